@@ -1,0 +1,36 @@
+# The two commands: `make serve` and `make test`. Each installs what is missing, then builds.
+BUILD := build
+MODEL := models/tiny-r1
+PORT  := 8000
+
+.PHONY: serve build test accuracy sanitize format check clean
+
+serve: build
+	$(BUILD)/bin/fathom serve $(MODEL) --port $(PORT)
+
+build:
+	@tools/install_deps.sh
+	@cmake -S . -B $(BUILD) -G Ninja -DFATHOM_TESTS=OFF >/dev/null
+	@cmake --build $(BUILD) --target fathom
+
+test:
+	@tools/install_deps.sh --test
+	@tools/run_tests.sh $(BUILD)
+
+accuracy: build
+	@tools/python_env.sh $(BUILD)/venv
+	$(BUILD)/venv/bin/python tests/e2e/accuracy.py --binary $(BUILD)/bin/fathom --model $(MODEL)
+
+sanitize:
+	@tools/install_deps.sh --test
+	@tools/run_sanitizers.sh
+
+format:
+	@git ls-files '*.cc' '*.h' | xargs clang-format-14 -i
+
+check:
+	@tools/check_layering.py
+	@git ls-files '*.cc' '*.h' | xargs clang-format-14 --dry-run -Werror
+
+clean:
+	rm -rf $(BUILD)

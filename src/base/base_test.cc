@@ -1,0 +1,88 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <thread>
+
+#include "base/bounded_queue.h"
+#include "base/mmap.h"
+#include "base/rng.h"
+#include "base/status.h"
+
+namespace fathom {
+namespace {
+
+Result<int> Half(int n) {
+  if (n % 2 != 0) return InvalidArgument("{} is odd", n);
+  return n / 2;
+}
+
+Result<int> Quarter(int n) { return TRY(Half(TRY(Half(n)))); }
+
+TEST(Status, TryPassesErrorsUp) {
+  EXPECT_EQ(Quarter(8).value(), 2);
+  EXPECT_EQ(Quarter(6).status().message(), "3 is odd");
+  EXPECT_EQ(Quarter(6).status().WithContext("quarter").ToString(),
+            "invalid argument: quarter: 3 is odd");
+}
+
+TEST(StatusDeathTest, ValueOfAnErrorIsABug) {
+  EXPECT_DEATH((void)Half(3).value(), "value\\(\\) of an error: invalid argument: 3 is odd");
+}
+
+// The known answers of the authors' Random123 distribution (kat_vectors).
+TEST(Philox, KnownAnswers) {
+  EXPECT_EQ(Philox4x32({0, 0, 0, 0}, {0, 0}),
+            (std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(Philox4x32({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}),
+            (std::array<uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(Philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+            (std::array<uint32_t, 4>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(Rng, NormalHasUnitVariance) {
+  Rng rng(1);
+  double sum = 0, squares = 0;
+  constexpr int kDraws = 100000;
+  for (int i = 0; i < kDraws; ++i) {
+    const double x = rng.Normal();
+    sum += x;
+    squares += x * x;
+  }
+  EXPECT_NEAR(sum / kDraws, 0, 0.02);
+  EXPECT_NEAR(squares / kDraws, 1, 0.03);
+}
+
+TEST(MappedFile, ReadsAndRefuses) {
+  const std::string path = testing::TempDir() + "fathom_mapped";
+  std::ofstream(path) << "latent";
+  auto file = MappedFile::Open(path);
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(static_cast<char>(file->bytes()[2]), 't');
+  EXPECT_EQ(MappedFile::Open(path + ".absent").status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(MappedFile::Open("/").status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReadFile(path, 5).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReadFile(path, 6).value(), "latent");
+}
+
+TEST(BoundedQueue, RefusesWhenFullAndDrainsAfterClose) {
+  BoundedQueue<int> queue(2);
+  EXPECT_TRUE(queue.TryPush(1));
+  EXPECT_TRUE(queue.TryPush(2));
+  EXPECT_FALSE(queue.TryPush(3));
+  queue.Close();
+  EXPECT_FALSE(queue.TryPush(4));
+  EXPECT_EQ(queue.Pop(), 1);
+  EXPECT_EQ(queue.TryPop(), 2);
+  EXPECT_EQ(queue.Pop(), std::nullopt);
+}
+
+TEST(BoundedQueue, PopWaitsForAnotherThread) {
+  BoundedQueue<int> queue(1);
+  std::thread producer([&] { EXPECT_TRUE(queue.TryPush(7)); });
+  EXPECT_EQ(queue.Pop(), 7);
+  producer.join();
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Installs what fathom needs to build and test on Debian 12 (versions in comments are those of bookworm).
+# Does nothing, and needs neither root nor network, when everything is already there.
+#   tools/install_deps.sh            build and run
+#   tools/install_deps.sh --test     build, run and test
+set -euo pipefail
+
+build=(
+  g++                    # 12.2
+  make                   # 4.3
+  cmake                  # 3.25
+  ninja-build            # 1.11
+  ccache                 # 4.7
+  libboost1.81-dev       # 1.81: Asio, Beast (headers)
+  libboost-json1.81-dev  # 1.81
+  libcli11-dev           # 2.1
+  libspdlog-dev          # 1.10
+  libfmt-dev             # 9.1
+  libpcre2-dev           # 10.42
+  libhwy-dev             # 1.0.3
+  prometheus-cpp-dev     # 1.0.1
+)
+test=(
+  libgtest-dev           # 1.12
+  libbenchmark-dev       # 1.7
+  python3-venv           # 3.11: the venv with the test clients
+  clang-format-14        # 14.0.6
+)
+
+packages=("${build[@]}")
+[ "${1:-}" = "--test" ] && packages+=("${test[@]}")
+
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+if ! command -v apt-get >/dev/null; then
+  echo "fathom builds on Debian 12 or a relative of it: apt-get was not found. Missing: ${missing[*]}" >&2
+  exit 1
+fi
+sudo=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || { echo "not root, and no sudo: as root, run apt-get install ${missing[*]}" >&2; exit 1; }
+  sudo=(sudo)
+fi
+echo "installing: ${missing[*]}"
+"${sudo[@]}" apt-get update -qq
+"${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
