@@ -17,7 +17,9 @@ Result<int> Half(int n) {
   return n / 2;
 }
 
-Result<int> Quarter(int n) { return TRY(Half(TRY(Half(n)))); }
+Result<int> Quarter(int n) {
+  return TRY(Half(TRY(Half(n))));
+}
 
 TEST(Status, TryPassesErrorsUp) {
   EXPECT_EQ(Quarter(8).value(), 2);

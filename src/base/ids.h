@@ -14,7 +14,7 @@ enum class Rank : int32_t {};
 
 // The number inside an id.
 template <class Id>
-  requires std::is_enum_v<Id>
+requires std::is_enum_v<Id>
 constexpr std::underlying_type_t<Id> Raw(Id id) {
   return static_cast<std::underlying_type_t<Id>>(id);
 }

@@ -29,11 +29,12 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
 }  // namespace
 
 bool SetLogLevel(std::string_view name) {
-  static constexpr std::pair<std::string_view, LogLevel> kNames[] = {{"debug", LogLevel::kDebug},
-                                                                     {"info", LogLevel::kInfo},
-                                                                     {"warning", LogLevel::kWarning},
-                                                                     {"error", LogLevel::kError},
-                                                                     {"off", LogLevel::kOff}};
+  static constexpr std::pair<std::string_view, LogLevel> kNames[] = {
+      {"debug", LogLevel::kDebug},
+      {"info", LogLevel::kInfo},
+      {"warning", LogLevel::kWarning},
+      {"error", LogLevel::kError},
+      {"off", LogLevel::kOff}};
   for (const auto& [known, level] : kNames) {
     if (known == name) {
       Logger().set_level(ToSpdlog(level));

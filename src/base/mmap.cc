@@ -46,7 +46,9 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
   return mapped;
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
+MappedFile::MappedFile(MappedFile&& other) noexcept {
+  *this = std::move(other);
+}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
@@ -63,7 +65,8 @@ void MappedFile::Drop(std::span<const std::byte> part) const {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto begin = (reinterpret_cast<uintptr_t>(part.data()) + page - 1) / page * page;
   const auto end = reinterpret_cast<uintptr_t>(part.data() + part.size()) / page * page;
-  // Advice only: the bytes are read again from the file if they are touched, so failure is harmless.
+  // Advice only: the bytes are read again from the file if they are touched, so failure is
+  // harmless.
   if (begin < end) (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
@@ -78,7 +81,8 @@ Result<std::string> ReadFile(const std::string& path, size_t max_bytes) {
   while (done < size) {
     const ssize_t n = read(file.fd, text.data() + done, size - done);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return DataLoss("cannot read {}: {}", path, n < 0 ? std::strerror(errno) : "cut off");
+    if (n <= 0)
+      return DataLoss("cannot read {}: {}", path, n < 0 ? std::strerror(errno) : "cut off");
     done += static_cast<size_t>(n);
   }
   return text;

@@ -46,9 +46,9 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-#define FATHOM_STATUS_MAKER(Maker, code)                                       \
-  template <class... Args>                                                     \
-  Status Maker(fmt::format_string<Args...> format, Args&&... args) {           \
+#define FATHOM_STATUS_MAKER(Maker, code)                                               \
+  template <class... Args>                                                             \
+  Status Maker(fmt::format_string<Args...> format, Args&&... args) {                   \
     return Status(StatusCode::code, fmt::format(format, std::forward<Args>(args)...)); \
   }
 FATHOM_STATUS_MAKER(InvalidArgument, kInvalidArgument)
@@ -66,8 +66,8 @@ FATHOM_STATUS_MAKER(Internal, kInternal)
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}             // NOLINT: implicit on purpose
-  Result(Status status) : status_(std::move(status)) {      // NOLINT: implicit on purpose
+  Result(T value) : value_(std::move(value)) {}         // NOLINT: implicit on purpose
+  Result(Status status) : status_(std::move(status)) {  // NOLINT: implicit on purpose
     CHECK(!status_.ok(), "a Result without a value needs an error");
   }
 
@@ -92,7 +92,9 @@ class [[nodiscard]] Result {
 };
 
 namespace status_internal {
-inline const Status& StatusOf(const Status& s) { return s; }
+inline const Status& StatusOf(const Status& s) {
+  return s;
+}
 template <class T>
 const Status& StatusOf(const Result<T>& r) {
   return r.status();
@@ -106,11 +108,11 @@ T ValueOf(Result<T>&& r) {
 
 // TRY(expression): returns the error of a Status or Result from the calling function; otherwise
 // yields the value. `int n = TRY(Parse(text));`  `TRY(Check(args));`
-#define TRY(...)                                                                              \
-  ({                                                                                          \
-    auto try_result = (__VA_ARGS__);                                                          \
-    if (!try_result.ok()) return ::fathom::status_internal::StatusOf(try_result);             \
-    ::fathom::status_internal::ValueOf(std::move(try_result));                                \
+#define TRY(...)                                                                  \
+  ({                                                                              \
+    auto try_result = (__VA_ARGS__);                                              \
+    if (!try_result.ok()) return ::fathom::status_internal::StatusOf(try_result); \
+    ::fathom::status_internal::ValueOf(std::move(try_result));                    \
   })
 
 }  // namespace fathom

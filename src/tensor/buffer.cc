@@ -1,0 +1,38 @@
+#include "tensor/buffer.h"
+
+#include <sys/mman.h>
+
+namespace fathom {
+namespace {
+constexpr size_t kAlignment = 64;
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t RoundUp(size_t n, size_t to) {
+  return (n + to - 1) / to * to;
+}
+}  // namespace
+
+Buffer::Buffer(size_t bytes) : size_(bytes) {
+  if (bytes == 0) return;
+  const size_t mapped = RoundUp(bytes, kHugePage);
+  void* p = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(p != MAP_FAILED, "out of memory: {} bytes", bytes);
+  // Advice only: without it the buffer is as right, and slower.
+  if (bytes >= kHugePage) (void)madvise(p, mapped, MADV_HUGEPAGE);
+  data_ = {static_cast<std::byte*>(p), Free{mapped}};
+}
+
+void Buffer::Free::operator()(std::byte* p) const {
+  munmap(p, size);
+}
+
+TensorView Arena::Allocate(DType dtype, std::initializer_list<int64_t> shape) {
+  size_t bytes = ByteSize(dtype);
+  for (int64_t n : shape) bytes *= static_cast<size_t>(n);
+  const size_t begin = used_;
+  CHECK(bytes <= size_ - begin, "arena of {} bytes: {} used, {} more asked for", size_, used_,
+        bytes);
+  used_ = RoundUp(begin + bytes, kAlignment);
+  return TensorView(data_ == nullptr ? nullptr : data_ + begin, dtype, shape);
+}
+
+}  // namespace fathom

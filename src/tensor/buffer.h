@@ -1,0 +1,48 @@
+// Memory that is owned: buffers, and an arena that is laid out once.
+#pragma once
+
+#include <cstddef>
+#include <initializer_list>
+#include <memory>
+#include <string>
+
+#include "tensor/tensor_view.h"
+
+namespace fathom {
+
+// Host memory, zeroed, aligned to 64 bytes (pages of 2 MiB are asked for when it is large).
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(size_t bytes);
+
+  std::byte* data() const { return data_.get(); }
+  size_t size() const { return size_; }
+
+ private:
+  struct Free {
+    size_t size;
+    void operator()(std::byte* p) const;
+  };
+  std::unique_ptr<std::byte, Free> data_{nullptr, Free{0}};
+  size_t size_ = 0;
+};
+
+// Hands out aligned pieces of one block of memory; nothing is freed before the whole.
+// A measuring arena (no memory) answers how large the block must be for the same sequence of calls.
+class Arena {
+ public:
+  static Arena Measuring() { return Arena(nullptr, SIZE_MAX); }
+  Arena(std::byte* data, size_t size) : data_(data), size_(size) {}
+
+  // A contiguous tensor. REQUIRES: room for it.
+  TensorView Allocate(DType dtype, std::initializer_list<int64_t> shape);
+  size_t used() const { return used_; }
+
+ private:
+  std::byte* data_;
+  size_t size_;
+  size_t used_ = 0;
+};
+
+}  // namespace fathom
