@@ -1,0 +1,84 @@
+// A model's text, as it streams, into reasoning, content and tool calls.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fathom {
+
+// What one Push adds to one tool call. `id` and `name` are whole, and only in the first delta.
+struct ToolCallDelta {
+  int index = 0;
+  std::string id;
+  std::string name;
+  std::string arguments;  // the next piece of the raw text, meant to be JSON
+};
+
+struct ChatDelta {
+  std::string reasoning;
+  std::string content;
+  std::vector<ToolCallDelta> tool_calls;
+  bool empty() const { return reasoning.empty() && content.empty() && tool_calls.empty(); }
+};
+
+struct OutputParserOptions {
+  bool starts_in_reasoning = false;  // see EndsInReasoning
+  bool parse_reasoning = true;       // <think>...</think>
+  bool parse_tools = false;          // DeepSeek V3.1 tool calls
+  // Tool-call ids derive from it; without one they are random.
+  std::optional<uint64_t> tool_call_id_seed;
+};
+
+// Incremental; one per choice. However the text is cut into pieces, the deltas concatenate to the
+// same whole. No byte is lost but markers and the whitespace around tool calls: a call without a
+// name comes back as content, an unterminated call keeps the arguments it has. Memory is bounded
+// by one Push and kMaxToolNameBytes; time is linear in the text.
+class OutputParser {
+ public:
+  static constexpr size_t kMaxToolNameBytes = 256;
+
+  explicit OutputParser(OutputParserOptions options);
+  // Holds back only what may be the start of a marker, and the name of a call until it is whole.
+  ChatDelta Push(std::string_view text);
+  // What was held back. REQUIRES: no Push afterwards.
+  ChatDelta Finish();
+  bool saw_tool_calls() const { return next_index_ > 0; }
+
+ private:
+  enum class Marker;
+  enum class State {
+    kStart,           // nothing but whitespace so far: <think> may follow
+    kReasoningStart,  // within reasoning, nothing but whitespace so far
+    kReasoning,
+    kContent,
+    kBetweenCalls,
+    kName,
+    kArguments,
+  };
+
+  std::span<const Marker> Expected() const;
+  void Text(std::string_view text, ChatDelta& delta);
+  void OnMarker(Marker marker, ChatDelta& delta);
+  void Content(std::string_view text, ChatDelta& delta);
+  void StartCall(ChatDelta& delta);
+  void AbandonCall(std::string_view tail, ChatDelta& delta);
+  std::string NewId();
+
+  OutputParserOptions options_;
+  State state_;
+  std::string held_;              // less than one marker
+  std::string name_;              // of the call whose separator has not come
+  bool drop_whitespace_ = false;  // until the next byte of content: after tool-call markup
+  int next_index_ = 0;            // of the next tool call
+};
+
+// Whether the text that a rendered prompt ends with leaves the model inside <think>: the reasoning
+// parser's first state.
+bool EndsInReasoning(std::string_view rendered_prompt);
+
+}  // namespace fathom
