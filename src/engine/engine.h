@@ -1,0 +1,42 @@
+// The engine: takes requests, plans steps ahead of their results, hands out tokens.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/executor.h"
+#include "engine/messages.h"
+#include "scheduler/scheduler.h"
+
+namespace fathom {
+
+struct EngineOptions {
+  SchedulerOptions scheduler;
+  int32_t max_queue = 256;  // requests waiting for a slot
+};
+
+class Engine final : public EngineClient {
+ public:
+  // THREAD: called on the engine's thread, in order; must not block.
+  using OutputCallback = std::function<void(std::vector<RequestOutput>)>;
+
+  Engine(EngineOptions options, std::unique_ptr<Executor> executor, const Clock* clock,
+         OutputCallback on_output);
+  ~Engine() override;  // cancels what is left and joins
+
+  void Start();
+
+  Status Submit(GenerateRequest request) override;
+  void Cancel(RequestId id) override;
+  bool HasRoom(int requests) const override;
+  EngineStats Stats() const override;
+  int32_t max_model_len() const override;
+
+ private:
+  class Loop;
+  std::unique_ptr<Loop> loop_;
+};
+
+}  // namespace fathom

@@ -1,0 +1,79 @@
+// What passes between an API server and an engine, in one process or across hosts: plain structs,
+// tokens only.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "sampling/params.h"
+
+namespace fathom {
+
+struct GenerateRequest {
+  RequestId id{};
+  std::vector<TokenId> prompt;  // at least one token
+  SamplingParams sampling;
+  std::vector<TokenId> stop_tokens;  // EOS tokens included, unless the request ignores EOS
+  int32_t max_tokens = 16;           // 1 or more
+  int32_t min_tokens = 0;            // stop tokens are not sampled before
+  int32_t prompt_logprobs = -1;      // -1: none; else as SamplingParams::logprobs, for the prompt
+};
+
+// Of one position: the log-probability of the token that stands there, and of the likeliest ones.
+struct TokenLogprobs {
+  float logprob = 0;
+  std::vector<std::pair<TokenId, float>> top;  // likeliest first, ties to the lower id
+};
+
+struct GeneratedToken {
+  TokenId id{};
+  std::optional<TokenLogprobs> logprobs;
+};
+
+enum class FinishReason { kStop, kLength, kCancelled, kError };
+
+// News of a request. The last one has `finish`.
+struct RequestOutput {
+  RequestId id{};
+  std::vector<GeneratedToken> tokens;  // since the last output; with kStop the last one of all is
+                                       // the stop token that was sampled
+  // Once, with the first token: for prompt positions 1.. (the first token has no probability).
+  std::vector<TokenLogprobs> prompt_logprobs;
+  std::optional<FinishReason> finish;
+  Status error;  // why, with kError
+};
+
+// A snapshot for metrics.
+struct EngineStats {
+  int64_t running = 0;
+  int64_t waiting = 0;
+  double kv_usage = 0;  // share of the pages in use, 0..1
+  int64_t total_pages = 0;
+  int64_t free_pages = 0;
+  int64_t steps = 0;
+  int64_t preemptions = 0;
+  int64_t prompt_tokens = 0;  // computed, since start
+  int64_t generated_tokens = 0;
+};
+
+// THREAD: any.
+class EngineClient {
+ public:
+  virtual ~EngineClient() = default;
+  // kResourceExhausted when the queue is full, kInvalidArgument for what can never run,
+  // kUnavailable while stopping. Outputs go to the callback that the engine was made with.
+  virtual Status Submit(GenerateRequest request) = 0;
+  // Frees the request's pages within a step; unknown ids are ignored. The last output then has
+  // kCancelled, unless the request ended first.
+  virtual void Cancel(RequestId id) = 0;
+  // Whether `requests` more would find room in the queue now: asked before any tokenising.
+  virtual bool HasRoom(int requests) const = 0;
+  virtual EngineStats Stats() const = 0;
+  virtual int32_t max_model_len() const = 0;  // prompt + generated tokens of one request
+};
+
+}  // namespace fathom
