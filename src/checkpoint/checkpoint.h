@@ -1,0 +1,73 @@
+// A checkpoint folder, validated as a whole and memory-mapped.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "checkpoint/model_config.h"
+#include "quant/weight_tensor.h"
+
+namespace fathom {
+
+// generation_config.json: the sampling defaults of a model. Absent when the file or the field is.
+struct GenerationConfig {
+  std::optional<float> temperature, top_p, min_p, repetition_penalty;
+  std::optional<int> top_k;
+  std::vector<TokenId> eos;  // empty: those of config.json
+  bool do_sample = true;     // false only where the file says so: greedy
+};
+
+// One stored tensor, as `fathom inspect` lists it.
+struct TensorEntry {
+  std::string_view name;   // owned by the Checkpoint
+  std::string_view dtype;  // as in the file: "BF16", "F8_E4M3", ...
+  std::vector<int64_t> shape;
+  uint64_t bytes = 0;
+  int32_t file = 0;        // index into files()
+  bool in_schema = false;  // false: ignored by the model
+};
+
+// THREAD: reading from several is fine.
+class Checkpoint {
+ public:
+  // `path`: a folder with config.json and safetensors, or a folder of the Hugging Face cache
+  // ("models--org--name", resolved through refs/main, or a snapshot in it). Maps the files and
+  // reads their headers; no weight is read. Every problem of the folder is listed in one error:
+  // tensors that are missing, mis-shaped, mis-typed or out of bounds, by name and file.
+  static Result<Checkpoint> Open(const std::string& path);
+  Checkpoint(Checkpoint&&) noexcept;
+  Checkpoint& operator=(Checkpoint&&) noexcept;
+  ~Checkpoint();
+
+  const ModelConfig& config() const;
+  const GenerationConfig& generation() const;
+  const std::string& folder() const;  // where the files are (the snapshot, for a cache folder)
+
+  bool Has(std::string_view name) const;
+  // "model.layers.0.self_attn.q_a_proj.weight", with its `weight_scale_inv` if it is FP8.
+  // REQUIRES: the schema requires the name, or Has(name).
+  WeightTensor Get(std::string_view name) const;
+  // Bytes of a tensor and its scales, for progress. REQUIRES: as Get.
+  uint64_t Bytes(std::string_view name) const;
+  // Says that the tensor is not needed again: its pages may leave memory.
+  void Drop(std::string_view name) const;
+
+  uint64_t total_bytes() const;                     // of the tensors that the model loads
+  const std::vector<TensorEntry>& tensors() const;  // sorted by name
+  const std::vector<std::string>& files() const;    // file names in the folder
+  // Harmless oddities, one sentence each: tensors that the model ignores.
+  const std::vector<std::string>& warnings() const;
+
+ private:
+  struct Contents;
+  explicit Checkpoint(std::unique_ptr<Contents> contents);
+  std::unique_ptr<Contents> contents_;
+};
+
+}  // namespace fathom
