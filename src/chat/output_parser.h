@@ -50,30 +50,28 @@ class OutputParser {
   bool saw_tool_calls() const { return next_index_ > 0; }
 
  private:
-  enum class Marker;
   enum class State {
-    kStart,           // nothing but whitespace so far: <think> may follow
-    kReasoningStart,  // within reasoning, nothing but whitespace so far
+    kReasoningStart,  // reasoning, nothing but whitespace so far
     kReasoning,
+    kContentStart,  // content, nothing but whitespace so far: <think> may still follow
     kContent,
-    kBetweenCalls,
+    kBetweenCalls,  // tool calls have begun and not ended
     kName,
     kArguments,
   };
 
-  std::span<const Marker> Expected() const;
+  std::span<const std::string_view> Markers() const;  // those that mean something in this state
   void Text(std::string_view text, ChatDelta& delta);
-  void OnMarker(Marker marker, ChatDelta& delta);
+  void Marker(std::string_view marker, ChatDelta& delta);
   void Content(std::string_view text, ChatDelta& delta);
   void StartCall(ChatDelta& delta);
-  void AbandonCall(std::string_view tail, ChatDelta& delta);
-  std::string NewId();
+  void AbandonCall(ChatDelta& delta);
 
   OutputParserOptions options_;
   State state_;
-  std::string held_;              // less than one marker
+  std::string held_;              // what may be the start of a marker: less than one
   std::string name_;              // of the call whose separator has not come
-  bool drop_whitespace_ = false;  // until the next byte of content: after tool-call markup
+  bool drop_whitespace_ = false;  // until other content comes: after tool-call markup
   int next_index_ = 0;            // of the next tool call
 };
 

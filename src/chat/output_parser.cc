@@ -1,0 +1,198 @@
+#include "chat/output_parser.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <random>
+
+#include "base/check.h"
+#include "base/rng.h"
+
+namespace fathom {
+namespace {
+
+constexpr std::string_view kThink = "<think>", kEndThink = "</think>";
+constexpr std::string_view kCallsBegin = "<｜tool▁calls▁begin｜>",
+                           kCallsEnd = "<｜tool▁calls▁end｜>";
+constexpr std::string_view kCallBegin = "<｜tool▁call▁begin｜>", kCallEnd = "<｜tool▁call▁end｜>";
+constexpr std::string_view kSeparator = "<｜tool▁sep｜>";
+
+constexpr std::array kReasoningStartMarkers = {kThink, kEndThink};
+constexpr std::array kReasoningMarkers = {kEndThink};
+constexpr std::array kContentStartMarkers = {kCallsBegin, kThink};  // the first one needs tools
+constexpr std::array kToolMarkers = {kCallsBegin, kCallsEnd, kCallBegin, kCallEnd, kSeparator};
+constexpr std::array kArgumentMarkers = {kCallEnd, kCallsEnd, kCallBegin};
+
+constexpr std::string_view kWhitespace = " \t\n\v\f\r";
+
+bool IsBlank(std::string_view text) {
+  return text.find_first_not_of(kWhitespace) == std::string_view::npos;
+}
+
+std::string_view Trim(std::string_view text) {
+  const size_t begin = text.find_first_not_of(kWhitespace);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kWhitespace) + 1 - begin);
+}
+
+uint64_t RandomSeed() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
+// "call_" and 24 hexadecimal digits.
+std::string CallId(uint64_t seed, int index) {
+  const auto bits = Philox4x32({static_cast<uint32_t>(index), 0, 0, 0},
+                               {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  return fmt::format("call_{:08x}{:08x}{:08x}", bits[0], bits[1], bits[2]);
+}
+
+// Where the first of `markers` begins in `text`, or the first byte that may still become one.
+struct Found {
+  size_t begin;
+  std::string_view marker;  // empty when it is not whole yet
+};
+Found Find(std::string_view text, std::span<const std::string_view> markers) {
+  for (size_t at = text.find('<'); at < text.size(); at = text.find('<', at + 1)) {
+    const std::string_view rest = text.substr(at);
+    for (const std::string_view marker : markers) {
+      if (rest.starts_with(marker)) return {at, marker};
+      if (marker.starts_with(rest)) return {at, {}};
+    }
+  }
+  return {text.size(), {}};
+}
+
+}  // namespace
+
+OutputParser::OutputParser(OutputParserOptions options) : options_(options) {
+  state_ = !options.parse_reasoning      ? State::kContent
+           : options.starts_in_reasoning ? State::kReasoningStart
+                                         : State::kContentStart;
+  if (!options_.tool_call_id_seed) options_.tool_call_id_seed = RandomSeed();
+}
+
+std::span<const std::string_view> OutputParser::Markers() const {
+  switch (state_) {
+    case State::kReasoningStart: return kReasoningStartMarkers;
+    case State::kReasoning: return kReasoningMarkers;
+    case State::kContentStart:
+      return std::span<const std::string_view>(kContentStartMarkers)
+          .subspan(options_.parse_tools ? 0 : 1);
+    case State::kContent:
+      return std::span<const std::string_view>(kToolMarkers).first(options_.parse_tools ? 1 : 0);
+    case State::kBetweenCalls:
+    case State::kName: return kToolMarkers;
+    case State::kArguments: return kArgumentMarkers;
+  }
+  CHECK(false, "state {}", static_cast<int>(state_));
+}
+
+ChatDelta OutputParser::Push(std::string_view text) {
+  ChatDelta delta;
+  held_ += text;
+  std::string_view rest = held_;
+  while (!rest.empty()) {
+    const auto [begin, marker] = Find(rest, Markers());
+    const State before = state_;
+    if (begin > 0) Text(rest.substr(0, begin), delta);
+    rest.remove_prefix(begin);
+    // Text may change the state, and with it what the bytes that follow can be.
+    if (state_ != before) continue;
+    if (marker.empty()) break;
+    Marker(marker, delta);
+    rest.remove_prefix(marker.size());
+  }
+  held_.erase(0, held_.size() - rest.size());
+  return delta;
+}
+
+ChatDelta OutputParser::Finish() {
+  ChatDelta delta;
+  if (!held_.empty()) Text(held_, delta);
+  held_.clear();
+  if (state_ == State::kName) AbandonCall(delta);
+  return delta;
+}
+
+void OutputParser::Text(std::string_view text, ChatDelta& delta) {
+  switch (state_) {
+    case State::kReasoningStart:
+      if (!IsBlank(text)) state_ = State::kReasoning;
+      [[fallthrough]];
+    case State::kReasoning: delta.reasoning += text; return;
+    case State::kContentStart:
+      if (!IsBlank(text)) state_ = State::kContent;
+      [[fallthrough]];
+    case State::kContent:
+    case State::kBetweenCalls: return Content(text, delta);
+    case State::kName:
+      name_ += text;
+      if (name_.size() > kMaxToolNameBytes) AbandonCall(delta);  // no tool has such a name
+      return;
+    case State::kArguments:
+      if (delta.tool_calls.empty() || delta.tool_calls.back().index != next_index_ - 1) {
+        delta.tool_calls.push_back({next_index_ - 1, {}, {}, {}});
+      }
+      delta.tool_calls.back().arguments += text;
+      return;
+  }
+}
+
+void OutputParser::Marker(std::string_view marker, ChatDelta& delta) {
+  if (marker == kThink) {
+    state_ = State::kReasoning;
+  } else if (marker == kEndThink) {
+    state_ = State::kContent;
+  } else if (state_ == State::kName && marker == kSeparator && !Trim(name_).empty()) {
+    StartCall(delta);
+  } else {
+    if (state_ == State::kName) AbandonCall(delta);
+    const bool in_call = state_ == State::kArguments;
+    if (marker == kCallsBegin || (marker == kCallEnd && in_call)) {
+      state_ = State::kBetweenCalls;
+      drop_whitespace_ = true;
+    } else if (marker == kCallsEnd) {
+      state_ = State::kContent;
+      drop_whitespace_ = true;
+    } else if (marker == kCallBegin) {
+      state_ = State::kName;
+    } else {
+      Content(marker, delta);  // the end or the separator of no call
+    }
+  }
+}
+
+void OutputParser::Content(std::string_view text, ChatDelta& delta) {
+  if (drop_whitespace_) {
+    text.remove_prefix(std::min(text.find_first_not_of(kWhitespace), text.size()));
+  }
+  if (text.empty()) return;
+  drop_whitespace_ = false;
+  delta.content += text;
+}
+
+void OutputParser::StartCall(ChatDelta& delta) {
+  delta.tool_calls.push_back({next_index_,
+                              CallId(*options_.tool_call_id_seed, next_index_),
+                              std::string(Trim(name_)),
+                              {}});
+  ++next_index_;
+  name_.clear();
+  state_ = State::kArguments;
+}
+
+// What looked like a call goes to the content as it was written.
+void OutputParser::AbandonCall(ChatDelta& delta) {
+  Content(kCallBegin, delta);
+  Content(name_, delta);
+  name_.clear();
+  state_ = State::kBetweenCalls;
+}
+
+bool EndsInReasoning(std::string_view rendered_prompt) {
+  return Trim(rendered_prompt).ends_with(kThink);
+}
+
+}  // namespace fathom
