@@ -1,0 +1,35 @@
+// What an operation is: a checked function and the work space it needs.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "tensor/stream.h"
+
+namespace fathom {
+
+// What an op runs with. Ops enqueue on the stream; they never allocate and never synchronise.
+struct OpContext {
+  Stream& stream;
+  std::span<std::byte> workspace;  // at least what Workspace(args) answered; aligned to 64 bytes
+};
+
+// A row of a backend's table. Check(const Args&) of the op's folder states its shapes at run time.
+template <class Args>
+struct Op {
+  void (*run)(OpContext&, const Args&) = nullptr;
+  // Bytes of work space for these capacities on this stream; null means none.
+  size_t (*workspace)(const Stream&, const Args&) = nullptr;
+
+  void operator()(OpContext& context, const Args& args) const {
+    Check(args);
+    run(context, args);
+  }
+  // Views may lack memory here: only shapes count.
+  size_t Workspace(const Stream& stream, const Args& args) const {
+    Check(args);
+    return workspace == nullptr ? 0 : workspace(stream, args);
+  }
+};
+
+}  // namespace fathom

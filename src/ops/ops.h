@@ -1,0 +1,324 @@
+// Everything the hardware must do, each operation once: its arguments, shapes and rules.
+//
+// Shapes are capacities, outermost dimension first; how many tokens or rows are live is a device
+// tensor (`live`, I32 [1]), so that a step can be captured once and replayed: what lies beyond is
+// neither read nor written. "act" is the table's activation type. Unless stated otherwise sums are
+// accumulated in fp32, in an order that depends on the shapes of one row alone (never on the number
+// of rows, nor on threads), and outputs do not alias inputs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "base/status.h"
+#include "ops/kv_format.h"
+#include "ops/op.h"
+#include "ops/packed_weight.h"
+#include "tensor/tensor_view.h"
+
+namespace fathom {
+
+// out[t] = table[ids[t]].
+struct EmbedArgs {
+  TensorView ids;    // I32 [tokens], in [0, vocab)
+  TensorView table;  // BF16, F16 or F32 [vocab, hidden]
+  TensorView live;   // I32 [1]: tokens
+  TensorView out;    // act [tokens, hidden]
+};
+
+// out = x / sqrt(mean(x^2) + eps) * weight, in fp32 (Zhang & Sennrich 2019, RMSNorm).
+// With `residual`: residual += x first, and the norm is of the sum.
+struct RmsNormArgs {
+  TensorView x;         // act [tokens, width]; rows may be strided
+  TensorView residual;  // act [tokens, width] in and out, or absent
+  TensorView weight;    // F32 [width]
+  float eps = 1e-6f;
+  TensorView live;  // I32 [1]: tokens
+  TensorView out;   // act [tokens, width]; rows may be strided; may be x
+};
+
+// sum += x.
+struct AddArgs {
+  TensorView x;     // act [tokens, width]
+  TensorView live;  // I32 [1]: tokens
+  TensorView sum;   // act [tokens, width], in and out
+};
+
+// out = x W^T. With kFp8 weights each run of 128 channels of x is quantised to E4M3 online
+// (quant/e4m3.h, QuantizeRun), products are summed in fp32 within a scale tile and scaled by
+// activation scale x weight scale (DeepSeek-V3 technical report, section 3.3).
+struct LinearArgs {
+  TensorView x;                          // act [tokens, in]; rows may be strided
+  const PackedWeight* weight = nullptr;  // one matrix [out, in]
+  TensorView live;                       // I32 [1]: tokens
+  TensorView out;                        // act or F32 [tokens, out]
+};
+
+// out[t, h] = x[t, h] W[h]^T: a product per head (absorbed W_UK and W_UV). Weights dequantised.
+struct HeadLinearArgs {
+  TensorView x;                          // act [tokens, heads, in]; tokens and heads may be strided
+  const PackedWeight* weight = nullptr;  // heads matrices [out, in]
+  TensorView live;                       // I32 [1]: tokens
+  TensorView out;  // act [tokens, heads, out]; tokens and heads may be strided
+};
+
+// out = silu(gate) * up, where gate_up = [gate, up].
+struct SiluMulArgs {
+  TensorView gate_up;  // act [tokens, 2 * inter]
+  TensorView live;     // I32 [1]: tokens
+  TensorView out;      // act [tokens, inter]
+};
+
+// Rotates interleaved pairs (x[2i], x[2i+1]) of every head by positions[t] * frequency i, in place:
+// (a cos - b sin, a sin + b cos). Su et al. 2021, RoPE; DeepSeek checkpoints interleave.
+struct RopeArgs {
+  TensorView x;          // act [tokens, heads, rope], in and out; tokens and heads may be strided
+  TensorView positions;  // I32 [tokens]
+  TensorView cos_sin;    // F32 [max_positions, 2, rope / 2]: YaRN's factor is folded in
+  TensorView live;       // I32 [1]: tokens
+};
+
+// Which tokens belong to which request: device tensors that PrepareInputs makes.
+struct TokenMap {
+  TensorView slots;       // I32 [tokens]: each token's slot
+  TensorView positions;   // I32 [tokens]: absolute
+  TensorView page_table;  // I32 [slots, max_pages]: page of positions [64 i, 64 i + 64)
+  TensorView live;        // I32 [1]: tokens
+};
+
+// Writes each token's latent and rotated key to its page.
+struct CacheWriteArgs {
+  TensorView latent;  // act [tokens, latent]; rows may be strided
+  TensorView rope;    // act [tokens, rope]; rows may be strided
+  TokenMap tokens;
+  KvPages pages;  // out
+};
+
+// MLA, absorbed form (DeepSeek-V2, section 2.1): every head attends to the same latents.
+// s_j = scale * (q_latent . latent_j + q_rope . rope_j) over j = 0..position; out = softmax(s)
+// latent. A token's bits do not depend on how many tokens its row has.
+struct AttendAbsorbedArgs {
+  TensorView q;  // act [tokens, heads, latent + rope]
+  TokenMap tokens;
+  KvPages pages;
+  float scale = 1;
+  TensorView out;  // act [tokens, heads, latent]
+};
+
+// Gathers the latents and keys of positions [begin, begin + context) of one slot.
+struct GatherContextArgs {
+  KvPages pages;
+  TensorView page_table;  // I32 [max_pages] of the slot
+  int64_t begin = 0;
+  TensorView latent;  // act [context, latent], out
+  TensorView rope;    // act [context, rope], out
+};
+
+// MLA, expanded form, over one chunk of the context: keys and values projected up per head.
+// s_j = scale * (q_nope . k_j + q_rope . rope_j) over the chunk's positions j <= the token's.
+// Merges the chunk into what chunks before it left, by log-sum-exp; chunks come in order of
+// position, `first` starts afresh. A token to which no position of the chunk is visible is
+// untouched (on the first chunk position 0 is visible to all).
+struct AttendExpandedArgs {
+  TensorView q;               // act [tokens, heads, nope + rope]
+  TensorView positions;       // I32 [tokens]
+  TensorView kv;              // act [context, heads, nope + vdim]: kv_b_proj of the latents
+  TensorView rope;            // act [context, rope]
+  int64_t context_begin = 0;  // absolute position of the chunk's first key
+  float scale = 1;
+  bool first = true;
+  TensorView out;  // act [tokens, heads, vdim], in and out: normalised so far
+  TensorView lse;  // F32 [tokens, heads], in and out: log of the sum of exp(s) so far
+};
+
+enum class RouterScoring : uint8_t { kSoftmax, kSigmoid };
+enum class RouterSelection : uint8_t {
+  kGreedy,             // top-k of all (V2-Lite)
+  kGroupMax,           // groups by their best score (V2)
+  kGroupTopTwoBiased,  // groups by the sum of their best two biased scores (V3)
+};
+
+// Scores x against the gate, chooses experts, weighs them; fp32 throughout (x is read as fp32).
+// Ties go to the lower index. Selection uses score + bias; experts outside the chosen groups are
+// masked with -inf; weights are the unbiased scores, divided by (their sum + 1e-20) if
+// norm_topk_prob, times `scaling`. An expert whose score is NaN ranks below every number.
+// DeepSeek-V2 section 2.2, V3 2.1.2.
+struct RouteArgs {
+  TensorView x;     // act [tokens, hidden]
+  TensorView gate;  // F32 [experts, hidden]
+  TensorView bias;  // F32 [experts], or absent
+  RouterScoring scoring = RouterScoring::kSigmoid;
+  RouterSelection selection = RouterSelection::kGroupTopTwoBiased;
+  int32_t n_group = 1, topk_group = 1;
+  bool norm_topk_prob = true;
+  float scaling = 1;
+  TensorView live;     // I32 [1]: tokens
+  TensorView ids;      // I32 [tokens, topk], out: best first
+  TensorView weights;  // F32 [tokens, topk], out
+};
+
+// out[t] = sum over j in order of weights[t, j] * down[e](silu(gate[e] x) * up[e] x), e = ids[t,
+// j]. FP8 as in Linear, for both products.
+struct MoeExpertsArgs {
+  TensorView x;                           // act [tokens, hidden]
+  TensorView ids;                         // I32 [tokens, topk], in [0, experts)
+  TensorView weights;                     // F32 [tokens, topk]
+  const PackedWeight* gate_up = nullptr;  // experts matrices [2 * inter, hidden]
+  const PackedWeight* down = nullptr;     // experts matrices [hidden, inter]
+  TensorView live;                        // I32 [1]: tokens
+  TensorView out;                         // act [tokens, hidden]
+};
+
+// out[i] = x[index[i]].
+struct GatherRowsArgs {
+  TensorView x;      // act [tokens, width]
+  TensorView index;  // I32 [rows], in [0, tokens)
+  TensorView live;   // I32 [1]: rows
+  TensorView out;    // act [rows, width]
+};
+
+// The device-resident state of running requests, a row per slot. sampling/ owns it.
+struct SlotState {
+  TensorView last_token;  // I32 [slots]
+  TensorView length;      // I32 [slots]: tokens whose latents are cached; the next one's position
+  TensorView generated;   // I32 [slots]: sampled tokens, counted over preemptions
+  TensorView page_table;  // I32 [slots, max_pages]
+  // What SamplingParams says (sampling/params.h).
+  TensorView temperature, top_p, min_p;        // F32 [slots]
+  TensorView top_k;                            // I32 [slots]; 0: no limit
+  TensorView presence, frequency, repetition;  // F32 [slots]
+  TensorView seed;                             // I32 [slots, 2]: low and high half
+  TensorView min_tokens;                       // I32 [slots]
+  TensorView banned;                           // I32 [slots, banned]: stop tokens, padded with -1
+  TensorView bias_ids;                         // I32 [slots, biases], padded with -1
+  TensorView bias_values;                      // F32 [slots, biases]
+  TensorView counts;                           // I32 [slots, vocab]: times generated
+  TensorView in_prompt;  // U8 [slots, vocab]: 1 where the prompt has the token
+};
+
+// Makes a step's inputs from the plan and the slots.
+struct PrepareInputsArgs {
+  // The plan, uploaded: rows are in order of row_begin.
+  TensorView row_slot;       // I32 [rows]
+  TensorView row_begin;      // I32 [rows + 1]: first token of each row
+  TensorView plan_tokens;    // I32 [tokens]: a prompt's token, or -1: the slot's last token
+  TensorView plan_position;  // I32 [rows]: absolute, or -1: the slot's length
+  TensorView live_rows;      // I32 [1]
+  SlotState slots;
+  TensorView ids;          // I32 [tokens], out
+  TensorView positions;    // I32 [tokens], out
+  TensorView token_slot;   // I32 [tokens], out
+  TensorView live_tokens;  // I32 [1], out
+};
+
+// Turns raw logits into those to sample from, in the order that sampling/params.h gives, up to the
+// ban of stop tokens: bias; repetition (divides positive, multiplies negative logits of tokens in
+// prompt or output; Keskar et al. 2019); frequency x count; presence; ban (-inf).
+struct AdjustLogitsArgs {
+  TensorView logits;    // F32 [rows, vocab], in and out
+  TensorView row_slot;  // I32 [rows]
+  SlotState slots;
+  TensorView live;  // I32 [1]: rows
+};
+
+// Log-probabilities of raw logits: of the given token and of the `top` likeliest, ties to the lower
+// id. A row with NaN has NaN.
+struct LogProbsArgs {
+  TensorView logits;        // F32 [rows, vocab]
+  TensorView tokens;        // I32 [rows], in [0, vocab)
+  TensorView live;          // I32 [1]: rows
+  TensorView logprob;       // F32 [rows], out
+  TensorView top_ids;       // I32 [rows, top], out; top may be 0
+  TensorView top_logprobs;  // F32 [rows, top], out
+};
+
+// Draws a token per row from adjusted logits. Temperature 0: the greatest, ties to the lower id.
+// Else: softmax(logits / temperature) cut to the top_k likeliest (ties at the border: lower ids
+// stay), then to the smallest likeliest set with mass >= top_p, then to probabilities >= min_p
+// times the greatest, and drawn by inverse CDF over ids in order of falling probability (ties:
+// lower id first) with the Philox number of (seed, position of the new token): the same on any
+// number of ranks. ok is 0 for a row with NaN (or with nothing finite): its token is then -1.
+struct SampleArgs {
+  TensorView logits;    // F32 [rows, vocab]
+  TensorView row_slot;  // I32 [rows]
+  TensorView position;  // I32 [rows]: of the new token
+  SlotState slots;
+  TensorView live;    // I32 [1]: rows
+  TensorView tokens;  // I32 [rows], out
+  TensorView ok;      // I32 [rows], out
+};
+
+// Advances slots past a step: length, and where a row sampled: last_token, generated, counts.
+struct CommitArgs {
+  TensorView row_slot;        // I32 [rows]
+  TensorView row_begin;       // I32 [rows + 1]
+  TensorView positions;       // I32 [tokens]
+  TensorView sampled_index;   // I32 [rows]: into sampled_tokens, or -1
+  TensorView sampled_tokens;  // I32 [samples]; -1 (a failed row) leaves last_token as it is
+  TensorView live_rows;       // I32 [1]
+  SlotState slots;            // out
+};
+
+// A backend: a table of functions.
+struct Ops {
+  std::string_view name;  // "reference", "cpu"
+  DType activation = DType::kF32;
+  DType kv_cache = DType::kBF16;  // what KvFormat has by default
+
+  // Packs weights; kUnimplemented names what this table cannot run. Reads the sources once.
+  Result<std::unique_ptr<PackedWeight>> (*prepare)(Stream&, const PrepareArgs&) = nullptr;
+
+  Op<EmbedArgs> embed;
+  Op<RmsNormArgs> rms_norm;
+  Op<AddArgs> add;
+  Op<LinearArgs> linear;
+  Op<HeadLinearArgs> head_linear;
+  Op<SiluMulArgs> silu_mul;
+  Op<RopeArgs> rope;
+  Op<CacheWriteArgs> cache_write;
+  Op<AttendAbsorbedArgs> attend_absorbed;
+  Op<GatherContextArgs> gather_context;
+  Op<AttendExpandedArgs> attend_expanded;
+  Op<RouteArgs> route;
+  Op<MoeExpertsArgs> moe_experts;
+  Op<GatherRowsArgs> gather_rows;
+  Op<PrepareInputsArgs> prepare_inputs;
+  Op<AdjustLogitsArgs> adjust_logits;
+  Op<LogProbsArgs> log_probs;
+  Op<SampleArgs> sample;
+  Op<CommitArgs> commit;
+};
+
+enum class ReferenceMode {
+  kFp32,        // FP8 weights are dequantised: the mathematics of the checkpoint
+  kEmulateFp8,  // activations are quantised as a real FP8 product does it, bit for bit
+};
+
+// Plain fp32 C++, single-threaded: the oracle.
+const Ops& ReferenceOps(ReferenceMode mode);
+// Multi-threaded; streams are CpuStream (cpu/cpu_stream.h).
+const Ops& CpuOps();
+
+// Every op's contract on shapes and types; a violation is a bug and stops the process.
+void Check(const EmbedArgs&);
+void Check(const RmsNormArgs&);
+void Check(const AddArgs&);
+void Check(const LinearArgs&);
+void Check(const HeadLinearArgs&);
+void Check(const SiluMulArgs&);
+void Check(const RopeArgs&);
+void Check(const CacheWriteArgs&);
+void Check(const AttendAbsorbedArgs&);
+void Check(const GatherContextArgs&);
+void Check(const AttendExpandedArgs&);
+void Check(const RouteArgs&);
+void Check(const MoeExpertsArgs&);
+void Check(const GatherRowsArgs&);
+void Check(const PrepareInputsArgs&);
+void Check(const AdjustLogitsArgs&);
+void Check(const LogProbsArgs&);
+void Check(const SampleArgs&);
+void Check(const CommitArgs&);
+
+}  // namespace fathom

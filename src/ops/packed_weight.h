@@ -1,0 +1,46 @@
+// Weights as a backend wants them: opaque to everything above ops/.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "quant/weight_tensor.h"
+#include "tensor/stream.h"
+
+namespace fathom {
+
+enum class WeightFormat : uint8_t {
+  kF32,   // reference table only
+  kBF16,  // F16 and F32 checkpoints are rounded to it
+  kFp8,   // E4M3 with scale tiles; activations are quantised per token and 128 channels
+};
+
+// `count` matrices [out, in] of one format, laid out by the backend that packed them. Only ops of
+// the same table may be given it.
+class PackedWeight {
+ public:
+  virtual ~PackedWeight() = default;
+  WeightFormat format = WeightFormat::kBF16;
+  bool scale_ue8m0 = false;  // kFp8: activation scales are powers of two
+  int64_t count = 1;         // experts or heads; 1 for a plain matrix
+  int64_t out = 0, in = 0;
+  size_t bytes = 0;
+};
+
+// How a matrix is put together: its parts follow each other along the output dimension (gate and
+// up), each with its own scale tiles.
+struct WeightSource {
+  std::vector<WeightTensor> parts;
+};
+
+struct PrepareArgs {
+  std::span<const WeightSource> matrices;  // [count], of equal shape
+  // Never multiply with quantised activations: FP8 weights are dequantised (absorbed W_UK, W_UV).
+  bool dequantize = false;
+  bool scale_ue8m0 = false;
+};
+
+}  // namespace fathom
