@@ -99,7 +99,8 @@ struct CacheWriteArgs {
 // s_j = scale * (q_latent . latent_j + q_rope . rope_j) over j = 0..position; out = softmax(s)
 // latent. A token's bits do not depend on how many tokens its row has.
 struct AttendAbsorbedArgs {
-  TensorView q;  // act [tokens, heads, latent + rope]
+  TensorView q_latent;  // act [tokens, heads, latent]
+  TensorView q_rope;    // act [tokens, heads, rope]; tokens and heads may be strided
   TokenMap tokens;
   KvPages pages;
   float scale = 1;
