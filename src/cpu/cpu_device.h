@@ -1,0 +1,48 @@
+// The CPU as a device: its memory is the host's.
+#pragma once
+
+#include <cstring>
+#include <memory>
+
+#include "cpu/cpu_stream.h"
+#include "tensor/buffer.h"
+#include "tensor/device.h"
+
+namespace fathom {
+
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(int threads) : stream_(threads) {}
+
+  std::string_view name() const override { return "cpu"; }
+  CpuStream& stream() override { return stream_; }
+  std::unique_ptr<DeviceMemory> Allocate(size_t bytes) override {
+    return std::make_unique<Memory>(bytes);
+  }
+  void Upload(const TensorView& to, std::span<const std::byte> from) override {
+    CHECK(to.contiguous() && from.size() == Bytes(to));
+    if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
+  }
+  void Download(std::span<std::byte> to, const TensorView& from) override {
+    CHECK(from.contiguous() && to.size() == Bytes(from));
+    if (!to.empty()) std::memcpy(to.data(), from.data(), to.size());
+  }
+
+ private:
+  class Memory final : public DeviceMemory {
+   public:
+    explicit Memory(size_t bytes) : buffer_(bytes) {}
+    std::byte* data() const override { return buffer_.data(); }
+    size_t size() const override { return buffer_.size(); }
+
+   private:
+    Buffer buffer_;
+  };
+  static size_t Bytes(const TensorView& view) {
+    return static_cast<size_t>(view.elements()) * ByteSize(view.dtype());
+  }
+
+  CpuStream stream_;
+};
+
+}  // namespace fathom

@@ -1,0 +1,34 @@
+// Where tensors live, and how numbers get there and back.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "tensor/stream.h"
+#include "tensor/tensor_view.h"
+
+namespace fathom {
+
+// A block of a device's memory, zeroed; freed with its owner.
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+  virtual std::byte* data() const = 0;
+  virtual size_t size() const = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string_view name() const = 0;
+  virtual Stream& stream() = 0;
+  virtual std::unique_ptr<DeviceMemory> Allocate(size_t bytes) = 0;
+  // In stream order; the host memory must stay as it is until the stream has passed.
+  // REQUIRES: contiguous, of equal size.
+  virtual void Upload(const TensorView& to, std::span<const std::byte> from) = 0;
+  virtual void Download(std::span<std::byte> to, const TensorView& from) = 0;
+};
+
+}  // namespace fathom
