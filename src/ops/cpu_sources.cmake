@@ -1,0 +1,4 @@
+# The CPU table.
+set(CPU_SOURCES)
+set(CPU_LIBRARIES)
+set(CPU_TEST_SOURCES)
