@@ -47,7 +47,8 @@ struct AddArgs {
 
 // out = x W^T. With kFp8 weights each run of 128 channels of x is quantised to E4M3 online
 // (quant/e4m3.h, QuantizeRun), products are summed in fp32 within a scale tile and scaled by
-// activation scale x weight scale (DeepSeek-V3 technical report, section 3.3).
+// activation scale x weight scale (DeepSeek-V3 technical report, section 3.3). Runs end where the
+// weight's scale tiles end: the first is shorter when the weight was cut inside a tile.
 struct LinearArgs {
   TensorView x;                          // act [tokens, in]; rows may be strided
   const PackedWeight* weight = nullptr;  // one matrix [out, in]
@@ -224,7 +225,7 @@ struct AdjustLogitsArgs {
 };
 
 // Log-probabilities of raw logits: of the given token and of the `top` likeliest, ties to the lower
-// id. A row with NaN has NaN.
+// id. A row with NaN has NaN (and any top ids of the vocabulary).
 struct LogProbsArgs {
   TensorView logits;        // F32 [rows, vocab]
   TensorView tokens;        // I32 [rows], in [0, vocab)
@@ -236,10 +237,11 @@ struct LogProbsArgs {
 
 // Draws a token per row from adjusted logits. Temperature 0: the greatest, ties to the lower id.
 // Else: softmax(logits / temperature) cut to the top_k likeliest (ties at the border: lower ids
-// stay), then to the smallest likeliest set with mass >= top_p, then to probabilities >= min_p
-// times the greatest, and drawn by inverse CDF over ids in order of falling probability (ties:
-// lower id first) with the Philox number of (seed, position of the new token): the same on any
-// number of ranks. ok is 0 for a row with NaN (or with nothing finite): its token is then -1.
+// stay), then to the smallest likeliest set with mass >= top_p of what is left, then to
+// probabilities >= min_p times the greatest, and drawn by inverse CDF over ids in order of falling
+// logit (ties: lower id first) with the Philox number of (seed, position of the new token,
+// sample/uniform.h): the same on any number of ranks. ok is 0, and the token -1, for a row with NaN
+// or +inf, or with nothing finite.
 struct SampleArgs {
   TensorView logits;    // F32 [rows, vocab]
   TensorView row_slot;  // I32 [rows]
