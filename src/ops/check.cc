@@ -1,0 +1,62 @@
+#include "ops/check.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace fathom {
+namespace {
+
+bool HasShape(const TensorView& view, std::initializer_list<int64_t> shape) {
+  if (view.rank() != static_cast<int>(shape.size())) return false;
+  int i = 0;
+  return std::all_of(shape.begin(), shape.end(), [&](int64_t d) { return view.dim(i++) == d; });
+}
+
+}  // namespace
+
+void CheckStrided(std::string_view name, const TensorView& view, DType dtype,
+                  std::initializer_list<int64_t> shape) {
+  CHECK(view.dtype() == dtype && HasShape(view, shape), "{} is {}, not {} [{}]", name,
+        view.ToString(), Name(dtype), fmt::join(shape, ", "));
+  CHECK(view.rows_contiguous(), "{}: the innermost stride is {}, not 1", name,
+        view.stride(view.rank() - 1));
+}
+
+void CheckTensor(std::string_view name, const TensorView& view, DType dtype,
+                 std::initializer_list<int64_t> shape) {
+  CheckStrided(name, view, dtype, shape);
+  CHECK(view.contiguous(), "{} must be contiguous", name);
+}
+
+void CheckActivation(std::string_view name, const TensorView& view, int rank) {
+  CHECK(view.rank() == rank && (view.dtype() == DType::kF32 || view.dtype() == DType::kBF16),
+        "{} is {}, not F32 or BF16 of rank {}", name, view.ToString(), rank);
+}
+
+void CheckLive(std::string_view name, const TensorView& view) {
+  CheckTensor(name, view, DType::kI32, {1});
+}
+
+void CheckTokenMap(std::string_view op, const TokenMap& map, int64_t tokens) {
+  CheckTensor(op, map.slots, DType::kI32, {tokens});
+  CheckTensor(op, map.positions, DType::kI32, {tokens});
+  CHECK(map.page_table.rank() == 2, "{}: page_table is {}", op, map.page_table.ToString());
+  CheckTensor(op, map.page_table, DType::kI32, {map.page_table.dim(0), map.page_table.dim(1)});
+  CheckLive(op, map.live);
+}
+
+void CheckPages(std::string_view op, const KvPages& pages) {
+  CheckActivation(op, pages.latent, 3);
+  const int64_t n = pages.latent.dim(0);
+  CHECK(pages.rope.rank() == 3, "{}: the rope plane is {}", op, pages.rope.ToString());
+  CheckStrided(op, pages.latent, pages.latent.dtype(), {n, kPageTokens, pages.latent.dim(2)});
+  CheckStrided(op, pages.rope, pages.latent.dtype(), {n, kPageTokens, pages.rope.dim(2)});
+}
+
+void CheckWeight(std::string_view name, const PackedWeight* weight) {
+  CHECK(weight != nullptr, "{} is missing", name);
+}
+
+}  // namespace fathom

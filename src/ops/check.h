@@ -1,0 +1,31 @@
+// What the contracts of ops are made of: a violation is a bug and stops the process.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+
+#include "ops/ops.h"
+#include "tensor/tensor_view.h"
+
+namespace fathom {
+
+// `name` is op and argument: "linear: x". The view must have this type and shape; its innermost
+// dimension must be contiguous.
+void CheckStrided(std::string_view name, const TensorView& view, DType dtype,
+                  std::initializer_list<int64_t> shape);
+// As CheckStrided, and the whole contiguous.
+void CheckTensor(std::string_view name, const TensorView& view, DType dtype,
+                 std::initializer_list<int64_t> shape);
+// An activation: F32 or BF16, of this rank.
+void CheckActivation(std::string_view name, const TensorView& view, int rank);
+// I32 [1].
+void CheckLive(std::string_view name, const TensorView& view);
+// Slots, positions, page table and live count for `tokens` tokens.
+void CheckTokenMap(std::string_view op, const TokenMap& map, int64_t tokens);
+// Planes of equal type and page count.
+void CheckPages(std::string_view op, const KvPages& pages);
+// A weight of this table that is there.
+void CheckWeight(std::string_view name, const PackedWeight* weight);
+
+}  // namespace fathom

@@ -1,0 +1,42 @@
+// Runs ops with a shared work space, or measures how large it must be.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "ops/ops.h"
+#include "tensor/device.h"
+
+namespace fathom {
+
+// Code that calls ops through a runner is run once with `measuring` on (only capacities count),
+// then Allocate()d for good.
+class OpRunner {
+ public:
+  OpRunner(const Ops& ops, Device& device) : ops_(ops), device_(device) {}
+
+  const Ops& ops() const { return ops_; }
+  Device& device() { return device_; }
+
+  template <class Args>
+  void operator()(const Op<Args>& op, const Args& args) {
+    if (memory_ == nullptr) {
+      needed_ = std::max(needed_, op.Workspace(device_.stream(), args));
+      return;
+    }
+    OpContext context{device_.stream(), {memory_->data(), memory_->size()}};
+    op(context, args);
+  }
+
+  // Ends measuring.
+  void Allocate() { memory_ = device_.Allocate(std::max<size_t>(needed_, 64)); }
+  size_t workspace_bytes() const { return needed_; }
+
+ private:
+  const Ops& ops_;
+  Device& device_;
+  size_t needed_ = 0;
+  std::unique_ptr<DeviceMemory> memory_;  // null while measuring
+};
+
+}  // namespace fathom
