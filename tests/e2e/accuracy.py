@@ -1,0 +1,231 @@
+"""Asks tiny-r1's questions through the OpenAI API and holds the answers against the reference's.
+
+    accuracy.py --binary build/bin/fathom --model models/tiny-r1     # starts the server, and stops it
+    accuracy.py --url http://127.0.0.1:8000                          # a running server
+    accuracy.py ... --sample 10                                      # every tenth question
+
+Fails if a request fails, if the mean accuracy over the tasks is below 0.965, or if more than 1 % of
+the questions are right where the reference is wrong or the other way round.
+"""
+
+import argparse
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import openai
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "tiny-r1"
+MIN_MEAN = 0.965
+MAX_CHANGED = 0.01
+MAX_TOKENS = 512
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 30
+REQUEST_TIMEOUT_S = 600
+
+
+@dataclass
+class Question:
+    task: str
+    question: str
+    answer: str
+    reference_correct: bool
+
+
+@dataclass
+class Reply:
+    content: str = ""
+    finish_reason: str = ""
+    tokens: int = 0
+    error: str = ""
+
+
+def load_questions(folder, sample):
+    questions = json.loads((folder / "questions.json").read_text())
+    answers = json.loads((folder / "answers.json").read_text())
+    if len(questions) != len(answers):
+        sys.exit(f"{len(questions)} questions, but {len(answers)} answers, in {folder}")
+    rows = [
+        Question(q["task"], q["question"], q["answer"], a["correct"])
+        for q, a in zip(questions, answers)
+    ]
+    if missing := {q.task for q in rows} - {q.task for q in rows[::sample]}:
+        sys.exit(f"--sample {sample} leaves no question of {sorted(missing)}: take a smaller one")
+    return rows[::sample]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def healthy(url):
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as r:
+            return r.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+@contextlib.contextmanager
+def running_server(binary, model):
+    """The URL of a server that lives as long as the context; its log is shown when it fails."""
+    port = free_port()
+    command = [binary, "serve", model, "--host", "127.0.0.1", "--port", str(port)]
+    with tempfile.TemporaryFile("w+") as log:
+
+        def fail(what):
+            log.seek(0)
+            sys.exit(f"{' '.join(command)}: {what}; the end of its output:\n{log.read()[-4000:]}")
+
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            deadline = time.monotonic() + START_TIMEOUT_S
+            while not healthy(f"http://127.0.0.1:{port}"):
+                if process.poll() is not None:
+                    fail(f"ended with status {process.returncode} before it was ready")
+                if time.monotonic() > deadline:
+                    fail(f"not ready after {START_TIMEOUT_S} s")
+                time.sleep(0.1)
+            yield f"http://127.0.0.1:{port}"
+            if process.poll() is not None:
+                fail(f"ended with status {process.returncode} while it was asked")
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                fail(f"still there {STOP_TIMEOUT_S} s after SIGTERM")
+            if process.returncode != 0:
+                fail(f"ended with status {process.returncode} after SIGTERM")
+        finally:
+            process.kill()
+            process.wait()
+
+
+def ask(client, model, question):
+    try:
+        response = client.chat.completions.create(
+            model=model,
+            messages=[{"role": "user", "content": question.question}],
+            temperature=0,
+            max_tokens=MAX_TOKENS,
+            extra_body={"chat_template_kwargs": {"thinking": True}},
+        )
+    except openai.OpenAIError as e:
+        return Reply(error=f"{type(e).__name__}: {e}")
+    choice = response.choices[0]
+    return Reply(
+        choice.message.content or "", choice.finish_reason, response.usage.completion_tokens
+    )
+
+
+def ask_all(url, questions, concurrency):
+    client = openai.OpenAI(
+        base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=REQUEST_TIMEOUT_S
+    )
+    model = client.models.list().data[0].id
+    began = time.monotonic()
+    replies = []
+    with ThreadPoolExecutor(concurrency) as pool:
+        for reply in pool.map(lambda q: ask(client, model, q), questions):
+            replies.append(reply)
+            if len(replies) % 100 == 0:
+                print(f"{len(replies)} of {len(questions)} answered", file=sys.stderr, flush=True)
+    seconds = time.monotonic() - began
+    tokens = sum(r.tokens for r in replies)
+    print(
+        f"{len(questions)} questions to {model}, {concurrency} in flight: {tokens} tokens in "
+        f"{seconds:.1f} s, {tokens / seconds:.0f} tokens/s"
+    )
+    return replies
+
+
+def report(questions, replies):
+    """Prints the comparison; returns what is wrong, as sentences."""
+    right, reference = defaultdict(list), defaultdict(list)
+    changed = []
+    for q, r in zip(questions, replies):
+        correct = not r.error and r.content == q.answer
+        right[q.task].append(correct)
+        reference[q.task].append(q.reference_correct)
+        if correct != q.reference_correct:
+            changed.append((q, r))
+
+    def mean(rows):
+        return sum(rows) / len(rows)
+
+    print(f"{'task':14}{'questions':>10}{'accuracy':>10}{'reference':>11}")
+    for task, rows in right.items():
+        print(f"{task:14}{len(rows):10}{mean(rows):10.3f}{mean(reference[task]):11.3f}")
+    total = mean([mean(rows) for rows in right.values()])
+    of_reference = mean([mean(rows) for rows in reference.values()])
+    print(f"{'mean':14}{len(questions):10}{total:10.4f}{of_reference:11.4f}")
+    share = len(changed) / len(questions)
+    print(f"changed correctness: {len(changed)} of {len(questions)} questions, {share:.2%}")
+    for q, r in changed[:5]:
+        was = "right" if q.reference_correct else "wrong"
+        print(f"  {q.task}: reference {was}; {q.question[:80]!r}: {r.error or r.content[:80]!r}")
+    print("finish reasons:", dict(Counter(r.finish_reason for r in replies if not r.error)))
+
+    problems = []
+    if errors := [r.error for r in replies if r.error]:
+        problems.append(f"{len(errors)} requests failed, the first with {errors[0]}")
+    if total < MIN_MEAN:
+        problems.append(f"the mean accuracy {total:.4f} is below {MIN_MEAN}")
+    if share > MAX_CHANGED:
+        problems.append(f"{share:.2%} of the questions changed, more than {MAX_CHANGED:.0%}")
+    return problems
+
+
+def positive(text):
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def parse_args():
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    where = p.add_mutually_exclusive_group(required=True)
+    where.add_argument("--url", help="of a running server, such as http://127.0.0.1:8000")
+    where.add_argument("--binary", help="the fathom to start, on a free port")
+    p.add_argument("--model", help="the checkpoint for --binary")
+    p.add_argument("--concurrency", type=positive, default=32, help="requests in flight (32)")
+    p.add_argument("--sample", type=positive, default=1, help="ask every Nth question only")
+    p.add_argument("--questions", type=Path, default=GOLDEN, help="folder of questions.json")
+    args = p.parse_args()
+    if (args.binary is None) != (args.model is None):
+        p.error("--binary and --model go together")
+    return args
+
+
+def main():
+    args = parse_args()
+    questions = load_questions(args.questions, args.sample)
+    if args.sample > 1:
+        print(f"a sample: every {args.sample}th question, limits as for all of them")
+    with contextlib.ExitStack() as stack:
+        url = args.url or stack.enter_context(running_server(args.binary, args.model))
+        replies = ask_all(url.rstrip("/"), questions, args.concurrency)
+    problems = report(questions, replies)
+    for problem in problems:
+        print(f"FAILED: {problem}", file=sys.stderr)
+    sys.exit(1 if problems else 0)
+
+
+if __name__ == "__main__":
+    main()
