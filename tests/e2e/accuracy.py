@@ -220,7 +220,10 @@ def main():
         print(f"a sample: every {args.sample}th question, limits as for all of them")
     with contextlib.ExitStack() as stack:
         url = args.url or stack.enter_context(running_server(args.binary, args.model))
-        replies = ask_all(url.rstrip("/"), questions, args.concurrency)
+        url = url.rstrip("/")
+        if not healthy(url):
+            sys.exit(f"no server answers at {url}/health: start one, or name it with --url")
+        replies = ask_all(url, questions, args.concurrency)
     problems = report(questions, replies)
     for problem in problems:
         print(f"FAILED: {problem}", file=sys.stderr)
