@@ -24,6 +24,7 @@ class OpRunner {
       needed_ = std::max(needed_, op.Workspace(device_.stream(), args));
       return;
     }
+    CHECK(op.Workspace(device_.stream(), args) <= memory_->size(), "work space was not measured");
     OpContext context{device_.stream(), {memory_->data(), memory_->size()}};
     op(context, args);
   }

@@ -228,7 +228,7 @@ struct AdjustLogitsArgs {
 // id. A row with NaN has NaN (and any top ids of the vocabulary).
 struct LogProbsArgs {
   TensorView logits;        // F32 [rows, vocab]
-  TensorView tokens;        // I32 [rows], in [0, vocab)
+  TensorView tokens;        // I32 [rows], in [0, vocab), or -1: its logprob is NaN
   TensorView live;          // I32 [1]: rows
   TensorView logprob;       // F32 [rows], out
   TensorView top_ids;       // I32 [rows, top], out; top may be 0

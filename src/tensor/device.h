@@ -25,9 +25,10 @@ class Device {
   virtual std::string_view name() const = 0;
   virtual Stream& stream() = 0;
   virtual std::unique_ptr<DeviceMemory> Allocate(size_t bytes) = 0;
-  // In stream order; the host memory must stay as it is until the stream has passed.
-  // REQUIRES: contiguous, of equal size.
+  // In stream order. `from` is staged before this returns, so it may change at once.
+  // REQUIRES: `to` contiguous, of equal size.
   virtual void Upload(const TensorView& to, std::span<const std::byte> from) = 0;
+  // In stream order: `to` is written by the time the stream is synchronised. REQUIRES: as Upload.
   virtual void Download(std::span<std::byte> to, const TensorView& from) = 0;
 };
 

@@ -1,0 +1,53 @@
+// Every activation, named and allocated once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "checkpoint/model_config.h"
+#include "tensor/buffer.h"
+#include "tensor/device.h"
+
+namespace fathom {
+
+// The context of an expanded row is expanded this many positions at a time, at absolute multiples.
+inline constexpr int64_t kContextChunk = 512;
+
+struct Activations {
+  TensorView x;       // [tokens, hidden]: the residual stream
+  TensorView normed;  // [tokens, hidden]
+  TensorView branch;  // [tokens, hidden]: what attention or an MLP adds
+  TensorView shared;  // [tokens, hidden]: what the shared experts add
+
+  TensorView q_a;          // [tokens, q_lora]; absent with plain queries
+  TensorView q;            // [tokens, heads, nope + rope]
+  TensorView kv_a;         // [tokens, latent + rope]
+  TensorView q_latent;     // [tokens, heads, latent]
+  TensorView attn_latent;  // [tokens, heads, latent]
+  TensorView attn;         // [tokens, heads, vdim]
+  TensorView lse;          // F32 [tokens, heads]
+
+  TensorView context_latent;  // [context, latent]
+  TensorView context_rope;    // [context, rope]
+  TensorView context_kv;      // [context, heads * (nope + vdim)]
+
+  TensorView gate_up;         // [tokens, 2 * inter], inter the widest dense or shared MLP's
+  TensorView act;             // [tokens, inter]
+  TensorView expert_ids;      // I32 [tokens, topk]; absent without experts
+  TensorView expert_weights;  // F32 [tokens, topk]
+
+  TensorView mtp_in;  // [tokens, 2 * hidden]; absent without MTP layers
+
+  TensorView numbers;  // I32 [context + 1]: i at i, so that numbers[n] can serve as a live count
+
+  std::unique_ptr<DeviceMemory> memory;
+
+  Activations(const ModelConfig& config, DType dtype, int64_t tokens, Device& device);
+};
+
+// The first `tokens` of an activation.
+inline TensorView First(const TensorView& activation, int64_t tokens) {
+  return activation.Slice(0, 0, tokens);
+}
+
+}  // namespace fathom

@@ -1,0 +1,120 @@
+#include "model/attention.h"
+
+#include <algorithm>
+
+namespace fathom {
+namespace {
+
+// q_latent = q_nope W_UK; attention over the latents themselves; out = attn_latent W_UV^T.
+void AttendAbsorbed(OpRunner& run, const ModelConfig& config, const AttentionWeights& w,
+                    const Batch& batch, const Rotary& rotary, const KvPages& pages,
+                    Activations& a) {
+  const Ops& ops = run.ops();
+  const int64_t tokens = batch.absorbed_tokens, nope = config.qk_nope_head_dim;
+  const TensorView q = First(a.q, tokens);
+  const TensorView q_latent = First(a.q_latent, tokens), attended = First(a.attn_latent, tokens);
+  run(ops.head_linear, {.x = q.Slice(2, 0, nope),
+                        .weight = w.w_uk.weight.get(),
+                        .live = batch.absorbed_live,
+                        .out = q_latent});
+  run(ops.attend_absorbed, {.q_latent = q_latent,
+                            .q_rope = q.Slice(2, nope, config.qk_head_dim()),
+                            .tokens = {.slots = First(batch.map.slots, tokens),
+                                       .positions = First(batch.map.positions, tokens),
+                                       .page_table = batch.map.page_table,
+                                       .live = batch.absorbed_live},
+                            .pages = pages,
+                            .scale = rotary.softmax_scale,
+                            .out = attended});
+  run(ops.head_linear, {.x = attended,
+                        .weight = w.w_uv.weight.get(),
+                        .live = batch.absorbed_live,
+                        .out = First(a.attn, tokens)});
+}
+
+// Keys and values projected up per head, one chunk of the context after another.
+void AttendExpanded(OpRunner& run, const ModelConfig& config, const AttentionWeights& w,
+                    const Batch& batch, const ExpandedRow& row, const Rotary& rotary,
+                    const KvPages& pages, Activations& a) {
+  const Ops& ops = run.ops();
+  const int64_t heads = config.num_heads, width = config.qk_nope_head_dim + config.v_head_dim;
+  const int64_t row_end = row.token_begin + row.num_tokens;
+  const int64_t context_end = row.position + row.num_tokens;
+  for (int64_t begin = 0; begin < context_end; begin += kContextChunk) {
+    const int64_t context = std::min(kContextChunk, context_end - begin);
+    const TensorView latent = First(a.context_latent, context);
+    const TensorView rope = First(a.context_rope, context), kv = First(a.context_kv, context);
+    run(ops.gather_context, {.pages = pages,
+                             .page_table = batch.map.page_table.At(Raw(row.slot)),
+                             .begin = begin,
+                             .latent = latent,
+                             .rope = rope});
+    run(ops.linear, {.x = latent,
+                     .weight = w.kv_b.weight.get(),
+                     .live = a.numbers.Slice(0, context, context + 1),
+                     .out = kv});
+    run(ops.attend_expanded, {.q = a.q.Slice(0, row.token_begin, row_end),
+                              .positions = batch.map.positions.Slice(0, row.token_begin, row_end),
+                              .kv = kv.Reshaped({context, heads, width}),
+                              .rope = rope,
+                              .context_begin = begin,
+                              .scale = rotary.softmax_scale,
+                              .first = begin == 0,
+                              .out = a.attn.Slice(0, row.token_begin, row_end),
+                              .lse = a.lse.Slice(0, row.token_begin, row_end)});
+  }
+}
+
+}  // namespace
+
+int64_t AbsorbedRowLimit(const ModelConfig& config) {
+  const int64_t latent = config.kv_lora_rank, rope = config.qk_rope_head_dim;
+  const int64_t width = config.qk_nope_head_dim + config.v_head_dim;
+  const int64_t dearer = (2 * latent + rope) - (width + rope);  // per query, key and head
+  return dearer <= 0 ? INT64_MAX : latent * width / dearer;
+}
+
+void Attend(OpRunner& run, const ModelConfig& config, const AttentionWeights& w, const Batch& batch,
+            const Rotary& rotary, const KvPages& pages, Activations& a) {
+  const Ops& ops = run.ops();
+  const int64_t tokens = batch.tokens, heads = config.num_heads, latent = config.kv_lora_rank;
+  const TensorView live = batch.map.live, normed = First(a.normed, tokens);
+  const TensorView q = First(a.q, tokens), kv_a = First(a.kv_a, tokens);
+  const TensorView q_flat = q.Reshaped({tokens, heads * config.qk_head_dim()});
+  const float eps = config.rms_norm_eps;
+
+  if (w.q_a.weight != nullptr) {
+    const TensorView q_a = First(a.q_a, tokens);
+    run(ops.linear, {.x = normed, .weight = w.q_a.weight.get(), .live = live, .out = q_a});
+    run(ops.rms_norm, {.x = q_a, .weight = w.q_a_norm.view, .eps = eps, .live = live, .out = q_a});
+    run(ops.linear, {.x = q_a, .weight = w.q.weight.get(), .live = live, .out = q_flat});
+  } else {
+    run(ops.linear, {.x = normed, .weight = w.q.weight.get(), .live = live, .out = q_flat});
+  }
+
+  run(ops.linear, {.x = normed, .weight = w.kv_a.weight.get(), .live = live, .out = kv_a});
+  const TensorView kv_latent = kv_a.Slice(1, 0, latent);
+  const TensorView k_rope = kv_a.Slice(1, latent, config.latent_dim());
+  run(ops.rms_norm,
+      {.x = kv_latent, .weight = w.kv_a_norm.view, .eps = eps, .live = live, .out = kv_latent});
+
+  const auto rotate = [&](const TensorView& x) {
+    run(ops.rope,
+        {.x = x, .positions = batch.map.positions, .cos_sin = rotary.cos_sin, .live = live});
+  };
+  rotate(q.Slice(2, config.qk_nope_head_dim, config.qk_head_dim()));
+  rotate(TensorView(k_rope.data(), k_rope.dtype(), {tokens, 1, config.qk_rope_head_dim},
+                    {k_rope.stride(0), k_rope.stride(0), 1}));
+  run(ops.cache_write, {.latent = kv_latent, .rope = k_rope, .tokens = batch.map, .pages = pages});
+
+  if (batch.absorbed_tokens > 0) AttendAbsorbed(run, config, w, batch, rotary, pages, a);
+  for (const ExpandedRow& row : batch.expanded) {
+    AttendExpanded(run, config, w, batch, row, rotary, pages, a);
+  }
+  run(ops.linear, {.x = First(a.attn, tokens).Reshaped({tokens, heads * config.v_head_dim}),
+                   .weight = w.o.weight.get(),
+                   .live = live,
+                   .out = First(a.branch, tokens)});
+}
+
+}  // namespace fathom

@@ -1,0 +1,69 @@
+#include "model/mlp.h"
+
+namespace fathom {
+namespace {
+
+RouterScoring ToOps(RouterConfig::Scoring scoring) {
+  return scoring == RouterConfig::kSigmoid ? RouterScoring::kSigmoid : RouterScoring::kSoftmax;
+}
+
+RouterSelection ToOps(RouterConfig::Selection selection) {
+  switch (selection) {
+    case RouterConfig::kGreedy: return RouterSelection::kGreedy;
+    case RouterConfig::kGroupMax: return RouterSelection::kGroupMax;
+    case RouterConfig::kGroupTopTwoBiased: return RouterSelection::kGroupTopTwoBiased;
+  }
+  CHECK(false, "unknown router");
+}
+
+}  // namespace
+
+void RunMlp(OpRunner& run, const MlpWeights& w, const Batch& batch, Activations& a,
+            const TensorView& out) {
+  const Ops& ops = run.ops();
+  const TensorView live = batch.map.live;
+  // Narrower MLPs use the front of the same memory.
+  const TensorView gate_up(a.gate_up.data(), a.gate_up.dtype(), {batch.tokens, 2 * w.inter});
+  const TensorView act(a.act.data(), a.act.dtype(), {batch.tokens, w.inter});
+  run(ops.linear, {.x = First(a.normed, batch.tokens),
+                   .weight = w.gate_up.weight.get(),
+                   .live = live,
+                   .out = gate_up});
+  run(ops.silu_mul, {.gate_up = gate_up, .live = live, .out = act});
+  run(ops.linear, {.x = act, .weight = w.down.weight.get(), .live = live, .out = out});
+}
+
+void RunMoe(OpRunner& run, const ModelConfig& config, const MoeWeights& w, const Batch& batch,
+            Activations& a) {
+  const Ops& ops = run.ops();
+  const int64_t tokens = batch.tokens;
+  const TensorView live = batch.map.live, normed = First(a.normed, tokens);
+  const TensorView ids = First(a.expert_ids, tokens), weights = First(a.expert_weights, tokens);
+  run(ops.route, {.x = normed,
+                  .gate = w.gate.view,
+                  .bias = w.bias.view,
+                  .scoring = ToOps(config.router.scoring),
+                  .selection = ToOps(config.router.selection),
+                  .n_group = config.router.n_group,
+                  .topk_group = config.router.topk_group,
+                  .norm_topk_prob = config.router.norm_topk_prob,
+                  .scaling = config.router.routed_scaling_factor,
+                  .live = live,
+                  .ids = ids,
+                  .weights = weights});
+  const TensorView branch = First(a.branch, tokens);
+  run(ops.moe_experts, {.x = normed,
+                        .ids = ids,
+                        .weights = weights,
+                        .gate_up = w.gate_up.weight.get(),
+                        .down = w.down.weight.get(),
+                        .live = live,
+                        .out = branch});
+  if (w.shared) {
+    const TensorView shared = First(a.shared, tokens);
+    RunMlp(run, *w.shared, batch, a, shared);
+    run(ops.add, {.x = shared, .live = live, .sum = branch});
+  }
+}
+
+}  // namespace fathom

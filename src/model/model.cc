@@ -1,0 +1,140 @@
+#include "model/model.h"
+
+#include <utility>
+
+#include "model/mlp.h"
+#include "model/rope.h"
+
+namespace fathom {
+
+Result<std::unique_ptr<Model>> Model::Load(const Checkpoint& checkpoint, const Ops& ops,
+                                           Device& device, const ModelOptions& options,
+                                           const LoadProgress& progress) {
+  ModelOptions filled = options;
+  if (filled.max_model_len == 0) filled.max_model_len = checkpoint.config().max_position_embeddings;
+  if (filled.absorbed_row_limit < 0) {
+    filled.absorbed_row_limit = AbsorbedRowLimit(checkpoint.config());
+  }
+  ModelWeights weights = TRY(LoadWeights(checkpoint, ops, device, progress));
+  return std::unique_ptr<Model>(new Model(checkpoint, ops, device, filled, std::move(weights)));
+}
+
+Model::Model(const Checkpoint& checkpoint, const Ops& ops, Device& device,
+             const ModelOptions& options, ModelWeights weights)
+    : config_(checkpoint.config()),
+      options_(options),
+      weights_(std::move(weights)),
+      activations_(config_, ops.activation, options.max_tokens, device),
+      run_(ops, device) {
+  const std::vector<float> table = CosSinTable(config_, options_.max_model_len);
+  cos_sin_.memory = device.Allocate(table.size() * sizeof(float));
+  cos_sin_.view = TensorView(cos_sin_.memory->data(), DType::kF32,
+                             {options_.max_model_len, 2, config_.qk_rope_head_dim / 2});
+  device.Upload(cos_sin_.view, std::as_bytes(std::span(table)));
+  rotary_ = {cos_sin_.view, SoftmaxScale(config_)};
+  MeasureWorkspace(device);
+}
+
+KvFormat Model::kv_format() const {
+  const DType dtype = run_.ops().kv_cache;
+  return {.latent = dtype,
+          .rope = dtype,
+          .latent_dim = config_.kv_lora_rank,
+          .rope_dim = config_.qk_rope_head_dim};
+}
+
+TensorView Model::Forward(const Batch& batch, const KvPool& pool) {
+  Activations& a = activations_;
+  run_(run_.ops().embed, {.ids = batch.ids,
+                          .table = weights_.embedding.view,
+                          .live = batch.map.live,
+                          .out = First(a.x, batch.tokens)});
+  for (size_t i = 0; i < weights_.layers.size(); ++i) {
+    RunLayer(weights_.layers[i], batch, pool.Layer(static_cast<int64_t>(i)), /*first=*/i == 0);
+  }
+  Norm(weights_.final_norm, batch, /*add_branch=*/true);
+  return First(a.normed, batch.tokens);
+}
+
+TensorView Model::ForwardMtp(int index, const Batch& batch, const TensorView& hidden,
+                             const KvPool& pool) {
+  Activations& a = activations_;
+  const MtpWeights& mtp = weights_.mtp[static_cast<size_t>(index)];
+  const int64_t width = config_.hidden_size, tokens = batch.tokens;
+  const TensorView live = batch.map.live, x = First(a.x, tokens), in = First(a.mtp_in, tokens);
+  const auto norm = [&](const TensorView& from, const PlainTensor& weight, int64_t column) {
+    run_(run_.ops().rms_norm, {.x = from,
+                               .weight = weight.view,
+                               .eps = config_.rms_norm_eps,
+                               .live = live,
+                               .out = in.Slice(1, column, column + width)});
+  };
+  norm(hidden, mtp.hidden_norm, width);
+  run_(run_.ops().embed,
+       {.ids = batch.ids, .table = weights_.embedding.view, .live = live, .out = x});
+  norm(x, mtp.embedding_norm, 0);
+  run_(run_.ops().linear, {.x = in, .weight = mtp.eh_proj.weight.get(), .live = live, .out = x});
+  RunLayer(mtp.layer, batch, pool.Layer(config_.num_layers + index), /*first=*/true);
+  Norm(mtp.head_norm, batch, /*add_branch=*/true);
+  return First(a.normed, tokens);
+}
+
+void Model::RunLayer(const LayerWeights& layer, const Batch& batch, const KvPages& pages,
+                     bool first) {
+  Norm(layer.attention_norm, batch, /*add_branch=*/!first);
+  Attend(run_, config_, layer.attention, batch, rotary_, pages, activations_);
+  Norm(layer.mlp_norm, batch, /*add_branch=*/true);
+  if (layer.moe) {
+    RunMoe(run_, config_, *layer.moe, batch, activations_);
+  } else {
+    RunMlp(run_, *layer.mlp, batch, activations_, First(activations_.branch, batch.tokens));
+  }
+}
+
+void Model::Norm(const PlainTensor& weight, const Batch& batch, bool add_branch) {
+  const TensorView x = First(activations_.x, batch.tokens);
+  run_(run_.ops().rms_norm, {.x = add_branch ? First(activations_.branch, batch.tokens) : x,
+                             .residual = add_branch ? x : TensorView(),
+                             .weight = weight.view,
+                             .eps = config_.rms_norm_eps,
+                             .live = batch.map.live,
+                             .out = First(activations_.normed, batch.tokens)});
+}
+
+void Model::Logits(const TensorView& hidden, const TensorView& live, const TensorView& logits) {
+  run_(run_.ops().linear,
+       {.x = hidden, .weight = weights_.lm_head.weight.get(), .live = live, .out = logits});
+}
+
+// Walks the widest batches once, without running anything: one that is all absorbed, one that is a
+// single expanded row.
+void Model::MeasureWorkspace(Device& device) {
+  const int64_t tokens = options_.max_tokens;
+  const TensorView one(nullptr, DType::kI32, {1});
+  const TensorView per_token(nullptr, DType::kI32, {tokens});
+  const int64_t max_pages = (options_.max_model_len + kPageTokens - 1) / kPageTokens;
+  const TensorView page_table(nullptr, DType::kI32, {options_.max_rows, max_pages});
+  Batch batch{.tokens = tokens,
+              .absorbed_tokens = tokens,
+              .ids = per_token,
+              .map = {per_token, per_token, page_table, one},
+              .absorbed_live = one,
+              .expanded = {}};
+  const KvPool pool(kv_format(), config_.total_layers(), /*pages=*/1, device);
+  for (bool expanded : {false, true}) {
+    if (expanded) {
+      batch.absorbed_tokens = 0;
+      batch.expanded.push_back({0, tokens, 0, SlotId{0}});
+    }
+    const TensorView hidden = Forward(batch, pool);
+    for (size_t i = 0; i < weights_.mtp.size(); ++i) {
+      ForwardMtp(static_cast<int>(i), batch, hidden, pool);
+    }
+  }
+  const int64_t rows = options_.max_logit_rows;
+  Logits(TensorView(nullptr, activations_.x.dtype(), {rows, config_.hidden_size}), one,
+         TensorView(nullptr, DType::kF32, {rows, config_.vocab_size}));
+  run_.Allocate();
+}
+
+}  // namespace fathom

@@ -1,0 +1,72 @@
+// A DeepSeek model on a device: tokens in, hidden states and logits out.
+#pragma once
+
+#include <memory>
+
+#include "checkpoint/checkpoint.h"
+#include "model/activations.h"
+#include "model/attention.h"
+#include "model/batch.h"
+#include "model/kv_pool.h"
+#include "model/weights.h"
+#include "ops/op_runner.h"
+
+namespace fathom {
+
+struct ModelOptions {
+  int64_t max_tokens = 512;     // of a step
+  int64_t max_rows = 32;        // of a step
+  int64_t max_logit_rows = 32;  // of one Logits() call
+  int64_t max_model_len = 0;    // positions; 0: the config's
+  // Rows of up to this many tokens take the absorbed form; negative: AbsorbedRowLimit().
+  int64_t absorbed_row_limit = -1;
+};
+
+// THREAD: one at a time.
+class Model {
+ public:
+  static Result<std::unique_ptr<Model>> Load(const Checkpoint& checkpoint, const Ops& ops,
+                                             Device& device, const ModelOptions& options,
+                                             const LoadProgress& progress);
+
+  const ModelConfig& config() const { return config_; }
+  const ModelOptions& options() const { return options_; }  // with the defaults filled in
+  // Of the table's default KV format, MTP layers included.
+  KvFormat kv_format() const;
+  size_t weight_bytes() const { return weights_.bytes; }
+  size_t activation_bytes() const { return activations_.memory->size() + run_.workspace_bytes(); }
+  OpRunner& runner() { return run_; }
+
+  // One pass over the batch: writes its latents, returns final-normed hidden states
+  // [tokens, hidden], valid until the next pass.
+  TensorView Forward(const Batch& batch, const KvPool& pool);
+
+  // MTP layer `index`: from hidden states of positions t (Forward's, or this function's for further
+  // drafts) and a batch whose ids are the tokens of t + 1. Returns the shared head's input for
+  // token t + 2, valid until the next pass. `hidden` may be what Forward returned.
+  TensorView ForwardMtp(int index, const Batch& batch, const TensorView& hidden,
+                        const KvPool& pool);
+
+  // logits [rows, vocab], F32, of hidden states [rows, hidden].
+  void Logits(const TensorView& hidden, const TensorView& live, const TensorView& logits);
+
+ private:
+  Model(const Checkpoint& checkpoint, const Ops& ops, Device& device, const ModelOptions& options,
+        ModelWeights weights);
+
+  // x += what a layer adds; on entry a.branch waits to be added (unless `first`).
+  void RunLayer(const LayerWeights& layer, const Batch& batch, const KvPages& pages, bool first);
+  // a.normed = norm(a.x += a.branch), or norm(a.x) without a branch.
+  void Norm(const PlainTensor& weight, const Batch& batch, bool add_branch);
+  void MeasureWorkspace(Device& device);
+
+  ModelConfig config_;
+  ModelOptions options_;
+  ModelWeights weights_;
+  PlainTensor cos_sin_;
+  Rotary rotary_;
+  Activations activations_;
+  OpRunner run_;
+};
+
+}  // namespace fathom

@@ -1,0 +1,200 @@
+#include "model/weights.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+namespace fathom {
+namespace {
+
+// Walks the checkpoint in the schema's names.
+class Loader {
+ public:
+  Loader(const Checkpoint& checkpoint, const Ops& ops, Device& device, const LoadProgress& progress)
+      : checkpoint_(checkpoint),
+        config_(checkpoint.config()),
+        ops_(ops),
+        device_(device),
+        progress_(progress) {}
+
+  Result<ModelWeights> Load() {
+    ModelWeights model;
+    model.embedding = Table("model.embed_tokens.weight");
+    for (int i = 0; i < config_.num_layers; ++i) model.layers.push_back(TRY(Layer(i)));
+    model.final_norm = Floats("model.norm.weight");
+    const bool tied = config_.tie_word_embeddings && !checkpoint_.Has("lm_head.weight");
+    model.lm_head = TRY(Matrix({tied ? "model.embed_tokens.weight" : "lm_head.weight"}));
+    for (int i = 0; i < config_.num_mtp_layers; ++i) {
+      model.mtp.push_back(TRY(Mtp(config_.num_layers + i)));
+    }
+    model.bytes = bytes_;
+    return model;
+  }
+
+ private:
+  Result<LayerWeights> Layer(int index) {
+    const std::string name = fmt::format("model.layers.{}.", index);
+    LayerWeights layer;
+    layer.attention_norm = Floats(name + "input_layernorm.weight");
+    layer.attention = TRY(Attention(name + "self_attn."));
+    layer.mlp_norm = Floats(name + "post_attention_layernorm.weight");
+    if (config_.IsMoeLayer(index)) {
+      layer.moe = TRY(Moe(name + "mlp."));
+    } else {
+      layer.mlp = TRY(Mlp(name + "mlp.", config_.intermediate_size));
+    }
+    return layer;
+  }
+
+  Result<MtpWeights> Mtp(int index) {
+    const std::string name = fmt::format("model.layers.{}.", index);
+    MtpWeights mtp;
+    mtp.embedding_norm = Floats(name + "enorm.weight");
+    mtp.hidden_norm = Floats(name + "hnorm.weight");
+    mtp.eh_proj = TRY(Matrix({name + "eh_proj.weight"}));
+    mtp.layer = TRY(Layer(index));
+    mtp.head_norm = Floats(name + "shared_head.norm.weight");
+    return mtp;
+  }
+
+  Result<AttentionWeights> Attention(const std::string& name) {
+    AttentionWeights attention;
+    if (config_.q_lora_rank > 0) {
+      attention.q_a = TRY(Matrix({name + "q_a_proj.weight"}));
+      attention.q_a_norm = Floats(name + "q_a_layernorm.weight");
+      attention.q = TRY(Matrix({name + "q_b_proj.weight"}));
+    } else {
+      attention.q = TRY(Matrix({name + "q_proj.weight"}));
+    }
+    attention.kv_a = TRY(Matrix({name + "kv_a_proj_with_mqa.weight"}));
+    attention.kv_a_norm = Floats(name + "kv_a_layernorm.weight");
+    TRY(KvB(name + "kv_b_proj.weight", attention));
+    attention.o = TRY(Matrix({name + "o_proj.weight"}));
+    return attention;
+  }
+
+  // kv_b_proj holds W_UK and W_UV of each head, one after the other: [heads, nope + vdim, latent].
+  Status KvB(const std::string& name, AttentionWeights& attention) {
+    const WeightTensor kv_b = checkpoint_.Get(name);
+    const int64_t nope = config_.qk_nope_head_dim, vdim = config_.v_head_dim;
+    std::vector<WeightSource> uk, uv;
+    for (int64_t head = 0; head < config_.num_heads; ++head) {
+      const int64_t begin = head * (nope + vdim);
+      uk.push_back({{Transposed(SliceRows(kv_b, begin, begin + nope))}});
+      uv.push_back({{SliceRows(kv_b, begin + nope, begin + nope + vdim)}});
+    }
+    attention.w_uk = TRY(Prepare(uk, /*dequantize=*/true));
+    attention.w_uv = TRY(Prepare(uv, /*dequantize=*/true));
+    attention.kv_b = TRY(Matrix({name}));
+    return {};
+  }
+
+  Result<MlpWeights> Mlp(const std::string& name, int64_t inter) {
+    MlpWeights mlp;
+    mlp.gate_up = TRY(Matrix({name + "gate_proj.weight", name + "up_proj.weight"}));
+    mlp.down = TRY(Matrix({name + "down_proj.weight"}));
+    mlp.inter = inter;
+    return mlp;
+  }
+
+  Result<MoeWeights> Moe(const std::string& name) {
+    MoeWeights moe;
+    moe.gate = Floats(name + "gate.weight");
+    if (config_.router.selection == RouterConfig::kGroupTopTwoBiased) {
+      moe.bias = Floats(name + "gate.e_score_correction_bias");
+    }
+    std::vector<std::string> names;
+    std::vector<WeightSource> gate_up, down;
+    for (int e = 0; e < config_.n_routed_experts; ++e) {
+      const std::string expert = fmt::format("{}experts.{}.", name, e);
+      gate_up.push_back({{checkpoint_.Get(expert + "gate_proj.weight"),
+                          checkpoint_.Get(expert + "up_proj.weight")}});
+      down.push_back({{checkpoint_.Get(expert + "down_proj.weight")}});
+      for (const char* part : {"gate_proj.weight", "up_proj.weight", "down_proj.weight"}) {
+        names.push_back(expert + part);
+      }
+    }
+    moe.gate_up = TRY(Prepare(gate_up, /*dequantize=*/false));
+    moe.down = TRY(Prepare(down, /*dequantize=*/false));
+    for (const std::string& read : names) Done(read);
+    if (config_.n_shared_experts > 0) {
+      moe.shared = TRY(Mlp(name + "shared_experts.",
+                           int64_t{config_.n_shared_experts} * config_.moe_intermediate_size));
+    }
+    return moe;
+  }
+
+  // One matrix whose parts follow each other along the output dimension.
+  Result<Linear> Matrix(const std::vector<std::string>& names) {
+    WeightSource source;
+    for (const std::string& name : names) source.parts.push_back(checkpoint_.Get(name));
+    Linear linear = TRY(Prepare({&source, 1}, /*dequantize=*/false));
+    for (const std::string& name : names) Done(name);
+    return linear;
+  }
+
+  Result<Linear> Prepare(std::span<const WeightSource> matrices, bool dequantize) {
+    Linear linear{TRY(ops_.prepare(
+        device_.stream(),
+        {.matrices = matrices, .dequantize = dequantize, .scale_ue8m0 = config_.scale_ue8m0}))};
+    bytes_ += linear.weight->bytes;
+    return linear;
+  }
+
+  // A vector or a small matrix as fp32.
+  PlainTensor Floats(const std::string& name) {
+    const TensorView values = checkpoint_.Get(name).values;
+    const bool vector = values.rank() == 1;
+    const TensorView rows = vector ? values.Reshaped({1, values.dim(0)}) : values;
+    std::vector<float> floats(static_cast<size_t>(rows.elements()));
+    for (int64_t i = 0; i < rows.dim(0); ++i) {
+      for (int64_t j = 0; j < rows.dim(1); ++j) floats[i * rows.dim(1) + j] = LoadFloat(rows, i, j);
+    }
+    PlainTensor tensor;
+    tensor.memory = device_.Allocate(floats.size() * sizeof(float));
+    tensor.view = vector
+                      ? TensorView(tensor.memory->data(), DType::kF32, {rows.dim(1)})
+                      : TensorView(tensor.memory->data(), DType::kF32, {rows.dim(0), rows.dim(1)});
+    device_.Upload(tensor.view, std::as_bytes(std::span(floats)));
+    bytes_ += tensor.memory->size();
+    Done(name);
+    return tensor;
+  }
+
+  // A matrix as it is stored.
+  PlainTensor Table(const std::string& name) {
+    const TensorView values = checkpoint_.Get(name).values;
+    const size_t bytes = static_cast<size_t>(values.elements()) * ByteSize(values.dtype());
+    PlainTensor tensor;
+    tensor.memory = device_.Allocate(bytes);
+    tensor.view = TensorView(tensor.memory->data(), values.dtype(), {values.dim(0), values.dim(1)});
+    device_.Upload(tensor.view, {static_cast<const std::byte*>(values.data()), bytes});
+    bytes_ += bytes;
+    Done(name);
+    return tensor;
+  }
+
+  void Done(const std::string& name) {
+    done_ += checkpoint_.Bytes(name);
+    checkpoint_.Drop(name);
+    if (progress_) progress_(done_, checkpoint_.total_bytes());
+  }
+
+  const Checkpoint& checkpoint_;
+  const ModelConfig& config_;
+  const Ops& ops_;
+  Device& device_;
+  const LoadProgress& progress_;
+  uint64_t done_ = 0;
+  size_t bytes_ = 0;
+};
+
+}  // namespace
+
+Result<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const Ops& ops, Device& device,
+                                 const LoadProgress& progress) {
+  return Loader(checkpoint, ops, device, progress).Load();
+}
+
+}  // namespace fathom

@@ -1,0 +1,87 @@
+// A model's weights on a device.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "ops/ops.h"
+#include "tensor/device.h"
+
+namespace fathom {
+
+// A matrix, or a stack of them, packed by the backend. Adapters will find their place here.
+struct Linear {
+  std::unique_ptr<PackedWeight> weight;
+};
+
+// A norm's weight or a router's: fp32 on the device, with its owner.
+struct PlainTensor {
+  std::unique_ptr<DeviceMemory> memory;
+  TensorView view;
+};
+
+struct AttentionWeights {
+  Linear q_a;             // [q_lora, hidden]; absent (null) with plain queries
+  PlainTensor q_a_norm;   // [q_lora]
+  Linear q;               // q_b_proj [heads * (nope + rope), q_lora], or q_proj [.., hidden]
+  Linear kv_a;            // [latent + rope, hidden]
+  PlainTensor kv_a_norm;  // [latent]
+  Linear kv_b;            // [heads * (nope + vdim), latent]: the expanded form
+  Linear w_uk;            // heads x [latent, nope]: W_UK absorbed into queries
+  Linear w_uv;            // heads x [vdim, latent]: W_UV absorbed into outputs
+  Linear o;               // [hidden, heads * vdim]
+};
+
+struct MlpWeights {
+  Linear gate_up;  // [2 * inter, hidden]
+  Linear down;     // [hidden, inter]
+  int64_t inter = 0;
+};
+
+struct MoeWeights {
+  PlainTensor gate;                  // F32 [experts, hidden]
+  PlainTensor bias;                  // F32 [experts], or absent
+  Linear gate_up;                    // experts x [2 * inter, hidden]
+  Linear down;                       // experts x [hidden, inter]
+  std::optional<MlpWeights> shared;  // one MLP for all shared experts
+};
+
+struct LayerWeights {
+  PlainTensor attention_norm;  // input_layernorm
+  AttentionWeights attention;
+  PlainTensor mlp_norm;  // post_attention_layernorm
+  std::optional<MlpWeights> mlp;
+  std::optional<MoeWeights> moe;  // one of the two
+};
+
+// A multi-token-prediction layer (DeepSeek-V3 technical report, section 2.2). It shares the main
+// model's embedding and head, as the published checkpoints do.
+struct MtpWeights {
+  PlainTensor embedding_norm;  // enorm
+  PlainTensor hidden_norm;     // hnorm
+  Linear eh_proj;              // [hidden, 2 * hidden]
+  LayerWeights layer;
+  PlainTensor head_norm;  // shared_head.norm
+};
+
+struct ModelWeights {
+  PlainTensor embedding;  // BF16, F16 or F32 [vocab, hidden]
+  std::vector<LayerWeights> layers;
+  PlainTensor final_norm;
+  Linear lm_head;  // [vocab, hidden]
+  std::vector<MtpWeights> mtp;
+  size_t bytes = 0;  // on the device
+};
+
+// Bytes of the checkpoint read so far, of how many.
+using LoadProgress = std::function<void(uint64_t done, uint64_t total)>;
+
+// Reads, packs and drops one tensor after another; the extra peak is one tensor.
+Result<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const Ops& ops, Device& device,
+                                 const LoadProgress& progress);
+
+}  // namespace fathom
