@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 
 namespace fathom {
@@ -10,19 +9,27 @@ namespace fathom {
 // THREAD: one caller at a time.
 class ThreadPool {
  public:
-  // `threads` includes the caller; 0 means one per core that this process may run on.
+  // `threads` includes the caller; 0 means UsableCpus() (cpu/cpu_count.h).
   explicit ThreadPool(int threads);
   ~ThreadPool();
 
   int threads() const;
 
-  // Calls body(begin, end, thread) on disjoint ranges that cover [0, n); ranges are multiples of
-  // `grain` long (but for the last). Returns once all have run. Which thread runs what is not
-  // fixed, so a result must not depend on it. `thread` is in [0, threads()).
-  void ParallelFor(int64_t n, int64_t grain,
-                   const std::function<void(int64_t begin, int64_t end, int thread)>& body);
+  // Calls body(int64_t begin, int64_t end, int thread) on disjoint ranges that cover [0, n); ranges
+  // are multiples of `grain` long (but for the last). Returns once all have run; allocates nothing.
+  // Which thread runs what is not fixed, so a result must not depend on it. `thread` is in
+  // [0, threads()). REQUIRES: not called from within a body.
+  template <class Body>
+  void ParallelFor(int64_t n, int64_t grain, const Body& body) {
+    Run(n, grain, &body, [](const void* b, int64_t begin, int64_t end, int thread) {
+      (*static_cast<const Body*>(b))(begin, end, thread);
+    });
+  }
 
  private:
+  using RangeFunction = void (*)(const void* body, int64_t begin, int64_t end, int thread);
+  void Run(int64_t n, int64_t grain, const void* body, RangeFunction call);
+
   struct State;
   std::unique_ptr<State> state_;
 };

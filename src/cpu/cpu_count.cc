@@ -1,0 +1,74 @@
+#include "cpu/cpu_count.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace fathom {
+namespace {
+
+int AffinityCpus() {
+  // The kernel refuses masks shorter than its own: grow until it does not.
+  for (size_t cpus = 1024; cpus <= 65536; cpus *= 2) {
+    std::vector<cpu_set_t> mask(cpus / CPU_SETSIZE);
+    const size_t bytes = mask.size() * sizeof(cpu_set_t);
+    if (sched_getaffinity(0, bytes, mask.data()) == 0) return CPU_COUNT_S(bytes, mask.data());
+  }
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
+
+std::string FirstLine(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// The smallest quota of this process's control group and of those around it; 0 for none.
+int ControlGroupCpus() {
+  const std::string root = "/sys/fs/cgroup";
+  int cpus = 0;
+  const auto take = [&](const std::string& cpu_max) {
+    const int quota = QuotaCpus(cpu_max);
+    if (quota > 0) cpus = cpus == 0 ? quota : std::min(cpus, quota);
+  };
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    if (!line.starts_with("0::/")) continue;  // version 2
+    for (std::string group = line.substr(3); !group.empty();) {
+      take(FirstLine(root + group + "/cpu.max"));
+      group.resize(group.rfind('/'));
+    }
+  }
+  take(FirstLine(root + "/cpu.max"));
+  take(FirstLine(root + "/cpu/cpu.cfs_quota_us") + " " +  // version 1
+       FirstLine(root + "/cpu/cpu.cfs_period_us"));
+  return cpus;
+}
+
+}  // namespace
+
+int QuotaCpus(std::string_view cpu_max) {
+  const size_t space = cpu_max.find(' ');
+  if (space == std::string_view::npos) return 0;
+  const auto parse = [](std::string_view text) {
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc() && end == text.data() + text.size() ? value : 0;
+  };
+  const int64_t quota = parse(cpu_max.substr(0, space)), period = parse(cpu_max.substr(space + 1));
+  if (quota <= 0 || period <= 0) return 0;
+  return static_cast<int>(std::min<int64_t>((quota - 1) / period + 1, 1 << 20));
+}
+
+int UsableCpus() {
+  const int affinity = std::max(AffinityCpus(), 1), quota = ControlGroupCpus();
+  return quota > 0 ? std::min(affinity, quota) : affinity;
+}
+
+}  // namespace fathom

@@ -1,0 +1,138 @@
+#include "cpu/thread_pool.h"
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+#include "cpu/cpu_count.h"
+
+namespace fathom {
+namespace {
+
+// Looks at a changing word before sleeping: a few microseconds, which bridges the gaps between the
+// ops of a step.
+constexpr int kSpins = 128;
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Returns once `word` differs from `old`.
+uint32_t WaitWhile(const std::atomic<uint32_t>& word, uint32_t old) {
+  for (int i = 0; i < kSpins; ++i) {
+    if (const uint32_t now = word.load(std::memory_order_acquire); now != old) return now;
+    Pause();
+  }
+  word.wait(old, std::memory_order_acquire);
+  return word.load(std::memory_order_acquire);
+}
+
+thread_local bool inside_body = false;
+
+}  // namespace
+
+// A job is open while its caller claims ranges. Workers enter an open job through `gate`, so a job
+// waits for those who entered, never for a worker that still sleeps.
+struct ThreadPool::State {
+  static constexpr uint32_t kOpen = uint32_t{1} << 31;
+
+  // The job: written by the caller while the gate is shut and nobody is inside.
+  int64_t n = 0, grain = 1;
+  const void* body = nullptr;
+  RangeFunction call = nullptr;
+
+  alignas(64) std::atomic<int64_t> next{0};   // first index not claimed yet
+  alignas(64) std::atomic<uint32_t> gate{0};  // kOpen, and how many workers are inside
+  alignas(64) std::atomic<uint32_t> news{0};  // counts jobs, to wake workers; and the end
+  std::atomic<bool> stop{false};
+  std::atomic<bool> busy{false};  // guards against two callers
+  std::vector<std::thread> workers;
+
+  void RunRanges(int thread) {
+    inside_body = true;
+    while (true) {
+      const int64_t begin = next.fetch_add(grain, std::memory_order_relaxed);
+      if (begin >= n) break;
+      call(body, begin, begin + grain < n ? begin + grain : n, thread);
+    }
+    inside_body = false;
+  }
+
+  bool Enter() {
+    uint32_t seen = gate.load(std::memory_order_relaxed);
+    while ((seen & kOpen) != 0) {
+      if (gate.compare_exchange_weak(seen, seen + 1, std::memory_order_acquire,
+                                     std::memory_order_relaxed)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  void Leave() {
+    if (gate.fetch_sub(1, std::memory_order_release) == 1) gate.notify_one();  // shut, and the last
+  }
+
+  void Work(int thread) {
+    uint32_t seen = 0;
+    while (true) {
+      seen = WaitWhile(news, seen);
+      if (stop.load(std::memory_order_acquire)) return;
+      if (!Enter()) continue;
+      RunRanges(thread);
+      Leave();
+    }
+  }
+};
+
+ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
+  CHECK(threads >= 0, "a pool of {} threads", threads);
+  if (threads == 0) threads = UsableCpus();
+  for (int i = 1; i < threads; ++i) {
+    state_->workers.emplace_back([state = state_.get(), i] { state->Work(i); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  state_->stop.store(true, std::memory_order_release);
+  state_->news.fetch_add(1, std::memory_order_release);
+  state_->news.notify_all();
+  for (std::thread& worker : state_->workers) worker.join();
+}
+
+int ThreadPool::threads() const {
+  return static_cast<int>(state_->workers.size()) + 1;
+}
+
+void ThreadPool::Run(int64_t n, int64_t grain, const void* body, RangeFunction call) {
+  CHECK(n >= 0 && grain > 0, "{} items in grains of {}", n, grain);
+  CHECK(!inside_body, "ParallelFor within a body of ParallelFor");
+  State& s = *state_;
+  CHECK(!s.busy.exchange(true, std::memory_order_acquire), "two callers at a time");
+  const int64_t helpers = (n + grain - 1) / grain - 1;  // ranges that others could take
+  s.n = n;
+  s.grain = grain;
+  s.body = body;
+  s.call = call;
+  s.next.store(0, std::memory_order_relaxed);
+  if (helpers <= 0 || s.workers.empty()) {
+    s.RunRanges(0);
+  } else {
+    s.gate.store(State::kOpen, std::memory_order_release);
+    s.news.fetch_add(1, std::memory_order_release);
+    if (helpers >= static_cast<int64_t>(s.workers.size())) {
+      s.news.notify_all();
+    } else {
+      for (int64_t i = 0; i < helpers; ++i) s.news.notify_one();
+    }
+    s.RunRanges(0);
+    uint32_t inside = s.gate.fetch_and(~State::kOpen, std::memory_order_acquire) & ~State::kOpen;
+    while (inside != 0) inside = WaitWhile(s.gate, inside);
+  }
+  s.busy.store(false, std::memory_order_release);
+}
+
+}  // namespace fathom

@@ -1,0 +1,111 @@
+#include "cpu/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "cpu/cpu_count.h"
+
+namespace fathom {
+namespace {
+
+class ThreadPoolTest : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, testing::Values(1, 2, 3, 8));
+
+TEST_P(ThreadPoolTest, CoversEachIndexOnceInWholeGrains) {
+  ThreadPool pool(GetParam());
+  ASSERT_EQ(pool.threads(), GetParam());
+  for (const int64_t n : {0, 1, 2, 7, 64, 1000}) {
+    for (const int64_t grain : {1, 3, 64, 5000}) {
+      std::vector<std::atomic<int>> hits(static_cast<size_t>(n));
+      std::atomic<int> calls{0};
+      pool.ParallelFor(n, grain, [&](int64_t begin, int64_t end, int thread) {
+        EXPECT_TRUE(thread >= 0 && thread < GetParam());
+        EXPECT_EQ(begin % grain, 0);
+        EXPECT_TRUE(end == n || (end - begin) % grain == 0);
+        EXPECT_LT(begin, end);
+        ++calls;
+        for (int64_t i = begin; i < end; ++i) ++hits[static_cast<size_t>(i)];
+      });
+      EXPECT_TRUE(std::all_of(hits.begin(), hits.end(), [](const auto& h) { return h == 1; }));
+      EXPECT_EQ(calls.load() == 0, n == 0);
+    }
+  }
+}
+
+// What a body writes is visible to the caller, and what the caller writes to the next bodies.
+TEST_P(ThreadPoolTest, ManySmallCalls) {
+  ThreadPool pool(GetParam());
+  std::vector<int64_t> values(64, 0);
+  for (int64_t round = 0; round < 5000; ++round) {
+    pool.ParallelFor(64, 1 + round % 9, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) values[static_cast<size_t>(i)] += i;
+    });
+    ASSERT_EQ(std::accumulate(values.begin(), values.end(), int64_t{0}), 63 * 32);
+    std::fill(values.begin(), values.end(), 0);
+  }
+}
+
+TEST_P(ThreadPoolTest, NoTwoRangesShareAThreadNumberAtATime) {
+  ThreadPool pool(GetParam());
+  std::vector<std::atomic<int>> active(static_cast<size_t>(GetParam()));
+  pool.ParallelFor(2000, 1, [&](int64_t, int64_t, int thread) {
+    EXPECT_EQ(active[static_cast<size_t>(thread)]++, 0);
+    --active[static_cast<size_t>(thread)];
+  });
+}
+
+// Each body waits until the others are there: only that many threads at once can end it.
+TEST_P(ThreadPoolTest, AllThreadsTakePart) {
+  ThreadPool pool(GetParam());
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<int> waiting{GetParam()};
+    pool.ParallelFor(GetParam(), 1, [&](int64_t, int64_t, int) {
+      --waiting;
+      while (waiting > 0) std::this_thread::yield();
+    });
+  }
+}
+
+TEST(ThreadPool, ComesAndGoes) {
+  for (int i = 0; i < 100; ++i) {
+    ThreadPool pool(3);
+    if (i % 2 == 0) pool.ParallelFor(3, 1, [](int64_t, int64_t, int) {});
+  }
+}
+
+TEST(ThreadPool, DefaultIsEveryUsableCpu) {
+  EXPECT_GE(UsableCpus(), 1);
+  EXPECT_EQ(ThreadPool(0).threads(), UsableCpus());
+}
+
+TEST(ThreadPoolDeathTest, NestedUse) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto nest = [] {
+    ThreadPool pool(2);
+    pool.ParallelFor(
+        1, 1, [&](int64_t, int64_t, int) { pool.ParallelFor(1, 1, [](int64_t, int64_t, int) {}); });
+  };
+  EXPECT_DEATH(nest(), "within a body");
+  EXPECT_DEATH(ThreadPool(-1), "threads");
+}
+
+TEST(CpuCount, ReadsQuotas) {
+  EXPECT_EQ(QuotaCpus("max 100000"), 0);
+  EXPECT_EQ(QuotaCpus("200000 100000"), 2);
+  EXPECT_EQ(QuotaCpus("150000 100000"), 2);
+  EXPECT_EQ(QuotaCpus("50000 100000"), 1);
+  EXPECT_EQ(QuotaCpus("-1 100000"), 0);
+  EXPECT_EQ(QuotaCpus("100000 0"), 0);
+  EXPECT_EQ(QuotaCpus("100000"), 0);
+  EXPECT_EQ(QuotaCpus("12x 100000"), 0);
+  EXPECT_EQ(QuotaCpus(" "), 0);
+  EXPECT_EQ(QuotaCpus(""), 0);
+}
+
+}  // namespace
+}  // namespace fathom
