@@ -1,0 +1,102 @@
+#include "tokenizer/tokenizer.h"
+
+#include "tokenizer/tokenizer_parts.h"
+#include "tokenizer/utf8.h"
+
+namespace fathom {
+
+Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& folder) {
+  auto parts = std::make_unique<TokenizerParts>();
+  TRY(ReadTokenizerJson(folder + "/tokenizer.json", parts.get()));
+  TRY(ReadTokenizerConfig(folder, parts.get()));
+  return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(parts)));
+}
+
+Tokenizer::Tokenizer(std::unique_ptr<const TokenizerParts> parts) : parts_(std::move(parts)) {}
+Tokenizer::~Tokenizer() = default;
+
+Result<std::vector<TokenId>> Tokenizer::EncodeText(
+    std::string_view text, const std::vector<SpannedText::Span>* trust) const {
+  if (text.size() > kMaxTextBytes) {
+    return ResourceExhausted("the text has {} bytes, more than the {} that are tokenised at once",
+                             text.size(), kMaxTextBytes);
+  }
+  const size_t valid = ValidUtf8Prefix(text);
+  if (valid != text.size()) {
+    return InvalidArgument("the text is not UTF-8: byte {} (0x{:02X}) begins no character", valid,
+                           static_cast<uint8_t>(text[valid]));
+  }
+  std::vector<TokenId> ids;
+  PreTokenizer::Words words;
+  Bpe::Scratch scratch;
+  for (const AddedTokens::Piece& piece : parts_->added_tokens->Split(text, trust)) {
+    if (piece.id) {
+      ids.push_back(*piece.id);
+      continue;
+    }
+    TRY(parts_->pre_tokenizer.Split(piece.text, &words));
+    for (const std::string_view word : words.pieces) {
+      parts_->bpe->Encode(word, /*added_allowed=*/trust == nullptr, &scratch, &ids);
+    }
+  }
+  return ids;
+}
+
+Result<std::vector<TokenId>> Tokenizer::Encode(std::string_view text,
+                                               bool add_special_tokens) const {
+  std::vector<TokenId> ids = TRY(EncodeText(text, nullptr));
+  if (add_special_tokens) {
+    ids.insert(ids.begin(), parts_->prefix.begin(), parts_->prefix.end());
+    ids.insert(ids.end(), parts_->suffix.begin(), parts_->suffix.end());
+  }
+  return ids;
+}
+
+Result<std::vector<TokenId>> Tokenizer::Encode(const SpannedText& text) const {
+  return EncodeText(text.text(), &text.spans());
+}
+
+std::string Tokenizer::Decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
+  std::string bytes;
+  for (const TokenId id : ids) {
+    if (!skip_special_tokens || !IsSpecial(id)) bytes += TokenBytes(id);
+  }
+  std::string text;
+  if (AppendReplacingInvalid(bytes, &text) < bytes.size()) text += kReplacementCharacter;
+  return text;
+}
+
+const std::string& Tokenizer::TokenBytes(TokenId id) const {
+  return parts_->vocabulary[id].bytes;
+}
+bool Tokenizer::IsSpecial(TokenId id) const {
+  return parts_->vocabulary[id].special;
+}
+
+std::optional<TokenId> Tokenizer::IdOf(std::string_view token) const {
+  return parts_->vocabulary.Find(token);
+}
+
+int32_t Tokenizer::vocab_size() const {
+  return parts_->vocabulary.size();
+}
+std::optional<TokenId> Tokenizer::bos() const {
+  return parts_->bos;
+}
+std::optional<TokenId> Tokenizer::eos() const {
+  return parts_->eos;
+}
+const std::string& Tokenizer::bos_token() const {
+  return parts_->bos_token;
+}
+const std::string& Tokenizer::eos_token() const {
+  return parts_->eos_token;
+}
+const std::string& Tokenizer::chat_template() const {
+  return parts_->chat_template;
+}
+int64_t Tokenizer::model_max_length() const {
+  return parts_->model_max_length;
+}
+
+}  // namespace fathom
