@@ -1,0 +1,115 @@
+// Packs weights for the reference table: transposed, FP8 either dequantised or as values of codes.
+#include "ops/prepare/reference_weight.h"
+#include "ops/reference_ops.h"
+
+namespace fathom {
+namespace {
+
+bool IsFp8(const WeightTensor& part) {
+  return part.values.dtype() == DType::kF8E4M3;
+}
+
+int64_t Rows(const WeightSource& source) {
+  int64_t rows = 0;
+  for (const WeightTensor& part : source.parts) rows += part.values.dim(0);
+  return rows;
+}
+
+float CodeValue(const WeightTensor& w, int64_t row, int64_t col) {
+  return ToFloat(w.values.As<E4M3>()[row * w.values.stride(0) + col * w.values.stride(1)]);
+}
+
+void PackFp32(const WeightTensor& part, int64_t out, float* to) {
+  for (int64_t row = 0; row < part.values.dim(0); ++row) {
+    for (int64_t col = 0; col < part.values.dim(1); ++col) {
+      to[col * out + row] = Dequantize(part, row, col);
+    }
+  }
+}
+
+void PackFp8(const WeightTensor& part, const ReferenceWeight& shape, float* to, float* scales) {
+  for (int64_t row = 0; row < part.values.dim(0); ++row) {
+    for (int64_t col = 0; col < part.values.dim(1); ++col) {
+      to[col * shape.out + row] = CodeValue(part, row, col);
+    }
+    for (int64_t run = 0; run < shape.runs(); ++run) {
+      scales[run * shape.out + row] =
+          LoadFloat(part.scales, (part.row_offset + row) / kScaleTile, run);
+    }
+  }
+}
+
+void CheckSources(const PrepareArgs& a) {
+  CHECK(!a.matrices.empty() && !a.matrices[0].parts.empty(), "prepare: no matrix");
+  const int64_t out = Rows(a.matrices[0]), in = a.matrices[0].parts[0].values.dim(1);
+  CHECK(out > 0 && in > 0, "prepare: a matrix [{}, {}]", out, in);
+  for (const WeightSource& source : a.matrices) {
+    CHECK(Rows(source) == out, "prepare: matrices of {} and {} rows", Rows(source), out);
+    for (const WeightTensor& part : source.parts) {
+      CHECK(part.values.rank() == 2 && part.values.dim(1) == in,
+            "prepare: a part {} among matrices of {} columns", part.values.ToString(), in);
+      CHECK(IsFp8(part) != part.scales.absent(), "prepare: a part {} with scales {}",
+            part.values.ToString(), part.scales.ToString());
+    }
+  }
+}
+
+// kF32 unless the activations are to be quantised, which all parts must then agree on.
+Result<WeightFormat> Format(const PrepareArgs& a, bool emulate_fp8) {
+  if (!emulate_fp8 || a.dequantize) return WeightFormat::kF32;
+  const WeightTensor& first = a.matrices[0].parts[0];
+  for (const WeightSource& source : a.matrices) {
+    for (const WeightTensor& part : source.parts) {
+      if (IsFp8(part) != IsFp8(first)) {
+        return Unimplemented("a matrix with parts in both {} and {}; convert them to one type",
+                             Name(first.values.dtype()), Name(part.values.dtype()));
+      }
+      if (part.col_offset != first.col_offset) {
+        return Unimplemented("FP8 parts whose columns begin at {} and at {} of a scale tile",
+                             first.col_offset, part.col_offset);
+      }
+    }
+  }
+  return IsFp8(first) ? WeightFormat::kFp8 : WeightFormat::kF32;
+}
+
+Result<std::unique_ptr<PackedWeight>> Prepare(const PrepareArgs& a, bool emulate_fp8) {
+  CheckSources(a);
+  auto w = std::make_unique<ReferenceWeight>();
+  w->format = TRY(Format(a, emulate_fp8));
+  w->scale_ue8m0 = a.scale_ue8m0;
+  w->count = static_cast<int64_t>(a.matrices.size());
+  w->out = Rows(a.matrices[0]);
+  w->in = a.matrices[0].parts[0].values.dim(1);
+  w->values.resize(w->count * w->in * w->out);
+  if (w->format == WeightFormat::kFp8) {
+    w->first_run = std::min<int64_t>(w->in, kScaleTile - a.matrices[0].parts[0].col_offset);
+    w->scales.resize(w->count * w->runs() * w->out);
+  }
+  for (int64_t m = 0; m < w->count; ++m) {
+    int64_t row = 0;
+    for (const WeightTensor& part : a.matrices[m].parts) {
+      float* to = w->values.data() + m * w->in * w->out + row;
+      if (w->format == WeightFormat::kFp8) {
+        PackFp8(part, *w, to, w->scales.data() + m * w->runs() * w->out + row);
+      } else {
+        PackFp32(part, w->out, to);
+      }
+      row += part.values.dim(0);
+    }
+  }
+  w->bytes = (w->values.size() + w->scales.size()) * sizeof(float);
+  return std::unique_ptr<PackedWeight>(std::move(w));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PackedWeight>> PrepareReferenceFp32(Stream&, const PrepareArgs& a) {
+  return Prepare(a, false);
+}
+
+Result<std::unique_ptr<PackedWeight>> PrepareReferenceFp8(Stream&, const PrepareArgs& a) {
+  return Prepare(a, true);
+}
+
+}  // namespace fathom

@@ -1,0 +1,38 @@
+// The functions of the reference table, one per op; they need no particular stream.
+#pragma once
+
+#include "ops/ops.h"
+
+namespace fathom {
+
+Result<std::unique_ptr<PackedWeight>> PrepareReferenceFp32(Stream&, const PrepareArgs&);
+Result<std::unique_ptr<PackedWeight>> PrepareReferenceFp8(Stream&, const PrepareArgs&);
+
+void EmbedReference(OpContext&, const EmbedArgs&);
+void RmsNormReference(OpContext&, const RmsNormArgs&);
+void AddReference(OpContext&, const AddArgs&);
+void LinearReference(OpContext&, const LinearArgs&);
+size_t LinearReferenceWorkspace(const Stream&, const LinearArgs&);
+void HeadLinearReference(OpContext&, const HeadLinearArgs&);
+void SiluMulReference(OpContext&, const SiluMulArgs&);
+void RopeReference(OpContext&, const RopeArgs&);
+void CacheWriteReference(OpContext&, const CacheWriteArgs&);
+void AttendAbsorbedReference(OpContext&, const AttendAbsorbedArgs&);
+size_t AttendAbsorbedReferenceWorkspace(const Stream&, const AttendAbsorbedArgs&);
+void GatherContextReference(OpContext&, const GatherContextArgs&);
+void AttendExpandedReference(OpContext&, const AttendExpandedArgs&);
+size_t AttendExpandedReferenceWorkspace(const Stream&, const AttendExpandedArgs&);
+void RouteReference(OpContext&, const RouteArgs&);
+size_t RouteReferenceWorkspace(const Stream&, const RouteArgs&);
+void MoeExpertsReference(OpContext&, const MoeExpertsArgs&);
+size_t MoeExpertsReferenceWorkspace(const Stream&, const MoeExpertsArgs&);
+void GatherRowsReference(OpContext&, const GatherRowsArgs&);
+void PrepareInputsReference(OpContext&, const PrepareInputsArgs&);
+void AdjustLogitsReference(OpContext&, const AdjustLogitsArgs&);
+void LogProbsReference(OpContext&, const LogProbsArgs&);
+size_t LogProbsReferenceWorkspace(const Stream&, const LogProbsArgs&);
+void SampleReference(OpContext&, const SampleArgs&);
+size_t SampleReferenceWorkspace(const Stream&, const SampleArgs&);
+void CommitReference(OpContext&, const CommitArgs&);
+
+}  // namespace fathom
