@@ -1,0 +1,121 @@
+#include "assemble.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "base/log.h"
+#include "engine/memory_plan.h"
+#include "engine/model_executor.h"
+
+namespace fathom {
+namespace {
+
+// A bar that is redrawn on a terminal; elsewhere a line for each fifth.
+class ProgressLine {
+ public:
+  void Show(uint64_t done, uint64_t total) {
+    const int percent = total == 0 ? 100 : static_cast<int>(done * 100 / total);
+    if (percent == shown_ || (!terminal_ && percent < shown_ + 20 && percent < 100)) return;
+    shown_ = percent;
+    const double gib = static_cast<double>(total) / (1 << 30);
+    if (!terminal_) {
+      LOG_INFO("loading weights: {} % of {:.2f} GiB", percent, gib);
+      return;
+    }
+    const auto filled = static_cast<size_t>(percent * kWidth / 100);
+    fmt::print(stderr, "\rloading weights [{:#<{}}{:.<{}}] {:3} % of {:.2f} GiB{}", "", filled, "",
+               kWidth - filled, percent, gib, percent == 100 ? "\n" : "");
+    std::fflush(stderr);
+  }
+
+ private:
+  static constexpr size_t kWidth = 40;
+  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+  int shown_ = -1;
+};
+
+Status CheckSettings(const EngineSettings& s, const ModelConfig& config) {
+  if (s.max_num_seqs < 1) return InvalidArgument("--max-num-seqs must be at least 1");
+  if (s.prefill_chunk < 1) return InvalidArgument("--prefill-chunk must be at least 1");
+  if (s.max_num_batched_tokens < std::max(s.prefill_chunk, s.max_num_seqs)) {
+    return InvalidArgument(
+        "--max-num-batched-tokens {} is too small: a step must hold one prefill chunk of {} tokens "
+        "(--prefill-chunk), and a token for each of {} requests (--max-num-seqs)",
+        s.max_num_batched_tokens, s.prefill_chunk, s.max_num_seqs);
+  }
+  if (s.max_model_len > config.max_position_embeddings) {
+    return InvalidArgument("--max-model-len {}: the model was made for {} positions",
+                           s.max_model_len, config.max_position_embeddings);
+  }
+  return {};
+}
+
+std::string FolderName(const std::string& path) {
+  std::error_code error;
+  const auto absolute = std::filesystem::weakly_canonical(path, error);
+  const std::string name = absolute.filename().string();
+  return error || name.empty() ? path : name;
+}
+
+}  // namespace
+
+Result<LoadedEngine> AssembleEngine(const EngineSettings& settings,
+                                    Engine::OutputCallback on_output) {
+  LoadedEngine loaded;
+  loaded.backend = TRY(MakeBackend(settings.ops, settings.threads));
+  const Checkpoint checkpoint = TRY(Checkpoint::Open(settings.model));
+  for (const std::string& warning : checkpoint.warnings()) LOG_WARNING("{}", warning);
+  TRY(CheckSettings(settings, checkpoint.config()));
+  loaded.config = checkpoint.config();
+  loaded.generation = checkpoint.generation();
+  loaded.eos = loaded.generation.eos.empty() ? loaded.config.eos : loaded.generation.eos;
+  loaded.model_name = FolderName(settings.model);
+  loaded.tokenizer = TRY(Tokenizer::Load(checkpoint.folder()));
+  if (loaded.tokenizer->vocab_size() > loaded.config.vocab_size) {
+    return InvalidArgument("{}: the tokenizer has {} tokens, the model {}", settings.model,
+                           loaded.tokenizer->vocab_size(), loaded.config.vocab_size);
+  }
+
+  ProgressLine progress;
+  loaded.model =
+      TRY(Model::Load(checkpoint, *loaded.backend.ops, *loaded.backend.device,
+                      {.max_tokens = settings.max_num_batched_tokens,
+                       .max_rows = settings.max_num_seqs,
+                       .max_logit_rows = settings.max_num_seqs,
+                       .max_model_len = settings.max_model_len},
+                      [&](uint64_t done, uint64_t total) { progress.Show(done, total); }));
+
+  const Model& model = *loaded.model;
+  const auto max_model_len = static_cast<int32_t>(model.options().max_model_len);
+  const MemoryPlan plan =
+      TRY(PlanMemory({.weight_bytes = model.weight_bytes(),
+                      .activation_bytes = model.activation_bytes(),
+                      .page_bytes = model.kv_format().page_bytes() * model.config().total_layers(),
+                      .max_model_len = max_model_len,
+                      .max_num_seqs = settings.max_num_seqs,
+                      .kv_cache_bytes = settings.kv_cache_bytes}));
+  LOG_INFO("memory: {}", plan.ToString());
+
+  const EngineOptions options{
+      .scheduler = {.max_num_seqs = settings.max_num_seqs,
+                    .max_num_batched_tokens = settings.max_num_batched_tokens,
+                    .prefill_chunk = settings.prefill_chunk,
+                    .num_pages = static_cast<int32_t>(plan.num_pages),
+                    .max_model_len = max_model_len},
+      .max_queue = settings.max_queue};
+  loaded.clock = std::make_unique<SteadyClock>();
+  loaded.engine =
+      std::make_unique<Engine>(options,
+                               std::make_unique<ModelExecutor>(
+                                   *loaded.model, *loaded.backend.device,
+                                   ModelExecutorOptions{.num_pages = plan.num_pages,
+                                                        .slots = settings.max_num_seqs,
+                                                        .max_in_flight = options.scheduler.depth}),
+                               loaded.clock.get(), std::move(on_output));
+  return loaded;
+}
+
+}  // namespace fathom

@@ -1,0 +1,45 @@
+// From a folder and settings to a running engine.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "backends.h"
+#include "checkpoint/checkpoint.h"
+#include "engine/engine.h"
+#include "model/model.h"
+#include "tokenizer/tokenizer.h"
+
+namespace fathom {
+
+struct EngineSettings {
+  std::string model;          // a folder
+  std::string ops = "cpu";    // MakeBackend
+  int threads = 0;            // 0: one per core
+  int32_t max_model_len = 0;  // 0: the checkpoint's
+  int32_t max_num_seqs = 32;
+  int32_t max_num_batched_tokens = 1024;
+  int32_t prefill_chunk = 512;
+  int64_t kv_cache_bytes = 0;  // 0: see engine/memory_plan.h
+  int32_t max_queue = 256;
+};
+
+// Members are destroyed last to first: the engine before what it runs on.
+struct LoadedEngine {
+  std::unique_ptr<Tokenizer> tokenizer;
+  Backend backend;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Clock> clock;
+  std::unique_ptr<Engine> engine;  // not yet started
+  ModelConfig config;
+  GenerationConfig generation;
+  std::vector<TokenId> eos;  // generation_config.json's, or config.json's
+  std::string model_name;    // the folder's
+};
+
+// Shows progress on stderr: a bar on a terminal, log lines otherwise.
+Result<LoadedEngine> AssembleEngine(const EngineSettings& settings,
+                                    Engine::OutputCallback on_output);
+
+}  // namespace fathom

@@ -1,0 +1,39 @@
+#include "engine/memory_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/ids.h"
+
+namespace fathom {
+namespace {
+double Gib(double bytes) {
+  return bytes / (1 << 30);
+}
+}  // namespace
+
+std::string MemoryPlan::ToString() const {
+  return fmt::format("weights {:.2f} GiB, KV cache {:.2f} GiB ({} tokens), activations {:.2f} GiB",
+                     Gib(static_cast<double>(needs.weight_bytes)),
+                     Gib(static_cast<double>(kv_cache_bytes())), num_pages * kPageTokens,
+                     Gib(static_cast<double>(needs.activation_bytes)));
+}
+
+Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs) {
+  const int64_t request_pages = (needs.max_model_len + kPageTokens - 1) / kPageTokens;
+  const int64_t enough = request_pages * needs.max_num_seqs;
+  const int64_t affordable =
+      (needs.kv_cache_bytes > 0 ? needs.kv_cache_bytes : kDefaultKvCacheBytes) / needs.page_bytes;
+  MemoryPlan plan{.needs = needs, .num_pages = std::min(enough, affordable)};
+  if (plan.num_pages < request_pages) {
+    return ResourceExhausted(
+        "a KV cache of {:.2f} GiB holds {} tokens, fewer than one request of --max-model-len {}: "
+        "lower that to {}, or give --kv-cache-memory-bytes {}",
+        Gib(static_cast<double>(plan.kv_cache_bytes())), plan.num_pages * kPageTokens,
+        needs.max_model_len, plan.num_pages * kPageTokens, request_pages * needs.page_bytes);
+  }
+  return plan;
+}
+
+}  // namespace fathom

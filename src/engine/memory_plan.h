@@ -1,0 +1,35 @@
+// Where a device's memory goes, decided once at start-up.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+
+namespace fathom {
+
+struct MemoryNeeds {
+  size_t weight_bytes = 0;
+  size_t activation_bytes = 0;  // work space included
+  int64_t page_bytes = 0;       // of one page over all layers
+  int32_t max_model_len = 0;
+  int32_t max_num_seqs = 0;
+  int64_t kv_cache_bytes = 0;  // 0: enough for max_num_seqs requests of max_model_len, but at most
+                               // kDefaultKvCacheBytes
+};
+
+inline constexpr int64_t kDefaultKvCacheBytes = int64_t{4} << 30;
+
+struct MemoryPlan {
+  MemoryNeeds needs;
+  int64_t num_pages = 0;
+
+  int64_t kv_cache_bytes() const { return num_pages * needs.page_bytes; }
+  std::string ToString() const;  // "weights 0.04 GiB, KV cache 1.05 GiB (131072 tokens), ..."
+};
+
+// kResourceExhausted when the cache could not hold one request of max_model_len.
+Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs);
+
+}  // namespace fathom

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Holds every op table against every golden reference: `fathom verify`, in both forms of MLA.
+
+    run.py --binary build/bin/fathom
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+GOLDEN = pathlib.Path(__file__).resolve().parent
+ROOT = GOLDEN.parent.parent
+EVERY_ROW = str(1 << 20)
+
+
+def cases():
+    """(name, checkpoint, reference, further arguments), slowest first."""
+    tiny = ROOT / "models" / "tiny-r1", GOLDEN / "tiny-r1" / "reference.safetensors"
+    yield "tiny-r1 reference", *tiny, ["--ops", "reference"]
+    for form, limit in (("by cost", "-1"), ("absorbed", EVERY_ROW), ("expanded", "0")):
+        yield f"tiny-r1 cpu {form}", *tiny, ["--ops", "cpu", "--absorbed-row-limit", limit]
+    yield "tiny-r1 cpu chunks of 48", *tiny, ["--ops", "cpu", "--prefill-chunk", "48"]
+    for folder in sorted(p.parent for p in GOLDEN.glob("*/config.json")):
+        fixture = folder, folder / "reference.safetensors"
+        for ops in ("reference", "cpu"):
+            for form, limit in (("absorbed", EVERY_ROW), ("expanded", "0")):
+                yield f"{folder.name} {ops} {form}", *fixture, ["--ops", ops, "--absorbed-row-limit", limit]
+        yield f"{folder.name} cpu chunks of 50", *fixture, ["--ops", "cpu", "--prefill-chunk", "50"]
+
+
+def verify(binary, case):
+    name, model, reference, arguments = case
+    command = [binary, "verify", str(model), "--reference", str(reference), "--threads", "1", "--json", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return name, done.returncode, done.stdout.strip(), done.stderr.strip()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default="build/bin/fathom")
+    binary = parser.parse_args().binary
+    passed = failed = 0
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for name, code, out, err in pool.map(lambda c: verify(binary, c), cases()):
+            passed, failed = passed + (code == 0), failed + (code != 0)
+            if not out:
+                print(f"FAILED  {name}: {err}")
+                continue
+            r = json.loads(out)
+            print(f"{'ok' if code == 0 else 'FAILED':7} {name:34} max {r['max_relative_error']:.1e}  "
+                  f"median {r['median_relative_error']:.1e}  greedy {'equal' if r['greedy_equal'] else 'differs'}"
+                  + (f"  drafts {'equal' if r['drafts_equal'] else 'differ'}" if r["draft_tokens"] else ""))
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(1 if failed or not passed else 0)
+
+
+if __name__ == "__main__":
+    main()

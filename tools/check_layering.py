@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Holds every #include under src/ and apps/ to the dependency rules of ARCHITECTURE.md.
+
+    tools/check_layering.py            exit 1 and a line for each forbidden include
+    tools/check_layering.py --canary   checks the check: forbidden includes must be found
+"""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# What each folder may include besides itself and base/.
+EDGES = {
+    "base": [],
+    "tensor": [],
+    "cpu": ["tensor"],
+    "cuda": ["tensor"],
+    "quant": ["tensor"],
+    "parallel": ["tensor", "cuda"],
+    "ops": ["parallel", "quant", "cpu", "cuda", "tensor"],
+    "checkpoint": ["parallel", "quant", "tensor"],
+    "model": ["ops", "checkpoint", "tensor"],
+    "cache": [],
+    "scheduler": ["cache"],
+    "sampling": ["ops", "tensor"],
+    "speculation": ["model", "sampling", "ops", "tensor"],
+    "engine": ["scheduler", "speculation", "sampling", "model", "cache", "checkpoint", "parallel", "tensor"],
+    "tokenizer": [],
+    "chat": [],
+    "server": ["engine", "chat", "tokenizer"],
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"/]+)/[^"]*"', re.M)
+
+
+def violations(folder, text):
+    """Folders that a file of `folder` must not include, among those that it does."""
+    allowed = {folder, "base", *EDGES[folder]}
+    return [name for name in INCLUDE.findall(text) if name in EDGES and name not in allowed]
+
+
+def cycle():
+    """A folder that depends on itself through others, or None."""
+    done = set()
+
+    def visit(folder, above):
+        if folder in above:
+            return folder
+        if folder in done:
+            return None
+        done.add(folder)
+        return next((c for e in EDGES[folder] if (c := visit(e, above | {folder}))), None)
+
+    return next((c for folder in EDGES if (c := visit(folder, frozenset()))), None)
+
+
+def canary():
+    bad = [("scheduler", '#include "tensor/tensor_view.h"\n'), ("model", '#include "cache/page_pool.h"\n'),
+           ("tokenizer", '  #  include "engine/messages.h"\n'), ("base", '#include "tensor/dtype.h"\n')]
+    missed = [b for b in bad if not violations(*b)]
+    fine = violations("server", '#include "engine/engine.h"\n#include <vector>\n')
+    if missed or fine:
+        sys.exit(f"the layering check is broken: missed {missed}, refused {fine}")
+
+
+def main():
+    if "--canary" in sys.argv:
+        return canary()
+    problems = []
+    if at := cycle():
+        problems.append(f"the rules form a cycle through {at}")
+    files = [p for p in (ROOT / "src").rglob("*") if p.suffix in (".h", ".cc", ".cu", ".cuh")]
+    for path in sorted(files):
+        folder = path.relative_to(ROOT / "src").parts[0]
+        if folder not in EDGES:
+            problems.append(f"{path.relative_to(ROOT)}: src/{folder} has no rule in tools/check_layering.py")
+            continue
+        for name in violations(folder, path.read_text()):
+            problems.append(f"{path.relative_to(ROOT)}: {folder}/ must not include {name}/")
+    if not files:
+        problems.append("no source files found")
+    print(*problems, sep="\n", end="\n" if problems else "")
+    sys.exit(1 if problems else 0)
+
+
+if __name__ == "__main__":
+    main()

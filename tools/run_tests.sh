@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Everything `make test` runs, in BUILD: style and layering, unit and simulation tests, golden
+# references, differential fuzzing against the originals, and the server through the openai client.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=${1:?usage: tools/run_tests.sh BUILD}
+python=$build/venv/bin/python
+
+step() { printf '\n== %s (%d s)\n' "$1" "$SECONDS"; }
+
+step "layering and format"
+tools/check_layering.py --canary
+tools/check_layering.py
+git ls-files '*.cc' '*.h' | xargs clang-format-14 --dry-run -Werror
+
+step "build"
+cmake -S . -B "$build" -G Ninja -DFATHOM_TESTS=ON >/dev/null
+cmake --build "$build"
+
+step "test clients"
+tools/python_env.sh "$build/venv"
+
+step "unit and simulation tests"
+ctest --test-dir "$build" --output-on-failure -j2
+
+step "golden references"
+"$python" tests/golden/run.py --binary "$build/bin/fathom"
+
+step "differential: tokenizer"
+"$python" tests/fuzz/tokenizer_differential.py --binary "$build/tests/tokenize_lines" --count 100000
+step "differential: chat templates"
+"$python" tests/fuzz/chat_template_differential.py --binary "$build/tests/chat_render" --count 3000
+
+step "server, through the openai client"
+FATHOM_BINARY=$build/bin/fathom "$python" -m pytest -q tests/e2e
+step "accuracy, a tenth of the questions"
+"$python" tests/e2e/accuracy.py --binary "$build/bin/fathom" --model models/tiny-r1 --sample 10
+step "done"
