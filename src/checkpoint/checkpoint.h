@@ -3,35 +3,17 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/ids.h"
 #include "base/status.h"
+#include "checkpoint/generation_config.h"
 #include "checkpoint/model_config.h"
+#include "checkpoint/safetensors.h"
 #include "quant/weight_tensor.h"
 
 namespace fathom {
-
-// generation_config.json: the sampling defaults of a model. Absent when the file or the field is.
-struct GenerationConfig {
-  std::optional<float> temperature, top_p, min_p, repetition_penalty;
-  std::optional<int> top_k;
-  std::vector<TokenId> eos;  // empty: those of config.json
-  bool do_sample = true;     // false only where the file says so: greedy
-};
-
-// One stored tensor, as `fathom inspect` lists it.
-struct TensorEntry {
-  std::string_view name;   // owned by the Checkpoint
-  std::string_view dtype;  // as in the file: "BF16", "F8_E4M3", ...
-  std::vector<int64_t> shape;
-  uint64_t bytes = 0;
-  int32_t file = 0;        // index into files()
-  bool in_schema = false;  // false: ignored by the model
-};
 
 // THREAD: reading from several is fine.
 class Checkpoint {
@@ -58,9 +40,9 @@ class Checkpoint {
   // Says that the tensor is not needed again: its pages may leave memory.
   void Drop(std::string_view name) const;
 
-  uint64_t total_bytes() const;                     // of the tensors that the model loads
-  const std::vector<TensorEntry>& tensors() const;  // sorted by name
-  const std::vector<std::string>& files() const;    // file names in the folder
+  uint64_t total_bytes() const;                      // of the tensors that the model loads
+  const std::vector<StoredTensor>& tensors() const;  // sorted by name; file: index of files()
+  const std::vector<std::string>& files() const;     // file names in the folder
   // Harmless oddities, one sentence each: tensors that the model ignores.
   const std::vector<std::string>& warnings() const;
 

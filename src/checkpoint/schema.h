@@ -62,6 +62,11 @@ struct TensorRule {
 };
 std::span<const TensorRule> Schema();
 
+// The shape that a tensor of this rule has: one or two sizes.
+std::vector<int64_t> Shape(const TensorRule& rule, const ModelConfig& config);
+// "[256, 128] (hidden_size, moe_intermediate_size)".
+std::string DescribeShape(const TensorRule& rule, const ModelConfig& config);
+
 // A tensor that a model of this configuration has.
 struct SchemaEntry {
   std::string name;
