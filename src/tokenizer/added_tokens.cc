@@ -133,17 +133,21 @@ void AddedTokens::SplitPiece(const Pass& pass, std::string_view text, std::vecto
       at = end;
       if (token->single_word && !StandsAlone(text.substr(0, begin), text.substr(end))) continue;
       // What an earlier token took along stays taken.
-      if (token->lstrip && done < begin) begin -= WhiteSpaceAtEnd(text.substr(done, begin - done));
+      if (token->lstrip) {
+        if (done < begin) begin -= WhiteSpaceAtEnd(text.substr(done, begin - done));
+        begin = std::max(begin, done);
+      }
       if (token->rstrip) {
         end = std::max(end, done);
         end += WhiteSpaceAtStart(text.substr(end));
       }
-      if (done < begin) pieces->push_back({text.substr(done, begin - done), std::nullopt});
+      if (begin >= end) continue;
+      if (done < begin) pieces->push_back({text.substr(done, begin - done), {}});
       pieces->push_back({text.substr(begin, end - begin), token->id});
       done = end;
     }
   }
-  if (done < text.size()) pieces->push_back({text.substr(done), std::nullopt});
+  if (done < text.size()) pieces->push_back({text.substr(done), {}});
 }
 
 std::vector<AddedTokens::Piece> AddedTokens::Split(
@@ -156,6 +160,10 @@ std::vector<AddedTokens::Piece> AddedTokens::Split(
     } else {
       SplitPiece(normalized_, piece.text, &pieces, text, trust);
     }
+  }
+  for (Piece& piece : pieces) {
+    const std::vector<Range> trusted = TrustedRanges(piece.text, text, trust);
+    piece.trusted = !trusted.empty() && trusted[0].end - trusted[0].begin == piece.text.size();
   }
   return pieces;
 }

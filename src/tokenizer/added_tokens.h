@@ -32,6 +32,7 @@ class AddedTokens {
   struct Piece {
     std::string_view text;
     std::optional<TokenId> id;  // none: ordinary text
+    bool trusted = true;        // all of it
   };
 
   // REQUIRES: contents are UTF-8, not empty, and differ from each other.

@@ -36,7 +36,7 @@ Result<std::vector<TokenId>> Tokenizer::EncodeText(
     }
     TRY(parts_->pre_tokenizer.Split(piece.text, &words));
     for (const std::string_view word : words.pieces) {
-      parts_->bpe->Encode(word, /*added_allowed=*/trust == nullptr, &scratch, &ids);
+      parts_->bpe->Encode(word, /*added_allowed=*/piece.trusted, &scratch, &ids);
     }
   }
   return ids;

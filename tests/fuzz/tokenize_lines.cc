@@ -1,11 +1,12 @@
 // The tokenizer as a filter, for comparing it with another one: texts in, tokens out.
 //
-//   tokenize_lines FOLDER < texts
+//   tokenize_lines FOLDER < lines
 //
-// Each line of standard input is a JSON string. For each, one line of JSON:
-// {"ids": [without special tokens], "special": [with], "text": decoded, "skipped": decoded without
-//  special tokens, "streamed": whether the incremental detokeniser gives both again}
-// or {"error": message}.
+// Each line of standard input is JSON, each line of standard output the answer to it.
+// A string is encoded: {"ids": without special tokens, "special": with them, "untrusted": as a
+// user's text in a chat}. An array of ids is decoded: {"text": all of it, "skipped": without
+// special tokens}; {"error": message} if the incremental detokeniser gives something else, or on
+// bad input.
 #include <boost/json.hpp>
 #include <iostream>
 
@@ -23,31 +24,45 @@ json::array Numbers(const std::vector<TokenId>& ids) {
   return numbers;
 }
 
-std::string Stream(const Tokenizer& tokenizer, const std::vector<TokenId>& ids, bool skip) {
-  Detokenizer detokenizer(tokenizer, skip);
-  std::string text;
-  for (const TokenId id : ids) text += detokenizer.Push(id);
-  return text + detokenizer.Finish();
+Result<json::object> Encode(const Tokenizer& tokenizer, std::string_view text) {
+  const std::vector<TokenId> ids = TRY(tokenizer.Encode(text, false));
+  if (TRY(tokenizer.Encode(SpannedText(text, /*trusted=*/true))) != ids) {
+    return Internal("a trusted text gives other tokens than a plain one");
+  }
+  return json::object{
+      {"ids", Numbers(ids)},
+      {"special", Numbers(TRY(tokenizer.Encode(text, true)))},
+      {"untrusted", Numbers(TRY(tokenizer.Encode(SpannedText(text, /*trusted=*/false))))}};
 }
 
-json::object Answer(const Tokenizer& tokenizer, std::string_view text) {
-  const Result<std::vector<TokenId>> ids = tokenizer.Encode(text, false);
-  if (!ids.ok()) return {{"error", ids.status().ToString()}};
-  const Result<std::vector<TokenId>> special = tokenizer.Encode(text, true);
-  if (!special.ok()) return {{"error", special.status().ToString()}};
-  const std::string decoded = tokenizer.Decode(*special, false);
-  const std::string skipped = tokenizer.Decode(*special, true);
-  return {{"ids", Numbers(*ids)},
-          {"special", Numbers(*special)},
-          {"text", decoded},
-          {"skipped", skipped},
-          {"streamed", Stream(tokenizer, *special, false) == decoded &&
-                           Stream(tokenizer, *special, true) == skipped}};
+Result<std::string> DecodeBothWays(const Tokenizer& tokenizer, const std::vector<TokenId>& ids,
+                                   bool skip) {
+  Detokenizer detokenizer(tokenizer, skip);
+  std::string streamed;
+  for (const TokenId id : ids) streamed += detokenizer.Push(id);
+  streamed += detokenizer.Finish();
+  std::string text = tokenizer.Decode(ids, skip);
+  if (streamed != text) return Internal("streamed '{}', decoded '{}'", streamed, text);
+  return text;
+}
+
+Result<json::object> Answer(const Tokenizer& tokenizer, const json::value& question) {
+  if (const json::string* text = question.if_string()) {
+    return Encode(tokenizer, {text->data(), text->size()});
+  }
+  if (!question.is_array()) return InvalidArgument("neither a string nor an array");
+  std::vector<TokenId> ids;
+  for (const json::value& id : question.get_array()) {
+    if (!id.is_int64()) return InvalidArgument("an id that is no number");
+    ids.push_back(TokenId{static_cast<int32_t>(id.get_int64())});
+  }
+  return json::object{{"text", TRY(DecodeBothWays(tokenizer, ids, false))},
+                      {"skipped", TRY(DecodeBothWays(tokenizer, ids, true))}};
 }
 
 int Main(int argc, char** argv) {
   if (argc != 2) {
-    std::cerr << "usage: tokenize_lines FOLDER < one JSON string per line\n";
+    std::cerr << "usage: tokenize_lines FOLDER < one JSON string or array of ids per line\n";
     return 2;
   }
   const Result<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(argv[1]);
@@ -58,12 +73,13 @@ int Main(int argc, char** argv) {
   std::ios::sync_with_stdio(false);
   for (std::string line; std::getline(std::cin, line);) {
     boost::system::error_code error;
-    const json::value text = json::parse(line, error);
-    if (error || !text.is_string()) {
-      std::cerr << "not a JSON string: " << line << "\n";
-      return 2;
-    }
-    std::cout << json::serialize(Answer(**tokenizer, std::string_view(text.get_string()))) << "\n";
+    const json::value question = json::parse(line, error);
+    const Result<json::object> answer =
+        error ? Result<json::object>(InvalidArgument("not JSON")) : Answer(**tokenizer, question);
+    std::cout << (answer.ok()
+                      ? json::serialize(*answer)
+                      : json::serialize(json::object{{"error", answer.status().ToString()}}))
+              << "\n";
   }
   return 0;
 }
@@ -71,4 +87,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace fathom
 
-int main(int argc, char** argv) { return fathom::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return fathom::Main(argc, argv);
+}
