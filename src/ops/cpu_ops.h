@@ -1,0 +1,55 @@
+// The functions of the CPU table, one per op; their streams are CpuStream.
+#pragma once
+
+#include "cpu/cpu_stream.h"
+#include "ops/ops.h"
+
+namespace fathom {
+
+Result<std::unique_ptr<PackedWeight>> PrepareCpu(Stream&, const PrepareArgs&);
+
+void EmbedCpu(OpContext&, const EmbedArgs&);
+void RmsNormCpu(OpContext&, const RmsNormArgs&);
+void AddCpu(OpContext&, const AddArgs&);
+void LinearCpu(OpContext&, const LinearArgs&);
+size_t LinearCpuWorkspace(const Stream&, const LinearArgs&);
+void HeadLinearCpu(OpContext&, const HeadLinearArgs&);
+void SiluMulCpu(OpContext&, const SiluMulArgs&);
+void RopeCpu(OpContext&, const RopeArgs&);
+void CacheWriteCpu(OpContext&, const CacheWriteArgs&);
+void AttendAbsorbedCpu(OpContext&, const AttendAbsorbedArgs&);
+size_t AttendAbsorbedCpuWorkspace(const Stream&, const AttendAbsorbedArgs&);
+void GatherContextCpu(OpContext&, const GatherContextArgs&);
+void AttendExpandedCpu(OpContext&, const AttendExpandedArgs&);
+size_t AttendExpandedCpuWorkspace(const Stream&, const AttendExpandedArgs&);
+void RouteCpu(OpContext&, const RouteArgs&);
+size_t RouteCpuWorkspace(const Stream&, const RouteArgs&);
+void MoeExpertsCpu(OpContext&, const MoeExpertsArgs&);
+size_t MoeExpertsCpuWorkspace(const Stream&, const MoeExpertsArgs&);
+void GatherRowsCpu(OpContext&, const GatherRowsArgs&);
+void AdjustLogitsCpu(OpContext&, const AdjustLogitsArgs&);
+void LogProbsCpu(OpContext&, const LogProbsArgs&);
+size_t LogProbsCpuWorkspace(const Stream&, const LogProbsArgs&);
+void SampleCpu(OpContext&, const SampleArgs&);
+size_t SampleCpuWorkspace(const Stream&, const SampleArgs&);
+
+inline ThreadPool& Pool(OpContext& context) {
+  return static_cast<CpuStream&>(context.stream).pool();
+}
+inline int Threads(const Stream& stream) {
+  return static_cast<const CpuStream&>(stream).threads();
+}
+// The live count, held to the capacity.
+inline int64_t Live(const TensorView& live, int64_t capacity) {
+  const int64_t n = *live.As<int32_t>();
+  CHECK(n >= 0 && n <= capacity, "{} live of {}", n, capacity);
+  return n;
+}
+// How many items of `cost` plain operations (or bytes) a thread should take at a time: waking it
+// costs some microseconds.
+inline int64_t Grain(int64_t cost) {
+  constexpr int64_t kWorthwhile = 16 << 10;
+  return cost >= kWorthwhile ? 1 : kWorthwhile / (cost > 0 ? cost : 1);
+}
+
+}  // namespace fathom

@@ -1,0 +1,31 @@
+#include "ops/testing.h"
+
+namespace fathom {
+namespace {
+
+EVERY_BACKEND(EmbedTest);
+
+constexpr int kVocab = 37, kHidden = 96;
+
+TEST_P(EmbedTest, CopiesRowsOfEveryType) {
+  const std::vector<float> table = Normals(kVocab * kHidden, 1);
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const TestTensor weights(dtype, {kVocab, kHidden}, table);
+    for (const int live : {0, 1, 3, 5}) {
+      TestTensor out(GetParam().act(), {5, kHidden});
+      const std::vector<int> ids = {36, 0, 7, 7, 1};
+      RunOp(GetParam(), &Ops::embed,
+            {.ids = Ints({5}, {ids.begin(), ids.begin() + live}),
+             .table = weights,
+             .live = Live(live),
+             .out = out});
+      std::vector<float> rows = out.Floats();
+      rows.resize(live * kHidden);
+      ExpectSameBits(rows, PickRows(table, kHidden, {ids.begin(), ids.begin() + live}));
+      EXPECT_TRUE(out.PoisonedFrom(live));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,249 @@
+// Products of activations with packed panels.
+//   formula:       out[i][o] = sum over runs r of (sum over k in r of x[i][k] w[o][k]) sx[i][r]
+//   sw[o][r] data mapping:  lanes are 32 outputs; up to 12 rows share a pass over a tile of 32
+//   outputs x 128
+//                  channels, which is decoded in registers for a few rows and once into L1 for many
+//   bytes, FLOPs:  each weight byte is read once per 128 rows; 2 FLOPs per weight and row
+//   accumulator:   fp32 within a run in order of channels (FP8 products are exact), fp32 over runs
+//   expected time: [1, 7168] x [2048, 7168]: 14.7 MB of FP8, or 29 MB of BF16, at read bandwidth
+#include "ops/linear/panel_product_cpu.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "cpu/simd.h"
+#include "ops/cpu_ops.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/linear/panel_product_cpu.cc"
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/highway.h>
+
+#include "ops/linear/panel_kernel-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fathom {
+namespace HWY_NAMESPACE {
+
+// A panel's channels of one run (or two neighbouring panels').
+template <class W>
+struct Tile {
+  const W* w;
+  int64_t panel_stride;
+  int64_t count;        // channels
+  const float* scales;  // kFp8
+  int64_t scale_panel_stride;
+  bool scale_per_output;
+};
+
+// acc[r] += tile . x[r], with acc [kRows, kPanels * kPanel] and x [kRows, kScaleTile].
+template <int kRows, int kPanels, bool kScaled, class W>
+HWY_INLINE void MultiplyTile(const Tile<W>& tile, const float* HWY_RESTRICT x,
+                             const float* x_scales, float* HWY_RESTRICT acc) {
+  const DF d;
+  constexpr int kColumns = kPanels * kVectors;
+  VF sum[kRows][kColumns];
+  SetZero(sum);
+  Accumulate<kRows, kPanels>(tile.w, kPanel, tile.panel_stride, x, kScaleTile, tile.count, sum);
+#pragma GCC unroll 64
+  for (int c = 0; c < kColumns; ++c) {
+    VF scale = hn::Zero(d);
+    if constexpr (kScaled) {
+      const float* s = tile.scales + (c / kVectors) * tile.scale_panel_stride;
+      scale = tile.scale_per_output ? hn::LoadU(d, s + (c % kVectors) * kLanes) : hn::Set(d, *s);
+    }
+#pragma GCC unroll 64
+    for (int r = 0; r < kRows; ++r) {
+      float* to = acc + (r * kColumns + c) * kLanes;
+      // Not fused: the same bits as the emulating reference.
+      if constexpr (kScaled)
+        sum[r][c] = hn::Mul(sum[r][c], hn::Mul(hn::Set(d, x_scales[r]), scale));
+      hn::Store(hn::Add(hn::Load(d, to), sum[r][c]), d, to);
+    }
+  }
+}
+
+// Rows [first, first + n) of run r, kScaleTile apart, and their scales.
+struct RowPack {
+  alignas(64) float values[kMaxRows * kScaleTile];
+  float scales[kMaxRows];
+
+  // Returns where the values are: in place where they lie so already.
+  const float* Load(const ActivationRows& x, int64_t run, int64_t count, int64_t first, int64_t n) {
+    if (x.scales != nullptr) {
+      for (int64_t i = 0; i < n; ++i) {
+        scales[i] = x.scales[run * x.scale_stride + x.Index(first + i)];
+      }
+    }
+    const float* from = x.values + run * x.run_stride;
+    if (n == 1) return from + x.Index(first) * x.row_stride;
+    if (x.index == nullptr && x.row_stride == kScaleTile) return from + first * kScaleTile;
+    for (int64_t i = 0; i < n; ++i) {
+      std::memcpy(values + i * kScaleTile, from + x.Index(first + i) * x.row_stride,
+                  static_cast<size_t>(count) * sizeof(float));
+    }
+    return values;
+  }
+};
+
+// Rows [first, rows) by kRows at a time; returns the first row that is left.
+template <int kRows, bool kScaled, class W>
+HWY_INLINE int64_t MultiplyRows(const Tile<W>& tile, const ActivationRows& x, int64_t run,
+                                int64_t first, int64_t rows, RowPack& pack, float* acc) {
+  for (; rows - first >= kRows; first += kRows) {
+    const float* values = pack.Load(x, run, tile.count, first, kRows);
+    MultiplyTile<kRows, 1, kScaled>(tile, values, pack.scales, acc + first * kPanel);
+  }
+  return first;
+}
+
+template <bool kScaled, class W>
+HWY_NOINLINE void MultiplyAllRows(const Tile<W>& tile, const ActivationRows& x, int64_t run,
+                                  int64_t rows, RowPack& pack, float* acc) {
+  int64_t i = MultiplyRows<kMaxRows, kScaled>(tile, x, run, 0, rows, pack, acc);
+  if constexpr (kMaxRows > 6) i = MultiplyRows<6, kScaled>(tile, x, run, i, rows, pack, acc);
+  if constexpr (kMaxRows > 4) i = MultiplyRows<4, kScaled>(tile, x, run, i, rows, pack, acc);
+  if constexpr (kMaxRows > 2) i = MultiplyRows<2, kScaled>(tile, x, run, i, rows, pack, acc);
+  if constexpr (kMaxRows > 1) MultiplyRows<1, kScaled>(tile, x, run, i, rows, pack, acc);
+}
+
+template <class W>
+Tile<W> TileOf(const CpuWeight& w, int64_t matrix, int64_t panel, int64_t run) {
+  Tile<W> tile = {};
+  const int64_t begin = w.run_begin(run);
+  tile.w = reinterpret_cast<const W*>(w.panel(matrix, panel)) + begin * kPanel;
+  tile.panel_stride = w.in * kPanel;
+  tile.count = w.run_end(run) - begin;
+  if (w.format == WeightFormat::kFp8) {
+    tile.scales = w.panel_scales(matrix, panel) + run * w.scale_stride();
+    tile.scale_panel_stride = w.runs() * w.scale_stride();
+    tile.scale_per_output = w.scale_per_output;
+  }
+  return tile;
+}
+
+// One row times kPanels neighbouring panels: enough sums to hide the latency of additions.
+template <int kPanels, bool kScaled, class W>
+HWY_INLINE void OneRow(const CpuWeight& w, int64_t matrix, int64_t panel, const ActivationRows& x,
+                       float* out) {
+  alignas(64) float acc[kPanels * kPanel] = {};
+  RowPack pack;
+  for (int64_t run = 0; run < w.runs(); ++run) {
+    const Tile<W> tile = TileOf<W>(w, matrix, panel, run);
+    const float* values = pack.Load(x, run, tile.count, 0, 1);
+    MultiplyTile<1, kPanels, kScaled>(tile, values, pack.scales, acc);
+  }
+  for (int64_t p = 0; p < kPanels; ++p) {
+    const CpuWeight::Panel& to = w.panels[static_cast<size_t>(panel + p)];
+    std::memcpy(out + to.out, acc + p * kPanel, static_cast<size_t>(to.width) * sizeof(float));
+  }
+}
+
+// Decodes a tile into `to`; FP8 values stay 2^-8 times too small, as their scales expect.
+template <class W>
+HWY_INLINE Tile<float> Decode(const Tile<W>& tile, float* to) {
+  for (int64_t i = 0; i < tile.count * kPanel; i += kLanes) {
+    hn::Store(LoadFloats(tile.w + i), DF(), to + i);
+  }
+  return {.w = to,
+          .panel_stride = 0,
+          .count = tile.count,
+          .scales = tile.scales,
+          .scale_panel_stride = 0,
+          .scale_per_output = tile.scale_per_output};
+}
+
+// Up to kRowBlock rows times one panel.
+template <bool kScaled, class W>
+HWY_INLINE void ManyRows(const CpuWeight& w, int64_t matrix, int64_t panel, const ActivationRows& x,
+                         int64_t rows, float* out, int64_t out_stride) {
+  alignas(64) float acc[kRowBlock * kPanel];
+  alignas(64) float decoded[kScaleTile * kPanel];
+  RowPack pack;
+  std::memset(acc, 0, static_cast<size_t>(rows * kPanel) * sizeof(float));
+  for (int64_t run = 0; run < w.runs(); ++run) {
+    const Tile<W> tile = TileOf<W>(w, matrix, panel, run);
+    if (rows > kMaxRows) {
+      MultiplyAllRows<kScaled>(Decode(tile, decoded), x, run, rows, pack, acc);
+    } else {
+      MultiplyAllRows<kScaled>(tile, x, run, rows, pack, acc);
+    }
+  }
+  const CpuWeight::Panel& to = w.panels[static_cast<size_t>(panel)];
+  for (int64_t i = 0; i < rows; ++i) {
+    std::memcpy(out + i * out_stride + to.out, acc + i * kPanel,
+                static_cast<size_t>(to.width) * sizeof(float));
+  }
+}
+
+template <bool kScaled, class W>
+void Multiply(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
+              const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
+  constexpr int kPair = kLanes > 1 ? 2 : 1;
+  int64_t panel = begin;
+  if (rows == 1) {
+    for (; end - panel >= kPair; panel += kPair)
+      OneRow<kPair, kScaled, W>(w, matrix, panel, x, out);
+  }
+  for (; panel < end; ++panel) {
+    for (int64_t i = 0; i < rows; i += kRowBlock) {
+      ManyRows<kScaled, W>(w, matrix, panel, x.From(i), std::min(kRowBlock, rows - i),
+                           out + i * out_stride, out_stride);
+    }
+  }
+}
+
+void MultiplyFp8(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
+                 const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
+  Multiply<true, E4M3>(w, matrix, begin, end, x, rows, out, out_stride);
+}
+
+void MultiplyBF16(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
+                  const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
+  Multiply<false, BF16>(w, matrix, begin, end, x, rows, out, out_stride);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fathom
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fathom {
+
+HWY_EXPORT(MultiplyFp8);
+HWY_EXPORT(MultiplyBF16);
+
+void MultiplyPanels(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
+                    const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
+  if (w.format == WeightFormat::kFp8) {
+    CHECK(x.scales != nullptr, "FP8 weights need quantised activations");
+    HWY_DYNAMIC_DISPATCH(MultiplyFp8)(w, matrix, begin, end, x, rows, out, out_stride);
+  } else {
+    HWY_DYNAMIC_DISPATCH(MultiplyBF16)(w, matrix, begin, end, x, rows, out, out_stride);
+  }
+}
+
+int64_t PanelGrain(const CpuWeight& w, int64_t rows) {
+  // A step of 16 lanes counts as 2 operations beside those of plain loops. Even, for pairs.
+  const int64_t grain = Grain(w.in * kPanel * std::min(rows, kRowBlock) / 8);
+  return rows == 1 ? (grain + 1) / 2 * 2 : grain;
+}
+
+void MultiplyInParallel(ThreadPool& pool, const CpuWeight& w, int64_t matrix,
+                        const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
+  const int64_t blocks = (rows + kRowBlock - 1) / kRowBlock;
+  // Blocks of rows that share a panel follow each other, so that its weights are read once.
+  pool.ParallelFor(
+      w.panel_count() * blocks, PanelGrain(w, rows), [&](int64_t begin, int64_t end, int) {
+        if (blocks <= 1) return MultiplyPanels(w, matrix, begin, end, x, rows, out, out_stride);
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t panel = i / blocks, row = i % blocks * kRowBlock;
+          MultiplyPanels(w, matrix, panel, panel + 1, x.From(row), std::min(kRowBlock, rows - row),
+                         out + row * out_stride, out_stride);
+        }
+      });
+}
+
+}  // namespace fathom
+#endif  // HWY_ONCE

@@ -1,0 +1,60 @@
+// The product that all matrix ops of the CPU table are made of.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/thread_pool.h"
+#include "ops/prepare/cpu_weight.h"
+
+namespace fathom {
+
+// Tokens that are quantised and multiplied at a time: bounds work space; beyond it reading the
+// weights again costs little beside the arithmetic.
+inline constexpr int64_t kTokenChunk = 512;
+// Rows that share a decoded tile of weights; callers split more rows between threads.
+inline constexpr int64_t kRowBlock = 128;
+
+// Rows of activations as runs (CpuWeight::run_begin) of fp32 values. Channel k of run r of row i is
+// values[r * run_stride + Index(i) * row_stride + k].
+struct ActivationRows {
+  const float* values = nullptr;
+  int64_t run_stride = 0, row_stride = 0;
+  const float* scales = nullptr;  // kFp8: of run r of row i: scales[r * scale_stride + Index(i)]
+  int64_t scale_stride = 0;
+  const int32_t* index = nullptr;  // null: row i is i
+
+  int64_t Index(int64_t i) const { return index == nullptr ? i : index[i]; }
+  // Without the first n rows.
+  ActivationRows From(int64_t n) const {
+    ActivationRows rest = *this;
+    if (index != nullptr) {
+      rest.index += n;
+    } else {
+      rest.values += n * row_stride;
+      if (scales != nullptr) rest.scales += n;
+    }
+    return rest;
+  }
+};
+
+// Rows of a plain matrix, for weights that are not kFp8.
+inline ActivationRows PlainRows(const float* x, int64_t row_stride) {
+  return {.values = x, .run_stride = kScaleTile, .row_stride = row_stride};
+}
+
+// out[i * out_stride + o] = x[i] . w[matrix][o] for i in [0, rows) and the outputs o of panels
+// [begin, end).
+// Every sum is taken run by run, within a run in ascending order of channels from 0; then
+// out += sum * (activation scale * weight scale). Neither `rows` nor the panels asked for change a
+// bit of it.
+void MultiplyPanels(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
+                    const ActivationRows& x, int64_t rows, float* out, int64_t out_stride);
+
+// All panels, split between threads by panel and block of rows.
+void MultiplyInParallel(ThreadPool& pool, const CpuWeight& w, int64_t matrix,
+                        const ActivationRows& x, int64_t rows, float* out, int64_t out_stride);
+
+// How many panels a thread should take at a time for so many rows.
+int64_t PanelGrain(const CpuWeight& w, int64_t rows);
+
+}  // namespace fathom

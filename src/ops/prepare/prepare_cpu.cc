@@ -1,0 +1,226 @@
+// Packs weights for the CPU table: panels of outputs, BF16 or E4M3.
+//   formula:       values[m][p][k][lane] = w[m][out(p) + lane][k]; scales beside them, times 2^8
+//   data mapping:  a thread takes a panel of one matrix; blocks of 64 channels stay in L1
+//   bytes, FLOPs:  reads each weight once, writes it once; no arithmetic but dequantisation
+//   accumulator:   none
+//   expected time: one pass over memory by scalar moves; not measured
+#include <cmath>
+#include <mutex>
+
+#include "ops/cpu_ops.h"
+#include "ops/prepare/cpu_weight.h"
+
+namespace fathom {
+namespace {
+
+bool IsFp8(const WeightTensor& part) {
+  return part.values.dtype() == DType::kF8E4M3;
+}
+
+void CheckSources(const PrepareArgs& a) {
+  CHECK(!a.matrices.empty() && !a.matrices[0].parts.empty(), "prepare: no matrix");
+  const std::vector<WeightTensor>& first = a.matrices[0].parts;
+  const int64_t in = first[0].values.dim(1);
+  for (const WeightSource& source : a.matrices) {
+    CHECK(source.parts.size() == first.size(), "prepare: matrices of {} and {} parts", first.size(),
+          source.parts.size());
+    for (size_t i = 0; i < first.size(); ++i) {
+      const WeightTensor& part = source.parts[i];
+      CHECK(part.values.rank() == 2 && part.values.dim(1) == in && in > 0 &&
+                part.values.dim(0) == first[i].values.dim(0) && part.values.dim(0) > 0,
+            "prepare: a part {} beside {}", part.values.ToString(), first[i].values.ToString());
+      CHECK(IsFp8(part) != part.scales.absent(), "prepare: a part {} with scales {}",
+            part.values.ToString(), part.scales.ToString());
+    }
+  }
+}
+
+// kFp8 if all parts are and may stay so.
+Result<WeightFormat> Format(const PrepareArgs& a) {
+  const WeightTensor& first = a.matrices[0].parts[0];
+  if (a.dequantize) return WeightFormat::kBF16;
+  for (const WeightSource& source : a.matrices) {
+    for (const WeightTensor& part : source.parts) {
+      if (IsFp8(part) != IsFp8(first)) {
+        return Unimplemented("a matrix with parts in both {} and {}; convert them to one type",
+                             Name(first.values.dtype()), Name(part.values.dtype()));
+      }
+      if (IsFp8(part) && part.col_offset != first.col_offset) {
+        return Unimplemented("FP8 parts whose columns begin at {} and at {} of a scale tile",
+                             first.col_offset, part.col_offset);
+      }
+    }
+  }
+  return IsFp8(first) ? WeightFormat::kFp8 : WeightFormat::kBF16;
+}
+
+// A panel's place in its part.
+struct PanelSource {
+  size_t part = 0;
+  int64_t row = 0;
+};
+
+// to[k][lane] = convert(element (row + lane, k), lane), in blocks that keep both sides in L1.
+template <class From, class To, class Convert>
+void PackColumns(const TensorView& values, int64_t row, int64_t width, int64_t begin, int64_t end,
+                 To* to, const Convert& convert) {
+  constexpr int64_t kBlock = 64;
+  const From* from = static_cast<const From*>(values.data()) + row * values.stride(0);
+  const int64_t row_stride = values.stride(0), col_stride = values.stride(1);
+  for (int64_t k0 = begin; k0 < end; k0 += kBlock) {
+    const int64_t k1 = std::min(end, k0 + kBlock);
+    for (int64_t lane = 0; lane < width; ++lane) {
+      const From* line = from + lane * row_stride;
+      for (int64_t k = k0; k < k1; ++k) {
+        to[k * kPanel + lane] = convert(line[k * col_stride], lane);
+      }
+    }
+  }
+}
+
+void PackBF16(const WeightTensor& part, int64_t row, int64_t width, BF16* to) {
+  const TensorView& v = part.values;
+  const int64_t in = v.dim(1);
+  switch (v.dtype()) {
+    case DType::kBF16:
+      PackColumns<BF16>(v, row, width, 0, in, to, [](BF16 x, int64_t) { return x; });
+      return;
+    case DType::kF16:
+      PackColumns<F16>(v, row, width, 0, in, to, [](F16 x, int64_t) { return ToBF16(ToFloat(x)); });
+      return;
+    case DType::kF32:
+      PackColumns<float>(v, row, width, 0, in, to, [](float x, int64_t) { return ToBF16(x); });
+      return;
+    case DType::kF8E4M3: {
+      for (int64_t k = 0; k < in;) {
+        const int64_t tile = (part.col_offset + k) / kScaleTile;
+        const int64_t end = std::min(in, (tile + 1) * kScaleTile - part.col_offset);
+        float scale[kPanel];
+        for (int64_t lane = 0; lane < width; ++lane) {
+          scale[lane] = LoadFloat(part.scales, (part.row_offset + row + lane) / kScaleTile, tile);
+        }
+        PackColumns<E4M3>(v, row, width, k, end, to,
+                          [&](E4M3 x, int64_t lane) { return ToBF16(ToFloat(x) * scale[lane]); });
+        k = end;
+      }
+      return;
+    }
+    default: CHECK(false, "prepare: weights of {}", v.ToString());
+  }
+}
+
+class Packer {
+ public:
+  Packer(const PrepareArgs& args, CpuWeight& weight) : args_(args), w_(weight) {}
+
+  void Run(ThreadPool& pool) {
+    LayOut();
+    w_.values = Buffer(static_cast<size_t>(w_.count * w_.panel_count() * w_.panel_bytes()));
+    const int64_t panels = w_.count * w_.panel_count();
+    pool.ParallelFor(panels, Grain(w_.panel_bytes()), [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) PackPanel(i / w_.panel_count(), i % w_.panel_count());
+    });
+    if (w_.format == WeightFormat::kFp8) PackScales();
+    w_.bytes = w_.values.size() + w_.scales.size();
+  }
+
+ private:
+  struct Nan {
+    int64_t matrix, panel, run, lane;
+  };
+
+  const WeightTensor& Part(int64_t matrix, int64_t panel) const {
+    return args_.matrices[static_cast<size_t>(matrix)].parts[At(panel).part];
+  }
+  const PanelSource& At(int64_t panel) const { return sources_[static_cast<size_t>(panel)]; }
+  int64_t Width(int64_t panel) const { return w_.panels[static_cast<size_t>(panel)].width; }
+
+  void LayOut() {
+    const std::vector<WeightTensor>& parts = args_.matrices[0].parts;
+    w_.out = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const int64_t rows = parts[i].values.dim(0);
+      for (int64_t row = 0; row < rows; row += kPanel) {
+        w_.panels.push_back({w_.out + row, std::min(kPanel, rows - row)});
+        sources_.push_back({i, row});
+      }
+      w_.out += rows;
+    }
+  }
+
+  void PackPanel(int64_t m, int64_t p) {
+    std::byte* to = w_.values.data() + (m * w_.panel_count() + p) * w_.panel_bytes();
+    const WeightTensor& part = Part(m, p);
+    if (w_.format == WeightFormat::kBF16) {
+      PackBF16(part, At(p).row, Width(p), reinterpret_cast<BF16*>(to));
+      return;
+    }
+    for (int64_t run = 0; run < w_.runs(); ++run) {
+      PackColumns<uint8_t>(part.values, At(p).row, Width(p), w_.run_begin(run), w_.run_end(run),
+                           reinterpret_cast<uint8_t*>(to), [&](uint8_t code, int64_t lane) {
+                             if ((code & 0x7f) != 0x7f) return code;
+                             AddNan({m, p, run, lane});
+                             return uint8_t{0};
+                           });
+    }
+  }
+
+  void AddNan(const Nan& nan) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    nans_.push_back(nan);
+  }
+
+  void PackScales() {
+    w_.scale_per_output = !nans_.empty();
+    for (int64_t m = 0; m < w_.count; ++m) {
+      for (int64_t p = 0; p < w_.panel_count(); ++p) {
+        if (Tile(m, p, 0) != Tile(m, p, Width(p) - 1)) w_.scale_per_output = true;
+      }
+    }
+    const int64_t stride = w_.scale_stride();
+    w_.scales = Buffer(static_cast<size_t>(w_.count * w_.panel_count() * w_.runs() * stride) *
+                       sizeof(float));
+    for (int64_t m = 0; m < w_.count; ++m) {
+      for (int64_t p = 0; p < w_.panel_count(); ++p) {
+        float* to = Scales(m, p);
+        for (int64_t run = 0; run < w_.runs(); ++run) {
+          for (int64_t lane = 0; lane < std::min(stride, Width(p)); ++lane) {
+            to[run * stride + lane] = LoadFloat(Part(m, p).scales, Tile(m, p, lane), run) * 0x1p8f;
+          }
+        }
+      }
+    }
+    for (const Nan& nan : nans_) {
+      Scales(nan.matrix, nan.panel)[nan.run * stride + nan.lane] = NAN;
+    }
+  }
+
+  int64_t Tile(int64_t m, int64_t p, int64_t lane) const {
+    return (Part(m, p).row_offset + At(p).row + lane) / kScaleTile;
+  }
+  float* Scales(int64_t m, int64_t p) { return const_cast<float*>(w_.panel_scales(m, p)); }
+
+  const PrepareArgs& args_;
+  CpuWeight& w_;
+  std::vector<PanelSource> sources_;  // of each panel
+  std::mutex mutex_;
+  std::vector<Nan> nans_;  // guarded by mutex_ while panels are packed
+};
+
+}  // namespace
+
+Result<std::unique_ptr<PackedWeight>> PrepareCpu(Stream& stream, const PrepareArgs& a) {
+  CheckSources(a);
+  auto w = std::make_unique<CpuWeight>();
+  w->format = TRY(Format(a));
+  w->scale_ue8m0 = a.scale_ue8m0;
+  w->count = static_cast<int64_t>(a.matrices.size());
+  w->in = a.matrices[0].parts[0].values.dim(1);
+  if (w->format == WeightFormat::kFp8) {
+    w->first_run = std::min<int64_t>(w->in, kScaleTile - a.matrices[0].parts[0].col_offset);
+  }
+  Packer(a, *w).Run(static_cast<CpuStream&>(stream).pool());
+  return std::unique_ptr<PackedWeight>(std::move(w));
+}
+
+}  // namespace fathom

@@ -1,0 +1,106 @@
+// Tables, tensors and comparisons for the tests of ops.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <new>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "cpu/cpu_stream.h"
+#include "ops/ops.h"
+
+namespace fathom {
+
+// A table, on so many threads.
+struct Backend {
+  const Ops* ops = nullptr;
+  int threads = 1;
+
+  DType act() const { return ops->activation; }
+  Stream& stream() const;
+};
+std::ostream& operator<<(std::ostream& out, const Backend& backend);  // "cpu_2"
+
+// Every table, the reference in the mode that emulates FP8.
+std::vector<Backend> AllBackends();
+Backend Oracle();      // the reference table that emulates FP8
+Backend OracleFp32();  // the reference table that dequantises
+
+// A test that runs for every table: `using FooTest = OpTest; EVERY_BACKEND(FooTest);`.
+class OpTest : public testing::TestWithParam<Backend> {};
+#define EVERY_BACKEND(Test)                                             \
+  class Test : public OpTest {};                                        \
+  INSTANTIATE_TEST_SUITE_P(All, Test, testing::ValuesIn(AllBackends()), \
+                           [](const auto& info) { return testing::PrintToString(info.param); })
+
+// Poison: what capacity beyond the live count holds before an op runs, and must hold after.
+inline constexpr uint8_t kPoison = 0xab;
+
+// A contiguous tensor with memory of exactly its size, aligned to 64 bytes; poisoned at first.
+class TestTensor {
+ public:
+  TestTensor() = default;
+  TestTensor(DType dtype, std::initializer_list<int64_t> shape);
+  // From fp32, rounded to the dtype; `values` may be fewer than the elements.
+  TestTensor(DType dtype, std::initializer_list<int64_t> shape, const std::vector<float>& values);
+
+  const TensorView& view() const { return view_; }
+  operator const TensorView&() const { return view_; }  // NOLINT: implicit on purpose
+  std::vector<float> Floats() const;                    // all elements, as fp32
+  std::vector<int32_t> Ints() const;
+  // Whether the rows of dimension 0 from `row` on hold poison still.
+  bool PoisonedFrom(int64_t row) const;
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{64}); }
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  TensorView view_;
+};
+TestTensor Ints(std::initializer_list<int64_t> shape, const std::vector<int32_t>& values);
+TestTensor Live(int32_t n);
+
+// n numbers of a normal distribution that F16 and BF16 hold exactly (seven significant bits).
+std::vector<float> Normals(int64_t n, uint64_t seed, float deviation = 1);
+// The elements of rows `rows` of a matrix of this width.
+std::vector<float> PickRows(const std::vector<float>& x, int64_t width,
+                            const std::vector<int>& rows);
+std::vector<int> Range(int n);  // 0, 1, ..., n - 1
+
+// Runs an op of the backend's table with exactly the work space it asks for, filled with NaN.
+template <class Args>
+void RunOp(const Backend& backend, Op<Args> Ops::*op, const Args& args) {
+  const Op<Args>& function = backend.ops->*op;
+  const size_t bytes = function.Workspace(backend.stream(), args);
+  TestTensor workspace(DType::kU8, {static_cast<int64_t>(bytes)});
+  if (bytes > 0) std::memset(workspace.view().data(), 0xff, bytes);
+  OpContext context = {backend.stream(), {static_cast<std::byte*>(workspace.view().data()), bytes}};
+  function(context, args);
+}
+
+// ||a - b|| / ||b||. NaN and infinities must agree in place and sign and count as equal.
+double RelativeError(const std::vector<float>& a, const std::vector<float>& b);
+void ExpectSameBits(const std::vector<float>& a, const std::vector<float>& b);
+void ExpectClose(const std::vector<float>& a, const std::vector<float>& b, double tolerance);
+
+// Calls run(backend) and expects the oracle's result within `tolerance`, and the same bits on one
+// thread.
+void ExpectAsOracle(const Backend& backend, double tolerance,
+                    const std::function<std::vector<float>(const Backend&)>& run);
+// run(tokens) gives `width` numbers per token of the list, which picks from tokens 0..n-1. Expects
+// a token's bits to be the same alone, among others and at any place.
+void ExpectRowInvariance(int n, int64_t width,
+                         const std::function<std::vector<float>(const std::vector<int>&)>& run);
+
+// How far a table's rounding of activations may lie from fp32: 0 for tables that do not round.
+double Rounding(const Backend& backend);
+
+}  // namespace fathom
