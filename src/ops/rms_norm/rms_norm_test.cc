@@ -110,7 +110,7 @@ TEST_P(RmsNormTest, NanAndInfinityStayInTheirRow) {
 TEST_P(RmsNormTest, AllZerosGiveZeros) {
   Case c = MakeCase(64, 1, false);
   c.x.assign(64, 0);
-  ExpectSameBits(RunCase(GetParam(), c, {0}).out, Normals(64, 1, 0));
+  for (const float y : RunCase(GetParam(), c, {0}).out) EXPECT_EQ(y, 0);
 }
 
 TEST_P(RmsNormTest, StridedRowsAndInPlace) {

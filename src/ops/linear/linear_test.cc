@@ -1,0 +1,207 @@
+#include <cmath>
+
+#include "ops/test_weights.h"
+
+namespace fathom {
+namespace {
+
+EVERY_BACKEND(LinearTest);
+
+// Against other orders of summation.
+constexpr double kTolerance = 5e-6;
+// FP8 products against the emulating reference.
+constexpr double kFp8Tolerance = 1e-4;
+
+struct Case {
+  Parts parts;
+  std::vector<float> x;  // [tokens, in]
+  PackOptions options;
+  DType out = DType::kF32;
+
+  int64_t in() const { return parts[0].values.dim(1); }
+  std::vector<float> Row(int t) const { return PickRows(x, in(), {t}); }
+  int tokens() const { return static_cast<int>(x.size() / in()); }
+};
+
+// Runs `tokens` of the case with room for two more.
+std::vector<float> RunTokens(const Backend& b, const PackedWeight& w, const Case& c,
+                             const std::vector<int>& tokens) {
+  const int live = static_cast<int>(tokens.size());
+  const TestTensor x(b.act(), {live + 2, c.in()}, PickRows(c.x, c.in(), tokens));
+  TestTensor out(c.out, {live + 2, w.out});
+  RunOp(b, &Ops::linear, {.x = x, .weight = &w, .live = Live(live), .out = out});
+  EXPECT_TRUE(out.PoisonedFrom(live));
+  std::vector<float> rows = out.Floats();
+  rows.resize(live * w.out);
+  return rows;
+}
+
+std::vector<float> RunCase(const Backend& b, const Case& c) {
+  const auto w = Pack(b, {c.parts}, c.options);
+  EXPECT_EQ(w->in, c.in());
+  EXPECT_EQ(w->count, 1);
+  EXPECT_GT(w->bytes, 0u);
+  return RunTokens(b, *w, c, Range(c.tokens()));
+}
+
+std::vector<float> Exact(const Case& c) {
+  std::vector<float> out;
+  for (int t = 0; t < c.tokens(); ++t) {
+    const std::vector<float> row = ExactProduct(c.Row(t), c.parts);
+    out.insert(out.end(), row.begin(), row.end());
+  }
+  return out;
+}
+
+std::vector<float> Fp8(const Case& c) {
+  std::vector<float> out;
+  for (int t = 0; t < c.tokens(); ++t) {
+    const std::vector<float> row = Fp8Product(c.Row(t), c.parts, c.options.scale_ue8m0);
+    out.insert(out.end(), row.begin(), row.end());
+  }
+  return out;
+}
+
+// Rows of very different size, as activations have.
+std::vector<float> Activations(int tokens, int64_t in, uint64_t seed) {
+  std::vector<float> x = Normals(tokens * in, seed);
+  for (int64_t i = 0; i < tokens * in; ++i) x[i] *= std::exp2(static_cast<float>(i % 11) - 5);
+  return x;
+}
+
+TEST_P(LinearTest, WeightsOfFullPrecision) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const auto& [out, in] :
+         {std::pair{576, 256}, {33, 96}, {1, 1}, {128, 1408}, {7, 129}, {300, 64}}) {
+      SCOPED_TRACE(testing::Message() << Name(dtype) << " " << out << " x " << in);
+      const TestMatrix m(dtype, out, in, 1);
+      const Case c = {.parts = {m.weight}, .x = Activations(3, in, 2), .options = {}};
+      ExpectClose(RunCase(GetParam(), c), Exact(c), kTolerance);
+      ExpectAsOracle(GetParam(), kTolerance, [&](const Backend& b) { return RunCase(b, c); });
+    }
+  }
+}
+
+TEST_P(LinearTest, Fp8WithHalfFullTiles) {
+  for (const auto& [out, in] :
+       {std::pair{576, 256}, {256, 224}, {96, 128}, {128, 96}, {40, 1408}, {5, 10944}, {1, 1}}) {
+    for (const bool ue8m0 : {false, true}) {
+      SCOPED_TRACE(testing::Message() << out << " x " << in << (ue8m0 ? " ue8m0" : ""));
+      const TestMatrix m(DType::kF8E4M3, out, in, 3);
+      const Case c = {
+          .parts = {m.weight}, .x = Activations(3, in, 4), .options = {.scale_ue8m0 = ue8m0}};
+      ExpectClose(RunCase(GetParam(), c), Fp8(c), kFp8Tolerance);
+      ExpectAsOracle(GetParam(), kFp8Tolerance, [&](const Backend& b) { return RunCase(b, c); });
+      ExpectSameBits(RunCase(Oracle(), c), Fp8(c));
+      ExpectClose(RunCase(OracleFp32(), c), Exact(c), kTolerance);
+    }
+  }
+}
+
+TEST_P(LinearTest, GateAndUpPartsCutInsideTiles) {
+  // Gate and up of 1408 rows over two ranks: the second rank's begin in the middle of a tile.
+  const TestMatrix gate(DType::kF8E4M3, 1408, 256, 5), up(DType::kF8E4M3, 1408, 256, 6);
+  for (const int64_t begin : {0, 704}) {
+    const Case c = {.parts = {SliceRows(gate.weight, begin, begin + 704),
+                              SliceRows(up.weight, begin, begin + 704)},
+                    .x = Activations(2, 256, 7),
+                    .options = {}};
+    ExpectClose(RunCase(GetParam(), c), Fp8(c), kFp8Tolerance);
+    ExpectSameBits(RunCase(Oracle(), c), Fp8(c));
+    ExpectClose(RunCase(OracleFp32(), c), Exact(c), kTolerance);
+  }
+}
+
+TEST_P(LinearTest, ColumnsCutInsideTiles) {
+  const TestMatrix down(DType::kF8E4M3, 192, 1408, 8);
+  for (const auto& [begin, end] : {std::pair{704, 1408}, {0, 704}, {100, 120}, {100, 129}}) {
+    SCOPED_TRACE(testing::Message() << begin << " to " << end);
+    const Case c = {.parts = {SliceCols(down.weight, begin, end)},
+                    .x = Activations(2, end - begin, 9),
+                    .options = {}};
+    ExpectClose(RunCase(GetParam(), c), Fp8(c), kFp8Tolerance);
+    ExpectSameBits(RunCase(Oracle(), c), Fp8(c));
+    ExpectClose(RunCase(OracleFp32(), c), Exact(c), kTolerance);
+  }
+}
+
+TEST_P(LinearTest, TransposedSources) {
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    const TestMatrix m(dtype, 320, 300, 10);
+    const Case c = {.parts = {Transposed(SliceRows(m.weight, 70, 200))},
+                    .x = Activations(2, 130, 11),
+                    .options = {.dequantize = true}};
+    // Dequantised FP8 weights may be rounded to BF16.
+    ExpectClose(RunCase(GetParam(), c), Exact(c), dtype == DType::kBF16 ? kTolerance : 3e-3);
+    ExpectClose(RunCase(Oracle(), c), Exact(c), kTolerance);
+  }
+}
+
+TEST_P(LinearTest, ActivationsOut) {
+  const TestMatrix m(DType::kF8E4M3, 200, 256, 12);
+  const Case c = {
+      .parts = {m.weight}, .x = Activations(4, 256, 13), .options = {}, .out = GetParam().act()};
+  ExpectClose(RunCase(GetParam(), c), Fp8(c), kFp8Tolerance + Rounding(GetParam()));
+}
+
+TEST_P(LinearTest, ATokenDoesNotDependOnOthers) {
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    const TestMatrix m(dtype, 70, 224, 14);
+    const Case c = {.parts = {m.weight}, .x = Activations(67, 224, 15), .options = {}};
+    const auto w = Pack(GetParam(), {c.parts});
+    ExpectRowInvariance(67, 70, [&](const std::vector<int>& tokens) {
+      return RunTokens(GetParam(), *w, c, tokens);
+    });
+    EXPECT_TRUE(RunTokens(GetParam(), *w, c, {}).empty());
+  }
+}
+
+TEST_P(LinearTest, StridedRows) {
+  const Backend& b = GetParam();
+  const TestMatrix m(DType::kF8E4M3, 70, 512, 16);
+  const Case c = {.parts = {m.weight}, .x = Normals(3 * 512, 17), .options = {}};
+  const auto w = Pack(b, {c.parts});
+  std::vector<float> wide(3 * 576, NAN);
+  for (int t = 0; t < 3; ++t) std::copy_n(&c.x[t * 512], 512, &wide[t * 576]);
+  const TestTensor x(b.act(), {3, 576}, wide);
+  TestTensor out(DType::kF32, {3, 70});
+  RunOp(b, &Ops::linear,
+        {.x = x.view().Slice(1, 0, 512), .weight = w.get(), .live = Live(3), .out = out});
+  ExpectSameBits(out.Floats(), RunTokens(b, *w, c, Range(3)));
+}
+
+TEST_P(LinearTest, NanAndInfinityStayInTheirRow) {
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    const TestMatrix m(dtype, 40, 256, 18);
+    Case c = {.parts = {m.weight}, .x = Normals(5 * 256, 19), .options = {}};
+    const auto w = Pack(GetParam(), {c.parts});
+    const std::vector<float> clean = RunTokens(GetParam(), *w, c, {0, 2, 4});
+    c.x[256 + 3] = NAN;
+    c.x[3 * 256 + 200] = INFINITY;
+    const std::vector<float> out = RunTokens(GetParam(), *w, c, Range(5));
+    ExpectSameBits(PickRows(out, 40, {0, 2, 4}), clean);
+    for (int n = 0; n < 40; ++n) {
+      EXPECT_TRUE(std::isnan(out[40 + n]));
+      EXPECT_FALSE(std::isfinite(out[3 * 40 + n]));
+    }
+  }
+}
+
+TEST_P(LinearTest, ZeroRowsGiveZeros) {
+  const TestMatrix m(DType::kF8E4M3, 40, 256, 20);
+  const Case c = {.parts = {m.weight}, .x = std::vector<float>(256), .options = {}};
+  for (const float y : RunCase(GetParam(), c)) EXPECT_EQ(y, 0);
+}
+
+TEST_P(LinearTest, MixedPartsAreRefusedOrDequantised) {
+  const TestMatrix fp8(DType::kF8E4M3, 40, 256, 21), bf16(DType::kBF16, 40, 256, 22);
+  const std::vector<WeightSource> mixed = {{{fp8.weight, bf16.weight}}};
+  const auto refused = GetParam().ops->prepare(GetParam().stream(), {.matrices = mixed});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), StatusCode::kUnimplemented);
+  const Case c = {.parts = mixed[0].parts, .x = Normals(256, 23), .options = {.dequantize = true}};
+  ExpectClose(RunCase(GetParam(), c), Exact(c), 3e-3);
+}
+
+}  // namespace
+}  // namespace fathom

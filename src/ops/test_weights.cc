@@ -1,0 +1,81 @@
+#include "ops/test_weights.h"
+
+#include <algorithm>
+
+#include "quant/e4m3.h"
+
+namespace fathom {
+
+TestMatrix::TestMatrix(DType dtype, int64_t out, int64_t in, uint64_t seed) {
+  const bool fp8 = dtype == DType::kF8E4M3;
+  values = TestTensor(dtype, {out, in}, Normals(out * in, seed, fp8 ? 60 : 0.1f));
+  weight.values = values;
+  if (!fp8) return;
+  const int64_t rows = (out + kScaleTile - 1) / kScaleTile;
+  const int64_t cols = (in + kScaleTile - 1) / kScaleTile;
+  Rng rng(seed + 1);
+  std::vector<float> tile_scales(rows * cols);
+  for (float& scale : tile_scales) scale = 0.001f + 0.003f * rng.Uniform();
+  scales = TestTensor(DType::kF32, {rows, cols}, tile_scales);
+  weight.scales = scales;
+}
+
+std::unique_ptr<PackedWeight> Pack(const Backend& backend, const std::vector<Parts>& matrices,
+                                   PackOptions options) {
+  std::vector<WeightSource> sources;
+  for (const Parts& parts : matrices) sources.push_back({parts});
+  auto packed =
+      backend.ops->prepare(backend.stream(), {sources, options.dequantize, options.scale_ue8m0});
+  CHECK(packed.ok(), "{}", packed.status().ToString());
+  return std::move(packed).value();
+}
+
+std::vector<float> Dense(const Parts& parts) {
+  std::vector<float> dense;
+  for (const WeightTensor& part : parts) {
+    for (int64_t row = 0; row < part.values.dim(0); ++row) {
+      for (int64_t col = 0; col < part.values.dim(1); ++col) {
+        dense.push_back(Dequantize(part, row, col));
+      }
+    }
+  }
+  return dense;
+}
+
+std::vector<float> Fp8Product(const std::vector<float>& x, const Parts& parts, bool scale_ue8m0) {
+  std::vector<float> out;
+  const int64_t in = static_cast<int64_t>(x.size());
+  for (const WeightTensor& part : parts) {
+    for (int64_t row = 0; row < part.values.dim(0); ++row) {
+      float y = 0;
+      for (int64_t begin = 0, end; begin < in; begin = end) {
+        const int64_t tile = (part.col_offset + begin) / kScaleTile;
+        end = std::min(in, (tile + 1) * kScaleTile - part.col_offset);
+        std::vector<uint8_t> codes(end - begin);
+        const float scale = QuantizeRun({&x[begin], codes.size()}, scale_ue8m0, codes.data());
+        float sum = 0;
+        for (int64_t k = begin; k < end; ++k) {
+          const E4M3 w =
+              part.values.As<E4M3>()[row * part.values.stride(0) + k * part.values.stride(1)];
+          sum += kE4M3Values[codes[k - begin]] * ToFloat(w);
+        }
+        y += sum * (scale * LoadFloat(part.scales, (part.row_offset + row) / kScaleTile, tile));
+      }
+      out.push_back(y);
+    }
+  }
+  return out;
+}
+
+std::vector<float> ExactProduct(const std::vector<float>& x, const Parts& parts) {
+  const std::vector<float> w = Dense(parts);
+  std::vector<float> out;
+  for (size_t at = 0; at < w.size(); at += x.size()) {
+    double sum = 0;
+    for (size_t k = 0; k < x.size(); ++k) sum += double{x[k]} * w[at + k];
+    out.push_back(static_cast<float>(sum));
+  }
+  return out;
+}
+
+}  // namespace fathom
