@@ -1,7 +1,7 @@
 # The CPU table.
 find_package(hwy REQUIRED)
-set(CPU_SOURCES
+set(CPU_SOURCES cpu_ops.cc
   head_linear/head_linear_cpu.cc linear/linear_cpu.cc linear/panel_product_cpu.cc
   linear/quantize_rows_cpu.cc prepare/prepare_cpu.cc)
 set(CPU_LIBRARIES hwy::hwy)
-set(CPU_TEST_SOURCES)
+set(CPU_TEST_SOURCES linear/linear_cpu_test.cc)

@@ -67,7 +67,7 @@ HWY_INLINE void MultiplyTile(const Tile<W>& tile, const float* HWY_RESTRICT x,
 // Rows [first, first + n) of run r, kScaleTile apart, and their scales.
 struct RowPack {
   alignas(64) float values[kMaxRows * kScaleTile];
-  float scales[kMaxRows];
+  float scales[kMaxRows] = {};
 
   // Returns where the values are: in place where they lie so already.
   const float* Load(const ActivationRows& x, int64_t run, int64_t count, int64_t first, int64_t n) {

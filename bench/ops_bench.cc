@@ -1,0 +1,115 @@
+// Linear layers of the CPU table, beside the machine's read bandwidth and multiply-add peak
+// measured in the same run. Weights rotate through more memory than caches hold, as a model's do.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include "base/rng.h"
+#include "bench/machine_peak.h"
+#include "cpu/cpu_device.h"
+#include "ops/ops.h"
+
+namespace fathom {
+namespace {
+
+CpuDevice& Device() {
+  static CpuDevice device(0);
+  return device;
+}
+
+struct Peaks {
+  double bandwidth = MeasureReadBandwidth(Device().stream().pool());
+  double flops = MeasureFmaPeak(Device().stream().pool());
+};
+const Peaks& MachinePeaks() {
+  static const Peaks peaks;
+  return peaks;
+}
+
+struct LinearCase {
+  int64_t tokens, out, in;
+  bool fp8;
+};
+
+std::vector<std::unique_ptr<PackedWeight>> RandomWeights(const LinearCase& c) {
+  Rng rng(1);
+  std::vector<uint8_t> values(static_cast<size_t>(c.out * c.in * (c.fp8 ? 1 : 2)));
+  // Any bytes but NaN codes; as BF16 they are small numbers.
+  for (uint8_t& byte : values) byte = static_cast<uint8_t>(rng.Next() & 0x3f);
+  const int64_t tile_rows = (c.out + 127) / 128, tile_cols = (c.in + 127) / 128;
+  std::vector<float> scales(static_cast<size_t>(tile_rows * tile_cols), 0.01f);
+  WeightTensor weight;
+  weight.values = TensorView(values.data(), c.fp8 ? DType::kF8E4M3 : DType::kBF16, {c.out, c.in});
+  if (c.fp8) weight.scales = TensorView(scales.data(), DType::kF32, {tile_rows, tile_cols});
+  const WeightSource source{{weight}};
+  constexpr size_t kBytes = size_t{256} << 20;
+  std::vector<std::unique_ptr<PackedWeight>> copies;
+  for (size_t bytes = 0; bytes < kBytes; bytes += values.size()) {
+    auto packed = CpuOps().prepare(Device().stream(), {.matrices = {&source, 1}});
+    CHECK(packed.ok(), "{}", packed.status().ToString());
+    copies.push_back(*std::move(packed));
+  }
+  return copies;
+}
+
+void Linear(benchmark::State& state, LinearCase c) {
+  const auto weights = RandomWeights(c);
+  std::vector<float> x(static_cast<size_t>(c.tokens * c.in)),
+      y(static_cast<size_t>(c.tokens * c.out));
+  Rng rng(2);
+  for (float& v : x) v = rng.Normal();
+  int32_t live = static_cast<int32_t>(c.tokens);
+  LinearArgs args;
+  args.x = TensorView(x.data(), DType::kF32, {c.tokens, c.in});
+  args.live = TensorView(&live, DType::kI32, {1});
+  args.out = TensorView(y.data(), DType::kF32, {c.tokens, c.out});
+  args.weight = weights[0].get();
+  Buffer workspace(CpuOps().linear.Workspace(Device().stream(), args));
+  OpContext context{Device().stream(), {workspace.data(), workspace.size()}};
+  size_t i = 0;
+  for (auto _ : state) {
+    args.weight = weights[i++ % weights.size()].get();
+    CpuOps().linear(context, args);
+    benchmark::DoNotOptimize(y.data());
+  }
+  const double calls = static_cast<double>(state.iterations());
+  const double bytes = calls * static_cast<double>(c.out * c.in) * (c.fp8 ? 1 : 2);
+  const double flops = calls * 2.0 * static_cast<double>(c.tokens * c.out * c.in);
+  const auto rate = [](double n) { return benchmark::Counter(n, benchmark::Counter::kIsRate); };
+  state.counters["GB/s"] = rate(bytes * 1e-9);
+  state.counters["of_bandwidth"] = rate(bytes / MachinePeaks().bandwidth);
+  state.counters["GFLOP/s"] = rate(flops * 1e-9);
+  state.counters["of_fma"] = rate(flops / MachinePeaks().flops);
+}
+
+void Register() {
+  for (const bool fp8 : {true, false}) {
+    for (const auto& [out, in] : {std::pair<int64_t, int64_t>{2048, 2048}, {7168, 2048}}) {
+      for (const int64_t tokens : {1, 2, 4, 8, 32, 512}) {
+        char name[80];
+        std::snprintf(name, sizeof(name), "linear/%s/out:%d/in:%d/tokens:%d", fp8 ? "fp8" : "bf16",
+                      static_cast<int>(out), static_cast<int>(in), static_cast<int>(tokens));
+        benchmark::RegisterBenchmark(name, Linear, LinearCase{tokens, out, in, fp8})
+            ->UseRealTime()
+            ->Unit(benchmark::kMicrosecond);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fathom
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  fathom::Register();
+  std::printf("threads %d, read %.1f GB/s, multiply-add %.0f GFLOP/s\n",
+              fathom::Device().stream().threads(), fathom::MachinePeaks().bandwidth * 1e-9,
+              fathom::MachinePeaks().flops * 1e-9);
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

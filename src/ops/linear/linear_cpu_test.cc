@@ -1,0 +1,223 @@
+// What is particular to the CPU table's products: bits, layouts, vector widths.
+#include <gtest/gtest.h>
+#include "cpu/simd.h"
+#include <hwy/targets.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/rng.h"
+#include "cpu/cpu_device.h"
+#include "ops/linear/quantize_rows_cpu.h"
+#include "ops/ops.h"
+
+namespace fathom {
+namespace {
+
+// A weight of a checkpoint: FP8 with scale tiles, or BF16; cut out of a larger one.
+struct Source {
+  Source(DType dtype, int64_t out, int64_t in, int64_t row_offset, int64_t col_offset,
+         uint64_t seed)
+      : values(static_cast<size_t>((out + row_offset) * (in + col_offset)) * ByteSize(dtype)) {
+    Rng rng(seed);
+    const int64_t rows = out + row_offset, cols = in + col_offset;
+    WeightTensor whole;
+    whole.values = TensorView(values.data(), dtype, {rows, cols});
+    if (dtype == DType::kF8E4M3) {
+      for (uint8_t& code : values) {
+        code = static_cast<uint8_t>(rng.Below(256));
+        if ((code & 0x7f) == 0x7f) code = 3;
+      }
+      const int64_t tile_rows = (rows + 127) / 128, tile_cols = (cols + 127) / 128;
+      scales.resize(static_cast<size_t>(tile_rows * tile_cols));
+      for (float& scale : scales) scale = (rng.Uniform() + 0.5f) * 0.01f;
+      whole.scales = TensorView(scales.data(), DType::kF32, {tile_rows, tile_cols});
+    } else {
+      BF16* to = reinterpret_cast<BF16*>(values.data());
+      for (int64_t i = 0; i < rows * cols; ++i) to[i] = ToBF16(rng.Normal());
+    }
+    tensor = SliceCols(SliceRows(whole, row_offset, rows), col_offset, cols);
+  }
+  std::vector<uint8_t> values;
+  std::vector<float> scales;
+  WeightTensor tensor;
+};
+
+std::vector<float> Product(const Ops& ops, int threads, const WeightSource& source,
+                           const std::vector<float>& x, int64_t tokens, bool ue8m0 = false) {
+  CpuDevice device(threads);
+  auto weight = ops.prepare(device.stream(), {.matrices = {&source, 1}, .scale_ue8m0 = ue8m0});
+  CHECK(weight.ok(), "{}", weight.status().ToString());
+  const int64_t in = (*weight)->in, out = (*weight)->out;
+  std::vector<float> y(static_cast<size_t>(tokens * out), -1.0f);
+  int32_t live = static_cast<int32_t>(tokens);
+  LinearArgs args;
+  args.x = TensorView::ReadOnly(x.data(), DType::kF32, {tokens, in});
+  args.weight = weight->get();
+  args.live = TensorView(&live, DType::kI32, {1});
+  args.out = TensorView(y.data(), DType::kF32, {tokens, out});
+  Buffer workspace(ops.linear.Workspace(device.stream(), args));
+  OpContext context{device.stream(), {workspace.data(), workspace.size()}};
+  ops.linear(context, args);
+  return y;
+}
+
+std::vector<float> Normals(int64_t n, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<float> x(static_cast<size_t>(n));
+  for (float& v : x) v = rng.Normal();
+  return x;
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// Runs a test once per vector width that this machine has.
+class EveryTarget : public testing::TestWithParam<int64_t> {
+ protected:
+  void SetUp() override { hwy::SetSupportedTargetsForTest(GetParam()); }
+  void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
+};
+INSTANTIATE_TEST_SUITE_P(Linear, EveryTarget,
+                         testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
+                         [](const auto& info) { return hwy::TargetName(info.param); });
+
+TEST_P(EveryTarget, Fp8EqualsTheEmulatingReferenceBitForBit) {
+  struct Shape {
+    int64_t out, in, row_offset, col_offset;
+  };
+  for (const Shape& s : {Shape{32, 128, 0, 0},
+                         {1, 1, 0, 0},
+                         {96, 300, 0, 0},
+                         {40, 704, 100, 64},
+                         {576, 256, 0, 0},
+                         {257, 130, 120, 127}}) {
+    const Source gate(DType::kF8E4M3, s.out, s.in, s.row_offset, s.col_offset, 1);
+    const Source up(DType::kF8E4M3, s.out, s.in, 0, s.col_offset, 2);
+    const WeightSource source{{gate.tensor, up.tensor}};
+    for (const int64_t tokens : {1, 2, 5, 11, 12, 13, 150}) {
+      const std::vector<float> x = Normals(tokens * s.in, 3);
+      for (const bool ue8m0 : {false, true}) {
+        EXPECT_TRUE(SameBits(
+            Product(CpuOps(), 2, source, x, tokens, ue8m0),
+            Product(ReferenceOps(ReferenceMode::kEmulateFp8), 1, source, x, tokens, ue8m0)))
+            << s.out << " x " << s.in << ", " << tokens << " tokens";
+      }
+    }
+  }
+}
+
+TEST_P(EveryTarget, ATokensBitsAreItsOwn) {
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    const Source w(dtype, 200, 392, 0, 0, 1);
+    const WeightSource source{{w.tensor}};
+    constexpr int64_t kTokens = 600;  // more than a block, more than a chunk
+    const std::vector<float> x = Normals(kTokens * 392, 3);
+    const std::vector<float> all = Product(CpuOps(), 3, source, x, kTokens);
+    for (const int64_t t : {0, 1, 13, 127, 128, 255, 511, 512, 599}) {
+      const std::vector<float> one(x.begin() + t * 392, x.begin() + (t + 1) * 392);
+      EXPECT_TRUE(SameBits(Product(CpuOps(), 1, source, one, 1),
+                           {all.begin() + t * 200, all.begin() + (t + 1) * 200}))
+          << t;
+    }
+  }
+}
+
+TEST_P(EveryTarget, BF16IsTheProductOfItsRoundedWeights) {
+  const Source w(DType::kBF16, 70, 520, 0, 0, 1);
+  const WeightSource source{{w.tensor}};
+  for (const int64_t tokens : {1, 3, 40}) {
+    const std::vector<float> x = Normals(tokens * 520, 3);
+    const std::vector<float> y = Product(CpuOps(), 2, source, x, tokens);
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t o = 0; o < 70; ++o) {
+        double sum = 0, size = 0;
+        for (int64_t k = 0; k < 520; ++k) {
+          const double product =
+              double{x[static_cast<size_t>(t * 520 + k)]} * Dequantize(w.tensor, o, k);
+          sum += product;
+          size += std::abs(product);
+        }
+        ASSERT_NEAR(y[static_cast<size_t>(t * 70 + o)], sum, size * 2e-6);
+      }
+    }
+  }
+}
+
+// A NaN code makes its output NaN for every token, and no other.
+TEST_P(EveryTarget, NanWeights) {
+  Source w(DType::kF8E4M3, 64, 256, 0, 0, 1);
+  w.values[40 * 256 + 200] = 0xff;
+  const WeightSource source{{w.tensor}};
+  const std::vector<float> x = Normals(3 * 256, 3);
+  const std::vector<float> y = Product(CpuOps(), 2, source, x, 3);
+  for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y[i]), i % 64 == 40) << i;
+}
+
+// The bits of QuantizeRun, for numbers of all sizes and kinds.
+TEST_P(EveryTarget, QuantizeRows) {
+  CpuDevice device(2);
+  const Source source(DType::kF8E4M3, 1, 600, 0, 28, 1);  // runs of 100, 128 (3 times) and 116
+  const WeightSource one{{source.tensor}};
+  Rng rng(5);
+  constexpr int64_t kRows = 200, kIn = 600;
+  std::vector<float> x(kRows * kIn);
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t k = 0; k < kIn; ++k) {
+      float& v = x[static_cast<size_t>(row * kIn + k)];
+      const uint32_t kind = row % 10 == 0 ? rng.Below(400) : 100;
+      v = rng.Normal() * std::ldexp(1.0f, static_cast<int>(rng.Below(24)) - 20 + row % 3 * 30);
+      if (row % 7 == 0) v = 0.0625f * static_cast<float>(static_cast<int>(rng.Below(14336)) - 7168);
+      if (row % 7 == 1) v = std::bit_cast<float>(rng.Next() & 0x807fffffu);  // subnormal
+      if (kind == 0) v = NAN;
+      if (kind == 1) v = -INFINITY;
+      if (kind < 40 && kind > 1) v = 0;
+    }
+  }
+  for (const bool ue8m0 : {false, true}) {
+    auto packed = CpuOps().prepare(device.stream(), {.matrices = {&one, 1}, .scale_ue8m0 = ue8m0});
+    ASSERT_TRUE(packed.ok());
+    const CpuWeight& w = AsCpu(packed->get());
+    ASSERT_EQ(w.runs(), 5);
+    Arena measure = Arena::Measuring();
+    QuantizedRows(measure, w, kRows);
+    Buffer memory(measure.used());
+    Arena arena(memory.data(), memory.size());
+    const QuantizedRows to(arena, w, kRows);
+    QuantizeRows(device.stream().pool(), w, x.data(), kIn, kRows, to);
+    for (int64_t row = 0; row < kRows; ++row) {
+      for (int64_t run = 0; run < w.runs(); ++run) {
+        const int64_t begin = w.run_begin(run), n = w.run_end(run) - begin;
+        uint8_t codes[kScaleTile];
+        const float scale =
+            QuantizeRun({x.data() + row * kIn + begin, static_cast<size_t>(n)}, ue8m0, codes);
+        const float got_scale = to.scales.Row<float>(run)[row];
+        ASSERT_TRUE(got_scale == scale || (std::isnan(scale) && std::isnan(got_scale)));
+        for (int64_t k = 0; k < n; ++k) {
+          const float value = ToFloat(E4M3{codes[k]});
+          const float got = to.values.Row<float>(run)[row * kScaleTile + k];
+          ASSERT_TRUE(std::isnan(value)
+                          ? std::isnan(got)
+                          : std::bit_cast<uint32_t>(value) == std::bit_cast<uint32_t>(got))
+              << x[static_cast<size_t>(row * kIn + begin + k)] << " / " << scale << ": " << got
+              << ", not " << value;
+        }
+      }
+    }
+  }
+}
+
+TEST(PrepareCpu, RefusesMixedParts) {
+  CpuDevice device(1);
+  const Source fp8(DType::kF8E4M3, 32, 128, 0, 0, 1), bf16(DType::kBF16, 32, 128, 0, 0, 1);
+  const WeightSource source{{fp8.tensor, bf16.tensor}};
+  const auto packed = CpuOps().prepare(device.stream(), {.matrices = {&source, 1}});
+  ASSERT_FALSE(packed.ok());
+  EXPECT_EQ(packed.status().code(), StatusCode::kUnimplemented);
+}
+
+}  // namespace
+}  // namespace fathom
