@@ -481,5 +481,61 @@ TEST(Schema, PatternsAndShapes) {
   }
 }
 
+// The sizes that DeepSeek publishes: V3 671 B parameters and 14 B for MTP, V2-Lite 15.7 B.
+TEST(Schema, PublishedParameterCounts) {
+  const auto count = [](const std::vector<std::string>& edits, bool mtp) {
+    const ModelConfig config = Config(edits);
+    double parameters = 0;
+    for (const SchemaEntry& entry : ExpectedTensors(config)) {
+      if ((entry.layer >= config.num_layers) != mtp) continue;
+      double elements = 1;
+      for (const int64_t size : Shape(*entry.rule, config)) elements *= static_cast<double>(size);
+      parameters += elements;
+    }
+    return parameters / 1e9;
+  };
+  const std::vector<std::string> v3 = {"vocab_size=129280",
+                                       "hidden_size=7168",
+                                       "intermediate_size=18432",
+                                       "moe_intermediate_size=2048",
+                                       "num_hidden_layers=61",
+                                       "num_attention_heads=128",
+                                       "num_key_value_heads=128",
+                                       "q_lora_rank=1536",
+                                       "kv_lora_rank=512",
+                                       "qk_nope_head_dim=128",
+                                       "qk_rope_head_dim=64",
+                                       "v_head_dim=128",
+                                       "n_routed_experts=256",
+                                       "num_experts_per_tok=8",
+                                       "n_group=8",
+                                       "topk_group=4",
+                                       "first_k_dense_replace=3"};
+  EXPECT_NEAR(count(v3, false), 671.0, 0.1);
+  EXPECT_NEAR(count(v3, true), 13.4, 0.5);
+  const std::vector<std::string> lite = {"model_type=\"deepseek_v2\"",
+                                         "scoring_func=\"softmax\"",
+                                         "topk_method=\"greedy\"",
+                                         "norm_topk_prob=false",
+                                         "num_nextn_predict_layers=",
+                                         "vocab_size=102400",
+                                         "hidden_size=2048",
+                                         "intermediate_size=10944",
+                                         "moe_intermediate_size=1408",
+                                         "num_hidden_layers=27",
+                                         "num_attention_heads=16",
+                                         "num_key_value_heads=16",
+                                         "q_lora_rank=null",
+                                         "kv_lora_rank=512",
+                                         "qk_nope_head_dim=128",
+                                         "qk_rope_head_dim=64",
+                                         "v_head_dim=128",
+                                         "n_routed_experts=64",
+                                         "n_shared_experts=2",
+                                         "num_experts_per_tok=6",
+                                         "first_k_dense_replace=1"};
+  EXPECT_NEAR(count(lite, false), 15.7, 0.05);
+}
+
 }  // namespace
 }  // namespace fathom

@@ -138,6 +138,7 @@ TestFolder::~TestFolder() {
 void TestFolder::Write(const std::string& file, std::string_view content) const {
   const std::filesystem::path path = std::filesystem::path(path_) / file;
   std::filesystem::create_directories(path.parent_path());
+  std::filesystem::remove(path);  // some file systems flush a file that is cut to nothing
   std::ofstream out(path, std::ios::binary);
   out.write(content.data(), static_cast<std::streamsize>(content.size()));
   out.close();

@@ -1,0 +1,14 @@
+// The subcommands of `fathom`, one per file. Each adds itself to the app, and sets the process's
+// exit code when it is run.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace fathom {
+
+void AddInspect(CLI::App& app, int& exit_code);
+void AddVerify(CLI::App& app, int& exit_code);
+
+}  // namespace fathom

@@ -1,0 +1,277 @@
+// `fathom inspect`: what a checkpoint is, and whether it is whole.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <boost/json.hpp>
+#include <cstdio>
+#include <map>
+#include <memory>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/schema.h"
+#include "commands.h"
+
+namespace fathom {
+namespace {
+
+struct InspectOptions {
+  std::string model;
+  bool json = false;
+  bool tensors = false;
+};
+
+struct FileSummary {
+  uint64_t bytes = 0;
+  int64_t tensors = 0;
+};
+
+struct Summary {
+  int64_t parameters = 0;         // without the MTP layers; scales are not counted
+  int64_t active_parameters = 0;  // those that a token meets: the shared ones and its experts
+  int64_t mtp_parameters = 0;
+  std::map<std::string, uint64_t> bytes_by_dtype;  // of the model's tensors, scales included
+  std::vector<FileSummary> files;                  // as Checkpoint::files()
+  int64_t ignored_tensors = 0;
+  int64_t moe_layers = 0;          // without the MTP layers
+  int64_t kv_bytes_per_token = 0;  // BF16, MTP layers included
+};
+
+Summary Summarise(const Checkpoint& checkpoint) {
+  const ModelConfig& config = checkpoint.config();
+  Summary s;
+  int64_t expert_parameters = 0;
+  for (const SchemaEntry& entry : ExpectedTensors(config)) {
+    if (!checkpoint.Has(entry.name)) continue;
+    const int64_t elements = checkpoint.Get(entry.name).values.elements();
+    if (entry.layer >= config.num_layers) {
+      s.mtp_parameters += elements;
+    } else {
+      s.parameters += elements;
+      if (entry.expert >= 0) expert_parameters += elements;
+    }
+  }
+  s.active_parameters = s.parameters;
+  if (config.n_routed_experts > 0) {
+    const int64_t per_expert = expert_parameters / config.n_routed_experts;
+    s.active_parameters += per_expert * config.num_experts_per_tok - expert_parameters;
+  }
+  s.files.resize(checkpoint.files().size());
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    FileSummary& file = s.files[static_cast<size_t>(tensor.file)];
+    file.bytes += tensor.bytes;
+    ++file.tensors;
+    if (tensor.in_schema) {
+      s.bytes_by_dtype[tensor.dtype_name] += tensor.bytes;
+    } else {
+      ++s.ignored_tensors;
+    }
+  }
+  for (int layer = 0; layer < config.num_layers; ++layer) s.moe_layers += config.IsMoeLayer(layer);
+  s.kv_bytes_per_token = int64_t{2} * config.latent_dim() * config.total_layers();
+  return s;
+}
+
+// 25876728 -> "25.9 MB"; also for counts, with an empty unit.
+std::string Scaled(uint64_t count, std::string_view unit) {
+  double value = static_cast<double>(count);
+  std::string_view prefix = "";
+  for (const std::string_view next : {"k", "M", "G", "T"}) {
+    if (value < 1000) break;
+    value /= 1000;
+    prefix = next;
+  }
+  if (prefix.empty())
+    return unit.empty() ? fmt::format("{}", count) : fmt::format("{} {}", count, unit);
+  return fmt::format("{:.{}f} {}{}", value, value < 10 ? 2 : 1, prefix, unit);
+}
+
+std::string Parameters(int64_t count) {
+  if (count >= 1'000'000'000)
+    return fmt::format("{:.1f} billion", static_cast<double>(count) / 1e9);
+  return fmt::format("{:.1f} million", static_cast<double>(count) / 1e6);
+}
+
+std::string_view SelectionName(RouterConfig::Selection selection) {
+  switch (selection) {
+    case RouterConfig::kGreedy: return "greedy";
+    case RouterConfig::kGroupMax: return "group_limited_greedy";
+    case RouterConfig::kGroupTopTwoBiased: return "noaux_tc";
+  }
+  return "unknown";
+}
+
+std::string_view ScoringName(RouterConfig::Scoring scoring) {
+  return scoring == RouterConfig::kSigmoid ? "sigmoid" : "softmax";
+}
+
+template <class... Args>
+void Line(std::string_view label, fmt::format_string<Args...> format, Args&&... args) {
+  fmt::print("  {:<14}{}\n", label, fmt::format(format, std::forward<Args>(args)...));
+}
+
+void PrintModel(const ModelConfig& c, const Summary& s) {
+  Line("architecture", "{}", c.model_type);
+  Line("layers", "{} ({} dense, {} MoE){}", c.num_layers, c.num_layers - s.moe_layers, s.moe_layers,
+       c.num_mtp_layers > 0 ? fmt::format(", and {} for multi-token prediction", c.num_mtp_layers)
+                            : "");
+  Line("sizes", "hidden {}, dense MLP {}, vocabulary {}, context {} tokens", c.hidden_size,
+       c.intermediate_size, c.vocab_size, c.max_position_embeddings);
+  Line("attention", "{} heads: queries and keys {} + {} rotary, values {}; latent {}; queries {}",
+       c.num_heads, c.qk_nope_head_dim, c.qk_rope_head_dim, c.v_head_dim, c.kv_lora_rank,
+       c.q_lora_rank > 0 ? fmt::format("of rank {}", c.q_lora_rank) : "in full");
+  if (c.n_routed_experts > 0) {
+    const RouterConfig& r = c.router;
+    Line("experts", "{} of {} per token, and {} shared; MLP {}", c.num_experts_per_tok,
+         c.n_routed_experts, c.n_shared_experts, c.moe_intermediate_size);
+    Line("router", "{}, {}, {} of {} groups, weights {}, scaled by {}", ScoringName(r.scoring),
+         SelectionName(r.selection), r.topk_group, r.n_group,
+         r.norm_topk_prob ? "normalised" : "as they are", r.routed_scaling_factor);
+  }
+  Line("rotary", "theta {}{}", c.rope_theta,
+       c.yarn ? fmt::format(", YaRN x{} from {} tokens", c.yarn->factor,
+                            c.yarn->original_max_position_embeddings)
+              : "");
+  if (c.fp8) {
+    Line("quantisation", "FP8 (E4M3) in tiles of 128 x 128, activation scales {}",
+         c.scale_ue8m0 ? "rounded up to powers of two (ue8m0)" : "in fp32");
+  }
+}
+
+void PrintText(const Checkpoint& checkpoint, const Summary& s) {
+  const ModelConfig& c = checkpoint.config();
+  fmt::print("{}\n", checkpoint.folder());
+  PrintModel(c, s);
+  Line("parameters", "{}, {} active per token{}", Parameters(s.parameters),
+       Parameters(s.active_parameters),
+       s.mtp_parameters > 0
+           ? fmt::format("; {} more for multi-token prediction", Parameters(s.mtp_parameters))
+           : "");
+  std::vector<std::string> parts;
+  for (const auto& [dtype, bytes] : s.bytes_by_dtype) {
+    parts.push_back(fmt::format("{} {}", dtype, Scaled(bytes, "B")));
+  }
+  Line("weights", "{}: {}", Scaled(checkpoint.total_bytes(), "B"), fmt::join(parts, ", "));
+  Line("KV cache", "{} bytes per token in BF16 ({} for the whole context)", s.kv_bytes_per_token,
+       Scaled(static_cast<uint64_t>(s.kv_bytes_per_token * c.max_position_embeddings), "B"));
+  for (size_t i = 0; i < s.files.size(); ++i) {
+    Line(i == 0 ? "files" : "", "{}: {} tensors, {}", checkpoint.files()[i], s.files[i].tensors,
+         Scaled(s.files[i].bytes, "B"));
+  }
+  for (const std::string& warning : checkpoint.warnings()) Line("note", "{}", warning);
+  Line("checked", "every tensor that the model needs is there, of the right shape and type");
+}
+
+void PrintTensors(const Checkpoint& checkpoint) {
+  std::map<std::string_view, const TensorRule*> rules;
+  const std::vector<SchemaEntry> expected = ExpectedTensors(checkpoint.config());
+  for (const SchemaEntry& entry : expected) rules.emplace(entry.name, entry.rule);
+  fmt::print("\n{:<62} {:<8} {:<16} {:>12}  {:<16} {}\n", "tensor", "type", "shape", "bytes",
+             "sharded by", "file");
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    const auto rule = rules.find(tensor.name);
+    const std::string_view axis = rule != rules.end() ? Name(rule->second->axis)
+                                  : tensor.in_schema  ? "as its weight"
+                                                      : "ignored";
+    fmt::print("{:<62} {:<8} {:<16} {:>12}  {:<16} {}\n", tensor.name, tensor.dtype_name,
+               fmt::format("[{}]", fmt::join(tensor.shape, ", ")), tensor.bytes, axis,
+               checkpoint.files()[static_cast<size_t>(tensor.file)]);
+  }
+}
+
+boost::json::object ConfigJson(const ModelConfig& c) {
+  boost::json::object json = {
+      {"model_type", c.model_type},
+      {"num_hidden_layers", c.num_layers},
+      {"num_nextn_predict_layers", c.num_mtp_layers},
+      {"hidden_size", c.hidden_size},
+      {"intermediate_size", c.intermediate_size},
+      {"moe_intermediate_size", c.moe_intermediate_size},
+      {"vocab_size", c.vocab_size},
+      {"num_attention_heads", c.num_heads},
+      {"q_lora_rank", c.q_lora_rank},
+      {"kv_lora_rank", c.kv_lora_rank},
+      {"qk_nope_head_dim", c.qk_nope_head_dim},
+      {"qk_rope_head_dim", c.qk_rope_head_dim},
+      {"v_head_dim", c.v_head_dim},
+      {"n_routed_experts", c.n_routed_experts},
+      {"n_shared_experts", c.n_shared_experts},
+      {"num_experts_per_tok", c.num_experts_per_tok},
+      {"scoring_func", ScoringName(c.router.scoring)},
+      {"topk_method", SelectionName(c.router.selection)},
+      {"max_position_embeddings", c.max_position_embeddings},
+      {"fp8", c.fp8},
+      {"scale_fmt", c.scale_ue8m0 ? "ue8m0" : "float32"},
+  };
+  return json;
+}
+
+void PrintJson(const Checkpoint& checkpoint, const Summary& s, bool with_tensors) {
+  boost::json::object by_dtype;
+  for (const auto& [dtype, bytes] : s.bytes_by_dtype) by_dtype[dtype] = bytes;
+  boost::json::array files, tensors, warnings;
+  for (size_t i = 0; i < s.files.size(); ++i) {
+    files.push_back({{"name", checkpoint.files()[i]},
+                     {"tensors", s.files[i].tensors},
+                     {"bytes", s.files[i].bytes}});
+  }
+  for (const std::string& warning : checkpoint.warnings()) warnings.emplace_back(warning);
+  boost::json::object json = {{"folder", checkpoint.folder()},
+                              {"config", ConfigJson(checkpoint.config())},
+                              {"parameters", s.parameters},
+                              {"active_parameters", s.active_parameters},
+                              {"mtp_parameters", s.mtp_parameters},
+                              {"weight_bytes", checkpoint.total_bytes()},
+                              {"weight_bytes_by_dtype", by_dtype},
+                              {"kv_bytes_per_token", s.kv_bytes_per_token},
+                              {"ignored_tensors", s.ignored_tensors},
+                              {"files", files},
+                              {"warnings", warnings}};
+  if (with_tensors) {
+    for (const StoredTensor& tensor : checkpoint.tensors()) {
+      tensors.push_back({{"name", tensor.name},
+                         {"dtype", tensor.dtype_name},
+                         {"shape", boost::json::value_from(tensor.shape)},
+                         {"bytes", tensor.bytes},
+                         {"file", checkpoint.files()[static_cast<size_t>(tensor.file)]},
+                         {"in_schema", tensor.in_schema}});
+    }
+    json["tensors"] = std::move(tensors);
+  }
+  fmt::print("{}\n", boost::json::serialize(json));
+}
+
+int Inspect(const InspectOptions& options) {
+  const Result<Checkpoint> checkpoint = Checkpoint::Open(options.model);
+  if (!checkpoint.ok()) {
+    if (options.json) {
+      fmt::print("{}\n", boost::json::serialize(
+                             boost::json::object{{"error", checkpoint.status().message()}}));
+    } else {
+      fmt::print(stderr, "fathom inspect: {}\n", checkpoint.status().message());
+    }
+    return 1;
+  }
+  const Summary summary = Summarise(*checkpoint);
+  if (options.json) {
+    PrintJson(*checkpoint, summary, options.tensors);
+  } else {
+    PrintText(*checkpoint, summary);
+    if (options.tensors) PrintTensors(*checkpoint);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void AddInspect(CLI::App& app, int& exit_code) {
+  auto* command = app.add_subcommand(
+      "inspect", "Say what a checkpoint is, and list what is wrong with it, without loading it.");
+  auto options = std::make_shared<InspectOptions>();
+  command->add_option("model", options->model, "A Hugging Face folder")->required();
+  command->add_flag("--json", options->json, "Print one JSON object");
+  command->add_flag("--tensors", options->tensors, "List every tensor");
+  command->callback([options, &exit_code] { exit_code = Inspect(*options); });
+}
+
+}  // namespace fathom
