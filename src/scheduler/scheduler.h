@@ -2,6 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "cache/page_pool.h"
+#include "scheduler/sequence.h"
+#include "scheduler/step_plan.h"
 
 namespace fathom {
 
@@ -12,6 +23,108 @@ struct SchedulerOptions {
   int32_t num_pages = 0;
   int32_t max_model_len = 0;  // prompt and generated tokens
   int32_t depth = 2;          // steps planned ahead of results
+};
+
+// kInvalidArgument, naming the option, for what no scheduler can run with.
+Status Validate(const SchedulerOptions& options);
+
+// A request enters a slot with this step.
+struct SlotEntry {
+  SlotId slot{};
+  RequestId request{};
+};
+
+struct PlannedStep {
+  StepPlan plan;
+  std::vector<SlotEntry> entries;
+};
+
+// What the device says of a row.
+struct RowOutcome {
+  bool failed = false;  // the request ends
+  TokenId token{};      // if the row samples
+};
+
+enum class SequenceEnd { kStop, kLength, kFailed };
+
+// What a row's outcome means for its request.
+struct RowEffect {
+  bool counts = false;  // false: the request had ended before; the outcome is dropped
+  std::optional<SequenceEnd> end;
+};
+
+// Policy: every running request decodes one token a step, oldest first; what the budget leaves
+// goes to prefill chunks, oldest first. A request enters with the pages of its whole prefill; when
+// a decode finds no page, the request that arrived last is preempted: it gives its pages back and
+// later computes its prompt and generated tokens anew. Any request that fits alone thus ends.
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerOptions& options);  // REQUIRES: Validate(options).ok()
+  ~Scheduler();
+
+  // kInvalidArgument, with the numbers, when such a request can never run. THREAD: any.
+  Status CheckFits(int64_t prompt_tokens, int64_t max_tokens) const;
+
+  void Add(SequenceSpec spec);  // REQUIRES: CheckFits(), a new id
+  // False if the request is unknown or has ended. Its pages are free once no row of it is in
+  // flight; Apply() drops the results of those.
+  bool Cancel(RequestId id);
+
+  // The next step; no rows if nothing can run before another result.
+  // REQUIRES: fewer than `depth` plans without Apply().
+  PlannedStep Plan();
+  // One effect per row. REQUIRES: `plan` is the oldest not yet applied.
+  std::vector<RowEffect> Apply(const StepPlan& plan, std::span<const RowOutcome> outcomes);
+
+  // REQUIRES: the request is known and has not ended.
+  const Sequence& sequence(RequestId id) const;
+
+  const SchedulerOptions& options() const { return options_; }
+  int32_t running() const { return static_cast<int32_t>(running_.size()); }
+  int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  // No request, and nothing of an ended one in flight.
+  bool empty() const { return sequences_.empty(); }
+  int32_t free_pages() const { return pool_.free_pages(); }
+  int64_t preemptions() const { return preemptions_; }
+  int64_t prompt_tokens() const { return prompt_tokens_; }        // planned, each once
+  int64_t generated_tokens() const { return generated_tokens_; }  // applied
+
+  // CHECKs every invariant; when empty(), that every slot and page is free.
+  void CheckIntegrity() const;
+
+ private:
+  friend struct SchedulerSaboteur;  // breaks it on purpose: the simulation must notice
+
+  int32_t PlanDecodes(int32_t budget, StepPlan& plan);
+  void PlanPrefills(int32_t budget, PlannedStep& step);
+  int32_t ChunkTokens(int32_t begin, int32_t prefill_end) const;
+  int32_t OldestPrefillTokens() const;
+  bool HeadCanEnter() const;
+  void Enter(Sequence& seq, std::vector<SlotEntry>& entries);
+  bool ReserveDecodePage(Sequence& seq, int32_t& pages_owed);
+  int32_t PagesSoonFree() const;
+  void Preempt(Sequence& seq);
+  void AddRow(Sequence& seq, int32_t num_tokens, StepPlan& plan);
+  std::optional<SequenceEnd> Advance(Sequence& seq, bool sampled, const RowOutcome& outcome);
+  void End(Sequence& seq);
+  void ReleaseIfDrained(Sequence& seq);
+  void CheckSequence(const Sequence& seq) const;
+
+  const SchedulerOptions options_;
+  PagePool pool_;
+  std::vector<SlotId> free_slots_;  // a stack
+  std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
+  std::vector<Sequence*> running_;  // by arrival; all arrived before all of waiting_
+  std::deque<Sequence*> waiting_;   // by arrival
+  std::deque<uint64_t> in_flight_;  // steps planned and not applied
+  uint64_t next_step_ = 0;
+  uint64_t next_arrival_ = 0;
+  // The last plan left out the oldest prefill for want of tokens: the next one holds some back from
+  // the decodes, or a small budget would starve it.
+  bool prefill_left_out_ = false;
+  int64_t preemptions_ = 0;
+  int64_t prompt_tokens_ = 0;
+  int64_t generated_tokens_ = 0;
 };
 
 }  // namespace fathom

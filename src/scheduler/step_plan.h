@@ -43,7 +43,10 @@ struct StepPlan {
   friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };
 
+inline constexpr size_t kMaxStepPlanBytes = 64 << 20;
+inline constexpr int32_t kMaxStepRows = 1 << 16;
+
 std::string Serialize(const StepPlan& plan);             // msgpack
-Result<StepPlan> ParseStepPlan(std::string_view bytes);  // bounded; refuses what is malformed
+Result<StepPlan> ParseStepPlan(std::string_view bytes);  // kDataLoss for what is malformed
 
 }  // namespace fathom

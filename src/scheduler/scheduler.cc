@@ -1,0 +1,203 @@
+#include "scheduler/scheduler.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace fathom {
+namespace {
+
+bool ArrivedBefore(const Sequence* a, const Sequence* b) {
+  return a->arrival < b->arrival;
+}
+
+}  // namespace
+
+Status Validate(const SchedulerOptions& options) {
+  const auto at_least = [](const char* name, int64_t value, int64_t least) -> Status {
+    if (value >= least) return {};
+    return InvalidArgument("{} is {}: it must be at least {}", name, value, least);
+  };
+  TRY(at_least("max_num_seqs", options.max_num_seqs, 1));
+  TRY(at_least("prefill_chunk", options.prefill_chunk, 1));
+  TRY(at_least("num_pages", options.num_pages, 1));
+  TRY(at_least("max_model_len", options.max_model_len, 2));
+  TRY(at_least("depth", options.depth, 1));
+  if (options.max_num_batched_tokens < std::max(options.prefill_chunk, options.max_num_seqs)) {
+    return InvalidArgument(
+        "max_num_batched_tokens is {}: it must hold a prefill chunk of {} tokens, and one token "
+        "for each of {} sequences",
+        options.max_num_batched_tokens, options.prefill_chunk, options.max_num_seqs);
+  }
+  return {};
+}
+
+Scheduler::Scheduler(const SchedulerOptions& options)
+    : options_(options), pool_(options.num_pages) {
+  const Status valid = Validate(options);
+  CHECK(valid.ok(), "{}", valid.message());
+  for (int32_t slot = options_.max_num_seqs - 1; slot >= 0; --slot) {
+    free_slots_.push_back(SlotId{slot});
+  }
+}
+
+Scheduler::~Scheduler() = default;
+
+Status Scheduler::CheckFits(int64_t prompt_tokens, int64_t max_tokens) const {
+  if (prompt_tokens < 1) return InvalidArgument("the prompt is empty: it needs at least one token");
+  if (max_tokens < 1) return InvalidArgument("max_tokens is {}: it must be 1 or more", max_tokens);
+  if (prompt_tokens >= options_.max_model_len) {
+    return InvalidArgument(
+        "the prompt has {} tokens, and the model's context holds {}, prompt and answer together: "
+        "shorten the prompt to at most {} tokens",
+        prompt_tokens, options_.max_model_len, options_.max_model_len - 1);
+  }
+  const int64_t length =
+      prompt_tokens + std::min(max_tokens, options_.max_model_len - prompt_tokens);
+  const int32_t pages = PagesFor(length - 1);  // the last token is sampled, never computed
+  if (pages > options_.num_pages) {
+    return InvalidArgument(
+        "{} prompt tokens and {} to generate need {} KV cache pages of {} tokens, and there are "
+        "{}: ask for fewer tokens, or give the cache more memory",
+        prompt_tokens, length - prompt_tokens, pages, kPageTokens, options_.num_pages);
+  }
+  return {};
+}
+
+void Scheduler::Add(SequenceSpec spec) {
+  const Status fits = CheckFits(static_cast<int64_t>(spec.prompt.size()), spec.max_tokens);
+  CHECK(fits.ok(), "request {}: {}", Raw(spec.id), fits.message());
+  auto seq = std::make_unique<Sequence>();
+  seq->spec = std::move(spec);
+  seq->arrival = next_arrival_++;
+  seq->final_length =
+      std::min<int64_t>(int64_t{seq->prompt_size()} + seq->spec.max_tokens, options_.max_model_len);
+  waiting_.push_back(seq.get());
+  const RequestId id = seq->spec.id;
+  const bool added = sequences_.emplace(id, std::move(seq)).second;
+  CHECK(added, "request {} is there already", Raw(id));
+}
+
+bool Scheduler::Cancel(RequestId id) {
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end() || found->second->state == SequenceState::kEnded) return false;
+  End(*found->second);
+  ReleaseIfDrained(*found->second);
+  return true;
+}
+
+const Sequence& Scheduler::sequence(RequestId id) const {
+  const auto found = sequences_.find(id);
+  CHECK(found != sequences_.end() && found->second->state != SequenceState::kEnded,
+        "request {} is unknown", Raw(id));
+  return *found->second;
+}
+
+std::vector<RowEffect> Scheduler::Apply(const StepPlan& plan,
+                                        std::span<const RowOutcome> outcomes) {
+  CHECK(!in_flight_.empty() && in_flight_.front() == plan.step, "step {} is not the oldest",
+        plan.step);
+  CHECK(outcomes.size() == plan.rows.size(), "{} outcomes of {} rows", outcomes.size(),
+        plan.rows.size());
+  in_flight_.pop_front();
+  std::vector<RowEffect> effects(plan.rows.size());
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const auto found = sequences_.find(plan.rows[i].request);
+    CHECK(found != sequences_.end(), "request {} has left with a row in flight",
+          Raw(plan.rows[i].request));
+    Sequence& seq = *found->second;
+    --seq.rows_in_flight;
+    seq.samples_in_flight -= plan.rows[i].samples;
+    if (seq.state != SequenceState::kEnded) {
+      effects[i].counts = true;
+      effects[i].end = Advance(seq, plan.rows[i].samples, outcomes[i]);
+      if (effects[i].end) End(seq);
+    }
+    ReleaseIfDrained(seq);
+  }
+  return effects;
+}
+
+std::optional<SequenceEnd> Scheduler::Advance(Sequence& seq, bool sampled,
+                                              const RowOutcome& outcome) {
+  if (outcome.failed) return SequenceEnd::kFailed;
+  if (!sampled) return std::nullopt;
+  seq.generated.push_back(outcome.token);
+  ++generated_tokens_;
+  const auto& stops = seq.spec.stop_tokens;
+  if (static_cast<int64_t>(seq.generated.size()) > seq.spec.min_tokens &&
+      std::find(stops.begin(), stops.end(), outcome.token) != stops.end()) {
+    return SequenceEnd::kStop;
+  }
+  if (seq.length() == seq.final_length) return SequenceEnd::kLength;
+  return std::nullopt;
+}
+
+void Scheduler::End(Sequence& seq) {
+  if (seq.state == SequenceState::kRunning) std::erase(running_, &seq);
+  if (seq.state == SequenceState::kWaiting) std::erase(waiting_, &seq);
+  seq.state = SequenceState::kEnded;
+}
+
+// Slot and pages are free again when no step in flight can touch them. An ended sequence dies.
+void Scheduler::ReleaseIfDrained(Sequence& seq) {
+  if (seq.rows_in_flight > 0 || seq.state == SequenceState::kRunning) return;
+  seq.pages.clear();
+  if (seq.slot != SlotId{-1}) free_slots_.push_back(seq.slot);
+  seq.slot = SlotId{-1};
+  if (seq.state != SequenceState::kEnded) return;
+  const RequestId id = seq.spec.id;
+  sequences_.erase(id);
+}
+
+void Scheduler::Preempt(Sequence& seq) {
+  ++preemptions_;
+  std::erase(running_, &seq);
+  seq.state = SequenceState::kWaiting;
+  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), &seq, ArrivedBefore), &seq);
+  ReleaseIfDrained(seq);
+}
+
+void Scheduler::CheckIntegrity() const {
+  pool_.CheckIntegrity();
+  CHECK(std::is_sorted(running_.begin(), running_.end(), ArrivedBefore));
+  CHECK(std::is_sorted(waiting_.begin(), waiting_.end(), ArrivedBefore));
+  CHECK(running_.empty() || waiting_.empty() || ArrivedBefore(running_.back(), waiting_.front()));
+
+  size_t running = 0, waiting = 0, pages = 0;
+  std::vector<bool> slot_taken(options_.max_num_seqs, false);
+  const auto take_slot = [&](SlotId slot) {
+    CHECK(Raw(slot) >= 0 && Raw(slot) < options_.max_num_seqs && !slot_taken[Raw(slot)],
+          "slot {} is lost or taken twice", Raw(slot));
+    slot_taken[Raw(slot)] = true;
+  };
+  for (SlotId slot : free_slots_) take_slot(slot);
+  for (const auto& [id, seq] : sequences_) {
+    CheckSequence(*seq);
+    running += seq->state == SequenceState::kRunning;
+    waiting += seq->state == SequenceState::kWaiting;
+    pages += seq->pages.size();
+    if (seq->slot != SlotId{-1}) take_slot(seq->slot);
+  }
+  CHECK(running == running_.size() && waiting == waiting_.size());
+  CHECK(std::find(slot_taken.begin(), slot_taken.end(), false) == slot_taken.end());
+  CHECK(pages + pool_.free_pages() == static_cast<size_t>(pool_.num_pages()),
+        "{} pages held and {} free of {}", pages, pool_.free_pages(), pool_.num_pages());
+  CHECK(!sequences_.empty() || in_flight_.empty());
+}
+
+void Scheduler::CheckSequence(const Sequence& seq) const {
+  const bool in_slot = seq.slot != SlotId{-1};
+  CHECK(in_slot == (seq.state == SequenceState::kRunning || seq.rows_in_flight > 0));
+  CHECK(in_slot || seq.pages.empty());
+  CHECK(seq.rows_in_flight >= seq.samples_in_flight && seq.samples_in_flight >= 0);
+  CHECK(seq.rows_in_flight <= static_cast<int64_t>(in_flight_.size()));
+  CHECK(seq.length() + seq.samples_in_flight <= seq.final_length);
+  if (seq.state == SequenceState::kRunning) {
+    CHECK(PagesFor(std::max(seq.planned, seq.prefill_end)) ==
+          static_cast<int64_t>(seq.pages.size()));
+    CHECK(seq.prefilling() || seq.planned == seq.length() + seq.samples_in_flight - 1);
+  }
+}
+
+}  // namespace fathom
