@@ -19,6 +19,7 @@ build=(
   libpcre2-dev           # 10.42
   libhwy-dev             # 1.0.3
   prometheus-cpp-dev     # 1.0.1
+  libmsgpuck-dev         # 1.0.3: msgpack
 )
 test=(
   libgtest-dev           # 1.12
