@@ -195,4 +195,10 @@ bool EndsInReasoning(std::string_view rendered_prompt) {
   return Trim(rendered_prompt).ends_with(kThink);
 }
 
+std::span<const std::string_view> OutputMarkers() {
+  static constexpr std::array kMarkers = {kThink,     kEndThink, kCallsBegin, kCallsEnd,
+                                          kCallBegin, kCallEnd,  kSeparator};
+  return kMarkers;
+}
+
 }  // namespace fathom

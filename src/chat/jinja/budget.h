@@ -1,0 +1,44 @@
+// The bounds of one render.
+#pragma once
+
+#include <cstddef>
+
+#include "base/spanned_text.h"
+#include "base/status.h"
+
+namespace fathom::jinja {
+
+inline constexpr size_t kMaxWork = 10'000'000;     // steps; 16 bytes of text made are one
+inline constexpr int kMaxDepth = 400;              // nested evaluations, macro calls included
+inline constexpr int kMaxValueDepth = 64;          // lists within lists
+inline constexpr size_t kMaxRangeItems = 100'000;  // as jinja2's sandbox
+inline constexpr size_t kMaxTextBytes = size_t{64} << 20;  // of one string
+inline constexpr size_t kCharacterWork = 8;                // for a character as a text of its own
+
+class Budget {
+ public:
+  Status Spend(size_t work) {
+    if (work > left_) {
+      left_ = 0;
+      return ResourceExhausted("the template takes more than {} steps", kMaxWork);
+    }
+    left_ -= work;
+    return {};
+  }
+  // For a text of `bytes` bytes in `spans` spans. Call it before making one whose size is not
+  // within a small factor of its inputs'.
+  Status SpendText(size_t bytes, size_t spans = 1) {
+    if (bytes > kMaxTextBytes) {
+      return ResourceExhausted("the template makes a text of more than {} bytes", kMaxTextBytes);
+    }
+    return Spend(bytes / 16 + spans);
+  }
+  Status SpendText(const SpannedText& text) {
+    return SpendText(text.text().size(), text.spans().size());
+  }
+
+ private:
+  size_t left_ = kMaxWork;
+};
+
+}  // namespace fathom::jinja
