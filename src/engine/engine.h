@@ -14,7 +14,8 @@ namespace fathom {
 
 struct EngineOptions {
   SchedulerOptions scheduler;
-  int32_t max_queue = 256;  // requests waiting for a slot
+  int32_t max_queue = 256;  // requests waiting, beyond one for each slot
+  int32_t vocab_size = 0;   // prompt and stop tokens must be below; 0: any
 };
 
 class Engine final : public EngineClient {

@@ -1,0 +1,76 @@
+#include "engine/engine.h"
+
+#include <thread>
+
+#include "base/check.h"
+#include "engine/engine_loop.h"
+
+namespace fathom {
+
+class Engine::Loop {
+ public:
+  Loop(const EngineOptions& options, std::unique_ptr<Executor> executor, const Clock* clock,
+       OutputCallback on_output)
+      : executor_(std::move(executor)),
+        turns_(options, executor_.get(), clock, std::move(on_output)) {}
+  ~Loop() {
+    turns_.Stop();
+    if (thread_.joinable()) {
+      thread_.join();
+    } else {
+      TurnUntilIdle();  // never started: what was submitted is cancelled here
+    }
+  }
+
+  void Start() {
+    CHECK(!thread_.joinable(), "the engine was started twice");
+    thread_ = std::thread([this] {
+      while (turns_.WaitForNews()) TurnUntilIdle();
+      TurnUntilIdle();
+    });
+  }
+
+  EngineLoop& turns() { return turns_; }
+
+ private:
+  void TurnUntilIdle() {
+    while (turns_.Step()) {
+    }
+  }
+
+  const std::unique_ptr<Executor> executor_;
+  EngineLoop turns_;
+  std::thread thread_;
+};
+
+Engine::Engine(EngineOptions options, std::unique_ptr<Executor> executor, const Clock* clock,
+               OutputCallback on_output)
+    : loop_(std::make_unique<Loop>(options, std::move(executor), clock, std::move(on_output))) {}
+
+Engine::~Engine() = default;
+
+void Engine::Start() {
+  loop_->Start();
+}
+
+Status Engine::Submit(GenerateRequest request) {
+  return loop_->turns().Submit(std::move(request));
+}
+
+void Engine::Cancel(RequestId id) {
+  loop_->turns().Cancel(id);
+}
+
+bool Engine::HasRoom(int requests) const {
+  return loop_->turns().HasRoom(requests);
+}
+
+EngineStats Engine::Stats() const {
+  return loop_->turns().Stats();
+}
+
+int32_t Engine::max_model_len() const {
+  return loop_->turns().options().scheduler.max_model_len;
+}
+
+}  // namespace fathom

@@ -1,0 +1,222 @@
+#include "engine/engine_loop.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace fathom {
+namespace {
+
+constexpr int64_t kLogEveryNs = 10'000'000'000;
+
+FinishReason ReasonOf(SequenceEnd end) {
+  switch (end) {
+    case SequenceEnd::kStop: return FinishReason::kStop;
+    case SequenceEnd::kLength: return FinishReason::kLength;
+    case SequenceEnd::kFailed: return FinishReason::kError;
+  }
+  CHECK(false, "sequence end {}", static_cast<int>(end));
+}
+
+Status CheckTokens(const char* what, const std::vector<TokenId>& tokens, int32_t vocab_size) {
+  for (TokenId token : tokens) {
+    if (Raw(token) < 0 || (vocab_size > 0 && Raw(token) >= vocab_size)) {
+      return InvalidArgument("{} token {} is not in the vocabulary of {} tokens", what, Raw(token),
+                             vocab_size);
+    }
+  }
+  return {};
+}
+
+Status CheckRequest(const GenerateRequest& request, int32_t vocab_size) {
+  if (request.min_tokens < 0 || request.min_tokens > request.max_tokens) {
+    return InvalidArgument("min_tokens is {}: it must be between 0 and max_tokens, which is {}",
+                           request.min_tokens, request.max_tokens);
+  }
+  if (request.stop_tokens.size() > static_cast<size_t>(kMaxBannedTokens)) {
+    return InvalidArgument("{} stop tokens: at most {} are possible", request.stop_tokens.size(),
+                           kMaxBannedTokens);
+  }
+  if (request.prompt_logprobs < -1 || request.prompt_logprobs > kMaxTopLogprobs) {
+    return InvalidArgument("prompt_logprobs is {}: it must be between 0 and {}, or -1 for none",
+                           request.prompt_logprobs, kMaxTopLogprobs);
+  }
+  TRY(CheckTokens("prompt", request.prompt, vocab_size));
+  return CheckTokens("stop", request.stop_tokens, vocab_size);
+}
+
+}  // namespace
+
+EngineLoop::EngineLoop(const EngineOptions& options, Executor* executor, const Clock* clock,
+                       Engine::OutputCallback on_output)
+    : options_(options),
+      executor_(executor),
+      clock_(clock),
+      on_output_(std::move(on_output)),
+      inbox_(int64_t{options.scheduler.max_num_seqs} + options.max_queue),
+      scheduler_(options.scheduler) {
+  RestartThroughput();
+  HandOut();  // so that Stats() is true from the start
+}
+
+Status EngineLoop::Submit(GenerateRequest request) {
+  TRY(scheduler_.CheckFits(static_cast<int64_t>(request.prompt.size()), request.max_tokens));
+  TRY(CheckRequest(request, options_.vocab_size));
+  return inbox_.Put(std::move(request));
+}
+
+EngineStats EngineLoop::Stats() const {
+  std::lock_guard lock(stats_mutex_);
+  EngineStats stats = stats_;
+  stats.waiting += inbox_.untaken();
+  return stats;
+}
+
+bool EngineLoop::Step() {
+  DrainInbox();
+  while (in_flight_.size() < static_cast<size_t>(options_.scheduler.depth) && SubmitNext()) {
+  }
+  if (!in_flight_.empty()) ApplyOldest();
+  HandOut();
+  if (!scheduler_.empty()) return true;
+  CHECK(live_.empty(), "{} requests live on that the scheduler has forgotten", live_.size());
+  scheduler_.CheckIntegrity();
+  return false;
+}
+
+void EngineLoop::DrainInbox() {
+  RequestInbox::News news = inbox_.Take();
+  if (scheduler_.empty()) RestartThroughput();
+  for (GenerateRequest& request : news.requests) {
+    SequenceSpec spec{.id = request.id,
+                      .prompt = std::move(request.prompt),
+                      .stop_tokens = request.stop_tokens,
+                      .max_tokens = request.max_tokens,
+                      .min_tokens = request.min_tokens,
+                      .prompt_logprobs = request.prompt_logprobs >= 0};
+    request.prompt.clear();
+    scheduler_.Add(std::move(spec));
+    const RequestId id = request.id;
+    live_.emplace(id, Live{.request = std::move(request), .prompt_logprobs = {}});
+  }
+  for (RequestId id : news.cancels) CancelNow(id);
+  while (news.stopped && !live_.empty()) CancelNow(live_.begin()->first);
+}
+
+void EngineLoop::CancelNow(RequestId id) {
+  if (live_.erase(id) == 0) return;
+  const bool cancelled = scheduler_.Cancel(id);
+  CHECK(cancelled, "request {} lives on after its end", Raw(id));
+  RequestOutput output;
+  output.id = id;
+  output.finish = FinishReason::kCancelled;
+  outputs_.push_back(std::move(output));
+}
+
+bool EngineLoop::SubmitNext() {
+  PlannedStep planned = scheduler_.Plan();
+  if (planned.plan.rows.empty()) return false;
+  ExecutorStep step;
+  for (const SlotEntry& entry : planned.entries) step.openings.push_back(Opening(entry));
+  step.plan = planned.plan;
+  in_flight_.push_back(std::move(planned.plan));
+  executor_->Submit(std::move(step));
+  return true;
+}
+
+SlotOpening EngineLoop::Opening(const SlotEntry& entry) const {
+  const GenerateRequest& request = live_.at(entry.request).request;
+  const Sequence& sequence = scheduler_.sequence(entry.request);
+  return {.slot = entry.slot,
+          .sampling = request.sampling,
+          .stop_tokens = request.stop_tokens,
+          .min_tokens = request.min_tokens,
+          .prompt_logprobs = request.prompt_logprobs,
+          .prompt = sequence.spec.prompt,
+          .generated = sequence.generated};
+}
+
+void EngineLoop::ApplyOldest() {
+  StepResult result = executor_->Wait();
+  const StepPlan plan = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  CHECK(result.step == plan.step && result.rows.size() == plan.rows.size(),
+        "the executor answered step {} with {} rows, not step {} with {}", result.step,
+        result.rows.size(), plan.step, plan.rows.size());
+  std::vector<RowOutcome> outcomes;
+  for (const RowResult& row : result.rows) outcomes.push_back({!row.status.ok(), row.token.id});
+  const std::vector<RowEffect> effects = scheduler_.Apply(plan, outcomes);
+  for (size_t i = 0; i < effects.size(); ++i) {
+    if (!effects[i].counts) continue;
+    AddOutput(std::move(result.rows[i]), plan.rows[i].samples, effects[i], plan.rows[i].request);
+  }
+  ++steps_;
+}
+
+void EngineLoop::AddOutput(RowResult result, bool sampled, const RowEffect& effect, RequestId id) {
+  const auto live = live_.find(id);
+  CHECK(live != live_.end(), "a result of request {}, which has ended", Raw(id));
+  RequestOutput output;
+  output.id = id;
+  if (effect.end) output.finish = ReasonOf(*effect.end);
+  if (result.status.ok()) {
+    std::vector<TokenLogprobs>& prompt_logprobs = live->second.prompt_logprobs;
+    std::move(result.prompt_logprobs.begin(), result.prompt_logprobs.end(),
+              std::back_inserter(prompt_logprobs));
+    if (sampled) {
+      output.tokens.push_back(std::move(result.token));
+      output.prompt_logprobs = std::exchange(prompt_logprobs, {});
+    }
+  } else {
+    output.error = std::move(result.status);
+  }
+  if (effect.end) live_.erase(live);
+  if (sampled || output.finish) outputs_.push_back(std::move(output));
+}
+
+void EngineLoop::HandOut() {
+  std::vector<RequestId> ended;
+  for (const RequestOutput& output : outputs_) {
+    if (output.finish) ended.push_back(output.id);
+  }
+  {
+    const int32_t pages = scheduler_.options().num_pages;
+    std::lock_guard lock(stats_mutex_);
+    stats_ = {.running = scheduler_.running(),
+              .waiting = scheduler_.waiting(),
+              .kv_usage = 1.0 - static_cast<double>(scheduler_.free_pages()) / pages,
+              .total_pages = pages,
+              .free_pages = scheduler_.free_pages(),
+              .steps = steps_,
+              .preemptions = scheduler_.preemptions(),
+              .prompt_tokens = scheduler_.prompt_tokens(),
+              .generated_tokens = scheduler_.generated_tokens()};
+  }
+  inbox_.Forget(ended);
+  LogThroughput();
+  if (!outputs_.empty()) on_output_(std::exchange(outputs_, {}));
+}
+
+void EngineLoop::LogThroughput() {
+  const int64_t elapsed_ns = clock_->NowNs() - logged_ns_;
+  if (elapsed_ns < kLogEveryNs) return;
+  const auto per_second = [elapsed_ns](int64_t n) {
+    return static_cast<double>(n) * 1e9 / static_cast<double>(elapsed_ns);
+  };
+  LOG_INFO(
+      "prompt {:.0f} tokens/s, generated {:.0f} tokens/s, {} running, {} waiting, {} of {} "
+      "pages free",
+      per_second(scheduler_.prompt_tokens() - logged_prompt_tokens_),
+      per_second(scheduler_.generated_tokens() - logged_generated_tokens_), scheduler_.running(),
+      scheduler_.waiting(), scheduler_.free_pages(), scheduler_.options().num_pages);
+  RestartThroughput();
+}
+
+void EngineLoop::RestartThroughput() {
+  logged_ns_ = clock_->NowNs();
+  logged_prompt_tokens_ = scheduler_.prompt_tokens();
+  logged_generated_tokens_ = scheduler_.generated_tokens();
+}
+
+}  // namespace fathom

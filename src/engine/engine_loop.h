@@ -1,0 +1,80 @@
+// The engine without its thread, so that a simulation can turn it by hand.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "engine/executor.h"
+#include "engine/messages.h"
+#include "engine/request_inbox.h"
+#include "scheduler/scheduler.h"
+
+namespace fathom {
+
+class EngineLoop {
+ public:
+  // Borrows `executor` and `clock`.
+  EngineLoop(const EngineOptions& options, Executor* executor, const Clock* clock,
+             Engine::OutputCallback on_output);
+
+  // THREAD: any. As EngineClient.
+  Status Submit(GenerateRequest request);
+  void Cancel(RequestId id) { inbox_.Cancel(id); }
+  bool HasRoom(int requests) const { return inbox_.HasRoom(requests); }
+  EngineStats Stats() const;
+  const EngineOptions& options() const { return options_; }
+  // Cancels whatever lives, and refuses what comes.
+  void Stop() { inbox_.Stop(); }
+
+  // THREAD: the engine's.
+  // One round: takes what came, plans and submits until `depth` steps are in flight, applies the
+  // oldest one's results, hands out what they brought. False when there is nothing left to do.
+  bool Step();
+  // Blocks until there is something to do; false once stopped.
+  bool WaitForNews() { return inbox_.WaitForNews(); }
+  const Scheduler& scheduler() const { return scheduler_; }
+
+ private:
+  // A request, but for the prompt, which the scheduler holds.
+  struct Live {
+    GenerateRequest request;
+    std::vector<TokenLogprobs> prompt_logprobs;  // until the first token
+  };
+
+  void DrainInbox();
+  void CancelNow(RequestId id);
+  bool SubmitNext();
+  SlotOpening Opening(const SlotEntry& entry) const;
+  void ApplyOldest();
+  void AddOutput(RowResult result, bool sampled, const RowEffect& effect, RequestId id);
+  void HandOut();
+  void LogThroughput();
+  void RestartThroughput();
+
+  const EngineOptions options_;
+  Executor* const executor_;
+  const Clock* const clock_;
+  const Engine::OutputCallback on_output_;
+  RequestInbox inbox_;
+
+  // THREAD: the engine's.
+  Scheduler scheduler_;
+  std::map<RequestId, Live> live_;
+  std::deque<StepPlan> in_flight_;
+  std::vector<RequestOutput> outputs_;  // of this round
+  int64_t steps_ = 0;
+  // At the last log line, or when the work began after it.
+  int64_t logged_ns_ = 0;
+  int64_t logged_prompt_tokens_ = 0;
+  int64_t logged_generated_tokens_ = 0;
+
+  mutable std::mutex stats_mutex_;
+  EngineStats stats_;  // guarded by stats_mutex_
+};
+
+}  // namespace fathom

@@ -1,0 +1,253 @@
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+
+namespace fathom {
+namespace {
+
+// Every token is its position; a prompt that begins with -kNaN fails at its first row.
+constexpr TokenId kNaN{77};
+
+class CountingExecutor final : public Executor {
+ public:
+  explicit CountingExecutor(std::atomic<int64_t>* waits) : waits_(waits) {}
+  void Submit(ExecutorStep step) override { steps_.push_back(std::move(step.plan)); }
+  bool Ready() const override { return !steps_.empty(); }
+  StepResult Wait() override {
+    ++*waits_;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    StepResult result{.step = steps_.front().step, .rows = {}};
+    for (const StepRow& row : steps_.front().rows) {
+      RowResult& out = result.rows.emplace_back();
+      if (!row.is_decode() && row.tokens[0] == kNaN) out.status = Internal("NaN logits");
+      out.token.id = TokenId{row.position + row.num_tokens};
+      if (row.prompt_logprobs) out.prompt_logprobs.resize(row.num_tokens - row.samples);
+    }
+    steps_.pop_front();
+    return result;
+  }
+
+ private:
+  std::atomic<int64_t>* waits_;
+  std::deque<StepPlan> steps_;
+};
+
+// An engine whose outputs are gathered, and can be awaited.
+class Harness {
+ public:
+  explicit Harness(int32_t max_queue = 256, int32_t vocab_size = 0) {
+    EngineOptions options;
+    options.scheduler = {.max_num_seqs = 4,
+                         .max_num_batched_tokens = 64,
+                         .prefill_chunk = 32,
+                         .num_pages = 12,
+                         .max_model_len = 512,
+                         .depth = 2};
+    options.max_queue = max_queue;
+    options.vocab_size = vocab_size;
+    engine_ = std::make_unique<Engine>(
+        options, std::make_unique<CountingExecutor>(&waits), &clock_,
+        [this](std::vector<RequestOutput> outputs) { Take(std::move(outputs)); });
+  }
+  Engine& engine() { return *engine_; }
+  void Destroy() { engine_.reset(); }
+
+  RequestOutput Await(uint64_t id) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return gathered_[id].finish.has_value(); });
+    return gathered_[id];
+  }
+  void AwaitFirstToken(uint64_t id) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !gathered_[id].tokens.empty(); });
+  }
+  std::map<uint64_t, RequestOutput> gathered() {
+    std::lock_guard lock(mutex_);
+    return gathered_;
+  }
+
+  std::atomic<int64_t> waits = 0;
+
+ private:
+  void Take(std::vector<RequestOutput> outputs) {
+    std::lock_guard lock(mutex_);
+    for (RequestOutput& output : outputs) {
+      RequestOutput& all = gathered_[Raw(output.id)];
+      EXPECT_FALSE(all.finish) << "an output after the last one";
+      for (GeneratedToken& token : output.tokens) all.tokens.push_back(std::move(token));
+      for (auto& logprobs : output.prompt_logprobs) {
+        all.prompt_logprobs.push_back(std::move(logprobs));
+      }
+      all.finish = output.finish;
+      all.error = output.error;
+    }
+    changed_.notify_all();
+  }
+
+  SteadyClock clock_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<uint64_t, RequestOutput> gathered_;  // guarded by mutex_
+  std::unique_ptr<Engine> engine_;              // dies first
+};
+
+GenerateRequest Request(uint64_t id, int32_t prompt_tokens, int32_t max_tokens) {
+  GenerateRequest request;
+  request.id = RequestId{id};
+  request.prompt.assign(prompt_tokens, TokenId{1});
+  request.max_tokens = max_tokens;
+  return request;
+}
+
+std::vector<int32_t> Ids(const RequestOutput& output) {
+  std::vector<int32_t> ids;
+  for (const GeneratedToken& token : output.tokens) ids.push_back(Raw(token.id));
+  return ids;
+}
+
+TEST(Engine, GeneratesInOrder) {
+  Harness harness;
+  harness.engine().Start();
+  GenerateRequest request = Request(1, 70, 3);
+  request.prompt_logprobs = 0;
+  ASSERT_TRUE(harness.engine().Submit(request).ok());
+  const RequestOutput output = harness.Await(1);
+  EXPECT_EQ(Ids(output), (std::vector<int32_t>{70, 71, 72}));
+  EXPECT_EQ(output.finish, FinishReason::kLength);
+  EXPECT_EQ(output.prompt_logprobs.size(), 69u);
+}
+
+TEST(Engine, FailedRowEndsThatRequestOnly) {
+  Harness harness;
+  GenerateRequest bad = Request(1, 5, 3);
+  bad.prompt[0] = kNaN;
+  ASSERT_TRUE(harness.engine().Submit(bad).ok());
+  ASSERT_TRUE(harness.engine().Submit(Request(2, 5, 3)).ok());
+  harness.engine().Start();
+  EXPECT_EQ(harness.Await(1).finish, FinishReason::kError);
+  EXPECT_EQ(harness.Await(1).error.message(), "NaN logits");
+  EXPECT_TRUE(harness.Await(1).tokens.empty());
+  EXPECT_EQ(harness.Await(2).finish, FinishReason::kLength);
+}
+
+TEST(Engine, FullQueueRefusesAndHasRoomAgain) {
+  Harness harness(2);  // and four slots
+  for (uint64_t id = 1; id <= 6; ++id) {
+    EXPECT_TRUE(harness.engine().HasRoom(1));
+    ASSERT_TRUE(harness.engine().Submit(Request(id, 5, 3)).ok());
+  }
+  EXPECT_FALSE(harness.engine().HasRoom(1));
+  EXPECT_EQ(harness.engine().Submit(Request(7, 5, 3)).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(harness.engine().Stats().waiting, 6);
+  harness.engine().Start();
+  for (uint64_t id = 1; id <= 6; ++id) harness.Await(id);
+  EXPECT_TRUE(harness.engine().HasRoom(6));
+  EXPECT_FALSE(harness.engine().HasRoom(7));
+  EXPECT_EQ(harness.gathered().count(7), 0u);
+}
+
+TEST(Engine, BadRequestsAreRefused) {
+  Harness harness(256, 1000);
+  const auto code = [&](auto change) {
+    GenerateRequest request = Request(1, 5, 3);
+    change(request);
+    return harness.engine().Submit(request).code();
+  };
+  const auto bad = StatusCode::kInvalidArgument;
+  EXPECT_EQ(code([](auto& r) { r.prompt.clear(); }), bad);
+  EXPECT_EQ(code([](auto& r) { r.prompt.resize(512); }), bad);
+  EXPECT_EQ(code([](auto& r) { r.prompt[2] = TokenId{1000}; }), bad);
+  EXPECT_EQ(code([](auto& r) { r.prompt[2] = TokenId{-1}; }), bad);
+  EXPECT_EQ(code([](auto& r) { r.stop_tokens = {TokenId{1000}}; }), bad);
+  EXPECT_EQ(code([](auto& r) { r.stop_tokens.resize(65); }), bad);
+  EXPECT_EQ(code([](auto& r) { r.max_tokens = 0; }), bad);
+  EXPECT_EQ(code([](auto& r) { r.min_tokens = 4; }), bad);
+  EXPECT_EQ(code([](auto& r) { r.prompt_logprobs = 21; }), bad);
+  EXPECT_EQ(code([](auto&) {}), StatusCode::kOk);
+  EXPECT_EQ(code([](auto&) {}), bad);  // the id lives
+}
+
+TEST(Engine, CancelEndsARequestAndFreesItsPages) {
+  Harness harness;
+  harness.engine().Start();
+  ASSERT_TRUE(harness.engine().Submit(Request(1, 5, 500)).ok());
+  harness.AwaitFirstToken(1);
+  harness.engine().Cancel(RequestId{1});
+  harness.engine().Cancel(RequestId{1});
+  harness.engine().Cancel(RequestId{99});
+  EXPECT_EQ(harness.Await(1).finish, FinishReason::kCancelled);
+  while (harness.engine().Stats().free_pages < 12) std::this_thread::yield();
+  EXPECT_EQ(harness.engine().Stats().running, 0);
+}
+
+TEST(Engine, DestructionCancelsWhatIsLeft) {
+  for (bool started : {true, false}) {
+    Harness harness;
+    if (started) harness.engine().Start();
+    for (uint64_t id = 1; id <= 9; ++id) {
+      ASSERT_TRUE(harness.engine().Submit(Request(id, 40, 400)).ok());
+    }
+    if (started) harness.AwaitFirstToken(1);
+    harness.Destroy();
+    for (uint64_t id = 1; id <= 9; ++id) {
+      EXPECT_EQ(harness.Await(id).finish, FinishReason::kCancelled);
+    }
+  }
+}
+
+TEST(Engine, IdleEngineDoesNotTurn) {
+  Harness harness;
+  harness.engine().Start();
+  ASSERT_TRUE(harness.engine().Submit(Request(1, 5, 3)).ok());
+  harness.Await(1);
+  while (harness.engine().Stats().running > 0) std::this_thread::yield();
+  const std::clock_t before = std::clock();
+  const int64_t waits = harness.waits;
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_EQ(harness.waits, waits);
+  EXPECT_LT(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC, 0.05);
+}
+
+// Threads that submit, cancel and ask at once; run under ThreadSanitizer by
+// tools/run_sanitizers.sh.
+TEST(Engine, ManyThreads) {
+  Harness harness(1000);
+  harness.engine().Start();
+  constexpr int kThreads = 4, kEach = 60;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kEach; ++i) {
+        const uint64_t id = t * kEach + i;
+        EXPECT_TRUE(harness.engine().Submit(Request(id, 1 + i, 10)).ok());
+        if (i % 5 == 0) harness.engine().Cancel(RequestId{id});
+        EXPECT_GE(harness.engine().Stats().free_pages, 0);
+        EXPECT_TRUE(harness.engine().HasRoom(1));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int t = 0; t < kThreads; ++t) {
+    for (int i = 0; i < kEach; ++i) {
+      const RequestOutput output = harness.Await(t * kEach + i);
+      std::vector<int32_t> expected;
+      for (int32_t at = 1 + i; at < 11 + i; ++at) expected.push_back(at);
+      if (output.finish == FinishReason::kCancelled) {
+        EXPECT_EQ(i % 5, 0);
+        expected.resize(output.tokens.size());
+      }
+      EXPECT_EQ(Ids(output), expected);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fathom
