@@ -1,0 +1,368 @@
+#include "server/api.h"
+
+#include <algorithm>
+#include <ctime>
+#include <limits>
+#include <random>
+#include <utility>
+
+#include "server/chat_generation.h"
+#include "server/completion_generation.h"
+#include "server/json_fields.h"
+
+namespace fathom {
+
+namespace json = boost::json;
+
+namespace {
+
+constexpr std::string_view kModelsPath = "/v1/models";
+
+std::vector<TokenId> MarkerTokens(const Tokenizer& tokenizer) {
+  std::vector<TokenId> ids;
+  for (const std::string_view marker : OutputMarkers()) {
+    if (const std::optional<TokenId> id = tokenizer.IdOf(marker)) ids.push_back(*id);
+  }
+  return ids;
+}
+
+size_t LongestToken(const Tokenizer& tokenizer) {
+  size_t longest = 1;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    longest = std::max(longest, tokenizer.TokenBytes(TokenId(id)).size());
+  }
+  return longest;
+}
+
+// Takes the same time for every `given` of a length.
+bool SameSecret(std::string_view given, std::string_view wanted) {
+  unsigned char different = given.size() != wanted.size();
+  for (size_t i = 0; i < given.size(); ++i) {
+    different |= static_cast<unsigned char>(given[i] ^ wanted[i % wanted.size()]);
+  }
+  return different == 0;
+}
+
+uint64_t RandomSeed() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
+// Of a tokeniser or template that cannot take the request's text.
+ApiError TextError(const Status& status, std::string param) {
+  if (status.code() == StatusCode::kInternal) return EngineError(status);
+  return BadParameter(std::move(param), status.message());
+}
+
+ApiError TooLong(int32_t max_model_len, std::string prompt_tokens, int64_t completion,
+                 const char* what) {
+  return BadParameter(
+      what,
+      fmt::format("This model's maximum context length is {} tokens. However, your request has {} "
+                  "tokens in the {} and asks for {} in the completion. Please shorten either.",
+                  max_model_len, prompt_tokens, what, completion),
+      "context_length_exceeded");
+}
+
+HttpResponse Ok(const json::value& body) {
+  return {.body = json::serialize(body)};
+}
+
+}  // namespace
+
+struct Api::Route {
+  std::string_view method, path;
+  bool open;  // needs no key
+  Answer (Api::*handler)(const HttpRequest&);
+};
+
+const Api::Route Api::kRoutes[] = {
+    {"POST", "/v1/chat/completions", false, &Api::Chat},
+    {"POST", "/v1/completions", false, &Api::Completions},
+    {"GET", kModelsPath, false, &Api::Models},
+    {"POST", "/tokenize", false, &Api::Tokenize},
+    {"POST", "/detokenize", false, &Api::Detokenize},
+    {"GET", "/health", true, &Api::Health},
+    {"GET", "/ping", true, &Api::Health},
+    {"GET", "/version", true, &Api::Version},
+    {"GET", "/metrics", true, &Api::MetricsText},
+};
+
+Api::Api(const ServerOptions& options, EngineClient& engine, const Tokenizer& tokenizer,
+         std::optional<ChatTemplate> chat_template)
+    : options_(options),
+      engine_(engine),
+      tokenizer_(tokenizer),
+      chat_template_(std::move(chat_template)),
+      started_(std::time(nullptr)),
+      marker_tokens_(MarkerTokens(tokenizer)),
+      max_token_bytes_(LongestToken(tokenizer)),
+      metrics_(options.served_model_names.front()) {}
+
+const Api::Route* Api::FindRoute(std::string_view path) {
+  for (const Route& route : kRoutes) {
+    if (path == route.path) return &route;
+    if (route.path == kModelsPath && path.starts_with("/v1/models/")) return &route;
+  }
+  return nullptr;
+}
+
+std::string_view Api::RouteName(std::string_view path) {
+  const Route* route = FindRoute(path);
+  return route == nullptr ? "other" : route->path;
+}
+
+std::optional<HttpResponse> Api::CheckHead(const HttpRequest& head) const {
+  const Route* route = FindRoute(head.path);
+  const bool open = route != nullptr && route->open;
+  if (!open && !options_.api_key.empty() &&
+      !SameSecret(head.authorization, "Bearer " + options_.api_key)) {
+    return ErrorResponse({401, "The API key is missing or wrong: send Authorization: Bearer KEY.",
+                          "authentication_error", "", "invalid_api_key"});
+  }
+  if (route == nullptr) {
+    return ErrorResponse({404, "There is no such path. See /v1/models and /v1/chat/completions.",
+                          "invalid_request_error", "", "not_found"});
+  }
+  if (head.method != route->method && !(head.method == "HEAD" && route->method == "GET")) {
+    HttpResponse response =
+        ErrorResponse({405, fmt::format("{} takes {} only.", route->path, route->method),
+                       "invalid_request_error", "", "method_not_allowed"});
+    response.headers.emplace_back("Allow", route->method == "GET" ? "GET, HEAD" : "POST");
+    return response;
+  }
+  const std::string_view type(head.content_type.data(),
+                              std::min(head.content_type.find(';'), head.content_type.size()));
+  if (route->method == "POST" && type.find("json") == std::string_view::npos) {
+    return ErrorResponse({415, "The body must be sent with Content-Type: application/json.",
+                          "invalid_request_error", "", "unsupported_media_type"});
+  }
+  return std::nullopt;
+}
+
+Api::Answer Api::Handle(const HttpRequest& request) {
+  const Route* route = FindRoute(request.path);
+  CHECK(route != nullptr, "a request that CheckHead refuses");
+  return (this->*route->handler)(request);
+}
+
+Api::Answer Api::Health(const HttpRequest&) {
+  return HttpResponse{.content_type = "text/plain"};
+}
+
+Api::Answer Api::Version(const HttpRequest&) {
+  return Ok(json::object{{"version", options_.version}});
+}
+
+Api::Answer Api::MetricsText(const HttpRequest&) {
+  return HttpResponse{.body = metrics_.Render(engine_.Stats()),
+                      .content_type = Metrics::kContentType};
+}
+
+Api::Answer Api::Models(const HttpRequest& request) {
+  const auto model = [this](const std::string& name) {
+    return json::object{{"id", name},
+                        {"object", "model"},
+                        {"created", started_},
+                        {"owned_by", "fathom"},
+                        {"root", options_.served_model_names.front()},
+                        {"parent", nullptr},
+                        {"max_model_len", engine_.max_model_len()}};
+  };
+  if (request.path.size() > kModelsPath.size()) {
+    const std::string name = request.path.substr(kModelsPath.size() + 1);
+    if (auto error = CheckModel(name)) return ErrorResponse(*error);
+    return Ok(model(name));
+  }
+  json::array models;
+  for (const std::string& name : options_.served_model_names) models.push_back(model(name));
+  return Ok(json::object{{"object", "list"}, {"data", std::move(models)}});
+}
+
+RequestLimits Api::Limits() const {
+  return {.defaults = options_.defaults,
+          .vocab_size = options_.vocab_size,
+          .max_model_len = engine_.max_model_len(),
+          .max_choices = options_.max_choices,
+          .max_eos_tokens = options_.eos_tokens.size()};
+}
+
+std::optional<ApiError> Api::CheckModel(const std::string& name) const {
+  const auto& names = options_.served_model_names;
+  if (name.empty() || std::find(names.begin(), names.end(), name) != names.end()) {
+    return std::nullopt;
+  }
+  return ApiError{404,
+                  fmt::format("The model {} does not exist; this server has `{}`.",
+                              Excerpt(json::value(name)), names.front()),
+                  "invalid_request_error", "model", "model_not_found"};
+}
+
+std::optional<ApiError> Api::CheckRoom(size_t choices) const {
+  if (engine_.HasRoom(static_cast<int>(choices))) return std::nullopt;
+  return EngineError(ResourceExhausted("The queue is full: try again in a moment."));
+}
+
+std::optional<ApiError> Api::EncodeChat(const ChatPrompt& prompt, std::vector<TokenId>* tokens,
+                                        bool* in_reasoning) const {
+  if (!chat_template_) {
+    return BadParameter("messages", "This model has no chat template: use /v1/completions.");
+  }
+  json::object variables = prompt.template_kwargs;
+  variables["messages"] = prompt.messages;
+  variables["add_generation_prompt"] = prompt.add_generation_prompt;
+  variables.erase("tools");
+  if (!prompt.tools.empty()) variables["tools"] = prompt.tools;
+  const Result<SpannedText> text = chat_template_->Render(
+      variables, {{"bos_token", tokenizer_.bos_token()}, {"eos_token", tokenizer_.eos_token()}});
+  if (!text.ok()) return TextError(text.status().WithContext("the chat template"), "messages");
+  const size_t fits = max_token_bytes_ * static_cast<size_t>(engine_.max_model_len());
+  if (text->text().size() > fits) {
+    return TooLong(engine_.max_model_len(),
+                   fmt::format("at least {}", text->text().size() / max_token_bytes_), 0,
+                   "messages");
+  }
+  Result<std::vector<TokenId>> encoded = tokenizer_.Encode(*text);
+  if (!encoded.ok()) return TextError(encoded.status(), "messages");
+  *tokens = std::move(*encoded);
+  *in_reasoning = EndsInReasoning(text->text());
+  return std::nullopt;
+}
+
+std::optional<ApiError> Api::EncodeText(const TextOrTokens& prompt, bool add_special_tokens,
+                                        std::vector<TokenId>* tokens) const {
+  if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) {
+    *tokens = *ids;
+    return std::nullopt;
+  }
+  const std::string& text = std::get<std::string>(prompt);
+  if (text.size() > max_token_bytes_ * static_cast<size_t>(engine_.max_model_len())) {
+    return TooLong(engine_.max_model_len(),
+                   fmt::format("at least {}", text.size() / max_token_bytes_), 0, "prompt");
+  }
+  Result<std::vector<TokenId>> encoded = tokenizer_.Encode(text, add_special_tokens);
+  if (!encoded.ok()) return TextError(encoded.status(), "prompt");
+  *tokens = std::move(*encoded);
+  return std::nullopt;
+}
+
+std::optional<ApiError> Api::FitTokens(const GenerationParams& params, const char* what,
+                                       int32_t fallback, GenerationPrompt* prompt) const {
+  if (prompt->tokens.empty()) return BadParameter(what, fmt::format("the {} is empty", what));
+  const int64_t max_model_len = engine_.max_model_len();
+  const int64_t room = max_model_len - static_cast<int64_t>(prompt->tokens.size());
+  const int64_t asked = params.max_tokens.value_or(1);
+  if (room < std::max<int64_t>(asked, 1)) {
+    return TooLong(engine_.max_model_len(), std::to_string(prompt->tokens.size()), asked, what);
+  }
+  int64_t max_tokens =
+      params.max_tokens.value_or(static_cast<int32_t>(std::min<int64_t>(room, fallback)));
+  if (options_.defaults.max_tokens) {
+    max_tokens = std::min<int64_t>(max_tokens, *options_.defaults.max_tokens);
+  }
+  prompt->max_tokens = static_cast<int32_t>(max_tokens);
+  return std::nullopt;
+}
+
+GenerationSetup Api::Setup(const char* id_prefix, const HttpRequest& request,
+                           GenerationParams params) {
+  if (!params.seeded) params.sampling.seed = RandomSeed();
+  GenerationSetup setup{
+      .tokenizer = &tokenizer_,
+      .metrics = &metrics_,
+      .clock = &clock_,
+      .id = id_prefix + request.id,
+      .model = params.model.empty() ? options_.served_model_names.front() : params.model,
+      .eos_tokens = options_.eos_tokens};
+  setup.params = std::move(params);
+  return setup;
+}
+
+Api::Answer Api::Chat(const HttpRequest& request) {
+  JsonBody body;
+  ChatRequest chat;
+  if (auto error = JsonBody::Parse(request.body, &body)) return ErrorResponse(*error);
+  if (auto error = ParseChat(body.object(), Limits(), &chat)) return ErrorResponse(*error);
+  if (auto error = CheckModel(chat.params.model)) return ErrorResponse(*error);
+  if (auto error = CheckRoom(chat.params.n)) return ErrorResponse(*error);
+  GenerationPrompt prompt;
+  ChatOutputOptions output{.parallel_tool_calls = chat.parallel_tool_calls,
+                           .include_reasoning = chat.include_reasoning};
+  output.parser.parse_tools = !chat.prompt.tools.empty();
+  if (auto error = EncodeChat(chat.prompt, &prompt.tokens, &output.parser.starts_in_reasoning)) {
+    return ErrorResponse(*error);
+  }
+  if (auto error =
+          FitTokens(chat.params, "messages", std::numeric_limits<int32_t>::max(), &prompt)) {
+    return ErrorResponse(*error);
+  }
+  GenerationSetup setup = Setup("chatcmpl-", request, std::move(chat.params));
+  setup.kept_special = marker_tokens_;
+  setup.prompts.push_back(std::move(prompt));
+  return std::make_unique<ChatGeneration>(std::move(setup), output);
+}
+
+Api::Answer Api::Completions(const HttpRequest& request) {
+  JsonBody body;
+  CompletionRequest asked;
+  if (auto error = JsonBody::Parse(request.body, &body)) return ErrorResponse(*error);
+  if (auto error = ParseCompletion(body.object(), Limits(), &asked)) return ErrorResponse(*error);
+  if (auto error = CheckModel(asked.params.model)) return ErrorResponse(*error);
+  if (auto error = CheckRoom(asked.prompts.size() * asked.params.n)) return ErrorResponse(*error);
+  std::vector<GenerationPrompt> prompts;
+  for (TextOrTokens& given : asked.prompts) {
+    GenerationPrompt prompt{.echo = asked.echo};
+    if (auto error = EncodeText(given, asked.add_special_tokens, &prompt.tokens)) {
+      return ErrorResponse(*error);
+    }
+    if (auto error = FitTokens(asked.params, "prompt", 16, &prompt)) return ErrorResponse(*error);
+    if (asked.echo) {
+      const std::string* text = std::get_if<std::string>(&given);
+      prompt.text = text ? *text : tokenizer_.Decode(prompt.tokens, /*skip_special_tokens=*/false);
+    }
+    prompts.push_back(std::move(prompt));
+  }
+  GenerationSetup setup = Setup("cmpl-", request, std::move(asked.params));
+  setup.prompts = std::move(prompts);
+  return std::make_unique<CompletionGeneration>(std::move(setup));
+}
+
+Api::Answer Api::Tokenize(const HttpRequest& request) {
+  JsonBody body;
+  TokenizeRequest asked;
+  if (auto error = JsonBody::Parse(request.body, &body)) return ErrorResponse(*error);
+  if (auto error = ParseTokenize(body.object(), Limits(), &asked)) return ErrorResponse(*error);
+  if (auto error = CheckModel(asked.model)) return ErrorResponse(*error);
+  std::vector<TokenId> tokens;
+  if (const auto* chat = std::get_if<ChatPrompt>(&asked.prompt)) {
+    bool in_reasoning;
+    if (auto error = EncodeChat(*chat, &tokens, &in_reasoning)) return ErrorResponse(*error);
+  } else {
+    if (auto error =
+            EncodeText(std::get<std::string>(asked.prompt), asked.add_special_tokens, &tokens)) {
+      return ErrorResponse(*error);
+    }
+  }
+  json::array ids, strings;
+  for (const TokenId id : tokens) {
+    ids.push_back(Raw(id));
+    if (asked.return_token_strs) strings.emplace_back(tokenizer_.Decode({&id, 1}, false));
+  }
+  json::object answer = {{"count", tokens.size()},
+                         {"max_model_len", engine_.max_model_len()},
+                         {"tokens", std::move(ids)},
+                         {"token_strs", nullptr}};
+  if (asked.return_token_strs) answer["token_strs"] = std::move(strings);
+  return Ok(answer);
+}
+
+Api::Answer Api::Detokenize(const HttpRequest& request) {
+  JsonBody body;
+  DetokenizeRequest asked;
+  if (auto error = JsonBody::Parse(request.body, &body)) return ErrorResponse(*error);
+  if (auto error = ParseDetokenize(body.object(), Limits(), &asked)) return ErrorResponse(*error);
+  if (auto error = CheckModel(asked.model)) return ErrorResponse(*error);
+  return Ok(json::object{{"prompt", tokenizer_.Decode(asked.tokens, false)}});
+}
+
+}  // namespace fathom

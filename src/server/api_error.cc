@@ -1,0 +1,35 @@
+#include "server/api_error.h"
+
+#include <boost/json.hpp>
+
+namespace fathom {
+
+namespace json = boost::json;
+
+ApiError EngineError(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kUnimplemented: return {.status = 400, .message = status.message()};
+    case StatusCode::kResourceExhausted:
+      return {429, status.message(), "rate_limit_error", "", "queue_full"};
+    case StatusCode::kCancelled:
+    case StatusCode::kUnavailable:
+      return {503, status.message(), "service_unavailable_error", "", "unavailable"};
+    case StatusCode::kDeadlineExceeded:
+      return {504, status.message(), "server_error", "", "timeout"};
+    default: return {500, status.message(), "server_error", "", "internal_error"};
+  }
+}
+
+std::string ToJson(const ApiError& error) {
+  const auto or_null = [](const std::string& text) {
+    return text.empty() ? json::value(nullptr) : json::value(text);
+  };
+  return json::serialize(json::object{{"error",
+                                       {{"message", error.message},
+                                        {"type", error.type},
+                                        {"param", or_null(error.param)},
+                                        {"code", or_null(error.code)}}}});
+}
+
+}  // namespace fathom

@@ -1,0 +1,29 @@
+// Errors as the OpenAI API spells them.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "base/status.h"
+
+namespace fathom {
+
+struct ApiError {
+  int status = 400;  // HTTP
+  std::string message;
+  std::string type = "invalid_request_error";
+  std::string param;  // the request's parameter at fault; "" is null
+  std::string code;   // "" is null
+};
+
+inline ApiError BadParameter(std::string param, std::string message, std::string code = "") {
+  return {400, std::move(message), "invalid_request_error", std::move(param), std::move(code)};
+}
+
+// Of an error that the engine reports.
+ApiError EngineError(const Status& status);
+
+// {"error": {"message", "type", "param", "code"}}
+std::string ToJson(const ApiError& error);
+
+}  // namespace fathom

@@ -1,0 +1,220 @@
+#include "server/generation.h"
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <utility>
+
+#include "base/check.h"
+#include "base/rng.h"
+
+namespace fathom {
+
+namespace json = boost::json;
+
+namespace {
+
+double Seconds(int64_t ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
+
+// The first choice has the request's own seed; the others have numbers that follow from it.
+uint64_t ChoiceSeed(uint64_t seed, uint32_t choice) {
+  if (choice == 0) return seed;
+  const std::array<uint32_t, 4> mixed = Philox4x32(
+      {choice, 0, 0, 0}, {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  return uint64_t{mixed[1]} << 32 | mixed[0];
+}
+
+}  // namespace
+
+const char* FinishName(FinishReason reason) {
+  return reason == FinishReason::kLength ? "length" : "stop";
+}
+
+Generation::Generation(GenerationSetup setup, const char* object_name)
+    : setup_(std::move(setup)),
+      object_name_(object_name),
+      created_(std::time(nullptr)),
+      arrival_ns_(setup_.clock->NowNs()) {
+  const GenerationParams& params = setup_.params;
+  text_options_ = {
+      .skip_special_tokens = params.skip_special_tokens,
+      .kept_special = setup_.kept_special,
+      .include_stop = params.include_stop_str_in_output,
+      .min_tokens = params.min_tokens,
+      .stop = params.stop.empty() ? nullptr : std::make_shared<const StopStrings>(params.stop)};
+  open_choices_ = setup_.prompts.size() * params.n;
+  choices_.reserve(open_choices_);
+  for (size_t i = 0; i < open_choices_; ++i) {
+    choices_.push_back({.text = TextStream(*setup_.tokenizer, text_options_)});
+  }
+}
+
+Generation::~Generation() = default;
+
+std::vector<GenerateRequest> Generation::Requests() const {
+  const GenerationParams& params = setup_.params;
+  std::vector<GenerateRequest> requests;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    GenerateRequest request{.prompt = prompt(i).tokens,
+                            .sampling = params.sampling,
+                            .stop_tokens = params.stop_token_ids,
+                            .max_tokens = std::max(prompt(i).max_tokens, 1),
+                            .min_tokens = params.min_tokens};
+    request.min_tokens = std::min(request.min_tokens, request.max_tokens);
+    request.sampling.seed = ChoiceSeed(params.sampling.seed, static_cast<uint32_t>(i % params.n));
+    if (!params.ignore_eos) {
+      for (const TokenId eos : setup_.eos_tokens) {
+        const auto& have = request.stop_tokens;
+        if (std::find(have.begin(), have.end(), eos) == have.end()) {
+          request.stop_tokens.push_back(eos);
+        }
+      }
+    }
+    if (prompt(i).echo) request.prompt_logprobs = params.sampling.logprobs;
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+void Generation::TakeTokens(ChoiceState& choice, RequestOutput& output, Piece* piece) {
+  for (size_t i = 0; i < output.tokens.size(); ++i) {
+    GeneratedToken& token = output.tokens[i];
+    const bool stop_token = output.finish == FinishReason::kStop && i + 1 == output.tokens.size();
+    ++choice.tokens;
+    piece->text += stop_token ? choice.text.PushStopToken(token.id) : choice.text.Push(token.id);
+    const auto& eos = setup_.eos_tokens;
+    if (stop_token &&
+        (setup_.params.ignore_eos || std::find(eos.begin(), eos.end(), token.id) == eos.end())) {
+      piece->stop_reason = Raw(token.id);
+    }
+    piece->tokens.push_back(std::move(token));
+    if (choice.text.stopped()) break;
+  }
+  piece->finish = output.finish;
+  if (!choice.text.stopped() && output.finish) piece->text += choice.text.Finish();
+  if (choice.text.stopped()) {
+    piece->finish = FinishReason::kStop;
+    piece->stop_reason = *choice.text.stopped();
+  }
+}
+
+void Generation::OnOutput(size_t index, RequestOutput output, std::string* events) {
+  ChoiceState& choice = choices_[index];
+  if (choice.ended || error_) return;
+  if (output.finish == FinishReason::kError || output.finish == FinishReason::kCancelled) {
+    Fail(EngineError(output.finish == FinishReason::kError && !output.error.ok()
+                         ? output.error
+                         : Unavailable("The engine stopped before this request ended.")),
+         "error");
+    return;
+  }
+  if (prompt(index).max_tokens == 0) {  // only the prompt's log-probabilities are wanted
+    output.tokens.clear();
+    output.finish = FinishReason::kLength;
+  }
+  const int64_t now = setup_.clock->NowNs();
+  Piece piece{.choice = index,
+              .first = choice.first_ns == 0,
+              .prompt_logprobs = std::move(output.prompt_logprobs)};
+  if (piece.first) {
+    choice.first_ns = now;
+    setup_.metrics->OnFirstToken(static_cast<int64_t>(prompt(index).tokens.size()),
+                                 Seconds(now - arrival_ns_));
+  } else if (!output.tokens.empty()) {
+    setup_.metrics->OnTokenGap(Seconds(now - choice.last_ns));
+  }
+  choice.last_ns = now;
+  TakeTokens(choice, output, &piece);
+  setup_.metrics->OnTokens(static_cast<int64_t>(piece.tokens.size()));
+  if (piece.finish) {
+    if (!output.finish) cancels_.push_back(index);
+    End(index, FinishName(*piece.finish));
+  }
+  if (streams()) {
+    Stream(std::move(piece), events);
+  } else {
+    Collect(std::move(piece));
+  }
+}
+
+void Generation::End(size_t index, std::string_view reason) {
+  ChoiceState& choice = choices_[index];
+  choice.ended = true;
+  --open_choices_;
+  const int64_t first_ns = choice.first_ns == 0 ? arrival_ns_ : choice.first_ns;
+  setup_.metrics->OnEnded({.reason = reason,
+                           .prompt_tokens = static_cast<int64_t>(prompt(index).tokens.size()),
+                           .generated_tokens = choice.tokens,
+                           .seconds = Seconds(setup_.clock->NowNs() - arrival_ns_),
+                           .seconds_to_first = Seconds(first_ns - arrival_ns_)});
+}
+
+void Generation::Fail(ApiError error, std::string_view reason) {
+  if (!error_) error_ = std::move(error);
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    if (!choices_[i].ended) End(i, reason);
+  }
+}
+
+std::vector<size_t> Generation::TakeCancels() {
+  return std::exchange(cancels_, {});
+}
+
+Usage Generation::usage() const {
+  Usage usage;
+  for (const GenerationPrompt& prompt : setup_.prompts) {
+    usage.prompt_tokens += static_cast<int64_t>(prompt.tokens.size());
+  }
+  for (const ChoiceState& choice : choices_) usage.completion_tokens += choice.tokens;
+  return usage;
+}
+
+std::string Generation::Chunk(json::array choices, const Usage* usage) const {
+  json::object chunk = {{"id", setup_.id},
+                        {"object", object_name_},
+                        {"created", created_},
+                        {"model", setup_.model},
+                        {"choices", std::move(choices)}};
+  if (usage != nullptr) {
+    chunk["usage"] = ToJson(*usage);
+  } else if (setup_.params.include_usage) {
+    chunk["usage"] = nullptr;
+  }
+  return Event(chunk);
+}
+
+std::string Generation::ChoiceChunk(size_t choice, json::object fields) const {
+  fields["index"] = choice;
+  json::array choices;
+  choices.push_back(std::move(fields));
+  const Usage so_far = usage();
+  return Chunk(std::move(choices), setup_.params.continuous_usage_stats ? &so_far : nullptr);
+}
+
+std::string Generation::LastEvents() {
+  std::string events;
+  if (setup_.params.include_usage) {
+    const Usage all = usage();
+    events = Chunk({}, &all);
+  }
+  return events.append(kDoneEvent);
+}
+
+std::string Generation::Body() {
+  json::array choices;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    json::object choice = Choice(i);
+    choice["index"] = i;
+    choices.push_back(std::move(choice));
+  }
+  return json::serialize(json::object{{"id", setup_.id},
+                                      {"object", object_name_},
+                                      {"created", created_},
+                                      {"model", setup_.model},
+                                      {"choices", std::move(choices)},
+                                      {"usage", ToJson(usage())}});
+}
+
+}  // namespace fathom

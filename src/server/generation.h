@@ -1,0 +1,112 @@
+// One HTTP request for text: what it asks of the engine, and its answer as the tokens come. Knows
+// neither sockets nor threads.
+#pragma once
+
+#include <boost/json.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/messages.h"
+#include "server/metrics.h"
+#include "server/openai_request.h"
+#include "server/openai_response.h"
+#include "server/text_stream.h"
+
+namespace fathom {
+
+struct GenerationPrompt {
+  std::vector<TokenId> tokens;
+  int32_t max_tokens = 0;  // 0: the engine makes one all the same, which is not shown
+  bool echo = false;       // the answer begins with the prompt
+  std::string text;        // with echo: the prompt as text
+};
+
+// What a Generation is made of. The pointers outlive it.
+struct GenerationSetup {
+  const Tokenizer* tokenizer = nullptr;
+  Metrics* metrics = nullptr;
+  const Clock* clock = nullptr;
+  std::string id;     // of the response
+  std::string model;  // as reported
+  GenerationParams params;
+  std::vector<GenerationPrompt> prompts;
+  std::vector<TokenId> eos_tokens;
+  std::vector<TokenId> kept_special;  // see TextStreamOptions
+};
+
+class Generation {
+ public:
+  virtual ~Generation();
+
+  bool streams() const { return setup_.params.stream; }
+  // One per choice, prompt by prompt.
+  std::vector<GenerateRequest> Requests() const;
+  // News of the request at `index`. A stream's events are appended to `*events`.
+  void OnOutput(size_t index, RequestOutput output, std::string* events);
+  // Indices of requests whose further output is not needed, since the last call.
+  std::vector<size_t> TakeCancels();
+  // Every choice has ended, or one has failed.
+  bool done() const { return error_ || open_choices_ == 0; }
+  const std::optional<ApiError>& error() const { return error_; }
+  // Ends what has not ended, for this `reason` in the metrics. The first error stays.
+  void Fail(ApiError error, std::string_view reason);
+  // REQUIRES: done(), without an error. A stream's last events, or the whole body of the answer.
+  std::string LastEvents();
+  std::string Body();
+  Usage usage() const;
+
+ protected:
+  explicit Generation(GenerationSetup setup, const char* object_name);
+
+  // What an output adds to a choice.
+  struct Piece {
+    size_t choice;
+    bool first;
+    std::string text;
+    std::vector<GeneratedToken> tokens;
+    std::vector<TokenLogprobs> prompt_logprobs;
+    std::optional<FinishReason> finish;
+    boost::json::value stop_reason;  // the stop string or token id that was met; else null
+  };
+  virtual void Stream(Piece piece, std::string* events) = 0;
+  virtual void Collect(Piece piece) = 0;
+  virtual boost::json::object Choice(size_t choice) = 0;  // of what was collected
+
+  // {"id", "object", "created", "model", "choices": [choice]}; usage if the request wants it.
+  std::string Chunk(boost::json::array choices, const Usage* usage) const;
+  std::string ChoiceChunk(size_t choice, boost::json::object fields) const;
+  const GenerationSetup& setup() const { return setup_; }
+  const GenerationPrompt& prompt(size_t choice) const {
+    return setup_.prompts[choice / setup_.params.n];
+  }
+  size_t num_choices() const { return choices_.size(); }
+
+ private:
+  struct ChoiceState {
+    TextStream text;
+    int64_t tokens = 0;
+    int64_t first_ns = 0, last_ns = 0;
+    bool ended = false;
+  };
+
+  void TakeTokens(ChoiceState& choice, RequestOutput& output, Piece* piece);
+  void End(size_t index, std::string_view reason);
+
+  const GenerationSetup setup_;
+  const char* const object_name_;
+  const int64_t created_;  // Unix time
+  const int64_t arrival_ns_;
+  TextStreamOptions text_options_;
+  std::vector<ChoiceState> choices_;
+  size_t open_choices_ = 0;
+  std::vector<size_t> cancels_;
+  std::optional<ApiError> error_;
+};
+
+// "stop", "length"
+const char* FinishName(FinishReason reason);
+
+}  // namespace fathom

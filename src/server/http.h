@@ -1,0 +1,35 @@
+// HTTP messages as plain structs.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/api_error.h"
+
+namespace fathom {
+
+struct HttpRequest {
+  std::string method;
+  std::string path;  // of the target, without its query
+  std::string content_type;
+  std::string authorization;
+  std::string id;  // X-Request-Id: the client's, if it is fit to print, or a new one
+  std::string body;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string body;
+  std::string content_type = "application/json";
+  std::vector<std::pair<std::string, std::string>> headers;
+};
+
+inline HttpResponse ErrorResponse(const ApiError& error) {
+  HttpResponse response{.status = error.status, .body = ToJson(error)};
+  if (error.status == 429 || error.status == 503) response.headers.emplace_back("Retry-After", "1");
+  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return response;
+}
+
+}  // namespace fathom

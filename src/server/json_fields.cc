@@ -1,0 +1,146 @@
+#include "server/json_fields.h"
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+
+namespace fathom {
+
+namespace json = boost::json;
+
+namespace {
+
+// The densest JSON, "[[],[],...", needs under 24 bytes of memory a byte of text.
+constexpr size_t kJsonMemoryRatio = 24, kJsonMemoryBase = 4096;
+
+// Memory that is never given back before the whole: what static_resource hands out, owned.
+class Arena final : public json::memory_resource {
+ public:
+  explicit Arena(size_t size) : memory_(new unsigned char[size]), resource_(memory_.get(), size) {}
+
+ private:
+  void* do_allocate(size_t size, size_t align) override { return resource_.allocate(size, align); }
+  void do_deallocate(void*, size_t, size_t) override {}
+  bool do_is_equal(const json::memory_resource& other) const noexcept override {
+    return this == &other;
+  }
+  const std::unique_ptr<unsigned char[]> memory_;  // uninitialised: untouched pages cost nothing
+  json::static_resource resource_;
+};
+
+}  // namespace
+
+std::optional<ApiError> JsonBody::Parse(std::string_view text, JsonBody* body) {
+  json::parse_options options;
+  options.max_depth = kMaxJsonDepth;
+  json::error_code error;
+  try {
+    body->object_.reset();
+    body->storage_ =
+        json::make_shared_resource<Arena>(kJsonMemoryBase + kJsonMemoryRatio * text.size());
+    json::value value = json::parse(text, error, body->storage_, options);
+    if (error == json::error::too_deep) {
+      return BadParameter(
+          "", fmt::format("the body's JSON is nested deeper than {} levels", kMaxJsonDepth));
+    }
+    if (error) return BadParameter("", fmt::format("the body is not JSON: {}", error.message()));
+    if (!value.is_object()) return BadParameter("", "the body must be a JSON object");
+    body->object_.emplace(std::move(value.get_object()));
+  } catch (const std::bad_alloc&) {
+    return ApiError{.status = 413, .message = "the body's JSON needs too much memory"};
+  }
+  return std::nullopt;
+}
+
+std::optional<int64_t> AsInteger(const json::value& value) {
+  if (const int64_t* integer = value.if_int64()) return *integer;
+  if (const double* number = value.if_double()) {
+    if (std::abs(*number) <= 0x1p53 && std::trunc(*number) == *number) return *number;
+  }
+  return std::nullopt;
+}
+
+std::string Excerpt(const json::value& value) {
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return "a list";
+  if (const json::string* string = value.if_string(); string != nullptr && string->size() > 64) {
+    size_t end = 60;
+    while (end > 0 && ((*string)[end] & 0xC0) == 0x80) --end;
+    return json::serialize(json::value(std::string_view(*string).substr(0, end))) + "...";
+  }
+  return json::serialize(value);
+}
+
+const json::value* Fields::Find(std::string_view key) const {
+  const json::value* value = object_.if_contains(key);
+  return value != nullptr && value->is_null() ? nullptr : value;
+}
+
+std::string Fields::Name(std::string_view key) const {
+  return path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key);
+}
+
+void Fields::Fail(std::string_view key, std::string message, std::string code) {
+  if (!failed()) *error_ = BadParameter(Name(key), std::move(message), std::move(code));
+}
+
+bool Fields::Bool(std::string_view key, bool fallback) {
+  const json::value* value = Find(key);
+  if (value == nullptr) return fallback;
+  if (value->is_bool()) return value->get_bool();
+  Fail(key, fmt::format("{} must be true or false, not {}", Name(key), Excerpt(*value)));
+  return fallback;
+}
+
+double Fields::Number(std::string_view key, double fallback, Range range) {
+  const json::value* value = Find(key);
+  if (value == nullptr) return fallback;
+  if (value->is_number()) {
+    const double number = value->to_number<double>();
+    const bool low = range.above_min ? number <= range.min : number < range.min;
+    if (!low && number <= range.max) return number;
+  }
+  Fail(key, range.above_min ? fmt::format("{} must be a number above {} and at most {}, not {}",
+                                          Name(key), range.min, range.max, Excerpt(*value))
+                            : fmt::format("{} must be a number between {} and {}, not {}",
+                                          Name(key), range.min, range.max, Excerpt(*value)));
+  return fallback;
+}
+
+std::optional<int64_t> Fields::MaybeInteger(std::string_view key, int64_t min, int64_t max) {
+  const json::value* value = Find(key);
+  if (value == nullptr) return std::nullopt;
+  const std::optional<int64_t> integer = AsInteger(*value);
+  if (integer && *integer >= min && *integer <= max) return integer;
+  Fail(key, fmt::format("{} must be an integer between {} and {}, not {}", Name(key), min, max,
+                        Excerpt(*value)));
+  return std::nullopt;
+}
+
+int64_t Fields::Integer(std::string_view key, int64_t fallback, int64_t min, int64_t max) {
+  return MaybeInteger(key, min, max).value_or(fallback);
+}
+
+std::string Fields::String(std::string_view key, std::string fallback) {
+  const json::value* value = Find(key);
+  if (value == nullptr) return fallback;
+  if (value->is_string()) return std::string(std::string_view(value->get_string()));
+  Fail(key, fmt::format("{} must be a string, not {}", Name(key), Excerpt(*value)));
+  return fallback;
+}
+
+const json::object* Fields::Object(std::string_view key) {
+  const json::value* value = Find(key);
+  if (value == nullptr || value->is_object()) return value ? &value->get_object() : nullptr;
+  Fail(key, fmt::format("{} must be an object, not {}", Name(key), Excerpt(*value)));
+  return nullptr;
+}
+
+const json::array* Fields::Array(std::string_view key) {
+  const json::value* value = Find(key);
+  if (value == nullptr || value->is_array()) return value ? &value->get_array() : nullptr;
+  Fail(key, fmt::format("{} must be a list, not {}", Name(key), Excerpt(*value)));
+  return nullptr;
+}
+
+}  // namespace fathom

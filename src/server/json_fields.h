@@ -1,0 +1,68 @@
+// Typed, checked access to the fields of a JSON object that came over the network.
+#pragma once
+
+#include <boost/json.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "server/api_error.h"
+
+namespace fathom {
+
+inline constexpr size_t kMaxJsonDepth = 64;
+
+// A parsed body and the memory it lives in, which is bounded by the size of the text.
+class JsonBody {
+ public:
+  // An error if `text` is no JSON object, is nested too deeply or needs too much memory.
+  static std::optional<ApiError> Parse(std::string_view text, JsonBody* body);
+  const boost::json::object& object() const { return *object_; }
+
+ private:
+  boost::json::storage_ptr storage_;
+  std::optional<boost::json::object> object_;
+};
+
+struct Range {
+  double min, max;
+  bool above_min = false;  // `min` itself is outside
+};
+
+// Reads fields; the first error stays, and what is read after it is of no use. A null counts as
+// absent, as the OpenAI clients mean it.
+class Fields {
+ public:
+  // `object` and `error` must outlive this. `path` is the object's own name, for messages.
+  Fields(const boost::json::object& object, std::optional<ApiError>* error, std::string path = "")
+      : object_(object), error_(error), path_(std::move(path)) {}
+
+  const boost::json::value* Find(std::string_view key) const;
+  bool Bool(std::string_view key, bool fallback);
+  double Number(std::string_view key, double fallback, Range range);
+  int64_t Integer(std::string_view key, int64_t fallback, int64_t min, int64_t max);
+  std::optional<int64_t> MaybeInteger(std::string_view key, int64_t min, int64_t max);
+  std::string String(std::string_view key, std::string fallback);
+  const boost::json::object* Object(std::string_view key);
+  const boost::json::array* Array(std::string_view key);
+
+  void Fail(std::string_view key, std::string message, std::string code = "");
+  // "messages[2].content" for "content"
+  std::string Name(std::string_view key) const;
+  bool failed() const { return error_->has_value(); }
+  std::optional<ApiError>* error() { return error_; }
+
+ private:
+  const boost::json::object& object_;
+  std::optional<ApiError>* error_;
+  std::string path_;
+};
+
+// An integer, written as one or as a float without a fraction.
+std::optional<int64_t> AsInteger(const boost::json::value& value);
+// At most 64 bytes of the value's JSON, for messages.
+std::string Excerpt(const boost::json::value& value);
+
+}  // namespace fathom

@@ -1,0 +1,140 @@
+#include "server/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <mutex>
+
+namespace fathom {
+
+namespace {
+
+using Buckets = prometheus::Histogram::BucketBoundaries;
+
+const Buckets kFirstTokenBuckets = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,  0.25, 0.5,
+                                    0.75,  1.0,   2.5,  5.0,  7.5,  10.0, 20.0, 40.0, 80.0};
+const Buckets kTokenBuckets = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,
+                               0.3,   0.4,    0.5,   0.75, 1.0,   2.5,  5.0,   7.5, 10.0};
+const Buckets kRequestBuckets = {0.01, 0.03, 0.1,  0.3,  0.5,  0.8,  1.0,  1.5,   2.0,   2.5,  5.0,
+                                 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0};
+const Buckets kCountBuckets = {1,    2,    5,    10,    20,    50,    100,    200,   500,
+                               1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000};
+
+}  // namespace
+
+struct Metrics::Families {
+  explicit Families(const std::string& model_name) : labels({{"model_name", model_name}}) {}
+
+  prometheus::Gauge& Gauge(const char* name, const char* help) {
+    return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add(labels);
+  }
+  prometheus::Counter& Counter(const char* name, const char* help) {
+    return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add(labels);
+  }
+  prometheus::Histogram& Histogram(const char* name, const char* help, const Buckets& buckets) {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add(labels,
+                                                                                     buckets);
+  }
+
+  const prometheus::Labels labels;
+  prometheus::Registry registry;
+
+  prometheus::Gauge& running =
+      Gauge("vllm:num_requests_running", "Requests in the engine's running batch.");
+  prometheus::Gauge& waiting =
+      Gauge("vllm:num_requests_waiting", "Requests waiting for a place in the batch.");
+  prometheus::Gauge& kv_usage =
+      Gauge("vllm:kv_cache_usage_perc", "Share of the KV cache's pages in use; 1 is all.");
+  prometheus::Counter& preemptions =
+      Counter("vllm:num_preemptions_total", "Requests put back to waiting for lack of pages.");
+  prometheus::Counter& prompt_tokens =
+      Counter("vllm:prompt_tokens_total", "Prompt tokens processed.");
+  prometheus::Counter& generated_tokens =
+      Counter("vllm:generation_tokens_total", "Tokens generated.");
+  prometheus::Family<prometheus::Counter>& ended = prometheus::BuildCounter()
+                                                       .Name("vllm:request_success_total")
+                                                       .Help("Requests that ended, by reason.")
+                                                       .Register(registry);
+  prometheus::Histogram& to_first = Histogram(
+      "vllm:time_to_first_token_seconds", "From arrival to the first token.", kFirstTokenBuckets);
+  prometheus::Histogram& gap = Histogram("vllm:inter_token_latency_seconds",
+                                         "Between two deliveries of tokens.", kTokenBuckets);
+  prometheus::Histogram& per_token =
+      Histogram("vllm:request_time_per_output_token_seconds",
+                "Mean time a token of a request, after its first.", kTokenBuckets);
+  prometheus::Histogram& latency =
+      Histogram("vllm:e2e_request_latency_seconds", "From arrival to the end.", kRequestBuckets);
+  prometheus::Histogram& request_prompt =
+      Histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", kCountBuckets);
+  prometheus::Histogram& request_generated =
+      Histogram("vllm:request_generation_tokens", "Tokens generated for a request.", kCountBuckets);
+  prometheus::Family<prometheus::Counter>& http = prometheus::BuildCounter()
+                                                      .Name("http_requests_total")
+                                                      .Help("HTTP requests answered.")
+                                                      .Register(registry);
+  prometheus::Gauge& pages = Gauge("fathom:kv_cache_pages", "Pages of the KV cache.");
+  prometheus::Gauge& steps = Gauge("fathom:engine_steps", "Forward passes since start.");
+
+  std::mutex render_mutex;
+};
+
+Metrics::Metrics(const std::string& model_name)
+    : families_(std::make_unique<Families>(model_name)) {
+  // Every reason is there from the start, so that rates have a zero to begin from.
+  for (const char* reason : {"stop", "length", "abort", "error"}) {
+    families_->ended.Add({{"model_name", model_name}, {"finished_reason", reason}});
+  }
+}
+
+Metrics::~Metrics() = default;
+
+void Metrics::OnFirstToken(int64_t prompt_tokens, double seconds_since_arrival) {
+  families_->prompt_tokens.Increment(static_cast<double>(prompt_tokens));
+  families_->to_first.Observe(seconds_since_arrival);
+}
+
+void Metrics::OnTokens(int64_t tokens) {
+  families_->generated_tokens.Increment(static_cast<double>(tokens));
+}
+
+void Metrics::OnTokenGap(double seconds) {
+  families_->gap.Observe(seconds);
+}
+
+void Metrics::OnEnded(const Ended& ended) {
+  prometheus::Labels labels = families_->labels;
+  labels["finished_reason"] = ended.reason;
+  families_->ended.Add(labels).Increment();
+  families_->latency.Observe(ended.seconds);
+  families_->request_prompt.Observe(static_cast<double>(ended.prompt_tokens));
+  families_->request_generated.Observe(static_cast<double>(ended.generated_tokens));
+  if (ended.generated_tokens > 1) {
+    families_->per_token.Observe((ended.seconds - ended.seconds_to_first) /
+                                 static_cast<double>(ended.generated_tokens - 1));
+  }
+}
+
+void Metrics::OnHttp(std::string_view method, std::string_view handler, int status) {
+  families_->http
+      .Add({{"method", std::string(method)},
+            {"handler", std::string(handler)},
+            {"status", std::to_string(status)}})
+      .Increment();
+}
+
+std::string Metrics::Render(const EngineStats& stats) {
+  std::lock_guard lock(families_->render_mutex);
+  families_->running.Set(static_cast<double>(stats.running));
+  families_->waiting.Set(static_cast<double>(stats.waiting));
+  families_->kv_usage.Set(stats.kv_usage);
+  families_->pages.Set(static_cast<double>(stats.total_pages));
+  families_->steps.Set(static_cast<double>(stats.steps));
+  const double preempted = static_cast<double>(stats.preemptions) - families_->preemptions.Value();
+  if (preempted > 0) families_->preemptions.Increment(preempted);
+  return prometheus::TextSerializer().Serialize(families_->registry.Collect());
+}
+
+}  // namespace fathom

@@ -1,0 +1,96 @@
+// The bodies of the OpenAI API's requests, checked: JSON in, plain structs out, nothing else.
+#pragma once
+
+#include <boost/json.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+#include "sampling/params.h"
+#include "server/api_error.h"
+#include "server/options.h"
+
+namespace fathom {
+
+inline constexpr int kMaxStopStrings = 64;
+inline constexpr size_t kMaxStopBytes = 1024;  // of one stop string
+inline constexpr int kMaxMessages = 16384;
+inline constexpr int kMaxTools = 1024;
+
+// What requests are checked against.
+struct RequestLimits {
+  SamplingDefaults defaults;
+  int32_t vocab_size = 0;
+  int32_t max_model_len = 0;
+  int32_t max_choices = 1;
+  size_t max_eos_tokens = 0;
+};
+
+// What chat and completions have in common.
+struct GenerationParams {
+  std::string model;  // "" if not named
+  SamplingParams sampling;
+  bool seeded = false;  // otherwise sampling.seed is to be drawn
+  int32_t n = 1;
+  std::optional<int32_t> max_tokens;
+  int32_t min_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<std::string> stop;
+  std::vector<TokenId> stop_token_ids;
+  bool include_stop_str_in_output = false;
+  bool skip_special_tokens = true;
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage_stats = false;
+};
+
+struct ChatPrompt {
+  boost::json::array messages;  // as chat templates expect them: content is a string or null
+  boost::json::array tools;     // empty with tool_choice "none"
+  boost::json::object template_kwargs;
+  bool add_generation_prompt = true;
+};
+
+struct ChatRequest {
+  GenerationParams params;
+  ChatPrompt prompt;
+  bool parallel_tool_calls = true;
+  bool include_reasoning = true;
+};
+
+using TextOrTokens = std::variant<std::string, std::vector<TokenId>>;
+
+struct CompletionRequest {
+  GenerationParams params;
+  std::vector<TextOrTokens> prompts;  // at least one
+  bool echo = false;
+  bool add_special_tokens = true;
+};
+
+struct TokenizeRequest {
+  std::string model;
+  std::variant<std::string, ChatPrompt> prompt;
+  bool add_special_tokens = true;
+  bool return_token_strs = false;
+};
+
+struct DetokenizeRequest {
+  std::string model;
+  std::vector<TokenId> tokens;
+};
+
+// Each returns what is wrong with `body`, or fills in `*request`. Unknown fields are ignored; known
+// ones that are not supported are errors unless they say what happens anyway.
+std::optional<ApiError> ParseChat(const boost::json::object& body, const RequestLimits& limits,
+                                  ChatRequest* request);
+std::optional<ApiError> ParseCompletion(const boost::json::object& body,
+                                        const RequestLimits& limits, CompletionRequest* request);
+std::optional<ApiError> ParseTokenize(const boost::json::object& body, const RequestLimits& limits,
+                                      TokenizeRequest* request);
+std::optional<ApiError> ParseDetokenize(const boost::json::object& body,
+                                        const RequestLimits& limits, DetokenizeRequest* request);
+
+}  // namespace fathom

@@ -1,0 +1,72 @@
+// The hand-over from the engine's thread to the requests that wait for its tokens.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "engine/messages.h"
+
+namespace fathom {
+
+class RequestStream;
+
+// Sends each output of an engine to the RequestStream that asked for it. Lives longer than both.
+class EngineOutputs {
+ public:
+  // The engine's output callback. Does not block; outputs nobody waits for are dropped.
+  // THREAD: the engine's.
+  void Deliver(std::vector<RequestOutput> outputs);
+
+ private:
+  friend class RequestStream;
+  struct Inbox {
+    std::mutex mutex;
+    std::function<void()> wake;  // guarded by mutex; empty once the stream is gone
+    // Guarded by mutex. Bounded by what the requests may generate.
+    std::vector<std::pair<size_t, RequestOutput>> outputs;
+  };
+  struct Address {
+    std::shared_ptr<Inbox> inbox;
+    size_t index;
+  };
+
+  std::atomic<uint64_t> next_id_{1};
+  std::mutex mutex_;
+  std::unordered_map<RequestId, Address> addresses_;  // guarded by mutex_
+};
+
+// The engine requests of one HTTP request. What has not ended when this goes is cancelled.
+// THREAD: one at a time.
+class RequestStream {
+ public:
+  // `wake` is called when Take() has something new: on the engine's thread, must not block.
+  RequestStream(EngineOutputs& outputs, EngineClient& engine, std::function<void()> wake);
+  ~RequestStream();
+  RequestStream(const RequestStream&) = delete;
+
+  // Gives each request its id and submits it. All or none; errors as EngineClient::Submit.
+  Status Submit(std::vector<GenerateRequest> requests);
+  // Of the request that was at `index` in Submit: no more output of it is needed.
+  void Cancel(size_t index);
+  // What has come since the last call, with the index of its request, in order.
+  std::vector<std::pair<size_t, RequestOutput>> Take();
+
+ private:
+  void Forget(size_t index);
+
+  EngineOutputs& outputs_;
+  EngineClient& engine_;
+  const std::shared_ptr<EngineOutputs::Inbox> inbox_;
+  struct Sent {
+    RequestId id;
+    bool live;
+  };
+  std::vector<Sent> sent_;
+};
+
+}  // namespace fathom
