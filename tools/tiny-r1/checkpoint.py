@@ -1,4 +1,4 @@
-"""DeepSeek checkpoints: published tensor names, FP8 blocks, and transformers models made of them."""
+"""DeepSeek checkpoints: published tensor names, FP8 blocks, and models of transformers."""
 
 import copy
 import json
@@ -39,7 +39,7 @@ def dequantize_block(q, scale, block=128):
 
 
 def quantize_tensors(tensors, power_of_two=False):
-    """The tensors as an FP8 checkpoint stores them: blocks and their `_scale_inv`; others as given."""
+    """What an FP8 checkpoint stores: blocks and their `_scale_inv`; other tensors as given."""
     out = {}
     for name, t in tensors.items():
         if name.endswith(FP8_SUFFIXES):

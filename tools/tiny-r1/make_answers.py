@@ -14,18 +14,39 @@ from collections import defaultdict
 
 import torch
 from tokenizers import Tokenizer
+from transformers import DynamicCache
 
 import checkpoint as ckpt
 import make_data as data
+from model import DEVICE
 
 MAX_NEW_TOKENS = 512
 MAX_BATCH = 64
 
 
 @torch.no_grad()
-def greedy(model, prompts, eos, pad):
+def greedy(model, prompts, eos):
     """Continuations, up to and with EOS, of prompts of one length (nothing is padded)."""
     x = torch.tensor(prompts, device=model.device)
+    cache = DynamicCache(config=model.config)
+    out, rows = [[] for _ in prompts], list(range(len(prompts)))
+    for _ in range(MAX_NEW_TOKENS):
+        logits = model(x, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+        x = logits.argmax(-1)
+        for row, token in zip(rows, x[:, 0].tolist()):
+            out[row].append(token)
+        going = (x[:, 0] != eos).nonzero()[:, 0]
+        if len(going) < len(rows):
+            if len(going) == 0:
+                break
+            cache.batch_select_indices(going)
+            x, rows = x[going], [rows[i] for i in going.tolist()]
+    return out
+
+
+def greedy_alone(model, ids, eos, pad):
+    """The same for one prompt, by transformers' own loop."""
+    x = torch.tensor([ids], device=model.device)
     out = model.generate(
         x,
         attention_mask=torch.ones_like(x),
@@ -34,11 +55,10 @@ def greedy(model, prompts, eos, pad):
         eos_token_id=eos,
         pad_token_id=pad,
     )
-    rows = out[:, x.shape[1] :].tolist()
-    return [row[: row.index(eos) + 1] if eos in row else row for row in rows]
+    return out[0, len(ids) :].tolist()
 
 
-def answer_all(model, prompts, eos, pad):
+def answer_all(model, prompts, eos):
     by_length = defaultdict(list)
     for i, ids in enumerate(prompts):
         by_length[len(ids)].append(i)
@@ -46,7 +66,7 @@ def answer_all(model, prompts, eos, pad):
     for length, rows in sorted(by_length.items()):
         for start in range(0, len(rows), MAX_BATCH):
             batch = rows[start : start + MAX_BATCH]
-            for i, ids in zip(batch, greedy(model, [prompts[i] for i in batch], eos, pad)):
+            for i, ids in zip(batch, greedy(model, [prompts[i] for i in batch], eos)):
                 out[i] = ids
             done += len(batch)
             print(f"{done} of {len(prompts)} answered, prompts of {length} tokens", flush=True)
@@ -62,23 +82,17 @@ def main():
     p.add_argument("--verify", type=int, default=0, help="ask every Nth also alone, and compare")
     args = p.parse_args()
     torch.set_float32_matmul_precision("highest")
-    model = ckpt.load_transformers_model(*ckpt.read_checkpoint(args.checkpoint))
-    if torch.cuda.is_available():
-        model.cuda()
+    model = ckpt.load_transformers_model(*ckpt.read_checkpoint(args.checkpoint)).to(DEVICE)
     tok = Tokenizer.from_file(os.path.join(args.checkpoint, "tokenizer.json"))
     eos, pad = tok.token_to_id(data.EOS), tok.token_to_id(data.PAD)
     with open(args.questions) as f:
         questions = json.load(f)[:: args.sample]
     prompts = [
-        tok.encode(
-            data.BOS + data.USER + q["question"] + data.ASSISTANT + data.THINK,
-            add_special_tokens=False,
-        ).ids
-        for q in questions
+        tok.encode(data.prompt(q["question"]), add_special_tokens=False).ids for q in questions
     ]
-    generated = answer_all(model, prompts, eos, pad)
+    generated = answer_all(model, prompts, eos)
     for i in range(0, len(prompts), args.verify) if args.verify else ():
-        alone = greedy(model, [prompts[i]], eos, pad)[0]
+        alone = greedy_alone(model, prompts[i], eos, pad)
         assert alone == generated[i], f"question {i} is answered otherwise alone"
     rows, scores = [], defaultdict(list)
     for q, ids in zip(questions, generated):
