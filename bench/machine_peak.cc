@@ -1,6 +1,7 @@
 #include "bench/machine_peak.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 
 #include "cpu/simd.h"
@@ -63,6 +64,8 @@ double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+std::atomic<uint32_t> sink;  // keeps results from being optimised away
+
 constexpr int kTrials = 5;  // of which the best counts
 
 }  // namespace
@@ -75,7 +78,6 @@ double MeasureReadBandwidth(ThreadPool& pool) {
   for (int trial = 0; trial < kTrials; ++trial) {
     const double begin = Seconds();
     pool.ParallelFor(kBytes, kGrain, [&](int64_t from, int64_t to, int) {
-      static volatile uint32_t sink;
       sink = HWY_DYNAMIC_DISPATCH(ReadAll)(reinterpret_cast<const uint32_t*>(memory.data() + from),
                                            (to - from) / 4);
     });
@@ -91,10 +93,9 @@ double MeasureFmaPeak(ThreadPool& pool) {
     double flops = 0;
     const double begin = Seconds();
     pool.ParallelFor(pool.threads(), 1, [&](int64_t, int64_t, int thread) {
-      static volatile float sink;
       float result;
       const double done = HWY_DYNAMIC_DISPATCH(ManyFmas)(kRounds, &result);
-      sink = result;
+      sink = static_cast<uint32_t>(result);
       if (thread == 0) flops = done;
     });
     best = std::max(best, flops * pool.threads() / (Seconds() - begin));

@@ -15,14 +15,14 @@
 namespace fathom {
 namespace {
 
-CpuDevice& Device() {
+CpuDevice& Cpu() {
   static CpuDevice device(0);
   return device;
 }
 
 struct Peaks {
-  double bandwidth = MeasureReadBandwidth(Device().stream().pool());
-  double flops = MeasureFmaPeak(Device().stream().pool());
+  double bandwidth = MeasureReadBandwidth(Cpu().stream().pool());
+  double flops = MeasureFmaPeak(Cpu().stream().pool());
 };
 const Peaks& MachinePeaks() {
   static const Peaks peaks;
@@ -48,7 +48,7 @@ std::vector<std::unique_ptr<PackedWeight>> RandomWeights(const LinearCase& c) {
   constexpr size_t kBytes = size_t{256} << 20;
   std::vector<std::unique_ptr<PackedWeight>> copies;
   for (size_t bytes = 0; bytes < kBytes; bytes += values.size()) {
-    auto packed = CpuOps().prepare(Device().stream(), {.matrices = {&source, 1}});
+    auto packed = CpuOps().prepare(Cpu().stream(), {.matrices = {&source, 1}});
     CHECK(packed.ok(), "{}", packed.status().ToString());
     copies.push_back(*std::move(packed));
   }
@@ -67,8 +67,8 @@ void Linear(benchmark::State& state, LinearCase c) {
   args.live = TensorView(&live, DType::kI32, {1});
   args.out = TensorView(y.data(), DType::kF32, {c.tokens, c.out});
   args.weight = weights[0].get();
-  Buffer workspace(CpuOps().linear.Workspace(Device().stream(), args));
-  OpContext context{Device().stream(), {workspace.data(), workspace.size()}};
+  Buffer workspace(CpuOps().linear.Workspace(Cpu().stream(), args));
+  OpContext context{Cpu().stream(), {workspace.data(), workspace.size()}};
   size_t i = 0;
   for (auto _ : state) {
     args.weight = weights[i++ % weights.size()].get();
@@ -108,7 +108,7 @@ int main(int argc, char** argv) {
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   fathom::Register();
   std::printf("threads %d, read %.1f GB/s, multiply-add %.0f GFLOP/s\n",
-              fathom::Device().stream().threads(), fathom::MachinePeaks().bandwidth * 1e-9,
+              fathom::Cpu().stream().threads(), fathom::MachinePeaks().bandwidth * 1e-9,
               fathom::MachinePeaks().flops * 1e-9);
   benchmark::RunSpecifiedBenchmarks();
   return 0;
