@@ -110,13 +110,13 @@ std::vector<float> Fp8(const Experts& e, const Case& c, bool ue8m0) {
 
 TEST_P(MoeExpertsTest, IsTheComposition) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF8E4M3}) {
-    for (const auto& [hidden, inter] : {std::pair{256, 128}, {96, 96}, {128, 224}}) {
+    for (const auto& [hidden, inter] : {std::pair{256, 64}, {96, 96}, {64, 224}}) {
       const Experts e(dtype, 8, hidden, inter);
-      for (const int topk : {1, 4, 8}) {
+      for (const int topk : {1, 8}) {
         SCOPED_TRACE(testing::Message()
                      << Name(dtype) << " " << hidden << " " << inter << " " << topk);
-        const Case c = MakeCase(e, 9, topk);
-        const auto run = [&](const Backend& b) { return RunTokens(b, Packed(b, e), c, Range(9)); };
+        const Case c = MakeCase(e, 4, topk);
+        const auto run = [&](const Backend& b) { return RunTokens(b, Packed(b, e), c, Range(4)); };
         const double tolerance =
             (dtype == DType::kF8E4M3 ? kFp8Tolerance : kTolerance) + Rounding(GetParam());
         ExpectClose(run(OracleFp32()), Composition(e, c, ExactProduct), kTolerance);

@@ -1,0 +1,171 @@
+#include <algorithm>
+#include <cmath>
+
+#include "ops/test_pages.h"
+
+namespace fathom {
+namespace {
+
+EVERY_BACKEND(AttendAbsorbedTest);
+
+constexpr double kTolerance = 5e-6;
+
+struct Case {
+  const TestPages* pages;
+  int heads;
+  std::vector<int> slots, positions;
+  std::vector<float> q_latent, q_rope;  // [tokens, heads, latent], [tokens, heads, rope]
+  float scale;
+
+  int64_t width() const { return int64_t{heads} * pages->latent_dim(); }
+  int tokens() const { return static_cast<int>(slots.size()); }
+};
+
+Case MakeCase(const TestPages& pages, int heads, const std::vector<int>& slots,
+              const std::vector<int>& positions) {
+  const auto n = static_cast<int64_t>(slots.size()) * heads;
+  return {&pages,
+          heads,
+          slots,
+          positions,
+          Normals(n * pages.latent_dim(), 1),
+          Normals(n * pages.rope_dim(), 2),
+          1.0f / std::sqrt(static_cast<float>(pages.latent_dim()))};
+}
+
+// Runs `tokens` of the case with room for two more; q_rope lies behind 8 other channels.
+std::vector<float> RunTokens(const Backend& b, const Case& c, const std::vector<int>& tokens) {
+  const int live = static_cast<int>(tokens.size()), rope = c.pages->rope_dim();
+  std::vector<int> slots, positions;
+  std::vector<float> q_rope(live * c.heads * (rope + 8), NAN);
+  for (int i = 0; i < live; ++i) {
+    slots.push_back(c.slots[tokens[i]]);
+    positions.push_back(c.positions[tokens[i]]);
+    for (int h = 0; h < c.heads; ++h) {
+      std::copy_n(&c.q_rope[(tokens[i] * c.heads + h) * rope], rope,
+                  &q_rope[(i * c.heads + h) * (rope + 8) + 8]);
+    }
+  }
+  const TestTokens map(*c.pages, slots, positions, live + 2);
+  const TestTensor wide(b.act(), {live + 2, c.heads, rope + 8}, q_rope);
+  TestTensor out(b.act(), {live + 2, c.heads, c.pages->latent_dim()});
+  RunOp(b, &Ops::attend_absorbed,
+        {.q_latent = TestTensor(b.act(), {live + 2, c.heads, c.pages->latent_dim()},
+                                PickRows(c.q_latent, c.width(), tokens)),
+         .q_rope = wide.view().Slice(2, 8, rope + 8),
+         .tokens = map.map(),
+         .pages = c.pages->pages(),
+         .scale = c.scale,
+         .out = out});
+  EXPECT_TRUE(out.PoisonedFrom(live));
+  std::vector<float> rows = out.Floats();
+  rows.resize(live * c.width());
+  return rows;
+}
+
+// The formula, in double.
+std::vector<float> Formula(const Case& c) {
+  const int latent = c.pages->latent_dim(), rope = c.pages->rope_dim();
+  std::vector<float> out;
+  for (int i = 0; i < c.tokens() * c.heads; ++i) {
+    const int t = i / c.heads;
+    std::vector<double> scores, sum(latent);
+    for (int j = 0; j <= c.positions[t]; ++j) {
+      double score = 0;
+      const std::vector<float> k = c.pages->Latent(c.slots[t], j), r = c.pages->Rope(c.slots[t], j);
+      for (int d = 0; d < latent; ++d) score += double{c.q_latent[i * latent + d]} * k[d];
+      for (int d = 0; d < rope; ++d) score += double{c.q_rope[i * rope + d]} * r[d];
+      scores.push_back(score * c.scale);
+    }
+    const double max = *std::max_element(scores.begin(), scores.end());
+    double norm = 0;
+    for (int j = 0; j <= c.positions[t]; ++j) {
+      const double weight = std::exp(scores[j] - max);
+      const std::vector<float> k = c.pages->Latent(c.slots[t], j);
+      for (int d = 0; d < latent; ++d) sum[d] += weight * k[d];
+      norm += weight;
+    }
+    for (int d = 0; d < latent; ++d) out.push_back(static_cast<float>(sum[d] / norm));
+  }
+  return out;
+}
+
+// Three slots of different lengths.
+TestPages MakePages(DType dtype, int latent, int rope, uint64_t seed = 1) {
+  TestPages pages(dtype, 3, 5, latent, rope, seed);
+  pages.Fill(0, 320, 1);
+  pages.Fill(1, 129, 2);
+  pages.Fill(2, 1, 3);
+  return pages;
+}
+const std::vector<int> kSlots = {0, 0, 0, 0, 0, 1, 1, 2, 0, 1};
+const std::vector<int> kPositions = {62, 63, 64, 65, 319, 127, 128, 0, 0, 1};
+
+TEST_P(AttendAbsorbedTest, IsTheFormula) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const auto& [latent, rope, heads] :
+         {std::tuple{512, 64, 1}, {512, 64, 4}, {32, 16, 16}, {40, 6, 3}}) {
+      SCOPED_TRACE(testing::Message() << Name(dtype) << " " << latent << " " << heads);
+      const TestPages pages = MakePages(dtype, latent, rope);
+      const Case c = MakeCase(pages, heads, kSlots, kPositions);
+      const auto run = [&](const Backend& b) { return RunTokens(b, c, Range(c.tokens())); };
+      ExpectClose(run(GetParam()), Formula(c), kTolerance + Rounding(GetParam()));
+      ExpectAsOracle(GetParam(), kTolerance + Rounding(GetParam()), run);
+    }
+  }
+}
+
+TEST_P(AttendAbsorbedTest, SharpAndFlatScores) {
+  const TestPages pages = MakePages(DType::kF32, 32, 16);
+  Case c = MakeCase(pages, 4, kSlots, kPositions);
+  for (const float scale : {0.0f, 1e-6f, 30.0f, 3000.0f}) {
+    SCOPED_TRACE(scale);
+    c.scale = scale;
+    // Scores of 1e4 carry an error of 1e-3 in fp32, and so does a weight.
+    ExpectClose(RunTokens(GetParam(), c, Range(c.tokens())), Formula(c),
+                (scale > 1 ? 2e-3 : kTolerance) + Rounding(GetParam()));
+  }
+}
+
+TEST_P(AttendAbsorbedTest, ATokenDoesNotDependOnOthersNorOnTheLengthOfItsRow) {
+  const TestPages pages = MakePages(DType::kBF16, 64, 16);
+  // The last 33 tokens of slot 0 as one row, over a page border; then others.
+  std::vector<int> slots(33, 0), positions;
+  for (int t = 0; t < 33; ++t) positions.push_back(240 + t);
+  slots.insert(slots.end(), kSlots.begin(), kSlots.end());
+  positions.insert(positions.end(), kPositions.begin(), kPositions.end());
+  const Case c = MakeCase(pages, 4, slots, positions);
+  ExpectRowInvariance(c.tokens(), c.width(), [&](const std::vector<int>& tokens) {
+    return RunTokens(GetParam(), c, tokens);
+  });
+  for (int length = 1; length <= 33; length += 4) {
+    const std::vector<int> row = Range(length);
+    ExpectSameBits(RunTokens(GetParam(), c, row),
+                   PickRows(RunTokens(GetParam(), c, Range(33)), c.width(), row));
+  }
+  EXPECT_TRUE(RunTokens(GetParam(), c, {}).empty());
+}
+
+TEST_P(AttendAbsorbedTest, PlacesOfPagesDoNotMatter) {
+  const TestPages pages = MakePages(DType::kBF16, 64, 16),
+                  moved = MakePages(DType::kBF16, 64, 16, 9);
+  const Case c = MakeCase(pages, 2, kSlots, kPositions);
+  Case d = c;
+  d.pages = &moved;
+  ASSERT_NE(pages.table().Ints(), moved.table().Ints());
+  ExpectSameBits(RunTokens(GetParam(), d, Range(d.tokens())),
+                 RunTokens(GetParam(), c, Range(c.tokens())));
+}
+
+TEST_P(AttendAbsorbedTest, NanStaysInItsHead) {
+  const TestPages pages = MakePages(DType::kF32, 32, 16);
+  Case c = MakeCase(pages, 2, {0, 0, 1}, {100, 101, 70});
+  const std::vector<float> clean = RunTokens(GetParam(), c, Range(3));
+  c.q_latent[(1 * 2 + 1) * 32 + 3] = NAN;
+  const std::vector<float> out = RunTokens(GetParam(), c, Range(3));
+  ExpectSameBits(PickRows(out, 32, {0, 1, 2, 4, 5}), PickRows(clean, 32, {0, 1, 2, 4, 5}));
+  for (const float y : PickRows(out, 32, {3})) EXPECT_TRUE(std::isnan(y));
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,72 @@
+#include "ops/test_pages.h"
+
+#include <cmath>
+
+namespace fathom {
+
+TestPages::TestPages(DType dtype, int slots, int max_pages, int latent, int rope, uint64_t seed)
+    : format_{.latent = dtype, .rope = dtype, .latent_dim = latent, .rope_dim = rope} {
+  const int n = slots * max_pages + 2;
+  memory_ = TestTensor(DType::kU8, {n * format_.page_bytes()});
+  pages_ = PagesAt(format_, static_cast<std::byte*>(memory_.view().data()), n);
+  std::vector<int32_t> order(n - 2);
+  for (int i = 0; i < n - 2; ++i) order[i] = i;
+  Rng rng(seed);
+  for (int i = n - 3; i > 0; --i) std::swap(order[i], order[rng.Below(i + 1)]);
+  table_ = Ints({slots, max_pages}, order);
+  for (int slot = 0; slot < slots; ++slot) {
+    for (int p = 0; p < max_pages * kPageTokens; ++p) {
+      Set(slot, p, std::vector<float>(latent, NAN), std::vector<float>(rope, NAN));
+    }
+  }
+}
+
+std::byte* TestPages::At(const TensorView& plane, int slot, int position) const {
+  const int64_t page = table_.Ints()[slot * table_.view().dim(1) + position / kPageTokens];
+  const int64_t offset = plane.data() == pages_.rope.data() ? format_.rope_offset() : 0;
+  return static_cast<std::byte*>(memory_.view().data()) + page * format_.page_bytes() + offset +
+         position % kPageTokens * plane.dim(2) * static_cast<int64_t>(ByteSize(plane.dtype()));
+}
+
+void TestPages::Set(int slot, int position, const std::vector<float>& latent,
+                    const std::vector<float>& rope) {
+  for (const auto& [plane, values] : {std::pair{pages_.latent, &latent}, {pages_.rope, &rope}}) {
+    const TestTensor row(plane.dtype(), {plane.dim(2)}, *values);
+    std::memcpy(At(plane, slot, position), row.view().data(),
+                plane.dim(2) * ByteSize(plane.dtype()));
+  }
+}
+
+void TestPages::Fill(int slot, int n, uint64_t seed) {
+  for (int p = 0; p < n; ++p) {
+    Set(slot, p, Normals(latent_dim(), seed * 100000 + p),
+        Normals(rope_dim(), seed * 100000 + 50000 + p));
+  }
+}
+
+static std::vector<float> Load(const std::byte* at, DType dtype, int n) {
+  TestTensor row(dtype, {n});
+  std::memcpy(row.view().data(), at, n * ByteSize(dtype));
+  return row.Floats();
+}
+
+std::vector<float> TestPages::Latent(int slot, int position) const {
+  return Load(At(pages_.latent, slot, position), format_.latent, latent_dim());
+}
+
+std::vector<float> TestPages::Rope(int slot, int position) const {
+  return Load(At(pages_.rope, slot, position), format_.rope, rope_dim());
+}
+
+TestTokens::TestTokens(const TestPages& pages, const std::vector<int>& token_slots,
+                       const std::vector<int>& token_positions, int capacity)
+    : slots(Ints({capacity}, {token_slots.begin(), token_slots.end()})),
+      positions(Ints({capacity}, {token_positions.begin(), token_positions.end()})),
+      live(Live(static_cast<int32_t>(token_slots.size()))),
+      table(pages.table()) {}
+
+TokenMap TestTokens::map() const {
+  return {.slots = slots, .positions = positions, .page_table = table, .live = live};
+}
+
+}  // namespace fathom
