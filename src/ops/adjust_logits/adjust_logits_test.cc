@@ -1,0 +1,117 @@
+#include <cmath>
+
+#include "ops/test_slots.h"
+
+namespace fathom {
+namespace {
+
+EVERY_BACKEND(AdjustLogitsTest);
+
+constexpr int kVocab = 300;
+
+// Rows of logits of the slots given, with a row of room.
+std::vector<float> RunRows(const Backend& b, const TestSlots& slots, const std::vector<float>& x,
+                           const std::vector<int32_t>& row_slot) {
+  const auto live = static_cast<int32_t>(row_slot.size());
+  const TestTensor logits(DType::kF32, {live + 1, kVocab}, x);
+  RunOp(b, &Ops::adjust_logits,
+        {.logits = logits,
+         .row_slot = Ints({live + 1}, row_slot),
+         .slots = slots.state(),
+         .live = Live(live)});
+  EXPECT_TRUE(logits.PoisonedFrom(live));
+  std::vector<float> rows = logits.Floats();
+  rows.resize(live * kVocab);
+  return rows;
+}
+
+TEST_P(AdjustLogitsTest, NothingAskedNothingChanged) {
+  std::vector<float> x = Normals(2 * kVocab, 1);
+  x[3] = NAN;
+  x[4] = INFINITY;
+  x[5] = -INFINITY;
+  TestSlots slots(2, kVocab);
+  At<int32_t>(slots.counts, 0, 7) = 4;
+  At<uint8_t>(slots.in_prompt, 1, 8) = 1;
+  At<int32_t>(slots.banned, 0, 1) = 9;  // but no minimum is unmet
+  ExpectSameBits(RunRows(GetParam(), slots, x, {1, 0}), x);
+  EXPECT_TRUE(RunRows(GetParam(), slots, {}, {}).empty());
+}
+
+// Each in turn, then all, in the order of sampling/params.h.
+TEST_P(AdjustLogitsTest, EachInItsPlace) {
+  TestSlots slots(3, kVocab);
+  At<int32_t>(slots.bias_ids, 1, 0) = 10;
+  At<float>(slots.bias_values, 1, 0) = -3;
+  At<int32_t>(slots.bias_ids, 1, 1) = 299;
+  At<float>(slots.bias_values, 1, 1) = 100;
+  At<int32_t>(slots.bias_ids, 1, 2) = 10;  // twice: both count
+  At<float>(slots.bias_values, 1, 2) = -1;
+  At<float>(slots.repetition, 1) = 2;
+  At<float>(slots.frequency, 1) = 0.25f;
+  At<float>(slots.presence, 1) = 0.5f;
+  At<int32_t>(slots.counts, 1, 10) = 3;
+  At<int32_t>(slots.counts, 1, 11) = 1;
+  At<uint8_t>(slots.in_prompt, 1, 11) = 1;
+  At<uint8_t>(slots.in_prompt, 1, 12) = 1;
+  At<uint8_t>(slots.in_prompt, 1, 13) = 1;
+  At<int32_t>(slots.min_tokens, 1) = 5;
+  At<int32_t>(slots.generated, 1) = 4;
+  At<int32_t>(slots.banned, 1, 0) = 20;
+  At<int32_t>(slots.banned, 1, 1) = 0;
+  std::vector<float> x(kVocab, 1), expected(kVocab, 1);
+  x[12] = expected[12] = -4;
+  expected[10] = (1.0f - 4) * 2 - 3 * 0.25f - 0.5f;  // biased below zero, so multiplied
+  expected[11] = 1.0f / 2 - 0.25f - 0.5f;
+  expected[12] = -4 * 2;
+  expected[13] = 0.5f;
+  expected[299] = 101;
+  expected[20] = expected[0] = -INFINITY;
+  ExpectSameBits(RunRows(GetParam(), slots, x, {1}), expected);
+  At<int32_t>(slots.generated, 1) = 5;
+  expected[20] = expected[0] = 1;
+  ExpectSameBits(RunRows(GetParam(), slots, x, {1}), expected);
+  // Other slots ask for nothing.
+  ExpectSameBits(RunRows(GetParam(), slots, x, {2}), x);
+}
+
+TEST_P(AdjustLogitsTest, NegativePenaltiesEncourage) {
+  TestSlots slots(1, kVocab);
+  At<float>(slots.frequency, 0) = -1;
+  At<float>(slots.presence, 0) = -2;
+  At<int32_t>(slots.counts, 0, 299) = 2;
+  std::vector<float> expected(kVocab);
+  expected[299] = 4;
+  ExpectSameBits(RunRows(GetParam(), slots, std::vector<float>(kVocab), {0}), expected);
+}
+
+TEST_P(AdjustLogitsTest, AsTheOracleAndAlone) {
+  TestSlots slots(33, kVocab);
+  Rng rng(5);
+  for (int s = 0; s < 33; ++s) {
+    At<float>(slots.repetition, s) = 0.5f + rng.Uniform();
+    At<float>(slots.frequency, s) = rng.Normal();
+    At<float>(slots.presence, s) = rng.Normal();
+    At<int32_t>(slots.min_tokens, s) = rng.Below(3);
+    At<int32_t>(slots.generated, s) = rng.Below(3);
+    for (int i = 0; i < 3; ++i) At<int32_t>(slots.banned, s, i) = rng.Below(kVocab);
+    for (int i = 0; i < 4; ++i) {
+      At<int32_t>(slots.bias_ids, s, i) = rng.Below(kVocab);
+      At<float>(slots.bias_values, s, i) = rng.Normal();
+    }
+    for (int v = 0; v < kVocab; ++v) {
+      At<int32_t>(slots.counts, s, v) = rng.Below(8) < 6 ? 0 : rng.Below(20);
+      At<uint8_t>(slots.in_prompt, s, v) = rng.Below(2);
+    }
+  }
+  const std::vector<float> x = Normals(33 * kVocab, 6, 10);
+  const auto run = [&](const Backend& b, const std::vector<int>& rows) {
+    return RunRows(b, slots, PickRows(x, kVocab, rows), {rows.begin(), rows.end()});
+  };
+  ExpectAsOracle(GetParam(), 1e-6, [&](const Backend& b) { return run(b, Range(33)); });
+  ExpectRowInvariance(33, kVocab,
+                      [&](const std::vector<int>& rows) { return run(GetParam(), rows); });
+}
+
+}  // namespace
+}  // namespace fathom

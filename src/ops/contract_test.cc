@@ -1,0 +1,120 @@
+// Checks refuse what the contract excludes, by name, and admit shapes without memory.
+#include "ops/test_pages.h"
+#include "ops/test_slots.h"
+#include "ops/test_weights.h"
+
+namespace fathom {
+namespace {
+
+// A view without memory: only shapes count.
+TensorView View(DType dtype, std::initializer_list<int64_t> shape) {
+  return TensorView(nullptr, dtype, shape);
+}
+const TensorView kLive = View(DType::kI32, {1});
+
+TEST(ContractDeathTest, TypesAndShapes) {
+  const AddArgs good = {
+      .x = View(DType::kF32, {4, 8}), .live = kLive, .sum = View(DType::kF32, {4, 8})};
+  Check(good);
+  AddArgs args = good;
+  args.sum = View(DType::kBF16, {4, 8});
+  EXPECT_DEATH(Check(args), "add: sum is BF16 \\[4, 8\\], not F32 \\[4, 8\\]");
+  args = good;
+  args.sum = View(DType::kF32, {5, 8});
+  EXPECT_DEATH(Check(args), "add: sum is F32 \\[5, 8\\], not F32 \\[4, 8\\]");
+  args = good;
+  args.sum = TensorView();
+  EXPECT_DEATH(Check(args), "add: sum is absent");
+  args = good;
+  args.x = View(DType::kI32, {4, 8});
+  EXPECT_DEATH(Check(args), "add: x is I32");
+  args = good;
+  args.live = View(DType::kI32, {2});
+  EXPECT_DEATH(Check(args), "add: live is I32 \\[2\\]");
+  args = good;
+  args.x = View(DType::kF32, {4, 9}).Slice(1, 0, 8);
+  EXPECT_DEATH(Check(args), "add: x must be contiguous");
+}
+
+TEST(ContractDeathTest, StridedRowsNeedContiguousChannels) {
+  RopeArgs args = {.x = View(DType::kF32, {4, 2, 16}).Slice(2, 8, 16),
+                   .positions = View(DType::kI32, {4}),
+                   .cos_sin = View(DType::kF32, {9, 2, 4}),
+                   .live = kLive};
+  Check(args);
+  args.x = TensorView(nullptr, DType::kF32, {4, 2, 8}, {32, 16, 2});
+  EXPECT_DEATH(Check(args), "rope: x: the innermost stride is 2");
+  args.x = View(DType::kF32, {4, 2, 7});
+  EXPECT_DEATH(Check(args), "rope: 7 channels");
+}
+
+TEST(ContractDeathTest, Weights) {
+  const Backend b = Oracle();
+  const TestMatrix m(DType::kF8E4M3, 8, 16, 1);
+  const auto fp8 = Pack(b, {{m.weight}}), two = Pack(b, {{m.weight}, {m.weight}});
+  LinearArgs linear = {.x = View(DType::kF32, {4, 16}),
+                       .weight = fp8.get(),
+                       .live = kLive,
+                       .out = View(DType::kF32, {4, 8})};
+  Check(linear);
+  linear.weight = two.get();
+  EXPECT_DEATH(Check(linear), "linear: 2 matrices");
+  linear.weight = nullptr;
+  EXPECT_DEATH(Check(linear), "linear: weight is missing");
+  const HeadLinearArgs head_linear = {.x = View(DType::kF32, {4, 1, 16}),
+                                      .weight = fp8.get(),
+                                      .live = kLive,
+                                      .out = View(DType::kF32, {4, 1, 8})};
+  EXPECT_DEATH(Check(head_linear), "head_linear: the weight must be prepared with `dequantize`");
+  const MoeExpertsArgs moe = {.x = View(DType::kF32, {4, 16}),
+                              .ids = View(DType::kI32, {4, 2}),
+                              .weights = View(DType::kF32, {4, 2}),
+                              .gate_up = two.get(),
+                              .down = two.get(),
+                              .live = kLive,
+                              .out = View(DType::kF32, {4, 8})};
+  EXPECT_DEATH(Check(moe), "moe_experts: gate_up is 2 x \\[8, 16\\], down is 2 x \\[8, 16\\]");
+}
+
+TEST(ContractDeathTest, Routing) {
+  RouteArgs args = {.x = View(DType::kF32, {4, 16}),
+                    .gate = View(DType::kF32, {12, 16}),
+                    .n_group = 3,
+                    .topk_group = 1,
+                    .live = kLive,
+                    .ids = View(DType::kI32, {4, 4}),
+                    .weights = View(DType::kF32, {4, 4})};
+  Check(args);
+  args.n_group = 5;
+  EXPECT_DEATH(Check(args), "route: 12 experts in 5 groups");
+  args.n_group = 4;
+  EXPECT_DEATH(Check(args), "route: the best 4 of 3 experts");
+  args.topk_group = 5;
+  EXPECT_DEATH(Check(args), "route: 5 of 4 groups");
+}
+
+TEST(ContractDeathTest, Context) {
+  const TestPages pages(DType::kF32, 1, 2, 8, 4);
+  GatherContextArgs args = {.pages = pages.pages(),
+                            .page_table = pages.table().view().At(0),
+                            .begin = 28,
+                            .latent = View(DType::kF32, {100, 8}),
+                            .rope = View(DType::kF32, {100, 4})};
+  Check(args);
+  args.begin = 29;
+  EXPECT_DEATH(Check(args), "positions \\[29, 129\\) lie beyond a table of 2 pages");
+}
+
+TEST(ContractDeathTest, TheReferenceRefusesIndicesOutOfRange) {
+  const Backend b = Oracle();
+  const TestTensor table(DType::kF32, {3, 2}, {1, 2, 3, 4, 5, 6});
+  TestTensor out(DType::kF32, {1, 2});
+  for (const int32_t id : {-1, 3}) {
+    const TestTensor ids = Ints({1}, {id}), live = Live(1);
+    EXPECT_DEATH(RunOp(b, &Ops::embed, {.ids = ids, .table = table, .live = live, .out = out}),
+                 "of a vocabulary of 3");
+  }
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,62 @@
+// Dot products of several vectors with several others, for each of Highway's targets.
+#if defined(FATHOM_OPS_LINEAR_DOT_KERNEL_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef FATHOM_OPS_LINEAR_DOT_KERNEL_INL_H
+#undef FATHOM_OPS_LINEAR_DOT_KERNEL_INL_H
+#else
+#define FATHOM_OPS_LINEAR_DOT_KERNEL_INL_H
+#endif
+
+#include <cstring>
+
+#include "ops/linear/panel_kernel-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fathom {
+namespace HWY_NAMESPACE {
+
+// As many dot products at a time as registers hold sums for.
+constexpr int kDotRows = kLanes == 16 ? 4 : kLanes == 8 ? 2 : 1;
+constexpr int kDotColumns = kLanes == 1 ? 1 : 4;
+
+// The n < kLanes numbers at p, then zeros.
+template <class T>
+HWY_INLINE VF LoadFew(const T* p, int64_t n) {
+  T few[kLanes] = {};
+  std::memcpy(few, p, static_cast<size_t>(n) * sizeof(T));
+  return LoadFloats(few);
+}
+
+// sum[r][c] += a[r * a_stride + ...] * b[c * b_stride + ...] lane by lane over n numbers. The sum
+// of a pair's lanes does not depend on which pairs go together.
+template <int kRows, int kColumns, class T>
+HWY_INLINE void AddProducts(const float* a, int64_t a_stride, const T* b, int64_t b_stride,
+                            int64_t n, VF (&sum)[kRows][kColumns]) {
+  const auto add = [&](const VF(&left)[kRows], const VF(&right)[kColumns]) HWY_ATTR {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+      for (int c = 0; c < kColumns; ++c) sum[r][c] = hn::MulAdd(left[r], right[c], sum[r][c]);
+    }
+  };
+  VF left[kRows], right[kColumns];
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) left[r] = LoadFloats(a + r * a_stride + i);
+#pragma GCC unroll 16
+    for (int c = 0; c < kColumns; ++c) right[c] = LoadFloats(b + c * b_stride + i);
+    add(left, right);
+  }
+  if (i == n) return;
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) left[r] = LoadFew(a + r * a_stride + i, n - i);
+#pragma GCC unroll 16
+  for (int c = 0; c < kColumns; ++c) right[c] = LoadFew(b + c * b_stride + i, n - i);
+  add(left, right);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fathom
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard

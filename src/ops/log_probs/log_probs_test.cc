@@ -1,0 +1,108 @@
+#include <algorithm>
+#include <cmath>
+
+#include "ops/testing.h"
+
+namespace fathom {
+namespace {
+
+EVERY_BACKEND(LogProbsTest);
+
+struct Output {
+  std::vector<float> logprob, top_logprobs;
+  std::vector<int32_t> top_ids;
+};
+
+Output RunRows(const Backend& b, const std::vector<float>& logits,
+               const std::vector<int32_t>& tokens, int vocab, int top) {
+  const auto live = static_cast<int32_t>(tokens.size());
+  TestTensor logprob(DType::kF32, {live + 1}), top_ids(DType::kI32, {live + 1, top});
+  TestTensor top_logprobs(DType::kF32, {live + 1, top});
+  RunOp(b, &Ops::log_probs,
+        {.logits = TestTensor(DType::kF32, {live + 1, vocab}, logits),
+         .tokens = Ints({live + 1}, tokens),
+         .live = Live(live),
+         .logprob = logprob,
+         .top_ids = top_ids,
+         .top_logprobs = top_logprobs});
+  EXPECT_TRUE(logprob.PoisonedFrom(live) && top_ids.PoisonedFrom(live) &&
+              top_logprobs.PoisonedFrom(live));
+  Output out = {logprob.Floats(), top_logprobs.Floats(), top_ids.Ints()};
+  out.logprob.resize(live);
+  out.top_ids.resize(live * top);
+  out.top_logprobs.resize(live * top);
+  return out;
+}
+
+TEST_P(LogProbsTest, IsTheFormula) {
+  for (const auto& [vocab, top] : {std::pair{1, 1}, {7, 7}, {4096, 20}, {5001, 0}, {129, 5}}) {
+    SCOPED_TRACE(vocab);
+    const std::vector<float> x = Normals(3 * vocab, 1, 5);
+    const std::vector<int32_t> tokens = {0, vocab - 1, vocab / 2};
+    const Output got = RunRows(GetParam(), x, tokens, vocab, top);
+    for (int row = 0; row < 3; ++row) {
+      const float* logits = &x[row * vocab];
+      double sum = 0;
+      for (int v = 0; v < vocab; ++v) sum += std::exp(double{logits[v]});
+      EXPECT_NEAR(got.logprob[row], logits[tokens[row]] - std::log(sum), 1e-5);
+      std::vector<int> order = Range(vocab);
+      std::stable_sort(order.begin(), order.end(),
+                       [&](int a, int b) { return logits[a] > logits[b]; });
+      for (int i = 0; i < top; ++i) {
+        EXPECT_EQ(got.top_ids[row * top + i], order[i]);
+        EXPECT_NEAR(got.top_logprobs[row * top + i], logits[order[i]] - std::log(sum), 1e-5);
+      }
+    }
+    ExpectAsOracle(GetParam(), 1e-6, [&, vocab = vocab, top = top](const Backend& b) {
+      return RunRows(b, x, tokens, vocab, top).logprob;
+    });
+  }
+  EXPECT_TRUE(RunRows(GetParam(), {}, {}, 7, 2).logprob.empty());
+}
+
+TEST_P(LogProbsTest, TiesGoToTheLowerId) {
+  std::vector<float> x(500, 1);
+  x[300] = x[100] = 2;
+  EXPECT_EQ(RunRows(GetParam(), x, {0}, 500, 5).top_ids, (std::vector<int32_t>{100, 300, 0, 1, 2}));
+}
+
+TEST_P(LogProbsTest, LargeLogitsAndImpossibleTokens) {
+  const float inf = INFINITY;
+  const Output got = RunRows(GetParam(), {30000, 29999, -inf, -30000}, {2}, 4, 4);
+  EXPECT_EQ(got.logprob[0], -inf);
+  EXPECT_EQ(got.top_ids, (std::vector<int32_t>{0, 1, 3, 2}));
+  EXPECT_NEAR(got.top_logprobs[0], -std::log1p(std::exp(-1.0)), 1e-5);
+  EXPECT_NEAR(got.top_logprobs[1], -1 - std::log1p(std::exp(-1.0)), 1e-5);
+  EXPECT_EQ(got.top_logprobs[3], -inf);
+}
+
+TEST_P(LogProbsTest, NanStaysInItsRow) {
+  std::vector<float> x = Normals(3 * 200, 2);
+  const Output clean = RunRows(GetParam(), x, {5, 6, 7}, 200, 4);
+  x[200 + 50] = NAN;
+  const Output got = RunRows(GetParam(), x, {5, 6, 7}, 200, 4);
+  ExpectSameBits(PickRows(got.top_logprobs, 4, {0, 2}), PickRows(clean.top_logprobs, 4, {0, 2}));
+  ExpectSameBits(PickRows(got.logprob, 1, {0, 2}), PickRows(clean.logprob, 1, {0, 2}));
+  EXPECT_TRUE(std::isnan(got.logprob[1]));
+  for (int i = 4; i < 8; ++i) {
+    EXPECT_TRUE(std::isnan(got.top_logprobs[i]));
+    EXPECT_TRUE(got.top_ids[i] >= 0 && got.top_ids[i] < 200);
+  }
+}
+
+TEST_P(LogProbsTest, ARowDoesNotDependOnOthers) {
+  const std::vector<float> x = Normals(33 * 301, 3, 4);
+  ExpectRowInvariance(33, 3, [&](const std::vector<int>& rows) {
+    std::vector<int32_t> tokens(rows.begin(), rows.end());
+    const Output out = RunRows(GetParam(), PickRows(x, 301, rows), tokens, 301, 2);
+    std::vector<float> flat;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      flat.insert(flat.end(),
+                  {out.logprob[i], out.top_logprobs[2 * i], out.top_logprobs[2 * i + 1]});
+    }
+    return flat;
+  });
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,54 @@
+#include "ops/test_slots.h"
+
+namespace fathom {
+
+static TestTensor Filled(DType dtype, int64_t rows, int64_t cols, float value) {
+  return TestTensor(dtype, {rows, cols}, std::vector<float>(rows * cols, value));
+}
+
+static TestTensor Filled(DType dtype, int64_t rows, float value) {
+  return TestTensor(dtype, {rows}, std::vector<float>(rows, value));
+}
+
+TestSlots::TestSlots(int slots, int vocab, int n_banned, int biases)
+    : last_token(Filled(DType::kI32, slots, 0)),
+      length(Filled(DType::kI32, slots, 0)),
+      generated(Filled(DType::kI32, slots, 0)),
+      page_table(Filled(DType::kI32, slots, 2, 0)),
+      temperature(Filled(DType::kF32, slots, 1)),
+      top_p(Filled(DType::kF32, slots, 1)),
+      min_p(Filled(DType::kF32, slots, 0)),
+      top_k(Filled(DType::kI32, slots, 0)),
+      presence(Filled(DType::kF32, slots, 0)),
+      frequency(Filled(DType::kF32, slots, 0)),
+      repetition(Filled(DType::kF32, slots, 1)),
+      seed(Filled(DType::kI32, slots, 2, 0)),
+      min_tokens(Filled(DType::kI32, slots, 0)),
+      banned(Filled(DType::kI32, slots, n_banned, -1)),
+      bias_ids(Filled(DType::kI32, slots, biases, -1)),
+      bias_values(Filled(DType::kF32, slots, biases, 0)),
+      counts(Filled(DType::kI32, slots, vocab, 0)),
+      in_prompt(Filled(DType::kU8, slots, vocab, 0)) {}
+
+SlotState TestSlots::state() const {
+  return {.last_token = last_token,
+          .length = length,
+          .generated = generated,
+          .page_table = page_table,
+          .temperature = temperature,
+          .top_p = top_p,
+          .min_p = min_p,
+          .top_k = top_k,
+          .presence = presence,
+          .frequency = frequency,
+          .repetition = repetition,
+          .seed = seed,
+          .min_tokens = min_tokens,
+          .banned = banned,
+          .bias_ids = bias_ids,
+          .bias_values = bias_values,
+          .counts = counts,
+          .in_prompt = in_prompt};
+}
+
+}  // namespace fathom

@@ -1,0 +1,28 @@
+// Slot state for the tests of ops.
+#pragma once
+
+#include <vector>
+
+#include "ops/testing.h"
+
+namespace fathom {
+
+// Slots of requests that ask for nothing special: temperature 1, no cuts, no penalties.
+class TestSlots {
+ public:
+  TestSlots(int slots, int vocab, int banned = 3, int biases = 4);
+
+  SlotState state() const;
+
+  TestTensor last_token, length, generated, page_table;
+  TestTensor temperature, top_p, min_p, top_k, presence, frequency, repetition;
+  TestTensor seed, min_tokens, banned, bias_ids, bias_values, counts, in_prompt;
+};
+
+// Element (i, j) of a tensor of rank 1 or 2.
+template <class T>
+T& At(const TestTensor& tensor, int64_t i, int64_t j = 0) {
+  return tensor.view().Row<T>(i)[j];
+}
+
+}  // namespace fathom
