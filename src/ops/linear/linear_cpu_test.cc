@@ -1,7 +1,7 @@
 // What is particular to the CPU table's products: bits, layouts, vector widths.
 #include <gtest/gtest.h>
-#include "cpu/simd.h"
 #include <hwy/targets.h>
+#include "cpu/simd.h"
 
 #include <bit>
 #include <cmath>

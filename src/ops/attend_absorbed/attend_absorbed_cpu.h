@@ -1,0 +1,33 @@
+// The kernel of absorbed attention on the CPU.
+#pragma once
+
+#include <cstdint>
+
+#include "base/ids.h"
+#include "tensor/dtype.h"
+
+namespace fathom {
+
+// The context is cut into pieces of so many positions, at absolute multiples.
+inline constexpr int64_t kPiecePages = 4, kPiece = kPiecePages * kPageTokens;
+// Heads that share a reading of a piece.
+inline constexpr int64_t kHeadGroup = 16;
+
+// A few heads of one token over one piece.
+struct AttendPiece {
+  const float *q_latent, *q_rope;  // of the first head
+  int64_t q_latent_stride, q_rope_stride;
+  int64_t heads;                                        // up to kHeadGroup
+  const void *latent[kPiecePages], *rope[kPiecePages];  // rows of the pages, of kv_type
+  int64_t latent_stride, rope_stride;                   // between rows, in elements
+  DType kv_type;                                        // kBF16 or kF32
+  int64_t keys;                                         // visible ones, from the first: 1..kPiece
+  int64_t latent_dim, rope_dim;
+  float scale;
+  // Out, per head: sum over keys of exp(s - max) latent; max; sum over keys of exp(s - max).
+  float* out;  // [heads, latent_dim]
+  float *max, *sum;
+};
+void Attend(const AttendPiece& piece);
+
+}  // namespace fathom

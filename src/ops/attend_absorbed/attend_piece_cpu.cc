@@ -1,0 +1,168 @@
+// Absorbed attention of up to 16 heads of a token over 256 positions.
+//   formula:       s_j = scale (q_latent . latent_j + q_rope . rope_j); out = sum of exp(s_j - max)
+//                  latent_j
+//   data mapping:  scores: lanes along the latent, 4 heads x 4 keys at a time; output: lanes along
+//   the
+//                  latent, up to 12 heads at a time; BF16 is widened in registers
+//   bytes, FLOPs:  256 x 1,152 bytes of BF16, from L2 for all but the first heads; 256 x 2,176
+//   FLOPs a
+//                  head
+//   accumulator:   fp32
+//   expected time: 16 heads: 8.9 MFLOP, at some 70 % of the multiply-add peak; not measured
+#include <algorithm>
+#include <limits>
+
+#include "cpu/simd.h"
+#include "ops/attend_absorbed/attend_absorbed_cpu.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/attend_absorbed/attend_piece_cpu.cc"
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/highway.h>
+
+#include "cpu/vector_math-inl.h"
+#include "ops/linear/dot_kernel-inl.h"
+#include "ops/linear/panel_kernel-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fathom {
+namespace HWY_NAMESPACE {
+
+HWY_INLINE float AsFloat(BF16 x) {
+  return ToFloat(x);
+}
+HWY_INLINE float AsFloat(float x) {
+  return x;
+}
+
+// Row `key` of a plane of the piece.
+template <class T>
+HWY_INLINE const T* RowOf(const void* const* pages, int64_t stride, int64_t key) {
+  return static_cast<const T*>(pages[key / kPageTokens]) + key % kPageTokens * stride;
+}
+
+// scores[h][key] for kHeads heads from h and kKeys keys of one page.
+template <int kHeads, int kKeys, class T>
+HWY_INLINE void ScoreBlock(const AttendPiece& p, int64_t h, int64_t key, float* scores) {
+  VF sum[kHeads][kKeys];
+  SetZero(sum);
+  AddProducts<kHeads, kKeys>(p.q_latent + h * p.q_latent_stride, p.q_latent_stride,
+                             RowOf<T>(p.latent, p.latent_stride, key), p.latent_stride,
+                             p.latent_dim, sum);
+  AddProducts<kHeads, kKeys>(p.q_rope + h * p.q_rope_stride, p.q_rope_stride,
+                             RowOf<T>(p.rope, p.rope_stride, key), p.rope_stride, p.rope_dim, sum);
+  for (int r = 0; r < kHeads; ++r) {
+    for (int c = 0; c < kKeys; ++c) {
+      scores[(h + r) * kPiece + key + c] = p.scale * hn::GetLane(hn::SumOfLanes(DF(), sum[r][c]));
+    }
+  }
+}
+
+template <int kHeads, class T>
+HWY_INLINE int64_t ScoreHeads(const AttendPiece& p, int64_t h, float* scores) {
+  for (; p.heads - h >= kHeads; h += kHeads) {
+    int64_t key = 0;  // blocks do not cross pages, whose keys are a multiple of theirs
+    for (; p.keys - key >= kDotColumns; key += kDotColumns) {
+      ScoreBlock<kHeads, kDotColumns, T>(p, h, key, scores);
+    }
+    for (; key < p.keys; ++key) ScoreBlock<kHeads, 1, T>(p, h, key, scores);
+  }
+  return h;
+}
+
+// Scores to weights exp(s - max), zero beyond the keys up to a whole vector.
+HWY_INLINE void Exponentiate(int64_t keys, float* scores, float* max, float* sum) {
+  const DF d;
+  const int64_t padded = (keys + kLanes - 1) / kLanes * kLanes;
+  for (int64_t i = keys; i < padded; ++i) scores[i] = -std::numeric_limits<float>::infinity();
+  VF largest = hn::Set(d, -std::numeric_limits<float>::infinity());
+  // A NaN score is passed over here, and makes the sum NaN below.
+  for (int64_t i = 0; i < padded; i += kLanes) {
+    const VF s = hn::Load(d, scores + i);
+    largest = hn::IfThenElse(hn::Gt(s, largest), s, largest);
+  }
+  largest = hn::MaxOfLanes(d, largest);
+  VF total = hn::Zero(d);
+  for (int64_t i = 0; i < padded; i += kLanes) {
+    const VF weight = Exp(d, hn::Sub(hn::Load(d, scores + i), largest));
+    hn::Store(weight, d, scores + i);
+    total = hn::Add(total, weight);
+  }
+  *max = hn::GetLane(largest);
+  *sum = hn::GetLane(hn::SumOfLanes(d, total));
+}
+
+// out[h] = weights[h] . latents for kHeads heads at a time.
+template <int kHeads, class T>
+HWY_INLINE int64_t WeighHeads(const AttendPiece& p, int64_t h, const float* weights) {
+  const DF d;
+  for (; p.heads - h >= kHeads; h += kHeads) {
+    float* out = p.out + h * p.latent_dim;
+    int64_t column = 0;
+    for (; column + kPanel <= p.latent_dim; column += kPanel) {
+      VF sum[kHeads][kVectors];
+      SetZero(sum);
+      for (int64_t key = 0; key < p.keys; key += kPageTokens) {
+        Accumulate<kHeads, 1>(RowOf<T>(p.latent, p.latent_stride, key) + column, p.latent_stride, 0,
+                              weights + h * kPiece + key, kPiece,
+                              std::min<int64_t>(kPageTokens, p.keys - key), sum);
+      }
+#pragma GCC unroll 64
+      for (int r = 0; r < kHeads; ++r) {
+#pragma GCC unroll 64
+        for (int c = 0; c < kVectors; ++c) {
+          hn::StoreU(sum[r][c], d, out + r * p.latent_dim + column + c * kLanes);
+        }
+      }
+    }
+    // What is less than a panel wide, in any odd latent.
+    for (; column < p.latent_dim; ++column) {
+      for (int r = 0; r < kHeads; ++r) {
+        float sum = 0;
+        for (int64_t key = 0; key < p.keys; ++key) {
+          sum += weights[(h + r) * kPiece + key] *
+                 AsFloat(RowOf<T>(p.latent, p.latent_stride, key)[column]);
+        }
+        out[r * p.latent_dim + column] = sum;
+      }
+    }
+  }
+  return h;
+}
+
+template <class T>
+HWY_INLINE void AttendOneType(const AttendPiece& p) {
+  alignas(64) float scores[kHeadGroup * kPiece];
+  int64_t h = ScoreHeads<kDotRows, T>(p, 0, scores);
+  if constexpr (kDotRows > 2) h = ScoreHeads<2, T>(p, h, scores);
+  if constexpr (kDotRows > 1) ScoreHeads<1, T>(p, h, scores);
+  for (h = 0; h < p.heads; ++h) Exponentiate(p.keys, scores + h * kPiece, p.max + h, p.sum + h);
+  h = WeighHeads<kMaxRows, T>(p, 0, scores);
+  if constexpr (kMaxRows > 4) h = WeighHeads<4, T>(p, h, scores);
+  if constexpr (kMaxRows > 2) h = WeighHeads<2, T>(p, h, scores);
+  if constexpr (kMaxRows > 1) WeighHeads<1, T>(p, h, scores);
+}
+
+void AttendAnyType(const AttendPiece& p) {
+  if (p.kv_type == DType::kBF16) {
+    AttendOneType<BF16>(p);
+  } else {
+    AttendOneType<float>(p);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fathom
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fathom {
+
+HWY_EXPORT(AttendAnyType);
+
+void Attend(const AttendPiece& piece) {
+  HWY_DYNAMIC_DISPATCH(AttendAnyType)(piece);
+}
+
+}  // namespace fathom
+#endif  // HWY_ONCE

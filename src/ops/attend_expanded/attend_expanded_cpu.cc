@@ -1,0 +1,56 @@
+// Expanded attention (attend_tokens_cpu.cc), split over blocks of tokens and heads.
+#include "ops/attend_expanded/attend_expanded_cpu.h"
+
+#include <algorithm>
+
+#include "ops/cpu_ops.h"
+#include "tensor/buffer.h"
+
+namespace fathom {
+
+static TensorView WorkspacePerThread(Arena& arena, const AttendExpandedArgs& a, int threads) {
+  return arena.Allocate(DType::kF32, {threads, AttendTokensWorkspace(a.q.dim(2), a.out.dim(2))});
+}
+
+size_t AttendExpandedCpuWorkspace(const Stream& stream, const AttendExpandedArgs& a) {
+  Arena arena = Arena::Measuring();
+  WorkspacePerThread(arena, a, Threads(stream));
+  return arena.used();
+}
+
+void AttendExpandedCpu(OpContext& context, const AttendExpandedArgs& a) {
+  Arena arena(context.workspace.data(), context.workspace.size());
+  const TensorView workspace = WorkspacePerThread(arena, a, Threads(context.stream));
+  const int64_t tokens = a.q.dim(0), heads = a.q.dim(1), value_dim = a.out.dim(2);
+  const int64_t blocks = (tokens + kTokenBlock - 1) / kTokenBlock;
+  const int64_t cost = std::min(tokens, kTokenBlock) * a.kv.dim(0) * a.kv.dim(2) / 8;
+  Pool(context).ParallelFor(heads * blocks, Grain(cost),
+                            [&](int64_t begin, int64_t end, int thread) {
+                              for (int64_t i = begin; i < end; ++i) {
+                                const int64_t head = i / blocks, t = i % blocks * kTokenBlock;
+                                Attend({
+                                    .q = a.q.Row<float>(t) + head * a.q.dim(2),
+                                    .q_stride = a.q.stride(0),
+                                    .tokens = std::min(kTokenBlock, tokens - t),
+                                    .positions = a.positions.As<int32_t>() + t,
+                                    .kv = a.kv.As<float>() + head * a.kv.dim(2),
+                                    .rope = a.rope.As<float>(),
+                                    .kv_stride = a.kv.stride(0),
+                                    .context = a.kv.dim(0),
+                                    .context_begin = a.context_begin,
+                                    .nope_dim = a.q.dim(2) - a.rope.dim(1),
+                                    .rope_dim = a.rope.dim(1),
+                                    .value_dim = value_dim,
+                                    .scale = a.scale,
+                                    .first = a.first,
+                                    .out = a.out.Row<float>(t) + head * value_dim,
+                                    .lse = a.lse.Row<float>(t) + head,
+                                    .out_stride = a.out.stride(0),
+                                    .lse_stride = a.lse.stride(0),
+                                    .workspace = workspace.Row<float>(thread),
+                                });
+                              }
+                            });
+}
+
+}  // namespace fathom
