@@ -47,7 +47,7 @@ JsonAt::JsonAt(const json::value* value, std::string path)
 JsonAt JsonAt::operator[](std::string_view member) const {
   const json::object* object = value_ == nullptr ? nullptr : value_->if_object();
   const json::value* value = object == nullptr ? nullptr : object->if_contains(member);
-  return {value, fmt::format("{}{}{}", path_, path_.ends_with(": ") ? "" : ".", member)};
+  return {value, fmt::format("{}{}{}", path_, path_.ends_with(':') ? ' ' : '.', member)};
 }
 
 Status JsonAt::Expected(std::string_view what) const {

@@ -17,8 +17,9 @@ namespace fathom {
 
 struct TokenizerParts;  // what the files say, checked: tokenizer_parts.h
 
-// The longest text that Encode takes.
-inline constexpr size_t kMaxTextBytes = size_t{64} << 20;
+// The longest text that Encode takes; one word of this size needs about 300 MiB while it is
+// encoded.
+inline constexpr size_t kMaxTextBytes = size_t{8} << 20;
 
 // Immutable after Load. THREAD: any.
 class Tokenizer {

@@ -123,7 +123,7 @@ Status ReadTokenizerConfig(const std::string& folder, TokenizerParts* parts) {
   const std::string path = folder + "/tokenizer_config.json";
   if (Exists(path)) {
     const json::value document = TRY(ReadJsonFile(path, kMaxConfigBytes));
-    const JsonAt root(&document, path + ": ");
+    const JsonAt root(&document, path + ":");
     TRY(root.Object());
     TRY(CheckAddedTokens(root["added_tokens_decoder"], parts->added));
     TRY(ReadNamedToken(root["bos_token"], parts->vocabulary, &parts->bos_token, &parts->bos));

@@ -160,8 +160,14 @@ Status ReadAddedTokens(const JsonAt& at, int64_t model_tokens, TokenizerParts* p
 }  // namespace
 
 Status ReadTokenizerJson(const std::string& path, TokenizerParts* parts) {
-  const json::value document = TRY(ReadJsonFile(path, kMaxFileBytes));
-  const JsonAt root(&document, path + ": ");
+  const Result<json::value> document = ReadJsonFile(path, kMaxFileBytes);
+  if (document.status().code() == StatusCode::kNotFound) {
+    return document.status().WithContext(
+        "a model folder needs a tokenizer.json; fetch it, or write it with save_pretrained of "
+        "transformers' fast tokenizer");
+  }
+  if (!document.ok()) return document.status();
+  const JsonAt root(&*document, path + ":");
   const JsonAt model = root["model"];
   TRY(root.Object());
   TRY(model.Object());

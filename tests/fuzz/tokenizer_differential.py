@@ -12,6 +12,7 @@ random ones. The incremental detokeniser is checked against the plain one on the
 
 import argparse
 import copy
+import functools
 import importlib.util
 import json
 import pathlib
@@ -28,6 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests/golden/tiny-r1/tokenizer_reference.json"
 
 
+@functools.cache
 def assigned_characters():
     if unicodedata.unidata_version != "14.0.0":
         sys.exit(f"Python {sys.version.split()[0]} knows Unicode {unicodedata.unidata_version}; the "
@@ -35,6 +37,7 @@ def assigned_characters():
     return [c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in ("Cn", "Cs", "Co")]
 
 
+@functools.cache
 def character_pools():
     """Kinds of characters that a random segment is drawn from."""
     by_category, by_script = {}, {}
@@ -113,7 +116,7 @@ def without_added_tokens(folder):
     return Tokenizer.from_str(json.dumps(data))
 
 
-def batches(items, size=2000):
+def batches(items, size=25000):
     return (items[i:i + size] for i in range(0, len(items), size))
 
 
@@ -123,8 +126,8 @@ def compare(binary, folder, texts, seed, untrusted=True):
     size = max(theirs.get_vocab().values()) + 1
     for part in batches(texts):
         decoded = []
-        encodings = (theirs.encode_batch_fast(part, add_special_tokens=False),
-                     theirs.encode_batch_fast(part, add_special_tokens=True),
+        encoded = theirs.encode_batch_fast(part, add_special_tokens=False)
+        encodings = (encoded, [theirs.post_process(encoding) for encoding in encoded],
                      plain.encode_batch_fast(part, add_special_tokens=False) if untrusted else part)
         for text, ours, ids, special, as_text in zip(part, ask(binary, folder, part), *encodings):
             if "error" in ours:
