@@ -147,15 +147,18 @@ Result<Evaluator::Flow> Evaluator::For(const Statement& statement) {
       loop.changed.reset();
     }
   } end{*loop};
+  bool completed = false;  // one pass; jinja2 asks that, not whether there was an item
   for (size_t i = 0; TRY(Read(*loop, i + 1)); ++i) {
     TRY(AtLine(statement.line, budget_.Spend(1)));
     loop->index = i;
     BlockScope scope(*this, scope_);
     scope_->Set("loop", Value(loop));
     TRY(AtLine(statement.line, Assign(statement.target, loop->items[i])));
-    if (TRY(Execute(statement.body)) == Flow::kBreak) break;
+    const Flow flow = TRY(Execute(statement.body));
+    completed = completed || flow == Flow::kNext;
+    if (flow == Flow::kBreak) break;
   }
-  if (loop->items.empty()) return Nested(statement.else_body);
+  if (!completed) return Nested(statement.else_body);
   return Flow::kNext;
 }
 

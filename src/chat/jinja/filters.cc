@@ -271,7 +271,8 @@ Result<Value> Round(const Value& input, const Arguments& arguments, Budget&) {
   }
   const double scale = std::pow(10.0, static_cast<double>(digits));
   const double scaled = number * scale;
-  return Value((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
+  const double whole = method == "ceil" ? std::ceil(scaled) : std::floor(scaled);
+  return Value((whole + 0.0) / scale);  // there is no -0 among Python's integers
 }
 
 // `items` in the order of `keys`, which are lists compared one after the other.

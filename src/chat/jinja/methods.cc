@@ -318,6 +318,8 @@ Result<Value> MakeDictFrom(const Arguments& arguments, Budget& budget) {
     const Value& source = arguments.positional[0];
     if (const Dict* other = source.AsDict()) {
       dict = *other;
+    } else if (source.IsUndefined()) {
+      return GetItem(source, Value(), budget).status();  // the error that it is
     } else {
       const auto pairs = TRY(Iterate(source, budget));
       for (const Value& pair : pairs->items) {

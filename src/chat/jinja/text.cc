@@ -63,7 +63,7 @@ std::vector<Range> Words(std::string_view text) {
 
 std::vector<Range> SplitAtWhitespace(std::string_view text, size_t max, bool from_right) {
   std::vector<Range> pieces = Words(text);
-  if (pieces.size() <= max + 1) return pieces;
+  if (pieces.size() <= max) return pieces;
   if (from_right) {
     const size_t joined = pieces.size() - max;  // words of the piece that is not split
     pieces[0] = {0, pieces[joined - 1].end};
