@@ -199,13 +199,14 @@ Result<bool> Equal(const Value& a, const Value& b, Budget& budget) {
     }
     return true;
   }
-  if (const auto* space = a.As<std::shared_ptr<Namespace>>()) {
-    return *space == *b.As<std::shared_ptr<Namespace>>();
-  }
-  if (const auto* macro = a.As<std::shared_ptr<const Macro>>()) {
-    return *macro == *b.As<std::shared_ptr<const Macro>>();
-  }
-  return a.IsNone() || a.IsUndefined();
+  if (const Function* function = a.As<Function>()) return *function == *b.As<Function>();
+  // None and undefined are equal to themselves, what is left to the same object.
+  return std::visit(
+      [&]<class T>(const T& x) {
+        if constexpr (requires { x.use_count(); }) return x == *b.As<T>();
+        return true;
+      },
+      a.data());
 }
 
 Result<bool> Less(const Value& a, const Value& b, Budget& budget) {
