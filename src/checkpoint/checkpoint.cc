@@ -3,7 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <system_error>
@@ -15,6 +17,7 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/problems.h"
 #include "checkpoint/schema.h"
+#include "tensor/buffer.h"
 
 namespace fathom {
 namespace {
@@ -75,6 +78,12 @@ struct Checkpoint::Contents {
     return mapped[static_cast<size_t>(tensor.file)]->bytes().subspan(tensor.offset, tensor.bytes);
   }
   TensorView View(const StoredTensor& tensor) const;
+  const std::byte* AlignedCopy(const StoredTensor& tensor) const;
+  void Drop(const StoredTensor& tensor) const;
+
+  // Copies of tensors that a file does not align to their type.
+  mutable std::mutex mutex;
+  mutable std::unordered_map<std::string_view, Buffer> copies;  // guarded by mutex
 };
 
 Status Checkpoint::Contents::ReadConfigs() {
@@ -99,7 +108,11 @@ Status Checkpoint::Contents::ReadHeaders(Problems& problems) {
     Result<MappedFile> file = MappedFile::Open(Join(folder, name));
     mapped.emplace_back();
     if (!file.ok()) {
-      problems.Add("{}: {}; download it again", name, file.status().message());
+      const auto lost =
+          std::count_if(weight_files.index.begin(), weight_files.index.end(),
+                        [&](const auto& entry) { return entry.second == static_cast<int32_t>(i); });
+      problems.Add("{}: {}; {} tensors are in that file: download it again", name,
+                   file.status().message(), lost);
       continue;
     }
     Result<std::vector<StoredTensor>> header = ReadSafetensorsHeader(file->bytes(), name, problems);
@@ -257,10 +270,27 @@ void Checkpoint::Contents::WarnOfOthers() {
 TensorView Checkpoint::Contents::View(const StoredTensor& tensor) const {
   CHECK(tensor.in_schema, "{} is not in the schema", tensor.name);
   const std::byte* data = BytesOf(tensor).data();
+  if (reinterpret_cast<uintptr_t>(data) % ByteSize(*tensor.dtype) != 0) data = AlignedCopy(tensor);
   if (tensor.shape.size() == 1) {
     return TensorView::ReadOnly(data, *tensor.dtype, {tensor.shape[0]});
   }
   return TensorView::ReadOnly(data, *tensor.dtype, {tensor.shape[0], tensor.shape[1]});
+}
+
+const std::byte* Checkpoint::Contents::AlignedCopy(const StoredTensor& tensor) const {
+  const std::lock_guard lock(mutex);
+  const auto [at, is_new] = copies.try_emplace(tensor.name);
+  if (is_new) {
+    at->second = Buffer(tensor.bytes);
+    std::memcpy(at->second.data(), BytesOf(tensor).data(), tensor.bytes);
+  }
+  return at->second.data();
+}
+
+void Checkpoint::Contents::Drop(const StoredTensor& tensor) const {
+  mapped[static_cast<size_t>(tensor.file)]->Drop(BytesOf(tensor));
+  const std::lock_guard lock(mutex);
+  copies.erase(tensor.name);
 }
 
 Result<Checkpoint> Checkpoint::Open(const std::string& path) {
@@ -326,7 +356,8 @@ uint64_t Checkpoint::Bytes(std::string_view name) const {
 
 void Checkpoint::Drop(std::string_view name) const {
   const StoredTensor& tensor = contents_->At(name);
-  contents_->mapped[static_cast<size_t>(tensor.file)]->Drop(contents_->BytesOf(tensor));
+  contents_->Drop(tensor);
+  if (tensor.dtype == DType::kF8E4M3) contents_->Drop(contents_->At(ScaleName(name)));
 }
 
 }  // namespace fathom

@@ -37,7 +37,8 @@ class Checkpoint {
   WeightTensor Get(std::string_view name) const;
   // Bytes of a tensor and its scales, for progress. REQUIRES: as Get.
   uint64_t Bytes(std::string_view name) const;
-  // Says that the tensor is not needed again: its pages may leave memory.
+  // Says that the tensor and its scales are not needed again: their pages may leave memory. Views
+  // of them are invalid afterwards.
   void Drop(std::string_view name) const;
 
   uint64_t total_bytes() const;                      // of the tensors that the model loads

@@ -2,9 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 
@@ -96,9 +97,11 @@ TEST(Checkpoint, TinyR1) {
 
   EXPECT_EQ(checkpoint.Bytes("model.layers.0.self_attn.kv_a_proj_with_mqa.weight"),
             576u * 256u + 5u * 2u * 4u);
-  // Dropped pages are read again from the file.
+  // What was dropped can still be had, from the file.
   checkpoint.Drop("model.layers.0.self_attn.kv_a_proj_with_mqa.weight");
-  EXPECT_EQ(Dequantize(w, 575, 255), -0x1.252492p-4f);
+  EXPECT_EQ(
+      Dequantize(checkpoint.Get("model.layers.0.self_attn.kv_a_proj_with_mqa.weight"), 575, 255),
+      -0x1.252492p-4f);
 }
 
 TEST(Checkpoint, ValuesSurviveARoundTrip) {
@@ -120,6 +123,25 @@ TEST(Checkpoint, ValuesSurviveARoundTrip) {
     compared += tensor.bytes.size();
   }
   EXPECT_GT(compared, 100000u);
+}
+
+// The format allows it, though today's writers do not do it.
+TEST(Checkpoint, UnalignedTensors) {
+  TestFolder folder;
+  std::vector<TestTensor> tensors = SmallModel(Config());
+  tensors.insert(tensors.begin(), {"odd", "U8", {1}, "x"});
+  folder.WriteModel(SmallConfig(), tensors);
+  const Result<Checkpoint> checkpoint = Checkpoint::Open(folder.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
+  const std::string name = "model.layers.0.self_attn.q_a_proj.weight";
+  for (int time = 0; time < 2; ++time) {
+    const WeightTensor w = checkpoint->Get(name);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(w.scales.data()) % alignof(float), 0u);
+    EXPECT_EQ(std::string_view(static_cast<const char*>(w.scales.data()), 8),
+              Named(tensors, name + "_scale_inv").bytes);
+    EXPECT_TRUE(std::isfinite(Dequantize(w, 15, 159)));
+    checkpoint->Drop(name);
+  }
 }
 
 TEST(Checkpoint, F16AndF32Weights) {
@@ -286,8 +308,6 @@ TEST(CheckpointErrors, Header) {
                    R"(4611686018427387804]}})",
                    "x"),
              "a: bytes [4611686018427387800, 4611686018427387804) lie beyond the end");
-  const std::string odd = R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
-  EXPECT_HAS(error(odd + std::string(5 - odd.size() % 4, ' '), "wxyz"), "is not aligned");
 }
 
 TEST(CheckpointErrors, LongListsAreCut) {
@@ -353,6 +373,7 @@ TEST(CheckpointSharded, MissingFile) {
   std::filesystem::remove(s.folder.path() + "/b.safetensors");
   const std::string error = s.Reopen();
   EXPECT_HAS(error, "b.safetensors: cannot open");
+  EXPECT_HAS(error, fmt::format("{} tensors are in that file", s.b.size()));
   EXPECT_EQ(error.find(s.b[0].name), std::string::npos) << "one line for the file, not each tensor";
 }
 
@@ -457,12 +478,12 @@ TEST(Checkpoint, AsManyTensorsAsV3AreCheckedWithinTwoSeconds) {
   const std::vector<TestTensor> tensors = SmallModel(config);
   EXPECT_EQ(tensors.size(), 91991u);
   folder.WriteModel(SmallConfig(edits), tensors);
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();  // the processor's time: other work does not count
   const Result<Checkpoint> checkpoint = Checkpoint::Open(folder.path());
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
-  EXPECT_LT(seconds.count(), 2.0);
-  std::printf("%zu tensors checked in %.0f ms\n", tensors.size(), seconds.count() * 1000);
+  EXPECT_LT(seconds, 2.0);
+  std::printf("%zu tensors checked in %.0f ms\n", tensors.size(), seconds * 1000);
 }
 
 TEST(Schema, PatternsAndShapes) {
@@ -481,7 +502,8 @@ TEST(Schema, PatternsAndShapes) {
   }
 }
 
-// The sizes that DeepSeek publishes: V3 671 B parameters and 14 B for MTP, V2-Lite 15.7 B.
+// The sizes that DeepSeek publishes: V3 671 B parameters, and for MTP 11.5 B with an embedding and
+// a head of 0.9 B each; V2-Lite 15.7 B.
 TEST(Schema, PublishedParameterCounts) {
   const auto count = [](const std::vector<std::string>& edits, bool mtp) {
     const ModelConfig config = Config(edits);
@@ -512,7 +534,7 @@ TEST(Schema, PublishedParameterCounts) {
                                        "topk_group=4",
                                        "first_k_dense_replace=3"};
   EXPECT_NEAR(count(v3, false), 671.0, 0.1);
-  EXPECT_NEAR(count(v3, true), 13.4, 0.5);
+  EXPECT_NEAR(count(v3, true), 11.5 + 2 * 0.93, 0.15);
   const std::vector<std::string> lite = {"model_type=\"deepseek_v2\"",
                                          "scoring_func=\"softmax\"",
                                          "topk_method=\"greedy\"",

@@ -102,8 +102,8 @@ bool ReadEntry(const boost::json::value& entry, StoredTensor& tensor) {
 }
 
 // Whether the tensor's type and shape agree with its bytes, and its bytes with the file.
-void CheckEntry(StoredTensor& tensor, uint64_t data_begin, uint64_t data_bytes,
-                std::string_view file, Problems& problems) {
+void CheckEntry(StoredTensor& tensor, uint64_t data_bytes, std::string_view file,
+                Problems& problems) {
   const std::string name = Printable(tensor.name);
   if (tensor.offset + tensor.bytes > data_bytes) {
     problems.Add(
@@ -122,12 +122,6 @@ void CheckEntry(StoredTensor& tensor, uint64_t data_begin, uint64_t data_bytes,
   if (overflow || bytes != tensor.bytes) {
     problems.Add("{}: {} needs {} bytes, but {} gives it {}", name, Describe(tensor),
                  overflow ? "too many" : std::to_string(bytes), file, tensor.bytes);
-  }
-  if ((data_begin + tensor.offset) % type->bytes != 0) {
-    problems.Add(
-        "{}: its data in {} is not aligned to its type, {}: save the file again with a "
-        "current safetensors",
-        name, file, tensor.dtype_name);
   }
 }
 
@@ -188,7 +182,7 @@ Result<std::vector<StoredTensor>> ReadSafetensorsHeader(std::span<const std::byt
       problems.Add("{}: malformed entry in the header of {}", Printable(tensor.name), file);
       continue;
     }
-    CheckEntry(tensor, data_begin, data_bytes, file, problems);
+    CheckEntry(tensor, data_bytes, file, problems);
     tensors.push_back(std::move(tensor));
   }
   CheckLayout(tensors, data_bytes, file, problems);
