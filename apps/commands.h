@@ -8,6 +8,8 @@ class App;
 
 namespace fathom {
 
+void AddServe(CLI::App& app, int& exit_code);
+void AddGenerate(CLI::App& app, int& exit_code);
 void AddInspect(CLI::App& app, int& exit_code);
 void AddVerify(CLI::App& app, int& exit_code);
 

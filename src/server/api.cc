@@ -255,12 +255,8 @@ std::optional<ApiError> Api::FitTokens(const GenerationParams& params, const cha
   if (room < std::max<int64_t>(asked, 1)) {
     return TooLong(engine_.max_model_len(), std::to_string(prompt->tokens.size()), asked, what);
   }
-  int64_t max_tokens =
+  prompt->max_tokens =
       params.max_tokens.value_or(static_cast<int32_t>(std::min<int64_t>(room, fallback)));
-  if (options_.defaults.max_tokens) {
-    max_tokens = std::min<int64_t>(max_tokens, *options_.defaults.max_tokens);
-  }
-  prompt->max_tokens = static_cast<int32_t>(max_tokens);
   return std::nullopt;
 }
 

@@ -54,8 +54,7 @@ class HttpServer::Loop {
     workers_.join();
   }
 
-  Status Listen();
-  uint16_t port() const { return port_; }
+  Status Listen(BoundPort port);
   void Run();
   void Stop() {
     asio::post(acceptor_.get_executor(), [this] { BeginDrain(); });
@@ -80,36 +79,15 @@ class HttpServer::Loop {
   asio::signal_set signals_;
   asio::steady_timer drain_timer_;
   ConnectionContext context_;
-  uint16_t port_ = 0;
   std::unordered_set<std::shared_ptr<Connection>> connections_;  // on the acceptor's strand
 };
 
-Status HttpServer::Loop::Listen() {
+Status HttpServer::Loop::Listen(BoundPort port) {
   error_code error;
-  const asio::ip::address address =
-      asio::ip::make_address(options_.host == "localhost" ? "127.0.0.1" : options_.host, error);
-  if (error) {
-    return InvalidArgument(
-        "--host {}: not an IP address; 127.0.0.1 is this machine only, 0.0.0.0 "
-        "all of its networks",
-        options_.host);
-  }
-  const tcp::endpoint endpoint(address, options_.port);
-  acceptor_.open(endpoint.protocol(), error);
-  if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) acceptor_.bind(endpoint, error);
+  acceptor_.assign(port.ipv6() ? tcp::v6() : tcp::v4(), port.Release(), error);
   if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
-  if (error == asio::error::address_in_use) {
-    return Unavailable(
-        "port {} of {} is taken by another program: stop it, or choose another port "
-        "with --port",
-        options_.port, options_.host);
-  }
-  if (error) {
-    return Unavailable("cannot listen on {} port {}: {}", options_.host, options_.port,
-                       error.message());
-  }
-  port_ = acceptor_.local_endpoint().port();
+  // Another program may bind it too, until one of them listens.
+  if (error) return Unavailable("cannot listen on port {}: {}", port.port(), error.message());
   return {};
 }
 
@@ -210,7 +188,8 @@ void HttpServer::Loop::FinishIfDrained() {
 HttpServer::HttpServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
 HttpServer::~HttpServer() = default;
 
-Result<std::unique_ptr<HttpServer>> HttpServer::Listen(ServerOptions options, ServedEngine served) {
+Result<std::unique_ptr<HttpServer>> HttpServer::Listen(ServerOptions options, BoundPort port,
+                                                       ServedEngine served) {
   CHECK(!options.served_model_names.empty() && options.vocab_size > 0 && options.io_threads > 0,
         "server options are not filled in");
   std::optional<ChatTemplate> chat_template;
@@ -220,12 +199,8 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Listen(ServerOptions options, Se
     chat_template = std::move(*parsed);
   }
   auto loop = std::make_unique<Loop>(std::move(options), served, std::move(chat_template));
-  TRY(loop->Listen());
+  TRY(loop->Listen(std::move(port)));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(loop)));
-}
-
-uint16_t HttpServer::port() const {
-  return loop_->port();
 }
 
 void HttpServer::Run() {

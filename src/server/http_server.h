@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "engine/messages.h"
+#include "server/bound_port.h"
 #include "server/options.h"
 #include "server/request_stream.h"
 #include "tokenizer/tokenizer.h"
@@ -21,13 +22,13 @@ struct ServedEngine {
 
 class HttpServer {
  public:
-  // Binds the port. Errors: kUnavailable if it is taken, kInvalidArgument for a bad host or a chat
-  // template that cannot be parsed.
-  static Result<std::unique_ptr<HttpServer>> Listen(ServerOptions options, ServedEngine served);
+  // Listens on `port`. Errors: kUnavailable if it cannot, kInvalidArgument for a model whose chat
+  // template cannot be parsed.
+  static Result<std::unique_ptr<HttpServer>> Listen(ServerOptions options, BoundPort port,
+                                                    ServedEngine served);
   // REQUIRES: Run is not running.
   ~HttpServer();
 
-  uint16_t port() const;
   // Serves until a stop has drained.
   void Run();
   // Accepts nothing more; requests in flight may end by themselves for shutdown_timeout_ms, then

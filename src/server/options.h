@@ -15,12 +15,9 @@ namespace fathom {
 struct SamplingDefaults {
   std::optional<float> temperature, top_p, min_p, repetition_penalty;
   std::optional<int32_t> top_k;
-  std::optional<int32_t> max_tokens;  // also a limit to what requests ask for
 };
 
 struct ServerOptions {
-  std::string host = "127.0.0.1";
-  uint16_t port = 8000;                         // 0: any free one
   std::string api_key;                          // "": none needed
   std::vector<std::string> served_model_names;  // the first one is reported
   std::string version;

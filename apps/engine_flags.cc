@@ -1,0 +1,57 @@
+#include "engine_flags.h"
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace fathom {
+
+void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
+  EngineSettings& s = *settings;
+  command.add_option("model", s.model, "A Hugging Face folder of a DeepSeek model")->required();
+  const char* group = "Engine";
+  command.add_option("--ops", s.ops, kBackendHelp)->capture_default_str()->group(group);
+  command.add_option("--threads", s.threads, "Threads that compute; 0: one per core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--max-model-len", s.max_model_len,
+                  "Prompt and generated tokens of one request; 0: what the model was made for")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group);
+  command.add_option("--max-num-seqs", s.max_num_seqs, "Requests that run at the same time")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--max-num-batched-tokens", s.max_num_batched_tokens, "Tokens in one step")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--prefill-chunk", s.prefill_chunk,
+                  "Prompts are computed in chunks that end at multiples of this")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--kv-cache-memory-bytes", s.kv_cache_bytes,
+                  "Memory of the KV cache, as 1073741824 or 1GiB; 0: enough for --max-num-seqs "
+                  "requests of --max-model-len, at most 4 GiB")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->group(group);
+}
+
+void AddLogLevel(CLI::App& command, const char* otherwise) {
+  command
+      .add_option_function<std::string>(
+          "--log-level",
+          [](const std::string& level) { CHECK(SetLogLevel(level), "an unchecked level"); },
+          "debug, info, warning, error or off")
+      ->default_str(otherwise)
+      ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}));
+}
+
+}  // namespace fathom

@@ -1,0 +1,18 @@
+// Flags that every subcommand with an engine has.
+#pragma once
+
+#include "assemble.h"
+
+namespace CLI {
+class App;
+}
+
+namespace fathom {
+
+// Adds the model and the engine's flags to `command`; they are stored in `*settings`.
+void AddEngineFlags(CLI::App& command, EngineSettings* settings);
+
+// --log-level, which is in force as soon as it is parsed.
+void AddLogLevel(CLI::App& command, const char* otherwise);
+
+}  // namespace fathom

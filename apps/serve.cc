@@ -1,0 +1,157 @@
+// fathom serve: the OpenAI-compatible server.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "commands.h"
+#include "engine_flags.h"
+#include "server/http_server.h"
+
+namespace fathom {
+namespace {
+
+struct ServeOptions {
+  EngineSettings engine;
+  ServerOptions server;
+  std::string host = "127.0.0.1";
+  uint16_t port = 8000;
+  std::string generation_config = "auto";
+  double shutdown_timeout_s = 30;
+  double send_timeout_s = 30;
+};
+
+SamplingDefaults DefaultsOf(const GenerationConfig& config) {
+  SamplingDefaults defaults{.temperature = config.temperature,
+                            .top_p = config.top_p,
+                            .min_p = config.min_p,
+                            .repetition_penalty = config.repetition_penalty,
+                            .top_k = config.top_k};
+  if (!config.do_sample) defaults.temperature = 0.0f;
+  return defaults;
+}
+
+ServerOptions ServerOptionsFor(const ServeOptions& options, const LoadedEngine& loaded) {
+  ServerOptions server = options.server;
+  if (server.served_model_names.empty()) server.served_model_names = {loaded.model_name};
+  if (options.generation_config == "auto") server.defaults = DefaultsOf(loaded.generation);
+  server.version = FATHOM_VERSION;
+  server.eos_tokens = loaded.eos;
+  server.vocab_size = static_cast<int32_t>(loaded.config.vocab_size);
+  server.max_choices = std::min(server.max_choices, options.engine.max_queue);
+  server.shutdown_timeout_ms = static_cast<int>(options.shutdown_timeout_s * 1000);
+  server.send_timeout_ms = static_cast<int>(options.send_timeout_s * 1000);
+  server.handle_signals = true;
+  return server;
+}
+
+void PrintReady(const ServeOptions& options, const ServerOptions& server, uint16_t port,
+                double seconds) {
+  const bool any = options.host == "0.0.0.0" || options.host == "::";
+  const std::string host = any ? "127.0.0.1" : options.host;
+  const std::string address = host.find(':') == std::string::npos
+                                  ? fmt::format("http://{}:{}", host, port)
+                                  : fmt::format("http://[{}]:{}", host, port);
+  const std::string key = server.api_key.empty() ? "" : " -H 'Authorization: Bearer KEY'";
+  fmt::print(
+      "fathom {} serves {} on {} (ready after {:.1f} s). Try:\n\n"
+      "  curl {}/v1/chat/completions -H 'Content-Type: application/json'{} -d '{{\"model\": "
+      "\"{}\", \"messages\": [{{\"role\": \"user\", \"content\": \"What is 2 + 2?\"}}]}}'\n\n",
+      FATHOM_VERSION, server.served_model_names.front(), address, seconds, address, key,
+      server.served_model_names.front());
+  std::fflush(stdout);
+}
+
+Status Serve(const ServeOptions& options) {
+  const auto began = std::chrono::steady_clock::now();
+  // The port first: a model takes a while to load.
+  BoundPort port = TRY(BoundPort::Bind(options.host, options.port));
+  const uint16_t port_number = port.port();
+  EngineOutputs outputs;
+  LoadedEngine loaded =
+      TRY(AssembleEngine(options.engine, [&outputs](std::vector<RequestOutput> news) {
+        outputs.Deliver(std::move(news));
+      }));
+  const ServerOptions server_options = ServerOptionsFor(options, loaded);
+  const std::unique_ptr<HttpServer> server = TRY(HttpServer::Listen(
+      server_options, std::move(port), {*loaded.engine, outputs, *loaded.tokenizer}));
+  loaded.engine->Start();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  PrintReady(options, server_options, port_number, took.count());
+  server->Run();
+  return {};
+}
+
+void AddServerFlags(CLI::App& command, ServeOptions* options) {
+  const char* group = "Server";
+  ServerOptions& server = options->server;
+  command.add_option("--host", options->host, "0.0.0.0 for every network of this machine")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--port", options->port, "0 for any free one")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--served-model-name", server.served_model_names,
+                  "Names that requests may use; the folder's if none is given")
+      ->group(group);
+  command
+      .add_option("--api-key", server.api_key,
+                  "What clients must send as Authorization: Bearer KEY; FATHOM_API_KEY in the "
+                  "environment keeps it out of the process list")
+      ->envname("FATHOM_API_KEY")
+      ->group(group);
+  command
+      .add_option("--generation-config", options->generation_config,
+                  "Sampling that requests leave open: auto takes the model's "
+                  "generation_config.json, vllm takes temperature 1 and no limits")
+      ->check(CLI::IsMember({"auto", "vllm"}))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--max-queue", options->engine.max_queue,
+                  "Requests that wait for a place; more are answered 429")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--max-connections", server.max_connections)
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--max-body-bytes", server.max_body_bytes, "Of one request")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--send-timeout", options->send_timeout_s,
+                  "Seconds after which a client that does not read is dropped")
+      ->check(CLI::Range(0.001, 86400.0))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--shutdown-timeout", options->shutdown_timeout_s,
+                  "Seconds that requests have left after SIGTERM")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str()
+      ->group(group);
+}
+
+}  // namespace
+
+void AddServe(CLI::App& app, int& exit_code) {
+  auto* command = app.add_subcommand("serve", "Serve a model over HTTP, as the OpenAI API does.");
+  auto options = std::make_shared<ServeOptions>();
+  AddServerFlags(*command, options.get());
+  AddEngineFlags(*command, &options->engine);
+  AddLogLevel(*command, "info");
+  command->callback([options, &exit_code] {
+    const Status status = Serve(*options);
+    if (status.ok()) return;
+    fmt::print(stderr, "fathom serve: {}\n", status.message());
+    exit_code = 1;
+  });
+}
+
+}  // namespace fathom

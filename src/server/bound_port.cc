@@ -1,0 +1,57 @@
+#include "server/bound_port.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+namespace fathom {
+
+Result<BoundPort> BoundPort::Bind(const std::string& host, uint16_t port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const int failed = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (failed != 0) {
+    return InvalidArgument("--host {}: {}; 127.0.0.1 is this machine only, 0.0.0.0 every network",
+                           host, gai_strerror(failed));
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, &freeaddrinfo);
+  BoundPort bound;
+  bound.ipv6_ = found->ai_family == AF_INET6;
+  bound.socket_ = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, found->ai_protocol);
+  const int on = 1;
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (bound.socket_ < 0 ||
+      setsockopt(bound.socket_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+      bind(bound.socket_, found->ai_addr, found->ai_addrlen) != 0 ||
+      getsockname(bound.socket_, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    const int error = errno;
+    if (error == EADDRINUSE) {
+      return Unavailable(
+          "port {} of {} is taken by another program: stop it, or choose another one with --port",
+          port, host);
+    }
+    if (error == EADDRNOTAVAIL) {
+      return InvalidArgument("--host {}: this machine has no such address", host);
+    }
+    return Unavailable("cannot use port {} of {}: {}", port, host, std::strerror(error));
+  }
+  const uint16_t network_order = bound.ipv6_
+                                     ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                                     : reinterpret_cast<const sockaddr_in&>(address).sin_port;
+  bound.port_ = ntohs(network_order);
+  return bound;
+}
+
+BoundPort::~BoundPort() {
+  if (socket_ >= 0) close(socket_);
+}
+
+}  // namespace fathom
