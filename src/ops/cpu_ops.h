@@ -26,7 +26,6 @@ void RouteCpu(OpContext&, const RouteArgs&);
 size_t RouteCpuWorkspace(const Stream&, const RouteArgs&);
 void MoeExpertsCpu(OpContext&, const MoeExpertsArgs&);
 size_t MoeExpertsCpuWorkspace(const Stream&, const MoeExpertsArgs&);
-void GatherRowsCpu(OpContext&, const GatherRowsArgs&);
 void AdjustLogitsCpu(OpContext&, const AdjustLogitsArgs&);
 void LogProbsCpu(OpContext&, const LogProbsArgs&);
 size_t LogProbsCpuWorkspace(const Stream&, const LogProbsArgs&);

@@ -1,5 +1,6 @@
 #include <limits>
 
+#include "ops/adjust_logits/adjust_row.h"
 #include "ops/reference_ops.h"
 
 namespace fathom {
@@ -21,6 +22,7 @@ void Penalise(const AdjustLogitsArgs& a, int64_t row, int32_t slot) {
   const float repetition = a.slots.repetition.As<float>()[slot];
   const float frequency = a.slots.frequency.As<float>()[slot];
   const float presence = a.slots.presence.As<float>()[slot];
+  if (repetition == 1 && frequency == 0 && presence == 0) return;
   for (int64_t v = 0; v < a.logits.dim(1); ++v) {
     float& logit = a.logits.Row<float>(row)[v];
     const int32_t count = a.slots.counts.Row<int32_t>(slot)[v];
@@ -44,14 +46,16 @@ void Ban(const AdjustLogitsArgs& a, int64_t row, int32_t slot) {
 
 }  // namespace
 
+void AdjustRow(const AdjustLogitsArgs& a, int64_t row) {
+  const int32_t slot = a.row_slot.As<int32_t>()[row];
+  CHECK(slot >= 0 && slot < a.slots.counts.dim(0), "adjust_logits: slot {}", slot);
+  AddBias(a, row, slot);
+  Penalise(a, row, slot);
+  Ban(a, row, slot);
+}
+
 void AdjustLogitsReference(OpContext&, const AdjustLogitsArgs& a) {
-  for (int64_t row = 0; row < *a.live.As<int32_t>(); ++row) {
-    const int32_t slot = a.row_slot.As<int32_t>()[row];
-    CHECK(slot >= 0 && slot < a.slots.counts.dim(0), "adjust_logits: slot {}", slot);
-    AddBias(a, row, slot);
-    Penalise(a, row, slot);
-    Ban(a, row, slot);
-  }
+  for (int64_t row = 0; row < *a.live.As<int32_t>(); ++row) AdjustRow(a, row);
 }
 
 }  // namespace fathom

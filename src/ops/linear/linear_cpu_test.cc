@@ -1,7 +1,8 @@
 // What is particular to the CPU table's products: bits, layouts, vector widths.
+#include "cpu/simd.h"  // must come before Highway
+
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
-#include "cpu/simd.h"
 
 #include <bit>
 #include <cmath>

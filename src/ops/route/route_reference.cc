@@ -1,89 +1,8 @@
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <numeric>
-
 #include "ops/reference_math.h"
 #include "ops/reference_ops.h"
+#include "ops/route/choose_experts.h"
 
 namespace fathom {
-namespace {
-
-// Work space of one token.
-struct Scratch {
-  float* scores;   // [experts]
-  float* choice;   // [experts]: score + bias, -inf outside the chosen groups
-  float* groups;   // [n_group]
-  int32_t* order;  // [max(experts, n_group)]
-};
-
-void Score(const RouteArgs& a, const float* x, float* scores) {
-  const int64_t experts = a.gate.dim(0);
-  for (int64_t e = 0; e < experts; ++e) scores[e] = Dot(x, a.gate.Row<float>(e), a.gate.dim(1));
-  if (a.scoring == RouterScoring::kSigmoid) {
-    for (int64_t e = 0; e < experts; ++e) scores[e] = Sigmoid(scores[e]);
-    return;
-  }
-  const float max = *std::max_element(scores, scores + experts);
-  float sum = 0;
-  for (int64_t e = 0; e < experts; ++e) sum += scores[e] = std::exp(scores[e] - max);
-  for (int64_t e = 0; e < experts; ++e) scores[e] /= sum;
-}
-
-// The `best` highest of keys[0, n), highest first, ties to the lower index, at the front of order.
-void Rank(const float* keys, int64_t n, int64_t best, int32_t* order) {
-  std::iota(order, order + n, 0);
-  std::partial_sort(order, order + best, order + n, [&](int32_t a, int32_t b) {
-    if (RanksAbove(keys[a], keys[b])) return true;
-    return !RanksAbove(keys[b], keys[a]) && a < b;
-  });
-}
-
-// The best score of the group, or the sum of its best two.
-float GroupScore(const float* choice, int64_t n, bool top_two) {
-  float best = std::nanf(""), second = std::nanf("");
-  for (int64_t i = 0; i < n; ++i) {
-    if (RanksAbove(choice[i], best)) {
-      second = best;
-      best = choice[i];
-    } else if (RanksAbove(choice[i], second)) {
-      second = choice[i];
-    }
-  }
-  return top_two && n > 1 ? best + second : best;
-}
-
-void MaskGroups(const RouteArgs& a, const Scratch& s) {
-  const int64_t size = a.gate.dim(0) / a.n_group;
-  for (int64_t g = 0; g < a.n_group; ++g) {
-    s.groups[g] =
-        GroupScore(s.choice + g * size, size, a.selection == RouterSelection::kGroupTopTwoBiased);
-  }
-  Rank(s.groups, a.n_group, a.topk_group, s.order);
-  for (int64_t i = a.topk_group; i < a.n_group; ++i) {
-    std::fill_n(s.choice + s.order[i] * size, size, -std::numeric_limits<float>::infinity());
-  }
-}
-
-void RouteToken(const RouteArgs& a, int64_t t, const Scratch& s) {
-  const int64_t experts = a.gate.dim(0), topk = a.ids.dim(1);
-  Score(a, a.x.Row<float>(t), s.scores);
-  for (int64_t e = 0; e < experts; ++e) {
-    s.choice[e] = s.scores[e] + (a.bias.absent() ? 0.0f : a.bias.As<float>()[e]);
-  }
-  if (a.selection != RouterSelection::kGreedy) MaskGroups(a, s);
-  Rank(s.choice, experts, topk, s.order);
-  std::copy_n(s.order, topk, a.ids.Row<int32_t>(t));
-  float* weights = a.weights.Row<float>(t);
-  float sum = 0;
-  for (int64_t i = 0; i < topk; ++i) sum += weights[i] = s.scores[s.order[i]];
-  for (int64_t i = 0; i < topk; ++i) {
-    if (a.norm_topk_prob) weights[i] /= sum + 1e-20f;
-    weights[i] *= a.scaling;
-  }
-}
-
-}  // namespace
 
 size_t RouteReferenceWorkspace(const Stream&, const RouteArgs& a) {
   return (3 * a.gate.dim(0) + a.n_group) * sizeof(float);
@@ -92,13 +11,19 @@ size_t RouteReferenceWorkspace(const Stream&, const RouteArgs& a) {
 void RouteReference(OpContext& context, const RouteArgs& a) {
   const int64_t experts = a.gate.dim(0);
   float* floats = reinterpret_cast<float*>(context.workspace.data());
-  const Scratch scratch = {
+  const RouteScratch scratch = {
       .scores = floats,
       .choice = floats + experts,
       .groups = floats + 2 * experts,
       .order = reinterpret_cast<int32_t*>(floats + 2 * experts + a.n_group),
   };
-  for (int64_t t = 0; t < *a.live.As<int32_t>(); ++t) RouteToken(a, t, scratch);
+  for (int64_t t = 0; t < *a.live.As<int32_t>(); ++t) {
+    const float* x = a.x.Row<float>(t);
+    for (int64_t e = 0; e < experts; ++e) {
+      scratch.scores[e] = Dot(x, a.gate.Row<float>(e), a.gate.dim(1));
+    }
+    ChooseExperts(a, t, scratch);
+  }
 }
 
 }  // namespace fathom

@@ -4,31 +4,10 @@
 #include <numeric>
 
 #include "ops/reference_ops.h"
-#include "ops/sample/uniform.h"
+#include "ops/sample/request.h"
 
 namespace fathom {
 namespace {
-
-// What a row asks for.
-struct Request {
-  float temperature, top_p, min_p;
-  int64_t top_k;
-  double uniform;
-};
-
-Request RequestOf(const SampleArgs& a, int64_t row) {
-  const int32_t slot = a.row_slot.As<int32_t>()[row];
-  CHECK(slot >= 0 && slot < a.slots.temperature.dim(0), "sample: slot {}", slot);
-  const int32_t* seed = a.slots.seed.Row<int32_t>(slot);
-  return {
-      .temperature = a.slots.temperature.As<float>()[slot],
-      .top_p = a.slots.top_p.As<float>()[slot],
-      .min_p = a.slots.min_p.As<float>()[slot],
-      .top_k = a.slots.top_k.As<int32_t>()[slot],
-      .uniform = SampleUniform(static_cast<uint32_t>(seed[0]), static_cast<uint32_t>(seed[1]),
-                               a.position.As<int32_t>()[row]),
-  };
-}
 
 // Whether every logit is a number or -inf, and one is finite.
 bool Sampleable(const float* logits, int64_t vocab) {
@@ -36,7 +15,7 @@ bool Sampleable(const float* logits, int64_t vocab) {
   return valid && std::any_of(logits, logits + vocab, [](float x) { return x > -INFINITY; });
 }
 
-int32_t Draw(const Request& request, const float* logits, int64_t vocab, int32_t* order) {
+int32_t Draw(const SampleRequest& request, const float* logits, int64_t vocab, int32_t* order) {
   std::iota(order, order + vocab, 0);
   std::sort(order, order + vocab, [&](int32_t a, int32_t b) {
     return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);

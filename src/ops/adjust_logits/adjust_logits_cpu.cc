@@ -1,0 +1,14 @@
+// Split over rows.
+#include "ops/adjust_logits/adjust_row.h"
+#include "ops/cpu_ops.h"
+
+namespace fathom {
+
+void AdjustLogitsCpu(OpContext& context, const AdjustLogitsArgs& a) {
+  Pool(context).ParallelFor(Live(a.live, a.logits.dim(0)), Grain(a.logits.dim(1)),
+                            [&](int64_t row, int64_t end, int) {
+                              for (; row < end; ++row) AdjustRow(a, row);
+                            });
+}
+
+}  // namespace fathom

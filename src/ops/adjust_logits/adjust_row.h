@@ -1,0 +1,10 @@
+#pragma once
+
+#include "ops/ops.h"
+
+namespace fathom {
+
+// One row of AdjustLogits: the same code in every table on the CPU.
+void AdjustRow(const AdjustLogitsArgs& a, int64_t row);
+
+}  // namespace fathom

@@ -1,0 +1,22 @@
+// Rounds latents and keys into their pages, split over tokens.
+#include "ops/cpu_ops.h"
+#include "ops/page_rows.h"
+
+namespace fathom {
+
+void CacheWriteCpu(OpContext& context, const CacheWriteArgs& a) {
+  const TokenMap& map = a.tokens;
+  const int64_t width = a.latent.dim(1) + a.rope.dim(1);
+  Pool(context).ParallelFor(
+      Live(map.live, a.latent.dim(0)), Grain(width), [&](int64_t begin, int64_t end, int) {
+        for (int64_t t = begin; t < end; ++t) {
+          const int64_t position = map.positions.As<int32_t>()[t];
+          const int32_t* table = SlotPages(map.page_table, map.slots.As<int32_t>()[t]);
+          const int32_t page = PageOf(table, map.page_table.dim(1), position, a.pages);
+          StorePageRow(a.pages.latent, page, position, a.latent.Row<float>(t));
+          StorePageRow(a.pages.rope, page, position, a.rope.Row<float>(t));
+        }
+      });
+}
+
+}  // namespace fathom

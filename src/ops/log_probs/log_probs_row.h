@@ -1,0 +1,11 @@
+#pragma once
+
+#include "ops/ops.h"
+
+namespace fathom {
+
+// One row of LogProbs, with room for `vocab` ids at `order`: the same code in every table on the
+// CPU.
+void LogProbsRow(const LogProbsArgs& a, int64_t row, int32_t* order);
+
+}  // namespace fathom
