@@ -4,10 +4,8 @@
 
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 
 #include "checkpoint/schema.h"
 #include "checkpoint/testing.h"
@@ -15,52 +13,27 @@
 namespace fathom {
 namespace {
 
+using testing::Named;
 using testing::RandomTensor;
-using testing::Safetensors;
+using testing::Remove;
 using testing::SmallConfig;
 using testing::SmallModel;
+using testing::SmallModelConfig;
 using testing::TestFolder;
 using testing::TestTensor;
-using testing::WithHeader;
-
-ModelConfig Config(const std::vector<std::string>& edits = {}) {
-  Result<ModelConfig> config = ParseModelConfig(SmallConfig(edits));
-  CHECK(config.ok(), "{}", config.status().ToString());
-  return *std::move(config);
-}
 
 std::string OpenError(const std::string& path) {
   const Result<Checkpoint> checkpoint = Checkpoint::Open(path);
   return checkpoint.ok() ? "no error" : checkpoint.status().message();
 }
 
-TestTensor& Named(std::vector<TestTensor>& tensors, std::string_view name) {
-  for (TestTensor& tensor : tensors) {
-    if (tensor.name == name) return tensor;
-  }
-  CHECK(false, "no tensor {}", name);
-}
-
-void Remove(std::vector<TestTensor>& tensors, std::string_view name) {
-  CHECK(std::erase_if(tensors, [&](const TestTensor& t) { return t.name == name; }) == 1);
-}
-
-// The error for a small model after `edit`.
-template <class Edit>
-std::string ErrorAfter(Edit edit) {
-  TestFolder folder;
-  std::vector<TestTensor> tensors = SmallModel(Config());
-  edit(tensors);
-  folder.WriteModel(SmallConfig(), tensors);
-  return OpenError(folder.path());
-}
-
-#define EXPECT_HAS(text, part) \
-  EXPECT_NE((text).find(part), std::string::npos) << "looked for: " << (part) << "\nin: " << (text)
-
 TEST(Checkpoint, OpensWhatTheRepositoryHolds) {
-  for (const char* folder : {"models/tiny-r1", "tests/golden/v2-lite", "tests/golden/v2",
-                             "tests/golden/v3", "tests/golden/v3-fp8"}) {
+  std::vector<std::string> folders = {"models/tiny-r1"};
+  for (const auto& entry : std::filesystem::directory_iterator("tests/golden")) {
+    if (std::filesystem::exists(entry.path() / "config.json")) folders.push_back(entry.path());
+  }
+  EXPECT_GE(folders.size(), 5u);
+  for (const std::string& folder : folders) {
     const Result<Checkpoint> checkpoint = Checkpoint::Open(folder);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
     EXPECT_TRUE(checkpoint->warnings().empty());
@@ -106,7 +79,7 @@ TEST(Checkpoint, TinyR1) {
 
 TEST(Checkpoint, ValuesSurviveARoundTrip) {
   TestFolder folder;
-  const std::vector<TestTensor> tensors = SmallModel(Config());
+  const std::vector<TestTensor> tensors = SmallModel(SmallModelConfig());
   folder.WriteModel(SmallConfig(), tensors);
   folder.Write("generation_config.json", R"({"temperature": 0.25})");
   const Result<Checkpoint> checkpoint = Checkpoint::Open(folder.path());
@@ -128,7 +101,7 @@ TEST(Checkpoint, ValuesSurviveARoundTrip) {
 // The format allows it, though today's writers do not do it.
 TEST(Checkpoint, UnalignedTensors) {
   TestFolder folder;
-  std::vector<TestTensor> tensors = SmallModel(Config());
+  std::vector<TestTensor> tensors = SmallModel(SmallModelConfig());
   tensors.insert(tensors.begin(), {"odd", "U8", {1}, "x"});
   folder.WriteModel(SmallConfig(), tensors);
   const Result<Checkpoint> checkpoint = Checkpoint::Open(folder.path());
@@ -147,7 +120,7 @@ TEST(Checkpoint, UnalignedTensors) {
 TEST(Checkpoint, F16AndF32Weights) {
   TestFolder folder;
   const std::vector<std::string> edits = {"quantization_config="};
-  std::vector<TestTensor> tensors = SmallModel(Config(edits));
+  std::vector<TestTensor> tensors = SmallModel(SmallModelConfig(edits));
   Named(tensors, "model.norm.weight").dtype = "F16";
   TestTensor& head = Named(tensors, "lm_head.weight");
   head = RandomTensor("lm_head.weight", DType::kF32, {20, 160});
@@ -161,7 +134,7 @@ TEST(Checkpoint, F16AndF32Weights) {
 
 TEST(Checkpoint, OptionalTensors) {
   TestFolder folder;
-  std::vector<TestTensor> tensors = SmallModel(Config());
+  std::vector<TestTensor> tensors = SmallModel(SmallModelConfig());
   Remove(tensors, "model.layers.2.embed_tokens.weight");
   Remove(tensors, "model.layers.2.shared_head.head.weight");
   Remove(tensors, "lm_head.weight");
@@ -175,7 +148,7 @@ TEST(Checkpoint, OptionalTensors) {
 
 TEST(Checkpoint, OtherTensorsAreIgnoredWithAWarning) {
   TestFolder folder;
-  std::vector<TestTensor> tensors = SmallModel(Config());
+  std::vector<TestTensor> tensors = SmallModel(SmallModelConfig());
   tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", "I8", {2}, "xx"});
   tensors.push_back({"strange", "F4", {5}, "yyy"});
   folder.WriteModel(SmallConfig(), tensors);
@@ -186,295 +159,13 @@ TEST(Checkpoint, OtherTensorsAreIgnoredWithAWarning) {
   EXPECT_HAS(checkpoint->warnings()[0], "rotary_emb.inv_freq");
 }
 
-TEST(CheckpointErrors, Missing) {
-  const std::string error = ErrorAfter([](auto& tensors) {
-    Remove(tensors, "model.layers.1.mlp.experts.3.up_proj.weight");
-    Remove(tensors, "model.norm.weight");
-    Remove(tensors, "model.layers.0.self_attn.o_proj.weight_scale_inv");
-  });
-  EXPECT_HAS(error,
-             "model.layers.1.mlp.experts.3.up_proj.weight: missing from model.safetensors; "
-             "[24, 160] (moe_intermediate_size, hidden_size) is expected");
-  EXPECT_HAS(error, "model.norm.weight: missing");
-  EXPECT_HAS(error, "model.layers.0.self_attn.o_proj.weight_scale_inv: missing");
-  EXPECT_HAS(error, "F32 [2, 1] is expected");
-}
-
-TEST(CheckpointErrors, Shape) {
-  const std::string error = ErrorAfter([](auto& tensors) {
-    Named(tensors, "model.layers.0.self_attn.q_b_proj.weight").shape = {16, 24};
-    Named(tensors, "model.norm.weight").shape = {160, 1};
-    Named(tensors, "model.layers.0.mlp.gate_proj.weight_scale_inv").shape = {4, 1};
-  });
-  EXPECT_HAS(error,
-             "model.layers.0.self_attn.q_b_proj.weight: F8_E4M3 [16, 24] in "
-             "model.safetensors, but [24, 16]");
-  EXPECT_HAS(error, "model.norm.weight: BF16 [160, 1]");
-  EXPECT_HAS(error, "model.layers.0.mlp.gate_proj.weight_scale_inv: F32 [4, 1]");
-  EXPECT_HAS(error, "F32 [2, 2] is expected");
-}
-
-TEST(CheckpointErrors, Type) {
-  const std::string error = ErrorAfter([](auto& tensors) {
-    Named(tensors, "model.norm.weight").dtype = "I16";
-    Named(tensors, "model.layers.0.self_attn.q_a_proj.weight").dtype = "U8";
-    Named(tensors, "model.layers.0.self_attn.kv_b_proj.weight_scale_inv").dtype = "I32";
-    TestTensor& gate = Named(tensors, "model.layers.1.mlp.gate.weight");
-    gate = RandomTensor(gate.name, DType::kF8E4M3, gate.shape);
-    Named(tensors, "lm_head.weight").dtype = "F5_X";
-  });
-  EXPECT_HAS(error, "model.norm.weight: I16 [160]");
-  EXPECT_HAS(error, "model.layers.0.self_attn.q_a_proj.weight: U8 [16, 160]");
-  EXPECT_HAS(error, "must be BF16, F16 or F32, or F8_E4M3 with scales");
-  EXPECT_HAS(error, "model.layers.0.self_attn.kv_b_proj.weight_scale_inv: I32");
-  EXPECT_HAS(error, "model.layers.1.mlp.gate.weight: F8_E4M3 [4, 160]");
-  EXPECT_HAS(error, "lm_head.weight: F5_X");
-}
-
-TEST(CheckpointErrors, Fp8WithoutOrAgainstTheConfig) {
-  TestFolder folder;
-  folder.WriteModel(SmallConfig({"quantization_config="}), SmallModel(Config()));
-  EXPECT_HAS(OpenError(folder.path()),
-             "o_proj.weight: F8_E4M3 [160, 24] in model.safetensors, but config.json has no "
-             "quantization_config");
-
-  const std::string error = ErrorAfter([](auto& tensors) {
-    TestTensor& w = Named(tensors, "model.layers.0.self_attn.o_proj.weight");
-    w = RandomTensor(w.name, DType::kBF16, w.shape);
-    std::swap(w, tensors[0]);
-  });
-  EXPECT_HAS(error,
-             "o_proj.weight_scale_inv: in model.safetensors, but "
-             "model.layers.0.self_attn.o_proj.weight is not FP8");
-}
-
-TEST(CheckpointErrors, BytesDisagreeWithShape) {
-  const std::string error = ErrorAfter([](auto& tensors) {
-    Named(tensors, "model.norm.weight").bytes += "1234";
-    Named(tensors, "lm_head.weight").shape = {int64_t{1} << 40, int64_t{1} << 40};
-  });
-  EXPECT_HAS(error,
-             "model.norm.weight: BF16 [160] needs 320 bytes, but model.safetensors gives it "
-             "324");
-  EXPECT_HAS(error, "lm_head.weight: BF16 [1099511627776, 1099511627776] needs too many bytes");
-}
-
-TEST(CheckpointErrors, CutOff) {
-  TestFolder folder;
-  const std::string file = Safetensors(SmallModel(Config()));
-  folder.Write("config.json", SmallConfig());
-  folder.Write("model.safetensors", file.substr(0, file.size() - 10));
-  EXPECT_HAS(OpenError(folder.path()), "lie beyond the end of model.safetensors");
-  folder.Write("model.safetensors", file.substr(0, 100));
-  EXPECT_HAS(OpenError(folder.path()), "cut off");
-  folder.Write("model.safetensors", file.substr(0, 5));
-  EXPECT_HAS(OpenError(folder.path()), "cut off: 5 bytes");
-  folder.Write("model.safetensors", "");
-  EXPECT_HAS(OpenError(folder.path()), "cut off: 0 bytes");
-  folder.Write("model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:1\n");
-  EXPECT_HAS(OpenError(folder.path()), "git lfs pull");
-}
-
-TEST(CheckpointErrors, Header) {
-  TestFolder folder;
-  folder.Write("config.json", SmallConfig({"quantization_config="}));
-  const auto error = [&](std::string_view header, std::string_view data) {
-    folder.Write("model.safetensors", WithHeader(header, data));
-    return OpenError(folder.path());
-  };
-  EXPECT_HAS(error("[]", ""), "not a JSON object");
-  EXPECT_HAS(error("{\"a\":", ""), "not valid JSON");
-  EXPECT_HAS(error(std::string(1 << 20, '['), ""), "not valid JSON");
-  EXPECT_HAS(error(R"({"a":5})", ""), "a: malformed entry");
-  EXPECT_HAS(error(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[1]}})", ""), "malformed");
-  EXPECT_HAS(error(R"({"a":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}})", "x"), "malformed");
-  EXPECT_HAS(error(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[2,1]}})", "x"), "malformed");
-  EXPECT_HAS(error(R"({"a":{"dtype":"U8","shape":[1.5],"data_offsets":[0,1]}})", "x"), "malformed");
-  EXPECT_HAS(error(R"({"a":{"dtype":1,"shape":[1],"data_offsets":[0,1]}})", "x"), "malformed");
-  EXPECT_HAS(error(R"({"a":{"dtype":"U8","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,1]}})", "x"),
-             "malformed");
-  EXPECT_HAS(error(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
-                   R"("b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
-                   "xyz"),
-             "b: overlaps a in model.safetensors");
-  EXPECT_HAS(error(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})", "xyz"),
-             "bytes [0, 2) before a belong to no tensor");
-  EXPECT_HAS(error(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "xyz"),
-             "its last 2 bytes belong to no tensor");
-  EXPECT_HAS(
-      error(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,4611686018427387905]}})", "x"),
-      "malformed");
-  EXPECT_HAS(error(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[4611686018427387800,)"
-                   R"(4611686018427387804]}})",
-                   "x"),
-             "a: bytes [4611686018427387800, 4611686018427387804) lie beyond the end");
-}
-
-TEST(CheckpointErrors, LongListsAreCut) {
-  TestFolder folder;
-  const std::vector<std::string> edits = {"n_routed_experts=256"};
-  folder.WriteModel(SmallConfig(edits), SmallModel(Config()));
-  const std::string error = OpenError(folder.path());
-  EXPECT_HAS(error, "problems");
-  EXPECT_HAS(error, "\n  and ");
-  EXPECT_LT(error.size(), 40000u);
-}
-
-TEST(CheckpointErrors, HostileNamesAreMadePrintable) {
-  const std::string error = ErrorAfter([](auto& tensors) {
-    tensors.push_back({std::string(10000, 'n') + "\\u001b[31m", "I16", {1}, "x"});
-  });
-  EXPECT_EQ(error.find('\x1b'), std::string::npos);
-  EXPECT_LT(error.size(), 2000u);
-}
-
-TEST(CheckpointErrors, NoMtpLayer) {
-  const std::string error = ErrorAfter([](auto& tensors) {
-    std::erase_if(tensors,
-                  [](const TestTensor& t) { return t.name.find("layers.2.") != t.name.npos; });
-  });
-  EXPECT_HAS(error, "set num_nextn_predict_layers to 0");
-  EXPECT_EQ(error.find("enorm"), std::string::npos);
-}
-
-// A sharded folder: the first half of the tensors in a, the others in b.
-struct Sharded {
-  TestFolder folder;
-  std::vector<TestTensor> a, b;
-  std::string map;
-
-  Sharded() {
-    b = SmallModel(Config());
-    a.assign(b.begin(), b.begin() + static_cast<ptrdiff_t>(b.size() / 2));
-    b.erase(b.begin(), b.begin() + static_cast<ptrdiff_t>(a.size()));
-    for (const TestTensor& tensor : a) map += fmt::format("\"{}\":\"a.safetensors\",", tensor.name);
-    for (const TestTensor& tensor : b) map += fmt::format("\"{}\":\"b.safetensors\",", tensor.name);
-    map.pop_back();
-  }
-  std::string Open() const {
-    folder.Write("config.json", SmallConfig());
-    folder.Write("a.safetensors", Safetensors(a));
-    folder.Write("b.safetensors", Safetensors(b));
-    return Reopen();
-  }
-  std::string Reopen() const {
-    folder.Write("model.safetensors.index.json", "{\"weight_map\":{" + map + "}}");
-    return OpenError(folder.path());
-  }
-};
-
-TEST(CheckpointSharded, Opens) {
-  EXPECT_EQ(Sharded().Open(), "no error");
-}
-
-TEST(CheckpointSharded, MissingFile) {
-  Sharded s;
-  s.Open();
-  std::filesystem::remove(s.folder.path() + "/b.safetensors");
-  const std::string error = s.Reopen();
-  EXPECT_HAS(error, "b.safetensors: cannot open");
-  EXPECT_HAS(error, fmt::format("{} tensors are in that file", s.b.size()));
-  EXPECT_EQ(error.find(s.b[0].name), std::string::npos) << "one line for the file, not each tensor";
-}
-
-TEST(CheckpointSharded, MissingFromItsFile) {
-  Sharded s;
-  const std::string name = s.b.back().name;
-  s.b.pop_back();
-  EXPECT_HAS(s.Open(), name + ": missing from b.safetensors, where the index has it");
-}
-
-TEST(CheckpointSharded, InAnotherFile) {
-  Sharded s;
-  std::swap(s.a.back(), s.b.front());
-  EXPECT_HAS(s.Open(), "the index says b.safetensors, but it is in a.safetensors");
-}
-
-TEST(CheckpointSharded, Twice) {
-  Sharded s;
-  s.b.insert(s.b.begin(), s.a.front());
-  EXPECT_HAS(s.Open(), s.a.front().name + ": in a.safetensors and again in b.safetensors");
-}
-
-TEST(CheckpointSharded, FileNamesStayInTheFolder) {
-  for (const char* name : {"../a.safetensors", "/etc/passwd", "x/y.safetensors", "..", ""}) {
-    Sharded s;
-    s.map += fmt::format(",\"x\":\"{}\"", name);
-    EXPECT_HAS(s.Open(), "is mapped to what is not a file name in the folder");
-  }
-  Sharded s;
-  s.map += ",\"x\":5";
-  EXPECT_HAS(s.Open(), "is mapped to what is not a file name");
-}
-
-TEST(CheckpointSharded, BadIndex) {
-  Sharded s;
-  s.Open();
-  for (const char* text : {"{}", "[]", "{", R"({"weight_map":{}})", R"({"weight_map":[]})"}) {
-    s.folder.Write("model.safetensors.index.json", text);
-    EXPECT_HAS(OpenError(s.folder.path()), "index.json") << text;
-  }
-}
-
-TEST(CheckpointFolder, WhatIsNotOne) {
-  EXPECT_HAS(OpenError("/no/such/folder"), "there is no folder /no/such/folder");
-  EXPECT_HAS(OpenError("models/tiny-r1/config.json"), "is a file: pass the folder that holds it");
-  EXPECT_HAS(OpenError("tests/golden"), "tests/golden has no config.json");
-  TestFolder folder;
-  folder.Write("config.json", SmallConfig());
-  EXPECT_HAS(OpenError(folder.path()), "has no weights");
-  folder.Write("pytorch_model.bin", "x");
-  EXPECT_HAS(OpenError(folder.path()), "convert them to safetensors");
-  folder.Write("model-00001-of-00002.safetensors", "x");
-  EXPECT_HAS(OpenError(folder.path()), "its index is missing");
-  folder.Write("config.json", std::string(2 << 20, ' '));
-  EXPECT_HAS(OpenError(folder.path()), "at most 1048576 are read");
-  folder.Write("config.json", SmallConfig());
-  folder.Write("generation_config.json", R"({"top_p": 7})");
-  EXPECT_HAS(OpenError(folder.path()), "top_p");
-}
-
-TEST(CheckpointFolder, HubIdsSayWhatToDownload) {
-  TestFolder cache;
-  setenv("HF_HUB_CACHE", cache.path().c_str(), 1);
-  const std::string error = OpenError("deepseek-ai/DeepSeek-V2-Lite");
-  EXPECT_HAS(error,
-             "huggingface-cli download deepseek-ai/DeepSeek-V2-Lite --local-dir "
-             "DeepSeek-V2-Lite");
-  cache.Write("models--deepseek-ai--DeepSeek-V2-Lite/refs/main", "abc");
-  EXPECT_HAS(OpenError("deepseek-ai/DeepSeek-V2-Lite"),
-             "pass " + cache.path() + "/models--deepseek-ai--DeepSeek-V2-Lite");
-  unsetenv("HF_HUB_CACHE");
-}
-
-TEST(CheckpointFolder, HubCache) {
-  TestFolder cache;
-  const std::string root = cache.path() + "/models--org--name";
-  const std::string weights = Safetensors(SmallModel(Config()));
-  cache.Write("models--org--name/blobs/1", weights);
-  cache.Write("models--org--name/snapshots/0123abc/config.json", SmallConfig());
-  std::filesystem::create_symlink("../../blobs/1", root + "/snapshots/0123abc/model.safetensors");
-  EXPECT_EQ(OpenError(root), "no error");  // the only snapshot
-  cache.Write("models--org--name/snapshots/99/config.json", "{}");
-  EXPECT_HAS(OpenError(root), "has no refs/main and 2 snapshots");
-  cache.Write("models--org--name/refs/main", "0123abc\n");
-  const Result<Checkpoint> checkpoint = Checkpoint::Open(root);
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
-  EXPECT_EQ(checkpoint->folder(), root + "/snapshots/0123abc");
-  EXPECT_EQ(OpenError(root + "/snapshots/0123abc"), "no error");
-  cache.Write("models--org--name/refs/main", "../../etc");
-  EXPECT_HAS(OpenError(root), "does not name a revision");
-  cache.Write("models--org--name/refs/main", "deadbeef");
-  EXPECT_HAS(OpenError(root), "the download is not complete");
-}
-
 // The number of tensors of DeepSeek-V3: 61 layers and one for MTP, 256 experts, FP8 with scales.
 TEST(Checkpoint, AsManyTensorsAsV3AreCheckedWithinTwoSeconds) {
   TestFolder folder;
   const std::vector<std::string> edits = {"num_hidden_layers=61", "first_k_dense_replace=3",
                                           "n_routed_experts=256", "moe_intermediate_size=1",
                                           "hidden_size=4",        "intermediate_size=1"};
-  const ModelConfig config = Config(edits);
+  const ModelConfig config = SmallModelConfig(edits);
   const std::vector<TestTensor> tensors = SmallModel(config);
   EXPECT_EQ(tensors.size(), 91991u);
   folder.WriteModel(SmallConfig(edits), tensors);
@@ -487,7 +178,7 @@ TEST(Checkpoint, AsManyTensorsAsV3AreCheckedWithinTwoSeconds) {
 }
 
 TEST(Schema, PatternsAndShapes) {
-  const ModelConfig config = Config();
+  const ModelConfig config = SmallModelConfig();
   EXPECT_GT(Schema().size(), 20u);
   for (const SchemaEntry& entry : ExpectedTensors(config)) {
     EXPECT_EQ(entry.name.find('{'), std::string::npos);
@@ -506,7 +197,7 @@ TEST(Schema, PatternsAndShapes) {
 // a head of 0.9 B each; V2-Lite 15.7 B.
 TEST(Schema, PublishedParameterCounts) {
   const auto count = [](const std::vector<std::string>& edits, bool mtp) {
-    const ModelConfig config = Config(edits);
+    const ModelConfig config = SmallModelConfig(edits);
     double parameters = 0;
     for (const SchemaEntry& entry : ExpectedTensors(config)) {
       if ((entry.layer >= config.num_layers) != mtp) continue;

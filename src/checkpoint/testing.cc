@@ -100,6 +100,12 @@ std::string SmallConfig(const std::vector<std::string>& edits) {
   return boost::json::serialize(config);
 }
 
+ModelConfig SmallModelConfig(const std::vector<std::string>& edits) {
+  Result<ModelConfig> config = ParseModelConfig(SmallConfig(edits));
+  CHECK(config.ok(), "{}", config.status().ToString());
+  return *std::move(config);
+}
+
 std::vector<TestTensor> SmallModel(const ModelConfig& config) {
   std::vector<TestTensor> tensors;
   for (const SchemaEntry& entry : ExpectedTensors(config)) {
@@ -122,6 +128,17 @@ std::vector<TestTensor> SmallModel(const ModelConfig& config) {
     return width(a) > width(b);
   });
   return tensors;
+}
+
+TestTensor& Named(std::vector<TestTensor>& tensors, std::string_view name) {
+  const auto found = std::find_if(tensors.begin(), tensors.end(),
+                                  [&](const TestTensor& tensor) { return tensor.name == name; });
+  CHECK(found != tensors.end(), "no tensor {}", name);
+  return *found;
+}
+
+void Remove(std::vector<TestTensor>& tensors, std::string_view name) {
+  tensors.erase(tensors.begin() + (&Named(tensors, name) - tensors.data()));
 }
 
 TestFolder::TestFolder() {

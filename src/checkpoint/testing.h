@@ -30,9 +30,18 @@ std::string WithHeader(std::string_view header, std::string_view data);
 // config.json of a small V3: 2 layers and an MTP layer, sizes that fill scale tiles only partly.
 // Each edit is "key=JSON", or "key=" to remove it; "a.b" is a key of the object a.
 std::string SmallConfig(const std::vector<std::string>& edits = {});
+ModelConfig SmallModelConfig(const std::vector<std::string>& edits = {});  // the same, parsed
 // What the schema asks for, in the types of the published checkpoints: BF16, with FP8 for linear
 // layers but eh_proj if the model is FP8, and F32 for e_score_correction_bias.
 std::vector<TestTensor> SmallModel(const ModelConfig& config);
+
+// The tensor of that name; REQUIRES: there is one.
+TestTensor& Named(std::vector<TestTensor>& tensors, std::string_view name);
+void Remove(std::vector<TestTensor>& tensors, std::string_view name);
+
+// Expects `part` in the string `text`.
+#define EXPECT_HAS(text, part) \
+  EXPECT_NE((text).find(part), std::string::npos) << "looked for: " << (part) << "\nin: " << (text)
 
 // A folder that is removed at the end.
 class TestFolder {
