@@ -1,5 +1,6 @@
 #include "model/model.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "model/mlp.h"
@@ -124,7 +125,7 @@ void Model::MeasureWorkspace(Device& device) {
   for (bool expanded : {false, true}) {
     if (expanded) {
       batch.absorbed_tokens = 0;
-      batch.expanded.push_back({0, tokens, 0, SlotId{0}});
+      batch.expanded.push_back({0, std::min(tokens, options_.max_model_len), 0, SlotId{0}});
     }
     const TensorView hidden = Forward(batch, pool);
     for (size_t i = 0; i < weights_.mtp.size(); ++i) {
