@@ -269,6 +269,7 @@ TEST(CheckpointSharded, BadIndex) {
 
 TEST(CheckpointFolder, WhatIsNotOne) {
   EXPECT_HAS(OpenError("/no/such/folder"), "there is no folder /no/such/folder");
+  EXPECT_HAS(OpenError("models/no-such"), "there is no folder models/no-such");
   EXPECT_HAS(OpenError("models/tiny-r1/config.json"), "is a file: pass the folder that holds it");
   EXPECT_HAS(OpenError("tests/golden"), "tests/golden has no config.json");
   TestFolder folder;

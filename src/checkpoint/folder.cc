@@ -41,11 +41,11 @@ bool IsPlainName(std::string_view name) {
          });
 }
 
-// "org/name", as on the hub.
+// "org/name", as on the hub, where "org" is not a folder here.
 bool LooksLikeHubId(std::string_view path) {
   const size_t slash = path.find('/');
   return slash != std::string_view::npos && IsPlainName(path.substr(0, slash)) &&
-         IsPlainName(path.substr(slash + 1));
+         IsPlainName(path.substr(slash + 1)) && !IsFolder(path.substr(0, slash));
 }
 
 // The folder where the Hugging Face libraries keep what they download; empty if unknown.
