@@ -1,6 +1,7 @@
 // Every bad folder is refused with a sentence that says what is wrong and where.
 #include <gtest/gtest.h>
 
+#include "base/rng.h"
 #include "tokenizer/test_folder.h"
 #include "tokenizer/tokenizer.h"
 
@@ -173,6 +174,44 @@ TEST(BadFiles, TokenizerConfig) {
   refused("{}", {"loaded"});
   folder.Write("chat_template.jinja", "\xFF");
   ExpectContains(LoadError(folder), {"chat_template.jinja is not UTF-8"});
+}
+
+// Bytes changed, dropped and doubled at random: a folder loads and works, or is refused by name.
+TEST(BadFiles, NoDamageCrashes) {
+  Fields fields;
+  fields.pre_tokenizer = R"({"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern":
+      {"Regex": "[a-c]{1,3}|\\s+(?!\\S)|\\p{L}"}, "behavior": "Isolated", "invert": false},
+      {"type": "Digits", "individual_digits": true}, {"type": "ByteLevel"}]})";
+  const std::string good = fields.Json();
+  // Half of the damage goes to what is not vocabulary.
+  const size_t head = good.find("\"vocab\""), tail = good.find("\"abc\"");
+  const TestFolder folder;
+  Rng rng(11);
+  int loaded = 0;
+  for (int round = 0; round < 1500; ++round) {
+    std::string json = good;
+    for (uint32_t edits = 1 + rng.Below(3); edits > 0; --edits) {
+      size_t at = rng.Below(json.size());
+      if (rng.Below(2) && at > head && at < tail) at = rng.Below(head);
+      switch (rng.Below(4)) {
+        case 0: json.erase(at, 1 + rng.Below(8)); break;
+        case 1: json[at] = static_cast<char>(rng.Below(256)); break;
+        case 2: json[at] = "0129{}[]\",:\\"[rng.Below(12)]; break;
+        default: json.insert(at, json.substr(at, 1 + rng.Below(8))); break;
+      }
+    }
+    folder.Write("tokenizer.json", json);
+    const auto tokenizer = Tokenizer::Load(folder.path());
+    if (!tokenizer.ok()) {
+      ExpectContains(tokenizer.status().message(), {folder.path() + "/tokenizer.json"});
+      continue;
+    }
+    ++loaded;
+    const auto ids = (*tokenizer)->Encode("ab abc 12 <s>é", true);
+    if (!ids.ok()) continue;
+    EXPECT_FALSE((*tokenizer)->Decode(*ids, false).empty());
+  }
+  EXPECT_GT(loaded, 50);
 }
 
 }  // namespace

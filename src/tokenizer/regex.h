@@ -23,7 +23,8 @@ class Regex {
   static Result<Regex> Compile(std::string_view pattern);
 
   // All matches, left to right, without overlap; an empty match right after a match is skipped.
-  // Look-arounds see `text` only. kResourceExhausted past the match limit. REQUIRES: UTF-8.
+  // Look-arounds see `text` only. kResourceExhausted past the match limit, which holds for each
+  // match: the pattern is the operator's, only the text is a stranger's. REQUIRES: UTF-8.
   Status FindAll(std::string_view text, std::vector<Match>* matches) const;
 
  private:

@@ -53,7 +53,8 @@ class Templates:
         self.loops = 0
         self.in_macro = False
         self.macros = []
-        self.locals = []  # (name, type) of what this scope has set
+        self.locals = []  # (name, type) of what is set
+        self.names = 0
 
     def pick(self, *options):
         return self.rng.choice(options)
@@ -266,14 +267,25 @@ class Templates:
         kind = self.pick("string", "string", "integer", "real", "boolean", "words", "numbers", "mapping", "odd")
         return self.show(self.of(kind, 3))
 
+    def fresh(self):
+        self.names += 1
+        return f"v{self.names}"
+
     def assign(self):
         kind = self.pick("string", "integer", "words", "numbers", "boolean", "mapping")
-        name = self.pick("u", "v", "w") + kind[0]
-        statement = self.tag(f"set {name} = {self.of(kind, 2)}")
-        self.locals.append((name, kind))
+        known = [name for name, its in self.locals if its == kind]
+        if known and self.maybe(0.4):
+            # Read first: a name that a block around sets, and has not read, is undefined to jinja2
+            # in the blocks within until then, whatever it was before.
+            name = self.rng.choice(known)
+            return self.show(name) + self.tag(f"set {name} = {self.of(kind, 2)}")
+        names = [self.fresh()]
+        statement = self.of(kind, 2)
         if self.maybe(0.15):
-            return self.tag(f"set {name}, p = {self.of(kind, 2)}, {self.of('string', 1)}")
-        return statement
+            names.append(self.fresh())
+            statement += f", {self.of('string', 1)}"
+        self.locals += zip(names, (kind, "string"))
+        return self.tag(f"set {', '.join(names)} = {statement}")
 
     def comment(self):
         return "{#" + self.pick("", "-") + " note " + self.pick("", "{{ x }}", "\n") + self.pick("", "-") + "#}"
@@ -317,7 +329,7 @@ class Templates:
 
     def block_set(self):
         loops, self.loops = self.loops, 0  # jinja2 leaves a buffer behind when a loop is left from within
-        name = self.pick("us", "vs")
+        name = self.fresh()
         text = self.tag(f"set {name}{self.pick('', ' | upper', ' | trim')}") + self.body(2) + self.tag("endset")
         self.loops = loops
         self.locals.append((name, "string"))
@@ -346,7 +358,11 @@ class Templates:
         return text
 
     def with_(self):
-        return self.tag(f"with us = {self.of('string', 2)}") + self.show("us") + self.body(2) + self.tag("endwith")
+        name, value = self.fresh(), self.of("string", 2)
+        kept, self.locals = self.locals, self.locals + [(name, "string")]
+        text = self.tag(f"with {name} = {value}") + self.body(2) + self.tag("endwith")
+        self.locals = kept
+        return text
 
     def filter_block(self):
         loops, self.loops = self.loops, 0
