@@ -17,6 +17,7 @@ import pathlib
 import random
 import subprocess
 import sys
+import warnings
 
 import jinja2
 import jinja2.ext
@@ -507,6 +508,7 @@ def main():
     parser.add_argument("--show", type=int, default=5, help="print at most this many failures")
     args = parser.parse_args()
 
+    warnings.simplefilter("ignore", SyntaxWarning)  # of the Python that jinja2 compiles to
     extra = sorted(args.templates.glob("*.jinja")) if args.templates else []
     all_cases = list(cases(args.count, args.seed, extra))
     lines = "".join(json.dumps(case) + "\n" for case in all_cases)
