@@ -14,7 +14,7 @@ namespace {
 
 // The text of a message's content: a string, or a list of {"type": "text", "text": ...} parts,
 // which are joined by line breaks. Null if there is none.
-json::value ReadContent(Fields& message) {
+json::value ReadContent(RequestFields& message) {
   const json::value* content = message.Find("content");
   if (content == nullptr) return nullptr;
   if (content->is_string()) return *content;
@@ -52,7 +52,7 @@ json::value ReadContent(Fields& message) {
   return json::value(text);
 }
 
-json::array ReadToolCalls(Fields& message) {
+json::array ReadToolCalls(RequestFields& message) {
   json::array result;
   const json::array* calls = message.Array("tool_calls");
   if (calls == nullptr) return result;
@@ -66,18 +66,18 @@ json::array ReadToolCalls(Fields& message) {
                                              name));
       break;
     }
-    Fields fields(function->get_object(), message.error(), name + ".function");
+    RequestFields fields(function->get_object(), message.error(), name + ".function");
     if (fields.Find("name") == nullptr) fields.Fail("name", fields.Name("name") + " is required");
     json::object named = {{"name", fields.String("name", "")},
                           {"arguments", fields.String("arguments", "{}")}};
-    Fields outer(*call, message.error(), name);
+    RequestFields outer(*call, message.error(), name);
     result.push_back(json::object{
         {"id", outer.String("id", "")}, {"type", "function"}, {"function", std::move(named)}});
   }
   return result;
 }
 
-json::object ReadMessage(Fields& message) {
+json::object ReadMessage(RequestFields& message) {
   std::string role = message.String("role", "");
   if (role == "developer") role = "system";
   static constexpr std::array<std::string_view, 4> kRoles = {"system", "user", "assistant", "tool"};
@@ -107,7 +107,7 @@ json::object ReadMessage(Fields& message) {
   return result;
 }
 
-json::object ReadTool(Fields& tool) {
+json::object ReadTool(RequestFields& tool) {
   if (tool.String("type", "function") != "function") {
     tool.Fail("type", fmt::format("{} must be \"function\"", tool.Name("type")));
   }
@@ -116,7 +116,7 @@ json::object ReadTool(Fields& tool) {
     tool.Fail("function", fmt::format("{} is required", tool.Name("function")));
     return {};
   }
-  Fields fields(*function, tool.error(), tool.Name("function"));
+  RequestFields fields(*function, tool.error(), tool.Name("function"));
   const std::string name = fields.String("name", "");
   if (name.empty() || name.size() > OutputParser::kMaxToolNameBytes) {
     fields.Fail("name", fmt::format("{} must be a name of 1 to {} bytes", fields.Name("name"),
@@ -131,7 +131,7 @@ json::object ReadTool(Fields& tool) {
 }
 
 // Whether the tools that the request brings are in use.
-bool ReadToolChoice(Fields& fields, bool has_tools) {
+bool ReadToolChoice(RequestFields& fields, bool has_tools) {
   for (const char* old : {"functions", "function_call"}) {
     if (fields.Find(old) != nullptr) {
       fields.Fail(old, fmt::format("{} is not supported: use tools and tool_choice", old));
@@ -152,7 +152,7 @@ bool ReadToolChoice(Fields& fields, bool has_tools) {
 
 // The objects of a list, each read by `read` into `out`.
 template <class Read>
-void ReadObjects(Fields& fields, const char* key, size_t max, Read read, json::array* out) {
+void ReadObjects(RequestFields& fields, const char* key, size_t max, Read read, json::array* out) {
   const json::array* list = fields.Array(key);
   if (list == nullptr) return;
   if (list->size() > max) {
@@ -166,14 +166,14 @@ void ReadObjects(Fields& fields, const char* key, size_t max, Read read, json::a
       fields.Fail(key, fmt::format("{} must be an object, not {}", name, Excerpt((*list)[i])));
       return;
     }
-    Fields entry((*list)[i].get_object(), fields.error(), name);
+    RequestFields entry((*list)[i].get_object(), fields.error(), name);
     out->push_back(read(entry));
   }
 }
 
 }  // namespace
 
-void ReadChatPrompt(Fields& fields, ChatPrompt* prompt) {
+void ReadChatPrompt(RequestFields& fields, ChatPrompt* prompt) {
   const json::array* messages = fields.Array("messages");
   if (messages == nullptr || messages->empty()) {
     fields.Fail("messages", "messages is required: a list of at least one message");

@@ -8,6 +8,6 @@ namespace fathom {
 
 // Reads "messages" (required), "tools", "tool_choice", "add_generation_prompt" and
 // "chat_template_kwargs" of a request. Errors go to the reader.
-void ReadChatPrompt(Fields& fields, ChatPrompt* prompt);
+void ReadChatPrompt(RequestFields& fields, ChatPrompt* prompt);
 
 }  // namespace fathom

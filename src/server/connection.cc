@@ -76,6 +76,25 @@ std::string Printable(std::string_view text) {
   return result;
 }
 
+// Whether the client or the connection ended, rather than said something wrong.
+bool IsOfConnection(error_code error) {
+  static const auto& http_category = make_error_code(http::error::bad_value).category();
+  return error && (error.category() != http_category || error == http::error::end_of_stream ||
+                   error == http::error::partial_message);
+}
+
+HttpResponse BadRead(error_code error, const ServerOptions& options) {
+  if (error == http::error::body_limit) {
+    return ErrorResponse(
+        {413, fmt::format("The body is larger than {} bytes.", options.max_body_bytes)});
+  }
+  if (error == http::error::header_limit) {
+    return ErrorResponse(
+        {431, fmt::format("The headers are larger than {} bytes.", options.max_header_bytes)});
+  }
+  return ErrorResponse({400, "This is not an HTTP request: " + error.message()});
+}
+
 // Room for a body among those that are being read or handled; given back at the end.
 class BodyBudget {
  public:
@@ -95,11 +114,36 @@ class BodyBudget {
 }  // namespace
 
 struct Connection::Exchange {
+  explicit Exchange(const ServerOptions& options) {
+    parser.header_limit(static_cast<uint32_t>(options.max_header_bytes));
+    parser.body_limit(options.max_body_bytes);
+    max_body_bytes = options.max_body_bytes;
+  }
+
+  void TakeHead() {
+    const auto& head = parser.get();
+    const std::string_view target = View(head.target());
+    request.method = View(head.method_string());
+    request.path = target.substr(0, target.find('?'));
+    request.content_type = View(head[http::field::content_type]);
+    request.authorization = View(head[http::field::authorization]);
+    request.id = RequestIdFrom(View(head["X-Request-Id"]));
+    head_only = head.method() == http::verb::head;
+    chunked = head.version() >= 11;
+  }
+  // As far as the head says: the limit if it does not.
+  size_t BodyBytes() const {
+    if (const auto length = parser.content_length()) return *length;
+    return parser.is_done() ? 0 : max_body_bytes;
+  }
+
+  http::request_parser<http::string_body> parser;
   HttpRequest request;
+  size_t max_body_bytes = 0;
   bool head_only = false;
   bool keep_alive = false;
   bool chunked = true;  // HTTP/1.0 knows no chunks: the end of the connection ends the body
-  bool unread = false;  // the client may still be sending the body
+  bool unread = true;   // the client may still be sending
   std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
   Usage usage;
 };
@@ -169,63 +213,48 @@ asio::awaitable<bool> Connection::WaitForRequest() {
 asio::awaitable<bool> Connection::ServeOne() {
   if (!co_await WaitForRequest()) co_return false;
   const ServerOptions& options = context_.options;
-  http::request_parser<http::string_body> parser;
-  parser.header_limit(static_cast<uint32_t>(options.max_header_bytes));
-  parser.body_limit(options.max_body_bytes);
-  Exchange exchange;
+  Exchange exchange(options);
   error_code error;
   SetDeadline(options.header_timeout_ms);
-  co_await http::async_read_header(socket_, buffer_, parser,
+  co_await http::async_read_header(socket_, buffer_, exchange.parser,
                                    asio::redirect_error(asio::use_awaitable, error));
-  const auto& head = parser.get();
-  HttpRequest& request = exchange.request;
-  const std::string_view target = View(head.target());
-  request.method = View(head.method_string());
-  request.path = target.substr(0, target.find('?'));
-  request.content_type = View(head[http::field::content_type]);
-  request.authorization = View(head[http::field::authorization]);
-  request.id = RequestIdFrom(View(head["X-Request-Id"]));
-  exchange.head_only = head.method() == http::verb::head;
-  exchange.chunked = head.version() >= 11;
-  exchange.unread = true;
-  const ApiError too_large{
-      413, fmt::format("The body is larger than {} bytes.", options.max_body_bytes)};
-  if (gone_ || error == http::error::end_of_stream) co_return false;
-  if (error == http::error::body_limit) co_return co_await Refuse(exchange, too_large);
-  if (error == http::error::header_limit) {
-    co_return co_await Refuse(exchange, {431, "The headers are too large."});
-  }
-  if (error) {
-    if (error.category() != make_error_code(http::error::bad_value).category()) co_return false;
-    co_return co_await Refuse(exchange, {400, "This is not an HTTP request: " + error.message()});
-  }
-  exchange.keep_alive = parser.keep_alive() && !context_.draining;
-  if (context_.draining) {
-    co_return co_await Refuse(exchange, EngineError(Unavailable("The server is shutting down.")));
-  }
-  exchange.unread = !parser.is_done();
-  if (const auto refusal = context_.api.CheckHead(request)) {
-    co_return co_await Respond(exchange, *refusal);
-  }
+  if (gone_ || IsOfConnection(error)) co_return false;
+  exchange.TakeHead();
+  // Locals, not temporaries, on both sides of a co_await: GCC 12 destroys some of those twice.
+  std::optional<HttpResponse> refusal = error ? BadRead(error, options) : CheckHead(exchange);
   BodyBudget budget(context_.inflight_body_bytes);
-  if (!budget.Take(parser.content_length() ? *parser.content_length()
-                   : parser.is_done()      ? 0
-                                           : options.max_body_bytes,
-                   options.max_inflight_body_bytes)) {
-    co_return co_await Refuse(exchange,
-                              EngineError(Unavailable("Too many large requests at once.")));
+  if (!refusal && !budget.Take(exchange.BodyBytes(), options.max_inflight_body_bytes)) {
+    refusal = ErrorResponse(EngineError(Unavailable("Too many large requests at once.")));
   }
-  if (View(head[http::field::expect]) == "100-continue") Send("HTTP/1.1 100 Continue\r\n\r\n");
-  co_await Flushed();
-  SetDeadline(options.body_timeout_ms);
-  co_await http::async_read(socket_, buffer_, parser,
+  if (!refusal) {
+    co_await ReadBody(exchange, error);
+    if (gone_ || IsOfConnection(error)) co_return false;
+    if (error) refusal = BadRead(error, options);
+  }
+  if (refusal) co_return co_await Respond(exchange, *refusal);
+  exchange.unread = false;
+  exchange.request.body = std::move(exchange.parser.get().body());
+  co_return co_await Handle(exchange);
+}
+
+std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) const {
+  if (context_.draining) {
+    return ErrorResponse(EngineError(Unavailable("The server is shutting down.")));
+  }
+  exchange.keep_alive = exchange.parser.keep_alive();
+  exchange.unread = !exchange.parser.is_done();
+  return context_.api.CheckHead(exchange.request);
+}
+
+asio::awaitable<void> Connection::ReadBody(Exchange& exchange, error_code& error) {
+  if (View(exchange.parser.get()[http::field::expect]) == "100-continue") {
+    Send("HTTP/1.1 100 Continue\r\n\r\n");
+    co_await Flushed();
+  }
+  SetDeadline(context_.options.body_timeout_ms);
+  co_await http::async_read(socket_, buffer_, exchange.parser,
                             asio::redirect_error(asio::use_awaitable, error));
   ClearDeadline();
-  if (error == http::error::body_limit) co_return co_await Refuse(exchange, too_large);
-  if (error || gone_) co_return false;
-  exchange.unread = false;
-  request.body = std::move(parser.get().body());
-  co_return co_await Handle(exchange);
 }
 
 asio::awaitable<bool> Connection::Refuse(Exchange& exchange, const ApiError& error) {

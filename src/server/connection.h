@@ -51,6 +51,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   awaitable<void> Serve();
   awaitable<bool> ServeOne();  // whether another request may follow
   awaitable<bool> WaitForRequest();
+  std::optional<HttpResponse> CheckHead(Exchange& exchange) const;
+  awaitable<void> ReadBody(Exchange& exchange, boost::system::error_code& error);
   awaitable<bool> Refuse(Exchange& exchange, const ApiError& error);
   awaitable<bool> Handle(Exchange& exchange);
   awaitable<bool> Generate(Exchange& exchange, Generation& generation);

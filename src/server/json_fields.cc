@@ -71,20 +71,20 @@ std::string Excerpt(const json::value& value) {
   return json::serialize(value);
 }
 
-const json::value* Fields::Find(std::string_view key) const {
+const json::value* RequestFields::Find(std::string_view key) const {
   const json::value* value = object_.if_contains(key);
   return value != nullptr && value->is_null() ? nullptr : value;
 }
 
-std::string Fields::Name(std::string_view key) const {
+std::string RequestFields::Name(std::string_view key) const {
   return path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key);
 }
 
-void Fields::Fail(std::string_view key, std::string message, std::string code) {
+void RequestFields::Fail(std::string_view key, std::string message, std::string code) {
   if (!failed()) *error_ = BadParameter(Name(key), std::move(message), std::move(code));
 }
 
-bool Fields::Bool(std::string_view key, bool fallback) {
+bool RequestFields::Bool(std::string_view key, bool fallback) {
   const json::value* value = Find(key);
   if (value == nullptr) return fallback;
   if (value->is_bool()) return value->get_bool();
@@ -92,7 +92,7 @@ bool Fields::Bool(std::string_view key, bool fallback) {
   return fallback;
 }
 
-double Fields::Number(std::string_view key, double fallback, Range range) {
+double RequestFields::Number(std::string_view key, double fallback, NumberRange range) {
   const json::value* value = Find(key);
   if (value == nullptr) return fallback;
   if (value->is_number()) {
@@ -107,7 +107,7 @@ double Fields::Number(std::string_view key, double fallback, Range range) {
   return fallback;
 }
 
-std::optional<int64_t> Fields::MaybeInteger(std::string_view key, int64_t min, int64_t max) {
+std::optional<int64_t> RequestFields::MaybeInteger(std::string_view key, int64_t min, int64_t max) {
   const json::value* value = Find(key);
   if (value == nullptr) return std::nullopt;
   const std::optional<int64_t> integer = AsInteger(*value);
@@ -117,11 +117,11 @@ std::optional<int64_t> Fields::MaybeInteger(std::string_view key, int64_t min, i
   return std::nullopt;
 }
 
-int64_t Fields::Integer(std::string_view key, int64_t fallback, int64_t min, int64_t max) {
+int64_t RequestFields::Integer(std::string_view key, int64_t fallback, int64_t min, int64_t max) {
   return MaybeInteger(key, min, max).value_or(fallback);
 }
 
-std::string Fields::String(std::string_view key, std::string fallback) {
+std::string RequestFields::String(std::string_view key, std::string fallback) {
   const json::value* value = Find(key);
   if (value == nullptr) return fallback;
   if (value->is_string()) return std::string(std::string_view(value->get_string()));
@@ -129,14 +129,14 @@ std::string Fields::String(std::string_view key, std::string fallback) {
   return fallback;
 }
 
-const json::object* Fields::Object(std::string_view key) {
+const json::object* RequestFields::Object(std::string_view key) {
   const json::value* value = Find(key);
   if (value == nullptr || value->is_object()) return value ? &value->get_object() : nullptr;
   Fail(key, fmt::format("{} must be an object, not {}", Name(key), Excerpt(*value)));
   return nullptr;
 }
 
-const json::array* Fields::Array(std::string_view key) {
+const json::array* RequestFields::Array(std::string_view key) {
   const json::value* value = Find(key);
   if (value == nullptr || value->is_array()) return value ? &value->get_array() : nullptr;
   Fail(key, fmt::format("{} must be a list, not {}", Name(key), Excerpt(*value)));

@@ -26,22 +26,23 @@ class JsonBody {
   std::optional<boost::json::object> object_;
 };
 
-struct Range {
+struct NumberRange {
   double min, max;
   bool above_min = false;  // `min` itself is outside
 };
 
 // Reads fields; the first error stays, and what is read after it is of no use. A null counts as
 // absent, as the OpenAI clients mean it.
-class Fields {
+class RequestFields {
  public:
   // `object` and `error` must outlive this. `path` is the object's own name, for messages.
-  Fields(const boost::json::object& object, std::optional<ApiError>* error, std::string path = "")
+  RequestFields(const boost::json::object& object, std::optional<ApiError>* error,
+                std::string path = "")
       : object_(object), error_(error), path_(std::move(path)) {}
 
   const boost::json::value* Find(std::string_view key) const;
   bool Bool(std::string_view key, bool fallback);
-  double Number(std::string_view key, double fallback, Range range);
+  double Number(std::string_view key, double fallback, NumberRange range);
   int64_t Integer(std::string_view key, int64_t fallback, int64_t min, int64_t max);
   std::optional<int64_t> MaybeInteger(std::string_view key, int64_t min, int64_t max);
   std::string String(std::string_view key, std::string fallback);

@@ -14,7 +14,7 @@ namespace json = boost::json;
 
 namespace {
 
-// Fields that would change the answer if they were served, with what may stand there anyway.
+// RequestFields that would change the answer if they were served, with what may stand there anyway.
 struct Unsupported {
   const char* key;
   const char* harmless;  // JSON; "null" is always harmless
@@ -44,7 +44,7 @@ constexpr Unsupported kUnsupported[] = {
     {"documents", "null"},
 };
 
-void RefuseUnsupported(Fields& fields) {
+void RefuseUnsupported(RequestFields& fields) {
   for (const auto& [key, harmless] : kUnsupported) {
     const json::value* value = fields.Find(key);
     if (value == nullptr) continue;
@@ -69,7 +69,7 @@ void RefuseUnsupported(Fields& fields) {
   }
 }
 
-TokenId CheckedToken(Fields& fields, const char* key, const json::value& value,
+TokenId CheckedToken(RequestFields& fields, const char* key, const json::value& value,
                      int32_t vocab_size) {
   const std::optional<int64_t> id = AsInteger(value);
   if (!id || *id < 0 || *id >= vocab_size) {
@@ -80,7 +80,7 @@ TokenId CheckedToken(Fields& fields, const char* key, const json::value& value,
   return TokenId(static_cast<int32_t>(*id));
 }
 
-std::vector<TokenId> ReadTokens(Fields& fields, const char* key, const json::array& list,
+std::vector<TokenId> ReadTokens(RequestFields& fields, const char* key, const json::array& list,
                                 int32_t vocab_size) {
   std::vector<TokenId> tokens;
   tokens.reserve(list.size());
@@ -91,7 +91,7 @@ std::vector<TokenId> ReadTokens(Fields& fields, const char* key, const json::arr
   return tokens;
 }
 
-void ReadLogitBias(Fields& fields, const RequestLimits& limits, SamplingParams* sampling) {
+void ReadLogitBias(RequestFields& fields, const RequestLimits& limits, SamplingParams* sampling) {
   const json::object* bias = fields.Object("logit_bias");
   if (bias == nullptr) return;
   if (bias->size() > kMaxLogitBias) {
@@ -120,7 +120,7 @@ void ReadLogitBias(Fields& fields, const RequestLimits& limits, SamplingParams* 
   }
 }
 
-void ReadSampling(Fields& fields, const RequestLimits& limits, GenerationParams* params) {
+void ReadSampling(RequestFields& fields, const RequestLimits& limits, GenerationParams* params) {
   const SamplingDefaults& defaults = limits.defaults;
   SamplingParams& sampling = params->sampling;
   sampling.temperature = fields.Number("temperature", defaults.temperature.value_or(1.0f), {0, 2});
@@ -144,7 +144,7 @@ void ReadSampling(Fields& fields, const RequestLimits& limits, GenerationParams*
   }
 }
 
-void ReadStops(Fields& fields, const RequestLimits& limits, GenerationParams* params) {
+void ReadStops(RequestFields& fields, const RequestLimits& limits, GenerationParams* params) {
   const auto add = [&](const json::value& value) {
     if (!value.is_string() || value.get_string().empty() ||
         value.get_string().size() > kMaxStopBytes) {
@@ -178,7 +178,7 @@ void ReadStops(Fields& fields, const RequestLimits& limits, GenerationParams* pa
   params->include_stop_str_in_output = fields.Bool("include_stop_str_in_output", false);
 }
 
-void ReadStreaming(Fields& fields, GenerationParams* params) {
+void ReadStreaming(RequestFields& fields, GenerationParams* params) {
   params->stream = fields.Bool("stream", false);
   const json::object* options = fields.Object("stream_options");
   if (options == nullptr) return;
@@ -186,14 +186,14 @@ void ReadStreaming(Fields& fields, GenerationParams* params) {
     fields.Fail("stream_options", "stream_options is only allowed with stream: true");
     return;
   }
-  Fields inner(*options, fields.error(), "stream_options");
+  RequestFields inner(*options, fields.error(), "stream_options");
   params->include_usage = inner.Bool("include_usage", false);
   params->continuous_usage_stats =
       inner.Bool("continuous_usage_stats", false) && params->include_usage;
 }
 
 // All but max_tokens and logprobs, which chat and completions spell differently.
-void ReadParams(Fields& fields, const RequestLimits& limits, GenerationParams* params) {
+void ReadParams(RequestFields& fields, const RequestLimits& limits, GenerationParams* params) {
   RefuseUnsupported(fields);
   params->model = fields.String("model", "");
   ReadSampling(fields, limits, params);
@@ -206,7 +206,7 @@ void ReadParams(Fields& fields, const RequestLimits& limits, GenerationParams* p
   params->skip_special_tokens = fields.Bool("skip_special_tokens", true);
 }
 
-void CheckMinTokens(Fields& fields, const GenerationParams& params) {
+void CheckMinTokens(RequestFields& fields, const GenerationParams& params) {
   if (params.max_tokens && params.min_tokens > *params.max_tokens) {
     fields.Fail("min_tokens", fmt::format("min_tokens must be at most max_tokens ({}), not {}",
                                           *params.max_tokens, params.min_tokens));
@@ -215,7 +215,7 @@ void CheckMinTokens(Fields& fields, const GenerationParams& params) {
 
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
-void ReadPrompts(Fields& fields, const RequestLimits& limits, CompletionRequest* request) {
+void ReadPrompts(RequestFields& fields, const RequestLimits& limits, CompletionRequest* request) {
   const json::value* prompt = fields.Find("prompt");
   const auto text = [](const json::value& value) {
     return std::string(std::string_view(value.get_string()));
@@ -258,7 +258,7 @@ void ReadPrompts(Fields& fields, const RequestLimits& limits, CompletionRequest*
 std::optional<ApiError> ParseChat(const json::object& body, const RequestLimits& limits,
                                   ChatRequest* request) {
   std::optional<ApiError> error;
-  Fields fields(body, &error);
+  RequestFields fields(body, &error);
   GenerationParams& params = request->params;
   ReadParams(fields, limits, &params);
   if (fields.Bool("echo", false)) fields.Fail("echo", "echo is not supported for chat");
@@ -284,7 +284,7 @@ std::optional<ApiError> ParseChat(const json::object& body, const RequestLimits&
 std::optional<ApiError> ParseCompletion(const json::object& body, const RequestLimits& limits,
                                         CompletionRequest* request) {
   std::optional<ApiError> error;
-  Fields fields(body, &error);
+  RequestFields fields(body, &error);
   GenerationParams& params = request->params;
   ReadParams(fields, limits, &params);
   request->echo = fields.Bool("echo", false);
@@ -309,7 +309,7 @@ std::optional<ApiError> ParseCompletion(const json::object& body, const RequestL
 std::optional<ApiError> ParseTokenize(const json::object& body, const RequestLimits&,
                                       TokenizeRequest* request) {
   std::optional<ApiError> error;
-  Fields fields(body, &error);
+  RequestFields fields(body, &error);
   request->model = fields.String("model", "");
   request->return_token_strs = fields.Bool("return_token_strs", false);
   if (fields.Find("messages") != nullptr) {
@@ -327,7 +327,7 @@ std::optional<ApiError> ParseTokenize(const json::object& body, const RequestLim
 std::optional<ApiError> ParseDetokenize(const json::object& body, const RequestLimits& limits,
                                         DetokenizeRequest* request) {
   std::optional<ApiError> error;
-  Fields fields(body, &error);
+  RequestFields fields(body, &error);
   request->model = fields.String("model", "");
   const json::array* tokens = fields.Array("tokens");
   if (tokens == nullptr) {

@@ -25,7 +25,7 @@ std::optional<ApiError> Parse(Parser<Request> parser, const std::string& text, R
 
 ChatRequest GoodChat(const std::string& fields) {
   ChatRequest request;
-  const std::string body = R"({"messages": [{"role": "user", "content": "hi"}])" +
+  const std::string body = std::string(R"({"messages": [{"role": "user", "content": "hi"}])") +
                            (fields.empty() ? "" : ", ") + fields + "}";
   const auto error = Parse(&ParseChat, body, &request);
   EXPECT_FALSE(error.has_value()) << fields << ": " << (error ? error->message : "");
@@ -81,7 +81,7 @@ TEST(ParseChat, EverySamplingField) {
          "seed": -3, "max_tokens": 9, "max_completion_tokens": 8, "min_tokens": 2,
          "stop": ["a", "b"], "stop_token_ids": [5], "ignore_eos": true, "n": 3, "logprobs": true,
          "top_logprobs": 4, "include_stop_str_in_output": true, "skip_special_tokens": false,
-         "stream": true, "stream_options": {"include_usage": true}, "user": "me", "metadata": {}})");
+         "stream": true, "stream_options": {"include_usage": true}, "user": "me", "metadata": {})");
   const GenerationParams& params = chat.params;
   const SamplingParams& s = params.sampling;
   EXPECT_EQ(s.temperature, 0.5f);
