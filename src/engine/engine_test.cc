@@ -13,7 +13,7 @@
 namespace fathom {
 namespace {
 
-// Every token is its position; a prompt that begins with -kNaN fails at its first row.
+// Every token is its position; a prompt that begins with kNaN fails at its first row.
 constexpr TokenId kNaN{77};
 
 class CountingExecutor final : public Executor {

@@ -108,7 +108,7 @@ class World {
   }
 
   Report Run() {
-    // With a page for each, every request ends long before.
+    // A request alone takes at most some 1,000 steps: chunks of one token, contexts of 500.
     const int64_t max_turns = 4000 * static_cast<int64_t>(clients_.size());
     size_t next_event = 0;
     for (int64_t turn = 0;; ++turn) {
