@@ -334,7 +334,7 @@ Result<ExpressionPtr> ExpressionParser::ParseSubscript(ExpressionPtr expression)
     return Make(Kind::kSlice, line, {}, std::move(expression), std::move(parts[0]),
                 std::move(parts[1]), std::move(parts[2]));
   }
-  if (parts[0] == nullptr) return SyntaxError(line, "a subscript is empty");
+  if (parts[0] == nullptr) return Unsupported(line, "an empty subscript");
   return Make(Kind::kItem, line, {}, std::move(expression), std::move(parts[0]));
 }
 

@@ -58,7 +58,7 @@ Value Evaluator::Variable(const std::string& name) const {
   for (const auto& [known, function] : kFunctions) {
     if (known == name) return Value(function);
   }
-  return Value::Missing("'" + name + "' is undefined");
+  return Value::Missing(fmt::format("'{}' is undefined", name));
 }
 
 Result<Value> Evaluator::EvaluateSequence(const Expression& expression) {

@@ -349,7 +349,7 @@ Result<Value> ToJsonFilter(const Value& input, const Arguments& arguments, Budge
     const Int indent = TRY(AsInteger(*bound[1], "the indent"));
     if (indent < 0 || indent > 100) return InvalidArgument("an indent is between 0 and 100");
     style.indent = static_cast<int>(indent);
-    style.item_separator = ",";
+    style.item_separator = std::string(1, ',');
   }
   if (bound[2] && !bound[2]->IsNone()) {
     const List* separators = bound[2]->AsList();

@@ -98,7 +98,7 @@ class Parser : private ExpressionParser {
       } while (SkipOp(","));
       TRY(EndTag());
     } else if (name == "break" || name == "continue") {
-      if (loops_ == 0) return SyntaxError(line, "'" + name + "' is outside of a loop");
+      if (loops_ == 0) return SyntaxError(line, fmt::format("'{}' is outside of a loop", name));
       statement.kind = name == "break" ? Kind::kBreak : Kind::kContinue;
       TRY(EndTag());
     } else {
