@@ -188,7 +188,7 @@ TEST(BadFiles, NoDamageCrashes) {
   const TestFolder folder;
   Rng rng(11);
   int loaded = 0;
-  for (int round = 0; round < 1500; ++round) {
+  for (int round = 0; round < 500; ++round) {
     std::string json = good;
     for (uint32_t edits = 1 + rng.Below(3); edits > 0; --edits) {
       size_t at = rng.Below(json.size());
@@ -211,7 +211,7 @@ TEST(BadFiles, NoDamageCrashes) {
     if (!ids.ok()) continue;
     EXPECT_FALSE((*tokenizer)->Decode(*ids, false).empty());
   }
-  EXPECT_GT(loaded, 50);
+  EXPECT_GT(loaded, 20);
 }
 
 }  // namespace
