@@ -1,0 +1,170 @@
+"""The life of a server: disconnects, concurrency, metrics, shutdown; and the other commands."""
+
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+import pytest
+import requests
+
+from conftest import BINARY, MODEL, eventually, serving
+
+MESSAGES = [{"role": "user", "content": "What is 2 + 2?"}]
+
+
+def endless(client):
+    return client.chat.completions.create(
+        model="tiny-r1", messages=MESSAGES, stream=True, extra_body={"ignore_eos": True}
+    )
+
+
+def test_small_endpoints(server):
+    assert requests.get(f"{server.url}/health", timeout=10).status_code == 200
+    assert requests.get(f"{server.url}/ping", timeout=10).status_code == 200
+    version = requests.get(f"{server.url}/version", timeout=10).json()["version"]
+    assert subprocess.run([BINARY, "--version"], capture_output=True, text=True, check=True).stdout == (
+        f"fathom {version}\n"
+    )
+    model = requests.get(f"{server.url}/v1/models", timeout=10).json()["data"][0]
+    assert (model["id"], model["object"], model["max_model_len"]) == ("tiny-r1", "model", 4096)
+
+
+def test_request_ids_come_back_and_are_logged(server):
+    answer = requests.post(
+        f"{server.url}/v1/chat/completions",
+        json={"messages": MESSAGES, "max_tokens": 2},
+        headers={"X-Request-Id": "trace-42"},
+        timeout=30,
+    )
+    assert answer.headers["X-Request-Id"] == "trace-42"
+    assert answer.json()["id"] == "chatcmpl-trace-42"
+    assert eventually(lambda: "id trace-42" in server.output())
+    assert len(requests.get(f"{server.url}/version", timeout=10).headers["X-Request-Id"]) == 32
+
+
+def test_a_disconnect_frees_the_request(server, client):
+    aborted = server.metric("vllm:request_success_total", finished_reason="abort")
+    stream = endless(client)
+    for _ in zip(range(3), stream):
+        pass
+    assert server.metric("vllm:num_requests_running") == 1
+    stream.close()
+    assert eventually(lambda: server.metric("vllm:num_requests_running") == 0)
+    assert eventually(lambda: server.metric("vllm:kv_cache_usage_perc") == 0)
+    assert server.metric("vllm:request_success_total", finished_reason="abort") == aborted + 1
+
+
+def test_many_at_once_get_their_own_answers(client):
+    def ask(i):
+        response = client.chat.completions.create(
+            model="tiny-r1",
+            temperature=0,
+            messages=[{"role": "user", "content": f"What is {i} + 7?"}],
+            max_tokens=300,
+        )
+        return response.choices[0].message.content
+
+    alone = ask(12)
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(ask, range(16)))
+    assert answers[12] == alone == "19"
+    assert sum(answer == str(i + 7) for i, answer in enumerate(answers)) >= 15
+
+
+def test_metrics_count(server, client):
+    names = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+    before = [server.metric(name) for name in names]
+    stopped = server.metric("vllm:request_success_total", finished_reason="stop")
+    usage = client.chat.completions.create(
+        model="tiny-r1", messages=MESSAGES, temperature=0
+    ).usage
+    after = [server.metric(name) for name in names]
+    assert after[0] - before[0] == usage.prompt_tokens
+    assert after[1] - before[1] == usage.completion_tokens
+    assert server.metric("vllm:request_success_total", finished_reason="stop") == stopped + 1
+    for name in (
+        "vllm:time_to_first_token_seconds_count",
+        "vllm:inter_token_latency_seconds_count",
+        "vllm:e2e_request_latency_seconds_count",
+        "vllm:request_prompt_tokens_count",
+        "vllm:request_generation_tokens_count",
+    ):
+        assert server.metric(name, model_name="tiny-r1") > 0
+
+
+def test_sampling_defaults_come_from_the_model_unless_told_otherwise(server):
+    # The model's own are temperature 0.6 and top_p 0.95; vllm's are 1 and 1.
+    def text(running, **sampling):
+        response = running.client().chat.completions.create(
+            model="tiny-r1",
+            messages=[{"role": "user", "content": "Tell me a story."}],
+            seed=3,
+            max_tokens=40,
+            **sampling,
+        )
+        return response.choices[0].message.reasoning, response.choices[0].message.content
+
+    assert text(server) == text(server, temperature=0.6, top_p=0.95)
+    with serving("--generation-config", "vllm") as plain:
+        assert text(plain) == text(server, temperature=1, top_p=1)
+
+
+def test_sigterm_lets_requests_finish_and_then_ends_them():
+    with serving("--shutdown-timeout", "1") as server:
+        client = server.client()
+        endless_stream = endless(client)
+        next(endless_stream)
+        began = time.monotonic()
+        server.process.terminate()
+        with pytest.raises(openai.APIError, match="shutting down"):
+            for _ in endless_stream:
+                pass
+        assert server.process.wait(10) == 0
+        assert 0.5 < time.monotonic() - began < 5
+    with serving() as server:
+        client = server.client()
+        stream = client.chat.completions.create(
+            model="tiny-r1", messages=MESSAGES, temperature=0, stream=True
+        )
+        next(stream)
+        server.process.terminate()
+        finish = [c.choices[0].finish_reason for c in stream if c.choices]
+        assert finish[-1] == "stop"
+        assert server.process.wait(10) == 0
+
+
+def run(*arguments, **options):
+    return subprocess.run(
+        [BINARY, *arguments], capture_output=True, text=True, timeout=60, **options
+    )
+
+
+def test_a_taken_port_is_said_plainly(server):
+    port = server.url.rsplit(":", 1)[1]
+    result = run("serve", MODEL, "--port", port)
+    assert result.returncode == 1
+    assert f"port {port} of 127.0.0.1 is taken" in result.stderr and "--port" in result.stderr
+
+
+def test_wrong_flags_and_models_are_said_plainly(tmp_path):
+    assert run("serve", MODEL, "--no-such-flag").returncode != 0
+    result = run("serve", tmp_path)
+    assert result.returncode == 1 and "config.json" in result.stderr
+    for command in ([], ["serve"], ["generate"], ["inspect"], ["verify"]):
+        result = run(*command, "--help")
+        assert result.returncode == 0 and "--help" in result.stdout
+
+
+def test_generate_answers_in_the_terminal():
+    result = run("generate", MODEL, "What is 2 + 2?", "--temperature", "0")
+    assert result.returncode == 0
+    assert result.stdout == "4\n"  # the reasoning goes to stderr
+    assert "2 + 2" in result.stderr
+    piped = run("generate", MODEL, "--temperature", "0", "--no-thinking", input="What is 2 + 2?\n")
+    assert piped.stdout == "4\n"
+    raw = run(
+        "generate", MODEL, "--raw", "--temperature", "0", "--max-tokens", "4",
+        "<｜begin▁of▁sentence｜><｜User｜>What is 2 + 2?<｜Assistant｜></think>",
+    )  # fmt: skip
+    assert raw.stdout == "4\n"
