@@ -85,7 +85,8 @@ Result<LoadedEngine> AssembleEngine(const EngineSettings& settings,
                       {.max_tokens = settings.max_num_batched_tokens,
                        .max_rows = settings.max_num_seqs,
                        .max_logit_rows = settings.max_num_seqs,
-                       .max_model_len = settings.max_model_len},
+                       .max_model_len = settings.max_model_len,
+                       .kv_cache = TRY(ParseKvCacheDType(settings.kv_cache_dtype))},
                       [&](uint64_t done, uint64_t total) { progress.Show(done, total); }));
 
   const Model& model = *loaded.model;
@@ -105,7 +106,8 @@ Result<LoadedEngine> AssembleEngine(const EngineSettings& settings,
                     .prefill_chunk = settings.prefill_chunk,
                     .num_pages = static_cast<int32_t>(plan.num_pages),
                     .max_model_len = max_model_len},
-      .max_queue = settings.max_queue};
+      .max_queue = settings.max_queue,
+      .vocab_size = loaded.config.vocab_size};
   loaded.clock = std::make_unique<SteadyClock>();
   loaded.engine =
       std::make_unique<Engine>(options,

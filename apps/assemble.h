@@ -21,7 +21,8 @@ struct EngineSettings {
   int32_t max_num_seqs = 32;
   int32_t max_num_batched_tokens = 1024;
   int32_t prefill_chunk = 512;
-  int64_t kv_cache_bytes = 0;  // 0: see engine/memory_plan.h
+  std::string kv_cache_dtype = "auto";  // ParseKvCacheDType
+  int64_t kv_cache_bytes = 0;           // 0: see engine/memory_plan.h
   int32_t max_queue = 256;
 };
 

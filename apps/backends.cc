@@ -5,12 +5,22 @@
 namespace fathom {
 
 Result<Backend> MakeBackend(std::string_view name, int threads) {
-  if (name == "cpu") return Backend{&CpuOps(), std::make_unique<CpuDevice>(threads)};
-  if (name == "reference" || name == "reference-fp8") {
-    const auto mode = name == "reference" ? ReferenceMode::kFp32 : ReferenceMode::kEmulateFp8;
-    return Backend{&ReferenceOps(mode), std::make_unique<CpuDevice>(1)};
+  const auto activations =
+      name.ends_with("-fp8") ? Fp8Activations::kQuantized : Fp8Activations::kExact;
+  if (name == "cpu" || name == "cpu-fp8") {
+    return Backend{&CpuOps(activations), std::make_unique<CpuDevice>(threads)};
   }
-  return InvalidArgument("--ops {}: it is cpu, reference or reference-fp8", name);
+  if (name == "reference" || name == "reference-fp8") {
+    return Backend{&ReferenceOps(activations), std::make_unique<CpuDevice>(1)};
+  }
+  return InvalidArgument("--ops {}: it is cpu, cpu-fp8, reference or reference-fp8", name);
+}
+
+Result<std::optional<DType>> ParseKvCacheDType(std::string_view name) {
+  if (name == "auto") return std::optional<DType>();
+  if (name == "fp32") return std::optional(DType::kF32);
+  if (name == "bf16") return std::optional(DType::kBF16);
+  return InvalidArgument("--kv-cache-dtype {}: it is auto, fp32 or bf16", name);
 }
 
 }  // namespace fathom

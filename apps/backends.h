@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "base/status.h"
@@ -16,10 +17,16 @@ struct Backend {
 };
 
 inline constexpr char kBackendHelp[] =
-    "cpu: every core; reference: plain fp32, one thread, slow; reference-fp8: the same with FP8 "
-    "activations";
+    "cpu; cpu-fp8: FP8 weights meet activations quantised to FP8, as on GPUs; reference, "
+    "reference-fp8: plain fp32 on one thread, slow";
+
+inline constexpr char kKvCacheHelp[] =
+    "Numbers of the KV cache: fp32, bf16 (half the memory), or auto: what suits --ops";
 
 // `threads`: 0 for one per core.
 Result<Backend> MakeBackend(std::string_view name, int threads);
+
+// "auto" (nothing), "fp32" or "bf16".
+Result<std::optional<DType>> ParseKvCacheDType(std::string_view name);
 
 }  // namespace fathom

@@ -36,6 +36,10 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
       ->group(group);
+  command.add_option("--kv-cache-dtype", s.kv_cache_dtype, kKvCacheHelp)
+      ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
+      ->capture_default_str()
+      ->group(group);
   command
       .add_option("--kv-cache-memory-bytes", s.kv_cache_bytes,
                   "Memory of the KV cache, as 1073741824 or 1GiB; 0: enough for --max-num-seqs "

@@ -48,7 +48,7 @@ std::vector<std::unique_ptr<PackedWeight>> RandomWeights(const LinearCase& c) {
   constexpr size_t kBytes = size_t{256} << 20;
   std::vector<std::unique_ptr<PackedWeight>> copies;
   for (size_t bytes = 0; bytes < kBytes; bytes += values.size()) {
-    auto packed = CpuOps().prepare(Cpu().stream(), {.matrices = {&source, 1}});
+    auto packed = CpuOps(Fp8Activations::kExact).prepare(Cpu().stream(), {.matrices = {&source, 1}});
     CHECK(packed.ok(), "{}", packed.status().ToString());
     copies.push_back(*std::move(packed));
   }
@@ -67,12 +67,12 @@ void Linear(benchmark::State& state, LinearCase c) {
   args.live = TensorView(&live, DType::kI32, {1});
   args.out = TensorView(y.data(), DType::kF32, {c.tokens, c.out});
   args.weight = weights[0].get();
-  Buffer workspace(CpuOps().linear.Workspace(Cpu().stream(), args));
+  Buffer workspace(CpuOps(Fp8Activations::kExact).linear.Workspace(Cpu().stream(), args));
   OpContext context{Cpu().stream(), {workspace.data(), workspace.size()}};
   size_t i = 0;
   for (auto _ : state) {
     args.weight = weights[i++ % weights.size()].get();
-    CpuOps().linear(context, args);
+    CpuOps(Fp8Activations::kExact).linear(context, args);
     benchmark::DoNotOptimize(y.data());
   }
   const double calls = static_cast<double>(state.iterations());

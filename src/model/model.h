@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "checkpoint/checkpoint.h"
 #include "model/activations.h"
@@ -20,6 +21,7 @@ struct ModelOptions {
   int64_t max_model_len = 0;    // positions; 0: the config's
   // Rows of up to this many tokens take the absorbed form; negative: AbsorbedRowLimit().
   int64_t absorbed_row_limit = -1;
+  std::optional<DType> kv_cache;  // F32 or BF16; absent: the table's default
 };
 
 // THREAD: one at a time.
@@ -31,7 +33,6 @@ class Model {
 
   const ModelConfig& config() const { return config_; }
   const ModelOptions& options() const { return options_; }  // with the defaults filled in
-  // Of the table's default KV format, MTP layers included.
   KvFormat kv_format() const;
   size_t weight_bytes() const { return weights_.bytes; }
   size_t activation_bytes() const { return activations_.memory->size() + run_.workspace_bytes(); }

@@ -84,8 +84,8 @@ class Loader {
       uk.push_back({{Transposed(SliceRows(kv_b, begin, begin + nope))}});
       uv.push_back({{SliceRows(kv_b, begin + nope, begin + nope + vdim)}});
     }
-    attention.w_uk = TRY(Prepare(uk, /*dequantize=*/true));
-    attention.w_uv = TRY(Prepare(uv, /*dequantize=*/true));
+    attention.w_uk = TRY(Prepare(uk, /*exact_activations=*/true));
+    attention.w_uv = TRY(Prepare(uv, /*exact_activations=*/true));
     attention.kv_b = TRY(Matrix({name}));
     return {};
   }
@@ -115,8 +115,8 @@ class Loader {
         names.push_back(expert + part);
       }
     }
-    moe.gate_up = TRY(Prepare(gate_up, /*dequantize=*/false));
-    moe.down = TRY(Prepare(down, /*dequantize=*/false));
+    moe.gate_up = TRY(Prepare(gate_up, /*exact_activations=*/false));
+    moe.down = TRY(Prepare(down, /*exact_activations=*/false));
     for (const std::string& read : names) Done(read);
     if (config_.n_shared_experts > 0) {
       moe.shared = TRY(Mlp(name + "shared_experts.",
@@ -129,15 +129,15 @@ class Loader {
   Result<Linear> Matrix(const std::vector<std::string>& names) {
     WeightSource source;
     for (const std::string& name : names) source.parts.push_back(checkpoint_.Get(name));
-    Linear linear = TRY(Prepare({&source, 1}, /*dequantize=*/false));
+    Linear linear = TRY(Prepare({&source, 1}, /*exact_activations=*/false));
     for (const std::string& name : names) Done(name);
     return linear;
   }
 
-  Result<Linear> Prepare(std::span<const WeightSource> matrices, bool dequantize) {
-    Linear linear{TRY(ops_.prepare(
-        device_.stream(),
-        {.matrices = matrices, .dequantize = dequantize, .scale_ue8m0 = config_.scale_ue8m0}))};
+  Result<Linear> Prepare(std::span<const WeightSource> matrices, bool exact_activations) {
+    Linear linear{TRY(ops_.prepare(device_.stream(), {.matrices = matrices,
+                                                      .exact_activations = exact_activations,
+                                                      .scale_ue8m0 = config_.scale_ue8m0}))};
     bytes_ += linear.weight->bytes;
     return linear;
   }

@@ -65,7 +65,8 @@ TEST(ContractDeathTest, Weights) {
                                       .weight = fp8.get(),
                                       .live = kLive,
                                       .out = View(DType::kF32, {4, 1, 8})};
-  EXPECT_DEATH(Check(head_linear), "head_linear: the weight must be prepared with `dequantize`");
+  EXPECT_DEATH(Check(head_linear),
+               "head_linear: the weight must be prepared with `exact_activations`");
   const MoeExpertsArgs moe = {.x = View(DType::kF32, {4, 16}),
                               .ids = View(DType::kI32, {4, 2}),
                               .weights = View(DType::kF32, {4, 2}),

@@ -4,13 +4,15 @@
 
 namespace fathom {
 
-const Ops& CpuOps() {
+namespace {
+
+Ops Table(Fp8Activations activations) {
   // Where there is nothing to tune, the reference's function serves.
-  static const Ops table = {
+  return {
       .name = "cpu",
       .activation = DType::kF32,
-      .kv_cache = DType::kBF16,
-      .prepare = PrepareCpu,
+      .kv_cache = DType::kF32,
+      .prepare = activations == Fp8Activations::kExact ? PrepareCpuExact : PrepareCpuQuantized,
       .embed = {EmbedCpu},
       .rms_norm = {RmsNormCpu},
       .add = {AddCpu},
@@ -31,7 +33,14 @@ const Ops& CpuOps() {
       .sample = {SampleCpu, SampleCpuWorkspace},
       .commit = {CommitReference},
   };
-  return table;
+}
+
+}  // namespace
+
+const Ops& CpuOps(Fp8Activations activations) {
+  static const Ops exact = Table(Fp8Activations::kExact);
+  static const Ops quantized = Table(Fp8Activations::kQuantized);
+  return activations == Fp8Activations::kExact ? exact : quantized;
 }
 
 }  // namespace fathom

@@ -6,7 +6,8 @@
 
 namespace fathom {
 
-Result<std::unique_ptr<PackedWeight>> PrepareCpu(Stream&, const PrepareArgs&);
+Result<std::unique_ptr<PackedWeight>> PrepareCpuExact(Stream&, const PrepareArgs&);
+Result<std::unique_ptr<PackedWeight>> PrepareCpuQuantized(Stream&, const PrepareArgs&);
 
 void EmbedCpu(OpContext&, const EmbedArgs&);
 void RmsNormCpu(OpContext&, const RmsNormArgs&);

@@ -45,10 +45,10 @@ struct AddArgs {
   TensorView sum;   // act [tokens, width], in and out
 };
 
-// out = x W^T. With kFp8 weights each run of 128 channels of x is quantised to E4M3 online
-// (quant/e4m3.h, QuantizeRun), products are summed in fp32 within a scale tile and scaled by
-// activation scale x weight scale (DeepSeek-V3 technical report, section 3.3). Runs end where the
-// weight's scale tiles end: the first is shorter when the weight was cut inside a tile.
+// out = x W^T. If the weight says quantize_activations, each run of 128 channels of x is quantised
+// to E4M3 online (quant/e4m3.h, QuantizeRun), products are summed in fp32 within a scale tile and
+// scaled by activation scale x weight scale (DeepSeek-V3 technical report, section 3.3). Runs end
+// where the weight's scale tiles end: the first is shorter when the weight was cut inside a tile.
 struct LinearArgs {
   TensorView x;                          // act [tokens, in]; rows may be strided
   const PackedWeight* weight = nullptr;  // one matrix [out, in]
@@ -293,15 +293,17 @@ struct Ops {
   Op<CommitArgs> commit;
 };
 
-enum class ReferenceMode {
-  kFp32,        // FP8 weights are dequantised: the mathematics of the checkpoint
-  kEmulateFp8,  // activations are quantised as a real FP8 product does it, bit for bit
+// How FP8 weights meet activations.
+enum class Fp8Activations : uint8_t {
+  kExact,      // as they are: the mathematics of the checkpoint
+  kQuantized,  // to E4M3 per token and 128 channels, as FP8 tensor cores need it
 };
 
 // Plain fp32 C++, single-threaded: the oracle.
-const Ops& ReferenceOps(ReferenceMode mode);
-// Multi-threaded; streams are CpuStream (cpu/cpu_stream.h).
-const Ops& CpuOps();
+const Ops& ReferenceOps(Fp8Activations activations);
+// Multi-threaded; streams are CpuStream (cpu/cpu_stream.h). Weights stay in the type that the
+// checkpoint stores them in.
+const Ops& CpuOps(Fp8Activations activations);
 
 // Every op's contract on shapes and types; a violation is a bug and stops the process.
 void Check(const EmbedArgs&);

@@ -13,9 +13,10 @@
 namespace fathom {
 
 enum class WeightFormat : uint8_t {
-  kF32,   // reference table only
-  kBF16,  // F16 and F32 checkpoints are rounded to it
-  kFp8,   // E4M3 with scale tiles; activations are quantised per token and 128 channels
+  kF32,
+  kF16,
+  kBF16,
+  kFp8,  // E4M3 with scale tiles
 };
 
 // `count` matrices [out, in] of one format, laid out by the backend that packed them. Only ops of
@@ -24,8 +25,9 @@ class PackedWeight {
  public:
   virtual ~PackedWeight() = default;
   WeightFormat format = WeightFormat::kBF16;
-  bool scale_ue8m0 = false;  // kFp8: activation scales are powers of two
-  int64_t count = 1;         // experts or heads; 1 for a plain matrix
+  bool quantize_activations = false;  // kFp8: to E4M3, per token and 128 channels
+  bool scale_ue8m0 = false;           // their scales are powers of two
+  int64_t count = 1;                  // experts or heads; 1 for a plain matrix
   int64_t out = 0, in = 0;
   size_t bytes = 0;
 };
@@ -38,8 +40,8 @@ struct WeightSource {
 
 struct PrepareArgs {
   std::span<const WeightSource> matrices;  // [count], of equal shape
-  // Never multiply with quantised activations: FP8 weights are dequantised (absorbed W_UK, W_UV).
-  bool dequantize = false;
+  // Never multiply with quantised activations (absorbed W_UK, W_UV).
+  bool exact_activations = false;
   bool scale_ue8m0 = false;
 };
 

@@ -3,12 +3,12 @@
 namespace fathom {
 namespace {
 
-Ops Table(ReferenceMode mode) {
+Ops Table(Fp8Activations mode) {
   return {
       .name = "reference",
       .activation = DType::kF32,
       .kv_cache = DType::kF32,
-      .prepare = mode == ReferenceMode::kFp32 ? PrepareReferenceFp32 : PrepareReferenceFp8,
+      .prepare = mode == Fp8Activations::kExact ? PrepareReferenceFp32 : PrepareReferenceFp8,
       .embed = {EmbedReference},
       .rms_norm = {RmsNormReference},
       .add = {AddReference},
@@ -33,10 +33,10 @@ Ops Table(ReferenceMode mode) {
 
 }  // namespace
 
-const Ops& ReferenceOps(ReferenceMode mode) {
-  static const Ops fp32 = Table(ReferenceMode::kFp32);
-  static const Ops emulate_fp8 = Table(ReferenceMode::kEmulateFp8);
-  return mode == ReferenceMode::kFp32 ? fp32 : emulate_fp8;
+const Ops& ReferenceOps(Fp8Activations mode) {
+  static const Ops fp32 = Table(Fp8Activations::kExact);
+  static const Ops emulate_fp8 = Table(Fp8Activations::kQuantized);
+  return mode == Fp8Activations::kExact ? fp32 : emulate_fp8;
 }
 
 }  // namespace fathom

@@ -19,7 +19,7 @@ struct TestMatrix {
 
 using Parts = std::vector<WeightTensor>;
 struct PackOptions {
-  bool dequantize = false;
+  bool exact_activations = false;
   bool scale_ue8m0 = false;
 };
 // One matrix per entry.

@@ -42,15 +42,18 @@ std::ostream& operator<<(std::ostream& out, const Backend& backend) {
 }
 
 std::vector<Backend> AllBackends() {
-  return {Oracle()};
+  return {Oracle(),
+          {&CpuOps(Fp8Activations::kQuantized), 1},
+          {&CpuOps(Fp8Activations::kQuantized), 2},
+          {&CpuOps(Fp8Activations::kQuantized), 3}};
 }
 
 Backend Oracle() {
-  return {&ReferenceOps(ReferenceMode::kEmulateFp8), 1};
+  return {&ReferenceOps(Fp8Activations::kQuantized), 1};
 }
 
 Backend OracleFp32() {
-  return {&ReferenceOps(ReferenceMode::kFp32), 1};
+  return {&ReferenceOps(Fp8Activations::kExact), 1};
 }
 
 TestTensor::TestTensor(DType dtype, std::initializer_list<int64_t> shape)

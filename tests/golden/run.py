@@ -23,6 +23,9 @@ def cases():
     for form, limit in (("by cost", "-1"), ("absorbed", EVERY_ROW), ("expanded", "0")):
         yield f"tiny-r1 cpu {form}", *tiny, ["--ops", "cpu", "--absorbed-row-limit", limit]
     yield "tiny-r1 cpu chunks of 48", *tiny, ["--ops", "cpu", "--prefill-chunk", "48"]
+    yield "tiny-r1 cpu, BF16 cache", *tiny, ["--ops", "cpu", "--kv-cache-dtype", "bf16"]
+    for ops in ("cpu-fp8", "reference-fp8"):
+        yield f"tiny-r1 {ops}", *tiny, ["--ops", ops]
     for folder in sorted(p.parent for p in GOLDEN.glob("*/config.json")):
         fixture = folder, folder / "reference.safetensors"
         for ops in ("reference", "cpu"):

@@ -16,7 +16,7 @@ void HeadLinearCpu(OpContext& context, const HeadLinearArgs& a) {
           const int64_t panel = begin % panels, stop = std::min(panels, panel + end - begin);
           const float* x = a.x.Row<float>(first) + head * a.x.stride(1);
           float* out = a.out.Row<float>(first) + head * a.out.stride(1);
-          MultiplyPanels(w, head, panel, stop, PlainRows(x, a.x.stride(0)),
+          MultiplyPanels(w, head, panel, stop, PlainRows(w, x, a.x.stride(0)),
                          std::min(kRowBlock, tokens - first), out, a.out.stride(0));
           begin += stop - panel;
         }

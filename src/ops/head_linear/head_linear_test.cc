@@ -10,7 +10,7 @@ EVERY_BACKEND(HeadLinearTest);
 struct Case {
   std::vector<Parts> heads;
   std::vector<float> x;  // [tokens, heads, in]
-  PackOptions options = {.dequantize = true};
+  PackOptions options = {.exact_activations = true};
 
   int64_t in() const { return heads[0][0].values.dim(1); }
   int64_t width() const { return in() * static_cast<int64_t>(heads.size()); }
@@ -87,7 +87,7 @@ TEST_P(HeadLinearTest, AbsorbedProjections) {
       for (const Case* c : {&kv_b.uk, &kv_b.uv}) {
         const auto run = [&](const Backend& b) {
           const auto w = Pack(b, c->heads, c->options);
-          EXPECT_NE(w->format, WeightFormat::kFp8);
+          EXPECT_FALSE(w->quantize_activations);
           return RunTokens(b, *w, *c, Range(3));
         };
         // Dequantised FP8 weights may be rounded to BF16.

@@ -6,7 +6,7 @@
 namespace fathom {
 
 size_t LinearCpuWorkspace(const Stream&, const LinearArgs& a) {
-  if (a.weight->format != WeightFormat::kFp8) return 0;
+  if (!a.weight->quantize_activations) return 0;
   Arena arena = Arena::Measuring();
   QuantizedRows(arena, AsCpu(a.weight), std::min(kTokenChunk, a.x.dim(0)));
   return arena.used();
@@ -18,8 +18,8 @@ void LinearCpu(OpContext& context, const LinearArgs& a) {
   for (int64_t first = 0; first < tokens; first += kTokenChunk) {
     const int64_t n = std::min(kTokenChunk, tokens - first);
     const float* x = a.x.Row<float>(first);
-    ActivationRows rows = PlainRows(x, a.x.stride(0));
-    if (w.format == WeightFormat::kFp8) {
+    ActivationRows rows = PlainRows(w, x, a.x.stride(0));
+    if (w.quantize_activations) {
       Arena arena(context.workspace.data(), context.workspace.size());
       const QuantizedRows quantized(arena, w, std::min(kTokenChunk, a.x.dim(0)));
       QuantizeRows(Pool(context), w, x, a.x.stride(0), n, quantized);

@@ -103,8 +103,8 @@ TEST_P(EveryTarget, Fp8EqualsTheEmulatingReferenceBitForBit) {
       const std::vector<float> x = Normals(tokens * s.in, 3);
       for (const bool ue8m0 : {false, true}) {
         EXPECT_TRUE(SameBits(
-            Product(CpuOps(), 2, source, x, tokens, ue8m0),
-            Product(ReferenceOps(ReferenceMode::kEmulateFp8), 1, source, x, tokens, ue8m0)))
+            Product(CpuOps(Fp8Activations::kQuantized), 2, source, x, tokens, ue8m0),
+            Product(ReferenceOps(Fp8Activations::kQuantized), 1, source, x, tokens, ue8m0)))
             << s.out << " x " << s.in << ", " << tokens << " tokens";
       }
     }
@@ -117,10 +117,11 @@ TEST_P(EveryTarget, ATokensBitsAreItsOwn) {
     const WeightSource source{{w.tensor}};
     constexpr int64_t kTokens = 600;  // more than a block, more than a chunk
     const std::vector<float> x = Normals(kTokens * 392, 3);
-    const std::vector<float> all = Product(CpuOps(), 3, source, x, kTokens);
+    const std::vector<float> all =
+        Product(CpuOps(Fp8Activations::kQuantized), 3, source, x, kTokens);
     for (const int64_t t : {0, 1, 13, 127, 128, 255, 511, 512, 599}) {
       const std::vector<float> one(x.begin() + t * 392, x.begin() + (t + 1) * 392);
-      EXPECT_TRUE(SameBits(Product(CpuOps(), 1, source, one, 1),
+      EXPECT_TRUE(SameBits(Product(CpuOps(Fp8Activations::kQuantized), 1, source, one, 1),
                            {all.begin() + t * 200, all.begin() + (t + 1) * 200}))
           << t;
     }
@@ -132,7 +133,7 @@ TEST_P(EveryTarget, BF16IsTheProductOfItsRoundedWeights) {
   const WeightSource source{{w.tensor}};
   for (const int64_t tokens : {1, 3, 40}) {
     const std::vector<float> x = Normals(tokens * 520, 3);
-    const std::vector<float> y = Product(CpuOps(), 2, source, x, tokens);
+    const std::vector<float> y = Product(CpuOps(Fp8Activations::kQuantized), 2, source, x, tokens);
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t o = 0; o < 70; ++o) {
         double sum = 0, size = 0;
@@ -154,7 +155,7 @@ TEST_P(EveryTarget, NanWeights) {
   w.values[40 * 256 + 200] = 0xff;
   const WeightSource source{{w.tensor}};
   const std::vector<float> x = Normals(3 * 256, 3);
-  const std::vector<float> y = Product(CpuOps(), 2, source, x, 3);
+  const std::vector<float> y = Product(CpuOps(Fp8Activations::kQuantized), 2, source, x, 3);
   for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y[i]), i % 64 == 40) << i;
 }
 
@@ -179,7 +180,8 @@ TEST_P(EveryTarget, QuantizeRows) {
     }
   }
   for (const bool ue8m0 : {false, true}) {
-    auto packed = CpuOps().prepare(device.stream(), {.matrices = {&one, 1}, .scale_ue8m0 = ue8m0});
+    auto packed = CpuOps(Fp8Activations::kQuantized)
+                      .prepare(device.stream(), {.matrices = {&one, 1}, .scale_ue8m0 = ue8m0});
     ASSERT_TRUE(packed.ok());
     const CpuWeight& w = AsCpu(packed->get());
     ASSERT_EQ(w.runs(), 5);
@@ -215,7 +217,8 @@ TEST(PrepareCpu, RefusesMixedParts) {
   CpuDevice device(1);
   const Source fp8(DType::kF8E4M3, 32, 128, 0, 0, 1), bf16(DType::kBF16, 32, 128, 0, 0, 1);
   const WeightSource source{{fp8.tensor, bf16.tensor}};
-  const auto packed = CpuOps().prepare(device.stream(), {.matrices = {&source, 1}});
+  const auto packed =
+      CpuOps(Fp8Activations::kQuantized).prepare(device.stream(), {.matrices = {&source, 1}});
   ASSERT_FALSE(packed.ok());
   EXPECT_EQ(packed.status().code(), StatusCode::kUnimplemented);
 }

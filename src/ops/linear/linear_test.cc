@@ -130,7 +130,7 @@ TEST_P(LinearTest, TransposedSources) {
     const TestMatrix m(dtype, 320, 300, 10);
     const Case c = {.parts = {Transposed(SliceRows(m.weight, 70, 200))},
                     .x = Activations(2, 130, 11),
-                    .options = {.dequantize = true}};
+                    .options = {.exact_activations = true}};
     // Dequantised FP8 weights may be rounded to BF16.
     ExpectClose(RunCase(GetParam(), c), Exact(c), dtype == DType::kBF16 ? kTolerance : 3e-3);
     ExpectClose(RunCase(Oracle(), c), Exact(c), kTolerance);
@@ -199,7 +199,8 @@ TEST_P(LinearTest, MixedPartsAreRefusedOrDequantised) {
   const auto refused = GetParam().ops->prepare(GetParam().stream(), {.matrices = mixed});
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), StatusCode::kUnimplemented);
-  const Case c = {.parts = mixed[0].parts, .x = Normals(256, 23), .options = {.dequantize = true}};
+  const Case c = {
+      .parts = mixed[0].parts, .x = Normals(256, 23), .options = {.exact_activations = true}};
   ExpectClose(RunCase(GetParam(), c), Exact(c), 3e-3);
 }
 

@@ -33,6 +33,10 @@ HWY_INLINE VF LoadFloats(const BF16* p) {
   const auto bits = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p));
   return hn::BitCast(DF(), hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
 }
+HWY_INLINE VF LoadFloats(const F16* p) {
+  const hn::Rebind<hwy::float16_t, DF> half;
+  return hn::PromoteTo(DF(), hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(p)));
+}
 // Times 2^-8: seen as binary16, an E4M3 number whose exponent is moved to that place is just that,
 // subnormals included. (NaN codes would become numbers: weights have none.)
 HWY_INLINE VF LoadFloats(const E4M3* p) {

@@ -67,16 +67,14 @@ HWY_INLINE void MultiplyTile(const Tile<W>& tile, const float* HWY_RESTRICT x,
 // Rows [first, first + n) of run r, kScaleTile apart, and their scales.
 struct RowPack {
   alignas(64) float values[kMaxRows * kScaleTile];
-  float scales[kMaxRows] = {};
+  float scales[kMaxRows];
 
   // Returns where the values are: in place where they lie so already.
   const float* Load(const ActivationRows& x, int64_t run, int64_t count, int64_t first, int64_t n) {
-    if (x.scales != nullptr) {
-      for (int64_t i = 0; i < n; ++i) {
-        scales[i] = x.scales[run * x.scale_stride + x.Index(first + i)];
-      }
+    for (int64_t i = 0; i < n; ++i) {
+      scales[i] = x.scales == nullptr ? 1.0f : x.scales[run * x.scale_stride + x.Index(first + i)];
     }
-    const float* from = x.values + run * x.run_stride;
+    const float* from = x.values + run * x.run_stride - (run > 0 ? x.first_run_gap : 0);
     if (n == 1) return from + x.Index(first) * x.row_stride;
     if (x.index == nullptr && x.row_stride == kScaleTile) return from + first * kScaleTile;
     for (int64_t i = 0; i < n; ++i) {
@@ -199,6 +197,16 @@ void MultiplyFp8(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
   Multiply<true, E4M3>(w, matrix, begin, end, x, rows, out, out_stride);
 }
 
+void MultiplyF32(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
+                 const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
+  Multiply<false, float>(w, matrix, begin, end, x, rows, out, out_stride);
+}
+
+void MultiplyF16(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
+                 const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
+  Multiply<false, F16>(w, matrix, begin, end, x, rows, out, out_stride);
+}
+
 void MultiplyBF16(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
                   const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
   Multiply<false, BF16>(w, matrix, begin, end, x, rows, out, out_stride);
@@ -212,16 +220,23 @@ HWY_AFTER_NAMESPACE();
 namespace fathom {
 
 HWY_EXPORT(MultiplyFp8);
+HWY_EXPORT(MultiplyF32);
+HWY_EXPORT(MultiplyF16);
 HWY_EXPORT(MultiplyBF16);
 
 void MultiplyPanels(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
                     const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
-  if (w.format == WeightFormat::kFp8) {
-    CHECK(x.scales != nullptr, "FP8 weights need quantised activations");
-    HWY_DYNAMIC_DISPATCH(MultiplyFp8)(w, matrix, begin, end, x, rows, out, out_stride);
-  } else {
-    HWY_DYNAMIC_DISPATCH(MultiplyBF16)(w, matrix, begin, end, x, rows, out, out_stride);
-  }
+  CHECK(w.quantize_activations == (x.scales != nullptr), "activations not as the weight says");
+  const auto multiply = [&] {
+    switch (w.format) {
+      case WeightFormat::kF32: return HWY_DYNAMIC_DISPATCH(MultiplyF32);
+      case WeightFormat::kF16: return HWY_DYNAMIC_DISPATCH(MultiplyF16);
+      case WeightFormat::kBF16: return HWY_DYNAMIC_DISPATCH(MultiplyBF16);
+      case WeightFormat::kFp8: return HWY_DYNAMIC_DISPATCH(MultiplyFp8);
+    }
+    CHECK(false, "unknown weight format");
+  }();
+  multiply(w, matrix, begin, end, x, rows, out, out_stride);
 }
 
 int64_t PanelGrain(const CpuWeight& w, int64_t rows) {

@@ -15,11 +15,13 @@ inline constexpr int64_t kTokenChunk = 512;
 inline constexpr int64_t kRowBlock = 128;
 
 // Rows of activations as runs (CpuWeight::run_begin) of fp32 values. Channel k of run r of row i is
-// values[r * run_stride + Index(i) * row_stride + k].
+// values[r * run_stride - (r > 0 ? first_run_gap : 0) + Index(i) * row_stride + k].
 struct ActivationRows {
   const float* values = nullptr;
   int64_t run_stride = 0, row_stride = 0;
-  const float* scales = nullptr;  // kFp8: of run r of row i: scales[r * scale_stride + Index(i)]
+  int64_t first_run_gap = 0;  // what run 0 lacks of kScaleTile channels
+  // Of run r of row i: scales[r * scale_stride + Index(i)]; null: not quantised.
+  const float* scales = nullptr;
   int64_t scale_stride = 0;
   const int32_t* index = nullptr;  // null: row i is i
 
@@ -37,9 +39,12 @@ struct ActivationRows {
   }
 };
 
-// Rows of a plain matrix, for weights that are not kFp8.
-inline ActivationRows PlainRows(const float* x, int64_t row_stride) {
-  return {.values = x, .run_stride = kScaleTile, .row_stride = row_stride};
+// Rows of a plain matrix, for weights that take activations as they are.
+inline ActivationRows PlainRows(const CpuWeight& w, const float* x, int64_t row_stride) {
+  return {.values = x,
+          .run_stride = kScaleTile,
+          .row_stride = row_stride,
+          .first_run_gap = kScaleTile - w.first_run};
 }
 
 // out[i * out_stride + o] = x[i] . w[matrix][o] for i in [0, rows) and the outputs o of panels

@@ -32,10 +32,8 @@ struct Buffers {
         gate_up(arena.Allocate(DType::kF32, {pairs, 2 * a.down->in})),
         product(arena.Allocate(DType::kF32, {pairs, a.down->in})),
         y(arena.Allocate(DType::kF32, {pairs, a.down->out})),
-        x_runs(arena, AsCpu(a.gate_up), Fp8(a.gate_up) ? tokens : 0),
-        product_runs(arena, AsCpu(a.down), Fp8(a.down) ? pairs : 0) {}
-
-  static bool Fp8(const PackedWeight* w) { return w->format == WeightFormat::kFp8; }
+        x_runs(arena, AsCpu(a.gate_up), a.gate_up->quantize_activations ? tokens : 0),
+        product_runs(arena, AsCpu(a.down), a.down->quantize_activations ? pairs : 0) {}
 
   int64_t tokens, pairs;
   TensorView begin;   // [experts + 1]: the first pair of each expert
@@ -118,8 +116,8 @@ void RunChunk(OpContext& context, const MoeExpertsArgs& a, int64_t first, int64_
   const int64_t active = SortByExpert(a.ids.Row<int32_t>(first), n, a.ids.dim(1), gate_up.count, b);
 
   const float* x = a.x.Row<float>(first);
-  ActivationRows rows = PlainRows(x, a.x.stride(0));
-  if (Buffers::Fp8(a.gate_up)) {
+  ActivationRows rows = PlainRows(gate_up, x, a.x.stride(0));
+  if (gate_up.quantize_activations) {
     QuantizeRows(pool, gate_up, x, a.x.stride(0), n, b.x_runs);
     rows = b.x_runs.rows();
   }
@@ -131,8 +129,8 @@ void RunChunk(OpContext& context, const MoeExpertsArgs& a, int64_t first, int64_
       SiluMulRow(gate, gate + inter, inter, b.product.Row<float>(i));
     }
   });
-  rows = PlainRows(b.product.As<float>(), inter);
-  if (Buffers::Fp8(a.down)) {
+  rows = PlainRows(down, b.product.As<float>(), inter);
+  if (down.quantize_activations) {
     QuantizeRows(pool, down, b.product.As<float>(), inter, pairs, b.product_runs);
     rows = b.product_runs.rows();
   }

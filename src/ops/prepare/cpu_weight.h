@@ -23,7 +23,7 @@ struct CpuWeight final : PackedWeight {
     int64_t width = 0;  // outputs without padding
   };
   std::vector<Panel> panels;  // of each matrix
-  Buffer values;              // kBF16 or E4M3 codes [count, panels, in, kPanel], without NaN codes
+  Buffer values;  // [count, panels, in, kPanel] in `format`; E4M3 without NaN codes
   // kFp8: F32 [count, panels, runs], or [count, panels, runs, kPanel] if scale_per_output (a panel
   // straddles tiles, or holds a NaN, which becomes its scale). They are those of the checkpoint
   // times 2^8, because kernels decode codes as binary16 numbers, which are 2^8 times too small.
@@ -31,7 +31,15 @@ struct CpuWeight final : PackedWeight {
   bool scale_per_output = false;
   int64_t first_run = kScaleTile;  // channels; fewer than kScaleTile if cut inside a tile
 
-  size_t element_bytes() const { return format == WeightFormat::kFp8 ? 1 : 2; }
+  size_t element_bytes() const {
+    switch (format) {
+      case WeightFormat::kF32: return 4;
+      case WeightFormat::kF16:
+      case WeightFormat::kBF16: return 2;
+      case WeightFormat::kFp8: return 1;
+    }
+    return 0;
+  }
   int64_t panel_count() const { return static_cast<int64_t>(panels.size()); }
   const std::byte* panel(int64_t matrix, int64_t p) const {
     return values.data() + (matrix * panel_count() + p) * panel_bytes();

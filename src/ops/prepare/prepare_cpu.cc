@@ -1,7 +1,7 @@
-// Packs weights for the CPU table: panels of outputs, BF16 or E4M3.
+// Packs weights for the CPU table: panels of outputs, in the type they are stored in.
 //   formula:       values[m][p][k][lane] = w[m][out(p) + lane][k]; scales beside them, times 2^8
 //   data mapping:  a thread takes a panel of one matrix; blocks of 64 channels stay in L1
-//   bytes, FLOPs:  reads each weight once, writes it once; no arithmetic but dequantisation
+//   bytes, FLOPs:  reads each weight once, writes it once; no arithmetic
 //   accumulator:   none
 //   expected time: one pass over memory by scalar moves; not measured
 #include <cmath>
@@ -35,23 +35,36 @@ void CheckSources(const PrepareArgs& a) {
   }
 }
 
-// kFp8 if all parts are and may stay so.
-Result<WeightFormat> Format(const PrepareArgs& a) {
+WeightFormat StoredFormat(const WeightTensor& part) {
+  switch (part.values.dtype()) {
+    case DType::kF32: return WeightFormat::kF32;
+    case DType::kF16: return WeightFormat::kF16;
+    case DType::kBF16: return WeightFormat::kBF16;
+    case DType::kF8E4M3: return WeightFormat::kFp8;
+    default: CHECK(false, "prepare: weights of {}", part.values.ToString());
+  }
+}
+
+// The format that all parts are stored in. Parts of several types, or FP8 parts whose scale tiles
+// do not line up, become fp32; with quantised activations they are refused.
+Result<WeightFormat> Format(const PrepareArgs& a, bool quantize_activations) {
   const WeightTensor& first = a.matrices[0].parts[0];
-  if (a.dequantize) return WeightFormat::kBF16;
+  bool alike = true;
   for (const WeightSource& source : a.matrices) {
     for (const WeightTensor& part : source.parts) {
-      if (IsFp8(part) != IsFp8(first)) {
+      if (quantize_activations && IsFp8(part) != IsFp8(first)) {
         return Unimplemented("a matrix with parts in both {} and {}; convert them to one type",
                              Name(first.values.dtype()), Name(part.values.dtype()));
       }
-      if (IsFp8(part) && part.col_offset != first.col_offset) {
+      const bool lined_up = !IsFp8(part) || part.col_offset == first.col_offset;
+      if (quantize_activations && !lined_up) {
         return Unimplemented("FP8 parts whose columns begin at {} and at {} of a scale tile",
                              first.col_offset, part.col_offset);
       }
+      alike &= part.values.dtype() == first.values.dtype() && lined_up;
     }
   }
-  return IsFp8(first) ? WeightFormat::kFp8 : WeightFormat::kBF16;
+  return alike ? StoredFormat(first) : WeightFormat::kF32;
 }
 
 // A panel's place in its part.
@@ -78,34 +91,20 @@ void PackColumns(const TensorView& values, int64_t row, int64_t width, int64_t b
   }
 }
 
-void PackBF16(const WeightTensor& part, int64_t row, int64_t width, BF16* to) {
-  const TensorView& v = part.values;
-  const int64_t in = v.dim(1);
-  switch (v.dtype()) {
-    case DType::kBF16:
-      PackColumns<BF16>(v, row, width, 0, in, to, [](BF16 x, int64_t) { return x; });
-      return;
-    case DType::kF16:
-      PackColumns<F16>(v, row, width, 0, in, to, [](F16 x, int64_t) { return ToBF16(ToFloat(x)); });
-      return;
-    case DType::kF32:
-      PackColumns<float>(v, row, width, 0, in, to, [](float x, int64_t) { return ToBF16(x); });
-      return;
-    case DType::kF8E4M3: {
-      for (int64_t k = 0; k < in;) {
-        const int64_t tile = (part.col_offset + k) / kScaleTile;
-        const int64_t end = std::min(in, (tile + 1) * kScaleTile - part.col_offset);
-        float scale[kPanel];
-        for (int64_t lane = 0; lane < width; ++lane) {
-          scale[lane] = LoadFloat(part.scales, (part.row_offset + row + lane) / kScaleTile, tile);
-        }
-        PackColumns<E4M3>(v, row, width, k, end, to,
-                          [&](E4M3 x, int64_t lane) { return ToBF16(ToFloat(x) * scale[lane]); });
-        k = end;
-      }
-      return;
+// As they are stored.
+template <class T>
+void PackAsStored(const WeightTensor& part, int64_t row, int64_t width, std::byte* to) {
+  PackColumns<T>(part.values, row, width, 0, part.values.dim(1), reinterpret_cast<T*>(to),
+                 [](T x, int64_t) { return x; });
+}
+
+// Of any type, to fp32.
+void PackAsFloats(const WeightTensor& part, int64_t row, int64_t width, std::byte* to) {
+  float* floats = reinterpret_cast<float*>(to);
+  for (int64_t lane = 0; lane < width; ++lane) {
+    for (int64_t k = 0; k < part.values.dim(1); ++k) {
+      floats[k * kPanel + lane] = Dequantize(part, row + lane, k);
     }
-    default: CHECK(false, "prepare: weights of {}", v.ToString());
   }
 }
 
@@ -151,9 +150,12 @@ class Packer {
   void PackPanel(int64_t m, int64_t p) {
     std::byte* to = w_.values.data() + (m * w_.panel_count() + p) * w_.panel_bytes();
     const WeightTensor& part = Part(m, p);
-    if (w_.format == WeightFormat::kBF16) {
-      PackBF16(part, At(p).row, Width(p), reinterpret_cast<BF16*>(to));
-      return;
+    const int64_t row = At(p).row, width = Width(p);
+    switch (w_.format) {
+      case WeightFormat::kF32: return PackAsFloats(part, row, width, to);
+      case WeightFormat::kF16: return PackAsStored<F16>(part, row, width, to);
+      case WeightFormat::kBF16: return PackAsStored<BF16>(part, row, width, to);
+      case WeightFormat::kFp8: break;
     }
     for (int64_t run = 0; run < w_.runs(); ++run) {
       PackColumns<uint8_t>(part.values, At(p).row, Width(p), w_.run_begin(run), w_.run_end(run),
@@ -207,12 +209,12 @@ class Packer {
   std::vector<Nan> nans_;  // guarded by mutex_ while panels are packed
 };
 
-}  // namespace
-
-Result<std::unique_ptr<PackedWeight>> PrepareCpu(Stream& stream, const PrepareArgs& a) {
+Result<std::unique_ptr<PackedWeight>> Prepare(Stream& stream, const PrepareArgs& a,
+                                              bool quantize_activations) {
   CheckSources(a);
   auto w = std::make_unique<CpuWeight>();
-  w->format = TRY(Format(a));
+  w->format = TRY(Format(a, quantize_activations));
+  w->quantize_activations = quantize_activations && w->format == WeightFormat::kFp8;
   w->scale_ue8m0 = a.scale_ue8m0;
   w->count = static_cast<int64_t>(a.matrices.size());
   w->in = a.matrices[0].parts[0].values.dim(1);
@@ -221,6 +223,16 @@ Result<std::unique_ptr<PackedWeight>> PrepareCpu(Stream& stream, const PrepareAr
   }
   Packer(a, *w).Run(static_cast<CpuStream&>(stream).pool());
   return std::unique_ptr<PackedWeight>(std::move(w));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PackedWeight>> PrepareCpuExact(Stream& stream, const PrepareArgs& a) {
+  return Prepare(stream, a, false);
+}
+
+Result<std::unique_ptr<PackedWeight>> PrepareCpuQuantized(Stream& stream, const PrepareArgs& a) {
+  return Prepare(stream, a, !a.exact_activations);
 }
 
 }  // namespace fathom

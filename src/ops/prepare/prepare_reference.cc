@@ -56,7 +56,7 @@ void CheckSources(const PrepareArgs& a) {
 
 // kF32 unless the activations are to be quantised, which all parts must then agree on.
 Result<WeightFormat> Format(const PrepareArgs& a, bool emulate_fp8) {
-  if (!emulate_fp8 || a.dequantize) return WeightFormat::kF32;
+  if (!emulate_fp8 || a.exact_activations) return WeightFormat::kF32;
   const WeightTensor& first = a.matrices[0].parts[0];
   for (const WeightSource& source : a.matrices) {
     for (const WeightTensor& part : source.parts) {
@@ -77,6 +77,7 @@ Result<std::unique_ptr<PackedWeight>> Prepare(const PrepareArgs& a, bool emulate
   CheckSources(a);
   auto w = std::make_unique<ReferenceWeight>();
   w->format = TRY(Format(a, emulate_fp8));
+  w->quantize_activations = w->format == WeightFormat::kFp8;
   w->scale_ue8m0 = a.scale_ue8m0;
   w->count = static_cast<int64_t>(a.matrices.size());
   w->out = Rows(a.matrices[0]);
