@@ -21,7 +21,10 @@ inline constexpr size_t kMaxRenderedBytes = size_t{64} << 20;
 
 // A parsed chat template of `tokenizer_config.json`. Renders what jinja2 renders the way
 // transformers sets it up: trim_blocks, lstrip_blocks, loop controls, an immutable sandbox.
-// Immutable after Parse. THREAD: any.
+// Left out: inheritance, include and import, recursive loops, `*` arguments, '%' on strings. Other
+// than there, what jinja2 makes a generator is a list, integers have 128 bits, and a name means
+// what it does when it is read, even if a block around sets it later. Immutable after Parse.
+// THREAD: any.
 class ChatTemplate {
  public:
   // Errors: kInvalidArgument for bad syntax, kUnimplemented for a construct outside the subset;

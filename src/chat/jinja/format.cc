@@ -124,7 +124,8 @@ Status PutRepr(const Value& value, Writer& out) {
 
 class JsonWriter {
  public:
-  JsonWriter(const JsonStyle& style, Budget& budget) : style_(style), out_(budget) {}
+  JsonWriter(const JsonStyle& style, Budget& budget)
+      : style_(style), budget_(budget), out_(budget) {}
 
   Status Put(const Value& value, int level) {
     if (const SpannedText* text = value.AsText()) {
@@ -154,19 +155,25 @@ class JsonWriter {
   }
 
   Status PutDict(const Dict& dict, int level) {
-    std::vector<std::pair<std::string, const Value*>> entries;
-    for (const auto& [key, item] : dict.items()) {
-      const SpannedText* text = key.AsText();
-      entries.emplace_back(text != nullptr ? text->text() : TRY(Scalar(key)), &item);
-    }
+    using Entry = std::pair<Value, Value>;
+    std::vector<const Entry*> entries;
+    for (const Entry& entry : dict.items()) entries.push_back(&entry);
     if (style_.sort_keys) {
-      std::stable_sort(entries.begin(), entries.end(),
-                       [](const auto& a, const auto& b) { return a.first < b.first; });
+      Status error;
+      std::stable_sort(entries.begin(), entries.end(), [&](const Entry* a, const Entry* b) {
+        if (!error.ok()) return false;
+        const Result<bool> less = Less(a->first, b->first, budget_);
+        if (!less.ok()) error = less.status();
+        return less.ok() && *less;
+      });
+      TRY(error);
     }
     return PutItems('{', '}', entries.size(), level, [&](size_t i) -> Status {
-      TRY(out_.Put(JsonString(entries[i].first, style_.ensure_ascii)));
+      const SpannedText* text = entries[i]->first.AsText();
+      const std::string key = text != nullptr ? text->text() : TRY(Scalar(entries[i]->first));
+      TRY(out_.Put(JsonString(key, style_.ensure_ascii)));
       TRY(out_.Put(style_.key_separator));
-      return Put(*entries[i].second, level + 1);
+      return Put(entries[i]->second, level + 1);
     });
   }
 
@@ -189,6 +196,7 @@ class JsonWriter {
   }
 
   const JsonStyle& style_;
+  Budget& budget_;
   Writer out_;
 };
 
