@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/mmap.h"
+#include "checkpoint/dummy.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/problems.h"
 #include "checkpoint/schema.h"
@@ -45,6 +46,7 @@ struct Checkpoint::Contents {
   GenerationConfig generation;
   WeightFiles weight_files;
   std::vector<std::optional<MappedFile>> mapped;  // as weight_files.names; absent if unreadable
+  std::optional<DummyWeights> dummy;              // in place of files
   std::vector<StoredTensor> tensors;              // sorted by name
   std::unordered_map<std::string_view, size_t> by_name;  // into tensors
   std::vector<std::string> warnings;
@@ -75,6 +77,7 @@ struct Checkpoint::Contents {
     return tensors[found->second];
   }
   std::span<const std::byte> BytesOf(const StoredTensor& tensor) const {
+    if (dummy) return dummy->BytesOf(tensor);
     return mapped[static_cast<size_t>(tensor.file)]->bytes().subspan(tensor.offset, tensor.bytes);
   }
   TensorView View(const StoredTensor& tensor) const;
@@ -288,6 +291,7 @@ const std::byte* Checkpoint::Contents::AlignedCopy(const StoredTensor& tensor) c
 }
 
 void Checkpoint::Contents::Drop(const StoredTensor& tensor) const {
+  if (dummy) return;
   mapped[static_cast<size_t>(tensor.file)]->Drop(BytesOf(tensor));
   const std::lock_guard lock(mutex);
   copies.erase(tensor.name);
@@ -305,6 +309,18 @@ Result<Checkpoint> Checkpoint::Open(const std::string& path) {
   contents->CheckSchema(problems);
   if (!problems.empty()) return problems.ToStatus(contents->folder);
   contents->WarnOfOthers();
+  return Checkpoint(std::move(contents));
+}
+
+Checkpoint Checkpoint::Dummy(const ModelConfig& config, uint64_t seed) {
+  auto contents = std::make_unique<Contents>();
+  contents->config = config;
+  contents->dummy.emplace(config, seed);
+  contents->tensors = contents->dummy->TakeTensors();
+  for (size_t i = 0; i < contents->tensors.size(); ++i) {
+    contents->by_name.emplace(contents->tensors[i].name, i);
+    contents->total_bytes += contents->tensors[i].bytes;
+  }
   return Checkpoint(std::move(contents));
 }
 

@@ -23,6 +23,9 @@ class Checkpoint {
   // reads their headers; no weight is read. Every problem of the folder is listed in one error:
   // tensors that are missing, mis-shaped, mis-typed or out of bounds, by name and file.
   static Result<Checkpoint> Open(const std::string& path);
+  // Random weights of the same shapes, for measuring; the same for the same seed. Needs no file and
+  // has no folder.
+  static Checkpoint Dummy(const ModelConfig& config, uint64_t seed);
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
   ~Checkpoint();
