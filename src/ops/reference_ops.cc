@@ -3,12 +3,13 @@
 namespace fathom {
 namespace {
 
-Ops Table(Fp8Activations mode) {
+Ops Table(Fp8Activations activations) {
   return {
       .name = "reference",
       .activation = DType::kF32,
       .kv_cache = DType::kF32,
-      .prepare = mode == Fp8Activations::kExact ? PrepareReferenceFp32 : PrepareReferenceFp8,
+      .prepare =
+          activations == Fp8Activations::kExact ? PrepareReferenceExact : PrepareReferenceQuantized,
       .embed = {EmbedReference},
       .rms_norm = {RmsNormReference},
       .add = {AddReference},
@@ -33,10 +34,10 @@ Ops Table(Fp8Activations mode) {
 
 }  // namespace
 
-const Ops& ReferenceOps(Fp8Activations mode) {
-  static const Ops fp32 = Table(Fp8Activations::kExact);
-  static const Ops emulate_fp8 = Table(Fp8Activations::kQuantized);
-  return mode == Fp8Activations::kExact ? fp32 : emulate_fp8;
+const Ops& ReferenceOps(Fp8Activations activations) {
+  static const Ops exact = Table(Fp8Activations::kExact);
+  static const Ops quantized = Table(Fp8Activations::kQuantized);
+  return activations == Fp8Activations::kExact ? exact : quantized;
 }
 
 }  // namespace fathom

@@ -5,8 +5,8 @@
 
 namespace fathom {
 
-Result<std::unique_ptr<PackedWeight>> PrepareReferenceFp32(Stream&, const PrepareArgs&);
-Result<std::unique_ptr<PackedWeight>> PrepareReferenceFp8(Stream&, const PrepareArgs&);
+Result<std::unique_ptr<PackedWeight>> PrepareReferenceExact(Stream&, const PrepareArgs&);
+Result<std::unique_ptr<PackedWeight>> PrepareReferenceQuantized(Stream&, const PrepareArgs&);
 
 void EmbedReference(OpContext&, const EmbedArgs&);
 void RmsNormReference(OpContext&, const RmsNormArgs&);

@@ -38,22 +38,24 @@ Stream& Backend::stream() const {
 }
 
 std::ostream& operator<<(std::ostream& out, const Backend& backend) {
-  return out << backend.ops->name << "_" << backend.threads;
+  return out << backend.ops->name
+             << (backend.activations == Fp8Activations::kExact ? "_exact_" : "_")
+             << backend.threads;
 }
 
-std::vector<Backend> AllBackends() {
-  return {Oracle(),
-          {&CpuOps(Fp8Activations::kQuantized), 1},
-          {&CpuOps(Fp8Activations::kQuantized), 2},
-          {&CpuOps(Fp8Activations::kQuantized), 3}};
+Backend Oracle(Fp8Activations activations) {
+  return {&ReferenceOps(activations), 1, activations};
 }
 
-Backend Oracle() {
-  return {&ReferenceOps(Fp8Activations::kQuantized), 1};
-}
-
-Backend OracleFp32() {
-  return {&ReferenceOps(Fp8Activations::kExact), 1};
+std::vector<Backend> Backends(std::initializer_list<Fp8Activations> modes) {
+  std::vector<Backend> backends;
+  for (const Fp8Activations mode : modes) {
+    backends.push_back(Oracle(mode));
+    for (int threads = 1; threads <= 3; ++threads) {
+      backends.push_back({&CpuOps(mode), threads, mode});
+    }
+  }
+  return backends;
 }
 
 TestTensor::TestTensor(DType dtype, std::initializer_list<int64_t> shape)
@@ -156,8 +158,8 @@ void ExpectClose(const std::vector<float>& a, const std::vector<float>& b, doubl
 void ExpectAsOracle(const Backend& backend, double tolerance,
                     const std::function<std::vector<float>(const Backend&)>& run) {
   const std::vector<float> result = run(backend);
-  ExpectClose(result, run(Oracle()), tolerance);
-  if (backend.threads > 1) ExpectSameBits(result, run({backend.ops, 1}));
+  ExpectClose(result, run(Oracle(backend.activations)), tolerance);
+  if (backend.threads > 1) ExpectSameBits(result, run({backend.ops, 1, backend.activations}));
 }
 
 void ExpectRowInvariance(int n, int64_t width,

@@ -22,23 +22,28 @@ namespace fathom {
 struct Backend {
   const Ops* ops = nullptr;
   int threads = 1;
+  Fp8Activations activations = Fp8Activations::kQuantized;  // what the table was asked for
 
   DType act() const { return ops->activation; }
   Stream& stream() const;
 };
-std::ostream& operator<<(std::ostream& out, const Backend& backend);  // "cpu_2"
+std::ostream& operator<<(std::ostream& out, const Backend& backend);  // "cpu_2", "cpu_exact_2"
 
-// Every table, the reference in the mode that emulates FP8.
-std::vector<Backend> AllBackends();
-Backend Oracle();      // the reference table that emulates FP8
-Backend OracleFp32();  // the reference table that dequantises
+// The reference table.
+Backend Oracle(Fp8Activations activations = Fp8Activations::kQuantized);
+// Every table on several numbers of threads.
+std::vector<Backend> Backends(std::initializer_list<Fp8Activations> modes);
 
-// A test that runs for every table: `using FooTest = OpTest; EVERY_BACKEND(FooTest);`.
+// A test of every table: `EVERY_BACKEND(FooTest);`, then TEST_P(FooTest, ...) with GetParam().
 class OpTest : public testing::TestWithParam<Backend> {};
-#define EVERY_BACKEND(Test)                                             \
-  class Test : public OpTest {};                                        \
-  INSTANTIATE_TEST_SUITE_P(All, Test, testing::ValuesIn(AllBackends()), \
+#define EVERY_BACKEND_OF(Test, ...)                                             \
+  class Test : public OpTest {};                                                \
+  INSTANTIATE_TEST_SUITE_P(All, Test, testing::ValuesIn(Backends(__VA_ARGS__)), \
                            [](const auto& info) { return testing::PrintToString(info.param); })
+#define EVERY_BACKEND(Test) EVERY_BACKEND_OF(Test, {Fp8Activations::kQuantized})
+// Where weights are multiplied the mode counts.
+#define EVERY_BACKEND_AND_MODE(Test) \
+  EVERY_BACKEND_OF(Test, {Fp8Activations::kExact, Fp8Activations::kQuantized})
 
 // Poison: what capacity beyond the live count holds before an op runs, and must hold after.
 inline constexpr uint8_t kPoison = 0xab;
@@ -91,8 +96,8 @@ double RelativeError(const std::vector<float>& a, const std::vector<float>& b);
 void ExpectSameBits(const std::vector<float>& a, const std::vector<float>& b);
 void ExpectClose(const std::vector<float>& a, const std::vector<float>& b, double tolerance);
 
-// Calls run(backend) and expects the oracle's result within `tolerance`, and the same bits on one
-// thread.
+// Calls run(backend) and expects the result of the oracle in its mode within `tolerance`, and the
+// same bits on one thread.
 void ExpectAsOracle(const Backend& backend, double tolerance,
                     const std::function<std::vector<float>(const Backend&)>& run);
 // run(tokens) gives `width` numbers per token of the list, which picks from tokens 0..n-1. Expects

@@ -184,7 +184,8 @@ TEST_P(AttendExpandedTest, EqualsTheAbsorbedForm) {
     uk.push_back({Transposed(SliceRows(kv_b.weight, begin, begin + kNope))});
     uv.push_back({SliceRows(kv_b.weight, begin + kNope, begin + kNope + kVdim)});
   }
-  const auto w_uk = Pack(b, uk, {.exact_activations = true}), w_uv = Pack(b, uv, {.exact_activations = true});
+  const auto w_uk = Pack(b, uk, {.exact_activations = true}),
+             w_uv = Pack(b, uv, {.exact_activations = true});
   const TestTokens map(pages, {0, 0, 0, 0}, positions, 4);
   TestTensor q_latent(b.act(), {4, kHeads, kLatent}), sum(b.act(), {4, kHeads, kLatent});
   TestTensor absorbed(b.act(), {4, kHeads, kVdim});

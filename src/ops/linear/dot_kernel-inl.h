@@ -26,33 +26,36 @@ HWY_INLINE VF LoadFew(const T* p, int64_t n) {
   return LoadFloats(few);
 }
 
+template <int kRows, int kColumns>
+HWY_INLINE void AddOuterProduct(const VF (&left)[kRows], const VF (&right)[kColumns],
+                                VF (&sum)[kRows][kColumns]) {
+  FATHOM_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    FATHOM_UNROLL
+    for (int c = 0; c < kColumns; ++c) sum[r][c] = hn::MulAdd(left[r], right[c], sum[r][c]);
+  }
+}
+
 // sum[r][c] += a[r * a_stride + ...] * b[c * b_stride + ...] lane by lane over n numbers. The sum
 // of a pair's lanes does not depend on which pairs go together.
 template <int kRows, int kColumns, class T>
 HWY_INLINE void AddProducts(const float* a, int64_t a_stride, const T* b, int64_t b_stride,
                             int64_t n, VF (&sum)[kRows][kColumns]) {
-  const auto add = [&](const VF(&left)[kRows], const VF(&right)[kColumns]) HWY_ATTR {
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 16
-      for (int c = 0; c < kColumns; ++c) sum[r][c] = hn::MulAdd(left[r], right[c], sum[r][c]);
-    }
-  };
   VF left[kRows], right[kColumns];
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-#pragma GCC unroll 16
+    FATHOM_UNROLL
     for (int r = 0; r < kRows; ++r) left[r] = LoadFloats(a + r * a_stride + i);
-#pragma GCC unroll 16
+    FATHOM_UNROLL
     for (int c = 0; c < kColumns; ++c) right[c] = LoadFloats(b + c * b_stride + i);
-    add(left, right);
+    AddOuterProduct(left, right, sum);
   }
   if (i == n) return;
-#pragma GCC unroll 16
+  FATHOM_UNROLL
   for (int r = 0; r < kRows; ++r) left[r] = LoadFew(a + r * a_stride + i, n - i);
-#pragma GCC unroll 16
+  FATHOM_UNROLL
   for (int c = 0; c < kColumns; ++c) right[c] = LoadFew(b + c * b_stride + i, n - i);
-  add(left, right);
+  AddOuterProduct(left, right, sum);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -11,6 +11,14 @@
 #include "ops/prepare/cpu_weight.h"
 #include "tensor/dtype.h"
 
+// Before a loop over registers. One lane has none to spare, and would only take long to compile.
+#undef FATHOM_UNROLL
+#if HWY_TARGET == HWY_SCALAR
+#define FATHOM_UNROLL _Pragma("GCC unroll 1")
+#else
+#define FATHOM_UNROLL _Pragma("GCC unroll 64")
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace fathom {
 namespace HWY_NAMESPACE {
@@ -58,14 +66,14 @@ HWY_INLINE void Accumulate(const W* w, int64_t w_stride, int64_t panel_stride, c
   constexpr int kColumns = kPanels * kVectors;
   for (int64_t k = 0; k < count; ++k) {
     VF column[kColumns];
-#pragma GCC unroll 64
+    FATHOM_UNROLL
     for (int c = 0; c < kColumns; ++c) {
       column[c] = LoadFloats(w + (c / kVectors) * panel_stride + (c % kVectors) * kLanes);
     }
-#pragma GCC unroll 64
+    FATHOM_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const VF value = hn::Set(d, x[r * x_stride + k]);
-#pragma GCC unroll 64
+      FATHOM_UNROLL
       for (int c = 0; c < kColumns; ++c) sum[r][c] = hn::MulAdd(value, column[c], sum[r][c]);
     }
     w += w_stride;
@@ -74,9 +82,9 @@ HWY_INLINE void Accumulate(const W* w, int64_t w_stride, int64_t panel_stride, c
 
 template <int kRows, int kColumns>
 HWY_INLINE void SetZero(VF (&sum)[kRows][kColumns]) {
-#pragma GCC unroll 64
+  FATHOM_UNROLL
   for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 64
+    FATHOM_UNROLL
     for (int c = 0; c < kColumns; ++c) sum[r][c] = hn::Zero(DF());
   }
 }

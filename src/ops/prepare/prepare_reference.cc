@@ -55,8 +55,8 @@ void CheckSources(const PrepareArgs& a) {
 }
 
 // kF32 unless the activations are to be quantised, which all parts must then agree on.
-Result<WeightFormat> Format(const PrepareArgs& a, bool emulate_fp8) {
-  if (!emulate_fp8 || a.exact_activations) return WeightFormat::kF32;
+Result<WeightFormat> Format(const PrepareArgs& a, bool quantize_activations) {
+  if (!quantize_activations || a.exact_activations) return WeightFormat::kF32;
   const WeightTensor& first = a.matrices[0].parts[0];
   for (const WeightSource& source : a.matrices) {
     for (const WeightTensor& part : source.parts) {
@@ -73,10 +73,10 @@ Result<WeightFormat> Format(const PrepareArgs& a, bool emulate_fp8) {
   return IsFp8(first) ? WeightFormat::kFp8 : WeightFormat::kF32;
 }
 
-Result<std::unique_ptr<PackedWeight>> Prepare(const PrepareArgs& a, bool emulate_fp8) {
+Result<std::unique_ptr<PackedWeight>> Prepare(const PrepareArgs& a, bool quantize_activations) {
   CheckSources(a);
   auto w = std::make_unique<ReferenceWeight>();
-  w->format = TRY(Format(a, emulate_fp8));
+  w->format = TRY(Format(a, quantize_activations));
   w->quantize_activations = w->format == WeightFormat::kFp8;
   w->scale_ue8m0 = a.scale_ue8m0;
   w->count = static_cast<int64_t>(a.matrices.size());
@@ -105,11 +105,11 @@ Result<std::unique_ptr<PackedWeight>> Prepare(const PrepareArgs& a, bool emulate
 
 }  // namespace
 
-Result<std::unique_ptr<PackedWeight>> PrepareReferenceFp32(Stream&, const PrepareArgs& a) {
+Result<std::unique_ptr<PackedWeight>> PrepareReferenceExact(Stream&, const PrepareArgs& a) {
   return Prepare(a, false);
 }
 
-Result<std::unique_ptr<PackedWeight>> PrepareReferenceFp8(Stream&, const PrepareArgs& a) {
+Result<std::unique_ptr<PackedWeight>> PrepareReferenceQuantized(Stream&, const PrepareArgs& a) {
   return Prepare(a, true);
 }
 

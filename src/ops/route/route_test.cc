@@ -244,6 +244,14 @@ TEST_P(RouteTest, ATokenOfNanStaysInRangeAndAlone) {
   }
 }
 
+TEST_P(RouteTest, VanishingScoresGiveZerosNotNan) {
+  // sigmoid(-200) is 0 in fp32: the sum needs its 1e-20.
+  Case c = V3(1, 8, 2, 1, 1);
+  c.x.assign(128, 1);
+  c.gate.assign(8 * 128, -200.0f / 128);
+  EXPECT_EQ(RunAll(GetParam(), c).weights, (std::vector<float>{0, 0}));
+}
+
 TEST_P(RouteTest, ATokenDoesNotDependOnOthers) {
   for (const int hidden : {128, 77}) {
     Case c = V3(45, 24, 4, 4, 2);
