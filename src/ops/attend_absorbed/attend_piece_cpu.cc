@@ -43,7 +43,7 @@ HWY_INLINE const T* RowOf(const void* const* pages, int64_t stride, int64_t key)
 
 // scores[h][key] for kHeads heads from h and kKeys keys of one page.
 template <int kHeads, int kKeys, class T>
-HWY_INLINE void ScoreBlock(const AttendPiece& p, int64_t h, int64_t key, float* scores) {
+HWY_NOINLINE void ScoreBlock(const AttendPiece& p, int64_t h, int64_t key, float* scores) {
   VF sum[kHeads][kKeys];
   SetZero(sum);
   AddProducts<kHeads, kKeys>(p.q_latent + h * p.q_latent_stride, p.q_latent_stride,
@@ -94,7 +94,7 @@ HWY_INLINE void Exponentiate(int64_t keys, float* scores, float* max, float* sum
 
 // out[h] = weights[h] . latents for kHeads heads at a time.
 template <int kHeads, class T>
-HWY_INLINE int64_t WeighHeads(const AttendPiece& p, int64_t h, const float* weights) {
+HWY_NOINLINE int64_t WeighHeads(const AttendPiece& p, int64_t h, const float* weights) {
   const DF d;
   for (; p.heads - h >= kHeads; h += kHeads) {
     float* out = p.out + h * p.latent_dim;
@@ -107,9 +107,9 @@ HWY_INLINE int64_t WeighHeads(const AttendPiece& p, int64_t h, const float* weig
                               weights + h * kPiece + key, kPiece,
                               std::min<int64_t>(kPageTokens, p.keys - key), sum);
       }
-#pragma GCC unroll 64
+      FATHOM_UNROLL
       for (int r = 0; r < kHeads; ++r) {
-#pragma GCC unroll 64
+        FATHOM_UNROLL
         for (int c = 0; c < kVectors; ++c) {
           hn::StoreU(sum[r][c], d, out + r * p.latent_dim + column + c * kLanes);
         }

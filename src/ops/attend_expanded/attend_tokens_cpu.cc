@@ -132,9 +132,9 @@ class TokenAttention {
                                  q_ + k * kTokenBlock + t * kRun, kRun,
                                  std::min(kRun, key_dim_ - k), sum);
         }
-#pragma GCC unroll 64
+        FATHOM_UNROLL
         for (int r = 0; r < kTokens; ++r) {
-#pragma GCC unroll 64
+          FATHOM_UNROLL
           for (int c = 0; c < kVectors; ++c) {
             hn::StoreU(hn::Mul(sum[r][c], scale), d,
                        scores_ + (t + r) * kKeyBlock + panel + c * kLanes);
@@ -179,18 +179,18 @@ class TokenAttention {
     const DF d;
     float* out = out_ + t * value_width_ + column;
     VF sum[kTokens][kVectors];
-#pragma GCC unroll 64
+    FATHOM_UNROLL
     for (int r = 0; r < kTokens; ++r) {
-#pragma GCC unroll 64
+      FATHOM_UNROLL
       for (int c = 0; c < kVectors; ++c) {
         sum[r][c] = hn::LoadU(d, out + r * value_width_ + c * kLanes);
       }
     }
     Accumulate<kTokens, 1>(values_ + begin * value_width_ + column, value_width_, 0,
                            scores_ + t * kKeyBlock + begin, kKeyBlock, end - begin, sum);
-#pragma GCC unroll 64
+    FATHOM_UNROLL
     for (int r = 0; r < kTokens; ++r) {
-#pragma GCC unroll 64
+      FATHOM_UNROLL
       for (int c = 0; c < kVectors; ++c) {
         hn::StoreU(sum[r][c], d, out + r * value_width_ + c * kLanes);
       }

@@ -46,14 +46,14 @@ HWY_INLINE void MultiplyTile(const Tile<W>& tile, const float* HWY_RESTRICT x,
   VF sum[kRows][kColumns];
   SetZero(sum);
   Accumulate<kRows, kPanels>(tile.w, kPanel, tile.panel_stride, x, kScaleTile, tile.count, sum);
-#pragma GCC unroll 64
+  FATHOM_UNROLL
   for (int c = 0; c < kColumns; ++c) {
     VF scale = hn::Zero(d);
     if constexpr (kScaled) {
       const float* s = tile.scales + (c / kVectors) * tile.scale_panel_stride;
       scale = tile.scale_per_output ? hn::LoadU(d, s + (c % kVectors) * kLanes) : hn::Set(d, *s);
     }
-#pragma GCC unroll 64
+    FATHOM_UNROLL
     for (int r = 0; r < kRows; ++r) {
       float* to = acc + (r * kColumns + c) * kLanes;
       // Not fused: the same bits as the emulating reference.
