@@ -293,10 +293,16 @@ void AddGenerate(CLI::App& app, int& exit_code) {
   command->add_option("--temperature", options->temperature, "0: always the likeliest token")
       ->check(CLI::Range(0.0, 2.0))
       ->group(group);
-  command->add_option("--top-p", options->top_p)->check(CLI::Range(1e-6, 1.0))->group(group);
-  command->add_option("--min-p", options->min_p)->check(CLI::Range(0.0, 1.0))->group(group);
-  command->add_option("--top-k", options->top_k)->check(CLI::NonNegativeNumber)->group(group);
-  command->add_option("--seed", options->seed)->group(group);
+  command->add_option("--top-p", options->top_p, "The likeliest tokens that make up this share")
+      ->check(CLI::Range(1e-6, 1.0))
+      ->group(group);
+  command->add_option("--min-p", options->min_p, "Tokens this likely, relative to the likeliest")
+      ->check(CLI::Range(0.0, 1.0))
+      ->group(group);
+  command->add_option("--top-k", options->top_k, "The likeliest tokens; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group);
+  command->add_option("--seed", options->seed, "The same seed, the same answer")->group(group);
   AddLogLevel(*command, "warning");
   command->parse_complete_callback([command] {
     if (command->count("--log-level") == 0) CHECK(SetLogLevel("warning"), "a known level");

@@ -1,19 +1,75 @@
 // fathom: one binary, a subcommand per file.
 #include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+#include <sstream>
+#include <string>
 
 #include "commands.h"
+
+namespace {
+
+// Help that fits a terminal: types in a word, descriptions in lines.
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(kColumn); }
+
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_type_size() == 0) return "";
+    const std::string type = option->get_type_name();
+    std::string text = " " + type.substr(0, type.find(':'));
+    if (!option->get_default_str().empty()) text += "=" + option->get_default_str();
+    return option->get_required() ? text + " REQUIRED" : text;
+  }
+  std::string make_option_desc(const CLI::Option* option) const override {
+    return Wrap(option->get_description());
+  }
+  std::string make_subcommand(const CLI::App* command) const override {
+    std::stringstream out;
+    CLI::detail::format_help(out, command->get_name(), Wrap(command->get_description()), kColumn);
+    return out.str();
+  }
+
+ private:
+  static constexpr size_t kColumn = 38, kWidth = 100;
+
+  static std::string Wrap(const std::string& text) {
+    std::istringstream words(text);
+    std::string result, word;
+    size_t column = 0;
+    while (words >> word) {
+      if (column > 0 && column + 1 + word.size() > kWidth - kColumn) {
+        result += '\n';
+        column = 0;
+      } else if (column > 0) {
+        result += ' ';
+        ++column;
+      }
+      result += word;
+      column += word.size();
+    }
+    return result;
+  }
+};
+
+}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("fathom runs DeepSeek models: fathom COMMAND --help says what a command takes.",
                "fathom");
-  app.set_version_flag("--version", "fathom " FATHOM_VERSION);
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.set_version_flag("--version", "fathom " FATHOM_VERSION, "Print the version");
+  app.set_help_flag("-h,--help", "Print this help");
   app.require_subcommand(1);
-  app.get_formatter()->column_width(38);
   int exit_code = 0;
   fathom::AddServe(app, exit_code);
   fathom::AddGenerate(app, exit_code);
   fathom::AddInspect(app, exit_code);
   fathom::AddVerify(app, exit_code);
+  if (argc == 1) {
+    std::cout << app.help();
+    return 1;
+  }
   CLI11_PARSE(app, argc, argv);
   return exit_code;
 }

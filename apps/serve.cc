@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "base/log.h"
 #include "commands.h"
 #include "engine_flags.h"
 #include "server/http_server.h"
@@ -69,6 +70,7 @@ Status Serve(const ServeOptions& options) {
   // The port first: a model takes a while to load.
   BoundPort port = TRY(BoundPort::Bind(options.host, options.port));
   const uint16_t port_number = port.port();
+  const bool loopback = port.loopback();
   EngineOutputs outputs;
   LoadedEngine loaded =
       TRY(AssembleEngine(options.engine, [&outputs](std::vector<RequestOutput> news) {
@@ -80,6 +82,10 @@ Status Serve(const ServeOptions& options) {
   loaded.engine->Start();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   PrintReady(options, server_options, port_number, took.count());
+  if (!loopback && server_options.api_key.empty()) {
+    LOG_WARNING("anyone who reaches {} port {} can use this server: --api-key asks for a key",
+                options.host, port_number);
+  }
   server->Run();
   return {};
 }
@@ -116,7 +122,7 @@ void AddServerFlags(CLI::App& command, ServeOptions* options) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
       ->group(group);
-  command.add_option("--max-connections", server.max_connections)
+  command.add_option("--max-connections", server.max_connections, "More are answered 503")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
       ->group(group);

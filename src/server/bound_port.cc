@@ -43,10 +43,15 @@ Result<BoundPort> BoundPort::Bind(const std::string& host, uint16_t port) {
     }
     return Unavailable("cannot use port {} of {}: {}", port, host, std::strerror(error));
   }
-  const uint16_t network_order = bound.ipv6_
-                                     ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
-                                     : reinterpret_cast<const sockaddr_in&>(address).sin_port;
-  bound.port_ = ntohs(network_order);
+  if (bound.ipv6_) {
+    const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(address);
+    bound.port_ = ntohs(ipv6.sin6_port);
+    bound.loopback_ = IN6_IS_ADDR_LOOPBACK(&ipv6.sin6_addr);
+  } else {
+    const auto& ipv4 = reinterpret_cast<const sockaddr_in&>(address);
+    bound.port_ = ntohs(ipv4.sin_port);
+    bound.loopback_ = ntohl(ipv4.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+  }
   return bound;
 }
 

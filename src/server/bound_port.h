@@ -15,18 +15,22 @@ class BoundPort {
   // may not be used, kInvalidArgument for a host that is not of this machine.
   static Result<BoundPort> Bind(const std::string& host, uint16_t port);
   BoundPort(BoundPort&& other) noexcept
-      : socket_(std::exchange(other.socket_, -1)), ipv6_(other.ipv6_), port_(other.port_) {}
+      : socket_(std::exchange(other.socket_, -1)),
+        port_(other.port_),
+        ipv6_(other.ipv6_),
+        loopback_(other.loopback_) {}
   ~BoundPort();
 
   uint16_t port() const { return port_; }
   bool ipv6() const { return ipv6_; }
+  bool loopback() const { return loopback_; }           // reached from this machine only
   int Release() { return std::exchange(socket_, -1); }  // the socket, to be closed by the caller
 
  private:
   BoundPort() = default;
   int socket_ = -1;
-  bool ipv6_ = false;
   uint16_t port_ = 0;
+  bool ipv6_ = false, loopback_ = false;
 };
 
 }  // namespace fathom

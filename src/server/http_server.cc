@@ -44,10 +44,10 @@ class HttpServer::Loop {
   Loop(ServerOptions options, ServedEngine served, std::optional<ChatTemplate> chat_template)
       : options_(std::move(options)),
         api_(options_, served.engine, served.tokenizer, std::move(chat_template)),
+        context_{options_, api_, served.engine, served.outputs, workers_},
         acceptor_(asio::make_strand(io_)),
         signals_(acceptor_.get_executor()),
-        drain_timer_(acceptor_.get_executor()),
-        context_{options_, api_, served.engine, served.outputs, workers_} {}
+        drain_timer_(acceptor_.get_executor()) {}
 
   ~Loop() {
     workers_.stop();
@@ -73,12 +73,12 @@ class HttpServer::Loop {
 
   const ServerOptions options_;
   Api api_;
-  asio::io_context io_;
+  ConnectionContext context_;
+  asio::io_context io_;  // with it go the connections that are still there
   asio::thread_pool workers_{kWorkers};
   tcp::acceptor acceptor_;
   asio::signal_set signals_;
   asio::steady_timer drain_timer_;
-  ConnectionContext context_;
   std::unordered_set<std::shared_ptr<Connection>> connections_;  // on the acceptor's strand
 };
 
@@ -111,8 +111,8 @@ void HttpServer::Loop::AwaitSignal() {
       io_.stop();
       return;
     }
+    AwaitSignal();  // before the drain, which may be over at once and then ends this wait too
     BeginDrain();
-    AwaitSignal();
   });
 }
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "sampling/params.h"
+#include "engine/messages.h"
 #include "server/api_error.h"
 #include "server/options.h"
 

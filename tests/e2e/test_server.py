@@ -1,5 +1,6 @@
 """The life of a server: disconnects, concurrency, metrics, shutdown; and the other commands."""
 
+import signal
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -132,6 +133,13 @@ def test_sigterm_lets_requests_finish_and_then_ends_them():
         finish = [c.choices[0].finish_reason for c in stream if c.choices]
         assert finish[-1] == "stop"
         assert server.process.wait(10) == 0
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+def test_an_idle_server_stops_at_once(end):
+    with serving() as server:
+        server.process.send_signal(end)
+        assert server.process.wait(5) == 0
 
 
 def run(*arguments, **options):
