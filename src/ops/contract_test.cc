@@ -77,6 +77,18 @@ TEST(ContractDeathTest, Weights) {
   EXPECT_DEATH(Check(moe), "moe_experts: gate_up is 2 x \\[8, 16\\], down is 2 x \\[8, 16\\]");
 }
 
+TEST(ContractDeathTest, SourcesOfWeights) {
+  const TestMatrix fp8(DType::kF8E4M3, 8, 16, 1), bf16(DType::kBF16, 8, 24, 2);
+  WeightTensor bare = fp8.weight;
+  bare.scales = {};
+  for (const Backend& b : Backends({Fp8Activations::kQuantized})) {
+    EXPECT_DEATH(Pack(b, {}), "prepare: no matrix");
+    EXPECT_DEATH(Pack(b, {{fp8.weight, bf16.weight}}), "prepare: a part BF16 \\[8, 24\\] beside");
+    EXPECT_DEATH(Pack(b, {{fp8.weight}, {fp8.weight, fp8.weight}}), "matrices of 1 and 2 parts");
+    EXPECT_DEATH(Pack(b, {{bare}}), "prepare: a part F8_E4M3 \\[8, 16\\] with scales absent");
+  }
+}
+
 TEST(ContractDeathTest, Routing) {
   RouteArgs args = {.x = View(DType::kF32, {4, 16}),
                     .gate = View(DType::kF32, {12, 16}),

@@ -56,7 +56,8 @@ struct LinearArgs {
   TensorView out;                        // act or F32 [tokens, out]
 };
 
-// out[t, h] = x[t, h] W[h]^T: a product per head (absorbed W_UK and W_UV). Weights dequantised.
+// out[t, h] = x[t, h] W[h]^T: a product per head (absorbed W_UK and W_UV), never
+// with quantised activations.
 struct HeadLinearArgs {
   TensorView x;                          // act [tokens, heads, in]; tokens and heads may be strided
   const PackedWeight* weight = nullptr;  // heads matrices [out, in]
@@ -306,6 +307,7 @@ const Ops& ReferenceOps(Fp8Activations activations);
 const Ops& CpuOps(Fp8Activations activations);
 
 // Every op's contract on shapes and types; a violation is a bug and stops the process.
+void Check(const PrepareArgs&);
 void Check(const EmbedArgs&);
 void Check(const RmsNormArgs&);
 void Check(const AddArgs&);

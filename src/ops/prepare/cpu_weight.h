@@ -23,7 +23,7 @@ struct CpuWeight final : PackedWeight {
     int64_t width = 0;  // outputs without padding
   };
   std::vector<Panel> panels;  // of each matrix
-  Buffer values;  // [count, panels, in, kPanel] in `format`; E4M3 without NaN codes
+  Buffer values;              // [count, panels, in, kPanel] in `format`; E4M3 without NaN codes
   // kFp8: F32 [count, panels, runs], or [count, panels, runs, kPanel] if scale_per_output (a panel
   // straddles tiles, or holds a NaN, which becomes its scale). They are those of the checkpoint
   // times 2^8, because kernels decode codes as binary16 numbers, which are 2^8 times too small.

@@ -17,24 +17,6 @@ bool IsFp8(const WeightTensor& part) {
   return part.values.dtype() == DType::kF8E4M3;
 }
 
-void CheckSources(const PrepareArgs& a) {
-  CHECK(!a.matrices.empty() && !a.matrices[0].parts.empty(), "prepare: no matrix");
-  const std::vector<WeightTensor>& first = a.matrices[0].parts;
-  const int64_t in = first[0].values.dim(1);
-  for (const WeightSource& source : a.matrices) {
-    CHECK(source.parts.size() == first.size(), "prepare: matrices of {} and {} parts", first.size(),
-          source.parts.size());
-    for (size_t i = 0; i < first.size(); ++i) {
-      const WeightTensor& part = source.parts[i];
-      CHECK(part.values.rank() == 2 && part.values.dim(1) == in && in > 0 &&
-                part.values.dim(0) == first[i].values.dim(0) && part.values.dim(0) > 0,
-            "prepare: a part {} beside {}", part.values.ToString(), first[i].values.ToString());
-      CHECK(IsFp8(part) != part.scales.absent(), "prepare: a part {} with scales {}",
-            part.values.ToString(), part.scales.ToString());
-    }
-  }
-}
-
 WeightFormat StoredFormat(const WeightTensor& part) {
   switch (part.values.dtype()) {
     case DType::kF32: return WeightFormat::kF32;
@@ -211,7 +193,7 @@ class Packer {
 
 Result<std::unique_ptr<PackedWeight>> Prepare(Stream& stream, const PrepareArgs& a,
                                               bool quantize_activations) {
-  CheckSources(a);
+  Check(a);
   auto w = std::make_unique<CpuWeight>();
   w->format = TRY(Format(a, quantize_activations));
   w->quantize_activations = quantize_activations && w->format == WeightFormat::kFp8;

@@ -39,21 +39,6 @@ void PackFp8(const WeightTensor& part, const ReferenceWeight& shape, float* to, 
   }
 }
 
-void CheckSources(const PrepareArgs& a) {
-  CHECK(!a.matrices.empty() && !a.matrices[0].parts.empty(), "prepare: no matrix");
-  const int64_t out = Rows(a.matrices[0]), in = a.matrices[0].parts[0].values.dim(1);
-  CHECK(out > 0 && in > 0, "prepare: a matrix [{}, {}]", out, in);
-  for (const WeightSource& source : a.matrices) {
-    CHECK(Rows(source) == out, "prepare: matrices of {} and {} rows", Rows(source), out);
-    for (const WeightTensor& part : source.parts) {
-      CHECK(part.values.rank() == 2 && part.values.dim(1) == in,
-            "prepare: a part {} among matrices of {} columns", part.values.ToString(), in);
-      CHECK(IsFp8(part) != part.scales.absent(), "prepare: a part {} with scales {}",
-            part.values.ToString(), part.scales.ToString());
-    }
-  }
-}
-
 // kF32 unless the activations are to be quantised, which all parts must then agree on.
 Result<WeightFormat> Format(const PrepareArgs& a, bool quantize_activations) {
   if (!quantize_activations || a.exact_activations) return WeightFormat::kF32;
@@ -74,7 +59,7 @@ Result<WeightFormat> Format(const PrepareArgs& a, bool quantize_activations) {
 }
 
 Result<std::unique_ptr<PackedWeight>> Prepare(const PrepareArgs& a, bool quantize_activations) {
-  CheckSources(a);
+  Check(a);
   auto w = std::make_unique<ReferenceWeight>();
   w->format = TRY(Format(a, quantize_activations));
   w->quantize_activations = w->format == WeightFormat::kFp8;
