@@ -1,21 +1,15 @@
 #include "server/connection.h"
 
-#include <netinet/tcp.h>
-
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <cctype>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <optional>
 #include <random>
 #include <utility>
@@ -30,10 +24,8 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr size_t kReadAheadBytes = size_t{64} << 10;  // of pipelined requests
-constexpr size_t kWriteSliceBytes = size_t{64} << 10;
+constexpr size_t kReadAheadBytes = size_t{64} << 10;   // of pipelined requests
 constexpr size_t kInlineBodyBytes = size_t{64} << 10;  // longer ones are handled by a worker
-constexpr int kKernelUnsentBytes = 16 << 10;
 constexpr int kLingerMs = 2'000;
 
 std::string_view View(boost::beast::string_view text) {
@@ -99,12 +91,13 @@ HttpResponse BadRead(error_code error, const ServerOptions& options) {
 class BodyBudget {
  public:
   explicit BodyBudget(std::atomic<size_t>& used) : used_(used) {}
-  ~BodyBudget() { used_ -= taken_; }
+  ~BodyBudget() { Release(); }
   BodyBudget(const BodyBudget&) = delete;
   bool Take(size_t bytes, size_t limit) {
     taken_ = bytes;
     return used_.fetch_add(bytes) + bytes <= limit;
   }
+  void Release() { used_ -= std::exchange(taken_, 0); }
 
  private:
   std::atomic<size_t>& used_;
@@ -114,10 +107,10 @@ class BodyBudget {
 }  // namespace
 
 struct Connection::Exchange {
-  explicit Exchange(const ServerOptions& options) {
-    parser.header_limit(static_cast<uint32_t>(options.max_header_bytes));
-    parser.body_limit(options.max_body_bytes);
-    max_body_bytes = options.max_body_bytes;
+  explicit Exchange(ConnectionContext& context)
+      : max_body_bytes(context.options.max_body_bytes), budget(context.inflight_body_bytes) {
+    parser.header_limit(static_cast<uint32_t>(context.options.max_header_bytes));
+    parser.body_limit(max_body_bytes);
   }
 
   void TakeHead() {
@@ -139,7 +132,8 @@ struct Connection::Exchange {
 
   http::request_parser<http::string_body> parser;
   HttpRequest request;
-  size_t max_body_bytes = 0;
+  const size_t max_body_bytes;
+  BodyBudget budget;
   bool head_only = false;
   bool keep_alive = false;
   bool chunked = true;  // HTTP/1.0 knows no chunks: the end of the connection ends the body
@@ -148,87 +142,73 @@ struct Connection::Exchange {
   Usage usage;
 };
 
-Connection::Connection(Socket socket, ConnectionContext& context)
-    : socket_(std::move(socket)),
-      context_(context),
-      buffer_(kReadAheadBytes + context.options.max_header_bytes),
-      deadline_(socket_.get_executor()),
-      changed_timer_(socket_.get_executor()) {
-  error_code error;
-  const auto endpoint = socket_.remote_endpoint(error);
-  peer_ = error ? "?" : fmt::format("{}:{}", endpoint.address().to_string(), endpoint.port());
-  socket_.set_option(asio::ip::tcp::no_delay(true), error);
-  // What a client does not read stays here, where it is counted, and not in the kernel.
-  const int unsent = kKernelUnsentBytes;
-  if (setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent) !=
-      0) {
-    LOG_DEBUG("{} TCP_NOTSENT_LOWAT: {}", peer_, std::strerror(errno));
-  }
-}
+Connection::Connection(ClientSocket::Socket socket, ConnectionContext& context)
+    : context_(context),
+      client_(std::make_shared<ClientSocket>(std::move(socket),
+                                             kReadAheadBytes + context.options.max_header_bytes,
+                                             context.options.send_timeout_ms)) {}
 
 void Connection::Start(std::function<void()> done) {
   asio::co_spawn(
-      socket_.get_executor(), [self = shared_from_this()] { return self->Serve(); },
+      client_->socket().get_executor(), [self = shared_from_this()] { return self->Serve(); },
       [self = shared_from_this(), done = std::move(done)](std::exception_ptr failure) {
-        if (failure) LOG_ERROR("{} the connection ended by an exception", self->peer_);
-        self->Drop();
+        if (failure) LOG_ERROR("{} the connection ended by an exception", self->client_->peer());
+        self->client_->Drop();
         done();
       });
 }
 
 void Connection::Drain() {
-  asio::post(socket_.get_executor(), [self = shared_from_this()] {
+  asio::post(client_->socket().get_executor(), [self = shared_from_this()] {
     error_code ignored;
-    if (self->idle_) self->socket_.cancel(ignored);
+    if (self->idle_) self->client_->socket().cancel(ignored);
   });
 }
 
 void Connection::Abort() {
-  asio::post(socket_.get_executor(), [self = shared_from_this()] {
+  asio::post(client_->socket().get_executor(), [self = shared_from_this()] {
     self->aborting_ = true;
-    self->Notify();
+    self->client_->Notify();
   });
 }
 
 asio::awaitable<void> Connection::Serve() {
   bool more = true;
   while (more) more = co_await ServeOne();
-  ClearDeadline();
-  error_code ignored;
-  socket_.shutdown(Socket::shutdown_both, ignored);
-  socket_.close(ignored);
+  client_->Close();
 }
 
 asio::awaitable<bool> Connection::WaitForRequest() {
-  if (buffer_.size() > 0) co_return true;
+  if (client_->buffer().size() > 0) co_return true;
   if (context_.draining) co_return false;
   idle_ = true;
-  SetDeadline(fresh_ ? context_.options.header_timeout_ms : context_.options.idle_timeout_ms);
+  client_->SetDeadline(fresh_ ? context_.options.header_timeout_ms
+                              : context_.options.idle_timeout_ms);
   error_code error;
-  co_await socket_.async_wait(Socket::wait_read, asio::redirect_error(asio::use_awaitable, error));
+  co_await client_->socket().async_wait(ClientSocket::Socket::wait_read,
+                                        asio::redirect_error(asio::use_awaitable, error));
   idle_ = fresh_ = false;
-  co_return !error && !gone_;
+  co_return !error && !client_->gone();
 }
 
 asio::awaitable<bool> Connection::ServeOne() {
   if (!co_await WaitForRequest()) co_return false;
   const ServerOptions& options = context_.options;
-  Exchange exchange(options);
+  Exchange exchange(context_);
   error_code error;
-  SetDeadline(options.header_timeout_ms);
-  co_await http::async_read_header(socket_, buffer_, exchange.parser,
+  client_->SetDeadline(options.header_timeout_ms);
+  co_await http::async_read_header(client_->socket(), client_->buffer(), exchange.parser,
                                    asio::redirect_error(asio::use_awaitable, error));
-  if (gone_ || IsOfConnection(error)) co_return false;
+  if (client_->gone() || IsOfConnection(error)) co_return false;
   exchange.TakeHead();
   // Locals, not temporaries, on both sides of a co_await: GCC 12 destroys some of those twice.
   std::optional<HttpResponse> refusal = error ? BadRead(error, options) : CheckHead(exchange);
-  BodyBudget budget(context_.inflight_body_bytes);
-  if (!refusal && !budget.Take(exchange.BodyBytes(), options.max_inflight_body_bytes)) {
+  if (!refusal && !exchange.budget.Take(exchange.BodyBytes(), options.max_inflight_body_bytes)) {
     refusal = ErrorResponse(EngineError(Unavailable("Too many large requests at once.")));
   }
   if (!refusal) {
     co_await ReadBody(exchange, error);
-    if (gone_ || IsOfConnection(error)) co_return false;
+    if (client_->gone() || IsOfConnection(error)) co_return false;
     if (error) refusal = BadRead(error, options);
   }
   if (refusal) co_return co_await Respond(exchange, *refusal);
@@ -248,13 +228,13 @@ std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) const {
 
 asio::awaitable<void> Connection::ReadBody(Exchange& exchange, error_code& error) {
   if (View(exchange.parser.get()[http::field::expect]) == "100-continue") {
-    Send("HTTP/1.1 100 Continue\r\n\r\n");
-    co_await Flushed();
+    client_->Send("HTTP/1.1 100 Continue\r\n\r\n");
+    co_await client_->Flushed();
   }
-  SetDeadline(context_.options.body_timeout_ms);
-  co_await http::async_read(socket_, buffer_, exchange.parser,
+  client_->SetDeadline(context_.options.body_timeout_ms);
+  co_await http::async_read(client_->socket(), client_->buffer(), exchange.parser,
                             asio::redirect_error(asio::use_awaitable, error));
-  ClearDeadline();
+  client_->ClearDeadline();
 }
 
 asio::awaitable<bool> Connection::Refuse(Exchange& exchange, const ApiError& error) {
@@ -276,6 +256,7 @@ asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
         asio::use_awaitable);
   }
   exchange.request.body = {};
+  exchange.budget.Release();
   if (const auto* response = std::get_if<HttpResponse>(&answer)) {
     co_return co_await Respond(exchange, *response);
   }
@@ -285,17 +266,17 @@ asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
 
 asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& generation) {
   std::optional<RequestStream> stream;
-  stream.emplace(context_.outputs, context_.engine, [self = shared_from_this()] {
-    asio::post(self->socket_.get_executor(), [self] { self->Notify(); });
+  stream.emplace(context_.outputs, context_.engine, [client = client_] {
+    asio::post(client->socket().get_executor(), [client] { client->Notify(); });
   });
   const Status status = stream->Submit(generation.Requests());
   if (!status.ok()) {
     const ApiError error = EngineError(status);
     co_return co_await Refuse(exchange, error);
   }
-  StartWatch();
+  client_->StartWatch();
   if (generation.streams()) {
-    Send(
+    client_->Send(
         fmt::format("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
                     "Cache-Control: no-cache\r\nX-Request-Id: {}\r\n{}{}\r\n",
                     exchange.request.id, exchange.chunked ? "Transfer-Encoding: chunked\r\n" : "",
@@ -304,13 +285,13 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& gener
   bool intact = co_await Pump(exchange, generation, *stream);
   stream.reset();  // what has not ended is cancelled now, before the answer's last bytes are out
   exchange.usage = generation.usage();
-  if (intact && generation.streams()) co_await Flushed();
-  co_await StopWatch();
-  intact = intact && !gone_;
+  if (intact && generation.streams()) co_await client_->Flushed();
+  co_await client_->StopWatch();
+  intact = intact && !client_->gone();
   if (!intact) {
     generation.Fail(EngineError(Cancelled("The client went away.")), "abort");
     Log(exchange, 499);  // nginx's number for a client that went away
-    Drop();
+    client_->Drop();
     co_return false;
   }
   if (!generation.streams()) {
@@ -331,8 +312,8 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
     return exchange.chunked ? fmt::format("{:x}\r\n{}\r\n", events.size(), events) : events;
   };
   while (!generation.done()) {
-    co_await Changed();
-    if (gone_) co_return false;
+    co_await client_->Changed();
+    if (client_->gone()) co_return false;
     std::string events;
     for (auto& [index, output] : stream.Take()) {
       generation.OnOutput(index, std::move(output), &events);
@@ -345,17 +326,18 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
       events += generation.error() ? ErrorEvent(*generation.error()) : generation.LastEvents();
     }
     if (events.empty()) continue;
-    if (unsent() > context_.options.max_unsent_bytes) {
-      LOG_WARNING("{} does not read: dropped with {} bytes unsent", peer_, unsent());
+    if (client_->unsent() > context_.options.max_unsent_bytes) {
+      LOG_WARNING("{} does not read: dropped with {} bytes unsent", client_->peer(),
+                  client_->unsent());
       co_return false;
     }
     const bool large = events.size() > context_.options.max_unsent_bytes;
-    Send(frame(events));
+    client_->Send(frame(events));
     // One large step is no sign of a client that does not read.
-    if (large) co_await Flushed();
+    if (large) co_await client_->Flushed();
   }
-  if (generation.streams() && exchange.chunked) Send("0\r\n\r\n");
-  co_return !gone_;
+  if (generation.streams() && exchange.chunked) client_->Send("0\r\n\r\n");
+  co_return !client_->gone();
 }
 
 asio::awaitable<bool> Connection::Respond(Exchange& exchange, const HttpResponse& response) {
@@ -368,25 +350,11 @@ asio::awaitable<bool> Connection::Respond(Exchange& exchange, const HttpResponse
   for (const auto& [name, value] : response.headers) bytes += name + ": " + value + "\r\n";
   bytes += "\r\n";
   if (!exchange.head_only) bytes += response.body;
-  Send(std::move(bytes));
+  client_->Send(std::move(bytes));
   Log(exchange, response.status);
-  co_await Flushed();
-  if (!keep_alive && exchange.unread && !gone_) co_await Linger();
-  co_return keep_alive && !gone_;
-}
-
-// Reads on for a while after the answer to a request that was not read to its end: closing at once
-// would make the client's kernel throw the answer away.
-asio::awaitable<void> Connection::Linger() {
-  error_code error;
-  socket_.shutdown(Socket::shutdown_send, error);
-  SetDeadline(kLingerMs);
-  std::string discarded(16384, '\0');
-  while (!error && !gone_) {
-    co_await socket_.async_read_some(asio::buffer(discarded),
-                                     asio::redirect_error(asio::use_awaitable, error));
-  }
-  ClearDeadline();
+  co_await client_->Flushed();
+  if (!keep_alive && exchange.unread && !client_->gone()) co_await client_->Linger(kLingerMs);
+  co_return keep_alive && !client_->gone();
 }
 
 void Connection::Log(const Exchange& exchange, int status) const {
@@ -397,7 +365,7 @@ void Connection::Log(const Exchange& exchange, int status) const {
   const std::chrono::duration<double, std::milli> took =
       std::chrono::steady_clock::now() - exchange.began;
   const std::string line =
-      fmt::format("{} {} {} {} {:.1f} ms, {} prompt + {} generated tokens, id {}", peer_,
+      fmt::format("{} {} {} {} {:.1f} ms, {} prompt + {} generated tokens, id {}", client_->peer(),
                   Printable(request.method), Printable(request.path), status, took.count(),
                   exchange.usage.prompt_tokens, exchange.usage.completion_tokens, request.id);
   if (route == "/health" || route == "/ping" || route == "/metrics") {
@@ -405,108 +373,6 @@ void Connection::Log(const Exchange& exchange, int status) const {
   } else {
     LOG_INFO("{}", line);
   }
-}
-
-asio::awaitable<void> Connection::Changed() {
-  while (!changed_) {
-    changed_timer_.expires_at(std::chrono::steady_clock::time_point::max());
-    error_code cancelled;
-    co_await changed_timer_.async_wait(asio::redirect_error(asio::use_awaitable, cancelled));
-  }
-  changed_ = false;
-}
-
-void Connection::Notify() {
-  changed_ = true;
-  changed_timer_.cancel();
-}
-
-asio::awaitable<void> Connection::Flushed() {
-  while (writing_ && !gone_) co_await Changed();
-  changed_ = true;  // others may have waited for what was passed over here
-}
-
-size_t Connection::unsent() const {
-  return outbox_.size() + sending_.size() - sent_;
-}
-
-void Connection::Send(std::string bytes) {
-  if (gone_) return;
-  if (outbox_.empty()) {
-    outbox_ = std::move(bytes);
-  } else {
-    outbox_ += bytes;
-  }
-  if (!writing_) StartWrite();
-}
-
-void Connection::StartWrite() {
-  if (sent_ == sending_.size()) {
-    sending_ = std::exchange(outbox_, {});
-    sent_ = 0;
-  }
-  writing_ = true;
-  SetDeadline(context_.options.send_timeout_ms);
-  const size_t slice = std::min(sending_.size() - sent_, kWriteSliceBytes);
-  asio::async_write(socket_, asio::buffer(sending_.data() + sent_, slice),
-                    [self = shared_from_this()](error_code error, size_t written) {
-                      self->writing_ = false;
-                      self->sent_ += written;
-                      self->ClearDeadline();
-                      if (error) self->gone_ = true;
-                      if (!self->gone_ && self->unsent() > 0) self->StartWrite();
-                      self->Notify();
-                    });
-}
-
-void Connection::StartWatch() {
-  const size_t room = kReadAheadBytes - std::min(buffer_.size(), kReadAheadBytes);
-  watch_wanted_ = true;
-  if (watching_ || gone_ || room == 0) return;
-  watching_ = true;
-  socket_.async_read_some(buffer_.prepare(std::min<size_t>(room, 4096)),
-                          [self = shared_from_this()](error_code error, size_t read) {
-                            self->watching_ = false;
-                            self->buffer_.commit(read);
-                            if (!error) {
-                              if (self->watch_wanted_) self->StartWatch();
-                            } else if (error != asio::error::operation_aborted) {
-                              self->gone_ = true;
-                            }
-                            self->Notify();
-                          });
-}
-
-asio::awaitable<void> Connection::StopWatch() {
-  error_code ignored;
-  watch_wanted_ = false;
-  socket_.cancel(ignored);
-  while (watching_) co_await Changed();
-}
-
-void Connection::SetDeadline(int ms) {
-  deadline_.expires_after(std::chrono::milliseconds(ms));
-  deadline_.async_wait([self = weak_from_this()](error_code error) {
-    const auto connection = self.lock();
-    if (error || !connection) return;
-    if (connection->deadline_.expiry() <= std::chrono::steady_clock::now()) connection->Drop();
-  });
-}
-
-void Connection::ClearDeadline() {
-  deadline_.expires_at(std::chrono::steady_clock::time_point::max());
-}
-
-void Connection::Drop() {
-  error_code ignored;
-  if (socket_.is_open()) {
-    // A reset: what the kernel still holds for the client goes too.
-    socket_.set_option(asio::socket_base::linger(true, 0), ignored);
-    socket_.close(ignored);
-  }
-  ClearDeadline();
-  gone_ = true;
-  Notify();
 }
 
 }  // namespace fathom

@@ -3,16 +3,13 @@
 
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <boost/asio/strand.hpp>
 #include <boost/asio/thread_pool.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "server/api.h"
+#include "server/client_socket.h"
 #include "server/request_stream.h"
 
 namespace fathom {
@@ -31,10 +28,8 @@ struct ConnectionContext {
 // THREAD: all but Start, Drain and Abort run on the connection's strand.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  using Socket = boost::asio::ip::tcp::socket;
-
   // REQUIRES: the socket's executor is a strand.
-  Connection(Socket socket, ConnectionContext& context);
+  Connection(ClientSocket::Socket socket, ConnectionContext& context);
 
   // Serves until the connection ends, then calls `done` once.
   void Start(std::function<void()> done);
@@ -58,38 +53,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   awaitable<bool> Generate(Exchange& exchange, Generation& generation);
   awaitable<bool> Pump(Exchange& exchange, Generation& generation, RequestStream& stream);
   awaitable<bool> Respond(Exchange& exchange, const HttpResponse& response);
-  awaitable<void> Linger();
   void Log(const Exchange& exchange, int status) const;
 
-  // Waits until something has changed since the last call: output, a write's end, the peer's,
-  // Abort.
-  awaitable<void> Changed();
-  void Notify();
-  awaitable<void> Flushed();  // everything sent, or the peer gone
-
-  void Send(std::string bytes);  // in order, without waiting
-  void StartWrite();
-  size_t unsent() const;
-  void StartWatch();  // reads on while answering: that is how a disconnect is noticed
-  awaitable<void> StopWatch();
-  void SetDeadline(int ms);  // the connection is dropped when it passes
-  void ClearDeadline();
-  void Drop();  // at once, without sending what is left
-
-  Socket socket_;
   ConnectionContext& context_;
-  std::string peer_;
-  boost::beast::flat_buffer buffer_;
-  boost::asio::steady_timer deadline_, changed_timer_;
-  bool changed_ = false;
+  const std::shared_ptr<ClientSocket> client_;
   bool idle_ = false;  // between requests
   bool fresh_ = true;  // before the first one
-  bool watching_ = false, watch_wanted_ = false;
-  bool writing_ = false;
-  bool gone_ = false;  // the peer, or the socket
   bool aborting_ = false;
-  std::string sending_, outbox_;  // being written; to be written after it
-  size_t sent_ = 0;               // of sending_
 };
 
 }  // namespace fathom

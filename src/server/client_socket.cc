@@ -1,0 +1,165 @@
+#include "server/client_socket.h"
+
+#include <netinet/tcp.h>
+
+#include <algorithm>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+
+namespace fathom {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+namespace {
+
+constexpr size_t kWriteSliceBytes = size_t{64} << 10;
+constexpr size_t kWatchBytes = 4096, kDiscardBytes = 16384;  // of one read
+constexpr int kKernelUnsentBytes = 16 << 10;
+
+}  // namespace
+
+ClientSocket::ClientSocket(Socket socket, size_t max_ahead, int send_timeout_ms)
+    : socket_(std::move(socket)),
+      send_timeout_ms_(send_timeout_ms),
+      buffer_(max_ahead),
+      deadline_(socket_.get_executor()),
+      changed_timer_(socket_.get_executor()) {
+  error_code error;
+  const auto endpoint = socket_.remote_endpoint(error);
+  peer_ = error ? "?" : fmt::format("{}:{}", endpoint.address().to_string(), endpoint.port());
+  socket_.set_option(asio::ip::tcp::no_delay(true), error);
+  // What a client does not read stays here, where it is counted, and not in the kernel.
+  const int unsent = kKernelUnsentBytes;
+  if (setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent) !=
+      0) {
+    LOG_DEBUG("{} TCP_NOTSENT_LOWAT: {}", peer_, std::strerror(errno));
+  }
+}
+
+asio::awaitable<void> ClientSocket::Changed() {
+  while (!changed_) {
+    changed_timer_.expires_at(std::chrono::steady_clock::time_point::max());
+    error_code cancelled;
+    co_await changed_timer_.async_wait(asio::redirect_error(asio::use_awaitable, cancelled));
+  }
+  changed_ = false;
+}
+
+void ClientSocket::Notify() {
+  changed_ = true;
+  changed_timer_.cancel();
+}
+
+asio::awaitable<void> ClientSocket::Flushed() {
+  while (writing_ && !gone_) co_await Changed();
+  changed_ = true;  // others may have waited for what was passed over here
+}
+
+void ClientSocket::Send(std::string bytes) {
+  if (gone_) return;
+  if (outbox_.empty()) {
+    outbox_ = std::move(bytes);
+  } else {
+    outbox_ += bytes;
+  }
+  if (!writing_) StartWrite();
+}
+
+void ClientSocket::StartWrite() {
+  if (sent_ == sending_.size()) {
+    sending_ = std::exchange(outbox_, {});
+    sent_ = 0;
+  }
+  writing_ = true;
+  SetDeadline(send_timeout_ms_);
+  const size_t slice = std::min(sending_.size() - sent_, kWriteSliceBytes);
+  asio::async_write(socket_, asio::buffer(sending_.data() + sent_, slice),
+                    [self = shared_from_this()](error_code error, size_t written) {
+                      self->writing_ = false;
+                      self->sent_ += written;
+                      self->ClearDeadline();
+                      if (error) self->gone_ = true;
+                      if (!self->gone_ && self->unsent() > 0) self->StartWrite();
+                      self->Notify();
+                    });
+}
+
+void ClientSocket::StartWatch() {
+  const size_t room = buffer_.max_size() - buffer_.size();
+  watch_wanted_ = true;
+  if (watching_ || gone_ || room == 0) return;
+  watching_ = true;
+  socket_.async_read_some(buffer_.prepare(std::min(room, kWatchBytes)),
+                          [self = shared_from_this()](error_code error, size_t read) {
+                            self->watching_ = false;
+                            self->buffer_.commit(read);
+                            if (!error) {
+                              if (self->watch_wanted_) self->StartWatch();
+                            } else if (error != asio::error::operation_aborted) {
+                              self->gone_ = true;
+                            }
+                            self->Notify();
+                          });
+}
+
+asio::awaitable<void> ClientSocket::StopWatch() {
+  error_code ignored;
+  watch_wanted_ = false;
+  socket_.cancel(ignored);
+  while (watching_) co_await Changed();
+}
+
+void ClientSocket::SetDeadline(int ms) {
+  deadline_.expires_after(std::chrono::milliseconds(ms));
+  deadline_.async_wait([self = weak_from_this()](error_code error) {
+    const auto client = self.lock();
+    if (error || !client) return;
+    if (client->deadline_.expiry() <= std::chrono::steady_clock::now()) client->Drop();
+  });
+}
+
+void ClientSocket::ClearDeadline() {
+  deadline_.expires_at(std::chrono::steady_clock::time_point::max());
+}
+
+asio::awaitable<void> ClientSocket::Linger(int ms) {
+  error_code error;
+  socket_.shutdown(Socket::shutdown_send, error);
+  SetDeadline(ms);
+  std::string discarded(kDiscardBytes, '\0');
+  while (!error && !gone_) {
+    co_await socket_.async_read_some(asio::buffer(discarded),
+                                     asio::redirect_error(asio::use_awaitable, error));
+  }
+  Close();
+}
+
+void ClientSocket::Close() {
+  ClearDeadline();
+  error_code ignored;
+  socket_.shutdown(Socket::shutdown_both, ignored);
+  socket_.close(ignored);
+  gone_ = true;
+}
+
+void ClientSocket::Drop() {
+  error_code ignored;
+  if (socket_.is_open()) {
+    // A reset: what the kernel still holds for the client goes too.
+    socket_.set_option(asio::socket_base::linger(true, 0), ignored);
+    socket_.close(ignored);
+  }
+  ClearDeadline();
+  gone_ = true;
+  Notify();
+}
+
+}  // namespace fathom

@@ -1,0 +1,71 @@
+// A client's socket as a server needs it: deadlines, output that is queued and counted, and an eye
+// on the client while it waits.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <memory>
+#include <string>
+
+namespace fathom {
+
+// THREAD: the socket's strand.
+class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
+ public:
+  using Socket = boost::asio::ip::tcp::socket;
+  template <class T>
+  using awaitable = boost::asio::awaitable<T>;
+
+  // REQUIRES: the socket's executor is a strand. `max_ahead`: bytes that may be read beyond a
+  // request, and of the head of one.
+  ClientSocket(Socket socket, size_t max_ahead, int send_timeout_ms);
+
+  Socket& socket() { return socket_; }
+  boost::beast::flat_buffer& buffer() { return buffer_; }  // read and not yet used
+  const std::string& peer() const { return peer_; }
+  // The client went away, or was dropped.
+  bool gone() const { return gone_; }
+
+  // The connection is dropped when the deadline passes. There is one; writing sets its own.
+  void SetDeadline(int ms);
+  void ClearDeadline();
+
+  // Waits until something has changed since the last call: a write has ended, the client is gone,
+  // or Notify was called.
+  awaitable<void> Changed();
+  void Notify();
+
+  // Sends in order, without waiting. Nothing once the client is gone.
+  void Send(std::string bytes);
+  size_t unsent() const { return outbox_.size() + sending_.size() - sent_; }
+  awaitable<void> Flushed();  // everything sent, or the client gone
+
+  // Reads on, so that a client that leaves is noticed, until StopWatch returns.
+  void StartWatch();
+  awaitable<void> StopWatch();
+
+  // Closes after everything sent has arrived, or `ms` have passed: closing while the client still
+  // sends would make its kernel throw the answer away.
+  awaitable<void> Linger(int ms);
+  void Close();
+  void Drop();  // at once, without sending what is left
+
+ private:
+  void StartWrite();
+
+  Socket socket_;
+  const int send_timeout_ms_;
+  std::string peer_;
+  boost::beast::flat_buffer buffer_;
+  boost::asio::steady_timer deadline_, changed_timer_;
+  bool changed_ = false;
+  bool gone_ = false;
+  bool watching_ = false, watch_wanted_ = false;
+  bool writing_ = false;
+  std::string sending_, outbox_;  // being written; to be written after it
+  size_t sent_ = 0;               // of sending_
+};
+
+}  // namespace fathom
