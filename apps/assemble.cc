@@ -7,6 +7,9 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/mmap.h"
+#include "checkpoint/folder.h"
+#include "checkpoint/presets.h"
 #include "engine/memory_plan.h"
 #include "engine/model_executor.h"
 
@@ -37,6 +40,65 @@ class ProgressLine {
   int shown_ = -1;
 };
 
+constexpr uint64_t kDummySeed = 0;
+constexpr size_t kMaxConfigBytes = 1 << 20;
+
+// The configuration of a model that is to be measured without its weights.
+Result<ModelConfig> DummyConfig(const EngineSettings& s) {
+  ModelConfig config;
+  if (!s.config_preset.empty()) {
+    config = TRY(PresetConfig(s.config_preset));
+  } else if (!s.model.empty()) {
+    const std::string folder = TRY(ResolveFolder(s.model));
+    config = TRY(ParseModelConfig(TRY(ReadFile(folder + "/config.json", kMaxConfigBytes))));
+  } else {
+    return InvalidArgument(
+        "--load-format dummy needs --config-preset ({}), or a folder that has a "
+        "config.json",
+        kPresetNames);
+  }
+  if (s.num_layers > config.num_layers) {
+    return InvalidArgument("--num-layers {}: the model has {}", s.num_layers, config.num_layers);
+  }
+  if (s.num_layers > 0) {
+    config.num_layers = s.num_layers;
+    config.num_mtp_layers = 0;
+  }
+  if (s.dtype != "auto") config.fp8 = s.dtype == "fp8";
+  return config;
+}
+
+Result<Checkpoint> OpenCheckpoint(const EngineSettings& s) {
+  if (s.load_format == "dummy") return Checkpoint::Dummy(TRY(DummyConfig(s)), kDummySeed);
+  if (!s.config_preset.empty() || s.num_layers > 0 || s.dtype != "auto") {
+    return InvalidArgument(
+        "--config-preset, --num-layers and --dtype describe random weights: add --load-format "
+        "dummy, or leave them out");
+  }
+  if (s.model.empty()) {
+    return InvalidArgument(
+        "no model: name its folder, or measure random weights with --load-format dummy "
+        "--config-preset v2-lite");
+  }
+  return Checkpoint::Open(s.model);
+}
+
+Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const EngineSettings& s,
+                                                 const ModelConfig& config) {
+  if (!s.needs_tokenizer) return std::unique_ptr<Tokenizer>();
+  const Result<std::string> folder = ResolveFolder(s.model);
+  auto tokenizer = folder.ok() ? Tokenizer::Load(*folder) : folder.status();
+  if (!tokenizer.ok() && s.load_format == "dummy") {
+    return tokenizer.status().WithContext(
+        "random weights have no tokenizer of their own: name the folder of a model that has one");
+  }
+  if (tokenizer.ok() && (*tokenizer)->vocab_size() > config.vocab_size) {
+    return InvalidArgument("{}: the tokenizer has {} tokens, the model {}", s.model,
+                           (*tokenizer)->vocab_size(), config.vocab_size);
+  }
+  return tokenizer;
+}
+
 Status CheckSettings(const EngineSettings& s, const ModelConfig& config) {
   if (s.max_num_seqs < 1) return InvalidArgument("--max-num-seqs must be at least 1");
   if (s.prefill_chunk < 1) return InvalidArgument("--prefill-chunk must be at least 1");
@@ -66,18 +128,15 @@ Result<LoadedEngine> AssembleEngine(const EngineSettings& settings,
                                     Engine::OutputCallback on_output) {
   LoadedEngine loaded;
   loaded.backend = TRY(MakeBackend(settings.ops, settings.threads));
-  const Checkpoint checkpoint = TRY(Checkpoint::Open(settings.model));
+  const Checkpoint checkpoint = TRY(OpenCheckpoint(settings));
   for (const std::string& warning : checkpoint.warnings()) LOG_WARNING("{}", warning);
   TRY(CheckSettings(settings, checkpoint.config()));
   loaded.config = checkpoint.config();
   loaded.generation = checkpoint.generation();
   loaded.eos = loaded.generation.eos.empty() ? loaded.config.eos : loaded.generation.eos;
-  loaded.model_name = FolderName(settings.model);
-  loaded.tokenizer = TRY(Tokenizer::Load(checkpoint.folder()));
-  if (loaded.tokenizer->vocab_size() > loaded.config.vocab_size) {
-    return InvalidArgument("{}: the tokenizer has {} tokens, the model {}", settings.model,
-                           loaded.tokenizer->vocab_size(), loaded.config.vocab_size);
-  }
+  loaded.model_name =
+      settings.config_preset.empty() ? FolderName(settings.model) : settings.config_preset;
+  loaded.tokenizer = TRY(LoadTokenizer(settings, loaded.config));
 
   ProgressLine progress;
   loaded.model =

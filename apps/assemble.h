@@ -14,10 +14,15 @@
 namespace fathom {
 
 struct EngineSettings {
-  std::string model;          // a folder
-  std::string ops = "cpu";    // MakeBackend
-  int threads = 0;            // 0: one per core
-  int32_t max_model_len = 0;  // 0: the checkpoint's
+  std::string model;                 // a folder; with dummy weights config.json is all it needs
+  std::string load_format = "auto";  // "dummy": random weights, to measure a model without its own
+  std::string config_preset;         // dummy weights: PresetConfig, instead of the folder's config
+  std::string dtype = "auto";        // dummy weights: "fp8" or "bf16"; "auto": as the config says
+  int32_t num_layers = 0;            // dummy weights: only the first so many layers; 0: all
+  bool needs_tokenizer = true;       // otherwise LoadedEngine has none
+  std::string ops = "cpu";           // MakeBackend
+  int threads = 0;                   // 0: one per core
+  int32_t max_model_len = 0;         // 0: the checkpoint's
   int32_t max_num_seqs = 32;
   int32_t max_num_batched_tokens = 1024;
   int32_t prefill_chunk = 512;
@@ -28,7 +33,7 @@ struct EngineSettings {
 
 // Members are destroyed last to first: the engine before what it runs on.
 struct LoadedEngine {
-  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<Tokenizer> tokenizer;  // null if none was needed
   Backend backend;
   std::unique_ptr<Model> model;
   std::unique_ptr<Clock> clock;
@@ -36,7 +41,7 @@ struct LoadedEngine {
   ModelConfig config;
   GenerationConfig generation;
   std::vector<TokenId> eos;  // generation_config.json's, or config.json's
-  std::string model_name;    // the folder's
+  std::string model_name;    // the folder's, or the preset's
 };
 
 // Shows progress on stderr: a bar on a terminal, log lines otherwise.

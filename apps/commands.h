@@ -12,5 +12,6 @@ void AddServe(CLI::App& app, int& exit_code);
 void AddGenerate(CLI::App& app, int& exit_code);
 void AddInspect(CLI::App& app, int& exit_code);
 void AddVerify(CLI::App& app, int& exit_code);
+void AddBench(CLI::App& app, int& exit_code);
 
 }  // namespace fathom

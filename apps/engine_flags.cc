@@ -5,8 +5,38 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "checkpoint/presets.h"
 
 namespace fathom {
+namespace {
+
+void AddDummyFlags(CLI::App& command, EngineSettings* settings) {
+  EngineSettings& s = *settings;
+  const char* group = "Random weights, to measure a model without its own";
+  command
+      .add_option("--load-format", s.load_format,
+                  "auto: the weights in the folder; dummy: random ones, for which a config.json is "
+                  "enough")
+      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option(
+          "--config-preset", s.config_preset,
+          fmt::format("A published configuration instead of the folder's: {}", kPresetNames))
+      ->check(CLI::IsMember({"v2-lite", "v2", "v3"}))
+      ->group(group);
+  command
+      .add_option("--dtype", s.dtype, "Of the linear layers: fp8, bf16; auto: as the configuration")
+      ->check(CLI::IsMember({"auto", "fp8", "bf16"}))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--num-layers", s.num_layers, "The first so many layers only; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group);
+}
+
+}  // namespace
 
 void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
   EngineSettings& s = *settings;
@@ -46,6 +76,7 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
                   "requests of --max-model-len, at most 4 GiB")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->group(group);
+  AddDummyFlags(command, settings);
 }
 
 void AddLogLevel(CLI::App& command, const char* otherwise) {

@@ -66,6 +66,7 @@ int main(int argc, char** argv) {
   fathom::AddGenerate(app, exit_code);
   fathom::AddInspect(app, exit_code);
   fathom::AddVerify(app, exit_code);
+  fathom::AddBench(app, exit_code);
   if (argc == 1) {
     std::cout << app.help();
     return 1;

@@ -34,6 +34,7 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const ModelOptions& options() const { return options_; }  // with the defaults filled in
   KvFormat kv_format() const;
+  const ModelWeights& weights() const { return weights_; }
   size_t weight_bytes() const { return weights_.bytes; }
   size_t activation_bytes() const { return activations_.memory->size() + run_.workspace_bytes(); }
   OpRunner& runner() { return run_; }

@@ -1,0 +1,52 @@
+// fathom bench: measures the engine, and servers.
+#include "bench.h"
+
+#include <fmt/chrono.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <ctime>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "commands.h"
+#include "cpu/peak.h"
+
+namespace fathom {
+namespace {
+
+// The command line as it was typed, but for quotes and the program's folder.
+std::string CommandLine() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string command, word;
+  while (std::getline(file, word, '\0')) command += command.empty() ? "fathom" : " " + word;
+  return command;
+}
+
+}  // namespace
+
+boost::json::object RunRecord() {
+  return {{"command", CommandLine()},
+          {"date", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},
+          {"version", FATHOM_VERSION},
+          {"cpu", CpuModelName()}};
+}
+
+double Median(std::span<const double> values) {
+  CHECK(!values.empty());
+  std::vector<double> sorted(values.begin(), values.end());
+  std::sort(sorted.begin(), sorted.end());
+  const size_t half = sorted.size() / 2;
+  return sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+}
+
+void AddBench(CLI::App& app, int& exit_code) {
+  auto* command = app.add_subcommand(
+      "bench", "Measure: offline, the engine against the limits of this machine; serve, a server.");
+  command->require_subcommand(1);
+  AddBenchOffline(*command, exit_code);
+}
+
+}  // namespace fathom

@@ -1,0 +1,75 @@
+// Times the engine at work on a fixed number of equal requests.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "base/rng.h"
+#include "base/status.h"
+#include "engine/engine.h"
+
+namespace fathom {
+
+struct BatchShape {
+  int32_t batch_size = 1;
+  int32_t input_len = 512;
+  int32_t output_len = 64;  // decode steps that are timed, with every request in each
+};
+
+struct DecodeTimes {
+  double seconds = 0;
+  int64_t tokens = 0;
+  double context = 0;                // mean of positions cached before a step, over its rows
+  std::vector<double> step_seconds;  // between two results
+};
+
+class EngineMeter {
+ public:
+  // Prompts of random tokens below `vocab_size`.
+  EngineMeter(int32_t vocab_size, uint64_t seed) : vocab_size_(vocab_size), rng_(seed) {}
+
+  // THREAD: the engine's. To be its output callback.
+  void Deliver(const std::vector<RequestOutput>& outputs);
+
+  // Seconds from the first prompt's arrival until every request has its first token.
+  Result<double> TimePrefill(EngineClient& engine, const BatchShape& shape);
+  // Decode steps once all prompts are computed.
+  Result<DecodeTimes> TimeDecode(EngineClient& engine, const BatchShape& shape);
+
+  // Positions that a request of TimeDecode may take: while the last prompts are computed, the first
+  // requests decode already.
+  static int64_t MaxPositions(const BatchShape& shape, int32_t prefill_chunk);
+
+ private:
+  // What one delivery brought.
+  struct Event {
+    double at_s = 0;
+    int64_t tokens = 0;
+  };
+
+  Status Submit(EngineClient& engine, const BatchShape& shape, int32_t max_tokens);
+  void CancelAll(EngineClient& engine);
+  template <class Condition>
+  Status WaitUntil(Condition condition);
+
+  const int32_t vocab_size_;
+  Rng rng_;
+  uint64_t next_id_ = 1;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_:
+  std::unordered_map<RequestId, int64_t> live_;  // tokens so far
+  int64_t started_ = 0;                          // requests with a token
+  int64_t delivered_ = 0;                        // tokens
+  std::vector<Event> events_;
+  size_t all_started_event_ = 0;  // the delivery that brought the last request's first token
+  int64_t early_tokens_ = 0;      // delivered until then
+  double last_end_s_ = 0;
+  Status failure_;
+};
+
+}  // namespace fathom

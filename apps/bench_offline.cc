@@ -1,0 +1,339 @@
+// fathom bench offline: the engine's speed, and how much of the machine it uses.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <boost/json.hpp>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "bench.h"
+#include "bench_meter.h"
+#include "bench_step_work.h"
+#include "cpu/cpu_stream.h"
+#include "cpu/peak.h"
+#include "engine_flags.h"
+
+namespace fathom {
+namespace {
+
+namespace json = boost::json;
+
+struct OfflineOptions {
+  EngineSettings engine;
+  std::vector<int32_t> batch_sizes = {1};
+  int32_t input_len = 512;
+  int32_t output_len = 64;
+  int32_t repeats = 3;
+  int64_t read_bytes = int64_t{4} << 30;
+  uint64_t seed = 0;
+  bool json = false;
+};
+
+struct Machine {
+  int threads = 0;
+  double read_bandwidth = 0;  // bytes per second
+  ArithmeticPeaks peaks;
+};
+
+struct BatchResult {
+  BatchShape shape;
+  std::vector<double> prefill_runs, decode_runs;  // tokens per second
+  std::vector<double> step_seconds;               // of all decode steps
+  double context = 0;
+  StepWork step;            // of decode
+  double prefill_work = 0;  // operations per prompt token
+
+  double prefill() const { return Median(prefill_runs); }
+  double decode() const { return Median(decode_runs); }
+  double steps_per_s() const { return decode() / shape.batch_size; }
+};
+
+// Of the formats that the loaded model has.
+WeightWidths WidthsOf(const ModelWeights& weights) {
+  const AttentionWeights& attention = weights.layers.front().attention;
+  return {.linear = WidthOf(attention.o.weight->format),
+          .absorbed = WidthOf(attention.w_uk.weight->format),
+          .head = WidthOf(weights.lm_head.weight->format),
+          .embedding = static_cast<double>(ByteSize(weights.embedding.view.dtype()))};
+}
+
+Result<BatchResult> Measure(EngineMeter& meter, const LoadedEngine& loaded,
+                            const OfflineOptions& options, int32_t batch_size) {
+  BatchResult result{.shape = {.batch_size = batch_size,
+                               .input_len = options.input_len,
+                               .output_len = options.output_len}};
+  const double prompt_tokens = static_cast<double>(batch_size) * options.input_len;
+  for (int32_t i = 0; i < options.repeats; ++i) {
+    result.prefill_runs.push_back(prompt_tokens /
+                                  TRY(meter.TimePrefill(*loaded.engine, result.shape)));
+    const DecodeTimes times = TRY(meter.TimeDecode(*loaded.engine, result.shape));
+    result.decode_runs.push_back(static_cast<double>(times.tokens) / times.seconds);
+    result.step_seconds.insert(result.step_seconds.end(), times.step_seconds.begin(),
+                               times.step_seconds.end());
+    result.context = times.context;
+    LOG_INFO("batch {}, run {} of {}: prefill {:.1f}, decode {:.1f} tokens/s", batch_size, i + 1,
+             options.repeats, result.prefill_runs.back(), result.decode_runs.back());
+  }
+  const Model& model = *loaded.model;
+  const WeightWidths widths = WidthsOf(model.weights());
+  const bool absorbed = options.input_len <= model.options().absorbed_row_limit;
+  result.step = WorkOf({.rows = batch_size, .context = result.context, .absorbed = true},
+                       loaded.config, widths, model.kv_format());
+  result.prefill_work =
+      WorkOf({.rows = batch_size, .tokens = options.input_len, .absorbed = absorbed}, loaded.config,
+             widths, model.kv_format())
+          .operations /
+      prompt_tokens;
+  return result;
+}
+
+// The most memory that the process had, from /proc/self/status; 0 where that does not say.
+int64_t PeakResidentBytes() {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) << 10;
+  }
+  return 0;
+}
+
+struct Report {
+  const OfflineOptions& options;
+  const Machine& machine;
+  const LoadedEngine& loaded;
+  const std::vector<BatchResult>& results;
+};
+
+json::value OrNull(const std::optional<double>& value, double unit) {
+  return value ? json::value(*value / unit) : json::value();
+}
+
+json::object PeakShares(const ArithmeticPeaks& peaks, double operations_per_s) {
+  const auto share = [&](const std::optional<double>& peak) {
+    return peak ? json::value(operations_per_s / *peak) : json::value();
+  };
+  return {{"fp32", operations_per_s / peaks.fp32},
+          {"bf16", share(peaks.bf16)},
+          {"int8", share(peaks.int8)}};
+}
+
+// The fastest arithmetic that the machine has.
+std::pair<const char*, double> HighestPeak(const ArithmeticPeaks& peaks) {
+  std::pair<const char*, double> highest = {"fp32", peaks.fp32};
+  if (peaks.bf16.value_or(0) > highest.second) highest = {"bf16", *peaks.bf16};
+  if (peaks.int8.value_or(0) > highest.second) highest = {"int8", *peaks.int8};
+  return highest;
+}
+
+json::array Array(const std::vector<double>& values) {
+  return json::array(values.begin(), values.end());
+}
+
+json::object ToJson(const BatchResult& r, const Machine& machine) {
+  const double prefill_rate = r.prefill_work * r.prefill();
+  const auto [name, peak] = HighestPeak(machine.peaks);
+  return {{"batch_size", r.shape.batch_size},
+          {"prefill_tokens_per_s", r.prefill()},
+          {"prefill_runs", Array(r.prefill_runs)},
+          {"prefill_operations_per_token", r.prefill_work},
+          {"peak_share", prefill_rate / peak},
+          {"peak_share_of", name},
+          {"peak_shares", PeakShares(machine.peaks, prefill_rate)},
+          {"decode_tokens_per_s", r.decode()},
+          {"decode_runs", Array(r.decode_runs)},
+          {"decode_step_ms", 1e3 * Median(r.step_seconds)},
+          {"decode_context", r.context},
+          {"unique_bytes_per_step", r.step.bytes()},
+          {"weight_bytes_per_step", r.step.weight_bytes},
+          {"cache_bytes_per_step", r.step.cache_read_bytes + r.step.cache_written_bytes},
+          {"operations_per_step", r.step.operations},
+          {"bandwidth_share", r.step.bytes() * r.steps_per_s() / machine.read_bandwidth},
+          {"decode_peak_shares", PeakShares(machine.peaks, r.step.operations * r.steps_per_s())}};
+}
+
+void PrintJson(const Report& report) {
+  const OfflineOptions& o = report.options;
+  const Machine& machine = report.machine;
+  const Model& model = *report.loaded.model;
+  const AttentionWeights& attention = model.weights().layers.front().attention;
+  json::object out = RunRecord();
+  out["benchmark"] = "offline";
+  out["model"] = report.loaded.model_name;
+  out["load_format"] = o.engine.load_format;
+  out["num_layers"] = report.loaded.config.num_layers;
+  out["weights"] = Name(attention.o.weight->format);
+  out["kv_cache"] = Name(model.kv_format().latent);
+  out["ops"] = o.engine.ops;
+  out["threads"] = machine.threads;
+  out["input_len"] = o.input_len;
+  out["output_len"] = o.output_len;
+  out["repeats"] = o.repeats;
+  out["read_bandwidth_gb_s"] = machine.read_bandwidth / 1e9;
+  out["fp32_peak_gflops"] = machine.peaks.fp32 / 1e9;
+  out["bf16_peak_gflops"] = OrNull(machine.peaks.bf16, 1e9);
+  out["int8_peak_gops"] = OrNull(machine.peaks.int8, 1e9);
+  out["weight_bytes"] = model.weight_bytes();
+  out["peak_resident_bytes"] = PeakResidentBytes();
+  json::array results;
+  for (const BatchResult& result : report.results) results.push_back(ToJson(result, machine));
+  // The first batch size once more, for whoever wants one number.
+  for (const auto& member : results.front().as_object()) {
+    out.insert_or_assign(member.key(), member.value());
+  }
+  out["results"] = std::move(results);
+  fmt::print("{}\n", json::serialize(out));
+}
+
+std::string Percent(double share) {
+  return fmt::format("{:.1f} %", 100 * share);
+}
+
+std::string PercentOf(const std::optional<double>& peak, double rate) {
+  return peak ? Percent(rate / *peak) : "-";
+}
+
+std::string PeakText(const std::optional<double>& peak) {
+  return peak ? fmt::format("{:.0f}", *peak / 1e9) : "not available";
+}
+
+void PrintTable(const Report& report) {
+  const Machine& m = report.machine;
+  const Model& model = *report.loaded.model;
+  fmt::print(
+      "{}, {} layers, {} weights{}, {} KV cache, ops {}; {} prompt tokens, {} decode steps, "
+      "median of {}\n",
+      report.loaded.model_name, report.loaded.config.num_layers,
+      Name(model.weights().layers.front().attention.o.weight->format),
+      report.options.engine.load_format == "dummy" ? " (random)" : "",
+      Name(model.kv_format().latent), report.options.engine.ops, report.options.input_len,
+      report.options.output_len, report.options.repeats);
+  fmt::print(
+      "{}, {} threads: reads {:.1f} GB/s; peaks in 10^9 operations/s: fp32 {}, bf16 {}, "
+      "int8 {}\n",
+      CpuModelName(), m.threads, m.read_bandwidth / 1e9, PeakText(m.peaks.fp32),
+      PeakText(m.peaks.bf16), PeakText(m.peaks.int8));
+  fmt::print("weights {:.2f} GB; the process had at most {:.2f} GB\n\n",
+             static_cast<double>(model.weight_bytes()) / 1e9,
+             static_cast<double>(PeakResidentBytes()) / 1e9);
+  fmt::print("{:>6} | {:>9} {:>8} {:>8} {:>8} | {:>9} {:>9} {:>9} {:>9} {:>10}\n", "", "prefill",
+             "of fp32", "of bf16", "of int8", "decode", "ms", "unique", "Gop", "of read");
+  fmt::print("{:>6} | {:>9} {:>8} {:>8} {:>8} | {:>9} {:>9} {:>9} {:>9} {:>10}\n", "batch",
+             "tokens/s", "peak", "peak", "peak", "tokens/s", "a step", "GB/step", "a step",
+             "bandwidth");
+  for (const BatchResult& r : report.results) {
+    const double rate = r.prefill_work * r.prefill();
+    fmt::print("{:>6} | {:>9.1f} {:>8} {:>8} {:>8} | {:>9.1f} {:>9.2f} {:>9.4f} {:>9.3f} {:>10}\n",
+               r.shape.batch_size, r.prefill(), Percent(rate / m.peaks.fp32),
+               PercentOf(m.peaks.bf16, rate), PercentOf(m.peaks.int8, rate), r.decode(),
+               1e3 * Median(r.step_seconds), r.step.bytes() / 1e9, r.step.operations / 1e9,
+               Percent(r.step.bytes() * r.steps_per_s() / m.read_bandwidth));
+  }
+}
+
+Machine MeasureMachine(const OfflineOptions& options) {
+  ThreadPool pool(options.engine.threads);
+  LOG_INFO("measuring this machine");
+  return {.threads = pool.threads(),
+          .read_bandwidth = MeasureReadBandwidth(pool, options.read_bytes),
+          .peaks = MeasureArithmeticPeaks(pool)};
+}
+
+// Room for the largest batch, unless the flags say more.
+EngineSettings SettingsFor(const OfflineOptions& options) {
+  EngineSettings s = options.engine;
+  s.needs_tokenizer = false;
+  const BatchShape largest{
+      .batch_size = *std::max_element(options.batch_sizes.begin(), options.batch_sizes.end()),
+      .input_len = options.input_len,
+      .output_len = options.output_len};
+  s.max_num_seqs = largest.batch_size;
+  s.max_num_batched_tokens = std::max(s.max_num_batched_tokens, s.max_num_seqs);
+  if (s.max_model_len == 0) {
+    s.max_model_len = static_cast<int32_t>(EngineMeter::MaxPositions(largest, s.prefill_chunk));
+  }
+  return s;
+}
+
+Status BenchOffline(const OfflineOptions& options) {
+  // Before the model is there: both together may be more than the machine has.
+  const Machine machine = MeasureMachine(options);
+  const EngineSettings settings = SettingsFor(options);
+  EngineMeter* deliver_to = nullptr;
+  LoadedEngine loaded = TRY(AssembleEngine(
+      settings, [&](std::vector<RequestOutput> outputs) { deliver_to->Deliver(outputs); }));
+  EngineMeter meter(loaded.config.vocab_size, options.seed);
+  deliver_to = &meter;
+  loaded.engine->Start();
+  const BatchShape warm_up{.batch_size = settings.max_num_seqs,
+                           .input_len = std::min(options.input_len, 64),
+                           .output_len = std::min(options.output_len, 4)};
+  (void)TRY(meter.TimeDecode(*loaded.engine, warm_up));
+  std::vector<BatchResult> results;
+  for (const int32_t batch_size : options.batch_sizes) {
+    results.push_back(TRY(Measure(meter, loaded, options, batch_size)));
+  }
+  const Report report{options, machine, loaded, results};
+  options.json ? PrintJson(report) : PrintTable(report);
+  loaded.engine.reset();  // it delivers to `meter`
+  return {};
+}
+
+void AddRunFlags(CLI::App& command, OfflineOptions* options) {
+  const char* group = "Measurement";
+  command.add_option("--batch-size", options->batch_sizes, "Requests at the same time, as 1,8,32")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 65536))
+      ->default_str("1")
+      ->group(group);
+  command.add_option("--input-len", options->input_len, "Tokens of each prompt")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--output-len", options->output_len, "Decode steps that are timed")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--repeats", options->repeats, "Runs of each, of which the median counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--read-bytes", options->read_bytes,
+                  "Memory over which the read bandwidth is measured: far more than the caches hold")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(CLI::Range(int64_t{1} << 20, int64_t{1} << 40))
+      ->default_str("4GiB")
+      ->group(group);
+  command.add_option("--seed", options->seed, "Of the prompts' random tokens")
+      ->capture_default_str()
+      ->group(group);
+  command.add_flag("--json", options->json, "One JSON object instead of a table")->group(group);
+}
+
+}  // namespace
+
+void AddBenchOffline(CLI::App& app, int& exit_code) {
+  auto* command = app.add_subcommand(
+      "offline",
+      "Prefill and decode tokens per second, and their shares of what this machine can read and "
+      "compute, measured in the same run.");
+  auto options = std::make_shared<OfflineOptions>();
+  AddRunFlags(*command, options.get());
+  AddEngineFlags(*command, &options->engine);
+  command->get_option("model")->required(false);
+  command->remove_option(command->get_option("--max-num-seqs"));  // the largest batch
+  AddLogLevel(*command, "warning");
+  command->parse_complete_callback([command] {
+    if (command->count("--log-level") == 0) CHECK(SetLogLevel("warning"), "a known level");
+  });
+  command->callback([options, &exit_code] {
+    const Status status = BenchOffline(*options);
+    if (status.ok()) return;
+    fmt::print(stderr, "fathom bench offline: {}\n", status.message());
+    exit_code = 1;
+  });
+}
+
+}  // namespace fathom

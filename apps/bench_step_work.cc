@@ -1,0 +1,121 @@
+#include "bench_step_work.h"
+
+#include <cmath>
+
+#include "base/check.h"
+#include "quant/weight_tensor.h"
+
+namespace fathom {
+namespace {
+
+// Norms, routers and their biases are fp32 on every device.
+constexpr double kFloat = 4;
+
+struct Tally {
+  double bytes = 0;
+  double operations = 0;
+
+  // A matrix of `weights` that `tokens` are multiplied with.
+  void Matrix(double weights, double width, double tokens) {
+    bytes += weights * width;
+    operations += 2 * weights * tokens;
+  }
+};
+
+void AddAttention(const StepShape& step, const ModelConfig& c, const WeightWidths& widths,
+                  Tally& tally) {
+  const double tokens = static_cast<double>(step.rows * step.tokens);
+  const double hidden = c.hidden_size, heads = c.num_heads, latent = c.kv_lora_rank;
+  const double rope = c.qk_rope_head_dim, nope = c.qk_nope_head_dim, vdim = c.v_head_dim;
+  const double q = heads * (nope + rope);
+  if (c.q_lora_rank > 0) {
+    tally.Matrix(c.q_lora_rank * hidden, widths.linear, tokens);
+    tally.Matrix(q * c.q_lora_rank, widths.linear, tokens);
+  } else {
+    tally.Matrix(q * hidden, widths.linear, tokens);
+  }
+  tally.Matrix((latent + rope) * hidden, widths.linear, tokens);
+  tally.Matrix(hidden * heads * vdim, widths.linear, tokens);
+  tally.bytes += kFloat * (hidden + latent + c.q_lora_rank);  // norms
+
+  const double rows = static_cast<double>(step.rows), n = static_cast<double>(step.tokens);
+  const double pairs = rows * n * (step.context + (n + 1) / 2);  // of a query and a key it sees
+  const double up = heads * latent * (nope + vdim);              // W_UK and W_UV
+  if (step.absorbed) {
+    tally.Matrix(up, widths.absorbed, tokens);
+    tally.operations += 2 * heads * (2 * latent + rope) * pairs;
+  } else {
+    tally.Matrix(up, widths.linear, rows * (step.context + n));
+    tally.operations += 2 * heads * (nope + rope + vdim) * pairs;
+  }
+}
+
+void AddMlp(const StepShape& step, const ModelConfig& c, int layer, const WeightWidths& widths,
+            Tally& tally) {
+  const int64_t tokens = step.rows * step.tokens;
+  const double hidden = c.hidden_size, expert = 3 * hidden * c.moe_intermediate_size;
+  tally.bytes += kFloat * hidden;  // norm
+  if (!c.IsMoeLayer(layer)) {
+    tally.Matrix(3 * hidden * c.intermediate_size, widths.linear, static_cast<double>(tokens));
+    return;
+  }
+  tally.Matrix(c.n_routed_experts * hidden, kFloat, static_cast<double>(tokens));
+  if (c.router.selection == RouterConfig::kGroupTopTwoBiased) {
+    tally.bytes += kFloat * c.n_routed_experts;
+  }
+  tally.Matrix(c.n_shared_experts * expert, widths.linear, static_cast<double>(tokens));
+  tally.bytes +=
+      ExpectedExperts(c.n_routed_experts, c.num_experts_per_tok, tokens) * expert * widths.linear;
+  tally.operations += 2 * expert * static_cast<double>(c.num_experts_per_tok * tokens);
+}
+
+}  // namespace
+
+double WidthOf(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF32: return 4;
+    case WeightFormat::kF16: return 2;
+    case WeightFormat::kBF16: return 2;
+    case WeightFormat::kFp8: return 1 + sizeof(float) / double{kScaleTile * kScaleTile};
+  }
+  CHECK(false, "an unknown weight format");
+}
+
+std::string_view Name(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF32: return "fp32";
+    case WeightFormat::kF16: return "fp16";
+    case WeightFormat::kBF16: return "bf16";
+    case WeightFormat::kFp8: return "fp8";
+  }
+  CHECK(false, "an unknown weight format");
+}
+
+double ExpectedExperts(int64_t experts, int64_t topk, int64_t tokens) {
+  const double n = static_cast<double>(experts);
+  return n * (1 - std::pow(1 - static_cast<double>(topk) / n, static_cast<double>(tokens)));
+}
+
+StepWork WorkOf(const StepShape& step, const ModelConfig& config, const WeightWidths& widths,
+                const KvFormat& kv) {
+  const double rows = static_cast<double>(step.rows), tokens = static_cast<double>(step.tokens);
+  const double hidden = config.hidden_size, layers = config.num_layers;
+  Tally tally;
+  tally.bytes += rows * tokens * hidden * widths.embedding;
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    AddAttention(step, config, widths, tally);
+    AddMlp(step, config, layer, widths, tally);
+  }
+  tally.bytes += kFloat * hidden;  // the final norm
+  tally.Matrix(config.vocab_size * hidden, widths.head, rows);
+
+  const double position =
+      static_cast<double>(kv.latent_dim) * static_cast<double>(ByteSize(kv.latent)) +
+      static_cast<double>(kv.rope_dim) * static_cast<double>(ByteSize(kv.rope));
+  return {.weight_bytes = tally.bytes,
+          .cache_read_bytes = layers * rows * step.context * position,
+          .cache_written_bytes = layers * rows * tokens * position,
+          .operations = tally.operations};
+}
+
+}  // namespace fathom

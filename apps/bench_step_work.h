@@ -1,0 +1,50 @@
+// What a step must read, write and compute, from the configuration alone: the least that any
+// implementation of the same formats could do.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "checkpoint/model_config.h"
+#include "ops/kv_format.h"
+#include "ops/packed_weight.h"
+
+namespace fathom {
+
+// Bytes per weight, scales included.
+struct WeightWidths {
+  double linear = 2;     // attention, dense layers, experts
+  double absorbed = 2;   // W_UK and W_UV
+  double head = 2;       // lm_head
+  double embedding = 2;  // rows of the table
+};
+double WidthOf(WeightFormat format);
+std::string_view Name(WeightFormat format);  // "fp8"
+
+// `rows` requests that compute `tokens` each, after `context` positions that are cached. Every row
+// samples.
+struct StepShape {
+  int64_t rows = 1;
+  int64_t tokens = 1;
+  double context = 0;     // a mean over rows and steps may be a fraction
+  bool absorbed = false;  // the form of MLA
+};
+
+struct StepWork {
+  double weight_bytes = 0;  // each weight once; of the experts those that are expected to be drawn
+  double cache_read_bytes = 0;
+  double cache_written_bytes = 0;
+  double operations = 0;  // two to a multiply-add: matrices and attention
+
+  double bytes() const { return weight_bytes + cache_read_bytes + cache_written_bytes; }
+};
+
+// MTP layers are no part of a step. Activations are not counted: they stay in caches.
+StepWork WorkOf(const StepShape& step, const ModelConfig& config, const WeightWidths& widths,
+                const KvFormat& kv);
+
+// How many of `experts` are drawn by at least one of `tokens`, each of which draws `topk` different
+// ones, all equally likely: n (1 - (1 - k / n)^t).
+double ExpectedExperts(int64_t experts, int64_t topk, int64_t tokens);
+
+}  // namespace fathom

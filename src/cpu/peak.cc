@@ -1,0 +1,218 @@
+#include "cpu/peak.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+
+#include "tensor/buffer.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define FATHOM_TARGET(features) __attribute__((target(features)))
+#endif
+
+namespace fathom {
+namespace {
+
+constexpr int kTrials = 5;  // of which the best counts
+constexpr int kSums = 12;   // independent accumulators: enough to hide a latency of 6 cycles twice
+constexpr int64_t kRounds = 100'000;  // of kSums instructions: well below a millisecond
+constexpr int64_t kPiecesPerThread = 64;
+constexpr int64_t kReadGrain = int64_t{4} << 20;
+
+std::atomic<uint64_t> sink;  // keeps results from being optimised away
+
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// A kernel runs `rounds` times kSums instructions and returns the operations that it did.
+using Arithmetic = double (*)(int64_t rounds);
+// Reads [p, p + n); n is a multiple of 4 KiB.
+using Reader = uint64_t (*)(const std::byte* p, int64_t n);
+
+double FmaPortable(int64_t rounds) {
+  constexpr int kLanes = 4;
+  float sum[kSums * kLanes];
+  for (int i = 0; i < kSums * kLanes; ++i) sum[i] = static_cast<float>(i);
+  for (int64_t r = 0; r < rounds; ++r) {
+    for (float& s : sum) s = s * 0.999f + 0.001f;
+  }
+  float total = 0;
+  for (const float s : sum) total += s;
+  sink = static_cast<uint64_t>(total);
+  return 2.0 * kSums * kLanes * static_cast<double>(rounds);
+}
+
+uint64_t ReadPortable(const std::byte* p, int64_t n) {
+  uint64_t sum[4] = {}, words[4];
+  for (int64_t i = 0; i < n; i += sizeof words) {
+    std::memcpy(words, p + i, sizeof words);
+    for (int j = 0; j < 4; ++j) sum[j] ^= words[j];
+  }
+  return sum[0] ^ sum[1] ^ sum[2] ^ sum[3];
+}
+
+#if defined(__x86_64__)
+
+FATHOM_TARGET("avx2,fma") double FmaAvx2(int64_t rounds) {
+  const __m256 factor = _mm256_set1_ps(0.999f), term = _mm256_set1_ps(0.001f);
+  __m256 sum[kSums];
+#pragma GCC unroll 16
+  for (int i = 0; i < kSums; ++i) sum[i] = _mm256_set1_ps(static_cast<float>(i));
+  for (int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kSums; ++i) sum[i] = _mm256_fmadd_ps(sum[i], factor, term);
+  }
+  __m256 total = sum[0];
+#pragma GCC unroll 16
+  for (int i = 1; i < kSums; ++i) total = _mm256_add_ps(total, sum[i]);
+  sink = static_cast<uint64_t>(_mm256_cvtss_f32(total));
+  return 2.0 * kSums * 8 * static_cast<double>(rounds);
+}
+
+FATHOM_TARGET("avx512f") double FmaAvx512(int64_t rounds) {
+  const __m512 factor = _mm512_set1_ps(0.999f), term = _mm512_set1_ps(0.001f);
+  __m512 sum[kSums];
+#pragma GCC unroll 16
+  for (int i = 0; i < kSums; ++i) sum[i] = _mm512_set1_ps(static_cast<float>(i));
+  for (int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kSums; ++i) sum[i] = _mm512_fmadd_ps(sum[i], factor, term);
+  }
+  __m512 total = sum[0];
+#pragma GCC unroll 16
+  for (int i = 1; i < kSums; ++i) total = _mm512_add_ps(total, sum[i]);
+  sink = static_cast<uint64_t>(_mm512_cvtss_f32(total));
+  return 2.0 * kSums * 16 * static_cast<double>(rounds);
+}
+
+// The factors differ per sum and per round: equal products would be one.
+FATHOM_TARGET("avx512f,avx512bf16") double DotBf16(int64_t rounds) {
+  const __m512bh a = (__m512bh)_mm512_set1_epi16(0x3f80);  // 1.0
+  __m512bh b[kSums];
+  __m512 sum[kSums];
+#pragma GCC unroll 16
+  for (int i = 0; i < kSums; ++i) {
+    b[i] = (__m512bh)_mm512_set1_epi16(static_cast<int16_t>(0x3c00 + i));
+    sum[i] = _mm512_setzero_ps();
+  }
+  for (int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kSums; ++i) sum[i] = _mm512_dpbf16_ps(sum[i], a, b[i]);
+  }
+  __m512 total = sum[0];
+#pragma GCC unroll 16
+  for (int i = 1; i < kSums; ++i) total = _mm512_add_ps(total, sum[i]);
+  sink = static_cast<uint64_t>(_mm512_cvtss_f32(total));
+  return 2.0 * kSums * 32 * static_cast<double>(rounds);
+}
+
+FATHOM_TARGET("avx512f,avx512vnni") double DotInt8(int64_t rounds) {
+  const __m512i a = _mm512_set1_epi8(3);
+  __m512i b[kSums], sum[kSums];
+#pragma GCC unroll 16
+  for (int i = 0; i < kSums; ++i) {
+    b[i] = _mm512_set1_epi8(static_cast<int8_t>(i - 6));
+    sum[i] = _mm512_setzero_si512();
+  }
+  for (int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kSums; ++i) sum[i] = _mm512_dpbusd_epi32(sum[i], a, b[i]);
+  }
+  __m512i total = sum[0];
+#pragma GCC unroll 16
+  for (int i = 1; i < kSums; ++i) total = _mm512_add_epi32(total, sum[i]);
+  sink = static_cast<uint64_t>(_mm512_cvtsi512_si32(total));
+  return 2.0 * kSums * 64 * static_cast<double>(rounds);
+}
+
+// Four streams a quarter of the range apart keep more misses in flight than one does.
+FATHOM_TARGET("avx512f") uint64_t ReadAvx512(const std::byte* p, int64_t n) {
+  __m512i sum[4] = {};
+  const int64_t quarter = n / 4;
+  for (int64_t i = 0; i < quarter; i += 64) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      _mm_prefetch(p + j * quarter + i + 1024, _MM_HINT_T0);
+      sum[j] = _mm512_xor_si512(sum[j], _mm512_loadu_si512(p + j * quarter + i));
+    }
+  }
+  const __m512i all =
+      _mm512_xor_si512(_mm512_xor_si512(sum[0], sum[1]), _mm512_xor_si512(sum[2], sum[3]));
+  return static_cast<uint64_t>(_mm512_cvtsi512_si32(all));
+}
+
+#endif
+
+Arithmetic WidestFma() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return FmaAvx512;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return FmaAvx2;
+#endif
+  return FmaPortable;
+}
+
+Reader WidestReader() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return ReadAvx512;
+#endif
+  return ReadPortable;
+}
+
+double Best(ThreadPool& pool, Arithmetic kernel) {
+  double best = 0;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    std::atomic<double> operations = 0;
+    const double begin = Seconds();
+    pool.ParallelFor(pool.threads() * kPiecesPerThread, 1, [&](int64_t, int64_t, int) {
+      operations.fetch_add(kernel(kRounds), std::memory_order_relaxed);
+    });
+    best = std::max(best, operations / (Seconds() - begin));
+  }
+  return best;
+}
+
+}  // namespace
+
+ArithmeticPeaks MeasureArithmeticPeaks(ThreadPool& pool) {
+  ArithmeticPeaks peaks;
+  peaks.fp32 = Best(pool, WidestFma());
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512bf16")) peaks.bf16 = Best(pool, DotBf16);
+  if (__builtin_cpu_supports("avx512vnni")) peaks.int8 = Best(pool, DotInt8);
+#endif
+  return peaks;
+}
+
+double MeasureReadBandwidth(ThreadPool& pool, int64_t bytes) {
+  const int64_t n = std::max(kReadGrain, bytes / kReadGrain * kReadGrain);
+  const Buffer memory(static_cast<size_t>(n));
+  std::byte* const data = memory.data();
+  pool.ParallelFor(n, kReadGrain, [&](int64_t begin, int64_t end, int) {
+    std::memset(data + begin, 1, static_cast<size_t>(end - begin));  // so that every page is there
+  });
+  const Reader read = WidestReader();
+  double best = 0;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    const double begin = Seconds();
+    pool.ParallelFor(n, kReadGrain, [&](int64_t from, int64_t to, int) {
+      sink.fetch_xor(read(data + from, to - from), std::memory_order_relaxed);
+    });
+    best = std::max(best, static_cast<double>(n) / (Seconds() - begin));
+  }
+  return best;
+}
+
+std::string CpuModelName() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+}  // namespace fathom
