@@ -8,8 +8,10 @@ void HeadLinearCpu(OpContext& context, const HeadLinearArgs& a) {
   const CpuWeight& w = AsCpu(a.weight);
   const int64_t tokens = Live(a.live, a.x.dim(0)), heads = w.count;
   const int64_t blocks = (tokens + kRowBlock - 1) / kRowBlock, panels = w.panel_count();
+  const int64_t items = heads * blocks * panels;
   Pool(context).ParallelFor(
-      heads * blocks * panels, PanelGrain(w, tokens), [&](int64_t begin, int64_t end, int) {
+      items, PanelGrain(w, tokens, items, Pool(context).threads()),
+      [&](int64_t begin, int64_t end, int) {
         while (begin < end) {
           // The panels of one head and block that lie within the range.
           const int64_t head = begin / panels / blocks, first = begin / panels % blocks * kRowBlock;

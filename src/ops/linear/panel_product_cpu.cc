@@ -152,26 +152,32 @@ HWY_INLINE Tile<float> Decode(const Tile<W>& tile, float* to) {
           .scale_per_output = tile.scale_per_output};
 }
 
-// Up to kRowBlock rows times one panel.
+// Up to kRowBlock rows times up to kPanelGroup neighbouring panels, which find the rows in cache.
 template <bool kScaled, class W>
-HWY_INLINE void ManyRows(const CpuWeight& w, int64_t matrix, int64_t panel, const ActivationRows& x,
-                         int64_t rows, float* out, int64_t out_stride) {
-  alignas(64) float acc[kRowBlock * kPanel];
+HWY_INLINE void ManyRows(const CpuWeight& w, int64_t matrix, int64_t panel, int64_t panels,
+                         const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
+  alignas(64) float acc[kPanelGroup][kRowBlock * kPanel];
   alignas(64) float decoded[kScaleTile * kPanel];
   RowPack pack;
-  std::memset(acc, 0, static_cast<size_t>(rows * kPanel) * sizeof(float));
+  for (int64_t p = 0; p < panels; ++p) {
+    std::memset(acc[p], 0, static_cast<size_t>(rows * kPanel) * sizeof(float));
+  }
   for (int64_t run = 0; run < w.runs(); ++run) {
-    const Tile<W> tile = TileOf<W>(w, matrix, panel, run);
-    if (rows > kMaxRows) {
-      MultiplyAllRows<kScaled>(Decode(tile, decoded), x, run, rows, pack, acc);
-    } else {
-      MultiplyAllRows<kScaled>(tile, x, run, rows, pack, acc);
+    for (int64_t p = 0; p < panels; ++p) {
+      const Tile<W> tile = TileOf<W>(w, matrix, panel + p, run);
+      if (rows > kMaxRows) {
+        MultiplyAllRows<kScaled>(Decode(tile, decoded), x, run, rows, pack, acc[p]);
+      } else {
+        MultiplyAllRows<kScaled>(tile, x, run, rows, pack, acc[p]);
+      }
     }
   }
-  const CpuWeight::Panel& to = w.panels[static_cast<size_t>(panel)];
-  for (int64_t i = 0; i < rows; ++i) {
-    std::memcpy(out + i * out_stride + to.out, acc + i * kPanel,
-                static_cast<size_t>(to.width) * sizeof(float));
+  for (int64_t p = 0; p < panels; ++p) {
+    const CpuWeight::Panel& to = w.panels[static_cast<size_t>(panel + p)];
+    for (int64_t i = 0; i < rows; ++i) {
+      std::memcpy(out + i * out_stride + to.out, acc[p] + i * kPanel,
+                  static_cast<size_t>(to.width) * sizeof(float));
+    }
   }
 }
 
@@ -184,10 +190,11 @@ void Multiply(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
     for (; end - panel >= kPair; panel += kPair)
       OneRow<kPair, kScaled, W>(w, matrix, panel, x, out);
   }
-  for (; panel < end; ++panel) {
-    for (int64_t i = 0; i < rows; i += kRowBlock) {
-      ManyRows<kScaled, W>(w, matrix, panel, x.From(i), std::min(kRowBlock, rows - i),
-                           out + i * out_stride, out_stride);
+  const int64_t group = rows > kMaxRows ? kPanelGroup : 1;  // a few rows fit into L1 anyway
+  for (int64_t i = 0; i < rows; i += kRowBlock) {
+    for (int64_t p = panel; p < end; p += group) {
+      ManyRows<kScaled, W>(w, matrix, p, std::min(group, end - p), x.From(i),
+                           std::min(kRowBlock, rows - i), out + i * out_stride, out_stride);
     }
   }
 }
@@ -239,23 +246,26 @@ void MultiplyPanels(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t e
   multiply(w, matrix, begin, end, x, rows, out, out_stride);
 }
 
-int64_t PanelGrain(const CpuWeight& w, int64_t rows) {
+int64_t PanelGrain(const CpuWeight& w, int64_t rows, int64_t items, int threads) {
   // A step of 16 lanes counts as 2 operations beside those of plain loops. Even, for pairs.
   const int64_t grain = Grain(w.in * kPanel * std::min(rows, kRowBlock) / 8);
-  return rows == 1 ? (grain + 1) / 2 * 2 : grain;
+  if (rows == 1) return (grain + 1) / 2 * 2;
+  constexpr int64_t kRangesPerThread = 4;
+  return std::max(grain, std::min(kPanelGroup, items / (kRangesPerThread * threads)));
 }
 
 void MultiplyInParallel(ThreadPool& pool, const CpuWeight& w, int64_t matrix,
                         const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
-  const int64_t blocks = (rows + kRowBlock - 1) / kRowBlock;
-  // Blocks of rows that share a panel follow each other, so that its weights are read once.
+  const int64_t blocks = (rows + kRowBlock - 1) / kRowBlock, panels = w.panel_count();
+  const int64_t items = blocks * panels;
   pool.ParallelFor(
-      w.panel_count() * blocks, PanelGrain(w, rows), [&](int64_t begin, int64_t end, int) {
-        if (blocks <= 1) return MultiplyPanels(w, matrix, begin, end, x, rows, out, out_stride);
-        for (int64_t i = begin; i < end; ++i) {
-          const int64_t panel = i / blocks, row = i % blocks * kRowBlock;
-          MultiplyPanels(w, matrix, panel, panel + 1, x.From(row), std::min(kRowBlock, rows - row),
+      items, PanelGrain(w, rows, items, pool.threads()), [&](int64_t i, int64_t end, int) {
+        while (i < end) {
+          const int64_t row = i / panels * kRowBlock, panel = i % panels;
+          const int64_t stop = std::min(panels, panel + end - i);
+          MultiplyPanels(w, matrix, panel, stop, x.From(row), std::min(kRowBlock, rows - row),
                          out + row * out_stride, out_stride);
+          i += stop - panel;
         }
       });
 }

@@ -13,6 +13,8 @@ namespace fathom {
 inline constexpr int64_t kTokenChunk = 512;
 // Rows that share a decoded tile of weights; callers split more rows between threads.
 inline constexpr int64_t kRowBlock = 128;
+// Panels that a thread takes together, so that many rows are read from cache for all but the first.
+inline constexpr int64_t kPanelGroup = 4;
 
 // Rows of activations as runs (CpuWeight::run_begin) of fp32 values. Channel k of run r of row i is
 // values[r * run_stride - (r > 0 ? first_run_gap : 0) + Index(i) * row_stride + k].
@@ -59,7 +61,7 @@ void MultiplyPanels(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t e
 void MultiplyInParallel(ThreadPool& pool, const CpuWeight& w, int64_t matrix,
                         const ActivationRows& x, int64_t rows, float* out, int64_t out_stride);
 
-// How many panels a thread should take at a time for so many rows.
-int64_t PanelGrain(const CpuWeight& w, int64_t rows);
+// How many of `items` panels (of blocks of so many rows) a thread should take at a time.
+int64_t PanelGrain(const CpuWeight& w, int64_t rows, int64_t items, int threads);
 
 }  // namespace fathom

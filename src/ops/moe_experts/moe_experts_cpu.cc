@@ -74,21 +74,23 @@ void MultiplyByExpert(ThreadPool& pool, const CpuWeight& w, const Buffers& b, in
                       const ActivationRows& x, const int32_t* row_of, const TensorView& out) {
   const int32_t* begin = b.begin.As<int32_t>();
   const int64_t panels = w.panel_count(), average = begin[w.count] / std::max<int64_t>(active, 1);
-  pool.ParallelFor(active * panels, PanelGrain(w, average), [&](int64_t i, int64_t end, int) {
-    while (i < end) {
-      const int64_t panel = i % panels, stop = std::min(panels, panel + end - i);
-      const int32_t expert = b.active.As<int32_t>()[i / panels];
-      const int64_t first = begin[expert], rows = begin[expert + 1] - first;
-      ActivationRows its_x = x;
-      if (row_of == nullptr) {
-        its_x = x.From(first);
-      } else {
-        its_x.index = row_of + first;
-      }
-      MultiplyPanels(w, expert, panel, stop, its_x, rows, out.Row<float>(first), out.stride(0));
-      i += stop - panel;
-    }
-  });
+  const int64_t items = active * panels;
+  pool.ParallelFor(
+      items, PanelGrain(w, average, items, pool.threads()), [&](int64_t i, int64_t end, int) {
+        while (i < end) {
+          const int64_t panel = i % panels, stop = std::min(panels, panel + end - i);
+          const int32_t expert = b.active.As<int32_t>()[i / panels];
+          const int64_t first = begin[expert], rows = begin[expert + 1] - first;
+          ActivationRows its_x = x;
+          if (row_of == nullptr) {
+            its_x = x.From(first);
+          } else {
+            its_x.index = row_of + first;
+          }
+          MultiplyPanels(w, expert, panel, stop, its_x, rows, out.Row<float>(first), out.stride(0));
+          i += stop - panel;
+        }
+      });
 }
 
 void Combine(ThreadPool& pool, const MoeExpertsArgs& a, const Buffers& b, int64_t first,
