@@ -44,7 +44,7 @@ class Checkpoint {
   // of them are invalid afterwards.
   void Drop(std::string_view name) const;
 
-  uint64_t total_bytes() const;                      // of the tensors that the model loads
+  uint64_t total_bytes() const;                      // of the tensors in the schema
   const std::vector<StoredTensor>& tensors() const;  // sorted by name; file: index of files()
   const std::vector<std::string>& files() const;     // file names in the folder
   // Harmless oddities, one sentence each: tensors that the model ignores.

@@ -62,8 +62,8 @@ struct ModelConfig {
   std::optional<YarnConfig> yarn;
   float rms_norm_eps = 1e-6f;
   int32_t max_position_embeddings = 0;
-  bool fp8 = false;  // weights may be F8_E4M3 with 128x128 scales; activations are quantised
-  bool scale_ue8m0 = false;  // activation scales are powers of two
+  bool fp8 = false;          // weights may be F8_E4M3 with 128x128 scales
+  bool scale_ue8m0 = false;  // where activations are quantised, their scales are powers of two
   std::optional<TokenId> bos;
   std::vector<TokenId> eos;  // may be empty
   bool tie_word_embeddings = false;

@@ -108,7 +108,7 @@ void Model::Logits(const TensorView& hidden, const TensorView& live, const Tenso
 }
 
 // Walks the widest batches once, without running anything: one that is all absorbed, one that is a
-// single expanded row.
+// single expanded row with a whole chunk of context.
 void Model::MeasureWorkspace(Device& device) {
   const int64_t tokens = options_.max_tokens;
   const TensorView one(nullptr, DType::kI32, {1});
@@ -125,7 +125,9 @@ void Model::MeasureWorkspace(Device& device) {
   for (bool expanded : {false, true}) {
     if (expanded) {
       batch.absorbed_tokens = 0;
-      batch.expanded.push_back({0, std::min(tokens, options_.max_model_len), 0, SlotId{0}});
+      const int64_t row = std::min(tokens, options_.max_model_len);
+      batch.expanded.push_back(
+          {0, row, std::min(kContextChunk, options_.max_model_len - row), SlotId{0}});
     }
     const TensorView hidden = Forward(batch, pool);
     for (size_t i = 0; i < weights_.mtp.size(); ++i) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -29,6 +30,8 @@ class Loader {
       model.mtp.push_back(TRY(Mtp(config_.num_layers + i)));
     }
     model.bytes = bytes_;
+    // Copies of embedding and head that MTP layers bring along are not read.
+    if (progress_) progress_(checkpoint_.total_bytes(), checkpoint_.total_bytes());
     return model;
   }
 
@@ -176,7 +179,8 @@ class Loader {
   }
 
   void Done(const std::string& name) {
-    done_ += checkpoint_.Bytes(name);
+    // A tied embedding is read twice.
+    done_ = std::min(done_ + checkpoint_.Bytes(name), checkpoint_.total_bytes());
     checkpoint_.Drop(name);
     if (progress_) progress_(done_, checkpoint_.total_bytes());
   }

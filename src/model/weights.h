@@ -80,7 +80,7 @@ struct ModelWeights {
 // Bytes of the checkpoint read so far, of how many.
 using LoadProgress = std::function<void(uint64_t done, uint64_t total)>;
 
-// Reads, packs and drops one tensor after another; the extra peak is one tensor.
+// Reads, packs and drops tensor by tensor; the extra peak is the routed experts of one layer.
 Result<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const Ops& ops, Device& device,
                                  const LoadProgress& progress);
 
