@@ -42,6 +42,18 @@ Status CheckRequest(const GenerateRequest& request, int32_t vocab_size) {
     return InvalidArgument("prompt_logprobs is {}: it must be between 0 and {}, or -1 for none",
                            request.prompt_logprobs, kMaxTopLogprobs);
   }
+  const SamplingParams& sampling = request.sampling;
+  if (sampling.logprobs < -1 || sampling.logprobs > kMaxTopLogprobs) {
+    return InvalidArgument("logprobs is {}: it must be between 0 and {}, or -1 for none",
+                           sampling.logprobs, kMaxTopLogprobs);
+  }
+  if (sampling.logit_bias.size() > static_cast<size_t>(kMaxLogitBias)) {
+    return InvalidArgument("{} entries in logit_bias: at most {} are possible",
+                           sampling.logit_bias.size(), kMaxLogitBias);
+  }
+  for (const auto& [token, bias] : sampling.logit_bias) {
+    TRY(CheckTokens("logit_bias", {token}, vocab_size));
+  }
   TRY(CheckTokens("prompt", request.prompt, vocab_size));
   return CheckTokens("stop", request.stop_tokens, vocab_size);
 }

@@ -171,6 +171,9 @@ TEST(Engine, BadRequestsAreRefused) {
   EXPECT_EQ(code([](auto& r) { r.max_tokens = 0; }), bad);
   EXPECT_EQ(code([](auto& r) { r.min_tokens = 4; }), bad);
   EXPECT_EQ(code([](auto& r) { r.prompt_logprobs = 21; }), bad);
+  EXPECT_EQ(code([](auto& r) { r.sampling.logprobs = 21; }), bad);
+  EXPECT_EQ(code([](auto& r) { r.sampling.logit_bias = {{TokenId{-1}, 1.0f}}; }), bad);
+  EXPECT_EQ(code([](auto& r) { r.sampling.logit_bias.resize(kMaxLogitBias + 1); }), bad);
   EXPECT_EQ(code([](auto&) {}), StatusCode::kOk);
   EXPECT_EQ(code([](auto&) {}), bad);  // the id lives
 }
