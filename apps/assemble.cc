@@ -112,6 +112,9 @@ Status CheckSettings(const EngineSettings& s, const ModelConfig& config) {
     return InvalidArgument("--max-model-len {}: the model was made for {} positions",
                            s.max_model_len, config.max_position_embeddings);
   }
+  if (s.max_model_len == 1 || config.max_position_embeddings == 1) {
+    return InvalidArgument("--max-model-len 1: a request needs a prompt and an answer, 2 at least");
+  }
   return {};
 }
 

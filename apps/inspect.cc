@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/problems.h"
 #include "checkpoint/schema.h"
 #include "commands.h"
 
@@ -173,7 +174,7 @@ void PrintTensors(const Checkpoint& checkpoint) {
     const std::string_view axis = rule != rules.end() ? Name(rule->second->axis)
                                   : tensor.in_schema  ? "as its weight"
                                                       : "ignored";
-    fmt::print("{:<62} {:<8} {:<16} {:>12}  {:<16} {}\n", tensor.name, tensor.dtype_name,
+    fmt::print("{:<62} {:<8} {:<16} {:>12}  {:<16} {}\n", Printable(tensor.name), tensor.dtype_name,
                fmt::format("[{}]", fmt::join(tensor.shape, ", ")), tensor.bytes, axis,
                checkpoint.files()[static_cast<size_t>(tensor.file)]);
   }
