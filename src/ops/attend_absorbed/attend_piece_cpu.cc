@@ -1,12 +1,10 @@
 // Absorbed attention of up to 16 heads of a token over 256 positions.
-//   formula:       s_j = scale (q_latent . latent_j + q_rope . rope_j); out = sum of exp(s_j - max)
-//                  latent_j
-//   data mapping:  scores: lanes along the latent, 4 heads x 4 keys at a time; output: lanes along
-//   the
-//                  latent, up to 12 heads at a time; BF16 is widened in registers
-//   bytes, FLOPs:  256 x 1,152 bytes of BF16, from L2 for all but the first heads; 256 x 2,176
-//   FLOPs a
-//                  head
+//   formula:       s_j = scale (q_latent . latent_j + q_rope . rope_j);
+//                  out = sum of exp(s_j - max) latent_j
+//   data mapping:  scores: lanes along the latent, 4 heads x 4 keys at a time;
+//                  output: lanes along the latent, up to 12 heads; BF16 is widened in registers
+//   bytes, FLOPs:  256 x 1,152 bytes of BF16, from L2 for all but the first heads;
+//                  256 x 2,176 FLOPs a head
 //   accumulator:   fp32
 //   expected time: 16 heads: 8.9 MFLOP, at some 70 % of the multiply-add peak; not measured
 #include <algorithm>

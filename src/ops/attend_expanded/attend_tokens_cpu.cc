@@ -1,16 +1,13 @@
 // Expanded attention of one head of up to 128 tokens over a chunk of the context.
-//   formula:       s_tj = scale (q_t . [k_j, rope_j]); out = softmax(s) v over visible j; then the
-//   merge
-//                  with what chunks before left, by log-sum-exp
-//   data mapping:  per block of 64 keys: scores with lanes along keys (keys are transposed once for
-//   all
+//   formula:       s_tj = scale (q_t . [k_j, rope_j]); out = softmax(s) v over visible j;
+//                  then the merge with what chunks before left, by log-sum-exp
+//   data mapping:  per block of 64 keys: scores with lanes along keys (transposed once for all
 //                  tokens), output with lanes along the values; up to 12 tokens at a time
-//   bytes, FLOPs:  keys and values from L2 for each block of tokens; 2 x (192 + 128) FLOPs per
-//   token
-//                  and key
+//   bytes, FLOPs:  keys and values from L2 for each block of tokens;
+//                  2 x (192 + 128) FLOPs per token and key
 //   accumulator:   fp32; over keys in order, rescaled when a block raises the maximum
-//   expected time: 128 tokens x 512 keys: 42 MFLOP, at some 60 % of the multiply-add peak; not
-//   measured
+//   expected time: 128 tokens x 512 keys: 42 MFLOP, at some 60 % of the multiply-add peak;
+//                  not measured
 #include <algorithm>
 #include <cmath>
 #include <cstring>
