@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds every #include under src/ and apps/ to the dependency rules of ARCHITECTURE.md.
+"""Holds every #include under src/ to the dependency rules of ARCHITECTURE.md.
 
     tools/check_layering.py            exit 1 and a line for each forbidden include
     tools/check_layering.py --canary   checks the check: forbidden includes must be found

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds every op table against every golden reference: `fathom verify`, in both forms of MLA.
+"""Holds the op tables against the golden references: `fathom verify`, in both forms of MLA.
 
     run.py --binary build/bin/fathom
 """
