@@ -91,24 +91,29 @@ Results RunAll(const Setting& setting, const std::vector<GenerateRequest>& reque
   return collector.WaitFor(requests.size());
 }
 
-// Prompts of 1 to 1,100 tokens (absorbed and expanded rows, chunk and page borders), greedy and
+// Prompts of 1 to 900 tokens (absorbed and expanded rows, chunk and page borders), greedy and
 // sampled.
 std::vector<GenerateRequest> MakeRequests() {
   constexpr int kLengths[] = {1,   2,   63,  64,  65,  127, 128, 129, 170, 171, 172,
                               255, 256, 257, 300, 426, 427, 511, 512, 513, 3,   17,
                               31,  40,  900, 90,  5,   33,  20,  10,  7,   77};
-  for (int i = 0; i < length; ++i) {
-    request.prompt.push_back(TokenId{static_cast<int32_t>(rng.Below(4000))});
+  Rng rng(7);
+  std::vector<GenerateRequest> requests;
+  for (int length : kLengths) {
+    GenerateRequest request;
+    request.id = RequestId{requests.size() + 1};
+    for (int i = 0; i < length; ++i) {
+      request.prompt.push_back(TokenId{static_cast<int32_t>(rng.Below(4000))});
+    }
+    request.max_tokens = 6;
+    request.sampling.temperature = requests.size() % 2 == 0 ? 0.0f : 0.8f;
+    request.sampling.top_p = requests.size() % 4 == 1 ? 0.9f : 1.0f;
+    request.sampling.repetition_penalty = requests.size() % 3 == 0 ? 1.2f : 1.0f;
+    request.sampling.seed = requests.size();
+    request.sampling.logprobs = 3;
+    requests.push_back(std::move(request));
   }
-  request.max_tokens = 6;
-  request.sampling.temperature = requests.size() % 2 == 0 ? 0.0f : 0.8f;
-  request.sampling.top_p = requests.size() % 4 == 1 ? 0.9f : 1.0f;
-  request.sampling.repetition_penalty = requests.size() % 3 == 0 ? 1.2f : 1.0f;
-  request.sampling.seed = requests.size();
-  request.sampling.logprobs = 3;
-  requests.push_back(std::move(request));
-}
-return requests;
+  return requests;
 }
 
 void ExpectSameBits(const Results& a, const Results& b) {
