@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
@@ -118,6 +119,19 @@ Status CheckSettings(const EngineSettings& s, const ModelConfig& config) {
   return {};
 }
 
+// Before anything large is allocated or read.
+Result<MemoryPlan> Plan(const EngineSettings& s, const Checkpoint& checkpoint, DType kv_cache) {
+  const ModelConfig& config = checkpoint.config();
+  return PlanMemory(
+      {.weight_bytes = checkpoint.total_bytes(),
+       .state_bytes = StateBytes(config.vocab_size, s.max_num_seqs),
+       .page_bytes = MakeKvFormat(config, kv_cache).page_bytes() * config.total_layers(),
+       .max_model_len = s.max_model_len > 0 ? s.max_model_len : config.max_position_embeddings,
+       .max_num_seqs = s.max_num_seqs,
+       .kv_cache_bytes = s.kv_cache_bytes,
+       .memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE)});
+}
+
 std::string FolderName(const std::string& path) {
   std::error_code error;
   const auto absolute = std::filesystem::weakly_canonical(path, error);
@@ -141,25 +155,21 @@ Result<LoadedEngine> AssembleEngine(const EngineSettings& settings,
       settings.config_preset.empty() ? FolderName(settings.model) : settings.config_preset;
   loaded.tokenizer = TRY(LoadTokenizer(settings, loaded.config));
 
+  const std::optional<DType> kv_cache = TRY(ParseKvCacheDType(settings.kv_cache_dtype));
+  MemoryPlan plan =
+      TRY(Plan(settings, checkpoint, kv_cache.value_or(loaded.backend.ops->kv_cache)));
+
   ProgressLine progress;
   loaded.model =
       TRY(Model::Load(checkpoint, *loaded.backend.ops, *loaded.backend.device,
                       {.max_tokens = settings.max_num_batched_tokens,
                        .max_rows = settings.max_num_seqs,
                        .max_logit_rows = settings.max_num_seqs,
-                       .max_model_len = settings.max_model_len,
-                       .kv_cache = TRY(ParseKvCacheDType(settings.kv_cache_dtype))},
+                       .max_model_len = plan.needs.max_model_len,
+                       .kv_cache = kv_cache},
                       [&](uint64_t done, uint64_t total) { progress.Show(done, total); }));
-
-  const Model& model = *loaded.model;
-  const auto max_model_len = static_cast<int32_t>(model.options().max_model_len);
-  const MemoryPlan plan =
-      TRY(PlanMemory({.weight_bytes = model.weight_bytes(),
-                      .activation_bytes = model.activation_bytes(),
-                      .page_bytes = model.kv_format().page_bytes() * model.config().total_layers(),
-                      .max_model_len = max_model_len,
-                      .max_num_seqs = settings.max_num_seqs,
-                      .kv_cache_bytes = settings.kv_cache_bytes}));
+  plan.needs.weight_bytes = loaded.model->weight_bytes();
+  plan.needs.activation_bytes = loaded.model->activation_bytes();
   LOG_INFO("memory: {}", plan.ToString());
 
   const EngineOptions options{
@@ -167,7 +177,7 @@ Result<LoadedEngine> AssembleEngine(const EngineSettings& settings,
                     .max_num_batched_tokens = settings.max_num_batched_tokens,
                     .prefill_chunk = settings.prefill_chunk,
                     .num_pages = static_cast<int32_t>(plan.num_pages),
-                    .max_model_len = max_model_len},
+                    .max_model_len = plan.needs.max_model_len},
       .max_queue = settings.max_queue,
       .vocab_size = loaded.config.vocab_size};
   loaded.clock = std::make_unique<SteadyClock>();

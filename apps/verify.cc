@@ -67,14 +67,19 @@ double LogprobError(std::span<const float> logits, const ReferencePrompt& p, int
   return worst;
 }
 
-// Whether `token` trails the greatest logit by less than `limit` times the logits' root mean
-// square: two implementations that are each right to `limit` may then choose differently.
-bool IsNearTie(std::span<const float> logits, TokenId token, double limit) {
+// Exact arithmetic must agree to fp32's rounding. A BF16 cache costs some 1e-3, more where rounding
+// turns a router; quantising activations to E4M3 costs some 5e-2 on a trained model, whoever does
+// it (tests/golden/README.md).
+constexpr double kExactLimit = 1e-4;
+
+// Whether `token` trails the greatest logit by less than kExactLimit times the logits' root mean
+// square: two implementations that are each right to that may then choose differently.
+bool IsNearTie(std::span<const float> logits, TokenId token) {
   double squares = 0;
   for (float x : logits) squares += double{x} * x;
   const double gap =
       *std::max_element(logits.begin(), logits.end()) - logits[static_cast<size_t>(Raw(token))];
-  return gap < limit * std::sqrt(squares / static_cast<double>(logits.size()));
+  return gap < kExactLimit * std::sqrt(squares / static_cast<double>(logits.size()));
 }
 
 class Verification {
@@ -147,7 +152,7 @@ class Verification {
                      const auto row = std::span(logits).subspan(t * vocab(), vocab());
                      const TokenId expected = p.draft[static_cast<size_t>(first) + t];
                      const bool equal = Argmax(row) == expected;
-                     const bool near_tie = !equal && IsNearTie(row, expected, report.limit);
+                     const bool near_tie = !equal && IsNearTie(row, expected);
                      report.draft_near_ties += near_tie;
                      report.drafts_equal &= equal || near_tie;
                      ++report.draft_tokens;
@@ -159,11 +164,6 @@ class Verification {
   SequenceRunner runner_;
   int64_t prefill_chunk_;
 };
-
-// Exact arithmetic must agree to fp32's rounding. A BF16 cache costs some 1e-3, more where rounding
-// turns a router; quantising activations to E4M3 costs some 5e-2 on a trained model, whoever does
-// it (tests/golden/README.md).
-constexpr double kExactLimit = 1e-4;
 
 double Limit(const VerifyOptions& options, const KvFormat& format, const ModelConfig& config) {
   if (options.ops.ends_with("-fp8") && config.fp8) return 1e-1;

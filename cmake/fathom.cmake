@@ -23,6 +23,11 @@ if(FATHOM_SANITIZE)
   add_link_options(-fsanitize=${FATHOM_SANITIZE})
 endif()
 
+find_program(NVCC nvcc)
+if(NVCC)
+  message(STATUS "CUDA compiler found: ${NVCC}. This version has no CUDA backend: not used")
+endif()
+
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 if(FATHOM_TESTS)

@@ -26,7 +26,7 @@ void ReadDimensions(Fields& fields, ModelConfig& c, Problems& problems) {
   c.qk_nope_head_dim = fields.Int("qk_nope_head_dim", 1, 4096);
   c.qk_rope_head_dim = fields.Int("qk_rope_head_dim", 2, 4096);
   c.v_head_dim = fields.Int("v_head_dim", 1, 4096);
-  c.max_position_embeddings = fields.Int("max_position_embeddings", 1, 1 << 26);
+  c.max_position_embeddings = fields.Int("max_position_embeddings", 1, 1 << 22);
   if (c.qk_rope_head_dim % 2 != 0) {
     problems.Add("qk_rope_head_dim is {}: rotary pairs need an even number", c.qk_rope_head_dim);
   }

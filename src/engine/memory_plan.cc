@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 
 #include "base/ids.h"
 
@@ -14,10 +15,18 @@ double Gib(double bytes) {
 }  // namespace
 
 std::string MemoryPlan::ToString() const {
-  return fmt::format("weights {:.2f} GiB, KV cache {:.2f} GiB ({} tokens), activations {:.2f} GiB",
-                     Gib(static_cast<double>(needs.weight_bytes)),
-                     Gib(static_cast<double>(kv_cache_bytes())), num_pages * kPageTokens,
-                     Gib(static_cast<double>(needs.activation_bytes)));
+  return fmt::format(
+      "weights {:.2f} GiB, KV cache {:.2f} GiB ({} tokens), activations {:.2f} GiB, request state "
+      "{:.2f} GiB",
+      Gib(static_cast<double>(needs.weight_bytes)), Gib(static_cast<double>(kv_cache_bytes())),
+      num_pages * kPageTokens, Gib(static_cast<double>(needs.activation_bytes)),
+      Gib(static_cast<double>(needs.state_bytes)));
+}
+
+size_t StateBytes(int64_t vocab, int64_t max_num_seqs) {
+  constexpr int64_t kCounts = 4, kInPrompt = 1, kRawLogits = 4, kAdjustedLogits = 4;
+  return static_cast<size_t>(max_num_seqs * vocab *
+                             (kCounts + kInPrompt + kRawLogits + kAdjustedLogits));
 }
 
 Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs) {
@@ -25,13 +34,23 @@ Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs) {
   const int64_t enough = request_pages * needs.max_num_seqs;
   const int64_t affordable =
       (needs.kv_cache_bytes > 0 ? needs.kv_cache_bytes : kDefaultKvCacheBytes) / needs.page_bytes;
-  MemoryPlan plan{.needs = needs, .num_pages = std::min(enough, affordable)};
+  MemoryPlan plan{.needs = needs, .num_pages = std::min<int64_t>({enough, affordable, INT32_MAX})};
   if (plan.num_pages < request_pages) {
     return ResourceExhausted(
         "a KV cache of {:.2f} GiB holds {} tokens, fewer than one request of --max-model-len {}: "
         "lower that to {}, or give --kv-cache-memory-bytes {}",
         Gib(static_cast<double>(plan.kv_cache_bytes())), plan.num_pages * kPageTokens,
         needs.max_model_len, plan.num_pages * kPageTokens, request_pages * needs.page_bytes);
+  }
+  const auto total =
+      plan.kv_cache_bytes() +
+      static_cast<int64_t>(needs.weight_bytes + needs.activation_bytes + needs.state_bytes);
+  if (needs.memory_bytes > 0 && total > needs.memory_bytes) {
+    return ResourceExhausted(
+        "{:.1f} GiB are needed and the machine has {:.1f}: {}. Lower --max-num-seqs, "
+        "--max-model-len or --kv-cache-memory-bytes, or take a smaller model",
+        Gib(static_cast<double>(total)), Gib(static_cast<double>(needs.memory_bytes)),
+        plan.ToString());
   }
   return plan;
 }

@@ -12,11 +12,13 @@ namespace fathom {
 struct MemoryNeeds {
   size_t weight_bytes = 0;
   size_t activation_bytes = 0;  // work space included
+  size_t state_bytes = 0;       // of slots and sampling
   int64_t page_bytes = 0;       // of one page over all layers
   int32_t max_model_len = 0;
   int32_t max_num_seqs = 0;
   int64_t kv_cache_bytes = 0;  // 0: enough for max_num_seqs requests of max_model_len, but at most
                                // kDefaultKvCacheBytes
+  int64_t memory_bytes = 0;    // that the device has; 0: unknown
 };
 
 inline constexpr int64_t kDefaultKvCacheBytes = int64_t{4} << 30;
@@ -29,7 +31,11 @@ struct MemoryPlan {
   std::string ToString() const;  // "weights 0.04 GiB, KV cache 1.05 GiB (131072 tokens), ..."
 };
 
-// kResourceExhausted when the cache could not hold one request of max_model_len.
+// Bytes of slots and sampling: penalty counts, prompt flags, raw and adjusted logits.
+size_t StateBytes(int64_t vocab, int64_t max_num_seqs);
+
+// kResourceExhausted, naming what to lower, when the cache could not hold one request of
+// max_model_len, or when all of it is more than the device has.
 Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs);
 
 }  // namespace fathom

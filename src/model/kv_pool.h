@@ -9,6 +9,14 @@
 
 namespace fathom {
 
+// The format of a model's pages with planes of `dtype` (F32 or BF16).
+inline KvFormat MakeKvFormat(const ModelConfig& config, DType dtype) {
+  return {.latent = dtype,
+          .rope = dtype,
+          .latent_dim = config.kv_lora_rank,
+          .rope_dim = config.qk_rope_head_dim};
+}
+
 class KvPool {
  public:
   KvPool(const KvFormat& format, int64_t layers, int64_t pages, Device& device)

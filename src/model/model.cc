@@ -37,11 +37,7 @@ Model::Model(const Checkpoint& checkpoint, const Ops& ops, Device& device,
 }
 
 KvFormat Model::kv_format() const {
-  const DType dtype = options_.kv_cache.value_or(run_.ops().kv_cache);
-  return {.latent = dtype,
-          .rope = dtype,
-          .latent_dim = config_.kv_lora_rank,
-          .rope_dim = config_.qk_rope_head_dim};
+  return MakeKvFormat(config_, options_.kv_cache.value_or(run_.ops().kv_cache));
 }
 
 TensorView Model::Forward(const Batch& batch, const KvPool& pool) {

@@ -1,0 +1,48 @@
+#include "engine/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace fathom {
+namespace {
+
+constexpr int64_t kPageBytes = 1 << 20;
+
+TEST(MemoryPlan, HoldsEveryRequestWhereThatIsAffordable) {
+  const auto plan = PlanMemory({.page_bytes = kPageBytes, .max_model_len = 129, .max_num_seqs = 7});
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->num_pages, 21);  // 3 pages of 64 each
+}
+
+TEST(MemoryPlan, KeepsToTheBytesGiven) {
+  const auto plan = PlanMemory({.page_bytes = kPageBytes,
+                                .max_model_len = 640,
+                                .max_num_seqs = 100,
+                                .kv_cache_bytes = 12 * kPageBytes + 5});
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->num_pages, 12);
+  EXPECT_EQ(plan->kv_cache_bytes(), 12 * kPageBytes);
+}
+
+TEST(MemoryPlan, RefusesACacheTooSmallForOneRequest) {
+  const auto plan = PlanMemory({.page_bytes = kPageBytes,
+                                .max_model_len = 640,
+                                .max_num_seqs = 1,
+                                .kv_cache_bytes = 9 * kPageBytes});
+  EXPECT_EQ(plan.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(plan.status().message().find("lower that to 576"), std::string::npos);
+}
+
+TEST(MemoryPlan, RefusesWhatTheMachineHasNot) {
+  MemoryNeeds needs{.weight_bytes = 100 << 20,
+                    .state_bytes = StateBytes(1000, 4),
+                    .page_bytes = kPageBytes,
+                    .max_model_len = 64,
+                    .max_num_seqs = 4};
+  needs.memory_bytes = (104 << 20) + 52000;
+  EXPECT_TRUE(PlanMemory(needs).ok());
+  --needs.memory_bytes;
+  EXPECT_EQ(PlanMemory(needs).status().code(), StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace fathom
