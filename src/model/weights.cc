@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -52,6 +53,8 @@ class Loader {
 
   Result<MtpWeights> Mtp(int index) {
     const std::string name = fmt::format("model.layers.{}.", index);
+    TRY(CheckShared(name + "embed_tokens.weight", "model.embed_tokens.weight"));
+    TRY(CheckShared(name + "shared_head.head.weight", "lm_head.weight"));
     MtpWeights mtp;
     mtp.embedding_norm = Floats(name + "enorm.weight");
     mtp.hidden_norm = Floats(name + "hnorm.weight");
@@ -59,6 +62,17 @@ class Loader {
     mtp.layer = TRY(Layer(index));
     mtp.head_norm = Floats(name + "shared_head.norm.weight");
     return mtp;
+  }
+
+  // An MTP layer's own copy of a table must be the main model's, which is used in its place.
+  Status CheckShared(const std::string& copy, const std::string& main) {
+    if (!checkpoint_.Has(copy) || !checkpoint_.Has(main)) return {};
+    const TensorView a = checkpoint_.Get(copy).values, b = checkpoint_.Get(main).values;
+    const size_t bytes = static_cast<size_t>(a.elements()) * ByteSize(a.dtype());
+    if (a.dtype() != b.dtype() || std::memcmp(a.data(), b.data(), bytes) != 0) {
+      return Unimplemented("{} differs from {}: MTP layers share the main model's", copy, main);
+    }
+    return {};
   }
 
   Result<AttentionWeights> Attention(const std::string& name) {
