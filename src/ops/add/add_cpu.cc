@@ -1,4 +1,9 @@
-// Split over tokens.
+// Residual additions.
+//   formula:       sum += x
+//   data mapping:  a thread takes tokens
+//   bytes, FLOPs:  reads 8 and writes 4 bytes a channel; 1 FLOP
+//   accumulator:   none
+//   expected time: [1, 7168]: under a microsecond on one core; not measured
 #include "ops/cpu_ops.h"
 
 namespace fathom {

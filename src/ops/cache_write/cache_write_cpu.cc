@@ -1,4 +1,9 @@
-// Rounds latents and keys into their pages, split over tokens.
+// Writes latents and keys to their pages.
+//   formula:       page row of (slot, position) = latent, rope, rounded to the pages' type
+//   data mapping:  a thread takes tokens
+//   bytes, FLOPs:  reads 4 and writes 2 or 4 bytes a channel; none
+//   accumulator:   none
+//   expected time: [1, 576]: about a microsecond on one core; not measured
 #include "ops/cpu_ops.h"
 #include "ops/page_rows.h"
 

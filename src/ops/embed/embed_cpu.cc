@@ -1,4 +1,9 @@
-// Rows of the embedding table as fp32, split over tokens.
+// Rows of the embedding table as fp32.
+//   formula:       out[t] = table[ids[t]]
+//   data mapping:  a thread takes tokens
+//   bytes, FLOPs:  reads 2 or 4 and writes 4 bytes a channel; none
+//   accumulator:   none
+//   expected time: [1, 7168]: some microseconds on one core; not measured
 #include <algorithm>
 
 #include "ops/cpu_ops.h"

@@ -1,4 +1,9 @@
-// Widens the latents and keys of a range of positions, split over positions.
+// The latents and keys of a range of positions as fp32.
+//   formula:       latent[i], rope[i] = page row of position begin + i
+//   data mapping:  a thread takes positions
+//   bytes, FLOPs:  reads 2 or 4 and writes 4 bytes a channel; none
+//   accumulator:   none
+//   expected time: [512, 576]: 1.2 MB written at bandwidth; not measured
 #include <algorithm>
 
 #include "ops/cpu_ops.h"

@@ -1,4 +1,9 @@
-// Root-mean-square norm, a token at a time, split over tokens.
+// Root-mean-square norm.
+//   formula:       residual += x, if there is one; out = x / sqrt(mean(x^2) + eps) weight
+//   data mapping:  a thread takes tokens
+//   bytes, FLOPs:  reads up to 12 and writes 4 to 8 bytes a channel; 5 FLOPs
+//   accumulator:   fp32, 16 partial sums
+//   expected time: [1, 7168]: some microseconds on one core; not measured
 #include <cmath>
 
 #include "ops/cpu_ops.h"

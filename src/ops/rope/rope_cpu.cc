@@ -1,4 +1,9 @@
-// Rotation of interleaved pairs in place, split over tokens.
+// Rotation of interleaved pairs in place.
+//   formula:       (a, b) <- (a cos - b sin, a sin + b cos)
+//   data mapping:  a thread takes tokens with all their heads
+//   bytes, FLOPs:  reads and writes 4 bytes a channel; 3 FLOPs
+//   accumulator:   none
+//   expected time: [1, 128, 64]: some microseconds on one core; not measured
 #include "ops/cpu_ops.h"
 
 namespace fathom {
