@@ -1,14 +1,12 @@
 // Products of activations with packed panels.
-//   formula:       out[i][o] = sum over runs r of (sum over k in r of x[i][k] w[o][k]) sx[i][r]
-//   sw[o][r] data mapping:  lanes are 32 outputs; up to 12 rows share a pass over a tile of 32
-//   outputs x 128
-//                  channels, which is decoded in registers for a few rows and once into L1 for many
+//   formula:       out[i][o] = sum over runs r of sx[i][r] sw[o][r] (sum over k in r of x w)
+//   data mapping:  lanes are 32 outputs; up to 12 rows share a pass over a tile of 32 outputs and
+//                  128 channels, decoded in registers for a few rows, once into L1 for many
 //   bytes, FLOPs:  each weight byte is read once per 128 rows; 2 FLOPs per weight and row
-//   accumulator:   fp32 within a run in order of channels (FP8 products are exact), fp32 over runs
-//   expected time: [1, 2048] x [7168, 2048]: its bytes at read bandwidth. One core of a 2.1 GHz
-//   Xeon
-//                  (AVX-512) reached 0.7 of it for BF16 and 0.5 for FP8, which decoding binds; 512
-//                  rows ran at 0.6 to 0.9 of the multiply-add peak (bench/ops_bench.cc)
+//   accumulator:   fp32 within a run in order of channels (FP8 products are exact), then over runs
+//   expected time: [1, 2048] x [7168, 2048]: its bytes at read bandwidth. One core of a Xeon at
+//                  2.1 GHz reached 0.7 of it for BF16 and 0.5 for FP8 (bound by decoding), and
+//                  0.6 to 0.9 of its multiply-add peak for 512 rows (bench/ops_bench.cc)
 #include "ops/linear/panel_product_cpu.h"
 
 #include <algorithm>

@@ -1,14 +1,11 @@
 // The chosen experts of each token.
 //   formula:       out[t] = sum over j of weight[t, j] down[e](silu(gate[e] x[t]) * up[e] x[t])
-//   data mapping:  pairs (token, j) are sorted by expert; a thread takes panels of one expert with
-//   all
-//                  of its tokens (linear/panel_product_cpu.cc)
-//   bytes, FLOPs:  the weights of every expert chosen, once per kTokenChunk tokens; 6 x hidden x
-//   inter
-//                  FLOPs per pair
+//   data mapping:  pairs (token, j) are sorted by expert; a thread takes panels of one expert
+//                  with all of its tokens (linear/panel_product_cpu.cc)
+//   bytes, FLOPs:  the weights of every expert chosen, once per kTokenChunk tokens;
+//                  6 x hidden x inter FLOPs per pair
 //   accumulator:   fp32; products as in linear, then over j in order
-//   expected time: one token of 8 experts [2048, 7168] in FP8: 352 MB at read bandwidth; not
-//   measured
+//   expected time: one token of 8 FP8 experts [2048, 7168]: 352 MB at read bandwidth; not measured
 #include <algorithm>
 #include <cstring>
 

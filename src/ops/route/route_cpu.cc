@@ -2,9 +2,9 @@
 //   formula:       logit[t][e] = x[t] . gate[e]
 //   data mapping:  lanes along the hidden dimension, 4 tokens x 4 experts at a time; threads take
 //                  groups of experts
-//   bytes, FLOPs:  4 x experts x hidden bytes of gate once per 128 tokens; 2 FLOPs per weight and
-//   token accumulator:   fp32, a sum per lane, then over lanes expected time: [1, 7168] x [256,
-//   7168]: 7.3 MB at read bandwidth; not measured
+//   bytes, FLOPs:  4 x experts x hidden bytes of gate per 128 tokens; 2 FLOPs per weight and token
+//   accumulator:   fp32, a sum per lane, then over lanes
+//   expected time: [1, 7168] x [256, 7168]: 7.3 MB at read bandwidth; not measured
 #include <algorithm>
 
 #include "cpu/simd.h"
