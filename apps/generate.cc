@@ -134,7 +134,7 @@ class Conversation {
         outputs_(outputs),
         chat_template_(std::move(chat_template)) {
     if (!options.system.empty()) Say("system", options.system);
-    for (const std::string_view marker : OutputMarkers()) {
+    for (const std::string_view marker : OutputMarkers(/*parse_tools=*/false)) {
       if (const auto id = loaded.tokenizer->IdOf(marker)) text_options_.kept_special.push_back(*id);
     }
   }

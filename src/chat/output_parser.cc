@@ -195,10 +195,10 @@ bool EndsInReasoning(std::string_view rendered_prompt) {
   return Trim(rendered_prompt).ends_with(kThink);
 }
 
-std::span<const std::string_view> OutputMarkers() {
+std::span<const std::string_view> OutputMarkers(bool parse_tools) {
   static constexpr std::array kMarkers = {kThink,     kEndThink, kCallsBegin, kCallsEnd,
                                           kCallBegin, kCallEnd,  kSeparator};
-  return kMarkers;
+  return std::span(kMarkers).first(parse_tools ? kMarkers.size() : 2);
 }
 
 }  // namespace fathom

@@ -79,7 +79,7 @@ class OutputParser {
 // parser's first state.
 bool EndsInReasoning(std::string_view rendered_prompt);
 
-// Every marker that a parser reads: as special tokens they must reach it as text.
-std::span<const std::string_view> OutputMarkers();
+// The markers that a parser reads: where they are special tokens, they must reach it as text.
+std::span<const std::string_view> OutputMarkers(bool parse_tools);
 
 }  // namespace fathom

@@ -18,9 +18,9 @@ namespace {
 
 constexpr std::string_view kModelsPath = "/v1/models";
 
-std::vector<TokenId> MarkerTokens(const Tokenizer& tokenizer) {
+std::vector<TokenId> MarkerTokens(const Tokenizer& tokenizer, bool parse_tools) {
   std::vector<TokenId> ids;
-  for (const std::string_view marker : OutputMarkers()) {
+  for (const std::string_view marker : OutputMarkers(parse_tools)) {
     if (const std::optional<TokenId> id = tokenizer.IdOf(marker)) ids.push_back(*id);
   }
   return ids;
@@ -95,7 +95,6 @@ Api::Api(const ServerOptions& options, EngineClient& engine, const Tokenizer& to
       tokenizer_(tokenizer),
       chat_template_(std::move(chat_template)),
       started_(std::time(nullptr)),
-      marker_tokens_(MarkerTokens(tokenizer)),
       max_token_bytes_(LongestToken(tokenizer)),
       metrics_(options.served_model_names.front()) {}
 
@@ -293,7 +292,7 @@ Api::Answer Api::Chat(const HttpRequest& request) {
     return ErrorResponse(*error);
   }
   GenerationSetup setup = Setup("chatcmpl-", request, std::move(chat.params));
-  setup.kept_special = marker_tokens_;
+  setup.kept_special = MarkerTokens(tokenizer_, output.parser.parse_tools);
   setup.prompts.push_back(std::move(prompt));
   return std::make_unique<ChatGeneration>(std::move(setup), output);
 }

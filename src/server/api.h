@@ -71,7 +71,6 @@ class Api {
   const std::optional<ChatTemplate> chat_template_;
   const SteadyClock clock_;
   const int64_t started_;  // Unix time
-  const std::vector<TokenId> marker_tokens_;
   const size_t max_token_bytes_;
   Metrics metrics_;
 };

@@ -36,7 +36,7 @@ class GenerationTest : public testing::Test {
                           .model = "m",
                           .params = std::move(params),
                           .eos_tokens = {Eos()}};
-    for (const std::string_view marker : OutputMarkers()) {
+    for (const std::string_view marker : OutputMarkers(/*parse_tools=*/true)) {
       setup.kept_special.push_back(*TinyTokenizer().IdOf(marker));
     }
     setup.prompts.push_back({.tokens = Tokens("a prompt"), .max_tokens = 100});
