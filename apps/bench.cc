@@ -17,11 +17,17 @@
 namespace fathom {
 namespace {
 
-// The command line as it was typed, but for quotes and the program's folder.
+// The command line as it was typed, but for quotes, the program's folder, and secrets.
 std::string CommandLine() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::string command, word;
-  while (std::getline(file, word, '\0')) command += command.empty() ? "fathom" : " " + word;
+  bool is_secret = false;
+  while (std::getline(file, word, '\0')) {
+    if (is_secret) word = "KEY";
+    if (word.starts_with("--api-key=")) word = "--api-key=KEY";
+    is_secret = word == "--api-key";
+    command += command.empty() ? "fathom" : " " + word;
+  }
   return command;
 }
 
@@ -47,6 +53,7 @@ void AddBench(CLI::App& app, int& exit_code) {
       "bench", "Measure: offline, the engine against the limits of this machine; serve, a server.");
   command->require_subcommand(1);
   AddBenchOffline(*command, exit_code);
+  AddBenchServe(*command, exit_code);
 }
 
 }  // namespace fathom

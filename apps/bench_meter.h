@@ -28,8 +28,10 @@ struct DecodeTimes {
 
 class EngineMeter {
  public:
-  // Prompts of random tokens below `vocab_size`.
-  EngineMeter(int32_t vocab_size, uint64_t seed) : vocab_size_(vocab_size), rng_(seed) {}
+  explicit EngineMeter(uint64_t seed) : rng_(seed) {}
+
+  // Prompts are random tokens below this. Before the first request.
+  void SetVocabulary(int32_t size) { vocab_size_ = size; }
 
   // THREAD: the engine's. To be its output callback.
   void Deliver(const std::vector<RequestOutput>& outputs);
@@ -55,7 +57,7 @@ class EngineMeter {
   template <class Condition>
   Status WaitUntil(Condition condition);
 
-  const int32_t vocab_size_;
+  int32_t vocab_size_ = 1;
   Rng rng_;
   uint64_t next_id_ = 1;
 

@@ -99,11 +99,14 @@ int64_t PeakResidentBytes() {
   return 0;
 }
 
-struct Report {
-  const OfflineOptions& options;
-  const Machine& machine;
-  const LoadedEngine& loaded;
-  const std::vector<BatchResult>& results;
+// What is left of a model once its memory is given back.
+struct MeasuredModel {
+  std::string name;
+  int32_t layers = 0;
+  std::string_view weights, kv_cache;
+  size_t weight_bytes = 0;
+  int64_t peak_resident_bytes = 0;
+  std::vector<BatchResult> results;
 };
 
 json::value OrNull(const std::optional<double>& value, double unit) {
@@ -153,18 +156,14 @@ json::object ToJson(const BatchResult& r, const Machine& machine) {
           {"decode_peak_shares", PeakShares(machine.peaks, r.step.operations * r.steps_per_s())}};
 }
 
-void PrintJson(const Report& report) {
-  const OfflineOptions& o = report.options;
-  const Machine& machine = report.machine;
-  const Model& model = *report.loaded.model;
-  const AttentionWeights& attention = model.weights().layers.front().attention;
+void PrintJson(const OfflineOptions& o, const MeasuredModel& model, const Machine& machine) {
   json::object out = RunRecord();
   out["benchmark"] = "offline";
-  out["model"] = report.loaded.model_name;
+  out["model"] = model.name;
   out["load_format"] = o.engine.load_format;
-  out["num_layers"] = report.loaded.config.num_layers;
-  out["weights"] = Name(attention.o.weight->format);
-  out["kv_cache"] = Name(model.kv_format().latent);
+  out["num_layers"] = model.layers;
+  out["weights"] = model.weights;
+  out["kv_cache"] = model.kv_cache;
   out["ops"] = o.engine.ops;
   out["threads"] = machine.threads;
   out["input_len"] = o.input_len;
@@ -174,10 +173,10 @@ void PrintJson(const Report& report) {
   out["fp32_peak_gflops"] = machine.peaks.fp32 / 1e9;
   out["bf16_peak_gflops"] = OrNull(machine.peaks.bf16, 1e9);
   out["int8_peak_gops"] = OrNull(machine.peaks.int8, 1e9);
-  out["weight_bytes"] = model.weight_bytes();
-  out["peak_resident_bytes"] = PeakResidentBytes();
+  out["weight_bytes"] = model.weight_bytes;
+  out["peak_resident_bytes"] = model.peak_resident_bytes;
   json::array results;
-  for (const BatchResult& result : report.results) results.push_back(ToJson(result, machine));
+  for (const BatchResult& result : model.results) results.push_back(ToJson(result, machine));
   // The first batch size once more, for whoever wants one number.
   for (const auto& member : results.front().as_object()) {
     out.insert_or_assign(member.key(), member.value());
@@ -198,31 +197,25 @@ std::string PeakText(const std::optional<double>& peak) {
   return peak ? fmt::format("{:.0f}", *peak / 1e9) : "not available";
 }
 
-void PrintTable(const Report& report) {
-  const Machine& m = report.machine;
-  const Model& model = *report.loaded.model;
+void PrintTable(const OfflineOptions& o, const MeasuredModel& model, const Machine& m) {
   fmt::print(
       "{}, {} layers, {} weights{}, {} KV cache, ops {}; {} prompt tokens, {} decode steps, "
       "median of {}\n",
-      report.loaded.model_name, report.loaded.config.num_layers,
-      Name(model.weights().layers.front().attention.o.weight->format),
-      report.options.engine.load_format == "dummy" ? " (random)" : "",
-      Name(model.kv_format().latent), report.options.engine.ops, report.options.input_len,
-      report.options.output_len, report.options.repeats);
+      model.name, model.layers, model.weights, o.engine.load_format == "dummy" ? " (random)" : "",
+      model.kv_cache, o.engine.ops, o.input_len, o.output_len, o.repeats);
   fmt::print(
-      "{}, {} threads: reads {:.1f} GB/s; peaks in 10^9 operations/s: fp32 {}, bf16 {}, "
-      "int8 {}\n",
+      "{}, {} threads: reads {:.1f} GB/s; peaks in 10^9 operations/s: fp32 {}, bf16 {}, int8 {}\n",
       CpuModelName(), m.threads, m.read_bandwidth / 1e9, PeakText(m.peaks.fp32),
       PeakText(m.peaks.bf16), PeakText(m.peaks.int8));
   fmt::print("weights {:.2f} GB; the process had at most {:.2f} GB\n\n",
-             static_cast<double>(model.weight_bytes()) / 1e9,
-             static_cast<double>(PeakResidentBytes()) / 1e9);
+             static_cast<double>(model.weight_bytes) / 1e9,
+             static_cast<double>(model.peak_resident_bytes) / 1e9);
   fmt::print("{:>6} | {:>9} {:>8} {:>8} {:>8} | {:>9} {:>9} {:>9} {:>9} {:>10}\n", "", "prefill",
              "of fp32", "of bf16", "of int8", "decode", "ms", "unique", "Gop", "of read");
   fmt::print("{:>6} | {:>9} {:>8} {:>8} {:>8} | {:>9} {:>9} {:>9} {:>9} {:>10}\n", "batch",
              "tokens/s", "peak", "peak", "peak", "tokens/s", "a step", "GB/step", "a step",
              "bandwidth");
-  for (const BatchResult& r : report.results) {
+  for (const BatchResult& r : model.results) {
     const double rate = r.prefill_work * r.prefill();
     fmt::print("{:>6} | {:>9.1f} {:>8} {:>8} {:>8} | {:>9.1f} {:>9.2f} {:>9.4f} {:>9.3f} {:>10}\n",
                r.shape.batch_size, r.prefill(), Percent(rate / m.peaks.fp32),
@@ -256,27 +249,35 @@ EngineSettings SettingsFor(const OfflineOptions& options) {
   return s;
 }
 
-Status BenchOffline(const OfflineOptions& options) {
-  // Before the model is there: both together may be more than the machine has.
-  const Machine machine = MeasureMachine(options);
+Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
   const EngineSettings settings = SettingsFor(options);
-  EngineMeter* deliver_to = nullptr;
+  EngineMeter meter(options.seed);
   LoadedEngine loaded = TRY(AssembleEngine(
-      settings, [&](std::vector<RequestOutput> outputs) { deliver_to->Deliver(outputs); }));
-  EngineMeter meter(loaded.config.vocab_size, options.seed);
-  deliver_to = &meter;
+      settings, [&](std::vector<RequestOutput> outputs) { meter.Deliver(outputs); }));
+  meter.SetVocabulary(loaded.config.vocab_size);
   loaded.engine->Start();
   const BatchShape warm_up{.batch_size = settings.max_num_seqs,
                            .input_len = std::min(options.input_len, 64),
                            .output_len = std::min(options.output_len, 4)};
   (void)TRY(meter.TimeDecode(*loaded.engine, warm_up));
-  std::vector<BatchResult> results;
+  const Model& model = *loaded.model;
+  MeasuredModel measured{.name = loaded.model_name,
+                         .layers = loaded.config.num_layers,
+                         .weights = Name(model.weights().layers.front().attention.o.weight->format),
+                         .kv_cache = Name(model.kv_format().latent),
+                         .weight_bytes = model.weight_bytes()};
   for (const int32_t batch_size : options.batch_sizes) {
-    results.push_back(TRY(Measure(meter, loaded, options, batch_size)));
+    measured.results.push_back(TRY(Measure(meter, loaded, options, batch_size)));
   }
-  const Report report{options, machine, loaded, results};
-  options.json ? PrintJson(report) : PrintTable(report);
-  loaded.engine.reset();  // it delivers to `meter`
+  measured.peak_resident_bytes = PeakResidentBytes();
+  return measured;
+}
+
+Status BenchOffline(const OfflineOptions& options) {
+  const MeasuredModel model = TRY(MeasureModel(options));
+  // Once the model is gone: the memory to be read may not fit beside it.
+  const Machine machine = MeasureMachine(options);
+  options.json ? PrintJson(options, model, machine) : PrintTable(options, model, machine);
   return {};
 }
 

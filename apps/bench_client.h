@@ -1,0 +1,54 @@
+// A client of OpenAI-compatible servers that times what it is streamed.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "bench_source.h"
+#include "bench_summary.h"
+
+namespace fathom {
+
+// A server, as --base-url names it.
+struct Target {
+  std::string host, port;
+  std::string prefix;  // of every path: "" or "/something"
+  std::string api_key;
+  int timeout_ms = 0;  // of a whole request
+  boost::asio::ip::tcp::resolver::results_type addresses;
+
+  // "http://host[:port][/prefix]"; does not resolve the host.
+  static Result<Target> Parse(const std::string& base_url);
+};
+
+// Coroutines run on one thread. Targets outlive them.
+class BenchClient {
+ public:
+  explicit BenchClient(const Target& target) : target_(target) {}
+
+  // Posts a request and follows its stream to the end. Never fails: the record says what did.
+  // Arguments live until then. (Named locals, not temporaries: GCC 12 destroys some of those
+  // twice.)
+  boost::asio::awaitable<RequestRecord> Generate(const std::string& path,
+                                                 const RequestSource::Prepared& request);
+  // GET; a body of at most a megabyte.
+  boost::asio::awaitable<Result<std::string>> Get(const std::string& path);
+
+ private:
+  struct Reply {
+    int status = 0;
+    std::string error;  // of the connection; empty if the reply is whole
+  };
+  using OnBody = std::function<bool(int status, std::string_view bytes)>;
+  // Calls on_body with the pieces of a reply's body as they come, until it returns false.
+  boost::asio::awaitable<Reply> Exchange(const std::string& request, const OnBody& on_body);
+  std::string Head(std::string_view method, const std::string& path, size_t body_bytes) const;
+
+  const Target& target_;
+};
+
+}  // namespace fathom

@@ -1,0 +1,307 @@
+// fathom bench serve: loads an OpenAI-compatible server and reports what its clients see.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/json.hpp>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "bench.h"
+#include "bench_client.h"
+#include "bench_source.h"
+#include "bench_summary.h"
+
+namespace fathom {
+namespace {
+
+namespace asio = boost::asio;
+namespace json = boost::json;
+using boost::system::error_code;
+
+struct LoadOptions {
+  std::string base_url = "http://127.0.0.1:8000";
+  std::string endpoint = "/v1/completions";
+  std::string api_key;
+  SourceOptions source;
+  double request_rate = INFINITY;  // per second
+  int32_t max_concurrency = 0;     // 0: any
+  int32_t num_warmups = 1;
+  double timeout_s = 3600;
+  std::vector<std::string> goodput;
+  bool json = false;
+};
+
+// Sends requests at their times, as many at once as may be.
+class LoadRun {
+ public:
+  LoadRun(const LoadOptions& options, const Target& target, const RequestSource& source)
+      : options_(options), client_(target), source_(source), room_(io_) {}
+
+  // Requests [first, first + count) of the source.
+  std::vector<RequestRecord> Run(int64_t first, int64_t count, double rate) {
+    records_.assign(static_cast<size_t>(count), {});
+    completed_ = 0;
+    asio::co_spawn(io_, Send(first, rate), asio::detached);
+    io_.restart();
+    io_.run();
+    return std::move(records_);
+  }
+
+ private:
+  asio::awaitable<void> Send(int64_t first, double rate) {
+    Rng rng(options_.source.seed, ~uint64_t{0});
+    asio::steady_timer timer(io_);
+    auto due = std::chrono::steady_clock::now();
+    for (size_t i = 0; i < records_.size(); ++i) {
+      error_code error;
+      timer.expires_at(due);
+      co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, error));
+      while (options_.max_concurrency > 0 && active_ >= options_.max_concurrency) {
+        room_.expires_at(std::chrono::steady_clock::time_point::max());
+        co_await room_.async_wait(asio::redirect_error(asio::use_awaitable, error));
+      }
+      ++active_;
+      asio::co_spawn(io_, One(first, i), asio::detached);
+      // A Poisson process: independent gaps, exponentially distributed.
+      const double gap_s = std::isinf(rate) ? 0 : -std::log(1 - double{rng.Uniform()}) / rate;
+      due += std::chrono::nanoseconds(static_cast<int64_t>(1e9 * gap_s));
+    }
+  }
+
+  asio::awaitable<void> One(int64_t first, size_t index) {
+    const RequestSource::Prepared request = source_.At(first + static_cast<int64_t>(index));
+    records_[index] = co_await client_.Generate(options_.endpoint, request);
+    --active_;
+    ++completed_;
+    room_.cancel();
+    ShowProgress();
+  }
+
+  void ShowProgress() const {
+    if (isatty(STDERR_FILENO) == 0) return;
+    fmt::print(stderr, "\r{} of {} requests{}", completed_, records_.size(),
+               completed_ == records_.size() ? "\n" : "");
+    std::fflush(stderr);
+  }
+
+  const LoadOptions& options_;
+  BenchClient client_;
+  const RequestSource& source_;
+  asio::io_context io_{1};
+  asio::steady_timer room_;  // cancelled when a request ends
+  int32_t active_ = 0;
+  size_t completed_ = 0;
+  std::vector<RequestRecord> records_;
+};
+
+Result<Target> Resolve(const LoadOptions& options) {
+  Target target = TRY(Target::Parse(options.base_url));
+  target.api_key = options.api_key;
+  target.timeout_ms = static_cast<int>(options.timeout_s * 1000);
+  asio::io_context io;
+  error_code error;
+  target.addresses = asio::ip::tcp::resolver(io).resolve(target.host, target.port, error);
+  if (error) return Unavailable("--base-url {}: {}", options.base_url, error.message());
+  return target;
+}
+
+// The first model that the server lists.
+Result<std::string> FirstModel(const Target& target) {
+  asio::io_context io;
+  BenchClient client(target);
+  Result<std::string> reply = Internal("no reply");
+  const auto fetch = [&]() -> asio::awaitable<void> { reply = co_await client.Get("/v1/models"); };
+  asio::co_spawn(io, fetch, asio::detached);
+  io.run();
+  const std::string body = TRY(std::move(reply));
+  error_code error;
+  const json::value value = json::parse(body, error);
+  const json::value* id = error ? nullptr : value.find_pointer("/data/0/id", error);
+  if (id == nullptr || !id->is_string()) {
+    return Unavailable("the server lists no model under /v1/models: name one with --model");
+  }
+  return std::string(id->get_string().data(), id->get_string().size());
+}
+
+// From "ttft:500" and the like.
+Result<ServiceLevel> ParseLevel(const std::vector<std::string>& bounds) {
+  ServiceLevel level;
+  for (const std::string& bound : bounds) {
+    const size_t colon = std::min(bound.find(':'), bound.size());
+    const std::string name = bound.substr(0, colon);
+    std::optional<double>* of = name == "ttft"   ? &level.ttft_ms
+                                : name == "tpot" ? &level.tpot_ms
+                                : name == "e2el" ? &level.e2el_ms
+                                                 : nullptr;
+    double bound_ms = 0;
+    if (of == nullptr || colon == bound.size() ||
+        !CLI::detail::lexical_cast(bound.substr(colon + 1), bound_ms) || !(bound_ms > 0)) {
+      return InvalidArgument("--goodput {}: it is ttft:MS, tpot:MS or e2el:MS", bound);
+    }
+    *of = bound_ms;
+  }
+  return level;
+}
+
+void PrintJson(const LoadOptions& o, const LoadSummary& summary) {
+  json::object out = RunRecord();
+  out["benchmark"] = "serve";
+  out["base_url"] = o.base_url;
+  out["endpoint"] = o.endpoint;
+  out["model"] = o.source.model;
+  out["num_prompts"] = o.source.num_prompts;
+  out["request_rate"] = std::isinf(o.request_rate) ? json::value("inf") : o.request_rate;
+  out["max_concurrency"] = o.max_concurrency > 0 ? json::value(o.max_concurrency) : json::value();
+  out["dataset"] = o.source.dataset_path.empty() ? "random" : o.source.dataset_path;
+  out["input_len"] =
+      o.source.dataset_path.empty() ? json::value(o.source.input_len) : json::value();
+  out["output_len"] = o.source.output_len;
+  for (auto& member : ToJson(summary)) out[member.key()] = std::move(member.value());
+  fmt::print("{}\n", json::serialize(out));
+}
+
+Status BenchServe(LoadOptions options) {
+  const ServiceLevel level = TRY(ParseLevel(options.goodput));
+  const Target target = TRY(Resolve(options));
+  if (options.source.model.empty()) options.source.model = TRY(FirstModel(target));
+  options.source.chat = options.endpoint.ends_with("/chat/completions");
+  const RequestSource source = TRY(RequestSource::Make(options.source));
+  LoadRun run(options, target, source);
+  // The first requests show whether the server understands, and are not counted.
+  const int64_t count = options.source.num_prompts;
+  for (const RequestRecord& record : run.Run(count, options.num_warmups, INFINITY)) {
+    if (!record.ok()) return Unavailable("a first request failed: {}", record.error);
+  }
+  const LoadSummary summary = Summarize(run.Run(0, count, options.request_rate), level);
+  if (options.json) {
+    PrintJson(options, summary);
+  } else {
+    fmt::print("{} at {}{}: {}", options.source.model, options.base_url, options.endpoint,
+               ToTable(summary));
+  }
+  if (summary.completed == 0) return Unavailable("every request failed");
+  return {};
+}
+
+void AddTargetFlags(CLI::App& command, LoadOptions* options) {
+  const char* group = "Server";
+  command.add_option("--base-url", options->base_url, "http://HOST:PORT")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--endpoint", options->endpoint,
+                  "A path that ends in /completions or /chat/completions")
+      ->check([](const std::string& path) {
+        return path.starts_with('/') && path.ends_with("/completions")
+                   ? ""
+                   : path + " does not end in /completions or /chat/completions";
+      })
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--model", options->source.model, "Otherwise the first one of /v1/models")
+      ->group(group);
+  command.add_option("--api-key", options->api_key, "Otherwise the environment's")
+      ->envname("OPENAI_API_KEY")
+      ->group(group);
+  command.add_option("--timeout", options->timeout_s, "Seconds that one request may take")
+      ->check(CLI::Range(0.1, 1e6))
+      ->capture_default_str()
+      ->group(group);
+}
+
+void AddLoadFlags(CLI::App& command, LoadOptions* options) {
+  const char* group = "Load";
+  command.add_option("--num-prompts", options->source.num_prompts, "Requests")
+      ->check(CLI::Range(1, 10'000'000))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--request-rate", options->request_rate,
+                  "Requests a second, at random times (Poisson); inf: all at once")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--max-concurrency", options->max_concurrency,
+                  "Requests under way at the same time; others wait. 0: any number")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group);
+  command.add_option("--num-warmups", options->num_warmups, "Requests before those that count")
+      ->check(CLI::Range(0, 10'000))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--seed", options->source.seed, "Of prompts and times")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--goodput", options->goodput,
+                  "Bounds in milliseconds that a good request keeps, as ttft:500 tpot:50 e2el:9000")
+      ->type_name("NAME:MS")
+      ->group(group);
+  command.add_flag("--json", options->json, "One JSON object instead of a table")->group(group);
+}
+
+void AddPromptFlags(CLI::App& command, SourceOptions* source) {
+  const char* group = "Prompts";
+  command
+      .add_option("--dataset-path", source->dataset_path,
+                  "JSON lines with \"prompt\" (text or token ids) or \"messages\", and perhaps "
+                  "\"max_tokens\"; otherwise prompts are random")
+      ->check(CLI::ExistingFile)
+      ->group(group);
+  command
+      .add_option("--random-input-len", source->input_len,
+                  "Tokens of a random prompt (of a chat message: short words)")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--random-output-len,--output-len", source->output_len, "Tokens of an answer")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--random-vocab-size", source->vocab_size,
+                  "Random prompts have token ids from 10 up to this")
+      ->check(CLI::Range(11, 1 << 24))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--temperature", source->temperature, "0: always the likeliest token")
+      ->check(CLI::Range(0.0, 2.0))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_flag(
+          "!--no-ignore-eos", source->ignore_eos,
+          "Let answers end by themselves, or do not send ignore_eos to a server that has none")
+      ->group(group);
+}
+
+}  // namespace
+
+void AddBenchServe(CLI::App& app, int& exit_code) {
+  auto* command = app.add_subcommand(
+      "serve", "Load an OpenAI-compatible server and report throughput and latencies.");
+  auto options = std::make_shared<LoadOptions>();
+  AddTargetFlags(*command, options.get());
+  AddLoadFlags(*command, options.get());
+  AddPromptFlags(*command, &options->source);
+  command->callback([options, &exit_code] {
+    const Status status = BenchServe(*options);
+    if (status.ok()) return;
+    fmt::print(stderr, "fathom bench serve: {}\n", status.message());
+    exit_code = 1;
+  });
+}
+
+}  // namespace fathom

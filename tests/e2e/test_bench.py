@@ -1,0 +1,203 @@
+"""`fathom bench`: what it counts and reports, against servers that answer, refuse and break off."""
+
+import http.server
+import json
+import subprocess
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from conftest import BINARY, MODEL, serving
+
+
+def run(*arguments):
+    command = [BINARY, "bench", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def report(*arguments):
+    done = run(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def load(server, *arguments):
+    return report("serve", "--base-url", server.url, *arguments)
+
+
+SMALL = ("--random-input-len", 20, "--random-output-len", 12)
+
+
+def test_fixed_lengths_are_kept_and_counted(server):
+    before = server.metric("vllm:generation_tokens_total")
+    result = load(server, "--num-prompts", 12, "--max-concurrency", 4, "--num-warmups", 1, *SMALL)
+    assert (result["completed"], result["failed"], result["short_answers"]) == (12, 0, 0)
+    assert (result["total_input_tokens"], result["total_output_tokens"]) == (12 * 20, 12 * 12)
+    assert server.metric("vllm:generation_tokens_total") - before == 13 * 12
+    assert result["model"] == "tiny-r1"
+    duration = result["duration"]
+    assert result["request_throughput"] == pytest.approx(12 / duration)
+    assert result["output_throughput"] == pytest.approx(144 / duration)
+    assert result["total_token_throughput"] == pytest.approx(384 / duration)
+    for name in ("ttft", "tpot", "itl", "e2el"):
+        low, high = result[f"median_{name}_ms"], result[f"p99_{name}_ms"]
+        assert 0 < low <= high and 0 < result[f"mean_{name}_ms"] <= high, name
+    assert result["median_e2el_ms"] > result["median_ttft_ms"]
+    # A request's time is its first token's and eleven more.
+    assert result["mean_e2el_ms"] == pytest.approx(
+        result["mean_ttft_ms"] + 11 * result["mean_tpot_ms"], rel=1e-6
+    )
+
+
+def test_concurrency_is_bounded(server):
+    slow = load(server, "--num-prompts", 6, "--max-concurrency", 1, *SMALL)
+    assert slow["duration"] * 1e3 >= 6 * slow["mean_e2el_ms"] * 0.999
+
+
+def test_rate_is_kept(server):
+    result = load(server, "--num-prompts", 30, "--request-rate", 20, "--seed", 1, *SMALL)
+    assert result["completed"] == 30
+    assert 0.6 < result["duration"] < 6
+
+
+def test_chat(server):
+    result = load(server, "--endpoint", "/v1/chat/completions", "--num-prompts", 3, *SMALL)
+    assert (result["completed"], result["total_output_tokens"]) == (3, 36)
+    assert result["total_input_tokens"] >= 3 * 20
+
+
+def test_goodput(server):
+    args = ("--num-prompts", 4, *SMALL)
+    easy = load(server, *args, "--goodput", "ttft:60000", "e2el:60000")
+    assert easy["request_goodput"] == pytest.approx(easy["request_throughput"])
+    assert load(server, *args, "--goodput", "e2el:0.001")["request_goodput"] == 0
+    refused = run("serve", "--base-url", server.url, "--goodput", "speed:3")
+    assert refused.returncode == 1 and "ttft:MS" in refused.stderr
+
+
+def test_prompts_of_a_file(server, tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "What is 2 + 2?"}\n\n{"prompt": [5, 6, 7], "max_tokens": 3}\n')
+    result = load(server, "--num-prompts", 4, "--dataset-path", path, "--output-len", 5)
+    assert result["total_output_tokens"] == 2 * (5 + 3)
+    path.write_text('{"prompt": "fine"}\n{"text": "no"}\n')
+    refused = run("serve", "--base-url", server.url, "--dataset-path", path)
+    assert refused.returncode == 1 and "line 2" in refused.stderr
+
+
+def test_the_table_has_the_figures(server):
+    done = run("serve", "--base-url", server.url, "--num-prompts", 2, *SMALL)
+    assert done.returncode == 0, done.stderr
+    for word in ("requests/s", "output tokens/s", "time to first token", "end to end", "median", "p99"):
+        assert word in done.stdout
+
+
+def test_what_a_server_refuses_is_said(server):
+    too_long = run("serve", "--base-url", server.url, "--random-input-len", 100_000)
+    assert too_long.returncode == 1 and "maximum context length" in too_long.stderr
+    nobody = run("serve", "--base-url", "http://127.0.0.1:1")
+    assert nobody.returncode == 1 and "cannot connect" in nobody.stderr
+
+
+@contextmanager
+def fake_server(answer):
+    """A server whose n-th completion has the status and the events that answer(n) gives."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        count = 0
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            Handler.count += 1
+            status, events = answer(Handler.count)
+            self.send_response(status)
+            self.end_headers()
+            for event in events:
+                self.wfile.write(event.encode())
+                self.wfile.flush()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as fake:
+        threading.Thread(target=fake.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{fake.server_port}"
+        fake.shutdown()
+
+
+def event(**fields):
+    return f"data: {json.dumps(fields)}\n\n"
+
+
+def test_failures_are_counted_and_named():
+    good = [
+        event(choices=[{"text": "a", "finish_reason": None}]),
+        event(choices=[{"text": "b", "finish_reason": "stop"}]),
+        "data: [DONE]\n\n",
+    ]
+    answers = {
+        1: (200, good),  # the warm-up
+        2: (200, good),
+        3: (200, good[:1]),
+        4: (200, [event(error={"message": "out of pages"})]),
+        5: (503, ['{"error": {"message": "too busy"}}']),
+        6: (200, ["data: {\n\n"]),
+    }
+    with fake_server(answers.get) as url:
+        result = report(
+            "serve", "--base-url", url, "--model", "m", "--num-prompts", 5, "--max-concurrency", 1, *SMALL
+        )
+    assert (result["completed"], result["failed"], result["short_answers"]) == (1, 4, 1)
+    assert result["total_output_tokens"] == 2  # without usage: events with text
+    errors = " ".join(result["errors"])
+    for reason in ("ended before its answer", "out of pages", "HTTP 503: too busy", "not a JSON object"):
+        assert reason in errors
+
+
+def test_a_server_that_hangs_is_given_up():
+    def hang():
+        yield event(choices=[{"text": "a"}])
+        time.sleep(3)
+
+    with fake_server(lambda _: (200, hang())) as url:
+        args = ("--base-url", url, "--model", "m", "--num-prompts", 1, "--timeout", 0.5, *SMALL)
+        done = run("serve", *args)
+    assert done.returncode == 1 and "no complete answer within" in done.stderr
+
+
+def test_offline():
+    args = ("--batch-size", "2,3", "--input-len", 24, "--output-len", 6, "--repeats", 2, "--read-bytes", "64MiB")
+    result = report("offline", MODEL, *args)
+    assert [r["batch_size"] for r in result["results"]] == [2, 3]
+    first = result["results"][0]
+    for name in ("decode_tokens_per_s", "prefill_tokens_per_s", "bandwidth_share", "peak_share"):
+        assert result[name] == first[name] > 0
+    assert result["read_bandwidth_gb_s"] > 0 and result["fp32_peak_gflops"] > 0
+    # Between one decode at a time and two of the whole model.
+    assert 2e6 < result["unique_bytes_per_step"] < result["weight_bytes"]
+    share = first["unique_bytes_per_step"] * first["decode_tokens_per_s"] / 2
+    assert first["bandwidth_share"] == pytest.approx(share / (1e9 * result["read_bandwidth_gb_s"]))
+    # While the last prompt is computed the first request may decode.
+    assert 24 <= first["decode_context"] <= 24 + 2 + 6
+    assert run("offline", MODEL, *args).stdout.count("%") == 8
+
+
+def test_offline_with_random_weights():
+    args = ("--input-len", 8, "--output-len", 2, "--repeats", 1, "--read-bytes", "16MiB")
+    tiny = report("offline", MODEL, "--load-format", "dummy", "--dtype", "bf16", "--num-layers", 2, *args)
+    assert (tiny["weights"], tiny["num_layers"], tiny["load_format"]) == ("bf16", 2, "dummy")
+    for wrong, sentence in (
+        ((), "no model"),
+        (("--config-preset", "v3"), "add --load-format dummy"),
+        (("--load-format", "dummy"), "v2-lite"),
+        ((MODEL, "--load-format", "dummy", "--num-layers", "7"), "the model has 6"),
+    ):
+        done = run("offline", *wrong)
+        assert done.returncode == 1 and sentence in done.stderr, done.stderr
+
+
+def test_random_weights_are_served_with_a_folders_tokenizer():
+    with serving("--load-format", "dummy", "--num-layers", "2") as dummy:
+        assert load(dummy, "--num-prompts", 3, *SMALL)["total_output_tokens"] == 36
