@@ -157,7 +157,7 @@ def test_a_taken_port_is_said_plainly(server):
 
 def test_wrong_flags_and_models_are_said_plainly(tmp_path):
     assert run("serve", MODEL, "--no-such-flag").returncode != 0
-    result = run("serve", tmp_path)
+    result = run("serve", tmp_path, "--port", "0")
     assert result.returncode == 1 and "config.json" in result.stderr
     for command in ([], ["serve"], ["generate"], ["inspect"], ["verify"]):
         result = run(*command, "--help")
