@@ -8,9 +8,10 @@ python=$build/venv/bin/python
 
 step() { printf '\n== %s (%d s)\n' "$1" "$SECONDS"; }
 
-step "layering and format"
+step "layering, format and pages"
 tools/check_layering.py --canary
 tools/check_layering.py
+tools/make_performance.py --check
 git ls-files '*.cc' '*.h' | xargs clang-format-14 --dry-run -Werror
 
 step "build"

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Writes docs/performance.md from the stored results of `fathom bench ... --json`.
+
+    tools/make_performance.py            writes docs/performance.md
+    tools/make_performance.py --check    exit 1 if docs/performance.md is not what it would write
+
+A result is one JSON object in bench/results/*.json, as the command printed it:
+    build/bin/fathom bench offline models/tiny-r1 --json > bench/results/tiny-r1-offline.json
+"""
+import argparse
+import json
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench" / "results"
+PAGE = ROOT / "docs" / "performance.md"
+
+INTRODUCTION = """\
+# Performance
+
+Made by `tools/make_performance.py` from `bench/results/`: every figure was measured by the command beside it. To add one, run the
+command with `--json`, store what it prints in `bench/results/`, and run the tool again.
+"""
+
+OFFLINE = """\
+## The engine against the machine
+
+`fathom bench offline` times the engine on equal requests: *prefill* is prompt tokens per second until every request has its first
+token; *decode* is tokens per second in steps of the whole batch after that, EOS ignored; both are medians over the repeats.
+
+- *GB/step*: bytes that a decode step must read and write at least once: every weight that is used (of the experts as many as the
+  batch is expected to draw, drawn uniformly) and the KV cache. Activations are not counted.
+- *of bandwidth*: those bytes per second, as a share of what the same threads read from memory in the same run (best of five passes
+  over at least 4 GiB, unless the command says otherwise).
+- *of peak*: operations of the prefill (two to a multiply-add: matrices and attention) per second, as shares of the fp32, BF16 and
+  int8 peaks that the same threads reached in registers in the same run; "-" where the CPU has no such instruction.
+"""
+
+SERVE = """\
+## A server under load
+
+`fathom bench serve` sends requests to an OpenAI-compatible server and times the streamed answers. Latencies are in milliseconds,
+median / p99: *TTFT* to the first token, *TPOT* per token after it, *ITL* between two events, *E2EL* to the end.
+"""
+
+
+def table(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows]) + "\n"
+
+
+def percent(share):
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def peak(value):
+    return "not available" if value is None else f"{value:.0f}"
+
+
+def provenance(result):
+    return (f"`{result['command']}`\n\n{result['date'][:10]}, fathom {result['version']}, {result['cpu']}")
+
+
+def offline_section(result):
+    weights = result["weights"] + (", random" if result["load_format"] == "dummy" else "")
+    title = f"### {result['model']}, {result['num_layers']} layers, {weights} weights, ops {result['ops']}"
+    machine = (f"{result['threads']} threads; reads {result['read_bandwidth_gb_s']:.1f} GB/s; "
+               f"peaks in 10^9 operations/s: fp32 {peak(result['fp32_peak_gflops'])}, "
+               f"BF16 {peak(result['bf16_peak_gflops'])}, int8 {peak(result['int8_peak_gops'])}. "
+               f"Weights {result['weight_bytes'] / 1e9:.2f} GB; the process had at most "
+               f"{result['peak_resident_bytes'] / 1e9:.2f} GB. "
+               f"{result['input_len']} prompt tokens, {result['output_len']} decode steps, "
+               f"{result['repeats']} repeats, KV cache {result['kv_cache']}.")
+    rows = []
+    for r in result["results"]:
+        shares = r["peak_shares"]
+        rows.append((r["batch_size"], f"{r['prefill_tokens_per_s']:.1f}",
+                     " / ".join(percent(shares[name]) for name in ("fp32", "bf16", "int8")),
+                     f"{r['decode_tokens_per_s']:.1f}", f"{r['decode_step_ms']:.2f}",
+                     f"{r['unique_bytes_per_step'] / 1e9:.4f}", percent(r["bandwidth_share"])))
+    header = ("batch", "prefill tok/s", "of peak fp32 / BF16 / int8", "decode tok/s", "ms/step", "GB/step",
+              "of bandwidth")
+    return "\n".join((title, "", provenance(result) + ", " + machine, "", table(header, rows)))
+
+
+def serve_section(result):
+    title = f"### {result['model']}, {result['endpoint']}"
+    rate, limit = result["request_rate"], result["max_concurrency"]
+    load = (f"{result['completed']} requests ({result['failed']} failed), "
+            + ("all at once" if rate == "inf" else f"{rate:g} a second")
+            + ("" if limit is None else f", at most {limit} at a time")
+            + f"; {result['total_input_tokens']} prompt and {result['total_output_tokens']} output tokens.")
+    latencies = [f"{result[f'median_{name}_ms']:.1f} / {result[f'p99_{name}_ms']:.1f}"
+                 for name in ("ttft", "tpot", "itl", "e2el")]
+    good = f"{result['request_goodput']:.2f}" if "request_goodput" in result else "-"
+    rows = [(f"{result['request_throughput']:.2f}", good, f"{result['output_throughput']:.1f}",
+             f"{result['total_token_throughput']:.1f}", *latencies)]
+    header = ("requests/s", "good/s", "output tok/s", "tok/s", "TTFT", "TPOT", "ITL", "E2EL")
+    return "\n".join((title, "", provenance(result) + ". " + load, "", table(header, rows)))
+
+
+SECTIONS = {"offline": (OFFLINE, offline_section), "serve": (SERVE, serve_section)}
+
+
+def read_results():
+    results = []
+    for path in sorted(RESULTS.glob("*.json")):
+        try:
+            result = json.loads(path.read_text())
+            kind = result["benchmark"]
+            if kind not in SECTIONS:
+                raise ValueError(f"benchmark {kind!r} is not one of {', '.join(SECTIONS)}")
+            results.append((kind, SECTIONS[kind][1](result)))
+        except (ValueError, KeyError, TypeError) as error:
+            reason = f"has no {error}" if isinstance(error, KeyError) else error
+            sys.exit(f"{path.relative_to(ROOT)}: {reason}: store what `fathom bench ... --json` prints")
+    return results
+
+
+def make_page():
+    results = read_results()
+    parts = [INTRODUCTION]
+    for kind, (about, _) in SECTIONS.items():
+        sections = [text for of, text in results if of == kind]
+        parts += [about, *(sections or ["No result is stored yet.\n"])]
+    return "\n".join(parts)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    page = make_page()
+    if not parser.parse_args().check:
+        PAGE.parent.mkdir(exist_ok=True)
+        PAGE.write_text(page)
+    elif not PAGE.exists() or PAGE.read_text() != page:
+        sys.exit("docs/performance.md is not what bench/results/ says: run tools/make_performance.py")
+
+
+if __name__ == "__main__":
+    main()
