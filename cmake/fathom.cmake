@@ -64,4 +64,6 @@ function(fathom_test name)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} ${ARG_LIBRARIES} GTest::gtest_main GTest::gtest)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  # Far beyond what any takes; a test that hangs must not hang the rest.
+  set_tests_properties(${name} PROPERTIES TIMEOUT 300)
 endfunction()

@@ -366,13 +366,13 @@ TEST_F(HttpServerTest, BodiesInFlightAreBoundedTogether) {
   Client first(port_);
   const std::string head =
       "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
-      "Content-Type: application/json\r\nContent-Length: 900000\r\n\r\n";
-  first.Send(head + "{");
-  EXPECT_TRUE(Eventually([&] {
-    Client second(port_);
-    second.Send(head);
-    return second.Read().status == 503;
-  }));
+      "Content-Type: application/json\r\nExpect: 100-continue\r\n"
+      "Content-Length: 900000\r\n\r\n";
+  first.Send(head);
+  EXPECT_EQ(first.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  Client second(port_);
+  second.Send(head);
+  EXPECT_EQ(second.Read().status, 503);
 }
 
 TEST_F(HttpServerTest, WaitsForLeaveToSendABody) {
