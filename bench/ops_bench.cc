@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "bench/machine_peak.h"
 #include "cpu/cpu_device.h"
+#include "cpu/peak.h"
 #include "ops/ops.h"
 
 namespace fathom {
@@ -21,8 +21,8 @@ CpuDevice& Cpu() {
 }
 
 struct Peaks {
-  double bandwidth = MeasureReadBandwidth(Cpu().stream().pool());
-  double flops = MeasureFmaPeak(Cpu().stream().pool());
+  double bandwidth = MeasureReadBandwidth(Cpu().stream().pool(), int64_t{1} << 30);
+  double flops = MeasureArithmeticPeaks(Cpu().stream().pool()).fp32;
 };
 const Peaks& MachinePeaks() {
   static const Peaks peaks;
