@@ -153,7 +153,9 @@ void PrintText(const Checkpoint& checkpoint, const Summary& s) {
     parts.push_back(fmt::format("{} {}", dtype, Scaled(bytes, "B")));
   }
   Line("weights", "{}: {}", Scaled(checkpoint.total_bytes(), "B"), fmt::join(parts, ", "));
-  Line("KV cache", "{} bytes per token in BF16 ({} for the whole context)", s.kv_bytes_per_token,
+  Line("KV cache",
+       "{} bytes per token in BF16, twice that in fp32 ({} for the whole context in BF16)",
+       s.kv_bytes_per_token,
        Scaled(static_cast<uint64_t>(s.kv_bytes_per_token * c.max_position_embeddings), "B"));
   for (size_t i = 0; i < s.files.size(); ++i) {
     Line(i == 0 ? "files" : "", "{}: {} tensors, {}", checkpoint.files()[i], s.files[i].tensors,
