@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds every #include under src/ to the dependency rules of ARCHITECTURE.md.
+"""Holds every #include under src/, and every edge its CMakeLists.txt state, to the rules below.
 
     tools/check_layering.py            exit 1 and a line for each forbidden include
     tools/check_layering.py --canary   checks the check: forbidden includes must be found
@@ -27,6 +27,7 @@ EDGES = {
     "chat": [],
     "server": ["engine", "chat", "tokenizer"],
 }
+DEPENDS = re.compile(r'fathom_library\((\w+)[^)]*?DEPENDS([^)]*?)(?:LIBRARIES[^)]*)?\)')
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"/]+)/[^"]*"', re.M)
 
 
@@ -34,6 +35,12 @@ def violations(folder, text):
     """Folders that a file of `folder` must not include, among those that it does."""
     allowed = {folder, "base", *EDGES[folder]}
     return [name for name in INCLUDE.findall(text) if name in EDGES and name not in allowed]
+
+
+def stray_edges(text):
+    """(folder, edge) of CMake libraries that depend on what their folder must not include."""
+    return [(folder, edge) for folder, edges in DEPENDS.findall(text) if folder in EDGES
+            for edge in edges.split() if edge not in {"base", *EDGES[folder]}]
 
 
 def cycle():
@@ -55,6 +62,8 @@ def canary():
     bad = [("scheduler", '#include "tensor/tensor_view.h"\n'), ("model", '#include "cache/page_pool.h"\n'),
            ("tokenizer", '  #  include "engine/messages.h"\n'), ("base", '#include "tensor/dtype.h"\n')]
     missed = [b for b in bad if not violations(*b)]
+    if not stray_edges("fathom_library(model SOURCES a.cc DEPENDS base cache LIBRARIES x)"):
+        missed.append("CMake")
     fine = violations("server", '#include "engine/engine.h"\n#include <vector>\n')
     if missed or fine:
         sys.exit(f"the layering check is broken: missed {missed}, refused {fine}")
@@ -74,6 +83,9 @@ def main():
             continue
         for name in violations(folder, path.read_text()):
             problems.append(f"{path.relative_to(ROOT)}: {folder}/ must not include {name}/")
+    for path in sorted((ROOT / "src").rglob("CMakeLists.txt")):
+        for folder, edge in stray_edges(path.read_text()):
+            problems.append(f"{path.relative_to(ROOT)}: {folder}/ must not depend on {edge}/")
     if not files:
         problems.append("no source files found")
     print(*problems, sep="\n", end="\n" if problems else "")
