@@ -193,8 +193,12 @@ asio::awaitable<BenchClient::Reply> BenchClient::Exchange(const std::string& req
   const auto executor = co_await asio::this_coro::executor;
   beast::tcp_stream stream(executor);
   stream.expires_after(std::chrono::milliseconds(target_.timeout_ms));
-  co_await stream.async_connect(target_.addresses,
-                                asio::redirect_error(asio::use_awaitable, error));
+  for (const auto& entry : target_.addresses) {
+    const asio::ip::tcp::endpoint endpoint = entry.endpoint();
+    stream.close();  // after an address that did not answer
+    co_await stream.async_connect(endpoint, asio::redirect_error(asio::use_awaitable, error));
+    if (!error) break;
+  }
   if (error) {
     reply.error =
         fmt::format("cannot connect to {}:{}: {}", target_.host, target_.port, error.message());

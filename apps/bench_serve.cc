@@ -1,4 +1,5 @@
 // fathom bench serve: loads an OpenAI-compatible server and reports what its clients see.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -171,7 +172,16 @@ void PrintJson(const LoadOptions& o, const LoadSummary& summary) {
   fmt::print("{}\n", json::serialize(out));
 }
 
+// A request is a connection, and a connection an open file.
+void RaiseFileLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);  // otherwise connections fail, and say so
+}
+
 Status BenchServe(LoadOptions options) {
+  RaiseFileLimit();
   const ServiceLevel level = TRY(ParseLevel(options.goodput));
   const Target target = TRY(Resolve(options));
   if (options.source.model.empty()) options.source.model = TRY(FirstModel(target));
