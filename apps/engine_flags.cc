@@ -50,7 +50,7 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
   command
       .add_option("--max-model-len", s.max_model_len,
                   "Prompt and generated tokens of one request; 0: what the model was made for")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, 1 << 22))
       ->group(group);
   command.add_option("--max-num-seqs", s.max_num_seqs, "Requests that run at the same time")
       ->check(CLI::Range(1, 65536))

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "base/ids.h"
 
@@ -36,11 +37,14 @@ Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs) {
       (needs.kv_cache_bytes > 0 ? needs.kv_cache_bytes : kDefaultKvCacheBytes) / needs.page_bytes;
   MemoryPlan plan{.needs = needs, .num_pages = std::min<int64_t>({enough, affordable, INT32_MAX})};
   if (plan.num_pages < request_pages) {
+    const std::string shorter =
+        plan.num_pages == 0 ? ""
+                            : fmt::format("lower that to {}, or ", plan.num_pages * kPageTokens);
     return ResourceExhausted(
         "a KV cache of {:.2f} GiB holds {} tokens, fewer than one request of --max-model-len {}: "
-        "lower that to {}, or give --kv-cache-memory-bytes {}",
+        "{}give --kv-cache-memory-bytes {}",
         Gib(static_cast<double>(plan.kv_cache_bytes())), plan.num_pages * kPageTokens,
-        needs.max_model_len, plan.num_pages * kPageTokens, request_pages * needs.page_bytes);
+        needs.max_model_len, shorter, request_pages * needs.page_bytes);
   }
   const auto total =
       plan.kv_cache_bytes() +

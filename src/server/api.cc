@@ -168,7 +168,7 @@ Api::Answer Api::Models(const HttpRequest& request) {
                         {"parent", nullptr},
                         {"max_model_len", engine_.max_model_len()}};
   };
-  if (request.path.size() > kModelsPath.size()) {
+  if (request.path.size() > kModelsPath.size() + 1) {
     const std::string name = request.path.substr(kModelsPath.size() + 1);
     if (auto error = CheckModel(name)) return ErrorResponse(*error);
     return Ok(model(name));
