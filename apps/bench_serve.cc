@@ -291,8 +291,8 @@ void AddPromptFlags(CLI::App& command, SourceOptions* source) {
       ->capture_default_str()
       ->group(group);
   command
-      .add_flag(
-          "!--no-ignore-eos", source->ignore_eos,
+      .add_flag_callback(
+          "--no-ignore-eos", [source] { source->ignore_eos = false; },
           "Let answers end by themselves, or do not send ignore_eos to a server that has none")
       ->group(group);
 }

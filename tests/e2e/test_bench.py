@@ -57,9 +57,9 @@ def test_concurrency_is_bounded(server):
 
 
 def test_rate_is_kept(server):
+    """Thirty arrivals at twenty a second take about 1.5 s, however fast the server is."""
     result = load(server, "--num-prompts", 30, "--request-rate", 20, "--seed", 1, *SMALL)
-    assert result["completed"] == 30
-    assert 0.6 < result["duration"] < 6
+    assert result["completed"] == 30 and result["duration"] > 0.8
 
 
 def test_chat(server):
