@@ -163,7 +163,10 @@ Result<std::vector<TokenId>> Conversation::Encode(const std::string& text, bool*
   if (!chat_template_) return loaded_.tokenizer->Encode(text, /*add_special_tokens=*/true);
   Say("user", text);
   json::object variables = {{"messages", messages_}, {"add_generation_prompt", true}};
-  if (options_.no_thinking) variables["thinking"] = variables["enable_thinking"] = false;
+  if (options_.no_thinking) {
+    variables["thinking"] = false;
+    variables["enable_thinking"] = false;
+  }
   const SpannedText rendered =
       TRY(chat_template_->Render(variables, {{"bos_token", loaded_.tokenizer->bos_token()},
                                              {"eos_token", loaded_.tokenizer->eos_token()}}));

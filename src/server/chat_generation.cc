@@ -68,7 +68,8 @@ json::object ChatGeneration::Choice(size_t choice) {
   json::object fields = {{"role", "assistant"}, {"content", nullptr}, {"refusal", nullptr}};
   // Null says that there is none; an answer that is empty altogether is an empty text.
   if (whole.reasoning.empty() && whole.tool_calls.empty()) fields["content"] = "";
-  fields["reasoning"] = fields["reasoning_content"] = nullptr;
+  fields["reasoning"] = nullptr;
+  fields["reasoning_content"] = nullptr;
   for (auto& [key, value] : ToJson(whole)) fields[key] = std::move(value);
   if (json::value* calls = fields.if_contains("tool_calls")) {
     for (json::value& call : calls->get_array()) call.get_object().erase("index");

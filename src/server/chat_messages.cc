@@ -94,7 +94,10 @@ json::object ReadMessage(RequestFields& message) {
   if (role == "assistant") {
     // One thing under two names: vLLM's new one and DeepSeek's.
     std::string reasoning = message.String("reasoning", message.String("reasoning_content", ""));
-    if (!reasoning.empty()) result["reasoning_content"] = result["reasoning"] = reasoning;
+    if (!reasoning.empty()) {  // one by one: a second insertion may move what the first returned
+      result["reasoning"] = reasoning;
+      result["reasoning_content"] = reasoning;
+    }
     json::array calls = ReadToolCalls(message);
     if (!calls.empty()) result["tool_calls"] = std::move(calls);
     if (message.Find("function_call") != nullptr) {
