@@ -6,18 +6,20 @@ namespace fathom {
 
 namespace {
 
-Ops Table(Fp8Activations activations) {
+using PrepareFunction = decltype(Ops::prepare);
+
+Ops Table(PrepareFunction prepare) {
   // Where there is nothing to tune, the reference's function serves.
   return {
       .name = "cpu",
       .activation = DType::kF32,
       .kv_cache = DType::kF32,
-      .prepare = activations == Fp8Activations::kExact ? PrepareCpuExact : PrepareCpuQuantized,
+      .prepare = prepare,
       .embed = {EmbedCpu},
       .rms_norm = {RmsNormCpu},
       .add = {AddCpu},
       .linear = {LinearCpu, LinearCpuWorkspace},
-      .head_linear = {HeadLinearCpu},
+      .head_linear = {HeadLinearCpu, HeadLinearCpuWorkspace},
       .silu_mul = {SiluMulCpu},
       .rope = {RopeCpu},
       .cache_write = {CacheWriteCpu},
@@ -38,9 +40,16 @@ Ops Table(Fp8Activations activations) {
 }  // namespace
 
 const Ops& CpuOps(Fp8Activations activations) {
-  static const Ops exact = Table(Fp8Activations::kExact);
-  static const Ops quantized = Table(Fp8Activations::kQuantized);
+  static const Ops exact = Table(PrepareCpuExact);
+  static const Ops quantized = Table(PrepareCpuQuantized);
   return activations == Fp8Activations::kExact ? exact : quantized;
+}
+
+const Ops& CpuIntegerOps(WeightFormat format) {
+  static const Ops int8 = Table(PrepareCpuInt8);
+  static const Ops int4 = Table(PrepareCpuInt4);
+  CHECK(format == WeightFormat::kInt8 || format == WeightFormat::kInt4, "not an integer format");
+  return format == WeightFormat::kInt8 ? int8 : int4;
 }
 
 }  // namespace fathom

@@ -8,6 +8,8 @@ namespace fathom {
 
 Result<std::unique_ptr<PackedWeight>> PrepareCpuExact(Stream&, const PrepareArgs&);
 Result<std::unique_ptr<PackedWeight>> PrepareCpuQuantized(Stream&, const PrepareArgs&);
+Result<std::unique_ptr<PackedWeight>> PrepareCpuInt8(Stream&, const PrepareArgs&);
+Result<std::unique_ptr<PackedWeight>> PrepareCpuInt4(Stream&, const PrepareArgs&);
 
 void EmbedCpu(OpContext&, const EmbedArgs&);
 void RmsNormCpu(OpContext&, const RmsNormArgs&);
@@ -15,6 +17,7 @@ void AddCpu(OpContext&, const AddArgs&);
 void LinearCpu(OpContext&, const LinearArgs&);
 size_t LinearCpuWorkspace(const Stream&, const LinearArgs&);
 void HeadLinearCpu(OpContext&, const HeadLinearArgs&);
+size_t HeadLinearCpuWorkspace(const Stream&, const HeadLinearArgs&);
 void SiluMulCpu(OpContext&, const SiluMulArgs&);
 void RopeCpu(OpContext&, const RopeArgs&);
 void CacheWriteCpu(OpContext&, const CacheWriteArgs&);

@@ -305,6 +305,9 @@ const Ops& ReferenceOps(Fp8Activations activations);
 // Multi-threaded; streams are CpuStream (cpu/cpu_stream.h). Weights stay in the type that the
 // checkpoint stores them in.
 const Ops& CpuOps(Fp8Activations activations);
+// The same, with all matrices but those of the absorbed form quantised to kInt8 or kInt4 when they
+// are prepared, and activations quantised to 8-bit integers per token and 128 channels.
+const Ops& CpuIntegerOps(WeightFormat format);
 
 // Every op's contract on shapes and types; a violation is a bug and stops the process.
 void Check(const PrepareArgs&);

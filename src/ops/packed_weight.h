@@ -16,7 +16,9 @@ enum class WeightFormat : uint8_t {
   kF32,
   kF16,
   kBF16,
-  kFp8,  // E4M3 with scale tiles
+  kFp8,   // E4M3 with scale tiles
+  kInt8,  // made at load: integers with a scale per output and 128 channels
+  kInt4,  // made at load: the same, with a multiplier per 32 channels
 };
 
 // `count` matrices [out, in] of one format, laid out by the backend that packed them. Only ops of

@@ -1,28 +1,52 @@
-// A product per head (linear/panel_product_cpu.cc), split over heads, panels and blocks of tokens.
+// A product per head (linear/panel_product_cpu.cc), split over heads and panels.
 #include "ops/cpu_ops.h"
+#include "ops/linear/pack_rows_cpu.h"
 #include "ops/linear/panel_product_cpu.h"
 
 namespace fathom {
+namespace {
+
+// Tokens at a time: all their heads are packed together.
+constexpr int64_t kTokens = 64;
+
+PackedRows Packed(Arena& arena, const HeadLinearArgs& a) {
+  return PackedRows(arena, AsCpu(a.weight), std::min(kTokens, a.x.dim(0)) * a.weight->count);
+}
+
+}  // namespace
+
+size_t HeadLinearCpuWorkspace(const Stream&, const HeadLinearArgs& a) {
+  Arena arena = Arena::Measuring();
+  Packed(arena, a);
+  return arena.used();
+}
 
 void HeadLinearCpu(OpContext& context, const HeadLinearArgs& a) {
   const CpuWeight& w = AsCpu(a.weight);
-  const int64_t tokens = Live(a.live, a.x.dim(0)), heads = w.count;
-  const int64_t blocks = (tokens + kRowBlock - 1) / kRowBlock, panels = w.panel_count();
-  const int64_t items = heads * blocks * panels;
-  Pool(context).ParallelFor(
-      items, PanelGrain(w, tokens, items, Pool(context).threads()),
-      [&](int64_t begin, int64_t end, int) {
-        while (begin < end) {
-          // The panels of one head and block that lie within the range.
-          const int64_t head = begin / panels / blocks, first = begin / panels % blocks * kRowBlock;
-          const int64_t panel = begin % panels, stop = std::min(panels, panel + end - begin);
-          const float* x = a.x.Row<float>(first) + head * a.x.stride(1);
-          float* out = a.out.Row<float>(first) + head * a.out.stride(1);
-          MultiplyPanels(w, head, panel, stop, PlainRows(w, x, a.x.stride(0)),
-                         std::min(kRowBlock, tokens - first), out, a.out.stride(0));
-          begin += stop - panel;
-        }
-      });
+  const int64_t tokens = Live(a.live, a.x.dim(0)), heads = w.count, panels = w.panel_count();
+  const bool plain = w.activations() == ActivationForm::kPlain;
+  ThreadPool& pool = Pool(context);
+  Arena arena(context.workspace.data(), context.workspace.size());
+  const PackedRows packed = Packed(arena, a);
+  for (int64_t first = 0; first < tokens; first += kTokens) {
+    const int64_t n = std::min(kTokens, tokens - first), items = heads * panels;
+    const float* x = a.x.Row<float>(first);
+    ActivationRows rows;
+    if (!plain) rows = packed.Pack(pool, w, {x, a.x.stride(0), heads, a.x.stride(1)}, n * heads);
+    pool.ParallelFor(
+        items, PanelGrain(w, n, items, pool.threads()), [&](int64_t begin, int64_t end, int) {
+          while (begin < end) {
+            // The panels of one head that lie within the range.
+            const int64_t head = begin / panels, panel = begin % panels;
+            const int64_t stop = std::min(panels, panel + end - begin);
+            MultiplyPanels(w, head, panel, stop,
+                           plain ? PlainRows(w, x + head * a.x.stride(1), a.x.stride(0))
+                                 : rows.Every(heads, head),
+                           n, a.out.Row<float>(first) + head * a.out.stride(1), a.out.stride(0));
+            begin += stop - panel;
+          }
+        });
+  }
 }
 
 }  // namespace fathom

@@ -11,10 +11,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "base/check.h"
 #include "cpu/simd.h"
 #include "ops/cpu_ops.h"
+#include "ops/linear/panel_dot_cpu.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/linear/panel_product_cpu.cc"
@@ -75,11 +77,14 @@ struct RowPack {
     for (int64_t i = 0; i < n; ++i) {
       scales[i] = x.scales == nullptr ? 1.0f : x.scales[run * x.scale_stride + x.Index(first + i)];
     }
-    const float* from = x.values + run * x.run_stride - (run > 0 ? x.first_run_gap : 0);
-    if (n == 1) return from + x.Index(first) * x.row_stride;
-    if (x.index == nullptr && x.row_stride == kScaleTile) return from + first * kScaleTile;
+    const std::byte* begin = x.values + run * x.run_stride - (run > 0 ? x.first_run_gap : 0);
+    const auto row = [&](int64_t i) {
+      return reinterpret_cast<const float*>(begin + x.Index(first + i) * x.row_stride);
+    };
+    constexpr int64_t kTogether = kScaleTile * sizeof(float);
+    if (n == 1 || (x.index == nullptr && x.row_stride == kTogether)) return row(0);
     for (int64_t i = 0; i < n; ++i) {
-      std::memcpy(values + i * kScaleTile, from + x.Index(first + i) * x.row_stride,
+      std::memcpy(values + i * kScaleTile, row(i),
                   static_cast<size_t>(count) * sizeof(float));
     }
     return values;
@@ -110,11 +115,10 @@ HWY_NOINLINE void MultiplyAllRows(const Tile<W>& tile, const ActivationRows& x, 
 template <class W>
 Tile<W> TileOf(const CpuWeight& w, int64_t matrix, int64_t panel, int64_t run) {
   Tile<W> tile = {};
-  const int64_t begin = w.run_begin(run);
-  tile.w = reinterpret_cast<const W*>(w.panel(matrix, panel)) + begin * kPanel;
-  tile.panel_stride = w.in * kPanel;
-  tile.count = w.run_end(run) - begin;
-  if (w.format == WeightFormat::kFp8) {
+  tile.w = reinterpret_cast<const W*>(w.panel(matrix, panel) + w.RunOffset(run));
+  tile.panel_stride = w.panel_bytes() / static_cast<int64_t>(sizeof(W));
+  tile.count = w.run_end(run) - w.run_begin(run);
+  if (w.scaled()) {
     tile.scales = w.panel_scales(matrix, panel) + run * w.scale_stride();
     tile.scale_panel_stride = w.runs() * w.scale_stride();
     tile.scale_per_output = w.scale_per_output;
@@ -139,12 +143,74 @@ HWY_INLINE void OneRow(const CpuWeight& w, int64_t matrix, int64_t panel, const 
   }
 }
 
-// Decodes a tile into `to`; FP8 values stay 2^-8 times too small, as their scales expect.
+// Bytes of kInt8 and kInt4 panels, which are always decoded first.
+struct Int8Bytes {
+  uint8_t byte;
+};
+struct Int4Bytes {
+  uint8_t byte;
+};
 template <class W>
-HWY_INLINE Tile<float> Decode(const Tile<W>& tile, float* to) {
+constexpr bool kAlwaysDecoded = std::is_same_v<W, Int8Bytes> || std::is_same_v<W, Int4Bytes>;
+
+using DU32 = hn::RebindToUnsigned<DF>;
+
+// Byte `which` of each lane, minus `zero`, as fp32.
+template <class V>
+HWY_INLINE VF ByteAsFloat(V lanes, int which, uint32_t mask, int32_t zero) {
+  const hn::RebindToSigned<DF> di;
+  const auto byte = hn::And(hn::ShiftRightSame(lanes, 8 * which), hn::Set(DU32(), mask));
+  return hn::ConvertTo(DF(), hn::Sub(hn::BitCast(di, byte), hn::Set(di, zero)));
+}
+
+HWY_INLINE auto LoadLanes(const uint8_t* bytes) {
+  return hn::LoadU(DU32(), reinterpret_cast<const uint32_t*>(bytes));
+}
+
+HWY_INLINE void DecodeNumbers(const Tile<Int8Bytes>& tile, float* to) {
+  const uint8_t* from = &tile.w->byte;
+  for (int64_t k = 0; k < tile.count; k += kGroup) {
+    for (int64_t o = 0; o < kPanel; o += kLanes) {
+      const auto codes = LoadLanes(from + (k * kPanel + o * kGroup));
+      for (int j = 0; j < kGroup; ++j) {
+        hn::Store(ByteAsFloat(codes, j, 255, 128), DF(), to + (k + j) * kPanel + o);
+      }
+    }
+  }
+}
+
+HWY_INLINE void DecodeNumbers(const Tile<Int4Bytes>& tile, float* to) {
+  constexpr int64_t kHalf = kPanel / 2, kSubRuns = kScaleTile / kSubRun;
+  const uint8_t* from = &tile.w->byte;
+  const uint8_t* codes = from + kPanel * kSubRuns;
+  for (int64_t k = 0; k < tile.count; k += kGroup) {
+    const int sub = static_cast<int>(k / kSubRun);
+    for (int64_t o = 0; o < kHalf; o += kLanes) {
+      const auto pairs = LoadLanes(codes + (k / kGroup * kHalf + o) * kGroup);
+      const VF low = ByteAsFloat(LoadLanes(from + o * kSubRuns), sub, 255, 0);
+      const VF high = ByteAsFloat(LoadLanes(from + (o + kHalf) * kSubRuns), sub, 255, 0);
+      for (int j = 0; j < kGroup; ++j) {
+        float* row = to + (k + j) * kPanel + o;
+        hn::Store(hn::Mul(low, ByteAsFloat(pairs, j, 15, 8)), DF(), row);
+        hn::Store(hn::Mul(high, ByteAsFloat(hn::ShiftRight<4>(pairs), j, 15, 8)), DF(),
+                  row + kHalf);
+      }
+    }
+  }
+}
+
+// FP8 values stay 2^-8 times too small, as their scales expect.
+template <class W>
+HWY_INLINE void DecodeNumbers(const Tile<W>& tile, float* to) {
   for (int64_t i = 0; i < tile.count * kPanel; i += kLanes) {
     hn::Store(LoadFloats(tile.w + i), DF(), to + i);
   }
+}
+
+// Decodes a tile into `to` [kScaleTile, kPanel].
+template <class W>
+HWY_INLINE Tile<float> Decode(const Tile<W>& tile, float* to) {
+  DecodeNumbers(tile, to);
   return {.w = to,
           .panel_stride = 0,
           .count = tile.count,
@@ -166,7 +232,9 @@ HWY_INLINE void ManyRows(const CpuWeight& w, int64_t matrix, int64_t panel, int6
   for (int64_t run = 0; run < w.runs(); ++run) {
     for (int64_t p = 0; p < panels; ++p) {
       const Tile<W> tile = TileOf<W>(w, matrix, panel + p, run);
-      if (rows > kMaxRows) {
+      if constexpr (kAlwaysDecoded<W>) {
+        MultiplyAllRows<kScaled>(Decode(tile, decoded), x, run, rows, pack, acc[p]);
+      } else if (rows > kMaxRows) {
         MultiplyAllRows<kScaled>(Decode(tile, decoded), x, run, rows, pack, acc[p]);
       } else {
         MultiplyAllRows<kScaled>(tile, x, run, rows, pack, acc[p]);
@@ -187,9 +255,12 @@ void Multiply(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
               const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
   constexpr int kPair = kLanes > 1 ? 2 : 1;
   int64_t panel = begin;
-  if (rows == 1) {
-    for (; end - panel >= kPair; panel += kPair)
-      OneRow<kPair, kScaled, W>(w, matrix, panel, x, out);
+  if constexpr (!kAlwaysDecoded<W>) {
+    if (rows == 1) {
+      for (; end - panel >= kPair; panel += kPair) {
+        OneRow<kPair, kScaled, W>(w, matrix, panel, x, out);
+      }
+    }
   }
   const int64_t group = rows > kMaxRows ? kPanelGroup : 1;  // a few rows fit into L1 anyway
   for (int64_t i = 0; i < rows; i += kRowBlock) {
@@ -203,6 +274,16 @@ void Multiply(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
 void MultiplyFp8(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
                  const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
   Multiply<true, E4M3>(w, matrix, begin, end, x, rows, out, out_stride);
+}
+
+void MultiplyInt8(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
+                  const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
+  Multiply<true, Int8Bytes>(w, matrix, begin, end, x, rows, out, out_stride);
+}
+
+void MultiplyInt4(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
+                  const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
+  Multiply<true, Int4Bytes>(w, matrix, begin, end, x, rows, out, out_stride);
 }
 
 void MultiplyF32(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
@@ -228,19 +309,26 @@ HWY_AFTER_NAMESPACE();
 namespace fathom {
 
 HWY_EXPORT(MultiplyFp8);
+HWY_EXPORT(MultiplyInt8);
+HWY_EXPORT(MultiplyInt4);
 HWY_EXPORT(MultiplyF32);
 HWY_EXPORT(MultiplyF16);
 HWY_EXPORT(MultiplyBF16);
 
 void MultiplyPanels(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
                     const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
-  CHECK(w.quantize_activations == (x.scales != nullptr), "activations not as the weight says");
+  const ActivationForm form = w.activations();
+  const bool quantized = form == ActivationForm::kE4M3 || form == ActivationForm::kInt8;
+  CHECK(quantized == (x.scales != nullptr), "activations not as the weight says");
+  if (w.dots) return MultiplyDots(w, matrix, begin, end, x, rows, out, out_stride);
   const auto multiply = [&] {
     switch (w.format) {
       case WeightFormat::kF32: return HWY_DYNAMIC_DISPATCH(MultiplyF32);
       case WeightFormat::kF16: return HWY_DYNAMIC_DISPATCH(MultiplyF16);
       case WeightFormat::kBF16: return HWY_DYNAMIC_DISPATCH(MultiplyBF16);
       case WeightFormat::kFp8: return HWY_DYNAMIC_DISPATCH(MultiplyFp8);
+      case WeightFormat::kInt8: return HWY_DYNAMIC_DISPATCH(MultiplyInt8);
+      case WeightFormat::kInt4: return HWY_DYNAMIC_DISPATCH(MultiplyInt4);
     }
     CHECK(false, "unknown weight format");
   }();

@@ -16,14 +16,16 @@ inline constexpr int64_t kRowBlock = 128;
 // Panels that a thread takes together, so that many rows are read from cache for all but the first.
 inline constexpr int64_t kPanelGroup = 4;
 
-// Rows of activations as runs (CpuWeight::run_begin) of fp32 values. Channel k of run r of row i is
-// values[r * run_stride - (r > 0 ? first_run_gap : 0) + Index(i) * row_stride + k].
+// Rows of activations as runs (CpuWeight::run_begin), in the weight's ActivationForm. Run r of row i
+// begins at values + r * run_stride - (r > 0 ? first_run_gap : 0) + Index(i) * row_stride.
 struct ActivationRows {
-  const float* values = nullptr;
-  int64_t run_stride = 0, row_stride = 0;
-  int64_t first_run_gap = 0;  // what run 0 lacks of kScaleTile channels
-  // Of run r of row i: scales[r * scale_stride + Index(i)]; null: not quantised.
+  const std::byte* values = nullptr;
+  int64_t run_stride = 0, row_stride = 0;  // bytes
+  int64_t first_run_gap = 0;               // bytes that run 0 lacks of kScaleTile channels
+  int64_t record_bytes = 0;                // of a packed run of a row
+  // Of run r of row i at r * scale_stride + Index(i); null: none.
   const float* scales = nullptr;
+  const int32_t* offsets = nullptr;  // kInt8
   int64_t scale_stride = 0;
   const int32_t* index = nullptr;  // null: row i is i
 
@@ -36,17 +38,25 @@ struct ActivationRows {
     } else {
       rest.values += n * row_stride;
       if (scales != nullptr) rest.scales += n;
+      if (offsets != nullptr) rest.offsets += n;
     }
     return rest;
   }
+  // Row i * n + first as row i. REQUIRES: no scales, no index.
+  ActivationRows Every(int64_t n, int64_t first) const {
+    ActivationRows some = From(first);
+    some.row_stride *= n;
+    return some;
+  }
 };
 
-// Rows of a plain matrix, for weights that take activations as they are.
+// Rows of a plain matrix, for weights that take activations as they lie.
 inline ActivationRows PlainRows(const CpuWeight& w, const float* x, int64_t row_stride) {
-  return {.values = x,
-          .run_stride = kScaleTile,
-          .row_stride = row_stride,
-          .first_run_gap = kScaleTile - w.first_run};
+  constexpr int64_t kBytes = sizeof(float);
+  return {.values = reinterpret_cast<const std::byte*>(x),
+          .run_stride = kScaleTile * kBytes,
+          .row_stride = row_stride * kBytes,
+          .first_run_gap = (kScaleTile - w.first_run) * kBytes};
 }
 
 // out[i * out_stride + o] = x[i] . w[matrix][o] for i in [0, rows) and the outputs o of panels

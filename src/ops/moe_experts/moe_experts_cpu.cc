@@ -10,8 +10,8 @@
 #include <cstring>
 
 #include "ops/cpu_ops.h"
+#include "ops/linear/pack_rows_cpu.h"
 #include "ops/linear/panel_product_cpu.h"
-#include "ops/linear/quantize_rows_cpu.h"
 #include "ops/silu_mul/silu_mul_cpu.h"
 
 namespace fathom {
@@ -29,8 +29,8 @@ struct Buffers {
         gate_up(arena.Allocate(DType::kF32, {pairs, 2 * a.down->in})),
         product(arena.Allocate(DType::kF32, {pairs, a.down->in})),
         y(arena.Allocate(DType::kF32, {pairs, a.down->out})),
-        x_runs(arena, AsCpu(a.gate_up), a.gate_up->quantize_activations ? tokens : 0),
-        product_runs(arena, AsCpu(a.down), a.down->quantize_activations ? pairs : 0) {}
+        x_runs(arena, AsCpu(a.gate_up), tokens),
+        product_runs(arena, AsCpu(a.down), pairs) {}
 
   int64_t tokens, pairs;
   TensorView begin;   // [experts + 1]: the first pair of each expert
@@ -38,7 +38,7 @@ struct Buffers {
   TensorView token;   // [pairs]
   TensorView place;   // [tokens, topk]: the number of pair (t, j)
   TensorView gate_up, product, y;
-  QuantizedRows x_runs, product_runs;
+  PackedRows x_runs, product_runs;
 };
 
 // Numbers the pairs of n tokens; returns how many experts are active.
@@ -114,13 +114,8 @@ void RunChunk(OpContext& context, const MoeExpertsArgs& a, int64_t first, int64_
   const int64_t inter = down.in, pairs = n * a.ids.dim(1);
   const int64_t active = SortByExpert(a.ids.Row<int32_t>(first), n, a.ids.dim(1), gate_up.count, b);
 
-  const float* x = a.x.Row<float>(first);
-  ActivationRows rows = PlainRows(gate_up, x, a.x.stride(0));
-  if (gate_up.quantize_activations) {
-    QuantizeRows(pool, gate_up, x, a.x.stride(0), n, b.x_runs);
-    rows = b.x_runs.rows();
-  }
-  MultiplyByExpert(pool, gate_up, b, active, rows, b.token.As<int32_t>(), b.gate_up);
+  const ActivationRows x = b.x_runs.Pack(pool, gate_up, {a.x.Row<float>(first), a.x.stride(0)}, n);
+  MultiplyByExpert(pool, gate_up, b, active, x, b.token.As<int32_t>(), b.gate_up);
 
   pool.ParallelFor(pairs, Grain(2 * inter), [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
@@ -128,12 +123,9 @@ void RunChunk(OpContext& context, const MoeExpertsArgs& a, int64_t first, int64_
       SiluMulRow(gate, gate + inter, inter, b.product.Row<float>(i));
     }
   });
-  rows = PlainRows(down, b.product.As<float>(), inter);
-  if (down.quantize_activations) {
-    QuantizeRows(pool, down, b.product.As<float>(), inter, pairs, b.product_runs);
-    rows = b.product_runs.rows();
-  }
-  MultiplyByExpert(pool, down, b, active, rows, nullptr, b.y);
+  const ActivationRows product =
+      b.product_runs.Pack(pool, down, {b.product.As<float>(), inter}, pairs);
+  MultiplyByExpert(pool, down, b, active, product, nullptr, b.y);
   Combine(pool, a, b, first, n);
 }
 

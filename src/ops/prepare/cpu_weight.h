@@ -14,37 +14,84 @@ namespace fathom {
 // order of the channels, for one row as for many.
 inline constexpr int64_t kPanel = 32;
 
-// Every matrix lies in panels of kPanel outputs, [panels, in, kPanel]; a part's last panel is
-// padded with zeros. A run is what shares a scale along the channels: a scale tile of the weight,
-// and the channels of an activation that are quantised together.
+// How the numbers of a panel lie, outermost first:
+//   kF32, kF16           [in][kPanel]
+//   kBF16, kFp8          the same, or if `dots`, for instructions that sum several channels at once:
+//     kBF16              [in / 2][kPanel][2]
+//     kFp8               [in / 4][kPanel / 4][2][4][2]: the first pairs of channels of four outputs,
+//                        then their second
+//   kInt8                [in / 4][kPanel][4], codes + 128
+//   kInt4                per run: multipliers [kPanel][kScaleTile / kSubRun], then [in / 4][16][4]
+//                        bytes: an output below 16 in the low half, the one 16 above in the high
+// Where channels lie in groups, a run is padded with zeros to a multiple of kGroup channels (kInt4:
+// of kSubRun).
+inline constexpr int64_t kGroup = 4;
+// Channels of kInt4 that share a multiplier: weight = scale * multiplier * (code - 8).
+inline constexpr int64_t kSubRun = 32;
+
+// What kernels read activations as.
+enum class ActivationForm : uint8_t {
+  kPlain,  // fp32 where they lie
+  kSplit,  // the sum of two BF16 numbers: 16 bits of mantissa
+  kE4M3,   // quantised to E4M3 per run
+  kInt8,   // quantised to 8-bit integers per run
+};
+
+// Every matrix lies in panels of kPanel outputs; a part's last panel is padded with zeros. A run is
+// what shares a scale along the channels: a scale tile of the weight, and the channels of an
+// activation that are quantised together.
 struct CpuWeight final : PackedWeight {
   struct Panel {
     int64_t out = 0;    // its first output
     int64_t width = 0;  // outputs without padding
   };
   std::vector<Panel> panels;  // of each matrix
-  Buffer values;              // [count, panels, in, kPanel] in `format`; E4M3 without NaN codes
+  bool dots = false;  // multiplied by the instructions of cpu/cpu_features.h
+  Buffer values;      // [count, panels, panel_bytes()]; E4M3 without NaN codes
   // kFp8: F32 [count, panels, runs], or [count, panels, runs, kPanel] if scale_per_output (a panel
-  // straddles tiles, or holds a NaN, which becomes its scale). They are those of the checkpoint
-  // times 2^8, because kernels decode codes as binary16 numbers, which are 2^8 times too small.
+  // straddles tiles, or holds a NaN, which becomes its scale; always so for kInt8 and kInt4).
+  // Without `dots` kernels decode FP8 codes as binary16 numbers, which are 2^8 times too small:
+  // there the scales are those of the checkpoint times 2^8.
   Buffer scales;
   bool scale_per_output = false;
   int64_t first_run = kScaleTile;  // channels; fewer than kScaleTile if cut inside a tile
 
-  size_t element_bytes() const {
-    switch (format) {
-      case WeightFormat::kF32: return 4;
-      case WeightFormat::kF16:
-      case WeightFormat::kBF16: return 2;
-      case WeightFormat::kFp8: return 1;
-    }
-    return 0;
+  bool integer() const { return format == WeightFormat::kInt8 || format == WeightFormat::kInt4; }
+  bool scaled() const { return integer() || format == WeightFormat::kFp8; }
+  ActivationForm activations() const {
+    if (integer()) return ActivationForm::kInt8;
+    if (quantize_activations) return ActivationForm::kE4M3;
+    return dots ? ActivationForm::kSplit : ActivationForm::kPlain;
   }
+
   int64_t panel_count() const { return static_cast<int64_t>(panels.size()); }
   const std::byte* panel(int64_t matrix, int64_t p) const {
     return values.data() + (matrix * panel_count() + p) * panel_bytes();
   }
-  int64_t panel_bytes() const { return in * kPanel * static_cast<int64_t>(element_bytes()); }
+  int64_t panel_bytes() const { return RunOffset(runs() - 1) + RunBytes(runs() - 1); }
+  // Bytes from a panel's begin to those of run r.
+  int64_t RunOffset(int64_t r) const {
+    return r == 0 ? 0 : RunBytes(0) + (r - 1) * BytesOf(kScaleTile);
+  }
+  int64_t RunBytes(int64_t r) const { return BytesOf(run_end(r) - run_begin(r)); }
+  // Bytes of a run of so many channels.
+  int64_t BytesOf(int64_t channels) const {
+    if (format == WeightFormat::kInt4) {
+      return kPanel * (kScaleTile / kSubRun + RoundUp(channels, kSubRun) / 2);
+    }
+    return kPanel * (dots || integer() ? RoundUp(channels, kGroup) : channels) * bits() / 8;
+  }
+  int64_t bits() const {
+    switch (format) {
+      case WeightFormat::kF32: return 32;
+      case WeightFormat::kF16:
+      case WeightFormat::kBF16: return 16;
+      case WeightFormat::kFp8:
+      case WeightFormat::kInt8: return 8;
+      case WeightFormat::kInt4: return 4;
+    }
+    return 0;
+  }
   // Scales of run 0; those of the next run follow after scale_stride().
   const float* panel_scales(int64_t matrix, int64_t p) const {
     return reinterpret_cast<const float*>(scales.data()) +
@@ -55,6 +102,8 @@ struct CpuWeight final : PackedWeight {
   int64_t runs() const { return 1 + (in - first_run + kScaleTile - 1) / kScaleTile; }
   int64_t run_begin(int64_t r) const { return r == 0 ? 0 : first_run + (r - 1) * kScaleTile; }
   int64_t run_end(int64_t r) const { return std::min(in, first_run + r * kScaleTile); }
+
+  static int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 };
 
 inline const CpuWeight& AsCpu(const PackedWeight* weight) {

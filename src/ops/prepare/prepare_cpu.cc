@@ -1,14 +1,17 @@
-// Packs weights for the CPU table: panels of outputs, in the type they are stored in.
-//   formula:       values[m][p][k][lane] = w[m][out(p) + lane][k]; scales beside them, times 2^8
-//   data mapping:  a thread takes a panel of one matrix; blocks of 64 channels stay in L1
+// Packs weights for the CPU table: panels of outputs, in the type they are stored in or quantised.
+//   formula:       values[m][p][k][lane] = w[m][out(p) + lane][k] (cpu_weight.h); scales beside them
+//   data mapping:  a thread takes a panel of one matrix; pieces of 64 channels stay in L1
 //   bytes, FLOPs:  reads each weight once, writes it once; no arithmetic
 //   accumulator:   none
 //   expected time: one pass over memory by scalar moves; not measured
 #include <cmath>
 #include <mutex>
+#include <optional>
 
+#include "cpu/cpu_features.h"
 #include "ops/cpu_ops.h"
 #include "ops/prepare/cpu_weight.h"
+#include "ops/prepare/quantize_panel_cpu.h"
 
 namespace fathom {
 namespace {
@@ -55,40 +58,79 @@ struct PanelSource {
   int64_t row = 0;
 };
 
-// to[k][lane] = convert(element (row + lane, k), lane), in blocks that keep both sides in L1.
-template <class From, class To, class Convert>
+// Where channel k of a run and an output lie among the numbers of the run (cpu_weight.h).
+struct InChannels {
+  static int64_t At(int64_t k, int64_t lane) { return k * kPanel + lane; }
+};
+struct InPairs {
+  static int64_t At(int64_t k, int64_t lane) { return (k / 2 * kPanel + lane) * 2 + k % 2; }
+};
+struct InPairsOfFour {
+  static int64_t At(int64_t k, int64_t lane) {
+    return k / 4 * 4 * kPanel + lane / 4 * 16 + k / 2 % 2 * 8 + lane % 4 * 2 + k % 2;
+  }
+};
+
+// to[Place::At(k - begin, lane)] = convert(element (row + lane, k), lane), in pieces that keep both
+// sides in L1.
+template <class From, class Place, class To, class Convert>
 void PackColumns(const TensorView& values, int64_t row, int64_t width, int64_t begin, int64_t end,
                  To* to, const Convert& convert) {
-  constexpr int64_t kBlock = 64;
+  constexpr int64_t kPiece = 64;
   const From* from = static_cast<const From*>(values.data()) + row * values.stride(0);
   const int64_t row_stride = values.stride(0), col_stride = values.stride(1);
-  for (int64_t k0 = begin; k0 < end; k0 += kBlock) {
-    const int64_t k1 = std::min(end, k0 + kBlock);
+  for (int64_t k0 = begin; k0 < end; k0 += kPiece) {
+    const int64_t k1 = std::min(end, k0 + kPiece);
     for (int64_t lane = 0; lane < width; ++lane) {
       const From* line = from + lane * row_stride;
       for (int64_t k = k0; k < k1; ++k) {
-        to[k * kPanel + lane] = convert(line[k * col_stride], lane);
+        to[Place::At(k - begin, lane)] = convert(line[k * col_stride], lane);
       }
     }
   }
 }
 
-// As they are stored.
-template <class T>
-void PackAsStored(const WeightTensor& part, int64_t row, int64_t width, std::byte* to) {
-  PackColumns<T>(part.values, row, width, 0, part.values.dim(1), reinterpret_cast<T*>(to),
-                 [](T x, int64_t) { return x; });
-}
+// A run of a panel: outputs [row, row + width) of a part, channels [begin, end).
+struct PanelRun {
+  const WeightTensor& part;
+  int64_t row, width, begin, end;
 
-// Of any type, to fp32.
-void PackAsFloats(const WeightTensor& part, int64_t row, int64_t width, std::byte* to) {
-  float* floats = reinterpret_cast<float*>(to);
-  for (int64_t lane = 0; lane < width; ++lane) {
-    for (int64_t k = 0; k < part.values.dim(1); ++k) {
-      floats[k * kPanel + lane] = Dequantize(part, row + lane, k);
+  // As they are stored.
+  template <class T, class Place>
+  void Copy(std::byte* to) const {
+    PackColumns<T, Place>(part.values, row, width, begin, end, reinterpret_cast<T*>(to),
+                          [](T x, int64_t) { return x; });
+  }
+
+  // Of any type, to fp32 [channels, kPanel].
+  void Decode(float* to) const {
+    const auto decode = [&]<class T>(T) {
+      PackColumns<T, InChannels>(part.values, row, width, begin, end, to,
+                                 [](T x, int64_t) { return ToFloat(x); });
+    };
+    switch (part.values.dtype()) {
+      case DType::kF32:
+        return PackColumns<float, InChannels>(part.values, row, width, begin, end, to,
+                                              [](float x, int64_t) { return x; });
+      case DType::kF16: return decode(F16());
+      case DType::kBF16: return decode(BF16());
+      default: break;
+    }
+    for (int64_t k = begin; k < end;) {
+      // Channels of one scale tile.
+      const int64_t tile = (part.col_offset + k) / kScaleTile;
+      const int64_t stop = std::min(end, (tile + 1) * kScaleTile - part.col_offset);
+      float scales[kPanel];
+      for (int64_t lane = 0; lane < width; ++lane) {
+        scales[lane] = LoadFloat(part.scales, (part.row_offset + row + lane) / kScaleTile, tile);
+      }
+      PackColumns<E4M3, InChannels>(
+          part.values, row, width, k, stop, to + (k - begin) * kPanel,
+          [&](E4M3 x, int64_t lane) { return ToFloat(x) * scales[lane]; });
+      k = stop;
     }
   }
-}
+};
 
 class Packer {
  public:
@@ -96,8 +138,9 @@ class Packer {
 
   void Run(ThreadPool& pool) {
     LayOut();
-    w_.values = Buffer(static_cast<size_t>(w_.count * w_.panel_count() * w_.panel_bytes()));
     const int64_t panels = w_.count * w_.panel_count();
+    w_.values = Buffer(static_cast<size_t>(panels * w_.panel_bytes()));
+    if (w_.integer()) AllocateScales();
     pool.ParallelFor(panels, Grain(w_.panel_bytes()), [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) PackPanel(i / w_.panel_count(), i % w_.panel_count());
     });
@@ -130,22 +173,45 @@ class Packer {
   }
 
   void PackPanel(int64_t m, int64_t p) {
-    std::byte* to = w_.values.data() + (m * w_.panel_count() + p) * w_.panel_bytes();
-    const WeightTensor& part = Part(m, p);
-    const int64_t row = At(p).row, width = Width(p);
-    switch (w_.format) {
-      case WeightFormat::kF32: return PackAsFloats(part, row, width, to);
-      case WeightFormat::kF16: return PackAsStored<F16>(part, row, width, to);
-      case WeightFormat::kBF16: return PackAsStored<BF16>(part, row, width, to);
-      case WeightFormat::kFp8: break;
+    std::byte* panel = w_.values.data() + (m * w_.panel_count() + p) * w_.panel_bytes();
+    for (int64_t r = 0; r < w_.runs(); ++r) {
+      const PanelRun run = {Part(m, p), At(p).row, Width(p), w_.run_begin(r), w_.run_end(r)};
+      std::byte* to = panel + w_.RunOffset(r);
+      switch (w_.format) {
+        case WeightFormat::kF32: run.Decode(reinterpret_cast<float*>(to)); break;
+        case WeightFormat::kF16: run.Copy<F16, InChannels>(to); break;
+        case WeightFormat::kBF16:
+          w_.dots ? run.Copy<BF16, InPairs>(to) : run.Copy<BF16, InChannels>(to);
+          break;
+        case WeightFormat::kFp8:
+          w_.dots ? PackCodes<InPairsOfFour>(run, m, p, r, to)
+                  : PackCodes<InChannels>(run, m, p, r, to);
+          break;
+        case WeightFormat::kInt8:
+        case WeightFormat::kInt4: PackIntegers(run, Scales(m, p) + r * kPanel, to); break;
+      }
     }
-    for (int64_t run = 0; run < w_.runs(); ++run) {
-      PackColumns<uint8_t>(part.values, At(p).row, Width(p), w_.run_begin(run), w_.run_end(run),
-                           reinterpret_cast<uint8_t*>(to), [&](uint8_t code, int64_t lane) {
-                             if ((code & 0x7f) != 0x7f) return code;
-                             AddNan({m, p, run, lane});
-                             return uint8_t{0};
-                           });
+  }
+
+  // E4M3, without NaN codes.
+  template <class Place>
+  void PackCodes(const PanelRun& run, int64_t m, int64_t p, int64_t r, std::byte* to) {
+    PackColumns<uint8_t, Place>(run.part.values, run.row, run.width, run.begin, run.end,
+                                reinterpret_cast<uint8_t*>(to), [&](uint8_t code, int64_t lane) {
+                                  if ((code & 0x7f) != 0x7f) return code;
+                                  AddNan({m, p, r, lane});
+                                  return uint8_t{0};
+                                });
+  }
+
+  void PackIntegers(const PanelRun& run, float* scales, std::byte* to) const {
+    alignas(64) float values[kScaleTile * kPanel] = {};
+    run.Decode(values);
+    const int64_t n = run.end - run.begin;
+    if (w_.format == WeightFormat::kInt8) {
+      QuantizePanelInt8(values, n, reinterpret_cast<uint8_t*>(to), scales);
+    } else {
+      QuantizePanelInt4(values, n, reinterpret_cast<uint8_t*>(to), scales);
     }
   }
 
@@ -161,15 +227,15 @@ class Packer {
         if (Tile(m, p, 0) != Tile(m, p, Width(p) - 1)) w_.scale_per_output = true;
       }
     }
+    AllocateScales();
     const int64_t stride = w_.scale_stride();
-    w_.scales = Buffer(static_cast<size_t>(w_.count * w_.panel_count() * w_.runs() * stride) *
-                       sizeof(float));
+    const float unit = w_.dots ? 1.0f : 0x1p8f;
     for (int64_t m = 0; m < w_.count; ++m) {
       for (int64_t p = 0; p < w_.panel_count(); ++p) {
         float* to = Scales(m, p);
         for (int64_t run = 0; run < w_.runs(); ++run) {
           for (int64_t lane = 0; lane < std::min(stride, Width(p)); ++lane) {
-            to[run * stride + lane] = LoadFloat(Part(m, p).scales, Tile(m, p, lane), run) * 0x1p8f;
+            to[run * stride + lane] = LoadFloat(Part(m, p).scales, Tile(m, p, lane), run) * unit;
           }
         }
       }
@@ -177,6 +243,12 @@ class Packer {
     for (const Nan& nan : nans_) {
       Scales(nan.matrix, nan.panel)[nan.run * stride + nan.lane] = NAN;
     }
+  }
+
+  void AllocateScales() {
+    w_.scales = Buffer(static_cast<size_t>(w_.count * w_.panel_count() * w_.runs() *
+                                           w_.scale_stride()) *
+                       sizeof(float));
   }
 
   int64_t Tile(int64_t m, int64_t p, int64_t lane) const {
@@ -191,18 +263,32 @@ class Packer {
   std::vector<Nan> nans_;  // guarded by mutex_ while panels are packed
 };
 
+struct Wanted {
+  bool quantize_activations = false;       // to E4M3, where the weight is FP8
+  std::optional<WeightFormat> quantize_to;  // kInt8 or kInt4
+};
+
 Result<std::unique_ptr<PackedWeight>> Prepare(Stream& stream, const PrepareArgs& a,
-                                              bool quantize_activations) {
+                                              const Wanted& wanted) {
   Check(a);
   auto w = std::make_unique<CpuWeight>();
-  w->format = TRY(Format(a, quantize_activations));
-  w->quantize_activations = quantize_activations && w->format == WeightFormat::kFp8;
-  w->scale_ue8m0 = a.scale_ue8m0;
   w->count = static_cast<int64_t>(a.matrices.size());
   w->in = a.matrices[0].parts[0].values.dim(1);
-  if (w->format == WeightFormat::kFp8) {
-    w->first_run = std::min<int64_t>(w->in, kScaleTile - a.matrices[0].parts[0].col_offset);
+  if (wanted.quantize_to && !a.exact_activations) {
+    w->format = *wanted.quantize_to;
+    w->dots = HasInt8Dot();
+    w->scale_per_output = true;
+  } else {
+    const bool quantize_activations = wanted.quantize_activations && !a.exact_activations;
+    w->format = TRY(Format(a, quantize_activations));
+    w->dots = HasBf16Dot() &&
+              (w->format == WeightFormat::kBF16 || w->format == WeightFormat::kFp8);
+    w->quantize_activations = quantize_activations && w->format == WeightFormat::kFp8;
+    w->scale_ue8m0 = a.scale_ue8m0;
   }
+  w->first_run = kScaleTile;
+  if (w->format == WeightFormat::kFp8) w->first_run -= a.matrices[0].parts[0].col_offset;
+  w->first_run = std::min(w->first_run, w->in);
   Packer(a, *w).Run(static_cast<CpuStream&>(stream).pool());
   return std::unique_ptr<PackedWeight>(std::move(w));
 }
@@ -210,11 +296,19 @@ Result<std::unique_ptr<PackedWeight>> Prepare(Stream& stream, const PrepareArgs&
 }  // namespace
 
 Result<std::unique_ptr<PackedWeight>> PrepareCpuExact(Stream& stream, const PrepareArgs& a) {
-  return Prepare(stream, a, false);
+  return Prepare(stream, a, {});
 }
 
 Result<std::unique_ptr<PackedWeight>> PrepareCpuQuantized(Stream& stream, const PrepareArgs& a) {
-  return Prepare(stream, a, !a.exact_activations);
+  return Prepare(stream, a, {.quantize_activations = true});
+}
+
+Result<std::unique_ptr<PackedWeight>> PrepareCpuInt8(Stream& stream, const PrepareArgs& a) {
+  return Prepare(stream, a, {.quantize_to = WeightFormat::kInt8});
+}
+
+Result<std::unique_ptr<PackedWeight>> PrepareCpuInt4(Stream& stream, const PrepareArgs& a) {
+  return Prepare(stream, a, {.quantize_to = WeightFormat::kInt4});
 }
 
 }  // namespace fathom

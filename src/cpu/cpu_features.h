@@ -1,0 +1,11 @@
+// Dot-product instructions that Highway 1.0.3 does not reach on every CPU that has them.
+#pragma once
+
+namespace fathom {
+
+// AVX512_BF16 with the byte permutations of AVX512_VBMI: products of BF16 pairs summed in fp32.
+bool HasBf16Dot();
+// AVX512_VNNI: products of four bytes summed in 32 bits.
+bool HasInt8Dot();
+
+}  // namespace fathom

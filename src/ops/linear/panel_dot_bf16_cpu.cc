@@ -1,0 +1,195 @@
+// Products of BF16 activations, or pairs of them, with BF16 and FP8 weights, by AVX512_BF16.
+//   formula:       acc += sx sw sum over channels of (high + low) w; a quantised x has no low part
+//   data mapping:  16 lanes are outputs, two channels a lane; up to 12 rows share a pass over a run
+//                  of 32 outputs; FP8 codes are looked up in registers, or into L1 for many rows
+//   bytes, FLOPs:  each weight byte is read once per 128 rows; 2 FLOPs per weight, row and part of x
+//   accumulator:   fp32 within a run, pair by pair of channels, high part first; then over runs
+//   expected time: one row: its bytes at read bandwidth; many: vdpbf16ps once a cycle (Zen 4)
+#include <bit>
+
+#include "ops/linear/panel_dot_cpu.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+namespace fathom {
+namespace {
+
+// Upper and lower byte of each E4M3 number of positive sign as BF16, which holds them exactly.
+struct Fp8Table {
+  alignas(64) uint8_t high[128], low[128];
+};
+constexpr Fp8Table MakeFp8Table() {
+  Fp8Table table = {};
+  for (uint32_t code = 0; code < 127; ++code) {
+    const uint32_t exponent = code >> 3, mantissa = code & 7;
+    const float value =
+        exponent == 0 ? static_cast<float>(mantissa) * 0x1p-9f
+                      : std::bit_cast<float>(((exponent + 120) << 23) | (mantissa << 20));
+    const uint32_t bits = std::bit_cast<uint32_t>(value) >> 16;
+    table.high[code] = static_cast<uint8_t>(bits >> 8);
+    table.low[code] = static_cast<uint8_t>(bits);
+  }
+  return table;
+}
+constexpr Fp8Table kFp8Table = MakeFp8Table();
+
+}  // namespace
+}  // namespace fathom
+
+#pragma GCC push_options
+// GCC 12's own intrinsics start from values that are undefined on purpose.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,fma")
+
+namespace fathom {
+namespace {
+
+constexpr int64_t kLine = 64;
+constexpr int64_t kAhead = 2048;                    // bytes that one row's kernels fetch ahead
+constexpr int64_t kPartBytes = kScaleTile * 2;      // of a row's record
+
+inline __m512i Load(const void* p) {
+  return _mm512_loadu_si512(p);
+}
+inline __m512bh Pairs(const std::byte* p) {
+  int32_t pair;
+  __builtin_memcpy(&pair, p, sizeof pair);
+  return (__m512bh)_mm512_set1_epi32(pair);
+}
+
+// The first and second pairs of channels of a group, for 16 outputs.
+struct GroupPairs {
+  __m512i pair[2];
+};
+
+struct Bf16Weights {
+  static constexpr int64_t kGroupBytes = 4 * kLine;
+  static inline Bf16Weights Make() { return {}; }
+  inline GroupPairs Half(const std::byte* group, int half) const {
+    return {{Load(group + half * kLine), Load(group + (2 + half) * kLine)}};
+  }
+  inline void Fetch(const std::byte* group) const {
+    for (int i = 0; i < 4; ++i) _mm_prefetch(group + kAhead + i * kLine, _MM_HINT_T0);
+  }
+};
+
+struct Fp8Weights {
+  static constexpr int64_t kGroupBytes = 2 * kLine;
+  __m512i high[2], low[2], sign;
+  // Not a constructor: those that the compiler makes lack these targets.
+  static inline Fp8Weights Make() {
+    return {{Load(kFp8Table.high), Load(kFp8Table.high + 64)},
+            {Load(kFp8Table.low), Load(kFp8Table.low + 64)},
+            _mm512_set1_epi8(static_cast<char>(0x80))};
+  }
+  inline GroupPairs Half(const std::byte* group, int half) const {
+    const __m512i codes = Load(group + half * kLine);
+    const __m512i magnitude = _mm512_permutex2var_epi8(high[0], codes, high[1]);
+    const __m512i upper = _mm512_ternarylogic_epi32(magnitude, codes, sign, 0xf8);  // a | (b & c)
+    const __m512i lower = _mm512_permutex2var_epi8(low[0], codes, low[1]);
+    return {{_mm512_unpacklo_epi8(lower, upper), _mm512_unpackhi_epi8(lower, upper)}};
+  }
+  inline void Fetch(const std::byte* group) const {
+    for (int i = 0; i < 2; ++i) _mm_prefetch(group + kAhead + i * kLine, _MM_HINT_T0);
+  }
+};
+
+template <int kRows, int kPanels, int kParts, class Weights>
+void Multiply(const DotTile& tile, const DotRows& x, float* acc) {
+  constexpr int kColumns = 2 * kPanels;
+  const Weights weights = Weights::Make();
+  __m512 sum[kRows][kColumns];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int c = 0; c < kColumns; ++c) sum[r][c] = _mm512_setzero_ps();
+  }
+  for (int64_t g = 0; g < tile.groups; ++g) {
+    GroupPairs w[kColumns];
+#pragma GCC unroll 16
+    for (int c = 0; c < kColumns; ++c) {
+      const std::byte* group = tile.w + c / 2 * tile.panel_stride + g * Weights::kGroupBytes;
+      if (kRows == 1 && c % 2 == 0) weights.Fetch(group);
+      w[c] = weights.Half(group, c % 2);
+    }
+#pragma GCC unroll 2
+    for (int j = 0; j < 2; ++j) {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+        for (int part = 0; part < kParts; ++part) {
+          const __m512bh pairs =
+              Pairs(x.values + (r * kParts + part) * kPartBytes + (2 * g + j) * 4);
+#pragma GCC unroll 16
+          for (int c = 0; c < kColumns; ++c) {
+            sum[r][c] = _mm512_dpbf16_ps(sum[r][c], (__m512bh)w[c].pair[j], pairs);
+          }
+        }
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int c = 0; c < kColumns; ++c) {
+    __m512 scale = _mm512_set1_ps(1.0f);
+    if (tile.scales != nullptr) {
+      const float* s = tile.scales + c / 2 * tile.scale_panel_stride;
+      scale = tile.scale_per_output ? _mm512_loadu_ps(s + c % 2 * 16) : _mm512_set1_ps(*s);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      float* to = acc + (r * kColumns + c) * 16;
+      const __m512 factor =
+          kParts == 1 ? _mm512_mul_ps(_mm512_set1_ps(x.scales[r]), scale) : scale;
+      _mm512_store_ps(to, _mm512_add_ps(_mm512_load_ps(to), _mm512_mul_ps(sum[r][c], factor)));
+    }
+  }
+}
+
+// As [pairs of channels][kPanel][2] of BF16.
+void DecodeFp8(const DotTile& tile, std::byte* to) {
+  const Fp8Weights weights = Fp8Weights::Make();
+  for (int64_t g = 0; g < tile.groups; ++g) {
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const GroupPairs w = weights.Half(tile.w + g * Fp8Weights::kGroupBytes, half);
+      std::byte* group = to + g * Bf16Weights::kGroupBytes + half * kLine;
+      _mm512_store_si512(group, w.pair[0]);
+      _mm512_store_si512(group + 2 * kLine, w.pair[1]);
+    }
+  }
+}
+
+template <int kParts>
+constexpr DotKernels kBf16Kernels = {
+    .one_row = Multiply<1, 2, kParts, Bf16Weights>,
+    .direct = {Multiply<12, 1, kParts, Bf16Weights>, Multiply<6, 1, kParts, Bf16Weights>,
+               Multiply<4, 1, kParts, Bf16Weights>, Multiply<2, 1, kParts, Bf16Weights>,
+               Multiply<1, 1, kParts, Bf16Weights>},
+    .direct_rows = INT64_MAX};
+
+template <int kParts>
+constexpr DotKernels kFp8Kernels = {
+    .one_row = Multiply<1, 2, kParts, Fp8Weights>,
+    .direct = {nullptr, nullptr, Multiply<4, 1, kParts, Fp8Weights>,
+               Multiply<2, 1, kParts, Fp8Weights>, Multiply<1, 1, kParts, Fp8Weights>},
+    .decoded = {Multiply<12, 1, kParts, Bf16Weights>, Multiply<6, 1, kParts, Bf16Weights>,
+                Multiply<4, 1, kParts, Bf16Weights>, Multiply<2, 1, kParts, Bf16Weights>,
+                Multiply<1, 1, kParts, Bf16Weights>},
+    .direct_rows = 4,
+    .decode = DecodeFp8};
+
+}  // namespace
+
+const DotKernels& DotKernelsBf16() {
+  return kBf16Kernels<2>;
+}
+const DotKernels& DotKernelsFp8(bool split) {
+  return split ? kFp8Kernels<2> : kFp8Kernels<1>;
+}
+
+}  // namespace fathom
+
+#pragma GCC pop_options
+#endif

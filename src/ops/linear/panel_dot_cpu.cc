@@ -1,0 +1,137 @@
+// The loops around the kernels of panel_dot_bf16_cpu.cc and panel_dot_int8_cpu.cc: runs outermost,
+// so that a run of many rows is in cache while several panels meet it.
+#include "ops/linear/panel_dot_cpu.h"
+
+#include <cstring>
+
+#include "base/check.h"
+
+namespace fathom {
+namespace {
+
+const DotKernels& KernelsOf(const CpuWeight& w) {
+  const bool split = w.activations() == ActivationForm::kSplit;
+  switch (w.format) {
+    case WeightFormat::kBF16: return DotKernelsBf16();
+    case WeightFormat::kFp8: return DotKernelsFp8(split);
+    case WeightFormat::kInt8: return DotKernelsInt8();
+    case WeightFormat::kInt4: return DotKernelsInt4();
+    default: CHECK(false, "no dot products of format {}", static_cast<int>(w.format));
+  }
+}
+
+DotTile TileOf(const CpuWeight& w, int64_t matrix, int64_t panel, int64_t run) {
+  DotTile tile = {};
+  tile.w = w.panel(matrix, panel) + w.RunOffset(run);
+  tile.panel_stride = w.panel_bytes();
+  tile.groups = CpuWeight::RoundUp(w.run_end(run) - w.run_begin(run), kGroup) / kGroup;
+  if (w.scaled()) {
+    tile.scales = w.panel_scales(matrix, panel) + run * w.scale_stride();
+    tile.scale_panel_stride = w.runs() * w.scale_stride();
+    tile.scale_per_output = w.scale_per_output;
+  }
+  return tile;
+}
+
+// Rows of one run, gathered where they do not follow each other.
+struct RowGather {
+  alignas(64) std::byte values[kDotRows[0] * kScaleTile * 4];
+  float scales[kDotRows[0]];
+  int32_t offsets[kDotRows[0]];
+
+  DotRows Load(const ActivationRows& x, int64_t run, int64_t first, int64_t n) {
+    const std::byte* from = x.values + run * x.run_stride;
+    const bool together = x.index == nullptr && x.row_stride == x.record_bytes;
+    DotRows rows = {};
+    if (together || n == 1) {
+      const int64_t i = x.Index(first);
+      rows.values = from + i * x.row_stride;
+      if (x.scales != nullptr) rows.scales = x.scales + run * x.scale_stride + i;
+      if (x.offsets != nullptr) rows.offsets = x.offsets + run * x.scale_stride + i;
+      return rows;
+    }
+    rows.values = values;
+    for (int64_t r = 0; r < n; ++r) {
+      const int64_t i = x.Index(first + r);
+      std::memcpy(values + r * x.record_bytes, from + i * x.row_stride,
+                  static_cast<size_t>(x.record_bytes));
+      if (x.scales != nullptr) scales[r] = x.scales[run * x.scale_stride + i];
+      if (x.offsets != nullptr) offsets[r] = x.offsets[run * x.scale_stride + i];
+    }
+    if (x.scales != nullptr) rows.scales = scales;
+    if (x.offsets != nullptr) rows.offsets = offsets;
+    return rows;
+  }
+};
+
+void Store(const CpuWeight& w, int64_t panel, const float* acc, int64_t acc_stride, int64_t rows,
+           float* out, int64_t out_stride) {
+  const CpuWeight::Panel& to = w.panels[static_cast<size_t>(panel)];
+  for (int64_t i = 0; i < rows; ++i) {
+    std::memcpy(out + i * out_stride + to.out, acc + i * acc_stride,
+                static_cast<size_t>(to.width) * sizeof(float));
+  }
+}
+
+void OneRow(const DotKernels& kernels, const CpuWeight& w, int64_t matrix, int64_t panel,
+            const ActivationRows& x, float* out) {
+  alignas(64) float acc[2 * kPanel] = {};
+  RowGather gather;
+  for (int64_t run = 0; run < w.runs(); ++run) {
+    kernels.one_row(TileOf(w, matrix, panel, run), gather.Load(x, run, 0, 1), acc);
+  }
+  for (int64_t p = 0; p < 2; ++p) Store(w, panel + p, acc + p * kPanel, 0, 1, out, 0);
+}
+
+// Up to kRowBlock rows times up to kPanelGroup panels.
+void ManyRows(const DotKernels& kernels, const CpuWeight& w, int64_t matrix, int64_t panel,
+              int64_t panels, const ActivationRows& x, int64_t rows, float* out,
+              int64_t out_stride) {
+  alignas(64) float acc[kPanelGroup][kRowBlock * kPanel];
+  alignas(64) std::byte decoded[kMaxDecodedBytes];
+  RowGather gather;
+  for (int64_t p = 0; p < panels; ++p) {
+    std::memset(acc[p], 0, static_cast<size_t>(rows * kPanel) * sizeof(float));
+  }
+  const bool direct = rows <= kernels.direct_rows;
+  for (int64_t run = 0; run < w.runs(); ++run) {
+    for (int64_t p = 0; p < panels; ++p) {
+      DotTile tile = TileOf(w, matrix, panel + p, run);
+      if (!direct) {
+        kernels.decode(tile, decoded);
+        tile.w = decoded;
+      }
+      int64_t i = 0;
+      for (size_t k = 0; k < std::size(kDotRows); ++k) {
+        const int64_t n = kDotRows[k];
+        for (; rows - i >= n; i += n) {
+          (direct ? kernels.direct : kernels.decoded)[k](tile, gather.Load(x, run, i, n),
+                                                         acc[p] + i * kPanel);
+        }
+      }
+    }
+  }
+  for (int64_t p = 0; p < panels; ++p) {
+    Store(w, panel + p, acc[p], kPanel, rows, out, out_stride);
+  }
+}
+
+}  // namespace
+
+void MultiplyDots(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
+                  const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
+  const DotKernels& kernels = KernelsOf(w);
+  int64_t panel = begin;
+  if (rows == 1) {
+    for (; end - panel >= 2; panel += 2) OneRow(kernels, w, matrix, panel, x, out);
+  }
+  const int64_t group = rows > kDotRows[0] ? kPanelGroup : 1;  // a few rows fit into L1 anyway
+  for (int64_t i = 0; i < rows; i += kRowBlock) {
+    for (int64_t p = panel; p < end; p += group) {
+      ManyRows(kernels, w, matrix, p, std::min(group, end - p), x.From(i),
+               std::min(kRowBlock, rows - i), out + i * out_stride, out_stride);
+    }
+  }
+}
+
+}  // namespace fathom

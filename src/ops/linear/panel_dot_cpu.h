@@ -1,0 +1,50 @@
+// Products with panels by instructions that sum several channels at once (CpuWeight::dots).
+#pragma once
+
+#include "ops/linear/panel_product_cpu.h"
+
+namespace fathom {
+
+// A run of a panel, or of two neighbouring ones.
+struct DotTile {
+  const std::byte* w;
+  int64_t panel_stride;  // bytes
+  int64_t groups;        // of kGroup channels
+  const float* scales;   // null: none
+  int64_t scale_panel_stride;
+  bool scale_per_output;
+};
+
+// Records of one run (pack_rows_cpu.h) that follow each other, a row each.
+struct DotRows {
+  const std::byte* values;
+  const float* scales;     // null: 1
+  const int32_t* offsets;  // kInt8
+};
+
+// acc[r][o] += scales * sum over the tile's channels of x[r] w[o], acc [rows, panels * kPanel].
+using DotKernel = void (*)(const DotTile& tile, const DotRows& x, float* acc);
+inline constexpr int kDotRows[] = {12, 6, 4, 2, 1};  // rows that a kernel may take
+
+// A format's kernels; the same bits for a row whichever of them it meets.
+struct DotKernels {
+  DotKernel one_row;  // one row, two panels
+  // By kDotRows, one panel. For up to direct_rows rows they read the tile as it is packed, beyond
+  // that as `decode` leaves it.
+  DotKernel direct[5], decoded[5];
+  int64_t direct_rows;
+  void (*decode)(const DotTile& tile, std::byte* to);  // to: kMaxDecodedBytes
+};
+inline constexpr int64_t kMaxDecodedBytes = kScaleTile * kPanel * 2;
+
+// REQUIRES: HasBf16Dot(), and HasInt8Dot() for the integers.
+const DotKernels& DotKernelsBf16();  // of kBF16 weights, with split activations
+const DotKernels& DotKernelsFp8(bool split);
+const DotKernels& DotKernelsInt8();
+const DotKernels& DotKernelsInt4();
+
+// As MultiplyPanels, of which it is a part.
+void MultiplyDots(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
+                  const ActivationRows& x, int64_t rows, float* out, int64_t out_stride);
+
+}  // namespace fathom
