@@ -144,7 +144,7 @@ std::string FolderName(const std::string& path) {
 Result<LoadedEngine> AssembleEngine(const EngineSettings& settings,
                                     Engine::OutputCallback on_output) {
   LoadedEngine loaded;
-  loaded.backend = TRY(MakeBackend(settings.ops, settings.threads));
+  loaded.backend = TRY(MakeBackend(settings.ops, settings.threads, settings.quantization));
   const Checkpoint checkpoint = TRY(OpenCheckpoint(settings));
   for (const std::string& warning : checkpoint.warnings()) LOG_WARNING("{}", warning);
   TRY(CheckSettings(settings, checkpoint.config()));

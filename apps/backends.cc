@@ -4,7 +4,15 @@
 
 namespace fathom {
 
-Result<Backend> MakeBackend(std::string_view name, int threads) {
+Result<Backend> MakeBackend(std::string_view name, int threads, std::string_view quantization) {
+  if (quantization != "none") {
+    if (quantization != "int8" && quantization != "int4") {
+      return InvalidArgument("--quantization {}: it is none, int8 or int4", quantization);
+    }
+    if (name != "cpu") return InvalidArgument("--quantization {} needs --ops cpu", quantization);
+    const auto format = quantization == "int8" ? WeightFormat::kInt8 : WeightFormat::kInt4;
+    return Backend{&CpuIntegerOps(format), std::make_unique<CpuDevice>(threads)};
+  }
   const auto activations =
       name.ends_with("-fp8") ? Fp8Activations::kQuantized : Fp8Activations::kExact;
   if (name == "cpu" || name == "cpu-fp8") {

@@ -23,8 +23,11 @@ inline constexpr char kBackendHelp[] =
 inline constexpr char kKvCacheHelp[] =
     "Numbers of the KV cache: fp32, bf16 (half the memory), or auto: what suits --ops";
 
-// `threads`: 0 for one per core.
-Result<Backend> MakeBackend(std::string_view name, int threads);
+inline constexpr char kQuantizationHelp[] =
+    "Quantise weights while they load, on --ops cpu: int8, int4, or none: as they are stored";
+
+// `threads`: 0 for one per core. `quantization`: none, int8 or int4.
+Result<Backend> MakeBackend(std::string_view name, int threads, std::string_view quantization);
 
 // "auto" (nothing), "fp32" or "bf16".
 Result<std::optional<DType>> ParseKvCacheDType(std::string_view name);

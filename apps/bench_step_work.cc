@@ -77,6 +77,9 @@ double WidthOf(WeightFormat format) {
     case WeightFormat::kF16: return 2;
     case WeightFormat::kBF16: return 2;
     case WeightFormat::kFp8: return 1 + sizeof(float) / double{kScaleTile * kScaleTile};
+    case WeightFormat::kInt8: return 1 + sizeof(float) / double{kScaleTile};
+    // A scale per 128 weights, and four multipliers of a byte.
+    case WeightFormat::kInt4: return 0.5 + (sizeof(float) + 4) / double{kScaleTile};
   }
   CHECK(false, "an unknown weight format");
 }
@@ -87,6 +90,8 @@ std::string_view Name(WeightFormat format) {
     case WeightFormat::kF16: return "fp16";
     case WeightFormat::kBF16: return "bf16";
     case WeightFormat::kFp8: return "fp8";
+    case WeightFormat::kInt8: return "int8";
+    case WeightFormat::kInt4: return "int4";
   }
   CHECK(false, "an unknown weight format");
 }

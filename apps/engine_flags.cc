@@ -43,6 +43,10 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
   command.add_option("model", s.model, "A Hugging Face folder of a DeepSeek model")->required();
   const char* group = "Engine";
   command.add_option("--ops", s.ops, kBackendHelp)->capture_default_str()->group(group);
+  command.add_option("--quantization,-q", s.quantization, kQuantizationHelp)
+      ->check(CLI::IsMember({"none", "int8", "int4"}))
+      ->capture_default_str()
+      ->group(group);
   command.add_option("--threads", s.threads, "Threads that compute; 0: one per core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str()
