@@ -155,9 +155,9 @@ TEST_P(EveryTarget, ATokensBitsAreItsOwn) {
 }
 
 // What integer products are, as plainly as can be written: of a row with an output's weights.
-double IntegerProduct(const std::vector<float>& x, const WeightTensor& w, int64_t out,
-                      const std::function<void(const std::vector<float>&, std::vector<float>&)>&
-                          quantize_weights) {
+double IntegerProduct(
+    const std::vector<float>& x, const WeightTensor& w, int64_t out,
+    const std::function<void(const std::vector<float>&, std::vector<float>&)>& quantize_weights) {
   double sum = 0;
   const int64_t in = w.values.dim(1);
   for (int64_t begin = 0; begin < in; begin += kScaleTile) {

@@ -1,5 +1,6 @@
 // Packs activations for products with panels.
-//   formula:       kE4M3: s = max(max|x|, 1e-10) / 448, value = E4M3(x / s); kInt8: s = max|x| / 127,
+//   formula:       kE4M3: s = max(max|x|, 1e-10) / 448, value = E4M3(x / s); kInt8: s = max|x| /
+//   127,
 //                  code = round(x / s); kSplit: high = BF16(x), low = BF16(x - high)
 //   data mapping:  a thread takes runs of 128 channels; lanes are channels
 //   bytes, FLOPs:  reads 4 bytes a channel, writes 1 to 4; about 12 operations a channel

@@ -75,12 +75,14 @@ void Store(const CpuWeight& w, int64_t panel, const float* acc, int64_t acc_stri
 
 void OneRow(const DotKernels& kernels, const CpuWeight& w, int64_t matrix, int64_t panel,
             const ActivationRows& x, float* out) {
-  alignas(64) float acc[2 * kPanel] = {};
+  alignas(64) float acc[kOneRowPanels * kPanel] = {};
   RowGather gather;
   for (int64_t run = 0; run < w.runs(); ++run) {
     kernels.one_row(TileOf(w, matrix, panel, run), gather.Load(x, run, 0, 1), acc);
   }
-  for (int64_t p = 0; p < 2; ++p) Store(w, panel + p, acc + p * kPanel, 0, 1, out, 0);
+  for (int64_t p = 0; p < kOneRowPanels; ++p) {
+    Store(w, panel + p, acc + p * kPanel, 0, 1, out, 0);
+  }
 }
 
 // Up to kRowBlock rows times up to kPanelGroup panels.
@@ -123,7 +125,9 @@ void MultiplyDots(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end
   const DotKernels& kernels = KernelsOf(w);
   int64_t panel = begin;
   if (rows == 1) {
-    for (; end - panel >= 2; panel += 2) OneRow(kernels, w, matrix, panel, x, out);
+    for (; end - panel >= kOneRowPanels; panel += kOneRowPanels) {
+      OneRow(kernels, w, matrix, panel, x, out);
+    }
   }
   const int64_t group = rows > kDotRows[0] ? kPanelGroup : 1;  // a few rows fit into L1 anyway
   for (int64_t i = 0; i < rows; i += kRowBlock) {

@@ -5,7 +5,7 @@
 
 namespace fathom {
 
-// A run of a panel, or of two neighbouring ones.
+// A run of a panel, or of several neighbouring ones.
 struct DotTile {
   const std::byte* w;
   int64_t panel_stride;  // bytes
@@ -25,10 +25,11 @@ struct DotRows {
 // acc[r][o] += scales * sum over the tile's channels of x[r] w[o], acc [rows, panels * kPanel].
 using DotKernel = void (*)(const DotTile& tile, const DotRows& x, float* acc);
 inline constexpr int kDotRows[] = {12, 6, 4, 2, 1};  // rows that a kernel may take
+inline constexpr int kOneRowPanels = 2;
 
 // A format's kernels; the same bits for a row whichever of them it meets.
 struct DotKernels {
-  DotKernel one_row;  // one row, two panels
+  DotKernel one_row;  // one row, kOneRowPanels panels: enough sums to hide an instruction's latency
   // By kDotRows, one panel. For up to direct_rows rows they read the tile as it is packed, beyond
   // that as `decode` leaves it.
   DotKernel direct[5], decoded[5];

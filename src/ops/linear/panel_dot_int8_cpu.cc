@@ -1,7 +1,9 @@
 // Products of 8-bit activations with 8- and 4-bit weights, by AVX512_VNNI.
 //   formula:       acc += sx sw sum over channels of x (code + 128) - 128 sum of x, in integers
-//   data mapping:  16 lanes are outputs, four channels a lane; up to 12 rows share a pass over a run
-//                  of 32 outputs; 4-bit codes become 8-bit ones in registers, or in L1 for many rows
+//   data mapping:  16 lanes are outputs, four channels a lane; up to 12 rows share a pass over a
+//   run
+//                  of 32 outputs; 4-bit codes become 8-bit ones in registers, or in L1 for many
+//                  rows
 //   bytes, FLOPs:  each weight byte is read once per 128 rows; 2 operations per weight and row
 //   accumulator:   int32 within a run (exact), fp32 over runs
 //   expected time: one row: its bytes at read bandwidth; many: vpdpbusd once a cycle (Zen 4), of
@@ -21,7 +23,8 @@ namespace fathom {
 namespace {
 
 constexpr int64_t kLine = 64;
-constexpr int64_t kAhead = 2048;  // bytes that one row's kernels fetch ahead
+// Bytes ahead that are fetched of a panel, whose next run follows at once; and of its scales.
+constexpr int64_t kAhead = kScaleTile * kPanel, kScalesAhead = 2 * kPanel;
 
 inline __m512i Load(const std::byte* p) {
   return _mm512_loadu_si512(p);
@@ -32,12 +35,18 @@ inline __m512i Broadcast(const std::byte* p) {
   return _mm512_set1_epi32(four);
 }
 
+// _mm512_dpbusd_epi32, for which GCC 12 moves its sums from register to register.
+inline void AddDots(__m512i codes, __m512i four, __m512i& sum) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(four));
+}
+
 template <int kRows, int kPanels>
 inline void Finish(const DotTile& tile, const DotRows& x, const __m512i (&sum)[kRows][2 * kPanels],
                    float* acc) {
 #pragma GCC unroll 16
   for (int c = 0; c < 2 * kPanels; ++c) {
-    const __m512 scale = _mm512_loadu_ps(tile.scales + c / 2 * tile.scale_panel_stride + c % 2 * 16);
+    const __m512 scale =
+        _mm512_loadu_ps(tile.scales + c / 2 * tile.scale_panel_stride + c % 2 * 16);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       float* to = acc + (r * 2 * kPanels + c) * 16;
@@ -48,26 +57,31 @@ inline void Finish(const DotTile& tile, const DotRows& x, const __m512i (&sum)[k
   }
 }
 
-template <int kRows, int kColumns>
-inline void Begin(const DotRows& x, __m512i (&sum)[kRows][kColumns]) {
+template <int kColumns>
+inline void FetchScales(const DotTile& tile) {
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 16
-    for (int c = 0; c < kColumns; ++c) sum[r][c] = _mm512_set1_epi32(x.offsets[r]);
+  for (int c = 0; c < kColumns; ++c) {
+    const float* scales = tile.scales + c / 2 * tile.scale_panel_stride + c % 2 * 16;
+    _mm_prefetch(scales + kScalesAhead, _MM_HINT_T0);
   }
 }
 
 template <int kRows, int kPanels>
 void Int8(const DotTile& tile, const DotRows& x, float* acc) {
   __m512i sum[kRows][2 * kPanels];
-  Begin(x, sum);
+  FetchScales<2 * kPanels>(tile);
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int c = 0; c < 2 * kPanels; ++c) sum[r][c] = _mm512_set1_epi32(x.offsets[r]);
+  }
   const std::byte* w = tile.w;
   for (int64_t g = 0; g < tile.groups; ++g, w += 2 * kLine) {
     __m512i codes[2 * kPanels];
 #pragma GCC unroll 16
     for (int c = 0; c < 2 * kPanels; ++c) {
       const std::byte* from = w + c / 2 * tile.panel_stride + c % 2 * kLine;
-      if (kRows == 1) _mm_prefetch(from + kAhead, _MM_HINT_T0);
+      _mm_prefetch(from + kAhead, _MM_HINT_T0);
       codes[c] = Load(from);
     }
 #pragma GCC unroll 16
@@ -75,94 +89,97 @@ void Int8(const DotTile& tile, const DotRows& x, float* acc) {
       const __m512i four = Broadcast(x.values + r * kScaleTile + g * kGroup);
 #pragma GCC unroll 16
       for (int c = 0; c < 2 * kPanels; ++c) {
-        sum[r][c] = _mm512_dpbusd_epi32(sum[r][c], codes[c], four);
+        AddDots(codes[c], four, sum[r][c]);
       }
     }
   }
   Finish<kRows, kPanels>(tile, x, sum, acc);
-}
-
-// What turns codes q of 16 outputs into multiplier (q - 8) + 128: two codes times the multiplier (at
-// most 15 x 15) fit into 16 bits side by side.
-struct SubRun {
-  __m512i multiplier;  // in both halves of each lane
-  __m512i constant;    // 128 - 8 multiplier, in every byte
-};
-// multipliers: [16 outputs][4], one of which is wanted.
-inline SubRun Multiplier(__m512i multipliers, int64_t which) {
-  const __m128i shift = _mm_cvtsi32_si128(static_cast<int>(8 * which));
-  const __m512i one = _mm512_and_si512(_mm512_srl_epi32(multipliers, shift), _mm512_set1_epi32(255));
-  SubRun sub;
-  sub.multiplier = _mm512_or_si512(one, _mm512_slli_epi32(one, 16));
-  const __m512i word =
-      _mm512_sub_epi16(_mm512_set1_epi16(128), _mm512_slli_epi16(sub.multiplier, 3));
-  sub.constant = _mm512_or_si512(word, _mm512_slli_epi16(word, 8));
-  return sub;
 }
 
 constexpr int64_t kMultiplierBytes = kPanel * kScaleTile / kSubRun;
 constexpr int64_t kSubRunGroups = kSubRun / kGroup;
 
-// Calls body(group, codes of outputs below 16, of those above) of one panel or two.
-template <int kPanels, bool kFetchAhead, class Body>
-inline void ForEachGroup(const DotTile& tile, const Body& body) {
-  const __m512i low = _mm512_set1_epi8(15);
+// Of 16 outputs: multipliers [16][4], one of which is wanted.
+inline __m512i Multiplier(__m512i multipliers, int64_t which) {
+  const __m128i shift = _mm_cvtsi32_si128(static_cast<int>(8 * which));
+  return _mm512_and_si512(_mm512_srl_epi32(multipliers, shift), _mm512_set1_epi32(255));
+}
+
+// Codes are summed as they are; a sub-run's sum then takes its multiplier: the same integers.
+template <int kRows, int kPanels>
+void Int4(const DotTile& tile, const DotRows& x, float* acc) {
+  constexpr int kColumns = 2 * kPanels;
+  const __m512i low = _mm512_set1_epi8(15), eights = _mm512_set1_epi8(8);
+  __m512i sum[kRows][kColumns] = {};
+  FetchScales<kColumns>(tile);
   for (int64_t first = 0; first < tile.groups; first += kSubRunGroups) {
-    SubRun sub[2 * kPanels];
-#pragma GCC unroll 4
-    for (int c = 0; c < 2 * kPanels; ++c) {
-      sub[c] = Multiplier(Load(tile.w + c / 2 * tile.panel_stride + c % 2 * kLine),
-                          first / kSubRunGroups);
-    }
+    __m512i part[kRows][kColumns] = {}, eight_x[kRows] = {};
     for (int64_t g = first; g < first + kSubRunGroups; ++g) {
-      __m512i codes[2 * kPanels];
-#pragma GCC unroll 2
+      __m512i codes[kColumns];
+#pragma GCC unroll 4
       for (int p = 0; p < kPanels; ++p) {
         const std::byte* from = tile.w + p * tile.panel_stride + kMultiplierBytes + g * kLine;
-        if (kFetchAhead) _mm_prefetch(from + kAhead, _MM_HINT_T0);
+        _mm_prefetch(from + kAhead, _MM_HINT_T0);
         const __m512i both = Load(from);
         codes[2 * p] = _mm512_and_si512(both, low);
         codes[2 * p + 1] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
       }
-#pragma GCC unroll 4
-      for (int c = 0; c < 2 * kPanels; ++c) {
-        codes[c] = _mm512_add_epi8(_mm512_mullo_epi16(codes[c], sub[c].multiplier), sub[c].constant);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const __m512i four = Broadcast(x.values + r * kScaleTile + g * kGroup);
+        AddDots(eights, four, eight_x[r]);
+#pragma GCC unroll 16
+        for (int c = 0; c < kColumns; ++c) AddDots(codes[c], four, part[r][c]);
       }
-      body(g, codes);
+    }
+#pragma GCC unroll 16
+    for (int c = 0; c < kColumns; ++c) {
+      const __m512i multipliers = Load(tile.w + c / 2 * tile.panel_stride + c % 2 * kLine);
+      const __m512i multiplier = Multiplier(multipliers, first / kSubRunGroups);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const __m512i centred = _mm512_sub_epi32(part[r][c], eight_x[r]);
+        sum[r][c] = _mm512_add_epi32(sum[r][c], _mm512_mullo_epi32(centred, multiplier));
+      }
+    }
+  }
+  Finish<kRows, kPanels>(tile, x, sum, acc);
+}
+
+// As 8-bit codes + 128: multiplier (q - 8) + 128, where two q times the multiplier (at most
+// 15 x 15) fit into 16 bits side by side.
+void DecodeInt4(const DotTile& tile, std::byte* to) {
+  const __m512i low = _mm512_set1_epi8(15);
+  for (int64_t first = 0; first < tile.groups; first += kSubRunGroups) {
+    __m512i multiplier[2], constant[2];
+    for (int c = 0; c < 2; ++c) {
+      const __m512i one = Multiplier(Load(tile.w + c * kLine), first / kSubRunGroups);
+      multiplier[c] = _mm512_or_si512(one, _mm512_slli_epi32(one, 16));
+      const __m512i word =
+          _mm512_sub_epi16(_mm512_set1_epi16(128), _mm512_slli_epi16(multiplier[c], 3));
+      constant[c] = _mm512_or_si512(word, _mm512_slli_epi16(word, 8));
+    }
+    for (int64_t g = first; g < first + kSubRunGroups; ++g) {
+      const std::byte* from = tile.w + kMultiplierBytes + g * kLine;
+      _mm_prefetch(from + kAhead, _MM_HINT_T0);
+      const __m512i both = Load(from);
+      const __m512i codes[2] = {_mm512_and_si512(both, low),
+                                _mm512_and_si512(_mm512_srli_epi16(both, 4), low)};
+      for (int c = 0; c < 2; ++c) {
+        _mm512_store_si512(
+            to + (2 * g + c) * kLine,
+            _mm512_add_epi8(_mm512_mullo_epi16(codes[c], multiplier[c]), constant[c]));
+      }
     }
   }
 }
 
-template <int kRows, int kPanels>
-void Int4(const DotTile& tile, const DotRows& x, float* acc) {
-  __m512i sum[kRows][2 * kPanels];
-  Begin(x, sum);
-  ForEachGroup<kPanels, kRows == 1>(tile, [&](int64_t g, const __m512i (&codes)[2 * kPanels]) {
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      const __m512i four = Broadcast(x.values + r * kScaleTile + g * kGroup);
-#pragma GCC unroll 16
-      for (int c = 0; c < 2 * kPanels; ++c) {
-        sum[r][c] = _mm512_dpbusd_epi32(sum[r][c], codes[c], four);
-      }
-    }
-  });
-  Finish<kRows, kPanels>(tile, x, sum, acc);
-}
-
-// As 8-bit codes + 128.
-void DecodeInt4(const DotTile& tile, std::byte* to) {
-  ForEachGroup<1, false>(tile, [&](int64_t g, const __m512i (&codes)[2]) {
-    _mm512_store_si512(to + g * 2 * kLine, codes[0]);
-    _mm512_store_si512(to + g * 2 * kLine + kLine, codes[1]);
-  });
-}
-
-#define FATHOM_INT8_KERNELS {Int8<12, 1>, Int8<6, 1>, Int8<4, 1>, Int8<2, 1>, Int8<1, 1>}
+#define FATHOM_INT8_KERNELS \
+  { Int8<12, 1>, Int8<6, 1>, Int8<4, 1>, Int8<2, 1>, Int8<1, 1> }
 constexpr DotKernels kInt8Kernels = {
-    .one_row = Int8<1, 2>, .direct = FATHOM_INT8_KERNELS, .direct_rows = INT64_MAX};
+    .one_row = Int8<1, kOneRowPanels>, .direct = FATHOM_INT8_KERNELS, .direct_rows = INT64_MAX};
 constexpr DotKernels kInt4Kernels = {
-    .one_row = Int4<1, 2>,
+    .one_row = Int4<1, kOneRowPanels>,
     .direct = {nullptr, nullptr, Int4<4, 1>, Int4<2, 1>, Int4<1, 1>},
     .decoded = FATHOM_INT8_KERNELS,
     .direct_rows = 4,

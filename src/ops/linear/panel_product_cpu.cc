@@ -84,8 +84,7 @@ struct RowPack {
     constexpr int64_t kTogether = kScaleTile * sizeof(float);
     if (n == 1 || (x.index == nullptr && x.row_stride == kTogether)) return row(0);
     for (int64_t i = 0; i < n; ++i) {
-      std::memcpy(values + i * kScaleTile, row(i),
-                  static_cast<size_t>(count) * sizeof(float));
+      std::memcpy(values + i * kScaleTile, row(i), static_cast<size_t>(count) * sizeof(float));
     }
     return values;
   }

@@ -16,8 +16,8 @@ inline constexpr int64_t kRowBlock = 128;
 // Panels that a thread takes together, so that many rows are read from cache for all but the first.
 inline constexpr int64_t kPanelGroup = 4;
 
-// Rows of activations as runs (CpuWeight::run_begin), in the weight's ActivationForm. Run r of row i
-// begins at values + r * run_stride - (r > 0 ? first_run_gap : 0) + Index(i) * row_stride.
+// Rows of activations as runs (CpuWeight::run_begin), in the weight's ActivationForm. Run r of row
+// i begins at values + r * run_stride - (r > 0 ? first_run_gap : 0) + Index(i) * row_stride.
 struct ActivationRows {
   const std::byte* values = nullptr;
   int64_t run_stride = 0, row_stride = 0;  // bytes

@@ -16,9 +16,11 @@ inline constexpr int64_t kPanel = 32;
 
 // How the numbers of a panel lie, outermost first:
 //   kF32, kF16           [in][kPanel]
-//   kBF16, kFp8          the same, or if `dots`, for instructions that sum several channels at once:
+//   kBF16, kFp8          the same, or if `dots`, for instructions that sum several channels at
+//   once:
 //     kBF16              [in / 2][kPanel][2]
-//     kFp8               [in / 4][kPanel / 4][2][4][2]: the first pairs of channels of four outputs,
+//     kFp8               [in / 4][kPanel / 4][2][4][2]: the first pairs of channels of four
+//     outputs,
 //                        then their second
 //   kInt8                [in / 4][kPanel][4], codes + 128
 //   kInt4                per run: multipliers [kPanel][kScaleTile / kSubRun], then [in / 4][16][4]
@@ -46,12 +48,12 @@ struct CpuWeight final : PackedWeight {
     int64_t width = 0;  // outputs without padding
   };
   std::vector<Panel> panels;  // of each matrix
-  bool dots = false;  // multiplied by the instructions of cpu/cpu_features.h
-  Buffer values;      // [count, panels, panel_bytes()]; E4M3 without NaN codes
+  bool dots = false;          // multiplied by the instructions of cpu/cpu_features.h
+  Buffer values;              // [count, panels, panel_bytes()]; E4M3 without NaN codes
   // kFp8: F32 [count, panels, runs], or [count, panels, runs, kPanel] if scale_per_output (a panel
   // straddles tiles, or holds a NaN, which becomes its scale; always so for kInt8 and kInt4).
-  // Without `dots` kernels decode FP8 codes as binary16 numbers, which are 2^8 times too small:
-  // there the scales are those of the checkpoint times 2^8.
+  // FP8 scales are those of the checkpoint times 2^8, because kernels decode codes as binary16
+  // numbers, which are 2^8 times too small; divided by 2^8 if `dots` (panel_dot_bf16_cpu.cc).
   Buffer scales;
   bool scale_per_output = false;
   int64_t first_run = kScaleTile;  // channels; fewer than kScaleTile if cut inside a tile

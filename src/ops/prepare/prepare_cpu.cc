@@ -1,6 +1,6 @@
 // Packs weights for the CPU table: panels of outputs, in the type they are stored in or quantised.
-//   formula:       values[m][p][k][lane] = w[m][out(p) + lane][k] (cpu_weight.h); scales beside them
-//   data mapping:  a thread takes a panel of one matrix; pieces of 64 channels stay in L1
+//   formula:       values[m][p][k][lane] = w[m][out(p) + lane][k] (cpu_weight.h); scales beside
+//   them data mapping:  a thread takes a panel of one matrix; pieces of 64 channels stay in L1
 //   bytes, FLOPs:  reads each weight once, writes it once; no arithmetic
 //   accumulator:   none
 //   expected time: one pass over memory by scalar moves; not measured
@@ -229,7 +229,7 @@ class Packer {
     }
     AllocateScales();
     const int64_t stride = w_.scale_stride();
-    const float unit = w_.dots ? 1.0f : 0x1p8f;
+    const float unit = w_.dots ? 0x1p-8f : 0x1p8f;
     for (int64_t m = 0; m < w_.count; ++m) {
       for (int64_t p = 0; p < w_.panel_count(); ++p) {
         float* to = Scales(m, p);
@@ -246,9 +246,9 @@ class Packer {
   }
 
   void AllocateScales() {
-    w_.scales = Buffer(static_cast<size_t>(w_.count * w_.panel_count() * w_.runs() *
-                                           w_.scale_stride()) *
-                       sizeof(float));
+    w_.scales =
+        Buffer(static_cast<size_t>(w_.count * w_.panel_count() * w_.runs() * w_.scale_stride()) *
+               sizeof(float));
   }
 
   int64_t Tile(int64_t m, int64_t p, int64_t lane) const {
@@ -264,7 +264,7 @@ class Packer {
 };
 
 struct Wanted {
-  bool quantize_activations = false;       // to E4M3, where the weight is FP8
+  bool quantize_activations = false;        // to E4M3, where the weight is FP8
   std::optional<WeightFormat> quantize_to;  // kInt8 or kInt4
 };
 
@@ -281,8 +281,7 @@ Result<std::unique_ptr<PackedWeight>> Prepare(Stream& stream, const PrepareArgs&
   } else {
     const bool quantize_activations = wanted.quantize_activations && !a.exact_activations;
     w->format = TRY(Format(a, quantize_activations));
-    w->dots = HasBf16Dot() &&
-              (w->format == WeightFormat::kBF16 || w->format == WeightFormat::kFp8);
+    w->dots = HasBf16Dot() && (w->format == WeightFormat::kBF16 || w->format == WeightFormat::kFp8);
     w->quantize_activations = quantize_activations && w->format == WeightFormat::kFp8;
     w->scale_ue8m0 = a.scale_ue8m0;
   }

@@ -7,9 +7,9 @@
 
 namespace fathom {
 
-// Both quantise a run of n <= kScaleTile channels of kPanel outputs, values [kScaleTile, kPanel] with
-// zeros from n on, and give a scale per output: NaN where a value is not finite. Layouts are those
-// of cpu_weight.h.
+// Both quantise a run of n <= kScaleTile channels of kPanel outputs, values [kScaleTile, kPanel]
+// with zeros from n on, and give a scale per output: NaN where a value is not finite. Layouts are
+// those of cpu_weight.h.
 
 // weight = scale * (code - 128), code in [1, 255]; scale = max |weight| / 127.
 void QuantizePanelInt8(const float* values, int64_t n, uint8_t* to, float* scales);
