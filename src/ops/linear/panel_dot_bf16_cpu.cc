@@ -50,8 +50,7 @@ namespace fathom {
 namespace {
 
 constexpr int64_t kLine = 64;
-constexpr int64_t kAhead = kScaleTile * kPanel;  // bytes: a panel's next run follows at once
-constexpr int64_t kPartBytes = kScaleTile * 2;   // of a row's record
+constexpr int64_t kPartBytes = kScaleTile * 2;  // of a row's record
 
 inline __m512i Load(const void* p) {
   return _mm512_loadu_si512(p);
@@ -76,9 +75,6 @@ struct Bf16Weights {
   static inline Bf16Weights Make() { return {}; }
   inline GroupPairs Half(const std::byte* group, int half) const {
     return {{Load(group + half * kLine), Load(group + (2 + half) * kLine)}};
-  }
-  inline void Fetch(const std::byte* group) const {
-    for (int i = 0; i < 4; ++i) _mm_prefetch(group + kAhead + i * kLine, _MM_HINT_T0);
   }
 };
 
@@ -112,9 +108,6 @@ struct Fp8Weights {
     const __m512i lower = _mm512_permutex2var_epi8(low[0], codes, low[1]);
     return {{_mm512_unpacklo_epi8(lower, upper), _mm512_unpackhi_epi8(lower, upper)}};
   }
-  inline void Fetch(const std::byte* group) const {
-    for (int i = 0; i < 2; ++i) _mm_prefetch(group + kAhead + i * kLine, _MM_HINT_T0);
-  }
 };
 
 template <int kRows, int kPanels, int kParts, class Weights>
@@ -132,7 +125,6 @@ void Multiply(const DotTile& tile, const DotRows& x, float* acc) {
 #pragma GCC unroll 16
     for (int c = 0; c < kColumns; ++c) {
       const std::byte* group = tile.w + c / 2 * tile.panel_stride + g * Weights::kGroupBytes;
-      if (c % 2 == 0) weights.Fetch(group);
       w[c] = weights.Half(group, c % 2);
     }
 #pragma GCC unroll 2
@@ -173,7 +165,6 @@ void DecodeFp8(const DotTile& tile, std::byte* to) {
   for (int64_t g = 0; g < tile.groups; ++g) {
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
-      _mm_prefetch(tile.w + g * Fp8Weights::kGroupBytes + half * kLine + kAhead, _MM_HINT_T0);
       const GroupPairs w = weights.Half(tile.w + g * Fp8Weights::kGroupBytes, half);
       std::byte* group = to + g * Bf16Weights::kGroupBytes + half * kLine;
       _mm512_store_si512(group, w.pair[0]);

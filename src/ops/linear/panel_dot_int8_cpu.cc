@@ -23,8 +23,6 @@ namespace fathom {
 namespace {
 
 constexpr int64_t kLine = 64;
-// Bytes ahead that are fetched of a panel, whose next run follows at once; and of its scales.
-constexpr int64_t kAhead = kScaleTile * kPanel, kScalesAhead = 2 * kPanel;
 
 inline __m512i Load(const std::byte* p) {
   return _mm512_loadu_si512(p);
@@ -57,19 +55,9 @@ inline void Finish(const DotTile& tile, const DotRows& x, const __m512i (&sum)[k
   }
 }
 
-template <int kColumns>
-inline void FetchScales(const DotTile& tile) {
-#pragma GCC unroll 16
-  for (int c = 0; c < kColumns; ++c) {
-    const float* scales = tile.scales + c / 2 * tile.scale_panel_stride + c % 2 * 16;
-    _mm_prefetch(scales + kScalesAhead, _MM_HINT_T0);
-  }
-}
-
 template <int kRows, int kPanels>
 void Int8(const DotTile& tile, const DotRows& x, float* acc) {
   __m512i sum[kRows][2 * kPanels];
-  FetchScales<2 * kPanels>(tile);
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
@@ -81,7 +69,6 @@ void Int8(const DotTile& tile, const DotRows& x, float* acc) {
 #pragma GCC unroll 16
     for (int c = 0; c < 2 * kPanels; ++c) {
       const std::byte* from = w + c / 2 * tile.panel_stride + c % 2 * kLine;
-      _mm_prefetch(from + kAhead, _MM_HINT_T0);
       codes[c] = Load(from);
     }
 #pragma GCC unroll 16
@@ -111,7 +98,6 @@ void Int4(const DotTile& tile, const DotRows& x, float* acc) {
   constexpr int kColumns = 2 * kPanels;
   const __m512i low = _mm512_set1_epi8(15), eights = _mm512_set1_epi8(8);
   __m512i sum[kRows][kColumns] = {};
-  FetchScales<kColumns>(tile);
   for (int64_t first = 0; first < tile.groups; first += kSubRunGroups) {
     __m512i part[kRows][kColumns] = {}, eight_x[kRows] = {};
     for (int64_t g = first; g < first + kSubRunGroups; ++g) {
@@ -119,7 +105,6 @@ void Int4(const DotTile& tile, const DotRows& x, float* acc) {
 #pragma GCC unroll 4
       for (int p = 0; p < kPanels; ++p) {
         const std::byte* from = tile.w + p * tile.panel_stride + kMultiplierBytes + g * kLine;
-        _mm_prefetch(from + kAhead, _MM_HINT_T0);
         const __m512i both = Load(from);
         codes[2 * p] = _mm512_and_si512(both, low);
         codes[2 * p + 1] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
@@ -161,7 +146,6 @@ void DecodeInt4(const DotTile& tile, std::byte* to) {
     }
     for (int64_t g = first; g < first + kSubRunGroups; ++g) {
       const std::byte* from = tile.w + kMultiplierBytes + g * kLine;
-      _mm_prefetch(from + kAhead, _MM_HINT_T0);
       const __m512i both = Load(from);
       const __m512i codes[2] = {_mm512_and_si512(both, low),
                                 _mm512_and_si512(_mm512_srli_epi16(both, 4), low)};
