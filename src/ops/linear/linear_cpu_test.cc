@@ -137,7 +137,7 @@ TEST_P(EveryTarget, ATokensBitsAreItsOwn) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
     const Source w(dtype, 200, 392, 0, 0, 1);
     const WeightSource source{{w.tensor}};
-    constexpr int64_t kTokens = 600;  // more than kRowBlock, more than a chunk
+    constexpr int64_t kTokens = 600;  // more than kRowGroup, more than a chunk
     const std::vector<float> x = Normals(kTokens * 392, 3);
     for (const Ops* ops : kTables) {
       const std::vector<float> all = Product(*ops, 3, source, x, kTokens);

@@ -110,23 +110,21 @@ struct Fp8Weights {
   }
 };
 
-template <int kRows, int kPanels, int kParts, class Weights>
+// Parts of x are summed apart: twice as many sums hide the instruction's latency of one row.
+template <int kRows, int kParts, class Weights>
 void Multiply(const DotTile& tile, const DotRows& x, float* acc) {
-  constexpr int kColumns = 2 * kPanels;
   const Weights weights = Weights::Make();
-  __m512 sum[kRows][kColumns];
+  __m512 sum[kRows][kParts][2];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 16
-    for (int c = 0; c < kColumns; ++c) sum[r][c] = _mm512_setzero_ps();
+#pragma GCC unroll 2
+    for (int part = 0; part < kParts; ++part) {
+      sum[r][part][0] = sum[r][part][1] = _mm512_setzero_ps();
+    }
   }
   for (int64_t g = 0; g < tile.groups; ++g) {
-    GroupPairs w[kColumns];
-#pragma GCC unroll 16
-    for (int c = 0; c < kColumns; ++c) {
-      const std::byte* group = tile.w + c / 2 * tile.panel_stride + g * Weights::kGroupBytes;
-      w[c] = weights.Half(group, c % 2);
-    }
+    const std::byte* group = tile.w + g * Weights::kGroupBytes;
+    const GroupPairs w[2] = {weights.Half(group, 0), weights.Half(group, 1)};
 #pragma GCC unroll 2
     for (int j = 0; j < 2; ++j) {
 #pragma GCC unroll 16
@@ -135,26 +133,29 @@ void Multiply(const DotTile& tile, const DotRows& x, float* acc) {
         for (int part = 0; part < kParts; ++part) {
           const __m512i pairs =
               Pairs(x.values + (r * kParts + part) * kPartBytes + (2 * g + j) * 4);
-#pragma GCC unroll 16
-          for (int c = 0; c < kColumns; ++c) {
-            AddDots(w[c].pair[j], pairs, sum[r][c]);
-          }
+          AddDots(w[0].pair[j], pairs, sum[r][part][0]);
+          AddDots(w[1].pair[j], pairs, sum[r][part][1]);
         }
       }
     }
   }
-#pragma GCC unroll 16
-  for (int c = 0; c < kColumns; ++c) {
+#pragma GCC unroll 2
+  for (int c = 0; c < 2; ++c) {
     __m512 scale = _mm512_set1_ps(1.0f);
     if (tile.scales != nullptr) {
-      const float* s = tile.scales + c / 2 * tile.scale_panel_stride;
-      scale = tile.scale_per_output ? _mm512_loadu_ps(s + c % 2 * 16) : _mm512_set1_ps(*s);
+      scale = tile.scale_per_output ? _mm512_loadu_ps(tile.scales + c * 16)
+                                    : _mm512_set1_ps(*tile.scales);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      float* to = acc + (r * kColumns + c) * 16;
-      const __m512 factor = kParts == 1 ? _mm512_mul_ps(_mm512_set1_ps(x.scales[r]), scale) : scale;
-      _mm512_store_ps(to, _mm512_add_ps(_mm512_load_ps(to), _mm512_mul_ps(sum[r][c], factor)));
+      float* to = acc + r * kPanel + c * 16;
+      __m512 total = sum[r][0][c], factor = scale;
+      if constexpr (kParts == 2) {
+        total = _mm512_add_ps(total, sum[r][1][c]);
+      } else {
+        factor = _mm512_mul_ps(_mm512_set1_ps(x.scales[r]), scale);
+      }
+      _mm512_store_ps(to, _mm512_add_ps(_mm512_load_ps(to), _mm512_mul_ps(total, factor)));
     }
   }
 }
@@ -173,22 +174,26 @@ void DecodeFp8(const DotTile& tile, std::byte* to) {
   }
 }
 
+// By kDotRows; registers hold 24 sums.
+template <int kParts>
+constexpr DotKernel kMostRows = nullptr;
+template <>
+constexpr DotKernel kMostRows<1> = Multiply<12, 1, Bf16Weights>;
+
 template <int kParts>
 constexpr DotKernels kBf16Kernels = {
-    .one_row = Multiply<1, kOneRowPanels, kParts, Bf16Weights>,
-    .direct = {Multiply<12, 1, kParts, Bf16Weights>, Multiply<6, 1, kParts, Bf16Weights>,
-               Multiply<4, 1, kParts, Bf16Weights>, Multiply<2, 1, kParts, Bf16Weights>,
-               Multiply<1, 1, kParts, Bf16Weights>},
+    .direct = {kMostRows<kParts>, Multiply<6, kParts, Bf16Weights>,
+               Multiply<4, kParts, Bf16Weights>, Multiply<2, kParts, Bf16Weights>,
+               Multiply<1, kParts, Bf16Weights>},
     .direct_rows = INT64_MAX};
 
 template <int kParts>
 constexpr DotKernels kFp8Kernels = {
-    .one_row = Multiply<1, kOneRowPanels, kParts, Fp8Weights>,
-    .direct = {nullptr, nullptr, Multiply<4, 1, kParts, Fp8Weights>,
-               Multiply<2, 1, kParts, Fp8Weights>, Multiply<1, 1, kParts, Fp8Weights>},
-    .decoded = {Multiply<12, 1, kParts, Bf16Weights>, Multiply<6, 1, kParts, Bf16Weights>,
-                Multiply<4, 1, kParts, Bf16Weights>, Multiply<2, 1, kParts, Bf16Weights>,
-                Multiply<1, 1, kParts, Bf16Weights>},
+    .direct = {nullptr, nullptr, Multiply<4, kParts, Fp8Weights>, Multiply<2, kParts, Fp8Weights>,
+               Multiply<1, kParts, Fp8Weights>},
+    .decoded = {kMostRows<kParts>, Multiply<6, kParts, Bf16Weights>,
+                Multiply<4, kParts, Bf16Weights>, Multiply<2, kParts, Bf16Weights>,
+                Multiply<1, kParts, Bf16Weights>},
     .direct_rows = 4,
     .decode = DecodeFp8};
 

@@ -21,16 +21,10 @@ const DotKernels& KernelsOf(const CpuWeight& w) {
 }
 
 DotTile TileOf(const CpuWeight& w, int64_t matrix, int64_t panel, int64_t run) {
-  DotTile tile = {};
-  tile.w = w.panel(matrix, panel) + w.RunOffset(run);
-  tile.panel_stride = w.panel_bytes();
-  tile.groups = CpuWeight::RoundUp(w.run_end(run) - w.run_begin(run), kGroup) / kGroup;
-  if (w.scaled()) {
-    tile.scales = w.panel_scales(matrix, panel) + run * w.scale_stride();
-    tile.scale_panel_stride = w.runs() * w.scale_stride();
-    tile.scale_per_output = w.scale_per_output;
-  }
-  return tile;
+  return {.w = w.Codes(matrix, panel, run),
+          .groups = (w.run_end(run) - w.run_begin(run) + kGroup - 1) / kGroup,
+          .scales = w.scaled() ? w.Scales(matrix, panel, run) : nullptr,
+          .scale_per_output = w.scale_per_output};
 }
 
 // Rows of one run, gathered where they do not follow each other.
@@ -64,38 +58,18 @@ struct RowGather {
   }
 };
 
-void Store(const CpuWeight& w, int64_t panel, const float* acc, int64_t acc_stride, int64_t rows,
-           float* out, int64_t out_stride) {
-  const CpuWeight::Panel& to = w.panels[static_cast<size_t>(panel)];
-  for (int64_t i = 0; i < rows; ++i) {
-    std::memcpy(out + i * out_stride + to.out, acc + i * acc_stride,
-                static_cast<size_t>(to.width) * sizeof(float));
-  }
-}
-
-void OneRow(const DotKernels& kernels, const CpuWeight& w, int64_t matrix, int64_t panel,
-            const ActivationRows& x, float* out) {
-  alignas(64) float acc[kOneRowPanels * kPanel] = {};
-  RowGather gather;
-  for (int64_t run = 0; run < w.runs(); ++run) {
-    kernels.one_row(TileOf(w, matrix, panel, run), gather.Load(x, run, 0, 1), acc);
-  }
-  for (int64_t p = 0; p < kOneRowPanels; ++p) {
-    Store(w, panel + p, acc + p * kPanel, 0, 1, out, 0);
-  }
-}
-
-// Up to kRowBlock rows times up to kPanelGroup panels.
-void ManyRows(const DotKernels& kernels, const CpuWeight& w, int64_t matrix, int64_t panel,
-              int64_t panels, const ActivationRows& x, int64_t rows, float* out,
-              int64_t out_stride) {
-  alignas(64) float acc[kPanelGroup][kRowBlock * kPanel];
+// Up to kRowGroup rows times up to kPanelGroup panels.
+void MultiplyGroup(const DotKernels& kernels, const CpuWeight& w, int64_t matrix, int64_t panel,
+                   int64_t panels, const ActivationRows& x, int64_t rows, float* out,
+                   int64_t out_stride) {
+  alignas(64) float acc[kPanelGroup][kRowGroup * kPanel];
   alignas(64) std::byte decoded[kMaxDecodedBytes];
   RowGather gather;
   for (int64_t p = 0; p < panels; ++p) {
     std::memset(acc[p], 0, static_cast<size_t>(rows * kPanel) * sizeof(float));
   }
   const bool direct = rows <= kernels.direct_rows;
+  const DotKernel* const by_rows = direct ? kernels.direct : kernels.decoded;
   for (int64_t run = 0; run < w.runs(); ++run) {
     for (int64_t p = 0; p < panels; ++p) {
       DotTile tile = TileOf(w, matrix, panel + p, run);
@@ -106,15 +80,18 @@ void ManyRows(const DotKernels& kernels, const CpuWeight& w, int64_t matrix, int
       int64_t i = 0;
       for (size_t k = 0; k < std::size(kDotRows); ++k) {
         const int64_t n = kDotRows[k];
-        for (; rows - i >= n; i += n) {
-          (direct ? kernels.direct : kernels.decoded)[k](tile, gather.Load(x, run, i, n),
-                                                         acc[p] + i * kPanel);
+        for (; by_rows[k] != nullptr && rows - i >= n; i += n) {
+          by_rows[k](tile, gather.Load(x, run, i, n), acc[p] + i * kPanel);
         }
       }
     }
   }
   for (int64_t p = 0; p < panels; ++p) {
-    Store(w, panel + p, acc[p], kPanel, rows, out, out_stride);
+    const CpuWeight::Panel& to = w.panels[static_cast<size_t>(panel + p)];
+    for (int64_t i = 0; i < rows; ++i) {
+      std::memcpy(out + i * out_stride + to.out, acc[p] + i * kPanel,
+                  static_cast<size_t>(to.width) * sizeof(float));
+    }
   }
 }
 
@@ -123,17 +100,11 @@ void ManyRows(const DotKernels& kernels, const CpuWeight& w, int64_t matrix, int
 void MultiplyDots(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
                   const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
   const DotKernels& kernels = KernelsOf(w);
-  int64_t panel = begin;
-  if (rows == 1) {
-    for (; end - panel >= kOneRowPanels; panel += kOneRowPanels) {
-      OneRow(kernels, w, matrix, panel, x, out);
-    }
-  }
   const int64_t group = rows > kDotRows[0] ? kPanelGroup : 1;  // a few rows fit into L1 anyway
-  for (int64_t i = 0; i < rows; i += kRowBlock) {
-    for (int64_t p = panel; p < end; p += group) {
-      ManyRows(kernels, w, matrix, p, std::min(group, end - p), x.From(i),
-               std::min(kRowBlock, rows - i), out + i * out_stride, out_stride);
+  for (int64_t i = 0; i < rows; i += kRowGroup) {
+    for (int64_t p = begin; p < end; p += group) {
+      MultiplyGroup(kernels, w, matrix, p, std::min(group, end - p), x.From(i),
+                    std::min(kRowGroup, rows - i), out + i * out_stride, out_stride);
     }
   }
 }

@@ -5,13 +5,11 @@
 
 namespace fathom {
 
-// A run of a panel, or of several neighbouring ones.
+// A run of a panel.
 struct DotTile {
   const std::byte* w;
-  int64_t panel_stride;  // bytes
-  int64_t groups;        // of kGroup channels
-  const float* scales;   // null: none
-  int64_t scale_panel_stride;
+  int64_t groups;       // of kGroup channels
+  const float* scales;  // null: none
   bool scale_per_output;
 };
 
@@ -22,16 +20,15 @@ struct DotRows {
   const int32_t* offsets;  // kInt8
 };
 
-// acc[r][o] += scales * sum over the tile's channels of x[r] w[o], acc [rows, panels * kPanel].
+// acc[r][o] += scales * sum over the tile's channels of x[r] w[o], acc [rows, kPanel].
 using DotKernel = void (*)(const DotTile& tile, const DotRows& x, float* acc);
 inline constexpr int kDotRows[] = {12, 6, 4, 2, 1};  // rows that a kernel may take
-inline constexpr int kOneRowPanels = 2;
 
-// A format's kernels; the same bits for a row whichever of them it meets.
+// A format's kernels; the same bits for a row whichever of them it meets. Null where there are too
+// few registers for so many rows.
 struct DotKernels {
-  DotKernel one_row;  // one row, kOneRowPanels panels: enough sums to hide an instruction's latency
-  // By kDotRows, one panel. For up to direct_rows rows they read the tile as it is packed, beyond
-  // that as `decode` leaves it.
+  // By kDotRows. For up to direct_rows rows they read the tile as it is packed, beyond that as
+  // `decode` leaves it.
   DotKernel direct[5], decoded[5];
   int64_t direct_rows;
   void (*decode)(const DotTile& tile, std::byte* to);  // to: kMaxDecodedBytes

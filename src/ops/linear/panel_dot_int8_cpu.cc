@@ -38,16 +38,15 @@ inline void AddDots(__m512i codes, __m512i four, __m512i& sum) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(four));
 }
 
-template <int kRows, int kPanels>
-inline void Finish(const DotTile& tile, const DotRows& x, const __m512i (&sum)[kRows][2 * kPanels],
+template <int kRows>
+inline void Finish(const DotTile& tile, const DotRows& x, const __m512i (&sum)[kRows][2],
                    float* acc) {
-#pragma GCC unroll 16
-  for (int c = 0; c < 2 * kPanels; ++c) {
-    const __m512 scale =
-        _mm512_loadu_ps(tile.scales + c / 2 * tile.scale_panel_stride + c % 2 * 16);
+#pragma GCC unroll 2
+  for (int c = 0; c < 2; ++c) {
+    const __m512 scale = _mm512_loadu_ps(tile.scales + c * 16);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      float* to = acc + (r * 2 * kPanels + c) * 16;
+      float* to = acc + r * kPanel + c * 16;
       const __m512 factor = _mm512_mul_ps(_mm512_set1_ps(x.scales[r]), scale);
       const __m512 term = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][c]), factor);
       _mm512_store_ps(to, _mm512_add_ps(_mm512_load_ps(to), term));
@@ -55,32 +54,21 @@ inline void Finish(const DotTile& tile, const DotRows& x, const __m512i (&sum)[k
   }
 }
 
-template <int kRows, int kPanels>
+template <int kRows>
 void Int8(const DotTile& tile, const DotRows& x, float* acc) {
-  __m512i sum[kRows][2 * kPanels];
+  __m512i sum[kRows][2];
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 16
-    for (int c = 0; c < 2 * kPanels; ++c) sum[r][c] = _mm512_set1_epi32(x.offsets[r]);
-  }
-  const std::byte* w = tile.w;
-  for (int64_t g = 0; g < tile.groups; ++g, w += 2 * kLine) {
-    __m512i codes[2 * kPanels];
-#pragma GCC unroll 16
-    for (int c = 0; c < 2 * kPanels; ++c) {
-      const std::byte* from = w + c / 2 * tile.panel_stride + c % 2 * kLine;
-      codes[c] = Load(from);
-    }
+  for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm512_set1_epi32(x.offsets[r]);
+  for (int64_t g = 0; g < tile.groups; ++g) {
+    const __m512i codes[2] = {Load(tile.w + 2 * g * kLine), Load(tile.w + (2 * g + 1) * kLine)};
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const __m512i four = Broadcast(x.values + r * kScaleTile + g * kGroup);
-#pragma GCC unroll 16
-      for (int c = 0; c < 2 * kPanels; ++c) {
-        AddDots(codes[c], four, sum[r][c]);
-      }
+      AddDots(codes[0], four, sum[r][0]);
+      AddDots(codes[1], four, sum[r][1]);
     }
   }
-  Finish<kRows, kPanels>(tile, x, sum, acc);
+  Finish(tile, x, sum, acc);
 }
 
 constexpr int64_t kMultiplierBytes = kPanel * kScaleTile / kSubRun;
@@ -93,34 +81,27 @@ inline __m512i Multiplier(__m512i multipliers, int64_t which) {
 }
 
 // Codes are summed as they are; a sub-run's sum then takes its multiplier: the same integers.
-template <int kRows, int kPanels>
+template <int kRows>
 void Int4(const DotTile& tile, const DotRows& x, float* acc) {
-  constexpr int kColumns = 2 * kPanels;
   const __m512i low = _mm512_set1_epi8(15), eights = _mm512_set1_epi8(8);
-  __m512i sum[kRows][kColumns] = {};
+  __m512i sum[kRows][2] = {};
   for (int64_t first = 0; first < tile.groups; first += kSubRunGroups) {
-    __m512i part[kRows][kColumns] = {}, eight_x[kRows] = {};
+    __m512i part[kRows][2] = {}, eight_x[kRows] = {};
     for (int64_t g = first; g < first + kSubRunGroups; ++g) {
-      __m512i codes[kColumns];
-#pragma GCC unroll 4
-      for (int p = 0; p < kPanels; ++p) {
-        const std::byte* from = tile.w + p * tile.panel_stride + kMultiplierBytes + g * kLine;
-        const __m512i both = Load(from);
-        codes[2 * p] = _mm512_and_si512(both, low);
-        codes[2 * p + 1] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
-      }
+      const __m512i both = Load(tile.w + kMultiplierBytes + g * kLine);
+      const __m512i codes[2] = {_mm512_and_si512(both, low),
+                                _mm512_and_si512(_mm512_srli_epi16(both, 4), low)};
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const __m512i four = Broadcast(x.values + r * kScaleTile + g * kGroup);
         AddDots(eights, four, eight_x[r]);
-#pragma GCC unroll 16
-        for (int c = 0; c < kColumns; ++c) AddDots(codes[c], four, part[r][c]);
+        AddDots(codes[0], four, part[r][0]);
+        AddDots(codes[1], four, part[r][1]);
       }
     }
-#pragma GCC unroll 16
-    for (int c = 0; c < kColumns; ++c) {
-      const __m512i multipliers = Load(tile.w + c / 2 * tile.panel_stride + c % 2 * kLine);
-      const __m512i multiplier = Multiplier(multipliers, first / kSubRunGroups);
+#pragma GCC unroll 2
+    for (int c = 0; c < 2; ++c) {
+      const __m512i multiplier = Multiplier(Load(tile.w + c * kLine), first / kSubRunGroups);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const __m512i centred = _mm512_sub_epi32(part[r][c], eight_x[r]);
@@ -128,7 +109,7 @@ void Int4(const DotTile& tile, const DotRows& x, float* acc) {
       }
     }
   }
-  Finish<kRows, kPanels>(tile, x, sum, acc);
+  Finish(tile, x, sum, acc);
 }
 
 // As 8-bit codes + 128: multiplier (q - 8) + 128, where two q times the multiplier (at most
@@ -159,15 +140,12 @@ void DecodeInt4(const DotTile& tile, std::byte* to) {
 }
 
 #define FATHOM_INT8_KERNELS \
-  { Int8<12, 1>, Int8<6, 1>, Int8<4, 1>, Int8<2, 1>, Int8<1, 1> }
-constexpr DotKernels kInt8Kernels = {
-    .one_row = Int8<1, kOneRowPanels>, .direct = FATHOM_INT8_KERNELS, .direct_rows = INT64_MAX};
-constexpr DotKernels kInt4Kernels = {
-    .one_row = Int4<1, kOneRowPanels>,
-    .direct = {nullptr, nullptr, Int4<4, 1>, Int4<2, 1>, Int4<1, 1>},
-    .decoded = FATHOM_INT8_KERNELS,
-    .direct_rows = 4,
-    .decode = DecodeInt4};
+  { Int8<12>, Int8<6>, Int8<4>, Int8<2>, Int8<1> }
+constexpr DotKernels kInt8Kernels = {.direct = FATHOM_INT8_KERNELS, .direct_rows = INT64_MAX};
+constexpr DotKernels kInt4Kernels = {.direct = {nullptr, nullptr, Int4<4>, Int4<2>, Int4<1>},
+                                     .decoded = FATHOM_INT8_KERNELS,
+                                     .direct_rows = 4,
+                                     .decode = DecodeInt4};
 
 }  // namespace
 

@@ -114,12 +114,12 @@ HWY_NOINLINE void MultiplyAllRows(const Tile<W>& tile, const ActivationRows& x, 
 template <class W>
 Tile<W> TileOf(const CpuWeight& w, int64_t matrix, int64_t panel, int64_t run) {
   Tile<W> tile = {};
-  tile.w = reinterpret_cast<const W*>(w.panel(matrix, panel) + w.RunOffset(run));
+  tile.w = reinterpret_cast<const W*>(w.Codes(matrix, panel, run));
   tile.panel_stride = w.panel_bytes() / static_cast<int64_t>(sizeof(W));
   tile.count = w.run_end(run) - w.run_begin(run);
   if (w.scaled()) {
-    tile.scales = w.panel_scales(matrix, panel) + run * w.scale_stride();
-    tile.scale_panel_stride = w.runs() * w.scale_stride();
+    tile.scales = w.Scales(matrix, panel, run);
+    tile.scale_panel_stride = w.runs() * w.scale_stride();  // kFp8
     tile.scale_per_output = w.scale_per_output;
   }
   return tile;
@@ -218,11 +218,11 @@ HWY_INLINE Tile<float> Decode(const Tile<W>& tile, float* to) {
           .scale_per_output = tile.scale_per_output};
 }
 
-// Up to kRowBlock rows times up to kPanelGroup neighbouring panels, which find the rows in cache.
+// Up to kRowGroup rows times up to kPanelGroup neighbouring panels, which find the rows in cache.
 template <bool kScaled, class W>
 HWY_INLINE void ManyRows(const CpuWeight& w, int64_t matrix, int64_t panel, int64_t panels,
                          const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
-  alignas(64) float acc[kPanelGroup][kRowBlock * kPanel];
+  alignas(64) float acc[kPanelGroup][kRowGroup * kPanel];
   alignas(64) float decoded[kScaleTile * kPanel];
   RowPack pack;
   for (int64_t p = 0; p < panels; ++p) {
@@ -262,10 +262,10 @@ void Multiply(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
     }
   }
   const int64_t group = rows > kMaxRows ? kPanelGroup : 1;  // a few rows fit into L1 anyway
-  for (int64_t i = 0; i < rows; i += kRowBlock) {
+  for (int64_t i = 0; i < rows; i += kRowGroup) {
     for (int64_t p = panel; p < end; p += group) {
       ManyRows<kScaled, W>(w, matrix, p, std::min(group, end - p), x.From(i),
-                           std::min(kRowBlock, rows - i), out + i * out_stride, out_stride);
+                           std::min(kRowGroup, rows - i), out + i * out_stride, out_stride);
     }
   }
 }
@@ -336,7 +336,7 @@ void MultiplyPanels(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t e
 
 int64_t PanelGrain(const CpuWeight& w, int64_t rows, int64_t items, int threads) {
   // A step of 16 lanes counts as 2 operations beside those of plain loops. Even, for pairs.
-  const int64_t grain = Grain(w.in * kPanel * std::min(rows, kRowBlock) / 8);
+  const int64_t grain = Grain(w.in * kPanel * std::min(rows, kRowGroup) / 8);
   if (rows == 1) return (grain + 1) / 2 * 2;
   constexpr int64_t kRangesPerThread = 4;
   return std::max(grain, std::min(kPanelGroup, items / (kRangesPerThread * threads)));
@@ -344,14 +344,14 @@ int64_t PanelGrain(const CpuWeight& w, int64_t rows, int64_t items, int threads)
 
 void MultiplyInParallel(ThreadPool& pool, const CpuWeight& w, int64_t matrix,
                         const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
-  const int64_t blocks = (rows + kRowBlock - 1) / kRowBlock, panels = w.panel_count();
+  const int64_t blocks = (rows + kRowGroup - 1) / kRowGroup, panels = w.panel_count();
   const int64_t items = blocks * panels;
   pool.ParallelFor(
       items, PanelGrain(w, rows, items, pool.threads()), [&](int64_t i, int64_t end, int) {
         while (i < end) {
-          const int64_t row = i / panels * kRowBlock, panel = i % panels;
+          const int64_t row = i / panels * kRowGroup, panel = i % panels;
           const int64_t stop = std::min(panels, panel + end - i);
-          MultiplyPanels(w, matrix, panel, stop, x.From(row), std::min(kRowBlock, rows - row),
+          MultiplyPanels(w, matrix, panel, stop, x.From(row), std::min(kRowGroup, rows - row),
                          out + row * out_stride, out_stride);
           i += stop - panel;
         }

@@ -12,7 +12,7 @@ namespace fathom {
 // weights again costs little beside the arithmetic.
 inline constexpr int64_t kTokenChunk = 512;
 // Rows that share a decoded tile of weights; callers split more rows between threads.
-inline constexpr int64_t kRowBlock = 128;
+inline constexpr int64_t kRowGroup = 128;
 // Panels that a thread takes together, so that many rows are read from cache for all but the first.
 inline constexpr int64_t kPanelGroup = 4;
 

@@ -15,18 +15,15 @@ namespace fathom {
 inline constexpr int64_t kPanel = 32;
 
 // How the numbers of a panel lie, outermost first:
-//   kF32, kF16           [in][kPanel]
-//   kBF16, kFp8          the same, or if `dots`, for instructions that sum several channels at
-//   once:
-//     kBF16              [in / 2][kPanel][2]
-//     kFp8               [in / 4][kPanel / 4][2][4][2]: the first pairs of channels of four
-//     outputs,
-//                        then their second
-//   kInt8                [in / 4][kPanel][4], codes + 128
-//   kInt4                per run: multipliers [kPanel][kScaleTile / kSubRun], then [in / 4][16][4]
-//                        bytes: an output below 16 in the low half, the one 16 above in the high
-// Where channels lie in groups, a run is padded with zeros to a multiple of kGroup channels (kInt4:
-// of kSubRun).
+//   kF32, kF16   [in][kPanel]
+//   kBF16, kFp8  the same; or if `dots`, for instructions that sum several channels at once,
+//                kBF16 [in / 2][kPanel][2], and kFp8 [in / 4][kPanel / 4][2][4][2]: of four outputs
+//                the first pair of channels, then the second
+//   kInt8        per run: scales, then codes + 128 [channels / 4][kPanel][4]
+//   kInt4        per run: scales, then multipliers [kPanel][kScaleTile / kSubRun], then bytes
+//                [channels / 4][16][4] with outputs below 16 in the low half, the rest in the high
+// where the scales are fp32 [kPanel], beside their codes so that memory is read in order. Where
+// channels lie in groups, a run is padded with zeros to a multiple of kGroup (kInt4: kSubRun).
 inline constexpr int64_t kGroup = 4;
 // Channels of kInt4 that share a multiplier: weight = scale * multiplier * (code - 8).
 inline constexpr int64_t kSubRun = 32;
@@ -51,7 +48,7 @@ struct CpuWeight final : PackedWeight {
   bool dots = false;          // multiplied by the instructions of cpu/cpu_features.h
   Buffer values;              // [count, panels, panel_bytes()]; E4M3 without NaN codes
   // kFp8: F32 [count, panels, runs], or [count, panels, runs, kPanel] if scale_per_output (a panel
-  // straddles tiles, or holds a NaN, which becomes its scale; always so for kInt8 and kInt4).
+  // straddles tiles, or holds a NaN, which becomes its scale).
   // FP8 scales are those of the checkpoint times 2^8, because kernels decode codes as binary16
   // numbers, which are 2^8 times too small; divided by 2^8 if `dots` (panel_dot_bf16_cpu.cc).
   Buffer scales;
@@ -78,11 +75,14 @@ struct CpuWeight final : PackedWeight {
   int64_t RunBytes(int64_t r) const { return BytesOf(run_end(r) - run_begin(r)); }
   // Bytes of a run of so many channels.
   int64_t BytesOf(int64_t channels) const {
+    const int64_t scale_bytes = integer() ? kIntegerScaleBytes : 0;
     if (format == WeightFormat::kInt4) {
-      return kPanel * (kScaleTile / kSubRun + RoundUp(channels, kSubRun) / 2);
+      return scale_bytes + kPanel * (kScaleTile / kSubRun + RoundUp(channels, kSubRun) / 2);
     }
-    return kPanel * (dots || integer() ? RoundUp(channels, kGroup) : channels) * bits() / 8;
+    const int64_t padded = dots || integer() ? RoundUp(channels, kGroup) : channels;
+    return scale_bytes + kPanel * padded * bits() / 8;
   }
+  static constexpr int64_t kIntegerScaleBytes = kPanel * sizeof(float);
   int64_t bits() const {
     switch (format) {
       case WeightFormat::kF32: return 32;
@@ -94,10 +94,15 @@ struct CpuWeight final : PackedWeight {
     }
     return 0;
   }
-  // Scales of run 0; those of the next run follow after scale_stride().
-  const float* panel_scales(int64_t matrix, int64_t p) const {
+  // Codes of a run, in the layouts above.
+  const std::byte* Codes(int64_t matrix, int64_t p, int64_t run) const {
+    return panel(matrix, p) + RunOffset(run) + (integer() ? kIntegerScaleBytes : 0);
+  }
+  // Of a run: one scale, or [kPanel] if scale_per_output. REQUIRES: scaled().
+  const float* Scales(int64_t matrix, int64_t p, int64_t run) const {
+    if (integer()) return reinterpret_cast<const float*>(panel(matrix, p) + RunOffset(run));
     return reinterpret_cast<const float*>(scales.data()) +
-           (matrix * panel_count() + p) * runs() * scale_stride();
+           ((matrix * panel_count() + p) * runs() + run) * scale_stride();
   }
   int64_t scale_stride() const { return scale_per_output ? kPanel : 1; }
 

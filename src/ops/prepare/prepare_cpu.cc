@@ -140,7 +140,6 @@ class Packer {
     LayOut();
     const int64_t panels = w_.count * w_.panel_count();
     w_.values = Buffer(static_cast<size_t>(panels * w_.panel_bytes()));
-    if (w_.integer()) AllocateScales();
     pool.ParallelFor(panels, Grain(w_.panel_bytes()), [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) PackPanel(i / w_.panel_count(), i % w_.panel_count());
     });
@@ -173,10 +172,9 @@ class Packer {
   }
 
   void PackPanel(int64_t m, int64_t p) {
-    std::byte* panel = w_.values.data() + (m * w_.panel_count() + p) * w_.panel_bytes();
     for (int64_t r = 0; r < w_.runs(); ++r) {
       const PanelRun run = {Part(m, p), At(p).row, Width(p), w_.run_begin(r), w_.run_end(r)};
-      std::byte* to = panel + w_.RunOffset(r);
+      auto* to = const_cast<std::byte*>(w_.Codes(m, p, r));
       switch (w_.format) {
         case WeightFormat::kF32: run.Decode(reinterpret_cast<float*>(to)); break;
         case WeightFormat::kF16: run.Copy<F16, InChannels>(to); break;
@@ -188,7 +186,7 @@ class Packer {
                   : PackCodes<InChannels>(run, m, p, r, to);
           break;
         case WeightFormat::kInt8:
-        case WeightFormat::kInt4: PackIntegers(run, Scales(m, p) + r * kPanel, to); break;
+        case WeightFormat::kInt4: PackIntegers(run, Scales(m, p, r), to); break;
       }
     }
   }
@@ -227,34 +225,30 @@ class Packer {
         if (Tile(m, p, 0) != Tile(m, p, Width(p) - 1)) w_.scale_per_output = true;
       }
     }
-    AllocateScales();
     const int64_t stride = w_.scale_stride();
+    w_.scales = Buffer(static_cast<size_t>(w_.count * w_.panel_count() * w_.runs() * stride) *
+                       sizeof(float));
     const float unit = w_.dots ? 0x1p-8f : 0x1p8f;
     for (int64_t m = 0; m < w_.count; ++m) {
       for (int64_t p = 0; p < w_.panel_count(); ++p) {
-        float* to = Scales(m, p);
         for (int64_t run = 0; run < w_.runs(); ++run) {
           for (int64_t lane = 0; lane < std::min(stride, Width(p)); ++lane) {
-            to[run * stride + lane] = LoadFloat(Part(m, p).scales, Tile(m, p, lane), run) * unit;
+            Scales(m, p, run)[lane] = LoadFloat(Part(m, p).scales, Tile(m, p, lane), run) * unit;
           }
         }
       }
     }
     for (const Nan& nan : nans_) {
-      Scales(nan.matrix, nan.panel)[nan.run * stride + nan.lane] = NAN;
+      Scales(nan.matrix, nan.panel, nan.run)[nan.lane] = NAN;
     }
-  }
-
-  void AllocateScales() {
-    w_.scales =
-        Buffer(static_cast<size_t>(w_.count * w_.panel_count() * w_.runs() * w_.scale_stride()) *
-               sizeof(float));
   }
 
   int64_t Tile(int64_t m, int64_t p, int64_t lane) const {
     return (Part(m, p).row_offset + At(p).row + lane) / kScaleTile;
   }
-  float* Scales(int64_t m, int64_t p) { return const_cast<float*>(w_.panel_scales(m, p)); }
+  float* Scales(int64_t m, int64_t p, int64_t run) {
+    return const_cast<float*>(w_.Scales(m, p, run));
+  }
 
   const PrepareArgs& args_;
   CpuWeight& w_;
