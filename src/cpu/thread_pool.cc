@@ -1,6 +1,7 @@
 #include "cpu/thread_pool.h"
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -10,9 +11,10 @@
 namespace fathom {
 namespace {
 
-// Looks at a changing word before sleeping: a few microseconds, which bridges the gaps between the
-// ops of a step.
-constexpr int kSpins = 128;
+// How long a thread looks at a changing word before it sleeps. Waking a thread costs tens of
+// microseconds, more on a virtual machine: the gaps between the ops of a step are to be bridged.
+constexpr std::chrono::microseconds kPatience{200};
+constexpr int kSpins = 64;  // between looks at the clock
 
 void Pause() {
 #if defined(__x86_64__)
@@ -22,10 +24,13 @@ void Pause() {
 
 // Returns once `word` differs from `old`.
 uint32_t WaitWhile(const std::atomic<uint32_t>& word, uint32_t old) {
-  for (int i = 0; i < kSpins; ++i) {
-    if (const uint32_t now = word.load(std::memory_order_acquire); now != old) return now;
-    Pause();
-  }
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  do {
+    for (int i = 0; i < kSpins; ++i) {
+      if (const uint32_t now = word.load(std::memory_order_acquire); now != old) return now;
+      Pause();
+    }
+  } while (std::chrono::steady_clock::now() < end);
   word.wait(old, std::memory_order_acquire);
   return word.load(std::memory_order_acquire);
 }

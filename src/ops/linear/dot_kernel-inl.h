@@ -6,6 +6,8 @@
 #define FATHOM_OPS_LINEAR_DOT_KERNEL_INL_H
 #endif
 
+#include <hwy/cache_control.h>
+
 #include <cstring>
 
 #include "ops/linear/panel_kernel-inl.h"
@@ -47,7 +49,10 @@ HWY_INLINE void AddProducts(const float* a, int64_t a_stride, const T* b, int64_
     FATHOM_UNROLL
     for (int r = 0; r < kRows; ++r) left[r] = LoadFloats(a + r * a_stride + i);
     FATHOM_UNROLL
-    for (int c = 0; c < kColumns; ++c) right[c] = LoadFloats(b + c * b_stride + i);
+    for (int c = 0; c < kColumns; ++c) {
+      hwy::Prefetch(b + (c + kColumns) * b_stride + i);  // the next call's, as a rule
+      right[c] = LoadFloats(b + c * b_stride + i);
+    }
     AddOuterProduct(left, right, sum);
   }
   if (i == n) return;
