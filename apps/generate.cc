@@ -139,14 +139,15 @@ class Conversation {
     }
   }
 
-  // Prints the answer to `text`.
+  // Prints the answer to `text`. After an error the talk is as it was before.
   Status Ask(const std::string& text);
 
  private:
   void Say(const char* role, const std::string& text) {
     messages_.push_back(json::object{{"role", role}, {"content", text}});
   }
-  Result<std::vector<TokenId>> Encode(const std::string& text, bool* in_reasoning);
+  Status Answer(const std::string& text);
+  Result<std::vector<TokenId>> Encode(const std::string& text, OutputParserOptions* parser);
   GenerateRequest RequestFor(std::vector<TokenId> prompt);
   Status Print(RequestStream& stream, Waiter& waiter, OutputParser parser, std::string* content);
 
@@ -158,10 +159,12 @@ class Conversation {
   TextStreamOptions text_options_;
 };
 
-Result<std::vector<TokenId>> Conversation::Encode(const std::string& text, bool* in_reasoning) {
-  *in_reasoning = false;
-  if (!chat_template_) return loaded_.tokenizer->Encode(text, /*add_special_tokens=*/true);
-  Say("user", text);
+Result<std::vector<TokenId>> Conversation::Encode(const std::string& text,
+                                                  OutputParserOptions* parser) {
+  if (!chat_template_) {
+    *parser = {.parse_reasoning = false};
+    return loaded_.tokenizer->Encode(text, /*add_special_tokens=*/true);
+  }
   json::object variables = {{"messages", messages_}, {"add_generation_prompt", true}};
   if (options_.no_thinking) {
     variables["thinking"] = false;
@@ -170,7 +173,7 @@ Result<std::vector<TokenId>> Conversation::Encode(const std::string& text, bool*
   const SpannedText rendered =
       TRY(chat_template_->Render(variables, {{"bos_token", loaded_.tokenizer->bos_token()},
                                              {"eos_token", loaded_.tokenizer->eos_token()}}));
-  *in_reasoning = EndsInReasoning(rendered.text());
+  *parser = OptionsAfter(rendered.text(), loaded_.tokenizer->IdOf("<think>").has_value());
   return loaded_.tokenizer->Encode(rendered);
 }
 
@@ -223,13 +226,22 @@ Status Conversation::Print(RequestStream& stream, Waiter& waiter, OutputParser p
 }
 
 Status Conversation::Ask(const std::string& text) {
-  bool in_reasoning;
-  std::vector<TokenId> prompt = TRY(Encode(text, &in_reasoning));
+  Say("user", text);
+  const Status status = Answer(text);
+  if (!status.ok()) messages_.pop_back();  // the talk goes on without it
+  return status;
+}
+
+Status Conversation::Answer(const std::string& text) {
+  OutputParserOptions parser;
+  std::vector<TokenId> prompt = TRY(Encode(text, &parser));
   if (prompt.empty()) return InvalidArgument("the prompt is empty");
   const int32_t max_model_len = loaded_.engine->max_model_len();
   if (prompt.size() >= static_cast<size_t>(max_model_len)) {
-    return InvalidArgument("the prompt has {} tokens; the context has room for {}", prompt.size(),
-                           max_model_len);
+    return InvalidArgument(
+        "too long: the prompt{} has {} tokens; prompt and answer together have room for {} "
+        "(--max-model-len)",
+        messages_.size() > 1 ? ", with what was said before," : "", prompt.size(), max_model_len);
   }
   Waiter waiter;
   RequestStream stream(outputs_, *loaded_.engine, [&waiter] { waiter.Wake(); });
@@ -237,19 +249,22 @@ Status Conversation::Ask(const std::string& text) {
   requests.push_back(RequestFor(std::move(prompt)));
   TRY(stream.Submit(std::move(requests)));
   std::string content;
-  TRY(Print(stream, waiter,
-            OutputParser({.starts_in_reasoning = in_reasoning,
-                          .parse_reasoning = chat_template_.has_value()}),
-            &content));
+  TRY(Print(stream, waiter, OutputParser(parser), &content));
   Say("assistant", content);
   return {};
 }
 
+// What cannot be answered is said, and the talk goes on.
 Status Talk(Conversation& conversation) {
   std::string line;
   while (fmt::print("> "), std::fflush(stdout), std::getline(std::cin, line)) {
     if (line.empty()) continue;
-    TRY(conversation.Ask(line));
+    const Status status = conversation.Ask(line);
+    if (status.code() == StatusCode::kInvalidArgument) {
+      fmt::print(stderr, "{}\n", status.message());
+    } else {
+      TRY(status);
+    }
     fmt::print("\n");
   }
   fmt::print("\n");

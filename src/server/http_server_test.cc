@@ -230,12 +230,47 @@ TEST_F(HttpServerTest, RefusesByPathMethodTypeAndKey) {
   const Response wrong_method = Client(port_).Ask("GET", kChat, "", key);
   EXPECT_EQ(wrong_method.status, 405);
   EXPECT_EQ(wrong_method.headers.at("Allow"), "POST");
-  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi"), key).status, 415);
+  EXPECT_EQ(
+      Client(port_).Ask("POST", kChat, Chat("hi"), key + "Content-Type: text/plain\r\n").status,
+      415);
+  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi"), key).status, 200);  // is meant to be JSON
   const Response unknown_model = Client(port_).Ask("POST", kChat, Chat("hi", R"(, "model": "x")"),
                                                    key + "Content-Type: application/json\r\n");
   EXPECT_EQ(unknown_model.status, 404);
   EXPECT_EQ(unknown_model.parsed().at("error").at("code"), json::value("model_not_found"));
   EXPECT_EQ(unknown_model.parsed().at("error").at("param"), json::value("model"));
+}
+
+TEST_F(HttpServerTest, WebPagesMayUseItOnlyIfAllowed) {
+  const std::string origin = "Origin: http://localhost:3000\r\n";
+  const std::string asking = origin +
+                             "Access-Control-Request-Method: POST\r\n"
+                             "Access-Control-Request-Headers: authorization,content-type\r\n";
+  Serve({.api_key = "secret"});
+  EXPECT_EQ(Client(port_).Ask("OPTIONS", kChat).headers.at("Allow"), "POST");
+  const Response refused = Client(port_).Ask("OPTIONS", kChat, "", asking);
+  EXPECT_EQ(refused.status, 403);
+  EXPECT_NE(refused.body.find("--allowed-origins"), std::string::npos);
+  EXPECT_FALSE(refused.headers.contains("Access-Control-Allow-Origin"));
+  Stop();
+  Serve();
+  // Nothing that a browser sends without asking first reaches the engine.
+  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi"), origin).status, 415);
+  for (const char* allowed : {"http://localhost:3000", "*"}) {
+    Stop();
+    Serve({.allowed_origins = {"http://other", allowed}});
+    const Response leave = Client(port_).Ask("OPTIONS", kChat, "", asking);
+    EXPECT_EQ(leave.status, 200);
+    EXPECT_EQ(leave.headers.at("Access-Control-Allow-Origin"), allowed);
+    EXPECT_EQ(leave.headers.at("Access-Control-Allow-Methods"), "POST");
+    EXPECT_EQ(leave.headers.at("Access-Control-Allow-Headers"), "authorization,content-type");
+    for (const std::string& body : {Chat("hi"), Stream("hi")}) {
+      const Response answer =
+          Client(port_).Ask("POST", kChat, body, origin + "Content-Type: application/json\r\n");
+      EXPECT_EQ(answer.status, 200);
+      EXPECT_EQ(answer.headers.at("Access-Control-Allow-Origin"), allowed);
+    }
+  }
 }
 
 TEST_F(HttpServerTest, AnswersAChat) {
@@ -333,6 +368,7 @@ TEST_F(HttpServerTest, AnOverlongPromptIsRefusedWithTheNumbers) {
   EXPECT_EQ(response.status, 400);
   const std::string message(response.parsed().at("error").at("message").as_string());
   EXPECT_NE(message.find("maximum context length is 4096 tokens"), std::string::npos) << message;
+  EXPECT_NE(message.find("leaves no room for an answer"), std::string::npos) << message;
   EXPECT_EQ(response.parsed().at("error").at("code"), json::value("context_length_exceeded"));
   EXPECT_EQ(client.Ask("POST", kChat, Chat("hi", R"(, "max_tokens": 4096)")).status, 400);
   EXPECT_EQ(client.Ask("POST", kChat, Chat(std::string(3 << 20, 'x'))).status, 400);
