@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -17,13 +17,17 @@
 namespace fathom {
 namespace {
 
-// A bar that is redrawn on a terminal; elsewhere a line for each fifth.
+// A bar on a terminal, redrawn ten times a second at most; elsewhere a log line every ten seconds,
+// and one at the end.
 class ProgressLine {
  public:
   void Show(uint64_t done, uint64_t total) {
+    const auto now = std::chrono::steady_clock::now();
+    const bool finished = done == total;
+    if (finished_ || (!finished && now < next_)) return;
+    finished_ = finished;
+    next_ = now + interval_;
     const int percent = total == 0 ? 100 : static_cast<int>(done * 100 / total);
-    if (percent == shown_ || (!terminal_ && percent < shown_ + 20 && percent < 100)) return;
-    shown_ = percent;
     const double gib = static_cast<double>(total) / (1 << 30);
     if (!terminal_) {
       LOG_INFO("loading weights: {} % of {:.2f} GiB", percent, gib);
@@ -31,14 +35,16 @@ class ProgressLine {
     }
     const auto filled = static_cast<size_t>(percent * kWidth / 100);
     fmt::print(stderr, "\rloading weights [{:#<{}}{:.<{}}] {:3} % of {:.2f} GiB{}", "", filled, "",
-               kWidth - filled, percent, gib, percent == 100 ? "\n" : "");
+               kWidth - filled, percent, gib, finished ? "\n" : "");
     std::fflush(stderr);
   }
 
  private:
   static constexpr size_t kWidth = 40;
   const bool terminal_ = isatty(STDERR_FILENO) != 0;
-  int shown_ = -1;
+  const std::chrono::milliseconds interval_{terminal_ ? 100 : 10'000};
+  std::chrono::steady_clock::time_point next_ = std::chrono::steady_clock::now() + interval_;
+  bool finished_ = false;
 };
 
 constexpr uint64_t kDummySeed = 0;
@@ -132,13 +138,6 @@ Result<MemoryPlan> Plan(const EngineSettings& s, const Checkpoint& checkpoint, D
        .memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE)});
 }
 
-std::string FolderName(const std::string& path) {
-  std::error_code error;
-  const auto absolute = std::filesystem::weakly_canonical(path, error);
-  const std::string name = absolute.filename().string();
-  return error || name.empty() ? path : name;
-}
-
 }  // namespace
 
 Result<LoadedEngine> AssembleEngine(const EngineSettings& settings,
@@ -152,7 +151,7 @@ Result<LoadedEngine> AssembleEngine(const EngineSettings& settings,
   loaded.generation = checkpoint.generation();
   loaded.eos = loaded.generation.eos.empty() ? loaded.config.eos : loaded.generation.eos;
   loaded.model_name =
-      settings.config_preset.empty() ? FolderName(settings.model) : settings.config_preset;
+      settings.config_preset.empty() ? ModelName(settings.model) : settings.config_preset;
   loaded.tokenizer = TRY(LoadTokenizer(settings, loaded.config));
 
   const std::optional<DType> kv_cache = TRY(ParseKvCacheDType(settings.kv_cache_dtype));
