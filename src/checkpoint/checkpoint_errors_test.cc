@@ -19,7 +19,6 @@ using testing::Safetensors;
 using testing::SmallConfig;
 using testing::SmallModel;
 using testing::SmallModelConfig;
-using testing::TestFolder;
 using testing::TestTensor;
 using testing::WithHeader;
 
@@ -34,7 +33,7 @@ std::string ErrorAfter(Edit edit) {
   TestFolder folder;
   std::vector<TestTensor> tensors = SmallModel(SmallModelConfig());
   edit(tensors);
-  folder.WriteModel(SmallConfig(), tensors);
+  WriteModel(folder, SmallConfig(), tensors);
   return OpenError(folder.path());
 }
 
@@ -85,7 +84,7 @@ TEST(CheckpointErrors, Type) {
 
 TEST(CheckpointErrors, Fp8WithoutOrAgainstTheConfig) {
   TestFolder folder;
-  folder.WriteModel(SmallConfig({"quantization_config="}), SmallModel(SmallModelConfig()));
+  WriteModel(folder, SmallConfig({"quantization_config="}), SmallModel(SmallModelConfig()));
   EXPECT_HAS(OpenError(folder.path()),
              "o_proj.weight: F8_E4M3 [160, 24] in model.safetensors, but config.json has no "
              "quantization_config");
@@ -171,7 +170,7 @@ TEST(CheckpointErrors, Header) {
 TEST(CheckpointErrors, LongListsAreCut) {
   TestFolder folder;
   const std::vector<std::string> edits = {"n_routed_experts=256"};
-  folder.WriteModel(SmallConfig(edits), SmallModel(SmallModelConfig()));
+  WriteModel(folder, SmallConfig(edits), SmallModel(SmallModelConfig()));
   const std::string error = OpenError(folder.path());
   EXPECT_HAS(error, "problems");
   EXPECT_HAS(error, "\n  and ");
