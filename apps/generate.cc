@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/printable.h"
 #include "chat/chat_template.h"
 #include "chat/output_parser.h"
 #include "commands.h"
@@ -56,15 +57,6 @@ class InterruptGuard {
   void (*before_)(int);
 };
 
-// Text for people: what a model writes must not steer their terminal.
-std::string Printable(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    if (static_cast<unsigned char>(c) >= ' ' || c == '\n' || c == '\t') result += c;
-  }
-  return result;
-}
-
 // The answer goes to stdout. Reasoning is dimmed on a terminal, and goes to stderr where stdout is
 // none, so that a pipe gets the answer alone.
 class Printer {
@@ -73,13 +65,13 @@ class Printer {
     if (text.empty()) return;
     if (terminal_ && !dim_) std::fputs("\033[2m", stdout);
     dim_ = true;
-    fmt::print(terminal_ ? stdout : stderr, "{}", Printable(text));
+    fmt::print(terminal_ ? stdout : stderr, "{}", PrintableLines(text));
     std::fflush(stdout);
   }
   void Content(const std::string& text) {
     if (text.empty()) return;
     EndReasoning();
-    fmt::print("{}", terminal_ ? Printable(text) : text);
+    fmt::print("{}", terminal_ ? PrintableLines(text) : text);
     std::fflush(stdout);
   }
   void End() {
@@ -127,12 +119,8 @@ class Waiter {
 
 class Conversation {
  public:
-  Conversation(const GenerateOptions& options, LoadedEngine& loaded, EngineOutputs& outputs,
-               std::optional<ChatTemplate> chat_template)
-      : options_(options),
-        loaded_(loaded),
-        outputs_(outputs),
-        chat_template_(std::move(chat_template)) {
+  Conversation(const GenerateOptions& options, LoadedEngine& loaded, EngineOutputs& outputs)
+      : options_(options), loaded_(loaded), outputs_(outputs) {
     if (!options.system.empty()) Say("system", options.system);
     for (const std::string_view marker : OutputMarkers(/*parse_tools=*/false)) {
       if (const auto id = loaded.tokenizer->IdOf(marker)) text_options_.kept_special.push_back(*id);
@@ -154,14 +142,13 @@ class Conversation {
   const GenerateOptions& options_;
   LoadedEngine& loaded_;
   EngineOutputs& outputs_;
-  const std::optional<ChatTemplate> chat_template_;
   json::array messages_;
   TextStreamOptions text_options_;
 };
 
 Result<std::vector<TokenId>> Conversation::Encode(const std::string& text,
                                                   OutputParserOptions* parser) {
-  if (!chat_template_) {
+  if (!loaded_.chat_template) {
     *parser = {.parse_reasoning = false};
     return loaded_.tokenizer->Encode(text, /*add_special_tokens=*/true);
   }
@@ -170,9 +157,9 @@ Result<std::vector<TokenId>> Conversation::Encode(const std::string& text,
     variables["thinking"] = false;
     variables["enable_thinking"] = false;
   }
-  const SpannedText rendered =
-      TRY(chat_template_->Render(variables, {{"bos_token", loaded_.tokenizer->bos_token()},
-                                             {"eos_token", loaded_.tokenizer->eos_token()}}));
+  const SpannedText rendered = TRY(
+      loaded_.chat_template->Render(variables, {{"bos_token", loaded_.tokenizer->bos_token()},
+                                                {"eos_token", loaded_.tokenizer->eos_token()}}));
   *parser = OptionsAfter(rendered.text(), loaded_.tokenizer->IdOf("<think>").has_value());
   return loaded_.tokenizer->Encode(rendered);
 }
@@ -273,19 +260,12 @@ Status Talk(Conversation& conversation) {
 
 Status Generate(const GenerateOptions& options) {
   EngineOutputs outputs;
-  LoadedEngine loaded =
-      TRY(AssembleEngine(options.engine, [&outputs](std::vector<RequestOutput> news) {
-        outputs.Deliver(std::move(news));
-      }));
-  std::optional<ChatTemplate> chat_template;
-  if (!options.raw) {
-    if (loaded.tokenizer->chat_template().empty()) {
-      return InvalidArgument("{} has no chat template: use --raw", options.engine.model);
-    }
-    chat_template = TRY(ChatTemplate::Parse(loaded.tokenizer->chat_template()));
-  }
+  EngineSettings settings = options.engine;
+  settings.chat_template = options.raw ? ChatTemplateUse::kNone : ChatTemplateUse::kRequired;
+  LoadedEngine loaded = TRY(AssembleEngine(
+      settings, [&outputs](std::vector<RequestOutput> news) { outputs.Deliver(std::move(news)); }));
   loaded.engine->Start();
-  Conversation conversation(options, loaded, outputs, std::move(chat_template));
+  Conversation conversation(options, loaded, outputs);
   if (!options.prompt.empty()) return conversation.Ask(options.prompt);
   if (isatty(STDIN_FILENO)) return Talk(conversation);
   std::string text(std::istreambuf_iterator<char>(std::cin), {});

@@ -8,9 +8,9 @@
 #include <map>
 #include <memory>
 
+#include "base/printable.h"
 #include "chat/chat_template.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/problems.h"
 #include "checkpoint/schema.h"
 #include "commands.h"
 #include "tokenizer/tokenizer.h"

@@ -79,8 +79,9 @@ Status Serve(const ServeOptions& options) {
         outputs.Deliver(std::move(news));
       }));
   const ServerOptions server_options = ServerOptionsFor(options, loaded);
-  const std::unique_ptr<HttpServer> server = TRY(HttpServer::Listen(
-      server_options, std::move(port), {*loaded.engine, outputs, *loaded.tokenizer}));
+  const std::unique_ptr<HttpServer> server =
+      TRY(HttpServer::Listen(server_options, std::move(port),
+                             {*loaded.engine, outputs, *loaded.tokenizer, loaded.chat_template}));
   loaded.engine->Start();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   PrintReady(options, server_options, port_number, took.count());
@@ -94,7 +95,7 @@ Status Serve(const ServeOptions& options) {
 
 // vLLM takes a JSON list, of which CLI11 makes quoted strings.
 std::string CheckOrigin(std::string& origin) {
-  CLI::detail::remove_quotes(origin);
+  CLI::detail::remove_quotes(CLI::detail::trim(origin));
   const size_t host = origin.find("://") + 3;
   const bool plain = origin.find("://") != std::string::npos && host < origin.size() &&
                      origin.find('/', host) == std::string::npos;

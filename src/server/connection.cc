@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/printable.h"
 
 namespace fathom {
 
@@ -26,6 +27,7 @@ namespace {
 
 constexpr size_t kReadAheadBytes = size_t{64} << 10;   // of pipelined requests
 constexpr size_t kInlineBodyBytes = size_t{64} << 10;  // longer ones are handled by a worker
+constexpr size_t kLoggedBytes = 96;                    // of a method or a path
 constexpr int kLingerMs = 2'000;
 
 std::string_view View(boost::beast::string_view text) {
@@ -45,7 +47,6 @@ const char* Reason(int status) {
     case 429: return "Too Many Requests";
     case 431: return "Request Header Fields Too Large";
     case 503: return "Service Unavailable";
-    case 504: return "Gateway Timeout";
     default: return "Internal Server Error";
   }
 }
@@ -60,13 +61,6 @@ std::string RequestIdFrom(std::string_view given) {
   }
   static thread_local std::mt19937_64 random{std::random_device{}()};
   return fmt::format("{:016x}{:016x}", random(), random());
-}
-
-// At most 96 bytes of a target, safe to log.
-std::string Printable(std::string_view text) {
-  std::string result;
-  for (const char c : text.substr(0, 96)) result += c > ' ' && c < 127 ? c : '?';
-  return result;
 }
 
 std::string HeaderLines(const std::vector<std::pair<std::string, std::string>>& headers) {
@@ -375,10 +369,10 @@ void Connection::Log(const Exchange& exchange, int status, std::string_view erro
   context_.api.metrics().OnHttp(known ? request.method : "other", route, status);
   const std::chrono::duration<double, std::milli> took =
       std::chrono::steady_clock::now() - exchange.began;
-  std::string line =
-      fmt::format("{} {} {} {} {:.1f} ms, {} prompt + {} generated tokens, id {}", client_->peer(),
-                  Printable(request.method), Printable(request.path), status, took.count(),
-                  exchange.usage.prompt_tokens, exchange.usage.completion_tokens, request.id);
+  std::string line = fmt::format(
+      "{} {} {} {} {:.1f} ms, {} prompt + {} generated tokens, id {}", client_->peer(),
+      Printable(request.method, kLoggedBytes), Printable(request.path, kLoggedBytes), status,
+      took.count(), exchange.usage.prompt_tokens, exchange.usage.completion_tokens, request.id);
   if (!error.empty()) line += fmt::format(", ended by an error: {}", error);
   if (route == "/health" || route == "/ping" || route == "/metrics") {
     LOG_DEBUG("{}", line);

@@ -42,9 +42,9 @@ constexpr std::string_view kTooManyConnections =
 
 class HttpServer::Loop {
  public:
-  Loop(ServerOptions options, ServedEngine served, std::optional<ChatTemplate> chat_template)
+  Loop(ServerOptions options, ServedEngine served)
       : options_(std::move(options)),
-        api_(options_, served.engine, served.tokenizer, std::move(chat_template)),
+        api_(options_, served.engine, served.tokenizer, std::move(served.chat_template)),
         context_{options_, api_, served.engine, served.outputs, workers_},
         acceptor_(asio::make_strand(io_)),
         signals_(acceptor_.get_executor()),
@@ -196,13 +196,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Listen(ServerOptions options, Bo
                                                        ServedEngine served) {
   CHECK(!options.served_model_names.empty() && options.vocab_size > 0 && options.io_threads > 0,
         "server options are not filled in");
-  std::optional<ChatTemplate> chat_template;
-  if (const std::string& source = served.tokenizer.chat_template(); !source.empty()) {
-    Result<ChatTemplate> parsed = ChatTemplate::Parse(source);
-    if (!parsed.ok()) return parsed.status().WithContext("the model's chat template");
-    chat_template = std::move(*parsed);
-  }
-  auto loop = std::make_unique<Loop>(std::move(options), served, std::move(chat_template));
+  auto loop = std::make_unique<Loop>(std::move(options), std::move(served));
   TRY(loop->Listen(std::move(port)));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(loop)));
 }

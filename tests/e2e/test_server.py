@@ -211,6 +211,32 @@ def test_inspect_reports_the_tokenizer(tmp_path):
     assert "tokenizer.json" in json.loads(result.stdout)["tokenizer"]["error"]
 
 
+def test_a_bad_chat_template_is_refused_before_the_weights_are_read(tmp_path):
+    for file in MODEL.iterdir():
+        if file.name != "tokenizer_config.json":
+            (tmp_path / file.name).symlink_to(file)
+    config = json.loads((MODEL / "tokenizer_config.json").read_text())
+    config["chat_template"] = "{% for %}"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    for command in (["serve", tmp_path, "--port", "0"], ["generate", tmp_path, "hi", "--log-level", "info"]):
+        result = run(*command)
+        assert result.returncode == 1
+        assert "the chat template: " in result.stderr and "loading weights" not in result.stderr
+    raw = run("generate", tmp_path, "--raw", "What is", "--max-tokens", "2")  # needs none
+    assert raw.returncode == 0
+
+
+def test_web_pages_of_allowed_origins(server):
+    origins = ["http://a:1", "http://b"]
+    with serving("--allowed-origins", json.dumps(origins)) as open_server:
+        for origin in origins:
+            answer = requests.get(f"{open_server.url}/v1/models", headers={"Origin": origin}, timeout=10)
+            assert answer.headers["Access-Control-Allow-Origin"] == origin
+    answer = requests.get(f"{server.url}/v1/models", headers={"Origin": "http://b"}, timeout=10)
+    assert "Access-Control-Allow-Origin" not in answer.headers
+    assert run("serve", MODEL, "--allowed-origins", "http://a/page").returncode == 2
+
+
 def test_a_talk_goes_on_after_a_question_that_is_too_long():
     flags = ["--temperature", "0", "--max-model-len", "120"]
     result = talk("generate", MODEL, *flags, lines=["word " * 200, "What is 2 + 2?"])
