@@ -36,7 +36,7 @@ check:
 tidy:
 	@tools/install_deps.sh --tidy
 	@cmake -S . -B $(BUILD) -G Ninja -DFATHOM_TESTS=ON >/dev/null
-	@git ls-files 'apps/*.cc' 'src/*.cc' | xargs -P 2 -n 4 clang-tidy-19 -p $(BUILD) --quiet
+	@run-clang-tidy-19 -p $(BUILD) -quiet -j2 '/(apps|src)/'
 
 clean:
 	rm -rf $(BUILD)
