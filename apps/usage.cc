@@ -91,7 +91,7 @@ std::vector<std::string> ExplainRest(const CLI::App& command, bool wants_command
 
 // CLI11's own messages begin with the option's name.
 std::string ExplainValue(const CLI::ParseError& error) {
-  const std::string text = error.what();
+  std::string text = error.what();
   const std::string name = text.substr(0, text.find(':'));
   if (dynamic_cast<const CLI::ValidationError*>(&error) != nullptr) {
     const std::string_view hint = VllmHint(name);

@@ -65,7 +65,7 @@ std::string RequestIdFrom(std::string_view given) {
 
 std::string HeaderLines(const std::vector<std::pair<std::string, std::string>>& headers) {
   std::string lines;
-  for (const auto& [name, value] : headers) lines += name + ": " + value + "\r\n";
+  for (const auto& [name, value] : headers) lines += fmt::format("{}: {}\r\n", name, value);
   return lines;
 }
 
@@ -154,7 +154,7 @@ Connection::Connection(ClientSocket::Socket socket, ConnectionContext& context)
 void Connection::Start(std::function<void()> done) {
   asio::co_spawn(
       client_->socket().get_executor(), [self = shared_from_this()] { return self->Serve(); },
-      [self = shared_from_this(), done = std::move(done)](std::exception_ptr failure) {
+      [self = shared_from_this(), done = std::move(done)](const std::exception_ptr& failure) {
         if (failure) LOG_ERROR("{} the connection ended by an exception", self->client_->peer());
         self->client_->Drop();
         done();
