@@ -3,7 +3,7 @@ BUILD := build
 MODEL := models/tiny-r1
 PORT  := 8000
 
-.PHONY: serve build test accuracy sanitize format check clean
+.PHONY: serve build test accuracy sanitize format check tidy clean
 
 serve: build
 	$(BUILD)/bin/fathom serve $(MODEL) --port $(PORT)
@@ -31,6 +31,12 @@ format:
 check:
 	@tools/check_layering.py
 	@git ls-files '*.cc' '*.h' | xargs clang-format-14 --dry-run -Werror
+
+# Not part of `make test`: it takes as long as a build, and needs clang.
+tidy:
+	@tools/install_deps.sh --tidy
+	@cmake -S . -B $(BUILD) -G Ninja -DFATHOM_TESTS=ON >/dev/null
+	@run-clang-tidy-19 -p $(BUILD) -quiet -j2 '/(apps|src)/'
 
 clean:
 	rm -rf $(BUILD)

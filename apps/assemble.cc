@@ -3,11 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <chrono>
 #include <optional>
 #include <utility>
 
 #include "base/log.h"
+#include "base/machine_memory.h"
 #include "base/mmap.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/presets.h"
@@ -17,13 +18,17 @@
 namespace fathom {
 namespace {
 
-// A bar that is redrawn on a terminal; elsewhere a line for each fifth.
+// A bar on a terminal, redrawn ten times a second at most; elsewhere a log line every ten seconds,
+// and one at the end.
 class ProgressLine {
  public:
   void Show(uint64_t done, uint64_t total) {
+    const auto now = std::chrono::steady_clock::now();
+    const bool finished = done == total;
+    if (finished_ || (!finished && now < next_)) return;
+    finished_ = finished;
+    next_ = now + interval_;
     const int percent = total == 0 ? 100 : static_cast<int>(done * 100 / total);
-    if (percent == shown_ || (!terminal_ && percent < shown_ + 20 && percent < 100)) return;
-    shown_ = percent;
     const double gib = static_cast<double>(total) / (1 << 30);
     if (!terminal_) {
       LOG_INFO("loading weights: {} % of {:.2f} GiB", percent, gib);
@@ -31,14 +36,16 @@ class ProgressLine {
     }
     const auto filled = static_cast<size_t>(percent * kWidth / 100);
     fmt::print(stderr, "\rloading weights [{:#<{}}{:.<{}}] {:3} % of {:.2f} GiB{}", "", filled, "",
-               kWidth - filled, percent, gib, percent == 100 ? "\n" : "");
+               kWidth - filled, percent, gib, finished ? "\n" : "");
     std::fflush(stderr);
   }
 
  private:
   static constexpr size_t kWidth = 40;
   const bool terminal_ = isatty(STDERR_FILENO) != 0;
-  int shown_ = -1;
+  const std::chrono::milliseconds interval_{terminal_ ? 100 : 10'000};
+  std::chrono::steady_clock::time_point next_ = std::chrono::steady_clock::now() + interval_;
+  bool finished_ = false;
 };
 
 constexpr uint64_t kDummySeed = 0;
@@ -100,28 +107,28 @@ Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const EngineSettings& s,
   return tokenizer;
 }
 
-Status CheckSettings(const EngineSettings& s, const ModelConfig& config) {
-  if (s.max_num_seqs < 1) return InvalidArgument("--max-num-seqs must be at least 1");
-  if (s.prefill_chunk < 1) return InvalidArgument("--prefill-chunk must be at least 1");
-  if (s.max_num_batched_tokens < std::max(s.prefill_chunk, s.max_num_seqs)) {
-    return InvalidArgument(
-        "--max-num-batched-tokens {} is too small: a step must hold one prefill chunk of {} tokens "
-        "(--prefill-chunk), and a token for each of {} requests (--max-num-seqs)",
-        s.max_num_batched_tokens, s.prefill_chunk, s.max_num_seqs);
+Result<std::optional<ChatTemplate>> ParseChatTemplate(const EngineSettings& s,
+                                                      const Tokenizer* tokenizer) {
+  if (tokenizer == nullptr || s.chat_template == ChatTemplateUse::kNone) {
+    return std::optional<ChatTemplate>();
   }
-  if (s.max_model_len > config.max_position_embeddings) {
-    return InvalidArgument("--max-model-len {}: the model was made for {} positions",
-                           s.max_model_len, config.max_position_embeddings);
+  const std::string& source = tokenizer->chat_template();
+  if (source.empty()) {
+    if (s.chat_template == ChatTemplateUse::kIfThere) return std::optional<ChatTemplate>();
+    return InvalidArgument("{} has no chat template: use --raw", s.model);
   }
-  if (s.max_model_len == 1 || config.max_position_embeddings == 1) {
-    return InvalidArgument("--max-model-len 1: a request needs a prompt and an answer, 2 at least");
-  }
-  return {};
+  Result<ChatTemplate> parsed = ChatTemplate::Parse(source);
+  if (!parsed.ok()) return parsed.status().WithContext(s.model + ": the chat template");
+  return std::optional(*std::move(parsed));
 }
 
 // Before anything large is allocated or read.
 Result<MemoryPlan> Plan(const EngineSettings& s, const Checkpoint& checkpoint, DType kv_cache) {
   const ModelConfig& config = checkpoint.config();
+  if (s.max_model_len > config.max_position_embeddings) {
+    return InvalidArgument("--max-model-len {}: the model was made for {} positions",
+                           s.max_model_len, config.max_position_embeddings);
+  }
   return PlanMemory(
       {.weight_bytes = checkpoint.total_bytes(),
        .state_bytes = StateBytes(config.vocab_size, s.max_num_seqs),
@@ -129,14 +136,7 @@ Result<MemoryPlan> Plan(const EngineSettings& s, const Checkpoint& checkpoint, D
        .max_model_len = s.max_model_len > 0 ? s.max_model_len : config.max_position_embeddings,
        .max_num_seqs = s.max_num_seqs,
        .kv_cache_bytes = s.kv_cache_bytes,
-       .memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE)});
-}
-
-std::string FolderName(const std::string& path) {
-  std::error_code error;
-  const auto absolute = std::filesystem::weakly_canonical(path, error);
-  const std::string name = absolute.filename().string();
-  return error || name.empty() ? path : name;
+       .memory_bytes = UsableMemoryBytes()});
 }
 
 }  // namespace
@@ -147,17 +147,27 @@ Result<LoadedEngine> AssembleEngine(const EngineSettings& settings,
   loaded.backend = TRY(MakeBackend(settings.ops, settings.threads, settings.quantization));
   const Checkpoint checkpoint = TRY(OpenCheckpoint(settings));
   for (const std::string& warning : checkpoint.warnings()) LOG_WARNING("{}", warning);
-  TRY(CheckSettings(settings, checkpoint.config()));
   loaded.config = checkpoint.config();
   loaded.generation = checkpoint.generation();
   loaded.eos = loaded.generation.eos.empty() ? loaded.config.eos : loaded.generation.eos;
   loaded.model_name =
-      settings.config_preset.empty() ? FolderName(settings.model) : settings.config_preset;
+      settings.config_preset.empty() ? ModelName(settings.model) : settings.config_preset;
   loaded.tokenizer = TRY(LoadTokenizer(settings, loaded.config));
+  loaded.chat_template = TRY(ParseChatTemplate(settings, loaded.tokenizer.get()));
 
   const std::optional<DType> kv_cache = TRY(ParseKvCacheDType(settings.kv_cache_dtype));
   MemoryPlan plan =
       TRY(Plan(settings, checkpoint, kv_cache.value_or(loaded.backend.ops->kv_cache)));
+
+  const EngineOptions options{
+      .scheduler = {.max_num_seqs = settings.max_num_seqs,
+                    .max_num_batched_tokens = settings.max_num_batched_tokens,
+                    .prefill_chunk = settings.prefill_chunk,
+                    .num_pages = static_cast<int32_t>(plan.num_pages),
+                    .max_model_len = plan.needs.max_model_len},
+      .max_queue = settings.max_queue,
+      .vocab_size = loaded.config.vocab_size};
+  TRY(Validate(options.scheduler));
 
   ProgressLine progress;
   loaded.model =
@@ -172,14 +182,6 @@ Result<LoadedEngine> AssembleEngine(const EngineSettings& settings,
   plan.needs.activation_bytes = loaded.model->activation_bytes();
   LOG_INFO("memory: {}", plan.ToString());
 
-  const EngineOptions options{
-      .scheduler = {.max_num_seqs = settings.max_num_seqs,
-                    .max_num_batched_tokens = settings.max_num_batched_tokens,
-                    .prefill_chunk = settings.prefill_chunk,
-                    .num_pages = static_cast<int32_t>(plan.num_pages),
-                    .max_model_len = plan.needs.max_model_len},
-      .max_queue = settings.max_queue,
-      .vocab_size = loaded.config.vocab_size};
   loaded.clock = std::make_unique<SteadyClock>();
   loaded.engine =
       std::make_unique<Engine>(options,

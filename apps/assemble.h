@@ -3,15 +3,19 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "backends.h"
+#include "chat/chat_template.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/engine.h"
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"
 
 namespace fathom {
+
+enum class ChatTemplateUse { kNone, kIfThere, kRequired };
 
 struct EngineSettings {
   std::string model;                 // a folder; with dummy weights config.json is all it needs
@@ -20,10 +24,11 @@ struct EngineSettings {
   std::string dtype = "auto";        // dummy weights: "fp8" or "bf16"; "auto": as the config says
   int32_t num_layers = 0;            // dummy weights: only the first so many layers; 0: all
   bool needs_tokenizer = true;       // otherwise LoadedEngine has none
-  std::string ops = "cpu";           // MakeBackend
+  ChatTemplateUse chat_template = ChatTemplateUse::kIfThere;
+  std::string ops = "cpu";    // MakeBackend
   std::string quantization = "none";
-  int threads = 0;                   // 0: one per core
-  int32_t max_model_len = 0;         // 0: the checkpoint's
+  int threads = 0;            // 0: one per core
+  int32_t max_model_len = 0;  // 0: the checkpoint's
   int32_t max_num_seqs = 32;
   int32_t max_num_batched_tokens = 1024;
   int32_t prefill_chunk = 512;
@@ -35,6 +40,7 @@ struct EngineSettings {
 // Members are destroyed last to first: the engine before what it runs on.
 struct LoadedEngine {
   std::unique_ptr<Tokenizer> tokenizer;  // null if none was needed
+  std::optional<ChatTemplate> chat_template;
   Backend backend;
   std::unique_ptr<Model> model;
   std::unique_ptr<Clock> clock;

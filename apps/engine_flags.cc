@@ -40,7 +40,11 @@ void AddDummyFlags(CLI::App& command, EngineSettings* settings) {
 
 void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
   EngineSettings& s = *settings;
-  command.add_option("model", s.model, "A Hugging Face folder of a DeepSeek model")->required();
+  command
+      .add_option("model", s.model,
+                  "A Hugging Face folder of a DeepSeek model, or the hub id of one that is in the "
+                  "local cache")
+      ->required();
   const char* group = "Engine";
   command.add_option("--ops", s.ops, kBackendHelp)->capture_default_str()->group(group);
   command.add_option("--quantization,-q", s.quantization, kQuantizationHelp)

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/printable.h"
 #include "chat/chat_template.h"
 #include "chat/output_parser.h"
 #include "commands.h"
@@ -56,15 +57,6 @@ class InterruptGuard {
   void (*before_)(int);
 };
 
-// Text for people: what a model writes must not steer their terminal.
-std::string Printable(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    if (static_cast<unsigned char>(c) >= ' ' || c == '\n' || c == '\t') result += c;
-  }
-  return result;
-}
-
 // The answer goes to stdout. Reasoning is dimmed on a terminal, and goes to stderr where stdout is
 // none, so that a pipe gets the answer alone.
 class Printer {
@@ -73,13 +65,13 @@ class Printer {
     if (text.empty()) return;
     if (terminal_ && !dim_) std::fputs("\033[2m", stdout);
     dim_ = true;
-    fmt::print(terminal_ ? stdout : stderr, "{}", Printable(text));
+    fmt::print(terminal_ ? stdout : stderr, "{}", PrintableLines(text));
     std::fflush(stdout);
   }
   void Content(const std::string& text) {
     if (text.empty()) return;
     EndReasoning();
-    fmt::print("{}", terminal_ ? Printable(text) : text);
+    fmt::print("{}", terminal_ ? PrintableLines(text) : text);
     std::fflush(stdout);
   }
   void End() {
@@ -127,50 +119,48 @@ class Waiter {
 
 class Conversation {
  public:
-  Conversation(const GenerateOptions& options, LoadedEngine& loaded, EngineOutputs& outputs,
-               std::optional<ChatTemplate> chat_template)
-      : options_(options),
-        loaded_(loaded),
-        outputs_(outputs),
-        chat_template_(std::move(chat_template)) {
+  Conversation(const GenerateOptions& options, LoadedEngine& loaded, EngineOutputs& outputs)
+      : options_(options), loaded_(loaded), outputs_(outputs) {
     if (!options.system.empty()) Say("system", options.system);
     for (const std::string_view marker : OutputMarkers(/*parse_tools=*/false)) {
       if (const auto id = loaded.tokenizer->IdOf(marker)) text_options_.kept_special.push_back(*id);
     }
   }
 
-  // Prints the answer to `text`.
+  // Prints the answer to `text`. After an error the talk is as it was before.
   Status Ask(const std::string& text);
 
  private:
   void Say(const char* role, const std::string& text) {
     messages_.push_back(json::object{{"role", role}, {"content", text}});
   }
-  Result<std::vector<TokenId>> Encode(const std::string& text, bool* in_reasoning);
+  Status Answer(const std::string& text);
+  Result<std::vector<TokenId>> Encode(const std::string& text, OutputParserOptions* parser);
   GenerateRequest RequestFor(std::vector<TokenId> prompt);
   Status Print(RequestStream& stream, Waiter& waiter, OutputParser parser, std::string* content);
 
   const GenerateOptions& options_;
   LoadedEngine& loaded_;
   EngineOutputs& outputs_;
-  const std::optional<ChatTemplate> chat_template_;
   json::array messages_;
   TextStreamOptions text_options_;
 };
 
-Result<std::vector<TokenId>> Conversation::Encode(const std::string& text, bool* in_reasoning) {
-  *in_reasoning = false;
-  if (!chat_template_) return loaded_.tokenizer->Encode(text, /*add_special_tokens=*/true);
-  Say("user", text);
+Result<std::vector<TokenId>> Conversation::Encode(const std::string& text,
+                                                  OutputParserOptions* parser) {
+  if (!loaded_.chat_template) {
+    *parser = {.parse_reasoning = false};
+    return loaded_.tokenizer->Encode(text, /*add_special_tokens=*/true);
+  }
   json::object variables = {{"messages", messages_}, {"add_generation_prompt", true}};
   if (options_.no_thinking) {
     variables["thinking"] = false;
     variables["enable_thinking"] = false;
   }
-  const SpannedText rendered =
-      TRY(chat_template_->Render(variables, {{"bos_token", loaded_.tokenizer->bos_token()},
-                                             {"eos_token", loaded_.tokenizer->eos_token()}}));
-  *in_reasoning = EndsInReasoning(rendered.text());
+  const SpannedText rendered = TRY(
+      loaded_.chat_template->Render(variables, {{"bos_token", loaded_.tokenizer->bos_token()},
+                                                {"eos_token", loaded_.tokenizer->eos_token()}}));
+  *parser = OptionsAfter(rendered.text(), loaded_.tokenizer->IdOf("<think>").has_value());
   return loaded_.tokenizer->Encode(rendered);
 }
 
@@ -223,13 +213,22 @@ Status Conversation::Print(RequestStream& stream, Waiter& waiter, OutputParser p
 }
 
 Status Conversation::Ask(const std::string& text) {
-  bool in_reasoning;
-  std::vector<TokenId> prompt = TRY(Encode(text, &in_reasoning));
+  Say("user", text);
+  const Status status = Answer(text);
+  if (!status.ok()) messages_.pop_back();  // the talk goes on without it
+  return status;
+}
+
+Status Conversation::Answer(const std::string& text) {
+  OutputParserOptions parser;
+  std::vector<TokenId> prompt = TRY(Encode(text, &parser));
   if (prompt.empty()) return InvalidArgument("the prompt is empty");
   const int32_t max_model_len = loaded_.engine->max_model_len();
   if (prompt.size() >= static_cast<size_t>(max_model_len)) {
-    return InvalidArgument("the prompt has {} tokens; the context has room for {}", prompt.size(),
-                           max_model_len);
+    return InvalidArgument(
+        "too long: the prompt{} has {} tokens; prompt and answer together have room for {} "
+        "(--max-model-len)",
+        messages_.size() > 1 ? ", with what was said before," : "", prompt.size(), max_model_len);
   }
   Waiter waiter;
   RequestStream stream(outputs_, *loaded_.engine, [&waiter] { waiter.Wake(); });
@@ -237,19 +236,22 @@ Status Conversation::Ask(const std::string& text) {
   requests.push_back(RequestFor(std::move(prompt)));
   TRY(stream.Submit(std::move(requests)));
   std::string content;
-  TRY(Print(stream, waiter,
-            OutputParser({.starts_in_reasoning = in_reasoning,
-                          .parse_reasoning = chat_template_.has_value()}),
-            &content));
+  TRY(Print(stream, waiter, OutputParser(parser), &content));
   Say("assistant", content);
   return {};
 }
 
+// What cannot be answered is said, and the talk goes on.
 Status Talk(Conversation& conversation) {
   std::string line;
   while (fmt::print("> "), std::fflush(stdout), std::getline(std::cin, line)) {
     if (line.empty()) continue;
-    TRY(conversation.Ask(line));
+    const Status status = conversation.Ask(line);
+    if (status.code() == StatusCode::kInvalidArgument) {
+      fmt::print(stderr, "{}\n", status.message());
+    } else {
+      TRY(status);
+    }
     fmt::print("\n");
   }
   fmt::print("\n");
@@ -258,19 +260,12 @@ Status Talk(Conversation& conversation) {
 
 Status Generate(const GenerateOptions& options) {
   EngineOutputs outputs;
-  LoadedEngine loaded =
-      TRY(AssembleEngine(options.engine, [&outputs](std::vector<RequestOutput> news) {
-        outputs.Deliver(std::move(news));
-      }));
-  std::optional<ChatTemplate> chat_template;
-  if (!options.raw) {
-    if (loaded.tokenizer->chat_template().empty()) {
-      return InvalidArgument("{} has no chat template: use --raw", options.engine.model);
-    }
-    chat_template = TRY(ChatTemplate::Parse(loaded.tokenizer->chat_template()));
-  }
+  EngineSettings settings = options.engine;
+  settings.chat_template = options.raw ? ChatTemplateUse::kNone : ChatTemplateUse::kRequired;
+  LoadedEngine loaded = TRY(AssembleEngine(
+      settings, [&outputs](std::vector<RequestOutput> news) { outputs.Deliver(std::move(news)); }));
   loaded.engine->Start();
-  Conversation conversation(options, loaded, outputs, std::move(chat_template));
+  Conversation conversation(options, loaded, outputs);
   if (!options.prompt.empty()) return conversation.Ask(options.prompt);
   if (isatty(STDIN_FILENO)) return Talk(conversation);
   std::string text(std::istreambuf_iterator<char>(std::cin), {});

@@ -8,10 +8,12 @@
 #include <map>
 #include <memory>
 
+#include "base/printable.h"
+#include "chat/chat_template.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/problems.h"
 #include "checkpoint/schema.h"
 #include "commands.h"
+#include "tokenizer/tokenizer.h"
 
 namespace fathom {
 namespace {
@@ -37,6 +39,31 @@ struct Summary {
   int64_t moe_layers = 0;          // without the MTP layers
   int64_t kv_bytes_per_token = 0;  // BF16, MTP layers included
 };
+
+// What serving needs beside the weights.
+struct TextSide {
+  int32_t vocab_size = 0;
+  bool chat = false;  // there is a chat template
+};
+
+Result<TextSide> InspectText(const Checkpoint& checkpoint) {
+  const auto tokenizer = TRY(Tokenizer::Load(checkpoint.folder()));
+  if (tokenizer->vocab_size() > checkpoint.config().vocab_size) {
+    return DataLoss("the tokenizer has {} tokens, the model {}", tokenizer->vocab_size(),
+                    checkpoint.config().vocab_size);
+  }
+  const std::string& source = tokenizer->chat_template();
+  if (!source.empty()) {
+    const Result<ChatTemplate> parsed = ChatTemplate::Parse(source);
+    if (!parsed.ok()) return parsed.status().WithContext("the chat template");
+  }
+  return TextSide{.vocab_size = tokenizer->vocab_size(), .chat = !source.empty()};
+}
+
+boost::json::object ToJson(const Result<TextSide>& text) {
+  if (!text.ok()) return {{"error", text.status().message()}};
+  return {{"vocab_size", text->vocab_size}, {"chat_template", text->chat}};
+}
 
 Summary Summarise(const Checkpoint& checkpoint) {
   const ModelConfig& config = checkpoint.config();
@@ -139,7 +166,7 @@ void PrintModel(const ModelConfig& c, const Summary& s) {
   }
 }
 
-void PrintText(const Checkpoint& checkpoint, const Summary& s) {
+void PrintText(const Checkpoint& checkpoint, const Summary& s, const Result<TextSide>& text) {
   const ModelConfig& c = checkpoint.config();
   fmt::print("{}\n", checkpoint.folder());
   PrintModel(c, s);
@@ -160,6 +187,10 @@ void PrintText(const Checkpoint& checkpoint, const Summary& s) {
   for (size_t i = 0; i < s.files.size(); ++i) {
     Line(i == 0 ? "files" : "", "{}: {} tensors, {}", checkpoint.files()[i], s.files[i].tensors,
          Scaled(s.files[i].bytes, "B"));
+  }
+  if (text.ok()) {
+    Line("tokenizer", "{} tokens, {}", text->vocab_size,
+         text->chat ? "with a chat template" : "no chat template: completions only");
   }
   for (const std::string& warning : checkpoint.warnings()) Line("note", "{}", warning);
   Line("checked", "every tensor that the model needs is there, of the right shape and type");
@@ -209,7 +240,8 @@ boost::json::object ConfigJson(const ModelConfig& c) {
   return json;
 }
 
-void PrintJson(const Checkpoint& checkpoint, const Summary& s, bool with_tensors) {
+void PrintJson(const Checkpoint& checkpoint, const Summary& s, const Result<TextSide>& text,
+               bool with_tensors) {
   boost::json::object by_dtype;
   for (const auto& [dtype, bytes] : s.bytes_by_dtype) by_dtype[dtype] = bytes;
   boost::json::array files, tensors, warnings;
@@ -229,6 +261,7 @@ void PrintJson(const Checkpoint& checkpoint, const Summary& s, bool with_tensors
                               {"kv_bytes_per_token", s.kv_bytes_per_token},
                               {"ignored_tensors", s.ignored_tensors},
                               {"files", files},
+                              {"tokenizer", ToJson(text)},
                               {"warnings", warnings}};
   if (with_tensors) {
     for (const StoredTensor& tensor : checkpoint.tensors()) {
@@ -256,13 +289,19 @@ int Inspect(const InspectOptions& options) {
     return 1;
   }
   const Summary summary = Summarise(*checkpoint);
+  const Result<TextSide> text = InspectText(*checkpoint);
   if (options.json) {
-    PrintJson(*checkpoint, summary, options.tensors);
+    PrintJson(*checkpoint, summary, text, options.tensors);
   } else {
-    PrintText(*checkpoint, summary);
+    PrintText(*checkpoint, summary, text);
     if (options.tensors) PrintTensors(*checkpoint);
+    if (!text.ok()) {
+      std::fflush(stdout);
+      fmt::print(stderr, "fathom inspect: the weights are whole, but cannot be served: {}\n",
+                 text.status().message());
+    }
   }
-  return 0;
+  return text.ok() ? 0 : 1;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "commands.h"
+#include "usage.h"
 
 namespace {
 
@@ -14,6 +15,11 @@ class HelpFormatter final : public CLI::Formatter {
  public:
   HelpFormatter() { column_width(kColumn); }
 
+  // Without the "{false}" of flags that set something to false.
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    const std::string name = CLI::Formatter::make_option_name(option, is_positional);
+    return name.substr(0, name.find('{'));
+  }
   std::string make_option_opts(const CLI::Option* option) const override {
     if (option->get_type_size() == 0) return "";
     const std::string type = option->get_type_name();
@@ -68,9 +74,13 @@ int main(int argc, char** argv) {
   fathom::AddVerify(app, exit_code);
   fathom::AddBench(app, exit_code);
   if (argc == 1) {
-    std::cout << app.help();
-    return 1;
+    std::cerr << app.help();
+    return 2;
   }
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return fathom::ExplainParse(app, error);
+  }
   return exit_code;
 }

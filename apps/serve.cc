@@ -41,7 +41,9 @@ ServerOptions ServerOptionsFor(const ServeOptions& options, const LoadedEngine& 
   server.version = FATHOM_VERSION;
   server.eos_tokens = loaded.eos;
   server.vocab_size = static_cast<int32_t>(loaded.config.vocab_size);
-  server.max_choices = std::min(server.max_choices, options.engine.max_queue);
+  // What does not fit the queue can never be served, however idle the server is.
+  server.max_choices =
+      std::min(server.max_choices, options.engine.max_num_seqs + options.engine.max_queue);
   server.shutdown_timeout_ms = static_cast<int>(options.shutdown_timeout_s * 1000);
   server.send_timeout_ms = static_cast<int>(options.send_timeout_s * 1000);
   server.handle_signals = true;
@@ -77,8 +79,9 @@ Status Serve(const ServeOptions& options) {
         outputs.Deliver(std::move(news));
       }));
   const ServerOptions server_options = ServerOptionsFor(options, loaded);
-  const std::unique_ptr<HttpServer> server = TRY(HttpServer::Listen(
-      server_options, std::move(port), {*loaded.engine, outputs, *loaded.tokenizer}));
+  const std::unique_ptr<HttpServer> server =
+      TRY(HttpServer::Listen(server_options, std::move(port),
+                             {*loaded.engine, outputs, *loaded.tokenizer, loaded.chat_template}));
   loaded.engine->Start();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   PrintReady(options, server_options, port_number, took.count());
@@ -90,6 +93,16 @@ Status Serve(const ServeOptions& options) {
   return {};
 }
 
+// vLLM takes a JSON list, of which CLI11 makes quoted strings.
+std::string CheckOrigin(std::string& origin) {
+  CLI::detail::remove_quotes(CLI::detail::trim(origin));
+  const size_t host = origin.find("://") + 3;
+  const bool plain = origin.find("://") != std::string::npos && host < origin.size() &&
+                     origin.find('/', host) == std::string::npos;
+  if (plain || origin == "*" || origin == "null") return "";
+  return origin + " is not an origin as http://localhost:3000: scheme, host and port, no path";
+}
+
 void AddServerFlags(CLI::App& command, ServeOptions* options) {
   const char* group = "Server";
   ServerOptions& server = options->server;
@@ -97,6 +110,7 @@ void AddServerFlags(CLI::App& command, ServeOptions* options) {
       ->capture_default_str()
       ->group(group);
   command.add_option("--port", options->port, "0 for any free one")
+      ->check(CLI::Range(0, 65535))
       ->capture_default_str()
       ->group(group);
   command
@@ -108,6 +122,13 @@ void AddServerFlags(CLI::App& command, ServeOptions* options) {
                   "What clients must send as Authorization: Bearer KEY; FATHOM_API_KEY in the "
                   "environment keeps it out of the process list")
       ->envname("FATHOM_API_KEY")
+      ->group(group);
+  command
+      .add_option("--allowed-origins", server.allowed_origins,
+                  "Origins of web pages that may use this server from a browser, as "
+                  "http://localhost:3000 or '*'; none unless given")
+      ->transform(CLI::Validator(CheckOrigin, "", "an origin"))
+      ->type_name("ORIGIN")
       ->group(group);
   command
       .add_option("--generation-config", options->generation_config,

@@ -3,6 +3,7 @@
 # Does nothing, and needs neither root nor network, when everything is already there.
 #   tools/install_deps.sh            build and run
 #   tools/install_deps.sh --test     build, run and test
+#   tools/install_deps.sh --tidy     build, run and `make tidy`
 set -euo pipefail
 
 build=(
@@ -28,8 +29,16 @@ test=(
   clang-format-14        # 14.0.6
 )
 
+tidy=(
+  libgtest-dev           # 1.12
+  clang-tidy-19          # 19.1: older ones do not know coroutines. About 90 MB to download
+)
+
 packages=("${build[@]}")
-[ "${1:-}" = "--test" ] && packages+=("${test[@]}")
+case "${1:-}" in
+  --test) packages+=("${test[@]}") ;;
+  --tidy) packages+=("${tidy[@]}") ;;
+esac
 
 missing=()
 for package in "${packages[@]}"; do

@@ -5,7 +5,9 @@
 #include <thread>
 
 #include "base/bounded_queue.h"
+#include "base/machine_memory.h"
 #include "base/mmap.h"
+#include "base/printable.h"
 #include "base/rng.h"
 #include "base/status.h"
 
@@ -84,6 +86,24 @@ TEST(BoundedQueue, PopWaitsForAnotherThread) {
   std::thread producer([&] { EXPECT_TRUE(queue.TryPush(7)); });
   EXPECT_EQ(queue.Pop(), 7);
   producer.join();
+}
+
+TEST(MachineMemory, Limits) {
+  EXPECT_EQ(MemoryLimit("max"), INT64_MAX);
+  EXPECT_EQ(MemoryLimit(""), INT64_MAX);
+  EXPECT_EQ(MemoryLimit("9223372036854771712"), INT64_MAX);
+  EXPECT_EQ(MemoryLimit("1073741824"), 1 << 30);
+  EXPECT_GT(UsableMemoryBytes(), 1 << 20);
+}
+
+TEST(Printable, StopsControlCharacters) {
+  EXPECT_EQ(Printable("a\x1b[31m\tb\x7f"), "a?[31m?b?");
+  EXPECT_EQ(PrintableLines("a\x1b\tb\n"), "a?\tb\n");
+  EXPECT_EQ(Printable("gr\xC3\xBC\xC3\x9F \xC2\x9B"
+                      "5m"),
+            "gr\xC3\xBC\xC3\x9F ?5m");
+  EXPECT_EQ(Printable(std::string(300, 'n')), std::string(200, 'n') + "...");
+  EXPECT_EQ(Printable("ab\xC3\xBC", 3), "ab...");  // no half characters
 }
 
 }  // namespace

@@ -48,11 +48,6 @@ class BoundedQueue {
     ready_.notify_all();
   }
 
-  size_t size() const {
-    std::lock_guard lock(mutex_);
-    return items_.size();
-  }
-
  private:
   std::optional<T> PopLocked() {
     if (items_.empty()) return std::nullopt;

@@ -27,13 +27,13 @@ class Rng {
 
   uint32_t Next() {
     if (used_ == 4) {
-      block_ = Philox4x32({static_cast<uint32_t>(index_), static_cast<uint32_t>(index_ >> 32),
+      drawn_ = Philox4x32({static_cast<uint32_t>(index_), static_cast<uint32_t>(index_ >> 32),
                            static_cast<uint32_t>(stream_), static_cast<uint32_t>(stream_ >> 32)},
                           {static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)});
       ++index_;
       used_ = 0;
     }
-    return block_[used_++];
+    return drawn_[used_++];
   }
   float Uniform() { return static_cast<float>(Next() >> 8) * 0x1p-24f; }  // [0, 1)
   // Uniform in [0, n). REQUIRES: n > 0.
@@ -42,7 +42,7 @@ class Rng {
 
  private:
   uint64_t seed_, stream_, index_ = 0;
-  std::array<uint32_t, 4> block_{};
+  std::array<uint32_t, 4> drawn_{};
   int used_ = 4;
 };
 

@@ -47,15 +47,6 @@ class SpannedText {
     }
     return slice;
   }
-  // Whether every byte of [begin, end) is trusted.
-  bool Trusted(size_t begin, size_t end) const {
-    size_t at = 0;
-    for (const Span& span : spans_) {
-      if (!span.trusted && at < end && span.end > begin) return false;
-      at = span.end;
-    }
-    return true;
-  }
 
   const std::string& text() const { return text_; }
   const std::vector<Span>& spans() const { return spans_; }

@@ -11,7 +11,6 @@ std::string_view Name(StatusCode code) {
     case StatusCode::kResourceExhausted: return "resource exhausted";
     case StatusCode::kUnavailable: return "unavailable";
     case StatusCode::kCancelled: return "cancelled";
-    case StatusCode::kDeadlineExceeded: return "deadline exceeded";
     case StatusCode::kDataLoss: return "damaged data";
     case StatusCode::kInternal: return "internal error";
   }

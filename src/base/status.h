@@ -20,9 +20,8 @@ enum class StatusCode {
   kResourceExhausted,  // a bound was reached: a full queue, memory, a step limit
   kUnavailable,        // shutting down or not ready
   kCancelled,          // the caller went away
-  kDeadlineExceeded,
-  kDataLoss,  // a file that contradicts itself
-  kInternal,  // a numeric or device fault confined to one request
+  kDataLoss,           // a file that contradicts itself
+  kInternal,           // a numeric or device fault confined to one request
 };
 
 std::string_view Name(StatusCode code);
@@ -57,7 +56,6 @@ FATHOM_STATUS_MAKER(Unimplemented, kUnimplemented)
 FATHOM_STATUS_MAKER(ResourceExhausted, kResourceExhausted)
 FATHOM_STATUS_MAKER(Unavailable, kUnavailable)
 FATHOM_STATUS_MAKER(Cancelled, kCancelled)
-FATHOM_STATUS_MAKER(DeadlineExceeded, kDeadlineExceeded)
 FATHOM_STATUS_MAKER(DataLoss, kDataLoss)
 FATHOM_STATUS_MAKER(Internal, kInternal)
 #undef FATHOM_STATUS_MAKER

@@ -20,7 +20,8 @@ constexpr std::string_view kSeparator = "<｜tool▁sep｜>";
 
 constexpr std::array kReasoningStartMarkers = {kThink, kEndThink};
 constexpr std::array kReasoningMarkers = {kEndThink};
-constexpr std::array kContentStartMarkers = {kCallsBegin, kThink};  // the first one needs tools
+constexpr std::array kContentStartMarkers = {kCallsBegin, kThink};     // the first one needs tools
+constexpr std::array kLateMarkers = {kCallsBegin, kThink, kEndThink};  // the first one needs tools
 constexpr std::array kToolMarkers = {kCallsBegin, kCallsEnd, kCallBegin, kCallEnd, kSeparator};
 constexpr std::array kArgumentMarkers = {kCallEnd, kCallsEnd, kCallBegin};
 
@@ -70,6 +71,7 @@ OutputParser::OutputParser(OutputParserOptions options) : options_(options) {
   state_ = !options.parse_reasoning      ? State::kContent
            : options.starts_in_reasoning ? State::kReasoningStart
                                          : State::kContentStart;
+  options_.may_think_late &= options.parse_reasoning && !options.starts_in_reasoning;
   if (!options_.tool_call_id_seed) options_.tool_call_id_seed = RandomSeed();
 }
 
@@ -78,15 +80,17 @@ std::span<const std::string_view> OutputParser::Markers() const {
     case State::kReasoningStart: return kReasoningStartMarkers;
     case State::kReasoning: return kReasoningMarkers;
     case State::kContentStart:
+      if (options_.may_think_late) break;
       return std::span<const std::string_view>(kContentStartMarkers)
           .subspan(options_.parse_tools ? 0 : 1);
     case State::kContent:
+      if (options_.may_think_late) break;
       return std::span<const std::string_view>(kToolMarkers).first(options_.parse_tools ? 1 : 0);
     case State::kBetweenCalls:
     case State::kName: return kToolMarkers;
     case State::kArguments: return kArgumentMarkers;
   }
-  CHECK(false, "state {}", static_cast<int>(state_));
+  return std::span<const std::string_view>(kLateMarkers).subspan(options_.parse_tools ? 0 : 1);
 }
 
 ChatDelta OutputParser::Push(std::string_view text) {
@@ -141,6 +145,7 @@ void OutputParser::Text(std::string_view text, ChatDelta& delta) {
 }
 
 void OutputParser::Marker(std::string_view marker, ChatDelta& delta) {
+  if (marker == kThink || marker == kEndThink) options_.may_think_late = false;
   if (marker == kThink) {
     state_ = State::kReasoning;
   } else if (marker == kEndThink) {
@@ -191,8 +196,11 @@ void OutputParser::AbandonCall(ChatDelta& delta) {
   state_ = State::kBetweenCalls;
 }
 
-bool EndsInReasoning(std::string_view rendered_prompt) {
-  return Trim(rendered_prompt).ends_with(kThink);
+OutputParserOptions OptionsAfter(std::string_view rendered_prompt, bool has_think_token) {
+  const std::string_view prompt = Trim(rendered_prompt);
+  const bool inside = prompt.ends_with(kThink);
+  return {.starts_in_reasoning = inside,
+          .may_think_late = has_think_token && !inside && !prompt.ends_with(kEndThink)};
 }
 
 std::span<const std::string_view> OutputMarkers(bool parse_tools) {

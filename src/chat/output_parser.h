@@ -27,9 +27,12 @@ struct ChatDelta {
 };
 
 struct OutputParserOptions {
-  bool starts_in_reasoning = false;  // see EndsInReasoning
-  bool parse_reasoning = true;       // <think>...</think>
-  bool parse_tools = false;          // DeepSeek V3.1 tool calls
+  bool starts_in_reasoning = false;  // the prompt ends inside <think>
+  // <think> and </think> count wherever the first of them stands. Otherwise <think> counts at the
+  // beginning only, and is text in what follows.
+  bool may_think_late = false;
+  bool parse_reasoning = true;  // <think>...</think>
+  bool parse_tools = false;     // DeepSeek V3.1 tool calls
   // Tool-call ids derive from it; without one they are random.
   std::optional<uint64_t> tool_call_id_seed;
 };
@@ -67,7 +70,7 @@ class OutputParser {
   void StartCall(ChatDelta& delta);
   void AbandonCall(ChatDelta& delta);
 
-  OutputParserOptions options_;
+  OutputParserOptions options_;  // may_think_late: and no marker of reasoning has come yet
   State state_;
   std::string held_;              // what may be the start of a marker: less than one
   std::string name_;              // of the call whose separator has not come
@@ -75,9 +78,10 @@ class OutputParser {
   int next_index_ = 0;            // of the next tool call
 };
 
-// Whether the text that a rendered prompt ends with leaves the model inside <think>: the reasoning
-// parser's first state.
-bool EndsInReasoning(std::string_view rendered_prompt);
+// The parser's first state after a rendered prompt. One that ends neither inside <think> nor behind
+// </think>, as after a message of the assistant's, leaves it to a model that knows these tokens
+// when to think.
+OutputParserOptions OptionsAfter(std::string_view rendered_prompt, bool has_think_token);
 
 // The markers that a parser reads: where they are special tokens, they must reach it as text.
 std::span<const std::string_view> OutputMarkers(bool parse_tools);

@@ -84,6 +84,21 @@ TEST(OutputParser, Reasoning) {
   EXPECT_EQ(whole.content, "a</think>b");
 }
 
+TEST(OutputParser, LateReasoning) {
+  OutputParserOptions options = Options(false, true);
+  options.may_think_late = true;
+  Whole whole = Parse(options, {"First.<think>a</think>b<think>c</think>"});
+  EXPECT_EQ(whole.reasoning, "a");
+  EXPECT_EQ(whole.content, "First.b<think>c</think>");
+  whole = Parse(options, {"First.</think>b<think>c"});
+  EXPECT_EQ(whole.reasoning, "");
+  EXPECT_EQ(whole.content, "First.b<think>c");
+  whole =
+      Parse(options, {"<think>a</think>" + kBegin + kCall + "f" + kSep + "{}" + kCallEnd + kEnd});
+  EXPECT_EQ(whole.reasoning, "a");
+  EXPECT_EQ(whole.calls.size(), 1u);
+}
+
 TEST(OutputParser, HoldsBackOnlyWhatMayBeAMarker) {
   OutputParser parser(Options(true, false));
   EXPECT_EQ(parser.Push("1 < 2").reasoning, "1 < 2");
@@ -196,12 +211,18 @@ TEST(OutputParser, AnySplitGivesTheSameWhole) {
   EXPECT_GT(with_calls, 2'000);
 }
 
-TEST(OutputParser, EndsInReasoning) {
-  EXPECT_TRUE(EndsInReasoning("<｜User｜>Hi<｜Assistant｜><think>"));
-  EXPECT_TRUE(EndsInReasoning("<｜User｜>Hi<｜Assistant｜><think>\n"));
-  EXPECT_FALSE(EndsInReasoning("<｜User｜>Hi<｜Assistant｜></think>"));
-  EXPECT_FALSE(EndsInReasoning("<｜User｜>What is <think>?<｜Assistant｜>"));
-  EXPECT_FALSE(EndsInReasoning(""));
+TEST(OutputParser, FirstState) {
+  const auto state = [](const char* prompt, bool has_think_token = true) {
+    const OutputParserOptions options = OptionsAfter(prompt, has_think_token);
+    return std::string(options.starts_in_reasoning ? "inside" : "outside") +
+           (options.may_think_late ? ", late" : "");
+  };
+  EXPECT_EQ(state("<｜User｜>Hi<｜Assistant｜><think>"), "inside");
+  EXPECT_EQ(state("<｜User｜>Hi<｜Assistant｜><think>\n"), "inside");
+  EXPECT_EQ(state("<｜User｜>Hi<｜Assistant｜></think>"), "outside");
+  EXPECT_EQ(state("<｜User｜>What is <think>?<｜Assistant｜>"), "outside, late");
+  EXPECT_EQ(state("<｜User｜>What is <think>?<｜Assistant｜>", false), "outside");
+  EXPECT_EQ(state(""), "outside, late");
 }
 
 }  // namespace

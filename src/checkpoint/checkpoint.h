@@ -18,10 +18,9 @@ namespace fathom {
 // THREAD: reading from several is fine.
 class Checkpoint {
  public:
-  // `path`: a folder with config.json and safetensors, or a folder of the Hugging Face cache
-  // ("models--org--name", resolved through refs/main, or a snapshot in it). Maps the files and
-  // reads their headers; no weight is read. Every problem of the folder is listed in one error:
-  // tensors that are missing, mis-shaped, mis-typed or out of bounds, by name and file.
+  // `path`: a folder with config.json and safetensors, or what else ResolveFolder takes. Maps the
+  // files and reads their headers; no weight is read. Every problem of the folder is listed in one
+  // error: tensors that are missing, mis-shaped, mis-typed or out of bounds, by name and file.
   static Result<Checkpoint> Open(const std::string& path);
   // Random weights of the same shapes, for measuring; the same for the same seed. Needs no file and
   // has no folder.

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "checkpoint/folder.h"
 #include "checkpoint/testing.h"
 
 namespace fathom {
@@ -18,7 +19,6 @@ using testing::Safetensors;
 using testing::SmallConfig;
 using testing::SmallModel;
 using testing::SmallModelConfig;
-using testing::TestFolder;
 using testing::TestTensor;
 using testing::WithHeader;
 
@@ -33,7 +33,7 @@ std::string ErrorAfter(Edit edit) {
   TestFolder folder;
   std::vector<TestTensor> tensors = SmallModel(SmallModelConfig());
   edit(tensors);
-  folder.WriteModel(SmallConfig(), tensors);
+  WriteModel(folder, SmallConfig(), tensors);
   return OpenError(folder.path());
 }
 
@@ -84,7 +84,7 @@ TEST(CheckpointErrors, Type) {
 
 TEST(CheckpointErrors, Fp8WithoutOrAgainstTheConfig) {
   TestFolder folder;
-  folder.WriteModel(SmallConfig({"quantization_config="}), SmallModel(SmallModelConfig()));
+  WriteModel(folder, SmallConfig({"quantization_config="}), SmallModel(SmallModelConfig()));
   EXPECT_HAS(OpenError(folder.path()),
              "o_proj.weight: F8_E4M3 [160, 24] in model.safetensors, but config.json has no "
              "quantization_config");
@@ -115,7 +115,12 @@ TEST(CheckpointErrors, CutOff) {
   const std::string file = Safetensors(SmallModel(SmallModelConfig()));
   folder.Write("config.json", SmallConfig());
   folder.Write("model.safetensors", file.substr(0, file.size() - 10));
-  EXPECT_HAS(OpenError(folder.path()), "lie beyond the end of model.safetensors");
+  EXPECT_HAS(OpenError(folder.path()), "model.safetensors: cut off: it has ");
+  const std::string half = (folder.Write("model.safetensors", file.substr(0, file.size() / 2)),
+                            OpenError(folder.path()));
+  EXPECT_HAS(half, "beyond its end: 35 tensors (model.layers.1.self_attn.o_proj.weight, ");
+  EXPECT_HAS(half, ", and 15 more): download it again");
+  EXPECT_EQ(half.find('\n'), std::string::npos) << "one line for the file, not each tensor";
   folder.Write("model.safetensors", file.substr(0, 100));
   EXPECT_HAS(OpenError(folder.path()), "cut off");
   folder.Write("model.safetensors", file.substr(0, 5));
@@ -155,16 +160,17 @@ TEST(CheckpointErrors, Header) {
   EXPECT_HAS(
       error(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,4611686018427387905]}})", "x"),
       "malformed");
-  EXPECT_HAS(error(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[4611686018427387800,)"
-                   R"(4611686018427387804]}})",
-                   "x"),
-             "a: bytes [4611686018427387800, 4611686018427387804) lie beyond the end");
+  EXPECT_HAS(
+      error(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[4611686018427387800,)"
+            R"(4611686018427387804]}})",
+            "x"),
+      "1 bytes of data and its header describes 4611686018427387804; beyond its end: 1 tensor (a)");
 }
 
 TEST(CheckpointErrors, LongListsAreCut) {
   TestFolder folder;
   const std::vector<std::string> edits = {"n_routed_experts=256"};
-  folder.WriteModel(SmallConfig(edits), SmallModel(SmallModelConfig()));
+  WriteModel(folder, SmallConfig(edits), SmallModel(SmallModelConfig()));
   const std::string error = OpenError(folder.path());
   EXPECT_HAS(error, "problems");
   EXPECT_HAS(error, "\n  and ");
@@ -293,10 +299,28 @@ TEST(CheckpointFolder, HubIdsSayWhatToDownload) {
   EXPECT_HAS(error,
              "huggingface-cli download deepseek-ai/DeepSeek-V2-Lite --local-dir "
              "DeepSeek-V2-Lite");
-  cache.Write("models--deepseek-ai--DeepSeek-V2-Lite/refs/main", "abc");
-  EXPECT_HAS(OpenError("deepseek-ai/DeepSeek-V2-Lite"),
-             "pass " + cache.path() + "/models--deepseek-ai--DeepSeek-V2-Lite");
+  EXPECT_HAS(error, "nor in the local Hugging Face cache (" + cache.path() + ")");
   unsetenv("HF_HUB_CACHE");
+}
+
+TEST(CheckpointFolder, HubIdsInTheLocalCacheAreTaken) {
+  TestFolder cache;
+  const std::string id = "deepseek-ai/DeepSeek-V2-Lite";
+  const std::string model = "hub/models--deepseek-ai--DeepSeek-V2-Lite/";
+  setenv("HF_HOME", cache.path().c_str(), 1);
+  cache.Write(model + "refs/main", "abc");
+  EXPECT_HAS(OpenError(id), "the download is not complete");
+  cache.Write(model + "snapshots/abc/config.json", SmallConfig());
+  cache.Write(model + "snapshots/abc/model.safetensors",
+              Safetensors(SmallModel(SmallModelConfig())));
+  const Result<Checkpoint> checkpoint = Checkpoint::Open(id);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
+  EXPECT_EQ(checkpoint->folder(), cache.path() + "/" + model + "snapshots/abc");
+  EXPECT_EQ(ModelName(id), id);
+  EXPECT_EQ(ModelName(checkpoint->folder()), id);
+  EXPECT_EQ(ModelName(cache.path() + "/" + model), id);
+  EXPECT_EQ(ModelName("models/tiny-r1"), "tiny-r1");
+  unsetenv("HF_HOME");
 }
 
 TEST(CheckpointFolder, HubCache) {

@@ -19,7 +19,6 @@ using testing::Remove;
 using testing::SmallConfig;
 using testing::SmallModel;
 using testing::SmallModelConfig;
-using testing::TestFolder;
 using testing::TestTensor;
 
 std::string OpenError(const std::string& path) {
@@ -80,7 +79,7 @@ TEST(Checkpoint, TinyR1) {
 TEST(Checkpoint, ValuesSurviveARoundTrip) {
   TestFolder folder;
   const std::vector<TestTensor> tensors = SmallModel(SmallModelConfig());
-  folder.WriteModel(SmallConfig(), tensors);
+  WriteModel(folder, SmallConfig(), tensors);
   folder.Write("generation_config.json", R"({"temperature": 0.25})");
   const Result<Checkpoint> checkpoint = Checkpoint::Open(folder.path());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
@@ -103,7 +102,7 @@ TEST(Checkpoint, UnalignedTensors) {
   TestFolder folder;
   std::vector<TestTensor> tensors = SmallModel(SmallModelConfig());
   tensors.insert(tensors.begin(), {"odd", "U8", {1}, "x"});
-  folder.WriteModel(SmallConfig(), tensors);
+  WriteModel(folder, SmallConfig(), tensors);
   const Result<Checkpoint> checkpoint = Checkpoint::Open(folder.path());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
   const std::string name = "model.layers.0.self_attn.q_a_proj.weight";
@@ -125,7 +124,7 @@ TEST(Checkpoint, F16AndF32Weights) {
   TestTensor& head = Named(tensors, "lm_head.weight");
   head = RandomTensor("lm_head.weight", DType::kF32, {20, 160});
   std::swap(head, tensors.front());
-  folder.WriteModel(SmallConfig(edits), tensors);
+  WriteModel(folder, SmallConfig(edits), tensors);
   const Result<Checkpoint> checkpoint = Checkpoint::Open(folder.path());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
   EXPECT_EQ(checkpoint->Get("lm_head.weight").values.dtype(), DType::kF32);
@@ -138,7 +137,7 @@ TEST(Checkpoint, OptionalTensors) {
   Remove(tensors, "model.layers.2.embed_tokens.weight");
   Remove(tensors, "model.layers.2.shared_head.head.weight");
   Remove(tensors, "lm_head.weight");
-  folder.WriteModel(SmallConfig(), tensors);
+  WriteModel(folder, SmallConfig(), tensors);
   EXPECT_HAS(OpenError(folder.path()), "lm_head.weight: missing");
   folder.Write("config.json", SmallConfig({"tie_word_embeddings=true"}));
   const Result<Checkpoint> checkpoint = Checkpoint::Open(folder.path());
@@ -151,7 +150,7 @@ TEST(Checkpoint, OtherTensorsAreIgnoredWithAWarning) {
   std::vector<TestTensor> tensors = SmallModel(SmallModelConfig());
   tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", "I8", {2}, "xx"});
   tensors.push_back({"strange", "F4", {5}, "yyy"});
-  folder.WriteModel(SmallConfig(), tensors);
+  WriteModel(folder, SmallConfig(), tensors);
   const Result<Checkpoint> checkpoint = Checkpoint::Open(folder.path());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
   ASSERT_EQ(checkpoint->warnings().size(), 1u);
@@ -168,7 +167,7 @@ TEST(Checkpoint, AsManyTensorsAsV3AreCheckedWithinTwoSeconds) {
   const ModelConfig config = SmallModelConfig(edits);
   const std::vector<TestTensor> tensors = SmallModel(config);
   EXPECT_EQ(tensors.size(), 91991u);
-  folder.WriteModel(SmallConfig(edits), tensors);
+  WriteModel(folder, SmallConfig(edits), tensors);
   const std::clock_t begin = std::clock();  // the processor's time: other work does not count
   const Result<Checkpoint> checkpoint = Checkpoint::Open(folder.path());
   const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
@@ -179,7 +178,6 @@ TEST(Checkpoint, AsManyTensorsAsV3AreCheckedWithinTwoSeconds) {
 
 TEST(Schema, PatternsAndShapes) {
   const ModelConfig config = SmallModelConfig();
-  EXPECT_GT(Schema().size(), 20u);
   for (const SchemaEntry& entry : ExpectedTensors(config)) {
     EXPECT_EQ(entry.name.find('{'), std::string::npos);
     EXPECT_EQ(entry.layer >= 0, entry.rule->scope != TensorRule::kModel);

@@ -20,6 +20,7 @@ constexpr size_t kMaxIndexBytes = 32 << 20;  // V3's has 9 MB
 constexpr size_t kMaxFiles = 4096;
 constexpr size_t kMaxRefBytes = 256;
 constexpr size_t kMaxListed = 1000;  // entries of a folder that are looked at to help with an error
+constexpr std::string_view kCached = "models--";  // a model's folder in the cache begins with it
 constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 
@@ -52,26 +53,18 @@ bool LooksLikeHubId(std::string_view path) {
 fs::path HubCache() {
   if (const char* cache = std::getenv("HF_HUB_CACHE")) return cache;
   if (const char* home = std::getenv("HF_HOME")) return fs::path(home) / "hub";
+  if (const char* cache = std::getenv("XDG_CACHE_HOME")) return fs::path(cache) / "huggingface/hub";
   if (const char* home = std::getenv("HOME")) return fs::path(home) / ".cache/huggingface/hub";
   return {};
 }
 
-Status HubIdError(const std::string& id) {
-  std::string cached = "models--" + id;
-  cached.replace(cached.find('/'), 1, "--");
-  const fs::path folder = HubCache() / cached;
-  if (IsFolder(folder)) {
-    return NotFound(
-        "{} is not a folder. The name is one of the Hugging Face hub, and it is in the local "
-        "cache: "
-        "pass {}",
-        id, folder.string());
-  }
+Status NotInHubCache(const std::string& id) {
   const std::string name = id.substr(id.find('/') + 1);
   return NotFound(
-      "{} is not a folder. fathom does not download models: run `huggingface-cli download {} "
-      "--local-dir {}` (pip install huggingface_hub), then pass the folder {}",
-      id, id, name, name);
+      "{} is neither a folder nor in the local Hugging Face cache ({}). fathom does not download "
+      "models: run `huggingface-cli download {} --local-dir {}` (pip install huggingface_hub), "
+      "then pass the folder {}",
+      id, HubCache().string(), id, name, name);
 }
 
 // The names of the folders in `folder`, sorted.
@@ -133,12 +126,39 @@ Status NoWeights(const std::string& folder) {
   return NotFound("{} has no weights ({} or {}){}", folder, kSingle, kIndex, hint);
 }
 
+// The snapshot of a hub id in the local cache.
+Result<std::string> ResolveHubId(const std::string& id) {
+  std::string cached{kCached};
+  cached += id;
+  cached.replace(cached.find('/'), 1, "--");
+  const fs::path folder = HubCache() / cached;
+  if (!IsFolder(folder)) return NotInHubCache(id);
+  return ResolveSnapshot(folder);
+}
+
 }  // namespace
+
+std::string ModelName(const std::string& path) {
+  if (!Exists(path) && LooksLikeHubId(path)) return path;
+  std::error_code error;
+  const fs::path folder = fs::weakly_canonical(path, error);
+  if (error) return path;
+  for (const fs::path& part : folder) {
+    std::string name = part.string();
+    if (!name.starts_with(kCached)) continue;
+    name.erase(0, kCached.size());
+    if (const size_t border = name.find("--"); border != std::string::npos) {
+      return name.replace(border, 2, "/");
+    }
+  }
+  const std::string name = folder.filename().string();
+  return name.empty() ? path : name;
+}
 
 Result<std::string> ResolveFolder(const std::string& path) {
   if (!IsFolder(path)) {
     if (Exists(path)) return InvalidArgument("{} is a file: pass the folder that holds it", path);
-    if (LooksLikeHubId(path)) return HubIdError(path);
+    if (LooksLikeHubId(path)) return ResolveHubId(path);
     return NotFound("there is no folder {}", path);
   }
   if (Exists(fs::path(path) / "config.json")) return path;

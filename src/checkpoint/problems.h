@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/printable.h"
 #include "base/status.h"
 
 namespace fathom {
@@ -33,8 +34,5 @@ class Problems {
   std::vector<std::string> listed_;
   size_t count_ = 0;
 };
-
-// A name from a file, fit to be shown: control characters replaced, cut at 200 bytes.
-std::string Printable(std::string_view name);
 
 }  // namespace fathom

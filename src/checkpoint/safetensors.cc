@@ -101,16 +101,9 @@ bool ReadEntry(const boost::json::value& entry, StoredTensor& tensor) {
   return true;
 }
 
-// Whether the tensor's type and shape agree with its bytes, and its bytes with the file.
-void CheckEntry(StoredTensor& tensor, uint64_t data_bytes, std::string_view file,
-                Problems& problems) {
+// Whether the tensor's type and shape agree with its bytes.
+void CheckEntry(StoredTensor& tensor, std::string_view file, Problems& problems) {
   const std::string name = Printable(tensor.name);
-  if (tensor.offset + tensor.bytes > data_bytes) {
-    problems.Add(
-        "{}: bytes [{}, {}) lie beyond the end of {} ({} bytes of data): download the file "
-        "again",
-        name, tensor.offset, tensor.offset + tensor.bytes, file, data_bytes);
-  }
   const FileType* type = FindType(tensor.dtype_name);
   if (type == nullptr) return;
   tensor.dtype = type->dtype;
@@ -123,6 +116,27 @@ void CheckEntry(StoredTensor& tensor, uint64_t data_bytes, std::string_view file
     problems.Add("{}: {} needs {} bytes, but {} gives it {}", name, Describe(tensor),
                  overflow ? "too many" : std::to_string(bytes), file, tensor.bytes);
   }
+}
+
+// A file that was cut off is one problem, however many tensors it lacks.
+void CheckEnd(const std::vector<StoredTensor>& tensors, uint64_t data_bytes, std::string_view file,
+              Problems& problems) {
+  constexpr size_t kNamed = 20;
+  std::vector<std::string> named;
+  size_t beyond = 0;
+  uint64_t end = 0;
+  for (const StoredTensor& tensor : tensors) {
+    end = std::max(end, tensor.offset + tensor.bytes);
+    if (tensor.offset + tensor.bytes <= data_bytes) continue;
+    if (beyond++ < kNamed) named.push_back(Printable(tensor.name));
+  }
+  if (beyond == 0) return;
+  if (beyond > kNamed) named.push_back(fmt::format("and {} more", beyond - kNamed));
+  problems.Add(
+      "{}: cut off: it has {} bytes of data and its header describes {}; beyond its end: {} ({}): "
+      "download it again",
+      file, data_bytes, end, beyond == 1 ? "1 tensor" : fmt::format("{} tensors", beyond),
+      fmt::join(named, ", "));
 }
 
 // Overlaps and holes. `tensors` carry offsets relative to the data.
@@ -182,9 +196,10 @@ Result<std::vector<StoredTensor>> ReadSafetensorsHeader(std::span<const std::byt
       problems.Add("{}: malformed entry in the header of {}", Printable(tensor.name), file);
       continue;
     }
-    CheckEntry(tensor, data_bytes, file, problems);
+    CheckEntry(tensor, file, problems);
     tensors.push_back(std::move(tensor));
   }
+  CheckEnd(tensors, data_bytes, file, problems);
   CheckLayout(tensors, data_bytes, file, problems);
   for (StoredTensor& tensor : tensors) tensor.offset += data_begin;
   return tensors;

@@ -150,10 +150,6 @@ std::string_view Name(ShardAxis axis) {
   return "unknown";
 }
 
-std::span<const TensorRule> Schema() {
-  return kRules;
-}
-
 std::vector<int64_t> Shape(const TensorRule& rule, const ModelConfig& config) {
   std::vector<int64_t> shape;
   for (const Dim dim : rule.shape) {

@@ -60,7 +60,6 @@ struct TensorRule {
   bool (*wanted)(const ModelConfig&) = nullptr;    // null: always
   bool (*optional)(const ModelConfig&) = nullptr;  // null: never; may be missing, checked if there
 };
-std::span<const TensorRule> Schema();
 
 // The shape that a tensor of this rule has: one or two sizes.
 std::vector<int64_t> Shape(const TensorRule& rule, const ModelConfig& config);

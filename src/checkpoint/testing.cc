@@ -141,31 +141,10 @@ void Remove(std::vector<TestTensor>& tensors, std::string_view name) {
   tensors.erase(tensors.begin() + (&Named(tensors, name) - tensors.data()));
 }
 
-TestFolder::TestFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "fathom-test-XXXXXX").string();
-  CHECK(mkdtemp(pattern.data()) != nullptr, "no temporary folder {}", pattern);
-  path_ = pattern;
-}
-
-TestFolder::~TestFolder() {
-  std::error_code error;
-  std::filesystem::remove_all(path_, error);
-}
-
-void TestFolder::Write(const std::string& file, std::string_view content) const {
-  const std::filesystem::path path = std::filesystem::path(path_) / file;
-  std::filesystem::create_directories(path.parent_path());
-  std::filesystem::remove(path);  // some file systems flush a file that is cut to nothing
-  std::ofstream out(path, std::ios::binary);
-  out.write(content.data(), static_cast<std::streamsize>(content.size()));
-  out.close();
-  CHECK(out.good(), "cannot write {}", path.string());
-}
-
-void TestFolder::WriteModel(const std::string& config,
-                            const std::vector<TestTensor>& tensors) const {
-  Write("config.json", config);
-  Write("model.safetensors", Safetensors(tensors));
+void WriteModel(const TestFolder& folder, const std::string& config,
+                const std::vector<TestTensor>& tensors) {
+  folder.Write("config.json", config);
+  folder.Write("model.safetensors", Safetensors(tensors));
 }
 
 }  // namespace fathom::testing

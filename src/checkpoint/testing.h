@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/test_folder.h"
 #include "checkpoint/model_config.h"
 #include "tensor/dtype.h"
 
@@ -43,22 +44,8 @@ void Remove(std::vector<TestTensor>& tensors, std::string_view name);
 #define EXPECT_HAS(text, part) \
   EXPECT_NE((text).find(part), std::string::npos) << "looked for: " << (part) << "\nin: " << (text)
 
-// A folder that is removed at the end.
-class TestFolder {
- public:
-  TestFolder();
-  ~TestFolder();
-  TestFolder(const TestFolder&) = delete;
-  TestFolder& operator=(const TestFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-  // `file` may have folders in it, which are made.
-  void Write(const std::string& file, std::string_view content) const;
-  // config.json and model.safetensors.
-  void WriteModel(const std::string& config, const std::vector<TestTensor>& tensors) const;
-
- private:
-  std::string path_;
-};
+// config.json and model.safetensors.
+void WriteModel(const TestFolder& folder, const std::string& config,
+                const std::vector<TestTensor>& tensors);
 
 }  // namespace fathom::testing

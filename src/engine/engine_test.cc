@@ -20,7 +20,6 @@ class CountingExecutor final : public Executor {
  public:
   explicit CountingExecutor(std::atomic<int64_t>* waits) : waits_(waits) {}
   void Submit(ExecutorStep step) override { steps_.push_back(std::move(step.plan)); }
-  bool Ready() const override { return !steps_.empty(); }
   StepResult Wait() override {
     ++*waits_;
     std::this_thread::sleep_for(std::chrono::microseconds(50));

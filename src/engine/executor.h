@@ -46,7 +46,6 @@ class Executor {
  public:
   virtual ~Executor() = default;
   virtual void Submit(ExecutorStep step) = 0;  // enqueues and returns
-  virtual bool Ready() const = 0;              // whether Wait() would return at once
   virtual StepResult Wait() = 0;               // of the oldest step not yet waited for
 };
 

@@ -51,7 +51,7 @@ Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs) {
       static_cast<int64_t>(needs.weight_bytes + needs.activation_bytes + needs.state_bytes);
   if (needs.memory_bytes > 0 && total > needs.memory_bytes) {
     return ResourceExhausted(
-        "{:.1f} GiB are needed and the machine has {:.1f}: {}. Lower --max-num-seqs, "
+        "{:.1f} GiB are needed and {:.1f} can be had: {}. Lower --max-num-seqs, "
         "--max-model-len or --kv-cache-memory-bytes, or take a smaller model",
         Gib(static_cast<double>(total)), Gib(static_cast<double>(needs.memory_bytes)),
         plan.ToString());

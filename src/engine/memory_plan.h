@@ -18,7 +18,7 @@ struct MemoryNeeds {
   int32_t max_num_seqs = 0;
   int64_t kv_cache_bytes = 0;  // 0: enough for max_num_seqs requests of max_model_len, but at most
                                // kDefaultKvCacheBytes
-  int64_t memory_bytes = 0;    // that the device has; 0: unknown
+  int64_t memory_bytes = 0;    // that can be had; 0: unknown
 };
 
 inline constexpr int64_t kDefaultKvCacheBytes = int64_t{4} << 30;
@@ -35,7 +35,7 @@ struct MemoryPlan {
 size_t StateBytes(int64_t vocab, int64_t max_num_seqs);
 
 // kResourceExhausted, naming what to lower, when the cache could not hold one request of
-// max_model_len, or when all of it is more than the device has.
+// max_model_len, or when all of it is more than can be had.
 Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs);
 
 }  // namespace fathom

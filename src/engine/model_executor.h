@@ -28,7 +28,6 @@ class ModelExecutor final : public Executor {
   ~ModelExecutor() override;
 
   void Submit(ExecutorStep step) override;
-  bool Ready() const override { return results_.size() > 0; }
   StepResult Wait() override;
 
  private:

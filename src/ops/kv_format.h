@@ -18,10 +18,11 @@ struct KvFormat {
 
   int64_t latent_offset() const { return 0; }  // bytes from the page's begin
   int64_t rope_offset() const {
-    return RoundUp64(kPageTokens * latent_dim * static_cast<int64_t>(ByteSize(latent)));
+    return RoundUp64(int64_t{kPageTokens} * latent_dim * static_cast<int64_t>(ByteSize(latent)));
   }
   int64_t page_bytes() const {
-    return rope_offset() + RoundUp64(kPageTokens * rope_dim * static_cast<int64_t>(ByteSize(rope)));
+    return rope_offset() +
+           RoundUp64(int64_t{kPageTokens} * rope_dim * static_cast<int64_t>(ByteSize(rope)));
   }
 
  private:

@@ -9,7 +9,7 @@ namespace fathom {
 
 Sampler::Sampler(SamplerCapacity capacity, const Ops& ops, Device& device)
     : capacity_(capacity), run_(ops, device) {
-  const int64_t rows = capacity.rows, top = kMaxTopLogprobs;
+  const int64_t rows = capacity.rows, top = std::min<int64_t>(kMaxTopLogprobs, capacity.vocab);
   const auto layout = [&](Arena arena) {
     for (TensorView* view :
          {&index_, &row_slot_, &position_, &tokens_, &ok_, &given_tokens_, &sampled_index_}) {

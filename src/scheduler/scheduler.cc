@@ -16,17 +16,17 @@ bool ArrivedBefore(const Sequence* a, const Sequence* b) {
 Status Validate(const SchedulerOptions& options) {
   const auto at_least = [](const char* name, int64_t value, int64_t least) -> Status {
     if (value >= least) return {};
-    return InvalidArgument("{} is {}: it must be at least {}", name, value, least);
+    return InvalidArgument("{} {}: it must be at least {}", name, value, least);
   };
-  TRY(at_least("max_num_seqs", options.max_num_seqs, 1));
-  TRY(at_least("prefill_chunk", options.prefill_chunk, 1));
-  TRY(at_least("num_pages", options.num_pages, 1));
-  TRY(at_least("max_model_len", options.max_model_len, 2));
-  TRY(at_least("depth", options.depth, 1));
+  TRY(at_least("--max-num-seqs", options.max_num_seqs, 1));
+  TRY(at_least("--prefill-chunk", options.prefill_chunk, 1));
+  TRY(at_least("pages of the KV cache:", options.num_pages, 1));
+  TRY(at_least("--max-model-len", options.max_model_len, 2));
+  TRY(at_least("steps in flight:", options.depth, 1));
   if (options.max_num_batched_tokens < std::max(options.prefill_chunk, options.max_num_seqs)) {
     return InvalidArgument(
-        "max_num_batched_tokens is {}: it must hold a prefill chunk of {} tokens, and one token "
-        "for each of {} sequences",
+        "--max-num-batched-tokens {} is too small: a step must hold one prefill chunk of {} tokens "
+        "(--prefill-chunk), and a token for each of {} requests (--max-num-seqs)",
         options.max_num_batched_tokens, options.prefill_chunk, options.max_num_seqs);
   }
   return {};

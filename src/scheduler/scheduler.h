@@ -25,7 +25,7 @@ struct SchedulerOptions {
   int32_t depth = 2;          // steps planned ahead of results
 };
 
-// kInvalidArgument, naming the option, for what no scheduler can run with.
+// kInvalidArgument, naming the flag, for what no scheduler can run with.
 Status Validate(const SchedulerOptions& options);
 
 // A request enters a slot with this step.

@@ -54,14 +54,18 @@ ApiError TextError(const Status& status, std::string param) {
   return BadParameter(std::move(param), status.message());
 }
 
-ApiError TooLong(int32_t max_model_len, std::string prompt_tokens, int64_t completion,
-                 const char* what) {
-  return BadParameter(
-      what,
-      fmt::format("This model's maximum context length is {} tokens. However, your request has {} "
-                  "tokens in the {} and asks for {} in the completion. Please shorten either.",
-                  max_model_len, prompt_tokens, what, completion),
-      "context_length_exceeded");
+// `completion`: what the request asks for, if it says.
+ApiError TooLong(int32_t max_model_len, const std::string& prompt_tokens,
+                 std::optional<int64_t> completion, const char* what) {
+  const std::string rest =
+      completion
+          ? fmt::format(" and asks for {} in the completion. Please shorten either.", *completion)
+          : std::string(", which leaves no room for an answer. Please shorten it.");
+  return BadParameter(what,
+                      fmt::format("This model's maximum context length is {} tokens. However, your "
+                                  "request has {} tokens in the {}{}",
+                                  max_model_len, prompt_tokens, what, rest),
+                      "context_length_exceeded");
 }
 
 HttpResponse Ok(const json::value& body) {
@@ -91,6 +95,7 @@ const Api::Route Api::kRoutes[] = {
 Api::Api(const ServerOptions& options, EngineClient& engine, const Tokenizer& tokenizer,
          std::optional<ChatTemplate> chat_template)
     : options_(options),
+      cors_(options.allowed_origins),
       engine_(engine),
       tokenizer_(tokenizer),
       chat_template_(std::move(chat_template)),
@@ -113,6 +118,9 @@ std::string_view Api::RouteName(std::string_view path) {
 
 std::optional<HttpResponse> Api::CheckHead(const HttpRequest& head) const {
   const Route* route = FindRoute(head.path);
+  const std::string methods = route != nullptr && route->method == "GET" ? "GET, HEAD" : "POST";
+  // Browsers ask without the key.
+  if (route != nullptr && head.method == "OPTIONS") return cors_.Preflight(head, methods);
   const bool open = route != nullptr && route->open;
   if (!open && !options_.api_key.empty() &&
       !SameSecret(head.authorization, "Bearer " + options_.api_key)) {
@@ -127,13 +135,18 @@ std::optional<HttpResponse> Api::CheckHead(const HttpRequest& head) const {
     HttpResponse response =
         ErrorResponse({405, fmt::format("{} takes {} only.", route->path, route->method),
                        "invalid_request_error", "", "method_not_allowed"});
-    response.headers.emplace_back("Allow", route->method == "GET" ? "GET, HEAD" : "POST");
+    response.headers.emplace_back("Allow", methods);
     return response;
   }
   const std::string_view type(head.content_type.data(),
                               std::min(head.content_type.find(';'), head.content_type.size()));
-  if (route->method == "POST" && type.find("json") == std::string_view::npos) {
-    return ErrorResponse({415, "The body must be sent with Content-Type: application/json.",
+  // A type that is not JSON is one of those that a browser sends for any page without asking first;
+  // so is none at all.
+  const bool untyped = type.empty() && (head.origin.empty() || cors_.Allows(head.origin));
+  if (route->method == "POST" && !untyped && type.find("json") == std::string_view::npos) {
+    return ErrorResponse({415,
+                          "The body must be sent with Content-Type: application/json (curl: -H "
+                          "'Content-Type: application/json').",
                           "invalid_request_error", "", "unsupported_media_type"});
   }
   return std::nullopt;
@@ -203,7 +216,7 @@ std::optional<ApiError> Api::CheckRoom(size_t choices) const {
 }
 
 std::optional<ApiError> Api::EncodeChat(const ChatPrompt& prompt, std::vector<TokenId>* tokens,
-                                        bool* in_reasoning) const {
+                                        OutputParserOptions* parser) const {
   if (!chat_template_) {
     return BadParameter("messages", "This model has no chat template: use /v1/completions.");
   }
@@ -218,13 +231,14 @@ std::optional<ApiError> Api::EncodeChat(const ChatPrompt& prompt, std::vector<To
   const size_t fits = max_token_bytes_ * static_cast<size_t>(engine_.max_model_len());
   if (text->text().size() > fits) {
     return TooLong(engine_.max_model_len(),
-                   fmt::format("at least {}", text->text().size() / max_token_bytes_), 0,
+                   fmt::format("at least {}", text->text().size() / max_token_bytes_), {},
                    "messages");
   }
   Result<std::vector<TokenId>> encoded = tokenizer_.Encode(*text);
   if (!encoded.ok()) return TextError(encoded.status(), "messages");
   *tokens = std::move(*encoded);
-  *in_reasoning = EndsInReasoning(text->text());
+  *parser = OptionsAfter(text->text(), tokenizer_.IdOf("<think>").has_value());
+  parser->parse_tools = !prompt.tools.empty();
   return std::nullopt;
 }
 
@@ -237,7 +251,7 @@ std::optional<ApiError> Api::EncodeText(const TextOrTokens& prompt, bool add_spe
   const std::string& text = std::get<std::string>(prompt);
   if (text.size() > max_token_bytes_ * static_cast<size_t>(engine_.max_model_len())) {
     return TooLong(engine_.max_model_len(),
-                   fmt::format("at least {}", text.size() / max_token_bytes_), 0, "prompt");
+                   fmt::format("at least {}", text.size() / max_token_bytes_), {}, "prompt");
   }
   Result<std::vector<TokenId>> encoded = tokenizer_.Encode(text, add_special_tokens);
   if (!encoded.ok()) return TextError(encoded.status(), "prompt");
@@ -250,9 +264,9 @@ std::optional<ApiError> Api::FitTokens(const GenerationParams& params, const cha
   if (prompt->tokens.empty()) return BadParameter(what, fmt::format("the {} is empty", what));
   const int64_t max_model_len = engine_.max_model_len();
   const int64_t room = max_model_len - static_cast<int64_t>(prompt->tokens.size());
-  const int64_t asked = params.max_tokens.value_or(1);
-  if (room < std::max<int64_t>(asked, 1)) {
-    return TooLong(engine_.max_model_len(), std::to_string(prompt->tokens.size()), asked, what);
+  if (room < std::max(params.max_tokens.value_or(1), 1)) {
+    return TooLong(engine_.max_model_len(), std::to_string(prompt->tokens.size()),
+                   params.max_tokens, what);
   }
   prompt->max_tokens =
       params.max_tokens.value_or(static_cast<int32_t>(std::min<int64_t>(room, fallback)));
@@ -283,8 +297,7 @@ Api::Answer Api::Chat(const HttpRequest& request) {
   GenerationPrompt prompt;
   ChatOutputOptions output{.parallel_tool_calls = chat.parallel_tool_calls,
                            .include_reasoning = chat.include_reasoning};
-  output.parser.parse_tools = !chat.prompt.tools.empty();
-  if (auto error = EncodeChat(chat.prompt, &prompt.tokens, &output.parser.starts_in_reasoning)) {
+  if (auto error = EncodeChat(chat.prompt, &prompt.tokens, &output.parser)) {
     return ErrorResponse(*error);
   }
   if (auto error =
@@ -330,8 +343,8 @@ Api::Answer Api::Tokenize(const HttpRequest& request) {
   if (auto error = CheckModel(asked.model)) return ErrorResponse(*error);
   std::vector<TokenId> tokens;
   if (const auto* chat = std::get_if<ChatPrompt>(&asked.prompt)) {
-    bool in_reasoning;
-    if (auto error = EncodeChat(*chat, &tokens, &in_reasoning)) return ErrorResponse(*error);
+    OutputParserOptions unused;
+    if (auto error = EncodeChat(*chat, &tokens, &unused)) return ErrorResponse(*error);
   } else {
     if (auto error =
             EncodeText(std::get<std::string>(asked.prompt), asked.add_special_tokens, &tokens)) {

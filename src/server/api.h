@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "chat/chat_template.h"
 #include "engine/messages.h"
+#include "server/cors.h"
 #include "server/generation.h"
 #include "server/http.h"
 #include "server/metrics.h"
@@ -29,7 +30,8 @@ class Api {
   Api(const ServerOptions& options, EngineClient& engine, const Tokenizer& tokenizer,
       std::optional<ChatTemplate> chat_template);
 
-  // What can be refused before the body is read: unknown paths, methods, keys, content types.
+  // What can be refused before the body is read: unknown paths, methods, keys, content types. Also
+  // answers OPTIONS.
   std::optional<HttpResponse> CheckHead(const HttpRequest& head) const;
   // REQUIRES: CheckHead has nothing against it.
   Answer Handle(const HttpRequest& request);
@@ -37,6 +39,7 @@ class Api {
   // The route's own path, for metrics: never the client's text.
   static std::string_view RouteName(std::string_view path);
   Metrics& metrics() { return metrics_; }
+  const CorsPolicy& cors() const { return cors_; }
 
  private:
   struct Route;
@@ -54,9 +57,9 @@ class Api {
 
   std::optional<ApiError> CheckModel(const std::string& name) const;
   std::optional<ApiError> CheckRoom(size_t choices) const;
-  // Renders and tokenises. `*in_reasoning`: whether the prompt ends inside <think>.
+  // Renders and tokenises. `*parser` is set to how the answer is to be read.
   std::optional<ApiError> EncodeChat(const ChatPrompt& prompt, std::vector<TokenId>* tokens,
-                                     bool* in_reasoning) const;
+                                     OutputParserOptions* parser) const;
   std::optional<ApiError> EncodeText(const TextOrTokens& prompt, bool add_special_tokens,
                                      std::vector<TokenId>* tokens) const;
   // How many tokens a prompt may be followed by, or why it does not fit.
@@ -66,6 +69,7 @@ class Api {
   RequestLimits Limits() const;
 
   const ServerOptions& options_;
+  const CorsPolicy cors_;
   EngineClient& engine_;
   const Tokenizer& tokenizer_;
   const std::optional<ChatTemplate> chat_template_;

@@ -15,8 +15,6 @@ ApiError EngineError(const Status& status) {
     case StatusCode::kCancelled:
     case StatusCode::kUnavailable:
       return {503, status.message(), "service_unavailable_error", "", "unavailable"};
-    case StatusCode::kDeadlineExceeded:
-      return {504, status.message(), "server_error", "", "timeout"};
     default: return {500, status.message(), "server_error", "", "internal_error"};
   }
 }

@@ -35,8 +35,9 @@ Result<BoundPort> BoundPort::Bind(const std::string& host, uint16_t port) {
     const int error = errno;
     if (error == EADDRINUSE) {
       return Unavailable(
-          "port {} of {} is taken by another program: stop it, or choose another one with --port",
-          port, host);
+          "port {} of {} is taken by another program: stop it, or choose another port with --port "
+          "{} (make serve PORT={})",
+          port, host, port < 65535 ? port + 1 : 8000, port < 65535 ? port + 1 : 8000);
     }
     if (error == EADDRNOTAVAIL) {
       return InvalidArgument("--host {}: this machine has no such address", host);

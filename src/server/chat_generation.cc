@@ -8,7 +8,7 @@ namespace fathom {
 namespace json = boost::json;
 
 ChatGeneration::ChatGeneration(GenerationSetup setup, const ChatOutputOptions& options)
-    : Generation(std::move(setup),
+    : Generation(std::move(setup),  // a reference still: nothing has moved when the name is chosen
                  setup.params.stream ? "chat.completion.chunk" : "chat.completion"),
       options_(options) {
   for (size_t i = 0; i < num_choices(); ++i) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "chat/output_parser.h"
@@ -153,6 +154,28 @@ bool ReadToolChoice(RequestFields& fields, bool has_tools) {
   return false;
 }
 
+// Whether to think: "thinking" in DeepSeek's templates and tiny-r1's, "enable_thinking" in others;
+// either name means both. Where a request has neither, OpenAI's reasoning_effort decides: "none"
+// does not think, "low", "medium" and "high" do, and other values are left to the template.
+void ReadThinking(RequestFields& fields, json::object* variables) {
+  const json::value* effort = fields.Find("reasoning_effort");
+  const bool named = effort != nullptr && effort->is_string();
+  if (named) variables->emplace("reasoning_effort", *effort);
+  std::optional<json::value> thinking;
+  for (const char* name : {"thinking", "enable_thinking"}) {
+    const json::value* given = variables->if_contains(name);
+    if (given != nullptr && !thinking) thinking = *given;
+  }
+  if (!thinking && named) {
+    const json::string& level = effort->get_string();
+    if (level == "none") thinking = false;
+    if (level == "low" || level == "medium" || level == "high") thinking = true;
+  }
+  if (!thinking) return;
+  variables->emplace("thinking", *thinking);
+  variables->emplace("enable_thinking", *thinking);
+}
+
 // The objects of a list, each read by `read` into `out`.
 template <class Read>
 void ReadObjects(RequestFields& fields, const char* key, size_t max, Read read, json::array* out) {
@@ -189,6 +212,7 @@ void ReadChatPrompt(RequestFields& fields, ChatPrompt* prompt) {
   if (const json::object* kwargs = fields.Object("chat_template_kwargs")) {
     prompt->template_kwargs = *kwargs;
   }
+  ReadThinking(fields, &prompt->template_kwargs);
 }
 
 }  // namespace fathom

@@ -6,8 +6,8 @@
 
 namespace fathom {
 
-// Reads "messages" (required), "tools", "tool_choice", "add_generation_prompt" and
-// "chat_template_kwargs" of a request. Errors go to the reader.
+// Reads "messages" (required), "tools", "tool_choice", "add_generation_prompt",
+// "chat_template_kwargs" and "reasoning_effort" of a request. Errors go to the reader.
 void ReadChatPrompt(RequestFields& fields, ChatPrompt* prompt);
 
 }  // namespace fathom

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/printable.h"
 
 namespace fathom {
 
@@ -26,6 +27,7 @@ namespace {
 
 constexpr size_t kReadAheadBytes = size_t{64} << 10;   // of pipelined requests
 constexpr size_t kInlineBodyBytes = size_t{64} << 10;  // longer ones are handled by a worker
+constexpr size_t kLoggedBytes = 96;                    // of a method or a path
 constexpr int kLingerMs = 2'000;
 
 std::string_view View(boost::beast::string_view text) {
@@ -37,6 +39,7 @@ const char* Reason(int status) {
     case 200: return "OK";
     case 400: return "Bad Request";
     case 401: return "Unauthorized";
+    case 403: return "Forbidden";
     case 404: return "Not Found";
     case 405: return "Method Not Allowed";
     case 413: return "Payload Too Large";
@@ -44,7 +47,6 @@ const char* Reason(int status) {
     case 429: return "Too Many Requests";
     case 431: return "Request Header Fields Too Large";
     case 503: return "Service Unavailable";
-    case 504: return "Gateway Timeout";
     default: return "Internal Server Error";
   }
 }
@@ -61,11 +63,10 @@ std::string RequestIdFrom(std::string_view given) {
   return fmt::format("{:016x}{:016x}", random(), random());
 }
 
-// At most 96 bytes of a target, safe to log.
-std::string Printable(std::string_view text) {
-  std::string result;
-  for (const char c : text.substr(0, 96)) result += c > ' ' && c < 127 ? c : '?';
-  return result;
+std::string HeaderLines(const std::vector<std::pair<std::string, std::string>>& headers) {
+  std::string lines;
+  for (const auto& [name, value] : headers) lines += fmt::format("{}: {}\r\n", name, value);
+  return lines;
 }
 
 // Whether the client or the connection ended, rather than said something wrong.
@@ -120,6 +121,8 @@ struct Connection::Exchange {
     request.path = target.substr(0, target.find('?'));
     request.content_type = View(head[http::field::content_type]);
     request.authorization = View(head[http::field::authorization]);
+    request.origin = View(head[http::field::origin]);
+    request.wanted_headers = View(head[http::field::access_control_request_headers]);
     request.id = RequestIdFrom(View(head["X-Request-Id"]));
     head_only = head.method() == http::verb::head;
     chunked = head.version() >= 11;
@@ -151,7 +154,7 @@ Connection::Connection(ClientSocket::Socket socket, ConnectionContext& context)
 void Connection::Start(std::function<void()> done) {
   asio::co_spawn(
       client_->socket().get_executor(), [self = shared_from_this()] { return self->Serve(); },
-      [self = shared_from_this(), done = std::move(done)](std::exception_ptr failure) {
+      [self = shared_from_this(), done = std::move(done)](const std::exception_ptr& failure) {
         if (failure) LOG_ERROR("{} the connection ended by an exception", self->client_->peer());
         self->client_->Drop();
         done();
@@ -278,9 +281,10 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& gener
   if (generation.streams()) {
     client_->Send(
         fmt::format("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
-                    "Cache-Control: no-cache\r\nX-Request-Id: {}\r\n{}{}\r\n",
+                    "Cache-Control: no-cache\r\nX-Request-Id: {}\r\n{}{}{}\r\n",
                     exchange.request.id, exchange.chunked ? "Transfer-Encoding: chunked\r\n" : "",
-                    exchange.keep_alive && exchange.chunked ? "" : "Connection: close\r\n"));
+                    exchange.keep_alive && exchange.chunked ? "" : "Connection: close\r\n",
+                    HeaderLines(context_.api.cors().Headers(exchange.request.origin))));
   }
   bool intact = co_await Pump(exchange, generation, *stream);
   stream.reset();  // what has not ended is cancelled now, before the answer's last bytes are out
@@ -300,7 +304,7 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& gener
     co_return co_await Respond(exchange, response);
   }
   const bool failed = generation.error().has_value();
-  Log(exchange, failed ? generation.error()->status : 200);
+  Log(exchange, 200, failed ? generation.error()->message : "");
   co_return !failed && exchange.keep_alive && exchange.chunked;
 }
 
@@ -347,7 +351,8 @@ asio::awaitable<bool> Connection::Respond(Exchange& exchange, const HttpResponse
       "Connection: {}\r\n",
       response.status, Reason(response.status), response.content_type, response.body.size(),
       exchange.request.id, keep_alive ? "keep-alive" : "close");
-  for (const auto& [name, value] : response.headers) bytes += name + ": " + value + "\r\n";
+  bytes += HeaderLines(response.headers);
+  bytes += HeaderLines(context_.api.cors().Headers(exchange.request.origin));
   bytes += "\r\n";
   if (!exchange.head_only) bytes += response.body;
   client_->Send(std::move(bytes));
@@ -357,17 +362,18 @@ asio::awaitable<bool> Connection::Respond(Exchange& exchange, const HttpResponse
   co_return keep_alive && !client_->gone();
 }
 
-void Connection::Log(const Exchange& exchange, int status) const {
+void Connection::Log(const Exchange& exchange, int status, std::string_view error) const {
   const HttpRequest& request = exchange.request;
   const std::string_view route = Api::RouteName(request.path);
   const bool known = request.method == "GET" || request.method == "POST";
   context_.api.metrics().OnHttp(known ? request.method : "other", route, status);
   const std::chrono::duration<double, std::milli> took =
       std::chrono::steady_clock::now() - exchange.began;
-  const std::string line =
-      fmt::format("{} {} {} {} {:.1f} ms, {} prompt + {} generated tokens, id {}", client_->peer(),
-                  Printable(request.method), Printable(request.path), status, took.count(),
-                  exchange.usage.prompt_tokens, exchange.usage.completion_tokens, request.id);
+  std::string line = fmt::format(
+      "{} {} {} {} {:.1f} ms, {} prompt + {} generated tokens, id {}", client_->peer(),
+      Printable(request.method, kLoggedBytes), Printable(request.path, kLoggedBytes), status,
+      took.count(), exchange.usage.prompt_tokens, exchange.usage.completion_tokens, request.id);
+  if (!error.empty()) line += fmt::format(", ended by an error: {}", error);
   if (route == "/health" || route == "/ping" || route == "/metrics") {
     LOG_DEBUG("{}", line);
   } else {

@@ -53,7 +53,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   awaitable<bool> Generate(Exchange& exchange, Generation& generation);
   awaitable<bool> Pump(Exchange& exchange, Generation& generation, RequestStream& stream);
   awaitable<bool> Respond(Exchange& exchange, const HttpResponse& response);
-  void Log(const Exchange& exchange, int status) const;
+  // `error`: what ended a stream whose status was out already.
+  void Log(const Exchange& exchange, int status, std::string_view error = "") const;
 
   ConnectionContext& context_;
   const std::shared_ptr<ClientSocket> client_;

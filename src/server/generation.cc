@@ -32,7 +32,7 @@ const char* FinishName(FinishReason reason) {
   return reason == FinishReason::kLength ? "length" : "stop";
 }
 
-Generation::Generation(GenerationSetup setup, const char* object_name)
+Generation::Generation(GenerationSetup&& setup, const char* object_name)
     : setup_(std::move(setup)),
       object_name_(object_name),
       created_(std::time(nullptr)),

@@ -59,7 +59,7 @@ class Generation {
   Usage usage() const;
 
  protected:
-  explicit Generation(GenerationSetup setup, const char* object_name);
+  Generation(GenerationSetup&& setup, const char* object_name);
 
   // What an output adds to a choice.
   struct Piece {

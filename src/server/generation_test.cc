@@ -18,7 +18,7 @@ const Tokenizer& TinyTokenizer() {
 }
 
 TokenId Eos() {
-  return *TinyTokenizer().eos();
+  return *TinyTokenizer().IdOf(TinyTokenizer().eos_token());
 }
 
 // Special tokens written in `text` count as such.

@@ -14,7 +14,9 @@ struct HttpRequest {
   std::string path;  // of the target, without its query
   std::string content_type;
   std::string authorization;
-  std::string id;  // X-Request-Id: the client's, if it is fit to print, or a new one
+  std::string origin;          // of the web page that sends it; "" from other programs
+  std::string wanted_headers;  // Access-Control-Request-Headers
+  std::string id;              // X-Request-Id: the client's, if it is fit to print, or a new one
   std::string body;
 };
 

@@ -42,9 +42,9 @@ constexpr std::string_view kTooManyConnections =
 
 class HttpServer::Loop {
  public:
-  Loop(ServerOptions options, ServedEngine served, std::optional<ChatTemplate> chat_template)
+  Loop(ServerOptions options, ServedEngine served)
       : options_(std::move(options)),
-        api_(options_, served.engine, served.tokenizer, std::move(chat_template)),
+        api_(options_, served.engine, served.tokenizer, std::move(served.chat_template)),
         context_{options_, api_, served.engine, served.outputs, workers_},
         acceptor_(asio::make_strand(io_)),
         signals_(acceptor_.get_executor()),
@@ -80,6 +80,7 @@ class HttpServer::Loop {
   tcp::acceptor acceptor_;
   asio::signal_set signals_;
   asio::steady_timer drain_timer_;
+  bool aborting_ = false;                                        // on the acceptor's strand
   std::unordered_set<std::shared_ptr<Connection>> connections_;  // on the acceptor's strand
 };
 
@@ -107,13 +108,13 @@ void HttpServer::Loop::Run() {
 void HttpServer::Loop::AwaitSignal() {
   signals_.async_wait([this](error_code error, int) {
     if (error) return;
-    if (context_.draining) {
+    if (aborting_) {
       LOG_WARNING("stopping at once");
       io_.stop();
       return;
     }
     AwaitSignal();  // before the drain, which may be over at once and then ends this wait too
-    BeginDrain();
+    context_.draining ? AbortAll() : BeginDrain();
   });
 }
 
@@ -159,8 +160,9 @@ void HttpServer::Loop::Closed(const std::shared_ptr<Connection>& connection) {
 
 void HttpServer::Loop::BeginDrain() {
   if (context_.draining.exchange(true)) return;
-  LOG_INFO("stopping: {} connections may finish within {} s", connections_.size(),
-           options_.shutdown_timeout_ms / 1000);
+  LOG_INFO("stopping: {} connections may finish within {} s{}", connections_.size(),
+           options_.shutdown_timeout_ms / 1000,
+           options_.handle_signals ? "; a second Ctrl-C ends them at once" : "");
   error_code ignored;
   acceptor_.close(ignored);
   for (const auto& connection : connections_) connection->Drain();
@@ -172,6 +174,7 @@ void HttpServer::Loop::BeginDrain() {
 }
 
 void HttpServer::Loop::AbortAll() {
+  if (std::exchange(aborting_, true)) return;
   LOG_WARNING("ending {} connections that are still at work", connections_.size());
   for (const auto& connection : connections_) connection->Abort();
   drain_timer_.expires_after(std::chrono::milliseconds(kAbortGraceMs));
@@ -193,13 +196,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Listen(ServerOptions options, Bo
                                                        ServedEngine served) {
   CHECK(!options.served_model_names.empty() && options.vocab_size > 0 && options.io_threads > 0,
         "server options are not filled in");
-  std::optional<ChatTemplate> chat_template;
-  if (const std::string& source = served.tokenizer.chat_template(); !source.empty()) {
-    Result<ChatTemplate> parsed = ChatTemplate::Parse(source);
-    if (!parsed.ok()) return parsed.status().WithContext("the model's chat template");
-    chat_template = std::move(*parsed);
-  }
-  auto loop = std::make_unique<Loop>(std::move(options), served, std::move(chat_template));
+  auto loop = std::make_unique<Loop>(std::move(options), std::move(served));
   TRY(loop->Listen(std::move(port)));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(loop)));
 }

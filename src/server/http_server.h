@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "base/status.h"
+#include "chat/chat_template.h"
 #include "engine/messages.h"
 #include "server/bound_port.h"
 #include "server/options.h"
@@ -13,17 +15,18 @@
 
 namespace fathom {
 
-// What a server serves; all of it outlives the server. `outputs` is where the engine's outputs go.
+// What a server serves; what is referred to outlives the server. `outputs` is where the engine's
+// outputs go. Without a template there is no chat.
 struct ServedEngine {
   EngineClient& engine;
   EngineOutputs& outputs;
   const Tokenizer& tokenizer;
+  std::optional<ChatTemplate> chat_template;
 };
 
 class HttpServer {
  public:
-  // Listens on `port`. Errors: kUnavailable if it cannot, kInvalidArgument for a model whose chat
-  // template cannot be parsed.
+  // Listens on `port`. kUnavailable if it cannot.
   static Result<std::unique_ptr<HttpServer>> Listen(ServerOptions options, BoundPort port,
                                                     ServedEngine served);
   // REQUIRES: Run is not running.

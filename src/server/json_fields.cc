@@ -38,12 +38,20 @@ std::optional<ApiError> JsonBody::Parse(std::string_view text, JsonBody* body) {
     body->object_.reset();
     body->storage_ =
         json::make_shared_resource<Arena>(kJsonMemoryBase + kJsonMemoryRatio * text.size());
-    json::value value = json::parse(text, error, body->storage_, options);
+    unsigned char scratch[4096];
+    json::parser parser({}, options, scratch);
+    parser.reset(body->storage_);
+    const size_t read = parser.write_some(text.data(), text.size(), error);
     if (error == json::error::too_deep) {
       return BadParameter(
           "", fmt::format("the body's JSON is nested deeper than {} levels", kMaxJsonDepth));
     }
-    if (error) return BadParameter("", fmt::format("the body is not JSON: {}", error.message()));
+    if (error || read < text.size()) {
+      return BadParameter(
+          "", fmt::format("the body is not JSON: {} at byte {}",
+                          error ? error.message() : "there is more after its end", read));
+    }
+    json::value value = parser.release();
     if (!value.is_object()) return BadParameter("", "the body must be a JSON object");
     body->object_.emplace(std::move(value.get_object()));
   } catch (const std::bad_alloc&) {

@@ -146,8 +146,11 @@ void ReadSampling(RequestFields& fields, const RequestLimits& limits, Generation
 
 void ReadStops(RequestFields& fields, const RequestLimits& limits, GenerationParams* params) {
   const auto add = [&](const json::value& value) {
-    if (!value.is_string() || value.get_string().empty() ||
-        value.get_string().size() > kMaxStopBytes) {
+    if (value.is_string() && value.get_string().empty()) {
+      fields.Fail("stop", "stop must not hold an empty string: every text has one");
+      return;
+    }
+    if (!value.is_string() || value.get_string().size() > kMaxStopBytes) {
       fields.Fail("stop", fmt::format("stop must be a string, or a list of strings, of 1 to {} "
                                       "bytes each",
                                       kMaxStopBytes));
@@ -162,7 +165,7 @@ void ReadStops(RequestFields& fields, const RequestLimits& limits, GenerationPar
       return;
     }
     for (const json::value& value : stop->get_array()) add(value);
-  } else if (stop != nullptr) {
+  } else if (stop != nullptr && *stop != json::value("")) {  // "" by itself: no stop string
     add(*stop);
   }
   if (const json::array* ids = fields.Array("stop_token_ids")) {
@@ -176,6 +179,14 @@ void ReadStops(RequestFields& fields, const RequestLimits& limits, GenerationPar
     params->stop_token_ids = ReadTokens(fields, "stop_token_ids", *ids, limits.vocab_size);
   }
   params->include_stop_str_in_output = fields.Bool("include_stop_str_in_output", false);
+}
+
+// The rest of a sentence.
+std::string TooManyChoices(const RequestLimits& limits) {
+  return fmt::format(
+      "this server takes at most {} choices in one request: as many as run and wait at the same "
+      "time (--max-num-seqs and --max-queue), and 256 at most",
+      limits.max_choices);
 }
 
 void ReadStreaming(RequestFields& fields, GenerationParams* params) {
@@ -199,7 +210,10 @@ void ReadParams(RequestFields& fields, const RequestLimits& limits, GenerationPa
   ReadSampling(fields, limits, params);
   ReadStops(fields, limits, params);
   ReadStreaming(fields, params);
-  params->n = static_cast<int32_t>(fields.Integer("n", 1, 1, std::min(limits.max_choices, 128)));
+  params->n = static_cast<int32_t>(fields.Integer("n", 1, 1, kMaxN));
+  if (params->n > limits.max_choices) {
+    fields.Fail("n", fmt::format("n is {}; {}", params->n, TooManyChoices(limits)));
+  }
   params->min_tokens =
       static_cast<int32_t>(fields.Integer("min_tokens", 0, 0, limits.max_model_len));
   params->ignore_eos = fields.Bool("ignore_eos", false);
@@ -234,10 +248,9 @@ void ReadPrompts(RequestFields& fields, const RequestLimits& limits, CompletionR
     return;
   }
   if (list->size() * request->params.n > static_cast<size_t>(limits.max_choices)) {
-    fields.Fail("prompt", fmt::format("{} prompts with n = {} make {} choices; at most {} are "
-                                      "allowed in one request",
-                                      list->size(), request->params.n,
-                                      list->size() * request->params.n, limits.max_choices));
+    fields.Fail("prompt", fmt::format("{} prompts with n = {} make {} choices; {}", list->size(),
+                                      request->params.n, list->size() * request->params.n,
+                                      TooManyChoices(limits)));
     return;
   }
   for (const json::value& value : *list) {

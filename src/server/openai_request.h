@@ -17,6 +17,7 @@ namespace fathom {
 
 inline constexpr int kMaxStopStrings = 64;
 inline constexpr size_t kMaxStopBytes = 1024;  // of one stop string
+inline constexpr int kMaxN = 128;
 inline constexpr int kMaxMessages = 16384;
 inline constexpr int kMaxTools = 1024;
 

@@ -127,7 +127,8 @@ TEST(ParseChat, ErrorsNameTheParameter) {
   EXPECT_EQ(BadChat(R"("max_tokens": 1.5)"), "max_tokens");
   EXPECT_EQ(BadChat(R"("n": 0)"), "n");
   EXPECT_EQ(BadChat(R"("n": 9)"), "n");
-  EXPECT_EQ(BadChat(R"("stop": "")"), "stop");
+  EXPECT_EQ(BadChat(R"("n": 129)"), "n");
+  EXPECT_EQ(BadChat(R"("stop": [""])"), "stop");
   EXPECT_EQ(BadChat(R"("stop": [1])"), "stop");
   EXPECT_EQ(BadChat(R"("stop_token_ids": [100])"), "stop_token_ids");
   EXPECT_EQ(BadChat(R"("seed": "x")"), "seed");
@@ -174,6 +175,32 @@ TEST(ParseChat, MessagesTakeTheFormThatTemplatesExpect) {
   EXPECT_EQ(boost::json::value(request.prompt.tools), boost::json::parse(R"([
       {"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}])"));
   EXPECT_EQ(request.prompt.template_kwargs.at("thinking"), boost::json::value(false));
+}
+
+TEST(ParseChat, AnEmptyStopIsNone) {
+  EXPECT_TRUE(GoodChat(R"("stop": "")").params.stop.empty());
+  EXPECT_TRUE(GoodChat(R"("stop": [])").params.stop.empty());
+}
+
+TEST(ParseChat, ThinkingHasManyNames) {
+  const auto variables = [](const std::string& fields) {
+    return boost::json::serialize(GoodChat(fields).prompt.template_kwargs);
+  };
+  EXPECT_EQ(variables(""), "{}");
+  EXPECT_EQ(variables(R"("chat_template_kwargs": {"enable_thinking": false})"),
+            R"({"enable_thinking":false,"thinking":false})");
+  EXPECT_EQ(variables(R"("chat_template_kwargs": {"thinking": true})"),
+            R"({"thinking":true,"enable_thinking":true})");
+  EXPECT_EQ(variables(R"("chat_template_kwargs": {"thinking": true, "enable_thinking": false})"),
+            R"({"thinking":true,"enable_thinking":false})");
+  EXPECT_EQ(variables(R"("reasoning_effort": "none")"),
+            R"({"reasoning_effort":"none","thinking":false,"enable_thinking":false})");
+  EXPECT_EQ(variables(R"("reasoning_effort": "high")"),
+            R"({"reasoning_effort":"high","thinking":true,"enable_thinking":true})");
+  EXPECT_EQ(variables(R"("reasoning_effort": "none", "chat_template_kwargs": {"thinking": true})"),
+            R"({"thinking":true,"reasoning_effort":"none","enable_thinking":true})");
+  EXPECT_EQ(variables(R"("reasoning_effort": "utmost")"), R"({"reasoning_effort":"utmost"})");
+  EXPECT_EQ(variables(R"("reasoning_effort": 3)"), "{}");
 }
 
 TEST(ParseChat, ToolChoiceNoneLeavesTheToolsOut) {
@@ -228,6 +255,16 @@ TEST(ParseCompletion, ChoicesAreBounded) {
   CompletionRequest request;
   EXPECT_TRUE(Parse(&ParseCompletion, R"({"prompt": ["a", "b", "c"], "n": 3})", &request));
   EXPECT_FALSE(Parse(&ParseCompletion, R"({"prompt": ["a", "b"], "n": 4})", &request));
+}
+
+TEST(JsonBody, SaysWhereTheMistakeIs) {
+  JsonBody body;
+  const auto message = [&](const char* text) { return JsonBody::Parse(text, &body)->message; };
+  EXPECT_EQ(message(R"({"a": 1,})"), "the body is not JSON: syntax error at byte 8");
+  EXPECT_EQ(message(R"({'a': 1})"), "the body is not JSON: syntax error at byte 1");
+  EXPECT_EQ(message(R"({"a": )"), "the body is not JSON: incomplete JSON at byte 6");
+  EXPECT_EQ(message(R"({"a": 1} x)"),
+            "the body is not JSON: there is more after its end at byte 9");
 }
 
 TEST(JsonBody, BoundsDepthAndMemory) {

@@ -19,6 +19,7 @@ struct SamplingDefaults {
 
 struct ServerOptions {
   std::string api_key;                          // "": none needed
+  std::vector<std::string> allowed_origins;     // of web pages; see cors.h
   std::vector<std::string> served_model_names;  // the first one is reported
   std::string version;
   SamplingDefaults defaults;
@@ -37,7 +38,7 @@ struct ServerOptions {
   int send_timeout_ms = 30'000;      // one write, or the gap between a client's reads
   int shutdown_timeout_ms = 30'000;  // for requests in flight to end by themselves
   int io_threads = 2;
-  bool handle_signals = false;  // SIGTERM and SIGINT drain; the second one stops at once
+  bool handle_signals = false;  // SIGTERM and SIGINT drain; the second one ends requests
 };
 
 }  // namespace fathom

@@ -28,8 +28,8 @@ class Buffer {
   size_t size_ = 0;
 };
 
-// Hands out aligned pieces of one block of memory; nothing is freed before the whole.
-// A measuring arena (no memory) answers how large the block must be for the same sequence of calls.
+// Hands out aligned pieces of one run of memory; nothing is freed before the whole.
+// A measuring arena (no memory) answers how large that must be for the same sequence of calls.
 class Arena {
  public:
   static Arena Measuring() { return Arena(nullptr, SIZE_MAX); }

@@ -11,7 +11,7 @@
 
 namespace fathom {
 
-// A block of a device's memory, zeroed; freed with its owner.
+// A piece of a device's memory, zeroed; freed with its owner.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/rng.h"
-#include "tokenizer/test_folder.h"
+#include "tokenizer/test_tokenizer.h"
 #include "tokenizer/tokenizer.h"
 
 namespace fathom {
@@ -24,13 +24,13 @@ void ExpectRefused(std::string TokenizerFields::*field, const std::string& text,
                    const std::vector<std::string>& words) {
   TokenizerFields fields;
   fields.*field = text;
-  ExpectContains(LoadError(TestFolder(fields)), words);
+  ExpectContains(LoadError(TokenizerFolder(fields)), words);
 }
 
 using Fields = TokenizerFields;
 
 TEST(BadFiles, TheTestFolderItselfLoads) {
-  EXPECT_EQ(LoadError(TestFolder(Fields())), "loaded");
+  EXPECT_EQ(LoadError(TokenizerFolder(Fields())), "loaded");
 }
 
 TEST(BadFiles, NotThereOrNotJson) {
@@ -67,7 +67,7 @@ TEST(BadFiles, Model) {
   option(R"("byte_fallback": null, "continuing_subword_prefix": "", "dropout": 0.0)", {"loaded"});
   Fields fields;
   fields.vocab = R"({"a": 0})", fields.merges = "[]", fields.added_tokens = "[]";
-  ExpectContains(LoadError(TestFolder(fields)), {"model.vocab: ", "no token for byte 0x00"});
+  ExpectContains(LoadError(TokenizerFolder(fields)), {"model.vocab: ", "no token for byte 0x00"});
   ExpectRefused(&Fields::vocab, R"({"a": 0, "b": 0})", {"id 0", "taken"});
   ExpectRefused(&Fields::vocab, R"({"a": -1})", {"id of 'a'", "from 0 to"});
   ExpectRefused(&Fields::vocab, R"({"a": 99999999})", {"id of 'a'", "from 0 to"});
@@ -150,7 +150,7 @@ TEST(BadFiles, Templates) {
 }
 
 TEST(BadFiles, TokenizerConfig) {
-  const TestFolder folder{Fields()};
+  const TokenizerFolder folder{Fields()};
   const auto refused = [&](std::string_view config, const std::vector<std::string>& words) {
     folder.Write("tokenizer_config.json", config);
     ExpectContains(LoadError(folder), words);

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/rng.h"
-#include "tokenizer/test_folder.h"
+#include "tokenizer/test_tokenizer.h"
 #include "tokenizer/utf8.h"
 
 namespace fathom {
@@ -12,7 +12,7 @@ namespace {
 class DetokenizerTest : public testing::Test {
  protected:
   // The ids of single bytes are the bytes; 261 is special.
-  TestFolder folder_{TokenizerFields()};
+  TokenizerFolder folder_{TokenizerFields()};
   std::unique_ptr<Tokenizer> tokenizer_ = std::move(Tokenizer::Load(folder_.path())).value();
 };
 

@@ -80,12 +80,6 @@ std::optional<TokenId> Tokenizer::IdOf(std::string_view token) const {
 int32_t Tokenizer::vocab_size() const {
   return parts_->vocabulary.size();
 }
-std::optional<TokenId> Tokenizer::bos() const {
-  return parts_->bos;
-}
-std::optional<TokenId> Tokenizer::eos() const {
-  return parts_->eos;
-}
 const std::string& Tokenizer::bos_token() const {
   return parts_->bos_token;
 }
@@ -94,9 +88,6 @@ const std::string& Tokenizer::eos_token() const {
 }
 const std::string& Tokenizer::chat_template() const {
   return parts_->chat_template;
-}
-int64_t Tokenizer::model_max_length() const {
-  return parts_->model_max_length;
 }
 
 }  // namespace fathom

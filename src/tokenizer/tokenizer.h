@@ -50,13 +50,10 @@ class Tokenizer {
   std::optional<TokenId> IdOf(std::string_view token) const;
   int32_t vocab_size() const;  // highest id + 1
 
-  std::optional<TokenId> bos() const;
-  std::optional<TokenId> eos() const;
   const std::string& bos_token() const;  // "" if none
   const std::string& eos_token() const;
   // Of tokenizer_config.json (of named ones, "default") or chat_template.jinja; "" if none.
   const std::string& chat_template() const;
-  int64_t model_max_length() const;  // tokens; 0 if absent or absurdly large
 
  private:
   explicit Tokenizer(std::unique_ptr<const TokenizerParts> parts);

@@ -14,7 +14,6 @@ namespace {
 
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
-constexpr int64_t kMaxModelLength = int64_t{1} << 31;  // more means "no limit"
 
 bool Exists(const std::string& path) {
   std::error_code error;
@@ -22,12 +21,11 @@ bool Exists(const std::string& path) {
 }
 
 // A string, or an object with "content".
-Status ReadNamedToken(const JsonAt& at, const Vocabulary& vocabulary, std::string* text,
-                      std::optional<TokenId>* id) {
+Status ReadNamedToken(const JsonAt& at, const Vocabulary& vocabulary, std::string* text) {
   if (!at.present()) return {};
   *text = TRY((at.value().is_object() ? at["content"] : at).String());
-  *id = vocabulary.Find(*text);
-  if (!id->has_value() || !vocabulary[**id].added) {
+  const std::optional<TokenId> id = vocabulary.Find(*text);
+  if (!id || !vocabulary[*id].added) {
     return InvalidArgument(
         "{} '{}' is not among the added_tokens of tokenizer.json: correct it, "
         "or save both files again with transformers",
@@ -77,21 +75,21 @@ Status ReadSpecialTokenRule(const JsonAt& config, TokenizerParts* parts) {
         name.path(), tokenizer_class);
   }
   if (!llama && !flags) return {};
-  const auto rule = [](bool add, const std::optional<TokenId>& token, const JsonAt& flag,
-                       std::vector<TokenId>* ids) -> Status {
+  const auto rule = [parts](bool add, const std::string& token, const JsonAt& flag,
+                            std::vector<TokenId>* ids) -> Status {
     ids->clear();
     if (!add) return {};
-    if (!token) {
+    if (token.empty()) {
       return InvalidArgument(
           "{} asks for a token that the file does not name: set bos_token and "
           "eos_token, or this to false",
           flag.path());
     }
-    ids->push_back(*token);
+    ids->push_back(*parts->vocabulary.Find(token));
     return {};
   };
-  TRY(rule(TRY(add_bos.Bool(true)), parts->bos, add_bos, &parts->prefix));
-  return rule(TRY(add_eos.Bool(false)), parts->eos, add_eos, &parts->suffix);
+  TRY(rule(TRY(add_bos.Bool(true)), parts->bos_token, add_bos, &parts->prefix));
+  return rule(TRY(add_eos.Bool(false)), parts->eos_token, add_eos, &parts->suffix);
 }
 
 // A string, or a list of {"name", "template"}.
@@ -111,12 +109,6 @@ Status ReadChatTemplate(const JsonAt& at, std::string* chat_template) {
   return {};
 }
 
-int64_t ModelMaxLength(const JsonAt& at) {
-  if (!at.present() || !at.value().is_int64()) return 0;  // 1e30 means "no limit"
-  const int64_t length = at.value().get_int64();
-  return length > 0 && length < kMaxModelLength ? length : 0;
-}
-
 }  // namespace
 
 Status ReadTokenizerConfig(const std::string& folder, TokenizerParts* parts) {
@@ -126,11 +118,10 @@ Status ReadTokenizerConfig(const std::string& folder, TokenizerParts* parts) {
     const JsonAt root(&document, path + ":");
     TRY(root.Object());
     TRY(CheckAddedTokens(root["added_tokens_decoder"], parts->added));
-    TRY(ReadNamedToken(root["bos_token"], parts->vocabulary, &parts->bos_token, &parts->bos));
-    TRY(ReadNamedToken(root["eos_token"], parts->vocabulary, &parts->eos_token, &parts->eos));
+    TRY(ReadNamedToken(root["bos_token"], parts->vocabulary, &parts->bos_token));
+    TRY(ReadNamedToken(root["eos_token"], parts->vocabulary, &parts->eos_token));
     TRY(ReadSpecialTokenRule(root, parts));
     TRY(ReadChatTemplate(root["chat_template"], &parts->chat_template));
-    parts->model_max_length = ModelMaxLength(root["model_max_length"]);
   }
   const std::string template_path = folder + "/chat_template.jinja";
   if (Exists(template_path)) {

@@ -27,10 +27,8 @@ struct TokenizerParts {
   std::vector<TokenId> prefix, suffix;
 
   // Of tokenizer_config.json.
-  std::optional<TokenId> bos, eos;
   std::string bos_token, eos_token;
   std::string chat_template;
-  int64_t model_max_length = 0;
 };
 
 // Reads tokenizer.json at `path`. Every component is either built or refused by name.

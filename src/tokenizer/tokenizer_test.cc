@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "base/mmap.h"
-#include "tokenizer/test_folder.h"
+#include "tokenizer/test_tokenizer.h"
 
 namespace fathom {
 namespace {
@@ -55,9 +55,8 @@ TEST(Tokenizer, TinyR1EqualsTheReference) {
 TEST(Tokenizer, TinyR1Facts) {
   const Tokenizer& tokenizer = TinyR1();
   EXPECT_EQ(tokenizer.vocab_size(), 4096);
-  EXPECT_EQ(tokenizer.bos(), TokenId{4082});
+  EXPECT_EQ(tokenizer.IdOf(tokenizer.bos_token()), TokenId{4082});
   EXPECT_EQ(tokenizer.eos_token(), "<｜end▁of▁sentence｜>");
-  EXPECT_EQ(tokenizer.model_max_length(), 4096);
   EXPECT_NE(tokenizer.chat_template().find("add_generation_prompt"), std::string::npos);
   EXPECT_EQ(tokenizer.IdOf("<think>"), TokenId{4087});
   EXPECT_EQ(tokenizer.IdOf("no such token"), std::nullopt);
@@ -89,7 +88,7 @@ TEST(Tokenizer, SpecialTokensTypedByAUserStayText) {
 }
 
 TEST(Tokenizer, WordsCrossTheBordersOfSpans) {
-  const TestFolder folder{TokenizerFields()};
+  const TokenizerFolder folder{TokenizerFields()};
   const auto tokenizer = Loaded(folder);
   SpannedText text;
   text.Append(" ", true);
@@ -102,7 +101,7 @@ TEST(Tokenizer, UntrustedTextGivesNoAddedTokenEvenByMerging) {
   TokenizerFields fields;
   fields.added_tokens = "[" + AddedTokenJson(256, "ab") + "]";
   fields.more_of_model = R"(, "ignore_merges": true)";
-  const TestFolder folder(fields);
+  const TokenizerFolder folder(fields);
   const auto tokenizer = Loaded(folder);
   EXPECT_EQ(Raws(tokenizer->Encode("ab", false)), Ids{256});
   EXPECT_EQ(Raws(tokenizer->Encode(SpannedText("ab", false))), (Ids{'a', 'b'}));
@@ -147,7 +146,7 @@ TEST(Tokenizer, BosAndEosRules) {
        {"Sequence": {"id": "A", "type_id": 0}}], "pair": [],
        "special_tokens": {"x": {"id": "x", "ids": [261, 257], "tokens": ["<s>", "abc"]}}}]})";
   const auto encode = [](const TokenizerFields& given, std::string_view config) {
-    const TestFolder folder(given);
+    const TokenizerFolder folder(given);
     if (!config.empty()) {
       folder.Write(
           "tokenizer_config.json",
@@ -169,19 +168,16 @@ TEST(Tokenizer, BosAndEosRules) {
 }
 
 TEST(Tokenizer, ConfigFile) {
-  const TestFolder folder{TokenizerFields()};
+  const TokenizerFolder folder{TokenizerFields()};
   EXPECT_EQ(Loaded(folder)->bos_token(), "");
-  EXPECT_EQ(Loaded(folder)->model_max_length(), 0);
   EXPECT_EQ(Loaded(folder)->chat_template(), "");
   folder.Write("tokenizer_config.json", R"({"bos_token": null, "model_max_length": 1e30,
       "chat_template": [{"name": "rag", "template": "R"}, {"name": "default", "template": "D"}],
       "added_tokens_decoder": {"261": {"content": "<s>", "special": true, "normalized": false}}})");
-  EXPECT_EQ(Loaded(folder)->bos(), std::nullopt);
-  EXPECT_EQ(Loaded(folder)->model_max_length(), 0);
+  EXPECT_EQ(Loaded(folder)->bos_token(), "");
   EXPECT_EQ(Loaded(folder)->chat_template(), "D");
   folder.Write("tokenizer_config.json",
                R"({"model_max_length": 1000000000000000019884624838656, "chat_template": "T"})");
-  EXPECT_EQ(Loaded(folder)->model_max_length(), 0);
   EXPECT_EQ(Loaded(folder)->chat_template(), "T");
   folder.Write("chat_template.jinja", "from its own file");
   EXPECT_EQ(Loaded(folder)->chat_template(), "from its own file");
@@ -189,9 +185,9 @@ TEST(Tokenizer, ConfigFile) {
 
 TEST(Tokenizer, MergesAsStringsOrPairs) {
   TokenizerFields fields;
-  const TestFolder pairs(fields);
+  const TokenizerFolder pairs(fields);
   fields.merges = R"(["#version: 0.2", "b c", "a b", "ab c", "Ġ ab"])";
-  const TestFolder strings(fields);
+  const TokenizerFolder strings(fields);
   for (const TestFolder* folder : {&pairs, &strings}) {
     EXPECT_EQ(Raws(Loaded(*folder)->Encode("abc ab", false)), (Ids{'a', 258, 259}));
   }
@@ -200,7 +196,7 @@ TEST(Tokenizer, MergesAsStringsOrPairs) {
 TEST(Tokenizer, IgnoreMergesTakesWholeWords) {
   TokenizerFields fields;
   fields.more_of_model = R"(, "ignore_merges": true)";
-  const TestFolder folder(fields);
+  const TokenizerFolder folder(fields);
   EXPECT_EQ(Raws(Loaded(folder)->Encode("abc abcc", false)), (Ids{257, ' ', 'a', 258, 'c'}));
 }
 

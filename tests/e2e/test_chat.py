@@ -79,6 +79,42 @@ def test_answers_at_once_without_thinking(client):
     assert response.choices[0].message.reasoning is None
 
 
+@pytest.mark.parametrize(
+    "extra, thinks",
+    [
+        ({"chat_template_kwargs": {"enable_thinking": False}}, False),
+        ({"chat_template_kwargs": {"enable_thinking": True}}, True),
+        ({"reasoning_effort": "none"}, False),
+        ({"reasoning_effort": "low"}, True),
+        ({"reasoning_effort": "minimal"}, True),  # means nothing here: as the template has it
+        ({"reasoning_effort": "none", "chat_template_kwargs": {"thinking": True}}, True),
+    ],
+)
+def test_other_names_of_thinking(client, extra, thinks):
+    message = ask(client, "What is 2 + 2?", extra_body=extra).choices[0].message
+    assert (message.reasoning is not None) == thinks
+    assert message.content == "4"
+
+
+def test_reasoning_is_no_content_after_a_message_of_the_assistant(client):
+    # The template leaves it to the model to make up a question, think, and answer.
+    reasoned = 0
+    for seed in range(8):
+        response = client.chat.completions.create(
+            model="tiny-r1",
+            messages=[
+                {"role": "user", "content": "What is 2 + 2?"},
+                {"role": "assistant", "content": "4"},
+            ],
+            seed=seed,
+            max_tokens=100,
+        )
+        message = response.choices[0].message
+        assert "<think>" not in (message.content or "") and "</think>" not in (message.content or "")
+        reasoned += message.reasoning is not None
+    assert reasoned > 0
+
+
 def test_stream_is_the_same_answer(client, reference):
     question, reasoning, content = reference[0]
     stream = ask(client, question, stream=True, stream_options={"include_usage": True})

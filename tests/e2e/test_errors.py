@@ -58,8 +58,9 @@ def test_an_overlong_prompt_names_the_numbers(client):
     error = refused(client, messages=[{"role": "user", "content": "word " * 5000}])
     assert error.code == "context_length_exceeded"
     assert "maximum context length is 4096 tokens" in str(error)
-    assert "has 50" in str(error)
-    assert refused(client, max_tokens=4096).code == "context_length_exceeded"
+    assert "has 50" in str(error) and "asks for" not in str(error)
+    error = refused(client, max_tokens=4096)
+    assert error.code == "context_length_exceeded" and "asks for 4096" in str(error)
 
 
 def test_another_model_is_not_found(client):
@@ -78,7 +79,8 @@ def test_paths_methods_types_and_bodies(server):
     for response, status in [
         (requests.get(f"{server.url}/v2/models", timeout=10), 404),
         (requests.get(chat, timeout=10), 405),
-        (requests.post(chat, data="{}", timeout=10), 415),
+        (requests.post(chat, data="{}", headers={"Content-Type": "text/plain"}, timeout=10), 415),
+        (requests.post(chat, data="{}", timeout=10), 400),  # no type is meant to be JSON
         (requests.post(chat, data="{", headers=json_type, timeout=10), 400),
         (requests.post(chat, data=deep, headers=json_type, timeout=10), 400),
         (requests.post(chat, data=" " * (33 << 20), headers=json_type, timeout=60), 413),
@@ -119,6 +121,14 @@ def test_a_full_queue_says_when_to_come_back():
         assert eventually(lambda: server.metric("vllm:num_requests_running") == 0)
         response = client.chat.completions.create(model=MODEL, messages=MESSAGES, temperature=0)
         assert response.choices[0].message.content == "4"
+
+
+def test_as_many_choices_as_can_wait():
+    with serving("--max-num-seqs", "2", "--max-queue", "3") as server:
+        client = server.client()
+        options = {"model": MODEL, "messages": MESSAGES, "max_tokens": 2}
+        assert len(client.chat.completions.create(n=5, **options).choices) == 5
+        assert "--max-num-seqs and --max-queue" in str(refused(client, n=6))
 
 
 def test_rubbish_does_not_disturb_the_server(server, client):

@@ -1,5 +1,9 @@
 """The life of a server: disconnects, concurrency, metrics, shutdown; and the other commands."""
 
+import contextlib
+import json
+import os
+import pty
 import signal
 import subprocess
 import time
@@ -142,6 +146,21 @@ def test_an_idle_server_stops_at_once(end):
         assert server.process.wait(5) == 0
 
 
+def test_a_second_interrupt_ends_streams_with_an_error():
+    with serving() as server:
+        stream = endless(server.client())
+        next(stream)
+        server.process.send_signal(signal.SIGINT)
+        assert eventually(lambda: "a second Ctrl-C ends them at once" in server.output())
+        server.process.send_signal(signal.SIGINT)
+        with pytest.raises(openai.APIError, match="shutting down"):
+            for _ in stream:
+                pass
+        assert server.process.wait(5) == 0
+        line = next(l for l in server.output().splitlines() if " POST " in l)
+        assert " 200 " in line and line.endswith("ended by an error: The server is shutting down.")
+
+
 def run(*arguments, **options):
     return subprocess.run(
         [BINARY, *arguments], capture_output=True, text=True, timeout=60, **options
@@ -153,15 +172,93 @@ def test_a_taken_port_is_said_plainly(server):
     result = run("serve", MODEL, "--port", port)
     assert result.returncode == 1
     assert f"port {port} of 127.0.0.1 is taken" in result.stderr and "--port" in result.stderr
+    assert "make serve PORT=" in result.stderr
 
 
 def test_wrong_flags_and_models_are_said_plainly(tmp_path):
-    assert run("serve", MODEL, "--no-such-flag").returncode != 0
     result = run("serve", tmp_path, "--port", "0")
     assert result.returncode == 1 and "config.json" in result.stderr
     for command in ([], ["serve"], ["generate"], ["inspect"], ["verify"]):
         result = run(*command, "--help")
         assert result.returncode == 0 and "--help" in result.stdout
+
+
+def test_a_hub_id_in_the_local_cache_is_enough(tmp_path):
+    folder = tmp_path / "models--someone--tiny"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("abc")
+    (folder / "snapshots").mkdir()
+    (folder / "snapshots" / "abc").symlink_to(MODEL)
+    environment = {"HF_HUB_CACHE": str(tmp_path)}
+    asked = run("generate", "someone/tiny", "What is 2 + 2?", "--temperature", "0", env=environment)
+    assert asked.returncode == 0 and asked.stdout == "4\n"
+    absent = run("inspect", "someone/other", env=environment)
+    assert absent.returncode == 1 and "huggingface-cli download someone/other" in absent.stderr
+
+
+def test_inspect_reports_the_tokenizer(tmp_path):
+    whole = json.loads(run("inspect", MODEL, "--json").stdout)
+    assert whole["tokenizer"] == {"vocab_size": 4096, "chat_template": True}
+    for file in MODEL.iterdir():
+        if file.name != "tokenizer.json":
+            (tmp_path / file.name).symlink_to(file)
+    result = run("inspect", tmp_path)
+    assert result.returncode == 1
+    assert "every tensor" in result.stdout and "tokenizer.json" in result.stderr
+    (tmp_path / "tokenizer.json").write_text("{}")
+    result = run("inspect", tmp_path, "--json")
+    assert result.returncode == 1
+    assert "tokenizer.json" in json.loads(result.stdout)["tokenizer"]["error"]
+
+
+def test_a_bad_chat_template_is_refused_before_the_weights_are_read(tmp_path):
+    for file in MODEL.iterdir():
+        if file.name != "tokenizer_config.json":
+            (tmp_path / file.name).symlink_to(file)
+    config = json.loads((MODEL / "tokenizer_config.json").read_text())
+    config["chat_template"] = "{% for %}"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    for command in (["serve", tmp_path, "--port", "0"], ["generate", tmp_path, "hi", "--log-level", "info"]):
+        result = run(*command)
+        assert result.returncode == 1
+        assert "the chat template: " in result.stderr and "loading weights" not in result.stderr
+    raw = run("generate", tmp_path, "--raw", "What is", "--max-tokens", "2")  # needs none
+    assert raw.returncode == 0
+
+
+def test_web_pages_of_allowed_origins(server):
+    origins = ["http://a:1", "http://b"]
+    with serving("--allowed-origins", json.dumps(origins)) as open_server:
+        for origin in origins:
+            answer = requests.get(f"{open_server.url}/v1/models", headers={"Origin": origin}, timeout=10)
+            assert answer.headers["Access-Control-Allow-Origin"] == origin
+    answer = requests.get(f"{server.url}/v1/models", headers={"Origin": "http://b"}, timeout=10)
+    assert "Access-Control-Allow-Origin" not in answer.headers
+    assert run("serve", MODEL, "--allowed-origins", "http://a/page").returncode == 2
+
+
+def test_a_talk_goes_on_after_a_question_that_is_too_long():
+    flags = ["--temperature", "0", "--max-model-len", "120"]
+    result = talk("generate", MODEL, *flags, lines=["word " * 200, "What is 2 + 2?"])
+    assert "prompt and answer together have room for 120" in result
+    assert result.rstrip().endswith(">") and "The sum is 4." in result
+
+
+def talk(*arguments, lines):
+    """What a command writes on a terminal on which these lines are typed."""
+    terminal, its_end = pty.openpty()
+    process = subprocess.Popen([BINARY, *arguments], stdin=its_end, stdout=its_end, stderr=its_end)
+    os.close(its_end)
+    for line in [*lines, "\x04"]:
+        os.write(terminal, f"{line}\n".encode())
+    os.write(terminal, b"\x04")
+    text = b""
+    with contextlib.suppress(OSError):  # the end of a terminal is an error
+        while more := os.read(terminal, 4096):
+            text += more
+    process.wait(60)
+    os.close(terminal)
+    return text.decode().replace("\r", "")
 
 
 def test_generate_answers_in_the_terminal():

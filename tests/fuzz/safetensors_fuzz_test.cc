@@ -19,7 +19,6 @@ namespace {
 using testing::Safetensors;
 using testing::SmallConfig;
 using testing::SmallModel;
-using testing::TestFolder;
 
 // Pieces that parsers stumble over.
 constexpr const char* kTokens[] = {"{",

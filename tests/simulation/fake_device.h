@@ -37,7 +37,6 @@ class FakeDevice final : public Executor {
              uint64_t seed, Fault fault, Complain complain);
 
   void Submit(ExecutorStep step) override;
-  bool Ready() const override { return !steps_.empty() && steps_.front().rows_left == 0; }
   StepResult Wait() override;
 
   // From now on no row of this request may come.

@@ -1,12 +1,7 @@
-#include "tokenizer/test_folder.h"
+#include "tokenizer/test_tokenizer.h"
 
 #include <fmt/format.h>
-#include <stdlib.h>
 
-#include <filesystem>
-#include <fstream>
-
-#include "base/check.h"
 #include "tokenizer/byte_alphabet.h"
 
 namespace fathom {
@@ -33,21 +28,6 @@ std::string TokenizerFields::Json() const {
 std::string AddedTokenJson(int id, std::string_view content, std::string_view flags) {
   return fmt::format(R"({{"id": {}, "content": "{}"{}}})", id, content,
                      flags.empty() ? R"(, "special": true)" : flags);
-}
-
-TestFolder::TestFolder() {
-  std::string pattern = std::filesystem::temp_directory_path() / "fathom-tokenizer-XXXXXX";
-  CHECK(mkdtemp(pattern.data()) != nullptr, "cannot make {}", pattern);
-  path_ = pattern;
-}
-
-TestFolder::~TestFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-void TestFolder::Write(const std::string& name, std::string_view text) const {
-  std::ofstream(path_ + "/" + name, std::ios::binary) << text;
 }
 
 }  // namespace fathom

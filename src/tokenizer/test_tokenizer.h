@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/test_folder.h"
+
 namespace fathom {
 
 // The fields of a tokenizer.json, each as JSON text. The vocabulary is the byte alphabet (id =
@@ -26,22 +28,12 @@ struct TokenizerFields {
 // One entry of added_tokens; `flags` are further members, each after a comma.
 std::string AddedTokenJson(int id, std::string_view content, std::string_view flags = "");
 
-// A new folder with these files, removed at the end.
-class TestFolder {
+// A folder with such a tokenizer.json.
+class TokenizerFolder : public TestFolder {
  public:
-  TestFolder();
-  explicit TestFolder(const TokenizerFields& fields) : TestFolder() {
+  explicit TokenizerFolder(const TokenizerFields& fields) {
     Write("tokenizer.json", fields.Json());
   }
-  ~TestFolder();
-  TestFolder(const TestFolder&) = delete;
-  TestFolder& operator=(const TestFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-  void Write(const std::string& name, std::string_view text) const;
-
- private:
-  std::string path_;
 };
 
 }  // namespace fathom

@@ -1,0 +1,139 @@
+#include "usage.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+namespace fathom {
+namespace {
+
+constexpr int kUsageError = 2;
+
+// How many letters must change to make one of the other (Levenshtein).
+size_t Distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t changed = diagonal + (a[i] != b[j]);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, changed});
+    }
+  }
+  return row.back();
+}
+
+// The nearest of `names`, or "" if none is near.
+std::string Nearest(std::string name, const std::vector<std::string>& names) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  const size_t near = std::max<size_t>(2, name.size() / 4);
+  std::string nearest;
+  size_t least = near + 1;
+  for (const std::string& other : names) {
+    const size_t distance = Distance(name, other);
+    if (distance < least) {
+      least = distance;
+      nearest = other;
+    }
+  }
+  return nearest;
+}
+
+std::vector<std::string> FlagsOf(const CLI::App& command) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+  }
+  return flags;
+}
+
+std::vector<std::string> CommandsOf(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub : command.get_subcommands(nullptr)) names.push_back(sub->get_name());
+  return names;
+}
+
+std::string NoFlag(const CLI::App& command, const std::string& argument) {
+  const std::string flag = argument.substr(0, argument.find('='));
+  if (const std::string_view hint = VllmHint(flag); !hint.empty()) {
+    return fmt::format("{}: {}", flag, hint);
+  }
+  const std::string nearest = Nearest(flag, FlagsOf(command));
+  return fmt::format("there is no {}{}", flag,
+                     nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
+}
+
+// What is wrong with arguments that nobody took. Where there are flags among them, the others may
+// be their values.
+std::vector<std::string> ExplainRest(const CLI::App& command, bool wants_command,
+                                     const std::vector<std::string>& rest) {
+  std::vector<std::string> lines;
+  for (const std::string& argument : rest) {
+    if (argument.starts_with('-') && argument != "--") lines.push_back(NoFlag(command, argument));
+  }
+  if (!lines.empty()) return lines;
+  if (wants_command) {
+    const std::string nearest = Nearest(rest.front(), CommandsOf(command));
+    lines.push_back(fmt::format(
+        "there is no command {}{}", rest.front(),
+        nearest.empty() ? fmt::format("; there are {}", fmt::join(CommandsOf(command), ", "))
+                        : fmt::format("; did you mean {}?", nearest)));
+  } else {
+    lines.push_back(fmt::format("one argument too many: {}", fmt::join(rest, " ")));
+  }
+  return lines;
+}
+
+// CLI11's own messages begin with the option's name.
+std::string ExplainValue(const CLI::ParseError& error) {
+  std::string text = error.what();
+  const std::string name = text.substr(0, text.find(':'));
+  if (dynamic_cast<const CLI::ValidationError*>(&error) != nullptr) {
+    const std::string_view hint = VllmHint(name);
+    return hint.empty() ? text : fmt::format("{}; {}", text, hint);
+  }
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    if (text.ends_with("missing")) return name + " needs a value";
+    return text.find("At Most") == std::string::npos ? text : name + " is given more than once";
+  }
+  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && text.starts_with("model ")) {
+    return "no model: name its folder";
+  }
+  constexpr std::string_view kConversion = "Could not convert: ";
+  if (text.starts_with(kConversion)) {
+    return text.substr(kConversion.size()) + ": it does not take such a value";
+  }
+  return text;
+}
+
+}  // namespace
+
+int ExplainParse(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) return app.exit(error);
+  const CLI::App* command = &app;
+  std::string name = app.get_name();
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    name += " " + command->get_name();
+  }
+  const bool wants_command = command->get_require_subcommand_min() > 0;
+  const std::vector<std::string> rest = app.remaining(/*recurse=*/true);
+  std::vector<std::string> lines;
+  if (!rest.empty()) {
+    lines = ExplainRest(*command, wants_command, rest);
+  } else if (wants_command) {
+    lines.push_back(fmt::format("say which command: {}", fmt::join(CommandsOf(*command), ", ")));
+  } else {
+    lines.push_back(ExplainValue(error));
+  }
+  for (const std::string& line : lines) fmt::print(stderr, "{}: {}\n", name, line);
+  fmt::print(stderr, "{} --help says what it takes\n", name);
+  return kUsageError;
+}
+
+}  // namespace fathom

@@ -1,0 +1,90 @@
+// Flags of `vllm serve` that mean nothing here or something else, in the order of its help.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "usage.h"
+
+namespace fathom {
+namespace {
+
+constexpr std::string_view kOneProcess =
+    "a model runs in one process on one machine today: leave it out";
+constexpr std::string_view kAlwaysOn = "it is always on: leave it out";
+constexpr std::string_view kNoAdapters = "adapters are not supported";
+constexpr std::string_view kTls = "put a reverse proxy that speaks TLS in front";
+
+constexpr auto kHints = std::to_array<std::pair<std::string_view, std::string_view>>({
+    {"--model", "name the model without a flag: fathom serve MODEL"},
+    {"--tokenizer", "the tokenizer is the one in the model's folder"},
+    {"--tokenizer-mode", "the tokenizer is the one in the model's folder: leave it out"},
+    {"--trust-remote-code", "no code of a checkpoint is ever run: leave it out"},
+    {"--revision", "name the folder of that snapshot as MODEL"},
+    {"--download-dir", "nothing is downloaded: HF_HOME says where the hub's cache is"},
+    {"--hf-token", "nothing is downloaded: leave it out"},
+    {"--hf-overrides", "edit the config.json of a copy of the folder"},
+    {"--load-format", "auto reads safetensors, which is what there is"},
+    {"--dtype",
+     "weights keep the types that they have in the checkpoint: leave it out (it is for random "
+     "weights, with --load-format dummy)"},
+    {"-q", "the checkpoint's config.json says it: leave it out"},
+    {"--kv-cache-dtype", "an FP8 cache is not supported yet: bf16 is the smallest"},
+    {"--generation-config", "auto takes the file in the model's folder"},
+    {"--enforce-eager", "there are no CUDA graphs yet: leave it out"},
+    {"--device", "it runs on the CPU: leave it out, or see --ops"},
+    {"--seed", "send \"seed\" in a request"},
+    {"--reasoning-parser", kAlwaysOn},
+    {"--enable-reasoning", kAlwaysOn},
+    {"--enable-auto-tool-choice", kAlwaysOn},
+    {"--tool-call-parser", "DeepSeek's form of calls is always read: leave it out"},
+    {"--chat-template", "the template is the one of the model's tokenizer_config.json"},
+    {"--chat-template-content-format", "content is always made a string: leave it out"},
+    {"--response-role", "answers have the role assistant: leave it out"},
+    {"--gpu-memory-utilization", "say --kv-cache-memory-bytes 4GiB, for one"},
+    {"--swap-space", "--kv-cache-memory-bytes says how much memory the KV cache has"},
+    {"--cpu-offload-gb", "the weights are in main memory as it is: leave it out"},
+    {"--block-size", "a page has 64 tokens: leave it out"},
+    {"--enable-prefix-caching", "prefix caching is not supported yet: leave it out"},
+    {"--no-enable-prefix-caching", "there is no prefix caching yet: leave it out"},
+    {"--enable-chunked-prefill", "it is always on; --prefill-chunk says how long a chunk is"},
+    {"--no-enable-chunked-prefill", "prefill is always chunked; see --prefill-chunk"},
+    {"--max-num-partial-prefills", kAlwaysOn},
+    {"--scheduling-policy", "requests are served in the order they come: leave it out"},
+    {"--async-scheduling", kAlwaysOn},
+    {"--speculative-config", "speculative decoding is not supported yet: leave it out"},
+    {"--tensor-parallel-size", kOneProcess},
+    {"-tp", kOneProcess},
+    {"--pipeline-parallel-size", kOneProcess},
+    {"-pp", kOneProcess},
+    {"--data-parallel-size", kOneProcess},
+    {"-dp", kOneProcess},
+    {"--enable-expert-parallel", kOneProcess},
+    {"--distributed-executor-backend", kOneProcess},
+    {"--enable-lora", kNoAdapters},
+    {"--lora-modules", kNoAdapters},
+    {"--limit-mm-per-prompt", "these models read text only: leave it out"},
+    {"--guided-decoding-backend", "structured output is not supported yet: leave it out"},
+    {"--uvicorn-log-level", "say --log-level"},
+    {"--allowed-methods", "pages of --allowed-origins may use all: leave it out"},
+    {"--allowed-headers", "pages of --allowed-origins may send all: leave it out"},
+    {"--allow-credentials", "no cookies are used: leave it out"},
+    {"--disable-log-requests", "requests' text is never logged: leave it out"},
+    {"--no-enable-log-requests", "requests' text is never logged: leave it out"},
+    {"--enable-log-requests", "requests' text is never logged"},
+    {"--disable-log-stats", "say --log-level warning"},
+    {"--disable-uvicorn-access-log", "say --log-level warning"},
+    {"--max-log-len", "requests' text is never logged: leave it out"},
+    {"--ssl-keyfile", kTls},
+    {"--ssl-certfile", kTls},
+    {"--root-path", "a reverse proxy in front may take a prefix off: leave it out"},
+});
+
+}  // namespace
+
+std::string_view VllmHint(std::string_view flag) {
+  const auto* hint = std::find_if(kHints.begin(), kHints.end(),
+                                  [&](const auto& entry) { return entry.first == flag; });
+  return hint == kHints.end() ? std::string_view() : hint->second;
+}
+
+}  // namespace fathom

@@ -1,0 +1,17 @@
+// Text from outside, made fit for a terminal or a log.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace fathom {
+
+// A name for a line: control characters, which could steer a terminal or forge a log line, become
+// '?'; what is longer than `max_bytes` is cut, and ends in "...". UTF-8 stays what it is.
+std::string Printable(std::string_view name, size_t max_bytes = 200);
+
+// A text of any length: line ends and tabs stay too.
+std::string PrintableLines(std::string_view text);
+
+}  // namespace fathom

@@ -1,0 +1,162 @@
+#include "sampling/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "cpu/cpu_device.h"
+
+namespace fathom {
+namespace {
+
+constexpr int64_t kVocab = 6, kHidden = 4;
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+using Logits = std::vector<std::vector<float>>;  // [rows][vocab]
+
+std::vector<TokenId> Ids(std::initializer_list<int32_t> ids) {
+  std::vector<TokenId> tokens;
+  for (const int32_t id : ids) tokens.push_back(TokenId{id});
+  return tokens;
+}
+
+// Log-softmax, by the definition.
+float LogProb(const std::vector<float>& logits, size_t token) {
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(double{logit});
+  return static_cast<float>(double{logits[token]} - std::log(sum));
+}
+
+// On every table.
+class SamplerTest : public testing::TestWithParam<const Ops*> {
+ protected:
+  void Open(int32_t slot, const SamplingParams& params, int32_t min_tokens = 0,
+            const std::vector<TokenId>& generated = {}) {
+    const std::vector<TokenId> stop = Ids({1}), prompt = Ids({2});
+    slots_.Open(SlotId{slot}, {.params = params,
+                               .banned = stop,
+                               .min_tokens = min_tokens,
+                               .prompt = prompt,
+                               .generated = generated});
+  }
+  // A pass over these logits: row i samples for slots[i], at positions[i].
+  std::vector<std::optional<TokenId>> Pass(const Logits& logits, const std::vector<int32_t>& slots,
+                                           const std::vector<int32_t>& positions) {
+    std::vector<int32_t> index(logits.size());
+    sampler_.GatherHidden(hidden_, index);
+    float* to = static_cast<float*>(sampler_.logits().data());
+    for (const auto& row : logits) to = std::copy(row.begin(), row.end(), to);
+    std::vector<SlotId> ids;
+    for (const int32_t slot : slots) ids.push_back(SlotId{slot});
+    sampler_.Sample(ids, positions, slots_.state());
+    return sampler_.Tokens();
+  }
+  TensorView Ints(std::vector<int32_t> values) {
+    kept_.push_back(std::make_unique<std::vector<int32_t>>(std::move(values)));
+    return TensorView(kept_.back()->data(), DType::kI32,
+                      {static_cast<int64_t>(kept_.back()->size())});
+  }
+  template <class T>
+  T At(const TensorView& view, int64_t index) {
+    return static_cast<const T*>(view.data())[index];
+  }
+
+  const Ops& ops_ = *GetParam();
+  CpuDevice device_{2};
+  Slots slots_{{.slots = 4, .vocab = kVocab, .max_pages = 1}, device_};
+  Sampler sampler_{{.rows = 3, .vocab = kVocab, .hidden = kHidden}, ops_, device_};
+  std::unique_ptr<DeviceMemory> memory_ = device_.Allocate(256);
+  TensorView hidden_{memory_->data(), ops_.activation, {2, kHidden}};
+  std::vector<std::unique_ptr<std::vector<int32_t>>> kept_;
+};
+
+INSTANTIATE_TEST_SUITE_P(All, SamplerTest,
+                         testing::Values(&ReferenceOps(Fp8Activations::kExact),
+                                         &CpuOps(Fp8Activations::kExact)),
+                         [](const auto& info) { return std::string(info.param->name); });
+
+TEST_P(SamplerTest, GreedyTakesTheLikeliestAndTheLowerOfEqualOnes) {
+  Open(0, {.temperature = 0});
+  Open(3, {.temperature = 0});
+  const auto tokens = Pass({{0, 1, 2, 3, 2, 1}, {5, 0, 0, 5, 0, 0}}, {3, 0}, {7, 8});
+  EXPECT_EQ(tokens, (std::vector<std::optional<TokenId>>{TokenId{3}, TokenId{0}}));
+}
+
+TEST_P(SamplerTest, BiasesMoveTheTokenAndNotTheLogProbabilities) {
+  const std::vector<float> row = {0, 1, 2, 3, 2.5, 1};
+  Open(0, {.temperature = 0, .logit_bias = {{TokenId{5}, 50.0f}}});
+  EXPECT_EQ(Pass({row}, {0}, {1})[0], TokenId{5});
+  const RowLogprobs drawn = sampler_.LogProbs({}, 2)[0];
+  EXPECT_NEAR(drawn.logprob, LogProb(row, 5), 1e-5);
+  ASSERT_EQ(drawn.top.size(), 2u);
+  EXPECT_EQ(drawn.top[0].first, TokenId{3});
+  EXPECT_NEAR(drawn.top[0].second, LogProb(row, 3), 1e-5);
+  EXPECT_EQ(drawn.top[1].first, TokenId{4});
+  const RowLogprobs given = sampler_.LogProbs(Ids({2}), 0)[0];
+  EXPECT_NEAR(given.logprob, LogProb(row, 2), 1e-5);
+  EXPECT_TRUE(given.top.empty());
+  EXPECT_EQ(sampler_.LogProbs({}, kMaxTopLogprobs)[0].top.size(), size_t{kVocab});
+}
+
+TEST_P(SamplerTest, PenaltiesCountWhatWasGenerated) {
+  Open(0, {.temperature = 0, .frequency_penalty = 1}, 0, Ids({3, 3}));
+  Open(1, {.temperature = 0, .repetition_penalty = 4});  // token 2 is in the prompt
+  const auto tokens = Pass({{0, 1, 2, 3.5, 0, 0}, {0, 1, 3, 0, 0, 0}}, {0, 1}, {4, 4});
+  EXPECT_EQ(tokens, (std::vector<std::optional<TokenId>>{TokenId{2}, TokenId{1}}));
+}
+
+TEST_P(SamplerTest, ARowWithNanHasNoTokenAndTheOthersHave) {
+  for (int32_t slot = 0; slot < 3; ++slot) Open(slot, {.temperature = 0});
+  const auto tokens =
+      Pass({{0, 9, 0, 0, 0, 0}, {0, kNan, 0, 9, 0, 0}, {0, 0, 0, 0, 9, 0}}, {0, 1, 2}, {1, 1, 1});
+  EXPECT_EQ(tokens, (std::vector<std::optional<TokenId>>{TokenId{1}, std::nullopt, TokenId{4}}));
+}
+
+TEST_P(SamplerTest, ADrawDependsOnSeedAndPositionAlone) {
+  const std::vector<float> flat(kVocab, 0.0f);
+  std::vector<TokenId> alone;
+  Open(0, {.seed = 42});
+  for (int32_t at = 0; at < 50; ++at) alone.push_back(*Pass({flat}, {0}, {at})[0]);
+  EXPECT_GT(std::count(alone.begin(), alone.end(), TokenId{0}), 1);
+  EXPECT_LT(std::count(alone.begin(), alone.end(), TokenId{0}), 30);
+  Open(1, {.seed = 7});
+  Open(2, {.seed = 42});
+  size_t others_differ = 0;
+  for (int32_t at = 0; at < 50; ++at) {
+    const auto tokens = Pass({flat, flat}, {1, 2}, {at, at});
+    EXPECT_EQ(*tokens[1], alone[static_cast<size_t>(at)]);
+    others_differ += *tokens[0] != *tokens[1];
+  }
+  EXPECT_GT(others_differ, 20u);
+}
+
+TEST_P(SamplerTest, CommitAdvancesASlotUntilItsStopTokenMayCome) {
+  const std::vector<float> stop_is_likeliest = {0, 9, 0, 0, 5, 0};
+  Open(2, {.temperature = 0}, /*min_tokens=*/1);
+  const auto pass = [&](int32_t position, int32_t tokens, int32_t sampled) {
+    const auto token = Pass({stop_is_likeliest}, {2}, {position + tokens})[0];
+    std::vector<int32_t> positions;
+    for (int32_t i = 0; i < tokens; ++i) positions.push_back(position + i);
+    sampler_.Commit(Ints({2}), Ints({0, tokens}), Ints(positions), Ints({1}), {{sampled}},
+                    slots_.state());
+    return token;
+  };
+  const SlotState& state = slots_.state();
+  pass(0, 3, -1);  // a chunk of the prompt: nothing is sampled
+  EXPECT_EQ(At<int32_t>(state.length, 2), 3);
+  EXPECT_EQ(At<int32_t>(state.generated, 2), 0);
+  EXPECT_EQ(At<int32_t>(state.last_token, 2), -1);
+  EXPECT_EQ(pass(3, 2, 0), TokenId{4});
+  EXPECT_EQ(At<int32_t>(state.length, 2), 5);
+  EXPECT_EQ(At<int32_t>(state.generated, 2), 1);
+  EXPECT_EQ(At<int32_t>(state.last_token, 2), 4);
+  EXPECT_EQ(At<int32_t>(state.counts.At(2), 4), 1);
+  EXPECT_EQ(pass(5, 1, 0), TokenId{1});
+  EXPECT_EQ(At<int32_t>(state.counts.At(2), 1), 1);
+  EXPECT_EQ(At<int32_t>(state.length, 1), 0);  // another slot
+}
+
+}  // namespace
+}  // namespace fathom

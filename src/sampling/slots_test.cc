@@ -1,0 +1,112 @@
+#include "sampling/slots.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "cpu/cpu_device.h"
+
+namespace fathom {
+namespace {
+
+constexpr int32_t kVocab = 8;
+
+template <class T>
+std::vector<T> Row(const TensorView& view, int64_t slot) {
+  const TensorView row = view.At(slot);
+  std::vector<T> values(static_cast<size_t>(row.elements()));
+  std::memcpy(values.data(), row.data(), values.size() * sizeof(T));
+  return values;
+}
+
+template <class T>
+T One(const TensorView& view, int64_t slot) {
+  return static_cast<const T*>(view.data())[slot];
+}
+
+std::vector<TokenId> Ids(std::initializer_list<int32_t> ids) {
+  std::vector<TokenId> tokens;
+  for (const int32_t id : ids) tokens.push_back(TokenId{id});
+  return tokens;
+}
+
+class SlotsTest : public testing::Test {
+ protected:
+  CpuDevice device_{1};
+  Slots slots_{{.slots = 3, .vocab = kVocab, .max_pages = 4}, device_};
+  const SlotState& state_ = slots_.state();
+};
+
+TEST_F(SlotsTest, ARequestFindsWhatItAskedFor) {
+  const SamplingParams params{.temperature = 0.5f,
+                              .top_k = 7,
+                              .top_p = 0.25f,
+                              .min_p = 0.125f,
+                              .presence_penalty = -1,
+                              .frequency_penalty = 2,
+                              .repetition_penalty = 1.5f,
+                              .seed = 0x123456789abcdef0,
+                              .logit_bias = {{TokenId{3}, 4.0f}, {TokenId{5}, -100.0f}}};
+  slots_.Open(SlotId{1}, {.params = params,
+                          .banned = Ids({2, 6}),
+                          .min_tokens = 9,
+                          .prompt = Ids({0, 1, 1}),
+                          .generated = Ids({4, 4, 7})});
+  EXPECT_EQ(One<int32_t>(state_.last_token, 1), -1);
+  EXPECT_EQ(One<int32_t>(state_.length, 1), 0);
+  EXPECT_EQ(One<int32_t>(state_.generated, 1), 3);
+  EXPECT_EQ(One<int32_t>(state_.min_tokens, 1), 9);
+  EXPECT_EQ(One<int32_t>(state_.top_k, 1), 7);
+  EXPECT_EQ(One<float>(state_.temperature, 1), 0.5f);
+  EXPECT_EQ(One<float>(state_.top_p, 1), 0.25f);
+  EXPECT_EQ(One<float>(state_.min_p, 1), 0.125f);
+  EXPECT_EQ(One<float>(state_.presence, 1), -1.0f);
+  EXPECT_EQ(One<float>(state_.frequency, 1), 2.0f);
+  EXPECT_EQ(One<float>(state_.repetition, 1), 1.5f);
+  EXPECT_EQ(Row<uint32_t>(state_.seed, 1), (std::vector<uint32_t>{0x9abcdef0, 0x12345678}));
+  std::vector<int32_t> banned(kMaxBannedTokens, -1), bias_ids(kMaxLogitBias, -1);
+  banned[0] = 2;
+  banned[1] = 6;
+  bias_ids[0] = 3;
+  bias_ids[1] = 5;
+  EXPECT_EQ(Row<int32_t>(state_.banned, 1), banned);
+  EXPECT_EQ(Row<int32_t>(state_.bias_ids, 1), bias_ids);
+  EXPECT_EQ(Row<float>(state_.bias_values, 1)[0], 4.0f);
+  EXPECT_EQ(Row<float>(state_.bias_values, 1)[1], -100.0f);
+  EXPECT_EQ(Row<int32_t>(state_.counts, 1), (std::vector<int32_t>{0, 0, 0, 0, 2, 0, 0, 1}));
+  EXPECT_EQ(Row<uint8_t>(state_.in_prompt, 1), (std::vector<uint8_t>{1, 1, 0, 0, 0, 0, 0, 0}));
+  for (const int64_t other : {0, 2}) {
+    EXPECT_EQ(One<float>(state_.temperature, other), 0.0f);
+    EXPECT_EQ(Row<int32_t>(state_.counts, other), std::vector<int32_t>(kVocab));
+    EXPECT_EQ(Row<uint8_t>(state_.in_prompt, other), std::vector<uint8_t>(kVocab));
+  }
+}
+
+TEST_F(SlotsTest, NothingIsLeftOfTheRequestBefore) {
+  const SamplingParams first{.seed = ~uint64_t{0}, .logit_bias = {{TokenId{3}, 4.0f}}};
+  slots_.Open(SlotId{0}, {.params = first,
+                          .banned = Ids({2}),
+                          .min_tokens = 5,
+                          .prompt = Ids({1}),
+                          .generated = Ids({2})});
+  const SamplingParams second;
+  slots_.Open(SlotId{0}, {.params = second, .banned = {}, .prompt = Ids({5}), .generated = {}});
+  EXPECT_EQ(One<int32_t>(state_.generated, 0), 0);
+  EXPECT_EQ(One<int32_t>(state_.min_tokens, 0), 0);
+  EXPECT_EQ(Row<uint32_t>(state_.seed, 0), std::vector<uint32_t>(2));
+  EXPECT_EQ(Row<int32_t>(state_.banned, 0), std::vector<int32_t>(kMaxBannedTokens, -1));
+  EXPECT_EQ(Row<int32_t>(state_.bias_ids, 0), std::vector<int32_t>(kMaxLogitBias, -1));
+  EXPECT_EQ(Row<int32_t>(state_.counts, 0), std::vector<int32_t>(kVocab));
+  EXPECT_EQ(Row<uint8_t>(state_.in_prompt, 0), (std::vector<uint8_t>{0, 0, 0, 0, 0, 1, 0, 0}));
+}
+
+TEST_F(SlotsTest, PagesAreAppended) {
+  slots_.SetPages(SlotId{2}, 0, std::vector<PageId>{PageId{9}, PageId{8}});
+  slots_.SetPages(SlotId{2}, 2, std::vector<PageId>{PageId{7}});
+  slots_.SetPages(SlotId{1}, 3, std::vector<PageId>{PageId{6}});
+  EXPECT_EQ(Row<int32_t>(state_.page_table, 2), (std::vector<int32_t>{9, 8, 7, 0}));
+  EXPECT_EQ(Row<int32_t>(state_.page_table, 1), (std::vector<int32_t>{0, 0, 0, 6}));
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,34 @@
+// Which web pages may use the server from a browser: cross-origin resource sharing
+// (https://fetch.spec.whatwg.org/#http-cors-protocol). Programs other than browsers send no Origin
+// and are not concerned.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/http.h"
+
+namespace fathom {
+
+// Immutable. THREAD: any.
+class CorsPolicy {
+ public:
+  // `allowed`: origins as "http://localhost:3000"; "*" allows every one.
+  explicit CorsPolicy(std::vector<std::string> allowed) : allowed_(std::move(allowed)) {}
+
+  bool Allows(std::string_view origin) const;
+  // What every answer to a request from `origin` must say; nothing if it is empty or not allowed,
+  // and then the browser keeps the answer from the page.
+  std::vector<std::pair<std::string, std::string>> Headers(std::string_view origin) const;
+  // The answer to OPTIONS, which browsers send first to ask whether they may. `methods`: those of
+  // the path.
+  HttpResponse Preflight(const HttpRequest& head, std::string methods) const;
+
+ private:
+  bool any() const;
+  const std::vector<std::string> allowed_;
+};
+
+}  // namespace fathom

@@ -1,0 +1,203 @@
+// Clients that are slow, large, many, or gone; and the end of the server.
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/rng.h"
+#include "server/http_server_fixture.h"
+
+namespace fathom {
+namespace {
+
+TEST_F(HttpServerTest, BadBodies) {
+  Serve({.max_header_bytes = 4096, .max_body_bytes = 1 << 20});
+  Client client(port_);
+  EXPECT_EQ(client.Ask("POST", kChat, "{").status, 400);
+  EXPECT_EQ(client.Ask("POST", kChat, "").status, 400);
+  const std::string deep(100'000, '[');
+  EXPECT_EQ(client.Ask("POST", kChat, "{\"messages\": " + deep).status, 400);
+  EXPECT_EQ(client.Ask("GET", "/health").status, 200);
+  EXPECT_EQ(Client(port_).Ask("POST", kChat, std::string(2 << 20, ' ')).status, 413);
+  EXPECT_EQ(Client(port_).Ask("GET", "/health", "", "X: " + std::string(8000, 'x') + "\r\n").status,
+            431);
+  Client chunked(port_);
+  chunked.Send(
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+      "Transfer-Encoding: chunked\r\n\r\n");
+  for (int i = 0; i < 40; ++i) chunked.Send("8000\r\n" + std::string(0x8000, ' ') + "\r\n");
+  EXPECT_EQ(chunked.Read().status, 413);
+  Client garbage(port_);
+  garbage.Send(std::string("\x16\x03\x01\x02\0\x01", 6) + std::string(64, 'x') + "\r\n\r\n");
+  EXPECT_EQ(garbage.Read().status, 400);
+  EXPECT_TRUE(garbage.Ended());
+}
+
+TEST_F(HttpServerTest, BodiesInFlightAreBoundedTogether) {
+  Serve({.max_body_bytes = 1 << 20, .max_inflight_body_bytes = 1 << 20});
+  Client first(port_);
+  const std::string head =
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+      "Content-Type: application/json\r\nExpect: 100-continue\r\n"
+      "Content-Length: 900000\r\n\r\n";
+  first.Send(head);
+  EXPECT_EQ(first.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  Client second(port_);
+  second.Send(head);
+  EXPECT_EQ(second.Read().status, 503);
+}
+
+TEST_F(HttpServerTest, WaitsForLeaveToSendABody) {
+  Serve();
+  Client client(port_);
+  const std::string body = Chat(std::string(200'000, ' ') + "hi", R"(, "max_tokens": 1)");
+  client.Send(
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+      "Expect: 100-continue\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n");
+  EXPECT_EQ(client.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  client.Send(body);
+  EXPECT_EQ(client.Read().status, 400);  // too many tokens, but it was read
+}
+
+TEST_F(HttpServerTest, ADisconnectFreesTheRequestAtOnce) {
+  Serve();
+  for (const bool stream : {true, false}) {
+    const int before = engine_->cancelled();
+    Client client(port_);
+    client.Request("POST", kChat, stream ? Stream("forever") : Chat("nothing"));
+    if (stream) client.ReadUntil("\"reasoning\":\"");
+    ASSERT_TRUE(Eventually([&] { return engine_->live() == 1; }));
+    client.Close();
+    EXPECT_TRUE(Eventually([&] { return engine_->live() == 0; }));
+    EXPECT_EQ(engine_->cancelled(), before + 1);
+  }
+  EXPECT_TRUE(Eventually([&] {
+    return Client(port_)
+               .Ask("GET", "/metrics")
+               .body.find(R"(finished_reason="abort",model_name="tiny"} 2)") != std::string::npos;
+  }));
+}
+
+TEST_F(HttpServerTest, AClientThatStopsReadingIsDropped) {
+  Serve({}, 100us);
+  Client client(port_, /*receive_buffer=*/4096);
+  client.Request("POST", kChat,
+                 Chat("forever", R"(, "stream": true, "logprobs": true, "top_logprobs": 20)"));
+  client.ReadUntil("\"reasoning\":\"");
+  EXPECT_TRUE(Eventually([&] { return engine_->live() == 0; }));
+  EXPECT_EQ(engine_->cancelled(), 1);
+}
+
+TEST_F(HttpServerTest, AClientThatStopsReadingIsDroppedByTime) {
+  Serve({.max_unsent_bytes = size_t{1} << 30, .send_timeout_ms = 300}, 100us);
+  Client client(port_, /*receive_buffer=*/4096);
+  client.Request("POST", kChat,
+                 Chat("forever", R"(, "stream": true, "logprobs": true, "top_logprobs": 20)"));
+  EXPECT_TRUE(Eventually([&] { return engine_->cancelled() == 1; }));
+}
+
+TEST_F(HttpServerTest, ALargeStepIsNoSlowClient) {
+  Serve({.max_unsent_bytes = 1024});
+  Client client(port_);
+  std::string words;
+  for (int i = 0; i < 1000; ++i) words += "word ";
+  const Response response =
+      client.Ask("POST", "/v1/completions",
+                 R"({"stream": true, "echo": true, "logprobs": 20, "prompt": ")" + words + "\"}");
+  EXPECT_GT(response.body.size(), 200'000u);
+  EXPECT_TRUE(response.body.ends_with("data: [DONE]\n\n"));
+}
+
+TEST_F(HttpServerTest, SlowSendersAreClosed) {
+  Serve({.header_timeout_ms = 200, .body_timeout_ms = 200, .idle_timeout_ms = 200});
+  Client silent(port_), header(port_), body(port_), idle(port_);
+  header.Send("GET /health HTTP/1.1\r\nX: ");
+  body.Send(
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+      "Content-Length: 100\r\n\r\n{");
+  EXPECT_EQ(idle.Ask("GET", "/health").status, 200);
+  std::jthread drip([&](std::stop_token stop) {
+    while (!stop.stop_requested()) {
+      header.Send("x");
+      body.Send(" ");
+      std::this_thread::sleep_for(20ms);
+    }
+  });
+  const auto began = std::chrono::steady_clock::now();
+  EXPECT_TRUE(silent.Ended());
+  EXPECT_TRUE(header.Ended());
+  EXPECT_TRUE(body.Ended());
+  EXPECT_TRUE(idle.Ended());
+  EXPECT_LT(std::chrono::steady_clock::now() - began, 5s);
+}
+
+TEST_F(HttpServerTest, ConnectionsAreBounded) {
+  Serve({.max_connections = 2});
+  Client first(port_), second(port_);
+  EXPECT_EQ(first.Ask("GET", "/health").status, 200);
+  EXPECT_EQ(second.Ask("GET", "/health").status, 200);
+  const Response refused = Client(port_).Read();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.parsed().at("error").at("code"), json::value("unavailable"));
+  first.Close();
+  EXPECT_TRUE(Eventually([&] { return Client(port_).Ask("GET", "/health").status == 200; }));
+}
+
+TEST_F(HttpServerTest, DrainsWhatIsInFlight) {
+  Serve({}, 20ms);
+  Client idle(port_), busy(port_);
+  EXPECT_EQ(idle.Ask("GET", "/health").status, 200);
+  busy.Request("POST", kChat, Stream("hi"));
+  busy.ReadUntil("assistant");
+  server_->Stop();
+  EXPECT_TRUE(idle.Ended());
+  EXPECT_NE(busy.ReadUntil("[DONE]").find("[DONE]"), std::string::npos);
+  busy.ReadUntil("0\r\n\r\n");
+  EXPECT_TRUE(busy.Ended());
+  EXPECT_EQ(running_.wait_for(5s), std::future_status::ready);
+  EXPECT_FALSE(Client(port_).connected());
+}
+
+TEST_F(HttpServerTest, EndsStreamsWithAnErrorWhenDrainingTakesTooLong) {
+  Serve({.shutdown_timeout_ms = 100});
+  Client stream(port_), whole(port_);
+  stream.Request("POST", kChat, Stream("forever"));
+  whole.Request("POST", kChat, Chat("nothing"));
+  stream.ReadUntil("\"reasoning\":\"");
+  ASSERT_TRUE(Eventually([&] { return engine_->live() == 2; }));
+  server_->Stop();
+  EXPECT_NE(stream.ReadUntil("shutting down").find("\"error\""), std::string::npos);
+  EXPECT_EQ(whole.Read().status, 503);
+  EXPECT_EQ(running_.wait_for(5s), std::future_status::ready);
+  EXPECT_EQ(engine_->live(), 0);
+}
+
+TEST_F(HttpServerTest, ManyClientsComeAndGo) {
+  Serve({.io_threads = 4}, 200us, /*capacity=*/1000);
+  std::vector<std::jthread> threads;
+  std::atomic<int> answered{0};
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      Rng rng(t);
+      for (int i = 0; i < 20; ++i) {
+        Client client(port_);
+        const bool leave = rng.Below(3) == 0;
+        client.Request("POST", kChat, leave ? Stream("forever") : Stream("hi"));
+        if (leave) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(rng.Below(10)));
+          continue;
+        }
+        if (client.Read().body.ends_with("data: [DONE]\n\n")) ++answered;
+        if (client.Ask("GET", "/metrics").status == 200) ++answered;
+      }
+    });
+  }
+  threads.clear();
+  EXPECT_GT(answered, 100);
+  EXPECT_TRUE(Eventually([&] { return engine_->live() == 0; }));
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,80 @@
+"""What the command line says of what it cannot take."""
+
+import subprocess
+
+import pytest
+
+from conftest import BINARY, MODEL
+
+
+def run(*arguments, **options):
+    return subprocess.run(
+        [BINARY, *arguments], capture_output=True, text=True, timeout=60, **options
+    )
+
+
+def refused(*arguments):
+    """The lines of a usage error, but for the last one."""
+    result = run(*arguments)
+    assert result.returncode == 2 and result.stdout == ""
+    *lines, last = result.stderr.splitlines()
+    assert last.endswith("--help says what it takes")
+    return lines
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["serve", MODEL, "--port", "99999"], ["fathom serve: --port: Value 99999 not in range 0 to 65535"]),
+        (["serve", MODEL, "--port"], ["fathom serve: --port needs a value"]),
+        (["serve", MODEL, "--port", "1", "--port", "2"], ["fathom serve: --port is given more than once"]),
+        (["serve"], ["fathom serve: no model: name its folder"]),
+        (["serve", MODEL, "elsewhere"], ["fathom serve: one argument too many: elsewhere"]),
+        (["serv", MODEL], ["fathom: there is no command serv; did you mean serve?"]),
+        (["bench"], ["fathom bench: say which command: offline, serve"]),
+        (["bench", "serve", "--seed", "x"], ["fathom bench serve: --seed = x: it does not take such a value"]),
+        (
+            ["serve", MODEL, "--prot", "1", "--max_num_seqs=3", "--nonsense"],
+            [
+                "fathom serve: there is no --prot; did you mean --port?",
+                "fathom serve: there is no --max_num_seqs; did you mean --max-num-seqs?",
+                "fathom serve: there is no --nonsense",
+            ],
+        ),
+        (["generate", MODEL, "hi", "--temprature", "0"], [
+            "fathom generate: there is no --temprature; did you mean --temperature?"]),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(arguments, said):
+    assert refused(*arguments) == said
+
+
+@pytest.mark.parametrize(
+    "flags, hint",
+    [
+        (["--trust-remote-code"], "leave it out"),
+        (["--enable-auto-tool-choice"], "always on"),
+        (["--tool-call-parser", "deepseek_v31"], "always read"),
+        (["--reasoning-parser=deepseek_r1"], "always on"),
+        (["--gpu-memory-utilization", "0.9"], "--kv-cache-memory-bytes"),
+        (["--tensor-parallel-size", "8"], "one process"),
+        (["-tp", "8"], "one process"),
+        (["--dtype", "bfloat16"], "weights keep the types"),
+        (["--kv-cache-dtype", "fp8"], "not supported yet"),
+    ],
+)
+def test_flags_of_vllm_get_a_hint(flags, hint):
+    (line,) = refused("serve", MODEL, *flags)
+    assert hint in line
+    assert line.startswith(f"fathom serve: {flags[0].split('=')[0]}:")
+
+
+def test_model_as_a_flag_gets_a_hint():
+    assert refused("serve", "--model", MODEL) == refused("serve", f"--model={MODEL}")
+
+
+def test_help_is_no_error():
+    for command in (["--help"], ["serve", "--help"], ["bench", "serve", "--help"]):
+        result = run(*command)
+        assert result.returncode == 0 and "{" not in result.stdout
+    assert run().returncode == 2
