@@ -50,7 +50,8 @@ HWY_INLINE void AddProducts(const float* a, int64_t a_stride, const T* b, int64_
     for (int r = 0; r < kRows; ++r) left[r] = LoadFloats(a + r * a_stride + i);
     FATHOM_UNROLL
     for (int c = 0; c < kColumns; ++c) {
-      hwy::Prefetch(b + (c + kColumns) * b_stride + i);  // the next call's, as a rule
+      // What follows: the next call's, in order of address, which the hardware then runs ahead of.
+      hwy::Prefetch(b + kColumns * (b_stride + i) + c * kLanes);
       right[c] = LoadFloats(b + c * b_stride + i);
     }
     AddOuterProduct(left, right, sum);
