@@ -166,6 +166,8 @@ class Verification {
 };
 
 double Limit(const VerifyOptions& options, const KvFormat& format, const ModelConfig& config) {
+  if (options.quantization == "int4") return 4e-1;
+  if (options.quantization == "int8") return 1e-1;
   if (options.ops.ends_with("-fp8") && config.fp8) return 1e-1;
   return format.latent == DType::kF32 ? kExactLimit : 2e-2;
 }

@@ -8,12 +8,12 @@ namespace {
 
 using PrepareFunction = decltype(Ops::prepare);
 
-Ops Table(PrepareFunction prepare) {
+Ops Table(PrepareFunction prepare, DType kv_cache) {
   // Where there is nothing to tune, the reference's function serves.
   return {
       .name = "cpu",
       .activation = DType::kF32,
-      .kv_cache = DType::kF32,
+      .kv_cache = kv_cache,
       .prepare = prepare,
       .embed = {EmbedCpu},
       .rms_norm = {RmsNormCpu},
@@ -40,14 +40,15 @@ Ops Table(PrepareFunction prepare) {
 }  // namespace
 
 const Ops& CpuOps(Fp8Activations activations) {
-  static const Ops exact = Table(PrepareCpuExact);
-  static const Ops quantized = Table(PrepareCpuQuantized);
+  static const Ops exact = Table(PrepareCpuExact, DType::kF32);
+  static const Ops quantized = Table(PrepareCpuQuantized, DType::kF32);
   return activations == Fp8Activations::kExact ? exact : quantized;
 }
 
 const Ops& CpuIntegerOps(WeightFormat format) {
-  static const Ops int8 = Table(PrepareCpuInt8);
-  static const Ops int4 = Table(PrepareCpuInt4);
+  // Rounding the cache to BF16 is little beside rounding the weights.
+  static const Ops int8 = Table(PrepareCpuInt8, DType::kBF16);
+  static const Ops int4 = Table(PrepareCpuInt4, DType::kBF16);
   CHECK(format == WeightFormat::kInt8 || format == WeightFormat::kInt4, "not an integer format");
   return format == WeightFormat::kInt8 ? int8 : int4;
 }

@@ -80,10 +80,10 @@ def healthy(url):
 
 
 @contextlib.contextmanager
-def running_server(binary, model):
+def running_server(binary, model, flags):
     """The URL of a server that lives as long as the context; its log is shown when it fails."""
     port = free_port()
-    command = [binary, "serve", model, "--host", "127.0.0.1", "--port", str(port)]
+    command = [binary, "serve", model, "--host", "127.0.0.1", "--port", str(port), *flags]
     with tempfile.TemporaryFile("w+") as log:
 
         def fail(what):
@@ -204,6 +204,7 @@ def parse_args():
     where.add_argument("--url", help="of a running server, such as http://127.0.0.1:8000")
     where.add_argument("--binary", help="the fathom to start, on a free port")
     p.add_argument("--model", help="the checkpoint for --binary")
+    p.add_argument("--serve-flags", type=str.split, default=[], help="for --binary: such as '--quantization int8'")
     p.add_argument("--concurrency", type=positive, default=32, help="requests in flight (32)")
     p.add_argument("--sample", type=positive, default=1, help="ask every Nth question only")
     p.add_argument("--questions", type=Path, default=GOLDEN, help="folder of questions.json")
@@ -219,7 +220,7 @@ def main():
     if args.sample > 1:
         print(f"a sample: every {args.sample}th question, limits as for all of them")
     with contextlib.ExitStack() as stack:
-        url = args.url or stack.enter_context(running_server(args.binary, args.model))
+        url = args.url or stack.enter_context(running_server(args.binary, args.model, args.serve_flags))
         url = url.rstrip("/")
         if not healthy(url):
             sys.exit(f"no server answers at {url}/health: start one, or name it with --url")

@@ -26,7 +26,7 @@ struct Setting {
   int32_t budget = 1024;
   int32_t slots = 32;
   int threads = 2;
-  Fp8Activations activations = Fp8Activations::kExact;
+  const Ops* ops = &CpuOps(Fp8Activations::kExact);
 };
 
 // Collects outputs until every request has ended.
@@ -63,7 +63,7 @@ Results RunAll(const Setting& setting, const std::vector<GenerateRequest>& reque
   auto checkpoint = Checkpoint::Open("models/tiny-r1");
   CHECK(checkpoint.ok(), "{}", checkpoint.status().message());
   CpuDevice device(setting.threads);
-  auto model = Model::Load(*checkpoint, CpuOps(setting.activations), device,
+  auto model = Model::Load(*checkpoint, *setting.ops, device,
                            {.max_tokens = setting.budget,
                             .max_rows = setting.slots,
                             .max_logit_rows = setting.slots,
@@ -134,8 +134,10 @@ void ExpectSameBits(const Results& a, const Results& b) {
 
 TEST(Invariance, AloneAndInCompany) {
   const std::vector<GenerateRequest> requests = MakeRequests();
-  for (const auto activations : {Fp8Activations::kExact, Fp8Activations::kQuantized}) {
-    const Setting setting{.activations = activations};
+  for (const Ops* ops :
+       {&CpuOps(Fp8Activations::kExact), &CpuOps(Fp8Activations::kQuantized),
+        &CpuIntegerOps(WeightFormat::kInt8), &CpuIntegerOps(WeightFormat::kInt4)}) {
+    const Setting setting{.ops = ops};
     const Results together = RunAll(setting, requests);
     ASSERT_EQ(together.size(), requests.size());
     for (const GenerateRequest& request : requests) {
