@@ -38,16 +38,23 @@ inline void AddDots(__m512i codes, __m512i four, __m512i& sum) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(four));
 }
 
+// Loaded before the codes that follow them in memory, which is thus read in order.
+struct Scales {
+  __m512 of[2];
+};
+inline Scales LoadScales(const DotTile& tile) {
+  return {{_mm512_loadu_ps(tile.scales), _mm512_loadu_ps(tile.scales + 16)}};
+}
+
 template <int kRows>
-inline void Finish(const DotTile& tile, const DotRows& x, const __m512i (&sum)[kRows][2],
+inline void Finish(const Scales& scales, const DotRows& x, const __m512i (&sum)[kRows][2],
                    float* acc) {
 #pragma GCC unroll 2
   for (int c = 0; c < 2; ++c) {
-    const __m512 scale = _mm512_loadu_ps(tile.scales + c * 16);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       float* to = acc + r * kPanel + c * 16;
-      const __m512 factor = _mm512_mul_ps(_mm512_set1_ps(x.scales[r]), scale);
+      const __m512 factor = _mm512_mul_ps(_mm512_set1_ps(x.scales[r]), scales.of[c]);
       const __m512 term = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][c]), factor);
       _mm512_store_ps(to, _mm512_add_ps(_mm512_load_ps(to), term));
     }
@@ -56,6 +63,7 @@ inline void Finish(const DotTile& tile, const DotRows& x, const __m512i (&sum)[k
 
 template <int kRows>
 void Int8(const DotTile& tile, const DotRows& x, float* acc) {
+  const Scales scales = LoadScales(tile);
   __m512i sum[kRows][2];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm512_set1_epi32(x.offsets[r]);
@@ -68,7 +76,7 @@ void Int8(const DotTile& tile, const DotRows& x, float* acc) {
       AddDots(codes[1], four, sum[r][1]);
     }
   }
-  Finish(tile, x, sum, acc);
+  Finish(scales, x, sum, acc);
 }
 
 constexpr int64_t kMultiplierBytes = kPanel * kScaleTile / kSubRun;
@@ -83,6 +91,8 @@ inline __m512i Multiplier(__m512i multipliers, int64_t which) {
 // Codes are summed as they are; a sub-run's sum then takes its multiplier: the same integers.
 template <int kRows>
 void Int4(const DotTile& tile, const DotRows& x, float* acc) {
+  const Scales scales = LoadScales(tile);
+  const __m512i multipliers[2] = {Load(tile.w), Load(tile.w + kLine)};
   const __m512i low = _mm512_set1_epi8(15), eights = _mm512_set1_epi8(8);
   __m512i sum[kRows][2] = {};
   for (int64_t first = 0; first < tile.groups; first += kSubRunGroups) {
@@ -101,7 +111,7 @@ void Int4(const DotTile& tile, const DotRows& x, float* acc) {
     }
 #pragma GCC unroll 2
     for (int c = 0; c < 2; ++c) {
-      const __m512i multiplier = Multiplier(Load(tile.w + c * kLine), first / kSubRunGroups);
+      const __m512i multiplier = Multiplier(multipliers[c], first / kSubRunGroups);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const __m512i centred = _mm512_sub_epi32(part[r][c], eight_x[r]);
@@ -109,7 +119,7 @@ void Int4(const DotTile& tile, const DotRows& x, float* acc) {
       }
     }
   }
-  Finish(tile, x, sum, acc);
+  Finish(scales, x, sum, acc);
 }
 
 // As 8-bit codes + 128: multiplier (q - 8) + 128, where two q times the multiplier (at most

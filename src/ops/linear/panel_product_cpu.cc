@@ -335,9 +335,11 @@ void MultiplyPanels(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t e
 }
 
 int64_t PanelGrain(const CpuWeight& w, int64_t rows, int64_t items, int threads) {
-  // A step of 16 lanes counts as 2 operations beside those of plain loops. Even, for pairs.
+  // A step of 16 lanes counts as 2 operations beside those of plain loops.
   const int64_t grain = Grain(w.in * kPanel * std::min(rows, kRowGroup) / 8);
-  if (rows == 1) return (grain + 1) / 2 * 2;
+  // A few rows are as fast as memory is read, and that is fastest in long pieces.
+  constexpr int64_t kFewRows = 4;
+  if (rows <= kFewRows) return std::max(grain, items / (2 * threads));
   constexpr int64_t kRangesPerThread = 4;
   return std::max(grain, std::min(kPanelGroup, items / (kRangesPerThread * threads)));
 }
