@@ -25,7 +25,7 @@ struct EngineSettings {
   int32_t num_layers = 0;            // dummy weights: only the first so many layers; 0: all
   bool needs_tokenizer = true;       // otherwise LoadedEngine has none
   ChatTemplateUse chat_template = ChatTemplateUse::kIfThere;
-  std::string ops = "cpu";    // MakeBackend
+  std::string ops = "cpu";  // MakeBackend
   std::string quantization = "none";
   int threads = 0;            // 0: one per core
   int32_t max_model_len = 0;  // 0: the checkpoint's

@@ -50,7 +50,7 @@ HWY_NOINLINE void ScoreBlock(const AttendPiece& p, int64_t h, int64_t key, float
   AddProducts<kHeads, kKeys>(p.q_rope + h * p.q_rope_stride, p.q_rope_stride,
                              RowOf<T>(p.rope, p.rope_stride, key), p.rope_stride, p.rope_dim, sum);
   FATHOM_UNROLL  // or the sums would live in memory
-  for (int r = 0; r < kHeads; ++r) {
+      for (int r = 0; r < kHeads; ++r) {
     FATHOM_UNROLL
     for (int c = 0; c < kKeys; ++c) {
       scores[(h + r) * kPiece + key + c] = p.scale * hn::GetLane(hn::SumOfLanes(DF(), sum[r][c]));
