@@ -1,0 +1,92 @@
+#include "ops/attend_absorbed/mla_decode_cuda.h"
+
+#include <algorithm>
+
+#include "cuda/check.h"
+#include "cuda/tensor_map.h"
+#include "ops/attend_absorbed/mla_decode_step.h"
+
+namespace fathom {
+namespace mla {
+namespace {
+
+Maps MakeMaps(const MlaDecodeParams& p) {
+  const uint64_t rows = static_cast<uint64_t>(p.tokens) * p.heads, pages = p.pages;
+  const uint64_t page_bytes = p.page_bytes;
+  return {
+      .q_latent = MakeTensorMap({.data = p.q_latent,
+                                 .sizes = {kLatent, rows},
+                                 .strides = {kLatent * 2},
+                                 .box = {64, kQueryBox}}),
+      .q_rope = MakeTensorMap({.data = p.q_rope,
+                               .sizes = {kMlaRope, rows},
+                               .strides = {static_cast<uint64_t>(p.q_rope_stride) * 2},
+                               .box = {64, kQueryBox}}),
+      // A half of a page: four chunks of 64 values, one after the other.
+      .latent = MakeTensorMap({.data = p.latent,
+                               .sizes = {64, kKeys, kLatent / 64, pages},
+                               .strides = {kLatent * 2, 128, page_bytes},
+                               .box = {64, kKeys, 4, 1}}),
+      .rope = MakeTensorMap({.data = p.rope,
+                             .sizes = {kMlaRope, kKeys, pages},
+                             .strides = {kMlaRope * 2, page_bytes},
+                             .box = {64, kKeys, 1}}),
+  };
+}
+
+int32_t MaxSplits(int32_t max_pages, int32_t split_tokens) {
+  return (max_pages * kKeys + split_tokens - 1) / split_tokens;
+}
+
+size_t PartialBytes(int32_t tokens, int32_t heads, int32_t max_splits) {
+  return size_t{4} * kLatent * tokens * max_splits * heads;
+}
+
+int Multiprocessors() {
+  int device = 0, count = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+  return count;
+}
+
+}  // namespace
+}  // namespace mla
+
+int32_t MlaDecodeSplitTokens(int32_t heads, int32_t max_pages) {
+  // Many heads compute for longer on a tile, and leave more to merge.
+  const int32_t pages = std::max(heads > mla::kRows ? 32 : 8, (max_pages + 63) / 64);
+  return pages * mla::kKeys;
+}
+
+size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages, int32_t split_tokens) {
+  const int32_t splits = mla::MaxSplits(max_pages, split_tokens);
+  return mla::PartialBytes(tokens, heads, splits) + size_t{8} * tokens * splits * heads;
+}
+
+void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
+  if (p.tokens == 0) return;
+  CHECK(p.heads > 0 && p.scale > 0 && p.split_tokens > 0 && p.split_tokens % mla::kKeys == 0);
+  const int32_t max_splits = mla::MaxSplits(p.max_pages, p.split_tokens);
+  const mla::Step step = {.slots = p.slots,
+                          .positions = p.positions,
+                          .page_table = p.page_table,
+                          .live = p.live,
+                          .max_pages = p.max_pages,
+                          .heads = p.heads,
+                          .group_tokens = std::max(1, mla::kRows / p.heads),
+                          .head_blocks = (p.heads + mla::kRows - 1) / mla::kRows,
+                          .split_tokens = p.split_tokens,
+                          .max_splits = max_splits};
+  std::byte* workspace = static_cast<std::byte*>(p.workspace);
+  const mla::Output output = {.out = static_cast<__nv_bfloat16*>(p.out),
+                              .partial = reinterpret_cast<float*>(workspace),
+                              .state = reinterpret_cast<float2*>(
+                                  workspace + mla::PartialBytes(p.tokens, p.heads, max_splits))};
+  const int64_t items = int64_t{p.tokens} * max_splits * step.head_blocks;
+  const int blocks = static_cast<int>(std::min<int64_t>(mla::Multiprocessors(), items));
+  constexpr float kLog2E = 1.4426950408889634f;
+  CUDA_CHECK(mla::StartDecode(mla::MakeMaps(p), step, output, p.scale * kLog2E, blocks, stream));
+  if (max_splits > 1) CUDA_CHECK(mla::StartCombine(step, output, p.tokens, stream));
+}
+
+}  // namespace fathom

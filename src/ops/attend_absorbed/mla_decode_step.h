@@ -1,0 +1,48 @@
+// What the MLA decode kernels are given, and how the host starts them.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace fathom::mla {
+
+inline constexpr int kLatent = 512;
+inline constexpr int kRows = 64;      // (token, head) pairs: the M of wgmma
+inline constexpr int kKeys = 64;      // positions of a tile: a page
+inline constexpr int kQueryBox = 16;  // rows that one TMA load of a query brings
+inline constexpr int kThreads = 384;  // two warpgroups of consumers, one with the producer
+
+// What the kernel knows of the step.
+struct Step {
+  const int32_t* slots;
+  const int32_t* positions;
+  const int32_t* page_table;
+  const int32_t* live;
+  int32_t max_pages;
+  int32_t heads;
+  int32_t group_tokens;  // consecutive tokens of a row that share an item: max(1, 64 / heads)
+  int32_t head_blocks;   // ceil(heads / 64)
+  int32_t split_tokens;  // a multiple of kKeys
+  int32_t max_splits;
+};
+
+struct Maps {
+  CUtensorMap q_latent, q_rope, latent, rope;
+};
+
+struct Output {
+  __nv_bfloat16* out;  // [tokens, heads, latent]
+  float* partial;      // [tokens, max_splits, heads, latent]: not normalised
+  float2* state;       // [tokens, max_splits, heads]: maximum in log2, sum of weights
+};
+
+// Both enqueue one kernel; the second merges parts once the first has finished.
+cudaError_t StartDecode(const Maps& maps, const Step& step, const Output& output, float scale_log2,
+                        int blocks, cudaStream_t stream);
+cudaError_t StartCombine(const Step& step, const Output& output, int32_t tokens,
+                         cudaStream_t stream);
+
+}  // namespace fathom::mla
