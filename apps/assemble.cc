@@ -120,7 +120,8 @@ Status CheckSettings(const EngineSettings& s, const ModelConfig& config) {
 }
 
 // Before anything large is allocated or read.
-Result<MemoryPlan> Plan(const EngineSettings& s, const Checkpoint& checkpoint, DType kv_cache) {
+Result<MemoryPlan> Plan(const EngineSettings& s, const Checkpoint& checkpoint, DType kv_cache,
+                        const Device& device) {
   const ModelConfig& config = checkpoint.config();
   return PlanMemory(
       {.weight_bytes = checkpoint.total_bytes(),
@@ -129,7 +130,7 @@ Result<MemoryPlan> Plan(const EngineSettings& s, const Checkpoint& checkpoint, D
        .max_model_len = s.max_model_len > 0 ? s.max_model_len : config.max_position_embeddings,
        .max_num_seqs = s.max_num_seqs,
        .kv_cache_bytes = s.kv_cache_bytes,
-       .memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE)});
+       .memory_bytes = device.FreeBytes()});
 }
 
 std::string FolderName(const std::string& path) {
@@ -144,7 +145,8 @@ std::string FolderName(const std::string& path) {
 Result<LoadedEngine> AssembleEngine(const EngineSettings& settings,
                                     Engine::OutputCallback on_output) {
   LoadedEngine loaded;
-  loaded.backend = TRY(MakeBackend(settings.ops, settings.threads));
+  loaded.backend =
+      TRY(MakeBackend(TRY(OpsFor(settings.device, settings.ops)), settings.threads, settings.gpu));
   const Checkpoint checkpoint = TRY(OpenCheckpoint(settings));
   for (const std::string& warning : checkpoint.warnings()) LOG_WARNING("{}", warning);
   TRY(CheckSettings(settings, checkpoint.config()));
@@ -156,8 +158,9 @@ Result<LoadedEngine> AssembleEngine(const EngineSettings& settings,
   loaded.tokenizer = TRY(LoadTokenizer(settings, loaded.config));
 
   const std::optional<DType> kv_cache = TRY(ParseKvCacheDType(settings.kv_cache_dtype));
-  MemoryPlan plan =
-      TRY(Plan(settings, checkpoint, kv_cache.value_or(loaded.backend.ops->kv_cache)));
+  MemoryPlan plan = TRY(Plan(settings, checkpoint, kv_cache.value_or(loaded.backend.ops->kv_cache),
+                             *loaded.backend.device));
+  LOG_INFO("memory plan: {}", plan.ToString());
 
   ProgressLine progress;
   loaded.model =

@@ -4,7 +4,7 @@
 
 namespace fathom {
 
-Result<Backend> MakeBackend(std::string_view name, int threads) {
+Result<Backend> MakeBackend(std::string_view name, int threads, int gpu) {
   const auto activations =
       name.ends_with("-fp8") ? Fp8Activations::kQuantized : Fp8Activations::kExact;
   if (name == "cpu" || name == "cpu-fp8") {
@@ -13,7 +13,17 @@ Result<Backend> MakeBackend(std::string_view name, int threads) {
   if (name == "reference" || name == "reference-fp8") {
     return Backend{&ReferenceOps(activations), std::make_unique<CpuDevice>(1)};
   }
-  return InvalidArgument("--ops {}: it is cpu, cpu-fp8, reference or reference-fp8", name);
+  if (name == "cuda" || name == "cuda-fp8") return MakeCudaBackend(activations, gpu);
+  return InvalidArgument("--ops {}: it is cpu, cpu-fp8, cuda, cuda-fp8, reference or reference-fp8",
+                         name);
+}
+
+Result<std::string> OpsFor(std::string_view device, std::string_view ops) {
+  if (ops.empty()) return std::string(device == "cuda" ? "cuda-fp8" : "cpu");
+  if (ops.starts_with("cuda") != (device == "cuda") && !device.empty()) {
+    return InvalidArgument("--device {} does not run --ops {}: leave one of them out", device, ops);
+  }
+  return std::string(ops);
 }
 
 Result<std::optional<DType>> ParseKvCacheDType(std::string_view name) {

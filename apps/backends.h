@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "base/status.h"
@@ -17,14 +18,23 @@ struct Backend {
 };
 
 inline constexpr char kBackendHelp[] =
-    "cpu; cpu-fp8: FP8 weights meet activations quantised to FP8, as on GPUs; reference, "
-    "reference-fp8: plain fp32 on one thread, slow";
+    "cpu, cuda: FP8 weights meet activations as they are; cpu-fp8, cuda-fp8: activations quantised "
+    "to FP8; reference, reference-fp8: plain fp32 on one thread, slow. By default cpu, and with "
+    "--device cuda cuda-fp8";
+inline constexpr char kDeviceHelp[] = "Where the model runs: cpu or cuda";
+inline constexpr char kGpuHelp[] = "With --device cuda: which GPU, the first is 0";
 
 inline constexpr char kKvCacheHelp[] =
     "Numbers of the KV cache: fp32, bf16 (half the memory), or auto: what suits --ops";
 
 // `threads`: 0 for one per core.
-Result<Backend> MakeBackend(std::string_view name, int threads);
+Result<Backend> MakeBackend(std::string_view name, int threads, int gpu);
+
+// cuda_backend.cc; in builds without CUDA no_cuda_backend.cc, which refuses.
+Result<Backend> MakeCudaBackend(Fp8Activations activations, int gpu);
+
+// The op table that --device (empty: not given) and --ops (empty: the device's) name.
+Result<std::string> OpsFor(std::string_view device, std::string_view ops);
 
 // "auto" (nothing), "fp32" or "bf16".
 Result<std::optional<DType>> ParseKvCacheDType(std::string_view name);

@@ -273,7 +273,8 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
   return measured;
 }
 
-Status BenchOffline(const OfflineOptions& options) {
+Status BenchOffline(OfflineOptions options) {
+  options.engine.ops = TRY(OpsFor(options.engine.device, options.engine.ops));
   const MeasuredModel model = TRY(MeasureModel(options));
   // Once the model is gone: the memory to be read may not fit beside it.
   const Machine machine = MeasureMachine(options);

@@ -42,7 +42,15 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
   EngineSettings& s = *settings;
   command.add_option("model", s.model, "A Hugging Face folder of a DeepSeek model")->required();
   const char* group = "Engine";
-  command.add_option("--ops", s.ops, kBackendHelp)->capture_default_str()->group(group);
+  command.add_option("--device", s.device, kDeviceHelp)
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--gpu", s.gpu, kGpuHelp)
+      ->check(CLI::Range(0, 1023))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--ops", s.ops, kBackendHelp)->group(group);
   command.add_option("--threads", s.threads, "Threads that compute; 0: one per core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str()

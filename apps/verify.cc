@@ -17,7 +17,7 @@ namespace {
 struct VerifyOptions {
   std::string model, reference;
   std::string ops = "cpu";
-  int threads = 0;
+  int threads = 0, gpu = 0;
   int64_t prefill_chunk = 512;
   int64_t absorbed_row_limit = -1;
   std::string kv_cache_dtype = "auto";
@@ -171,7 +171,7 @@ double Limit(const VerifyOptions& options, const KvFormat& format, const ModelCo
 }
 
 Result<VerifyReport> Verify(const VerifyOptions& options) {
-  const Backend backend = TRY(MakeBackend(options.ops, options.threads));
+  const Backend backend = TRY(MakeBackend(options.ops, options.threads, options.gpu));
   const Checkpoint checkpoint = TRY(Checkpoint::Open(options.model));
   const ModelConfig& config = checkpoint.config();
   const std::vector<ReferencePrompt> prompts =
@@ -241,6 +241,7 @@ void AddVerify(CLI::App& app, int& exit_code) {
   command->add_option("--reference", options->reference, "A safetensors file of reference values")
       ->required();
   command->add_option("--ops", options->ops, kBackendHelp)->capture_default_str();
+  command->add_option("--gpu", options->gpu, kGpuHelp)->check(CLI::Range(0, 1023));
   command->add_option("--threads", options->threads, "0: one per core")->check(CLI::Range(0, 1024));
   command->add_option("--prefill-chunk", options->prefill_chunk, "Longest row of a prefill")
       ->check(CLI::Range(1, 1 << 16))

@@ -1,6 +1,8 @@
 // The CPU as a device: its memory is the host's.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstring>
 #include <memory>
 
@@ -16,6 +18,11 @@ class CpuDevice final : public Device {
 
   std::string_view name() const override { return "cpu"; }
   CpuStream& stream() override { return stream_; }
+  void BindThread() override {}
+  // All of the machine's: the operating system finds room.
+  int64_t FreeBytes() const override {
+    return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  }
   std::unique_ptr<DeviceMemory> Allocate(size_t bytes) override {
     return std::make_unique<Memory>(bytes);
   }

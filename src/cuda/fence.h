@@ -64,13 +64,17 @@ __device__ __forceinline__ void ClusterSync() {
 }
 
 // Programmatic dependent launch: waits until the kernels before have finished and their writes are
-// visible. Returns at once if the launch did not ask for it.
+// visible. Returns at once if the launch did not ask for it, as no launch can below sm_90.
 __device__ __forceinline__ void WaitForPriorKernels() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 // The next kernel of the stream may start once all blocks have said so or ended.
 __device__ __forceinline__ void AllowNextKernel() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 }  // namespace fathom

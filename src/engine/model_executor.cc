@@ -60,6 +60,7 @@ StepResult ModelExecutor::Wait() {
 }
 
 void ModelExecutor::Loop() {
+  model_.runner().device().BindThread();
   while (std::optional<ExecutorStep> step = steps_.Pop()) {
     CHECK(results_.TryPush(Run(*step)));
   }

@@ -266,7 +266,7 @@ struct CommitArgs {
 
 // A backend: a table of functions.
 struct Ops {
-  std::string_view name;  // "reference", "cpu"
+  std::string_view name;  // "reference", "cpu", "cuda"
   DType activation = DType::kF32;
   DType kv_cache = DType::kBF16;  // what KvFormat has by default
 
@@ -305,6 +305,10 @@ const Ops& ReferenceOps(Fp8Activations activations);
 // Multi-threaded; streams are CpuStream (cpu/cpu_stream.h). Weights stay in the type that the
 // checkpoint stores them in.
 const Ops& CpuOps(Fp8Activations activations);
+// GPUs from compute capability 8.0 on; streams are CudaStream (cuda/stream.h). Activations and the
+// KV cache are BF16, weights in the type that the checkpoint stores them in. Linked into builds
+// with CUDA only.
+const Ops& CudaOps(Fp8Activations activations);
 
 // Every op's contract on shapes and types; a violation is a bug and stops the process.
 void Check(const PrepareArgs&);

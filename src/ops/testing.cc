@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <numeric>
 
+#include "cpu/cpu_stream.h"
 #include "quant/e4m3.h"
 
 namespace fathom {
@@ -31,10 +31,8 @@ bool SameSpecial(float a, float b) {
 }  // namespace
 
 Stream& Backend::stream() const {
-  static std::map<int, std::unique_ptr<CpuStream>> streams;
-  std::unique_ptr<CpuStream>& stream = streams[threads];
-  if (stream == nullptr) stream = std::make_unique<CpuStream>(threads);
-  return *stream;
+  static CpuStream of_oracle(1);
+  return ops->name == "reference" ? of_oracle : StreamUnderTest(*this);
 }
 
 std::ostream& operator<<(std::ostream& out, const Backend& backend) {
@@ -50,10 +48,7 @@ Backend Oracle(Fp8Activations activations) {
 std::vector<Backend> Backends(std::initializer_list<Fp8Activations> modes) {
   std::vector<Backend> backends;
   for (const Fp8Activations mode : modes) {
-    backends.push_back(Oracle(mode));
-    for (int threads = 1; threads <= 3; ++threads) {
-      backends.push_back({&CpuOps(mode), threads, mode});
-    }
+    for (const Backend& backend : TablesUnderTest(mode)) backends.push_back(backend);
   }
   return backends;
 }
@@ -61,7 +56,7 @@ std::vector<Backend> Backends(std::initializer_list<Fp8Activations> modes) {
 TestTensor::TestTensor(DType dtype, std::initializer_list<int64_t> shape)
     : view_(nullptr, dtype, shape) {
   const size_t bytes = view_.elements() * ByteSize(dtype);
-  data_.reset(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{64})));
+  data_.reset(AllocateTestMemory(bytes));
   if (bytes > 0) std::memset(data_.get(), kPoison, bytes);
   view_ = TensorView(data_.get(), dtype, shape);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -24,6 +25,10 @@ class Device {
   virtual ~Device() = default;
   virtual std::string_view name() const = 0;
   virtual Stream& stream() = 0;
+  // A thread calls this before it first uses the device.
+  virtual void BindThread() = 0;
+  // Memory that can still be had.
+  virtual int64_t FreeBytes() const = 0;
   virtual std::unique_ptr<DeviceMemory> Allocate(size_t bytes) = 0;
   // In stream order. `from` is staged before this returns, so it may change at once.
   // REQUIRES: `to` contiguous, of equal size.

@@ -1,0 +1,42 @@
+#include "cuda/stream.h"
+
+#include <cstdlib>
+#include <string_view>
+
+#include "cuda/check.h"
+#include "cuda/device.h"
+
+namespace fathom {
+namespace {
+bool Wanted(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value != nullptr && std::string_view(value) == "1";
+}
+}  // namespace
+
+CudaStream::CudaStream(CudaDevice& device)
+    : device_(device), wait_for_each_(Wanted("FATHOM_CUDA_SYNC")) {
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+}
+
+CudaStream::~CudaStream() {
+  CUDA_CHECK(cudaStreamDestroy(stream_));
+}
+
+void CudaStream::Synchronize() {
+  const cudaError_t error = cudaStreamSynchronize(stream_);
+  CHECK(error == cudaSuccess,
+        "CUDA: {} (in step {}, at or before op {}; FATHOM_CUDA_SYNC=1 names the op)",
+        cudaGetErrorString(error), step_, last_op_);
+  device_.DeliverDownloads();
+}
+
+void CudaStream::CheckLaunch(const char* op, const TensorView& shape) {
+  last_op_ = op;
+  cudaError_t error = cudaGetLastError();
+  if (error == cudaSuccess && wait_for_each_) error = cudaStreamSynchronize(stream_);
+  CHECK(error == cudaSuccess, "{} of {} in step {}: CUDA: {}", op, shape.ToString(), step_,
+        cudaGetErrorString(error));
+}
+
+}  // namespace fathom

@@ -1,0 +1,42 @@
+// A CUDA stream, and what ops need to know of its device.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "tensor/device.h"
+
+namespace fathom {
+
+class CudaDevice;
+
+class CudaStream final : public Stream {
+ public:
+  explicit CudaStream(CudaDevice& device);
+  ~CudaStream() override;
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  // Also delivers the downloads enqueued before.
+  void Synchronize() override;
+
+  cudaStream_t get() const { return stream_; }
+  CudaDevice& device() const { return device_; }
+
+  // The step that errors name.
+  void BeginStep(uint64_t step) { step_ = step; }
+  // After the launches of an op: ends the process, naming op, shape and step, if one failed. With
+  // FATHOM_CUDA_SYNC=1 in the environment waits for the op, so that a fault is named by its op.
+  void CheckLaunch(const char* op, const TensorView& shape);
+
+ private:
+  CudaDevice& device_;
+  cudaStream_t stream_ = nullptr;
+  uint64_t step_ = 0;
+  const char* last_op_ = "none";
+  const bool wait_for_each_;
+};
+
+}  // namespace fathom

@@ -1,0 +1,42 @@
+#include "ops/cuda_ops.h"
+
+namespace fathom {
+namespace {
+
+Ops Table(Fp8Activations activations) {
+  return {
+      .name = "cuda",
+      .activation = DType::kBF16,
+      .kv_cache = DType::kBF16,
+      .prepare = activations == Fp8Activations::kExact ? PrepareCudaExact : PrepareCudaQuantized,
+      .embed = {EmbedCuda},
+      .rms_norm = {RmsNormCuda},
+      .add = {AddCuda},
+      .linear = {LinearCuda, LinearCudaWorkspace},
+      .head_linear = {HeadLinearCuda},
+      .silu_mul = {SiluMulCuda},
+      .rope = {RopeCuda},
+      .cache_write = {CacheWriteCuda},
+      .attend_absorbed = {AttendAbsorbedCuda},
+      .gather_context = {GatherContextCuda},
+      .attend_expanded = {AttendExpandedCuda},
+      .route = {RouteCuda},
+      .moe_experts = {MoeExpertsCuda, MoeExpertsCudaWorkspace},
+      .gather_rows = {GatherRowsCuda},
+      .prepare_inputs = {PrepareInputsCuda},
+      .adjust_logits = {AdjustLogitsCuda},
+      .log_probs = {LogProbsCuda},
+      .sample = {SampleCuda},
+      .commit = {CommitCuda},
+  };
+}
+
+}  // namespace
+
+const Ops& CudaOps(Fp8Activations activations) {
+  static const Ops exact = Table(Fp8Activations::kExact);
+  static const Ops quantized = Table(Fp8Activations::kQuantized);
+  return activations == Fp8Activations::kExact ? exact : quantized;
+}
+
+}  // namespace fathom

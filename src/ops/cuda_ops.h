@@ -1,0 +1,38 @@
+// The functions of the CUDA table, one per op; their streams are CudaStream.
+#pragma once
+
+#include "cuda/stream.h"
+#include "ops/ops.h"
+
+namespace fathom {
+
+Result<std::unique_ptr<PackedWeight>> PrepareCudaExact(Stream&, const PrepareArgs&);
+Result<std::unique_ptr<PackedWeight>> PrepareCudaQuantized(Stream&, const PrepareArgs&);
+
+void EmbedCuda(OpContext&, const EmbedArgs&);
+void RmsNormCuda(OpContext&, const RmsNormArgs&);
+void AddCuda(OpContext&, const AddArgs&);
+void LinearCuda(OpContext&, const LinearArgs&);
+size_t LinearCudaWorkspace(const Stream&, const LinearArgs&);
+void HeadLinearCuda(OpContext&, const HeadLinearArgs&);
+void SiluMulCuda(OpContext&, const SiluMulArgs&);
+void RopeCuda(OpContext&, const RopeArgs&);
+void CacheWriteCuda(OpContext&, const CacheWriteArgs&);
+void AttendAbsorbedCuda(OpContext&, const AttendAbsorbedArgs&);
+void GatherContextCuda(OpContext&, const GatherContextArgs&);
+void AttendExpandedCuda(OpContext&, const AttendExpandedArgs&);
+void RouteCuda(OpContext&, const RouteArgs&);
+void MoeExpertsCuda(OpContext&, const MoeExpertsArgs&);
+size_t MoeExpertsCudaWorkspace(const Stream&, const MoeExpertsArgs&);
+void GatherRowsCuda(OpContext&, const GatherRowsArgs&);
+void PrepareInputsCuda(OpContext&, const PrepareInputsArgs&);
+void AdjustLogitsCuda(OpContext&, const AdjustLogitsArgs&);
+void LogProbsCuda(OpContext&, const LogProbsArgs&);
+void SampleCuda(OpContext&, const SampleArgs&);
+void CommitCuda(OpContext&, const CommitArgs&);
+
+inline CudaStream& Cuda(OpContext& context) {
+  return static_cast<CudaStream&>(context.stream);
+}
+
+}  // namespace fathom
