@@ -107,39 +107,51 @@ inline double MedianMicroseconds(int launches, int replays,
   return 1e3 * times[times.size() / 2] / launches;
 }
 
-// GB/s of a device-to-device copy of 4 GB: bytes read and written.
-inline double CopyBandwidth() {
-  const size_t bytes = size_t{4} << 30;
-  DeviceArray<uint8_t> from(bytes), to(bytes);
-  const double us = MedianMicroseconds(1, 10, [&](int, cudaStream_t stream) {
-    BENCH_CHECK(cudaMemcpyAsync(to.get(), from.get(), bytes, cudaMemcpyDeviceToDevice, stream));
-  });
-  return 2e-3 * bytes / us;
+static __global__ void __launch_bounds__(512) CopyAll(const uint4* from, size_t count, uint4* to) {
+  const size_t step = size_t{gridDim.x} * blockDim.x;
+#pragma unroll 4
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count; i += step) {
+    __stcs(to + i, __ldcs(from + i));
+  }
 }
 
 static __global__ void __launch_bounds__(512)
-    ReadAll(const uint4* from, size_t count, uint32_t* sink) {
-  uint32_t sum = 0;
+    ReadAll(const uint4* from, size_t count, uint4* sink) {
+  uint4 sum = {};
   const size_t step = size_t{gridDim.x} * blockDim.x;
 #pragma unroll 8
   for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count; i += step) {
     const uint4 x = __ldcs(from + i);
-    sum ^= x.x ^ x.y ^ x.z ^ x.w;
+    sum.x ^= x.x, sum.y ^= x.y, sum.z ^= x.z, sum.w ^= x.w;
   }
-  if (sum == 0x12345678) *sink = sum;
+  if ((sum.x ^ sum.y ^ sum.z ^ sum.w) == 0x12345678) *sink = sum;
 }
 
-// GB/s of reading 4 GB once.
-inline double ReadBandwidth() {
-  const size_t bytes = size_t{4} << 30;
-  DeviceArray<uint8_t> from(bytes);
-  DeviceArray<uint32_t> sink(1);
-  BENCH_CHECK(cudaMemset(from.get(), 1, bytes));
-  const double us = MedianMicroseconds(1, 10, [&](int, cudaStream_t stream) {
-    ReadAll<<<132 * 4, 512, 0, stream>>>(reinterpret_cast<const uint4*>(from.get()), bytes / 16,
-                                         sink.get());
-  });
-  return 1e-3 * bytes / us;
+// GB/s of copying 2 GB of random data, bytes read and written (the faster of the driver's copy and
+// a plain kernel), and of reading it once.
+struct Bandwidth {
+  double copy, read;
+};
+inline Bandwidth MeasureBandwidth() {
+  const size_t bytes = size_t{2} << 30;
+  DeviceArray<__nv_bfloat16> from(bytes / 2), to(bytes / 2);
+  Randomize(from, 5);
+  const auto* source = reinterpret_cast<const uint4*>(from.get());
+  auto* target = reinterpret_cast<uint4*>(to.get());
+  double copy = 1e30, read = 1e30;
+  for (const int blocks : {132 * 4, 132 * 16, 132 * 64}) {
+    copy = std::min(copy, MedianMicroseconds(2, 10, [&](int, cudaStream_t stream) {
+                      CopyAll<<<blocks, 512, 0, stream>>>(source, bytes / 16, target);
+                    }));
+    read = std::min(read, MedianMicroseconds(2, 10, [&](int, cudaStream_t stream) {
+                      ReadAll<<<blocks, 512, 0, stream>>>(source, bytes / 16, target);
+                    }));
+  }
+  copy = std::min(
+      copy, MedianMicroseconds(2, 10, [&](int, cudaStream_t stream) {
+        BENCH_CHECK(cudaMemcpyAsync(to.get(), from.get(), bytes, cudaMemcpyDeviceToDevice, stream));
+      }));
+  return {2e-3 * bytes / copy, 1e-3 * bytes / read};
 }
 
 constexpr int kPeakLoops = 4096;

@@ -49,16 +49,61 @@ int Multiprocessors() {
   return count;
 }
 
+constexpr float kLog2E = 1.4426950408889634f;
+
+// At most so many groups are computed one by one: k tokens of G groups each, of which a share of
+// 1 / Multiprocessors() or more goes to each token's first item.
+int64_t MaxSingles(int64_t tokens, int64_t max_groups) {
+  const int64_t blocks = Multiprocessors(), k = std::min(tokens, blocks / 2);
+  return k * max_groups * (blocks - k) / blocks + 1;
+}
+
+// The work space of the narrow kernel: prefix, first_single, states, parts.
+struct NarrowLayout {
+  NarrowLayout(int32_t tokens, int32_t max_pages, int32_t group_tokens)
+      : parts(tokens + MaxSingles(tokens, MaxSplits(max_pages, group_tokens))),
+        states_at((4 * (size_t{1} + tokens) + 255) / 256 * 256),
+        parts_at(states_at + 8 * kNarrowHeads * parts),
+        bytes(parts_at + 4 * kNarrowHeads * kLatent * parts) {}
+  size_t parts, states_at, parts_at, bytes;
+};
+
+void LaunchNarrow(const MlaDecodeParams& p, cudaStream_t stream) {
+  CHECK(p.split_tokens % (2 * kKeys) == 0);
+  const NarrowLayout layout(p.tokens, p.max_pages, p.split_tokens);
+  std::byte* workspace = static_cast<std::byte*>(p.workspace);
+  int32_t* header = reinterpret_cast<int32_t*>(workspace);
+  const NarrowStep step = {.slots = p.slots,
+                           .positions = p.positions,
+                           .page_table = p.page_table,
+                           .live = p.live,
+                           .prefix = header,
+                           .first_single = header + 1,
+                           .max_pages = p.max_pages,
+                           .heads = p.heads,
+                           .tokens = p.tokens,
+                           .group_tokens = p.split_tokens};
+  const NarrowOutput output = {.out = static_cast<__nv_bfloat16*>(p.out),
+                               .parts = reinterpret_cast<float*>(workspace + layout.parts_at),
+                               .states = reinterpret_cast<float2*>(workspace + layout.states_at)};
+  CUDA_CHECK(StartNarrow(MakeMaps(p), step, output, p.scale * kLog2E, Multiprocessors(), stream));
+  if (p.max_pages * kKeys > p.split_tokens) CUDA_CHECK(StartCombineNarrow(step, output, stream));
+}
+
 }  // namespace
 }  // namespace mla
 
 int32_t MlaDecodeSplitTokens(int32_t heads, int32_t max_pages) {
+  if (heads <= mla::kNarrowHeads) return 256;
   // Many heads compute for longer on a tile, and leave more to merge.
   const int32_t pages = std::max(heads > mla::kRows ? 32 : 8, (max_pages + 63) / 64);
   return pages * mla::kKeys;
 }
 
 size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages, int32_t split_tokens) {
+  if (heads <= mla::kNarrowHeads) {
+    return mla::NarrowLayout(tokens, max_pages, split_tokens).bytes;
+  }
   const int32_t splits = mla::MaxSplits(max_pages, split_tokens);
   return mla::PartialBytes(tokens, heads, splits) + size_t{8} * tokens * splits * heads;
 }
@@ -66,6 +111,7 @@ size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages, int3
 void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
   if (p.tokens == 0) return;
   CHECK(p.heads > 0 && p.scale > 0 && p.split_tokens > 0 && p.split_tokens % mla::kKeys == 0);
+  if (p.heads <= mla::kNarrowHeads) return mla::LaunchNarrow(p, stream);
   const int32_t max_splits = mla::MaxSplits(p.max_pages, p.split_tokens);
   const mla::Step step = {.slots = p.slots,
                           .positions = p.positions,
@@ -84,8 +130,8 @@ void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
                                   workspace + mla::PartialBytes(p.tokens, p.heads, max_splits))};
   const int64_t items = int64_t{p.tokens} * max_splits * step.head_blocks;
   const int blocks = static_cast<int>(std::min<int64_t>(mla::Multiprocessors(), items));
-  constexpr float kLog2E = 1.4426950408889634f;
-  CUDA_CHECK(mla::StartDecode(mla::MakeMaps(p), step, output, p.scale * kLog2E, blocks, stream));
+  CUDA_CHECK(
+      mla::StartDecode(mla::MakeMaps(p), step, output, p.scale * mla::kLog2E, blocks, stream));
   if (max_splits > 1) CUDA_CHECK(mla::StartCombine(step, output, p.tokens, stream));
 }
 

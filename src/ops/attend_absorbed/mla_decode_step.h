@@ -13,6 +13,7 @@ inline constexpr int kLatent = 512;
 inline constexpr int kRows = 64;      // (token, head) pairs: the M of wgmma
 inline constexpr int kKeys = 64;      // positions of a tile: a page
 inline constexpr int kQueryBox = 16;  // rows that one TMA load of a query brings
+inline constexpr int kNarrowHeads = 16;
 inline constexpr int kThreads = 384;  // two warpgroups of consumers, one with the producer
 
 // What the kernel knows of the step.
@@ -39,10 +40,36 @@ struct Output {
   float2* state;       // [tokens, max_splits, heads]: maximum in log2, sum of weights
 };
 
-// Both enqueue one kernel; the second merges parts once the first has finished.
+// The same for the kernel for at most 16 heads.
+struct NarrowStep {
+  const int32_t* slots;
+  const int32_t* positions;
+  const int32_t* page_table;
+  const int32_t* live;
+  // Written by the kernel for CombineNarrow.
+  int32_t* prefix;        // [1]: how many groups of a token its first item has
+  int32_t* first_single;  // [tokens]: for those that have more, the ordinal of the next
+  int32_t max_pages;
+  int32_t heads;
+  int32_t tokens;        // capacity
+  int32_t group_tokens;  // positions of a group: a multiple of 2 kKeys
+};
+
+struct NarrowOutput {
+  __nv_bfloat16* out;  // [tokens, heads, latent]
+  // Of first items, by token, then of single groups, by ordinal. Values lie as threads hold them.
+  float* parts;    // [tokens + singles, 16 * latent]
+  float2* states;  // [tokens + singles, 16]: maximum in log2, sum of weights
+};
+
+// Each enqueues one kernel; the second merges parts once the first has finished.
 cudaError_t StartDecode(const Maps& maps, const Step& step, const Output& output, float scale_log2,
                         int blocks, cudaStream_t stream);
 cudaError_t StartCombine(const Step& step, const Output& output, int32_t tokens,
                          cudaStream_t stream);
+cudaError_t StartNarrow(const Maps& maps, const NarrowStep& step, const NarrowOutput& output,
+                        float scale_log2, int blocks, cudaStream_t stream);
+cudaError_t StartCombineNarrow(const NarrowStep& step, const NarrowOutput& output,
+                               cudaStream_t stream);
 
 }  // namespace fathom::mla

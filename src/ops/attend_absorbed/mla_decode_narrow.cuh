@@ -1,0 +1,486 @@
+// MLA decode for at most 16 heads: positions are M of wgmma and heads N, so that nothing is
+// computed for heads that are not there. What its warps do; mla_decode_narrow.cu launches it.
+//
+// The order of additions does not depend on who shares the step, nor on how the work is cut: a
+// context is a sequence of groups of `split_tokens` positions. Within a group, each of two
+// warpgroups sums up every other tile; the two sums are merged, and groups are folded into a
+// running result in order. A block that has many groups from the first on folds them as it goes;
+// groups that other blocks compute are folded by CombineNarrow, with the same arithmetic.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "cuda/fence.h"
+#include "cuda/mbarrier.h"
+#include "cuda/tma.h"
+#include "cuda/wgmma_bf16.h"
+#include "ops/attend_absorbed/mla_decode_step.h"
+
+namespace fathom::mla {
+
+inline constexpr int kNarrowChunks = 9;       // of 64 values: 8 of the latent, 1 of the rotated key
+inline constexpr int kTileChunkBytes = 8192;  // 64 positions of 128 bytes, swizzled
+inline constexpr int kHeadChunkBytes = 2048;  // 16 heads of 128 bytes, swizzled
+inline constexpr int kPartValues = kNarrowHeads * kLatent;
+inline constexpr uint32_t kWarpLanes = 0xffffffff;
+
+enum NarrowBarrier : uint32_t {
+  kNarrowFirst = 1,    // the threads of consumer group 0
+  kNarrowSecond = 2,   // of group 1
+  kExchangeFree = 3,   // both: nobody reads the exchange any more
+  kExchangeReady = 4,  // both: it is written
+};
+
+struct NarrowItem {
+  int32_t token;  // below 0: there are no more items
+  int32_t position;
+  int32_t slot;
+  int32_t group;  // the first of `groups`
+  int32_t groups;
+  int32_t part;  // where the result goes in the work space; below 0: it is the output
+
+  // Positions from the item's first on, at most those of its groups.
+  __device__ int32_t length(const NarrowStep& step) const {
+    return min(position + 1 - group * step.group_tokens, groups * step.group_tokens);
+  }
+};
+
+// Tiles alternate between the buffers: warpgroup g has all tiles of buffer g.
+struct NarrowShared {
+  alignas(1024) uint8_t keys[2][kNarrowChunks][kTileChunkBytes];
+  uint8_t query[kNarrowChunks][kHeadChunkBytes];
+  uint8_t weights[2][kHeadChunkBytes];  // [16 heads][64 positions]
+  float exchange[2][32][128];           // the half of its sums that the other group merges
+  float best[2][4][kNarrowHeads];       // by warp: greatest score of a tile
+  float max[2][kNarrowHeads];           // of a group's positions, in units of log2
+  float sum[2][4][kNarrowHeads];        // by warp: weights of a group's positions
+  NarrowItem item;
+  Mbarrier query_full, query_empty;  // `item` goes with the query
+  Mbarrier full[2][2];               // [buffer][half]: chunks 0-3, chunks 4-8
+  Mbarrier empty[2];
+};
+
+__device__ __forceinline__ float NarrowExp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// A result over some positions: values (elsewhere), their greatest score, and the sum of weights.
+// Merging gives the factors of both sides' values. With nothing in it, the maximum is -inf.
+struct Running {
+  float max = -INFINITY, sum = 0;
+
+  __device__ __forceinline__ void Fold(float other_max, float other_sum, float& keep, float& take) {
+    const float both = fmaxf(max, other_max), base = both == -INFINITY ? 0 : both;
+    keep = NarrowExp2(max - base);
+    take = NarrowExp2(other_max - base);
+    max = both;
+    sum = __fmaf_rn(sum, keep, __fmul_rn(other_sum, take));
+  }
+  static __device__ __forceinline__ float Apply(float value, float keep, float other, float take) {
+    return __fmaf_rn(value, keep, __fmul_rn(other, take));
+  }
+};
+
+// Deals out the work: first an item per token with its first `prefix` groups, then the other
+// groups one by one. All lanes of a warp call it together.
+class NarrowWalk {
+ public:
+  __device__ explicit NarrowWalk(const NarrowStep& step)
+      : step_(step), lane_(static_cast<int>(threadIdx.x % 32)), live_(*step.live) {
+    int32_t total = 0;
+#pragma unroll 4
+    for (int32_t token = lane_; token < live_; token += 32) total += Groups(token);
+    total = __reduce_add_sync(kWarpLanes, total);
+    const int32_t blocks = static_cast<int32_t>(gridDim.x);
+    prefix_ = max(1, (total + blocks - 1) / blocks);
+    if (blockIdx.x == 0 && lane_ == 0) *step.prefix = prefix_;
+  }
+
+  // Item number `index`, which must not fall from call to call.
+  __device__ NarrowItem Find(int32_t index) {
+    if (index < live_) {
+      const int32_t groups = Groups(index);
+      return {.token = index,
+              .position = step_.positions[index],
+              .slot = step_.slots[index],
+              .group = 0,
+              .groups = min(groups, prefix_),
+              .part = groups <= prefix_ ? -1 : index};
+    }
+    const int32_t ordinal = index - live_;
+    while (ordinal >= before_ + total_) {
+      if (begin_ + 32 >= live_) return {.token = -1};
+      NextTokens();
+    }
+    const int32_t local = ordinal - before_;
+    const int lane = __ffs(static_cast<int>(__ballot_sync(kWarpLanes, local < until_))) - 1;
+    const int32_t first = __shfl_sync(kWarpLanes, until_ - count_, lane);
+    const int32_t token = begin_ + lane;
+    if (local == first && lane_ == 0) step_.first_single[token] = ordinal;
+    return {.token = token,
+            .position = step_.positions[token],
+            .slot = step_.slots[token],
+            .group = prefix_ + local - first,
+            .groups = 1,
+            .part = step_.tokens + ordinal};
+  }
+
+ private:
+  __device__ int32_t Groups(int32_t token) const {
+    return step_.positions[token] / step_.group_tokens + 1;
+  }
+  __device__ void NextTokens() {
+    before_ += total_;
+    begin_ += 32;
+    const int32_t token = begin_ + lane_;
+    count_ = token < live_ ? max(0, Groups(token) - prefix_) : 0;
+    until_ = count_;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int32_t lower = __shfl_up_sync(kWarpLanes, until_, distance);
+      if (lane_ >= distance) until_ += lower;
+    }
+    total_ = __shfl_sync(kWarpLanes, until_, 31);
+  }
+
+  const NarrowStep& step_;
+  const int lane_;
+  const int32_t live_;
+  int32_t prefix_;
+  int32_t begin_ = -32;  // first of 32 tokens
+  int32_t before_ = 0;   // single groups before these tokens
+  int32_t total_ = 0;    // of these tokens
+  int32_t count_ = 0;    // of this lane's token
+  int32_t until_ = 0;    // of this and the lower lanes' tokens
+};
+
+// The producer: one warp.
+__device__ inline void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowStep& step) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const uint64_t keep = EvictNormal(), once = EvictFirst();
+  const int32_t block = static_cast<int32_t>(blockIdx.x), blocks = static_cast<int32_t>(gridDim.x);
+  NarrowWalk walk(step);
+  uint32_t query_parity = 0, parities = 0;  // bit b: of buffer b
+  for (int32_t wave = 0;; ++wave) {
+    // Back and forth, so that who got a long item gets the last short one.
+    const int32_t index = wave * blocks + (wave % 2 == 0 ? block : blocks - 1 - block);
+    const NarrowItem item = walk.Find(index);
+    if (lane == 0) {
+      s.query_empty.Wait(query_parity ^ 1);
+      s.item = item;
+      if (item.token < 0) {
+        s.query_full.Arrive();
+      } else {
+        const int32_t row = item.token * step.heads;
+        s.query_full.ArriveExpect(sizeof(s.query));
+        for (int chunk = 0; chunk < 8; ++chunk) {
+          TmaLoad2(s.query[chunk], &maps.q_latent, s.query_full, keep, chunk * 64, row);
+        }
+        TmaLoad2(s.query[8], &maps.q_rope, s.query_full, keep, 0, row);
+      }
+    }
+    query_parity ^= 1;
+    // A wave may end with a short tail: the next index of a block can still be inside the list.
+    if (item.token < 0) return;
+
+    const int32_t tiles = (item.length(step) + kKeys - 1) / kKeys;
+    const int32_t* table = step.page_table + int64_t{item.slot} * step.max_pages +
+                           item.group * (step.group_tokens / kKeys);
+    int32_t pages = 0;
+    for (int32_t tile = 0; tile < tiles; ++tile) {
+      if (tile % 32 == 0) pages = tile + lane < tiles ? table[tile + lane] : 0;
+      const int32_t page = __shfl_sync(kWarpLanes, pages, tile % 32);
+      const int buffer = tile % 2;
+      if (lane == 0) {
+        s.empty[buffer].Wait(((parities >> buffer) & 1) ^ 1);
+        s.full[buffer][0].ArriveExpect(4 * kTileChunkBytes);
+        TmaLoad4(s.keys[buffer][0], &maps.latent, s.full[buffer][0], once, 0, 0, 0, page);
+        s.full[buffer][1].ArriveExpect(5 * kTileChunkBytes);
+        TmaLoad4(s.keys[buffer][4], &maps.latent, s.full[buffer][1], once, 0, 0, 4, page);
+        TmaLoad3(s.keys[buffer][8], &maps.rope, s.full[buffer][1], once, 0, 0, page);
+      }
+      parities ^= 1u << buffer;
+    }
+  }
+}
+
+// One of the two warpgroups that compute. A thread holds, of each product with N = 16, the columns
+// (heads) 8j + 2 (lane % 4) + e at index 4j + e, of row (position or value) 16 warp + lane / 4, and
+// of row + 8 at index 4j + 2 + e. What it holds by head is indexed 2j + e.
+template <int kGroup>
+class NarrowConsumer {
+ public:
+  __device__ NarrowConsumer(NarrowShared& s, const NarrowStep& step, const NarrowOutput& output,
+                            float scale_log2)
+      : s_(s),
+        step_(step),
+        output_(output),
+        scale_log2_(scale_log2),
+        thread_(static_cast<int>(threadIdx.x % 128)),
+        lane_(thread_ % 32),
+        warp_(thread_ / 32) {}
+
+  __device__ void Run() {
+    for (uint32_t parity = 0;; parity ^= 1) {
+      s_.query_full.Wait(parity);
+      item_ = s_.item;
+      if (item_.token < 0) return;
+      const int32_t length = item_.length(step_);
+#pragma unroll
+      for (int i = 0; i < 32; ++i) result_[i] = 0;
+#pragma unroll
+      for (int c = 0; c < 4; ++c) running_[c] = Running();
+      for (int32_t begin = 0; begin < length; begin += step_.group_tokens) {
+        Group(min(length - begin, step_.group_tokens), begin + step_.group_tokens >= length);
+      }
+      Write();
+    }
+  }
+
+ private:
+  static constexpr uint32_t kOwnBarrier = kGroup == 0 ? kNarrowFirst : kNarrowSecond;
+
+  // `length` positions: one group of them, perhaps the item's last.
+  __device__ void Group(int32_t length, bool last) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) max_[c] = -INFINITY, sum_[c] = 0;
+#pragma unroll
+    for (int i = 0; i < 64; ++i) out_[i / 8][i % 8] = 0;
+    const int32_t first = kGroup * kKeys;
+    if (last && first >= length) FreeQuery();
+    for (int32_t at = first; at < length; at += 2 * kKeys) {
+      Tile(length - at, last && at + 2 * kKeys >= length);
+    }
+    Merge();
+  }
+
+  // 64 positions, of which `seen` or all are seen; perhaps the item's last here.
+  __device__ void Tile(int32_t seen, bool last) {
+    Score(seen);
+    if (last) FreeQuery();
+    if (seen < kKeys) Mask(seen);
+    float scale[4];
+    LeaveWeights(scale);
+    Rescale(scale);
+    WgmmaFence();
+    const uint64_t values = WgmmaOperand(SharedAddress(s_.keys[kGroup]), kTileChunkBytes);
+    const uint64_t weights = WgmmaOperand(SharedAddress(s_.weights[kGroup]));
+#pragma unroll
+    for (int chunk = 0; chunk < 8; ++chunk) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        WgmmaBf16<16>::Add<Major::kMn, Major::kK>(
+            out_[chunk], values + (chunk * kTileChunkBytes + k * 2048) / 16, weights + k * 2, true);
+      }
+    }
+    WgmmaCommit();
+    WgmmaWait<0>();
+#pragma unroll
+    for (int chunk = 0; chunk < 8; ++chunk) WgmmaHold(out_[chunk]);
+    __syncwarp();
+    if (lane_ == 0) s_.empty[kGroup].Arrive();
+    parity_ ^= 1;
+  }
+
+  // scores_ = K Q^T, before scaling.
+  __device__ void Score(int32_t seen) {
+    if (seen < kKeys) {
+      s_.full[kGroup][0].Wait(parity_);
+      s_.full[kGroup][1].Wait(parity_);
+      ClearKeys(seen);
+    }
+    const uint64_t keys = WgmmaOperand(SharedAddress(s_.keys[kGroup]));
+    const uint64_t query = WgmmaOperand(SharedAddress(s_.query));
+    s_.full[kGroup][0].Wait(parity_);
+    WgmmaFence();
+#pragma unroll
+    for (int chunk = 0; chunk < kNarrowChunks; ++chunk) {
+      if (chunk == 4) {
+        s_.full[kGroup][1].Wait(parity_);
+        WgmmaFence();  // after a loop that diverges the compiler would serialise products without
+                       // it
+      }
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        WgmmaBf16<16>::Add<Major::kK, Major::kK>(
+            scores_, keys + (chunk * kTileChunkBytes + k * 32) / 16,
+            query + (chunk * kHeadChunkBytes + k * 32) / 16, chunk > 0 || k > 0);
+      }
+    }
+    WgmmaCommit();
+    WgmmaWait<0>();
+    WgmmaHold(scores_);
+  }
+
+  __device__ void FreeQuery() {
+    __syncwarp();
+    if (lane_ == 0) s_.query_empty.Arrive();
+  }
+
+  // Zeroes the values of positions that nobody sees: a page's tail may hold anything, and 0 x NaN
+  // is NaN.
+  __device__ void ClearKeys(int32_t seen) {
+    for (int i = thread_; i < (kKeys - seen) * 64; i += 128) {
+      const int row = seen + i / 64, chunk = i % 64 / 8, part = i % 8;
+      *reinterpret_cast<uint4*>(s_.keys[kGroup][chunk] + row * 128 + part * 16) =
+          make_uint4(0, 0, 0, 0);
+    }
+    FenceAsyncShared();
+    NamedBarrierSync(kOwnBarrier, 128);
+  }
+  __device__ void Mask(int32_t seen) {
+    const int row = warp_ * 16 + lane_ / 4;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (row + (i % 4 / 2) * 8 >= seen) scores_[i] = -INFINITY;
+    }
+  }
+
+  // Turns scores_ into weights in shared memory; moves max_ and sum_ on.
+  __device__ void LeaveWeights(float (&scale)[4]) {
+    float best[4];
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      best[c] = fmaxf(scores_[4 * (c / 2) + c % 2], scores_[4 * (c / 2) + 2 + c % 2]);
+#pragma unroll
+      for (int distance = 4; distance < 32; distance *= 2) {
+        best[c] = fmaxf(best[c], __shfl_xor_sync(kWarpLanes, best[c], distance));
+      }
+    }
+    const int head = 2 * (lane_ % 4);
+    if (lane_ < 4) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) s_.best[kGroup][warp_][8 * (c / 2) + head + c % 2] = best[c];
+    }
+    NamedBarrierSync(kOwnBarrier, 128);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int column = 8 * (c / 2) + head + c % 2;
+#pragma unroll
+      for (int w = 0; w < 4; ++w) best[c] = fmaxf(best[c], s_.best[kGroup][w][column]);
+      const float max = fmaxf(max_[c], best[c] * scale_log2_);
+      const float base = max == -INFINITY ? 0 : max;  // nothing seen yet: all weights are 0
+      scale[c] = NarrowExp2(max_[c] - base);
+      max_[c] = max;
+      float& low = scores_[4 * (c / 2) + c % 2];
+      float& high = scores_[4 * (c / 2) + 2 + c % 2];
+      low = NarrowExp2(fmaf(low, scale_log2_, -base));
+      high = NarrowExp2(fmaf(high, scale_log2_, -base));
+      sum_[c] = fmaf(sum_[c], scale[c], low + high);
+    }
+    uint32_t packed[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(scores_[2 * i], scores_[2 * i + 1]);
+      packed[i] = *reinterpret_cast<const uint32_t*>(&pair);
+    }
+    // Matrix i of four: heads 8 (i / 2) and up, positions 16 warp + 8 (i % 2) and up; transposed.
+    const int row = lane_ / 16 * 8 + lane_ % 8, chunk = 2 * warp_ + lane_ / 8 % 2;
+    const uint32_t address =
+        SharedAddress(s_.weights[kGroup]) + row * 128 + ((chunk ^ (row % 8)) * 16);
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+        "r"(packed[0]), "r"(packed[1]), "r"(packed[2]), "r"(packed[3])
+        : "memory");
+    FenceAsyncShared();
+    NamedBarrierSync(kOwnBarrier, 128);
+  }
+
+  __device__ void Rescale(const float (&scale)[4]) {
+    const bool same = scale[0] == 1 && scale[1] == 1 && scale[2] == 1 && scale[3] == 1;
+    if (__all_sync(kWarpLanes, same)) return;
+#pragma unroll
+    for (int chunk = 0; chunk < 8; ++chunk) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) out_[chunk][i] *= scale[i / 4 * 2 + i % 2];
+    }
+  }
+
+  // Merges what both groups made of a group of positions, and folds it into the running result.
+  // Warpgroup g does so for values 256 g and up.
+  __device__ void Merge() {
+    NamedBarrierSync(kExchangeFree, 256);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      s_.exchange[kGroup][i][thread_] = out_[4 * (1 - kGroup) + i / 8][i % 8];
+    }
+    const int head = 2 * (lane_ % 4);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+#pragma unroll
+      for (int distance = 4; distance < 32; distance *= 2) {
+        sum_[c] += __shfl_xor_sync(kWarpLanes, sum_[c], distance);
+      }
+      const int column = 8 * (c / 2) + head + c % 2;
+      if (lane_ < 4) {
+        s_.sum[kGroup][warp_][column] = sum_[c];
+        if (warp_ == 0) s_.max[kGroup][column] = max_[c];
+      }
+    }
+    NamedBarrierSync(kExchangeReady, 256);
+    float even[4], odd[4], keep[4], take[4];
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int column = 8 * (c / 2) + head + c % 2;
+      float sum[2] = {0, 0};
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        sum[0] += s_.sum[0][w][column];
+        sum[1] += s_.sum[1][w][column];
+      }
+      Running group = {s_.max[0][column], sum[0]};
+      group.Fold(s_.max[1][column], sum[1], even[c], odd[c]);
+      running_[c].Fold(group.max, group.sum, keep[c], take[c]);
+    }
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const int c = i % 8 / 4 * 2 + i % 2;
+      const float own = out_[4 * kGroup + i / 8][i % 8];
+      const float other = s_.exchange[1 - kGroup][i][thread_];
+      const float both = kGroup == 0 ? Running::Apply(own, even[c], other, odd[c])
+                                     : Running::Apply(other, even[c], own, odd[c]);
+      result_[i] = Running::Apply(result_[i], keep[c], both, take[c]);
+    }
+  }
+
+  __device__ void Write() {
+    if (item_.part >= 0) {
+      float* values = output_.parts + int64_t{item_.part} * kPartValues + kGroup * 4096 + thread_;
+#pragma unroll
+      for (int i = 0; i < 32; ++i) values[i * 128] = result_[i];
+      if (kGroup == 0 && thread_ < 4) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          output_.states[int64_t{item_.part} * kNarrowHeads + 8 * (c / 2) + 2 * lane_ + c % 2] =
+              make_float2(running_[c].max, running_[c].sum);
+        }
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const int c = i % 8 / 4 * 2 + i % 2, head = 8 * (c / 2) + 2 * (lane_ % 4) + c % 2;
+      const int value = (4 * kGroup + i / 8) * 64 + warp_ * 16 + lane_ / 4 + i % 4 / 2 * 8;
+      if (head < step_.heads) {
+        output_.out[(int64_t{item_.token} * step_.heads + head) * kLatent + value] =
+            __float2bfloat16_rn(result_[i] / running_[c].sum);
+      }
+    }
+  }
+
+  NarrowShared& s_;
+  const NarrowStep& step_;
+  const NarrowOutput& output_;
+  const float scale_log2_;
+  const int thread_, lane_, warp_;
+  NarrowItem item_;
+  uint32_t parity_ = 0;  // of this group's buffer
+  float scores_[8], max_[4], sum_[4];
+  float out_[8][8];  // sums over this group's tiles: [64 values][columns]
+  Running running_[4];
+  float result_[32];  // over all groups so far: values 256 kGroup and up
+};
+
+}  // namespace fathom::mla
