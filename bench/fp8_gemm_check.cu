@@ -65,15 +65,15 @@ double Error(const std::vector<float>& out, const std::vector<float>& ref, int64
 }
 
 const char* TileName(Fp8Tile tile) {
-  constexpr const char* kNames[] = {"auto",    "64x16",   "64x32",      "64x64",
-                                    "64x128",  "64x192",  "128x32",     "128x64",
-                                    "128x128", "256x128", "256x128pair"};
+  constexpr const char* kNames[] = {"auto",        "64x16",  "64x32",  "64x64",   "64x128",
+                                    "64x192",      "128x32", "128x64", "128x128", "256x128",
+                                    "256x128pair", "try1",   "try2",   "try3",    "try4"};
   return kNames[static_cast<int>(tile)];
 }
-constexpr Fp8Tile kTiles[] = {Fp8Tile::k64x16,      Fp8Tile::k64x32,   Fp8Tile::k64x64,
-                              Fp8Tile::k64x128,     Fp8Tile::k64x192,  Fp8Tile::k128x32,
-                              Fp8Tile::k128x64,     Fp8Tile::k128x128, Fp8Tile::k256x128,
-                              Fp8Tile::k256x128Pair};
+constexpr Fp8Tile kTiles[] = {
+    Fp8Tile::k64x16,  Fp8Tile::k64x32,  Fp8Tile::k64x64,   Fp8Tile::k64x128,  Fp8Tile::k64x192,
+    Fp8Tile::k128x32, Fp8Tile::k128x64, Fp8Tile::k128x128, Fp8Tile::k256x128, Fp8Tile::k256x128Pair,
+    Fp8Tile::kTry1,   Fp8Tile::kTry2,   Fp8Tile::kTry3,    Fp8Tile::kTry4};
 
 // Groups of rows with these counts, one behind the other or `capacity` apart.
 struct Groups {
@@ -189,7 +189,8 @@ void CheckLarge() {
   DeviceArray<float> ref(4096 * s.part_out);
   Reference(x.rows(), w.weights(), groups.groups, 4090, 61, ref.get());
   const std::vector<float> wanted = ref.ToHost();
-  for (const Fp8Tile tile : {Fp8Tile::k128x128, Fp8Tile::k256x128, Fp8Tile::k256x128Pair}) {
+  for (const Fp8Tile tile : {Fp8Tile::k128x128, Fp8Tile::k256x128, Fp8Tile::k256x128Pair,
+                             Fp8Tile::kTry2, Fp8Tile::kTry4}) {
     const std::vector<float> out = ProductF32(x, w, groups, tile);
     double difference = 0, norm = 0;
     for (int64_t row = 0; row < 4090; row += 61) {
@@ -259,8 +260,8 @@ void CheckSilu() {
       RowsData x(groups.rows, s.in, 24);
       const std::vector<float> ref = ReferenceOf(x, w, groups);
       const int64_t inter = s.part_out, pitch = Fp8ScalePitch(groups.rows);
-      for (const auto tile :
-           {Fp8SiluTile::k64x128, Fp8SiluTile::k128x128, Fp8SiluTile::k128x128Pair}) {
+      for (const auto tile : {Fp8SiluTile::k64x128, Fp8SiluTile::k128x128,
+                              Fp8SiluTile::k128x128Pair, Fp8SiluTile::kTry1, Fp8SiluTile::kTry2}) {
         DeviceArray<uint8_t> codes(groups.rows * inter);
         DeviceArray<float> scales(Runs(inter) * pitch);
         Poison(codes);

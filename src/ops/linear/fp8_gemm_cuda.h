@@ -60,6 +60,10 @@ enum class Fp8Tile : uint8_t {
   k128x128,
   k256x128,
   k256x128Pair,  // two blocks of a cluster share x by multicast
+  kTry1,
+  kTry2,
+  kTry3,
+  kTry4,
 };
 
 // out[row] = x[row] W[its matrix]^T.
@@ -75,7 +79,7 @@ struct Fp8GemmParams {
 };
 void LaunchFp8Gemm(const Fp8GemmParams& params, cudaStream_t stream);
 
-enum class Fp8SiluTile : uint8_t { kAuto, k64x128, k128x128, k128x128Pair };
+enum class Fp8SiluTile : uint8_t { kAuto, k64x128, k128x128, k128x128Pair, kTry1, kTry2 };
 
 // out[row] = quantised(silu(gate) * up), gate and up being the two parts of the row's product, in
 // fp32 up to the quantisation of each 128 channels (quant/e4m3.h, QuantizeRun).

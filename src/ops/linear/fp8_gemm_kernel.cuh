@@ -23,15 +23,20 @@ namespace fathom::fp8_gemm {
 // What the two blocks of a cluster both need, and each loads half of, for both.
 enum class Share { kNone, kX, kWeights };
 
+// Whether two warpgroups take turns at the tensor cores, one multiplying while the other scales,
+// and when the turn passes: once the products are begun, or when only the last quarter still runs.
+enum class Turns { kNone, kBegun, kLastQuarter };
+
 // How a block works: kWarpgroupsM x kWarpgroupsN warpgroups, each of kUnitsM x kUnitsN products of
 // 64 rows and kMmaN channels. kSilu: the two units along N are gate and up of the same channels.
 template <int kWarpgroupsM_, int kWarpgroupsN_, int kUnitsM_, int kUnitsN_, int kMmaN_,
-          int kStages_, Share kShare_, bool kSilu_>
+          int kStages_, Share kShare_, bool kSilu_, Turns kTurns_>
 struct Tile {
   static constexpr int kWarpgroupsM = kWarpgroupsM_, kWarpgroupsN = kWarpgroupsN_;
   static constexpr int kUnitsM = kUnitsM_, kUnitsN = kUnitsN_, kMmaN = kMmaN_, kStages = kStages_;
   static constexpr Share kShare = kShare_;
   static constexpr bool kSilu = kSilu_;
+  static constexpr Turns kTurns = kTurns_;
   static constexpr int kM = 64 * kWarpgroupsM * kUnitsM;     // rows
   static constexpr int kN = kMmaN * kWarpgroupsN * kUnitsN;  // rows of W
   static constexpr int kOut = kSilu ? kN / 2 : kN;           // channels of the output
@@ -39,16 +44,23 @@ struct Tile {
   static constexpr int kBlocks = kShare == Share::kNone ? 1 : 2;  // of a cluster
   static constexpr int kXBoxes = kShare == Share::kX ? 2 : 1;
   static constexpr int kWeightBoxes = kSilu ? 2 : 1;
+  // TMA reads scales from a multiple of 4 rows on: up to 3 rows before the tile, in boxes of up to
+  // 128 rows and 4 more.
+  static constexpr int kScaleBoxes = kM > 128 ? kM / 128 : 1;
+  static constexpr int kScaleRows = kM / kScaleBoxes + 4;
+  static constexpr int kScalePitch = (kScaleRows + 31) / 32 * 32;  // TMA writes to 128 bytes
   static constexpr int kClusterM = kM * (kShare == Share::kWeights ? 2 : 1);
   static constexpr int kWarps = 4 * kWarpgroupsM * kWarpgroupsN;  // that multiply
   static constexpr int kThreads = 128 + 32 * kWarps;              // a warpgroup loads
   static constexpr int kLoaderRegisters = 40;
-  static constexpr int kRegisters = (65536 - 128 * kLoaderRegisters) / (kThreads - 128) / 8 * 8;
+  static constexpr int kMostRegisters = (65536 - 128 * kLoaderRegisters) / (kThreads - 128) / 8 * 8;
+  static constexpr int kRegisters = kMostRegisters < 240 ? kMostRegisters : 240;
   // Products of the next run are begun before those of the last are scaled.
   static constexpr bool kTwoProducts = kUnits == 1;
   static_assert(kThreads >= kMaxGroups && kN % 8 == 0 && kN <= 256);
   static_assert(!kSilu || (kUnitsN == 2 && kWarpgroupsN == 1 && kMmaN == kRun));
   static_assert(kShare != Share::kWeights || kWeightBoxes == 2);
+  static_assert(kTurns == Turns::kNone || kWarps == 8);
 };
 
 template <class T>
@@ -56,7 +68,7 @@ struct Shared {
   alignas(1024) uint8_t x[T::kStages][T::kM * kRun];
   uint8_t weights[T::kStages][T::kN * kRun];
   uint8_t staging[T::kWarps][16 * kRun];  // a warp's part of the output
-  float x_scales[T::kStages][T::kM];
+  float x_scales[T::kStages][T::kScaleBoxes][T::kScalePitch];
   Mbarrier full[T::kStages], empty[T::kStages];
   int32_t tile_end[kMaxGroups];  // tiles of the cluster up to and with each matrix
   int32_t row_begin[kMaxGroups], row_count[kMaxGroups];
@@ -144,42 +156,59 @@ __device__ bool FindWork(const Shared<T>& shared, const Args& args, int32_t inde
   return true;
 }
 
-// The loading thread: every stage of every tile, in the order in which they are multiplied.
+// A value that is the same in all lanes, in a way that the compiler knows.
+template <class V>
+__device__ __forceinline__ V Uniform(V value) {
+  return __shfl_sync(0xffffffff, value, 0);
+}
+
+// The loading warp: every stage of every tile, in the order in which they are multiplied.
 template <class T>
 __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_map,
                      const CUtensorMap& x_scale_map, const CUtensorMap& weight_map, int32_t index,
                      int32_t step, uint32_t rank) {
   constexpr uint32_t kBoxRows = T::kN / T::kWeightBoxes;
   const uint64_t policy = EvictNormal();
-  const uint32_t bytes =
-      (T::kXBoxes * args.x_box_rows + T::kN) * kRun + T::kM * static_cast<uint32_t>(sizeof(float));
+  const uint32_t bytes = (T::kXBoxes * args.x_box_rows + T::kN) * kRun +
+                         T::kScaleBoxes * T::kScaleRows * static_cast<uint32_t>(sizeof(float));
   RingPosition<T::kStages> ring;
   Work work;
   for (; FindWork(shared, args, index, rank, work); index += step) {
-    const int32_t weight_row = (work.group * args.parts + work.part) * args.part_out + work.channel;
+    const int32_t x_row = Uniform(work.row);
+    const int32_t weight_row =
+        Uniform((work.group * args.parts + work.part) * args.part_out + work.channel);
+    ring.index = Uniform(ring.index);
+    ring.parity = Uniform(ring.parity);
     for (int32_t run = 0; run < args.runs; ++run, ring.Advance()) {
       Mbarrier& full = shared.full[ring.index];
       shared.empty[ring.index].Wait(ring.parity ^ 1);
-      full.ArriveExpect(bytes);
-      uint8_t* x = shared.x[ring.index];
-      if constexpr (T::kShare == Share::kX) {
-        constexpr int kHalf = T::kM / 2;
-        TmaLoadMulticast2(x + rank * kHalf * kRun, &x_map, full, policy, 3, run * kRun,
-                          work.row + rank * kHalf);
-      } else {
-        TmaLoad2(x, &x_map, full, policy, run * kRun, work.row);
-      }
-      TmaLoad2(shared.x_scales[ring.index], &x_scale_map, full, policy, work.row, run);
-#pragma unroll
-      for (int box = 0; box < T::kWeightBoxes; ++box) {
-        uint8_t* to = shared.weights[ring.index] + box * kBoxRows * kRun;
-        const int32_t row = weight_row + box * args.part_out;
-        if constexpr (T::kShare == Share::kWeights) {
-          if (box == rank) TmaLoadMulticast2(to, &weight_map, full, policy, 3, run * kRun, row);
+      if (ElectLane()) {
+        full.ArriveExpect(bytes);
+        uint8_t* x = shared.x[ring.index];
+        if constexpr (T::kShare == Share::kX) {
+          constexpr int kHalf = T::kM / 2;
+          TmaLoadMulticast2(x + rank * kHalf * kRun, &x_map, full, policy, 3, run * kRun,
+                            x_row + rank * kHalf);
         } else {
-          TmaLoad2(to, &weight_map, full, policy, run * kRun, row);
+          TmaLoad2(x, &x_map, full, policy, run * kRun, x_row);
+        }
+#pragma unroll
+        for (int box = 0; box < T::kWeightBoxes; ++box) {
+          uint8_t* to = shared.weights[ring.index] + box * kBoxRows * kRun;
+          const int32_t row = weight_row + box * args.part_out;
+          if constexpr (T::kShare == Share::kWeights) {
+            if (box == rank) TmaLoadMulticast2(to, &weight_map, full, policy, 3, run * kRun, row);
+          } else {
+            TmaLoad2(to, &weight_map, full, policy, run * kRun, row);
+          }
+        }
+#pragma unroll
+        for (int box = 0; box < T::kScaleBoxes; ++box) {
+          TmaLoad2(shared.x_scales[ring.index][box], &x_scale_map, full, policy,
+                   (x_row & ~3) + 128 * box, run);
         }
       }
+      __syncwarp();
     }
   }
 }
@@ -212,7 +241,7 @@ class WeightScales {
 template <class T>
 struct Place {
   __device__ Place()
-      : warp(threadIdx.x / 32),
+      : warp(Uniform(threadIdx.x / 32)),
         lane(threadIdx.x % 32),
         warpgroup_m(warp / 4 / T::kWarpgroupsN),
         warpgroup_n(warp / 4 % T::kWarpgroupsN) {}
@@ -226,10 +255,21 @@ struct Place {
   // The first of the two rows of a unit whose sums this thread holds; the other is 8 further.
   __device__ int Row(int unit) const { return UnitRow(unit) + warp % 4 * 16 + lane / 4; }
   int warp, lane, warpgroup_m, warpgroup_n;
+  int shift = 0;  // of the tile's first row in the stage's scales
 };
 
 template <class T>
 using Sums = float[T::kMmaN / 2];
+
+// Turns at the tensor cores: barrier 1 + w lets warpgroup w begin.
+template <class T>
+__device__ __forceinline__ void TakeTurn(const Place<T>& place) {
+  if constexpr (T::kTurns != Turns::kNone) NamedBarrierSync(1 + place.warp / 4, 256);
+}
+template <class T>
+__device__ __forceinline__ void PassTurn(const Place<T>& place) {
+  if constexpr (T::kTurns != Turns::kNone) NamedBarrierArrive(2 - place.warp / 4, 256);
+}
 
 template <class T>
 __device__ __forceinline__ void Multiply(Sums<T>& product, const Shared<T>& shared, int stage,
@@ -240,7 +280,10 @@ __device__ __forceinline__ void Multiply(Sums<T>& product, const Shared<T>& shar
   WgmmaHold(product);
   WgmmaFence();
 #pragma unroll
-  for (int k = 0; k < kRun / 32; ++k) WgmmaE4M3(product, x + 2 * k, weights + 2 * k, k > 0);
+  for (int k = 0; k < kRun / 32; ++k) {
+    WgmmaE4M3(product, x + 2 * k, weights + 2 * k, k > 0);
+    if (T::kTurns == Turns::kLastQuarter && k == kRun / 32 - 2) WgmmaCommit();
+  }
   WgmmaCommit();
 }
 
@@ -255,8 +298,10 @@ __device__ __forceinline__ void AddScaled(Sums<T>& sum, const Sums<T>& product,
 template <class T>
 __device__ __forceinline__ void ReadScales(float (&x_scale)[2], const Shared<T>& shared, int stage,
                                            const Place<T>& place, int unit) {
-  x_scale[0] = shared.x_scales[stage][place.Row(unit)];
-  x_scale[1] = shared.x_scales[stage][place.Row(unit) + 8];
+  const int box = T::kScaleBoxes == 1 ? 0 : place.UnitRow(unit) / 128;
+  const float* scales = shared.x_scales[stage][box] + place.Row(unit) - 128 * box + place.shift;
+  x_scale[0] = scales[0];
+  x_scale[1] = scales[8];
 }
 
 // This warp has read the stage: both blocks of a cluster may write to it again.
@@ -266,7 +311,16 @@ __device__ __forceinline__ void Release(Shared<T>& shared, int stage, int lane) 
   if constexpr (T::kBlocks == 1) {
     if (lane == 0) shared.empty[stage].Arrive();
   } else {
-    if (lane < T::kBlocks) shared.empty[stage].ArriveAt(lane);
+    // Nothing was written: no need for Mbarrier::ArriveAt's fence of the whole GPU.
+    if (lane < T::kBlocks) {
+      asm volatile(
+          "{\n.reg .b32 remote;\n"
+          "mapa.shared::cluster.u32 remote, %0, %1;\n"
+          "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(
+              shared.empty[stage].address()),
+          "r"(lane)
+          : "memory");
+    }
   }
 }
 
@@ -288,7 +342,10 @@ __device__ __forceinline__ void SumUnits(Sums<T> (&sums)[T::kUnits], Shared<T>& 
     }
 #pragma unroll
     for (int unit = 0; unit < T::kUnits; ++unit) {
+      TakeTurn(place);
       Multiply<T>(product, shared, ring.index, place, unit);
+      if (T::kTurns == Turns::kLastQuarter) WgmmaWait<1>();
+      PassTurn(place);
       WgmmaWait<0>();
       WgmmaHold(product);
       if (unit == T::kUnits - 1) Release(shared, ring.index, place.lane);
@@ -476,9 +533,10 @@ __device__ void Store(Sums<T> (&sums)[T::kUnits], Shared<T>& shared, const Args&
 template <class T>
 __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index, int32_t step,
                               uint32_t rank) {
-  const Place<T> place;
+  Place<T> place;
   RingPosition<T::kStages> ring;
   Work work;
+  if (place.warp / 4 == 1) PassTurn(place);  // the first warpgroup begins
   for (; FindWork(shared, args, index, rank, work); index += step) {
     WeightScales weight_scales[T::kUnitsN];
 #pragma unroll
@@ -494,6 +552,9 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
           args.runs);
     }
     Sums<T> sums[T::kUnits] = {};
+    place.shift = work.row & 3;
+    ring.index = Uniform(ring.index);
+    ring.parity = Uniform(ring.parity);
     if constexpr (T::kTwoProducts) {
       SumOverlapped<T>(sums[0], shared, ring, place, weight_scales[0], args.runs);
     } else {
@@ -527,13 +588,14 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   if constexpr (T::kBlocks > 1) ClusterSync();
 
   const int32_t index = blockIdx.x / T::kBlocks, step = gridDim.x / T::kBlocks;
-  if (threadIdx.x >= 32 * T::kWarps) {
-    if constexpr (T::kThreads > 256) LowerRegisters<T::kLoaderRegisters>();
-    if (threadIdx.x == 32 * T::kWarps) {
+  const int warp = Uniform(threadIdx.x / 32);
+  if (warp >= T::kWarps) {
+    LowerRegisters<T::kLoaderRegisters>();
+    if (warp == T::kWarps) {
       Load(shared, args, x_map, x_scale_map, weight_map, index, step, rank);
     }
   } else {
-    if constexpr (T::kThreads > 256) RaiseRegisters<T::kRegisters>();
+    RaiseRegisters<T::kRegisters>();
     MultiplyTiles(shared, args, index, step, rank);
   }
   // The other block may still write to this one's memory or arrive at its barriers.

@@ -38,7 +38,7 @@ cudaError_t Launch(const Problem& problem, cudaStream_t stream) {
        .data = x.scales,
        .sizes = {static_cast<uint64_t>(x.scale_pitch), static_cast<uint64_t>(args.runs)},
        .strides = {static_cast<uint64_t>(x.scale_pitch) * sizeof(float)},
-       .box = {T::kM, 1},
+       .box = {T::kScaleRows, 1},
        .swizzle = CU_TENSOR_MAP_SWIZZLE_NONE});
 
   static const cudaError_t configured = cudaFuncSetAttribute(
