@@ -13,7 +13,10 @@ Result<Backend> MakeBackend(std::string_view name, int threads, int gpu) {
   if (name == "reference" || name == "reference-fp8") {
     return Backend{&ReferenceOps(activations), std::make_unique<CpuDevice>(1)};
   }
-  if (name == "cuda" || name == "cuda-fp8") return MakeCudaBackend(activations, gpu);
+  if (name == "cuda" || name == "cuda-fp8" || name == "cuda-portable" ||
+      name == "cuda-portable-fp8") {
+    return MakeCudaBackend(name, gpu);
+  }
   return InvalidArgument("--ops {}: it is cpu, cpu-fp8, cuda, cuda-fp8, reference or reference-fp8",
                          name);
 }

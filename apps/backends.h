@@ -19,7 +19,8 @@ struct Backend {
 
 inline constexpr char kBackendHelp[] =
     "cpu, cuda: FP8 weights meet activations as they are; cpu-fp8, cuda-fp8: activations quantised "
-    "to FP8; reference, reference-fp8: plain fp32 on one thread, slow. By default cpu, and with "
+    "to FP8; cuda-portable, cuda-portable-fp8: without kernels made for one GPU; reference, "
+    "reference-fp8: plain fp32 on one thread, slow. By default cpu, and with "
     "--device cuda cuda-fp8";
 inline constexpr char kDeviceHelp[] = "Where the model runs: cpu or cuda";
 inline constexpr char kGpuHelp[] = "With --device cuda: which GPU, the first is 0";
@@ -31,7 +32,15 @@ inline constexpr char kKvCacheHelp[] =
 Result<Backend> MakeBackend(std::string_view name, int threads, int gpu);
 
 // cuda_backend.cc; in builds without CUDA no_cuda_backend.cc, which refuses.
-Result<Backend> MakeCudaBackend(Fp8Activations activations, int gpu);
+Result<Backend> MakeCudaBackend(std::string_view name, int gpu);
+
+// What benchmarks say of a GPU, and measure of it.
+struct GpuMachine {
+  std::string name, driver;             // the newest CUDA that the driver speaks
+  double read_bandwidth = 0;            // bytes per second
+  double fp32_peak = 0, bf16_peak = 0;  // operations per second
+};
+Result<GpuMachine> MeasureGpu(int gpu, int64_t read_bytes);
 
 // The op table that --device (empty: not given) and --ops (empty: the device's) name.
 Result<std::string> OpsFor(std::string_view device, std::string_view ops);

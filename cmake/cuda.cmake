@@ -40,8 +40,9 @@ endif()
 
 # What kernels are compiled for: portable ones for all GPUs from sm_80 on (PTX for those to come),
 # Hopper's for sm_90a alone.
-set(FATHOM_CUDA_PORTABLE -gencode=arch=compute_80,code=[sm_80,compute_80]
-                         -gencode=arch=compute_90,code=sm_90)
+set(FATHOM_CUDA_PORTABLE
+    "-gencode=arch=compute_80,code=[sm_80,compute_80];-gencode=arch=compute_90,code=sm_90"
+    CACHE STRING "Targets of portable kernels")
 set(FATHOM_CUDA_HOPPER -gencode=arch=compute_90a,code=sm_90a)
 
 # fathom_cuda_sources(PORTABLE a.cu ... HOPPER b.cu ...)

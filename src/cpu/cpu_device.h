@@ -34,6 +34,12 @@ class CpuDevice final : public Device {
     CHECK(from.contiguous() && to.size() == Bytes(from));
     if (!to.empty()) std::memcpy(to.data(), from.data(), to.size());
   }
+  void BeginStep(uint64_t) override {}
+  uint64_t Mark() override { return 0; }
+  bool Passed(uint64_t) override { return true; }
+  void WaitFor(uint64_t) override {}
+  bool replays() const override { return false; }
+  void Replay(uint64_t, const std::function<void()>& enqueue) override { enqueue(); }
 
  private:
   class Memory final : public DeviceMemory {

@@ -1,5 +1,6 @@
 #include "cuda/device.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "cuda/check.h"
@@ -59,10 +60,17 @@ CudaDevice::CudaDevice(int gpu) : gpu_(gpu) {
   stream_ = std::make_unique<CudaStream>(*this);
   uploads_ = std::make_unique<UploadStaging>();
   downloads_ = std::make_unique<PinnedMemory>(kDownloadBytes);
+  for (cudaEvent_t& mark : marks_) {
+    CUDA_CHECK(cudaEventCreateWithFlags(&mark, cudaEventDisableTiming));
+  }
 }
 
 CudaDevice::~CudaDevice() {
   stream_->Synchronize();
+  for (const auto& [key, graph] : graphs_) {
+    if (graph != nullptr) CUDA_CHECK(cudaGraphExecDestroy(graph));
+  }
+  for (cudaEvent_t mark : marks_) CUDA_CHECK(cudaEventDestroy(mark));
 }
 
 void CudaDevice::BindThread() {
@@ -98,27 +106,81 @@ void CudaDevice::UploadBytes(void* to, std::span<const std::byte> from) {
   }
 }
 
+size_t CudaDevice::DownloadOffset(size_t bytes) {
+  bytes = (bytes + 63) / 64 * 64;
+  for (;;) {
+    if (pending_.empty()) {
+      downloads_head_ = 0;
+      break;
+    }
+    const size_t tail = pending_.front().offset;
+    if (downloads_head_ > tail) {  // free: from the head to the end, and up to the tail
+      if (downloads_head_ + bytes <= downloads_->size()) break;
+      if (bytes < tail) {
+        downloads_head_ = 0;
+        break;
+      }
+    } else if (downloads_head_ + bytes < tail) {  // free: from the head to the tail
+      break;
+    }
+    stream_->Synchronize();
+  }
+  const size_t offset = downloads_head_;
+  downloads_head_ += bytes;
+  return offset;
+}
+
 void CudaDevice::Download(std::span<std::byte> to, const TensorView& from) {
   CHECK(from.contiguous() && to.size() == Bytes(from));
   const auto* at = static_cast<const std::byte*>(from.data());
   while (!to.empty()) {
-    if (downloads_used_ == downloads_->size()) stream_->Synchronize();
-    const size_t bytes = std::min(to.size(), downloads_->size() - downloads_used_);
-    std::byte* staged = downloads_->data() + downloads_used_;
-    CUDA_CHECK(cudaMemcpyAsync(staged, at, bytes, cudaMemcpyDeviceToHost, stream_->get()));
-    pending_.push_back({to.first(bytes), staged});
-    downloads_used_ = std::min(downloads_->size(), downloads_used_ + (bytes + 63) / 64 * 64);
+    const size_t bytes = std::min(to.size(), downloads_->size() / 4);
+    const size_t offset = DownloadOffset(bytes);
+    CUDA_CHECK(cudaMemcpyAsync(downloads_->data() + offset, at, bytes, cudaMemcpyDeviceToHost,
+                               stream_->get()));
+    pending_.push_back({to.first(bytes), offset, next_mark_});
     to = to.subspan(bytes);
     at += bytes;
   }
 }
 
-void CudaDevice::DeliverDownloads() {
-  for (const PendingDownload& download : pending_) {
-    std::memcpy(download.to.data(), download.from, download.to.size());
+void CudaDevice::DeliverDownloads(uint64_t up_to) {
+  while (!pending_.empty() && pending_.front().mark <= up_to) {
+    const PendingDownload& download = pending_.front();
+    std::memcpy(download.to.data(), downloads_->data() + download.offset, download.to.size());
+    pending_.pop_front();
   }
-  pending_.clear();
-  downloads_used_ = 0;
+}
+
+uint64_t CudaDevice::Mark() {
+  const uint64_t mark = next_mark_++;
+  CUDA_CHECK(cudaEventRecord(marks_[mark % kMaxMarks], stream_->get()));
+  return mark;
+}
+
+bool CudaDevice::Passed(uint64_t mark) {
+  return cudaEventQuery(marks_[mark % kMaxMarks]) != cudaErrorNotReady;  // WaitFor reports errors
+}
+
+void CudaDevice::WaitFor(uint64_t mark) {
+  CHECK(mark < next_mark_ && mark + kMaxMarks >= next_mark_, "mark {} of {}", mark, next_mark_);
+  stream_->WaitFor(marks_[mark % kMaxMarks]);
+  DeliverDownloads(mark);
+}
+
+void CudaDevice::Replay(uint64_t key, const std::function<void()>& enqueue) {
+  if (!replays()) return enqueue();
+  const auto [at, first] = graphs_.try_emplace(key, nullptr);
+  if (first) return enqueue();  // kernels are loaded now, which a capture must not do
+  if (at->second == nullptr) {
+    cudaGraph_t graph = nullptr;
+    CUDA_CHECK(cudaStreamBeginCapture(stream_->get(), cudaStreamCaptureModeThreadLocal));
+    enqueue();
+    CUDA_CHECK(cudaStreamEndCapture(stream_->get(), &graph));
+    CUDA_CHECK(cudaGraphInstantiate(&at->second, graph, 0));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+  }
+  CUDA_CHECK(cudaGraphLaunch(at->second, stream_->get()));
 }
 
 }  // namespace fathom

@@ -1,9 +1,11 @@
 // A GPU as a device.
 #pragma once
 
+#include <array>
+#include <deque>
+#include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "base/status.h"
 #include "cuda/arena.h"
@@ -28,9 +30,16 @@ class CudaDevice final : public Device {
   void Upload(const TensorView& to, std::span<const std::byte> from) override;
   void Download(std::span<std::byte> to, const TensorView& from) override;
 
+  void BeginStep(uint64_t step) override { stream_->BeginStep(step); }
+  uint64_t Mark() override;
+  bool Passed(uint64_t mark) override;
+  void WaitFor(uint64_t mark) override;
+  bool replays() const override { return !stream_->waits_for_each_op(); }
+  void Replay(uint64_t key, const std::function<void()>& enqueue) override;
+
   // To any address of the device; as Upload.
   void UploadBytes(void* to, std::span<const std::byte> from);
-  void DeliverDownloads();
+  void DeliverDownloads(uint64_t up_to = UINT64_MAX);  // those before that mark
 
   int multiprocessors() const { return multiprocessors_; }
   // Hopper (compute capability 9.0), which the fast kernels are made for.
@@ -41,8 +50,12 @@ class CudaDevice final : public Device {
 
   struct PendingDownload {
     std::span<std::byte> to;
-    const std::byte* from;
+    size_t offset;  // of downloads_
+    uint64_t mark;  // the first one after it
   };
+
+  // A place in downloads_ that no pending download needs.
+  size_t DownloadOffset(size_t bytes);
 
   int gpu_;
   std::string name_;
@@ -51,8 +64,11 @@ class CudaDevice final : public Device {
   std::unique_ptr<CudaStream> stream_;
   std::unique_ptr<UploadStaging> uploads_;
   std::unique_ptr<PinnedMemory> downloads_;
-  size_t downloads_used_ = 0;
-  std::vector<PendingDownload> pending_;
+  size_t downloads_head_ = 0;
+  std::deque<PendingDownload> pending_;
+  uint64_t next_mark_ = 1;
+  std::array<cudaEvent_t, kMaxMarks> marks_{};
+  std::map<uint64_t, cudaGraphExec_t> graphs_;  // null: called once
 };
 
 }  // namespace fathom

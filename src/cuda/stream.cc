@@ -24,11 +24,18 @@ CudaStream::~CudaStream() {
 }
 
 void CudaStream::Synchronize() {
-  const cudaError_t error = cudaStreamSynchronize(stream_);
+  CheckDone(cudaStreamSynchronize(stream_));
+  device_.DeliverDownloads();
+}
+
+void CudaStream::WaitFor(cudaEvent_t event) {
+  CheckDone(cudaEventSynchronize(event));
+}
+
+void CudaStream::CheckDone(cudaError_t error) const {
   CHECK(error == cudaSuccess,
         "CUDA: {} (in step {}, at or before op {}; FATHOM_CUDA_SYNC=1 names the op)",
         cudaGetErrorString(error), step_, last_op_);
-  device_.DeliverDownloads();
 }
 
 void CudaStream::CheckLaunch(const char* op, const TensorView& shape) {

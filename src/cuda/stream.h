@@ -22,16 +22,22 @@ class CudaStream final : public Stream {
   // Also delivers the downloads enqueued before.
   void Synchronize() override;
 
+  // Until `event`, recorded on this stream.
+  void WaitFor(cudaEvent_t event);
+
   cudaStream_t get() const { return stream_; }
   CudaDevice& device() const { return device_; }
 
   // The step that errors name.
   void BeginStep(uint64_t step) { step_ = step; }
+  bool waits_for_each_op() const { return wait_for_each_; }
   // After the launches of an op: ends the process, naming op, shape and step, if one failed. With
   // FATHOM_CUDA_SYNC=1 in the environment waits for the op, so that a fault is named by its op.
   void CheckLaunch(const char* op, const TensorView& shape);
 
  private:
+  void CheckDone(cudaError_t error) const;
+
   CudaDevice& device_;
   cudaStream_t stream_ = nullptr;
   uint64_t step_ = 0;

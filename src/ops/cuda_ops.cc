@@ -3,9 +3,9 @@
 namespace fathom {
 namespace {
 
-Ops Table(Fp8Activations activations) {
+Ops PortableTable(Fp8Activations activations) {
   return {
-      .name = "cuda",
+      .name = "cuda-portable",
       .activation = DType::kBF16,
       .kv_cache = DType::kBF16,
       .prepare = activations == Fp8Activations::kExact ? PrepareCudaExact : PrepareCudaQuantized,
@@ -31,7 +31,22 @@ Ops Table(Fp8Activations activations) {
   };
 }
 
+Ops Table(Fp8Activations activations) {
+  Ops ops = PortableTable(activations);
+  ops.name = "cuda";
+  ops.linear = {LinearHopper, LinearHopperWorkspace};
+  ops.attend_absorbed = {AttendAbsorbedHopper, AttendAbsorbedHopperWorkspace};
+  ops.moe_experts = {MoeExpertsHopper, MoeExpertsHopperWorkspace};
+  return ops;
+}
+
 }  // namespace
+
+const Ops& CudaPortableOps(Fp8Activations activations) {
+  static const Ops exact = PortableTable(Fp8Activations::kExact);
+  static const Ops quantized = PortableTable(Fp8Activations::kQuantized);
+  return activations == Fp8Activations::kExact ? exact : quantized;
+}
 
 const Ops& CudaOps(Fp8Activations activations) {
   static const Ops exact = Table(Fp8Activations::kExact);

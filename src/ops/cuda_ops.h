@@ -1,4 +1,4 @@
-// The functions of the CUDA table, one per op; their streams are CudaStream.
+// The functions of the CUDA tables, one per op; their streams are CudaStream.
 #pragma once
 
 #include "cuda/stream.h"
@@ -30,6 +30,14 @@ void AdjustLogitsCuda(OpContext&, const AdjustLogitsArgs&);
 void LogProbsCuda(OpContext&, const LogProbsArgs&);
 void SampleCuda(OpContext&, const SampleArgs&);
 void CommitCuda(OpContext&, const CommitArgs&);
+
+// The same, with Hopper's kernels where they fit.
+void LinearHopper(OpContext&, const LinearArgs&);
+size_t LinearHopperWorkspace(const Stream&, const LinearArgs&);
+void AttendAbsorbedHopper(OpContext&, const AttendAbsorbedArgs&);
+size_t AttendAbsorbedHopperWorkspace(const Stream&, const AttendAbsorbedArgs&);
+void MoeExpertsHopper(OpContext&, const MoeExpertsArgs&);
+size_t MoeExpertsHopperWorkspace(const Stream&, const MoeExpertsArgs&);
 
 inline CudaStream& Cuda(OpContext& context) {
   return static_cast<CudaStream&>(context.stream);

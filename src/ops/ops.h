@@ -309,6 +309,8 @@ const Ops& CpuOps(Fp8Activations activations);
 // KV cache are BF16, weights in the type that the checkpoint stores them in. Linked into builds
 // with CUDA only.
 const Ops& CudaOps(Fp8Activations activations);
+// The same without the kernels that are made for one GPU: the safety net and second oracle.
+const Ops& CudaPortableOps(Fp8Activations activations);
 
 // Every op's contract on shapes and types; a violation is a bug and stops the process.
 void Check(const PrepareArgs&);

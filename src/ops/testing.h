@@ -118,5 +118,8 @@ void ExpectRowInvariance(int n, int64_t width,
 
 // How far a table's rounding of activations may lie from fp32: 0 for tables that do not round.
 double Rounding(const Backend& backend);
+// How far its sums of products may lie from sums in fp32: 0 for tables on CPUs; tensor cores drop
+// low bits, of FP8 products all but some 13.
+double Summing(const Backend& backend, DType weights);
 
 }  // namespace fathom

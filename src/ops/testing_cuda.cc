@@ -1,4 +1,4 @@
-// The CUDA table. Test tensors lie in pinned host memory, which host and device both reach.
+// The CUDA tables. Test tensors lie in pinned host memory, which host and device both reach.
 #include <new>
 
 #include "cuda/check.h"
@@ -16,7 +16,7 @@ const Result<std::unique_ptr<CudaDevice>>& Device0() {
 }  // namespace
 
 std::vector<Backend> TablesUnderTest(Fp8Activations mode) {
-  return {{&CudaOps(mode), 1, mode}};
+  return {{&CudaPortableOps(mode), 1, mode}, {&CudaOps(mode), 1, mode}};
 }
 
 Stream& StreamUnderTest(const Backend&) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -33,8 +34,26 @@ class Device {
   // In stream order. `from` is staged before this returns, so it may change at once.
   // REQUIRES: `to` contiguous, of equal size.
   virtual void Upload(const TensorView& to, std::span<const std::byte> from) = 0;
-  // In stream order: `to` is written by the time the stream is synchronised. REQUIRES: as Upload.
+  // In stream order: `to` is written by the time the stream is synchronised, or a later mark is
+  // waited for. REQUIRES: as Upload.
   virtual void Download(std::span<std::byte> to, const TensorView& from) = 0;
+
+  // The step that errors name from here on.
+  virtual void BeginStep(uint64_t step) = 0;
+
+  // Marks what was enqueued so far; WaitFor() returns once that has run, without waiting for what
+  // was enqueued since. At most kMaxMarks may be waited for at a time.
+  static constexpr int kMaxMarks = 16;
+  virtual uint64_t Mark() = 0;
+  virtual bool Passed(uint64_t mark) = 0;  // whether WaitFor() would return at once
+  virtual void WaitFor(uint64_t mark) = 0;
+
+  // Whether Replay() is more than a call.
+  virtual bool replays() const = 0;
+  // Enqueues what `enqueue` does: ops, no uploads, no downloads. The same key must stand for the
+  // same ops on the same addresses with the same shapes. A device that replays calls `enqueue` for
+  // a key's first time, records its second, and then replays the record.
+  virtual void Replay(uint64_t key, const std::function<void()>& enqueue) = 0;
 };
 
 }  // namespace fathom
