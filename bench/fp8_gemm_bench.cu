@@ -312,11 +312,37 @@ void TimeAllLibrary() {
   }
 }
 
+// One launch of each of a few products, for a profiler.
+void LaunchOnce() {
+  const struct {
+    int64_t rows, n, k;
+    Fp8Tile tile;
+  } launches[] = {{1, 7168, 16384, Fp8Tile::k64x64},
+                  {64, 7168, 16384, Fp8Tile::k64x128},
+                  {64, 24576, 1536, Fp8Tile::k64x192},
+                  {4096, 7168, 16384, Fp8Tile::k256x128Pair},
+                  {4096, 7168, 16384, Fp8Tile::k128x128}};
+  for (const auto& l : launches) {
+    const RowsData x(l.rows, l.k, 1);
+    const WeightsData w(1, 1, l.n, l.k, 2);
+    const DeviceArray<__nv_bfloat16> out(l.rows * l.n);
+    const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(l.rows)});
+    LaunchFp8Gemm({.x = x.rows(),
+                   .w = w.weights(),
+                   .groups = {.counts = live.get(), .capacity = l.rows},
+                   .out = out.get(),
+                   .out_stride = l.n,
+                   .tile = l.tile},
+                  nullptr);
+    BENCH_CHECK(cudaDeviceSynchronize());
+  }
+}
+
 void TimeLimits() {
   const Bandwidth bandwidth = MeasureBandwidth();
-  report.Add("limits", {{"read_GB/s", bandwidth.read},
-                        {"copy_GB/s", bandwidth.copy},
-                        {"e4m3_TFLOPS", Fp8Peak()}});
+  report.Add(
+      "limits",
+      {{"read_GB/s", bandwidth.read}, {"copy_GB/s", bandwidth.copy}, {"e4m3_TFLOPS", Fp8Peak()}});
 }
 
 }  // namespace
@@ -325,9 +351,9 @@ void TimeLimits() {
 int main(int argc, char** argv) {
   using namespace fathom::bench;
   const std::pair<const char*, void (*)()> cases[] = {
-      {"limits", TimeLimits}, {"large", TimeLarge},       {"small", TimeSmall},
-      {"masked", TimeMasked}, {"grouped", TimeGrouped},   {"silu", TimeAllSilu},
-      {"other", TimeOther},   {"library", TimeAllLibrary}};
+      {"limits", TimeLimits}, {"large", TimeLarge},        {"small", TimeSmall},
+      {"masked", TimeMasked}, {"grouped", TimeGrouped},    {"silu", TimeAllSilu},
+      {"other", TimeOther},   {"library", TimeAllLibrary}, {"once", LaunchOnce}};
   if (argc < 3) {
     std::fprintf(stderr, "usage: fp8_gemm_bench FILE.json CASE...\n");
     return 2;

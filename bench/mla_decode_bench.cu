@@ -1,6 +1,6 @@
-// mla_decode_bench check [NAME] | time [NAME] | peaks: MLA decode against fp32, and its speed
-// beside the machine's limits from the same run. Prints a table; --json FILE writes the same as
-// JSON.
+// mla_decode_bench check [NAME] | time [narrow|wide] | peaks: MLA decode against fp32, and its
+// speed beside the machine's limits from the same run. Prints a table; --json FILE writes the same
+// as JSON.
 #include <cstring>
 #include <memory>
 #include <string>
@@ -205,20 +205,23 @@ void Time(const Timing& t, const Limits& limits) {
       1e-3 * bytes / us / limits.copy, 1e-6 * flops / us, 1e-6 * flops / us / limits.matrix);
 }
 
-void TimeAll() {
+void TimeAll(const std::string& only) {
   const Limits limits = MeasureLimits();
   std::printf("heads  rows context tokens  split        us    GB/s  copy%%  TFLOPS wgmma%%\n");
-  for (const int split : {128, 256, 512}) {
-    Time({16, 128, 4096, 1, split}, limits);
-    for (const int rows : {1, 2, 4}) {
-      for (const int context : {1024, 4096}) Time({16, rows, context, 1, split}, limits);
+  if (only != "wide") {
+    for (const int split : {256, 512, 1024}) {
+      Time({16, 128, 4096, 1, split}, limits);
+      for (const int rows : {1, 2, 4}) {
+        for (const int context : {1024, 4096}) Time({16, rows, context, 1, split}, limits);
+      }
+      Time({16, 32, 4096, 1, split}, limits);
+      Time({16, 8, 32768, 1, split}, limits);
+      Time({16, 1, 32768, 1, split}, limits);
+      Time({16, 128, 1024, 1, split}, limits);
     }
-    Time({16, 32, 4096, 1, split}, limits);
-    Time({16, 8, 32768, 1, split}, limits);
-    Time({16, 1, 32768, 1, split}, limits);
-    Time({16, 128, 1024, 1, split}, limits);
+    for (const int tokens : {2, 4, 8}) Time({16, 128, 4096, tokens, 256}, limits);
   }
-  for (const int tokens : {2, 4, 8}) Time({16, 128, 4096, tokens, 256}, limits);
+  if (only == "narrow") return;
   for (const int heads : {32, 64, 128}) Time({heads, 128, 4096, 1, 1024}, limits);
   for (const int split : {1024, 2048, 4096, 8192}) Time({128, 128, 8192, 1, split}, limits);
   for (const int split : {512, 1024, 2048}) Time({128, 1, 4096, 1, split}, limits);
@@ -238,7 +241,9 @@ int main(int argc, char** argv) {
     }
   }
   if (mode != "check" && mode != "time" && mode != "peaks") {
-    std::fprintf(stderr, "usage: mla_decode_bench check [NAME] | time | peaks [--json FILE]\n");
+    std::fprintf(
+        stderr,
+        "usage: mla_decode_bench check [NAME] | time [narrow|wide] | peaks [--json FILE]\n");
     return 2;
   }
   cudaDeviceProp device;
@@ -248,7 +253,7 @@ int main(int argc, char** argv) {
   Append("  \"device\": \"%s\", \"driver_cuda\": %d", device.name, driver);
   bool ok = true;
   if (mode == "check") ok = Check(only);
-  if (mode == "time") TimeAll();
+  if (mode == "time") TimeAll(only);
   if (mode == "peaks") MeasureLimits();
   if (!file.empty()) {
     std::FILE* out = std::fopen(file.c_str(), "w");

@@ -1,6 +1,7 @@
 #include "ops/attend_absorbed/mla_decode_cuda.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "cuda/check.h"
 #include "cuda/tensor_map.h"
@@ -10,27 +11,29 @@ namespace fathom {
 namespace mla {
 namespace {
 
-Maps MakeMaps(const MlaDecodeParams& p) {
+// `narrow`: a load brings all of a query, or half a page.
+Maps MakeMaps(const MlaDecodeParams& p, bool narrow) {
+  const uint32_t query_chunks = narrow ? kLatent / 64 : 1, page_chunks = narrow ? 4 : 1;
   const uint64_t rows = static_cast<uint64_t>(p.tokens) * p.heads, pages = p.pages;
   const uint64_t page_bytes = p.page_bytes;
   return {
       .q_latent = MakeTensorMap({.data = p.q_latent,
-                                 .sizes = {kLatent, rows},
-                                 .strides = {kLatent * 2},
-                                 .box = {64, kQueryBox}}),
+                                 .sizes = {64, rows, kLatent / 64},
+                                 .strides = {kLatent * 2, 128},
+                                 .box = {64, kQueryBox, query_chunks}}),
       .q_rope = MakeTensorMap({.data = p.q_rope,
                                .sizes = {kMlaRope, rows},
                                .strides = {static_cast<uint64_t>(p.q_rope_stride) * 2},
                                .box = {64, kQueryBox}}),
-      // A half of a page: four chunks of 64 values, one after the other.
+      // Chunks of 64 values of a page, one after the other.
       .latent = MakeTensorMap({.data = p.latent,
                                .sizes = {64, kKeys, kLatent / 64, pages},
                                .strides = {kLatent * 2, 128, page_bytes},
-                               .box = {64, kKeys, 4, 1}}),
+                               .box = {64, kKeys, page_chunks, 1}}),
       .rope = MakeTensorMap({.data = p.rope,
-                             .sizes = {kMlaRope, kKeys, pages},
-                             .strides = {kMlaRope * 2, page_bytes},
-                             .box = {64, kKeys, 1}}),
+                             .sizes = {kMlaRope, kKeys, 1, pages},
+                             .strides = {kMlaRope * 2, kMlaRope * 2, page_bytes},
+                             .box = {64, kKeys, 1, 1}}),
   };
 }
 
@@ -51,18 +54,20 @@ int Multiprocessors() {
 
 constexpr float kLog2E = 1.4426950408889634f;
 
-// At most so many groups are computed one by one: k tokens of G groups each, of which a share of
-// 1 / Multiprocessors() or more goes to each token's first item.
-int64_t MaxSingles(int64_t tokens, int64_t max_groups) {
+// At most so many units are computed one by one. Sections: k tokens of n each, of which a share of
+// 1 / Multiprocessors() or more goes to each token's first item. Groups: those of fewer sections
+// than there are multiprocessors.
+int64_t MaxSingles(int64_t tokens, int64_t max_sections, int64_t section_groups) {
   const int64_t blocks = Multiprocessors(), k = std::min(tokens, blocks / 2);
-  return k * max_groups * (blocks - k) / blocks + 1;
+  return std::max(k * max_sections * (blocks - k) / blocks + 1, blocks * section_groups);
 }
 
-// The work space of the narrow kernel: prefix, first_single, states, parts.
+// The work space of the narrow kernel: plan, first_single, states, parts.
 struct NarrowLayout {
-  NarrowLayout(int32_t tokens, int32_t max_pages, int32_t group_tokens)
-      : parts(tokens + MaxSingles(tokens, MaxSplits(max_pages, group_tokens))),
-        states_at((4 * (size_t{1} + tokens) + 255) / 256 * 256),
+  NarrowLayout(int32_t tokens, int32_t max_pages, int32_t section_tokens)
+      : parts(tokens + MaxSingles(tokens, MaxSplits(max_pages, section_tokens),
+                                  section_tokens / (2 * kKeys))),
+        states_at((8 + 4 * static_cast<size_t>(tokens) + 255) / 256 * 256),
         parts_at(states_at + 8 * kNarrowHeads * parts),
         bytes(parts_at + 4 * kNarrowHeads * kLatent * parts) {}
   size_t parts, states_at, parts_at, bytes;
@@ -72,29 +77,29 @@ void LaunchNarrow(const MlaDecodeParams& p, cudaStream_t stream) {
   CHECK(p.split_tokens % (2 * kKeys) == 0);
   const NarrowLayout layout(p.tokens, p.max_pages, p.split_tokens);
   std::byte* workspace = static_cast<std::byte*>(p.workspace);
-  int32_t* header = reinterpret_cast<int32_t*>(workspace);
   const NarrowStep step = {.slots = p.slots,
                            .positions = p.positions,
                            .page_table = p.page_table,
                            .live = p.live,
-                           .prefix = header,
-                           .first_single = header + 1,
+                           .plan = reinterpret_cast<int2*>(workspace),
+                           .first_single = reinterpret_cast<int32_t*>(workspace + 8),
                            .max_pages = p.max_pages,
                            .heads = p.heads,
                            .tokens = p.tokens,
-                           .group_tokens = p.split_tokens};
+                           .section_tokens = p.split_tokens};
   const NarrowOutput output = {.out = static_cast<__nv_bfloat16*>(p.out),
-                               .parts = reinterpret_cast<float*>(workspace + layout.parts_at),
-                               .states = reinterpret_cast<float2*>(workspace + layout.states_at)};
-  CUDA_CHECK(StartNarrow(MakeMaps(p), step, output, p.scale * kLog2E, Multiprocessors(), stream));
-  if (p.max_pages * kKeys > p.split_tokens) CUDA_CHECK(StartCombineNarrow(step, output, stream));
+                               .parts = reinterpret_cast<float4*>(workspace + layout.parts_at),
+                               .states = reinterpret_cast<float4*>(workspace + layout.states_at)};
+  CUDA_CHECK(
+      StartNarrow(MakeMaps(p, true), step, output, p.scale * kLog2E, Multiprocessors(), stream));
+  if (p.max_pages > 2) CUDA_CHECK(StartCombineNarrow(step, output, stream));
 }
 
 }  // namespace
 }  // namespace mla
 
 int32_t MlaDecodeSplitTokens(int32_t heads, int32_t max_pages) {
-  if (heads <= mla::kNarrowHeads) return 256;
+  if (heads <= mla::kNarrowHeads) return 512;
   // Many heads compute for longer on a tile, and leave more to merge.
   const int32_t pages = std::max(heads > mla::kRows ? 32 : 8, (max_pages + 63) / 64);
   return pages * mla::kKeys;
@@ -113,6 +118,8 @@ void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
   CHECK(p.heads > 0 && p.scale > 0 && p.split_tokens > 0 && p.split_tokens % mla::kKeys == 0);
   if (p.heads <= mla::kNarrowHeads) return mla::LaunchNarrow(p, stream);
   const int32_t max_splits = mla::MaxSplits(p.max_pages, p.split_tokens);
+  const int32_t head_blocks = (p.heads + mla::kRows - 1) / mla::kRows;
+  const bool share = head_blocks == 2 && std::getenv("MLA_ALONE") == nullptr;
   const mla::Step step = {.slots = p.slots,
                           .positions = p.positions,
                           .page_table = p.page_table,
@@ -120,7 +127,7 @@ void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
                           .max_pages = p.max_pages,
                           .heads = p.heads,
                           .group_tokens = std::max(1, mla::kRows / p.heads),
-                          .head_blocks = (p.heads + mla::kRows - 1) / mla::kRows,
+                          .head_blocks = share ? 1 : head_blocks,
                           .split_tokens = p.split_tokens,
                           .max_splits = max_splits};
   std::byte* workspace = static_cast<std::byte*>(p.workspace);
@@ -128,10 +135,11 @@ void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
                               .partial = reinterpret_cast<float*>(workspace),
                               .state = reinterpret_cast<float2*>(
                                   workspace + mla::PartialBytes(p.tokens, p.heads, max_splits))};
-  const int64_t items = int64_t{p.tokens} * max_splits * step.head_blocks;
-  const int blocks = static_cast<int>(std::min<int64_t>(mla::Multiprocessors(), items));
-  CUDA_CHECK(
-      mla::StartDecode(mla::MakeMaps(p), step, output, p.scale * mla::kLog2E, blocks, stream));
+  const int64_t items = int64_t{p.tokens} * max_splits * head_blocks;
+  const int64_t all = share ? mla::Multiprocessors() / 2 * 2 : mla::Multiprocessors();
+  const int blocks = static_cast<int>(std::min(all, items));
+  CUDA_CHECK(mla::StartDecode(mla::MakeMaps(p, false), step, output, p.scale * mla::kLog2E, blocks,
+                              share, stream));
   if (max_splits > 1) CUDA_CHECK(mla::StartCombine(step, output, p.tokens, stream));
 }
 

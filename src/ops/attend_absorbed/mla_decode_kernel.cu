@@ -10,6 +10,7 @@ namespace {
 
 constexpr int kCombineThreads = kLatent / 4;  // four columns each
 
+template <bool kShare>
 __global__ void __launch_bounds__(kThreads, 1)
     DecodeKernel(const __grid_constant__ Maps maps, const __grid_constant__ Step step,
                  const __grid_constant__ Output output, float scale_log2) {
@@ -19,26 +20,31 @@ __global__ void __launch_bounds__(kThreads, 1)
     s.query_full.Init(1);
     s.query_empty.Init(8);
     for (int buffer = 0; buffer < 2; ++buffer) {
-      for (int half = 0; half < 2; ++half) {
-        s.full[buffer][half].Init(1);
-        s.empty[buffer][half].Init(4);
-      }
+      for (int chunk = 0; chunk < kChunks; ++chunk) s.full[buffer][chunk].Init(1);
+      for (int half = 0; half < 2; ++half) s.empty[buffer][half].Init(kShare ? 8 : 4);
     }
     FenceMbarrierInit();
   }
-  __syncthreads();
+  if (kShare) {
+    ClusterSync();
+  } else {
+    __syncthreads();
+  }
+  WaitForPriorKernels();
   AllowNextKernel();
   const int group = static_cast<int>(threadIdx.x / 128);
   if (group == 2) {
-    LowerRegisters<40>();
-    if (threadIdx.x / 32 == 8) Produce(s, maps, step);
+    LowerRegisters<56>();
+    if (threadIdx.x / 32 == 8) Produce<kShare>(s, maps, step);
   } else if (group == 0) {
-    RaiseRegisters<232>();
-    Consumer<0>(s, step, output, scale_log2).Run();
+    RaiseRegisters<224>();
+    Consumer<0, kShare>(s, step, output, scale_log2).Run();
   } else {
-    RaiseRegisters<232>();
-    Consumer<1>(s, step, output, scale_log2).Run();
+    RaiseRegisters<224>();
+    Consumer<1, kShare>(s, step, output, scale_log2).Run();
   }
+  __syncwarp();
+  if (kShare) ClusterSync();  // the other block may still load for this one, or free its buffers
 }
 
 // out = sum of exp2(max_i - max) partial_i / sum of exp2(max_i - max) sum_i, over parts i in order.
@@ -46,6 +52,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 __global__ void __launch_bounds__(kCombineThreads)
     CombineKernel(const __grid_constant__ Step step, const __grid_constant__ Output output) {
   WaitForPriorKernels();
+  AllowNextKernel();
   const int32_t token = static_cast<int32_t>(blockIdx.x), head = static_cast<int32_t>(blockIdx.y);
   if (token >= *step.live) return;
   const int32_t splits = step.positions[token] / step.split_tokens + 1;
@@ -78,31 +85,42 @@ __global__ void __launch_bounds__(kCombineThreads)
       *reinterpret_cast<const uint2*>(pairs);
 }
 
+template <class... Parameters, class... Arguments>
+cudaError_t Start(void (*kernel)(Parameters...), dim3 blocks, int threads, size_t shared,
+                  int cluster, cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = blocks;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = cluster > 1 ? 2 : 1;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
 }  // namespace
 
 cudaError_t StartDecode(const Maps& maps, const Step& step, const Output& output, float scale_log2,
-                        int blocks, cudaStream_t stream) {
+                        int blocks, bool share, cudaStream_t stream) {
   constexpr int kBytes = sizeof(Shared);
   static_assert(kBytes <= 227 * 1024);
+  const auto kernel = share ? DecodeKernel<true> : DecodeKernel<false>;
   const cudaError_t error =
-      cudaFuncSetAttribute(DecodeKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
-  DecodeKernel<<<blocks, kThreads, kBytes, stream>>>(maps, step, output, scale_log2);
-  return cudaGetLastError();
+  return Start(kernel, dim3(blocks), kThreads, kBytes, share ? 2 : 1, stream, maps, step, output,
+               scale_log2);
 }
 
 cudaError_t StartCombine(const Step& step, const Output& output, int32_t tokens,
                          cudaStream_t stream) {
-  cudaLaunchAttribute early;
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(tokens, step.heads);
-  config.blockDim = dim3(kCombineThreads);
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, CombineKernel, step, output);
+  return Start(CombineKernel, dim3(tokens, step.heads), kCombineThreads, 0, 1, stream, step,
+               output);
 }
 
 }  // namespace fathom::mla

@@ -33,47 +33,95 @@ __global__ void __launch_bounds__(kThreads, 1)
   AllowNextKernel();
   const int group = static_cast<int>(threadIdx.x / 128);
   if (group == 2) {
+    LowerRegisters<56>();
     if (threadIdx.x / 32 == 8) ProduceNarrow(s, maps, step);
   } else if (group == 0) {
+    RaiseRegisters<224>();
     NarrowConsumer<0>(s, step, output, scale_log2).Run();
   } else {
+    RaiseRegisters<224>();
     NarrowConsumer<1>(s, step, output, scale_log2).Run();
   }
 }
 
-// Folds the groups that blocks computed one by one into what the first ones gave, in order. A
-// thread has one value of those that it had in NarrowConsumer: index blockIdx.y of result_.
+// Four values of a result, of two heads: what a thread of NarrowConsumer has at indices 4 i and up.
+struct Four {
+  Running state[2];
+  float value[4] = {};
+
+  __device__ void Fold(const float4& other_state, const float4& other) {
+    float keep[2], take[2];
+    state[0].Fold(other_state.x, other_state.y, keep[0], take[0]);
+    state[1].Fold(other_state.z, other_state.w, keep[1], take[1]);
+    value[0] = Running::Apply(value[0], keep[0], other.x, take[0]);
+    value[1] = Running::Apply(value[1], keep[1], other.y, take[1]);
+    value[2] = Running::Apply(value[2], keep[0], other.z, take[0]);
+    value[3] = Running::Apply(value[3], keep[1], other.w, take[1]);
+  }
+  __device__ void Fold(const Four& other) {
+    Fold(
+        make_float4(other.state[0].max, other.state[0].sum, other.state[1].max, other.state[1].sum),
+        make_float4(other.value[0], other.value[1], other.value[2], other.value[3]));
+  }
+};
+
+// Folds the units that blocks computed one by one into what the first ones gave, in order: groups
+// into sections, sections into the result. A block per token and index i.
 __global__ void __launch_bounds__(256) CombineNarrow(const __grid_constant__ NarrowStep step,
                                                      const __grid_constant__ NarrowOutput output) {
   WaitForPriorKernels();
   AllowNextKernel();
   const int32_t token = static_cast<int32_t>(blockIdx.x), i = static_cast<int32_t>(blockIdx.y);
-  if (token >= *step.live) return;
-  const int32_t prefix = *step.prefix;
-  const int32_t singles = step.positions[token] / step.group_tokens + 1 - prefix;
-  if (singles <= 0) return;
-  const int group = static_cast<int>(threadIdx.x / 128),
-            thread = static_cast<int>(threadIdx.x % 128);
-  const int lane = thread % 32, warp = thread / 32;
-  const int head = i % 8 / 4 * 8 + 2 * (lane % 4) + i % 2;
-  if (head >= step.heads) return;
-  const float* values = output.parts + group * 4096 + i * 128 + thread;
-  const float2* states = output.states + head;
+  // One round trip to memory, whether there is work or not.
+  const int32_t live = *step.live, position = step.positions[token];
+  const int2 plan = *step.plan;
   const int64_t first = int64_t{step.tokens} + step.first_single[token];
-  const float2 begin = states[int64_t{token} * kNarrowHeads];
-  Running running = {begin.x, begin.y};
-  float result = values[int64_t{token} * kPartValues];
-#pragma unroll 8
-  for (int32_t single = 0; single < singles; ++single) {
-    const float2 state = states[(first + single) * kNarrowHeads];
-    const float value = values[(first + single) * kPartValues];
-    float keep, take;
-    running.Fold(state.x, state.y, keep, take);
-    result = Running::Apply(result, keep, value, take);
+  const int32_t unit_groups = plan.x, prefix = plan.y;
+  const int32_t singles = position / (unit_groups * kGroupTokens) + 1 - prefix;
+  if (token >= live || singles <= 0) return;
+  const int group = static_cast<int>(threadIdx.x / 128);
+  const int thread = static_cast<int>(threadIdx.x % 128), lane = thread % 32;
+  const float4* values = output.parts + (group * 8 + i) * 128 + thread;
+  const float4* states = output.states + i % 2 * 4 + lane % 4;
+  const auto value_of = [&](int64_t part) { return values[part * (kPartValues / 4)]; };
+  const auto state_of = [&](int64_t part) { return states[part * (kNarrowHeads / 2)]; };
+  const int32_t section_units = step.section_tokens / (unit_groups * kGroupTokens);
+  Four result, section;
+  result.Fold(state_of(token), value_of(token));
+  if (section_units > 1) {  // the first item was a group of the first section
+    section = result;
+    result = Four();
   }
-  const int value = (4 * group + i / 8) * 64 + warp * 16 + lane / 4 + i % 4 / 2 * 8;
-  output.out[(int64_t{token} * step.heads + head) * kLatent + value] =
-      __float2bfloat16_rn(result / running.sum);
+  constexpr int kBatch = 8;  // parts whose loads are in flight together
+  for (int32_t begin = 0; begin < singles; begin += kBatch) {
+    float4 value[kBatch], state[kBatch];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int64_t part = first + min(begin + j, singles - 1);
+      value[j] = value_of(part);
+      state[j] = state_of(part);
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      if (begin + j >= singles) break;
+      if ((prefix + begin + j) % section_units == 0) {
+        if (section_units > 1) result.Fold(section);
+        section = Four();
+      }
+      section.Fold(state[j], value[j]);
+      if (section_units == 1) result.Fold(section);
+    }
+  }
+  if (section_units > 1) result.Fold(section);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const int head = i % 2 * 8 + 2 * (lane % 4) + j % 2;
+    const int value = (4 * group + i / 2) * 64 + thread / 32 * 16 + lane / 4 + j / 2 * 8;
+    if (head < step.heads) {
+      output.out[(int64_t{token} * step.heads + head) * kLatent + value] =
+          __float2bfloat16_rn(result.value[j] / result.state[j % 2].sum);
+    }
+  }
 }
 
 template <class... Parameters, class... Arguments>
@@ -107,7 +155,7 @@ cudaError_t StartNarrow(const Maps& maps, const NarrowStep& step, const NarrowOu
 
 cudaError_t StartCombineNarrow(const NarrowStep& step, const NarrowOutput& output,
                                cudaStream_t stream) {
-  return StartEarly(CombineNarrow, dim3(step.tokens, 32), 256, 0, stream, step, output);
+  return StartEarly(CombineNarrow, dim3(step.tokens, 8), 256, 0, stream, step, output);
 }
 
 }  // namespace fathom::mla

@@ -1,11 +1,12 @@
 // MLA decode for at most 16 heads: positions are M of wgmma and heads N, so that nothing is
 // computed for heads that are not there. What its warps do; mla_decode_narrow.cu launches it.
 //
-// The order of additions does not depend on who shares the step, nor on how the work is cut: a
-// context is a sequence of groups of `split_tokens` positions. Within a group, each of two
-// warpgroups sums up every other tile; the two sums are merged, and groups are folded into a
-// running result in order. A block that has many groups from the first on folds them as it goes;
-// groups that other blocks compute are folded by CombineNarrow, with the same arithmetic.
+// The order of additions does not depend on who shares the step, nor on how the work is cut. A
+// context is a sequence of groups of 128 positions: two warpgroups sum up 64 each, and the two are
+// merged. Groups are folded in order into sections of `section_tokens`, and sections in order into
+// the result. A block that has all groups of a section, or all sections from the first on, folds
+// them as it goes; what different blocks computed is folded by CombineNarrow, with the same
+// arithmetic.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -23,6 +24,7 @@ inline constexpr int kTileChunkBytes = 8192;  // 64 positions of 128 bytes, swiz
 inline constexpr int kHeadChunkBytes = 2048;  // 16 heads of 128 bytes, swizzled
 inline constexpr int kPartValues = kNarrowHeads * kLatent;
 inline constexpr uint32_t kWarpLanes = 0xffffffff;
+inline constexpr int kGroupTokens = 2 * kKeys;
 
 enum NarrowBarrier : uint32_t {
   kNarrowFirst = 1,    // the threads of consumer group 0
@@ -35,13 +37,13 @@ struct NarrowItem {
   int32_t token;  // below 0: there are no more items
   int32_t position;
   int32_t slot;
-  int32_t group;  // the first of `groups`
-  int32_t groups;
-  int32_t part;  // where the result goes in the work space; below 0: it is the output
+  int32_t group;   // the first of `groups`
+  int32_t groups;  // at most: the context may end before
+  int32_t part;    // where the result goes in the work space; below 0: it is the output
 
   // Positions from the item's first on, at most those of its groups.
-  __device__ int32_t length(const NarrowStep& step) const {
-    return min(position + 1 - group * step.group_tokens, groups * step.group_tokens);
+  __device__ int32_t length() const {
+    return min(position + 1 - group * kGroupTokens, groups * kGroupTokens);
   }
 };
 
@@ -67,7 +69,7 @@ __device__ __forceinline__ float NarrowExp2(float x) {
 }
 
 // A result over some positions: values (elsewhere), their greatest score, and the sum of weights.
-// Merging gives the factors of both sides' values. With nothing in it, the maximum is -inf.
+// Folding in another gives the factors of both sides' values. At first there is nothing in it.
 struct Running {
   float max = -INFINITY, sum = 0;
 
@@ -83,36 +85,50 @@ struct Running {
   }
 };
 
-// Deals out the work: first an item per token with its first `prefix` groups, then the other
-// groups one by one. All lanes of a warp call it together.
+// Deals out the work. A unit is a section, or a group where there are fewer sections than blocks.
+// First comes an item per token with its first `prefix` units, then the other units one by one. All
+// lanes of a warp call it together.
 class NarrowWalk {
  public:
   __device__ explicit NarrowWalk(const NarrowStep& step)
-      : step_(step), lane_(static_cast<int>(threadIdx.x % 32)), live_(*step.live) {
-    int32_t total = 0;
-#pragma unroll 4
-    for (int32_t token = lane_; token < live_; token += 32) total += Groups(token);
-    total = __reduce_add_sync(kWarpLanes, total);
-    const int32_t blocks = static_cast<int32_t>(gridDim.x);
-    prefix_ = max(1, (total + blocks - 1) / blocks);
-    if (blockIdx.x == 0 && lane_ == 0) *step.prefix = prefix_;
+      : step_(step), lane_(static_cast<int>(threadIdx.x % 32)) {
+    // One round trip to memory: what may be past the live tokens is looked at later.
+    const int32_t block = static_cast<int32_t>(blockIdx.x), blocks = gridDim.x;
+    LoadTokens();
+    own_position_ = block < step.tokens ? step.positions[block] : 0;
+    own_slot_ = block < step.tokens ? step.slots[block] : 0;
+    live_ = *step.live;
+    int32_t sections = lane_ < live_ ? position_ / step.section_tokens + 1 : 0;
+    for (int32_t token = lane_ + 32; token < live_; token += 32) {
+      sections += step.positions[token] / step.section_tokens + 1;
+    }
+    sections = __reduce_add_sync(kWarpLanes, sections);
+    const bool fine = sections < blocks;
+    unit_groups_ = fine ? 1 : step.section_tokens / kGroupTokens;
+    prefix_ = fine ? 1 : (sections + blocks - 1) / blocks;
+    if (block == 0 && lane_ == 0) *step.plan = make_int2(unit_groups_, prefix_);
+    Count();
   }
 
   // Item number `index`, which must not fall from call to call.
   __device__ NarrowItem Find(int32_t index) {
     if (index < live_) {
-      const int32_t groups = Groups(index);
+      const bool own = index == static_cast<int32_t>(blockIdx.x);
+      const int32_t position = own ? own_position_ : step_.positions[index];
       return {.token = index,
-              .position = step_.positions[index],
-              .slot = step_.slots[index],
+              .position = position,
+              .slot = own ? own_slot_ : step_.slots[index],
               .group = 0,
-              .groups = min(groups, prefix_),
-              .part = groups <= prefix_ ? -1 : index};
+              .groups = prefix_ * unit_groups_,
+              .part = Units(position) <= prefix_ ? -1 : index};
     }
     const int32_t ordinal = index - live_;
     while (ordinal >= before_ + total_) {
       if (begin_ + 32 >= live_) return {.token = -1};
-      NextTokens();
+      before_ += total_;
+      begin_ += 32;
+      LoadTokens();
+      Count();
     }
     const int32_t local = ordinal - before_;
     const int lane = __ffs(static_cast<int>(__ballot_sync(kWarpLanes, local < until_))) - 1;
@@ -120,22 +136,24 @@ class NarrowWalk {
     const int32_t token = begin_ + lane;
     if (local == first && lane_ == 0) step_.first_single[token] = ordinal;
     return {.token = token,
-            .position = step_.positions[token],
-            .slot = step_.slots[token],
-            .group = prefix_ + local - first,
-            .groups = 1,
+            .position = __shfl_sync(kWarpLanes, position_, lane),
+            .slot = __shfl_sync(kWarpLanes, slot_, lane),
+            .group = (prefix_ + local - first) * unit_groups_,
+            .groups = unit_groups_,
             .part = step_.tokens + ordinal};
   }
 
  private:
-  __device__ int32_t Groups(int32_t token) const {
-    return step_.positions[token] / step_.group_tokens + 1;
+  __device__ int32_t Units(int32_t position) const {
+    return position / (unit_groups_ * kGroupTokens) + 1;
   }
-  __device__ void NextTokens() {
-    before_ += total_;
-    begin_ += 32;
+  __device__ void LoadTokens() {
     const int32_t token = begin_ + lane_;
-    count_ = token < live_ ? max(0, Groups(token) - prefix_) : 0;
+    position_ = token < step_.tokens ? step_.positions[token] : 0;
+    slot_ = token < step_.tokens ? step_.slots[token] : 0;
+  }
+  __device__ void Count() {
+    count_ = begin_ + lane_ < live_ ? max(0, Units(position_) - prefix_) : 0;
     until_ = count_;
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
@@ -147,13 +165,15 @@ class NarrowWalk {
 
   const NarrowStep& step_;
   const int lane_;
-  const int32_t live_;
-  int32_t prefix_;
-  int32_t begin_ = -32;  // first of 32 tokens
-  int32_t before_ = 0;   // single groups before these tokens
-  int32_t total_ = 0;    // of these tokens
-  int32_t count_ = 0;    // of this lane's token
-  int32_t until_ = 0;    // of this and the lower lanes' tokens
+  int32_t live_;
+  int32_t own_position_, own_slot_;  // of the token that has this block's number
+  int32_t unit_groups_, prefix_;
+  int32_t begin_ = 0;        // first of 32 tokens
+  int32_t position_, slot_;  // of this lane's token
+  int32_t before_ = 0;       // single units before these tokens
+  int32_t total_ = 0;        // of these tokens
+  int32_t count_ = 0;        // of this lane's token
+  int32_t until_ = 0;        // of this and the lower lanes' tokens
 };
 
 // The producer: one warp.
@@ -167,6 +187,10 @@ __device__ inline void ProduceNarrow(NarrowShared& s, const Maps& maps, const Na
     // Back and forth, so that who got a long item gets the last short one.
     const int32_t index = wave * blocks + (wave % 2 == 0 ? block : blocks - 1 - block);
     const NarrowItem item = walk.Find(index);
+    const int32_t tiles = item.token < 0 ? 0 : (item.length() + kKeys - 1) / kKeys;
+    const int32_t* table =
+        step.page_table + int64_t{item.slot} * step.max_pages + item.group * (kGroupTokens / kKeys);
+    int32_t pages = lane < tiles ? table[lane] : 0;
     if (lane == 0) {
       s.query_empty.Wait(query_parity ^ 1);
       s.item = item;
@@ -175,22 +199,15 @@ __device__ inline void ProduceNarrow(NarrowShared& s, const Maps& maps, const Na
       } else {
         const int32_t row = item.token * step.heads;
         s.query_full.ArriveExpect(sizeof(s.query));
-        for (int chunk = 0; chunk < 8; ++chunk) {
-          TmaLoad2(s.query[chunk], &maps.q_latent, s.query_full, keep, chunk * 64, row);
-        }
+        TmaLoad3(s.query[0], &maps.q_latent, s.query_full, keep, 0, row, 0);
         TmaLoad2(s.query[8], &maps.q_rope, s.query_full, keep, 0, row);
       }
     }
     query_parity ^= 1;
-    // A wave may end with a short tail: the next index of a block can still be inside the list.
     if (item.token < 0) return;
 
-    const int32_t tiles = (item.length(step) + kKeys - 1) / kKeys;
-    const int32_t* table = step.page_table + int64_t{item.slot} * step.max_pages +
-                           item.group * (step.group_tokens / kKeys);
-    int32_t pages = 0;
     for (int32_t tile = 0; tile < tiles; ++tile) {
-      if (tile % 32 == 0) pages = tile + lane < tiles ? table[tile + lane] : 0;
+      if (tile % 32 == 0 && tile > 0) pages = tile + lane < tiles ? table[tile + lane] : 0;
       const int32_t page = __shfl_sync(kWarpLanes, pages, tile % 32);
       const int buffer = tile % 2;
       if (lane == 0) {
@@ -199,7 +216,7 @@ __device__ inline void ProduceNarrow(NarrowShared& s, const Maps& maps, const Na
         TmaLoad4(s.keys[buffer][0], &maps.latent, s.full[buffer][0], once, 0, 0, 0, page);
         s.full[buffer][1].ArriveExpect(5 * kTileChunkBytes);
         TmaLoad4(s.keys[buffer][4], &maps.latent, s.full[buffer][1], once, 0, 0, 4, page);
-        TmaLoad3(s.keys[buffer][8], &maps.rope, s.full[buffer][1], once, 0, 0, page);
+        TmaLoad4(s.keys[buffer][8], &maps.rope, s.full[buffer][1], once, 0, 0, 0, page);
       }
       parities ^= 1u << buffer;
     }
@@ -227,13 +244,16 @@ class NarrowConsumer {
       s_.query_full.Wait(parity);
       item_ = s_.item;
       if (item_.token < 0) return;
-      const int32_t length = item_.length(step_);
-#pragma unroll
-      for (int i = 0; i < 32; ++i) result_[i] = 0;
-#pragma unroll
-      for (int c = 0; c < 4; ++c) running_[c] = Running();
-      for (int32_t begin = 0; begin < length; begin += step_.group_tokens) {
-        Group(min(length - begin, step_.group_tokens), begin + step_.group_tokens >= length);
+      const int32_t length = item_.length();
+      running_.Clear();
+      for (int32_t begin = 0; begin < length;) {
+        section_.Clear();
+        do {
+          const int32_t left = length - begin;
+          Group(left, left <= kGroupTokens);
+          begin += kGroupTokens;
+        } while (begin < length && begin % step_.section_tokens != 0);
+        FoldSection();
       }
       Write();
     }
@@ -242,28 +262,43 @@ class NarrowConsumer {
  private:
   static constexpr uint32_t kOwnBarrier = kGroup == 0 ? kNarrowFirst : kNarrowSecond;
 
-  // `length` positions: one group of them, perhaps the item's last.
-  __device__ void Group(int32_t length, bool last) {
+  // Values 256 kGroup and up of a result: state by head, values as out_ has them.
+  struct Values {
+    Running state[4];
+    float value[32];
+
+    __device__ void Clear() {
 #pragma unroll
-    for (int c = 0; c < 4; ++c) max_[c] = -INFINITY, sum_[c] = 0;
+      for (int c = 0; c < 4; ++c) state[c] = Running();
 #pragma unroll
-    for (int i = 0; i < 64; ++i) out_[i / 8][i % 8] = 0;
-    const int32_t first = kGroup * kKeys;
-    if (last && first >= length) FreeQuery();
-    for (int32_t at = first; at < length; at += 2 * kKeys) {
-      Tile(length - at, last && at + 2 * kKeys >= length);
+      for (int i = 0; i < 32; ++i) value[i] = 0;
+    }
+  };
+  static __device__ constexpr int Head(int i) {
+    return i % 8 / 4 * 2 + i % 2;
+  }
+
+  // Up to 128 positions, of which `left` are in the item; perhaps its last.
+  __device__ void Group(int32_t left, bool last) {
+    const int32_t seen = left - kGroup * kKeys;
+    if (seen > 0) {
+      Tile(seen, last);
+    } else {
+      if (last) FreeQuery();
+#pragma unroll
+      for (int c = 0; c < 4; ++c) max_[c] = -INFINITY, sum_[c] = 0;
+#pragma unroll
+      for (int i = 0; i < 64; ++i) out_[i / 8][i % 8] = 0;
     }
     Merge();
   }
 
-  // 64 positions, of which `seen` or all are seen; perhaps the item's last here.
+  // out_ = weights x values of 64 positions, of which `seen` or all are seen.
   __device__ void Tile(int32_t seen, bool last) {
     Score(seen);
     if (last) FreeQuery();
     if (seen < kKeys) Mask(seen);
-    float scale[4];
-    LeaveWeights(scale);
-    Rescale(scale);
+    LeaveWeights();
     WgmmaFence();
     const uint64_t values = WgmmaOperand(SharedAddress(s_.keys[kGroup]), kTileChunkBytes);
     const uint64_t weights = WgmmaOperand(SharedAddress(s_.weights[kGroup]));
@@ -272,7 +307,8 @@ class NarrowConsumer {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         WgmmaBf16<16>::Add<Major::kMn, Major::kK>(
-            out_[chunk], values + (chunk * kTileChunkBytes + k * 2048) / 16, weights + k * 2, true);
+            out_[chunk], values + (chunk * kTileChunkBytes + k * 2048) / 16, weights + k * 2,
+            k > 0);
       }
     }
     WgmmaCommit();
@@ -338,8 +374,8 @@ class NarrowConsumer {
     }
   }
 
-  // Turns scores_ into weights in shared memory; moves max_ and sum_ on.
-  __device__ void LeaveWeights(float (&scale)[4]) {
+  // Turns scores_ into weights in shared memory; sets max_ and sum_.
+  __device__ void LeaveWeights() {
     float best[4];
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
@@ -360,15 +396,13 @@ class NarrowConsumer {
       const int column = 8 * (c / 2) + head + c % 2;
 #pragma unroll
       for (int w = 0; w < 4; ++w) best[c] = fmaxf(best[c], s_.best[kGroup][w][column]);
-      const float max = fmaxf(max_[c], best[c] * scale_log2_);
-      const float base = max == -INFINITY ? 0 : max;  // nothing seen yet: all weights are 0
-      scale[c] = NarrowExp2(max_[c] - base);
-      max_[c] = max;
+      max_[c] = best[c] * scale_log2_;
+      const float base = max_[c] == -INFINITY ? 0 : max_[c];
       float& low = scores_[4 * (c / 2) + c % 2];
       float& high = scores_[4 * (c / 2) + 2 + c % 2];
       low = NarrowExp2(fmaf(low, scale_log2_, -base));
       high = NarrowExp2(fmaf(high, scale_log2_, -base));
-      sum_[c] = fmaf(sum_[c], scale[c], low + high);
+      sum_[c] = low + high;
     }
     uint32_t packed[4];
 #pragma unroll
@@ -388,17 +422,7 @@ class NarrowConsumer {
     NamedBarrierSync(kOwnBarrier, 128);
   }
 
-  __device__ void Rescale(const float (&scale)[4]) {
-    const bool same = scale[0] == 1 && scale[1] == 1 && scale[2] == 1 && scale[3] == 1;
-    if (__all_sync(kWarpLanes, same)) return;
-#pragma unroll
-    for (int chunk = 0; chunk < 8; ++chunk) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) out_[chunk][i] *= scale[i / 4 * 2 + i % 2];
-    }
-  }
-
-  // Merges what both groups made of a group of positions, and folds it into the running result.
+  // Merges what both warpgroups made of a group of positions, and folds it into the section.
   // Warpgroup g does so for values 256 g and up.
   __device__ void Merge() {
     NamedBarrierSync(kExchangeFree, 256);
@@ -432,40 +456,58 @@ class NarrowConsumer {
       }
       Running group = {s_.max[0][column], sum[0]};
       group.Fold(s_.max[1][column], sum[1], even[c], odd[c]);
-      running_[c].Fold(group.max, group.sum, keep[c], take[c]);
+      section_.state[c].Fold(group.max, group.sum, keep[c], take[c]);
     }
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
-      const int c = i % 8 / 4 * 2 + i % 2;
+      const int c = Head(i);
       const float own = out_[4 * kGroup + i / 8][i % 8];
       const float other = s_.exchange[1 - kGroup][i][thread_];
       const float both = kGroup == 0 ? Running::Apply(own, even[c], other, odd[c])
                                      : Running::Apply(other, even[c], own, odd[c]);
-      result_[i] = Running::Apply(result_[i], keep[c], both, take[c]);
+      section_.value[i] = Running::Apply(section_.value[i], keep[c], both, take[c]);
+    }
+  }
+
+  __device__ void FoldSection() {
+    float keep[4], take[4];
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      running_.state[c].Fold(section_.state[c].max, section_.state[c].sum, keep[c], take[c]);
+    }
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const int c = Head(i);
+      running_.value[i] = Running::Apply(running_.value[i], keep[c], section_.value[i], take[c]);
     }
   }
 
   __device__ void Write() {
     if (item_.part >= 0) {
-      float* values = output_.parts + int64_t{item_.part} * kPartValues + kGroup * 4096 + thread_;
+      float4* values =
+          output_.parts + int64_t{item_.part} * kPartValues / 4 + kGroup * 1024 + thread_;
 #pragma unroll
-      for (int i = 0; i < 32; ++i) values[i * 128] = result_[i];
+      for (int i = 0; i < 8; ++i) {
+        const float* value = running_.value + 4 * i;
+        values[i * 128] = make_float4(value[0], value[1], value[2], value[3]);
+      }
       if (kGroup == 0 && thread_ < 4) {
 #pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          output_.states[int64_t{item_.part} * kNarrowHeads + 8 * (c / 2) + 2 * lane_ + c % 2] =
-              make_float2(running_[c].max, running_[c].sum);
+        for (int j = 0; j < 2; ++j) {
+          const Running &even = running_.state[2 * j], &odd = running_.state[2 * j + 1];
+          output_.states[int64_t{item_.part} * kNarrowHeads / 2 + 4 * j + lane_] =
+              make_float4(even.max, even.sum, odd.max, odd.sum);
         }
       }
       return;
     }
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
-      const int c = i % 8 / 4 * 2 + i % 2, head = 8 * (c / 2) + 2 * (lane_ % 4) + c % 2;
+      const int c = Head(i), head = 8 * (c / 2) + 2 * (lane_ % 4) + c % 2;
       const int value = (4 * kGroup + i / 8) * 64 + warp_ * 16 + lane_ / 4 + i % 4 / 2 * 8;
       if (head < step_.heads) {
         output_.out[(int64_t{item_.token} * step_.heads + head) * kLatent + value] =
-            __float2bfloat16_rn(result_[i] / running_[c].sum);
+            __float2bfloat16_rn(running_.value[i] / running_.state[c].sum);
       }
     }
   }
@@ -478,9 +520,9 @@ class NarrowConsumer {
   NarrowItem item_;
   uint32_t parity_ = 0;  // of this group's buffer
   float scores_[8], max_[4], sum_[4];
-  float out_[8][8];  // sums over this group's tiles: [64 values][columns]
-  Running running_[4];
-  float result_[32];  // over all groups so far: values 256 kGroup and up
+  float out_[8][8];  // of this warpgroup's tile: [64 values][columns]
+  Values section_;   // over the section's groups so far
+  Values running_;   // over the item's sections so far
 };
 
 }  // namespace fathom::mla

@@ -25,7 +25,7 @@ struct Step {
   int32_t max_pages;
   int32_t heads;
   int32_t group_tokens;  // consecutive tokens of a row that share an item: max(1, 64 / heads)
-  int32_t head_blocks;   // ceil(heads / 64)
+  int32_t head_blocks;   // items for the same part: ceil(heads / 64), or 1 if a cluster has both
   int32_t split_tokens;  // a multiple of kKeys
   int32_t max_splits;
 };
@@ -47,24 +47,24 @@ struct NarrowStep {
   const int32_t* page_table;
   const int32_t* live;
   // Written by the kernel for CombineNarrow.
-  int32_t* prefix;        // [1]: how many groups of a token its first item has
-  int32_t* first_single;  // [tokens]: for those that have more, the ordinal of the next
+  int2* plan;             // [1]: groups of a unit, and units of a token's first item
+  int32_t* first_single;  // [tokens]: for those that have more units, the ordinal of the next
   int32_t max_pages;
   int32_t heads;
-  int32_t tokens;        // capacity
-  int32_t group_tokens;  // positions of a group: a multiple of 2 kKeys
+  int32_t tokens;          // capacity
+  int32_t section_tokens;  // positions of a section: a multiple of 2 kKeys
 };
 
 struct NarrowOutput {
   __nv_bfloat16* out;  // [tokens, heads, latent]
-  // Of first items, by token, then of single groups, by ordinal. Values lie as threads hold them.
-  float* parts;    // [tokens + singles, 16 * latent]
-  float2* states;  // [tokens + singles, 16]: maximum in log2, sum of weights
+  // Of first items, by token, then of single units, by ordinal. Values lie as threads hold them.
+  float4* parts;   // [tokens + singles, 16 * latent]
+  float4* states;  // [tokens + singles, 16, 2]: maximum in log2, sum of weights
 };
 
 // Each enqueues one kernel; the second merges parts once the first has finished.
 cudaError_t StartDecode(const Maps& maps, const Step& step, const Output& output, float scale_log2,
-                        int blocks, cudaStream_t stream);
+                        int blocks, bool share, cudaStream_t stream);
 cudaError_t StartCombine(const Step& step, const Output& output, int32_t tokens,
                          cudaStream_t stream);
 cudaError_t StartNarrow(const Maps& maps, const NarrowStep& step, const NarrowOutput& output,
