@@ -1,7 +1,6 @@
 #include "ops/attend_absorbed/mla_decode_cuda.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "cuda/check.h"
 #include "cuda/tensor_map.h"
@@ -11,9 +10,9 @@ namespace fathom {
 namespace mla {
 namespace {
 
-// `narrow`: a load brings all of a query, or half a page.
+// `narrow`: one load brings all of a query.
 Maps MakeMaps(const MlaDecodeParams& p, bool narrow) {
-  const uint32_t query_chunks = narrow ? kLatent / 64 : 1, page_chunks = narrow ? 4 : 1;
+  const uint32_t query_chunks = narrow ? kLatent / 64 : 1;
   const uint64_t rows = static_cast<uint64_t>(p.tokens) * p.heads, pages = p.pages;
   const uint64_t page_bytes = p.page_bytes;
   return {
@@ -25,11 +24,11 @@ Maps MakeMaps(const MlaDecodeParams& p, bool narrow) {
                                .sizes = {kMlaRope, rows},
                                .strides = {static_cast<uint64_t>(p.q_rope_stride) * 2},
                                .box = {64, kQueryBox}}),
-      // Chunks of 64 values of a page, one after the other.
+      // Half a page: four chunks of 64 values, one after the other.
       .latent = MakeTensorMap({.data = p.latent,
                                .sizes = {64, kKeys, kLatent / 64, pages},
                                .strides = {kLatent * 2, 128, page_bytes},
-                               .box = {64, kKeys, page_chunks, 1}}),
+                               .box = {64, kKeys, 4, 1}}),
       .rope = MakeTensorMap({.data = p.rope,
                              .sizes = {kMlaRope, kKeys, 1, pages},
                              .strides = {kMlaRope * 2, kMlaRope * 2, page_bytes},
@@ -119,7 +118,6 @@ void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
   if (p.heads <= mla::kNarrowHeads) return mla::LaunchNarrow(p, stream);
   const int32_t max_splits = mla::MaxSplits(p.max_pages, p.split_tokens);
   const int32_t head_blocks = (p.heads + mla::kRows - 1) / mla::kRows;
-  const bool share = head_blocks == 2 && std::getenv("MLA_ALONE") == nullptr;
   const mla::Step step = {.slots = p.slots,
                           .positions = p.positions,
                           .page_table = p.page_table,
@@ -127,7 +125,7 @@ void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
                           .max_pages = p.max_pages,
                           .heads = p.heads,
                           .group_tokens = std::max(1, mla::kRows / p.heads),
-                          .head_blocks = share ? 1 : head_blocks,
+                          .head_blocks = head_blocks,
                           .split_tokens = p.split_tokens,
                           .max_splits = max_splits};
   std::byte* workspace = static_cast<std::byte*>(p.workspace);
@@ -136,10 +134,9 @@ void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
                               .state = reinterpret_cast<float2*>(
                                   workspace + mla::PartialBytes(p.tokens, p.heads, max_splits))};
   const int64_t items = int64_t{p.tokens} * max_splits * head_blocks;
-  const int64_t all = share ? mla::Multiprocessors() / 2 * 2 : mla::Multiprocessors();
-  const int blocks = static_cast<int>(std::min(all, items));
+  const int blocks = static_cast<int>(std::min<int64_t>(mla::Multiprocessors(), items));
   CUDA_CHECK(mla::StartDecode(mla::MakeMaps(p, false), step, output, p.scale * mla::kLog2E, blocks,
-                              share, stream));
+                              stream));
   if (max_splits > 1) CUDA_CHECK(mla::StartCombine(step, output, p.tokens, stream));
 }
 

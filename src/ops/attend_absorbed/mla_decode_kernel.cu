@@ -3,14 +3,18 @@
 // Bytes: 1152 a cached position and item; operations: 2176 a position and pair (M padded to 64).
 // fp32 accumulators; weights are rounded to BF16; parts of a context are merged in order, in fp32.
 // Expected on an H200: 16 heads, 128 rows of 4096: 604 MB, 150 us; see docs/design/mla_decode.md.
+#include "cuda/launch_early.cuh"
 #include "ops/attend_absorbed/mla_decode_kernel.cuh"
 
 namespace fathom::mla {
 namespace {
 
+#ifndef MLA_CREGS
+#define MLA_CREGS 224
+#endif
+constexpr int kConsumerRegisters = MLA_CREGS, kProducerRegisters = 504 - 2 * MLA_CREGS;
 constexpr int kCombineThreads = kLatent / 4;  // four columns each
 
-template <bool kShare>
 __global__ void __launch_bounds__(kThreads, 1)
     DecodeKernel(const __grid_constant__ Maps maps, const __grid_constant__ Step step,
                  const __grid_constant__ Output output, float scale_log2) {
@@ -20,31 +24,27 @@ __global__ void __launch_bounds__(kThreads, 1)
     s.query_full.Init(1);
     s.query_empty.Init(8);
     for (int buffer = 0; buffer < 2; ++buffer) {
-      for (int chunk = 0; chunk < kChunks; ++chunk) s.full[buffer][chunk].Init(1);
-      for (int half = 0; half < 2; ++half) s.empty[buffer][half].Init(kShare ? 8 : 4);
+      for (int half = 0; half < 2; ++half) {
+        s.full[buffer][half].Init(1);
+        s.empty[buffer][half].Init(4);
+      }
     }
     FenceMbarrierInit();
   }
-  if (kShare) {
-    ClusterSync();
-  } else {
-    __syncthreads();
-  }
+  __syncthreads();
   WaitForPriorKernels();
   AllowNextKernel();
   const int group = static_cast<int>(threadIdx.x / 128);
   if (group == 2) {
-    LowerRegisters<56>();
-    if (threadIdx.x / 32 == 8) Produce<kShare>(s, maps, step);
+    LowerRegisters<kProducerRegisters>();
+    if (threadIdx.x / 32 == 8) Produce(s, maps, step);
   } else if (group == 0) {
-    RaiseRegisters<224>();
-    Consumer<0, kShare>(s, step, output, scale_log2).Run();
+    RaiseRegisters<kConsumerRegisters>();
+    Consumer<0>(s, step, output, scale_log2).Run();
   } else {
-    RaiseRegisters<224>();
-    Consumer<1, kShare>(s, step, output, scale_log2).Run();
+    RaiseRegisters<kConsumerRegisters>();
+    Consumer<1>(s, step, output, scale_log2).Run();
   }
-  __syncwarp();
-  if (kShare) ClusterSync();  // the other block may still load for this one, or free its buffers
 }
 
 // out = sum of exp2(max_i - max) partial_i / sum of exp2(max_i - max) sum_i, over parts i in order.
@@ -85,42 +85,23 @@ __global__ void __launch_bounds__(kCombineThreads)
       *reinterpret_cast<const uint2*>(pairs);
 }
 
-template <class... Parameters, class... Arguments>
-cudaError_t Start(void (*kernel)(Parameters...), dim3 blocks, int threads, size_t shared,
-                  int cluster, cudaStream_t stream, const Arguments&... arguments) {
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = blocks;
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = cluster > 1 ? 2 : 1;
-  return cudaLaunchKernelEx(&config, kernel, arguments...);
-}
-
 }  // namespace
 
 cudaError_t StartDecode(const Maps& maps, const Step& step, const Output& output, float scale_log2,
-                        int blocks, bool share, cudaStream_t stream) {
+                        int blocks, cudaStream_t stream) {
   constexpr int kBytes = sizeof(Shared);
   static_assert(kBytes <= 227 * 1024);
-  const auto kernel = share ? DecodeKernel<true> : DecodeKernel<false>;
   const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+      cudaFuncSetAttribute(DecodeKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
-  return Start(kernel, dim3(blocks), kThreads, kBytes, share ? 2 : 1, stream, maps, step, output,
-               scale_log2);
+  return LaunchEarly(DecodeKernel, dim3(blocks), kThreads, kBytes, stream, maps, step, output,
+                     scale_log2);
 }
 
 cudaError_t StartCombine(const Step& step, const Output& output, int32_t tokens,
                          cudaStream_t stream) {
-  return Start(CombineKernel, dim3(tokens, step.heads), kCombineThreads, 0, 1, stream, step,
-               output);
+  return LaunchEarly(CombineKernel, dim3(tokens, step.heads), kCombineThreads, 0, stream, step,
+                     output);
 }
 
 }  // namespace fathom::mla

@@ -14,6 +14,11 @@ namespace fathom::mla {
 inline constexpr int kChunks = 9;         // of 64 values: 8 of the latent, 1 of the rotated key
 inline constexpr int kChunkBytes = 8192;  // 64 rows of 128 bytes, swizzled
 inline constexpr int kRopeChunk = 8;
+// The last chunks of a query are read from registers: shared memory has enough to do.
+#ifndef MLA_HELD
+#define MLA_HELD 1
+#endif
+inline constexpr int kHeldChunks = MLA_HELD;
 
 enum NamedBarrier : uint32_t {
   kFirstGroup = 1,   // the threads of consumer group 0
@@ -34,8 +39,8 @@ struct Shared {
   float sum[2][2][kRows];  // [parity of the item][group]: its share of the sum of weights
   Item item;
   Mbarrier query_full, query_empty;  // `item` goes with the query
-  Mbarrier full[2][kChunks];         // [buffer][chunk]
-  Mbarrier empty[2][2];              // [buffer][half]: chunks 0-3, chunks 4-7
+  Mbarrier full[2][2];               // [buffer][half]: chunks 0-3, chunks 4-7
+  Mbarrier empty[2][2];
 };
 
 // The half of a buffer that the rotated keys are filled and freed with.
@@ -43,70 +48,32 @@ __device__ __forceinline__ constexpr int RopeHalf(int buffer) {
   return buffer == 0 ? 1 : 0;
 }
 
-__device__ inline void LoadQuery(Shared& s, const Maps& maps, const Step& step, const Item& item,
-                                 uint64_t policy) {
-  const int32_t boxes = (item.rows(step) + kQueryBox - 1) / kQueryBox;
-  const int32_t row = item.token * step.heads + item.head_block * kRows;
-  s.query_full.ArriveExpect(boxes * kQueryBox * 128 * kChunks);
-  for (int box = 0; box < boxes; ++box) {
-    const int32_t at = box * kQueryBox;
-    for (int chunk = 0; chunk < kRopeChunk; ++chunk) {
-      TmaLoad3(s.query[chunk] + at * 128, &maps.q_latent, s.query_full, policy, 0, row + at, chunk);
-    }
-    TmaLoad2(s.query[kRopeChunk] + at * 128, &maps.q_rope, s.query_full, policy, 0, row + at);
-  }
-}
-
-// Loads a page, each half as soon as it is free, in the order in which Score wants the chunks.
-template <bool kShare>
-__device__ inline void LoadTile(Shared& s, const Maps& maps, int buffer, uint32_t parity,
-                                int32_t page, int32_t rank, uint64_t policy) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (kShare) {
-      s.empty[buffer][half].WaitCluster(parity ^ 1);
-    } else {
-      s.empty[buffer][half].Wait(parity ^ 1);
-    }
-#pragma unroll
-    for (int i = 0; i < 5; ++i) {
-      const int chunk = i < 4 ? 4 * half + i : kRopeChunk;
-      if (i == 4 && RopeHalf(buffer) != half) continue;
-      s.full[buffer][chunk].ArriveExpect(kChunkBytes);
-      const CUtensorMap* map = chunk == kRopeChunk ? &maps.rope : &maps.latent;
-      const int32_t from = chunk == kRopeChunk ? 0 : chunk;
-      if (!kShare) {
-        TmaLoad4(s.keys[buffer][chunk], map, s.full[buffer][chunk], policy, 0, 0, from, page);
-      } else if (chunk % 2 == rank) {
-        TmaLoadMulticast4(s.keys[buffer][chunk], map, s.full[buffer][chunk], policy, 3, 0, 0, from,
-                          page);
-      }
-    }
-  }
-}
-
-// The producer: one warp feeds queries and tiles to the consumers, in the order of the items. With
-// kShare, two blocks of a cluster have the two halves of the heads: each loads every other chunk of
-// a tile for both.
-template <bool kShare>
+// The producer: one warp feeds queries and tiles to the consumers, in the order of the items.
 __device__ inline void Produce(Shared& s, const Maps& maps, const Step& step) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const uint64_t keep = EvictNormal(), once = EvictFirst();
-  const int32_t rank = kShare ? static_cast<int32_t>(ClusterRank()) : 0;
-  constexpr int32_t kBlocks = kShare ? 2 : 1;
   ItemWalk walk(step);
   uint32_t query_parity = 0, parities = 0;  // bit b: of buffer b
-  for (int32_t index = static_cast<int32_t>(blockIdx.x) / kBlocks;;
-       index += static_cast<int32_t>(gridDim.x) / kBlocks) {
-    Item item = walk.Find(index);
-    if (kShare) item.head_block = rank;
+  for (int32_t index = static_cast<int32_t>(blockIdx.x);;
+       index += static_cast<int32_t>(gridDim.x)) {
+    const Item item = walk.Find(index);
     if (lane == 0) {
       s.query_empty.Wait(query_parity ^ 1);
       s.item = item;
       if (item.tokens == 0) {
         s.query_full.Arrive();
       } else {
-        LoadQuery(s, maps, step, item, keep);
+        const int32_t boxes = (item.rows(step) + kQueryBox - 1) / kQueryBox;
+        const int32_t row = item.token * step.heads + item.head_block * kRows;
+        s.query_full.ArriveExpect(boxes * kQueryBox * 128 * kChunks);
+        for (int box = 0; box < boxes; ++box) {
+          const int32_t at = box * kQueryBox;
+          for (int chunk = 0; chunk < kRopeChunk; ++chunk) {
+            TmaLoad3(s.query[chunk] + at * 128, &maps.q_latent, s.query_full, keep, 0, row + at,
+                     chunk);
+          }
+          TmaLoad2(s.query[kRopeChunk] + at * 128, &maps.q_rope, s.query_full, keep, 0, row + at);
+        }
       }
     }
     query_parity ^= 1;
@@ -120,7 +87,20 @@ __device__ inline void Produce(Shared& s, const Maps& maps, const Step& step) {
       if (tile % 32 == 0) pages = tile + lane < tiles ? table[tile + lane] : 0;
       const int32_t page = __shfl_sync(kAllLanes, pages, tile % 32);
       const int buffer = tile % 2;
-      if (lane == 0) LoadTile<kShare>(s, maps, buffer, (parities >> buffer) & 1, page, rank, once);
+      if (lane == 0) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const bool rope = RopeHalf(buffer) == half;
+          s.empty[buffer][half].Wait(((parities >> buffer) & 1) ^ 1);
+          s.full[buffer][half].ArriveExpect((rope ? 5 : 4) * kChunkBytes);
+          TmaLoad4(s.keys[buffer][4 * half], &maps.latent, s.full[buffer][half], once, 0, 0,
+                   4 * half, page);
+          if (rope) {
+            TmaLoad4(s.keys[buffer][kRopeChunk], &maps.rope, s.full[buffer][half], once, 0, 0, 0,
+                     page);
+          }
+        }
+      }
       parities ^= 1u << buffer;
     }
   }
@@ -135,7 +115,7 @@ __device__ __forceinline__ float Exp2(float x) {
 // One of the two warpgroups that compute. Group 0 scores the even tiles and sums up columns 0-255
 // of the output, group 1 the odd tiles and columns 256-511; each leaves its tile's weights in
 // shared memory for the other. What a thread holds of rows r and r + 8 is indexed 0 and 1.
-template <int kGroup, bool kShare>
+template <int kGroup>
 class Consumer {
  public:
   __device__ Consumer(Shared& s, const Step& step, const Output& output, float scale_log2)
@@ -153,6 +133,7 @@ class Consumer {
       item_ = s_.item;
       if (item_.tokens == 0) return;
       tiles_ = item_.tiles(step_);
+      HoldQuery();
 #pragma unroll
       for (int i = 0; i < 128; ++i) out_[i] = 0;
 #pragma unroll
@@ -235,35 +216,57 @@ class Consumer {
     }
   }
 
+  // Takes the last chunks of the query, as A of a product.
+  __device__ void HoldQuery() {
+    const int row = warp_ * 16 + lane_ % 16;
+#pragma unroll
+    for (int i = 0; i < 4 * kHeldChunks; ++i) {
+      const int chunk = kChunks - kHeldChunks + i / 4;
+      const uint32_t address = SharedAddress(s_.query[chunk]) + row * 128 +
+                               (((2 * (i % 4) + lane_ / 16) ^ (row % 8)) * 16);
+      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(query_[4 * i]), "=r"(query_[4 * i + 1]), "=r"(query_[4 * i + 2]),
+                     "=r"(query_[4 * i + 3])
+                   : "r"(address)
+                   : "memory");
+    }
+  }
+
   // scores_ = Q K^T of a tile of this group, before scaling.
   __device__ void Score(int32_t tile) {
     const uint32_t parity = parity_[kGroup];
     const int32_t past = item_.last_position() + 1 - item_.begin(step_) - tile * kKeys;
     if (past < kKeys) {
-      for (int chunk = 0; chunk < kChunks; ++chunk) s_.full[kGroup][chunk].Wait(parity);
+      s_.full[kGroup][0].Wait(parity);
+      s_.full[kGroup][1].Wait(parity);
       ClearKeys(past);
     }
     const uint64_t query = WgmmaOperand(SharedAddress(s_.query));
     const uint64_t keys = WgmmaOperand(SharedAddress(s_.keys[kGroup]));
+    s_.full[kGroup][0].Wait(parity);
+    WgmmaFence();
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      // The rotated keys come with the half that they are freed with.
-      const int last = RopeHalf(kGroup) == 0 ? 4 : 8;
-      const int chunk = i == last ? kRopeChunk : i > last ? i - 1 : i;
-      s_.full[kGroup][chunk].Wait(parity);
-      WgmmaFence();
-      ScoreChunk(query, keys, chunk, i == 0);
-    }
+    for (int chunk = 0; chunk < 4; ++chunk) ScoreChunk(query, keys, chunk);
+    if constexpr (RopeHalf(kGroup) == 0) ScoreChunk(query, keys, kRopeChunk);
+    s_.full[kGroup][1].Wait(parity);
+#pragma unroll
+    for (int chunk = 4; chunk < 8; ++chunk) ScoreChunk(query, keys, chunk);
+    if constexpr (RopeHalf(kGroup) == 1) ScoreChunk(query, keys, kRopeChunk);
     WgmmaCommit();
     WgmmaWait<0>();
     WgmmaHold(scores_);
   }
-  __device__ void ScoreChunk(uint64_t query, uint64_t keys, int chunk, bool first) {
+  __device__ void ScoreChunk(uint64_t query, uint64_t keys, int chunk) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const uint64_t offset = (chunk * kChunkBytes + k * 32) / 16;
-      WgmmaBf16<64>::Add<Major::kK, Major::kK>(scores_, query + offset, keys + offset,
-                                               !first || k > 0);
+      const int held = chunk - (kChunks - kHeldChunks);
+      if (held >= 0) {
+        WgmmaBf16<64>::Add<Major::kK>(scores_, query_ + 16 * held + 4 * k, keys + offset, true);
+      } else {
+        WgmmaBf16<64>::Add<Major::kK, Major::kK>(scores_, query + offset, keys + offset,
+                                                 chunk > 0 || k > 0);
+      }
     }
   }
 
@@ -388,8 +391,7 @@ class Consumer {
   }
   // The same for the other group's tile.
   __device__ void AddOther() {
-    // They are full; but this thread must see it, too.
-    for (int i = 0; i < 4; ++i) s_.full[kOther][4 * kGroup + i].Wait(parity_[kOther]);
+    s_.full[kOther][kGroup].Wait(parity_[kOther]);  // it is; but this thread must see it, too
     const uint64_t weights = WgmmaOperand(SharedAddress(s_.keys[kOther][kRopeChunk]));
     const uint64_t values = WgmmaOperand(SharedAddress(s_.keys[kOther][4 * kGroup]), kChunkBytes);
 #pragma unroll
@@ -402,10 +404,7 @@ class Consumer {
   // This warp needs its half of the buffer no more.
   __device__ void Free(int buffer) {
     __syncwarp();
-    if (lane_ == 0) {
-      s_.empty[buffer][kGroup].Arrive();
-      if (kShare) s_.empty[buffer][kGroup].ArriveAt(ClusterRank() ^ 1);
-    }
+    if (lane_ == 0) s_.empty[buffer][kGroup].Arrive();
     parity_[buffer] ^= 1;
   }
   __device__ void FreeQuery() {
@@ -466,6 +465,7 @@ class Consumer {
   Item item_;
   int32_t tiles_;
   uint32_t item_parity_ = 0, parity_[2] = {0, 0};  // of the queries, of each buffer
+  uint32_t query_[16 * kHeldChunks + 1];           // [chunk][k][4]
   float out_[128], scores_[32], max_[2], sum_[2];
 };
 

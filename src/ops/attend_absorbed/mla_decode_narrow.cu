@@ -4,6 +4,7 @@
 // Bytes: 1152 a cached position; operations: 2176 a position and head.
 // fp32 accumulators; weights are rounded to BF16; groups of positions are merged in fp32.
 // Expected on an H200: 16 heads, 128 rows of 4096: 604 MB, 150 us; see docs/design/mla_decode.md.
+#include "cuda/launch_early.cuh"
 #include "ops/attend_absorbed/mla_decode_narrow.cuh"
 
 namespace fathom::mla {
@@ -124,22 +125,6 @@ __global__ void __launch_bounds__(256) CombineNarrow(const __grid_constant__ Nar
   }
 }
 
-template <class... Parameters, class... Arguments>
-cudaError_t StartEarly(void (*kernel)(Parameters...), dim3 blocks, int threads, size_t shared,
-                       cudaStream_t stream, const Arguments&... arguments) {
-  cudaLaunchAttribute early;
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = blocks;
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared;
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, arguments...);
-}
-
 }  // namespace
 
 cudaError_t StartNarrow(const Maps& maps, const NarrowStep& step, const NarrowOutput& output,
@@ -149,13 +134,13 @@ cudaError_t StartNarrow(const Maps& maps, const NarrowStep& step, const NarrowOu
   const cudaError_t error =
       cudaFuncSetAttribute(NarrowKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
-  return StartEarly(NarrowKernel, dim3(blocks), kThreads, kBytes, stream, maps, step, output,
-                    scale_log2);
+  return LaunchEarly(NarrowKernel, dim3(blocks), kThreads, kBytes, stream, maps, step, output,
+                     scale_log2);
 }
 
 cudaError_t StartCombineNarrow(const NarrowStep& step, const NarrowOutput& output,
                                cudaStream_t stream) {
-  return StartEarly(CombineNarrow, dim3(step.tokens, 8), 256, 0, stream, step, output);
+  return LaunchEarly(CombineNarrow, dim3(step.tokens, 8), 256, 0, stream, step, output);
 }
 
 }  // namespace fathom::mla

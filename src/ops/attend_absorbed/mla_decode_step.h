@@ -25,7 +25,7 @@ struct Step {
   int32_t max_pages;
   int32_t heads;
   int32_t group_tokens;  // consecutive tokens of a row that share an item: max(1, 64 / heads)
-  int32_t head_blocks;   // items for the same part: ceil(heads / 64), or 1 if a cluster has both
+  int32_t head_blocks;   // ceil(heads / 64)
   int32_t split_tokens;  // a multiple of kKeys
   int32_t max_splits;
 };
@@ -64,7 +64,7 @@ struct NarrowOutput {
 
 // Each enqueues one kernel; the second merges parts once the first has finished.
 cudaError_t StartDecode(const Maps& maps, const Step& step, const Output& output, float scale_log2,
-                        int blocks, bool share, cudaStream_t stream);
+                        int blocks, cudaStream_t stream);
 cudaError_t StartCombine(const Step& step, const Output& output, int32_t tokens,
                          cudaStream_t stream);
 cudaError_t StartNarrow(const Maps& maps, const NarrowStep& step, const NarrowOutput& output,
