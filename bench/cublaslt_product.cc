@@ -14,7 +14,7 @@ void Require(cublasStatus_t status, const char* what) {
   std::exit(1);
 }
 
-constexpr int kMostAlgorithms = 6;
+constexpr int kMostAlgorithms = 3;
 constexpr size_t kWorkspace = size_t{64} << 20;
 
 }  // namespace

@@ -3,7 +3,9 @@
 //
 //     fp8_gemm_bench FILE.json CASE...     cases: limits large small masked grouped silu other
 //     library
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "bench/cublaslt_product.h"
 #include "bench/fp8_gemm_problem.cuh"
@@ -14,7 +16,15 @@ namespace fathom::bench {
 namespace {
 
 Report report;
-constexpr int kReplays = 15;
+constexpr int kReplays = 7;
+
+// Each measurement begins on a chip that has rested: long products run into the power limit, and
+// what comes later would look slower.
+template <class F>
+double MedianOfRested(int sets, const F& launch) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(250));
+  return MedianMicroseconds(sets, kReplays, launch);
+}
 
 struct TileName {
   Fp8Tile tile;
@@ -22,23 +32,24 @@ struct TileName {
   bool overlap_launch = false;
 };
 constexpr TileName kFewRows[] = {
-    {Fp8Tile::kAuto, "auto"},    {Fp8Tile::kAuto, "auto, overlapped", true},
-    {Fp8Tile::k64x16, "64x16"},  {Fp8Tile::k64x32, "64x32"},
-    {Fp8Tile::k64x64, "64x64"},  {Fp8Tile::k64x128, "64x128"},
-    {Fp8Tile::k64x192, "64x192"}};
+    {Fp8Tile::kAuto, "auto"},        {Fp8Tile::kAuto, "auto, overlapped", true},
+    {Fp8Tile::k64x16, "64x16"},      {Fp8Tile::k64x32, "64x32"},
+    {Fp8Tile::k64x64, "64x64"},      {Fp8Tile::k64x128, "64x128"},
+    {Fp8Tile::k64x192, "64x192"},    {Fp8Tile::kTry5, "64x64 pair"},
+    {Fp8Tile::kTry8, "64x128 pair"}, {Fp8Tile::kTry6, "64x192 pair"},
+    {Fp8Tile::kTry7, "64x192 four"}};
 constexpr TileName kSomeRows[] = {{Fp8Tile::kAuto, "auto"},
                                   {Fp8Tile::k128x32, "128x32"},
                                   {Fp8Tile::k128x64, "128x64"},
                                   {Fp8Tile::k128x128, "128x128"}};
 constexpr TileName kManyRows[] = {{Fp8Tile::kAuto, "auto"},
-                                  {Fp8Tile::k128x64, "128x64"},
                                   {Fp8Tile::k128x128, "128x128"},
                                   {Fp8Tile::k256x128, "256x128"},
-                                  {Fp8Tile::k256x128Pair, "256x128pair"},
-                                  {Fp8Tile::kTry1, "256x128 begun"},
-                                  {Fp8Tile::kTry2, "256x128 last"},
-                                  {Fp8Tile::kTry3, "pair begun"},
-                                  {Fp8Tile::kTry4, "pair last"}};
+                                  {Fp8Tile::k256x128Pair, "256x128 pair"},
+                                  {Fp8Tile::kTry1, "256x128 pair begun"},
+                                  {Fp8Tile::kTry2, "256x128 pair last"},
+                                  {Fp8Tile::kTry3, "128x256"},
+                                  {Fp8Tile::kTry4, "128x128 pair"}};
 
 // Inputs that take turns.
 struct Sets {
@@ -78,7 +89,7 @@ void TimeDense(int64_t rows, int64_t n, int64_t k, const TileName (&tiles)[kCoun
   const Sets sets(1, rows, 1, n, k);
   const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(rows)});
   for (const TileName& tile : tiles) {
-    const double us = MedianMicroseconds(sets.size(), kReplays, [&](int i, cudaStream_t stream) {
+    const double us = MedianOfRested(sets.size(), [&](int i, cudaStream_t stream) {
       LaunchFp8Gemm({.x = sets.x[i]->rows(),
                      .w = sets.w[i]->weights(),
                      .groups = {.counts = live.get(), .capacity = rows},
@@ -96,23 +107,17 @@ void TimeLarge() {
   TimeDense(4096, 7168, 16384, kManyRows);
   TimeDense(4096, 24576, 1536, kManyRows);
   TimeDense(4096, 7168, 2048, kManyRows);
-  TimeDense(4096, 576, 7168, kManyRows);
   TimeDense(256, 7168, 16384, kManyRows);
 }
 
 void TimeSmall() {
   TimeDense(64, 24576, 1536, kFewRows);
   TimeDense(64, 7168, 16384, kFewRows);
-  TimeDense(64, 576, 7168, kFewRows);
   TimeDense(64, 1536, 7168, kFewRows);
   TimeDense(1, 24576, 1536, kFewRows);
   TimeDense(1, 7168, 16384, kFewRows);
-  TimeDense(1, 1536, 7168, kFewRows);
-  TimeDense(8, 7168, 2048, kFewRows);
   TimeDense(32, 36864, 7168, kFewRows);
-  TimeDense(128, 24576, 1536, kSomeRows);
   TimeDense(128, 7168, 16384, kSomeRows);
-  TimeDense(128, 1536, 7168, kSomeRows);
 }
 
 template <size_t kCount>
@@ -125,7 +130,7 @@ void TimeGroups(const char* kind, int64_t experts, int64_t rows, int64_t capacit
   for (int64_t e = 0; e < experts; ++e) starts.push_back(static_cast<int32_t>(e * rows));
   const DeviceArray<int32_t> begins(starts);
   for (const TileName& tile : tiles) {
-    const double us = MedianMicroseconds(sets.size(), kReplays, [&](int i, cudaStream_t stream) {
+    const double us = MedianOfRested(sets.size(), [&](int i, cudaStream_t stream) {
       LaunchFp8Gemm({.x = sets.x[i]->rows(),
                      .w = sets.w[i]->weights(),
                      .groups = {.counts = counts.get(),
@@ -164,9 +169,9 @@ void TimeSilu(int64_t experts, int64_t rows, int64_t inter, int64_t k) {
   for (const auto& [tile, name] : {std::pair{Fp8SiluTile::k64x128, "64x128"},
                                    {Fp8SiluTile::k128x128, "128x128"},
                                    {Fp8SiluTile::k128x128Pair, "128x128pair"},
-                                   {Fp8SiluTile::kTry1, "128x128 last"},
-                                   {Fp8SiluTile::kTry2, "pair last"}}) {
-    const double us = MedianMicroseconds(sets.size(), kReplays, [&](int i, cudaStream_t stream) {
+                                   {Fp8SiluTile::kTry1, "128x128 pair x"},
+                                   {Fp8SiluTile::kTry2, "64x128 pair x"}}) {
+    const double us = MedianOfRested(sets.size(), [&](int i, cudaStream_t stream) {
       LaunchFp8GemmSilu({.x = sets.x[i]->rows(),
                          .w = sets.w[i]->weights(),
                          .groups = {.counts = counts.get(), .capacity = rows},
@@ -209,8 +214,8 @@ void TimeExperts(int32_t tokens, int32_t topk, int64_t experts, int64_t hidden, 
                              .out = out.get()};
   const DeviceArray<std::byte> workspace(Fp8ExpertsWorkspace(params));
   params.workspace = workspace.get();
-  const double us = MedianMicroseconds(
-      4, kReplays, [&](int, cudaStream_t stream) { LaunchFp8Experts(params, stream); });
+  const double us =
+      MedianOfRested(4, [&](int, cudaStream_t stream) { LaunchFp8Experts(params, stream); });
   const double active = static_cast<double>(std::min<int64_t>(experts, tokens * topk));
   report.Add("experts of " + std::to_string(tokens) + " tokens, " + std::to_string(experts) +
                  " x " + std::to_string(inter) + " x " + std::to_string(hidden),
@@ -230,7 +235,7 @@ void TimeOther() {
     const DeviceArray<float> scales(Runs(width) * Fp8ScalePitch(rows));
     const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(rows)});
     const QuantizedOut out = {codes.get(), scales.get(), Fp8ScalePitch(rows), false};
-    const double quantize = MedianMicroseconds(16, kReplays, [&](int, cudaStream_t stream) {
+    const double quantize = MedianOfRested(16, [&](int, cudaStream_t stream) {
       LaunchQuantizeRows({.x = x.get(),
                           .stride = width,
                           .capacity = rows,
@@ -242,7 +247,7 @@ void TimeOther() {
     const double elements = static_cast<double>(rows * width);
     report.Add("quantize " + std::to_string(rows) + " x 7168",
                {{"us", quantize}, {"GB/s", 3.03e-3 * elements / quantize}});
-    const double norm = MedianMicroseconds(16, kReplays, [&](int, cudaStream_t stream) {
+    const double norm = MedianOfRested(16, [&](int, cudaStream_t stream) {
       LaunchNormQuantize({.x = x.get(),
                           .residual = residual.get(),
                           .weight = weight.get(),
@@ -286,7 +291,7 @@ void TimeLibrary(LibraryFormat format, const char* name, int64_t rows, int64_t n
     };
     if (!launch(0, nullptr)) continue;
     BENCH_CHECK(cudaDeviceSynchronize());
-    const double us = MedianMicroseconds(sets.size(), 7, launch);
+    const double us = MedianOfRested(sets.size(), launch);
     if (best == 0 || us < best) best = us;
   }
   if (best == 0) {
@@ -302,9 +307,8 @@ void TimeLibrary(LibraryFormat format, const char* name, int64_t rows, int64_t n
 void TimeAllLibrary() {
   const struct {
     int64_t rows, n, k;
-  } shapes[] = {{4096, 7168, 16384}, {4096, 24576, 1536}, {4096, 4096, 7168}, {4096, 7168, 2048},
-                {64, 24576, 1536},   {64, 7168, 16384},   {64, 1536, 7168},   {128, 24576, 1536},
-                {1, 24576, 1536},    {1, 7168, 16384},    {256, 7168, 16384}};
+  } shapes[] = {{4096, 7168, 16384}, {4096, 4096, 7168}, {64, 24576, 1536},
+                {64, 7168, 16384},   {64, 1536, 7168},   {1, 7168, 16384}};
   for (const auto& s : shapes) {
     TimeLibrary(LibraryFormat::kBf16, "bf16", s.rows, s.n, s.k);
     TimeLibrary(LibraryFormat::kFp8, "fp8 tensor", s.rows, s.n, s.k);

@@ -67,13 +67,15 @@ double Error(const std::vector<float>& out, const std::vector<float>& ref, int64
 const char* TileName(Fp8Tile tile) {
   constexpr const char* kNames[] = {"auto",        "64x16",  "64x32",  "64x64",   "64x128",
                                     "64x192",      "128x32", "128x64", "128x128", "256x128",
-                                    "256x128pair", "try1",   "try2",   "try3",    "try4"};
+                                    "256x128pair", "try1",   "try2",   "try3",    "try4",
+                                    "try5",        "try6",   "try7",   "try8"};
   return kNames[static_cast<int>(tile)];
 }
 constexpr Fp8Tile kTiles[] = {
     Fp8Tile::k64x16,  Fp8Tile::k64x32,  Fp8Tile::k64x64,   Fp8Tile::k64x128,  Fp8Tile::k64x192,
     Fp8Tile::k128x32, Fp8Tile::k128x64, Fp8Tile::k128x128, Fp8Tile::k256x128, Fp8Tile::k256x128Pair,
-    Fp8Tile::kTry1,   Fp8Tile::kTry2,   Fp8Tile::kTry3,    Fp8Tile::kTry4};
+    Fp8Tile::kTry1,   Fp8Tile::kTry2,   Fp8Tile::kTry3,    Fp8Tile::kTry4,    Fp8Tile::kTry5,
+    Fp8Tile::kTry6,   Fp8Tile::kTry7,   Fp8Tile::kTry8};
 
 // Groups of rows with these counts, one behind the other or `capacity` apart.
 struct Groups {

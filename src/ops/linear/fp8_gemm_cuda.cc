@@ -32,6 +32,7 @@ Problem MakeProblem(const Fp8Rows& x, const Fp8Weights& w, const Fp8RowGroups& g
   CHECK(x.scale_pitch % 4 == 0 && x.scale_pitch >= x.capacity, "fp8_gemm: {} scales for {} rows",
         x.scale_pitch, x.capacity);
   CHECK(w.count >= 1 && w.count <= kMaxGroups, "fp8_gemm: {} matrices", w.count);
+  CHECK(w.in <= kRun * kMostRuns, "fp8_gemm: {} channels, at most {}", w.in, kRun * kMostRuns);
   CHECK(w.part_out > 0 && w.part_out % 8 == 0, "fp8_gemm: {} output channels", w.part_out);
   CHECK(groups.begins != nullptr || groups.capacity * w.count <= x.capacity,
         "fp8_gemm: {} rows for {} matrices of {}", x.capacity, w.count, groups.capacity);

@@ -8,36 +8,28 @@ namespace fathom::fp8_gemm {
 cudaError_t LaunchTile(Fp8Tile tile, const Problem& problem, cudaStream_t stream) {
   switch (tile) {
     case Fp8Tile::kAuto: break;
-    case Fp8Tile::k64x16:
-      return Launch<Tile<1, 1, 1, 1, 16, 18, Share::kNone, false, Turns::kNone>>(problem, stream);
-    case Fp8Tile::k64x32:
-      return Launch<Tile<1, 1, 1, 1, 32, 16, Share::kNone, false, Turns::kNone>>(problem, stream);
-    case Fp8Tile::k64x64:
-      return Launch<Tile<1, 1, 1, 1, 64, 12, Share::kNone, false, Turns::kNone>>(problem, stream);
-    case Fp8Tile::k64x128:
-      return Launch<Tile<1, 2, 1, 1, 64, 8, Share::kNone, false, Turns::kNone>>(problem, stream);
-    case Fp8Tile::k64x192:
-      return Launch<Tile<1, 3, 1, 1, 64, 6, Share::kNone, false, Turns::kNone>>(problem, stream);
-    case Fp8Tile::k128x32:
-      return Launch<Tile<2, 1, 1, 1, 32, 10, Share::kNone, false, Turns::kNone>>(problem, stream);
-    case Fp8Tile::k128x64:
-      return Launch<Tile<2, 1, 1, 1, 64, 8, Share::kNone, false, Turns::kNone>>(problem, stream);
-    case Fp8Tile::k128x128:
-      return Launch<Tile<2, 1, 1, 1, 128, 6, Share::kNone, false, Turns::kNone>>(problem, stream);
-    case Fp8Tile::k256x128:
-      return Launch<Tile<2, 1, 2, 1, 128, 4, Share::kNone, false, Turns::kNone>>(problem, stream);
+    case Fp8Tile::k64x16: return Launch<Tile<1, 1, 1, 1, 16, 18>>(problem, stream);
+    case Fp8Tile::k64x32: return Launch<Tile<1, 1, 1, 1, 32, 16>>(problem, stream);
+    case Fp8Tile::k64x64: return Launch<Tile<1, 1, 1, 1, 64, 12>>(problem, stream);
+    case Fp8Tile::k64x128: return Launch<Tile<1, 2, 1, 1, 64, 8>>(problem, stream);
+    case Fp8Tile::k64x192: return Launch<Tile<1, 3, 1, 1, 64, 6>>(problem, stream);
+    case Fp8Tile::k128x32: return Launch<Tile<2, 1, 1, 1, 32, 10>>(problem, stream);
+    case Fp8Tile::k128x64: return Launch<Tile<2, 1, 1, 1, 64, 8>>(problem, stream);
+    case Fp8Tile::k128x128: return Launch<Tile<2, 1, 1, 1, 128, 6>>(problem, stream);
+    case Fp8Tile::k256x128: return Launch<Tile<2, 1, 2, 1, 128, 4>>(problem, stream);
     case Fp8Tile::k256x128Pair:
-      return Launch<Tile<2, 1, 2, 1, 128, 4, Share::kX, false, Turns::kNone>>(problem, stream);
+      return Launch<Tile<2, 1, 2, 1, 128, 4, Share::kX, 2>>(problem, stream);
     case Fp8Tile::kTry1:
-      return Launch<Tile<2, 1, 2, 1, 128, 4, Share::kNone, false, Turns::kBegun>>(problem, stream);
+      return Launch<Tile<2, 1, 2, 1, 128, 4, Share::kX, 2, false, Turns::kBegun>>(problem, stream);
     case Fp8Tile::kTry2:
-      return Launch<Tile<2, 1, 2, 1, 128, 4, Share::kNone, false, Turns::kLastQuarter>>(problem,
+      return Launch<Tile<2, 1, 2, 1, 128, 4, Share::kX, 2, false, Turns::kLastQuarter>>(problem,
                                                                                         stream);
-    case Fp8Tile::kTry3:
-      return Launch<Tile<2, 1, 2, 1, 128, 4, Share::kX, false, Turns::kBegun>>(problem, stream);
-    case Fp8Tile::kTry4:
-      return Launch<Tile<2, 1, 2, 1, 128, 4, Share::kX, false, Turns::kLastQuarter>>(problem,
-                                                                                     stream);
+    case Fp8Tile::kTry3: return Launch<Tile<2, 1, 1, 2, 128, 4>>(problem, stream);
+    case Fp8Tile::kTry4: return Launch<Tile<2, 1, 1, 1, 128, 6, Share::kX, 2>>(problem, stream);
+    case Fp8Tile::kTry5: return Launch<Tile<1, 1, 1, 1, 64, 12, Share::kX, 2>>(problem, stream);
+    case Fp8Tile::kTry6: return Launch<Tile<1, 3, 1, 1, 64, 6, Share::kX, 2>>(problem, stream);
+    case Fp8Tile::kTry7: return Launch<Tile<1, 3, 1, 1, 64, 6, Share::kX, 4>>(problem, stream);
+    case Fp8Tile::kTry8: return Launch<Tile<1, 2, 1, 1, 64, 8, Share::kX, 2>>(problem, stream);
   }
   return cudaErrorInvalidValue;
 }

@@ -64,6 +64,10 @@ enum class Fp8Tile : uint8_t {
   kTry2,
   kTry3,
   kTry4,
+  kTry5,
+  kTry6,
+  kTry7,
+  kTry8,
 };
 
 // out[row] = x[row] W[its matrix]^T.

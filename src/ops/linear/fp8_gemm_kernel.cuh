@@ -20,7 +20,7 @@
 
 namespace fathom::fp8_gemm {
 
-// What the two blocks of a cluster both need, and each loads half of, for both.
+// What all blocks of a cluster need, and each loads a part of, for all.
 enum class Share { kNone, kX, kWeights };
 
 // Whether two warpgroups take turns at the tensor cores, one multiplying while the other scales,
@@ -30,7 +30,8 @@ enum class Turns { kNone, kBegun, kLastQuarter };
 // How a block works: kWarpgroupsM x kWarpgroupsN warpgroups, each of kUnitsM x kUnitsN products of
 // 64 rows and kMmaN channels. kSilu: the two units along N are gate and up of the same channels.
 template <int kWarpgroupsM_, int kWarpgroupsN_, int kUnitsM_, int kUnitsN_, int kMmaN_,
-          int kStages_, Share kShare_, bool kSilu_, Turns kTurns_>
+          int kStages_, Share kShare_ = Share::kNone, int kBlocks_ = 1, bool kSilu_ = false,
+          Turns kTurns_ = Turns::kNone>
 struct Tile {
   static constexpr int kWarpgroupsM = kWarpgroupsM_, kWarpgroupsN = kWarpgroupsN_;
   static constexpr int kUnitsM = kUnitsM_, kUnitsN = kUnitsN_, kMmaN = kMmaN_, kStages = kStages_;
@@ -41,15 +42,15 @@ struct Tile {
   static constexpr int kN = kMmaN * kWarpgroupsN * kUnitsN;  // rows of W
   static constexpr int kOut = kSilu ? kN / 2 : kN;           // channels of the output
   static constexpr int kUnits = kUnitsM * kUnitsN;
-  static constexpr int kBlocks = kShare == Share::kNone ? 1 : 2;  // of a cluster
-  static constexpr int kXBoxes = kShare == Share::kX ? 2 : 1;
+  static constexpr int kBlocks = kBlocks_;  // of a cluster
+  static constexpr int kXBoxes = kShare == Share::kX ? kBlocks : 1;
   static constexpr int kWeightBoxes = kSilu ? 2 : 1;
   // TMA reads scales from a multiple of 4 rows on: up to 3 rows before the tile, in boxes of up to
   // 128 rows and 4 more.
   static constexpr int kScaleBoxes = kM > 128 ? kM / 128 : 1;
   static constexpr int kScaleRows = kM / kScaleBoxes + 4;
   static constexpr int kScalePitch = (kScaleRows + 31) / 32 * 32;  // TMA writes to 128 bytes
-  static constexpr int kClusterM = kM * (kShare == Share::kWeights ? 2 : 1);
+  static constexpr int kClusterM = kM * (kShare == Share::kWeights ? kBlocks : 1);
   static constexpr int kWarps = 4 * kWarpgroupsM * kWarpgroupsN;  // that multiply
   static constexpr int kThreads = 128 + 32 * kWarps;              // a warpgroup loads
   static constexpr int kLoaderRegisters = 40;
@@ -59,7 +60,8 @@ struct Tile {
   static constexpr bool kTwoProducts = kUnits == 1;
   static_assert(kThreads >= kMaxGroups && kN % 8 == 0 && kN <= 256);
   static_assert(!kSilu || (kUnitsN == 2 && kWarpgroupsN == 1 && kMmaN == kRun));
-  static_assert(kShare != Share::kWeights || kWeightBoxes == 2);
+  static_assert((kShare == Share::kNone) == (kBlocks == 1));
+  static_assert(kShare != Share::kWeights || kWeightBoxes == kBlocks);
   static_assert(kTurns == Turns::kNone || kWarps == 8);
 };
 
@@ -93,7 +95,7 @@ __device__ int32_t TilesAcross(const Args& args) {
 template <class T>
 __device__ int32_t ClusterTilesAcross(const Args& args) {
   const int32_t tiles = TilesAcross<T>(args);
-  return T::kShare == Share::kX ? (tiles + 1) / 2 : tiles;
+  return T::kShare == Share::kX ? (tiles + T::kBlocks - 1) / T::kBlocks : tiles;
 }
 
 // Reads the groups' rows and sums their tiles. All threads.
@@ -143,9 +145,9 @@ __device__ bool FindWork(const Shared<T>& shared, const Args& args, int32_t inde
   const int32_t height = min(kBand, down - band * kBand);
   int32_t tile_n = in_band / height;
   int32_t row = (band * kBand + in_band - tile_n * height) * T::kClusterM;
-  if (T::kShare == Share::kX) tile_n = 2 * tile_n + rank;
+  if (T::kShare == Share::kX) tile_n = T::kBlocks * tile_n + rank;
   if (T::kShare == Share::kWeights) row += rank * T::kM;
-  const bool beyond = tile_n >= TilesAcross<T>(args);  // the last pair may be half
+  const bool beyond = tile_n >= TilesAcross<T>(args);  // the last cluster may be in part
   if (beyond) tile_n = 0;
   work.group = group;
   work.row = shared.row_begin[group] + row;
@@ -168,6 +170,7 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
                      const CUtensorMap& x_scale_map, const CUtensorMap& weight_map, int32_t index,
                      int32_t step, uint32_t rank) {
   constexpr uint32_t kBoxRows = T::kN / T::kWeightBoxes;
+  constexpr uint16_t kAllBlocks = (1 << T::kBlocks) - 1;
   const uint64_t policy = EvictNormal();
   const uint32_t bytes = (T::kXBoxes * args.x_box_rows + T::kN) * kRun +
                          T::kScaleBoxes * T::kScaleRows * static_cast<uint32_t>(sizeof(float));
@@ -186,9 +189,9 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
         full.ArriveExpect(bytes);
         uint8_t* x = shared.x[ring.index];
         if constexpr (T::kShare == Share::kX) {
-          constexpr int kHalf = T::kM / 2;
-          TmaLoadMulticast2(x + rank * kHalf * kRun, &x_map, full, policy, 3, run * kRun,
-                            x_row + rank * kHalf);
+          const int part = rank * args.x_box_rows;
+          TmaLoadMulticast2(x + part * kRun, &x_map, full, policy, kAllBlocks, run * kRun,
+                            x_row + part);
         } else {
           TmaLoad2(x, &x_map, full, policy, run * kRun, x_row);
         }
@@ -197,7 +200,8 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
           uint8_t* to = shared.weights[ring.index] + box * kBoxRows * kRun;
           const int32_t row = weight_row + box * args.part_out;
           if constexpr (T::kShare == Share::kWeights) {
-            if (box == rank) TmaLoadMulticast2(to, &weight_map, full, policy, 3, run * kRun, row);
+            if (box == rank)
+              TmaLoadMulticast2(to, &weight_map, full, policy, kAllBlocks, run * kRun, row);
           } else {
             TmaLoad2(to, &weight_map, full, policy, run * kRun, row);
           }
@@ -213,28 +217,28 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
   }
 }
 
-// The scale of a weight tile for each run: a lane holds every 32nd, and the next already.
+// The scales of a weight tile, one per run: each lane holds every 32nd.
 class WeightScales {
  public:
   __device__ void Start(const float* scales, int32_t runs) {
-    scales_ = scales;
-    runs_ = runs;
-    next_ = Read(threadIdx.x % 32);
-  }
-  // REQUIRES: runs come in order, from 0; whole warps.
-  __device__ float Of(int32_t run) {
-    if (run % 32 == 0) {
-      current_ = next_;
-      next_ = Read(run + 32 + threadIdx.x % 32);
+#pragma unroll
+    for (int i = 0; i < kMostRuns / 32; ++i) {
+      const int32_t run = 32 * i + threadIdx.x % 32;
+      held_[i] = run < runs ? __ldg(scales + run) : 0.0f;
     }
-    return __shfl_sync(0xffffffff, current_, run % 32);
+  }
+  // Whole warps, the same run.
+  __device__ float Of(int32_t run) const {
+    float scale = held_[0];
+#pragma unroll
+    for (int i = 1; i < kMostRuns / 32; ++i) {
+      if (run >= 32 * i) scale = held_[i];
+    }
+    return __shfl_sync(0xffffffff, scale, run % 32);
   }
 
  private:
-  __device__ float Read(int32_t run) const { return run < runs_ ? __ldg(scales_ + run) : 0.0f; }
-  const float* scales_;
-  int32_t runs_;
-  float current_, next_;
+  float held_[kMostRuns / 32];
 };
 
 // Where a thread's part of the tile lies.
@@ -287,21 +291,21 @@ __device__ __forceinline__ void Multiply(Sums<T>& product, const Shared<T>& shar
   WgmmaCommit();
 }
 
+// The scales of this thread's two rows of a unit, times the weights'.
 template <class T>
-__device__ __forceinline__ void AddScaled(Sums<T>& sum, const Sums<T>& product,
-                                          const float (&x_scale)[2], float weight_scale) {
-  const float scale[2] = {x_scale[0] * weight_scale, x_scale[1] * weight_scale};
-#pragma unroll
-  for (int i = 0; i < T::kMmaN / 2; ++i) sum[i] = fmaf(product[i], scale[i / 2 % 2], sum[i]);
+__device__ __forceinline__ float2 ReadScales(const Shared<T>& shared, int stage,
+                                             const Place<T>& place, int unit, float weight_scale) {
+  const int box = T::kScaleBoxes == 1 ? 0 : place.UnitRow(unit) / 128;
+  const float* scales = shared.x_scales[stage][box] + place.Row(unit) - 128 * box + place.shift;
+  return {scales[0] * weight_scale, scales[8] * weight_scale};
 }
 
 template <class T>
-__device__ __forceinline__ void ReadScales(float (&x_scale)[2], const Shared<T>& shared, int stage,
-                                           const Place<T>& place, int unit) {
-  const int box = T::kScaleBoxes == 1 ? 0 : place.UnitRow(unit) / 128;
-  const float* scales = shared.x_scales[stage][box] + place.Row(unit) - 128 * box + place.shift;
-  x_scale[0] = scales[0];
-  x_scale[1] = scales[8];
+__device__ __forceinline__ void AddScaled(Sums<T>& sum, const Sums<T>& product, float2 scale) {
+#pragma unroll
+  for (int i = 0; i < T::kMmaN / 2; ++i) {
+    sum[i] = fmaf(product[i], i / 2 % 2 == 0 ? scale.x : scale.y, sum[i]);
+  }
 }
 
 // This warp has read the stage: both blocks of a cluster may write to it again.
@@ -332,13 +336,14 @@ __device__ __forceinline__ void SumUnits(Sums<T> (&sums)[T::kUnits], Shared<T>& 
                                          WeightScales (&weight_scales)[T::kUnitsN], int32_t runs) {
   Sums<T> product;
   for (int32_t run = 0; run < runs; ++run, ring.Advance()) {
-    float weight_scale[T::kUnitsN], x_scale[T::kUnitsM][2];
+    float weight_scale[T::kUnitsN];
 #pragma unroll
     for (int n = 0; n < T::kUnitsN; ++n) weight_scale[n] = weight_scales[n].Of(run);
     shared.full[ring.index].Wait(ring.parity);
+    float2 scale[T::kUnits];
 #pragma unroll
-    for (int m = 0; m < T::kUnitsM; ++m) {
-      ReadScales(x_scale[m], shared, ring.index, place, m * T::kUnitsN);
+    for (int unit = 0; unit < T::kUnits; ++unit) {
+      scale[unit] = ReadScales(shared, ring.index, place, unit, weight_scale[unit % T::kUnitsN]);
     }
 #pragma unroll
     for (int unit = 0; unit < T::kUnits; ++unit) {
@@ -349,8 +354,7 @@ __device__ __forceinline__ void SumUnits(Sums<T> (&sums)[T::kUnits], Shared<T>& 
       WgmmaWait<0>();
       WgmmaHold(product);
       if (unit == T::kUnits - 1) Release(shared, ring.index, place.lane);
-      AddScaled<T>(sums[unit], product, x_scale[unit / T::kUnitsN],
-                   weight_scale[unit % T::kUnitsN]);
+      AddScaled<T>(sums[unit], product, scale[unit]);
     }
   }
 }
@@ -361,39 +365,41 @@ __device__ __forceinline__ void SumOverlapped(Sums<T>& sum, Shared<T>& shared,
                                               RingPosition<T::kStages>& ring, const Place<T>& place,
                                               WeightScales& weight_scales, int32_t runs) {
   RingPosition<T::kStages> next = ring;  // `ring` is the stage whose product is scaled next
-  const auto begin = [&](Sums<T>& product) {
+  // Scales are read before wgmma keeps the shared memory busy.
+  const auto begin = [&](Sums<T>& product, float2& scale, int32_t run) {
+    const float weight_scale = weight_scales.Of(run);
     shared.full[next.index].Wait(next.parity);
+    scale = ReadScales(shared, next.index, place, 0, weight_scale);
     Multiply<T>(product, shared, next.index, place, 0);
     next.Advance();
   };
-  const auto scale = [&](Sums<T>& product, int32_t run) {
+  const auto finish = [&](Sums<T>& product, float2 scale) {
     WgmmaHold(product);
-    float x_scale[2];
-    ReadScales(x_scale, shared, ring.index, place, 0);
     Release(shared, ring.index, place.lane);
     ring.Advance();
-    AddScaled<T>(sum, product, x_scale, weight_scales.Of(run));
+    AddScaled<T>(sum, product, scale);
   };
   Sums<T> even, odd;
-  begin(even);
+  float2 even_scale, odd_scale;
+  begin(even, even_scale, 0);
   int32_t run = 0;
   for (; run + 2 < runs; run += 2) {
-    begin(odd);
+    begin(odd, odd_scale, run + 1);
     WgmmaWait<1>();
-    scale(even, run);
-    begin(even);
+    finish(even, even_scale);
+    begin(even, even_scale, run + 2);
     WgmmaWait<1>();
-    scale(odd, run + 1);
+    finish(odd, odd_scale);
   }
   if (run + 2 == runs) {
-    begin(odd);
+    begin(odd, odd_scale, run + 1);
     WgmmaWait<1>();
-    scale(even, run);
+    finish(even, even_scale);
     WgmmaWait<0>();
-    scale(odd, run + 1);
+    finish(odd, odd_scale);
   } else {
     WgmmaWait<0>();
-    scale(even, run);
+    finish(even, even_scale);
   }
 }
 

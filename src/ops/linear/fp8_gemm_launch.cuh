@@ -14,12 +14,9 @@ cudaError_t Launch(const Problem& problem, cudaStream_t stream) {
   const Fp8Rows& x = problem.x;
   const Fp8Weights& w = problem.w;
   Args args = problem.args;
-  constexpr int kXRows = T::kM / T::kXBoxes;
   // No more rows than there are, in whole swizzle atoms; what lies beyond them is never stored.
-  args.x_box_rows =
-      T::kShare == Share::kX
-          ? kXRows
-          : static_cast<int32_t>(std::min<int64_t>(kXRows, CeilDivide(x.capacity, 8) * 8));
+  args.x_box_rows = static_cast<int32_t>(
+      std::min<int64_t>(T::kM / T::kXBoxes, CeilDivide(CeilDivide(x.capacity, T::kXBoxes), 8) * 8));
   args.part_tiles = static_cast<int32_t>(CeilDivide(w.part_out, T::kOut));
 
   const auto codes = [](const uint8_t* data, int64_t rows, int64_t width, uint32_t box_rows) {
@@ -45,8 +42,7 @@ cudaError_t Launch(const Problem& problem, cudaStream_t stream) {
       Kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<T>));
   if (configured != cudaSuccess) return configured;
   // Capacities decide the grid: the most tiles that the live rows could make.
-  const int64_t across =
-      CeilDivide((T::kSilu ? 1 : w.parts) * args.part_tiles, T::kShare == Share::kX ? 2 : 1);
+  const int64_t across = CeilDivide((T::kSilu ? 1 : w.parts) * args.part_tiles, T::kXBoxes);
   const int64_t down =
       std::min(w.count * CeilDivide(problem.groups.capacity, T::kClusterM),
                CeilDivide(x.capacity, T::kClusterM) + std::min(w.count, x.capacity));
