@@ -1,6 +1,7 @@
 #include "ops/attend_absorbed/mla_decode_cuda.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "cuda/check.h"
 #include "cuda/tensor_map.h"
@@ -54,18 +55,16 @@ int Multiprocessors() {
 constexpr float kLog2E = 1.4426950408889634f;
 
 // At most so many units are computed one by one. Sections: k tokens of n each, of which a share of
-// 1 / Multiprocessors() or more goes to each token's first item. Groups: those of fewer sections
-// than there are multiprocessors.
-int64_t MaxSingles(int64_t tokens, int64_t max_sections, int64_t section_groups) {
+// 1 / Multiprocessors() or more goes to each token's first item. Groups: those of small steps.
+int64_t MaxSingles(int64_t tokens, int64_t max_sections) {
   const int64_t blocks = Multiprocessors(), k = std::min(tokens, blocks / 2);
-  return std::max(k * max_sections * (blocks - k) / blocks + 1, blocks * section_groups);
+  return std::max(k * max_sections * (blocks - k) / blocks + 1, kFineGroups * blocks);
 }
 
 // The work space of the narrow kernel: plan, first_single, states, parts.
 struct NarrowLayout {
   NarrowLayout(int32_t tokens, int32_t max_pages, int32_t section_tokens)
-      : parts(tokens + MaxSingles(tokens, MaxSplits(max_pages, section_tokens),
-                                  section_tokens / (2 * kKeys))),
+      : parts(tokens + MaxSingles(tokens, MaxSplits(max_pages, section_tokens))),
         states_at((8 + 4 * static_cast<size_t>(tokens) + 255) / 256 * 256),
         parts_at(states_at + 8 * kNarrowHeads * parts),
         bytes(parts_at + 4 * kNarrowHeads * kLatent * parts) {}
@@ -73,7 +72,9 @@ struct NarrowLayout {
 };
 
 void LaunchNarrow(const MlaDecodeParams& p, cudaStream_t stream) {
-  CHECK(p.split_tokens % (2 * kKeys) == 0);
+  // A section has a power of two of groups.
+  CHECK(p.split_tokens >= 128 && p.split_tokens <= 8192 &&
+        std::has_single_bit(0u + p.split_tokens));
   const NarrowLayout layout(p.tokens, p.max_pages, p.split_tokens);
   std::byte* workspace = static_cast<std::byte*>(p.workspace);
   const NarrowStep step = {.slots = p.slots,

@@ -45,82 +45,139 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-// Four values of a result, of two heads: what a thread of NarrowConsumer has at indices 4 i and up.
-struct Four {
-  Running state[2];
-  float value[4] = {};
+// CombineNarrow looks at so many parts at a time; the units of a section divide it.
+constexpr int kCombineParts = 64;
+constexpr int kCombineHeads = 8;  // of a block
 
-  __device__ void Fold(const float4& other_state, const float4& other) {
-    float keep[2], take[2];
-    state[0].Fold(other_state.x, other_state.y, keep[0], take[0]);
-    state[1].Fold(other_state.z, other_state.w, keep[1], take[1]);
-    value[0] = Running::Apply(value[0], keep[0], other.x, take[0]);
-    value[1] = Running::Apply(value[1], keep[1], other.y, take[1]);
-    value[2] = Running::Apply(value[2], keep[0], other.z, take[0]);
-    value[3] = Running::Apply(value[3], keep[1], other.w, take[1]);
+// The factors of a fold, for both sides' values and sums.
+struct Factors {
+  float keep, take;
+};
+
+// The same factors as Running::Fold gives when parts come one by one: the running maximum is known
+// beforehand, so that all can be computed at once.
+__device__ Factors FactorsOf(float max_before, float max) {
+  Running before = {max_before, 0};
+  Factors factors;
+  before.Fold(max, 0, factors.keep, factors.take);
+  return factors;
+}
+
+struct CombineShared {
+  float2 state[kCombineParts][kCombineHeads];       // of a part: maximum, sum
+  Factors group[kCombineParts][kCombineHeads];      // of folding a part into its section
+  float section_max[kCombineParts][kCombineHeads];  // by section
+  Factors section[kCombineParts][kCombineHeads];    // of folding a section into the result
+};
+
+// Fills `s` for `parts` parts, whose states are there; max_before is of what came before them.
+__device__ void ComputeFactors(CombineShared& s, int parts, int units, float& max_before) {
+  const int head = static_cast<int>(threadIdx.x % kCombineHeads);
+  for (int part = static_cast<int>(threadIdx.x / kCombineHeads); part < parts; part += 32) {
+    float max = -INFINITY;
+    for (int i = part / units * units; i < part; ++i) max = fmaxf(max, s.state[i][head].x);
+    s.group[part][head] = FactorsOf(max, s.state[part][head].x);
+    if (part % units == units - 1 || part == parts - 1) {
+      s.section_max[part / units][head] = fmaxf(max, s.state[part][head].x);
+    }
   }
-  __device__ void Fold(const Four& other) {
-    Fold(
-        make_float4(other.state[0].max, other.state[0].sum, other.state[1].max, other.state[1].sum),
-        make_float4(other.value[0], other.value[1], other.value[2], other.value[3]));
+  __syncthreads();
+  const int sections = (parts + units - 1) / units;
+  float max = max_before;
+  for (int i = 0, next = static_cast<int>(threadIdx.x / kCombineHeads); i < sections; ++i) {
+    if (i == next) {
+      s.section[i][head] = FactorsOf(max, s.section_max[i][head]);
+      next += 32;
+    }
+    max = fmaxf(max, s.section_max[i][head]);
+  }
+  max_before = max;
+  __syncthreads();
+}
+
+// Four values of a result, and the sums of weights of their two heads.
+struct Four {
+  float4 value = {};
+  float2 sum = {};
+
+  // `factors` of the first head; the second's follow.
+  __device__ void Fold(const Four& other, const Factors* factors) {
+    const Factors low = factors[0], high = factors[1];
+    value.x = Running::Apply(value.x, low.keep, other.value.x, low.take);
+    value.y = Running::Apply(value.y, high.keep, other.value.y, high.take);
+    value.z = Running::Apply(value.z, low.keep, other.value.z, low.take);
+    value.w = Running::Apply(value.w, high.keep, other.value.w, high.take);
+    sum.x = Running::Apply(sum.x, low.keep, other.sum.x, low.take);
+    sum.y = Running::Apply(sum.y, high.keep, other.sum.y, high.take);
   }
 };
 
 // Folds the units that blocks computed one by one into what the first ones gave, in order: groups
-// into sections, sections into the result. A block per token and index i.
+// into sections, sections into the result. A block per token and index i: a thread has four of the
+// values that it had in NarrowConsumer, 4 i and up.
 __global__ void __launch_bounds__(256) CombineNarrow(const __grid_constant__ NarrowStep step,
                                                      const __grid_constant__ NarrowOutput output) {
+  __shared__ CombineShared s;
   WaitForPriorKernels();
   AllowNextKernel();
   const int32_t token = static_cast<int32_t>(blockIdx.x), i = static_cast<int32_t>(blockIdx.y);
   // One round trip to memory, whether there is work or not.
   const int32_t live = *step.live, position = step.positions[token];
   const int2 plan = *step.plan;
-  const int64_t first = int64_t{step.tokens} + step.first_single[token];
+  const int64_t first = int64_t{step.tokens} + step.first_single[token] - 1;
   const int32_t unit_groups = plan.x, prefix = plan.y;
-  const int32_t singles = position / (unit_groups * kGroupTokens) + 1 - prefix;
-  if (token >= live || singles <= 0) return;
+  // The first item's part, then those of single units.
+  const int32_t parts = position / (unit_groups * kGroupTokens) + 2 - prefix;
+  if (token >= live || parts <= 1) return;
+  const int32_t units = step.section_tokens / (unit_groups * kGroupTokens);  // of a section
   const int group = static_cast<int>(threadIdx.x / 128);
   const int thread = static_cast<int>(threadIdx.x % 128), lane = thread % 32;
   const float4* values = output.parts + (group * 8 + i) * 128 + thread;
-  const float4* states = output.states + i % 2 * 4 + lane % 4;
-  const auto value_of = [&](int64_t part) { return values[part * (kPartValues / 4)]; };
-  const auto state_of = [&](int64_t part) { return states[part * (kNarrowHeads / 2)]; };
-  const int32_t section_units = step.section_tokens / (unit_groups * kGroupTokens);
+  const auto* states = reinterpret_cast<const float2*>(output.states) + i % 2 * kCombineHeads;
+  const auto place = [&](int32_t part) { return part == 0 ? int64_t{token} : first + part; };
+
+  constexpr int kBatch = 16;  // parts whose values are on their way together
   Four result, section;
-  result.Fold(state_of(token), value_of(token));
-  if (section_units > 1) {  // the first item was a group of the first section
-    section = result;
-    result = Four();
-  }
-  constexpr int kBatch = 8;  // parts whose loads are in flight together
-  for (int32_t begin = 0; begin < singles; begin += kBatch) {
-    float4 value[kBatch], state[kBatch];
-#pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      const int64_t part = first + min(begin + j, singles - 1);
-      value[j] = value_of(part);
-      state[j] = state_of(part);
+  float max_before = -INFINITY;
+  for (int32_t begin = 0; begin < parts; begin += kCombineParts) {
+    const int32_t count = min(kCombineParts, parts - begin);
+    for (int at = static_cast<int>(threadIdx.x); at < count * kCombineHeads; at += 256) {
+      s.state[at / kCombineHeads][at % kCombineHeads] =
+          states[place(begin + at / kCombineHeads) * kNarrowHeads + at % kCombineHeads];
     }
+    for (int32_t batch = 0; batch < count; batch += kBatch) {
+      float4 value[kBatch];
 #pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      if (begin + j >= singles) break;
-      if ((prefix + begin + j) % section_units == 0) {
-        if (section_units > 1) result.Fold(section);
-        section = Four();
+      for (int j = 0; j < kBatch; ++j) {
+        value[j] = values[place(begin + min(batch + j, count - 1)) * (kPartValues / 4)];
       }
-      section.Fold(state[j], value[j]);
-      if (section_units == 1) result.Fold(section);
+      if (batch == 0) {
+        __syncthreads();
+        ComputeFactors(s, count, units, max_before);
+      }
+      const int head = 2 * (lane % 4);
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        const int32_t part = batch + j;
+        if (part >= count) break;
+        const float2* state = &s.state[part][head];
+        section.Fold({value[j], {state[0].y, state[1].y}}, &s.group[part][head]);
+        if (part % units == units - 1 || part == count - 1) {
+          result.Fold(section, &s.section[part / units][head]);
+          section = Four();
+        }
+      }
     }
+    __syncthreads();
   }
-  if (section_units > 1) result.Fold(section);
+  const float value[4] = {result.value.x, result.value.y, result.value.z, result.value.w};
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
-    const int head = i % 2 * 8 + 2 * (lane % 4) + j % 2;
-    const int value = (4 * group + i / 2) * 64 + thread / 32 * 16 + lane / 4 + j / 2 * 8;
+    const int head = i % 2 * kCombineHeads + 2 * (lane % 4) + j % 2;
+    const int at = (4 * group + i / 2) * 64 + thread / 32 * 16 + lane / 4 + j / 2 * 8;
     if (head < step.heads) {
-      output.out[(int64_t{token} * step.heads + head) * kLatent + value] =
-          __float2bfloat16_rn(result.value[j] / result.state[j % 2].sum);
+      output.out[(int64_t{token} * step.heads + head) * kLatent + at] =
+          __float2bfloat16_rn(value[j] / (j % 2 == 0 ? result.sum.x : result.sum.y));
     }
   }
 }

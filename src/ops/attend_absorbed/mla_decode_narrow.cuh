@@ -85,7 +85,7 @@ struct Running {
   }
 };
 
-// Deals out the work. A unit is a section, or a group where there are fewer sections than blocks.
+// Deals out the work. A unit is a section, or a group where blocks would have little to do.
 // First comes an item per token with its first `prefix` units, then the other units one by one. All
 // lanes of a warp call it together.
 class NarrowWalk {
@@ -98,12 +98,15 @@ class NarrowWalk {
     own_position_ = block < step.tokens ? step.positions[block] : 0;
     own_slot_ = block < step.tokens ? step.slots[block] : 0;
     live_ = *step.live;
-    int32_t sections = lane_ < live_ ? position_ / step.section_tokens + 1 : 0;
-    for (int32_t token = lane_ + 32; token < live_; token += 32) {
-      sections += step.positions[token] / step.section_tokens + 1;
+    int32_t groups = 0, sections = 0;
+    for (int32_t token = lane_, position = position_; token < live_; token += 32) {
+      if (token >= 32) position = step.positions[token];
+      groups += position / kGroupTokens + 1;
+      sections += position / step.section_tokens + 1;
     }
+    groups = __reduce_add_sync(kWarpLanes, groups);
     sections = __reduce_add_sync(kWarpLanes, sections);
-    const bool fine = sections < blocks;
+    const bool fine = groups <= kFineGroups * blocks;
     unit_groups_ = fine ? 1 : step.section_tokens / kGroupTokens;
     prefix_ = fine ? 1 : (sections + blocks - 1) / blocks;
     if (block == 0 && lane_ == 0) *step.plan = make_int2(unit_groups_, prefix_);

@@ -14,7 +14,8 @@ inline constexpr int kRows = 64;      // (token, head) pairs: the M of wgmma
 inline constexpr int kKeys = 64;      // positions of a tile: a page
 inline constexpr int kQueryBox = 16;  // rows that one TMA load of a query brings
 inline constexpr int kNarrowHeads = 16;
-inline constexpr int kThreads = 384;  // two warpgroups of consumers, one with the producer
+inline constexpr int kFineGroups = 2;  // of 128 positions a block: at most these are dealt singly
+inline constexpr int kThreads = 384;   // two warpgroups of consumers, one with the producer
 
 // What the kernel knows of the step.
 struct Step {
