@@ -85,6 +85,15 @@ class Recorder:
             lines = [line for line in out.splitlines() if line.startswith("{")]
             self.record["golden"][name] = json.loads(lines[-1]) if lines else {"exit_code": code}
 
+    def accuracy(self):
+        code, out = self.run("accuracy over HTTP", [sys.executable, "tests/e2e/accuracy.py", "--binary",
+                                                    self.bin / "fathom", "--model", TINY, "--device", "cuda",
+                                                    "--plain"], 120)
+        mean = [line.split() for line in out.splitlines() if line.startswith("mean ")]
+        self.record["accuracy"] = {"exit_code": code, "mean": float(mean[-1][2]) if mean else None,
+                                   "reference": float(mean[-1][3]) if mean else None,
+                                   "report": out.splitlines()[-8:]}
+
     def sanitizers(self):
         tool = shutil.which("compute-sanitizer")
         self.record["sanitizers"] = {}
@@ -104,15 +113,21 @@ class Recorder:
         lines = [line for line in out.splitlines() if line.startswith("{")]
         if code == 0 and lines:
             result = json.loads(lines[-1])
-            result["sources"] = self.record["sources"]
+            result["sources"], result["driver"] = self.record["sources"], self.record["driver"]
             self.store(name, result)
 
     def benchmarks(self):
-        for bench in sorted(self.bin.glob("*_bench")):
-            target = self.results / f"{bench.name}.json"
-            mode = {"mla_decode_bench": ["time"]}.get(bench.name, [])
-            if bench.name != "ops_bench":
-                self.run(bench.name, [bench, *mode, "--json", target], 120)
+        self.results.mkdir(parents=True, exist_ok=True)
+        mla, fp8 = self.bin / "mla_decode_bench", self.bin / "fp8_gemm_bench"
+        for name, command in (
+                ("mla_decode_check", [mla, "check", "--json"]), ("mla_decode_narrow", [mla, "time", "narrow", "--json"]),
+                ("mla_decode_wide", [mla, "time", "wide", "--json"])):
+            if mla.exists():
+                self.run(name, [*command, self.results / f"{name}.json"], 60)
+        for name, cases in (("large", ["limits", "large"]), ("small", ["small"]), ("grouped", ["masked", "grouped"]),
+                            ("silu", ["silu"]), ("other", ["other"])):
+            if fp8.exists():
+                self.run(f"fp8_gemm_{name}", [fp8, self.results / f"fp8_gemm_{name}.json", *cases], 60)
         shape = ["--input-len", "1024", "--output-len", "64", "--repeats", "3"]
         for dtype in ("bf16", "fp8"):
             self.bench_offline(f"v2-lite-{dtype}", "--load-format", "dummy", "--config-preset", "v2-lite",
@@ -133,6 +148,7 @@ def main():
     recorder = Recorder(options.bundle.resolve(), options.results)
     recorder.op_tests()
     recorder.golden()
+    recorder.accuracy()
     if not options.quick:
         recorder.sanitizers()
         recorder.benchmarks()

@@ -95,6 +95,7 @@ void CudaDevice::Upload(const TensorView& to, std::span<const std::byte> from) {
 }
 
 void CudaDevice::UploadBytes(void* to, std::span<const std::byte> from) {
+  if (from.size() <= SmallUploads::kMostBytes) return UploadSmall(to, from);
   auto* at = static_cast<std::byte*>(to);
   while (!from.empty()) {
     const size_t bytes = std::min(from.size(), UploadStaging::kChunk);
@@ -104,6 +105,28 @@ void CudaDevice::UploadBytes(void* to, std::span<const std::byte> from) {
     from = from.subspan(bytes);
     at += bytes;
   }
+}
+
+void CudaDevice::UploadSmall(void* to, std::span<const std::byte> from) {
+  if (from.empty()) return;
+  const auto* begin = static_cast<const std::byte*>(to);
+  bool full = small_uploads_.count == SmallUploads::kMost || !uploads_->HasRoom(from.size());
+  for (int i = 0; i < small_uploads_.count; ++i) {
+    const SmallUpload& other = small_uploads_.items[i];
+    const auto* at = static_cast<const std::byte*>(other.to);
+    full |= begin < at + other.bytes && at < begin + from.size();  // the order would count
+  }
+  // A chunk is left only when all its uploads are enqueued.
+  cudaStream_t stream = full ? stream_->get() : nullptr;
+  std::byte* staged = uploads_->Reserve(from.size(), stream);
+  std::memcpy(staged, from.data(), from.size());
+  small_uploads_.items[small_uploads_.count++] = {to, staged, static_cast<uint32_t>(from.size())};
+}
+
+void CudaDevice::FlushUploads(cudaStream_t stream) {
+  if (small_uploads_.count == 0) return;
+  LaunchScatter(small_uploads_, stream);
+  small_uploads_.count = 0;
 }
 
 size_t CudaDevice::DownloadOffset(size_t bytes) {

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "cuda/arena.h"
+#include "cuda/scatter.h"
 #include "cuda/staging.h"
 #include "cuda/stream.h"
 #include "tensor/device.h"
@@ -34,11 +35,12 @@ class CudaDevice final : public Device {
   uint64_t Mark() override;
   bool Passed(uint64_t mark) override;
   void WaitFor(uint64_t mark) override;
-  bool replays() const override { return !stream_->waits_for_each_op(); }
+  bool replays() const override { return !stream_->watches_ops(); }
   void Replay(uint64_t key, const std::function<void()>& enqueue) override;
 
   // To any address of the device; as Upload.
   void UploadBytes(void* to, std::span<const std::byte> from);
+  void FlushUploads(cudaStream_t stream);
   void DeliverDownloads(uint64_t up_to = UINT64_MAX);  // those before that mark
 
   int multiprocessors() const { return multiprocessors_; }
@@ -54,6 +56,7 @@ class CudaDevice final : public Device {
     uint64_t mark;  // the first one after it
   };
 
+  void UploadSmall(void* to, std::span<const std::byte> from);
   // A place in downloads_ that no pending download needs.
   size_t DownloadOffset(size_t bytes);
 
@@ -63,6 +66,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<CudaArena> arena_;
   std::unique_ptr<CudaStream> stream_;
   std::unique_ptr<UploadStaging> uploads_;
+  SmallUploads small_uploads_;  // staged, not yet enqueued; of different destinations
   std::unique_ptr<PinnedMemory> downloads_;
   size_t downloads_head_ = 0;
   std::deque<PendingDownload> pending_;

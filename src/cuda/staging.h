@@ -30,7 +30,10 @@ class UploadStaging {
   UploadStaging();
   ~UploadStaging();
 
-  // Room to be copied from on `stream` at once. REQUIRES: bytes <= kChunk.
+  // Whether the current chunk has room; if not, Reserve() goes on to the next.
+  bool HasRoom(size_t bytes) const { return used_ + bytes <= kChunk; }
+  // Room to be copied from on `stream`, to which all copies from the rooms before have been given.
+  // REQUIRES: bytes <= kChunk.
   std::byte* Reserve(size_t bytes, cudaStream_t stream);
 
  private:

@@ -15,7 +15,9 @@ bool Wanted(const char* variable) {
 }  // namespace
 
 CudaStream::CudaStream(CudaDevice& device)
-    : device_(device), wait_for_each_(Wanted("FATHOM_CUDA_SYNC")) {
+    : device_(device),
+      wait_for_each_(Wanted("FATHOM_CUDA_SYNC")),
+      times_(Wanted("FATHOM_CUDA_TIMES") ? std::make_unique<OpTimes>() : nullptr) {
   CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
 }
 
@@ -23,8 +25,14 @@ CudaStream::~CudaStream() {
   CUDA_CHECK(cudaStreamDestroy(stream_));
 }
 
+cudaStream_t CudaStream::get() {
+  device_.FlushUploads(stream_);
+  return stream_;
+}
+
 void CudaStream::Synchronize() {
-  CheckDone(cudaStreamSynchronize(stream_));
+  CheckDone(cudaStreamSynchronize(get()));
+  if (times_ != nullptr) times_->Collect();
   device_.DeliverDownloads();
 }
 
@@ -40,6 +48,7 @@ void CudaStream::CheckDone(cudaError_t error) const {
 
 void CudaStream::CheckLaunch(const char* op, const TensorView& shape) {
   last_op_ = op;
+  if (times_ != nullptr) times_->After(op, stream_);
   cudaError_t error = cudaGetLastError();
   if (error == cudaSuccess && wait_for_each_) error = cudaStreamSynchronize(stream_);
   CHECK(error == cudaSuccess, "{} of {} in step {}: CUDA: {}", op, shape.ToString(), step_,

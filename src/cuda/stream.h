@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "cuda/op_times.h"
 #include "tensor/device.h"
 
 namespace fathom {
@@ -25,12 +26,14 @@ class CudaStream final : public Stream {
   // Until `event`, recorded on this stream.
   void WaitFor(cudaEvent_t event);
 
-  cudaStream_t get() const { return stream_; }
+  // For whoever enqueues: small uploads that wait are enqueued first.
+  cudaStream_t get();
   CudaDevice& device() const { return device_; }
 
   // The step that errors name.
   void BeginStep(uint64_t step) { step_ = step; }
-  bool waits_for_each_op() const { return wait_for_each_; }
+  // Whether ops must be seen one by one, which a recorded graph prevents.
+  bool watches_ops() const { return wait_for_each_ || times_ != nullptr; }
   // After the launches of an op: ends the process, naming op, shape and step, if one failed. With
   // FATHOM_CUDA_SYNC=1 in the environment waits for the op, so that a fault is named by its op.
   void CheckLaunch(const char* op, const TensorView& shape);
@@ -42,7 +45,8 @@ class CudaStream final : public Stream {
   cudaStream_t stream_ = nullptr;
   uint64_t step_ = 0;
   const char* last_op_ = "none";
-  const bool wait_for_each_;
+  const bool wait_for_each_;              // FATHOM_CUDA_SYNC=1 in the environment
+  const std::unique_ptr<OpTimes> times_;  // FATHOM_CUDA_TIMES=1: printed in the end
 };
 
 }  // namespace fathom

@@ -10,6 +10,7 @@
 #include <cstdio>
 
 #include "cuda/check.h"
+#include "cuda/fence.h"
 #include "ops/cuda_ops.h"
 #include "quant/e4m3.h"
 
@@ -100,6 +101,37 @@ struct Max {
 // Whether a ranks above b: the greater number; a NaN ranks below every number.
 __device__ inline bool RanksAbove(float a, float b) {
   return a > b || (isnan(b) && !isnan(a));
+}
+
+// The first statement of a kernel that LaunchOverlapped() launches, in every thread: what the
+// kernels before it wrote is there, and the next kernel may begin to start.
+__device__ inline void AfterPriorKernels() {
+  WaitForPriorKernels();
+  AllowNextKernel();
+}
+
+// Launches a kernel whose blocks may start while the one before it ends (programmatic dependent
+// launch), from sm_90 on.
+template <class... Params, class... Args>
+void LaunchOverlapped(void (*kernel)(Params...), dim3 grid, int threads, size_t shared,
+                      cudaStream_t stream, const Args&... args) {
+  static const bool overlaps = [] {
+    int gpu = 0, major = 0;
+    CUDA_CHECK(cudaGetDevice(&gpu));
+    CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu));
+    return major >= 9;
+  }();
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = overlaps ? 1 : 0;
+  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, Params(args)...));
 }
 
 inline unsigned Blocks(int64_t items, int64_t per_block) {

@@ -15,12 +15,14 @@ Ops PortableTable(Fp8Activations activations) {
       .linear = {LinearCuda, LinearCudaWorkspace},
       .head_linear = {HeadLinearCuda},
       .silu_mul = {SiluMulCuda},
+      .mlp = {MlpCuda, MlpCudaWorkspace},
       .rope = {RopeCuda},
       .cache_write = {CacheWriteCuda},
+      .rotate_and_cache = {RotateAndCacheCuda},
       .attend_absorbed = {AttendAbsorbedCuda},
       .gather_context = {GatherContextCuda},
       .attend_expanded = {AttendExpandedCuda},
-      .route = {RouteCuda},
+      .route = {RouteCuda, RouteCudaWorkspace},
       .moe_experts = {MoeExpertsCuda, MoeExpertsCudaWorkspace},
       .gather_rows = {GatherRowsCuda},
       .prepare_inputs = {PrepareInputsCuda},
@@ -35,6 +37,7 @@ Ops Table(Fp8Activations activations) {
   Ops ops = PortableTable(activations);
   ops.name = "cuda";
   ops.linear = {LinearHopper, LinearHopperWorkspace};
+  ops.mlp = {MlpHopper, MlpHopperWorkspace};
   ops.attend_absorbed = {AttendAbsorbedHopper, AttendAbsorbedHopperWorkspace};
   ops.moe_experts = {MoeExpertsHopper, MoeExpertsHopperWorkspace};
   return ops;

@@ -66,6 +66,7 @@ __device__ inline void Penalise(const Adjustment& a, float* logits, int32_t slot
 }
 
 __global__ void AdjustLogits(Adjustment a) {
+  AfterPriorKernels();
   const int64_t row = blockIdx.x;
   if (row >= *a.live) return;
   const int32_t slot = a.row_slot[row];
@@ -107,8 +108,8 @@ void AdjustLogitsCuda(OpContext& context, const AdjustLogitsArgs& a) {
                                  .repetition = Data<float>(s.repetition),
                                  .generated = Data<int32_t>(s.generated),
                                  .min_tokens = Data<int32_t>(s.min_tokens)};
-  AdjustLogits<<<static_cast<unsigned>(a.logits.dim(0)), 1024, 0, Cuda(context).get()>>>(
-      adjustment);
+  LaunchOverlapped(AdjustLogits, static_cast<unsigned>(a.logits.dim(0)), 1024, 0,
+                   Cuda(context).get(), adjustment);
   Cuda(context).CheckLaunch("adjust_logits", a.logits);
 }
 

@@ -7,6 +7,7 @@
 //   accumulator:   fp32; scores: lanes, then a tree; outputs: in order of position
 //   expected time: 512 tokens, 512 positions, 16 heads of 192 + 128: 1.3 GFLOP of plain FMA; not
 //                  measured
+#include "ops/attend_expanded/attend_chunk_cuda.h"
 #include "ops/cuda_kernels.cuh"
 
 namespace fathom {
@@ -131,6 +132,22 @@ void AttendExpandedCuda(OpContext& context, const AttendExpandedArgs& a) {
   if (a.q.elements() == 0 || a.kv.dim(0) == 0) return;
   using namespace kernels;
   const int64_t rope = a.rope.dim(1);
+  if (a.q.dim(2) == kChunkNope + kChunkRope && rope == kChunkRope && a.out.dim(2) == kChunkValue) {
+    LaunchAttendChunk({.q = Data<BF16>(a.q),
+                       .kv = Data<BF16>(a.kv),
+                       .rope = Data<BF16>(a.rope),
+                       .positions = Data<int32_t>(a.positions),
+                       .tokens = a.q.dim(0),
+                       .heads = a.q.dim(1),
+                       .context = a.kv.dim(0),
+                       .context_begin = a.context_begin,
+                       .scale = a.scale,
+                       .first = a.first,
+                       .out = Data<BF16>(a.out),
+                       .lse = Data<float>(a.lse)},
+                      Cuda(context).get());
+    return Cuda(context).CheckLaunch("attend_expanded", a.q);
+  }
   const Chunk chunk = {.q = Data<BF16>(a.q),
                        .kv = Data<BF16>(a.kv),
                        .rope = Data<BF16>(a.rope),

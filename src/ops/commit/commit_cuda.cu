@@ -16,6 +16,7 @@ struct CommitParams {
 };
 
 __global__ void Commit(CommitParams p) {
+  AfterPriorKernels();
   const int64_t r = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (r >= p.rows || r >= *p.live_rows) return;
   const int32_t slot = p.row_slot[r], end = p.row_begin[r + 1];
@@ -53,7 +54,7 @@ void CommitCuda(OpContext& context, const CommitArgs& a) {
                                .length = Data<int32_t>(a.slots.length),
                                .generated = Data<int32_t>(a.slots.generated),
                                .counts = Data<int32_t>(a.slots.counts)};
-  Commit<<<Blocks(params.rows, 128), 128, 0, Cuda(context).get()>>>(params);
+  LaunchOverlapped(Commit, Blocks(params.rows, 128), 128, 0, Cuda(context).get(), params);
   Cuda(context).CheckLaunch("commit", a.row_slot);
 }
 

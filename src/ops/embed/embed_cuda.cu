@@ -9,9 +9,10 @@
 namespace fathom {
 namespace kernels {
 
-template <class T>
+template <class T, class Y>
 __global__ void Embed(const int32_t* ids, Rows<const T> table, int64_t vocab, int64_t hidden,
-                      const int32_t* live, Rows<BF16> out) {
+                      const int32_t* live, Rows<Y> out) {
+  AfterPriorKernels();
   const int64_t t = blockIdx.x;
   if (t >= *live) return;
   const int32_t id = ids[t];
@@ -21,11 +22,20 @@ __global__ void Embed(const int32_t* ids, Rows<const T> table, int64_t vocab, in
   }
 }
 
-template <class T>
+template <class T, class Y>
 void LaunchEmbed(cudaStream_t stream, const EmbedArgs& a) {
-  Embed<T><<<static_cast<unsigned>(a.ids.dim(0)), 256, 0, stream>>>(
-      Data<int32_t>(a.ids), RowsOf<const T>(a.table), a.table.dim(0), a.out.dim(1),
-      Data<int32_t>(a.live), RowsOf<BF16>(a.out));
+  LaunchOverlapped(Embed<T, Y>, static_cast<unsigned>(a.ids.dim(0)), 256, 0, stream,
+                   Data<int32_t>(a.ids), RowsOf<const T>(a.table), a.table.dim(0), a.out.dim(1),
+                   Data<int32_t>(a.live), RowsOf<Y>(a.out));
+}
+
+template <class Y>
+void LaunchEmbedTo(cudaStream_t stream, const EmbedArgs& a) {
+  switch (a.table.dtype()) {
+    case DType::kF32: return LaunchEmbed<float, Y>(stream, a);
+    case DType::kF16: return LaunchEmbed<F16, Y>(stream, a);
+    default: return LaunchEmbed<BF16, Y>(stream, a);
+  }
 }
 
 }  // namespace kernels
@@ -33,11 +43,8 @@ void LaunchEmbed(cudaStream_t stream, const EmbedArgs& a) {
 void EmbedCuda(OpContext& context, const EmbedArgs& a) {
   if (a.ids.dim(0) == 0) return;
   const cudaStream_t stream = Cuda(context).get();
-  switch (a.table.dtype()) {
-    case DType::kF32: kernels::LaunchEmbed<float>(stream, a); break;
-    case DType::kF16: kernels::LaunchEmbed<F16>(stream, a); break;
-    default: kernels::LaunchEmbed<BF16>(stream, a); break;
-  }
+  const bool f32 = a.out.dtype() == DType::kF32;
+  (f32 ? kernels::LaunchEmbedTo<float> : kernels::LaunchEmbedTo<BF16>)(stream, a);
   Cuda(context).CheckLaunch("embed", a.out);
 }
 

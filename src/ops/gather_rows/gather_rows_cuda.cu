@@ -12,6 +12,7 @@ namespace kernels {
 template <class T>
 __global__ void GatherRows(Rows<const T> x, int64_t rows, int64_t width, const int32_t* index,
                            const int32_t* live, Rows<T> out) {
+  AfterPriorKernels();
   const int64_t i = blockIdx.x;
   if (i >= *live) return;
   const int32_t from = index[i];
@@ -21,9 +22,9 @@ __global__ void GatherRows(Rows<const T> x, int64_t rows, int64_t width, const i
 
 template <class T>
 void LaunchGatherRows(cudaStream_t stream, const GatherRowsArgs& a) {
-  GatherRows<T><<<static_cast<unsigned>(a.index.dim(0)), 512, 0, stream>>>(
-      RowsOf<const T>(a.x), a.x.dim(0), a.x.dim(1), Data<int32_t>(a.index), Data<int32_t>(a.live),
-      RowsOf<T>(a.out));
+  LaunchOverlapped(GatherRows<T>, static_cast<unsigned>(a.index.dim(0)), 512, 0, stream,
+                   RowsOf<const T>(a.x), a.x.dim(0), a.x.dim(1), Data<int32_t>(a.index),
+                   Data<int32_t>(a.live), RowsOf<T>(a.out));
 }
 
 }  // namespace kernels

@@ -12,6 +12,7 @@
 //   expected time: [2048, 2048], 1 token: 8 MB at 70 % of the bandwidth, 2.5 us; not measured
 #include "ops/cuda_kernels.cuh"
 #include "ops/linear/bf16_product_cuda.h"
+#include "ops/mma_cuda.cuh"
 #include "ops/silu_mul/silu_mul_cuda.cuh"
 
 namespace fathom {
@@ -19,35 +20,6 @@ namespace kernels {
 
 constexpr int kWarps = 4, kThreads = kWarps * kWarp;
 constexpr int kChunk = 64;  // channels that a warp takes at a time
-
-__device__ inline uint32_t SharedAddressOf(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-// 16 bytes; zeros where `valid` is false.
-__device__ inline void CopyAsync(uint32_t to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(valid ? 16 : 0));
-}
-__device__ inline void CommitCopies() {
-  asm volatile("cp.async.commit_group;");
-}
-template <int kPending>
-__device__ inline void WaitForCopies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending));
-}
-__device__ inline void LoadMatrices(uint32_t (&r)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
-__device__ inline void Multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 // Where a block works: matrix, first position and end of its tokens.
 struct Place {
@@ -116,7 +88,7 @@ struct Source {
     const int64_t i = out_begin + r % (kOut / 2), inter = p.out / 2;
     return i < inter ? (r < kOut / 2 ? i : inter + i) : -1;
   }
-  __device__ void Load(uint32_t to, int64_t channel) const {
+  __device__ void LoadWeights(uint32_t to, int64_t channel) const {
     const int lane = threadIdx.x % kWarp;
 #pragma unroll
     for (int i = lane; i < kOut * T::kVectors; i += kWarp) {
@@ -125,6 +97,9 @@ struct Source {
       const bool valid = row >= 0 && k < p.in;
       CopyAsync(to + T::Offset(r, v), valid ? w + row * p.in + k : w, valid);
     }
+  }
+  __device__ void LoadRows(uint32_t to, int64_t channel) const {
+    const int lane = threadIdx.x % kWarp;
     const uint32_t x_to = to + kOut * kStageChannels * 2;
 #pragma unroll
     for (int i = lane; i < kTokens * T::kVectors; i += kWarp) {
@@ -204,14 +179,8 @@ __global__ void __launch_bounds__(kThreads)
   using T = Tile<kOut, kTokens, kStages, kStageChannels>;
   constexpr int kStagesOfChunk = kChunk / kStageChannels;
   extern __shared__ __align__(128) unsigned char shared[];
-  const Place place = FindPlace<kTokens>(p, blockIdx.y);
-  if (place.begin >= place.end) return;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int64_t out_begin = int64_t{blockIdx.x} * (p.silu ? kOut / 2 : kOut);
-  const int64_t head = p.counts == nullptr ? place.matrix : 0;
-  const Source<T, kOut, kTokens, kStageChannels> source = {
-      p, p.w + place.matrix * p.out * p.in, p.x + head * p.x_head_stride, place, out_begin};
-
   const uint32_t pipeline =
       SharedAddressOf(shared) + static_cast<uint32_t>(warp * kStages * T::kStageBytes);
   const int chunks = static_cast<int>((p.in + kChunk - 1) / kChunk);
@@ -221,17 +190,49 @@ __global__ void __launch_bounds__(kThreads)
     return (int64_t{stage / kStagesOfChunk} * kWarps + warp) * kChunk +
            stage % kStagesOfChunk * kStageChannels;
   };
+  Source<T, kOut, kTokens, kStageChannels> source = {p, p.w, p.x, {}, out_begin};
+  const auto load_first = [&](auto load) {
+#pragma unroll
+    for (int s = 0; s < kStages - 1; ++s) {
+      if (s < stages) load(pipeline + s * T::kStageBytes, channel_of(s));
+    }
+  };
+  const auto load_weights = [&](uint32_t to, int64_t channel) { source.LoadWeights(to, channel); };
+
+  // Which weights a dense product needs is known before the kernels before it have ended.
+  const bool dense = p.counts == nullptr;
+  if (dense) {
+    source.w += blockIdx.z * p.out * p.in;
+    load_first(load_weights);
+  }
+  AfterPriorKernels();
+  const Place place = FindPlace<kTokens>(p, blockIdx.y);
+  if (place.begin >= place.end) {
+    WaitForCopies<0>();
+    return;
+  }
+  source.place = place;
+  if (dense) {
+    source.x += place.matrix * p.x_head_stride;
+  } else {
+    source.w += place.matrix * p.out * p.in;
+    load_first(load_weights);
+  }
   float sums[kOut / 16][kTokens / 8][4] = {};
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) {
-    if (s < stages) source.Load(pipeline + s * T::kStageBytes, channel_of(s));
-    CommitCopies();
+    if (s < stages) source.LoadRows(pipeline + s * T::kStageBytes, channel_of(s));
+    CommitCopies();  // the first of them has all the weights
   }
   for (int s = 0; s < stages; ++s) {
     WaitForCopies<kStages - 2>();
     __syncwarp();
     const int next = s + kStages - 1;
-    if (next < stages) source.Load(pipeline + next % kStages * T::kStageBytes, channel_of(next));
+    if (next < stages) {
+      const uint32_t to = pipeline + next % kStages * T::kStageBytes;
+      source.LoadWeights(to, channel_of(next));
+      source.LoadRows(to, channel_of(next));
+    }
     CommitCopies();
     MultiplyStage<T, kOut, kTokens, kStageChannels>(pipeline + s % kStages * T::kStageBytes, sums);
   }
@@ -266,7 +267,7 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
   const dim3 grid(Blocks(p.silu ? p.out / 2 : p.out, p.silu ? kOut / 2 : kOut),
                   static_cast<unsigned>(tiles),
                   p.counts == nullptr ? static_cast<unsigned>(p.count) : 1);
-  kernel<<<grid, kThreads, T::kSharedBytes, stream>>>(p);
+  LaunchOverlapped(kernel, grid, kThreads, T::kSharedBytes, stream, p);
 }
 
 }  // namespace kernels

@@ -20,6 +20,7 @@ constexpr int64_t kMaxExpertsToSort = 256;
 // token_of[place of a pair] = its token.
 __global__ void TokensOfPlaces(const int32_t* places, const int32_t* live, int topk,
                                int32_t* token_of) {
+  AfterPriorKernels();
   const int64_t pair = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (pair < int64_t{*live} * topk) token_of[places[pair]] = static_cast<int32_t>(pair / topk);
 }
@@ -79,7 +80,8 @@ void LaunchBf16Experts(const MoeExpertsArgs& a, std::byte* workspace, cudaStream
                    .begins = b.begins,
                    .places = b.places},
                   stream);
-  TokensOfPlaces<<<Blocks(pairs, 256), 256, 0, stream>>>(b.places, live, topk, b.token_of);
+  LaunchOverlapped(TokensOfPlaces, Blocks(pairs, 256), 256, 0, stream, b.places, live, topk,
+                   b.token_of);
   LaunchBf16Product({.x = Data<BF16>(a.x),
                      .x_stride = a.x.stride(0),
                      .w = Values(a.gate_up),

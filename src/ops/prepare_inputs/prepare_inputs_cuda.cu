@@ -17,6 +17,7 @@ struct Plan {
 };
 
 __global__ void PrepareInputs(Plan p) {
+  AfterPriorKernels();
   const int32_t r = static_cast<int32_t>(blockIdx.x), rows = *p.live_rows;
   if (r == 0 && threadIdx.x == 0) *p.live_tokens = p.row_begin[rows];
   if (r >= rows) return;
@@ -53,7 +54,7 @@ void PrepareInputsCuda(OpContext& context, const PrepareInputsArgs& a) {
                      .live_tokens = Data<int32_t>(a.live_tokens)};
   // Without rows, one block still writes the count.
   const auto rows = static_cast<unsigned>(std::max<int64_t>(a.row_slot.dim(0), 1));
-  PrepareInputs<<<rows, 128, 0, Cuda(context).get()>>>(plan);
+  LaunchOverlapped(PrepareInputs, rows, 128, 0, Cuda(context).get(), plan);
   Cuda(context).CheckLaunch("prepare_inputs", a.ids);
 }
 

@@ -152,6 +152,7 @@ __device__ inline int32_t Draw(const Sampling& a, int32_t slot, int32_t position
 }
 
 __global__ void __launch_bounds__(kThreads) Sample(Sampling a) {
+  AfterPriorKernels();
   __shared__ Shared s;
   const int64_t r = blockIdx.x;
   if (r >= *a.live) return;
@@ -192,7 +193,8 @@ void SampleCuda(OpContext& context, const SampleArgs& a) {
                              .seed = Data<int32_t>(a.slots.seed),
                              .tokens = Data<int32_t>(a.tokens),
                              .ok = Data<int32_t>(a.ok)};
-  Sample<<<static_cast<unsigned>(a.logits.dim(0)), kThreads, 0, Cuda(context).get()>>>(sampling);
+  LaunchOverlapped(Sample, static_cast<unsigned>(a.logits.dim(0)), kThreads, 0, Cuda(context).get(),
+                   sampling);
   Cuda(context).CheckLaunch("sample", a.logits);
 }
 
