@@ -135,6 +135,62 @@ bool Check(int heads, int tokens, int begin, int chunk) {
   return ok;
 }
 
+// Some of the tokens alone, in smaller blocks: bits must not change.
+bool CheckCompany() {
+  const Problem p(40, 300, 400);
+  LaunchFlashAttend(p.Params(0, p.context), nullptr);
+  BENCH_CHECK(cudaDeviceSynchronize());
+  const auto together = p.out.ToHost();
+  bool same = true;
+  for (const int first : {0, 37, 250}) {
+    const int count = 50;
+    BENCH_CHECK(cudaMemset(p.out.get(), 0xee, p.out.size() * 2));
+    FlashAttendParams some = p.Params(0, p.context);
+    some.q = p.q.get() + size_t(first) * p.heads * kQuery;
+    some.positions += first;
+    some.tokens = count;
+    some.out = p.out.get() + size_t(first) * p.heads * kFlashValue;
+    some.lse += size_t(first) * p.heads;
+    LaunchFlashAttend(some, nullptr);
+    BENCH_CHECK(cudaDeviceSynchronize());
+    const auto alone = p.out.ToHost();
+    for (size_t i = size_t(first) * p.heads * kFlashValue;
+         i < size_t(first + count) * p.heads * kFlashValue; ++i) {
+      same &= __bfloat16_as_ushort(alone[i]) == __bfloat16_as_ushort(together[i]);
+    }
+  }
+  std::printf("same bits alone: %s\n", same ? "ok" : "FAILED");
+  Append("  \"check same bits alone\": {\"ok\": %s}", same ? "true" : "false");
+  return same;
+}
+
+// What no token sees may be NaN, and tokens may come in any order.
+bool CheckNan() {
+  Problem p(20, 130, 40);
+  std::vector<int32_t> positions(p.tokens);
+  for (int i = 0; i < p.tokens; ++i) positions[i] = 40 + (i * 37) % 100;
+  BENCH_CHECK(cudaMemcpy(p.positions->get(), positions.data(), positions.size() * 4,
+                         cudaMemcpyHostToDevice));
+  LaunchFlashAttend(p.Params(0, p.context), nullptr);
+  BENCH_CHECK(cudaDeviceSynchronize());
+  const auto clean = p.out.ToHost();
+  BENCH_CHECK(cudaMemset(p.kv.get() + size_t(140) * p.heads * kKv, 0xff,
+                         size_t(p.context - 140) * p.heads * kKv * 2));
+  BENCH_CHECK(cudaMemset(p.rope.get() + size_t(140) * kFlashRope, 0xff,
+                         size_t(p.context - 140) * kFlashRope * 2));
+  BENCH_CHECK(cudaMemset(p.out.get(), 0xee, p.out.size() * 2));
+  LaunchFlashAttend(p.Params(0, p.context), nullptr);
+  BENCH_CHECK(cudaDeviceSynchronize());
+  const auto again = p.out.ToHost();
+  bool same = true;
+  for (size_t i = 0; i < clean.size(); ++i) {
+    same &= __bfloat16_as_ushort(clean[i]) == __bfloat16_as_ushort(again[i]);
+  }
+  std::printf("NaN behind the last position: %s\n", same ? "ok" : "FAILED");
+  Append("  \"check NaN behind the last position\": {\"ok\": %s}", same ? "true" : "false");
+  return same;
+}
+
 bool CheckAll() {
   bool ok = true;
   for (const int tokens : {1, 63, 64, 65, 127, 128, 129, 200, 300}) {
@@ -144,6 +200,9 @@ bool CheckAll() {
   for (const int chunk : {64, 128, 192, 256}) ok &= Check(2, 300, 250, chunk);
   ok &= Check(16, 700, 0, 512);
   ok &= Check(1, 2000, 2000, 1024);
+  ok &= Check(40, 300, 100, 256);
+  ok &= CheckCompany();
+  ok &= CheckNan();
   return ok;
 }
 

@@ -12,12 +12,17 @@ void LaunchFlashAttend(const FlashAttendParams& p, cudaStream_t stream) {
   constexpr uint64_t kQueryBytes = 2 * (kFlashNope + kFlashRope);
   constexpr uint64_t kKvBytes = 2 * (kFlashNope + kFlashValue);
   const uint64_t tokens = p.tokens, heads = p.heads, context = p.context;
+  int device = 0, multiprocessors = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  const bool few = (p.tokens + 127) / 128 * p.heads <= multiprocessors / 2;
+  const int groups = few ? 1 : 2;
   // Chunks of 64 values: of all rows of a box the first, then the second, ...
   const flash::Maps maps = {
       .q = MakeTensorMap({.data = p.q,
                           .sizes = {64, tokens, 3, heads},
                           .strides = {heads * kQueryBytes, 128, kQueryBytes},
-                          .box = {64, flash::kRows, 3, 1}}),
+                          .box = {64, 64u * groups, 3, 1}}),
       .kv = MakeTensorMap({.data = p.kv,
                            .sizes = {64, context, 4, heads},
                            .strides = {heads * kKvBytes, 128, kKvBytes},
@@ -37,7 +42,7 @@ void LaunchFlashAttend(const FlashAttendParams& p, cudaStream_t stream) {
                             .context_begin = p.context_begin,
                             .scale_log2 = p.scale * kLog2E,
                             .first = p.first};
-  CUDA_CHECK(flash::StartFlashAttend(maps, step, stream));
+  CUDA_CHECK(flash::StartFlashAttend(maps, step, groups, stream));
 }
 
 }  // namespace fathom

@@ -12,7 +12,7 @@ inline constexpr int kFlashNope = 128, kFlashRope = 64, kFlashValue = 128;
 
 struct FlashAttendParams {
   const void* q = nullptr;             // BF16 [tokens, heads, 192], dense, aligned to 16 bytes
-  const int32_t* positions = nullptr;  // device memory [tokens]; rising
+  const int32_t* positions = nullptr;  // device memory [tokens]
   const void* kv = nullptr;            // BF16 [context, heads, 256], dense, aligned to 16 bytes
   const void* rope = nullptr;          // BF16 [context, 64], dense, aligned to 16 bytes
   int32_t tokens = 0;

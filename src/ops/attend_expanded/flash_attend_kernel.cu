@@ -1,6 +1,7 @@
 // Expanded attention: s = scale (q_nope . k + q_rope . rope), softmax over the chunk's positions up
 // to the token's, out = weights v, merged into what earlier chunks left by log-sum-exp.
-// A block has 128 tokens of one head, 64 a warpgroup; tiles of 128 positions go by. While the
+// A block has 128 tokens of one head (64 where there would be few blocks), 64 a warpgroup; tiles of
+// 128 positions go by. While the
 // values of a tile are added, the next tile is scored and its weights are computed.
 // Bytes: 512 a position, head and 128 tokens, mostly from the L2; operations: 640 a visible pair.
 // fp32 accumulators; weights are rounded to BF16.
@@ -17,15 +18,18 @@
 namespace fathom::flash {
 namespace {
 
-constexpr int kThreads = 384;       // two warpgroups of consumers, one with the producer
+constexpr int kRowsOfGroup = 64;  // of a warpgroup
+constexpr int kHeadsAtOnce = 16;  // whose blocks run together: they find keys and values in the L2
 constexpr int kChunkBytes = 16384;  // 128 rows of 64 values, swizzled
 constexpr int kValue = 128;
 constexpr uint32_t kAllLanes = 0xffffffff;
 
+template <int kGroups>
 struct Shared {
-  alignas(1024) uint8_t query[3][kChunkBytes];
+  alignas(1024) uint8_t query[3][kGroups * kChunkBytes / 2];
   alignas(1024) uint8_t keys[2][3][kChunkBytes];
   alignas(1024) uint8_t values[2][2][kChunkBytes];
+  int32_t seen[2 * kGroups];  // greatest of 32 tokens each
   Mbarrier query_full, keys_full[2], keys_empty[2], values_full[2], values_empty[2];
 };
 
@@ -34,8 +38,8 @@ __device__ __forceinline__ int32_t Seen(const Step& step, int32_t token) {
   if (token >= step.tokens) return 0;
   return max(0, min(step.context, step.positions[token] - step.context_begin + 1));
 }
-__device__ __forceinline__ int32_t Tiles(const Step& step, int32_t last_token) {
-  return (Seen(step, min(last_token, step.tokens - 1)) + kKeys - 1) / kKeys;
+__device__ __forceinline__ int32_t Tiles(int32_t seen) {
+  return (seen + kKeys - 1) / kKeys;
 }
 
 __device__ __forceinline__ float Exp2(float x) {
@@ -44,12 +48,21 @@ __device__ __forceinline__ float Exp2(float x) {
   return y;
 }
 
-__device__ void Produce(Shared& s, const Maps& maps, const Step& step, int32_t token,
+// What the tokens of warpgroups [begin, end) see at most.
+template <int kGroups>
+__device__ __forceinline__ int32_t MostSeen(const Shared<kGroups>& s, int begin, int end) {
+  int32_t most = 0;
+  for (int i = 2 * begin; i < 2 * end; ++i) most = max(most, s.seen[i]);
+  return most;
+}
+
+template <int kGroups>
+__device__ void Produce(Shared<kGroups>& s, const Maps& maps, const Step& step, int32_t token,
                         int32_t head) {
   const uint64_t once = EvictFirst(), keep = EvictNormal();
-  const int32_t tiles = Tiles(step, token + kRows - 1);
+  const int32_t tiles = Tiles(MostSeen(s, 0, kGroups));
   if (tiles == 0) return;  // nobody would wait for the query
-  s.query_full.ArriveExpect(3 * kChunkBytes);
+  s.query_full.ArriveExpect(sizeof(s.query));
   TmaLoad4(s.query, &maps.q, s.query_full, once, 0, token, 0, head);
   for (int32_t tile = 0; tile < tiles; ++tile) {
     const int stage = tile % 2;
@@ -65,18 +78,18 @@ __device__ void Produce(Shared& s, const Maps& maps, const Step& step, int32_t t
 }
 
 // A warpgroup: 64 tokens. What a thread has of rows r and r + 8 is indexed 0 and 1.
+template <int kGroups>
 class Consumer {
  public:
-  __device__ Consumer(Shared& s, const Step& step, int32_t token, int32_t head)
+  __device__ Consumer(Shared<kGroups>& s, const Step& step, int32_t token, int32_t head)
       : s_(s),
         step_(step),
         group_(static_cast<int>(threadIdx.x / 128)),
         lane_(static_cast<int>(threadIdx.x % 32)),
         token_(token + static_cast<int>(threadIdx.x / 32) * 16 + lane_ / 4),
         head_(head),
-        tiles_(Tiles(step, token + group_ * 64 + 63)),
-        block_tiles_(Tiles(step, token + kRows - 1)) {
-    if (token + group_ * 64 >= step.tokens) tiles_ = 0;
+        block_seen_(MostSeen(s, 0, kGroups)),
+        tiles_(Tiles(MostSeen(s, group_, group_ + 1))) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) seen_[i] = Seen(step, token_ + 8 * i);
   }
@@ -95,6 +108,7 @@ class Consumer {
       Softmax(0, scale);
       Pack();
       for (int32_t tile = 0; tile + 1 < tiles_; ++tile) AddAndScoreNext(tile);
+      ClearValues(tiles_ - 1);
       AddValues(tiles_ - 1);
       WgmmaCommit();
       WgmmaWait<0>();
@@ -103,7 +117,7 @@ class Consumer {
       Write();
     }
     // Tiles that only the other group's tokens see.
-    for (int32_t tile = tiles_; tile < block_tiles_; ++tile) {
+    for (int32_t tile = tiles_; tile < Tiles(block_seen_); ++tile) {
       s_.keys_full[tile % 2].Wait(tile / 2 & 1);
       Free(s_.keys_empty[tile % 2]);
       s_.values_full[tile % 2].Wait(tile / 2 & 1);
@@ -141,11 +155,27 @@ class Consumer {
     for (int chunk = 0; chunk < 3; ++chunk) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const uint64_t offset = (chunk * kChunkBytes + k * 32) / 16;
-        WgmmaBf16<128>::Add<Major::kK, Major::kK>(scores_, query + offset, keys + offset,
-                                                  chunk > 0 || k > 0);
+        WgmmaBf16<128>::Add<Major::kK, Major::kK>(
+            scores_, query + (chunk * static_cast<int>(sizeof(s_.query[0])) + k * 32) / 16,
+            keys + (chunk * kChunkBytes + k * 32) / 16, chunk > 0 || k > 0);
       }
     }
+  }
+
+  // Zeroes the values of positions that no token of the block sees: they may be anything, and 0 x
+  // NaN is NaN. Both warpgroups do, as neither waits for the other.
+  __device__ void ClearValues(int32_t tile) {
+    const int32_t seen = block_seen_ - tile * kKeys;
+    if (seen >= kKeys) return;
+    const int stage = tile % 2;
+    s_.values_full[stage].Wait(tile / 2 & 1);
+    for (int i = static_cast<int>(threadIdx.x % 128); i < (kKeys - seen) * 16; i += 128) {
+      const int row = seen + i / 16, chunk = i % 16 / 8, part = i % 8;
+      *reinterpret_cast<uint4*>(s_.values[stage][chunk] + row * 128 + part * 16) =
+          make_uint4(0, 0, 0, 0);
+    }
+    FenceAsyncShared();
+    NamedBarrierSync(1 + group_, 128);
   }
 
   // out_ += weights x values of a tile.
@@ -256,59 +286,74 @@ class Consumer {
     }
   }
 
-  Shared& s_;
+  Shared<kGroups>& s_;
   const Step& step_;
   const int group_, lane_;
   const int32_t token_;  // of the first row; the other is 8 further
   const int32_t head_;
-  int32_t tiles_;  // that some token of this warpgroup sees
-  const int32_t block_tiles_;
+  const int32_t block_seen_;  // positions that some token of the block sees
+  const int32_t tiles_;       // that some token of this warpgroup sees
   int32_t seen_[2];
   float max_[2] = {-INFINITY, -INFINITY}, sum_[2] = {0, 0};
   float out_[64], scores_[64];
   uint32_t weights_[32];
 };
 
-__global__ void __launch_bounds__(kThreads, 1)
+template <int kGroups>
+__global__ void __launch_bounds__(128 * (kGroups + 1), 1)
     FlashKernel(const __grid_constant__ Maps maps, const __grid_constant__ Step step) {
   extern __shared__ __align__(1024) uint8_t memory[];
-  Shared& s = *reinterpret_cast<Shared*>(memory);
+  auto& s = *reinterpret_cast<Shared<kGroups>*>(memory);
   if (threadIdx.x == 0) {
     s.query_full.Init(1);
     for (int stage = 0; stage < 2; ++stage) {
       s.keys_full[stage].Init(1);
       s.values_full[stage].Init(1);
-      s.keys_empty[stage].Init(8);
-      s.values_empty[stage].Init(8);
+      s.keys_empty[stage].Init(4 * kGroups);
+      s.values_empty[stage].Init(4 * kGroups);
     }
     FenceMbarrierInit();
   }
-  __syncthreads();
   WaitForPriorKernels();
   AllowNextKernel();
-  // The last tokens see most: they come first.
-  const int32_t blocks = (step.tokens + kRows - 1) / kRows;
-  const int32_t block = blocks - 1 - static_cast<int32_t>(blockIdx.x) / step.heads;
-  const int32_t head = static_cast<int32_t>(blockIdx.x) % step.heads;
-  if (threadIdx.x >= 256) {
-    LowerRegisters<24>();
-    if (threadIdx.x == 256) Produce(s, maps, step, block * kRows, head);
-  } else {
-    RaiseRegisters<240>();
-    Consumer(s, step, block * kRows, head).Run();
+  // Some heads at a time; of those, the last tokens first: they see most.
+  constexpr int kRows = kGroups * kRowsOfGroup;
+  const int32_t blocks = (step.tokens + kRows - 1) / kRows, id = static_cast<int32_t>(blockIdx.x);
+  const int32_t first_head = id / (kHeadsAtOnce * blocks) * kHeadsAtOnce;
+  const int32_t heads = min(kHeadsAtOnce, step.heads - first_head);
+  const int32_t local = id - first_head * blocks;
+  const int32_t token = (blocks - 1 - local / heads) * kRows, head = first_head + local % heads;
+  if (threadIdx.x < kRows) {
+    const int32_t seen = Seen(step, token + static_cast<int32_t>(threadIdx.x));
+    const int32_t most = __reduce_max_sync(kAllLanes, seen);
+    if (threadIdx.x % 32 == 0) s.seen[threadIdx.x / 32] = most;
   }
+  __syncthreads();
+  if (threadIdx.x >= 128 * kGroups) {
+    if constexpr (kGroups == 2) LowerRegisters<24>();
+    if (threadIdx.x == 128 * kGroups) Produce(s, maps, step, token, head);
+  } else {
+    if constexpr (kGroups == 2) RaiseRegisters<240>();
+    Consumer<kGroups>(s, step, token, head).Run();
+  }
+}
+
+template <int kGroups>
+cudaError_t Start(const Maps& maps, const Step& step, cudaStream_t stream) {
+  constexpr int kBytes = sizeof(Shared<kGroups>), kRows = kGroups * kRowsOfGroup;
+  static_assert(kBytes <= 227 * 1024);
+  const cudaError_t error = cudaFuncSetAttribute(
+      FlashKernel<kGroups>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (error != cudaSuccess) return error;
+  const int blocks = (step.tokens + kRows - 1) / kRows * step.heads;
+  return LaunchEarly(FlashKernel<kGroups>, dim3(blocks), 128 * (kGroups + 1), kBytes, stream, maps,
+                     step);
 }
 
 }  // namespace
 
-cudaError_t StartFlashAttend(const Maps& maps, const Step& step, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(Shared);
-  static_assert(kBytes <= 227 * 1024);
-  const cudaError_t error =
-      cudaFuncSetAttribute(FlashKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (error != cudaSuccess) return error;
-  const int blocks = (step.tokens + kRows - 1) / kRows * step.heads;
-  return LaunchEarly(FlashKernel, dim3(blocks), kThreads, kBytes, stream, maps, step);
+cudaError_t StartFlashAttend(const Maps& maps, const Step& step, int groups, cudaStream_t stream) {
+  return groups == 1 ? Start<1>(maps, step, stream) : Start<2>(maps, step, stream);
 }
 
 }  // namespace fathom::flash

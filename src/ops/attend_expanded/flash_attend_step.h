@@ -9,7 +9,6 @@
 
 namespace fathom::flash {
 
-inline constexpr int kRows = 128;  // tokens of a block: 64 a warpgroup
 inline constexpr int kKeys = 128;  // positions of a tile
 
 struct Maps {
@@ -28,6 +27,7 @@ struct Step {
   bool first;
 };
 
-cudaError_t StartFlashAttend(const Maps& maps, const Step& step, cudaStream_t stream);
+// With 64 tokens a block and box of q, or with 128: `groups` 1 or 2. Bits do not depend on it.
+cudaError_t StartFlashAttend(const Maps& maps, const Step& step, int groups, cudaStream_t stream);
 
 }  // namespace fathom::flash
