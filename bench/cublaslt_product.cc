@@ -30,6 +30,17 @@ struct LibraryProduct::State {
   bool scaled = false;
 };
 
+// The state's type is private, hence a template.
+template <class State>
+void SetScales(const State& s, const void* w_scales, const void* x_scales) {
+  Require(cublasLtMatmulDescSetAttribute(s.product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &w_scales,
+                                         sizeof(w_scales)),
+          "scales of W");
+  Require(cublasLtMatmulDescSetAttribute(s.product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &x_scales,
+                                         sizeof(x_scales)),
+          "scales of x");
+}
+
 // In the library's column-major terms: out^T [n, m] = (W^T)^T [n, k] x^T [k, m].
 LibraryProduct::LibraryProduct(LibraryFormat format, int64_t m, int64_t n, int64_t k)
     : state_(new State) {
@@ -61,6 +72,7 @@ LibraryProduct::LibraryProduct(LibraryFormat format, int64_t m, int64_t n, int64
                                            &kWorkspace, sizeof(kWorkspace)),
       "workspace");
   if (cudaMalloc(&s.workspace, kWorkspace) != cudaSuccess) std::exit(1);
+  if (s.scaled) SetScales(s, s.workspace, s.workspace);  // the search asks for them
   if (cublasLtMatmulAlgoGetHeuristic(s.handle, s.product, s.w, s.x, s.out, s.out, s.preference,
                                      kMostAlgorithms, s.found, &s.count) != CUBLAS_STATUS_SUCCESS) {
     s.count = 0;
@@ -85,14 +97,7 @@ int LibraryProduct::algorithms() const {
 bool LibraryProduct::Launch(int algorithm, const void* x, const float* x_scales, const void* w,
                             const float* w_scales, void* out, cudaStream_t stream) const {
   const State& s = *state_;
-  if (s.scaled) {
-    Require(cublasLtMatmulDescSetAttribute(s.product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
-                                           &w_scales, sizeof(w_scales)),
-            "scales of W");
-    Require(cublasLtMatmulDescSetAttribute(s.product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
-                                           &x_scales, sizeof(x_scales)),
-            "scales of x");
-  }
+  if (s.scaled) SetScales(s, w_scales, x_scales);
   const float one = 1, zero = 0;
   return cublasLtMatmul(s.handle, s.product, &one, w, s.w, x, s.x, &zero, out, s.out, out, s.out,
                         &s.found[algorithm].algo, s.workspace, kWorkspace,

@@ -31,25 +31,31 @@ struct TileName {
   const char* name;
   bool overlap_launch = false;
 };
-constexpr TileName kFewRows[] = {
-    {Fp8Tile::kAuto, "auto"},        {Fp8Tile::kAuto, "auto, overlapped", true},
-    {Fp8Tile::k64x16, "64x16"},      {Fp8Tile::k64x32, "64x32"},
-    {Fp8Tile::k64x64, "64x64"},      {Fp8Tile::k64x128, "64x128"},
-    {Fp8Tile::k64x192, "64x192"},    {Fp8Tile::kTry5, "64x64 pair"},
-    {Fp8Tile::kTry8, "64x128 pair"}, {Fp8Tile::kTry6, "64x192 pair"},
-    {Fp8Tile::kTry7, "64x192 four"}};
-constexpr TileName kSomeRows[] = {{Fp8Tile::kAuto, "auto"},
-                                  {Fp8Tile::k128x32, "128x32"},
-                                  {Fp8Tile::k128x64, "128x64"},
-                                  {Fp8Tile::k128x128, "128x128"}};
-constexpr TileName kManyRows[] = {{Fp8Tile::kAuto, "auto"},
-                                  {Fp8Tile::k128x128, "128x128"},
-                                  {Fp8Tile::k256x128, "256x128"},
-                                  {Fp8Tile::k256x128Pair, "256x128 pair"},
-                                  {Fp8Tile::kTry1, "256x128 pair begun"},
-                                  {Fp8Tile::kTry2, "256x128 pair last"},
-                                  {Fp8Tile::kTry3, "128x256"},
+constexpr TileName kFewRows[] = {{Fp8Tile::kAuto, "auto"},
+                                 {Fp8Tile::k64x16, "64x16"},
+                                 {Fp8Tile::k64x32, "64x32"},
+                                 {Fp8Tile::kTry3, "64x32 two"},
+                                 {Fp8Tile::kTry3, "64x32 two, overlapped", true},
+                                 {Fp8Tile::k64x64, "64x64"},
+                                 {Fp8Tile::kTry1, "64x64 two"},
+                                 {Fp8Tile::kTry1, "64x64 two, overlapped", true},
+                                 {Fp8Tile::kTry2, "64x64 pair two"},
+                                 {Fp8Tile::kTry5, "64x64 pair"},
+                                 {Fp8Tile::k64x128, "64x128"},
+                                 {Fp8Tile::kTry8, "64x128 pair"},
+                                 {Fp8Tile::k64x192, "64x192"},
+                                 {Fp8Tile::kTry6, "64x192 pair"}};
+constexpr TileName kSomeRows[] = {{Fp8Tile::kAuto, "auto"},        {Fp8Tile::k64x32, "64x32"},
+                                  {Fp8Tile::kTry1, "64x64 two"},   {Fp8Tile::kTry5, "64x64 pair"},
+                                  {Fp8Tile::kTry8, "64x128 pair"}, {Fp8Tile::k64x192, "64x192"},
+                                  {Fp8Tile::k128x32, "128x32"},    {Fp8Tile::k128x64, "128x64"},
+                                  {Fp8Tile::kTry7, "128x64 pair"}, {Fp8Tile::k128x128, "128x128"},
                                   {Fp8Tile::kTry4, "128x128 pair"}};
+constexpr TileName kManyRows[] = {{Fp8Tile::kAuto, "auto"},
+                                  {Fp8Tile::k256x128Pair, "256x128 pair"},
+                                  {Fp8Tile::k256x128, "256x128"},
+                                  {Fp8Tile::kTry4, "128x128 pair"},
+                                  {Fp8Tile::kTry7, "128x64 pair"}};
 
 // Inputs that take turns.
 struct Sets {
@@ -114,10 +120,11 @@ void TimeSmall() {
   TimeDense(64, 24576, 1536, kFewRows);
   TimeDense(64, 7168, 16384, kFewRows);
   TimeDense(64, 1536, 7168, kFewRows);
-  TimeDense(1, 24576, 1536, kFewRows);
   TimeDense(1, 7168, 16384, kFewRows);
-  TimeDense(32, 36864, 7168, kFewRows);
+  TimeDense(128, 24576, 1536, kSomeRows);
   TimeDense(128, 7168, 16384, kSomeRows);
+  TimeDense(128, 1536, 7168, kSomeRows);
+  TimeDense(64, 576, 7168, kFewRows);
 }
 
 template <size_t kCount>
@@ -169,8 +176,8 @@ void TimeSilu(int64_t experts, int64_t rows, int64_t inter, int64_t k) {
   for (const auto& [tile, name] : {std::pair{Fp8SiluTile::k64x128, "64x128"},
                                    {Fp8SiluTile::k128x128, "128x128"},
                                    {Fp8SiluTile::k128x128Pair, "128x128pair"},
-                                   {Fp8SiluTile::kTry1, "128x128 pair x"},
-                                   {Fp8SiluTile::kTry2, "64x128 pair x"}}) {
+                                   {Fp8SiluTile::kTry1, "64x128 two"},
+                                   {Fp8SiluTile::kTry2, "64x128 pair"}}) {
     const double us = MedianOfRested(sets.size(), [&](int i, cudaStream_t stream) {
       LaunchFp8GemmSilu({.x = sets.x[i]->rows(),
                          .w = sets.w[i]->weights(),

@@ -115,12 +115,12 @@ std::vector<float> ReferenceOf(const RowsData& x, const WeightsData& w, const Gr
   return out.ToHost();
 }
 
-std::vector<float> ProductF32(const RowsData& x, const WeightsData& w, const Groups& groups,
+std::vector<float> ProductF32(const RowsData& x, const Fp8Weights& w, const Groups& groups,
                               Fp8Tile tile) {
   DeviceArray<float> out(x.capacity * w.parts * w.part_out);
   Poison(out);
   LaunchFp8Gemm({.x = x.rows(),
-                 .w = w.weights(),
+                 .w = w,
                  .groups = groups.groups,
                  .out = out.get(),
                  .out_stride = w.parts * w.part_out,
@@ -175,7 +175,7 @@ void CheckDense() {
       Expect(error < 2.5e-3, Name("dense bf16", rows, s), error);
       if (rows == 65) {
         const double exact =
-            Error(ProductF32(x, w, groups, Fp8Tile::kAuto), ref, width, groups.live);
+            Error(ProductF32(x, w.weights(), groups, Fp8Tile::kAuto), ref, width, groups.live);
         Expect(exact < 5e-4, Name("dense f32", rows, s), exact);
       }
     }
@@ -193,7 +193,7 @@ void CheckLarge() {
   const std::vector<float> wanted = ref.ToHost();
   for (const Fp8Tile tile : {Fp8Tile::k128x128, Fp8Tile::k256x128, Fp8Tile::k256x128Pair,
                              Fp8Tile::kTry2, Fp8Tile::kTry4}) {
-    const std::vector<float> out = ProductF32(x, w, groups, tile);
+    const std::vector<float> out = ProductF32(x, w.weights(), groups, tile);
     double difference = 0, norm = 0;
     for (int64_t row = 0; row < 4090; row += 61) {
       for (int64_t i = row * s.part_out; i < (row + 1) * s.part_out; ++i) {
@@ -208,20 +208,21 @@ void CheckLarge() {
 
 // Every tile gives the same bits, and so do fewer rows.
 void CheckTiles() {
-  for (const Shape& s : {Shape{2, 1408, 2048}, {1, 1160, 10944}, {1, 7168, 128}, {3, 328, 384}}) {
+  for (const Shape& s :
+       {Shape{2, 1408, 2048}, {1, 1160, 10944}, {1, 7168, 128}, {3, 328, 384}, {2, 192, 1456}}) {
     const WeightsData w(1, s.parts, s.part_out, s.in, 12);
     const RowsData x(400, s.in, 22);
     const Groups all({390}, false, 400), some({77}, false, 400);
     const int64_t width = s.parts * s.part_out;
     const std::vector<float> ref = ReferenceOf(x, w, all);
-    const std::vector<float> first = ProductF32(x, w, all, Fp8Tile::k128x128);
+    const std::vector<float> first = ProductF32(x, w.weights(), all, Fp8Tile::k128x128);
     for (const Fp8Tile tile : kTiles) {
-      const std::vector<float> out = ProductF32(x, w, all, tile);
+      const std::vector<float> out = ProductF32(x, w.weights(), all, tile);
       const double error = Error(out, ref, width, all.live);
       Expect(error < 5e-4, Name(TileName(tile), 390, s) + " against fp64", error);
       const bool same = std::memcmp(out.data(), first.data(), 390 * width * sizeof(float)) == 0;
       Expect(same, Name(TileName(tile), 390, s) + " against the bits of 128x128", !same);
-      const std::vector<float> fewer = ProductF32(x, w, some, tile);
+      const std::vector<float> fewer = ProductF32(x, w.weights(), some, tile);
       const bool as_few =
           std::memcmp(fewer.data(), first.data(), 77 * width * sizeof(float)) == 0 &&
           std::isnan(fewer[77 * width]);

@@ -20,15 +20,15 @@ cudaError_t LaunchTile(Fp8Tile tile, const Problem& problem, cudaStream_t stream
     case Fp8Tile::k256x128Pair:
       return Launch<Tile<2, 1, 2, 1, 128, 4, Share::kX, 2>>(problem, stream);
     case Fp8Tile::kTry1:
-      return Launch<Tile<2, 1, 2, 1, 128, 4, Share::kX, 2, false, Turns::kBegun>>(problem, stream);
+      return Launch<Tile<1, 1, 1, 1, 64, 5, Share::kNone, 1, false, 2>>(problem, stream);
     case Fp8Tile::kTry2:
-      return Launch<Tile<2, 1, 2, 1, 128, 4, Share::kX, 2, false, Turns::kLastQuarter>>(problem,
-                                                                                        stream);
-    case Fp8Tile::kTry3: return Launch<Tile<2, 1, 1, 2, 128, 4>>(problem, stream);
+      return Launch<Tile<1, 1, 1, 1, 64, 5, Share::kX, 2, false, 2>>(problem, stream);
+    case Fp8Tile::kTry3:
+      return Launch<Tile<1, 1, 1, 1, 32, 7, Share::kNone, 1, false, 2>>(problem, stream);
     case Fp8Tile::kTry4: return Launch<Tile<2, 1, 1, 1, 128, 6, Share::kX, 2>>(problem, stream);
     case Fp8Tile::kTry5: return Launch<Tile<1, 1, 1, 1, 64, 12, Share::kX, 2>>(problem, stream);
     case Fp8Tile::kTry6: return Launch<Tile<1, 3, 1, 1, 64, 6, Share::kX, 2>>(problem, stream);
-    case Fp8Tile::kTry7: return Launch<Tile<1, 3, 1, 1, 64, 6, Share::kX, 4>>(problem, stream);
+    case Fp8Tile::kTry7: return Launch<Tile<2, 1, 1, 1, 64, 8, Share::kX, 2>>(problem, stream);
     case Fp8Tile::kTry8: return Launch<Tile<1, 2, 1, 1, 64, 8, Share::kX, 2>>(problem, stream);
   }
   return cudaErrorInvalidValue;

@@ -17,12 +17,13 @@ struct Fp8Rows {
   const uint8_t* codes = nullptr;  // E4M3 [capacity, channels]; aligned to 16 bytes
   const float* scales = nullptr;   // F32 [ceil(channels / 128), scale_pitch]; aligned to 16 bytes
   int64_t capacity = 0;
-  int64_t channels = 0;  // a multiple of 16
-  int64_t scale_pitch = 0;
+  int64_t channels = 0;     // a multiple of 16
+  int64_t scale_pitch = 0;  // Fp8ScalePitch of at least the capacity
 };
-// Rows in memory of one run's scales: TMA wants multiples of 16 bytes.
+// Rows in memory of one run's scales: each run has its own lines of the L2, because all blocks read
+// the same run at about the same time.
 inline int64_t Fp8ScalePitch(int64_t capacity) {
-  return (capacity + 3) / 4 * 4;
+  return (capacity + 31) / 32 * 32;
 }
 
 // `count` matrices of `parts` parts (gate and up: 2) of [part_out, in] that follow each other along

@@ -11,6 +11,8 @@
 
 #include <cuda_bf16.h>
 
+#include <type_traits>
+
 #include "cuda/e4m3.h"
 #include "cuda/fence.h"
 #include "cuda/mbarrier.h"
@@ -23,24 +25,20 @@ namespace fathom::fp8_gemm {
 // What all blocks of a cluster need, and each loads a part of, for all.
 enum class Share { kNone, kX, kWeights };
 
-// Whether two warpgroups take turns at the tensor cores, one multiplying while the other scales,
-// and when the turn passes: once the products are begun, or when only the last quarter still runs.
-enum class Turns { kNone, kBegun, kLastQuarter };
-
 // How a block works: kWarpgroupsM x kWarpgroupsN warpgroups, each of kUnitsM x kUnitsN products of
 // 64 rows and kMmaN channels. kSilu: the two units along N are gate and up of the same channels.
 template <int kWarpgroupsM_, int kWarpgroupsN_, int kUnitsM_, int kUnitsN_, int kMmaN_,
           int kStages_, Share kShare_ = Share::kNone, int kBlocks_ = 1, bool kSilu_ = false,
-          Turns kTurns_ = Turns::kNone>
+          int kPerMultiprocessor_ = 1>
 struct Tile {
   static constexpr int kWarpgroupsM = kWarpgroupsM_, kWarpgroupsN = kWarpgroupsN_;
   static constexpr int kUnitsM = kUnitsM_, kUnitsN = kUnitsN_, kMmaN = kMmaN_, kStages = kStages_;
   static constexpr Share kShare = kShare_;
   static constexpr bool kSilu = kSilu_;
-  static constexpr Turns kTurns = kTurns_;
-  static constexpr int kM = 64 * kWarpgroupsM * kUnitsM;     // rows
-  static constexpr int kN = kMmaN * kWarpgroupsN * kUnitsN;  // rows of W
-  static constexpr int kOut = kSilu ? kN / 2 : kN;           // channels of the output
+  static constexpr int kPerMultiprocessor = kPerMultiprocessor_;  // blocks at a time
+  static constexpr int kM = 64 * kWarpgroupsM * kUnitsM;          // rows
+  static constexpr int kN = kMmaN * kWarpgroupsN * kUnitsN;       // rows of W
+  static constexpr int kOut = kSilu ? kN / 2 : kN;                // channels of the output
   static constexpr int kUnits = kUnitsM * kUnitsN;
   static constexpr int kBlocks = kBlocks_;  // of a cluster
   static constexpr int kXBoxes = kShare == Share::kX ? kBlocks : 1;
@@ -54,7 +52,8 @@ struct Tile {
   static constexpr int kWarps = 4 * kWarpgroupsM * kWarpgroupsN;  // that multiply
   static constexpr int kThreads = 128 + 32 * kWarps;              // a warpgroup loads
   static constexpr int kLoaderRegisters = 40;
-  static constexpr int kMostRegisters = (65536 - 128 * kLoaderRegisters) / (kThreads - 128) / 8 * 8;
+  static constexpr int kMostRegisters =
+      (65536 / kPerMultiprocessor - 128 * kLoaderRegisters) / (kThreads - 128) / 8 * 8;
   static constexpr int kRegisters = kMostRegisters < 240 ? kMostRegisters : 240;
   // Products of the next run are begun before those of the last are scaled.
   static constexpr bool kTwoProducts = kUnits == 1;
@@ -62,7 +61,6 @@ struct Tile {
   static_assert(!kSilu || (kUnitsN == 2 && kWarpgroupsN == 1 && kMmaN == kRun));
   static_assert((kShare == Share::kNone) == (kBlocks == 1));
   static_assert(kShare != Share::kWeights || kWeightBoxes == kBlocks);
-  static_assert(kTurns == Turns::kNone || kWarps == 8);
 };
 
 template <class T>
@@ -169,7 +167,7 @@ template <class T>
 __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_map,
                      const CUtensorMap& x_scale_map, const CUtensorMap& weight_map, int32_t index,
                      int32_t step, uint32_t rank) {
-  constexpr uint32_t kBoxRows = T::kN / T::kWeightBoxes;
+  constexpr int kBoxRows = T::kN / T::kWeightBoxes;
   constexpr uint16_t kAllBlocks = (1 << T::kBlocks) - 1;
   const uint64_t policy = EvictNormal();
   const uint32_t bytes = (T::kXBoxes * args.x_box_rows + T::kN) * kRun +
@@ -200,8 +198,8 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
           uint8_t* to = shared.weights[ring.index] + box * kBoxRows * kRun;
           const int32_t row = weight_row + box * args.part_out;
           if constexpr (T::kShare == Share::kWeights) {
-            if (box == rank)
-              TmaLoadMulticast2(to, &weight_map, full, policy, kAllBlocks, run * kRun, row);
+            if (box != rank) continue;
+            TmaLoadMulticast2(to, &weight_map, full, policy, kAllBlocks, run * kRun, row);
           } else {
             TmaLoad2(to, &weight_map, full, policy, run * kRun, row);
           }
@@ -217,8 +215,32 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
   }
 }
 
-// The scales of a weight tile, one per run: each lane holds every 32nd.
+// The scale of a weight tile for each run: a lane holds every 32nd, and the next already.
 class WeightScales {
+ public:
+  __device__ void Start(const float* scales, int32_t runs) {
+    scales_ = scales;
+    runs_ = runs;
+    next_ = Read(threadIdx.x % 32);
+  }
+  // REQUIRES: runs come in order, from 0; whole warps.
+  __device__ float Of(int32_t run) {
+    if (run % 32 == 0) {
+      current_ = next_;
+      next_ = Read(run + 32 + threadIdx.x % 32);
+    }
+    return __shfl_sync(0xffffffff, current_, run % 32);
+  }
+
+ private:
+  __device__ float Read(int32_t run) const { return run < runs_ ? __ldg(scales_ + run) : 0.0f; }
+  const float* scales_;
+  int32_t runs_;
+  float current_, next_;
+};
+
+// The same for short tiles, whose next scales would be waited for at once: all are held.
+class HeldWeightScales {
  public:
   __device__ void Start(const float* scales, int32_t runs) {
 #pragma unroll
@@ -240,6 +262,9 @@ class WeightScales {
  private:
   float held_[kMostRuns / 32];
 };
+
+template <class T>
+using WeightScalesOf = std::conditional_t<T::kTwoProducts, HeldWeightScales, WeightScales>;
 
 // Where a thread's part of the tile lies.
 template <class T>
@@ -265,16 +290,6 @@ struct Place {
 template <class T>
 using Sums = float[T::kMmaN / 2];
 
-// Turns at the tensor cores: barrier 1 + w lets warpgroup w begin.
-template <class T>
-__device__ __forceinline__ void TakeTurn(const Place<T>& place) {
-  if constexpr (T::kTurns != Turns::kNone) NamedBarrierSync(1 + place.warp / 4, 256);
-}
-template <class T>
-__device__ __forceinline__ void PassTurn(const Place<T>& place) {
-  if constexpr (T::kTurns != Turns::kNone) NamedBarrierArrive(2 - place.warp / 4, 256);
-}
-
 template <class T>
 __device__ __forceinline__ void Multiply(Sums<T>& product, const Shared<T>& shared, int stage,
                                          const Place<T>& place, int unit) {
@@ -284,10 +299,7 @@ __device__ __forceinline__ void Multiply(Sums<T>& product, const Shared<T>& shar
   WgmmaHold(product);
   WgmmaFence();
 #pragma unroll
-  for (int k = 0; k < kRun / 32; ++k) {
-    WgmmaE4M3(product, x + 2 * k, weights + 2 * k, k > 0);
-    if (T::kTurns == Turns::kLastQuarter && k == kRun / 32 - 2) WgmmaCommit();
-  }
+  for (int k = 0; k < kRun / 32; ++k) WgmmaE4M3(product, x + 2 * k, weights + 2 * k, k > 0);
   WgmmaCommit();
 }
 
@@ -333,7 +345,8 @@ __device__ __forceinline__ void Release(Shared<T>& shared, int stage, int lane) 
 template <class T>
 __device__ __forceinline__ void SumUnits(Sums<T> (&sums)[T::kUnits], Shared<T>& shared,
                                          RingPosition<T::kStages>& ring, const Place<T>& place,
-                                         WeightScales (&weight_scales)[T::kUnitsN], int32_t runs) {
+                                         WeightScalesOf<T> (&weight_scales)[T::kUnitsN],
+                                         int32_t runs) {
   Sums<T> product;
   for (int32_t run = 0; run < runs; ++run, ring.Advance()) {
     float weight_scale[T::kUnitsN];
@@ -347,10 +360,7 @@ __device__ __forceinline__ void SumUnits(Sums<T> (&sums)[T::kUnits], Shared<T>& 
     }
 #pragma unroll
     for (int unit = 0; unit < T::kUnits; ++unit) {
-      TakeTurn(place);
       Multiply<T>(product, shared, ring.index, place, unit);
-      if (T::kTurns == Turns::kLastQuarter) WgmmaWait<1>();
-      PassTurn(place);
       WgmmaWait<0>();
       WgmmaHold(product);
       if (unit == T::kUnits - 1) Release(shared, ring.index, place.lane);
@@ -363,7 +373,7 @@ __device__ __forceinline__ void SumUnits(Sums<T> (&sums)[T::kUnits], Shared<T>& 
 template <class T>
 __device__ __forceinline__ void SumOverlapped(Sums<T>& sum, Shared<T>& shared,
                                               RingPosition<T::kStages>& ring, const Place<T>& place,
-                                              WeightScales& weight_scales, int32_t runs) {
+                                              WeightScalesOf<T>& weight_scales, int32_t runs) {
   RingPosition<T::kStages> next = ring;  // `ring` is the stage whose product is scaled next
   // Scales are read before wgmma keeps the shared memory busy.
   const auto begin = [&](Sums<T>& product, float2& scale, int32_t run) {
@@ -542,9 +552,8 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
   Place<T> place;
   RingPosition<T::kStages> ring;
   Work work;
-  if (place.warp / 4 == 1) PassTurn(place);  // the first warpgroup begins
   for (; FindWork(shared, args, index, rank, work); index += step) {
-    WeightScales weight_scales[T::kUnitsN];
+    WeightScalesOf<T> weight_scales[T::kUnitsN];
 #pragma unroll
     for (int n = 0; n < T::kUnitsN; ++n) {
       // Gate and up are parts; other units lie in one scale tile each.
@@ -571,7 +580,7 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
 }
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, 1)
+__global__ void __launch_bounds__(T::kThreads, T::kPerMultiprocessor)
     Kernel(const __grid_constant__ CUtensorMap x_map,
            const __grid_constant__ CUtensorMap x_scale_map,
            const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ Args args) {

@@ -14,9 +14,10 @@ cudaError_t Launch(const Problem& problem, cudaStream_t stream) {
   const Fp8Rows& x = problem.x;
   const Fp8Weights& w = problem.w;
   Args args = problem.args;
-  // No more rows than there are, in whole swizzle atoms; what lies beyond them is never stored.
+  // No more rows than a matrix can have, in whole swizzle atoms; what lies beyond is never stored.
+  const int64_t most_rows = std::min(x.capacity, problem.groups.capacity);
   args.x_box_rows = static_cast<int32_t>(
-      std::min<int64_t>(T::kM / T::kXBoxes, CeilDivide(CeilDivide(x.capacity, T::kXBoxes), 8) * 8));
+      std::min<int64_t>(T::kM / T::kXBoxes, CeilDivide(CeilDivide(most_rows, T::kXBoxes), 8) * 8));
   args.part_tiles = static_cast<int32_t>(CeilDivide(w.part_out, T::kOut));
 
   const auto codes = [](const uint8_t* data, int64_t rows, int64_t width, uint32_t box_rows) {
@@ -46,7 +47,8 @@ cudaError_t Launch(const Problem& problem, cudaStream_t stream) {
   const int64_t down =
       std::min(w.count * CeilDivide(problem.groups.capacity, T::kClusterM),
                CeilDivide(x.capacity, T::kClusterM) + std::min(w.count, x.capacity));
-  const int64_t clusters = std::clamp<int64_t>(across * down, 1, Multiprocessors() / T::kBlocks);
+  const int64_t clusters =
+      std::clamp<int64_t>(across * down, 1, T::kPerMultiprocessor * Multiprocessors() / T::kBlocks);
 
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeClusterDimension;
