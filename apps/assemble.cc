@@ -121,7 +121,7 @@ Status CheckSettings(const EngineSettings& s, const ModelConfig& config) {
 
 // Before anything large is allocated or read.
 Result<MemoryPlan> Plan(const EngineSettings& s, const Checkpoint& checkpoint, DType kv_cache,
-                        const Device& device) {
+                        const Backend& backend) {
   const ModelConfig& config = checkpoint.config();
   return PlanMemory(
       {.weight_bytes = checkpoint.total_bytes(),
@@ -130,7 +130,8 @@ Result<MemoryPlan> Plan(const EngineSettings& s, const Checkpoint& checkpoint, D
        .max_model_len = s.max_model_len > 0 ? s.max_model_len : config.max_position_embeddings,
        .max_num_seqs = s.max_num_seqs,
        .kv_cache_bytes = s.kv_cache_bytes,
-       .memory_bytes = device.FreeBytes()});
+       .memory_bytes = backend.device->FreeBytes(),
+       .memory_is_ours = backend.ops->name.starts_with("cuda")});
 }
 
 std::string FolderName(const std::string& path) {
@@ -158,8 +159,8 @@ Result<LoadedEngine> AssembleEngine(const EngineSettings& settings,
   loaded.tokenizer = TRY(LoadTokenizer(settings, loaded.config));
 
   const std::optional<DType> kv_cache = TRY(ParseKvCacheDType(settings.kv_cache_dtype));
-  MemoryPlan plan = TRY(Plan(settings, checkpoint, kv_cache.value_or(loaded.backend.ops->kv_cache),
-                             *loaded.backend.device));
+  MemoryPlan plan = TRY(
+      Plan(settings, checkpoint, kv_cache.value_or(loaded.backend.ops->kv_cache), loaded.backend));
   LOG_INFO("memory plan: {}", plan.ToString());
 
   ProgressLine progress;

@@ -165,9 +165,11 @@ class Verification {
   int64_t prefill_chunk_;
 };
 
-double Limit(const VerifyOptions& options, const KvFormat& format, const ModelConfig& config) {
-  if (options.ops.ends_with("-fp8") && config.fp8) return 1e-1;
-  return format.latent == DType::kF32 ? kExactLimit : 2e-2;
+double Limit(const VerifyOptions& options, Model& model) {
+  if (options.ops.ends_with("-fp8") && model.config().fp8) return 1e-1;
+  const bool exact =
+      model.kv_format().latent == DType::kF32 && model.runner().ops().activation == DType::kF32;
+  return exact ? kExactLimit : 2e-2;
 }
 
 Result<VerifyReport> Verify(const VerifyOptions& options) {
@@ -194,7 +196,7 @@ Result<VerifyReport> Verify(const VerifyOptions& options) {
                       /*progress=*/nullptr));
 
   VerifyReport report;
-  report.limit = Limit(options, model->kv_format(), config);
+  report.limit = Limit(options, *model);
   report.tokens_must_match = report.limit == kExactLimit;
   Verification verification(*model, *backend.device, options.prefill_chunk);
   for (const ReferencePrompt& p : prompts) verification.Run(p, report);

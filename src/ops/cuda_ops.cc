@@ -39,6 +39,7 @@ Ops Table(Fp8Activations activations) {
   ops.linear = {LinearHopper, LinearHopperWorkspace};
   ops.mlp = {MlpHopper, MlpHopperWorkspace};
   ops.attend_absorbed = {AttendAbsorbedHopper, AttendAbsorbedHopperWorkspace};
+  ops.attend_expanded = {AttendExpandedHopper};
   ops.moe_experts = {MoeExpertsHopper, MoeExpertsHopperWorkspace};
   return ops;
 }

@@ -42,6 +42,7 @@ void MlpHopper(OpContext&, const MlpArgs&);
 size_t MlpHopperWorkspace(const Stream&, const MlpArgs&);
 void AttendAbsorbedHopper(OpContext&, const AttendAbsorbedArgs&);
 size_t AttendAbsorbedHopperWorkspace(const Stream&, const AttendAbsorbedArgs&);
+void AttendExpandedHopper(OpContext&, const AttendExpandedArgs&);
 void MoeExpertsHopper(OpContext&, const MoeExpertsArgs&);
 size_t MoeExpertsHopperWorkspace(const Stream&, const MoeExpertsArgs&);
 

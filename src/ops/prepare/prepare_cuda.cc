@@ -1,6 +1,5 @@
 // Packs weights for the CUDA table: row-major, as they are stored. The copies go through pinned
 // staging while the next rows are read.
-#include <cstring>
 #include <vector>
 
 #include "cuda/device.h"
@@ -81,6 +80,17 @@ class Packer {
  private:
   bool AsStored(const WeightTensor& part) const { return StoredFormat(part) == w_.format; }
 
+  void Convert(const WeightTensor& part, int64_t row, std::byte* to) const {
+    for (int64_t k = 0; k < w_.in; ++k) {
+      const float x = Dequantize(part, row, k);
+      if (w_.format == WeightFormat::kBF16) {
+        reinterpret_cast<BF16*>(to)[k] = ToBF16(x);
+      } else {
+        reinterpret_cast<float*>(to)[k] = x;
+      }
+    }
+  }
+
   void PackPart(const WeightTensor& part, size_t row_bytes, std::byte* to) {
     const TensorView& values = part.values;
     const int64_t rows = values.dim(0);
@@ -101,13 +111,7 @@ class Packer {
   }
 
   void PackRow(const WeightTensor& part, int64_t row, std::byte* to) {
-    if (!AsStored(part)) {
-      for (int64_t k = 0; k < w_.in; ++k) {
-        const float x = Dequantize(part, row, k);
-        std::memcpy(to + k * 4, &x, 4);
-      }
-      return;
-    }
+    if (!AsStored(part)) return Convert(part, row, to);
     switch (ByteSize(part.values.dtype())) {
       case 1: return CopyRow<uint8_t>(part.values, row, to);
       case 2: return CopyRow<uint16_t>(part.values, row, to);
@@ -164,6 +168,8 @@ Result<std::unique_ptr<PackedWeight>> Prepare(Stream& stream, const PrepareArgs&
   Check(a);
   auto w = std::make_unique<CudaWeight>();
   w->format = TRY(Format(a, quantize_activations));
+  // Absorbed W_UK and W_UV meet activations as they are: tensor cores multiply BF16 with BF16.
+  if (a.exact_activations && w->format == WeightFormat::kFp8) w->format = WeightFormat::kBF16;
   w->quantize_activations = quantize_activations && w->format == WeightFormat::kFp8;
   w->scale_ue8m0 = a.scale_ue8m0;
   w->count = static_cast<int64_t>(a.matrices.size());
