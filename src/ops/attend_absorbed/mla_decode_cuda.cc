@@ -86,7 +86,7 @@ void LaunchNarrow(const MlaDecodeParams& p, cudaStream_t stream) {
                            .max_pages = p.max_pages,
                            .heads = p.heads,
                            .tokens = p.tokens,
-                           .section_tokens = p.split_tokens};
+                           .section_log2 = std::countr_zero(p.split_tokens / (2u * kKeys))};
   const NarrowOutput output = {.out = static_cast<__nv_bfloat16*>(p.out),
                                .parts = reinterpret_cast<float4*>(workspace + layout.parts_at),
                                .states = reinterpret_cast<float4*>(workspace + layout.states_at)};
@@ -101,7 +101,7 @@ void LaunchNarrow(const MlaDecodeParams& p, cudaStream_t stream) {
 int32_t MlaDecodeSplitTokens(int32_t heads, int32_t max_pages) {
   if (heads <= mla::kNarrowHeads) return 512;
   // Many heads compute for longer on a tile, and leave more to merge.
-  const int32_t pages = std::max(heads > mla::kRows ? 32 : 8, (max_pages + 63) / 64);
+  const int32_t pages = std::max(heads > mla::kRows ? 32 : 16, (max_pages + 63) / 64);
   return pages * mla::kKeys;
 }
 

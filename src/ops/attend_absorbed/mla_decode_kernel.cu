@@ -9,10 +9,6 @@
 namespace fathom::mla {
 namespace {
 
-#ifndef MLA_CREGS
-#define MLA_CREGS 224
-#endif
-constexpr int kConsumerRegisters = MLA_CREGS, kProducerRegisters = 504 - 2 * MLA_CREGS;
 constexpr int kCombineThreads = kLatent / 4;  // four columns each
 
 __global__ void __launch_bounds__(kThreads, 1)
@@ -36,13 +32,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   AllowNextKernel();
   const int group = static_cast<int>(threadIdx.x / 128);
   if (group == 2) {
-    LowerRegisters<kProducerRegisters>();
+    LowerRegisters<56>();
     if (threadIdx.x / 32 == 8) Produce(s, maps, step);
   } else if (group == 0) {
-    RaiseRegisters<kConsumerRegisters>();
+    RaiseRegisters<224>();
     Consumer<0>(s, step, output, scale_log2).Run();
   } else {
-    RaiseRegisters<kConsumerRegisters>();
+    RaiseRegisters<224>();
     Consumer<1>(s, step, output, scale_log2).Run();
   }
 }

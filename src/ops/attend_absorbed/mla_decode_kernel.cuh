@@ -1,4 +1,4 @@
-// The MLA decode kernel: what its warps do. mla_decode.cu launches it.
+// The MLA decode kernel: what its warps do. mla_decode_kernel.cu launches it.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -14,11 +14,9 @@ namespace fathom::mla {
 inline constexpr int kChunks = 9;         // of 64 values: 8 of the latent, 1 of the rotated key
 inline constexpr int kChunkBytes = 8192;  // 64 rows of 128 bytes, swizzled
 inline constexpr int kRopeChunk = 8;
-// The last chunks of a query are read from registers: shared memory has enough to do.
-#ifndef MLA_HELD
-#define MLA_HELD 1
-#endif
-inline constexpr int kHeldChunks = MLA_HELD;
+// So many chunks of a query, the last ones, are read from registers: shared memory has enough to
+// do.
+inline constexpr int kHeldChunks = 1;
 
 enum NamedBarrier : uint32_t {
   kFirstGroup = 1,   // the threads of consumer group 0
@@ -465,7 +463,7 @@ class Consumer {
   Item item_;
   int32_t tiles_;
   uint32_t item_parity_ = 0, parity_[2] = {0, 0};  // of the queries, of each buffer
-  uint32_t query_[16 * kHeldChunks + 1];           // [chunk][k][4]
+  uint32_t query_[16 * kHeldChunks];               // [chunk][k][4]
   float out_[128], scores_[32], max_[2], sum_[2];
 };
 

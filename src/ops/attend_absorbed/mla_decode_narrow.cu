@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-// CombineNarrow looks at so many parts at a time; the units of a section divide it.
+// CombineNarrow looks at so many parts at a time: whole sections.
 constexpr int kCombineParts = 64;
 constexpr int kCombineHeads = 8;  // of a block
 
@@ -70,19 +70,24 @@ struct CombineShared {
   Factors section[kCombineParts][kCombineHeads];    // of folding a section into the result
 };
 
+__device__ __forceinline__ bool EndsSection(int part, int parts, int units_log2) {
+  return ((part + 1) & ((1 << units_log2) - 1)) == 0 || part == parts - 1;
+}
+
 // Fills `s` for `parts` parts, whose states are there; max_before is of what came before them.
-__device__ void ComputeFactors(CombineShared& s, int parts, int units, float& max_before) {
+__device__ void ComputeFactors(CombineShared& s, int parts, int units_log2, float& max_before) {
   const int head = static_cast<int>(threadIdx.x % kCombineHeads);
   for (int part = static_cast<int>(threadIdx.x / kCombineHeads); part < parts; part += 32) {
     float max = -INFINITY;
-    for (int i = part / units * units; i < part; ++i) max = fmaxf(max, s.state[i][head].x);
+    for (int i = part >> units_log2 << units_log2; i < part; ++i)
+      max = fmaxf(max, s.state[i][head].x);
     s.group[part][head] = FactorsOf(max, s.state[part][head].x);
-    if (part % units == units - 1 || part == parts - 1) {
-      s.section_max[part / units][head] = fmaxf(max, s.state[part][head].x);
+    if (EndsSection(part, parts, units_log2)) {
+      s.section_max[part >> units_log2][head] = fmaxf(max, s.state[part][head].x);
     }
   }
   __syncthreads();
-  const int sections = (parts + units - 1) / units;
+  const int sections = ((parts - 1) >> units_log2) + 1;
   float max = max_before;
   for (int i = 0, next = static_cast<int>(threadIdx.x / kCombineHeads); i < sections; ++i) {
     if (i == next) {
@@ -125,11 +130,11 @@ __global__ void __launch_bounds__(256) CombineNarrow(const __grid_constant__ Nar
   const int32_t live = *step.live, position = step.positions[token];
   const int2 plan = *step.plan;
   const int64_t first = int64_t{step.tokens} + step.first_single[token] - 1;
-  const int32_t unit_groups = plan.x, prefix = plan.y;
+  const int32_t unit_log2 = plan.x, prefix = plan.y;
   // The first item's part, then those of single units.
-  const int32_t parts = position / (unit_groups * kGroupTokens) + 2 - prefix;
+  const int32_t parts = (position >> (kGroupLog2 + unit_log2)) + 2 - prefix;
   if (token >= live || parts <= 1) return;
-  const int32_t units = step.section_tokens / (unit_groups * kGroupTokens);  // of a section
+  const int32_t units_log2 = step.section_log2 - unit_log2;  // of a section
   const int group = static_cast<int>(threadIdx.x / 128);
   const int thread = static_cast<int>(threadIdx.x % 128), lane = thread % 32;
   const float4* values = output.parts + (group * 8 + i) * 128 + thread;
@@ -153,7 +158,7 @@ __global__ void __launch_bounds__(256) CombineNarrow(const __grid_constant__ Nar
       }
       if (batch == 0) {
         __syncthreads();
-        ComputeFactors(s, count, units, max_before);
+        ComputeFactors(s, count, units_log2, max_before);
       }
       const int head = 2 * (lane % 4);
 #pragma unroll
@@ -162,8 +167,8 @@ __global__ void __launch_bounds__(256) CombineNarrow(const __grid_constant__ Nar
         if (part >= count) break;
         const float2* state = &s.state[part][head];
         section.Fold({value[j], {state[0].y, state[1].y}}, &s.group[part][head]);
-        if (part % units == units - 1 || part == count - 1) {
-          result.Fold(section, &s.section[part / units][head]);
+        if (EndsSection(part, count, units_log2)) {
+          result.Fold(section, &s.section[part >> units_log2][head]);
           section = Four();
         }
       }

@@ -3,9 +3,9 @@
 //
 // The order of additions does not depend on who shares the step, nor on how the work is cut. A
 // context is a sequence of groups of 128 positions: two warpgroups sum up 64 each, and the two are
-// merged. Groups are folded in order into sections of `section_tokens`, and sections in order into
-// the result. A block that has all groups of a section, or all sections from the first on, folds
-// them as it goes; what different blocks computed is folded by CombineNarrow, with the same
+// merged. Groups are folded in order into sections of a power of two of them, and sections in order
+// into the result. A block that has all groups of a section, or all sections from the first on,
+// folds them as it goes; what different blocks computed is folded by CombineNarrow, with the same
 // arithmetic.
 #pragma once
 
@@ -25,6 +25,8 @@ inline constexpr int kHeadChunkBytes = 2048;  // 16 heads of 128 bytes, swizzled
 inline constexpr int kPartValues = kNarrowHeads * kLatent;
 inline constexpr uint32_t kWarpLanes = 0xffffffff;
 inline constexpr int kGroupTokens = 2 * kKeys;
+inline constexpr int kGroupLog2 = 7;
+static_assert(kGroupTokens == 1 << kGroupLog2);
 
 enum NarrowBarrier : uint32_t {
   kNarrowFirst = 1,    // the threads of consumer group 0
@@ -101,15 +103,15 @@ class NarrowWalk {
     int32_t groups = 0, sections = 0;
     for (int32_t token = lane_, position = position_; token < live_; token += 32) {
       if (token >= 32) position = step.positions[token];
-      groups += position / kGroupTokens + 1;
-      sections += position / step.section_tokens + 1;
+      groups += (position >> kGroupLog2) + 1;
+      sections += (position >> (kGroupLog2 + step.section_log2)) + 1;
     }
     groups = __reduce_add_sync(kWarpLanes, groups);
     sections = __reduce_add_sync(kWarpLanes, sections);
     const bool fine = groups <= kFineGroups * blocks;
-    unit_groups_ = fine ? 1 : step.section_tokens / kGroupTokens;
+    unit_log2_ = fine ? 0 : step.section_log2;
     prefix_ = fine ? 1 : (sections + blocks - 1) / blocks;
-    if (block == 0 && lane_ == 0) *step.plan = make_int2(unit_groups_, prefix_);
+    if (block == 0 && lane_ == 0) *step.plan = make_int2(unit_log2_, prefix_);
     Count();
   }
 
@@ -122,7 +124,7 @@ class NarrowWalk {
               .position = position,
               .slot = own ? own_slot_ : step_.slots[index],
               .group = 0,
-              .groups = prefix_ * unit_groups_,
+              .groups = prefix_ << unit_log2_,
               .part = Units(position) <= prefix_ ? -1 : index};
     }
     const int32_t ordinal = index - live_;
@@ -141,14 +143,14 @@ class NarrowWalk {
     return {.token = token,
             .position = __shfl_sync(kWarpLanes, position_, lane),
             .slot = __shfl_sync(kWarpLanes, slot_, lane),
-            .group = (prefix_ + local - first) * unit_groups_,
-            .groups = unit_groups_,
+            .group = (prefix_ + local - first) << unit_log2_,
+            .groups = 1 << unit_log2_,
             .part = step_.tokens + ordinal};
   }
 
  private:
   __device__ int32_t Units(int32_t position) const {
-    return position / (unit_groups_ * kGroupTokens) + 1;
+    return (position >> (kGroupLog2 + unit_log2_)) + 1;
   }
   __device__ void LoadTokens() {
     const int32_t token = begin_ + lane_;
@@ -170,7 +172,7 @@ class NarrowWalk {
   const int lane_;
   int32_t live_;
   int32_t own_position_, own_slot_;  // of the token that has this block's number
-  int32_t unit_groups_, prefix_;
+  int32_t unit_log2_, prefix_;
   int32_t begin_ = 0;        // first of 32 tokens
   int32_t position_, slot_;  // of this lane's token
   int32_t before_ = 0;       // single units before these tokens
@@ -247,7 +249,7 @@ class NarrowConsumer {
       s_.query_full.Wait(parity);
       item_ = s_.item;
       if (item_.token < 0) return;
-      const int32_t length = item_.length();
+      const int32_t length = item_.length(), section_tokens = kGroupTokens << step_.section_log2;
       running_.Clear();
       for (int32_t begin = 0; begin < length;) {
         section_.Clear();
@@ -255,7 +257,7 @@ class NarrowConsumer {
           const int32_t left = length - begin;
           Group(left, left <= kGroupTokens);
           begin += kGroupTokens;
-        } while (begin < length && begin % step_.section_tokens != 0);
+        } while (begin < length && (begin & (section_tokens - 1)) != 0);
         FoldSection();
       }
       Write();

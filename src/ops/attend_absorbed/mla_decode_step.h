@@ -14,7 +14,7 @@ inline constexpr int kRows = 64;      // (token, head) pairs: the M of wgmma
 inline constexpr int kKeys = 64;      // positions of a tile: a page
 inline constexpr int kQueryBox = 16;  // rows that one TMA load of a query brings
 inline constexpr int kNarrowHeads = 16;
-inline constexpr int kFineGroups = 2;  // of 128 positions a block: at most these are dealt singly
+inline constexpr int kFineGroups = 1;  // of 128 positions a block: so few are dealt singly
 inline constexpr int kThreads = 384;   // two warpgroups of consumers, one with the producer
 
 // What the kernel knows of the step.
@@ -48,12 +48,12 @@ struct NarrowStep {
   const int32_t* page_table;
   const int32_t* live;
   // Written by the kernel for CombineNarrow.
-  int2* plan;             // [1]: groups of a unit, and units of a token's first item
+  int2* plan;             // [1]: log2 of a unit's groups, and units of a token's first item
   int32_t* first_single;  // [tokens]: for those that have more units, the ordinal of the next
   int32_t max_pages;
   int32_t heads;
-  int32_t tokens;          // capacity
-  int32_t section_tokens;  // positions of a section: a multiple of 2 kKeys
+  int32_t tokens;        // capacity
+  int32_t section_log2;  // of the groups of 2 kKeys positions in a section
 };
 
 struct NarrowOutput {
