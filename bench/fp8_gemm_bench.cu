@@ -32,30 +32,19 @@ struct TileName {
   bool overlap_launch = false;
 };
 constexpr TileName kFewRows[] = {{Fp8Tile::kAuto, "auto"},
-                                 {Fp8Tile::k64x16, "64x16"},
+                                 {Fp8Tile::kAuto, "auto, overlapped", true},
                                  {Fp8Tile::k64x32, "64x32"},
-                                 {Fp8Tile::kTry3, "64x32 two"},
-                                 {Fp8Tile::kTry3, "64x32 two, overlapped", true},
-                                 {Fp8Tile::k64x64, "64x64"},
-                                 {Fp8Tile::kTry1, "64x64 two"},
-                                 {Fp8Tile::kTry1, "64x64 two, overlapped", true},
-                                 {Fp8Tile::kTry2, "64x64 pair two"},
-                                 {Fp8Tile::kTry5, "64x64 pair"},
-                                 {Fp8Tile::k64x128, "64x128"},
-                                 {Fp8Tile::kTry8, "64x128 pair"},
-                                 {Fp8Tile::k64x192, "64x192"},
-                                 {Fp8Tile::kTry6, "64x192 pair"}};
-constexpr TileName kSomeRows[] = {{Fp8Tile::kAuto, "auto"},        {Fp8Tile::k64x32, "64x32"},
-                                  {Fp8Tile::kTry1, "64x64 two"},   {Fp8Tile::kTry5, "64x64 pair"},
-                                  {Fp8Tile::kTry8, "64x128 pair"}, {Fp8Tile::k64x192, "64x192"},
-                                  {Fp8Tile::k128x32, "128x32"},    {Fp8Tile::k128x64, "128x64"},
-                                  {Fp8Tile::kTry7, "128x64 pair"}, {Fp8Tile::k128x128, "128x128"},
-                                  {Fp8Tile::kTry4, "128x128 pair"}};
+                                 {Fp8Tile::k64x64Pair, "64x64 pair"},
+                                 {Fp8Tile::k64x128Pair, "64x128 pair"},
+                                 {Fp8Tile::k64x192, "64x192"}};
+constexpr TileName kSomeRows[] = {{Fp8Tile::kAuto, "auto"},
+                                  {Fp8Tile::k64x64Pair, "64x64 pair"},
+                                  {Fp8Tile::k128x64Pair, "128x64 pair"},
+                                  {Fp8Tile::k128x128Pair, "128x128 pair"}};
 constexpr TileName kManyRows[] = {{Fp8Tile::kAuto, "auto"},
-                                  {Fp8Tile::k256x128Pair, "256x128 pair"},
-                                  {Fp8Tile::k256x128, "256x128"},
-                                  {Fp8Tile::kTry4, "128x128 pair"},
-                                  {Fp8Tile::kTry7, "128x64 pair"}};
+                                  {Fp8Tile::k128x64Pair, "128x64 pair"},
+                                  {Fp8Tile::k128x128Pair, "128x128 pair"},
+                                  {Fp8Tile::k256x128Pair, "256x128 pair"}};
 
 // Inputs that take turns.
 struct Sets {
@@ -113,6 +102,8 @@ void TimeLarge() {
   TimeDense(4096, 7168, 16384, kManyRows);
   TimeDense(4096, 24576, 1536, kManyRows);
   TimeDense(4096, 7168, 2048, kManyRows);
+  TimeDense(4096, 576, 7168, kManyRows);
+  TimeDense(512, 7168, 16384, kManyRows);
   TimeDense(256, 7168, 16384, kManyRows);
 }
 
@@ -120,11 +111,15 @@ void TimeSmall() {
   TimeDense(64, 24576, 1536, kFewRows);
   TimeDense(64, 7168, 16384, kFewRows);
   TimeDense(64, 1536, 7168, kFewRows);
+  TimeDense(64, 576, 7168, kFewRows);
+  TimeDense(64, 4096, 7168, kFewRows);
+  TimeDense(32, 36864, 7168, kFewRows);
+  TimeDense(1, 24576, 1536, kFewRows);
   TimeDense(1, 7168, 16384, kFewRows);
+  TimeDense(1, 7168, 2048, kFewRows);
   TimeDense(128, 24576, 1536, kSomeRows);
   TimeDense(128, 7168, 16384, kSomeRows);
   TimeDense(128, 1536, 7168, kSomeRows);
-  TimeDense(64, 576, 7168, kFewRows);
 }
 
 template <size_t kCount>
@@ -173,11 +168,10 @@ void TimeSilu(int64_t experts, int64_t rows, int64_t inter, int64_t k) {
       std::vector<int32_t>(static_cast<size_t>(experts), static_cast<int32_t>(rows)));
   const DeviceArray<uint8_t> codes(experts * rows * inter);
   const DeviceArray<float> scales(Runs(inter) * Fp8ScalePitch(experts * rows));
-  for (const auto& [tile, name] : {std::pair{Fp8SiluTile::k64x128, "64x128"},
+  for (const auto& [tile, name] : {std::pair{Fp8SiluTile::kAuto, "auto"},
+                                   {Fp8SiluTile::k64x128, "64x128"},
                                    {Fp8SiluTile::k128x128, "128x128"},
-                                   {Fp8SiluTile::k128x128Pair, "128x128pair"},
-                                   {Fp8SiluTile::kTry1, "64x128 two"},
-                                   {Fp8SiluTile::kTry2, "64x128 pair"}}) {
+                                   {Fp8SiluTile::k128x128Pair, "128x128 pair"}}) {
     const double us = MedianOfRested(sets.size(), [&](int i, cudaStream_t stream) {
       LaunchFp8GemmSilu({.x = sets.x[i]->rows(),
                          .w = sets.w[i]->weights(),
@@ -323,32 +317,6 @@ void TimeAllLibrary() {
   }
 }
 
-// One launch of each of a few products, for a profiler.
-void LaunchOnce() {
-  const struct {
-    int64_t rows, n, k;
-    Fp8Tile tile;
-  } launches[] = {{1, 7168, 16384, Fp8Tile::k64x64},
-                  {64, 7168, 16384, Fp8Tile::k64x128},
-                  {64, 24576, 1536, Fp8Tile::k64x192},
-                  {4096, 7168, 16384, Fp8Tile::k256x128Pair},
-                  {4096, 7168, 16384, Fp8Tile::k128x128}};
-  for (const auto& l : launches) {
-    const RowsData x(l.rows, l.k, 1);
-    const WeightsData w(1, 1, l.n, l.k, 2);
-    const DeviceArray<__nv_bfloat16> out(l.rows * l.n);
-    const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(l.rows)});
-    LaunchFp8Gemm({.x = x.rows(),
-                   .w = w.weights(),
-                   .groups = {.counts = live.get(), .capacity = l.rows},
-                   .out = out.get(),
-                   .out_stride = l.n,
-                   .tile = l.tile},
-                  nullptr);
-    BENCH_CHECK(cudaDeviceSynchronize());
-  }
-}
-
 void TimeLimits() {
   const Bandwidth bandwidth = MeasureBandwidth();
   report.Add(
@@ -362,9 +330,9 @@ void TimeLimits() {
 int main(int argc, char** argv) {
   using namespace fathom::bench;
   const std::pair<const char*, void (*)()> cases[] = {
-      {"limits", TimeLimits}, {"large", TimeLarge},        {"small", TimeSmall},
-      {"masked", TimeMasked}, {"grouped", TimeGrouped},    {"silu", TimeAllSilu},
-      {"other", TimeOther},   {"library", TimeAllLibrary}, {"once", LaunchOnce}};
+      {"limits", TimeLimits}, {"large", TimeLarge},       {"small", TimeSmall},
+      {"masked", TimeMasked}, {"grouped", TimeGrouped},   {"silu", TimeAllSilu},
+      {"other", TimeOther},   {"library", TimeAllLibrary}};
   if (argc < 3) {
     std::fprintf(stderr, "usage: fp8_gemm_bench FILE.json CASE...\n");
     return 2;

@@ -51,37 +51,28 @@ Problem MakeProblem(const Fp8Rows& x, const Fp8Weights& w, const Fp8RowGroups& g
   return problem;
 }
 
-struct TileShape {
-  Fp8Tile tile;
-  int rows, channels;
-  double cost;  // of one tile and run, 1 being 256x128's; 0: only for few rows
-};
-constexpr TileShape kShapes[] = {
-    {Fp8Tile::k64x16, 64, 16, 0},           {Fp8Tile::k64x32, 64, 32, 0},
-    {Fp8Tile::k64x64, 64, 64, 0},           {Fp8Tile::k64x128, 64, 128, 0},
-    {Fp8Tile::k64x192, 64, 192, 0},         {Fp8Tile::k128x32, 128, 32, 0},
-    {Fp8Tile::k128x64, 128, 64, 0.33},      {Fp8Tile::k128x128, 128, 128, 0.55},
-    {Fp8Tile::k256x128Pair, 256, 128, 1.0},
-};
-
-// Few rows: the fewest bytes that the busiest block reads. Many: the fewest rounds of tiles.
+// Measured on an H200 (docs/design/fp8_gemm.md): few rows are a question of reading weights through
+// as many multiprocessors as pay; many, of rounds of tiles.
 Fp8Tile ChooseTile(const Fp8GemmParams& p) {
   const int64_t rows = p.groups.typical > 0 ? p.groups.typical : p.groups.capacity;
-  const bool few = rows <= 128;
-  Fp8Tile best = Fp8Tile::k256x128Pair;
-  double least = 0;
-  for (const TileShape& shape : kShapes) {
-    if (few ? shape.rows != (rows <= 64 ? 64 : 128) : shape.cost == 0) continue;
-    const int64_t tiles = p.w.count * p.w.parts * CeilDivide(p.w.part_out, shape.channels) *
-                          CeilDivide(rows, shape.rows);
-    const double rounds = static_cast<double>(CeilDivide(tiles, Multiprocessors()));
-    const double cost = rounds * (few ? static_cast<double>(shape.channels + rows) : shape.cost);
-    if (least == 0 || cost < least) {
-      best = shape.tile;
-      least = cost;
-    }
+  const int64_t matrices = std::min(p.w.count, p.x.capacity) * p.w.parts;
+  const auto rounds = [&](int64_t tile_rows, int64_t tile_channels) {
+    return CeilDivide(
+        matrices * CeilDivide(rows, tile_rows) * CeilDivide(p.w.part_out, tile_channels),
+        Multiprocessors());
+  };
+  if (rows <= 64) {
+    if (rounds(64, 32) == 1) return Fp8Tile::k64x32;
+    if (rounds(64, 128) == 1) return Fp8Tile::k64x128Pair;
+    return rounds(64, 192) <= 3 ? Fp8Tile::k64x192 : Fp8Tile::k64x64Pair;
   }
-  return best;
+  if (rows <= 128 && rounds(64, 64) == 1) return Fp8Tile::k64x64Pair;
+  // A round of each, 256x128's being 1.
+  const double small = 0.34 * static_cast<double>(rounds(128, 64)),
+               medium = 0.53 * static_cast<double>(rounds(128, 128)),
+               large = static_cast<double>(rounds(256, 128));
+  if (large <= std::min(small, medium)) return Fp8Tile::k256x128Pair;
+  return medium <= small ? Fp8Tile::k128x128Pair : Fp8Tile::k128x64Pair;
 }
 
 }  // namespace

@@ -48,27 +48,17 @@ struct Fp8RowGroups {
 
 enum class Fp8GemmOutput : uint8_t { kBF16, kF32 };
 
-// Tiles of the output by one block: tokens x channels. kAuto chooses by shape.
+// Tiles of the output by one block: rows x channels. Of a pair, two blocks of a cluster share the
+// rows' activations. kAuto chooses by shape.
 enum class Fp8Tile : uint8_t {
   kAuto,
-  k64x16,
   k64x32,
-  k64x64,
-  k64x128,
+  k64x64Pair,
+  k64x128Pair,
   k64x192,
-  k128x32,
-  k128x64,
-  k128x128,
-  k256x128,
-  k256x128Pair,  // two blocks of a cluster share x by multicast
-  kTry1,
-  kTry2,
-  kTry3,
-  kTry4,
-  kTry5,
-  kTry6,
-  kTry7,
-  kTry8,
+  k128x64Pair,
+  k128x128Pair,
+  k256x128Pair,
 };
 
 // out[row] = x[row] W[its matrix]^T.
@@ -80,11 +70,12 @@ struct Fp8GemmParams {
   int64_t out_stride = 0;  // elements; a multiple of 8
   Fp8GemmOutput output = Fp8GemmOutput::kBF16;
   Fp8Tile tile = Fp8Tile::kAuto;
-  bool overlap_launch = false;  // programmatic dependent launch
+  bool overlap_launch = false;  // programmatic dependent launch: begins before the last kernel ends
 };
 void LaunchFp8Gemm(const Fp8GemmParams& params, cudaStream_t stream);
 
-enum class Fp8SiluTile : uint8_t { kAuto, k64x128, k128x128, k128x128Pair, kTry1, kTry2 };
+// Of a pair, two blocks share the weights of gate and up.
+enum class Fp8SiluTile : uint8_t { kAuto, k64x128, k128x128, k128x128Pair };
 
 // out[row] = quantised(silu(gate) * up), gate and up being the two parts of the row's product, in
 // fp32 up to the quantisation of each 128 channels (quant/e4m3.h, QuantizeRun).

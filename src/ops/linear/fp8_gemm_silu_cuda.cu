@@ -7,15 +7,11 @@ cudaError_t LaunchSiluTile(Fp8SiluTile tile, const Problem& problem, cudaStream_
   switch (tile) {
     case Fp8SiluTile::kAuto: break;
     case Fp8SiluTile::k64x128:
-      return Launch<Tile<1, 1, 1, 2, 128, 5, Share::kNone, 1, true>>(problem, stream);
+      return Launch<Tile<1, 1, 1, 2, 128, 2, Share::kNone, 1, true, 2>>(problem, stream);
     case Fp8SiluTile::k128x128:
       return Launch<Tile<2, 1, 1, 2, 128, 4, Share::kNone, 1, true>>(problem, stream);
     case Fp8SiluTile::k128x128Pair:
       return Launch<Tile<2, 1, 1, 2, 128, 4, Share::kWeights, 2, true>>(problem, stream);
-    case Fp8SiluTile::kTry1:
-      return Launch<Tile<1, 1, 1, 2, 128, 2, Share::kNone, 1, true, 2>>(problem, stream);
-    case Fp8SiluTile::kTry2:
-      return Launch<Tile<1, 1, 1, 2, 128, 5, Share::kWeights, 2, true>>(problem, stream);
   }
   return cudaErrorInvalidValue;
 }
