@@ -106,7 +106,7 @@ class Recorder:
         portable = ":".join(f"*{mode}_1" for mode in ("cuda_portable", "cuda_portable_exact")) + slow
         for check, tests in (("memcheck", "*" + slow), ("racecheck", portable), ("synccheck", portable)):
             code, out = self.run(check, [tool, "--tool", check, "--error-exitcode", "9", self.bin / "cuda_ops_test",
-                                         "--gtest_brief=1", f"--gtest_filter={tests}"], 150)
+                                         "--gtest_brief=1", f"--gtest_filter={tests}"], 75)
             summary = [line for line in out.splitlines() if "SUMMARY" in line]
             self.record["sanitizers"][check] = {"exit_code": code, "summary": summary[-1] if summary else ""}
 

@@ -26,6 +26,7 @@ class CpuDevice final : public Device {
   std::unique_ptr<DeviceMemory> Allocate(size_t bytes) override {
     return std::make_unique<Memory>(bytes);
   }
+  void Seal() override {}
   void Upload(const TensorView& to, std::span<const std::byte> from) override {
     CHECK(to.contiguous() && from.size() == Bytes(to));
     if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());

@@ -61,6 +61,7 @@ CudaArena::~CudaArena() {
 }
 
 std::unique_ptr<DeviceMemory> CudaArena::Allocate(size_t bytes) {
+  CHECK(!sealed_, "{} bytes of device memory asked for after start-up", bytes);
   const size_t begin = used_, end = RoundUp(begin + bytes, kAlignment);
   if (end > mapped_) Grow(end);
   used_ = end;

@@ -22,6 +22,7 @@ class CudaArena {
   // Aligned to 1024 bytes, as TMA and cuBLASLt like it. Not zeroed. The process ends, saying what
   // was asked for and what is in use, when the device has no more memory.
   std::unique_ptr<DeviceMemory> Allocate(size_t bytes);
+  void Seal() { sealed_ = true; }  // Allocate() is a bug from here on
   size_t used() const { return used_; }
 
  private:
@@ -37,6 +38,7 @@ class CudaArena {
   size_t reserved_, granularity_ = 0;
   unsigned long long base_ = 0;
   size_t mapped_ = 0, used_ = 0;
+  bool sealed_ = false;
   std::vector<Mapping> mappings_;
 };
 

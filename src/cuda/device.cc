@@ -203,7 +203,10 @@ void CudaDevice::Replay(uint64_t key, const std::function<void()>& enqueue) {
     CUDA_CHECK(cudaGraphInstantiate(&at->second, graph, 0));
     CUDA_CHECK(cudaGraphDestroy(graph));
   }
+  OpTimes* const times = stream_->step_times();
+  if (times != nullptr) times->After("between steps", stream_->get());
   CUDA_CHECK(cudaGraphLaunch(at->second, stream_->get()));
+  if (times != nullptr) times->After("step", stream_->get());
 }
 
 }  // namespace fathom

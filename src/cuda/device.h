@@ -28,6 +28,7 @@ class CudaDevice final : public Device {
   void BindThread() override;
   int64_t FreeBytes() const override;
   std::unique_ptr<DeviceMemory> Allocate(size_t bytes) override;
+  void Seal() override { arena_->Seal(); }
   void Upload(const TensorView& to, std::span<const std::byte> from) override;
   void Download(std::span<std::byte> to, const TensorView& from) override;
 

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <numeric>
 
 #include "cuda/check.h"
 
@@ -10,15 +12,17 @@ namespace fathom {
 
 OpTimes::~OpTimes() {
   double all = 0;
-  for (const auto& [op, total] : totals_) all += total.us;
-  fmt::print(stderr, "{:<18} {:>9} {:>12} {:>9} {:>7}\n", "op", "calls", "ms", "us each", "share");
-  for (const auto& [op, total] : totals_) {
-    fmt::print(stderr, "{:<18} {:>9} {:>12.3f} {:>9.2f} {:>6.1f}%\n", op, total.calls,
-               total.us * 1e-3, total.us / static_cast<double>(total.calls), 100 * total.us / all);
+  for (const auto& [what, us] : us_) all += std::accumulate(us.begin(), us.end(), 0.0);
+  fmt::print(stderr, "{:<18} {:>9} {:>12} {:>10} {:>7}\n", "", "calls", "ms", "median us", "share");
+  for (auto& [what, us] : us_) {
+    const double sum = std::accumulate(us.begin(), us.end(), 0.0);
+    std::nth_element(us.begin(), us.begin() + us.size() / 2, us.end());
+    fmt::print(stderr, "{:<18} {:>9} {:>12.3f} {:>10.2f} {:>6.1f}%\n", what, us.size(), sum * 1e-3,
+               us[us.size() / 2], 100 * sum / all);
   }
 }
 
-void OpTimes::After(const char* op, cudaStream_t stream) {
+void OpTimes::After(const char* what, cudaStream_t stream) {
   cudaEvent_t event = nullptr;
   if (spare_.empty()) {
     CUDA_CHECK(cudaEventCreate(&event));
@@ -27,16 +31,14 @@ void OpTimes::After(const char* op, cudaStream_t stream) {
     spare_.pop_back();
   }
   CUDA_CHECK(cudaEventRecord(event, stream));
-  marks_.push_back({op, event});
+  marks_.push_back({what, event});
 }
 
 void OpTimes::Collect() {
   for (size_t i = 1; i < marks_.size(); ++i) {
     float ms = 0;
     CUDA_CHECK(cudaEventElapsedTime(&ms, marks_[i - 1].event, marks_[i].event));
-    Total& total = totals_[marks_[i].op];
-    ++total.calls;
-    total.us += 1e3 * ms;
+    us_[marks_[i].what].push_back(1e3 * ms);
   }
   for (const Mark& mark : marks_) spare_.push_back(mark.event);
   marks_.clear();

@@ -9,27 +9,25 @@
 
 namespace fathom {
 
-// Times from the end of one op to the end of the next, on one stream. Graphs are not looked into.
+// Times from one mark on a stream to the next: of ops, which an op's graph hides, or of whole
+// steps.
 class OpTimes {
  public:
   ~OpTimes();  // prints a table to stderr
 
-  void After(const char* op, cudaStream_t stream);
+  // What ended here began at the mark before.
+  void After(const char* what, cudaStream_t stream);
   // REQUIRES: the stream is synchronised.
   void Collect();
 
  private:
-  struct Total {
-    int64_t calls = 0;
-    double us = 0;
-  };
   struct Mark {
-    const char* op;  // that ended here
+    const char* what;
     cudaEvent_t event;
   };
   std::vector<Mark> marks_;
   std::vector<cudaEvent_t> spare_;
-  std::map<std::string, Total> totals_;
+  std::map<std::string, std::vector<double>> us_;  // of every call
 };
 
 }  // namespace fathom

@@ -8,16 +8,20 @@
 
 namespace fathom {
 namespace {
-bool Wanted(const char* variable) {
+bool Wanted(const char* variable, std::string_view wanted) {
   const char* value = std::getenv(variable);
-  return value != nullptr && std::string_view(value) == "1";
+  return value != nullptr && value == wanted;
+}
+std::unique_ptr<OpTimes> TimesIf(std::string_view wanted) {
+  return Wanted("FATHOM_CUDA_TIMES", wanted) ? std::make_unique<OpTimes>() : nullptr;
 }
 }  // namespace
 
 CudaStream::CudaStream(CudaDevice& device)
     : device_(device),
-      wait_for_each_(Wanted("FATHOM_CUDA_SYNC")),
-      times_(Wanted("FATHOM_CUDA_TIMES") ? std::make_unique<OpTimes>() : nullptr) {
+      wait_for_each_(Wanted("FATHOM_CUDA_SYNC", "1")),
+      op_times_(TimesIf("ops")),
+      step_times_(TimesIf("steps")) {
   CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
 }
 
@@ -32,7 +36,9 @@ cudaStream_t CudaStream::get() {
 
 void CudaStream::Synchronize() {
   CheckDone(cudaStreamSynchronize(get()));
-  if (times_ != nullptr) times_->Collect();
+  for (OpTimes* times : {op_times_.get(), step_times_.get()}) {
+    if (times != nullptr) times->Collect();
+  }
   device_.DeliverDownloads();
 }
 
@@ -48,7 +54,7 @@ void CudaStream::CheckDone(cudaError_t error) const {
 
 void CudaStream::CheckLaunch(const char* op, const TensorView& shape) {
   last_op_ = op;
-  if (times_ != nullptr) times_->After(op, stream_);
+  if (op_times_ != nullptr) op_times_->After(op, stream_);
   cudaError_t error = cudaGetLastError();
   if (error == cudaSuccess && wait_for_each_) error = cudaStreamSynchronize(stream_);
   CHECK(error == cudaSuccess, "{} of {} in step {}: CUDA: {}", op, shape.ToString(), step_,

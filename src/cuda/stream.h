@@ -33,7 +33,9 @@ class CudaStream final : public Stream {
   // The step that errors name.
   void BeginStep(uint64_t step) { step_ = step; }
   // Whether ops must be seen one by one, which a recorded graph prevents.
-  bool watches_ops() const { return wait_for_each_ || times_ != nullptr; }
+  bool watches_ops() const { return wait_for_each_ || op_times_ != nullptr; }
+  // Null unless steps are to be timed.
+  OpTimes* step_times() const { return step_times_.get(); }
   // After the launches of an op: ends the process, naming op, shape and step, if one failed. With
   // FATHOM_CUDA_SYNC=1 in the environment waits for the op, so that a fault is named by its op.
   void CheckLaunch(const char* op, const TensorView& shape);
@@ -45,8 +47,9 @@ class CudaStream final : public Stream {
   cudaStream_t stream_ = nullptr;
   uint64_t step_ = 0;
   const char* last_op_ = "none";
-  const bool wait_for_each_;              // FATHOM_CUDA_SYNC=1 in the environment
-  const std::unique_ptr<OpTimes> times_;  // FATHOM_CUDA_TIMES=1: printed in the end
+  const bool wait_for_each_;  // FATHOM_CUDA_SYNC=1 in the environment
+  // FATHOM_CUDA_TIMES=ops or steps: printed in the end.
+  const std::unique_ptr<OpTimes> op_times_, step_times_;
 };
 
 }  // namespace fathom

@@ -106,6 +106,7 @@ void ModelExecutor::WarmUp() {
     StageSampler({}, size);
     for (int i = 0; i < 2; ++i) Replay(batch);  // the second time records
   }
+  model_.runner().device().Seal();
 }
 
 void ModelExecutor::Enqueue(const ExecutorStep& step) {

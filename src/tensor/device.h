@@ -31,6 +31,8 @@ class Device {
   // Memory that can still be had.
   virtual int64_t FreeBytes() const = 0;
   virtual std::unique_ptr<DeviceMemory> Allocate(size_t bytes) = 0;
+  // What is allocated from here on is a bug: a device is laid out at start-up.
+  virtual void Seal() = 0;
   // In stream order. `from` is staged before this returns, so it may change at once.
   // REQUIRES: `to` contiguous, of equal size.
   virtual void Upload(const TensorView& to, std::span<const std::byte> from) = 0;
