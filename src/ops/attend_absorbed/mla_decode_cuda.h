@@ -37,8 +37,10 @@ struct MlaDecodeParams {
   void* out = nullptr;        // BF16 [tokens, heads, 512], dense, aligned to 16 bytes
 };
 
-// How many positions one part of a context has. Parts begin at multiples of it, whoever shares the
-// step; it depends on the model and the longest context alone, and keeps parts at most 64.
+// How many positions one part of a context has (up to 16 heads: one section, see
+// docs/design/mla_decode.md; a power of two, at least 128). Parts begin at multiples of it, whoever
+// shares the step; it depends on the model and the longest context alone. More than 16 heads: at
+// most 64 parts.
 int32_t MlaDecodeSplitTokens(int32_t heads, int32_t max_pages);
 
 // Bytes of work space: a context's parts, before they are merged.
