@@ -71,10 +71,9 @@ constexpr int kQuantizeThreads = 256;
 __global__ void __launch_bounds__(kQuantizeThreads) QuantizeRows(const QuantizeRowsParams p) {
   WaitForPriorKernels();
   AllowNextKernel();
-  const int64_t vectors = (p.channels + kRun - 1) / kRun * kRunLanes;  // of a row, padded
-  const int64_t item = int64_t{blockIdx.x} * kQuantizeThreads + threadIdx.x;
-  const int64_t row = item / vectors, vector = item % vectors;
-  const bool live = row < p.capacity && row < *p.live && vector * kVector < p.channels;
+  const int64_t row = blockIdx.x, vector = int64_t{blockIdx.y} * kQuantizeThreads + threadIdx.x;
+  if (row >= *p.live) return;
+  const bool live = vector * kVector < p.channels;
   Vector x = {};
   if (live) x = Unpack(AsVectors(p.x + row * p.stride)[vector]);
   const float scale = ScaleOf(x, p.out.scale_ue8m0);
@@ -151,10 +150,11 @@ __global__ void __launch_bounds__(1024) NormQuantize(const NormQuantizeParams p)
 }  // namespace
 
 void LaunchQuantizeRows(const QuantizeRowsParams& p, cudaStream_t stream) {
-  const int64_t vectors = (p.channels + kRun - 1) / kRun * kRunLanes;
-  const int64_t blocks = (p.capacity * vectors + kQuantizeThreads - 1) / kQuantizeThreads;
-  if (blocks == 0) return;
-  QuantizeRows<<<static_cast<unsigned>(blocks), kQuantizeThreads, 0, stream>>>(p);
+  if (p.capacity == 0) return;
+  const int64_t vectors = (p.channels + kVector - 1) / kVector;
+  const dim3 blocks(static_cast<unsigned>(p.capacity),
+                    static_cast<unsigned>((vectors + kQuantizeThreads - 1) / kQuantizeThreads));
+  QuantizeRows<<<blocks, kQuantizeThreads, 0, stream>>>(p);
 }
 
 void LaunchNormQuantize(const NormQuantizeParams& p, cudaStream_t stream) {

@@ -50,10 +50,8 @@ constexpr int kCombineThreads = 256;
 __global__ void __launch_bounds__(kCombineThreads) Combine(const CombineParams p) {
   WaitForPriorKernels();
   AllowNextKernel();
-  const int64_t vectors = p.hidden / 8;
-  const int64_t item = int64_t{blockIdx.x} * kCombineThreads + threadIdx.x;
-  const int64_t t = item / vectors, vector = item % vectors;
-  if (t >= p.tokens || t >= *p.live) return;
+  const int64_t t = blockIdx.x, vector = int64_t{blockIdx.y} * kCombineThreads + threadIdx.x;
+  if (t >= *p.live || vector >= p.hidden / 8) return;
   float sum[8] = {};
 #pragma unroll 4
   for (int32_t j = 0; j < p.topk; ++j) {
@@ -83,10 +81,10 @@ void LaunchSortPairs(const SortPairsParams& p, cudaStream_t stream) {
 }
 
 void LaunchCombine(const CombineParams& p, cudaStream_t stream) {
-  const int64_t items = p.tokens * (p.hidden / 8);
-  if (items == 0) return;
-  const int64_t blocks = (items + kCombineThreads - 1) / kCombineThreads;
-  Combine<<<static_cast<unsigned>(blocks), kCombineThreads, 0, stream>>>(p);
+  if (p.tokens == 0) return;
+  const dim3 blocks(static_cast<unsigned>(p.tokens),
+                    static_cast<unsigned>((p.hidden / 8 + kCombineThreads - 1) / kCombineThreads));
+  Combine<<<blocks, kCombineThreads, 0, stream>>>(p);
 }
 
 }  // namespace fathom
