@@ -103,8 +103,12 @@ const std::vector<int> kPositions = {62, 63, 64, 65, 319, 127, 128, 0, 0, 1};
 
 TEST_P(AttendAbsorbedTest, IsTheFormula) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const auto& [latent, rope, heads] :
-         {std::tuple{512, 64, 1}, {512, 64, 4}, {32, 16, 16}, {40, 6, 3}}) {
+    for (const auto& [latent, rope, heads] : {std::tuple{512, 64, 1},
+                                              {512, 64, 4},
+                                              {512, 64, 20},
+                                              {512, 64, 72},
+                                              {32, 16, 16},
+                                              {40, 6, 3}}) {
       SCOPED_TRACE(testing::Message() << Name(dtype) << " " << latent << " " << heads);
       const TestPages pages = MakePages(dtype, latent, rope);
       const Case c = MakeCase(pages, heads, kSlots, kPositions);
