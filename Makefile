@@ -3,7 +3,7 @@ BUILD := build
 MODEL := models/tiny-r1
 PORT  := 8000
 
-.PHONY: serve build test accuracy sanitize format check tidy clean
+.PHONY: serve build test bundle accuracy sanitize format check tidy clean
 
 serve: build
 	$(BUILD)/bin/fathom serve $(MODEL) --port $(PORT)
@@ -17,6 +17,13 @@ test:
 	@tools/install_deps.sh --test
 	@tools/run_tests.sh $(BUILD)
 
+# What runs on a machine with a GPU, see tools/gpu_check.sh.
+bundle:
+	@tools/install_deps.sh --test
+	@cmake -S . -B $(BUILD) -G Ninja -DFATHOM_TESTS=ON -DFATHOM_CUDA=ON >/dev/null
+	@cmake --build $(BUILD) --target fathom cuda_ops_test gpu_benches
+	@tools/make_bundle.sh $(BUILD)
+
 accuracy: build
 	@tools/python_env.sh $(BUILD)/venv
 	$(BUILD)/venv/bin/python tests/e2e/accuracy.py --binary $(BUILD)/bin/fathom --model $(MODEL)
@@ -26,11 +33,11 @@ sanitize:
 	@tools/run_sanitizers.sh
 
 format:
-	@git ls-files '*.cc' '*.h' | xargs clang-format-14 -i
+	@git ls-files '*.cc' '*.h' '*.cu' '*.cuh' | xargs clang-format-14 -i
 
 check:
 	@tools/check_layering.py
-	@git ls-files '*.cc' '*.h' | xargs clang-format-14 --dry-run -Werror
+	@git ls-files '*.cc' '*.h' '*.cu' '*.cuh' | xargs clang-format-14 --dry-run -Werror
 
 # Not part of `make test`: it takes as long as a build, and needs clang.
 tidy:

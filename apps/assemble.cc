@@ -123,7 +123,8 @@ Result<std::optional<ChatTemplate>> ParseChatTemplate(const EngineSettings& s,
 }
 
 // Before anything large is allocated or read.
-Result<MemoryPlan> Plan(const EngineSettings& s, const Checkpoint& checkpoint, DType kv_cache) {
+Result<MemoryPlan> Plan(const EngineSettings& s, const Checkpoint& checkpoint, DType kv_cache,
+                        const Backend& backend) {
   const ModelConfig& config = checkpoint.config();
   if (s.max_model_len > config.max_position_embeddings) {
     return InvalidArgument("--max-model-len {}: the model was made for {} positions",
@@ -136,7 +137,8 @@ Result<MemoryPlan> Plan(const EngineSettings& s, const Checkpoint& checkpoint, D
        .max_model_len = s.max_model_len > 0 ? s.max_model_len : config.max_position_embeddings,
        .max_num_seqs = s.max_num_seqs,
        .kv_cache_bytes = s.kv_cache_bytes,
-       .memory_bytes = UsableMemoryBytes()});
+       .memory_bytes = backend.device->FreeBytes(),
+       .memory_is_ours = backend.ops->name.starts_with("cuda")});
 }
 
 }  // namespace
@@ -144,7 +146,8 @@ Result<MemoryPlan> Plan(const EngineSettings& s, const Checkpoint& checkpoint, D
 Result<LoadedEngine> AssembleEngine(const EngineSettings& settings,
                                     Engine::OutputCallback on_output) {
   LoadedEngine loaded;
-  loaded.backend = TRY(MakeBackend(settings.ops, settings.threads, settings.quantization));
+  loaded.backend = TRY(MakeBackend(TRY(OpsFor(settings.device, settings.ops)), settings.threads,
+                                   settings.gpu, settings.quantization));
   const Checkpoint checkpoint = TRY(OpenCheckpoint(settings));
   for (const std::string& warning : checkpoint.warnings()) LOG_WARNING("{}", warning);
   loaded.config = checkpoint.config();
@@ -156,8 +159,9 @@ Result<LoadedEngine> AssembleEngine(const EngineSettings& settings,
   loaded.chat_template = TRY(ParseChatTemplate(settings, loaded.tokenizer.get()));
 
   const std::optional<DType> kv_cache = TRY(ParseKvCacheDType(settings.kv_cache_dtype));
-  MemoryPlan plan =
-      TRY(Plan(settings, checkpoint, kv_cache.value_or(loaded.backend.ops->kv_cache)));
+  MemoryPlan plan = TRY(
+      Plan(settings, checkpoint, kv_cache.value_or(loaded.backend.ops->kv_cache), loaded.backend));
+  LOG_INFO("memory plan: {}", plan.ToString());
 
   const EngineOptions options{
       .scheduler = {.max_num_seqs = settings.max_num_seqs,

@@ -25,8 +25,10 @@ struct EngineSettings {
   int32_t num_layers = 0;            // dummy weights: only the first so many layers; 0: all
   bool needs_tokenizer = true;       // otherwise LoadedEngine has none
   ChatTemplateUse chat_template = ChatTemplateUse::kIfThere;
-  std::string ops = "cpu";  // MakeBackend
+  std::string device = "cpu";  // or "cuda"
+  std::string ops;             // MakeBackend; empty: the device's
   std::string quantization = "none";
+  int gpu = 0;                // of device "cuda"
   int threads = 0;            // 0: one per core
   int32_t max_model_len = 0;  // 0: the checkpoint's
   int32_t max_num_seqs = 32;

@@ -4,7 +4,8 @@
 
 namespace fathom {
 
-Result<Backend> MakeBackend(std::string_view name, int threads, std::string_view quantization) {
+Result<Backend> MakeBackend(std::string_view name, int threads, int gpu,
+                            std::string_view quantization) {
   if (quantization != "none") {
     if (quantization != "int8" && quantization != "int4") {
       return InvalidArgument("--quantization {}: it is none, int8 or int4", quantization);
@@ -21,7 +22,20 @@ Result<Backend> MakeBackend(std::string_view name, int threads, std::string_view
   if (name == "reference" || name == "reference-fp8") {
     return Backend{&ReferenceOps(activations), std::make_unique<CpuDevice>(1)};
   }
-  return InvalidArgument("--ops {}: it is cpu, cpu-fp8, reference or reference-fp8", name);
+  if (name == "cuda" || name == "cuda-fp8" || name == "cuda-portable" ||
+      name == "cuda-portable-fp8") {
+    return MakeCudaBackend(name, gpu);
+  }
+  return InvalidArgument("--ops {}: it is cpu, cpu-fp8, cuda, cuda-fp8, reference or reference-fp8",
+                         name);
+}
+
+Result<std::string> OpsFor(std::string_view device, std::string_view ops) {
+  if (ops.empty()) return std::string(device == "cuda" ? "cuda-fp8" : "cpu");
+  if (ops.starts_with("cuda") != (device == "cuda") && !device.empty()) {
+    return InvalidArgument("--device {} does not run --ops {}: leave one of them out", device, ops);
+  }
+  return std::string(ops);
 }
 
 Result<std::optional<DType>> ParseKvCacheDType(std::string_view name) {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "base/status.h"
@@ -17,8 +18,12 @@ struct Backend {
 };
 
 inline constexpr char kBackendHelp[] =
-    "cpu; cpu-fp8: FP8 weights meet activations quantised to FP8, as on GPUs; reference, "
-    "reference-fp8: plain fp32 on one thread, slow";
+    "cpu, cuda: FP8 weights meet activations as they are; cpu-fp8, cuda-fp8: activations quantised "
+    "to FP8; cuda-portable, cuda-portable-fp8: without kernels made for one GPU; reference, "
+    "reference-fp8: plain fp32 on one thread, slow. By default cpu, and with "
+    "--device cuda cuda-fp8";
+inline constexpr char kDeviceHelp[] = "Where the model runs: cpu or cuda";
+inline constexpr char kGpuHelp[] = "With --device cuda: which GPU, the first is 0";
 
 inline constexpr char kKvCacheHelp[] =
     "Numbers of the KV cache: fp32, bf16 (half the memory), or auto: what suits --ops";
@@ -27,7 +32,22 @@ inline constexpr char kQuantizationHelp[] =
     "Quantise weights while they load, on --ops cpu: int8, int4, or none: as they are stored";
 
 // `threads`: 0 for one per core. `quantization`: none, int8 or int4.
-Result<Backend> MakeBackend(std::string_view name, int threads, std::string_view quantization);
+Result<Backend> MakeBackend(std::string_view name, int threads, int gpu,
+                            std::string_view quantization);
+
+// cuda_backend.cc; in builds without CUDA no_cuda_backend.cc, which refuses.
+Result<Backend> MakeCudaBackend(std::string_view name, int gpu);
+
+// What benchmarks say of a GPU, and measure of it.
+struct GpuMachine {
+  std::string name, driver;             // the newest CUDA that the driver speaks
+  double read_bandwidth = 0;            // bytes per second
+  double fp32_peak = 0, bf16_peak = 0;  // operations per second
+};
+Result<GpuMachine> MeasureGpu(int gpu, int64_t read_bytes);
+
+// The op table that --device (empty: not given) and --ops (empty: the device's) name.
+Result<std::string> OpsFor(std::string_view device, std::string_view ops);
 
 // "auto" (nothing), "fp32" or "bf16".
 Result<std::optional<DType>> ParseKvCacheDType(std::string_view name);

@@ -33,6 +33,7 @@ struct OfflineOptions {
 };
 
 struct Machine {
+  std::string name, driver;  // driver: of a GPU
   int threads = 0;
   double read_bandwidth = 0;  // bytes per second
   ArithmeticPeaks peaks;
@@ -165,6 +166,8 @@ void PrintJson(const OfflineOptions& o, const MeasuredModel& model, const Machin
   out["weights"] = model.weights;
   out["kv_cache"] = model.kv_cache;
   out["ops"] = o.engine.ops;
+  out["device"] = machine.name;
+  if (!machine.driver.empty()) out["cuda_driver"] = machine.driver;
   out["threads"] = machine.threads;
   out["input_len"] = o.input_len;
   out["output_len"] = o.output_len;
@@ -203,10 +206,10 @@ void PrintTable(const OfflineOptions& o, const MeasuredModel& model, const Machi
       "median of {}\n",
       model.name, model.layers, model.weights, o.engine.load_format == "dummy" ? " (random)" : "",
       model.kv_cache, o.engine.ops, o.input_len, o.output_len, o.repeats);
-  fmt::print(
-      "{}, {} threads: reads {:.1f} GB/s; peaks in 10^9 operations/s: fp32 {}, bf16 {}, int8 {}\n",
-      CpuModelName(), m.threads, m.read_bandwidth / 1e9, PeakText(m.peaks.fp32),
-      PeakText(m.peaks.bf16), PeakText(m.peaks.int8));
+  fmt::print("{}{}: reads {:.1f} GB/s; peaks in 10^9 operations/s: fp32 {}, bf16 {}, int8 {}\n",
+             m.name, m.driver.empty() ? fmt::format(", {} threads", m.threads) : "",
+             m.read_bandwidth / 1e9, PeakText(m.peaks.fp32), PeakText(m.peaks.bf16),
+             PeakText(m.peaks.int8));
   fmt::print("weights {:.2f} GB; the process had at most {:.2f} GB\n\n",
              static_cast<double>(model.weight_bytes) / 1e9,
              static_cast<double>(model.peak_resident_bytes) / 1e9);
@@ -225,12 +228,20 @@ void PrintTable(const OfflineOptions& o, const MeasuredModel& model, const Machi
   }
 }
 
-Machine MeasureMachine(const OfflineOptions& options) {
-  ThreadPool pool(options.engine.threads);
+Result<Machine> MeasureMachine(const OfflineOptions& options) {
   LOG_INFO("measuring this machine");
-  return {.threads = pool.threads(),
-          .read_bandwidth = MeasureReadBandwidth(pool, options.read_bytes),
-          .peaks = MeasureArithmeticPeaks(pool)};
+  if (options.engine.ops.starts_with("cuda")) {
+    const GpuMachine gpu = TRY(MeasureGpu(options.engine.gpu, options.read_bytes));
+    return Machine{.name = gpu.name,
+                   .driver = gpu.driver,
+                   .read_bandwidth = gpu.read_bandwidth,
+                   .peaks = {.fp32 = gpu.fp32_peak, .bf16 = gpu.bf16_peak, .int8 = {}}};
+  }
+  ThreadPool pool(options.engine.threads);
+  return Machine{.name = CpuModelName(),
+                 .threads = pool.threads(),
+                 .read_bandwidth = MeasureReadBandwidth(pool, options.read_bytes),
+                 .peaks = MeasureArithmeticPeaks(pool)};
 }
 
 // Room for the largest batch, unless the flags say more.
@@ -273,10 +284,11 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
   return measured;
 }
 
-Status BenchOffline(const OfflineOptions& options) {
+Status BenchOffline(OfflineOptions options) {
+  options.engine.ops = TRY(OpsFor(options.engine.device, options.engine.ops));
   const MeasuredModel model = TRY(MeasureModel(options));
   // Once the model is gone: the memory to be read may not fit beside it.
-  const Machine machine = MeasureMachine(options);
+  const Machine machine = TRY(MeasureMachine(options));
   options.json ? PrintJson(options, model, machine) : PrintTable(options, model, machine);
   return {};
 }

@@ -46,7 +46,15 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
                   "local cache")
       ->required();
   const char* group = "Engine";
-  command.add_option("--ops", s.ops, kBackendHelp)->capture_default_str()->group(group);
+  command.add_option("--device", s.device, kDeviceHelp)
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--gpu", s.gpu, kGpuHelp)
+      ->check(CLI::Range(0, 1023))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--ops", s.ops, kBackendHelp)->group(group);
   command.add_option("--quantization,-q", s.quantization, kQuantizationHelp)
       ->check(CLI::IsMember({"none", "int8", "int4"}))
       ->capture_default_str()

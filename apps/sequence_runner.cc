@@ -37,8 +37,9 @@ Batch SequenceRunner::BuildRow(std::span<const TokenId> tokens, int64_t position
                     .position = static_cast<int32_t>(position),
                     .num_tokens = static_cast<int32_t>(tokens.size()),
                     .tokens = tokens};
-  return inputs_.Build(model_.runner(), {&row, 1}, slots_.state(),
-                       model_.options().absorbed_row_limit);
+  const Batch batch = inputs_.Stage({&row, 1}, slots_.state(), model_.options().absorbed_row_limit);
+  inputs_.Prepare(model_.runner(), batch, slots_.state());
+  return batch;
 }
 
 TensorView SequenceRunner::Forward(std::span<const TokenId> tokens) {
@@ -59,8 +60,8 @@ std::vector<float> SequenceRunner::Logits(const TensorView& hidden, int64_t firs
     const int64_t rows = std::min(sampler_.max_rows(), count - at);
     std::vector<int32_t> index(static_cast<size_t>(rows));
     std::iota(index.begin(), index.end(), static_cast<int32_t>(first + at));
-    const TensorView gathered = sampler_.GatherHidden(hidden, index);
-    model_.Logits(gathered, sampler_.live(), sampler_.logits());
+    sampler_.Stage({.index = index});
+    model_.Logits(sampler_.Gather(hidden), sampler_.live(), sampler_.logits());
     device_.Download(std::as_writable_bytes(std::span(logits).subspan(
                          static_cast<size_t>(at * vocab), static_cast<size_t>(rows * vocab))),
                      sampler_.logits());

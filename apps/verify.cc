@@ -17,7 +17,7 @@ namespace {
 struct VerifyOptions {
   std::string model, reference;
   std::string ops = "cpu", quantization = "none";
-  int threads = 0;
+  int threads = 0, gpu = 0;
   int64_t prefill_chunk = 512;
   int64_t absorbed_row_limit = -1;
   std::string kv_cache_dtype = "auto";
@@ -165,15 +165,18 @@ class Verification {
   int64_t prefill_chunk_;
 };
 
-double Limit(const VerifyOptions& options, const KvFormat& format, const ModelConfig& config) {
+double Limit(const VerifyOptions& options, Model& model) {
   if (options.quantization == "int4") return 4e-1;
   if (options.quantization == "int8") return 1e-1;
-  if (options.ops.ends_with("-fp8") && config.fp8) return 1e-1;
-  return format.latent == DType::kF32 ? kExactLimit : 2e-2;
+  if (options.ops.ends_with("-fp8") && model.config().fp8) return 1e-1;
+  const bool exact =
+      model.kv_format().latent == DType::kF32 && model.runner().ops().activation == DType::kF32;
+  return exact ? kExactLimit : 2e-2;
 }
 
 Result<VerifyReport> Verify(const VerifyOptions& options) {
-  const Backend backend = TRY(MakeBackend(options.ops, options.threads, options.quantization));
+  const Backend backend =
+      TRY(MakeBackend(options.ops, options.threads, options.gpu, options.quantization));
   const Checkpoint checkpoint = TRY(Checkpoint::Open(options.model));
   const ModelConfig& config = checkpoint.config();
   const std::vector<ReferencePrompt> prompts =
@@ -196,7 +199,7 @@ Result<VerifyReport> Verify(const VerifyOptions& options) {
                       /*progress=*/nullptr));
 
   VerifyReport report;
-  report.limit = Limit(options, model->kv_format(), config);
+  report.limit = Limit(options, *model);
   report.tokens_must_match = report.limit == kExactLimit;
   Verification verification(*model, *backend.device, options.prefill_chunk);
   for (const ReferencePrompt& p : prompts) verification.Run(p, report);
@@ -245,6 +248,7 @@ void AddVerify(CLI::App& app, int& exit_code) {
   command->add_option("--ops", options->ops, kBackendHelp)->capture_default_str();
   command->add_option("--quantization", options->quantization, kQuantizationHelp)
       ->capture_default_str();
+  command->add_option("--gpu", options->gpu, kGpuHelp)->check(CLI::Range(0, 1023));
   command->add_option("--threads", options->threads, "0: one per core")->check(CLI::Range(0, 1024));
   command->add_option("--prefill-chunk", options->prefill_chunk, "Longest row of a prefill")
       ->check(CLI::Range(1, 1 << 16))

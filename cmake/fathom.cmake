@@ -3,6 +3,8 @@ set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# A bundle has its libraries beside its binaries (tools/make_bundle.sh).
+set(CMAKE_BUILD_RPATH "$ORIGIN/../lib")
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
@@ -12,7 +14,7 @@ endif()
 # bits do not depend on the target.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
 # Op arguments have defaults: leaving them out is meant.
-add_compile_options(-Wall -Wextra -Wno-missing-field-initializers -Werror=return-type -Werror=unused-result -ffp-contract=off)
+add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-missing-field-initializers;-Werror=return-type;-Werror=unused-result;-ffp-contract=off>")
 
 find_program(CCACHE ccache)
 if(CCACHE)
@@ -21,11 +23,6 @@ endif()
 if(FATHOM_SANITIZE)
   add_compile_options(-fsanitize=${FATHOM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${FATHOM_SANITIZE})
-endif()
-
-find_program(NVCC nvcc)
-if(NVCC)
-  message(STATUS "CUDA compiler found: ${NVCC}. This version has no CUDA backend: not used")
 endif()
 
 find_package(Threads REQUIRED)

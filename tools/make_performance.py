@@ -59,7 +59,10 @@ def peak(value):
 
 
 def provenance(result):
-    return (f"`{result['command']}`\n\n{result['date'][:10]}, fathom {result['version']}, {result['cpu']}")
+    machine = result["cpu"]
+    if "cuda_driver" in result:
+        machine = f"{result['device']} (driver {result['driver']}), {machine}"
+    return f"`{result['command']}`\n\n{result['date'][:10]}, fathom {result['version']}, {machine}"
 
 
 def offline_section(result):
@@ -100,6 +103,63 @@ def serve_section(result):
     return "\n".join((title, "", provenance(result) + ". " + load, "", table(header, rows)))
 
 
+GPU = """\
+## On a GPU
+
+What `tools/gpu_check.sh` stored in `bench/results/h200/`: op tests and golden comparisons, kernels beside the device's limits from the
+same run (medians of graph replays on random data, inputs rotated past the L2), and the engine (`fathom bench offline`, as above; the
+BF16 peak is that of mma.sync).
+"""
+
+
+def gpu_tests(record):
+    ops = record["op_tests"]
+    errors = {}
+    for name, test in ops["tests"].items():
+        suite = name.split(".")[0]
+        errors[suite] = max(errors.get(suite, 0), test.get("largest_error", 0))
+    parts = [f"{record['device']}, driver {record['driver']}, {record['date'][:10]}, CUDA sources {record['sources']}.", "",
+             f"Op tests against the reference: {ops['passed']} of {ops['of']} passed. The largest relative error of each op:", "",
+             table(("op", "largest error"), [(s.removesuffix("Test"), f"{e:.1e}") for s, e in errors.items()])]
+    rows = [(name, f"{g['max_relative_error']:.1e}", f"{g['median_relative_error']:.1e}",
+             "equal" if g["greedy_equal"] else "differ", "passed" if g["passed"] else "FAILED")
+            for name, g in record["golden"].items() if g.get("max_relative_error") is not None]
+    if rows:
+        parts += ["Logits against transformers in float32, relative error per prompt:", "",
+                  table(("checkpoint, ops", "largest", "median", "greedy tokens", "within the limit"), rows)]
+    if record.get("accuracy", {}).get("mean") is not None:
+        accuracy = record["accuracy"]
+        parts += [f"tiny-r1's questions over HTTP: mean accuracy {accuracy['mean']:.4f}, the reference's is "
+                  f"{accuracy['reference']:.4f}.", ""]
+    checks = record.get("sanitizers", {})
+    if checks:
+        parts += [table(("compute-sanitizer", "exit code", "verdict"),
+                        [(name, c["exit_code"], c["summary"].strip("= ")) for name, c in checks.items()])]
+    return "\n".join(parts)
+
+
+def gpu_bench(name, result):
+    results = result.get("results") or [{"name": key, **value} for key, value in result.items()
+                                        if isinstance(value, dict)]
+    columns = list(dict.fromkeys(key for row in results for key in row if key != "name"))
+    cell = lambda value: "" if value is None else f"{value:g}" if isinstance(value, (int, float)) else str(value)
+    rows = [(row["name"], *(cell(row.get(column)) for column in columns)) for row in results]
+    return "\n".join((f"### {name}", "", f"{result['device']}.", "", table(("", *columns), rows)))
+
+
+def gpu_sections():
+    folder = RESULTS / "h200"
+    if not (folder / "tests.json").exists():
+        return ["No result is stored yet.\n"]
+    parts = [gpu_tests(json.loads((folder / "tests.json").read_text()))]
+    for path in sorted(folder.glob("*.json")):
+        if path.name == "tests.json":
+            continue
+        result = json.loads(path.read_text())
+        parts.append(offline_section(result) if result.get("benchmark") == "offline" else gpu_bench(path.stem, result))
+    return parts
+
+
 SECTIONS = {"offline": (OFFLINE, offline_section), "serve": (SERVE, serve_section)}
 
 
@@ -124,7 +184,7 @@ def make_page():
     for kind, (about, _) in SECTIONS.items():
         sections = [text for of, text in results if of == kind]
         parts += [about, *(sections or ["No result is stored yet.\n"])]
-    return "\n".join(parts)
+    return "\n".join([*parts, GPU, *gpu_sections()])
 
 
 def main():

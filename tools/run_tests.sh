@@ -12,10 +12,14 @@ step "layering, format and pages"
 tools/check_layering.py --canary
 tools/check_layering.py
 tools/make_performance.py --check
-git ls-files '*.cc' '*.h' | xargs clang-format-14 --dry-run -Werror
+git ls-files '*.cc' '*.h' '*.cu' '*.cuh' | xargs clang-format-14 --dry-run -Werror
 
+step "GPU results"
+tools/cuda_sources.py --stored
+
+# The CUDA backend is compiled everywhere that tests run; its tests run on a GPU: tools/gpu_check.sh.
 step "build"
-cmake -S . -B "$build" -G Ninja -DFATHOM_TESTS=ON >/dev/null
+cmake -S . -B "$build" -G Ninja -DFATHOM_TESTS=ON -DFATHOM_CUDA="${FATHOM_CUDA:-ON}" >/dev/null
 cmake --build "$build"
 
 step "test clients"

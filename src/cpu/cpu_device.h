@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "base/machine_memory.h"
 #include "cpu/cpu_stream.h"
 #include "tensor/buffer.h"
 #include "tensor/device.h"
@@ -16,9 +17,13 @@ class CpuDevice final : public Device {
 
   std::string_view name() const override { return "cpu"; }
   CpuStream& stream() override { return stream_; }
+  void BindThread() override {}
+  // All that the process may have: the operating system finds room.
+  int64_t FreeBytes() const override { return UsableMemoryBytes(); }
   std::unique_ptr<DeviceMemory> Allocate(size_t bytes) override {
     return std::make_unique<Memory>(bytes);
   }
+  void Seal() override {}
   void Upload(const TensorView& to, std::span<const std::byte> from) override {
     CHECK(to.contiguous() && from.size() == Bytes(to));
     if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
@@ -27,6 +32,12 @@ class CpuDevice final : public Device {
     CHECK(from.contiguous() && to.size() == Bytes(from));
     if (!to.empty()) std::memcpy(to.data(), from.data(), to.size());
   }
+  void BeginStep(uint64_t) override {}
+  uint64_t Mark() override { return 0; }
+  bool Passed(uint64_t) override { return true; }
+  void WaitFor(uint64_t) override {}
+  bool replays() const override { return false; }
+  void Replay(uint64_t, const std::function<void()>& enqueue) override { enqueue(); }
 
  private:
   class Memory final : public DeviceMemory {

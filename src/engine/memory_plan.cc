@@ -33,8 +33,15 @@ size_t StateBytes(int64_t vocab, int64_t max_num_seqs) {
 Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs) {
   const int64_t request_pages = (needs.max_model_len + kPageTokens - 1) / kPageTokens;
   const int64_t enough = request_pages * needs.max_num_seqs;
-  const int64_t affordable =
-      (needs.kv_cache_bytes > 0 ? needs.kv_cache_bytes : kDefaultKvCacheBytes) / needs.page_bytes;
+  int64_t kv_cache_bytes = needs.kv_cache_bytes > 0 ? needs.kv_cache_bytes : kDefaultKvCacheBytes;
+  if (needs.kv_cache_bytes == 0 && needs.memory_is_ours) {
+    // A tenth stays free, and what activations and work space need.
+    constexpr int64_t kReserve = int64_t{4} << 30;
+    const auto taken =
+        static_cast<int64_t>(needs.weight_bytes + needs.activation_bytes + needs.state_bytes);
+    kv_cache_bytes = std::max(kv_cache_bytes, needs.memory_bytes / 10 * 9 - taken - kReserve);
+  }
+  const int64_t affordable = kv_cache_bytes / needs.page_bytes;
   MemoryPlan plan{.needs = needs, .num_pages = std::min<int64_t>({enough, affordable, INT32_MAX})};
   if (plan.num_pages < request_pages) {
     const std::string shorter =

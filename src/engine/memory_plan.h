@@ -17,8 +17,10 @@ struct MemoryNeeds {
   int32_t max_model_len = 0;
   int32_t max_num_seqs = 0;
   int64_t kv_cache_bytes = 0;  // 0: enough for max_num_seqs requests of max_model_len, but at most
-                               // kDefaultKvCacheBytes
+                               // kDefaultKvCacheBytes, or what is left where memory_is_ours
   int64_t memory_bytes = 0;    // that can be had; 0: unknown
+  // Of memory_bytes: the device has nothing else to do, so that the cache may have what is left.
+  bool memory_is_ours = false;
 };
 
 inline constexpr int64_t kDefaultKvCacheBytes = int64_t{4} << 30;

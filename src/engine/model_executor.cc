@@ -1,7 +1,9 @@
 #include "engine/model_executor.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 namespace fathom {
@@ -11,10 +13,22 @@ int64_t MaxPages(const ModelOptions& options) {
   return (options.max_model_len + kPageTokens - 1) / kPageTokens;
 }
 
-Status NanError(const StepRow& row) {
+Status NanError(int32_t position) {
   return Internal(
       "the model's logits hold NaN after position {}: the checkpoint or its numbers are damaged",
-      row.position + row.num_tokens - 1);
+      position);
+}
+
+// Sizes of steps that are worth a record each: they grow by a third at most from 16 on.
+std::vector<int64_t> StepSizes(int64_t most) {
+  std::vector<int64_t> sizes;
+  for (int64_t size = 1; size < most; size = size < 8    ? size * 2
+                                             : size < 64 ? size + 8
+                                                         : (size + size / 3) / 16 * 16) {
+    sizes.push_back(size);
+  }
+  sizes.push_back(most);
+  return sizes;
 }
 
 TokenLogprobs ToMessage(RowLogprobs row, int32_t top) {
@@ -38,9 +52,13 @@ ModelExecutor::ModelExecutor(Model& model, Device& device, const ModelExecutorOp
       inputs_({.rows = model.options().max_rows, .tokens = model.options().max_tokens}, device),
       prompts_(static_cast<size_t>(options.slots)),
       logprobs_(static_cast<size_t>(options.slots), -1),
+      max_in_flight_(static_cast<size_t>(options.max_in_flight)),
       steps_(static_cast<size_t>(options.max_in_flight)),
       results_(static_cast<size_t>(options.max_in_flight)) {
   CHECK(options.slots <= sampler_.max_rows(), "one pass must be able to sample every slot");
+  if (device.replays()) {
+    sizes_ = StepSizes(std::min(model.options().max_rows, model.options().max_tokens));
+  }
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -60,26 +78,84 @@ StepResult ModelExecutor::Wait() {
 }
 
 void ModelExecutor::Loop() {
-  while (std::optional<ExecutorStep> step = steps_.Pop()) {
-    CHECK(results_.TryPush(Run(*step)));
+  Device& device = model_.runner().device();
+  device.BindThread();
+  WarmUp();
+  for (;;) {
+    if (!enqueued_.empty() && device.Passed(enqueued_.front().mark)) {
+      CHECK(results_.TryPush(Finish(enqueued_.front())));
+      enqueued_.pop_front();
+      continue;
+    }
+    // A step that waits is enqueued before the one on the device has ended.
+    if (enqueued_.size() < max_in_flight_) {
+      std::optional<ExecutorStep> step = enqueued_.empty() ? steps_.Pop() : steps_.TryPop();
+      if (step) {
+        Enqueue(*step);
+        continue;
+      }
+      if (enqueued_.empty()) return;  // closed
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(10));
   }
 }
 
-StepResult ModelExecutor::Run(const ExecutorStep& step) {
-  StepResult result{.step = step.plan.step, .rows = std::vector<RowResult>(step.plan.rows.size())};
-  EnterSlots(step);
-  if (step.plan.rows.empty()) return result;
-
-  std::vector<HostRow> rows;
-  for (const StepRow& row : step.plan.rows) {
-    rows.push_back({row.slot, row.position, row.num_tokens, row.tokens});
+void ModelExecutor::WarmUp() {
+  for (const int64_t size : sizes_) {
+    const Batch batch = inputs_.Stage({}, slots_.state(), 0, {size, size});
+    StageSampler({}, size);
+    for (int i = 0; i < 2; ++i) Replay(batch);  // the second time records
   }
-  const Batch batch =
-      inputs_.Build(model_.runner(), rows, slots_.state(), model_.options().absorbed_row_limit);
-  const TensorView hidden = model_.Forward(batch, pool_);
-  PromptLogprobs(step.plan, hidden, result);
-  SampleRows(step.plan, batch, hidden, result);
-  return result;
+  model_.runner().device().Seal();
+}
+
+void ModelExecutor::Enqueue(const ExecutorStep& step) {
+  Device& device = model_.runner().device();
+  const StepPlan& plan = step.plan;
+  device.BeginStep(plan.step);
+  Enqueued& enqueued = enqueued_.emplace_back();
+  enqueued.result = {.step = plan.step, .rows = std::vector<RowResult>(plan.rows.size())};
+  EnterSlots(step);
+  if (!plan.rows.empty()) {
+    std::vector<HostRow> rows;
+    bool eager = false;
+    const int64_t limit = model_.options().absorbed_row_limit, tokens = plan.num_tokens();
+    for (const StepRow& row : plan.rows) {
+      rows.push_back({row.slot, row.position, row.num_tokens, row.tokens});
+      eager |= row.num_tokens > limit || row.prompt_logprobs;
+    }
+    const auto size = std::lower_bound(sizes_.begin(), sizes_.end(), tokens);
+    SampledRows& sampled = enqueued.rows = RowsToSample(plan);
+    if (eager || size == sizes_.end()) {
+      EnqueueEagerly(plan, inputs_.Stage(rows, slots_.state(), limit), sampled, enqueued.result);
+    } else {
+      const Batch batch = inputs_.Stage(rows, slots_.state(), limit, {*size, *size});
+      StageSampler(sampled, *size);
+      Replay(batch);
+    }
+    if (!sampled.row.empty()) {
+      const int32_t top = *std::max_element(sampled.logprobs.begin(), sampled.logprobs.end());
+      if (top >= 0) enqueued.logprobs = sampler_.LogProbs({}, top);
+      sampler_.Download(enqueued.drawn);
+    }
+  }
+  enqueued.mark = device.Mark();
+}
+
+StepResult ModelExecutor::Finish(Enqueued& step) {
+  model_.runner().device().WaitFor(step.mark);
+  for (size_t i = 0; i < step.rows.row.size(); ++i) {
+    RowResult& row = step.result.rows[step.rows.row[i]];
+    const std::optional<TokenId> token = step.drawn.token(i);
+    if (!token) {
+      row.status = NanError(step.rows.positions[i] - 1);
+      continue;
+    }
+    row.token.id = *token;
+    const int32_t wanted = step.rows.logprobs[i];
+    if (wanted >= 0) row.token.logprobs = ToMessage(std::move(step.logprobs[i]), wanted);
+  }
+  return std::move(step.result);
 }
 
 void ModelExecutor::EnterSlots(const ExecutorStep& step) {
@@ -99,46 +175,55 @@ void ModelExecutor::EnterSlots(const ExecutorStep& step) {
   }
 }
 
-void ModelExecutor::SampleRows(const StepPlan& plan, const Batch& batch, const TensorView& hidden,
-                               StepResult& result) {
-  std::vector<int32_t> last_token, positions, sampled_index(plan.rows.size(), -1);
-  std::vector<SlotId> slots;
-  std::vector<size_t> row_of;
-  int32_t top = -1, end = 0;
+ModelExecutor::SampledRows ModelExecutor::RowsToSample(const StepPlan& plan) const {
+  SampledRows sampled;
+  sampled.sampled_index.assign(plan.rows.size(), -1);
+  int32_t end = 0;
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     const StepRow& row = plan.rows[i];
     end += row.num_tokens;
     if (!row.samples) continue;
-    sampled_index[i] = static_cast<int32_t>(slots.size());
-    last_token.push_back(end - 1);
-    positions.push_back(row.position + row.num_tokens);
-    slots.push_back(row.slot);
-    row_of.push_back(i);
-    top = std::max(top, logprobs_[static_cast<size_t>(Raw(row.slot))]);
+    sampled.sampled_index[i] = static_cast<int32_t>(sampled.row.size());
+    sampled.row.push_back(i);
+    sampled.last_token.push_back(end - 1);
+    sampled.positions.push_back(row.position + row.num_tokens);
+    sampled.slots.push_back(row.slot);
+    sampled.logprobs.push_back(logprobs_[static_cast<size_t>(Raw(row.slot))]);
   }
+  return sampled;
+}
 
-  const TensorView rows = sampler_.GatherHidden(hidden, last_token);
-  if (!slots.empty()) {
-    model_.Logits(rows, sampler_.live(), sampler_.logits());
-    sampler_.Sample(slots, positions, slots_.state());
+void ModelExecutor::StageSampler(const SampledRows& rows, int64_t padded) {
+  sampler_.Stage({.index = rows.last_token,
+                  .slots = rows.slots,
+                  .positions = rows.positions,
+                  .sampled_index = rows.sampled_index,
+                  .padded = padded});
+}
+
+void ModelExecutor::EnqueueSampling(const Batch& batch, const TensorView& hidden, bool samples) {
+  if (samples) {
+    model_.Logits(sampler_.Gather(hidden), sampler_.live(), sampler_.logits());
+    sampler_.Sample(slots_.state());
   }
   sampler_.Commit(inputs_.row_slot(), inputs_.row_begin(), batch.map.positions, inputs_.live_rows(),
-                  sampled_index, slots_.state());
-  if (slots.empty()) return;
+                  slots_.state());
+}
 
-  std::vector<RowLogprobs> logprobs;
-  if (top >= 0) logprobs = sampler_.LogProbs({}, top);
-  const std::vector<std::optional<TokenId>> tokens = sampler_.Tokens();
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    RowResult& row = result.rows[row_of[i]];
-    if (!tokens[i]) {
-      row.status = NanError(plan.rows[row_of[i]]);
-      continue;
-    }
-    row.token.id = *tokens[i];
-    const int32_t wanted = logprobs_[static_cast<size_t>(Raw(slots[i]))];
-    if (wanted >= 0) row.token.logprobs = ToMessage(std::move(logprobs[i]), wanted);
-  }
+void ModelExecutor::Replay(const Batch& batch) {
+  model_.runner().device().Replay(static_cast<uint64_t>(batch.tokens), [&] {
+    inputs_.Prepare(model_.runner(), batch, slots_.state());
+    EnqueueSampling(batch, model_.Forward(batch, pool_), /*samples=*/true);
+  });
+}
+
+void ModelExecutor::EnqueueEagerly(const StepPlan& plan, const Batch& batch,
+                                   const SampledRows& rows, StepResult& result) {
+  inputs_.Prepare(model_.runner(), batch, slots_.state());
+  const TensorView hidden = model_.Forward(batch, pool_);
+  PromptLogprobs(plan, hidden, result);
+  StageSampler(rows, 0);
+  EnqueueSampling(batch, hidden, !rows.row.empty());
 }
 
 void ModelExecutor::PromptLogprobs(const StepPlan& plan, const TensorView& hidden,
@@ -160,10 +245,11 @@ void ModelExecutor::PromptLogprobs(const StepPlan& plan, const TensorView& hidde
         index.push_back(first + t);
         successors.push_back(prompt.tokens[static_cast<size_t>(row.position + t + 1)]);
       }
-      const TensorView rows = sampler_.GatherHidden(hidden, index);
-      model_.Logits(rows, sampler_.live(), sampler_.logits());
+      sampler_.Stage({.index = index});
+      model_.Logits(sampler_.Gather(hidden), sampler_.live(), sampler_.logits());
       for (RowLogprobs& logprobs : sampler_.LogProbs(successors, prompt.top)) {
-        if (std::isnan(logprobs.logprob)) result.rows[i].status = NanError(row);
+        if (std::isnan(logprobs.logprob))
+          result.rows[i].status = NanError(row.position + row.num_tokens - 1);
         result.rows[i].prompt_logprobs.push_back(ToMessage(std::move(logprobs), prompt.top));
       }
     }

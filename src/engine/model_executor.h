@@ -1,6 +1,7 @@
 // Runs a model's steps on a thread of their own, so that the engine plans while the device works.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -37,11 +38,37 @@ class ModelExecutor final : public Executor {
     int32_t top = -1;
   };
 
+  // The rows of a step that sample, as the host knows them.
+  struct SampledRows {
+    std::vector<size_t> row;          // of the plan
+    std::vector<int32_t> last_token;  // of the batch
+    std::vector<int32_t> positions;   // of the new token
+    std::vector<SlotId> slots;
+    std::vector<int32_t> sampled_index;  // of every row of the plan
+    std::vector<int32_t> logprobs;       // wanted: SamplingParams::logprobs
+  };
+  // A step that the device works on.
+  struct Enqueued {
+    StepResult result;
+    SampledRows rows;
+    Sampler::Drawn drawn;
+    std::vector<RowLogprobs> logprobs;
+    uint64_t mark = 0;
+  };
+
   void Loop();
-  StepResult Run(const ExecutorStep& step);
+  // Records the steps of every size once, with no live row.
+  void WarmUp();
+  void Enqueue(const ExecutorStep& step);
+  StepResult Finish(Enqueued& step);
   void EnterSlots(const ExecutorStep& step);
-  void SampleRows(const StepPlan& plan, const Batch& batch, const TensorView& hidden,
-                  StepResult& result);
+  SampledRows RowsToSample(const StepPlan& plan) const;
+  // What was staged: its pass and its sampling, recorded per size of the step.
+  void Replay(const Batch& batch);
+  void EnqueueSampling(const Batch& batch, const TensorView& hidden, bool samples);
+  void StageSampler(const SampledRows& rows, int64_t padded);
+  void EnqueueEagerly(const StepPlan& plan, const Batch& batch, const SampledRows& rows,
+                      StepResult& result);
   void PromptLogprobs(const StepPlan& plan, const TensorView& hidden, StepResult& result);
 
   Model& model_;
@@ -51,6 +78,9 @@ class ModelExecutor final : public Executor {
   StepInputs inputs_;
   std::vector<PromptOfSlot> prompts_;  // per slot
   std::vector<int32_t> logprobs_;      // per slot: SamplingParams::logprobs
+  std::vector<int64_t> sizes_;         // that steps are padded to; empty: they are not
+  std::deque<Enqueued> enqueued_;
+  const size_t max_in_flight_;
   BoundedQueue<ExecutorStep> steps_;
   BoundedQueue<StepResult> results_;
   std::thread thread_;

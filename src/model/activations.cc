@@ -1,6 +1,5 @@
 #include "model/activations.h"
 
-#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -8,10 +7,9 @@ namespace fathom {
 
 Activations::Activations(const ModelConfig& config, DType dtype, int64_t tokens, Device& device) {
   const int64_t hidden = config.hidden_size, heads = config.num_heads, latent = config.kv_lora_rank;
-  const int64_t inter = std::max<int64_t>(
-      config.intermediate_size, int64_t{config.n_shared_experts} * config.moe_intermediate_size);
   const auto layout = [&](Arena arena) {
-    for (TensorView* view : {&x, &normed, &branch, &shared}) {
+    x = arena.Allocate(DType::kF32, {tokens, hidden});
+    for (TensorView* view : {&normed, &branch, &shared}) {
       *view = arena.Allocate(dtype, {tokens, hidden});
     }
     if (config.q_lora_rank > 0) q_a = arena.Allocate(dtype, {tokens, config.q_lora_rank});
@@ -25,8 +23,6 @@ Activations::Activations(const ModelConfig& config, DType dtype, int64_t tokens,
     context_rope = arena.Allocate(dtype, {kContextChunk, config.qk_rope_head_dim});
     context_kv = arena.Allocate(
         dtype, {kContextChunk, heads * (config.qk_nope_head_dim + config.v_head_dim)});
-    gate_up = arena.Allocate(dtype, {tokens, 2 * inter});
-    act = arena.Allocate(dtype, {tokens, inter});
     if (config.n_routed_experts > 0) {
       expert_ids = arena.Allocate(DType::kI32, {tokens, config.num_experts_per_tok});
       expert_weights = arena.Allocate(DType::kF32, {tokens, config.num_experts_per_tok});

@@ -14,7 +14,7 @@ namespace fathom {
 inline constexpr int64_t kContextChunk = 512;
 
 struct Activations {
-  TensorView x;       // [tokens, hidden]: the residual stream
+  TensorView x;       // F32 [tokens, hidden]: the residual stream
   TensorView normed;  // [tokens, hidden]
   TensorView branch;  // [tokens, hidden]: what attention or an MLP adds
   TensorView shared;  // [tokens, hidden]: what the shared experts add
@@ -31,8 +31,6 @@ struct Activations {
   TensorView context_rope;    // [context, rope]
   TensorView context_kv;      // [context, heads * (nope + vdim)]
 
-  TensorView gate_up;         // [tokens, 2 * inter], inter the widest dense or shared MLP's
-  TensorView act;             // [tokens, inter]
   TensorView expert_ids;      // I32 [tokens, topk]; absent without experts
   TensorView expert_weights;  // F32 [tokens, topk]
 

@@ -77,7 +77,7 @@ int64_t AbsorbedRowLimit(const ModelConfig& config) {
 void Attend(OpRunner& run, const ModelConfig& config, const AttentionWeights& w, const Batch& batch,
             const Rotary& rotary, const KvPages& pages, Activations& a) {
   const Ops& ops = run.ops();
-  const int64_t tokens = batch.tokens, heads = config.num_heads, latent = config.kv_lora_rank;
+  const int64_t tokens = batch.tokens, heads = config.num_heads;
   const TensorView live = batch.map.live, normed = First(a.normed, tokens);
   const TensorView q = First(a.q, tokens), kv_a = First(a.kv_a, tokens);
   const TensorView q_flat = q.Reshaped({tokens, heads * config.qk_head_dim()});
@@ -93,19 +93,13 @@ void Attend(OpRunner& run, const ModelConfig& config, const AttentionWeights& w,
   }
 
   run(ops.linear, {.x = normed, .weight = w.kv_a.weight.get(), .live = live, .out = kv_a});
-  const TensorView kv_latent = kv_a.Slice(1, 0, latent);
-  const TensorView k_rope = kv_a.Slice(1, latent, config.latent_dim());
-  run(ops.rms_norm,
-      {.x = kv_latent, .weight = w.kv_a_norm.view, .eps = eps, .live = live, .out = kv_latent});
-
-  const auto rotate = [&](const TensorView& x) {
-    run(ops.rope,
-        {.x = x, .positions = batch.map.positions, .cos_sin = rotary.cos_sin, .live = live});
-  };
-  rotate(q.Slice(2, config.qk_nope_head_dim, config.qk_head_dim()));
-  rotate(TensorView(k_rope.data(), k_rope.dtype(), {tokens, 1, config.qk_rope_head_dim},
-                    {k_rope.stride(0), k_rope.stride(0), 1}));
-  run(ops.cache_write, {.latent = kv_latent, .rope = k_rope, .tokens = batch.map, .pages = pages});
+  run(ops.rotate_and_cache, {.kv_a = kv_a,
+                             .latent_norm = w.kv_a_norm.view,
+                             .eps = eps,
+                             .q_rope = q.Slice(2, config.qk_nope_head_dim, config.qk_head_dim()),
+                             .cos_sin = rotary.cos_sin,
+                             .tokens = batch.map,
+                             .pages = pages});
 
   if (batch.absorbed_tokens > 0) AttendAbsorbed(run, config, w, batch, rotary, pages, a);
   for (const ExpandedRow& row : batch.expanded) {

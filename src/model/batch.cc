@@ -1,5 +1,7 @@
 #include "model/batch.h"
 
+#include <algorithm>
+
 #include "tensor/buffer.h"
 
 namespace fathom {
@@ -22,14 +24,16 @@ StepInputs::StepInputs(BatchCapacity capacity, Device& device) : device_(device)
   layout(Arena(memory_->data(), memory_->size()));
 }
 
-Batch StepInputs::Build(OpRunner& run, std::span<const HostRow> rows, const SlotState& slots,
-                        int64_t absorbed_row_limit) {
-  rows_ = static_cast<int64_t>(rows.size());
+Batch StepInputs::Stage(std::span<const HostRow> rows, const SlotState& slots,
+                        int64_t absorbed_row_limit, BatchCapacity padded) {
+  const auto live_rows = static_cast<int64_t>(rows.size());
+  rows_ = std::max(live_rows, padded.rows);
   CHECK(rows_ <= row_slot_.dim(0), "{} rows in a step, capacity {}", rows_, row_slot_.dim(0));
   const auto upload = [&](const TensorView& to, auto&& fill) {
     staging_.clear();
     fill();
-    device_.Upload(to, std::as_bytes(std::span(staging_)));
+    device_.Upload(to.Slice(0, 0, static_cast<int64_t>(staging_.size())),
+                   std::as_bytes(std::span(staging_)));
   };
 
   Batch batch;
@@ -42,12 +46,19 @@ Batch StepInputs::Build(OpRunner& run, std::span<const HostRow> rows, const Slot
     }
     batch.tokens += row.num_tokens;
   }
+  const int64_t live_tokens = batch.tokens;
+  const auto absorbed_live = static_cast<int32_t>(batch.absorbed_tokens);
+  if (padded.tokens > 0) {
+    CHECK(batch.expanded.empty() && padded.tokens >= batch.tokens, "{} tokens padded to {}",
+          batch.tokens, padded.tokens);
+    batch.tokens = batch.absorbed_tokens = padded.tokens;
+  }
   CHECK(batch.tokens <= ids_.dim(0), "{} tokens in a step, capacity {}", batch.tokens, ids_.dim(0));
 
-  upload(row_slot(), [&] {
+  upload(row_slot_, [&] {
     for (const HostRow& row : rows) staging_.push_back(Raw(row.slot));
   });
-  upload(row_begin(), [&] {
+  upload(row_begin_, [&] {
     int32_t begin = 0;
     for (const HostRow& row : rows) {
       staging_.push_back(begin);
@@ -55,19 +66,18 @@ Batch StepInputs::Build(OpRunner& run, std::span<const HostRow> rows, const Slot
     }
     staging_.push_back(begin);
   });
-  const TensorView plan_position = plan_position_.Slice(0, 0, rows_);
-  upload(plan_position, [&] {
+  upload(plan_position_, [&] {
     for (const HostRow& row : rows) staging_.push_back(row.tokens.empty() ? -1 : row.position);
   });
-  const TensorView plan_tokens = plan_tokens_.Slice(0, 0, batch.tokens);
-  upload(plan_tokens, [&] {
+  upload(plan_tokens_, [&] {
     for (const HostRow& row : rows) {
       for (TokenId token : row.tokens) staging_.push_back(Raw(token));
       if (row.tokens.empty()) staging_.push_back(-1);
     }
+    CHECK(static_cast<int64_t>(staging_.size()) == live_tokens);
   });
-  upload(live_rows_, [&] { staging_.push_back(static_cast<int32_t>(rows_)); });
-  upload(absorbed_live_, [&] { staging_.push_back(static_cast<int32_t>(batch.absorbed_tokens)); });
+  upload(live_rows_, [&] { staging_.push_back(static_cast<int32_t>(live_rows)); });
+  upload(absorbed_live_, [&] { staging_.push_back(absorbed_live); });
 
   batch.ids = ids_.Slice(0, 0, batch.tokens);
   batch.map = {.slots = token_slot_.Slice(0, 0, batch.tokens),
@@ -75,17 +85,20 @@ Batch StepInputs::Build(OpRunner& run, std::span<const HostRow> rows, const Slot
                .page_table = slots.page_table,
                .live = live_tokens_};
   batch.absorbed_live = absorbed_live_;
+  return batch;
+}
+
+void StepInputs::Prepare(OpRunner& run, const Batch& batch, const SlotState& slots) {
   run(run.ops().prepare_inputs, {.row_slot = row_slot(),
                                  .row_begin = row_begin(),
-                                 .plan_tokens = plan_tokens,
-                                 .plan_position = plan_position,
+                                 .plan_tokens = plan_tokens_.Slice(0, 0, batch.tokens),
+                                 .plan_position = plan_position_.Slice(0, 0, rows_),
                                  .live_rows = live_rows_,
                                  .slots = slots,
                                  .ids = batch.ids,
                                  .positions = batch.map.positions,
                                  .token_slot = batch.map.slots,
                                  .live_tokens = live_tokens_});
-  return batch;
 }
 
 }  // namespace fathom

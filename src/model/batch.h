@@ -47,13 +47,16 @@ class StepInputs {
  public:
   StepInputs(BatchCapacity capacity, Device& device);
 
-  // Uploads the rows and computes ids, positions and slots of their tokens on the device. Rows of
-  // up to `absorbed_row_limit` tokens take the absorbed form. REQUIRES: rows and tokens within
-  // capacity, rows of the absorbed form first.
-  Batch Build(OpRunner& run, std::span<const HostRow> rows, const SlotState& slots,
-              int64_t absorbed_row_limit);
+  // Uploads the rows. Rows of up to `absorbed_row_limit` tokens take the absorbed form. The batch's
+  // shapes have room for `padded` rows and tokens; zero: for those there are. Only a batch without
+  // expanded rows may be padded. REQUIRES: rows and tokens within capacity, rows of the absorbed
+  // form first.
+  Batch Stage(std::span<const HostRow> rows, const SlotState& slots, int64_t absorbed_row_limit,
+              BatchCapacity padded = {});
+  // Computes ids, positions and slots of the staged rows' tokens on the device.
+  void Prepare(OpRunner& run, const Batch& batch, const SlotState& slots);
 
-  // Of the last Build(): I32 [rows], [rows + 1], [1].
+  // Of the last Stage(): I32 [rows], [rows + 1], [1].
   TensorView row_slot() const { return row_slot_.Slice(0, 0, rows_); }
   TensorView row_begin() const { return row_begin_.Slice(0, 0, rows_ + 1); }
   TensorView live_rows() const { return live_rows_; }

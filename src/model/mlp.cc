@@ -20,17 +20,11 @@ RouterSelection ToOps(RouterConfig::Selection selection) {
 
 void RunMlp(OpRunner& run, const MlpWeights& w, const Batch& batch, Activations& a,
             const TensorView& out) {
-  const Ops& ops = run.ops();
-  const TensorView live = batch.map.live;
-  // Narrower MLPs use the front of the same memory.
-  const TensorView gate_up(a.gate_up.data(), a.gate_up.dtype(), {batch.tokens, 2 * w.inter});
-  const TensorView act(a.act.data(), a.act.dtype(), {batch.tokens, w.inter});
-  run(ops.linear, {.x = First(a.normed, batch.tokens),
-                   .weight = w.gate_up.weight.get(),
-                   .live = live,
-                   .out = gate_up});
-  run(ops.silu_mul, {.gate_up = gate_up, .live = live, .out = act});
-  run(ops.linear, {.x = act, .weight = w.down.weight.get(), .live = live, .out = out});
+  run(run.ops().mlp, {.x = First(a.normed, batch.tokens),
+                      .gate_up = w.gate_up.weight.get(),
+                      .down = w.down.weight.get(),
+                      .live = batch.map.live,
+                      .out = out});
 }
 
 void RunMoe(OpRunner& run, const ModelConfig& config, const MoeWeights& w, const Batch& batch,

@@ -131,7 +131,7 @@ void Model::MeasureWorkspace(Device& device) {
     }
   }
   const int64_t rows = options_.max_logit_rows;
-  Logits(TensorView(nullptr, activations_.x.dtype(), {rows, config_.hidden_size}), one,
+  Logits(TensorView(nullptr, activations_.normed.dtype(), {rows, config_.hidden_size}), one,
          TensorView(nullptr, DType::kF32, {rows, config_.vocab_size}));
   run_.Allocate();
 }

@@ -24,14 +24,14 @@ struct EmbedArgs {
   TensorView ids;    // I32 [tokens], in [0, vocab)
   TensorView table;  // BF16, F16 or F32 [vocab, hidden]
   TensorView live;   // I32 [1]: tokens
-  TensorView out;    // act [tokens, hidden]
+  TensorView out;    // act or F32 [tokens, hidden]
 };
 
 // out = x / sqrt(mean(x^2) + eps) * weight, in fp32 (Zhang & Sennrich 2019, RMSNorm).
 // With `residual`: residual += x first, and the norm is of the sum.
 struct RmsNormArgs {
-  TensorView x;         // act [tokens, width]; rows may be strided
-  TensorView residual;  // act [tokens, width] in and out, or absent
+  TensorView x;         // act, or F32 without `residual`, [tokens, width]; rows may be strided
+  TensorView residual;  // act or F32 [tokens, width] in and out, or absent
   TensorView weight;    // F32 [width]
   float eps = 1e-6f;
   TensorView live;  // I32 [1]: tokens
@@ -72,6 +72,16 @@ struct SiluMulArgs {
   TensorView out;      // act [tokens, inter]
 };
 
+// out = down(silu(gate x) * up x): the composition of linear, silu_mul and linear, in which the
+// product of gate and up need not be rounded to act.
+struct MlpArgs {
+  TensorView x;                           // act [tokens, in]; rows may be strided
+  const PackedWeight* gate_up = nullptr;  // one matrix [2 * inter, in]
+  const PackedWeight* down = nullptr;     // one matrix [out, inter]
+  TensorView live;                        // I32 [1]: tokens
+  TensorView out;                         // act [tokens, out]
+};
+
 // Rotates interleaved pairs (x[2i], x[2i+1]) of every head by positions[t] * frequency i, in place:
 // (a cos - b sin, a sin + b cos). Su et al. 2021, RoPE; DeepSeek checkpoints interleave.
 struct RopeArgs {
@@ -93,6 +103,19 @@ struct TokenMap {
 struct CacheWriteArgs {
   TensorView latent;  // act [tokens, latent]; rows may be strided
   TensorView rope;    // act [tokens, rope]; rows may be strided
+  TokenMap tokens;
+  KvPages pages;  // out
+};
+
+// What MLA does between its projections and its scores: norms each token's latent, rotates its key
+// and its queries, and writes latent and key to its page. The composition of rms_norm, rope twice,
+// and cache_write.
+struct RotateAndCacheArgs {
+  TensorView kv_a;         // act [tokens, latent + rope]; left as work space
+  TensorView latent_norm;  // F32 [latent]
+  float eps = 1e-6f;
+  TensorView q_rope;   // act [tokens, heads, rope], in and out; tokens and heads may be strided
+  TensorView cos_sin;  // F32 [max_positions, 2, rope / 2], as in rope
   TokenMap tokens;
   KvPages pages;  // out
 };
@@ -266,7 +289,7 @@ struct CommitArgs {
 
 // A backend: a table of functions.
 struct Ops {
-  std::string_view name;  // "reference", "cpu"
+  std::string_view name;  // "reference", "cpu", "cuda"
   DType activation = DType::kF32;
   DType kv_cache = DType::kBF16;  // what KvFormat has by default
 
@@ -279,8 +302,10 @@ struct Ops {
   Op<LinearArgs> linear;
   Op<HeadLinearArgs> head_linear;
   Op<SiluMulArgs> silu_mul;
+  Op<MlpArgs> mlp;
   Op<RopeArgs> rope;
   Op<CacheWriteArgs> cache_write;
+  Op<RotateAndCacheArgs> rotate_and_cache;
   Op<AttendAbsorbedArgs> attend_absorbed;
   Op<GatherContextArgs> gather_context;
   Op<AttendExpandedArgs> attend_expanded;
@@ -308,6 +333,12 @@ const Ops& CpuOps(Fp8Activations activations);
 // The same, with all matrices but those of the absorbed form quantised to kInt8 or kInt4 when they
 // are prepared, and activations quantised to 8-bit integers per token and 128 channels.
 const Ops& CpuIntegerOps(WeightFormat format);
+// GPUs from compute capability 8.0 on; streams are CudaStream (cuda/stream.h). Activations and the
+// KV cache are BF16, weights in the type that the checkpoint stores them in. Linked into builds
+// with CUDA only.
+const Ops& CudaOps(Fp8Activations activations);
+// The same without the kernels that are made for one GPU: the safety net and second oracle.
+const Ops& CudaPortableOps(Fp8Activations activations);
 
 // Every op's contract on shapes and types; a violation is a bug and stops the process.
 void Check(const PrepareArgs&);
@@ -317,8 +348,10 @@ void Check(const AddArgs&);
 void Check(const LinearArgs&);
 void Check(const HeadLinearArgs&);
 void Check(const SiluMulArgs&);
+void Check(const MlpArgs&);
 void Check(const RopeArgs&);
 void Check(const CacheWriteArgs&);
+void Check(const RotateAndCacheArgs&);
 void Check(const AttendAbsorbedArgs&);
 void Check(const GatherContextArgs&);
 void Check(const AttendExpandedArgs&);

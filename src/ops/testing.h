@@ -7,13 +7,11 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
-#include <new>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include "base/rng.h"
-#include "cpu/cpu_stream.h"
 #include "ops/ops.h"
 
 namespace fathom {
@@ -31,11 +29,23 @@ std::ostream& operator<<(std::ostream& out, const Backend& backend);  // "cpu_2"
 
 // The reference table.
 Backend Oracle(Fp8Activations activations = Fp8Activations::kQuantized);
-// Every table on several numbers of threads.
+// The tables under test, and the oracle beside CPU tables.
 std::vector<Backend> Backends(std::initializer_list<Fp8Activations> modes);
 
+// What a test binary is linked with: testing_cpu.cc or testing_cuda.cc.
+std::vector<Backend> TablesUnderTest(Fp8Activations mode);
+Stream& StreamUnderTest(const Backend& backend);
+std::string MissingDevice();                  // why the tables cannot run here; empty if they can
+std::byte* AllocateTestMemory(size_t bytes);  // aligned to 64 bytes, for host and device
+void FreeTestMemory(std::byte* memory);
+
 // A test of every table: `EVERY_BACKEND(FooTest);`, then TEST_P(FooTest, ...) with GetParam().
-class OpTest : public testing::TestWithParam<Backend> {};
+class OpTest : public testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = MissingDevice(); !why.empty()) GTEST_SKIP() << why;
+  }
+};
 #define EVERY_BACKEND_OF(Test, ...)                                             \
   class Test : public OpTest {};                                                \
   INSTANTIATE_TEST_SUITE_P(All, Test, testing::ValuesIn(Backends(__VA_ARGS__)), \
@@ -65,7 +75,7 @@ class TestTensor {
 
  private:
   struct Free {
-    void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{64}); }
+    void operator()(std::byte* p) const { FreeTestMemory(p); }
   };
   std::unique_ptr<std::byte, Free> data_;
   TensorView view_;
@@ -89,6 +99,7 @@ void RunOp(const Backend& backend, Op<Args> Ops::*op, const Args& args) {
   if (bytes > 0) std::memset(workspace.view().data(), 0xff, bytes);
   OpContext context = {backend.stream(), {static_cast<std::byte*>(workspace.view().data()), bytes}};
   function(context, args);
+  context.stream.Synchronize();
 }
 
 // ||a - b|| / ||b||. NaN and infinities must agree in place and sign and count as equal.
@@ -107,5 +118,8 @@ void ExpectRowInvariance(int n, int64_t width,
 
 // How far a table's rounding of activations may lie from fp32: 0 for tables that do not round.
 double Rounding(const Backend& backend);
+// How far its sums of products may lie from sums in fp32: 0 for tables on CPUs; tensor cores drop
+// low bits, of FP8 products all but some 13.
+double Summing(const Backend& backend, DType weights);
 
 }  // namespace fathom

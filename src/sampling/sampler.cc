@@ -1,6 +1,7 @@
 #include "sampling/sampler.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 #include "tensor/buffer.h"
@@ -11,8 +12,8 @@ Sampler::Sampler(SamplerCapacity capacity, const Ops& ops, Device& device)
     : capacity_(capacity), run_(ops, device) {
   const int64_t rows = capacity.rows, top = std::min<int64_t>(kMaxTopLogprobs, capacity.vocab);
   const auto layout = [&](Arena arena) {
-    for (TensorView* view :
-         {&index_, &row_slot_, &position_, &tokens_, &ok_, &given_tokens_, &sampled_index_}) {
+    for (TensorView* view : {&identity_, &index_, &row_slot_, &position_, &tokens_, &ok_,
+                             &given_tokens_, &sampled_index_}) {
       *view = arena.Allocate(DType::kI32, {rows});
     }
     live_ = arena.Allocate(DType::kI32, {1});
@@ -27,13 +28,15 @@ Sampler::Sampler(SamplerCapacity capacity, const Ops& ops, Device& device)
   memory_ = device.Allocate(layout(Arena::Measuring()));
   layout(Arena(memory_->data(), memory_->size()));
 
+  std::vector<int32_t> identity(static_cast<size_t>(rows));
+  std::iota(identity.begin(), identity.end(), 0);
+  Upload<int32_t>(identity_, identity);
+
   // One pass at full capacity, without running anything.
   rows_ = rows;
   const Slots one_slot({.slots = 1, .vocab = capacity.vocab, .max_pages = 1}, device);
-  const std::vector<int32_t> zeros(static_cast<size_t>(rows));
-  const std::vector<SlotId> slots(static_cast<size_t>(rows));
-  GatherHidden(hidden_, zeros);
-  Sample(slots, zeros, one_slot.state());
+  Gather(hidden_);
+  Sample(one_slot.state());
   run_(ops.log_probs, {.logits = logits(),
                        .tokens = tokens_,
                        .live = live_,
@@ -47,50 +50,55 @@ template <class T>
 TensorView Sampler::Upload(const TensorView& to, std::span<const T> from) {
   static_assert(sizeof(T) == sizeof(int32_t));
   const TensorView front = to.Slice(0, 0, static_cast<int64_t>(from.size()));
-  run_.device().Upload(front, std::as_bytes(from));
+  if (!from.empty()) run_.device().Upload(front, std::as_bytes(from));
   return front;
 }
 
-TensorView Sampler::GatherHidden(const TensorView& hidden, std::span<const int32_t> index) {
-  rows_ = static_cast<int64_t>(index.size());
-  const auto live = static_cast<int32_t>(rows_);
+void Sampler::Stage(const SamplerRows& rows) {
+  live_rows_ = static_cast<int64_t>(rows.index.size());
+  rows_ = std::max(live_rows_, rows.padded);
+  CHECK(rows_ <= capacity_.rows, "{} rows in a pass, capacity {}", rows_, capacity_.rows);
+  CHECK(rows.slots.size() == rows.positions.size());
+  const auto live = static_cast<int32_t>(live_rows_);
   Upload(live_, std::span(&live, 1));
+  Upload(index_, rows.index);
+  Upload(row_slot_, rows.slots);
+  Upload(position_, rows.positions);
+  Upload(sampled_index_, rows.sampled_index);
+}
+
+TensorView Sampler::Gather(const TensorView& hidden) {
   const TensorView out = hidden_.Slice(0, 0, rows_);
   run_(run_.ops().gather_rows,
-       {.x = hidden, .index = Upload(index_, index), .live = live_, .out = out});
+       {.x = hidden, .index = index_.Slice(0, 0, rows_), .live = live_, .out = out});
   return out;
 }
 
-TensorView Sampler::Sample(std::span<const SlotId> slots, std::span<const int32_t> positions,
-                           const SlotState& state) {
-  CHECK(static_cast<int64_t>(slots.size()) == rows_ && positions.size() == slots.size());
+void Sampler::Sample(const SlotState& state) {
   const Ops& ops = run_.ops();
-  const TensorView row_slot = Upload(row_slot_, slots);
-  const TensorView adjusted = adjusted_.Slice(0, 0, rows_), tokens = tokens_.Slice(0, 0, rows_);
+  const TensorView row_slot = row_slot_.Slice(0, 0, rows_);
+  const TensorView adjusted = adjusted_.Slice(0, 0, rows_);
   // A copy: log-probabilities are those of the raw logits.
-  std::vector<int32_t> identity(static_cast<size_t>(rows_));
-  for (size_t i = 0; i < identity.size(); ++i) identity[i] = static_cast<int32_t>(i);
   run_(ops.gather_rows,
-       {.x = logits(), .index = Upload<int32_t>(index_, identity), .live = live_, .out = adjusted});
+       {.x = logits(), .index = identity_.Slice(0, 0, rows_), .live = live_, .out = adjusted});
   run_(ops.adjust_logits,
        {.logits = adjusted, .row_slot = row_slot, .slots = state, .live = live_});
   run_(ops.sample, {.logits = adjusted,
                     .row_slot = row_slot,
-                    .position = Upload(position_, positions),
+                    .position = position_.Slice(0, 0, rows_),
                     .slots = state,
                     .live = live_,
-                    .tokens = tokens,
+                    .tokens = tokens_.Slice(0, 0, rows_),
                     .ok = ok_.Slice(0, 0, rows_)});
-  return tokens;
 }
 
 void Sampler::Commit(const TensorView& row_slot, const TensorView& row_begin,
                      const TensorView& positions, const TensorView& live_rows,
-                     std::span<const int32_t> sampled_index, const SlotState& state) {
+                     const SlotState& state) {
   run_(run_.ops().commit, {.row_slot = row_slot,
                            .row_begin = row_begin,
                            .positions = positions,
-                           .sampled_index = Upload(sampled_index_, sampled_index),
+                           .sampled_index = sampled_index_.Slice(0, 0, row_slot.dim(0)),
                            .sampled_tokens = tokens_.Slice(0, 0, rows_),
                            .live_rows = live_rows,
                            .slots = state});
@@ -98,6 +106,7 @@ void Sampler::Commit(const TensorView& row_slot, const TensorView& row_begin,
 
 std::vector<RowLogprobs> Sampler::LogProbs(std::span<const TokenId> tokens, int32_t top) {
   const int64_t count = std::min<int64_t>(top, capacity_.vocab);
+  rows_ = live_rows_;  // the host reads them all
   const TensorView of = tokens.empty() ? tokens_.Slice(0, 0, rows_) : Upload(given_tokens_, tokens);
   const TensorView logprob = logprob_.Slice(0, 0, rows_);
   const TensorView top_ids(top_ids_.data(), DType::kI32, {rows_, count});
@@ -127,17 +136,12 @@ std::vector<RowLogprobs> Sampler::LogProbs(std::span<const TokenId> tokens, int3
   return result;
 }
 
-std::vector<std::optional<TokenId>> Sampler::Tokens() {
-  std::vector<int32_t> ids(static_cast<size_t>(rows_)), ok(ids.size());
+void Sampler::Download(Drawn& drawn) {
+  drawn.ids.resize(static_cast<size_t>(live_rows_));
+  drawn.ok.resize(drawn.ids.size());
   Device& device = run_.device();
-  device.Download(std::as_writable_bytes(std::span(ids)), tokens_.Slice(0, 0, rows_));
-  device.Download(std::as_writable_bytes(std::span(ok)), ok_.Slice(0, 0, rows_));
-  device.stream().Synchronize();
-  std::vector<std::optional<TokenId>> tokens(ids.size());
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (ok[i] != 0) tokens[i] = TokenId{ids[i]};
-  }
-  return tokens;
+  device.Download(std::as_writable_bytes(std::span(drawn.ids)), tokens_.Slice(0, 0, live_rows_));
+  device.Download(std::as_writable_bytes(std::span(drawn.ok)), ok_.Slice(0, 0, live_rows_));
 }
 
 }  // namespace fathom

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -26,35 +27,51 @@ struct RowLogprobs {
   std::vector<std::pair<TokenId, float>> top;  // likeliest first
 };
 
-// A pass is GatherHidden(), the model's Logits() into logits(), then Sample() and LogProbs() as
-// wanted. THREAD: one at a time.
+// The rows of one pass, as the host knows them.
+struct SamplerRows {
+  std::span<const int32_t> index;  // of each row's token in the batch
+  // To draw, for each row: its slot, and the position of the new token.
+  std::span<const SlotId> slots = {};
+  std::span<const int32_t> positions = {};
+  // To commit, for each row of the step: which row of this pass it is, or -1.
+  std::span<const int32_t> sampled_index = {};
+  // Shapes have room for so many rows of the pass and of the step; 0: for those there are.
+  int64_t padded = 0;
+};
+
+// A pass is Stage(), Gather(), the model's Logits() into logits(), then Sample(), Commit() and
+// LogProbs() as wanted. Only Stage() uploads. THREAD: one at a time.
 class Sampler {
  public:
   Sampler(SamplerCapacity capacity, const Ops& ops, Device& device);
 
   int64_t max_rows() const { return capacity_.rows; }
 
-  // Starts a pass over the tokens at `index`: their hidden states, [rows, hidden].
-  TensorView GatherHidden(const TensorView& hidden, std::span<const int32_t> index);
+  void Stage(const SamplerRows& rows);
+  // The hidden states of the pass's rows, [rows, hidden].
+  TensorView Gather(const TensorView& hidden);
   TensorView live() const { return live_; }                         // I32 [1]: the pass's rows
   TensorView logits() const { return logits_.Slice(0, 0, rows_); }  // F32 [rows, vocab]: raw
 
-  // Draws a token for every row: row i of `slots` and `positions` (of the new token). Leaves the
-  // raw logits as they are. Returns I32 [rows]; -1 where a row has NaN.
-  TensorView Sample(std::span<const SlotId> slots, std::span<const int32_t> positions,
-                    const SlotState& state);
+  // Draws a token for every row; leaves the raw logits as they are.
+  void Sample(const SlotState& state);
 
-  // Advances the slots of a step past it. `sampled_index`: for every row of the step, which row of
-  // this pass it is, or -1.
+  // Advances the slots of a step past it.
   void Commit(const TensorView& row_slot, const TensorView& row_begin, const TensorView& positions,
-              const TensorView& live_rows, std::span<const int32_t> sampled_index,
-              const SlotState& state);
+              const TensorView& live_rows, const SlotState& state);
 
   // Log-probabilities of the drawn tokens (or of `tokens`, when given), and of the `top` likeliest.
   std::vector<RowLogprobs> LogProbs(std::span<const TokenId> tokens, int32_t top);
 
-  // The drawn tokens on the host; nothing where a row has NaN.
-  std::vector<std::optional<TokenId>> Tokens();
+  // The drawn tokens on their way to the host.
+  struct Drawn {
+    std::vector<int32_t> ids, ok;
+    std::optional<TokenId> token(size_t row) const {  // nothing where a row has NaN
+      return ok[row] != 0 ? std::optional(TokenId{ids[row]}) : std::nullopt;
+    }
+  };
+  // Enqueues their download: `drawn` is written once a later mark has been waited for.
+  void Download(Drawn& drawn);
 
  private:
   template <class T>
@@ -63,9 +80,10 @@ class Sampler {
   SamplerCapacity capacity_;
   OpRunner run_;
   std::unique_ptr<DeviceMemory> memory_;
-  TensorView index_, live_, row_slot_, position_, tokens_, ok_, given_tokens_, sampled_index_;
+  TensorView identity_, index_, live_, row_slot_, position_, tokens_, ok_, given_tokens_,
+      sampled_index_;
   TensorView hidden_, logits_, adjusted_, logprob_, top_ids_, top_logprobs_;
-  int64_t rows_ = 0;
+  int64_t live_rows_ = 0, rows_ = 0;  // of the pass; as shapes have it
 };
 
 }  // namespace fathom

@@ -3,6 +3,7 @@
     accuracy.py --binary build/bin/fathom --model models/tiny-r1     # starts the server, and stops it
     accuracy.py --url http://127.0.0.1:8000                          # a running server
     accuracy.py ... --sample 10                                      # every tenth question
+    accuracy.py ... --device cuda --plain                            # on a GPU; without the openai client
 
 Fails if a request fails, if the mean accuracy over the tasks is below 0.965, or if more than 1 % of
 the questions are right where the reference is wrong or the other way round.
@@ -23,8 +24,6 @@ from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-
-import openai
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "tiny-r1"
 MIN_MEAN = 0.965
@@ -80,10 +79,10 @@ def healthy(url):
 
 
 @contextlib.contextmanager
-def running_server(binary, model, flags):
+def running_server(binary, model, device, flags):
     """The URL of a server that lives as long as the context; its log is shown when it fails."""
     port = free_port()
-    command = [binary, "serve", model, "--host", "127.0.0.1", "--port", str(port), *flags]
+    command = [binary, "serve", model, "--host", "127.0.0.1", "--port", str(port), "--device", device, *flags]
     with tempfile.TemporaryFile("w+") as log:
 
         def fail(what):
@@ -114,32 +113,74 @@ def running_server(binary, model, flags):
             process.wait()
 
 
-def ask(client, model, question):
-    try:
-        response = client.chat.completions.create(
-            model=model,
-            messages=[{"role": "user", "content": question.question}],
-            temperature=0,
-            max_tokens=MAX_TOKENS,
-            extra_body={"chat_template_kwargs": {"thinking": True}},
+def parameters(model, question):
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": question.question}],
+        "temperature": 0,
+        "max_tokens": MAX_TOKENS,
+    }
+
+
+THINKING = {"chat_template_kwargs": {"thinking": True}}
+
+
+class OpenAIClient:
+    def __init__(self, url):
+        import openai
+
+        self.error = openai.OpenAIError
+        self.client = openai.OpenAI(
+            base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=REQUEST_TIMEOUT_S
         )
-    except openai.OpenAIError as e:
-        return Reply(error=f"{type(e).__name__}: {e}")
-    choice = response.choices[0]
-    return Reply(
-        choice.message.content or "", choice.finish_reason, response.usage.completion_tokens
-    )
+        self.model = self.client.models.list().data[0].id
+
+    def ask(self, question):
+        try:
+            response = self.client.chat.completions.create(
+                **parameters(self.model, question), extra_body=THINKING
+            )
+        except self.error as e:
+            return Reply(error=f"{type(e).__name__}: {e}")
+        choice = response.choices[0]
+        return Reply(
+            choice.message.content or "", choice.finish_reason, response.usage.completion_tokens
+        )
 
 
-def ask_all(url, questions, concurrency):
-    client = openai.OpenAI(
-        base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=REQUEST_TIMEOUT_S
-    )
-    model = client.models.list().data[0].id
+class PlainClient:
+    """For machines that have Python and nothing else."""
+
+    def __init__(self, url):
+        self.url = url
+        with urllib.request.urlopen(f"{url}/v1/models", timeout=REQUEST_TIMEOUT_S) as r:
+            self.model = json.load(r)["data"][0]["id"]
+
+    def ask(self, question):
+        request = urllib.request.Request(
+            f"{self.url}/v1/chat/completions",
+            json.dumps({**parameters(self.model, question), **THINKING}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as r:
+                response = json.load(r)
+        except (urllib.error.URLError, OSError) as e:
+            return Reply(error=f"{type(e).__name__}: {e}")
+        choice = response["choices"][0]
+        return Reply(
+            choice["message"]["content"] or "",
+            choice["finish_reason"],
+            response["usage"]["completion_tokens"],
+        )
+
+
+def ask_all(client, questions, concurrency):
+    model = client.model
     began = time.monotonic()
     replies = []
     with ThreadPoolExecutor(concurrency) as pool:
-        for reply in pool.map(lambda q: ask(client, model, q), questions):
+        for reply in pool.map(client.ask, questions):
             replies.append(reply)
             if len(replies) % 100 == 0:
                 print(f"{len(replies)} of {len(questions)} answered", file=sys.stderr, flush=True)
@@ -152,7 +193,7 @@ def ask_all(url, questions, concurrency):
     return replies
 
 
-def report(questions, replies):
+def report(questions, replies, max_changed):
     """Prints the comparison; returns what is wrong, as sentences."""
     right, reference = defaultdict(list), defaultdict(list)
     changed = []
@@ -184,8 +225,8 @@ def report(questions, replies):
         problems.append(f"{len(errors)} requests failed, the first with {errors[0]}")
     if total < MIN_MEAN:
         problems.append(f"the mean accuracy {total:.4f} is below {MIN_MEAN}")
-    if share > MAX_CHANGED:
-        problems.append(f"{share:.2%} of the questions changed, more than {MAX_CHANGED:.0%}")
+    if share > max_changed:
+        problems.append(f"{share:.2%} of the questions changed, more than {max_changed:.0%}")
     return problems
 
 
@@ -203,6 +244,10 @@ def parse_args():
     where = p.add_mutually_exclusive_group(required=True)
     where.add_argument("--url", help="of a running server, such as http://127.0.0.1:8000")
     where.add_argument("--binary", help="the fathom to start, on a free port")
+    p.add_argument("--device", default="cpu", help="of --binary: cpu or cuda")
+    p.add_argument("--max-changed", type=float, default=MAX_CHANGED,
+                   help="share of questions that may change correctness (FP8 activations change some)")
+    p.add_argument("--plain", action="store_true", help="without the openai client")
     p.add_argument("--model", help="the checkpoint for --binary")
     p.add_argument("--serve-flags", type=str.split, default=[], help="for --binary: such as '--quantization int8'")
     p.add_argument("--concurrency", type=positive, default=32, help="requests in flight (32)")
@@ -220,12 +265,15 @@ def main():
     if args.sample > 1:
         print(f"a sample: every {args.sample}th question, limits as for all of them")
     with contextlib.ExitStack() as stack:
-        url = args.url or stack.enter_context(running_server(args.binary, args.model, args.serve_flags))
+        url = args.url or stack.enter_context(
+            running_server(args.binary, args.model, args.device, args.serve_flags)
+        )
         url = url.rstrip("/")
         if not healthy(url):
             sys.exit(f"no server answers at {url}/health: start one, or name it with --url")
-        replies = ask_all(url, questions, args.concurrency)
-    problems = report(questions, replies)
+        client = (PlainClient if args.plain else OpenAIClient)(url)
+        replies = ask_all(client, questions, args.concurrency)
+    problems = report(questions, replies, args.max_changed)
     for problem in problems:
         print(f"FAILED: {problem}", file=sys.stderr)
     sys.exit(1 if problems else 0)

@@ -7,10 +7,12 @@ void Check(const RmsNormArgs& a) {
   const int64_t tokens = a.x.dim(0), width = a.x.dim(1);
   CheckStrided("rms_norm: x", a.x, a.x.dtype(), {tokens, width});
   if (!a.residual.absent()) {
-    CheckTensor("rms_norm: residual", a.residual, a.x.dtype(), {tokens, width});
+    CheckActivation("rms_norm: residual", a.residual, 2);
+    CheckTensor("rms_norm: residual", a.residual, a.residual.dtype(), {tokens, width});
   }
   CheckTensor("rms_norm: weight", a.weight, DType::kF32, {width});
-  CheckStrided("rms_norm: out", a.out, a.x.dtype(), {tokens, width});
+  CheckActivation("rms_norm: out", a.out, 2);
+  CheckStrided("rms_norm: out", a.out, a.out.dtype(), {tokens, width});
   CHECK(width > 0 && a.eps > 0, "rms_norm: width {}, eps {}", width, a.eps);
   CheckLive("rms_norm: live", a.live);
 }

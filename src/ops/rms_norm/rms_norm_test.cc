@@ -28,12 +28,13 @@ struct Output {
 };
 
 // Runs `tokens` of the case with room for two more.
-Output RunCase(const Backend& b, const Case& c, const std::vector<int>& tokens) {
+Output RunCase(const Backend& b, const Case& c, const std::vector<int>& tokens,
+               DType residual_type = DType::kF32) {
   const int live = static_cast<int>(tokens.size());
   const TestTensor x(b.act(), {live + 2, c.width}, PickRows(c.x, c.width, tokens));
   TestTensor residual, out(b.act(), {live + 2, c.width});
   if (c.residual) {
-    residual = TestTensor(b.act(), {live + 2, c.width}, PickRows(c.r, c.width, tokens));
+    residual = TestTensor(residual_type, {live + 2, c.width}, PickRows(c.r, c.width, tokens));
   }
   const TestTensor weight(DType::kF32, {c.width}, c.weight), count = Live(live);
   RunOp(b, &Ops::rms_norm,
@@ -73,9 +74,13 @@ TEST_P(RmsNormTest, IsTheFormula) {
     for (const bool residual : {false, true}) {
       SCOPED_TRACE(testing::Message() << width << (residual ? " with residual" : ""));
       const Case c = MakeCase(width, 3, residual);
-      const Output expected = Formula(c), got = RunCase(GetParam(), c, Range(3));
-      ExpectClose(got.out, expected.out, 2e-6 + Rounding(GetParam()));
-      ExpectClose(got.residual, expected.residual, 1e-7 + Rounding(GetParam()));
+      const Output expected = Formula(c);
+      for (const DType type : {DType::kF32, GetParam().act()}) {
+        const Output got = RunCase(GetParam(), c, Range(3), type);
+        ExpectClose(got.out, expected.out, 2e-6 + Rounding(GetParam()));
+        ExpectClose(got.residual, expected.residual,
+                    1e-7 + (type == DType::kF32 ? 0 : Rounding(GetParam())));
+      }
       ExpectAsOracle(GetParam(), 2e-6 + Rounding(GetParam()),
                      [&](const Backend& b) { return RunCase(b, c, Range(3)).out; });
     }
@@ -105,6 +110,18 @@ TEST_P(RmsNormTest, NanAndInfinityStayInTheirRow) {
   for (int i = 0; i < 64; ++i) EXPECT_TRUE(std::isnan(out[i]));
   EXPECT_TRUE(std::isnan(out[2 * 64 + 5]));  // inf / inf
   EXPECT_EQ(out[2 * 64 + 6], 0);
+}
+
+TEST_P(RmsNormTest, OfAResidualStream) {
+  const Case c = MakeCase(257, 3, false);
+  const TestTensor x(DType::kF32, {3, 257}, c.x), out(GetParam().act(), {3, 257});
+  RunOp(GetParam(), &Ops::rms_norm,
+        {.x = x,
+         .weight = TestTensor(DType::kF32, {257}, c.weight),
+         .eps = 1e-5f,
+         .live = Live(3),
+         .out = out});
+  ExpectClose(out.Floats(), Formula(c).out, 2e-6 + Rounding(GetParam()));
 }
 
 TEST_P(RmsNormTest, AllZerosGiveZeros) {

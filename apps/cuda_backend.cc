@@ -1,0 +1,25 @@
+#include "backends.h"
+#include "cuda/device.h"
+#include "cuda/peak.h"
+
+namespace fathom {
+
+Result<Backend> MakeCudaBackend(std::string_view name, int gpu) {
+  const auto activations =
+      name.ends_with("-fp8") ? Fp8Activations::kQuantized : Fp8Activations::kExact;
+  const bool portable = name.starts_with("cuda-portable");
+  return Backend{portable ? &CudaPortableOps(activations) : &CudaOps(activations),
+                 TRY(CudaDevice::Open(gpu))};
+}
+
+Result<GpuMachine> MeasureGpu(int gpu, int64_t read_bytes) {
+  const std::unique_ptr<CudaDevice> device = TRY(CudaDevice::Open(gpu));
+  const CudaPeaks peaks = MeasureCudaPeaks(*device, read_bytes);
+  return GpuMachine{.name = std::string(device->name()),
+                    .driver = CudaDriverVersion(),
+                    .read_bandwidth = peaks.read_bandwidth,
+                    .fp32_peak = peaks.fp32,
+                    .bf16_peak = peaks.bf16};
+}
+
+}  // namespace fathom

@@ -1,0 +1,272 @@
+// flash_attend_bench check | time: expanded attention against fp32, and its speed beside the
+// machine's limits from the same run. Prints a table; --json FILE writes the same as JSON.
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "bench/gpu_bench.cuh"
+#include "ops/attend_expanded/flash_attend_cuda.h"
+
+namespace fathom::bench {
+namespace {
+
+constexpr double kTolerance = 5e-3;  // weights and output are rounded to BF16: 2^-9 each
+constexpr int kQuery = kFlashNope + kFlashRope, kKv = kFlashNope + kFlashValue;
+
+std::string json;  // members of the object that --json writes
+
+void Append(const char* format, auto... args) {
+  char line[512];
+  std::snprintf(line, sizeof(line), format, args...);
+  json += json.empty() ? line : std::string(",\n") + line;
+}
+
+// A row of `tokens` tokens from position `begin` on, and its context.
+struct Problem {
+  Problem(int heads, int tokens, int begin, uint64_t seed = 1)
+      : heads(heads),
+        tokens(tokens),
+        context(begin + tokens),
+        q(size_t(tokens) * heads * kQuery),
+        kv(size_t(context) * heads * kKv),
+        rope(size_t(context) * kFlashRope),
+        out(size_t(tokens) * heads * kFlashValue),
+        lse(size_t(tokens) * heads) {
+    Randomize(q, 4 * seed);
+    Randomize(kv, 4 * seed + 1);
+    Randomize(rope, 4 * seed + 2);
+    std::vector<int32_t> host(tokens);
+    for (int i = 0; i < tokens; ++i) host[i] = begin + i;
+    positions.reset(new DeviceArray<int32_t>(host));
+    BENCH_CHECK(cudaDeviceSynchronize());
+  }
+  // Keys [from, from + count) of the context.
+  FlashAttendParams Params(int from, int count) const {
+    return {.q = q.get(),
+            .positions = positions->get(),
+            .kv = kv.get() + size_t(from) * heads * kKv,
+            .rope = rope.get() + size_t(from) * kFlashRope,
+            .tokens = tokens,
+            .heads = heads,
+            .context = count,
+            .context_begin = from,
+            .scale = 0.0721688f,
+            .first = from == 0,
+            .out = out.get(),
+            .lse = lse.get()};
+  }
+
+  int heads, tokens, context;
+  DeviceArray<__nv_bfloat16> q, kv, rope, out;
+  DeviceArray<float> lse;
+  std::unique_ptr<DeviceArray<int32_t>> positions;
+};
+
+// A block per token and head, in fp32 throughout; `p` has the whole context.
+__global__ void __launch_bounds__(128)
+    FlashOracle(FlashAttendParams p, float* scores, float* out, float* lse) {
+  const int64_t token = blockIdx.x, head = blockIdx.y, pair = token * p.heads + head;
+  const int keys = p.positions[token] + 1;
+  float* s = scores + pair * p.context;
+  const auto* q = static_cast<const __nv_bfloat16*>(p.q) + pair * kQuery;
+  const auto* kv = static_cast<const __nv_bfloat16*>(p.kv) + head * kKv;
+  const auto* rope = static_cast<const __nv_bfloat16*>(p.rope);
+  __shared__ float partial[128];
+  float max = -INFINITY;
+  for (int key = static_cast<int>(threadIdx.x); key < keys; key += 128) {
+    float sum = 0;
+    for (int i = 0; i < kQuery; ++i) {
+      const __nv_bfloat16 k = i < kFlashNope ? kv[int64_t{key} * p.heads * kKv + i]
+                                             : rope[int64_t{key} * kFlashRope + i - kFlashNope];
+      sum += __bfloat162float(q[i]) * __bfloat162float(k);
+    }
+    s[key] = sum * p.scale;
+    max = fmaxf(max, s[key]);
+  }
+  partial[threadIdx.x] = max;
+  __syncthreads();
+  for (int i = 0; i < 128; ++i) max = fmaxf(max, partial[i]);
+  float total = 0, sum = 0;
+  for (int key = 0; key < keys; ++key) {
+    const float weight = expf(s[key] - max);
+    total += weight;
+    sum += weight * __bfloat162float(kv[int64_t{key} * p.heads * kKv + kFlashNope + threadIdx.x]);
+  }
+  out[pair * kFlashValue + threadIdx.x] = sum / total;
+  if (threadIdx.x == 0) lse[pair] = max + logf(total);
+}
+
+bool Check(int heads, int tokens, int begin, int chunk) {
+  const Problem p(heads, tokens, begin);
+  BENCH_CHECK(cudaMemset(p.out.get(), 0xee, p.out.size() * 2));
+  BENCH_CHECK(cudaMemset(p.lse.get(), 0xee, p.lse.size() * 4));
+  for (int from = 0; from < p.context; from += chunk) {
+    LaunchFlashAttend(p.Params(from, std::min(chunk, p.context - from)), nullptr);
+  }
+  BENCH_CHECK(cudaDeviceSynchronize());
+  DeviceArray<float> scores(size_t(tokens) * heads * p.context);
+  DeviceArray<float> want(p.out.size()), want_lse(p.lse.size());
+  FlashOracle<<<dim3(tokens, heads), 128>>>(p.Params(0, p.context), scores.get(), want.get(),
+                                            want_lse.get());
+  BENCH_CHECK(cudaGetLastError());
+  const auto got = p.out.ToHost();
+  const auto expected = want.ToHost(), got_lse = p.lse.ToHost(), expected_lse = want_lse.ToHost();
+  double worst = 0, worst_lse = 0;
+  for (size_t pair = 0; pair < got_lse.size(); ++pair) {
+    double difference = 0, norm = 0;
+    for (size_t i = pair * kFlashValue; i < (pair + 1) * kFlashValue; ++i) {
+      const double d = double(__bfloat162float(got[i])) - expected[i];
+      difference += d * d;
+      norm += double(expected[i]) * expected[i];
+    }
+    const double error = std::sqrt(difference / norm);
+    const double lse_error = std::fabs(got_lse[pair] - expected_lse[pair]);
+    worst = error <= worst ? worst : error;  // NaN stays
+    worst_lse = lse_error <= worst_lse ? worst_lse : lse_error;
+  }
+  // Each merge rounds the output once more.
+  const bool ok = worst < 2 * kTolerance && worst_lse < 1e-3;
+  std::printf("heads %3d, tokens %5d from %5d, chunks of %5d: %s, error %.2e, lse %.2e\n", heads,
+              tokens, begin, chunk, ok ? "ok" : "FAILED", worst, worst_lse);
+  std::fflush(stdout);
+  Append("  \"check heads %d, tokens %d, begin %d, chunk %d\": {\"ok\": %s, \"error\": %.3e}",
+         heads, tokens, begin, chunk, ok ? "true" : "false", std::isnan(worst) ? -1.0 : worst);
+  return ok;
+}
+
+// Some of the tokens alone, in smaller blocks: bits must not change.
+bool CheckCompany() {
+  const Problem p(40, 300, 400);
+  LaunchFlashAttend(p.Params(0, p.context), nullptr);
+  BENCH_CHECK(cudaDeviceSynchronize());
+  const auto together = p.out.ToHost();
+  bool same = true;
+  for (const int first : {0, 37, 250}) {
+    const int count = 50;
+    BENCH_CHECK(cudaMemset(p.out.get(), 0xee, p.out.size() * 2));
+    FlashAttendParams some = p.Params(0, p.context);
+    some.q = p.q.get() + size_t(first) * p.heads * kQuery;
+    some.positions += first;
+    some.tokens = count;
+    some.out = p.out.get() + size_t(first) * p.heads * kFlashValue;
+    some.lse += size_t(first) * p.heads;
+    LaunchFlashAttend(some, nullptr);
+    BENCH_CHECK(cudaDeviceSynchronize());
+    const auto alone = p.out.ToHost();
+    for (size_t i = size_t(first) * p.heads * kFlashValue;
+         i < size_t(first + count) * p.heads * kFlashValue; ++i) {
+      same &= __bfloat16_as_ushort(alone[i]) == __bfloat16_as_ushort(together[i]);
+    }
+  }
+  std::printf("same bits alone: %s\n", same ? "ok" : "FAILED");
+  Append("  \"check same bits alone\": {\"ok\": %s}", same ? "true" : "false");
+  return same;
+}
+
+// What no token sees may be NaN, and tokens may come in any order.
+bool CheckNan() {
+  Problem p(20, 130, 40);
+  std::vector<int32_t> positions(p.tokens);
+  for (int i = 0; i < p.tokens; ++i) positions[i] = 40 + (i * 37) % 100;
+  BENCH_CHECK(cudaMemcpy(p.positions->get(), positions.data(), positions.size() * 4,
+                         cudaMemcpyHostToDevice));
+  LaunchFlashAttend(p.Params(0, p.context), nullptr);
+  BENCH_CHECK(cudaDeviceSynchronize());
+  const auto clean = p.out.ToHost();
+  BENCH_CHECK(cudaMemset(p.kv.get() + size_t(140) * p.heads * kKv, 0xff,
+                         size_t(p.context - 140) * p.heads * kKv * 2));
+  BENCH_CHECK(cudaMemset(p.rope.get() + size_t(140) * kFlashRope, 0xff,
+                         size_t(p.context - 140) * kFlashRope * 2));
+  BENCH_CHECK(cudaMemset(p.out.get(), 0xee, p.out.size() * 2));
+  LaunchFlashAttend(p.Params(0, p.context), nullptr);
+  BENCH_CHECK(cudaDeviceSynchronize());
+  const auto again = p.out.ToHost();
+  bool same = true;
+  for (size_t i = 0; i < clean.size(); ++i) {
+    same &= __bfloat16_as_ushort(clean[i]) == __bfloat16_as_ushort(again[i]);
+  }
+  std::printf("NaN behind the last position: %s\n", same ? "ok" : "FAILED");
+  Append("  \"check NaN behind the last position\": {\"ok\": %s}", same ? "true" : "false");
+  return same;
+}
+
+bool CheckAll() {
+  bool ok = true;
+  for (const int tokens : {1, 63, 64, 65, 127, 128, 129, 200, 300}) {
+    ok &= Check(2, tokens, 0, 1 << 20);
+  }
+  for (const int begin : {1, 100, 127, 128, 500}) ok &= Check(3, 200, begin, 1 << 20);
+  for (const int chunk : {64, 128, 192, 256}) ok &= Check(2, 300, 250, chunk);
+  ok &= Check(16, 700, 0, 512);
+  ok &= Check(1, 2000, 2000, 1024);
+  ok &= Check(40, 300, 100, 256);
+  ok &= CheckCompany();
+  ok &= CheckNan();
+  return ok;
+}
+
+void Time(int heads, int tokens, int begin, double peak) {
+  const Problem p(heads, tokens, begin);
+  const double us = MedianMicroseconds(
+      4, 15, [&](int, cudaStream_t stream) { LaunchFlashAttend(p.Params(0, p.context), stream); });
+  const double visible = double(tokens) * begin + double(tokens) * (tokens + 1) / 2;
+  const double tflops = 2 * visible * heads * (kQuery + kFlashValue) / us * 1e-6;
+  std::printf("%5d %6d %6d %9.1f %7.1f %5.1f\n", heads, tokens, begin, us, tflops,
+              100 * tflops / peak);
+  std::fflush(stdout);
+  Append(
+      "  \"heads %d, tokens %d, begin %d\": {\"us\": %.2f, \"tflops\": %.1f, "
+      "\"share_of_matrix\": %.3f}",
+      heads, tokens, begin, us, tflops, tflops / peak);
+}
+
+void TimeAll() {
+  const double peak = MatrixPeak();
+  Append("  \"limits\": {\"matrix_tflops\": %.1f}", peak);
+  std::printf("wgmma %.0f TFLOPS\nheads tokens  begin        us  TFLOPS wgmma%%\n", peak);
+  for (const int tokens : {512, 1024, 4096, 16384}) Time(16, tokens, 0, peak);
+  Time(16, 2048, 6144, peak);
+  Time(16, 512, 7680, peak);
+  Time(128, 1024, 0, peak);
+  Time(128, 4096, 0, peak);
+  Time(128, 1024, 7168, peak);
+}
+
+}  // namespace
+}  // namespace fathom::bench
+
+int main(int argc, char** argv) {
+  using namespace fathom::bench;
+  std::string mode, file;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
+      file = argv[++i];
+    } else {
+      mode = argv[i];
+    }
+  }
+  if (mode != "check" && mode != "time") {
+    std::fprintf(stderr, "usage: flash_attend_bench check | time [--json FILE]\n");
+    return 2;
+  }
+  cudaDeviceProp device;
+  BENCH_CHECK(cudaGetDeviceProperties(&device, 0));
+  Append("  \"device\": \"%s\"", device.name);
+  bool ok = true;
+  if (mode == "check") {
+    ok = CheckAll();
+  } else {
+    TimeAll();
+  }
+  if (!file.empty()) {
+    std::FILE* out = std::fopen(file.c_str(), "w");
+    if (out == nullptr) {
+      std::fprintf(stderr, "cannot write %s\n", file.c_str());
+      return 1;
+    }
+    std::fprintf(out, "{\n%s\n}\n", json.c_str());
+    std::fclose(out);
+  }
+  return ok ? 0 : 1;
+}

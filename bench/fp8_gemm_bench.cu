@@ -1,0 +1,353 @@
+// Times of the FP8 products beside the device's own limits and cuBLASLt, medians of graph replays
+// with inputs rotated past the L2.
+//
+//     fp8_gemm_bench FILE.json CASE...     cases: limits large small masked grouped silu other
+//     library
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "bench/cublaslt_product.h"
+#include "bench/fp8_gemm_problem.cuh"
+#include "ops/linear/quantize_rows_cuda.h"
+#include "ops/moe_experts/grouped_gemm_cuda.h"
+
+namespace fathom::bench {
+namespace {
+
+Report report;
+constexpr int kReplays = 7;
+
+// Each measurement begins on a chip that has rested: long products run into the power limit, and
+// what comes later would look slower.
+template <class F>
+double MedianOfRested(int sets, const F& launch) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(250));
+  return MedianMicroseconds(sets, kReplays, launch);
+}
+
+struct TileName {
+  Fp8Tile tile;
+  const char* name;
+  bool overlap_launch = false;
+};
+constexpr TileName kFewRows[] = {{Fp8Tile::kAuto, "auto"},
+                                 {Fp8Tile::kAuto, "auto, overlapped", true},
+                                 {Fp8Tile::k64x32, "64x32"},
+                                 {Fp8Tile::k64x64Pair, "64x64 pair"},
+                                 {Fp8Tile::k64x128Pair, "64x128 pair"},
+                                 {Fp8Tile::k64x192, "64x192"}};
+constexpr TileName kSomeRows[] = {{Fp8Tile::kAuto, "auto"},
+                                  {Fp8Tile::k64x64Pair, "64x64 pair"},
+                                  {Fp8Tile::k128x64Pair, "128x64 pair"},
+                                  {Fp8Tile::k128x128Pair, "128x128 pair"}};
+constexpr TileName kManyRows[] = {{Fp8Tile::kAuto, "auto"},
+                                  {Fp8Tile::k128x64Pair, "128x64 pair"},
+                                  {Fp8Tile::k128x128Pair, "128x128 pair"},
+                                  {Fp8Tile::k256x128Pair, "256x128 pair"}};
+
+// Inputs that take turns.
+struct Sets {
+  Sets(int64_t count, int64_t rows, int64_t parts, int64_t part_out, int64_t in)
+      : out(count * rows * parts * part_out) {
+    const double bytes = static_cast<double>(count * (parts * part_out + rows) * in);
+    for (int i = 0; i < SetsPastL2(bytes); ++i) {
+      x.push_back(std::make_unique<RowsData>(count * rows, in, 100 + i));
+      w.push_back(std::make_unique<WeightsData>(count, parts, part_out, in, 200 + i));
+    }
+  }
+  int size() const { return static_cast<int>(x.size()); }
+  std::vector<std::unique_ptr<RowsData>> x;
+  std::vector<std::unique_ptr<WeightsData>> w;
+  DeviceArray<__nv_bfloat16> out;
+};
+
+// Bytes and operations of a product, as rates.
+Values Rates(double us, double count, double rows, double n, double k, double out_bytes) {
+  const double bytes = count * (n * k + rows * k + rows * n * out_bytes + rows * k / 32);
+  return {{"us", us},
+          {"TFLOPS", 2e-6 * count * rows * n * k / us},
+          {"GB/s", 1e-3 * bytes / us},
+          {"weights_GB/s", 1e-3 * count * n * k / us}};
+}
+
+std::string Name(const char* kind, int64_t rows, int64_t n, int64_t k, const char* tile) {
+  char text[96];
+  std::snprintf(text, sizeof(text), "%s M %lld N %lld K %lld %s", kind,
+                static_cast<long long>(rows), static_cast<long long>(n), static_cast<long long>(k),
+                tile);
+  return text;
+}
+
+template <size_t kCount>
+void TimeDense(int64_t rows, int64_t n, int64_t k, const TileName (&tiles)[kCount]) {
+  const Sets sets(1, rows, 1, n, k);
+  const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(rows)});
+  for (const TileName& tile : tiles) {
+    const double us = MedianOfRested(sets.size(), [&](int i, cudaStream_t stream) {
+      LaunchFp8Gemm({.x = sets.x[i]->rows(),
+                     .w = sets.w[i]->weights(),
+                     .groups = {.counts = live.get(), .capacity = rows},
+                     .out = sets.out.get(),
+                     .out_stride = n,
+                     .tile = tile.tile,
+                     .overlap_launch = tile.overlap_launch},
+                    stream);
+    });
+    report.Add(Name("dense", rows, n, k, tile.name), Rates(us, 1, rows, n, k, 2));
+  }
+}
+
+void TimeLarge() {
+  TimeDense(4096, 7168, 16384, kManyRows);
+  TimeDense(4096, 24576, 1536, kManyRows);
+  TimeDense(4096, 7168, 2048, kManyRows);
+  TimeDense(4096, 576, 7168, kManyRows);
+  TimeDense(512, 7168, 16384, kManyRows);
+  TimeDense(256, 7168, 16384, kManyRows);
+}
+
+void TimeSmall() {
+  TimeDense(64, 24576, 1536, kFewRows);
+  TimeDense(64, 7168, 16384, kFewRows);
+  TimeDense(64, 1536, 7168, kFewRows);
+  TimeDense(64, 576, 7168, kFewRows);
+  TimeDense(64, 4096, 7168, kFewRows);
+  TimeDense(32, 36864, 7168, kFewRows);
+  TimeDense(1, 24576, 1536, kFewRows);
+  TimeDense(1, 7168, 16384, kFewRows);
+  TimeDense(1, 7168, 2048, kFewRows);
+  TimeDense(128, 24576, 1536, kSomeRows);
+  TimeDense(128, 7168, 16384, kSomeRows);
+  TimeDense(128, 1536, 7168, kSomeRows);
+}
+
+template <size_t kCount>
+void TimeGroups(const char* kind, int64_t experts, int64_t rows, int64_t capacity, int64_t n,
+                int64_t k, bool sorted, const TileName (&tiles)[kCount]) {
+  const Sets sets(experts, capacity, 1, n, k);
+  const DeviceArray<int32_t> counts(
+      std::vector<int32_t>(static_cast<size_t>(experts), static_cast<int32_t>(rows)));
+  std::vector<int32_t> starts;
+  for (int64_t e = 0; e < experts; ++e) starts.push_back(static_cast<int32_t>(e * rows));
+  const DeviceArray<int32_t> begins(starts);
+  for (const TileName& tile : tiles) {
+    const double us = MedianOfRested(sets.size(), [&](int i, cudaStream_t stream) {
+      LaunchFp8Gemm({.x = sets.x[i]->rows(),
+                     .w = sets.w[i]->weights(),
+                     .groups = {.counts = counts.get(),
+                                .begins = sorted ? begins.get() : nullptr,
+                                .capacity = capacity,
+                                .typical = rows},
+                     .out = sets.out.get(),
+                     .out_stride = n,
+                     .tile = tile.tile,
+                     .overlap_launch = tile.overlap_launch},
+                    stream);
+    });
+    report.Add(std::to_string(experts) + " " + Name(kind, rows, n, k, tile.name),
+               Rates(us, experts, rows, n, k, 2));
+  }
+}
+
+void TimeGrouped() {
+  TimeGroups("sorted", 4, 8192, 8192, 4096, 7168, true, kManyRows);
+  TimeGroups("sorted", 4, 8192, 8192, 7168, 2048, true, kManyRows);
+}
+
+void TimeMasked() {
+  TimeGroups("masked", 4, 256, 512, 4096, 7168, false, kManyRows);
+  TimeGroups("masked", 4, 256, 512, 7168, 2048, false, kManyRows);
+  TimeGroups("masked", 64, 16, 32, 2816, 2048, false, kFewRows);
+  TimeGroups("masked", 32, 8, 32, 7168, 2048, false, kFewRows);
+}
+
+void TimeSilu(int64_t experts, int64_t rows, int64_t inter, int64_t k) {
+  const Sets sets(experts, rows, 2, inter, k);
+  const DeviceArray<int32_t> counts(
+      std::vector<int32_t>(static_cast<size_t>(experts), static_cast<int32_t>(rows)));
+  const DeviceArray<uint8_t> codes(experts * rows * inter);
+  const DeviceArray<float> scales(Runs(inter) * Fp8ScalePitch(experts * rows));
+  for (const auto& [tile, name] : {std::pair{Fp8SiluTile::kAuto, "auto"},
+                                   {Fp8SiluTile::k64x128, "64x128"},
+                                   {Fp8SiluTile::k128x128, "128x128"},
+                                   {Fp8SiluTile::k128x128Pair, "128x128 pair"}}) {
+    const double us = MedianOfRested(sets.size(), [&](int i, cudaStream_t stream) {
+      LaunchFp8GemmSilu({.x = sets.x[i]->rows(),
+                         .w = sets.w[i]->weights(),
+                         .groups = {.counts = counts.get(), .capacity = rows},
+                         .out = codes.get(),
+                         .out_scales = scales.get(),
+                         .out_scale_pitch = Fp8ScalePitch(experts * rows),
+                         .tile = tile},
+                        stream);
+    });
+    report.Add(std::to_string(experts) + " " + Name("silu", rows, 2 * inter, k, name),
+               Rates(us, experts, rows, 2 * inter, k, 0.5));
+  }
+}
+
+void TimeAllSilu() {
+  TimeSilu(4, 8192, 2048, 7168);
+  TimeSilu(4, 256, 2048, 7168);
+  TimeSilu(8, 1, 2048, 7168);
+  TimeSilu(64, 16, 1408, 2048);
+}
+
+void TimeExperts(int32_t tokens, int32_t topk, int64_t experts, int64_t hidden, int64_t inter) {
+  const WeightsData gate_up(experts, 2, inter, hidden, 1), down(experts, 1, hidden, inter, 2);
+  DeviceArray<__nv_bfloat16> x(tokens * hidden), out(tokens * hidden);
+  Randomize(x, 3);
+  std::vector<int32_t> ids;
+  // Distinct experts of a token, all equally loaded.
+  for (int32_t i = 0; i < tokens * topk; ++i) ids.push_back(static_cast<int32_t>(i * 7 % experts));
+  const DeviceArray<int32_t> device_ids(ids), live(std::vector<int32_t>{tokens});
+  const DeviceArray<float> weights(std::vector<float>(ids.size(), 0.125f));
+  Fp8ExpertsParams params = {.x = x.get(),
+                             .x_stride = hidden,
+                             .ids = device_ids.get(),
+                             .weights = weights.get(),
+                             .live = live.get(),
+                             .tokens = tokens,
+                             .topk = topk,
+                             .gate_up = gate_up.weights(),
+                             .down = down.weights(),
+                             .out = out.get()};
+  const DeviceArray<std::byte> workspace(Fp8ExpertsWorkspace(params));
+  params.workspace = workspace.get();
+  const double us =
+      MedianOfRested(4, [&](int, cudaStream_t stream) { LaunchFp8Experts(params, stream); });
+  const double active = static_cast<double>(std::min<int64_t>(experts, tokens * topk));
+  report.Add("experts of " + std::to_string(tokens) + " tokens, " + std::to_string(experts) +
+                 " x " + std::to_string(inter) + " x " + std::to_string(hidden),
+             {{"us", us},
+              {"TFLOPS", 6e-6 * tokens * topk * static_cast<double>(hidden * inter) / us},
+              {"weights_GB/s", 3e-3 * active * static_cast<double>(hidden * inter) / us}});
+}
+
+void TimeOther() {
+  for (const int64_t rows : {1, 128, 4096}) {
+    const int64_t width = 7168;
+    DeviceArray<__nv_bfloat16> x(rows * width), residual(rows * width), normed(rows * width);
+    Randomize(x, 1);
+    Randomize(residual, 2);
+    const DeviceArray<float> weight(std::vector<float>(width, 1.0f));
+    const DeviceArray<uint8_t> codes(rows * width);
+    const DeviceArray<float> scales(Runs(width) * Fp8ScalePitch(rows));
+    const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(rows)});
+    const QuantizedOut out = {codes.get(), scales.get(), Fp8ScalePitch(rows), false};
+    const double quantize = MedianOfRested(16, [&](int, cudaStream_t stream) {
+      LaunchQuantizeRows({.x = x.get(),
+                          .stride = width,
+                          .capacity = rows,
+                          .channels = width,
+                          .live = live.get(),
+                          .out = out},
+                         stream);
+    });
+    const double elements = static_cast<double>(rows * width);
+    report.Add("quantize " + std::to_string(rows) + " x 7168",
+               {{"us", quantize}, {"GB/s", 3.03e-3 * elements / quantize}});
+    const double norm = MedianOfRested(16, [&](int, cudaStream_t stream) {
+      LaunchNormQuantize({.x = x.get(),
+                          .residual = residual.get(),
+                          .weight = weight.get(),
+                          .x_stride = width,
+                          .capacity = rows,
+                          .width = width,
+                          .live = live.get(),
+                          .normed = normed.get(),
+                          .out = out},
+                         stream);
+    });
+    report.Add("norm + quantize " + std::to_string(rows) + " x 7168",
+               {{"us", norm}, {"GB/s", 9.03e-3 * elements / norm}});
+  }
+  TimeExperts(1, 8, 256, 7168, 2048);
+  TimeExperts(128, 8, 256, 7168, 2048);
+  TimeExperts(4096, 8, 256, 7168, 2048);
+  TimeExperts(1, 6, 64, 2048, 1408);
+  TimeExperts(128, 6, 64, 2048, 1408);
+  TimeExperts(4096, 6, 64, 2048, 1408);
+}
+
+void TimeLibrary(LibraryFormat format, const char* name, int64_t rows, int64_t n, int64_t k) {
+  const int64_t width = format == LibraryFormat::kBf16 ? 2 * k : k;  // bytes of a row
+  const LibraryProduct product(format, rows, n, k);
+  const Sets sets(1, rows, 1, n, width);
+  if (format == LibraryFormat::kBf16) {
+    for (int i = 0; i < sets.size(); ++i) {
+      for (const DeviceArray<uint8_t>* codes : {&sets.x[i]->codes, &sets.w[i]->codes}) {
+        FillRandom<<<2048, 256>>>(reinterpret_cast<__nv_bfloat16*>(codes->get()), codes->size() / 2,
+                                  300 + i);
+      }
+    }
+  }
+  double best = 0;
+  for (int algorithm = 0; algorithm < product.algorithms(); ++algorithm) {
+    const auto launch = [&](int i, cudaStream_t stream) {
+      return product.Launch(algorithm, sets.x[i]->codes.get(), sets.x[i]->scales.get(),
+                            sets.w[i]->codes.get(), sets.w[i]->scales.get(), sets.out.get(),
+                            stream);
+    };
+    if (!launch(0, nullptr)) continue;
+    BENCH_CHECK(cudaDeviceSynchronize());
+    const double us = MedianOfRested(sets.size(), launch);
+    if (best == 0 || us < best) best = us;
+  }
+  if (best == 0) {
+    std::printf("%s: cuBLASLt offers no algorithm\n", Name(name, rows, n, k, "").c_str());
+    return;
+  }
+  report.Add(Name(name, rows, n, k, "cublasLt"),
+             {{"us", best},
+              {"TFLOPS", 2e-6 * static_cast<double>(rows * n) * static_cast<double>(k) / best},
+              {"weights_GB/s", 1e-3 * static_cast<double>(n * width) / best}});
+}
+
+void TimeAllLibrary() {
+  const struct {
+    int64_t rows, n, k;
+  } shapes[] = {{4096, 7168, 16384}, {4096, 4096, 7168}, {64, 24576, 1536},
+                {64, 7168, 16384},   {64, 1536, 7168},   {1, 7168, 16384}};
+  for (const auto& s : shapes) {
+    TimeLibrary(LibraryFormat::kBf16, "bf16", s.rows, s.n, s.k);
+    TimeLibrary(LibraryFormat::kFp8, "fp8 tensor", s.rows, s.n, s.k);
+    TimeLibrary(LibraryFormat::kFp8Blocks, "fp8 blocks", s.rows, s.n, s.k);
+  }
+}
+
+void TimeLimits() {
+  const Bandwidth bandwidth = MeasureBandwidth();
+  report.Add(
+      "limits",
+      {{"read_GB/s", bandwidth.read}, {"copy_GB/s", bandwidth.copy}, {"e4m3_TFLOPS", Fp8Peak()}});
+}
+
+}  // namespace
+}  // namespace fathom::bench
+
+int main(int argc, char** argv) {
+  using namespace fathom::bench;
+  const std::pair<const char*, void (*)()> cases[] = {
+      {"limits", TimeLimits}, {"large", TimeLarge},       {"small", TimeSmall},
+      {"masked", TimeMasked}, {"grouped", TimeGrouped},   {"silu", TimeAllSilu},
+      {"other", TimeOther},   {"library", TimeAllLibrary}};
+  if (argc < 3) {
+    std::fprintf(stderr, "usage: fp8_gemm_bench FILE.json CASE...\n");
+    return 2;
+  }
+  for (int i = 2; i < argc; ++i) {
+    bool found = false;
+    for (const auto& [name, run] : cases) {
+      if (std::strcmp(argv[i], name) != 0) continue;
+      run();
+      found = true;
+    }
+    if (!found) {
+      std::fprintf(stderr, "there is no case %s\n", argv[i]);
+      return 2;
+    }
+    report.Write(argv[1], "fp8_gemm");
+  }
+}

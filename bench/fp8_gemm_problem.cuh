@@ -1,0 +1,200 @@
+// Random FP8 problems, their reference, and the report of the FP8 benches.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include <ctime>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "bench/gpu_bench.cuh"
+#include "cuda/wgmma_fp8.h"
+#include "ops/linear/fp8_gemm_cuda.h"
+
+namespace fathom::bench {
+
+// E4M3 codes of numbers about 0 with a deviation of 60; floats in [0.5, 1.5) / 128.
+static __global__ void FillCodes(uint8_t* to, size_t count, uint64_t seed) {
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count;
+       i += size_t{gridDim.x} * blockDim.x) {
+    float sum = -2;
+    for (int j = 0; j < 4; ++j) {
+      sum += Mix((seed << 40) + 4 * i + j + 0x9e3779b97f4a7c15ull) * 0x1p-32f;
+    }
+    to[i] = __nv_cvt_float_to_fp8(sum * 104, __NV_SATFINITE, __NV_E4M3);
+  }
+}
+static __global__ void FillScales(float* to, size_t count, uint64_t seed) {
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count;
+       i += size_t{gridDim.x} * blockDim.x) {
+    to[i] = (0.5f + Mix((seed << 40) + i) * 0x1p-32f) / 128;
+  }
+}
+
+inline int64_t Runs(int64_t channels) {
+  return (channels + 127) / 128;
+}
+
+// Quantised activations of `rows` rows.
+struct RowsData {
+  RowsData(int64_t rows, int64_t channels, uint64_t seed)
+      : capacity(rows),
+        width(channels),
+        codes(rows * channels),
+        scales(Runs(channels) * Fp8ScalePitch(rows)) {
+    FillCodes<<<1056, 256>>>(codes.get(), codes.size(), seed);
+    FillScales<<<1056, 256>>>(scales.get(), scales.size(), seed + 1);
+    BENCH_CHECK(cudaGetLastError());
+  }
+  Fp8Rows rows() const {
+    return {codes.get(), scales.get(), capacity, width, Fp8ScalePitch(capacity)};
+  }
+  int64_t capacity, width;
+  DeviceArray<uint8_t> codes;
+  DeviceArray<float> scales;
+};
+
+struct WeightsData {
+  WeightsData(int64_t count_, int64_t parts_, int64_t part_out_, int64_t in_, uint64_t seed)
+      : count(count_),
+        parts(parts_),
+        part_out(part_out_),
+        in(in_),
+        codes(count * parts * part_out * in),
+        scales(count * parts * Runs(part_out) * Runs(in)) {
+    FillCodes<<<1056, 256>>>(codes.get(), codes.size(), seed);
+    FillScales<<<1056, 256>>>(scales.get(), scales.size(), seed + 1);
+    BENCH_CHECK(cudaGetLastError());
+  }
+  Fp8Weights weights() const { return {codes.get(), scales.get(), count, parts, part_out, in}; }
+  int64_t count, parts, part_out, in;
+  DeviceArray<uint8_t> codes;
+  DeviceArray<float> scales;
+};
+
+// Row `row_step` * blockIdx.y of each group in double: products are exact, runs are summed in fp64.
+static __global__ void ReferenceGemm(Fp8Rows x, Fp8Weights w, Fp8RowGroups groups, int row_step,
+                                     float* out) {
+  const int64_t n = blockIdx.x * int64_t{blockDim.x} + threadIdx.x, total = w.parts * w.part_out;
+  const int64_t group = blockIdx.z, local = int64_t{blockIdx.y} * row_step;
+  if (n >= total || local >= groups.counts[group]) return;
+  const int64_t row =
+      local + (groups.begins != nullptr ? groups.begins[group] : group * groups.capacity);
+  const int64_t runs = (w.in + 127) / 128, tiles = (w.part_out + 127) / 128;
+  const uint8_t* const weights = w.codes + (group * total + n) * w.in;
+  const float* const weight_scales =
+      w.scales + ((group * w.parts + n / w.part_out) * tiles + n % w.part_out / 128) * runs;
+  const auto value = [](uint8_t code) {
+    return __half2float(__half(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3)));
+  };
+  double sum = 0;
+  for (int64_t run = 0; run < runs; ++run) {
+    float products = 0;
+    for (int64_t k = run * 128; k < min(w.in, run * 128 + 128); ++k) {
+      products += value(x.codes[row * w.in + k]) * value(weights[k]);
+    }
+    sum += static_cast<double>(products) * x.scales[run * x.scale_pitch + row] * weight_scales[run];
+  }
+  out[row * total + n] = static_cast<float>(sum);
+}
+// out: F32 [capacity of x, parts * part_out]; `most` rows of a group.
+inline void Reference(const Fp8Rows& x, const Fp8Weights& w, const Fp8RowGroups& groups,
+                      int64_t most, int row_step, float* out) {
+  const dim3 grid(static_cast<unsigned>((w.parts * w.part_out + 127) / 128),
+                  static_cast<unsigned>((most + row_step - 1) / row_step),
+                  static_cast<unsigned>(w.count));
+  if (grid.y == 0) return;
+  ReferenceGemm<<<grid, 128>>>(x, w, groups, row_step, out);
+  BENCH_CHECK(cudaGetLastError());
+}
+
+// Two warpgroups a block multiply 64 x 128 by 128 x 128 out of shared memory, over and over.
+static __global__ void __launch_bounds__(256, 1)
+    Fp8PeakKernel(const uint4* data, int loops, float* sink) {
+  extern __shared__ __align__(1024) uint8_t memory[];
+  for (int i = static_cast<int>(threadIdx.x); i < 32768 / 16; i += 256) {
+    reinterpret_cast<uint4*>(memory)[i] = data[i];
+  }
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  const uint64_t a = WgmmaOperand(SharedAddress(memory) + threadIdx.x / 128 * 8192);
+  const uint64_t b = WgmmaOperand(SharedAddress(memory) + 16384);
+  float d[64] = {};
+  for (int loop = 0; loop < loops; ++loop) {
+    WgmmaFence();
+#pragma unroll
+    for (int k = 0; k < 32; ++k) WgmmaE4M3(d, a + 2 * (k % 4), b + 2 * (k % 4), true);
+    WgmmaCommit();
+    WgmmaWait<0>();
+  }
+  WgmmaHold(d);
+  float sum = 0;
+  for (int i = 0; i < 64; ++i) sum += d[i];
+  sink[blockIdx.x * 256 + threadIdx.x] = sum;
+}
+// TFLOPS of E4M3 wgmma on random data: what clocks and power allow.
+inline double Fp8Peak() {
+  constexpr int kLoops = 1024, kBlocks = 132;
+  DeviceArray<uint8_t> data(32768);
+  FillCodes<<<16, 256>>>(data.get(), data.size(), 3);
+  DeviceArray<float> sink(kBlocks * 256);
+  const double us = MedianMicroseconds(4, 20, [&](int, cudaStream_t stream) {
+    Fp8PeakKernel<<<kBlocks, 256, 32768, stream>>>(reinterpret_cast<const uint4*>(data.get()),
+                                                   kLoops, sink.get());
+  });
+  return 2.0 * 128 * 128 * 32 * 32 * kLoops * kBlocks / us * 1e-6;
+}
+
+// Inputs of so many bytes that, each taking its turn, none is still in the L2.
+inline int SetsPastL2(double bytes) {
+  return static_cast<int>(std::clamp(200e6 / bytes + 1, 2.0, 48.0));
+}
+
+using Values = std::vector<std::pair<const char*, double>>;
+
+// Results: a line each, and the JSON file that keeps them.
+class Report {
+ public:
+  void Add(const std::string& name, const Values& values) {
+    std::string entry = "{\"name\": \"" + name + "\"";
+    std::printf("%-46s", name.c_str());
+    for (const auto& [key, value] : values) {
+      char text[80];
+      std::snprintf(text, sizeof(text), ", \"%s\": %.5g", key, value);
+      entry += text;
+      std::printf("  %s %.4g", key, value);
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+    entries_.push_back(entry + "}");
+  }
+  void Write(const char* path, const char* bench) const {
+    cudaDeviceProp device;
+    int driver = 0;
+    BENCH_CHECK(cudaGetDeviceProperties(&device, 0));
+    BENCH_CHECK(cudaDriverGetVersion(&driver));
+    char date[32];
+    const std::time_t now = std::time(nullptr);
+    std::strftime(date, sizeof(date), "%Y-%m-%d", std::gmtime(&now));
+    std::FILE* file = std::fopen(path, "w");
+    if (file == nullptr) {
+      std::fprintf(stderr, "%s cannot be written\n", path);
+      std::exit(1);
+    }
+    std::fprintf(file,
+                 "{\"bench\": \"%s\", \"device\": \"%s\", \"cuda_driver\": %d, \"date\": \"%s\",\n"
+                 " \"results\": [\n",
+                 bench, device.name, driver, date);
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      std::fprintf(file, "  %s%s\n", entries_[i].c_str(), i + 1 < entries_.size() ? "," : "");
+    }
+    std::fprintf(file, " ]}\n");
+    std::fclose(file);
+  }
+
+ private:
+  std::vector<std::string> entries_;
+};
+
+}  // namespace fathom::bench

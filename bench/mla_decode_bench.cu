@@ -1,0 +1,268 @@
+// mla_decode_bench check [NAME] | time [narrow|wide] | peaks: MLA decode against fp32, and its
+// speed beside the machine's limits from the same run. Prints a table; --json FILE writes the same
+// as JSON.
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "bench/mla_decode_problem.cuh"
+
+namespace fathom::bench {
+namespace {
+
+constexpr double kTolerance = 4e-3;  // weights and output are rounded to BF16: 2^-9 each
+
+std::string json;  // members of the object that --json writes
+
+void Append(const char* format, auto... args) {
+  char line[512];
+  std::snprintf(line, sizeof(line), format, args...);
+  json += json.empty() ? line : std::string(",\n") + line;
+}
+
+bool Report(const char* name, bool ok, double error) {
+  std::printf("%-34s %-6s error %.2e\n", name, ok ? "ok" : "FAILED", error);
+  std::fflush(stdout);
+  Append("  \"check %s\": {\"ok\": %s, \"error\": %.3e}", name, ok ? "true" : "false",
+         std::isnan(error) ? -1.0 : error);
+  return ok;
+}
+
+// All live tokens against the oracle; dead ones must stay as they were.
+bool CheckProblem(const char* name, const MlaProblem& problem) {
+  const std::vector<float> got = Decode(problem), want = Oracle(problem, 0, problem.live);
+  const double error = want.empty() ? 0 : RelativeError(got.data(), want.data(), want.size());
+  double worst = 0;  // of one token and head
+  for (size_t i = 0; i < want.size(); i += kMlaLatent) {
+    worst = std::max(worst, RelativeError(&got[i], &want[i], kMlaLatent));
+    if (std::isnan(RelativeError(&got[i], &want[i], kMlaLatent))) worst = NAN;
+  }
+  bool untouched = true;
+  for (size_t i = want.size(); i < got.size(); ++i) untouched &= got[i] == got.back();
+  if (!untouched) std::printf("  %s: wrote a dead token\n", name);
+  return Report(name, error < kTolerance && worst < 3 * kTolerance && untouched, worst);
+}
+
+// The same tokens in other company: bits must not change. Every `every`-th token is tried alone.
+bool CheckCompany(const char* name, int heads, int split, const std::vector<MlaRow>& rows,
+                  int every) {
+  const MlaProblem all(heads, rows, split);
+  const std::vector<float> together = Decode(all);
+  bool same = true;
+  for (int t = 0; t < all.live; t += every) {
+    const std::vector<int32_t> slot{all.slots[t]}, position{all.positions[t]}, one{1};
+    DeviceArray<int32_t> d_slot(slot), d_position(position), d_one(one);
+    MlaDecodeParams p = all.Params();
+    const int64_t pairs = int64_t{t} * heads;
+    p.q_latent = static_cast<const __nv_bfloat16*>(p.q_latent) + pairs * kMlaLatent;
+    p.q_rope = static_cast<const __nv_bfloat16*>(p.q_rope) + pairs * p.q_rope_stride;
+    p.slots = d_slot.get(), p.positions = d_position.get(), p.live = d_one.get(), p.tokens = 1;
+    BENCH_CHECK(cudaMemset(all.out->get(), 0xee, all.out->size() * 2));
+    LaunchMlaDecode(p, nullptr);
+    BENCH_CHECK(cudaDeviceSynchronize());
+    const std::vector<__nv_bfloat16> alone = all.out->ToHost();
+    for (int i = 0; i < heads * kMlaLatent; ++i) {
+      same &= together[pairs * kMlaLatent + i] == __bfloat162float(alone[i]);
+    }
+  }
+  bool steady = true;
+  for (int i = 0; i < 20; ++i) steady &= Decode(all) == together;
+  return Report((std::string("same bits alone, ") + name).c_str(), same, same ? 0 : NAN) &
+         Report((std::string("same bits again, ") + name).c_str(), steady, steady ? 0 : NAN);
+}
+
+// NaN in the unused tail of every page, and in one latent of one row.
+bool CheckNan(int heads) {
+  MlaProblem problem(heads, {{100, 1}, {300, 2}, {64, 1}, {1000, 4}, {1, 1}}, 256);
+  std::vector<__nv_bfloat16> pool = problem.pool->ToHost();
+  const __nv_bfloat16 nan = __float2bfloat16_rn(NAN);
+  const auto poison = [&](int slot, int position) {
+    const int page = problem.page_table[slot * problem.max_pages + position / 64];
+    __nv_bfloat16* at = &pool[size_t(page) * kMlaPageBytes / 2];
+    std::fill_n(at + position % 64 * kMlaLatent, kMlaLatent, nan);
+    std::fill_n(at + 64 * kMlaLatent + position % 64 * kMlaRope, kMlaRope, nan);
+  };
+  int token = 0, bad_begin = 0, bad_end = 0;
+  for (size_t r = 0; r < problem.rows.size(); ++r) {
+    const MlaRow& row = problem.rows[r];
+    for (int i = row.context; i % 64 != 0; ++i) poison(problem.slots[token], i);
+    if (r == 1) {
+      poison(problem.slots[token], 77);
+      bad_begin = token, bad_end = token + row.tokens;
+    }
+    token += row.tokens;
+  }
+  BENCH_CHECK(
+      cudaMemcpy(problem.pool->get(), pool.data(), pool.size() * 2, cudaMemcpyHostToDevice));
+  const std::vector<float> got = Decode(problem), want = Oracle(problem, 0, problem.live);
+  bool ok = true;
+  double worst = 0;
+  for (int t = 0; t < problem.live; ++t) {
+    const size_t at = size_t(t) * heads * kMlaLatent, count = size_t(heads) * kMlaLatent;
+    if (t >= bad_begin && t < bad_end) {
+      for (size_t i = at; i < at + count; ++i) ok &= std::isnan(got[i]);
+    } else {
+      const double error = RelativeError(&got[at], &want[at], count);
+      ok &= error < kTolerance;
+      worst = std::max(worst, error);
+    }
+  }
+  return Report(("NaN stays, heads " + std::to_string(heads)).c_str(), ok, worst);
+}
+
+bool Check(const std::string& only) {
+  bool ok = true;
+  const auto run = [&](const char* name, const auto& make) {
+    if (only.empty() || only == name) ok &= CheckProblem(name, make());
+  };
+  const std::vector<MlaRow> borders = {{1},   {2},   {63},  {64},  {65},  {127},
+                                       {128}, {129}, {191}, {192}, {255}, {256},
+                                       {257}, {511}, {512}, {513}, {1000}};
+  const std::vector<MlaRow> drafts = {{1, 1},   {8, 8}, {66, 4},  {130, 3}, {258, 5},
+                                      {300, 8}, {5, 5}, {512, 2}, {700, 7}, {514, 6}};
+  run("one position", [] { return MlaProblem(16, {{1}}, 256); });
+  run("one tile", [] { return MlaProblem(16, {{64}}, 256); });
+  run("two tiles", [] { return MlaProblem(16, {{128}}, 256); });
+  run("three tiles", [] { return MlaProblem(16, {{150}}, 256); });
+  run("one row, two parts", [] { return MlaProblem(16, {{500}}, 256); });
+  run("heads 16, borders", [&] { return MlaProblem(16, borders, 256, 3); });
+  run("heads 16, drafts", [&] { return MlaProblem(16, drafts, 256, 1); });
+  run("heads 128, borders", [&] { return MlaProblem(128, borders, 256, 2); });
+  run("heads 128, drafts", [&] { return MlaProblem(128, drafts, 512); });
+  for (const int heads : {1, 5, 8, 20, 40, 64, 72, 96}) {
+    const std::string name = "heads " + std::to_string(heads) + ", drafts";
+    run(name.c_str(), [&] { return MlaProblem(heads, drafts, heads > 16 ? 192 : 128, 1); });
+  }
+  run("no live token", [] { return MlaProblem(16, {}, 256, 4); });
+  run("200 rows", [] {
+    std::vector<MlaRow> rows;
+    for (int i = 0; i < 200; ++i) rows.push_back({1 + i * 37 % 3000, 1});
+    return MlaProblem(16, rows, 512, 5);
+  });
+  run("heads 16, 128 x 4096", [] { return MlaProblem(16, std::vector<MlaRow>(128, {4096}), 512); });
+  run("heads 128, 8 x 8192", [] { return MlaProblem(128, std::vector<MlaRow>(8, {8192}), 2048); });
+  if (only.empty() || only == "company") {
+    const std::vector<MlaRow> few = {{700, 8}, {1300, 1}, {64, 3}, {1025, 5}};
+    std::vector<MlaRow> many;
+    for (int i = 0; i < 140; ++i) many.push_back({100 + i * 1237 % 5000, 1 + i % 3});
+    ok &= CheckCompany("16 heads, few", 16, 256, few, 1);
+    ok &= CheckCompany("16 heads, many", 16, 256, many, 17);
+    ok &= CheckCompany("16 heads, many, 128", 16, 128, many, 23);
+    ok &= CheckCompany("128 heads", 128, 512, few, 1);
+  }
+  if (only.empty() || only == "NaN") ok &= CheckNan(16) & CheckNan(128);
+  return ok;
+}
+
+struct Limits {
+  double copy, read, matrix;  // GB/s, GB/s, TFLOPS
+};
+
+Limits MeasureLimits() {
+  const Bandwidth bandwidth = MeasureBandwidth();
+  const Limits limits = {bandwidth.copy, bandwidth.read, MatrixPeak()};
+  std::printf("copy %.0f GB/s, read %.0f GB/s, wgmma %.0f TFLOPS\n", limits.copy, limits.read,
+              limits.matrix);
+  Append("  \"limits\": {\"copy_gbps\": %.1f, \"read_gbps\": %.1f, \"matrix_tflops\": %.1f}",
+         limits.copy, limits.read, limits.matrix);
+  return limits;
+}
+
+struct Timing {
+  int heads, rows, context, tokens, split;
+};
+
+void Time(const Timing& t, const Limits& limits) {
+  // Launches take turns through sets of rows that together exceed the L2 several times.
+  const double row_bytes = 1152.0 * t.context;
+  const int sets = std::max(1, std::min(64, int(512e6 / (row_bytes * t.rows))));
+  const MlaProblem problem(
+      t.heads, std::vector<MlaRow>(size_t(t.rows) * sets, {t.context, t.tokens}), t.split);
+  const int tokens = t.rows * t.tokens;
+  DeviceArray<int32_t> live(std::vector<int32_t>{tokens});
+  const int launches = std::max(sets, 4);
+  const double us = MedianMicroseconds(launches, 15, [&](int i, cudaStream_t stream) {
+    const int64_t first = int64_t{i % sets} * tokens, pairs = first * t.heads;
+    MlaDecodeParams p = problem.Params();
+    p.q_latent = static_cast<const __nv_bfloat16*>(p.q_latent) + pairs * kMlaLatent;
+    p.q_rope = static_cast<const __nv_bfloat16*>(p.q_rope) + pairs * p.q_rope_stride;
+    p.out = static_cast<__nv_bfloat16*>(p.out) + pairs * kMlaLatent;
+    p.slots += first, p.positions += first;
+    p.live = live.get(), p.tokens = tokens;
+    LaunchMlaDecode(p, stream);
+  });
+  const double pairs = double(tokens) * t.heads;
+  const double bytes = row_bytes * t.rows + pairs * (1088 + 512) * 2;
+  const double flops = pairs * t.context * 2 * (576 + 512);
+  std::printf("%5d %5d %7d %6d %6d %9.1f %7.0f %5.1f %7.1f %5.1f\n", t.heads, t.rows, t.context,
+              t.tokens, t.split, us, 1e-3 * bytes / us, 1e-1 * bytes / us / limits.copy,
+              1e-6 * flops / us, 1e-4 * flops / us / limits.matrix);
+  std::fflush(stdout);
+  Append(
+      "  \"heads %d, rows %d, context %d, tokens %d, split %d\": {\"us\": %.2f, \"gbps\": %.1f, "
+      "\"share_of_copy\": %.3f, \"tflops\": %.1f, \"share_of_matrix\": %.3f}",
+      t.heads, t.rows, t.context, t.tokens, t.split, us, 1e-3 * bytes / us,
+      1e-3 * bytes / us / limits.copy, 1e-6 * flops / us, 1e-6 * flops / us / limits.matrix);
+}
+
+void TimeAll(const std::string& only) {
+  const Limits limits = MeasureLimits();
+  std::printf("heads  rows context tokens  split        us    GB/s  copy%%  TFLOPS wgmma%%\n");
+  if (only != "wide") {
+    for (const int split : {256, 512, 1024}) {
+      Time({16, 128, 4096, 1, split}, limits);
+      for (const int rows : {1, 2, 4}) {
+        for (const int context : {1024, 4096}) Time({16, rows, context, 1, split}, limits);
+      }
+      Time({16, 32, 4096, 1, split}, limits);
+      Time({16, 8, 32768, 1, split}, limits);
+      Time({16, 1, 32768, 1, split}, limits);
+      Time({16, 128, 1024, 1, split}, limits);
+    }
+    for (const int tokens : {2, 4, 8}) Time({16, 128, 4096, tokens, 256}, limits);
+  }
+  if (only == "narrow") return;
+  for (const int heads : {32, 64, 128}) Time({heads, 128, 4096, 1, 1024}, limits);
+  for (const int split : {1024, 2048, 4096, 8192}) Time({128, 128, 8192, 1, split}, limits);
+  for (const int split : {512, 1024, 2048}) Time({128, 1, 4096, 1, split}, limits);
+}
+
+}  // namespace
+}  // namespace fathom::bench
+
+int main(int argc, char** argv) {
+  using namespace fathom::bench;
+  std::string mode, only, file;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
+      file = argv[++i];
+    } else {
+      (mode.empty() ? mode : only) = argv[i];
+    }
+  }
+  if (mode != "check" && mode != "time" && mode != "peaks") {
+    std::fprintf(
+        stderr,
+        "usage: mla_decode_bench check [NAME] | time [narrow|wide] | peaks [--json FILE]\n");
+    return 2;
+  }
+  cudaDeviceProp device;
+  int driver = 0;
+  BENCH_CHECK(cudaGetDeviceProperties(&device, 0));
+  BENCH_CHECK(cudaDriverGetVersion(&driver));
+  Append("  \"device\": \"%s\", \"driver_cuda\": %d", device.name, driver);
+  bool ok = true;
+  if (mode == "check") ok = Check(only);
+  if (mode == "time") TimeAll(only);
+  if (mode == "peaks") MeasureLimits();
+  if (!file.empty()) {
+    std::FILE* out = std::fopen(file.c_str(), "w");
+    if (out == nullptr) {
+      std::fprintf(stderr, "cannot write %s\n", file.c_str());
+      return 1;
+    }
+    std::fprintf(out, "{\n%s\n}\n", json.c_str());
+    std::fclose(out);
+  }
+  return ok ? 0 : 1;
+}

@@ -1,0 +1,79 @@
+// A GPU as a device.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "cuda/arena.h"
+#include "cuda/scatter.h"
+#include "cuda/staging.h"
+#include "cuda/stream.h"
+#include "tensor/device.h"
+
+namespace fathom {
+
+// THREAD: one at a time; each calls BindThread() first.
+class CudaDevice final : public Device {
+ public:
+  // kUnavailable, with what to do about it, when there is no driver, an old one, or no such GPU.
+  static Result<std::unique_ptr<CudaDevice>> Open(int gpu);
+  ~CudaDevice() override;
+
+  std::string_view name() const override { return name_; }  // "NVIDIA H200"
+  CudaStream& stream() override { return *stream_; }
+  void BindThread() override;
+  int64_t FreeBytes() const override;
+  std::unique_ptr<DeviceMemory> Allocate(size_t bytes) override;
+  void Seal() override { arena_->Seal(); }
+  void Upload(const TensorView& to, std::span<const std::byte> from) override;
+  void Download(std::span<std::byte> to, const TensorView& from) override;
+
+  void BeginStep(uint64_t step) override { stream_->BeginStep(step); }
+  uint64_t Mark() override;
+  bool Passed(uint64_t mark) override;
+  void WaitFor(uint64_t mark) override;
+  bool replays() const override { return !stream_->watches_ops(); }
+  void Replay(uint64_t key, const std::function<void()>& enqueue) override;
+
+  // To any address of the device; as Upload.
+  void UploadBytes(void* to, std::span<const std::byte> from);
+  void FlushUploads(cudaStream_t stream);
+  void DeliverDownloads(uint64_t up_to = UINT64_MAX);  // those before that mark
+
+  int multiprocessors() const { return multiprocessors_; }
+  // Hopper (compute capability 9.0), which the fast kernels are made for.
+  bool is_hopper() const { return major_ == 9 && minor_ == 0; }
+
+ private:
+  explicit CudaDevice(int gpu);
+
+  struct PendingDownload {
+    std::span<std::byte> to;
+    size_t offset;  // of downloads_
+    uint64_t mark;  // the first one after it
+  };
+
+  void UploadSmall(void* to, std::span<const std::byte> from);
+  // A place in downloads_ that no pending download needs.
+  size_t DownloadOffset(size_t bytes);
+
+  int gpu_;
+  std::string name_;
+  int multiprocessors_ = 0, major_ = 0, minor_ = 0;
+  std::unique_ptr<CudaArena> arena_;
+  std::unique_ptr<CudaStream> stream_;
+  std::unique_ptr<UploadStaging> uploads_;
+  SmallUploads small_uploads_;  // staged, not yet enqueued; of different destinations
+  std::unique_ptr<PinnedMemory> downloads_;
+  size_t downloads_head_ = 0;
+  std::deque<PendingDownload> pending_;
+  uint64_t next_mark_ = 1;
+  std::array<cudaEvent_t, kMaxMarks> marks_{};
+  std::map<uint64_t, cudaGraphExec_t> graphs_;  // null: called once
+};
+
+}  // namespace fathom

@@ -1,0 +1,43 @@
+// E4M3 and the scale of a run on the device: the same bits as quant/e4m3.h.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include <cstdint>
+
+namespace fathom {
+
+// Scale of a run whose largest magnitude (a NaN if there is one) is `largest`.
+__device__ __forceinline__ float RunScale(float largest, bool ue8m0) {
+  const float bounded = largest < 1e-10f ? 1e-10f : largest;  // keeps NaN
+  const float scale = __fdiv_rn(bounded, 448.0f);
+  if (!ue8m0) return scale;
+  const uint32_t bits = __float_as_uint(scale);
+  if (bits >= 0x7f800000 || (bits & 0x7fffff) == 0) return scale;
+  return __uint_as_float((bits | 0x7fffff) + 1);
+}
+
+// The greater magnitude; a NaN wins.
+__device__ __forceinline__ float LargerMagnitude(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(fabsf(a)), "f"(fabsf(b)));
+  return larger;
+}
+
+// Codes of a / scale (low byte) and b / scale.
+__device__ __forceinline__ uint32_t QuantizeTwo(float a, float b, float scale) {
+  const float x = __fdiv_rn(a, scale), y = __fdiv_rn(b, scale);
+  uint32_t codes = __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, __NV_E4M3);
+  if (!(scale < __int_as_float(0x7f800000))) {
+    // The division and the conversion lose the sign of a NaN, which QuantizeRun keeps; x86 gives
+    // infinity over infinity the sign bit.
+    const auto sign = [](float v) { return isnan(v) ? __float_as_uint(v) >> 24 & 0x80 : 0u; };
+    if (isnan(x)) codes = (codes & 0xff00) | 0x7f | (isinf(a) && !isnan(scale) ? 0x80u : sign(a));
+    if (isnan(y)) {
+      codes = (codes & 0xff) | (0x7f | (isinf(b) && !isnan(scale) ? 0x80u : sign(b))) << 8;
+    }
+  }
+  return codes;
+}
+
+}  // namespace fathom

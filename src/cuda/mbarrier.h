@@ -1,0 +1,105 @@
+// The mbarrier of Hopper: a barrier object in shared memory on which threads arrive and the copy
+// engine (tma.h) counts bytes. PTX ISA 9.0, "mbarrier". For sm_90 and up.
+#pragma once
+
+#include <cstdint>
+
+namespace fathom {
+
+__device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// A phase completes when `count` arrivals and all expected bytes are in; the next then begins.
+// A wait names the parity of the phase that it waits for: 0 for the first, then 1, 0, ... Waiting
+// for parity 1 on a fresh barrier returns at once: how a producer finds its first buffers empty.
+class Mbarrier {
+ public:
+  // One thread; then FenceMbarrierInit (fence.h) and a barrier of all who use it.
+  __device__ void Init(uint32_t count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(&word_)), "r"(count)
+                 : "memory");
+  }
+
+  __device__ void Arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(&word_))
+                 : "memory");
+  }
+
+  // Arrives at the barrier at the same place in the given block of the cluster.
+  __device__ void ArriveAt(uint32_t block_rank) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 remote;\n"
+        "mapa.shared::cluster.u32 remote, %0, %1;\n"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+        "}\n" ::"r"(SharedAddress(&word_)),
+        "r"(block_rank)
+        : "memory");
+  }
+
+  // One arrival, which also adds `bytes` to what the phase waits for.
+  __device__ void ArriveExpect(uint32_t bytes) {
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(&word_)),
+        "r"(bytes)
+        : "memory");
+  }
+
+  // Waits a bounded time; true once the phase of this parity has completed.
+  __device__ bool TryWait(uint32_t parity) {
+    uint32_t done;
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n"
+        "}\n"
+        : "=r"(done)
+        : "r"(SharedAddress(&word_)), "r"(parity)
+        : "memory");
+    return done != 0;
+  }
+
+  __device__ void Wait(uint32_t parity) {
+    while (!TryWait(parity)) {
+    }
+  }
+
+  // As Wait, and sees what other blocks of the cluster wrote before they arrived.
+  __device__ void WaitCluster(uint32_t parity) {
+    uint32_t done = 0;
+    while (done == 0) {
+      asm volatile(
+          "{\n"
+          ".reg .pred p;\n"
+          "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+          "selp.u32 %0, 1, 0, p;\n"
+          "}\n"
+          : "=r"(done)
+          : "r"(SharedAddress(&word_)), "r"(parity)
+          : "memory");
+    }
+  }
+
+  __device__ uint32_t address() const { return SharedAddress(&word_); }
+
+ private:
+  uint64_t word_;
+};
+
+// Which buffer of a ring comes next, and the parity of its phase.
+template <int kBuffers>
+struct RingPosition {
+  uint32_t index = 0;
+  uint32_t parity = 0;
+
+  __device__ void Advance() {
+    if (++index == kBuffers) {
+      index = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+}  // namespace fathom

@@ -1,0 +1,64 @@
+#include "cuda/stream.h"
+
+#include <cstdlib>
+#include <string_view>
+
+#include "cuda/check.h"
+#include "cuda/device.h"
+
+namespace fathom {
+namespace {
+bool Wanted(const char* variable, std::string_view wanted) {
+  const char* value = std::getenv(variable);
+  return value != nullptr && value == wanted;
+}
+std::unique_ptr<OpTimes> TimesIf(std::string_view wanted) {
+  return Wanted("FATHOM_CUDA_TIMES", wanted) ? std::make_unique<OpTimes>() : nullptr;
+}
+}  // namespace
+
+CudaStream::CudaStream(CudaDevice& device)
+    : device_(device),
+      wait_for_each_(Wanted("FATHOM_CUDA_SYNC", "1")),
+      op_times_(TimesIf("ops")),
+      step_times_(TimesIf("steps")) {
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+}
+
+CudaStream::~CudaStream() {
+  CUDA_CHECK(cudaStreamDestroy(stream_));
+}
+
+cudaStream_t CudaStream::get() {
+  device_.FlushUploads(stream_);
+  return stream_;
+}
+
+void CudaStream::Synchronize() {
+  CheckDone(cudaStreamSynchronize(get()));
+  for (OpTimes* times : {op_times_.get(), step_times_.get()}) {
+    if (times != nullptr) times->Collect();
+  }
+  device_.DeliverDownloads();
+}
+
+void CudaStream::WaitFor(cudaEvent_t event) {
+  CheckDone(cudaEventSynchronize(event));
+}
+
+void CudaStream::CheckDone(cudaError_t error) const {
+  CHECK(error == cudaSuccess,
+        "CUDA: {} (in step {}, at or before op {}; FATHOM_CUDA_SYNC=1 names the op)",
+        cudaGetErrorString(error), step_, last_op_);
+}
+
+void CudaStream::CheckLaunch(const char* op, const TensorView& shape) {
+  last_op_ = op;
+  if (op_times_ != nullptr) op_times_->After(op, stream_);
+  cudaError_t error = cudaGetLastError();
+  if (error == cudaSuccess && wait_for_each_) error = cudaStreamSynchronize(stream_);
+  CHECK(error == cudaSuccess, "{} of {} in step {}: CUDA: {}", op, shape.ToString(), step_,
+        cudaGetErrorString(error));
+}
+
+}  // namespace fathom

@@ -1,0 +1,122 @@
+// TMA, the copy engine of Hopper: tiles of a tensor in global memory to shared memory and back, by
+// one thread. Maps are made on the host (tensor_map.h) and passed as
+// `const __grid_constant__ CUtensorMap`. PTX ISA 9.0, "cp.async.bulk.tensor". For sm_90 and up.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "cuda/mbarrier.h"
+
+namespace fathom {
+
+// What the L2 does with what is read: a policy for the loads below.
+__device__ __forceinline__ uint64_t EvictFirst() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ uint64_t EvictNormal() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ uint64_t EvictLast() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ __forceinline__ void PrefetchTensorMap(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(map)) : "memory");
+}
+
+// Loads one box whose first element has these coordinates, innermost first; the box's bytes count
+// at `full`. What lies outside the tensor arrives as zeros, and counts too. `to` is aligned to 128
+// bytes, to 1024 where the map swizzles by 128 bytes.
+__device__ __forceinline__ void TmaLoad2(void* to, const CUtensorMap* map, Mbarrier& full,
+                                         uint64_t policy, int32_t x, int32_t y) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%4, %5}], [%2], %3;" ::"r"(SharedAddress(to)),
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(full.address()), "l"(policy), "r"(x), "r"(y)
+      : "memory");
+}
+__device__ __forceinline__ void TmaLoad3(void* to, const CUtensorMap* map, Mbarrier& full,
+                                         uint64_t policy, int32_t x, int32_t y, int32_t z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%4, %5, %6}], [%2], %3;" ::"r"(SharedAddress(to)),
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(full.address()), "l"(policy), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+__device__ __forceinline__ void TmaLoad4(void* to, const CUtensorMap* map, Mbarrier& full,
+                                         uint64_t policy, int32_t x, int32_t y, int32_t z,
+                                         int32_t w) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(SharedAddress(to)),
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(full.address()), "l"(policy), "r"(x), "r"(y),
+      "r"(z), "r"(w)
+      : "memory");
+}
+
+// As above, to the same place in every block of the cluster whose bit is set in `blocks`; each
+// block's own barrier at the place of `full` counts the bytes.
+__device__ __forceinline__ void TmaLoadMulticast2(void* to, const CUtensorMap* map, Mbarrier& full,
+                                                  uint64_t policy, uint16_t blocks, int32_t x,
+                                                  int32_t y) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%5, %6}], [%2], %3, %4;" ::"r"(
+          SharedAddress(to)),
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(full.address()), "h"(blocks), "l"(policy), "r"(x),
+      "r"(y)
+      : "memory");
+}
+__device__ __forceinline__ void TmaLoadMulticast4(void* to, const CUtensorMap* map, Mbarrier& full,
+                                                  uint64_t policy, uint16_t blocks, int32_t x,
+                                                  int32_t y, int32_t z, int32_t w) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%5, %6, %7, %8}], [%2], %3, %4;" ::"r"(
+          SharedAddress(to)),
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(full.address()), "h"(blocks), "l"(policy), "r"(x),
+      "r"(y), "r"(z), "r"(w)
+      : "memory");
+}
+
+// Stores one box; what lies outside the tensor is dropped. FenceAsyncShared and a barrier come
+// before; the storing thread commits, and waits before the shared memory is written again.
+__device__ __forceinline__ void TmaStore2(const CUtensorMap* map, const void* from, int32_t x,
+                                          int32_t y) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
+          reinterpret_cast<uint64_t>(map)),
+      "r"(SharedAddress(from)), "r"(x), "r"(y)
+      : "memory");
+}
+__device__ __forceinline__ void TmaStore3(const CUtensorMap* map, const void* from, int32_t x,
+                                          int32_t y, int32_t z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(
+          reinterpret_cast<uint64_t>(map)),
+      "r"(SharedAddress(from)), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+__device__ __forceinline__ void TmaStoreCommit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Until at most kPending of this thread's committed groups still read shared memory.
+template <int kPending>
+__device__ __forceinline__ void TmaStoreWaitRead() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+// Until at most kPending of this thread's committed groups are not yet in global memory.
+template <int kPending>
+__device__ __forceinline__ void TmaStoreWait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+}  // namespace fathom

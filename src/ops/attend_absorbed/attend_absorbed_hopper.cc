@@ -1,0 +1,57 @@
+// Absorbed attention by the Hopper kernel where its sizes fit, else by the portable one; the choice
+// depends on the model and the GPU alone.
+#include "cuda/device.h"
+#include "ops/attend_absorbed/mla_decode_cuda.h"
+#include "ops/cuda_ops.h"
+
+namespace fathom {
+namespace {
+
+bool Fits(const Stream& stream, const AttendAbsorbedArgs& a) {
+  const TensorView& q_rope = a.q_rope;
+  return static_cast<const CudaStream&>(stream).device().is_hopper() &&
+         a.pages.latent.dtype() == DType::kBF16 && a.pages.latent.dim(2) == kMlaLatent &&
+         a.pages.rope.dim(2) == kMlaRope && a.scale > 0 && q_rope.stride(1) % 8 == 0 &&
+         q_rope.stride(0) == q_rope.dim(1) * q_rope.stride(1);
+}
+
+MlaDecodeParams ParamsOf(const AttendAbsorbedArgs& a) {
+  const auto heads = static_cast<int32_t>(a.q_latent.dim(1));
+  const auto max_pages = static_cast<int32_t>(a.tokens.page_table.dim(1));
+  return {.q_latent = a.q_latent.data(),
+          .q_rope = a.q_rope.data(),
+          .q_rope_stride = a.q_rope.stride(1),
+          .latent = a.pages.latent.data(),
+          .rope = a.pages.rope.data(),
+          .pages = a.pages.latent.dim(0),
+          .page_bytes = a.pages.latent.stride(0) * static_cast<int64_t>(sizeof(BF16)),
+          .slots = static_cast<const int32_t*>(a.tokens.slots.data()),
+          .positions = static_cast<const int32_t*>(a.tokens.positions.data()),
+          .page_table = static_cast<const int32_t*>(a.tokens.page_table.data()),
+          .live = static_cast<const int32_t*>(a.tokens.live.data()),
+          .max_pages = max_pages,
+          .tokens = static_cast<int32_t>(a.q_latent.dim(0)),
+          .heads = heads,
+          .scale = a.scale,
+          .split_tokens = MlaDecodeSplitTokens(heads, max_pages),
+          .out = a.out.data()};
+}
+
+}  // namespace
+
+size_t AttendAbsorbedHopperWorkspace(const Stream& stream, const AttendAbsorbedArgs& a) {
+  if (!Fits(stream, a)) return 0;
+  const MlaDecodeParams p = ParamsOf(a);
+  return MlaDecodeWorkspace(p.tokens, p.heads, p.max_pages, p.split_tokens);
+}
+
+void AttendAbsorbedHopper(OpContext& context, const AttendAbsorbedArgs& a) {
+  if (!Fits(context.stream, a)) return AttendAbsorbedCuda(context, a);
+  if (a.q_latent.elements() == 0) return;
+  MlaDecodeParams params = ParamsOf(a);
+  params.workspace = context.workspace.data();
+  LaunchMlaDecode(params, Cuda(context).get());
+  Cuda(context).CheckLaunch("attend_absorbed", a.q_latent);
+}
+
+}  // namespace fathom

@@ -1,0 +1,144 @@
+#include "ops/attend_absorbed/mla_decode_cuda.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "cuda/check.h"
+#include "cuda/tensor_map.h"
+#include "ops/attend_absorbed/mla_decode_step.h"
+
+namespace fathom {
+namespace mla {
+namespace {
+
+// `narrow`: one load brings all of a query.
+Maps MakeMaps(const MlaDecodeParams& p, bool narrow) {
+  const uint32_t query_chunks = narrow ? kLatent / 64 : 1;
+  const uint64_t rows = static_cast<uint64_t>(p.tokens) * p.heads, pages = p.pages;
+  const uint64_t page_bytes = p.page_bytes;
+  return {
+      .q_latent = MakeTensorMap({.data = p.q_latent,
+                                 .sizes = {64, rows, kLatent / 64},
+                                 .strides = {kLatent * 2, 128},
+                                 .box = {64, kQueryBox, query_chunks}}),
+      .q_rope = MakeTensorMap({.data = p.q_rope,
+                               .sizes = {kMlaRope, rows},
+                               .strides = {static_cast<uint64_t>(p.q_rope_stride) * 2},
+                               .box = {64, kQueryBox}}),
+      // Half a page: four chunks of 64 values, one after the other.
+      .latent = MakeTensorMap({.data = p.latent,
+                               .sizes = {64, kKeys, kLatent / 64, pages},
+                               .strides = {kLatent * 2, 128, page_bytes},
+                               .box = {64, kKeys, 4, 1}}),
+      .rope = MakeTensorMap({.data = p.rope,
+                             .sizes = {kMlaRope, kKeys, 1, pages},
+                             .strides = {kMlaRope * 2, kMlaRope * 2, page_bytes},
+                             .box = {64, kKeys, 1, 1}}),
+  };
+}
+
+int32_t MaxSplits(int32_t max_pages, int32_t split_tokens) {
+  return (max_pages * kKeys + split_tokens - 1) / split_tokens;
+}
+
+size_t PartialBytes(int32_t tokens, int32_t heads, int32_t max_splits) {
+  return size_t{4} * kLatent * tokens * max_splits * heads;
+}
+
+int Multiprocessors() {
+  int device = 0, count = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+  return count;
+}
+
+constexpr float kLog2E = 1.4426950408889634f;
+
+// At most so many units are computed one by one. Sections: k tokens of n each, of which a share of
+// 1 / Multiprocessors() or more goes to each token's first item. Groups: those of small steps.
+int64_t MaxSingles(int64_t tokens, int64_t max_sections) {
+  const int64_t blocks = Multiprocessors(), k = std::min(tokens, blocks / 2);
+  return std::max(k * max_sections * (blocks - k) / blocks + 1, kFineGroups * blocks);
+}
+
+// The work space of the narrow kernel: plan, first_single, states, parts.
+struct NarrowLayout {
+  NarrowLayout(int32_t tokens, int32_t max_pages, int32_t section_tokens)
+      : parts(tokens + MaxSingles(tokens, MaxSplits(max_pages, section_tokens))),
+        states_at((8 + 4 * static_cast<size_t>(tokens) + 255) / 256 * 256),
+        parts_at(states_at + 8 * kNarrowHeads * parts),
+        bytes(parts_at + 4 * kNarrowHeads * kLatent * parts) {}
+  size_t parts, states_at, parts_at, bytes;
+};
+
+void LaunchNarrow(const MlaDecodeParams& p, cudaStream_t stream) {
+  // A section has a power of two of groups.
+  CHECK(p.split_tokens >= 128 && p.split_tokens <= 8192 &&
+        std::has_single_bit(0u + p.split_tokens));
+  const NarrowLayout layout(p.tokens, p.max_pages, p.split_tokens);
+  std::byte* workspace = static_cast<std::byte*>(p.workspace);
+  const NarrowStep step = {.slots = p.slots,
+                           .positions = p.positions,
+                           .page_table = p.page_table,
+                           .live = p.live,
+                           .plan = reinterpret_cast<int2*>(workspace),
+                           .first_single = reinterpret_cast<int32_t*>(workspace + 8),
+                           .max_pages = p.max_pages,
+                           .heads = p.heads,
+                           .tokens = p.tokens,
+                           .section_log2 = std::countr_zero(p.split_tokens / (2u * kKeys))};
+  const NarrowOutput output = {.out = static_cast<__nv_bfloat16*>(p.out),
+                               .parts = reinterpret_cast<float4*>(workspace + layout.parts_at),
+                               .states = reinterpret_cast<float4*>(workspace + layout.states_at)};
+  CUDA_CHECK(
+      StartNarrow(MakeMaps(p, true), step, output, p.scale * kLog2E, Multiprocessors(), stream));
+  if (p.max_pages > 2) CUDA_CHECK(StartCombineNarrow(step, output, stream));
+}
+
+}  // namespace
+}  // namespace mla
+
+int32_t MlaDecodeSplitTokens(int32_t heads, int32_t max_pages) {
+  if (heads <= mla::kNarrowHeads) return 512;
+  // Many heads compute for longer on a tile, and leave more to merge.
+  const int32_t pages = std::max(heads > mla::kRows ? 32 : 16, (max_pages + 63) / 64);
+  return pages * mla::kKeys;
+}
+
+size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages, int32_t split_tokens) {
+  if (heads <= mla::kNarrowHeads) {
+    return mla::NarrowLayout(tokens, max_pages, split_tokens).bytes;
+  }
+  const int32_t splits = mla::MaxSplits(max_pages, split_tokens);
+  return mla::PartialBytes(tokens, heads, splits) + size_t{8} * tokens * splits * heads;
+}
+
+void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
+  if (p.tokens == 0) return;
+  CHECK(p.heads > 0 && p.scale > 0 && p.split_tokens > 0 && p.split_tokens % mla::kKeys == 0);
+  if (p.heads <= mla::kNarrowHeads) return mla::LaunchNarrow(p, stream);
+  const int32_t max_splits = mla::MaxSplits(p.max_pages, p.split_tokens);
+  const int32_t head_blocks = (p.heads + mla::kRows - 1) / mla::kRows;
+  const mla::Step step = {.slots = p.slots,
+                          .positions = p.positions,
+                          .page_table = p.page_table,
+                          .live = p.live,
+                          .max_pages = p.max_pages,
+                          .heads = p.heads,
+                          .group_tokens = std::max(1, mla::kRows / p.heads),
+                          .head_blocks = head_blocks,
+                          .split_tokens = p.split_tokens,
+                          .max_splits = max_splits};
+  std::byte* workspace = static_cast<std::byte*>(p.workspace);
+  const mla::Output output = {.out = static_cast<__nv_bfloat16*>(p.out),
+                              .partial = reinterpret_cast<float*>(workspace),
+                              .state = reinterpret_cast<float2*>(
+                                  workspace + mla::PartialBytes(p.tokens, p.heads, max_splits))};
+  const int64_t items = int64_t{p.tokens} * max_splits * head_blocks;
+  const int blocks = static_cast<int>(std::min<int64_t>(mla::Multiprocessors(), items));
+  CUDA_CHECK(mla::StartDecode(mla::MakeMaps(p, false), step, output, p.scale * mla::kLog2E, blocks,
+                              stream));
+  if (max_splits > 1) CUDA_CHECK(mla::StartCombine(step, output, p.tokens, stream));
+}
+
+}  // namespace fathom

@@ -1,0 +1,53 @@
+// MLA decode on Hopper: AttendAbsorbed (ops.h) for a latent of 512 and a rope of 64, by TMA and
+// wgmma. No device code here: a plain function that enqueues.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fathom {
+
+inline constexpr int kMlaLatent = 512, kMlaRope = 64;
+
+struct MlaDecodeParams {
+  const void* q_latent = nullptr;  // BF16 [tokens, heads, 512], dense, aligned to 16 bytes
+  // BF16 [tokens * heads, 64]: rows lie `q_rope_stride` elements apart (a multiple of 8), those of
+  // the next token right after.
+  const void* q_rope = nullptr;
+  int64_t q_rope_stride = kMlaRope;
+  // BF16 [pages, 64, 512] and [pages, 64, 64]; each page `page_bytes` (a multiple of 16) after the
+  // one before.
+  const void* latent = nullptr;
+  const void* rope = nullptr;
+  int64_t pages = 0;
+  int64_t page_bytes = 0;
+  // Device memory. A row's tokens follow each other, in order of position.
+  const int32_t* slots = nullptr;       // [tokens]
+  const int32_t* positions = nullptr;   // [tokens]
+  const int32_t* page_table = nullptr;  // [slots, max_pages]
+  const int32_t* live = nullptr;        // [1]: tokens, at most `tokens`
+  int32_t max_pages = 0;
+  int32_t tokens = 0;  // capacity
+  int32_t heads = 0;
+  float scale = 1;            // above 0
+  int32_t split_tokens = 0;   // MlaDecodeSplitTokens(heads, max_pages)
+  void* workspace = nullptr;  // MlaDecodeWorkspace bytes, aligned to 16
+  void* out = nullptr;        // BF16 [tokens, heads, 512], dense, aligned to 16 bytes
+};
+
+// How many positions one part of a context has (up to 16 heads: one section, see
+// docs/design/mla_decode.md; a power of two, at least 128). Parts begin at multiples of it, whoever
+// shares the step; it depends on the model and the longest context alone. More than 16 heads: at
+// most 64 parts.
+int32_t MlaDecodeSplitTokens(int32_t heads, int32_t max_pages);
+
+// Bytes of work space: a context's parts, before they are merged.
+size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages, int32_t split_tokens);
+
+// Enqueues two kernels on the current device (compute capability 9.0). They neither allocate nor
+// synchronise, and may be captured in a graph.
+void LaunchMlaDecode(const MlaDecodeParams& params, cudaStream_t stream);
+
+}  // namespace fathom

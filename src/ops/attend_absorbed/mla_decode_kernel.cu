@@ -1,0 +1,103 @@
+// MLA decode: s = scale (q_latent . latent + q_rope . rope), out = softmax(s) latent, per token and
+// head. 64 (token, head) pairs of a row are M of wgmma; two warpgroups share the 64 x 512 sums.
+// Bytes: 1152 a cached position and item; operations: 2176 a position and pair (M padded to 64).
+// fp32 accumulators; weights are rounded to BF16; parts of a context are merged in order, in fp32.
+// Expected on an H200: 16 heads, 128 rows of 4096: 604 MB, 150 us; see docs/design/mla_decode.md.
+#include "cuda/launch_early.cuh"
+#include "ops/attend_absorbed/mla_decode_kernel.cuh"
+
+namespace fathom::mla {
+namespace {
+
+constexpr int kCombineThreads = kLatent / 4;  // four columns each
+
+__global__ void __launch_bounds__(kThreads, 1)
+    DecodeKernel(const __grid_constant__ Maps maps, const __grid_constant__ Step step,
+                 const __grid_constant__ Output output, float scale_log2) {
+  extern __shared__ __align__(1024) uint8_t memory[];
+  Shared& s = *reinterpret_cast<Shared*>(memory);
+  if (threadIdx.x == 0) {
+    s.query_full.Init(1);
+    s.query_empty.Init(8);
+    for (int buffer = 0; buffer < 2; ++buffer) {
+      for (int half = 0; half < 2; ++half) {
+        s.full[buffer][half].Init(1);
+        s.empty[buffer][half].Init(4);
+      }
+    }
+    FenceMbarrierInit();
+  }
+  __syncthreads();
+  WaitForPriorKernels();
+  AllowNextKernel();
+  const int group = static_cast<int>(threadIdx.x / 128);
+  if (group == 2) {
+    LowerRegisters<56>();
+    if (threadIdx.x / 32 == 8) Produce(s, maps, step);
+  } else if (group == 0) {
+    RaiseRegisters<224>();
+    Consumer<0>(s, step, output, scale_log2).Run();
+  } else {
+    RaiseRegisters<224>();
+    Consumer<1>(s, step, output, scale_log2).Run();
+  }
+}
+
+// out = sum of exp2(max_i - max) partial_i / sum of exp2(max_i - max) sum_i, over parts i in order.
+// A block per token and head.
+__global__ void __launch_bounds__(kCombineThreads)
+    CombineKernel(const __grid_constant__ Step step, const __grid_constant__ Output output) {
+  WaitForPriorKernels();
+  AllowNextKernel();
+  const int32_t token = static_cast<int32_t>(blockIdx.x), head = static_cast<int32_t>(blockIdx.y);
+  if (token >= *step.live) return;
+  const int32_t splits = step.positions[token] / step.split_tokens + 1;
+  if (splits == 1) return;
+  const int64_t first = int64_t{token} * step.max_splits * step.heads + head;
+  float max = -INFINITY;
+  for (int32_t i = 0; i < splits; ++i) {
+    max = fmaxf(max, output.state[first + int64_t{i} * step.heads].x);
+  }
+  const float base = max == -INFINITY ? 0 : max;
+  float4 out = make_float4(0, 0, 0, 0);
+  float sum = 0;
+  const float4* partial =
+      reinterpret_cast<const float4*>(output.partial) + first * (kLatent / 4) + threadIdx.x;
+#pragma unroll 4
+  for (int32_t i = 0; i < splits; ++i) {
+    const float2 state = output.state[first + int64_t{i} * step.heads];
+    const float weight = Exp2(state.x - base);
+    const float4 part = partial[int64_t{i} * step.heads * (kLatent / 4)];
+    sum = fmaf(weight, state.y, sum);
+    out.x = fmaf(weight, part.x, out.x);
+    out.y = fmaf(weight, part.y, out.y);
+    out.z = fmaf(weight, part.z, out.z);
+    out.w = fmaf(weight, part.w, out.w);
+  }
+  __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(out.x / sum, out.y / sum),
+                             __floats2bfloat162_rn(out.z / sum, out.w / sum)};
+  reinterpret_cast<uint2*>(output.out +
+                           (int64_t{token} * step.heads + head) * kLatent)[threadIdx.x] =
+      *reinterpret_cast<const uint2*>(pairs);
+}
+
+}  // namespace
+
+cudaError_t StartDecode(const Maps& maps, const Step& step, const Output& output, float scale_log2,
+                        int blocks, cudaStream_t stream) {
+  constexpr int kBytes = sizeof(Shared);
+  static_assert(kBytes <= 227 * 1024);
+  const cudaError_t error =
+      cudaFuncSetAttribute(DecodeKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (error != cudaSuccess) return error;
+  return LaunchEarly(DecodeKernel, dim3(blocks), kThreads, kBytes, stream, maps, step, output,
+                     scale_log2);
+}
+
+cudaError_t StartCombine(const Step& step, const Output& output, int32_t tokens,
+                         cudaStream_t stream) {
+  return LaunchEarly(CombineKernel, dim3(tokens, step.heads), kCombineThreads, 0, stream, step,
+                     output);
+}
+
+}  // namespace fathom::mla

@@ -1,0 +1,76 @@
+// What the MLA decode kernels are given, and how the host starts them.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace fathom::mla {
+
+inline constexpr int kLatent = 512;
+inline constexpr int kRows = 64;      // (token, head) pairs: the M of wgmma
+inline constexpr int kKeys = 64;      // positions of a tile: a page
+inline constexpr int kQueryBox = 16;  // rows that one TMA load of a query brings
+inline constexpr int kNarrowHeads = 16;
+inline constexpr int kFineGroups = 1;  // of 128 positions a block: so few are dealt singly
+inline constexpr int kThreads = 384;   // two warpgroups of consumers, one with the producer
+
+// What the kernel knows of the step.
+struct Step {
+  const int32_t* slots;
+  const int32_t* positions;
+  const int32_t* page_table;
+  const int32_t* live;
+  int32_t max_pages;
+  int32_t heads;
+  int32_t group_tokens;  // consecutive tokens of a row that share an item: max(1, 64 / heads)
+  int32_t head_blocks;   // ceil(heads / 64)
+  int32_t split_tokens;  // a multiple of kKeys
+  int32_t max_splits;
+};
+
+struct Maps {
+  CUtensorMap q_latent, q_rope, latent, rope;
+};
+
+struct Output {
+  __nv_bfloat16* out;  // [tokens, heads, latent]
+  float* partial;      // [tokens, max_splits, heads, latent]: not normalised
+  float2* state;       // [tokens, max_splits, heads]: maximum in log2, sum of weights
+};
+
+// The same for the kernel for at most 16 heads.
+struct NarrowStep {
+  const int32_t* slots;
+  const int32_t* positions;
+  const int32_t* page_table;
+  const int32_t* live;
+  // Written by the kernel for CombineNarrow.
+  int2* plan;             // [1]: log2 of a unit's groups, and units of a token's first item
+  int32_t* first_single;  // [tokens]: for those that have more units, the ordinal of the next
+  int32_t max_pages;
+  int32_t heads;
+  int32_t tokens;        // capacity
+  int32_t section_log2;  // of the groups of 2 kKeys positions in a section
+};
+
+struct NarrowOutput {
+  __nv_bfloat16* out;  // [tokens, heads, latent]
+  // Of first items, by token, then of single units, by ordinal. Values lie as threads hold them.
+  float4* parts;   // [tokens + singles, 16 * latent]
+  float4* states;  // [tokens + singles, 16, 2]: maximum in log2, sum of weights
+};
+
+// Each enqueues one kernel; the second merges parts once the first has finished.
+cudaError_t StartDecode(const Maps& maps, const Step& step, const Output& output, float scale_log2,
+                        int blocks, cudaStream_t stream);
+cudaError_t StartCombine(const Step& step, const Output& output, int32_t tokens,
+                         cudaStream_t stream);
+cudaError_t StartNarrow(const Maps& maps, const NarrowStep& step, const NarrowOutput& output,
+                        float scale_log2, int blocks, cudaStream_t stream);
+cudaError_t StartCombineNarrow(const NarrowStep& step, const NarrowOutput& output,
+                               cudaStream_t stream);
+
+}  // namespace fathom::mla

@@ -1,0 +1,173 @@
+// Expanded MLA over one chunk of the context on CUDA, for every shape.
+//   formula:       attention over the chunk, merged into (out, lse) by log-sum-exp
+//   data mapping:  a block per head and 8 tokens: a warp per position for the scores, a warp per
+//                  two tokens for the softmax, a thread per channel for the sum over values
+//   bytes, FLOPs:  a head's keys and values once per 8 tokens, from L2; 2 (nope + rope + vdim) FLOP
+//                  a token, head and visible position
+//   accumulator:   fp32; scores: lanes, then a tree; outputs: in order of position
+//   expected time: 512 tokens, 512 positions, 16 heads of 192 + 128: 1.3 GFLOP of plain FMA; not
+//                  measured
+#include "ops/attend_expanded/attend_chunk_cuda.h"
+#include "ops/cuda_kernels.cuh"
+
+namespace fathom {
+namespace kernels {
+
+constexpr int kTokens = 8, kWarps = 4, kThreads = kWarps * kWarp;
+
+struct Chunk {
+  const BF16 *q, *kv, *rope;
+  const int32_t* positions;
+  int64_t tokens, heads, context, nope, rope_dim, vdim;
+  int64_t context_begin;
+  float scale;
+  bool first;
+  BF16* out;
+  float* lse;
+};
+
+// scores[r][j] for every visible position j of the block's tokens.
+__device__ inline void Score(const Chunk& a, int64_t head, const float* q, const int* visible,
+                             int most, float* scores) {
+  const int lane = threadIdx.x % kWarp;
+  const int64_t width = a.nope + a.rope_dim;
+  for (int j = threadIdx.x / kWarp; j < most; j += kWarps) {
+    const BF16* k = a.kv + (j * a.heads + head) * (a.nope + a.vdim);
+    const BF16* rope = a.rope + j * a.rope_dim - a.nope;
+    float sums[kTokens] = {};
+    for (int64_t c = lane; c < width; c += kWarp) {
+      const float x = Load((c < a.nope ? k : rope) + c);
+#pragma unroll
+      for (int r = 0; r < kTokens; ++r) sums[r] += q[r * width + c] * x;
+    }
+#pragma unroll
+    for (int r = 0; r < kTokens; ++r) {
+      const float sum = WarpSum(sums[r]);
+      if (lane == r && j < visible[r]) scores[r * a.context + j] = a.scale * sum;
+    }
+  }
+}
+
+// Scores become exp(score - max), in the order of lanes; max and sum of a token to shared memory.
+__device__ inline void Softmax(int64_t context, const int* visible, float* scores, float* maxima,
+                               float* sums) {
+  const int lane = threadIdx.x % kWarp;
+  for (int r = threadIdx.x / kWarp; r < kTokens; r += kWarps) {
+    float* row = scores + r * context;
+    float max = -INFINITY, sum = 0;
+    for (int j = lane; j < visible[r]; j += kWarp) max = fmaxf(max, row[j]);
+    max = WarpMax(max);
+    for (int j = lane; j < visible[r]; j += kWarp) sum += row[j] = expf(row[j] - max);
+    sum = WarpSum(sum);
+    if (lane == 0) {
+      maxima[r] = max;
+      sums[r] = sum;
+    }
+  }
+}
+
+// What the chunk adds to one token's channel, and to its lse.
+__device__ inline void Merge(const Chunk& a, int64_t at, int64_t c, float chunk, float chunk_lse) {
+  BF16* out = a.out + at * a.vdim + c;
+  if (a.first) {
+    Store(out, chunk);
+    return;
+  }
+  const float lse = a.lse[at], max = fmaxf(lse, chunk_lse);
+  const float merged = max + logf(expf(lse - max) + expf(chunk_lse - max));
+  Store(out, Load(out) * expf(lse - merged) + chunk * expf(chunk_lse - merged));
+}
+
+__global__ void __launch_bounds__(kThreads) AttendExpanded(Chunk a) {
+  extern __shared__ float shared[];
+  __shared__ int visible[kTokens];
+  __shared__ float maxima[kTokens], sums[kTokens];
+  const int64_t first = int64_t{blockIdx.x} * kTokens, head = blockIdx.y;
+  const int64_t width = a.nope + a.rope_dim;
+  float *q = shared, *scores = shared + kTokens * width;
+  if (threadIdx.x < kTokens) {
+    const int64_t t = first + threadIdx.x;
+    const int64_t n = t < a.tokens ? a.positions[t] - a.context_begin + 1 : 0;
+    visible[threadIdx.x] = static_cast<int>(max(int64_t{0}, min(n, a.context)));
+  }
+  for (int64_t i = threadIdx.x; i < kTokens * width; i += kThreads) {
+    const int64_t t = min(first + i / width, a.tokens - 1);
+    q[i] = Load(a.q + (t * a.heads + head) * width + i % width);
+  }
+  __syncthreads();
+  int most = 0;
+#pragma unroll
+  for (int r = 0; r < kTokens; ++r) most = max(most, visible[r]);
+  Score(a, head, q, visible, most, scores);
+  __syncthreads();
+  Softmax(a.context, visible, scores, maxima, sums);
+  __syncthreads();
+  for (int64_t c = threadIdx.x; c < a.vdim; c += kThreads) {
+    float x[kTokens] = {};
+    for (int j = 0; j < most; ++j) {
+      const float v = Load(a.kv + (j * a.heads + head) * (a.nope + a.vdim) + a.nope + c);
+#pragma unroll
+      for (int r = 0; r < kTokens; ++r) {
+        if (j < visible[r]) x[r] += scores[r * a.context + j] * v;
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kTokens; ++r) {
+      if (visible[r] == 0) continue;
+      Merge(a, (first + r) * a.heads + head, c, x[r] / sums[r], maxima[r] + logf(sums[r]));
+    }
+  }
+  __syncthreads();  // every channel has read the lse
+  if (threadIdx.x < kTokens && visible[threadIdx.x] > 0) {
+    float* lse = a.lse + (first + threadIdx.x) * a.heads + head;
+    const float chunk = maxima[threadIdx.x] + logf(sums[threadIdx.x]);
+    const float max = fmaxf(*lse, chunk);
+    *lse = a.first ? chunk : max + logf(expf(*lse - max) + expf(chunk - max));
+  }
+}
+
+}  // namespace kernels
+
+void AttendExpandedCuda(OpContext& context, const AttendExpandedArgs& a) {
+  if (a.q.elements() == 0 || a.kv.dim(0) == 0) return;
+  using namespace kernels;
+  const int64_t rope = a.rope.dim(1);
+  if (a.q.dim(2) == kChunkNope + kChunkRope && rope == kChunkRope && a.out.dim(2) == kChunkValue) {
+    LaunchAttendChunk({.q = Data<BF16>(a.q),
+                       .kv = Data<BF16>(a.kv),
+                       .rope = Data<BF16>(a.rope),
+                       .positions = Data<int32_t>(a.positions),
+                       .tokens = a.q.dim(0),
+                       .heads = a.q.dim(1),
+                       .context = a.kv.dim(0),
+                       .context_begin = a.context_begin,
+                       .scale = a.scale,
+                       .first = a.first,
+                       .out = Data<BF16>(a.out),
+                       .lse = Data<float>(a.lse)},
+                      Cuda(context).get());
+    return Cuda(context).CheckLaunch("attend_expanded", a.q);
+  }
+  const Chunk chunk = {.q = Data<BF16>(a.q),
+                       .kv = Data<BF16>(a.kv),
+                       .rope = Data<BF16>(a.rope),
+                       .positions = Data<int32_t>(a.positions),
+                       .tokens = a.q.dim(0),
+                       .heads = a.q.dim(1),
+                       .context = a.kv.dim(0),
+                       .nope = a.q.dim(2) - rope,
+                       .rope_dim = rope,
+                       .vdim = a.out.dim(2),
+                       .context_begin = a.context_begin,
+                       .scale = a.scale,
+                       .first = a.first,
+                       .out = Data<BF16>(a.out),
+                       .lse = Data<float>(a.lse)};
+  const size_t shared = static_cast<size_t>(kTokens * (a.q.dim(2) + chunk.context)) * sizeof(float);
+  CHECK(shared <= size_t{46} << 10, "attend_expanded: a chunk of {} positions", chunk.context);
+  const dim3 grid(Blocks(chunk.tokens, kTokens), static_cast<unsigned>(chunk.heads));
+  AttendExpanded<<<grid, kThreads, shared, Cuda(context).get()>>>(chunk);
+  Cuda(context).CheckLaunch("attend_expanded", a.q);
+}
+
+}  // namespace fathom

@@ -1,0 +1,37 @@
+// Expanded attention by the Hopper kernel where its sizes fit, else by the portable one; the choice
+// depends on the model and the GPU alone.
+#include "cuda/device.h"
+#include "ops/attend_expanded/flash_attend_cuda.h"
+#include "ops/cuda_ops.h"
+
+namespace fathom {
+namespace {
+
+bool Fits(const Stream& stream, const AttendExpandedArgs& a) {
+  return static_cast<const CudaStream&>(stream).device().is_hopper() && a.scale > 0 &&
+         a.q.dim(2) == kFlashNope + kFlashRope && a.rope.dim(1) == kFlashRope &&
+         a.out.dim(2) == kFlashValue && a.kv.dim(2) == kFlashNope + kFlashValue;
+}
+
+}  // namespace
+
+void AttendExpandedHopper(OpContext& context, const AttendExpandedArgs& a) {
+  if (!Fits(context.stream, a)) return AttendExpandedCuda(context, a);
+  if (a.q.elements() == 0) return;
+  LaunchFlashAttend({.q = a.q.data(),
+                     .positions = static_cast<const int32_t*>(a.positions.data()),
+                     .kv = a.kv.data(),
+                     .rope = a.rope.data(),
+                     .tokens = static_cast<int32_t>(a.q.dim(0)),
+                     .heads = static_cast<int32_t>(a.q.dim(1)),
+                     .context = static_cast<int32_t>(a.kv.dim(0)),
+                     .context_begin = static_cast<int32_t>(a.context_begin),
+                     .scale = a.scale,
+                     .first = a.first,
+                     .out = a.out.data(),
+                     .lse = static_cast<float*>(a.lse.data())},
+                    Cuda(context).get());
+  Cuda(context).CheckLaunch("attend_expanded", a.q);
+}
+
+}  // namespace fathom

@@ -1,0 +1,48 @@
+#include "ops/attend_expanded/flash_attend_cuda.h"
+
+#include "cuda/check.h"
+#include "cuda/tensor_map.h"
+#include "ops/attend_expanded/flash_attend_step.h"
+
+namespace fathom {
+
+void LaunchFlashAttend(const FlashAttendParams& p, cudaStream_t stream) {
+  if (p.tokens == 0 || p.context == 0) return;
+  CHECK(p.heads > 0 && p.scale > 0);
+  constexpr uint64_t kQueryBytes = 2 * (kFlashNope + kFlashRope);
+  constexpr uint64_t kKvBytes = 2 * (kFlashNope + kFlashValue);
+  const uint64_t tokens = p.tokens, heads = p.heads, context = p.context;
+  int device = 0, multiprocessors = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  const bool few = (p.tokens + 127) / 128 * p.heads <= multiprocessors / 2;
+  const int groups = few ? 1 : 2;
+  // Chunks of 64 values: of all rows of a box the first, then the second, ...
+  const flash::Maps maps = {
+      .q = MakeTensorMap({.data = p.q,
+                          .sizes = {64, tokens, 3, heads},
+                          .strides = {heads * kQueryBytes, 128, kQueryBytes},
+                          .box = {64, 64u * groups, 3, 1}}),
+      .kv = MakeTensorMap({.data = p.kv,
+                           .sizes = {64, context, 4, heads},
+                           .strides = {heads * kKvBytes, 128, kKvBytes},
+                           .box = {64, flash::kKeys, 2, 1}}),
+      .rope = MakeTensorMap({.data = p.rope,
+                             .sizes = {64, context},
+                             .strides = {kFlashRope * 2},
+                             .box = {64, flash::kKeys}}),
+  };
+  constexpr float kLog2E = 1.4426950408889634f;
+  const flash::Step step = {.positions = p.positions,
+                            .out = static_cast<__nv_bfloat16*>(p.out),
+                            .lse = p.lse,
+                            .tokens = p.tokens,
+                            .heads = p.heads,
+                            .context = p.context,
+                            .context_begin = p.context_begin,
+                            .scale_log2 = p.scale * kLog2E,
+                            .first = p.first};
+  CUDA_CHECK(flash::StartFlashAttend(maps, step, groups, stream));
+}
+
+}  // namespace fathom

@@ -1,0 +1,33 @@
+// What the kernel of expanded attention is given, and how the host starts it.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace fathom::flash {
+
+inline constexpr int kKeys = 128;  // positions of a tile
+
+struct Maps {
+  CUtensorMap q, kv, rope;
+};
+
+struct Step {
+  const int32_t* positions;
+  __nv_bfloat16* out;
+  float* lse;
+  int32_t tokens;
+  int32_t heads;
+  int32_t context;
+  int32_t context_begin;
+  float scale_log2;
+  bool first;
+};
+
+// With 64 tokens a block and box of q, or with 128: `groups` 1 or 2. Bits do not depend on it.
+cudaError_t StartFlashAttend(const Maps& maps, const Step& step, int groups, cudaStream_t stream);
+
+}  // namespace fathom::flash

@@ -1,0 +1,61 @@
+#include "ops/cuda_ops.h"
+
+namespace fathom {
+namespace {
+
+Ops PortableTable(Fp8Activations activations) {
+  return {
+      .name = "cuda-portable",
+      .activation = DType::kBF16,
+      .kv_cache = DType::kBF16,
+      .prepare = activations == Fp8Activations::kExact ? PrepareCudaExact : PrepareCudaQuantized,
+      .embed = {EmbedCuda},
+      .rms_norm = {RmsNormCuda},
+      .add = {AddCuda},
+      .linear = {LinearCuda, LinearCudaWorkspace},
+      .head_linear = {HeadLinearCuda},
+      .silu_mul = {SiluMulCuda},
+      .mlp = {MlpCuda, MlpCudaWorkspace},
+      .rope = {RopeCuda},
+      .cache_write = {CacheWriteCuda},
+      .rotate_and_cache = {RotateAndCacheCuda},
+      .attend_absorbed = {AttendAbsorbedCuda},
+      .gather_context = {GatherContextCuda},
+      .attend_expanded = {AttendExpandedCuda},
+      .route = {RouteCuda, RouteCudaWorkspace},
+      .moe_experts = {MoeExpertsCuda, MoeExpertsCudaWorkspace},
+      .gather_rows = {GatherRowsCuda},
+      .prepare_inputs = {PrepareInputsCuda},
+      .adjust_logits = {AdjustLogitsCuda},
+      .log_probs = {LogProbsCuda},
+      .sample = {SampleCuda},
+      .commit = {CommitCuda},
+  };
+}
+
+Ops Table(Fp8Activations activations) {
+  Ops ops = PortableTable(activations);
+  ops.name = "cuda";
+  ops.linear = {LinearHopper, LinearHopperWorkspace};
+  ops.mlp = {MlpHopper, MlpHopperWorkspace};
+  ops.attend_absorbed = {AttendAbsorbedHopper, AttendAbsorbedHopperWorkspace};
+  ops.attend_expanded = {AttendExpandedHopper};
+  ops.moe_experts = {MoeExpertsHopper, MoeExpertsHopperWorkspace};
+  return ops;
+}
+
+}  // namespace
+
+const Ops& CudaPortableOps(Fp8Activations activations) {
+  static const Ops exact = PortableTable(Fp8Activations::kExact);
+  static const Ops quantized = PortableTable(Fp8Activations::kQuantized);
+  return activations == Fp8Activations::kExact ? exact : quantized;
+}
+
+const Ops& CudaOps(Fp8Activations activations) {
+  static const Ops exact = Table(Fp8Activations::kExact);
+  static const Ops quantized = Table(Fp8Activations::kQuantized);
+  return activations == Fp8Activations::kExact ? exact : quantized;
+}
+
+}  // namespace fathom

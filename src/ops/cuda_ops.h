@@ -1,0 +1,53 @@
+// The functions of the CUDA tables, one per op; their streams are CudaStream.
+#pragma once
+
+#include "cuda/stream.h"
+#include "ops/ops.h"
+
+namespace fathom {
+
+Result<std::unique_ptr<PackedWeight>> PrepareCudaExact(Stream&, const PrepareArgs&);
+Result<std::unique_ptr<PackedWeight>> PrepareCudaQuantized(Stream&, const PrepareArgs&);
+
+void EmbedCuda(OpContext&, const EmbedArgs&);
+void RmsNormCuda(OpContext&, const RmsNormArgs&);
+void AddCuda(OpContext&, const AddArgs&);
+void LinearCuda(OpContext&, const LinearArgs&);
+size_t LinearCudaWorkspace(const Stream&, const LinearArgs&);
+void HeadLinearCuda(OpContext&, const HeadLinearArgs&);
+void SiluMulCuda(OpContext&, const SiluMulArgs&);
+void MlpCuda(OpContext&, const MlpArgs&);
+size_t MlpCudaWorkspace(const Stream&, const MlpArgs&);
+void RopeCuda(OpContext&, const RopeArgs&);
+void CacheWriteCuda(OpContext&, const CacheWriteArgs&);
+void RotateAndCacheCuda(OpContext&, const RotateAndCacheArgs&);
+void AttendAbsorbedCuda(OpContext&, const AttendAbsorbedArgs&);
+void GatherContextCuda(OpContext&, const GatherContextArgs&);
+void AttendExpandedCuda(OpContext&, const AttendExpandedArgs&);
+void RouteCuda(OpContext&, const RouteArgs&);
+size_t RouteCudaWorkspace(const Stream&, const RouteArgs&);
+void MoeExpertsCuda(OpContext&, const MoeExpertsArgs&);
+size_t MoeExpertsCudaWorkspace(const Stream&, const MoeExpertsArgs&);
+void GatherRowsCuda(OpContext&, const GatherRowsArgs&);
+void PrepareInputsCuda(OpContext&, const PrepareInputsArgs&);
+void AdjustLogitsCuda(OpContext&, const AdjustLogitsArgs&);
+void LogProbsCuda(OpContext&, const LogProbsArgs&);
+void SampleCuda(OpContext&, const SampleArgs&);
+void CommitCuda(OpContext&, const CommitArgs&);
+
+// The same, with Hopper's kernels where they fit.
+void LinearHopper(OpContext&, const LinearArgs&);
+size_t LinearHopperWorkspace(const Stream&, const LinearArgs&);
+void MlpHopper(OpContext&, const MlpArgs&);
+size_t MlpHopperWorkspace(const Stream&, const MlpArgs&);
+void AttendAbsorbedHopper(OpContext&, const AttendAbsorbedArgs&);
+size_t AttendAbsorbedHopperWorkspace(const Stream&, const AttendAbsorbedArgs&);
+void AttendExpandedHopper(OpContext&, const AttendExpandedArgs&);
+void MoeExpertsHopper(OpContext&, const MoeExpertsArgs&);
+size_t MoeExpertsHopperWorkspace(const Stream&, const MoeExpertsArgs&);
+
+inline CudaStream& Cuda(OpContext& context) {
+  return static_cast<CudaStream&>(context.stream);
+}
+
+}  // namespace fathom

@@ -1,0 +1,47 @@
+// Gathering of rows on CUDA.
+//   formula:       out[i] = x[index[i]]
+//   data mapping:  a block per row and 4096 numbers
+//   bytes, FLOPs:  reads and writes each number once; no arithmetic
+//   accumulator:   none
+//   expected time: one launch (2 us) for up to 128 rows of 7168; not measured
+#include "ops/cuda_kernels.cuh"
+
+namespace fathom {
+namespace kernels {
+
+constexpr int kThreads = 256, kNumbers = 4096;  // of a block
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    GatherRows(Rows<const T> x, int64_t rows, int64_t width, const int32_t* index,
+               const int32_t* live, Rows<T> out) {
+  AfterPriorKernels();
+  const int64_t i = blockIdx.x;
+  if (i >= *live) return;
+  const int32_t from = index[i];
+  DEVICE_CHECK(from >= 0 && from < rows, "gather_rows: row", from);
+  const int64_t begin = int64_t{blockIdx.y} * kNumbers + threadIdx.x;
+#pragma unroll
+  for (int c = 0; c < kNumbers; c += kThreads) {
+    if (begin + c < width) out[i][begin + c] = x[from][begin + c];
+  }
+}
+
+template <class T>
+void LaunchGatherRows(cudaStream_t stream, const GatherRowsArgs& a) {
+  const dim3 grid(static_cast<unsigned>(a.index.dim(0)), Blocks(a.x.dim(1), kNumbers));
+  LaunchOverlapped(GatherRows<T>, grid, kThreads, 0, stream, RowsOf<const T>(a.x), a.x.dim(0),
+                   a.x.dim(1), Data<int32_t>(a.index), Data<int32_t>(a.live), RowsOf<T>(a.out));
+}
+
+}  // namespace kernels
+
+void GatherRowsCuda(OpContext& context, const GatherRowsArgs& a) {
+  if (a.index.dim(0) == 0) return;
+  const bool bf16 = a.x.dtype() == DType::kBF16;
+  (bf16 ? kernels::LaunchGatherRows<BF16> : kernels::LaunchGatherRows<float>)(Cuda(context).get(),
+                                                                              a);
+  Cuda(context).CheckLaunch("gather_rows", a.out);
+}
+
+}  // namespace fathom

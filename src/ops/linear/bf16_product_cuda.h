@@ -1,0 +1,43 @@
+// Products of BF16 activations and BF16 weights by tensor cores of any GPU from sm_80 on: dense,
+// per head, or per expert. No device code here: a plain function that enqueues.
+//
+// A number's sum is taken in one order whatever the tile, so that a row's bits do not depend on how
+// many rows there are.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "tensor/dtype.h"
+
+namespace fathom {
+
+struct Bf16ProductParams {
+  // Rows of x: [tokens, in], or [tokens, count, in] with one matrix per head.
+  const BF16* x = nullptr;
+  int64_t x_stride = 0, x_head_stride = 0;  // elements
+  const BF16* w = nullptr;                  // [count, out, in]
+  int64_t count = 1, out = 0, in = 0;
+  const int32_t* live = nullptr;  // [1]: tokens; with `counts` not read
+  int64_t tokens = 0;             // capacity
+
+  // Per expert: matrix e takes positions [begins[e], begins[e] + counts[e]) of `tokens` places, and
+  // position p reads row row_of[p] of x (null: row p).
+  const int32_t* counts = nullptr;
+  const int32_t* begins = nullptr;
+  const int32_t* row_of = nullptr;
+
+  // y: BF16, or F32. With `silu` the matrix holds gate and up, and y is [tokens, out / 2].
+  void* y = nullptr;
+  int64_t y_stride = 0, y_head_stride = 0;
+  bool f32 = false, silu = false;
+};
+
+// Whether strides and addresses suit it (16-byte copies); decided by the shape of the weights and
+// the layout of a row, never by the number of rows.
+bool Bf16ProductFits(const Bf16ProductParams& params);
+// REQUIRES: Bf16ProductFits.
+void LaunchBf16Product(const Bf16ProductParams& params, cudaStream_t stream);
+
+}  // namespace fathom

@@ -1,0 +1,147 @@
+// The FP8 block-scaled product on Hopper.
+//   formula:       y[r, n] = sum over runs of (sum over the run's 128 k of x[r, k] W[n, k]) *
+//   (sx[r,
+//                  run] * sw[n / 128, run])
+//   data mapping:  persistent blocks walk tiles; one thread feeds a ring of shared-memory stages (a
+//                  run of x and of W each) by TMA, warpgroups multiply 64 rows by kMmaN channels
+//   bytes, FLOPs:  in x (rows + out) + 2 x rows x out bytes; 2 x rows x out x in FLOPs
+//   accumulator:   the tensor core's within a run, fp32 registers across runs
+//   expected time: docs/design/fp8_gemm.md
+#pragma once
+
+#include "cuda/fence.h"
+#include "cuda/tma.h"
+#include "ops/linear/fp8_gemm_store.cuh"
+#include "ops/linear/fp8_gemm_sum.cuh"
+#include "ops/linear/fp8_gemm_tile.cuh"
+
+namespace fathom::fp8_gemm {
+// The loading warp: every stage of every tile, in the order in which they are multiplied.
+template <class T>
+__device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_map,
+                     const CUtensorMap& x_scale_map, const CUtensorMap& weight_map, int32_t index,
+                     int32_t step, uint32_t rank) {
+  constexpr int kBoxRows = T::kN / T::kWeightBoxes;
+  constexpr uint16_t kAllBlocks = (1 << T::kBlocks) - 1;
+  const uint64_t policy = EvictNormal();
+  const uint32_t bytes = (T::kXBoxes * args.x_box_rows + T::kN) * kRun +
+                         T::kScaleBoxes * T::kScaleRows * static_cast<uint32_t>(sizeof(float));
+  RingPosition<T::kStages> ring;
+  Work work;
+  for (; FindWork(shared, args, index, rank, work); index += step) {
+    const int32_t x_row = Uniform(work.row);
+    const int32_t weight_row =
+        Uniform((work.group * args.parts + work.part) * args.part_out + work.channel);
+    ring.index = Uniform(ring.index);
+    ring.parity = Uniform(ring.parity);
+    for (int32_t run = 0; run < args.runs; ++run, ring.Advance()) {
+      Mbarrier& full = shared.full[ring.index];
+      shared.empty[ring.index].Wait(ring.parity ^ 1);
+      if (ElectLane()) {
+        full.ArriveExpect(bytes);
+        uint8_t* x = shared.x[ring.index];
+        if constexpr (T::kShare == Share::kX) {
+          const int part = rank * args.x_box_rows;
+          TmaLoadMulticast2(x + part * kRun, &x_map, full, policy, kAllBlocks, run * kRun,
+                            x_row + part);
+        } else {
+          TmaLoad2(x, &x_map, full, policy, run * kRun, x_row);
+        }
+#pragma unroll
+        for (int box = 0; box < T::kWeightBoxes; ++box) {
+          uint8_t* to = shared.weights[ring.index] + box * kBoxRows * kRun;
+          const int32_t row = weight_row + box * args.part_out;
+          if constexpr (T::kShare == Share::kWeights) {
+            if (box != rank) continue;
+            TmaLoadMulticast2(to, &weight_map, full, policy, kAllBlocks, run * kRun, row);
+          } else {
+            TmaLoad2(to, &weight_map, full, policy, run * kRun, row);
+          }
+        }
+#pragma unroll
+        for (int box = 0; box < T::kScaleBoxes; ++box) {
+          TmaLoad2(shared.x_scales[ring.index][box], &x_scale_map, full, policy,
+                   (x_row & ~3) + 128 * box, run);
+        }
+      }
+      __syncwarp();
+    }
+  }
+}
+
+// The multiplying warpgroups.
+template <class T>
+__device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index, int32_t step,
+                              uint32_t rank) {
+  Place<T> place;
+  RingPosition<T::kStages> ring;
+  Work work;
+  for (; FindWork(shared, args, index, rank, work); index += step) {
+    WeightScalesOf<T> weight_scales[T::kUnitsN];
+#pragma unroll
+    for (int n = 0; n < T::kUnitsN; ++n) {
+      // Gate and up are parts; other units lie in one scale tile each.
+      const int part = T::kSilu ? n : work.part;
+      const int channel = work.channel + (T::kSilu ? 0 : place.UnitChannel(n));
+      const int tile = min(channel, args.part_out - 1) / kRun;
+      weight_scales[n].Start(
+          args.weight_scales +
+              (static_cast<int64_t>(work.group * args.parts + part) * args.scale_rows + tile) *
+                  args.runs,
+          args.runs);
+    }
+    Sums<T> sums[T::kUnits] = {};
+    place.shift = work.row & 3;
+    ring.index = Uniform(ring.index);
+    ring.parity = Uniform(ring.parity);
+    if constexpr (T::kTwoProducts) {
+      SumOverlapped<T>(sums[0], shared, ring, place, weight_scales[0], args.runs);
+    } else {
+      SumUnits<T>(sums, shared, ring, place, weight_scales, args.runs);
+    }
+    Store<T>(sums, shared, args, work, place);
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, T::kPerMultiprocessor)
+    Kernel(const __grid_constant__ CUtensorMap x_map,
+           const __grid_constant__ CUtensorMap x_scale_map,
+           const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ Args args) {
+  extern __shared__ __align__(1024) uint8_t memory[];
+  Shared<T>& shared = *reinterpret_cast<Shared<T>*>(memory);
+  const uint32_t rank = T::kBlocks == 1 ? 0 : ClusterRank();
+  if (threadIdx.x == 0) {
+    PrefetchTensorMap(&x_map);
+    PrefetchTensorMap(&x_scale_map);
+    PrefetchTensorMap(&weight_map);
+    for (int stage = 0; stage < T::kStages; ++stage) {
+      shared.full[stage].Init(1);
+      shared.empty[stage].Init(T::kBlocks * T::kWarps);
+    }
+    FenceMbarrierInit();
+  }
+  WaitForPriorKernels();
+  FillGroups(shared, args);  // and all threads of the block see the barriers
+  AllowNextKernel();
+  if constexpr (T::kBlocks > 1) ClusterSync();
+
+  const int32_t index = blockIdx.x / T::kBlocks, step = gridDim.x / T::kBlocks;
+  const int warp = Uniform(threadIdx.x / 32);
+  if (warp >= T::kWarps) {
+    LowerRegisters<T::kLoaderRegisters>();
+    if (warp == T::kWarps) {
+      Load(shared, args, x_map, x_scale_map, weight_map, index, step, rank);
+    }
+  } else {
+    RaiseRegisters<T::kRegisters>();
+    MultiplyTiles(shared, args, index, step, rank);
+  }
+  // The other block may still write to this one's memory or arrive at its barriers.
+  if constexpr (T::kBlocks > 1) {
+    __syncwarp();
+    ClusterSync();
+  }
+}
+
+}  // namespace fathom::fp8_gemm

@@ -1,0 +1,142 @@
+// The end of a tile of the FP8 product: BF16, F32, or silu(gate) * up in E4M3.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "cuda/e4m3.h"
+#include "ops/linear/fp8_gemm_tile.cuh"
+
+namespace fathom::fp8_gemm {
+__device__ __forceinline__ uint32_t PackBf16(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const uint32_t&>(pair);
+}
+
+// Sends 16 rows of `kChunks` chunks of 16 bytes, staged by this warp (chunk c of row r at chunk c ^
+// (r % 8)), to rows of `stride` bytes.
+template <int kChunks>
+__device__ __forceinline__ void StoreStaged(const uint8_t* staging, uint8_t* to, int64_t stride,
+                                            int rows, int bytes, int lane) {
+  constexpr int kRowsAtATime = 32 / kChunks;
+#pragma unroll
+  for (int first = 0; first < 16; first += kRowsAtATime) {
+    const int row = first + lane / kChunks, chunk = lane % kChunks;
+    const int staged = chunk ^ row % 8;
+    const uint4 value = *reinterpret_cast<const uint4*>(staging + row * kRun + staged * 16);
+    if (row < rows && chunk * 16 < bytes) {
+      *reinterpret_cast<uint4*>(to + row * stride + chunk * 16) = value;
+    }
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void StoreBf16(const Sums<T>& sum, uint8_t* staging, const Args& args,
+                                          const Work& work, const Place<T>& place, int unit) {
+  constexpr int kChannels = T::kMmaN < 64 ? T::kMmaN : 64;  // staged at a time
+  const int row = place.UnitRow(unit) + place.warp % 4 * 16;
+#pragma unroll
+  for (int first = 0; first < T::kMmaN; first += kChannels) {
+    // A lane names a row of one of the four 8 x 8 matrices: rows 0-7 and 8-15 of two chunks.
+    const int staged_row = place.lane % 16;
+#pragma unroll
+    for (int chunk = 0; chunk < kChannels / 8; chunk += 2) {
+      const float* d = sum + (first / 8 + chunk) * 4;
+      const int to = (chunk + place.lane / 16) ^ staged_row % 8;
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                       SharedAddress(staging) + staged_row * kRun + to * 16),
+                   "r"(PackBf16(d[0], d[1])), "r"(PackBf16(d[2], d[3])), "r"(PackBf16(d[4], d[5])),
+                   "r"(PackBf16(d[6], d[7]))
+                   : "memory");
+    }
+    __syncwarp();
+    const int channel = place.UnitChannel(unit) + first;
+    uint8_t* out =
+        static_cast<uint8_t*>(args.out) +
+        ((work.row + row) * args.out_stride + work.part * args.part_out + work.channel + channel) *
+            2;
+    StoreStaged<kChannels / 8>(staging, out, args.out_stride * 2, work.rows - row,
+                               (work.channels - channel) * 2, place.lane);
+    __syncwarp();
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void StoreF32(const Sums<T>& sum, const Args& args, const Work& work,
+                                         const Place<T>& place, int unit) {
+  const int channel = place.UnitChannel(unit) + place.lane % 4 * 2;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = place.Row(unit) + 8 * half;
+    if (row >= work.rows) continue;
+    float* out = static_cast<float*>(args.out) + (work.row + row) * args.out_stride +
+                 work.part * args.part_out + work.channel + channel;
+#pragma unroll
+    for (int j = 0; j < T::kMmaN / 8; ++j) {
+      if (channel + 8 * j < work.channels) {
+        *reinterpret_cast<float2*>(out + 8 * j) =
+            make_float2(sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]);
+      }
+    }
+  }
+}
+
+// silu(gate) * up of 64 rows and 128 channels, quantised: a row's run is spread over four lanes.
+template <class T>
+__device__ __forceinline__ void StoreSilu(Sums<T>& gate, const Sums<T>& up, uint8_t* staging,
+                                          const Args& args, const Work& work,
+                                          const Place<T>& place) {
+  const int first_channel = place.lane % 4 * 2;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float largest = 0;
+#pragma unroll
+    for (int j = 0; j < kRun / 8; ++j) {
+#pragma unroll
+      for (int i = 4 * j + 2 * half; i < 4 * j + 2 * half + 2; ++i) {
+        gate[i] = __fdividef(gate[i], 1.0f + __expf(-gate[i])) * up[i];
+        if (8 * j + first_channel < work.channels) largest = LargerMagnitude(largest, gate[i]);
+      }
+    }
+    largest = LargerMagnitude(largest, __shfl_xor_sync(0xffffffff, largest, 1));
+    largest = LargerMagnitude(largest, __shfl_xor_sync(0xffffffff, largest, 2));
+    const float scale = RunScale(largest, args.ue8m0);
+    const int row = place.Row(0) + 8 * half;
+    if (place.lane % 4 == 0 && row < work.rows && work.channels > 0) {
+      args.out_scales[work.channel / kRun * args.out_scale_pitch + work.row + row] = scale;
+    }
+    const int staged_row = place.lane / 4 + 8 * half;
+#pragma unroll
+    for (int j = 0; j < kRun / 8; ++j) {
+      const float* h = gate + 4 * j + 2 * half;
+      *reinterpret_cast<uint16_t*>(staging + staged_row * kRun + (j / 2 ^ staged_row % 8) * 16 +
+                                   j % 2 * 8 + first_channel) =
+          static_cast<uint16_t>(QuantizeTwo(h[0], h[1], scale));
+    }
+  }
+  __syncwarp();
+  const int row = place.UnitRow(0) + place.warp % 4 * 16;
+  uint8_t* out =
+      static_cast<uint8_t*>(args.out) + (work.row + row) * args.out_stride + work.channel;
+  StoreStaged<kRun / 16>(staging, out, args.out_stride, work.rows - row, work.channels, place.lane);
+  __syncwarp();
+}
+
+template <class T>
+__device__ void Store(Sums<T> (&sums)[T::kUnits], Shared<T>& shared, const Args& args,
+                      const Work& work, const Place<T>& place) {
+  uint8_t* staging = shared.staging[place.warp];
+  if constexpr (T::kSilu) {
+    StoreSilu<T>(sums[0], sums[1], staging, args, work, place);
+  } else {
+#pragma unroll
+    for (int unit = 0; unit < T::kUnits; ++unit) {
+      if (args.f32) {
+        StoreF32<T>(sums[unit], args, work, place, unit);
+      } else {
+        StoreBf16<T>(sums[unit], staging, args, work, place, unit);
+      }
+    }
+  }
+}
+
+}  // namespace fathom::fp8_gemm

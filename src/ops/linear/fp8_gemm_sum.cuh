@@ -1,0 +1,184 @@
+// The multiplying half of the FP8 product: a tile's sums over its runs.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/wgmma_fp8.h"
+#include "ops/linear/fp8_gemm_tile.cuh"
+
+namespace fathom::fp8_gemm {
+// The scale of a weight tile for each run: a lane holds every 32nd, and the next already.
+class WeightScales {
+ public:
+  __device__ void Start(const float* scales, int32_t runs) {
+    scales_ = scales;
+    runs_ = runs;
+    next_ = Read(threadIdx.x % 32);
+  }
+  // REQUIRES: runs come in order, from 0; whole warps.
+  __device__ float Of(int32_t run) {
+    if (run % 32 == 0) {
+      current_ = next_;
+      next_ = Read(run + 32 + threadIdx.x % 32);
+    }
+    return __shfl_sync(0xffffffff, current_, run % 32);
+  }
+
+ private:
+  __device__ float Read(int32_t run) const { return run < runs_ ? __ldg(scales_ + run) : 0.0f; }
+  const float* scales_;
+  int32_t runs_;
+  float current_, next_;
+};
+
+// The same for short tiles, whose next scales would be waited for at once: all are held.
+class HeldWeightScales {
+ public:
+  __device__ void Start(const float* scales, int32_t runs) {
+#pragma unroll
+    for (int i = 0; i < kMostRuns / 32; ++i) {
+      const int32_t run = 32 * i + threadIdx.x % 32;
+      held_[i] = run < runs ? __ldg(scales + run) : 0.0f;
+    }
+  }
+  // Whole warps, the same run.
+  __device__ float Of(int32_t run) const {
+    float scale = held_[0];
+#pragma unroll
+    for (int i = 1; i < kMostRuns / 32; ++i) {
+      if (run >= 32 * i) scale = held_[i];
+    }
+    return __shfl_sync(0xffffffff, scale, run % 32);
+  }
+
+ private:
+  float held_[kMostRuns / 32];
+};
+
+template <class T>
+using WeightScalesOf = std::conditional_t<T::kTwoProducts, HeldWeightScales, WeightScales>;
+
+template <class T>
+__device__ __forceinline__ void Multiply(Sums<T>& product, const Shared<T>& shared, int stage,
+                                         const Place<T>& place, int unit) {
+  const uint64_t x = WgmmaOperand(SharedAddress(shared.x[stage]) + place.UnitRow(unit) * kRun);
+  const uint64_t weights =
+      WgmmaOperand(SharedAddress(shared.weights[stage]) + place.UnitChannel(unit) * kRun);
+  WgmmaHold(product);
+  WgmmaFence();
+#pragma unroll
+  for (int k = 0; k < kRun / 32; ++k) WgmmaE4M3(product, x + 2 * k, weights + 2 * k, k > 0);
+  WgmmaCommit();
+}
+
+// The scales of this thread's two rows of a unit, times the weights'.
+template <class T>
+__device__ __forceinline__ float2 ReadScales(const Shared<T>& shared, int stage,
+                                             const Place<T>& place, int unit, float weight_scale) {
+  const int box = T::kScaleBoxes == 1 ? 0 : place.UnitRow(unit) / 128;
+  const float* scales = shared.x_scales[stage][box] + place.Row(unit) - 128 * box + place.shift;
+  return {scales[0] * weight_scale, scales[8] * weight_scale};
+}
+
+template <class T>
+__device__ __forceinline__ void AddScaled(Sums<T>& sum, const Sums<T>& product, float2 scale) {
+#pragma unroll
+  for (int i = 0; i < T::kMmaN / 2; ++i) {
+    sum[i] = fmaf(product[i], i / 2 % 2 == 0 ? scale.x : scale.y, sum[i]);
+  }
+}
+
+// This warp has read the stage: both blocks of a cluster may write to it again.
+template <class T>
+__device__ __forceinline__ void Release(Shared<T>& shared, int stage, int lane) {
+  __syncwarp();
+  if constexpr (T::kBlocks == 1) {
+    if (lane == 0) shared.empty[stage].Arrive();
+  } else {
+    // Nothing was written: no need for Mbarrier::ArriveAt's fence of the whole GPU.
+    if (lane < T::kBlocks) {
+      asm volatile(
+          "{\n.reg .b32 remote;\n"
+          "mapa.shared::cluster.u32 remote, %0, %1;\n"
+          "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(
+              shared.empty[stage].address()),
+          "r"(lane)
+          : "memory");
+    }
+  }
+}
+
+// The sums of a tile, one product at a time, units in turn: the other warpgroup's products run
+// while this one's are scaled.
+template <class T>
+__device__ __forceinline__ void SumUnits(Sums<T> (&sums)[T::kUnits], Shared<T>& shared,
+                                         RingPosition<T::kStages>& ring, const Place<T>& place,
+                                         WeightScalesOf<T> (&weight_scales)[T::kUnitsN],
+                                         int32_t runs) {
+  Sums<T> product;
+  for (int32_t run = 0; run < runs; ++run, ring.Advance()) {
+    float weight_scale[T::kUnitsN];
+#pragma unroll
+    for (int n = 0; n < T::kUnitsN; ++n) weight_scale[n] = weight_scales[n].Of(run);
+    shared.full[ring.index].Wait(ring.parity);
+    float2 scale[T::kUnits];
+#pragma unroll
+    for (int unit = 0; unit < T::kUnits; ++unit) {
+      scale[unit] = ReadScales(shared, ring.index, place, unit, weight_scale[unit % T::kUnitsN]);
+    }
+#pragma unroll
+    for (int unit = 0; unit < T::kUnits; ++unit) {
+      Multiply<T>(product, shared, ring.index, place, unit);
+      WgmmaWait<0>();
+      WgmmaHold(product);
+      if (unit == T::kUnits - 1) Release(shared, ring.index, place.lane);
+      AddScaled<T>(sums[unit], product, scale[unit]);
+    }
+  }
+}
+
+// The sums of a tile whose next product runs while the last is scaled.
+template <class T>
+__device__ __forceinline__ void SumOverlapped(Sums<T>& sum, Shared<T>& shared,
+                                              RingPosition<T::kStages>& ring, const Place<T>& place,
+                                              WeightScalesOf<T>& weight_scales, int32_t runs) {
+  RingPosition<T::kStages> next = ring;  // `ring` is the stage whose product is scaled next
+  // Scales are read before wgmma keeps the shared memory busy.
+  const auto begin = [&](Sums<T>& product, float2& scale, int32_t run) {
+    const float weight_scale = weight_scales.Of(run);
+    shared.full[next.index].Wait(next.parity);
+    scale = ReadScales(shared, next.index, place, 0, weight_scale);
+    Multiply<T>(product, shared, next.index, place, 0);
+    next.Advance();
+  };
+  const auto finish = [&](Sums<T>& product, float2 scale) {
+    WgmmaHold(product);
+    Release(shared, ring.index, place.lane);
+    ring.Advance();
+    AddScaled<T>(sum, product, scale);
+  };
+  Sums<T> even, odd;
+  float2 even_scale, odd_scale;
+  begin(even, even_scale, 0);
+  int32_t run = 0;
+  for (; run + 2 < runs; run += 2) {
+    begin(odd, odd_scale, run + 1);
+    WgmmaWait<1>();
+    finish(even, even_scale);
+    begin(even, even_scale, run + 2);
+    WgmmaWait<1>();
+    finish(odd, odd_scale);
+  }
+  if (run + 2 == runs) {
+    begin(odd, odd_scale, run + 1);
+    WgmmaWait<1>();
+    finish(even, even_scale);
+    WgmmaWait<0>();
+    finish(odd, odd_scale);
+  } else {
+    WgmmaWait<0>();
+    finish(even, even_scale);
+  }
+}
+
+}  // namespace fathom::fp8_gemm

@@ -1,0 +1,173 @@
+// Tiles of the FP8 product: what a block does, keeps in shared memory, and works on next.
+#pragma once
+
+#include "cuda/mbarrier.h"
+#include "ops/linear/fp8_gemm_launch.h"
+
+namespace fathom::fp8_gemm {
+
+// What all blocks of a cluster need, and each loads a part of, for all.
+enum class Share { kNone, kX, kWeights };
+
+// How a block works: kWarpgroupsM x kWarpgroupsN warpgroups, each of kUnitsM x kUnitsN products of
+// 64 rows and kMmaN channels. kSilu: the two units along N are gate and up of the same channels.
+template <int kWarpgroupsM_, int kWarpgroupsN_, int kUnitsM_, int kUnitsN_, int kMmaN_,
+          int kStages_, Share kShare_ = Share::kNone, int kBlocks_ = 1, bool kSilu_ = false,
+          int kPerMultiprocessor_ = 1>
+struct Tile {
+  static constexpr int kWarpgroupsM = kWarpgroupsM_, kWarpgroupsN = kWarpgroupsN_;
+  static constexpr int kUnitsM = kUnitsM_, kUnitsN = kUnitsN_, kMmaN = kMmaN_, kStages = kStages_;
+  static constexpr Share kShare = kShare_;
+  static constexpr bool kSilu = kSilu_;
+  static constexpr int kPerMultiprocessor = kPerMultiprocessor_;  // blocks at a time
+  static constexpr int kM = 64 * kWarpgroupsM * kUnitsM;          // rows
+  static constexpr int kN = kMmaN * kWarpgroupsN * kUnitsN;       // rows of W
+  static constexpr int kOut = kSilu ? kN / 2 : kN;                // channels of the output
+  static constexpr int kUnits = kUnitsM * kUnitsN;
+  static constexpr int kBlocks = kBlocks_;  // of a cluster
+  static constexpr int kXBoxes = kShare == Share::kX ? kBlocks : 1;
+  static constexpr int kWeightBoxes = kSilu ? 2 : 1;
+  // TMA reads scales from a multiple of 4 rows on: up to 3 rows before the tile, in boxes of up to
+  // 128 rows and 4 more.
+  static constexpr int kScaleBoxes = kM > 128 ? kM / 128 : 1;
+  static constexpr int kScaleRows = kM / kScaleBoxes + 4;
+  static constexpr int kScalePitch = (kScaleRows + 31) / 32 * 32;  // TMA writes to 128 bytes
+  static constexpr int kClusterM = kM * (kShare == Share::kWeights ? kBlocks : 1);
+  static constexpr int kWarps = 4 * kWarpgroupsM * kWarpgroupsN;  // that multiply
+  static constexpr int kThreads = 128 + 32 * kWarps;              // a warpgroup loads
+  static constexpr int kLoaderRegisters = 40;
+  static constexpr int kMostRegisters =
+      (65536 / kPerMultiprocessor - 128 * kLoaderRegisters) / (kThreads - 128) / 8 * 8;
+  static constexpr int kRegisters = kMostRegisters < 240 ? kMostRegisters : 240;
+  // Products of the next run are begun before those of the last are scaled.
+  static constexpr bool kTwoProducts = kUnits == 1;
+  static_assert(kThreads >= kMaxGroups && kN % 8 == 0 && kN <= 256);
+  static_assert(!kSilu || (kUnitsN == 2 && kWarpgroupsN == 1 && kMmaN == kRun));
+  static_assert((kShare == Share::kNone) == (kBlocks == 1));
+  static_assert(kShare != Share::kWeights || kWeightBoxes == kBlocks);
+};
+
+template <class T>
+struct Shared {
+  alignas(1024) uint8_t x[T::kStages][T::kM * kRun];
+  uint8_t weights[T::kStages][T::kN * kRun];
+  uint8_t staging[T::kWarps][16 * kRun];  // a warp's part of the output
+  float x_scales[T::kStages][T::kScaleBoxes][T::kScalePitch];
+  Mbarrier full[T::kStages], empty[T::kStages];
+  int32_t tile_end[kMaxGroups];  // tiles of the cluster up to and with each matrix
+  int32_t row_begin[kMaxGroups], row_count[kMaxGroups];
+  int32_t warp_tiles[kMaxGroups / 32];
+};
+
+// One tile of one block.
+struct Work {
+  int32_t group;
+  int32_t row;      // of x and out
+  int32_t rows;     // live from there on; 0 or less: nothing
+  int32_t channel;  // of the part
+  int32_t part;
+  int32_t channels;  // of the part from there on; 0: nothing
+};
+
+// Gate and up share a tile; other parts have their own.
+template <class T>
+__device__ int32_t TilesAcross(const Args& args) {
+  return T::kSilu ? args.part_tiles : args.parts * args.part_tiles;
+}
+template <class T>
+__device__ int32_t ClusterTilesAcross(const Args& args) {
+  const int32_t tiles = TilesAcross<T>(args);
+  return T::kShare == Share::kX ? (tiles + T::kBlocks - 1) / T::kBlocks : tiles;
+}
+
+// Reads the groups' rows and sums their tiles. All threads.
+template <class T>
+__device__ void FillGroups(Shared<T>& shared, const Args& args) {
+  const int t = threadIdx.x;
+  int32_t tiles = 0;
+  if (t < kMaxGroups) {
+    if (t < args.groups) {
+      const int32_t count = min(max(args.counts[t], 0), args.group_capacity);
+      shared.row_count[t] = count;
+      shared.row_begin[t] = args.begins != nullptr ? args.begins[t] : t * args.group_capacity;
+      tiles = (count + T::kClusterM - 1) / T::kClusterM * ClusterTilesAcross<T>(args);
+    }
+    for (int step = 1; step < 32; step *= 2) {
+      const int32_t before = __shfl_up_sync(0xffffffff, tiles, step);
+      if (t % 32 >= step) tiles += before;
+    }
+    if (t % 32 == 31) shared.warp_tiles[t / 32] = tiles;
+  }
+  __syncthreads();
+  if (t < kMaxGroups) {
+    for (int warp = 0; warp < t / 32; ++warp) tiles += shared.warp_tiles[warp];
+    shared.tile_end[t] = tiles;
+  }
+  __syncthreads();
+}
+
+// The block's tile of the cluster's tile `index`; false once there is none. Bands of rows as high
+// as 16 blocks of 128 keep x and W of blocks that run together in the L2.
+template <class T>
+__device__ bool FindWork(const Shared<T>& shared, const Args& args, int32_t index, uint32_t rank,
+                         Work& work) {
+  int32_t group = 0;
+  if (args.groups > 1) {
+    for (int32_t step = kMaxGroups / 2; step > 0; step /= 2) {
+      if (shared.tile_end[group + step - 1] <= index) group += step;
+    }
+  }
+  if (index >= shared.tile_end[group]) return false;
+  if (group > 0) index -= shared.tile_end[group - 1];
+  constexpr int32_t kBand = 2048 / T::kClusterM;
+  const int32_t count = shared.row_count[group];
+  const int32_t down = (count + T::kClusterM - 1) / T::kClusterM;
+  const int32_t across = ClusterTilesAcross<T>(args);
+  const int32_t band = index / (kBand * across), in_band = index - band * kBand * across;
+  const int32_t height = min(kBand, down - band * kBand);
+  int32_t tile_n = in_band / height;
+  int32_t row = (band * kBand + in_band - tile_n * height) * T::kClusterM;
+  if (T::kShare == Share::kX) tile_n = T::kBlocks * tile_n + rank;
+  if (T::kShare == Share::kWeights) row += rank * T::kM;
+  const bool beyond = tile_n >= TilesAcross<T>(args);  // the last cluster may be in part
+  if (beyond) tile_n = 0;
+  work.group = group;
+  work.row = shared.row_begin[group] + row;
+  work.rows = count - row;
+  work.part = tile_n / args.part_tiles;
+  work.channel = (tile_n - work.part * args.part_tiles) * T::kOut;
+  work.channels = beyond ? 0 : args.part_out - work.channel;
+  return true;
+}
+
+// A value that is the same in all lanes, in a way that the compiler knows.
+template <class V>
+__device__ __forceinline__ V Uniform(V value) {
+  return __shfl_sync(0xffffffff, value, 0);
+}
+
+// Where a thread's part of the tile lies.
+template <class T>
+struct Place {
+  __device__ Place()
+      : warp(Uniform(threadIdx.x / 32)),
+        lane(threadIdx.x % 32),
+        warpgroup_m(warp / 4 / T::kWarpgroupsN),
+        warpgroup_n(warp / 4 % T::kWarpgroupsN) {}
+  // First row and channel of a unit.
+  __device__ int UnitRow(int unit) const {
+    return (warpgroup_m * T::kUnitsM + unit / T::kUnitsN) * 64;
+  }
+  __device__ int UnitChannel(int unit) const {
+    return (warpgroup_n * T::kUnitsN + unit % T::kUnitsN) * T::kMmaN;
+  }
+  // The first of the two rows of a unit whose sums this thread holds; the other is 8 further.
+  __device__ int Row(int unit) const { return UnitRow(unit) + warp % 4 * 16 + lane / 4; }
+  int warp, lane, warpgroup_m, warpgroup_n;
+  int shift = 0;  // of the tile's first row in the stage's scales
+};
+
+template <class T>
+using Sums = float[T::kMmaN / 2];
+
+}  // namespace fathom::fp8_gemm

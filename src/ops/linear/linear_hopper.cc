@@ -1,0 +1,58 @@
+// Linear layers by the FP8 kernel of Hopper where weights and layout fit, else by the portable
+// ones; the choice depends on the model and the GPU alone.
+#include "cuda/device.h"
+#include "ops/cuda_ops.h"
+#include "ops/linear/quantize_rows_cuda.h"
+#include "ops/prepare/fp8_weights_cuda.h"
+
+namespace fathom {
+namespace {
+
+bool Fits(const Stream& stream, const LinearArgs& a) {
+  return static_cast<const CudaStream&>(stream).device().is_hopper() &&
+         Fp8WeightsFit(AsCuda(a.weight)) && a.x.stride(0) % 8 == 0 && a.weight->out % 8 == 0;
+}
+
+size_t CodeBytes(const LinearArgs& a) {
+  return (static_cast<size_t>(a.x.dim(0) * a.x.dim(1)) + 255) / 256 * 256;
+}
+
+}  // namespace
+
+size_t LinearHopperWorkspace(const Stream& stream, const LinearArgs& a) {
+  if (!Fits(stream, a)) return LinearCudaWorkspace(stream, a);
+  const int64_t runs = (a.x.dim(1) + kScaleTile - 1) / kScaleTile;
+  return CodeBytes(a) + static_cast<size_t>(runs * Fp8ScalePitch(a.x.dim(0))) * sizeof(float);
+}
+
+void LinearHopper(OpContext& context, const LinearArgs& a) {
+  if (!Fits(context.stream, a)) return LinearCuda(context, a);
+  const int64_t tokens = a.x.dim(0), in = a.x.dim(1);
+  if (tokens == 0) return;
+  const cudaStream_t stream = Cuda(context).get();
+  const auto* live = static_cast<const int32_t*>(a.live.data());
+  const QuantizedOut x = {
+      .codes = reinterpret_cast<uint8_t*>(context.workspace.data()),
+      .scales = reinterpret_cast<float*>(context.workspace.data() + CodeBytes(a)),
+      .scale_pitch = Fp8ScalePitch(tokens),
+      .scale_ue8m0 = a.weight->scale_ue8m0};
+  LaunchQuantizeRows({.x = static_cast<const __nv_bfloat16*>(a.x.data()),
+                      .stride = a.x.stride(0),
+                      .capacity = tokens,
+                      .channels = in,
+                      .live = live,
+                      .out = x},
+                     stream);
+  LaunchFp8Gemm(
+      {.x = {x.codes, x.scales, tokens, in, x.scale_pitch},
+       .w = Fp8WeightsOf(AsCuda(a.weight)),
+       .groups = {.counts = live, .capacity = tokens},
+       .out = a.out.data(),
+       .out_stride = a.out.stride(0),
+       .output = a.out.dtype() == DType::kF32 ? Fp8GemmOutput::kF32 : Fp8GemmOutput::kBF16,
+       .overlap_launch = true},
+      stream);
+  Cuda(context).CheckLaunch("linear", a.x);
+}
+
+}  // namespace fathom

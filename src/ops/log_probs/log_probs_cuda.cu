@@ -1,0 +1,90 @@
+// Log-probabilities on CUDA.
+//   formula:       logit - log(sum of exp), of a given token and of the `top` likeliest
+//   data mapping:  a block of 1024 threads per row; the likeliest are found one after another, each
+//                  as the best of those that rank below the one before
+//   bytes, FLOPs:  2 + top passes over the row, from L2; an exponential in double per token
+//   accumulator:   double, in a tree over the block
+//   expected time: 129k tokens, top 20: some 150 us a row and multiprocessor; not measured
+#include "ops/cuda_kernels.cuh"
+
+namespace fathom {
+namespace kernels {
+
+constexpr int kThreads = 1024;
+
+struct Ranked {
+  float logit;
+  int32_t id;  // -1: none
+};
+
+// Whether a comes before b in the order of falling logit, lower ids first.
+__device__ inline bool Before(Ranked a, Ranked b) {
+  if (a.id < 0 || b.id < 0) return b.id < 0 && a.id >= 0;
+  if (RanksAbove(a.logit, b.logit)) return true;
+  return !RanksAbove(b.logit, a.logit) && a.id < b.id;
+}
+
+// The first in that order, in every thread.
+__device__ inline Ranked BlockFirst(Ranked x, Ranked* scratch) {
+  const auto warp_first = [](Ranked y) {
+    for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+      const Ranked other = {__shfl_xor_sync(kAllLanes, y.logit, offset),
+                            __shfl_xor_sync(kAllLanes, y.id, offset)};
+      if (Before(other, y)) y = other;
+    }
+    return y;
+  };
+  x = warp_first(x);
+  __syncthreads();
+  if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = x;
+  __syncthreads();
+  return warp_first(scratch[threadIdx.x % kWarp]);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    LogProbs(Rows<const float> logits, int64_t vocab, const int32_t* tokens, const int32_t* live,
+             float* logprob, Rows<int32_t> top_ids, Rows<float> top_logprobs, int top) {
+  static_assert(kThreads == kWarp * kWarp);
+  __shared__ float max_scratch[kWarp];
+  __shared__ double sum_scratch[kWarp];
+  __shared__ Ranked scratch[kWarp];
+  const int64_t row = blockIdx.x;
+  if (row >= *live) return;
+  const float* x = logits[row];
+  float greatest = -INFINITY;
+  for (int64_t v = threadIdx.x; v < vocab; v += kThreads) greatest = fmaxf(greatest, x[v]);
+  const double max = BlockReduce(greatest, -INFINITY, max_scratch, Max());
+  double sum = 0;
+  for (int64_t v = threadIdx.x; v < vocab; v += kThreads) sum += exp(x[v] - max);
+  const double lse = max + log(BlockReduce(sum, 0.0, sum_scratch, Plus()));
+  const int32_t token = tokens[row];
+  DEVICE_CHECK(token >= -1 && token < vocab, "log_probs: token", token);
+  if (threadIdx.x == 0) logprob[row] = token < 0 ? NAN : static_cast<float>(x[token] - lse);
+  Ranked last = {0, -1};
+  for (int i = 0; i < top; ++i) {
+    Ranked best = {0, -1};
+    for (int64_t v = threadIdx.x; v < vocab; v += kThreads) {
+      const Ranked candidate = {x[v], static_cast<int32_t>(v)};
+      if ((last.id < 0 || Before(last, candidate)) && Before(candidate, best)) best = candidate;
+    }
+    last = BlockFirst(best, scratch);
+    if (threadIdx.x == 0) {
+      top_ids[row][i] = last.id;
+      top_logprobs[row][i] = static_cast<float>(last.logit - lse);
+    }
+  }
+}
+
+}  // namespace kernels
+
+void LogProbsCuda(OpContext& context, const LogProbsArgs& a) {
+  if (a.logits.elements() == 0) return;
+  using namespace kernels;
+  LogProbs<<<static_cast<unsigned>(a.logits.dim(0)), kThreads, 0, Cuda(context).get()>>>(
+      RowsOf<const float>(a.logits), a.logits.dim(1), Data<int32_t>(a.tokens),
+      Data<int32_t>(a.live), Data<float>(a.logprob), RowsOf<int32_t>(a.top_ids),
+      RowsOf<float>(a.top_logprobs), static_cast<int>(a.top_ids.dim(1)));
+  Cuda(context).CheckLaunch("log_probs", a.logits);
+}
+
+}  // namespace fathom

@@ -1,0 +1,78 @@
+// MLPs by the FP8 kernels of Hopper where the weights fit, else by the portable ones.
+#include "cuda/device.h"
+#include "ops/cuda_ops.h"
+#include "ops/linear/quantize_rows_cuda.h"
+#include "ops/prepare/fp8_weights_cuda.h"
+#include "tensor/buffer.h"
+
+namespace fathom {
+namespace {
+
+bool Fits(const Stream& stream, const MlpArgs& a) {
+  return static_cast<const CudaStream&>(stream).device().is_hopper() &&
+         Fp8WeightsFit(AsCuda(a.gate_up)) && Fp8WeightsFit(AsCuda(a.down)) &&
+         AsCuda(a.gate_up).parts == 2 && a.x.stride(0) % 8 == 0;
+}
+
+// Rows and their scales, before each of the two products.
+struct Buffers {
+  TensorView x, x_scales, product, product_scales;
+  size_t used;
+};
+Buffers Layout(const MlpArgs& a, Arena arena) {
+  const int64_t tokens = a.x.dim(0), pitch = Fp8ScalePitch(tokens);
+  const auto runs = [](int64_t channels) { return (channels + kScaleTile - 1) / kScaleTile; };
+  Buffers b{};
+  b.x = arena.Allocate(DType::kU8, {tokens, a.gate_up->in});
+  b.x_scales = arena.Allocate(DType::kF32, {runs(a.gate_up->in), pitch});
+  b.product = arena.Allocate(DType::kU8, {tokens, a.down->in});
+  b.product_scales = arena.Allocate(DType::kF32, {runs(a.down->in), pitch});
+  b.used = arena.used();
+  return b;
+}
+
+}  // namespace
+
+size_t MlpHopperWorkspace(const Stream& stream, const MlpArgs& a) {
+  return Fits(stream, a) ? Layout(a, Arena::Measuring()).used : MlpCudaWorkspace(stream, a);
+}
+
+void MlpHopper(OpContext& context, const MlpArgs& a) {
+  if (!Fits(context.stream, a)) return MlpCuda(context, a);
+  const int64_t tokens = a.x.dim(0), pitch = Fp8ScalePitch(tokens);
+  if (tokens == 0) return;
+  const cudaStream_t stream = Cuda(context).get();
+  const auto* live = static_cast<const int32_t*>(a.live.data());
+  const Buffers b = Layout(a, Arena(context.workspace.data(), context.workspace.size()));
+  const Fp8RowGroups rows = {.counts = live, .capacity = tokens};
+  auto* x = static_cast<uint8_t*>(b.x.data());
+  auto* product = static_cast<uint8_t*>(b.product.data());
+  auto* x_scales = static_cast<float*>(b.x_scales.data());
+  auto* product_scales = static_cast<float*>(b.product_scales.data());
+  LaunchQuantizeRows({.x = static_cast<const __nv_bfloat16*>(a.x.data()),
+                      .stride = a.x.stride(0),
+                      .capacity = tokens,
+                      .channels = a.gate_up->in,
+                      .live = live,
+                      .out = {x, x_scales, pitch, a.gate_up->scale_ue8m0}},
+                     stream);
+  LaunchFp8GemmSilu({.x = {x, x_scales, tokens, a.gate_up->in, pitch},
+                     .w = Fp8WeightsOf(AsCuda(a.gate_up)),
+                     .groups = rows,
+                     .out = product,
+                     .out_scales = product_scales,
+                     .out_scale_pitch = pitch,
+                     .scale_ue8m0 = a.down->scale_ue8m0,
+                     .overlap_launch = true},
+                    stream);
+  LaunchFp8Gemm({.x = {product, product_scales, tokens, a.down->in, pitch},
+                 .w = Fp8WeightsOf(AsCuda(a.down)),
+                 .groups = rows,
+                 .out = a.out.data(),
+                 .out_stride = a.out.stride(0),
+                 .overlap_launch = true},
+                stream);
+  Cuda(context).CheckLaunch("mlp", a.x);
+}
+
+}  // namespace fathom

@@ -1,0 +1,121 @@
+// The experts of a step, kernel by kernel.
+#include "ops/moe_experts/grouped_gemm_cuda.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "cuda/check.h"
+#include "ops/linear/quantize_rows_cuda.h"
+
+namespace fathom {
+namespace {
+
+// Pieces of the work space, aligned for TMA. Without memory it only counts.
+class Pieces {
+ public:
+  explicit Pieces(std::byte* memory) : memory_(memory) {}
+  template <class T>
+  T* Take(int64_t count) {
+    std::byte* const at = memory_ == nullptr ? nullptr : memory_ + used_;
+    used_ += (static_cast<size_t>(count) * sizeof(T) + 255) / 256 * 256;
+    return reinterpret_cast<T*>(at);
+  }
+  size_t used() const { return used_; }
+
+ private:
+  std::byte* memory_;
+  size_t used_ = 0;
+};
+
+int64_t Runs(int64_t channels) {
+  return (channels + 127) / 128;
+}
+
+struct Buffers {
+  explicit Buffers(const Fp8ExpertsParams& p) : pieces(p.workspace) {
+    pairs = p.tokens * p.topk;
+    pitch = Fp8ScalePitch(pairs);
+    const int64_t hidden = p.gate_up.in, inter = p.down.in;
+    counts = pieces.Take<int32_t>(p.gate_up.count);
+    begins = pieces.Take<int32_t>(p.gate_up.count);
+    places = pieces.Take<int32_t>(pairs);
+    x_codes = pieces.Take<uint8_t>(pairs * hidden);
+    x_scales = pieces.Take<float>(Runs(hidden) * pitch);
+    product_codes = pieces.Take<uint8_t>(pairs * inter);
+    product_scales = pieces.Take<float>(Runs(inter) * pitch);
+    y = pieces.Take<__nv_bfloat16>(pairs * hidden);
+  }
+  Pieces pieces;
+  int64_t pairs, pitch;
+  int32_t *counts, *begins, *places;
+  uint8_t *x_codes, *product_codes;
+  float *x_scales, *product_scales;
+  __nv_bfloat16* y;
+};
+
+}  // namespace
+
+size_t Fp8ExpertsWorkspace(const Fp8ExpertsParams& params) {
+  Fp8ExpertsParams p = params;
+  p.workspace = nullptr;
+  return Buffers(p).pieces.used();
+}
+
+void LaunchFp8Experts(const Fp8ExpertsParams& p, cudaStream_t stream) {
+  const int64_t hidden = p.gate_up.in, inter = p.down.in, experts = p.gate_up.count;
+  CHECK(p.gate_up.parts == 2 && p.gate_up.part_out == inter && p.down.parts == 1 &&
+            p.down.part_out == hidden && p.down.count == experts,
+        "fp8_experts: gate_up {} x {} x {} x {}, down {} x {} x {} x {}", experts, p.gate_up.parts,
+        p.gate_up.part_out, p.gate_up.in, p.down.count, p.down.parts, p.down.part_out, p.down.in);
+  if (p.tokens == 0) return;
+  const Buffers b(p);
+  LaunchSortPairs({.ids = p.ids,
+                   .live = p.live,
+                   .tokens = p.tokens,
+                   .topk = p.topk,
+                   .experts = static_cast<int32_t>(experts),
+                   .counts = b.counts,
+                   .begins = b.begins,
+                   .places = b.places},
+                  stream);
+  LaunchQuantizeRows({.x = p.x,
+                      .stride = p.x_stride,
+                      .capacity = p.tokens,
+                      .channels = hidden,
+                      .live = p.live,
+                      .places = b.places,
+                      .copies = p.topk,
+                      .out = {b.x_codes, b.x_scales, b.pitch, p.scale_ue8m0}},
+                     stream);
+  // Experts share the pairs about evenly; what is more than that takes more tiles.
+  const Fp8RowGroups groups = {.counts = b.counts,
+                               .begins = b.begins,
+                               .capacity = b.pairs,
+                               .typical = std::max<int64_t>(1, b.pairs / experts)};
+  LaunchFp8GemmSilu({.x = {b.x_codes, b.x_scales, b.pairs, hidden, b.pitch},
+                     .w = p.gate_up,
+                     .groups = groups,
+                     .out = b.product_codes,
+                     .out_scales = b.product_scales,
+                     .out_scale_pitch = b.pitch,
+                     .scale_ue8m0 = p.scale_ue8m0},
+                    stream);
+  LaunchFp8Gemm({.x = {b.product_codes, b.product_scales, b.pairs, inter, b.pitch},
+                 .w = p.down,
+                 .groups = groups,
+                 .out = b.y,
+                 .out_stride = hidden},
+                stream);
+  LaunchCombine({.y = b.y,
+                 .places = b.places,
+                 .weights = p.weights,
+                 .live = p.live,
+                 .tokens = p.tokens,
+                 .topk = p.topk,
+                 .hidden = hidden,
+                 .out = p.out},
+                stream);
+  CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace fathom

@@ -1,0 +1,139 @@
+// Experts on CUDA, for every format and shape.
+//   formula:       out[t] = sum over j of weights[t, j] * down[e](silu(gate[e] x) * up[e] x)
+//   data mapping:  a warp per (token, j) and channel of the product; then one per token and output,
+//                  which walks the token's experts in order
+//   bytes, FLOPs:  every chosen expert's weights once per token that chose it (from L2 where tokens
+//                  share it); 6 FLOP a weight position
+//   accumulator:   fp32, in the order of linear/product.cuh; the product stays in fp32
+//   expected time: V2-Lite, 1 token, BF16: 104 MB at the device's bandwidth; not measured
+#include "ops/linear/product.cuh"
+#include "ops/linear/quantize_runs_cuda.h"
+#include "ops/moe_experts/bf16_experts_cuda.h"
+#include "ops/silu_mul/silu_mul_cuda.cuh"
+
+namespace fathom {
+namespace kernels {
+
+constexpr int kWarpsOfExperts = 8;
+
+struct Routing {
+  const int32_t* ids;    // [tokens, topk]
+  const float* weights;  // [tokens, topk]
+  const int32_t* live;   // tokens
+  int64_t topk;
+};
+
+// product[t * topk + j] of channel i.
+template <class W, class X>
+__global__ void GateUp(Matrices m, Rows<const X> x, const float* x_scales, Routing routing,
+                       float* product) {
+  const int64_t pair = blockIdx.x, t = pair / routing.topk, inter = m.out / 2;
+  const int64_t i = int64_t{blockIdx.y} * kWarpsOfExperts + threadIdx.x / kWarp;
+  if (t >= *routing.live || i >= inter) return;
+  const int32_t expert = routing.ids[pair];
+  DEVICE_CHECK(expert >= 0 && expert < m.count, "moe_experts: expert", expert);
+  const ActivationRow<X> row[1] = {{x[t], x_scales == nullptr ? nullptr : x_scales + t * m.runs}};
+  float gate[1], up[1];
+  WarpProduct<W>(m, expert, i, row, gate);
+  WarpProduct<W>(m, expert, inter + i, row, up);
+  if (threadIdx.x % kWarp == 0) product[pair * inter + i] = SiluMul(gate[0], up[0]);
+}
+
+template <class W, class X>
+__global__ void Down(Matrices m, const X* product, const float* product_scales, Routing routing,
+                     Rows<BF16> out) {
+  const int64_t t = blockIdx.x;
+  const int64_t n = int64_t{blockIdx.y} * kWarpsOfExperts + threadIdx.x / kWarp;
+  if (t >= *routing.live || n >= m.out) return;
+  float sum = 0;
+  for (int64_t j = 0; j < routing.topk; ++j) {
+    const int64_t pair = t * routing.topk + j;
+    const ActivationRow<X> row[1] = {{product + pair * m.in, product_scales == nullptr
+                                                                 ? nullptr
+                                                                 : product_scales + pair * m.runs}};
+    float y[1];
+    WarpProduct<W>(m, routing.ids[pair], n, row, y);
+    sum += routing.weights[pair] * y[0];
+  }
+  if (threadIdx.x % kWarp == 0) Store(out[t] + n, sum);
+}
+
+template <class W, class X>
+void LaunchGateUp(cudaStream_t stream, const MoeExpertsArgs& a, Rows<const X> x,
+                  const float* x_scales, const Routing& routing, float* product) {
+  const dim3 grid(static_cast<unsigned>(a.ids.elements()), Blocks(a.down->in, kWarpsOfExperts));
+  GateUp<W, X><<<grid, kWarpsOfExperts * kWarp, 0, stream>>>(MatricesOf(a.gate_up), x, x_scales,
+                                                             routing, product);
+}
+
+template <class W, class X>
+void LaunchDown(cudaStream_t stream, const MoeExpertsArgs& a, const X* product,
+                const float* product_scales, const Routing& routing) {
+  const dim3 grid(static_cast<unsigned>(a.ids.dim(0)), Blocks(a.down->out, kWarpsOfExperts));
+  Down<W, X><<<grid, kWarpsOfExperts * kWarp, 0, stream>>>(
+      MatricesOf(a.down), product, product_scales, routing, RowsOf<BF16>(a.out));
+}
+
+// The work space: fp32 products, and quantised activations one after the other in one place.
+struct Layout {
+  size_t product, quantized, bytes;
+};
+static Layout LayoutOf(const MoeExpertsArgs& a) {
+  const int64_t tokens = a.x.dim(0), pairs = a.ids.elements();
+  size_t quantized = 0;
+  if (a.gate_up->quantize_activations) {
+    quantized = QuantizedRowsBytes(AsCuda(a.gate_up), tokens);
+  }
+  if (a.down->quantize_activations) {
+    quantized = std::max(quantized, QuantizedRowsBytes(AsCuda(a.down), pairs));
+  }
+  const size_t product =
+      (static_cast<size_t>(pairs * a.down->in) * sizeof(float) + 255) / 256 * 256;
+  return {0, product, product + quantized};
+}
+
+}  // namespace kernels
+
+size_t MoeExpertsCudaWorkspace(const Stream&, const MoeExpertsArgs& a) {
+  return Bf16ExpertsFit(a) ? Bf16ExpertsWorkspace(a) : kernels::LayoutOf(a).bytes;
+}
+
+void MoeExpertsCuda(OpContext& context, const MoeExpertsArgs& a) {
+  if (a.x.dim(0) == 0) return;
+  using namespace kernels;
+  const cudaStream_t stream = Cuda(context).get();
+  if (Bf16ExpertsFit(a)) {
+    LaunchBf16Experts(a, context.workspace.data(), stream);
+    return Cuda(context).CheckLaunch("moe_experts", a.x);
+  }
+  const Layout layout = LayoutOf(a);
+  auto* product = reinterpret_cast<float*>(context.workspace.data() + layout.product);
+  std::byte* quantized = context.workspace.data() + layout.quantized;
+  const int64_t tokens = a.x.dim(0), pairs = a.ids.elements();
+  const Routing routing = {Data<int32_t>(a.ids), Data<float>(a.weights), Data<int32_t>(a.live),
+                           a.ids.dim(1)};
+  if (a.gate_up->quantize_activations) {
+    const CudaWeight& w = AsCuda(a.gate_up);
+    const QuantizedRows q = QuantizedRowsAt(w, tokens, quantized);
+    LaunchQuantizeRuns(stream, w, Data<BF16>(a.x), a.x.stride(0), tokens, routing.live, 1, q);
+    LaunchGateUp<E4M3, E4M3>(stream, a, {q.codes, w.in}, q.scales, routing, product);
+  } else {
+    WithFormat(a.gate_up->format, [&](auto element) {
+      LaunchGateUp<decltype(element), BF16>(stream, a, RowsOf<const BF16>(a.x), nullptr, routing,
+                                            product);
+    });
+  }
+  if (a.down->quantize_activations) {
+    const CudaWeight& w = AsCuda(a.down);
+    const QuantizedRows q = QuantizedRowsAt(w, pairs, quantized);
+    LaunchQuantizeRuns(stream, w, product, w.in, pairs, routing.live, routing.topk, q);
+    LaunchDown<E4M3, E4M3>(stream, a, q.codes, q.scales, routing);
+  } else {
+    WithFormat(a.down->format, [&](auto element) {
+      LaunchDown<decltype(element), float>(stream, a, product, nullptr, routing);
+    });
+  }
+  Cuda(context).CheckLaunch("moe_experts", a.x);
+}
+
+}  // namespace fathom

@@ -1,0 +1,46 @@
+// Experts by the FP8 kernels of Hopper where the weights fit, else by the portable ones; the choice
+// depends on the model and the GPU alone.
+#include "cuda/device.h"
+#include "ops/cuda_ops.h"
+#include "ops/moe_experts/grouped_gemm_cuda.h"
+#include "ops/prepare/fp8_weights_cuda.h"
+
+namespace fathom {
+namespace {
+
+bool Fits(const Stream& stream, const MoeExpertsArgs& a) {
+  return static_cast<const CudaStream&>(stream).device().is_hopper() &&
+         Fp8WeightsFit(AsCuda(a.gate_up)) && Fp8WeightsFit(AsCuda(a.down)) &&
+         AsCuda(a.gate_up).parts == 2 && a.down->count <= 256;
+}
+
+Fp8ExpertsParams ParamsOf(const MoeExpertsArgs& a) {
+  return {.x = static_cast<const __nv_bfloat16*>(a.x.data()),
+          .x_stride = a.x.stride(0),
+          .ids = static_cast<const int32_t*>(a.ids.data()),
+          .weights = static_cast<const float*>(a.weights.data()),
+          .live = static_cast<const int32_t*>(a.live.data()),
+          .tokens = a.x.dim(0),
+          .topk = static_cast<int32_t>(a.ids.dim(1)),
+          .gate_up = Fp8WeightsOf(AsCuda(a.gate_up)),
+          .down = Fp8WeightsOf(AsCuda(a.down)),
+          .scale_ue8m0 = a.gate_up->scale_ue8m0,
+          .out = static_cast<__nv_bfloat16*>(a.out.data())};
+}
+
+}  // namespace
+
+size_t MoeExpertsHopperWorkspace(const Stream& stream, const MoeExpertsArgs& a) {
+  return Fits(stream, a) ? Fp8ExpertsWorkspace(ParamsOf(a)) : MoeExpertsCudaWorkspace(stream, a);
+}
+
+void MoeExpertsHopper(OpContext& context, const MoeExpertsArgs& a) {
+  if (!Fits(context.stream, a)) return MoeExpertsCuda(context, a);
+  if (a.x.dim(0) == 0) return;
+  Fp8ExpertsParams params = ParamsOf(a);
+  params.workspace = context.workspace.data();
+  LaunchFp8Experts(params, Cuda(context).get());
+  Cuda(context).CheckLaunch("moe_experts", a.x);
+}
+
+}  // namespace fathom

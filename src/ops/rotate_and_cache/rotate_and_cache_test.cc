@@ -1,0 +1,80 @@
+#include <cmath>
+
+#include "ops/test_pages.h"
+
+namespace fathom {
+namespace {
+
+EVERY_BACKEND(RotateAndCacheTest);
+
+constexpr int kMaxPositions = 200, kTokens = 6, kHeads = 3;
+const std::vector<int> kSlots = {1, 0, 0, 0, 0, 1}, kPositions = {0, 62, 63, 64, 130, 191};
+
+struct Widths {
+  int latent, rope;
+};
+
+// What the pages hold at each token's place, then its rotated queries.
+std::vector<float> RunTokens(const Backend& b, const Widths& w, DType pages_type, int live) {
+  const TestPages pages(pages_type, 2, 3, w.latent, w.rope);
+  const TestTokens tokens(pages, {kSlots.begin(), kSlots.begin() + live},
+                          {kPositions.begin(), kPositions.begin() + live}, kTokens);
+  const TestTensor kv_a(b.act(), {kTokens, w.latent + w.rope},
+                        Normals(kTokens * (w.latent + w.rope), 1));
+  const TestTensor q(b.act(), {kTokens, kHeads, 8 + w.rope},
+                     Normals(kTokens * kHeads * (8 + w.rope), 2));
+  const std::vector<float> before = q.Floats();
+  std::vector<float> cos_sin;
+  for (int p = 0; p < kMaxPositions; ++p) {
+    for (int i = 0; i < w.rope; ++i) {
+      const float angle = static_cast<float>(p * (i % (w.rope / 2) + 1)) * 0.1f;
+      cos_sin.push_back(i < w.rope / 2 ? std::cos(angle) : std::sin(angle));
+    }
+  }
+  RunOp(b, &Ops::rotate_and_cache,
+        {.kv_a = kv_a,
+         .latent_norm = TestTensor(DType::kF32, {w.latent}, Normals(w.latent, 3)),
+         .eps = 1e-5f,
+         .q_rope = q.view().Slice(2, 8, 8 + w.rope),
+         .cos_sin = TestTensor(DType::kF32, {kMaxPositions, 2, w.rope / 2}, cos_sin),
+         .tokens = tokens.map(),
+         .pages = pages.pages()});
+  std::vector<float> result;
+  for (int t = 0; t < kTokens; ++t) {
+    for (const std::vector<float>& part :
+         {pages.Latent(kSlots[t], kPositions[t]), pages.Rope(kSlots[t], kPositions[t])}) {
+      if (t >= live) {
+        for (const float x : part) EXPECT_TRUE(std::isnan(x));  // not written
+      } else {
+        result.insert(result.end(), part.begin(), part.end());
+      }
+    }
+  }
+  const std::vector<float> after = q.Floats();
+  const auto width = static_cast<size_t>(8 + w.rope);
+  for (size_t i = 0; i < after.size(); ++i) {
+    if (i % width < 8 || i >= static_cast<size_t>(live) * kHeads * width) {
+      EXPECT_EQ(after[i], before[i]);
+    } else {
+      result.push_back(after[i]);
+    }
+  }
+  return result;
+}
+
+TEST_P(RotateAndCacheTest, IsTheComposition) {
+  for (const Widths& w : {Widths{512, 64}, {48, 10}, {7, 2}}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const int live : {0, 1, kTokens}) {
+        SCOPED_TRACE(testing::Message() << w.latent << " " << Name(dtype) << " " << live);
+        // A page of BF16 rounds what the oracle computes too.
+        const double rounding = dtype == DType::kBF16 ? 4e-3 : 0;
+        ExpectAsOracle(GetParam(), 2e-6 + Rounding(GetParam()) + rounding,
+                       [&](const Backend& b) { return RunTokens(b, w, dtype, live); });
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,43 @@
+// The CUDA tables. Test tensors lie in pinned host memory, which host and device both reach.
+#include <new>
+
+#include "cuda/check.h"
+#include "cuda/device.h"
+#include "ops/testing.h"
+
+namespace fathom {
+namespace {
+
+const Result<std::unique_ptr<CudaDevice>>& Device0() {
+  static const Result<std::unique_ptr<CudaDevice>> device = CudaDevice::Open(0);
+  return device;
+}
+
+}  // namespace
+
+std::vector<Backend> TablesUnderTest(Fp8Activations mode) {
+  return {{&CudaPortableOps(mode), 1, mode}, {&CudaOps(mode), 1, mode}};
+}
+
+Stream& StreamUnderTest(const Backend&) {
+  CHECK(Device0().ok(), "{}", Device0().status().message());
+  return (*Device0())->stream();
+}
+
+std::string MissingDevice() {
+  return Device0().ok() ? "" : "not run: " + Device0().status().message();
+}
+
+std::byte* AllocateTestMemory(size_t bytes) {
+  if (!Device0().ok()) return static_cast<std::byte*>(::operator new (bytes, std::align_val_t{64}));
+  void* memory = nullptr;
+  CUDA_CHECK(cudaMallocHost(&memory, bytes == 0 ? 64 : bytes));
+  return static_cast<std::byte*>(memory);
+}
+
+void FreeTestMemory(std::byte* memory) {
+  if (!Device0().ok()) return ::operator delete (memory, std::align_val_t{64});
+  CUDA_CHECK(cudaFreeHost(memory));
+}
+
+}  // namespace fathom

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Runs all GPU tests and benchmarks from the bundle, in one call and under eight minutes, and stores
+# what they say in bench/results/h200/. Needs a GPU, python3, and a bundle in dist/ (make bundle).
+#   tools/gpu_check.sh              all
+#   tools/gpu_check.sh --quick      without sanitizer and benchmarks
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bundles=(dist/fathom-*-linux-x86_64.tar.gz)
+[ -e "${bundles[0]}" ] || { echo "no bundle in dist/: run make bundle where nvcc is installed" >&2; exit 1; }
+command -v nvidia-smi >/dev/null || { echo "no NVIDIA driver here" >&2; exit 1; }
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+tar -C "$folder" -xzf "${bundles[-1]}"
+python3 tools/gpu_record.py --bundle "$folder"/fathom-* --results bench/results/h200 "$@"

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Runs the tests and benchmarks of an unpacked bundle on this machine's GPU, and stores JSON.
+
+    gpu_record.py --bundle FOLDER --results bench/results/h200 [--quick]
+
+tests.json holds device, driver, date, the hash of the CUDA sources, every op test with its largest error,
+golden comparisons, and the sanitizer's verdicts. Benchmarks are stored as they print themselves, one file each.
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+from cuda_sources import ROOT, sources_hash
+
+GOLDEN = ROOT / "tests" / "golden"
+TINY = ROOT / "models" / "tiny-r1"
+EVERY_ROW = str(1 << 20)
+
+
+def query(field):
+    out = subprocess.run(["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"],
+                         capture_output=True, text=True, check=True)
+    return out.stdout.splitlines()[0].strip()
+
+
+class Recorder:
+    def __init__(self, bundle, results):
+        self.bin = bundle / "bin"
+        self.results = results
+        self.failures = []
+        self.record = {"device": query("name"), "driver": query("driver_version"),
+                       "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                       "sources": sources_hash()}
+
+    def run(self, name, command, timeout, must_pass=True):
+        """(exit code, output), with a line of what happened."""
+        begin = time.monotonic()
+        try:
+            done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=timeout,
+                                  errors="replace")
+            code, out = done.returncode, done.stdout + done.stderr
+        except subprocess.TimeoutExpired:
+            code, out = 124, f"took more than {timeout} s"
+        print(f"{'ok' if code == 0 else 'FAILED':7} {name:44} {time.monotonic() - begin:6.1f} s", flush=True)
+        if code != 0 and must_pass:
+            self.failures.append(name)
+            print("\n".join(out.splitlines()[-15:]), flush=True)
+        return code, out
+
+    def op_tests(self):
+        with tempfile.TemporaryDirectory() as folder:
+            report = pathlib.Path(folder) / "ops.json"
+            code, _ = self.run("op tests", [self.bin / "cuda_ops_test", "--gtest_brief=1",
+                                            f"--gtest_output=json:{report}"], 120)
+            tests = {}
+            if report.exists():
+                for suite in json.loads(report.read_text())["testsuites"]:
+                    for test in suite["testsuite"]:
+                        entry = {"passed": "failures" not in test}
+                        if "largest_error" in test:
+                            entry["largest_error"] = float(test["largest_error"])
+                        tests[f"{suite['name']}.{test['name']}".replace("All/", "")] = entry
+            self.record["op_tests"] = {"exit_code": code, "passed": sum(t["passed"] for t in tests.values()),
+                                       "of": len(tests), "tests": tests}
+
+    def golden(self):
+        cases = []
+        for ops in ("cuda", "cuda-fp8", "cuda-portable"):
+            cases.append((f"tiny-r1 {ops}", TINY, GOLDEN / "tiny-r1", ["--ops", ops]))
+        for folder in sorted(p.parent for p in GOLDEN.glob("*/config.json")):
+            for form, limit in (("absorbed", EVERY_ROW), ("expanded", "0")):
+                cases.append((f"{folder.name} cuda {form}", folder, folder,
+                              ["--ops", "cuda", "--absorbed-row-limit", limit]))
+        self.record["golden"] = {}
+        for name, model, reference, arguments in cases:
+            # Rounding turns routers of random checkpoints: only the trained one must keep the limit.
+            code, out = self.run(name, [self.bin / "fathom", "verify", model, "--reference",
+                                        reference / "reference.safetensors", "--json", *arguments], 60,
+                                 must_pass=model == TINY)
+            lines = [line for line in out.splitlines() if line.startswith("{")]
+            self.record["golden"][name] = json.loads(lines[-1]) if lines else {"exit_code": code}
+
+    def accuracy(self):
+        code, out = self.run("accuracy over HTTP", [sys.executable, "tests/e2e/accuracy.py", "--binary",
+                                                    self.bin / "fathom", "--model", TINY, "--device", "cuda",
+                                                    "--plain", "--max-changed", "0.03"], 120)
+        mean = [line.split() for line in out.splitlines() if line.startswith("mean ")]
+        self.record["accuracy"] = {"exit_code": code, "mean": float(mean[-1][2]) if mean else None,
+                                   "reference": float(mean[-1][3]) if mean else None,
+                                   "report": out.splitlines()[-8:]}
+
+    def sanitizers(self):
+        tool = shutil.which("compute-sanitizer")
+        self.record["sanitizers"] = {}
+        if tool is None:
+            print("compute-sanitizer is not installed: not run")
+            return
+        slow = "-*DoesNotDepend*:*DistributionIsTheSoftmax*:*TopK*:*TopP*:*MinP*:*FunctionOfSeed*"
+        portable = ":".join(f"*{mode}_1" for mode in ("cuda_portable", "cuda_portable_exact")) + slow
+        for check, tests in (("memcheck", "*" + slow), ("racecheck", portable), ("synccheck", portable)):
+            code, out = self.run(check, [tool, "--tool", check, "--error-exitcode", "9", self.bin / "cuda_ops_test",
+                                         "--gtest_brief=1", f"--gtest_filter={tests}"], 75)
+            summary = [line for line in out.splitlines() if "SUMMARY" in line]
+            self.record["sanitizers"][check] = {"exit_code": code, "summary": summary[-1] if summary else ""}
+
+    def bench_offline(self, name, *arguments):
+        code, out = self.run(name, [self.bin / "fathom", "bench", "offline", "--device", "cuda", "--json", *arguments], 120)
+        lines = [line for line in out.splitlines() if line.startswith("{")]
+        if code == 0 and lines:
+            result = json.loads(lines[-1])
+            result["sources"], result["driver"] = self.record["sources"], self.record["driver"]
+            self.store(name, result)
+
+    def benchmarks(self):
+        self.results.mkdir(parents=True, exist_ok=True)
+        mla, fp8 = self.bin / "mla_decode_bench", self.bin / "fp8_gemm_bench"
+        for name, command in (
+                ("mla_decode_check", [mla, "check", "--json"]), ("mla_decode_narrow", [mla, "time", "narrow", "--json"]),
+                ("mla_decode_wide", [mla, "time", "wide", "--json"])):
+            if mla.exists():
+                self.run(name, [*command, self.results / f"{name}.json"], 60)
+        for name, cases in (("large", ["limits", "large"]), ("small", ["small"]), ("grouped", ["masked", "grouped"]),
+                            ("silu", ["silu"]), ("other", ["other"])):
+            if fp8.exists():
+                self.run(f"fp8_gemm_{name}", [fp8, self.results / f"fp8_gemm_{name}.json", *cases], 60)
+        shape = ["--input-len", "1024", "--output-len", "64", "--repeats", "3"]
+        for dtype in ("bf16", "fp8"):
+            self.bench_offline(f"v2-lite-{dtype}", "--load-format", "dummy", "--config-preset", "v2-lite",
+                               "--dtype", dtype, "--batch-size", "1,8,32,128", *shape)
+
+    def store(self, name, result):
+        self.results.mkdir(parents=True, exist_ok=True)
+        (self.results / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bundle", type=pathlib.Path, required=True)
+    parser.add_argument("--results", type=pathlib.Path, required=True)
+    parser.add_argument("--quick", action="store_true", help="tests and golden comparisons only")
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    recorder = Recorder(options.bundle.resolve(), options.results)
+    recorder.op_tests()
+    recorder.golden()
+    recorder.accuracy()
+    if not options.quick:
+        recorder.sanitizers()
+        recorder.benchmarks()
+    recorder.store("tests", recorder.record)
+    print(f"{len(recorder.failures)} failed" + "".join(f"\n  {name}" for name in recorder.failures))
+    sys.exit(1 if recorder.failures else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Packs what runs on another machine into dist/fathom-VERSION-linux-x86_64.tar.gz: the binary, the
+# test of the CUDA table, the benchmarks, and the shared libraries that they need and a GPU host may
+# lack. The C library and CUDA's own come from the host.
+#   tools/make_bundle.sh BUILD
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=${1:?usage: tools/make_bundle.sh BUILD}
+limit_mib=20
+
+version=$(sed -n 's/^project(fathom VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+name=fathom-$version-linux-x86_64
+root=dist/$name
+rm -rf "$root" "dist/$name.tar.gz"
+mkdir -p "$root/bin" "$root/lib"
+
+binaries=("$build/bin/fathom")
+for binary in "$build/tests/cuda_ops_test" "$build"/bin/*_bench; do
+  [ -x "$binary" ] && binaries+=("$binary")
+done
+for binary in "${binaries[@]}"; do
+  strip -o "$root/bin/$(basename "$binary")" "$binary"
+done
+
+# The dependencies' dependencies too: ldd walks them.
+ldd "${binaries[@]}" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u | while read -r library; do
+  case $(basename "$library") in
+    libc.so.*|libm.so.*|libdl.so.*|librt.so.*|libpthread.so.*|ld-linux*|libcuda*|libcublas*|libcupti*|libnccl*) ;;
+    *) strip -o "$root/lib/$(basename "$library")" "$library" ;;
+  esac
+done
+if ldd "${binaries[@]}" | grep 'not found'; then
+  echo "a library is missing here" >&2
+  exit 1
+fi
+tar -C dist -czf "dist/$name.tar.gz" "$name"
+bytes=$(stat -c %s "dist/$name.tar.gz")
+echo "dist/$name.tar.gz: $((bytes >> 20)) MiB, $(ls "$root/bin" | tr '\n' ' ')"
+if [ "$bytes" -gt $((limit_mib << 20)) ]; then
+  echo "more than $limit_mib MiB" >&2
+  exit 1
+fi
