@@ -39,12 +39,12 @@ class Recorder:
                        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
                        "sources": sources_hash()}
 
-    def run(self, name, command, timeout, must_pass=True):
+    def run(self, name, command, timeout, must_pass=True, environment=None):
         """(exit code, output), with a line of what happened."""
         begin = time.monotonic()
         try:
             done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=timeout,
-                                  errors="replace")
+                                  errors="replace", env={**os.environ, **(environment or {})})
             code, out = done.returncode, done.stdout + done.stderr
         except subprocess.TimeoutExpired:
             code, out = 124, f"took more than {timeout} s"
@@ -126,14 +126,30 @@ class Recorder:
                 ("mla_decode_wide", [mla, "time", "wide", "--json"])):
             if mla.exists():
                 self.run(name, [*command, self.results / f"{name}.json"], 60)
+        flash = self.bin / "flash_attend_bench"
+        for mode in ("check", "time"):
+            if flash.exists():
+                self.run(f"flash_attend_{mode}", [flash, mode, "--json", self.results / f"flash_attend_{mode}.json"], 60)
         for name, cases in (("large", ["limits", "large"]), ("small", ["small"]), ("grouped", ["masked", "grouped"]),
                             ("silu", ["silu"]), ("other", ["other"])):
             if fp8.exists():
                 self.run(f"fp8_gemm_{name}", [fp8, self.results / f"fp8_gemm_{name}.json", *cases], 60)
+        dummy = ["--load-format", "dummy", "--config-preset"]
         shape = ["--input-len", "1024", "--output-len", "64", "--repeats", "3"]
         for dtype in ("bf16", "fp8"):
-            self.bench_offline(f"v2-lite-{dtype}", "--load-format", "dummy", "--config-preset", "v2-lite",
-                               "--dtype", dtype, "--batch-size", "1,8,32,128", *shape)
+            self.bench_offline(f"v2-lite-{dtype}", *dummy, "v2-lite", "--dtype", dtype, "--batch-size", "1,8,32,128", *shape)
+        self.bench_offline("v3-5-layers-fp8", *dummy, "v3", "--num-layers", "5", "--batch-size", "1,32,128", *shape)
+        self.host_gap(*dummy, "v2-lite", "--dtype", "bf16", "--num-layers", "6", "--batch-size", "128",
+                      "--input-len", "128", "--output-len", "256", "--repeats", "1")
+
+    def host_gap(self, *arguments):
+        code, out = self.run("host gap", [self.bin / "fathom", "bench", "offline", "--device", "cuda", *arguments], 60,
+                             environment={"FATHOM_CUDA_TIMES": "steps"})
+        rows = [line.split() for line in out.splitlines() if line.startswith("between steps")]
+        if code == 0 and rows:
+            self.record["between_steps_us"] = {"median": float(rows[-1][4]), "batch_size": 128,
+                                               "what": "V2-Lite, 6 layers, BF16: from the end of one step's graph to the "
+                                                       "beginning of the next, uploads and downloads included"}
 
     def store(self, name, result):
         self.results.mkdir(parents=True, exist_ok=True)

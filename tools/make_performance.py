@@ -131,6 +131,9 @@ def gpu_tests(record):
         accuracy = record["accuracy"]
         parts += [f"tiny-r1's questions over HTTP: mean accuracy {accuracy['mean']:.4f}, the reference's is "
                   f"{accuracy['reference']:.4f}.", ""]
+    if "between_steps_us" in record:
+        gap = record["between_steps_us"]
+        parts += [f"Between two decode steps of {gap['batch_size']} rows: {gap['median']:.1f} us, the median. {gap['what']}.", ""]
     checks = record.get("sanitizers", {})
     if checks:
         parts += [table(("compute-sanitizer", "exit code", "verdict"),

@@ -45,19 +45,14 @@ void RunMoe(OpRunner& run, const ModelConfig& config, const MoeWeights& w, const
                   .live = live,
                   .ids = ids,
                   .weights = weights});
-  const TensorView branch = First(a.branch, tokens);
   run(ops.moe_experts, {.x = normed,
                         .ids = ids,
                         .weights = weights,
                         .gate_up = w.gate_up.weight.get(),
                         .down = w.down.weight.get(),
                         .live = live,
-                        .out = branch});
-  if (w.shared) {
-    const TensorView shared = First(a.shared, tokens);
-    RunMlp(run, *w.shared, batch, a, shared);
-    run(ops.add, {.x = shared, .live = live, .sum = branch});
-  }
+                        .out = First(a.branch, tokens)});
+  if (w.shared) RunMlp(run, *w.shared, batch, a, First(a.shared, tokens));
 }
 
 }  // namespace fathom

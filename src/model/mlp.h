@@ -13,7 +13,7 @@ namespace fathom {
 void RunMlp(OpRunner& run, const MlpWeights& w, const Batch& batch, Activations& a,
             const TensorView& out);
 
-// The routed experts' weighted sum plus the shared experts; a.normed -> a.branch.
+// The routed experts' weighted sum; a.normed -> a.branch. What shared experts add -> a.shared.
 void RunMoe(OpRunner& run, const ModelConfig& config, const MoeWeights& w, const Batch& batch,
             Activations& a);
 

@@ -46,10 +46,11 @@ TensorView Model::Forward(const Batch& batch, const KvPool& pool) {
                           .table = weights_.embedding.view,
                           .live = batch.map.live,
                           .out = First(a.x, batch.tokens)});
+  Pending pending = Pending::kNothing;
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
-    RunLayer(weights_.layers[i], batch, pool.Layer(static_cast<int64_t>(i)), /*first=*/i == 0);
+    pending = RunLayer(weights_.layers[i], batch, pool.Layer(static_cast<int64_t>(i)), pending);
   }
-  Norm(weights_.final_norm, batch, /*add_branch=*/true);
+  Norm(weights_.final_norm, batch, pending);
   return First(a.normed, batch.tokens);
 }
 
@@ -71,31 +72,37 @@ TensorView Model::ForwardMtp(int index, const Batch& batch, const TensorView& hi
        {.ids = batch.ids, .table = weights_.embedding.view, .live = live, .out = x});
   norm(x, mtp.embedding_norm, 0);
   run_(run_.ops().linear, {.x = in, .weight = mtp.eh_proj.weight.get(), .live = live, .out = x});
-  RunLayer(mtp.layer, batch, pool.Layer(config_.num_layers + index), /*first=*/true);
-  Norm(mtp.head_norm, batch, /*add_branch=*/true);
+  const Pending pending =
+      RunLayer(mtp.layer, batch, pool.Layer(config_.num_layers + index), Pending::kNothing);
+  Norm(mtp.head_norm, batch, pending);
   return First(a.normed, tokens);
 }
 
-void Model::RunLayer(const LayerWeights& layer, const Batch& batch, const KvPages& pages,
-                     bool first) {
-  Norm(layer.attention_norm, batch, /*add_branch=*/!first);
+Model::Pending Model::RunLayer(const LayerWeights& layer, const Batch& batch, const KvPages& pages,
+                               Pending pending) {
+  Norm(layer.attention_norm, batch, pending);
   Attend(run_, config_, layer.attention, batch, rotary_, pages, activations_);
-  Norm(layer.mlp_norm, batch, /*add_branch=*/true);
+  Norm(layer.mlp_norm, batch, Pending::kBranch);
   if (layer.moe) {
     RunMoe(run_, config_, *layer.moe, batch, activations_);
-  } else {
-    RunMlp(run_, *layer.mlp, batch, activations_, First(activations_.branch, batch.tokens));
+    return layer.moe->shared ? Pending::kBranchAndShared : Pending::kBranch;
   }
+  RunMlp(run_, *layer.mlp, batch, activations_, First(activations_.branch, batch.tokens));
+  return Pending::kBranch;
 }
 
-void Model::Norm(const PlainTensor& weight, const Batch& batch, bool add_branch) {
-  const TensorView x = First(activations_.x, batch.tokens);
-  run_(run_.ops().rms_norm, {.x = add_branch ? First(activations_.branch, batch.tokens) : x,
-                             .residual = add_branch ? x : TensorView(),
-                             .weight = weight.view,
-                             .eps = config_.rms_norm_eps,
-                             .live = batch.map.live,
-                             .out = First(activations_.normed, batch.tokens)});
+void Model::Norm(const PlainTensor& weight, const Batch& batch, Pending pending) {
+  Activations& a = activations_;
+  const TensorView x = First(a.x, batch.tokens);
+  const bool add = pending != Pending::kNothing;
+  run_(run_.ops().rms_norm,
+       {.x = add ? First(a.branch, batch.tokens) : x,
+        .also = pending == Pending::kBranchAndShared ? First(a.shared, batch.tokens) : TensorView(),
+        .residual = add ? x : TensorView(),
+        .weight = weight.view,
+        .eps = config_.rms_norm_eps,
+        .live = batch.map.live,
+        .out = First(a.normed, batch.tokens)});
 }
 
 void Model::Logits(const TensorView& hidden, const TensorView& live, const TensorView& logits) {

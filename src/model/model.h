@@ -56,10 +56,14 @@ class Model {
   Model(const Checkpoint& checkpoint, const Ops& ops, Device& device, const ModelOptions& options,
         ModelWeights weights);
 
-  // x += what a layer adds; on entry a.branch waits to be added (unless `first`).
-  void RunLayer(const LayerWeights& layer, const Batch& batch, const KvPages& pages, bool first);
-  // a.normed = norm(a.x += a.branch), or norm(a.x) without a branch.
-  void Norm(const PlainTensor& weight, const Batch& batch, bool add_branch);
+  // What waits to be added to a.x: nothing, a.branch, or a.branch and a.shared.
+  enum class Pending { kNothing, kBranch, kBranchAndShared };
+
+  // x += what a layer adds, but for what it returns.
+  Pending RunLayer(const LayerWeights& layer, const Batch& batch, const KvPages& pages,
+                   Pending pending);
+  // a.normed = norm(a.x += what waits).
+  void Norm(const PlainTensor& weight, const Batch& batch, Pending pending);
   void MeasureWorkspace(Device& device);
 
   ModelConfig config_;

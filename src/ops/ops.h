@@ -28,9 +28,10 @@ struct EmbedArgs {
 };
 
 // out = x / sqrt(mean(x^2) + eps) * weight, in fp32 (Zhang & Sennrich 2019, RMSNorm).
-// With `residual`: residual += x first, and the norm is of the sum.
+// With `residual`: residual += x (+ also) first, and the norm is of the sum.
 struct RmsNormArgs {
   TensorView x;         // act, or F32 without `residual`, [tokens, width]; rows may be strided
+  TensorView also;      // act [tokens, width], or absent; only with `residual`
   TensorView residual;  // act or F32 [tokens, width] in and out, or absent
   TensorView weight;    // F32 [width]
   float eps = 1e-6f;

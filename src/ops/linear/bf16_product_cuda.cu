@@ -285,12 +285,13 @@ void LaunchBf16Product(const Bf16ProductParams& p, cudaStream_t stream) {
   if (p.tokens == 0) return;
   // Rows that share a matrix; experts share the rows about evenly.
   const int64_t rows = p.counts == nullptr ? p.tokens : (p.tokens + p.count - 1) / p.count;
-  const int64_t wide_blocks = (p.out + 63) / 64 * ((rows + 63) / 64) * p.count;
-  if (rows <= 8) return Launch<16, 8, 5, 64>(p, stream);
-  if (rows <= 16) return Launch<16, 16, 5, 64>(p, stream);
-  if (rows <= 32) return Launch<16, 32, 4, 64>(p, stream);
-  if (wide_blocks < 200) return Launch<16, 64, 4, 32>(p, stream);
-  return Launch<64, 64, 3, 32>(p, stream);
+  const int64_t matrices = p.counts == nullptr ? p.count : std::min(p.tokens, p.count);
+  // Wide tiles read x less often, if there are enough of them for the whole GPU.
+  const bool wide = (p.out + 63) / 64 * ((rows + 63) / 64) * matrices >= 400;
+  if (rows <= 8) return wide ? Launch<64, 8, 4, 32>(p, stream) : Launch<16, 8, 5, 64>(p, stream);
+  if (rows <= 16) return wide ? Launch<64, 16, 4, 32>(p, stream) : Launch<16, 16, 5, 64>(p, stream);
+  if (rows <= 32) return wide ? Launch<64, 32, 3, 32>(p, stream) : Launch<16, 32, 4, 64>(p, stream);
+  return wide ? Launch<64, 64, 3, 32>(p, stream) : Launch<16, 64, 4, 32>(p, stream);
 }
 
 }  // namespace fathom

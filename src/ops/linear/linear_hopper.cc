@@ -49,8 +49,7 @@ void LinearHopper(OpContext& context, const LinearArgs& a) {
        .groups = {.counts = live, .capacity = tokens},
        .out = a.out.data(),
        .out_stride = a.out.stride(0),
-       .output = a.out.dtype() == DType::kF32 ? Fp8GemmOutput::kF32 : Fp8GemmOutput::kBF16,
-       .overlap_launch = true},
+       .output = a.out.dtype() == DType::kF32 ? Fp8GemmOutput::kF32 : Fp8GemmOutput::kBF16},
       stream);
   Cuda(context).CheckLaunch("linear", a.x);
 }

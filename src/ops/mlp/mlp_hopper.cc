@@ -62,15 +62,13 @@ void MlpHopper(OpContext& context, const MlpArgs& a) {
                      .out = product,
                      .out_scales = product_scales,
                      .out_scale_pitch = pitch,
-                     .scale_ue8m0 = a.down->scale_ue8m0,
-                     .overlap_launch = true},
+                     .scale_ue8m0 = a.down->scale_ue8m0},
                     stream);
   LaunchFp8Gemm({.x = {product, product_scales, tokens, a.down->in, pitch},
                  .w = Fp8WeightsOf(AsCuda(a.down)),
                  .groups = rows,
                  .out = a.out.data(),
-                 .out_stride = a.out.stride(0),
-                 .overlap_launch = true},
+                 .out_stride = a.out.stride(0)},
                 stream);
   Cuda(context).CheckLaunch("mlp", a.x);
 }

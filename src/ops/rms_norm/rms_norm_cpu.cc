@@ -30,7 +30,8 @@ static void NormToken(const RmsNormArgs& a, int64_t t) {
   const float* x = a.x.Row<float>(t);
   if (!a.residual.absent()) {
     float* residual = a.residual.Row<float>(t);
-    for (int64_t i = 0; i < width; ++i) residual[i] += x[i];
+    const float* also = a.also.absent() ? nullptr : a.also.Row<float>(t);
+    for (int64_t i = 0; i < width; ++i) residual[i] += also == nullptr ? x[i] : x[i] + also[i];
     x = residual;
   }
   const float mean = SumOfSquares(x, width) / static_cast<float>(width);
