@@ -41,17 +41,24 @@ class SamplerTest : public testing::TestWithParam<const Ops*> {
                                .prompt = prompt,
                                .generated = generated});
   }
-  // A pass over these logits: row i samples for slots[i], at positions[i].
+  // A pass over these logits: row i samples for slots[i], at positions[i]. `sampled`: for Commit.
   std::vector<std::optional<TokenId>> Pass(const Logits& logits, const std::vector<int32_t>& slots,
-                                           const std::vector<int32_t>& positions) {
-    std::vector<int32_t> index(logits.size());
-    sampler_.GatherHidden(hidden_, index);
-    float* to = static_cast<float*>(sampler_.logits().data());
-    for (const auto& row : logits) to = std::copy(row.begin(), row.end(), to);
+                                           const std::vector<int32_t>& positions,
+                                           const std::vector<int32_t>& sampled = {}) {
+    const std::vector<int32_t> index(logits.size());
     std::vector<SlotId> ids;
     for (const int32_t slot : slots) ids.push_back(SlotId{slot});
-    sampler_.Sample(ids, positions, slots_.state());
-    return sampler_.Tokens();
+    sampler_.Stage(
+        {.index = index, .slots = ids, .positions = positions, .sampled_index = sampled});
+    sampler_.Gather(hidden_);
+    float* to = static_cast<float*>(sampler_.logits().data());
+    for (const auto& row : logits) to = std::copy(row.begin(), row.end(), to);
+    sampler_.Sample(slots_.state());
+    Sampler::Drawn drawn;
+    sampler_.Download(drawn);
+    std::vector<std::optional<TokenId>> tokens;
+    for (size_t row = 0; row < logits.size(); ++row) tokens.push_back(drawn.token(row));
+    return tokens;
   }
   TensorView Ints(std::vector<int32_t> values) {
     kept_.push_back(std::make_unique<std::vector<int32_t>>(std::move(values)));
@@ -136,11 +143,10 @@ TEST_P(SamplerTest, CommitAdvancesASlotUntilItsStopTokenMayCome) {
   const std::vector<float> stop_is_likeliest = {0, 9, 0, 0, 5, 0};
   Open(2, {.temperature = 0}, /*min_tokens=*/1);
   const auto pass = [&](int32_t position, int32_t tokens, int32_t sampled) {
-    const auto token = Pass({stop_is_likeliest}, {2}, {position + tokens})[0];
+    const auto token = Pass({stop_is_likeliest}, {2}, {position + tokens}, {sampled})[0];
     std::vector<int32_t> positions;
     for (int32_t i = 0; i < tokens; ++i) positions.push_back(position + i);
-    sampler_.Commit(Ints({2}), Ints({0, tokens}), Ints(positions), Ints({1}), {{sampled}},
-                    slots_.state());
+    sampler_.Commit(Ints({2}), Ints({0, tokens}), Ints(positions), Ints({1}), slots_.state());
     return token;
   };
   const SlotState& state = slots_.state();
