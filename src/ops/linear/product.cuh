@@ -91,8 +91,6 @@ void WithFormat(WeightFormat format, const Run& run) {
     case WeightFormat::kF16: return run(F16{});
     case WeightFormat::kBF16: return run(BF16{});
     case WeightFormat::kFp8: return run(E4M3{});
-    case WeightFormat::kInt8:
-    case WeightFormat::kInt4: break;  // of the CPU table alone
   }
 }
 

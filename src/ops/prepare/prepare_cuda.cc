@@ -29,8 +29,6 @@ size_t ElementBytes(WeightFormat format) {
     case WeightFormat::kF16:
     case WeightFormat::kBF16: return 2;
     case WeightFormat::kFp8: return 1;
-    case WeightFormat::kInt8:
-    case WeightFormat::kInt4: break;  // of the CPU table alone
   }
   return 0;
 }
