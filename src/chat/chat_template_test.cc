@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
-#include <chrono>
 #include <string>
 
 #include "base/mmap.h"
@@ -203,11 +202,9 @@ TEST(ChatTemplate, LoopsAndNumbersAsPython) {
 }
 
 void ExpectExhausted(const std::string& source, std::string_view variables = "{}") {
-  const auto start = std::chrono::steady_clock::now();
   const Result<SpannedText> rendered = Render(source, variables);
   EXPECT_EQ(rendered.status().code(), StatusCode::kResourceExhausted)
       << source.substr(0, 200) << ": " << rendered.status().ToString();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20)) << source;
 }
 
 std::string Repeated(const std::string& part, int count) {
