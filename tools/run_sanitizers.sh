@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 build() { # build FOLDER SANITIZERS
-  cmake -S . -B "$1" -G Ninja -DCMAKE_BUILD_TYPE=Release -DFATHOM_SANITIZE="$2" >/dev/null
+  cmake -S . -B "$1" -G Ninja -DCMAKE_BUILD_TYPE=Release -DFATHOM_SANITIZE="$2" -DFATHOM_CUDA=OFF >/dev/null
   cmake --build "$1"
 }
 
