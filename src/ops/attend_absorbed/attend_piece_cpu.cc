@@ -41,7 +41,7 @@ HWY_INLINE const T* RowOf(const void* const* pages, int64_t stride, int64_t key)
 
 // scores[h][key] for kHeads heads from h and kKeys keys of one page.
 template <int kHeads, int kKeys, class T>
-HWY_NOINLINE void ScoreBlock(const AttendPiece& p, int64_t h, int64_t key, float* scores) {
+HWY_NOINLINE void ScoreKeys(const AttendPiece& p, int64_t h, int64_t key, float* scores) {
   VF sum[kHeads][kKeys];
   SetZero(sum);
   AddProducts<kHeads, kKeys>(p.q_latent + h * p.q_latent_stride, p.q_latent_stride,
@@ -61,11 +61,11 @@ HWY_NOINLINE void ScoreBlock(const AttendPiece& p, int64_t h, int64_t key, float
 template <int kHeads, class T>
 HWY_INLINE int64_t ScoreHeads(const AttendPiece& p, int64_t h, float* scores) {
   for (; p.heads - h >= kHeads; h += kHeads) {
-    int64_t key = 0;  // blocks do not cross pages, whose keys are a multiple of theirs
+    int64_t key = 0;  // keys of one call lie in one page
     for (; p.keys - key >= kDotColumns; key += kDotColumns) {
-      ScoreBlock<kHeads, kDotColumns, T>(p, h, key, scores);
+      ScoreKeys<kHeads, kDotColumns, T>(p, h, key, scores);
     }
-    for (; key < p.keys; ++key) ScoreBlock<kHeads, 1, T>(p, h, key, scores);
+    for (; key < p.keys; ++key) ScoreKeys<kHeads, 1, T>(p, h, key, scores);
   }
   return h;
 }

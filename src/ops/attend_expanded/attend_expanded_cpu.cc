@@ -1,4 +1,4 @@
-// Expanded attention (attend_tokens_cpu.cc), split over blocks of tokens and heads.
+// Expanded attention (attend_tokens_cpu.cc), split over groups of tokens and heads.
 #include "ops/attend_expanded/attend_expanded_cpu.h"
 
 #include <algorithm>
@@ -22,16 +22,16 @@ void AttendExpandedCpu(OpContext& context, const AttendExpandedArgs& a) {
   Arena arena(context.workspace.data(), context.workspace.size());
   const TensorView workspace = WorkspacePerThread(arena, a, Threads(context.stream));
   const int64_t tokens = a.q.dim(0), heads = a.q.dim(1), value_dim = a.out.dim(2);
-  const int64_t blocks = (tokens + kTokenBlock - 1) / kTokenBlock;
-  const int64_t cost = std::min(tokens, kTokenBlock) * a.kv.dim(0) * a.kv.dim(2) / 8;
-  Pool(context).ParallelFor(heads * blocks, Grain(cost),
+  const int64_t groups = (tokens + kTokenGroup - 1) / kTokenGroup;
+  const int64_t cost = std::min(tokens, kTokenGroup) * a.kv.dim(0) * a.kv.dim(2) / 8;
+  Pool(context).ParallelFor(heads * groups, Grain(cost),
                             [&](int64_t begin, int64_t end, int thread) {
                               for (int64_t i = begin; i < end; ++i) {
-                                const int64_t head = i / blocks, t = i % blocks * kTokenBlock;
+                                const int64_t head = i / groups, t = i % groups * kTokenGroup;
                                 Attend({
                                     .q = a.q.Row<float>(t) + head * a.q.dim(2),
                                     .q_stride = a.q.stride(0),
-                                    .tokens = std::min(kTokenBlock, tokens - t),
+                                    .tokens = std::min(kTokenGroup, tokens - t),
                                     .positions = a.positions.As<int32_t>() + t,
                                     .kv = a.kv.As<float>() + head * a.kv.dim(2),
                                     .rope = a.rope.As<float>(),

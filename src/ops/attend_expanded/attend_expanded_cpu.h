@@ -5,12 +5,12 @@
 
 namespace fathom {
 
-// Keys are taken in blocks that begin at absolute multiples of this.
-inline constexpr int64_t kKeyBlock = 64;
-// Tokens that share the work on a block of keys.
-inline constexpr int64_t kTokenBlock = 128;
+// Keys are taken in groups that begin at absolute multiples of this.
+inline constexpr int64_t kKeyGroup = 64;
+// Tokens that share the work on a group of keys.
+inline constexpr int64_t kTokenGroup = 128;
 
-// One head of up to kTokenBlock tokens over a chunk of the context.
+// One head of up to kTokenGroup tokens over a chunk of the context.
 struct AttendTokens {
   const float* q;  // of the first token
   int64_t q_stride, tokens;

@@ -1,11 +1,11 @@
 // Expanded attention of one head of up to 128 tokens over a chunk of the context.
 //   formula:       s_tj = scale (q_t . [k_j, rope_j]); out = softmax(s) v over visible j;
 //                  then the merge with what chunks before left, by log-sum-exp
-//   data mapping:  per block of 64 keys: scores with lanes along keys (transposed once for all
+//   data mapping:  per 64 keys: scores with lanes along keys (transposed once for all
 //                  tokens), output with lanes along the values; up to 12 tokens at a time
-//   bytes, FLOPs:  keys and values from L2 for each block of tokens;
+//   bytes, FLOPs:  keys and values from L2 for each group of tokens;
 //                  2 x (192 + 128) FLOPs per token and key
-//   accumulator:   fp32; over keys in order, rescaled when a block raises the maximum
+//   accumulator:   fp32; over keys in order, rescaled when a group raises the maximum
 //   expected time: 128 tokens x 512 keys: 42 MFLOP, at some 60 % of the multiply-add peak;
 //                  not measured
 #include <algorithm>
@@ -40,10 +40,10 @@ class TokenAttention {
         key_dim_(args.nope_dim + args.rope_dim),
         value_width_(RoundUp(args.value_dim, kPanel)),
         q_(args.workspace),
-        keys_(q_ + RoundUp(key_dim_, kRun) * kTokenBlock),
-        values_(keys_ + kKeyBlock * key_dim_),
-        scores_(values_ + kKeyBlock * value_width_),
-        out_(scores_ + kTokenBlock * kKeyBlock) {}
+        keys_(q_ + RoundUp(key_dim_, kRun) * kTokenGroup),
+        values_(keys_ + kKeyGroup * key_dim_),
+        scores_(values_ + kKeyGroup * value_width_),
+        out_(scores_ + kTokenGroup * kKeyGroup) {}
 
   void Run() {
     LoadQueries();
@@ -54,8 +54,8 @@ class TokenAttention {
     for (int64_t t = 0; t < a_.tokens; ++t) last = std::max<int64_t>(last, a_.positions[t]);
     const int64_t end = std::min(a_.context_begin + a_.context, last + 1);
     for (int64_t begin = a_.context_begin; begin < end;) {
-      const int64_t next = begin / kKeyBlock * kKeyBlock + kKeyBlock;
-      AddBlock(begin, std::min(next, end));
+      const int64_t next = begin / kKeyGroup * kKeyGroup + kKeyGroup;
+      AddKeys(begin, std::min(next, end));
       begin = next;
     }
     for (int64_t t = 0; t < a_.tokens; ++t) {
@@ -70,7 +70,7 @@ class TokenAttention {
   void LoadQueries() {
     for (int64_t t = 0; t < a_.tokens; ++t) {
       for (int64_t k = 0; k < key_dim_; k += kRun) {
-        std::memcpy(q_ + k * kTokenBlock + t * kRun, a_.q + t * a_.q_stride + k,
+        std::memcpy(q_ + k * kTokenGroup + t * kRun, a_.q + t * a_.q_stride + k,
                     static_cast<size_t>(std::min(kRun, key_dim_ - k)) * sizeof(float));
       }
     }
@@ -79,7 +79,7 @@ class TokenAttention {
   // Keys [begin, end) as panels [key_dim, kPanel], values as [key, value_width_], zero-padded.
   void LoadKeysAndValues(int64_t begin, int64_t end) {
     const int64_t n = end - begin;
-    if (n < kKeyBlock) std::fill_n(keys_, kKeyBlock * key_dim_, 0.0f);
+    if (n < kKeyGroup) std::fill_n(keys_, kKeyGroup * key_dim_, 0.0f);
     for (int64_t j = 0; j < n; ++j) {
       const int64_t row = begin + j - a_.context_begin;
       const float* kv = a_.kv + row * a_.kv_stride;
@@ -94,12 +94,12 @@ class TokenAttention {
     }
   }
 
-  // How many keys of the block a token sees.
+  // How many keys of the group a token sees.
   int64_t Visible(int64_t t, int64_t begin, int64_t end) const {
     return std::clamp<int64_t>(a_.positions[t] + 1 - begin, 0, end - begin);
   }
 
-  void AddBlock(int64_t begin, int64_t end) {
+  void AddKeys(int64_t begin, int64_t end) {
     LoadKeysAndValues(begin, end);
     int64_t t = Score<kMaxRows>(0);
     if constexpr (kMaxRows > 4) t = Score<4>(t);
@@ -115,18 +115,18 @@ class TokenAttention {
     if constexpr (kMaxRows > 1) Weigh<1>(t);
   }
 
-  // scores_[t][key] for all keys of the block, kTokens tokens at a time.
+  // scores_[t][key] for all keys of the group, kTokens tokens at a time.
   template <int kTokens>
   int64_t Score(int64_t t) {
     const DF d;
     const VF scale = hn::Set(d, a_.scale);
     for (; a_.tokens - t >= kTokens; t += kTokens) {
-      for (int64_t panel = 0; panel < kKeyBlock; panel += kPanel) {
+      for (int64_t panel = 0; panel < kKeyGroup; panel += kPanel) {
         VF sum[kTokens][kVectors];
         SetZero(sum);
         for (int64_t k = 0; k < key_dim_; k += kRun) {
           Accumulate<kTokens, 1>(keys_ + panel * key_dim_ + k * kPanel, kPanel, 0,
-                                 q_ + k * kTokenBlock + t * kRun, kRun,
+                                 q_ + k * kTokenGroup + t * kRun, kRun,
                                  std::min(kRun, key_dim_ - k), sum);
         }
         FATHOM_UNROLL
@@ -134,7 +134,7 @@ class TokenAttention {
           FATHOM_UNROLL
           for (int c = 0; c < kVectors; ++c) {
             hn::StoreU(hn::Mul(sum[r][c], scale), d,
-                       scores_ + (t + r) * kKeyBlock + panel + c * kLanes);
+                       scores_ + (t + r) * kKeyGroup + panel + c * kLanes);
           }
         }
       }
@@ -145,17 +145,17 @@ class TokenAttention {
   // Scores to weights, zero for keys that the token does not see; rescales what it has so far.
   void Exponentiate(int64_t t) {
     const DF d;
-    float* scores = scores_ + t * kKeyBlock;
-    std::fill(scores + visible_[t], scores + kKeyBlock, -std::numeric_limits<float>::infinity());
+    float* scores = scores_ + t * kKeyGroup;
+    std::fill(scores + visible_[t], scores + kKeyGroup, -std::numeric_limits<float>::infinity());
     VF largest = hn::Set(d, max_[t]);
     // A NaN score is passed over here, and makes the sum NaN below.
-    for (int64_t i = 0; i < kKeyBlock; i += kLanes) {
+    for (int64_t i = 0; i < kKeyGroup; i += kLanes) {
       const VF s = hn::LoadU(d, scores + i);
       largest = hn::IfThenElse(hn::Gt(s, largest), s, largest);
     }
     largest = hn::MaxOfLanes(d, largest);
     VF total = hn::Zero(d);
-    for (int64_t i = 0; i < kKeyBlock; i += kLanes) {
+    for (int64_t i = 0; i < kKeyGroup; i += kLanes) {
       const VF weight = Exp(d, hn::Sub(hn::LoadU(d, scores + i), largest));
       hn::StoreU(weight, d, scores + i);
       total = hn::Add(total, weight);
@@ -184,7 +184,7 @@ class TokenAttention {
       }
     }
     Accumulate<kTokens, 1>(values_ + begin * value_width_ + column, value_width_, 0,
-                           scores_ + t * kKeyBlock + begin, kKeyBlock, end - begin, sum);
+                           scores_ + t * kKeyGroup + begin, kKeyGroup, end - begin, sum);
     FATHOM_UNROLL
     for (int r = 0; r < kTokens; ++r) {
       FATHOM_UNROLL
@@ -228,13 +228,13 @@ class TokenAttention {
 
   const AttendTokens& a_;
   const int64_t key_dim_, value_width_;
-  float* const q_;       // [runs, kTokenBlock, kRun]
+  float* const q_;       // [runs, kTokenGroup, kRun]
   float* const keys_;    // [panels of keys, key_dim, kPanel]
-  float* const values_;  // [kKeyBlock, value_width]
-  float* const scores_;  // [kTokenBlock, kKeyBlock]
-  float* const out_;     // [kTokenBlock, value_width]: not yet divided by sum_
-  float max_[kTokenBlock], sum_[kTokenBlock];
-  int64_t visible_[kTokenBlock];
+  float* const values_;  // [kKeyGroup, value_width]
+  float* const scores_;  // [kTokenGroup, kKeyGroup]
+  float* const out_;     // [kTokenGroup, value_width]: not yet divided by sum_
+  float max_[kTokenGroup], sum_[kTokenGroup];
+  int64_t visible_[kTokenGroup];
 };
 
 void AttendAll(const AttendTokens& tokens) {
@@ -257,8 +257,8 @@ void Attend(const AttendTokens& tokens) {
 int64_t AttendTokensWorkspace(int64_t key_dim, int64_t value_dim) {
   const auto round_up = [](int64_t n, int64_t to) { return (n + to - 1) / to * to; };
   const int64_t value_width = round_up(value_dim, kPanel);
-  return round_up(key_dim, kScaleTile) * kTokenBlock + kKeyBlock * (key_dim + value_width) +
-         kTokenBlock * (kKeyBlock + value_width);
+  return round_up(key_dim, kScaleTile) * kTokenGroup + kKeyGroup * (key_dim + value_width) +
+         kTokenGroup * (kKeyGroup + value_width);
 }
 
 }  // namespace fathom

@@ -346,8 +346,8 @@ int64_t PanelGrain(const CpuWeight& w, int64_t rows, int64_t items, int threads)
 
 void MultiplyInParallel(ThreadPool& pool, const CpuWeight& w, int64_t matrix,
                         const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
-  const int64_t blocks = (rows + kRowGroup - 1) / kRowGroup, panels = w.panel_count();
-  const int64_t items = blocks * panels;
+  const int64_t groups = (rows + kRowGroup - 1) / kRowGroup, panels = w.panel_count();
+  const int64_t items = groups * panels;
   pool.ParallelFor(
       items, PanelGrain(w, rows, items, pool.threads()), [&](int64_t i, int64_t end, int) {
         while (i < end) {

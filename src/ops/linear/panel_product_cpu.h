@@ -67,11 +67,11 @@ inline ActivationRows PlainRows(const CpuWeight& w, const float* x, int64_t row_
 void MultiplyPanels(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
                     const ActivationRows& x, int64_t rows, float* out, int64_t out_stride);
 
-// All panels, split between threads by panel and block of rows.
+// All panels, split between threads by panel and group of rows.
 void MultiplyInParallel(ThreadPool& pool, const CpuWeight& w, int64_t matrix,
                         const ActivationRows& x, int64_t rows, float* out, int64_t out_stride);
 
-// How many of `items` panels (of blocks of so many rows) a thread should take at a time.
+// How many of `items` panels (of groups of so many rows) a thread should take at a time.
 int64_t PanelGrain(const CpuWeight& w, int64_t rows, int64_t items, int threads);
 
 }  // namespace fathom
