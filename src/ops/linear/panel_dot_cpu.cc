@@ -10,14 +10,17 @@ namespace fathom {
 namespace {
 
 const DotKernels& KernelsOf(const CpuWeight& w) {
+#if defined(__x86_64__)
   const bool split = w.activations() == ActivationForm::kSplit;
   switch (w.format) {
     case WeightFormat::kBF16: return DotKernelsBf16();
     case WeightFormat::kFp8: return DotKernelsFp8(split);
     case WeightFormat::kInt8: return DotKernelsInt8();
     case WeightFormat::kInt4: return DotKernelsInt4();
-    default: CHECK(false, "no dot products of format {}", static_cast<int>(w.format));
+    default: break;
   }
+#endif
+  CHECK(false, "no dot products of format {} on this CPU", static_cast<int>(w.format));
 }
 
 DotTile TileOf(const CpuWeight& w, int64_t matrix, int64_t panel, int64_t run) {
