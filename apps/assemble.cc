@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/machine_memory.h"
 #include "base/mmap.h"
+#include "bench_step_work.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/presets.h"
 #include "engine/memory_plan.h"
@@ -122,6 +123,17 @@ Result<std::optional<ChatTemplate>> ParseChatTemplate(const EngineSettings& s,
   return std::optional(*std::move(parsed));
 }
 
+// What the weights will take, nearly: quantised ones are not as large as they are stored.
+int64_t PlannedWeightBytes(const EngineSettings& s, const Checkpoint& checkpoint) {
+  const auto stored = static_cast<int64_t>(checkpoint.total_bytes());
+  if (s.quantization == "none") return stored;
+  const ModelConfig& config = checkpoint.config();
+  const double numbers = static_cast<double>(stored) / (config.fp8 ? 1 : 2);
+  const auto format = s.quantization == "int8" ? WeightFormat::kInt8 : WeightFormat::kInt4;
+  const int64_t embedding = 2 * int64_t{config.vocab_size} * config.hidden_size;
+  return static_cast<int64_t>(numbers * WidthOf(format)) + embedding;
+}
+
 // Before anything large is allocated or read.
 Result<MemoryPlan> Plan(const EngineSettings& s, const Checkpoint& checkpoint, DType kv_cache,
                         const Backend& backend) {
@@ -131,7 +143,7 @@ Result<MemoryPlan> Plan(const EngineSettings& s, const Checkpoint& checkpoint, D
                            s.max_model_len, config.max_position_embeddings);
   }
   return PlanMemory(
-      {.weight_bytes = checkpoint.total_bytes(),
+      {.weight_bytes = static_cast<size_t>(PlannedWeightBytes(s, checkpoint)),
        .state_bytes = StateBytes(config.vocab_size, s.max_num_seqs),
        .page_bytes = MakeKvFormat(config, kv_cache).page_bytes() * config.total_layers(),
        .max_model_len = s.max_model_len > 0 ? s.max_model_len : config.max_position_embeddings,

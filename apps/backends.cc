@@ -10,7 +10,10 @@ Result<Backend> MakeBackend(std::string_view name, int threads, int gpu,
     if (quantization != "int8" && quantization != "int4") {
       return InvalidArgument("--quantization {}: it is none, int8 or int4", quantization);
     }
-    if (name != "cpu") return InvalidArgument("--quantization {} needs --ops cpu", quantization);
+    if (name != "cpu") {
+      return InvalidArgument("--quantization {} is for CPUs, with --ops cpu or none: not for {}",
+                             quantization, name);
+    }
     const auto format = quantization == "int8" ? WeightFormat::kInt8 : WeightFormat::kInt4;
     return Backend{&CpuIntegerOps(format), std::make_unique<CpuDevice>(threads)};
   }
@@ -26,14 +29,19 @@ Result<Backend> MakeBackend(std::string_view name, int threads, int gpu,
       name == "cuda-portable-fp8") {
     return MakeCudaBackend(name, gpu);
   }
-  return InvalidArgument("--ops {}: it is cpu, cpu-fp8, cuda, cuda-fp8, reference or reference-fp8",
-                         name);
+  return InvalidArgument(
+      "--ops {}: it is cpu, cpu-fp8, cuda, cuda-fp8, cuda-portable, cuda-portable-fp8, reference "
+      "or reference-fp8",
+      name);
 }
 
 Result<std::string> OpsFor(std::string_view device, std::string_view ops) {
   if (ops.empty()) return std::string(device == "cuda" ? "cuda-fp8" : "cpu");
   if (ops.starts_with("cuda") != (device == "cuda") && !device.empty()) {
-    return InvalidArgument("--device {} does not run --ops {}: leave one of them out", device, ops);
+    return InvalidArgument(
+        "--ops {} does not run on --device {}: --device cuda runs those of "
+        "CUDA, --device cpu (the default) all others",
+        ops, device);
   }
   return std::string(ops);
 }

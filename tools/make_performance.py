@@ -32,7 +32,8 @@ token; *decode* is tokens per second in steps of the whole batch after that, EOS
 - *GB/step*: bytes that a decode step must read and write at least once: every weight that is used (of the experts as many as the
   batch is expected to draw, drawn uniformly) and the KV cache. Activations are not counted.
 - *of bandwidth*: those bytes per second, as a share of what the same threads read from memory in the same run (best of five passes
-  over at least 4 GiB, unless the command says otherwise).
+  over at least 4 GiB, unless the command says otherwise). On a shared machine that bandwidth changes by the minute, and with it the
+  share: over 100 % says that it rose after it was measured.
 - *of peak*: operations of the prefill (two to a multiply-add: matrices and attention) per second, as shares of the fp32, BF16 and
   int8 peaks that the same threads reached in registers in the same run; "-" where the CPU has no such instruction.
 """

@@ -1,4 +1,4 @@
-// x W^T (panel_product_cpu.cc), split over panels and runs of tokens.
+// x W^T (panel_product_cpu.cc), split over panels and groups of tokens.
 #include "ops/cpu_ops.h"
 #include "ops/linear/pack_rows_cpu.h"
 #include "ops/linear/panel_product_cpu.h"

@@ -1,13 +1,15 @@
 // Packs activations for products with panels.
-//   formula:       kE4M3: s = max(max|x|, 1e-10) / 448, value = E4M3(x / s); kInt8: s = max|x| /
-//   127,
-//                  code = round(x / s); kSplit: high = BF16(x), low = BF16(x - high)
+//   formula:       kE4M3: s = max(max|x|, 1e-10) / 448, value = E4M3(x / s);
+//                  kInt8: s = max|x| / 127, code = round(x / s);
+//                  kSplit: high = BF16(x), low = BF16(x - high)
 //   data mapping:  a thread takes runs of 128 channels; lanes are channels
 //   bytes, FLOPs:  reads 4 bytes a channel, writes 1 to 4; about 12 operations a channel
 //   accumulator:   none (a maximum; an integer sum)
 //   expected time: 7168 channels: some microseconds on one core; not measured
 #include "ops/linear/pack_rows_cpu.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "cpu/simd.h"
@@ -103,13 +105,13 @@ float PackInt8(const float* x, bool dots, std::byte* to, int32_t* offset) {
   const hn::RebindToSigned<decltype(d)> di;
   const hn::Rebind<int8_t, decltype(d)> d8;
   const float largest = LargestMagnitude(x, kScaleTile, 0.0f);
-  // Not finite: so is the scale, and the codes do not matter.
-  const float inverse = largest > 0 && largest < INFINITY ? 127.0f / largest : 0.0f;
+  // Not finite: so is the scale. Too small for a reciprocal: as good as zeros.
+  const float inverse = largest > 1e-30f && largest < INFINITY ? 127.0f / largest : 0.0f;
   const auto factor = hn::Set(d, inverse);
   auto sum = hn::Zero(di);
   ForEachVector(x, [&](int64_t i, auto v) {
-    const auto scaled = hn::IfThenElse(hn::IsNaN(v), hn::Zero(d), hn::Mul(v, factor));
-    const auto code = hn::NearestInt(scaled);
+    const auto scaled = hn::Mul(v, factor);
+    const auto code = hn::NearestInt(hn::IfThenElse(hn::IsNaN(scaled), hn::Zero(d), scaled));
     sum = hn::Add(sum, code);
     if (dots) {
       hn::StoreU(hn::DemoteTo(d8, code), d8, reinterpret_cast<int8_t*>(to) + i);

@@ -1,9 +1,9 @@
 // Products of BF16 activations, or pairs of them, with BF16 and FP8 weights, by AVX512_BF16.
 //   formula:       acc += sx sw sum over channels of (high + low) w; a quantised x has no low part
 //   data mapping:  16 lanes are outputs, two channels a lane; up to 12 rows share a pass over a run
-//                  of 32 outputs; FP8 codes are looked up in registers, or into L1 for many rows
-//   bytes, FLOPs:  each weight byte is read once per 128 rows; 2 FLOPs per weight, row and part of
-//   x accumulator:   fp32 within a run, pair by pair of channels, high part first; then over runs
+//                  of 32 outputs; FP8 codes are widened in registers, or into L1 for many rows
+//   bytes, FLOPs:  each weight byte is read once per 128 rows; 2 FLOPs a weight, row and part of x
+//   accumulator:   fp32 within a run, pair by pair of channels, the parts apart; then over runs
 //   expected time: one row: its bytes at read bandwidth; many: vdpbf16ps once a cycle (Zen 4)
 #include <bit>
 
@@ -101,7 +101,7 @@ struct Fp8Weights {
   inline __m512i Normal(__m512i codes) const {
     return _mm512_ternarylogic_epi32(_mm512_srai_epi16(codes, 4), kept, top, 0xea);  // a & b | c
   }
-  // Subnormal numbers too, at a third of the speed: real weights have one in some thousands.
+  // Subnormal numbers too, but slower: real weights have one in some thousands.
   inline GroupPairs LookUp(__m512i codes) const {
     const __m512i magnitude = _mm512_permutex2var_epi8(high[0], codes, high[1]);
     const __m512i upper = _mm512_ternarylogic_epi32(magnitude, codes, sign, 0xf8);  // a | (b & c)

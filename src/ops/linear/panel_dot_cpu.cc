@@ -2,6 +2,7 @@
 // so that a run of many rows is in cache while several panels meet it.
 #include "ops/linear/panel_dot_cpu.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"

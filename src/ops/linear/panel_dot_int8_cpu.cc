@@ -1,9 +1,7 @@
 // Products of 8-bit activations with 8- and 4-bit weights, by AVX512_VNNI.
 //   formula:       acc += sx sw sum over channels of x (code + 128) - 128 sum of x, in integers
 //   data mapping:  16 lanes are outputs, four channels a lane; up to 12 rows share a pass over a
-//   run
-//                  of 32 outputs; 4-bit codes become 8-bit ones in registers, or in L1 for many
-//                  rows
+//                  run of 32 outputs; 4-bit codes are widened in L1 for many rows
 //   bytes, FLOPs:  each weight byte is read once per 128 rows; 2 operations per weight and row
 //   accumulator:   int32 within a run (exact), fp32 over runs
 //   expected time: one row: its bytes at read bandwidth; many: vpdpbusd once a cycle (Zen 4), of

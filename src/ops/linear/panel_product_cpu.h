@@ -61,7 +61,8 @@ inline ActivationRows PlainRows(const CpuWeight& w, const float* x, int64_t row_
 
 // out[i * out_stride + o] = x[i] . w[matrix][o] for i in [0, rows) and the outputs o of panels
 // [begin, end).
-// Every sum is taken run by run, within a run in ascending order of channels from 0; then
+// Every sum is taken run by run, within a run in ascending order of channels (of pairs of them, or
+// in integers, if w.dots); then
 // out += sum * (activation scale * weight scale). Neither `rows` nor the panels asked for change a
 // bit of it.
 void MultiplyPanels(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,

@@ -1,9 +1,9 @@
 // Packs weights for the CPU table: panels of outputs, in the type they are stored in or quantised.
-//   formula:       values[m][p][k][lane] = w[m][out(p) + lane][k] (cpu_weight.h); scales beside
-//   them data mapping:  a thread takes a panel of one matrix; pieces of 64 channels stay in L1
-//   bytes, FLOPs:  reads each weight once, writes it once; no arithmetic
+//   formula:       values[m][p][k][lane] = w[m][out(p) + lane][k] (cpu_weight.h), or its integer
+//   data mapping:  a thread takes a panel of one matrix; pieces of 64 channels stay in L1
+//   bytes, FLOPs:  reads each weight once, writes it once; some 60 operations a weight of kInt4
 //   accumulator:   none
-//   expected time: one pass over memory by scalar moves; not measured
+//   expected time: not measured
 #include <cmath>
 #include <mutex>
 #include <optional>
