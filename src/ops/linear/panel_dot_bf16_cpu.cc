@@ -40,11 +40,17 @@ constexpr Fp8Table kFp8Table = MakeFp8Table();
 }  // namespace
 }  // namespace fathom
 
+#if defined(__clang__)
+#pragma clang attribute push(                                                                \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,fma"))), \
+    apply_to = function)
+#else
 #pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,fma")
 // GCC 12's own intrinsics start from values that are undefined on purpose.
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,fma")
+#endif
 
 namespace fathom {
 namespace {
@@ -208,5 +214,9 @@ const DotKernels& DotKernelsFp8(bool split) {
 
 }  // namespace fathom
 
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 #endif
