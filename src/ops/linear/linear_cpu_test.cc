@@ -262,6 +262,26 @@ TEST_P(EveryTarget, BF16IsTheProductOfItsRoundedWeights) {
   }
 }
 
+// Activations that integers cannot hold spoil their own row, and no other.
+TEST_P(EveryTarget, ActivationsThatAreNotFiniteOrTiny) {
+  const Source w(DType::kBF16, 64, 256, 0, 0, 1);
+  const WeightSource source{{w.tensor}};
+  const std::vector<float> usual = Normals(256, 3);
+  std::vector<float> x;
+  for (const float odd : {0.0f, NAN, INFINITY, -INFINITY, 1e-40f}) {
+    x.insert(x.end(), usual.begin(), usual.end());
+    if (odd != 0) std::fill(x.end() - 256, x.end() - 200, odd);
+  }
+  std::fill(x.end() - 256, x.end(), 1e-40f);  // a row of nothing else
+  for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
+    const std::vector<float> y = Product(CpuIntegerOps(format), 2, source, x, 5);
+    const std::vector<float> alone = Product(CpuIntegerOps(format), 1, source, usual, 1);
+    EXPECT_TRUE(SameBits(alone, {y.begin(), y.begin() + 64}));
+    for (size_t i = 64; i < 4 * 64; ++i) EXPECT_FALSE(std::isfinite(y[i])) << i;
+    for (size_t i = 4 * 64; i < y.size(); ++i) EXPECT_LT(std::fabs(y[i]), 1e-30f) << i;
+  }
+}
+
 // A NaN code makes its output NaN for every token, and no other.
 TEST_P(EveryTarget, NanWeights) {
   Source w(DType::kF8E4M3, 64, 256, 0, 0, 1);
