@@ -4,9 +4,8 @@
 //                  128 channels, decoded in registers for a few rows, once into L1 for many
 //   bytes, FLOPs:  each weight byte is read once per 128 rows; 2 FLOPs per weight and row
 //   accumulator:   fp32 within a run in order of channels (FP8 products are exact), then over runs
-//   expected time: [1, 2048] x [7168, 2048]: its bytes at read bandwidth. One core of a Xeon at
-//                  2.1 GHz reached 0.7 of it for BF16 and 0.5 for FP8 (bound by decoding), and
-//                  0.6 to 0.9 of its multiply-add peak for 512 rows (bench/ops_bench.cc)
+//   expected time: [1, 2048] x [7168, 2048]: its bytes at read bandwidth; not measured
+//                  (bench/ops_bench.cc does, where there are no dot products: panel_dot_cpu.h)
 #include "ops/linear/panel_product_cpu.h"
 
 #include <algorithm>
