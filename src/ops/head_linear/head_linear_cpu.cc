@@ -39,10 +39,10 @@ void HeadLinearCpu(OpContext& context, const HeadLinearArgs& a) {
             // The panels of one head that lie within the range.
             const int64_t head = begin / panels, panel = begin % panels;
             const int64_t stop = std::min(panels, panel + end - begin);
-            MultiplyPanels(w, head, panel, stop,
-                           plain ? PlainRows(w, x + head * a.x.stride(1), a.x.stride(0))
-                                 : rows.Every(heads, head),
-                           n, a.out.Row<float>(first) + head * a.out.stride(1), a.out.stride(0));
+            MultiplyPanels(
+                w, head, panel, stop,
+                plain ? PlainRows(w, x + head * a.x.stride(1), a.x.stride(0)) : rows.From(head * n),
+                n, a.out.Row<float>(first) + head * a.out.stride(1), a.out.stride(0));
             begin += stop - panel;
           }
         });

@@ -177,14 +177,14 @@ ActivationRows PackedRows::Pack(ThreadPool& pool, const CpuWeight& w, const RowS
   const auto e4m3 = HWY_DYNAMIC_DISPATCH(PackE4M3);
   const auto int8 = HWY_DYNAMIC_DISPATCH(PackInt8);
   const auto split = HWY_DYNAMIC_DISPATCH(PackSplit);
-  const int64_t runs = w.runs();
+  const int64_t runs = w.runs(), tokens = rows / from.heads;
   constexpr int64_t kRunsAtATime = 64;
   pool.ParallelFor(rows * runs, kRunsAtATime, [&](int64_t begin, int64_t end, int) {
     float padded[kScaleTile];
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = i / runs, run = i % runs, n = w.run_end(run) - w.run_begin(run);
-      const float* x = from.x + row / from.heads * from.row_stride +
-                       row % from.heads * from.head_stride + w.run_begin(run);
+      const float* x = from.x + row / tokens * from.head_stride + row % tokens * from.row_stride +
+                       w.run_begin(run);
       if (n < kScaleTile) {
         std::memcpy(padded, x, static_cast<size_t>(n) * sizeof(float));
         std::fill(padded + n, padded + kScaleTile, 0.0f);

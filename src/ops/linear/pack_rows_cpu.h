@@ -8,7 +8,7 @@
 
 namespace fathom {
 
-// Row i begins at x + i / heads * row_stride + i % heads * head_stride.
+// Of n tokens, row i is head i / n of token i % n: at x + i / n * head_stride + i % n * row_stride.
 struct RowSource {
   const float* x = nullptr;
   int64_t row_stride = 0;

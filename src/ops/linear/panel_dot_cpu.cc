@@ -32,33 +32,38 @@ DotTile TileOf(const CpuWeight& w, int64_t matrix, int64_t panel, int64_t run) {
 }
 
 // Rows of one run, gathered where they do not follow each other.
-struct RowGather {
-  alignas(64) std::byte values[kDotRows[0] * kScaleTile * 4];
-  float scales[kDotRows[0]];
-  int32_t offsets[kDotRows[0]];
+struct RunRows {
+  alignas(64) std::byte values[kRowGroup * kMaxRecordBytes];
+  float scales[kRowGroup];
+  int32_t offsets[kRowGroup];
+  DotRows rows;
+  int64_t record_bytes;
 
-  DotRows Load(const ActivationRows& x, int64_t run, int64_t first, int64_t n) {
+  void Load(const ActivationRows& x, int64_t run, int64_t n) {
     const std::byte* from = x.values + run * x.run_stride;
-    const bool together = x.index == nullptr && x.row_stride == x.record_bytes;
-    DotRows rows = {};
-    if (together || n == 1) {
-      const int64_t i = x.Index(first);
-      rows.values = from + i * x.row_stride;
-      if (x.scales != nullptr) rows.scales = x.scales + run * x.scale_stride + i;
-      if (x.offsets != nullptr) rows.offsets = x.offsets + run * x.scale_stride + i;
-      return rows;
+    record_bytes = x.record_bytes;
+    if (n == 1 || (x.index == nullptr && x.row_stride == x.record_bytes)) {
+      const int64_t i = x.Index(0);
+      rows = {.values = from + i * x.row_stride,
+              .scales = x.scales == nullptr ? nullptr : x.scales + run * x.scale_stride + i,
+              .offsets = x.offsets == nullptr ? nullptr : x.offsets + run * x.scale_stride + i};
+      return;
     }
-    rows.values = values;
     for (int64_t r = 0; r < n; ++r) {
-      const int64_t i = x.Index(first + r);
-      std::memcpy(values + r * x.record_bytes, from + i * x.row_stride,
-                  static_cast<size_t>(x.record_bytes));
+      const int64_t i = x.Index(r);
+      std::memcpy(values + r * record_bytes, from + i * x.row_stride,
+                  static_cast<size_t>(record_bytes));
       if (x.scales != nullptr) scales[r] = x.scales[run * x.scale_stride + i];
       if (x.offsets != nullptr) offsets[r] = x.offsets[run * x.scale_stride + i];
     }
-    if (x.scales != nullptr) rows.scales = scales;
-    if (x.offsets != nullptr) rows.offsets = offsets;
-    return rows;
+    rows = {.values = values,
+            .scales = x.scales == nullptr ? nullptr : scales,
+            .offsets = x.offsets == nullptr ? nullptr : offsets};
+  }
+  DotRows From(int64_t row) const {
+    return {.values = rows.values + row * record_bytes,
+            .scales = rows.scales == nullptr ? nullptr : rows.scales + row,
+            .offsets = rows.offsets == nullptr ? nullptr : rows.offsets + row};
   }
 };
 
@@ -68,13 +73,14 @@ void MultiplyGroup(const DotKernels& kernels, const CpuWeight& w, int64_t matrix
                    int64_t out_stride) {
   alignas(64) float acc[kPanelGroup][kRowGroup * kPanel];
   alignas(64) std::byte decoded[kMaxDecodedBytes];
-  RowGather gather;
+  RunRows run_rows;
   for (int64_t p = 0; p < panels; ++p) {
     std::memset(acc[p], 0, static_cast<size_t>(rows * kPanel) * sizeof(float));
   }
   const bool direct = rows <= kernels.direct_rows;
   const DotKernel* const by_rows = direct ? kernels.direct : kernels.decoded;
   for (int64_t run = 0; run < w.runs(); ++run) {
+    run_rows.Load(x, run, rows);
     for (int64_t p = 0; p < panels; ++p) {
       DotTile tile = TileOf(w, matrix, panel + p, run);
       if (!direct) {
@@ -85,7 +91,7 @@ void MultiplyGroup(const DotKernels& kernels, const CpuWeight& w, int64_t matrix
       for (size_t k = 0; k < std::size(kDotRows); ++k) {
         const int64_t n = kDotRows[k];
         for (; by_rows[k] != nullptr && rows - i >= n; i += n) {
-          by_rows[k](tile, gather.Load(x, run, i, n), acc[p] + i * kPanel);
+          by_rows[k](tile, run_rows.From(i), acc[p] + i * kPanel);
         }
       }
     }
@@ -93,8 +99,13 @@ void MultiplyGroup(const DotKernels& kernels, const CpuWeight& w, int64_t matrix
   for (int64_t p = 0; p < panels; ++p) {
     const CpuWeight::Panel& to = w.panels[static_cast<size_t>(panel + p)];
     for (int64_t i = 0; i < rows; ++i) {
-      std::memcpy(out + i * out_stride + to.out, acc[p] + i * kPanel,
-                  static_cast<size_t>(to.width) * sizeof(float));
+      const float* from = acc[p] + i * kPanel;
+      float* row = out + i * out_stride + to.out;
+      if (to.width == kPanel) {
+        std::memcpy(row, from, kPanel * sizeof(float));  // inlined
+      } else {
+        std::memcpy(row, from, static_cast<size_t>(to.width) * sizeof(float));
+      }
     }
   }
 }

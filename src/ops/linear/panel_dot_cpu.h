@@ -34,6 +34,7 @@ struct DotKernels {
   void (*decode)(const DotTile& tile, std::byte* to);  // to: kMaxDecodedBytes
 };
 inline constexpr int64_t kMaxDecodedBytes = kScaleTile * kPanel * 2;
+inline constexpr int64_t kMaxRecordBytes = kScaleTile * 4;  // of a row (pack_rows_cpu.h)
 
 // REQUIRES: HasBf16Dot(), and HasInt8Dot() for the integers.
 const DotKernels& DotKernelsBf16();  // of kBF16 weights, with split activations

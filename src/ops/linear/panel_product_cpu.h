@@ -42,12 +42,6 @@ struct ActivationRows {
     }
     return rest;
   }
-  // Row i * n + first as row i. REQUIRES: no scales, no index.
-  ActivationRows Every(int64_t n, int64_t first) const {
-    ActivationRows some = From(first);
-    some.row_stride *= n;
-    return some;
-  }
 };
 
 // Rows of a plain matrix, for weights that take activations as they lie.
