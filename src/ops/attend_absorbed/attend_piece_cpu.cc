@@ -1,7 +1,7 @@
 // Absorbed attention of up to 16 heads of a token over 256 positions.
 //   formula:       s_j = scale (q_latent . latent_j + q_rope . rope_j);
 //                  out = sum of exp(s_j - max) latent_j
-//   data mapping:  scores: lanes along the latent, 4 heads x 4 keys at a time;
+//   data mapping:  scores: lanes along the latent, 4 heads x 2 keys at a time;
 //                  output: lanes along the latent, up to 12 heads; BF16 is widened in registers
 //   bytes, FLOPs:  256 x 1,152 bytes of BF16, from L2 for all but the first heads;
 //                  256 x 2,176 FLOPs a head
@@ -39,6 +39,9 @@ HWY_INLINE const T* RowOf(const void* const* pages, int64_t stride, int64_t key)
   return static_cast<const T*>(pages[key / kPageTokens]) + key % kPageTokens * stride;
 }
 
+// Keys at a time: two rows are a short enough way for AddProducts' prefetches to be in time.
+constexpr int kScoredKeys = kLanes == 1 ? 1 : 2;
+
 // scores[h][key] for kHeads heads from h and kKeys keys of one page.
 template <int kHeads, int kKeys, class T>
 HWY_NOINLINE void ScoreKeys(const AttendPiece& p, int64_t h, int64_t key, float* scores) {
@@ -62,8 +65,8 @@ template <int kHeads, class T>
 HWY_INLINE int64_t ScoreHeads(const AttendPiece& p, int64_t h, float* scores) {
   for (; p.heads - h >= kHeads; h += kHeads) {
     int64_t key = 0;  // keys of one call lie in one page
-    for (; p.keys - key >= kDotColumns; key += kDotColumns) {
-      ScoreKeys<kHeads, kDotColumns, T>(p, h, key, scores);
+    for (; p.keys - key >= kScoredKeys; key += kScoredKeys) {
+      ScoreKeys<kHeads, kScoredKeys, T>(p, h, key, scores);
     }
     for (; key < p.keys; ++key) ScoreKeys<kHeads, 1, T>(p, h, key, scores);
   }

@@ -67,6 +67,16 @@ struct RunRows {
   }
 };
 
+// Into L2: the lines of a tile that fall to rows [begin, end) of `rows`. Tiles of several panels
+// take turns, which the hardware does not foresee.
+void PrefetchShare(const std::byte* tile, int64_t bytes, int64_t begin, int64_t end, int64_t rows) {
+  constexpr int64_t kLine = 64;
+  const int64_t lines = (bytes + kLine - 1) / kLine;
+  for (int64_t i = begin * lines / rows; i < end * lines / rows; ++i) {
+    __builtin_prefetch(tile + i * kLine, 0, 2);
+  }
+}
+
 // Up to kRowGroup rows times up to kPanelGroup panels.
 void MultiplyGroup(const DotKernels& kernels, const CpuWeight& w, int64_t matrix, int64_t panel,
                    int64_t panels, const ActivationRows& x, int64_t rows, float* out,
@@ -87,10 +97,14 @@ void MultiplyGroup(const DotKernels& kernels, const CpuWeight& w, int64_t matrix
         kernels.decode(tile, decoded);
         tile.w = decoded;
       }
+      const bool last = p + 1 == panels;  // of the run: another follows, or in vain the same
+      const int64_t next_run = std::min(run + last, w.runs() - 1);
+      const std::byte* next = w.panel(matrix, last ? panel : panel + p + 1) + w.RunOffset(next_run);
       int64_t i = 0;
       for (size_t k = 0; k < std::size(kDotRows); ++k) {
         const int64_t n = kDotRows[k];
         for (; by_rows[k] != nullptr && rows - i >= n; i += n) {
+          if (panels > 1) PrefetchShare(next, w.RunBytes(next_run), i, i + n, rows);
           by_rows[k](tile, run_rows.From(i), acc[p] + i * kPanel);
         }
       }
