@@ -110,9 +110,9 @@ void MultiplyGroup(const DotKernels& kernels, const CpuWeight& w, int64_t matrix
       }
     }
   }
-  for (int64_t p = 0; p < panels; ++p) {
-    const CpuWeight::Panel& to = w.panels[static_cast<size_t>(panel + p)];
-    for (int64_t i = 0; i < rows; ++i) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t p = 0; p < panels; ++p) {
+      const CpuWeight::Panel& to = w.panels[static_cast<size_t>(panel + p)];
       const float* from = acc[p] + i * kPanel;
       float* row = out + i * out_stride + to.out;
       if (to.width == kPanel) {
