@@ -43,6 +43,7 @@ struct GpuMachine {
   std::string name, driver;             // the newest CUDA that the driver speaks
   double read_bandwidth = 0;            // bytes per second
   double fp32_peak = 0, bf16_peak = 0;  // operations per second
+  double fp8_peak = 0;                  // 0: the GPU has none
 };
 Result<GpuMachine> MeasureGpu(int gpu, int64_t read_bytes);
 

@@ -12,61 +12,67 @@ namespace {
 constexpr double kFloat = 4;
 
 struct Tally {
+  const WeightWidths& widths;
   double bytes = 0;
   double operations = 0;
+  double linear_operations = 0;
 
   // A matrix of `weights` that `tokens` are multiplied with.
   void Matrix(double weights, double width, double tokens) {
     bytes += weights * width;
     operations += 2 * weights * tokens;
   }
+  void Linear(double weights, double tokens) {
+    Matrix(weights, widths.linear, tokens);
+    linear_operations += 2 * weights * tokens;
+  }
 };
 
-void AddAttention(const StepShape& step, const ModelConfig& c, const WeightWidths& widths,
-                  Tally& tally) {
+void AddAttention(const StepShape& step, const ModelConfig& c, Tally& tally) {
   const double tokens = static_cast<double>(step.rows * step.tokens);
   const double hidden = c.hidden_size, heads = c.num_heads, latent = c.kv_lora_rank;
   const double rope = c.qk_rope_head_dim, nope = c.qk_nope_head_dim, vdim = c.v_head_dim;
   const double q = heads * (nope + rope);
   if (c.q_lora_rank > 0) {
-    tally.Matrix(c.q_lora_rank * hidden, widths.linear, tokens);
-    tally.Matrix(q * c.q_lora_rank, widths.linear, tokens);
+    tally.Linear(c.q_lora_rank * hidden, tokens);
+    tally.Linear(q * c.q_lora_rank, tokens);
   } else {
-    tally.Matrix(q * hidden, widths.linear, tokens);
+    tally.Linear(q * hidden, tokens);
   }
-  tally.Matrix((latent + rope) * hidden, widths.linear, tokens);
-  tally.Matrix(hidden * heads * vdim, widths.linear, tokens);
+  tally.Linear((latent + rope) * hidden, tokens);
+  tally.Linear(hidden * heads * vdim, tokens);
   tally.bytes += kFloat * (hidden + latent + c.q_lora_rank);  // norms
 
   const double rows = static_cast<double>(step.rows), n = static_cast<double>(step.tokens);
   const double pairs = rows * n * (step.context + (n + 1) / 2);  // of a query and a key it sees
   const double up = heads * latent * (nope + vdim);              // W_UK and W_UV
   if (step.absorbed) {
-    tally.Matrix(up, widths.absorbed, tokens);
+    tally.Matrix(up, tally.widths.absorbed, tokens);
     tally.operations += 2 * heads * (2 * latent + rope) * pairs;
   } else {
-    tally.Matrix(up, widths.linear, rows * (step.context + n));
+    tally.Linear(up, rows * (step.context + n));
     tally.operations += 2 * heads * (nope + rope + vdim) * pairs;
   }
 }
 
-void AddMlp(const StepShape& step, const ModelConfig& c, int layer, const WeightWidths& widths,
-            Tally& tally) {
+void AddMlp(const StepShape& step, const ModelConfig& c, int layer, Tally& tally) {
   const int64_t tokens = step.rows * step.tokens;
   const double hidden = c.hidden_size, expert = 3 * hidden * c.moe_intermediate_size;
   tally.bytes += kFloat * hidden;  // norm
   if (!c.IsMoeLayer(layer)) {
-    tally.Matrix(3 * hidden * c.intermediate_size, widths.linear, static_cast<double>(tokens));
+    tally.Linear(3 * hidden * c.intermediate_size, static_cast<double>(tokens));
     return;
   }
   tally.Matrix(c.n_routed_experts * hidden, kFloat, static_cast<double>(tokens));
   if (c.router.selection == RouterConfig::kGroupTopTwoBiased) {
     tally.bytes += kFloat * c.n_routed_experts;
   }
-  tally.Matrix(c.n_shared_experts * expert, widths.linear, static_cast<double>(tokens));
-  tally.bytes +=
-      ExpectedExperts(c.n_routed_experts, c.num_experts_per_tok, tokens) * expert * widths.linear;
-  tally.operations += 2 * expert * static_cast<double>(c.num_experts_per_tok * tokens);
+  tally.Linear(c.n_shared_experts * expert, static_cast<double>(tokens));
+  tally.bytes += ExpectedExperts(c.n_routed_experts, c.num_experts_per_tok, tokens) * expert *
+                 tally.widths.linear;
+  const double of_experts = 2 * expert * static_cast<double>(c.num_experts_per_tok * tokens);
+  tally.operations += of_experts;
+  tally.linear_operations += of_experts;
 }
 
 }  // namespace
@@ -105,11 +111,11 @@ StepWork WorkOf(const StepShape& step, const ModelConfig& config, const WeightWi
                 const KvFormat& kv) {
   const double rows = static_cast<double>(step.rows), tokens = static_cast<double>(step.tokens);
   const double hidden = config.hidden_size, layers = config.num_layers;
-  Tally tally;
+  Tally tally{.widths = widths};
   tally.bytes += rows * tokens * hidden * widths.embedding;
   for (int layer = 0; layer < config.num_layers; ++layer) {
-    AddAttention(step, config, widths, tally);
-    AddMlp(step, config, layer, widths, tally);
+    AddAttention(step, config, tally);
+    AddMlp(step, config, layer, tally);
   }
   tally.bytes += kFloat * hidden;  // the final norm
   tally.Matrix(config.vocab_size * hidden, widths.head, rows);
@@ -120,7 +126,8 @@ StepWork WorkOf(const StepShape& step, const ModelConfig& config, const WeightWi
   return {.weight_bytes = tally.bytes,
           .cache_read_bytes = layers * rows * step.context * position,
           .cache_written_bytes = layers * rows * tokens * position,
-          .operations = tally.operations};
+          .operations = tally.operations,
+          .linear_operations = tally.linear_operations};
 }
 
 }  // namespace fathom

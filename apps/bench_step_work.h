@@ -34,7 +34,8 @@ struct StepWork {
   double weight_bytes = 0;  // each weight once; of the experts those that are expected to be drawn
   double cache_read_bytes = 0;
   double cache_written_bytes = 0;
-  double operations = 0;  // two to a multiply-add: matrices and attention
+  double operations = 0;         // two to a multiply-add: matrices and attention
+  double linear_operations = 0;  // of these, with weights of WeightWidths::linear
 
   double bytes() const { return weight_bytes + cache_read_bytes + cache_written_bytes; }
 };

@@ -34,6 +34,7 @@ TEST(StepWork, OneStreamOfV2LiteReadsWhatIsActive) {
   EXPECT_DOUBLE_EQ(work.weight_bytes, linear + head + 2048 + 4 * (gates + norms));
   const double keys = 27 * 16 * (2 * 512 + 64);  // the token sees itself
   EXPECT_DOUBLE_EQ(work.operations, 2 * (linear + head + gates + keys));
+  EXPECT_DOUBLE_EQ(work.linear_operations, 2 * (linear - 27 * 16 * 512.0 * 256));
   EXPECT_EQ(work.cache_read_bytes, 0);
   EXPECT_EQ(work.cache_written_bytes, 27 * 576 * 2);
 }

@@ -19,7 +19,8 @@ Result<GpuMachine> MeasureGpu(int gpu, int64_t read_bytes) {
                     .driver = CudaDriverVersion(),
                     .read_bandwidth = peaks.read_bandwidth,
                     .fp32_peak = peaks.fp32,
-                    .bf16_peak = peaks.bf16};
+                    .bf16_peak = peaks.bf16,
+                    .fp8_peak = peaks.fp8};
 }
 
 }  // namespace fathom

@@ -4,10 +4,16 @@
 //   bytes, FLOPs:  as asked
 //   accumulator:   fp32
 //   expected time: what the data sheet says, less some percent
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+
 #include <algorithm>
+#include <random>
+#include <vector>
 
 #include "cuda/check.h"
 #include "cuda/peak.h"
+#include "cuda/wgmma_peak.h"
 
 namespace fathom {
 namespace {
@@ -79,6 +85,16 @@ double Best(cudaStream_t stream, const Launch& launch) {
   return best_ms * 1e-3;
 }
 
+// Zeros would be faster than what a model multiplies.
+template <class Element>
+void UploadNormals(CudaDevice& device, void* to) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<Element> numbers(kWgmmaPeakBytes / sizeof(Element));
+  for (Element& number : numbers) number = Element(normal(random));
+  device.UploadBytes(to, std::as_bytes(std::span(numbers)));
+}
+
 }  // namespace
 
 CudaPeaks MeasureCudaPeaks(CudaDevice& device, int64_t bytes) {
@@ -95,8 +111,20 @@ CudaPeaks MeasureCudaPeaks(CudaDevice& device, int64_t bytes) {
                          });
   peaks.fp32 = per_block * 8 * kLoops /
                Best(stream, [&] { MultiplyAdd<<<blocks, kThreads, 0, stream>>>(0.5f, sink); });
-  peaks.bf16 = per_block / 32 * 16 * 8 * 16 * kLoops /
-               Best(stream, [&] { MultiplyMatrices<<<blocks, kThreads, 0, stream>>>(1, sink); });
+  if (!device.is_hopper()) {
+    peaks.bf16 = per_block / 32 * 16 * 8 * 16 * kLoops /
+                 Best(stream, [&] { MultiplyMatrices<<<blocks, kThreads, 0, stream>>>(1, sink); });
+    return peaks;
+  }
+  const int sms = device.multiprocessors();
+  std::byte* const operands = data->data() + sms * kWgmmaPeakThreads * sizeof(float);
+  UploadNormals<__nv_bfloat16>(device, operands);
+  peaks.bf16 = sms * kWgmmaBf16Operations / Best(device.stream().get(), [&] {
+                 LaunchWgmmaBf16Peak(operands, sink, sms, stream);
+               });
+  UploadNormals<__nv_fp8_e4m3>(device, operands);
+  peaks.fp8 = sms * kWgmmaFp8Operations /
+              Best(device.stream().get(), [&] { LaunchWgmmaFp8Peak(operands, sink, sms, stream); });
   return peaks;
 }
 

@@ -1,16 +1,21 @@
 #include "ops/test_weights.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "quant/e4m3.h"
 
 namespace fathom {
 
-TestMatrix::TestMatrix(DType dtype, int64_t out, int64_t in, uint64_t seed) {
-  const bool fp8 = dtype == DType::kF8E4M3;
-  values = TestTensor(dtype, {out, in}, Normals(out * in, seed, fp8 ? 60 : 0.1f));
+TestMatrix::TestMatrix(DType dtype, int64_t out, int64_t in, uint64_t seed)
+    : TestMatrix(dtype, out, in, seed,
+                 Normals(out * in, seed, dtype == DType::kF8E4M3 ? 60 : 0.1f)) {}
+
+TestMatrix::TestMatrix(DType dtype, int64_t out, int64_t in, uint64_t seed,
+                       const std::vector<float>& numbers)
+    : values(dtype, {out, in}, numbers) {
   weight.values = values;
-  if (!fp8) return;
+  if (dtype != DType::kF8E4M3) return;
   const int64_t rows = (out + kScaleTile - 1) / kScaleTile;
   const int64_t cols = (in + kScaleTile - 1) / kScaleTile;
   Rng rng(seed + 1);
@@ -65,6 +70,15 @@ std::vector<float> Fp8Product(const std::vector<float>& x, const Parts& parts, b
     }
   }
   return out;
+}
+
+std::vector<float> SiluProduct(const std::vector<float>& gate_up, DType gate_up_type, DType type) {
+  const std::vector<float> x = Rounded(gate_up, gate_up_type);
+  std::vector<float> product(x.size() / 2);
+  for (size_t i = 0; i < product.size(); ++i) {
+    product[i] = x[i] / (1 + std::exp(-x[i])) * x[product.size() + i];
+  }
+  return Rounded(product, type);
 }
 
 std::vector<float> ExactProduct(const std::vector<float>& x, const Parts& parts) {

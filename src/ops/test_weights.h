@@ -13,6 +13,9 @@ namespace fathom {
 // tile, none of them a power of two.
 struct TestMatrix {
   TestMatrix(DType dtype, int64_t out, int64_t in, uint64_t seed);
+  // Of given numbers, rounded to the type; `seed`: of the scales.
+  TestMatrix(DType dtype, int64_t out, int64_t in, uint64_t seed,
+             const std::vector<float>& numbers);
   TestTensor values, scales;
   WeightTensor weight;
 };
@@ -32,6 +35,8 @@ std::vector<float> Dense(const Parts& parts);
 // What a real FP8 product does, as plainly as can be written and in the order that
 // linear_reference.h states: out = x W^T for one row of x.
 std::vector<float> Fp8Product(const std::vector<float>& x, const Parts& parts, bool scale_ue8m0);
+// silu(gate) * up of [gate, up], which were rounded to `gate_up_type`, rounded to `type`.
+std::vector<float> SiluProduct(const std::vector<float>& gate_up, DType gate_up_type, DType type);
 // x W^T for one row of x, in double.
 std::vector<float> ExactProduct(const std::vector<float>& x, const Parts& parts);
 

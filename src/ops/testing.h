@@ -89,6 +89,10 @@ std::vector<float> Normals(int64_t n, uint64_t seed, float deviation = 1);
 std::vector<float> PickRows(const std::vector<float>& x, int64_t width,
                             const std::vector<int>& rows);
 std::vector<int> Range(int n);  // 0, 1, ..., n - 1
+// n numbers of {-size, 0, size}. Tensor cores sum the products of such numbers exactly.
+std::vector<float> Signs(int64_t n, uint64_t seed, float size = 1);
+// As a tensor of this type holds them.
+std::vector<float> Rounded(std::vector<float> x, DType type);
 
 // Runs an op of the backend's table with exactly the work space it asks for, filled with NaN.
 template <class Args>
@@ -105,7 +109,12 @@ void RunOp(const Backend& backend, Op<Args> Ops::*op, const Args& args) {
 // ||a - b|| / ||b||. NaN and infinities must agree in place and sign and count as equal.
 double RelativeError(const std::vector<float>& a, const std::vector<float>& b);
 void ExpectSameBits(const std::vector<float>& a, const std::vector<float>& b);
+// An `a` that is BF16 throughout is held against `b` as BF16 stores it.
 void ExpectClose(const std::vector<float>& a, const std::vector<float>& b, double tolerance);
+// The one of several right results that is closest to `a`: where a contract leaves open in which
+// type a table keeps what lies between its steps.
+std::vector<float> Nearest(const std::vector<float>& a,
+                           const std::vector<std::vector<float>>& results);
 
 // Calls run(backend) and expects the result of the oracle in its mode within `tolerance`, and the
 // same bits on one thread.
@@ -116,7 +125,8 @@ void ExpectAsOracle(const Backend& backend, double tolerance,
 void ExpectRowInvariance(int n, int64_t width,
                          const std::function<std::vector<float>(const std::vector<int>&)>& run);
 
-// How far a table's rounding of activations may lie from fp32: 0 for tables that do not round.
+// How far a last bit of BF16 that falls otherwise here and there may take a result: 0 for tables
+// that do not round.
 double Rounding(const Backend& backend);
 // How far its sums of products may lie from sums in fp32: 0 for tables on CPUs; tensor cores drop
 // low bits, of FP8 products all but some 13.

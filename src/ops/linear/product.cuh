@@ -91,7 +91,10 @@ void WithFormat(WeightFormat format, const Run& run) {
     case WeightFormat::kF16: return run(F16{});
     case WeightFormat::kBF16: return run(BF16{});
     case WeightFormat::kFp8: return run(E4M3{});
+    case WeightFormat::kInt8:
+    case WeightFormat::kInt4: break;  // of CPUs
   }
+  CHECK(false, "a product of a format that CUDA does not have");
 }
 
 }  // namespace fathom::kernels

@@ -29,8 +29,10 @@ size_t ElementBytes(WeightFormat format) {
     case WeightFormat::kF16:
     case WeightFormat::kBF16: return 2;
     case WeightFormat::kFp8: return 1;
+    case WeightFormat::kInt8:
+    case WeightFormat::kInt4: break;  // of CPUs
   }
-  return 0;
+  CHECK(false, "prepare: a format that CUDA does not have");
 }
 
 // The format that all parts are stored in. Parts of several types, or FP8 parts whose scale tiles

@@ -1,0 +1,180 @@
+// Once the engine runs, a step neither allocates on the device nor waits for it: counted in the
+// calls that CUDA sees. Needs a GPU and CUPTI.
+#include "tests/gpu/cuda_calls.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <mutex>
+
+#include "base/rng.h"
+#include "checkpoint/checkpoint.h"
+#include "cuda/device.h"
+#include "engine/engine.h"
+#include "engine/model_executor.h"
+#include "model/model.h"
+
+namespace fathom {
+namespace {
+
+constexpr int32_t kSlots = 8, kMaxModelLen = 1024, kChunk = 256;
+
+bool Allocates(std::string_view name) {
+  constexpr std::array kBeginnings = {"cudaMalloc",       "cudaFree",          "cudaHostAlloc",
+                                      "cudaHostRegister", "cuMemAlloc",        "cuMemFree",
+                                      "cuMemCreate",      "cuMemMap",          "cuMemUnmap",
+                                      "cuMemRelease",     "cuMemAddress",      "cuMemSetAccess",
+                                      "cuMemHostAlloc",   "cuMemHostRegister", "cuMemPool",
+                                      "cudaGraphInstant", "cuGraphInstant",    "cudaEventCreate",
+                                      "cuEventCreate",    "cudaStreamCreate",  "cuStreamCreate"};
+  return std::any_of(kBeginnings.begin(), kBeginnings.end(),
+                     [&](std::string_view beginning) { return name.starts_with(beginning); });
+}
+
+// Waits for all that was enqueued. cudaEventSynchronize is not one of them: the engine calls it for
+// a step that has ended. Copies that are not asynchronous wait too.
+bool Waits(std::string_view name) {
+  const bool copies = name.starts_with("cudaMemcpy") || name.starts_with("cudaMemset") ||
+                      name.starts_with("cuMemcpy");
+  return name.find("DeviceSynchronize") != name.npos || name.find("CtxSynchronize") != name.npos ||
+         name.find("StreamSynchronize") != name.npos || (copies && name.find("Async") == name.npos);
+}
+
+// Waits for what the engine delivers.
+class Outputs {
+ public:
+  void Take(const std::vector<RequestOutput>& outputs) {
+    const std::lock_guard lock(mutex_);
+    for (const RequestOutput& output : outputs) {
+      tokens_ += static_cast<int64_t>(output.tokens.size());
+      if (!output.finish) continue;
+      EXPECT_TRUE(output.error.ok()) << output.error.message();
+      ++ended_;
+    }
+    changed_.notify_one();
+  }
+  void WaitForTokens(int64_t tokens) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return tokens_ >= tokens; });
+  }
+  void WaitForEnds(int64_t ended) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return ended_ >= ended; });
+  }
+  int64_t tokens() {
+    const std::lock_guard lock(mutex_);
+    return tokens_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t tokens_ = 0, ended_ = 0;  // guarded by mutex_
+};
+
+void SubmitAll(Engine& engine, uint64_t first_id, int32_t prompt, int32_t max_tokens) {
+  Rng rng(first_id);
+  for (uint64_t id = first_id; id < first_id + kSlots; ++id) {
+    GenerateRequest request{.id = RequestId{id}, .max_tokens = max_tokens};
+    for (int32_t i = 0; i < prompt; ++i) {
+      request.prompt.push_back(TokenId{static_cast<int32_t>(rng.Below(4000))});
+    }
+    request.sampling.temperature = id % 2 == 0 ? 0.0f : 0.8f;
+    const Status status = engine.Submit(std::move(request));
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+}
+
+void ExpectNone(const CudaCalls& calls) {
+  for (const auto& [name, count] : calls.counts()) {
+    EXPECT_FALSE(Allocates(name)) << name << ": " << count << " calls";
+    EXPECT_FALSE(Waits(name)) << name << ": " << count << " calls";
+  }
+}
+
+class CudaCallsTest : public testing::Test {
+ protected:
+  // CUPTI must be there before CUDA is first used.
+  static CudaCalls& Calls() {
+    static CudaCalls calls;
+    return calls;
+  }
+};
+
+TEST_F(CudaCallsTest, SeesWhatItMustFind) {
+  if (const auto device = CudaDevice::Open(0); !device.ok()) {
+    GTEST_SKIP() << "not run: " << device.status().message();
+  }
+  ASSERT_EQ(Calls().missing(), "");
+  Calls().Start();
+  void* memory = nullptr;
+  ASSERT_EQ(cudaMalloc(&memory, 1 << 20), cudaSuccess);
+  ASSERT_EQ(cudaFree(memory), cudaSuccess);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+  Calls().Stop();
+  EXPECT_GE(Calls().Sum(Allocates), 2);
+  EXPECT_GE(Calls().Sum(Waits), 2);
+}
+
+TEST_F(CudaCallsTest, StepsNeitherAllocateNorWait) {
+  auto device = CudaDevice::Open(0);
+  if (!device.ok()) GTEST_SKIP() << "not run: " << device.status().message();
+  ASSERT_EQ(Calls().missing(), "");
+  const auto checkpoint = Checkpoint::Open("models/tiny-r1");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  const auto model = Model::Load(*checkpoint, CudaOps(Fp8Activations::kQuantized), **device,
+                                 {.max_tokens = kChunk + kSlots,
+                                  .max_rows = kSlots,
+                                  .max_logit_rows = kSlots,
+                                  .max_model_len = kMaxModelLen},
+                                 nullptr);
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const SteadyClock clock;
+  Outputs outputs;
+  constexpr int32_t kPages = kSlots * kMaxModelLen / kPageTokens;
+  Engine engine({.scheduler = {.max_num_seqs = kSlots,
+                               .max_num_batched_tokens = kChunk + kSlots,
+                               .prefill_chunk = kChunk,
+                               .num_pages = kPages,
+                               .max_model_len = kMaxModelLen}},
+                std::make_unique<ModelExecutor>(
+                    **model, **device, ModelExecutorOptions{.num_pages = kPages, .slots = kSlots}),
+                &clock, [&](const std::vector<RequestOutput>& o) { outputs.Take(o); });
+  engine.Start();
+  SubmitAll(engine, 1, /*prompt=*/600, /*max_tokens=*/8);  // loads kernels of eager steps
+  outputs.WaitForEnds(kSlots);
+
+  // Decode: replayed steps.
+  const int64_t before = outputs.tokens();
+  SubmitAll(engine, 100, /*prompt=*/16, /*max_tokens=*/500);
+  outputs.WaitForTokens(before + kSlots * 50);
+  const int64_t first_step = engine.Stats().steps;
+  Calls().Start();
+  outputs.WaitForTokens(before + kSlots * 450);
+  Calls().Stop();
+  const int64_t steps = engine.Stats().steps - first_step;
+  EXPECT_GE(steps, 350);
+  EXPECT_NEAR(static_cast<double>(Calls().counts()["cudaGraphLaunch"]), steps, 4);
+  ExpectNone(Calls());
+  RecordProperty("decode_steps", static_cast<int>(steps));
+  for (const auto& [name, count] : Calls().counts()) {
+    fmt::print("{:32} {:6.2f} a step\n", name, static_cast<double>(count) / steps);
+  }
+
+  // Prompts that arrive while the engine runs: eager steps.
+  outputs.WaitForEnds(2 * kSlots);
+  Calls().Start();
+  SubmitAll(engine, 200, /*prompt=*/600, /*max_tokens=*/20);
+  outputs.WaitForEnds(3 * kSlots);
+  Calls().Stop();
+  EXPECT_GT(Calls().counts()["cudaLaunchKernelExC"] + Calls().counts()["cudaLaunchKernel"], 0);
+  ExpectNone(Calls());
+}
+
+}  // namespace
+}  // namespace fathom
