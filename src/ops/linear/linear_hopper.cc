@@ -2,6 +2,7 @@
 // ones; the choice depends on the model and the GPU alone.
 #include "cuda/device.h"
 #include "ops/cuda_ops.h"
+#include "ops/linear/fp8_few_rows_cuda.h"
 #include "ops/linear/quantize_rows_cuda.h"
 #include "ops/prepare/fp8_weights_cuda.h"
 
@@ -31,6 +32,20 @@ void LinearHopper(OpContext& context, const LinearArgs& a) {
   if (tokens == 0) return;
   const cudaStream_t stream = Cuda(context).get();
   const auto* live = static_cast<const int32_t*>(a.live.data());
+  const bool f32 = a.out.dtype() == DType::kF32;
+  if (tokens <= kFp8FewRows) {  // the same bits
+    LaunchFp8FewRows({.x = a.x.data(),
+                      .x_stride = a.x.stride(0),
+                      .scale_ue8m0 = a.weight->scale_ue8m0,
+                      .tokens = tokens,
+                      .live = live,
+                      .w = Fp8WeightsOf(AsCuda(a.weight)),
+                      .output = f32 ? Fp8FewRowsOutput::kF32 : Fp8FewRowsOutput::kBF16,
+                      .y = a.out.data(),
+                      .y_stride = a.out.stride(0)},
+                     stream);
+    return Cuda(context).CheckLaunch("linear", a.x);
+  }
   const QuantizedOut x = {
       .codes = reinterpret_cast<uint8_t*>(context.workspace.data()),
       .scales = reinterpret_cast<float*>(context.workspace.data() + CodeBytes(a)),
@@ -43,14 +58,13 @@ void LinearHopper(OpContext& context, const LinearArgs& a) {
                       .live = live,
                       .out = x},
                      stream);
-  LaunchFp8Gemm(
-      {.x = {x.codes, x.scales, tokens, in, x.scale_pitch},
-       .w = Fp8WeightsOf(AsCuda(a.weight)),
-       .groups = {.counts = live, .capacity = tokens},
-       .out = a.out.data(),
-       .out_stride = a.out.stride(0),
-       .output = a.out.dtype() == DType::kF32 ? Fp8GemmOutput::kF32 : Fp8GemmOutput::kBF16},
-      stream);
+  LaunchFp8Gemm({.x = {x.codes, x.scales, tokens, in, x.scale_pitch},
+                 .w = Fp8WeightsOf(AsCuda(a.weight)),
+                 .groups = {.counts = live, .capacity = tokens},
+                 .out = a.out.data(),
+                 .out_stride = a.out.stride(0),
+                 .output = f32 ? Fp8GemmOutput::kF32 : Fp8GemmOutput::kBF16},
+                stream);
   Cuda(context).CheckLaunch("linear", a.x);
 }
 

@@ -6,58 +6,11 @@
 //   expected time: 4096 rows of 7168: 88 MB at the device's bandwidth
 #include "ops/linear/quantize_rows_cuda.h"
 
-#include "cuda/e4m3.h"
-#include "cuda/fence.h"
+#include "ops/cuda_kernels.cuh"
+#include "ops/linear/quantize_vector.cuh"
 
 namespace fathom {
 namespace {
-
-constexpr int kRun = 128, kVector = 8, kRunLanes = kRun / kVector;
-
-struct Vector {
-  float v[kVector];
-};
-
-__device__ __forceinline__ Vector Unpack(uint4 bits) {
-  Vector x;
-  const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    x.v[2 * i] = __uint_as_float(words[i] << 16);
-    x.v[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000);
-  }
-  return x;
-}
-
-__device__ __forceinline__ uint4 Pack(const Vector& x) {
-  uint32_t words[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(x.v[2 * i], x.v[2 * i + 1]);
-    words[i] = reinterpret_cast<const uint32_t&>(pair);
-  }
-  return {words[0], words[1], words[2], words[3]};
-}
-
-__device__ __forceinline__ const uint4* AsVectors(const __nv_bfloat16* p) {
-  return reinterpret_cast<const uint4*>(p);
-}
-
-// The scale of the run that 16 neighbouring lanes hold. Whole warps.
-__device__ __forceinline__ float ScaleOf(const Vector& x, bool ue8m0) {
-  float largest = 0;
-#pragma unroll
-  for (int i = 0; i < kVector; ++i) largest = LargerMagnitude(largest, x.v[i]);
-  for (int lanes = kRunLanes / 2; lanes > 0; lanes /= 2) {
-    largest = LargerMagnitude(largest, __shfl_xor_sync(0xffffffff, largest, lanes));
-  }
-  return RunScale(largest, ue8m0);
-}
-
-__device__ __forceinline__ uint2 Codes(const Vector& x, float scale) {
-  return {QuantizeTwo(x.v[0], x.v[1], scale) | QuantizeTwo(x.v[2], x.v[3], scale) << 16,
-          QuantizeTwo(x.v[4], x.v[5], scale) | QuantizeTwo(x.v[6], x.v[7], scale) << 16};
-}
 
 // Writes the vector's codes, and its run's scale, to one row.
 __device__ __forceinline__ void StoreCodes(const QuantizedOut& out, int64_t row, int64_t width,
@@ -154,7 +107,7 @@ void LaunchQuantizeRows(const QuantizeRowsParams& p, cudaStream_t stream) {
   const int64_t vectors = (p.channels + kVector - 1) / kVector;
   const dim3 blocks(static_cast<unsigned>(p.capacity),
                     static_cast<unsigned>((vectors + kQuantizeThreads - 1) / kQuantizeThreads));
-  QuantizeRows<<<blocks, kQuantizeThreads, 0, stream>>>(p);
+  kernels::LaunchOverlapped(QuantizeRows, blocks, kQuantizeThreads, 0, stream, p);
 }
 
 void LaunchNormQuantize(const NormQuantizeParams& p, cudaStream_t stream) {
@@ -164,9 +117,9 @@ void LaunchNormQuantize(const NormQuantizeParams& p, cudaStream_t stream) {
   const unsigned threads = static_cast<unsigned>(vectors <= 1024 ? (vectors + 31) / 32 * 32 : 1024);
   const auto rows = static_cast<unsigned>(p.capacity);
   if (vectors <= 1024) {
-    NormQuantize<1><<<rows, threads, 0, stream>>>(p);
+    kernels::LaunchOverlapped(NormQuantize<1>, rows, threads, 0, stream, p);
   } else {
-    NormQuantize<2><<<rows, threads, 0, stream>>>(p);
+    kernels::LaunchOverlapped(NormQuantize<2>, rows, threads, 0, stream, p);
   }
 }
 

@@ -1,6 +1,9 @@
 // MLPs by the FP8 kernels of Hopper where the weights fit, else by the portable ones.
+#include <algorithm>
+
 #include "cuda/device.h"
 #include "ops/cuda_ops.h"
+#include "ops/linear/fp8_few_rows_cuda.h"
 #include "ops/linear/quantize_rows_cuda.h"
 #include "ops/prepare/fp8_weights_cuda.h"
 #include "tensor/buffer.h"
@@ -31,10 +34,41 @@ Buffers Layout(const MlpArgs& a, Arena arena) {
   return b;
 }
 
+// The product of few rows, F32.
+size_t FewRowsBytes(const MlpArgs& a) {
+  return static_cast<size_t>(std::min(a.x.dim(0), kFp8FewRows) * a.down->in) * sizeof(float);
+}
+
+void FewRows(const MlpArgs& a, std::byte* product, cudaStream_t stream) {
+  const auto* live = static_cast<const int32_t*>(a.live.data());
+  LaunchFp8FewRows({.x = a.x.data(),
+                    .x_stride = a.x.stride(0),
+                    .scale_ue8m0 = a.gate_up->scale_ue8m0,
+                    .tokens = a.x.dim(0),
+                    .live = live,
+                    .w = Fp8WeightsOf(AsCuda(a.gate_up)),
+                    .output = Fp8FewRowsOutput::kSilu,
+                    .y = product,
+                    .y_stride = a.down->in},
+                   stream);
+  LaunchFp8FewRows({.x = product,
+                    .x_f32 = true,
+                    .x_stride = a.down->in,
+                    .scale_ue8m0 = a.down->scale_ue8m0,
+                    .tokens = a.x.dim(0),
+                    .live = live,
+                    .w = Fp8WeightsOf(AsCuda(a.down)),
+                    .y = a.out.data(),
+                    .y_stride = a.out.stride(0)},
+                   stream);
+}
+
 }  // namespace
 
 size_t MlpHopperWorkspace(const Stream& stream, const MlpArgs& a) {
-  return Fits(stream, a) ? Layout(a, Arena::Measuring()).used : MlpCudaWorkspace(stream, a);
+  if (!Fits(stream, a)) return MlpCudaWorkspace(stream, a);
+  // A smaller step needs no more than a larger one.
+  return std::max(FewRowsBytes(a), Layout(a, Arena::Measuring()).used);
 }
 
 void MlpHopper(OpContext& context, const MlpArgs& a) {
@@ -42,6 +76,10 @@ void MlpHopper(OpContext& context, const MlpArgs& a) {
   const int64_t tokens = a.x.dim(0), pitch = Fp8ScalePitch(tokens);
   if (tokens == 0) return;
   const cudaStream_t stream = Cuda(context).get();
+  if (tokens <= kFp8FewRows) {  // the same bits
+    FewRows(a, context.workspace.data(), stream);
+    return Cuda(context).CheckLaunch("mlp", a.x);
+  }
   const auto* live = static_cast<const int32_t*>(a.live.data());
   const Buffers b = Layout(a, Arena(context.workspace.data(), context.workspace.size()));
   const Fp8RowGroups rows = {.counts = live, .capacity = tokens};

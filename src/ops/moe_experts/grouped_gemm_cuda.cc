@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "cuda/check.h"
+#include "ops/linear/fp8_few_rows_cuda.h"
 #include "ops/linear/quantize_rows_cuda.h"
 
 namespace fathom {
@@ -53,12 +54,63 @@ struct Buffers {
   __nv_bfloat16* y;
 };
 
+// Of few tokens: nothing is sorted, and a pair's row is the pair.
+struct FewRowsBuffers {
+  explicit FewRowsBuffers(const Fp8ExpertsParams& p) : pieces(p.workspace) {
+    const int64_t pairs = std::min(p.tokens, kFp8FewRows) * p.topk;
+    product = pieces.Take<float>(pairs * p.down.in);
+    y = pieces.Take<__nv_bfloat16>(pairs * p.gate_up.in);
+  }
+  Pieces pieces;
+  float* product;
+  __nv_bfloat16* y;
+};
+
+void LaunchFewRows(const Fp8ExpertsParams& p, cudaStream_t stream) {
+  const int64_t hidden = p.gate_up.in, inter = p.down.in;
+  const FewRowsBuffers b(p);
+  LaunchFp8FewRows({.x = p.x,
+                    .x_stride = p.x_stride,
+                    .scale_ue8m0 = p.scale_ue8m0,
+                    .tokens = p.tokens,
+                    .live = p.live,
+                    .w = p.gate_up,
+                    .ids = p.ids,
+                    .topk = p.topk,
+                    .output = Fp8FewRowsOutput::kSilu,
+                    .y = b.product,
+                    .y_stride = inter},
+                   stream);
+  LaunchFp8FewRows({.x = b.product,
+                    .x_f32 = true,
+                    .x_stride = inter,
+                    .scale_ue8m0 = p.scale_ue8m0,
+                    .tokens = p.tokens,
+                    .live = p.live,
+                    .w = p.down,
+                    .ids = p.ids,
+                    .topk = p.topk,
+                    .x_of_pairs = true,
+                    .y = b.y,
+                    .y_stride = hidden},
+                   stream);
+  LaunchCombine({.y = b.y,
+                 .weights = p.weights,
+                 .live = p.live,
+                 .tokens = p.tokens,
+                 .topk = p.topk,
+                 .hidden = hidden,
+                 .out = p.out},
+                stream);
+}
+
 }  // namespace
 
 size_t Fp8ExpertsWorkspace(const Fp8ExpertsParams& params) {
   Fp8ExpertsParams p = params;
   p.workspace = nullptr;
-  return Buffers(p).pieces.used();
+  // A smaller step needs no more than a larger one.
+  return std::max(FewRowsBuffers(p).pieces.used(), Buffers(p).pieces.used());
 }
 
 void LaunchFp8Experts(const Fp8ExpertsParams& p, cudaStream_t stream) {
@@ -68,6 +120,9 @@ void LaunchFp8Experts(const Fp8ExpertsParams& p, cudaStream_t stream) {
         "fp8_experts: gate_up {} x {} x {} x {}, down {} x {} x {} x {}", experts, p.gate_up.parts,
         p.gate_up.part_out, p.gate_up.in, p.down.count, p.down.parts, p.down.part_out, p.down.in);
   if (p.tokens == 0) return;
+  // The same bits.
+  if (p.tokens <= kFp8FewRows && p.tokens * p.topk <= kFp8MostPairs)
+    return LaunchFewRows(p, stream);
   const Buffers b(p);
   LaunchSortPairs({.ids = p.ids,
                    .live = p.live,

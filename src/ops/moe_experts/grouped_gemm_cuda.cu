@@ -4,7 +4,7 @@
 //   bytes, FLOPs:  sum: reads 2 topk, writes 2 bytes a channel of a token; 2 topk FLOPs
 //   accumulator:   fp32, over j in order
 //   expected time: sum, 4096 tokens of 7168, top 8: 528 MB at the device's bandwidth
-#include "cuda/fence.h"
+#include "ops/cuda_kernels.cuh"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
 
 namespace fathom {
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kCombineThreads) Combine(const CombineParams p
 #pragma unroll 4
   for (int32_t j = 0; j < p.topk; ++j) {
     const float weight = p.weights[t * p.topk + j];
-    const int64_t place = p.places[t * p.topk + j];
+    const int64_t pair = t * p.topk + j, place = p.places == nullptr ? pair : p.places[pair];
     const uint4 bits = reinterpret_cast<const uint4*>(p.y + place * p.hidden)[vector];
     const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
@@ -77,14 +77,14 @@ __global__ void __launch_bounds__(kCombineThreads) Combine(const CombineParams p
 }  // namespace
 
 void LaunchSortPairs(const SortPairsParams& p, cudaStream_t stream) {
-  SortPairs<<<1, kSortThreads, 0, stream>>>(p);
+  kernels::LaunchOverlapped(SortPairs, 1, kSortThreads, 0, stream, p);
 }
 
 void LaunchCombine(const CombineParams& p, cudaStream_t stream) {
   if (p.tokens == 0) return;
   const dim3 blocks(static_cast<unsigned>(p.tokens),
                     static_cast<unsigned>((p.hidden / 8 + kCombineThreads - 1) / kCombineThreads));
-  Combine<<<blocks, kCombineThreads, 0, stream>>>(p);
+  kernels::LaunchOverlapped(Combine, blocks, kCombineThreads, 0, stream, p);
 }
 
 }  // namespace fathom

@@ -29,7 +29,7 @@ void LaunchSortPairs(const SortPairsParams& params, cudaStream_t stream);
 // out[t] = sum over j in order of weights[t, j] * y[places[t, j]], in fp32.
 struct CombineParams {
   const __nv_bfloat16* y = nullptr;  // [tokens * topk, hidden]
-  const int32_t* places = nullptr;   // [tokens, topk]
+  const int32_t* places = nullptr;   // [tokens, topk]; null: t * topk + j
   const float* weights = nullptr;    // [tokens, topk]
   const int32_t* live = nullptr;     // [1]: tokens, on the device
   int64_t tokens = 0;                // capacity

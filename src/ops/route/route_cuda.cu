@@ -1,9 +1,11 @@
 // Routing on CUDA: the router's product, then the choice of experts.
 //   formula:       as ops.h says for RouteArgs
-//   data mapping:  scores: a warp per expert and 8 tokens; choice: a warp per token
+//   data mapping:  scores: a block per expert for up to 8 tokens, else a warp per expert and 8
+//                  tokens; choice: a warp per token
 //   bytes, FLOPs:  the gate once per 8 tokens, from L2; 2 FLOP a weight and token
-//   accumulator:   fp32: a lane takes four channels in every 128, then a tree over lanes
-//   expected time: 256 experts of 7168: 1 token 7 us, 128 tokens 30 us; not measured
+//   accumulator:   fp32: each of 128 places takes four channels in every 512; places 32 apart are
+//                  added in order, then 32 in a tree
+//   expected time: docs/design/cuda-backend.md
 #include "ops/cuda_kernels.cuh"
 
 namespace fathom {
@@ -12,7 +14,9 @@ namespace kernels {
 constexpr int kMaxExperts = 1000;  // their scores lie in 48 KiB
 
 constexpr int kTokens = 8, kWarps = 8;  // of a block of scores
-constexpr int kChoosers = 4;            // tokens of a block that chooses
+constexpr int kParts = 4;               // of an expert's channels
+constexpr int kPartChannels = kWarp * 4, kStepChannels = kParts * kPartChannels;
+constexpr int kChoosers = 4;  // tokens of a block that chooses
 
 struct Router {
   Rows<const BF16> x;
@@ -24,8 +28,8 @@ struct Router {
   float scaling;
   const int32_t* live;
   float* logits;  // [tokens, experts]
-  int32_t* ids;
-  float* weights;
+  Rows<int32_t> ids;
+  Rows<float> weights;
 };
 
 // Four channels from k on; zeros beyond the row.
@@ -53,6 +57,61 @@ __device__ inline float4 LoadX(const BF16* row, int k, int width) {
   return LoadFour(row, k, width);
 }
 
+__device__ inline void AddProduct(float& sum, float4 x, float4 g) {
+  sum += x.x * g.x;
+  sum += x.y * g.y;
+  sum += x.z * g.z;
+  sum += x.w * g.w;
+}
+
+// A block per expert, a warp per part of its channels: few tokens, one of them or up to eight. What
+// the gate's first channels are is read before the kernels before have ended.
+template <bool kAligned, int kMost>
+__global__ void __launch_bounds__(kParts* kWarp) RouterLogitsOfFew(Router a) {
+  constexpr int kAhead = 8;  // steps
+  __shared__ float parts[kParts][kMost][kWarp];
+  AllowNextKernel();
+  const int lane = threadIdx.x % kWarp, part = threadIdx.x / kWarp;
+  const int first = part * kPartChannels + lane * 4;
+  const float* gate = a.gate + int64_t{blockIdx.x} * a.hidden;
+  float4 ahead[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    const int k = first + i * kStepChannels;
+    ahead[i] = k < a.hidden ? LoadGate<kAligned>(gate, k, a.hidden) : float4{};
+  }
+  WaitForPriorKernels();
+  const int live = min(*a.live, a.tokens);
+  if (live == 0) return;
+  float sums[kMost] = {};
+  const auto add = [&](int k, float4 g) {
+#pragma unroll
+    for (int r = 0; r < kMost; ++r) {
+      // Rows that are not there are computed, and dropped.
+      AddProduct(sums[r], LoadX<kAligned>(a.x[min(r, live - 1)], k, a.hidden), g);
+    }
+  };
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    if (first + i * kStepChannels < a.hidden) add(first + i * kStepChannels, ahead[i]);
+  }
+#pragma unroll 4
+  for (int k = first + kAhead * kStepChannels; k < a.hidden; k += kStepChannels) {
+    add(k, LoadGate<kAligned>(gate, k, a.hidden));
+  }
+#pragma unroll
+  for (int r = 0; r < kMost; ++r) parts[part][r][lane] = sums[r];
+  __syncthreads();
+  for (int r = part; r < live; r += kParts) {
+    float sum = parts[0][r][lane];
+#pragma unroll
+    for (int i = 1; i < kParts; ++i) sum += parts[i][r][lane];
+    sum = WarpSum(sum);
+    if (lane == 0) a.logits[int64_t{r} * a.experts + blockIdx.x] = sum;
+  }
+}
+
+// A warp per expert: many tokens.
 template <bool kAligned>
 __global__ void __launch_bounds__(kWarps* kWarp) RouterLogits(Router a) {
   AfterPriorKernels();
@@ -61,48 +120,49 @@ __global__ void __launch_bounds__(kWarps* kWarp) RouterLogits(Router a) {
   const int first = static_cast<int>(blockIdx.y) * kTokens, live = min(*a.live, a.tokens);
   if (expert >= a.experts || first >= live) return;
   const float* gate = a.gate + int64_t{expert} * a.hidden;
-  float sums[kTokens] = {};
-#pragma unroll 4
-  for (int k = lane * 4; k < a.hidden; k += kWarp * 4) {
-    const float4 g = LoadGate<kAligned>(gate, k, a.hidden);
+  float sums[kParts][kTokens] = {};
+  for (int step = lane * 4; step < a.hidden; step += kStepChannels) {
 #pragma unroll
-    for (int r = 0; r < kTokens; ++r) {
-      if (first + r >= live) break;
-      const float4 x = LoadX<kAligned>(a.x[first + r], k, a.hidden);
-      sums[r] += x.x * g.x;
-      sums[r] += x.y * g.y;
-      sums[r] += x.z * g.z;
-      sums[r] += x.w * g.w;
+    for (int part = 0; part < kParts; ++part) {
+      const int k = step + part * kPartChannels;
+      if (k >= a.hidden) continue;
+      const float4 g = LoadGate<kAligned>(gate, k, a.hidden);
+#pragma unroll
+      for (int r = 0; r < kTokens; ++r) {
+        const int t = min(first + r, live - 1);
+        AddProduct(sums[part][r], LoadX<kAligned>(a.x[t], k, a.hidden), g);
+      }
     }
   }
 #pragma unroll
   for (int r = 0; r < kTokens; ++r) {
-    const float sum = WarpSum(sums[r]);
+    float sum = sums[0][r];
+#pragma unroll
+    for (int part = 1; part < kParts; ++part) sum += sums[part][r];
+    sum = WarpSum(sum);
     if (lane == r && first + r < live) a.logits[int64_t{first + r} * a.experts + expert] = sum;
   }
 }
 
-// The index of the best of keys[0, n), ties to the lower index, in every lane of the warp.
-__device__ inline int WarpBest(const float* keys, const bool* taken, int n) {
-  int best = -1;
-  float key = 0;
-  const auto consider = [&](float other_key, int other) {
-    if (other < 0) return;
-    const bool above =
-        best < 0 || RanksAbove(other_key, key) || (!RanksAbove(key, other_key) && other < best);
-    if (above) {
-      best = other;
-      key = other_key;
-    }
-  };
+// Numbers that are in the order of RanksAbove(): equal for 0 and -0, 1 for NaN. 0: taken.
+__device__ inline uint32_t KeyOf(float x) {
+  if (isnan(x)) return 1;
+  const uint32_t bits = __float_as_uint(x + 0.0f);
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+
+// The index of the greatest of keys[0, n), ties to the lower, in every lane; it becomes taken.
+__device__ inline int TakeBest(uint32_t* keys, int n) {
+  uint32_t key = 0, best = 0xffffffffu;
   for (int i = threadIdx.x % kWarp; i < n; i += kWarp) {
-    if (!taken[i]) consider(keys[i], i);
+    if (keys[i] <= key) continue;
+    key = keys[i];
+    best = i;
   }
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-    const float other_key = __shfl_xor_sync(kAllLanes, key, offset);
-    consider(other_key, __shfl_xor_sync(kAllLanes, best, offset));
-  }
-  return best;
+  const uint32_t greatest = __reduce_max_sync(kAllLanes, key);
+  best = __reduce_min_sync(kAllLanes, key == greatest ? best : 0xffffffffu);
+  if (threadIdx.x % kWarp == best % kWarp) keys[best] = 0;  // the lane that reads it
+  return static_cast<int>(best);
 }
 
 // The best of a group, or the sum of its best two.
@@ -134,25 +194,18 @@ __device__ inline void Score(const Router& a, float* scores) {
   for (int e = lane; e < a.experts; e += kWarp) scores[e] /= sum;
 }
 
-// Experts outside the best groups become -inf.
-__device__ inline void MaskGroups(const Router& a, float* choice, float* groups, bool* taken) {
+// Experts outside the best groups become -inf. `groups`: work space.
+__device__ inline void MaskGroups(const Router& a, float* choice, uint32_t* groups) {
   const int lane = threadIdx.x % kWarp, size = a.experts / a.n_group;
   for (int g = lane; g < a.n_group; g += kWarp) {
-    groups[g] =
-        GroupScore(choice + g * size, size, a.selection == RouterSelection::kGroupTopTwoBiased);
-    taken[g] = false;
+    groups[g] = KeyOf(
+        GroupScore(choice + g * size, size, a.selection == RouterSelection::kGroupTopTwoBiased));
   }
+  for (int i = 0; i < a.topk_group; ++i) TakeBest(groups, a.n_group);
   __syncwarp();
-  for (int i = 0; i < a.topk_group; ++i) {
-    const int best = WarpBest(groups, taken, a.n_group);
-    __syncwarp();
-    if (lane == 0) taken[best] = true;
-    __syncwarp();
-  }
   for (int e = lane; e < a.experts; e += kWarp) {
-    if (!taken[e / size]) choice[e] = -INFINITY;
+    if (groups[e / size] != 0) choice[e] = -INFINITY;
   }
-  __syncwarp();
 }
 
 __global__ void __launch_bounds__(kChoosers* kWarp) ChooseExperts(Router a) {
@@ -161,37 +214,45 @@ __global__ void __launch_bounds__(kChoosers* kWarp) ChooseExperts(Router a) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t t = int64_t{blockIdx.x} * kChoosers + warp;
   if (t >= *a.live || t >= a.tokens) return;
-  float* scores = shared + warp * (3 * a.experts + a.n_group);
-  float *choice = scores + a.experts, *groups = choice + a.experts;
-  bool* taken = reinterpret_cast<bool*>(groups + a.n_group);
+  // Each lane reads and writes every 32nd number alone, but for those of groups.
+  float* scores = shared + warp * (2 * a.experts + a.n_group + a.topk);
+  float* choice = scores + a.experts;
+  uint32_t* keys = reinterpret_cast<uint32_t*>(choice);
+  uint32_t* groups = keys + a.experts;
+  uint32_t* chosen = groups + a.n_group;
   for (int e = lane; e < a.experts; e += kWarp) scores[e] = a.logits[t * a.experts + e];
-  __syncwarp();
   Score(a, scores);
-  __syncwarp();
   for (int e = lane; e < a.experts; e += kWarp) {
     choice[e] = scores[e] + (a.bias == nullptr ? 0.0f : a.bias[e]);
   }
   __syncwarp();
-  if (a.selection != RouterSelection::kGreedy) MaskGroups(a, choice, groups, taken);
-  for (int e = lane; e < a.experts; e += kWarp) taken[e] = false;
-  __syncwarp();
-  int32_t* ids = a.ids + t * a.topk;
-  float* weights = a.weights + t * a.topk;
+  if (a.selection != RouterSelection::kGreedy) MaskGroups(a, choice, groups);
+  for (int e = lane; e < a.experts; e += kWarp) keys[e] = KeyOf(choice[e]);
   float sum = 0;
   for (int i = 0; i < a.topk; ++i) {
-    const int best = WarpBest(choice, taken, a.experts);
-    __syncwarp();
-    if (lane == 0) {
-      taken[best] = true;
-      ids[i] = best;
-    }
+    const int best = TakeBest(keys, a.experts);
+    if (lane == 0) chosen[i] = best;
     sum += scores[best];
-    __syncwarp();
   }
-  if (lane != 0) return;
-  for (int i = 0; i < a.topk; ++i) {
-    const float weight = scores[ids[i]];
-    weights[i] = (a.norm_topk_prob ? weight / (sum + 1e-20f) : weight) * a.scaling;
+  __syncwarp();
+  for (int i = lane; i < a.topk; i += kWarp) {
+    const float weight = scores[chosen[i]];
+    a.ids[t][i] = static_cast<int32_t>(chosen[i]);
+    a.weights[t][i] = (a.norm_topk_prob ? weight / (sum + 1e-20f) : weight) * a.scaling;
+  }
+}
+
+template <bool kAligned>
+void LaunchRouterLogits(const Router& router, cudaStream_t stream) {
+  const dim3 experts(static_cast<unsigned>(router.experts));
+  if (router.tokens == 1) {
+    LaunchOverlapped(RouterLogitsOfFew<kAligned, 1>, experts, kParts * kWarp, 0, stream, router);
+  } else if (router.tokens <= kTokens) {
+    LaunchOverlapped(RouterLogitsOfFew<kAligned, kTokens>, experts, kParts * kWarp, 0, stream,
+                     router);
+  } else {
+    const dim3 grid(Blocks(router.experts, kWarps), Blocks(router.tokens, kTokens));
+    LaunchOverlapped(RouterLogits<kAligned>, grid, kWarps * kWarp, 0, stream, router);
   }
 }
 
@@ -221,14 +282,13 @@ void RouteCuda(OpContext& context, const RouteArgs& a) {
                          .scaling = a.scaling,
                          .live = Data<int32_t>(a.live),
                          .logits = reinterpret_cast<float*>(context.workspace.data()),
-                         .ids = Data<int32_t>(a.ids),
-                         .weights = Data<float>(a.weights)};
+                         .ids = RowsOf<int32_t>(a.ids),
+                         .weights = RowsOf<float>(a.weights)};
   const cudaStream_t stream = Cuda(context).get();
-  const dim3 grid(Blocks(experts, kWarps), Blocks(router.tokens, kTokens));
   const bool aligned = router.hidden % 4 == 0 && router.x.stride % 4 == 0;
-  LaunchOverlapped(aligned ? RouterLogits<true> : RouterLogits<false>, grid, kWarps * kWarp, 0,
-                   stream, router);
-  const size_t shared = static_cast<size_t>(kChoosers * (3 * experts + a.n_group)) * sizeof(float);
+  (aligned ? LaunchRouterLogits<true> : LaunchRouterLogits<false>)(router, stream);
+  const size_t shared =
+      static_cast<size_t>(kChoosers * (2 * experts + a.n_group + router.topk)) * sizeof(float);
   LaunchOverlapped(ChooseExperts, Blocks(router.tokens, kChoosers), kChoosers * kWarp, shared,
                    stream, router);
   Cuda(context).CheckLaunch("route", a.x);
