@@ -50,7 +50,8 @@ Result<std::optional<DType>> ParseKvCacheDType(std::string_view name) {
   if (name == "auto") return std::optional<DType>();
   if (name == "fp32") return std::optional(DType::kF32);
   if (name == "bf16") return std::optional(DType::kBF16);
-  return InvalidArgument("--kv-cache-dtype {}: it is auto, fp32 or bf16", name);
+  if (name == "fp8") return std::optional(DType::kF8E4M3);
+  return InvalidArgument("--kv-cache-dtype {}: it is auto, fp32, bf16 or fp8", name);
 }
 
 }  // namespace fathom

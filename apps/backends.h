@@ -26,7 +26,8 @@ inline constexpr char kDeviceHelp[] = "Where the model runs: cpu or cuda";
 inline constexpr char kGpuHelp[] = "With --device cuda: which GPU, the first is 0";
 
 inline constexpr char kKvCacheHelp[] =
-    "Numbers of the KV cache: fp32, bf16 (half the memory), or auto: what suits --ops";
+    "Numbers of the KV cache: fp32, bf16 (half the memory), fp8 (latents in E4M3 with a scale per "
+    "token, rotated keys in BF16: little more than a quarter), or auto: what suits --ops";
 
 inline constexpr char kQuantizationHelp[] =
     "Quantise weights while they load, on --ops cpu: int8, int4, or none: as they are stored";
@@ -50,7 +51,7 @@ Result<GpuMachine> MeasureGpu(int gpu, int64_t read_bytes);
 // The op table that --device (empty: not given) and --ops (empty: the device's) name.
 Result<std::string> OpsFor(std::string_view device, std::string_view ops);
 
-// "auto" (nothing), "fp32" or "bf16".
+// "auto" (nothing), "fp32", "bf16" or "fp8".
 Result<std::optional<DType>> ParseKvCacheDType(std::string_view name);
 
 }  // namespace fathom

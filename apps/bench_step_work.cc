@@ -120,9 +120,7 @@ StepWork WorkOf(const StepShape& step, const ModelConfig& config, const WeightWi
   tally.bytes += kFloat * hidden;  // the final norm
   tally.Matrix(config.vocab_size * hidden, widths.head, rows);
 
-  const double position =
-      static_cast<double>(kv.latent_dim) * static_cast<double>(ByteSize(kv.latent)) +
-      static_cast<double>(kv.rope_dim) * static_cast<double>(ByteSize(kv.rope));
+  const double position = static_cast<double>(kv.page_bytes()) / kPageTokens;
   return {.weight_bytes = tally.bytes,
           .cache_read_bytes = layers * rows * step.context * position,
           .cache_written_bytes = layers * rows * tokens * position,

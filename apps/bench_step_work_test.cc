@@ -39,6 +39,14 @@ TEST(StepWork, OneStreamOfV2LiteReadsWhatIsActive) {
   EXPECT_EQ(work.cache_written_bytes, 27 * 576 * 2);
 }
 
+TEST(StepWork, FP8PositionsHaveCodesScaleAndKey) {
+  const ModelConfig config = Preset("v2-lite");
+  KvFormat fp8 = kKv;
+  fp8.latent = DType::kF8E4M3;
+  const StepWork work = WorkOf({.absorbed = true}, config, kOne, fp8);
+  EXPECT_EQ(work.cache_written_bytes, 27 * (512 + 4 + 64 * 2));
+}
+
 TEST(StepWork, FP8V2LiteReadsAbout266GbAToken) {
   const WeightWidths widths = {.linear = WidthOf(WeightFormat::kFp8),
                                .absorbed = WidthOf(WeightFormat::kFp8)};

@@ -83,7 +83,7 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
       ->capture_default_str()
       ->group(group);
   command.add_option("--kv-cache-dtype", s.kv_cache_dtype, kKvCacheHelp)
-      ->check(CLI::IsMember({"auto", "fp32", "bf16"}))
+      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp8"}))
       ->capture_default_str()
       ->group(group);
   command

@@ -32,7 +32,7 @@ constexpr auto kHints = std::to_array<std::pair<std::string_view, std::string_vi
      "such"},
     {"--quantization",
      "int8 and int4 make such weights of any checkpoint; FP8 ones are read as such: leave it out"},
-    {"--kv-cache-dtype", "an FP8 cache is not supported yet: bf16 is the smallest"},
+    {"--kv-cache-dtype", "fp8 is E4M3, with scales of its own: say that, or bf16"},
     {"--generation-config", "auto takes the file in the model's folder"},
     {"--enforce-eager", "graphs change no result: leave it out"},
     {"--device", "it is cpu or cuda; verify has --ops instead"},

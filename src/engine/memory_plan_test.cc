@@ -21,6 +21,7 @@ TEST(MemoryPlan, KeepsToTheBytesGiven) {
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->num_pages, 12);
   EXPECT_EQ(plan->kv_cache_bytes(), 12 * kPageBytes);
+  EXPECT_NE(plan->ToString().find("(768 tokens, 65536 per GiB)"), std::string::npos);
 }
 
 TEST(MemoryPlan, RefusesACacheTooSmallForOneRequest) {

@@ -21,7 +21,7 @@ struct ModelOptions {
   int64_t max_model_len = 0;    // positions; 0: the config's
   // Rows of up to this many tokens take the absorbed form; negative: AbsorbedRowLimit().
   int64_t absorbed_row_limit = -1;
-  std::optional<DType> kv_cache;  // F32 or BF16; absent: the table's default
+  std::optional<DType> kv_cache;  // MakeKvFormat; absent: the table's default
 };
 
 // THREAD: one at a time.

@@ -48,11 +48,17 @@ void CheckTokenMap(std::string_view op, const TokenMap& map, int64_t tokens) {
 }
 
 void CheckPages(std::string_view op, const KvPages& pages) {
-  CheckActivation(op, pages.latent, 3);
+  const bool fp8 = pages.latent.dtype() == DType::kF8E4M3;
+  CheckActivation(op, fp8 ? pages.rope : pages.latent, 3);
+  CHECK(pages.latent.rank() == 3 && pages.rope.rank() == 3, "{}: the planes are {} and {}", op,
+        pages.latent.ToString(), pages.rope.ToString());
   const int64_t n = pages.latent.dim(0);
-  CHECK(pages.rope.rank() == 3, "{}: the rope plane is {}", op, pages.rope.ToString());
   CheckStrided(op, pages.latent, pages.latent.dtype(), {n, kPageTokens, pages.latent.dim(2)});
-  CheckStrided(op, pages.rope, pages.latent.dtype(), {n, kPageTokens, pages.rope.dim(2)});
+  CheckStrided(op, pages.rope, fp8 ? DType::kBF16 : pages.latent.dtype(),
+               {n, kPageTokens, pages.rope.dim(2)});
+  CHECK(fp8 == (pages.scales.rank() > 0), "{}: {} latents with scales {}", op,
+        Name(pages.latent.dtype()), pages.scales.ToString());
+  if (fp8) CheckStrided(op, pages.scales, DType::kF32, {n, kPageTokens});
 }
 
 void CheckWeight(std::string_view name, const PackedWeight* weight) {

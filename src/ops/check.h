@@ -23,7 +23,7 @@ void CheckActivation(std::string_view name, const TensorView& view, int rank);
 void CheckLive(std::string_view name, const TensorView& view);
 // Slots, positions, page table and live count for `tokens` tokens.
 void CheckTokenMap(std::string_view op, const TokenMap& map, int64_t tokens);
-// Planes of equal type and page count.
+// Planes of equal page count and of types that go together (kv_format.h).
 void CheckPages(std::string_view op, const KvPages& pages);
 // A weight of this table that is there.
 void CheckWeight(std::string_view name, const PackedWeight* weight);

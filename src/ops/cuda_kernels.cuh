@@ -5,6 +5,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -36,6 +37,9 @@ __device__ inline float Load(const BF16* p) {
 }
 __device__ inline float Load(const F16* p) {
   return __half2float(__ushort_as_half(p->bits));
+}
+__device__ inline float Load(const E4M3* p) {
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(p->bits, __NV_E4M3)));
 }
 __device__ inline void Store(float* p, float x) {
   *p = x;

@@ -1,29 +1,82 @@
 // Finds the rows of pages, for kernels.
 #pragma once
 
+#include <type_traits>
+
+#include "cuda/e4m3.h"
 #include "ops/cuda_kernels.cuh"
 
 namespace fathom::kernels {
 
-// Both planes of a layer's pages, of T = float or BF16.
+// The planes of a layer's pages, with latents of T = float, BF16 or E4M3.
 template <class T>
 struct Pages {
+  static constexpr bool kFp8 = std::is_same_v<T, E4M3>;
+  using Rotated = std::conditional_t<kFp8, BF16, T>;
+
   T* latent;
-  T* rope;
-  int64_t latent_stride, rope_stride;  // elements from page to page
+  Rotated* rope;
+  float* scales;                                     // of E4M3 latents
+  int64_t latent_stride, rope_stride, scale_stride;  // elements from page to page
   int64_t latent_dim, rope_dim, count;
 
   __device__ T* Latent(int32_t page, int64_t position) const {
     return latent + page * latent_stride + position % kPageTokens * latent_dim;
   }
-  __device__ T* Rope(int32_t page, int64_t position) const {
+  __device__ Rotated* Rope(int32_t page, int64_t position) const {
     return rope + page * rope_stride + position % kPageTokens * rope_dim;
+  }
+  __device__ float* Scale(int32_t page, int64_t position) const {
+    return scales + page * scale_stride + position % kPageTokens;
+  }
+  // What the elements of a latent are to be multiplied by.
+  __device__ float LatentScale(int32_t page, int64_t position) const {
+    if constexpr (kFp8) return *Scale(page, position);
+    return 1;
   }
 };
 template <class T>
 Pages<T> PagesOf(const KvPages& pages) {
-  return {Data<T>(pages.latent), Data<T>(pages.rope), pages.latent.stride(0), pages.rope.stride(0),
-          pages.latent.dim(2),   pages.rope.dim(2),   pages.latent.dim(0)};
+  return {.latent = Data<T>(pages.latent),
+          .rope = Data<typename Pages<T>::Rotated>(pages.rope),
+          .scales = Data<float>(pages.scales),
+          .latent_stride = pages.latent.stride(0),
+          .rope_stride = pages.rope.stride(0),
+          .scale_stride = Pages<T>::kFp8 ? pages.scales.stride(0) : 0,
+          .latent_dim = pages.latent.dim(2),
+          .rope_dim = pages.rope.dim(2),
+          .count = pages.latent.dim(0)};
+}
+
+// Calls function(T()) with the type of the pages' latents.
+template <class Function>
+void WithLatentType(const KvPages& pages, const Function& function) {
+  switch (pages.latent.dtype()) {
+    case DType::kF8E4M3: return function(E4M3());
+    case DType::kBF16: return function(BF16());
+    default: return function(float());
+  }
+}
+
+// Writes value(i) to channel i of a latent: the whole block calls it. `scratch` is BlockReduce's.
+template <class T, class Value>
+__device__ void StoreLatent(const Pages<T>& pages, int32_t page, int64_t position,
+                            const Value& value, float* scratch) {
+  T* to = pages.Latent(page, position);
+  if constexpr (Pages<T>::kFp8) {
+    float largest = 0;
+    for (int64_t i = threadIdx.x; i < pages.latent_dim; i += blockDim.x) {
+      largest = LargerMagnitude(largest, value(i));
+    }
+    largest = BlockReduce(largest, 0.0f, scratch, LargerMagnitude);
+    const float scale = RunScale(largest, /*ue8m0=*/true);
+    if (threadIdx.x == 0) *pages.Scale(page, position) = scale;
+    for (int64_t i = threadIdx.x; i < pages.latent_dim; i += blockDim.x) {
+      to[i].bits = static_cast<uint8_t>(QuantizeTwo(value(i), 0, scale));
+    }
+  } else {
+    for (int64_t i = threadIdx.x; i < pages.latent_dim; i += blockDim.x) Store(to + i, value(i));
+  }
 }
 
 // The page of a position in one slot's table.

@@ -1,7 +1,10 @@
-// Finds and reads the rows of pages, for the reference table.
+// Finds, reads and writes the rows of pages, on CPUs.
 #pragma once
 
+#include <span>
+
 #include "ops/ops.h"
+#include "quant/e4m3.h"
 
 namespace fathom {
 
@@ -22,22 +25,48 @@ inline const int32_t* SlotPages(const TensorView& page_table, int32_t slot) {
   return page_table.Row<int32_t>(slot);
 }
 
-// Reads the row of `position` within `page` of a plane as fp32.
-inline void LoadPageRow(const TensorView& plane, int32_t page, int64_t position, float* to) {
-  const TensorView rows = plane.At(page);
-  for (int64_t i = 0; i < plane.dim(2); ++i) to[i] = LoadFloat(rows, position % kPageTokens, i);
+// The row of `position` within `page` of a plane.
+inline TensorView PageRow(const TensorView& plane, int32_t page, int64_t position) {
+  return plane.At(page).Slice(0, position % kPageTokens, position % kPageTokens + 1);
 }
 
-inline void StorePageRow(const TensorView& plane, int32_t page, int64_t position,
-                         const float* from) {
-  const int64_t at = page * plane.stride(0) + position % kPageTokens * plane.stride(1);
-  for (int64_t i = 0; i < plane.dim(2); ++i) {
-    if (plane.dtype() == DType::kBF16) {
-      plane.As<BF16>()[at + i] = ToBF16(from[i]);
+// The latent of `position`, which lies in `page`, as fp32.
+inline void LoadLatent(const KvPages& pages, int32_t page, int64_t position, float* to) {
+  const TensorView row = PageRow(pages.latent, page, position);
+  if (row.dtype() == DType::kF8E4M3) {
+    const float scale = pages.scales.Row<float>(page)[position % kPageTokens];
+    for (int64_t i = 0; i < row.dim(1); ++i) to[i] = ToFloat(row.As<E4M3>()[i]) * scale;
+  } else {
+    for (int64_t i = 0; i < row.dim(1); ++i) to[i] = LoadFloat(row, 0, i);
+  }
+}
+inline void LoadRope(const KvPages& pages, int32_t page, int64_t position, float* to) {
+  const TensorView row = PageRow(pages.rope, page, position);
+  for (int64_t i = 0; i < row.dim(1); ++i) to[i] = LoadFloat(row, 0, i);
+}
+
+// Rounds to the type of a plane without scales.
+inline void StoreRow(const TensorView& row, const float* from) {
+  for (int64_t i = 0; i < row.dim(1); ++i) {
+    if (row.dtype() == DType::kBF16) {
+      row.As<BF16>()[i] = ToBF16(from[i]);
     } else {
-      plane.As<float>()[at + i] = from[i];
+      row.As<float>()[i] = from[i];
     }
   }
+}
+inline void StoreLatent(const KvPages& pages, int32_t page, int64_t position, const float* from) {
+  const TensorView row = PageRow(pages.latent, page, position);
+  if (row.dtype() == DType::kF8E4M3) {
+    const std::span<const float> values(from, static_cast<size_t>(row.dim(1)));
+    pages.scales.Row<float>(page)[position % kPageTokens] =
+        QuantizeRun(values, /*scale_ue8m0=*/true, &row.As<E4M3>()->bits);
+  } else {
+    StoreRow(row, from);
+  }
+}
+inline void StoreRope(const KvPages& pages, int32_t page, int64_t position, const float* from) {
+  StoreRow(PageRow(pages.rope, page, position), from);
 }
 
 }  // namespace fathom

@@ -2,10 +2,15 @@
 
 #include <cmath>
 
+#include "quant/e4m3.h"
+
 namespace fathom {
 
 TestPages::TestPages(DType dtype, int slots, int max_pages, int latent, int rope, uint64_t seed)
-    : format_{.latent = dtype, .rope = dtype, .latent_dim = latent, .rope_dim = rope} {
+    : format_{.latent = dtype,
+              .rope = dtype == DType::kF8E4M3 ? DType::kBF16 : dtype,
+              .latent_dim = latent,
+              .rope_dim = rope} {
   const int n = slots * max_pages + 2;
   memory_ = TestTensor(DType::kU8, {n * format_.page_bytes()});
   pages_ = PagesAt(format_, static_cast<std::byte*>(memory_.view().data()), n);
@@ -28,12 +33,22 @@ std::byte* TestPages::At(const TensorView& plane, int slot, int position) const 
          position % kPageTokens * plane.dim(2) * static_cast<int64_t>(ByteSize(plane.dtype()));
 }
 
+float* TestPages::Scale(int slot, int position) const {
+  std::byte* page = At(pages_.latent, slot, position / kPageTokens * kPageTokens);
+  return reinterpret_cast<float*>(page + format_.scale_offset()) + position % kPageTokens;
+}
+
 void TestPages::Set(int slot, int position, const std::vector<float>& latent,
                     const std::vector<float>& rope) {
   for (const auto& [plane, values] : {std::pair{pages_.latent, &latent}, {pages_.rope, &rope}}) {
+    std::byte* to = At(plane, slot, position);
+    if (plane.dtype() == DType::kF8E4M3) {
+      *Scale(slot, position) =
+          QuantizeRun(*values, /*scale_ue8m0=*/true, reinterpret_cast<uint8_t*>(to));
+      continue;
+    }
     const TestTensor row(plane.dtype(), {plane.dim(2)}, *values);
-    std::memcpy(At(plane, slot, position), row.view().data(),
-                plane.dim(2) * ByteSize(plane.dtype()));
+    std::memcpy(to, row.view().data(), plane.dim(2) * ByteSize(plane.dtype()));
   }
 }
 
@@ -51,11 +66,25 @@ static std::vector<float> Load(const std::byte* at, DType dtype, int n) {
 }
 
 std::vector<float> TestPages::Latent(int slot, int position) const {
+  if (format_.latent == DType::kF8E4M3) {
+    const auto* codes = reinterpret_cast<const E4M3*>(At(pages_.latent, slot, position));
+    std::vector<float> values;
+    for (int i = 0; i < latent_dim(); ++i) {
+      values.push_back(ToFloat(codes[i]) * *Scale(slot, position));
+    }
+    return values;
+  }
   return Load(At(pages_.latent, slot, position), format_.latent, latent_dim());
 }
 
 std::vector<float> TestPages::Rope(int slot, int position) const {
   return Load(At(pages_.rope, slot, position), format_.rope, rope_dim());
+}
+
+std::vector<float> RoundLatent(const std::vector<float>& latent, DType dtype) {
+  TestPages pages(dtype, 1, 1, static_cast<int>(latent.size()), 2);
+  pages.Set(0, 0, latent, {0, 0});
+  return pages.Latent(0, 0);
 }
 
 TestTokens::TestTokens(const TestPages& pages, const std::vector<int>& token_slots,

@@ -11,7 +11,8 @@ namespace fathom {
 // Slots whose pages are scattered over the pool. Positions that no one wrote hold NaN.
 class TestPages {
  public:
-  // Page `max_pages * slots` and the one after belong to no slot.
+  // `dtype`: of latents; the keys beside E4M3 are BF16. Page `max_pages * slots` and the one after
+  // belong to no slot.
   TestPages(DType dtype, int slots, int max_pages, int latent, int rope, uint64_t seed = 1);
 
   // Writes positions [0, n) of a slot with numbers that depend on `seed` alone.
@@ -30,11 +31,15 @@ class TestPages {
  private:
   // Row of a plane, found without the code under test.
   std::byte* At(const TensorView& plane, int slot, int position) const;
+  float* Scale(int slot, int position) const;
 
   KvFormat format_;
   TestTensor memory_, table_;
   KvPages pages_;
 };
+
+// What a latent is once pages of this type have stored it.
+std::vector<float> RoundLatent(const std::vector<float>& latent, DType dtype);
 
 // The device tensors of a TokenMap, with room for `capacity` tokens.
 struct TestTokens {

@@ -60,7 +60,7 @@ def test_mistakes_are_named(arguments, said):
         (["--tensor-parallel-size", "8"], "one process"),
         (["-tp", "8"], "one process"),
         (["--dtype", "bfloat16"], "weights keep the types"),
-        (["--kv-cache-dtype", "fp8"], "not supported yet"),
+        (["--kv-cache-dtype", "fp8_e4m3"], "fp8 is E4M3"),
     ],
 )
 def test_flags_of_vllm_get_a_hint(flags, hint):

@@ -74,9 +74,10 @@ class AbsorbedAttention {
         .heads = std::min(kHeadGroup, heads_ - head),
         .latent = {},
         .rope = {},
+        .scales = {},
         .latent_stride = a_.pages.latent.stride(1),
         .rope_stride = a_.pages.rope.stride(1),
-        .kv_type = a_.pages.latent.dtype(),
+        .latent_type = a_.pages.latent.dtype(),
         .keys = std::min(kPiece, Length(t) - begin),
         .latent_dim = latent_,
         .rope_dim = a_.q_rope.dim(2),
@@ -91,6 +92,7 @@ class AbsorbedAttention {
           PageOf(table, a_.tokens.page_table.dim(1), begin + i * kPageTokens, a_.pages);
       piece.latent[i] = a_.pages.latent.At(page).data();
       piece.rope[i] = a_.pages.rope.At(page).data();
+      if (a_.pages.scales.rank() > 0) piece.scales[i] = a_.pages.scales.Row<float>(page);
     }
     Attend(piece);
   }

@@ -18,9 +18,10 @@ struct AttendPiece {
   const float *q_latent, *q_rope;  // of the first head
   int64_t q_latent_stride, q_rope_stride;
   int64_t heads;                                        // up to kHeadGroup
-  const void *latent[kPiecePages], *rope[kPiecePages];  // rows of the pages, of kv_type
+  const void *latent[kPiecePages], *rope[kPiecePages];  // rows of the pages
+  const float* scales[kPiecePages];                     // of E4M3 latents, by row
   int64_t latent_stride, rope_stride;                   // between rows, in elements
-  DType kv_type;                                        // kBF16 or kF32
+  DType latent_type;                                    // kF8E4M3: rope is BF16; else as rope
   int64_t keys;                                         // visible ones, from the first: 1..kPiece
   int64_t latent_dim, rope_dim;
   float scale;

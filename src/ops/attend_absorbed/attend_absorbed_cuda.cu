@@ -47,10 +47,13 @@ __device__ void ScorePage(const Pages<T>& pages, int32_t page, int64_t begin, in
   const int lane = threadIdx.x % kWarp;
   const int64_t width = pages.latent_dim + pages.rope_dim;
   for (int j = threadIdx.x / kWarp; j < count; j += kHeads) {
-    const T *latent = pages.Latent(page, begin + j), *rope = pages.Rope(page, begin + j);
+    const T* latent = pages.Latent(page, begin + j);
+    const auto* rope = pages.Rope(page, begin + j);
+    const float latent_scale = pages.LatentScale(page, begin + j);
     float sums[kHeads] = {};
     for (int64_t c = lane; c < width; c += kWarp) {
-      const float k = c < pages.latent_dim ? Load(latent + c) : Load(rope + c - pages.latent_dim);
+      const float k = c < pages.latent_dim ? Load(latent + c) * latent_scale
+                                           : Load(rope + c - pages.latent_dim);
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) sums[h] += q[h * width + c] * k;
     }
@@ -106,7 +109,8 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) x[h] = sums[h * pages.latent_dim + c] * s.rescale[h];
       for (int j = 0; j < count; ++j) {
-        const float v = Load(pages.Latent(page, begin + j) + c);
+        const float v =
+            Load(pages.Latent(page, begin + j) + c) * pages.LatentScale(page, begin + j);
 #pragma unroll
         for (int h = 0; h < kHeads; ++h) x[h] += s.scores[h][j] * v;
       }
@@ -141,9 +145,9 @@ void LaunchAttendAbsorbed(cudaStream_t stream, const AttendAbsorbedArgs& a) {
 
 void AttendAbsorbedCuda(OpContext& context, const AttendAbsorbedArgs& a) {
   if (a.q_latent.elements() == 0) return;
-  const bool bf16 = a.pages.latent.dtype() == DType::kBF16;
-  (bf16 ? kernels::LaunchAttendAbsorbed<BF16>
-        : kernels::LaunchAttendAbsorbed<float>)(Cuda(context).get(), a);
+  kernels::WithLatentType(a.pages, [&](auto type) {
+    kernels::LaunchAttendAbsorbed<decltype(type)>(Cuda(context).get(), a);
+  });
   Cuda(context).CheckLaunch("attend_absorbed", a.q_latent);
 }
 

@@ -10,7 +10,7 @@ namespace {
 bool Fits(const Stream& stream, const AttendAbsorbedArgs& a) {
   const TensorView& q_rope = a.q_rope;
   return static_cast<const CudaStream&>(stream).device().is_hopper() &&
-         a.pages.latent.dtype() == DType::kBF16 && a.pages.latent.dim(2) == kMlaLatent &&
+         a.pages.rope.dtype() == DType::kBF16 && a.pages.latent.dim(2) == kMlaLatent &&
          a.pages.rope.dim(2) == kMlaRope && a.scale > 0 && q_rope.stride(1) % 8 == 0 &&
          q_rope.stride(0) == q_rope.dim(1) * q_rope.stride(1);
 }
@@ -22,9 +22,10 @@ MlaDecodeParams ParamsOf(const AttendAbsorbedArgs& a) {
           .q_rope = a.q_rope.data(),
           .q_rope_stride = a.q_rope.stride(1),
           .latent = a.pages.latent.data(),
+          .scales = static_cast<const float*>(a.pages.scales.data()),
           .rope = a.pages.rope.data(),
           .pages = a.pages.latent.dim(0),
-          .page_bytes = a.pages.latent.stride(0) * static_cast<int64_t>(sizeof(BF16)),
+          .page_bytes = a.pages.rope.stride(0) * static_cast<int64_t>(sizeof(BF16)),
           .slots = static_cast<const int32_t*>(a.tokens.slots.data()),
           .positions = static_cast<const int32_t*>(a.tokens.positions.data()),
           .page_table = static_cast<const int32_t*>(a.tokens.page_table.data()),

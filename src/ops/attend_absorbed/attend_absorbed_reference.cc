@@ -33,8 +33,8 @@ static void AttendToken(const AttendAbsorbedArgs& a, int64_t t, float* latent, f
   const int32_t* table = SlotPages(a.tokens.page_table, a.tokens.slots.As<int32_t>()[t]);
   for (int64_t j = 0; j < n; ++j) {
     const int32_t page = PageOf(table, max_pages, j, a.pages);
-    LoadPageRow(a.pages.latent, page, j, latent);
-    LoadPageRow(a.pages.rope, page, j, rope);
+    LoadLatent(a.pages, page, j, latent);
+    LoadRope(a.pages, page, j, rope);
     for (int64_t h = 0; h < heads; ++h) {
       const float* q_rope = a.q_rope.Row<float>(t) + h * a.q_rope.stride(1);
       scores[h * stride + j] = a.scale * (Dot(a.q_latent.Row<float>(t) + h * width, latent, width) +
@@ -48,7 +48,7 @@ static void AttendToken(const AttendAbsorbedArgs& a, int64_t t, float* latent, f
     for (int64_t j = 0; j < n; ++j) scores[h * stride + j] /= sum;
   }
   for (int64_t j = 0; j < n; ++j) {
-    LoadPageRow(a.pages.latent, PageOf(table, max_pages, j, a.pages), j, latent);
+    LoadLatent(a.pages, PageOf(table, max_pages, j, a.pages), j, latent);
     for (int64_t h = 0; h < heads; ++h) {
       for (int64_t i = 0; i < width; ++i) out[h * width + i] += scores[h * stride + j] * latent[i];
     }

@@ -102,7 +102,7 @@ const std::vector<int> kSlots = {0, 0, 0, 0, 0, 1, 1, 2, 0, 1};
 const std::vector<int> kPositions = {62, 63, 64, 65, 319, 127, 128, 0, 0, 1};
 
 TEST_P(AttendAbsorbedTest, IsTheFormula) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF8E4M3}) {
     for (const auto& [latent, rope, heads] : {std::tuple{512, 64, 1},
                                               {512, 64, 4},
                                               {512, 64, 20},
@@ -133,9 +133,10 @@ TEST_P(AttendAbsorbedTest, SharpAndFlatScores) {
 
 // With the published models' sizes too, for which there are kernels of their own.
 TEST_P(AttendAbsorbedTest, ATokenDoesNotDependOnOthersNorOnTheLengthOfItsRow) {
-  for (const auto& [latent, rope] : {std::pair{64, 16}, {512, 64}}) {
-    SCOPED_TRACE(latent);
-    const TestPages pages = MakePages(DType::kBF16, latent, rope);
+  for (const auto& [latent, rope, dtype] :
+       {std::tuple{64, 16, DType::kBF16}, {512, 64, DType::kBF16}, {512, 64, DType::kF8E4M3}}) {
+    SCOPED_TRACE(testing::Message() << latent << " " << Name(dtype));
+    const TestPages pages = MakePages(dtype, latent, rope);
     // The last 33 tokens of slot 0 as one row, over a page border; then others.
     std::vector<int> slots(33, 0), positions;
     for (int t = 0; t < 33; ++t) positions.push_back(240 + t);

@@ -3,12 +3,13 @@
 //                  out = sum of exp(s_j - max) latent_j
 //   data mapping:  scores: lanes along the latent, 4 heads x 2 keys at a time;
 //                  output: lanes along the latent, up to 12 heads; BF16 is widened in registers
-//   bytes, FLOPs:  256 x 1,152 bytes of BF16, from L2 for all but the first heads;
+//   bytes, FLOPs:  256 x 1,152 bytes of BF16 (644 of FP8), from L2 for all but the first heads;
 //                  256 x 2,176 FLOPs a head
 //   accumulator:   fp32
 //   expected time: 16 heads: 8.9 MFLOP, at some 70 % of the multiply-add peak; not measured
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "cpu/simd.h"
 #include "ops/attend_absorbed/attend_absorbed_cpu.h"
@@ -32,6 +33,22 @@ HWY_INLINE float AsFloat(BF16 x) {
 HWY_INLINE float AsFloat(float x) {
   return x;
 }
+HWY_INLINE float AsFloat(E4M3 x) {  // as LoadFloats
+  return ToFloat(x) * 0x1p-8f;
+}
+
+// What a latent as loaded is to be multiplied by.
+template <class T>
+HWY_INLINE float ScaleOf(const AttendPiece& p, int64_t key) {
+  if constexpr (std::is_same_v<T, E4M3>) {
+    return 0x1p8f * p.scales[key / kPageTokens][key % kPageTokens];
+  }
+  return 1;
+}
+
+// The type of the keys beside latents of type T.
+template <class T>
+using RopeOf = std::conditional_t<std::is_same_v<T, E4M3>, BF16, T>;
 
 // Row `key` of a plane of the piece.
 template <class T>
@@ -50,8 +67,17 @@ HWY_NOINLINE void ScoreKeys(const AttendPiece& p, int64_t h, int64_t key, float*
   AddProducts<kHeads, kKeys>(p.q_latent + h * p.q_latent_stride, p.q_latent_stride,
                              RowOf<T>(p.latent, p.latent_stride, key), p.latent_stride,
                              p.latent_dim, sum);
+  if constexpr (std::is_same_v<T, E4M3>) {
+    FATHOM_UNROLL
+    for (int c = 0; c < kKeys; ++c) {
+      const VF scale = hn::Set(DF(), ScaleOf<T>(p, key + c));
+      FATHOM_UNROLL
+      for (int r = 0; r < kHeads; ++r) sum[r][c] = hn::Mul(sum[r][c], scale);
+    }
+  }
   AddProducts<kHeads, kKeys>(p.q_rope + h * p.q_rope_stride, p.q_rope_stride,
-                             RowOf<T>(p.rope, p.rope_stride, key), p.rope_stride, p.rope_dim, sum);
+                             RowOf<RopeOf<T>>(p.rope, p.rope_stride, key), p.rope_stride,
+                             p.rope_dim, sum);
   FATHOM_UNROLL  // or the sums would live in memory
       for (int r = 0; r < kHeads; ++r) {
     FATHOM_UNROLL
@@ -140,6 +166,11 @@ HWY_INLINE void AttendOneType(const AttendPiece& p) {
   if constexpr (kDotRows > 2) h = ScoreHeads<2, T>(p, h, scores);
   if constexpr (kDotRows > 1) ScoreHeads<1, T>(p, h, scores);
   for (h = 0; h < p.heads; ++h) Exponentiate(p.keys, scores + h * kPiece, p.max + h, p.sum + h);
+  if constexpr (std::is_same_v<T, E4M3>) {
+    for (h = 0; h < p.heads; ++h) {
+      for (int64_t key = 0; key < p.keys; ++key) scores[h * kPiece + key] *= ScaleOf<T>(p, key);
+    }
+  }
   h = WeighHeads<kMaxRows, T>(p, 0, scores);
   if constexpr (kMaxRows > 4) h = WeighHeads<4, T>(p, h, scores);
   if constexpr (kMaxRows > 2) h = WeighHeads<2, T>(p, h, scores);
@@ -147,7 +178,9 @@ HWY_INLINE void AttendOneType(const AttendPiece& p) {
 }
 
 void AttendAnyType(const AttendPiece& p) {
-  if (p.kv_type == DType::kBF16) {
+  if (p.latent_type == DType::kF8E4M3) {
+    AttendOneType<E4M3>(p);
+  } else if (p.latent_type == DType::kBF16) {
     AttendOneType<BF16>(p);
   } else {
     AttendOneType<float>(p);

@@ -16,7 +16,7 @@ Maps MakeMaps(const MlaDecodeParams& p, bool narrow) {
   const uint32_t query_chunks = narrow ? kLatent / 64 : 1;
   const uint64_t rows = static_cast<uint64_t>(p.tokens) * p.heads, pages = p.pages;
   const uint64_t page_bytes = p.page_bytes;
-  return {
+  Maps maps = {
       .q_latent = MakeTensorMap({.data = p.q_latent,
                                  .sizes = {64, rows, kLatent / 64},
                                  .strides = {kLatent * 2, 128},
@@ -25,16 +25,33 @@ Maps MakeMaps(const MlaDecodeParams& p, bool narrow) {
                                .sizes = {kMlaRope, rows},
                                .strides = {static_cast<uint64_t>(p.q_rope_stride) * 2},
                                .box = {64, kQueryBox}}),
-      // Half a page: four chunks of 64 values, one after the other.
-      .latent = MakeTensorMap({.data = p.latent,
-                               .sizes = {64, kKeys, kLatent / 64, pages},
-                               .strides = {kLatent * 2, 128, page_bytes},
-                               .box = {64, kKeys, 4, 1}}),
+      .latent = {},
       .rope = MakeTensorMap({.data = p.rope,
                              .sizes = {kMlaRope, kKeys, 1, pages},
                              .strides = {kMlaRope * 2, kMlaRope * 2, page_bytes},
                              .box = {64, kKeys, 1, 1}}),
+      .scales = {},
   };
+  // Half a page: chunks of 128 bytes a position, one after the other.
+  if (p.scales == nullptr) {
+    maps.latent = MakeTensorMap({.data = p.latent,
+                                 .sizes = {64, kKeys, kLatent / 64, pages},
+                                 .strides = {kLatent * 2, 128, page_bytes},
+                                 .box = {64, kKeys, 4, 1}});
+  } else {
+    maps.latent = MakeTensorMap({.type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                                 .data = p.latent,
+                                 .sizes = {128, kKeys, kLatent / 128, pages},
+                                 .strides = {kLatent, 128, page_bytes},
+                                 .box = {128, kKeys, 2, 1}});
+    maps.scales = MakeTensorMap({.type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+                                 .data = p.scales,
+                                 .sizes = {kKeys, pages},
+                                 .strides = {page_bytes},
+                                 .box = {kKeys, 1},
+                                 .swizzle = CU_TENSOR_MAP_SWIZZLE_NONE});
+  }
+  return maps;
 }
 
 int32_t MaxSplits(int32_t max_pages, int32_t split_tokens) {
@@ -86,7 +103,8 @@ void LaunchNarrow(const MlaDecodeParams& p, cudaStream_t stream) {
                            .max_pages = p.max_pages,
                            .heads = p.heads,
                            .tokens = p.tokens,
-                           .section_log2 = std::countr_zero(p.split_tokens / (2u * kKeys))};
+                           .section_log2 = std::countr_zero(p.split_tokens / (2u * kKeys)),
+                           .fp8 = p.scales != nullptr};
   const NarrowOutput output = {.out = static_cast<__nv_bfloat16*>(p.out),
                                .parts = reinterpret_cast<float4*>(workspace + layout.parts_at),
                                .states = reinterpret_cast<float4*>(workspace + layout.states_at)};
@@ -128,7 +146,8 @@ void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
                           .group_tokens = std::max(1, mla::kRows / p.heads),
                           .head_blocks = head_blocks,
                           .split_tokens = p.split_tokens,
-                          .max_splits = max_splits};
+                          .max_splits = max_splits,
+                          .fp8 = p.scales != nullptr};
   std::byte* workspace = static_cast<std::byte*>(p.workspace);
   const mla::Output output = {.out = static_cast<__nv_bfloat16*>(p.out),
                               .partial = reinterpret_cast<float*>(workspace),

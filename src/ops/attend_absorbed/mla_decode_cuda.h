@@ -17,9 +17,10 @@ struct MlaDecodeParams {
   // the next token right after.
   const void* q_rope = nullptr;
   int64_t q_rope_stride = kMlaRope;
-  // BF16 [pages, 64, 512] and [pages, 64, 64]; each page `page_bytes` (a multiple of 16) after the
-  // one before.
+  // [pages, 64, 512], BF16, or E4M3 with scales [pages, 64], powers of two; BF16 [pages, 64, 64].
+  // Each page lies `page_bytes` (a multiple of 16) after the one before.
   const void* latent = nullptr;
+  const float* scales = nullptr;  // null: latents are BF16
   const void* rope = nullptr;
   int64_t pages = 0;
   int64_t page_bytes = 0;

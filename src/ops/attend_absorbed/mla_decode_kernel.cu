@@ -1,8 +1,9 @@
 // MLA decode: s = scale (q_latent . latent + q_rope . rope), out = softmax(s) latent, per token and
 // head. 64 (token, head) pairs of a row are M of wgmma; two warpgroups share the 64 x 512 sums.
-// Bytes: 1152 a cached position and item; operations: 2176 a position and pair (M padded to 64).
-// fp32 accumulators; weights are rounded to BF16; parts of a context are merged in order, in fp32.
-// Expected on an H200: 16 heads, 128 rows of 4096: 604 MB, 150 us; see docs/design/mla_decode.md.
+// Bytes: 1152 a cached position and item (FP8: 644); operations: 2176 a position and pair (M padded
+// to 64). fp32 accumulators; weights are rounded to BF16; parts of a context are merged in order,
+// in fp32. Expected on an H200: 16 heads, 128 rows of 4096: 604 MB, 150 us; see
+// docs/design/mla_decode.md.
 #include "cuda/launch_early.cuh"
 #include "ops/attend_absorbed/mla_decode_kernel.cuh"
 
@@ -11,6 +12,7 @@ namespace {
 
 constexpr int kCombineThreads = kLatent / 4;  // four columns each
 
+template <bool kFp8>
 __global__ void __launch_bounds__(kThreads, 1)
     DecodeKernel(const __grid_constant__ Maps maps, const __grid_constant__ Step step,
                  const __grid_constant__ Output output, float scale_log2) {
@@ -18,10 +20,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   Shared& s = *reinterpret_cast<Shared*>(memory);
   if (threadIdx.x == 0) {
     s.query_full.Init(1);
-    s.query_empty.Init(8);
+    s.query_empty.Init(kQueryArrivals<kFp8>);
     for (int buffer = 0; buffer < 2; ++buffer) {
       for (int half = 0; half < 2; ++half) {
-        s.full[buffer][half].Init(1);
+        s.full[buffer][half].Init(kFullArrivals<kFp8>);
+        s.widen.raw[buffer][half].Init(1);
         s.empty[buffer][half].Init(4);
       }
     }
@@ -33,7 +36,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int group = static_cast<int>(threadIdx.x / 128);
   if (group == 2) {
     LowerRegisters<56>();
-    if (threadIdx.x / 32 == 8) Produce(s, maps, step);
+    if (threadIdx.x / 32 == 8) {
+      Produce<kFp8>(s, maps, step);
+    } else if constexpr (kFp8) {
+      WidenTiles(s, [&](const Item& item) { return item.tokens == 0 ? -1 : item.tiles(step); });
+    }
   } else if (group == 0) {
     RaiseRegisters<224>();
     Consumer<0>(s, step, output, scale_log2).Run();
@@ -83,15 +90,21 @@ __global__ void __launch_bounds__(kCombineThreads)
 
 }  // namespace
 
-cudaError_t StartDecode(const Maps& maps, const Step& step, const Output& output, float scale_log2,
-                        int blocks, cudaStream_t stream) {
+template <bool kFp8>
+static cudaError_t StartDecodeOf(const Maps& maps, const Step& step, const Output& output,
+                                 float scale_log2, int blocks, cudaStream_t stream) {
   constexpr int kBytes = sizeof(Shared);
   static_assert(kBytes <= 227 * 1024);
   const cudaError_t error =
-      cudaFuncSetAttribute(DecodeKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+      cudaFuncSetAttribute(DecodeKernel<kFp8>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
-  return LaunchEarly(DecodeKernel, dim3(blocks), kThreads, kBytes, stream, maps, step, output,
+  return LaunchEarly(DecodeKernel<kFp8>, dim3(blocks), kThreads, kBytes, stream, maps, step, output,
                      scale_log2);
+}
+cudaError_t StartDecode(const Maps& maps, const Step& step, const Output& output, float scale_log2,
+                        int blocks, cudaStream_t stream) {
+  return (step.fp8 ? StartDecodeOf<true> : StartDecodeOf<false>)(maps, step, output, scale_log2,
+                                                                 blocks, stream);
 }
 
 cudaError_t StartCombine(const Step& step, const Output& output, int32_t tokens,

@@ -7,6 +7,7 @@
 #include "cuda/mbarrier.h"
 #include "cuda/tma.h"
 #include "cuda/wgmma_bf16.h"
+#include "ops/attend_absorbed/mla_decode_widen.cuh"
 #include "ops/attend_absorbed/mla_decode_work.cuh"
 
 namespace fathom::mla {
@@ -39,6 +40,7 @@ struct Shared {
   Mbarrier query_full, query_empty;  // `item` goes with the query
   Mbarrier full[2][2];               // [buffer][half]: chunks 0-3, chunks 4-7
   Mbarrier empty[2][2];
+  WidenShared widen;
 };
 
 // The half of a buffer that the rotated keys are filled and freed with.
@@ -46,8 +48,28 @@ __device__ __forceinline__ constexpr int RopeHalf(int buffer) {
   return buffer == 0 ? 1 : 0;
 }
 
+// Loads half a tile, once its place is free.
+template <bool kFp8>
+__device__ __forceinline__ void LoadHalf(Shared& s, const Maps& maps, int buffer, int half,
+                                         int32_t page, uint64_t policy) {
+  const bool rope = RopeHalf(buffer) == half;
+  Mbarrier& full = s.full[buffer][half];
+  if constexpr (kFp8) {
+    Mbarrier& raw = s.widen.raw[buffer][half];
+    raw.ArriveExpect(kRawHalfBytes + (half == 0 ? kKeys * 4 : 0));
+    TmaLoad4(s.keys[buffer][4 * half + kRawChunk], &maps.latent, raw, policy, 0, 0, 2 * half, page);
+    if (half == 0) TmaLoad2(s.widen.scales[buffer], &maps.scales, raw, policy, 0, page);
+    full.ArriveExpect(rope ? kChunkBytes : 0);
+  } else {
+    full.ArriveExpect((rope ? 5 : 4) * kChunkBytes);
+    TmaLoad4(s.keys[buffer][4 * half], &maps.latent, full, policy, 0, 0, 4 * half, page);
+  }
+  if (rope) TmaLoad4(s.keys[buffer][kRopeChunk], &maps.rope, full, policy, 0, 0, 0, page);
+}
+
 // The producer: one warp feeds queries and tiles to the consumers, in the order of the items.
-__device__ inline void Produce(Shared& s, const Maps& maps, const Step& step) {
+template <bool kFp8>
+__device__ void Produce(Shared& s, const Maps& maps, const Step& step) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const uint64_t keep = EvictNormal(), once = EvictFirst();
   ItemWalk walk(step);
@@ -88,15 +110,8 @@ __device__ inline void Produce(Shared& s, const Maps& maps, const Step& step) {
       if (lane == 0) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const bool rope = RopeHalf(buffer) == half;
           s.empty[buffer][half].Wait(((parities >> buffer) & 1) ^ 1);
-          s.full[buffer][half].ArriveExpect((rope ? 5 : 4) * kChunkBytes);
-          TmaLoad4(s.keys[buffer][4 * half], &maps.latent, s.full[buffer][half], once, 0, 0,
-                   4 * half, page);
-          if (rope) {
-            TmaLoad4(s.keys[buffer][kRopeChunk], &maps.rope, s.full[buffer][half], once, 0, 0, 0,
-                     page);
-          }
+          LoadHalf<kFp8>(s, maps, buffer, half, page, once);
         }
       }
       parities ^= 1u << buffer;

@@ -1,7 +1,7 @@
 // MLA decode for at most 16 heads: s = scale (q_latent . latent + q_rope . rope), out = softmax(s)
 // latent. Tiles of 64 positions are M of wgmma, 16 heads N; a token is worked on by one block where
 // there are many tokens, by many where there are few.
-// Bytes: 1152 a cached position; operations: 2176 a position and head.
+// Bytes: 1152 a cached position (FP8: 644); operations: 2176 a position and head.
 // fp32 accumulators; weights are rounded to BF16; groups of positions are merged in fp32.
 // Expected on an H200: 16 heads, 128 rows of 4096: 604 MB, 150 us; see docs/design/mla_decode.md.
 #include "cuda/launch_early.cuh"
@@ -10,6 +10,7 @@
 namespace fathom::mla {
 namespace {
 
+template <bool kFp8>
 __global__ void __launch_bounds__(kThreads, 1)
     NarrowKernel(const __grid_constant__ Maps maps, const __grid_constant__ NarrowStep step,
                  const __grid_constant__ NarrowOutput output, float scale_log2) {
@@ -17,10 +18,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   NarrowShared& s = *reinterpret_cast<NarrowShared*>(memory);
   if (threadIdx.x == 0) {
     s.query_full.Init(1);
-    s.query_empty.Init(8);
+    s.query_empty.Init(kQueryArrivals<kFp8>);
     for (int buffer = 0; buffer < 2; ++buffer) {
-      s.full[buffer][0].Init(1);
-      s.full[buffer][1].Init(1);
+      for (int half = 0; half < 2; ++half) {
+        s.full[buffer][half].Init(kFullArrivals<kFp8>);
+        s.widen.raw[buffer][half].Init(1);
+      }
       s.empty[buffer].Init(4);
     }
     FenceMbarrierInit();
@@ -35,7 +38,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int group = static_cast<int>(threadIdx.x / 128);
   if (group == 2) {
     LowerRegisters<56>();
-    if (threadIdx.x / 32 == 8) ProduceNarrow(s, maps, step);
+    if (threadIdx.x / 32 == 8) {
+      ProduceNarrow<kFp8>(s, maps, step);
+    } else if constexpr (kFp8) {
+      WidenTiles(s, [](const NarrowItem& item) { return item.token < 0 ? -1 : item.tiles(); });
+    }
   } else if (group == 0) {
     RaiseRegisters<224>();
     NarrowConsumer<0>(s, step, output, scale_log2).Run();
@@ -189,15 +196,22 @@ __global__ void __launch_bounds__(256) CombineNarrow(const __grid_constant__ Nar
 
 }  // namespace
 
-cudaError_t StartNarrow(const Maps& maps, const NarrowStep& step, const NarrowOutput& output,
-                        float scale_log2, int blocks, cudaStream_t stream) {
+template <bool kFp8>
+static cudaError_t StartNarrowOf(const Maps& maps, const NarrowStep& step,
+                                 const NarrowOutput& output, float scale_log2, int blocks,
+                                 cudaStream_t stream) {
   constexpr int kBytes = sizeof(NarrowShared);
   static_assert(kBytes <= 227 * 1024);
   const cudaError_t error =
-      cudaFuncSetAttribute(NarrowKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+      cudaFuncSetAttribute(NarrowKernel<kFp8>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
-  return LaunchEarly(NarrowKernel, dim3(blocks), kThreads, kBytes, stream, maps, step, output,
+  return LaunchEarly(NarrowKernel<kFp8>, dim3(blocks), kThreads, kBytes, stream, maps, step, output,
                      scale_log2);
+}
+cudaError_t StartNarrow(const Maps& maps, const NarrowStep& step, const NarrowOutput& output,
+                        float scale_log2, int blocks, cudaStream_t stream) {
+  return (step.fp8 ? StartNarrowOf<true> : StartNarrowOf<false>)(maps, step, output, scale_log2,
+                                                                 blocks, stream);
 }
 
 cudaError_t StartCombineNarrow(const NarrowStep& step, const NarrowOutput& output,

@@ -16,6 +16,7 @@
 #include "cuda/tma.h"
 #include "cuda/wgmma_bf16.h"
 #include "ops/attend_absorbed/mla_decode_narrow_work.cuh"
+#include "ops/attend_absorbed/mla_decode_widen.cuh"
 
 namespace fathom::mla {
 
@@ -44,6 +45,7 @@ struct NarrowShared {
   Mbarrier query_full, query_empty;  // `item` goes with the query
   Mbarrier full[2][2];               // [buffer][half]: chunks 0-3, chunks 4-8
   Mbarrier empty[2];
+  WidenShared widen;
 };
 
 __device__ __forceinline__ float NarrowExp2(float x) {
@@ -69,8 +71,32 @@ struct Running {
   }
 };
 
+// Loads a tile, once its place is free.
+template <bool kFp8>
+__device__ __forceinline__ void LoadTile(NarrowShared& s, const Maps& maps, int buffer,
+                                         int32_t page, uint64_t policy) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    Mbarrier& full = s.full[buffer][half];
+    const int rope = half == 1 ? kTileChunkBytes : 0;
+    if constexpr (kFp8) {
+      Mbarrier& raw = s.widen.raw[buffer][half];
+      raw.ArriveExpect(kRawHalfBytes + (half == 0 ? kKeys * 4 : 0));
+      if (half == 0) TmaLoad2(s.widen.scales[buffer], &maps.scales, raw, policy, 0, page);
+      TmaLoad4(s.keys[buffer][4 * half + kRawChunk], &maps.latent, raw, policy, 0, 0, 2 * half,
+               page);
+      full.ArriveExpect(rope);
+    } else {
+      full.ArriveExpect(4 * kTileChunkBytes + rope);
+      TmaLoad4(s.keys[buffer][4 * half], &maps.latent, full, policy, 0, 0, 4 * half, page);
+    }
+    if (rope > 0) TmaLoad4(s.keys[buffer][8], &maps.rope, full, policy, 0, 0, 0, page);
+  }
+}
+
 // The producer: one warp.
-__device__ inline void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowStep& step) {
+template <bool kFp8>
+__device__ void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowStep& step) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const uint64_t keep = EvictNormal(), once = EvictFirst();
   const int32_t block = static_cast<int32_t>(blockIdx.x), blocks = static_cast<int32_t>(gridDim.x);
@@ -80,7 +106,7 @@ __device__ inline void ProduceNarrow(NarrowShared& s, const Maps& maps, const Na
     // Back and forth, so that who got a long item gets the last short one.
     const int32_t index = wave * blocks + (wave % 2 == 0 ? block : blocks - 1 - block);
     const NarrowItem item = walk.Find(index);
-    const int32_t tiles = item.token < 0 ? 0 : (item.length() + kKeys - 1) / kKeys;
+    const int32_t tiles = item.token < 0 ? 0 : item.tiles();
     const int32_t* table =
         step.page_table + int64_t{item.slot} * step.max_pages + item.group * (kGroupTokens / kKeys);
     int32_t pages = lane < tiles ? table[lane] : 0;
@@ -105,11 +131,7 @@ __device__ inline void ProduceNarrow(NarrowShared& s, const Maps& maps, const Na
       const int buffer = tile % 2;
       if (lane == 0) {
         s.empty[buffer].Wait(((parities >> buffer) & 1) ^ 1);
-        s.full[buffer][0].ArriveExpect(4 * kTileChunkBytes);
-        TmaLoad4(s.keys[buffer][0], &maps.latent, s.full[buffer][0], once, 0, 0, 0, page);
-        s.full[buffer][1].ArriveExpect(5 * kTileChunkBytes);
-        TmaLoad4(s.keys[buffer][4], &maps.latent, s.full[buffer][1], once, 0, 0, 4, page);
-        TmaLoad4(s.keys[buffer][8], &maps.rope, s.full[buffer][1], once, 0, 0, 0, page);
+        LoadTile<kFp8>(s, maps, buffer, page, once);
       }
       parities ^= 1u << buffer;
     }

@@ -25,6 +25,7 @@ struct NarrowItem {
   __device__ int32_t length() const {
     return min(position + 1 - group * kGroupTokens, groups * kGroupTokens);
   }
+  __device__ int32_t tiles() const { return (length() + kKeys - 1) / kKeys; }
 };
 
 // Deals out the work. A unit is a section, or a group where blocks would have little to do.

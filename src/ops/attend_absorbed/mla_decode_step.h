@@ -29,10 +29,12 @@ struct Step {
   int32_t head_blocks;   // ceil(heads / 64)
   int32_t split_tokens;  // a multiple of kKeys
   int32_t max_splits;
+  bool fp8;  // the cache; the host's choice of a kernel
 };
 
 struct Maps {
   CUtensorMap q_latent, q_rope, latent, rope;
+  CUtensorMap scales;  // of FP8
 };
 
 struct Output {
@@ -54,6 +56,7 @@ struct NarrowStep {
   int32_t heads;
   int32_t tokens;        // capacity
   int32_t section_log2;  // of the groups of 2 kKeys positions in a section
+  bool fp8;              // as in Step
 };
 
 struct NarrowOutput {

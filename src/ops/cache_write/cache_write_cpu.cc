@@ -1,7 +1,7 @@
 // Writes latents and keys to their pages.
-//   formula:       page row of (slot, position) = latent, rope, rounded to the pages' type
+//   formula:       page row of (slot, position) = latent, rope, rounded to the pages' types
 //   data mapping:  a thread takes tokens
-//   bytes, FLOPs:  reads 4 and writes 2 or 4 bytes a channel; none
+//   bytes, FLOPs:  reads 4 and writes 1 to 4 bytes a channel; none
 //   accumulator:   none
 //   expected time: [1, 576]: about a microsecond on one core; not measured
 #include "ops/cpu_ops.h"
@@ -18,8 +18,8 @@ void CacheWriteCpu(OpContext& context, const CacheWriteArgs& a) {
           const int64_t position = map.positions.As<int32_t>()[t];
           const int32_t* table = SlotPages(map.page_table, map.slots.As<int32_t>()[t]);
           const int32_t page = PageOf(table, map.page_table.dim(1), position, a.pages);
-          StorePageRow(a.pages.latent, page, position, a.latent.Row<float>(t));
-          StorePageRow(a.pages.rope, page, position, a.rope.Row<float>(t));
+          StoreLatent(a.pages, page, position, a.latent.Row<float>(t));
+          StoreRope(a.pages, page, position, a.rope.Row<float>(t));
         }
       });
 }

@@ -1,7 +1,7 @@
 // Cache write on CUDA.
 //   formula:       page[position] = (latent, rotated key)
 //   data mapping:  a block per token
-//   bytes, FLOPs:  4 bytes a number; no arithmetic
+//   bytes, FLOPs:  reads 2 and writes 1 to 4 bytes a number; no arithmetic
 //   accumulator:   none
 //   expected time: one launch (2 us) for up to 128 tokens of 576; not measured
 #include "ops/page_rows.cuh"
@@ -16,11 +16,11 @@ __global__ void CacheWrite(Rows<const BF16> latent, Rows<const BF16> rope, Token
   if (t >= *tokens.live) return;
   const int64_t position = tokens.positions[t];
   const int32_t page = PageOf(tokens.Table(t), tokens.max_pages, position, pages);
-  T* to = pages.Latent(page, position);
-  for (int64_t i = threadIdx.x; i < pages.latent_dim; i += blockDim.x) {
-    Store(to + i, Load(latent[t] + i));
-  }
-  to = pages.Rope(page, position);
+  __shared__ float scratch[kWarp];
+  const BF16* from = latent[t];
+  StoreLatent(
+      pages, page, position, [from](int64_t i) { return Load(from + i); }, scratch);
+  auto* to = pages.Rope(page, position);
   for (int64_t i = threadIdx.x; i < pages.rope_dim; i += blockDim.x) {
     Store(to + i, Load(rope[t] + i));
   }
@@ -37,9 +37,9 @@ void LaunchCacheWrite(cudaStream_t stream, const CacheWriteArgs& a) {
 
 void CacheWriteCuda(OpContext& context, const CacheWriteArgs& a) {
   if (a.latent.dim(0) == 0) return;
-  const bool bf16 = a.pages.latent.dtype() == DType::kBF16;
-  (bf16 ? kernels::LaunchCacheWrite<BF16> : kernels::LaunchCacheWrite<float>)(Cuda(context).get(),
-                                                                              a);
+  kernels::WithLatentType(a.pages, [&](auto type) {
+    kernels::LaunchCacheWrite<decltype(type)>(Cuda(context).get(), a);
+  });
   Cuda(context).CheckLaunch("cache_write", a.latent);
 }
 

@@ -9,8 +9,8 @@ void CacheWriteReference(OpContext&, const CacheWriteArgs& a) {
     const int64_t position = map.positions.As<int32_t>()[t];
     const int32_t* table = SlotPages(map.page_table, map.slots.As<int32_t>()[t]);
     const int32_t page = PageOf(table, map.page_table.dim(1), position, a.pages);
-    StorePageRow(a.pages.latent, page, position, a.latent.Row<float>(t));
-    StorePageRow(a.pages.rope, page, position, a.rope.Row<float>(t));
+    StoreLatent(a.pages, page, position, a.latent.Row<float>(t));
+    StoreRope(a.pages, page, position, a.rope.Row<float>(t));
   }
 }
 

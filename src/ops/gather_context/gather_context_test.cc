@@ -8,7 +8,7 @@ EVERY_BACKEND(GatherContextTest);
 TEST_P(GatherContextTest, GathersAnyRange) {
   const Backend& b = GetParam();
   constexpr int kLatent = 48, kRope = 10;
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF8E4M3}) {
     TestPages pages(dtype, 2, 4, kLatent, kRope);
     pages.Fill(0, 256, 1);
     pages.Fill(1, 256, 2);

@@ -3,16 +3,10 @@
 // so that a row's bits do not depend on the rows beside it.
 #pragma once
 
-#include <cuda_fp8.h>
-
 #include "ops/cuda_kernels.cuh"
 #include "ops/prepare/cuda_weight.h"
 
 namespace fathom::kernels {
-
-__device__ inline float Load(const E4M3* p) {
-  return __half2float(__half(__nv_cvt_fp8_to_halfraw(p->bits, __NV_E4M3)));
-}
 
 // CudaWeight's pointers.
 struct Matrices {

@@ -39,13 +39,11 @@ __global__ void __launch_bounds__(256) RotateAndCache(Rotation a, Pages<T> pages
   }
   sum = BlockReduce(sum, 0.0f, scratch, Plus());
   const float scale = 1.0f / sqrtf(sum / static_cast<float>(pages.latent_dim) + a.eps);
-  T* to = pages.Latent(page, position);
-  for (int64_t i = threadIdx.x; i < pages.latent_dim; i += blockDim.x) {
-    Store(to + i, Load(latent + i) * scale * a.latent_norm[i]);
-  }
+  const auto normed = [&](int64_t i) { return Load(latent + i) * scale * a.latent_norm[i]; };
+  StoreLatent(pages, page, position, normed, scratch);
   // Pairs of the key, then of each head's query.
   const float *cos = a.cos_sin + position * 2 * half, *sin = cos + half;
-  T* key_to = pages.Rope(page, position);
+  auto* key_to = pages.Rope(page, position);
   for (int64_t p = threadIdx.x; p < (a.heads + 1) * half; p += blockDim.x) {
     const int64_t head = p / half - 1, i = p % half;
     BF16* query = a.q_rope[t] + head * a.head_stride + 2 * i;
@@ -81,9 +79,9 @@ void LaunchRotateAndCache(cudaStream_t stream, const RotateAndCacheArgs& a) {
 
 void RotateAndCacheCuda(OpContext& context, const RotateAndCacheArgs& a) {
   if (a.kv_a.dim(0) == 0) return;
-  const bool bf16 = a.pages.latent.dtype() == DType::kBF16;
-  (bf16 ? kernels::LaunchRotateAndCache<BF16>
-        : kernels::LaunchRotateAndCache<float>)(Cuda(context).get(), a);
+  kernels::WithLatentType(a.pages, [&](auto type) {
+    kernels::LaunchRotateAndCache<decltype(type)>(Cuda(context).get(), a);
+  });
   Cuda(context).CheckLaunch("rotate_and_cache", a.kv_a);
 }
 
