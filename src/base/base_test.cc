@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <fstream>
@@ -10,6 +11,7 @@
 #include "base/printable.h"
 #include "base/rng.h"
 #include "base/status.h"
+#include "base/test_folder.h"
 
 namespace fathom {
 namespace {
@@ -67,6 +69,11 @@ TEST(MappedFile, ReadsAndRefuses) {
   EXPECT_EQ(MappedFile::Open("/").status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(ReadFile(path, 5).status().code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(ReadFile(path, 6).value(), "latent");
+  const TestFolder folder;
+  const std::string fifo = folder.path() + "/fifo";  // which no one writes
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_EQ(MappedFile::Open(fifo).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReadFile(fifo, 6).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(BoundedQueue, RefusesWhenFullAndDrainsAfterClose) {

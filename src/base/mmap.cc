@@ -21,6 +21,11 @@ struct Descriptor {
   }
 };
 
+// Does not wait for a writer, as a plain open of a FIFO would.
+Descriptor OpenToRead(const std::string& path) {
+  return Descriptor{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+}
+
 Result<size_t> RegularFileSize(int fd, const std::string& path) {
   if (fd < 0) return NotFound("cannot open {}: {}", path, std::strerror(errno));
   struct stat info;
@@ -32,7 +37,7 @@ Result<size_t> RegularFileSize(int fd, const std::string& path) {
 }  // namespace
 
 Result<MappedFile> MappedFile::Open(const std::string& path) {
-  Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  const Descriptor file = OpenToRead(path);
   MappedFile mapped;
   mapped.path_ = path;
   mapped.size_ = TRY(RegularFileSize(file.fd, path));
@@ -71,7 +76,7 @@ void MappedFile::Drop(std::span<const std::byte> part) const {
 }
 
 Result<std::string> ReadFile(const std::string& path, size_t max_bytes) {
-  Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  const Descriptor file = OpenToRead(path);
   const size_t size = TRY(RegularFileSize(file.fd, path));
   if (size > max_bytes) {
     return ResourceExhausted("{} has {} bytes; at most {} are read", path, size, max_bytes);

@@ -114,8 +114,8 @@ Status Checkpoint::Contents::ReadHeaders(Problems& problems) {
       const auto lost =
           std::count_if(weight_files.index.begin(), weight_files.index.end(),
                         [&](const auto& entry) { return entry.second == static_cast<int32_t>(i); });
-      problems.Add("{}: {}; {} tensors are in that file: download it again", name,
-                   file.status().message(), lost);
+      problems.Add("{}: {}{}: download it again", name, file.status().message(),
+                   lost == 0 ? "" : fmt::format("; {} tensors are in that file", lost));
       continue;
     }
     Result<std::vector<StoredTensor>> header = ReadSafetensorsHeader(file->bytes(), name, problems);

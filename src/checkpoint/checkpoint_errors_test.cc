@@ -285,6 +285,11 @@ TEST(CheckpointFolder, WhatIsNotOne) {
   EXPECT_HAS(OpenError(folder.path()), "convert them to safetensors");
   folder.Write("model-00001-of-00002.safetensors", "x");
   EXPECT_HAS(OpenError(folder.path()), "its index is missing");
+  // As in a hub cache whose blob is gone.
+  std::filesystem::create_symlink("../gone", folder.path() + "/model.safetensors");
+  EXPECT_HAS(OpenError(folder.path()), "model.safetensors: No such file or directory: download it");
+  folder.Write("config.json", "[");
+  EXPECT_HAS(OpenError(folder.path()), "config.json: not valid JSON");
   folder.Write("config.json", std::string(2 << 20, ' '));
   EXPECT_HAS(OpenError(folder.path()), "at most 1048576 are read");
   folder.Write("config.json", SmallConfig());

@@ -34,6 +34,12 @@ bool Exists(const fs::path& path) {
   return fs::exists(path, error);
 }
 
+// Also of a link that leads nowhere: opening it then says so.
+bool IsListed(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(path, error));
+}
+
 // Letters, digits, '.', '_' and '-', and neither "." nor "..".
 bool IsPlainName(std::string_view name) {
   return !name.empty() && name.size() <= 255 && name != "." && name != ".." &&
@@ -170,17 +176,16 @@ Result<std::string> ResolveFolder(const std::string& path) {
 
 Result<WeightFiles> FindWeightFiles(const std::string& folder) {
   WeightFiles files;
-  if (Exists(fs::path(folder) / kSingle)) {
+  if (IsListed(fs::path(folder) / kSingle)) {
     files.names.emplace_back(kSingle);
     return files;
   }
   const fs::path index_path = fs::path(folder) / kIndex;
-  if (!Exists(index_path)) return NoWeights(folder);
+  if (!IsListed(index_path)) return NoWeights(folder);
   const std::string text = TRY(ReadFile(index_path.string(), kMaxIndexBytes));
   boost::json::monotonic_resource memory;
-  const Result<boost::json::object> index = ParseJsonObject(text, &memory);
-  if (!index.ok()) return index.status().WithContext(kIndex);
-  const boost::json::value* map = index->if_contains("weight_map");
+  const boost::json::object index = TRY(ParseJsonObject(kIndex, text, &memory));
+  const boost::json::value* map = index.if_contains("weight_map");
   if (map == nullptr || !map->is_object() || map->get_object().empty()) {
     return DataLoss("{} has no weight_map: download it again", index_path.string());
   }

@@ -5,7 +5,7 @@
 namespace fathom {
 
 Result<GenerationConfig> ParseGenerationConfig(std::string_view json, int32_t vocab_size) {
-  const boost::json::object object = TRY(ParseJsonObject(json));
+  const boost::json::object object = TRY(ParseJsonObject("generation_config.json", json));
   Problems problems;
   Fields fields(object, "", problems);
   GenerationConfig config;

@@ -18,18 +18,18 @@ std::optional<int64_t> ToInt(const boost::json::value& value) {
 
 }  // namespace
 
-Result<boost::json::object> ParseJsonObject(std::string_view text,
+Result<boost::json::object> ParseJsonObject(std::string_view name, std::string_view text,
                                             boost::json::storage_ptr storage) {
   try {
     boost::json::parse_options options;
     options.max_depth = kMaxDepth;
     boost::json::error_code error;
     boost::json::value value = boost::json::parse(text, error, std::move(storage), options);
-    if (error) return DataLoss("not valid JSON ({})", error.message());
-    if (!value.is_object()) return DataLoss("not a JSON object");
+    if (error) return DataLoss("{}: not valid JSON ({})", name, error.message());
+    if (!value.is_object()) return DataLoss("{}: not a JSON object", name);
     return std::move(value.get_object());
   } catch (const std::exception& e) {  // a length limit or memory
-    return ResourceExhausted("cannot parse the JSON: {}", e.what());
+    return ResourceExhausted("{}: cannot parse the JSON: {}", name, e.what());
   }
 }
 

@@ -13,8 +13,9 @@
 
 namespace fathom {
 
-// An object, nested at most 16 deep. Of a key given twice the last counts.
-Result<boost::json::object> ParseJsonObject(std::string_view text,
+// An object, nested at most 16 deep. Of a key given twice the last counts. Errors begin with
+// `name`.
+Result<boost::json::object> ParseJsonObject(std::string_view name, std::string_view text,
                                             boost::json::storage_ptr storage = {});
 
 // The fields of a JSON object, read with bounds. A field that is missing or null takes `fallback`;

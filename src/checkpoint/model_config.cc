@@ -225,15 +225,16 @@ void ReadArchitecture(Fields& fields, Problems& problems) {
 }  // namespace
 
 Result<ModelConfig> ParseModelConfig(std::string_view json) {
-  const boost::json::object object = TRY(ParseJsonObject(json));
+  const boost::json::object object = TRY(ParseJsonObject("config.json", json));
   Problems problems;
   Fields fields(object, "", problems);
   ModelConfig c;
   c.model_type = fields.String("model_type", "");
   if (c.model_type != "deepseek_v2" && c.model_type != "deepseek_v3") {
     return Unimplemented(
-        "model_type \"{}\" is not supported: fathom runs DeepSeek models of model_type deepseek_v2 "
-        "(V2, V2-Lite, Coder-V2) and deepseek_v3 (V3, R1, V3.1)",
+        "config.json: model_type \"{}\" is not supported: fathom runs DeepSeek models of "
+        "model_type "
+        "deepseek_v2 (V2, V2-Lite, Coder-V2) and deepseek_v3 (V3, R1, V3.1)",
         Printable(c.model_type));
   }
   ReadArchitecture(fields, problems);

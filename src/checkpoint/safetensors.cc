@@ -181,8 +181,8 @@ Result<std::vector<StoredTensor>> ReadSafetensorsHeader(std::span<const std::byt
   const Result<std::string_view> text = HeaderText(bytes);
   if (!text.ok()) return fail(text.status());
   boost::json::monotonic_resource memory;
-  const Result<boost::json::object> header = ParseJsonObject(*text, &memory);
-  if (!header.ok()) return fail(header.status().WithContext("its header"));
+  const Result<boost::json::object> header = ParseJsonObject("its header", *text, &memory);
+  if (!header.ok()) return fail(header.status());
 
   const uint64_t data_begin = sizeof(uint64_t) + text->size();
   const uint64_t data_bytes = bytes.size() - data_begin;

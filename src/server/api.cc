@@ -1,6 +1,7 @@
 #include "server/api.h"
 
 #include <algorithm>
+#include <charconv>
 #include <ctime>
 #include <limits>
 #include <random>
@@ -66,6 +67,20 @@ ApiError TooLong(int32_t max_model_len, const std::string& prompt_tokens,
                                   "request has {} tokens in the {}{}",
                                   max_model_len, prompt_tokens, what, rest),
                       "context_length_exceeded");
+}
+
+// "org%2Fname" is "org/name"; what is no escape stays.
+std::string PercentDecoded(std::string_view text) {
+  std::string plain;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned code = 0;  // of no sign
+    const char* digits = text.data() + i + 1;
+    const bool escape = text[i] == '%' && i + 2 < text.size() &&
+                        std::from_chars(digits, digits + 2, code, 16).ptr == digits + 2;
+    plain += escape ? static_cast<char>(code) : text[i];
+    if (escape) i += 2;
+  }
+  return plain;
 }
 
 HttpResponse Ok(const json::value& body) {
@@ -182,7 +197,7 @@ Api::Answer Api::Models(const HttpRequest& request) {
                         {"max_model_len", engine_.max_model_len()}};
   };
   if (request.path.size() > kModelsPath.size() + 1) {
-    const std::string name = request.path.substr(kModelsPath.size() + 1);
+    const std::string name = PercentDecoded(request.path.substr(kModelsPath.size() + 1));
     if (auto error = CheckModel(name)) return ErrorResponse(*error);
     return Ok(model(name));
   }

@@ -88,6 +88,22 @@ HttpResponse BadRead(error_code error, const ServerOptions& options) {
   return ErrorResponse({400, "This is not an HTTP request: " + error.message()});
 }
 
+// A body that could not be read as it is.
+std::optional<ApiError> BadEncoding(const http::request_header<>& head) {
+  const auto is = [&](http::field field, std::string_view harmless) {
+    const auto value = head[field];
+    return value.empty() || boost::beast::iequals(value, {harmless.data(), harmless.size()});
+  };
+  // Where such a body ends is not known: a part of it could pass for the next request.
+  if (!is(http::field::transfer_encoding, "chunked")) {
+    return ApiError{400, "Transfer-Encoding may only be chunked."};
+  }
+  if (!is(http::field::content_encoding, "identity")) {
+    return ApiError{415, "The body is compressed: send it without Content-Encoding."};
+  }
+  return std::nullopt;
+}
+
 // Room for a body among those that are being read or handled; given back at the end.
 class BodyBudget {
  public:
@@ -225,7 +241,9 @@ std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) const {
     return ErrorResponse(EngineError(Unavailable("The server is shutting down.")));
   }
   exchange.keep_alive = exchange.parser.keep_alive();
-  exchange.unread = !exchange.parser.is_done();
+  const std::optional<ApiError> bad_encoding = BadEncoding(exchange.parser.get());
+  exchange.unread = bad_encoding || !exchange.parser.is_done();
+  if (bad_encoding) return ErrorResponse(*bad_encoding);
   return context_.api.CheckHead(exchange.request);
 }
 

@@ -59,7 +59,7 @@ class HttpServerTest : public testing::Test {
 
   void Serve(ServerOptions options = {}, std::chrono::microseconds tick = 1ms, int capacity = 64) {
     engine_ = std::make_unique<FakeEngine>(outputs_, ScriptFor, tick, capacity);
-    options.served_model_names = {"tiny"};
+    options.served_model_names = {"tiny", "org/tiny 2%"};
     options.vocab_size = TinyTokenizer().vocab_size();
     options.eos_tokens = {*TinyTokenizer().IdOf(TinyTokenizer().eos_token())};
     options.version = "1.2.3";

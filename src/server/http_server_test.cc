@@ -20,6 +20,7 @@ TEST_F(HttpServerTest, SmallEndpointsOnOneConnection) {
   EXPECT_EQ(model.at("id"), json::value("tiny"));
   EXPECT_EQ(model.at("max_model_len"), json::value(4096));
   EXPECT_EQ(client.Ask("GET", "/v1/models/tiny").status, 200);
+  EXPECT_EQ(client.Ask("GET", "/v1/models/org%2Ftiny%202%").parsed().at("id"), "org/tiny 2%");
   EXPECT_EQ(client.Ask("GET", "/v1/models/other").status, 404);
   const Response metrics = client.Ask("GET", "/metrics?x=1");
   EXPECT_NE(metrics.body.find("vllm:kv_cache_usage_perc{model_name=\"tiny\"} 0.25"),

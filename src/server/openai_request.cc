@@ -14,6 +14,8 @@ namespace json = boost::json;
 
 namespace {
 
+constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+
 // RequestFields that would change the answer if they were served, with what may stand there anyway.
 struct Unsupported {
   const char* key;
@@ -124,8 +126,8 @@ void ReadSampling(RequestFields& fields, const RequestLimits& limits, Generation
   const SamplingDefaults& defaults = limits.defaults;
   SamplingParams& sampling = params->sampling;
   sampling.temperature = fields.Number("temperature", defaults.temperature.value_or(1.0f), {0, 2});
-  sampling.top_k = std::max<int64_t>(
-      0, fields.Integer("top_k", defaults.top_k.value_or(0), -1, limits.vocab_size));
+  sampling.top_k = std::clamp<int64_t>(
+      fields.Integer("top_k", defaults.top_k.value_or(0), -1, kMaxInt32), 0, limits.vocab_size);
   sampling.top_p = fields.Number("top_p", defaults.top_p.value_or(1.0f), {0, 1, true});
   sampling.min_p = fields.Number("min_p", defaults.min_p.value_or(0.0f), {0, 1});
   sampling.presence_penalty = fields.Number("presence_penalty", 0, {-2, 2});
@@ -226,8 +228,6 @@ void CheckMinTokens(RequestFields& fields, const GenerationParams& params) {
                                           *params.max_tokens, params.min_tokens));
   }
 }
-
-constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
 void ReadPrompts(RequestFields& fields, const RequestLimits& limits, CompletionRequest* request) {
   const json::value* prompt = fields.Find("prompt");

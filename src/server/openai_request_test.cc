@@ -110,6 +110,8 @@ TEST(ParseChat, NullsCountAsAbsentAndWholeFloatsAsIntegers) {
       R"("temperature": null, "stop": null, "tools": null, "max_tokens": 5.0, "top_k": -1)");
   EXPECT_EQ(chat.params.max_tokens, 5);
   EXPECT_EQ(chat.params.sampling.top_k, 0);
+  // More than there are: all.
+  EXPECT_EQ(GoodChat(R"("top_k": 2000000000)").params.sampling.top_k, kLimits.vocab_size);
 }
 
 TEST(ParseChat, ErrorsNameTheParameter) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "base/under_sanitizer.h"
 #include "checkpoint/checkpoint.h"
 #include "cpu/cpu_device.h"
 #include "engine/engine.h"
@@ -113,6 +114,7 @@ std::vector<GenerateRequest> MakeRequests() {
     request.sampling.logprobs = 3;
     requests.push_back(std::move(request));
   }
+  if (kUnderSanitizer) std::erase_if(requests, [](const auto& r) { return Raw(r.id) % 4 != 1; });
   return requests;
 }
 

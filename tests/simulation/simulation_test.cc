@@ -8,15 +8,12 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/under_sanitizer.h"
 
 namespace fathom::simulation {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint64_t kSeeds = 40;  // a sanitizer takes ten times as long
-#else
-constexpr uint64_t kSeeds = 150;
-#endif
+constexpr uint64_t kSeeds = kUnderSanitizer ? 40 : 150;
 constexpr int kRequests = 300;
 
 uint64_t seed_now = 0;
