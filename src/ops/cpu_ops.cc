@@ -47,6 +47,11 @@ const Ops& CpuOps(Fp8Activations activations) {
   return activations == Fp8Activations::kExact ? exact : quantized;
 }
 
+const Ops& CpuBF16Ops() {
+  static const Ops ops = Table(PrepareCpuBF16, DType::kBF16);
+  return ops;
+}
+
 const Ops& CpuIntegerOps(WeightFormat format) {
   // Rounding the cache to BF16 is little beside rounding the weights.
   static const Ops int8 = Table(PrepareCpuInt8, DType::kBF16);

@@ -14,7 +14,7 @@ const DotKernels& KernelsOf(const CpuWeight& w) {
 #if defined(__x86_64__)
   const bool split = w.activations() == ActivationForm::kSplit;
   switch (w.format) {
-    case WeightFormat::kBF16: return DotKernelsBf16();
+    case WeightFormat::kBF16: return DotKernelsBf16(split);
     case WeightFormat::kFp8: return DotKernelsFp8(split);
     case WeightFormat::kInt8: return DotKernelsInt8();
     case WeightFormat::kInt4: return DotKernelsInt4();
