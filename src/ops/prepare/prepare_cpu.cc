@@ -303,11 +303,11 @@ Result<std::unique_ptr<PackedWeight>> PrepareCpuBF16(Stream& stream, const Prepa
 }
 
 Result<std::unique_ptr<PackedWeight>> PrepareCpuInt8(Stream& stream, const PrepareArgs& a) {
-  return Prepare(stream, a, {.quantize_to = WeightFormat::kInt8});
+  return Prepare(stream, a, {.round_activations = true, .quantize_to = WeightFormat::kInt8});
 }
 
 Result<std::unique_ptr<PackedWeight>> PrepareCpuInt4(Stream& stream, const PrepareArgs& a) {
-  return Prepare(stream, a, {.quantize_to = WeightFormat::kInt4});
+  return Prepare(stream, a, {.round_activations = true, .quantize_to = WeightFormat::kInt4});
 }
 
 }  // namespace fathom
