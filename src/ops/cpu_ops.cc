@@ -53,7 +53,7 @@ const Ops& CpuBF16Ops() {
 }
 
 const Ops& CpuIntegerOps(WeightFormat format) {
-  // To round the cache and the absorbed form's activations to BF16 is little beside rounding weights.
+  // Rounding the cache and the absorbed form's activations to BF16 is little beside that.
   static const Ops int8 = Table(PrepareCpuInt8, DType::kBF16);
   static const Ops int4 = Table(PrepareCpuInt4, DType::kBF16);
   CHECK(format == WeightFormat::kInt8 || format == WeightFormat::kInt4, "not an integer format");
