@@ -1,6 +1,7 @@
 #include "backends.h"
 
 #include "cpu/cpu_device.h"
+#include "cpu/cpu_features.h"
 
 namespace fathom {
 
@@ -22,6 +23,13 @@ Result<Backend> MakeBackend(std::string_view name, int threads, int gpu,
   if (name == "cpu" || name == "cpu-fp8") {
     return Backend{&CpuOps(activations), std::make_unique<CpuDevice>(threads)};
   }
+  if (name == "cpu-bf16") {
+    if (!HasBf16Dot()) {
+      return InvalidArgument(
+          "--ops cpu-bf16: this CPU has no AVX512_BF16; --ops cpu runs anywhere");
+    }
+    return Backend{&CpuBF16Ops(), std::make_unique<CpuDevice>(threads)};
+  }
   if (name == "reference" || name == "reference-fp8") {
     return Backend{&ReferenceOps(activations), std::make_unique<CpuDevice>(1)};
   }
@@ -30,7 +38,8 @@ Result<Backend> MakeBackend(std::string_view name, int threads, int gpu,
     return MakeCudaBackend(name, gpu);
   }
   return InvalidArgument(
-      "--ops {}: it is cpu, cpu-fp8, cuda, cuda-fp8, cuda-portable, cuda-portable-fp8, reference "
+      "--ops {}: it is cpu, cpu-bf16, cpu-fp8, cuda, cuda-fp8, cuda-portable, cuda-portable-fp8, "
+      "reference "
       "or reference-fp8",
       name);
 }

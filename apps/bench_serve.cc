@@ -40,6 +40,7 @@ struct LoadOptions {
   int32_t num_warmups = 1;
   double timeout_s = 3600;
   std::vector<std::string> goodput;
+  std::string label;
   bool json = false;
 };
 
@@ -161,6 +162,7 @@ void PrintJson(const LoadOptions& o, const LoadSummary& summary) {
   out["base_url"] = o.base_url;
   out["endpoint"] = o.endpoint;
   out["model"] = o.source.model;
+  out["label"] = o.label;
   out["num_prompts"] = o.source.num_prompts;
   out["request_rate"] = std::isinf(o.request_rate) ? json::value("inf") : o.request_rate;
   out["max_concurrency"] = o.max_concurrency > 0 ? json::value(o.max_concurrency) : json::value();
@@ -258,6 +260,10 @@ void AddLoadFlags(CLI::App& command, LoadOptions* options) {
       .add_option("--goodput", options->goodput,
                   "Bounds in milliseconds that a good request keeps, as ttft:500 tpot:50 e2el:9000")
       ->type_name("NAME:MS")
+      ->group(group);
+  command
+      .add_option("--label", options->label,
+                  "What else is to stand in the JSON object, as the server's flags")
       ->group(group);
   command.add_flag("--json", options->json, "One JSON object instead of a table")->group(group);
 }

@@ -89,7 +89,7 @@ def offline_section(result):
 
 
 def serve_section(result):
-    title = f"### {result['model']}, {result['endpoint']}"
+    title = ", ".join(filter(None, (f"### {result['model']}", result.get("label"), result["endpoint"])))
     rate, limit = result["request_rate"], result["max_concurrency"]
     load = (f"{result['completed']} requests ({result['failed']} failed), "
             + ("all at once" if rate == "inf" else f"{rate:g} a second")

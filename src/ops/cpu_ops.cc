@@ -47,8 +47,13 @@ const Ops& CpuOps(Fp8Activations activations) {
   return activations == Fp8Activations::kExact ? exact : quantized;
 }
 
+const Ops& CpuBF16Ops() {
+  static const Ops ops = Table(PrepareCpuBF16, DType::kBF16);
+  return ops;
+}
+
 const Ops& CpuIntegerOps(WeightFormat format) {
-  // Rounding the cache to BF16 is little beside rounding the weights.
+  // Rounding the cache and the absorbed form's activations to BF16 is little beside that.
   static const Ops int8 = Table(PrepareCpuInt8, DType::kBF16);
   static const Ops int4 = Table(PrepareCpuInt4, DType::kBF16);
   CHECK(format == WeightFormat::kInt8 || format == WeightFormat::kInt4, "not an integer format");

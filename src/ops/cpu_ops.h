@@ -8,6 +8,7 @@ namespace fathom {
 
 Result<std::unique_ptr<PackedWeight>> PrepareCpuExact(Stream&, const PrepareArgs&);
 Result<std::unique_ptr<PackedWeight>> PrepareCpuQuantized(Stream&, const PrepareArgs&);
+Result<std::unique_ptr<PackedWeight>> PrepareCpuBF16(Stream&, const PrepareArgs&);
 Result<std::unique_ptr<PackedWeight>> PrepareCpuInt8(Stream&, const PrepareArgs&);
 Result<std::unique_ptr<PackedWeight>> PrepareCpuInt4(Stream&, const PrepareArgs&);
 

@@ -331,8 +331,11 @@ const Ops& ReferenceOps(Fp8Activations activations);
 // Multi-threaded; streams are CpuStream (cpu/cpu_stream.h). Weights stay in the type that the
 // checkpoint stores them in.
 const Ops& CpuOps(Fp8Activations activations);
-// The same, with all matrices but those of the absorbed form quantised to kInt8 or kInt4 when they
-// are prepared, and activations quantised to 8-bit integers per token and 128 channels.
+// As CpuOps(kExact), but activations are rounded to BF16 where they meet BF16 or FP8 weights, which
+// halves the work of many rows. REQUIRES: HasBf16Dot() (cpu/cpu_features.h), or nothing is rounded.
+const Ops& CpuBF16Ops();
+// As CpuOps(kExact), with all matrices but those of the absorbed form quantised to kInt8 or kInt4
+// when they are prepared, and activations quantised to 8-bit integers per token and 128 channels.
 const Ops& CpuIntegerOps(WeightFormat format);
 // GPUs from compute capability 8.0 on; streams are CudaStream (cuda/stream.h). Activations and the
 // KV cache are BF16, weights in the type that the checkpoint stores them in. Linked into builds

@@ -137,7 +137,7 @@ void ExpectSameBits(const Results& a, const Results& b) {
 TEST(Invariance, AloneAndInCompany) {
   const std::vector<GenerateRequest> requests = MakeRequests();
   for (const Ops* ops :
-       {&CpuOps(Fp8Activations::kExact), &CpuOps(Fp8Activations::kQuantized),
+       {&CpuOps(Fp8Activations::kExact), &CpuOps(Fp8Activations::kQuantized), &CpuBF16Ops(),
         &CpuIntegerOps(WeightFormat::kInt8), &CpuIntegerOps(WeightFormat::kInt4)}) {
     const Setting setting{.ops = ops};
     const Results together = RunAll(setting, requests);

@@ -25,6 +25,8 @@ def cases():
     yield "tiny-r1 cpu chunks of 48", *tiny, ["--ops", "cpu", "--prefill-chunk", "48"]
     yield "tiny-r1 cpu, BF16 cache", *tiny, ["--ops", "cpu", "--kv-cache-dtype", "bf16"]
     yield "tiny-r1 cpu, FP8 cache", *tiny, ["--ops", "cpu", "--kv-cache-dtype", "fp8"]
+    if "avx512_bf16" in pathlib.Path("/proc/cpuinfo").read_text():
+        yield "tiny-r1 cpu-bf16", *tiny, ["--ops", "cpu-bf16"]
     for quantization in ("int8", "int4"):
         yield f"tiny-r1 cpu {quantization}", *tiny, ["--quantization", quantization]
     for ops in ("cpu-fp8", "reference-fp8"):

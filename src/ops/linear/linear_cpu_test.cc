@@ -130,7 +130,7 @@ TEST_P(EveryTarget, Fp8EqualsTheEmulatingReference) {
 }
 
 const Ops* const kTables[] = {&CpuOps(Fp8Activations::kExact), &CpuOps(Fp8Activations::kQuantized),
-                              &CpuIntegerOps(WeightFormat::kInt8),
+                              &CpuBF16Ops(), &CpuIntegerOps(WeightFormat::kInt8),
                               &CpuIntegerOps(WeightFormat::kInt4)};
 
 TEST_P(EveryTarget, ATokensBitsAreItsOwn) {
@@ -150,6 +150,21 @@ TEST_P(EveryTarget, ATokensBitsAreItsOwn) {
               << t << " " << n;
         }
       }
+    }
+  }
+}
+
+TEST_P(EveryTarget, BF16OpsRoundActivations) {
+  if (!HasBf16Dot()) GTEST_SKIP();
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    const Source w(dtype, 70, 392, 7, 9, 1);
+    const WeightSource source{{w.tensor}};
+    for (const int64_t tokens : {1, 3, 40}) {
+      const std::vector<float> x = Normals(tokens * 392, 3);
+      std::vector<float> rounded;
+      for (const float v : x) rounded.push_back(ToFloat(ToBF16(v)));
+      EXPECT_TRUE(SameBits(Product(CpuBF16Ops(), 2, source, x, tokens),
+                           Product(CpuOps(Fp8Activations::kExact), 2, source, rounded, tokens)));
     }
   }
 }

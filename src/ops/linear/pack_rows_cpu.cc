@@ -1,7 +1,7 @@
 // Packs activations for products with panels.
 //   formula:       kE4M3: s = max(max|x|, 1e-10) / 448, value = E4M3(x / s);
 //                  kInt8: s = max|x| / 127, code = round(x / s);
-//                  kSplit: high = BF16(x), low = BF16(x - high)
+//                  kBF16: BF16(x); kSplit: high = BF16(x), low = BF16(x - high)
 //   data mapping:  a thread takes runs of 128 channels; lanes are channels
 //   bytes, FLOPs:  reads 4 bytes a channel, writes 1 to 4; about 12 operations a channel
 //   accumulator:   none (a maximum; an integer sum)
@@ -123,6 +123,13 @@ float PackInt8(const float* x, bool dots, std::byte* to, int32_t* offset) {
   return largest / 127.0f;
 }
 
+void PackBF16(const float* x, std::byte* to) {
+  const hn::ScalableTag<float> d;
+  ForEachVector(x, [&](int64_t i, auto v) {
+    StoreBF16(d, RoundToBF16(d, v), reinterpret_cast<BF16*>(to) + i);
+  });
+}
+
 void PackSplit(const float* x, std::byte* to) {
   const hn::ScalableTag<float> d;
   BF16* high = reinterpret_cast<BF16*>(to);
@@ -142,6 +149,7 @@ namespace fathom {
 
 HWY_EXPORT(PackE4M3);
 HWY_EXPORT(PackInt8);
+HWY_EXPORT(PackBF16);
 HWY_EXPORT(PackSplit);
 
 namespace {
@@ -149,6 +157,7 @@ namespace {
 int64_t RecordBytes(const CpuWeight& w) {
   switch (w.activations()) {
     case ActivationForm::kPlain: return 0;
+    case ActivationForm::kBF16: return kScaleTile * static_cast<int64_t>(sizeof(BF16));
     case ActivationForm::kSplit: return 2 * kScaleTile * static_cast<int64_t>(sizeof(BF16));
     case ActivationForm::kE4M3: return kScaleTile * (w.dots ? sizeof(BF16) : sizeof(float));
     case ActivationForm::kInt8: return kScaleTile * (w.dots ? sizeof(int8_t) : sizeof(float));
@@ -162,7 +171,7 @@ PackedRows::PackedRows(Arena& arena, const CpuWeight& w, int64_t capacity) {
   const ActivationForm form = w.activations();
   if (form == ActivationForm::kPlain) return;
   values = arena.Allocate(DType::kU8, {w.runs(), capacity, RecordBytes(w)});
-  if (form == ActivationForm::kSplit) return;
+  if (form == ActivationForm::kBF16 || form == ActivationForm::kSplit) return;
   scales = arena.Allocate(DType::kF32, {w.runs(), capacity});
   offsets = arena.Allocate(DType::kI32, {w.runs(), form == ActivationForm::kInt8 ? capacity : 0});
 }
@@ -176,6 +185,7 @@ ActivationRows PackedRows::Pack(ThreadPool& pool, const CpuWeight& w, const RowS
   }
   const auto e4m3 = HWY_DYNAMIC_DISPATCH(PackE4M3);
   const auto int8 = HWY_DYNAMIC_DISPATCH(PackInt8);
+  const auto bf16 = HWY_DYNAMIC_DISPATCH(PackBF16);
   const auto split = HWY_DYNAMIC_DISPATCH(PackSplit);
   const int64_t runs = w.runs(), tokens = rows / from.heads;
   constexpr int64_t kRunsAtATime = 64;
@@ -193,6 +203,7 @@ ActivationRows PackedRows::Pack(ThreadPool& pool, const CpuWeight& w, const RowS
       std::byte* to = values.As<std::byte>() + run * values.stride(0) + row * values.stride(1);
       switch (form) {
         case ActivationForm::kPlain: break;
+        case ActivationForm::kBF16: bf16(x, to); break;
         case ActivationForm::kSplit: split(x, to); break;
         case ActivationForm::kE4M3:
           scales.Row<float>(run)[row] = e4m3(x, w.scale_ue8m0, w.dots, to);
@@ -203,7 +214,7 @@ ActivationRows PackedRows::Pack(ThreadPool& pool, const CpuWeight& w, const RowS
       }
     }
   });
-  const bool scaled = form != ActivationForm::kSplit;
+  const bool scaled = form == ActivationForm::kE4M3 || form == ActivationForm::kInt8;
   return {.values = values.As<std::byte>(),
           .run_stride = values.stride(0),
           .row_stride = values.stride(1),

@@ -17,6 +17,7 @@ struct RowSource {
 
 // Rows packed into work space; none where the weight takes them as they lie. A run of a row is a
 // record of kScaleTile channels, zeros beyond the run's own:
+//   kBF16          BF16
 //   kSplit         BF16 [2][kScaleTile]: rounded, and what rounding left
 //   kE4M3          fp32 values of the codes, or BF16 ones if the weight is `dots`
 //   kInt8          fp32 codes, or 8-bit ones if `dots`

@@ -1,5 +1,6 @@
 // Products of BF16 activations, or pairs of them, with BF16 and FP8 weights, by AVX512_BF16.
-//   formula:       acc += sx sw sum over channels of (high + low) w; a quantised x has no low part
+//   formula:       acc += sx sw sum over channels of (high + low) w; an x that is rounded or
+//                  quantised has no low part
 //   data mapping:  16 lanes are outputs, two channels a lane; up to 12 rows share a pass over a run
 //                  of 32 outputs; FP8 codes are widened in registers, or into L1 for many rows
 //   bytes, FLOPs:  each weight byte is read once per 128 rows; 2 FLOPs a weight, row and part of x
@@ -158,7 +159,7 @@ void Multiply(const DotTile& tile, const DotRows& x, float* acc) {
       __m512 total = sum[r][0][c], factor = scale;
       if constexpr (kParts == 2) {
         total = _mm512_add_ps(total, sum[r][1][c]);
-      } else {
+      } else if (x.scales != nullptr) {
         factor = _mm512_mul_ps(_mm512_set1_ps(x.scales[r]), scale);
       }
       _mm512_store_ps(to, _mm512_add_ps(_mm512_load_ps(to), _mm512_mul_ps(total, factor)));
@@ -205,8 +206,8 @@ constexpr DotKernels kFp8Kernels = {
 
 }  // namespace
 
-const DotKernels& DotKernelsBf16() {
-  return kBf16Kernels<2>;
+const DotKernels& DotKernelsBf16(bool split) {
+  return split ? kBf16Kernels<2> : kBf16Kernels<1>;
 }
 const DotKernels& DotKernelsFp8(bool split) {
   return split ? kFp8Kernels<2> : kFp8Kernels<1>;

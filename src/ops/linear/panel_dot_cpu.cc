@@ -14,7 +14,7 @@ const DotKernels& KernelsOf(const CpuWeight& w) {
 #if defined(__x86_64__)
   const bool split = w.activations() == ActivationForm::kSplit;
   switch (w.format) {
-    case WeightFormat::kBF16: return DotKernelsBf16();
+    case WeightFormat::kBF16: return DotKernelsBf16(split);
     case WeightFormat::kFp8: return DotKernelsFp8(split);
     case WeightFormat::kInt8: return DotKernelsInt8();
     case WeightFormat::kInt4: return DotKernelsInt4();
@@ -24,12 +24,36 @@ const DotKernels& KernelsOf(const CpuWeight& w) {
   CHECK(false, "no dot products of format {} on this CPU", static_cast<int>(w.format));
 }
 
-DotTile TileOf(const CpuWeight& w, int64_t matrix, int64_t panel, int64_t run) {
-  return {.w = w.Codes(matrix, panel, run),
-          .groups = (w.run_end(run) - w.run_begin(run) + kGroup - 1) / kGroup,
-          .scales = w.scaled() ? w.Scales(matrix, panel, run) : nullptr,
-          .scale_per_output = w.scale_per_output};
-}
+// Walks the runs of a panel. One row spends so little time on each that finding the next must not
+// take many instructions: loads would not be far enough ahead.
+class PanelRuns {
+ public:
+  PanelRuns() = default;
+  PanelRuns(const CpuWeight& w, int64_t matrix, int64_t panel)
+      : at_(w.panel(matrix, panel)),
+        scales_(w.scaled() ? w.Scales(matrix, panel, 0) : nullptr),
+        scale_per_output_(w.scale_per_output) {}
+
+  // The run that is next.
+  const std::byte* at() const { return at_; }
+  DotTile Take(bool integer, int64_t groups, int64_t bytes) {
+    DotTile tile = {
+        .w = at_, .groups = groups, .scales = scales_, .scale_per_output = scale_per_output_};
+    if (integer) {
+      tile.scales = reinterpret_cast<const float*>(at_);
+      tile.w += CpuWeight::kIntegerScaleBytes;
+    } else if (scales_ != nullptr) {
+      scales_ += scale_per_output_ ? kPanel : 1;
+    }
+    at_ += bytes;
+    return tile;
+  }
+
+ private:
+  const std::byte* at_ = nullptr;
+  const float* scales_ = nullptr;
+  bool scale_per_output_ = false;
+};
 
 // Rows of one run, gathered where they do not follow each other.
 struct RunRows {
@@ -84,27 +108,33 @@ void MultiplyGroup(const DotKernels& kernels, const CpuWeight& w, int64_t matrix
   alignas(64) float acc[kPanelGroup][kRowGroup * kPanel];
   alignas(64) std::byte decoded[kMaxDecodedBytes];
   RunRows run_rows;
+  PanelRuns walks[kPanelGroup];
   for (int64_t p = 0; p < panels; ++p) {
     std::memset(acc[p], 0, static_cast<size_t>(rows * kPanel) * sizeof(float));
+    walks[p] = PanelRuns(w, matrix, panel + p);
   }
-  const bool direct = rows <= kernels.direct_rows;
+  const bool direct = rows <= kernels.direct_rows, integer = w.integer();
   const DotKernel* const by_rows = direct ? kernels.direct : kernels.decoded;
-  for (int64_t run = 0; run < w.runs(); ++run) {
+  const int64_t runs = w.runs(), whole_bytes = w.BytesOf(kScaleTile);
+  for (int64_t run = 0; run < runs; ++run) {
     run_rows.Load(x, run, rows);
+    int64_t groups = kScaleTile / kGroup, bytes = whole_bytes;
+    if (run == 0 || run == runs - 1) {
+      groups = (w.run_end(run) - w.run_begin(run) + kGroup - 1) / kGroup;
+      bytes = w.RunBytes(run);
+    }
     for (int64_t p = 0; p < panels; ++p) {
-      DotTile tile = TileOf(w, matrix, panel + p, run);
+      DotTile tile = walks[p].Take(integer, groups, bytes);
       if (!direct) {
         kernels.decode(tile, decoded);
         tile.w = decoded;
       }
-      const bool last = p + 1 == panels;  // of the run: another follows, or in vain the same
-      const int64_t next_run = std::min(run + last, w.runs() - 1);
-      const std::byte* next = w.panel(matrix, last ? panel : panel + p + 1) + w.RunOffset(next_run);
+      const std::byte* next = walks[p + 1 < panels ? p + 1 : 0].at();
       int64_t i = 0;
       for (size_t k = 0; k < std::size(kDotRows); ++k) {
         const int64_t n = kDotRows[k];
         for (; by_rows[k] != nullptr && rows - i >= n; i += n) {
-          if (panels > 1) PrefetchShare(next, w.RunBytes(next_run), i, i + n, rows);
+          if (panels > 1) PrefetchShare(next, bytes, i, i + n, rows);
           by_rows[k](tile, run_rows.From(i), acc[p] + i * kPanel);
         }
       }

@@ -37,7 +37,7 @@ inline constexpr int64_t kMaxDecodedBytes = kScaleTile * kPanel * 2;
 inline constexpr int64_t kMaxRecordBytes = kScaleTile * 4;  // of a row (pack_rows_cpu.h)
 
 // REQUIRES: HasBf16Dot(), and HasInt8Dot() for the integers.
-const DotKernels& DotKernelsBf16();  // of kBF16 weights, with split activations
+const DotKernels& DotKernelsBf16(bool split);  // of kBF16 weights
 const DotKernels& DotKernelsFp8(bool split);
 const DotKernels& DotKernelsInt8();
 const DotKernels& DotKernelsInt4();

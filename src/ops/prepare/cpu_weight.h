@@ -32,6 +32,7 @@ inline constexpr int64_t kSubRun = 32;
 enum class ActivationForm : uint8_t {
   kPlain,  // fp32 where they lie
   kSplit,  // the sum of two BF16 numbers: 16 bits of mantissa
+  kBF16,   // rounded to BF16
   kE4M3,   // quantised to E4M3 per run
   kInt8,   // quantised to 8-bit integers per run
 };
@@ -44,9 +45,10 @@ struct CpuWeight final : PackedWeight {
     int64_t out = 0;    // its first output
     int64_t width = 0;  // outputs without padding
   };
-  std::vector<Panel> panels;  // of each matrix
-  bool dots = false;          // multiplied by the instructions of cpu/cpu_features.h
-  Buffer values;              // [count, panels, panel_bytes()]; E4M3 without NaN codes
+  std::vector<Panel> panels;       // of each matrix
+  bool dots = false;               // multiplied by the instructions of cpu/cpu_features.h
+  bool round_activations = false;  // to BF16, if `dots`
+  Buffer values;                   // [count, panels, panel_bytes()]; E4M3 without NaN codes
   // kFp8: F32 [count, panels, runs], or [count, panels, runs, kPanel] if scale_per_output (a panel
   // straddles tiles, or holds a NaN, which becomes its scale).
   // FP8 scales are those of the checkpoint times 2^8, because kernels decode codes as binary16
@@ -60,7 +62,8 @@ struct CpuWeight final : PackedWeight {
   ActivationForm activations() const {
     if (integer()) return ActivationForm::kInt8;
     if (quantize_activations) return ActivationForm::kE4M3;
-    return dots ? ActivationForm::kSplit : ActivationForm::kPlain;
+    if (!dots) return ActivationForm::kPlain;
+    return round_activations ? ActivationForm::kBF16 : ActivationForm::kSplit;
   }
 
   int64_t panel_count() const { return static_cast<int64_t>(panels.size()); }

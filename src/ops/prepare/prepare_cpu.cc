@@ -259,6 +259,7 @@ class Packer {
 
 struct Wanted {
   bool quantize_activations = false;        // to E4M3, where the weight is FP8
+  bool round_activations = false;           // to BF16, where the weight is FP8 or BF16
   std::optional<WeightFormat> quantize_to;  // kInt8 or kInt4
 };
 
@@ -277,6 +278,7 @@ Result<std::unique_ptr<PackedWeight>> Prepare(Stream& stream, const PrepareArgs&
     w->format = TRY(Format(a, quantize_activations));
     w->dots = HasBf16Dot() && (w->format == WeightFormat::kBF16 || w->format == WeightFormat::kFp8);
     w->quantize_activations = quantize_activations && w->format == WeightFormat::kFp8;
+    w->round_activations = wanted.round_activations;
     w->scale_ue8m0 = a.scale_ue8m0;
   }
   w->first_run = kScaleTile;
@@ -296,12 +298,16 @@ Result<std::unique_ptr<PackedWeight>> PrepareCpuQuantized(Stream& stream, const 
   return Prepare(stream, a, {.quantize_activations = true});
 }
 
+Result<std::unique_ptr<PackedWeight>> PrepareCpuBF16(Stream& stream, const PrepareArgs& a) {
+  return Prepare(stream, a, {.round_activations = true});
+}
+
 Result<std::unique_ptr<PackedWeight>> PrepareCpuInt8(Stream& stream, const PrepareArgs& a) {
-  return Prepare(stream, a, {.quantize_to = WeightFormat::kInt8});
+  return Prepare(stream, a, {.round_activations = true, .quantize_to = WeightFormat::kInt8});
 }
 
 Result<std::unique_ptr<PackedWeight>> PrepareCpuInt4(Stream& stream, const PrepareArgs& a) {
-  return Prepare(stream, a, {.quantize_to = WeightFormat::kInt4});
+  return Prepare(stream, a, {.round_activations = true, .quantize_to = WeightFormat::kInt4});
 }
 
 }  // namespace fathom
