@@ -17,7 +17,7 @@ ATTENTION = re.compile(r"heads (\d+), (rows \d+, context \d+|tokens \d+, begin \
 def rows_of(result):
     """(name, values) of every row of a bench's JSON."""
     if isinstance(result.get("results"), list):
-        return [(row["name"], row) for row in result["results"]]
+        return [(row["name"], row) for row in result["results"] if "name" in row]  # others are of models
     return [(name, row) for name, row in result.items() if isinstance(row, dict)]
 
 
