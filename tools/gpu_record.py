@@ -38,6 +38,9 @@ def query(field):
 class Recorder:
     def __init__(self, bundle, results):
         self.bin = bundle / "bin"
+        # CUDA's libraries come from this machine: of its toolkit, or of its PyTorch.
+        folders = ["/usr/local/cuda/lib64", "/usr/local/cuda/lib", *(f"{path}/nvidia/cu13/lib" for path in sys.path if path)]
+        self.libraries = [folder for folder in folders if os.path.isdir(folder)]
         self.results = results
         self.failures = []
         self.record = {"device": query("name"), "driver": query("driver_version"),
@@ -47,9 +50,12 @@ class Recorder:
     def run(self, name, command, timeout, must_pass=True, environment=None):
         """(exit code, output), with a line of what happened."""
         begin = time.monotonic()
+        environment = {**os.environ, **(environment or {})}
+        if str(command[0]).startswith(str(self.bin)):
+            environment["LD_LIBRARY_PATH"] = ":".join(self.libraries)
         try:
             done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=timeout,
-                                  errors="replace", env={**os.environ, **(environment or {})})
+                                  errors="replace", env=environment)
             code, out = done.returncode, done.stdout + done.stderr
         except subprocess.TimeoutExpired:
             code, out = 124, f"took more than {timeout} s"
@@ -79,8 +85,8 @@ class Recorder:
 
     def cuda_calls(self):
         """That steps neither allocate nor wait, counted with CUPTI, which toolkits and PyTorch bring."""
-        found = [path for folder in (*sys.path, "/usr/local/cuda")
-                 for path in glob.glob(f"{folder}/**/libcupti.so.13", recursive=True) if folder]
+        found = [path for folder in (*self.libraries, "/usr/local/cuda/extras/CUPTI/lib64")
+                 for path in glob.glob(f"{folder}/libcupti.so.13")]
         with tempfile.TemporaryDirectory() as folder:
             report = pathlib.Path(folder) / "calls.json"
             code, out = self.run("calls of CUDA in a step", [self.bin / "cuda_calls_test", f"--gtest_output=json:{report}"],
