@@ -356,9 +356,12 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
 
 Status BenchOffline(OfflineOptions options) {
   options.engine.ops = TRY(OpsFor(options.engine.device, options.engine.ops));
+  // Never beside the model: the memory to be read may not fit. A GPU before, because it is slower
+  // while freed memory is cleared; a CPU after, so that the model's peak memory is its own.
+  std::optional<Machine> gpu;
+  if (options.engine.ops.starts_with("cuda")) gpu = TRY(MeasureMachine(options));
   const MeasuredModel model = TRY(MeasureModel(options));
-  // Once the model is gone: the memory to be read may not fit beside it.
-  const Machine machine = TRY(MeasureMachine(options));
+  const Machine machine = gpu ? *gpu : TRY(MeasureMachine(options));
   options.json ? PrintJson(options, model, machine) : PrintTable(options, model, machine);
   return {};
 }

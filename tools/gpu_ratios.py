@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Adds to stored kernel times how many times as fast as a library they are, where one was timed at the same shape:
-times_cublaslt_bf16, times_cublaslt_fp8 (block-scaled; with a scale per tensor where it has no such algorithm) and
+times_cublaslt_bf16, times_cublaslt_fp8_blocks (the same scales), times_cublaslt_fp8_tensor (one scale per tensor: less work) and
 times_sdpa (PyTorch's attention). More than 1: faster than the library.
 
     gpu_ratios.py [FOLDER]     FOLDER: bench/results/h200
@@ -39,9 +39,8 @@ def ratios(stem, name, us, times):
     product, attention = PRODUCT.fullmatch(name), ATTENTION.match(name)
     if product and product[1] == "dense" and product[5].lower() != "cublaslt":
         shape = product.group(2, 3, 4)
-        yield "times_cublaslt_bf16", times.get(("bf16", *shape))
-        if stem.startswith("fp8"):
-            yield "times_cublaslt_fp8", times.get(("fp8 blocks", *shape)) or times.get(("fp8 tensor", *shape))
+        for kind in ("bf16", "fp8 blocks", "fp8 tensor") if stem.startswith("fp8") else ("bf16",):
+            yield f"times_cublaslt_{kind.replace(' ', '_')}", times.get((kind, *shape))
     elif attention and stem.split("_")[0] in ("mla", "flash"):
         yield "times_sdpa", times.get(f"heads {attention[1]}, {attention[2]}")
 

@@ -122,8 +122,8 @@ class Recorder:
             result = self.record["golden"][name] = json.loads(lines[-1]) if lines else {"exit_code": code}
             # Rounding must not cost more than it does there: the median position has no turned router.
             theirs = of_transformers(yardstick, name)["median_position_error"]
-            if not result.get("median_position_error", 1) <= 1.5 * theirs:
-                self.failures.append(f"{name}: the median position loses more than transformers does by rounding")
+            if not result.get("median_position_error", 1) <= 2 * theirs:
+                self.failures.append(f"{name}: the median position loses more than twice what transformers does by rounding")
 
     def accuracy(self):
         code, out = self.run("accuracy over HTTP", [sys.executable, "tests/e2e/accuracy.py", "--binary",

@@ -130,10 +130,10 @@ What `tools/gpu_check.sh` stored in `bench/results/h200/`: op tests and golden c
 same run (medians of graph replays on random data, inputs rotated past the L2), and the engine (`fathom bench offline`).
 
 - *times cuBLASLt*, *times SDPA*: how many times as fast as the library at the same shape on the same machine, more than 1 being faster:
-  cuBLASLt in BF16 and in FP8 with the same scales (its fastest of three algorithms), and PyTorch's scaled_dot_product_attention
-  (`bench/sdpa_bench.py`: its fastest backend, on a cache that is gathered already).
+  cuBLASLt (its fastest of three algorithms) in BF16, in FP8 with the same scales (blocks) and in FP8 with one scale per tensor, which is
+  less work; and PyTorch's scaled_dot_product_attention (`bench/sdpa_bench.py`: its fastest backend, on a cache that is gathered already).
 - *floor*: the longer of the unique bytes at the measured read bandwidth and the operations at the measured matrix peaks. A decode step's
-  experts are those that its tokens draw if all are equally likely.
+  experts are those that its tokens draw if all are equally likely: routers that favour some read less.
 """
 
 
@@ -142,7 +142,7 @@ Logits against transformers in float32, relative error: of prompts (largest and 
 random: rounding turns their untrained routers, and a turned expert changes a position's logits by some 10 % or more, whoever rounds. How far
 transformers itself gets in bfloat16 from itself in float32 stands beside (`tests/golden/rounded_transformers.json`, on a CPU; for
 cuda-fp8 with activations quantised to E4M3 too). `tools/gpu_check.sh` fails if tiny-r1 leaves its limit, or if the median position of
-any checkpoint is off by more than 1.5 times what transformers loses. *Beyond 2e-2*: the largest error is, which a turned expert
+any checkpoint is off by more than twice what transformers loses. *Beyond 2e-2*: the largest error is, which a turned expert
 suffices for.
 """
 
@@ -213,7 +213,7 @@ def gpu_bench(name, result):
     columns = list(dict.fromkeys(key for row in results for key in row if key not in ("name", "refused")))
     cell = lambda value: "" if value is None else f"{value:g}" if isinstance(value, (int, float)) else str(value)
     rows = [(row["name"], *(cell(row.get(column)) for column in columns)) for row in results]
-    titles = [column.replace("times_", "times ").replace("cublaslt_", "cuBLASLt ").replace("sdpa", "SDPA") for column in columns]
+    titles = [column.replace("times_cublaslt_", "times cuBLASLt ").replace("times_sdpa", "times SDPA") for column in columns]
     about = f"{result['device']}" + (f", PyTorch {result['torch']}" if "torch" in result else "") + "."
     return "\n".join((f"### {name}", "", about, "", table(("", *titles), rows)))
 
