@@ -158,7 +158,7 @@ class Recorder:
 
     def kernel_benchmarks(self):
         self.results.mkdir(parents=True, exist_ok=True)
-        mla, fp8 = self.bin / "mla_decode_bench", self.bin / "fp8_gemm_bench"
+        mla = self.bin / "mla_decode_bench"
         for name, command in (
                 ("mla_decode_check", [mla, "check", "--json"]), ("mla_decode_narrow", [mla, "time", "narrow", "--json"]),
                 ("mla_decode_wide", [mla, "time", "wide", "--json"])):
@@ -168,10 +168,14 @@ class Recorder:
         for mode in ("check", "time"):
             if flash.exists():
                 self.run(f"flash_attend_{mode}", [flash, mode, "--json", self.results / f"flash_attend_{mode}.json"], 60)
-        for name, cases in (("large", ["limits", "large"]), ("small", ["small"]), ("grouped", ["masked", "grouped"]),
-                            ("silu", ["silu"]), ("other", ["other"]), ("library", ["library"])):
-            if fp8.exists():
-                self.run(f"fp8_gemm_{name}", [fp8, self.results / f"fp8_gemm_{name}.json", *cases], 60)
+        for bench, name, cases in (
+                ("fp8", "large", ["limits", "large"]), ("fp8", "small", ["small"]), ("fp8", "grouped", ["masked", "grouped"]),
+                ("fp8", "silu", ["silu"]), ("fp8", "other", ["other"]), ("fp8", "library", ["library"]),
+                ("bf16", "check", ["check"]), ("bf16", "dense", ["limits", "dense"]), ("bf16", "some", ["some"]),
+                ("bf16", "experts", ["experts"])):
+            program = self.bin / f"{bench}_gemm_bench"
+            if program.exists():
+                self.run(f"{bench}_gemm_{name}", [program, self.results / f"{bench}_gemm_{name}.json", *cases], 60)
         self.run("sdpa", [sys.executable, "bench/sdpa_bench.py", self.results / "sdpa.json"], 90)
         add_ratios(self.results)
 
