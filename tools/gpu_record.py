@@ -225,6 +225,7 @@ def main():
         recorder.sanitizers()
         recorder.kernel_benchmarks()
         recorder.model_benchmarks()
+    recorder.record["failures"] = recorder.failures
     recorder.store("tests", recorder.record)
     print(f"{len(recorder.failures)} failed" + "".join(f"\n  {name}" for name in recorder.failures))
     sys.exit(1 if recorder.failures else 0)

@@ -176,11 +176,13 @@ def golden_part(golden):
 
 def gpu_tests(record):
     ops = record["op_tests"]
+    failures = record.get("failures", [])
     errors = {}
     for name, test in ops["tests"].items():
         suite = name.split(".")[0]
         errors[suite] = max(errors.get(suite, 0), test.get("largest_error", 0))
     parts = [f"{record['device']}, driver {record['driver']}, {record['date'][:10]}, CUDA sources {record['sources']}.", "",
+             *([f"What failed: {'; '.join(failures)}.", ""] if failures else []),
              f"Op tests against the reference: {ops['passed']} of {ops['of']} passed. The largest relative error of each op:", "",
              table(("op", "largest error"), [(s.removesuffix("Test"), f"{e:.1e}") for s, e in errors.items()])]
     parts += golden_part(record["golden"])
