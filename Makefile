@@ -21,7 +21,7 @@ test:
 bundle:
 	@tools/install_deps.sh --test
 	@cmake -S . -B $(BUILD) -G Ninja -DFATHOM_TESTS=ON -DFATHOM_CUDA=ON >/dev/null
-	@cmake --build $(BUILD) --target fathom cuda_ops_test gpu_benches
+	@cmake --build $(BUILD) --target fathom gpu_tests gpu_benches
 	@tools/make_bundle.sh $(BUILD)
 
 accuracy: build

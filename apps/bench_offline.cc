@@ -24,7 +24,8 @@ namespace json = boost::json;
 struct OfflineOptions {
   EngineSettings engine;
   std::vector<int32_t> batch_sizes = {1};
-  int32_t input_len = 512;
+  std::vector<int32_t> input_lens = {512};
+  std::vector<int32_t> prefill_lens;  // timed alone; none: with each batch
   int32_t output_len = 64;
   int32_t repeats = 3;
   int64_t read_bytes = int64_t{4} << 30;
@@ -37,6 +38,16 @@ struct Machine {
   int threads = 0;
   double read_bandwidth = 0;  // bytes per second
   ArithmeticPeaks peaks;
+  std::optional<double> fp8_peak;  // of a GPU
+
+  // Seconds below which nothing with these limits computes `work`.
+  double Floor(const StepWork& work, bool linear_in_fp8) const {
+    const double most = std::max({peaks.fp32, peaks.bf16.value_or(0), peaks.int8.value_or(0)});
+    const double of_linear = linear_in_fp8 ? fp8_peak.value_or(most) : most;
+    const double arithmetic =
+        work.linear_operations / of_linear + (work.operations - work.linear_operations) / most;
+    return std::max(arithmetic, work.bytes() / read_bandwidth);
+  }
 };
 
 struct BatchResult {
@@ -44,10 +55,12 @@ struct BatchResult {
   std::vector<double> prefill_runs, decode_runs;  // tokens per second
   std::vector<double> step_seconds;               // of all decode steps
   double context = 0;
-  StepWork step;            // of decode
-  double prefill_work = 0;  // operations per prompt token
+  StepWork step;          // of decode
+  StepWork prefill_work;  // of all prompts
 
-  double prefill() const { return Median(prefill_runs); }
+  double prompt_tokens() const { return double{1} * shape.batch_size * shape.input_len; }
+  double prefill() const { return Median(prefill_runs); }  // of a run that has it
+  double prefill_rate() const { return prefill_work.operations / prompt_tokens() * prefill(); }
   double decode() const { return Median(decode_runs); }
   double steps_per_s() const { return decode() / shape.batch_size; }
 };
@@ -61,33 +74,40 @@ WeightWidths WidthsOf(const ModelWeights& weights) {
           .embedding = static_cast<double>(ByteSize(weights.embedding.view.dtype()))};
 }
 
+// What a run times.
+struct Timed {
+  bool prefill = true, decode = true;
+};
+
 Result<BatchResult> Measure(EngineMeter& meter, const LoadedEngine& loaded,
-                            const OfflineOptions& options, int32_t batch_size) {
-  BatchResult result{.shape = {.batch_size = batch_size,
-                               .input_len = options.input_len,
-                               .output_len = options.output_len}};
-  const double prompt_tokens = static_cast<double>(batch_size) * options.input_len;
-  for (int32_t i = 0; i < options.repeats; ++i) {
-    result.prefill_runs.push_back(prompt_tokens /
-                                  TRY(meter.TimePrefill(*loaded.engine, result.shape)));
-    const DecodeTimes times = TRY(meter.TimeDecode(*loaded.engine, result.shape));
-    result.decode_runs.push_back(static_cast<double>(times.tokens) / times.seconds);
-    result.step_seconds.insert(result.step_seconds.end(), times.step_seconds.begin(),
-                               times.step_seconds.end());
-    result.context = times.context;
-    LOG_INFO("batch {}, run {} of {}: prefill {:.1f}, decode {:.1f} tokens/s", batch_size, i + 1,
-             options.repeats, result.prefill_runs.back(), result.decode_runs.back());
+                            const OfflineOptions& options, const BatchShape& shape, Timed timed) {
+  BatchResult result{.shape = shape};
+  const int32_t repeats = timed.decode ? options.repeats : std::max(options.repeats, 3);
+  for (int32_t i = 0; i < repeats; ++i) {
+    if (timed.prefill) {
+      result.prefill_runs.push_back(result.prompt_tokens() /
+                                    TRY(meter.TimePrefill(*loaded.engine, shape)));
+    }
+    if (timed.decode) {
+      const DecodeTimes times = TRY(meter.TimeDecode(*loaded.engine, shape));
+      result.decode_runs.push_back(static_cast<double>(times.tokens) / times.seconds);
+      result.step_seconds.insert(result.step_seconds.end(), times.step_seconds.begin(),
+                                 times.step_seconds.end());
+      result.context = times.context;
+    }
+    LOG_INFO("batch {}, {} prompt tokens, run {} of {}: prefill {:.1f}, decode {:.1f} tokens/s",
+             shape.batch_size, shape.input_len, i + 1, repeats,
+             timed.prefill ? result.prefill_runs.back() : 0,
+             timed.decode ? result.decode_runs.back() : 0);
   }
   const Model& model = *loaded.model;
   const WeightWidths widths = WidthsOf(model.weights());
-  const bool absorbed = options.input_len <= model.options().absorbed_row_limit;
-  result.step = WorkOf({.rows = batch_size, .context = result.context, .absorbed = true},
+  const bool absorbed = shape.input_len <= model.options().absorbed_row_limit;
+  result.step = WorkOf({.rows = shape.batch_size, .context = result.context, .absorbed = true},
                        loaded.config, widths, model.kv_format());
   result.prefill_work =
-      WorkOf({.rows = batch_size, .tokens = options.input_len, .absorbed = absorbed}, loaded.config,
-             widths, model.kv_format())
-          .operations /
-      prompt_tokens;
+      WorkOf({.rows = shape.batch_size, .tokens = shape.input_len, .absorbed = absorbed},
+             loaded.config, widths, model.kv_format());
   return result;
 }
 
@@ -107,20 +127,22 @@ struct MeasuredModel {
   std::string_view weights, kv_cache;
   size_t weight_bytes = 0;
   int64_t peak_resident_bytes = 0;
-  std::vector<BatchResult> results;
+  bool linear_in_fp8 = false;  // FP8 weights that meet FP8 activations
+  std::vector<BatchResult> results, prefills;
 };
 
 json::value OrNull(const std::optional<double>& value, double unit) {
   return value ? json::value(*value / unit) : json::value();
 }
 
-json::object PeakShares(const ArithmeticPeaks& peaks, double operations_per_s) {
+json::object PeakShares(const Machine& machine, double operations_per_s) {
   const auto share = [&](const std::optional<double>& peak) {
     return peak ? json::value(operations_per_s / *peak) : json::value();
   };
-  return {{"fp32", operations_per_s / peaks.fp32},
-          {"bf16", share(peaks.bf16)},
-          {"int8", share(peaks.int8)}};
+  return {{"fp32", operations_per_s / machine.peaks.fp32},
+          {"bf16", share(machine.peaks.bf16)},
+          {"int8", share(machine.peaks.int8)},
+          {"fp8", share(machine.fp8_peak)}};
 }
 
 // The fastest arithmetic that the machine has.
@@ -135,26 +157,36 @@ json::array Array(const std::vector<double>& values) {
   return json::array(values.begin(), values.end());
 }
 
-json::object ToJson(const BatchResult& r, const Machine& machine) {
-  const double prefill_rate = r.prefill_work * r.prefill();
-  const auto [name, peak] = HighestPeak(machine.peaks);
-  return {{"batch_size", r.shape.batch_size},
-          {"prefill_tokens_per_s", r.prefill()},
-          {"prefill_runs", Array(r.prefill_runs)},
-          {"prefill_operations_per_token", r.prefill_work},
-          {"peak_share", prefill_rate / peak},
-          {"peak_share_of", name},
-          {"peak_shares", PeakShares(machine.peaks, prefill_rate)},
-          {"decode_tokens_per_s", r.decode()},
-          {"decode_runs", Array(r.decode_runs)},
-          {"decode_step_ms", 1e3 * Median(r.step_seconds)},
-          {"decode_context", r.context},
-          {"unique_bytes_per_step", r.step.bytes()},
-          {"weight_bytes_per_step", r.step.weight_bytes},
-          {"cache_bytes_per_step", r.step.cache_read_bytes + r.step.cache_written_bytes},
-          {"operations_per_step", r.step.operations},
-          {"bandwidth_share", r.step.bytes() * r.steps_per_s() / machine.read_bandwidth},
-          {"decode_peak_shares", PeakShares(machine.peaks, r.step.operations * r.steps_per_s())}};
+json::object ToJson(const BatchResult& r, const MeasuredModel& model, const Machine& machine) {
+  json::object out = {{"batch_size", r.shape.batch_size}, {"input_len", r.shape.input_len}};
+  if (!r.prefill_runs.empty()) {
+    const auto [name, peak] = HighestPeak(machine.peaks);
+    const double floor = machine.Floor(r.prefill_work, model.linear_in_fp8);
+    out["prefill_tokens_per_s"] = r.prefill();
+    out["prefill_runs"] = Array(r.prefill_runs);
+    out["prefill_operations_per_token"] = r.prefill_work.operations / r.prompt_tokens();
+    out["peak_share"] = r.prefill_rate() / peak;
+    out["peak_share_of"] = name;
+    out["peak_shares"] = PeakShares(machine, r.prefill_rate());
+    out["prefill_floor_ms"] = 1e3 * floor;
+    out["prefill_floor_share"] = floor * r.prefill() / r.prompt_tokens();
+  }
+  if (!r.decode_runs.empty()) {
+    const double floor = machine.Floor(r.step, model.linear_in_fp8);
+    out["decode_tokens_per_s"] = r.decode();
+    out["decode_runs"] = Array(r.decode_runs);
+    out["decode_step_ms"] = 1e3 * Median(r.step_seconds);
+    out["decode_context"] = r.context;
+    out["unique_bytes_per_step"] = r.step.bytes();
+    out["weight_bytes_per_step"] = r.step.weight_bytes;
+    out["cache_bytes_per_step"] = r.step.cache_read_bytes + r.step.cache_written_bytes;
+    out["operations_per_step"] = r.step.operations;
+    out["bandwidth_share"] = r.step.bytes() * r.steps_per_s() / machine.read_bandwidth;
+    out["decode_peak_shares"] = PeakShares(machine, r.step.operations * r.steps_per_s());
+    out["decode_floor_ms"] = 1e3 * floor;
+    out["decode_floor_share"] = floor * r.steps_per_s();
+  }
+  return out;
 }
 
 void PrintJson(const OfflineOptions& o, const MeasuredModel& model, const Machine& machine) {
@@ -169,22 +201,24 @@ void PrintJson(const OfflineOptions& o, const MeasuredModel& model, const Machin
   out["device"] = machine.name;
   if (!machine.driver.empty()) out["cuda_driver"] = machine.driver;
   out["threads"] = machine.threads;
-  out["input_len"] = o.input_len;
   out["output_len"] = o.output_len;
   out["repeats"] = o.repeats;
   out["read_bandwidth_gb_s"] = machine.read_bandwidth / 1e9;
   out["fp32_peak_gflops"] = machine.peaks.fp32 / 1e9;
   out["bf16_peak_gflops"] = OrNull(machine.peaks.bf16, 1e9);
   out["int8_peak_gops"] = OrNull(machine.peaks.int8, 1e9);
+  out["fp8_peak_gflops"] = OrNull(machine.fp8_peak, 1e9);
   out["weight_bytes"] = model.weight_bytes;
   out["peak_resident_bytes"] = model.peak_resident_bytes;
-  json::array results;
-  for (const BatchResult& result : model.results) results.push_back(ToJson(result, machine));
+  json::array results, prefills;
+  for (const BatchResult& r : model.results) results.push_back(ToJson(r, model, machine));
+  for (const BatchResult& r : model.prefills) prefills.push_back(ToJson(r, model, machine));
   // The first batch size once more, for whoever wants one number.
   for (const auto& member : results.front().as_object()) {
     out.insert_or_assign(member.key(), member.value());
   }
   out["results"] = std::move(results);
+  out["prefills"] = std::move(prefills);
   fmt::print("{}\n", json::serialize(out));
 }
 
@@ -201,30 +235,48 @@ std::string PeakText(const std::optional<double>& peak) {
 }
 
 void PrintTable(const OfflineOptions& o, const MeasuredModel& model, const Machine& m) {
+  fmt::print("{}, {} layers, {} weights{}, {} KV cache, ops {}; {} decode steps, median of {}\n",
+             model.name, model.layers, model.weights,
+             o.engine.load_format == "dummy" ? " (random)" : "", model.kv_cache, o.engine.ops,
+             o.output_len, o.repeats);
   fmt::print(
-      "{}, {} layers, {} weights{}, {} KV cache, ops {}; {} prompt tokens, {} decode steps, "
-      "median of {}\n",
-      model.name, model.layers, model.weights, o.engine.load_format == "dummy" ? " (random)" : "",
-      model.kv_cache, o.engine.ops, o.input_len, o.output_len, o.repeats);
-  fmt::print("{}{}: reads {:.1f} GB/s; peaks in 10^9 operations/s: fp32 {}, bf16 {}, int8 {}\n",
-             m.name, m.driver.empty() ? fmt::format(", {} threads", m.threads) : "",
-             m.read_bandwidth / 1e9, PeakText(m.peaks.fp32), PeakText(m.peaks.bf16),
-             PeakText(m.peaks.int8));
-  fmt::print("weights {:.2f} GB; the process had at most {:.2f} GB\n\n",
+      "{}{}: reads {:.1f} GB/s; peaks in 10^9 operations/s: fp32 {}, bf16 {}, int8 {}, fp8 {}\n",
+      m.name, m.driver.empty() ? fmt::format(", {} threads", m.threads) : "",
+      m.read_bandwidth / 1e9, PeakText(m.peaks.fp32), PeakText(m.peaks.bf16),
+      PeakText(m.peaks.int8), PeakText(m.fp8_peak));
+  fmt::print("weights {:.2f} GB; the process had at most {:.2f} GB\n",
              static_cast<double>(model.weight_bytes) / 1e9,
              static_cast<double>(model.peak_resident_bytes) / 1e9);
-  fmt::print("{:>6} | {:>9} {:>8} {:>8} {:>8} | {:>9} {:>9} {:>9} {:>9} {:>10}\n", "", "prefill",
-             "of fp32", "of bf16", "of int8", "decode", "ms", "unique", "Gop", "of read");
-  fmt::print("{:>6} | {:>9} {:>8} {:>8} {:>8} | {:>9} {:>9} {:>9} {:>9} {:>10}\n", "batch",
-             "tokens/s", "peak", "peak", "peak", "tokens/s", "a step", "GB/step", "a step",
-             "bandwidth");
+  fmt::print("floor: the bytes at the read bandwidth, or the operations at the peaks\n\n");
+  const char* prefill = "{:>6} {:>7} | {:>9} {:>8} {:>8} {:>8} {:>8} {:>9}\n";
+  fmt::print(fmt::runtime(prefill), "", "prompt", "prefill", "of fp32", "of bf16", "of int8",
+             "of fp8", "of the");
+  fmt::print(fmt::runtime(prefill), "batch", "tokens", "tokens/s", "peak", "peak", "peak", "peak",
+             "floor");
+  for (const std::vector<BatchResult>* results : {&model.prefills, &model.results}) {
+    for (const BatchResult& r : *results) {
+      if (r.prefill_runs.empty()) continue;
+      const double rate = r.prefill_rate(), floor = m.Floor(r.prefill_work, model.linear_in_fp8);
+      fmt::print(fmt::runtime(prefill), r.shape.batch_size, r.shape.input_len,
+                 fmt::format("{:.1f}", r.prefill()), Percent(rate / m.peaks.fp32),
+                 PercentOf(m.peaks.bf16, rate), PercentOf(m.peaks.int8, rate),
+                 PercentOf(m.fp8_peak, rate), Percent(floor * r.prefill() / r.prompt_tokens()));
+    }
+  }
+  const char* decode = "{:>6} {:>7} | {:>9} {:>9} {:>9} {:>9} {:>10} {:>9} {:>9}\n";
+  fmt::print("\n");
+  fmt::print(fmt::runtime(decode), "", "prompt", "decode", "ms", "unique", "Gop", "of read",
+             "floor,", "of the");
+  fmt::print(fmt::runtime(decode), "batch", "tokens", "tokens/s", "a step", "GB/step", "a step",
+             "bandwidth", "ms", "floor");
   for (const BatchResult& r : model.results) {
-    const double rate = r.prefill_work * r.prefill();
-    fmt::print("{:>6} | {:>9.1f} {:>8} {:>8} {:>8} | {:>9.1f} {:>9.2f} {:>9.4f} {:>9.3f} {:>10}\n",
-               r.shape.batch_size, r.prefill(), Percent(rate / m.peaks.fp32),
-               PercentOf(m.peaks.bf16, rate), PercentOf(m.peaks.int8, rate), r.decode(),
-               1e3 * Median(r.step_seconds), r.step.bytes() / 1e9, r.step.operations / 1e9,
-               Percent(r.step.bytes() * r.steps_per_s() / m.read_bandwidth));
+    const double floor = m.Floor(r.step, model.linear_in_fp8);
+    fmt::print(
+        fmt::runtime(decode), r.shape.batch_size, r.shape.input_len,
+        fmt::format("{:.1f}", r.decode()), fmt::format("{:.2f}", 1e3 * Median(r.step_seconds)),
+        fmt::format("{:.4f}", r.step.bytes() / 1e9), fmt::format("{:.3f}", r.step.operations / 1e9),
+        Percent(r.step.bytes() * r.steps_per_s() / m.read_bandwidth),
+        fmt::format("{:.2f}", 1e3 * floor), Percent(floor * r.steps_per_s()));
   }
 }
 
@@ -235,7 +287,8 @@ Result<Machine> MeasureMachine(const OfflineOptions& options) {
     return Machine{.name = gpu.name,
                    .driver = gpu.driver,
                    .read_bandwidth = gpu.read_bandwidth,
-                   .peaks = {.fp32 = gpu.fp32_peak, .bf16 = gpu.bf16_peak, .int8 = {}}};
+                   .peaks = {.fp32 = gpu.fp32_peak, .bf16 = gpu.bf16_peak, .int8 = {}},
+                   .fp8_peak = gpu.fp8_peak > 0 ? std::optional(gpu.fp8_peak) : std::nullopt};
   }
   ThreadPool pool(options.engine.threads);
   return Machine{.name = CpuModelName(),
@@ -248,14 +301,19 @@ Result<Machine> MeasureMachine(const OfflineOptions& options) {
 EngineSettings SettingsFor(const OfflineOptions& options) {
   EngineSettings s = options.engine;
   s.needs_tokenizer = false;
-  const BatchShape largest{
-      .batch_size = *std::max_element(options.batch_sizes.begin(), options.batch_sizes.end()),
-      .input_len = options.input_len,
-      .output_len = options.output_len};
+  const auto most = [](const std::vector<int32_t>& values) {
+    return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
+  };
+  const BatchShape largest{.batch_size = most(options.batch_sizes),
+                           .input_len = most(options.input_lens),
+                           .output_len = options.output_len};
   s.max_num_seqs = largest.batch_size;
   s.max_num_batched_tokens = std::max(s.max_num_batched_tokens, s.max_num_seqs);
   if (s.max_model_len == 0) {
-    s.max_model_len = static_cast<int32_t>(EngineMeter::MaxPositions(largest, s.prefill_chunk));
+    const BatchShape alone{.batch_size = 1, .input_len = most(options.prefill_lens)};
+    s.max_model_len =
+        static_cast<int32_t>(std::max(EngineMeter::MaxPositions(largest, s.prefill_chunk),
+                                      EngineMeter::MaxPositions(alone, s.prefill_chunk)));
   }
   return s;
 }
@@ -268,7 +326,7 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
   meter.SetVocabulary(loaded.config.vocab_size);
   loaded.engine->Start();
   const BatchShape warm_up{.batch_size = settings.max_num_seqs,
-                           .input_len = std::min(options.input_len, 64),
+                           .input_len = std::min(options.input_lens.front(), 64),
                            .output_len = std::min(options.output_len, 4)};
   (void)TRY(meter.TimeDecode(*loaded.engine, warm_up));
   const Model& model = *loaded.model;
@@ -277,8 +335,20 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
                          .weights = Name(model.weights().layers.front().attention.o.weight->format),
                          .kv_cache = Name(model.kv_format().latent),
                          .weight_bytes = model.weight_bytes()};
-  for (const int32_t batch_size : options.batch_sizes) {
-    measured.results.push_back(TRY(Measure(meter, loaded, options, batch_size)));
+  measured.linear_in_fp8 = model.weights().layers.front().attention.o.weight->quantize_activations;
+  const bool apart = !options.prefill_lens.empty();
+  for (const int32_t input_len : options.prefill_lens) {
+    measured.prefills.push_back(
+        TRY(Measure(meter, loaded, options, {.batch_size = 1, .input_len = input_len},
+                    {.prefill = true, .decode = false})));
+  }
+  for (const int32_t input_len : options.input_lens) {
+    for (const int32_t batch_size : options.batch_sizes) {
+      const BatchShape shape{
+          .batch_size = batch_size, .input_len = input_len, .output_len = options.output_len};
+      measured.results.push_back(
+          TRY(Measure(meter, loaded, options, shape, {.prefill = !apart, .decode = true})));
+    }
   }
   measured.peak_resident_bytes = PeakResidentBytes();
   return measured;
@@ -286,9 +356,12 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
 
 Status BenchOffline(OfflineOptions options) {
   options.engine.ops = TRY(OpsFor(options.engine.device, options.engine.ops));
+  // Never beside the model: the memory to be read may not fit. A GPU before, because it is slower
+  // while freed memory is cleared; a CPU after, so that the model's peak memory is its own.
+  std::optional<Machine> gpu;
+  if (options.engine.ops.starts_with("cuda")) gpu = TRY(MeasureMachine(options));
   const MeasuredModel model = TRY(MeasureModel(options));
-  // Once the model is gone: the memory to be read may not fit beside it.
-  const Machine machine = TRY(MeasureMachine(options));
+  const Machine machine = gpu ? *gpu : TRY(MeasureMachine(options));
   options.json ? PrintJson(options, model, machine) : PrintTable(options, model, machine);
   return {};
 }
@@ -300,9 +373,17 @@ void AddRunFlags(CLI::App& command, OfflineOptions* options) {
       ->check(CLI::Range(1, 65536))
       ->default_str("1")
       ->group(group);
-  command.add_option("--input-len", options->input_len, "Tokens of each prompt")
+  command.add_option("--input-len", options->input_lens, "Tokens of each prompt, as 1024,4096")
+      ->delimiter(',')
       ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str()
+      ->default_str("512")
+      ->group(group);
+  command
+      .add_option("--prefill-len", options->prefill_lens,
+                  "Time the prefill of one prompt of each of these lengths, at least three times, "
+                  "instead of that of every batch")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20))
       ->group(group);
   command.add_option("--output-len", options->output_len, "Decode steps that are timed")
       ->check(CLI::Range(1, 1 << 20))

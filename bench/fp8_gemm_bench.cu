@@ -308,8 +308,9 @@ void TimeLibrary(LibraryFormat format, const char* name, int64_t rows, int64_t n
 void TimeAllLibrary() {
   const struct {
     int64_t rows, n, k;
-  } shapes[] = {{4096, 7168, 16384}, {4096, 4096, 7168}, {64, 24576, 1536},
-                {64, 7168, 16384},   {64, 1536, 7168},   {1, 7168, 16384}};
+  } shapes[] = {{4096, 7168, 16384}, {4096, 24576, 1536}, {4096, 7168, 2048}, {4096, 4096, 7168},
+                {128, 24576, 1536},  {128, 7168, 16384},  {64, 24576, 1536},  {64, 7168, 16384},
+                {64, 1536, 7168},    {1, 24576, 1536},    {1, 7168, 16384},   {1, 7168, 2048}};
   for (const auto& s : shapes) {
     TimeLibrary(LibraryFormat::kBf16, "bf16", s.rows, s.n, s.k);
     TimeLibrary(LibraryFormat::kFp8, "fp8 tensor", s.rows, s.n, s.k);

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "bench/gpu_bench.cuh"
-#include "cuda/wgmma_fp8.h"
 #include "ops/linear/fp8_gemm_cuda.h"
 
 namespace fathom::bench {
@@ -109,41 +108,16 @@ inline void Reference(const Fp8Rows& x, const Fp8Weights& w, const Fp8RowGroups&
   BENCH_CHECK(cudaGetLastError());
 }
 
-// Two warpgroups a block multiply 64 x 128 by 128 x 128 out of shared memory, over and over.
-static __global__ void __launch_bounds__(256, 1)
-    Fp8PeakKernel(const uint4* data, int loops, float* sink) {
-  extern __shared__ __align__(1024) uint8_t memory[];
-  for (int i = static_cast<int>(threadIdx.x); i < 32768 / 16; i += 256) {
-    reinterpret_cast<uint4*>(memory)[i] = data[i];
-  }
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  __syncthreads();
-  const uint64_t a = WgmmaOperand(SharedAddress(memory) + threadIdx.x / 128 * 8192);
-  const uint64_t b = WgmmaOperand(SharedAddress(memory) + 16384);
-  float d[64] = {};
-  for (int loop = 0; loop < loops; ++loop) {
-    WgmmaFence();
-#pragma unroll
-    for (int k = 0; k < 32; ++k) WgmmaE4M3(d, a + 2 * (k % 4), b + 2 * (k % 4), true);
-    WgmmaCommit();
-    WgmmaWait<0>();
-  }
-  WgmmaHold(d);
-  float sum = 0;
-  for (int i = 0; i < 64; ++i) sum += d[i];
-  sink[blockIdx.x * 256 + threadIdx.x] = sum;
-}
 // TFLOPS of E4M3 wgmma on random data: what clocks and power allow.
 inline double Fp8Peak() {
-  constexpr int kLoops = 1024, kBlocks = 132;
-  DeviceArray<uint8_t> data(32768);
+  constexpr int kBlocks = 132;
+  DeviceArray<uint8_t> data(kWgmmaPeakBytes);
   FillCodes<<<16, 256>>>(data.get(), data.size(), 3);
-  DeviceArray<float> sink(kBlocks * 256);
+  DeviceArray<float> sink(kBlocks * kWgmmaPeakThreads);
   const double us = MedianMicroseconds(4, 20, [&](int, cudaStream_t stream) {
-    Fp8PeakKernel<<<kBlocks, 256, 32768, stream>>>(reinterpret_cast<const uint4*>(data.get()),
-                                                   kLoops, sink.get());
+    LaunchWgmmaFp8Peak(data.get(), sink.get(), kBlocks, stream);
   });
-  return 2.0 * 128 * 128 * 32 * 32 * kLoops * kBlocks / us * 1e-6;
+  return kWgmmaFp8Operations * kBlocks / us * 1e-6;
 }
 
 // Inputs of so many bytes that, each taking its turn, none is still in the L2.

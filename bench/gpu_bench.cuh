@@ -12,7 +12,7 @@
 #include <functional>
 #include <vector>
 
-#include "cuda/wgmma_bf16.h"
+#include "cuda/wgmma_peak.h"
 
 namespace fathom::bench {
 
@@ -154,48 +154,17 @@ inline Bandwidth MeasureBandwidth() {
   return {2e-3 * bytes / copy, 1e-3 * bytes / read};
 }
 
-constexpr int kPeakLoops = 4096;
-
-// Two warpgroups multiply random 64 x 64 by 64 x 256, over and over, out of shared memory.
-static __global__ void __launch_bounds__(256, 1) MatrixPeakKernel(const uint4* data, float* sink) {
-  extern __shared__ __align__(1024) uint8_t memory[];
-  for (int i = static_cast<int>(threadIdx.x); i < 40960 / 16; i += 256) {
-    reinterpret_cast<uint4*>(memory)[i] = data[i];
-  }
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  __syncthreads();
-  float d[128] = {};
-  const uint64_t a = WgmmaOperand(SharedAddress(memory));
-  const uint64_t b = WgmmaOperand(SharedAddress(memory + 8192), 8192);
-  for (int i = 0; i < kPeakLoops; ++i) {
-    WgmmaFence();
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      WgmmaBf16<256>::Add<Major::kK, Major::kMn>(d, a + 2 * k, b + 128 * k, true);
-    }
-    WgmmaCommit();
-    WgmmaWait<0>();
-  }
-  WgmmaHold(d);
-  float sum = 0;
-  for (int i = 0; i < 128; ++i) sum += d[i];
-  sink[blockIdx.x * 256 + threadIdx.x] = sum;
-}
-
 // TFLOPS of wgmma on random BF16 data in shared memory: what clocks and power allow.
 inline double MatrixPeak() {
   int blocks;
   BENCH_CHECK(cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, 0));
-  DeviceArray<__nv_bfloat16> data(40960 / 2);
+  DeviceArray<__nv_bfloat16> data(kWgmmaPeakBytes / 2);
   Randomize(data, 7);
-  DeviceArray<float> sink(blocks * 256);
-  BENCH_CHECK(
-      cudaFuncSetAttribute(MatrixPeakKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 40960));
+  DeviceArray<float> sink(blocks * kWgmmaPeakThreads);
   const double us = MedianMicroseconds(4, 20, [&](int, cudaStream_t stream) {
-    MatrixPeakKernel<<<blocks, 256, 40960, stream>>>(reinterpret_cast<const uint4*>(data.get()),
-                                                     sink.get());
+    LaunchWgmmaBf16Peak(data.get(), sink.get(), blocks, stream);
   });
-  return 2.0 * 64 * 256 * 64 * kPeakLoops * 2 * blocks / us * 1e-6;
+  return kWgmmaBf16Operations * blocks / us * 1e-6;
 }
 
 }  // namespace fathom::bench

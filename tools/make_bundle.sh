@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Packs what runs on another machine into dist/fathom-VERSION-linux-x86_64.tar.gz: the binary, the
-# test of the CUDA table, the benchmarks, and the shared libraries that they need and a GPU host may
+# tests of CUDA, checks and benchmarks of kernels, and the shared libraries that they need and a GPU host may
 # lack. The C library and CUDA's own come from the host.
 #   tools/make_bundle.sh BUILD
 set -euo pipefail
@@ -15,11 +15,13 @@ rm -rf "$root" "dist/$name.tar.gz"
 mkdir -p "$root/bin" "$root/lib"
 
 binaries=("$build/bin/fathom")
-for binary in "$build/tests/cuda_ops_test" "$build"/bin/*_bench; do
+for binary in "$build"/tests/cuda_*_test "$build"/bin/*_bench "$build"/bin/*_check; do
   [ -x "$binary" ] && binaries+=("$binary")
 done
 for binary in "${binaries[@]}"; do
   strip -o "$root/bin/$(basename "$binary")" "$binary"
+  # Where CUDA is on this machine is no run path of another: zeros end the string before it.
+  perl -pi -e 's{(\$ORIGIN/\.\./lib)(:[^\0]+)}{$1 . "\0" x length $2}ge' "$root/bin/$(basename "$binary")"
 done
 
 # The dependencies' dependencies too: ldd walks them.

@@ -186,7 +186,7 @@ struct RouteArgs {
 };
 
 // out[t] = sum over j in order of weights[t, j] * down[e](silu(gate[e] x) * up[e] x), e = ids[t,
-// j]. FP8 as in Linear, for both products.
+// j]. FP8 as in Linear, for both products. silu * up, and what is summed, may be rounded to act.
 struct MoeExpertsArgs {
   TensorView x;                           // act [tokens, hidden]
   TensorView ids;                         // I32 [tokens, topk], in [0, experts)

@@ -81,8 +81,8 @@ std::vector<float> SiluProduct(const std::vector<float>& gate_up, DType gate_up_
   return Rounded(product, type);
 }
 
-std::vector<float> ExactProduct(const std::vector<float>& x, const Parts& parts) {
-  const std::vector<float> w = Dense(parts);
+std::vector<float> ExactProduct(const std::vector<float>& x, const Parts& parts, DType weights) {
+  const std::vector<float> w = Rounded(Dense(parts), weights);
   std::vector<float> out;
   for (size_t at = 0; at < w.size(); at += x.size()) {
     double sum = 0;

@@ -37,7 +37,8 @@ std::vector<float> Dense(const Parts& parts);
 std::vector<float> Fp8Product(const std::vector<float>& x, const Parts& parts, bool scale_ue8m0);
 // silu(gate) * up of [gate, up], which were rounded to `gate_up_type`, rounded to `type`.
 std::vector<float> SiluProduct(const std::vector<float>& gate_up, DType gate_up_type, DType type);
-// x W^T for one row of x, in double.
-std::vector<float> ExactProduct(const std::vector<float>& x, const Parts& parts);
+// x W^T for one row of x, in double; the weights rounded to a type.
+std::vector<float> ExactProduct(const std::vector<float>& x, const Parts& parts,
+                                DType weights = DType::kF32);
 
 }  // namespace fathom

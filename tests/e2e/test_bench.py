@@ -181,7 +181,22 @@ def test_offline():
     assert first["bandwidth_share"] == pytest.approx(share / (1e9 * result["read_bandwidth_gb_s"]))
     # While the last prompt is computed the first request may decode.
     assert 24 <= first["decode_context"] <= 24 + 2 + 6
-    assert run("offline", MODEL, *args).stdout.count("%") == 8
+    assert result["prefills"] == []
+    least = first["unique_bytes_per_step"] / (1e9 * result["read_bandwidth_gb_s"])
+    assert first["decode_floor_ms"] >= 999.9 * least
+    assert run("offline", MODEL, *args).stdout.count("%") == 12
+
+
+def test_offline_of_several_lengths():
+    args = ("--batch-size", "1,2", "--input-len", "8,24", "--prefill-len", "64,300", "--output-len", 4, "--repeats", 1)
+    result = report("offline", MODEL, *args, "--read-bytes", "16MiB")
+    assert [(r["batch_size"], r["input_len"]) for r in result["results"]] == [(1, 8), (2, 8), (1, 24), (2, 24)]
+    assert not any("prefill_tokens_per_s" in r for r in result["results"])
+    assert [(r["input_len"], len(r["prefill_runs"])) for r in result["prefills"]] == [(64, 3), (300, 3)]
+    for r in result["prefills"]:
+        work = r["prefill_operations_per_token"] * r["input_len"]
+        fastest = max(result[name] or 0 for name in ("fp32_peak_gflops", "bf16_peak_gflops", "int8_peak_gops"))
+        assert r["prefill_floor_ms"] >= 999.9 * work / (1e9 * fastest)
 
 
 def test_offline_with_random_weights():

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Adds to stored kernel times how many times as fast as a library they are, where one was timed at the same shape:
+times_cublaslt_bf16, times_cublaslt_fp8_blocks (the same scales), times_cublaslt_fp8_tensor (one scale per tensor: less work) and
+times_sdpa (PyTorch's attention). More than 1: faster than the library.
+
+    gpu_ratios.py [FOLDER]     FOLDER: bench/results/h200
+"""
+import json
+import pathlib
+import re
+import sys
+
+PRODUCT = re.compile(r"(.+) M (\d+) N (\d+) K (\d+) (.+)")
+ATTENTION = re.compile(r"heads (\d+), (rows \d+, context \d+|tokens \d+, begin \d+)(, tokens 1\b.*|$)")
+
+
+def rows_of(result):
+    """(name, values) of every row of a bench's JSON."""
+    if isinstance(result.get("results"), list):
+        return [(row["name"], row) for row in result["results"] if "name" in row]  # others are of models
+    return [(name, row) for name, row in result.items() if isinstance(row, dict)]
+
+
+def library_times(results):
+    """us by ("bf16" | "fp8 blocks" | "fp8 tensor", M, N, K), and by attention's shape."""
+    times = {}
+    for stem, result in results.items():
+        for name, row in rows_of(result):
+            if stem == "sdpa" and row.get("us"):
+                times[name.split(" ", 1)[1]] = row["us"]
+            product = PRODUCT.fullmatch(name)
+            if product and product[5].lower() == "cublaslt":
+                kind = "bf16" if stem.startswith("bf16") else product[1]
+                times[kind, *product.group(2, 3, 4)] = row["us"]
+    return times
+
+
+def ratios(stem, name, us, times):
+    product, attention = PRODUCT.fullmatch(name), ATTENTION.match(name)
+    if product and product[1] == "dense" and product[5].lower() != "cublaslt":
+        shape = product.group(2, 3, 4)
+        for kind in ("bf16", "fp8 blocks", "fp8 tensor") if stem.startswith("fp8") else ("bf16",):
+            yield f"times_cublaslt_{kind.replace(' ', '_')}", times.get((kind, *shape))
+    elif attention and stem.split("_")[0] in ("mla", "flash"):
+        yield "times_sdpa", times.get(f"heads {attention[1]}, {attention[2]}")
+
+
+def add_ratios(folder):
+    results = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json")) if path.stem != "tests"}
+    times = library_times(results)
+    for stem, result in results.items():
+        added = 0
+        for name, row in rows_of(result):
+            if not row.get("us"):
+                continue
+            for key, library_us in ratios(stem, name, row["us"], times):
+                if library_us:
+                    row[key] = round(library_us / row["us"], 3)
+                    added += 1
+        if added:
+            (folder / f"{stem}.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    add_ratios(pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "bench/results/h200"))
