@@ -17,7 +17,8 @@ namespace fathom {
 
 enum class ChatTemplateUse { kNone, kIfThere, kRequired };
 
-struct EngineSettings {
+// BackendSettings::ops may be empty: the device's.
+struct EngineSettings : BackendSettings {
   std::string model;                 // a folder; with dummy weights config.json is all it needs
   std::string load_format = "auto";  // "dummy": random weights, to measure a model without its own
   std::string config_preset;         // dummy weights: PresetConfig, instead of the folder's config
@@ -26,16 +27,11 @@ struct EngineSettings {
   bool needs_tokenizer = true;       // otherwise LoadedEngine has none
   ChatTemplateUse chat_template = ChatTemplateUse::kIfThere;
   std::string device = "cpu";  // or "cuda"
-  std::string ops;             // MakeBackend; empty: the device's
-  std::string quantization = "none";
-  int gpu = 0;                // of device "cuda"
-  int threads = 0;            // 0: one per core
-  int32_t max_model_len = 0;  // 0: the checkpoint's
+  int32_t max_model_len = 0;   // 0: the checkpoint's
   int32_t max_num_seqs = 32;
   int32_t max_num_batched_tokens = 1024;
   int32_t prefill_chunk = 512;
-  std::string kv_cache_dtype = "auto";  // ParseKvCacheDType
-  int64_t kv_cache_bytes = 0;           // 0: see engine/memory_plan.h
+  int64_t kv_cache_bytes = 0;  // 0: see engine/memory_plan.h
   int32_t max_queue = 256;
 };
 

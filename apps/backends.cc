@@ -39,8 +39,7 @@ Result<Backend> MakeBackend(std::string_view name, int threads, int gpu,
   }
   return InvalidArgument(
       "--ops {}: it is cpu, cpu-bf16, cpu-fp8, cuda, cuda-fp8, cuda-portable, cuda-portable-fp8, "
-      "reference "
-      "or reference-fp8",
+      "reference or reference-fp8",
       name);
 }
 

@@ -17,6 +17,15 @@ struct Backend {
   std::unique_ptr<Device> device;
 };
 
+// What commands say of a backend: engine_flags.h.
+struct BackendSettings {
+  std::string ops;  // MakeBackend
+  std::string quantization = "none";
+  std::string kv_cache_dtype = "auto";  // ParseKvCacheDType
+  int gpu = 0;
+  int threads = 0;  // 0: one per core
+};
+
 inline constexpr char kBackendHelp[] =
     "cpu, cuda: FP8 weights meet activations as they are; cpu-bf16: activations and KV cache in "
     "BF16, faster for many tokens at a time; cpu-fp8, cuda-fp8: activations quantised to FP8; "

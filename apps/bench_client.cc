@@ -18,6 +18,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/clock.h"
 #include "bench_event_stream.h"
 
 namespace fathom {
@@ -34,10 +35,6 @@ constexpr size_t kMaxErrorBytes = 4096;  // of a refusal's body
 constexpr size_t kMaxReplyBytes = size_t{1} << 20;
 constexpr uint64_t kMaxStreamBytes = uint64_t{1} << 30;
 constexpr size_t kReadBytes = size_t{64} << 10;
-
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::string Text(const json::value& value) {
   const json::string* text = value.if_string();
@@ -111,7 +108,7 @@ class AnswerReader {
 
   // At the end of the body.
   void Finish() {
-    record_.last_s = Seconds();
+    record_.last_s = SecondsNow();
     if (!finished_ && !done_) return Fail("the stream ended before its answer");
     if (!counted_) record_.output_tokens = texts_;
     // Tokens that are no text yet, or none at all.
@@ -124,7 +121,7 @@ class AnswerReader {
 
  private:
   void OnChoice(const json::object& choice) {
-    const double now = Seconds();
+    const double now = SecondsNow();
     if (HasText(choice)) {
       if (texts_++ == 0) {
         record_.first_s = now;
@@ -158,6 +155,8 @@ Result<Target> Target::Parse(const std::string& base_url) {
   const size_t slash = std::min(rest.find('/'), rest.size());
   target.prefix = rest.substr(slash);
   while (target.prefix.ends_with('/')) target.prefix.pop_back();
+  // OpenAI's clients count it to the base; here it is of --endpoint.
+  if (target.prefix.ends_with("/v1")) target.prefix.erase(target.prefix.size() - 3);
   rest = rest.substr(0, slash);
   const size_t bracket = rest.rfind(']');  // of an IPv6 address
   const size_t colon = rest.rfind(':');
@@ -253,7 +252,7 @@ asio::awaitable<RequestRecord> BenchClient::Generate(const std::string& path,
     if (!fits) answer.Fail("an event that is too long");
     return fits && record.ok();
   };
-  record.sent_s = Seconds();
+  record.sent_s = SecondsNow();
   const Reply reply = co_await Exchange(text, on_body);
   if (!reply.error.empty()) {
     answer.Fail(reply.error);

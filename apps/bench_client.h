@@ -16,12 +16,12 @@ namespace fathom {
 // A server, as --base-url names it.
 struct Target {
   std::string host, port;
-  std::string prefix;  // of every path: "" or "/something"
+  std::string prefix;  // of every path: "" or "/something", without "/v1"
   std::string api_key;
   int timeout_ms = 0;  // of a whole request
   boost::asio::ip::tcp::resolver::results_type addresses;
 
-  // "http://host[:port][/prefix]"; does not resolve the host.
+  // "http://host[:port][/prefix][/v1]"; does not resolve the host.
   static Result<Target> Parse(const std::string& base_url);
 };
 

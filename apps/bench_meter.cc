@@ -1,7 +1,6 @@
 #include "bench_meter.h"
 
-#include <chrono>
-
+#include "base/clock.h"
 #include "base/ids.h"
 
 namespace fathom {
@@ -9,14 +8,10 @@ namespace {
 
 constexpr int32_t kPlannedAhead = 2;  // steps that run beyond the last one of interest
 
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 }  // namespace
 
 void EngineMeter::Deliver(const std::vector<RequestOutput>& outputs) {
-  const double now = Seconds();
+  const double now = SecondsNow();
   {
     const std::lock_guard lock(mutex_);
     int64_t tokens = 0, first_tokens = 0;
@@ -90,7 +85,7 @@ void EngineMeter::CancelAll(EngineClient& engine) {
 }
 
 Result<double> EngineMeter::TimePrefill(EngineClient& engine, const BatchShape& shape) {
-  const double begin = Seconds();
+  const double begin = SecondsNow();
   TRY(Submit(engine, shape, /*max_tokens=*/1));
   TRY(WaitUntil([this] { return live_.empty(); }));
   const std::lock_guard lock(mutex_);

@@ -417,7 +417,9 @@ void AddBenchOffline(CLI::App& app, int& exit_code) {
   AddRunFlags(*command, options.get());
   AddEngineFlags(*command, &options->engine);
   command->get_option("model")->required(false);
-  command->remove_option(command->get_option("--max-num-seqs"));  // the largest batch
+  command->get_option("--max-num-seqs")
+      ->check([](const std::string&) { return "it is the largest --batch-size: leave it out"; })
+      ->description("Not to be given: it is the largest --batch-size");
   AddLogLevel(*command, "warning");
   command->parse_complete_callback([command] {
     if (command->count("--log-level") == 0) CHECK(SetLogLevel("warning"), "a known level");

@@ -208,7 +208,7 @@ Status BenchServe(LoadOptions options) {
 
 void AddTargetFlags(CLI::App& command, LoadOptions* options) {
   const char* group = "Server";
-  command.add_option("--base-url", options->base_url, "http://HOST:PORT")
+  command.add_option("--base-url", options->base_url, "http://HOST:PORT, with or without /v1")
       ->capture_default_str()
       ->group(group);
   command

@@ -38,6 +38,31 @@ void AddDummyFlags(CLI::App& command, EngineSettings* settings) {
 
 }  // namespace
 
+void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* group) {
+  BackendSettings& s = *settings;
+  command.add_option("--ops", s.ops, kBackendHelp)
+      ->check(CLI::IsMember({"cpu", "cpu-bf16", "cpu-fp8", "cuda", "cuda-fp8", "cuda-portable",
+                             "cuda-portable-fp8", "reference", "reference-fp8"}))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--gpu", s.gpu, kGpuHelp)
+      ->check(CLI::Range(0, 1023))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--quantization,-q", s.quantization, kQuantizationHelp)
+      ->check(CLI::IsMember({"none", "int8", "int4"}))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--threads", s.threads, "Threads that compute; 0: one per core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--kv-cache-dtype", s.kv_cache_dtype, kKvCacheHelp)
+      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp8"}))
+      ->capture_default_str()
+      ->group(group);
+}
+
 void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
   EngineSettings& s = *settings;
   command
@@ -50,19 +75,7 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str()
       ->group(group);
-  command.add_option("--gpu", s.gpu, kGpuHelp)
-      ->check(CLI::Range(0, 1023))
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--ops", s.ops, kBackendHelp)->group(group);
-  command.add_option("--quantization,-q", s.quantization, kQuantizationHelp)
-      ->check(CLI::IsMember({"none", "int8", "int4"}))
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--threads", s.threads, "Threads that compute; 0: one per core")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str()
-      ->group(group);
+  AddBackendFlags(command, settings, group);
   command
       .add_option("--max-model-len", s.max_model_len,
                   "Prompt and generated tokens of one request; 0: what the model was made for")
@@ -80,10 +93,6 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
       .add_option("--prefill-chunk", s.prefill_chunk,
                   "Prompts are computed in chunks that end at multiples of this")
       ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--kv-cache-dtype", s.kv_cache_dtype, kKvCacheHelp)
-      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp8"}))
       ->capture_default_str()
       ->group(group);
   command

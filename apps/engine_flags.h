@@ -9,6 +9,9 @@ class App;
 
 namespace fathom {
 
+// Those of a backend, which `fathom verify` has too; their defaults are what `*settings` has.
+void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* group);
+
 // Adds the model and the engine's flags to `command`; they are stored in `*settings`.
 void AddEngineFlags(CLI::App& command, EngineSettings* settings);
 

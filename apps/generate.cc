@@ -32,7 +32,7 @@ namespace json = boost::json;
 
 struct GenerateOptions {
   EngineSettings engine;
-  std::string prompt;
+  std::optional<std::string> prompt;
   std::string system;
   bool raw = false;
   bool no_thinking = false;
@@ -266,10 +266,11 @@ Status Generate(const GenerateOptions& options) {
       settings, [&outputs](std::vector<RequestOutput> news) { outputs.Deliver(std::move(news)); }));
   loaded.engine->Start();
   Conversation conversation(options, loaded, outputs);
-  if (!options.prompt.empty()) return conversation.Ask(options.prompt);
+  if (options.prompt) return conversation.Ask(*options.prompt);
   if (isatty(STDIN_FILENO)) return Talk(conversation);
   std::string text(std::istreambuf_iterator<char>(std::cin), {});
   if (!options.raw && text.ends_with('\n')) text.pop_back();
+  if (text.empty()) return InvalidArgument("there is nothing on standard input to answer");
   return conversation.Ask(text);
 }
 
@@ -281,7 +282,10 @@ void AddGenerate(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<GenerateOptions>();
   options->engine.max_num_seqs = 1;
   AddEngineFlags(*command, &options->engine);
-  command->add_option("prompt", options->prompt, "What to answer");
+  command->add_option("prompt", options->prompt, "What to answer")
+      ->check([](const std::string& prompt) {
+        return prompt.empty() ? "it is empty: leave it out to talk, or to read standard input" : "";
+      });
   command->add_flag("--raw", options->raw, "Continue the prompt as it is: no chat template");
   command->add_option("--system", options->system, "The system message");
   command->add_flag("--no-thinking", options->no_thinking, "Answer at once, without reasoning");

@@ -8,19 +8,17 @@
 
 #include "backends.h"
 #include "commands.h"
+#include "engine_flags.h"
 #include "reference_file.h"
 #include "sequence_runner.h"
 
 namespace fathom {
 namespace {
 
-struct VerifyOptions {
+struct VerifyOptions : BackendSettings {
   std::string model, reference;
-  std::string ops = "cpu", quantization = "none";
-  int threads = 0, gpu = 0;
   int64_t prefill_chunk = 512;
   int64_t absorbed_row_limit = -1;
-  std::string kv_cache_dtype = "auto";
   bool json = false;
 };
 
@@ -263,20 +261,14 @@ void AddVerify(CLI::App& app, int& exit_code) {
   command->add_option("model", options->model, "A Hugging Face folder")->required();
   command->add_option("--reference", options->reference, "A safetensors file of reference values")
       ->required();
-  command->add_option("--ops", options->ops, kBackendHelp)->capture_default_str();
-  command->add_option("--quantization,-q", options->quantization, kQuantizationHelp)
-      ->check(CLI::IsMember({"none", "int8", "int4"}))
-      ->capture_default_str();
-  command->add_option("--gpu", options->gpu, kGpuHelp)->check(CLI::Range(0, 1023));
-  command->add_option("--threads", options->threads, "0: one per core")->check(CLI::Range(0, 1024));
+  options->ops = "cpu";
+  AddBackendFlags(*command, options.get(), "Options");
   command->add_option("--prefill-chunk", options->prefill_chunk, "Longest row of a prefill")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   command->add_option("--absorbed-row-limit", options->absorbed_row_limit,
                       "Rows of up to this many tokens attend in latent space, longer ones on "
                       "expanded keys and values; -1: what costs fewer operations");
-  command->add_option("--kv-cache-dtype", options->kv_cache_dtype, kKvCacheHelp)
-      ->capture_default_str();
   command->add_flag("--json", options->json, "Print one JSON object");
   command->callback([options, &exit_code] {
     const Result<VerifyReport> report = Verify(*options);

@@ -21,6 +21,11 @@ class SteadyClock final : public Clock {
   }
 };
 
+// Of the steady clock, for measurements.
+inline double SecondsNow() {
+  return static_cast<double>(SteadyClock().NowNs()) * 1e-9;
+}
+
 // A clock that stands still until it is told to move.
 class VirtualClock final : public Clock {
  public:

@@ -9,27 +9,16 @@
 #include <fstream>
 #include <string>
 
+#include "base/control_group.h"
+
 namespace fathom {
 namespace {
 
-std::string FirstLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
 // The least limit of this process's control group and of those around it.
 int64_t ControlGroupBytes() {
-  const std::string root = "/sys/fs/cgroup";
-  int64_t least = MemoryLimit(FirstLine(root + "/memory.max"));
-  least = std::min(least, MemoryLimit(FirstLine(root + "/memory/memory.limit_in_bytes")));
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    if (!line.starts_with("0::/")) continue;  // version 2
-    for (std::string group = line.substr(3); !group.empty(); group.resize(group.rfind('/'))) {
-      least = std::min(least, MemoryLimit(FirstLine(root + group + "/memory.max")));
-    }
+  int64_t least = MemoryLimit(FirstLine("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
+  for (const std::string& line : ControlGroupLines("memory.max")) {
+    least = std::min(least, MemoryLimit(line));
   }
   return least;
 }

@@ -13,6 +13,7 @@ namespace fathom {
 namespace {
 
 using testing::Named;
+using testing::OpenError;
 using testing::RandomTensor;
 using testing::Remove;
 using testing::Safetensors;
@@ -21,11 +22,6 @@ using testing::SmallModel;
 using testing::SmallModelConfig;
 using testing::TestTensor;
 using testing::WithHeader;
-
-std::string OpenError(const std::string& path) {
-  const Result<Checkpoint> checkpoint = Checkpoint::Open(path);
-  return checkpoint.ok() ? "no error" : checkpoint.status().message();
-}
 
 // The error for a small model after `edit`.
 template <class Edit>

@@ -14,17 +14,13 @@ namespace fathom {
 namespace {
 
 using testing::Named;
+using testing::OpenError;
 using testing::RandomTensor;
 using testing::Remove;
 using testing::SmallConfig;
 using testing::SmallModel;
 using testing::SmallModelConfig;
 using testing::TestTensor;
-
-std::string OpenError(const std::string& path) {
-  const Result<Checkpoint> checkpoint = Checkpoint::Open(path);
-  return checkpoint.ok() ? "no error" : checkpoint.status().message();
-}
 
 TEST(Checkpoint, OpensWhatTheRepositoryHolds) {
   std::vector<std::string> folders = {"models/tiny-r1"};

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/rng.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/schema.h"
 
 namespace fathom::testing {
@@ -139,6 +140,11 @@ TestTensor& Named(std::vector<TestTensor>& tensors, std::string_view name) {
 
 void Remove(std::vector<TestTensor>& tensors, std::string_view name) {
   tensors.erase(tensors.begin() + (&Named(tensors, name) - tensors.data()));
+}
+
+std::string OpenError(const std::string& path) {
+  const Result<Checkpoint> checkpoint = Checkpoint::Open(path);
+  return checkpoint.ok() ? "no error" : checkpoint.status().message();
 }
 
 void WriteModel(const TestFolder& folder, const std::string& config,

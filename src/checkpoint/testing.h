@@ -44,6 +44,9 @@ void Remove(std::vector<TestTensor>& tensors, std::string_view name);
 #define EXPECT_HAS(text, part) \
   EXPECT_NE((text).find(part), std::string::npos) << "looked for: " << (part) << "\nin: " << (text)
 
+// What Checkpoint::Open says is wrong with a folder; "no error" if nothing is.
+std::string OpenError(const std::string& path);
+
 // config.json and model.safetensors.
 void WriteModel(const TestFolder& folder, const std::string& config,
                 const std::vector<TestTensor>& tensors);

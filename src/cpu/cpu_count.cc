@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "base/control_group.h"
 
 namespace fathom {
 namespace {
@@ -22,32 +23,17 @@ int AffinityCpus() {
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 
-std::string FirstLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
 // The smallest quota of this process's control group and of those around it; 0 for none.
 int ControlGroupCpus() {
-  const std::string root = "/sys/fs/cgroup";
+  const std::string root = "/sys/fs/cgroup/cpu/";  // of version 1
+  std::vector<std::string> lines = ControlGroupLines("cpu.max");
+  lines.push_back(FirstLine(root + "cpu.cfs_quota_us") + " " +
+                  FirstLine(root + "cpu.cfs_period_us"));
   int cpus = 0;
-  const auto take = [&](const std::string& cpu_max) {
-    const int quota = QuotaCpus(cpu_max);
+  for (const std::string& line : lines) {
+    const int quota = QuotaCpus(line);
     if (quota > 0) cpus = cpus == 0 ? quota : std::min(cpus, quota);
-  };
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    if (!line.starts_with("0::/")) continue;  // version 2
-    for (std::string group = line.substr(3); !group.empty();) {
-      take(FirstLine(root + group + "/cpu.max"));
-      group.resize(group.rfind('/'));
-    }
   }
-  take(FirstLine(root + "/cpu.max"));
-  take(FirstLine(root + "/cpu/cpu.cfs_quota_us") + " " +  // version 1
-       FirstLine(root + "/cpu/cpu.cfs_period_us"));
   return cpus;
 }
 

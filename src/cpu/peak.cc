@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <fstream>
 
+#include "base/clock.h"
 #include "tensor/buffer.h"
 
 #if defined(__x86_64__)
@@ -23,10 +23,6 @@ constexpr int64_t kPiecesPerThread = 64;
 constexpr int64_t kReadGrain = int64_t{4} << 20;
 
 std::atomic<uint64_t> sink;  // keeps results from being optimised away
-
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // A kernel runs `rounds` times kSums instructions and returns the operations that it did.
 using Arithmetic = double (*)(int64_t rounds);
@@ -157,11 +153,11 @@ double Best(ThreadPool& pool, Arithmetic kernel) {
   double best = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
     std::atomic<double> operations = 0;
-    const double begin = Seconds();
+    const double begin = SecondsNow();
     pool.ParallelFor(pool.threads() * kPiecesPerThread, 1, [&](int64_t, int64_t, int) {
       operations.fetch_add(kernel(kRounds), std::memory_order_relaxed);
     });
-    best = std::max(best, operations / (Seconds() - begin));
+    best = std::max(best, operations / (SecondsNow() - begin));
   }
   return best;
 }
@@ -188,11 +184,11 @@ double MeasureReadBandwidth(ThreadPool& pool, int64_t bytes) {
   const Reader read = WidestReader();
   double best = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
-    const double begin = Seconds();
+    const double begin = SecondsNow();
     pool.ParallelFor(n, kReadGrain, [&](int64_t from, int64_t to, int) {
       sink.fetch_xor(read(data + from, to - from), std::memory_order_relaxed);
     });
-    best = std::max(best, static_cast<double>(n) / (Seconds() - begin));
+    best = std::max(best, static_cast<double>(n) / (SecondsNow() - begin));
   }
   return best;
 }

@@ -37,7 +37,7 @@ Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs) {
   const int64_t enough = request_pages * needs.max_num_seqs;
   int64_t kv_cache_bytes = needs.kv_cache_bytes > 0 ? needs.kv_cache_bytes : kDefaultKvCacheBytes;
   if (needs.kv_cache_bytes == 0 && needs.memory_is_ours) {
-    // A tenth stays free, and what activations and work space need.
+    // A tenth stays free, and what work space needs.
     constexpr int64_t kReserve = int64_t{4} << 30;
     const auto taken =
         static_cast<int64_t>(needs.weight_bytes + needs.activation_bytes + needs.state_bytes);
@@ -60,8 +60,8 @@ Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs) {
       static_cast<int64_t>(needs.weight_bytes + needs.activation_bytes + needs.state_bytes);
   if (needs.memory_bytes > 0 && total > needs.memory_bytes) {
     return ResourceExhausted(
-        "{:.1f} GiB are needed and {:.1f} can be had: {}. Lower --max-num-seqs, "
-        "--max-model-len or --kv-cache-memory-bytes, or take a smaller model",
+        "{:.1f} GiB are needed and {:.1f} can be had: {}. Lower --max-num-seqs, --max-model-len, "
+        "--max-num-batched-tokens or --kv-cache-memory-bytes, or take a smaller model",
         Gib(static_cast<double>(total)), Gib(static_cast<double>(needs.memory_bytes)),
         plan.ToString());
   }

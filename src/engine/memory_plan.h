@@ -11,7 +11,7 @@ namespace fathom {
 
 struct MemoryNeeds {
   size_t weight_bytes = 0;
-  size_t activation_bytes = 0;  // work space included
+  size_t activation_bytes = 0;  // and work space, once a model has measured it
   size_t state_bytes = 0;       // of slots and sampling
   int64_t page_bytes = 0;       // of one page over all layers
   int32_t max_model_len = 0;

@@ -43,6 +43,11 @@ TEST(MemoryPlan, RefusesWhatTheMachineHasNot) {
   EXPECT_TRUE(PlanMemory(needs).ok());
   --needs.memory_bytes;
   EXPECT_EQ(PlanMemory(needs).status().code(), StatusCode::kResourceExhausted);
+  needs.memory_bytes += 1 << 30;
+  needs.activation_bytes = size_t{2} << 30;  // of steps too long for this machine
+  const std::string message = PlanMemory(needs).status().message();
+  EXPECT_NE(message.find("activations 2.00 GiB"), std::string::npos) << message;
+  EXPECT_NE(message.find("--max-num-batched-tokens"), std::string::npos) << message;
 }
 
 }  // namespace

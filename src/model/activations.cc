@@ -5,34 +5,39 @@
 
 namespace fathom {
 
-Activations::Activations(const ModelConfig& config, DType dtype, int64_t tokens, Device& device) {
+size_t Activations::LayOut(const ModelConfig& config, DType dtype, int64_t tokens, Arena arena) {
   const int64_t hidden = config.hidden_size, heads = config.num_heads, latent = config.kv_lora_rank;
-  const auto layout = [&](Arena arena) {
-    x = arena.Allocate(DType::kF32, {tokens, hidden});
-    for (TensorView* view : {&normed, &branch, &shared}) {
-      *view = arena.Allocate(dtype, {tokens, hidden});
-    }
-    if (config.q_lora_rank > 0) q_a = arena.Allocate(dtype, {tokens, config.q_lora_rank});
-    q = arena.Allocate(dtype, {tokens, heads, config.qk_head_dim()});
-    kv_a = arena.Allocate(dtype, {tokens, config.latent_dim()});
-    q_latent = arena.Allocate(dtype, {tokens, heads, latent});
-    attn_latent = arena.Allocate(dtype, {tokens, heads, latent});
-    attn = arena.Allocate(dtype, {tokens, heads, config.v_head_dim});
-    lse = arena.Allocate(DType::kF32, {tokens, heads});
-    context_latent = arena.Allocate(dtype, {kContextChunk, latent});
-    context_rope = arena.Allocate(dtype, {kContextChunk, config.qk_rope_head_dim});
-    context_kv = arena.Allocate(
-        dtype, {kContextChunk, heads * (config.qk_nope_head_dim + config.v_head_dim)});
-    if (config.n_routed_experts > 0) {
-      expert_ids = arena.Allocate(DType::kI32, {tokens, config.num_experts_per_tok});
-      expert_weights = arena.Allocate(DType::kF32, {tokens, config.num_experts_per_tok});
-    }
-    if (config.num_mtp_layers > 0) mtp_in = arena.Allocate(dtype, {tokens, 2 * hidden});
-    numbers = arena.Allocate(DType::kI32, {kContextChunk + 1});
-    return arena.used();
-  };
-  memory = device.Allocate(layout(Arena::Measuring()));
-  layout(Arena(memory->data(), memory->size()));
+  x = arena.Allocate(DType::kF32, {tokens, hidden});
+  for (TensorView* view : {&normed, &branch, &shared}) {
+    *view = arena.Allocate(dtype, {tokens, hidden});
+  }
+  if (config.q_lora_rank > 0) q_a = arena.Allocate(dtype, {tokens, config.q_lora_rank});
+  q = arena.Allocate(dtype, {tokens, heads, config.qk_head_dim()});
+  kv_a = arena.Allocate(dtype, {tokens, config.latent_dim()});
+  q_latent = arena.Allocate(dtype, {tokens, heads, latent});
+  attn_latent = arena.Allocate(dtype, {tokens, heads, latent});
+  attn = arena.Allocate(dtype, {tokens, heads, config.v_head_dim});
+  lse = arena.Allocate(DType::kF32, {tokens, heads});
+  context_latent = arena.Allocate(dtype, {kContextChunk, latent});
+  context_rope = arena.Allocate(dtype, {kContextChunk, config.qk_rope_head_dim});
+  context_kv =
+      arena.Allocate(dtype, {kContextChunk, heads * (config.qk_nope_head_dim + config.v_head_dim)});
+  if (config.n_routed_experts > 0) {
+    expert_ids = arena.Allocate(DType::kI32, {tokens, config.num_experts_per_tok});
+    expert_weights = arena.Allocate(DType::kF32, {tokens, config.num_experts_per_tok});
+  }
+  if (config.num_mtp_layers > 0) mtp_in = arena.Allocate(dtype, {tokens, 2 * hidden});
+  numbers = arena.Allocate(DType::kI32, {kContextChunk + 1});
+  return arena.used();
+}
+
+size_t Activations::Bytes(const ModelConfig& config, DType dtype, int64_t tokens) {
+  return Activations().LayOut(config, dtype, tokens, Arena::Measuring());
+}
+
+Activations::Activations(const ModelConfig& config, DType dtype, int64_t tokens, Device& device) {
+  memory = device.Allocate(Bytes(config, dtype, tokens));
+  LayOut(config, dtype, tokens, Arena(memory->data(), memory->size()));
 
   std::vector<int32_t> counts(static_cast<size_t>(kContextChunk + 1));
   std::iota(counts.begin(), counts.end(), 0);

@@ -41,6 +41,14 @@ struct Activations {
   std::unique_ptr<DeviceMemory> memory;
 
   Activations(const ModelConfig& config, DType dtype, int64_t tokens, Device& device);
+
+  // What they take of a device's memory.
+  static size_t Bytes(const ModelConfig& config, DType dtype, int64_t tokens);
+
+ private:
+  Activations() = default;
+  // Returns the bytes that were used.
+  size_t LayOut(const ModelConfig& config, DType dtype, int64_t tokens, Arena arena);
 };
 
 // The first `tokens` of an activation.

@@ -17,7 +17,17 @@ Result<std::unique_ptr<Model>> Model::Load(const Checkpoint& checkpoint, const O
     filled.absorbed_row_limit = AbsorbedRowLimit(checkpoint.config());
   }
   ModelWeights weights = TRY(LoadWeights(checkpoint, ops, device, progress));
-  return std::unique_ptr<Model>(new Model(checkpoint, ops, device, filled, std::move(weights)));
+  std::unique_ptr<Model> model(new Model(checkpoint, ops, device, filled, std::move(weights)));
+  const auto work_space = static_cast<int64_t>(model->run_.workspace_bytes());
+  if (const int64_t free = device.FreeBytes(); free > 0 && work_space > free) {
+    return ResourceExhausted(
+        "steps of {} tokens (--max-num-batched-tokens) need {:.1f} GiB of work space, and {:.1f} "
+        "can be had",
+        filled.max_tokens, static_cast<double>(work_space) / (1 << 30),
+        static_cast<double>(free) / (1 << 30));
+  }
+  model->run_.Allocate();
+  return model;
 }
 
 Model::Model(const Checkpoint& checkpoint, const Ops& ops, Device& device,
@@ -140,7 +150,6 @@ void Model::MeasureWorkspace(Device& device) {
   const int64_t rows = options_.max_logit_rows;
   Logits(TensorView(nullptr, activations_.normed.dtype(), {rows, config_.hidden_size}), one,
          TensorView(nullptr, DType::kF32, {rows, config_.vocab_size}));
-  run_.Allocate();
 }
 
 }  // namespace fathom

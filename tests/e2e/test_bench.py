@@ -51,6 +51,11 @@ def test_fixed_lengths_are_kept_and_counted(server):
     )
 
 
+def test_base_url_as_clients_write_it(server):
+    result = report("serve", "--base-url", f"{server.url}/v1/", "--num-prompts", 2, *SMALL)
+    assert result["completed"] == 2
+
+
 def test_concurrency_is_bounded(server):
     slow = load(server, "--num-prompts", 6, "--max-concurrency", 1, *SMALL)
     assert slow["duration"] * 1e3 >= 6 * slow["mean_e2el_ms"] * 0.999

@@ -1,5 +1,6 @@
 """What the command line says of what it cannot take."""
 
+import resource
 import subprocess
 
 import pytest
@@ -43,6 +44,10 @@ def refused(*arguments):
         ),
         (["generate", MODEL, "hi", "--temprature", "0"], [
             "fathom generate: there is no --temprature; did you mean --temperature?"]),
+        (["generate", MODEL, ""], [
+            "fathom generate: prompt: it is empty: leave it out to talk, or to read standard input"]),
+        (["bench", "offline", MODEL, "--max-num-seqs", "2"], [
+            "fathom bench offline: --max-num-seqs: it is the largest --batch-size: leave it out"]),
     ],
 )  # fmt: skip
 def test_mistakes_are_named(arguments, said):
@@ -67,6 +72,34 @@ def test_flags_of_vllm_get_a_hint(flags, hint):
     (line,) = refused("serve", MODEL, *flags)
     assert hint in line
     assert line.startswith(f"fathom serve: {flags[0].split('=')[0]}:")
+
+
+@pytest.mark.parametrize("flags", [("--ops", "gpu"), ("--kv-cache-dtype", "int2"), ("-q", "int2")])
+def test_commands_agree_on_what_is_no_backend(flags):
+    said = {
+        refused(*command, *flags)[0].partition(": ")[2]
+        for command in (
+            ("serve", MODEL),
+            ("generate", MODEL, "hi"),
+            ("bench", "offline", MODEL),
+            ("verify", MODEL, "--reference", "none"),
+        )
+    }
+    assert len(said) == 1 and flags[1] in said.pop()
+
+
+def test_steps_too_long_for_the_memory_are_refused_with_the_plan():
+    result = run(
+        "generate", MODEL, "hi", "--max-num-batched-tokens", "1048576",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30)),
+    )  # fmt: skip
+    assert result.returncode == 1
+    assert "weights 0.02 GiB" in result.stderr and "--max-num-batched-tokens" in result.stderr
+
+
+def test_nothing_to_answer_is_said():
+    result = run("generate", MODEL, stdin=subprocess.DEVNULL)
+    assert result.returncode == 1 and "nothing on standard input" in result.stderr
 
 
 def test_model_as_a_flag_gets_a_hint():

@@ -12,45 +12,10 @@
 #include "ops/cpu_ops.h"
 #include "ops/prepare/cpu_weight.h"
 #include "ops/prepare/quantize_panel_cpu.h"
+#include "ops/prepare/stored_format.h"
 
 namespace fathom {
 namespace {
-
-bool IsFp8(const WeightTensor& part) {
-  return part.values.dtype() == DType::kF8E4M3;
-}
-
-WeightFormat StoredFormat(const WeightTensor& part) {
-  switch (part.values.dtype()) {
-    case DType::kF32: return WeightFormat::kF32;
-    case DType::kF16: return WeightFormat::kF16;
-    case DType::kBF16: return WeightFormat::kBF16;
-    case DType::kF8E4M3: return WeightFormat::kFp8;
-    default: CHECK(false, "prepare: weights of {}", part.values.ToString());
-  }
-}
-
-// The format that all parts are stored in. Parts of several types, or FP8 parts whose scale tiles
-// do not line up, become fp32; with quantised activations they are refused.
-Result<WeightFormat> Format(const PrepareArgs& a, bool quantize_activations) {
-  const WeightTensor& first = a.matrices[0].parts[0];
-  bool alike = true;
-  for (const WeightSource& source : a.matrices) {
-    for (const WeightTensor& part : source.parts) {
-      if (quantize_activations && IsFp8(part) != IsFp8(first)) {
-        return Unimplemented("a matrix with parts in both {} and {}; convert them to one type",
-                             Name(first.values.dtype()), Name(part.values.dtype()));
-      }
-      const bool lined_up = !IsFp8(part) || part.col_offset == first.col_offset;
-      if (quantize_activations && !lined_up) {
-        return Unimplemented("FP8 parts whose columns begin at {} and at {} of a scale tile",
-                             first.col_offset, part.col_offset);
-      }
-      alike &= part.values.dtype() == first.values.dtype() && lined_up;
-    }
-  }
-  return alike ? StoredFormat(first) : WeightFormat::kF32;
-}
 
 // A panel's place in its part.
 struct PanelSource {
@@ -275,7 +240,7 @@ Result<std::unique_ptr<PackedWeight>> Prepare(Stream& stream, const PrepareArgs&
     w->scale_per_output = true;
   } else {
     const bool quantize_activations = wanted.quantize_activations && !a.exact_activations;
-    w->format = TRY(Format(a, quantize_activations));
+    w->format = TRY(CommonFormat(a, quantize_activations));
     w->dots = HasBf16Dot() && (w->format == WeightFormat::kBF16 || w->format == WeightFormat::kFp8);
     w->quantize_activations = quantize_activations && w->format == WeightFormat::kFp8;
     w->round_activations = wanted.round_activations;

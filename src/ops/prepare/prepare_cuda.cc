@@ -5,23 +5,10 @@
 #include "cuda/device.h"
 #include "ops/cuda_ops.h"
 #include "ops/prepare/cuda_weight.h"
+#include "ops/prepare/stored_format.h"
 
 namespace fathom {
 namespace {
-
-bool IsFp8(const WeightTensor& part) {
-  return part.values.dtype() == DType::kF8E4M3;
-}
-
-WeightFormat StoredFormat(const WeightTensor& part) {
-  switch (part.values.dtype()) {
-    case DType::kF32: return WeightFormat::kF32;
-    case DType::kF16: return WeightFormat::kF16;
-    case DType::kBF16: return WeightFormat::kBF16;
-    case DType::kF8E4M3: return WeightFormat::kFp8;
-    default: CHECK(false, "prepare: weights of {}", part.values.ToString());
-  }
-}
 
 size_t ElementBytes(WeightFormat format) {
   switch (format) {
@@ -33,28 +20,6 @@ size_t ElementBytes(WeightFormat format) {
     case WeightFormat::kInt4: break;  // of CPUs
   }
   CHECK(false, "prepare: a format that CUDA does not have");
-}
-
-// The format that all parts are stored in. Parts of several types, or FP8 parts whose scale tiles
-// do not line up, become fp32; with quantised activations they are refused.
-Result<WeightFormat> Format(const PrepareArgs& a, bool quantize_activations) {
-  const WeightTensor& first = a.matrices[0].parts[0];
-  bool alike = true;
-  for (const WeightSource& source : a.matrices) {
-    for (const WeightTensor& part : source.parts) {
-      if (quantize_activations && IsFp8(part) != IsFp8(first)) {
-        return Unimplemented("a matrix with parts in both {} and {}; convert them to one type",
-                             Name(first.values.dtype()), Name(part.values.dtype()));
-      }
-      const bool lined_up = !IsFp8(part) || part.col_offset == first.col_offset;
-      if (quantize_activations && !lined_up) {
-        return Unimplemented("FP8 parts whose columns begin at {} and at {} of a scale tile",
-                             first.col_offset, part.col_offset);
-      }
-      alike &= part.values.dtype() == first.values.dtype() && lined_up;
-    }
-  }
-  return alike ? StoredFormat(first) : WeightFormat::kF32;
 }
 
 // Rows of all parts of all matrices, one after another.
@@ -169,7 +134,7 @@ Result<std::unique_ptr<PackedWeight>> Prepare(Stream& stream, const PrepareArgs&
                                               bool quantize_activations) {
   Check(a);
   auto w = std::make_unique<CudaWeight>();
-  w->format = TRY(Format(a, quantize_activations));
+  w->format = TRY(CommonFormat(a, quantize_activations));
   // Absorbed W_UK and W_UV meet activations as they are: tensor cores multiply BF16 with BF16.
   if (a.exact_activations && w->format == WeightFormat::kFp8) w->format = WeightFormat::kBF16;
   w->quantize_activations = quantize_activations && w->format == WeightFormat::kFp8;

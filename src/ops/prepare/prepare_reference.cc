@@ -1,13 +1,10 @@
 // Packs weights for the reference table: transposed, FP8 either dequantised or as values of codes.
 #include "ops/prepare/reference_weight.h"
+#include "ops/prepare/stored_format.h"
 #include "ops/reference_ops.h"
 
 namespace fathom {
 namespace {
-
-bool IsFp8(const WeightTensor& part) {
-  return part.values.dtype() == DType::kF8E4M3;
-}
 
 int64_t Rows(const WeightSource& source) {
   int64_t rows = 0;
@@ -42,20 +39,8 @@ void PackFp8(const WeightTensor& part, const ReferenceWeight& shape, float* to, 
 // kF32 unless the activations are to be quantised, which all parts must then agree on.
 Result<WeightFormat> Format(const PrepareArgs& a, bool quantize_activations) {
   if (!quantize_activations || a.exact_activations) return WeightFormat::kF32;
-  const WeightTensor& first = a.matrices[0].parts[0];
-  for (const WeightSource& source : a.matrices) {
-    for (const WeightTensor& part : source.parts) {
-      if (IsFp8(part) != IsFp8(first)) {
-        return Unimplemented("a matrix with parts in both {} and {}; convert them to one type",
-                             Name(first.values.dtype()), Name(part.values.dtype()));
-      }
-      if (part.col_offset != first.col_offset) {
-        return Unimplemented("FP8 parts whose columns begin at {} and at {} of a scale tile",
-                             first.col_offset, part.col_offset);
-      }
-    }
-  }
-  return IsFp8(first) ? WeightFormat::kFp8 : WeightFormat::kF32;
+  const WeightFormat stored = TRY(CommonFormat(a, /*quantize_activations=*/true));
+  return stored == WeightFormat::kFp8 ? stored : WeightFormat::kF32;
 }
 
 Result<std::unique_ptr<PackedWeight>> Prepare(const PrepareArgs& a, bool quantize_activations) {
