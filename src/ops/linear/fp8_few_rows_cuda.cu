@@ -30,6 +30,7 @@ constexpr int kRows = kFp8FewRows, kChannels = 64;  // of a block
 constexpr int kMultipliers = 128, kThreads = kMultipliers + 32;
 constexpr int kStageBytes = kChannels * kRun, kMostStages = 24;
 constexpr int kInFlight = 4;              // runs whose products are under way
+constexpr int kUnrolled = 8;              // runs; after them the compiler waits for all
 constexpr int kBlocksAtATime = 3;         // on a multiprocessor
 constexpr int kSharedBytes = 227 * 1024;  // of a multiprocessor, but for 1 KiB a block
 
@@ -42,7 +43,7 @@ struct Args {
   int32_t tokens, topk, channels, runs;
   int32_t parts, part_out, part_tiles, scale_rows;
   int32_t stages;
-  bool x_of_pairs, ue8m0;
+  bool x_of_pairs, early, ue8m0;
 };
 
 // The rows of one matrix that a block multiplies: pairs, or tokens.
@@ -93,12 +94,18 @@ struct Ring {
 __device__ void FindRows(Shared& shared, const Args& a, int32_t group) {
   constexpr int kEach = kFp8MostPairs / 32;
   const int lane = threadIdx.x % 32;
-  const int32_t pairs = min(*a.live, a.tokens) * a.topk;
+  const int32_t live = __ldcg(a.live);
   int32_t id[kEach], rank[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {  // does not wait for `live`
+    const int32_t pair = 32 * i + lane;
+    id[i] = pair < a.tokens * a.topk ? __ldcg(a.ids + pair) : -1;
+  }
+  const int32_t pairs = min(live, a.tokens) * a.topk;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int32_t pair = 32 * i + lane;
-    id[i] = pair < pairs ? a.ids[pair] : -1;
+    if (pair >= pairs) id[i] = -1;
     rank[i] = 0;
     shared.ids[pair] = id[i];
   }
@@ -136,7 +143,7 @@ __device__ void FindRows(Shared& shared, const Args& a, int32_t group) {
 // Codes and scales of the block's rows, in the order in which wgmma reads them. All multipliers.
 template <class X>
 __device__ void QuantizeX(const Memory& memory, const Args& a, int32_t rows) {
-  constexpr int kAtOnce = 4;  // vectors of a thread
+  constexpr int kAtOnce = 2;  // vectors of a thread
   const int32_t vectors = a.runs * kRunLanes, total = rows * vectors;
   const auto row_of = [&](int32_t r) {
     const int32_t row = a.ids == nullptr ? r : memory.shared->rows.row[r];
@@ -182,10 +189,11 @@ __device__ void Multiply(Sums& sums, const Memory& memory, const Args& a,
   const float2* x_scales = reinterpret_cast<const float2*>(memory.x_scales) + threadIdx.x % 4;
   Ring loaded, released;
   float product[kInFlight][4];
-  for (int32_t base = 0; base < a.runs + kInFlight; base += kInFlight) {
+  for (int32_t base = 0; base < a.runs + kInFlight; base += kUnrolled) {
 #pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
-      const int32_t run = base + i, done = run - kInFlight;
+    for (int step = 0; step < kUnrolled; ++step) {
+      const int32_t run = base + step, done = run - kInFlight;
+      const int i = step % kInFlight;
       WgmmaWait<kInFlight - 1>();
       WgmmaHold(product[i]);
       if (done >= 0 && done < a.runs) {
@@ -231,13 +239,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
     }
     FenceMbarrierInit();
   }
-  if (experts) {
-    WaitForPriorKernels();
-    if (warp == 0) FindRows(shared, a, static_cast<int32_t>(blockIdx.y));
-  }
-  AllowNextKernel();
+  if (experts && !a.early) WaitForPriorKernels();
+  if (experts && warp == 0) FindRows(shared, a, static_cast<int32_t>(blockIdx.y));
   __syncthreads();
-  if (experts && shared.rows.count == 0) return;
+  if (experts && shared.rows.count == 0) return WaitForPriorKernels();
 
   const int32_t matrix = experts ? shared.rows.matrix : 0;
   const int32_t tile = static_cast<int32_t>(blockIdx.x), part = tile / a.part_tiles;
@@ -263,16 +268,29 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
     return;
   }
 
+  // Read before x is, and stored after it.
+  constexpr int kScales = (fp8_gemm::kMostRuns + kMultipliers - 1) / kMultipliers;
   const float* scales =
       a.weight_scales +
       static_cast<int64_t>((matrix * a.parts + part) * a.scale_rows + channel / kRun) * a.runs;
-  for (int32_t run = threadIdx.x; run < a.runs; run += kMultipliers) {
-    memory.weight_scales[run] = __ldg(scales + run);
-    if (kSilu) memory.weight_scales[a.runs + run] = __ldg(scales + a.scale_rows * a.runs + run);
+  float scale[kScales][2];
+#pragma unroll
+  for (int i = 0; i < kScales; ++i) {
+    const int32_t run = threadIdx.x + i * kMultipliers;
+    scale[i][0] = run < a.runs ? __ldg(scales + run) : 0;
+    if (kSilu) scale[i][1] = run < a.runs ? __ldg(scales + a.scale_rows * a.runs + run) : 0;
   }
-  if (!experts) WaitForPriorKernels();
+  if (experts || !a.early) WaitForPriorKernels();
+  AllowNextKernel();  // after the wait: see Fp8FewRowsParams::early
   const int32_t rows = experts ? shared.rows.count : min(*a.live, a.tokens);
-  QuantizeX<X>(memory, a, rows);
+  QuantizeX<X>(memory, a, experts ? shared.rows.count : a.tokens);  // does not wait for `live`
+#pragma unroll
+  for (int i = 0; i < kScales; ++i) {
+    const int32_t run = threadIdx.x + i * kMultipliers;
+    if (run >= a.runs) break;
+    memory.weight_scales[run] = scale[i][0];
+    if (kSilu) memory.weight_scales[a.runs + run] = scale[i][1];
+  }
   FenceAsyncShared();
   NamedBarrierSync(1, kMultipliers);
   Sums sums = {};
@@ -305,6 +323,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
       static_cast<__nv_bfloat16*>(a.y)[at] = __float2bfloat16_rn(sums.d[i]);
     }
   }
+  if (a.early) WaitForPriorKernels();  // who waits for this kernel waits for the last one too
 }
 
 // Stages of the ring: what is left of the shared memory of as many blocks as there is work for.
@@ -372,6 +391,7 @@ void LaunchFp8FewRows(const Fp8FewRowsParams& p, cudaStream_t stream) {
                      .scale_rows = static_cast<int32_t>(CeilDivide(w.part_out, kRun)),
                      .stages = 0,
                      .x_of_pairs = p.x_of_pairs,
+                     .early = p.early,
                      .ue8m0 = p.scale_ue8m0};
   if (p.x_f32) {
     CHECK(p.output == Fp8FewRowsOutput::kBF16, "fp8_few_rows: F32 to F32");

@@ -27,16 +27,6 @@ __device__ __forceinline__ Vector Unpack(uint4 bits) {
   return x;
 }
 
-__device__ __forceinline__ uint4 Pack(const Vector& x) {
-  uint32_t words[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(x.v[2 * i], x.v[2 * i + 1]);
-    words[i] = reinterpret_cast<const uint32_t&>(pair);
-  }
-  return {words[0], words[1], words[2], words[3]};
-}
-
 __device__ __forceinline__ const uint4* AsVectors(const __nv_bfloat16* p) {
   return reinterpret_cast<const uint4*>(p);
 }

@@ -81,14 +81,13 @@ __global__ void __launch_bounds__(kParts* kWarp) RouterLogitsOfFew(Router a) {
     ahead[i] = k < a.hidden ? LoadGate<kAligned>(gate, k, a.hidden) : float4{};
   }
   WaitForPriorKernels();
-  const int live = min(*a.live, a.tokens);
-  if (live == 0) return;
+  const int live = *a.live;  // used in the end alone: nothing waits for it
   float sums[kMost] = {};
   const auto add = [&](int k, float4 g) {
 #pragma unroll
     for (int r = 0; r < kMost; ++r) {
       // Rows that are not there are computed, and dropped.
-      AddProduct(sums[r], LoadX<kAligned>(a.x[min(r, live - 1)], k, a.hidden), g);
+      AddProduct(sums[r], LoadX<kAligned>(a.x[min(r, a.tokens - 1)], k, a.hidden), g);
     }
   };
 #pragma unroll
@@ -102,7 +101,7 @@ __global__ void __launch_bounds__(kParts* kWarp) RouterLogitsOfFew(Router a) {
 #pragma unroll
   for (int r = 0; r < kMost; ++r) parts[part][r][lane] = sums[r];
   __syncthreads();
-  for (int r = part; r < live; r += kParts) {
+  for (int r = part; r < min(live, a.tokens); r += kParts) {
     float sum = parts[0][r][lane];
 #pragma unroll
     for (int i = 1; i < kParts; ++i) sum += parts[i][r][lane];
@@ -213,7 +212,8 @@ __global__ void __launch_bounds__(kChoosers* kWarp) ChooseExperts(Router a) {
   extern __shared__ float shared[];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t t = int64_t{blockIdx.x} * kChoosers + warp;
-  if (t >= *a.live || t >= a.tokens) return;
+  if (t >= a.tokens) return;
+  const int live = *a.live;  // used in the end alone: nothing waits for it
   // Each lane reads and writes every 32nd number alone, but for those of groups.
   float* scores = shared + warp * (2 * a.experts + a.n_group + a.topk);
   float* choice = scores + a.experts;
@@ -235,6 +235,7 @@ __global__ void __launch_bounds__(kChoosers* kWarp) ChooseExperts(Router a) {
     sum += scores[best];
   }
   __syncwarp();
+  if (t >= live) return;
   for (int i = lane; i < a.topk; i += kWarp) {
     const float weight = scores[chosen[i]];
     a.ids[t][i] = static_cast<int32_t>(chosen[i]);
