@@ -27,10 +27,9 @@ using fp8_gemm::CeilDivide;
 using fp8_gemm::kRun;
 
 constexpr int kRows = kFp8FewRows, kChannels = 64;  // of a block
-constexpr int kMultipliers = 128, kThreads = kMultipliers + 32;
+constexpr int kThreads = 256, kMultipliers = 128;   // all quantise x; the last warp loads W too
 constexpr int kStageBytes = kChannels * kRun, kMostStages = 24;
 constexpr int kInFlight = 4;              // runs whose products are under way
-constexpr int kUnrolled = 8;              // runs; after them the compiler waits for all
 constexpr int kBlocksAtATime = 3;         // on a multiprocessor
 constexpr int kSharedBytes = 227 * 1024;  // of a multiprocessor, but for 1 KiB a block
 
@@ -140,27 +139,29 @@ __device__ void FindRows(Shared& shared, const Args& a, int32_t group) {
   }
 }
 
-// Codes and scales of the block's rows, in the order in which wgmma reads them. All multipliers.
+// Codes and scales of the block's rows, in the order in which wgmma reads them. All threads.
 template <class X>
 __device__ void QuantizeX(const Memory& memory, const Args& a, int32_t rows) {
-  constexpr int kAtOnce = 2;  // vectors of a thread
+  constexpr int kAtOnce = 4;  // vectors of a thread
   const int32_t vectors = a.runs * kRunLanes, total = rows * vectors;
   const auto row_of = [&](int32_t r) {
     const int32_t row = a.ids == nullptr ? r : memory.shared->rows.row[r];
     const int32_t of_x = a.ids == nullptr || a.x_of_pairs ? row : row / a.topk;
     return static_cast<const X*>(a.x) + of_x * a.x_stride;
   };
-  for (int32_t first = threadIdx.x / 32 * 32; first < total; first += kAtOnce * kMultipliers) {
+  for (int32_t first = threadIdx.x / 32 * 32; first < total; first += kAtOnce * kThreads) {
     Vector x[kAtOnce];
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      const int32_t i = first + j * kMultipliers + threadIdx.x % 32, vector = i % vectors;
+      if (first + j * kThreads >= total) break;
+      const int32_t i = first + j * kThreads + threadIdx.x % 32, vector = i % vectors;
       const bool inside = i < total && vector * kVector < a.channels;
       x[j] = inside ? ReadVector(row_of(i / vectors) + vector * kVector) : Vector{};
     }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      const int32_t i = first + j * kMultipliers + threadIdx.x % 32;
+      if (first + j * kThreads >= total) break;
+      const int32_t i = first + j * kThreads + threadIdx.x % 32;
       const int32_t row = i / vectors, vector = i % vectors;
       const float scale = ScaleOf(x[j], a.ue8m0);
       if (i >= total) continue;
@@ -189,11 +190,10 @@ __device__ void Multiply(Sums& sums, const Memory& memory, const Args& a,
   const float2* x_scales = reinterpret_cast<const float2*>(memory.x_scales) + threadIdx.x % 4;
   Ring loaded, released;
   float product[kInFlight][4];
-  for (int32_t base = 0; base < a.runs + kInFlight; base += kUnrolled) {
+  for (int32_t base = 0; base < a.runs + kInFlight; base += kInFlight) {
 #pragma unroll
-    for (int step = 0; step < kUnrolled; ++step) {
-      const int32_t run = base + step, done = run - kInFlight;
-      const int i = step % kInFlight;
+    for (int i = 0; i < kInFlight; ++i) {
+      const int32_t run = base + i, done = run - kInFlight;
       WgmmaWait<kInFlight - 1>();
       WgmmaHold(product[i]);
       if (done >= 0 && done < a.runs) {
@@ -248,51 +248,51 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
   const int32_t tile = static_cast<int32_t>(blockIdx.x), part = tile / a.part_tiles;
   constexpr int32_t kTile = kSilu ? kChannels / 2 : kChannels;
   const int32_t channel = (tile - part * a.part_tiles) * kTile;  // of the part
-  if (warp == kMultipliers / 32) {
-    // Which weights a dense product needs is known before the kernels before it have ended.
-    if (threadIdx.x % 32 != 0) return;
-    const uint64_t policy = EvictFirst();
-    const int32_t weight_row = (matrix * a.parts + part) * a.part_out + channel;
-    Ring ring;
-    for (int32_t run = 0; run < a.runs; ++run, ring.Advance(a.stages)) {
-      Mbarrier& full = shared.full[ring.index];
-      uint8_t* to = memory.weights + ring.index * kStageBytes;
-      shared.empty[ring.index].Wait(ring.parity ^ 1);
-      full.ArriveExpect(kStageBytes);
-      TmaLoad2(to, &weight_map, full, policy, run * kRun, weight_row);
-      if constexpr (kSilu) {
-        TmaLoad2(to + kStageBytes / 2, &weight_map, full, policy, run * kRun,
-                 weight_row + a.part_out);
-      }
+  const int32_t weight_row = (matrix * a.parts + part) * a.part_out + channel;
+  const bool loads = threadIdx.x == kThreads - 32;
+  Ring ring;
+  const auto load = [&](int32_t run) {
+    Mbarrier& full = shared.full[ring.index];
+    uint8_t* to = memory.weights + ring.index * kStageBytes;
+    shared.empty[ring.index].Wait(ring.parity ^ 1);
+    full.ArriveExpect(kStageBytes);
+    TmaLoad2(to, &weight_map, full, EvictFirst(), run * kRun, weight_row);
+    if constexpr (kSilu) {
+      TmaLoad2(to + kStageBytes / 2, &weight_map, full, EvictFirst(), run * kRun,
+               weight_row + a.part_out);
     }
-    return;
+    ring.Advance(a.stages);
+  };
+  // Which weights a dense product needs is known before the kernels before it have ended.
+  if (loads) {
+    for (int32_t run = 0; run < a.stages; ++run) load(run);
   }
-
+  __syncwarp();
   // Read before x is, and stored after it.
-  constexpr int kScales = (fp8_gemm::kMostRuns + kMultipliers - 1) / kMultipliers;
-  const float* scales =
+  static_assert(fp8_gemm::kMostRuns <= kThreads);
+  const bool scales = threadIdx.x < a.runs;
+  const float* scale_row =
       a.weight_scales +
       static_cast<int64_t>((matrix * a.parts + part) * a.scale_rows + channel / kRun) * a.runs;
-  float scale[kScales][2];
-#pragma unroll
-  for (int i = 0; i < kScales; ++i) {
-    const int32_t run = threadIdx.x + i * kMultipliers;
-    scale[i][0] = run < a.runs ? __ldg(scales + run) : 0;
-    if (kSilu) scale[i][1] = run < a.runs ? __ldg(scales + a.scale_rows * a.runs + run) : 0;
-  }
+  float scale[2];
+  scale[0] = scales ? __ldg(scale_row + threadIdx.x) : 0;
+  if (kSilu) scale[1] = scales ? __ldg(scale_row + a.scale_rows * a.runs + threadIdx.x) : 0;
   if (experts || !a.early) WaitForPriorKernels();
   AllowNextKernel();  // after the wait: see Fp8FewRowsParams::early
   const int32_t rows = experts ? shared.rows.count : min(*a.live, a.tokens);
   QuantizeX<X>(memory, a, experts ? shared.rows.count : a.tokens);  // does not wait for `live`
-#pragma unroll
-  for (int i = 0; i < kScales; ++i) {
-    const int32_t run = threadIdx.x + i * kMultipliers;
-    if (run >= a.runs) break;
-    memory.weight_scales[run] = scale[i][0];
-    if (kSilu) memory.weight_scales[a.runs + run] = scale[i][1];
+  if (scales) {
+    memory.weight_scales[threadIdx.x] = scale[0];
+    if (kSilu) memory.weight_scales[a.runs + threadIdx.x] = scale[1];
   }
   FenceAsyncShared();
-  NamedBarrierSync(1, kMultipliers);
+  __syncthreads();
+  if (threadIdx.x >= kMultipliers) {
+    if (loads) {
+      for (int32_t run = a.stages; run < a.runs; ++run) load(run);
+    }
+    return;
+  }
   Sums sums = {};
   Multiply(sums, memory, a, memory.weight_scales + (kSilu && warp >= 2 ? a.runs : 0));
 
