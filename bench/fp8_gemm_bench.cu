@@ -229,7 +229,7 @@ void TimeExperts(int32_t tokens, int32_t topk, int64_t experts, int64_t hidden, 
 // Of a decode step: BF16 in, quantised on the way.
 void TimeFew(int64_t rows, int64_t n, int64_t k) {
   const Sets sets(1, rows, 1, n, k);
-  const DeviceArray<__nv_bfloat16> x(rows * k);
+  DeviceArray<__nv_bfloat16> x(rows * k);
   Randomize(x, 1);
   const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(rows)});
   const double us = MedianOfRested(sets.size(), [&](int i, cudaStream_t stream) {
