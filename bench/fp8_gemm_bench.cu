@@ -1,7 +1,7 @@
 // Times of the FP8 products beside the device's own limits and cuBLASLt, medians of graph replays
 // with inputs rotated past the L2.
 //
-//     fp8_gemm_bench FILE.json CASE...     cases: limits large small masked grouped silu other
+//     fp8_gemm_bench FILE.json CASE...     cases: limits large small few masked grouped silu other
 //     library
 #include <chrono>
 #include <cstring>
@@ -9,6 +9,7 @@
 
 #include "bench/cublaslt_product.h"
 #include "bench/fp8_gemm_problem.cuh"
+#include "ops/linear/fp8_few_rows_cuda.h"
 #include "ops/linear/quantize_rows_cuda.h"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
 
@@ -225,13 +226,39 @@ void TimeExperts(int32_t tokens, int32_t topk, int64_t experts, int64_t hidden, 
               {"weights_GB/s", 3e-3 * active * static_cast<double>(hidden * inter) / us}});
 }
 
+// Of a decode step: BF16 in, quantised on the way.
+void TimeFew(int64_t rows, int64_t n, int64_t k) {
+  const Sets sets(1, rows, 1, n, k);
+  DeviceArray<__nv_bfloat16> x(rows * k);
+  Randomize(x, 1);
+  const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(rows)});
+  const double us = MedianOfRested(sets.size(), [&](int i, cudaStream_t stream) {
+    LaunchFp8FewRows({.x = x.get(),
+                      .x_stride = k,
+                      .tokens = rows,
+                      .live = live.get(),
+                      .w = sets.w[i]->weights(),
+                      .y = sets.out.get(),
+                      .y_stride = n},
+                     stream);
+  });
+  report.Add(Name("few", rows, n, k, ""),
+             {{"us", us}, {"weights_GB/s", 1e-3 * static_cast<double>(n * k) / us}});
+}
+
+void TimeAllFew() {
+  constexpr int64_t kShapes[][2] = {{3072, 2048},  {576, 2048},   {2048, 2048}, {1536, 7168},
+                                    {24576, 1536}, {7168, 16384}, {4096, 7168}};
+  for (const int64_t rows : {1, 8}) {
+    for (const auto& [n, k] : kShapes) TimeFew(rows, n, k);
+  }
+}
+
 void TimeOther() {
   for (const int64_t rows : {1, 128, 4096}) {
     const int64_t width = 7168;
-    DeviceArray<__nv_bfloat16> x(rows * width), residual(rows * width), normed(rows * width);
+    DeviceArray<__nv_bfloat16> x(rows * width);
     Randomize(x, 1);
-    Randomize(residual, 2);
-    const DeviceArray<float> weight(std::vector<float>(width, 1.0f));
     const DeviceArray<uint8_t> codes(rows * width);
     const DeviceArray<float> scales(Runs(width) * Fp8ScalePitch(rows));
     const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(rows)});
@@ -248,25 +275,12 @@ void TimeOther() {
     const double elements = static_cast<double>(rows * width);
     report.Add("quantize " + std::to_string(rows) + " x 7168",
                {{"us", quantize}, {"GB/s", 3.03e-3 * elements / quantize}});
-    const double norm = MedianOfRested(16, [&](int, cudaStream_t stream) {
-      LaunchNormQuantize({.x = x.get(),
-                          .residual = residual.get(),
-                          .weight = weight.get(),
-                          .x_stride = width,
-                          .capacity = rows,
-                          .width = width,
-                          .live = live.get(),
-                          .normed = normed.get(),
-                          .out = out},
-                         stream);
-    });
-    report.Add("norm + quantize " + std::to_string(rows) + " x 7168",
-               {{"us", norm}, {"GB/s", 9.03e-3 * elements / norm}});
   }
   TimeExperts(1, 8, 256, 7168, 2048);
   TimeExperts(128, 8, 256, 7168, 2048);
   TimeExperts(4096, 8, 256, 7168, 2048);
   TimeExperts(1, 6, 64, 2048, 1408);
+  TimeExperts(8, 6, 64, 2048, 1408);
   TimeExperts(128, 6, 64, 2048, 1408);
   TimeExperts(4096, 6, 64, 2048, 1408);
 }
@@ -331,9 +345,9 @@ void TimeLimits() {
 int main(int argc, char** argv) {
   using namespace fathom::bench;
   const std::pair<const char*, void (*)()> cases[] = {
-      {"limits", TimeLimits}, {"large", TimeLarge},       {"small", TimeSmall},
-      {"masked", TimeMasked}, {"grouped", TimeGrouped},   {"silu", TimeAllSilu},
-      {"other", TimeOther},   {"library", TimeAllLibrary}};
+      {"limits", TimeLimits}, {"large", TimeLarge},   {"small", TimeSmall},
+      {"few", TimeAllFew},    {"masked", TimeMasked}, {"grouped", TimeGrouped},
+      {"silu", TimeAllSilu},  {"other", TimeOther},   {"library", TimeAllLibrary}};
   if (argc < 3) {
     std::fprintf(stderr, "usage: fp8_gemm_bench FILE.json CASE...\n");
     return 2;

@@ -1,4 +1,4 @@
-// Checks of quantisation, alone and behind RMSNorm, against QuantizeRun.
+// Checks of quantisation against QuantizeRun.
 #include "bench/fp8_check.cuh"
 #include "ops/linear/fp8_gemm_cuda.h"
 #include "ops/linear/quantize_rows_cuda.h"
@@ -76,59 +76,6 @@ void CheckQuantize() {
                static_cast<double>(unequal));
       }
     }
-  }
-}
-
-void CheckNorm() {
-  for (const int64_t width : {7168, 2048, 512, 16384, 1536}) {
-    const int64_t rows = 9, pitch = Fp8ScalePitch(rows);
-    const std::vector<uint16_t> x = RandomBf16(rows * width, false, 6);
-    const std::vector<uint16_t> residual = RandomBf16(rows * width, false, 7);
-    std::vector<float> weight(width);
-    for (int64_t i = 0; i < width; ++i) weight[i] = 0.5f + static_cast<float>(i % 7) / 5;
-    const DeviceArray<uint16_t> device_x(x), device_residual(residual), normed(rows * width);
-    const DeviceArray<float> device_weight(weight), scales(Runs(width) * pitch);
-    const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(rows - 1)});
-    const DeviceArray<uint8_t> codes(rows * width);
-    const auto bf16 = [](const DeviceArray<uint16_t>& a) {
-      return reinterpret_cast<__nv_bfloat16*>(a.get());
-    };
-    LaunchNormQuantize({.x = bf16(device_x),
-                        .residual = bf16(device_residual),
-                        .weight = device_weight.get(),
-                        .eps = 1e-6f,
-                        .x_stride = width,
-                        .capacity = rows,
-                        .width = width,
-                        .live = live.get(),
-                        .normed = bf16(normed),
-                        .out = {codes.get(), scales.get(), pitch, false}},
-                       nullptr);
-    BENCH_CHECK(cudaGetLastError());
-    BENCH_CHECK(cudaDeviceSynchronize());
-    const std::vector<uint16_t> out = normed.ToHost(), sums = device_residual.ToHost();
-    double worst = 0;
-    for (int64_t row = 0; row + 1 < rows; ++row) {
-      std::vector<float> sum(width);
-      double squares = 0;
-      for (int64_t i = 0; i < width; ++i) {
-        sum[i] =
-            FromBf16(ToBf16(FromBf16(x[row * width + i]) + FromBf16(residual[row * width + i])));
-        squares += static_cast<double>(sum[i]) * sum[i];
-        if (FromBf16(sums[row * width + i]) != sum[i]) worst = INFINITY;
-      }
-      const double factor = 1 / std::sqrt(squares / static_cast<double>(width) + 1e-6);
-      for (int64_t i = 0; i < width; ++i) {
-        const double wanted = sum[i] * factor * weight[i];
-        worst = std::max(
-            worst, std::fabs(FromBf16(out[row * width + i]) - wanted) / (std::fabs(wanted) + 1e-6));
-      }
-    }
-    Expect(worst < 4.1e-3, "norm " + std::to_string(width) + ": greatest relative error", worst);
-    const int64_t unequal = Mismatches(out, rows - 1, width, false, codes.ToHost(), scales.ToHost(),
-                                       pitch, [](int64_t r) { return r; });
-    Expect(unequal == 0, "norm " + std::to_string(width) + ": codes of its output that differ",
-           static_cast<double>(unequal));
   }
 }
 

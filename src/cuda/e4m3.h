@@ -24,18 +24,32 @@ __device__ __forceinline__ float LargerMagnitude(float a, float b) {
   return larger;
 }
 
-// Codes of a / scale (low byte) and b / scale.
-__device__ __forceinline__ uint32_t QuantizeTwo(float a, float b, float scale) {
+// a / scale, correctly rounded where its code depends on it, without __fdiv_rn's branches
+// (Markstein 1990): `reciprocal` is 1 / scale, correctly rounded. REQUIRES: a run's number and
+// finite scale.
+__device__ __forceinline__ float Quotient(float a, float scale, float reciprocal) {
+  float q = a * reciprocal;
+  q = fmaf(fmaf(-q, scale, a), reciprocal, q);
+  q = fmaf(fmaf(-q, scale, a), reciprocal, q);
+  return copysignf(q, a);  // of zero
+}
+
+// Codes of a / scale (low byte) and b / scale; `reciprocal`: __frcp_rn(scale).
+__device__ __forceinline__ uint32_t QuantizeTwo(float a, float b, float scale, float reciprocal) {
+  const auto convert = [](float x, float y) -> uint32_t {
+    return __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, __NV_E4M3);
+  };
+  if (scale < __int_as_float(0x7f800000)) {
+    return convert(Quotient(a, scale, reciprocal), Quotient(b, scale, reciprocal));
+  }
   const float x = __fdiv_rn(a, scale), y = __fdiv_rn(b, scale);
-  uint32_t codes = __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, __NV_E4M3);
-  if (!(scale < __int_as_float(0x7f800000))) {
-    // The division and the conversion lose the sign of a NaN, which QuantizeRun keeps; x86 gives
-    // infinity over infinity the sign bit.
-    const auto sign = [](float v) { return isnan(v) ? __float_as_uint(v) >> 24 & 0x80 : 0u; };
-    if (isnan(x)) codes = (codes & 0xff00) | 0x7f | (isinf(a) && !isnan(scale) ? 0x80u : sign(a));
-    if (isnan(y)) {
-      codes = (codes & 0xff) | (0x7f | (isinf(b) && !isnan(scale) ? 0x80u : sign(b))) << 8;
-    }
+  uint32_t codes = convert(x, y);
+  // The division and the conversion lose the sign of a NaN, which QuantizeRun keeps; x86 gives
+  // infinity over infinity the sign bit.
+  const auto sign = [](float v) { return isnan(v) ? __float_as_uint(v) >> 24 & 0x80 : 0u; };
+  if (isnan(x)) codes = (codes & 0xff00) | 0x7f | (isinf(a) && !isnan(scale) ? 0x80u : sign(a));
+  if (isnan(y)) {
+    codes = (codes & 0xff) | (0x7f | (isinf(b) && !isnan(scale) ? 0x80u : sign(b))) << 8;
   }
   return codes;
 }

@@ -1,5 +1,6 @@
 #include "model/activations.h"
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -7,8 +8,9 @@ namespace fathom {
 
 size_t Activations::LayOut(const ModelConfig& config, DType dtype, int64_t tokens, Arena arena) {
   const int64_t hidden = config.hidden_size, heads = config.num_heads, latent = config.kv_lora_rank;
+  const int64_t experts = config.num_experts_per_tok + config.n_shared_experts;  // of a token
   x = arena.Allocate(DType::kF32, {tokens, hidden});
-  for (TensorView* view : {&normed, &branch, &shared}) {
+  for (TensorView* view : {&normed, &branch}) {
     *view = arena.Allocate(dtype, {tokens, hidden});
   }
   if (config.q_lora_rank > 0) q_a = arena.Allocate(dtype, {tokens, config.q_lora_rank});
@@ -23,8 +25,8 @@ size_t Activations::LayOut(const ModelConfig& config, DType dtype, int64_t token
   context_kv =
       arena.Allocate(dtype, {kContextChunk, heads * (config.qk_nope_head_dim + config.v_head_dim)});
   if (config.n_routed_experts > 0) {
-    expert_ids = arena.Allocate(DType::kI32, {tokens, config.num_experts_per_tok});
-    expert_weights = arena.Allocate(DType::kF32, {tokens, config.num_experts_per_tok});
+    expert_ids = arena.Allocate(DType::kI32, {tokens, experts});
+    expert_weights = arena.Allocate(DType::kF32, {tokens, experts});
   }
   if (config.num_mtp_layers > 0) mtp_in = arena.Allocate(dtype, {tokens, 2 * hidden});
   numbers = arena.Allocate(DType::kI32, {kContextChunk + 1});
@@ -42,6 +44,15 @@ Activations::Activations(const ModelConfig& config, DType dtype, int64_t tokens,
   std::vector<int32_t> counts(static_cast<size_t>(kContextChunk + 1));
   std::iota(counts.begin(), counts.end(), 0);
   device.Upload(numbers, std::as_bytes(std::span(counts)));
+  if (expert_ids.absent()) return;
+  std::vector<int32_t> ids(static_cast<size_t>(tokens * experts));
+  for (int64_t i = 0; i < tokens * experts; ++i) {
+    const int64_t shared = std::max<int64_t>(0, i % experts - config.num_experts_per_tok);
+    ids[static_cast<size_t>(i)] = static_cast<int32_t>(config.n_routed_experts + shared);
+  }
+  const std::vector<float> ones(ids.size(), 1.0f);
+  device.Upload(expert_ids, std::as_bytes(std::span(ids)));
+  device.Upload(expert_weights, std::as_bytes(std::span(ones)));
 }
 
 }  // namespace fathom

@@ -17,7 +17,6 @@ struct Activations {
   TensorView x;       // F32 [tokens, hidden]: the residual stream
   TensorView normed;  // [tokens, hidden]
   TensorView branch;  // [tokens, hidden]: what attention or an MLP adds
-  TensorView shared;  // [tokens, hidden]: what the shared experts add
 
   TensorView q_a;          // [tokens, q_lora]; absent with plain queries
   TensorView q;            // [tokens, heads, nope + rope]
@@ -31,8 +30,10 @@ struct Activations {
   TensorView context_rope;    // [context, rope]
   TensorView context_kv;      // [context, heads * (nope + vdim)]
 
-  TensorView expert_ids;      // I32 [tokens, topk]; absent without experts
-  TensorView expert_weights;  // F32 [tokens, topk]
+  // The experts of each token: those chosen, then the shared ones, which are every token's with
+  // weight 1 and come after the routed ones. Absent without experts.
+  TensorView expert_ids;      // I32 [tokens, topk + shared]
+  TensorView expert_weights;  // F32 [tokens, topk + shared]
 
   TensorView mtp_in;  // [tokens, 2 * hidden]; absent without MTP layers
 

@@ -83,16 +83,17 @@ void Attend(OpRunner& run, const ModelConfig& config, const AttentionWeights& w,
   const TensorView q_flat = q.Reshaped({tokens, heads * config.qk_head_dim()});
   const float eps = config.rms_norm_eps;
 
-  if (w.q_a.weight != nullptr) {
-    const TensorView q_a = First(a.q_a, tokens);
-    run(ops.linear, {.x = normed, .weight = w.q_a.weight.get(), .live = live, .out = q_a});
-    run(ops.rms_norm, {.x = q_a, .weight = w.q_a_norm.view, .eps = eps, .live = live, .out = q_a});
-    run(ops.linear, {.x = q_a, .weight = w.q.weight.get(), .live = live, .out = q_flat});
-  } else {
-    run(ops.linear, {.x = normed, .weight = w.q.weight.get(), .live = live, .out = q_flat});
+  const bool low_rank = w.q_a.weight != nullptr;
+  const TensorView first = low_rank ? First(a.q_a, tokens) : q_flat;
+  run(ops.linear,
+      {.x = normed, .weight = (low_rank ? w.q_a : w.q).weight.get(), .live = live, .out = first});
+  run(ops.linear,
+      {.x = normed, .weight = w.kv_a.weight.get(), .live = live, .out = kv_a, .beside_last = true});
+  if (low_rank) {
+    run(ops.rms_norm,
+        {.x = first, .weight = w.q_a_norm.view, .eps = eps, .live = live, .out = first});
+    run(ops.linear, {.x = first, .weight = w.q.weight.get(), .live = live, .out = q_flat});
   }
-
-  run(ops.linear, {.x = normed, .weight = w.kv_a.weight.get(), .live = live, .out = kv_a});
   run(ops.rotate_and_cache, {.kv_a = kv_a,
                              .latent_norm = w.kv_a_norm.view,
                              .eps = eps,

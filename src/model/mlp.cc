@@ -18,19 +18,18 @@ RouterSelection ToOps(RouterConfig::Selection selection) {
 
 }  // namespace
 
-void RunMlp(OpRunner& run, const MlpWeights& w, const Batch& batch, Activations& a,
-            const TensorView& out) {
+void RunMlp(OpRunner& run, const MlpWeights& w, const Batch& batch, Activations& a) {
   run(run.ops().mlp, {.x = First(a.normed, batch.tokens),
                       .gate_up = w.gate_up.weight.get(),
                       .down = w.down.weight.get(),
                       .live = batch.map.live,
-                      .out = out});
+                      .out = First(a.branch, batch.tokens)});
 }
 
 void RunMoe(OpRunner& run, const ModelConfig& config, const MoeWeights& w, const Batch& batch,
             Activations& a) {
   const Ops& ops = run.ops();
-  const int64_t tokens = batch.tokens;
+  const int64_t tokens = batch.tokens, topk = config.num_experts_per_tok;
   const TensorView live = batch.map.live, normed = First(a.normed, tokens);
   const TensorView ids = First(a.expert_ids, tokens), weights = First(a.expert_weights, tokens);
   run(ops.route, {.x = normed,
@@ -43,8 +42,8 @@ void RunMoe(OpRunner& run, const ModelConfig& config, const MoeWeights& w, const
                   .norm_topk_prob = config.router.norm_topk_prob,
                   .scaling = config.router.routed_scaling_factor,
                   .live = live,
-                  .ids = ids,
-                  .weights = weights});
+                  .ids = ids.Slice(1, 0, topk),  // behind them: the shared experts
+                  .weights = weights.Slice(1, 0, topk)});
   run(ops.moe_experts, {.x = normed,
                         .ids = ids,
                         .weights = weights,
@@ -52,7 +51,6 @@ void RunMoe(OpRunner& run, const ModelConfig& config, const MoeWeights& w, const
                         .down = w.down.weight.get(),
                         .live = live,
                         .out = First(a.branch, tokens)});
-  if (w.shared) RunMlp(run, *w.shared, batch, a, First(a.shared, tokens));
 }
 
 }  // namespace fathom

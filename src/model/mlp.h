@@ -9,11 +9,10 @@
 
 namespace fathom {
 
-// down(silu(gate x) * up x); a.normed -> out.
-void RunMlp(OpRunner& run, const MlpWeights& w, const Batch& batch, Activations& a,
-            const TensorView& out);
+// down(silu(gate x) * up x); a.normed -> a.branch.
+void RunMlp(OpRunner& run, const MlpWeights& w, const Batch& batch, Activations& a);
 
-// The routed experts' weighted sum; a.normed -> a.branch. What shared experts add -> a.shared.
+// The sum of the shared experts and of the chosen ones, weighted; a.normed -> a.branch.
 void RunMoe(OpRunner& run, const ModelConfig& config, const MoeWeights& w, const Batch& batch,
             Activations& a);
 

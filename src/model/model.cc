@@ -58,7 +58,8 @@ TensorView Model::Forward(const Batch& batch, const KvPool& pool) {
                           .out = First(a.x, batch.tokens)});
   Pending pending = Pending::kNothing;
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
-    pending = RunLayer(weights_.layers[i], batch, pool.Layer(static_cast<int64_t>(i)), pending);
+    RunLayer(weights_.layers[i], batch, pool.Layer(static_cast<int64_t>(i)), pending);
+    pending = Pending::kBranch;
   }
   Norm(weights_.final_norm, batch, pending);
   return First(a.normed, batch.tokens);
@@ -82,37 +83,33 @@ TensorView Model::ForwardMtp(int index, const Batch& batch, const TensorView& hi
        {.ids = batch.ids, .table = weights_.embedding.view, .live = live, .out = x});
   norm(x, mtp.embedding_norm, 0);
   run_(run_.ops().linear, {.x = in, .weight = mtp.eh_proj.weight.get(), .live = live, .out = x});
-  const Pending pending =
-      RunLayer(mtp.layer, batch, pool.Layer(config_.num_layers + index), Pending::kNothing);
-  Norm(mtp.head_norm, batch, pending);
+  RunLayer(mtp.layer, batch, pool.Layer(config_.num_layers + index), Pending::kNothing);
+  Norm(mtp.head_norm, batch, Pending::kBranch);
   return First(a.normed, tokens);
 }
 
-Model::Pending Model::RunLayer(const LayerWeights& layer, const Batch& batch, const KvPages& pages,
-                               Pending pending) {
+void Model::RunLayer(const LayerWeights& layer, const Batch& batch, const KvPages& pages,
+                     Pending pending) {
   Norm(layer.attention_norm, batch, pending);
   Attend(run_, config_, layer.attention, batch, rotary_, pages, activations_);
   Norm(layer.mlp_norm, batch, Pending::kBranch);
   if (layer.moe) {
     RunMoe(run_, config_, *layer.moe, batch, activations_);
-    return layer.moe->shared ? Pending::kBranchAndShared : Pending::kBranch;
+  } else {
+    RunMlp(run_, *layer.mlp, batch, activations_);
   }
-  RunMlp(run_, *layer.mlp, batch, activations_, First(activations_.branch, batch.tokens));
-  return Pending::kBranch;
 }
 
 void Model::Norm(const PlainTensor& weight, const Batch& batch, Pending pending) {
   Activations& a = activations_;
   const TensorView x = First(a.x, batch.tokens);
-  const bool add = pending != Pending::kNothing;
-  run_(run_.ops().rms_norm,
-       {.x = add ? First(a.branch, batch.tokens) : x,
-        .also = pending == Pending::kBranchAndShared ? First(a.shared, batch.tokens) : TensorView(),
-        .residual = add ? x : TensorView(),
-        .weight = weight.view,
-        .eps = config_.rms_norm_eps,
-        .live = batch.map.live,
-        .out = First(a.normed, batch.tokens)});
+  const bool add = pending == Pending::kBranch;
+  run_(run_.ops().rms_norm, {.x = add ? First(a.branch, batch.tokens) : x,
+                             .residual = add ? x : TensorView(),
+                             .weight = weight.view,
+                             .eps = config_.rms_norm_eps,
+                             .live = batch.map.live,
+                             .out = First(a.normed, batch.tokens)});
 }
 
 void Model::Logits(const TensorView& hidden, const TensorView& live, const TensorView& logits) {

@@ -56,12 +56,12 @@ class Model {
   Model(const Checkpoint& checkpoint, const Ops& ops, Device& device, const ModelOptions& options,
         ModelWeights weights);
 
-  // What waits to be added to a.x: nothing, a.branch, or a.branch and a.shared.
-  enum class Pending { kNothing, kBranch, kBranchAndShared };
+  // Whether a.branch waits to be added to a.x.
+  enum class Pending : bool { kNothing, kBranch };
 
-  // x += what a layer adds, but for what it returns.
-  Pending RunLayer(const LayerWeights& layer, const Batch& batch, const KvPages& pages,
-                   Pending pending);
+  // x += what a layer adds, but for its last branch, which waits.
+  void RunLayer(const LayerWeights& layer, const Batch& batch, const KvPages& pages,
+                Pending pending);
   // a.normed = norm(a.x += what waits).
   void Norm(const PlainTensor& weight, const Batch& batch, Pending pending);
   void MeasureWorkspace(Device& device);

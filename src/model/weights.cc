@@ -10,6 +10,8 @@
 namespace fathom {
 namespace {
 
+constexpr const char* kMlpParts[] = {"gate_proj.weight", "up_proj.weight", "down_proj.weight"};
+
 // Walks the checkpoint in the schema's names.
 class Loader {
  public:
@@ -46,7 +48,7 @@ class Loader {
     if (config_.IsMoeLayer(index)) {
       layer.moe = TRY(Moe(name + "mlp."));
     } else {
-      layer.mlp = TRY(Mlp(name + "mlp.", config_.intermediate_size));
+      layer.mlp = TRY(Mlp(name + "mlp."));
     }
     return layer;
   }
@@ -107,11 +109,10 @@ class Loader {
     return {};
   }
 
-  Result<MlpWeights> Mlp(const std::string& name, int64_t inter) {
+  Result<MlpWeights> Mlp(const std::string& name) {
     MlpWeights mlp;
     mlp.gate_up = TRY(Matrix({name + "gate_proj.weight", name + "up_proj.weight"}));
     mlp.down = TRY(Matrix({name + "down_proj.weight"}));
-    mlp.inter = inter;
     return mlp;
   }
 
@@ -128,17 +129,25 @@ class Loader {
       gate_up.push_back({{checkpoint_.Get(expert + "gate_proj.weight"),
                           checkpoint_.Get(expert + "up_proj.weight")}});
       down.push_back({{checkpoint_.Get(expert + "down_proj.weight")}});
-      for (const char* part : {"gate_proj.weight", "up_proj.weight", "down_proj.weight"}) {
-        names.push_back(expert + part);
+      for (const char* part : kMlpParts) names.push_back(expert + part);
+    }
+    if (config_.n_shared_experts > 0) {
+      // The checkpoint has them as one MLP, side by side.
+      const std::string shared = name + "shared_experts.";
+      const int64_t inter = config_.moe_intermediate_size;
+      for (int64_t begin = 0; begin < config_.n_shared_experts * inter; begin += inter) {
+        const auto rows = [&](const char* part) {
+          return SliceRows(checkpoint_.Get(shared + part), begin, begin + inter);
+        };
+        gate_up.push_back({{rows("gate_proj.weight"), rows("up_proj.weight")}});
+        down.push_back(
+            {{SliceCols(checkpoint_.Get(shared + "down_proj.weight"), begin, begin + inter)}});
       }
+      for (const char* part : kMlpParts) names.push_back(shared + part);
     }
     moe.gate_up = TRY(Prepare(gate_up, /*exact_activations=*/false));
     moe.down = TRY(Prepare(down, /*exact_activations=*/false));
     for (const std::string& read : names) Done(read);
-    if (config_.n_shared_experts > 0) {
-      moe.shared = TRY(Mlp(name + "shared_experts.",
-                           int64_t{config_.n_shared_experts} * config_.moe_intermediate_size));
-    }
     return moe;
   }
 

@@ -39,15 +39,14 @@ struct AttentionWeights {
 struct MlpWeights {
   Linear gate_up;  // [2 * inter, hidden]
   Linear down;     // [hidden, inter]
-  int64_t inter = 0;
 };
 
+// The routed experts, and after them the shared ones.
 struct MoeWeights {
-  PlainTensor gate;                  // F32 [experts, hidden]
-  PlainTensor bias;                  // F32 [experts], or absent
-  Linear gate_up;                    // experts x [2 * inter, hidden]
-  Linear down;                       // experts x [hidden, inter]
-  std::optional<MlpWeights> shared;  // one MLP for all shared experts
+  PlainTensor gate;  // F32 [routed experts, hidden]
+  PlainTensor bias;  // F32 [routed experts], or absent
+  Linear gate_up;    // experts x [2 * inter, hidden]
+  Linear down;       // experts x [hidden, inter]
 };
 
 struct LayerWeights {

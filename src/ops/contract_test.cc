@@ -13,27 +13,27 @@ TensorView View(DType dtype, std::initializer_list<int64_t> shape) {
 const TensorView kLive = View(DType::kI32, {1});
 
 TEST(ContractDeathTest, TypesAndShapes) {
-  const AddArgs good = {
-      .x = View(DType::kF32, {4, 8}), .live = kLive, .sum = View(DType::kF32, {4, 8})};
+  const SiluMulArgs good = {
+      .gate_up = View(DType::kF32, {4, 16}), .live = kLive, .out = View(DType::kF32, {4, 8})};
   Check(good);
-  AddArgs args = good;
-  args.sum = View(DType::kBF16, {4, 8});
-  EXPECT_DEATH(Check(args), "add: sum is BF16 \\[4, 8\\], not F32 \\[4, 8\\]");
+  SiluMulArgs args = good;
+  args.gate_up = View(DType::kBF16, {4, 16});
+  EXPECT_DEATH(Check(args), "silu_mul: gate_up is BF16 \\[4, 16\\], not F32 \\[4, 16\\]");
   args = good;
-  args.sum = View(DType::kF32, {5, 8});
-  EXPECT_DEATH(Check(args), "add: sum is F32 \\[5, 8\\], not F32 \\[4, 8\\]");
+  args.gate_up = View(DType::kF32, {5, 16});
+  EXPECT_DEATH(Check(args), "silu_mul: gate_up is F32 \\[5, 16\\], not F32 \\[4, 16\\]");
   args = good;
-  args.sum = TensorView();
-  EXPECT_DEATH(Check(args), "add: sum is absent");
+  args.gate_up = TensorView();
+  EXPECT_DEATH(Check(args), "silu_mul: gate_up is absent");
   args = good;
-  args.x = View(DType::kI32, {4, 8});
-  EXPECT_DEATH(Check(args), "add: x is I32");
+  args.out = View(DType::kI32, {4, 8});
+  EXPECT_DEATH(Check(args), "silu_mul: out is I32");
   args = good;
   args.live = View(DType::kI32, {2});
-  EXPECT_DEATH(Check(args), "add: live is I32 \\[2\\]");
+  EXPECT_DEATH(Check(args), "silu_mul: live is I32 \\[2\\]");
   args = good;
-  args.x = View(DType::kF32, {4, 9}).Slice(1, 0, 8);
-  EXPECT_DEATH(Check(args), "add: x must be contiguous");
+  args.gate_up = View(DType::kF32, {4, 17}).Slice(1, 0, 16);
+  EXPECT_DEATH(Check(args), "silu_mul: gate_up must be contiguous");
 }
 
 TEST(ContractDeathTest, StridedRowsNeedContiguousChannels) {

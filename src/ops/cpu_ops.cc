@@ -17,7 +17,6 @@ Ops Table(PrepareFunction prepare, DType kv_cache) {
       .prepare = prepare,
       .embed = {EmbedCpu},
       .rms_norm = {RmsNormCpu},
-      .add = {AddCpu},
       .linear = {LinearCpu, LinearCpuWorkspace},
       .head_linear = {HeadLinearCpu, HeadLinearCpuWorkspace},
       .silu_mul = {SiluMulCpu},

@@ -14,7 +14,6 @@ Result<std::unique_ptr<PackedWeight>> PrepareCpuInt4(Stream&, const PrepareArgs&
 
 void EmbedCpu(OpContext&, const EmbedArgs&);
 void RmsNormCpu(OpContext&, const RmsNormArgs&);
-void AddCpu(OpContext&, const AddArgs&);
 void LinearCpu(OpContext&, const LinearArgs&);
 size_t LinearCpuWorkspace(const Stream&, const LinearArgs&);
 void HeadLinearCpu(OpContext&, const HeadLinearArgs&);

@@ -107,11 +107,11 @@ __device__ inline bool RanksAbove(float a, float b) {
   return a > b || (isnan(b) && !isnan(a));
 }
 
-// The first statement of a kernel that LaunchOverlapped() launches, in every thread: what the
-// kernels before it wrote is there, and the next kernel may begin to start.
+// The first statement of a kernel that LaunchOverlapped() launches, in every thread: the next
+// kernel may begin to start, and what the kernels before wrote is there.
 __device__ inline void AfterPriorKernels() {
-  WaitForPriorKernels();
   AllowNextKernel();
+  WaitForPriorKernels();
 }
 
 // Launches a kernel whose blocks may start while the one before it ends (programmatic dependent

@@ -11,7 +11,6 @@ Ops PortableTable(Fp8Activations activations) {
       .prepare = activations == Fp8Activations::kExact ? PrepareCudaExact : PrepareCudaQuantized,
       .embed = {EmbedCuda},
       .rms_norm = {RmsNormCuda},
-      .add = {AddCuda},
       .linear = {LinearCuda, LinearCudaWorkspace},
       .head_linear = {HeadLinearCuda},
       .silu_mul = {SiluMulCuda},

@@ -11,7 +11,6 @@ Result<std::unique_ptr<PackedWeight>> PrepareCudaQuantized(Stream&, const Prepar
 
 void EmbedCuda(OpContext&, const EmbedArgs&);
 void RmsNormCuda(OpContext&, const RmsNormArgs&);
-void AddCuda(OpContext&, const AddArgs&);
 void LinearCuda(OpContext&, const LinearArgs&);
 size_t LinearCudaWorkspace(const Stream&, const LinearArgs&);
 void HeadLinearCuda(OpContext&, const HeadLinearArgs&);

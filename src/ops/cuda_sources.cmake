@@ -1,7 +1,7 @@
 # The CUDA table, and the same tests of ops over it: cuda_ops_test skips what it cannot run
 # where there is no GPU.
 set(CUDA_PORTABLE_SOURCES
-  add/add_cuda.cu adjust_logits/adjust_logits_cuda.cu attend_absorbed/attend_absorbed_cuda.cu
+  adjust_logits/adjust_logits_cuda.cu attend_absorbed/attend_absorbed_cuda.cu
   attend_expanded/attend_chunk_cuda.cu attend_expanded/attend_expanded_cuda.cu
   cache_write/cache_write_cuda.cu commit/commit_cuda.cu
   embed/embed_cuda.cu gather_context/gather_context_cuda.cu gather_rows/gather_rows_cuda.cu

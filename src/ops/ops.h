@@ -2,9 +2,9 @@
 //
 // Shapes are capacities, outermost dimension first; how many tokens or rows are live is a device
 // tensor (`live`, I32 [1]), so that a step can be captured once and replayed: what lies beyond is
-// neither read nor written. "act" is the table's activation type. Unless stated otherwise sums are
-// accumulated in fp32, in an order that depends on the shapes of one row alone (never on the number
-// of rows, nor on threads), and outputs do not alias inputs.
+// never written, and nothing depends on it. "act" is the table's activation type. Unless stated
+// otherwise sums are accumulated in fp32, in an order that depends on the shapes of one row alone
+// (never on the number of rows, nor on threads), and outputs do not alias inputs.
 #pragma once
 
 #include <cstdint>
@@ -28,22 +28,14 @@ struct EmbedArgs {
 };
 
 // out = x / sqrt(mean(x^2) + eps) * weight, in fp32 (Zhang & Sennrich 2019, RMSNorm).
-// With `residual`: residual += x (+ also) first, and the norm is of the sum.
+// With `residual`: residual += x first, and the norm is of the sum.
 struct RmsNormArgs {
   TensorView x;         // act, or F32 without `residual`, [tokens, width]; rows may be strided
-  TensorView also;      // act [tokens, width], or absent; only with `residual`
   TensorView residual;  // act or F32 [tokens, width] in and out, or absent
   TensorView weight;    // F32 [width]
   float eps = 1e-6f;
   TensorView live;  // I32 [1]: tokens
   TensorView out;   // act [tokens, width]; rows may be strided; may be x
-};
-
-// sum += x.
-struct AddArgs {
-  TensorView x;     // act [tokens, width]
-  TensorView live;  // I32 [1]: tokens
-  TensorView sum;   // act [tokens, width], in and out
 };
 
 // out = x W^T. If the weight says quantize_activations, each run of 128 channels of x is quantised
@@ -55,6 +47,7 @@ struct LinearArgs {
   const PackedWeight* weight = nullptr;  // one matrix [out, in]
   TensorView live;                       // I32 [1]: tokens
   TensorView out;                        // act or F32 [tokens, out]
+  bool beside_last = false;  // the op before was a linear of the same x: both may run at once
 };
 
 // out[t, h] = x[t, h] W[h]^T: a product per head (absorbed W_UK and W_UV), never
@@ -181,8 +174,8 @@ struct RouteArgs {
   bool norm_topk_prob = true;
   float scaling = 1;
   TensorView live;     // I32 [1]: tokens
-  TensorView ids;      // I32 [tokens, topk], out: best first
-  TensorView weights;  // F32 [tokens, topk], out
+  TensorView ids;      // I32 [tokens, topk], out: best first; rows may be strided
+  TensorView weights;  // F32 [tokens, topk], out; rows may be strided
 };
 
 // out[t] = sum over j in order of weights[t, j] * down[e](silu(gate[e] x) * up[e] x), e = ids[t,
@@ -299,7 +292,6 @@ struct Ops {
 
   Op<EmbedArgs> embed;
   Op<RmsNormArgs> rms_norm;
-  Op<AddArgs> add;
   Op<LinearArgs> linear;
   Op<HeadLinearArgs> head_linear;
   Op<SiluMulArgs> silu_mul;
@@ -348,7 +340,6 @@ const Ops& CudaPortableOps(Fp8Activations activations);
 void Check(const PrepareArgs&);
 void Check(const EmbedArgs&);
 void Check(const RmsNormArgs&);
-void Check(const AddArgs&);
 void Check(const LinearArgs&);
 void Check(const HeadLinearArgs&);
 void Check(const SiluMulArgs&);

@@ -12,7 +12,6 @@ Ops Table(Fp8Activations activations) {
           activations == Fp8Activations::kExact ? PrepareReferenceExact : PrepareReferenceQuantized,
       .embed = {EmbedReference},
       .rms_norm = {RmsNormReference},
-      .add = {AddReference},
       .linear = {LinearReference, LinearReferenceWorkspace},
       .head_linear = {HeadLinearReference},
       .silu_mul = {SiluMulReference},

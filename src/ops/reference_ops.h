@@ -10,7 +10,6 @@ Result<std::unique_ptr<PackedWeight>> PrepareReferenceQuantized(Stream&, const P
 
 void EmbedReference(OpContext&, const EmbedArgs&);
 void RmsNormReference(OpContext&, const RmsNormArgs&);
-void AddReference(OpContext&, const AddArgs&);
 void LinearReference(OpContext&, const LinearArgs&);
 size_t LinearReferenceWorkspace(const Stream&, const LinearArgs&);
 void HeadLinearReference(OpContext&, const HeadLinearArgs&);

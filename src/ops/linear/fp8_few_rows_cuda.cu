@@ -27,7 +27,7 @@ using fp8_gemm::CeilDivide;
 using fp8_gemm::kRun;
 
 constexpr int kRows = kFp8FewRows, kChannels = 64;  // of a block
-constexpr int kMultipliers = 128, kThreads = kMultipliers + 32;
+constexpr int kThreads = 256, kMultipliers = 128;   // all quantise x; the last warp loads W too
 constexpr int kStageBytes = kChannels * kRun, kMostStages = 24;
 constexpr int kInFlight = 4;              // runs whose products are under way
 constexpr int kBlocksAtATime = 3;         // on a multiprocessor
@@ -42,7 +42,7 @@ struct Args {
   int32_t tokens, topk, channels, runs;
   int32_t parts, part_out, part_tiles, scale_rows;
   int32_t stages;
-  bool x_of_pairs, ue8m0;
+  bool x_of_pairs, early, ue8m0;
 };
 
 // The rows of one matrix that a block multiplies: pairs, or tokens.
@@ -93,12 +93,18 @@ struct Ring {
 __device__ void FindRows(Shared& shared, const Args& a, int32_t group) {
   constexpr int kEach = kFp8MostPairs / 32;
   const int lane = threadIdx.x % 32;
-  const int32_t pairs = min(*a.live, a.tokens) * a.topk;
+  const int32_t live = __ldcg(a.live);
   int32_t id[kEach], rank[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {  // does not wait for `live`
+    const int32_t pair = 32 * i + lane;
+    id[i] = pair < a.tokens * a.topk ? __ldcg(a.ids + pair) : -1;
+  }
+  const int32_t pairs = min(live, a.tokens) * a.topk;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int32_t pair = 32 * i + lane;
-    id[i] = pair < pairs ? a.ids[pair] : -1;
+    if (pair >= pairs) id[i] = -1;
     rank[i] = 0;
     shared.ids[pair] = id[i];
   }
@@ -133,7 +139,7 @@ __device__ void FindRows(Shared& shared, const Args& a, int32_t group) {
   }
 }
 
-// Codes and scales of the block's rows, in the order in which wgmma reads them. All multipliers.
+// Codes and scales of the block's rows, in the order in which wgmma reads them. All threads.
 template <class X>
 __device__ void QuantizeX(const Memory& memory, const Args& a, int32_t rows) {
   constexpr int kAtOnce = 4;  // vectors of a thread
@@ -143,17 +149,19 @@ __device__ void QuantizeX(const Memory& memory, const Args& a, int32_t rows) {
     const int32_t of_x = a.ids == nullptr || a.x_of_pairs ? row : row / a.topk;
     return static_cast<const X*>(a.x) + of_x * a.x_stride;
   };
-  for (int32_t first = threadIdx.x / 32 * 32; first < total; first += kAtOnce * kMultipliers) {
+  for (int32_t first = threadIdx.x / 32 * 32; first < total; first += kAtOnce * kThreads) {
     Vector x[kAtOnce];
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      const int32_t i = first + j * kMultipliers + threadIdx.x % 32, vector = i % vectors;
+      if (first + j * kThreads >= total) break;
+      const int32_t i = first + j * kThreads + threadIdx.x % 32, vector = i % vectors;
       const bool inside = i < total && vector * kVector < a.channels;
       x[j] = inside ? ReadVector(row_of(i / vectors) + vector * kVector) : Vector{};
     }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      const int32_t i = first + j * kMultipliers + threadIdx.x % 32;
+      if (first + j * kThreads >= total) break;
+      const int32_t i = first + j * kThreads + threadIdx.x % 32;
       const int32_t row = i / vectors, vector = i % vectors;
       const float scale = ScaleOf(x[j], a.ue8m0);
       if (i >= total) continue;
@@ -231,50 +239,60 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
     }
     FenceMbarrierInit();
   }
-  if (experts) {
-    WaitForPriorKernels();
-    if (warp == 0) FindRows(shared, a, static_cast<int32_t>(blockIdx.y));
-  }
-  AllowNextKernel();
+  if (experts && !a.early) WaitForPriorKernels();
+  if (experts && warp == 0) FindRows(shared, a, static_cast<int32_t>(blockIdx.y));
   __syncthreads();
-  if (experts && shared.rows.count == 0) return;
+  if (experts && shared.rows.count == 0) return WaitForPriorKernels();
 
   const int32_t matrix = experts ? shared.rows.matrix : 0;
   const int32_t tile = static_cast<int32_t>(blockIdx.x), part = tile / a.part_tiles;
   constexpr int32_t kTile = kSilu ? kChannels / 2 : kChannels;
   const int32_t channel = (tile - part * a.part_tiles) * kTile;  // of the part
-  if (warp == kMultipliers / 32) {
-    // Which weights a dense product needs is known before the kernels before it have ended.
-    if (threadIdx.x % 32 != 0) return;
-    const uint64_t policy = EvictFirst();
-    const int32_t weight_row = (matrix * a.parts + part) * a.part_out + channel;
-    Ring ring;
-    for (int32_t run = 0; run < a.runs; ++run, ring.Advance(a.stages)) {
-      Mbarrier& full = shared.full[ring.index];
-      uint8_t* to = memory.weights + ring.index * kStageBytes;
-      shared.empty[ring.index].Wait(ring.parity ^ 1);
-      full.ArriveExpect(kStageBytes);
-      TmaLoad2(to, &weight_map, full, policy, run * kRun, weight_row);
-      if constexpr (kSilu) {
-        TmaLoad2(to + kStageBytes / 2, &weight_map, full, policy, run * kRun,
-                 weight_row + a.part_out);
-      }
+  const int32_t weight_row = (matrix * a.parts + part) * a.part_out + channel;
+  const bool loads = threadIdx.x == kThreads - 32;
+  Ring ring;
+  const auto load = [&](int32_t run) {
+    Mbarrier& full = shared.full[ring.index];
+    uint8_t* to = memory.weights + ring.index * kStageBytes;
+    shared.empty[ring.index].Wait(ring.parity ^ 1);
+    full.ArriveExpect(kStageBytes);
+    TmaLoad2(to, &weight_map, full, EvictFirst(), run * kRun, weight_row);
+    if constexpr (kSilu) {
+      TmaLoad2(to + kStageBytes / 2, &weight_map, full, EvictFirst(), run * kRun,
+               weight_row + a.part_out);
+    }
+    ring.Advance(a.stages);
+  };
+  // Which weights a dense product needs is known before the kernels before it have ended.
+  if (loads) {
+    for (int32_t run = 0; run < a.stages; ++run) load(run);
+  }
+  __syncwarp();
+  // Read before x is, and stored after it.
+  static_assert(fp8_gemm::kMostRuns <= kThreads);
+  const bool scales = threadIdx.x < a.runs;
+  const float* scale_row =
+      a.weight_scales +
+      static_cast<int64_t>((matrix * a.parts + part) * a.scale_rows + channel / kRun) * a.runs;
+  float scale[2];
+  scale[0] = scales ? __ldg(scale_row + threadIdx.x) : 0;
+  if (kSilu) scale[1] = scales ? __ldg(scale_row + a.scale_rows * a.runs + threadIdx.x) : 0;
+  if (experts || !a.early) WaitForPriorKernels();
+  AllowNextKernel();  // after the wait: see Fp8FewRowsParams::early
+  const int32_t rows = experts ? shared.rows.count : min(*a.live, a.tokens);
+  QuantizeX<X>(memory, a, experts ? shared.rows.count : a.tokens);  // does not wait for `live`
+  if (scales) {
+    memory.weight_scales[threadIdx.x] = scale[0];
+    if (kSilu) memory.weight_scales[a.runs + threadIdx.x] = scale[1];
+  }
+  FenceAsyncShared();
+  __syncthreads();
+  if (threadIdx.x >= kMultipliers) {
+    if (loads) {
+      for (int32_t run = a.stages; run < a.runs; ++run) load(run);
     }
     return;
   }
-
-  const float* scales =
-      a.weight_scales +
-      static_cast<int64_t>((matrix * a.parts + part) * a.scale_rows + channel / kRun) * a.runs;
-  for (int32_t run = threadIdx.x; run < a.runs; run += kMultipliers) {
-    memory.weight_scales[run] = __ldg(scales + run);
-    if (kSilu) memory.weight_scales[a.runs + run] = __ldg(scales + a.scale_rows * a.runs + run);
-  }
-  if (!experts) WaitForPriorKernels();
-  const int32_t rows = experts ? shared.rows.count : min(*a.live, a.tokens);
-  QuantizeX<X>(memory, a, rows);
-  FenceAsyncShared();
-  NamedBarrierSync(1, kMultipliers);
   Sums sums = {};
   Multiply(sums, memory, a, memory.weight_scales + (kSilu && warp >= 2 ? a.runs : 0));
 
@@ -305,6 +323,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
       static_cast<__nv_bfloat16*>(a.y)[at] = __float2bfloat16_rn(sums.d[i]);
     }
   }
+  if (a.early) WaitForPriorKernels();  // who waits for this kernel waits for the last one too
 }
 
 // Stages of the ring: what is left of the shared memory of as many blocks as there is work for.
@@ -372,6 +391,7 @@ void LaunchFp8FewRows(const Fp8FewRowsParams& p, cudaStream_t stream) {
                      .scale_rows = static_cast<int32_t>(CeilDivide(w.part_out, kRun)),
                      .stages = 0,
                      .x_of_pairs = p.x_of_pairs,
+                     .early = p.early,
                      .ue8m0 = p.scale_ue8m0};
   if (p.x_f32) {
     CHECK(p.output == Fp8FewRowsOutput::kBF16, "fp8_few_rows: F32 to F32");

@@ -11,6 +11,7 @@ namespace fathom::fp8_gemm {
 
 template <class T>
 cudaError_t Launch(const Problem& problem, cudaStream_t stream) {
+  static_assert(T::kPerMultiprocessor * (sizeof(Shared<T>) + 1024) <= 228 * 1024);
   const Fp8Rows& x = problem.x;
   const Fp8Weights& w = problem.w;
   Args args = problem.args;

@@ -6,7 +6,7 @@
 namespace fathom::fp8_gemm {
 
 constexpr int kRun = 128;        // channels of a stage: those that share a scale; 128 bytes
-constexpr int kMaxGroups = 256;  // matrices of one launch
+constexpr int kMaxGroups = 512;  // matrices of one launch
 constexpr int kMostRuns = 160;   // 20480 channels
 
 // What a kernel needs besides the tensor maps.

@@ -99,7 +99,7 @@ __device__ __forceinline__ void StoreSilu(Sums<T>& gate, const Sums<T>& up, uint
     }
     largest = LargerMagnitude(largest, __shfl_xor_sync(0xffffffff, largest, 1));
     largest = LargerMagnitude(largest, __shfl_xor_sync(0xffffffff, largest, 2));
-    const float scale = RunScale(largest, args.ue8m0);
+    const float scale = RunScale(largest, args.ue8m0), reciprocal = __frcp_rn(scale);
     const int row = place.Row(0) + 8 * half;
     if (place.lane % 4 == 0 && row < work.rows && work.channels > 0) {
       args.out_scales[work.channel / kRun * args.out_scale_pitch + work.row + row] = scale;
@@ -110,7 +110,7 @@ __device__ __forceinline__ void StoreSilu(Sums<T>& gate, const Sums<T>& up, uint
       const float* h = gate + 4 * j + 2 * half;
       *reinterpret_cast<uint16_t*>(staging + staged_row * kRun + (j / 2 ^ staged_row % 8) * 16 +
                                    j % 2 * 8 + first_channel) =
-          static_cast<uint16_t>(QuantizeTwo(h[0], h[1], scale));
+          static_cast<uint16_t>(QuantizeTwo(h[0], h[1], scale, reciprocal));
     }
   }
   __syncwarp();

@@ -41,7 +41,7 @@ struct Tile {
   static constexpr int kRegisters = kMostRegisters < 240 ? kMostRegisters : 240;
   // Products of the next run are begun before those of the last are scaled.
   static constexpr bool kTwoProducts = kUnits == 1;
-  static_assert(kThreads >= kMaxGroups && kN % 8 == 0 && kN <= 256);
+  static_assert(kThreads >= kMaxGroups / 2 && kN % 8 == 0 && kN <= 256);
   static_assert(!kSilu || (kUnitsN == 2 && kWarpgroupsN == 1 && kMmaN == kRun));
   static_assert((kShare == Share::kNone) == (kBlocks == 1));
   static_assert(kShare != Share::kWeights || kWeightBoxes == kBlocks);
@@ -56,7 +56,7 @@ struct Shared {
   Mbarrier full[T::kStages], empty[T::kStages];
   int32_t tile_end[kMaxGroups];  // tiles of the cluster up to and with each matrix
   int32_t row_begin[kMaxGroups], row_count[kMaxGroups];
-  int32_t warp_tiles[kMaxGroups / 32];
+  int32_t warp_tiles[kMaxGroups / 2 / 32];
 };
 
 // One tile of one block.
@@ -80,28 +80,34 @@ __device__ int32_t ClusterTilesAcross(const Args& args) {
   return T::kShare == Share::kX ? (tiles + T::kBlocks - 1) / T::kBlocks : tiles;
 }
 
-// Reads the groups' rows and sums their tiles. All threads.
+// Reads the groups' rows and sums their tiles: two groups a thread. All threads.
 template <class T>
 __device__ void FillGroups(Shared<T>& shared, const Args& args) {
   const int t = threadIdx.x;
-  int32_t tiles = 0;
-  if (t < kMaxGroups) {
-    if (t < args.groups) {
-      const int32_t count = min(max(args.counts[t], 0), args.group_capacity);
-      shared.row_count[t] = count;
-      shared.row_begin[t] = args.begins != nullptr ? args.begins[t] : t * args.group_capacity;
-      tiles = (count + T::kClusterM - 1) / T::kClusterM * ClusterTilesAcross<T>(args);
+  int32_t tiles[2] = {}, sum = 0;
+  if (t < kMaxGroups / 2) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int32_t group = 2 * t + i;
+      if (group >= args.groups) continue;
+      const int32_t count = min(max(args.counts[group], 0), args.group_capacity);
+      shared.row_count[group] = count;
+      shared.row_begin[group] =
+          args.begins != nullptr ? args.begins[group] : group * args.group_capacity;
+      tiles[i] = (count + T::kClusterM - 1) / T::kClusterM * ClusterTilesAcross<T>(args);
     }
+    sum = tiles[0] + tiles[1];
     for (int step = 1; step < 32; step *= 2) {
-      const int32_t before = __shfl_up_sync(0xffffffff, tiles, step);
-      if (t % 32 >= step) tiles += before;
+      const int32_t before = __shfl_up_sync(0xffffffff, sum, step);
+      if (t % 32 >= step) sum += before;
     }
-    if (t % 32 == 31) shared.warp_tiles[t / 32] = tiles;
+    if (t % 32 == 31) shared.warp_tiles[t / 32] = sum;
   }
   __syncthreads();
-  if (t < kMaxGroups) {
-    for (int warp = 0; warp < t / 32; ++warp) tiles += shared.warp_tiles[warp];
-    shared.tile_end[t] = tiles;
+  if (t < kMaxGroups / 2) {
+    for (int warp = 0; warp < t / 32; ++warp) sum += shared.warp_tiles[warp];
+    shared.tile_end[2 * t] = sum - tiles[1];
+    shared.tile_end[2 * t + 1] = sum;
   }
   __syncthreads();
 }

@@ -40,6 +40,7 @@ void LinearHopper(OpContext& context, const LinearArgs& a) {
                       .tokens = tokens,
                       .live = live,
                       .w = Fp8WeightsOf(AsCuda(a.weight)),
+                      .early = a.beside_last,
                       .output = f32 ? Fp8FewRowsOutput::kF32 : Fp8FewRowsOutput::kBF16,
                       .y = a.out.data(),
                       .y_stride = a.out.stride(0)},

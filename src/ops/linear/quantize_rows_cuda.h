@@ -30,20 +30,4 @@ struct QuantizeRowsParams {
 };
 void LaunchQuantizeRows(const QuantizeRowsParams& params, cudaStream_t stream);
 
-// RMSNorm (ops.h, RmsNormArgs) whose output is rounded to BF16 and then quantised: the bits of the
-// two steps.
-struct NormQuantizeParams {
-  const __nv_bfloat16* x = nullptr;   // [capacity, width], rows `x_stride` apart
-  __nv_bfloat16* residual = nullptr;  // [capacity, width] in and out, or null
-  const float* weight = nullptr;      // [width]
-  float eps = 1e-6f;
-  int64_t x_stride = 0;  // a multiple of 8
-  int64_t capacity = 0;
-  int64_t width = 0;                // a multiple of 16, at most 16384
-  const int32_t* live = nullptr;    // [1]: rows, on the device
-  __nv_bfloat16* normed = nullptr;  // [capacity, width], or null: not wanted
-  QuantizedOut out;
-};
-void LaunchNormQuantize(const NormQuantizeParams& params, cudaStream_t stream);
-
 }  // namespace fathom

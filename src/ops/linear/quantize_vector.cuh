@@ -27,16 +27,6 @@ __device__ __forceinline__ Vector Unpack(uint4 bits) {
   return x;
 }
 
-__device__ __forceinline__ uint4 Pack(const Vector& x) {
-  uint32_t words[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(x.v[2 * i], x.v[2 * i + 1]);
-    words[i] = reinterpret_cast<const uint32_t&>(pair);
-  }
-  return {words[0], words[1], words[2], words[3]};
-}
-
 __device__ __forceinline__ const uint4* AsVectors(const __nv_bfloat16* p) {
   return reinterpret_cast<const uint4*>(p);
 }
@@ -53,8 +43,9 @@ __device__ __forceinline__ float ScaleOf(const Vector& x, bool ue8m0) {
 }
 
 __device__ __forceinline__ uint2 Codes(const Vector& x, float scale) {
-  return {QuantizeTwo(x.v[0], x.v[1], scale) | QuantizeTwo(x.v[2], x.v[3], scale) << 16,
-          QuantizeTwo(x.v[4], x.v[5], scale) | QuantizeTwo(x.v[6], x.v[7], scale) << 16};
+  const float reciprocal = __frcp_rn(scale);
+  const auto two = [&](int i) { return QuantizeTwo(x.v[i], x.v[i + 1], scale, reciprocal); };
+  return {two(0) | two(2) << 16, two(4) | two(6) << 16};
 }
 
 __device__ __forceinline__ Vector ReadVector(const __nv_bfloat16* p) {

@@ -15,8 +15,6 @@
 namespace fathom {
 namespace kernels {
 
-constexpr int64_t kMaxExpertsToSort = 256;
-
 // token_of[place of a pair] = its token.
 __global__ void TokensOfPlaces(const int32_t* places, const int32_t* live, int topk,
                                int32_t* token_of) {
@@ -57,8 +55,7 @@ static const BF16* Values(const PackedWeight* weight) {
 
 bool Bf16ExpertsFit(const MoeExpertsArgs& a) {
   return a.gate_up->format == WeightFormat::kBF16 && a.down->format == WeightFormat::kBF16 &&
-         a.gate_up->in % 8 == 0 && a.down->in % 8 == 0 &&
-         a.down->count <= kernels::kMaxExpertsToSort;
+         a.gate_up->in % 8 == 0 && a.down->in % 8 == 0 && a.down->count <= kMostExperts;
 }
 
 size_t Bf16ExpertsWorkspace(const MoeExpertsArgs& a) {

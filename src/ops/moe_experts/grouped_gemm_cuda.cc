@@ -91,6 +91,7 @@ void LaunchFewRows(const Fp8ExpertsParams& p, cudaStream_t stream) {
                     .ids = p.ids,
                     .topk = p.topk,
                     .x_of_pairs = true,
+                    .early = true,
                     .y = b.y,
                     .y_stride = hidden},
                    stream);

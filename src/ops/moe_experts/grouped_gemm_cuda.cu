@@ -10,15 +10,14 @@
 namespace fathom {
 namespace {
 
-constexpr int kSortThreads = 1024, kMaxExperts = 256;
+constexpr int kSortThreads = 1024, kMaxExperts = kMostExperts;
 
 __global__ void __launch_bounds__(kSortThreads) SortPairs(const SortPairsParams p) {
   __shared__ int32_t count[kMaxExperts], next[kMaxExperts];
   __shared__ int32_t warp_sum[kMaxExperts / 32];
   const int t = threadIdx.x;
   if (t < kMaxExperts) count[t] = 0;
-  WaitForPriorKernels();
-  AllowNextKernel();
+  kernels::AfterPriorKernels();
   __syncthreads();
   const int64_t pairs = min(int64_t{*p.live}, p.tokens) * p.topk;
   for (int64_t i = t; i < pairs; i += kSortThreads) atomicAdd(&count[p.ids[i]], 1);
@@ -45,15 +44,16 @@ __global__ void __launch_bounds__(kSortThreads) SortPairs(const SortPairsParams 
   for (int64_t i = t; i < pairs; i += kSortThreads) p.places[i] = atomicAdd(&next[p.ids[i]], 1);
 }
 
-constexpr int kCombineThreads = 256;
+constexpr int kCombineThreads = 128;
 
 __global__ void __launch_bounds__(kCombineThreads) Combine(const CombineParams p) {
-  WaitForPriorKernels();
-  AllowNextKernel();
+  kernels::AfterPriorKernels();
   const int64_t t = blockIdx.x, vector = int64_t{blockIdx.y} * kCombineThreads + threadIdx.x;
-  if (t >= *p.live || vector >= p.hidden / 8) return;
+  const int32_t live = *p.live;
+  if (vector >= p.hidden / 8) return;
+  if (p.places != nullptr && t >= live) return;  // else the rows are there, and are read meanwhile
   float sum[8] = {};
-#pragma unroll 4
+#pragma unroll 8
   for (int32_t j = 0; j < p.topk; ++j) {
     const float weight = p.weights[t * p.topk + j];
     const int64_t pair = t * p.topk + j, place = p.places == nullptr ? pair : p.places[pair];
@@ -71,6 +71,7 @@ __global__ void __launch_bounds__(kCombineThreads) Combine(const CombineParams p
     const __nv_bfloat162 pair = __floats2bfloat162_rn(sum[2 * i], sum[2 * i + 1]);
     words[i] = reinterpret_cast<const uint32_t&>(pair);
   }
+  if (t >= live) return;
   reinterpret_cast<uint4*>(p.out + t * p.hidden)[vector] = {words[0], words[1], words[2], words[3]};
 }
 

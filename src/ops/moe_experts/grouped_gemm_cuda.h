@@ -12,6 +12,8 @@
 
 namespace fathom {
 
+inline constexpr int64_t kMostExperts = 512;
+
 // The pairs of `live` tokens in order of their expert. Which of an expert's pairs comes first is
 // left open: no result depends on it.
 struct SortPairsParams {
@@ -19,7 +21,7 @@ struct SortPairsParams {
   const int32_t* live = nullptr;  // [1]: tokens, on the device
   int64_t tokens = 0;             // capacity
   int32_t topk = 0;
-  int32_t experts = 0;        // at most 256
+  int32_t experts = 0;        // at most kMostExperts
   int32_t* counts = nullptr;  // [experts], out
   int32_t* begins = nullptr;  // [experts], out: each expert's first pair
   int32_t* places = nullptr;  // [tokens, topk], out: where each pair comes

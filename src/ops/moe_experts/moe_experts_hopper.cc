@@ -11,7 +11,7 @@ namespace {
 bool Fits(const Stream& stream, const MoeExpertsArgs& a) {
   return static_cast<const CudaStream&>(stream).device().is_hopper() &&
          Fp8WeightsFit(AsCuda(a.gate_up)) && Fp8WeightsFit(AsCuda(a.down)) &&
-         AsCuda(a.gate_up).parts == 2 && a.down->count <= 256;
+         AsCuda(a.gate_up).parts == 2 && a.down->count <= kMostExperts;
 }
 
 Fp8ExpertsParams ParamsOf(const MoeExpertsArgs& a) {

@@ -10,10 +10,6 @@ void Check(const RmsNormArgs& a) {
     CheckActivation("rms_norm: residual", a.residual, 2);
     CheckTensor("rms_norm: residual", a.residual, a.residual.dtype(), {tokens, width});
   }
-  if (!a.also.absent()) {
-    CHECK(!a.residual.absent(), "rms_norm: also is {} without a residual", a.also.ToString());
-    CheckTensor("rms_norm: also", a.also, a.x.dtype(), {tokens, width});
-  }
   CheckTensor("rms_norm: weight", a.weight, DType::kF32, {width});
   CheckActivation("rms_norm: out", a.out, 2);
   CheckStrided("rms_norm: out", a.out, a.out.dtype(), {tokens, width});

@@ -55,32 +55,36 @@ __device__ void StoreVector(T* row, int64_t i, int64_t width, const float (&x)[k
 // R: of the residual. Rows of up to kSteps * 2048 channels.
 template <class X, class R, bool kAligned, int kSteps>
 __global__ void __launch_bounds__(kThreads)
-    RmsNorm(Rows<const X> x, Rows<const X> also, Rows<R> residual, const float* weight, float eps,
-            int64_t width, const int32_t* live, Rows<BF16> out) {
-  AfterPriorKernels();
+    RmsNorm(Rows<const X> x, Rows<R> residual, const float* weight, float eps, int64_t width,
+            const int32_t* live, Rows<BF16> out) {
+  AllowNextKernel();
   __shared__ float scratch[kWarp];
   const int64_t t = blockIdx.x, first = int64_t{threadIdx.x} * kVector;
-  if (t >= *live) return;
-  float values[kSteps][kVector], sum = 0;
+  float values[kSteps][kVector], w[kSteps][kVector], sum = 0;
+#pragma unroll
+  for (int s = 0; s < kSteps; ++s) {
+    const int64_t i = first + s * kThreads * kVector;
+    if (i < width) LoadVector<kAligned>(weight, i, width, w[s]);
+  }
+  WaitForPriorKernels();
+  const int32_t count = *live;  // what is read before it is there may be nobody's row
 #pragma unroll
   for (int s = 0; s < kSteps; ++s) {
     const int64_t i = first + s * kThreads * kVector;
     if (i >= width) break;
     LoadVector<kAligned>(x[t], i, width, values[s]);
-    if (residual.data != nullptr) {
-      float before[kVector];
-      LoadVector<kAligned>(static_cast<const R*>(residual[t]), i, width, before);
+    if (residual.data == nullptr) continue;
+    float before[kVector];
+    LoadVector<kAligned>(static_cast<const R*>(residual[t]), i, width, before);
 #pragma unroll
-      for (int c = 0; c < kVector; ++c) before[c] += values[s][c];
-      if (also.data != nullptr) {
-        LoadVector<kAligned>(also[t], i, width, values[s]);
+    for (int c = 0; c < kVector; ++c) values[s][c] += before[c];
+  }
+  if (t >= count) return;
 #pragma unroll
-        for (int c = 0; c < kVector; ++c) before[c] += values[s][c];
-      }
-#pragma unroll
-      for (int c = 0; c < kVector; ++c) values[s][c] = before[c];
-      StoreVector<kAligned>(residual[t], i, width, values[s]);
-    }
+  for (int s = 0; s < kSteps; ++s) {
+    const int64_t i = first + s * kThreads * kVector;
+    if (i >= width) break;
+    if (residual.data != nullptr) StoreVector<kAligned>(residual[t], i, width, values[s]);
 #pragma unroll
     for (int c = 0; c < kVector; ++c) sum += values[s][c] * values[s][c];
   }
@@ -90,10 +94,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int s = 0; s < kSteps; ++s) {
     const int64_t i = first + s * kThreads * kVector;
     if (i >= width) break;
-    float w[kVector];
-    LoadVector<kAligned>(weight, i, width, w);
 #pragma unroll
-    for (int c = 0; c < kVector; ++c) values[s][c] *= scale * w[c];
+    for (int c = 0; c < kVector; ++c) values[s][c] *= scale * w[s][c];
     StoreVector<kAligned>(out[t], i, width, values[s]);
   }
 }
@@ -105,15 +107,15 @@ void LaunchAligned(cudaStream_t stream, const RmsNormArgs& a) {
   const auto kernel =
       width <= kThreads * kVector ? RmsNorm<X, R, kAligned, 1> : RmsNorm<X, R, kAligned, 4>;
   LaunchOverlapped(kernel, static_cast<unsigned>(a.x.dim(0)), kThreads, 0, stream,
-                   RowsOf<const X>(a.x), RowsOf<const X>(a.also), RowsOf<R>(a.residual),
-                   Data<float>(a.weight), a.eps, width, Data<int32_t>(a.live), RowsOf<BF16>(a.out));
+                   RowsOf<const X>(a.x), RowsOf<R>(a.residual), Data<float>(a.weight), a.eps, width,
+                   Data<int32_t>(a.live), RowsOf<BF16>(a.out));
 }
 
 template <class X, class R>
 void LaunchRmsNorm(cudaStream_t stream, const RmsNormArgs& a) {
   bool aligned =
       a.x.dim(1) % kVector == 0 && reinterpret_cast<uintptr_t>(a.weight.data()) % 16 == 0;
-  for (const TensorView* view : {&a.x, &a.also, &a.residual, &a.out}) {
+  for (const TensorView* view : {&a.x, &a.residual, &a.out}) {
     if (view->absent()) continue;
     aligned = aligned && view->stride(0) % kVector == 0 &&
               reinterpret_cast<uintptr_t>(view->data()) % 16 == 0;

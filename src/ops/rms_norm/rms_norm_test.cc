@@ -112,29 +112,6 @@ TEST_P(RmsNormTest, NanAndInfinityStayInTheirRow) {
   EXPECT_EQ(out[2 * 64 + 6], 0);
 }
 
-TEST_P(RmsNormTest, AddsTwoBranches) {
-  const Backend& b = GetParam();
-  for (const int width : {257, 512}) {
-    const Case c = MakeCase(width, 3, true);
-    const std::vector<float> also = Normals(3 * width, 4);
-    Case sum = c;  // the same with the second branch in the residual
-    for (size_t i = 0; i < also.size(); ++i) sum.r[i] += also[i];
-    const TestTensor x(b.act(), {3, width}, c.x), y(b.act(), {3, width}, also);
-    const TestTensor residual(DType::kF32, {3, width}, c.r), out(b.act(), {3, width});
-    RunOp(b, &Ops::rms_norm,
-          {.x = x,
-           .also = y,
-           .residual = residual,
-           .weight = TestTensor(DType::kF32, {width}, c.weight),
-           .eps = 1e-5f,
-           .live = Live(3),
-           .out = out});
-    const Output expected = Formula(sum);
-    ExpectClose(out.Floats(), expected.out, 2e-6 + Rounding(b));
-    ExpectClose(residual.Floats(), expected.residual, 1e-6);
-  }
-}
-
 TEST_P(RmsNormTest, OfAResidualStream) {
   const Case c = MakeCase(257, 3, false);
   const TestTensor x(DType::kF32, {3, 257}, c.x), out(GetParam().act(), {3, 257});

@@ -11,8 +11,8 @@ void Check(const RouteArgs& a) {
   CheckTensor("route: x", a.x, a.x.dtype(), {tokens, hidden});
   CheckTensor("route: gate", a.gate, DType::kF32, {experts, hidden});
   if (!a.bias.absent()) CheckTensor("route: bias", a.bias, DType::kF32, {experts});
-  CheckTensor("route: ids", a.ids, DType::kI32, {tokens, topk});
-  CheckTensor("route: weights", a.weights, DType::kF32, {tokens, topk});
+  CheckStrided("route: ids", a.ids, DType::kI32, {tokens, topk});
+  CheckStrided("route: weights", a.weights, DType::kF32, {tokens, topk});
   CheckLive("route: live", a.live);
   CHECK(a.n_group >= 1 && experts % a.n_group == 0, "route: {} experts in {} groups", experts,
         a.n_group);

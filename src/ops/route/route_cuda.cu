@@ -11,7 +11,7 @@
 namespace fathom {
 namespace kernels {
 
-constexpr int kMaxExperts = 1000;  // their scores lie in 48 KiB
+constexpr int kMaxExperts = 1024;  // 32 in registers of each lane
 
 constexpr int kTokens = 8, kWarps = 8;  // of a block of scores
 constexpr int kParts = 4;               // of an expert's channels
@@ -81,14 +81,13 @@ __global__ void __launch_bounds__(kParts* kWarp) RouterLogitsOfFew(Router a) {
     ahead[i] = k < a.hidden ? LoadGate<kAligned>(gate, k, a.hidden) : float4{};
   }
   WaitForPriorKernels();
-  const int live = min(*a.live, a.tokens);
-  if (live == 0) return;
+  const int live = *a.live;  // used in the end alone: nothing waits for it
   float sums[kMost] = {};
   const auto add = [&](int k, float4 g) {
 #pragma unroll
     for (int r = 0; r < kMost; ++r) {
       // Rows that are not there are computed, and dropped.
-      AddProduct(sums[r], LoadX<kAligned>(a.x[min(r, live - 1)], k, a.hidden), g);
+      AddProduct(sums[r], LoadX<kAligned>(a.x[min(r, a.tokens - 1)], k, a.hidden), g);
     }
   };
 #pragma unroll
@@ -102,7 +101,7 @@ __global__ void __launch_bounds__(kParts* kWarp) RouterLogitsOfFew(Router a) {
 #pragma unroll
   for (int r = 0; r < kMost; ++r) parts[part][r][lane] = sums[r];
   __syncthreads();
-  for (int r = part; r < live; r += kParts) {
+  for (int r = part; r < min(live, a.tokens); r += kParts) {
     float sum = parts[0][r][lane];
 #pragma unroll
     for (int i = 1; i < kParts; ++i) sum += parts[i][r][lane];
@@ -179,67 +178,106 @@ __device__ inline float GroupScore(const float* choice, int n, bool top_two) {
   return top_two && n > 1 ? best + second : best;
 }
 
-// Logits to scores.
-__device__ inline void Score(const Router& a, float* scores) {
-  const int lane = threadIdx.x % kWarp;
+// Logits of experts lane, 32 + lane, ..., to scores.
+template <int kEach>
+__device__ inline void Score(const Router& a, float (&scores)[kEach]) {
   if (a.scoring == RouterScoring::kSigmoid) {
-    for (int e = lane; e < a.experts; e += kWarp) scores[e] = 1.0f / (1.0f + expf(-scores[e]));
+#pragma unroll
+    for (float& score : scores) score = 1.0f / (1.0f + expf(-score));
     return;
   }
   float max = -INFINITY, sum = 0;
-  for (int e = lane; e < a.experts; e += kWarp) max = fmaxf(max, scores[e]);
+#pragma unroll
+  for (const float score : scores) max = fmaxf(max, score);
   max = WarpMax(max);
-  for (int e = lane; e < a.experts; e += kWarp) sum += scores[e] = expf(scores[e] - max);
+#pragma unroll
+  for (float& score : scores) sum += score = expf(score - max);
   sum = WarpSum(sum);
-  for (int e = lane; e < a.experts; e += kWarp) scores[e] /= sum;
+#pragma unroll
+  for (float& score : scores) score /= sum;
 }
 
-// Experts outside the best groups become -inf. `groups`: work space.
-__device__ inline void MaskGroups(const Router& a, float* choice, uint32_t* groups) {
-  const int lane = threadIdx.x % kWarp, size = a.experts / a.n_group;
-  for (int g = lane; g < a.n_group; g += kWarp) {
+// Which groups are chosen: their keys become 0. `choice`: of all experts.
+__device__ inline void ChooseGroups(const Router& a, const float* choice, uint32_t* groups) {
+  const int size = a.experts / a.n_group;
+  for (int g = threadIdx.x % kWarp; g < a.n_group; g += kWarp) {
     groups[g] = KeyOf(
         GroupScore(choice + g * size, size, a.selection == RouterSelection::kGroupTopTwoBiased));
   }
   for (int i = 0; i < a.topk_group; ++i) TakeBest(groups, a.n_group);
   __syncwarp();
-  for (int e = lane; e < a.experts; e += kWarp) {
-    if (groups[e / size] != 0) choice[e] = -INFINITY;
-  }
 }
 
+// A lane has kEach experts in registers: every 32nd.
+template <int kEach>
 __global__ void __launch_bounds__(kChoosers* kWarp) ChooseExperts(Router a) {
   AfterPriorKernels();
   extern __shared__ float shared[];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t t = int64_t{blockIdx.x} * kChoosers + warp;
-  if (t >= *a.live || t >= a.tokens) return;
-  // Each lane reads and writes every 32nd number alone, but for those of groups.
-  float* scores = shared + warp * (2 * a.experts + a.n_group + a.topk);
-  float* choice = scores + a.experts;
-  uint32_t* keys = reinterpret_cast<uint32_t*>(choice);
-  uint32_t* groups = keys + a.experts;
-  uint32_t* chosen = groups + a.n_group;
-  for (int e = lane; e < a.experts; e += kWarp) scores[e] = a.logits[t * a.experts + e];
+  if (t >= a.tokens) return;
+  const int live = *a.live;  // used in the end alone: nothing waits for it
+  const bool grouped = a.selection != RouterSelection::kGreedy;
+  float* choice = shared + warp * (a.experts + a.n_group);
+  uint32_t* groups = reinterpret_cast<uint32_t*>(choice + a.experts);
+  float scores[kEach];
+  uint32_t keys[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int e = i * kWarp + lane;
+    scores[i] = e < a.experts ? a.logits[t * a.experts + e] : -INFINITY;
+  }
   Score(a, scores);
-  for (int e = lane; e < a.experts; e += kWarp) {
-    choice[e] = scores[e] + (a.bias == nullptr ? 0.0f : a.bias[e]);
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int e = i * kWarp + lane;
+    if (e < a.experts) {
+      const float biased = scores[i] + (a.bias == nullptr ? 0.0f : a.bias[e]);
+      keys[i] = KeyOf(biased);
+      if (grouped) choice[e] = biased;
+    } else {
+      keys[i] = 0;
+    }
   }
-  __syncwarp();
-  if (a.selection != RouterSelection::kGreedy) MaskGroups(a, choice, groups);
-  for (int e = lane; e < a.experts; e += kWarp) keys[e] = KeyOf(choice[e]);
-  float sum = 0;
-  for (int i = 0; i < a.topk; ++i) {
-    const int best = TakeBest(keys, a.experts);
-    if (lane == 0) chosen[i] = best;
-    sum += scores[best];
+  if (grouped) {
+    __syncwarp();
+    ChooseGroups(a, choice, groups);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int e = i * kWarp + lane;
+      if (e < a.experts && groups[e / (a.experts / a.n_group)] != 0) keys[i] = KeyOf(-INFINITY);
+    }
   }
-  __syncwarp();
-  for (int i = lane; i < a.topk; i += kWarp) {
-    const float weight = scores[chosen[i]];
-    a.ids[t][i] = static_cast<int32_t>(chosen[i]);
-    a.weights[t][i] = (a.norm_topk_prob ? weight / (sum + 1e-20f) : weight) * a.scaling;
+  // Lane i keeps the i'th best.
+  uint32_t my_id = 0;
+  float my_score = 0, sum = 0;
+  for (int j = 0; j < a.topk; ++j) {
+    uint32_t key = 0, best = 0xffffffffu;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (keys[i] <= key) continue;
+      key = keys[i];
+      best = i * kWarp + lane;
+    }
+    const uint32_t greatest = __reduce_max_sync(kAllLanes, key);
+    best = __reduce_min_sync(kAllLanes, key == greatest ? best : 0xffffffffu);
+    float score = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (best != static_cast<uint32_t>(i * kWarp + lane)) continue;
+      score = scores[i];
+      keys[i] = 0;
+    }
+    score = __shfl_sync(kAllLanes, score, static_cast<int>(best % kWarp));
+    sum += score;
+    if (lane == j) {
+      my_id = best;
+      my_score = score;
+    }
   }
+  if (t >= live || lane >= a.topk) return;
+  a.ids[t][lane] = static_cast<int32_t>(my_id);
+  a.weights[t][lane] = (a.norm_topk_prob ? my_score / (sum + 1e-20f) : my_score) * a.scaling;
 }
 
 template <bool kAligned>
@@ -266,7 +304,8 @@ void RouteCuda(OpContext& context, const RouteArgs& a) {
   if (a.x.dim(0) == 0) return;
   using namespace kernels;
   const auto experts = static_cast<int32_t>(a.gate.dim(0));
-  CHECK(experts <= kMaxExperts, "route: {} experts", experts);
+  CHECK(experts <= kMaxExperts && a.ids.dim(1) <= kWarp, "route: {} of {} experts", a.ids.dim(1),
+        experts);
   const Router router = {.x = RowsOf<const BF16>(a.x),
                          .gate = Data<float>(a.gate),
                          .bias = Data<float>(a.bias),
@@ -287,10 +326,12 @@ void RouteCuda(OpContext& context, const RouteArgs& a) {
   const cudaStream_t stream = Cuda(context).get();
   const bool aligned = router.hidden % 4 == 0 && router.x.stride % 4 == 0;
   (aligned ? LaunchRouterLogits<true> : LaunchRouterLogits<false>)(router, stream);
-  const size_t shared =
-      static_cast<size_t>(kChoosers * (2 * experts + a.n_group + router.topk)) * sizeof(float);
-  LaunchOverlapped(ChooseExperts, Blocks(router.tokens, kChoosers), kChoosers * kWarp, shared,
-                   stream, router);
+  const size_t shared = static_cast<size_t>(kChoosers * (experts + a.n_group)) * sizeof(float);
+  const auto choose = experts <= 64    ? ChooseExperts<2>
+                      : experts <= 256 ? ChooseExperts<8>
+                                       : ChooseExperts<32>;
+  LaunchOverlapped(choose, Blocks(router.tokens, kChoosers), kChoosers * kWarp, shared, stream,
+                   router);
   Cuda(context).CheckLaunch("route", a.x);
 }
 
