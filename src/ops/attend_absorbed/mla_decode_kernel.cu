@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x / 32 == 8) {
       Produce<kFp8>(s, maps, step);
     } else if constexpr (kFp8) {
-      WidenTiles(s, [&](const Item& item) { return item.tokens == 0 ? -1 : item.tiles(step); });
+      WidenTiles(s, [](const Item& item) { return item.tokens == 0 ? -1 : item.tiles(); });
     }
   } else if (group == 0) {
     RaiseRegisters<224>();
@@ -58,7 +58,8 @@ __global__ void __launch_bounds__(kCombineThreads)
   AllowNextKernel();
   const int32_t token = static_cast<int32_t>(blockIdx.x), head = static_cast<int32_t>(blockIdx.y);
   if (token >= *step.live) return;
-  const int32_t splits = step.positions[token] / step.split_tokens + 1;
+  const int32_t position = step.positions[token];
+  const int32_t splits = position / step.PartTokens(position) + 1;
   if (splits == 1) return;
   const int64_t first = int64_t{token} * step.max_splits * step.heads + head;
   float max = -INFINITY;
