@@ -1,6 +1,6 @@
-// mla_decode_bench check [NAME] | time [narrow|wide] | peaks: MLA decode against fp32, and its
-// speed beside the machine's limits from the same run. Prints a table; --json FILE writes the same
-// as JSON.
+// mla_decode_bench check [NAME] | time [narrow|wide|fp8|parts] | peaks: MLA decode against fp32,
+// and its speed beside the machine's limits from the same run. Prints a table; --json FILE writes
+// the same as JSON.
 #include <cstring>
 #include <memory>
 #include <string>
@@ -45,8 +45,8 @@ bool CheckProblem(const char* name, const MlaProblem& problem) {
 
 // The same tokens in other company: bits must not change. Every `every`-th token is tried alone.
 bool CheckCompany(const char* name, int heads, int split, const std::vector<MlaRow>& rows,
-                  int every) {
-  const MlaProblem all(heads, rows, split);
+                  int every, bool fp8 = false) {
+  const MlaProblem all(heads, rows, split, 0, fp8);
   const std::vector<float> together = Decode(all);
   bool same = true;
   for (int t = 0; t < all.live; t += every) {
@@ -72,15 +72,18 @@ bool CheckCompany(const char* name, int heads, int split, const std::vector<MlaR
 }
 
 // NaN in the unused tail of every page, and in one latent of one row.
-bool CheckNan(int heads) {
-  MlaProblem problem(heads, {{100, 1}, {300, 2}, {64, 1}, {1000, 4}, {1, 1}}, 256);
+bool CheckNan(int heads, bool fp8) {
+  MlaProblem problem(heads, {{100, 1}, {300, 2}, {64, 1}, {1000, 4}, {1, 1}}, 256, 0, fp8);
   std::vector<__nv_bfloat16> pool = problem.pool->ToHost();
-  const __nv_bfloat16 nan = __float2bfloat16_rn(NAN);
+  const KvFormat& format = problem.format;
   const auto poison = [&](int slot, int position) {
-    const int page = problem.page_table[slot * problem.max_pages + position / 64];
-    __nv_bfloat16* at = &pool[size_t(page) * kMlaPageBytes / 2];
-    std::fill_n(at + position % 64 * kMlaLatent, kMlaLatent, nan);
-    std::fill_n(at + 64 * kMlaLatent + position % 64 * kMlaRope, kMlaRope, nan);
+    const int id = problem.page_table[slot * problem.max_pages + position / 64];
+    char* page = reinterpret_cast<char*>(pool.data()) + id * format.page_bytes();
+    const int row = position % 64, bytes = kMlaLatent * static_cast<int>(ByteSize(format.latent));
+    // All ones are NaN in every type.
+    std::memset(page + row * bytes, 0xff, bytes);
+    std::memset(page + format.rope_offset() + row * kMlaRope * 2, 0xff, kMlaRope * 2);
+    if (fp8) std::memset(page + format.scale_offset() + row * 4, 0xff, 4);
   };
   int token = 0, bad_begin = 0, bad_end = 0;
   for (size_t r = 0; r < problem.rows.size(); ++r) {
@@ -107,7 +110,8 @@ bool CheckNan(int heads) {
       worst = std::max(worst, error);
     }
   }
-  return Report(("NaN stays, heads " + std::to_string(heads)).c_str(), ok, worst);
+  return Report(("NaN stays, heads " + std::to_string(heads) + (fp8 ? ", FP8" : "")).c_str(), ok,
+                worst);
 }
 
 bool Check(const std::string& only) {
@@ -141,6 +145,16 @@ bool Check(const std::string& only) {
   });
   run("heads 16, 128 x 4096", [] { return MlaProblem(16, std::vector<MlaRow>(128, {4096}), 512); });
   run("heads 128, 8 x 8192", [] { return MlaProblem(128, std::vector<MlaRow>(8, {8192}), 2048); });
+  for (const int heads : {1, 16, 20, 72, 128}) {
+    const std::string name = "FP8, heads " + std::to_string(heads);
+    const int split = heads > 16 ? 192 : 128;
+    run((name + ", borders").c_str(),
+        [&] { return MlaProblem(heads, borders, split, 3, /*fp8=*/true); });
+    run((name + ", drafts").c_str(),
+        [&] { return MlaProblem(heads, drafts, split, 0, /*fp8=*/true); });
+    run((name + ", 20 x 3000").c_str(),
+        [&] { return MlaProblem(heads, std::vector<MlaRow>(20, {3000}), 512, 0, /*fp8=*/true); });
+  }
   if (only.empty() || only == "company") {
     const std::vector<MlaRow> few = {{700, 8}, {1300, 1}, {64, 3}, {1025, 5}};
     std::vector<MlaRow> many;
@@ -149,8 +163,16 @@ bool Check(const std::string& only) {
     ok &= CheckCompany("16 heads, many", 16, 256, many, 17);
     ok &= CheckCompany("16 heads, many, 128", 16, 128, many, 23);
     ok &= CheckCompany("128 heads", 128, 512, few, 1);
+    // Rows over the border of short contexts, of two parts.
+    const std::vector<MlaRow> border = {{4098, 8}, {4096, 1}, {4097, 1}, {4100, 3}, {513, 2}};
+    ok &= CheckCompany("20 heads, default", 20, 0, border, 1);
+    ok &= CheckCompany("128 heads, default", 128, 0, border, 1);
+    ok &= CheckCompany("16 heads, FP8", 16, 256, many, 17, /*fp8=*/true);
+    ok &= CheckCompany("128 heads, FP8", 128, 512, few, 1, /*fp8=*/true);
   }
-  if (only.empty() || only == "NaN") ok &= CheckNan(16) & CheckNan(128);
+  if (only.empty() || only == "NaN") {
+    for (const int heads : {16, 128}) ok &= CheckNan(heads, false) & CheckNan(heads, true);
+  }
   return ok;
 }
 
@@ -170,14 +192,16 @@ Limits MeasureLimits() {
 
 struct Timing {
   int heads, rows, context, tokens, split;
+  bool fp8 = false;
 };
 
 void Time(const Timing& t, const Limits& limits) {
   // Launches take turns through sets of rows that together exceed the L2 several times.
-  const double row_bytes = 1152.0 * t.context;
+  const double row_bytes = (t.fp8 ? 644.0 : 1152.0) * t.context;
   const int sets = std::max(1, std::min(64, int(512e6 / (row_bytes * t.rows))));
-  const MlaProblem problem(
-      t.heads, std::vector<MlaRow>(size_t(t.rows) * sets, {t.context, t.tokens}), t.split);
+  const MlaProblem problem(t.heads,
+                           std::vector<MlaRow>(size_t(t.rows) * sets, {t.context, t.tokens}),
+                           t.split, 0, t.fp8);
   const int tokens = t.rows * t.tokens;
   DeviceArray<int32_t> live(std::vector<int32_t>{tokens});
   const int launches = std::max(sets, 4);
@@ -194,37 +218,64 @@ void Time(const Timing& t, const Limits& limits) {
   const double pairs = double(tokens) * t.heads;
   const double bytes = row_bytes * t.rows + pairs * (1088 + 512) * 2;
   const double flops = pairs * t.context * 2 * (576 + 512);
-  std::printf("%5d %5d %7d %6d %6d %9.1f %7.0f %5.1f %7.1f %5.1f\n", t.heads, t.rows, t.context,
-              t.tokens, t.split, us, 1e-3 * bytes / us, 1e-1 * bytes / us / limits.copy,
-              1e-6 * flops / us, 1e-4 * flops / us / limits.matrix);
+  std::printf("%-5s %5d %5d %7d %6d %6d %9.1f %7.0f %5.1f %7.1f %5.1f\n", t.fp8 ? "FP8" : "BF16",
+              t.heads, t.rows, t.context, t.tokens, t.split, us, 1e-3 * bytes / us,
+              1e-1 * bytes / us / limits.copy, 1e-6 * flops / us,
+              1e-4 * flops / us / limits.matrix);
   std::fflush(stdout);
   Append(
-      "  \"heads %d, rows %d, context %d, tokens %d, split %d\": {\"us\": %.2f, \"gbps\": %.1f, "
+      "  \"%sheads %d, rows %d, context %d, tokens %d, split %d\": {\"us\": %.2f, \"gbps\": %.1f, "
       "\"share_of_copy\": %.3f, \"tflops\": %.1f, \"share_of_matrix\": %.3f}",
-      t.heads, t.rows, t.context, t.tokens, t.split, us, 1e-3 * bytes / us,
+      t.fp8 ? "FP8, " : "", t.heads, t.rows, t.context, t.tokens, t.split, us, 1e-3 * bytes / us,
       1e-3 * bytes / us / limits.copy, 1e-6 * flops / us, 1e-6 * flops / us / limits.matrix);
+}
+
+// Few heads, many, the two caches side by side, and where short contexts are cut.
+void TimeNarrow(const Limits& limits) {
+  for (const int split : {256, 512, 1024}) {
+    Time({16, 128, 4096, 1, split}, limits);
+    for (const int rows : {1, 2, 4}) {
+      for (const int context : {1024, 4096}) Time({16, rows, context, 1, split}, limits);
+    }
+    Time({16, 32, 4096, 1, split}, limits);
+    Time({16, 8, 32768, 1, split}, limits);
+    Time({16, 1, 32768, 1, split}, limits);
+    Time({16, 128, 1024, 1, split}, limits);
+  }
+  for (const int tokens : {2, 4, 8}) Time({16, 128, 4096, tokens, 256}, limits);
+}
+void TimeWide(const Limits& limits) {
+  for (const int heads : {32, 64, 128}) Time({heads, 128, 4096, 1, 1024}, limits);
+  for (const int split : {1024, 2048, 4096, 8192}) Time({128, 128, 8192, 1, split}, limits);
+}
+void TimeFp8(const Limits& limits) {
+  for (const bool fp8 : {false, true}) {
+    for (const int rows : {1, 4, 32, 128}) {
+      for (const int context : {1024, 4096}) Time({16, rows, context, 1, 512, fp8}, limits);
+    }
+    Time({16, 8, 32768, 1, 512, fp8}, limits);
+    Time({64, 128, 4096, 1, 1024, fp8}, limits);
+    Time({128, 1, 4096, 1, 512, fp8}, limits);
+    for (const int split : {2048, 8192}) Time({128, 128, 8192, 1, split, fp8}, limits);
+  }
+}
+void TimeParts(const Limits& limits) {
+  for (const int context : {1024, 2048, 4096}) {
+    for (const int split : {128, 256, 512, 1024, 2048}) {
+      if (split > context) continue;
+      for (const int rows : {1, 4, 32, 128}) Time({128, rows, context, 1, split}, limits);
+    }
+  }
 }
 
 void TimeAll(const std::string& only) {
   const Limits limits = MeasureLimits();
-  std::printf("heads  rows context tokens  split        us    GB/s  copy%%  TFLOPS wgmma%%\n");
-  if (only != "wide") {
-    for (const int split : {256, 512, 1024}) {
-      Time({16, 128, 4096, 1, split}, limits);
-      for (const int rows : {1, 2, 4}) {
-        for (const int context : {1024, 4096}) Time({16, rows, context, 1, split}, limits);
-      }
-      Time({16, 32, 4096, 1, split}, limits);
-      Time({16, 8, 32768, 1, split}, limits);
-      Time({16, 1, 32768, 1, split}, limits);
-      Time({16, 128, 1024, 1, split}, limits);
-    }
-    for (const int tokens : {2, 4, 8}) Time({16, 128, 4096, tokens, 256}, limits);
-  }
-  if (only == "narrow") return;
-  for (const int heads : {32, 64, 128}) Time({heads, 128, 4096, 1, 1024}, limits);
-  for (const int split : {1024, 2048, 4096, 8192}) Time({128, 128, 8192, 1, split}, limits);
-  for (const int split : {512, 1024, 2048}) Time({128, 1, 4096, 1, split}, limits);
+  std::printf(
+      "cache heads  rows context tokens  split        us    GB/s  copy%%  TFLOPS wgmma%%\n");
+  if (only.empty() || only == "narrow") TimeNarrow(limits);
+  if (only.empty() || only == "wide") TimeWide(limits);
+  if (only.empty() || only == "fp8") TimeFp8(limits);
+  if (only.empty() || only == "parts") TimeParts(limits);
 }
 
 }  // namespace
@@ -241,9 +292,9 @@ int main(int argc, char** argv) {
     }
   }
   if (mode != "check" && mode != "time" && mode != "peaks") {
-    std::fprintf(
-        stderr,
-        "usage: mla_decode_bench check [NAME] | time [narrow|wide] | peaks [--json FILE]\n");
+    std::fprintf(stderr,
+                 "usage: mla_decode_bench check [NAME] | time [narrow|wide|fp8|parts] | peaks "
+                 "[--json FILE]\n");
     return 2;
   }
   cudaDeviceProp device;

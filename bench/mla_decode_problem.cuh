@@ -7,7 +7,9 @@
 #include <random>
 
 #include "bench/gpu_bench.cuh"
+#include "cuda/e4m3.h"
 #include "ops/attend_absorbed/mla_decode_cuda.h"
+#include "ops/kv_format.h"
 
 namespace fathom::bench {
 
@@ -16,14 +18,35 @@ struct MlaRow {
   int tokens = 1;  // the last ones of the context
 };
 
-constexpr int kMlaPageBytes = 64 * (kMlaLatent + kMlaRope) * 2;
+// Gives pages FP8 latents: codes of numbers about 0 with a deviation of 100, and scales of 2^-8 to
+// 2^-6. A block per page, a thread per position.
+static __global__ void FillFp8(char* pool, int64_t page_bytes, int64_t scale_offset,
+                               uint64_t seed) {
+  char* page = pool + blockIdx.x * page_bytes;
+  const uint64_t first = (seed << 40) + (blockIdx.x * 64 + threadIdx.x) * uint64_t{kMlaLatent};
+  for (int i = 0; i < kMlaLatent; ++i) {
+    float sum = -2;
+    for (int j = 0; j < 4; ++j) sum += Mix(4 * (first + i) + j) * 0x1p-32f;
+    page[threadIdx.x * kMlaLatent + i] =
+        static_cast<char>(QuantizeTwo(sum * 173.0f, 0, /*scale=*/1.0f));
+  }
+  reinterpret_cast<float*>(page + scale_offset)[threadIdx.x] =
+      exp2f(-8.0f + static_cast<float>(Mix(first) % 3));
+}
 
 class MlaProblem {
  public:
-  // The rows get slots and pages in random order; dead tokens follow the live ones.
+  // `split_tokens` 0: the default split. The rows get slots and pages in random order; dead tokens
+  // follow the live ones.
   MlaProblem(int heads, const std::vector<MlaRow>& rows, int split_tokens, int dead_tokens = 0,
-             uint64_t seed = 1)
-      : heads(heads), rows(rows), split(split_tokens) {
+             bool fp8 = false, uint64_t seed = 1)
+      : heads(heads),
+        rows(rows),
+        split{.tokens = split_tokens},
+        format{.latent = fp8 ? DType::kF8E4M3 : DType::kBF16,
+               .rope = DType::kBF16,
+               .latent_dim = kMlaLatent,
+               .rope_dim = kMlaRope} {
     std::mt19937_64 random(seed);
     int total = 0;
     for (const MlaRow& row : rows) {
@@ -31,6 +54,7 @@ class MlaProblem {
       total += (row.context + 63) / 64;
     }
     pages = total + 3;
+    if (split_tokens == 0) split = MlaDecodeSplitOf(heads, max_pages);
     std::vector<int32_t> ids(pages), order(rows.size());
     std::iota(ids.begin(), ids.end(), 0);
     std::shuffle(ids.begin(), ids.end(), random);
@@ -53,11 +77,16 @@ class MlaProblem {
     positions.resize(tokens, 0);
     q_latent.reset(new DeviceArray<__nv_bfloat16>(size_t(tokens) * heads * kMlaLatent));
     q.reset(new DeviceArray<__nv_bfloat16>(size_t(tokens) * heads * kQueryWidth));
-    pool.reset(new DeviceArray<__nv_bfloat16>(size_t(pages) * kMlaPageBytes / 2));
+    pool.reset(new DeviceArray<__nv_bfloat16>(size_t(pages) * format.page_bytes() / 2));
     out.reset(new DeviceArray<__nv_bfloat16>(size_t(tokens) * heads * kMlaLatent));
     Randomize(*q_latent, 3 * seed);
     Randomize(*q, 3 * seed + 1);
     Randomize(*pool, 3 * seed + 2);
+    if (fp8) {
+      FillFp8<<<pages, 64>>>(reinterpret_cast<char*>(pool->get()), format.page_bytes(),
+                             format.scale_offset(), 3 * seed + 2);
+      BENCH_CHECK(cudaGetLastError());
+    }
     d_slots.reset(new DeviceArray<int32_t>(slots));
     d_positions.reset(new DeviceArray<int32_t>(positions));
     d_page_table.reset(new DeviceArray<int32_t>(page_table));
@@ -72,9 +101,12 @@ class MlaProblem {
             .q_rope = q->get() + kQueryWidth - kMlaRope,
             .q_rope_stride = kQueryWidth,
             .latent = pool->get(),
-            .rope = pool->get() + 64 * kMlaLatent,
+            .scales = format.latent == DType::kF8E4M3
+                          ? reinterpret_cast<const float*>(pool->get() + format.scale_offset() / 2)
+                          : nullptr,
+            .rope = pool->get() + format.rope_offset() / 2,
             .pages = pages,
-            .page_bytes = kMlaPageBytes,
+            .page_bytes = format.page_bytes(),
             .slots = d_slots->get(),
             .positions = d_positions->get(),
             .page_table = d_page_table->get(),
@@ -83,7 +115,7 @@ class MlaProblem {
             .tokens = tokens,
             .heads = heads,
             .scale = scale,
-            .split_tokens = split,
+            .split = split,
             .workspace = workspace->get(),
             .out = out->get()};
   }
@@ -91,7 +123,9 @@ class MlaProblem {
   static constexpr int kQueryWidth = 192;  // as in the models: 128 without, 64 with rotation
   int heads;
   std::vector<MlaRow> rows;
-  int split, max_pages = 1, pages = 0, live = 0, tokens = 0;
+  MlaDecodeSplit split;
+  KvFormat format;
+  int max_pages = 1, pages = 0, live = 0, tokens = 0;
   float scale = 0.0721688f;  // 192^-0.5
   std::vector<int32_t> slots, positions, page_table;
   std::unique_ptr<DeviceArray<__nv_bfloat16>> q_latent, q, pool, out;
@@ -115,17 +149,25 @@ static __global__ void __launch_bounds__(256)
   }
   __syncthreads();
   const int32_t* table = p.page_table + int64_t{p.slots[token]} * p.max_pages;
-  const auto row = [&](const void* plane, int key, int dim) {
-    return reinterpret_cast<const __nv_bfloat16*>(static_cast<const char*>(plane) +
-                                                  table[key / 64] * p.page_bytes) +
-           key % 64 * dim;
+  const auto page = [&](const void* plane, int key) {
+    return static_cast<const char*>(plane) + table[key / 64] * p.page_bytes;
+  };
+  const auto latent = [&](int key, int i) {
+    const char* plane = page(p.latent, key);
+    const int at = key % 64 * kMlaLatent + i;
+    if (p.scales == nullptr) {
+      return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(plane)[at]);
+    }
+    const __half_raw code = __nv_cvt_fp8_to_halfraw(static_cast<uint8_t>(plane[at]), __NV_E4M3);
+    return __half2float(__half(code)) *
+           reinterpret_cast<const float*>(page(p.scales, key))[key % 64];
   };
   float max = -INFINITY;
   for (int key = static_cast<int>(threadIdx.x); key < keys; key += 256) {
-    const auto* latent = row(p.latent, key, kMlaLatent);
-    const auto* rope = row(p.rope, key, kMlaRope);
+    const auto* rope =
+        reinterpret_cast<const __nv_bfloat16*>(page(p.rope, key)) + key % 64 * kMlaRope;
     float sum = 0;
-    for (int i = 0; i < kMlaLatent; ++i) sum += q[i] * __bfloat162float(latent[i]);
+    for (int i = 0; i < kMlaLatent; ++i) sum += q[i] * latent(key, i);
     for (int i = 0; i < kMlaRope; ++i) sum += q[kMlaLatent + i] * __bfloat162float(rope[i]);
     s[key] = sum * p.scale;
     max = fmaxf(max, s[key]);
@@ -144,9 +186,7 @@ static __global__ void __launch_bounds__(256)
   for (int i = 0; i < 256; ++i) total += partial[i];
   for (int i = static_cast<int>(threadIdx.x); i < kMlaLatent; i += 256) {
     float sum = 0;
-    for (int key = 0; key < keys; ++key) {
-      sum += s[key] * __bfloat162float(row(p.latent, key, kMlaLatent)[i]);
-    }
+    for (int key = 0; key < keys; ++key) sum += s[key] * latent(key, i);
     out[local * kMlaLatent + i] = sum / total;
   }
 }

@@ -108,6 +108,8 @@ class Recorder:
         cases = []
         for ops in ("cuda", "cuda-fp8", "cuda-portable"):
             cases.append((f"tiny-r1 {ops}", TINY, GOLDEN / "tiny-r1", ["--ops", ops]))
+        for ops in ("cuda", "cuda-portable"):
+            cases.append((f"tiny-r1 {ops}, FP8 cache", TINY, GOLDEN / "tiny-r1", ["--ops", ops, "--kv-cache-dtype", "fp8"]))
         for folder in sorted(p.parent for p in GOLDEN.glob("*/config.json")):
             for form, limit in (("absorbed", EVERY_ROW), ("expanded", "0")):
                 cases.append((f"{folder.name} cuda {form}", folder, folder,

@@ -34,7 +34,7 @@ MlaDecodeParams ParamsOf(const AttendAbsorbedArgs& a) {
           .tokens = static_cast<int32_t>(a.q_latent.dim(0)),
           .heads = heads,
           .scale = a.scale,
-          .split_tokens = MlaDecodeSplitTokens(heads, max_pages),
+          .split = MlaDecodeSplitOf(heads, max_pages),
           .out = a.out.data()};
 }
 
@@ -43,7 +43,7 @@ MlaDecodeParams ParamsOf(const AttendAbsorbedArgs& a) {
 size_t AttendAbsorbedHopperWorkspace(const Stream& stream, const AttendAbsorbedArgs& a) {
   if (!Fits(stream, a)) return 0;
   const MlaDecodeParams p = ParamsOf(a);
-  return MlaDecodeWorkspace(p.tokens, p.heads, p.max_pages, p.split_tokens);
+  return MlaDecodeWorkspace(p.tokens, p.heads, p.max_pages, p.split);
 }
 
 void AttendAbsorbedHopper(OpContext& context, const AttendAbsorbedArgs& a) {

@@ -166,6 +166,27 @@ TEST_P(AttendAbsorbedTest, PlacesOfPagesDoNotMatter) {
                  RunTokens(GetParam(), c, Range(c.tokens())));
 }
 
+// One position: the output is its latent.
+TEST_P(AttendAbsorbedTest, FP8OfAnyMagnitude) {
+  for (const float magnitude : {1e-9f, 1e-3f, 1e6f, 1e25f}) {
+    for (const int heads : {2, 20}) {
+      SCOPED_TRACE(testing::Message() << magnitude << " " << heads);
+      TestPages pages(DType::kF8E4M3, 1, 1, 512, 64);
+      std::vector<float> x = Normals(512, 1);
+      for (float& value : x) value *= magnitude;
+      pages.Set(0, 0, x, std::vector<float>(64, 0));
+      const Case c = MakeCase(pages, heads, {0}, {0});
+      std::vector<float> latents;
+      for (int h = 0; h < heads; ++h) {
+        const std::vector<float> latent = pages.Latent(0, 0);
+        latents.insert(latents.end(), latent.begin(), latent.end());
+      }
+      ASSERT_NE(latents[0], 0);
+      ExpectClose(RunTokens(GetParam(), c, {0}), latents, kTolerance);
+    }
+  }
+}
+
 TEST_P(AttendAbsorbedTest, NanStaysInItsHead) {
   const TestPages pages = MakePages(DType::kF32, 32, 16);
   Case c = MakeCase(pages, 2, {0, 0, 1}, {100, 101, 70});

@@ -54,8 +54,14 @@ Maps MakeMaps(const MlaDecodeParams& p, bool narrow) {
   return maps;
 }
 
-int32_t MaxSplits(int32_t max_pages, int32_t split_tokens) {
-  return (max_pages * kKeys + split_tokens - 1) / split_tokens;
+int32_t MaxParts(int32_t positions, int32_t part_tokens) {
+  return (positions + part_tokens - 1) / part_tokens;
+}
+int32_t MaxSplits(int32_t max_pages, const MlaDecodeSplit& split) {
+  const int32_t positions = max_pages * kKeys,
+                short_context = std::min(positions, split.short_context);
+  const int32_t short_parts = short_context > 0 ? MaxParts(short_context, split.short_tokens) : 0;
+  return std::max(MaxParts(positions, split.tokens), short_parts);
 }
 
 size_t PartialBytes(int32_t tokens, int32_t heads, int32_t max_splits) {
@@ -81,7 +87,7 @@ int64_t MaxSingles(int64_t tokens, int64_t max_sections) {
 // The work space of the narrow kernel: plan, first_single, states, parts.
 struct NarrowLayout {
   NarrowLayout(int32_t tokens, int32_t max_pages, int32_t section_tokens)
-      : parts(tokens + MaxSingles(tokens, MaxSplits(max_pages, section_tokens))),
+      : parts(tokens + MaxSingles(tokens, MaxParts(max_pages * kKeys, section_tokens))),
         states_at((8 + 4 * static_cast<size_t>(tokens) + 255) / 256 * 256),
         parts_at(states_at + 8 * kNarrowHeads * parts),
         bytes(parts_at + 4 * kNarrowHeads * kLatent * parts) {}
@@ -90,9 +96,10 @@ struct NarrowLayout {
 
 void LaunchNarrow(const MlaDecodeParams& p, cudaStream_t stream) {
   // A section has a power of two of groups.
-  CHECK(p.split_tokens >= 128 && p.split_tokens <= 8192 &&
-        std::has_single_bit(0u + p.split_tokens));
-  const NarrowLayout layout(p.tokens, p.max_pages, p.split_tokens);
+  const int32_t section_tokens = p.split.tokens;
+  CHECK(section_tokens >= 128 && section_tokens <= 8192 &&
+        std::has_single_bit(0u + section_tokens));
+  const NarrowLayout layout(p.tokens, p.max_pages, section_tokens);
   std::byte* workspace = static_cast<std::byte*>(p.workspace);
   const NarrowStep step = {.slots = p.slots,
                            .positions = p.positions,
@@ -103,7 +110,7 @@ void LaunchNarrow(const MlaDecodeParams& p, cudaStream_t stream) {
                            .max_pages = p.max_pages,
                            .heads = p.heads,
                            .tokens = p.tokens,
-                           .section_log2 = std::countr_zero(p.split_tokens / (2u * kKeys)),
+                           .section_log2 = std::countr_zero(section_tokens / (2u * kKeys)),
                            .fp8 = p.scales != nullptr};
   const NarrowOutput output = {.out = static_cast<__nv_bfloat16*>(p.out),
                                .parts = reinterpret_cast<float4*>(workspace + layout.parts_at),
@@ -116,26 +123,29 @@ void LaunchNarrow(const MlaDecodeParams& p, cudaStream_t stream) {
 }  // namespace
 }  // namespace mla
 
-int32_t MlaDecodeSplitTokens(int32_t heads, int32_t max_pages) {
-  if (heads <= mla::kNarrowHeads) return 512;
-  // Many heads compute for longer on a tile, and leave more to merge.
+MlaDecodeSplit MlaDecodeSplitOf(int32_t heads, int32_t max_pages) {
+  if (heads <= mla::kNarrowHeads) return {.tokens = 512};
+  // Many heads compute for longer on a tile, and leave more to merge; a short context is given to
+  // more blocks.
   const int32_t pages = std::max(heads > mla::kRows ? 32 : 16, (max_pages + 63) / 64);
-  return pages * mla::kKeys;
+  return {.tokens = pages * mla::kKeys, .short_context = 4096, .short_tokens = 512};
 }
 
-size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages, int32_t split_tokens) {
+size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages,
+                          const MlaDecodeSplit& split) {
   if (heads <= mla::kNarrowHeads) {
-    return mla::NarrowLayout(tokens, max_pages, split_tokens).bytes;
+    return mla::NarrowLayout(tokens, max_pages, split.tokens).bytes;
   }
-  const int32_t splits = mla::MaxSplits(max_pages, split_tokens);
+  const int32_t splits = mla::MaxSplits(max_pages, split);
   return mla::PartialBytes(tokens, heads, splits) + size_t{8} * tokens * splits * heads;
 }
 
 void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
   if (p.tokens == 0) return;
-  CHECK(p.heads > 0 && p.scale > 0 && p.split_tokens > 0 && p.split_tokens % mla::kKeys == 0);
+  CHECK(p.heads > 0 && p.scale > 0 && p.split.tokens > 0 && p.split.tokens % mla::kKeys == 0 &&
+        p.split.short_tokens % mla::kKeys == 0);
   if (p.heads <= mla::kNarrowHeads) return mla::LaunchNarrow(p, stream);
-  const int32_t max_splits = mla::MaxSplits(p.max_pages, p.split_tokens);
+  const int32_t max_splits = mla::MaxSplits(p.max_pages, p.split);
   const int32_t head_blocks = (p.heads + mla::kRows - 1) / mla::kRows;
   const mla::Step step = {.slots = p.slots,
                           .positions = p.positions,
@@ -145,7 +155,9 @@ void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
                           .heads = p.heads,
                           .group_tokens = std::max(1, mla::kRows / p.heads),
                           .head_blocks = head_blocks,
-                          .split_tokens = p.split_tokens,
+                          .part_tokens = p.split.tokens,
+                          .short_context = p.split.short_context,
+                          .short_tokens = p.split.short_tokens,
                           .max_splits = max_splits,
                           .fp8 = p.scales != nullptr};
   std::byte* workspace = static_cast<std::byte*>(p.workspace);

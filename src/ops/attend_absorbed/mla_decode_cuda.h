@@ -11,6 +11,15 @@ namespace fathom {
 
 inline constexpr int kMlaLatent = 512, kMlaRope = 64;
 
+// How contexts are cut into parts: parts begin at multiples of their size, whoever shares the step;
+// that depends on the model, the longest context and a token's own alone.
+struct MlaDecodeSplit {
+  int32_t tokens = 0;  // positions of a part
+  // With more than 16 heads: contexts of up to `short_context` positions have parts of
+  // `short_tokens`.
+  int32_t short_context = 0, short_tokens = 0;
+};
+
 struct MlaDecodeParams {
   const void* q_latent = nullptr;  // BF16 [tokens, heads, 512], dense, aligned to 16 bytes
   // BF16 [tokens * heads, 64]: rows lie `q_rope_stride` elements apart (a multiple of 8), those of
@@ -33,19 +42,18 @@ struct MlaDecodeParams {
   int32_t tokens = 0;  // capacity
   int32_t heads = 0;
   float scale = 1;            // above 0
-  int32_t split_tokens = 0;   // MlaDecodeSplitTokens(heads, max_pages)
+  MlaDecodeSplit split;       // MlaDecodeSplitOf(heads, max_pages)
   void* workspace = nullptr;  // MlaDecodeWorkspace bytes, aligned to 16
   void* out = nullptr;        // BF16 [tokens, heads, 512], dense, aligned to 16 bytes
 };
 
-// How many positions one part of a context has (up to 16 heads: one section, see
-// docs/design/mla_decode.md; a power of two, at least 128). Parts begin at multiples of it, whoever
-// shares the step; it depends on the model and the longest context alone. More than 16 heads: at
-// most 64 parts.
-int32_t MlaDecodeSplitTokens(int32_t heads, int32_t max_pages);
+// Up to 16 heads a part is one section (docs/design/mla_decode.md), of a power of two of positions,
+// at least 128. More heads: at most 64 parts.
+MlaDecodeSplit MlaDecodeSplitOf(int32_t heads, int32_t max_pages);
 
 // Bytes of work space: a context's parts, before they are merged.
-size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages, int32_t split_tokens);
+size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages,
+                          const MlaDecodeSplit& split);
 
 // Enqueues two kernels on the current device (compute capability 9.0). They neither allocate nor
 // synchronise, and may be captured in a graph.

@@ -20,10 +20,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   Shared& s = *reinterpret_cast<Shared*>(memory);
   if (threadIdx.x == 0) {
     s.query_full.Init(1);
-    s.query_empty.Init(kQueryArrivals<kFp8>);
+    s.query_empty.Init(kFp8 ? 8 + kWidenWarps : 8);
     for (int buffer = 0; buffer < 2; ++buffer) {
       for (int half = 0; half < 2; ++half) {
-        s.full[buffer][half].Init(kFullArrivals<kFp8>);
+        s.full[buffer][half].Init(kFp8 ? 1 + kWidenWarps : 1);
         s.widen.raw[buffer][half].Init(1);
         s.empty[buffer][half].Init(4);
       }
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x / 32 == 8) {
       Produce<kFp8>(s, maps, step);
     } else if constexpr (kFp8) {
-      WidenTiles(s, [&](const Item& item) { return item.tokens == 0 ? -1 : item.tiles(step); });
+      WidenItems(s);
     }
   } else if (group == 0) {
     RaiseRegisters<224>();
@@ -58,7 +58,8 @@ __global__ void __launch_bounds__(kCombineThreads)
   AllowNextKernel();
   const int32_t token = static_cast<int32_t>(blockIdx.x), head = static_cast<int32_t>(blockIdx.y);
   if (token >= *step.live) return;
-  const int32_t splits = step.positions[token] / step.split_tokens + 1;
+  const int32_t position = step.positions[token];
+  const int32_t splits = position / step.PartTokens(position) + 1;
   if (splits == 1) return;
   const int64_t first = int64_t{token} * step.max_splits * step.heads + head;
   float max = -INFINITY;

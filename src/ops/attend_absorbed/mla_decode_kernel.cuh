@@ -99,9 +99,9 @@ __device__ void Produce(Shared& s, const Maps& maps, const Step& step) {
     query_parity ^= 1;
     if (item.tokens == 0) return;
 
-    const int32_t tiles = item.tiles(step);
+    const int32_t tiles = item.tiles();
     const int32_t* table =
-        step.page_table + int64_t{item.slot} * step.max_pages + item.begin(step) / kKeys;
+        step.page_table + int64_t{item.slot} * step.max_pages + item.begin() / kKeys;
     int32_t pages = 0;
     for (int32_t tile = 0; tile < tiles; ++tile) {
       if (tile % 32 == 0) pages = tile + lane < tiles ? table[tile + lane] : 0;
@@ -145,7 +145,7 @@ class Consumer {
       s_.query_full.Wait(item_parity_);
       item_ = s_.item;
       if (item_.tokens == 0) return;
-      tiles_ = item_.tiles(step_);
+      tiles_ = item_.tiles();
       HoldQuery();
 #pragma unroll
       for (int i = 0; i < 128; ++i) out_[i] = 0;
@@ -248,7 +248,7 @@ class Consumer {
   // scores_ = Q K^T of a tile of this group, before scaling.
   __device__ void Score(int32_t tile) {
     const uint32_t parity = parity_[kGroup];
-    const int32_t past = item_.last_position() + 1 - item_.begin(step_) - tile * kKeys;
+    const int32_t past = item_.last_position() + 1 - item_.begin() - tile * kKeys;
     if (past < kKeys) {
       s_.full[kGroup][0].Wait(parity);
       s_.full[kGroup][1].Wait(parity);
@@ -297,7 +297,7 @@ class Consumer {
 
   // Turns scores_ into weights, packed as A of a product; moves max_ and sum_ on.
   __device__ void Softmax(int32_t tile, float (&scale)[2], uint32_t (&weights)[16]) {
-    const int32_t begin = item_.begin(step_) + tile * kKeys;
+    const int32_t begin = item_.begin() + tile * kKeys;
     if (begin + kKeys > item_.position + 1) Mask(begin);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -441,14 +441,14 @@ class Consumer {
       const int32_t pair = item_.head_block * kRows + row;
       const int32_t offset = pair / step_.heads, head = pair % step_.heads;
       const int32_t token = item_.token + offset, position = item_.position + offset;
-      if (position < item_.begin(step_)) continue;  // a later token of the row sees this part
+      if (position < item_.begin()) continue;  // a later token of the row sees this part
       const float sum = s_.sum[item_parity_][0][row] + s_.sum[item_parity_][1][row];
       const int column = 256 * kGroup + 2 * (lane_ % 4);
-      if (position < step_.split_tokens) {
+      if (position < item_.part_tokens) {
         WriteOut(i, 1 / sum,
                  output_.out + (int64_t{token} * step_.heads + head) * kLatent + column);
       } else {
-        const int64_t at = (int64_t{token} * step_.max_splits + item_.split) * step_.heads + head;
+        const int64_t at = (int64_t{token} * step_.max_splits + item_.part) * step_.heads + head;
         WritePartial(i, output_.partial + at * kLatent + column);
         if (kGroup == 0 && lane_ % 4 == 0) output_.state[at] = make_float2(max_[i], sum);
       }

@@ -18,10 +18,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   NarrowShared& s = *reinterpret_cast<NarrowShared*>(memory);
   if (threadIdx.x == 0) {
     s.query_full.Init(1);
-    s.query_empty.Init(kQueryArrivals<kFp8>);
+    s.query_empty.Init(8);
     for (int buffer = 0; buffer < 2; ++buffer) {
       for (int half = 0; half < 2; ++half) {
-        s.full[buffer][half].Init(kFullArrivals<kFp8>);
+        s.full[buffer][half].Init(1);
         s.widen.raw[buffer][half].Init(1);
       }
       s.empty[buffer].Init(4);
@@ -38,17 +38,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int group = static_cast<int>(threadIdx.x / 128);
   if (group == 2) {
     LowerRegisters<56>();
-    if (threadIdx.x / 32 == 8) {
-      ProduceNarrow<kFp8>(s, maps, step);
-    } else if constexpr (kFp8) {
-      WidenTiles(s, [](const NarrowItem& item) { return item.token < 0 ? -1 : item.tiles(); });
-    }
+    if (threadIdx.x / 32 == 8) ProduceNarrow<kFp8>(s, maps, step);
   } else if (group == 0) {
     RaiseRegisters<224>();
-    NarrowConsumer<0>(s, step, output, scale_log2).Run();
+    NarrowConsumer<0, kFp8>(s, step, output, scale_log2).Run();
   } else {
     RaiseRegisters<224>();
-    NarrowConsumer<1>(s, step, output, scale_log2).Run();
+    NarrowConsumer<1, kFp8>(s, step, output, scale_log2).Run();
   }
 }
 

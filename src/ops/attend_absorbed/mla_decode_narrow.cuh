@@ -141,7 +141,7 @@ __device__ void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowSte
 // One of the two warpgroups that compute. A thread holds, of each product with N = 16, the columns
 // (heads) 8j + 2 (lane % 4) + e at index 4j + e, of row (position or value) 16 warp + lane / 4, and
 // of row + 8 at index 4j + 2 + e. What it holds by head is indexed 2j + e.
-template <int kGroup>
+template <int kGroup, bool kFp8>
 class NarrowConsumer {
  public:
   __device__ NarrowConsumer(NarrowShared& s, const NarrowStep& step, const NarrowOutput& output,
@@ -235,8 +235,20 @@ class NarrowConsumer {
     parity_ ^= 1;
   }
 
+  // This warpgroup's tile of an FP8 cache.
+  __device__ void Widen() {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      s_.widen.raw[kGroup][half].Wait(parity_);
+      WidenHalf<4>(s_.keys[kGroup][4 * half], s_.widen.scales[kGroup], warp_);
+    }
+    FenceAsyncShared();
+    NamedBarrierSync(kOwnBarrier, 128);
+  }
+
   // scores_ = K Q^T, before scaling.
   __device__ void Score(int32_t seen) {
+    if constexpr (kFp8) Widen();
     if (seen < kKeys) {
       s_.full[kGroup][0].Wait(parity_);
       s_.full[kGroup][1].Wait(parity_);

@@ -25,11 +25,18 @@ struct Step {
   const int32_t* live;
   int32_t max_pages;
   int32_t heads;
-  int32_t group_tokens;  // consecutive tokens of a row that share an item: max(1, 64 / heads)
-  int32_t head_blocks;   // ceil(heads / 64)
-  int32_t split_tokens;  // a multiple of kKeys
+  int32_t group_tokens;   // consecutive tokens of a row that share an item: max(1, 64 / heads)
+  int32_t head_blocks;    // ceil(heads / 64)
+  int32_t part_tokens;    // multiples of kKeys: of a part of a context,
+  int32_t short_context;  // and if it has up to so many positions
+  int32_t short_tokens;   // of these
   int32_t max_splits;
   bool fp8;  // the cache; the host's choice of a kernel
+
+  // Positions of a part of the context that a token at `position` sees.
+  __device__ int32_t PartTokens(int32_t position) const {
+    return position < short_context ? short_tokens : part_tokens;
+  }
 };
 
 struct Maps {

@@ -11,9 +11,7 @@
 
 namespace fathom::mla {
 
-inline constexpr int kFirstWidenWarp = 9, kWidenWarps = 3;  // warp 8 is the producer
-
-// What they need of a kernel's shared memory, for two buffers of two halves.
+// What that needs of a kernel's shared memory, for two buffers of two halves.
 struct WidenShared {
   alignas(128) float scales[2][kKeys];
   Mbarrier raw[2][2];  // codes of [buffer][half] are there; scales come with half 0
@@ -25,31 +23,35 @@ inline constexpr int kRawHalfBytes = kKeys * kLatent / 2;
 inline constexpr int kRawChunk = 2;
 inline constexpr int kChunkOfTile = 8192;  // bytes: 64 positions of 128 bytes, swizzled
 
-// Two codes, in the low bytes of the halves of `codes`, as BF16 times `scale`.
-__device__ __forceinline__ uint32_t WidenTwo(uint32_t codes, __nv_bfloat162 scale) {
-  // Exponent and mantissa where BF16 has them make a number 2^-120 times the code, subnormals
-  // included.
-  const uint32_t bits = ((codes << 8) & 0x80008000) | ((codes << 4) & 0x07f007f0);
-  const __nv_bfloat162 bias = __bfloat162bfloat162(__ushort_as_bfloat16(0x7b80));  // 2^120
-  __nv_bfloat162 value = *reinterpret_cast<const __nv_bfloat162*>(&bits);
-  value = __hmul2(__hmul2(value, bias), scale);
-  return *reinterpret_cast<const uint32_t*>(&value);
+// Two numbers of BF16 times two.
+__device__ __forceinline__ uint32_t Multiply(uint32_t x, __nv_bfloat162 factor) {
+  const __nv_bfloat162 y = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&x), factor);
+  return *reinterpret_cast<const uint32_t*>(&y);
 }
-__device__ __forceinline__ uint2 WidenFour(uint32_t codes, __nv_bfloat162 scale) {
-  return make_uint2(WidenTwo(__byte_perm(codes, 0, 0x4140), scale),
-                    WidenTwo(__byte_perm(codes, 0, 0x4342), scale));
+// Four codes as BF16 times `factor` / 2^120.
+__device__ __forceinline__ uint2 WidenFour(uint32_t codes, __nv_bfloat162 factor) {
+  // BF16's sign, exponent and mantissa at their places make a number 2^-120 times the code,
+  // subnormals included. Its two bytes, of all four codes at once:
+  const uint32_t high = (codes & 0x80808080) | ((codes >> 4) & 0x07070707);
+  const uint32_t low = (codes << 4) & 0xf0f0f0f0;
+  return make_uint2(Multiply(__byte_perm(low, high, 0x5140), factor),
+                    Multiply(__byte_perm(low, high, 0x7362), factor));
 }
 
-// Widens one half of a tile: `chunks` are its four. A warp takes groups of 8 positions, and writes
-// over no codes but theirs.
-__device__ inline void WidenHalf(uint8_t* chunks, const float* scales, int first_group) {
+// Widens one half of a tile: `chunks` are its four. Of kWarps warps each takes every kWarps-th
+// group of 8 positions from `group` on, and writes over no codes but theirs.
+template <int kWarps>
+__device__ __forceinline__ void WidenHalf(uint8_t* chunks, const float* scales, int group) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   // Eight lanes have four vectors in each of two rows, whose swizzles make them lie in different
   // banks, of codes and of values.
   const int vector = lane % 4, row8 = lane / 8 ^ (lane / 4 % 2 == 0 ? 0 : 5);
-  for (int group = first_group; group < kKeys / 8; group += kWidenWarps) {
+  for (; group < kKeys / 8; group += kWarps) {
     const int row = group * 8 + row8;
-    const __nv_bfloat162 scale = __float2bfloat162_rn(scales[row]);
+    const float scale = scales[row];
+    // 2^120 times a scale above 2^7 is none of BF16's numbers; no latent after a norm has one.
+    const bool large = __any_sync(0xffffffff, scale > 0x1p7f);
+    const __nv_bfloat162 factor = __float2bfloat162_rn(large ? 0x1p120f : scale * 0x1p120f);
     uint4 codes[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -60,8 +62,14 @@ __device__ inline void WidenHalf(uint8_t* chunks, const float* scales, int first
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       uint8_t* line = chunks + i * kChunkOfTile + row * 128;
-      const uint2 values[4] = {WidenFour(codes[i].x, scale), WidenFour(codes[i].y, scale),
-                               WidenFour(codes[i].z, scale), WidenFour(codes[i].w, scale)};
+      uint2 values[4] = {WidenFour(codes[i].x, factor), WidenFour(codes[i].y, factor),
+                         WidenFour(codes[i].z, factor), WidenFour(codes[i].w, factor)};
+      if (large) {
+        for (uint2& value : values) {
+          value.x = Multiply(value.x, __float2bfloat162_rn(scale));
+          value.y = Multiply(value.y, __float2bfloat162_rn(scale));
+        }
+      }
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         *reinterpret_cast<uint4*>(line + ((2 * vector + k) ^ row8) * 16) =
@@ -71,27 +79,29 @@ __device__ inline void WidenHalf(uint8_t* chunks, const float* scales, int first
   }
 }
 
-// The work of warps 9 to 11: tiles of items as the producer loads them. `tiles(item)` is how many
-// an item has, below 0 after the last. `Shared` is a kernel's, with `widen` a WidenShared.
-template <class Shared, class Tiles>
-__device__ void WidenTiles(Shared& s, const Tiles& tiles) {
-  const bool leads = threadIdx.x % 32 == 0;
+// Warps of the wide kernel that do nothing else; warp 8 is the producer.
+inline constexpr int kFirstWidenWarp = 9, kWidenWarps = 3;
+
+// Their work: the tiles of items, as the producer loads them. `Shared` is that kernel's.
+template <class Shared>
+__device__ void WidenItems(Shared& s) {
   const int warp = static_cast<int>(threadIdx.x / 32) - kFirstWidenWarp;
+  const bool leads = threadIdx.x % 32 == 0;
   uint32_t parities = 0;  // bit b: of buffer b
   for (uint32_t item_parity = 0;; item_parity ^= 1) {
     s.query_full.Wait(item_parity);
-    const int32_t count = tiles(s.item);
-    if (count < 0) return;
+    if (s.item.tokens == 0) return;
+    const int32_t tiles = s.item.tiles();
     __syncwarp();
     if (leads) s.query_empty.Arrive();
-    for (int32_t tile = 0; tile < count; ++tile) {
+    for (int32_t tile = 0; tile < tiles; ++tile) {
       const int buffer = tile % 2;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         s.widen.raw[buffer][half].Wait((parities >> buffer) & 1);
         // 8 groups a half: 3, 3 and 2 a warp, then 2, 3 and 3.
-        WidenHalf(s.keys[buffer][4 * half], s.widen.scales[buffer],
-                  half == 0 ? warp : kWidenWarps - 1 - warp);
+        WidenHalf<kWidenWarps>(s.keys[buffer][4 * half], s.widen.scales[buffer],
+                               half == 0 ? warp : kWidenWarps - 1 - warp);
         FenceAsyncShared();
         __syncwarp();
         if (leads) s.full[buffer][half].Arrive();
@@ -100,11 +110,5 @@ __device__ void WidenTiles(Shared& s, const Tiles& tiles) {
     }
   }
 }
-
-// How many arrivals complete a half that is full, and free a query.
-template <bool kFp8>
-inline constexpr uint32_t kFullArrivals = kFp8 ? 1 + kWidenWarps : 1;
-template <bool kFp8>
-inline constexpr uint32_t kQueryArrivals = kFp8 ? 8 + kWidenWarps : 8;
 
 }  // namespace fathom::mla

@@ -16,15 +16,15 @@ struct Item {
   int32_t tokens;    // 0: there are no more items
   int32_t position;  // of the first token; the others follow
   int32_t slot;
-  int32_t split;
+  int32_t part_tokens;
+  int32_t part;
   int32_t head_block;
 
-  __device__ int32_t begin(const Step& step) const { return split * step.split_tokens; }
+  __device__ int32_t begin() const { return part * part_tokens; }
   __device__ int32_t last_position() const { return position + tokens - 1; }
   // Tiles of the part that hold a position which some token sees.
-  __device__ int32_t tiles(const Step& step) const {
-    const int32_t seen = last_position() + 1 - begin(step);
-    return (min(seen, step.split_tokens) + kKeys - 1) / kKeys;
+  __device__ int32_t tiles() const {
+    return (min(last_position() + 1 - begin(), part_tokens) + kKeys - 1) / kKeys;
   }
   // Rows of the M dimension that carry a (token, head) pair.
   __device__ int32_t rows(const Step& step) const {
@@ -50,7 +50,8 @@ class ItemWalk {
             .tokens = __shfl_sync(kAllLanes, tokens_, lane),
             .position = __shfl_sync(kAllLanes, position_, lane),
             .slot = __shfl_sync(kAllLanes, slot_, lane),
-            .split = (local - first) / step_.head_blocks,
+            .part_tokens = __shfl_sync(kAllLanes, part_tokens_, lane),
+            .part = (local - first) / step_.head_blocks,
             .head_block = (local - first) % step_.head_blocks};
   }
 
@@ -71,8 +72,8 @@ class ItemWalk {
       tokens_ = 1;
       while (tokens_ < step_.group_tokens && Follows(token, slot_, position_, tokens_)) ++tokens_;
     }
-    items_ =
-        tokens_ == 0 ? 0 : ((position_ + tokens_ - 1) / step_.split_tokens + 1) * step_.head_blocks;
+    part_tokens_ = step_.PartTokens(position_);
+    items_ = tokens_ == 0 ? 0 : ((position_ + tokens_ - 1) / part_tokens_ + 1) * step_.head_blocks;
     until_ = items_;
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
@@ -83,11 +84,12 @@ class ItemWalk {
     row_begin_ = __shfl_sync(kAllLanes, row, 31);
   }
 
-  // Whether the token at `distance` is of the same row.
+  // Whether the token at `distance` is of the same row, and its context cut in the same way.
   __device__ bool Follows(int32_t token, int32_t slot, int32_t position, int32_t distance) const {
     const int32_t other = token + distance;
     return other >= 0 && other < live_ && step_.slots[other] == slot &&
-           step_.positions[other] == position + distance;
+           step_.positions[other] == position + distance &&
+           step_.PartTokens(position + distance) == step_.PartTokens(position);
   }
 
   const Step& step_;
@@ -98,6 +100,7 @@ class ItemWalk {
   int32_t total_ = 0;        // items of these tokens
   int32_t slot_, position_;  // of this lane's token
   int32_t tokens_ = 0;       // of the group that this lane's token begins, or 0
+  int32_t part_tokens_;      // of its parts
   int32_t items_ = 0;        // of that group
   int32_t until_ = 0;        // items of this and the lower lanes
 };
