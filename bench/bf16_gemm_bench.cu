@@ -281,7 +281,7 @@ void TimeDense() {
 void TimeSome() {
   rest_ms = 20;
   Time("dense", {512, 1, 4096, 512}, true, true);
-  for (const int64_t rows : {32, 64, 128, 256, 512, 1024}) {
+  for (const int64_t rows : {1, 8, 32, 64, 128, 256, 512, 1024}) {
     Time("dense", {rows, 1, 2048, 2048}, true, true);
     Time("dense", {rows, 1, 3072, 2048}, true, true);
   }
@@ -290,7 +290,7 @@ void TimeSome() {
 }
 
 void TimeExperts() {
-  for (const int64_t rows : {24576, 6144, 3072, 768}) {
+  for (const int64_t rows : {24576, 6144, 3072, 768, 64}) {
     for (const bool even : {true, false}) {
       const Groups groups(even ? EvenSizes(64, rows) : UnevenSizes(64, rows));
       const bool few = even;

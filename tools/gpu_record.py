@@ -134,6 +134,10 @@ class Recorder:
                             ("silu", ["silu"]), ("other", ["other"])):
             if fp8.exists():
                 self.run(f"fp8_gemm_{name}", [fp8, self.results / f"fp8_gemm_{name}.json", *cases], 60)
+        bf16 = self.bin / "bf16_gemm_bench"
+        for name in ("check", "dense", "some", "experts"):
+            if bf16.exists():
+                self.run(f"bf16_gemm_{name}", [bf16, self.results / f"bf16_gemm_{name}.json", "limits", name], 60)
         dummy = ["--load-format", "dummy", "--config-preset"]
         shape = ["--input-len", "1024", "--output-len", "64", "--repeats", "3"]
         for dtype in ("bf16", "fp8"):
