@@ -29,6 +29,9 @@ int64_t Channels(const Bf16ProductParams& p) {
 
 template <class T>
 void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
+  // No more rows than there are, in whole swizzle atoms: reading out of bounds takes time.
+  const int64_t x_box_rows =
+      std::min<int64_t>(T::kM / T::kBlocks, CeilDivide(CeilDivide(p.tokens, T::kBlocks), 8) * 8);
   const Args args = {.live = p.live,
                      .counts = p.counts,
                      .begins = p.begins,
@@ -39,6 +42,7 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
                      .capacity = static_cast<int32_t>(p.tokens),
                      .channels = static_cast<int32_t>(Channels(p)),
                      .chunks = static_cast<int32_t>(CeilDivide(p.in, kBf16Chunk)),
+                     .x_box_rows = static_cast<int32_t>(x_box_rows),
                      .f32 = p.f32};
   const bool heads = p.counts == nullptr && p.count > 1;
   const auto u64 = [](int64_t x) { return static_cast<uint64_t>(x); };
@@ -47,7 +51,7 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
       {.data = p.x,
        .sizes = {u64(p.in), u64(p.tokens), u64(heads ? p.count : 1)},
        .strides = {u64(p.x_stride) * 2, u64(heads ? p.x_head_stride : p.x_stride) * 2},
-       .box = {kBf16Chunk, T::kM / T::kBlocks, 1},
+       .box = {kBf16Chunk, static_cast<uint32_t>(x_box_rows), 1},
        .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
   const CUtensorMap weight_map = MakeTensorMap({.data = p.w,
                                                 .sizes = {u64(p.in), u64(p.count * p.out)},
@@ -81,7 +85,9 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
 // By rounds of tiles and what a round of each takes, measured on an H200
 // (docs/design/bf16_gemm.md).
 Bf16Tile ChooseTile(const Bf16ProductParams& p) {
-  if (p.counts != nullptr) return Bf16Tile::k128x128;  // experts' rows are uneven
+  if (p.counts != nullptr) {  // experts' rows are uneven
+    return p.tokens / p.count <= 64 ? Bf16Tile::k128x192 : Bf16Tile::k128x128;
+  }
   struct Cost {
     Bf16Tile tile;
     int64_t rows, channels;

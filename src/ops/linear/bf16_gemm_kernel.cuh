@@ -23,9 +23,10 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
                      const CUtensorMap& weight_map, int32_t index, int32_t step, uint32_t rank) {
   constexpr int kBoxRows = T::kN / T::kWeightBoxes;
   constexpr uint16_t kBothBlocks = 3;
-  constexpr uint32_t kXBytes = T::kM * kChunkBytes, kWeightBytes = T::kN * kChunkBytes;
+  const uint32_t x_bytes = T::kBlocks * args.x_box_rows * kChunkBytes;
+  constexpr uint32_t kWeightBytes = T::kN * kChunkBytes;
   const uint64_t policy = EvictNormal();
-  const int32_t half = rank * (T::kM / T::kBlocks);  // of x: what this block loads
+  const int32_t half = rank * args.x_box_rows;  // of x: what this block loads
   const int32_t matrix_rows = args.channels * (T::kSilu ? 2 : 1);
   RingPosition<T::kStages> ring;
   Work work;
@@ -42,7 +43,7 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
         Mbarrier& full = shared.full[ring.index];
         shared.empty[ring.index].Wait(ring.parity ^ 1);
         if (ElectLane()) {
-          full.ArriveExpect(load_weights ? kXBytes + kWeightBytes : kXBytes);
+          full.ArriveExpect(load_weights ? x_bytes + kWeightBytes : x_bytes);
           const int32_t k = chunk * kBf16Chunk;
           TmaLoadMulticast3(shared.x[ring.index] + half * kChunkBytes, &x_map, full, policy,
                             kBothBlocks, k, x_row + half, head);

@@ -18,6 +18,7 @@ struct Args {
   int32_t groups, capacity;
   int32_t channels;  // of the output
   int32_t chunks;    // of K
+  int32_t x_box_rows;
   bool f32;
 };
 
