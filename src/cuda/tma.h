@@ -75,6 +75,17 @@ __device__ __forceinline__ void TmaLoadMulticast2(void* to, const CUtensorMap* m
       "r"(y)
       : "memory");
 }
+__device__ __forceinline__ void TmaLoadMulticast3(void* to, const CUtensorMap* map, Mbarrier& full,
+                                                  uint64_t policy, uint16_t blocks, int32_t x,
+                                                  int32_t y, int32_t z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%5, %6, %7}], [%2], %3, %4;" ::"r"(
+          SharedAddress(to)),
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(full.address()), "h"(blocks), "l"(policy), "r"(x),
+      "r"(y), "r"(z)
+      : "memory");
+}
 __device__ __forceinline__ void TmaLoadMulticast4(void* to, const CUtensorMap* map, Mbarrier& full,
                                                   uint64_t policy, uint16_t blocks, int32_t x,
                                                   int32_t y, int32_t z, int32_t w) {

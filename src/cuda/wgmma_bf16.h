@@ -67,6 +67,7 @@ struct WgmmaBf16;
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define FATHOM_R0_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define FATHOM_R0_16 FATHOM_R0_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define FATHOM_D8(i)                                                                          \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
@@ -103,14 +104,19 @@ struct WgmmaBf16;
   };
 
 #define FATHOM_O16 FATHOM_D8(0)
+#define FATHOM_O32 FATHOM_D8(0), FATHOM_D8(8)
 #define FATHOM_O64 FATHOM_D32(0)
 #define FATHOM_O128 FATHOM_D32(0), FATHOM_D32(32)
+#define FATHOM_O192 FATHOM_D32(0), FATHOM_D32(32), FATHOM_D32(64)
 #define FATHOM_O256 FATHOM_D32(0), FATHOM_D32(32), FATHOM_D32(64), FATHOM_D32(96)
 #define FATHOM_S128 FATHOM_R0 ", " FATHOM_R32
-#define FATHOM_S256 FATHOM_S128 ", " FATHOM_R64 ", " FATHOM_R96
+#define FATHOM_S192 FATHOM_S128 ", " FATHOM_R64
+#define FATHOM_S256 FATHOM_S192 ", " FATHOM_R96
 FATHOM_WGMMA_BF16(16, FATHOM_R0_8, FATHOM_O16, "8", "9", "10", "11", "12", "13", "14", "15")
+FATHOM_WGMMA_BF16(32, FATHOM_R0_16, FATHOM_O32, "16", "17", "18", "19", "20", "21", "22", "23")
 FATHOM_WGMMA_BF16(64, FATHOM_R0, FATHOM_O64, "32", "33", "34", "35", "36", "37", "38", "39")
 FATHOM_WGMMA_BF16(128, FATHOM_S128, FATHOM_O128, "64", "65", "66", "67", "68", "69", "70", "71")
+FATHOM_WGMMA_BF16(192, FATHOM_S192, FATHOM_O192, "96", "97", "98", "99", "100", "101", "102", "103")
 FATHOM_WGMMA_BF16(256, FATHOM_S256, FATHOM_O256, "128", "129", "130", "131", "132", "133", "134",
                   "135")
 
@@ -119,13 +125,17 @@ FATHOM_WGMMA_BF16(256, FATHOM_S256, FATHOM_O256, "128", "129", "130", "131", "13
 #undef FATHOM_R64
 #undef FATHOM_R96
 #undef FATHOM_R0_8
+#undef FATHOM_R0_16
 #undef FATHOM_D8
 #undef FATHOM_D32
 #undef FATHOM_O16
+#undef FATHOM_O32
 #undef FATHOM_O64
 #undef FATHOM_O128
+#undef FATHOM_O192
 #undef FATHOM_O256
 #undef FATHOM_S128
+#undef FATHOM_S192
 #undef FATHOM_S256
 #undef FATHOM_WGMMA_BF16
 

@@ -1,4 +1,4 @@
-#include "ops/cuda_ops.h"
+#include "ops/cuda_plain_ops.h"
 
 namespace fathom {
 namespace {
@@ -36,6 +36,7 @@ Ops Table(Fp8Activations activations) {
   Ops ops = PortableTable(activations);
   ops.name = "cuda";
   ops.linear = {LinearHopper, LinearHopperWorkspace};
+  ops.head_linear = {HeadLinearHopper};
   ops.mlp = {MlpHopper, MlpHopperWorkspace};
   ops.attend_absorbed = {AttendAbsorbedHopper, AttendAbsorbedHopperWorkspace};
   ops.attend_expanded = {AttendExpandedHopper};

@@ -113,6 +113,32 @@ TEST_P(HeadLinearTest, ATokenDoesNotDependOnOthers) {
   EXPECT_TRUE(RunTokens(GetParam(), *w, c, {}).empty());
 }
 
+TEST_P(HeadLinearTest, ATokenDoesNotDependOnHundreds) {
+  // Strides that suit 16-byte copies.
+  const int64_t tokens = 512, heads = 3, in = 96, out = 40;
+  const TestMatrix m(DType::kBF16, heads * out, in, 6);
+  std::vector<Parts> parts;
+  for (int64_t h = 0; h < heads; ++h)
+    parts.push_back({SliceRows(m.weight, h * out, (h + 1) * out)});
+  const auto w = Pack(GetParam(), parts, {.exact_activations = true});
+  const std::vector<float> x = Normals(tokens * heads * in, 7);
+  const auto run = [&](int64_t live) {
+    const std::vector<float> some(x.begin(), x.begin() + live * heads * in);
+    TestTensor y(GetParam().act(), {live, heads, out});
+    RunOp(GetParam(), &Ops::head_linear,
+          {.x = TestTensor(GetParam().act(), {live, heads, in}, some),
+           .weight = w.get(),
+           .live = Live(static_cast<int32_t>(live)),
+           .out = y});
+    return y.Floats();
+  };
+  const std::vector<float> all = run(tokens);
+  for (const int rows : {1, 8, 63}) {
+    SCOPED_TRACE(rows);
+    ExpectSameBits(run(rows), PickRows(all, heads * out, Range(rows)));
+  }
+}
+
 TEST_P(HeadLinearTest, NanStaysInItsTokenAndHead) {
   const TestMatrix m(DType::kBF16, 2 * 48, 80, 5);
   Case c = MakeKvB(m.weight, 2, 32, 16, 3).uk;

@@ -11,6 +11,7 @@
 //                  warps' sums in order: the same for every tile
 //   expected time: [2048, 2048], 1 token: 8 MB at 70 % of the bandwidth, 2.5 us; not measured
 #include "ops/cuda_kernels.cuh"
+#include "ops/linear/bf16_gemm_cuda.h"
 #include "ops/linear/bf16_product_cuda.h"
 #include "ops/mma_cuda.cuh"
 #include "ops/silu_mul/silu_mul_cuda.cuh"
@@ -18,8 +19,8 @@
 namespace fathom {
 namespace kernels {
 
-constexpr int kWarps = 4, kThreads = kWarps * kWarp;
-constexpr int kChunk = 64;  // channels that a warp takes at a time
+constexpr int kWarps = kBf16Chains, kThreads = kWarps * kWarp;
+constexpr int kChunk = kBf16Chunk;  // channels that a warp takes at a time
 
 // Where a block works: matrix, first position and end of its tokens.
 struct Place {
@@ -283,6 +284,7 @@ bool Bf16ProductFits(const Bf16ProductParams& p) {
 void LaunchBf16Product(const Bf16ProductParams& p, cudaStream_t stream) {
   using namespace kernels;
   if (p.tokens == 0) return;
+  if (p.hopper && Bf16GemmFits(p) && Bf16GemmPays(p)) return LaunchBf16Gemm(p, stream);
   // Rows that share a matrix; experts share the rows about evenly.
   const int64_t rows = p.counts == nullptr ? p.tokens : (p.tokens + p.count - 1) / p.count;
   const int64_t matrices = p.counts == nullptr ? p.count : std::min(p.tokens, p.count);

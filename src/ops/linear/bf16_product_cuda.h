@@ -13,6 +13,10 @@
 
 namespace fathom {
 
+// The order of a number's sum: chunks of 64 channels belong in turn to four chains, each summed in
+// ascending order by the tensor core, 16 channels at a time; then the chains are added in order.
+inline constexpr int kBf16Chunk = 64, kBf16Chains = 4;
+
 struct Bf16ProductParams {
   // Rows of x: [tokens, in], or [tokens, count, in] with one matrix per head.
   const BF16* x = nullptr;
@@ -32,6 +36,9 @@ struct Bf16ProductParams {
   void* y = nullptr;
   int64_t y_stride = 0, y_head_stride = 0;
   bool f32 = false, silu = false;
+
+  // Hopper's kernel for many rows (bf16_gemm_cuda.h) may be taken: the bits are the same.
+  bool hopper = false;
 };
 
 // Whether strides and addresses suit it (16-byte copies); decided by the shape of the weights and

@@ -6,6 +6,7 @@
 //                  2 FLOP a weight and token
 //   accumulator:   fp32, in the order of linear/product.cuh
 //   expected time: [2048, 2048] BF16, 1 token: 8 MB at the device's bandwidth; not measured
+#include "ops/cuda_plain_ops.h"
 #include "ops/linear/bf16_product_cuda.h"
 #include "ops/linear/product.cuh"
 #include "ops/linear/quantize_runs_cuda.h"
@@ -72,7 +73,7 @@ void Launch(cudaStream_t stream, const Matrices& m, const Activations<X>& a, con
 // By tensor cores, where weights and layout allow it.
 bool LaunchTensorCores(cudaStream_t stream, const CudaWeight& w, const TensorView& x,
                        int64_t x_head_stride, const TensorView& live, const TensorView& out,
-                       int64_t out_head_stride) {
+                       int64_t out_head_stride, bool hopper) {
   const Bf16ProductParams params = {.x = Data<BF16>(x),
                                     .x_stride = x.stride(0),
                                     .x_head_stride = x_head_stride,
@@ -85,7 +86,8 @@ bool LaunchTensorCores(cudaStream_t stream, const CudaWeight& w, const TensorVie
                                     .y = out.data(),
                                     .y_stride = out.stride(0),
                                     .y_head_stride = out_head_stride,
-                                    .f32 = out.dtype() == DType::kF32};
+                                    .f32 = out.dtype() == DType::kF32,
+                                    .hopper = hopper};
   if (w.format != WeightFormat::kBF16 || !Bf16ProductFits(params)) return false;
   LaunchBf16Product(params, stream);
   return true;
@@ -97,7 +99,7 @@ size_t LinearCudaWorkspace(const Stream&, const LinearArgs& a) {
   return a.weight->quantize_activations ? QuantizedRowsBytes(AsCuda(a.weight), a.x.dim(0)) : 0;
 }
 
-void LinearCuda(OpContext& context, const LinearArgs& a) {
+void LinearPlain(OpContext& context, const LinearArgs& a, bool hopper) {
   if (a.x.dim(0) == 0) return;
   using namespace kernels;
   const CudaWeight& w = AsCuda(a.weight);
@@ -109,7 +111,7 @@ void LinearCuda(OpContext& context, const LinearArgs& a) {
     LaunchQuantizeRuns(stream, w, Data<BF16>(a.x), a.x.stride(0), tokens, live, 1, q);
     Launch<E4M3, E4M3>(stream, MatricesOf(&w), {q.codes, w.in, 0, q.scales, tokens, live}, a.out,
                        0);
-  } else if (!LaunchTensorCores(stream, w, a.x, 0, a.live, a.out, 0)) {
+  } else if (!LaunchTensorCores(stream, w, a.x, 0, a.live, a.out, 0, hopper)) {
     WithFormat(w.format, [&](auto element) {
       Launch<decltype(element), BF16>(stream, MatricesOf(&w),
                                       {Data<BF16>(a.x), a.x.stride(0), 0, nullptr, tokens, live},
@@ -119,12 +121,16 @@ void LinearCuda(OpContext& context, const LinearArgs& a) {
   Cuda(context).CheckLaunch("linear", a.x);
 }
 
-void HeadLinearCuda(OpContext& context, const HeadLinearArgs& a) {
+void LinearCuda(OpContext& context, const LinearArgs& a) {
+  LinearPlain(context, a, false);
+}
+
+void HeadLinearPlain(OpContext& context, const HeadLinearArgs& a, bool hopper) {
   if (a.x.dim(0) == 0) return;
   using namespace kernels;
   const CudaWeight& w = AsCuda(a.weight);
-  if (LaunchTensorCores(Cuda(context).get(), w, a.x, a.x.stride(1), a.live, a.out,
-                        a.out.stride(1))) {
+  if (LaunchTensorCores(Cuda(context).get(), w, a.x, a.x.stride(1), a.live, a.out, a.out.stride(1),
+                        hopper)) {
     return Cuda(context).CheckLaunch("head_linear", a.x);
   }
   WithFormat(w.format, [&](auto element) {
@@ -134,6 +140,10 @@ void HeadLinearCuda(OpContext& context, const HeadLinearArgs& a) {
         a.out, a.out.stride(1));
   });
   Cuda(context).CheckLaunch("head_linear", a.x);
+}
+
+void HeadLinearCuda(OpContext& context, const HeadLinearArgs& a) {
+  HeadLinearPlain(context, a, false);
 }
 
 }  // namespace fathom

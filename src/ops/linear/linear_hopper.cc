@@ -1,7 +1,7 @@
 // Linear layers by the FP8 kernel of Hopper where weights and layout fit, else by the portable
 // ones; the choice depends on the model and the GPU alone.
 #include "cuda/device.h"
-#include "ops/cuda_ops.h"
+#include "ops/cuda_plain_ops.h"
 #include "ops/linear/fp8_few_rows_cuda.h"
 #include "ops/linear/quantize_rows_cuda.h"
 #include "ops/prepare/fp8_weights_cuda.h"
@@ -20,6 +20,10 @@ size_t CodeBytes(const LinearArgs& a) {
 
 }  // namespace
 
+bool IsHopper(const Stream& stream) {
+  return static_cast<const CudaStream&>(stream).device().is_hopper();
+}
+
 size_t LinearHopperWorkspace(const Stream& stream, const LinearArgs& a) {
   if (!Fits(stream, a)) return LinearCudaWorkspace(stream, a);
   const int64_t runs = (a.x.dim(1) + kScaleTile - 1) / kScaleTile;
@@ -27,7 +31,7 @@ size_t LinearHopperWorkspace(const Stream& stream, const LinearArgs& a) {
 }
 
 void LinearHopper(OpContext& context, const LinearArgs& a) {
-  if (!Fits(context.stream, a)) return LinearCuda(context, a);
+  if (!Fits(context.stream, a)) return LinearPlain(context, a, IsHopper(context.stream));
   const int64_t tokens = a.x.dim(0), in = a.x.dim(1);
   if (tokens == 0) return;
   const cudaStream_t stream = Cuda(context).get();
@@ -67,6 +71,10 @@ void LinearHopper(OpContext& context, const LinearArgs& a) {
                  .output = f32 ? Fp8GemmOutput::kF32 : Fp8GemmOutput::kBF16},
                 stream);
   Cuda(context).CheckLaunch("linear", a.x);
+}
+
+void HeadLinearHopper(OpContext& context, const HeadLinearArgs& a) {
+  HeadLinearPlain(context, a, IsHopper(context.stream));
 }
 
 }  // namespace fathom

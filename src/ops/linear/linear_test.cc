@@ -168,6 +168,17 @@ TEST_P(LinearTest, ATokenDoesNotDependOnOthers) {
   }
 }
 
+TEST_P(LinearTest, ATokenDoesNotDependOnThousands) {
+  const TestMatrix m(DType::kBF16, 72, 328, 24);
+  const Case c = {.parts = {m.weight}, .x = Activations(4096, 328, 25), .options = {}};
+  const auto w = Pack(GetParam(), {c.parts});
+  const std::vector<float> all = RunTokens(GetParam(), *w, c, Range(4096));
+  for (const int rows : {1, 8, 63, 512}) {
+    SCOPED_TRACE(rows);
+    ExpectSameBits(RunTokens(GetParam(), *w, c, Range(rows)), PickRows(all, 72, Range(rows)));
+  }
+}
+
 TEST_P(LinearTest, StridedRows) {
   const Backend& b = GetParam();
   const TestMatrix m(DType::kF8E4M3, 70, 512, 16);

@@ -1,5 +1,5 @@
 // MLPs on CUDA: by two products where the weights are BF16, else composed.
-#include "ops/cuda_ops.h"
+#include "ops/cuda_plain_ops.h"
 #include "ops/linear/bf16_product_cuda.h"
 #include "ops/mlp/compose_mlp.h"
 #include "ops/prepare/cuda_weight.h"
@@ -16,7 +16,7 @@ const BF16* Values(const PackedWeight* weight) {
 }
 
 // `product`: BF16 [tokens, inter].
-Products ProductsOf(const MlpArgs& a, BF16* product) {
+Products ProductsOf(const MlpArgs& a, BF16* product, bool hopper) {
   const auto* live = static_cast<const int32_t*>(a.live.data());
   return {.gate_up = {.x = static_cast<const BF16*>(a.x.data()),
                       .x_stride = a.x.stride(0),
@@ -27,7 +27,8 @@ Products ProductsOf(const MlpArgs& a, BF16* product) {
                       .tokens = a.x.dim(0),
                       .y = product,
                       .y_stride = a.down->in,
-                      .silu = true},
+                      .silu = true,
+                      .hopper = hopper},
           .down = {.x = product,
                    .x_stride = a.down->in,
                    .w = Values(a.down),
@@ -36,14 +37,15 @@ Products ProductsOf(const MlpArgs& a, BF16* product) {
                    .live = live,
                    .tokens = a.x.dim(0),
                    .y = a.out.data(),
-                   .y_stride = a.out.stride(0)}};
+                   .y_stride = a.out.stride(0),
+                   .hopper = hopper}};
 }
 
 bool Fits(const MlpArgs& a) {
   if (a.gate_up->format != WeightFormat::kBF16 || a.down->format != WeightFormat::kBF16) {
     return false;
   }
-  const Products products = ProductsOf(a, nullptr);
+  const Products products = ProductsOf(a, nullptr, false);
   return Bf16ProductFits(products.gate_up) && Bf16ProductFits(products.down);
 }
 
@@ -54,14 +56,19 @@ size_t MlpCudaWorkspace(const Stream& stream, const MlpArgs& a) {
   return static_cast<size_t>(a.x.dim(0) * a.down->in) * sizeof(BF16);
 }
 
-void MlpCuda(OpContext& context, const MlpArgs& a) {
+void MlpPlain(OpContext& context, const MlpArgs& a, bool hopper) {
   if (!Fits(a)) {
     return ComposeMlp(context, a, {LinearCuda, LinearCudaWorkspace}, {SiluMulCuda});
   }
-  const Products products = ProductsOf(a, reinterpret_cast<BF16*>(context.workspace.data()));
+  const Products products =
+      ProductsOf(a, reinterpret_cast<BF16*>(context.workspace.data()), hopper);
   LaunchBf16Product(products.gate_up, Cuda(context).get());
   LaunchBf16Product(products.down, Cuda(context).get());
   Cuda(context).CheckLaunch("mlp", a.x);
+}
+
+void MlpCuda(OpContext& context, const MlpArgs& a) {
+  MlpPlain(context, a, false);
 }
 
 }  // namespace fathom

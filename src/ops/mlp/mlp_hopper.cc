@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "cuda/device.h"
-#include "ops/cuda_ops.h"
+#include "ops/cuda_plain_ops.h"
 #include "ops/linear/fp8_few_rows_cuda.h"
 #include "ops/linear/quantize_rows_cuda.h"
 #include "ops/prepare/fp8_weights_cuda.h"
@@ -72,7 +72,7 @@ size_t MlpHopperWorkspace(const Stream& stream, const MlpArgs& a) {
 }
 
 void MlpHopper(OpContext& context, const MlpArgs& a) {
-  if (!Fits(context.stream, a)) return MlpCuda(context, a);
+  if (!Fits(context.stream, a)) return MlpPlain(context, a, IsHopper(context.stream));
   const int64_t tokens = a.x.dim(0), pitch = Fp8ScalePitch(tokens);
   if (tokens == 0) return;
   const cudaStream_t stream = Cuda(context).get();

@@ -99,6 +99,16 @@ TEST_P(MlpTest, IsTheCompositionWhereNoCodeTips) {
   }
 }
 
+TEST_P(MlpTest, ATokenDoesNotDependOnHundreds) {
+  const Case c(DType::kBF16, 96, 136, 72);
+  const std::vector<float> x = Normals(512 * 96, 6);
+  const std::vector<float> all = RunTokens(GetParam(), c, x, Range(512));
+  for (const int rows : {1, 8, 63}) {
+    SCOPED_TRACE(rows);
+    ExpectSameBits(RunTokens(GetParam(), c, x, Range(rows)), PickRows(all, 72, Range(rows)));
+  }
+}
+
 TEST_P(MlpTest, ATokenDoesNotDependOnOthers) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
     const Case c(dtype, 128, 256, 128);

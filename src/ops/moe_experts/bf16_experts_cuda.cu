@@ -7,7 +7,7 @@
 //   accumulator:   fp32; the product and each expert's output are rounded to BF16
 //   expected time: V2-Lite, 1 token: 104 MB at 70 % of the bandwidth, 31 us; not measured
 #include "ops/cuda_kernels.cuh"
-#include "ops/linear/bf16_product_cuda.h"
+#include "ops/linear/bf16_gemm_cuda.h"
 #include "ops/moe_experts/bf16_experts_cuda.h"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
 #include "ops/prepare/cuda_weight.h"
@@ -21,6 +21,19 @@ __global__ void TokensOfPlaces(const int32_t* places, const int32_t* live, int t
   AfterPriorKernels();
   const int64_t pair = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (pair < int64_t{*live} * topk) token_of[places[pair]] = static_cast<int32_t>(pair / topk);
+}
+
+// rows[place of a pair] = its token's row of x, in vectors of 8 channels.
+__global__ void GatherPairs(Rows<const BF16> x, const int32_t* places, const int32_t* live,
+                            int topk, int64_t hidden, BF16* rows) {
+  AfterPriorKernels();
+  const int64_t t = blockIdx.x;
+  if (t >= *live) return;
+  const int32_t* place = places + t * topk;
+  for (int64_t i = threadIdx.x; i < hidden / 8; i += blockDim.x) {
+    const uint4 vector = reinterpret_cast<const uint4*>(x[t])[i];
+    for (int j = 0; j < topk; ++j) reinterpret_cast<uint4*>(rows + place[j] * hidden)[i] = vector;
+  }
 }
 
 struct Buffers {
@@ -42,7 +55,8 @@ static Buffers BuffersAt(const MoeExpertsArgs& a, std::byte* memory) {
   b.places = reinterpret_cast<int32_t*>(take(pairs * 4));
   b.token_of = reinterpret_cast<int32_t*>(take(pairs * 4));
   b.product = reinterpret_cast<BF16*>(take(pairs * a.down->in * 2));
-  b.y = reinterpret_cast<BF16*>(take(pairs * a.down->out * 2));
+  // First the pairs' rows of x, if they are gathered; then what the experts make of them.
+  b.y = reinterpret_cast<BF16*>(take(pairs * std::max(a.down->out, a.gate_up->in) * 2));
   b.bytes = used;
   return b;
 }
@@ -62,7 +76,8 @@ size_t Bf16ExpertsWorkspace(const MoeExpertsArgs& a) {
   return kernels::BuffersAt(a, nullptr).bytes;
 }
 
-void LaunchBf16Experts(const MoeExpertsArgs& a, std::byte* workspace, cudaStream_t stream) {
+void LaunchBf16Experts(const MoeExpertsArgs& a, std::byte* workspace, bool hopper,
+                       cudaStream_t stream) {
   using namespace kernels;
   const Buffers b = BuffersAt(a, workspace);
   const int64_t tokens = a.x.dim(0), pairs = a.ids.elements(), experts = a.down->count;
@@ -77,22 +92,31 @@ void LaunchBf16Experts(const MoeExpertsArgs& a, std::byte* workspace, cudaStream
                    .begins = b.begins,
                    .places = b.places},
                   stream);
-  LaunchOverlapped(TokensOfPlaces, Blocks(pairs, 256), 256, 0, stream, b.places, live, topk,
-                   b.token_of);
-  LaunchBf16Product({.x = Data<BF16>(a.x),
-                     .x_stride = a.x.stride(0),
-                     .w = Values(a.gate_up),
-                     .count = experts,
-                     .out = a.gate_up->out,
-                     .in = a.gate_up->in,
-                     .tokens = pairs,
-                     .counts = b.counts,
-                     .begins = b.begins,
-                     .row_of = b.token_of,
-                     .y = b.product,
-                     .y_stride = a.down->in,
-                     .silu = true},
-                    stream);
+  Bf16ProductParams gate_up = {.x = Data<BF16>(a.x),
+                               .x_stride = a.x.stride(0),
+                               .w = Values(a.gate_up),
+                               .count = experts,
+                               .out = a.gate_up->out,
+                               .in = a.gate_up->in,
+                               .tokens = pairs,
+                               .counts = b.counts,
+                               .begins = b.begins,
+                               .y = b.product,
+                               .y_stride = a.down->in,
+                               .silu = true,
+                               .hopper = hopper};
+  if (hopper && Bf16GemmFits(gate_up) && Bf16GemmPays(gate_up)) {
+    // TMA reads rows that follow each other.
+    LaunchOverlapped(GatherPairs, static_cast<unsigned>(tokens), 256, 0, stream,
+                     RowsOf<const BF16>(a.x), b.places, live, topk, gate_up.in, b.y);
+    gate_up.x = b.y;
+    gate_up.x_stride = gate_up.in;
+  } else {
+    LaunchOverlapped(TokensOfPlaces, Blocks(pairs, 256), 256, 0, stream, b.places, live, topk,
+                     b.token_of);
+    gate_up.row_of = b.token_of;
+  }
+  LaunchBf16Product(gate_up, stream);
   LaunchBf16Product({.x = b.product,
                      .x_stride = a.down->in,
                      .w = Values(a.down),
@@ -103,7 +127,8 @@ void LaunchBf16Experts(const MoeExpertsArgs& a, std::byte* workspace, cudaStream
                      .counts = b.counts,
                      .begins = b.begins,
                      .y = b.y,
-                     .y_stride = a.down->out},
+                     .y_stride = a.down->out,
+                     .hopper = hopper},
                     stream);
   LaunchCombine({.y = reinterpret_cast<const __nv_bfloat16*>(b.y),
                  .places = b.places,

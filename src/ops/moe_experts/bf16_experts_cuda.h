@@ -14,6 +14,8 @@ namespace fathom {
 // Whether both matrices are BF16 and suit it; decided by the weights alone.
 bool Bf16ExpertsFit(const MoeExpertsArgs& args);
 size_t Bf16ExpertsWorkspace(const MoeExpertsArgs& args);
-void LaunchBf16Experts(const MoeExpertsArgs& args, std::byte* workspace, cudaStream_t stream);
+// With `hopper` many rows take Hopper's kernel: the same bits.
+void LaunchBf16Experts(const MoeExpertsArgs& args, std::byte* workspace, bool hopper,
+                       cudaStream_t stream);
 
 }  // namespace fathom

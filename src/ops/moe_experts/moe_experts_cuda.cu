@@ -6,6 +6,7 @@
 //                  share it); 6 FLOP a weight position
 //   accumulator:   fp32, in the order of linear/product.cuh; the product stays in fp32
 //   expected time: V2-Lite, 1 token, BF16: 104 MB at the device's bandwidth; not measured
+#include "ops/cuda_plain_ops.h"
 #include "ops/linear/product.cuh"
 #include "ops/linear/quantize_runs_cuda.h"
 #include "ops/moe_experts/bf16_experts_cuda.h"
@@ -98,12 +99,12 @@ size_t MoeExpertsCudaWorkspace(const Stream&, const MoeExpertsArgs& a) {
   return Bf16ExpertsFit(a) ? Bf16ExpertsWorkspace(a) : kernels::LayoutOf(a).bytes;
 }
 
-void MoeExpertsCuda(OpContext& context, const MoeExpertsArgs& a) {
+void MoeExpertsPlain(OpContext& context, const MoeExpertsArgs& a, bool hopper) {
   if (a.x.dim(0) == 0) return;
   using namespace kernels;
   const cudaStream_t stream = Cuda(context).get();
   if (Bf16ExpertsFit(a)) {
-    LaunchBf16Experts(a, context.workspace.data(), stream);
+    LaunchBf16Experts(a, context.workspace.data(), hopper, stream);
     return Cuda(context).CheckLaunch("moe_experts", a.x);
   }
   const Layout layout = LayoutOf(a);
@@ -134,6 +135,10 @@ void MoeExpertsCuda(OpContext& context, const MoeExpertsArgs& a) {
     });
   }
   Cuda(context).CheckLaunch("moe_experts", a.x);
+}
+
+void MoeExpertsCuda(OpContext& context, const MoeExpertsArgs& a) {
+  MoeExpertsPlain(context, a, false);
 }
 
 }  // namespace fathom

@@ -1,7 +1,7 @@
 // Experts by the FP8 kernels of Hopper where the weights fit, else by the portable ones; the choice
 // depends on the model and the GPU alone.
 #include "cuda/device.h"
-#include "ops/cuda_ops.h"
+#include "ops/cuda_plain_ops.h"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
 #include "ops/prepare/fp8_weights_cuda.h"
 
@@ -35,7 +35,7 @@ size_t MoeExpertsHopperWorkspace(const Stream& stream, const MoeExpertsArgs& a) 
 }
 
 void MoeExpertsHopper(OpContext& context, const MoeExpertsArgs& a) {
-  if (!Fits(context.stream, a)) return MoeExpertsCuda(context, a);
+  if (!Fits(context.stream, a)) return MoeExpertsPlain(context, a, IsHopper(context.stream));
   if (a.x.dim(0) == 0) return;
   Fp8ExpertsParams params = ParamsOf(a);
   params.workspace = context.workspace.data();

@@ -194,6 +194,17 @@ TEST_P(MoeExpertsTest, ATokenDoesNotDependOnOthers) {
   }
 }
 
+TEST_P(MoeExpertsTest, ATokenDoesNotDependOnHundreds) {
+  const Experts e(DType::kBF16, 4, 96, 88);
+  const Case c = MakeCase(e, 512, 2);
+  const Packed w(GetParam(), e);
+  const std::vector<float> all = RunTokens(GetParam(), w, c, Range(512));
+  for (const int rows : {1, 8, 63}) {
+    SCOPED_TRACE(rows);
+    ExpectSameBits(RunTokens(GetParam(), w, c, Range(rows)), PickRows(all, 96, Range(rows)));
+  }
+}
+
 TEST_P(MoeExpertsTest, AllTokensOnOneExpertAndTheSameExpertTwice) {
   const Experts e(DType::kF8E4M3, 4, 128, 128);
   Case c = MakeCase(e, 20, 2);

@@ -4,7 +4,7 @@
 namespace fathom::kernels {
 
 __device__ inline float SiluMul(float gate, float up) {
-  return gate / (1.0f + expf(-gate)) * up;
+  return __fdividef(gate, 1.0f + __expf(-gate)) * up;
 }
 
 }  // namespace fathom::kernels

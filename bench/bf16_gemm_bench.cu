@@ -1,0 +1,320 @@
+// BF16 products of many rows: bits against the kernel for few rows, and times beside cuBLASLt and
+// the device's own limits, medians of graph replays with inputs rotated past the L2.
+//
+//     bf16_gemm_bench FILE.json CASE...     cases: check limits dense some experts
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <thread>
+
+#include "bench/cublaslt_product.h"
+#include "bench/fp8_gemm_problem.cuh"
+#include "ops/linear/bf16_gemm_cuda.h"
+
+namespace fathom::bench {
+namespace {
+
+Report report;
+constexpr int kReplays = 7;
+
+struct TileName {
+  Bf16Tile tile;
+  const char* name;
+};
+constexpr TileName kTiles[] = {
+    {Bf16Tile::kAuto, "auto"},     {Bf16Tile::k64x32, "64x32"},     {Bf16Tile::k64x64, "64x64"},
+    {Bf16Tile::k128x64, "128x64"}, {Bf16Tile::k128x128, "128x128"}, {Bf16Tile::k128x192, "128x192"},
+};
+
+// What a product reads and writes: `count` matrices, heads or experts.
+struct Shape {
+  int64_t tokens, count, out, in;  // tokens: capacity; of all experts
+  bool silu = false, f32 = false, experts = false;
+  int64_t channels() const { return silu ? out / 2 : out; }
+  double operations(double rows) const { return 2.0 * rows * out * in; }
+};
+
+struct Problem {
+  Problem(const Shape& shape, uint64_t seed)
+      : shape(shape),
+        heads(shape.experts ? 1 : shape.count),
+        x(shape.tokens * heads * (shape.in + 8)),
+        w(shape.count * shape.out * shape.in) {
+    Randomize(x, seed);
+    Randomize(w, seed + 1);
+  }
+  // y: [tokens, heads, channels + 8].
+  size_t OutBytes() const {
+    return static_cast<size_t>(shape.tokens * heads * (shape.channels() + 8) * (shape.f32 ? 4 : 2));
+  }
+  Bf16ProductParams Params(const int32_t* live, void* y) const {
+    return {.x = reinterpret_cast<const BF16*>(x.get()),
+            .x_stride = heads * (shape.in + 8),
+            .x_head_stride = heads > 1 ? shape.in + 8 : 0,
+            .w = reinterpret_cast<const BF16*>(w.get()),
+            .count = shape.count,
+            .out = shape.out,
+            .in = shape.in,
+            .live = live,
+            .tokens = shape.tokens,
+            .y = y,
+            .y_stride = heads * (shape.channels() + 8),
+            .y_head_stride = heads > 1 ? shape.channels() + 8 : 0,
+            .f32 = shape.f32,
+            .silu = shape.silu};
+  }
+  Shape shape;
+  int64_t heads;
+  DeviceArray<__nv_bfloat16> x, w;
+};
+
+// Counts and begins of experts' rows in one buffer each.
+struct Groups {
+  explicit Groups(const std::vector<int32_t>& sizes)
+      : counts(sizes), begins(Begins(sizes)), total(std::reduce(sizes.begin(), sizes.end())) {}
+  static std::vector<int32_t> Begins(const std::vector<int32_t>& sizes) {
+    std::vector<int32_t> begins(sizes.size());
+    std::exclusive_scan(sizes.begin(), sizes.end(), begins.begin(), 0);
+    return begins;
+  }
+  void Put(Bf16ProductParams& p) const {
+    p.counts = counts.get();
+    p.begins = begins.get();
+  }
+  DeviceArray<int32_t> counts, begins;
+  int64_t total;
+};
+std::vector<int32_t> EvenSizes(int64_t experts, int64_t rows) {
+  return std::vector<int32_t>(static_cast<size_t>(experts), static_cast<int32_t>(rows / experts));
+}
+// Some experts have no rows, some many.
+std::vector<int32_t> UnevenSizes(int64_t experts, int64_t rows) {
+  std::vector<int32_t> sizes;
+  int64_t left = rows;
+  for (int64_t e = 0; e < experts; ++e) {
+    const int64_t share = e % 5 == 3 ? 0 : 2 * rows / experts * (1 + e % 7) / 6 + e % 3;
+    sizes.push_back(static_cast<int32_t>(std::min(left, share)));
+    left -= sizes.back();
+  }
+  return sizes;
+}
+
+constexpr int kPoison = 0xab;
+int failures = 0;
+
+// The bytes that a launch leaves in poisoned memory.
+template <class F>
+std::vector<uint8_t> Result(size_t bytes, const F& launch) {
+  DeviceArray<uint8_t> y(bytes);
+  BENCH_CHECK(cudaMemset(y.get(), kPoison, bytes));
+  launch(y.get());
+  BENCH_CHECK(cudaGetLastError());
+  BENCH_CHECK(cudaDeviceSynchronize());
+  return y.ToHost();
+}
+
+void Expect(const std::vector<uint8_t>& a, const std::vector<uint8_t>& b, const Shape& s,
+            int64_t live, const char* what) {
+  if (a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0) return;
+  ++failures;
+  size_t bytes = 0;
+  for (size_t i = 0; i < a.size(); ++i) bytes += a[i] != b[i];
+  std::printf("FAILED %s: %zu of %zu bytes: %lld of %lld rows, %lld x [%lld, %lld]%s%s%s\n", what,
+              bytes, a.size(), static_cast<long long>(live), static_cast<long long>(s.tokens),
+              static_cast<long long>(s.count), static_cast<long long>(s.out),
+              static_cast<long long>(s.in), s.silu ? " silu" : "", s.f32 ? " f32" : "",
+              s.experts ? " experts" : "");
+}
+
+// Every tile against the kernel for few rows, whose own bits for 1, 8, 63, 512 rows must be those
+// of all rows.
+void Check(const Shape& shape, int64_t live, const Groups* groups = nullptr) {
+  const Problem problem(shape, 31);
+  const DeviceArray<int32_t> count(std::vector<int32_t>{static_cast<int32_t>(live)});
+  const auto params = [&](void* y) {
+    Bf16ProductParams p = problem.Params(count.get(), y);
+    if (groups != nullptr) groups->Put(p);
+    return p;
+  };
+  const std::vector<uint8_t> expected =
+      Result(problem.OutBytes(), [&](void* y) { LaunchBf16Product(params(y), nullptr); });
+  for (const TileName& tile : kTiles) {
+    Expect(Result(problem.OutBytes(),
+                  [&](void* y) {
+                    if (!Bf16GemmFits(params(y))) std::abort();
+                    LaunchBf16Gemm(params(y), nullptr, tile.tile);
+                  }),
+           expected, shape, live, tile.name);
+  }
+  if (groups != nullptr) return;
+  const size_t row_bytes = problem.OutBytes() / static_cast<size_t>(shape.tokens);
+  for (const int64_t rows : {1, 8, 63, 512}) {
+    if (rows > live) break;
+    const size_t bytes = static_cast<size_t>(rows) * row_bytes;
+    Expect(Result(bytes,
+                  [&](void* y) {
+                    Bf16ProductParams p = params(y);
+                    p.tokens = rows;
+                    LaunchBf16Product(p, nullptr);
+                  }),
+           {expected.begin(), expected.begin() + static_cast<int64_t>(bytes)}, shape, rows,
+           "fewer rows");
+  }
+}
+
+void CheckAll() {
+  int cases = 0;
+  for (const auto& [out, in] : {std::pair{576, 2048},
+                                {2048, 2048},
+                                {3072, 2048},
+                                {8, 64},
+                                {200, 72},
+                                {104, 1408},
+                                {4096, 512},
+                                {2048, 10944},
+                                {512, 128}}) {
+    for (const auto& [live, tokens] : {std::pair{1, 1},
+                                       {8, 8},
+                                       {63, 64},
+                                       {65, 100},
+                                       {128, 128},
+                                       {129, 300},
+                                       {200, 200},
+                                       {1000, 1024},
+                                       {4096, 4096}}) {
+      if (int64_t{tokens} * out * in > int64_t{60} << 30) continue;
+      Check({tokens, 1, out, in}, live), ++cases;
+      Check({tokens, 1, out, in, false, true}, live), ++cases;
+      Check({tokens, 1, 2 * out, in, true}, live), ++cases;
+    }
+  }
+  for (const auto& [out, in] : {std::pair{512, 128}, {128, 512}}) {
+    for (const int live : {1, 77, 512}) {
+      Check({512, 16, out, in}, live), Check({512, 128, out, in}, live), cases += 2;
+    }
+  }
+  for (const auto& [experts, rows] : {std::pair{64, 24576}, {64, 3000}, {3, 700}, {256, 9000}}) {
+    const int64_t inter = experts == 256 ? 200 : 1408, hidden = experts == 256 ? 136 : 2048;
+    for (const auto& sizes : {EvenSizes(experts, rows), UnevenSizes(experts, rows)}) {
+      const Groups groups(sizes);
+      Check({rows, experts, 2 * inter, hidden, true, false, true}, groups.total, &groups), ++cases;
+      Check({rows, experts, hidden, inter, false, false, true}, groups.total, &groups), ++cases;
+    }
+  }
+  report.Add("check: cases, failures", {{"cases", cases}, {"failures", failures}});
+}
+
+// Each measurement begins on a chip that has rested: long products run into the power limit.
+int rest_ms = 150;
+template <class F>
+double MedianOfRested(int sets, const F& launch) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(rest_ms));
+  return MedianMicroseconds(sets, kReplays, launch);
+}
+
+std::string Name(const char* kind, int64_t rows, const Shape& s, const char* tile) {
+  char text[112];
+  std::snprintf(text, sizeof(text), "%s M %lld N %lld K %lld %s", kind,
+                static_cast<long long>(rows), static_cast<long long>(s.out),
+                static_cast<long long>(s.in), tile);
+  return text;
+}
+
+void Time(const char* kind, const Shape& shape, bool few_rows, bool library,
+          const Groups* groups = nullptr) {
+  const double set_bytes = 2.0 * (shape.count * shape.out * shape.in + shape.tokens * shape.in);
+  std::vector<std::unique_ptr<Problem>> problems;
+  for (int i = 0; i < SetsPastL2(set_bytes); ++i) {
+    problems.push_back(std::make_unique<Problem>(shape, 50 + 2 * i));
+  }
+  const int sets = static_cast<int>(problems.size());
+  const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(shape.tokens)});
+  DeviceArray<uint8_t> y(problems[0]->OutBytes());
+  const auto params = [&](int i) {
+    Bf16ProductParams p = problems[i]->Params(live.get(), y.get());
+    if (groups != nullptr) groups->Put(p);
+    return p;
+  };
+  const double rows = static_cast<double>(groups == nullptr ? shape.tokens : groups->total);
+  const auto add = [&](const char* name, double us) {
+    report.Add(Name(kind, static_cast<int64_t>(rows), shape, name),
+               {{"us", us}, {"TFLOPS", 1e-6 * shape.operations(rows) / us}});
+  };
+  for (const TileName& tile : kTiles) {
+    add(tile.name, MedianOfRested(sets, [&](int i, cudaStream_t stream) {
+          LaunchBf16Gemm(params(i), stream, tile.tile);
+        }));
+  }
+  if (few_rows) {
+    add("mma.sync", MedianOfRested(sets, [&](int i, cudaStream_t stream) {
+          LaunchBf16Product(params(i), stream);
+        }));
+  }
+  if (!library) return;
+  const LibraryProduct product(LibraryFormat::kBf16, shape.tokens, shape.out, shape.in);
+  double best = 1e30;
+  for (int a = 0; a < product.algorithms(); ++a) {
+    best = std::min(
+        best, MedianOfRested(sets, [&](int i, cudaStream_t stream) {
+          const auto* x = problems[i]->x.get();
+          if (!product.Launch(a, x, nullptr, problems[i]->w.get(), nullptr, y.get(), stream)) {
+            std::exit(1);
+          }
+        }));
+  }
+  add("cuBLASLt", best);
+}
+
+void TimeDense() {
+  Time("dense", {4096, 1, 7168, 16384}, false, true);
+  Time("dense", {4096, 1, 8192, 8192}, false, true);
+  Time("dense", {4096, 1, 4096, 7168}, false, true);
+  Time("dense", {4096, 1, 3072, 2048}, true, true);
+  Time("dense", {4096, 1, 2048, 2048}, true, true);
+  Time("dense", {4096, 1, 2048, 10944}, true, true);
+  Time("dense", {4096, 1, 576, 2048}, true, true);
+  Time("silu", {4096, 1, 5632, 2048, true}, true, false);
+  Time("silu", {4096, 1, 21888, 2048, true}, true, false);
+}
+
+void TimeSome() {
+  rest_ms = 20;
+  Time("dense", {512, 1, 4096, 512}, true, true);
+  for (const int64_t rows : {1, 8, 32, 64, 128, 256, 512, 1024}) {
+    Time("dense", {rows, 1, 2048, 2048}, true, true);
+    Time("dense", {rows, 1, 3072, 2048}, true, true);
+  }
+  Time("heads 16 x", {512, 16, 512, 128}, true, false);
+  Time("heads 16 x", {512, 16, 128, 512}, true, false);
+}
+
+void TimeExperts() {
+  for (const int64_t rows : {24576, 6144, 3072, 768, 64}) {
+    for (const bool even : {true, false}) {
+      const Groups groups(even ? EvenSizes(64, rows) : UnevenSizes(64, rows));
+      const bool few = even;
+      Time(even ? "64 even experts" : "64 uneven experts",
+           {rows, 64, 2816, 2048, true, false, true}, few, false, &groups);
+      Time(even ? "64 even experts" : "64 uneven experts",
+           {rows, 64, 2048, 1408, false, false, true}, few, false, &groups);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fathom::bench
+
+int main(int argc, char** argv) {
+  using namespace fathom::bench;
+  for (int i = 2; i < argc; ++i) {
+    const std::string name = argv[i];
+    if (name == "check") CheckAll();
+    if (name == "limits") report.Add("limits", {{"wgmma_TFLOPS", MatrixPeak()}});
+    if (name == "dense") TimeDense();
+    if (name == "some") TimeSome();
+    if (name == "experts") TimeExperts();
+  }
+  if (argc > 1) report.Write(argv[1], "bf16_gemm");
+  return failures == 0 ? 0 : 1;
+}

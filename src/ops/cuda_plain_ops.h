@@ -1,0 +1,19 @@
+// What the table of any GPU does, for the table of Hopper: `hopper` lets BF16 products of many rows
+// take Hopper's kernel (linear/bf16_gemm_cuda.h), which gives the same bits.
+#pragma once
+
+#include "ops/cuda_ops.h"
+
+namespace fathom {
+
+bool IsHopper(const Stream& stream);  // whether the stream's GPU is one
+
+void LinearPlain(OpContext&, const LinearArgs&, bool hopper);
+void HeadLinearPlain(OpContext&, const HeadLinearArgs&, bool hopper);
+void MlpPlain(OpContext&, const MlpArgs&, bool hopper);
+void MoeExpertsPlain(OpContext&, const MoeExpertsArgs&, bool hopper);
+
+// head_linear of the table of Hopper.
+void HeadLinearHopper(OpContext&, const HeadLinearArgs&);
+
+}  // namespace fathom
