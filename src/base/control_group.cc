@@ -1,5 +1,7 @@
 #include "base/control_group.h"
 
+#include <fmt/format.h>
+
 #include <fstream>
 
 namespace fathom {
@@ -18,7 +20,7 @@ std::vector<std::string> ControlGroupLines(const std::string& name) {
   for (std::string line; std::getline(groups, line);) {
     if (!line.starts_with("0::/")) continue;  // version 2
     for (std::string group = line.substr(3); !group.empty(); group.resize(group.rfind('/'))) {
-      lines.push_back(FirstLine(root + group + "/" + name));
+      lines.push_back(FirstLine(fmt::format("{}{}/{}", root, group, name)));
     }
   }
   return lines;
