@@ -158,8 +158,17 @@ Result<MemoryPlan> Plan(const EngineSettings& s, const Checkpoint& checkpoint, D
 
 }  // namespace
 
-Result<LoadedEngine> AssembleEngine(const EngineSettings& settings,
-                                    Engine::OutputCallback on_output) {
+void EngineSettings::FillDefaults() {
+  const bool gpu = device == "cuda";
+  if (max_num_seqs == 0) max_num_seqs = gpu ? 256 : 32;
+  if (max_num_batched_tokens == 0) {
+    max_num_batched_tokens = std::max({gpu ? 8192 : 1024, prefill_chunk, max_num_seqs});
+  }
+  if (prefill_chunk == 0) prefill_chunk = std::min(gpu ? 2048 : 512, max_num_batched_tokens);
+}
+
+Result<LoadedEngine> AssembleEngine(EngineSettings settings, Engine::OutputCallback on_output) {
+  settings.FillDefaults();
   LoadedEngine loaded;
   loaded.backend = TRY(MakeBackend(TRY(OpsFor(settings.device, settings.ops)), settings.threads,
                                    settings.gpu, settings.quantization));

@@ -308,6 +308,7 @@ EngineSettings SettingsFor(const OfflineOptions& options) {
                            .input_len = most(options.input_lens),
                            .output_len = options.output_len};
   s.max_num_seqs = largest.batch_size;
+  s.FillDefaults();
   s.max_num_batched_tokens = std::max(s.max_num_batched_tokens, s.max_num_seqs);
   if (s.max_model_len == 0) {
     const BatchShape alone{.batch_size = 1, .input_len = most(options.prefill_lens)};

@@ -81,19 +81,21 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
                   "Prompt and generated tokens of one request; 0: what the model was made for")
       ->check(CLI::Range(0, 1 << 22))
       ->group(group);
-  command.add_option("--max-num-seqs", s.max_num_seqs, "Requests that run at the same time")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str()
+  command
+      .add_option("--max-num-seqs", s.max_num_seqs,
+                  "Requests that run at the same time; 0: 32, on a GPU 256")
+      ->check(CLI::Range(0, 65536))
       ->group(group);
-  command.add_option("--max-num-batched-tokens", s.max_num_batched_tokens, "Tokens in one step")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str()
+  command
+      .add_option("--max-num-batched-tokens", s.max_num_batched_tokens,
+                  "Tokens in one step; 0: 1024, on a GPU 8192")
+      ->check(CLI::Range(0, 1 << 20))
       ->group(group);
   command
       .add_option("--prefill-chunk", s.prefill_chunk,
-                  "Prompts are computed in chunks that end at multiples of this")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str()
+                  "Prompts are computed in chunks that end at multiples of this; 0: 512, on a GPU "
+                  "2048")
+      ->check(CLI::Range(0, 1 << 20))
       ->group(group);
   command
       .add_option("--kv-cache-memory-bytes", s.kv_cache_bytes,

@@ -67,7 +67,8 @@ void PrintReady(const ServeOptions& options, const ServerOptions& server, uint16
   std::fflush(stdout);
 }
 
-Status Serve(const ServeOptions& options) {
+Status Serve(ServeOptions options) {
+  options.engine.FillDefaults();
   const auto began = std::chrono::steady_clock::now();
   // The port first: a model takes a while to load.
   BoundPort port = TRY(BoundPort::Bind(options.host, options.port));
