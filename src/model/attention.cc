@@ -84,11 +84,14 @@ void Attend(OpRunner& run, const ModelConfig& config, const AttentionWeights& w,
   const float eps = config.rms_norm_eps;
 
   const bool low_rank = w.q_a.weight != nullptr;
+  const PackedWeight* const query = (low_rank ? w.q_a : w.q).weight.get();
   const TensorView first = low_rank ? First(a.q_a, tokens) : q_flat;
-  run(ops.linear,
-      {.x = normed, .weight = (low_rank ? w.q_a : w.q).weight.get(), .live = live, .out = first});
-  run(ops.linear,
-      {.x = normed, .weight = w.kv_a.weight.get(), .live = live, .out = kv_a, .beside_last = true});
+  run(ops.linear, {.x = normed, .weight = query, .live = live, .out = first});
+  run(ops.linear, {.x = normed,
+                   .weight = w.kv_a.weight.get(),
+                   .live = live,
+                   .out = kv_a,
+                   .beside_last = w.kv_a.weight->format == query->format});
   if (low_rank) {
     run(ops.rms_norm,
         {.x = first, .weight = w.q_a_norm.view, .eps = eps, .live = live, .out = first});

@@ -47,7 +47,7 @@ struct LinearArgs {
   const PackedWeight* weight = nullptr;  // one matrix [out, in]
   TensorView live;                       // I32 [1]: tokens
   TensorView out;                        // act or F32 [tokens, out]
-  bool beside_last = false;  // the op before was a linear of the same x: both may run at once
+  bool beside_last = false;  // after a linear of the same x and format: both may run at once
 };
 
 // out[t, h] = x[t, h] W[h]^T: a product per head (absorbed W_UK and W_UV), never

@@ -1,8 +1,8 @@
 // FP8 block-scaled products of at most eight rows on Hopper.
 //   formula:       as fp8_gemm_kernel.cuh; x's scales and codes as quantize_rows_cuda.cu
 //   data mapping:  a block per 64 rows of W, the tensor core's operand of 64 rows; x is its operand
-//                  of 8. One warp streams W through a ring by TMA, a warpgroup quantises x into
-//                  shared memory meanwhile, and then multiplies run by run
+//                  of 8. One warp streams W through a ring by TMA, eight quantise x into shared
+//                  memory meanwhile, and four of these then multiply run by run
 //   bytes, FLOPs:  W once; x once per block, from the L2; 2 FLOPs a weight and row
 //   accumulator:   the tensor core's within a run, fp32 registers across runs, in order
 //   expected time: docs/design/fp8_gemm.md, "Few rows"
@@ -17,7 +17,7 @@
 #include "cuda/tma.h"
 #include "cuda/wgmma_fp8.h"
 #include "ops/linear/fp8_few_rows_cuda.h"
-#include "ops/linear/fp8_gemm_launch.h"
+#include "ops/linear/fp8_gemm_tile.cuh"
 #include "ops/linear/quantize_vector.cuh"
 
 namespace fathom {
@@ -27,7 +27,7 @@ using fp8_gemm::CeilDivide;
 using fp8_gemm::kRun;
 
 constexpr int kRows = kFp8FewRows, kChannels = 64;  // of a block
-constexpr int kThreads = 256, kMultipliers = 128;   // all quantise x; the last warp loads W too
+constexpr int kMultipliers = 128, kQuantizers = 256, kThreads = kQuantizers + 32;
 constexpr int kStageBytes = kChannels * kRun, kMostStages = 24;
 constexpr int kInFlight = 4;              // runs whose products are under way
 constexpr int kBlocksAtATime = 3;         // on a multiprocessor
@@ -149,19 +149,19 @@ __device__ void QuantizeX(const Memory& memory, const Args& a, int32_t rows) {
     const int32_t of_x = a.ids == nullptr || a.x_of_pairs ? row : row / a.topk;
     return static_cast<const X*>(a.x) + of_x * a.x_stride;
   };
-  for (int32_t first = threadIdx.x / 32 * 32; first < total; first += kAtOnce * kThreads) {
+  for (int32_t first = threadIdx.x / 32 * 32; first < total; first += kAtOnce * kQuantizers) {
     Vector x[kAtOnce];
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      if (first + j * kThreads >= total) break;
-      const int32_t i = first + j * kThreads + threadIdx.x % 32, vector = i % vectors;
+      if (first + j * kQuantizers >= total) break;
+      const int32_t i = first + j * kQuantizers + threadIdx.x % 32, vector = i % vectors;
       const bool inside = i < total && vector * kVector < a.channels;
       x[j] = inside ? ReadVector(row_of(i / vectors) + vector * kVector) : Vector{};
     }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      if (first + j * kThreads >= total) break;
-      const int32_t i = first + j * kThreads + threadIdx.x % 32;
+      if (first + j * kQuantizers >= total) break;
+      const int32_t i = first + j * kQuantizers + threadIdx.x % 32;
       const int32_t row = i / vectors, vector = i % vectors;
       const float scale = ScaleOf(x[j], a.ue8m0);
       if (i >= total) continue;
@@ -223,6 +223,31 @@ __device__ void Multiply(Sums& sums, const Memory& memory, const Args& a,
   }
 }
 
+// The loading warp: every run, in order. What is the same in all lanes comes by shuffles, so that
+// the compiler knows it.
+template <bool kSilu>
+__device__ void LoadWeights(const Memory& memory, const Args& a, const CUtensorMap* weight_map,
+                            int32_t weight_row) {
+  const uint64_t policy = EvictFirst();
+  const int32_t row = fp8_gemm::Uniform(weight_row);
+  Ring ring;
+  for (int32_t run = 0; run < a.runs; ++run, ring.Advance(a.stages)) {
+    ring.index = fp8_gemm::Uniform(ring.index);
+    ring.parity = fp8_gemm::Uniform(ring.parity);
+    Mbarrier& full = memory.shared->full[ring.index];
+    memory.shared->empty[ring.index].Wait(ring.parity ^ 1);
+    if (ElectLane()) {
+      uint8_t* to = memory.weights + ring.index * kStageBytes;
+      full.ArriveExpect(kStageBytes);
+      TmaLoad2(to, weight_map, full, policy, run * kRun, row);
+      if constexpr (kSilu) {
+        TmaLoad2(to + kStageBytes / 2, weight_map, full, policy, run * kRun, row + a.part_out);
+      }
+    }
+    __syncwarp();
+  }
+}
+
 template <class X, class Y, bool kSilu>
 __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
     Kernel(const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ Args a) {
@@ -231,12 +256,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
   Shared& shared = *memory.shared;
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
   const bool experts = a.ids != nullptr;
-  if (threadIdx.x == 0) {
-    PrefetchTensorMap(&weight_map);
-    for (int stage = 0; stage < a.stages; ++stage) {
-      shared.full[stage].Init(1);
-      shared.empty[stage].Init(kMultipliers / 32);
-    }
+  if (threadIdx.x == 0) PrefetchTensorMap(&weight_map);
+  if (threadIdx.x < a.stages) {
+    shared.full[threadIdx.x].Init(1);
+    shared.empty[threadIdx.x].Init(kMultipliers / 32);
     FenceMbarrierInit();
   }
   if (experts && !a.early) WaitForPriorKernels();
@@ -249,27 +272,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
   constexpr int32_t kTile = kSilu ? kChannels / 2 : kChannels;
   const int32_t channel = (tile - part * a.part_tiles) * kTile;  // of the part
   const int32_t weight_row = (matrix * a.parts + part) * a.part_out + channel;
-  const bool loads = threadIdx.x == kThreads - 32;
-  Ring ring;
-  const auto load = [&](int32_t run) {
-    Mbarrier& full = shared.full[ring.index];
-    uint8_t* to = memory.weights + ring.index * kStageBytes;
-    shared.empty[ring.index].Wait(ring.parity ^ 1);
-    full.ArriveExpect(kStageBytes);
-    TmaLoad2(to, &weight_map, full, EvictFirst(), run * kRun, weight_row);
-    if constexpr (kSilu) {
-      TmaLoad2(to + kStageBytes / 2, &weight_map, full, EvictFirst(), run * kRun,
-               weight_row + a.part_out);
-    }
-    ring.Advance(a.stages);
-  };
-  // Which weights a dense product needs is known before the kernels before it have ended.
-  if (loads) {
-    for (int32_t run = 0; run < a.stages; ++run) load(run);
+  if (warp == kQuantizers / 32) {
+    // Which weights a dense product needs is known before the kernels before it have ended.
+    LoadWeights<kSilu>(memory, a, &weight_map, weight_row);
+    return;
   }
-  __syncwarp();
   // Read before x is, and stored after it.
-  static_assert(fp8_gemm::kMostRuns <= kThreads);
+  static_assert(fp8_gemm::kMostRuns <= kQuantizers);
   const bool scales = threadIdx.x < a.runs;
   const float* scale_row =
       a.weight_scales +
@@ -286,13 +295,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
     if (kSilu) memory.weight_scales[a.runs + threadIdx.x] = scale[1];
   }
   FenceAsyncShared();
-  __syncthreads();
-  if (threadIdx.x >= kMultipliers) {
-    if (loads) {
-      for (int32_t run = a.stages; run < a.runs; ++run) load(run);
-    }
-    return;
-  }
+  NamedBarrierSync(1, kQuantizers);
+  if (threadIdx.x >= kMultipliers) return;
   Sums sums = {};
   Multiply(sums, memory, a, memory.weight_scales + (kSilu && warp >= 2 ? a.runs : 0));
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "ops/test_weights.h"
@@ -177,6 +178,28 @@ TEST_P(LinearTest, ATokenDoesNotDependOnThousands) {
     SCOPED_TRACE(rows);
     ExpectSameBits(RunTokens(GetParam(), *w, c, Range(rows)), PickRows(all, 72, Range(rows)));
   }
+}
+
+TEST_P(LinearTest, BesideTheLast) {
+  const Backend& backend = GetParam();
+  const TestMatrix m(DType::kF8E4M3, 256, 2048, 24), n(DType::kF8E4M3, 144, 2048, 25);
+  const Case c = {.parts = {m.weight}, .x = Activations(3, 2048, 26), .options = {}};
+  const auto first = Pack(backend, {{m.weight}}), second = Pack(backend, {{n.weight}});
+  const TestTensor x(backend.act(), {3, 2048}, c.x), live = Live(3);
+  const TestTensor y(DType::kF32, {3, 256}), z(DType::kF32, {3, 144});
+  const LinearArgs one = {.x = x, .weight = first.get(), .live = live, .out = y};
+  const LinearArgs other = {
+      .x = x, .weight = second.get(), .live = live, .out = z, .beside_last = true};
+  const Op<LinearArgs>& linear = backend.ops->linear;
+  const size_t bytes =
+      std::max(linear.Workspace(backend.stream(), one), linear.Workspace(backend.stream(), other));
+  const TestTensor workspace(DType::kU8, {static_cast<int64_t>(bytes)});
+  OpContext context = {backend.stream(), {workspace.view().As<std::byte>(), bytes}};
+  linear(context, one);
+  linear(context, other);
+  backend.stream().Synchronize();
+  ExpectSameBits(y.Floats(), RunTokens(backend, *first, c, Range(3)));
+  ExpectSameBits(z.Floats(), RunTokens(backend, *second, c, Range(3)));
 }
 
 TEST_P(LinearTest, StridedRows) {
