@@ -106,7 +106,6 @@ __device__ void Produce(Shared& s, const Maps& maps, const Step& step) {
     for (int32_t tile = 0; tile < tiles; ++tile) {
       if (tile % 32 == 0) pages = tile + lane < tiles ? table[tile + lane] : 0;
       const int32_t page = __shfl_sync(kAllLanes, pages, tile % 32);
-      const int32_t later = __shfl_sync(kAllLanes, pages, (tile + kAhead) % 32);
       const int buffer = tile % 2;
       if (lane == 0) {
 #pragma unroll
@@ -114,7 +113,6 @@ __device__ void Produce(Shared& s, const Maps& maps, const Step& step) {
           s.empty[buffer][half].Wait(((parities >> buffer) & 1) ^ 1);
           LoadHalf<kFp8>(s, maps, buffer, half, page, once);
         }
-        if (kFp8 && tile % 32 + kAhead < 32 && tile + kAhead < tiles) PrefetchPage(maps, later);
       }
       parities ^= 1u << buffer;
     }

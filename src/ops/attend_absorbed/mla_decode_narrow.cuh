@@ -128,12 +128,10 @@ __device__ void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowSte
     for (int32_t tile = 0; tile < tiles; ++tile) {
       if (tile % 32 == 0 && tile > 0) pages = tile + lane < tiles ? table[tile + lane] : 0;
       const int32_t page = __shfl_sync(kWarpLanes, pages, tile % 32);
-      const int32_t later = __shfl_sync(kWarpLanes, pages, (tile + kAhead) % 32);
       const int buffer = tile % 2;
       if (lane == 0) {
         s.empty[buffer].Wait(((parities >> buffer) & 1) ^ 1);
         LoadTile<kFp8>(s, maps, buffer, page, once);
-        if (kFp8 && tile % 32 + kAhead < 32 && tile + kAhead < tiles) PrefetchPage(maps, later);
       }
       parities ^= 1u << buffer;
     }

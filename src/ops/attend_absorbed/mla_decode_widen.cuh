@@ -7,7 +7,6 @@
 
 #include "cuda/fence.h"
 #include "cuda/mbarrier.h"
-#include "cuda/tma.h"
 #include "ops/attend_absorbed/mla_decode_step.h"
 
 namespace fathom::mla {
@@ -22,16 +21,7 @@ struct WidenShared {
 inline constexpr int kRawHalfBytes = kKeys * kLatent / 2;
 // A half is four chunks of 64 values; its codes lie in the last two, 128 values in each.
 inline constexpr int kRawChunk = 2;
-inline constexpr int kAhead = 2;           // tiles between a load and the prefetch beside it
 inline constexpr int kChunkOfTile = 8192;  // bytes: 64 positions of 128 bytes, swizzled
-
-// Brings a page to the L2: its place in shared memory is busy for so long that the memory's latency
-// would show.
-__device__ __forceinline__ void PrefetchPage(const Maps& maps, int32_t page) {
-  TmaPrefetch4(&maps.latent, 0, 0, 0, page);
-  TmaPrefetch4(&maps.latent, 0, 0, 2, page);
-  TmaPrefetch4(&maps.rope, 0, 0, 0, page);
-}
 
 // Two numbers of BF16 times two.
 __device__ __forceinline__ uint32_t Multiply(uint32_t x, __nv_bfloat162 factor) {
