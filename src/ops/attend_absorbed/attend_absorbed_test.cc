@@ -175,7 +175,8 @@ TEST_P(AttendAbsorbedTest, FP8OfAnyMagnitude) {
       std::vector<float> x = Normals(512, 1);
       for (float& value : x) value *= magnitude;
       pages.Set(0, 0, x, std::vector<float>(64, 0));
-      const Case c = MakeCase(pages, heads, {0}, {0});
+      Case c = MakeCase(pages, heads, {0}, {0});
+      std::fill(c.q_latent.begin(), c.q_latent.end(), 0.0f);
       std::vector<float> latents;
       for (int h = 0; h < heads; ++h) {
         const std::vector<float> latent = pages.Latent(0, 0);
