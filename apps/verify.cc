@@ -68,8 +68,8 @@ double LogprobError(std::span<const float> logits, const ReferencePrompt& p, int
 }
 
 // Exact arithmetic must agree to fp32's rounding. A BF16 cache costs some 1e-3, more where rounding
-// turns a router, an FP8 one 2e-2; quantising activations to E4M3 costs some 5e-2 on a trained model, whoever does
-// it (tests/golden/README.md).
+// turns a router, an FP8 one 2e-2; quantising activations to E4M3 costs some 5e-2 on a trained
+// model, whoever does it (tests/golden/README.md).
 constexpr double kExactLimit = 1e-4;
 
 // Whether `token` trails the greatest logit by less than kExactLimit times the logits' root mean
