@@ -118,6 +118,17 @@ TEST(ContractDeathTest, Context) {
   EXPECT_DEATH(Check(args), "positions \\[29, 129\\) lie beyond a table of 2 pages");
 }
 
+TEST(ContractDeathTest, FP8LatentsHaveScales) {
+  const TestPages pages(DType::kF8E4M3, 1, 2, 8, 4);
+  GatherContextArgs args = {.pages = pages.pages(),
+                            .page_table = pages.table().view().At(0),
+                            .latent = View(DType::kF32, {9, 8}),
+                            .rope = View(DType::kF32, {9, 4})};
+  Check(args);
+  args.pages.scales = TensorView();
+  EXPECT_DEATH(Check(args), "F8_E4M3 latents with scales absent");
+}
+
 TEST(ContractDeathTest, TheReferenceRefusesIndicesOutOfRange) {
   const Backend b = Oracle();
   const TestTensor table(DType::kF32, {3, 2}, {1, 2, 3, 4, 5, 6});
