@@ -28,7 +28,7 @@ static __global__ void FillFp8(char* pool, int64_t page_bytes, int64_t scale_off
     float sum = -2;
     for (int j = 0; j < 4; ++j) sum += Mix(4 * (first + i) + j) * 0x1p-32f;
     page[threadIdx.x * kMlaLatent + i] =
-        static_cast<char>(QuantizeTwo(sum * 173.0f, 0, /*scale=*/1.0f));
+        static_cast<char>(QuantizeTwo(sum * 173.0f, 0, /*scale=*/1.0f, /*reciprocal=*/1.0f));
   }
   reinterpret_cast<float*>(page + scale_offset)[threadIdx.x] =
       exp2f(-8.0f + static_cast<float>(Mix(first) % 3));

@@ -70,9 +70,10 @@ __device__ void StoreLatent(const Pages<T>& pages, int32_t page, int64_t positio
     }
     largest = BlockReduce(largest, 0.0f, scratch, LargerMagnitude);
     const float scale = RunScale(largest, /*ue8m0=*/true);
+    const float reciprocal = __frcp_rn(scale);
     if (threadIdx.x == 0) *pages.Scale(page, position) = scale;
     for (int64_t i = threadIdx.x; i < pages.latent_dim; i += blockDim.x) {
-      to[i].bits = static_cast<uint8_t>(QuantizeTwo(value(i), 0, scale));
+      to[i].bits = static_cast<uint8_t>(QuantizeTwo(value(i), 0, scale, reciprocal));
     }
   } else {
     for (int64_t i = threadIdx.x; i < pages.latent_dim; i += blockDim.x) Store(to + i, value(i));

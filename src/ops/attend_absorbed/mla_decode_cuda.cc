@@ -128,7 +128,7 @@ MlaDecodeSplit MlaDecodeSplitOf(int32_t heads, int32_t max_pages) {
   // Many heads compute for longer on a tile, and leave more to merge; a short context is given to
   // more blocks.
   const int32_t pages = std::max(heads > mla::kRows ? 32 : 16, (max_pages + 63) / 64);
-  return {.tokens = pages * mla::kKeys, .short_context = 4096, .short_tokens = 512};
+  return {.tokens = pages * mla::kKeys, .short_context = 4096, .short_tokens = 1024};
 }
 
 size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages,
