@@ -45,6 +45,7 @@ Activations::Activations(const ModelConfig& config, DType dtype, int64_t tokens,
   std::iota(counts.begin(), counts.end(), 0);
   device.Upload(numbers, std::as_bytes(std::span(counts)));
   if (expert_ids.absent()) return;
+  const int64_t experts = expert_ids.dim(1);
   std::vector<int32_t> ids(static_cast<size_t>(tokens * experts));
   for (int64_t i = 0; i < tokens * experts; ++i) {
     const int64_t shared = std::max<int64_t>(0, i % experts - config.num_experts_per_tok);
