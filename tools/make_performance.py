@@ -176,7 +176,7 @@ def golden_part(golden):
 
 def gpu_tests(record):
     ops = record["op_tests"]
-    failures = record.get("failures", [])
+    failures = [name for names in record["failures"].values() for name in names]
     errors = {}
     for name, test in ops["tests"].items():
         suite = name.split(".")[0]
