@@ -160,7 +160,10 @@ Result<MemoryPlan> Plan(const EngineSettings& s, const Checkpoint& checkpoint, D
 
 void EngineSettings::FillDefaults() {
   const bool gpu = device == "cuda";
-  if (max_num_seqs == 0) max_num_seqs = gpu ? 256 : 32;
+  if (max_num_seqs == 0) {
+    max_num_seqs = gpu ? 256 : 32;
+    if (max_num_batched_tokens > 0) max_num_seqs = std::min(max_num_seqs, max_num_batched_tokens);
+  }
   if (max_num_batched_tokens == 0) {
     max_num_batched_tokens = std::max({gpu ? 8192 : 1024, prefill_chunk, max_num_seqs});
   }
@@ -186,6 +189,8 @@ Result<LoadedEngine> AssembleEngine(EngineSettings settings, Engine::OutputCallb
   MemoryPlan plan = TRY(
       Plan(settings, checkpoint, kv_cache.value_or(loaded.backend.ops->kv_cache), loaded.backend));
   LOG_INFO("memory plan: {}", plan.ToString());
+  LOG_INFO("at most {} requests and {} tokens a step, prompts in chunks of {}",
+           settings.max_num_seqs, settings.max_num_batched_tokens, settings.prefill_chunk);
 
   const EngineOptions options{
       .scheduler = {.max_num_seqs = settings.max_num_seqs,

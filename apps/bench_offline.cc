@@ -74,6 +74,8 @@ WeightWidths WidthsOf(const ModelWeights& weights) {
           .embedding = static_cast<double>(ByteSize(weights.embedding.view.dtype()))};
 }
 
+constexpr int32_t kLeastPrefills = 3;  // timed alone: the first ones warm up
+
 // What a run times.
 struct Timed {
   bool prefill = true, decode = true;
@@ -82,7 +84,8 @@ struct Timed {
 Result<BatchResult> Measure(EngineMeter& meter, const LoadedEngine& loaded,
                             const OfflineOptions& options, const BatchShape& shape, Timed timed) {
   BatchResult result{.shape = shape};
-  const int32_t repeats = timed.decode ? options.repeats : std::max(options.repeats, 3);
+  const int32_t repeats =
+      timed.decode ? options.repeats : std::max(options.repeats, kLeastPrefills);
   for (int32_t i = 0; i < repeats; ++i) {
     if (timed.prefill) {
       result.prefill_runs.push_back(result.prompt_tokens() /
@@ -235,10 +238,13 @@ std::string PeakText(const std::optional<double>& peak) {
 }
 
 void PrintTable(const OfflineOptions& o, const MeasuredModel& model, const Machine& m) {
-  fmt::print("{}, {} layers, {} weights{}, {} KV cache, ops {}; {} decode steps, median of {}\n",
+  fmt::print("{}, {} layers, {} weights{}, {} KV cache, ops {}; {} decode steps, median of {}{}\n",
              model.name, model.layers, model.weights,
              o.engine.load_format == "dummy" ? " (random)" : "", model.kv_cache, o.engine.ops,
-             o.output_len, o.repeats);
+             o.output_len, o.repeats,
+             o.prefill_lens.empty()
+                 ? ""
+                 : fmt::format(", prefills of {}", std::max(o.repeats, kLeastPrefills)));
   fmt::print(
       "{}{}: reads {:.1f} GB/s; peaks in 10^9 operations/s: fp32 {}, bf16 {}, int8 {}, fp8 {}\n",
       m.name, m.driver.empty() ? fmt::format(", {} threads", m.threads) : "",
@@ -309,12 +315,9 @@ EngineSettings SettingsFor(const OfflineOptions& options) {
                            .output_len = options.output_len};
   s.max_num_seqs = largest.batch_size;
   s.FillDefaults();
-  s.max_num_batched_tokens = std::max(s.max_num_batched_tokens, s.max_num_seqs);
   if (s.max_model_len == 0) {
-    const BatchShape alone{.batch_size = 1, .input_len = most(options.prefill_lens)};
-    s.max_model_len =
-        static_cast<int32_t>(std::max(EngineMeter::MaxPositions(largest, s.prefill_chunk),
-                                      EngineMeter::MaxPositions(alone, s.prefill_chunk)));
+    s.max_model_len = static_cast<int32_t>(std::max<int64_t>(
+        EngineMeter::MaxPositions(largest, s.prefill_chunk), most(options.prefill_lens) + 1));
   }
   return s;
 }

@@ -199,7 +199,7 @@ Status BenchServe(LoadOptions options) {
   if (options.json) {
     PrintJson(options, summary);
   } else {
-    fmt::print("{} at {}{}: {}", options.source.model, options.base_url, options.endpoint,
+    fmt::print("{}, {} of {}: {}", options.source.model, options.endpoint, options.base_url,
                ToTable(summary));
   }
   if (summary.completed == 0) return Unavailable("every request failed");

@@ -85,22 +85,26 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
       .add_option("--max-num-seqs", s.max_num_seqs,
                   "Requests that run at the same time; 0: 32, on a GPU 256")
       ->check(CLI::Range(0, 65536))
+      ->capture_default_str()
       ->group(group);
   command
       .add_option("--max-num-batched-tokens", s.max_num_batched_tokens,
-                  "Tokens in one step; 0: 1024, on a GPU 8192")
+                  "Tokens in one step; 0: 1024, on a GPU 8192, or more if --prefill-chunk or "
+                  "--max-num-seqs need it")
       ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str()
       ->group(group);
   command
       .add_option("--prefill-chunk", s.prefill_chunk,
                   "Prompts are computed in chunks that end at multiples of this; 0: 512, on a GPU "
                   "2048")
       ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str()
       ->group(group);
   command
       .add_option("--kv-cache-memory-bytes", s.kv_cache_bytes,
                   "Memory of the KV cache, as 1073741824 or 1GiB; 0: enough for --max-num-seqs "
-                  "requests of --max-model-len, at most 4 GiB")
+                  "requests of --max-model-len, at most 4 GiB, on a GPU at most what is left")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->group(group);
   AddDummyFlags(command, settings);

@@ -181,8 +181,10 @@ void PrintText(const Checkpoint& checkpoint, const Summary& s, const Result<Text
   }
   Line("weights", "{}: {}", Scaled(checkpoint.total_bytes(), "B"), fmt::join(parts, ", "));
   Line("KV cache",
-       "{} bytes per token in BF16, twice that in fp32 ({} for the whole context in BF16)",
+       "{} bytes per token in BF16, twice that in fp32, {} in FP8 ({} for the whole context in "
+       "BF16)",
        s.kv_bytes_per_token,
+       c.total_layers() * (c.kv_lora_rank + int64_t{sizeof(float)} + 2 * c.qk_rope_head_dim),
        Scaled(static_cast<uint64_t>(s.kv_bytes_per_token * c.max_position_embeddings), "B"));
   for (size_t i = 0; i < s.files.size(); ++i) {
     Line(i == 0 ? "files" : "", "{}: {} tensors, {}", checkpoint.files()[i], s.files[i].tensors,

@@ -3,6 +3,7 @@
 # what they say in bench/results/h200/. Needs a GPU, python3, and a bundle in dist/ (make bundle).
 #   tools/gpu_check.sh              all
 #   tools/gpu_check.sh --quick      without sanitizer and benchmarks
+#   tools/gpu_check.sh --only racecheck,accuracy    some parts again; the rest stays as stored
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bundles=(dist/fathom-*-linux-x86_64.tar.gz)

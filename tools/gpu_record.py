@@ -137,7 +137,7 @@ class Recorder:
         mean = [line.split() for line in out.splitlines() if line.startswith("mean ")]
         self.record["accuracy"] = {"exit_code": code, "mean": float(mean[-1][2]) if mean else None,
                                    "reference": float(mean[-1][3]) if mean else None,
-                                   "report": out.splitlines()[-8:]}
+                                   "report": [line for line in out.splitlines() if not line.endswith(" answered")][-8:]}
 
     def memcheck(self):
         self.sanitizer("memcheck", "*")
@@ -204,7 +204,10 @@ class Recorder:
                       "--input-len", "128", "--output-len", "256", "--repeats", "1")
 
     def continue_stored(self):
-        stored = json.loads((self.results / "tests.json").read_text())
+        path = self.results / "tests.json"
+        if not path.exists():
+            sys.exit(f"{path} is not there: run without --only first")
+        stored = json.loads(path.read_text())
         for key in ("sources", "device", "driver"):
             if stored[key] != self.record[key]:
                 sys.exit(f"what is stored is of {key} {stored[key]}, this is {self.record[key]}: run without --only")
@@ -228,9 +231,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bundle", type=pathlib.Path, required=True)
     parser.add_argument("--results", type=pathlib.Path, required=True)
-    parser.add_argument("--quick", action="store_true", help="tests and golden comparisons only")
-    parser.add_argument("--only", metavar="PARTS", help=f"of {', '.join(PARTS)}: run these, and keep the rest of what is "
-                                                        "stored, if it is of these sources")
+    some = parser.add_mutually_exclusive_group()
+    some.add_argument("--quick", action="store_true", help="tests and golden comparisons only")
+    some.add_argument("--only", metavar="PARTS", help=f"of {', '.join(PARTS)}: run these, and keep the rest of what is "
+                                                      "stored, if it is of these sources")
     options = parser.parse_args()
     parts = options.only.split(",") if options.only else PARTS[:5] if options.quick else PARTS
     if not set(parts) <= set(PARTS):

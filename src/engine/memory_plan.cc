@@ -18,8 +18,7 @@ double Gib(double bytes) {
 std::string MemoryPlan::ToString() const {
   return fmt::format(
       "weights {:.2f} GiB, KV cache {:.2f} GiB ({} tokens, {} per GiB), activations {:.2f} GiB, "
-      "request state "
-      "{:.2f} GiB",
+      "request state {:.2f} GiB",
       Gib(static_cast<double>(needs.weight_bytes)), Gib(static_cast<double>(kv_cache_bytes())),
       num_pages * kPageTokens, (int64_t{1} << 30) / needs.page_bytes * kPageTokens,
       Gib(static_cast<double>(needs.activation_bytes)),

@@ -30,8 +30,8 @@ struct MemoryPlan {
   int64_t num_pages = 0;
 
   int64_t kv_cache_bytes() const { return num_pages * needs.page_bytes; }
-  std::string ToString()
-      const;  // "weights 0.04 GiB, KV cache 1.05 GiB (131072 tokens, 124830 per GiB), ..."
+  // "weights 0.04 GiB, KV cache 1.05 GiB (131072 tokens, 124830 per GiB), ..."
+  std::string ToString() const;
 };
 
 // Bytes of slots and sampling: penalty counts, prompt flags, raw and adjusted logits.

@@ -44,7 +44,8 @@ Activations::Activations(const ModelConfig& config, DType dtype, int64_t tokens,
   std::vector<int32_t> counts(static_cast<size_t>(kContextChunk + 1));
   std::iota(counts.begin(), counts.end(), 0);
   device.Upload(numbers, std::as_bytes(std::span(counts)));
-  if (expert_ids.absent()) return;
+  if (expert_ids.absent() || config.n_shared_experts == 0) return;
+  // Shared experts' ids and weights never change; the router overwrites those before them.
   const int64_t experts = expert_ids.dim(1);
   std::vector<int32_t> ids(static_cast<size_t>(tokens * experts));
   for (int64_t i = 0; i < tokens * experts; ++i) {

@@ -47,7 +47,9 @@ struct LinearArgs {
   const PackedWeight* weight = nullptr;  // one matrix [out, in]
   TensorView live;                       // I32 [1]: tokens
   TensorView out;                        // act or F32 [tokens, out]
-  bool beside_last = false;  // after a linear of the same x and format: both may run at once
+  // Right after a linear of the same x and format, whose output this does not read: both may run
+  // at once.
+  bool beside_last = false;
 };
 
 // out[t, h] = x[t, h] W[h]^T: a product per head (absorbed W_UK and W_UV), never
@@ -324,10 +326,12 @@ const Ops& ReferenceOps(Fp8Activations activations);
 // checkpoint stores them in.
 const Ops& CpuOps(Fp8Activations activations);
 // As CpuOps(kExact), but activations are rounded to BF16 where they meet BF16 or FP8 weights, which
-// halves the work of many rows. REQUIRES: HasBf16Dot() (cpu/cpu_features.h), or nothing is rounded.
+// halves the work of many rows, and the KV cache is BF16. Without HasBf16Dot()
+// (cpu/cpu_features.h) activations are not rounded.
 const Ops& CpuBF16Ops();
 // As CpuOps(kExact), with all matrices but those of the absorbed form quantised to kInt8 or kInt4
-// when they are prepared, and activations quantised to 8-bit integers per token and 128 channels.
+// when they are prepared, and activations quantised to 8-bit integers per token and 128 channels;
+// activations of the absorbed form and the KV cache are rounded to BF16.
 const Ops& CpuIntegerOps(WeightFormat format);
 // GPUs from compute capability 8.0 on; streams are CudaStream (cuda/stream.h). Activations and the
 // KV cache are BF16, weights in the type that the checkpoint stores them in. Linked into builds
