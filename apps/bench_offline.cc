@@ -74,7 +74,7 @@ WeightWidths WidthsOf(const ModelWeights& weights) {
           .embedding = static_cast<double>(ByteSize(weights.embedding.view.dtype()))};
 }
 
-constexpr int32_t kLeastPrefills = 3;  // timed alone: the first ones warm up
+constexpr int32_t kLeastPrefills = 3;  // of prompts that are timed alone
 
 // What a run times.
 struct Timed {
