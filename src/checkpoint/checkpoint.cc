@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -60,6 +61,7 @@ struct Checkpoint::Contents {
   bool MissingMtp(const std::vector<SchemaEntry>& expected) const;
   void CheckPresent(const SchemaEntry& entry, StoredTensor& tensor, Problems& problems);
   void CheckScales(StoredTensor& tensor, Problems& problems);
+  void CheckGroups(const std::vector<SchemaEntry>& expected, Problems& problems);
   void AddMissing(const std::string& name, std::string_view shape, Problems& problems) const;
   void WarnOfOthers();
 
@@ -204,6 +206,22 @@ void Checkpoint::Contents::CheckSchema(Problems& problems) {
     } else if (entry.rule->optional == nullptr || !entry.rule->optional(config)) {
       AddMissing(entry.name, DescribeShape(*entry.rule, config), problems);
     }
+  }
+  if (problems.empty()) CheckGroups(expected, problems);
+}
+
+// Matrices that are multiplied as one: gates and ups of a layer's experts, and their downs.
+void Checkpoint::Contents::CheckGroups(const std::vector<SchemaEntry>& expected,
+                                       Problems& problems) {
+  std::map<std::pair<int32_t, bool>, const StoredTensor*> firsts;
+  for (const SchemaEntry& entry : expected) {
+    const StoredTensor* tensor = Find(entry.name);
+    if (tensor == nullptr || !entry.rule->InMlp()) continue;
+    const bool down = entry.rule->pattern.ends_with("down_proj.weight");
+    const StoredTensor* first = firsts.try_emplace({entry.layer, down}, tensor).first->second;
+    if (tensor->dtype == first->dtype) continue;
+    problems.Add("{}: {} in {}, but {} is {} in {}: convert them to one type", entry.name,
+                 Describe(*tensor), FileOf(*tensor), first->name, Describe(*first), FileOf(*first));
   }
 }
 

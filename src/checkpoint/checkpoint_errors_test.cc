@@ -78,6 +78,18 @@ TEST(CheckpointErrors, Type) {
   EXPECT_HAS(error, "lm_head.weight: F5_X");
 }
 
+TEST(CheckpointErrors, ExpertsOfTwoTypes) {
+  const std::string error = ErrorAfter([](auto& tensors) {
+    Remove(tensors, "model.layers.1.mlp.shared_experts.down_proj.weight_scale_inv");
+    TestTensor& w = Named(tensors, "model.layers.1.mlp.shared_experts.down_proj.weight");
+    w = RandomTensor(w.name, DType::kBF16, w.shape);
+  });
+  EXPECT_HAS(error,
+             "model.layers.1.mlp.experts.0.down_proj.weight: F8_E4M3 [160, 24] in "
+             "model.safetensors, but model.layers.1.mlp.shared_experts.down_proj.weight is BF16");
+  EXPECT_EQ(error.find("gate_proj"), std::string::npos) << error;
+}
+
 TEST(CheckpointErrors, Fp8WithoutOrAgainstTheConfig) {
   TestFolder folder;
   WriteModel(folder, SmallConfig({"quantization_config="}), SmallModel(SmallModelConfig()));

@@ -59,6 +59,9 @@ struct TensorRule {
   ShardAxis axis;
   bool (*wanted)(const ModelConfig&) = nullptr;    // null: always
   bool (*optional)(const ModelConfig&) = nullptr;  // null: never; may be missing, checked if there
+
+  // gate_proj, up_proj or down_proj, of an expert or not.
+  bool InMlp() const { return kind == kLinear && pattern.find(".mlp.") != pattern.npos; }
 };
 
 // The shape that a tensor of this rule has: one or two sizes.

@@ -103,8 +103,8 @@ class Loader {
       uk.push_back({{Transposed(SliceRows(kv_b, begin, begin + nope))}});
       uv.push_back({{SliceRows(kv_b, begin + nope, begin + nope + vdim)}});
     }
-    attention.w_uk = TRY(Prepare(uk, /*exact_activations=*/true));
-    attention.w_uv = TRY(Prepare(uv, /*exact_activations=*/true));
+    attention.w_uk = TRY(Prepare(name, uk, /*exact_activations=*/true));
+    attention.w_uv = TRY(Prepare(name, uv, /*exact_activations=*/true));
     attention.kv_b = TRY(Matrix({name}));
     return {};
   }
@@ -145,8 +145,8 @@ class Loader {
       }
       for (const char* part : kMlpParts) names.push_back(shared + part);
     }
-    moe.gate_up = TRY(Prepare(gate_up, /*exact_activations=*/false));
-    moe.down = TRY(Prepare(down, /*exact_activations=*/false));
+    moe.gate_up = TRY(Prepare(name, gate_up, /*exact_activations=*/false));
+    moe.down = TRY(Prepare(name, down, /*exact_activations=*/false));
     for (const std::string& read : names) Done(read);
     return moe;
   }
@@ -155,15 +155,18 @@ class Loader {
   Result<Linear> Matrix(const std::vector<std::string>& names) {
     WeightSource source;
     for (const std::string& name : names) source.parts.push_back(checkpoint_.Get(name));
-    Linear linear = TRY(Prepare({&source, 1}, /*exact_activations=*/false));
+    Linear linear = TRY(Prepare(names[0], {&source, 1}, /*exact_activations=*/false));
     for (const std::string& name : names) Done(name);
     return linear;
   }
 
-  Result<Linear> Prepare(std::span<const WeightSource> matrices, bool exact_activations) {
-    Linear linear{TRY(ops_.prepare(device_.stream(), {.matrices = matrices,
-                                                      .exact_activations = exact_activations,
-                                                      .scale_ue8m0 = config_.scale_ue8m0}))};
+  Result<Linear> Prepare(const std::string& name, std::span<const WeightSource> matrices,
+                         bool exact_activations) {
+    auto packed = ops_.prepare(device_.stream(), {.matrices = matrices,
+                                                  .exact_activations = exact_activations,
+                                                  .scale_ue8m0 = config_.scale_ue8m0});
+    if (!packed.ok()) return packed.status().WithContext(name);
+    Linear linear{*std::move(packed)};
     bytes_ += linear.weight->bytes;
     return linear;
   }

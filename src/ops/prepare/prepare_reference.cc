@@ -36,11 +36,11 @@ void PackFp8(const WeightTensor& part, const ReferenceWeight& shape, float* to, 
   }
 }
 
-// kF32 unless the activations are to be quantised, which all parts must then agree on.
+// kF32 unless the activations are to be quantised.
 Result<WeightFormat> Format(const PrepareArgs& a, bool quantize_activations) {
-  if (!quantize_activations || a.exact_activations) return WeightFormat::kF32;
-  const WeightFormat stored = TRY(CommonFormat(a, /*quantize_activations=*/true));
-  return stored == WeightFormat::kFp8 ? stored : WeightFormat::kF32;
+  const bool quantize = quantize_activations && !a.exact_activations;
+  const WeightFormat stored = TRY(CommonFormat(a, quantize));
+  return quantize && stored == WeightFormat::kFp8 ? stored : WeightFormat::kF32;
 }
 
 Result<std::unique_ptr<PackedWeight>> Prepare(const PrepareArgs& a, bool quantize_activations) {
