@@ -2,9 +2,10 @@
 //
 // Shapes are capacities, outermost dimension first; how many tokens or rows are live is a device
 // tensor (`live`, I32 [1]), so that a step can be captured once and replayed: what lies beyond is
-// never written, and nothing depends on it. "act" is the table's activation type. Unless stated
-// otherwise sums are accumulated in fp32, in an order that depends on the shapes of one row alone
-// (never on the number of rows, nor on threads), and outputs do not alias inputs.
+// never written, and nothing depends on it. Ops of the expanded form alone, which are enqueued row
+// by row and never captured, take the host's counts instead. "act" is the table's activation type.
+// Unless stated otherwise sums are accumulated in fp32, in an order that depends on the shapes of
+// one row alone (never on the number of rows, nor on threads), and outputs do not alias inputs.
 #pragma once
 
 #include <cstdint>

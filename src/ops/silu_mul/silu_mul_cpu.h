@@ -1,3 +1,4 @@
+// SiluMul for one row, which the CPU tables' Mlp and MoeExperts call too.
 #pragma once
 
 #include <cstdint>
