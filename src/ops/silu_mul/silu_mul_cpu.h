@@ -1,4 +1,4 @@
-// SiluMul for one row, which the CPU tables' Mlp and MoeExperts call too.
+// SiluMul for one row, which MoeExperts on CPUs calls too.
 #pragma once
 
 #include <cstdint>
