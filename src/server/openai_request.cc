@@ -28,6 +28,7 @@ constexpr Unsupported kUnsupported[] = {
     {"prompt_logprobs", "0"},
     {"logits_processors", "[]"},
     {"allowed_token_ids", "null"},
+    {"return_token_ids", "false"},
     {"bad_words", "[]"},
     {"truncate_prompt_tokens", "null"},
     {"length_penalty", "1"},
