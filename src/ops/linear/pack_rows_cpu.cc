@@ -209,7 +209,8 @@ ActivationRows PackedRows::Pack(ThreadPool& pool, const CpuWeight& w, const RowS
           scales.Row<float>(run)[row] = e4m3(x, w.scale_ue8m0, w.dots != nullptr, to);
           break;
         case ActivationForm::kInt8:
-          scales.Row<float>(run)[row] = int8(x, w.dots != nullptr, to, offsets.Row<int32_t>(run) + row);
+          scales.Row<float>(run)[row] =
+              int8(x, w.dots != nullptr, to, offsets.Row<int32_t>(run) + row);
           break;
       }
     }
