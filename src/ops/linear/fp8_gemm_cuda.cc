@@ -67,7 +67,7 @@ Fp8Tile ChooseTile(const Fp8GemmParams& p) {
   if (rows <= 64) {
     if (rounds(64, 32) == 1) return Fp8Tile::k64x32;
     if (rounds(64, 128) == 1) return Fp8Tile::k64x128Pair;
-    return rounds(64, 192) <= 3 ? Fp8Tile::k64x192 : Fp8Tile::k64x64Pair;
+    return rounds(64, 192) <= 3 ? Fp8Tile::k64x192 : Fp8Tile::k64x128Pair;
   }
   if (rows <= 128 && rounds(64, 64) == 1) return Fp8Tile::k64x64Pair;
   // A round of each, 256x128's being 1.
