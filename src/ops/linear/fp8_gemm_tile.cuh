@@ -90,10 +90,12 @@ __device__ void FillGroups(Shared<T>& shared, const Args& args) {
     for (int i = 0; i < 2; ++i) {
       const int32_t group = 2 * t + i;
       if (group >= args.groups) continue;
-      const int32_t count = min(max(args.counts[group], 0), args.group_capacity);
+      const int32_t count = args.counts == nullptr
+                                ? args.group_capacity
+                                : min(max(__ldcg(args.counts + group), 0), args.group_capacity);
       shared.row_count[group] = count;
       shared.row_begin[group] =
-          args.begins != nullptr ? args.begins[group] : group * args.group_capacity;
+          args.begins != nullptr ? __ldcg(args.begins + group) : group * args.group_capacity;
       tiles[i] = (count + T::kClusterM - 1) / T::kClusterM * ClusterTilesAcross<T>(args);
     }
     sum = tiles[0] + tiles[1];
