@@ -14,7 +14,7 @@ namespace fathom::mla {
 // What that needs of a kernel's shared memory, for two buffers of two halves.
 struct WidenShared {
   alignas(128) float scales[2][kKeys];
-  Mbarrier raw[2][2];  // codes of [buffer][half] are there; scales come with half 0
+  Mbarrier raw[2][2];  // codes of [buffer][half] are there; scales come with the half loaded first
 };
 
 // Bytes of a half's codes.
@@ -85,7 +85,8 @@ __device__ __forceinline__ void WidenHalf(uint8_t* chunks, const float* scales, 
   }
 }
 
-// Warps of the wide kernel that do nothing else; warp 8 is the producer.
+// Warps of the wide kernel that do nothing else; warp 8 is the producer. More of them would leave
+// those that compute too few registers.
 inline constexpr int kFirstWidenWarp = 9, kWidenWarps = 7;
 
 // Their work: the tiles of items, as the producer loads them. `Shared` is that kernel's.
