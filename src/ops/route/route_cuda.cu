@@ -1,22 +1,21 @@
-// Routing on CUDA: the router's product, then the choice of experts.
+// Routing on CUDA: the router's product and the choice of experts, in one launch.
 //   formula:       as ops.h says for RouteArgs
-//   data mapping:  scores: a block per expert for up to 8 tokens, else a warp per expert and 8
-//                  tokens; choice: a warp per token
-//   bytes, FLOPs:  the gate once per 8 tokens, from L2; 2 FLOP a weight and token
-//   accumulator:   fp32: each of 128 places takes four channels in every 512; places 32 apart are
-//                  added in order, then 32 in a tree
+//   data mapping:  a warp per kRows tokens and kColumns experts, lanes along the channels; of the
+//                  blocks that share tokens the last to end chooses for them, a warp per token
+//   bytes, FLOPs:  the gate once per block's tokens, x once per block's experts, from L2; 2 FLOP a
+//                  weight and token
+//   accumulator:   fp32: lane l takes channels 4l to 4l + 3 of every 128, in ascending order; then
+//                  the lanes are added in a tree: the same for every tile
 //   expected time: docs/design/cuda-backend.md
 #include "ops/cuda_kernels.cuh"
 
 namespace fathom {
 namespace kernels {
 
-constexpr int kMaxExperts = 1024;  // 32 in registers of each lane
-
-constexpr int kTokens = 8, kWarps = 8;  // of a block of scores
-constexpr int kParts = 4;               // of an expert's channels
-constexpr int kPartChannels = kWarp * 4, kStepChannels = kParts * kPartChannels;
-constexpr int kChoosers = 4;  // tokens of a block that chooses
+constexpr int kUsualExperts = 256, kMaxExperts = 1024;
+constexpr int kStepChannels = kWarp * 4;
+constexpr int kMaxTokenTiles = 8192;
+constexpr size_t kMostShared = 48 << 10;
 
 struct Router {
   Rows<const BF16> x;
@@ -30,116 +29,107 @@ struct Router {
   float* logits;  // [tokens, experts]
   Rows<int32_t> ids;
   Rows<float> weights;
+  int32_t choosers;  // warps of a block that have shared memory to choose in
+};
+
+// Blocks that have written the logits of each tile of tokens. Between launches, all of one stream
+// (CudaDevice), they are zero again.
+__device__ uint32_t arrived[kMaxTokenTiles];
+
+// What a warp multiplies, and how a block's warps lie.
+template <int kRows_, int kColumns_, int kDown_, int kAcross_, int kUnroll_, bool kUsual_ = true>
+struct Tile {
+  static constexpr int kRows = kRows_, kColumns = kColumns_, kDown = kDown_, kAcross = kAcross_;
+  static constexpr int kUnroll = kUnroll_, kSums = kRows * kColumns;
+  static constexpr bool kUsual = kUsual_;  // whole vectors in a row, 8 to kUsualExperts experts
+  static constexpr int kTokens = kRows * kDown, kExperts = kColumns * kAcross;
+  static constexpr int kThreads = kDown * kAcross * kWarp;
 };
 
 // Four channels from k on; zeros beyond the row.
-template <class T>
+template <bool kAligned, class T>
 __device__ inline float4 LoadFour(const T* row, int k, int width) {
-  float x[4];
+  if constexpr (!kAligned) {
+    float x[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) x[i] = k + i < width ? Load(row + k + i) : 0;
-  return {x[0], x[1], x[2], x[3]};
-}
-
-// Whole rows of 16-byte vectors are read as such; the sums are the same.
-template <bool kAligned>
-__device__ inline float4 LoadGate(const float* row, int k, int width) {
-  if constexpr (kAligned) return *reinterpret_cast<const float4*>(row + k);
-  return LoadFour(row, k, width);
-}
-template <bool kAligned>
-__device__ inline float4 LoadX(const BF16* row, int k, int width) {
-  if constexpr (kAligned) {
+    for (int i = 0; i < 4; ++i) x[i] = k + i < width ? Load(row + k + i) : 0;
+    return {x[0], x[1], x[2], x[3]};
+  } else if constexpr (sizeof(T) == 2) {
     const uint2 two = *reinterpret_cast<const uint2*>(row + k);
     return {__uint_as_float(two.x << 16), __uint_as_float(two.x & 0xffff0000u),
             __uint_as_float(two.y << 16), __uint_as_float(two.y & 0xffff0000u)};
+  } else {
+    return *reinterpret_cast<const float4*>(row + k);
   }
-  return LoadFour(row, k, width);
 }
 
-__device__ inline void AddProduct(float& sum, float4 x, float4 g) {
-  sum += x.x * g.x;
-  sum += x.y * g.y;
-  sum += x.z * g.z;
-  sum += x.w * g.w;
-}
-
-// A block per expert, a warp per part of its channels: few tokens, one of them or up to eight. What
-// the gate's first channels are is read before the kernels before have ended.
-template <bool kAligned, int kMost>
-__global__ void __launch_bounds__(kParts* kWarp) RouterLogitsOfFew(Router a) {
-  constexpr int kAhead = 8;  // steps
-  __shared__ float parts[kParts][kMost][kWarp];
-  AllowNextKernel();
-  const int lane = threadIdx.x % kWarp, part = threadIdx.x / kWarp;
-  const int first = part * kPartChannels + lane * 4;
-  const float* gate = a.gate + int64_t{blockIdx.x} * a.hidden;
-  float4 ahead[kAhead];
+// x [kRows, hidden] times gate [kColumns, hidden]: this lane's part of the sums.
+template <class T>
+__device__ inline void AddProducts(const Router& a, const BF16* x, const float* gate,
+                                   float (&sums)[T::kSums]) {
+  const int stride = static_cast<int>(a.x.stride);
+#pragma unroll T::kUnroll
+  for (int k = threadIdx.x % kWarp * 4; k < a.hidden; k += kStepChannels) {
+    float4 xs[T::kRows];
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    const int k = first + i * kStepChannels;
-    ahead[i] = k < a.hidden ? LoadGate<kAligned>(gate, k, a.hidden) : float4{};
-  }
-  WaitForPriorKernels();
-  const int live = *a.live;  // used in the end alone: nothing waits for it
-  float sums[kMost] = {};
-  const auto add = [&](int k, float4 g) {
-#pragma unroll
-    for (int r = 0; r < kMost; ++r) {
-      // Rows that are not there are computed, and dropped.
-      AddProduct(sums[r], LoadX<kAligned>(a.x[min(r, a.tokens - 1)], k, a.hidden), g);
+    for (int r = 0; r < T::kRows; ++r) {
+      xs[r] = LoadFour<T::kUsual>(x + r * stride, k, a.hidden);
     }
-  };
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    if (first + i * kStepChannels < a.hidden) add(first + i * kStepChannels, ahead[i]);
-  }
-#pragma unroll 4
-  for (int k = first + kAhead * kStepChannels; k < a.hidden; k += kStepChannels) {
-    add(k, LoadGate<kAligned>(gate, k, a.hidden));
-  }
+    for (int c = 0; c < T::kColumns; ++c) {
+      const float4 g = LoadFour<T::kUsual>(gate + c * a.hidden, k, a.hidden);
 #pragma unroll
-  for (int r = 0; r < kMost; ++r) parts[part][r][lane] = sums[r];
-  __syncthreads();
-  for (int r = part; r < min(live, a.tokens); r += kParts) {
-    float sum = parts[0][r][lane];
-#pragma unroll
-    for (int i = 1; i < kParts; ++i) sum += parts[i][r][lane];
-    sum = WarpSum(sum);
-    if (lane == 0) a.logits[int64_t{r} * a.experts + blockIdx.x] = sum;
-  }
-}
-
-// A warp per expert: many tokens.
-template <bool kAligned>
-__global__ void __launch_bounds__(kWarps* kWarp) RouterLogits(Router a) {
-  AfterPriorKernels();
-  const int lane = threadIdx.x % kWarp;
-  const int expert = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
-  const int first = static_cast<int>(blockIdx.y) * kTokens, live = min(*a.live, a.tokens);
-  if (expert >= a.experts || first >= live) return;
-  const float* gate = a.gate + int64_t{expert} * a.hidden;
-  float sums[kParts][kTokens] = {};
-  for (int step = lane * 4; step < a.hidden; step += kStepChannels) {
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      const int k = step + part * kPartChannels;
-      if (k >= a.hidden) continue;
-      const float4 g = LoadGate<kAligned>(gate, k, a.hidden);
-#pragma unroll
-      for (int r = 0; r < kTokens; ++r) {
-        const int t = min(first + r, live - 1);
-        AddProduct(sums[part][r], LoadX<kAligned>(a.x[t], k, a.hidden), g);
+      for (int r = 0; r < T::kRows; ++r) {
+        float& sum = sums[r * T::kColumns + c];
+        sum = fmaf(xs[r].x, g.x, sum);
+        sum = fmaf(xs[r].y, g.y, sum);
+        sum = fmaf(xs[r].z, g.z, sum);
+        sum = fmaf(xs[r].w, g.w, sum);
       }
     }
   }
+}
+
+// WarpSum of each of kCount sums (a power of two), in as few shuffles: lane l has sum
+// l * kCount / 32 in sums[0], and the next in sums[1] if there are 64.
+template <int kOffset = kWarp / 2, int kCount>
+__device__ inline void AddLanes(float (&sums)[kCount], int lane) {
+  if constexpr (kOffset > 0) {
+    constexpr int kLeft = kCount * kOffset * 2 / kWarp;  // sums of this lane
+    if constexpr (kLeft <= 1) {
+      sums[0] += __shfl_xor_sync(kAllLanes, sums[0], kOffset);
+    } else {
+      const bool upper = (lane & kOffset) != 0;
 #pragma unroll
-  for (int r = 0; r < kTokens; ++r) {
-    float sum = sums[0][r];
+      for (int i = 0; i < kLeft / 2; ++i) {
+        const float mine = upper ? sums[i + kLeft / 2] : sums[i];
+        const float theirs = upper ? sums[i] : sums[i + kLeft / 2];
+        sums[i] = mine + __shfl_xor_sync(kAllLanes, theirs, kOffset);
+      }
+    }
+    AddLanes<kOffset / 2>(sums, lane);
+  }
+}
+
+// The logits of the block's tokens and experts.
+template <class T>
+__device__ inline void WriteLogits(const Router& a, int first, int live) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int row = first + warp / T::kAcross * T::kRows;
+  const int column = static_cast<int>(blockIdx.x) * T::kExperts + warp % T::kAcross * T::kColumns;
+  if (row >= live || column >= a.experts) return;
+  // A part of a tile takes some of its neighbour's, whose bits are the same.
+  const int x_row = min(row, a.tokens - T::kRows), gate_row = min(column, a.experts - T::kColumns);
+  float sums[T::kSums] = {};
+  AddProducts<T>(a, a.x[x_row], a.gate + int64_t{gate_row} * a.hidden, sums);
+  AddLanes(sums, lane);
+  constexpr int kEach = T::kSums > kWarp ? T::kSums / kWarp : 1;
+  if (lane * T::kSums % kWarp != 0) return;
 #pragma unroll
-    for (int part = 1; part < kParts; ++part) sum += sums[part][r];
-    sum = WarpSum(sum);
-    if (lane == r && first + r < live) a.logits[int64_t{first + r} * a.experts + expert] = sum;
+  for (int i = 0; i < kEach; ++i) {
+    const int sum = lane * T::kSums / kWarp + i;
+    const int t = x_row + sum / T::kColumns, e = gate_row + sum % T::kColumns;
+    if (t >= row && t < live && e >= column) a.logits[int64_t{t} * a.experts + e] = sums[i];
   }
 }
 
@@ -208,24 +198,19 @@ __device__ inline void ChooseGroups(const Router& a, const float* choice, uint32
   __syncwarp();
 }
 
-// A lane has kEach experts in registers: every 32nd.
+// One token's experts. A lane has kEach of all in registers: every 32nd.
 template <int kEach>
-__global__ void __launch_bounds__(kChoosers* kWarp) ChooseExperts(Router a) {
-  AfterPriorKernels();
-  extern __shared__ float shared[];
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t t = int64_t{blockIdx.x} * kChoosers + warp;
-  if (t >= a.tokens) return;
-  const int live = *a.live;  // used in the end alone: nothing waits for it
+__device__ inline void ChooseExperts(const Router& a, int64_t t, float* choice) {
+  const int lane = threadIdx.x % kWarp;
   const bool grouped = a.selection != RouterSelection::kGreedy;
-  float* choice = shared + warp * (a.experts + a.n_group);
   uint32_t* groups = reinterpret_cast<uint32_t*>(choice + a.experts);
   float scores[kEach];
   uint32_t keys[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int e = i * kWarp + lane;
-    scores[i] = e < a.experts ? a.logits[t * a.experts + e] : -INFINITY;
+    // Other blocks wrote it: from the L2.
+    scores[i] = e < a.experts ? __ldcg(a.logits + t * a.experts + e) : -INFINITY;
   }
   Score(a, scores);
 #pragma unroll
@@ -275,23 +260,64 @@ __global__ void __launch_bounds__(kChoosers* kWarp) ChooseExperts(Router a) {
       my_score = score;
     }
   }
-  if (t >= live || lane >= a.topk) return;
+  if (lane >= a.topk) return;
   a.ids[t][lane] = static_cast<int32_t>(my_id);
   a.weights[t][lane] = (a.norm_topk_prob ? my_score / (sum + 1e-20f) : my_score) * a.scaling;
 }
 
-template <bool kAligned>
-void LaunchRouterLogits(const Router& router, cudaStream_t stream) {
-  const dim3 experts(static_cast<unsigned>(router.experts));
-  if (router.tokens == 1) {
-    LaunchOverlapped(RouterLogitsOfFew<kAligned, 1>, experts, kParts * kWarp, 0, stream, router);
-  } else if (router.tokens <= kTokens) {
-    LaunchOverlapped(RouterLogitsOfFew<kAligned, kTokens>, experts, kParts * kWarp, 0, stream,
-                     router);
-  } else {
-    const dim3 grid(Blocks(router.experts, kWarps), Blocks(router.tokens, kTokens));
-    LaunchOverlapped(RouterLogits<kAligned>, grid, kWarps * kWarp, 0, stream, router);
+// Whether this block is the last of its token tile's; then what the others wrote is there.
+__device__ inline bool IsLast() {
+  __shared__ bool last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    last = atomicInc(&arrived[blockIdx.y], gridDim.x - 1) == gridDim.x - 1;
+    __threadfence();
   }
+  __syncthreads();
+  return last;
+}
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads) Route(Router a) {
+  extern __shared__ float shared[];
+  AllowNextKernel();
+  if (blockIdx.y == 0) {  // the gate does not depend on the kernels before
+    constexpr int kLine = 128 / sizeof(float);
+    const int64_t begin = int64_t{blockIdx.x} * T::kExperts * a.hidden;
+    const int64_t end = min(begin + T::kExperts * a.hidden, int64_t{a.experts} * a.hidden);
+    for (int64_t i = begin + threadIdx.x * kLine; i < end; i += T::kThreads * kLine) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(a.gate + i));
+    }
+  }
+  WaitForPriorKernels();
+  const int first = static_cast<int>(blockIdx.y) * T::kTokens, live = min(*a.live, a.tokens);
+  if (first >= live) return;
+  WriteLogits<T>(a, first, live);
+  if (!IsLast()) return;
+  const int warp = threadIdx.x / kWarp, end = min(first + T::kTokens, live);
+  if (warp >= a.choosers) return;
+  float* choice = shared + warp * (a.experts + a.n_group);
+  for (int t = first + warp; t < end; t += min(a.choosers, T::kThreads / kWarp)) {
+    if constexpr (!T::kUsual) {
+      ChooseExperts<kMaxExperts / kWarp>(a, t, choice);
+    } else if (a.experts <= 2 * kWarp) {
+      ChooseExperts<2>(a, t, choice);
+    } else {
+      ChooseExperts<kUsualExperts / kWarp>(a, t, choice);
+    }
+    __syncwarp();
+  }
+}
+
+template <class T>
+void Launch(Router router, cudaStream_t stream) {
+  const dim3 grid(Blocks(router.experts, T::kExperts), Blocks(router.tokens, T::kTokens));
+  CHECK(grid.y <= kMaxTokenTiles, "route: {} tokens", router.tokens);
+  const size_t bytes = static_cast<size_t>(router.experts + router.n_group) * sizeof(float);
+  router.choosers =
+      static_cast<int32_t>(std::min<size_t>(T::kThreads / kWarp, kMostShared / bytes));
+  LaunchOverlapped(Route<T>, grid, T::kThreads, router.choosers * bytes, stream, router);
 }
 
 }  // namespace kernels
@@ -324,14 +350,19 @@ void RouteCuda(OpContext& context, const RouteArgs& a) {
                          .ids = RowsOf<int32_t>(a.ids),
                          .weights = RowsOf<float>(a.weights)};
   const cudaStream_t stream = Cuda(context).get();
-  const bool aligned = router.hidden % 4 == 0 && router.x.stride % 4 == 0;
-  (aligned ? LaunchRouterLogits<true> : LaunchRouterLogits<false>)(router, stream);
-  const size_t shared = static_cast<size_t>(kChoosers * (experts + a.n_group)) * sizeof(float);
-  const auto choose = experts <= 64    ? ChooseExperts<2>
-                      : experts <= 256 ? ChooseExperts<8>
-                                       : ChooseExperts<32>;
-  LaunchOverlapped(choose, Blocks(router.tokens, kChoosers), kChoosers * kWarp, shared, stream,
-                   router);
+  const bool usual = router.hidden % 4 == 0 && router.x.stride % 4 == 0 && experts >= 8 &&
+                     experts <= kUsualExperts;
+  if (!usual) {
+    Launch<Tile<1, 1, 8, 1, 1, false>>(router, stream);
+  } else if (router.tokens == 1) {
+    Launch<Tile<1, 1, 1, 2, 16>>(router, stream);
+  } else if (router.tokens <= 8) {
+    Launch<Tile<1, 1, 8, 1, 8>>(router, stream);
+  } else if (router.tokens <= 512) {
+    Launch<Tile<4, 4, 2, 4, 2>>(router, stream);
+  } else {
+    Launch<Tile<8, 8, 4, 4, 1>>(router, stream);
+  }
   Cuda(context).CheckLaunch("route", a.x);
 }
 
