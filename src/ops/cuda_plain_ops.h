@@ -6,8 +6,6 @@
 
 namespace fathom {
 
-bool IsHopper(const Stream& stream);  // whether the stream's GPU is one
-
 void LinearPlain(OpContext&, const LinearArgs&, bool hopper);
 void HeadLinearPlain(OpContext&, const HeadLinearArgs&, bool hopper);
 void MlpPlain(OpContext&, const MlpArgs&, bool hopper);

@@ -1,10 +1,8 @@
 // What MLA does between projections and scores, on CUDA, in one kernel.
 //   formula:       latent / sqrt(mean(latent^2) + eps) * weight -> page; key, rotated -> page;
-//   queries
-//                  rotated in place
+//                  queries rotated in place
 //   data mapping:  a block of 256 threads per token: a thread per two channels of the latent, then
-//   per
-//                  pair of key and queries
+//                  per pair of key and queries
 //   bytes, FLOPs:  6 bytes a channel of latent and key, 4 of the queries; 4 FLOP a number
 //   accumulator:   fp32 per thread, then a tree over the block
 //   expected time: one launch (3 us) for up to 128 tokens; not measured
