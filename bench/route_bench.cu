@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kReplays = 15;
 const std::vector<int> kRows = {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048, 4096};
-constexpr int kMostRows = 4096, kMostSets = 300;
+constexpr int kMostRows = 4096;
 
 struct Shape {
   const char* name;
@@ -35,50 +35,50 @@ __global__ void FillFloats(float* to, size_t count, uint64_t seed, float size) {
   }
 }
 
-// What one launch reads and writes.
-struct Problem {
-  Problem(const Shape& s, int64_t rows, uint64_t seed)
-      : s(s),
-        rows(rows),
-        x(rows * s.hidden),
-        gate(s.experts * s.hidden),
-        bias(s.experts),
-        weights(rows * s.topk),
-        ids(rows * s.topk) {
-    Randomize(x, seed);
-    FillFloats<<<1056, 256>>>(gate.get(), gate.size(), seed + 1, 0.1f);
-    FillFloats<<<1, 256>>>(bias.get(), bias.size(), seed + 2, 0.1f);
-    BENCH_CHECK(cudaMemset(ids.get(), 0xab, ids.size() * 4));
-    BENCH_CHECK(cudaMemset(weights.get(), 0xab, weights.size() * 4));
+struct Gate {
+  Gate(const Shape& s, uint64_t seed) : weights(s.experts * s.hidden), bias(s.experts) {
+    FillFloats<<<1056, 256>>>(weights.get(), weights.size(), seed, 0.1f);
+    FillFloats<<<1, 256>>>(bias.get(), bias.size(), seed + 1, 0.1f);
     BENCH_CHECK(cudaGetLastError());
   }
-  // Of the first `of` rows, into `to`.
-  RouteArgs Args(int64_t of, const int32_t* live, const Problem& to) const {
+  DeviceArray<float> weights, bias;
+};
+
+// Tokens, and what becomes of them.
+struct Rows {
+  Rows(const Shape& s, int64_t rows)
+      : s(s), x(rows * s.hidden), weights(rows * s.topk), ids(rows * s.topk) {
+    Randomize(x, 1);
+    BENCH_CHECK(cudaMemset(ids.get(), 0xab, ids.size() * 4));
+    BENCH_CHECK(cudaMemset(weights.get(), 0xab, weights.size() * 4));
+  }
+  // Of the first `count`.
+  RouteArgs Args(int64_t count, const int32_t* live, const Gate& gate) const {
     const bool biased = s.selection == RouterSelection::kGroupTopTwoBiased;
     RouteArgs args;
-    args.x = TensorView(x.get(), DType::kBF16, {of, s.hidden});
-    args.gate = TensorView(gate.get(), DType::kF32, {s.experts, s.hidden});
-    if (biased) args.bias = TensorView(bias.get(), DType::kF32, {s.experts});
+    args.x = TensorView(x.get(), DType::kBF16, {count, s.hidden});
+    args.gate = TensorView(gate.weights.get(), DType::kF32, {s.experts, s.hidden});
+    if (biased) args.bias = TensorView(gate.bias.get(), DType::kF32, {s.experts});
     args.scoring = s.scoring;
     args.selection = s.selection;
     args.n_group = s.n_group;
     args.topk_group = s.topk_group;
     args.norm_topk_prob = biased;
     args.live = TensorView(const_cast<int32_t*>(live), DType::kI32, {1});
-    args.ids = TensorView(to.ids.get(), DType::kI32, {of, s.topk});
-    args.weights = TensorView(to.weights.get(), DType::kF32, {of, s.topk});
+    args.ids = TensorView(ids.get(), DType::kI32, {count, s.topk});
+    args.weights = TensorView(weights.get(), DType::kF32, {count, s.topk});
     return args;
   }
   const Shape& s;
-  int64_t rows;
   DeviceArray<__nv_bfloat16> x;
-  DeviceArray<float> gate, bias, weights;
+  DeviceArray<float> weights;
   DeviceArray<int32_t> ids;
 };
 
 class Router {
  public:
-  explicit Router(CudaDevice& device) : device_(device), workspace_(size_t{kMostRows} * 256 * 4) {}
+  explicit Router(CudaDevice& device)
+      : device_(device), workspace_(size_t{kMostRows + 3} * 256 * 4) {}
   void Run(const RouteArgs& args) {
     OpContext context = {device_.stream(),
                          {reinterpret_cast<std::byte*>(workspace_.get()), workspace_.size()}};
@@ -126,9 +126,10 @@ bool SamePrefix(const std::vector<T>& a, const std::vector<T>& b, size_t count) 
 
 // Of each number of rows, once with capacity to spare.
 int Check(Router& router, const Shape& s) {
-  const Problem all(s, kMostRows, 1);
+  const Gate gate(s, 2);
+  const Rows all(s, kMostRows);
   const DeviceArray<int32_t> most(std::vector<int32_t>{kMostRows});
-  router.Run(all.Args(kMostRows, most.get(), all));
+  router.Run(all.Args(kMostRows, most.get(), gate));
   BENCH_CHECK(cudaDeviceSynchronize());
   const std::vector<int32_t> ids = all.ids.ToHost();
   const std::vector<float> weights = all.weights.ToHost();
@@ -136,10 +137,9 @@ int Check(Router& router, const Shape& s) {
   for (const int32_t id : ids) failures += id < 0 || id >= s.experts;
   for (const int rows : kRows) {
     for (const int spare : {0, 3}) {
-      const Problem some(s, rows + spare, 1);
+      const Rows some(s, rows + spare);  // the same tokens
       const DeviceArray<int32_t> live(std::vector<int32_t>{rows});
-      const int64_t capacity = std::min(rows + spare, kMostRows);
-      for (int i = 0; i < 3; ++i) router.Run(all.Args(capacity, live.get(), some));
+      for (int i = 0; i < 3; ++i) router.Run(some.Args(rows + spare, live.get(), gate));
       BENCH_CHECK(cudaDeviceSynchronize());
       const std::vector<int32_t> some_ids = some.ids.ToHost();
       const auto written = static_cast<size_t>(rows * s.topk);
@@ -156,17 +156,16 @@ int Check(Router& router, const Shape& s) {
 }
 
 void Time(Router& router, const Shape& s, const std::vector<int>& all_rows) {
+  std::vector<std::unique_ptr<Gate>> gates;
+  const auto bytes = static_cast<int64_t>(sizeof(float)) * s.experts * s.hidden;
+  const int sets = static_cast<int>(int64_t{150000000} / bytes) + 1;
+  for (int i = 0; i < sets; ++i) gates.push_back(std::make_unique<Gate>(s, 2 * i));
   for (const int rows : all_rows) {
-    const double bytes = 4.0 * s.experts * s.hidden + 2.0 * rows * s.hidden;
-    const int sets = std::clamp(static_cast<int>(150e6 / bytes), 2, kMostSets);
-    std::vector<std::unique_ptr<Problem>> problems;
-    for (int i = 0; i < sets; ++i) problems.push_back(std::make_unique<Problem>(s, rows, 3 * i));
+    const Rows tokens(s, rows);
     const DeviceArray<int32_t> live(std::vector<int32_t>{rows});
     BENCH_CHECK(cudaDeviceSynchronize());
-    const double us = router.Median(std::max(sets, 16), [&](int i) {
-      const Problem& problem = *problems[static_cast<size_t>(i % sets)];
-      return problem.Args(rows, live.get(), problem);
-    });
+    const double us = router.Median(
+        sets, [&](int i) { return tokens.Args(rows, live.get(), *gates[static_cast<size_t>(i)]); });
     std::printf("%-8s %5d rows %9.2f us %7.1f GFLOP/s\n", s.name, rows, us,
                 2e-3 * rows * static_cast<double>(s.experts * s.hidden) / us);
   }

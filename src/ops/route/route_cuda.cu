@@ -1,47 +1,34 @@
-// Routing on CUDA: the router's product and the choice of experts, in one launch.
+// Routing on CUDA: the router's product and the choice of experts, of up to kFewTokens tokens in
+// one launch.
 //   formula:       as ops.h says for RouteArgs
-//   data mapping:  a warp per kRows tokens and kColumns experts, lanes along the channels; of the
-//                  blocks that share tokens the last to end chooses for them, a warp per token
+//   data mapping:  product: a warp per kRows tokens and kColumns experts, lanes along the channels;
+//                  choice: a warp per token
 //   bytes, FLOPs:  the gate once per block's tokens, x once per block's experts, from L2; 2 FLOP a
 //                  weight and token
 //   accumulator:   fp32: lane l takes channels 4l to 4l + 3 of every 128, in ascending order; then
 //                  the lanes are added in a tree: the same for every tile
 //   expected time: docs/design/cuda-backend.md
-#include "ops/cuda_kernels.cuh"
+#include "ops/mma_cuda.cuh"
+#include "ops/route/choose_experts_cuda.cuh"
 
 namespace fathom {
 namespace kernels {
 
 constexpr int kUsualExperts = 256, kMaxExperts = 1024;
 constexpr int kStepChannels = kWarp * 4;
-constexpr int kMaxTokenTiles = 8192;
-constexpr size_t kMostShared = 48 << 10;
+constexpr int kFewTokens = 128;
+constexpr int kChoosers = 4;  // tokens of a block that only chooses
 
-struct Router {
-  Rows<const BF16> x;
-  const float *gate, *bias;
-  int32_t tokens, hidden, experts, topk, n_group, topk_group;
-  RouterScoring scoring;
-  RouterSelection selection;
-  bool norm_topk_prob;
-  float scaling;
-  const int32_t* live;
-  float* logits;  // [tokens, experts]
-  Rows<int32_t> ids;
-  Rows<float> weights;
-  int32_t choosers;  // warps of a block that have shared memory to choose in
-};
-
-// Blocks that have written the logits of each tile of tokens. Between launches, all of one stream
-// (CudaDevice), they are zero again.
-__device__ uint32_t arrived[kMaxTokenTiles];
+// Of few tokens, the complements of the logits' bits; 0: not there yet, as all are between
+// launches. Those of a GPU are of one stream (CudaDevice). No logit is the NaN of all ones.
+__device__ uint32_t posted[kFewTokens * kUsualExperts];
 
 // What a warp multiplies, and how a block's warps lie.
-template <int kRows_, int kColumns_, int kDown_, int kAcross_, int kUnroll_, bool kUsual_ = true>
+template <int kRows_, int kColumns_, int kDown_, int kAcross_, int kUnroll_, bool kAligned_ = true>
 struct Tile {
   static constexpr int kRows = kRows_, kColumns = kColumns_, kDown = kDown_, kAcross = kAcross_;
   static constexpr int kUnroll = kUnroll_, kSums = kRows * kColumns;
-  static constexpr bool kUsual = kUsual_;  // whole vectors in a row, 8 to kUsualExperts experts
+  static constexpr bool kAligned = kAligned_;  // rows of whole 16-byte vectors
   static constexpr int kTokens = kRows * kDown, kExperts = kColumns * kAcross;
   static constexpr int kThreads = kDown * kAcross * kWarp;
 };
@@ -63,29 +50,35 @@ __device__ inline float4 LoadFour(const T* row, int k, int width) {
   }
 }
 
+template <int kRows, int kColumns>
+__device__ inline void AddProducts(const float4 (&x)[kRows], const float4& gate, int column,
+                                   float (&sums)[kRows * kColumns]) {
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    float& sum = sums[r * kColumns + column];
+    sum = fmaf(x[r].x, gate.x, sum);
+    sum = fmaf(x[r].y, gate.y, sum);
+    sum = fmaf(x[r].z, gate.z, sum);
+    sum = fmaf(x[r].w, gate.w, sum);
+  }
+}
+
 // x [kRows, hidden] times gate [kColumns, hidden]: this lane's part of the sums.
 template <class T>
-__device__ inline void AddProducts(const Router& a, const BF16* x, const float* gate,
-                                   float (&sums)[T::kSums]) {
+__device__ inline void MultiplyRows(const Router& a, const BF16* x, const float* gate,
+                                    float (&sums)[T::kSums]) {
   const int stride = static_cast<int>(a.x.stride);
 #pragma unroll T::kUnroll
   for (int k = threadIdx.x % kWarp * 4; k < a.hidden; k += kStepChannels) {
     float4 xs[T::kRows];
 #pragma unroll
     for (int r = 0; r < T::kRows; ++r) {
-      xs[r] = LoadFour<T::kUsual>(x + r * stride, k, a.hidden);
+      xs[r] = LoadFour<T::kAligned>(x + r * stride, k, a.hidden);
     }
 #pragma unroll
     for (int c = 0; c < T::kColumns; ++c) {
-      const float4 g = LoadFour<T::kUsual>(gate + c * a.hidden, k, a.hidden);
-#pragma unroll
-      for (int r = 0; r < T::kRows; ++r) {
-        float& sum = sums[r * T::kColumns + c];
-        sum = fmaf(xs[r].x, g.x, sum);
-        sum = fmaf(xs[r].y, g.y, sum);
-        sum = fmaf(xs[r].z, g.z, sum);
-        sum = fmaf(xs[r].w, g.w, sum);
-      }
+      const float4 g = LoadFour<T::kAligned>(gate + c * a.hidden, k, a.hidden);
+      AddProducts<T::kRows, T::kColumns>(xs, g, c, sums);
     }
   }
 }
@@ -111,178 +104,64 @@ __device__ inline void AddLanes(float (&sums)[kCount], int lane) {
   }
 }
 
-// The logits of the block's tokens and experts.
-template <class T>
-__device__ inline void WriteLogits(const Router& a, int first, int live) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+// The lanes' sums of a warp's tile, added, to put(token, expert, logit) where they are there.
+template <class T, class Put>
+__device__ inline void PutSums(const Router& a, int row, int column, int live,
+                               float (&sums)[T::kSums], const Put& put) {
+  const int lane = threadIdx.x % kWarp;
+  AddLanes(sums, lane);
+  if (lane * T::kSums % kWarp != 0) return;
+#pragma unroll
+  for (int i = 0; i < (T::kSums + kWarp - 1) / kWarp; ++i) {
+    const int sum = lane * T::kSums / kWarp + i;
+    const int t = row + sum / T::kColumns, e = column + sum % T::kColumns;
+    if (t < live && e < a.experts) put(t, e, sums[i]);
+  }
+}
+
+// The product of one warp's tile, if there is any of it. REQUIRES: one row and column, or whole
+// tiles.
+template <class T, class Put>
+__device__ inline void MultiplyTile(const Router& a, int first, int live, const Put& put) {
+  const int warp = threadIdx.x / kWarp;
   const int row = first + warp / T::kAcross * T::kRows;
   const int column = static_cast<int>(blockIdx.x) * T::kExperts + warp % T::kAcross * T::kColumns;
   if (row >= live || column >= a.experts) return;
-  // A part of a tile takes some of its neighbour's, whose bits are the same.
-  const int x_row = min(row, a.tokens - T::kRows), gate_row = min(column, a.experts - T::kColumns);
   float sums[T::kSums] = {};
-  AddProducts<T>(a, a.x[x_row], a.gate + int64_t{gate_row} * a.hidden, sums);
-  AddLanes(sums, lane);
-  constexpr int kEach = T::kSums > kWarp ? T::kSums / kWarp : 1;
-  if (lane * T::kSums % kWarp != 0) return;
+  MultiplyRows<T>(a, a.x[row], a.gate + int64_t{column} * a.hidden, sums);
+  PutSums<T>(a, row, column, live, sums, put);
+}
+
+// Waits for a token's logits, and makes their places zero again.
+template <int kEach>
+__device__ inline void TakePosted(const Router& a, int t, float (&scores)[kEach]) {
+  uint32_t* const from = posted + t * kUsualExperts + threadIdx.x % kWarp;
+  const int own = (a.experts - static_cast<int>(threadIdx.x) % kWarp + kWarp - 1) / kWarp;
+  uint32_t bits[kEach] = {};
+  for (bool waits = true; waits;) {
+    waits = false;
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int sum = lane * T::kSums / kWarp + i;
-    const int t = x_row + sum / T::kColumns, e = gate_row + sum % T::kColumns;
-    if (t >= row && t < live && e >= column) a.logits[int64_t{t} * a.experts + e] = sums[i];
-  }
-}
-
-// Numbers that are in the order of RanksAbove(): equal for 0 and -0, 1 for NaN. 0: taken.
-__device__ inline uint32_t KeyOf(float x) {
-  if (isnan(x)) return 1;
-  const uint32_t bits = __float_as_uint(x + 0.0f);
-  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
-}
-
-// The index of the greatest of keys[0, n), ties to the lower, in every lane; it becomes taken.
-__device__ inline int TakeBest(uint32_t* keys, int n) {
-  uint32_t key = 0, best = 0xffffffffu;
-  for (int i = threadIdx.x % kWarp; i < n; i += kWarp) {
-    if (keys[i] <= key) continue;
-    key = keys[i];
-    best = i;
-  }
-  const uint32_t greatest = __reduce_max_sync(kAllLanes, key);
-  best = __reduce_min_sync(kAllLanes, key == greatest ? best : 0xffffffffu);
-  if (threadIdx.x % kWarp == best % kWarp) keys[best] = 0;  // the lane that reads it
-  return static_cast<int>(best);
-}
-
-// The best of a group, or the sum of its best two.
-__device__ inline float GroupScore(const float* choice, int n, bool top_two) {
-  float best = NAN, second = NAN;
-  for (int i = 0; i < n; ++i) {
-    if (RanksAbove(choice[i], best)) {
-      second = best;
-      best = choice[i];
-    } else if (RanksAbove(choice[i], second)) {
-      second = choice[i];
+    for (int i = 0; i < kEach; ++i) {
+      if (i >= own || bits[i] != 0) continue;
+      asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(bits[i]) : "l"(from + i * kWarp));
+      waits |= bits[i] == 0;
     }
   }
-  return top_two && n > 1 ? best + second : best;
-}
-
-// Logits of experts lane, 32 + lane, ..., to scores.
-template <int kEach>
-__device__ inline void Score(const Router& a, float (&scores)[kEach]) {
-  if (a.scoring == RouterScoring::kSigmoid) {
 #pragma unroll
-    for (float& score : scores) score = 1.0f / (1.0f + expf(-score));
-    return;
+  for (int i = 0; i < kEach; ++i) {
+    scores[i] = i < own ? __uint_as_float(~bits[i]) : -INFINITY;
+    if (i < own) from[i * kWarp] = 0;
   }
-  float max = -INFINITY, sum = 0;
-#pragma unroll
-  for (const float score : scores) max = fmaxf(max, score);
-  max = WarpMax(max);
-#pragma unroll
-  for (float& score : scores) sum += score = expf(score - max);
-  sum = WarpSum(sum);
-#pragma unroll
-  for (float& score : scores) score /= sum;
-}
-
-// Which groups are chosen: their keys become 0. `choice`: of all experts.
-__device__ inline void ChooseGroups(const Router& a, const float* choice, uint32_t* groups) {
-  const int size = a.experts / a.n_group;
-  for (int g = threadIdx.x % kWarp; g < a.n_group; g += kWarp) {
-    groups[g] = KeyOf(
-        GroupScore(choice + g * size, size, a.selection == RouterSelection::kGroupTopTwoBiased));
-  }
-  for (int i = 0; i < a.topk_group; ++i) TakeBest(groups, a.n_group);
   __syncwarp();
 }
 
-// One token's experts. A lane has kEach of all in registers: every 32nd.
-template <int kEach>
-__device__ inline void ChooseExperts(const Router& a, int64_t t, float* choice) {
-  const int lane = threadIdx.x % kWarp;
-  const bool grouped = a.selection != RouterSelection::kGreedy;
-  uint32_t* groups = reinterpret_cast<uint32_t*>(choice + a.experts);
-  float scores[kEach];
-  uint32_t keys[kEach];
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int e = i * kWarp + lane;
-    // Other blocks wrote it: from the L2.
-    scores[i] = e < a.experts ? __ldcg(a.logits + t * a.experts + e) : -INFINITY;
-  }
-  Score(a, scores);
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int e = i * kWarp + lane;
-    if (e < a.experts) {
-      const float biased = scores[i] + (a.bias == nullptr ? 0.0f : a.bias[e]);
-      keys[i] = KeyOf(biased);
-      if (grouped) choice[e] = biased;
-    } else {
-      keys[i] = 0;
-    }
-  }
-  if (grouped) {
-    __syncwarp();
-    ChooseGroups(a, choice, groups);
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int e = i * kWarp + lane;
-      if (e < a.experts && groups[e / (a.experts / a.n_group)] != 0) keys[i] = KeyOf(-INFINITY);
-    }
-  }
-  // Lane i keeps the i'th best.
-  uint32_t my_id = 0;
-  float my_score = 0, sum = 0;
-  for (int j = 0; j < a.topk; ++j) {
-    uint32_t key = 0, best = 0xffffffffu;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (keys[i] <= key) continue;
-      key = keys[i];
-      best = i * kWarp + lane;
-    }
-    const uint32_t greatest = __reduce_max_sync(kAllLanes, key);
-    best = __reduce_min_sync(kAllLanes, key == greatest ? best : 0xffffffffu);
-    float score = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (best != static_cast<uint32_t>(i * kWarp + lane)) continue;
-      score = scores[i];
-      keys[i] = 0;
-    }
-    score = __shfl_sync(kAllLanes, score, static_cast<int>(best % kWarp));
-    sum += score;
-    if (lane == j) {
-      my_id = best;
-      my_score = score;
-    }
-  }
-  if (lane >= a.topk) return;
-  a.ids[t][lane] = static_cast<int32_t>(my_id);
-  a.weights[t][lane] = (a.norm_topk_prob ? my_score / (sum + 1e-20f) : my_score) * a.scaling;
-}
-
-// Whether this block is the last of its token tile's; then what the others wrote is there.
-__device__ inline bool IsLast() {
-  __shared__ bool last;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    last = atomicInc(&arrived[blockIdx.y], gridDim.x - 1) == gridDim.x - 1;
-    __threadfence();
-  }
-  __syncthreads();
-  return last;
-}
-
-template <class T>
-__global__ void __launch_bounds__(T::kThreads) Route(Router a) {
+// Few tokens: the last block of those that share tokens chooses for them. It waits for blocks that
+// started before it.
+template <class T, int kEach>
+__global__ void __launch_bounds__(T::kThreads) RouteFew(Router a) {
   extern __shared__ float shared[];
   AllowNextKernel();
-  if (blockIdx.y == 0) {  // the gate does not depend on the kernels before
+  if (blockIdx.y == 0) {  // nor does the gate
     constexpr int kLine = 128 / sizeof(float);
     const int64_t begin = int64_t{blockIdx.x} * T::kExperts * a.hidden;
     const int64_t end = min(begin + T::kExperts * a.hidden, int64_t{a.experts} * a.hidden);
@@ -290,34 +169,158 @@ __global__ void __launch_bounds__(T::kThreads) Route(Router a) {
       asm volatile("prefetch.global.L2 [%0];" ::"l"(a.gate + i));
     }
   }
+  const bool chooses = blockIdx.x == gridDim.x - 1;
+  float biases[kEach];
+  if (chooses) LoadBiases(a, biases);
   WaitForPriorKernels();
   const int first = static_cast<int>(blockIdx.y) * T::kTokens, live = min(*a.live, a.tokens);
+  MultiplyTile<T>(a, first, live, [](int t, int e, float logit) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(posted + t * kUsualExperts + e),
+                 "r"(~__float_as_uint(logit)));
+  });
+  const int warp = threadIdx.x / kWarp, t = first + warp;
+  if (!chooses || warp >= T::kTokens || t >= live) return;
+  __syncwarp();
+  float scores[kEach];
+  TakePosted(a, t, scores);
+  ChooseExperts(a, t, biases, scores, shared + warp * (a.experts + a.n_group));
+}
+
+// Many tokens, product: a block's channels go through shared memory.
+template <class T>
+struct Stage {
+  float gate[T::kExperts][kStepChannels];
+  BF16 x[T::kTokens][kStepChannels];
+};
+
+template <class T, int kStages>
+__global__ void __launch_bounds__(T::kThreads, 1) RouterLogits(Router a) {
+  extern __shared__ __align__(128) float shared[];
+  auto* stages = reinterpret_cast<Stage<T>*>(shared);
+  AfterPriorKernels();
+  const int first = static_cast<int>(blockIdx.y) * T::kTokens, live = min(*a.live, a.tokens);
+  const int first_expert = static_cast<int>(blockIdx.x) * T::kExperts;
   if (first >= live) return;
-  WriteLogits<T>(a, first, live);
-  if (!IsLast()) return;
-  const int warp = threadIdx.x / kWarp, end = min(first + T::kTokens, live);
-  if (warp >= a.choosers) return;
-  float* choice = shared + warp * (a.experts + a.n_group);
-  for (int t = first + warp; t < end; t += min(a.choosers, T::kThreads / kWarp)) {
-    if constexpr (!T::kUsual) {
-      ChooseExperts<kMaxExperts / kWarp>(a, t, choice);
-    } else if (a.experts <= 2 * kWarp) {
-      ChooseExperts<2>(a, t, choice);
-    } else {
-      ChooseExperts<kUsualExperts / kWarp>(a, t, choice);
-    }
-    __syncwarp();
+  // Rows that are not there are those of the last one; their sums go nowhere.
+  constexpr int kGateVectors = kStepChannels / 4, kGateStep = T::kThreads / kGateVectors;
+  constexpr int kXVectors = kStepChannels / 8, kXStep = T::kThreads / kXVectors;
+  const int gate_row = threadIdx.x / kGateVectors, gate_k = threadIdx.x % kGateVectors * 4;
+  const int x_row = threadIdx.x / kXVectors, x_k = threadIdx.x % kXVectors * 8;
+  const float* gate[T::kExperts / kGateStep];
+  const BF16* x[T::kTokens / kXStep];
+#pragma unroll
+  for (int i = 0; i < T::kExperts / kGateStep; ++i) {
+    const int e = min(first_expert + gate_row + i * kGateStep, a.experts - 1);
+    gate[i] = a.gate + int64_t{e} * a.hidden + gate_k;
   }
+#pragma unroll
+  for (int i = 0; i < T::kTokens / kXStep; ++i) {
+    x[i] = a.x[min(first + x_row + i * kXStep, live - 1)] + x_k;
+  }
+  const auto load = [&](int k, Stage<T>& stage) {
+#pragma unroll
+    for (int i = 0; i < T::kExperts / kGateStep; ++i) {
+      const bool valid = k + gate_k < a.hidden;
+      CopyAsync(SharedAddressOf(&stage.gate[gate_row + i * kGateStep][gate_k]),
+                valid ? gate[i] + k : a.gate, valid);
+    }
+#pragma unroll
+    for (int i = 0; i < T::kTokens / kXStep; ++i) {
+      const bool valid = k + x_k < a.hidden;
+      CopyAsync(SharedAddressOf(&stage.x[x_row + i * kXStep][x_k]), valid ? x[i] + k : a.x.data,
+                valid);
+    }
+  };
+#pragma unroll
+  for (int step = 0; step < kStages - 1; ++step) {
+    if (step * kStepChannels < a.hidden) load(step * kStepChannels, stages[step]);
+    CommitCopies();
+  }
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int row = warp / T::kAcross * T::kRows, column = warp % T::kAcross * T::kColumns;
+  float sums[T::kSums] = {};
+  int current = 0, next = kStages - 1;
+  for (int k = 0; k < a.hidden; k += kStepChannels) {
+    WaitForCopies<kStages - 2>();
+    __syncthreads();
+    const int ahead = k + (kStages - 1) * kStepChannels;
+    if (ahead < a.hidden) load(ahead, stages[next]);
+    CommitCopies();
+    const Stage<T>& stage = stages[current];
+    float4 xs[T::kRows];
+#pragma unroll
+    for (int r = 0; r < T::kRows; ++r) xs[r] = LoadFour<true>(stage.x[row + r], lane * 4, 0);
+#pragma unroll
+    for (int c = 0; c < T::kColumns; ++c) {
+      AddProducts<T::kRows, T::kColumns>(xs, LoadFour<true>(stage.gate[column + c], lane * 4, 0), c,
+                                         sums);
+    }
+    current = current + 1 == kStages ? 0 : current + 1;
+    next = next + 1 == kStages ? 0 : next + 1;
+  }
+  WaitForCopies<0>();
+  PutSums<T>(a, first + row, first_expert + column, live, sums,
+             [&](int t, int e, float logit) { a.logits[int64_t{t} * a.experts + e] = logit; });
+}
+
+// The same without: layouts of other than whole vectors, or unusually many experts.
+template <class T>
+__global__ void __launch_bounds__(T::kThreads) RouterLogitsOfAny(Router a) {
+  AfterPriorKernels();
+  const int first = static_cast<int>(blockIdx.y) * T::kTokens, live = min(*a.live, a.tokens);
+  MultiplyTile<T>(a, first, live,
+                  [&](int t, int e, float logit) { a.logits[int64_t{t} * a.experts + e] = logit; });
+}
+
+template <int kEach>
+__global__ void __launch_bounds__(kChoosers* kWarp) Choose(Router a) {
+  extern __shared__ float shared[];
+  AllowNextKernel();
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  float biases[kEach], scores[kEach];
+  LoadBiases(a, biases);
+  WaitForPriorKernels();
+  const int64_t t = int64_t{blockIdx.x} * kChoosers + warp;
+  if (t >= min(*a.live, a.tokens)) return;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int e = i * kWarp + lane;
+    scores[i] = e < a.experts ? a.logits[t * a.experts + e] : -INFINITY;
+  }
+  ChooseExperts(a, t, biases, scores, shared + warp * (a.experts + a.n_group));
 }
 
 template <class T>
-void Launch(Router router, cudaStream_t stream) {
-  const dim3 grid(Blocks(router.experts, T::kExperts), Blocks(router.tokens, T::kTokens));
-  CHECK(grid.y <= kMaxTokenTiles, "route: {} tokens", router.tokens);
-  const size_t bytes = static_cast<size_t>(router.experts + router.n_group) * sizeof(float);
-  router.choosers =
-      static_cast<int32_t>(std::min<size_t>(T::kThreads / kWarp, kMostShared / bytes));
-  LaunchOverlapped(Route<T>, grid, T::kThreads, router.choosers * bytes, stream, router);
+dim3 GridOf(const Router& a) {
+  return dim3(Blocks(a.experts, T::kExperts), Blocks(a.tokens, T::kTokens));
+}
+
+// Of shared memory to choose for so many tokens of a block.
+static size_t ChoiceBytes(const Router& a, int tokens) {
+  return static_cast<size_t>(tokens * (a.experts + a.n_group)) * sizeof(float);
+}
+
+template <class T>
+void LaunchFew(const Router& a, cudaStream_t stream) {
+  const auto kernel = a.experts <= 2 * kWarp ? RouteFew<T, 2> : RouteFew<T, kUsualExperts / kWarp>;
+  LaunchOverlapped(kernel, GridOf<T>(a), T::kThreads, ChoiceBytes(a, T::kTokens), stream, a);
+}
+
+template <class T, int kStages>
+void LaunchLogits(const Router& a, cudaStream_t stream) {
+  constexpr int kBytes = kStages * sizeof(Stage<T>);
+  static const cudaError_t attribute = cudaFuncSetAttribute(
+      RouterLogits<T, kStages>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  CUDA_CHECK(attribute);
+  LaunchOverlapped(RouterLogits<T, kStages>, GridOf<T>(a), T::kThreads, kBytes, stream, a);
+}
+
+static void LaunchChoose(const Router& a, cudaStream_t stream) {
+  const auto kernel = a.experts <= 2 * kWarp   ? Choose<2>
+                      : a.experts <= 8 * kWarp ? Choose<8>
+                                               : Choose<kMaxExperts / kWarp>;
+  LaunchOverlapped(kernel, Blocks(a.tokens, kChoosers), kChoosers * kWarp,
+                   ChoiceBytes(a, kChoosers), stream, a);
 }
 
 }  // namespace kernels
@@ -350,19 +353,21 @@ void RouteCuda(OpContext& context, const RouteArgs& a) {
                          .ids = RowsOf<int32_t>(a.ids),
                          .weights = RowsOf<float>(a.weights)};
   const cudaStream_t stream = Cuda(context).get();
-  const bool usual = router.hidden % 4 == 0 && router.x.stride % 4 == 0 && experts >= 8 &&
-                     experts <= kUsualExperts;
-  if (!usual) {
-    Launch<Tile<1, 1, 8, 1, 1, false>>(router, stream);
-  } else if (router.tokens == 1) {
-    Launch<Tile<1, 1, 1, 2, 16>>(router, stream);
-  } else if (router.tokens <= 8) {
-    Launch<Tile<1, 1, 8, 1, 8>>(router, stream);
-  } else if (router.tokens <= 512) {
-    Launch<Tile<4, 4, 2, 4, 2>>(router, stream);
-  } else {
-    Launch<Tile<8, 8, 4, 4, 1>>(router, stream);
+  // A choice between kernels of equal bits.
+  const bool vectors = router.hidden % 8 == 0 && router.x.stride % 8 == 0 &&
+                       reinterpret_cast<uintptr_t>(router.x.data) % 16 == 0;
+  if (vectors && experts <= kUsualExperts && router.tokens <= kFewTokens) {
+    router.tokens == 1 ? LaunchFew<Tile<1, 1, 1, 2, 16>>(router, stream)
+                       : LaunchFew<Tile<1, 1, 8, 1, 8>>(router, stream);
+    return Cuda(context).CheckLaunch("route", a.x);
   }
+  if (vectors) {
+    LaunchLogits<Tile<8, 8, 4, 4, 1>, 3>(router, stream);
+  } else {
+    using T = Tile<1, 1, 8, 1, 1, false>;
+    LaunchOverlapped(RouterLogitsOfAny<T>, GridOf<T>(router), T::kThreads, 0, stream, router);
+  }
+  LaunchChoose(router, stream);
   Cuda(context).CheckLaunch("route", a.x);
 }
 
