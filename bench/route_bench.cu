@@ -13,7 +13,7 @@
 namespace fathom::bench {
 namespace {
 
-constexpr int kReplays = 15;
+constexpr int kReplays = 31, kWarmMilliseconds = 40;
 const std::vector<int> kRows = {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048, 4096};
 constexpr int kMostRows = 4096;
 
@@ -97,14 +97,15 @@ class Router {
     BENCH_CHECK(cudaEventCreate(&begin));
     BENCH_CHECK(cudaEventCreate(&end));
     std::vector<float> times(kReplays);
-    for (int i = -3; i < kReplays; ++i) {
+    float warm = 0;  // clocks take some time
+    for (int i = -1; i < kReplays; i += i >= 0 || warm > kWarmMilliseconds) {
       float milliseconds;
       BENCH_CHECK(cudaEventRecord(begin, stream));
       BENCH_CHECK(cudaGraphLaunch(exec, stream));
       BENCH_CHECK(cudaEventRecord(end, stream));
       BENCH_CHECK(cudaEventSynchronize(end));
       BENCH_CHECK(cudaEventElapsedTime(&milliseconds, begin, end));
-      if (i >= 0) times[i] = milliseconds;
+      i >= 0 ? times[static_cast<size_t>(i)] = milliseconds : warm += milliseconds;
     }
     std::nth_element(times.begin(), times.begin() + kReplays / 2, times.end());
     BENCH_CHECK(cudaEventDestroy(begin));

@@ -16,7 +16,7 @@ namespace kernels {
 
 constexpr int kUsualExperts = 256, kMaxExperts = 1024;
 constexpr int kStepChannels = kWarp * 4;
-constexpr int kFewTokens = 128;
+constexpr int kFewTokens = 8, kSomeTokens = 128;
 constexpr int kChoosers = 4;  // tokens of a block that only chooses
 
 // Of few tokens, the complements of the logits' bits; 0: not there yet, as all are between
@@ -63,13 +63,13 @@ __device__ inline void AddProducts(const float4 (&x)[kRows], const float4& gate,
   }
 }
 
-// x [kRows, hidden] times gate [kColumns, hidden]: this lane's part of the sums.
+// x [kRows, hidden] times gate [kColumns, hidden], from `step` on: this lane's part of the sums.
 template <class T>
-__device__ inline void MultiplyRows(const Router& a, const BF16* x, const float* gate,
+__device__ inline void MultiplyRows(const Router& a, const BF16* x, const float* gate, int step,
                                     float (&sums)[T::kSums]) {
   const int stride = static_cast<int>(a.x.stride);
 #pragma unroll T::kUnroll
-  for (int k = threadIdx.x % kWarp * 4; k < a.hidden; k += kStepChannels) {
+  for (int k = step * kStepChannels + threadIdx.x % kWarp * 4; k < a.hidden; k += kStepChannels) {
     float4 xs[T::kRows];
 #pragma unroll
     for (int r = 0; r < T::kRows; ++r) {
@@ -119,17 +119,39 @@ __device__ inline void PutSums(const Router& a, int row, int column, int live,
   }
 }
 
-// The product of one warp's tile, if there is any of it. REQUIRES: one row and column, or whole
-// tiles.
-template <class T, class Put>
-__device__ inline void MultiplyTile(const Router& a, int first, int live, const Put& put) {
-  const int warp = threadIdx.x / kWarp;
-  const int row = first + warp / T::kAcross * T::kRows;
-  const int column = static_cast<int>(blockIdx.x) * T::kExperts + warp % T::kAcross * T::kColumns;
-  if (row >= live || column >= a.experts) return;
-  float sums[T::kSums] = {};
-  MultiplyRows<T>(a, a.x[row], a.gate + int64_t{column} * a.hidden, sums);
-  PutSums<T>(a, row, column, live, sums, put);
+// The gate's first kSteps steps for one expert, which are read before the kernels before have
+// ended.
+template <int kSteps>
+struct GateAhead {
+  __device__ GateAhead(const Router& a, const float* gate) {
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int k = i * kStepChannels + static_cast<int>(threadIdx.x) % kWarp * 4;
+      if (k < a.hidden) steps[i] = LoadFour<true>(gate, k, a.hidden);
+    }
+  }
+  __device__ void Multiply(const Router& a, const BF16* x, float (&sums)[1]) const {
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int k = i * kStepChannels + static_cast<int>(threadIdx.x) % kWarp * 4;
+      if (k >= a.hidden) continue;
+      const float4 xs[1] = {LoadFour<true>(x, k, a.hidden)};
+      AddProducts<1, 1>(xs, steps[i], 0, sums);
+    }
+  }
+  float4 steps[kSteps > 0 ? kSteps : 1];
+};
+
+// Asks for the block's rows of the gate, which do not depend on the kernels before either.
+template <class T>
+__device__ inline void PrefetchGate(const Router& a) {
+  if (blockIdx.y > 0) return;
+  constexpr int kLine = 128 / sizeof(float);
+  const int64_t begin = int64_t{blockIdx.x} * T::kExperts * a.hidden;
+  const int64_t end = min(begin + T::kExperts * a.hidden, int64_t{a.experts} * a.hidden);
+  for (int64_t i = begin + threadIdx.x * kLine; i < end; i += T::kThreads * kLine) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(a.gate + i));
+  }
 }
 
 // Waits for a token's logits, and makes their places zero again.
@@ -155,38 +177,36 @@ __device__ inline void TakePosted(const Router& a, int t, float (&scores)[kEach]
   __syncwarp();
 }
 
-// Few tokens: the last block of those that share tokens chooses for them. It waits for blocks that
-// started before it.
+// Up to kFewTokens: the last block chooses. It waits for blocks that started before it.
 template <class T, int kEach>
 __global__ void __launch_bounds__(T::kThreads) RouteFew(Router a) {
+  static_assert(T::kSums == 1);
   extern __shared__ float shared[];
   AllowNextKernel();
-  if (blockIdx.y == 0) {  // nor does the gate
-    constexpr int kLine = 128 / sizeof(float);
-    const int64_t begin = int64_t{blockIdx.x} * T::kExperts * a.hidden;
-    const int64_t end = min(begin + T::kExperts * a.hidden, int64_t{a.experts} * a.hidden);
-    for (int64_t i = begin + threadIdx.x * kLine; i < end; i += T::kThreads * kLine) {
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(a.gate + i));
-    }
-  }
+  PrefetchGate<T>(a);
+  const float* gate = a.gate + int64_t{blockIdx.x} * a.hidden;
+  constexpr int kAhead = T::kTokens == 1 ? 16 : 0;
+  const GateAhead<kAhead> ahead(a, gate);
   const bool chooses = blockIdx.x == gridDim.x - 1;
   float biases[kEach];
   if (chooses) LoadBiases(a, biases);
   WaitForPriorKernels();
-  const int first = static_cast<int>(blockIdx.y) * T::kTokens, live = min(*a.live, a.tokens);
-  MultiplyTile<T>(a, first, live, [](int t, int e, float logit) {
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(posted + t * kUsualExperts + e),
+  const int t = threadIdx.x / kWarp, live = min(*a.live, a.tokens);
+  if (t >= live) return;
+  float sums[1] = {};
+  ahead.Multiply(a, a.x[t], sums);
+  MultiplyRows<T>(a, a.x[t], gate, kAhead, sums);
+  PutSums<T>(a, t, blockIdx.x, live, sums, [](int token, int e, float logit) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(posted + token * kUsualExperts + e),
                  "r"(~__float_as_uint(logit)));
   });
-  const int warp = threadIdx.x / kWarp, t = first + warp;
-  if (!chooses || warp >= T::kTokens || t >= live) return;
-  __syncwarp();
+  if (!chooses) return;
   float scores[kEach];
   TakePosted(a, t, scores);
-  ChooseExperts(a, t, biases, scores, shared + warp * (a.experts + a.n_group));
+  ChooseExperts(a, t, biases, scores, shared + t * (a.experts + a.n_group));
 }
 
-// Many tokens, product: a block's channels go through shared memory.
+// The product of many tokens: a block's channels go through shared memory.
 template <class T>
 struct Stage {
   float gate[T::kExperts][kStepChannels];
@@ -194,7 +214,7 @@ struct Stage {
 };
 
 template <class T, int kStages>
-__global__ void __launch_bounds__(T::kThreads, 1) RouterLogits(Router a) {
+__global__ void __launch_bounds__(T::kThreads, 1) RouterLogitsOfMany(Router a) {
   extern __shared__ __align__(128) float shared[];
   auto* stages = reinterpret_cast<Stage<T>*>(shared);
   AfterPriorKernels();
@@ -204,6 +224,7 @@ __global__ void __launch_bounds__(T::kThreads, 1) RouterLogits(Router a) {
   // Rows that are not there are those of the last one; their sums go nowhere.
   constexpr int kGateVectors = kStepChannels / 4, kGateStep = T::kThreads / kGateVectors;
   constexpr int kXVectors = kStepChannels / 8, kXStep = T::kThreads / kXVectors;
+  static_assert(T::kExperts % kGateStep == 0 && T::kTokens % kXStep == 0);
   const int gate_row = threadIdx.x / kGateVectors, gate_k = threadIdx.x % kGateVectors * 4;
   const int x_row = threadIdx.x / kXVectors, x_k = threadIdx.x % kXVectors * 8;
   const float* gate[T::kExperts / kGateStep];
@@ -263,13 +284,20 @@ __global__ void __launch_bounds__(T::kThreads, 1) RouterLogits(Router a) {
              [&](int t, int e, float logit) { a.logits[int64_t{t} * a.experts + e] = logit; });
 }
 
-// The same without: layouts of other than whole vectors, or unusually many experts.
+// The product of some tokens, or of rows that are not whole vectors.
 template <class T>
-__global__ void __launch_bounds__(T::kThreads) RouterLogitsOfAny(Router a) {
-  AfterPriorKernels();
-  const int first = static_cast<int>(blockIdx.y) * T::kTokens, live = min(*a.live, a.tokens);
-  MultiplyTile<T>(a, first, live,
-                  [&](int t, int e, float logit) { a.logits[int64_t{t} * a.experts + e] = logit; });
+__global__ void __launch_bounds__(T::kThreads) RouterLogits(Router a) {
+  static_assert(T::kSums == 1);
+  AllowNextKernel();
+  PrefetchGate<T>(a);
+  WaitForPriorKernels();
+  const int row = static_cast<int>(blockIdx.y) * T::kTokens + static_cast<int>(threadIdx.x) / kWarp;
+  const int live = min(*a.live, a.tokens);
+  if (row >= live) return;
+  float sums[1] = {};
+  MultiplyRows<T>(a, a.x[row], a.gate + int64_t{blockIdx.x} * a.hidden, 0, sums);
+  PutSums<T>(a, row, blockIdx.x, live, sums,
+             [&](int t, int e, float logit) { a.logits[int64_t{t} * a.experts + e] = logit; });
 }
 
 template <int kEach>
@@ -306,13 +334,18 @@ void LaunchFew(const Router& a, cudaStream_t stream) {
   LaunchOverlapped(kernel, GridOf<T>(a), T::kThreads, ChoiceBytes(a, T::kTokens), stream, a);
 }
 
+template <class T>
+void LaunchSome(const Router& a, cudaStream_t stream) {
+  LaunchOverlapped(RouterLogits<T>, GridOf<T>(a), T::kThreads, 0, stream, a);
+}
+
 template <class T, int kStages>
-void LaunchLogits(const Router& a, cudaStream_t stream) {
+void LaunchMany(const Router& a, cudaStream_t stream) {
   constexpr int kBytes = kStages * sizeof(Stage<T>);
   static const cudaError_t attribute = cudaFuncSetAttribute(
-      RouterLogits<T, kStages>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+      RouterLogitsOfMany<T, kStages>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   CUDA_CHECK(attribute);
-  LaunchOverlapped(RouterLogits<T, kStages>, GridOf<T>(a), T::kThreads, kBytes, stream, a);
+  LaunchOverlapped(RouterLogitsOfMany<T, kStages>, GridOf<T>(a), T::kThreads, kBytes, stream, a);
 }
 
 static void LaunchChoose(const Router& a, cudaStream_t stream) {
@@ -357,15 +390,16 @@ void RouteCuda(OpContext& context, const RouteArgs& a) {
   const bool vectors = router.hidden % 8 == 0 && router.x.stride % 8 == 0 &&
                        reinterpret_cast<uintptr_t>(router.x.data) % 16 == 0;
   if (vectors && experts <= kUsualExperts && router.tokens <= kFewTokens) {
-    router.tokens == 1 ? LaunchFew<Tile<1, 1, 1, 2, 16>>(router, stream)
-                       : LaunchFew<Tile<1, 1, 8, 1, 8>>(router, stream);
+    router.tokens == 1 ? LaunchFew<Tile<1, 1, 1, 1, 16>>(router, stream)
+                       : LaunchFew<Tile<1, 1, kFewTokens, 1, 8>>(router, stream);
     return Cuda(context).CheckLaunch("route", a.x);
   }
-  if (vectors) {
-    LaunchLogits<Tile<8, 8, 4, 4, 1>, 3>(router, stream);
+  if (!vectors) {
+    LaunchSome<Tile<1, 1, 8, 1, 1, false>>(router, stream);
+  } else if (router.tokens <= kSomeTokens) {
+    LaunchSome<Tile<1, 1, 8, 1, 8>>(router, stream);
   } else {
-    using T = Tile<1, 1, 8, 1, 1, false>;
-    LaunchOverlapped(RouterLogitsOfAny<T>, GridOf<T>(router), T::kThreads, 0, stream, router);
+    LaunchMany<Tile<8, 8, 4, 4, 1>, 3>(router, stream);
   }
   LaunchChoose(router, stream);
   Cuda(context).CheckLaunch("route", a.x);
