@@ -8,7 +8,7 @@ namespace fathom::kernels {
 struct Router {
   Rows<const BF16> x;
   const float *gate, *bias;
-  int32_t tokens, hidden, experts, topk, n_group, topk_group;
+  int32_t tokens, hidden, experts, topk, n_group, topk_group, group_size;
   RouterScoring scoring;
   RouterSelection selection;
   bool norm_topk_prob;
@@ -26,9 +26,16 @@ __device__ inline uint32_t KeyOf(float x) {
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
 
+// The number behind a key.
+__device__ inline float NumberOf(uint32_t key) {
+  if (key <= 1) return NAN;
+  return __uint_as_float(key >> 31 != 0 ? key & 0x7fffffffu : ~key);
+}
+
 // The index of the greatest of keys[0, n), ties to the lower, in every lane; it becomes taken.
 __device__ inline int TakeBest(uint32_t* keys, int n) {
   uint32_t key = 0, best = 0xffffffffu;
+#pragma unroll 1
   for (int i = threadIdx.x % kWarp; i < n; i += kWarp) {
     if (keys[i] <= key) continue;
     key = keys[i];
@@ -40,36 +47,36 @@ __device__ inline int TakeBest(uint32_t* keys, int n) {
   return static_cast<int>(best);
 }
 
-// Which groups are chosen: their keys become 0. `choice`: of all experts. A group's score is the
-// best of it, or the sum of its best two; several lanes share a group if there are enough.
-__device__ inline void ChooseGroups(const Router& a, const float* choice, uint32_t* groups) {
-  const int lane = threadIdx.x % kWarp, size = a.experts / a.n_group;
+// Which groups are chosen: their keys become 0. `keys`: of all experts. A group's score is the best
+// of it, or the sum of its best two; several lanes share a group if there are enough.
+__device__ inline void ChooseGroups(const Router& a, const uint32_t* keys, uint32_t* groups) {
+  const int lane = threadIdx.x % kWarp;
   int share = 1;  // lanes of a group
   while (2 * share * a.n_group <= kWarp) share *= 2;
+#pragma unroll 1
   for (int base = 0; base < a.n_group; base += kWarp / share) {
     const int g = base + lane / share;
-    float best = NAN, second = NAN;
-    const auto add = [&](float x) {
-      if (RanksAbove(x, best)) {
-        second = best;
-        best = x;
-      } else if (RanksAbove(x, second)) {
-        second = x;
-      }
+    uint32_t best = 0, second = 0;
+    const auto add = [&](uint32_t key) {
+      second = max(second, min(best, key));
+      best = max(best, key);
     };
     if (g < a.n_group) {
-      for (int i = lane % share; i < size; i += share) add(choice[g * size + i]);
+#pragma unroll 4
+      for (int i = lane % share; i < a.group_size; i += share) add(keys[g * a.group_size + i]);
     }
+#pragma unroll 1
     for (int offset = share / 2; offset > 0; offset /= 2) {
-      const float their_best = __shfl_xor_sync(kAllLanes, best, offset);
-      const float their_second = __shfl_xor_sync(kAllLanes, second, offset);
-      add(their_best);
+      const uint32_t their_second = __shfl_xor_sync(kAllLanes, second, offset);
+      add(__shfl_xor_sync(kAllLanes, best, offset));
       add(their_second);
     }
-    const bool top_two = a.selection == RouterSelection::kGroupTopTwoBiased && size > 1;
-    if (g < a.n_group && lane % share == 0) groups[g] = KeyOf(top_two ? best + second : best);
+    if (g >= a.n_group || lane % share != 0) continue;
+    const bool top_two = a.selection == RouterSelection::kGroupTopTwoBiased && a.group_size > 1;
+    groups[g] = top_two ? KeyOf(NumberOf(best) + NumberOf(second)) : best;
   }
   __syncwarp();
+#pragma unroll 1
   for (int i = 0; i < a.topk_group; ++i) TakeBest(groups, a.n_group);
   __syncwarp();
 }
@@ -94,29 +101,30 @@ __device__ inline void Score(const Router& a, float (&scores)[kEach]) {
 }
 
 // One token's experts. A lane has kEach of all in registers: every 32nd, first the logits in
-// scores. `choice`: shared memory of the warp.
+// scores. `all_keys`: shared memory of the warp.
 template <int kEach>
 __device__ inline void ChooseExperts(const Router& a, int64_t t, const float (&biases)[kEach],
-                                     float (&scores)[kEach], float* choice) {
+                                     float (&scores)[kEach], uint32_t* all_keys) {
   const int lane = threadIdx.x % kWarp;
   const bool grouped = a.selection != RouterSelection::kGreedy;
-  uint32_t* groups = reinterpret_cast<uint32_t*>(choice + a.experts);
+  uint32_t* groups = all_keys + a.experts;
   uint32_t keys[kEach];
   Score(a, scores);
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int e = i * kWarp + lane;
-    const float biased = scores[i] + biases[i];
-    keys[i] = e < a.experts ? KeyOf(biased) : 0;
-    if (grouped && e < a.experts) choice[e] = biased;
+    keys[i] = e < a.experts ? KeyOf(scores[i] + biases[i]) : 0;
+    if (grouped && e < a.experts) all_keys[e] = keys[i];
   }
   if (grouped) {
     __syncwarp();
-    ChooseGroups(a, choice, groups);
+    ChooseGroups(a, all_keys, groups);
+    int end = (lane / a.group_size + 1) * a.group_size, group = lane / a.group_size;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int e = i * kWarp + lane;
-      if (e < a.experts && groups[e / (a.experts / a.n_group)] != 0) keys[i] = KeyOf(-INFINITY);
+      for (; e >= end; end += a.group_size) ++group;
+      if (e < a.experts && groups[group] != 0) keys[i] = KeyOf(-INFINITY);
     }
   }
   // Lane i keeps the i'th best.

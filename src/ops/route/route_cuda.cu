@@ -181,7 +181,7 @@ __device__ inline void TakePosted(const Router& a, int t, float (&scores)[kEach]
 template <class T, int kEach>
 __global__ void __launch_bounds__(T::kThreads) RouteFew(Router a) {
   static_assert(T::kSums == 1);
-  extern __shared__ float shared[];
+  extern __shared__ uint32_t shared[];
   AllowNextKernel();
   PrefetchGate<T>(a);
   const float* gate = a.gate + int64_t{blockIdx.x} * a.hidden;
@@ -215,8 +215,8 @@ struct Stage {
 
 template <class T, int kStages>
 __global__ void __launch_bounds__(T::kThreads, 1) RouterLogitsOfMany(Router a) {
-  extern __shared__ __align__(128) float shared[];
-  auto* stages = reinterpret_cast<Stage<T>*>(shared);
+  extern __shared__ __align__(128) unsigned char memory[];
+  auto* stages = reinterpret_cast<Stage<T>*>(memory);
   AfterPriorKernels();
   const int first = static_cast<int>(blockIdx.y) * T::kTokens, live = min(*a.live, a.tokens);
   const int first_expert = static_cast<int>(blockIdx.x) * T::kExperts;
@@ -302,7 +302,7 @@ __global__ void __launch_bounds__(T::kThreads) RouterLogits(Router a) {
 
 template <int kEach>
 __global__ void __launch_bounds__(kChoosers* kWarp) Choose(Router a) {
-  extern __shared__ float shared[];
+  extern __shared__ uint32_t shared[];
   AllowNextKernel();
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   float biases[kEach], scores[kEach];
@@ -325,7 +325,7 @@ dim3 GridOf(const Router& a) {
 
 // Of shared memory to choose for so many tokens of a block.
 static size_t ChoiceBytes(const Router& a, int tokens) {
-  return static_cast<size_t>(tokens * (a.experts + a.n_group)) * sizeof(float);
+  return static_cast<size_t>(tokens * (a.experts + a.n_group)) * sizeof(uint32_t);
 }
 
 template <class T>
@@ -377,6 +377,7 @@ void RouteCuda(OpContext& context, const RouteArgs& a) {
                          .topk = static_cast<int32_t>(a.ids.dim(1)),
                          .n_group = a.n_group,
                          .topk_group = a.topk_group,
+                         .group_size = experts / a.n_group,
                          .scoring = a.scoring,
                          .selection = a.selection,
                          .norm_topk_prob = a.norm_topk_prob,
@@ -399,7 +400,7 @@ void RouteCuda(OpContext& context, const RouteArgs& a) {
   } else if (router.tokens <= kSomeTokens) {
     LaunchSome<Tile<1, 1, 8, 1, 8>>(router, stream);
   } else {
-    LaunchMany<Tile<8, 8, 4, 4, 1>, 3>(router, stream);
+    LaunchMany<Tile<8, 8, 4, 2, 1>, 3>(router, stream);
   }
   LaunchChoose(router, stream);
   Cuda(context).CheckLaunch("route", a.x);
