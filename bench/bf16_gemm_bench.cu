@@ -212,8 +212,8 @@ void CheckAll() {
       Check({512, 16, out, in}, live), Check({512, 128, out, in}, live), cases += 2;
     }
   }
-  for (const auto& [experts, rows] : {std::pair{64, 24576}, {64, 3000}, {3, 700}, {256, 9000}}) {
-    const int64_t inter = experts == 256 ? 200 : 1408, hidden = experts == 256 ? 136 : 2048;
+  for (const auto& [experts, rows] : {std::pair{64, 24576}, {64, 3000}, {3, 700}, {257, 9000}}) {
+    const int64_t inter = experts == 257 ? 200 : 1408, hidden = experts == 257 ? 136 : 2048;
     for (const auto& sizes : {EvenSizes(experts, rows), UnevenSizes(experts, rows)}) {
       const Groups groups(sizes);
       Check({rows, experts, 2 * inter, hidden, true, false, true}, groups.total, &groups), ++cases;

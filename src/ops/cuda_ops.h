@@ -45,6 +45,8 @@ void AttendExpandedHopper(OpContext&, const AttendExpandedArgs&);
 void MoeExpertsHopper(OpContext&, const MoeExpertsArgs&);
 size_t MoeExpertsHopperWorkspace(const Stream&, const MoeExpertsArgs&);
 
+bool IsHopper(const Stream& stream);  // whether the stream's GPU is one
+
 inline CudaStream& Cuda(OpContext& context) {
   return static_cast<CudaStream&>(context.stream);
 }

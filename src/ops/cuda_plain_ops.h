@@ -6,8 +6,6 @@
 
 namespace fathom {
 
-bool IsHopper(const Stream& stream);  // whether the stream's GPU is one
-
 // Whether norms make this copy, and products read it.
 bool ReadsQuantized(const Stream& stream, const QuantizedCopy& copy);
 

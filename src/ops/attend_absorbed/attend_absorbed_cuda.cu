@@ -2,11 +2,11 @@
 //   formula:       out = softmax(scale * (q_latent . latent_j + q_rope . rope_j)) latent, online
 //   data mapping:  a block per token and 4 heads walks the pages in order: a warp per position for
 //                  the scores, a warp per head for the softmax, a thread per channel for the sum
-//   bytes, FLOPs:  a context is read heads / 4 times, from L2 after the first; 2 x (2 latent +
-//   rope)
-//                  FLOP a head and position
+//   bytes, FLOPs:  a context is read heads / 4 times, from L2 after the first;
+//                  2 x (2 latent + rope) FLOP a head and position
 //   accumulator:   fp32; scores: lanes, then a tree; outputs: in order of position, rescaled per
-//   page expected time: not predicted: latency bound; not measured
+//                  page
+//   expected time: not predicted: latency bound; not measured
 #include "ops/page_rows.cuh"
 
 namespace fathom {

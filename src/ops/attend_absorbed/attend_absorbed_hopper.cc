@@ -1,6 +1,5 @@
 // Absorbed attention by the Hopper kernel where its sizes fit, else by the portable one; the choice
 // depends on the model and the GPU alone.
-#include "cuda/device.h"
 #include "ops/attend_absorbed/mla_decode_cuda.h"
 #include "ops/cuda_ops.h"
 
@@ -9,10 +8,9 @@ namespace {
 
 bool Fits(const Stream& stream, const AttendAbsorbedArgs& a) {
   const TensorView& q_rope = a.q_rope;
-  return static_cast<const CudaStream&>(stream).device().is_hopper() &&
-         a.pages.rope.dtype() == DType::kBF16 && a.pages.latent.dim(2) == kMlaLatent &&
-         a.pages.rope.dim(2) == kMlaRope && a.scale > 0 && q_rope.stride(1) % 8 == 0 &&
-         q_rope.stride(0) == q_rope.dim(1) * q_rope.stride(1);
+  return IsHopper(stream) && a.pages.rope.dtype() == DType::kBF16 &&
+         a.pages.latent.dim(2) == kMlaLatent && a.pages.rope.dim(2) == kMlaRope && a.scale > 0 &&
+         q_rope.stride(1) % 8 == 0 && q_rope.stride(0) == q_rope.dim(1) * q_rope.stride(1);
 }
 
 MlaDecodeParams ParamsOf(const AttendAbsorbedArgs& a) {

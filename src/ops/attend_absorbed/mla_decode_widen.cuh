@@ -1,6 +1,7 @@
-// Tiles of an FP8 cache, for the MLA decode kernels: the producer's idle warps stand between the
-// copy engine and those that compute, and turn E4M3 codes into BF16 where they lie. A scale is a
-// power of two, so that a code times its scale is a number of BF16: nothing is rounded here.
+// Tiles of an FP8 cache, for the MLA decode kernels: E4M3 codes are turned into BF16 where they
+// lie, by idle warps of the wide kernel's producer, and in the narrow one by the warps that
+// compute. A scale is a power of two, so that a code times its scale is a number of BF16: nothing
+// is rounded.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,6 +1,5 @@
 // Expanded attention by the Hopper kernel where its sizes fit, else by the portable one; the choice
 // depends on the model and the GPU alone.
-#include "cuda/device.h"
 #include "ops/attend_expanded/flash_attend_cuda.h"
 #include "ops/cuda_ops.h"
 
@@ -8,9 +7,9 @@ namespace fathom {
 namespace {
 
 bool Fits(const Stream& stream, const AttendExpandedArgs& a) {
-  return static_cast<const CudaStream&>(stream).device().is_hopper() && a.scale > 0 &&
-         a.q.dim(2) == kFlashNope + kFlashRope && a.rope.dim(1) == kFlashRope &&
-         a.out.dim(2) == kFlashValue && a.kv.dim(2) == kFlashNope + kFlashValue;
+  return IsHopper(stream) && a.scale > 0 && a.q.dim(2) == kFlashNope + kFlashRope &&
+         a.rope.dim(1) == kFlashRope && a.out.dim(2) == kFlashValue &&
+         a.kv.dim(2) == kFlashNope + kFlashValue;
 }
 
 }  // namespace

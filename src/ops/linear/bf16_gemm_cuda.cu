@@ -1,27 +1,12 @@
 // Chooses and launches the tiles of the BF16 product of many rows.
 #include <algorithm>
 
-#include "cuda/check.h"
 #include "cuda/tensor_map.h"
 #include "ops/linear/bf16_gemm_kernel.cuh"
 
 namespace fathom {
 namespace bf16_gemm {
 namespace {
-
-int64_t CeilDivide(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
-int64_t Multiprocessors() {
-  static const int64_t count = [] {
-    int device = 0, value = 0;
-    CUDA_CHECK(cudaGetDevice(&device));
-    CUDA_CHECK(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device));
-    return value;
-  }();
-  return count;
-}
 
 int64_t Channels(const Bf16ProductParams& p) {
   return p.silu ? p.out / 2 : p.out;
@@ -120,8 +105,8 @@ void LaunchTile(const Bf16ProductParams& p, cudaStream_t stream) {
 
 bool Bf16GemmFits(const Bf16ProductParams& p) {
   const int64_t channels = bf16_gemm::Channels(p);
-  return Bf16ProductFits(p) && p.row_of == nullptr && p.count <= bf16_gemm::kMaxGroups &&
-         channels % 8 == 0 && p.y_stride % 8 == 0 && p.y_head_stride % 8 == 0 &&
+  return Bf16ProductFits(p) && p.row_of == nullptr && p.count <= kMaxGroups && channels % 8 == 0 &&
+         p.y_stride % 8 == 0 && p.y_head_stride % 8 == 0 &&
          reinterpret_cast<uintptr_t>(p.y) % 16 == 0 && !(p.silu && p.f32);
 }
 

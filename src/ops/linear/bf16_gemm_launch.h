@@ -2,11 +2,11 @@
 #pragma once
 
 #include "ops/linear/bf16_gemm_cuda.h"
+#include "ops/linear/gemm_launch.h"
 
 namespace fathom::bf16_gemm {
 
 constexpr int kChunkBytes = 2 * kBf16Chunk;  // of a stage's rows: one row of the 128-byte swizzle
-constexpr int kMaxGroups = 256;              // matrices of one launch
 
 // What a kernel needs besides the tensor maps.
 struct Args {

@@ -3,6 +3,7 @@
 
 #include "cuda/mbarrier.h"
 #include "ops/linear/bf16_gemm_launch.h"
+#include "ops/linear/gemm_tiles.cuh"
 
 namespace fathom::bf16_gemm {
 
@@ -23,7 +24,7 @@ struct Tile {
   static constexpr int kWarps = 4 * kWarpgroups;                 // that multiply
   static constexpr int kThreads = 128 + 32 * kWarps;             // a warpgroup loads
   static constexpr int kLoaderRegisters = 24, kRegisters = 240;  // with two that multiply
-  static_assert(kThreads >= kMaxGroups && kN % 16 == 0 && kN <= 256 && kWarpgroups <= 2);
+  static_assert(kThreads >= kMaxGroups / 2 && kN % 16 == 0 && kN <= 256 && kWarpgroups <= 2);
 };
 
 template <class T>
@@ -32,9 +33,7 @@ struct Shared {
   uint8_t weights[T::kStages][T::kN * kChunkBytes];
   uint8_t staging[T::kWarps][16 * kChunkBytes];  // a warp's part of the output
   Mbarrier full[T::kStages], empty[T::kStages];
-  int32_t tile_end[kMaxGroups];  // tiles of a cluster up to and with each matrix
-  int32_t row_begin[kMaxGroups], row_count[kMaxGroups];
-  int32_t warp_tiles[kMaxGroups / 32];
+  RowGroups groups;
 };
 
 // One tile of one block.
@@ -46,66 +45,37 @@ struct Work {
   int32_t channels;  // from there on; 0 or less: nothing
 };
 
-// Reads the groups' rows and sums their tiles. All threads.
 template <class T>
-__device__ void FillGroups(Shared<T>& shared, const Args& args) {
-  const int t = threadIdx.x;
-  const int32_t across = (args.channels + T::kClusterOut - 1) / T::kClusterOut;
-  int32_t tiles = 0;
-  if (t < kMaxGroups) {
-    if (t < args.groups) {
-      const int32_t count = args.counts != nullptr ? args.counts[t] : *args.live;
-      shared.row_count[t] = min(max(count, 0), args.capacity);
-      shared.row_begin[t] = args.begins != nullptr ? args.begins[t] : 0;
-      tiles = (shared.row_count[t] + T::kM - 1) / T::kM * across;
-    }
-    for (int step = 1; step < 32; step *= 2) {
-      const int32_t before = __shfl_up_sync(0xffffffff, tiles, step);
-      if (t % 32 >= step) tiles += before;
-    }
-    if (t % 32 == 31) shared.warp_tiles[t / 32] = tiles;
-  }
-  __syncthreads();
-  if (t < kMaxGroups) {
-    for (int warp = 0; warp < t / 32; ++warp) tiles += shared.warp_tiles[warp];
-    shared.tile_end[t] = tiles;
-  }
-  __syncthreads();
+__device__ int32_t ClusterTilesAcross(const Args& args) {
+  return (args.channels + T::kClusterOut - 1) / T::kClusterOut;
 }
 
-// The block's tile of the cluster's tile `index`; false once there is none. Bands of 2048 rows keep
-// x and W of blocks that run together in the L2.
+// All threads.
+template <class T>
+__device__ void FillGroups(Shared<T>& shared, const Args& args) {
+  FillGroups(
+      shared.groups, args.groups, T::kM, ClusterTilesAcross<T>(args),
+      [&](int32_t group) {
+        const int32_t count = args.counts != nullptr ? args.counts[group] : *args.live;
+        return min(max(count, 0), args.capacity);
+      },
+      [&](int32_t group) { return args.begins != nullptr ? args.begins[group] : 0; });
+}
+
+// The block's tile of the cluster's tile `index`; false once there is none.
 template <class T>
 __device__ bool FindWork(const Shared<T>& shared, const Args& args, int32_t index, uint32_t rank,
                          Work& work) {
-  int32_t group = 0;
-  if (args.groups > 1) {
-    for (int32_t step = kMaxGroups / 2; step > 0; step /= 2) {
-      if (shared.tile_end[group + step - 1] <= index) group += step;
-    }
+  TilePlace place;
+  if (!FindTile<T::kM>(shared.groups, args.groups, ClusterTilesAcross<T>(args), index, place)) {
+    return false;
   }
-  if (index >= shared.tile_end[group]) return false;
-  if (group > 0) index -= shared.tile_end[group - 1];
-  constexpr int32_t kBand = 2048 / T::kM;
-  const int32_t count = shared.row_count[group];
-  const int32_t down = (count + T::kM - 1) / T::kM;
-  const int32_t across = (args.channels + T::kClusterOut - 1) / T::kClusterOut;
-  const int32_t band = index / (kBand * across), in_band = index - band * kBand * across;
-  const int32_t height = min(kBand, down - band * kBand);
-  const int32_t column = in_band / height;
-  const int32_t row = (band * kBand + in_band - column * height) * T::kM;
-  work.channel = column * T::kClusterOut + rank * T::kOut;
-  work.group = group;
-  work.row = shared.row_begin[group] + row;
-  work.rows = count - row;
+  work.group = place.group;
+  work.row = shared.groups.row_begin[place.group] + place.row;
+  work.rows = shared.groups.row_count[place.group] - place.row;
+  work.channel = place.column * T::kClusterOut + rank * T::kOut;
   work.channels = args.channels - work.channel;
   return true;
-}
-
-// A value that is the same in all lanes, in a way that the compiler knows.
-template <class V>
-__device__ __forceinline__ V Uniform(V value) {
-  return __shfl_sync(0xffffffff, value, 0);
 }
 
 }  // namespace fathom::bf16_gemm

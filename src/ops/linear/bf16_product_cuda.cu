@@ -1,14 +1,12 @@
 // BF16 products on CUDA by mma.sync, with weights as the operand of 16 rows.
 //   formula:       y[t] = x[t] W^T; or silu(gate) * up of the two halves of W
 //   data mapping:  a block per tile of kOut outputs and kTokens tokens. Channels are cut into
-//   chunks
-//                  of 64, which its four warps take in turn; each streams its own chunks through
-//                  shared memory (cp.async) into a whole tile of sums, which are then added
+//                  chunks of 64, which its four warps take in turn; each streams its own chunks
+//                  through shared memory (cp.async) into a whole tile of sums, which are then added
 //   bytes, FLOPs:  weights once per kTokens tokens, activations once per kOut outputs; 2 FLOP a
 //                  weight and token
 //   accumulator:   fp32 in the tensor core per warp, in ascending order of its chunks; then the
-//   four
-//                  warps' sums in order: the same for every tile
+//                  four warps' sums in order: the same for every tile
 //   expected time: [2048, 2048], 1 token: 8 MB at 70 % of the bandwidth, 2.5 us; not measured
 #include "ops/cuda_kernels.cuh"
 #include "ops/linear/bf16_gemm_cuda.h"

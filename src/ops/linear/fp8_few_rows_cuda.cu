@@ -23,7 +23,6 @@
 namespace fathom {
 namespace fp8_few_rows {
 
-using fp8_gemm::CeilDivide;
 using fp8_gemm::kRun;
 
 constexpr int kRows = kFp8FewRows, kChannels = 64;  // of a block
@@ -229,11 +228,11 @@ template <bool kSilu>
 __device__ void LoadWeights(const Memory& memory, const Args& a, const CUtensorMap* weight_map,
                             int32_t weight_row) {
   const uint64_t policy = EvictFirst();
-  const int32_t row = fp8_gemm::Uniform(weight_row);
+  const int32_t row = Uniform(weight_row);
   Ring ring;
   for (int32_t run = 0; run < a.runs; ++run, ring.Advance(a.stages)) {
-    ring.index = fp8_gemm::Uniform(ring.index);
-    ring.parity = fp8_gemm::Uniform(ring.parity);
+    ring.index = Uniform(ring.index);
+    ring.parity = Uniform(ring.parity);
     Mbarrier& full = memory.shared->full[ring.index];
     memory.shared->empty[ring.index].Wait(ring.parity ^ 1);
     if (ElectLane()) {
@@ -333,8 +332,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
 // Stages of the ring: what is left of the shared memory of as many blocks as there is work for.
 int64_t Stages(int64_t runs, int64_t blocks) {
   const int64_t most = std::min<int64_t>(runs, kMostStages);
-  int64_t at_a_time =
-      std::clamp<int64_t>(CeilDivide(blocks, fp8_gemm::Multiprocessors()), 1, kBlocksAtATime);
+  int64_t at_a_time = std::clamp<int64_t>(CeilDivide(blocks, Multiprocessors()), 1, kBlocksAtATime);
   for (;; --at_a_time) {
     const int64_t left =
         kSharedBytes / at_a_time - 1024 - static_cast<int64_t>(SharedBytes(runs, 0));

@@ -9,17 +9,6 @@
 
 namespace fathom {
 namespace fp8_gemm {
-
-int32_t Multiprocessors() {
-  static const int32_t count = [] {
-    int device = 0, value = 0;
-    CUDA_CHECK(cudaGetDevice(&device));
-    CUDA_CHECK(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device));
-    return value;
-  }();
-  return count;
-}
-
 namespace {
 
 // Checks what both kinds of product require, and fills in what they share.

@@ -1,7 +1,6 @@
 // The FP8 block-scaled product on Hopper.
 //   formula:       y[r, n] = sum over runs of (sum over the run's 128 k of x[r, k] W[n, k]) *
-//   (sx[r,
-//                  run] * sw[n / 128, run])
+//                  (sx[r, run] * sw[n / 128, run])
 //   data mapping:  persistent blocks walk tiles; one thread feeds a ring of shared-memory stages (a
 //                  run of x and of W each) by TMA, warpgroups multiply 64 rows by kMmaN channels
 //   bytes, FLOPs:  in x (rows + out) + 2 x rows x out bytes; 2 x rows x out x in FLOPs

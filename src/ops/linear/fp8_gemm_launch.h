@@ -2,12 +2,12 @@
 #pragma once
 
 #include "ops/linear/fp8_gemm_cuda.h"
+#include "ops/linear/gemm_launch.h"
 
 namespace fathom::fp8_gemm {
 
-constexpr int kRun = 128;        // channels of a stage: those that share a scale; 128 bytes
-constexpr int kMaxGroups = 512;  // matrices of one launch
-constexpr int kMostRuns = 160;   // 20480 channels
+constexpr int kRun = 128;       // channels of a stage: those that share a scale; 128 bytes
+constexpr int kMostRuns = 160;  // 20480 channels
 
 // What a kernel needs besides the tensor maps.
 struct Args {
@@ -35,14 +35,10 @@ struct Problem {
   Args args;
 };
 
-inline int64_t CeilDivide(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 // Rows of one matrix to choose for.
 inline int64_t TypicalRows(const Fp8RowGroups& groups) {
   return groups.typical > 0 ? groups.typical : groups.capacity;
 }
-int32_t Multiprocessors();
 
 cudaError_t LaunchTile(Fp8Tile tile, const Problem& problem, cudaStream_t stream);
 cudaError_t LaunchSiluTile(Fp8SiluTile tile, const Problem& problem, cudaStream_t stream);

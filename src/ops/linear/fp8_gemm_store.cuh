@@ -1,33 +1,10 @@
 // The end of a tile of the FP8 product: BF16, F32, or silu(gate) * up in E4M3.
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include "cuda/e4m3.h"
 #include "ops/linear/fp8_gemm_tile.cuh"
 
 namespace fathom::fp8_gemm {
-__device__ __forceinline__ uint32_t PackBf16(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return reinterpret_cast<const uint32_t&>(pair);
-}
-
-// Sends 16 rows of `kChunks` chunks of 16 bytes, staged by this warp (chunk c of row r at chunk c ^
-// (r % 8)), to rows of `stride` bytes.
-template <int kChunks>
-__device__ __forceinline__ void StoreStaged(const uint8_t* staging, uint8_t* to, int64_t stride,
-                                            int rows, int bytes, int lane) {
-  constexpr int kRowsAtATime = 32 / kChunks;
-#pragma unroll
-  for (int first = 0; first < 16; first += kRowsAtATime) {
-    const int row = first + lane / kChunks, chunk = lane % kChunks;
-    const int staged = chunk ^ row % 8;
-    const uint4 value = *reinterpret_cast<const uint4*>(staging + row * kRun + staged * 16);
-    if (row < rows && chunk * 16 < bytes) {
-      *reinterpret_cast<uint4*>(to + row * stride + chunk * 16) = value;
-    }
-  }
-}
 
 template <class T>
 __device__ __forceinline__ void StoreBf16(const Sums<T>& sum, uint8_t* staging, const Args& args,
@@ -36,17 +13,9 @@ __device__ __forceinline__ void StoreBf16(const Sums<T>& sum, uint8_t* staging, 
   const int row = place.UnitRow(unit) + place.warp % 4 * 16;
 #pragma unroll
   for (int first = 0; first < T::kMmaN; first += kChannels) {
-    // A lane names a row of one of the four 8 x 8 matrices: rows 0-7 and 8-15 of two chunks.
-    const int staged_row = place.lane % 16;
 #pragma unroll
     for (int chunk = 0; chunk < kChannels / 8; chunk += 2) {
-      const float* d = sum + (first / 8 + chunk) * 4;
-      const int to = (chunk + place.lane / 16) ^ staged_row % 8;
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                       SharedAddress(staging) + staged_row * kRun + to * 16),
-                   "r"(PackBf16(d[0], d[1])), "r"(PackBf16(d[2], d[3])), "r"(PackBf16(d[4], d[5])),
-                   "r"(PackBf16(d[6], d[7]))
-                   : "memory");
+      StageBf16(staging, chunk, sum + (first / 8 + chunk) * 4, place.lane);
     }
     __syncwarp();
     const int channel = place.UnitChannel(unit) + first;
@@ -63,21 +32,11 @@ __device__ __forceinline__ void StoreBf16(const Sums<T>& sum, uint8_t* staging, 
 template <class T>
 __device__ __forceinline__ void StoreF32(const Sums<T>& sum, const Args& args, const Work& work,
                                          const Place<T>& place, int unit) {
-  const int channel = place.UnitChannel(unit) + place.lane % 4 * 2;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = place.Row(unit) + 8 * half;
-    if (row >= work.rows) continue;
-    float* out = static_cast<float*>(args.out) + (work.row + row) * args.out_stride +
-                 work.part * args.part_out + work.channel + channel;
-#pragma unroll
-    for (int j = 0; j < T::kMmaN / 8; ++j) {
-      if (channel + 8 * j < work.channels) {
-        *reinterpret_cast<float2*>(out + 8 * j) =
-            make_float2(sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]);
-      }
-    }
-  }
+  const int row = place.UnitRow(unit) + place.warp % 4 * 16, channel = place.UnitChannel(unit);
+  float* out = static_cast<float*>(args.out) + (work.row + row) * args.out_stride +
+               work.part * args.part_out + work.channel + channel;
+  fathom::StoreF32<T::kMmaN>(sum, out, args.out_stride, work.rows - row, work.channels - channel,
+                             place.lane);
 }
 
 // silu(gate) * up of 64 rows and 128 channels, quantised: a row's run is spread over four lanes.

@@ -3,6 +3,7 @@
 
 #include "cuda/mbarrier.h"
 #include "ops/linear/fp8_gemm_launch.h"
+#include "ops/linear/gemm_tiles.cuh"
 
 namespace fathom::fp8_gemm {
 
@@ -54,9 +55,7 @@ struct Shared {
   uint8_t staging[T::kWarps][16 * kRun];  // a warp's part of the output
   float x_scales[T::kStages][T::kScaleBoxes][T::kScalePitch];
   Mbarrier full[T::kStages], empty[T::kStages];
-  int32_t tile_end[kMaxGroups];  // tiles of the cluster up to and with each matrix
-  int32_t row_begin[kMaxGroups], row_count[kMaxGroups];
-  int32_t warp_tiles[kMaxGroups / 2 / 32];
+  RowGroups groups;
 };
 
 // One tile of one block.
@@ -80,78 +79,42 @@ __device__ int32_t ClusterTilesAcross(const Args& args) {
   return T::kShare == Share::kX ? (tiles + T::kBlocks - 1) / T::kBlocks : tiles;
 }
 
-// Reads the groups' rows and sums their tiles: two groups a thread. All threads.
+// All threads.
 template <class T>
 __device__ void FillGroups(Shared<T>& shared, const Args& args) {
-  const int t = threadIdx.x;
-  int32_t tiles[2] = {}, sum = 0;
-  if (t < kMaxGroups / 2) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int32_t group = 2 * t + i;
-      if (group >= args.groups) continue;
-      const int32_t count = args.counts == nullptr
-                                ? args.group_capacity
-                                : min(max(__ldcg(args.counts + group), 0), args.group_capacity);
-      shared.row_count[group] = count;
-      shared.row_begin[group] =
-          args.begins != nullptr ? __ldcg(args.begins + group) : group * args.group_capacity;
-      tiles[i] = (count + T::kClusterM - 1) / T::kClusterM * ClusterTilesAcross<T>(args);
-    }
-    sum = tiles[0] + tiles[1];
-    for (int step = 1; step < 32; step *= 2) {
-      const int32_t before = __shfl_up_sync(0xffffffff, sum, step);
-      if (t % 32 >= step) sum += before;
-    }
-    if (t % 32 == 31) shared.warp_tiles[t / 32] = sum;
-  }
-  __syncthreads();
-  if (t < kMaxGroups / 2) {
-    for (int warp = 0; warp < t / 32; ++warp) sum += shared.warp_tiles[warp];
-    shared.tile_end[2 * t] = sum - tiles[1];
-    shared.tile_end[2 * t + 1] = sum;
-  }
-  __syncthreads();
+  FillGroups(
+      shared.groups, args.groups, T::kClusterM, ClusterTilesAcross<T>(args),
+      [&](int32_t group) {
+        return args.counts == nullptr
+                   ? args.group_capacity
+                   : min(max(__ldcg(args.counts + group), 0), args.group_capacity);
+      },
+      [&](int32_t group) {
+        return args.begins != nullptr ? __ldcg(args.begins + group) : group * args.group_capacity;
+      });
 }
 
-// The block's tile of the cluster's tile `index`; false once there is none. Bands of rows as high
-// as 16 blocks of 128 keep x and W of blocks that run together in the L2.
+// The block's tile of the cluster's tile `index`; false once there is none.
 template <class T>
 __device__ bool FindWork(const Shared<T>& shared, const Args& args, int32_t index, uint32_t rank,
                          Work& work) {
-  int32_t group = 0;
-  if (args.groups > 1) {
-    for (int32_t step = kMaxGroups / 2; step > 0; step /= 2) {
-      if (shared.tile_end[group + step - 1] <= index) group += step;
-    }
+  TilePlace place;
+  if (!FindTile<T::kClusterM>(shared.groups, args.groups, ClusterTilesAcross<T>(args), index,
+                              place)) {
+    return false;
   }
-  if (index >= shared.tile_end[group]) return false;
-  if (group > 0) index -= shared.tile_end[group - 1];
-  constexpr int32_t kBand = 2048 / T::kClusterM;
-  const int32_t count = shared.row_count[group];
-  const int32_t down = (count + T::kClusterM - 1) / T::kClusterM;
-  const int32_t across = ClusterTilesAcross<T>(args);
-  const int32_t band = index / (kBand * across), in_band = index - band * kBand * across;
-  const int32_t height = min(kBand, down - band * kBand);
-  int32_t tile_n = in_band / height;
-  int32_t row = (band * kBand + in_band - tile_n * height) * T::kClusterM;
+  int32_t tile_n = place.column, row = place.row;
   if (T::kShare == Share::kX) tile_n = T::kBlocks * tile_n + rank;
   if (T::kShare == Share::kWeights) row += rank * T::kM;
   const bool beyond = tile_n >= TilesAcross<T>(args);  // the last cluster may be in part
   if (beyond) tile_n = 0;
-  work.group = group;
-  work.row = shared.row_begin[group] + row;
-  work.rows = count - row;
+  work.group = place.group;
+  work.row = shared.groups.row_begin[place.group] + row;
+  work.rows = shared.groups.row_count[place.group] - row;
   work.part = tile_n / args.part_tiles;
   work.channel = (tile_n - work.part * args.part_tiles) * T::kOut;
   work.channels = beyond ? 0 : args.part_out - work.channel;
   return true;
-}
-
-// A value that is the same in all lanes, in a way that the compiler knows.
-template <class V>
-__device__ __forceinline__ V Uniform(V value) {
-  return __shfl_sync(0xffffffff, value, 0);
 }
 
 // Where a thread's part of the tile lies.

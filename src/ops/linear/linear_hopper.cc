@@ -1,5 +1,5 @@
 // Linear layers by the FP8 kernel of Hopper where weights and layout fit, else by the portable
-// ones; the choice depends on the model and the GPU alone.
+// ones: by model and GPU; by rows only between kernels of equal bits.
 #include "cuda/device.h"
 #include "ops/cuda_plain_ops.h"
 #include "ops/linear/fp8_few_rows_cuda.h"
@@ -10,8 +10,8 @@ namespace fathom {
 namespace {
 
 bool Fits(const Stream& stream, const LinearArgs& a) {
-  return static_cast<const CudaStream&>(stream).device().is_hopper() &&
-         Fp8WeightsFit(AsCuda(a.weight)) && a.x.stride(0) % 8 == 0 && a.weight->out % 8 == 0;
+  return IsHopper(stream) && Fp8WeightsFit(AsCuda(a.weight)) && a.x.stride(0) % 8 == 0 &&
+         a.weight->out % 8 == 0;
 }
 
 size_t CodeBytes(const LinearArgs& a) {

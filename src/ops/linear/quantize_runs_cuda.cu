@@ -1,8 +1,10 @@
 // Online quantisation of activations on CUDA.
-//   formula:       scale = max(max|x|, 1e-10) / 448 (rounded up to a power of two); q = E4M3(x /
-//   scale) data mapping:  a warp per row and run of up to 128 channels bytes, FLOPs:  reads 2 or 4
-//   bytes, writes 1 a number; a division each accumulator:   none expected time: one launch (2 us)
-//   for up to 128 rows of 7168; not measured
+//   formula:       scale = max(max|x|, 1e-10) / 448 (rounded up to a power of two);
+//                  q = E4M3(x / scale)
+//   data mapping:  a warp per row and run of up to 128 channels
+//   bytes, FLOPs:  reads 2 or 4 bytes, writes 1 a number; a division each
+//   accumulator:   none
+//   expected time: one launch (2 us) for up to 128 rows of 7168; not measured
 #include "ops/linear/quantize_runs_cuda.h"
 
 #include <cuda_fp8.h>

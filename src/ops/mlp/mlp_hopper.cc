@@ -1,7 +1,6 @@
 // MLPs by the FP8 kernels of Hopper where the weights fit, else by the portable ones.
 #include <algorithm>
 
-#include "cuda/device.h"
 #include "ops/cuda_plain_ops.h"
 #include "ops/linear/fp8_few_rows_cuda.h"
 #include "ops/linear/quantize_rows_cuda.h"
@@ -12,8 +11,7 @@ namespace fathom {
 namespace {
 
 bool Fits(const Stream& stream, const MlpArgs& a) {
-  return static_cast<const CudaStream&>(stream).device().is_hopper() &&
-         Fp8WeightsFit(AsCuda(a.gate_up)) && Fp8WeightsFit(AsCuda(a.down)) &&
+  return IsHopper(stream) && Fp8WeightsFit(AsCuda(a.gate_up)) && Fp8WeightsFit(AsCuda(a.down)) &&
          AsCuda(a.gate_up).parts == 2 && a.x.stride(0) % 8 == 0;
 }
 

@@ -1,6 +1,5 @@
-// Experts by the FP8 kernels of Hopper where the weights fit, else by the portable ones; the choice
-// depends on the model and the GPU alone.
-#include "cuda/device.h"
+// Experts by the FP8 kernels of Hopper where the weights fit, else by the portable ones: by model
+// and GPU; by rows only between kernels of equal bits.
 #include "ops/cuda_plain_ops.h"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
 #include "ops/prepare/fp8_weights_cuda.h"
@@ -9,8 +8,7 @@ namespace fathom {
 namespace {
 
 bool Fits(const Stream& stream, const MoeExpertsArgs& a) {
-  return static_cast<const CudaStream&>(stream).device().is_hopper() &&
-         Fp8WeightsFit(AsCuda(a.gate_up)) && Fp8WeightsFit(AsCuda(a.down)) &&
+  return IsHopper(stream) && Fp8WeightsFit(AsCuda(a.gate_up)) && Fp8WeightsFit(AsCuda(a.down)) &&
          AsCuda(a.gate_up).parts == 2 && a.down->count <= kMostExperts;
 }
 

@@ -1,7 +1,6 @@
 // RMSNorm on CUDA, with the residual's addition.
-//   formula:       out = x / sqrt(mean(x^2) + eps) * weight; residual += x first, where there is
-//   one data mapping:  a block of 256 threads per token, 8 channels a thread at a time, which stay
-//   in
+//   formula:       out = x / sqrt(mean(x^2) + eps) * weight; residual += x first, if any
+//   data mapping:  a block of 256 threads per token, 8 channels a thread at a time, which stay in
 //                  registers between the two passes
 //   bytes, FLOPs:  reads x (and residual), writes out (and residual): 2 to 8 bytes a number; 4 FLOP
 //   accumulator:   fp32 per thread, then a tree over the block

@@ -1,7 +1,6 @@
 // What MLA does between projections and scores, on CUDA, in one kernel.
 //   formula:       latent / sqrt(mean(latent^2) + eps) * weight -> page; key, rotated -> page;
-//   queries
-//                  rotated in place
+//                  queries rotated in place
 //   data mapping:  blocks of 256 threads: one per token for latent and key, and one per token and
 //                  256 pairs of the queries
 //   bytes, FLOPs:  6 bytes a channel of latent and key, 4 of the queries; 4 FLOP a number

@@ -1,297 +1,359 @@
-// Routing on CUDA: the router's product, then the choice of experts.
+// Routing on CUDA: the router's product and the choice of experts, of up to kFewTokens tokens in
+// one launch.
 //   formula:       as ops.h says for RouteArgs
-//   data mapping:  scores: a block per expert for up to 8 tokens, else a warp per expert and 8
-//                  tokens; choice: a warp per token
-//   bytes, FLOPs:  the gate once per 8 tokens, from L2; 2 FLOP a weight and token
-//   accumulator:   fp32: each of 128 places takes four channels in every 512; places 32 apart are
-//                  added in order, then 32 in a tree
+//   data mapping:  product: a warp per kRows tokens and kColumns experts, lanes along the channels;
+//                  choice: a warp per token
+//   bytes, FLOPs:  the gate once per block's tokens, x once per block's experts, from L2; 2 FLOP a
+//                  weight and token
+//   accumulator:   fp32: lane l takes channels 4l to 4l + 3 of every 128, in ascending order; then
+//                  the lanes are added in a tree: the same for every tile
 //   expected time: docs/design/cuda-backend.md
-#include "ops/cuda_kernels.cuh"
+#include "ops/mma_cuda.cuh"
+#include "ops/route/choose_experts_cuda.cuh"
 
 namespace fathom {
 namespace kernels {
 
-constexpr int kMaxExperts = 1024;  // 32 in registers of each lane
+constexpr int kUsualExperts = 256, kMaxExperts = 1024;
+constexpr int kStepChannels = kWarp * 4;
+constexpr int kFewTokens = 8, kSomeTokens = 128;
+constexpr int kChoosers = 4;  // tokens of a block that only chooses
 
-constexpr int kTokens = 8, kWarps = 8;  // of a block of scores
-constexpr int kParts = 4;               // of an expert's channels
-constexpr int kPartChannels = kWarp * 4, kStepChannels = kParts * kPartChannels;
-constexpr int kChoosers = 4;  // tokens of a block that chooses
+// Of few tokens, the complements of the logits' bits; 0: not there yet, as all are between
+// launches. Those of a GPU are of one stream (CudaDevice). No logit is the NaN of all ones.
+__device__ uint32_t posted[kFewTokens * kUsualExperts];
 
-struct Router {
-  Rows<const BF16> x;
-  const float *gate, *bias;
-  int32_t tokens, hidden, experts, topk, n_group, topk_group;
-  RouterScoring scoring;
-  RouterSelection selection;
-  bool norm_topk_prob;
-  float scaling;
-  const int32_t* live;
-  float* logits;  // [tokens, experts]
-  Rows<int32_t> ids;
-  Rows<float> weights;
+// What a warp multiplies, and how a block's warps lie.
+template <int kRows_, int kColumns_, int kDown_, int kAcross_, int kUnroll_, bool kAligned_ = true>
+struct Tile {
+  static constexpr int kRows = kRows_, kColumns = kColumns_, kDown = kDown_, kAcross = kAcross_;
+  static constexpr int kUnroll = kUnroll_, kSums = kRows * kColumns;
+  static constexpr bool kAligned = kAligned_;  // rows of whole 16-byte vectors
+  static constexpr int kTokens = kRows * kDown, kExperts = kColumns * kAcross;
+  static constexpr int kThreads = kDown * kAcross * kWarp;
 };
 
 // Four channels from k on; zeros beyond the row.
-template <class T>
+template <bool kAligned, class T>
 __device__ inline float4 LoadFour(const T* row, int k, int width) {
-  float x[4];
+  if constexpr (!kAligned) {
+    float x[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) x[i] = k + i < width ? Load(row + k + i) : 0;
-  return {x[0], x[1], x[2], x[3]};
-}
-
-// Whole rows of 16-byte vectors are read as such; the sums are the same.
-template <bool kAligned>
-__device__ inline float4 LoadGate(const float* row, int k, int width) {
-  if constexpr (kAligned) return *reinterpret_cast<const float4*>(row + k);
-  return LoadFour(row, k, width);
-}
-template <bool kAligned>
-__device__ inline float4 LoadX(const BF16* row, int k, int width) {
-  if constexpr (kAligned) {
+    for (int i = 0; i < 4; ++i) x[i] = k + i < width ? Load(row + k + i) : 0;
+    return {x[0], x[1], x[2], x[3]};
+  } else if constexpr (sizeof(T) == 2) {
     const uint2 two = *reinterpret_cast<const uint2*>(row + k);
     return {__uint_as_float(two.x << 16), __uint_as_float(two.x & 0xffff0000u),
             __uint_as_float(two.y << 16), __uint_as_float(two.y & 0xffff0000u)};
+  } else {
+    return *reinterpret_cast<const float4*>(row + k);
   }
-  return LoadFour(row, k, width);
 }
 
-__device__ inline void AddProduct(float& sum, float4 x, float4 g) {
-  sum += x.x * g.x;
-  sum += x.y * g.y;
-  sum += x.z * g.z;
-  sum += x.w * g.w;
+template <int kRows, int kColumns>
+__device__ inline void AddProducts(const float4 (&x)[kRows], const float4& gate, int column,
+                                   float (&sums)[kRows * kColumns]) {
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    float& sum = sums[r * kColumns + column];
+    sum = fmaf(x[r].x, gate.x, sum);
+    sum = fmaf(x[r].y, gate.y, sum);
+    sum = fmaf(x[r].z, gate.z, sum);
+    sum = fmaf(x[r].w, gate.w, sum);
+  }
 }
 
-// A block per expert, a warp per part of its channels: few tokens, one of them or up to eight. What
-// the gate's first channels are is read before the kernels before have ended.
-template <bool kAligned, int kMost>
-__global__ void __launch_bounds__(kParts* kWarp) RouterLogitsOfFew(Router a) {
-  constexpr int kAhead = 8;  // steps
-  __shared__ float parts[kParts][kMost][kWarp];
-  AllowNextKernel();
-  const int lane = threadIdx.x % kWarp, part = threadIdx.x / kWarp;
-  const int first = part * kPartChannels + lane * 4;
-  const float* gate = a.gate + int64_t{blockIdx.x} * a.hidden;
-  float4 ahead[kAhead];
+// x [kRows, hidden] times gate [kColumns, hidden], from `step` on: this lane's part of the sums.
+template <class T>
+__device__ inline void MultiplyRows(const Router& a, const BF16* x, const float* gate, int step,
+                                    float (&sums)[T::kSums]) {
+  const int stride = static_cast<int>(a.x.stride);
+#pragma unroll T::kUnroll
+  for (int k = step * kStepChannels + threadIdx.x % kWarp * 4; k < a.hidden; k += kStepChannels) {
+    float4 xs[T::kRows];
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    const int k = first + i * kStepChannels;
-    ahead[i] = k < a.hidden ? LoadGate<kAligned>(gate, k, a.hidden) : float4{};
-  }
-  WaitForPriorKernels();
-  const int live = *a.live;  // used in the end alone: nothing waits for it
-  float sums[kMost] = {};
-  const auto add = [&](int k, float4 g) {
-#pragma unroll
-    for (int r = 0; r < kMost; ++r) {
-      // Rows that are not there are computed, and dropped.
-      AddProduct(sums[r], LoadX<kAligned>(a.x[min(r, a.tokens - 1)], k, a.hidden), g);
+    for (int r = 0; r < T::kRows; ++r) {
+      xs[r] = LoadFour<T::kAligned>(x + r * stride, k, a.hidden);
     }
-  };
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    if (first + i * kStepChannels < a.hidden) add(first + i * kStepChannels, ahead[i]);
-  }
-#pragma unroll 4
-  for (int k = first + kAhead * kStepChannels; k < a.hidden; k += kStepChannels) {
-    add(k, LoadGate<kAligned>(gate, k, a.hidden));
-  }
-#pragma unroll
-  for (int r = 0; r < kMost; ++r) parts[part][r][lane] = sums[r];
-  __syncthreads();
-  for (int r = part; r < min(live, a.tokens); r += kParts) {
-    float sum = parts[0][r][lane];
-#pragma unroll
-    for (int i = 1; i < kParts; ++i) sum += parts[i][r][lane];
-    sum = WarpSum(sum);
-    if (lane == 0) a.logits[int64_t{r} * a.experts + blockIdx.x] = sum;
+    for (int c = 0; c < T::kColumns; ++c) {
+      const float4 g = LoadFour<T::kAligned>(gate + c * a.hidden, k, a.hidden);
+      AddProducts<T::kRows, T::kColumns>(xs, g, c, sums);
+    }
   }
 }
 
-// A warp per expert: many tokens.
-template <bool kAligned>
-__global__ void __launch_bounds__(kWarps* kWarp) RouterLogits(Router a) {
-  AfterPriorKernels();
-  const int lane = threadIdx.x % kWarp;
-  const int expert = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
-  const int first = static_cast<int>(blockIdx.y) * kTokens, live = min(*a.live, a.tokens);
-  if (expert >= a.experts || first >= live) return;
-  const float* gate = a.gate + int64_t{expert} * a.hidden;
-  float sums[kParts][kTokens] = {};
-  for (int step = lane * 4; step < a.hidden; step += kStepChannels) {
+// WarpSum of each of kCount sums (a power of two), in as few shuffles: lane l has sum
+// l * kCount / 32 in sums[0], and the next in sums[1] if there are 64.
+template <int kOffset = kWarp / 2, int kCount>
+__device__ inline void AddLanes(float (&sums)[kCount], int lane) {
+  if constexpr (kOffset > 0) {
+    constexpr int kLeft = kCount * kOffset * 2 / kWarp;  // sums of this lane
+    if constexpr (kLeft <= 1) {
+      sums[0] += __shfl_xor_sync(kAllLanes, sums[0], kOffset);
+    } else {
+      const bool upper = (lane & kOffset) != 0;
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      const int k = step + part * kPartChannels;
-      if (k >= a.hidden) continue;
-      const float4 g = LoadGate<kAligned>(gate, k, a.hidden);
-#pragma unroll
-      for (int r = 0; r < kTokens; ++r) {
-        const int t = min(first + r, live - 1);
-        AddProduct(sums[part][r], LoadX<kAligned>(a.x[t], k, a.hidden), g);
+      for (int i = 0; i < kLeft / 2; ++i) {
+        const float mine = upper ? sums[i + kLeft / 2] : sums[i];
+        const float theirs = upper ? sums[i] : sums[i + kLeft / 2];
+        sums[i] = mine + __shfl_xor_sync(kAllLanes, theirs, kOffset);
       }
     }
+    AddLanes<kOffset / 2>(sums, lane);
   }
+}
+
+// The lanes' sums of a warp's tile, added, to put(token, expert, logit) where they are there.
+template <class T, class Put>
+__device__ inline void PutSums(const Router& a, int row, int column, int live,
+                               float (&sums)[T::kSums], const Put& put) {
+  const int lane = threadIdx.x % kWarp;
+  AddLanes(sums, lane);
+  if (lane * T::kSums % kWarp != 0) return;
 #pragma unroll
-  for (int r = 0; r < kTokens; ++r) {
-    float sum = sums[0][r];
+  for (int i = 0; i < (T::kSums + kWarp - 1) / kWarp; ++i) {
+    const int sum = lane * T::kSums / kWarp + i;
+    const int t = row + sum / T::kColumns, e = column + sum % T::kColumns;
+    if (t < live && e < a.experts) put(t, e, sums[i]);
+  }
+}
+
+// The gate's first kSteps steps for one expert, which are read before the kernels before have
+// ended.
+template <int kSteps>
+struct GateAhead {
+  __device__ GateAhead(const Router& a, const float* gate) {
 #pragma unroll
-    for (int part = 1; part < kParts; ++part) sum += sums[part][r];
-    sum = WarpSum(sum);
-    if (lane == r && first + r < live) a.logits[int64_t{first + r} * a.experts + expert] = sum;
-  }
-}
-
-// Numbers that are in the order of RanksAbove(): equal for 0 and -0, 1 for NaN. 0: taken.
-__device__ inline uint32_t KeyOf(float x) {
-  if (isnan(x)) return 1;
-  const uint32_t bits = __float_as_uint(x + 0.0f);
-  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
-}
-
-// The index of the greatest of keys[0, n), ties to the lower, in every lane; it becomes taken.
-__device__ inline int TakeBest(uint32_t* keys, int n) {
-  uint32_t key = 0, best = 0xffffffffu;
-  for (int i = threadIdx.x % kWarp; i < n; i += kWarp) {
-    if (keys[i] <= key) continue;
-    key = keys[i];
-    best = i;
-  }
-  const uint32_t greatest = __reduce_max_sync(kAllLanes, key);
-  best = __reduce_min_sync(kAllLanes, key == greatest ? best : 0xffffffffu);
-  if (threadIdx.x % kWarp == best % kWarp) keys[best] = 0;  // the lane that reads it
-  return static_cast<int>(best);
-}
-
-// The best of a group, or the sum of its best two.
-__device__ inline float GroupScore(const float* choice, int n, bool top_two) {
-  float best = NAN, second = NAN;
-  for (int i = 0; i < n; ++i) {
-    if (RanksAbove(choice[i], best)) {
-      second = best;
-      best = choice[i];
-    } else if (RanksAbove(choice[i], second)) {
-      second = choice[i];
+    for (int i = 0; i < kSteps; ++i) {
+      const int k = i * kStepChannels + static_cast<int>(threadIdx.x) % kWarp * 4;
+      if (k < a.hidden) steps[i] = LoadFour<true>(gate, k, a.hidden);
     }
   }
-  return top_two && n > 1 ? best + second : best;
+  __device__ void Multiply(const Router& a, const BF16* x, float (&sums)[1]) const {
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int k = i * kStepChannels + static_cast<int>(threadIdx.x) % kWarp * 4;
+      if (k >= a.hidden) continue;
+      const float4 xs[1] = {LoadFour<true>(x, k, a.hidden)};
+      AddProducts<1, 1>(xs, steps[i], 0, sums);
+    }
+  }
+  float4 steps[kSteps > 0 ? kSteps : 1];
+};
+
+// Asks for the block's rows of the gate, which do not depend on the kernels before either.
+template <class T>
+__device__ inline void PrefetchGate(const Router& a) {
+  if (blockIdx.y > 0) return;
+  constexpr int kLine = 128 / sizeof(float);
+  const int64_t begin = int64_t{blockIdx.x} * T::kExperts * a.hidden;
+  const int64_t end = min(begin + T::kExperts * a.hidden, int64_t{a.experts} * a.hidden);
+  for (int64_t i = begin + threadIdx.x * kLine; i < end; i += T::kThreads * kLine) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(a.gate + i));
+  }
 }
 
-// Logits of experts lane, 32 + lane, ..., to scores.
+// Waits for a token's logits, and makes their places zero again.
 template <int kEach>
-__device__ inline void Score(const Router& a, float (&scores)[kEach]) {
-  if (a.scoring == RouterScoring::kSigmoid) {
+__device__ inline void TakePosted(const Router& a, int t, float (&scores)[kEach]) {
+  uint32_t* const from = posted + t * kUsualExperts + threadIdx.x % kWarp;
+  const int own = (a.experts - static_cast<int>(threadIdx.x) % kWarp + kWarp - 1) / kWarp;
+  uint32_t bits[kEach] = {};
+  for (bool waits = true; waits;) {
+    waits = false;
 #pragma unroll
-    for (float& score : scores) score = 1.0f / (1.0f + expf(-score));
-    return;
+    for (int i = 0; i < kEach; ++i) {
+      if (i >= own || bits[i] != 0) continue;
+      asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(bits[i]) : "l"(from + i * kWarp));
+      waits |= bits[i] == 0;
+    }
   }
-  float max = -INFINITY, sum = 0;
 #pragma unroll
-  for (const float score : scores) max = fmaxf(max, score);
-  max = WarpMax(max);
-#pragma unroll
-  for (float& score : scores) sum += score = expf(score - max);
-  sum = WarpSum(sum);
-#pragma unroll
-  for (float& score : scores) score /= sum;
-}
-
-// Which groups are chosen: their keys become 0. `choice`: of all experts.
-__device__ inline void ChooseGroups(const Router& a, const float* choice, uint32_t* groups) {
-  const int size = a.experts / a.n_group;
-  for (int g = threadIdx.x % kWarp; g < a.n_group; g += kWarp) {
-    groups[g] = KeyOf(
-        GroupScore(choice + g * size, size, a.selection == RouterSelection::kGroupTopTwoBiased));
+  for (int i = 0; i < kEach; ++i) {
+    scores[i] = i < own ? __uint_as_float(~bits[i]) : -INFINITY;
+    if (i < own) from[i * kWarp] = 0;
   }
-  for (int i = 0; i < a.topk_group; ++i) TakeBest(groups, a.n_group);
   __syncwarp();
 }
 
-// A lane has kEach experts in registers: every 32nd.
-template <int kEach>
-__global__ void __launch_bounds__(kChoosers* kWarp) ChooseExperts(Router a) {
-  AfterPriorKernels();
-  extern __shared__ float shared[];
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t t = int64_t{blockIdx.x} * kChoosers + warp;
-  if (t >= a.tokens) return;
-  const int live = *a.live;  // used in the end alone: nothing waits for it
-  const bool grouped = a.selection != RouterSelection::kGreedy;
-  float* choice = shared + warp * (a.experts + a.n_group);
-  uint32_t* groups = reinterpret_cast<uint32_t*>(choice + a.experts);
+// Up to kFewTokens: the last block chooses. It waits for blocks that started before it.
+template <class T, int kEach>
+__global__ void __launch_bounds__(T::kThreads) RouteFew(Router a) {
+  static_assert(T::kSums == 1);
+  extern __shared__ uint32_t shared[];
+  AllowNextKernel();
+  PrefetchGate<T>(a);
+  const float* gate = a.gate + int64_t{blockIdx.x} * a.hidden;
+  constexpr int kAhead = T::kTokens == 1 ? 16 : 0;
+  const GateAhead<kAhead> ahead(a, gate);
+  const bool chooses = blockIdx.x == gridDim.x - 1;
+  float biases[kEach];
+  if (chooses) LoadBiases(a, biases);
+  WaitForPriorKernels();
+  const int t = threadIdx.x / kWarp, live = min(*a.live, a.tokens);
+  if (t >= live) return;
+  float sums[1] = {};
+  ahead.Multiply(a, a.x[t], sums);
+  MultiplyRows<T>(a, a.x[t], gate, kAhead, sums);
+  PutSums<T>(a, t, blockIdx.x, live, sums, [](int token, int e, float logit) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(posted + token * kUsualExperts + e),
+                 "r"(~__float_as_uint(logit)));
+  });
+  if (!chooses) return;
   float scores[kEach];
-  uint32_t keys[kEach];
+  TakePosted(a, t, scores);
+  ChooseExperts(a, t, biases, scores, shared + t * (a.experts + a.n_group));
+}
+
+// The product of many tokens: a block's channels go through shared memory.
+template <class T>
+struct Stage {
+  float gate[T::kExperts][kStepChannels];
+  BF16 x[T::kTokens][kStepChannels];
+};
+
+template <class T, int kStages>
+__global__ void __launch_bounds__(T::kThreads, 1) RouterLogitsOfMany(Router a) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  auto* stages = reinterpret_cast<Stage<T>*>(memory);
+  AfterPriorKernels();
+  const int first = static_cast<int>(blockIdx.y) * T::kTokens, live = min(*a.live, a.tokens);
+  const int first_expert = static_cast<int>(blockIdx.x) * T::kExperts;
+  if (first >= live) return;
+  // Rows that are not there are those of the last one; their sums go nowhere.
+  constexpr int kGateVectors = kStepChannels / 4, kGateStep = T::kThreads / kGateVectors;
+  constexpr int kXVectors = kStepChannels / 8, kXStep = T::kThreads / kXVectors;
+  static_assert(T::kExperts % kGateStep == 0 && T::kTokens % kXStep == 0);
+  const int gate_row = threadIdx.x / kGateVectors, gate_k = threadIdx.x % kGateVectors * 4;
+  const int x_row = threadIdx.x / kXVectors, x_k = threadIdx.x % kXVectors * 8;
+  const float* gate[T::kExperts / kGateStep];
+  const BF16* x[T::kTokens / kXStep];
+#pragma unroll
+  for (int i = 0; i < T::kExperts / kGateStep; ++i) {
+    const int e = min(first_expert + gate_row + i * kGateStep, a.experts - 1);
+    gate[i] = a.gate + int64_t{e} * a.hidden + gate_k;
+  }
+#pragma unroll
+  for (int i = 0; i < T::kTokens / kXStep; ++i) {
+    x[i] = a.x[min(first + x_row + i * kXStep, live - 1)] + x_k;
+  }
+  const auto load = [&](int k, Stage<T>& stage) {
+#pragma unroll
+    for (int i = 0; i < T::kExperts / kGateStep; ++i) {
+      const bool valid = k + gate_k < a.hidden;
+      CopyAsync(SharedAddressOf(&stage.gate[gate_row + i * kGateStep][gate_k]),
+                valid ? gate[i] + k : a.gate, valid);
+    }
+#pragma unroll
+    for (int i = 0; i < T::kTokens / kXStep; ++i) {
+      const bool valid = k + x_k < a.hidden;
+      CopyAsync(SharedAddressOf(&stage.x[x_row + i * kXStep][x_k]), valid ? x[i] + k : a.x.data,
+                valid);
+    }
+  };
+#pragma unroll
+  for (int step = 0; step < kStages - 1; ++step) {
+    if (step * kStepChannels < a.hidden) load(step * kStepChannels, stages[step]);
+    CommitCopies();
+  }
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int row = warp / T::kAcross * T::kRows, column = warp % T::kAcross * T::kColumns;
+  float sums[T::kSums] = {};
+  int current = 0, next = kStages - 1;
+  for (int k = 0; k < a.hidden; k += kStepChannels) {
+    WaitForCopies<kStages - 2>();
+    __syncthreads();
+    const int ahead = k + (kStages - 1) * kStepChannels;
+    if (ahead < a.hidden) load(ahead, stages[next]);
+    CommitCopies();
+    const Stage<T>& stage = stages[current];
+    float4 xs[T::kRows];
+#pragma unroll
+    for (int r = 0; r < T::kRows; ++r) xs[r] = LoadFour<true>(stage.x[row + r], lane * 4, 0);
+#pragma unroll
+    for (int c = 0; c < T::kColumns; ++c) {
+      AddProducts<T::kRows, T::kColumns>(xs, LoadFour<true>(stage.gate[column + c], lane * 4, 0), c,
+                                         sums);
+    }
+    current = current + 1 == kStages ? 0 : current + 1;
+    next = next + 1 == kStages ? 0 : next + 1;
+  }
+  WaitForCopies<0>();
+  PutSums<T>(a, first + row, first_expert + column, live, sums,
+             [&](int t, int e, float logit) { a.logits[int64_t{t} * a.experts + e] = logit; });
+}
+
+// The product of some tokens, or of rows that are not whole vectors.
+template <class T>
+__global__ void __launch_bounds__(T::kThreads) RouterLogits(Router a) {
+  static_assert(T::kSums == 1);
+  AllowNextKernel();
+  PrefetchGate<T>(a);
+  WaitForPriorKernels();
+  const int row = static_cast<int>(blockIdx.y) * T::kTokens + static_cast<int>(threadIdx.x) / kWarp;
+  const int live = min(*a.live, a.tokens);
+  if (row >= live) return;
+  float sums[1] = {};
+  MultiplyRows<T>(a, a.x[row], a.gate + int64_t{blockIdx.x} * a.hidden, 0, sums);
+  PutSums<T>(a, row, blockIdx.x, live, sums,
+             [&](int t, int e, float logit) { a.logits[int64_t{t} * a.experts + e] = logit; });
+}
+
+template <int kEach>
+__global__ void __launch_bounds__(kChoosers* kWarp) Choose(Router a) {
+  extern __shared__ uint32_t shared[];
+  AllowNextKernel();
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  float biases[kEach], scores[kEach];
+  LoadBiases(a, biases);
+  WaitForPriorKernels();
+  const int64_t t = int64_t{blockIdx.x} * kChoosers + warp;
+  if (t >= min(*a.live, a.tokens)) return;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int e = i * kWarp + lane;
     scores[i] = e < a.experts ? a.logits[t * a.experts + e] : -INFINITY;
   }
-  Score(a, scores);
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int e = i * kWarp + lane;
-    if (e < a.experts) {
-      const float biased = scores[i] + (a.bias == nullptr ? 0.0f : a.bias[e]);
-      keys[i] = KeyOf(biased);
-      if (grouped) choice[e] = biased;
-    } else {
-      keys[i] = 0;
-    }
-  }
-  if (grouped) {
-    __syncwarp();
-    ChooseGroups(a, choice, groups);
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int e = i * kWarp + lane;
-      if (e < a.experts && groups[e / (a.experts / a.n_group)] != 0) keys[i] = KeyOf(-INFINITY);
-    }
-  }
-  // Lane i keeps the i'th best.
-  uint32_t my_id = 0;
-  float my_score = 0, sum = 0;
-  for (int j = 0; j < a.topk; ++j) {
-    uint32_t key = 0, best = 0xffffffffu;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (keys[i] <= key) continue;
-      key = keys[i];
-      best = i * kWarp + lane;
-    }
-    const uint32_t greatest = __reduce_max_sync(kAllLanes, key);
-    best = __reduce_min_sync(kAllLanes, key == greatest ? best : 0xffffffffu);
-    float score = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (best != static_cast<uint32_t>(i * kWarp + lane)) continue;
-      score = scores[i];
-      keys[i] = 0;
-    }
-    score = __shfl_sync(kAllLanes, score, static_cast<int>(best % kWarp));
-    sum += score;
-    if (lane == j) {
-      my_id = best;
-      my_score = score;
-    }
-  }
-  if (t >= live || lane >= a.topk) return;
-  a.ids[t][lane] = static_cast<int32_t>(my_id);
-  a.weights[t][lane] = (a.norm_topk_prob ? my_score / (sum + 1e-20f) : my_score) * a.scaling;
+  ChooseExperts(a, t, biases, scores, shared + warp * (a.experts + a.n_group));
 }
 
-template <bool kAligned>
-void LaunchRouterLogits(const Router& router, cudaStream_t stream) {
-  const dim3 experts(static_cast<unsigned>(router.experts));
-  if (router.tokens == 1) {
-    LaunchOverlapped(RouterLogitsOfFew<kAligned, 1>, experts, kParts * kWarp, 0, stream, router);
-  } else if (router.tokens <= kTokens) {
-    LaunchOverlapped(RouterLogitsOfFew<kAligned, kTokens>, experts, kParts * kWarp, 0, stream,
-                     router);
-  } else {
-    const dim3 grid(Blocks(router.experts, kWarps), Blocks(router.tokens, kTokens));
-    LaunchOverlapped(RouterLogits<kAligned>, grid, kWarps * kWarp, 0, stream, router);
-  }
+template <class T>
+dim3 GridOf(const Router& a) {
+  return dim3(Blocks(a.experts, T::kExperts), Blocks(a.tokens, T::kTokens));
+}
+
+// Of shared memory to choose for so many tokens of a block.
+static size_t ChoiceBytes(const Router& a, int tokens) {
+  return static_cast<size_t>(tokens * (a.experts + a.n_group)) * sizeof(uint32_t);
+}
+
+template <class T>
+void LaunchFew(const Router& a, cudaStream_t stream) {
+  const auto kernel = a.experts <= 2 * kWarp ? RouteFew<T, 2> : RouteFew<T, kUsualExperts / kWarp>;
+  LaunchOverlapped(kernel, GridOf<T>(a), T::kThreads, ChoiceBytes(a, T::kTokens), stream, a);
+}
+
+template <class T>
+void LaunchSome(const Router& a, cudaStream_t stream) {
+  LaunchOverlapped(RouterLogits<T>, GridOf<T>(a), T::kThreads, 0, stream, a);
+}
+
+template <class T, int kStages>
+void LaunchMany(const Router& a, cudaStream_t stream) {
+  constexpr int kBytes = kStages * sizeof(Stage<T>);
+  static const cudaError_t attribute = cudaFuncSetAttribute(
+      RouterLogitsOfMany<T, kStages>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  CUDA_CHECK(attribute);
+  LaunchOverlapped(RouterLogitsOfMany<T, kStages>, GridOf<T>(a), T::kThreads, kBytes, stream, a);
+}
+
+static void LaunchChoose(const Router& a, cudaStream_t stream) {
+  const auto kernel = a.experts <= 2 * kWarp   ? Choose<2>
+                      : a.experts <= 8 * kWarp ? Choose<8>
+                                               : Choose<kMaxExperts / kWarp>;
+  LaunchOverlapped(kernel, Blocks(a.tokens, kChoosers), kChoosers * kWarp,
+                   ChoiceBytes(a, kChoosers), stream, a);
 }
 
 }  // namespace kernels
@@ -315,6 +377,7 @@ void RouteCuda(OpContext& context, const RouteArgs& a) {
                          .topk = static_cast<int32_t>(a.ids.dim(1)),
                          .n_group = a.n_group,
                          .topk_group = a.topk_group,
+                         .group_size = experts / a.n_group,
                          .scoring = a.scoring,
                          .selection = a.selection,
                          .norm_topk_prob = a.norm_topk_prob,
@@ -324,14 +387,22 @@ void RouteCuda(OpContext& context, const RouteArgs& a) {
                          .ids = RowsOf<int32_t>(a.ids),
                          .weights = RowsOf<float>(a.weights)};
   const cudaStream_t stream = Cuda(context).get();
-  const bool aligned = router.hidden % 4 == 0 && router.x.stride % 4 == 0;
-  (aligned ? LaunchRouterLogits<true> : LaunchRouterLogits<false>)(router, stream);
-  const size_t shared = static_cast<size_t>(kChoosers * (experts + a.n_group)) * sizeof(float);
-  const auto choose = experts <= 64    ? ChooseExperts<2>
-                      : experts <= 256 ? ChooseExperts<8>
-                                       : ChooseExperts<32>;
-  LaunchOverlapped(choose, Blocks(router.tokens, kChoosers), kChoosers * kWarp, shared, stream,
-                   router);
+  // A choice between kernels of equal bits.
+  const bool vectors = router.hidden % 8 == 0 && router.x.stride % 8 == 0 &&
+                       reinterpret_cast<uintptr_t>(router.x.data) % 16 == 0;
+  if (vectors && experts <= kUsualExperts && router.tokens <= kFewTokens) {
+    router.tokens == 1 ? LaunchFew<Tile<1, 1, 1, 1, 16>>(router, stream)
+                       : LaunchFew<Tile<1, 1, kFewTokens, 1, 8>>(router, stream);
+    return Cuda(context).CheckLaunch("route", a.x);
+  }
+  if (!vectors) {
+    LaunchSome<Tile<1, 1, 8, 1, 1, false>>(router, stream);
+  } else if (router.tokens <= kSomeTokens) {
+    LaunchSome<Tile<1, 1, 8, 1, 8>>(router, stream);
+  } else {
+    LaunchMany<Tile<8, 8, 4, 2, 1>, 3>(router, stream);
+  }
+  LaunchChoose(router, stream);
   Cuda(context).CheckLaunch("route", a.x);
 }
 

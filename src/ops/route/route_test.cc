@@ -111,12 +111,12 @@ Output Formula(const Case& c) {
   return output;
 }
 
-void ExpectFormula(const Backend& b, const Case& c) {
+void ExpectFormula(const Backend& b, const Case& c, double tolerance = 2e-6) {
   const Output expected = Formula(c), got = RunAll(b, c);
   EXPECT_EQ(got.ids, expected.ids);
-  ExpectClose(got.weights, expected.weights, 2e-6);
+  ExpectClose(got.weights, expected.weights, tolerance);
   EXPECT_EQ(got.ids, RunAll(Oracle(), c).ids);
-  ExpectAsOracle(b, 2e-6, [&](const Backend& each) { return RunAll(each, c).weights; });
+  ExpectAsOracle(b, tolerance, [&](const Backend& each) { return RunAll(each, c).weights; });
 }
 
 Case V3(int tokens, int experts, int topk, int n_group, int topk_group) {
@@ -185,6 +185,18 @@ TEST_P(RouteTest, V2Lite) {
   ExpectFormula(GetParam(), c);
   c.norm = true;
   ExpectFormula(GetParam(), c);
+}
+
+TEST_P(RouteTest, ShapesOfModels) {
+  for (const auto& [experts, hidden] :
+       {std::pair{64, 2048}, {160, 5120}, {256, 7168}, {300, 512}}) {
+    SCOPED_TRACE(experts);
+    Case c = V3(9, experts, 8, 4, 2);
+    c.hidden = hidden;
+    c.x = Normals(9 * hidden, 4);
+    c.gate = Normals(experts * hidden, 5, 0.02f);
+    ExpectFormula(GetParam(), c, 1e-5);
+  }
 }
 
 TEST_P(RouteTest, TiesGoToTheLowerIndex) {
@@ -266,6 +278,19 @@ TEST_P(RouteTest, ATokenDoesNotDependOnOthers) {
       return std::vector<float>(ids.begin(), ids.end());
     });
     EXPECT_TRUE(RunTokens(GetParam(), c, {}).ids.empty());
+  }
+}
+
+TEST_P(RouteTest, ATokenDoesNotDependOnThousands) {
+  for (const int experts : {24, 200}) {
+    const Case c = V3(4096, experts, 6, 4, 2);
+    const Output all = RunAll(GetParam(), c);
+    for (const int rows : {1, 2, 8, 11, 63, 512, 1029}) {
+      SCOPED_TRACE(rows);
+      const Output some = RunTokens(GetParam(), c, Range(rows));
+      ExpectSameBits(some.weights, PickRows(all.weights, 6, Range(rows)));
+      EXPECT_TRUE(std::equal(some.ids.begin(), some.ids.end(), all.ids.begin()));
+    }
   }
 }
 

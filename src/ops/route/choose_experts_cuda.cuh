@@ -1,0 +1,172 @@
+// The choice of a token's experts by one warp of CUDA, as choose_experts.cc.
+#pragma once
+
+#include "ops/cuda_kernels.cuh"
+
+namespace fathom::kernels {
+
+struct Router {
+  Rows<const BF16> x;
+  const float *gate, *bias;
+  int32_t tokens, hidden, experts, topk, n_group, topk_group, group_size;
+  RouterScoring scoring;
+  RouterSelection selection;
+  bool norm_topk_prob;
+  float scaling;
+  const int32_t* live;
+  float* logits;  // [tokens, experts], of more than kFewTokens tokens
+  Rows<int32_t> ids;
+  Rows<float> weights;
+};
+
+// Numbers that are in the order of RanksAbove(): equal for 0 and -0, 1 for NaN. 0: taken.
+__device__ inline uint32_t KeyOf(float x) {
+  if (isnan(x)) return 1;
+  const uint32_t bits = __float_as_uint(x + 0.0f);
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+
+// The number behind a key.
+__device__ inline float NumberOf(uint32_t key) {
+  if (key <= 1) return NAN;
+  return __uint_as_float(key >> 31 != 0 ? key & 0x7fffffffu : ~key);
+}
+
+// The index of the greatest of keys[0, n), ties to the lower, in every lane; it becomes taken.
+__device__ inline int TakeBest(uint32_t* keys, int n) {
+  uint32_t key = 0, best = 0xffffffffu;
+#pragma unroll 1
+  for (int i = threadIdx.x % kWarp; i < n; i += kWarp) {
+    if (keys[i] <= key) continue;
+    key = keys[i];
+    best = i;
+  }
+  const uint32_t greatest = __reduce_max_sync(kAllLanes, key);
+  best = __reduce_min_sync(kAllLanes, key == greatest ? best : 0xffffffffu);
+  if (threadIdx.x % kWarp == best % kWarp) keys[best] = 0;  // the lane that reads it
+  return static_cast<int>(best);
+}
+
+// Which groups are chosen: their keys become 0. `keys`: of all experts. A group's score is the best
+// of it, or the sum of its best two; several lanes share a group if there are enough.
+__device__ inline void ChooseGroups(const Router& a, const uint32_t* keys, uint32_t* groups) {
+  const int lane = threadIdx.x % kWarp;
+  int share = 1;  // lanes of a group
+  while (2 * share * a.n_group <= kWarp) share *= 2;
+#pragma unroll 1
+  for (int base = 0; base < a.n_group; base += kWarp / share) {
+    const int g = base + lane / share;
+    uint32_t best = 0, second = 0;
+    const auto add = [&](uint32_t key) {
+      second = max(second, min(best, key));
+      best = max(best, key);
+    };
+    if (g < a.n_group) {
+#pragma unroll 4
+      for (int i = lane % share; i < a.group_size; i += share) add(keys[g * a.group_size + i]);
+    }
+#pragma unroll 1
+    for (int offset = share / 2; offset > 0; offset /= 2) {
+      const uint32_t their_second = __shfl_xor_sync(kAllLanes, second, offset);
+      add(__shfl_xor_sync(kAllLanes, best, offset));
+      add(their_second);
+    }
+    if (g >= a.n_group || lane % share != 0) continue;
+    const bool top_two = a.selection == RouterSelection::kGroupTopTwoBiased && a.group_size > 1;
+    groups[g] = top_two ? KeyOf(NumberOf(best) + NumberOf(second)) : best;
+  }
+  __syncwarp();
+#pragma unroll 1
+  for (int i = 0; i < a.topk_group; ++i) TakeBest(groups, a.n_group);
+  __syncwarp();
+}
+
+// Logits of experts lane, 32 + lane, ..., to scores.
+template <int kEach>
+__device__ inline void Score(const Router& a, float (&scores)[kEach]) {
+  if (a.scoring == RouterScoring::kSigmoid) {
+#pragma unroll
+    for (float& score : scores) score = 1.0f / (1.0f + expf(-score));
+    return;
+  }
+  float max = -INFINITY, sum = 0;
+#pragma unroll
+  for (const float score : scores) max = fmaxf(max, score);
+  max = WarpMax(max);
+#pragma unroll
+  for (float& score : scores) sum += score = expf(score - max);
+  sum = WarpSum(sum);
+#pragma unroll
+  for (float& score : scores) score /= sum;
+}
+
+// One token's experts. A lane has kEach of all in registers: every 32nd, first the logits in
+// scores. `all_keys`: shared memory of the warp.
+template <int kEach>
+__device__ inline void ChooseExperts(const Router& a, int64_t t, const float (&biases)[kEach],
+                                     float (&scores)[kEach], uint32_t* all_keys) {
+  const int lane = threadIdx.x % kWarp;
+  const bool grouped = a.selection != RouterSelection::kGreedy;
+  uint32_t* groups = all_keys + a.experts;
+  uint32_t keys[kEach];
+  Score(a, scores);
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int e = i * kWarp + lane;
+    keys[i] = e < a.experts ? KeyOf(scores[i] + biases[i]) : 0;
+    if (grouped && e < a.experts) all_keys[e] = keys[i];
+  }
+  if (grouped) {
+    __syncwarp();
+    ChooseGroups(a, all_keys, groups);
+    int end = (lane / a.group_size + 1) * a.group_size, group = lane / a.group_size;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int e = i * kWarp + lane;
+      for (; e >= end; end += a.group_size) ++group;
+      if (e < a.experts && groups[group] != 0) keys[i] = KeyOf(-INFINITY);
+    }
+  }
+  // Lane i keeps the i'th best.
+  uint32_t my_id = 0;
+  float my_score = 0, sum = 0;
+  for (int j = 0; j < a.topk; ++j) {
+    uint32_t key = 0, best = 0xffffffffu;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (keys[i] <= key) continue;
+      key = keys[i];
+      best = i * kWarp + lane;
+    }
+    const uint32_t greatest = __reduce_max_sync(kAllLanes, key);
+    best = __reduce_min_sync(kAllLanes, key == greatest ? best : 0xffffffffu);
+    float score = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (best != static_cast<uint32_t>(i * kWarp + lane)) continue;
+      score = scores[i];
+      keys[i] = 0;
+    }
+    score = __shfl_sync(kAllLanes, score, static_cast<int>(best % kWarp));
+    sum += score;
+    if (lane == j) {
+      my_id = best;
+      my_score = score;
+    }
+  }
+  if (lane >= a.topk) return;
+  a.ids[t][lane] = static_cast<int32_t>(my_id);
+  a.weights[t][lane] = (a.norm_topk_prob ? my_score / (sum + 1e-20f) : my_score) * a.scaling;
+}
+
+// The biases of experts lane, 32 + lane, ...; they do not depend on the kernels before.
+template <int kEach>
+__device__ inline void LoadBiases(const Router& a, float (&biases)[kEach]) {
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int e = i * kWarp + static_cast<int>(threadIdx.x) % kWarp;
+    biases[i] = a.bias != nullptr && e < a.experts ? a.bias[e] : 0.0f;
+  }
+}
+
+}  // namespace fathom::kernels
