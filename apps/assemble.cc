@@ -145,8 +145,7 @@ Result<MemoryPlan> Plan(const EngineSettings& s, const Checkpoint& checkpoint, D
   }
   return PlanMemory(
       {.weight_bytes = static_cast<size_t>(PlannedWeightBytes(s, checkpoint)),
-       .activation_bytes =
-           Activations::Bytes(config, backend.ops->activation, s.max_num_batched_tokens),
+       .activation_bytes = Activations::Bytes(config, *backend.ops, s.max_num_batched_tokens),
        .state_bytes = StateBytes(config.vocab_size, s.max_num_seqs),
        .page_bytes = MakeKvFormat(config, kv_cache).page_bytes() * config.total_layers(),
        .max_model_len = s.max_model_len > 0 ? s.max_model_len : config.max_position_embeddings,

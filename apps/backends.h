@@ -31,10 +31,10 @@ inline constexpr char kBackendHelp[] =
     "BF16, on CPUs with AVX512_BF16, faster for many requests; cpu-fp8, cuda-fp8: activations "
     "quantised to FP8; "
     "cuda-portable, cuda-portable-fp8: without kernels made for one GPU; reference, "
-    "reference-fp8: plain fp32 on one thread, slow. By default cpu, and with "
-    "--device cuda cuda-fp8";
-inline constexpr char kDeviceHelp[] = "Where the model runs: cpu or cuda";
-inline constexpr char kGpuHelp[] = "With --device cuda: which GPU, the first is 0";
+    "reference-fp8: plain fp32 on one thread, slow";
+inline constexpr char kDeviceHelp[] =
+    "Where the model runs: cpu or cuda, which without --ops means --ops cuda-fp8";
+inline constexpr char kGpuHelp[] = "Which GPU, if one is used; the first is 0";
 
 inline constexpr char kKvCacheHelp[] =
     "Numbers of the KV cache: fp32, bf16 (half the memory), fp8 (latents in E4M3 with a scale per "

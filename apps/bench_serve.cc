@@ -12,6 +12,7 @@
 #include <boost/json.hpp>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@
 #include "bench_client.h"
 #include "bench_source.h"
 #include "bench_summary.h"
+#include "engine_flags.h"
 
 namespace fathom {
 namespace {
@@ -227,7 +229,7 @@ void AddTargetFlags(CLI::App& command, LoadOptions* options) {
       ->envname("OPENAI_API_KEY")
       ->group(group);
   command.add_option("--timeout", options->timeout_s, "Seconds that one request may take")
-      ->check(CLI::Range(0.1, 1e6))
+      ->check(Between(0.1, 1e6))
       ->capture_default_str()
       ->group(group);
 }
@@ -241,13 +243,13 @@ void AddLoadFlags(CLI::App& command, LoadOptions* options) {
   command
       .add_option("--request-rate", options->request_rate,
                   "Requests a second, at random times (Poisson); inf: all at once")
-      ->check(CLI::PositiveNumber)
+      ->check(Between(1e-6, std::numeric_limits<double>::infinity()))
       ->capture_default_str()
       ->group(group);
   command
       .add_option("--max-concurrency", options->max_concurrency,
                   "Requests under way at the same time; others wait. 0: any number")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, 1'000'000))
       ->group(group);
   command.add_option("--num-warmups", options->num_warmups, "Requests before those that count")
       ->check(CLI::Range(0, 10'000))
@@ -293,7 +295,7 @@ void AddPromptFlags(CLI::App& command, SourceOptions* source) {
       ->capture_default_str()
       ->group(group);
   command.add_option("--temperature", source->temperature, "0: always the likeliest token")
-      ->check(CLI::Range(0.0, 2.0))
+      ->check(Between(0, 2))
       ->capture_default_str()
       ->group(group);
   command

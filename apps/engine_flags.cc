@@ -1,5 +1,7 @@
 #include "engine_flags.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <string>
 
@@ -32,11 +34,21 @@ void AddDummyFlags(CLI::App& command, EngineSettings* settings) {
       ->capture_default_str()
       ->group(group);
   command.add_option("--num-layers", s.num_layers, "The first so many layers only; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, 1 << 20))
       ->group(group);
 }
 
 }  // namespace
+
+CLI::Validator Between(double low, double high) {
+  return CLI::Validator(
+      [low, high](const std::string& text) -> std::string {
+        double number = 0;
+        if (CLI::detail::lexical_cast(text, number) && number >= low && number <= high) return "";
+        return fmt::format("{} is not a number from {} to {}", text, low, high);
+      },
+      "");
+}
 
 void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* group) {
   BackendSettings& s = *settings;

@@ -5,7 +5,8 @@
 
 namespace CLI {
 class App;
-}
+class Validator;
+}  // namespace CLI
 
 namespace fathom {
 
@@ -14,6 +15,9 @@ void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* g
 
 // Adds the model and the engine's flags to `command`; they are stored in `*settings`.
 void AddEngineFlags(CLI::App& command, EngineSettings* settings);
+
+// Refuses a number outside, in words: CLI::Range says doubles with six decimals.
+CLI::Validator Between(double low, double high);
 
 // --log-level, which is in force as soon as it is parsed.
 void AddLogLevel(CLI::App& command, const char* otherwise);

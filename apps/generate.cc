@@ -290,19 +290,19 @@ void AddGenerate(CLI::App& app, int& exit_code) {
   command->add_option("--system", options->system, "The system message");
   command->add_flag("--no-thinking", options->no_thinking, "Answer at once, without reasoning");
   command->add_option("--max-tokens", options->max_tokens, "0: what the context has room for")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, 1 << 30));
   const char* group = "Sampling (otherwise the model's generation_config.json)";
   command->add_option("--temperature", options->temperature, "0: always the likeliest token")
-      ->check(CLI::Range(0.0, 2.0))
+      ->check(Between(0, 2))
       ->group(group);
   command->add_option("--top-p", options->top_p, "The likeliest tokens that make up this share")
-      ->check(CLI::Range(1e-6, 1.0))
+      ->check(Between(1e-6, 1))
       ->group(group);
   command->add_option("--min-p", options->min_p, "Tokens this likely, relative to the likeliest")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(Between(0, 1))
       ->group(group);
   command->add_option("--top-k", options->top_k, "The likeliest tokens; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, 1 << 30))
       ->group(group);
   command->add_option("--seed", options->seed, "The same seed, the same answer")->group(group);
   AddLogLevel(*command, "warning");

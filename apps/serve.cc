@@ -155,13 +155,13 @@ void AddServerFlags(CLI::App& command, ServeOptions* options) {
   command
       .add_option("--send-timeout", options->send_timeout_s,
                   "Seconds after which a client that does not read is dropped")
-      ->check(CLI::Range(0.001, 86400.0))
+      ->check(Between(0.001, 86400))
       ->capture_default_str()
       ->group(group);
   command
       .add_option("--shutdown-timeout", options->shutdown_timeout_s,
                   "Seconds that requests have left after SIGTERM")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(Between(0, 86400))
       ->capture_default_str()
       ->group(group);
 }

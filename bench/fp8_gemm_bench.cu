@@ -30,10 +30,8 @@ double MedianOfRested(int sets, const F& launch) {
 struct TileName {
   Fp8Tile tile;
   const char* name;
-  bool overlap_launch = false;
 };
 constexpr TileName kFewRows[] = {{Fp8Tile::kAuto, "auto"},
-                                 {Fp8Tile::kAuto, "auto, overlapped", true},
                                  {Fp8Tile::k64x32, "64x32"},
                                  {Fp8Tile::k64x64Pair, "64x64 pair"},
                                  {Fp8Tile::k64x128Pair, "64x128 pair"},
@@ -91,8 +89,7 @@ void TimeDense(int64_t rows, int64_t n, int64_t k, const TileName (&tiles)[kCoun
                      .groups = {.counts = live.get(), .capacity = rows},
                      .out = sets.out.get(),
                      .out_stride = n,
-                     .tile = tile.tile,
-                     .overlap_launch = tile.overlap_launch},
+                     .tile = tile.tile},
                     stream);
     });
     report.Add(Name("dense", rows, n, k, tile.name), Rates(us, 1, rows, n, k, 2));
@@ -142,8 +139,7 @@ void TimeGroups(const char* kind, int64_t experts, int64_t rows, int64_t capacit
                                 .typical = rows},
                      .out = sets.out.get(),
                      .out_stride = n,
-                     .tile = tile.tile,
-                     .overlap_launch = tile.overlap_launch},
+                     .tile = tile.tile},
                     stream);
     });
     report.Add(std::to_string(experts) + " " + Name(kind, rows, n, k, tile.name),

@@ -3,9 +3,19 @@ set(FATHOM_HAS_CUDA OFF)
 if(FATHOM_CUDA STREQUAL "AUTO" AND FATHOM_SANITIZE)
   message(STATUS "CUDA backend: left out of a build with sanitizers")
 elseif(NOT FATHOM_CUDA STREQUAL "OFF")
-  # Where the toolkit is installed unless PATH or CUDACXX says otherwise.
-  find_program(FATHOM_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+  # CUDACXX, or what PATH has, or where the toolkit is usually installed.
+  set(FATHOM_NVCC $ENV{CUDACXX})
+  if(NOT FATHOM_NVCC)
+    find_program(FATHOM_NVCC nvcc PATHS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+  endif()
+  set(FATHOM_NVCC_VERSION "")
   if(FATHOM_NVCC)
+    execute_process(COMMAND ${FATHOM_NVCC} --version OUTPUT_VARIABLE about ERROR_QUIET)
+    if(about MATCHES "release ([0-9.]+)")
+      set(FATHOM_NVCC_VERSION ${CMAKE_MATCH_1})
+    endif()
+  endif()
+  if(FATHOM_NVCC_VERSION VERSION_GREATER_EQUAL 13.0)
     if(NOT CMAKE_CUDA_COMPILER)
       set(CMAKE_CUDA_COMPILER ${FATHOM_NVCC})
     endif()
@@ -13,10 +23,6 @@ elseif(NOT FATHOM_CUDA STREQUAL "OFF")
     set(CMAKE_CUDA_ARCHITECTURES OFF)
     set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
     enable_language(CUDA)
-    if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 13.0)
-      message(FATAL_ERROR "CUDA 13.0 or later is needed, and ${FATHOM_NVCC} is "
-                          "${CMAKE_CUDA_COMPILER_VERSION}: -DFATHOM_CUDA=OFF builds without it")
-    endif()
     find_package(CUDAToolkit 13.0 REQUIRED)
     set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -lineinfo")
     # CMake 3.25 does not know that this nvcc has C++20.
@@ -31,10 +37,12 @@ elseif(NOT FATHOM_CUDA STREQUAL "OFF")
     set(FATHOM_HAS_CUDA ON)
     message(STATUS "CUDA backend: ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION}")
   elseif(FATHOM_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "nvcc was not found: install the CUDA toolkit 13.0 or later, or name its "
-                        "compiler with CUDACXX; -DFATHOM_CUDA=OFF builds without it")
+    message(FATAL_ERROR "no nvcc of CUDA 13.0 or later (${FATHOM_NVCC} ${FATHOM_NVCC_VERSION}): "
+                        "install the CUDA toolkit, or name its compiler with CUDACXX; "
+                        "-DFATHOM_CUDA=OFF builds without it")
   else()
-    message(STATUS "CUDA backend: left out, nvcc was not found")
+    message(STATUS "CUDA backend: left out, there is no nvcc of CUDA 13.0 or later "
+                   "(${FATHOM_NVCC} ${FATHOM_NVCC_VERSION})")
   endif()
 endif()
 

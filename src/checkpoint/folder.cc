@@ -68,7 +68,7 @@ Status NotInHubCache(const std::string& id) {
   const std::string name = id.substr(id.find('/') + 1);
   return NotFound(
       "{} is neither a folder nor in the local Hugging Face cache ({}). fathom does not download "
-      "models: run `huggingface-cli download {} --local-dir {}` (pip install huggingface_hub), "
+      "models: run `hf download {} --local-dir {}` (pip install huggingface_hub), "
       "then pass the folder {}",
       id, HubCache().string(), id, name, name);
 }

@@ -13,7 +13,7 @@
 
 namespace fathom {
 
-// Sentences, of which the first 100 are kept and the rest counted.
+// Sentences, of which the first 10,000 are kept and the rest counted.
 class Problems {
  public:
   template <class... Args>
@@ -30,7 +30,7 @@ class Problems {
   Status ToStatus(std::string_view subject) const;
 
  private:
-  static constexpr size_t kMaxListed = 100;
+  static constexpr size_t kMaxListed = 10'000;
   std::vector<std::string> listed_;
   size_t count_ = 0;
 };

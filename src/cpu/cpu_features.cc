@@ -32,4 +32,12 @@ bool HasInt8Dot() {
 #endif
 }
 
+bool HasAvx2() {
+#if defined(__x86_64__)
+  return (hwy::SupportedTargets() & HWY_AVX2) != 0;
+#else
+  return false;
+#endif
+}
+
 }  // namespace fathom

@@ -7,5 +7,7 @@ namespace fathom {
 bool HasBf16Dot();
 // AVX512_VNNI: products of four bytes summed in 32 bits.
 bool HasInt8Dot();
+// AVX2: products of words summed in pairs.
+bool HasAvx2();
 
 }  // namespace fathom

@@ -6,13 +6,21 @@
 
 namespace fathom {
 
-size_t Activations::LayOut(const ModelConfig& config, DType dtype, int64_t tokens, Arena arena) {
+size_t Activations::LayOut(const ModelConfig& config, const Ops& ops, int64_t tokens, Arena arena) {
+  const DType dtype = ops.activation;
   const int64_t hidden = config.hidden_size, heads = config.num_heads, latent = config.kv_lora_rank;
   const int64_t experts = config.num_experts_per_tok + config.n_shared_experts;  // of a token
   x = arena.Allocate(DType::kF32, {tokens, hidden});
   for (TensorView* view : {&normed, &branch}) {
     *view = arena.Allocate(dtype, {tokens, hidden});
   }
+  const auto quantized = [&](int64_t width) -> QuantizedCopy {
+    if (!ops.quantized_copies) return {};
+    return {.codes = arena.Allocate(DType::kF8E4M3, {tokens, width}),
+            .scales = arena.Allocate(DType::kF32, {(width + 127) / 128, (tokens + 31) / 32 * 32})};
+  };
+  normed_quantized = quantized(hidden);
+  if (config.q_lora_rank > 0) q_a_quantized = quantized(config.q_lora_rank);
   if (config.q_lora_rank > 0) q_a = arena.Allocate(dtype, {tokens, config.q_lora_rank});
   q = arena.Allocate(dtype, {tokens, heads, config.qk_head_dim()});
   kv_a = arena.Allocate(dtype, {tokens, config.latent_dim()});
@@ -33,13 +41,14 @@ size_t Activations::LayOut(const ModelConfig& config, DType dtype, int64_t token
   return arena.used();
 }
 
-size_t Activations::Bytes(const ModelConfig& config, DType dtype, int64_t tokens) {
-  return Activations().LayOut(config, dtype, tokens, Arena::Measuring());
+size_t Activations::Bytes(const ModelConfig& config, const Ops& ops, int64_t tokens) {
+  return Activations().LayOut(config, ops, tokens, Arena::Measuring());
 }
 
-Activations::Activations(const ModelConfig& config, DType dtype, int64_t tokens, Device& device) {
-  memory = device.Allocate(Bytes(config, dtype, tokens));
-  LayOut(config, dtype, tokens, Arena(memory->data(), memory->size()));
+Activations::Activations(const ModelConfig& config, const Ops& ops, int64_t tokens,
+                         Device& device) {
+  memory = device.Allocate(Bytes(config, ops, tokens));
+  LayOut(config, ops, tokens, Arena(memory->data(), memory->size()));
 
   std::vector<int32_t> counts(static_cast<size_t>(kContextChunk + 1));
   std::iota(counts.begin(), counts.end(), 0);

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "checkpoint/model_config.h"
+#include "ops/ops.h"
 #include "tensor/buffer.h"
 #include "tensor/device.h"
 
@@ -14,11 +15,13 @@ namespace fathom {
 inline constexpr int64_t kContextChunk = 512;
 
 struct Activations {
-  TensorView x;       // F32 [tokens, hidden]: the residual stream
-  TensorView normed;  // [tokens, hidden]
-  TensorView branch;  // [tokens, hidden]: what attention or an MLP adds
+  TensorView x;                    // F32 [tokens, hidden]: the residual stream
+  TensorView normed;               // [tokens, hidden]
+  TensorView branch;               // [tokens, hidden]: what attention or an MLP adds
+  QuantizedCopy normed_quantized;  // absent where the table has none
 
-  TensorView q_a;          // [tokens, q_lora]; absent with plain queries
+  TensorView q_a;  // [tokens, q_lora]; absent with plain queries
+  QuantizedCopy q_a_quantized;
   TensorView q;            // [tokens, heads, nope + rope]
   TensorView kv_a;         // [tokens, latent + rope]
   TensorView q_latent;     // [tokens, heads, latent]
@@ -41,20 +44,26 @@ struct Activations {
 
   std::unique_ptr<DeviceMemory> memory;
 
-  Activations(const ModelConfig& config, DType dtype, int64_t tokens, Device& device);
+  Activations(const ModelConfig& config, const Ops& ops, int64_t tokens, Device& device);
 
   // What they take of a device's memory.
-  static size_t Bytes(const ModelConfig& config, DType dtype, int64_t tokens);
+  static size_t Bytes(const ModelConfig& config, const Ops& ops, int64_t tokens);
 
  private:
   Activations() = default;
   // Returns the bytes that were used.
-  size_t LayOut(const ModelConfig& config, DType dtype, int64_t tokens, Arena arena);
+  size_t LayOut(const ModelConfig& config, const Ops& ops, int64_t tokens, Arena arena);
 };
 
 // The first `tokens` of an activation.
 inline TensorView First(const TensorView& activation, int64_t tokens) {
   return activation.Slice(0, 0, tokens);
+}
+// The same of its copy, for the product with `reader`; absent if that does not quantise what it
+// reads.
+inline QuantizedCopy First(const QuantizedCopy& copy, int64_t tokens, const PackedWeight* reader) {
+  if (copy.absent() || reader == nullptr || !reader->quantize_activations) return {};
+  return {First(copy.codes, tokens), copy.scales, reader->scale_ue8m0};
 }
 
 }  // namespace fathom

@@ -85,17 +85,33 @@ void Attend(OpRunner& run, const ModelConfig& config, const AttentionWeights& w,
 
   const bool low_rank = w.q_a.weight != nullptr;
   const PackedWeight* const query = (low_rank ? w.q_a : w.q).weight.get();
+  // The norm made the copy for kv_a.
+  const bool alike = w.kv_a.weight->format == query->format;
+  const QuantizedCopy copy = First(a.normed_quantized, tokens, w.kv_a.weight.get());
   const TensorView first = low_rank ? First(a.q_a, tokens) : q_flat;
-  run(ops.linear, {.x = normed, .weight = query, .live = live, .out = first});
   run(ops.linear, {.x = normed,
+                   .x_quantized = alike ? copy : QuantizedCopy{},
+                   .weight = query,
+                   .live = live,
+                   .out = first});
+  run(ops.linear, {.x = normed,
+                   .x_quantized = copy,
                    .weight = w.kv_a.weight.get(),
                    .live = live,
                    .out = kv_a,
-                   .beside_last = w.kv_a.weight->format == query->format});
+                   .beside_last = alike});
   if (low_rank) {
-    run(ops.rms_norm,
-        {.x = first, .weight = w.q_a_norm.view, .eps = eps, .live = live, .out = first});
-    run(ops.linear, {.x = first, .weight = w.q.weight.get(), .live = live, .out = q_flat});
+    run(ops.rms_norm, {.x = first,
+                       .weight = w.q_a_norm.view,
+                       .eps = eps,
+                       .live = live,
+                       .out = first,
+                       .quantized = First(a.q_a_quantized, tokens, w.q.weight.get())});
+    run(ops.linear, {.x = first,
+                     .x_quantized = First(a.q_a_quantized, tokens, w.q.weight.get()),
+                     .weight = w.q.weight.get(),
+                     .live = live,
+                     .out = q_flat});
   }
   run(ops.rotate_and_cache, {.kv_a = kv_a,
                              .latent_norm = w.kv_a_norm.view,

@@ -19,11 +19,13 @@ RouterSelection ToOps(RouterConfig::Selection selection) {
 }  // namespace
 
 void RunMlp(OpRunner& run, const MlpWeights& w, const Batch& batch, Activations& a) {
-  run(run.ops().mlp, {.x = First(a.normed, batch.tokens),
-                      .gate_up = w.gate_up.weight.get(),
-                      .down = w.down.weight.get(),
-                      .live = batch.map.live,
-                      .out = First(a.branch, batch.tokens)});
+  run(run.ops().mlp,
+      {.x = First(a.normed, batch.tokens),
+       .x_quantized = First(a.normed_quantized, batch.tokens, w.gate_up.weight.get()),
+       .gate_up = w.gate_up.weight.get(),
+       .down = w.down.weight.get(),
+       .live = batch.map.live,
+       .out = First(a.branch, batch.tokens)});
 }
 
 void RunMoe(OpRunner& run, const ModelConfig& config, const MoeWeights& w, const Batch& batch,

@@ -35,7 +35,7 @@ Model::Model(const Checkpoint& checkpoint, const Ops& ops, Device& device,
     : config_(checkpoint.config()),
       options_(options),
       weights_(std::move(weights)),
-      activations_(config_, ops.activation, options.max_tokens, device),
+      activations_(config_, ops, options.max_tokens, device),
       run_(ops, device) {
   const std::vector<float> table = CosSinTable(config_, options_.max_model_len);
   cos_sin_.memory = device.Allocate(table.size() * sizeof(float));
@@ -61,7 +61,7 @@ TensorView Model::Forward(const Batch& batch, const KvPool& pool) {
     RunLayer(weights_.layers[i], batch, pool.Layer(static_cast<int64_t>(i)), pending);
     pending = Pending::kBranch;
   }
-  Norm(weights_.final_norm, batch, pending);
+  Norm(weights_.final_norm, batch, pending, nullptr);
   return First(a.normed, batch.tokens);
 }
 
@@ -84,15 +84,16 @@ TensorView Model::ForwardMtp(int index, const Batch& batch, const TensorView& hi
   norm(x, mtp.embedding_norm, 0);
   run_(run_.ops().linear, {.x = in, .weight = mtp.eh_proj.weight.get(), .live = live, .out = x});
   RunLayer(mtp.layer, batch, pool.Layer(config_.num_layers + index), Pending::kNothing);
-  Norm(mtp.head_norm, batch, Pending::kBranch);
+  Norm(mtp.head_norm, batch, Pending::kBranch, nullptr);
   return First(a.normed, tokens);
 }
 
 void Model::RunLayer(const LayerWeights& layer, const Batch& batch, const KvPages& pages,
                      Pending pending) {
-  Norm(layer.attention_norm, batch, pending);
+  Norm(layer.attention_norm, batch, pending, layer.attention.kv_a.weight.get());
   Attend(run_, config_, layer.attention, batch, rotary_, pages, activations_);
-  Norm(layer.mlp_norm, batch, Pending::kBranch);
+  Norm(layer.mlp_norm, batch, Pending::kBranch,
+       layer.mlp ? layer.mlp->gate_up.weight.get() : nullptr);
   if (layer.moe) {
     RunMoe(run_, config_, *layer.moe, batch, activations_);
   } else {
@@ -100,7 +101,8 @@ void Model::RunLayer(const LayerWeights& layer, const Batch& batch, const KvPage
   }
 }
 
-void Model::Norm(const PlainTensor& weight, const Batch& batch, Pending pending) {
+void Model::Norm(const PlainTensor& weight, const Batch& batch, Pending pending,
+                 const PackedWeight* reader) {
   Activations& a = activations_;
   const TensorView x = First(a.x, batch.tokens);
   const bool add = pending == Pending::kBranch;
@@ -109,7 +111,8 @@ void Model::Norm(const PlainTensor& weight, const Batch& batch, Pending pending)
                              .weight = weight.view,
                              .eps = config_.rms_norm_eps,
                              .live = batch.map.live,
-                             .out = First(a.normed, batch.tokens)});
+                             .out = First(a.normed, batch.tokens),
+                             .quantized = First(a.normed_quantized, batch.tokens, reader)});
 }
 
 void Model::Logits(const TensorView& hidden, const TensorView& live, const TensorView& logits) {

@@ -39,6 +39,20 @@ void CheckLive(std::string_view name, const TensorView& view) {
   CheckTensor(name, view, DType::kI32, {1});
 }
 
+void CheckQuantized(std::string_view name, const QuantizedCopy& copy, const TensorView& x) {
+  if (copy.absent()) return;
+  const int64_t tokens = x.dim(0), width = x.dim(1);
+  CheckTensor(name, copy.codes, DType::kF8E4M3, {tokens, width});
+  CHECK(copy.scales.rank() == 2 && copy.scales.dim(1) >= tokens && copy.scales.dim(1) % 32 == 0,
+        "{} has scales {}", name, copy.scales.ToString());
+  CheckStrided(name, copy.scales, DType::kF32, {(width + 127) / 128, copy.scales.dim(1)});
+}
+
+void CheckReads(std::string_view name, const QuantizedCopy& copy, const PackedWeight& weight) {
+  CHECK(copy.absent() || (weight.quantize_activations && copy.scale_ue8m0 == weight.scale_ue8m0),
+        "{} is not what the weight's products quantise to", name);
+}
+
 void CheckTokenMap(std::string_view op, const TokenMap& map, int64_t tokens) {
   CheckTensor(op, map.slots, DType::kI32, {tokens});
   CheckTensor(op, map.positions, DType::kI32, {tokens});

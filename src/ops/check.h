@@ -21,6 +21,10 @@ void CheckTensor(std::string_view name, const TensorView& view, DType dtype,
 void CheckActivation(std::string_view name, const TensorView& view, int rank);
 // I32 [1].
 void CheckLive(std::string_view name, const TensorView& view);
+// Absent, or of x [tokens, width].
+void CheckQuantized(std::string_view name, const QuantizedCopy& copy, const TensorView& x);
+// A copy, where there is one, as products with this weight quantise.
+void CheckReads(std::string_view name, const QuantizedCopy& copy, const PackedWeight& weight);
 // Slots, positions, page table and live count for `tokens` tokens.
 void CheckTokenMap(std::string_view op, const TokenMap& map, int64_t tokens);
 // Planes of equal page count and of types that go together (kv_format.h).

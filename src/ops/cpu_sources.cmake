@@ -6,7 +6,7 @@ set(CPU_SOURCES
   attend_expanded/attend_expanded_cpu.cc attend_expanded/attend_tokens_cpu.cc
   cache_write/cache_write_cpu.cc embed/embed_cpu.cc gather_context/gather_context_cpu.cc
   head_linear/head_linear_cpu.cc linear/linear_cpu.cc linear/panel_product_cpu.cc
-  linear/pack_rows_cpu.cc linear/panel_dot_bf16_cpu.cc linear/panel_dot_cpu.cc
+  linear/pack_rows_cpu.cc linear/panel_dot_avx2_cpu.cc linear/panel_dot_bf16_cpu.cc linear/panel_dot_cpu.cc
   linear/panel_dot_int8_cpu.cc log_probs/log_probs_cpu.cc mlp/mlp_cpu.cc
   moe_experts/moe_experts_cpu.cc prepare/prepare_cpu.cc prepare/quantize_panel_cpu.cc
   rms_norm/rms_norm_cpu.cc rotate_and_cache/rotate_and_cache_cpu.cc rope/rope_cpu.cc route/choose_experts.cc

@@ -35,6 +35,7 @@ Ops PortableTable(Fp8Activations activations) {
 Ops Table(Fp8Activations activations) {
   Ops ops = PortableTable(activations);
   ops.name = "cuda";
+  ops.quantized_copies = true;
   ops.linear = {LinearHopper, LinearHopperWorkspace};
   ops.head_linear = {HeadLinearHopper};
   ops.mlp = {MlpHopper, MlpHopperWorkspace};

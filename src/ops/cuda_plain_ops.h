@@ -6,6 +6,9 @@
 
 namespace fathom {
 
+// Whether norms make this copy, and products read it.
+bool ReadsQuantized(const Stream& stream, const QuantizedCopy& copy);
+
 void LinearPlain(OpContext&, const LinearArgs&, bool hopper);
 void HeadLinearPlain(OpContext&, const HeadLinearArgs&, bool hopper);
 void MlpPlain(OpContext&, const MlpArgs&, bool hopper);

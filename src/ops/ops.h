@@ -2,9 +2,10 @@
 //
 // Shapes are capacities, outermost dimension first; how many tokens or rows are live is a device
 // tensor (`live`, I32 [1]), so that a step can be captured once and replayed: what lies beyond is
-// never written, and nothing depends on it. "act" is the table's activation type. Unless stated
-// otherwise sums are accumulated in fp32, in an order that depends on the shapes of one row alone
-// (never on the number of rows, nor on threads), and outputs do not alias inputs.
+// never written, and nothing depends on it. Ops of the expanded form alone, which are enqueued row
+// by row and never captured, take the host's counts instead. "act" is the table's activation type.
+// Unless stated otherwise sums are accumulated in fp32, in an order that depends on the shapes of
+// one row alone (never on the number of rows, nor on threads), and outputs do not alias inputs.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,17 @@ struct EmbedArgs {
   TensorView out;    // act or F32 [tokens, hidden]
 };
 
+// An activation as products with quantised activations read it (QuantizeRun of each 128 channels),
+// beside the activation itself: rms_norm makes it, so that each product need not. It changes no
+// bit, and a table may leave it alone.
+struct QuantizedCopy {
+  TensorView codes;   // F8E4M3 [tokens, width]
+  TensorView scales;  // F32 [ceil(width / 128), a multiple of 32, at least tokens]
+  bool scale_ue8m0 = false;
+
+  bool absent() const { return codes.absent(); }
+};
+
 // out = x / sqrt(mean(x^2) + eps) * weight, in fp32 (Zhang & Sennrich 2019, RMSNorm).
 // With `residual`: residual += x first, and the norm is of the sum.
 struct RmsNormArgs {
@@ -34,8 +46,9 @@ struct RmsNormArgs {
   TensorView residual;  // act or F32 [tokens, width] in and out, or absent
   TensorView weight;    // F32 [width]
   float eps = 1e-6f;
-  TensorView live;  // I32 [1]: tokens
-  TensorView out;   // act [tokens, width]; rows may be strided; may be x
+  TensorView live;          // I32 [1]: tokens
+  TensorView out;           // act [tokens, width]; rows may be strided; may be x
+  QuantizedCopy quantized;  // out: of `out`, or absent
 };
 
 // out = x W^T. If the weight says quantize_activations, each run of 128 channels of x is quantised
@@ -44,6 +57,7 @@ struct RmsNormArgs {
 // where the weight's scale tiles end: the first is shorter when the weight was cut inside a tile.
 struct LinearArgs {
   TensorView x;                          // act [tokens, in]; rows may be strided
+  QuantizedCopy x_quantized;             // of x, or absent
   const PackedWeight* weight = nullptr;  // one matrix [out, in]
   TensorView live;                       // I32 [1]: tokens
   TensorView out;                        // act or F32 [tokens, out]
@@ -72,6 +86,7 @@ struct SiluMulArgs {
 // product of gate and up need not be rounded to act.
 struct MlpArgs {
   TensorView x;                           // act [tokens, in]; rows may be strided
+  QuantizedCopy x_quantized;              // of x, or absent
   const PackedWeight* gate_up = nullptr;  // one matrix [2 * inter, in]
   const PackedWeight* down = nullptr;     // one matrix [out, inter]
   TensorView live;                        // I32 [1]: tokens
@@ -288,6 +303,7 @@ struct Ops {
   std::string_view name;  // "reference", "cpu", "cuda"
   DType activation = DType::kF32;
   DType kv_cache = DType::kBF16;  // what KvFormat has by default
+  bool quantized_copies = false;  // whether it makes and reads QuantizedCopy
 
   // Packs weights; kUnimplemented names what this table cannot run. Reads the sources once.
   Result<std::unique_ptr<PackedWeight>> (*prepare)(Stream&, const PrepareArgs&) = nullptr;

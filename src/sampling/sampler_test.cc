@@ -153,7 +153,7 @@ TEST_P(SamplerTest, CommitAdvancesASlotUntilItsStopTokenMayCome) {
   pass(0, 3, -1);  // a chunk of the prompt: nothing is sampled
   EXPECT_EQ(At<int32_t>(state.length, 2), 3);
   EXPECT_EQ(At<int32_t>(state.generated, 2), 0);
-  EXPECT_EQ(At<int32_t>(state.last_token, 2), -1);
+  EXPECT_EQ(At<int32_t>(state.last_token, 2), 0);
   EXPECT_EQ(pass(3, 2, 0), TokenId{4});
   EXPECT_EQ(At<int32_t>(state.length, 2), 5);
   EXPECT_EQ(At<int32_t>(state.generated, 2), 1);

@@ -36,7 +36,8 @@ void Slots::Set(const TensorView& per_slot, SlotId slot, T value) {
 void Slots::Open(SlotId slot, const Entry& entry) {
   const SamplingParams& p = entry.params;
   CHECK(entry.banned.size() <= kMaxBannedTokens && p.logit_bias.size() <= kMaxLogitBias);
-  Set<int32_t>(state_.last_token, slot, -1);
+  // A token, since a decode is planned before it is known that sampling the first one failed (NaN).
+  Set<int32_t>(state_.last_token, slot, 0);
   Set<int32_t>(state_.length, slot, 0);
   Set(state_.generated, slot, static_cast<int32_t>(entry.generated.size()));
   Set(state_.min_tokens, slot, entry.min_tokens);

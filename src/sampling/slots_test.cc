@@ -52,7 +52,7 @@ TEST_F(SlotsTest, ARequestFindsWhatItAskedFor) {
                           .min_tokens = 9,
                           .prompt = Ids({0, 1, 1}),
                           .generated = Ids({4, 4, 7})});
-  EXPECT_EQ(One<int32_t>(state_.last_token, 1), -1);
+  EXPECT_EQ(One<int32_t>(state_.last_token, 1), 0);
   EXPECT_EQ(One<int32_t>(state_.length, 1), 0);
   EXPECT_EQ(One<int32_t>(state_.generated, 1), 3);
   EXPECT_EQ(One<int32_t>(state_.min_tokens, 1), 9);

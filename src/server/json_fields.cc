@@ -71,6 +71,7 @@ std::optional<int64_t> AsInteger(const json::value& value) {
 std::string Excerpt(const json::value& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return "a list";
+  if (value.is_double()) return fmt::format("{}", value.get_double());
   if (const json::string* string = value.if_string(); string != nullptr && string->size() > 64) {
     size_t end = 60;
     while (end > 0 && ((*string)[end] & 0xC0) == 0x80) --end;

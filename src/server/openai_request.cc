@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
-// RequestFields that would change the answer if they were served, with what may stand there anyway.
+// Fields that would change the answer if they were served, with what may stand there anyway.
 struct Unsupported {
   const char* key;
   const char* harmless;  // JSON; "null" is always harmless
@@ -28,6 +28,7 @@ constexpr Unsupported kUnsupported[] = {
     {"prompt_logprobs", "0"},
     {"logits_processors", "[]"},
     {"allowed_token_ids", "null"},
+    {"return_token_ids", "false"},
     {"bad_words", "[]"},
     {"truncate_prompt_tokens", "null"},
     {"length_penalty", "1"},
@@ -132,18 +133,12 @@ void ReadSampling(RequestFields& fields, const RequestLimits& limits, Generation
   sampling.min_p = fields.Number("min_p", defaults.min_p.value_or(0.0f), {0, 1});
   sampling.presence_penalty = fields.Number("presence_penalty", 0, {-2, 2});
   sampling.frequency_penalty = fields.Number("frequency_penalty", 0, {-2, 2});
-  sampling.repetition_penalty = fields.Number(
-      "repetition_penalty", defaults.repetition_penalty.value_or(1.0f), {0, 10, true});
+  sampling.repetition_penalty =
+      fields.Number("repetition_penalty", defaults.repetition_penalty.value_or(1.0f), {0.001, 10});
   ReadLogitBias(fields, limits, &sampling);
-  const json::value* seed = fields.Find("seed");
-  if (seed != nullptr && seed->is_uint64()) {
-    sampling.seed = seed->get_uint64();
-    params->seeded = true;
-  } else if (seed != nullptr) {
-    sampling.seed = static_cast<uint64_t>(fields.Integer(
-        "seed", 0, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()));
-    params->seeded = true;
-  }
+  params->seeded = fields.Find("seed") != nullptr;
+  sampling.seed = static_cast<uint64_t>(fields.Integer(
+      "seed", 0, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()));
 }
 
 void ReadStops(RequestFields& fields, const RequestLimits& limits, GenerationParams* params) {

@@ -293,7 +293,7 @@ TEST(ParseRequests, SurviveDamage) {
           {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}],
           "tools": [{"type": "function", "function": {"name": "f", "parameters": {"a": [1]}}}],
           "prompt": [[1, 2], "a"], "tokens": [1, 2], "logit_bias": {"1": 2}, "stop": ["s"], "n": 2,
-          "stream": true, "stream_options": {"include_usage": true}, "seed": 18446744073709551615})";
+          "stream": true, "stream_options": {"include_usage": true}, "seed": 9223372036854775807})";
   constexpr std::string_view kPieces[] = {"null", "-1", "1e400", "[]",      "{}",
                                           "\"",   ",",  "true",  "\\u0000", "9223372036854775808"};
   Rng rng(7);

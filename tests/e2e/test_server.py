@@ -193,7 +193,7 @@ def test_a_hub_id_in_the_local_cache_is_enough(tmp_path):
     asked = run("generate", "someone/tiny", "What is 2 + 2?", "--temperature", "0", env=environment)
     assert asked.returncode == 0 and asked.stdout == "4\n"
     absent = run("inspect", "someone/other", env=environment)
-    assert absent.returncode == 1 and "huggingface-cli download someone/other" in absent.stderr
+    assert absent.returncode == 1 and "hf download someone/other" in absent.stderr
 
 
 def test_inspect_reports_the_tokenizer(tmp_path):

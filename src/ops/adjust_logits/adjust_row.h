@@ -1,3 +1,4 @@
+// AdjustLogits for one row.
 #pragma once
 
 #include "ops/ops.h"

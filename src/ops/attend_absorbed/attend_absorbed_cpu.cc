@@ -38,9 +38,17 @@ class AbsorbedAttention {
     for (int64_t t = 0; t < tokens; ++t) first[t + 1] = first[t] + Pieces(t) * groups_;
     for (int64_t begin = 0; begin < first[tokens]; begin += wave_) {
       const int64_t end = std::min(first[tokens], begin + wave_);
-      pool.ParallelFor(end - begin, TaskGrain(), [&](int64_t i, int64_t stop, int) {
-        for (; i < stop; ++i) RunTask(begin + i, tokens, i);
-      });
+      pool.ParallelFor(end - begin, TaskGrain(end - begin, pool.threads()),
+                       [&](int64_t i, int64_t stop, int) {
+                         AttendPiece piece = PieceOf(begin + i, tokens, i);
+                         for (; i < stop; ++i) {
+                           AttendPiece next;
+                           if (i + 1 < stop)
+                             piece.next = &(next = PieceOf(begin + i + 1, tokens, i + 1));
+                           Attend(piece);
+                           piece = next;
+                         }
+                       });
       const int64_t token = TokenOf(begin, tokens), last = TokenOf(end - 1, tokens);
       pool.ParallelFor((last - token + 1) * heads_, Grain(8 * latent_),
                        [&](int64_t i, int64_t stop, int) {
@@ -57,13 +65,15 @@ class AbsorbedAttention {
     const int64_t* first = first_task_.As<int64_t>();
     return std::upper_bound(first, first + tokens + 1, task) - first - 1;
   }
-  // Short contexts are not worth waking threads for.
-  int64_t TaskGrain() const {
+  // Short contexts are not worth waking threads for; ranges are worth fetching ahead in.
+  int64_t TaskGrain(int64_t tasks, int threads) const {
+    constexpr int64_t kRangesPerThread = 4;
     const int64_t keys = std::min(kPiece, a_.tokens.page_table.dim(1) * kPageTokens);
-    return Grain(std::min(heads_, kHeadGroup) * keys * latent_ / 8);
+    return std::max(Grain(std::min(heads_, kHeadGroup) * keys * latent_ / 8),
+                    tasks / (kRangesPerThread * threads));
   }
 
-  void RunTask(int64_t task, int64_t tokens, int64_t slot) const {
+  AttendPiece PieceOf(int64_t task, int64_t tokens, int64_t slot) const {
     const int64_t t = TokenOf(task, tokens), local = task - first_task_.As<int64_t>()[t];
     const int64_t begin = local / groups_ * kPiece, head = local % groups_ * kHeadGroup;
     AttendPiece piece = {
@@ -85,6 +95,7 @@ class AbsorbedAttention {
         .out = out_.Row<float>(slot),
         .max = max_.Row<float>(slot),
         .sum = sum_.Row<float>(slot),
+        .next = nullptr,
     };
     const int32_t* table = SlotPages(a_.tokens.page_table, a_.tokens.slots.As<int32_t>()[t]);
     for (int64_t i = 0; i * kPageTokens < piece.keys; ++i) {
@@ -94,7 +105,7 @@ class AbsorbedAttention {
       piece.rope[i] = a_.pages.rope.At(page).data();
       if (a_.pages.scales.rank() > 0) piece.scales[i] = a_.pages.scales.Row<float>(page);
     }
-    Attend(piece);
+    return piece;
   }
 
   // Merges the pieces of one head that tasks [begin, end) computed; after the last, divides.

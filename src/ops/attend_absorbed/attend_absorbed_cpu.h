@@ -28,6 +28,7 @@ struct AttendPiece {
   // Out, per head: sum over keys of exp(s - max) latent; max; sum over keys of exp(s - max).
   float* out;  // [heads, latent_dim]
   float *max, *sum;
+  const AttendPiece* next;  // whose rows are fetched meanwhile; null: none
 };
 void Attend(const AttendPiece& piece);
 

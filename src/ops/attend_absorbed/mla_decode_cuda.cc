@@ -65,7 +65,7 @@ int32_t MaxSplits(int32_t max_pages, const MlaDecodeSplit& split) {
 }
 
 size_t PartialBytes(int32_t tokens, int32_t heads, int32_t max_splits) {
-  return size_t{4} * kLatent * tokens * max_splits * heads;
+  return sizeof(__half) * kLatent * tokens * max_splits * heads;
 }
 
 int Multiprocessors() {
@@ -162,7 +162,7 @@ void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
                           .fp8 = p.scales != nullptr};
   std::byte* workspace = static_cast<std::byte*>(p.workspace);
   const mla::Output output = {.out = static_cast<__nv_bfloat16*>(p.out),
-                              .partial = reinterpret_cast<float*>(workspace),
+                              .partial = reinterpret_cast<__half*>(workspace),
                               .state = reinterpret_cast<float2*>(
                                   workspace + mla::PartialBytes(p.tokens, p.heads, max_splits))};
   const int64_t items = int64_t{p.tokens} * max_splits * head_blocks;

@@ -1,19 +1,21 @@
 // MLA decode: s = scale (q_latent . latent + q_rope . rope), out = softmax(s) latent, per token and
 // head. 64 (token, head) pairs of a row are M of wgmma; two warpgroups share the 64 x 512 sums.
 // Bytes: 1152 a cached position and item (FP8: 644); operations: 2176 a position and pair (M padded
-// to 64). fp32 accumulators; weights are rounded to BF16; parts of a context are merged in order,
-// in fp32. Expected on an H200: 16 heads, 128 rows of 4096: 604 MB, 150 us; see
-// docs/design/mla_decode.md.
+// to 64). fp32 accumulators; weights are rounded to BF16; parts of a context lie in FP16, scaled,
+// and are merged in order, in fp32. Expected on an H200: 16 heads, 128 rows of 4096: 604 MB, 150
+// us; see docs/design/mla_decode.md.
 #include "cuda/launch_early.cuh"
 #include "ops/attend_absorbed/mla_decode_kernel.cuh"
 
 namespace fathom::mla {
 namespace {
 
-constexpr int kCombineThreads = kLatent / 4;  // four columns each
+constexpr int kRowVectors = kLatent / 8;
+constexpr int kCombineHeads = 4;
+constexpr int kCombineThreads = kCombineHeads * kRowVectors;
 
 template <bool kFp8>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kFp8 ? kFp8Threads : kThreads, 1)
     DecodeKernel(const __grid_constant__ Maps maps, const __grid_constant__ Step step,
                  const __grid_constant__ Output output, float scale_log2) {
   extern __shared__ __align__(1024) uint8_t memory[];
@@ -34,30 +36,31 @@ __global__ void __launch_bounds__(kThreads, 1)
   WaitForPriorKernels();
   AllowNextKernel();
   const int group = static_cast<int>(threadIdx.x / 128);
-  if (group == 2) {
-    LowerRegisters<56>();
+  if (group >= 2) {
+    LowerRegisters<kFp8 ? 48 : 56>();
     if (threadIdx.x / 32 == 8) {
       Produce<kFp8>(s, maps, step);
     } else if constexpr (kFp8) {
       WidenItems(s);
     }
   } else if (group == 0) {
-    RaiseRegisters<224>();
-    Consumer<0>(s, step, output, scale_log2).Run();
+    RaiseRegisters<kFp8 ? 208 : 224>();
+    Consumer<0, kFp8>(s, step, output, scale_log2).Run();
   } else {
-    RaiseRegisters<224>();
-    Consumer<1>(s, step, output, scale_log2).Run();
+    RaiseRegisters<kFp8 ? 208 : 224>();
+    Consumer<1, kFp8>(s, step, output, scale_log2).Run();
   }
 }
 
 // out = sum of exp2(max_i - max) partial_i / sum of exp2(max_i - max) sum_i, over parts i in order.
-// A block per token and head.
+// A block per token and 4 heads, a thread per 8 columns.
 __global__ void __launch_bounds__(kCombineThreads)
     CombineKernel(const __grid_constant__ Step step, const __grid_constant__ Output output) {
   WaitForPriorKernels();
   AllowNextKernel();
-  const int32_t token = static_cast<int32_t>(blockIdx.x), head = static_cast<int32_t>(blockIdx.y);
-  if (token >= *step.live) return;
+  const int32_t token = static_cast<int32_t>(blockIdx.x);
+  const int32_t head = static_cast<int32_t>(blockIdx.y * kCombineHeads + threadIdx.x / kRowVectors);
+  if (token >= *step.live || head >= step.heads) return;
   const int32_t position = step.positions[token];
   const int32_t splits = position / step.PartTokens(position) + 1;
   if (splits == 1) return;
@@ -67,26 +70,32 @@ __global__ void __launch_bounds__(kCombineThreads)
     max = fmaxf(max, output.state[first + int64_t{i} * step.heads].x);
   }
   const float base = max == -INFINITY ? 0 : max;
-  float4 out = make_float4(0, 0, 0, 0);
+  const int vector = static_cast<int>(threadIdx.x) % kRowVectors;
+  const uint4* partial =
+      reinterpret_cast<const uint4*>(output.partial) + first * kRowVectors + vector;
+  float2 out[4] = {};
   float sum = 0;
-  const float4* partial =
-      reinterpret_cast<const float4*>(output.partial) + first * (kLatent / 4) + threadIdx.x;
 #pragma unroll 4
   for (int32_t i = 0; i < splits; ++i) {
     const float2 state = output.state[first + int64_t{i} * step.heads];
     const float weight = Exp2(state.x - base);
-    const float4 part = partial[int64_t{i} * step.heads * (kLatent / 4)];
+    const uint4 part = partial[int64_t{i} * step.heads * kRowVectors];
+    const __half2* values = reinterpret_cast<const __half2*>(&part);
     sum = fmaf(weight, state.y, sum);
-    out.x = fmaf(weight, part.x, out.x);
-    out.y = fmaf(weight, part.y, out.y);
-    out.z = fmaf(weight, part.z, out.z);
-    out.w = fmaf(weight, part.w, out.w);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float2 value = __half22float2(values[j]);
+      out[j].x = fmaf(weight, value.x, out[j].x);
+      out[j].y = fmaf(weight, value.y, out[j].y);
+    }
   }
-  __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(out.x / sum, out.y / sum),
-                             __floats2bfloat162_rn(out.z / sum, out.w / sum)};
-  reinterpret_cast<uint2*>(output.out +
-                           (int64_t{token} * step.heads + head) * kLatent)[threadIdx.x] =
-      *reinterpret_cast<const uint2*>(pairs);
+  __nv_bfloat16* row = output.out + (int64_t{token} * step.heads + head) * kLatent +
+                       vector / 4 * 32 + vector % 4 * 2;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    *reinterpret_cast<__nv_bfloat162*>(row + 8 * j) =
+        __floats2bfloat162_rn(out[j].x / sum, out[j].y / sum);
+  }
 }
 
 }  // namespace
@@ -99,8 +108,8 @@ static cudaError_t StartDecodeOf(const Maps& maps, const Step& step, const Outpu
   const cudaError_t error =
       cudaFuncSetAttribute(DecodeKernel<kFp8>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
-  return LaunchEarly(DecodeKernel<kFp8>, dim3(blocks), kThreads, kBytes, stream, maps, step, output,
-                     scale_log2);
+  return LaunchEarly(DecodeKernel<kFp8>, dim3(blocks), kFp8 ? kFp8Threads : kThreads, kBytes,
+                     stream, maps, step, output, scale_log2);
 }
 cudaError_t StartDecode(const Maps& maps, const Step& step, const Output& output, float scale_log2,
                         int blocks, cudaStream_t stream) {
@@ -110,8 +119,8 @@ cudaError_t StartDecode(const Maps& maps, const Step& step, const Output& output
 
 cudaError_t StartCombine(const Step& step, const Output& output, int32_t tokens,
                          cudaStream_t stream) {
-  return LaunchEarly(CombineKernel, dim3(tokens, step.heads), kCombineThreads, 0, stream, step,
-                     output);
+  return LaunchEarly(CombineKernel, dim3(tokens, (step.heads + kCombineHeads - 1) / kCombineHeads),
+                     kCombineThreads, 0, stream, step, output);
 }
 
 }  // namespace fathom::mla

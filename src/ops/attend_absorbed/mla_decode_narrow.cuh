@@ -240,7 +240,7 @@ class NarrowConsumer {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       s_.widen.raw[kGroup][half].Wait(parity_);
-      WidenHalf<4>(s_.keys[kGroup][4 * half], s_.widen.scales[kGroup], warp_);
+      WidenHalf<8, 4>(s_.keys[kGroup][4 * half], s_.widen.scales[kGroup], warp_);
     }
     FenceAsyncShared();
     NamedBarrierSync(kOwnBarrier, 128);

@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -14,8 +15,9 @@ inline constexpr int kRows = 64;      // (token, head) pairs: the M of wgmma
 inline constexpr int kKeys = 64;      // positions of a tile: a page
 inline constexpr int kQueryBox = 16;  // rows that one TMA load of a query brings
 inline constexpr int kNarrowHeads = 16;
-inline constexpr int kFineGroups = 1;  // of 128 positions a block: so few are dealt singly
-inline constexpr int kThreads = 384;   // two warpgroups of consumers, one with the producer
+inline constexpr int kFineGroups = 1;    // of 128 positions a block: so few are dealt singly
+inline constexpr int kThreads = 384;     // two warpgroups of consumers, one with the producer;
+inline constexpr int kFp8Threads = 512;  // of the wide kernel, and warps that widen
 
 // What the kernel knows of the step.
 struct Step {
@@ -46,8 +48,10 @@ struct Maps {
 
 struct Output {
   __nv_bfloat16* out;  // [tokens, heads, latent]
-  float* partial;      // [tokens, max_splits, heads, latent]: not normalised
-  float2* state;       // [tokens, max_splits, heads]: maximum in log2, sum of weights
+  // Of parts, not normalised. A row's 512 values are scaled by a power of two, which its state
+  // takes up. Columns 32 m + 8 j + 2 q + {0, 1}, j = 0..3, lie together: as threads hold them.
+  __half* partial;  // [tokens, max_splits, heads, latent]
+  float2* state;    // [tokens, max_splits, heads]: maximum in log2, sum of weights
 };
 
 // The same for the kernel for at most 16 heads.

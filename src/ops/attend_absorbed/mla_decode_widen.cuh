@@ -15,7 +15,7 @@ namespace fathom::mla {
 // What that needs of a kernel's shared memory, for two buffers of two halves.
 struct WidenShared {
   alignas(128) float scales[2][kKeys];
-  Mbarrier raw[2][2];  // codes of [buffer][half] are there; scales come with half 0
+  Mbarrier raw[2][2];  // codes of [buffer][half] are there; scales come with the half loaded first
 };
 
 // Bytes of a half's codes.
@@ -39,30 +39,36 @@ __device__ __forceinline__ uint2 WidenFour(uint32_t codes, __nv_bfloat162 factor
                     Multiply(__byte_perm(low, high, 0x7362), factor));
 }
 
-// Widens one half of a tile: `chunks` are its four. Of kWarps warps each takes every kWarps-th
-// group of 8 positions from `group` on, and writes over no codes but theirs.
-template <int kWarps>
-__device__ __forceinline__ void WidenHalf(uint8_t* chunks, const float* scales, int group) {
+// Widens one half of a tile: `chunks` are its four. Of kWarps warps each takes every kWarps-th unit
+// of kUnitRows positions, 8 or 4, from `unit` on, and writes over no codes but theirs.
+template <int kUnitRows, int kWarps>
+__device__ __forceinline__ void WidenHalf(uint8_t* chunks, const float* scales, int unit) {
+  constexpr int kVectors = kUnitRows / 2;  // of a lane
   const int lane = static_cast<int>(threadIdx.x % 32);
   // Eight lanes have four vectors in each of two rows, whose swizzles make them lie in different
   // banks, of codes and of values.
-  const int vector = lane % 4, row8 = lane / 8 ^ (lane / 4 % 2 == 0 ? 0 : 5);
-  for (; group < kKeys / 8; group += kWarps) {
-    const int row = group * 8 + row8;
+  const int vector = lane % 4, second = kUnitRows == 8 ? 0 : lane / 16;
+  for (; unit < kKeys / kUnitRows; unit += kWarps) {
+    const int pair = kUnitRows == 8 ? lane / 8 : unit % 2 * 2 + lane / 8 % 2;
+    const int row8 = pair ^ (lane / 4 % 2 == 0 ? 0 : 5);
+    const int row = unit * kUnitRows / 8 * 8 + row8;
+    // Which quarter of the half's codes, and so which chunk of values, a lane's i-th vector is in.
+    const auto quarter = [&](int i) { return kUnitRows == 8 ? i : 2 * i + second; };
     const float scale = scales[row];
     // 2^120 times a scale above 2^7 is none of BF16's numbers; no latent after a norm has one.
     const bool large = __any_sync(0xffffffff, scale > 0x1p7f);
     const __nv_bfloat162 factor = __float2bfloat162_rn(large ? 0x1p120f : scale * 0x1p120f);
-    uint4 codes[4];
+    uint4 codes[kVectors];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      codes[i] = *reinterpret_cast<const uint4*>(chunks + (kRawChunk + i / 2) * kChunkOfTile +
-                                                 row * 128 + ((4 * (i % 2) + vector) ^ row8) * 16);
+    for (int i = 0; i < kVectors; ++i) {
+      const int q = quarter(i);
+      codes[i] = *reinterpret_cast<const uint4*>(chunks + (kRawChunk + q / 2) * kChunkOfTile +
+                                                 row * 128 + ((4 * (q % 2) + vector) ^ row8) * 16);
     }
     __syncwarp();  // values go where codes are
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      uint8_t* line = chunks + i * kChunkOfTile + row * 128;
+    for (int i = 0; i < kVectors; ++i) {
+      uint8_t* line = chunks + quarter(i) * kChunkOfTile + row * 128;
       uint2 values[4] = {WidenFour(codes[i].x, factor), WidenFour(codes[i].y, factor),
                          WidenFour(codes[i].z, factor), WidenFour(codes[i].w, factor)};
       if (large) {
@@ -80,8 +86,9 @@ __device__ __forceinline__ void WidenHalf(uint8_t* chunks, const float* scales, 
   }
 }
 
-// Warps of the wide kernel that do nothing else; warp 8 is the producer.
-inline constexpr int kFirstWidenWarp = 9, kWidenWarps = 3;
+// Warps of the wide kernel that do nothing else; warp 8 is the producer. More of them would leave
+// those that compute too few registers.
+inline constexpr int kFirstWidenWarp = 9, kWidenWarps = 7;
 
 // Their work: the tiles of items, as the producer loads them. `Shared` is that kernel's.
 template <class Shared>
@@ -91,23 +98,24 @@ __device__ void WidenItems(Shared& s) {
   uint32_t parities = 0;  // bit b: of buffer b
   for (uint32_t item_parity = 0;; item_parity ^= 1) {
     s.query_full.Wait(item_parity);
-    if (s.item.tokens == 0) return;
-    const int32_t tiles = s.item.tiles();
+    const int32_t tiles = s.item[item_parity].tokens == 0 ? 0 : s.item[item_parity].tiles();
     __syncwarp();
+    if (tiles == 0) return;
     if (leads) s.query_empty.Arrive();
-    for (int32_t tile = 0; tile < tiles; ++tile) {
-      const int buffer = tile % 2;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        s.widen.raw[buffer][half].Wait((parities >> buffer) & 1);
-        // 8 groups a half: 3, 3 and 2 a warp, then 2, 3 and 3.
-        WidenHalf<kWidenWarps>(s.keys[buffer][4 * half], s.widen.scales[buffer],
-                               half == 0 ? warp : kWidenWarps - 1 - warp);
-        FenceAsyncShared();
-        __syncwarp();
-        if (leads) s.full[buffer][half].Arrive();
-      }
-      parities ^= 1u << buffer;
+    const auto widen = [&](int buffer, int half) {
+      s.widen.raw[buffer][half].Wait((parities >> buffer) & 1);
+      // 16 units a half: some warps have three of one half, others of the other.
+      WidenHalf<4, kWidenWarps>(s.keys[buffer][4 * half], s.widen.scales[buffer],
+                                half == 0 ? warp : kWidenWarps - 1 - warp);
+      FenceAsyncShared();
+      __syncwarp();
+      if (leads) s.full[buffer][half].Arrive();
+    };
+    for (int32_t tile = 0; tile < tiles; tile += 2) {
+      const bool odd = tile + 1 < tiles;
+      widen(0, 0), widen(0, 1);
+      if (odd) widen(1, 1), widen(1, 0);
+      parities ^= odd ? 3 : 1;
     }
   }
 }

@@ -21,9 +21,14 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t from = index[i];
   DEVICE_CHECK(from >= 0 && from < rows, "gather_rows: row", from);
   const int64_t begin = int64_t{blockIdx.y} * kNumbers + threadIdx.x;
+  T numbers[kNumbers / kThreads];  // all on their way before the first is stored
 #pragma unroll
-  for (int c = 0; c < kNumbers; c += kThreads) {
-    if (begin + c < width) out[i][begin + c] = x[from][begin + c];
+  for (int c = 0; c < kNumbers / kThreads; ++c) {
+    if (begin + c * kThreads < width) numbers[c] = x[from][begin + c * kThreads];
+  }
+#pragma unroll
+  for (int c = 0; c < kNumbers / kThreads; ++c) {
+    if (begin + c * kThreads < width) out[i][begin + c * kThreads] = numbers[c];
   }
 }
 

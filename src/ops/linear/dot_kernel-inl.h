@@ -8,8 +8,6 @@
 
 #include <hwy/cache_control.h>
 
-#include <cstring>
-
 #include "ops/linear/panel_kernel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -24,7 +22,7 @@ constexpr int kDotColumns = kLanes == 1 ? 1 : 4;
 template <class T>
 HWY_INLINE VF LoadFew(const T* p, int64_t n) {
   T few[kLanes] = {};
-  std::memcpy(few, p, static_cast<size_t>(n) * sizeof(T));
+  for (int64_t i = 0; i < n; ++i) few[i] = p[i];
   return LoadFloats(few);
 }
 
@@ -47,12 +45,16 @@ HWY_INLINE void AddProducts(const float* a, int64_t a_stride, const T* b, int64_
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     FATHOM_UNROLL
-    for (int r = 0; r < kRows; ++r) left[r] = LoadFloats(a + r * a_stride + i);
+    for (int r = 0; r < kRows; ++r) {
+      left[r] = LoadFloats(a + r * a_stride + i);
+      Keep(left[r]);
+    }
     FATHOM_UNROLL
     for (int c = 0; c < kColumns; ++c) {
       // What follows: the next call's, in order of address, which the hardware then runs ahead of.
       hwy::Prefetch(b + kColumns * (b_stride + i) + c * kLanes);
       right[c] = LoadFloats(b + c * b_stride + i);
+      Keep(right[c]);
     }
     AddOuterProduct(left, right, sum);
   }

@@ -354,7 +354,8 @@ void Launch(const Fp8FewRowsParams& p, Args args, cudaStream_t stream) {
                      .sizes = {static_cast<uint64_t>(w.in),
                                static_cast<uint64_t>(w.count * w.parts * w.part_out)},
                      .strides = {static_cast<uint64_t>(w.in)},
-                     .box = {kRun, kBoxRows}});
+                     .box = {kRun, kBoxRows},
+                     .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
   const int64_t tiles = (kSilu ? 1 : w.parts) * args.part_tiles;
   const int64_t groups = p.ids == nullptr ? 1 : p.tokens * p.topk;
   args.stages = static_cast<int32_t>(Stages(args.runs, tiles * groups));

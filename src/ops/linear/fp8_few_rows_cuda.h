@@ -11,8 +11,9 @@
 
 namespace fathom {
 
-inline constexpr int64_t kFp8FewRows = 8;      // tokens of a launch, and rows of a matrix at a time
-inline constexpr int64_t kFp8MostPairs = 128;  // (token, chosen expert)
+inline constexpr int64_t kFp8FewRows = 8;  // tokens of a launch, and rows of a matrix at a time
+inline constexpr int64_t kFp8FewDenseRows = 4;  // of more, quantising first takes less time
+inline constexpr int64_t kFp8MostPairs = 128;   // (token, chosen expert)
 
 enum class Fp8FewRowsOutput : uint8_t {
   kBF16,

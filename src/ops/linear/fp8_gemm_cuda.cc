@@ -13,7 +13,7 @@ namespace {
 
 // Checks what both kinds of product require, and fills in what they share.
 Problem MakeProblem(const Fp8Rows& x, const Fp8Weights& w, const Fp8RowGroups& groups,
-                    bool overlap_launch) {
+                    bool counts_early, bool x_early) {
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   CHECK(aligned(x.codes) && aligned(x.scales) && aligned(w.codes), "fp8_gemm: unaligned input");
   CHECK(x.channels == w.in && w.in % 16 == 0 && w.in > 0, "fp8_gemm: x has {} channels, W {}",
@@ -25,12 +25,15 @@ Problem MakeProblem(const Fp8Rows& x, const Fp8Weights& w, const Fp8RowGroups& g
   CHECK(w.part_out > 0 && w.part_out % 8 == 0, "fp8_gemm: {} output channels", w.part_out);
   CHECK(groups.begins != nullptr || groups.capacity * w.count <= x.capacity,
         "fp8_gemm: {} rows for {} matrices of {}", x.capacity, w.count, groups.capacity);
-  Problem problem = {
-      .x = x, .w = w, .groups = groups, .args = {}, .overlap_launch = overlap_launch};
+  Problem problem = {.x = x, .w = w, .groups = groups, .args = {}};
   Args& args = problem.args;
   args.weight_scales = w.scales;
-  args.counts = groups.counts;
+  const bool dense = w.count == 1 && groups.begins == nullptr;
+  args.counts = dense ? nullptr : groups.counts;
   args.begins = groups.begins;
+  args.live = dense ? groups.counts : nullptr;
+  args.counts_are_there = dense || counts_early;
+  args.x_is_there = x_early;
   args.groups = static_cast<int32_t>(w.count);
   args.group_capacity = static_cast<int32_t>(groups.capacity);
   args.parts = static_cast<int32_t>(w.parts);
@@ -43,7 +46,7 @@ Problem MakeProblem(const Fp8Rows& x, const Fp8Weights& w, const Fp8RowGroups& g
 // Measured on an H200 (docs/design/fp8_gemm.md): few rows are a question of reading weights through
 // as many multiprocessors as pay; many, of rounds of tiles.
 Fp8Tile ChooseTile(const Fp8GemmParams& p) {
-  const int64_t rows = p.groups.typical > 0 ? p.groups.typical : p.groups.capacity;
+  const int64_t rows = TypicalRows(p.groups);
   const int64_t matrices = std::min(p.w.count, p.x.capacity) * p.w.parts;
   const auto rounds = [&](int64_t tile_rows, int64_t tile_channels) {
     return CeilDivide(
@@ -53,7 +56,7 @@ Fp8Tile ChooseTile(const Fp8GemmParams& p) {
   if (rows <= 64) {
     if (rounds(64, 32) == 1) return Fp8Tile::k64x32;
     if (rounds(64, 128) == 1) return Fp8Tile::k64x128Pair;
-    return rounds(64, 192) <= 3 ? Fp8Tile::k64x192 : Fp8Tile::k64x64Pair;
+    return rounds(64, 192) <= 3 ? Fp8Tile::k64x192 : Fp8Tile::k64x128Pair;
   }
   if (rows <= 128 && rounds(64, 64) == 1) return Fp8Tile::k64x64Pair;
   // A round of each, 256x128's being 1.
@@ -68,7 +71,7 @@ Fp8Tile ChooseTile(const Fp8GemmParams& p) {
 }  // namespace fp8_gemm
 
 void LaunchFp8Gemm(const Fp8GemmParams& p, cudaStream_t stream) {
-  fp8_gemm::Problem problem = fp8_gemm::MakeProblem(p.x, p.w, p.groups, p.overlap_launch);
+  fp8_gemm::Problem problem = fp8_gemm::MakeProblem(p.x, p.w, p.groups, p.counts_early, p.x_early);
   CHECK(p.out_stride % 8 == 0 && p.out_stride >= p.w.parts * p.w.part_out,
         "fp8_gemm: rows of {} for {} channels", p.out_stride, p.w.parts * p.w.part_out);
   problem.args.out = p.out;
@@ -79,7 +82,7 @@ void LaunchFp8Gemm(const Fp8GemmParams& p, cudaStream_t stream) {
 }
 
 void LaunchFp8GemmSilu(const Fp8GemmSiluParams& p, cudaStream_t stream) {
-  fp8_gemm::Problem problem = fp8_gemm::MakeProblem(p.x, p.w, p.groups, p.overlap_launch);
+  fp8_gemm::Problem problem = fp8_gemm::MakeProblem(p.x, p.w, p.groups, false, false);
   CHECK(p.w.parts == 2 && p.w.part_out % 16 == 0, "fp8_gemm_silu: {} parts of {} channels",
         p.w.parts, p.w.part_out);
   CHECK(p.out_scale_pitch >= p.x.capacity, "fp8_gemm_silu: {} scales for {} rows",
@@ -89,7 +92,7 @@ void LaunchFp8GemmSilu(const Fp8GemmSiluParams& p, cudaStream_t stream) {
   problem.args.out_scales = p.out_scales;
   problem.args.out_scale_pitch = p.out_scale_pitch;
   problem.args.ue8m0 = p.scale_ue8m0;
-  const int64_t rows = p.groups.typical > 0 ? p.groups.typical : p.groups.capacity;
+  const int64_t rows = fp8_gemm::TypicalRows(p.groups);
   const Fp8SiluTile tile = p.tile != Fp8SiluTile::kAuto ? p.tile
                            : rows <= 64                 ? Fp8SiluTile::k64x128
                            : rows <= 128                ? Fp8SiluTile::k128x128

@@ -70,7 +70,8 @@ struct Fp8GemmParams {
   int64_t out_stride = 0;  // elements; a multiple of 8
   Fp8GemmOutput output = Fp8GemmOutput::kBF16;
   Fp8Tile tile = Fp8Tile::kAuto;
-  bool overlap_launch = false;  // programmatic dependent launch: begins before the last kernel ends
+  // The launch before had waited for counts and begins, or for x, before it let this one begin.
+  bool counts_early = false, x_early = false;
 };
 void LaunchFp8Gemm(const Fp8GemmParams& params, cudaStream_t stream);
 
@@ -88,7 +89,6 @@ struct Fp8GemmSiluParams {
   int64_t out_scale_pitch = 0;
   bool scale_ue8m0 = false;
   Fp8SiluTile tile = Fp8SiluTile::kAuto;
-  bool overlap_launch = false;
 };
 void LaunchFp8GemmSilu(const Fp8GemmSiluParams& params, cudaStream_t stream);
 

@@ -15,29 +15,54 @@
 #include "ops/linear/fp8_gemm_tile.cuh"
 
 namespace fathom::fp8_gemm {
-// The loading warp: every stage of every tile, in the order in which they are multiplied.
+// The loading warp: every stage of every tile, in the order in which they are multiplied. Weights
+// are asked for before the kernels before have ended, as far as the stages reach; x is not.
 template <class T>
 __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_map,
                      const CUtensorMap& x_scale_map, const CUtensorMap& weight_map, int32_t index,
                      int32_t step, uint32_t rank) {
   constexpr int kBoxRows = T::kN / T::kWeightBoxes;
   constexpr uint16_t kAllBlocks = (1 << T::kBlocks) - 1;
-  const uint64_t policy = EvictNormal();
+  const uint64_t policy = EvictNormal(), weight_policy = args.read_once ? EvictFirst() : policy;
   const uint32_t bytes = (T::kXBoxes * args.x_box_rows + T::kN) * kRun +
                          T::kScaleBoxes * T::kScaleRows * static_cast<uint32_t>(sizeof(float));
   RingPosition<T::kStages> ring;
   Work work;
-  for (; FindWork(shared, args, index, rank, work); index += step) {
+  bool first = true;
+  for (; FindWork(shared, args, index, rank, work); index += step, first = false) {
     const int32_t x_row = Uniform(work.row);
     const int32_t weight_row =
         Uniform((work.group * args.parts + work.part) * args.part_out + work.channel);
+    const auto load_weights = [&](uint32_t stage, int32_t run) {
+      Mbarrier& full = shared.full[stage];
+      full.ArriveExpect(bytes);
+#pragma unroll
+      for (int box = 0; box < T::kWeightBoxes; ++box) {
+        uint8_t* to = shared.weights[stage] + box * kBoxRows * kRun;
+        const int32_t row = weight_row + box * args.part_out;
+        if constexpr (T::kShare == Share::kWeights) {
+          if (box != rank) continue;
+          TmaLoadMulticast2(to, &weight_map, full, weight_policy, kAllBlocks, run * kRun, row);
+        } else {
+          TmaLoad2(to, &weight_map, full, weight_policy, run * kRun, row);
+        }
+      }
+    };
+    const int32_t early = first ? min(args.runs, T::kStages) : 0;
+    if (first) {
+      if (ElectLane()) {
+        for (int32_t run = 0; run < early; ++run) load_weights(run, run);
+      }
+      __syncwarp();
+      if (!args.x_is_there) WaitForPriorKernels();
+    }
     ring.index = Uniform(ring.index);
     ring.parity = Uniform(ring.parity);
     for (int32_t run = 0; run < args.runs; ++run, ring.Advance()) {
       Mbarrier& full = shared.full[ring.index];
-      shared.empty[ring.index].Wait(ring.parity ^ 1);
+      if (run >= early) shared.empty[ring.index].Wait(ring.parity ^ 1);
       if (ElectLane()) {
-        full.ArriveExpect(bytes);
+        if (run >= early) load_weights(ring.index, run);
         uint8_t* x = shared.x[ring.index];
         if constexpr (T::kShare == Share::kX) {
           const int part = rank * args.x_box_rows;
@@ -45,17 +70,6 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
                             x_row + part);
         } else {
           TmaLoad2(x, &x_map, full, policy, run * kRun, x_row);
-        }
-#pragma unroll
-        for (int box = 0; box < T::kWeightBoxes; ++box) {
-          uint8_t* to = shared.weights[ring.index] + box * kBoxRows * kRun;
-          const int32_t row = weight_row + box * args.part_out;
-          if constexpr (T::kShare == Share::kWeights) {
-            if (box != rank) continue;
-            TmaLoadMulticast2(to, &weight_map, full, policy, kAllBlocks, run * kRun, row);
-          } else {
-            TmaLoad2(to, &weight_map, full, policy, run * kRun, row);
-          }
         }
 #pragma unroll
         for (int box = 0; box < T::kScaleBoxes; ++box) {
@@ -75,6 +89,11 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
   Place<T> place;
   RingPosition<T::kStages> ring;
   Work work;
+  // In this order: what comes next may read early what was there before this kernel.
+  const auto wait = [&] {
+    if (!args.x_is_there) WaitForPriorKernels();
+    AllowNextKernel();
+  };
   for (; FindWork(shared, args, index, rank, work); index += step) {
     WeightScalesOf<T> weight_scales[T::kUnitsN];
 #pragma unroll
@@ -89,6 +108,7 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
                   args.runs,
           args.runs);
     }
+    wait();
     Sums<T> sums[T::kUnits] = {};
     place.shift = work.row & 3;
     ring.index = Uniform(ring.index);
@@ -98,8 +118,10 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
     } else {
       SumUnits<T>(sums, shared, ring, place, weight_scales, args.runs);
     }
+    if (args.live != nullptr) work.rows = min(work.rows, __ldcg(args.live) - work.row);
     Store<T>(sums, shared, args, work, place);
   }
+  wait();  // a block may have no tile
 }
 
 template <class T>
@@ -120,9 +142,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kPerMultiprocessor)
     }
     FenceMbarrierInit();
   }
-  WaitForPriorKernels();
+  if (!args.counts_are_there) WaitForPriorKernels();
   FillGroups(shared, args);  // and all threads of the block see the barriers
-  AllowNextKernel();
   if constexpr (T::kBlocks > 1) ClusterSync();
 
   const int32_t index = blockIdx.x / T::kBlocks, step = gridDim.x / T::kBlocks;
@@ -136,6 +157,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kPerMultiprocessor)
     RaiseRegisters<T::kRegisters>();
     MultiplyTiles(shared, args, index, step, rank);
   }
+  if (args.x_is_there) WaitForPriorKernels();  // who waits for this kernel waits for the last too
   // The other block may still write to this one's memory or arrive at its barriers.
   if constexpr (T::kBlocks > 1) {
     __syncwarp();

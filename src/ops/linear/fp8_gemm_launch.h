@@ -12,8 +12,9 @@ constexpr int kMostRuns = 160;  // 20480 channels
 // What a kernel needs besides the tensor maps.
 struct Args {
   const float* weight_scales;  // [groups, parts, scale_rows, runs]
-  const int32_t* counts;
+  const int32_t* counts;       // null: one group, of `live` rows
   const int32_t* begins;
+  const int32_t* live;
   void* out;          // BF16, F32, or E4M3 codes
   float* out_scales;  // of E4M3 codes
   int64_t out_stride, out_scale_pitch;
@@ -22,6 +23,8 @@ struct Args {
   int32_t runs, scale_rows;
   int32_t x_box_rows;
   bool f32, ue8m0;
+  bool read_once;                     // weights: by one tile of rows each
+  bool counts_are_there, x_is_there;  // before the launch before has ended
 };
 
 // Everything but what the tile decides.
@@ -30,8 +33,12 @@ struct Problem {
   Fp8Weights w;
   Fp8RowGroups groups;
   Args args;
-  bool overlap_launch;
 };
+
+// Rows of one matrix to choose for.
+inline int64_t TypicalRows(const Fp8RowGroups& groups) {
+  return groups.typical > 0 ? groups.typical : groups.capacity;
+}
 
 cudaError_t LaunchTile(Fp8Tile tile, const Problem& problem, cudaStream_t stream);
 cudaError_t LaunchSiluTile(Fp8SiluTile tile, const Problem& problem, cudaStream_t stream);

@@ -84,11 +84,16 @@ template <class T>
 __device__ void Store(Sums<T> (&sums)[T::kUnits], Shared<T>& shared, const Args& args,
                       const Work& work, const Place<T>& place) {
   uint8_t* staging = shared.staging[place.warp];
+  // Experts of few rows leave most warps nothing to do.
+  const auto nothing = [&](int unit) {
+    return place.UnitRow(unit) + place.warp % 4 * 16 >= work.rows;
+  };
   if constexpr (T::kSilu) {
-    StoreSilu<T>(sums[0], sums[1], staging, args, work, place);
+    if (!nothing(0)) StoreSilu<T>(sums[0], sums[1], staging, args, work, place);
   } else {
 #pragma unroll
     for (int unit = 0; unit < T::kUnits; ++unit) {
+      if (nothing(unit)) continue;
       if (args.f32) {
         StoreF32<T>(sums[unit], args, work, place, unit);
       } else {

@@ -84,9 +84,13 @@ template <class T>
 __device__ void FillGroups(Shared<T>& shared, const Args& args) {
   FillGroups(
       shared.groups, args.groups, T::kClusterM, ClusterTilesAcross<T>(args),
-      [&](int32_t group) { return min(max(args.counts[group], 0), args.group_capacity); },
       [&](int32_t group) {
-        return args.begins != nullptr ? args.begins[group] : group * args.group_capacity;
+        return args.counts == nullptr
+                   ? args.group_capacity
+                   : min(max(__ldcg(args.counts + group), 0), args.group_capacity);
+      },
+      [&](int32_t group) {
+        return args.begins != nullptr ? __ldcg(args.begins + group) : group * args.group_capacity;
       });
 }
 

@@ -154,6 +154,20 @@ TEST_P(EveryTarget, ATokensBitsAreItsOwn) {
   }
 }
 
+TEST_P(EveryTarget, IntegersHaveTheSameBitsEverywhere) {
+  const Source w(DType::kF8E4M3, 200, 392, 0, 0, 1);
+  const WeightSource source{{w.tensor}};
+  for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
+    for (const int64_t tokens : {1, 2, 7, 150}) {
+      const std::vector<float> x = Normals(tokens * 392, 3);
+      hwy::SetSupportedTargetsForTest(0);
+      const std::vector<float> best = Product(CpuIntegerOps(format), 2, source, x, tokens);
+      hwy::SetSupportedTargetsForTest(GetParam());
+      EXPECT_TRUE(SameBits(Product(CpuIntegerOps(format), 2, source, x, tokens), best)) << tokens;
+    }
+  }
+}
+
 TEST_P(EveryTarget, BF16OpsRoundActivations) {
   if (!HasBf16Dot()) GTEST_SKIP();
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {

@@ -18,10 +18,31 @@ size_t CodeBytes(const LinearArgs& a) {
   return (static_cast<size_t>(a.x.dim(0) * a.x.dim(1)) + 255) / 256 * 256;
 }
 
+Fp8Rows Quantize(OpContext& context, const LinearArgs& a) {
+  const int64_t tokens = a.x.dim(0), in = a.x.dim(1);
+  const QuantizedOut x = {
+      .codes = reinterpret_cast<uint8_t*>(context.workspace.data()),
+      .scales = reinterpret_cast<float*>(context.workspace.data() + CodeBytes(a)),
+      .scale_pitch = Fp8ScalePitch(tokens),
+      .scale_ue8m0 = a.weight->scale_ue8m0};
+  LaunchQuantizeRows({.x = static_cast<const __nv_bfloat16*>(a.x.data()),
+                      .stride = a.x.stride(0),
+                      .capacity = tokens,
+                      .channels = in,
+                      .live = static_cast<const int32_t*>(a.live.data()),
+                      .out = x},
+                     Cuda(context).get());
+  return {x.codes, x.scales, tokens, in, x.scale_pitch};
+}
+
 }  // namespace
 
 bool IsHopper(const Stream& stream) {
   return static_cast<const CudaStream&>(stream).device().is_hopper();
+}
+
+bool ReadsQuantized(const Stream& stream, const QuantizedCopy& copy) {
+  return !copy.absent() && IsHopper(stream) && copy.codes.dim(1) % 16 == 0;
 }
 
 size_t LinearHopperWorkspace(const Stream& stream, const LinearArgs& a) {
@@ -32,12 +53,13 @@ size_t LinearHopperWorkspace(const Stream& stream, const LinearArgs& a) {
 
 void LinearHopper(OpContext& context, const LinearArgs& a) {
   if (!Fits(context.stream, a)) return LinearPlain(context, a, IsHopper(context.stream));
-  const int64_t tokens = a.x.dim(0), in = a.x.dim(1);
+  const int64_t tokens = a.x.dim(0);
   if (tokens == 0) return;
   const cudaStream_t stream = Cuda(context).get();
   const auto* live = static_cast<const int32_t*>(a.live.data());
   const bool f32 = a.out.dtype() == DType::kF32;
-  if (tokens <= kFp8FewRows) {  // the same bits
+  const bool quantized = ReadsQuantized(context.stream, a.x_quantized);
+  if (!quantized && tokens <= kFp8FewDenseRows) {  // the same bits
     LaunchFp8FewRows({.x = a.x.data(),
                       .x_stride = a.x.stride(0),
                       .scale_ue8m0 = a.weight->scale_ue8m0,
@@ -51,24 +73,13 @@ void LinearHopper(OpContext& context, const LinearArgs& a) {
                      stream);
     return Cuda(context).CheckLaunch("linear", a.x);
   }
-  const QuantizedOut x = {
-      .codes = reinterpret_cast<uint8_t*>(context.workspace.data()),
-      .scales = reinterpret_cast<float*>(context.workspace.data() + CodeBytes(a)),
-      .scale_pitch = Fp8ScalePitch(tokens),
-      .scale_ue8m0 = a.weight->scale_ue8m0};
-  LaunchQuantizeRows({.x = static_cast<const __nv_bfloat16*>(a.x.data()),
-                      .stride = a.x.stride(0),
-                      .capacity = tokens,
-                      .channels = in,
-                      .live = live,
-                      .out = x},
-                     stream);
-  LaunchFp8Gemm({.x = {x.codes, x.scales, tokens, in, x.scale_pitch},
+  LaunchFp8Gemm({.x = quantized ? Fp8RowsOf(a.x_quantized) : Quantize(context, a),
                  .w = Fp8WeightsOf(AsCuda(a.weight)),
                  .groups = {.counts = live, .capacity = tokens},
                  .out = a.out.data(),
                  .out_stride = a.out.stride(0),
-                 .output = f32 ? Fp8GemmOutput::kF32 : Fp8GemmOutput::kBF16},
+                 .output = f32 ? Fp8GemmOutput::kF32 : Fp8GemmOutput::kBF16,
+                 .x_early = quantized && a.beside_last},
                 stream);
   Cuda(context).CheckLaunch("linear", a.x);
 }

@@ -202,6 +202,49 @@ TEST_P(LinearTest, BesideTheLast) {
   ExpectSameBits(z.Floats(), RunTokens(backend, *second, c, Range(3)));
 }
 
+// A norm's copy changes no bit, whether the table makes it or not; nor does running beside the
+// last.
+TEST_P(LinearTest, OfANormsQuantizedCopy) {
+  const Backend& backend = GetParam();
+  const TestMatrix m(DType::kF8E4M3, 256, 2048, 27), n(DType::kF8E4M3, 144, 2048, 28);
+  for (const bool ue8m0 : {false, true}) {
+    for (const int tokens : {1, 8, 9, 67, 130}) {
+      SCOPED_TRACE(testing::Message() << tokens << (ue8m0 ? " ue8m0" : ""));
+      const Case c = {.parts = {m.weight},
+                      .x = Activations(tokens, 2048, 29),
+                      .options = {.scale_ue8m0 = ue8m0}};
+      const auto first = Pack(backend, {{m.weight}}, c.options);
+      const auto second = Pack(backend, {{n.weight}}, c.options);
+      const TestTensor x(backend.act(), {tokens, 2048}, c.x), normed(backend.act(), {tokens, 2048});
+      const TestTensor weight(DType::kF32, {2048}, Normals(2048, 30)), live = Live(tokens);
+      const TestTensor codes(DType::kF8E4M3, {tokens, 2048}), scales(DType::kF32, {16, 160});
+      const TestTensor y(DType::kF32, {tokens, 256}), z(DType::kF32, {tokens, 144});
+      const QuantizedCopy copy = {codes, scales, ue8m0};
+      const LinearArgs one = {.x = normed,
+                              .x_quantized = first->quantize_activations ? copy : QuantizedCopy{},
+                              .weight = first.get(),
+                              .live = live,
+                              .out = y};
+      LinearArgs other = one;
+      other.weight = second.get(), other.out = z, other.beside_last = true;
+      const Op<LinearArgs>& linear = backend.ops->linear;
+      const size_t bytes = std::max(linear.Workspace(backend.stream(), one),
+                                    linear.Workspace(backend.stream(), other));
+      const TestTensor workspace(DType::kU8, {static_cast<int64_t>(bytes)});
+      OpContext context = {backend.stream(), {workspace.view().As<std::byte>(), bytes}};
+      backend.ops->rms_norm(
+          context, {.x = x, .weight = weight, .live = live, .out = normed, .quantized = copy});
+      linear(context, one);
+      linear(context, other);
+      backend.stream().Synchronize();
+      Case alone = c;
+      alone.x = normed.Floats();
+      ExpectSameBits(y.Floats(), RunTokens(backend, *first, alone, Range(tokens)));
+      ExpectSameBits(z.Floats(), RunTokens(backend, *second, alone, Range(tokens)));
+    }
+  }
+}
+
 TEST_P(LinearTest, StridedRows) {
   const Backend& b = GetParam();
   const TestMatrix m(DType::kF8E4M3, 70, 512, 16);

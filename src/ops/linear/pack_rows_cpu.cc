@@ -206,10 +206,11 @@ ActivationRows PackedRows::Pack(ThreadPool& pool, const CpuWeight& w, const RowS
         case ActivationForm::kBF16: bf16(x, to); break;
         case ActivationForm::kSplit: split(x, to); break;
         case ActivationForm::kE4M3:
-          scales.Row<float>(run)[row] = e4m3(x, w.scale_ue8m0, w.dots, to);
+          scales.Row<float>(run)[row] = e4m3(x, w.scale_ue8m0, w.dots != nullptr, to);
           break;
         case ActivationForm::kInt8:
-          scales.Row<float>(run)[row] = int8(x, w.dots, to, offsets.Row<int32_t>(run) + row);
+          scales.Row<float>(run)[row] =
+              int8(x, w.dots != nullptr, to, offsets.Row<int32_t>(run) + row);
           break;
       }
     }

@@ -7,6 +7,7 @@
 //   accumulator:   fp32 within a run, pair by pair of channels, the parts apart; then over runs
 //   expected time: one row: its bytes at read bandwidth; many: vdpbf16ps once a cycle (Zen 4)
 #include <bit>
+#include <utility>
 
 #include "ops/linear/panel_dot_cpu.h"
 
@@ -181,28 +182,24 @@ void DecodeFp8(const DotTile& tile, std::byte* to) {
   }
 }
 
-// By kDotRows; registers hold 24 sums.
+template <int kParts, class Weights, int... kLess>
+constexpr RowKernels UpTo(std::integer_sequence<int, kLess...>) {
+  return {.most = sizeof...(kLess), .kernels = {Multiply<kLess + 1, kParts, Weights>...}};
+}
+// Registers hold 24 sums; fewer beside what decoding needs.
 template <int kParts>
-constexpr DotKernel kMostRows = nullptr;
-template <>
-constexpr DotKernel kMostRows<1> = Multiply<12, 1, Bf16Weights>;
+constexpr RowKernels kBf16Rows =
+    UpTo<kParts, Bf16Weights>(std::make_integer_sequence<int, kMaxDotRows / kParts>());
+template <int kParts>
+constexpr RowKernels kFp8Rows = UpTo<kParts, Fp8Weights>(std::make_integer_sequence<int, 4>());
 
 template <int kParts>
-constexpr DotKernels kBf16Kernels = {
-    .direct = {kMostRows<kParts>, Multiply<6, kParts, Bf16Weights>,
-               Multiply<4, kParts, Bf16Weights>, Multiply<2, kParts, Bf16Weights>,
-               Multiply<1, kParts, Bf16Weights>},
-    .direct_rows = INT64_MAX};
-
+constexpr DotKernels kBf16Kernels = {.direct = kBf16Rows<kParts>, .direct_rows = INT64_MAX};
 template <int kParts>
-constexpr DotKernels kFp8Kernels = {
-    .direct = {nullptr, nullptr, Multiply<4, kParts, Fp8Weights>, Multiply<2, kParts, Fp8Weights>,
-               Multiply<1, kParts, Fp8Weights>},
-    .decoded = {kMostRows<kParts>, Multiply<6, kParts, Bf16Weights>,
-                Multiply<4, kParts, Bf16Weights>, Multiply<2, kParts, Bf16Weights>,
-                Multiply<1, kParts, Bf16Weights>},
-    .direct_rows = 4,
-    .decode = DecodeFp8};
+constexpr DotKernels kFp8Kernels = {.direct = kFp8Rows<kParts>,
+                                    .decoded = kBf16Rows<kParts>,
+                                    .direct_rows = 4,
+                                    .decode = DecodeFp8};
 
 }  // namespace
 

@@ -5,24 +5,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/check.h"
+#include "cpu/cpu_features.h"
 
 namespace fathom {
 namespace {
-
-const DotKernels& KernelsOf(const CpuWeight& w) {
-#if defined(__x86_64__)
-  const bool split = w.activations() == ActivationForm::kSplit;
-  switch (w.format) {
-    case WeightFormat::kBF16: return DotKernelsBf16(split);
-    case WeightFormat::kFp8: return DotKernelsFp8(split);
-    case WeightFormat::kInt8: return DotKernelsInt8();
-    case WeightFormat::kInt4: return DotKernelsInt4();
-    default: break;
-  }
-#endif
-  CHECK(false, "no dot products of format {} on this CPU", static_cast<int>(w.format));
-}
 
 // Walks the runs of a panel. One row spends so little time on each that finding the next must not
 // take many instructions: loads would not be far enough ahead.
@@ -101,6 +87,14 @@ void PrefetchShare(const std::byte* tile, int64_t bytes, int64_t begin, int64_t 
   }
 }
 
+// So many rows are as fast as memory is read, which the hardware does best alone.
+constexpr int64_t kFewRows = 4;
+
+// A panel's part of a row of results, which is to be written.
+inline void PrefetchOut(const float* to) {
+  for (int64_t i = 0; i < kPanel; i += 16) __builtin_prefetch(to + i, 1, 2);
+}
+
 // Up to kRowGroup rows times up to kPanelGroup panels.
 void MultiplyGroup(const DotKernels& kernels, const CpuWeight& w, int64_t matrix, int64_t panel,
                    int64_t panels, const ActivationRows& x, int64_t rows, float* out,
@@ -114,7 +108,8 @@ void MultiplyGroup(const DotKernels& kernels, const CpuWeight& w, int64_t matrix
     walks[p] = PanelRuns(w, matrix, panel + p);
   }
   const bool direct = rows <= kernels.direct_rows, integer = w.integer();
-  const DotKernel* const by_rows = direct ? kernels.direct : kernels.decoded;
+  const RowKernels& by_rows = direct ? kernels.direct : kernels.decoded;
+  const int64_t passes = (rows + by_rows.most - 1) / by_rows.most;
   const int64_t runs = w.runs(), whole_bytes = w.BytesOf(kScaleTile);
   for (int64_t run = 0; run < runs; ++run) {
     run_rows.Load(x, run, rows);
@@ -130,13 +125,17 @@ void MultiplyGroup(const DotKernels& kernels, const CpuWeight& w, int64_t matrix
         tile.w = decoded;
       }
       const std::byte* next = walks[p + 1 < panels ? p + 1 : 0].at();
-      int64_t i = 0;
-      for (size_t k = 0; k < std::size(kDotRows); ++k) {
-        const int64_t n = kDotRows[k];
-        for (; by_rows[k] != nullptr && rows - i >= n; i += n) {
-          if (panels > 1) PrefetchShare(next, bytes, i, i + n, rows);
-          by_rows[k](tile, run_rows.From(i), acc[p] + i * kPanel);
+      for (int64_t i = 0, pass = 0; pass < passes; ++pass) {
+        const int64_t n = (rows - i + passes - pass - 1) / (passes - pass);  // nearly the same
+        if (rows > kFewRows) {
+          PrefetchShare(next, bytes, i, i + n, rows);
+          if (run == runs - 1) {
+            float* const to = out + w.panels[static_cast<size_t>(panel + p)].out;
+            for (int64_t r = i; r < i + n; ++r) PrefetchOut(to + r * out_stride);
+          }
         }
+        by_rows.kernels[n - 1](tile, run_rows.From(i), acc[p] + i * kPanel);
+        i += n;
       }
     }
   }
@@ -156,10 +155,28 @@ void MultiplyGroup(const DotKernels& kernels, const CpuWeight& w, int64_t matrix
 
 }  // namespace
 
+const DotKernels* FindDotKernels(WeightFormat format, bool split) {
+#if defined(__x86_64__)
+  switch (format) {
+    case WeightFormat::kBF16: return HasBf16Dot() ? &DotKernelsBf16(split) : nullptr;
+    case WeightFormat::kFp8: return HasBf16Dot() ? &DotKernelsFp8(split) : nullptr;
+    case WeightFormat::kInt8:
+      if (HasInt8Dot()) return &DotKernelsInt8();
+      return HasAvx2() ? &DotKernelsAvx2(/*int4=*/false) : nullptr;
+    case WeightFormat::kInt4:
+      if (HasInt8Dot()) return &DotKernelsInt4();
+      return HasAvx2() ? &DotKernelsAvx2(/*int4=*/true) : nullptr;
+    default: break;
+  }
+#endif
+  (void)format, (void)split;
+  return nullptr;
+}
+
 void MultiplyDots(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
                   const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
-  const DotKernels& kernels = KernelsOf(w);
-  const int64_t group = rows > kDotRows[0] ? kPanelGroup : 1;  // a few rows fit into L1 anyway
+  const DotKernels& kernels = *w.dots;
+  const int64_t group = rows > kMaxDotRows ? kPanelGroup : 1;  // a few rows fit into L1 anyway
   for (int64_t i = 0; i < rows; i += kRowGroup) {
     for (int64_t p = begin; p < end; p += group) {
       MultiplyGroup(kernels, w, matrix, p, std::min(group, end - p), x.From(i),

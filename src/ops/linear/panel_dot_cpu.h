@@ -22,25 +22,34 @@ struct DotRows {
 
 // acc[r][o] += scales * sum over the tile's channels of x[r] w[o], acc [rows, kPanel].
 using DotKernel = void (*)(const DotTile& tile, const DotRows& x, float* acc);
-inline constexpr int kDotRows[] = {12, 6, 4, 2, 1};  // rows that a kernel may take
+inline constexpr int kMaxDotRows = 12;
 
-// A format's kernels; the same bits for a row whichever of them it meets. Null where there are too
-// few registers for so many rows.
+// kernels[n - 1] takes n rows; `most` is as many as registers hold sums for.
+struct RowKernels {
+  int64_t most = 0;
+  DotKernel kernels[kMaxDotRows] = {};
+};
+
+// A format's kernels; the same bits for a row whichever of them it meets.
 struct DotKernels {
-  // By kDotRows. For up to direct_rows rows they read the tile as it is packed, beyond that as
-  // `decode` leaves it.
-  DotKernel direct[5], decoded[5];
+  // For up to direct_rows rows they read the tile as it is packed, beyond that as `decode` leaves
+  // it.
+  RowKernels direct, decoded;
   int64_t direct_rows;
   void (*decode)(const DotTile& tile, std::byte* to);  // to: kMaxDecodedBytes
 };
 inline constexpr int64_t kMaxDecodedBytes = kScaleTile * kPanel * 2;
 inline constexpr int64_t kMaxRecordBytes = kScaleTile * 4;  // of a row (pack_rows_cpu.h)
 
-// REQUIRES: HasBf16Dot(), and HasInt8Dot() for the integers.
+// Each REQUIRES what cpu/cpu_features.h has of its instructions.
 const DotKernels& DotKernelsBf16(bool split);  // of kBF16 weights
 const DotKernels& DotKernelsFp8(bool split);
 const DotKernels& DotKernelsInt8();
 const DotKernels& DotKernelsInt4();
+const DotKernels& DotKernelsAvx2(bool int4);
+
+// What this CPU has for a format; null: nothing. `split`: activations as two BF16 numbers.
+const DotKernels* FindDotKernels(WeightFormat format, bool split);
 
 // As MultiplyPanels, of which it is a part.
 void MultiplyDots(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,

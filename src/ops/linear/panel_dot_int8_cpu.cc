@@ -11,6 +11,8 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include <utility>
+
 #if defined(__clang__)
 #pragma clang attribute push(                                                     \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma"))), \
@@ -153,13 +155,16 @@ void DecodeInt4(const DotTile& tile, std::byte* to) {
   }
 }
 
-#define FATHOM_INT8_KERNELS \
-  { Int8<12>, Int8<6>, Int8<4>, Int8<2>, Int8<1> }
-constexpr DotKernels kInt8Kernels = {.direct = FATHOM_INT8_KERNELS, .direct_rows = INT64_MAX};
-constexpr DotKernels kInt4Kernels = {.direct = {nullptr, nullptr, Int4<4>, Int4<2>, Int4<1>},
-                                     .decoded = FATHOM_INT8_KERNELS,
-                                     .direct_rows = 4,
-                                     .decode = DecodeInt4};
+template <int... kLess>
+constexpr RowKernels Int8UpTo(std::integer_sequence<int, kLess...>) {
+  return {.most = sizeof...(kLess), .kernels = {Int8<kLess + 1>...}};
+}
+constexpr RowKernels kInt8Rows = Int8UpTo(std::make_integer_sequence<int, kMaxDotRows>());
+constexpr RowKernels kInt4Rows = {.most = 4, .kernels = {Int4<1>, Int4<2>, Int4<3>, Int4<4>}};
+
+constexpr DotKernels kInt8Kernels = {.direct = kInt8Rows, .direct_rows = INT64_MAX};
+constexpr DotKernels kInt4Kernels = {
+    .direct = kInt4Rows, .decoded = kInt8Rows, .direct_rows = 4, .decode = DecodeInt4};
 
 }  // namespace
 

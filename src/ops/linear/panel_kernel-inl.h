@@ -57,6 +57,15 @@ HWY_INLINE VF LoadFloats(const E4M3* p) {
   return hn::PromoteTo(DF(), hn::BitCast(half, bits));
 }
 
+// Holds a vector in a register: GCC would load it again for each product it is an operand of.
+HWY_INLINE void Keep(VF& v) {
+#if defined(__x86_64__) && HWY_TARGET != HWY_SCALAR
+  asm("" : "+v"(v.raw));
+#else
+  (void)v;
+#endif
+}
+
 // sum[r][c] += over k in order of x[r * x_stride + k] * w[k * w_stride + column c], where the
 // kVectors columns of a panel follow each other, and panel p begins p * panel_stride further on.
 template <int kRows, int kPanels, class W>
@@ -69,10 +78,12 @@ HWY_INLINE void Accumulate(const W* w, int64_t w_stride, int64_t panel_stride, c
     FATHOM_UNROLL
     for (int c = 0; c < kColumns; ++c) {
       column[c] = LoadFloats(w + (c / kVectors) * panel_stride + (c % kVectors) * kLanes);
+      Keep(column[c]);
     }
     FATHOM_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      const VF value = hn::Set(d, x[r * x_stride + k]);
+      VF value = hn::Set(d, x[r * x_stride + k]);
+      Keep(value);
       FATHOM_UNROLL
       for (int c = 0; c < kColumns; ++c) sum[r][c] = hn::MulAdd(value, column[c], sum[r][c]);
     }

@@ -12,13 +12,6 @@
 namespace fathom {
 namespace {
 
-// Writes the vector's codes, and its run's scale, to one row.
-__device__ __forceinline__ void StoreCodes(const QuantizedOut& out, int64_t row, int64_t width,
-                                           int64_t vector, uint2 codes, float scale) {
-  *reinterpret_cast<uint2*>(out.codes + row * width + vector * kVector) = codes;
-  if (vector % kRunLanes == 0) out.scales[vector / kRunLanes * out.scale_pitch + row] = scale;
-}
-
 constexpr int kQuantizeThreads = 256;
 
 __global__ void __launch_bounds__(kQuantizeThreads) QuantizeRows(const QuantizeRowsParams p) {

@@ -1,3 +1,4 @@
+// LogProbs for one row.
 #pragma once
 
 #include "ops/ops.h"

@@ -11,6 +11,8 @@ void Check(const MlpArgs& a) {
   CheckActivation("mlp: x", a.x, 2);
   const int64_t tokens = a.x.dim(0);
   CheckStrided("mlp: x", a.x, a.x.dtype(), {tokens, a.gate_up->in});
+  CheckQuantized("mlp: x_quantized", a.x_quantized, a.x);
+  CheckReads("mlp: x_quantized", a.x_quantized, *a.gate_up);
   CheckTensor("mlp: out", a.out, a.x.dtype(), {tokens, a.down->out});
   CheckLive("mlp: live", a.live);
 }

@@ -34,7 +34,7 @@ Buffers Layout(const MlpArgs& a, Arena arena) {
 
 // The product of few rows, F32.
 size_t FewRowsBytes(const MlpArgs& a) {
-  return static_cast<size_t>(std::min(a.x.dim(0), kFp8FewRows) * a.down->in) * sizeof(float);
+  return static_cast<size_t>(std::min(a.x.dim(0), kFp8FewDenseRows) * a.down->in) * sizeof(float);
 }
 
 void FewRows(const MlpArgs& a, std::byte* product, cudaStream_t stream) {
@@ -74,7 +74,7 @@ void MlpHopper(OpContext& context, const MlpArgs& a) {
   const int64_t tokens = a.x.dim(0), pitch = Fp8ScalePitch(tokens);
   if (tokens == 0) return;
   const cudaStream_t stream = Cuda(context).get();
-  if (tokens <= kFp8FewRows) {  // the same bits
+  if (tokens <= kFp8FewDenseRows) {  // the same bits
     FewRows(a, context.workspace.data(), stream);
     return Cuda(context).CheckLaunch("mlp", a.x);
   }
@@ -85,14 +85,18 @@ void MlpHopper(OpContext& context, const MlpArgs& a) {
   auto* product = static_cast<uint8_t*>(b.product.data());
   auto* x_scales = static_cast<float*>(b.x_scales.data());
   auto* product_scales = static_cast<float*>(b.product_scales.data());
-  LaunchQuantizeRows({.x = static_cast<const __nv_bfloat16*>(a.x.data()),
-                      .stride = a.x.stride(0),
-                      .capacity = tokens,
-                      .channels = a.gate_up->in,
-                      .live = live,
-                      .out = {x, x_scales, pitch, a.gate_up->scale_ue8m0}},
-                     stream);
-  LaunchFp8GemmSilu({.x = {x, x_scales, tokens, a.gate_up->in, pitch},
+  const bool quantized = ReadsQuantized(context.stream, a.x_quantized);
+  if (!quantized) {
+    LaunchQuantizeRows({.x = static_cast<const __nv_bfloat16*>(a.x.data()),
+                        .stride = a.x.stride(0),
+                        .capacity = tokens,
+                        .channels = a.gate_up->in,
+                        .live = live,
+                        .out = {x, x_scales, pitch, a.gate_up->scale_ue8m0}},
+                       stream);
+  }
+  LaunchFp8GemmSilu({.x = quantized ? Fp8RowsOf(a.x_quantized)
+                                    : Fp8Rows{x, x_scales, tokens, a.gate_up->in, pitch},
                      .w = Fp8WeightsOf(AsCuda(a.gate_up)),
                      .groups = rows,
                      .out = product,

@@ -99,6 +99,33 @@ TEST_P(MlpTest, IsTheCompositionWhereNoCodeTips) {
   }
 }
 
+TEST_P(MlpTest, OfANormsQuantizedCopy) {
+  const Backend& b = GetParam();
+  const Case c(DType::kF8E4M3, 256, 384, 128);
+  const auto gate_up = Pack(b, {{c.gate.weight, c.up.weight}}), down = Pack(b, {{c.down.weight}});
+  for (const int tokens : {3, 9, 67, 130}) {
+    SCOPED_TRACE(tokens);
+    const TestTensor x(b.act(), {tokens, 256}, Normals(tokens * 256, 7)), live = Live(tokens);
+    const TestTensor normed(b.act(), {tokens, 256}), out(b.act(), {tokens, 128});
+    const TestTensor codes(DType::kF8E4M3, {tokens, 256}), scales(DType::kF32, {2, 160});
+    const QuantizedCopy copy = {codes, scales};
+    RunOp(b, &Ops::rms_norm,
+          {.x = x,
+           .weight = TestTensor(DType::kF32, {256}, Normals(256, 8)),
+           .live = live,
+           .out = normed,
+           .quantized = copy});
+    RunOp(b, &Ops::mlp,
+          {.x = normed,
+           .x_quantized = gate_up->quantize_activations ? copy : QuantizedCopy{},
+           .gate_up = gate_up.get(),
+           .down = down.get(),
+           .live = live,
+           .out = out});
+    ExpectSameBits(out.Floats(), RunTokens(b, c, normed.Floats(), Range(tokens)));
+  }
+}
+
 TEST_P(MlpTest, ATokenDoesNotDependOnHundreds) {
   const Case c(DType::kBF16, 96, 136, 72);
   const std::vector<float> x = Normals(512 * 96, 6);

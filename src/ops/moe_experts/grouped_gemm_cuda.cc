@@ -160,7 +160,8 @@ void LaunchFp8Experts(const Fp8ExpertsParams& p, cudaStream_t stream) {
                  .w = p.down,
                  .groups = groups,
                  .out = b.y,
-                 .out_stride = hidden},
+                 .out_stride = hidden,
+                 .counts_early = true},
                 stream);
   LaunchCombine({.y = b.y,
                  .places = b.places,

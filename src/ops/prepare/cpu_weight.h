@@ -10,6 +10,8 @@
 
 namespace fathom {
 
+struct DotKernels;  // ops/linear/panel_dot_cpu.h
+
 // Outputs that a kernel computes side by side, one vector lane each: so every sum is taken in the
 // order of the channels, for one row as for many.
 inline constexpr int64_t kPanel = 32;
@@ -45,8 +47,9 @@ struct CpuWeight final : PackedWeight {
     int64_t out = 0;    // its first output
     int64_t width = 0;  // outputs without padding
   };
-  std::vector<Panel> panels;       // of each matrix
-  bool dots = false;               // multiplied by the instructions of cpu/cpu_features.h
+  std::vector<Panel> panels;  // of each matrix
+  // Of instructions that sum several channels at once; null: multiplied number by number.
+  const DotKernels* dots = nullptr;
   bool round_activations = false;  // to BF16, if `dots`
   Buffer values;                   // [count, panels, panel_bytes()]; E4M3 without NaN codes
   // kFp8: F32 [count, panels, runs], or [count, panels, runs, kPanel] if scale_per_output (a panel
@@ -62,7 +65,7 @@ struct CpuWeight final : PackedWeight {
   ActivationForm activations() const {
     if (integer()) return ActivationForm::kInt8;
     if (quantize_activations) return ActivationForm::kE4M3;
-    if (!dots) return ActivationForm::kPlain;
+    if (dots == nullptr) return ActivationForm::kPlain;
     return round_activations ? ActivationForm::kBF16 : ActivationForm::kSplit;
   }
 
@@ -82,7 +85,7 @@ struct CpuWeight final : PackedWeight {
     if (format == WeightFormat::kInt4) {
       return scale_bytes + kPanel * (kScaleTile / kSubRun + RoundUp(channels, kSubRun) / 2);
     }
-    const int64_t padded = dots || integer() ? RoundUp(channels, kGroup) : channels;
+    const int64_t padded = dots != nullptr || integer() ? RoundUp(channels, kGroup) : channels;
     return scale_bytes + kPanel * padded * bits() / 8;
   }
   static constexpr int64_t kIntegerScaleBytes = kPanel * sizeof(float);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/linear/fp8_gemm_cuda.h"
+#include "ops/ops.h"
 #include "ops/prepare/cuda_weight.h"
 
 namespace fathom {
@@ -17,6 +18,14 @@ inline Fp8Weights Fp8WeightsOf(const CudaWeight& w) {
           .parts = w.parts,
           .part_out = w.part_out,
           .in = w.in};
+}
+
+inline Fp8Rows Fp8RowsOf(const QuantizedCopy& copy) {
+  return {.codes = static_cast<const uint8_t*>(copy.codes.data()),
+          .scales = static_cast<const float*>(copy.scales.data()),
+          .capacity = copy.codes.dim(0),
+          .channels = copy.codes.dim(1),
+          .scale_pitch = copy.scales.stride(0)};
 }
 
 }  // namespace fathom

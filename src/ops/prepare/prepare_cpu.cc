@@ -8,8 +8,8 @@
 #include <mutex>
 #include <optional>
 
-#include "cpu/cpu_features.h"
 #include "ops/cpu_ops.h"
+#include "ops/linear/panel_dot_cpu.h"
 #include "ops/prepare/cpu_weight.h"
 #include "ops/prepare/quantize_panel_cpu.h"
 #include "ops/prepare/stored_format.h"
@@ -236,16 +236,15 @@ Result<std::unique_ptr<PackedWeight>> Prepare(Stream& stream, const PrepareArgs&
   w->in = a.matrices[0].parts[0].values.dim(1);
   if (wanted.quantize_to && !a.exact_activations) {
     w->format = *wanted.quantize_to;
-    w->dots = HasInt8Dot();
     w->scale_per_output = true;
   } else {
     const bool quantize_activations = wanted.quantize_activations && !a.exact_activations;
     w->format = TRY(CommonFormat(a, quantize_activations));
-    w->dots = HasBf16Dot() && (w->format == WeightFormat::kBF16 || w->format == WeightFormat::kFp8);
     w->quantize_activations = quantize_activations && w->format == WeightFormat::kFp8;
     w->round_activations = wanted.round_activations;
     w->scale_ue8m0 = a.scale_ue8m0;
   }
+  w->dots = FindDotKernels(w->format, !w->quantize_activations && !w->round_activations);
   w->first_run = kScaleTile;
   if (w->format == WeightFormat::kFp8) w->first_run -= a.matrices[0].parts[0].col_offset;
   w->first_run = std::min(w->first_run, w->in);

@@ -13,6 +13,7 @@ void Check(const RmsNormArgs& a) {
   CheckTensor("rms_norm: weight", a.weight, DType::kF32, {width});
   CheckActivation("rms_norm: out", a.out, 2);
   CheckStrided("rms_norm: out", a.out, a.out.dtype(), {tokens, width});
+  CheckQuantized("rms_norm: quantized", a.quantized, a.out);
   CHECK(width > 0 && a.eps > 0, "rms_norm: width {}, eps {}", width, a.eps);
   CheckLive("rms_norm: live", a.live);
 }

@@ -6,11 +6,14 @@
 //   accumulator:   fp32 per thread, then a tree over the block
 //   expected time: one launch (3 us) for up to 128 tokens of 7168; not measured
 #include "ops/cuda_kernels.cuh"
+#include "ops/cuda_plain_ops.h"
+#include "ops/linear/quantize_rows_cuda.h"
+#include "ops/linear/quantize_vector.cuh"
 
 namespace fathom {
 namespace kernels {
 
-constexpr int kThreads = 256, kVector = 8;
+constexpr int kThreads = 256;
 
 // kVector numbers from i on; zeros beyond the row.
 template <bool kAligned, class T>
@@ -51,11 +54,24 @@ __device__ void StoreVector(T* row, int64_t i, int64_t width, const float (&x)[k
   }
 }
 
+__device__ __forceinline__ Vector ToVector(const float (&x)[kVector]) {
+  return {x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]};
+}
+// The codes of kVector numbers as BF16 holds them, from i on. Whole warps. A call: it is long, and
+// the kernel has up to four.
+__device__ __noinline__ void StoreQuantized(const QuantizedOut& to, int64_t row, int64_t i,
+                                            int64_t width, Vector x) {
+#pragma unroll
+  for (int c = 0; c < kVector; ++c) x.v[c] = __bfloat162float(__float2bfloat16_rn(x.v[c]));
+  const float scale = ScaleOf(x, to.scale_ue8m0);
+  if (i < width) StoreCodes(to, row, width, i / kVector, Codes(x, scale), scale);
+}
+
 // R: of the residual. Rows of up to kSteps * 2048 channels.
 template <class X, class R, bool kAligned, int kSteps>
 __global__ void __launch_bounds__(kThreads)
     RmsNorm(Rows<const X> x, Rows<R> residual, const float* weight, float eps, int64_t width,
-            const int32_t* live, Rows<BF16> out) {
+            const int32_t* live, Rows<BF16> out, QuantizedOut quantized) {
   AllowNextKernel();
   __shared__ float scratch[kWarp];
   const int64_t t = blockIdx.x, first = int64_t{threadIdx.x} * kVector;
@@ -92,26 +108,29 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int s = 0; s < kSteps; ++s) {
     const int64_t i = first + s * kThreads * kVector;
-    if (i >= width) break;
+    const bool inside = i < width;
 #pragma unroll
-    for (int c = 0; c < kVector; ++c) values[s][c] *= scale * w[s][c];
-    StoreVector<kAligned>(out[t], i, width, values[s]);
+    for (int c = 0; c < kVector; ++c) values[s][c] = inside ? values[s][c] * (scale * w[s][c]) : 0;
+    if (inside) StoreVector<kAligned>(out[t], i, width, values[s]);
+    if constexpr (kAligned) {
+      if (quantized.codes != nullptr) StoreQuantized(quantized, t, i, width, ToVector(values[s]));
+    }
   }
 }
 
 template <class X, class R, bool kAligned>
-void LaunchAligned(cudaStream_t stream, const RmsNormArgs& a) {
+void LaunchAligned(cudaStream_t stream, const RmsNormArgs& a, const QuantizedOut& quantized) {
   const int64_t width = a.x.dim(1);
   CHECK(width <= 4 * kThreads * kVector, "rms_norm: rows of {}", width);
   const auto kernel =
       width <= kThreads * kVector ? RmsNorm<X, R, kAligned, 1> : RmsNorm<X, R, kAligned, 4>;
   LaunchOverlapped(kernel, static_cast<unsigned>(a.x.dim(0)), kThreads, 0, stream,
                    RowsOf<const X>(a.x), RowsOf<R>(a.residual), Data<float>(a.weight), a.eps, width,
-                   Data<int32_t>(a.live), RowsOf<BF16>(a.out));
+                   Data<int32_t>(a.live), RowsOf<BF16>(a.out), quantized);
 }
 
 template <class X, class R>
-void LaunchRmsNorm(cudaStream_t stream, const RmsNormArgs& a) {
+void LaunchRmsNorm(cudaStream_t stream, const RmsNormArgs& a, const QuantizedOut& quantized) {
   bool aligned =
       a.x.dim(1) % kVector == 0 && reinterpret_cast<uintptr_t>(a.weight.data()) % 16 == 0;
   for (const TensorView* view : {&a.x, &a.residual, &a.out}) {
@@ -119,7 +138,8 @@ void LaunchRmsNorm(cudaStream_t stream, const RmsNormArgs& a) {
     aligned = aligned && view->stride(0) % kVector == 0 &&
               reinterpret_cast<uintptr_t>(view->data()) % 16 == 0;
   }
-  aligned ? LaunchAligned<X, R, true>(stream, a) : LaunchAligned<X, R, false>(stream, a);
+  aligned ? LaunchAligned<X, R, true>(stream, a, quantized)
+          : LaunchAligned<X, R, false>(stream, a, quantized);
 }
 
 }  // namespace kernels
@@ -128,13 +148,18 @@ void RmsNormCuda(OpContext& context, const RmsNormArgs& a) {
   if (a.x.dim(0) == 0) return;
   using namespace kernels;
   const cudaStream_t stream = Cuda(context).get();
+  QuantizedOut quantized;
+  if (ReadsQuantized(context.stream, a.quantized)) {
+    quantized = {Data<uint8_t>(a.quantized.codes), Data<float>(a.quantized.scales),
+                 a.quantized.scales.stride(0), a.quantized.scale_ue8m0};
+  }
   if (a.x.dtype() == DType::kF32) {
     CHECK(a.residual.absent(), "rms_norm: x is {} beside a residual", a.x.ToString());
-    LaunchRmsNorm<float, float>(stream, a);
+    LaunchRmsNorm<float, float>(stream, a, quantized);
   } else if (!a.residual.absent() && a.residual.dtype() == DType::kF32) {
-    LaunchRmsNorm<BF16, float>(stream, a);
+    LaunchRmsNorm<BF16, float>(stream, a, quantized);
   } else {
-    LaunchRmsNorm<BF16, BF16>(stream, a);
+    LaunchRmsNorm<BF16, BF16>(stream, a, quantized);
   }
   Cuda(context).CheckLaunch("rms_norm", a.x);
 }

@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <cmath>
 
 #include "ops/testing.h"
+#include "quant/e4m3.h"
 
 namespace fathom {
 namespace {
@@ -122,6 +124,50 @@ TEST_P(RmsNormTest, OfAResidualStream) {
          .live = Live(3),
          .out = out});
   ExpectClose(out.Floats(), Formula(c).out, 2e-6 + Rounding(GetParam()));
+}
+
+// Where a table makes it; else it is left alone.
+TEST_P(RmsNormTest, QuantizedCopy) {
+  const Backend& b = GetParam();
+  for (const int tokens : {3, 8, 9, 40}) {
+    for (const int width : {128, 144, 512, 1536, 2048, 7168}) {
+      for (const bool ue8m0 : {false, true}) {
+        SCOPED_TRACE(testing::Message() << tokens << " x " << width << (ue8m0 ? " ue8m0" : ""));
+        Case c = MakeCase(width, tokens, true);
+        if (tokens == 40) c.x[5 * width + 7] = NAN, c.x[6 * width + 100] = INFINITY;
+        const TestTensor x(b.act(), {tokens, width}, c.x), r(DType::kF32, {tokens, width}, c.r);
+        const TestTensor weight(DType::kF32, {width}, c.weight), out(b.act(), {tokens, width});
+        const int64_t runs = (width + 127) / 128, pitch = (tokens + 31) / 32 * 32;
+        const TestTensor codes(DType::kF8E4M3, {tokens, width}), scales(DType::kF32, {runs, pitch});
+        RunOp(b, &Ops::rms_norm,
+              {.x = x,
+               .residual = r,
+               .weight = weight,
+               .eps = 1e-5f,
+               .live = Live(tokens - 2),
+               .out = out,
+               .quantized = {codes, scales, ue8m0}});
+        EXPECT_TRUE(codes.PoisonedFrom(tokens - 2));
+        if (codes.PoisonedFrom(0)) {
+          EXPECT_TRUE(scales.PoisonedFrom(0));
+          continue;
+        }
+        const std::vector<float> normed = out.Floats(), got_scales = scales.Floats();
+        const auto* got = static_cast<const uint8_t*>(codes.view().data());
+        for (int t = 0; t < tokens - 2; ++t) {
+          for (int64_t run = 0; run < runs; ++run) {
+            const int64_t begin = run * 128, end = std::min<int64_t>(width, begin + 128);
+            std::vector<uint8_t> expected(end - begin);
+            const float scale =
+                QuantizeRun({&normed[t * width + begin], expected.size()}, ue8m0, expected.data());
+            ExpectSameBits({got_scales[run * pitch + t]}, {scale});
+            EXPECT_EQ(expected,
+                      std::vector<uint8_t>(got + t * width + begin, got + t * width + end));
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST_P(RmsNormTest, AllZerosGiveZeros) {

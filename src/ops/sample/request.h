@@ -1,3 +1,4 @@
+// How a row of Sample wants its token drawn, read from its slot.
 #pragma once
 
 #include "ops/ops.h"

@@ -1,3 +1,4 @@
+// SiluMul for one row, which MoeExperts on CPUs calls too.
 #pragma once
 
 #include <cstdint>
