@@ -104,7 +104,7 @@ __device__ inline void Score(const Router& a, float (&scores)[kEach]) {
 // scores. `all_keys`: shared memory of the warp.
 template <int kEach>
 __device__ inline void ChooseExperts(const Router& a, int64_t t, const float (&biases)[kEach],
-                                     float (&scores)[kEach], uint32_t* all_keys) {
+                                     float (&scores)[kEach], uint32_t* all_keys, bool write) {
   const int lane = threadIdx.x % kWarp;
   const bool grouped = a.selection != RouterSelection::kGreedy;
   uint32_t* groups = all_keys + a.experts;
@@ -154,7 +154,7 @@ __device__ inline void ChooseExperts(const Router& a, int64_t t, const float (&b
       my_score = score;
     }
   }
-  if (lane >= a.topk) return;
+  if (lane >= a.topk || !write) return;
   a.ids[t][lane] = static_cast<int32_t>(my_id);
   a.weights[t][lane] = (a.norm_topk_prob ? my_score / (sum + 1e-20f) : my_score) * a.scaling;
 }

@@ -17,7 +17,8 @@ namespace kernels {
 constexpr int kUsualExperts = 256, kMaxExperts = 1024;
 constexpr int kStepChannels = kWarp * 4;
 constexpr int kFewTokens = 8, kSomeTokens = 128;
-constexpr int kChoosers = 4;  // tokens of a block that only chooses
+constexpr int kAheadSteps = 16;  // of a gate's row, in registers
+constexpr int kChoosers = 4;     // tokens of a block that only chooses
 
 // Of few tokens, the complements of the logits' bits; 0: not there yet, as all are between
 // launches. Those of a GPU are of one stream (CudaDevice). No logit is the NaN of all ones.
@@ -177,19 +178,35 @@ __device__ inline void TakePosted(const Router& a, int t, float (&scores)[kEach]
   __syncwarp();
 }
 
-// Up to kFewTokens: the last block chooses. It waits for blocks that started before it.
+// A block that chooses what the others post: a warp per token. Once for nothing, while it waits, so
+// that the instructions are there.
+template <int kEach>
+__device__ inline void ChoosePosted(const Router& a, uint32_t* shared) {
+  const int t = threadIdx.x / kWarp;
+  float biases[kEach], scores[kEach] = {};
+  LoadBiases(a, biases);
+#pragma unroll 1
+  for (int time = 0; time < 2; ++time) {
+    if (time == 1) {
+      WaitForPriorKernels();
+      if (t >= min(*a.live, a.tokens)) return;
+      TakePosted(a, t, scores);
+    }
+    ChooseExperts(a, t, biases, scores, shared + t * (a.experts + a.n_group), time == 1);
+  }
+}
+
+// Up to kFewTokens: a block per expert, and a last one, which waits for those before it.
 template <class T, int kEach>
 __global__ void __launch_bounds__(T::kThreads) RouteFew(Router a) {
   static_assert(T::kSums == 1);
   extern __shared__ uint32_t shared[];
   AllowNextKernel();
+  if (blockIdx.x == gridDim.x - 1) return ChoosePosted<kEach>(a, shared);
   PrefetchGate<T>(a);
   const float* gate = a.gate + int64_t{blockIdx.x} * a.hidden;
-  constexpr int kAhead = T::kTokens == 1 ? 16 : 0;
+  constexpr int kAhead = T::kTokens == 1 ? kAheadSteps : 0;
   const GateAhead<kAhead> ahead(a, gate);
-  const bool chooses = blockIdx.x == gridDim.x - 1;
-  float biases[kEach];
-  if (chooses) LoadBiases(a, biases);
   WaitForPriorKernels();
   const int t = threadIdx.x / kWarp, live = min(*a.live, a.tokens);
   if (t >= live) return;
@@ -200,10 +217,6 @@ __global__ void __launch_bounds__(T::kThreads) RouteFew(Router a) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(posted + token * kUsualExperts + e),
                  "r"(~__float_as_uint(logit)));
   });
-  if (!chooses) return;
-  float scores[kEach];
-  TakePosted(a, t, scores);
-  ChooseExperts(a, t, biases, scores, shared + t * (a.experts + a.n_group));
 }
 
 // The product of many tokens: a block's channels go through shared memory.
@@ -214,7 +227,7 @@ struct Stage {
 };
 
 template <class T, int kStages>
-__global__ void __launch_bounds__(T::kThreads, 1) RouterLogitsOfMany(Router a) {
+__global__ void __launch_bounds__(T::kThreads, 2) RouterLogitsOfMany(Router a) {
   extern __shared__ __align__(128) unsigned char memory[];
   auto* stages = reinterpret_cast<Stage<T>*>(memory);
   AfterPriorKernels();
@@ -315,7 +328,7 @@ __global__ void __launch_bounds__(kChoosers* kWarp) Choose(Router a) {
     const int e = i * kWarp + lane;
     scores[i] = e < a.experts ? a.logits[t * a.experts + e] : -INFINITY;
   }
-  ChooseExperts(a, t, biases, scores, shared + warp * (a.experts + a.n_group));
+  ChooseExperts(a, t, biases, scores, shared + warp * (a.experts + a.n_group), true);
 }
 
 template <class T>
@@ -331,7 +344,8 @@ static size_t ChoiceBytes(const Router& a, int tokens) {
 template <class T>
 void LaunchFew(const Router& a, cudaStream_t stream) {
   const auto kernel = a.experts <= 2 * kWarp ? RouteFew<T, 2> : RouteFew<T, kUsualExperts / kWarp>;
-  LaunchOverlapped(kernel, GridOf<T>(a), T::kThreads, ChoiceBytes(a, T::kTokens), stream, a);
+  const dim3 grid(static_cast<unsigned>(a.experts) + 1);
+  LaunchOverlapped(kernel, grid, T::kThreads, ChoiceBytes(a, T::kTokens), stream, a);
 }
 
 template <class T>
@@ -391,8 +405,11 @@ void RouteCuda(OpContext& context, const RouteArgs& a) {
   const bool vectors = router.hidden % 8 == 0 && router.x.stride % 8 == 0 &&
                        reinterpret_cast<uintptr_t>(router.x.data) % 16 == 0;
   if (vectors && experts <= kUsualExperts && router.tokens <= kFewTokens) {
-    router.tokens == 1 ? LaunchFew<Tile<1, 1, 1, 1, 16>>(router, stream)
-                       : LaunchFew<Tile<1, 1, kFewTokens, 1, 8>>(router, stream);
+    if (router.tokens == 1 && router.hidden <= kAheadSteps * kStepChannels) {
+      LaunchFew<Tile<1, 1, 1, 1, 1>>(router, stream);
+    } else {
+      LaunchFew<Tile<1, 1, kFewTokens, 1, 8>>(router, stream);
+    }
     return Cuda(context).CheckLaunch("route", a.x);
   }
   if (!vectors) {
