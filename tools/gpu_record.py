@@ -72,7 +72,7 @@ class Recorder:
     def op_tests(self):
         with tempfile.TemporaryDirectory() as folder:
             report = pathlib.Path(folder) / "ops.json"
-            code, _ = self.run("op tests", [self.bin / "cuda_ops_test", "--gtest_brief=1",
+            code, _ = self.run("op tests", [self.bin / "cuda_test", "--gtest_brief=1", "--gtest_filter=-CudaCallsTest*",
                                             f"--gtest_output=json:{report}"], 120)
             tests = {}
             if report.exists():
@@ -92,7 +92,8 @@ class Recorder:
                  for path in glob.glob(f"{folder}/libcupti.so.13")]
         with tempfile.TemporaryDirectory() as folder:
             report = pathlib.Path(folder) / "calls.json"
-            code, out = self.run("calls of CUDA in a step", [self.bin / "cuda_calls_test", f"--gtest_output=json:{report}"],
+            code, out = self.run("calls of CUDA in a step", [self.bin / "cuda_test", "--gtest_filter=CudaCallsTest*",
+                                                               f"--gtest_output=json:{report}"],
                                  60, environment={"FATHOM_CUPTI": found[0]} if found else None)
             self.record["cuda_calls"] = {
                 "exit_code": code, "skipped": "SKIPPED" in out,
@@ -154,8 +155,8 @@ class Recorder:
         if tool is None:
             print("compute-sanitizer is not installed: not run")
             return
-        slow = "-*DoesNotDepend*:*DistributionIsTheSoftmax*:*TopK*:*TopP*:*MinP*:*FunctionOfSeed*"
-        code, out = self.run(check, [tool, "--tool", check, "--error-exitcode", "9", self.bin / "cuda_ops_test",
+        slow = "-CudaCallsTest*:*DoesNotDepend*:*DistributionIsTheSoftmax*:*TopK*:*TopP*:*MinP*:*FunctionOfSeed*"
+        code, out = self.run(check, [tool, "--tool", check, "--error-exitcode", "9", self.bin / "cuda_test",
                                      "--gtest_brief=1", f"--gtest_filter={tests}{slow}"], 180)
         summary = [line for line in out.splitlines() if "SUMMARY" in line]
         verdicts[check] = {"exit_code": code, "summary": summary[-1] if summary else ""}

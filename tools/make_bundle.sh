@@ -15,7 +15,7 @@ rm -rf "$root" "dist/$name.tar.gz"
 mkdir -p "$root/bin" "$root/lib"
 
 binaries=("$build/bin/fathom")
-for binary in "$build"/tests/cuda_*_test "$build"/bin/*_bench "$build"/bin/*_check; do
+for binary in "$build"/tests/cuda_test "$build"/bin/*_bench "$build"/bin/*_check; do
   [ -x "$binary" ] && binaries+=("$binary")
 done
 for binary in "${binaries[@]}"; do
@@ -35,7 +35,7 @@ if ldd "${binaries[@]}" | grep 'not found'; then
   echo "a library is missing here" >&2
   exit 1
 fi
-tar -C dist -czf "dist/$name.tar.gz" "$name"
+tar -C dist -cf - "$name" | gzip -9 > "dist/$name.tar.gz"
 bytes=$(stat -c %s "dist/$name.tar.gz")
 echo "dist/$name.tar.gz: $((bytes >> 20)) MiB, $(ls "$root/bin" | tr '\n' ' ')"
 if [ "$bytes" -gt $((limit_mib << 20)) ]; then

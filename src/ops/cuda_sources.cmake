@@ -1,4 +1,4 @@
-# The CUDA table, and the same tests of ops over it: cuda_ops_test skips what it cannot run
+# The CUDA table, and the same tests of ops over it: cuda_test skips what it cannot run
 # where there is no GPU.
 set(CUDA_PORTABLE_SOURCES
   adjust_logits/adjust_logits_cuda.cu attend_absorbed/attend_absorbed_cuda.cu
@@ -24,4 +24,4 @@ fathom_library(ops_cuda
     ${CUDA_PORTABLE_SOURCES} ${CUDA_HOPPER_SOURCES}
   DEPENDS base tensor quant ops cuda)
 list(REMOVE_ITEM OPS_TEST_SOURCES contract_test.cc)  # of CPU tables alone
-fathom_test(cuda_ops_test SOURCES ${OPS_TEST_SOURCES} testing_cuda.cc DEPENDS ops ops_cuda)
+fathom_test(cuda_test SOURCES ${OPS_TEST_SOURCES} testing_cuda.cc DEPENDS ops ops_cuda)
