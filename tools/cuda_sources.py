@@ -7,6 +7,7 @@
 import hashlib
 import json
 import pathlib
+import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -15,11 +16,16 @@ PATTERNS = ("src/cuda/*", "src/ops/**/*.cu", "src/ops/**/*.cuh", "src/ops/**/*cu
             "src/ops/**/*cuda*.h", "src/ops/**/*hopper*", "src/ops/**/mla_decode*", "cmake/cuda.cmake")
 
 
+def code(text):
+    return b" ".join(re.sub(rb"//[^\n]*", b"", text).split())
+
+
 def sources_hash():
+    """Of the code: comments and white space may change without new results."""
     paths = {p for pattern in PATTERNS for p in ROOT.glob(pattern) if p.is_file()}
     digest = hashlib.sha256()
     for path in sorted(paths):
-        digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
+        digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + code(path.read_bytes()) + b"\0")
     return digest.hexdigest()[:16]
 
 

@@ -3,7 +3,7 @@
 //   data mapping:  BF16: 64 x 64 by 64 x 256 each; E4M3: 64 x 128 by 128 x 128 each
 //   bytes, FLOPs:  none but the operands once; wgmma_peak.h
 //   accumulator:   fp32
-//   expected time: what the data sheet says, less what power takes: bench/results/h200, "peak"
+//   expected time: what the data sheet says, less what power takes: bench/results/h200
 #include "cuda/check.h"
 #include "cuda/wgmma_bf16.h"
 #include "cuda/wgmma_fp8.h"

@@ -62,7 +62,8 @@ class Model {
   // x += what a layer adds, but for its last branch, which waits.
   void RunLayer(const LayerWeights& layer, const Batch& batch, const KvPages& pages,
                 Pending pending);
-  // a.normed = norm(a.x += what waits), for the product with `reader`, if it is one.
+  // a.normed = norm(a.x += what waits). `reader`: the weight of the product that reads it next;
+  // null: none does.
   void Norm(const PlainTensor& weight, const Batch& batch, Pending pending,
             const PackedWeight* reader);
   void MeasureWorkspace(Device& device);

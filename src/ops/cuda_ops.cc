@@ -1,3 +1,4 @@
+#include "cuda/device.h"
 #include "ops/cuda_plain_ops.h"
 
 namespace fathom {
@@ -46,6 +47,14 @@ Ops Table(Fp8Activations activations) {
 }
 
 }  // namespace
+
+bool IsHopper(const Stream& stream) {
+  return static_cast<const CudaStream&>(stream).device().is_hopper();
+}
+
+bool ReadsQuantized(const Stream& stream, const QuantizedCopy& copy) {
+  return !copy.absent() && IsHopper(stream) && copy.codes.dim(1) % 16 == 0;
+}
 
 const Ops& CudaPortableOps(Fp8Activations activations) {
   static const Ops exact = PortableTable(Fp8Activations::kExact);

@@ -23,7 +23,7 @@ struct SamplingParams {
   float min_p = 0.0f;               // [0, 1]: relative to the likeliest token
   float presence_penalty = 0.0f;    // over generated tokens
   float frequency_penalty = 0.0f;   // over generated tokens
-  float repetition_penalty = 1.0f;  // [0.001, 1000]; over prompt and generated tokens
+  float repetition_penalty = 1.0f;  // 0.001 or more; over prompt and generated tokens
   uint64_t seed = 0;                // Philox key; the counter is the token's position
   int32_t logprobs = -1;            // -1: none; else how many likeliest tokens to report, 0..20
   std::vector<std::pair<TokenId, float>> logit_bias;

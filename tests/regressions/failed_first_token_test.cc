@@ -46,7 +46,7 @@ TEST(FailedFirstToken, EndsItsRequestAndNoOther) {
                             .prompt = {TokenId{5}, TokenId{6}, TokenId{7}}};
     request.max_tokens = 4;
     request.sampling.temperature = 0;
-    request.sampling.repetition_penalty = penalty;  // so small that it makes logits infinite
+    request.sampling.repetition_penalty = penalty;  // out of its range: makes logits infinite
     ASSERT_TRUE(engine.Submit(request).ok());
   }
   engine.Start();

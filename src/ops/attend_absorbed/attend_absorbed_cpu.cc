@@ -42,9 +42,11 @@ class AbsorbedAttention {
                        [&](int64_t i, int64_t stop, int) {
                          AttendPiece piece = PieceOf(begin + i, tokens, i);
                          for (; i < stop; ++i) {
-                           AttendPiece next;
-                           if (i + 1 < stop)
-                             piece.next = &(next = PieceOf(begin + i + 1, tokens, i + 1));
+                           AttendPiece next{};
+                           if (i + 1 < stop) {
+                             next = PieceOf(begin + i + 1, tokens, i + 1);
+                             piece.next = &next;
+                           }
                            Attend(piece);
                            piece = next;
                          }

@@ -6,6 +6,7 @@
 #include "cuda/check.h"
 #include "cuda/tensor_map.h"
 #include "ops/attend_absorbed/mla_decode_step.h"
+#include "ops/linear/gemm_launch.h"
 
 namespace fathom {
 namespace mla {
@@ -68,13 +69,6 @@ size_t PartialBytes(int32_t tokens, int32_t heads, int32_t max_splits) {
   return sizeof(__half) * kLatent * tokens * max_splits * heads;
 }
 
-int Multiprocessors() {
-  int device = 0, count = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-  return count;
-}
-
 constexpr float kLog2E = 1.4426950408889634f;
 
 // At most so many units are computed one by one. Sections: k tokens of n each, of which a share of
@@ -115,8 +109,8 @@ void LaunchNarrow(const MlaDecodeParams& p, cudaStream_t stream) {
   const NarrowOutput output = {.out = static_cast<__nv_bfloat16*>(p.out),
                                .parts = reinterpret_cast<float4*>(workspace + layout.parts_at),
                                .states = reinterpret_cast<float4*>(workspace + layout.states_at)};
-  CUDA_CHECK(
-      StartNarrow(MakeMaps(p, true), step, output, p.scale * kLog2E, Multiprocessors(), stream));
+  CUDA_CHECK(StartNarrow(MakeMaps(p, true), step, output, p.scale * kLog2E,
+                         static_cast<int>(Multiprocessors()), stream));
   if (p.max_pages > 2) CUDA_CHECK(StartCombineNarrow(step, output, stream));
 }
 
@@ -166,7 +160,7 @@ void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
                               .state = reinterpret_cast<float2*>(
                                   workspace + mla::PartialBytes(p.tokens, p.heads, max_splits))};
   const int64_t items = int64_t{p.tokens} * max_splits * head_blocks;
-  const int blocks = static_cast<int>(std::min<int64_t>(mla::Multiprocessors(), items));
+  const int blocks = static_cast<int>(std::min<int64_t>(Multiprocessors(), items));
   CUDA_CHECK(mla::StartDecode(mla::MakeMaps(p, false), step, output, p.scale * mla::kLog2E, blocks,
                               stream));
   if (max_splits > 1) CUDA_CHECK(mla::StartCombine(step, output, p.tokens, stream));

@@ -389,10 +389,10 @@ class Consumer {
                      2 * (lane_ % 4));
       } else {
         const int64_t at = (int64_t{token} * step_.max_splits + item.part) * step_.heads + head;
-        // The power of two that brings the row's greatest magnitude to 2^14 and up.
+        // The power of two that brings the row's greatest magnitude to 2^14 and up; at most 2^54,
+        // so that neither the sum overflows nor the weight of a part of zeros is flushed.
         const float greatest = fmaxf(s_.magnitude[parity][0][row], s_.magnitude[parity][1][row]);
-        const int exponent =
-            max(-100, static_cast<int>(__float_as_uint(greatest) >> 23) - 127) - 14;
+        const int exponent = max(-40, static_cast<int>(__float_as_uint(greatest) >> 23) - 127) - 14;
         const float factor = __uint_as_float(static_cast<uint32_t>(127 - exponent) << 23);
         WritePartial(
             i, factor,

@@ -11,7 +11,7 @@
 
 namespace fathom {
 
-constexpr int kStagedBytes = 128;  // of a row of staging memory
+inline constexpr int kStagedBytes = 128;  // of a row of staging memory
 
 // A value that is the same in all lanes, in a way that the compiler knows.
 template <class V>

@@ -37,14 +37,6 @@ Fp8Rows Quantize(OpContext& context, const LinearArgs& a) {
 
 }  // namespace
 
-bool IsHopper(const Stream& stream) {
-  return static_cast<const CudaStream&>(stream).device().is_hopper();
-}
-
-bool ReadsQuantized(const Stream& stream, const QuantizedCopy& copy) {
-  return !copy.absent() && IsHopper(stream) && copy.codes.dim(1) % 16 == 0;
-}
-
 size_t LinearHopperWorkspace(const Stream& stream, const LinearArgs& a) {
   if (!Fits(stream, a)) return LinearCudaWorkspace(stream, a);
   const int64_t runs = (a.x.dim(1) + kScaleTile - 1) / kScaleTile;

@@ -1,5 +1,5 @@
-// The loops around the kernels of panel_dot_bf16_cpu.cc and panel_dot_int8_cpu.cc: runs outermost,
-// so that a run of many rows is in cache while several panels meet it.
+// The loops around the kernels of panel_dot_{bf16,int8,avx2}_cpu.cc: runs outermost, so that a run
+// of many rows is in cache while several panels meet it.
 #include "ops/linear/panel_dot_cpu.h"
 
 #include <algorithm>

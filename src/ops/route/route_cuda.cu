@@ -21,7 +21,8 @@ constexpr int kAheadSteps = 16;  // of a gate's row, in registers
 constexpr int kChoosers = 4;     // tokens of a block that only chooses
 
 // Of few tokens, the complements of the logits' bits; 0: not there yet, as all are between
-// launches. Those of a GPU are of one stream (CudaDevice). No logit is the NaN of all ones.
+// launches. Those of a GPU are of one stream (CudaDevice: one at a time). No logit is the NaN of
+// all ones: arithmetic's is 0x7fffffff.
 __device__ uint32_t posted[kFewTokens * kUsualExperts];
 
 // What a warp multiplies, and how a block's warps lie.
