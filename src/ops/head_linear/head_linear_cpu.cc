@@ -42,7 +42,8 @@ void HeadLinearCpu(OpContext& context, const HeadLinearArgs& a) {
             MultiplyPanels(
                 w, head, panel, stop,
                 plain ? PlainRows(w, x + head * a.x.stride(1), a.x.stride(0)) : rows.From(head * n),
-                n, a.out.Row<float>(first) + head * a.out.stride(1), a.out.stride(0));
+                n, a.out.Row<float>(first) + head * a.out.stride(1) + w.OutsBetween(0, panel),
+                a.out.stride(0));
             begin += stop - panel;
           }
         });

@@ -20,7 +20,7 @@ void LinearCpu(OpContext& context, const LinearArgs& a) {
     const int64_t n = std::min(kTokenChunk, tokens - first);
     const ActivationRows rows =
         packed.Pack(Pool(context), w, {a.x.Row<float>(first), a.x.stride(0)}, n);
-    MultiplyInParallel(Pool(context), w, 0, rows, n, a.out.Row<float>(first), a.out.stride(0));
+    MultiplyInParallel(Pool(context), w, rows, n, a.out.Slice(0, first, first + n));
   }
 }
 

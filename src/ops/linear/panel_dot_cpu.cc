@@ -130,7 +130,7 @@ void MultiplyGroup(const DotKernels& kernels, const CpuWeight& w, int64_t matrix
         if (rows > kFewRows) {
           PrefetchShare(next, bytes, i, i + n, rows);
           if (run == runs - 1) {
-            float* const to = out + w.panels[static_cast<size_t>(panel + p)].out;
+            float* const to = out + w.OutsBetween(panel, panel + p);
             for (int64_t r = i; r < i + n; ++r) PrefetchOut(to + r * out_stride);
           }
         }
@@ -141,13 +141,13 @@ void MultiplyGroup(const DotKernels& kernels, const CpuWeight& w, int64_t matrix
   }
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t p = 0; p < panels; ++p) {
-      const CpuWeight::Panel& to = w.panels[static_cast<size_t>(panel + p)];
+      const int64_t width = w.panels[static_cast<size_t>(panel + p)].width;
       const float* from = acc[p] + i * kPanel;
-      float* row = out + i * out_stride + to.out;
-      if (to.width == kPanel) {
-        std::memcpy(row, from, kPanel * sizeof(float));  // inlined
+      float* to = out + i * out_stride + w.OutsBetween(panel, panel + p);
+      if (width == kPanel) {
+        std::memcpy(to, from, kPanel * sizeof(float));  // inlined
       } else {
-        std::memcpy(row, from, static_cast<size_t>(to.width) * sizeof(float));
+        std::memcpy(to, from, static_cast<size_t>(width) * sizeof(float));
       }
     }
   }
@@ -180,7 +180,8 @@ void MultiplyDots(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end
   for (int64_t i = 0; i < rows; i += kRowGroup) {
     for (int64_t p = begin; p < end; p += group) {
       MultiplyGroup(kernels, w, matrix, p, std::min(group, end - p), x.From(i),
-                    std::min(kRowGroup, rows - i), out + i * out_stride, out_stride);
+                    std::min(kRowGroup, rows - i), out + i * out_stride + w.OutsBetween(begin, p),
+                    out_stride);
     }
   }
 }

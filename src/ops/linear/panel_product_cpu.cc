@@ -16,6 +16,7 @@
 #include "cpu/simd.h"
 #include "ops/cpu_ops.h"
 #include "ops/linear/panel_dot_cpu.h"
+#include "ops/silu_mul/silu_mul_cpu.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/linear/panel_product_cpu.cc"
@@ -137,7 +138,8 @@ HWY_INLINE void OneRow(const CpuWeight& w, int64_t matrix, int64_t panel, const 
   }
   for (int64_t p = 0; p < kPanels; ++p) {
     const CpuWeight::Panel& to = w.panels[static_cast<size_t>(panel + p)];
-    std::memcpy(out + to.out, acc + p * kPanel, static_cast<size_t>(to.width) * sizeof(float));
+    std::memcpy(out + w.OutsBetween(panel, panel + p), acc + p * kPanel,
+                static_cast<size_t>(to.width) * sizeof(float));
   }
 }
 
@@ -240,10 +242,11 @@ HWY_INLINE void ManyRows(const CpuWeight& w, int64_t matrix, int64_t panel, int6
     }
   }
   for (int64_t p = 0; p < panels; ++p) {
-    const CpuWeight::Panel& to = w.panels[static_cast<size_t>(panel + p)];
+    const int64_t width = w.panels[static_cast<size_t>(panel + p)].width;
+    float* const to = out + w.OutsBetween(panel, panel + p);
     for (int64_t i = 0; i < rows; ++i) {
-      std::memcpy(out + i * out_stride + to.out, acc[p] + i * kPanel,
-                  static_cast<size_t>(to.width) * sizeof(float));
+      std::memcpy(to + i * out_stride, acc[p] + i * kPanel,
+                  static_cast<size_t>(width) * sizeof(float));
     }
   }
 }
@@ -256,7 +259,7 @@ void Multiply(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
   if constexpr (!kAlwaysDecoded<W>) {
     if (rows == 1) {
       for (; end - panel >= kPair; panel += kPair) {
-        OneRow<kPair, kScaled, W>(w, matrix, panel, x, out);
+        OneRow<kPair, kScaled, W>(w, matrix, panel, x, out + w.OutsBetween(begin, panel));
       }
     }
   }
@@ -264,7 +267,8 @@ void Multiply(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
   for (int64_t i = 0; i < rows; i += kRowGroup) {
     for (int64_t p = panel; p < end; p += group) {
       ManyRows<kScaled, W>(w, matrix, p, std::min(group, end - p), x.From(i),
-                           std::min(kRowGroup, rows - i), out + i * out_stride, out_stride);
+                           std::min(kRowGroup, rows - i),
+                           out + i * out_stride + w.OutsBetween(begin, p), out_stride);
     }
   }
 }
@@ -305,6 +309,11 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace fathom {
+namespace {
+
+constexpr int64_t kGatedNumbers = kRowGroup * kPanelGroup * kPanel;  // 64 KiB
+
+}  // namespace
 
 HWY_EXPORT(MultiplyFp8);
 HWY_EXPORT(MultiplyInt8);
@@ -343,20 +352,59 @@ int64_t PanelGrain(const CpuWeight& w, int64_t rows, int64_t items, int threads)
   return std::max(grain, std::min(kPanelGroup, items / (kRangesPerThread * threads)));
 }
 
-void MultiplyInParallel(ThreadPool& pool, const CpuWeight& w, int64_t matrix,
-                        const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
-  const int64_t groups = (rows + kRowGroup - 1) / kRowGroup, panels = w.panel_count();
-  const int64_t items = groups * panels;
-  pool.ParallelFor(
-      items, PanelGrain(w, rows, items, pool.threads()), [&](int64_t i, int64_t end, int) {
-        while (i < end) {
-          const int64_t row = i / panels * kRowGroup, panel = i % panels;
-          const int64_t stop = std::min(panels, panel + end - i);
-          MultiplyPanels(w, matrix, panel, stop, x.From(row), std::min(kRowGroup, rows - row),
-                         out + row * out_stride, out_stride);
-          i += stop - panel;
-        }
-      });
+void MultiplyGated(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
+                   const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
+  const int64_t half = w.panel_count() / 2;
+  CHECK(w.panel_count() % 2 == 0 && w.OutsBetween(0, half) * 2 == w.out,
+        "a gate's outputs and those that it gates do not lie in panels of their own");
+  // So many outputs of a row at a time; of a few rows long pieces, which are read fastest.
+  alignas(64) float gate[kGatedNumbers], up[kGatedNumbers];
+  const int64_t most = std::min(rows, kRowGroup), group = kGatedNumbers / (most * kPanel);
+  for (int64_t i = 0; i < rows; i += most) {
+    const int64_t n = std::min(most, rows - i);
+    for (int64_t p = begin; p < end; p += group) {
+      const int64_t stop = std::min(end, p + group);
+      const int64_t outs =
+          w.OutsBetween(p, stop - 1) + w.panels[static_cast<size_t>(stop - 1)].width;
+      MultiplyPanels(w, matrix, p, stop, x.From(i), n, gate, outs);
+      MultiplyPanels(w, matrix, half + p, half + stop, x.From(i), n, up, outs);
+      float* const to = out + i * out_stride + w.OutsBetween(begin, p);
+      for (int64_t r = 0; r < n; ++r) {
+        SiluMulRow(gate + r * outs, up + r * outs, outs, to + r * out_stride);
+      }
+    }
+  }
+}
+
+namespace {
+
+using Product = decltype(MultiplyPanels);
+
+void Split(ThreadPool& pool, Product& multiply, int64_t panels, const CpuWeight& w,
+           const ActivationRows& x, int64_t rows, const TensorView& out) {
+  const int64_t groups = (rows + kRowGroup - 1) / kRowGroup, items = groups * panels;
+  pool.ParallelFor(items, PanelGrain(w, rows, items, pool.threads()),
+                   [&](int64_t i, int64_t end, int) {
+                     while (i < end) {
+                       const int64_t row = i / panels * kRowGroup, panel = i % panels;
+                       const int64_t stop = std::min(panels, panel + end - i);
+                       multiply(w, 0, panel, stop, x.From(row), std::min(kRowGroup, rows - row),
+                                out.Row<float>(row) + w.OutsBetween(0, panel), out.stride(0));
+                       i += stop - panel;
+                     }
+                   });
+}
+
+}  // namespace
+
+void MultiplyInParallel(ThreadPool& pool, const CpuWeight& w, const ActivationRows& x, int64_t rows,
+                        const TensorView& out) {
+  Split(pool, MultiplyPanels, w.panel_count(), w, x, rows, out);
+}
+
+void MultiplyGatedInParallel(ThreadPool& pool, const CpuWeight& w, const ActivationRows& x,
+                             int64_t rows, const TensorView& out) {
+  Split(pool, MultiplyGated, w.panel_count() / 2, w, x, rows, out);
 }
 
 }  // namespace fathom

@@ -53,18 +53,23 @@ inline ActivationRows PlainRows(const CpuWeight& w, const float* x, int64_t row_
           .first_run_gap = (kScaleTile - w.first_run) * kBytes};
 }
 
-// out[i * out_stride + o] = x[i] . w[matrix][o] for i in [0, rows) and the outputs o of panels
-// [begin, end).
-// Every sum is taken run by run, within a run in ascending order of channels (of pairs of them, or
-// in integers, if w.dots); then
-// out += sum * (activation scale * weight scale). Neither `rows` nor the panels asked for change a
-// bit of it.
+// out[i * out_stride + o] = x[i] . w[matrix][first + o] for i in [0, rows) and the outputs of
+// panels [begin, end), of which `first` is the first. Every sum is taken run by run, within a run
+// in ascending order of channels (of pairs of them, or in integers, if w.dots); then out += sum *
+// (activation scale * weight scale). Neither `rows` nor the panels asked for change a bit of it.
 void MultiplyPanels(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
                     const ActivationRows& x, int64_t rows, float* out, int64_t out_stride);
 
-// All panels, split between threads by panel and group of rows.
-void MultiplyInParallel(ThreadPool& pool, const CpuWeight& w, int64_t matrix,
-                        const ActivationRows& x, int64_t rows, float* out, int64_t out_stride);
+// The same of a weight whose first half of panels is a gate and whose second half is what it gates:
+// silu(x . gate) * (x . up), for panels [begin, end) of the gate. The products stay in cache.
+void MultiplyGated(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
+                   const ActivationRows& x, int64_t rows, float* out, int64_t out_stride);
+
+// All panels (of the gate), split between threads by panel and group of rows.
+void MultiplyInParallel(ThreadPool& pool, const CpuWeight& w, const ActivationRows& x, int64_t rows,
+                        const TensorView& out);
+void MultiplyGatedInParallel(ThreadPool& pool, const CpuWeight& w, const ActivationRows& x,
+                             int64_t rows, const TensorView& out);
 
 // How many of `items` panels (of groups of so many rows) a thread should take at a time.
 int64_t PanelGrain(const CpuWeight& w, int64_t rows, int64_t items, int threads);

@@ -1,15 +1,49 @@
-// The CPU's MLP is the composition of its linear, silu_mul and linear.
+// The gated MLP: two products (linear/panel_product_cpu.cc), between them silu(gate) * up.
+#include <algorithm>
+
 #include "ops/cpu_ops.h"
-#include "ops/mlp/compose_mlp.h"
+#include "ops/linear/pack_rows_cpu.h"
+#include "ops/linear/panel_product_cpu.h"
 
 namespace fathom {
+namespace {
 
-size_t MlpCpuWorkspace(const Stream& stream, const MlpArgs& a) {
-  return ComposedMlpWorkspace(stream, a, {LinearCpu, LinearCpuWorkspace});
+// The work space of a chunk of tokens.
+struct Buffers {
+  Buffers(Arena& arena, const MlpArgs& a)
+      : tokens(std::min(kTokenChunk, a.x.dim(0))),
+        product(arena.Allocate(DType::kF32, {tokens, a.down->in})),
+        x_runs(arena, AsCpu(a.gate_up), tokens),
+        product_runs(arena, AsCpu(a.down), tokens) {}
+
+  int64_t tokens;
+  TensorView product;
+  PackedRows x_runs, product_runs;
+};
+
+}  // namespace
+
+size_t MlpCpuWorkspace(const Stream&, const MlpArgs& a) {
+  Arena arena = Arena::Measuring();
+  Buffers(arena, a);
+  return arena.used();
 }
 
 void MlpCpu(OpContext& context, const MlpArgs& a) {
-  ComposeMlp(context, a, {LinearCpu, LinearCpuWorkspace}, {SiluMulCpu});
+  Arena arena(context.workspace.data(), context.workspace.size());
+  const Buffers b(arena, a);
+  ThreadPool& pool = Pool(context);
+  const CpuWeight &gate_up = AsCpu(a.gate_up), &down = AsCpu(a.down);
+  const int64_t tokens = Live(a.live, a.x.dim(0));
+  for (int64_t first = 0; first < tokens; first += kTokenChunk) {
+    const int64_t n = std::min(kTokenChunk, tokens - first);
+    const ActivationRows x =
+        b.x_runs.Pack(pool, gate_up, {a.x.Row<float>(first), a.x.stride(0)}, n);
+    MultiplyGatedInParallel(pool, gate_up, x, n, b.product);
+    const ActivationRows product =
+        b.product_runs.Pack(pool, down, {b.product.As<float>(), down.in}, n);
+    MultiplyInParallel(pool, down, product, n, a.out.Slice(0, first, first + n));
+  }
 }
 
 }  // namespace fathom

@@ -12,7 +12,6 @@
 #include "ops/cpu_ops.h"
 #include "ops/linear/pack_rows_cpu.h"
 #include "ops/linear/panel_product_cpu.h"
-#include "ops/silu_mul/silu_mul_cpu.h"
 
 namespace fathom {
 namespace {
@@ -26,7 +25,6 @@ struct Buffers {
         active(arena.Allocate(DType::kI32, {a.gate_up->count})),
         token(arena.Allocate(DType::kI32, {pairs})),
         place(arena.Allocate(DType::kI32, {pairs})),
-        gate_up(arena.Allocate(DType::kF32, {pairs, 2 * a.down->in})),
         product(arena.Allocate(DType::kF32, {pairs, a.down->in})),
         y(arena.Allocate(DType::kF32, {pairs, a.down->out})),
         x_runs(arena, AsCpu(a.gate_up), tokens),
@@ -37,7 +35,7 @@ struct Buffers {
   TensorView active;  // [experts]: those that have pairs
   TensorView token;   // [pairs]
   TensorView place;   // [tokens, topk]: the number of pair (t, j)
-  TensorView gate_up, product, y;
+  TensorView product, y;
   PackedRows x_runs, product_runs;
 };
 
@@ -65,29 +63,30 @@ int64_t SortByExpert(const int32_t* ids, int64_t n, int64_t topk, int64_t expert
   return active;
 }
 
-// out[pair] = w[expert of the pair] x[row of the pair]; `row_of` null: row i of x belongs to pair
-// i.
-void MultiplyByExpert(ThreadPool& pool, const CpuWeight& w, const Buffers& b, int64_t active,
-                      const ActivationRows& x, const int32_t* row_of, const TensorView& out) {
+// out[pair] = multiply(w[expert of the pair], x[row of the pair]), of so many panels; `row_of`
+// null: row i of x belongs to pair i.
+void MultiplyByExpert(ThreadPool& pool, decltype(MultiplyPanels)& multiply, int64_t panels,
+                      const CpuWeight& w, const Buffers& b, int64_t active, const ActivationRows& x,
+                      const int32_t* row_of, const TensorView& out) {
   const int32_t* begin = b.begin.As<int32_t>();
-  const int64_t panels = w.panel_count(), average = begin[w.count] / std::max<int64_t>(active, 1);
-  const int64_t items = active * panels;
-  pool.ParallelFor(
-      items, PanelGrain(w, average, items, pool.threads()), [&](int64_t i, int64_t end, int) {
-        while (i < end) {
-          const int64_t panel = i % panels, stop = std::min(panels, panel + end - i);
-          const int32_t expert = b.active.As<int32_t>()[i / panels];
-          const int64_t first = begin[expert], rows = begin[expert + 1] - first;
-          ActivationRows its_x = x;
-          if (row_of == nullptr) {
-            its_x = x.From(first);
-          } else {
-            its_x.index = row_of + first;
-          }
-          MultiplyPanels(w, expert, panel, stop, its_x, rows, out.Row<float>(first), out.stride(0));
-          i += stop - panel;
-        }
-      });
+  const int64_t average = begin[w.count] / std::max<int64_t>(active, 1), items = active * panels;
+  pool.ParallelFor(items, PanelGrain(w, average, items, pool.threads()),
+                   [&](int64_t i, int64_t end, int) {
+                     while (i < end) {
+                       const int64_t panel = i % panels, stop = std::min(panels, panel + end - i);
+                       const int32_t expert = b.active.As<int32_t>()[i / panels];
+                       const int64_t first = begin[expert], rows = begin[expert + 1] - first;
+                       ActivationRows its_x = x;
+                       if (row_of == nullptr) {
+                         its_x = x.From(first);
+                       } else {
+                         its_x.index = row_of + first;
+                       }
+                       multiply(w, expert, panel, stop, its_x, rows,
+                                out.Row<float>(first) + w.OutsBetween(0, panel), out.stride(0));
+                       i += stop - panel;
+                     }
+                   });
 }
 
 void Combine(ThreadPool& pool, const MoeExpertsArgs& a, const Buffers& b, int64_t first,
@@ -115,17 +114,12 @@ void RunChunk(OpContext& context, const MoeExpertsArgs& a, int64_t first, int64_
   const int64_t active = SortByExpert(a.ids.Row<int32_t>(first), n, a.ids.dim(1), gate_up.count, b);
 
   const ActivationRows x = b.x_runs.Pack(pool, gate_up, {a.x.Row<float>(first), a.x.stride(0)}, n);
-  MultiplyByExpert(pool, gate_up, b, active, x, b.token.As<int32_t>(), b.gate_up);
-
-  pool.ParallelFor(pairs, Grain(2 * inter), [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const float* gate = b.gate_up.Row<float>(i);
-      SiluMulRow(gate, gate + inter, inter, b.product.Row<float>(i));
-    }
-  });
+  MultiplyByExpert(pool, MultiplyGated, gate_up.panel_count() / 2, gate_up, b, active, x,
+                   b.token.As<int32_t>(), b.product);
   const ActivationRows product =
       b.product_runs.Pack(pool, down, {b.product.As<float>(), inter}, pairs);
-  MultiplyByExpert(pool, down, b, active, product, nullptr, b.y);
+  MultiplyByExpert(pool, MultiplyPanels, down.panel_count(), down, b, active, product, nullptr,
+                   b.y);
   Combine(pool, a, b, first, n);
 }
 

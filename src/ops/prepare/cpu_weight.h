@@ -70,6 +70,10 @@ struct CpuWeight final : PackedWeight {
   }
 
   int64_t panel_count() const { return static_cast<int64_t>(panels.size()); }
+  // From the first output of panel a to that of panel b.
+  int64_t OutsBetween(int64_t a, int64_t b) const {
+    return panels[static_cast<size_t>(b)].out - panels[static_cast<size_t>(a)].out;
+  }
   const std::byte* panel(int64_t matrix, int64_t p) const {
     return values.data() + (matrix * panel_count() + p) * panel_bytes();
   }
