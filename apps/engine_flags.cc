@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "checkpoint/presets.h"
+#include "cpu/cpu_features.h"
 
 namespace fathom {
 namespace {
@@ -68,6 +69,20 @@ void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* g
   command.add_option("--threads", s.threads, "Threads that compute; 0: one per core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str()
+      ->group(group);
+  command
+      .add_option_function<std::string>(
+          "--cpu-instructions",
+          [](const std::string& most) {
+            LimitInstructions(most == "portable" ? CpuInstructions::kPortable
+                              : most == "avx2"   ? CpuInstructions::kAvx2
+                              : most == "avx512" ? CpuInstructions::kAvx512
+                                                 : CpuInstructions::kAll);
+          },
+          "The most that CPU kernels use, to compare or check them: portable, avx2, avx512 "
+          "(without its dot products), all")
+      ->check(CLI::IsMember({"portable", "avx2", "avx512", "all"}))
+      ->default_str("all")
       ->group(group);
   command.add_option("--kv-cache-dtype", s.kv_cache_dtype, kKvCacheHelp)
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp8"}))

@@ -177,9 +177,9 @@ class Verification {
 };
 
 double Limit(const VerifyOptions& options, Model& model) {
-  // Twice what tiny-r1 shows, or more: its tokens must not be lost, its logits move.
+  // Somewhat more than tiny-r1 shows: its tokens must not be lost, its logits move.
   if (options.quantization == "int4") return 4e-1;
-  if (options.quantization == "int8") return 1e-1;
+  if (options.quantization == "int8") return 5e-2;
   if (options.ops.ends_with("-fp8") && model.config().fp8) return 1e-1;
   if (model.kv_format().latent == DType::kF8E4M3) return 5e-2;
   const bool exact =

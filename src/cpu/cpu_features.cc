@@ -5,6 +5,8 @@
 namespace fathom {
 namespace {
 
+bool dots_allowed = true;
+
 // Tests restrict Highway's targets; these follow.
 bool Avx512() {
 #if defined(__x86_64__)
@@ -16,9 +18,23 @@ bool Avx512() {
 
 }  // namespace
 
+void LimitInstructions(CpuInstructions most) {
+  dots_allowed = most == CpuInstructions::kAll;
+#if defined(__x86_64__)
+  // Highway's targets are bits, better ones lower.
+  constexpr int64_t kBeyondAvx2 = HWY_AVX2 - 1;
+  switch (most) {
+    case CpuInstructions::kPortable: return hwy::DisableTargets(kBeyondAvx2 | HWY_AVX2);
+    case CpuInstructions::kAvx2: return hwy::DisableTargets(kBeyondAvx2);
+    default: return hwy::DisableTargets(0);
+  }
+#endif
+}
+
 bool HasBf16Dot() {
 #if defined(__x86_64__)
-  return Avx512() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
+  return dots_allowed && Avx512() && __builtin_cpu_supports("avx512bf16") &&
+         __builtin_cpu_supports("avx512vbmi");
 #else
   return false;
 #endif
@@ -26,7 +42,7 @@ bool HasBf16Dot() {
 
 bool HasInt8Dot() {
 #if defined(__x86_64__)
-  return Avx512() && __builtin_cpu_supports("avx512vnni");
+  return dots_allowed && Avx512() && __builtin_cpu_supports("avx512vnni");
 #else
   return false;
 #endif

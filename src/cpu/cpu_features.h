@@ -1,7 +1,19 @@
 // Dot-product instructions that Highway 1.0.3 does not reach on every CPU that has them.
 #pragma once
 
+#include <cstdint>
+
 namespace fathom {
+
+// What kernels may use, if this CPU has it.
+enum class CpuInstructions : uint8_t {
+  kPortable,  // what the compiler takes for granted
+  kAvx2,
+  kAvx512,  // without dot products
+  kAll,
+};
+// For comparisons. Before weights are prepared: their layout follows.
+void LimitInstructions(CpuInstructions most);
 
 // AVX512_BF16 with the byte permutations of AVX512_VBMI: products of BF16 pairs summed in fp32.
 bool HasBf16Dot();

@@ -13,6 +13,7 @@
 #include "base/under_sanitizer.h"
 #include "checkpoint/checkpoint.h"
 #include "cpu/cpu_device.h"
+#include "cpu/cpu_features.h"
 #include "engine/engine.h"
 #include "engine/model_executor.h"
 #include "model/model.h"
@@ -146,6 +147,28 @@ TEST(Invariance, AloneAndInCompany) {
       ExpectSameBits(together, RunAll(setting, {request}));
     }
   }
+}
+
+// Without the instructions of this CPU, as on others.
+TEST(Invariance, OfOtherInstructions) {
+  std::vector<GenerateRequest> requests = MakeRequests();
+  std::erase_if(requests, [](const auto& r) { return Raw(r.id) % 4 != 1; });
+  for (const CpuInstructions most :
+       {CpuInstructions::kAvx512, CpuInstructions::kAvx2, CpuInstructions::kPortable}) {
+    LimitInstructions(most);
+    for (const Ops* ops :
+         {&CpuOps(Fp8Activations::kExact), &CpuOps(Fp8Activations::kQuantized),
+          &CpuIntegerOps(WeightFormat::kInt8), &CpuIntegerOps(WeightFormat::kInt4)}) {
+      SCOPED_TRACE(static_cast<int>(most));
+      const Setting setting{.ops = ops};
+      const Results together = RunAll(setting, requests);
+      ASSERT_EQ(together.size(), requests.size());
+      for (const GenerateRequest& request : requests) {
+        ExpectSameBits(together, RunAll(setting, {request}));
+      }
+    }
+  }
+  LimitInstructions(CpuInstructions::kAll);
 }
 
 TEST(Invariance, ForEveryBudgetSlotsAndThreads) {

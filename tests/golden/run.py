@@ -29,6 +29,9 @@ def cases():
         yield "tiny-r1 cpu-bf16", *tiny, ["--ops", "cpu-bf16"]
     for quantization in ("int8", "int4"):
         yield f"tiny-r1 cpu {quantization}", *tiny, ["--quantization", quantization]
+        yield f"tiny-r1 cpu {quantization} avx2", *tiny, ["--quantization", quantization, "--cpu-instructions", "avx2"]
+    for instructions in ("avx512", "avx2", "portable"):
+        yield f"tiny-r1 cpu {instructions}", *tiny, ["--ops", "cpu", "--cpu-instructions", instructions]
     for ops in ("cpu-fp8", "reference-fp8"):
         yield f"tiny-r1 {ops}", *tiny, ["--ops", ops]
     for folder in sorted(p.parent for p in GOLDEN.glob("*/config.json")):
@@ -36,6 +39,8 @@ def cases():
         for ops in ("reference", "cpu"):
             for form, limit in (("absorbed", EVERY_ROW), ("expanded", "0")):
                 yield f"{folder.name} {ops} {form}", *fixture, ["--ops", ops, "--absorbed-row-limit", limit]
+        for instructions in ("avx512", "avx2", "portable"):
+            yield f"{folder.name} cpu {instructions}", *fixture, ["--ops", "cpu", "--cpu-instructions", instructions]
         yield f"{folder.name} cpu chunks of 50", *fixture, ["--ops", "cpu", "--prefill-chunk", "50"]
 
 
