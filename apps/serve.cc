@@ -12,6 +12,7 @@
 #include "commands.h"
 #include "engine_flags.h"
 #include "server/http_server.h"
+#include "usage.h"
 
 namespace fathom {
 namespace {
@@ -187,12 +188,7 @@ void AddServe(CLI::App& app, int& exit_code) {
   AddServerFlags(*command, options.get());
   AddEngineFlags(*command, &options->engine);
   AddLogLevel(*command, "info");
-  command->callback([options, &exit_code] {
-    const Status status = Serve(*options);
-    if (status.ok()) return;
-    fmt::print(stderr, "fathom serve: {}\n", status.message());
-    exit_code = 1;
-  });
+  OnRun(*command, exit_code, [options] { return Serve(*options); });
 }
 
 }  // namespace fathom
