@@ -15,6 +15,7 @@
 #include "cpu/cpu_stream.h"
 #include "cpu/peak.h"
 #include "engine_flags.h"
+#include "usage.h"
 
 namespace fathom {
 namespace {
@@ -425,15 +426,7 @@ void AddBenchOffline(CLI::App& app, int& exit_code) {
       ->check([](const std::string&) { return "it is the largest --batch-size: leave it out"; })
       ->description("Not to be given: it is the largest --batch-size");
   AddLogLevel(*command, "warning");
-  command->parse_complete_callback([command] {
-    if (command->count("--log-level") == 0) CHECK(SetLogLevel("warning"), "a known level");
-  });
-  command->callback([options, &exit_code] {
-    const Status status = BenchOffline(*options);
-    if (status.ok()) return;
-    fmt::print(stderr, "fathom bench offline: {}\n", status.message());
-    exit_code = 1;
-  });
+  OnRun(*command, exit_code, [options] { return BenchOffline(*options); });
 }
 
 }  // namespace fathom

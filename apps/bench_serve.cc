@@ -24,6 +24,7 @@
 #include "bench_source.h"
 #include "bench_summary.h"
 #include "engine_flags.h"
+#include "usage.h"
 
 namespace fathom {
 namespace {
@@ -314,12 +315,7 @@ void AddBenchServe(CLI::App& app, int& exit_code) {
   AddTargetFlags(*command, options.get());
   AddLoadFlags(*command, options.get());
   AddPromptFlags(*command, &options->source);
-  command->callback([options, &exit_code] {
-    const Status status = BenchServe(*options);
-    if (status.ok()) return;
-    fmt::print(stderr, "fathom bench serve: {}\n", status.message());
-    exit_code = 1;
-  });
+  OnRun(*command, exit_code, [options] { return BenchServe(*options); });
 }
 
 }  // namespace fathom

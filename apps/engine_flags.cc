@@ -145,6 +145,9 @@ void AddLogLevel(CLI::App& command, const char* otherwise) {
           "debug, info, warning, error or off")
       ->default_str(otherwise)
       ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}));
+  command.parse_complete_callback([&command, otherwise] {
+    if (command.count("--log-level") == 0) CHECK(SetLogLevel(otherwise), "a known level");
+  });
 }
 
 }  // namespace fathom

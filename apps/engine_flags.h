@@ -19,7 +19,7 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings);
 // Refuses a number outside, in words: CLI::Range says doubles with six decimals.
 CLI::Validator Between(double low, double high);
 
-// --log-level, which is in force as soon as it is parsed.
+// --log-level, which is in force as soon as it is parsed; `otherwise` if it is not given.
 void AddLogLevel(CLI::App& command, const char* otherwise);
 
 }  // namespace fathom

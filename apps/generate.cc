@@ -16,7 +16,6 @@
 #include <string>
 #include <utility>
 
-#include "base/log.h"
 #include "base/printable.h"
 #include "chat/chat_template.h"
 #include "chat/output_parser.h"
@@ -24,6 +23,7 @@
 #include "engine_flags.h"
 #include "server/request_stream.h"
 #include "server/text_stream.h"
+#include "usage.h"
 
 namespace fathom {
 namespace {
@@ -306,15 +306,7 @@ void AddGenerate(CLI::App& app, int& exit_code) {
       ->group(group);
   command->add_option("--seed", options->seed, "The same seed, the same answer")->group(group);
   AddLogLevel(*command, "warning");
-  command->parse_complete_callback([command] {
-    if (command->count("--log-level") == 0) CHECK(SetLogLevel("warning"), "a known level");
-  });
-  command->callback([options, &exit_code] {
-    const Status status = Generate(*options);
-    if (status.ok()) return;
-    fmt::print(stderr, "fathom generate: {}\n", status.message());
-    exit_code = 1;
-  });
+  OnRun(*command, exit_code, [options] { return Generate(*options); });
 }
 
 }  // namespace fathom

@@ -5,11 +5,14 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "commands.h"
 #include "engine_flags.h"
 #include "server/http_server.h"
+#include "usage.h"
 
 namespace fathom {
 namespace {
@@ -114,9 +117,20 @@ void AddServerFlags(CLI::App& command, ServeOptions* options) {
       ->check(CLI::Range(0, 65535))
       ->capture_default_str()
       ->group(group);
+  // CLI11 gives it all words up to the next flag.
   command
-      .add_option("--served-model-name", server.served_model_names,
-                  "Names that requests may use; the folder's if none is given")
+      .add_option_function<std::vector<std::string>>(
+          "--served-model-name",
+          [&command, &server](std::vector<std::string> names) {
+            CLI::Option* model = command.get_option("model");
+            if (model->empty() && names.size() > 1) {
+              model->add_result(names.back());
+              names.pop_back();
+            }
+            server.served_model_names = std::move(names);
+          },
+          "Names that requests may use; the folder's if none is given. If MODEL stands nowhere "
+          "else, the last of several is MODEL")
       ->group(group);
   command
       .add_option("--api-key", server.api_key,
@@ -174,12 +188,7 @@ void AddServe(CLI::App& app, int& exit_code) {
   AddServerFlags(*command, options.get());
   AddEngineFlags(*command, &options->engine);
   AddLogLevel(*command, "info");
-  command->callback([options, &exit_code] {
-    const Status status = Serve(*options);
-    if (status.ok()) return;
-    fmt::print(stderr, "fathom serve: {}\n", status.message());
-    exit_code = 1;
-  });
+  OnRun(*command, exit_code, [options] { return Serve(*options); });
 }
 
 }  // namespace fathom

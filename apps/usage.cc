@@ -6,6 +6,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <numeric>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace fathom {
@@ -112,6 +114,19 @@ std::string ExplainValue(const CLI::ParseError& error) {
 }
 
 }  // namespace
+
+void OnRun(CLI::App& command, int& exit_code, std::function<Status()> run) {
+  command.callback([&command, &exit_code, run = std::move(run)] {
+    const Status status = run();
+    if (status.ok()) return;
+    std::string name;
+    for (const CLI::App* app = &command; app != nullptr; app = app->get_parent()) {
+      name = app->get_name() + (name.empty() ? "" : " ") + name;
+    }
+    fmt::print(stderr, "{}: {}\n", name, status.message());
+    exit_code = 1;
+  });
+}
 
 int ExplainParse(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) return app.exit(error);

@@ -1,8 +1,10 @@
 // What to say of a command line that cannot be taken.
 #pragma once
 
-#include <string>
+#include <functional>
 #include <string_view>
+
+#include "base/status.h"
 
 namespace CLI {
 class App;
@@ -10,6 +12,10 @@ class ParseError;
 }  // namespace CLI
 
 namespace fathom {
+
+// Has `command` do `run`, whose error is printed under the command's name and makes the exit
+// code 1.
+void OnRun(CLI::App& command, int& exit_code, std::function<Status()> run);
 
 // Prints the help or version that was asked for, or on stderr every argument that is wrong. Returns
 // the exit code: 0, or 2.

@@ -11,6 +11,7 @@
 #include "engine_flags.h"
 #include "reference_file.h"
 #include "sequence_runner.h"
+#include "usage.h"
 
 namespace fathom {
 namespace {
@@ -271,15 +272,11 @@ void AddVerify(CLI::App& app, int& exit_code) {
                       "Rows of up to this many tokens attend in latent space, longer ones on "
                       "expanded keys and values; -1: what costs fewer operations");
   command->add_flag("--json", options->json, "Print one JSON object");
-  command->callback([options, &exit_code] {
-    const Result<VerifyReport> report = Verify(*options);
-    if (!report.ok()) {
-      fmt::print(stderr, "fathom verify: {}\n", report.status().message());
-      exit_code = 1;
-      return;
-    }
-    Print(*options, *report);
-    exit_code = report->passed() ? 0 : 1;
+  OnRun(*command, exit_code, [options, &exit_code]() -> Status {
+    const VerifyReport report = TRY(Verify(*options));
+    Print(*options, report);
+    if (!report.passed()) exit_code = 1;
+    return {};
   });
 }
 

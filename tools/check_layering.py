@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Holds every #include under src/, and every edge its CMakeLists.txt state, to the rules below.
+"""Holds every #include under src/, apps/ and bench/, and every edge that src/'s CMakeLists.txt state,
+to the rules below.
 
     tools/check_layering.py            exit 1 and a line for each forbidden include
     tools/check_layering.py --canary   checks the check: forbidden includes must be found
@@ -27,6 +28,9 @@ EDGES = {
     "tokenizer": [],
     "chat": [],
     "server": ["engine", "chat", "tokenizer"],
+    "apps": ["server", "engine", "sampling", "model", "checkpoint", "ops", "quant", "cpu", "cuda",
+             "tensor", "chat", "tokenizer"],
+    "bench": ["ops", "quant", "cpu", "cuda", "tensor"],
 }
 DEPENDS = re.compile(r'fathom_library\((\w+)[^)]*?DEPENDS([^)]*?)(?:LIBRARIES[^)]*)?\)')
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"/]+)/[^"]*"', re.M)
@@ -67,7 +71,8 @@ def cycle():
 
 def canary():
     bad = [("scheduler", '#include "tensor/tensor_view.h"\n'), ("model", '#include "cache/page_pool.h"\n'),
-           ("tokenizer", '  #  include "engine/messages.h"\n'), ("base", '#include "tensor/dtype.h"\n')]
+           ("tokenizer", '  #  include "engine/messages.h"\n'), ("base", '#include "tensor/dtype.h"\n'),
+           ("apps", '#include "cache/page_pool.h"\n'), ("ops", '#include "bench/gpu_bench.cuh"\n')]
     missed = [b for b in bad if not violations(*b)]
     if not violations("sampling", '#include "model/model.h"\n', is_test=True):
         missed.append("a test")
@@ -84,14 +89,15 @@ def main():
     problems = []
     if at := cycle():
         problems.append(f"the rules form a cycle through {at}")
-    files = [p for p in (ROOT / "src").rglob("*") if p.suffix in (".h", ".cc", ".cu", ".cuh")]
+    files = [p.relative_to(ROOT) for top in ("src", "apps", "bench") for p in (ROOT / top).rglob("*")
+             if p.suffix in (".h", ".cc", ".cu", ".cuh")]
     for path in sorted(files):
-        folder = path.relative_to(ROOT / "src").parts[0]
+        folder = path.parts[1 if path.parts[0] == "src" else 0]
         if folder not in EDGES:
-            problems.append(f"{path.relative_to(ROOT)}: src/{folder} has no rule in tools/check_layering.py")
+            problems.append(f"{path}: src/{folder} has no rule in tools/check_layering.py")
             continue
-        for name in violations(folder, path.read_text(), path.name.endswith("_test.cc")):
-            problems.append(f"{path.relative_to(ROOT)}: {folder}/ must not include {name}/")
+        for name in violations(folder, (ROOT / path).read_text(), path.name.endswith("_test.cc")):
+            problems.append(f"{path}: {folder}/ must not include {name}/")
     for path in sorted((ROOT / "src").rglob("CMakeLists.txt")):
         for folder, edge in stray_edges(path.read_text()):
             problems.append(f"{path.relative_to(ROOT)}: {folder}/ must not depend on {edge}/")

@@ -46,15 +46,15 @@ Scheduler::~Scheduler() = default;
 Status Scheduler::CheckFits(int64_t prompt_tokens, int64_t max_tokens) const {
   if (prompt_tokens < 1) return InvalidArgument("the prompt is empty: it needs at least one token");
   if (max_tokens < 1) return InvalidArgument("max_tokens is {}: it must be 1 or more", max_tokens);
-  if (prompt_tokens >= options_.max_model_len) {
+  // The last token is sampled, never computed: one more than the context holds.
+  if (prompt_tokens + (max_tokens > 1) > options_.max_model_len) {
     return InvalidArgument(
         "the prompt has {} tokens, and the model's context holds {}, prompt and answer together: "
         "shorten the prompt to at most {} tokens",
         prompt_tokens, options_.max_model_len, options_.max_model_len - 1);
   }
-  const int64_t length =
-      prompt_tokens + std::min(max_tokens, options_.max_model_len - prompt_tokens);
-  const int32_t pages = PagesFor(length - 1);  // the last token is sampled, never computed
+  const int64_t length = FinalLength(prompt_tokens, max_tokens);
+  const int32_t pages = PagesFor(length - 1);
   if (pages > options_.num_pages) {
     return InvalidArgument(
         "{} prompt tokens and {} to generate need {} KV cache pages of {} tokens, and there are "
@@ -64,14 +64,17 @@ Status Scheduler::CheckFits(int64_t prompt_tokens, int64_t max_tokens) const {
   return {};
 }
 
+int64_t Scheduler::FinalLength(int64_t prompt_tokens, int64_t max_tokens) const {
+  return prompt_tokens + std::clamp<int64_t>(options_.max_model_len - prompt_tokens, 1, max_tokens);
+}
+
 void Scheduler::Add(SequenceSpec spec) {
   const Status fits = CheckFits(static_cast<int64_t>(spec.prompt.size()), spec.max_tokens);
   CHECK(fits.ok(), "request {}: {}", Raw(spec.id), fits.message());
   auto seq = std::make_unique<Sequence>();
   seq->spec = std::move(spec);
   seq->arrival = next_arrival_++;
-  seq->final_length =
-      std::min<int64_t>(int64_t{seq->prompt_size()} + seq->spec.max_tokens, options_.max_model_len);
+  seq->final_length = FinalLength(seq->prompt_size(), seq->spec.max_tokens);
   waiting_.push_back(seq.get());
   const RequestId id = seq->spec.id;
   const bool added = sequences_.emplace(id, std::move(seq)).second;

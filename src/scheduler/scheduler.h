@@ -62,7 +62,8 @@ class Scheduler {
   explicit Scheduler(const SchedulerOptions& options);  // REQUIRES: Validate(options).ok()
   ~Scheduler();
 
-  // kInvalidArgument, with the numbers, when such a request can never run. THREAD: any.
+  // kInvalidArgument, with the numbers, when such a request can never run. A prompt may fill the
+  // context if one token is all it asks for. THREAD: any.
   Status CheckFits(int64_t prompt_tokens, int64_t max_tokens) const;
 
   void Add(SequenceSpec spec);  // REQUIRES: CheckFits(), a new id
@@ -95,6 +96,7 @@ class Scheduler {
  private:
   friend struct SchedulerSaboteur;  // breaks it on purpose: the simulation must notice
 
+  int64_t FinalLength(int64_t prompt_tokens, int64_t max_tokens) const;
   int32_t PlanDecodes(int32_t budget, StepPlan& plan);
   void PlanPrefills(int32_t budget, PlannedStep& step);
   int32_t ChunkTokens(int32_t begin, int32_t prefill_end) const;

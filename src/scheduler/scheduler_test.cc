@@ -211,8 +211,8 @@ TEST(Scheduler, WhatCanNeverRunIsRefusedWithTheNumbers) {
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << prompt << " " << max_tokens;
     return status.message();
   };
-  EXPECT_NE(message(512, 1).find("512 tokens"), std::string::npos);
-  EXPECT_NE(message(512, 1).find("at most 511"), std::string::npos);
+  EXPECT_NE(message(513, 1).find("513 tokens"), std::string::npos);
+  EXPECT_NE(message(512, 2).find("at most 511"), std::string::npos);
   EXPECT_NE(message(200, 100).find("5 KV cache pages"), std::string::npos);
   EXPECT_NE(message(200, 58).find("and there are 4"), std::string::npos);
   message(0, 5);
@@ -229,6 +229,13 @@ TEST(Scheduler, RequestThatNeedsThePoolExactlyRuns) {
   bench.RunToTheEnd();
   EXPECT_EQ(bench.tokens[1], SchedulerBench::Plain(200, 57));
   EXPECT_EQ(bench.tokens[2], SchedulerBench::Plain(256, 1));
+}
+
+TEST(Scheduler, PromptThatFillsTheContextIsScored) {
+  SchedulerBench bench(SmallOptions());
+  bench.Add(1, 512, 1);
+  bench.RunToTheEnd();
+  EXPECT_EQ(bench.tokens[1], SchedulerBench::Plain(512, 1));
 }
 
 TEST(Scheduler, OptionsThatCannotWorkAreRefusedByName) {

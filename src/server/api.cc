@@ -279,7 +279,7 @@ std::optional<ApiError> Api::FitTokens(const GenerationParams& params, const cha
   if (prompt->tokens.empty()) return BadParameter(what, fmt::format("the {} is empty", what));
   const int64_t max_model_len = engine_.max_model_len();
   const int64_t room = max_model_len - static_cast<int64_t>(prompt->tokens.size());
-  if (room < std::max(params.max_tokens.value_or(1), 1)) {
+  if (room < params.max_tokens.value_or(1)) {
     return TooLong(engine_.max_model_len(), std::to_string(prompt->tokens.size()),
                    params.max_tokens, what);
   }

@@ -23,6 +23,7 @@ namespace {
 constexpr size_t kWriteSliceBytes = size_t{64} << 10;
 constexpr size_t kWatchBytes = 4096, kDiscardBytes = 16384;  // of one read
 constexpr int kKernelUnsentBytes = 16 << 10;
+constexpr int kKeepAliveS = 15;
 
 }  // namespace
 
@@ -36,11 +37,18 @@ ClientSocket::ClientSocket(Socket socket, size_t max_ahead, int send_timeout_ms)
   const auto endpoint = socket_.remote_endpoint(error);
   peer_ = error ? "?" : fmt::format("{}:{}", endpoint.address().to_string(), endpoint.port());
   socket_.set_option(asio::ip::tcp::no_delay(true), error);
+  // A client whose machine is gone, or that left after a half-close, is noticed though it is sent
+  // nothing.
+  socket_.set_option(asio::socket_base::keep_alive(true), error);
+  SetTcpOption(TCP_KEEPIDLE, "TCP_KEEPIDLE", kKeepAliveS);
+  SetTcpOption(TCP_KEEPINTVL, "TCP_KEEPINTVL", kKeepAliveS);
   // What a client does not read stays here, where it is counted, and not in the kernel.
-  const int unsent = kKernelUnsentBytes;
-  if (setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent) !=
-      0) {
-    LOG_DEBUG("{} TCP_NOTSENT_LOWAT: {}", peer_, std::strerror(errno));
+  SetTcpOption(TCP_NOTSENT_LOWAT, "TCP_NOTSENT_LOWAT", kKernelUnsentBytes);
+}
+
+void ClientSocket::SetTcpOption(int option, const char* name, int value) {
+  if (setsockopt(socket_.native_handle(), IPPROTO_TCP, option, &value, sizeof value) != 0) {
+    LOG_DEBUG("{} {}: {}", peer_, name, std::strerror(errno));
   }
 }
 
@@ -95,19 +103,26 @@ void ClientSocket::StartWrite() {
 void ClientSocket::StartWatch() {
   const size_t room = buffer_.max_size() - buffer_.size();
   watch_wanted_ = true;
-  if (watching_ || gone_ || room == 0) return;
+  if (watching_ || gone_ || (room == 0 && !half_closed_)) return;
   watching_ = true;
-  socket_.async_read_some(buffer_.prepare(std::min(room, kWatchBytes)),
-                          [self = shared_from_this()](error_code error, size_t read) {
-                            self->watching_ = false;
-                            self->buffer_.commit(read);
-                            if (!error) {
-                              if (self->watch_wanted_) self->StartWatch();
-                            } else if (error != asio::error::operation_aborted) {
-                              self->gone_ = true;
-                            }
-                            self->Notify();
-                          });
+  const auto seen = [self = shared_from_this()](error_code error, size_t read) {
+    self->watching_ = false;
+    self->buffer_.commit(read);
+    if (error == asio::error::eof) {
+      self->half_closed_ = true;
+    } else if (error && error != asio::error::operation_aborted) {
+      self->gone_ = true;
+    }
+    if (self->watch_wanted_) self->StartWatch();
+    self->Notify();
+  };
+  if (half_closed_) {  // there is nothing left to read but a reset
+    socket_.async_wait(Socket::wait_error, [seen](error_code error) {
+      seen(error ? error : asio::error::connection_reset, 0);
+    });
+  } else {
+    socket_.async_read_some(buffer_.prepare(std::min(room, kWatchBytes)), seen);
+  }
 }
 
 asio::awaitable<void> ClientSocket::StopWatch() {

@@ -27,6 +27,9 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
   const std::string& peer() const { return peer_; }
   // The client went away, or was dropped.
   bool gone() const { return gone_; }
+  // The client sends no more. It may be waiting for its answer, or have gone: what it is sent next
+  // tells, as the kernel of one that has gone refuses it.
+  bool half_closed() const { return half_closed_; }
 
   // The connection is dropped when the deadline passes. There is one; writing sets its own.
   void SetDeadline(int ms);
@@ -42,7 +45,7 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
   size_t unsent() const { return outbox_.size() + sending_.size() - sent_; }
   awaitable<void> Flushed();  // everything sent, or the client gone
 
-  // Reads on, so that a client that leaves is noticed, until StopWatch returns.
+  // Reads on, so that a client that leaves or half-closes is noticed, until StopWatch returns.
   void StartWatch();
   awaitable<void> StopWatch();
 
@@ -53,6 +56,7 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
   void Drop();  // at once, without sending what is left
 
  private:
+  void SetTcpOption(int option, const char* name, int value);
   void StartWrite();
 
   Socket socket_;
@@ -61,7 +65,7 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
   boost::beast::flat_buffer buffer_;
   boost::asio::steady_timer deadline_, changed_timer_;
   bool changed_ = false;
-  bool gone_ = false;
+  bool gone_ = false, half_closed_ = false;
   bool watching_ = false, watch_wanted_ = false;
   bool writing_ = false;
   std::string sending_, outbox_;  // being written; to be written after it

@@ -29,6 +29,7 @@ constexpr size_t kReadAheadBytes = size_t{64} << 10;   // of pipelined requests
 constexpr size_t kInlineBodyBytes = size_t{64} << 10;  // longer ones are handled by a worker
 constexpr size_t kLoggedBytes = 96;                    // of a method or a path
 constexpr int kLingerMs = 2'000;
+constexpr char kProtocol[] = "HTTP/1.1 ";
 
 std::string_view View(boost::beast::string_view text) {
   return {text.data(), text.size()};
@@ -157,6 +158,7 @@ struct Connection::Exchange {
   bool keep_alive = false;
   bool chunked = true;  // HTTP/1.0 knows no chunks: the end of the connection ends the body
   bool unread = true;   // the client may still be sending
+  bool probed = false;  // after a half-close: an answer that is no stream has begun with kProtocol
   std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
   Usage usage;
 };
@@ -334,6 +336,11 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
     return exchange.chunked ? fmt::format("{:x}\r\n{}\r\n", events.size(), events) : events;
   };
   while (!generation.done()) {
+    if (client_->half_closed() && !std::exchange(exchange.probed, true)) {
+      // What says nothing yet, to learn whether the client is still there: a comment, or the first
+      // bytes of any answer.
+      client_->Send(generation.streams() ? frame(":\n\n") : kProtocol);
+    }
     co_await client_->Changed();
     if (client_->gone()) co_return false;
     std::string events;
@@ -365,10 +372,11 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
 asio::awaitable<bool> Connection::Respond(Exchange& exchange, const HttpResponse& response) {
   const bool keep_alive = exchange.keep_alive && !exchange.unread && !context_.draining;
   std::string bytes = fmt::format(
-      "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nX-Request-Id: {}\r\n"
+      "{}{} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nX-Request-Id: {}\r\n"
       "Connection: {}\r\n",
-      response.status, Reason(response.status), response.content_type, response.body.size(),
-      exchange.request.id, keep_alive ? "keep-alive" : "close");
+      exchange.probed ? "" : kProtocol, response.status, Reason(response.status),
+      response.content_type, response.body.size(), exchange.request.id,
+      keep_alive ? "keep-alive" : "close");
   bytes += HeaderLines(response.headers);
   bytes += HeaderLines(context_.api.cors().Headers(exchange.request.origin));
   bytes += "\r\n";

@@ -92,6 +92,40 @@ TEST_F(HttpServerTest, ADisconnectFreesTheRequestAtOnce) {
   }));
 }
 
+// A client that has said all it had to say (shutdown of its sending side, as nc -N) is answered.
+TEST_F(HttpServerTest, AHalfClosedClientGetsItsAnswer) {
+  Serve({}, 20ms);
+  Client stream(port_), whole(port_), two(port_), old(port_);
+  stream.Request("POST", kChat, Stream("hi"));
+  stream.EndSending();
+  whole.Request("POST", kChat, Chat("hi"));
+  whole.EndSending();
+  two.Request("POST", kChat, Stream("hi"));
+  two.Request("POST", kChat, Stream("hi"));
+  two.EndSending();
+  const std::string body = Chat("hi");
+  old.Send("POST /v1/chat/completions HTTP/1.0\r\nContent-Type: application/json\r\n" +
+           fmt::format("Content-Length: {}\r\n\r\n", body.size()) + body);
+  old.EndSending();
+  EXPECT_TRUE(stream.Read().body.ends_with("data: [DONE]\n\n"));
+  EXPECT_EQ(whole.Read().status, 200);
+  EXPECT_EQ(old.Read().status, 200);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(two.Read().body.ends_with("data: [DONE]\n\n"));
+  EXPECT_TRUE(stream.Ended() && whole.Ended() && two.Ended());
+  EXPECT_EQ(engine_->cancelled(), 0);
+}
+
+TEST_F(HttpServerTest, AHalfClosedClientThatLeavesIsNoticed) {
+  Serve();
+  Client client(port_);
+  client.Request("POST", kChat, Stream("forever"));
+  client.EndSending();
+  client.ReadUntil(":\n\n");
+  EXPECT_EQ(engine_->live(), 1);
+  client.Close();
+  EXPECT_TRUE(Eventually([&] { return engine_->cancelled() == 1; }));
+}
+
 TEST_F(HttpServerTest, AClientThatStopsReadingIsDropped) {
   Serve({}, 100us);
   Client client(port_, /*receive_buffer=*/4096);

@@ -42,6 +42,7 @@ class Client {
     if (socket_ >= 0) close(socket_);
     socket_ = -1;
   }
+  void EndSending() { shutdown(socket_, SHUT_WR); }
   bool connected() const { return connected_; }
 
   void Send(std::string_view bytes) {

@@ -11,6 +11,7 @@
 namespace fathom {
 
 // Host memory, zeroed, aligned to 64 bytes (pages of 2 MiB are asked for when it is large).
+// Made at start-up only: where the system has no such memory, the process says so and ends.
 class Buffer {
  public:
   Buffer() = default;

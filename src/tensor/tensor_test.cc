@@ -46,6 +46,11 @@ TEST(TensorViewDeathTest, OutOfRangeIsABug) {
   EXPECT_DEATH((void)TensorView(data, DType::kF32, {4}).As<int32_t>(), "tensor is F32");
 }
 
+TEST(BufferDeathTest, MemoryThatIsRefusedIsNoBug) {
+  EXPECT_EXIT(Buffer(size_t{1} << 60), testing::ExitedWithCode(1),
+              "refused 1152921504606846976 bytes.*--max-model-len");
+}
+
 TEST(Arena, MeasuresWhatItLaterGives) {
   Arena measure = Arena::Measuring();
   measure.Allocate(DType::kBF16, {3, 5});

@@ -106,6 +106,27 @@ def test_model_as_a_flag_gets_a_hint():
     assert refused("serve", "--model", MODEL) == refused("serve", f"--model={MODEL}")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nowhere", "--served-model-name", "a", "b"],
+        ["--served-model-name", "a", "b", "nowhere"],
+        ["--served-model-name", "a", "b", "nowhere", "--port", "0"],
+        ["--served-model-name=a", "nowhere", "--port", "0"],
+    ],
+)
+def test_the_model_may_stand_behind_its_served_names(arguments):
+    result = run("serve", *arguments)
+    assert result.returncode == 1 and result.stderr == "fathom serve: there is no folder nowhere\n"
+
+
+def test_a_served_name_is_no_model():
+    for flags in ([], ["--port", "0"]):
+        assert refused("serve", "--served-model-name", "a", *flags) == [
+            "fathom serve: no model: name its folder"
+        ]
+
+
 def test_help_is_no_error():
     for command in (["--help"], ["serve", "--help"], ["bench", "serve", "--help"]):
         result = run(*command)

@@ -1,5 +1,6 @@
 """/v1/completions, /tokenize and /detokenize."""
 
+import openai
 import pytest
 import requests
 
@@ -81,6 +82,16 @@ def test_a_prompt_can_be_scored_without_generating(client):
     assert scored.choices[0].logprobs.token_logprobs[1:] == pytest.approx(
         longer.choices[0].logprobs.token_logprobs[1:count], abs=1e-4
     )
+
+
+def test_a_prompt_that_fills_the_context_can_be_scored(client):
+    prompt = [100 + i % 50 for i in range(4096)]  # the whole of max_model_len
+    scored = complete(client, prompt, max_tokens=0, echo=True, logprobs=0)
+    assert scored.usage.prompt_tokens == 4096 and scored.usage.completion_tokens == 0
+    assert len(scored.choices[0].logprobs.token_logprobs) == 4096
+    for tokens, options in ((prompt, {"max_tokens": 1}), (prompt + prompt[:1], {"max_tokens": 0})):
+        with pytest.raises(openai.BadRequestError, match="maximum context length is 4096"):
+            complete(client, tokens, echo=True, **options)
 
 
 def test_penalties_change_the_text(client):

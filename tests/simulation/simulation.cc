@@ -148,8 +148,10 @@ class World {
     }
     if (rng_.Below(3) == 0) request.prompt_logprobs = static_cast<int32_t>(rng_.Below(3));
     const auto prompt = static_cast<int64_t>(request.prompt.size());
-    const int64_t length = std::min<int64_t>(prompt + request.max_tokens, s.max_model_len);
-    client.never_fits = prompt >= s.max_model_len || PagesFor(length - 1) > s.num_pages;
+    const bool one = request.max_tokens == 1;  // which a prompt that fills the context may have
+    const int64_t length =
+        one ? prompt + 1 : std::min<int64_t>(prompt + request.max_tokens, s.max_model_len);
+    client.never_fits = prompt > s.max_model_len - !one || PagesFor(length - 1) > s.num_pages;
     if (!client.never_fits) client.expected = model_.Answer(request, s.max_model_len);
     if (rng_.Below(10) == 0) client.cancel_at_token = 1 + rng_.Below(10);
     events_.push_back({now_ns, clients_.size(), false});

@@ -8,6 +8,7 @@ from safetensors.torch import save_file
 import checkpoint as ckpt
 import make_data as data
 from model import CONFIG, DEVICE
+from tasks import Tasks
 
 
 @torch.no_grad()
@@ -36,7 +37,7 @@ def generate(model, prompts, limit, eos):
 def evaluate(model, tok, words, per_task):
     """Greedy accuracy by task on unseen questions, in the thinking mode."""
     rng, eos, scores, rows = random.Random(424242), tok.token_to_id(data.EOS), {}, []
-    tasks = data.Tasks(rng, words)
+    tasks = Tasks(rng, words)
     for kind in tasks.WEIGHTS:
         if kind == "small_talk":
             continue
@@ -60,7 +61,7 @@ def reference(tensors, tok, words, path):
     """Logits and greedy tokens of transformers, in float32 over `tensors`; saved at path.*"""
     torch.set_float32_matmul_precision("highest")
     hf = ckpt.load_transformers_model(CONFIG, tensors).to(DEVICE)
-    tasks = data.Tasks(random.Random(31337), words)
+    tasks = Tasks(random.Random(31337), words)
     kinds = ("add", "mul", "story", "sort", "recall", "to_json", "count_letter", "calendar")
     out, texts = {}, []
     for i, q in enumerate([getattr(tasks, k)()[0] for k in kinds]):

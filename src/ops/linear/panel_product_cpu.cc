@@ -273,34 +273,20 @@ void Multiply(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
   }
 }
 
-void MultiplyFp8(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
-                 const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
-  Multiply<true, E4M3>(w, matrix, begin, end, x, rows, out, out_stride);
-}
-
-void MultiplyInt8(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
-                  const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
-  Multiply<true, Int8Bytes>(w, matrix, begin, end, x, rows, out, out_stride);
-}
-
-void MultiplyInt4(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
-                  const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
-  Multiply<true, Int4Bytes>(w, matrix, begin, end, x, rows, out, out_stride);
-}
-
-void MultiplyF32(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
-                 const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
-  Multiply<false, float>(w, matrix, begin, end, x, rows, out, out_stride);
-}
-
-void MultiplyF16(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
-                 const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
-  Multiply<false, F16>(w, matrix, begin, end, x, rows, out, out_stride);
-}
-
-void MultiplyBF16(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
-                  const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
-  Multiply<false, BF16>(w, matrix, begin, end, x, rows, out, out_stride);
+void MultiplyByFormat(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
+                      const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
+  const auto multiply = [&] {
+    switch (w.format) {
+      case WeightFormat::kF32: return Multiply<false, float>;
+      case WeightFormat::kF16: return Multiply<false, F16>;
+      case WeightFormat::kBF16: return Multiply<false, BF16>;
+      case WeightFormat::kFp8: return Multiply<true, E4M3>;
+      case WeightFormat::kInt8: return Multiply<true, Int8Bytes>;
+      case WeightFormat::kInt4: return Multiply<true, Int4Bytes>;
+    }
+    CHECK(false, "unknown weight format");
+  }();
+  multiply(w, matrix, begin, end, x, rows, out, out_stride);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -315,12 +301,7 @@ constexpr int64_t kGatedNumbers = kRowGroup * kPanelGroup * kPanel;  // 64 KiB
 
 }  // namespace
 
-HWY_EXPORT(MultiplyFp8);
-HWY_EXPORT(MultiplyInt8);
-HWY_EXPORT(MultiplyInt4);
-HWY_EXPORT(MultiplyF32);
-HWY_EXPORT(MultiplyF16);
-HWY_EXPORT(MultiplyBF16);
+HWY_EXPORT(MultiplyByFormat);
 
 void MultiplyPanels(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
                     const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
@@ -328,18 +309,7 @@ void MultiplyPanels(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t e
   const bool quantized = form == ActivationForm::kE4M3 || form == ActivationForm::kInt8;
   CHECK(quantized == (x.scales != nullptr), "activations not as the weight says");
   if (w.dots) return MultiplyDots(w, matrix, begin, end, x, rows, out, out_stride);
-  const auto multiply = [&] {
-    switch (w.format) {
-      case WeightFormat::kF32: return HWY_DYNAMIC_DISPATCH(MultiplyF32);
-      case WeightFormat::kF16: return HWY_DYNAMIC_DISPATCH(MultiplyF16);
-      case WeightFormat::kBF16: return HWY_DYNAMIC_DISPATCH(MultiplyBF16);
-      case WeightFormat::kFp8: return HWY_DYNAMIC_DISPATCH(MultiplyFp8);
-      case WeightFormat::kInt8: return HWY_DYNAMIC_DISPATCH(MultiplyInt8);
-      case WeightFormat::kInt4: return HWY_DYNAMIC_DISPATCH(MultiplyInt4);
-    }
-    CHECK(false, "unknown weight format");
-  }();
-  multiply(w, matrix, begin, end, x, rows, out, out_stride);
+  HWY_DYNAMIC_DISPATCH(MultiplyByFormat)(w, matrix, begin, end, x, rows, out, out_stride);
 }
 
 int64_t PanelGrain(const CpuWeight& w, int64_t rows, int64_t items, int threads) {

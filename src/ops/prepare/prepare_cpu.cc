@@ -36,47 +36,43 @@ struct InPairsOfFour {
   }
 };
 
-// to[Place::At(k - begin, lane)] = convert(element (row + lane, k), lane), in pieces that keep both
-// sides in L1.
-template <class From, class Place, class To, class Convert>
-void PackColumns(const TensorView& values, int64_t row, int64_t width, int64_t begin, int64_t end,
-                 To* to, const Convert& convert) {
-  constexpr int64_t kPiece = 64;
-  const From* from = static_cast<const From*>(values.data()) + row * values.stride(0);
-  const int64_t row_stride = values.stride(0), col_stride = values.stride(1);
-  for (int64_t k0 = begin; k0 < end; k0 += kPiece) {
-    const int64_t k1 = std::min(end, k0 + kPiece);
-    for (int64_t lane = 0; lane < width; ++lane) {
-      const From* line = from + lane * row_stride;
-      for (int64_t k = k0; k < k1; ++k) {
-        to[Place::At(k - begin, lane)] = convert(line[k * col_stride], lane);
-      }
-    }
-  }
-}
-
 // A run of a panel: outputs [row, row + width) of a part, channels [begin, end).
 struct PanelRun {
   const WeightTensor& part;
   int64_t row, width, begin, end;
 
+  // to[Place::At(k - begin, lane)] = convert(element (row + lane, k), lane), in pieces that keep
+  // both sides in L1.
+  template <class From, class Place, class To, class Convert>
+  void Pack(To* to, const Convert& convert) const {
+    constexpr int64_t kPiece = 64;
+    const TensorView& values = part.values;
+    const int64_t row_stride = values.stride(0), col_stride = values.stride(1), k_begin = begin;
+    const From* from = static_cast<const From*>(values.data()) + row * row_stride;
+    for (int64_t k0 = k_begin; k0 < end; k0 += kPiece) {
+      const int64_t k1 = std::min(end, k0 + kPiece);
+      for (int64_t lane = 0; lane < width; ++lane) {
+        const From* line = from + lane * row_stride;
+        for (int64_t k = k0; k < k1; ++k) {
+          to[Place::At(k - k_begin, lane)] = convert(line[k * col_stride], lane);
+        }
+      }
+    }
+  }
+
   // As they are stored.
   template <class T, class Place>
   void Copy(std::byte* to) const {
-    PackColumns<T, Place>(part.values, row, width, begin, end, reinterpret_cast<T*>(to),
-                          [](T x, int64_t) { return x; });
+    Pack<T, Place>(reinterpret_cast<T*>(to), [](T x, int64_t) { return x; });
   }
 
   // Of any type, to fp32 [channels, kPanel].
   void Decode(float* to) const {
     const auto decode = [&]<class T>(T) {
-      PackColumns<T, InChannels>(part.values, row, width, begin, end, to,
-                                 [](T x, int64_t) { return ToFloat(x); });
+      Pack<T, InChannels>(to, [](T x, int64_t) { return ToFloat(x); });
     };
     switch (part.values.dtype()) {
-      case DType::kF32:
-        return PackColumns<float, InChannels>(part.values, row, width, begin, end, to,
-                                              [](float x, int64_t) { return x; });
+      case DType::kF32: return Pack<float, InChannels>(to, [](float x, int64_t) { return x; });
       case DType::kF16: return decode(F16());
       case DType::kBF16: return decode(BF16());
       default: break;
@@ -89,9 +85,10 @@ struct PanelRun {
       for (int64_t lane = 0; lane < width; ++lane) {
         scales[lane] = LoadFloat(part.scales, (part.row_offset + row + lane) / kScaleTile, tile);
       }
-      PackColumns<E4M3, InChannels>(
-          part.values, row, width, k, stop, to + (k - begin) * kPanel,
-          [&](E4M3 x, int64_t lane) { return ToFloat(x) * scales[lane]; });
+      const PanelRun within_tile = {part, row, width, k, stop};
+      within_tile.Pack<E4M3, InChannels>(to + (k - begin) * kPanel, [&](E4M3 x, int64_t lane) {
+        return ToFloat(x) * scales[lane];
+      });
       k = stop;
     }
   }
@@ -159,12 +156,11 @@ class Packer {
   // E4M3, without NaN codes.
   template <class Place>
   void PackCodes(const PanelRun& run, int64_t m, int64_t p, int64_t r, std::byte* to) {
-    PackColumns<uint8_t, Place>(run.part.values, run.row, run.width, run.begin, run.end,
-                                reinterpret_cast<uint8_t*>(to), [&](uint8_t code, int64_t lane) {
-                                  if ((code & 0x7f) != 0x7f) return code;
-                                  AddNan({m, p, r, lane});
-                                  return uint8_t{0};
-                                });
+    run.Pack<uint8_t, Place>(reinterpret_cast<uint8_t*>(to), [&](uint8_t code, int64_t lane) {
+      if ((code & 0x7f) != 0x7f) return code;
+      AddNan({m, p, r, lane});
+      return uint8_t{0};
+    });
   }
 
   void PackIntegers(const PanelRun& run, float* scales, std::byte* to) const {
