@@ -152,7 +152,8 @@ TEST(Invariance, AloneAndInCompany) {
 // Without the instructions of this CPU, as on others.
 TEST(Invariance, OfOtherInstructions) {
   std::vector<GenerateRequest> requests = MakeRequests();
-  std::erase_if(requests, [](const auto& r) { return Raw(r.id) % 4 != 1; });
+  const uint64_t every = kUnderSanitizer ? 16 : 4;
+  std::erase_if(requests, [&](const auto& r) { return Raw(r.id) % every != 1; });
   for (const CpuInstructions most :
        {CpuInstructions::kAvx512, CpuInstructions::kAvx2, CpuInstructions::kPortable}) {
     LimitInstructions(most);
