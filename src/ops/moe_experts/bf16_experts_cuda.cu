@@ -1,6 +1,6 @@
 // Experts in BF16 on CUDA, kernel by kernel.
 //   formula:       out[t] = sum over j of weights[t, j] * down[e](silu(gate[e] x) * up[e] x)
-//   data mapping:  sort (moe_experts/grouped_gemm_cuda.h), the two products
+//   data mapping:  sort (moe_experts/grouped_gemm_cuda.h; of few pairs none), the two products
 //                  (linear/bf16_product_cuda.h), the sum
 //   bytes, FLOPs:  every chosen expert's weights once per 8 to 64 of its pairs; 6 FLOP a weight
 //                  position and pair
@@ -8,12 +8,17 @@
 //   expected time: V2-Lite, 1 token: 104 MB at 70 % of the bandwidth, 31 us; not measured
 #include "ops/cuda_kernels.cuh"
 #include "ops/linear/bf16_gemm_cuda.h"
+#include "ops/linear/few_pairs_cuda.cuh"
 #include "ops/moe_experts/bf16_experts_cuda.h"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
 #include "ops/prepare/cuda_weight.h"
 
 namespace fathom {
 namespace kernels {
+
+// Of more, blocks for which no expert is left take longer than sorting.
+constexpr int64_t kUnsortedPairs = 32;
+static_assert(kUnsortedPairs <= FewPairs::kMost);
 
 // token_of[place of a pair] = its token.
 __global__ void TokensOfPlaces(const int32_t* places, const int32_t* live, int topk,
@@ -65,6 +70,38 @@ static const BF16* Values(const PackedWeight* weight) {
   return reinterpret_cast<const BF16*>(AsCuda(weight).values->data());
 }
 
+// Of few tokens: nothing is sorted, and a pair's row is the pair. The same bits.
+static void LaunchFewRows(const MoeExpertsArgs& a, std::byte* workspace, cudaStream_t stream) {
+  const Buffers b = BuffersAt(a, workspace);
+  Bf16ProductParams product = {.x = Data<BF16>(a.x),
+                               .x_stride = a.x.stride(0),
+                               .w = Values(a.gate_up),
+                               .count = a.down->count,
+                               .out = a.gate_up->out,
+                               .in = a.gate_up->in,
+                               .live = Data<int32_t>(a.live),
+                               .tokens = a.x.dim(0),
+                               .ids = Data<int32_t>(a.ids),
+                               .topk = a.ids.dim(1),
+                               .y = b.product,
+                               .y_stride = a.down->in,
+                               .silu = true};
+  LaunchBf16Product(product, stream);
+  product.x = b.product, product.x_stride = a.down->in, product.x_of_pairs = true;
+  product.w = Values(a.down), product.out = a.down->out, product.in = a.down->in;
+  product.ids_early = true, product.silu = false;
+  product.y = b.y, product.y_stride = a.down->out;
+  LaunchBf16Product(product, stream);
+  LaunchCombine({.y = reinterpret_cast<const __nv_bfloat16*>(b.y),
+                 .weights = Data<float>(a.weights),
+                 .live = Data<int32_t>(a.live),
+                 .tokens = a.x.dim(0),
+                 .topk = static_cast<int32_t>(a.ids.dim(1)),
+                 .hidden = a.down->out,
+                 .out = reinterpret_cast<__nv_bfloat16*>(a.out.data())},
+                stream);
+}
+
 }  // namespace kernels
 
 bool Bf16ExpertsFit(const MoeExpertsArgs& a) {
@@ -79,8 +116,11 @@ size_t Bf16ExpertsWorkspace(const MoeExpertsArgs& a) {
 void LaunchBf16Experts(const MoeExpertsArgs& a, std::byte* workspace, bool hopper,
                        cudaStream_t stream) {
   using namespace kernels;
-  const Buffers b = BuffersAt(a, workspace);
   const int64_t tokens = a.x.dim(0), pairs = a.ids.elements(), experts = a.down->count;
+  if (tokens <= FewPairs::kRows && pairs <= kUnsortedPairs) {
+    return LaunchFewRows(a, workspace, stream);
+  }
+  const Buffers b = BuffersAt(a, workspace);
   const auto topk = static_cast<int32_t>(a.ids.dim(1));
   const int32_t* live = Data<int32_t>(a.live);
   LaunchSortPairs({.ids = Data<int32_t>(a.ids),
