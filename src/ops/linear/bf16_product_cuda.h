@@ -37,6 +37,10 @@ struct Bf16ProductParams {
   int64_t y_stride = 0, y_head_stride = 0;
   bool f32 = false, silu = false;
 
+  // With Hopper's kernel for many rows, what the launch just before neither writes nor lets this
+  // one begin without: `counts` and `begins`; x.
+  bool counts_early = false, x_early = false;
+
   // Hopper's kernel for many rows (bf16_gemm_cuda.h) may be taken: the bits are the same.
   bool hopper = false;
 };
