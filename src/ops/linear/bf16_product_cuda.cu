@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kThreads)
   Place place;
   if (p.ids == nullptr) {
     if (!p.wait_first) AllowNextKernel();
-    if (!p.early) WaitForPriorKernels();
+    if (!p.x_early) WaitForPriorKernels();
     if (p.wait_first) AllowNextKernel();
     place = FindPlace<kTokens>(p, blockIdx.y);
   } else {
@@ -289,7 +289,7 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   if (dense) place.end = min(place.end, static_cast<int64_t>(live));
   StoreSums<kOut, kTokens>(p, place, source.pairs, out_begin, all, T::kSumStride);
-  if (p.early) WaitForPriorKernels();  // who waits for this kernel waits for the last one too
+  if (p.x_early) WaitForPriorKernels();  // who waits for this kernel waits for the last one too
 }
 
 template <int kOut, int kTokens, int kStages, int kStageChannels>
@@ -304,7 +304,12 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
   const dim3 grid(Blocks(p.silu ? p.out / 2 : p.out, p.silu ? kOut / 2 : kOut),
                   static_cast<unsigned>(tiles),
                   p.counts == nullptr && p.ids == nullptr ? static_cast<unsigned>(p.count) : 1);
-  LaunchOverlapped(kernel, grid, kThreads, T::kSharedBytes, stream, p);
+  // What is beside this may be the kernel for many rows, which then takes x as there.
+  if (p.hopper && Bf16GemmPays(p)) {
+    kernel<<<grid, kThreads, T::kSharedBytes, stream>>>(p);
+  } else {
+    LaunchOverlapped(kernel, grid, kThreads, T::kSharedBytes, stream, p);
+  }
 }
 
 }  // namespace kernels

@@ -45,9 +45,11 @@ struct Bf16ProductParams {
   int64_t y_stride = 0, y_head_stride = 0;
   bool f32 = false, silu = false;
 
-  // x was there before the launch in front began: it is read before that has ended. A launch that
-  // such a one may follow has `wait_first`: it lets the next begin once it has waited itself.
-  bool early = false, wait_first = false;
+  // `counts` and `begins` (with Hopper's kernel for many rows), or x, were there before the launch
+  // in front began: they are read before that has ended. A launch that one with `x_early` may
+  // follow has `wait_first`: it lets the next begin once it has waited itself, as the other kernel
+  // always does.
+  bool counts_early = false, x_early = false, wait_first = false;
 
   // Hopper's kernel for many rows (bf16_gemm_cuda.h) may be taken: the bits are the same.
   bool hopper = false;

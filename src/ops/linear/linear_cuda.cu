@@ -7,7 +7,6 @@
 //   accumulator:   fp32, in the order of linear/product.cuh
 //   expected time: [2048, 2048] BF16, 1 token: 8 MB at the device's bandwidth; not measured
 #include "ops/cuda_plain_ops.h"
-#include "ops/linear/bf16_gemm_cuda.h"
 #include "ops/linear/bf16_product_cuda.h"
 #include "ops/linear/product.cuh"
 #include "ops/linear/quantize_runs_cuda.h"
@@ -74,25 +73,24 @@ void Launch(cudaStream_t stream, const Matrices& m, const Activations<X>& a, con
 // By tensor cores, where weights and layout allow it.
 bool LaunchTensorCores(cudaStream_t stream, const CudaWeight& w, const TensorView& x,
                        int64_t x_head_stride, const TensorView& live, const TensorView& out,
-                       int64_t out_head_stride, bool early, bool wait_first, bool hopper) {
-  Bf16ProductParams params = {.x = Data<BF16>(x),
-                              .x_stride = x.stride(0),
-                              .x_head_stride = x_head_stride,
-                              .w = reinterpret_cast<const BF16*>(w.values->data()),
-                              .count = w.count,
-                              .out = w.out,
-                              .in = w.in,
-                              .live = Data<int32_t>(live),
-                              .tokens = x.dim(0),
-                              .y = out.data(),
-                              .y_stride = out.stride(0),
-                              .y_head_stride = out_head_stride,
-                              .f32 = out.dtype() == DType::kF32,
-                              .wait_first = wait_first,
-                              .hopper = hopper};
+                       int64_t out_head_stride, bool x_early, bool wait_first, bool hopper) {
+  const Bf16ProductParams params = {.x = Data<BF16>(x),
+                                    .x_stride = x.stride(0),
+                                    .x_head_stride = x_head_stride,
+                                    .w = reinterpret_cast<const BF16*>(w.values->data()),
+                                    .count = w.count,
+                                    .out = w.out,
+                                    .in = w.in,
+                                    .live = Data<int32_t>(live),
+                                    .tokens = x.dim(0),
+                                    .y = out.data(),
+                                    .y_stride = out.stride(0),
+                                    .y_head_stride = out_head_stride,
+                                    .f32 = out.dtype() == DType::kF32,
+                                    .x_early = x_early,
+                                    .wait_first = wait_first,
+                                    .hopper = hopper};
   if (w.format != WeightFormat::kBF16 || !Bf16ProductFits(params)) return false;
-  // The launch in front may be of the kernel for many rows, which does not wait first.
-  params.early = early && !(hopper && Bf16GemmPays(params));
   LaunchBf16Product(params, stream);
   return true;
 }

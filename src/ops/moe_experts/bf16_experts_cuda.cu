@@ -28,16 +28,15 @@ __global__ void TokensOfPlaces(const int32_t* places, const int32_t* live, int t
   if (pair < int64_t{*live} * topk) token_of[places[pair]] = static_cast<int32_t>(pair / topk);
 }
 
-// rows[place of a pair] = its token's row of x, in vectors of 8 channels.
+// rows[place of a pair] = its token's row of x, in vectors of 8 channels: a block per pair.
 __global__ void GatherPairs(Rows<const BF16> x, const int32_t* places, const int32_t* live,
-                            int topk, int64_t hidden, BF16* rows) {
+                            int64_t hidden, BF16* rows) {
   AfterPriorKernels();
-  const int64_t t = blockIdx.x;
+  const int64_t t = blockIdx.x, pair = t * gridDim.y + blockIdx.y;
   if (t >= *live) return;
-  const int32_t* place = places + t * topk;
+  BF16* to = rows + places[pair] * hidden;
   for (int64_t i = threadIdx.x; i < hidden / 8; i += blockDim.x) {
-    const uint4 vector = reinterpret_cast<const uint4*>(x[t])[i];
-    for (int j = 0; j < topk; ++j) reinterpret_cast<uint4*>(rows + place[j] * hidden)[i] = vector;
+    reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(x[t])[i];
   }
 }
 
@@ -145,10 +144,11 @@ void LaunchBf16Experts(const MoeExpertsArgs& a, std::byte* workspace, bool hoppe
                                .y_stride = a.down->in,
                                .silu = true,
                                .hopper = hopper};
-  if (hopper && Bf16GemmFits(gate_up) && Bf16GemmPays(gate_up)) {
+  const bool gathered = hopper && Bf16GemmFits(gate_up) && Bf16GemmPays(gate_up);
+  if (gathered) {
     // TMA reads rows that follow each other.
-    LaunchOverlapped(GatherPairs, static_cast<unsigned>(tokens), 256, 0, stream,
-                     RowsOf<const BF16>(a.x), b.places, live, topk, gate_up.in, b.y);
+    LaunchOverlapped(GatherPairs, dim3(static_cast<unsigned>(tokens), static_cast<unsigned>(topk)),
+                     256, 0, stream, RowsOf<const BF16>(a.x), b.places, live, gate_up.in, b.y);
     gate_up.x = b.y;
     gate_up.x_stride = gate_up.in;
   } else {
@@ -168,6 +168,7 @@ void LaunchBf16Experts(const MoeExpertsArgs& a, std::byte* workspace, bool hoppe
                      .begins = b.begins,
                      .y = b.y,
                      .y_stride = a.down->out,
+                     .counts_early = gathered,
                      .hopper = hopper},
                     stream);
   LaunchCombine({.y = reinterpret_cast<const __nv_bfloat16*>(b.y),
