@@ -1,7 +1,7 @@
 // BF16 products of many rows: bits against the kernel for few rows, and times beside cuBLASLt and
 // the device's own limits, medians of graph replays with inputs rotated past the L2.
 //
-//     bf16_gemm_bench FILE.json CASE...     cases: check limits dense some experts
+//     bf16_gemm_bench FILE.json CASE...     cases: check limits dense some experts decode
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -23,7 +23,7 @@ struct TileName {
   const char* name;
 };
 constexpr TileName kTiles[] = {
-    {Bf16Tile::kAuto, "auto"},     {Bf16Tile::k64x32, "64x32"},     {Bf16Tile::k64x64, "64x64"},
+    {Bf16Tile::kAuto, "auto"},     {Bf16Tile::k64x64, "64x64"},     {Bf16Tile::k64x128, "64x128"},
     {Bf16Tile::k128x64, "128x64"}, {Bf16Tile::k128x128, "128x128"}, {Bf16Tile::k128x192, "128x192"},
 };
 
@@ -320,6 +320,38 @@ void TimeExperts() {
   }
 }
 
+// Decode steps of V2-Lite: 64 routed experts, 6 a token by chance, and two that take all.
+std::vector<int32_t> StepSizes(int64_t tokens) {
+  std::vector<int32_t> sizes(66, static_cast<int32_t>(tokens));
+  std::fill(sizes.begin(), sizes.begin() + 64, 0);
+  uint64_t state = 5;
+  for (int64_t t = 0; t < tokens; ++t) {
+    std::vector<int> ids(64);
+    std::iota(ids.begin(), ids.end(), 0);
+    for (int j = 0; j < 6; ++j) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      std::swap(ids[j], ids[j + static_cast<int>((state >> 33) % (64 - j))]);
+      ++sizes[ids[j]];
+    }
+  }
+  return sizes;
+}
+
+void TimeDecode() {
+  rest_ms = 20;
+  for (const int64_t tokens : {32, 128}) {
+    const Groups groups(StepSizes(tokens));
+    Time("step's experts", {8 * tokens, 66, 2816, 2048, true, false, true}, true, false, &groups);
+    Time("step's experts", {8 * tokens, 66, 2048, 1408, false, false, true}, true, false, &groups);
+  }
+  for (const int64_t tokens : {32, 128}) {
+    Time("lm_head", {tokens, 1, 102400, 2048, false, true}, true, true);
+    Time("dense", {tokens, 1, 576, 2048}, true, true);
+    Time("heads 16 x", {tokens, 16, 512, 128}, true, false);
+    Time("heads 16 x", {tokens, 16, 128, 512}, true, false);
+  }
+}
+
 }  // namespace
 }  // namespace fathom::bench
 
@@ -332,6 +364,7 @@ int main(int argc, char** argv) {
     if (name == "dense") TimeDense();
     if (name == "some") TimeSome();
     if (name == "experts") TimeExperts();
+    if (name == "decode") TimeDecode();
   }
   if (argc > 1) report.Write(argv[1], "bf16_gemm");
   return failures == 0 ? 0 : 1;

@@ -16,7 +16,8 @@ void AttendAbsorbed(OpRunner& run, const ModelConfig& config, const AttentionWei
   run(ops.head_linear, {.x = q.Slice(2, 0, nope),
                         .weight = w.w_uk.weight.get(),
                         .live = batch.absorbed_live,
-                        .out = q_latent});
+                        .out = q_latent,
+                        .beside_last = true});
   run(ops.attend_absorbed, {.q_latent = q_latent,
                             .q_rope = q.Slice(2, nope, config.qk_head_dim()),
                             .tokens = {.slots = First(batch.map.slots, tokens),

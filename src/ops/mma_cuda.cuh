@@ -15,6 +15,12 @@ __device__ inline void CopyAsync(uint32_t to, const void* from, bool valid) {
                "r"(valid ? 16 : 0)
                : "memory");
 }
+// The same, with a policy of the L2 (cuda/l2_policy.h).
+__device__ inline void CopyAsync(uint32_t to, const void* from, bool valid, uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to),
+               "l"(from), "r"(valid ? 16 : 0), "l"(policy)
+               : "memory");
+}
 __device__ inline void CommitCopies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

@@ -73,6 +73,8 @@ struct HeadLinearArgs {
   const PackedWeight* weight = nullptr;  // heads matrices [out, in]
   TensorView live;                       // I32 [1]: tokens
   TensorView out;  // act [tokens, heads, out]; tokens and heads may be strided
+  // Right after a rotate_and_cache that changes nothing this reads: both may run at once.
+  bool beside_last = false;
 };
 
 // out = silu(gate) * up, where gate_up = [gate, up].

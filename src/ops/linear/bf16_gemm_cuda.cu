@@ -17,6 +17,11 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
   // No more rows than there are, in whole swizzle atoms: reading out of bounds takes time.
   const int64_t x_box_rows =
       std::min<int64_t>(T::kM / T::kBlocks, CeilDivide(CeilDivide(p.tokens, T::kBlocks), 8) * 8);
+  const int64_t most_clusters = Multiprocessors() / T::kBlocks;
+  // Experts share the rows about evenly.
+  const int64_t rows = p.counts == nullptr ? p.tokens : CeilDivide(p.tokens, p.count);
+  const bool read_once = rows <= T::kM;
+  const int64_t across = CeilDivide(Channels(p), T::kClusterOut);
   const Args args = {.live = p.live,
                      .counts = p.counts,
                      .begins = p.begins,
@@ -28,6 +33,10 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
                      .channels = static_cast<int32_t>(Channels(p)),
                      .chunks = static_cast<int32_t>(CeilDivide(p.in, kBf16Chunk)),
                      .x_box_rows = static_cast<int32_t>(x_box_rows),
+                     .across = static_cast<int32_t>(across),
+                     .read_once = read_once,
+                     .counts_are_there = p.counts == nullptr || p.counts_early,
+                     .x_is_there = p.x_early,
                      .f32 = p.f32};
   const bool heads = p.counts == nullptr && p.count > 1;
   const auto u64 = [](int64_t x) { return static_cast<uint64_t>(x); };
@@ -41,16 +50,15 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
   const CUtensorMap weight_map = MakeTensorMap({.data = p.w,
                                                 .sizes = {u64(p.in), u64(p.count * p.out)},
                                                 .strides = {u64(p.in) * 2},
-                                                .box = {kBf16Chunk, T::kN / T::kWeightBoxes},
+                                                .box = {kBf16Chunk, T::kMmaOut},
                                                 .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
   static const cudaError_t configured = cudaFuncSetAttribute(
       Kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<T>));
   CUDA_CHECK(configured);
   // Capacities decide the grid: the most tiles that the live rows could make.
-  const int64_t across = CeilDivide(args.channels, T::kClusterOut);
   int64_t down = CeilDivide(p.tokens, T::kM);
   down = p.counts == nullptr ? down * p.count : down + std::min(p.count, p.tokens);
-  const int64_t clusters = std::clamp<int64_t>(across * down, 1, Multiprocessors() / T::kBlocks);
+  const int64_t clusters = std::clamp<int64_t>(across * down, 1, most_clusters);
 
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeClusterDimension;
@@ -71,15 +79,15 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
 // (docs/design/bf16_gemm.md).
 Bf16Tile ChooseTile(const Bf16ProductParams& p) {
   if (p.counts != nullptr) {  // experts' rows are uneven
-    return p.tokens / p.count <= 64 ? Bf16Tile::k128x192 : Bf16Tile::k128x128;
+    return p.tokens / p.count <= 32 ? Bf16Tile::k64x128 : Bf16Tile::k128x128;
   }
   struct Cost {
     Bf16Tile tile;
     int64_t rows, channels;
     double round;  // microseconds of 2048 channels
   };
-  constexpr Cost kCosts[] = {{Bf16Tile::k64x32, 64, 32, 5.1},
-                             {Bf16Tile::k64x64, 64, 64, 6.5},
+  constexpr Cost kCosts[] = {{Bf16Tile::k64x64, 64, 64, 5.4},
+                             {Bf16Tile::k64x128, 64, 128, 10},
                              {Bf16Tile::k128x64, 128, 64, 9},
                              {Bf16Tile::k128x128, 128, 128, 14},
                              {Bf16Tile::k128x192, 128, 192, 19}};
@@ -94,10 +102,10 @@ Bf16Tile ChooseTile(const Bf16ProductParams& p) {
   return best;
 }
 
-template <int kWarpgroups, int kN, int kStages>
+template <int kDown, int kAcross, int kMmaN, int kStages>
 void LaunchTile(const Bf16ProductParams& p, cudaStream_t stream) {
-  if (p.silu) return Launch<Tile<kWarpgroups, kN, kStages, true>>(p, stream);
-  Launch<Tile<kWarpgroups, kN, kStages, false>>(p, stream);
+  if (p.silu) return Launch<Tile<kDown, kAcross, kMmaN, kStages, true>>(p, stream);
+  Launch<Tile<kDown, kAcross, kMmaN, kStages, false>>(p, stream);
 }
 
 }  // namespace
@@ -112,7 +120,8 @@ bool Bf16GemmFits(const Bf16ProductParams& p) {
 
 bool Bf16GemmPays(const Bf16ProductParams& p) {
   // Experts share the rows about evenly.
-  return (p.counts == nullptr ? p.tokens : p.tokens / p.count) > 16;
+  if (p.counts != nullptr) return p.tokens >= p.count;
+  return p.tokens > 16;
 }
 
 void LaunchBf16Gemm(const Bf16ProductParams& p, cudaStream_t stream, Bf16Tile tile) {
@@ -121,11 +130,11 @@ void LaunchBf16Gemm(const Bf16ProductParams& p, cudaStream_t stream, Bf16Tile ti
   if (tile == Bf16Tile::kAuto) tile = ChooseTile(p);
   switch (tile) {
     case Bf16Tile::kAuto: break;
-    case Bf16Tile::k64x32: return LaunchTile<1, 32, 16>(p, stream);
-    case Bf16Tile::k64x64: return LaunchTile<1, 64, 12>(p, stream);
-    case Bf16Tile::k128x64: return LaunchTile<2, 64, 8>(p, stream);
-    case Bf16Tile::k128x128: return LaunchTile<2, 128, 6>(p, stream);
-    case Bf16Tile::k128x192: return LaunchTile<2, 192, 5>(p, stream);
+    case Bf16Tile::k64x64: return LaunchTile<1, 1, 64, 12>(p, stream);
+    case Bf16Tile::k64x128: return LaunchTile<1, 2, 64, 8>(p, stream);
+    case Bf16Tile::k128x64: return LaunchTile<2, 1, 64, 8>(p, stream);
+    case Bf16Tile::k128x128: return LaunchTile<2, 1, 128, 6>(p, stream);
+    case Bf16Tile::k128x192: return LaunchTile<2, 1, 192, 5>(p, stream);
   }
 }
 

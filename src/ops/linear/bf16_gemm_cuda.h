@@ -10,7 +10,7 @@ namespace fathom {
 
 // Tiles of the output by one block: rows x channels (of W, if it holds gate and up). kAuto chooses
 // by shape.
-enum class Bf16Tile : uint8_t { kAuto, k64x32, k64x64, k128x64, k128x128, k128x192 };
+enum class Bf16Tile : uint8_t { kAuto, k64x64, k64x128, k128x64, k128x128, k128x192 };
 
 // Whether layouts suit TMA and 16-byte stores: no `row_of`.
 bool Bf16GemmFits(const Bf16ProductParams& params);

@@ -2,7 +2,7 @@
 //   formula:       y[t] = x[t] W^T; or silu(gate) * up of the two halves of W
 //   data mapping:  persistent blocks in pairs walk tiles; one thread feeds a ring of shared-memory
 //                  stages (64 channels of x and of W each) by TMA, warpgroups multiply 64 rows by
-//                  kN
+//                  kMmaN
 //   bytes, FLOPs:  in x (rows + out) + rows x out numbers; 2 x rows x out x in FLOPs
 //   accumulator:   fp32 in the tensor core, in kBf16Chains chains of every fourth chunk, added in
 //                  order: the sums of bf16_product_cuda.cu
@@ -17,45 +17,70 @@
 
 namespace fathom::bf16_gemm {
 
-// The loading warp: every stage of every tile, in the order in which they are multiplied.
+// The chunk that a row's sums take after `chunk`.
+template <class T>
+__device__ __forceinline__ int32_t NextChunk(const Args& args, int32_t chunk) {
+  if (T::kTogether) return chunk + 1;
+  chunk += kBf16Chains;
+  return chunk < args.chunks ? chunk : chunk % kBf16Chains + 1;
+}
+
+// The loading warp: every stage of every tile, in the order in which they are multiplied. Weights
+// are asked for before the kernels before have ended, as far as the stages reach; x is not.
 template <class T>
 __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_map,
                      const CUtensorMap& weight_map, int32_t index, int32_t step, uint32_t rank) {
-  constexpr int kBoxRows = T::kN / T::kWeightBoxes;
   constexpr uint16_t kBothBlocks = 3;
   const uint32_t x_bytes = T::kBlocks * args.x_box_rows * kChunkBytes;
   constexpr uint32_t kWeightBytes = T::kN * kChunkBytes;
-  const uint64_t policy = EvictNormal();
+  const uint64_t policy = EvictNormal(), weight_policy = args.read_once ? EvictFirst() : policy;
   const int32_t half = rank * args.x_box_rows;  // of x: what this block loads
-  const int32_t matrix_rows = args.channels * (T::kSilu ? 2 : 1);
+  const int32_t matrix_rows = args.channels * T::kWeightBoxes;
   RingPosition<T::kStages> ring;
   Work work;
-  for (; FindWork(shared, args, index, rank, work); index += step) {
+  bool first = true;
+  for (; FindWork(shared, args, index, rank, work); index += step, first = false) {
     const int32_t x_row = Uniform(work.row);
     const int32_t head = Uniform(args.counts == nullptr ? work.group : 0);
     const int32_t weight_row = Uniform(work.group * matrix_rows + work.channel);
     // A pair's second block may have no channels: what it multiplies is not stored.
-    const bool load_weights = Uniform(work.channels) > 0;
+    const bool has_channels = Uniform(work.channels) > 0;
+    const auto load_weights = [&](uint32_t stage, int32_t chunk) {
+      Mbarrier& full = shared.full[stage];
+      full.ArriveExpect(has_channels ? x_bytes + kWeightBytes : x_bytes);
+      if (!has_channels) return;
+#pragma unroll
+      for (int across = 0; across < T::kAcross; ++across) {
+#pragma unroll
+        for (int box = 0; box < T::kWeightBoxes; ++box) {
+          TmaLoad2(shared.weights[stage] + (across * T::kMmaN + box * T::kMmaOut) * kChunkBytes,
+                   &weight_map, full, weight_policy, chunk * kBf16Chunk,
+                   weight_row + across * T::kMmaOut + box * args.channels);
+        }
+      }
+    };
+    const int32_t early = first ? min(args.chunks, T::kStages) : 0;
+    if (first) {
+      if (ElectLane()) {
+        for (int32_t i = 0, chunk = 0; i < early; ++i, chunk = NextChunk<T>(args, chunk)) {
+          load_weights(i, chunk);
+        }
+      }
+      __syncwarp();
+      if (!args.x_is_there) WaitForPriorKernels();
+    }
     ring.index = Uniform(ring.index);
     ring.parity = Uniform(ring.parity);
-    for (int32_t chain = 0; chain < kBf16Chains; ++chain) {
-      for (int32_t chunk = chain; chunk < args.chunks; chunk += kBf16Chains, ring.Advance()) {
-        Mbarrier& full = shared.full[ring.index];
-        shared.empty[ring.index].Wait(ring.parity ^ 1);
-        if (ElectLane()) {
-          full.ArriveExpect(load_weights ? x_bytes + kWeightBytes : x_bytes);
-          const int32_t k = chunk * kBf16Chunk;
-          TmaLoadMulticast3(shared.x[ring.index] + half * kChunkBytes, &x_map, full, policy,
-                            kBothBlocks, k, x_row + half, head);
-#pragma unroll
-          for (int box = 0; box < T::kWeightBoxes; ++box) {
-            if (!load_weights) break;
-            TmaLoad2(shared.weights[ring.index] + box * kBoxRows * kChunkBytes, &weight_map, full,
-                     policy, k, weight_row + box * args.channels);
-          }
-        }
-        __syncwarp();
+    for (int32_t i = 0, chunk = 0; i < args.chunks;
+         ++i, chunk = NextChunk<T>(args, chunk), ring.Advance()) {
+      if (i >= early) shared.empty[ring.index].Wait(ring.parity ^ 1);
+      if (ElectLane()) {
+        if (i >= early) load_weights(ring.index, chunk);
+        TmaLoadMulticast3(shared.x[ring.index] + half * kChunkBytes, &x_map,
+                          shared.full[ring.index], policy, kBothBlocks, chunk * kBf16Chunk,
+                          x_row + half, head);
       }
+      __syncwarp();
     }
   }
 }
@@ -76,31 +101,47 @@ __device__ __forceinline__ void Release(Shared<T>& shared, int stage, int lane) 
   }
 }
 
-// The sums of one chain of chunks; meanwhile(i) is done while the i-th is multiplied.
-template <class T, class F>
-__device__ __forceinline__ void SumChain(float (&sums)[T::kN / 2], Shared<T>& shared,
-                                         RingPosition<T::kStages>& ring, int32_t chunks,
-                                         int warpgroup, int lane, const F& meanwhile) {
+// Begins the products of a stage of x and weights, and ends those of the stage before: `last`, or
+// none if negative.
+template <class T>
+__device__ __forceinline__ void AddStage(float (&sums)[T::kMmaN / 2], Shared<T>& shared,
+                                         RingPosition<T::kStages>& ring, int32_t& last,
+                                         int warpgroup, int lane) {
+  const uint64_t x =
+      WgmmaOperand(SharedAddress(shared.x[ring.index]) + warpgroup % T::kDown * 64 * kChunkBytes);
+  const uint64_t weights = WgmmaOperand(SharedAddress(shared.weights[ring.index]) +
+                                        warpgroup / T::kDown * T::kMmaN * kChunkBytes);
+  shared.full[ring.index].Wait(ring.parity);
+  WgmmaFence();
+#pragma unroll
+  for (int k = 0; k < kBf16Chunk / 16; ++k) {
+    WgmmaBf16<T::kMmaN>::template Add<Major::kK, Major::kK>(sums, x + 2 * k, weights + 2 * k, true);
+  }
+  WgmmaCommit();
+  if (last >= 0) {
+    WgmmaWait<1>();
+    Release(shared, last, lane);
+  }
+  last = static_cast<int32_t>(ring.index);
+  ring.Advance();
+}
+
+template <int kCount>
+__device__ __forceinline__ void SetZero(float (&sums)[kCount]) {
 #pragma unroll
   for (float& sum : sums) sum = 0;
   WgmmaHold(sums);
-  uint32_t last = 0;
-  for (int32_t i = 0; i < chunks; ++i, ring.Advance()) {
-    const uint64_t x =
-        WgmmaOperand(SharedAddress(shared.x[ring.index]) + warpgroup * 64 * kChunkBytes);
-    const uint64_t weights = WgmmaOperand(SharedAddress(shared.weights[ring.index]));
-    shared.full[ring.index].Wait(ring.parity);
-    WgmmaFence();
-#pragma unroll
-    for (int k = 0; k < kBf16Chunk / 16; ++k) {
-      WgmmaBf16<T::kN>::template Add<Major::kK, Major::kK>(sums, x + 2 * k, weights + 2 * k, true);
-    }
-    WgmmaCommit();
-    if (i > 0) {
-      WgmmaWait<1>();
-      Release(shared, last, lane);
-    }
-    last = ring.index;
+}
+
+// The sums of one chain of chunks; meanwhile(i) is done while the i-th is multiplied.
+template <class T, class F>
+__device__ __forceinline__ void SumChain(float (&sums)[T::kMmaN / 2], Shared<T>& shared,
+                                         RingPosition<T::kStages>& ring, int32_t chunks,
+                                         int warpgroup, int lane, const F& meanwhile) {
+  SetZero(sums);
+  int32_t last = -1;
+  for (int32_t i = 0; i < chunks; ++i) {
+    AddStage<T>(sums, shared, ring, last, warpgroup, lane);
     meanwhile(i);
   }
   WgmmaWait<0>();
@@ -108,25 +149,51 @@ __device__ __forceinline__ void SumChain(float (&sums)[T::kN / 2], Shared<T>& sh
   Release(shared, last, lane);
 }
 
-// The multiplying warpgroups. A tile's results are stored while the next one's first chain is
-// multiplied.
+// The sums of all chains, chunk by chunk.
 template <class T>
-__device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index, int32_t step,
-                              uint32_t rank, int warp) {
-  const int lane = threadIdx.x % 32, warpgroup = warp / 4;
+__device__ __forceinline__ void SumTogether(float (&sums)[kBf16Chains][T::kMmaN / 2],
+                                            Shared<T>& shared, RingPosition<T::kStages>& ring,
+                                            int32_t chunks, int warpgroup, int lane) {
+#pragma unroll
+  for (auto& chain : sums) SetZero(chain);
+  int32_t last = -1, chunk = 0;
+  for (; chunk + kBf16Chains <= chunks; chunk += kBf16Chains) {
+#pragma unroll
+    for (auto& chain : sums) AddStage<T>(chain, shared, ring, last, warpgroup, lane);
+  }
+#pragma unroll
+  for (int i = 0; i < kBf16Chains - 1; ++i) {
+    if (chunk + i < chunks) AddStage<T>(sums[i], shared, ring, last, warpgroup, lane);
+  }
+  WgmmaWait<0>();
+#pragma unroll
+  for (auto& chain : sums) WgmmaHold(chain);
+  Release(shared, last, lane);
+#pragma unroll
+  for (int i = 1; i < kBf16Chains; ++i) {
+#pragma unroll
+    for (int j = 0; j < T::kMmaN / 2; ++j) sums[0][j] += sums[i][j];
+  }
+}
+
+// Tiles whose chains follow each other: results are stored while the next one's first chain is
+// multiplied.
+template <class T, class Find>
+__device__ __forceinline__ void MultiplyByChains(Shared<T>& shared, const Args& args, int warp,
+                                                 int lane, const Find& find) {
   const int32_t chains = min(kBf16Chains, args.chunks);
   RingPosition<T::kStages> ring;
-  float total[T::kN / 2], sums[T::kN / 2];
+  float total[T::kMmaN / 2], sums[T::kMmaN / 2];
   Work work, done;
   int32_t stored = T::kPieces;  // of the tile that is done
   const auto store = [&](int32_t piece) {
     StorePiece<T>(piece, total, shared, args, done, warp, lane);
   };
-  for (; FindWork(shared, args, index, rank, work); index += step) {
+  while (find(work)) {
     ring.index = Uniform(ring.index);
     ring.parity = Uniform(ring.parity);
     const auto sum_chain = [&](int32_t chain, const auto& meanwhile) {
-      SumChain(sums, shared, ring, (args.chunks - chain + kBf16Chains - 1) / kBf16Chains, warpgroup,
+      SumChain(sums, shared, ring, (args.chunks - chain + kBf16Chains - 1) / kBf16Chains, warp / 4,
                lane, meanwhile);
     };
     sum_chain(0, [&](int32_t) {
@@ -134,17 +201,56 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
     });
     while (stored < T::kPieces) store(stored++);
 #pragma unroll
-    for (int i = 0; i < T::kN / 2; ++i) total[i] = sums[i];
+    for (int i = 0; i < T::kMmaN / 2; ++i) total[i] = sums[i];
 #pragma unroll 1
     for (int32_t chain = 1; chain < chains; ++chain) {
       sum_chain(chain, [](int32_t) {});
 #pragma unroll
-      for (int i = 0; i < T::kN / 2; ++i) total[i] += sums[i];
+      for (int i = 0; i < T::kMmaN / 2; ++i) total[i] += sums[i];
     }
     done = work;
     stored = 0;
   }
   while (stored < T::kPieces) store(stored++);
+}
+
+// Tiles whose chains are summed at once.
+template <class T, class Find>
+__device__ __forceinline__ void MultiplyTogether(Shared<T>& shared, const Args& args, int warp,
+                                                 int lane, const Find& find) {
+  RingPosition<T::kStages> ring;
+  float sums[kBf16Chains][T::kMmaN / 2];
+  Work work;
+  while (find(work)) {
+    ring.index = Uniform(ring.index);
+    ring.parity = Uniform(ring.parity);
+    SumTogether<T>(sums, shared, ring, args.chunks, warp / 4, lane);
+#pragma unroll
+    for (int piece = 0; piece < T::kPieces; ++piece) {
+      StorePiece<T>(piece, sums[0], shared, args, work, warp, lane);
+    }
+  }
+}
+
+// The multiplying warpgroups.
+template <class T>
+__device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index, int32_t step,
+                              uint32_t rank, int warp) {
+  // In this order: what comes next may read early what was there before this kernel.
+  if (!args.x_is_there) WaitForPriorKernels();
+  AllowNextKernel();
+  const auto find = [&](Work& work) {
+    if (!FindWork(shared, args, index, rank, work)) return false;
+    if (args.counts == nullptr) work.rows = min(work.rows, __ldcg(args.live) - work.row);
+    index += step;
+    return true;
+  };
+  const int lane = threadIdx.x % 32;
+  if constexpr (T::kTogether) {
+    MultiplyTogether(shared, args, warp, lane, find);
+  } else {
+    MultiplyByChains(shared, args, warp, lane, find);
+  }
 }
 
 template <class T>
@@ -163,20 +269,20 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
     FenceMbarrierInit();
   }
-  WaitForPriorKernels();
+  if (!args.counts_are_there) WaitForPriorKernels();
   FillGroups(shared, args);  // and all threads of the block see the barriers
-  AllowNextKernel();
   ClusterSync();
 
   const int32_t index = blockIdx.x / T::kBlocks, step = gridDim.x / T::kBlocks;
   const int warp = Uniform(threadIdx.x / 32);
   if (warp >= T::kWarps) {
-    if constexpr (T::kWarpgroups > 1) LowerRegisters<T::kLoaderRegisters>();
+    if constexpr (T::kWarps > 4) LowerRegisters<T::kLoaderRegisters>();
     if (warp == T::kWarps) Load(shared, args, x_map, weight_map, index, step, rank);
   } else {
-    if constexpr (T::kWarpgroups > 1) RaiseRegisters<T::kRegisters>();
+    if constexpr (T::kWarps > 4) RaiseRegisters<T::kRegisters>();
     MultiplyTiles(shared, args, index, step, rank, warp);
   }
+  if (args.x_is_there) WaitForPriorKernels();  // who waits for this kernel waits for the last too
   // The other block may still write to this one's memory or arrive at its barriers.
   __syncwarp();
   ClusterSync();

@@ -9,13 +9,15 @@ namespace fathom::bf16_gemm {
 // Stores piece kPiece of this warp's 16 rows: kStaged channels, through its staging memory, so that
 // rows can be left out and stores are whole sectors.
 template <class T, int kPiece>
-__device__ __forceinline__ void StorePiece(const float (&sums)[T::kN / 2], Shared<T>& shared,
+__device__ __forceinline__ void StorePiece(const float (&sums)[T::kMmaN / 2], Shared<T>& shared,
                                            const Args& args, const Work& work, int warp, int lane) {
   constexpr int kFirst = kPiece * T::kStaged;
   constexpr int kChunks = T::kStaged / 8;
-  const int rows = work.rows - warp * 16, channels = work.channels - kFirst;
-  const int64_t at = (work.row + warp * 16) * args.out_stride + work.group * args.out_head_stride +
-                     work.channel + kFirst;
+  const int row = warp % (4 * T::kDown) * 16, rows = work.rows - row;
+  const int first = warp / (4 * T::kDown) * T::kMmaOut + kFirst;
+  const int channels = work.channels - first;
+  const int64_t at =
+      (work.row + row) * args.out_stride + work.group * args.out_head_stride + work.channel + first;
   if (!T::kSilu && args.f32) {
     StoreF32<T::kStaged>(sums + kFirst / 2, static_cast<float*>(args.out) + at, args.out_stride,
                          rows, channels, lane);
@@ -28,7 +30,7 @@ __device__ __forceinline__ void StorePiece(const float (&sums)[T::kN / 2], Share
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       y[i] = sums[kFirst / 2 + chunk * 4 + i];
-      if (T::kSilu) y[i] = kernels::SiluMul(y[i], sums[(T::kOut + kFirst) / 2 + chunk * 4 + i]);
+      if (T::kSilu) y[i] = kernels::SiluMul(y[i], sums[(T::kMmaOut + kFirst) / 2 + chunk * 4 + i]);
     }
     StageBf16(staging, chunk, y, lane);
   }
@@ -39,7 +41,7 @@ __device__ __forceinline__ void StorePiece(const float (&sums)[T::kN / 2], Share
 }
 
 template <class T, int kPiece = 0>
-__device__ __forceinline__ void StorePiece(int piece, const float (&sums)[T::kN / 2],
+__device__ __forceinline__ void StorePiece(int piece, const float (&sums)[T::kMmaN / 2],
                                            Shared<T>& shared, const Args& args, const Work& work,
                                            int warp, int lane) {
   if constexpr (kPiece < T::kPieces) {

@@ -7,24 +7,27 @@
 
 namespace fathom::bf16_gemm {
 
-// A block's tile: kWarpgroups of 64 rows each, by kN rows of W. kSilu: half of them are gate, the
-// other half up, of the same channels. The two blocks of a cluster take neighbouring channels of
-// the same rows, of which each loads half for both.
-template <int kWarpgroups_, int kN_, int kStages_, bool kSilu_>
+// A block's tile: kDown x kAcross warpgroups, each of 64 rows by kMmaN rows of W. kSilu: half of
+// them are gate, the other half up, of the same channels. The two blocks of a cluster take
+// neighbouring channels of the same rows, of which each loads half for both.
+template <int kDown_, int kAcross_, int kMmaN_, int kStages_, bool kSilu_>
 struct Tile {
-  static constexpr int kWarpgroups = kWarpgroups_, kN = kN_, kStages = kStages_;
+  static constexpr int kDown = kDown_, kAcross = kAcross_, kMmaN = kMmaN_, kStages = kStages_;
   static constexpr bool kSilu = kSilu_;
-  static constexpr int kM = 64 * kWarpgroups;
-  static constexpr int kOut = kSilu ? kN / 2 : kN;  // channels of the output
-  static constexpr int kBlocks = 2;                 // of a cluster
+  // The sums of all chains fit the registers: chunks are read in the order of memory.
+  static constexpr bool kTogether = kMmaN <= 64;
+  static constexpr int kM = 64 * kDown, kN = kMmaN * kAcross;
+  static constexpr int kMmaOut = kSilu ? kMmaN / 2 : kMmaN;  // channels of a warpgroup
+  static constexpr int kOut = kMmaOut * kAcross;             // of the output
+  static constexpr int kBlocks = 2;                          // of a cluster
   static constexpr int kClusterOut = kOut * kBlocks;
-  static constexpr int kWeightBoxes = kSilu ? 2 : 1;
-  static constexpr int kStaged = kOut % 64 == 0 && !kSilu ? 64 : kOut < 32 ? kOut : 32;
-  static constexpr int kPieces = kOut / kStaged;                 // in which a warp stores its part
-  static constexpr int kWarps = 4 * kWarpgroups;                 // that multiply
+  static constexpr int kWeightBoxes = kSilu ? 2 : 1;  // of a warpgroup
+  static constexpr int kStaged = kMmaOut % 64 == 0 && !kSilu ? 64 : kMmaOut % 32 == 0 ? 32 : 16;
+  static constexpr int kPieces = kMmaOut / kStaged;              // in which a warp stores its part
+  static constexpr int kWarps = 4 * kDown * kAcross;             // that multiply
   static constexpr int kThreads = 128 + 32 * kWarps;             // a warpgroup loads
   static constexpr int kLoaderRegisters = 24, kRegisters = 240;  // with two that multiply
-  static_assert(kThreads >= kMaxGroups / 2 && kN % 16 == 0 && kN <= 256 && kWarpgroups <= 2);
+  static_assert(kThreads >= kMaxGroups / 2 && kN % 16 == 0 && kN <= 256 && kDown * kAcross <= 2);
 };
 
 template <class T>
@@ -45,19 +48,14 @@ struct Work {
   int32_t channels;  // from there on; 0 or less: nothing
 };
 
-template <class T>
-__device__ int32_t ClusterTilesAcross(const Args& args) {
-  return (args.channels + T::kClusterOut - 1) / T::kClusterOut;
-}
-
 // All threads.
 template <class T>
 __device__ void FillGroups(Shared<T>& shared, const Args& args) {
   FillGroups(
-      shared.groups, args.groups, T::kM, ClusterTilesAcross<T>(args),
-      [&](int32_t group) {
-        const int32_t count = args.counts != nullptr ? args.counts[group] : *args.live;
-        return min(max(count, 0), args.capacity);
+      shared.groups, args.groups, T::kM, args.across,
+      [&](int32_t group) {  // the live rows of dense products are asked for later
+        return args.counts == nullptr ? args.capacity
+                                      : min(max(args.counts[group], 0), args.capacity);
       },
       [&](int32_t group) { return args.begins != nullptr ? args.begins[group] : 0; });
 }
@@ -67,7 +65,7 @@ template <class T>
 __device__ bool FindWork(const Shared<T>& shared, const Args& args, int32_t index, uint32_t rank,
                          Work& work) {
   TilePlace place;
-  if (!FindTile<T::kM>(shared.groups, args.groups, ClusterTilesAcross<T>(args), index, place)) {
+  if (!FindTile<T::kM>(shared.groups, args.groups, args.across, index, place)) {
     return false;
   }
   work.group = place.group;

@@ -1,16 +1,19 @@
 // BF16 products on CUDA by mma.sync, with weights as the operand of 16 rows.
 //   formula:       y[t] = x[t] W^T; or silu(gate) * up of the two halves of W
-//   data mapping:  a block per tile of kOut outputs and kTokens tokens. Channels are cut into
-//                  chunks of 64, which its four warps take in turn; each streams its own chunks
-//                  through shared memory (cp.async) into a whole tile of sums, which are then added
+//   data mapping:  a block per tile of kOut outputs and kTokens tokens, or rows that it finds among
+//                  few tokens' expert ids. Channels are cut into chunks of 64, which its four warps
+//                  take in turn; each streams its own chunks through shared memory (cp.async) into
+//                  a whole tile of sums, which are then added
 //   bytes, FLOPs:  weights once per kTokens tokens, activations once per kOut outputs; 2 FLOP a
 //                  weight and token
 //   accumulator:   fp32 in the tensor core per warp, in ascending order of its chunks; then the
 //                  four warps' sums in order: the same for every tile
 //   expected time: [2048, 2048], 1 token: 8 MB at 70 % of the bandwidth, 2.5 us; not measured
+#include "cuda/l2_policy.h"
 #include "ops/cuda_kernels.cuh"
 #include "ops/linear/bf16_gemm_cuda.h"
 #include "ops/linear/bf16_product_cuda.h"
+#include "ops/linear/few_pairs_cuda.cuh"
 #include "ops/mma_cuda.cuh"
 #include "ops/silu_mul/silu_mul_cuda.cuh"
 
@@ -29,8 +32,9 @@ struct Place {
 template <int kTokens>
 __device__ Place FindPlace(const Bf16ProductParams& p, int64_t tile) {
   if (p.counts == nullptr) {
-    const int64_t live = min(static_cast<int64_t>(*p.live), p.tokens);
-    return {blockIdx.z, tile * kTokens, live};
+    // Rows of the first tile do not wait for the live count: those beyond are not stored.
+    const int64_t end = tile == 0 ? p.tokens : min(static_cast<int64_t>(*p.live), p.tokens);
+    return {blockIdx.z, tile * kTokens, end};
   }
   // Every warp finds it for itself: 32 experts at a time.
   const int lane = threadIdx.x % kWarp;
@@ -80,6 +84,8 @@ struct Source {
   const BF16 *w, *x;
   Place place;
   int64_t out_begin;
+  uint64_t policy;       // of the weights, of the smallest tiles
+  const int32_t* pairs;  // of the block's rows, or null
 
   // The row of the matrix behind local row r; -1: none.
   __device__ int64_t WeightRow(int r) const {
@@ -94,7 +100,12 @@ struct Source {
       const int r = i / T::kVectors, v = i % T::kVectors;
       const int64_t row = WeightRow(r), k = channel + v * 8;
       const bool valid = row >= 0 && k < p.in;
-      CopyAsync(to + T::Offset(r, v), valid ? w + row * p.in + k : w, valid);
+      const BF16* from = valid ? w + row * p.in + k : w;
+      if constexpr (kTokens == 8) {  // hardly any other tile reads them
+        CopyAsync(to + T::Offset(r, v), from, valid, policy);
+      } else {
+        CopyAsync(to + T::Offset(r, v), from, valid);
+      }
     }
   }
   __device__ void LoadRows(uint32_t to, int64_t channel) const {
@@ -107,7 +118,8 @@ struct Source {
       const bool valid = position < place.end && k < p.in;
       const BF16* from = x;
       if (valid) {
-        const int64_t row = p.row_of == nullptr ? position : p.row_of[position];
+        int64_t row = p.row_of == nullptr ? position : p.row_of[position];
+        if (pairs != nullptr) row = p.x_of_pairs ? pairs[r] : pairs[r] / p.topk;
         from = x + row * p.x_stride + k;
       }
       CopyAsync(x_to + T::Offset(r, v), from, valid);
@@ -147,8 +159,8 @@ __device__ void MultiplyStage(uint32_t stage, float (&sums)[kOut / 16][kTokens /
 }
 
 template <int kOut, int kTokens>
-__device__ void StoreSums(const Bf16ProductParams& p, const Place& place, int64_t out_begin,
-                          const float* sums, int stride) {
+__device__ void StoreSums(const Bf16ProductParams& p, const Place& place, const int32_t* pairs,
+                          int64_t out_begin, const float* sums, int stride) {
   const auto total = [&](int r, int n) {
     float sum = sums[r * stride + n];
 #pragma unroll
@@ -162,8 +174,9 @@ __device__ void StoreSums(const Bf16ProductParams& p, const Place& place, int64_
     const int r = i / width, n = i % width;
     if (place.begin + r >= place.end || out_begin + n >= limit) continue;
     const float y = p.silu ? SiluMul(total(r, n), total(r, n + kOut / 2)) : total(r, n);
-    const int64_t head = p.counts == nullptr ? place.matrix : 0;
-    const int64_t at = (place.begin + r) * p.y_stride + head * p.y_head_stride + out_begin + n;
+    const int64_t head = p.counts == nullptr && pairs == nullptr ? place.matrix : 0;
+    const int64_t row = pairs == nullptr ? place.begin + r : pairs[r];
+    const int64_t at = row * p.y_stride + head * p.y_head_stride + out_begin + n;
     if (p.f32) {
       static_cast<float*>(p.y)[at] = y;
     } else {
@@ -178,6 +191,7 @@ __global__ void __launch_bounds__(kThreads)
   using T = Tile<kOut, kTokens, kStages, kStageChannels>;
   constexpr int kStagesOfChunk = kChunk / kStageChannels;
   extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ FewPairs few;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int64_t out_begin = int64_t{blockIdx.x} * (p.silu ? kOut / 2 : kOut);
   const uint32_t pipeline =
@@ -189,7 +203,14 @@ __global__ void __launch_bounds__(kThreads)
     return (int64_t{stage / kStagesOfChunk} * kWarps + warp) * kChunk +
            stage % kStagesOfChunk * kStageChannels;
   };
-  Source<T, kOut, kTokens, kStageChannels> source = {p, p.w, p.x, {}, out_begin};
+  const bool dense = p.counts == nullptr && p.ids == nullptr;
+  Source<T, kOut, kTokens, kStageChannels> source = {.p = p,
+                                                     .w = p.w,
+                                                     .x = p.x,
+                                                     .place = {},
+                                                     .out_begin = out_begin,
+                                                     .policy = kTokens == 8 ? EvictFirst() : 0,
+                                                     .pairs = p.ids == nullptr ? nullptr : few.row};
   const auto load_first = [&](auto load) {
 #pragma unroll
     for (int s = 0; s < kStages - 1; ++s) {
@@ -199,16 +220,30 @@ __global__ void __launch_bounds__(kThreads)
   const auto load_weights = [&](uint32_t to, int64_t channel) { source.LoadWeights(to, channel); };
 
   // Which weights a dense product needs is known before the kernels before it have ended.
-  const bool dense = p.counts == nullptr;
   if (dense) {
     source.w += blockIdx.z * p.out * p.in;
     load_first(load_weights);
   }
-  AfterPriorKernels();
-  const Place place = FindPlace<kTokens>(p, blockIdx.y);
+  Place place;
+  if (p.ids == nullptr) {
+    if (!p.wait_first) AllowNextKernel();
+    if (!p.x_early) WaitForPriorKernels();
+    if (p.wait_first) AllowNextKernel();
+    place = FindPlace<kTokens>(p, blockIdx.y);
+  } else {
+    if (!p.ids_early) WaitForPriorKernels();
+    AllowNextKernel();  // after the wait: see ids_early
+    if (warp == 0) {
+      FindPairs(few, p.ids, p.live, static_cast<int32_t>(p.tokens), static_cast<int32_t>(p.topk),
+                static_cast<int32_t>(blockIdx.y));
+    }
+    __syncthreads();
+    place = {few.matrix, 0, few.count};
+  }
+  const int32_t live = dense ? *p.live : 0;
   if (place.begin >= place.end) {
     WaitForCopies<0>();
-    return;
+    return WaitForPriorKernels();
   }
   source.place = place;
   if (dense) {
@@ -216,6 +251,7 @@ __global__ void __launch_bounds__(kThreads)
   } else {
     source.w += place.matrix * p.out * p.in;
     load_first(load_weights);
+    if (p.ids_early) WaitForPriorKernels();
   }
   float sums[kOut / 16][kTokens / 8][4] = {};
 #pragma unroll
@@ -251,7 +287,9 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   __syncthreads();
-  StoreSums<kOut, kTokens>(p, place, out_begin, all, T::kSumStride);
+  if (dense) place.end = min(place.end, static_cast<int64_t>(live));
+  StoreSums<kOut, kTokens>(p, place, source.pairs, out_begin, all, T::kSumStride);
+  if (p.x_early) WaitForPriorKernels();  // who waits for this kernel waits for the last one too
 }
 
 template <int kOut, int kTokens, int kStages, int kStageChannels>
@@ -261,12 +299,17 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
   static const cudaError_t attribute =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes);
   CUDA_CHECK(attribute);
-  int64_t tiles = (p.tokens + kTokens - 1) / kTokens;
+  int64_t tiles = p.ids == nullptr ? (p.tokens + kTokens - 1) / kTokens : p.tokens * p.topk;
   if (p.counts != nullptr) tiles = std::min(p.tokens, tiles + p.count);
   const dim3 grid(Blocks(p.silu ? p.out / 2 : p.out, p.silu ? kOut / 2 : kOut),
                   static_cast<unsigned>(tiles),
-                  p.counts == nullptr ? static_cast<unsigned>(p.count) : 1);
-  LaunchOverlapped(kernel, grid, kThreads, T::kSharedBytes, stream, p);
+                  p.counts == nullptr && p.ids == nullptr ? static_cast<unsigned>(p.count) : 1);
+  // What is beside this may be the kernel for many rows, which then takes x as there.
+  if (p.hopper && Bf16GemmPays(p)) {
+    kernel<<<grid, kThreads, T::kSharedBytes, stream>>>(p);
+  } else {
+    LaunchOverlapped(kernel, grid, kThreads, T::kSharedBytes, stream, p);
+  }
 }
 
 }  // namespace kernels
@@ -288,7 +331,13 @@ void LaunchBf16Product(const Bf16ProductParams& p, cudaStream_t stream) {
   const int64_t matrices = p.counts == nullptr ? p.count : std::min(p.tokens, p.count);
   // Wide tiles read x less often, if there are enough of them for the whole GPU.
   const bool wide = (p.out + 63) / 64 * ((rows + 63) / 64) * matrices >= 400;
-  if (rows <= 8) return wide ? Launch<64, 8, 4, 32>(p, stream) : Launch<16, 8, 5, 64>(p, stream);
+  if (rows <= 8) {
+    // Absorbed W_UK: a chunk for each warp, and all blocks at a time.
+    if (p.in <= kWarps * kChunk) return Launch<16, 8, 2, 64>(p, stream);
+    // Experts' weights in longer pieces; whole lines of the L2 in any case.
+    if (wide || p.ids != nullptr) return Launch<32, 8, 3, 64>(p, stream);
+    return Launch<16, 8, 5, 64>(p, stream);
+  }
   if (rows <= 16) return wide ? Launch<64, 16, 4, 32>(p, stream) : Launch<16, 16, 5, 64>(p, stream);
   if (rows <= 32) return wide ? Launch<64, 32, 3, 32>(p, stream) : Launch<16, 32, 4, 64>(p, stream);
   return wide ? Launch<64, 64, 3, 32>(p, stream) : Launch<16, 64, 4, 32>(p, stream);

@@ -32,10 +32,24 @@ struct Bf16ProductParams {
   const int32_t* begins = nullptr;
   const int32_t* row_of = nullptr;
 
+  // Per expert without sorting, of at most 8 tokens: row p = t * topk + j of y is matrix ids[p]'s
+  // product with row p of x if `x_of_pairs`, else t. `tokens` are tokens.
+  const int32_t* ids = nullptr;  // [tokens, topk], at most 128
+  int64_t topk = 1;
+  bool x_of_pairs = false;
+  // The launch in front was of this function with the same ids: they are read before it has ended.
+  bool ids_early = false;
+
   // y: BF16, or F32. With `silu` the matrix holds gate and up, and y is [tokens, out / 2].
   void* y = nullptr;
   int64_t y_stride = 0, y_head_stride = 0;
   bool f32 = false, silu = false;
+
+  // `counts` and `begins` (with Hopper's kernel for many rows), or x, were there before the launch
+  // in front began: they are read before that has ended. A launch that one with `x_early` may
+  // follow has `wait_first`: it lets the next begin once it has waited itself, as the other kernel
+  // always does.
+  bool counts_early = false, x_early = false, wait_first = false;
 
   // Hopper's kernel for many rows (bf16_gemm_cuda.h) may be taken: the bits are the same.
   bool hopper = false;

@@ -16,6 +16,7 @@
 #include "cuda/tensor_map.h"
 #include "cuda/tma.h"
 #include "cuda/wgmma_fp8.h"
+#include "ops/linear/few_pairs_cuda.cuh"
 #include "ops/linear/fp8_few_rows_cuda.h"
 #include "ops/linear/fp8_gemm_tile.cuh"
 #include "ops/linear/quantize_vector.cuh"
@@ -26,6 +27,7 @@ namespace fp8_few_rows {
 using fp8_gemm::kRun;
 
 constexpr int kRows = kFp8FewRows, kChannels = 64;  // of a block
+static_assert(kFp8FewRows == FewPairs::kRows && kFp8MostPairs == FewPairs::kMost);
 constexpr int kMultipliers = 128, kQuantizers = 256, kThreads = kQuantizers + 32;
 constexpr int kStageBytes = kChannels * kRun, kMostStages = 24;
 constexpr int kInFlight = 4;              // runs whose products are under way
@@ -44,17 +46,9 @@ struct Args {
   bool x_of_pairs, early, ue8m0;
 };
 
-// The rows of one matrix that a block multiplies: pairs, or tokens.
-struct Rows {
-  int32_t matrix, count;
-  int32_t first_rank;
-  int32_t row[kRows];
-};
-
 struct Shared {
   Mbarrier full[kMostStages], empty[kMostStages];
-  Rows rows;
-  int32_t ids[kFp8MostPairs];
+  FewPairs rows;
   float up[kChannels / 2][kRows];
 };
 
@@ -86,57 +80,6 @@ struct Ring {
     }
   }
 };
-
-// The block's rows are those of the group'th eight pairs of equal expert, in order of their first
-// pair. One warp.
-__device__ void FindRows(Shared& shared, const Args& a, int32_t group) {
-  constexpr int kEach = kFp8MostPairs / 32;
-  const int lane = threadIdx.x % 32;
-  const int32_t live = __ldcg(a.live);
-  int32_t id[kEach], rank[kEach];
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {  // does not wait for `live`
-    const int32_t pair = 32 * i + lane;
-    id[i] = pair < a.tokens * a.topk ? __ldcg(a.ids + pair) : -1;
-  }
-  const int32_t pairs = min(live, a.tokens) * a.topk;
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int32_t pair = 32 * i + lane;
-    if (pair >= pairs) id[i] = -1;
-    rank[i] = 0;
-    shared.ids[pair] = id[i];
-  }
-  __syncwarp();
-  for (int32_t other = 0; other < pairs; ++other) {
-    const int32_t id_of_other = shared.ids[other];
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) rank[i] += id[i] == id_of_other && other < 32 * i + lane;
-  }
-  if (lane == 0) shared.rows.count = 0;
-  __syncwarp();
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const bool first = id[i] >= 0 && rank[i] % kRows == 0;
-    const unsigned firsts = __ballot_sync(0xffffffff, first);
-    if (first && __popc(firsts & ((1u << lane) - 1)) == group) {
-      shared.rows.matrix = id[i];
-      shared.rows.first_rank = rank[i];
-      shared.rows.count = 1;
-    }
-    group -= __popc(firsts);
-  }
-  __syncwarp();
-  if (shared.rows.count == 0) return;
-  const int32_t matrix = shared.rows.matrix, first_rank = shared.rows.first_rank;
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int32_t place = rank[i] - first_rank;
-    if (id[i] != matrix || place < 0 || place >= kRows) continue;
-    shared.rows.row[place] = 32 * i + lane;
-    atomicMax(&shared.rows.count, place + 1);
-  }
-}
 
 // Codes and scales of the block's rows, in the order in which wgmma reads them. All threads.
 template <class X>
@@ -262,7 +205,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
     FenceMbarrierInit();
   }
   if (experts && !a.early) WaitForPriorKernels();
-  if (experts && warp == 0) FindRows(shared, a, static_cast<int32_t>(blockIdx.y));
+  if (experts && warp == 0) {
+    FindPairs(shared.rows, a.ids, a.live, a.tokens, a.topk, static_cast<int32_t>(blockIdx.y));
+  }
   __syncthreads();
   if (experts && shared.rows.count == 0) return WaitForPriorKernels();
 

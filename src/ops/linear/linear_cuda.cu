@@ -73,7 +73,7 @@ void Launch(cudaStream_t stream, const Matrices& m, const Activations<X>& a, con
 // By tensor cores, where weights and layout allow it.
 bool LaunchTensorCores(cudaStream_t stream, const CudaWeight& w, const TensorView& x,
                        int64_t x_head_stride, const TensorView& live, const TensorView& out,
-                       int64_t out_head_stride, bool hopper) {
+                       int64_t out_head_stride, bool x_early, bool wait_first, bool hopper) {
   const Bf16ProductParams params = {.x = Data<BF16>(x),
                                     .x_stride = x.stride(0),
                                     .x_head_stride = x_head_stride,
@@ -87,6 +87,8 @@ bool LaunchTensorCores(cudaStream_t stream, const CudaWeight& w, const TensorVie
                                     .y_stride = out.stride(0),
                                     .y_head_stride = out_head_stride,
                                     .f32 = out.dtype() == DType::kF32,
+                                    .x_early = x_early,
+                                    .wait_first = wait_first,
                                     .hopper = hopper};
   if (w.format != WeightFormat::kBF16 || !Bf16ProductFits(params)) return false;
   LaunchBf16Product(params, stream);
@@ -111,7 +113,8 @@ void LinearPlain(OpContext& context, const LinearArgs& a, bool hopper) {
     LaunchQuantizeRuns(stream, w, Data<BF16>(a.x), a.x.stride(0), tokens, live, 1, q);
     Launch<E4M3, E4M3>(stream, MatricesOf(&w), {q.codes, w.in, 0, q.scales, tokens, live}, a.out,
                        0);
-  } else if (!LaunchTensorCores(stream, w, a.x, 0, a.live, a.out, 0, hopper)) {
+  } else if (!LaunchTensorCores(stream, w, a.x, 0, a.live, a.out, 0, a.beside_last,
+                                /*wait_first=*/true, hopper)) {
     WithFormat(w.format, [&](auto element) {
       Launch<decltype(element), BF16>(stream, MatricesOf(&w),
                                       {Data<BF16>(a.x), a.x.stride(0), 0, nullptr, tokens, live},
@@ -130,7 +133,7 @@ void HeadLinearPlain(OpContext& context, const HeadLinearArgs& a, bool hopper) {
   using namespace kernels;
   const CudaWeight& w = AsCuda(a.weight);
   if (LaunchTensorCores(Cuda(context).get(), w, a.x, a.x.stride(1), a.live, a.out, a.out.stride(1),
-                        hopper)) {
+                        a.beside_last, /*wait_first=*/false, hopper)) {
     return Cuda(context).CheckLaunch("head_linear", a.x);
   }
   WithFormat(w.format, [&](auto element) {

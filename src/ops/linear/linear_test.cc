@@ -180,26 +180,40 @@ TEST_P(LinearTest, ATokenDoesNotDependOnThousands) {
   }
 }
 
-TEST_P(LinearTest, BesideTheLast) {
-  const Backend& backend = GetParam();
-  const TestMatrix m(DType::kF8E4M3, 256, 2048, 24), n(DType::kF8E4M3, 144, 2048, 25);
-  const Case c = {.parts = {m.weight}, .x = Activations(3, 2048, 26), .options = {}};
+// The kernel that makes x, the first product and the one beside it follow each other at once.
+void TestBesideTheLast(const Backend& backend, DType dtype, int tokens, int out) {
+  SCOPED_TRACE(testing::Message() << tokens << " tokens, " << out << " outputs");
+  const TestMatrix m(dtype, out, 2048, 24), n(dtype, 144, 2048, 25);
+  const Case c = {.parts = {m.weight}, .x = Activations(tokens, 2048, 26), .options = {}};
   const auto first = Pack(backend, {{m.weight}}), second = Pack(backend, {{n.weight}});
-  const TestTensor x(backend.act(), {3, 2048}, c.x), live = Live(3);
-  const TestTensor y(DType::kF32, {3, 256}), z(DType::kF32, {3, 144});
-  const LinearArgs one = {.x = x, .weight = first.get(), .live = live, .out = y};
+  const TestTensor x(backend.act(), {tokens, 2048}, c.x), normed(backend.act(), {tokens, 2048});
+  const TestTensor weight(DType::kF32, {2048}, Normals(2048, 30)), live = Live(tokens);
+  const TestTensor y(DType::kF32, {tokens, out}), z(DType::kF32, {tokens, 144});
+  const LinearArgs one = {.x = normed, .weight = first.get(), .live = live, .out = y};
   const LinearArgs other = {
-      .x = x, .weight = second.get(), .live = live, .out = z, .beside_last = true};
+      .x = normed, .weight = second.get(), .live = live, .out = z, .beside_last = true};
   const Op<LinearArgs>& linear = backend.ops->linear;
   const size_t bytes =
       std::max(linear.Workspace(backend.stream(), one), linear.Workspace(backend.stream(), other));
   const TestTensor workspace(DType::kU8, {static_cast<int64_t>(bytes)});
   OpContext context = {backend.stream(), {workspace.view().As<std::byte>(), bytes}};
+  backend.ops->rms_norm(context, {.x = x, .weight = weight, .live = live, .out = normed});
   linear(context, one);
   linear(context, other);
   backend.stream().Synchronize();
-  ExpectSameBits(y.Floats(), RunTokens(backend, *first, c, Range(3)));
-  ExpectSameBits(z.Floats(), RunTokens(backend, *second, c, Range(3)));
+  Case alone = c;
+  alone.x = normed.Floats();
+  ExpectSameBits(y.Floats(), RunTokens(backend, *first, alone, Range(tokens)));
+  ExpectSameBits(z.Floats(), RunTokens(backend, *second, alone, Range(tokens)));
+}
+
+TEST_P(LinearTest, BesideTheLast) {
+  for (const DType dtype : {DType::kF8E4M3, DType::kBF16}) {
+    for (const int tokens : {3, 67}) {
+      TestBesideTheLast(GetParam(), dtype, tokens, 256);
+      TestBesideTheLast(GetParam(), dtype, tokens, 260);  // the first not by TMA
+    }
+  }
 }
 
 // A norm's copy changes no bit, whether the table makes it or not; nor does running beside the

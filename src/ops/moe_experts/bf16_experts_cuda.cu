@@ -1,6 +1,6 @@
 // Experts in BF16 on CUDA, kernel by kernel.
 //   formula:       out[t] = sum over j of weights[t, j] * down[e](silu(gate[e] x) * up[e] x)
-//   data mapping:  sort (moe_experts/grouped_gemm_cuda.h), the two products
+//   data mapping:  sort (moe_experts/grouped_gemm_cuda.h; of few pairs none), the two products
 //                  (linear/bf16_product_cuda.h), the sum
 //   bytes, FLOPs:  every chosen expert's weights once per 8 to 64 of its pairs; 6 FLOP a weight
 //                  position and pair
@@ -8,12 +8,17 @@
 //   expected time: V2-Lite, 1 token: 104 MB at 70 % of the bandwidth, 31 us; not measured
 #include "ops/cuda_kernels.cuh"
 #include "ops/linear/bf16_gemm_cuda.h"
+#include "ops/linear/few_pairs_cuda.cuh"
 #include "ops/moe_experts/bf16_experts_cuda.h"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
 #include "ops/prepare/cuda_weight.h"
 
 namespace fathom {
 namespace kernels {
+
+// Of more, blocks for which no expert is left take longer than sorting.
+constexpr int64_t kUnsortedPairs = 32;
+static_assert(kUnsortedPairs <= FewPairs::kMost);
 
 // token_of[place of a pair] = its token.
 __global__ void TokensOfPlaces(const int32_t* places, const int32_t* live, int topk,
@@ -23,16 +28,15 @@ __global__ void TokensOfPlaces(const int32_t* places, const int32_t* live, int t
   if (pair < int64_t{*live} * topk) token_of[places[pair]] = static_cast<int32_t>(pair / topk);
 }
 
-// rows[place of a pair] = its token's row of x, in vectors of 8 channels.
+// rows[place of a pair] = its token's row of x, in vectors of 8 channels: a block per pair.
 __global__ void GatherPairs(Rows<const BF16> x, const int32_t* places, const int32_t* live,
-                            int topk, int64_t hidden, BF16* rows) {
+                            int64_t hidden, BF16* rows) {
   AfterPriorKernels();
-  const int64_t t = blockIdx.x;
+  const int64_t t = blockIdx.x, pair = t * gridDim.y + blockIdx.y;
   if (t >= *live) return;
-  const int32_t* place = places + t * topk;
+  BF16* to = rows + places[pair] * hidden;
   for (int64_t i = threadIdx.x; i < hidden / 8; i += blockDim.x) {
-    const uint4 vector = reinterpret_cast<const uint4*>(x[t])[i];
-    for (int j = 0; j < topk; ++j) reinterpret_cast<uint4*>(rows + place[j] * hidden)[i] = vector;
+    reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(x[t])[i];
   }
 }
 
@@ -65,6 +69,38 @@ static const BF16* Values(const PackedWeight* weight) {
   return reinterpret_cast<const BF16*>(AsCuda(weight).values->data());
 }
 
+// Of few tokens: nothing is sorted, and a pair's row is the pair. The same bits.
+static void LaunchFewRows(const MoeExpertsArgs& a, std::byte* workspace, cudaStream_t stream) {
+  const Buffers b = BuffersAt(a, workspace);
+  Bf16ProductParams product = {.x = Data<BF16>(a.x),
+                               .x_stride = a.x.stride(0),
+                               .w = Values(a.gate_up),
+                               .count = a.down->count,
+                               .out = a.gate_up->out,
+                               .in = a.gate_up->in,
+                               .live = Data<int32_t>(a.live),
+                               .tokens = a.x.dim(0),
+                               .ids = Data<int32_t>(a.ids),
+                               .topk = a.ids.dim(1),
+                               .y = b.product,
+                               .y_stride = a.down->in,
+                               .silu = true};
+  LaunchBf16Product(product, stream);
+  product.x = b.product, product.x_stride = a.down->in, product.x_of_pairs = true;
+  product.w = Values(a.down), product.out = a.down->out, product.in = a.down->in;
+  product.ids_early = true, product.silu = false;
+  product.y = b.y, product.y_stride = a.down->out;
+  LaunchBf16Product(product, stream);
+  LaunchCombine({.y = reinterpret_cast<const __nv_bfloat16*>(b.y),
+                 .weights = Data<float>(a.weights),
+                 .live = Data<int32_t>(a.live),
+                 .tokens = a.x.dim(0),
+                 .topk = static_cast<int32_t>(a.ids.dim(1)),
+                 .hidden = a.down->out,
+                 .out = reinterpret_cast<__nv_bfloat16*>(a.out.data())},
+                stream);
+}
+
 }  // namespace kernels
 
 bool Bf16ExpertsFit(const MoeExpertsArgs& a) {
@@ -79,8 +115,11 @@ size_t Bf16ExpertsWorkspace(const MoeExpertsArgs& a) {
 void LaunchBf16Experts(const MoeExpertsArgs& a, std::byte* workspace, bool hopper,
                        cudaStream_t stream) {
   using namespace kernels;
-  const Buffers b = BuffersAt(a, workspace);
   const int64_t tokens = a.x.dim(0), pairs = a.ids.elements(), experts = a.down->count;
+  if (tokens <= FewPairs::kRows && pairs <= kUnsortedPairs) {
+    return LaunchFewRows(a, workspace, stream);
+  }
+  const Buffers b = BuffersAt(a, workspace);
   const auto topk = static_cast<int32_t>(a.ids.dim(1));
   const int32_t* live = Data<int32_t>(a.live);
   LaunchSortPairs({.ids = Data<int32_t>(a.ids),
@@ -105,10 +144,11 @@ void LaunchBf16Experts(const MoeExpertsArgs& a, std::byte* workspace, bool hoppe
                                .y_stride = a.down->in,
                                .silu = true,
                                .hopper = hopper};
-  if (hopper && Bf16GemmFits(gate_up) && Bf16GemmPays(gate_up)) {
+  const bool gathered = hopper && Bf16GemmFits(gate_up) && Bf16GemmPays(gate_up);
+  if (gathered) {
     // TMA reads rows that follow each other.
-    LaunchOverlapped(GatherPairs, static_cast<unsigned>(tokens), 256, 0, stream,
-                     RowsOf<const BF16>(a.x), b.places, live, topk, gate_up.in, b.y);
+    LaunchOverlapped(GatherPairs, dim3(static_cast<unsigned>(tokens), static_cast<unsigned>(topk)),
+                     256, 0, stream, RowsOf<const BF16>(a.x), b.places, live, gate_up.in, b.y);
     gate_up.x = b.y;
     gate_up.x_stride = gate_up.in;
   } else {
@@ -128,6 +168,7 @@ void LaunchBf16Experts(const MoeExpertsArgs& a, std::byte* workspace, bool hoppe
                      .begins = b.begins,
                      .y = b.y,
                      .y_stride = a.down->out,
+                     .counts_early = gathered,
                      .hopper = hopper},
                     stream);
   LaunchCombine({.y = reinterpret_cast<const __nv_bfloat16*>(b.y),

@@ -34,7 +34,8 @@ __device__ void Rotate(const BF16* from, To* to, const float* cos_sin, int64_t h
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) RotateAndCache(Rotation a, Pages<T> pages) {
-  AfterPriorKernels();
+  WaitForPriorKernels();
+  AllowNextKernel();  // after the wait: HeadLinearArgs::beside_last relies on it
   __shared__ float scratch[kWarp];
   const int64_t t = blockIdx.x, half = pages.rope_dim / 2;
   const int32_t live = *a.tokens.live;

@@ -1,0 +1,73 @@
+// Which rows of few tokens' experts a block multiplies: found by each block among the ids, so that
+// nothing is sorted beforehand.
+#pragma once
+
+#include <cstdint>
+
+namespace fathom {
+
+// Rows of one matrix. A row is a pair: token * topk + j.
+struct FewPairs {
+  static constexpr int kRows = 8, kMost = 128;  // of a block; of a step
+  int32_t matrix, count;                        // count 0: there is no such group
+  int32_t first_rank;
+  int32_t row[kRows];
+  int32_t ids[kMost];
+};
+
+// `shared` gets the rows of the group'th eight pairs of equal expert, in order of their first
+// pair. One warp.
+__device__ inline void FindPairs(FewPairs& shared, const int32_t* ids, const int32_t* live_tokens,
+                                 int32_t tokens, int32_t topk, int32_t group) {
+  constexpr int kEach = FewPairs::kMost / 32, kRows = FewPairs::kRows;
+  const int lane = threadIdx.x % 32;
+  const int32_t live = __ldcg(live_tokens);
+  int32_t id[kEach], rank[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {  // does not wait for `live`
+    const int32_t pair = 32 * i + lane;
+    id[i] = pair < tokens * topk ? __ldcg(ids + pair) : -1;
+  }
+  const int32_t pairs = min(live, tokens) * topk;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int32_t pair = 32 * i + lane;
+    if (pair >= pairs) id[i] = -1;
+    rank[i] = 0;
+    shared.ids[pair] = id[i];
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (32 * i >= pairs) break;
+#pragma unroll 8
+    for (int32_t other = 0; other < min(pairs, 32 * i + 31); ++other) {
+      rank[i] += shared.ids[other] == id[i] && other < 32 * i + lane;
+    }
+  }
+  if (lane == 0) shared.count = 0;
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const bool first = id[i] >= 0 && rank[i] % kRows == 0;
+    const unsigned firsts = __ballot_sync(0xffffffff, first);
+    if (first && __popc(firsts & ((1u << lane) - 1)) == group) {
+      shared.matrix = id[i];
+      shared.first_rank = rank[i];
+      shared.count = 1;
+    }
+    group -= __popc(firsts);
+  }
+  __syncwarp();
+  if (shared.count == 0) return;
+  const int32_t matrix = shared.matrix, first_rank = shared.first_rank;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int32_t place = rank[i] - first_rank;
+    if (id[i] != matrix || place < 0 || place >= kRows) continue;
+    shared.row[place] = 32 * i + lane;
+    atomicMax(&shared.count, place + 1);
+  }
+}
+
+}  // namespace fathom
