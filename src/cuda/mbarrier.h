@@ -66,22 +66,6 @@ class Mbarrier {
     }
   }
 
-  // As Wait, and sees what other blocks of the cluster wrote before they arrived.
-  __device__ void WaitCluster(uint32_t parity) {
-    uint32_t done = 0;
-    while (done == 0) {
-      asm volatile(
-          "{\n"
-          ".reg .pred p;\n"
-          "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-          "selp.u32 %0, 1, 0, p;\n"
-          "}\n"
-          : "=r"(done)
-          : "r"(SharedAddress(&word_)), "r"(parity)
-          : "memory");
-    }
-  }
-
   __device__ uint32_t address() const { return SharedAddress(&word_); }
 
  private:

@@ -1,4 +1,4 @@
-// TMA, the copy engine of Hopper: tiles of a tensor in global memory to shared memory and back, by
+// TMA, the copy engine of Hopper: tiles of a tensor in global memory to shared memory, by
 // one thread. Maps are made on the host (tensor_map.h) and passed as
 // `const __grid_constant__ CUtensorMap`. PTX ISA 9.0, "cp.async.bulk.tensor". For sm_90 and up.
 #pragma once
@@ -69,49 +69,6 @@ __device__ __forceinline__ void TmaLoadMulticast3(void* to, const CUtensorMap* m
       "l"(reinterpret_cast<uint64_t>(map)), "r"(full.address()), "h"(blocks), "l"(policy), "r"(x),
       "r"(y), "r"(z)
       : "memory");
-}
-__device__ __forceinline__ void TmaLoadMulticast4(void* to, const CUtensorMap* map, Mbarrier& full,
-                                                  uint64_t policy, uint16_t blocks, int32_t x,
-                                                  int32_t y, int32_t z, int32_t w) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-      ".multicast::cluster.L2::cache_hint [%0], [%1, {%5, %6, %7, %8}], [%2], %3, %4;" ::"r"(
-          SharedAddress(to)),
-      "l"(reinterpret_cast<uint64_t>(map)), "r"(full.address()), "h"(blocks), "l"(policy), "r"(x),
-      "r"(y), "r"(z), "r"(w)
-      : "memory");
-}
-
-// Stores one box; what lies outside the tensor is dropped. FenceAsyncShared and a barrier come
-// before; the storing thread commits, and waits before the shared memory is written again.
-__device__ __forceinline__ void TmaStore2(const CUtensorMap* map, const void* from, int32_t x,
-                                          int32_t y) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
-          reinterpret_cast<uint64_t>(map)),
-      "r"(SharedAddress(from)), "r"(x), "r"(y)
-      : "memory");
-}
-__device__ __forceinline__ void TmaStore3(const CUtensorMap* map, const void* from, int32_t x,
-                                          int32_t y, int32_t z) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(
-          reinterpret_cast<uint64_t>(map)),
-      "r"(SharedAddress(from)), "r"(x), "r"(y), "r"(z)
-      : "memory");
-}
-__device__ __forceinline__ void TmaStoreCommit() {
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-// Until at most kPending of this thread's committed groups still read shared memory.
-template <int kPending>
-__device__ __forceinline__ void TmaStoreWaitRead() {
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
-}
-// Until at most kPending of this thread's committed groups are not yet in global memory.
-template <int kPending>
-__device__ __forceinline__ void TmaStoreWait() {
-  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 }  // namespace fathom
