@@ -26,7 +26,9 @@ Result<Backend> MakeBackend(std::string_view name, int threads, int gpu,
   if (name == "cpu-bf16") {
     if (!HasBf16Dot()) {
       return InvalidArgument(
-          "--ops cpu-bf16: this CPU has no AVX512_BF16; --ops cpu runs anywhere");
+          "--ops cpu-bf16: this CPU has no AVX512_BF16, or --cpu-instructions forbids it; --ops "
+          "cpu runs "
+          "anywhere");
     }
     return Backend{&CpuBF16Ops(), std::make_unique<CpuDevice>(threads)};
   }

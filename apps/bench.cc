@@ -17,7 +17,17 @@
 namespace fathom {
 namespace {
 
-// The command line as it was typed, but for quotes, the program's folder, and secrets.
+// As a shell takes it for one word.
+std::string Quoted(const std::string& word) {
+  constexpr char kPlain[] =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+,./:@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
+}
+
+// The command line as it was typed, but for the program's folder and secrets.
 std::string CommandLine() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::string command, word;
@@ -26,7 +36,7 @@ std::string CommandLine() {
     if (is_secret) word = "KEY";
     if (word.starts_with("--api-key=")) word = "--api-key=KEY";
     is_secret = word == "--api-key";
-    command += command.empty() ? "fathom" : " " + word;
+    command += command.empty() ? "fathom" : " " + Quoted(word);
   }
   return command;
 }

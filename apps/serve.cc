@@ -131,6 +131,7 @@ void AddServerFlags(CLI::App& command, ServeOptions* options) {
           },
           "Names that requests may use; the folder's if none is given. If MODEL stands nowhere "
           "else, the last of several is MODEL")
+      ->check([](const std::string& name) { return name.empty() ? "a name is empty" : ""; })
       ->group(group);
   command
       .add_option("--api-key", server.api_key,

@@ -260,7 +260,10 @@ void AddVerify(CLI::App& app, int& exit_code) {
   auto* command = app.add_subcommand(
       "verify", "Compare a checkpoint's logits and tokens with another implementation's.");
   auto options = std::make_shared<VerifyOptions>();
-  command->add_option("model", options->model, "A Hugging Face folder")->required();
+  command
+      ->add_option("model", options->model,
+                   "A Hugging Face folder, or the hub id of one in the local cache")
+      ->required();
   command->add_option("--reference", options->reference, "A safetensors file of reference values")
       ->required();
   options->ops = "cpu";

@@ -35,14 +35,16 @@ token; *decode* is tokens per second in steps of the whole batch after that, EOS
   over at least 4 GiB, unless the command says otherwise). On a shared machine that bandwidth changes by the minute, and with it the
   share: over 100 % says that it rose after it was measured.
 - *of peak*: operations of the prefill (two to a multiply-add: matrices and attention) per second, as shares of the fp32, BF16 and
-  int8 peaks that the same threads reached in registers in the same run; "-" where the CPU has no such instruction.
+  int8 peaks that the same threads reached in registers in the same run; "-" where the CPU has no such instruction. 100 % of it is
+  the most that any program could do with these cores and that instruction: V2-Lite takes 4.6 10^9 operations for each prompt token.
 """
 
 SERVE = """\
 ## A server under load
 
 `fathom bench serve` sends requests to an OpenAI-compatible server and times the streamed answers. Latencies are in milliseconds,
-median / p99: *TTFT* to the first token, *TPOT* per token after it, *ITL* between two events, *E2EL* to the end.
+median / p99: *TTFT* to the first token, *TPOT* per token after it, *ITL* between two events, *E2EL* to the end. The server ran on the
+same cores, as `fathom serve models/tiny-r1 --port 8123` with the flags of the label.
 """
 
 

@@ -1,4 +1,5 @@
-// Dot-product instructions that Highway 1.0.3 does not reach on every CPU that has them.
+// Which instructions kernels may use: dot products, which Highway 1.0.3 does not reach on every CPU
+// that has them, and a limit.
 #pragma once
 
 #include <cstdint>

@@ -51,7 +51,7 @@ Status Scheduler::CheckFits(int64_t prompt_tokens, int64_t max_tokens) const {
     return InvalidArgument(
         "the prompt has {} tokens, and the model's context holds {}, prompt and answer together: "
         "shorten the prompt to at most {} tokens",
-        prompt_tokens, options_.max_model_len, options_.max_model_len - 1);
+        prompt_tokens, options_.max_model_len, options_.max_model_len - (max_tokens > 1));
   }
   const int64_t length = FinalLength(prompt_tokens, max_tokens);
   const int32_t pages = PagesFor(length - 1);

@@ -103,7 +103,8 @@ void ClientSocket::StartWrite() {
 void ClientSocket::StartWatch() {
   const size_t room = buffer_.max_size() - buffer_.size();
   watch_wanted_ = true;
-  if (watching_ || gone_ || (room == 0 && !half_closed_)) return;
+  if (room == 0) half_closed_ = true;  // for now it is read no further
+  if (watching_ || gone_) return;
   watching_ = true;
   const auto seen = [self = shared_from_this()](error_code error, size_t read) {
     self->watching_ = false;

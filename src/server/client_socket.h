@@ -27,8 +27,8 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
   const std::string& peer() const { return peer_; }
   // The client went away, or was dropped.
   bool gone() const { return gone_; }
-  // The client sends no more. It may be waiting for its answer, or have gone: what it is sent next
-  // tells, as the kernel of one that has gone refuses it.
+  // The client sends no more, or more than is read ahead. It may be waiting for its answer, or have
+  // gone: what it is sent next tells, as the kernel of one that has gone refuses it.
   bool half_closed() const { return half_closed_; }
 
   // The connection is dropped when the deadline passes. There is one; writing sets its own.

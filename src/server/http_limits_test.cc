@@ -126,6 +126,18 @@ TEST_F(HttpServerTest, AHalfClosedClientThatLeavesIsNoticed) {
   EXPECT_TRUE(Eventually([&] { return engine_->cancelled() == 1; }));
 }
 
+// Nor does one hide by sending more than is read ahead.
+TEST_F(HttpServerTest, AClientThatSendsOnAndLeavesIsNoticed) {
+  Serve();
+  Client client(port_);
+  client.Request("POST", kChat, Stream("forever"));
+  client.Send(std::string(300'000, 'x'));
+  client.ReadUntil(":\n\n");
+  EXPECT_EQ(engine_->live(), 1);
+  client.Close();
+  EXPECT_TRUE(Eventually([&] { return engine_->cancelled() == 1; }));
+}
+
 TEST_F(HttpServerTest, AClientThatStopsReadingIsDropped) {
   Serve({}, 100us);
   Client client(port_, /*receive_buffer=*/4096);

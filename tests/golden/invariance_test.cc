@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "base/rng.h"
@@ -29,7 +30,23 @@ struct Setting {
   int32_t slots = 32;
   int threads = 2;
   const Ops* ops = &CpuOps(Fp8Activations::kExact);
+  std::optional<DType> kv_cache = {};
 };
+
+// Every table, and the default one with an FP8 cache.
+std::vector<Setting> Tables() {
+  return {{},
+          {.kv_cache = DType::kF8E4M3},
+          {.ops = &CpuOps(Fp8Activations::kQuantized)},
+          {.ops = &CpuBF16Ops()},
+          {.ops = &CpuIntegerOps(WeightFormat::kInt8)},
+          {.ops = &CpuIntegerOps(WeightFormat::kInt4)}};
+}
+
+std::vector<Setting> FewerUnderSanitizer(std::vector<Setting> tables) {
+  if (kUnderSanitizer) tables.resize(1);
+  return tables;
+}
 
 // Collects outputs until every request has ended.
 class Collector {
@@ -69,7 +86,8 @@ Results RunAll(const Setting& setting, const std::vector<GenerateRequest>& reque
                            {.max_tokens = setting.budget,
                             .max_rows = setting.slots,
                             .max_logit_rows = setting.slots,
-                            .max_model_len = kMaxModelLen},
+                            .max_model_len = kMaxModelLen,
+                            .kv_cache = setting.kv_cache},
                            nullptr);
   CHECK(model.ok(), "{}", model.status().message());
   const SteadyClock clock;
@@ -137,10 +155,7 @@ void ExpectSameBits(const Results& a, const Results& b) {
 
 TEST(Invariance, AloneAndInCompany) {
   const std::vector<GenerateRequest> requests = MakeRequests();
-  for (const Ops* ops :
-       {&CpuOps(Fp8Activations::kExact), &CpuOps(Fp8Activations::kQuantized), &CpuBF16Ops(),
-        &CpuIntegerOps(WeightFormat::kInt8), &CpuIntegerOps(WeightFormat::kInt4)}) {
-    const Setting setting{.ops = ops};
+  for (const Setting& setting : Tables()) {
     const Results together = RunAll(setting, requests);
     ASSERT_EQ(together.size(), requests.size());
     for (const GenerateRequest& request : requests) {
@@ -174,21 +189,27 @@ TEST(Invariance, OfOtherInstructions) {
 
 TEST(Invariance, ForEveryBudgetSlotsAndThreads) {
   const std::vector<GenerateRequest> requests = MakeRequests();
-  const Results base = RunAll({}, requests);
-  for (const Setting& setting :
-       {Setting{.budget = kChunk}, Setting{.budget = 777, .slots = 9}, Setting{.slots = 1},
-        Setting{.budget = 4096, .threads = 1}, Setting{.budget = 300, .slots = 5, .threads = 3}}) {
-    SCOPED_TRACE(testing::Message() << setting.budget << " tokens, " << setting.slots << " slots, "
-                                    << setting.threads << " threads");
-    ExpectSameBits(base, RunAll(setting, requests));
+  for (const Setting& table : FewerUnderSanitizer(Tables())) {
+    const Results base = RunAll(table, requests);
+    for (Setting setting : {Setting{.budget = kChunk}, Setting{.budget = 777, .slots = 9},
+                            Setting{.slots = 1}, Setting{.budget = 4096, .threads = 1},
+                            Setting{.budget = 300, .slots = 5, .threads = 3}}) {
+      SCOPED_TRACE(testing::Message() << setting.budget << " tokens, " << setting.slots
+                                      << " slots, " << setting.threads << " threads");
+      setting.ops = table.ops, setting.kv_cache = table.kv_cache;
+      ExpectSameBits(base, RunAll(setting, requests));
+    }
   }
 }
 
 TEST(Invariance, ForEveryOrderOfArrival) {
   std::vector<GenerateRequest> requests = MakeRequests();
-  const Results base = RunAll({}, requests);
-  std::reverse(requests.begin(), requests.end());
-  ExpectSameBits(base, RunAll({.budget = 640, .slots = 7}, requests));
+  for (Setting table : FewerUnderSanitizer(Tables())) {
+    const Results base = RunAll(table, requests);
+    std::reverse(requests.begin(), requests.end());
+    table.budget = 640, table.slots = 7;
+    ExpectSameBits(base, RunAll(table, requests));
+  }
 }
 
 }  // namespace

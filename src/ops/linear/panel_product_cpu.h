@@ -62,6 +62,7 @@ void MultiplyPanels(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t e
 
 // The same of a weight whose first half of panels is a gate and whose second half is what it gates:
 // silu(x . gate) * (x . up), for panels [begin, end) of the gate. The products stay in cache.
+// REQUIRES: rows >= 1.
 void MultiplyGated(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
                    const ActivationRows& x, int64_t rows, float* out, int64_t out_stride);
 
