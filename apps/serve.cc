@@ -98,13 +98,15 @@ Status Serve(ServeOptions options) {
 }
 
 // vLLM takes a JSON list, of which CLI11 makes quoted strings.
-std::string CheckOrigin(std::string& origin) {
+void CheckOrigin(std::string& origin) {
   CLI::detail::remove_quotes(CLI::detail::trim(origin));
   const size_t host = origin.find("://") + 3;
   const bool plain = origin.find("://") != std::string::npos && host < origin.size() &&
                      origin.find('/', host) == std::string::npos;
-  if (plain || origin == "*" || origin == "null") return "";
-  return origin + " is not an origin as http://localhost:3000: scheme, host and port, no path";
+  if (plain || origin == "*" || origin == "null") return;
+  throw CLI::ValidationError(
+      "--allowed-origins",
+      origin + " is not an origin as http://localhost:3000: scheme, host and port, no path");
 }
 
 void AddServerFlags(CLI::App& command, ServeOptions* options) {
@@ -117,17 +119,20 @@ void AddServerFlags(CLI::App& command, ServeOptions* options) {
       ->check(CLI::Range(0, 65535))
       ->capture_default_str()
       ->group(group);
-  // CLI11 gives it all words up to the next flag.
+  // CLI11 gives such a flag all words up to the next one, MODEL too.
+  const auto all_but_model = [&command](std::vector<std::string> words) {
+    CLI::Option* model = command.get_option("model");
+    if (model->empty() && words.size() > 1) {
+      model->add_result(words.back());
+      words.pop_back();
+    }
+    return words;
+  };
   command
       .add_option_function<std::vector<std::string>>(
           "--served-model-name",
-          [&command, &server](std::vector<std::string> names) {
-            CLI::Option* model = command.get_option("model");
-            if (model->empty() && names.size() > 1) {
-              model->add_result(names.back());
-              names.pop_back();
-            }
-            server.served_model_names = std::move(names);
+          [all_but_model, &server](const std::vector<std::string>& words) {
+            server.served_model_names = all_but_model(words);
           },
           "Names that requests may use; the folder's if none is given. If MODEL stands nowhere "
           "else, the last of several is MODEL")
@@ -140,10 +145,14 @@ void AddServerFlags(CLI::App& command, ServeOptions* options) {
       ->envname("FATHOM_API_KEY")
       ->group(group);
   command
-      .add_option("--allowed-origins", server.allowed_origins,
-                  "Origins of web pages that may use this server from a browser, as "
-                  "http://localhost:3000 or '*'; none unless given")
-      ->transform(CLI::Validator(CheckOrigin, "", "an origin"))
+      .add_option_function<std::vector<std::string>>(
+          "--allowed-origins",
+          [all_but_model, &server](const std::vector<std::string>& words) {
+            server.allowed_origins = all_but_model(words);
+            for (std::string& origin : server.allowed_origins) CheckOrigin(origin);
+          },
+          "Origins of web pages that may use this server from a browser, as "
+          "http://localhost:3000 or '*'; none unless given")
       ->type_name("ORIGIN")
       ->group(group);
   command

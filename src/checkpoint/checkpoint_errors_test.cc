@@ -160,7 +160,7 @@ TEST(CheckpointErrors, Header) {
   EXPECT_HAS(error(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
                    R"("b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
                    "xyz"),
-             "b: overlaps a in model.safetensors");
+             "a: overlaps 1 tensor (b) in model.safetensors");
   EXPECT_HAS(error(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})", "xyz"),
              "bytes [0, 2) before a belong to no tensor");
   EXPECT_HAS(error(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "xyz"),
@@ -173,6 +173,22 @@ TEST(CheckpointErrors, Header) {
             R"(4611686018427387804]}})",
             "x"),
       "1 bytes of data and its header describes 4611686018427387804; beyond its end: 1 tensor (a)");
+}
+
+// A wrong end lays a tensor over all that follow: one problem, not one for each of them.
+TEST(CheckpointErrors, OverlapsOfOneTensorAreOneProblem) {
+  TestFolder folder;
+  folder.Write("config.json", SmallConfig({"quantization_config="}));
+  std::string header = R"({"wide":{"dtype":"U8","shape":[99],"data_offsets":[0,99]})";
+  for (int i = 1; i < 99; ++i) {
+    header +=
+        fmt::format(R"(,"t{}":{{"dtype":"U8","shape":[1],"data_offsets":[{},{}]}})", i, i, i + 1);
+  }
+  folder.Write("model.safetensors", WithHeader(header + "}", std::string(99, 'x')));
+  const std::string error = OpenError(folder.path());
+  EXPECT_HAS(error, "wide: overlaps 98 tensors (t1, t2, ");
+  EXPECT_HAS(error, ", and 78 more) in model.safetensors");
+  EXPECT_EQ(error.find("overlaps"), error.rfind("overlaps"));
 }
 
 TEST(CheckpointErrors, LongListsAreCut) {

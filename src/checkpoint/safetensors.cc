@@ -118,28 +118,36 @@ void CheckEntry(StoredTensor& tensor, std::string_view file, Problems& problems)
   }
 }
 
+// "1 tensor (a)", "350 tensors (a, b, ..., and 330 more)".
+std::string Listed(std::span<const StoredTensor* const> tensors) {
+  constexpr size_t kNamed = 20;
+  std::vector<std::string> names;
+  for (const StoredTensor* tensor : tensors.first(std::min(kNamed, tensors.size()))) {
+    names.push_back(Printable(tensor->name));
+  }
+  if (tensors.size() > kNamed) names.push_back(fmt::format("and {} more", tensors.size() - kNamed));
+  return fmt::format("{} tensor{} ({})", tensors.size(), tensors.size() == 1 ? "" : "s",
+                     fmt::join(names, ", "));
+}
+
 // A file that was cut off is one problem, however many tensors it lacks.
 void CheckEnd(const std::vector<StoredTensor>& tensors, uint64_t data_bytes, std::string_view file,
               Problems& problems) {
-  constexpr size_t kNamed = 20;
-  std::vector<std::string> named;
-  size_t beyond = 0;
+  std::vector<const StoredTensor*> beyond;
   uint64_t end = 0;
   for (const StoredTensor& tensor : tensors) {
     end = std::max(end, tensor.offset + tensor.bytes);
-    if (tensor.offset + tensor.bytes <= data_bytes) continue;
-    if (beyond++ < kNamed) named.push_back(Printable(tensor.name));
+    if (tensor.offset + tensor.bytes > data_bytes) beyond.push_back(&tensor);
   }
-  if (beyond == 0) return;
-  if (beyond > kNamed) named.push_back(fmt::format("and {} more", beyond - kNamed));
+  if (beyond.empty()) return;
   problems.Add(
-      "{}: cut off: it has {} bytes of data and its header describes {}; beyond its end: {} ({}): "
+      "{}: cut off: it has {} bytes of data and its header describes {}; beyond its end: {}: "
       "download it again",
-      file, data_bytes, end, beyond == 1 ? "1 tensor" : fmt::format("{} tensors", beyond),
-      fmt::join(named, ", "));
+      file, data_bytes, end, Listed(beyond));
 }
 
-// Overlaps and holes. `tensors` carry offsets relative to the data.
+// Overlaps and holes. `tensors` carry offsets relative to the data. One wrong offset may lay a
+// tensor over hundreds: that is one problem.
 void CheckLayout(const std::vector<StoredTensor>& tensors, uint64_t data_bytes,
                  std::string_view file, Problems& problems) {
   std::vector<const StoredTensor*> order(tensors.size());
@@ -149,20 +157,27 @@ void CheckLayout(const std::vector<StoredTensor>& tensors, uint64_t data_bytes,
     return std::pair(a->offset, a->bytes) < std::pair(b->offset, b->bytes);
   });
   uint64_t at = 0;
-  const StoredTensor* previous = nullptr;
+  const StoredTensor* last = nullptr;  // the one that ends at `at`
+  std::vector<const StoredTensor*> overlapped;
+  const auto report_overlaps = [&] {
+    if (overlapped.empty()) return;
+    problems.Add("{}: overlaps {} in {}", Printable(last->name), Listed(overlapped), file);
+    overlapped.clear();
+  };
   for (const StoredTensor* tensor : order) {
     if (tensor->offset < at) {
-      problems.Add("{}: overlaps {} in {}", Printable(tensor->name), Printable(previous->name),
-                   file);
+      overlapped.push_back(tensor);
     } else if (tensor->offset > at) {
       problems.Add("{}: bytes [{}, {}) before {} belong to no tensor, or a name is there twice",
                    file, at, tensor->offset, Printable(tensor->name));
     }
     if (tensor->offset + tensor->bytes >= at) {
+      report_overlaps();
       at = tensor->offset + tensor->bytes;
-      previous = tensor;
+      last = tensor;
     }
   }
+  report_overlaps();
   if (at < data_bytes) {
     problems.Add("{}: its last {} bytes belong to no tensor, or a name is there twice", file,
                  data_bytes - at);

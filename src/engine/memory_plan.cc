@@ -13,14 +13,28 @@ namespace {
 double Gib(double bytes) {
   return bytes / (1 << 30);
 }
+
+int64_t RequestPages(const MemoryNeeds& needs) {
+  return (needs.max_model_len + kPageTokens - 1) / kPageTokens;
+}
+
+// With every request as long as it may be.
+int64_t PagesInUse(const MemoryNeeds& needs) {
+  return RequestPages(needs) * needs.max_num_seqs;
+}
+
 }  // namespace
 
 std::string MemoryPlan::ToString() const {
   return fmt::format(
-      "weights {:.2f} GiB, KV cache {:.2f} GiB ({} tokens, {} per GiB), activations {:.2f} GiB, "
+      "weights {:.2f} GiB, KV cache {:.2f} GiB ({} tokens{}, {} per GiB), activations {:.2f} GiB, "
       "request state {:.2f} GiB",
       Gib(static_cast<double>(needs.weight_bytes)), Gib(static_cast<double>(kv_cache_bytes())),
-      num_pages * kPageTokens, (int64_t{1} << 30) / needs.page_bytes * kPageTokens,
+      num_pages * kPageTokens,
+      num_pages < PagesInUse(needs) ? ""
+                                    : fmt::format(": {} x {}, more could not be used",
+                                                  needs.max_num_seqs, needs.max_model_len),
+      (int64_t{1} << 30) / needs.page_bytes * kPageTokens,
       Gib(static_cast<double>(needs.activation_bytes)),
       Gib(static_cast<double>(needs.state_bytes)));
 }
@@ -32,8 +46,7 @@ size_t StateBytes(int64_t vocab, int64_t max_num_seqs) {
 }
 
 Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs) {
-  const int64_t request_pages = (needs.max_model_len + kPageTokens - 1) / kPageTokens;
-  const int64_t enough = request_pages * needs.max_num_seqs;
+  const int64_t request_pages = RequestPages(needs);
   int64_t kv_cache_bytes = needs.kv_cache_bytes > 0 ? needs.kv_cache_bytes : kDefaultKvCacheBytes;
   if (needs.kv_cache_bytes == 0 && needs.memory_is_ours) {
     // A tenth stays free, and what work space needs.
@@ -43,7 +56,8 @@ Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs) {
     kv_cache_bytes = std::max(kv_cache_bytes, needs.memory_bytes / 10 * 9 - taken - kReserve);
   }
   const int64_t affordable = kv_cache_bytes / needs.page_bytes;
-  MemoryPlan plan{.needs = needs, .num_pages = std::min<int64_t>({enough, affordable, INT32_MAX})};
+  MemoryPlan plan{.needs = needs,
+                  .num_pages = std::min<int64_t>({PagesInUse(needs), affordable, INT32_MAX})};
   if (plan.num_pages < request_pages) {
     const std::string shorter =
         plan.num_pages == 0 ? ""

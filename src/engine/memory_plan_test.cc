@@ -11,6 +11,8 @@ TEST(MemoryPlan, HoldsEveryRequestWhereThatIsAffordable) {
   const auto plan = PlanMemory({.page_bytes = kPageBytes, .max_model_len = 129, .max_num_seqs = 7});
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->num_pages, 21);  // 3 pages of 64 each
+  EXPECT_NE(plan->ToString().find("(1344 tokens: 7 x 129, more could not be used, "),
+            std::string::npos);
 }
 
 TEST(MemoryPlan, KeepsToTheBytesGiven) {

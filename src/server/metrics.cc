@@ -23,6 +23,11 @@ const Buckets kRequestBuckets = {0.01, 0.03, 0.1,  0.3,  0.5,  0.8,  1.0,  1.5, 
 const Buckets kCountBuckets = {1,    2,    5,    10,    20,    50,    100,    200,   500,
                                1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000};
 
+// A counter of what is counted elsewhere.
+void RaiseTo(prometheus::Counter& counter, double total) {
+  if (total > counter.Value()) counter.Increment(total - counter.Value());
+}
+
 }  // namespace
 
 struct Metrics::Families {
@@ -76,7 +81,7 @@ struct Metrics::Families {
                                                       .Help("HTTP requests answered.")
                                                       .Register(registry);
   prometheus::Gauge& pages = Gauge("fathom:kv_cache_pages", "Pages of the KV cache.");
-  prometheus::Gauge& steps = Gauge("fathom:engine_steps", "Forward passes since start.");
+  prometheus::Counter& steps = Counter("fathom:engine_steps_total", "Forward passes.");
 
   std::mutex render_mutex;
 };
@@ -131,9 +136,8 @@ std::string Metrics::Render(const EngineStats& stats) {
   families_->waiting.Set(static_cast<double>(stats.waiting));
   families_->kv_usage.Set(stats.kv_usage);
   families_->pages.Set(static_cast<double>(stats.total_pages));
-  families_->steps.Set(static_cast<double>(stats.steps));
-  const double preempted = static_cast<double>(stats.preemptions) - families_->preemptions.Value();
-  if (preempted > 0) families_->preemptions.Increment(preempted);
+  RaiseTo(families_->steps, static_cast<double>(stats.steps));
+  RaiseTo(families_->preemptions, static_cast<double>(stats.preemptions));
   return prometheus::TextSerializer().Serialize(families_->registry.Collect());
 }
 

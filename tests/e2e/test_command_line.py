@@ -114,9 +114,11 @@ def test_model_as_a_flag_gets_a_hint():
         ["--served-model-name", "a", "b", "nowhere"],
         ["--served-model-name", "a", "b", "nowhere", "--port", "0"],
         ["--served-model-name=a", "nowhere", "--port", "0"],
+        ["--allowed-origins", "http://a", "nowhere"],
+        ["--allowed-origins", '["http://a", "null"]', "nowhere", "--port", "0"],
     ],
 )
-def test_the_model_may_stand_behind_its_served_names(arguments):
+def test_the_model_may_stand_behind_lists_of_words(arguments):
     result = run("serve", *arguments)
     assert result.returncode == 1 and result.stderr == "fathom serve: there is no folder nowhere\n"
 
