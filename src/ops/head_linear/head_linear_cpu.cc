@@ -40,10 +40,11 @@ void HeadLinearCpu(OpContext& context, const HeadLinearArgs& a) {
             const int64_t head = begin / panels, panel = begin % panels;
             const int64_t stop = std::min(panels, panel + end - begin);
             MultiplyPanels(
-                w, head, panel, stop,
+                {w, head, panel, stop},
                 plain ? PlainRows(w, x + head * a.x.stride(1), a.x.stride(0)) : rows.From(head * n),
-                n, a.out.Row<float>(first) + head * a.out.stride(1) + w.OutsBetween(0, panel),
-                a.out.stride(0));
+                n,
+                {a.out.Row<float>(first) + head * a.out.stride(1) + w.OutsBetween(0, panel),
+                 a.out.stride(0)});
             begin += stop - panel;
           }
         });

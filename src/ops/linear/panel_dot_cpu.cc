@@ -96,16 +96,17 @@ inline void PrefetchOut(const float* to) {
 }
 
 // Up to kRowGroup rows times up to kPanelGroup panels.
-void MultiplyGroup(const DotKernels& kernels, const CpuWeight& w, int64_t matrix, int64_t panel,
-                   int64_t panels, const ActivationRows& x, int64_t rows, float* out,
-                   int64_t out_stride) {
+void MultiplyGroup(const Panels& panels, const ActivationRows& x, int64_t rows,
+                   const OutRows& out) {
+  const CpuWeight& w = panels.w;
+  const DotKernels& kernels = *w.dots;
   alignas(64) float acc[kPanelGroup][kRowGroup * kPanel];
   alignas(64) std::byte decoded[kMaxDecodedBytes];
   RunRows run_rows;
   PanelRuns walks[kPanelGroup];
-  for (int64_t p = 0; p < panels; ++p) {
+  for (int64_t p = 0; p < panels.count(); ++p) {
     std::memset(acc[p], 0, static_cast<size_t>(rows * kPanel) * sizeof(float));
-    walks[p] = PanelRuns(w, matrix, panel + p);
+    walks[p] = PanelRuns(w, panels.matrix, panels.begin + p);
   }
   const bool direct = rows <= kernels.direct_rows, integer = w.integer();
   const RowKernels& by_rows = direct ? kernels.direct : kernels.decoded;
@@ -118,20 +119,20 @@ void MultiplyGroup(const DotKernels& kernels, const CpuWeight& w, int64_t matrix
       groups = (w.run_end(run) - w.run_begin(run) + kGroup - 1) / kGroup;
       bytes = w.RunBytes(run);
     }
-    for (int64_t p = 0; p < panels; ++p) {
+    for (int64_t p = 0; p < panels.count(); ++p) {
       DotTile tile = walks[p].Take(integer, groups, bytes);
       if (!direct) {
         kernels.decode(tile, decoded);
         tile.w = decoded;
       }
-      const std::byte* next = walks[p + 1 < panels ? p + 1 : 0].at();
+      const std::byte* next = walks[p + 1 < panels.count() ? p + 1 : 0].at();
       for (int64_t i = 0, pass = 0; pass < passes; ++pass) {
         const int64_t n = (rows - i + passes - pass - 1) / (passes - pass);  // nearly the same
         if (rows > kFewRows) {
           PrefetchShare(next, bytes, i, i + n, rows);
           if (run == runs - 1) {
-            float* const to = out + w.OutsBetween(panel, panel + p);
-            for (int64_t r = i; r < i + n; ++r) PrefetchOut(to + r * out_stride);
+            const OutRows to = out.From(i, panels.OutsBefore(panels.begin + p));
+            for (int64_t r = 0; r < n; ++r) PrefetchOut(to.data + r * to.stride);
           }
         }
         by_rows.kernels[n - 1](tile, run_rows.From(i), acc[p] + i * kPanel);
@@ -140,10 +141,10 @@ void MultiplyGroup(const DotKernels& kernels, const CpuWeight& w, int64_t matrix
     }
   }
   for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t p = 0; p < panels; ++p) {
-      const int64_t width = w.panels[static_cast<size_t>(panel + p)].width;
+    for (int64_t p = 0; p < panels.count(); ++p) {
+      const int64_t width = w.panels[static_cast<size_t>(panels.begin + p)].width;
       const float* from = acc[p] + i * kPanel;
-      float* to = out + i * out_stride + w.OutsBetween(panel, panel + p);
+      float* to = out.From(i, panels.OutsBefore(panels.begin + p)).data;
       if (width == kPanel) {
         std::memcpy(to, from, kPanel * sizeof(float));  // inlined
       } else {
@@ -173,15 +174,12 @@ const DotKernels* FindDotKernels(WeightFormat format, bool split) {
   return nullptr;
 }
 
-void MultiplyDots(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
-                  const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
-  const DotKernels& kernels = *w.dots;
+void MultiplyDots(const Panels& panels, const ActivationRows& x, int64_t rows, const OutRows& out) {
   const int64_t group = rows > kMaxDotRows ? kPanelGroup : 1;  // a few rows fit into L1 anyway
   for (int64_t i = 0; i < rows; i += kRowGroup) {
-    for (int64_t p = begin; p < end; p += group) {
-      MultiplyGroup(kernels, w, matrix, p, std::min(group, end - p), x.From(i),
-                    std::min(kRowGroup, rows - i), out + i * out_stride + w.OutsBetween(begin, p),
-                    out_stride);
+    for (int64_t p = panels.begin; p < panels.end; p += group) {
+      MultiplyGroup(panels.Part(p, std::min(panels.end, p + group)), x.From(i),
+                    std::min(kRowGroup, rows - i), out.From(i, panels.OutsBefore(p)));
     }
   }
 }

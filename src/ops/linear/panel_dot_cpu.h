@@ -52,7 +52,6 @@ const DotKernels& DotKernelsAvx2(bool int4);
 const DotKernels* FindDotKernels(WeightFormat format, bool split);
 
 // As MultiplyPanels, of which it is a part.
-void MultiplyDots(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
-                  const ActivationRows& x, int64_t rows, float* out, int64_t out_stride);
+void MultiplyDots(const Panels& panels, const ActivationRows& x, int64_t rows, const OutRows& out);
 
 }  // namespace fathom

@@ -127,19 +127,19 @@ Tile<W> TileOf(const CpuWeight& w, int64_t matrix, int64_t panel, int64_t run) {
 
 // One row times kPanels neighbouring panels: enough sums to hide the latency of additions.
 template <int kPanels, bool kScaled, class W>
-HWY_INLINE void OneRow(const CpuWeight& w, int64_t matrix, int64_t panel, const ActivationRows& x,
-                       float* out) {
+HWY_INLINE void OneRow(const Panels& panels, const ActivationRows& x, float* out) {
+  const CpuWeight& w = panels.w;
   alignas(64) float acc[kPanels * kPanel] = {};
   RowPack pack;
   for (int64_t run = 0; run < w.runs(); ++run) {
-    const Tile<W> tile = TileOf<W>(w, matrix, panel, run);
+    const Tile<W> tile = TileOf<W>(w, panels.matrix, panels.begin, run);
     const float* values = pack.Load(x, run, tile.count, 0, 1);
     MultiplyTile<1, kPanels, kScaled>(tile, values, pack.scales, acc);
   }
   for (int64_t p = 0; p < kPanels; ++p) {
-    const CpuWeight::Panel& to = w.panels[static_cast<size_t>(panel + p)];
-    std::memcpy(out + w.OutsBetween(panel, panel + p), acc + p * kPanel,
-                static_cast<size_t>(to.width) * sizeof(float));
+    const int64_t panel = panels.begin + p, width = w.panels[static_cast<size_t>(panel)].width;
+    std::memcpy(out + panels.OutsBefore(panel), acc + p * kPanel,
+                static_cast<size_t>(width) * sizeof(float));
   }
 }
 
@@ -221,17 +221,18 @@ HWY_INLINE Tile<float> Decode(const Tile<W>& tile, float* to) {
 
 // Up to kRowGroup rows times up to kPanelGroup neighbouring panels, which find the rows in cache.
 template <bool kScaled, class W>
-HWY_INLINE void ManyRows(const CpuWeight& w, int64_t matrix, int64_t panel, int64_t panels,
-                         const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
+HWY_INLINE void ManyRows(const Panels& panels, const ActivationRows& x, int64_t rows,
+                         const OutRows& out) {
+  const CpuWeight& w = panels.w;
   alignas(64) float acc[kPanelGroup][kRowGroup * kPanel];
   alignas(64) float decoded[kScaleTile * kPanel];
   RowPack pack;
-  for (int64_t p = 0; p < panels; ++p) {
+  for (int64_t p = 0; p < panels.count(); ++p) {
     std::memset(acc[p], 0, static_cast<size_t>(rows * kPanel) * sizeof(float));
   }
   for (int64_t run = 0; run < w.runs(); ++run) {
-    for (int64_t p = 0; p < panels; ++p) {
-      const Tile<W> tile = TileOf<W>(w, matrix, panel + p, run);
+    for (int64_t p = 0; p < panels.count(); ++p) {
+      const Tile<W> tile = TileOf<W>(w, panels.matrix, panels.begin + p, run);
       if constexpr (kAlwaysDecoded<W>) {
         MultiplyAllRows<kScaled>(Decode(tile, decoded), x, run, rows, pack, acc[p]);
       } else if (rows > kMaxRows) {
@@ -241,42 +242,40 @@ HWY_INLINE void ManyRows(const CpuWeight& w, int64_t matrix, int64_t panel, int6
       }
     }
   }
-  for (int64_t p = 0; p < panels; ++p) {
-    const int64_t width = w.panels[static_cast<size_t>(panel + p)].width;
-    float* const to = out + w.OutsBetween(panel, panel + p);
+  for (int64_t p = 0; p < panels.count(); ++p) {
+    const int64_t panel = panels.begin + p, width = w.panels[static_cast<size_t>(panel)].width;
     for (int64_t i = 0; i < rows; ++i) {
-      std::memcpy(to + i * out_stride, acc[p] + i * kPanel,
+      std::memcpy(out.From(i, panels.OutsBefore(panel)).data, acc[p] + i * kPanel,
                   static_cast<size_t>(width) * sizeof(float));
     }
   }
 }
 
 template <bool kScaled, class W>
-void Multiply(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
-              const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
+void Multiply(const Panels& panels, const ActivationRows& x, int64_t rows, const OutRows& out) {
   constexpr int kPair = kLanes > 1 ? 2 : 1;
-  int64_t panel = begin;
+  int64_t panel = panels.begin;
   if constexpr (!kAlwaysDecoded<W>) {
     if (rows == 1) {
-      for (; end - panel >= kPair; panel += kPair) {
-        OneRow<kPair, kScaled, W>(w, matrix, panel, x, out + w.OutsBetween(begin, panel));
+      for (; panels.end - panel >= kPair; panel += kPair) {
+        OneRow<kPair, kScaled, W>(panels.Part(panel, panel + kPair), x,
+                                  out.data + panels.OutsBefore(panel));
       }
     }
   }
   const int64_t group = rows > kMaxRows ? kPanelGroup : 1;  // a few rows fit into L1 anyway
   for (int64_t i = 0; i < rows; i += kRowGroup) {
-    for (int64_t p = panel; p < end; p += group) {
-      ManyRows<kScaled, W>(w, matrix, p, std::min(group, end - p), x.From(i),
-                           std::min(kRowGroup, rows - i),
-                           out + i * out_stride + w.OutsBetween(begin, p), out_stride);
+    for (int64_t p = panel; p < panels.end; p += group) {
+      ManyRows<kScaled, W>(panels.Part(p, std::min(panels.end, p + group)), x.From(i),
+                           std::min(kRowGroup, rows - i), out.From(i, panels.OutsBefore(p)));
     }
   }
 }
 
-void MultiplyByFormat(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
-                      const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
+void MultiplyByFormat(const Panels& panels, const ActivationRows& x, int64_t rows,
+                      const OutRows& out) {
   const auto multiply = [&] {
-    switch (w.format) {
+    switch (panels.w.format) {
       case WeightFormat::kF32: return Multiply<false, float>;
       case WeightFormat::kF16: return Multiply<false, F16>;
       case WeightFormat::kBF16: return Multiply<false, BF16>;
@@ -286,7 +285,7 @@ void MultiplyByFormat(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t
     }
     CHECK(false, "unknown weight format");
   }();
-  multiply(w, matrix, begin, end, x, rows, out, out_stride);
+  multiply(panels, x, rows, out);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -303,13 +302,13 @@ constexpr int64_t kGatedNumbers = kRowGroup * kPanelGroup * kPanel;  // 64 KiB
 
 HWY_EXPORT(MultiplyByFormat);
 
-void MultiplyPanels(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
-                    const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
-  const ActivationForm form = w.activations();
+void MultiplyPanels(const Panels& panels, const ActivationRows& x, int64_t rows,
+                    const OutRows& out) {
+  const ActivationForm form = panels.w.activations();
   const bool quantized = form == ActivationForm::kE4M3 || form == ActivationForm::kInt8;
   CHECK(quantized == (x.scales != nullptr), "activations not as the weight says");
-  if (w.dots) return MultiplyDots(w, matrix, begin, end, x, rows, out, out_stride);
-  HWY_DYNAMIC_DISPATCH(MultiplyByFormat)(w, matrix, begin, end, x, rows, out, out_stride);
+  if (panels.w.dots) return MultiplyDots(panels, x, rows, out);
+  HWY_DYNAMIC_DISPATCH(MultiplyByFormat)(panels, x, rows, out);
 }
 
 int64_t PanelGrain(const CpuWeight& w, int64_t rows, int64_t items, int threads) {
@@ -322,8 +321,9 @@ int64_t PanelGrain(const CpuWeight& w, int64_t rows, int64_t items, int threads)
   return std::max(grain, std::min(kPanelGroup, items / (kRangesPerThread * threads)));
 }
 
-void MultiplyGated(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
-                   const ActivationRows& x, int64_t rows, float* out, int64_t out_stride) {
+void MultiplyGated(const Panels& panels, const ActivationRows& x, int64_t rows,
+                   const OutRows& out) {
+  const CpuWeight& w = panels.w;
   const int64_t half = w.panel_count() / 2;
   CHECK(w.panel_count() % 2 == 0 && w.OutsBetween(0, half) * 2 == w.out,
         "a gate's outputs and those that it gates do not lie in panels of their own");
@@ -332,15 +332,15 @@ void MultiplyGated(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t en
   const int64_t most = std::min(rows, kRowGroup), group = kGatedNumbers / (most * kPanel);
   for (int64_t i = 0; i < rows; i += most) {
     const int64_t n = std::min(most, rows - i);
-    for (int64_t p = begin; p < end; p += group) {
-      const int64_t stop = std::min(end, p + group);
+    for (int64_t p = panels.begin; p < panels.end; p += group) {
+      const int64_t stop = std::min(panels.end, p + group);
       const int64_t outs =
           w.OutsBetween(p, stop - 1) + w.panels[static_cast<size_t>(stop - 1)].width;
-      MultiplyPanels(w, matrix, p, stop, x.From(i), n, gate, outs);
-      MultiplyPanels(w, matrix, half + p, half + stop, x.From(i), n, up, outs);
-      float* const to = out + i * out_stride + w.OutsBetween(begin, p);
+      MultiplyPanels(panels.Part(p, stop), x.From(i), n, {gate, outs});
+      MultiplyPanels(panels.Part(half + p, half + stop), x.From(i), n, {up, outs});
       for (int64_t r = 0; r < n; ++r) {
-        SiluMulRow(gate + r * outs, up + r * outs, outs, to + r * out_stride);
+        SiluMulRow(gate + r * outs, up + r * outs, outs,
+                   out.From(i + r, panels.OutsBefore(p)).data);
       }
     }
   }
@@ -350,31 +350,33 @@ namespace {
 
 using Product = decltype(MultiplyPanels);
 
-void Split(ThreadPool& pool, Product& multiply, int64_t panels, const CpuWeight& w,
-           const ActivationRows& x, int64_t rows, const TensorView& out) {
-  const int64_t groups = (rows + kRowGroup - 1) / kRowGroup, items = groups * panels;
-  pool.ParallelFor(items, PanelGrain(w, rows, items, pool.threads()),
-                   [&](int64_t i, int64_t end, int) {
-                     while (i < end) {
-                       const int64_t row = i / panels * kRowGroup, panel = i % panels;
-                       const int64_t stop = std::min(panels, panel + end - i);
-                       multiply(w, 0, panel, stop, x.From(row), std::min(kRowGroup, rows - row),
-                                out.Row<float>(row) + w.OutsBetween(0, panel), out.stride(0));
-                       i += stop - panel;
-                     }
-                   });
+void Split(ThreadPool& pool, Product& multiply, const Panels& panels, const ActivationRows& x,
+           int64_t rows, const TensorView& out) {
+  const int64_t groups = (rows + kRowGroup - 1) / kRowGroup, count = panels.end;
+  const int64_t items = groups * count;
+  const OutRows to = {out.As<float>(), out.stride(0)};
+  pool.ParallelFor(
+      items, PanelGrain(panels.w, rows, items, pool.threads()), [&](int64_t i, int64_t end, int) {
+        while (i < end) {
+          const int64_t row = i / count * kRowGroup, panel = i % count;
+          const int64_t stop = std::min(count, panel + end - i);
+          multiply(panels.Part(panel, stop), x.From(row), std::min(kRowGroup, rows - row),
+                   to.From(row, panels.OutsBefore(panel)));
+          i += stop - panel;
+        }
+      });
 }
 
 }  // namespace
 
 void MultiplyInParallel(ThreadPool& pool, const CpuWeight& w, const ActivationRows& x, int64_t rows,
                         const TensorView& out) {
-  Split(pool, MultiplyPanels, w.panel_count(), w, x, rows, out);
+  Split(pool, MultiplyPanels, {w, 0, 0, w.panel_count()}, x, rows, out);
 }
 
 void MultiplyGatedInParallel(ThreadPool& pool, const CpuWeight& w, const ActivationRows& x,
                              int64_t rows, const TensorView& out) {
-  Split(pool, MultiplyGated, w.panel_count() / 2, w, x, rows, out);
+  Split(pool, MultiplyGated, {w, 0, 0, w.panel_count() / 2}, x, rows, out);
 }
 
 }  // namespace fathom

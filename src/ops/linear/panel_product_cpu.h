@@ -53,18 +53,36 @@ inline ActivationRows PlainRows(const CpuWeight& w, const float* x, int64_t row_
           .first_run_gap = (kScaleTile - w.first_run) * kBytes};
 }
 
-// out[i * out_stride + o] = x[i] . w[matrix][first + o] for i in [0, rows) and the outputs of
-// panels [begin, end), of which `first` is the first. Every sum is taken run by run, within a run
-// in ascending order of channels (of pairs of them, or in integers, if w.dots); then out += sum *
-// (activation scale * weight scale). Neither `rows` nor the panels asked for change a bit of it.
-void MultiplyPanels(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
-                    const ActivationRows& x, int64_t rows, float* out, int64_t out_stride);
+// Panels [begin, end) of a matrix.
+struct Panels {
+  const CpuWeight& w;
+  int64_t matrix, begin, end;
+
+  int64_t count() const { return end - begin; }
+  // From the first output of these to that of panel p.
+  int64_t OutsBefore(int64_t p) const { return w.OutsBetween(begin, p); }
+  Panels Part(int64_t first, int64_t last) const { return {w, matrix, first, last}; }
+};
+
+// Where rows of results go: row i at data + i * stride, its outputs from the first panel's on.
+struct OutRows {
+  float* data;
+  int64_t stride;
+
+  OutRows From(int64_t row, int64_t outs) const { return {data + row * stride + outs, stride}; }
+};
+
+// out[i] = x[i] . w[matrix] for i in [0, rows) and the outputs of `panels`. Every sum is taken run
+// by run, within a run in ascending order of channels (of pairs of them, or in integers, if
+// w.dots); then out += sum * (activation scale * weight scale). Neither `rows` nor the panels asked
+// for change a bit of it.
+void MultiplyPanels(const Panels& panels, const ActivationRows& x, int64_t rows,
+                    const OutRows& out);
 
 // The same of a weight whose first half of panels is a gate and whose second half is what it gates:
-// silu(x . gate) * (x . up), for panels [begin, end) of the gate. The products stay in cache.
+// silu(x . gate) * (x . up), for `panels` of the gate. The products stay in cache.
 // REQUIRES: rows >= 1.
-void MultiplyGated(const CpuWeight& w, int64_t matrix, int64_t begin, int64_t end,
-                   const ActivationRows& x, int64_t rows, float* out, int64_t out_stride);
+void MultiplyGated(const Panels& panels, const ActivationRows& x, int64_t rows, const OutRows& out);
 
 // All panels (of the gate), split between threads by panel and group of rows.
 void MultiplyInParallel(ThreadPool& pool, const CpuWeight& w, const ActivationRows& x, int64_t rows,

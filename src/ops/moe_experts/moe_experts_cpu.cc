@@ -70,23 +70,23 @@ void MultiplyByExpert(ThreadPool& pool, decltype(MultiplyPanels)& multiply, int6
                       const int32_t* row_of, const TensorView& out) {
   const int32_t* begin = b.begin.As<int32_t>();
   const int64_t average = begin[w.count] / std::max<int64_t>(active, 1), items = active * panels;
-  pool.ParallelFor(items, PanelGrain(w, average, items, pool.threads()),
-                   [&](int64_t i, int64_t end, int) {
-                     while (i < end) {
-                       const int64_t panel = i % panels, stop = std::min(panels, panel + end - i);
-                       const int32_t expert = b.active.As<int32_t>()[i / panels];
-                       const int64_t first = begin[expert], rows = begin[expert + 1] - first;
-                       ActivationRows its_x = x;
-                       if (row_of == nullptr) {
-                         its_x = x.From(first);
-                       } else {
-                         its_x.index = row_of + first;
-                       }
-                       multiply(w, expert, panel, stop, its_x, rows,
-                                out.Row<float>(first) + w.OutsBetween(0, panel), out.stride(0));
-                       i += stop - panel;
-                     }
-                   });
+  pool.ParallelFor(
+      items, PanelGrain(w, average, items, pool.threads()), [&](int64_t i, int64_t end, int) {
+        while (i < end) {
+          const int64_t panel = i % panels, stop = std::min(panels, panel + end - i);
+          const int32_t expert = b.active.As<int32_t>()[i / panels];
+          const int64_t first = begin[expert], rows = begin[expert + 1] - first;
+          ActivationRows its_x = x;
+          if (row_of == nullptr) {
+            its_x = x.From(first);
+          } else {
+            its_x.index = row_of + first;
+          }
+          multiply({w, expert, panel, stop}, its_x, rows,
+                   OutRows{out.As<float>(), out.stride(0)}.From(first, w.OutsBetween(0, panel)));
+          i += stop - panel;
+        }
+      });
 }
 
 void Combine(ThreadPool& pool, const MoeExpertsArgs& a, const Buffers& b, int64_t first,
