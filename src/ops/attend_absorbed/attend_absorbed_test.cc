@@ -155,6 +155,26 @@ TEST_P(AttendAbsorbedTest, ATokenDoesNotDependOnOthersNorOnTheLengthOfItsRow) {
   }
 }
 
+// A kernel may take a long step in passes: contexts of one and of several parts on either side of
+// each border, and one of them alone.
+TEST_P(AttendAbsorbedTest, LongStepsHaveTheBitsOfShortOnes) {
+  TestPages pages(DType::kBF16, 2, 34, 512, 64, 1);
+  pages.Fill(0, 2120, 1);
+  pages.Fill(1, 20, 2);
+  std::vector<int> slots, positions;
+  for (int t = 0; t < 530; ++t) {
+    const bool near_border = t % 256 < 2 || t % 256 > 253;
+    slots.push_back(near_border ? 0 : 1);
+    positions.push_back(near_border ? 1020 + 2 * t : t % 20);
+  }
+  const Case c = MakeCase(pages, 20, slots, positions);
+  const std::vector<float> all = RunTokens(GetParam(), c, Range(c.tokens()));
+  const std::vector<int> some = {0, 1, 2, 254, 255, 256, 257, 258, 510, 511, 512, 513, 529};
+  ExpectSameBits(PickRows(all, c.width(), some), RunTokens(GetParam(), c, some));
+  ExpectAsOracle(GetParam(), kTolerance + Rounding(GetParam()),
+                 [&](const Backend& b) { return RunTokens(b, c, some); });
+}
+
 TEST_P(AttendAbsorbedTest, PlacesOfPagesDoNotMatter) {
   const TestPages pages = MakePages(DType::kBF16, 64, 16),
                   moved = MakePages(DType::kBF16, 64, 16, 9);

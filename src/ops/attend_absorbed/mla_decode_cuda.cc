@@ -65,6 +65,10 @@ int32_t MaxSplits(int32_t max_pages, const MlaDecodeSplit& split) {
   return std::max(MaxParts(positions, split.tokens), short_parts);
 }
 
+// Tokens of a pass of the kernel for many heads: 256 keep all multiprocessors busy, and are as many
+// as a step of decoding has by default.
+constexpr int32_t kPassTokens = 256;
+
 size_t PartialBytes(int32_t tokens, int32_t heads, int32_t max_splits) {
   return sizeof(__half) * kLatent * tokens * max_splits * heads;
 }
@@ -114,6 +118,41 @@ void LaunchNarrow(const MlaDecodeParams& p, cudaStream_t stream) {
   if (p.max_pages > 2) CUDA_CHECK(StartCombineNarrow(step, output, stream));
 }
 
+// The tokens from `first` on, a pass of them.
+void LaunchWide(const MlaDecodeParams& p, int32_t first, cudaStream_t stream) {
+  const int32_t max_splits = MaxSplits(p.max_pages, p.split);
+  const int32_t head_blocks = (p.heads + kRows - 1) / kRows;
+  MlaDecodeParams pass = p;
+  pass.tokens = std::min(p.tokens - first, kPassTokens);
+  const int64_t rows = int64_t{first} * p.heads;
+  pass.q_latent = static_cast<const __nv_bfloat16*>(p.q_latent) + rows * kLatent;
+  pass.q_rope = static_cast<const __nv_bfloat16*>(p.q_rope) + rows * p.q_rope_stride;
+  const Step step = {.slots = p.slots + first,
+                     .positions = p.positions + first,
+                     .page_table = p.page_table,
+                     .live = p.live,
+                     .first = first,
+                     .tokens = pass.tokens,
+                     .max_pages = p.max_pages,
+                     .heads = p.heads,
+                     .group_tokens = std::max(1, kRows / p.heads),
+                     .head_blocks = head_blocks,
+                     .part_tokens = p.split.tokens,
+                     .short_context = p.split.short_context,
+                     .short_tokens = p.split.short_tokens,
+                     .max_splits = max_splits,
+                     .fp8 = p.scales != nullptr};
+  std::byte* workspace = static_cast<std::byte*>(p.workspace);
+  const size_t partial_bytes = PartialBytes(pass.tokens, p.heads, max_splits);
+  const Output output = {.out = static_cast<__nv_bfloat16*>(p.out) + rows * kLatent,
+                         .partial = reinterpret_cast<__half*>(workspace),
+                         .state = reinterpret_cast<float2*>(workspace + partial_bytes)};
+  const int64_t items = int64_t{pass.tokens} * max_splits * head_blocks;
+  const int blocks = static_cast<int>(std::min<int64_t>(Multiprocessors(), items));
+  CUDA_CHECK(StartDecode(MakeMaps(pass, false), step, output, p.scale * kLog2E, blocks, stream));
+  if (max_splits > 1) CUDA_CHECK(StartCombine(step, output, pass.tokens, stream));
+}
+
 }  // namespace
 }  // namespace mla
 
@@ -131,7 +170,8 @@ size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages,
     return mla::NarrowLayout(tokens, max_pages, split.tokens).bytes;
   }
   const int32_t splits = mla::MaxSplits(max_pages, split);
-  return mla::PartialBytes(tokens, heads, splits) + size_t{8} * tokens * splits * heads;
+  const int32_t pass = std::min(tokens, mla::kPassTokens);
+  return mla::PartialBytes(pass, heads, splits) + size_t{8} * pass * splits * heads;
 }
 
 void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
@@ -139,31 +179,9 @@ void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
   CHECK(p.heads > 0 && p.scale > 0 && p.split.tokens > 0 && p.split.tokens % mla::kKeys == 0 &&
         p.split.short_tokens % mla::kKeys == 0);
   if (p.heads <= mla::kNarrowHeads) return mla::LaunchNarrow(p, stream);
-  const int32_t max_splits = mla::MaxSplits(p.max_pages, p.split);
-  const int32_t head_blocks = (p.heads + mla::kRows - 1) / mla::kRows;
-  const mla::Step step = {.slots = p.slots,
-                          .positions = p.positions,
-                          .page_table = p.page_table,
-                          .live = p.live,
-                          .max_pages = p.max_pages,
-                          .heads = p.heads,
-                          .group_tokens = std::max(1, mla::kRows / p.heads),
-                          .head_blocks = head_blocks,
-                          .part_tokens = p.split.tokens,
-                          .short_context = p.split.short_context,
-                          .short_tokens = p.split.short_tokens,
-                          .max_splits = max_splits,
-                          .fp8 = p.scales != nullptr};
-  std::byte* workspace = static_cast<std::byte*>(p.workspace);
-  const mla::Output output = {.out = static_cast<__nv_bfloat16*>(p.out),
-                              .partial = reinterpret_cast<__half*>(workspace),
-                              .state = reinterpret_cast<float2*>(
-                                  workspace + mla::PartialBytes(p.tokens, p.heads, max_splits))};
-  const int64_t items = int64_t{p.tokens} * max_splits * head_blocks;
-  const int blocks = static_cast<int>(std::min<int64_t>(Multiprocessors(), items));
-  CUDA_CHECK(mla::StartDecode(mla::MakeMaps(p, false), step, output, p.scale * mla::kLog2E, blocks,
-                              stream));
-  if (max_splits > 1) CUDA_CHECK(mla::StartCombine(step, output, p.tokens, stream));
+  for (int32_t first = 0; first < p.tokens; first += mla::kPassTokens) {
+    mla::LaunchWide(p, first, stream);
+  }
 }
 
 }  // namespace fathom

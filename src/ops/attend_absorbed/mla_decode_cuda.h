@@ -51,12 +51,13 @@ struct MlaDecodeParams {
 // at least 128. More heads: at most 64 parts.
 MlaDecodeSplit MlaDecodeSplitOf(int32_t heads, int32_t max_pages);
 
-// Bytes of work space: a context's parts, before they are merged.
+// Bytes of work space: contexts' parts, before they are merged. With more than 16 heads of 256
+// tokens at most: a larger step takes them in turn, each two kernels.
 size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages,
                           const MlaDecodeSplit& split);
 
-// Enqueues two kernels on the current device (compute capability 9.0). They neither allocate nor
-// synchronise, and may be captured in a graph.
+// Enqueues two kernels (see above) on the current device (compute capability 9.0). They neither
+// allocate nor synchronise, and may be captured in a graph.
 void LaunchMlaDecode(const MlaDecodeParams& params, cudaStream_t stream);
 
 }  // namespace fathom

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kCombineThreads)
   AllowNextKernel();
   const int32_t token = static_cast<int32_t>(blockIdx.x);
   const int32_t head = static_cast<int32_t>(blockIdx.y * kCombineHeads + threadIdx.x / kRowVectors);
-  if (token >= *step.live || head >= step.heads) return;
+  if (token >= step.Live() || head >= step.heads) return;
   const int32_t position = step.positions[token];
   const int32_t splits = position / step.PartTokens(position) + 1;
   if (splits == 1) return;

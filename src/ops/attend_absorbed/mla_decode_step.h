@@ -25,6 +25,8 @@ struct Step {
   const int32_t* positions;
   const int32_t* page_table;
   const int32_t* live;
+  int32_t first;   // of all the tokens that `live` counts, the one that this pass begins with
+  int32_t tokens;  // capacity of this pass; other arrays than `live` begin with it
   int32_t max_pages;
   int32_t heads;
   int32_t group_tokens;   // consecutive tokens of a row that share an item: max(1, 64 / heads)
@@ -35,6 +37,8 @@ struct Step {
   int32_t max_splits;
   bool fp8;  // the cache; the host's choice of a kernel
 
+  // Live tokens of this pass; none: 0 or below.
+  __device__ int32_t Live() const { return *live - first < tokens ? *live - first : tokens; }
   // Positions of a part of the context that a token at `position` sees.
   __device__ int32_t PartTokens(int32_t position) const {
     return position < short_context ? short_tokens : part_tokens;

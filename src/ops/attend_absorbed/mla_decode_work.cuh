@@ -35,7 +35,7 @@ struct Item {
 // Walks the list of items in order. All lanes of a warp call it together.
 class ItemWalk {
  public:
-  __device__ explicit ItemWalk(const Step& step) : step_(step), live_(*step.live) {}
+  __device__ explicit ItemWalk(const Step& step) : step_(step), live_(step.Live()) {}
 
   // Item number `index`, which must not fall from call to call; tokens = 0 past the end.
   __device__ Item Find(int32_t index) {
