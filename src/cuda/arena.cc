@@ -6,6 +6,7 @@
 
 #include "cuda/check.h"
 #include "cuda/driver.h"
+#include "tensor/out_of_memory.h"
 
 namespace fathom {
 namespace {
@@ -80,11 +81,11 @@ void CudaArena::Grow(size_t end) {
   const bool fits = mapped_ + size <= reserved_;
   const CUresult created =
       fits ? Driver().MemCreate(&handle, size, &properties, 0) : CUDA_ERROR_OUT_OF_MEMORY;
-  CHECK(created == CUDA_SUCCESS,
-        "out of device memory: {:.2f} GiB more wanted, {:.2f} in use here, {:.2f} of {:.2f} free. "
-        "Lower --max-num-seqs, --max-model-len, --max-num-batched-tokens or "
-        "--kv-cache-memory-bytes; the memory plan is in the log",
-        Gib(needed), Gib(mapped_), Gib(free), Gib(total));
+  if (created != CUDA_SUCCESS) {
+    OutOfMemory(
+        fmt::format("the GPU refused {:.2f} GiB, with {:.2f} in use here and {:.2f} of {:.2f} free",
+                    Gib(needed), Gib(mapped_), Gib(free), Gib(total)));
+  }
   CU_CHECK(Driver().MemMap(base_ + mapped_, size, 0, handle, 0));
   CUmemAccessDesc access{};
   access.location = properties.location;

@@ -19,8 +19,8 @@ class CudaArena {
   CudaArena(const CudaArena&) = delete;
   CudaArena& operator=(const CudaArena&) = delete;
 
-  // Aligned to 1024 bytes, as TMA and cuBLASLt like it. Not zeroed. The process ends, saying what
-  // was asked for and what is in use, when the device has no more memory.
+  // Aligned to 1024 bytes, as TMA and cuBLASLt like it. Not zeroed. OutOfMemory() when the
+  // device has no more.
   std::unique_ptr<DeviceMemory> Allocate(size_t bytes);
   void Seal() { sealed_ = true; }  // Allocate() is a bug from here on
   size_t used() const { return used_; }

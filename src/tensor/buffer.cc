@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
-#include <cstdio>
-#include <cstdlib>
+#include "tensor/out_of_memory.h"
 
 namespace fathom {
 namespace {
@@ -13,23 +12,13 @@ constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t RoundUp(size_t n, size_t to) {
   return (n + to - 1) / to * to;
 }
-
-// No bug, so that it leaves no core; and of start-up alone, so that there is nobody to tell later.
-[[noreturn]] void OutOfMemory(size_t bytes) {
-  fmt::print(stderr,
-             "out of memory: the system refused {} bytes. Lower --max-num-seqs, --max-model-len, "
-             "--max-num-batched-tokens or --kv-cache-memory-bytes, take --quantization int8 or "
-             "int4, or a smaller model\n",
-             bytes);
-  std::_Exit(1);
-}
 }  // namespace
 
 Buffer::Buffer(size_t bytes) : size_(bytes) {
   if (bytes == 0) return;
   const size_t mapped = bytes < kHugePage ? bytes : RoundUp(bytes, kHugePage);
   void* p = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED) OutOfMemory(bytes);
+  if (p == MAP_FAILED) OutOfMemory(fmt::format("the system refused {} bytes", bytes));
   // Advice only: without it the buffer is as right, and slower.
   if (bytes >= kHugePage) (void)madvise(p, mapped, MADV_HUGEPAGE);
   data_ = {static_cast<std::byte*>(p), Free{mapped}};
