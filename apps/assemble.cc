@@ -16,6 +16,7 @@
 #include "engine/memory_plan.h"
 #include "engine/model_executor.h"
 #include "model/activations.h"
+#include "tensor/out_of_memory.h"
 
 namespace fathom {
 namespace {
@@ -187,18 +188,18 @@ Result<LoadedEngine> AssembleEngine(EngineSettings settings, Engine::OutputCallb
   const std::optional<DType> kv_cache = TRY(ParseKvCacheDType(settings.kv_cache_dtype));
   MemoryPlan plan = TRY(
       Plan(settings, checkpoint, kv_cache.value_or(loaded.backend.ops->kv_cache), loaded.backend));
+  SetMemoryPlan(plan.ToString());
   LOG_INFO("memory plan: {}", plan.ToString());
   LOG_INFO("at most {} requests and {} tokens a step, prompts in chunks of {}",
            settings.max_num_seqs, settings.max_num_batched_tokens, settings.prefill_chunk);
 
-  const EngineOptions options{
-      .scheduler = {.max_num_seqs = settings.max_num_seqs,
-                    .max_num_batched_tokens = settings.max_num_batched_tokens,
-                    .prefill_chunk = settings.prefill_chunk,
-                    .num_pages = static_cast<int32_t>(plan.num_pages),
-                    .max_model_len = plan.needs.max_model_len},
-      .max_queue = settings.max_queue,
-      .vocab_size = loaded.config.vocab_size};
+  EngineOptions options{.scheduler = {.max_num_seqs = settings.max_num_seqs,
+                                      .max_num_batched_tokens = settings.max_num_batched_tokens,
+                                      .prefill_chunk = settings.prefill_chunk,
+                                      .num_pages = static_cast<int32_t>(plan.num_pages),
+                                      .max_model_len = plan.needs.max_model_len},
+                        .max_queue = settings.max_queue,
+                        .vocab_size = loaded.config.vocab_size};
   TRY(Validate(options.scheduler));
 
   ProgressLine progress;
@@ -212,7 +213,11 @@ Result<LoadedEngine> AssembleEngine(EngineSettings settings, Engine::OutputCallb
                       [&](uint64_t done, uint64_t total) { progress.Show(done, total); }));
   plan.needs.weight_bytes = loaded.model->weight_bytes();
   plan.needs.activation_bytes = loaded.model->activation_bytes();
+  plan.needs.workspace_bytes = loaded.model->workspace_bytes();
+  plan = TRY(PlanMemory(plan.needs));
+  SetMemoryPlan(plan.ToString());
   LOG_INFO("memory: {}", plan.ToString());
+  options.scheduler.num_pages = static_cast<int32_t>(plan.num_pages);
 
   loaded.clock = std::make_unique<SteadyClock>();
   loaded.engine =

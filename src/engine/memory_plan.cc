@@ -18,6 +18,12 @@ int64_t RequestPages(const MemoryNeeds& needs) {
   return (needs.max_model_len + kPageTokens - 1) / kPageTokens;
 }
 
+int64_t BytesBesideCache(const MemoryNeeds& needs) {
+  const size_t reserve = needs.memory_is_ours ? size_t{kGpuReserveBytes} : 0;
+  return static_cast<int64_t>(needs.weight_bytes + needs.activation_bytes + needs.workspace_bytes +
+                              needs.state_bytes + reserve);
+}
+
 // With every request as long as it may be.
 int64_t PagesInUse(const MemoryNeeds& needs) {
   return RequestPages(needs) * needs.max_num_seqs;
@@ -25,10 +31,14 @@ int64_t PagesInUse(const MemoryNeeds& needs) {
 
 }  // namespace
 
+int64_t MemoryPlan::total_bytes() const {
+  return kv_cache_bytes() + BytesBesideCache(needs);
+}
+
 std::string MemoryPlan::ToString() const {
   return fmt::format(
       "weights {:.2f} GiB, KV cache {:.2f} GiB ({} tokens{}, {} per GiB), activations {:.2f} GiB, "
-      "request state {:.2f} GiB",
+      "work space {}, request state {:.2f} GiB{}",
       Gib(static_cast<double>(needs.weight_bytes)), Gib(static_cast<double>(kv_cache_bytes())),
       num_pages * kPageTokens,
       num_pages < PagesInUse(needs) ? ""
@@ -36,7 +46,13 @@ std::string MemoryPlan::ToString() const {
                                                   needs.max_num_seqs, needs.max_model_len),
       (int64_t{1} << 30) / needs.page_bytes * kPageTokens,
       Gib(static_cast<double>(needs.activation_bytes)),
-      Gib(static_cast<double>(needs.state_bytes)));
+      needs.workspace_bytes == 0
+          ? "not yet measured"
+          : fmt::format("{:.2f} GiB", Gib(static_cast<double>(needs.workspace_bytes))),
+      Gib(static_cast<double>(needs.state_bytes)),
+      needs.memory_is_ours
+          ? fmt::format(", kernels and recorded steps {:.2f} GiB", Gib(kGpuReserveBytes))
+          : "");
 }
 
 size_t StateBytes(int64_t vocab, int64_t max_num_seqs) {
@@ -49,11 +65,8 @@ Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs) {
   const int64_t request_pages = RequestPages(needs);
   int64_t kv_cache_bytes = needs.kv_cache_bytes > 0 ? needs.kv_cache_bytes : kDefaultKvCacheBytes;
   if (needs.kv_cache_bytes == 0 && needs.memory_is_ours) {
-    // A tenth stays free, and what work space needs.
-    constexpr int64_t kReserve = int64_t{4} << 30;
-    const auto taken =
-        static_cast<int64_t>(needs.weight_bytes + needs.activation_bytes + needs.state_bytes);
-    kv_cache_bytes = std::max(kv_cache_bytes, needs.memory_bytes / 10 * 9 - taken - kReserve);
+    kv_cache_bytes =
+        std::max(kv_cache_bytes, needs.memory_bytes / 10 * 9 - BytesBesideCache(needs));
   }
   const int64_t affordable = kv_cache_bytes / needs.page_bytes;
   MemoryPlan plan{.needs = needs,
@@ -68,14 +81,11 @@ Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs) {
         Gib(static_cast<double>(plan.kv_cache_bytes())), plan.num_pages * kPageTokens,
         needs.max_model_len, shorter, request_pages * needs.page_bytes);
   }
-  const auto total =
-      plan.kv_cache_bytes() +
-      static_cast<int64_t>(needs.weight_bytes + needs.activation_bytes + needs.state_bytes);
-  if (needs.memory_bytes > 0 && total > needs.memory_bytes) {
+  if (needs.memory_bytes > 0 && plan.total_bytes() > needs.memory_bytes) {
     return ResourceExhausted(
         "{:.1f} GiB are needed and {:.1f} can be had: {}. Lower --max-num-seqs, --max-model-len, "
         "--max-num-batched-tokens or --kv-cache-memory-bytes, or take a smaller model",
-        Gib(static_cast<double>(total)), Gib(static_cast<double>(needs.memory_bytes)),
+        Gib(static_cast<double>(plan.total_bytes())), Gib(static_cast<double>(needs.memory_bytes)),
         plan.ToString());
   }
   return plan;

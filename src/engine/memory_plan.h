@@ -11,25 +11,29 @@ namespace fathom {
 
 struct MemoryNeeds {
   size_t weight_bytes = 0;
-  size_t activation_bytes = 0;  // and work space, once a model has measured it
-  size_t state_bytes = 0;       // of slots and sampling
-  int64_t page_bytes = 0;       // of one page over all layers
+  size_t activation_bytes = 0;
+  size_t workspace_bytes = 0;  // of ops, which a model measures once it is loaded
+  size_t state_bytes = 0;      // of slots and sampling
+  int64_t page_bytes = 0;      // of one page over all layers
   int32_t max_model_len = 0;
   int32_t max_num_seqs = 0;
   int64_t kv_cache_bytes = 0;  // 0: enough for max_num_seqs requests of max_model_len, but at most
                                // kDefaultKvCacheBytes, or what is left where memory_is_ours
   int64_t memory_bytes = 0;    // that can be had; 0: unknown
-  // Of memory_bytes: the device has nothing else to do, so that the cache may have what is left.
+  // Of memory_bytes: the device has nothing else to do, so that the cache may have what is left but
+  // a tenth, and kernels' images and recorded steps need kGpuReserveBytes.
   bool memory_is_ours = false;
 };
 
 inline constexpr int64_t kDefaultKvCacheBytes = int64_t{4} << 30;
+inline constexpr int64_t kGpuReserveBytes = int64_t{1} << 30;
 
 struct MemoryPlan {
   MemoryNeeds needs;
   int64_t num_pages = 0;
 
   int64_t kv_cache_bytes() const { return num_pages * needs.page_bytes; }
+  int64_t total_bytes() const;
   // "weights 0.04 GiB, KV cache 1.05 GiB (131072 tokens, 124830 per GiB), ..."
   std::string ToString() const;
 };
@@ -37,6 +41,7 @@ struct MemoryPlan {
 // Bytes of slots and sampling: penalty counts, prompt flags, raw and adjusted logits.
 size_t StateBytes(int64_t vocab, int64_t max_num_seqs);
 
+// Once before a model is loaded, to refuse early what cannot fit, and again with what it measured.
 // kResourceExhausted, naming what to lower, when the cache could not hold one request of
 // max_model_len, or when all of it is more than can be had.
 Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs);

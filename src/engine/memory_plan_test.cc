@@ -52,5 +52,29 @@ TEST(MemoryPlan, RefusesWhatTheMachineHasNot) {
   EXPECT_NE(message.find("--max-num-batched-tokens"), std::string::npos) << message;
 }
 
+// 5 layers of V3 as an H200 serves them by default: all but a tenth is spoken for.
+TEST(MemoryPlan, OnAGpuTheCacheHasWhatWorkSpaceLeaves) {
+  constexpr int64_t kMemory = int64_t{1398} << 30;
+  MemoryNeeds needs{.weight_bytes = size_t{17} << 30,
+                    .activation_bytes = size_t{3} << 30,
+                    .page_bytes = 5 * 64 * 576 * 2,
+                    .max_model_len = 163840,
+                    .max_num_seqs = 256,
+                    .memory_bytes = kMemory / 10,
+                    .memory_is_ours = true};
+  const auto before = PlanMemory(needs);
+  ASSERT_TRUE(before.ok());
+  EXPECT_NE(before->ToString().find("work space not yet measured"), std::string::npos);
+  needs.workspace_bytes = size_t{2} << 30;
+  const auto plan = PlanMemory(needs);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_NE(plan->ToString().find("work space 2.00 GiB"), std::string::npos) << plan->ToString();
+  EXPECT_LE(plan->total_bytes(), kMemory / 100 * 9);
+  EXPECT_GT(plan->total_bytes(), kMemory / 100 * 9 - needs.page_bytes - 100);
+  EXPECT_LT(plan->num_pages, before->num_pages);
+  needs.workspace_bytes = size_t{120} << 30;
+  EXPECT_EQ(PlanMemory(needs).status().code(), StatusCode::kResourceExhausted);
+}
+
 }  // namespace
 }  // namespace fathom

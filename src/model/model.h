@@ -36,7 +36,8 @@ class Model {
   KvFormat kv_format() const;
   const ModelWeights& weights() const { return weights_; }
   size_t weight_bytes() const { return weights_.bytes; }
-  size_t activation_bytes() const { return activations_.memory->size() + run_.workspace_bytes(); }
+  size_t activation_bytes() const { return activations_.memory->size() + cos_sin_.memory->size(); }
+  size_t workspace_bytes() const { return run_.workspace_bytes(); }
   OpRunner& runner() { return run_; }
 
   // One pass over the batch: writes its latents, returns final-normed hidden states

@@ -1,0 +1,48 @@
+// Whether the published model fits, by the functions that size it; no GPU is needed.
+#include <gtest/gtest.h>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/presets.h"
+#include "engine/memory_plan.h"
+#include "model/activations.h"
+#include "ops/attend_absorbed/mla_decode_cuda.h"
+#include "ops/kv_format.h"
+#include "ops/moe_experts/grouped_gemm_cuda.h"
+#include "ops/ops.h"
+
+namespace fathom {
+namespace {
+
+TEST(MemoryPlanGpuTest, FiveLayersOfV3AreServedByDefaultOnAnH200) {
+  ModelConfig config = PresetConfig("v3").value();
+  config.num_layers = 5;
+  config.num_mtp_layers = 0;
+  const Ops& ops = CudaOps(Fp8Activations::kQuantized);
+  constexpr int32_t kTokens = 8192;  // EngineSettings::FillDefaults
+  const auto heads = static_cast<int32_t>(config.num_heads);
+  const auto max_pages = static_cast<int32_t>(config.max_position_embeddings / kPageTokens);
+  const size_t attention =
+      MlaDecodeWorkspace(kTokens, heads, max_pages, MlaDecodeSplitOf(heads, max_pages));
+  EXPECT_LT(attention, size_t{2200} << 20);
+  Fp8ExpertsParams experts{.tokens = kTokens, .topk = 9};
+  experts.gate_up.in = config.hidden_size;
+  experts.down.in = config.moe_intermediate_size;
+  experts.gate_up.count = experts.down.count = config.n_routed_experts + 1;
+  const MemoryNeeds needs{
+      .weight_bytes = Checkpoint::Dummy(config, 0).total_bytes(),
+      .activation_bytes = Activations::Bytes(config, ops, kTokens),
+      .workspace_bytes = std::max(attention, Fp8ExpertsWorkspace(experts)),
+      .state_bytes = StateBytes(config.vocab_size, 256),
+      .page_bytes = MakeKvFormat(config, ops.kv_cache).page_bytes() * config.total_layers(),
+      .max_model_len = config.max_position_embeddings,
+      .max_num_seqs = 256,
+      .memory_bytes = (int64_t{1398} << 30) / 10,
+      .memory_is_ours = true};
+  const auto plan = PlanMemory(needs);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_LE(plan->total_bytes(), needs.memory_bytes) << plan->ToString();
+  EXPECT_GE(plan->num_pages * kPageTokens, 50 * needs.max_model_len) << plan->ToString();
+}
+
+}  // namespace
+}  // namespace fathom
