@@ -3,17 +3,33 @@ set(FATHOM_HAS_CUDA OFF)
 if(FATHOM_CUDA STREQUAL "AUTO" AND FATHOM_SANITIZE)
   message(STATUS "CUDA backend: left out of a build with sanitizers")
 elseif(NOT FATHOM_CUDA STREQUAL "OFF")
-  # CUDACXX, or what PATH has, or where the toolkit is usually installed.
-  set(FATHOM_NVCC $ENV{CUDACXX})
-  if(NOT FATHOM_NVCC)
-    find_program(FATHOM_NVCC nvcc PATHS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+  # CUDACXX; or what PATH has, unless it is too old (a distribution's own), or where the toolkit is
+  # usually installed.
+  set(candidates $ENV{CUDACXX})
+  if(NOT candidates)
+    find_program(path_nvcc nvcc NO_CACHE)
+    find_program(toolkit_nvcc nvcc PATHS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin NO_DEFAULT_PATH NO_CACHE)
+    set(candidates ${path_nvcc} ${toolkit_nvcc})
+    list(FILTER candidates EXCLUDE REGEX NOTFOUND)
   endif()
   set(FATHOM_NVCC_VERSION "")
-  if(FATHOM_NVCC)
+  set(seen "")
+  foreach(nvcc IN LISTS candidates)
+    set(FATHOM_NVCC ${nvcc})
     execute_process(COMMAND ${FATHOM_NVCC} --version OUTPUT_VARIABLE about ERROR_QUIET)
     if(about MATCHES "release ([0-9.]+)")
       set(FATHOM_NVCC_VERSION ${CMAKE_MATCH_1})
+      if(FATHOM_NVCC_VERSION VERSION_GREATER_EQUAL 13.0)
+        break()
+      endif()
+      list(APPEND seen "${FATHOM_NVCC} is of ${FATHOM_NVCC_VERSION}")
+    else()
+      list(APPEND seen "${FATHOM_NVCC} does not run")
     endif()
+  endforeach()
+  if(seen)
+    list(JOIN seen "; " seen)
+    set(seen " (${seen})")
   endif()
   if(FATHOM_NVCC_VERSION VERSION_GREATER_EQUAL 13.0)
     if(NOT CMAKE_CUDA_COMPILER)
@@ -35,21 +51,20 @@ elseif(NOT FATHOM_CUDA STREQUAL "OFF")
       set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
     endif()
     set(FATHOM_HAS_CUDA ON)
-    message(STATUS "CUDA backend: ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION}")
+    message(NOTICE "CUDA backend: ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION}")
   elseif(FATHOM_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "no nvcc of CUDA 13.0 or later (${FATHOM_NVCC} ${FATHOM_NVCC_VERSION}): "
+    message(FATAL_ERROR "no nvcc of CUDA 13.0 or later${seen}: "
                         "install the CUDA toolkit, or name its compiler with CUDACXX; "
                         "-DFATHOM_CUDA=OFF builds without it")
   else()
-    message(STATUS "CUDA backend: left out, there is no nvcc of CUDA 13.0 or later "
-                   "(${FATHOM_NVCC} ${FATHOM_NVCC_VERSION})")
+    message(NOTICE "CUDA backend: left out, there is no nvcc of CUDA 13.0 or later${seen}")
   endif()
 endif()
 
-# What kernels are compiled for: portable ones for all GPUs from sm_80 on (PTX for those to come),
-# Hopper's for sm_90a alone.
+# What kernels are compiled for: portable ones for all GPUs from sm_80 on (PTX for those to come, of
+# compute_90: kernels that start early must wait there, too), Hopper's for sm_90a alone.
 set(FATHOM_CUDA_PORTABLE
-    "-gencode=arch=compute_80,code=[sm_80,compute_80];-gencode=arch=compute_90,code=sm_90"
+    "-gencode=arch=compute_80,code=sm_80;-gencode=arch=compute_90,code=[sm_90,compute_90]"
     CACHE STRING "Targets of portable kernels")
 set(FATHOM_CUDA_HOPPER -gencode=arch=compute_90a,code=sm_90a)
 
