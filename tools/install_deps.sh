@@ -40,9 +40,17 @@ case "${1:-}" in
   --tidy) packages+=("${tidy[@]}") ;;
 esac
 
+# Where there is no Boost 1.81 (Ubuntu 24.04), a later one under its plain name will do.
+plain() { echo "${1/1.81/}"; }
+installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
+enough() {
+  installed "$1" && return
+  [ "$(plain "$1")" != "$1" ] && installed "$(plain "$1")" &&
+    dpkg --compare-versions "$(dpkg-query -W -f='${Version}' "$(plain "$1")")" ge 1.81
+}
 missing=()
 for package in "${packages[@]}"; do
-  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+  enough "$package" || missing+=("$package")
 done
 [ ${#missing[@]} -eq 0 ] && exit 0
 
@@ -55,6 +63,16 @@ if [ "$(id -u)" -ne 0 ]; then
   command -v sudo >/dev/null || { echo "not root, and no sudo: as root, run apt-get install ${missing[*]}" >&2; exit 1; }
   sudo=(sudo)
 fi
-echo "installing: ${missing[*]}"
 "${sudo[@]}" apt-get update -qq
+for i in "${!missing[@]}"; do
+  for name in "${missing[i]}" "$(plain "${missing[i]}")" ""; do
+    [ -n "$(apt-cache show --no-all-versions "${name:-?}" 2>/dev/null)" ] && break
+  done
+  if [ -z "$name" ]; then
+    echo "this release has no package ${missing[i]}: fathom is built on Debian 12 and its relatives" >&2
+    exit 1
+  fi
+  missing[i]=$name
+done
+echo "installing: ${missing[*]}"
 "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
