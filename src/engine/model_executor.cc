@@ -60,6 +60,7 @@ ModelExecutor::ModelExecutor(Model& model, Device& device, const ModelExecutorOp
     sizes_ = StepSizes(std::min(model.options().max_rows, model.options().max_tokens));
   }
   thread_ = std::thread([this] { Loop(); });
+  warm_.wait();
 }
 
 ModelExecutor::~ModelExecutor() {
@@ -81,6 +82,7 @@ void ModelExecutor::Loop() {
   Device& device = model_.runner().device();
   device.BindThread();
   WarmUp();
+  warm_.count_down();
   for (;;) {
     if (!enqueued_.empty() && device.Passed(enqueued_.front().mark)) {
       CHECK(results_.TryPush(Finish(enqueued_.front())));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <latch>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -83,6 +84,7 @@ class ModelExecutor final : public Executor {
   const size_t max_in_flight_;
   BoundedQueue<ExecutorStep> steps_;
   BoundedQueue<StepResult> results_;
+  std::latch warm_{1};  // once steps may come
   std::thread thread_;
 };
 
