@@ -26,18 +26,6 @@ class Mbarrier {
                  : "memory");
   }
 
-  // Arrives at the barrier at the same place in the given block of the cluster.
-  __device__ void ArriveAt(uint32_t block_rank) {
-    asm volatile(
-        "{\n"
-        ".reg .b32 remote;\n"
-        "mapa.shared::cluster.u32 remote, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
-        "}\n" ::"r"(SharedAddress(&word_)),
-        "r"(block_rank)
-        : "memory");
-  }
-
   // One arrival, which also adds `bytes` to what the phase waits for.
   __device__ void ArriveExpect(uint32_t bytes) {
     asm volatile(

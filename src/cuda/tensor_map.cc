@@ -18,7 +18,7 @@ Encode FindEncode() {
   const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
                                                              12000, cudaEnableDefault, &found);
   CHECK(error == cudaSuccess && found == cudaDriverEntryPointSuccess,
-        "the CUDA driver has no cuTensorMapEncodeTiled (needs driver 525 or newer): {}",
+        "the CUDA driver has no cuTensorMapEncodeTiled (needs driver 580 or newer): {}",
         cudaGetErrorString(error));
   return reinterpret_cast<Encode>(function);
 }

@@ -7,6 +7,20 @@
 #include "model/rope.h"
 
 namespace fathom {
+namespace {
+
+Status CheckLimits(const ModelConfig& config, const Ops& ops) {
+  const auto check = [&](const char* what, int64_t value, int64_t limit) -> Status {
+    if (value <= limit) return {};
+    return Unimplemented("{} {}: {} ops take at most {}", what, value, ops.name, limit);
+  };
+  TRY(check("hidden_size", config.hidden_size, ops.limits.norm_width));
+  TRY(check("q_lora_rank", config.q_lora_rank, ops.limits.norm_width));
+  TRY(check("n_routed_experts", config.n_routed_experts, ops.limits.experts));
+  return check("num_experts_per_tok", config.num_experts_per_tok, ops.limits.topk);
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Model>> Model::Load(const Checkpoint& checkpoint, const Ops& ops,
                                            Device& device, const ModelOptions& options,
@@ -16,6 +30,7 @@ Result<std::unique_ptr<Model>> Model::Load(const Checkpoint& checkpoint, const O
   if (filled.absorbed_row_limit < 0) {
     filled.absorbed_row_limit = AbsorbedRowLimit(checkpoint.config());
   }
+  TRY(CheckLimits(checkpoint.config(), ops));
   ModelWeights weights = TRY(LoadWeights(checkpoint, ops, device, progress));
   std::unique_ptr<Model> model(new Model(checkpoint, ops, device, filled, std::move(weights)));
   const auto work_space = static_cast<int64_t>(model->run_.workspace_bytes());

@@ -27,6 +27,8 @@ struct ModelOptions {
 // THREAD: one at a time.
 class Model {
  public:
+  // kUnimplemented, before weights are read, if the model is beyond the table's limits;
+  // kResourceExhausted if its work space does not fit.
   static Result<std::unique_ptr<Model>> Load(const Checkpoint& checkpoint, const Ops& ops,
                                              Device& device, const ModelOptions& options,
                                              const LoadProgress& progress);

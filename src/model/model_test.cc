@@ -3,7 +3,9 @@
 #include <cmath>
 
 #include "checkpoint/presets.h"
+#include "cpu/cpu_device.h"
 #include "model/attention.h"
+#include "model/model.h"
 #include "model/rope.h"
 
 namespace fathom {
@@ -12,6 +14,16 @@ namespace {
 TEST(Attention, FormsCostTheSameNear171Tokens) {
   EXPECT_EQ(AbsorbedRowLimit(PresetConfig("v3").value()), 170);
   EXPECT_EQ(AbsorbedRowLimit(PresetConfig("v2-lite").value()), 170);
+}
+
+TEST(Model, IsRefusedByNameBeyondWhatOpsAreMadeFor) {
+  const Checkpoint checkpoint = Checkpoint::Dummy(PresetConfig("v3").value(), 0);
+  CpuDevice device(1);
+  Ops ops = ReferenceOps(Fp8Activations::kExact);
+  ops.limits = {.norm_width = 8192, .experts = 255, .topk = 32};
+  const auto refused = Model::Load(checkpoint, ops, device, {}, nullptr);
+  EXPECT_EQ(refused.status().code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(refused.status().message(), "n_routed_experts 256: reference ops take at most 255");
 }
 
 TEST(Rope, SoftmaxScaleTakesMscaleAllDimSquared) {

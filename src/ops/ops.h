@@ -300,12 +300,20 @@ struct CommitArgs {
   SlotState slots;            // out
 };
 
+// What a backend's kernels are made for: a model beyond is refused when it loads.
+struct OpLimits {
+  int64_t norm_width = INT64_MAX;  // channels of rms_norm
+  int64_t experts = INT64_MAX;     // that route chooses from
+  int64_t topk = INT64_MAX;        // that it chooses for a token
+};
+
 // A backend: a table of functions.
 struct Ops {
   std::string_view name;  // "reference", "cpu", "cuda"
   DType activation = DType::kF32;
   DType kv_cache = DType::kBF16;  // what KvFormat has by default
   bool quantized_copies = false;  // whether it makes and reads QuantizedCopy
+  OpLimits limits;
 
   // Packs weights; kUnimplemented names what this table cannot run. Reads the sources once.
   Result<std::unique_ptr<PackedWeight>> (*prepare)(Stream&, const PrepareArgs&) = nullptr;

@@ -86,7 +86,7 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
 }
 
 // This warp has read the stage: both blocks of the cluster may write to it again. Nothing was
-// written: no need for Mbarrier::ArriveAt's fence of the whole GPU.
+// written: no need to release, which fences the whole GPU.
 template <class T>
 __device__ __forceinline__ void Release(Shared<T>& shared, int stage, int lane) {
   __syncwarp();

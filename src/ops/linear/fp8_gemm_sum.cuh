@@ -95,7 +95,7 @@ __device__ __forceinline__ void Release(Shared<T>& shared, int stage, int lane) 
   if constexpr (T::kBlocks == 1) {
     if (lane == 0) shared.empty[stage].Arrive();
   } else {
-    // Nothing was written: no need for Mbarrier::ArriveAt's fence of the whole GPU.
+    // Nothing was written: no need to release, which fences the whole GPU.
     if (lane < T::kBlocks) {
       asm volatile(
           "{\n.reg .b32 remote;\n"
