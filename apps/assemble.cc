@@ -173,7 +173,7 @@ void EngineSettings::FillDefaults() {
 Result<LoadedEngine> AssembleEngine(EngineSettings settings, Engine::OutputCallback on_output) {
   settings.FillDefaults();
   LoadedEngine loaded;
-  loaded.backend = TRY(MakeBackend(TRY(OpsFor(settings.device, settings.ops)), settings.threads,
+  loaded.backend = TRY(MakeBackend(TRY(OpsFor(settings.device, settings)), settings.threads,
                                    settings.gpu, settings.quantization));
   const Checkpoint checkpoint = TRY(OpenCheckpoint(settings));
   for (const std::string& warning : checkpoint.warnings()) LOG_WARNING("{}", warning);

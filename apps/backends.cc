@@ -1,5 +1,7 @@
 #include "backends.h"
 
+#include <algorithm>
+
 #include "cpu/cpu_device.h"
 #include "cpu/cpu_features.h"
 
@@ -7,6 +9,13 @@ namespace fathom {
 
 Result<Backend> MakeBackend(std::string_view name, int threads, int gpu,
                             std::string_view quantization) {
+  if (gpu >= 0 && !name.starts_with("cuda")) {
+    return InvalidArgument(
+        "--gpu {}: --ops {} runs on the CPU; say --device cuda (or an --ops of CUDA), or leave "
+        "--gpu "
+        "out",
+        gpu, name);
+  }
   if (quantization != "none") {
     if (quantization != "int8" && quantization != "int4") {
       return InvalidArgument("--quantization {}: it is none, int8 or int4", quantization);
@@ -37,7 +46,7 @@ Result<Backend> MakeBackend(std::string_view name, int threads, int gpu,
   }
   if (name == "cuda" || name == "cuda-fp8" || name == "cuda-portable" ||
       name == "cuda-portable-fp8") {
-    return MakeCudaBackend(name, gpu);
+    return MakeCudaBackend(name, std::max(gpu, 0));
   }
   return InvalidArgument(
       "--ops {}: it is cpu, cpu-bf16, cpu-fp8, cuda, cuda-fp8, cuda-portable, cuda-portable-fp8, "
@@ -45,15 +54,16 @@ Result<Backend> MakeBackend(std::string_view name, int threads, int gpu,
       name);
 }
 
-Result<std::string> OpsFor(std::string_view device, std::string_view ops) {
-  if (ops.empty()) return std::string(device == "cuda" ? "cuda-fp8" : "cpu");
+Result<std::string> OpsFor(std::string_view device, const BackendSettings& settings) {
+  const std::string& ops = settings.ops;
+  if (ops.empty()) return device == "cuda" ? CudaOpsFor(std::max(settings.gpu, 0)) : "cpu";
   if (ops.starts_with("cuda") != (device == "cuda") && !device.empty()) {
     return InvalidArgument(
         "--ops {} does not run on --device {}: --device cuda runs those of "
         "CUDA, --device cpu (the default) all others",
         ops, device);
   }
-  return std::string(ops);
+  return ops;
 }
 
 Result<std::optional<DType>> ParseKvCacheDType(std::string_view name) {

@@ -22,8 +22,8 @@ struct BackendSettings {
   std::string ops;  // MakeBackend
   std::string quantization = "none";
   std::string kv_cache_dtype = "auto";  // ParseKvCacheDType
-  int gpu = 0;
-  int threads = 0;  // 0: one per core
+  int gpu = -1;                         // -1: not given, the first one if one is used
+  int threads = 0;                      // 0: one per core
 };
 
 inline constexpr char kBackendHelp[] =
@@ -33,8 +33,9 @@ inline constexpr char kBackendHelp[] =
     "cuda-portable, cuda-portable-fp8: without kernels made for one GPU; reference, "
     "reference-fp8: plain fp32 on one thread, slow";
 inline constexpr char kDeviceHelp[] =
-    "Where the model runs: cpu or cuda, which without --ops means --ops cuda-fp8";
-inline constexpr char kGpuHelp[] = "Which GPU, if one is used; the first is 0";
+    "Where the model runs: cpu or cuda, which without --ops means --ops cuda-fp8 on Hopper GPUs "
+    "(H100, H200) and --ops cuda on others";
+inline constexpr char kGpuHelp[] = "Which GPU --device cuda uses: one; the first is 0";
 
 inline constexpr char kKvCacheHelp[] =
     "Numbers of the KV cache: fp32, bf16 (half the memory), fp8 (latents in E4M3 with a scale per "
@@ -49,6 +50,9 @@ Result<Backend> MakeBackend(std::string_view name, int threads, int gpu,
 
 // cuda_backend.cc; in builds without CUDA no_cuda_backend.cc, which refuses.
 Result<Backend> MakeCudaBackend(std::string_view name, int gpu);
+// What suits the GPU: cuda-fp8 where there are kernels for it, elsewhere cuda, which is as fast
+// there and more accurate.
+Result<std::string> CudaOpsFor(int gpu);
 
 // What benchmarks say of a GPU, and measure of it.
 struct GpuMachine {
@@ -60,7 +64,7 @@ struct GpuMachine {
 Result<GpuMachine> MeasureGpu(int gpu, int64_t read_bytes);
 
 // The op table that --device (empty: not given) and --ops (empty: the device's) name.
-Result<std::string> OpsFor(std::string_view device, std::string_view ops);
+Result<std::string> OpsFor(std::string_view device, const BackendSettings& settings);
 
 // "auto" (nothing), "fp32", "bf16" or "fp8".
 Result<std::optional<DType>> ParseKvCacheDType(std::string_view name);

@@ -290,7 +290,7 @@ void PrintTable(const OfflineOptions& o, const MeasuredModel& model, const Machi
 Result<Machine> MeasureMachine(const OfflineOptions& options) {
   LOG_INFO("measuring this machine");
   if (options.engine.ops.starts_with("cuda")) {
-    const GpuMachine gpu = TRY(MeasureGpu(options.engine.gpu, options.read_bytes));
+    const GpuMachine gpu = TRY(MeasureGpu(std::max(options.engine.gpu, 0), options.read_bytes));
     return Machine{.name = gpu.name,
                    .driver = gpu.driver,
                    .read_bandwidth = gpu.read_bandwidth,
@@ -360,7 +360,7 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
 }
 
 Status BenchOffline(OfflineOptions options) {
-  options.engine.ops = TRY(OpsFor(options.engine.device, options.engine.ops));
+  options.engine.ops = TRY(OpsFor(options.engine.device, options.engine));
   // Never beside the model: the memory to be read may not fit. A GPU before, because it is slower
   // while freed memory is cleared; a CPU after, so that the model's peak memory is its own.
   std::optional<Machine> gpu;

@@ -1,4 +1,5 @@
 #include "backends.h"
+#include "base/log.h"
 #include "cuda/device.h"
 #include "cuda/peak.h"
 
@@ -10,6 +11,13 @@ Result<Backend> MakeCudaBackend(std::string_view name, int gpu) {
   const bool portable = name.starts_with("cuda-portable");
   return Backend{portable ? &CudaPortableOps(activations) : &CudaOps(activations),
                  TRY(CudaDevice::Open(gpu))};
+}
+
+Result<std::string> CudaOpsFor(int gpu) {
+  const std::unique_ptr<CudaDevice> device = TRY(CudaDevice::Open(gpu));
+  if (device->is_hopper()) return std::string("cuda-fp8");
+  LOG_INFO("{}: --ops cuda, because the kernels of cuda-fp8 are for Hopper GPUs", device->name());
+  return std::string("cuda");
 }
 
 Result<GpuMachine> MeasureGpu(int gpu, int64_t read_bytes) {

@@ -39,6 +39,38 @@ void AddDummyFlags(CLI::App& command, EngineSettings* settings) {
       ->group(group);
 }
 
+// Of --gpu, where a list is a natural thing to say.
+CLI::Validator OneGpu() {
+  return CLI::Validator(
+      [](const std::string& text) -> std::string {
+        int gpu = 0;
+        if (CLI::detail::lexical_cast(text, gpu) && gpu >= 0 && gpu < 1024) return "";
+        return fmt::format("{} is not the number of a GPU: a model runs on one; the first is 0",
+                           text);
+      },
+      "");
+}
+
+// What vLLM calls the model's own length.
+CLI::Validator ModelsOwnLength() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        if (text == "auto" || text == "-1") text = "0";
+        return "";
+      },
+      "");
+}
+
+// Flags of vllm serve of which one value is what runs here: that is taken, and not shown in --help.
+void AddParallelSizes(CLI::App& command) {
+  for (const char* flag :
+       {"--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size"}) {
+    command.add_option(flag)
+        ->check([](const std::string& text) { return text == "1" ? "" : text + " is not 1"; })
+        ->group("");
+  }
+}
+
 }  // namespace
 
 CLI::Validator Between(double low, double high) {
@@ -58,10 +90,7 @@ void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* g
                              "cuda-portable-fp8", "reference", "reference-fp8"}))
       ->capture_default_str()
       ->group(group);
-  command.add_option("--gpu", s.gpu, kGpuHelp)
-      ->check(CLI::Range(0, 1023))
-      ->capture_default_str()
-      ->group(group);
+  command.add_option("--gpu", s.gpu, kGpuHelp)->check(OneGpu())->default_str("0")->group(group);
   command.add_option("--quantization,-q", s.quantization, kQuantizationHelp)
       ->check(CLI::IsMember({"none", "int8", "int4"}))
       ->capture_default_str()
@@ -104,8 +133,10 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
       ->group(group);
   AddBackendFlags(command, settings, group);
   command
-      .add_option("--max-model-len", s.max_model_len,
-                  "Prompt and generated tokens of one request; 0: what the model was made for")
+      .add_option(
+          "--max-model-len", s.max_model_len,
+          "Prompt and generated tokens of one request; 0 or auto: what the model was made for")
+      ->transform(ModelsOwnLength())
       ->check(CLI::Range(0, 1 << 22))
       ->group(group);
   command
@@ -135,6 +166,7 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->group(group);
   AddDummyFlags(command, settings);
+  AddParallelSizes(command);
 }
 
 void AddLogLevel(CLI::App& command, const char* otherwise) {

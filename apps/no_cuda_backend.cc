@@ -15,6 +15,10 @@ Result<Backend> MakeCudaBackend(std::string_view, int) {
   return NoCuda();
 }
 
+Result<std::string> CudaOpsFor(int) {
+  return NoCuda();
+}
+
 Result<GpuMachine> MeasureGpu(int, int64_t) {
   return NoCuda();
 }

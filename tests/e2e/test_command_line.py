@@ -62,7 +62,13 @@ def test_mistakes_are_named(arguments, said):
         (["--enable-auto-tool-choice"], "always on"),
         (["--tool-call-parser", "deepseek_v31"], "always read"),
         (["--reasoning-parser=deepseek_r1"], "always on"),
-        (["--gpu-memory-utilization", "0.9"], "--kv-cache-memory-bytes"),
+        (["--gpu-memory-utilization", "0.9"], "leave it out"),
+        (["--num-gpu-blocks-override", "512"], "--kv-cache-memory-bytes"),
+        (["--attention-backend", "FLASHMLA"], "leave it out"),
+        (["--compilation-config", "3"], "leave it out"),
+        (["--cuda-graph-sizes", "8"], "leave it out"),
+        (["--pipeline-parallel-size=2"], "one process"),
+        (["--data-parallel-size", "2"], "one process"),
         (["--tensor-parallel-size", "8"], "one process"),
         (["-tp", "8"], "one process"),
         (["--dtype", "bfloat16"], "weights keep the types"),
@@ -73,6 +79,37 @@ def test_flags_of_vllm_get_a_hint(flags, hint):
     (line,) = refused("serve", MODEL, *flags)
     assert hint in line
     assert line.startswith(f"fathom serve: {flags[0].split('=')[0]}:")
+
+
+def test_what_vllm_says_of_one_process_and_the_models_own_length_is_taken():
+    for length in ("auto", "-1", "0"):
+        result = run(
+            "serve", "nowhere", "--tensor-parallel-size", "1", "--pipeline-parallel-size=1",
+            "--data-parallel-size", "1", "--max-model-len", length, "--port", "0",
+        )  # fmt: skip
+        assert result.returncode == 1 and result.stderr == "fathom serve: there is no folder nowhere\n"
+    assert refused("serve", MODEL, "--max-model-len", "8k")
+
+
+@pytest.mark.parametrize("gpus", ["0,1", "all", "-1", "cuda:0"])
+def test_a_model_runs_on_one_gpu(gpus):
+    (line,) = refused("serve", MODEL, "--device", "cuda", f"--gpu={gpus}")
+    assert f"{gpus} is not the number of a GPU: a model runs on one" in line
+
+
+def test_a_gpu_without_device_cuda_is_refused():
+    for command in (["generate", MODEL, "hi"], ["verify", MODEL, "--reference", "none"]):
+        result = run(*command, "--gpu", "1")
+        assert result.returncode == 1 and result.stdout == ""
+        assert "--gpu 1: --ops cpu runs on the CPU; say --device cuda" in result.stderr
+
+
+def test_verify_names_its_flag_for_a_device():
+    assert refused("verify", MODEL, "--reference", "none", "--device", "cuda") == [
+        "fathom verify: there is no --device: say --ops cuda to run on a GPU"
+    ]
+    (line,) = refused("serve", MODEL, "--device", "gpu")
+    assert "verify" not in line and "cpu,cuda" in line
 
 
 @pytest.mark.parametrize("flags", [("--ops", "gpu"), ("--kv-cache-dtype", "int2"), ("-q", "int2")])
