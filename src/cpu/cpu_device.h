@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "base/activity.h"
 #include "base/machine_memory.h"
 #include "cpu/cpu_stream.h"
 #include "tensor/buffer.h"
@@ -32,7 +33,7 @@ class CpuDevice final : public Device {
     CHECK(from.contiguous() && to.size() == Bytes(from));
     if (!to.empty()) std::memcpy(to.data(), from.data(), to.size());
   }
-  void BeginStep(uint64_t) override {}
+  void BeginStep(uint64_t step) override { current_activity.step = static_cast<int64_t>(step); }
   uint64_t Mark() override { return 0; }
   bool Passed(uint64_t) override { return true; }
   void WaitFor(uint64_t) override {}

@@ -177,6 +177,7 @@ void CudaDevice::DeliverDownloads(uint64_t up_to) {
 
 uint64_t CudaDevice::Mark() {
   const uint64_t mark = next_mark_++;
+  mark_steps_[mark % kMaxMarks] = current_activity.step;
   CUDA_CHECK(cudaEventRecord(marks_[mark % kMaxMarks], stream_->get()));
   return mark;
 }
@@ -187,7 +188,7 @@ bool CudaDevice::Passed(uint64_t mark) {
 
 void CudaDevice::WaitFor(uint64_t mark) {
   CHECK(mark < next_mark_ && mark + kMaxMarks >= next_mark_, "mark {} of {}", mark, next_mark_);
-  stream_->WaitFor(marks_[mark % kMaxMarks]);
+  stream_->WaitFor(marks_[mark % kMaxMarks], mark_steps_[mark % kMaxMarks]);
   DeliverDownloads(mark);
 }
 

@@ -73,6 +73,7 @@ class CudaDevice final : public Device {
   std::deque<PendingDownload> pending_;
   uint64_t next_mark_ = 1;
   std::array<cudaEvent_t, kMaxMarks> marks_{};
+  std::array<int64_t, kMaxMarks> mark_steps_{};
   std::map<uint64_t, cudaGraphExec_t> graphs_;  // null: called once
 };
 

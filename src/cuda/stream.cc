@@ -35,30 +35,27 @@ cudaStream_t CudaStream::get() {
 }
 
 void CudaStream::Synchronize() {
-  CheckDone(cudaStreamSynchronize(get()));
+  CUDA_CHECK(cudaStreamSynchronize(get()));
   for (OpTimes* times : {op_times_.get(), step_times_.get()}) {
     if (times != nullptr) times->Collect();
   }
   device_.DeliverDownloads();
 }
 
-void CudaStream::WaitFor(cudaEvent_t event) {
-  CheckDone(cudaEventSynchronize(event));
-}
-
-void CudaStream::CheckDone(cudaError_t error) const {
-  CHECK(error == cudaSuccess,
-        "CUDA: {} (in step {}, at or before op {}; FATHOM_CUDA_SYNC=1 names the op)",
-        cudaGetErrorString(error), step_, last_op_);
+void CudaStream::WaitFor(cudaEvent_t event, int64_t step) {
+  const cudaError_t error = cudaEventSynchronize(event);
+  if (error == cudaSuccess) return;
+  const int64_t last = current_activity.step;
+  current_activity = {};  // later than what failed
+  CHECK(false, "{} (in step {}{})", CudaErrorText(error), step,
+        last > step ? fmt::format(" or later, up to {}", last) : "");
 }
 
 void CudaStream::CheckLaunch(const char* op, const TensorView& shape) {
-  last_op_ = op;
   if (op_times_ != nullptr) op_times_->After(op, stream_);
   cudaError_t error = cudaGetLastError();
   if (error == cudaSuccess && wait_for_each_) error = cudaStreamSynchronize(stream_);
-  CHECK(error == cudaSuccess, "{} of {} in step {}: CUDA: {}", op, shape.ToString(), step_,
-        cudaGetErrorString(error));
+  CHECK(error == cudaSuccess, "{} of {}: {}", op, shape.ToString(), CudaErrorText(error));
 }
 
 }  // namespace fathom

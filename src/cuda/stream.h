@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/activity.h"
 #include "cuda/op_times.h"
 #include "tensor/device.h"
 
@@ -23,15 +24,16 @@ class CudaStream final : public Stream {
   // Also delivers the downloads enqueued before.
   void Synchronize() override;
 
-  // Until `event`, recorded on this stream.
-  void WaitFor(cudaEvent_t event);
+  // Until `event`, recorded on this stream at the end of `step`: what steps before it enqueued has
+  // been waited for.
+  void WaitFor(cudaEvent_t event, int64_t step);
 
   // For whoever enqueues: small uploads that wait are enqueued first.
   cudaStream_t get();
   CudaDevice& device() const { return device_; }
 
   // The step that errors name.
-  void BeginStep(uint64_t step) { step_ = step; }
+  void BeginStep(uint64_t step) { current_activity.step = static_cast<int64_t>(step); }
   // Whether ops must be seen one by one, which a recorded graph prevents.
   bool watches_ops() const { return wait_for_each_ || op_times_ != nullptr; }
   // Null unless steps are to be timed.
@@ -41,12 +43,8 @@ class CudaStream final : public Stream {
   void CheckLaunch(const char* op, const TensorView& shape);
 
  private:
-  void CheckDone(cudaError_t error) const;
-
   CudaDevice& device_;
   cudaStream_t stream_ = nullptr;
-  uint64_t step_ = 0;
-  const char* last_op_ = "none";
   const bool wait_for_each_;  // FATHOM_CUDA_SYNC=1 in the environment
   // FATHOM_CUDA_TIMES=ops or steps: printed in the end.
   const std::unique_ptr<OpTimes> op_times_, step_times_;

@@ -1,4 +1,6 @@
 // Checks refuse what the contract excludes, by name, and admit shapes without memory.
+#include "cpu/cpu_device.h"
+#include "ops/op_runner.h"
 #include "ops/test_pages.h"
 #include "ops/test_slots.h"
 #include "ops/test_weights.h"
@@ -34,6 +36,22 @@ TEST(ContractDeathTest, TypesAndShapes) {
   args = good;
   args.gate_up = View(DType::kF32, {4, 17}).Slice(1, 0, 16);
   EXPECT_DEATH(Check(args), "silu_mul: gate_up must be contiguous");
+}
+
+// Whatever fails while an op runs, or later in its step, names it.
+TEST(ContractDeathTest, FailuresNameOpShapeAndStep) {
+  CpuDevice device(1);
+  Ops ops = ReferenceOps(Fp8Activations::kExact);
+  OpRunner run(ops, device);
+  run.Allocate();
+  const TestTensor gate_up(DType::kF32, {4, 16}), out(DType::kF32, {4, 8}), live = Live(4);
+  const SiluMulArgs args = {.gate_up = gate_up, .live = live, .out = out};
+  current_activity.step = 7;
+  run(ops.silu_mul, args);
+  EXPECT_DEATH(CHECK(false), "CHECK failed: false \\(in step 7, after op silu_mul\\)");
+  ops.silu_mul.run = [](OpContext&, const SiluMulArgs&) { CHECK(false, "broken"); };
+  EXPECT_DEATH(run(ops.silu_mul, args), "broken \\(in step 7, op silu_mul of F32 \\[4, 16\\]\\)");
+  current_activity = {};
 }
 
 TEST(ContractDeathTest, StridedRowsNeedContiguousChannels) {

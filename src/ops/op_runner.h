@@ -3,11 +3,18 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
+#include <type_traits>
+#include <typeinfo>
 
+#include "base/activity.h"
 #include "ops/ops.h"
 #include "tensor/device.h"
 
 namespace fathom {
+
+// "rms_norm", of the type RmsNormArgs.
+std::string OpName(const std::type_info& args);
 
 // Code that calls ops through a runner is run once with `measuring` on (only capacities count),
 // then Allocate()d for good.
@@ -26,7 +33,10 @@ class OpRunner {
     }
     CHECK(op.Workspace(device_.stream(), args) <= memory_->size(), "work space was not measured");
     OpContext context{device_.stream(), {memory_->data(), memory_->size()}};
+    current_activity.describe = Describe<Args>;
+    current_activity.arguments = &args;
     op(context, args);
+    current_activity.arguments = nullptr;
   }
 
   // Ends measuring.
@@ -34,6 +44,16 @@ class OpRunner {
   size_t workspace_bytes() const { return needed_; }
 
  private:
+  // "linear of BF16 [8, 2048]": an op's first argument is a tensor, or a struct that begins with
+  // one.
+  template <class Args>
+  static std::string Describe(const void* args) {
+    static_assert(std::is_standard_layout_v<Args> && std::is_constructible_v<Args> &&
+                  requires { Args{TensorView()}; });
+    const auto* first = static_cast<const TensorView*>(args);
+    return OpName(typeid(Args)) + (args == nullptr ? "" : " of " + first->ToString());
+  }
+
   const Ops& ops_;
   Device& device_;
   size_t needed_ = 0;

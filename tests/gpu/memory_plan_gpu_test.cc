@@ -5,8 +5,8 @@
 #include "checkpoint/presets.h"
 #include "engine/memory_plan.h"
 #include "model/activations.h"
+#include "model/kv_pool.h"
 #include "ops/attend_absorbed/mla_decode_cuda.h"
-#include "ops/kv_format.h"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
 #include "ops/ops.h"
 
