@@ -56,7 +56,8 @@ Result<Backend> MakeBackend(std::string_view name, int threads, int gpu,
 
 Result<std::string> OpsFor(std::string_view device, const BackendSettings& settings) {
   const std::string& ops = settings.ops;
-  if (ops.empty()) return device == "cuda" ? CudaOpsFor(std::max(settings.gpu, 0)) : "cpu";
+  if (ops.empty() && device == "cuda") return CudaOpsFor(std::max(settings.gpu, 0));
+  if (ops.empty()) return std::string("cpu");
   if (ops.starts_with("cuda") != (device == "cuda") && !device.empty()) {
     return InvalidArgument(
         "--ops {} does not run on --device {}: --device cuda runs those of "

@@ -65,8 +65,12 @@ CLI::Validator ModelsOwnLength() {
 void AddParallelSizes(CLI::App& command) {
   for (const char* flag :
        {"--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size"}) {
-    command.add_option(flag)
-        ->check([](const std::string& text) { return text == "1" ? "" : text + " is not 1"; })
+    command
+        .add_option_function<std::string>(flag,
+                                          [flag](const std::string& size) {
+                                            if (size != "1")
+                                              throw CLI::ValidationError(flag, size + " is not 1");
+                                          })
         ->group("");
   }
 }

@@ -25,6 +25,16 @@ namespace fathom::bench {
     }                                                                                           \
   } while (false)
 
+// Before main, because every benchmark's first call would fail otherwise.
+inline const bool gpu_found = [] {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess && count > 0) return true;
+  std::fprintf(stderr, "no NVIDIA GPU with a driver of version 580 or later was found (%s)\n",
+               cudaGetErrorString(error));
+  std::exit(1);
+}();
+
 // Device memory that lives as long as this.
 template <class T>
 class DeviceArray {

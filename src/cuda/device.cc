@@ -206,6 +206,7 @@ void CudaDevice::Replay(uint64_t key, const std::function<void()>& enqueue) {
   }
   OpTimes* const times = stream_->step_times();
   if (times != nullptr) times->After("between steps", stream_->get());
+  current_activity.describe = nullptr;  // no op of this step was seen
   CUDA_CHECK(cudaGraphLaunch(at->second, stream_->get()));
   if (times != nullptr) times->After("step", stream_->get());
 }

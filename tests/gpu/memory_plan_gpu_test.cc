@@ -28,8 +28,11 @@ TEST(MemoryPlanGpuTest, FiveLayersOfV3AreServedByDefaultOnAnH200) {
   experts.gate_up.in = config.hidden_size;
   experts.down.in = config.moe_intermediate_size;
   experts.gate_up.count = experts.down.count = config.n_routed_experts + 1;
+  const size_t tables = size_t{2} * sizeof(BF16) * config.vocab_size * config.hidden_size;
+  ModelConfig without_tables = config;
+  without_tables.vocab_size = 1;
   const MemoryNeeds needs{
-      .weight_bytes = Checkpoint::Dummy(config, 0).total_bytes(),
+      .weight_bytes = Checkpoint::Dummy(without_tables, 0).total_bytes() + tables,
       .activation_bytes = Activations::Bytes(config, ops, kTokens),
       .workspace_bytes = std::max(attention, Fp8ExpertsWorkspace(experts)),
       .state_bytes = StateBytes(config.vocab_size, 256),
