@@ -26,6 +26,7 @@ struct MemoryNeeds {
 };
 
 inline constexpr int64_t kDefaultKvCacheBytes = int64_t{4} << 30;
+// On an H200 0.6 GiB were measured beside the plan, the context included, for 27 recorded layers.
 inline constexpr int64_t kGpuReserveBytes = int64_t{1} << 30;
 
 struct MemoryPlan {
