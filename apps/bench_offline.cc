@@ -5,6 +5,7 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,7 @@ struct BatchResult {
   std::vector<double> prefill_runs, decode_runs;  // tokens per second
   std::vector<double> step_seconds;               // of all decode steps
   double context = 0;
+  double experts = 0;     // DecodeTimes'
   StepWork step;          // of decode
   StepWork prefill_work;  // of all prompts
 
@@ -98,6 +100,7 @@ Result<BatchResult> Measure(EngineMeter& meter, const LoadedEngine& loaded,
       result.step_seconds.insert(result.step_seconds.end(), times.step_seconds.begin(),
                                  times.step_seconds.end());
       result.context = times.context;
+      result.experts = times.experts;
     }
     LOG_INFO("batch {}, {} prompt tokens, run {} of {}: prefill {:.1f}, decode {:.1f} tokens/s",
              shape.batch_size, shape.input_len, i + 1, repeats,
@@ -107,12 +110,28 @@ Result<BatchResult> Measure(EngineMeter& meter, const LoadedEngine& loaded,
   const Model& model = *loaded.model;
   const WeightWidths widths = WidthsOf(model.weights());
   const bool absorbed = shape.input_len <= model.options().absorbed_row_limit;
-  result.step = WorkOf({.rows = shape.batch_size, .context = result.context, .absorbed = true},
+  result.step = WorkOf({.rows = shape.batch_size,
+                        .context = result.context,
+                        .absorbed = true,
+                        .experts = result.experts},
                        loaded.config, widths, model.kv_format());
   result.prefill_work =
       WorkOf({.rows = shape.batch_size, .tokens = shape.input_len, .absorbed = absorbed},
              loaded.config, widths, model.kv_format());
   return result;
+}
+
+// Routed experts among those of the last MoE layer's first `rows` tokens. THREAD: the engine's.
+double CountExperts(const LoadedEngine& loaded, int32_t rows) {
+  const TensorView ids = First(loaded.model->expert_ids(), rows);
+  std::vector<int32_t> chosen(static_cast<size_t>(ids.elements()));
+  Device& device = *loaded.backend.device;
+  device.Download(std::as_writable_bytes(std::span(chosen)), ids);
+  device.WaitFor(device.Mark());
+  std::sort(chosen.begin(), chosen.end());
+  const auto routed =
+      std::lower_bound(chosen.begin(), chosen.end(), loaded.config.n_routed_experts);
+  return static_cast<double>(std::unique(chosen.begin(), routed) - chosen.begin());
 }
 
 // The most memory that the process had, from /proc/self/status; 0 where that does not say.
@@ -181,6 +200,7 @@ json::object ToJson(const BatchResult& r, const MeasuredModel& model, const Mach
     out["decode_runs"] = Array(r.decode_runs);
     out["decode_step_ms"] = 1e3 * Median(r.step_seconds);
     out["decode_context"] = r.context;
+    out["experts_per_layer"] = r.experts;
     out["unique_bytes_per_step"] = r.step.bytes();
     out["weight_bytes_per_step"] = r.step.weight_bytes;
     out["cache_bytes_per_step"] = r.step.cache_read_bytes + r.step.cache_written_bytes;
@@ -329,6 +349,9 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
   LoadedEngine loaded = TRY(AssembleEngine(
       settings, [&](std::vector<RequestOutput> outputs) { meter.Deliver(outputs); }));
   meter.SetVocabulary(loaded.config.vocab_size);
+  if (!loaded.model->expert_ids().absent()) {
+    meter.CountExperts([&](int32_t rows) { return CountExperts(loaded, rows); });
+  }
   loaded.engine->Start();
   const BatchShape warm_up{.batch_size = settings.max_num_seqs,
                            .input_len = std::min(options.input_lens.front(), 64),
