@@ -64,8 +64,7 @@ Status EngineMeter::Submit(EngineClient& engine, const BatchShape& shape, int32_
   std::vector<GenerateRequest> requests(static_cast<size_t>(shape.batch_size));
   for (GenerateRequest& request : requests) {
     request.id = RequestId{next_id_++};
-    // Greedy rows of random weights fall into the same loops, and then route alike.
-    request.sampling.temperature = 1;
+    request.sampling.temperature = temperature_;
     request.sampling.seed = next_id_;
     request.max_tokens = max_tokens;
     for (int32_t i = 0; i < shape.input_len; ++i) {

@@ -30,7 +30,8 @@ struct DecodeTimes {
 
 class EngineMeter {
  public:
-  explicit EngineMeter(uint64_t seed) : rng_(seed) {}
+  // `seed`: of the prompts. `temperature` 0: greedy.
+  EngineMeter(uint64_t seed, float temperature) : temperature_(temperature), rng_(seed) {}
 
   // Prompts are random tokens below this. Before the first request.
   void SetVocabulary(int32_t size) { vocab_size_ = size; }
@@ -68,6 +69,7 @@ class EngineMeter {
   template <class Condition>
   Status WaitUntil(Condition condition);
 
+  float temperature_;
   int32_t vocab_size_ = 1;
   std::function<double(int32_t)> count_experts_;  // may be empty
   Rng rng_;

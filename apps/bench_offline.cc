@@ -32,6 +32,7 @@ struct OfflineOptions {
   int32_t repeats = 3;
   int64_t read_bytes = int64_t{4} << 30;
   uint64_t seed = 0;
+  float temperature = 0;
   bool json = false;
 };
 
@@ -227,6 +228,7 @@ void PrintJson(const OfflineOptions& o, const MeasuredModel& model, const Machin
   out["threads"] = machine.threads;
   out["output_len"] = o.output_len;
   out["repeats"] = o.repeats;
+  out["temperature"] = o.temperature;
   out["read_bandwidth_gb_s"] = machine.read_bandwidth / 1e9;
   out["fp32_peak_gflops"] = machine.peaks.fp32 / 1e9;
   out["bf16_peak_gflops"] = OrNull(machine.peaks.bf16, 1e9);
@@ -345,7 +347,7 @@ EngineSettings SettingsFor(const OfflineOptions& options) {
 
 Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
   const EngineSettings settings = SettingsFor(options);
-  EngineMeter meter(options.seed);
+  EngineMeter meter(options.seed, options.temperature);
   LoadedEngine loaded = TRY(AssembleEngine(
       settings, [&](std::vector<RequestOutput> outputs) { meter.Deliver(outputs); }));
   meter.SetVocabulary(loaded.config.vocab_size);
@@ -429,6 +431,13 @@ void AddRunFlags(CLI::App& command, OfflineOptions* options) {
       ->default_str("4GiB")
       ->group(group);
   command.add_option("--seed", options->seed, "Of the prompts' random tokens")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--temperature", options->temperature,
+                  "Of sampling; 0: greedy, where requests to random weights fall into the same "
+                  "loops and route alike")
+      ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str()
       ->group(group);
   command.add_flag("--json", options->json, "One JSON object instead of a table")->group(group);
