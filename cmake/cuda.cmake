@@ -32,7 +32,7 @@ elseif(NOT FATHOM_CUDA STREQUAL "OFF")
     endif()
     enable_language(CUDA)
     find_package(CUDAToolkit 13.0 REQUIRED)
-    # Small, for the bundle. For a profile by line, build with NVCC_APPEND_FLAGS=-lineinfo set.
+    # Small, for the bundle.
     set(CMAKE_CUDA_FLAGS_RELEASE "-O3 --compress-mode=size")
     # CMake 3.25 does not know that this nvcc has C++20.
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")

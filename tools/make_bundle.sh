@@ -38,6 +38,7 @@ if ldd "${binaries[@]}" | grep 'not found'; then
   echo "a library is missing here" >&2
   exit 1
 fi
+tools/cuda_sources.py > "$root/sources"  # what results of this bundle are results of
 tar -C dist -cf - "$name" | gzip -9 > "dist/$name.tar.gz"
 bytes=$(stat -c %s "dist/$name.tar.gz")
 tree_bytes=$(git ls-files -z | du -bc --files0-from=- | tail -1 | cut -f 1)
