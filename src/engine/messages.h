@@ -24,11 +24,6 @@ struct GenerateRequest {
 };
 
 // Of one position: the log-probability of the token that stands there, and of the likeliest ones.
-struct TokenLogprobs {
-  float logprob = 0;
-  std::vector<std::pair<TokenId, float>> top;  // likeliest first, ties to the lower id
-};
-
 struct GeneratedToken {
   TokenId id{};
   std::optional<TokenLogprobs> logprobs;

@@ -31,11 +31,6 @@ std::vector<int64_t> StepSizes(int64_t most) {
   return sizes;
 }
 
-TokenLogprobs ToMessage(RowLogprobs row, int32_t top) {
-  row.top.resize(std::min(row.top.size(), static_cast<size_t>(top)));
-  return {row.logprob, std::move(row.top)};
-}
-
 }  // namespace
 
 ModelExecutor::ModelExecutor(Model& model, Device& device, const ModelExecutorOptions& options)
@@ -127,7 +122,7 @@ void ModelExecutor::Enqueue(const ExecutorStep& step) {
     const auto size = std::lower_bound(sizes_.begin(), sizes_.end(), tokens);
     SampledRows& sampled = enqueued.rows = RowsToSample(plan);
     if (eager || size == sizes_.end()) {
-      EnqueueEagerly(plan, inputs_.Stage(rows, slots_.state(), limit), sampled, enqueued.result);
+      EnqueueEagerly(plan, inputs_.Stage(rows, slots_.state(), limit), enqueued);
     } else {
       const Batch batch = inputs_.Stage(rows, slots_.state(), limit, {*size, *size});
       StageSampler(sampled, *size);
@@ -135,7 +130,7 @@ void ModelExecutor::Enqueue(const ExecutorStep& step) {
     }
     if (!sampled.row.empty()) {
       const int32_t top = *std::max_element(sampled.logprobs.begin(), sampled.logprobs.end());
-      if (top >= 0) enqueued.logprobs = sampler_.LogProbs({}, top);
+      if (top >= 0) sampler_.LogProbs({}, top, enqueued.logprobs);
       sampler_.Download(enqueued.drawn);
     }
   }
@@ -153,7 +148,14 @@ StepResult ModelExecutor::Finish(Enqueued& step) {
     }
     row.token.id = *token;
     const int32_t wanted = step.rows.logprobs[i];
-    if (wanted >= 0) row.token.logprobs = ToMessage(std::move(step.logprobs[i]), wanted);
+    if (wanted >= 0) row.token.logprobs = step.logprobs.row(i, wanted);
+  }
+  for (const PromptPass& pass : step.prompt_passes) {
+    RowResult& row = step.result.rows[pass.row];
+    for (size_t i = 0; i < pass.logprobs.rows(); ++i) {
+      row.prompt_logprobs.push_back(pass.logprobs.row(i, pass.top));
+      if (std::isnan(row.prompt_logprobs.back().logprob)) row.status = NanError(pass.last_position);
+    }
   }
   return std::move(step.result);
 }
@@ -217,17 +219,16 @@ void ModelExecutor::Replay(const Batch& batch) {
   });
 }
 
-void ModelExecutor::EnqueueEagerly(const StepPlan& plan, const Batch& batch,
-                                   const SampledRows& rows, StepResult& result) {
+void ModelExecutor::EnqueueEagerly(const StepPlan& plan, const Batch& batch, Enqueued& enqueued) {
   inputs_.Prepare(model_.runner(), batch, slots_.state());
   const TensorView hidden = model_.Forward(batch, pool_);
-  PromptLogprobs(plan, hidden, result);
-  StageSampler(rows, 0);
-  EnqueueSampling(batch, hidden, !rows.row.empty());
+  EnqueuePromptLogprobs(plan, hidden, enqueued.prompt_passes);
+  StageSampler(enqueued.rows, 0);
+  EnqueueSampling(batch, hidden, !enqueued.rows.row.empty());
 }
 
-void ModelExecutor::PromptLogprobs(const StepPlan& plan, const TensorView& hidden,
-                                   StepResult& result) {
+void ModelExecutor::EnqueuePromptLogprobs(const StepPlan& plan, const TensorView& hidden,
+                                          std::vector<PromptPass>& passes) {
   int32_t begin = 0;
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     const StepRow& row = plan.rows[i];
@@ -247,11 +248,8 @@ void ModelExecutor::PromptLogprobs(const StepPlan& plan, const TensorView& hidde
       }
       sampler_.Stage({.index = index});
       model_.Logits(sampler_.Gather(hidden), sampler_.live(), sampler_.logits());
-      for (RowLogprobs& logprobs : sampler_.LogProbs(successors, prompt.top)) {
-        if (std::isnan(logprobs.logprob))
-          result.rows[i].status = NanError(row.position + row.num_tokens - 1);
-        result.rows[i].prompt_logprobs.push_back(ToMessage(std::move(logprobs), prompt.top));
-      }
+      PromptPass& pass = passes.emplace_back(i, prompt.top, row.position + row.num_tokens - 1);
+      sampler_.LogProbs(successors, prompt.top, pass.logprobs);
     }
   }
 }

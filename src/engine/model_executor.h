@@ -47,12 +47,20 @@ class ModelExecutor final : public Executor {
     std::vector<int32_t> sampled_index;  // of every row of the plan
     std::vector<int32_t> logprobs;       // wanted: SamplingParams::logprobs
   };
+  // Log-probabilities of some of a row's prompt tokens.
+  struct PromptPass {
+    size_t row;  // of the plan
+    int32_t top;
+    int32_t last_position;  // of the row in this step
+    Sampler::PassLogprobs logprobs;
+  };
   // A step that the device works on.
   struct Enqueued {
     StepResult result;
     SampledRows rows;
     Sampler::Drawn drawn;
-    std::vector<RowLogprobs> logprobs;
+    Sampler::PassLogprobs logprobs;
+    std::vector<PromptPass> prompt_passes;
     uint64_t mark = 0;
   };
 
@@ -67,9 +75,9 @@ class ModelExecutor final : public Executor {
   void Replay(const Batch& batch);
   void EnqueueSampling(const Batch& batch, const TensorView& hidden, bool samples);
   void StageSampler(const SampledRows& rows, int64_t padded);
-  void EnqueueEagerly(const StepPlan& plan, const Batch& batch, const SampledRows& rows,
-                      StepResult& result);
-  void PromptLogprobs(const StepPlan& plan, const TensorView& hidden, StepResult& result);
+  void EnqueueEagerly(const StepPlan& plan, const Batch& batch, Enqueued& enqueued);
+  void EnqueuePromptLogprobs(const StepPlan& plan, const TensorView& hidden,
+                             std::vector<PromptPass>& passes);
 
   Model& model_;
   KvPool pool_;

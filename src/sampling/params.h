@@ -1,4 +1,4 @@
-// What a request asks of the sampler: plain data.
+// What a request asks of the sampler, and hears from it: plain data.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +27,11 @@ struct SamplingParams {
   uint64_t seed = 0;                // Philox key; the counter is the token's position
   int32_t logprobs = -1;            // -1: none; else how many likeliest tokens to report, 0..20
   std::vector<std::pair<TokenId, float>> logit_bias;
+};
+
+struct TokenLogprobs {
+  float logprob = 0;
+  std::vector<std::pair<TokenId, float>> top;  // likeliest first, ties to the lower id
 };
 
 }  // namespace fathom

@@ -104,7 +104,16 @@ void Sampler::Commit(const TensorView& row_slot, const TensorView& row_begin,
                            .slots = state});
 }
 
-std::vector<RowLogprobs> Sampler::LogProbs(std::span<const TokenId> tokens, int32_t top) {
+TokenLogprobs Sampler::PassLogprobs::row(size_t row, int32_t top) const {
+  const size_t width = top_ids.size() / rows();
+  TokenLogprobs result = {.logprob = logprobs[row]};
+  for (size_t i = 0; i < std::min(width, static_cast<size_t>(top)); ++i) {
+    result.top.emplace_back(TokenId{top_ids[row * width + i]}, top_logprobs[row * width + i]);
+  }
+  return result;
+}
+
+void Sampler::LogProbs(std::span<const TokenId> tokens, int32_t top, PassLogprobs& to) {
   const int64_t count = std::min<int64_t>(top, capacity_.vocab);
   rows_ = live_rows_;  // the host reads them all
   const TensorView of = tokens.empty() ? tokens_.Slice(0, 0, rows_) : Upload(given_tokens_, tokens);
@@ -117,23 +126,13 @@ std::vector<RowLogprobs> Sampler::LogProbs(std::span<const TokenId> tokens, int3
                               .logprob = logprob,
                               .top_ids = top_ids,
                               .top_logprobs = top_logprobs});
-
-  const auto rows = static_cast<size_t>(rows_), width = static_cast<size_t>(count);
-  std::vector<float> values(rows), tops(rows * width);
-  std::vector<int32_t> ids(rows * width);
+  to.logprobs.resize(static_cast<size_t>(rows_));
+  to.top_ids.resize(static_cast<size_t>(rows_ * count));
+  to.top_logprobs.resize(to.top_ids.size());
   Device& device = run_.device();
-  device.Download(std::as_writable_bytes(std::span(values)), logprob);
-  device.Download(std::as_writable_bytes(std::span(ids)), top_ids);
-  device.Download(std::as_writable_bytes(std::span(tops)), top_logprobs);
-  device.stream().Synchronize();
-  std::vector<RowLogprobs> result(rows);
-  for (size_t i = 0; i < rows; ++i) {
-    result[i].logprob = values[i];
-    for (size_t j = i * width; j < (i + 1) * width; ++j) {
-      result[i].top.emplace_back(TokenId{ids[j]}, tops[j]);
-    }
-  }
-  return result;
+  device.Download(std::as_writable_bytes(std::span(to.logprobs)), logprob);
+  device.Download(std::as_writable_bytes(std::span(to.top_ids)), top_ids);
+  device.Download(std::as_writable_bytes(std::span(to.top_logprobs)), top_logprobs);
 }
 
 void Sampler::Download(Drawn& drawn) {

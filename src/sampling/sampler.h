@@ -21,12 +21,6 @@ struct SamplerCapacity {
   int64_t hidden = 0;
 };
 
-// Log-probabilities of one row, on the host.
-struct RowLogprobs {
-  float logprob = 0;
-  std::vector<std::pair<TokenId, float>> top;  // likeliest first
-};
-
 // The rows of one pass, as the host knows them.
 struct SamplerRows {
   std::span<const int32_t> index;  // of each row's token in the batch
@@ -60,8 +54,17 @@ class Sampler {
   void Commit(const TensorView& row_slot, const TensorView& row_begin, const TensorView& positions,
               const TensorView& live_rows, const SlotState& state);
 
-  // Log-probabilities of the drawn tokens (or of `tokens`, when given), and of the `top` likeliest.
-  std::vector<RowLogprobs> LogProbs(std::span<const TokenId> tokens, int32_t top);
+  // Log-probabilities of a pass on their way to the host.
+  struct PassLogprobs {
+    std::vector<float> logprobs, top_logprobs;
+    std::vector<int32_t> top_ids;
+    size_t rows() const { return logprobs.size(); }
+    TokenLogprobs row(size_t row,
+                      int32_t top) const;  // with the `top` likeliest, of those there are
+  };
+  // Those of the drawn tokens (or of `tokens`, when given), and of the `top` likeliest; `to` is
+  // written once a later mark has been waited for.
+  void LogProbs(std::span<const TokenId> tokens, int32_t top, PassLogprobs& to);
 
   // The drawn tokens on their way to the host.
   struct Drawn {

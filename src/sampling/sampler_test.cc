@@ -60,6 +60,13 @@ class SamplerTest : public testing::TestWithParam<const Ops*> {
     for (size_t row = 0; row < logits.size(); ++row) tokens.push_back(drawn.token(row));
     return tokens;
   }
+  // Of the pass's first row.
+  TokenLogprobs LogProbs(std::span<const TokenId> tokens, int32_t top) {
+    Sampler::PassLogprobs logprobs;
+    sampler_.LogProbs(tokens, top, logprobs);
+    device_.WaitFor(device_.Mark());
+    return logprobs.row(0, top);
+  }
   TensorView Ints(std::vector<int32_t> values) {
     kept_.push_back(std::make_unique<std::vector<int32_t>>(std::move(values)));
     return TensorView(kept_.back()->data(), DType::kI32,
@@ -95,16 +102,16 @@ TEST_P(SamplerTest, BiasesMoveTheTokenAndNotTheLogProbabilities) {
   const std::vector<float> row = {0, 1, 2, 3, 2.5, 1};
   Open(0, {.temperature = 0, .logit_bias = {{TokenId{5}, 50.0f}}});
   EXPECT_EQ(Pass({row}, {0}, {1})[0], TokenId{5});
-  const RowLogprobs drawn = sampler_.LogProbs({}, 2)[0];
+  const TokenLogprobs drawn = LogProbs({}, 2);
   EXPECT_NEAR(drawn.logprob, LogProb(row, 5), 1e-5);
   ASSERT_EQ(drawn.top.size(), 2u);
   EXPECT_EQ(drawn.top[0].first, TokenId{3});
   EXPECT_NEAR(drawn.top[0].second, LogProb(row, 3), 1e-5);
   EXPECT_EQ(drawn.top[1].first, TokenId{4});
-  const RowLogprobs given = sampler_.LogProbs(Ids({2}), 0)[0];
+  const TokenLogprobs given = LogProbs(Ids({2}), 0);
   EXPECT_NEAR(given.logprob, LogProb(row, 2), 1e-5);
   EXPECT_TRUE(given.top.empty());
-  EXPECT_EQ(sampler_.LogProbs({}, kMaxTopLogprobs)[0].top.size(), size_t{kVocab});
+  EXPECT_EQ(LogProbs({}, kMaxTopLogprobs).top.size(), size_t{kVocab});
 }
 
 TEST_P(SamplerTest, PenaltiesCountWhatWasGenerated) {
