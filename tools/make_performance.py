@@ -147,9 +147,9 @@ library; other tiles and splits are in the JSON. *masked*: experts' rows at fixe
   cuBLASLt (its fastest of three algorithms) in BF16, in FP8 with the same scales (blocks) and in FP8 with one scale per tensor, which is
   less work; and PyTorch's scaled_dot_product_attention (`bench/sdpa_bench.py`: its fastest backend, on a cache that is gathered already).
 - *floor*: the longer of the unique bytes at the measured read bandwidth and the operations at the measured matrix peaks. *experts*: those
-  that a step's tokens chose, counted as above; "uniform" where a result has no count, and its floor is then too high. Greedy requests to
-  random weights fall into the same loops and route alike: they draw fewer than those that sample (*sampled*: at temperature 1, each
-  with a seed of its own), and these steps also hold the time of sampling.
+  that a step's tokens chose, counted as above; "uniform" where a result has no count, and its floor is then too high. Routers of
+  random weights favour some experts, whether requests are greedy or sample (*sampled*: at temperature 1, each with a seed of its own, the
+  time of sampling included): a trained model of this shape reads more a step.
 """
 
 
