@@ -20,7 +20,7 @@ test:
 # What runs on a machine with a GPU, see tools/gpu_check.sh.
 bundle:
 	@tools/install_deps.sh --test
-	@cmake -S . -B $(BUILD) -G Ninja -DFATHOM_TESTS=ON -DFATHOM_CUDA=ON >/dev/null
+	@cmake -S . -B $(BUILD) -G Ninja -DFATHOM_TESTS=ON -DFATHOM_CUDA=ON -DFATHOM_SHARED_KERNELS=ON >/dev/null
 	@cmake --build $(BUILD) --target fathom gpu_tests gpu_benches
 	@tools/make_bundle.sh $(BUILD)
 

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct OfflineOptions {
   int32_t repeats = 3;
   int64_t read_bytes = int64_t{4} << 30;
   uint64_t seed = 0;
+  float temperature = 0;
+  bool count_experts = false;
   bool json = false;
 };
 
@@ -56,6 +59,7 @@ struct BatchResult {
   std::vector<double> prefill_runs, decode_runs;  // tokens per second
   std::vector<double> step_seconds;               // of all decode steps
   double context = 0;
+  double experts = 0;     // DecodeTimes'
   StepWork step;          // of decode
   StepWork prefill_work;  // of all prompts
 
@@ -98,6 +102,7 @@ Result<BatchResult> Measure(EngineMeter& meter, const LoadedEngine& loaded,
       result.step_seconds.insert(result.step_seconds.end(), times.step_seconds.begin(),
                                  times.step_seconds.end());
       result.context = times.context;
+      result.experts = times.experts;
     }
     LOG_INFO("batch {}, {} prompt tokens, run {} of {}: prefill {:.1f}, decode {:.1f} tokens/s",
              shape.batch_size, shape.input_len, i + 1, repeats,
@@ -107,12 +112,28 @@ Result<BatchResult> Measure(EngineMeter& meter, const LoadedEngine& loaded,
   const Model& model = *loaded.model;
   const WeightWidths widths = WidthsOf(model.weights());
   const bool absorbed = shape.input_len <= model.options().absorbed_row_limit;
-  result.step = WorkOf({.rows = shape.batch_size, .context = result.context, .absorbed = true},
+  result.step = WorkOf({.rows = shape.batch_size,
+                        .context = result.context,
+                        .absorbed = true,
+                        .experts = result.experts},
                        loaded.config, widths, model.kv_format());
   result.prefill_work =
       WorkOf({.rows = shape.batch_size, .tokens = shape.input_len, .absorbed = absorbed},
              loaded.config, widths, model.kv_format());
   return result;
+}
+
+// Routed experts among those of the last MoE layer's first `rows` tokens. THREAD: the engine's.
+double CountExperts(const LoadedEngine& loaded, int32_t rows) {
+  const TensorView ids = First(loaded.model->expert_ids(), rows);
+  std::vector<int32_t> chosen(static_cast<size_t>(ids.elements()));
+  Device& device = *loaded.backend.device;
+  device.Download(std::as_writable_bytes(std::span(chosen)), ids);
+  device.WaitFor(device.Mark());
+  std::sort(chosen.begin(), chosen.end());
+  const auto routed =
+      std::lower_bound(chosen.begin(), chosen.end(), loaded.config.n_routed_experts);
+  return static_cast<double>(std::unique(chosen.begin(), routed) - chosen.begin());
 }
 
 // The most memory that the process had, from /proc/self/status; 0 where that does not say.
@@ -181,6 +202,7 @@ json::object ToJson(const BatchResult& r, const MeasuredModel& model, const Mach
     out["decode_runs"] = Array(r.decode_runs);
     out["decode_step_ms"] = 1e3 * Median(r.step_seconds);
     out["decode_context"] = r.context;
+    out["experts_per_layer"] = r.experts;
     out["unique_bytes_per_step"] = r.step.bytes();
     out["weight_bytes_per_step"] = r.step.weight_bytes;
     out["cache_bytes_per_step"] = r.step.cache_read_bytes + r.step.cache_written_bytes;
@@ -207,6 +229,7 @@ void PrintJson(const OfflineOptions& o, const MeasuredModel& model, const Machin
   out["threads"] = machine.threads;
   out["output_len"] = o.output_len;
   out["repeats"] = o.repeats;
+  out["temperature"] = o.temperature;
   out["read_bandwidth_gb_s"] = machine.read_bandwidth / 1e9;
   out["fp32_peak_gflops"] = machine.peaks.fp32 / 1e9;
   out["bf16_peak_gflops"] = OrNull(machine.peaks.bf16, 1e9);
@@ -325,10 +348,13 @@ EngineSettings SettingsFor(const OfflineOptions& options) {
 
 Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
   const EngineSettings settings = SettingsFor(options);
-  EngineMeter meter(options.seed);
+  EngineMeter meter(options.seed, options.temperature);
   LoadedEngine loaded = TRY(AssembleEngine(
       settings, [&](std::vector<RequestOutput> outputs) { meter.Deliver(outputs); }));
   meter.SetVocabulary(loaded.config.vocab_size);
+  if (options.count_experts && !loaded.model->expert_ids().absent()) {
+    meter.CountExperts([&](int32_t rows) { return CountExperts(loaded, rows); });
+  }
   loaded.engine->Start();
   const BatchShape warm_up{.batch_size = settings.max_num_seqs,
                            .input_len = std::min(options.input_lens.front(), 64),
@@ -407,6 +433,15 @@ void AddRunFlags(CLI::App& command, OfflineOptions* options) {
       ->group(group);
   command.add_option("--seed", options->seed, "Of the prompts' random tokens")
       ->capture_default_str()
+      ->group(group);
+  command.add_option("--temperature", options->temperature, "Of sampling; 0: greedy")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_flag("--count-experts", options->count_experts,
+                "Count the experts that steps draw in the last layer, for the floor, which "
+                "expects uniform draws otherwise")
       ->group(group);
   command.add_flag("--json", options->json, "One JSON object instead of a table")->group(group);
 }

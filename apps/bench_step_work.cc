@@ -68,8 +68,10 @@ void AddMlp(const StepShape& step, const ModelConfig& c, int layer, Tally& tally
     tally.bytes += kFloat * c.n_routed_experts;
   }
   tally.Linear(c.n_shared_experts * expert, static_cast<double>(tokens));
-  tally.bytes += ExpectedExperts(c.n_routed_experts, c.num_experts_per_tok, tokens) * expert *
-                 tally.widths.linear;
+  const double drawn = step.experts > 0
+                           ? step.experts
+                           : ExpectedExperts(c.n_routed_experts, c.num_experts_per_tok, tokens);
+  tally.bytes += drawn * expert * tally.widths.linear;
   const double of_experts = 2 * expert * static_cast<double>(c.num_experts_per_tok * tokens);
   tally.operations += of_experts;
   tally.linear_operations += of_experts;

@@ -28,10 +28,11 @@ struct StepShape {
   int64_t tokens = 1;
   double context = 0;     // a mean over rows and steps may be a fraction
   bool absorbed = false;  // the form of MLA
+  double experts = 0;     // drawn by at least one token of a layer; 0: as ExpectedExperts
 };
 
 struct StepWork {
-  double weight_bytes = 0;  // each weight once; of the experts those that are expected to be drawn
+  double weight_bytes = 0;  // each weight once; of the experts those that are drawn
   double cache_read_bytes = 0;
   double cache_written_bytes = 0;
   double operations = 0;         // two to a multiply-add: matrices and attention

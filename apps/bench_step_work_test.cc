@@ -96,6 +96,9 @@ TEST(StepWork, RowsShareWeightsButNotCaches) {
   const double expert = 26 * 3 * 2048.0 * 1408;
   EXPECT_NEAR(many.weight_bytes - one.weight_bytes,
               (ExpectedExperts(64, 6, 32) - 6) * expert + 31 * 2048, 1);
+  const StepWork alike =
+      WorkOf({.rows = 32, .context = 100, .absorbed = true, .experts = 6}, config, kOne, kKv);
+  EXPECT_NEAR(alike.weight_bytes - one.weight_bytes, 31 * 2048, 1);
 }
 
 TEST(ExpectedExperts, AgreesWithDrawing) {

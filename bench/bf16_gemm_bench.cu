@@ -32,7 +32,12 @@ struct Shape {
   int64_t tokens, count, out, in;  // tokens: capacity; of all experts
   bool silu = false, f32 = false, experts = false;
   int64_t channels() const { return silu ? out / 2 : out; }
-  double operations(double rows) const { return 2.0 * rows * out * in; }
+  int64_t heads() const { return experts ? 1 : count; }
+  double operations(double rows) const { return 2.0 * rows * heads() * out * in; }
+  // `matrices` are those with rows.
+  double bytes(double rows, double matrices) const {
+    return 2.0 * matrices * out * in + rows * heads() * (2.0 * in + (f32 ? 4.0 : 2.0) * channels());
+  }
 };
 
 // Numbers whose sums round, cancel and swamp each other: exponents 40 apart, zeros of both signs.
@@ -49,7 +54,7 @@ __global__ void MakeWild(__nv_bfloat16* data, size_t count) {
 struct Problem {
   Problem(const Shape& shape, uint64_t seed, bool wild = false)
       : shape(shape),
-        heads(shape.experts ? 1 : shape.count),
+        heads(shape.heads()),
         x(shape.tokens * heads * (shape.in + 8)),
         w(shape.count * shape.out * shape.in) {
     Randomize(x, seed);
@@ -87,7 +92,10 @@ struct Problem {
 // Counts and begins of experts' rows in one buffer each.
 struct Groups {
   explicit Groups(const std::vector<int32_t>& sizes)
-      : counts(sizes), begins(Begins(sizes)), total(std::reduce(sizes.begin(), sizes.end())) {}
+      : counts(sizes),
+        begins(Begins(sizes)),
+        total(std::reduce(sizes.begin(), sizes.end())),
+        with_rows(std::count_if(sizes.begin(), sizes.end(), [](int32_t n) { return n > 0; })) {}
   static std::vector<int32_t> Begins(const std::vector<int32_t>& sizes) {
     std::vector<int32_t> begins(sizes.size());
     std::exclusive_scan(sizes.begin(), sizes.end(), begins.begin(), 0);
@@ -98,7 +106,7 @@ struct Groups {
     p.begins = begins.get();
   }
   DeviceArray<int32_t> counts, begins;
-  int64_t total;
+  int64_t total, with_rows;
 };
 std::vector<int32_t> EvenSizes(int64_t experts, int64_t rows) {
   return std::vector<int32_t>(static_cast<size_t>(experts), static_cast<int32_t>(rows / experts));
@@ -255,9 +263,12 @@ void Time(const char* kind, const Shape& shape, bool few_rows, bool library,
     return p;
   };
   const double rows = static_cast<double>(groups == nullptr ? shape.tokens : groups->total);
+  const double bytes =
+      shape.bytes(rows, static_cast<double>(groups == nullptr ? shape.count : groups->with_rows));
   const auto add = [&](const char* name, double us) {
-    report.Add(Name(kind, static_cast<int64_t>(rows), shape, name),
-               {{"us", us}, {"TFLOPS", 1e-6 * shape.operations(rows) / us}});
+    report.Add(
+        Name(kind, static_cast<int64_t>(rows), shape, name),
+        {{"us", us}, {"TFLOPS", 1e-6 * shape.operations(rows) / us}, {"GB/s", 1e-3 * bytes / us}});
   };
   for (const TileName& tile : kTiles) {
     add(tile.name, MedianOfRested(sets, [&](int i, cudaStream_t stream) {
@@ -269,6 +280,11 @@ void Time(const char* kind, const Shape& shape, bool few_rows, bool library,
           LaunchBf16Product(params(i), stream);
         }));
   }
+  add("engine", MedianOfRested(sets, [&](int i, cudaStream_t stream) {
+        Bf16ProductParams p = params(i);
+        p.hopper = true;
+        LaunchBf16Product(p, stream);
+      }));
   if (!library) return;
   const LibraryProduct product(LibraryFormat::kBf16, shape.tokens, shape.out, shape.in);
   double best = 1e30;
@@ -360,7 +376,10 @@ int main(int argc, char** argv) {
   for (int i = 2; i < argc; ++i) {
     const std::string name = argv[i];
     if (name == "check") CheckAll();
-    if (name == "limits") report.Add("limits", {{"wgmma_TFLOPS", MatrixPeak()}});
+    if (name == "limits") {
+      const double read = MeasureBandwidth().read;
+      report.Add("limits", {{"read_GB/s", read}, {"wgmma_TFLOPS", MatrixPeak()}});
+    }
     if (name == "dense") TimeDense();
     if (name == "some") TimeSome();
     if (name == "experts") TimeExperts();

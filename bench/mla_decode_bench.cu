@@ -204,7 +204,11 @@ void Time(const Timing& t, const Limits& limits) {
                            std::vector<MlaRow>(size_t(t.rows) * sets, {t.context, t.tokens}),
                            t.split, 0, t.fp8);
   const MlaDecodeSplit& parts = problem.split;
-  const int split = t.context <= parts.short_context ? parts.short_tokens : parts.tokens;
+  const auto split_at = [&](const MlaDecodeSplit& of) {
+    return t.context <= of.short_context ? of.short_tokens : of.tokens;
+  };
+  const int split = split_at(parts);
+  const bool usual = split == split_at(MlaDecodeSplitOf(t.heads, problem.max_pages));
   const int tokens = t.rows * t.tokens;
   DeviceArray<int32_t> live(std::vector<int32_t>{tokens});
   const int launches = std::max(sets, 4);
@@ -228,9 +232,11 @@ void Time(const Timing& t, const Limits& limits) {
   std::fflush(stdout);
   Append(
       "  \"%sheads %d, rows %d, context %d, tokens %d, split %d\": {\"us\": %.2f, \"gbps\": %.1f, "
-      "\"share_of_copy\": %.3f, \"tflops\": %.1f, \"share_of_matrix\": %.3f}",
+      "\"share_of_copy\": %.3f, \"tflops\": %.1f, \"share_of_matrix\": %.3f, \"default_split\": "
+      "%s}",
       t.fp8 ? "FP8, " : "", t.heads, t.rows, t.context, t.tokens, split, us, 1e-3 * bytes / us,
-      1e-3 * bytes / us / limits.copy, 1e-6 * flops / us, 1e-6 * flops / us / limits.matrix);
+      1e-3 * bytes / us / limits.copy, 1e-6 * flops / us, 1e-6 * flops / us / limits.matrix,
+      usual ? "true" : "false");
 }
 
 // Few heads, many, the two caches side by side, and where short contexts are cut.

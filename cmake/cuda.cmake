@@ -37,10 +37,19 @@ elseif(NOT FATHOM_CUDA STREQUAL "OFF")
     endif()
     # Each source says its own targets: fathom_cuda_sources().
     set(CMAKE_CUDA_ARCHITECTURES OFF)
-    set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+    # A bundle's programs share the kernels and CUDA's runtime (tools/make_bundle.sh).
+    option(FATHOM_SHARED_KERNELS "Kernels as shared libraries" OFF)
+    if(FATHOM_SHARED_KERNELS)
+      set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
+      set(FATHOM_CUDART CUDA::cudart)
+    else()
+      set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+      set(FATHOM_CUDART CUDA::cudart_static)
+    endif()
     enable_language(CUDA)
     find_package(CUDAToolkit 13.0 REQUIRED)
-    set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -lineinfo")
+    # Small, for the bundle.
+    set(CMAKE_CUDA_FLAGS_RELEASE "-O3 --compress-mode=size")
     # CMake 3.25 does not know that this nvcc has C++20.
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")

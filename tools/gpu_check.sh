@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Runs all GPU tests and benchmarks from the bundle, in one call and under eight minutes, and stores
-# what they say in bench/results/h200/. Needs a GPU, python3, and a bundle in dist/ (make bundle).
+# what they say in bench/results/, in a folder by the device's name (h200). Needs an NVIDIA GPU with a driver for CUDA 13,
+# python3, a bundle in dist/ (make bundle), and of CUDA's toolkit or PyTorch's packages cuBLASLt and CUPTI; and
+# compute-sanitizer: what does not run without one of these fails, and the page says so. Without PyTorch
+# its attention is not timed, and that is said.
 #   tools/gpu_check.sh              all
 #   tools/gpu_check.sh --quick      without sanitizer and benchmarks
 #   tools/gpu_check.sh --only racecheck,accuracy    some parts again; the rest stays as stored
@@ -12,4 +15,4 @@ command -v nvidia-smi >/dev/null || { echo "no NVIDIA driver here" >&2; exit 1; 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 tar -C "$folder" -xzf "${bundles[-1]}"
-python3 tools/gpu_record.py --bundle "$folder"/fathom-* --results bench/results/h200 "$@"
+python3 tools/gpu_record.py --bundle "$folder"/fathom-* "$@"

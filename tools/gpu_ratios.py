@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Adds to stored kernel times how many times as fast as a library they are, where one was timed at the same shape:
 times_cublaslt_bf16, times_cublaslt_fp8_blocks (the same scales), times_cublaslt_fp8_tensor (one scale per tensor: less work) and
-times_sdpa (PyTorch's attention). More than 1: faster than the library.
+times_sdpa (PyTorch's attention). More than 1: faster than the library. And the shares of the read bandwidth and of the matrix peak
+that were measured in the same run: share_of_read, share_of_matrix.
 
     gpu_ratios.py [FOLDER]     FOLDER: bench/results/h200
 """
@@ -45,11 +46,20 @@ def ratios(stem, name, us, times):
         yield "times_sdpa", times.get(f"heads {attention[1]}, {attention[2]}")
 
 
+def shares(name, row, limits):
+    rate = row.get("GB/s", row.get("weights_GB/s"))
+    if rate and limits.get("read_GB/s") and not name.startswith("quantize"):  # whose rows lie in the L2
+        yield "share_of_read", rate / limits["read_GB/s"]
+    peak = limits.get("e4m3_TFLOPS", limits.get("wgmma_TFLOPS"))
+    if row.get("TFLOPS") and peak and not (name.startswith("bf16") and "e4m3_TFLOPS" in limits):
+        yield "share_of_matrix", row["TFLOPS"] / peak
+
+
 def add_ratios(folder):
     results = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json")) if path.stem != "tests"}
     times = library_times(results)
     for stem, result in results.items():
-        added = 0
+        added, limits = 0, dict(rows_of(result)).get("limits", {})
         for name, row in rows_of(result):
             if not row.get("us"):
                 continue
@@ -57,6 +67,9 @@ def add_ratios(folder):
                 if library_us:
                     row[key] = round(library_us / row["us"], 3)
                     added += 1
+            for key, share in shares(name, row, limits):
+                row[key] = round(share, 3)
+                added += 1
         if added:
             (folder / f"{stem}.json").write_text(json.dumps(result, indent=1) + "\n")
 

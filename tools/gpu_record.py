@@ -1,26 +1,29 @@
 #!/usr/bin/env python3
 """Runs the tests and benchmarks of an unpacked bundle on this machine's GPU, and stores JSON.
 
-    gpu_record.py --bundle FOLDER --results bench/results/h200 [--quick | --only racecheck,accuracy]
+    gpu_record.py --bundle FOLDER [--quick | --only racecheck,accuracy]
 
-tests.json holds device, driver, date, the hash of the CUDA sources, every op test with its largest error,
-golden comparisons, the calls of CUDA that steps make, checks of kernels, the sanitizer's verdicts, and the seconds
-that each took. Benchmarks are stored as they print themselves, one file each; gpu_ratios.py adds how they compare with
-cuBLASLt and PyTorch.
+It stores in bench/results/, in a folder by the device's name ("NVIDIA H200": h200). tests.json holds device, driver, date (and
+the dates of parts that ran again), the hash of the CUDA sources that the bundle was built from, every op test with its largest
+error, golden comparisons, the calls of CUDA that steps make, checks of kernels, the sanitizer's verdicts, and the
+seconds that each took. Benchmarks are stored as they print themselves, one file each; gpu_ratios.py adds how they compare with
+cuBLASLt, PyTorch and the limits of the same run.
 """
 import argparse
+import concurrent.futures
 import datetime
 import glob
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 
-from cuda_sources import ROOT, sources_hash
+from cuda_sources import ROOT
 from gpu_ratios import add_ratios
 from make_performance import of_transformers, read_yardstick
 
@@ -28,6 +31,9 @@ GOLDEN = ROOT / "tests" / "golden"
 TINY = ROOT / "models" / "tiny-r1"
 EVERY_ROW = str(1 << 20)
 PORTABLE = ":".join(f"*{mode}_1" for mode in ("cuda_portable", "cuda_portable_exact"))
+# Tests of so many launches that this sanitizer takes minutes; small tests run the same kernels.
+SLOW = {"racecheck": "*DoesNotDepend*:*DistributionIsTheSoftmax*:*TopK*:*TopP*:*MinP*:*FunctionOfSeed*"}
+SHARDS = 4  # of the tests, side by side: a sanitizer waits for its process more than for the GPU
 PARTS = ["op_tests", "cuda_calls", "kernel_checks", "golden", "accuracy", "memcheck", "racecheck", "synccheck",
          "kernel_benchmarks", "model_benchmarks"]
 
@@ -38,17 +44,25 @@ def query(field):
     return out.stdout.splitlines()[0].strip()
 
 
+def utc_now():
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def folder_of(device):
+    """Results of one device never replace those of another: "NVIDIA H200" is stored in h200."""
+    return ROOT / "bench" / "results" / re.sub(r"[^a-z0-9]+", "-", device.removeprefix("NVIDIA ").lower()).strip("-")
+
+
 class Recorder:
-    def __init__(self, bundle, results):
+    def __init__(self, bundle):
         self.bin = bundle / "bin"
         # CUDA's libraries come from this machine: of its toolkit, or of its PyTorch.
         folders = ["/usr/local/cuda/lib64", "/usr/local/cuda/lib", *(f"{path}/nvidia/cu13/lib" for path in sys.path if path)]
         self.libraries = [folder for folder in folders if os.path.isdir(folder)]
-        self.results = results
         self.failures = []
         self.record = {"device": query("name"), "driver": query("driver_version"),
-                       "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                       "sources": sources_hash(), "seconds": {}}
+                       "date": utc_now(), "sources": (bundle / "sources").read_text().strip(), "seconds": {}}
+        self.results = folder_of(self.record["device"])
 
     def run(self, name, command, timeout, must_pass=True, environment=None):
         """(exit code, output), with a line of what happened."""
@@ -118,6 +132,9 @@ class Recorder:
             for form, limit in (("absorbed", EVERY_ROW), ("expanded", "0")):
                 cases.append((f"{folder.name} cuda {form}", folder, folder,
                               ["--ops", "cuda", "--absorbed-row-limit", limit]))
+                if "quantization_config" in json.loads((folder / "config.json").read_text()):  # the default of such
+                    cases.append((f"{folder.name} cuda-fp8 {form}", folder, folder,
+                                  ["--ops", "cuda-fp8", "--absorbed-row-limit", limit]))
         self.record["golden"] = {}
         for name, model, reference, arguments in cases:
             # Rounding turns routers of random checkpoints: only the trained one must keep the limit.
@@ -153,13 +170,21 @@ class Recorder:
         verdicts = self.record.setdefault("sanitizers", {})
         tool = shutil.which("compute-sanitizer")
         if tool is None:
-            print("compute-sanitizer is not installed: not run")
+            print("compute-sanitizer is not installed")
+            self.failures.append(f"{check}: compute-sanitizer is not installed")
+            verdicts[check] = {"exit_code": None, "summary": "not run: compute-sanitizer is not installed", "tests": 0}
             return
-        slow = "-CudaCallsTest*:*DoesNotDepend*:*DistributionIsTheSoftmax*:*TopK*:*TopP*:*MinP*:*FunctionOfSeed*"
-        code, out = self.run(check, [tool, "--tool", check, "--error-exitcode", "9", self.bin / "cuda_test",
-                                     "--gtest_brief=1", f"--gtest_filter={tests}{slow}"], 180)
-        summary = [line for line in out.splitlines() if "SUMMARY" in line]
-        verdicts[check] = {"exit_code": code, "summary": summary[-1] if summary else ""}
+        slow = SLOW.get(check, "")
+        command = [tool, "--tool", check, "--error-exitcode", "9", self.bin / "cuda_test", "--gtest_brief=1",
+                   f"--gtest_filter={tests}-CudaCallsTest*:{slow}"]
+        shard = lambda i: self.run(f"{check} {i + 1} of {SHARDS}", command, 180, environment={
+            "GTEST_TOTAL_SHARDS": str(SHARDS), "GTEST_SHARD_INDEX": str(i)})
+        with concurrent.futures.ThreadPoolExecutor(SHARDS) as pool:
+            codes, outs = zip(*pool.map(shard, range(SHARDS)))
+        summaries = {line.strip("= ") for out in outs for line in out.splitlines() if "SUMMARY" in line}
+        ran = [int(count) for out in outs for count in re.findall(r"(\d+) tests? from .* ran", out)]
+        verdicts[check] = {"exit_code": max(codes, key=abs), "summary": "; ".join(sorted(summaries)), "tests": sum(ran),
+                           "of": tests, "left_out": slow.split(":") if slow else []}
 
     def bench_offline(self, name, *arguments):
         code, out = self.run(name, [self.bin / "fathom", "bench", "offline", "--device", "cuda", "--json", *arguments], 120)
@@ -182,15 +207,29 @@ class Recorder:
             if flash.exists():
                 self.run(f"flash_attend_{mode}", [flash, mode, "--json", self.results / f"flash_attend_{mode}.json"], 60)
         for bench, name, cases in (
-                ("fp8", "large", ["limits", "large"]), ("fp8", "small", ["small"]), ("fp8", "grouped", ["masked", "grouped"]),
-                ("fp8", "silu", ["silu"]), ("fp8", "other", ["other"]), ("fp8", "library", ["library"]),
-                ("bf16", "check", ["check"]), ("bf16", "dense", ["limits", "dense"]), ("bf16", "some", ["some"]),
-                ("bf16", "experts", ["experts"])):
+                ("fp8", "large", ["large"]), ("fp8", "small", ["small"]), ("fp8", "few", ["few"]),
+                ("fp8", "grouped", ["masked", "grouped"]), ("fp8", "silu", ["silu"]), ("fp8", "other", ["other"]),
+                ("fp8", "library", ["library"]), ("bf16", "check", ["check"]), ("bf16", "dense", ["dense"]),
+                ("bf16", "some", ["some"]), ("bf16", "experts", ["experts"]), ("bf16", "decode", ["decode"])):
             program = self.bin / f"{bench}_gemm_bench"
             if program.exists():
-                self.run(f"{bench}_gemm_{name}", [program, self.results / f"{bench}_gemm_{name}.json", *cases], 60)
-        self.run("sdpa", [sys.executable, "bench/sdpa_bench.py", self.results / "sdpa.json"], 90)
+                limits = [] if name == "check" else ["limits"]
+                self.run(f"{bench}_gemm_{name}", [program, self.results / f"{bench}_gemm_{name}.json", *limits, *cases], 60)
+        self.route_benchmark()
+        if subprocess.run([sys.executable, "-c", "import torch"], capture_output=True).returncode == 0:
+            self.run("sdpa", [sys.executable, "bench/sdpa_bench.py", self.results / "sdpa.json"], 90)
+        else:
+            print("PyTorch is not installed: its attention is not timed")
+        self.record["sdpa"] = (self.results / "sdpa.json").exists()
         add_ratios(self.results)
+
+    def route_benchmark(self):
+        """Checked first: a token's bits are those that it has among 4096."""
+        code, out = self.run("route", [self.bin / "route_bench"], 60)
+        rows = re.findall(r"^(\S+) +(\d+) rows +([\d.]+) us", out, re.M)
+        if code == 0:
+            self.store("route", {"device": self.record["device"],
+                                 "results": [{"name": f"{model} {count} rows", "us": float(us)} for model, count, us in rows]})
 
     def model_benchmarks(self):
         """One load of each model: the contexts, batches and prompts of all lengths follow each other."""
@@ -200,7 +239,11 @@ class Recorder:
         for dtype in ("bf16", "fp8"):
             self.bench_offline(f"v2-lite-{dtype}", *dummy, "v2-lite", "--dtype", dtype, *shape,
                                "--kv-cache-memory-bytes", "20GiB")
-        self.bench_offline("v3-5-layers-fp8", *dummy, "v3", "--num-layers", "5", *shape, "--kv-cache-memory-bytes", "4GiB")
+        v3 = [*dummy, "v3", "--num-layers", "5", "--kv-cache-memory-bytes", "4GiB", "--count-experts"]
+        self.bench_offline("v3-5-layers-fp8", *v3, *shape)
+        sampled = ["--batch-size", "1,32,128", "--input-len", "1024", "--prefill-len", "4096", *shape[6:], "--temperature", "1"]
+        self.bench_offline("v3-5-layers-fp8-sampled", *v3, *sampled)
+        self.bench_offline("v2-lite-fp8-sampled", *dummy, "v2-lite", "--dtype", "fp8", *sampled, "--kv-cache-memory-bytes", "20GiB")
         self.host_gap(*dummy, "v2-lite", "--dtype", "bf16", "--num-layers", "6", "--batch-size", "128",
                       "--input-len", "128", "--output-len", "256", "--repeats", "1")
 
@@ -231,7 +274,6 @@ class Recorder:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bundle", type=pathlib.Path, required=True)
-    parser.add_argument("--results", type=pathlib.Path, required=True)
     some = parser.add_mutually_exclusive_group()
     some.add_argument("--quick", action="store_true", help="tests and golden comparisons only")
     some.add_argument("--only", metavar="PARTS", help=f"of {', '.join(PARTS)}: run these, and keep the rest of what is "
@@ -241,16 +283,18 @@ def main():
     if not set(parts) <= set(PARTS):
         parser.error(f"--only {options.only}: it names some of {', '.join(PARTS)}")
     os.chdir(ROOT)
-    recorder = Recorder(options.bundle.resolve(), options.results)
+    recorder = Recorder(options.bundle.resolve())
     if options.only:
         recorder.continue_stored()
     elif not options.quick:  # what fails must not leave an older figure behind
-        for path in options.results.glob("*.json"):
+        for path in recorder.results.glob("*.json"):
             path.unlink()
     failures = recorder.record.setdefault("failures", {})
     for part in parts:
         recorder.failures = failures[part] = []
         getattr(recorder, part)()
+        if options.only:  # the rest is of the stored date
+            recorder.record.setdefault("ran_again", {})[part] = utc_now()
     recorder.store("tests", recorder.record)
     failed = [name for names in failures.values() for name in names]
     print(f"{len(failed)} failed" + "".join(f"\n  {name}" for name in failed))

@@ -10,6 +10,7 @@ A result is one JSON object in bench/results/*.json, as the command printed it:
 import argparse
 import json
 import pathlib
+import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -29,8 +30,9 @@ OFFLINE = """\
 `fathom bench offline` times the engine on equal requests: *prefill* is prompt tokens per second until every request has its first
 token; *decode* is tokens per second in steps of the whole batch after that, EOS ignored; both are medians over the repeats.
 
-- *GB/step*: bytes that a decode step must read and write at least once: every weight that is used (of the experts as many as the
-  batch is expected to draw, drawn uniformly) and the KV cache. Activations are not counted.
+- *GB/step*: bytes that a decode step must read and write at least once: every weight that is used (of each layer's experts as many as
+  the last layer's router chose, a mean over 12 steps; in results without *experts* as many as uniform draws are expected to
+  choose, which random routers do not reach) and the KV cache. Activations are not counted.
 - *of bandwidth*: those bytes per second, as a share of what the same threads read from memory in the same run (best of five passes
   over at least 4 GiB, unless the command says otherwise). On a shared machine that bandwidth changes by the minute, and with it the
   share: over 100 % says that it rose after it was measured.
@@ -59,6 +61,10 @@ def percent(share):
 
 def peak(value):
     return "not available" if value is None else f"{value:.0f}"
+
+
+def tera(giga):
+    return peak(None if giga is None else giga / 1e3)
 
 
 def provenance(result):
@@ -92,11 +98,13 @@ def offline_section(result):
 
 def gpu_offline_section(result):
     weights = result["weights"] + (", random" if result["load_format"] == "dummy" else "")
-    title = f"### {result['model']}, {result['num_layers']} layers, {weights} weights, ops {result['ops']}"
-    machine = (f"reads {result['read_bandwidth_gb_s']:.0f} GB/s; peaks in TFLOPS: BF16 {result['bf16_peak_gflops'] / 1e3:.0f}, "
-               f"E4M3 {result['fp8_peak_gflops'] / 1e3:.0f}. Weights {result['weight_bytes'] / 1e9:.2f} GB, KV cache "
+    title = (f"### {result['model']}, {result['num_layers']} layers, {weights} weights, ops {result['ops']}"
+             + (", sampled" if result.get("temperature") else ", greedy"))
+    machine = (f"reads {result['read_bandwidth_gb_s']:.0f} GB/s; peaks in TFLOPS: BF16 {tera(result['bf16_peak_gflops'])}, "
+               f"E4M3 {tera(result['fp8_peak_gflops'])}. Weights {result['weight_bytes'] / 1e9:.2f} GB, KV cache "
                f"{result['kv_cache']}, {result['output_len']} decode steps.")
     decode = [(r["batch_size"], r["input_len"], f"{r['decode_tokens_per_s']:.1f}", f"{r['decode_step_ms']:.2f}",
+               f"{r['experts_per_layer']:.1f}" if r.get("experts_per_layer") else "uniform",
                f"{r['unique_bytes_per_step'] / 1e9:.3f}", percent(r["bandwidth_share"]), f"{r['decode_floor_ms']:.2f}",
                percent(r["decode_floor_share"])) for r in result["results"]]
     prefill = [(r["input_len"], f"{r['prefill_tokens_per_s']:.0f}",
@@ -104,7 +112,7 @@ def gpu_offline_section(result):
                 f"{r['prefill_tokens_per_s'] * r['prefill_operations_per_token'] / 1e12:.0f}",
                 f"{r['prefill_floor_ms']:.1f}", percent(r["prefill_floor_share"])) for r in result["prefills"]]
     return "\n".join((title, "", provenance(result) + ", " + machine, "",
-                      table(("batch", "context", "decode tok/s", "ms/step", "GB/step", "of bandwidth", "floor ms",
+                      table(("batch", "context", "decode tok/s", "ms/step", "experts", "GB/step", "of bandwidth", "floor ms",
                              "floor / measured"), decode), "",
                       table(("prompt", "prefill tok/s", "ms", "TFLOPS", "floor ms", "floor / measured"), prefill)))
 
@@ -129,13 +137,19 @@ GPU = """\
 ## On a GPU
 
 What `tools/gpu_check.sh` stored in `bench/results/h200/`: op tests and golden comparisons, kernels beside the device's limits from the
-same run (medians of graph replays on random data, inputs rotated past the L2), and the engine (`fathom bench offline`).
+same run (medians of graph replays on random data; weights, and caches of attention, rotated past the L2: the activations of small steps
+lie in it, as they do in a step), and the engine (`fathom bench offline`). Of kernels only the paths that the engine takes stand here, and the
+library; other tiles and splits are in the JSON. *masked*: experts' rows at fixed places, which the engine sorts instead.
 
+- *share of read*, *of copy*, *of matrix*: of the bandwidth and of the tensor cores' peak that were measured in the same run. Bytes are
+  weights, activations and results, each once.
 - *times cuBLASLt*, *times SDPA*: how many times as fast as the library at the same shape on the same machine, more than 1 being faster:
   cuBLASLt (its fastest of three algorithms) in BF16, in FP8 with the same scales (blocks) and in FP8 with one scale per tensor, which is
   less work; and PyTorch's scaled_dot_product_attention (`bench/sdpa_bench.py`: its fastest backend, on a cache that is gathered already).
-- *floor*: the longer of the unique bytes at the measured read bandwidth and the operations at the measured matrix peaks. A decode step's
-  experts are those that its tokens draw if all are equally likely: routers that favour some read less.
+- *floor*: the longer of the unique bytes at the measured read bandwidth and the operations at the measured matrix peaks. *experts*: those
+  that a step's tokens chose, counted as above; "uniform" where a result has no count, and its floor is then too high. Routers of
+  random weights favour some experts, whether requests are greedy or sample (*sampled*: at temperature 1, each with a seed of its own, the
+  time of sampling included): a trained model of this shape reads more a step.
 """
 
 
@@ -144,8 +158,8 @@ Logits against transformers in float32, relative error: of prompts (largest and 
 random: rounding turns their untrained routers, and a turned expert changes a position's logits by some 10 % or more, whoever rounds. How far
 transformers itself gets in bfloat16 from itself in float32 stands beside (`tests/golden/rounded_transformers.json`, on a CPU; for
 cuda-fp8 with activations quantised to E4M3 too). `tools/gpu_check.sh` fails if tiny-r1 leaves its limit, or if the median position of
-any checkpoint is off by more than twice what transformers loses. *Beyond 2e-2*: the largest error is, which a turned expert
-suffices for.
+any checkpoint is off by more than twice what transformers loses. The limit is that of `fathom verify` for these ops and this cache. *Beyond*
+it: the largest error is, which a turned expert suffices for.
 """
 
 
@@ -171,7 +185,7 @@ def golden_part(golden):
         theirs = of_transformers(yardstick, name)
         rows.append((name, errors(g), errors(theirs), position(g), position(theirs),
                      "equal" if g["greedy_equal"] else "differ",
-                     "yes" if g["passed"] else f"beyond {g['limit']:.0e}"))
+                     f"{'yes' if g['passed'] else 'beyond'}, {g['limit']:.0e}"))
     return [GOLDEN_NOTE, table(("checkpoint, ops", "prompts: largest / median", "transformers in BF16", "median position",
                                 "transformers in BF16", "greedy tokens", "within the limit"), rows)] if rows else []
 
@@ -183,7 +197,8 @@ def gpu_tests(record):
     for name, test in ops["tests"].items():
         suite = name.split(".")[0]
         errors[suite] = max(errors.get(suite, 0), test.get("largest_error", 0))
-    parts = [f"{record['device']}, driver {record['driver']}, {record['date'][:10]}, CUDA sources {record['sources']}.", "",
+    parts = [f"{record['device']}, driver {record['driver']}, {record['date'][:10]}, CUDA sources {record['sources']}."
+             + "".join(f" {part} ran again on {date[:10]}." for part, date in record.get("ran_again", {}).items()), "",
              *([f"What failed: {'; '.join(failures)}.", ""] if failures else []),
              f"Op tests against the reference: {ops['passed']} of {ops['of']} passed. The largest relative error of each op:", "",
              table(("op", "largest error"), [(s.removesuffix("Test"), f"{e:.1e}") for s, e in errors.items()])]
@@ -191,8 +206,7 @@ def gpu_tests(record):
     if "cuda_calls" in record:
         calls = record["cuda_calls"]
         said = ", ".join(f"{name} {count:.2f}" for name, count in calls["per_step"].items())
-        verdict = {True: "CUPTI was not there: not counted"}.get(
-            calls["skipped"], "no allocation, and no wait but for the event of a step that has ended" if calls["exit_code"] == 0 else "FAILED")
+        verdict = "FAILED" if calls["exit_code"] else "no allocation, and no wait but for the event of a step that has ended"
         parts += [f"Calls of CUDA in a decode step of tiny-r1 once it runs, counted with CUPTI: {verdict}. {said}.", ""]
     if "kernel_checks" in record:
         parts += [table(("checks of kernels", "passed", "exit code"),
@@ -206,19 +220,37 @@ def gpu_tests(record):
         parts += [f"Between two decode steps of {gap['batch_size']} rows: {gap['median']:.1f} us, the median. {gap['what']}.", ""]
     checks = record.get("sanitizers", {})
     if checks:
-        parts += [table(("compute-sanitizer", "exit code", "verdict"),
-                        [(name, c["exit_code"], c["summary"].strip("= ")) for name, c in checks.items()])]
+        parts += [table(("compute-sanitizer", "tests", "exit code", "verdict"),
+                        [(name, c.get("tests", ""), c["exit_code"], c["summary"].strip("= ")) for name, c in checks.items()])]
+        parts += [f"{name}: of the tests `{c['of']}`, without {', '.join(f'`{n}`' for n in c['left_out'])}, whose many launches take "
+                  "minutes: small tests run the same kernels.\n" for name, c in checks.items() if c.get("left_out")]
+    if record.get("sdpa") is False:
+        parts += ["PyTorch was not installed: its attention was not timed.", ""]
     return "\n".join(parts)
+
+
+FORCED = re.compile(r".* (\d+x\d+( pair)?|mma\.sync|alone)")  # a tile, or a kernel, whatever the shape
+
+
+def taken(results):
+    """The rows of paths that the engine takes: of one shape "engine" says it better than "auto"."""
+    by_engine = {row["name"].removesuffix(" engine") for row in results if row["name"].endswith(" engine")}
+    return [row for row in results if row.get("default_split", True) and not FORCED.fullmatch(row["name"])
+            and row["name"].removesuffix(" auto") not in by_engine]
 
 
 def gpu_bench(name, result):
     results = result.get("results") or [{"name": key, **value} for key, value in result.items()
                                         if isinstance(value, dict)]
-    columns = list(dict.fromkeys(key for row in results for key in row if key not in ("name", "refused")))
+    limits = [f"{key.replace('_', ' ')} {value:g}" for row in results if row["name"] == "limits"
+              for key, value in row.items() if key != "name"]
+    results = taken([row for row in results if row["name"] != "limits"])
+    columns = list(dict.fromkeys(key for row in results for key in row if key not in ("name", "refused", "default_split")))
     cell = lambda value: "" if value is None else f"{value:g}" if isinstance(value, (int, float)) else str(value)
     rows = [(row["name"], *(cell(row.get(column)) for column in columns)) for row in results]
-    titles = [column.replace("times_cublaslt_", "times cuBLASLt ").replace("times_sdpa", "times SDPA") for column in columns]
+    titles = [column.replace("times_cublaslt_", "times cuBLASLt ").replace("_", " ").replace("sdpa", "SDPA") for column in columns]
     about = f"{result['device']}" + (f", PyTorch {result['torch']}" if "torch" in result else "") + "."
+    about += f" Limits in the same run: {', '.join(limits)}." if limits else ""
     return "\n".join((f"### {name}", "", about, "", table(("", *titles), rows)))
 
 

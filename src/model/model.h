@@ -41,6 +41,9 @@ class Model {
   size_t activation_bytes() const { return activations_.memory->size() + cos_sin_.memory->size(); }
   size_t workspace_bytes() const { return run_.workspace_bytes(); }
   OpRunner& runner() { return run_; }
+  // I32 [tokens, topk + shared]: the experts of the last MoE layer that ran; absent without
+  // experts.
+  const TensorView& expert_ids() const { return activations_.expert_ids; }
 
   // One pass over the batch: writes its latents, returns final-normed hidden states
   // [tokens, hidden], valid until the next pass.

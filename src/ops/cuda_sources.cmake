@@ -16,12 +16,13 @@ set(CUDA_HOPPER_SOURCES
   attend_expanded/flash_attend_kernel.cu
   linear/bf16_gemm_cuda.cu linear/fp8_few_rows_cuda.cu linear/fp8_gemm_cuda.cu linear/fp8_gemm_silu_cuda.cu)
 fathom_cuda_sources(PORTABLE ${CUDA_PORTABLE_SOURCES} HOPPER ${CUDA_HOPPER_SOURCES})
-fathom_library(ops_cuda
+fathom_library(ops_cuda KERNELS
   SOURCES cuda_ops.cc prepare/prepare_cuda.cc attend_absorbed/attend_absorbed_hopper.cc
     attend_absorbed/mla_decode_cuda.cc attend_expanded/attend_expanded_hopper.cc
     attend_expanded/flash_attend_cuda.cc linear/fp8_gemm_cuda.cc linear/linear_hopper.cc
     mlp/mlp_cuda.cc mlp/mlp_hopper.cc moe_experts/grouped_gemm_cuda.cc moe_experts/moe_experts_hopper.cc
     ${CUDA_PORTABLE_SOURCES} ${CUDA_HOPPER_SOURCES}
-  DEPENDS base tensor quant ops cuda)
+  DEPENDS base tensor quant ops cuda
+  LIBRARIES ${FATHOM_CUDART})
 list(REMOVE_ITEM OPS_TEST_SOURCES contract_test.cc)  # of CPU tables alone
 fathom_test(cuda_test SOURCES ${OPS_TEST_SOURCES} testing_cuda.cc DEPENDS ops ops_cuda)

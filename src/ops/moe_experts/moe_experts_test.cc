@@ -229,5 +229,19 @@ TEST_P(MoeExpertsTest, NanStaysInItsRow) {
   for (const float y : PickRows(out, 128, {2})) EXPECT_TRUE(std::isnan(y));
 }
 
+// Small enough for compute-sanitizer: 40 pairs are sorted by expert.
+TEST_P(MoeExpertsTest, SortedPairs) {
+  const Backend& b = GetParam();
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    SCOPED_TRACE(Name(dtype));
+    const Experts e(dtype, 4, 128, 96);
+    const Case c = MakeCase(e, 20, 2);
+    const bool fp8 = dtype == DType::kF8E4M3;
+    ExpectComposition(b, RunTokens(b, Packed(b, e), c, Range(20)), e, c,
+                      fp8 && b.activations == Fp8Activations::kQuantized,
+                      fp8 ? Tolerance(b) : kTolerance + Rounding(b));
+  }
+}
+
 }  // namespace
 }  // namespace fathom

@@ -294,5 +294,10 @@ TEST_P(RouteTest, ATokenDoesNotDependOnThousands) {
   }
 }
 
+// Small enough for compute-sanitizer: more than 128 tokens take another kernel.
+TEST_P(RouteTest, ManyTokensOfASmallGate) {
+  ExpectFormula(GetParam(), V3(130, 24, 4, 4, 2));
+}
+
 }  // namespace
 }  // namespace fathom
