@@ -120,6 +120,7 @@ TEST_F(CudaDeviceTest, DownloadsAreThereOnceTheirMarkHasPassed) {
     EXPECT_EQ(first.many, From(begin, first.many.size()));
     steps.pop_front();
   }
+  device_->stream().Synchronize();  // the last steps' downloads, while they have a place
 }
 
 TEST_F(CudaDeviceTest, TheLastPieceIsUsedAgain) {
