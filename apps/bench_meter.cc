@@ -1,6 +1,7 @@
 #include "bench_meter.h"
 
-#include <numeric>
+#include <chrono>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/ids.h"
@@ -8,14 +9,12 @@
 namespace fathom {
 namespace {
 
-constexpr int32_t kPlannedAhead = 2;   // steps that run beyond the last one of interest
-constexpr int32_t kCountedSteps = 12;  // steps after the timed ones, for counting experts
+constexpr int32_t kPlannedAhead = 2;  // steps that run beyond the last one of interest
 
 }  // namespace
 
 void EngineMeter::Deliver(const std::vector<RequestOutput>& outputs) {
   const double now = SecondsNow();
-  int32_t count_of = 0;
   {
     const std::lock_guard lock(mutex_);
     int64_t tokens = 0, first_tokens = 0;
@@ -38,26 +37,15 @@ void EngineMeter::Deliver(const std::vector<RequestOutput>& outputs) {
       early_tokens_ = delivered_;
     }
     if (tokens > 0) events_.push_back({now, tokens});
-    if (count_experts_ && PastTimedSteps()) count_of = shape_.batch_size;
-  }
-  if (count_of > 0) {
-    const double experts = count_experts_(count_of);
-    const std::lock_guard lock(mutex_);
-    experts_.push_back(experts);
   }
   changed_.notify_one();
-}
-
-bool EngineMeter::PastTimedSteps() const {
-  return started_ == shape_.batch_size && static_cast<int32_t>(live_.size()) == shape_.batch_size &&
-         events_.size() > all_started_event_ + static_cast<size_t>(shape_.output_len) + 1;
 }
 
 int64_t EngineMeter::MaxPositions(const BatchShape& shape, int32_t prefill_chunk) {
   const int64_t chunks = (shape.input_len + prefill_chunk - 1) / prefill_chunk;
   // A page more than that: the scheduler keeps one free for each running request.
-  return shape.input_len + shape.batch_size * chunks + shape.output_len + kCountedSteps +
-         kPlannedAhead + kPageTokens;
+  return shape.input_len + shape.batch_size * chunks + shape.output_len + kPlannedAhead +
+         kPageTokens;
 }
 
 Status EngineMeter::Submit(EngineClient& engine, const BatchShape& shape, int32_t max_tokens) {
@@ -76,7 +64,6 @@ Status EngineMeter::Submit(EngineClient& engine, const BatchShape& shape, int32_
     CHECK(live_.empty(), "requests of another run are still there");
     for (const GenerateRequest& request : requests) live_[request.id] = 0;
     shape_ = shape;
-    experts_.clear();
     started_ = delivered_ = early_tokens_ = 0;
     all_started_event_ = 0;
     events_.clear();
@@ -115,8 +102,7 @@ Result<DecodeTimes> EngineMeter::TimeDecode(EngineClient& engine, const BatchSha
   const auto batch = static_cast<size_t>(shape.batch_size);
   const auto steps = static_cast<size_t>(shape.output_len);
   const auto measured = [&] {
-    return started_ == shape.batch_size && events_.size() > all_started_event_ + steps &&
-           (!count_experts_ || experts_.size() >= kCountedSteps);
+    return started_ == shape.batch_size && events_.size() > all_started_event_ + steps;
   };
   TRY(WaitUntil([&] { return measured() || live_.size() < batch; }));
   DecodeTimes times;
@@ -137,12 +123,17 @@ Result<DecodeTimes> EngineMeter::TimeDecode(EngineClient& engine, const BatchSha
     // Of n tokens that a request has, the last one is not yet cached.
     times.context = shape.input_len + static_cast<double>(early_tokens_) / shape.batch_size - 1 +
                     (shape.output_len - 1) / 2.0;
-    if (!experts_.empty()) {
-      times.experts = std::reduce(experts_.begin(), experts_.end()) / experts_.size();
-    }
   }
   CancelAll(engine);
   TRY(WaitUntil([this] { return live_.empty(); }));
+  if (count_experts_) {
+    // Pages are free once no step is in flight: nobody else uses the device then.
+    for (EngineStats stats = engine.Stats(); stats.free_pages < stats.total_pages;
+         stats = engine.Stats()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    times.experts = count_experts_(shape.batch_size);
+  }
   if (times.tokens != int64_t{shape.batch_size} * shape.output_len) {
     return Internal("{} tokens came in {} steps of {} requests", times.tokens, steps, batch);
   }

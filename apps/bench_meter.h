@@ -25,7 +25,7 @@ struct DecodeTimes {
   int64_t tokens = 0;
   double context = 0;                // mean of positions cached before a step, over its rows
   std::vector<double> step_seconds;  // between two results
-  double experts = 0;  // that a step drew in a layer, a mean over some steps; 0: not counted
+  double experts = 0;                // that the last step drew in a layer; 0: not counted
 };
 
 class EngineMeter {
@@ -36,8 +36,8 @@ class EngineMeter {
   // Prompts are random tokens below this. Before the first request.
   void SetVocabulary(int32_t size) { vocab_size_ = size; }
 
-  // `count(rows)`: how many experts the last step's `rows` tokens drew in a layer. Called on the
-  // engine's thread, in steps that follow those that are timed. Before the first request.
+  // `count(rows)`: how many experts the last step's `rows` tokens drew in a layer. Called once the
+  // engine is idle. Before the first request.
   void CountExperts(std::function<double(int32_t rows)> count) {
     count_experts_ = std::move(count);
   }
@@ -62,9 +62,6 @@ class EngineMeter {
   };
 
   Status Submit(EngineClient& engine, const BatchShape& shape, int32_t max_tokens);
-  // Events from which on experts are counted: all requests have begun, and the timed steps are
-  // over.
-  bool PastTimedSteps() const;
   void CancelAll(EngineClient& engine);
   template <class Condition>
   Status WaitUntil(Condition condition);
@@ -79,7 +76,6 @@ class EngineMeter {
   std::condition_variable changed_;
   // Guarded by mutex_:
   BatchShape shape_;
-  std::vector<double> experts_;                  // of each step in which they were counted
   std::unordered_map<RequestId, int64_t> live_;  // tokens so far
   int64_t started_ = 0;                          // requests with a token
   int64_t delivered_ = 0;                        // tokens

@@ -33,7 +33,6 @@ struct OfflineOptions {
   int64_t read_bytes = int64_t{4} << 30;
   uint64_t seed = 0;
   float temperature = 0;
-  bool count_experts = false;
   bool json = false;
 };
 
@@ -352,7 +351,7 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
   LoadedEngine loaded = TRY(AssembleEngine(
       settings, [&](std::vector<RequestOutput> outputs) { meter.Deliver(outputs); }));
   meter.SetVocabulary(loaded.config.vocab_size);
-  if (options.count_experts && !loaded.model->expert_ids().absent()) {
+  if (!loaded.model->expert_ids().absent()) {
     meter.CountExperts([&](int32_t rows) { return CountExperts(loaded, rows); });
   }
   loaded.engine->Start();
@@ -437,11 +436,6 @@ void AddRunFlags(CLI::App& command, OfflineOptions* options) {
   command.add_option("--temperature", options->temperature, "Of sampling; 0: greedy")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str()
-      ->group(group);
-  command
-      .add_flag("--count-experts", options->count_experts,
-                "Count the experts that steps draw in the last layer, for the floor, which "
-                "expects uniform draws otherwise")
       ->group(group);
   command.add_flag("--json", options->json, "One JSON object instead of a table")->group(group);
 }

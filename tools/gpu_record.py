@@ -239,7 +239,7 @@ class Recorder:
         for dtype in ("bf16", "fp8"):
             self.bench_offline(f"v2-lite-{dtype}", *dummy, "v2-lite", "--dtype", dtype, *shape,
                                "--kv-cache-memory-bytes", "20GiB")
-        v3 = [*dummy, "v3", "--num-layers", "5", "--kv-cache-memory-bytes", "4GiB", "--count-experts"]
+        v3 = [*dummy, "v3", "--num-layers", "5", "--kv-cache-memory-bytes", "4GiB"]
         self.bench_offline("v3-5-layers-fp8", *v3, *shape)
         sampled = ["--batch-size", "1,32,128", "--input-len", "1024", "--prefill-len", "4096", *shape[6:], "--temperature", "1"]
         self.bench_offline("v3-5-layers-fp8-sampled", *v3, *sampled)

@@ -31,7 +31,7 @@ OFFLINE = """\
 token; *decode* is tokens per second in steps of the whole batch after that, EOS ignored; both are medians over the repeats.
 
 - *GB/step*: bytes that a decode step must read and write at least once: every weight that is used (of each layer's experts as many as
-  the last layer's router chose, a mean over 12 steps; in results without *experts* as many as uniform draws are expected to
+  the last layer's router chose in the last step; in results without *experts* as many as uniform draws are expected to
   choose, which random routers do not reach) and the KV cache. Activations are not counted.
 - *of bandwidth*: those bytes per second, as a share of what the same threads read from memory in the same run (best of five passes
   over at least 4 GiB, unless the command says otherwise). On a shared machine that bandwidth changes by the minute, and with it the
