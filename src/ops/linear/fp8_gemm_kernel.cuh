@@ -99,7 +99,7 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
 #pragma unroll
     for (int n = 0; n < T::kUnitsN; ++n) {
       // Gate and up are parts; other units lie in one scale tile each.
-      const int part = T::kSilu ? n : work.part;
+      const int part = T::kHalves ? place.warpgroup_n : T::kSilu ? n : work.part;
       const int channel = work.channel + (T::kSilu ? 0 : place.UnitChannel(n));
       const int tile = min(channel, args.part_out - 1) / kRun;
       weight_scales[n].Start(
@@ -125,7 +125,7 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
 }
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kPerMultiprocessor)
+__global__ void __launch_bounds__(T::kThreads, 1)
     Kernel(const __grid_constant__ CUtensorMap x_map,
            const __grid_constant__ CUtensorMap x_scale_map,
            const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ Args args) {
@@ -139,6 +139,11 @@ __global__ void __launch_bounds__(T::kThreads, T::kPerMultiprocessor)
     for (int stage = 0; stage < T::kStages; ++stage) {
       shared.full[stage].Init(1);
       shared.empty[stage].Init(T::kBlocks * T::kWarps);
+    }
+    if constexpr (T::kHalves) {
+      for (auto& turn : shared.run_largest.full) {
+        for (Mbarrier& full : turn) full.Init(1);
+      }
     }
     FenceMbarrierInit();
   }
