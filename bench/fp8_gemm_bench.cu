@@ -163,7 +163,7 @@ void TimeSilu(int64_t experts, int64_t rows, int64_t inter, int64_t k) {
   const DeviceArray<uint8_t> codes(experts * rows * inter);
   const DeviceArray<float> scales(Runs(inter) * Fp8ScalePitch(experts * rows));
   for (const auto& [tile, name] : {std::pair{Fp8SiluTile::kAuto, "auto"},
-                                   {Fp8SiluTile::k64x128, "64x128"},
+                                   {Fp8SiluTile::k64x64Pair, "64x64 pair"},
                                    {Fp8SiluTile::k128x128, "128x128"},
                                    {Fp8SiluTile::k128x128Pair, "128x128 pair"}}) {
     const double us = MedianOfRested(sets.size(), [&](int i, cudaStream_t stream) {

@@ -239,7 +239,7 @@ void CheckSilu() {
       const int64_t inter = s.part_out, pitch = Fp8ScalePitch(groups.rows);
       std::vector<uint8_t> first;
       for (const auto tile :
-           {Fp8SiluTile::k64x128, Fp8SiluTile::k128x128, Fp8SiluTile::k128x128Pair}) {
+           {Fp8SiluTile::k64x64Pair, Fp8SiluTile::k128x128, Fp8SiluTile::k128x128Pair}) {
         DeviceArray<uint8_t> codes(groups.rows * inter);
         DeviceArray<float> scales(Runs(inter) * pitch);
         Poison(codes);
@@ -257,7 +257,7 @@ void CheckSilu() {
         const std::vector<uint8_t> q = codes.ToHost();
         const std::vector<float> scale = scales.ToHost();
         if (first.empty()) first = q;
-        Expect(q == first, Name("silu", groups.rows, s) + ": the bits of 64x128", q != first);
+        Expect(q == first, Name("silu", groups.rows, s) + ": the bits of a 64x64 pair", q != first);
         double difference = 0, norm = 1e-30;
         int64_t unequal = 0;
         std::vector<float> h(inter);

@@ -82,7 +82,7 @@ void LaunchFp8Gemm(const Fp8GemmParams& p, cudaStream_t stream) {
 }
 
 void LaunchFp8GemmSilu(const Fp8GemmSiluParams& p, cudaStream_t stream) {
-  fp8_gemm::Problem problem = fp8_gemm::MakeProblem(p.x, p.w, p.groups, false, false);
+  fp8_gemm::Problem problem = fp8_gemm::MakeProblem(p.x, p.w, p.groups, p.counts_early, false);
   CHECK(p.w.parts == 2 && p.w.part_out % 16 == 0, "fp8_gemm_silu: {} parts of {} channels",
         p.w.parts, p.w.part_out);
   CHECK(p.out_scale_pitch >= p.x.capacity, "fp8_gemm_silu: {} scales for {} rows",
@@ -94,7 +94,7 @@ void LaunchFp8GemmSilu(const Fp8GemmSiluParams& p, cudaStream_t stream) {
   problem.args.ue8m0 = p.scale_ue8m0;
   const int64_t rows = fp8_gemm::TypicalRows(p.groups);
   const Fp8SiluTile tile = p.tile != Fp8SiluTile::kAuto ? p.tile
-                           : rows <= 64                 ? Fp8SiluTile::k64x128
+                           : rows <= 64                 ? Fp8SiluTile::k64x64Pair
                            : rows <= 128                ? Fp8SiluTile::k128x128
                                                         : Fp8SiluTile::k128x128Pair;
   CUDA_CHECK(fp8_gemm::LaunchSiluTile(tile, problem, stream));

@@ -75,8 +75,8 @@ struct Fp8GemmParams {
 };
 void LaunchFp8Gemm(const Fp8GemmParams& params, cudaStream_t stream);
 
-// Of a pair, two blocks share the weights of gate and up.
-enum class Fp8SiluTile : uint8_t { kAuto, k64x128, k128x128, k128x128Pair };
+// Two blocks of k64x64Pair share activations, of k128x128Pair the weights of gate and up.
+enum class Fp8SiluTile : uint8_t { kAuto, k64x64Pair, k128x128, k128x128Pair };
 
 // out[row] = quantised(silu(gate) * up), gate and up being the two parts of the row's product, in
 // fp32 up to the quantisation of each 128 channels (quant/e4m3.h, QuantizeRun).
@@ -89,6 +89,7 @@ struct Fp8GemmSiluParams {
   int64_t out_scale_pitch = 0;
   bool scale_ue8m0 = false;
   Fp8SiluTile tile = Fp8SiluTile::kAuto;
+  bool counts_early = false;  // as in Fp8GemmParams
 };
 void LaunchFp8GemmSilu(const Fp8GemmSiluParams& params, cudaStream_t stream);
 

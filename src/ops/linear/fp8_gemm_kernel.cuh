@@ -94,20 +94,34 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
     if (!args.x_is_there) WaitForPriorKernels();
     AllowNextKernel();
   };
-  for (; FindWork(shared, args, index, rank, work); index += step) {
-    WeightScalesOf<T> weight_scales[T::kUnitsN];
+  // A tile's scales are asked for while the tile before is multiplied.
+  using Scales = WeightScalesOf<T>[T::kUnitsN];
+  const auto start = [&](Scales& scales, const Work& of) {
 #pragma unroll
     for (int n = 0; n < T::kUnitsN; ++n) {
       // Gate and up are parts; other units lie in one scale tile each.
-      const int part = T::kSilu ? n : work.part;
-      const int channel = work.channel + (T::kSilu ? 0 : place.UnitChannel(n));
+      const int part = T::kHalves ? place.warpgroup_n : T::kSilu ? n : of.part;
+      const int channel = of.channel + (T::kSilu ? 0 : place.UnitChannel(n));
       const int tile = min(channel, args.part_out - 1) / kRun;
-      weight_scales[n].Start(
+      scales[n].Start(
           args.weight_scales +
-              (static_cast<int64_t>(work.group * args.parts + part) * args.scale_rows + tile) *
+              (static_cast<int64_t>(of.group * args.parts + part) * args.scale_rows + tile) *
                   args.runs,
           args.runs);
     }
+  };
+  Scales next_scales;
+  Work next;
+  bool more = FindWork(shared, args, index, rank, next);
+  if (more) start(next_scales, next);
+  while (more) {
+    work = next;
+    Scales weight_scales;
+#pragma unroll
+    for (int n = 0; n < T::kUnitsN; ++n) weight_scales[n] = next_scales[n];
+    index += step;
+    more = FindWork(shared, args, index, rank, next);
+    if (more) start(next_scales, next);
     wait();
     Sums<T> sums[T::kUnits] = {};
     place.shift = work.row & 3;
@@ -125,7 +139,7 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
 }
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kPerMultiprocessor)
+__global__ void __launch_bounds__(T::kThreads, 1)
     Kernel(const __grid_constant__ CUtensorMap x_map,
            const __grid_constant__ CUtensorMap x_scale_map,
            const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ Args args) {
@@ -139,6 +153,11 @@ __global__ void __launch_bounds__(T::kThreads, T::kPerMultiprocessor)
     for (int stage = 0; stage < T::kStages; ++stage) {
       shared.full[stage].Init(1);
       shared.empty[stage].Init(T::kBlocks * T::kWarps);
+    }
+    if constexpr (T::kHalves) {
+      for (auto& turn : shared.run_largest.full) {
+        for (Mbarrier& full : turn) full.Init(1);
+      }
     }
     FenceMbarrierInit();
   }

@@ -11,7 +11,7 @@ namespace fathom::fp8_gemm {
 
 template <class T>
 cudaError_t Launch(const Problem& problem, cudaStream_t stream) {
-  static_assert(T::kPerMultiprocessor * (sizeof(Shared<T>) + 1024) <= 228 * 1024);
+  static_assert(sizeof(Shared<T>) <= 227 * 1024);
   const Fp8Rows& x = problem.x;
   const Fp8Weights& w = problem.w;
   Args args = problem.args;
@@ -51,8 +51,7 @@ cudaError_t Launch(const Problem& problem, cudaStream_t stream) {
   const int64_t down =
       std::min(w.count * CeilDivide(problem.groups.capacity, T::kClusterM),
                CeilDivide(x.capacity, T::kClusterM) + std::min(w.count, x.capacity));
-  const int64_t clusters =
-      std::clamp<int64_t>(across * down, 1, T::kPerMultiprocessor * Multiprocessors() / T::kBlocks);
+  const int64_t clusters = std::clamp<int64_t>(across * down, 1, Multiprocessors() / T::kBlocks);
 
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeClusterDimension;

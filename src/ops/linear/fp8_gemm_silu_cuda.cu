@@ -6,8 +6,8 @@ namespace fathom::fp8_gemm {
 cudaError_t LaunchSiluTile(Fp8SiluTile tile, const Problem& problem, cudaStream_t stream) {
   switch (tile) {
     case Fp8SiluTile::kAuto: break;
-    case Fp8SiluTile::k64x128:
-      return Launch<Tile<1, 1, 1, 2, 128, 2, Share::kNone, 1, true, 2>>(problem, stream);
+    case Fp8SiluTile::k64x64Pair:
+      return Launch<Tile<1, 2, 1, 1, 64, 8, Share::kX, 2, true>>(problem, stream);
     case Fp8SiluTile::k128x128:
       return Launch<Tile<2, 1, 1, 2, 128, 4, Share::kNone, 1, true>>(problem, stream);
     case Fp8SiluTile::k128x128Pair:

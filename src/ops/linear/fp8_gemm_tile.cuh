@@ -11,19 +11,19 @@ namespace fathom::fp8_gemm {
 enum class Share { kNone, kX, kWeights };
 
 // How a block works: kWarpgroupsM x kWarpgroupsN warpgroups, each of kUnitsM x kUnitsN products of
-// 64 rows and kMmaN channels. kSilu: the two units along N are gate and up of the same channels.
+// 64 rows and kMmaN channels. kSilu: the two units along N are gate and up of the same channels;
+// with two warpgroups along N (kHalves) each has one of the two, and each block of a pair half a
+// run.
 template <int kWarpgroupsM_, int kWarpgroupsN_, int kUnitsM_, int kUnitsN_, int kMmaN_,
-          int kStages_, Share kShare_ = Share::kNone, int kBlocks_ = 1, bool kSilu_ = false,
-          int kPerMultiprocessor_ = 1>
+          int kStages_, Share kShare_ = Share::kNone, int kBlocks_ = 1, bool kSilu_ = false>
 struct Tile {
   static constexpr int kWarpgroupsM = kWarpgroupsM_, kWarpgroupsN = kWarpgroupsN_;
   static constexpr int kUnitsM = kUnitsM_, kUnitsN = kUnitsN_, kMmaN = kMmaN_, kStages = kStages_;
   static constexpr Share kShare = kShare_;
-  static constexpr bool kSilu = kSilu_;
-  static constexpr int kPerMultiprocessor = kPerMultiprocessor_;  // blocks at a time
-  static constexpr int kM = 64 * kWarpgroupsM * kUnitsM;          // rows
-  static constexpr int kN = kMmaN * kWarpgroupsN * kUnitsN;       // rows of W
-  static constexpr int kOut = kSilu ? kN / 2 : kN;                // channels of the output
+  static constexpr bool kSilu = kSilu_, kHalves = kSilu && kWarpgroupsN == 2;
+  static constexpr int kM = 64 * kWarpgroupsM * kUnitsM;     // rows
+  static constexpr int kN = kMmaN * kWarpgroupsN * kUnitsN;  // rows of W
+  static constexpr int kOut = kSilu ? kN / 2 : kN;           // channels of the output
   static constexpr int kUnits = kUnitsM * kUnitsN;
   static constexpr int kBlocks = kBlocks_;  // of a cluster
   static constexpr int kXBoxes = kShare == Share::kX ? kBlocks : 1;
@@ -37,15 +37,26 @@ struct Tile {
   static constexpr int kWarps = 4 * kWarpgroupsM * kWarpgroupsN;  // that multiply
   static constexpr int kThreads = 128 + 32 * kWarps;              // a warpgroup loads
   static constexpr int kLoaderRegisters = 40;
-  static constexpr int kMostRegisters =
-      (65536 / kPerMultiprocessor - 128 * kLoaderRegisters) / (kThreads - 128) / 8 * 8;
+  static constexpr int kMostRegisters = (65536 - 128 * kLoaderRegisters) / (kThreads - 128) / 8 * 8;
   static constexpr int kRegisters = kMostRegisters < 240 ? kMostRegisters : 240;
   // Products of the next run are begun before those of the last are scaled.
   static constexpr bool kTwoProducts = kUnits == 1;
   static_assert(kThreads >= kMaxGroups / 2 && kN % 8 == 0 && kN <= 256);
-  static_assert(!kSilu || (kUnitsN == 2 && kWarpgroupsN == 1 && kMmaN == kRun));
+  static_assert(!kSilu || kHalves || (kUnitsN == 2 && kMmaN == kRun));
+  static_assert(!kHalves || (kM == 64 && kMmaN == kRun / 2 && kShare == Share::kX && kBlocks == 2));
   static_assert((kShare == Share::kNone) == (kBlocks == 1));
   static_assert(kShare != Share::kWeights || kWeightBoxes == kBlocks);
+};
+
+// The greatest magnitudes of a run of kHalves, by warp of its rows, for each of the four warps that
+// have a part of it: two of this block, two of the other. Tiles take turns at two places, because
+// the other block may be one ahead.
+template <bool kHalves>
+struct RunLargest {};
+template <>
+struct RunLargest<true> {
+  float rows[2][4][4][16];
+  Mbarrier full[2][4];
 };
 
 template <class T>
@@ -55,6 +66,7 @@ struct Shared {
   uint8_t staging[T::kWarps][16 * kRun];  // a warp's part of the output
   float x_scales[T::kStages][T::kScaleBoxes][T::kScalePitch];
   Mbarrier full[T::kStages], empty[T::kStages];
+  RunLargest<T::kHalves> run_largest;
   RowGroups groups;
 };
 
@@ -135,7 +147,8 @@ struct Place {
   // The first of the two rows of a unit whose sums this thread holds; the other is 8 further.
   __device__ int Row(int unit) const { return UnitRow(unit) + warp % 4 * 16 + lane / 4; }
   int warp, lane, warpgroup_m, warpgroup_n;
-  int shift = 0;  // of the tile's first row in the stage's scales
+  int shift = 0;       // of the tile's first row in the stage's scales
+  uint32_t ended = 0;  // tiles of kHalves whose end this warp has done
 };
 
 template <class T>

@@ -14,23 +14,34 @@ namespace {
 
 constexpr int kQuantizeThreads = 256;
 
+// kPlaced: rows go to places.
+template <bool kPlaced>
 __global__ void __launch_bounds__(kQuantizeThreads) QuantizeRows(const QuantizeRowsParams p) {
-  kernels::AfterPriorKernels();
+  if (!kPlaced) AllowNextKernel();
+  WaitForPriorKernels();
+  if (kPlaced) AllowNextKernel();  // after the wait: experts' products read early what was sorted
   const int64_t row = blockIdx.x, vector = int64_t{blockIdx.y} * kQuantizeThreads + threadIdx.x;
+  const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
+  // A lane's of the next 32, asked for together with what else there is; rows past the live are
+  // there.
+  const auto places_from = [&](int32_t copy) {
+    return copy + lane < p.copies ? p.places[row * p.copies + copy + lane] : 0;
+  };
+  int32_t places = kPlaced ? places_from(0) : 0;
   if (row >= *p.live) return;
   const bool live = vector * kVector < p.channels;
   Vector x = {};
   if (live) x = Unpack(AsVectors(p.x + row * p.stride)[vector]);
   const float scale = ScaleOf(x, p.out.scale_ue8m0);
-  if (!live) return;
   const uint2 codes = Codes(x, scale);
-  if (p.places == nullptr) {
-    StoreCodes(p.out, row, p.channels, vector, codes, scale);
-  } else {
-    for (int32_t copy = 0; copy < p.copies; ++copy) {
-      const int32_t place = p.places[row * p.copies + copy];
-      StoreCodes(p.out, place, p.channels, vector, codes, scale);
-    }
+  if (!kPlaced) {
+    if (live) StoreCodes(p.out, row, p.channels, vector, codes, scale);
+    return;
+  }
+  for (int32_t copy = 0; copy < p.copies; ++copy) {
+    if (copy % 32 == 0 && copy > 0) places = places_from(copy);
+    const int32_t place = __shfl_sync(0xffffffff, places, copy % 32);
+    if (live) StoreCodes(p.out, place, p.channels, vector, codes, scale);
   }
 }
 
@@ -41,7 +52,8 @@ void LaunchQuantizeRows(const QuantizeRowsParams& p, cudaStream_t stream) {
   const int64_t vectors = (p.channels + kVector - 1) / kVector;
   const dim3 blocks(static_cast<unsigned>(p.capacity),
                     static_cast<unsigned>((vectors + kQuantizeThreads - 1) / kQuantizeThreads));
-  kernels::LaunchOverlapped(QuantizeRows, blocks, kQuantizeThreads, 0, stream, p);
+  kernels::LaunchOverlapped(p.places == nullptr ? QuantizeRows<false> : QuantizeRows<true>, blocks,
+                            kQuantizeThreads, 0, stream, p);
 }
 
 }  // namespace fathom

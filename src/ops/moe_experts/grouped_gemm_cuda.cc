@@ -154,7 +154,8 @@ void LaunchFp8Experts(const Fp8ExpertsParams& p, cudaStream_t stream) {
                      .out = b.product_codes,
                      .out_scales = b.product_scales,
                      .out_scale_pitch = b.pitch,
-                     .scale_ue8m0 = p.scale_ue8m0},
+                     .scale_ue8m0 = p.scale_ue8m0,
+                     .counts_early = true},
                     stream);
   LaunchFp8Gemm({.x = {b.product_codes, b.product_scales, b.pairs, inter, b.pitch},
                  .w = p.down,

@@ -44,25 +44,49 @@ __global__ void __launch_bounds__(kSortThreads) SortPairs(const SortPairsParams 
   for (int64_t i = t; i < pairs; i += kSortThreads) p.places[i] = atomicAdd(&next[p.ids[i]], 1);
 }
 
-constexpr int kCombineThreads = 128;
+constexpr int kCombineThreads = 128, kCombineAtOnce = 8;
+
+// Which rows a token's result is the sum of, some at once.
+struct Terms {
+  __device__ Terms(const CombineParams& p, int64_t t, int32_t first) {
+#pragma unroll
+    for (int i = 0; i < kCombineAtOnce; ++i) {
+      const int64_t pair = t * p.topk + min(first + i, p.topk - 1);
+      weight[i] = p.weights[pair];
+      place[i] = p.places == nullptr ? pair : p.places[pair];
+    }
+  }
+  float weight[kCombineAtOnce];
+  int64_t place[kCombineAtOnce];
+};
 
 __global__ void __launch_bounds__(kCombineThreads) Combine(const CombineParams p) {
-  kernels::AfterPriorKernels();
+  AllowNextKernel();
   const int64_t t = blockIdx.x, vector = int64_t{blockIdx.y} * kCombineThreads + threadIdx.x;
+  // These were there before the product that made y, which waited before it let this begin.
   const int32_t live = *p.live;
+  Terms terms(p, t, 0);
+  WaitForPriorKernels();
   if (vector >= p.hidden / 8) return;
   if (p.places != nullptr && t >= live) return;  // else the rows are there, and are read meanwhile
   float sum[8] = {};
-#pragma unroll 8
-  for (int32_t j = 0; j < p.topk; ++j) {
-    const float weight = p.weights[t * p.topk + j];
-    const int64_t pair = t * p.topk + j, place = p.places == nullptr ? pair : p.places[pair];
-    const uint4 bits = reinterpret_cast<const uint4*>(p.y + place * p.hidden)[vector];
-    const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+  for (int32_t first = 0; first < p.topk; first += kCombineAtOnce) {
+    if (first > 0) terms = Terms(p, t, first);
+    uint4 bits[kCombineAtOnce];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      sum[2 * i] = fmaf(weight, __uint_as_float(words[i] << 16), sum[2 * i]);
-      sum[2 * i + 1] = fmaf(weight, __uint_as_float(words[i] & 0xffff0000), sum[2 * i + 1]);
+    for (int j = 0; j < kCombineAtOnce; ++j) {
+      bits[j] = reinterpret_cast<const uint4*>(p.y + terms.place[j] * p.hidden)[vector];
+    }
+#pragma unroll
+    for (int j = 0; j < kCombineAtOnce; ++j) {
+      if (first + j >= p.topk) break;
+      const float weight = terms.weight[j];
+      const uint32_t words[4] = {bits[j].x, bits[j].y, bits[j].z, bits[j].w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        sum[2 * i] = fmaf(weight, __uint_as_float(words[i] << 16), sum[2 * i]);
+        sum[2 * i + 1] = fmaf(weight, __uint_as_float(words[i] & 0xffff0000), sum[2 * i + 1]);
+      }
     }
   }
   uint32_t words[4];
