@@ -3,6 +3,7 @@
 //
 //     bf16_gemm_bench FILE.json CASE...     cases: check limits dense some experts decode
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -10,6 +11,7 @@
 
 #include "bench/cublaslt_product.h"
 #include "bench/fp8_gemm_problem.cuh"
+#include "ops/linear/bf16_few_rows_cuda.h"
 #include "ops/linear/bf16_gemm_cuda.h"
 
 namespace fathom::bench {
@@ -25,6 +27,7 @@ struct TileName {
 constexpr TileName kTiles[] = {
     {Bf16Tile::kAuto, "auto"},     {Bf16Tile::k64x64, "64x64"},     {Bf16Tile::k64x128, "64x128"},
     {Bf16Tile::k128x64, "128x64"}, {Bf16Tile::k128x128, "128x128"}, {Bf16Tile::k128x192, "128x192"},
+    {Bf16Tile::k128x256, "128x256"}, {Bf16Tile::k256x256, "256x256"}, {Bf16Tile::kAlone, "alone"},
 };
 
 // What a product reads and writes: `count` matrices, heads or experts.
@@ -142,8 +145,23 @@ void Expect(const std::vector<uint8_t>& a, const std::vector<uint8_t>& b, const 
               s.experts ? " experts" : "");
 }
 
-// Every tile against the kernel for few rows, whose own bits for 1, 8, 63, 512 rows must be those
-// of all rows.
+constexpr Bf16FewRowsTile kFewTiles[] = {{1, 1}, {1, 2}, {1, 3}, {1, 4}, {2, 1},
+                                         {2, 2}, {2, 3}, {4, 1}, {4, 2}, {4, 3}};
+
+double ErrorOf(const std::vector<uint8_t>& a, const std::vector<uint8_t>& b, bool f32) {
+  double error = 0, norm = 0;
+  for (size_t i = 0; i + 4 <= a.size(); i += 52) {
+    uint32_t x = 0, y = 0;
+    std::memcpy(&x, a.data() + i, f32 ? 4 : 2), std::memcpy(&y, b.data() + i, f32 ? 4 : 2);
+    if (!f32) x <<= 16, y <<= 16;
+    float u, v;
+    std::memcpy(&u, &x, 4), std::memcpy(&v, &y, 4);
+    error += (double{u} - v) * (double{u} - v), norm += double{v} * v;
+  }
+  return std::sqrt(error / norm);
+}
+
+// Every tile against one, which must be near the portable kernel's, and the kernel for few rows.
 void Check(const Shape& shape, int64_t live, const Groups* groups = nullptr, bool wild = false) {
   const Problem problem(shape, 31, wild);
   const DeviceArray<int32_t> count(std::vector<int32_t>{static_cast<int32_t>(live)});
@@ -153,7 +171,15 @@ void Check(const Shape& shape, int64_t live, const Groups* groups = nullptr, boo
     return p;
   };
   const std::vector<uint8_t> expected =
-      Result(problem.OutBytes(), [&](void* y) { LaunchBf16Product(params(y), nullptr); });
+      Result(problem.OutBytes(),
+             [&](void* y) { LaunchBf16Gemm(params(y), nullptr, Bf16Tile::k64x64); });
+  const double error = ErrorOf(
+      expected, Result(problem.OutBytes(), [&](void* y) { LaunchBf16Product(params(y), nullptr); }),
+      shape.f32);
+  if (!(error < 1e-3 && !shape.f32) && !(error < 1e-4)) {
+    ++failures;
+    std::printf("FAILED error %g\n", error);
+  }
   for (const TileName& tile : kTiles) {
     Expect(Result(problem.OutBytes(),
                   [&](void* y) {
@@ -164,17 +190,64 @@ void Check(const Shape& shape, int64_t live, const Groups* groups = nullptr, boo
   }
   if (groups != nullptr) return;
   const size_t row_bytes = problem.OutBytes() / static_cast<size_t>(shape.tokens);
-  for (const int64_t rows : {1, 8, 63, 512}) {
+  for (const int64_t rows : {1, 2, 5, 8, 9, 16}) {
     if (rows > live) break;
     const size_t bytes = static_cast<size_t>(rows) * row_bytes;
-    Expect(Result(bytes,
+    for (const Bf16FewRowsTile& tile : kFewTiles) {
+      Expect(Result(bytes,
+                    [&](void* y) {
+                      Bf16ProductParams p = params(y);
+                      p.tokens = rows;
+                      LaunchBf16FewRows(p, nullptr, tile);
+                    }),
+             {expected.begin(), expected.begin() + static_cast<int64_t>(bytes)}, shape, rows,
+             "few rows");
+    }
+  }
+}
+
+// Distinct experts for each token.
+std::vector<int32_t> ChooseExperts(int64_t tokens, int64_t topk, int64_t experts) {
+  std::vector<int32_t> chosen;
+  uint64_t state = 7;
+  for (int64_t t = 0; t < tokens; ++t) {
+    std::vector<int32_t> ids(static_cast<size_t>(experts));
+    std::iota(ids.begin(), ids.end(), 0);
+    for (int64_t j = 0; j < topk; ++j) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      const bool shared = experts == 66 && j >= topk - 2;
+      if (!shared) std::swap(ids[j], ids[j + (state >> 33) % (experts - j - 2)]);
+      chosen.push_back(shared ? static_cast<int32_t>(experts - topk + j) : ids[j]);
+    }
+  }
+  return chosen;
+}
+
+// Unsorted experts of few tokens against each pair's row alone.
+void CheckPairs(const Shape& shape, int64_t live, int64_t topk, bool x_of_pairs) {
+  const Problem problem(shape, 71);  // a row for each pair
+  const int64_t tokens = shape.tokens / topk;
+  const std::vector<int32_t> chosen = ChooseExperts(tokens, topk, shape.count);
+  const DeviceArray<int32_t> ids(chosen), one(std::vector<int32_t>{1}),
+      count(std::vector<int32_t>{static_cast<int32_t>(live)});
+  const std::vector<uint8_t> expected = Result(problem.OutBytes(), [&](void* y) {
+    for (int64_t pair = 0; pair < live * topk; ++pair) {
+      Bf16ProductParams p = problem.Params(one.get(), y);
+      p.x += (x_of_pairs ? pair : pair / topk) * p.x_stride;
+      p.w += chosen[static_cast<size_t>(pair)] * shape.out * shape.in;
+      p.y = static_cast<uint8_t*>(y) + 2 * pair * p.y_stride;
+      p.tokens = 1, p.count = 1;
+      LaunchBf16Gemm(p, nullptr, Bf16Tile::k64x64);
+    }
+  });
+  for (const Bf16FewRowsTile& tile : kFewTiles) {
+    Expect(Result(problem.OutBytes(),
                   [&](void* y) {
-                    Bf16ProductParams p = params(y);
-                    p.tokens = rows;
-                    LaunchBf16Product(p, nullptr);
+                    Bf16ProductParams p = problem.Params(count.get(), y);
+                    p.ids = ids.get(), p.topk = topk, p.tokens = tokens, p.x_of_pairs = x_of_pairs;
+                    LaunchBf16FewRows(p, nullptr, tile);
                   }),
-           {expected.begin(), expected.begin() + static_cast<int64_t>(bytes)}, shape, rows,
-           "fewer rows");
+           expected, shape, live, "pairs");
   }
 }
 
@@ -198,12 +271,21 @@ void CheckAll() {
                                        {200, 200},
                                        {1000, 1024},
                                        {4096, 4096}}) {
-      if (int64_t{tokens} * out * in > int64_t{60} << 30) continue;
+      if (int64_t{tokens} * out * in > int64_t{20} << 30) continue;
       Check({tokens, 1, out, in}, live), ++cases;
       Check({tokens, 1, out, in, false, true}, live), ++cases;
       Check({tokens, 1, 2 * out, in, true}, live), ++cases;
     }
   }
+  for (const int64_t tokens : {1, 3, 8}) {
+    for (const int64_t topk : {6, 8}) {
+      CheckPairs({tokens * topk, 66, 2816, 2048, true, false, true}, tokens, topk, false);
+      CheckPairs({tokens * topk, 66, 2048, 1408, false, false, true}, tokens, topk, true);
+      cases += 2;
+    }
+  }
+  CheckPairs({8 * 12, 257, 400, 136, true, false, true}, 5, 12, false), ++cases;
+  CheckPairs({8 * 16, 20, 136, 200, false, false, true}, 7, 16, true), ++cases;
   for (const int64_t in : {64, 512, 2048, 16384}) {
     Check({1000, 1, 512, in, false, true}, 1000, nullptr, true), ++cases;
   }
@@ -260,6 +342,9 @@ void Time(const char* kind, const Shape& shape, bool few_rows, bool library,
                {{"us", us}, {"TFLOPS", 1e-6 * shape.operations(rows) / us}});
   };
   for (const TileName& tile : kTiles) {
+    if (shape.tokens >= 4096 && tile.tile != Bf16Tile::kAuto && tile.tile < Bf16Tile::k128x128) {
+      continue;
+    }
     add(tile.name, MedianOfRested(sets, [&](int i, cudaStream_t stream) {
           LaunchBf16Gemm(params(i), stream, tile.tile);
         }));
@@ -282,6 +367,66 @@ void Time(const char* kind, const Shape& shape, bool few_rows, bool library,
         }));
   }
   add("cuBLASLt", best);
+}
+
+// One line for all tiles of the kernel for few rows: microseconds, the portable one's first.
+void TimeFewRows(const char* kind, const Shape& shape, int64_t topk = 0) {
+  const double read = 2.0 * std::min(shape.count, std::max<int64_t>(1, shape.tokens * topk)) *
+                      shape.out * shape.in;
+  Shape stored = shape;
+  if (topk > 0) stored.tokens *= topk;
+  std::vector<std::unique_ptr<Problem>> problems;
+  const double all = topk > 0 ? 2.0 * shape.count * shape.out * shape.in : read;
+  for (int i = 0; i < SetsPastL2(all); ++i) {
+    problems.push_back(std::make_unique<Problem>(stored, 50 + 2 * i));
+  }
+  const int sets = static_cast<int>(problems.size());
+  const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(shape.tokens)});
+  const DeviceArray<int32_t> ids(ChooseExperts(topk > 0 ? shape.tokens : 1, std::max<int64_t>(1, topk),
+                                               topk > 0 ? shape.count : 66));
+  DeviceArray<uint8_t> y(problems[0]->OutBytes());
+  const auto params = [&](int i) {
+    Bf16ProductParams p = problems[i]->Params(live.get(), y.get());
+    if (topk > 0) p.ids = ids.get(), p.topk = topk, p.tokens = shape.tokens;
+    if (topk > 0) p.x_of_pairs = !shape.silu;
+    return p;
+  };
+  char name[100];
+  std::snprintf(name, sizeof(name), "%s M %d %dx%d [%d, %d] %.0f MB", kind, (int)shape.tokens,
+                (int)topk, (int)shape.count, (int)shape.out, (int)shape.in, read * 1e-6);
+  std::printf("%-40s mma %6.2f |", name, MedianOfRested(sets, [&](int i, cudaStream_t stream) {
+                LaunchBf16Product(params(i), stream);
+              }));
+  for (const Bf16FewRowsTile& tile : kFewTiles) {
+    std::printf(" %d,%d %6.2f", tile.warps, tile.blocks,
+                MedianOfRested(sets, [&](int i, cudaStream_t stream) {
+                  LaunchBf16FewRows(params(i), stream, tile);
+                }));
+  }
+  std::printf(" | 64x64 %6.2f\n", topk > 0 ? 0.0 : MedianOfRested(sets, [&](int i, cudaStream_t stream) {
+                LaunchBf16Gemm(params(i), stream, Bf16Tile::k64x64);
+              }));
+  std::fflush(stdout);
+}
+
+void TimeFew() {
+  rest_ms = 3;
+  for (const int64_t m : {1, 2, 4, 8, 16}) {
+    TimeFewRows("q", {m, 1, 3072, 2048});
+    TimeFewRows("o", {m, 1, 2048, 2048});
+    TimeFewRows("kv_a", {m, 1, 576, 2048});
+    TimeFewRows("lm_head", {m, 1, 102400, 2048, false, true});
+    TimeFewRows("down", {m, 1, 2048, 10944});
+    TimeFewRows("silu", {m, 1, 21888, 2048, true});
+    TimeFewRows("W_UK", {m, 16, 512, 128});
+    TimeFewRows("W_UV", {m, 16, 128, 512});
+    TimeFewRows("V2 q_a", {m, 1, 1536, 5120});
+    TimeFewRows("V2 o", {m, 1, 5120, 16384});
+    TimeFewRows("V2 W_UK", {m, 128, 512, 128});
+    if (m > 8) break;
+    TimeFewRows("gate and up", {m, 66, 2816, 2048, true, false, true}, 8);
+    TimeFewRows("down", {m, 66, 2048, 1408, false, false, true}, 8);
+  }
 }
 
 void TimeDense() {
@@ -361,6 +506,7 @@ int main(int argc, char** argv) {
     const std::string name = argv[i];
     if (name == "check") CheckAll();
     if (name == "limits") report.Add("limits", {{"wgmma_TFLOPS", MatrixPeak()}});
+    if (name == "few") TimeFew();
     if (name == "dense") TimeDense();
     if (name == "some") TimeSome();
     if (name == "experts") TimeExperts();

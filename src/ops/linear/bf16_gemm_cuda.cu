@@ -16,11 +16,12 @@ template <class T>
 void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
   // No more rows than there are, in whole swizzle atoms: reading out of bounds takes time.
   const int64_t x_box_rows =
-      std::min<int64_t>(T::kM / T::kBlocks, CeilDivide(CeilDivide(p.tokens, T::kBlocks), 8) * 8);
+      std::min<int64_t>(T::kM / T::kPairChannels,
+                        CeilDivide(CeilDivide(p.tokens, T::kPairChannels), 8) * 8);
   const int64_t most_clusters = Multiprocessors() / T::kBlocks;
   // Experts share the rows about evenly.
   const int64_t rows = p.counts == nullptr ? p.tokens : CeilDivide(p.tokens, p.count);
-  const bool read_once = rows <= T::kM;
+  const bool read_once = rows <= T::kClusterM;
   const int64_t across = CeilDivide(Channels(p), T::kClusterOut);
   const Args args = {.live = p.live,
                      .counts = p.counts,
@@ -50,13 +51,13 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
   const CUtensorMap weight_map = MakeTensorMap({.data = p.w,
                                                 .sizes = {u64(p.in), u64(p.count * p.out)},
                                                 .strides = {u64(p.in) * 2},
-                                                .box = {kBf16Chunk, T::kMmaOut},
+                                                .box = {kBf16Chunk, T::kBoxRows},
                                                 .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
   static const cudaError_t configured = cudaFuncSetAttribute(
       Kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<T>));
   CUDA_CHECK(configured);
   // Capacities decide the grid: the most tiles that the live rows could make.
-  int64_t down = CeilDivide(p.tokens, T::kM);
+  int64_t down = CeilDivide(p.tokens, T::kClusterM);
   down = p.counts == nullptr ? down * p.count : down + std::min(p.count, p.tokens);
   const int64_t clusters = std::clamp<int64_t>(across * down, 1, most_clusters);
 
@@ -102,10 +103,12 @@ Bf16Tile ChooseTile(const Bf16ProductParams& p) {
   return best;
 }
 
-template <int kDown, int kAcross, int kMmaN, int kStages>
+template <int kDown, int kAcross, int kMmaN, int kStages, int kPairRows = 1, int kPairChannels = 2>
 void LaunchTile(const Bf16ProductParams& p, cudaStream_t stream) {
-  if (p.silu) return Launch<Tile<kDown, kAcross, kMmaN, kStages, true>>(p, stream);
-  Launch<Tile<kDown, kAcross, kMmaN, kStages, false>>(p, stream);
+  if (p.silu) {
+    return Launch<Tile<kDown, kAcross, kMmaN, kStages, true, kPairRows, kPairChannels>>(p, stream);
+  }
+  Launch<Tile<kDown, kAcross, kMmaN, kStages, false, kPairRows, kPairChannels>>(p, stream);
 }
 
 }  // namespace
@@ -118,16 +121,11 @@ bool Bf16GemmFits(const Bf16ProductParams& p) {
          reinterpret_cast<uintptr_t>(p.y) % 16 == 0 && !(p.silu && p.f32);
 }
 
-bool Bf16GemmPays(const Bf16ProductParams& p) {
-  // Experts share the rows about evenly.
-  if (p.counts != nullptr) return p.tokens >= p.count;
-  return p.tokens > 16;
-}
-
 void LaunchBf16Gemm(const Bf16ProductParams& p, cudaStream_t stream, Bf16Tile tile) {
   using namespace bf16_gemm;
   if (p.tokens == 0) return;
   if (tile == Bf16Tile::kAuto) tile = ChooseTile(p);
+  if (p.f32 && tile >= Bf16Tile::k128x256) tile = Bf16Tile::k128x192;
   switch (tile) {
     case Bf16Tile::kAuto: break;
     case Bf16Tile::k64x64: return LaunchTile<1, 1, 64, 12>(p, stream);
@@ -135,6 +133,9 @@ void LaunchBf16Gemm(const Bf16ProductParams& p, cudaStream_t stream, Bf16Tile ti
     case Bf16Tile::k128x64: return LaunchTile<2, 1, 64, 8>(p, stream);
     case Bf16Tile::k128x128: return LaunchTile<2, 1, 128, 6>(p, stream);
     case Bf16Tile::k128x192: return LaunchTile<2, 1, 192, 5>(p, stream);
+    case Bf16Tile::k128x256: return LaunchTile<2, 1, 256, 4>(p, stream);
+    case Bf16Tile::k256x256: return LaunchTile<2, 1, 256, 4, 2, 1>(p, stream);
+    case Bf16Tile::kAlone: return LaunchTile<2, 1, 256, 4, 1, 1>(p, stream);
   }
 }
 
