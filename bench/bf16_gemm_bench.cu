@@ -1,12 +1,13 @@
 // BF16 products of many rows: bits against the kernel for few rows, and times beside cuBLASLt and
 // the device's own limits, medians of graph replays with inputs rotated past the L2.
 //
-//     bf16_gemm_bench FILE.json CASE...     cases: check limits dense some experts decode
+//     bf16_gemm_bench FILE.json CASE...     cases: check limits few dense some experts decode
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <thread>
 
 #include "bench/cublaslt_product.h"
@@ -23,11 +24,13 @@ constexpr int kReplays = 7;
 struct TileName {
   Bf16Tile tile;
   const char* name;
+  bool small = false;  // not for thousands of rows
 };
 constexpr TileName kTiles[] = {
-    {Bf16Tile::kAuto, "auto"},     {Bf16Tile::k64x64, "64x64"},     {Bf16Tile::k64x128, "64x128"},
-    {Bf16Tile::k128x64, "128x64"}, {Bf16Tile::k128x128, "128x128"}, {Bf16Tile::k128x192, "128x192"},
-    {Bf16Tile::k128x256, "128x256"}, {Bf16Tile::k256x256, "256x256"}, {Bf16Tile::kAlone, "alone"},
+    {Bf16Tile::kAuto, "auto"},           {Bf16Tile::k64x64, "64x64", true},
+    {Bf16Tile::k64x128, "64x128", true}, {Bf16Tile::k128x64, "128x64", true},
+    {Bf16Tile::k128x128, "128x128"},     {Bf16Tile::k128x144, "128x144"},
+    {Bf16Tile::k128x256, "128x256"},     {Bf16Tile::k256x256, "256x256"},
 };
 
 // What a product reads and writes: `count` matrices, heads or experts.
@@ -49,11 +52,13 @@ __global__ void MakeWild(__nv_bfloat16* data, size_t count) {
   }
 }
 
+int64_t padding = 0;  // between rows
+
 struct Problem {
   Problem(const Shape& shape, uint64_t seed, bool wild = false)
       : shape(shape),
         heads(shape.experts ? 1 : shape.count),
-        x(shape.tokens * heads * (shape.in + 8)),
+        x(shape.tokens * heads * (shape.in + padding)),
         w(shape.count * shape.out * shape.in) {
     Randomize(x, seed);
     Randomize(w, seed + 1);
@@ -62,14 +67,15 @@ struct Problem {
     MakeWild<<<2048, 256>>>(w.get(), w.size());
     BENCH_CHECK(cudaGetLastError());
   }
-  // y: [tokens, heads, channels + 8].
+  // y: [tokens, heads, channels].
   size_t OutBytes() const {
-    return static_cast<size_t>(shape.tokens * heads * (shape.channels() + 8) * (shape.f32 ? 4 : 2));
+    return static_cast<size_t>(shape.tokens * heads * (shape.channels() + padding) *
+                               (shape.f32 ? 4 : 2));
   }
   Bf16ProductParams Params(const int32_t* live, void* y) const {
     return {.x = reinterpret_cast<const BF16*>(x.get()),
-            .x_stride = heads * (shape.in + 8),
-            .x_head_stride = heads > 1 ? shape.in + 8 : 0,
+            .x_stride = heads * (shape.in + padding),
+            .x_head_stride = heads > 1 ? shape.in + padding : 0,
             .w = reinterpret_cast<const BF16*>(w.get()),
             .count = shape.count,
             .out = shape.out,
@@ -77,8 +83,8 @@ struct Problem {
             .live = live,
             .tokens = shape.tokens,
             .y = y,
-            .y_stride = heads * (shape.channels() + 8),
-            .y_head_stride = heads > 1 ? shape.channels() + 8 : 0,
+            .y_stride = heads * (shape.channels() + padding),
+            .y_head_stride = heads > 1 ? shape.channels() + padding : 0,
             .f32 = shape.f32,
             .silu = shape.silu};
   }
@@ -145,9 +151,7 @@ void Expect(const std::vector<uint8_t>& a, const std::vector<uint8_t>& b, const 
               s.experts ? " experts" : "");
 }
 
-constexpr Bf16FewRowsTile kFewTiles[] = {{1, 1}, {1, 2}, {1, 3}, {1, 4}, {2, 1},
-                                         {2, 2}, {2, 3}, {4, 1}, {4, 2}, {4, 3}};
-
+// ||a - b|| / ||b||, of every 13th number.
 double ErrorOf(const std::vector<uint8_t>& a, const std::vector<uint8_t>& b, bool f32) {
   double error = 0, norm = 0;
   for (size_t i = 0; i + 4 <= a.size(); i += 52) {
@@ -170,9 +174,8 @@ void Check(const Shape& shape, int64_t live, const Groups* groups = nullptr, boo
     if (groups != nullptr) groups->Put(p);
     return p;
   };
-  const std::vector<uint8_t> expected =
-      Result(problem.OutBytes(),
-             [&](void* y) { LaunchBf16Gemm(params(y), nullptr, Bf16Tile::k64x64); });
+  const std::vector<uint8_t> expected = Result(
+      problem.OutBytes(), [&](void* y) { LaunchBf16Gemm(params(y), nullptr, Bf16Tile::k64x64); });
   const double error = ErrorOf(
       expected, Result(problem.OutBytes(), [&](void* y) { LaunchBf16Product(params(y), nullptr); }),
       shape.f32);
@@ -190,19 +193,17 @@ void Check(const Shape& shape, int64_t live, const Groups* groups = nullptr, boo
   }
   if (groups != nullptr) return;
   const size_t row_bytes = problem.OutBytes() / static_cast<size_t>(shape.tokens);
-  for (const int64_t rows : {1, 2, 5, 8, 9, 16}) {
+  for (const int64_t rows : {1, 2, 5, 8, 9, 63, 512}) {
     if (rows > live) break;
     const size_t bytes = static_cast<size_t>(rows) * row_bytes;
-    for (const Bf16FewRowsTile& tile : kFewTiles) {
-      Expect(Result(bytes,
-                    [&](void* y) {
-                      Bf16ProductParams p = params(y);
-                      p.tokens = rows;
-                      LaunchBf16FewRows(p, nullptr, tile);
-                    }),
-             {expected.begin(), expected.begin() + static_cast<int64_t>(bytes)}, shape, rows,
-             "few rows");
-    }
+    Expect(Result(bytes,
+                  [&](void* y) {
+                    Bf16ProductParams p = params(y);
+                    p.tokens = rows, p.hopper = true;
+                    LaunchBf16Product(p, nullptr);
+                  }),
+           {expected.begin(), expected.begin() + static_cast<int64_t>(bytes)}, shape, rows,
+           "fewer rows");
   }
 }
 
@@ -240,18 +241,17 @@ void CheckPairs(const Shape& shape, int64_t live, int64_t topk, bool x_of_pairs)
       LaunchBf16Gemm(p, nullptr, Bf16Tile::k64x64);
     }
   });
-  for (const Bf16FewRowsTile& tile : kFewTiles) {
-    Expect(Result(problem.OutBytes(),
-                  [&](void* y) {
-                    Bf16ProductParams p = problem.Params(count.get(), y);
-                    p.ids = ids.get(), p.topk = topk, p.tokens = tokens, p.x_of_pairs = x_of_pairs;
-                    LaunchBf16FewRows(p, nullptr, tile);
-                  }),
-           expected, shape, live, "pairs");
-  }
+  Expect(Result(problem.OutBytes(),
+                [&](void* y) {
+                  Bf16ProductParams p = problem.Params(count.get(), y);
+                  p.ids = ids.get(), p.topk = topk, p.tokens = tokens, p.x_of_pairs = x_of_pairs;
+                  LaunchBf16FewRows(p, nullptr);
+                }),
+         expected, shape, live, "pairs");
 }
 
 void CheckAll() {
+  padding = 8;
   int cases = 0;
   for (const auto& [out, in] : {std::pair{576, 2048},
                                 {2048, 2048},
@@ -302,6 +302,7 @@ void CheckAll() {
       Check({rows, experts, hidden, inter, false, false, true}, groups.total, &groups), ++cases;
     }
   }
+  padding = 0;
   report.Add("check: cases, failures", {{"cases", cases}, {"failures", failures}});
 }
 
@@ -321,8 +322,7 @@ std::string Name(const char* kind, int64_t rows, const Shape& s, const char* til
   return text;
 }
 
-void Time(const char* kind, const Shape& shape, bool few_rows, bool library,
-          const Groups* groups = nullptr) {
+void Time(const char* kind, const Shape& shape, bool library, const Groups* groups = nullptr) {
   const double set_bytes = 2.0 * (shape.count * shape.out * shape.in + shape.tokens * shape.in);
   std::vector<std::unique_ptr<Problem>> problems;
   for (int i = 0; i < SetsPastL2(set_bytes); ++i) {
@@ -342,16 +342,12 @@ void Time(const char* kind, const Shape& shape, bool few_rows, bool library,
                {{"us", us}, {"TFLOPS", 1e-6 * shape.operations(rows) / us}});
   };
   for (const TileName& tile : kTiles) {
-    if (shape.tokens >= 4096 && tile.tile != Bf16Tile::kAuto && tile.tile < Bf16Tile::k128x128) {
-      continue;
-    }
+    if (shape.tokens >= 4096 && tile.small) continue;
     add(tile.name, MedianOfRested(sets, [&](int i, cudaStream_t stream) {
-          LaunchBf16Gemm(params(i), stream, tile.tile);
-        }));
-  }
-  if (few_rows) {
-    add("mma.sync", MedianOfRested(sets, [&](int i, cudaStream_t stream) {
-          LaunchBf16Product(params(i), stream);
+          Bf16ProductParams p = params(i);
+          p.hopper = true;  // auto: as the engine does
+          if (tile.tile == Bf16Tile::kAuto) return LaunchBf16Product(p, stream);
+          LaunchBf16Gemm(p, stream, tile.tile);
         }));
   }
   if (!library) return;
@@ -369,98 +365,83 @@ void Time(const char* kind, const Shape& shape, bool few_rows, bool library,
   add("cuBLASLt", best);
 }
 
-// One line for all tiles of the kernel for few rows: microseconds, the portable one's first.
+// Products of a decode step of few tokens, as the engine launches them and as the portable table
+// does: `topk` experts a token, or dense and heads.
 void TimeFewRows(const char* kind, const Shape& shape, int64_t topk = 0) {
-  const double read = 2.0 * std::min(shape.count, std::max<int64_t>(1, shape.tokens * topk)) *
-                      shape.out * shape.in;
   Shape stored = shape;
   if (topk > 0) stored.tokens *= topk;
   std::vector<std::unique_ptr<Problem>> problems;
-  const double all = topk > 0 ? 2.0 * shape.count * shape.out * shape.in : read;
-  for (int i = 0; i < SetsPastL2(all); ++i) {
+  for (int i = 0; i < SetsPastL2(2.0 * shape.count * shape.out * shape.in); ++i) {
     problems.push_back(std::make_unique<Problem>(stored, 50 + 2 * i));
   }
-  const int sets = static_cast<int>(problems.size());
   const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(shape.tokens)});
-  const DeviceArray<int32_t> ids(ChooseExperts(topk > 0 ? shape.tokens : 1, std::max<int64_t>(1, topk),
-                                               topk > 0 ? shape.count : 66));
+  const std::vector<int32_t> chosen = ChooseExperts(shape.tokens, topk, shape.count);
+  const DeviceArray<int32_t> ids(chosen);
+  const double matrices = topk > 0
+                              ? static_cast<double>(std::set(chosen.begin(), chosen.end()).size())
+                              : static_cast<double>(shape.count);
   DeviceArray<uint8_t> y(problems[0]->OutBytes());
-  const auto params = [&](int i) {
-    Bf16ProductParams p = problems[i]->Params(live.get(), y.get());
-    if (topk > 0) p.ids = ids.get(), p.topk = topk, p.tokens = shape.tokens;
-    if (topk > 0) p.x_of_pairs = !shape.silu;
-    return p;
-  };
-  char name[100];
-  std::snprintf(name, sizeof(name), "%s M %d %dx%d [%d, %d] %.0f MB", kind, (int)shape.tokens,
-                (int)topk, (int)shape.count, (int)shape.out, (int)shape.in, read * 1e-6);
-  std::printf("%-40s mma %6.2f |", name, MedianOfRested(sets, [&](int i, cudaStream_t stream) {
-                LaunchBf16Product(params(i), stream);
-              }));
-  for (const Bf16FewRowsTile& tile : kFewTiles) {
-    std::printf(" %d,%d %6.2f", tile.warps, tile.blocks,
-                MedianOfRested(sets, [&](int i, cudaStream_t stream) {
-                  LaunchBf16FewRows(params(i), stream, tile);
-                }));
+  for (const bool hopper : {true, false}) {
+    const double us =
+        MedianOfRested(static_cast<int>(problems.size()), [&](int i, cudaStream_t stream) {
+          Bf16ProductParams p = problems[i]->Params(live.get(), y.get());
+          p.tokens = shape.tokens, p.hopper = hopper;
+          if (topk > 0) p.ids = ids.get(), p.topk = topk, p.x_of_pairs = !shape.silu;
+          LaunchBf16Product(p, stream);
+        });
+    report.Add(Name(kind, shape.tokens, shape, hopper ? "auto" : "portable"),
+               {{"us", us}, {"GB/s", 2e-3 * matrices * shape.out * shape.in / us}});
   }
-  std::printf(" | 64x64 %6.2f\n", topk > 0 ? 0.0 : MedianOfRested(sets, [&](int i, cudaStream_t stream) {
-                LaunchBf16Gemm(params(i), stream, Bf16Tile::k64x64);
-              }));
-  std::fflush(stdout);
 }
 
 void TimeFew() {
-  rest_ms = 3;
-  for (const int64_t m : {1, 2, 4, 8, 16}) {
-    TimeFewRows("q", {m, 1, 3072, 2048});
-    TimeFewRows("o", {m, 1, 2048, 2048});
-    TimeFewRows("kv_a", {m, 1, 576, 2048});
-    TimeFewRows("lm_head", {m, 1, 102400, 2048, false, true});
-    TimeFewRows("down", {m, 1, 2048, 10944});
-    TimeFewRows("silu", {m, 1, 21888, 2048, true});
-    TimeFewRows("W_UK", {m, 16, 512, 128});
-    TimeFewRows("W_UV", {m, 16, 128, 512});
-    TimeFewRows("V2 q_a", {m, 1, 1536, 5120});
-    TimeFewRows("V2 o", {m, 1, 5120, 16384});
-    TimeFewRows("V2 W_UK", {m, 128, 512, 128});
-    if (m > 8) break;
-    TimeFewRows("gate and up", {m, 66, 2816, 2048, true, false, true}, 8);
-    TimeFewRows("down", {m, 66, 2048, 1408, false, false, true}, 8);
+  rest_ms = 5;
+  for (const int64_t rows : {1, 8}) {
+    TimeFewRows("dense", {rows, 1, 3072, 2048});
+    TimeFewRows("dense", {rows, 1, 2048, 2048});
+    TimeFewRows("dense", {rows, 1, 576, 2048});
+    TimeFewRows("dense", {rows, 1, 2048, 10944});
+    TimeFewRows("dense", {rows, 1, 5120, 16384});
+    TimeFewRows("silu", {rows, 1, 21888, 2048, true});
+    TimeFewRows("heads 16 x", {rows, 16, 512, 128});
+    TimeFewRows("heads 16 x", {rows, 16, 128, 512});
+    TimeFewRows("experts 8 of 66", {rows, 66, 2816, 2048, true, false, true}, 8);
+    TimeFewRows("experts 8 of 66", {rows, 66, 2048, 1408, false, false, true}, 8);
+    TimeFewRows("lm_head", {rows, 1, 102400, 2048, false, true});
   }
 }
 
 void TimeDense() {
-  Time("dense", {4096, 1, 7168, 16384}, false, true);
-  Time("dense", {4096, 1, 8192, 8192}, false, true);
-  Time("dense", {4096, 1, 4096, 7168}, false, true);
-  Time("dense", {4096, 1, 3072, 2048}, true, true);
-  Time("dense", {4096, 1, 2048, 2048}, true, true);
-  Time("dense", {4096, 1, 2048, 10944}, true, true);
-  Time("dense", {4096, 1, 576, 2048}, true, true);
-  Time("silu", {4096, 1, 5632, 2048, true}, true, false);
-  Time("silu", {4096, 1, 21888, 2048, true}, true, false);
+  Time("dense", {4096, 1, 7168, 16384}, true);
+  Time("dense", {4096, 1, 8192, 8192}, true);
+  Time("dense", {4096, 1, 4096, 7168}, true);
+  Time("dense", {4096, 1, 3072, 2048}, true);
+  Time("dense", {4096, 1, 2048, 2048}, true);
+  Time("dense", {4096, 1, 2048, 10944}, true);
+  Time("dense", {4096, 1, 576, 2048}, true);
+  Time("silu", {4096, 1, 5632, 2048, true}, false);
+  Time("silu", {4096, 1, 21888, 2048, true}, false);
 }
 
 void TimeSome() {
   rest_ms = 20;
-  Time("dense", {512, 1, 4096, 512}, true, true);
+  Time("dense", {512, 1, 4096, 512}, true);
   for (const int64_t rows : {1, 8, 32, 64, 128, 256, 512, 1024}) {
-    Time("dense", {rows, 1, 2048, 2048}, true, true);
-    Time("dense", {rows, 1, 3072, 2048}, true, true);
+    Time("dense", {rows, 1, 2048, 2048}, true);
+    Time("dense", {rows, 1, 3072, 2048}, true);
   }
-  Time("heads 16 x", {512, 16, 512, 128}, true, false);
-  Time("heads 16 x", {512, 16, 128, 512}, true, false);
+  Time("heads 16 x", {512, 16, 512, 128}, false);
+  Time("heads 16 x", {512, 16, 128, 512}, false);
 }
 
 void TimeExperts() {
   for (const int64_t rows : {24576, 6144, 768}) {
     for (const bool even : {true, false}) {
       const Groups groups(even ? EvenSizes(64, rows) : UnevenSizes(64, rows));
-      const bool few = even;
       Time(even ? "64 even experts" : "64 uneven experts",
-           {rows, 64, 2816, 2048, true, false, true}, few, false, &groups);
+           {rows, 64, 2816, 2048, true, false, true}, false, &groups);
       Time(even ? "64 even experts" : "64 uneven experts",
-           {rows, 64, 2048, 1408, false, false, true}, few, false, &groups);
+           {rows, 64, 2048, 1408, false, false, true}, false, &groups);
     }
   }
 }
@@ -486,14 +467,14 @@ void TimeDecode() {
   rest_ms = 20;
   for (const int64_t tokens : {32, 128}) {
     const Groups groups(StepSizes(tokens));
-    Time("step's experts", {8 * tokens, 66, 2816, 2048, true, false, true}, true, false, &groups);
-    Time("step's experts", {8 * tokens, 66, 2048, 1408, false, false, true}, true, false, &groups);
+    Time("step's experts", {8 * tokens, 66, 2816, 2048, true, false, true}, false, &groups);
+    Time("step's experts", {8 * tokens, 66, 2048, 1408, false, false, true}, false, &groups);
   }
   for (const int64_t tokens : {32, 128}) {
-    Time("lm_head", {tokens, 1, 102400, 2048, false, true}, true, true);
-    Time("dense", {tokens, 1, 576, 2048}, true, true);
-    Time("heads 16 x", {tokens, 16, 512, 128}, true, false);
-    Time("heads 16 x", {tokens, 16, 128, 512}, true, false);
+    Time("lm_head", {tokens, 1, 102400, 2048, false, true}, true);
+    Time("dense", {tokens, 1, 576, 2048}, true);
+    Time("heads 16 x", {tokens, 16, 512, 128}, false);
+    Time("heads 16 x", {tokens, 16, 128, 512}, false);
   }
 }
 

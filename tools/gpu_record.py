@@ -184,7 +184,7 @@ class Recorder:
         for bench, name, cases in (
                 ("fp8", "large", ["limits", "large"]), ("fp8", "small", ["small"]), ("fp8", "grouped", ["masked", "grouped"]),
                 ("fp8", "silu", ["silu"]), ("fp8", "other", ["other"]), ("fp8", "library", ["library"]),
-                ("bf16", "check", ["check"]), ("bf16", "dense", ["limits", "dense"]), ("bf16", "some", ["some"]),
+                ("bf16", "check", ["check"]), ("bf16", "dense", ["limits", "dense"]), ("bf16", "some", ["some", "few"]),
                 ("bf16", "experts", ["experts"])):
             program = self.bin / f"{bench}_gemm_bench"
             if program.exists():

@@ -1,8 +1,7 @@
 // BF16 products of few rows on Hopper, with weights as the operand of 16 rows.
 //   formula:       y[t] = x[t] W^T; or silu(gate) * up of the two halves of W
-//   data mapping:  blocks walk tiles of 16 outputs a warp; one more warp feeds a ring of stages (64
-//                  channels of W and of x) by TMA, across tiles; a warp multiplies its outputs by
-//                  all channels
+//   data mapping:  blocks walk tiles of 16 outputs a warp, all channels; a warp feeds a ring of
+//                  stages (128 channels) with W by TMA, across tiles, and another with x
 //   bytes, FLOPs:  weights once; 2 FLOP a weight and row
 //   accumulator:   fp32 in the tensor core, in ascending order: the sums of bf16_gemm_kernel.cuh
 //   expected time: docs/design/bf16_gemm.md
@@ -22,54 +21,52 @@ namespace fathom {
 namespace bf16_few_rows {
 namespace {
 
-constexpr int kChunk = 64, kChunkBytes = 2 * kChunk;  // one row of the 128-byte swizzle
-constexpr int kMostStages = 64;
-constexpr int64_t kSharedBytes = 228 * 1024;  // of a multiprocessor
+constexpr int kChunkBytes = 2 * kBf16Chunk;  // one row of the 128-byte swizzle
+constexpr int kStageChunks = 2;
+constexpr int kMostStages = 32;
+constexpr int kRows = kBf16FewRows;  // of x
+constexpr int kXBytes = kRows * kChunkBytes;
 constexpr int kMostPairs = FewPairs::kMost;
 
 struct Args {
-  const int32_t* live;
-  const int32_t* ids;  // or null
-  void* y;
-  int64_t y_stride, y_head_stride;
-  int32_t tokens, topk;
-  int32_t matrices;  // dense: heads; with ids: how many there can be
+  Bf16ProductParams p;
   int32_t channels;  // of the output
   int32_t chunks;    // of K
   int32_t across;    // tiles of a matrix
   int32_t stages;
-  int32_t x_rows;  // of a box
-  bool x_of_pairs, ids_early, x_early, wait_first, f32;
 };
 
-template <int kWarps_, int kRows_, bool kSilu_>
+template <int kWarps_, bool kSilu_>
 struct Tile {
   static constexpr int kWarps = kWarps_;  // that multiply
-  static constexpr int kRows = kRows_;    // of x: 8 or 16
   static constexpr bool kSilu = kSilu_;
-  static constexpr int kThreads = 32 * (kWarps + 1);
+  static constexpr int kThreads = 32 * (kWarps + 2);
   static constexpr int kWeightRows = 16 * kWarps;
   static constexpr int kOut = kSilu ? kWeightRows / 2 : kWeightRows;
-  static constexpr int kWeightBytes = kWeightRows * kChunkBytes;  // of a stage
-  static constexpr int kXBytes = kRows * kChunkBytes;
+  static constexpr int kWeightBytes = kWeightRows * kChunkBytes;  // of a chunk
+  static constexpr int kStageBytes = kStageChunks * (kWeightBytes + kXBytes);
 };
 
 // The rows of each expert that few tokens chose: at most as many as there are tokens.
 struct Experts {
   int32_t count;
   int32_t matrix[kMostPairs], rows[kMostPairs];
-  int32_t pairs[kMostPairs][kBf16FewTokens];
+  int32_t pairs[kMostPairs][kRows];
 };
 
+__device__ __forceinline__ int32_t LiveTokens(const Bf16ProductParams& p) {
+  return min(__ldcg(p.live), static_cast<int32_t>(p.tokens));
+}
+
 // One warp.
-__device__ void FindExperts(Experts& experts, const Args& args) {
+__device__ void FindExperts(Experts& experts, const Bf16ProductParams& p) {
   const int lane = threadIdx.x % 32;
-  const int32_t capacity = args.tokens * args.topk;
+  const auto topk = static_cast<int32_t>(p.topk);
+  const int32_t pairs = LiveTokens(p) * topk;
   int32_t count = 0;
-  const int32_t pairs = min(__ldcg(args.live), args.tokens) * args.topk;
-  for (int32_t base = 0; base < capacity; base += 32) {
+  for (int32_t base = 0; base < pairs; base += 32) {
     const int32_t pair = base + lane;
-    const int32_t id = pair < capacity && pair < pairs ? __ldcg(args.ids + pair) : -1;
+    const int32_t id = pair < pairs ? __ldcg(p.ids + pair) : -1;
     // Experts that are there already, then those that are new among these 32.
     int32_t place = -1;
     for (int32_t i = 0; i < count; ++i) {
@@ -89,8 +86,8 @@ __device__ void FindExperts(Experts& experts, const Args& args) {
     __syncwarp();
     if (id >= 0) {
       const int32_t row = before + __popc(equal & ((1u << lane) - 1));
-      if (row < kBf16FewTokens) experts.pairs[place][row] = pair;
-      if ((equal >> lane) == 1) experts.rows[place] = min(row + 1, static_cast<int32_t>(kBf16FewTokens));
+      if (row < kRows) experts.pairs[place][row] = pair;
+      if ((equal >> lane) == 1) experts.rows[place] = min(row + 1, kRows);
     }
     count += __popc(firsts);
     __syncwarp();
@@ -110,269 +107,269 @@ struct Shared {
   Experts experts;
 };
 
-// The loading warp: every stage of every tile. Weights are asked for before the kernels before have
-// ended, as far as the stages reach; x is not.
+// What a tile's stages hold.
+struct Place {
+  int32_t group, matrix, channel, rows;  // rows: of x
+};
 template <class T>
-__device__ void Load(Shared& shared, uint8_t* weights, uint8_t* xs, const Args& args,
-                     const CUtensorMap& x_map, const CUtensorMap& weight_map, int32_t items) {
-  const int lane = threadIdx.x % 32;
-  const uint64_t first_policy = EvictFirst(), policy = EvictNormal();
+__device__ Place PlaceOf(const Shared& shared, const Args& args, int32_t item) {
+  Place place;
+  place.group = item / args.across;
+  place.channel = (item - place.group * args.across) * T::kOut;
+  const bool pairs = args.p.ids != nullptr;
+  place.matrix = pairs ? shared.experts.matrix[place.group] : place.group;
+  place.rows = pairs ? shared.experts.rows[place.group] : static_cast<int32_t>(args.p.tokens);
+  return place;
+}
+
+// Every stage of every tile: one lane. Does not wait for the kernels before.
+template <class T>
+__device__ void LoadWeights(Shared& shared, uint8_t* memory, const Args& args,
+                            const CUtensorMap& map, int32_t items) {
+  const uint64_t policy = EvictFirst();
   Ring ring{.stages = args.stages};
-  bool first = true;
-  for (int32_t item = blockIdx.x; item < items; item += gridDim.x, first = false) {
-    const int32_t group = item / args.across;
-    const int32_t channel = (item - group * args.across) * T::kOut;
-    const bool pairs = args.ids != nullptr;
-    const int32_t matrix = pairs ? shared.experts.matrix[group] : group;
-    const int32_t loads = pairs ? shared.experts.rows[group] : 1;  // of x, for a stage
-    int32_t x_row = 0;
-    if (pairs && lane < loads) {
-      x_row = shared.experts.pairs[group][lane];
-      if (!args.x_of_pairs) x_row /= args.topk;
-    }
-    const int32_t head = pairs ? 0 : group;
-    const uint32_t bytes = T::kWeightBytes + loads * args.x_rows * kChunkBytes;
-    const int32_t matrix_rows = T::kSilu ? 2 * args.channels : args.channels;
-    const int32_t row = matrix * matrix_rows + channel;
-    const auto load_weights = [&](int32_t stage, int32_t chunk) {
-      Mbarrier& full = shared.full[stage];
-      full.ArriveExpect(bytes);
-      uint8_t* to = weights + stage * T::kWeightBytes;
-      TmaLoad2(to, &weight_map, full, first_policy, chunk * kChunk, row);
-      if (T::kSilu) {
-        TmaLoad2(to + T::kWeightBytes / 2, &weight_map, full, first_policy, chunk * kChunk,
-                 row + args.channels);
-      }
-    };
-    const int32_t early = first ? min(args.chunks, args.stages) : 0;
-    if (first) {
-      if (lane == 0) {
-        for (int32_t i = 0; i < early; ++i) load_weights(i, i);
-      }
-      __syncwarp();
-      if (pairs ? args.ids_early : !args.x_early) WaitForPriorKernels();
-    }
-    for (int32_t chunk = 0; chunk < args.chunks; ++chunk, ring.Advance()) {
-      if (chunk >= early) {
-        shared.empty[ring.index].Wait(ring.parity ^ 1);
-        if (lane == 0) load_weights(ring.index, chunk);
-        __syncwarp();
-      }
-      if (lane < loads) {
-        TmaLoad3(xs + ring.index * T::kXBytes + lane * kChunkBytes, &x_map, shared.full[ring.index],
-                 policy, chunk * kChunk, x_row, head);
+  for (int32_t item = blockIdx.x; item < items; item += gridDim.x) {
+    const Place place = PlaceOf<T>(shared, args, item);
+    const int32_t row = place.matrix * args.channels * (T::kSilu ? 2 : 1) + place.channel;
+    for (int32_t chunk = 0; chunk < args.chunks; chunk += kStageChunks, ring.Advance()) {
+      Mbarrier& full = shared.full[ring.index];
+      uint8_t* to = memory + ring.index * kStageChunks * T::kWeightBytes;
+      const int32_t count = min(kStageChunks, args.chunks - chunk);
+      shared.empty[ring.index].Wait(ring.parity ^ 1);
+      full.ArriveExpect(count * T::kWeightBytes);
+      for (int32_t i = 0; i < count; ++i, to += T::kWeightBytes) {
+        TmaLoad2(to, &map, full, policy, (chunk + i) * kBf16Chunk, row);
+        if (T::kSilu) {
+          TmaLoad2(to + T::kWeightBytes / 2, &map, full, policy, (chunk + i) * kBf16Chunk,
+                   row + args.channels);
+        }
       }
     }
   }
 }
 
-// What a warp multiplies of a stage: 16 outputs, all rows.
+// The same of x: one warp.
 template <class T>
+__device__ void LoadRows(Shared& shared, uint8_t* memory, const Args& args, int32_t items) {
+  constexpr int kVectors = kStageChunks * kBf16Chunk / 8;  // of 16 bytes, of a row
+  constexpr int kRowsAtATime = 32 / kVectors;
+  const Bf16ProductParams& p = args.p;
+  const auto* const x = reinterpret_cast<const __nv_bfloat16*>(p.x);
+  const int lane = threadIdx.x % 32, vector = lane % kVectors;
+  const uint32_t first = SharedAddress(memory) + vector / 8 * kXBytes;
+  Ring ring{.stages = args.stages};
+  for (int32_t item = blockIdx.x; item < items; item += gridDim.x) {
+    const Place place = PlaceOf<T>(shared, args, item);
+    const __nv_bfloat16* from[kRows / kRowsAtATime];
+#pragma unroll
+    for (int i = 0; i < kRows / kRowsAtATime; ++i) {
+      const int32_t row = i * kRowsAtATime + lane / kVectors;
+      int64_t at = 0;
+      if (p.ids == nullptr) {
+        at = row * p.x_stride + place.matrix * p.x_head_stride;
+      } else if (row < place.rows) {
+        const int32_t pair = shared.experts.pairs[place.group][row];
+        at = (p.x_of_pairs ? pair : pair / p.topk) * p.x_stride;
+      }
+      from[i] = x + at;
+    }
+    for (int32_t chunk = 0; chunk < args.chunks; chunk += kStageChunks, ring.Advance()) {
+      const int32_t channel = chunk * kBf16Chunk + vector * 8;
+      const uint32_t to = first + ring.index * kStageChunks * kXBytes;
+      shared.empty[ring.index].Wait(ring.parity ^ 1);
+#pragma unroll
+      for (int i = 0; i < kRows / kRowsAtATime; ++i) {
+        const int32_t row = i * kRowsAtATime + lane / kVectors;
+        if (row >= place.rows) break;
+        const bool valid = channel < p.in;
+        kernels::CopyAsync(to + row * kChunkBytes + (vector % 8 ^ row) * 16,
+                           valid ? from[i] + channel : x, valid);
+      }
+      shared.full[ring.index].ArriveAfterCopies();
+    }
+  }
+  kernels::WaitForCopies<0>();
+}
+
+// What a warp multiplies of a chunk: 16 outputs, all rows.
 struct Fragments {
-  uint32_t w[4][4];
-  uint32_t x[T::kRows / 8][2][4];
+  uint32_t w[4][4], x[2][4];
 };
+__device__ __forceinline__ void Add(float (&sums)[4], const Fragments& f, int k) {
+  kernels::Multiply(sums, f.w[k], f.x[k / 2][k % 2 * 2], f.x[k / 2][k % 2 * 2 + 1]);
+}
 
 template <class T>
-__device__ void Multiply(Shared& shared, const uint8_t* weights, const uint8_t* xs,
-                         const Args& args, int32_t items, int warp) {
+__device__ void StoreTile(const Shared& shared, const Args& args, const Place& place, int32_t rows,
+                          const float (&sums)[4], int warp) {
+  const Bf16ProductParams& p = args.p;
   const int lane = threadIdx.x % 32;
-  const int32_t live = args.ids == nullptr ? min(__ldcg(args.live), args.tokens) : 0;
-  const int turn = lane % 8;  // of the swizzle
-  const int weight_row = T::kSilu ? lane % 16 / 8 * (T::kWeightRows / 2) + warp * 8 + lane % 8
-                                  : warp * 16 + lane % 16;
-  const uint32_t weight_from = SharedAddress(weights) + static_cast<uint32_t>(
-                                   weight_row * kChunkBytes + (lane / 16 ^ turn) * 16);
-  const uint32_t x_from = SharedAddress(xs) +
-                          static_cast<uint32_t>(lane % 8 * kChunkBytes + (lane / 8 ^ turn) * 16);
+#pragma unroll
+  for (int i = 0; i < (T::kSilu ? 2 : 4); ++i) {
+    const int32_t out = place.channel + warp * (T::kSilu ? 8 : 16) + lane / 4 + i / 2 * 8;
+    const int32_t row = lane % 4 * 2 + i % 2;
+    if (row >= rows || out >= args.channels) continue;
+    const int64_t at =
+        out + (p.ids == nullptr ? row * p.y_stride + place.matrix * p.y_head_stride
+                                : shared.experts.pairs[place.group][row] * p.y_stride);
+    const float y = T::kSilu ? kernels::SiluMul(sums[i], sums[2 + i]) : sums[i];
+    if (p.f32) {
+      static_cast<float*>(p.y)[at] = y;
+    } else {
+      static_cast<__nv_bfloat16*>(p.y)[at] = __float2bfloat16_rn(y);
+    }
+  }
+}
+
+template <class T>
+__device__ void MultiplyTiles(Shared& shared, const uint8_t* weights, const uint8_t* xs,
+                              const Args& args, int32_t items, int warp) {
+  const int lane = threadIdx.x % 32;
+  const int32_t live = args.p.ids == nullptr ? LiveTokens(args.p) : 0;
+  // Where this lane reads its rows; the next 16 channels are two 16-byte places of the swizzle on.
+  const int turn = lane % 8;
+  const int weight_row =
+      T::kSilu ? lane % 16 / 8 * (T::kWeightRows / 2) + warp * 8 + lane % 8 : warp * 16 + lane % 16;
+  const uint32_t weight_from =
+      SharedAddress(weights) + weight_row * kChunkBytes + (lane / 16 ^ turn) * 16;
+  const uint32_t x_from = SharedAddress(xs) + lane % 8 * kChunkBytes + (lane / 8 ^ turn) * 16;
   Ring ring{.stages = args.stages};
-  const auto read = [&](Fragments<T>& to) {
-    shared.full[ring.index].Wait(ring.parity);
-    const uint32_t w = weight_from + ring.index * T::kWeightBytes;
-    const uint32_t x = x_from + ring.index * T::kXBytes;
+  const auto read = [&](Fragments& to, int chunk) {  // of the ring's stage
+    const int32_t place = ring.index * kStageChunks + chunk;
+    const uint32_t w = weight_from + place * T::kWeightBytes, x = x_from + place * kXBytes;
 #pragma unroll
     for (int k = 0; k < 4; ++k) kernels::LoadMatrices(to.w[k], w ^ k * 32);
 #pragma unroll
-    for (int n = 0; n < T::kRows / 8; ++n) {
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        kernels::LoadMatrices(to.x[n][k], (x ^ k * 64) + n * 8 * kChunkBytes);
-      }
-    }
+    for (int k = 0; k < 2; ++k) kernels::LoadMatrices(to.x[k], x ^ k * 64);
   };
   const auto release = [&](int32_t stage) {
     __syncwarp();
     if (lane == 0) shared.empty[stage].Arrive();
   };
   for (int32_t item = blockIdx.x; item < items; item += gridDim.x) {
-    float sums[T::kRows / 8][4] = {};
-    const auto add = [&](const Fragments<T>& f, int half) {
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-#pragma unroll
-        for (int n = 0; n < T::kRows / 8; ++n) {
-          kernels::Multiply(sums[n], f.w[2 * half + k], f.x[n][half][2 * k],
-                            f.x[n][half][2 * k + 1]);
-        }
+    float sums[4] = {};
+    // A product waits for the one before it: what comes next is read between them.
+    Fragments now, next;
+    shared.full[ring.index].Wait(ring.parity);
+    read(now, 0);
+#pragma unroll 1
+    for (int32_t left = args.chunks; left > 0; left -= kStageChunks) {
+      Add(sums, now, 0);
+      if (left > 1) read(next, 1);
+      Add(sums, now, 1);
+      Add(sums, now, 2);
+      Add(sums, now, 3);
+      const int32_t held = ring.index;
+      ring.Advance();
+      if (left == 1) {
+        release(held);
+        break;
       }
-    };
-    // The next chunk is read while this one's products follow each other.
-    Fragments<T> fragments[2];
-    read(fragments[0]);
-    for (int32_t chunk = 0; chunk < args.chunks; chunk += 2) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (chunk + i >= args.chunks) break;
-        add(fragments[i], 0);
-        release(ring.index);
-        ring.Advance();
-        if (chunk + i + 1 < args.chunks) read(fragments[1 - i]);
-        add(fragments[i], 1);
+      Mbarrier& full = shared.full[ring.index];
+      Add(sums, next, 0);
+      const bool there = full.Test(ring.parity);
+      Add(sums, next, 1);
+      if (left > 2) {
+        if (!there) full.Wait(ring.parity);
+        read(now, 0);
       }
+      Add(sums, next, 2);
+      release(held);
+      Add(sums, next, 3);
     }
-    const int32_t group = item / args.across;
-    const int32_t channel = (item - group * args.across) * T::kOut + warp * (T::kSilu ? 8 : 16);
-#pragma unroll
-    for (int n = 0; n < T::kRows / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < (T::kSilu ? 2 : 4); ++i) {
-        const int32_t out = channel + lane / 4 + i / 2 * 8;
-        const int32_t token = n * 8 + lane % 4 * 2 + i % 2;
-        const int32_t rows = args.ids == nullptr ? live : shared.experts.rows[group];
-        if (token >= rows || out >= args.channels) continue;
-        const int64_t at =
-            args.ids == nullptr
-                ? token * args.y_stride + group * args.y_head_stride
-                : shared.experts.pairs[group][token] * args.y_stride;
-        const float y = T::kSilu ? kernels::SiluMul(sums[n][i], sums[n][2 + i]) : sums[n][i];
-        if (args.f32) {
-          static_cast<float*>(args.y)[at + out] = y;
-        } else {
-          static_cast<__nv_bfloat16*>(args.y)[at + out] = __float2bfloat16_rn(y);
-        }
-      }
-    }
+    const Place place = PlaceOf<T>(shared, args, item);
+    StoreTile<T>(shared, args, place, args.p.ids == nullptr ? live : place.rows, sums, warp);
   }
 }
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads)
-    Kernel(const __grid_constant__ CUtensorMap x_map,
-           const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(T::kThreads, 2)
+    Kernel(const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ Args args) {
   extern __shared__ __align__(1024) uint8_t memory[];
-  uint8_t* xs = memory + args.stages * T::kWeightBytes;
-  Shared& shared = *reinterpret_cast<Shared*>(xs + args.stages * T::kXBytes);
-  const int warp = Uniform(threadIdx.x / 32);
-  const bool pairs = args.ids != nullptr;
+  uint8_t* xs = memory + args.stages * kStageChunks * T::kWeightBytes;
+  Shared& shared = *reinterpret_cast<Shared*>(memory + args.stages * T::kStageBytes);
+  const int warp = Uniform(threadIdx.x / 32), lane = threadIdx.x % 32;
+  const Bf16ProductParams& p = args.p;
+  const bool pairs = p.ids != nullptr;
   if (warp == T::kWarps) {
-    if (ElectLane()) {
-      PrefetchTensorMap(&x_map);
-      PrefetchTensorMap(&weight_map);
-      for (int stage = 0; stage < args.stages; ++stage) {
-        shared.full[stage].Init(1);
-        shared.empty[stage].Init(T::kWarps);
-      }
-      FenceMbarrierInit();
+    if (lane == 0) PrefetchTensorMap(&weight_map);
+    for (int stage = lane; stage < args.stages; stage += 32) {
+      shared.full[stage].Init(1 + 32);  // the lane that asks for weights, those that copy rows
+      shared.empty[stage].Init(T::kWarps);
     }
-    __syncwarp();
+    FenceMbarrierInit();
   }
   if (pairs) {
-    if (!args.ids_early) WaitForPriorKernels();
+    if (!p.ids_early) WaitForPriorKernels();
     AllowNextKernel();  // after the wait: see ids_early
-    if (warp == 0) FindExperts(shared.experts, args);
+    if (warp == 0) FindExperts(shared.experts, p);
   }
   __syncthreads();
-  const int32_t items = (pairs ? shared.experts.count : args.matrices) * args.across;
+  const int32_t items =
+      (pairs ? shared.experts.count : static_cast<int32_t>(p.count)) * args.across;
+  const bool x_is_there = pairs ? !p.ids_early : p.x_early;
   if (warp == T::kWarps) {
-    if (!pairs && !args.wait_first) AllowNextKernel();
-    Load<T>(shared, memory, xs, args, x_map, weight_map, items);
-    if (!pairs && args.wait_first) AllowNextKernel();
+    if (lane == 0) LoadWeights<T>(shared, memory, args, weight_map, items);
+  } else if (warp > T::kWarps) {
+    if (!x_is_there) WaitForPriorKernels();
+    LoadRows<T>(shared, xs, args, items);
   } else {
-    if (!pairs && !args.wait_first) AllowNextKernel();
-    if (!pairs && !args.x_early) WaitForPriorKernels();
-    if (!pairs && args.wait_first) AllowNextKernel();
-    Multiply<T>(shared, memory, xs, args, items, warp);
+    if (!pairs && !p.wait_first) AllowNextKernel();
+    if (!x_is_there) WaitForPriorKernels();
+    if (!pairs && p.wait_first) AllowNextKernel();
+    MultiplyTiles<T>(shared, memory, xs, args, items, warp);
   }
-  // Who waits for this kernel waits for the last one too.
-  if (args.x_early || args.ids_early) WaitForPriorKernels();
+  if (p.x_early) WaitForPriorKernels();  // who waits for this kernel waits for the last one too
 }
 
-template <class T>
-void Launch(const Bf16ProductParams& p, Bf16FewRowsTile tile, cudaStream_t stream) {
-  const bool pairs = p.ids != nullptr;
-  const int64_t channels = p.silu ? p.out / 2 : p.out;
-  const int64_t across = CeilDivide(channels, T::kOut), chunks = CeilDivide(p.in, kChunk);
-  const int64_t matrices = pairs ? std::min(p.count, p.tokens * p.topk) : p.count;
-  const int64_t items = matrices * across;
-  const int64_t blocks = std::min(items, tile.blocks * Multiprocessors());
-  constexpr int64_t kStageBytes = T::kWeightBytes + T::kXBytes;
-  const auto more = static_cast<int64_t>(pairs ? sizeof(Shared) : offsetof(Shared, experts));
-  const int64_t stages =
-      std::min<int64_t>({(kSharedBytes / tile.blocks - 1024 - more) / kStageBytes,
-                         chunks * CeilDivide(items, blocks), kMostStages});
-  const auto x_rows = static_cast<uint32_t>(pairs ? 1 : p.tokens);
-  const Args args = {.live = p.live,
-                     .ids = p.ids,
-                     .y = p.y,
-                     .y_stride = p.y_stride,
-                     .y_head_stride = p.y_head_stride,
-                     .tokens = static_cast<int32_t>(p.tokens),
-                     .topk = static_cast<int32_t>(p.topk),
-                     .matrices = static_cast<int32_t>(matrices),
+template <int kWarps, bool kSilu>
+void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
+  using T = Tile<kWarps, kSilu>;
+  constexpr int64_t kBlocks = 2, kShared = 228 * 1024 / kBlocks - 1024;  // of a multiprocessor
+  const int64_t channels = kSilu ? p.out / 2 : p.out;
+  const int64_t across = CeilDivide(channels, T::kOut), chunks = CeilDivide(p.in, kBf16Chunk);
+  const int64_t items =
+      across * (p.ids != nullptr ? std::min(p.count, p.tokens * p.topk) : p.count);
+  const int64_t blocks = std::min(items, kBlocks * Multiprocessors());
+  const auto more =
+      static_cast<int64_t>(p.ids != nullptr ? sizeof(Shared) : offsetof(Shared, experts));
+  const int64_t stages = std::min<int64_t>(
+      {(kShared - more) / T::kStageBytes,
+       CeilDivide(chunks, kStageChunks) * CeilDivide(items, blocks), kMostStages});
+  const Args args = {.p = p,
                      .channels = static_cast<int32_t>(channels),
                      .chunks = static_cast<int32_t>(chunks),
                      .across = static_cast<int32_t>(across),
-                     .stages = static_cast<int32_t>(stages),
-                     .x_rows = static_cast<int32_t>(x_rows),
-                     .x_of_pairs = p.x_of_pairs,
-                     .ids_early = p.ids_early,
-                     .x_early = p.x_early,
-                     .wait_first = p.wait_first,
-                     .f32 = p.f32};
-  const bool heads = !pairs && p.count > 1;
+                     .stages = static_cast<int32_t>(stages)};
+  constexpr uint32_t kBoxRows = kSilu ? T::kOut : T::kWeightRows;
   const auto u64 = [](int64_t x) { return static_cast<uint64_t>(x); };
-  const int64_t rows_of_x = pairs && p.x_of_pairs ? p.tokens * p.topk : p.tokens;
-  const CUtensorMap x_map = MakeTensorMap(
-      {.data = p.x,
-       .sizes = {u64(p.in), u64(rows_of_x), u64(heads ? p.count : 1)},
-       .strides = {u64(p.x_stride) * 2, u64(heads ? p.x_head_stride : p.x_stride) * 2},
-       .box = {kChunk, x_rows, 1},
-       .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
-  constexpr uint32_t kBoxRows = T::kSilu ? T::kOut : T::kWeightRows;
   const CUtensorMap weight_map = MakeTensorMap({.data = p.w,
                                                 .sizes = {u64(p.in), u64(p.count * p.out)},
                                                 .strides = {u64(p.in) * 2},
-                                                .box = {kChunk, kBoxRows},
+                                                .box = {kBf16Chunk, kBoxRows},
                                                 .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
-  static const cudaError_t configured = cudaFuncSetAttribute(
-      Kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024);
+  static const cudaError_t configured =
+      cudaFuncSetAttribute(Kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   CUDA_CHECK(configured);
   CUDA_CHECK(LaunchEarly(Kernel<T>, dim3(static_cast<unsigned>(blocks)), T::kThreads,
-                         static_cast<size_t>(stages * kStageBytes + more), stream, x_map, weight_map, args));
-}
-
-template <int kWarps>
-void LaunchWarps(const Bf16ProductParams& p, Bf16FewRowsTile tile, cudaStream_t stream) {
-  if (p.tokens > 8) {
-    if (p.silu) return Launch<Tile<kWarps, 16, true>>(p, tile, stream);
-    return Launch<Tile<kWarps, 16, false>>(p, tile, stream);
-  }
-  if (p.silu) return Launch<Tile<kWarps, 8, true>>(p, tile, stream);
-  Launch<Tile<kWarps, 8, false>>(p, tile, stream);
+                         static_cast<size_t>(stages * T::kStageBytes + more), stream, weight_map,
+                         args));
 }
 
 }  // namespace
 }  // namespace bf16_few_rows
 
-void LaunchBf16FewRows(const Bf16ProductParams& p, cudaStream_t stream, Bf16FewRowsTile tile) {
+void LaunchBf16FewRows(const Bf16ProductParams& p, cudaStream_t stream) {
   using namespace bf16_few_rows;
   if (p.tokens == 0) return;
-  if (tile.warps == 0) tile = {.warps = 1, .blocks = 2};
-  switch (tile.warps) {
-    case 1: return LaunchWarps<1>(p, tile, stream);
-    case 2: return LaunchWarps<2>(p, tile, stream);
-    default: return LaunchWarps<4>(p, tile, stream);
+  // Small matrices are spread over more multiprocessors.
+  const int64_t rows = p.out * (p.ids != nullptr ? std::min(p.count, p.tokens * p.topk) : p.count);
+  if (rows <= 64 * Multiprocessors()) {
+    if (p.silu) return Launch<2, true>(p, stream);
+    return Launch<2, false>(p, stream);
   }
+  if (p.silu) return Launch<4, true>(p, stream);
+  Launch<4, false>(p, stream);
 }
 
 }  // namespace fathom

@@ -6,17 +6,9 @@
 
 namespace fathom {
 
-inline constexpr int64_t kBf16FewRows = 16;   // of a matrix
-inline constexpr int64_t kBf16FewTokens = 8;  // with `ids`
+inline constexpr int kBf16FewRows = 8;
 
-// How a product is cut; zero: chosen by shape.
-struct Bf16FewRowsTile {
-  int warps = 0;  // of a block: 16 outputs each
-  int blocks = 0;  // of a multiprocessor
-};
-
-// REQUIRES: Bf16GemmFits; `counts` is null; at most kBf16FewRows tokens, or kBf16FewTokens.
-void LaunchBf16FewRows(const Bf16ProductParams& params, cudaStream_t stream,
-                       Bf16FewRowsTile tile = {});
+// REQUIRES: Bf16GemmFits; `counts` is null; at most kBf16FewRows tokens.
+void LaunchBf16FewRows(const Bf16ProductParams& params, cudaStream_t stream);
 
 }  // namespace fathom

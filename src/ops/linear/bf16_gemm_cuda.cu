@@ -15,10 +15,8 @@ int64_t Channels(const Bf16ProductParams& p) {
 template <class T>
 void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
   // No more rows than there are, in whole swizzle atoms: reading out of bounds takes time.
-  const int64_t x_box_rows =
-      std::min<int64_t>(T::kM / T::kPairChannels,
-                        CeilDivide(CeilDivide(p.tokens, T::kPairChannels), 8) * 8);
-  const int64_t most_clusters = Multiprocessors() / T::kBlocks;
+  const int64_t x_box_rows = std::min<int64_t>(
+      T::kM / T::kPairChannels, CeilDivide(CeilDivide(p.tokens, T::kPairChannels), 8) * 8);
   // Experts share the rows about evenly.
   const int64_t rows = p.counts == nullptr ? p.tokens : CeilDivide(p.tokens, p.count);
   const bool read_once = rows <= T::kClusterM;
@@ -59,7 +57,7 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
   // Capacities decide the grid: the most tiles that the live rows could make.
   int64_t down = CeilDivide(p.tokens, T::kClusterM);
   down = p.counts == nullptr ? down * p.count : down + std::min(p.count, p.tokens);
-  const int64_t clusters = std::clamp<int64_t>(across * down, 1, most_clusters);
+  const int64_t clusters = std::clamp<int64_t>(across * down, 1, Multiprocessors() / T::kBlocks);
 
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeClusterDimension;
@@ -80,21 +78,22 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
 // (docs/design/bf16_gemm.md).
 Bf16Tile ChooseTile(const Bf16ProductParams& p) {
   if (p.counts != nullptr) {  // experts' rows are uneven
-    return p.tokens / p.count <= 32 ? Bf16Tile::k64x128 : Bf16Tile::k128x128;
+    return p.tokens / p.count <= 32 ? Bf16Tile::k64x128 : Bf16Tile::k128x256;
   }
   struct Cost {
     Bf16Tile tile;
     int64_t rows, channels;
     double round;  // microseconds of 2048 channels
   };
-  constexpr Cost kCosts[] = {{Bf16Tile::k64x64, 64, 64, 5.4},
-                             {Bf16Tile::k64x128, 64, 128, 10},
-                             {Bf16Tile::k128x64, 128, 64, 9},
-                             {Bf16Tile::k128x128, 128, 128, 14},
-                             {Bf16Tile::k128x192, 128, 192, 19}};
+  constexpr Cost kCosts[] = {
+      {Bf16Tile::k64x64, 64, 64, 5.4},    {Bf16Tile::k64x128, 64, 128, 10},
+      {Bf16Tile::k128x64, 128, 64, 9},    {Bf16Tile::k128x128, 128, 128, 14},
+      {Bf16Tile::k128x144, 128, 144, 18}, {Bf16Tile::k128x256, 128, 256, 24}};
   Bf16Tile best = Bf16Tile::kAuto;
   double least = 0;
   for (const Cost& cost : kCosts) {
+    // Weights that are read once come as fast in smaller tiles, whose rounds are more even.
+    if (cost.channels > 128 && p.tokens <= 128) continue;
     const int64_t pairs =
         p.count * CeilDivide(p.tokens, cost.rows) * CeilDivide(p.out, 2 * cost.channels);
     const double time = cost.round * static_cast<double>(CeilDivide(2 * pairs, Multiprocessors()));
@@ -125,17 +124,17 @@ void LaunchBf16Gemm(const Bf16ProductParams& p, cudaStream_t stream, Bf16Tile ti
   using namespace bf16_gemm;
   if (p.tokens == 0) return;
   if (tile == Bf16Tile::kAuto) tile = ChooseTile(p);
-  if (p.f32 && tile >= Bf16Tile::k128x256) tile = Bf16Tile::k128x192;
   switch (tile) {
     case Bf16Tile::kAuto: break;
     case Bf16Tile::k64x64: return LaunchTile<1, 1, 64, 12>(p, stream);
     case Bf16Tile::k64x128: return LaunchTile<1, 2, 64, 8>(p, stream);
     case Bf16Tile::k128x64: return LaunchTile<2, 1, 64, 8>(p, stream);
     case Bf16Tile::k128x128: return LaunchTile<2, 1, 128, 6>(p, stream);
-    case Bf16Tile::k128x192: return LaunchTile<2, 1, 192, 5>(p, stream);
+    case Bf16Tile::k128x144:
+      if (p.silu) return LaunchTile<2, 1, 128, 6>(p, stream);
+      return Launch<Tile<2, 1, 144, 6, false>>(p, stream);
     case Bf16Tile::k128x256: return LaunchTile<2, 1, 256, 4>(p, stream);
     case Bf16Tile::k256x256: return LaunchTile<2, 1, 256, 4, 2, 1>(p, stream);
-    case Bf16Tile::kAlone: return LaunchTile<2, 1, 256, 4, 1, 1>(p, stream);
   }
 }
 

@@ -8,9 +8,18 @@
 
 namespace fathom {
 
-// Tiles of the output by one block: rows x channels (of W, if it holds gate and up). kAuto chooses
-// by shape.
-enum class Bf16Tile : uint8_t { kAuto, k64x64, k64x128, k128x64, k128x128, k128x192, k128x256, k256x256, kAlone };
+// Tiles of the output by one block: rows x channels (of W, if it holds gate and up); 256x256 by
+// two. kAuto chooses by shape.
+enum class Bf16Tile : uint8_t {
+  kAuto,
+  k64x64,
+  k64x128,
+  k128x64,
+  k128x128,
+  k128x144,  // not for gate and up: 128x128
+  k128x256,
+  k256x256
+};
 
 // Whether layouts suit TMA and 16-byte stores: no `row_of`. Does not depend on the number of rows.
 bool Bf16GemmFits(const Bf16ProductParams& params);

@@ -25,10 +25,10 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
   constexpr uint32_t kWeightBytes = T::kN * kChunkBytes;
   const uint64_t policy = EvictNormal(), weight_policy = args.read_once ? EvictFirst() : policy;
   const int32_t pair_row = rank / T::kPairChannels, pair_channel = rank % T::kPairChannels;
-  const auto same_rows = static_cast<uint16_t>(((1 << T::kPairChannels) - 1)
-                                               << pair_row * T::kPairChannels);
-  const auto same_channels = static_cast<uint16_t>((1 | (T::kPairRows - 1) << T::kPairChannels)
-                                                   << pair_channel);
+  const auto same_rows =
+      static_cast<uint16_t>(((1 << T::kPairChannels) - 1) << pair_row * T::kPairChannels);
+  const auto same_channels =
+      static_cast<uint16_t>((1 | (T::kPairRows - 1) << T::kPairChannels) << pair_channel);
   const int32_t part = pair_channel * args.x_box_rows;  // of x: what this block loads
   const int32_t matrix_rows = args.channels * (T::kSilu ? 2 : 1);
   const int32_t box_step = T::kSilu ? args.channels : T::kBoxRows;
@@ -114,7 +114,8 @@ template <class T, class F>
 __device__ __forceinline__ void SumTile(float (&sums)[T::kMmaN / 2], Shared<T>& shared,
                                         RingPosition<T::kStages>& ring, int32_t chunks,
                                         int warpgroup, int lane, const F& meanwhile) {
-  const uint64_t x = WgmmaOperand(SharedAddress(shared.x) + warpgroup % T::kDown * 64 * kChunkBytes);
+  const uint64_t x =
+      WgmmaOperand(SharedAddress(shared.x) + warpgroup % T::kDown * 64 * kChunkBytes);
   const uint64_t weights =
       WgmmaOperand(SharedAddress(shared.weights) + warpgroup / T::kDown * T::kMmaN * kChunkBytes);
   constexpr int kXStep = T::kM * kChunkBytes / 16, kWeightStep = T::kN * kChunkBytes / 16;
@@ -143,24 +144,30 @@ __device__ __forceinline__ void SumTile(float (&sums)[T::kMmaN / 2], Shared<T>& 
   Release(shared, last, lane);
 }
 
-// Tile after tile; results are stored while the next tile is multiplied.
+// Tile after tile; BF16 results are stored while the next tile is multiplied.
 template <class T, class Find>
 __device__ __forceinline__ void MultiplyAll(Shared<T>& shared, const Args& args, int warp, int lane,
                                             const Find& find) {
   RingPosition<T::kStages> ring;
   float sums[T::kMmaN / 2];
-  Kept<T> kept;
+  Results<T> results;
   Work work, done;
   int32_t stored = T::kPieces;  // of the tile that is done
   const auto store = [&] {
-    if (stored < T::kPieces) StorePiece<T>(stored++, kept, shared, args, done, warp, lane);
+    if (stored < T::kPieces) StorePiece<T>(stored++, results, shared, args, done, warp, lane);
   };
   while (find(work)) {
     ring.index = Uniform(ring.index);
     ring.parity = Uniform(ring.parity);
     SumTile(sums, shared, ring, args.chunks, warp / 4, lane, store);
     while (stored < T::kPieces) store();
-    Keep<T>(kept, sums);
+    if (!T::kSilu && args.f32) {
+      const Part<T> part(args, work, warp, 0);
+      StoreF32<T::kMmaOut>(sums, static_cast<float*>(args.out) + part.at, args.out_stride,
+                           part.rows, part.channels, lane);
+      continue;
+    }
+    Pack<T>(results, sums);
     done = work;
     stored = 0;
   }

@@ -24,11 +24,7 @@ struct Tile {
   static constexpr int kClusterOut = kOut * kPairChannels, kClusterM = kM * kPairRows;
   static constexpr int kWeightBoxes = kSilu || kPairRows == 2 ? 2 : 1;  // of a warpgroup
   static constexpr int kBoxRows = kMmaN / kWeightBoxes;
-  // The sums of a tile that are kept until they are stored, with those of the next: as they are, or
-  // as BF16.
-  static constexpr bool kPacked = kMmaN > 192;
-  static constexpr int kKept = !kPacked ? kMmaN / 2 : kMmaOut / 4;
-  static constexpr int kStaged = kMmaOut % 64 == 0 && (kPacked || !kSilu) ? 64 : kMmaOut % 32 == 0 ? 32 : 16;
+  static constexpr int kStaged = kMmaOut % 64 == 0 ? 64 : kMmaOut % 32 == 0 ? 32 : 16;
   static constexpr int kPieces = kMmaOut / kStaged;              // in which a warp stores its part
   static constexpr int kWarps = 4 * kDown * kAcross;             // that multiply
   static constexpr int kThreads = 128 + 32 * kWarps;             // a warpgroup loads
