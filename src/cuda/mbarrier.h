@@ -46,7 +46,8 @@ class Mbarrier {
         : "memory");
   }
 
-  // An arrival once the copies (cp.async) that this thread has asked for are there. For sm_80 and up.
+  // An arrival once the copies (cp.async) that this thread has asked for are there. For sm_80 and
+  // up.
   __device__ void ArriveAfterCopies() {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(SharedAddress(&word_))
                  : "memory");

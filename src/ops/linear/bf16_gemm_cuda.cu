@@ -82,20 +82,21 @@ Bf16Tile ChooseTile(const Bf16ProductParams& p) {
   }
   struct Cost {
     Bf16Tile tile;
-    int64_t rows, channels;
-    double round;  // microseconds of 2048 channels
+    int64_t rows, channels;  // of a cluster
+    double round;            // microseconds of 2048 channels
   };
   constexpr Cost kCosts[] = {
-      {Bf16Tile::k64x64, 64, 64, 5.4},    {Bf16Tile::k64x128, 64, 128, 10},
-      {Bf16Tile::k128x64, 128, 64, 9},    {Bf16Tile::k128x128, 128, 128, 14},
-      {Bf16Tile::k128x144, 128, 144, 18}, {Bf16Tile::k128x256, 128, 256, 24}};
+      {Bf16Tile::k64x64, 64, 128, 5.4},    {Bf16Tile::k64x128, 64, 256, 10},
+      {Bf16Tile::k128x64, 128, 128, 9},    {Bf16Tile::k128x128, 128, 256, 13.7},
+      {Bf16Tile::k128x144, 128, 288, 18},  {Bf16Tile::k128x256, 128, 512, 24},
+      {Bf16Tile::k256x256, 256, 256, 23.6}};
   Bf16Tile best = Bf16Tile::kAuto;
   double least = 0;
   for (const Cost& cost : kCosts) {
     // Weights that are read once come as fast in smaller tiles, whose rounds are more even.
-    if (cost.channels > 128 && p.tokens <= 128) continue;
+    if (cost.round > 14 && p.tokens <= 128) continue;
     const int64_t pairs =
-        p.count * CeilDivide(p.tokens, cost.rows) * CeilDivide(p.out, 2 * cost.channels);
+        p.count * CeilDivide(p.tokens, cost.rows) * CeilDivide(p.out, cost.channels);
     const double time = cost.round * static_cast<double>(CeilDivide(2 * pairs, Multiprocessors()));
     if (best == Bf16Tile::kAuto || time < least) best = cost.tile, least = time;
   }

@@ -51,15 +51,15 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
         TmaLoadMulticast2(to + pair_row * T::kBoxRows * kChunkBytes, &weight_map, full,
                           weight_policy, same_channels, chunk * kBf16Chunk,
                           weight_row + pair_row * box_step);
-        return;
-      }
+      } else {
 #pragma unroll
-      for (int across = 0; across < T::kAcross; ++across) {
+        for (int across = 0; across < T::kAcross; ++across) {
 #pragma unroll
-        for (int box = 0; box < T::kWeightBoxes; ++box) {
-          TmaLoad2(to + (across * T::kMmaN + box * T::kBoxRows) * kChunkBytes, &weight_map, full,
-                   weight_policy, chunk * kBf16Chunk,
-                   weight_row + across * T::kMmaOut + box * box_step);
+          for (int box = 0; box < T::kWeightBoxes; ++box) {
+            TmaLoad2(to + (across * T::kMmaN + box * T::kBoxRows) * kChunkBytes, &weight_map, full,
+                     weight_policy, chunk * kBf16Chunk,
+                     weight_row + across * T::kMmaOut + box * box_step);
+          }
         }
       }
     };
