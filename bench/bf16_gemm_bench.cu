@@ -1,15 +1,18 @@
 // BF16 products of many rows: bits against the kernel for few rows, and times beside cuBLASLt and
 // the device's own limits, medians of graph replays with inputs rotated past the L2.
 //
-//     bf16_gemm_bench FILE.json CASE...     cases: check limits dense some experts decode
+//     bf16_gemm_bench FILE.json CASE...     cases: check limits few dense some experts decode
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <thread>
 
 #include "bench/cublaslt_product.h"
 #include "bench/fp8_gemm_problem.cuh"
+#include "ops/linear/bf16_few_rows_cuda.h"
 #include "ops/linear/bf16_gemm_cuda.h"
 
 namespace fathom::bench {
@@ -21,10 +24,13 @@ constexpr int kReplays = 7;
 struct TileName {
   Bf16Tile tile;
   const char* name;
+  bool small = false;  // not for thousands of rows
 };
 constexpr TileName kTiles[] = {
-    {Bf16Tile::kAuto, "auto"},     {Bf16Tile::k64x64, "64x64"},     {Bf16Tile::k64x128, "64x128"},
-    {Bf16Tile::k128x64, "128x64"}, {Bf16Tile::k128x128, "128x128"}, {Bf16Tile::k128x192, "128x192"},
+    {Bf16Tile::kAuto, "auto"},           {Bf16Tile::k64x64, "64x64", true},
+    {Bf16Tile::k64x128, "64x128", true}, {Bf16Tile::k128x64, "128x64", true},
+    {Bf16Tile::k128x128, "128x128"},     {Bf16Tile::k128x144, "128x144"},
+    {Bf16Tile::k128x256, "128x256"},     {Bf16Tile::k256x256, "256x256"},
 };
 
 // What a product reads and writes: `count` matrices, heads or experts.
@@ -51,11 +57,13 @@ __global__ void MakeWild(__nv_bfloat16* data, size_t count) {
   }
 }
 
+int64_t padding = 0;  // between rows
+
 struct Problem {
   Problem(const Shape& shape, uint64_t seed, bool wild = false)
       : shape(shape),
         heads(shape.heads()),
-        x(shape.tokens * heads * (shape.in + 8)),
+        x(shape.tokens * heads * (shape.in + padding)),
         w(shape.count * shape.out * shape.in) {
     Randomize(x, seed);
     Randomize(w, seed + 1);
@@ -64,14 +72,15 @@ struct Problem {
     MakeWild<<<2048, 256>>>(w.get(), w.size());
     BENCH_CHECK(cudaGetLastError());
   }
-  // y: [tokens, heads, channels + 8].
+  // y: [tokens, heads, channels].
   size_t OutBytes() const {
-    return static_cast<size_t>(shape.tokens * heads * (shape.channels() + 8) * (shape.f32 ? 4 : 2));
+    return static_cast<size_t>(shape.tokens * heads * (shape.channels() + padding) *
+                               (shape.f32 ? 4 : 2));
   }
   Bf16ProductParams Params(const int32_t* live, void* y) const {
     return {.x = reinterpret_cast<const BF16*>(x.get()),
-            .x_stride = heads * (shape.in + 8),
-            .x_head_stride = heads > 1 ? shape.in + 8 : 0,
+            .x_stride = heads * (shape.in + padding),
+            .x_head_stride = heads > 1 ? shape.in + padding : 0,
             .w = reinterpret_cast<const BF16*>(w.get()),
             .count = shape.count,
             .out = shape.out,
@@ -79,8 +88,8 @@ struct Problem {
             .live = live,
             .tokens = shape.tokens,
             .y = y,
-            .y_stride = heads * (shape.channels() + 8),
-            .y_head_stride = heads > 1 ? shape.channels() + 8 : 0,
+            .y_stride = heads * (shape.channels() + padding),
+            .y_head_stride = heads > 1 ? shape.channels() + padding : 0,
             .f32 = shape.f32,
             .silu = shape.silu};
   }
@@ -150,8 +159,21 @@ void Expect(const std::vector<uint8_t>& a, const std::vector<uint8_t>& b, const 
               s.experts ? " experts" : "");
 }
 
-// Every tile against the kernel for few rows, whose own bits for 1, 8, 63, 512 rows must be those
-// of all rows.
+// ||a - b|| / ||b||, of every 13th number.
+double ErrorOf(const std::vector<uint8_t>& a, const std::vector<uint8_t>& b, bool f32) {
+  double error = 0, norm = 0;
+  for (size_t i = 0; i + 4 <= a.size(); i += 52) {
+    uint32_t x = 0, y = 0;
+    std::memcpy(&x, a.data() + i, f32 ? 4 : 2), std::memcpy(&y, b.data() + i, f32 ? 4 : 2);
+    if (!f32) x <<= 16, y <<= 16;
+    float u, v;
+    std::memcpy(&u, &x, 4), std::memcpy(&v, &y, 4);
+    error += (double{u} - v) * (double{u} - v), norm += double{v} * v;
+  }
+  return std::sqrt(error / norm);
+}
+
+// Every tile against one, which must be near the portable kernel's, and the kernel for few rows.
 void Check(const Shape& shape, int64_t live, const Groups* groups = nullptr, bool wild = false) {
   const Problem problem(shape, 31, wild);
   const DeviceArray<int32_t> count(std::vector<int32_t>{static_cast<int32_t>(live)});
@@ -160,8 +182,15 @@ void Check(const Shape& shape, int64_t live, const Groups* groups = nullptr, boo
     if (groups != nullptr) groups->Put(p);
     return p;
   };
-  const std::vector<uint8_t> expected =
-      Result(problem.OutBytes(), [&](void* y) { LaunchBf16Product(params(y), nullptr); });
+  const std::vector<uint8_t> expected = Result(
+      problem.OutBytes(), [&](void* y) { LaunchBf16Gemm(params(y), nullptr, Bf16Tile::k64x64); });
+  const double error = ErrorOf(
+      expected, Result(problem.OutBytes(), [&](void* y) { LaunchBf16Product(params(y), nullptr); }),
+      shape.f32);
+  if (!(error < 1e-3 && !shape.f32) && !(error < 1e-4)) {
+    ++failures;
+    std::printf("FAILED error %g\n", error);
+  }
   for (const TileName& tile : kTiles) {
     Expect(Result(problem.OutBytes(),
                   [&](void* y) {
@@ -172,13 +201,13 @@ void Check(const Shape& shape, int64_t live, const Groups* groups = nullptr, boo
   }
   if (groups != nullptr) return;
   const size_t row_bytes = problem.OutBytes() / static_cast<size_t>(shape.tokens);
-  for (const int64_t rows : {1, 8, 63, 512}) {
+  for (const int64_t rows : {1, 2, 5, 8, 9, 63, 512}) {
     if (rows > live) break;
     const size_t bytes = static_cast<size_t>(rows) * row_bytes;
     Expect(Result(bytes,
                   [&](void* y) {
                     Bf16ProductParams p = params(y);
-                    p.tokens = rows;
+                    p.tokens = rows, p.hopper = true;
                     LaunchBf16Product(p, nullptr);
                   }),
            {expected.begin(), expected.begin() + static_cast<int64_t>(bytes)}, shape, rows,
@@ -186,7 +215,51 @@ void Check(const Shape& shape, int64_t live, const Groups* groups = nullptr, boo
   }
 }
 
+// Distinct experts for each token.
+std::vector<int32_t> ChooseExperts(int64_t tokens, int64_t topk, int64_t experts) {
+  std::vector<int32_t> chosen;
+  uint64_t state = 7;
+  for (int64_t t = 0; t < tokens; ++t) {
+    std::vector<int32_t> ids(static_cast<size_t>(experts));
+    std::iota(ids.begin(), ids.end(), 0);
+    for (int64_t j = 0; j < topk; ++j) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      const bool shared = experts == 66 && j >= topk - 2;
+      if (!shared) std::swap(ids[j], ids[j + (state >> 33) % (experts - j - 2)]);
+      chosen.push_back(shared ? static_cast<int32_t>(experts - topk + j) : ids[j]);
+    }
+  }
+  return chosen;
+}
+
+// Unsorted experts of few tokens against each pair's row alone.
+void CheckPairs(const Shape& shape, int64_t live, int64_t topk, bool x_of_pairs) {
+  const Problem problem(shape, 71);  // a row for each pair
+  const int64_t tokens = shape.tokens / topk;
+  const std::vector<int32_t> chosen = ChooseExperts(tokens, topk, shape.count);
+  const DeviceArray<int32_t> ids(chosen), one(std::vector<int32_t>{1}),
+      count(std::vector<int32_t>{static_cast<int32_t>(live)});
+  const std::vector<uint8_t> expected = Result(problem.OutBytes(), [&](void* y) {
+    for (int64_t pair = 0; pair < live * topk; ++pair) {
+      Bf16ProductParams p = problem.Params(one.get(), y);
+      p.x += (x_of_pairs ? pair : pair / topk) * p.x_stride;
+      p.w += chosen[static_cast<size_t>(pair)] * shape.out * shape.in;
+      p.y = static_cast<uint8_t*>(y) + 2 * pair * p.y_stride;
+      p.tokens = 1, p.count = 1;
+      LaunchBf16Gemm(p, nullptr, Bf16Tile::k64x64);
+    }
+  });
+  Expect(Result(problem.OutBytes(),
+                [&](void* y) {
+                  Bf16ProductParams p = problem.Params(count.get(), y);
+                  p.ids = ids.get(), p.topk = topk, p.tokens = tokens, p.x_of_pairs = x_of_pairs;
+                  LaunchBf16FewRows(p, nullptr);
+                }),
+         expected, shape, live, "pairs");
+}
+
 void CheckAll() {
+  padding = 8;
   int cases = 0;
   for (const auto& [out, in] : {std::pair{576, 2048},
                                 {2048, 2048},
@@ -206,12 +279,21 @@ void CheckAll() {
                                        {200, 200},
                                        {1000, 1024},
                                        {4096, 4096}}) {
-      if (int64_t{tokens} * out * in > int64_t{60} << 30) continue;
+      if (int64_t{tokens} * out * in > int64_t{20} << 30) continue;
       Check({tokens, 1, out, in}, live), ++cases;
       Check({tokens, 1, out, in, false, true}, live), ++cases;
       Check({tokens, 1, 2 * out, in, true}, live), ++cases;
     }
   }
+  for (const int64_t tokens : {1, 3, 8}) {
+    for (const int64_t topk : {6, 8}) {
+      CheckPairs({tokens * topk, 66, 2816, 2048, true, false, true}, tokens, topk, false);
+      CheckPairs({tokens * topk, 66, 2048, 1408, false, false, true}, tokens, topk, true);
+      cases += 2;
+    }
+  }
+  CheckPairs({8 * 12, 257, 400, 136, true, false, true}, 5, 12, false), ++cases;
+  CheckPairs({8 * 16, 20, 136, 200, false, false, true}, 7, 16, true), ++cases;
   for (const int64_t in : {64, 512, 2048, 16384}) {
     Check({1000, 1, 512, in, false, true}, 1000, nullptr, true), ++cases;
   }
@@ -228,6 +310,7 @@ void CheckAll() {
       Check({rows, experts, hidden, inter, false, false, true}, groups.total, &groups), ++cases;
     }
   }
+  padding = 0;
   report.Add("check: cases, failures", {{"cases", cases}, {"failures", failures}});
 }
 
@@ -247,8 +330,7 @@ std::string Name(const char* kind, int64_t rows, const Shape& s, const char* til
   return text;
 }
 
-void Time(const char* kind, const Shape& shape, bool few_rows, bool library,
-          const Groups* groups = nullptr) {
+void Time(const char* kind, const Shape& shape, bool library, const Groups* groups = nullptr) {
   const double set_bytes = 2.0 * (shape.count * shape.out * shape.in + shape.tokens * shape.in);
   std::vector<std::unique_ptr<Problem>> problems;
   for (int i = 0; i < SetsPastL2(set_bytes); ++i) {
@@ -271,20 +353,14 @@ void Time(const char* kind, const Shape& shape, bool few_rows, bool library,
         {{"us", us}, {"TFLOPS", 1e-6 * shape.operations(rows) / us}, {"GB/s", 1e-3 * bytes / us}});
   };
   for (const TileName& tile : kTiles) {
+    if (shape.tokens >= 4096 && tile.small) continue;
     add(tile.name, MedianOfRested(sets, [&](int i, cudaStream_t stream) {
-          LaunchBf16Gemm(params(i), stream, tile.tile);
+          Bf16ProductParams p = params(i);
+          p.hopper = true;  // auto: as the engine does
+          if (tile.tile == Bf16Tile::kAuto) return LaunchBf16Product(p, stream);
+          LaunchBf16Gemm(p, stream, tile.tile);
         }));
   }
-  if (few_rows) {
-    add("mma.sync", MedianOfRested(sets, [&](int i, cudaStream_t stream) {
-          LaunchBf16Product(params(i), stream);
-        }));
-  }
-  add("engine", MedianOfRested(sets, [&](int i, cudaStream_t stream) {
-        Bf16ProductParams p = params(i);
-        p.hopper = true;
-        LaunchBf16Product(p, stream);
-      }));
   if (!library) return;
   const LibraryProduct product(LibraryFormat::kBf16, shape.tokens, shape.out, shape.in);
   double best = 1e30;
@@ -300,38 +376,83 @@ void Time(const char* kind, const Shape& shape, bool few_rows, bool library,
   add("cuBLASLt", best);
 }
 
+// Products of a decode step of few tokens, as the engine launches them and as the portable table
+// does: `topk` experts a token, or dense and heads.
+void TimeFewRows(const char* kind, const Shape& shape, int64_t topk = 0) {
+  Shape stored = shape;
+  if (topk > 0) stored.tokens *= topk;
+  std::vector<std::unique_ptr<Problem>> problems;
+  for (int i = 0; i < SetsPastL2(2.0 * shape.count * shape.out * shape.in); ++i) {
+    problems.push_back(std::make_unique<Problem>(stored, 50 + 2 * i));
+  }
+  const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(shape.tokens)});
+  const std::vector<int32_t> chosen = ChooseExperts(shape.tokens, topk, shape.count);
+  const DeviceArray<int32_t> ids(chosen);
+  const double matrices = topk > 0
+                              ? static_cast<double>(std::set(chosen.begin(), chosen.end()).size())
+                              : static_cast<double>(shape.count);
+  DeviceArray<uint8_t> y(problems[0]->OutBytes());
+  for (const bool hopper : {true, false}) {
+    const double us =
+        MedianOfRested(static_cast<int>(problems.size()), [&](int i, cudaStream_t stream) {
+          Bf16ProductParams p = problems[i]->Params(live.get(), y.get());
+          p.tokens = shape.tokens, p.hopper = hopper;
+          if (topk > 0) p.ids = ids.get(), p.topk = topk, p.x_of_pairs = !shape.silu;
+          LaunchBf16Product(p, stream);
+        });
+    report.Add(Name(kind, shape.tokens, shape, hopper ? "auto" : "portable"),
+               {{"us", us}, {"GB/s", 2e-3 * matrices * shape.out * shape.in / us}});
+  }
+}
+
+void TimeFew() {
+  rest_ms = 5;
+  for (const int64_t rows : {1, 8}) {
+    TimeFewRows("dense", {rows, 1, 3072, 2048});
+    TimeFewRows("dense", {rows, 1, 2048, 2048});
+    TimeFewRows("dense", {rows, 1, 576, 2048});
+    TimeFewRows("dense", {rows, 1, 2048, 10944});
+    TimeFewRows("dense", {rows, 1, 5120, 16384});
+    TimeFewRows("silu", {rows, 1, 21888, 2048, true});
+    TimeFewRows("heads 16 x", {rows, 16, 512, 128});
+    TimeFewRows("heads 16 x", {rows, 16, 128, 512});
+    TimeFewRows("experts 8 of 66", {rows, 66, 2816, 2048, true, false, true}, 8);
+    TimeFewRows("experts 8 of 66", {rows, 66, 2048, 1408, false, false, true}, 8);
+    TimeFewRows("lm_head", {rows, 1, 102400, 2048, false, true});
+  }
+}
+
 void TimeDense() {
-  Time("dense", {4096, 1, 7168, 16384}, false, true);
-  Time("dense", {4096, 1, 8192, 8192}, false, true);
-  Time("dense", {4096, 1, 4096, 7168}, false, true);
-  Time("dense", {4096, 1, 3072, 2048}, true, true);
-  Time("dense", {4096, 1, 2048, 2048}, true, true);
-  Time("dense", {4096, 1, 2048, 10944}, true, true);
-  Time("dense", {4096, 1, 576, 2048}, true, true);
-  Time("silu", {4096, 1, 5632, 2048, true}, true, false);
-  Time("silu", {4096, 1, 21888, 2048, true}, true, false);
+  Time("dense", {4096, 1, 7168, 16384}, true);
+  Time("dense", {4096, 1, 8192, 8192}, true);
+  Time("dense", {4096, 1, 4096, 7168}, true);
+  Time("dense", {4096, 1, 3072, 2048}, true);
+  Time("dense", {4096, 1, 2048, 2048}, true);
+  Time("dense", {4096, 1, 2048, 10944}, true);
+  Time("dense", {4096, 1, 576, 2048}, true);
+  Time("silu", {4096, 1, 5632, 2048, true}, false);
+  Time("silu", {4096, 1, 21888, 2048, true}, false);
 }
 
 void TimeSome() {
   rest_ms = 20;
-  Time("dense", {512, 1, 4096, 512}, true, true);
+  Time("dense", {512, 1, 4096, 512}, true);
   for (const int64_t rows : {1, 8, 32, 64, 128, 256, 512, 1024}) {
-    Time("dense", {rows, 1, 2048, 2048}, true, true);
-    Time("dense", {rows, 1, 3072, 2048}, true, true);
+    Time("dense", {rows, 1, 2048, 2048}, true);
+    Time("dense", {rows, 1, 3072, 2048}, true);
   }
-  Time("heads 16 x", {512, 16, 512, 128}, true, false);
-  Time("heads 16 x", {512, 16, 128, 512}, true, false);
+  Time("heads 16 x", {512, 16, 512, 128}, false);
+  Time("heads 16 x", {512, 16, 128, 512}, false);
 }
 
 void TimeExperts() {
   for (const int64_t rows : {24576, 6144, 768}) {
     for (const bool even : {true, false}) {
       const Groups groups(even ? EvenSizes(64, rows) : UnevenSizes(64, rows));
-      const bool few = even;
       Time(even ? "64 even experts" : "64 uneven experts",
-           {rows, 64, 2816, 2048, true, false, true}, few, false, &groups);
+           {rows, 64, 2816, 2048, true, false, true}, false, &groups);
       Time(even ? "64 even experts" : "64 uneven experts",
-           {rows, 64, 2048, 1408, false, false, true}, few, false, &groups);
+           {rows, 64, 2048, 1408, false, false, true}, false, &groups);
     }
   }
 }
@@ -357,14 +478,14 @@ void TimeDecode() {
   rest_ms = 20;
   for (const int64_t tokens : {32, 128}) {
     const Groups groups(StepSizes(tokens));
-    Time("step's experts", {8 * tokens, 66, 2816, 2048, true, false, true}, true, false, &groups);
-    Time("step's experts", {8 * tokens, 66, 2048, 1408, false, false, true}, true, false, &groups);
+    Time("step's experts", {8 * tokens, 66, 2816, 2048, true, false, true}, false, &groups);
+    Time("step's experts", {8 * tokens, 66, 2048, 1408, false, false, true}, false, &groups);
   }
   for (const int64_t tokens : {32, 128}) {
-    Time("lm_head", {tokens, 1, 102400, 2048, false, true}, true, true);
-    Time("dense", {tokens, 1, 576, 2048}, true, true);
-    Time("heads 16 x", {tokens, 16, 512, 128}, true, false);
-    Time("heads 16 x", {tokens, 16, 128, 512}, true, false);
+    Time("lm_head", {tokens, 1, 102400, 2048, false, true}, true);
+    Time("dense", {tokens, 1, 576, 2048}, true);
+    Time("heads 16 x", {tokens, 16, 512, 128}, false);
+    Time("heads 16 x", {tokens, 16, 128, 512}, false);
   }
 }
 
@@ -380,6 +501,7 @@ int main(int argc, char** argv) {
       const double read = MeasureBandwidth().read;
       report.Add("limits", {{"read_GB/s", read}, {"wgmma_TFLOPS", MatrixPeak()}});
     }
+    if (name == "few") TimeFew();
     if (name == "dense") TimeDense();
     if (name == "some") TimeSome();
     if (name == "experts") TimeExperts();

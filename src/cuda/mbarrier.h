@@ -34,6 +34,28 @@ class Mbarrier {
         : "memory");
   }
 
+  // An arrival once the copies (cp.async) that this thread has asked for are there. For sm_80 and
+  // up.
+  __device__ void ArriveAfterCopies() {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(SharedAddress(&word_))
+                 : "memory");
+  }
+
+  // Whether the phase of this parity has completed; does not wait.
+  __device__ bool Test(uint32_t parity) {
+    uint32_t done;
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n"
+        "}\n"
+        : "=r"(done)
+        : "r"(SharedAddress(&word_)), "r"(parity)
+        : "memory");
+    return done != 0;
+  }
+
   // Waits a bounded time; true once the phase of this parity has completed.
   __device__ bool TryWait(uint32_t parity) {
     uint32_t done;

@@ -1,5 +1,5 @@
-// What the table of any GPU does, for the table of Hopper: `hopper` lets BF16 products of many rows
-// take Hopper's kernel (linear/bf16_gemm_cuda.h), which gives the same bits.
+// What the table of any GPU does, for the table of Hopper: `hopper` lets BF16 products take
+// Hopper's kernels (linear/bf16_gemm_cuda.h).
 #pragma once
 
 #include "ops/cuda_ops.h"

@@ -14,7 +14,7 @@ set(CUDA_PORTABLE_SOURCES
 set(CUDA_HOPPER_SOURCES
   attend_absorbed/mla_decode_kernel.cu attend_absorbed/mla_decode_narrow.cu
   attend_expanded/flash_attend_kernel.cu
-  linear/bf16_gemm_cuda.cu linear/fp8_few_rows_cuda.cu linear/fp8_gemm_cuda.cu linear/fp8_gemm_silu_cuda.cu)
+  linear/bf16_few_rows_cuda.cu linear/bf16_gemm_cuda.cu linear/fp8_few_rows_cuda.cu linear/fp8_gemm_cuda.cu linear/fp8_gemm_silu_cuda.cu)
 fathom_cuda_sources(PORTABLE ${CUDA_PORTABLE_SOURCES} HOPPER ${CUDA_HOPPER_SOURCES})
 fathom_library(ops_cuda KERNELS
   SOURCES cuda_ops.cc prepare/prepare_cuda.cc attend_absorbed/attend_absorbed_hopper.cc

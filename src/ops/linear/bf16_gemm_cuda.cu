@@ -15,12 +15,11 @@ int64_t Channels(const Bf16ProductParams& p) {
 template <class T>
 void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
   // No more rows than there are, in whole swizzle atoms: reading out of bounds takes time.
-  const int64_t x_box_rows =
-      std::min<int64_t>(T::kM / T::kBlocks, CeilDivide(CeilDivide(p.tokens, T::kBlocks), 8) * 8);
-  const int64_t most_clusters = Multiprocessors() / T::kBlocks;
+  const int64_t x_box_rows = std::min<int64_t>(
+      T::kM / T::kPairChannels, CeilDivide(CeilDivide(p.tokens, T::kPairChannels), 8) * 8);
   // Experts share the rows about evenly.
   const int64_t rows = p.counts == nullptr ? p.tokens : CeilDivide(p.tokens, p.count);
-  const bool read_once = rows <= T::kM;
+  const bool read_once = rows <= T::kClusterM;
   const int64_t across = CeilDivide(Channels(p), T::kClusterOut);
   const Args args = {.live = p.live,
                      .counts = p.counts,
@@ -50,15 +49,15 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
   const CUtensorMap weight_map = MakeTensorMap({.data = p.w,
                                                 .sizes = {u64(p.in), u64(p.count * p.out)},
                                                 .strides = {u64(p.in) * 2},
-                                                .box = {kBf16Chunk, T::kMmaOut},
+                                                .box = {kBf16Chunk, T::kBoxRows},
                                                 .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
   static const cudaError_t configured = cudaFuncSetAttribute(
       Kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<T>));
   CUDA_CHECK(configured);
   // Capacities decide the grid: the most tiles that the live rows could make.
-  int64_t down = CeilDivide(p.tokens, T::kM);
+  int64_t down = CeilDivide(p.tokens, T::kClusterM);
   down = p.counts == nullptr ? down * p.count : down + std::min(p.count, p.tokens);
-  const int64_t clusters = std::clamp<int64_t>(across * down, 1, most_clusters);
+  const int64_t clusters = std::clamp<int64_t>(across * down, 1, Multiprocessors() / T::kBlocks);
 
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeClusterDimension;
@@ -79,33 +78,37 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
 // (docs/design/bf16_gemm.md).
 Bf16Tile ChooseTile(const Bf16ProductParams& p) {
   if (p.counts != nullptr) {  // experts' rows are uneven
-    return p.tokens / p.count <= 32 ? Bf16Tile::k64x128 : Bf16Tile::k128x128;
+    return p.tokens / p.count <= 32 ? Bf16Tile::k64x128 : Bf16Tile::k128x256;
   }
   struct Cost {
     Bf16Tile tile;
-    int64_t rows, channels;
-    double round;  // microseconds of 2048 channels
+    int64_t rows, channels;  // of a cluster
+    double round;            // microseconds of 2048 channels
   };
-  constexpr Cost kCosts[] = {{Bf16Tile::k64x64, 64, 64, 5.4},
-                             {Bf16Tile::k64x128, 64, 128, 10},
-                             {Bf16Tile::k128x64, 128, 64, 9},
-                             {Bf16Tile::k128x128, 128, 128, 14},
-                             {Bf16Tile::k128x192, 128, 192, 19}};
+  constexpr Cost kCosts[] = {
+      {Bf16Tile::k64x64, 64, 128, 5.4},    {Bf16Tile::k64x128, 64, 256, 10},
+      {Bf16Tile::k128x64, 128, 128, 9},    {Bf16Tile::k128x128, 128, 256, 13.7},
+      {Bf16Tile::k128x144, 128, 288, 18},  {Bf16Tile::k128x256, 128, 512, 24},
+      {Bf16Tile::k256x256, 256, 256, 23.6}};
   Bf16Tile best = Bf16Tile::kAuto;
   double least = 0;
   for (const Cost& cost : kCosts) {
+    // Weights that are read once come as fast in smaller tiles, whose rounds are more even.
+    if (cost.round > 14 && p.tokens <= 128) continue;
     const int64_t pairs =
-        p.count * CeilDivide(p.tokens, cost.rows) * CeilDivide(p.out, 2 * cost.channels);
+        p.count * CeilDivide(p.tokens, cost.rows) * CeilDivide(p.out, cost.channels);
     const double time = cost.round * static_cast<double>(CeilDivide(2 * pairs, Multiprocessors()));
     if (best == Bf16Tile::kAuto || time < least) best = cost.tile, least = time;
   }
   return best;
 }
 
-template <int kDown, int kAcross, int kMmaN, int kStages>
+template <int kDown, int kAcross, int kMmaN, int kStages, int kPairRows = 1, int kPairChannels = 2>
 void LaunchTile(const Bf16ProductParams& p, cudaStream_t stream) {
-  if (p.silu) return Launch<Tile<kDown, kAcross, kMmaN, kStages, true>>(p, stream);
-  Launch<Tile<kDown, kAcross, kMmaN, kStages, false>>(p, stream);
+  if (p.silu) {
+    return Launch<Tile<kDown, kAcross, kMmaN, kStages, true, kPairRows, kPairChannels>>(p, stream);
+  }
+  Launch<Tile<kDown, kAcross, kMmaN, kStages, false, kPairRows, kPairChannels>>(p, stream);
 }
 
 }  // namespace
@@ -118,12 +121,6 @@ bool Bf16GemmFits(const Bf16ProductParams& p) {
          reinterpret_cast<uintptr_t>(p.y) % 16 == 0 && !(p.silu && p.f32);
 }
 
-bool Bf16GemmPays(const Bf16ProductParams& p) {
-  // Experts share the rows about evenly.
-  if (p.counts != nullptr) return p.tokens >= p.count;
-  return p.tokens > 16;
-}
-
 void LaunchBf16Gemm(const Bf16ProductParams& p, cudaStream_t stream, Bf16Tile tile) {
   using namespace bf16_gemm;
   if (p.tokens == 0) return;
@@ -134,7 +131,11 @@ void LaunchBf16Gemm(const Bf16ProductParams& p, cudaStream_t stream, Bf16Tile ti
     case Bf16Tile::k64x128: return LaunchTile<1, 2, 64, 8>(p, stream);
     case Bf16Tile::k128x64: return LaunchTile<2, 1, 64, 8>(p, stream);
     case Bf16Tile::k128x128: return LaunchTile<2, 1, 128, 6>(p, stream);
-    case Bf16Tile::k128x192: return LaunchTile<2, 1, 192, 5>(p, stream);
+    case Bf16Tile::k128x144:
+      if (p.silu) return LaunchTile<2, 1, 128, 6>(p, stream);
+      return Launch<Tile<2, 1, 144, 6, false>>(p, stream);
+    case Bf16Tile::k128x256: return LaunchTile<2, 1, 256, 4>(p, stream);
+    case Bf16Tile::k256x256: return LaunchTile<2, 1, 256, 4, 2, 1>(p, stream);
   }
 }
 

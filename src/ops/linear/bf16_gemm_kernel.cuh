@@ -4,8 +4,7 @@
 //                  stages (64 channels of x and of W each) by TMA, warpgroups multiply 64 rows by
 //                  kMmaN
 //   bytes, FLOPs:  in x (rows + out) + rows x out numbers; 2 x rows x out x in FLOPs
-//   accumulator:   fp32 in the tensor core, in kBf16Chains chains of every fourth chunk, added in
-//                  order: the sums of bf16_product_cuda.cu
+//   accumulator:   fp32 in the tensor core, in ascending order, 16 channels at a time
 //   expected time: docs/design/bf16_gemm.md
 #pragma once
 
@@ -17,25 +16,22 @@
 
 namespace fathom::bf16_gemm {
 
-// The chunk that a row's sums take after `chunk`.
-template <class T>
-__device__ __forceinline__ int32_t NextChunk(const Args& args, int32_t chunk) {
-  if (T::kTogether) return chunk + 1;
-  chunk += kBf16Chains;
-  return chunk < args.chunks ? chunk : chunk % kBf16Chains + 1;
-}
-
 // The loading warp: every stage of every tile, in the order in which they are multiplied. Weights
 // are asked for before the kernels before have ended, as far as the stages reach; x is not.
 template <class T>
 __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_map,
                      const CUtensorMap& weight_map, int32_t index, int32_t step, uint32_t rank) {
-  constexpr uint16_t kBothBlocks = 3;
-  const uint32_t x_bytes = T::kBlocks * args.x_box_rows * kChunkBytes;
+  const uint32_t x_bytes = T::kPairChannels * args.x_box_rows * kChunkBytes;
   constexpr uint32_t kWeightBytes = T::kN * kChunkBytes;
   const uint64_t policy = EvictNormal(), weight_policy = args.read_once ? EvictFirst() : policy;
-  const int32_t half = rank * args.x_box_rows;  // of x: what this block loads
-  const int32_t matrix_rows = args.channels * T::kWeightBoxes;
+  const int32_t pair_row = rank / T::kPairChannels, pair_channel = rank % T::kPairChannels;
+  const auto same_rows =
+      static_cast<uint16_t>(((1 << T::kPairChannels) - 1) << pair_row * T::kPairChannels);
+  const auto same_channels =
+      static_cast<uint16_t>((1 | (T::kPairRows - 1) << T::kPairChannels) << pair_channel);
+  const int32_t part = pair_channel * args.x_box_rows;  // of x: what this block loads
+  const int32_t matrix_rows = args.channels * (T::kSilu ? 2 : 1);
+  const int32_t box_step = T::kSilu ? args.channels : T::kBoxRows;
   RingPosition<T::kStages> ring;
   Work work;
   bool first = true;
@@ -43,49 +39,61 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
     const int32_t x_row = Uniform(work.row);
     const int32_t head = Uniform(args.counts == nullptr ? work.group : 0);
     const int32_t weight_row = Uniform(work.group * matrix_rows + work.channel);
-    // A pair's second block may have no channels: what it multiplies is not stored.
-    const bool has_channels = Uniform(work.channels) > 0;
+    // A pair's second block may have no channels or rows: what it multiplies is not stored.
+    const bool has_channels = Uniform(work.channels) > 0, has_rows = Uniform(work.rows) > 0;
+    const uint32_t bytes = (has_channels ? kWeightBytes : 0) + (has_rows ? x_bytes : 0);
     const auto load_weights = [&](uint32_t stage, int32_t chunk) {
       Mbarrier& full = shared.full[stage];
-      full.ArriveExpect(has_channels ? x_bytes + kWeightBytes : x_bytes);
+      full.ArriveExpect(bytes);
       if (!has_channels) return;
+      uint8_t* to = shared.weights[stage];
+      if constexpr (T::kPairRows == 2) {
+        TmaLoadMulticast2(to + pair_row * T::kBoxRows * kChunkBytes, &weight_map, full,
+                          weight_policy, same_channels, chunk * kBf16Chunk,
+                          weight_row + pair_row * box_step);
+      } else {
 #pragma unroll
-      for (int across = 0; across < T::kAcross; ++across) {
+        for (int across = 0; across < T::kAcross; ++across) {
 #pragma unroll
-        for (int box = 0; box < T::kWeightBoxes; ++box) {
-          TmaLoad2(shared.weights[stage] + (across * T::kMmaN + box * T::kMmaOut) * kChunkBytes,
-                   &weight_map, full, weight_policy, chunk * kBf16Chunk,
-                   weight_row + across * T::kMmaOut + box * args.channels);
+          for (int box = 0; box < T::kWeightBoxes; ++box) {
+            TmaLoad2(to + (across * T::kMmaN + box * T::kBoxRows) * kChunkBytes, &weight_map, full,
+                     weight_policy, chunk * kBf16Chunk,
+                     weight_row + across * T::kMmaOut + box * box_step);
+          }
         }
       }
     };
     const int32_t early = first ? min(args.chunks, T::kStages) : 0;
     if (first) {
       if (ElectLane()) {
-        for (int32_t i = 0, chunk = 0; i < early; ++i, chunk = NextChunk<T>(args, chunk)) {
-          load_weights(i, chunk);
-        }
+        for (int32_t i = 0; i < early; ++i) load_weights(i, i);
       }
       __syncwarp();
       if (!args.x_is_there) WaitForPriorKernels();
     }
     ring.index = Uniform(ring.index);
     ring.parity = Uniform(ring.parity);
-    for (int32_t i = 0, chunk = 0; i < args.chunks;
-         ++i, chunk = NextChunk<T>(args, chunk), ring.Advance()) {
-      if (i >= early) shared.empty[ring.index].Wait(ring.parity ^ 1);
+    for (int32_t chunk = 0; chunk < args.chunks; ++chunk, ring.Advance()) {
+      if (chunk >= early) shared.empty[ring.index].Wait(ring.parity ^ 1);
       if (ElectLane()) {
-        if (i >= early) load_weights(ring.index, chunk);
-        TmaLoadMulticast3(shared.x[ring.index] + half * kChunkBytes, &x_map,
-                          shared.full[ring.index], policy, kBothBlocks, chunk * kBf16Chunk,
-                          x_row + half, head);
+        if (chunk >= early) load_weights(ring.index, chunk);
+        if (has_rows) {
+          uint8_t* to = shared.x[ring.index] + part * kChunkBytes;
+          if constexpr (T::kPairChannels == 2) {
+            TmaLoadMulticast3(to, &x_map, shared.full[ring.index], policy, same_rows,
+                              chunk * kBf16Chunk, x_row + part, head);
+          } else {
+            TmaLoad3(to, &x_map, shared.full[ring.index], policy, chunk * kBf16Chunk, x_row + part,
+                     head);
+          }
+        }
       }
       __syncwarp();
     }
   }
 }
 
-// This warp has read the stage: both blocks of the cluster may write to it again. Nothing was
+// This warp has read the stage: all blocks of the cluster may write to it again. Nothing was
 // written: no need to release, which fences the whole GPU.
 template <class T>
 __device__ __forceinline__ void Release(Shared<T>& shared, int stage, int lane) {
@@ -101,135 +109,69 @@ __device__ __forceinline__ void Release(Shared<T>& shared, int stage, int lane) 
   }
 }
 
-// Begins the products of a stage of x and weights, and ends those of the stage before: `last`, or
-// none if negative.
-template <class T>
-__device__ __forceinline__ void AddStage(float (&sums)[T::kMmaN / 2], Shared<T>& shared,
-                                         RingPosition<T::kStages>& ring, int32_t& last,
-                                         int warpgroup, int lane) {
-  const uint64_t x =
-      WgmmaOperand(SharedAddress(shared.x[ring.index]) + warpgroup % T::kDown * 64 * kChunkBytes);
-  const uint64_t weights = WgmmaOperand(SharedAddress(shared.weights[ring.index]) +
-                                        warpgroup / T::kDown * T::kMmaN * kChunkBytes);
-  shared.full[ring.index].Wait(ring.parity);
-  WgmmaFence();
-#pragma unroll
-  for (int k = 0; k < kBf16Chunk / 16; ++k) {
-    WgmmaBf16<T::kMmaN>::template Add<Major::kK, Major::kK>(sums, x + 2 * k, weights + 2 * k, true);
-  }
-  WgmmaCommit();
-  if (last >= 0) {
-    WgmmaWait<1>();
-    Release(shared, last, lane);
-  }
-  last = static_cast<int32_t>(ring.index);
-  ring.Advance();
-}
-
-template <int kCount>
-__device__ __forceinline__ void SetZero(float (&sums)[kCount]) {
-#pragma unroll
-  for (float& sum : sums) sum = 0;
-  WgmmaHold(sums);
-}
-
-// The sums of one chain of chunks; meanwhile(i) is done while the i-th is multiplied.
+// The sums of a tile; meanwhile() is called while each of its stages is multiplied.
 template <class T, class F>
-__device__ __forceinline__ void SumChain(float (&sums)[T::kMmaN / 2], Shared<T>& shared,
-                                         RingPosition<T::kStages>& ring, int32_t chunks,
-                                         int warpgroup, int lane, const F& meanwhile) {
-  SetZero(sums);
-  int32_t last = -1;
-  for (int32_t i = 0; i < chunks; ++i) {
-    AddStage<T>(sums, shared, ring, last, warpgroup, lane);
-    meanwhile(i);
+__device__ __forceinline__ void SumTile(float (&sums)[T::kMmaN / 2], Shared<T>& shared,
+                                        RingPosition<T::kStages>& ring, int32_t chunks,
+                                        int warpgroup, int lane, const F& meanwhile) {
+  const uint64_t x =
+      WgmmaOperand(SharedAddress(shared.x) + warpgroup % T::kDown * 64 * kChunkBytes);
+  const uint64_t weights =
+      WgmmaOperand(SharedAddress(shared.weights) + warpgroup / T::kDown * T::kMmaN * kChunkBytes);
+  constexpr int kXStep = T::kM * kChunkBytes / 16, kWeightStep = T::kN * kChunkBytes / 16;
+  int32_t last = 0;
+#pragma unroll 1
+  for (int32_t chunk = 0; chunk < chunks; ++chunk) {
+    shared.full[ring.index].Wait(ring.parity);
+    WgmmaFence();
+#pragma unroll
+    for (int k = 0; k < kBf16Chunk / 16; ++k) {
+      WgmmaBf16<T::kMmaN>::template Add<Major::kK, Major::kK>(
+          sums, x + ring.index * kXStep + 2 * k, weights + ring.index * kWeightStep + 2 * k,
+          k > 0 || chunk > 0);
+    }
+    WgmmaCommit();
+    if (chunk > 0) {
+      WgmmaWait<1>();
+      Release(shared, last, lane);
+    }
+    last = static_cast<int32_t>(ring.index);
+    ring.Advance();
+    meanwhile();
   }
   WgmmaWait<0>();
   WgmmaHold(sums);
   Release(shared, last, lane);
 }
 
-// The sums of all chains, chunk by chunk.
-template <class T>
-__device__ __forceinline__ void SumTogether(float (&sums)[kBf16Chains][T::kMmaN / 2],
-                                            Shared<T>& shared, RingPosition<T::kStages>& ring,
-                                            int32_t chunks, int warpgroup, int lane) {
-#pragma unroll
-  for (auto& chain : sums) SetZero(chain);
-  int32_t last = -1, chunk = 0;
-  for (; chunk + kBf16Chains <= chunks; chunk += kBf16Chains) {
-#pragma unroll
-    for (auto& chain : sums) AddStage<T>(chain, shared, ring, last, warpgroup, lane);
-  }
-#pragma unroll
-  for (int i = 0; i < kBf16Chains - 1; ++i) {
-    if (chunk + i < chunks) AddStage<T>(sums[i], shared, ring, last, warpgroup, lane);
-  }
-  WgmmaWait<0>();
-#pragma unroll
-  for (auto& chain : sums) WgmmaHold(chain);
-  Release(shared, last, lane);
-#pragma unroll
-  for (int i = 1; i < kBf16Chains; ++i) {
-#pragma unroll
-    for (int j = 0; j < T::kMmaN / 2; ++j) sums[0][j] += sums[i][j];
-  }
-}
-
-// Tiles whose chains follow each other: results are stored while the next one's first chain is
-// multiplied.
+// Tile after tile; BF16 results are stored while the next tile is multiplied.
 template <class T, class Find>
-__device__ __forceinline__ void MultiplyByChains(Shared<T>& shared, const Args& args, int warp,
-                                                 int lane, const Find& find) {
-  const int32_t chains = min(kBf16Chains, args.chunks);
+__device__ __forceinline__ void MultiplyAll(Shared<T>& shared, const Args& args, int warp, int lane,
+                                            const Find& find) {
   RingPosition<T::kStages> ring;
-  float total[T::kMmaN / 2], sums[T::kMmaN / 2];
+  float sums[T::kMmaN / 2];
+  Results<T> results;
   Work work, done;
   int32_t stored = T::kPieces;  // of the tile that is done
-  const auto store = [&](int32_t piece) {
-    StorePiece<T>(piece, total, shared, args, done, warp, lane);
+  const auto store = [&] {
+    if (stored < T::kPieces) StorePiece<T>(stored++, results, shared, args, done, warp, lane);
   };
   while (find(work)) {
     ring.index = Uniform(ring.index);
     ring.parity = Uniform(ring.parity);
-    const auto sum_chain = [&](int32_t chain, const auto& meanwhile) {
-      SumChain(sums, shared, ring, (args.chunks - chain + kBf16Chains - 1) / kBf16Chains, warp / 4,
-               lane, meanwhile);
-    };
-    sum_chain(0, [&](int32_t) {
-      if (stored < T::kPieces) store(stored++);
-    });
-    while (stored < T::kPieces) store(stored++);
-#pragma unroll
-    for (int i = 0; i < T::kMmaN / 2; ++i) total[i] = sums[i];
-#pragma unroll 1
-    for (int32_t chain = 1; chain < chains; ++chain) {
-      sum_chain(chain, [](int32_t) {});
-#pragma unroll
-      for (int i = 0; i < T::kMmaN / 2; ++i) total[i] += sums[i];
+    SumTile(sums, shared, ring, args.chunks, warp / 4, lane, store);
+    while (stored < T::kPieces) store();
+    if (!T::kSilu && args.f32) {
+      const Part<T> part(args, work, warp, 0);
+      StoreF32<T::kMmaOut>(sums, static_cast<float*>(args.out) + part.at, args.out_stride,
+                           part.rows, part.channels, lane);
+      continue;
     }
+    Pack<T>(results, sums);
     done = work;
     stored = 0;
   }
-  while (stored < T::kPieces) store(stored++);
-}
-
-// Tiles whose chains are summed at once.
-template <class T, class Find>
-__device__ __forceinline__ void MultiplyTogether(Shared<T>& shared, const Args& args, int warp,
-                                                 int lane, const Find& find) {
-  RingPosition<T::kStages> ring;
-  float sums[kBf16Chains][T::kMmaN / 2];
-  Work work;
-  while (find(work)) {
-    ring.index = Uniform(ring.index);
-    ring.parity = Uniform(ring.parity);
-    SumTogether<T>(sums, shared, ring, args.chunks, warp / 4, lane);
-#pragma unroll
-    for (int piece = 0; piece < T::kPieces; ++piece) {
-      StorePiece<T>(piece, sums[0], shared, args, work, warp, lane);
-    }
-  }
+  while (stored < T::kPieces) store();
 }
 
 // The multiplying warpgroups.
@@ -246,11 +188,7 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
     return true;
   };
   const int lane = threadIdx.x % 32;
-  if constexpr (T::kTogether) {
-    MultiplyTogether(shared, args, warp, lane, find);
-  } else {
-    MultiplyByChains(shared, args, warp, lane, find);
-  }
+  MultiplyAll(shared, args, warp, lane, find);
 }
 
 template <class T>

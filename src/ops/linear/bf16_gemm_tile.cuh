@@ -8,26 +8,29 @@
 namespace fathom::bf16_gemm {
 
 // A block's tile: kDown x kAcross warpgroups, each of 64 rows by kMmaN rows of W. kSilu: half of
-// them are gate, the other half up, of the same channels. The two blocks of a cluster take
-// neighbouring channels of the same rows, of which each loads half for both.
-template <int kDown_, int kAcross_, int kMmaN_, int kStages_, bool kSilu_>
+// them are gate, the other half up, of the same channels. A cluster is kPairRows x kPairChannels
+// blocks: those of the same rows load a part of x each, for all of them, and those of the same
+// channels a part of W.
+template <int kDown_, int kAcross_, int kMmaN_, int kStages_, bool kSilu_, int kPairRows_ = 1,
+          int kPairChannels_ = 2>
 struct Tile {
   static constexpr int kDown = kDown_, kAcross = kAcross_, kMmaN = kMmaN_, kStages = kStages_;
   static constexpr bool kSilu = kSilu_;
-  // The sums of all chains fit the registers: chunks are read in the order of memory.
-  static constexpr bool kTogether = kMmaN <= 64;
+  static constexpr int kPairRows = kPairRows_, kPairChannels = kPairChannels_;
   static constexpr int kM = 64 * kDown, kN = kMmaN * kAcross;
   static constexpr int kMmaOut = kSilu ? kMmaN / 2 : kMmaN;  // channels of a warpgroup
   static constexpr int kOut = kMmaOut * kAcross;             // of the output
-  static constexpr int kBlocks = 2;                          // of a cluster
-  static constexpr int kClusterOut = kOut * kBlocks;
-  static constexpr int kWeightBoxes = kSilu ? 2 : 1;  // of a warpgroup
-  static constexpr int kStaged = kMmaOut % 64 == 0 && !kSilu ? 64 : kMmaOut % 32 == 0 ? 32 : 16;
+  static constexpr int kBlocks = kPairRows * kPairChannels;  // of a cluster
+  static constexpr int kClusterOut = kOut * kPairChannels, kClusterM = kM * kPairRows;
+  static constexpr int kWeightBoxes = kSilu || kPairRows == 2 ? 2 : 1;  // of a warpgroup
+  static constexpr int kBoxRows = kMmaN / kWeightBoxes;
+  static constexpr int kStaged = kMmaOut % 64 == 0 ? 64 : kMmaOut % 32 == 0 ? 32 : 16;
   static constexpr int kPieces = kMmaOut / kStaged;              // in which a warp stores its part
   static constexpr int kWarps = 4 * kDown * kAcross;             // that multiply
   static constexpr int kThreads = 128 + 32 * kWarps;             // a warpgroup loads
   static constexpr int kLoaderRegisters = 24, kRegisters = 240;  // with two that multiply
   static_assert(kThreads >= kMaxGroups / 2 && kN % 16 == 0 && kN <= 256 && kDown * kAcross <= 2);
+  static_assert(kPairRows == 1 || kAcross == 1);
 };
 
 template <class T>
@@ -52,7 +55,7 @@ struct Work {
 template <class T>
 __device__ void FillGroups(Shared<T>& shared, const Args& args) {
   FillGroups(
-      shared.groups, args.groups, T::kM, args.across,
+      shared.groups, args.groups, T::kClusterM, args.across,
       [&](int32_t group) {  // the live rows of dense products are asked for later
         return args.counts == nullptr ? args.capacity
                                       : min(max(args.counts[group], 0), args.capacity);
@@ -65,13 +68,14 @@ template <class T>
 __device__ bool FindWork(const Shared<T>& shared, const Args& args, int32_t index, uint32_t rank,
                          Work& work) {
   TilePlace place;
-  if (!FindTile<T::kM>(shared.groups, args.groups, args.across, index, place)) {
+  if (!FindTile<T::kClusterM>(shared.groups, args.groups, args.across, index, place)) {
     return false;
   }
   work.group = place.group;
-  work.row = shared.groups.row_begin[place.group] + place.row;
-  work.rows = shared.groups.row_count[place.group] - place.row;
-  work.channel = place.column * T::kClusterOut + rank * T::kOut;
+  const int32_t row = place.row + rank / T::kPairChannels * T::kM;
+  work.row = shared.groups.row_begin[place.group] + row;
+  work.rows = shared.groups.row_count[place.group] - row;
+  work.channel = place.column * T::kClusterOut + rank % T::kPairChannels * T::kOut;
   work.channels = args.channels - work.channel;
   return true;
 }

@@ -2,7 +2,9 @@
 // per head, or per expert. No device code here: a plain function that enqueues.
 //
 // A number's sum is taken in one order whatever the tile, so that a row's bits do not depend on how
-// many rows there are.
+// many rows there are. On Hopper, where `hopper` allows it and layouts suit TMA: in ascending order
+// (bf16_gemm_cuda.h). Else: chunks of 64 channels belong in turn to four warps, each of which takes
+// its own in ascending order; then the warps' sums are added in order.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,9 +15,7 @@
 
 namespace fathom {
 
-// The order of a number's sum: chunks of 64 channels belong in turn to four chains, each summed in
-// ascending order by the tensor core, 16 channels at a time; then the chains are added in order.
-inline constexpr int kBf16Chunk = 64, kBf16Chains = 4;
+inline constexpr int kBf16Chunk = 64;
 
 struct Bf16ProductParams {
   // Rows of x: [tokens, in], or [tokens, count, in] with one matrix per head.
@@ -37,7 +37,8 @@ struct Bf16ProductParams {
   const int32_t* ids = nullptr;  // [tokens, topk], at most 128
   int64_t topk = 1;
   bool x_of_pairs = false;
-  // The launch in front was of this function with the same ids: they are read before it has ended.
+  // The launch in front was of this function with the same ids: Hopper's kernel reads them before
+  // it has ended.
   bool ids_early = false;
 
   // y: BF16, or F32. With `silu` the matrix holds gate and up, and y is [tokens, out / 2].
@@ -45,13 +46,13 @@ struct Bf16ProductParams {
   int64_t y_stride = 0, y_head_stride = 0;
   bool f32 = false, silu = false;
 
-  // `counts` and `begins` (with Hopper's kernel for many rows), or x, were there before the launch
-  // in front began: they are read before that has ended. A launch that one with `x_early` may
-  // follow has `wait_first`: it lets the next begin once it has waited itself, as the other kernel
-  // always does.
+  // For Hopper's kernels: `counts` and `begins`, or x, were there before the launch in front began:
+  // they are read before that has ended. A launch that one with `x_early` may follow has
+  // `wait_first`: it lets the next begin once it has waited itself, as all but Hopper's for few
+  // rows always do.
   bool counts_early = false, x_early = false, wait_first = false;
 
-  // Hopper's kernel for many rows (bf16_gemm_cuda.h) may be taken: the bits are the same.
+  // Hopper's kernels may be taken.
   bool hopper = false;
 };
 

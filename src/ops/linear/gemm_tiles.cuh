@@ -92,16 +92,22 @@ __device__ __forceinline__ uint32_t PackBf16(float low, float high) {
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
-// Stages chunks (of 8 numbers) `chunk` and the next of a warp's 16 rows; y: this thread's sums of
+// Stages chunks (of 8 numbers) `chunk` and the next of a warp's 16 rows; y: this thread's pairs of
 // the two. Chunk c of row r lies at chunk c ^ (r % 8).
-__device__ __forceinline__ void StageBf16(uint8_t* staging, int chunk, const float* y, int lane) {
+__device__ __forceinline__ void StagePacked(uint8_t* staging, int chunk, const uint32_t* y,
+                                            int lane) {
   // A lane names a row of one of the four 8 x 8 matrices: rows 0-7 and 8-15 of both chunks.
   const int row = lane % 16, to = (chunk + lane / 16) ^ row % 8;
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
                    SharedAddress(staging) + row * kStagedBytes + to * 16),
-               "r"(PackBf16(y[0], y[1])), "r"(PackBf16(y[2], y[3])), "r"(PackBf16(y[4], y[5])),
-               "r"(PackBf16(y[6], y[7]))
+               "r"(y[0]), "r"(y[1]), "r"(y[2]), "r"(y[3])
                : "memory");
+}
+// The same of sums.
+__device__ __forceinline__ void StageBf16(uint8_t* staging, int chunk, const float* y, int lane) {
+  const uint32_t pairs[4] = {PackBf16(y[0], y[1]), PackBf16(y[2], y[3]), PackBf16(y[4], y[5]),
+                             PackBf16(y[6], y[7])};
+  StagePacked(staging, chunk, pairs, lane);
 }
 
 // Sends 16 rows of kChunks staged chunks of 16 bytes to rows of `stride` bytes, of which `rows` and

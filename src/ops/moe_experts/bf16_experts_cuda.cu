@@ -16,9 +16,9 @@
 namespace fathom {
 namespace kernels {
 
-// Of more, blocks for which no expert is left take longer than sorting.
-constexpr int64_t kUnsortedPairs = 32;
-static_assert(kUnsortedPairs <= FewPairs::kMost);
+// Of more, blocks of the portable kernel for which no expert is left take longer than sorting.
+constexpr int64_t kPortableUnsortedPairs = 32;
+static_assert(kPortableUnsortedPairs <= FewPairs::kMost);
 
 // token_of[place of a pair] = its token.
 __global__ void TokensOfPlaces(const int32_t* places, const int32_t* live, int topk,
@@ -70,7 +70,8 @@ static const BF16* Values(const PackedWeight* weight) {
 }
 
 // Of few tokens: nothing is sorted, and a pair's row is the pair. The same bits.
-static void LaunchFewRows(const MoeExpertsArgs& a, std::byte* workspace, cudaStream_t stream) {
+static void LaunchFewRows(const MoeExpertsArgs& a, std::byte* workspace, bool hopper,
+                          cudaStream_t stream) {
   const Buffers b = BuffersAt(a, workspace);
   Bf16ProductParams product = {.x = Data<BF16>(a.x),
                                .x_stride = a.x.stride(0),
@@ -84,7 +85,8 @@ static void LaunchFewRows(const MoeExpertsArgs& a, std::byte* workspace, cudaStr
                                .topk = a.ids.dim(1),
                                .y = b.product,
                                .y_stride = a.down->in,
-                               .silu = true};
+                               .silu = true,
+                               .hopper = hopper};
   LaunchBf16Product(product, stream);
   product.x = b.product, product.x_stride = a.down->in, product.x_of_pairs = true;
   product.w = Values(a.down), product.out = a.down->out, product.in = a.down->in;
@@ -116,8 +118,8 @@ void LaunchBf16Experts(const MoeExpertsArgs& a, std::byte* workspace, bool hoppe
                        cudaStream_t stream) {
   using namespace kernels;
   const int64_t tokens = a.x.dim(0), pairs = a.ids.elements(), experts = a.down->count;
-  if (tokens <= FewPairs::kRows && pairs <= kUnsortedPairs) {
-    return LaunchFewRows(a, workspace, stream);
+  if (tokens <= FewPairs::kRows && pairs <= (hopper ? FewPairs::kMost : kPortableUnsortedPairs)) {
+    return LaunchFewRows(a, workspace, hopper, stream);
   }
   const Buffers b = BuffersAt(a, workspace);
   const auto topk = static_cast<int32_t>(a.ids.dim(1));
@@ -144,7 +146,7 @@ void LaunchBf16Experts(const MoeExpertsArgs& a, std::byte* workspace, bool hoppe
                                .y_stride = a.down->in,
                                .silu = true,
                                .hopper = hopper};
-  const bool gathered = hopper && Bf16GemmFits(gate_up) && Bf16GemmPays(gate_up);
+  const bool gathered = hopper && Bf16GemmFits(gate_up);
   if (gathered) {
     // TMA reads rows that follow each other.
     LaunchOverlapped(GatherPairs, dim3(static_cast<unsigned>(tokens), static_cast<unsigned>(topk)),

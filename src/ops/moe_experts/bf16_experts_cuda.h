@@ -14,7 +14,7 @@ namespace fathom {
 // Whether both matrices are BF16 and suit it; decided by the weights alone.
 bool Bf16ExpertsFit(const MoeExpertsArgs& args);
 size_t Bf16ExpertsWorkspace(const MoeExpertsArgs& args);
-// With `hopper` many rows take Hopper's kernel: the same bits.
+// With `hopper` products take Hopper's kernels.
 void LaunchBf16Experts(const MoeExpertsArgs& args, std::byte* workspace, bool hopper,
                        cudaStream_t stream);
 
