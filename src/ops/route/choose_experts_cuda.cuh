@@ -5,18 +5,25 @@
 
 namespace fathom::kernels {
 
+constexpr int kParts = 4;  // of a row's channels, the sums of which are added last
+
 struct Router {
   Rows<const BF16> x;
-  const float *gate, *bias;
+  const void* gate;  // BF16 or fp32
+  const float* bias;
   int32_t tokens, hidden, experts, topk, n_group, topk_group, group_size;
   RouterScoring scoring;
   RouterSelection selection;
   bool norm_topk_prob;
   float scaling;
   const int32_t* live;
-  float* logits;  // [tokens, experts], of more than kFewTokens tokens
+  float* part_sums;  // [kParts, tokens, experts]
   Rows<int32_t> ids;
   Rows<float> weights;
+
+  __device__ float* PartSums(int part, int64_t t) const {
+    return part_sums + (int64_t{part} * tokens + t) * experts;
+  }
 };
 
 // Numbers that are in the order of RanksAbove(): equal for 0 and -0, 1 for NaN. 0: taken.
