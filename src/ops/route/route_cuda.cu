@@ -13,7 +13,7 @@ namespace fathom {
 namespace kernels {
 
 constexpr int kUsualExperts = 256, kMaxExperts = 1024;
-constexpr int kFewTokens = 8, kSomeTokens = 128;
+constexpr int kFewTokens = 16, kSomeTokens = 128, kSomeHidden = 12288;
 constexpr int kMaxWarps = 16;  // of a block that multiplies few tokens
 constexpr int kChoosers = 4;   // tokens of a block that only chooses
 
@@ -80,11 +80,16 @@ __device__ inline void ChoosePosted(const Router& a, int t, uint32_t* shared) {
   }
 }
 
+// Who chooses must not wait for who multiplies to end.
+template <class T, int kEach>
+constexpr int kBlocksAtOnce = kEach > 0 && sizeof(T) == 2 ? 2 : 1;
+
 // The product of kTokens tokens, 8 * kColumns experts and a part of the channels: each warp has a
 // chunk, or every blockDim / 32'th. With kEach > 0 sums are posted to the last blocks, which
 // choose.
 template <class T, int kTokens, int kColumns, bool kAligned, int kEach = 0>
-__global__ void __launch_bounds__(kMaxWarps* kWarp, 1) RouterChunks(Router a) {
+__global__ void __launch_bounds__(kMaxWarps* kWarp, kBlocksAtOnce<T, kEach>)
+    RouterChunks(Router a) {
   constexpr int kExperts = 8 * kColumns;
   extern __shared__ uint32_t shared[];
   auto* chunk_sums = reinterpret_cast<float(*)[kTokens][kExperts]>(shared);
@@ -168,20 +173,26 @@ __global__ void __launch_bounds__(kChoosers* kWarp) Choose(Router a) {
     scores[i] =
         e < a.experts ? AddParts([&](int part) { return a.PartSums(part, t)[e]; }) : -INFINITY;
   }
-  ChooseExperts(a, t, biases, scores, shared + warp * (a.experts + a.n_group), true);
+  ChooseExperts(a, t, biases, scores, shared + warp * (a.experts + 2 * a.n_group), true);
 }
 
 template <class T, int kTokens, int kColumns, bool kAligned, int kEach = 0>
 void LaunchChunks(const Router& a, cudaStream_t stream) {
   const int chunks = static_cast<int>(Blocks(a.hidden, kChunk * kParts));
   const size_t sums = sizeof(float) * static_cast<size_t>(chunks * kTokens * 8 * kColumns);
-  const size_t choice = sizeof(uint32_t) * static_cast<size_t>(2 * a.experts + a.n_group);
+  const size_t choice = sizeof(uint32_t) * static_cast<size_t>(2 * a.experts + 2 * a.n_group);
   CHECK(sums <= size_t{48} << 10, "route: rows of {}", a.hidden);
   const dim3 grid(Blocks(a.experts, 8 * kColumns) * kParts + (kEach > 0 ? a.tokens : 0),
                   Blocks(a.tokens, kTokens));
   LaunchOverlapped(RouterChunks<T, kTokens, kColumns, kAligned, kEach>, grid,
                    std::min(chunks, kMaxWarps) * kWarp, std::max(sums, kEach > 0 ? choice : 0),
                    stream, a);
+}
+
+template <class T, int kEach>
+void LaunchPosting(const Router& a, cudaStream_t stream) {
+  return a.tokens <= kFewTokens / 2 ? LaunchChunks<T, kFewTokens / 2, 1, true, kEach>(a, stream)
+                                    : LaunchChunks<T, kFewTokens, 1, true, kEach>(a, stream);
 }
 
 template <class Tile>
@@ -197,23 +208,25 @@ static void LaunchChoose(const Router& a, cudaStream_t stream) {
   const auto kernel = a.experts <= 2 * kWarp   ? Choose<2>
                       : a.experts <= 8 * kWarp ? Choose<8>
                                                : Choose<kMaxExperts / kWarp>;
-  const auto bytes = sizeof(uint32_t) * static_cast<size_t>(kChoosers * (a.experts + a.n_group));
+  const auto bytes =
+      sizeof(uint32_t) * static_cast<size_t>(kChoosers * (a.experts + 2 * a.n_group));
   LaunchOverlapped(kernel, Blocks(a.tokens, kChoosers), kChoosers * kWarp, bytes, stream, a);
 }
 
 // Which kernel: a choice between equal bits.
 template <class T>
 void Launch(const Router& a, bool vectors, cudaStream_t stream) {
-  if (vectors && a.experts <= kUsualExperts && a.tokens <= kFewTokens) {
-    return a.experts <= 2 * kWarp ? LaunchChunks<T, 8, 1, true, 2>(a, stream)
-                                  : LaunchChunks<T, 8, 1, true, kUsualExperts / kWarp>(a, stream);
-  }
+  constexpr bool kNarrow = sizeof(T) == 2;
   if (!vectors) {
     LaunchChunks<T, 16, 1, false>(a, stream);
-  } else if (a.tokens <= kSomeTokens) {
-    LaunchChunks<T, 32, 2, true>(a, stream);
+  } else if (a.experts <= 2 * kWarp && a.tokens <= kFewTokens) {
+    return LaunchPosting<T, 2>(a, stream);
+  } else if (a.experts <= kUsualExperts && a.tokens <= kFewTokens) {
+    return LaunchPosting<T, kUsualExperts / kWarp>(a, stream);
+  } else if (a.tokens <= kSomeTokens && a.hidden <= kSomeHidden) {
+    LaunchChunks<T, 32, kNarrow ? 2 : 1, true>(a, stream);
   } else {
-    LaunchTiles<Tile<T, 64, 64, 2, 2, 64, 3>>(a, stream);
+    LaunchTiles<Tile<T, 64, 64, 2, 2, kNarrow ? 128 : 64, 3>>(a, stream);
   }
   LaunchChoose(a, stream);
 }
@@ -230,24 +243,26 @@ void RouteCuda(OpContext& context, const RouteArgs& a) {
   const auto experts = static_cast<int32_t>(a.gate.dim(0));
   CHECK(experts <= kMaxExperts && a.ids.dim(1) <= kWarp, "route: {} of {} experts", a.ids.dim(1),
         experts);
-  const Router router = {.x = RowsOf<const BF16>(a.x),
-                         .gate = a.gate.data(),
-                         .bias = Data<float>(a.bias),
-                         .tokens = static_cast<int32_t>(a.x.dim(0)),
-                         .hidden = static_cast<int32_t>(a.gate.dim(1)),
-                         .experts = experts,
-                         .topk = static_cast<int32_t>(a.ids.dim(1)),
-                         .n_group = a.n_group,
-                         .topk_group = a.topk_group,
-                         .group_size = experts / a.n_group,
-                         .scoring = a.scoring,
-                         .selection = a.selection,
-                         .norm_topk_prob = a.norm_topk_prob,
-                         .scaling = a.scaling,
-                         .live = Data<int32_t>(a.live),
-                         .part_sums = reinterpret_cast<float*>(context.workspace.data()),
-                         .ids = RowsOf<int32_t>(a.ids),
-                         .weights = RowsOf<float>(a.weights)};
+  const Router router = {
+      .x = RowsOf<const BF16>(a.x),
+      .gate = a.gate.data(),
+      .bias = Data<float>(a.bias),
+      .tokens = static_cast<int32_t>(a.x.dim(0)),
+      .hidden = static_cast<int32_t>(a.gate.dim(1)),
+      .experts = experts,
+      .topk = static_cast<int32_t>(a.ids.dim(1)),
+      .n_group = a.n_group,
+      .topk_group = a.topk_group,
+      .group_size = experts / a.n_group,
+      .group_inverse = static_cast<uint32_t>(Blocks(1 << 20, experts / a.n_group)),
+      .scoring = a.scoring,
+      .selection = a.selection,
+      .norm_topk_prob = a.norm_topk_prob,
+      .scaling = a.scaling,
+      .live = Data<int32_t>(a.live),
+      .part_sums = reinterpret_cast<float*>(context.workspace.data()),
+      .ids = RowsOf<int32_t>(a.ids),
+      .weights = RowsOf<float>(a.weights)};
   const bool vectors = router.hidden % 8 == 0 && router.x.stride % 8 == 0 &&
                        reinterpret_cast<uintptr_t>(router.x.data) % 16 == 0;
   const auto launch = a.gate.dtype() == DType::kBF16 ? Launch<BF16> : Launch<float>;
