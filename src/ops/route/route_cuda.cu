@@ -13,9 +13,10 @@ namespace fathom {
 namespace kernels {
 
 constexpr int kUsualExperts = 256, kMaxExperts = 1024;
-constexpr int kFewTokens = 16, kSomeTokens = 128, kSomeHidden = 12288;
-constexpr int kMaxWarps = 16;  // of a block that multiplies few tokens
-constexpr int kChoosers = 4;   // tokens of a block that only chooses
+constexpr int kFewTokens = 16, kSomeTokens = 128;
+constexpr int kSomeHidden = 12288;  // the sums of its chunks for 32 tokens fit 48 KiB
+constexpr int kMaxWarps = 16;       // of a block that multiplies few tokens
+constexpr int kChoosers = 4;        // tokens of a block that only chooses
 
 // Of few tokens, the complements of the bits of the parts' sums; 0: not there yet, as all are
 // between launches. Those of a GPU are of one stream (CudaDevice: one at a time). No sum is the NaN
