@@ -1,6 +1,6 @@
 // Routing: the op of the CUDA table on V2-Lite's and V3's shapes. First that a token's bits are
-// those of 4096 rows whatever the rows beside it; then medians of graph replays, with inputs
-// rotated past the L2.
+// those of 4096 rows whatever the rows beside it, and of an fp32 gate of the same numbers; then
+// medians of graph replays of a BF16 gate, with inputs rotated past the L2.
 //
 //     route_bench [ROWS]...     of these numbers of rows, and without the check
 #include <cstring>
@@ -28,20 +28,25 @@ constexpr Shape kShapes[] = {
     {"V2-Lite", 2048, 64, 6, RouterScoring::kSoftmax, RouterSelection::kGreedy, 1, 1},
     {"V3", 7168, 256, 8, RouterScoring::kSigmoid, RouterSelection::kGroupTopTwoBiased, 8, 4}};
 
-__global__ void FillFloats(float* to, size_t count, uint64_t seed, float size) {
+template <class T>
+__global__ void FillUniform(T* to, size_t count, uint64_t seed, float size) {
   for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count;
        i += size_t{gridDim.x} * blockDim.x) {
-    to[i] = (Mix((seed << 40) + i + 0x9e3779b97f4a7c15ull) * 0x1p-32f - 0.5f) * size;
+    const float random = Mix((seed << 40) + i + 0x9e3779b97f4a7c15ull) * 0x1p-32f - 0.5f;
+    to[i] = static_cast<T>(__float2bfloat16_rn(random * size));
   }
 }
 
+template <class T>
 struct Gate {
   Gate(const Shape& s, uint64_t seed) : weights(s.experts * s.hidden), bias(s.experts) {
-    FillFloats<<<1056, 256>>>(weights.get(), weights.size(), seed, 0.1f);
-    FillFloats<<<1, 256>>>(bias.get(), bias.size(), seed + 1, 0.1f);
+    FillUniform<<<1056, 256>>>(weights.get(), weights.size(), seed, 0.1f);
+    FillUniform<<<1, 256>>>(bias.get(), bias.size(), seed + 1, 0.1f);
     BENCH_CHECK(cudaGetLastError());
   }
-  DeviceArray<float> weights, bias;
+  static constexpr DType kType = sizeof(T) == 2 ? DType::kBF16 : DType::kF32;
+  DeviceArray<T> weights;
+  DeviceArray<float> bias;
 };
 
 // Tokens, and what becomes of them.
@@ -53,11 +58,12 @@ struct Rows {
     BENCH_CHECK(cudaMemset(weights.get(), 0xab, weights.size() * 4));
   }
   // Of the first `count`.
-  RouteArgs Args(int64_t count, const int32_t* live, const Gate& gate) const {
+  template <class T>
+  RouteArgs Args(int64_t count, const int32_t* live, const Gate<T>& gate) const {
     const bool biased = s.selection == RouterSelection::kGroupTopTwoBiased;
     RouteArgs args;
     args.x = TensorView(x.get(), DType::kBF16, {count, s.hidden});
-    args.gate = TensorView(gate.weights.get(), DType::kF32, {s.experts, s.hidden});
+    args.gate = TensorView(gate.weights.get(), gate.kType, {s.experts, s.hidden});
     if (biased) args.bias = TensorView(gate.bias.get(), DType::kF32, {s.experts});
     args.scoring = s.scoring;
     args.selection = s.selection;
@@ -78,7 +84,7 @@ struct Rows {
 class Router {
  public:
   explicit Router(CudaDevice& device)
-      : device_(device), workspace_(size_t{kMostRows + 3} * 256 * 4) {}
+      : device_(device), workspace_(size_t{kMostRows + 3} * 256 * 4 * 4) {}
   void Run(const RouteArgs& args) {
     OpContext context = {device_.stream(),
                          {reinterpret_cast<std::byte*>(workspace_.get()), workspace_.size()}};
@@ -126,11 +132,13 @@ bool SamePrefix(const std::vector<T>& a, const std::vector<T>& b, size_t count) 
 }
 
 // Of each number of rows, once with capacity to spare.
+template <class T>
 int Check(Router& router, const Shape& s) {
-  const Gate gate(s, 2);
+  const Gate<__nv_bfloat16> most_gate(s, 2);
+  const Gate<T> gate(s, 2);
   const Rows all(s, kMostRows);
   const DeviceArray<int32_t> most(std::vector<int32_t>{kMostRows});
-  router.Run(all.Args(kMostRows, most.get(), gate));
+  router.Run(all.Args(kMostRows, most.get(), most_gate));
   BENCH_CHECK(cudaDeviceSynchronize());
   const std::vector<int32_t> ids = all.ids.ToHost();
   const std::vector<float> weights = all.weights.ToHost();
@@ -157,10 +165,11 @@ int Check(Router& router, const Shape& s) {
 }
 
 void Time(Router& router, const Shape& s, const std::vector<int>& all_rows) {
-  std::vector<std::unique_ptr<Gate>> gates;
-  const auto bytes = static_cast<int64_t>(sizeof(float)) * s.experts * s.hidden;
+  using BF16Gate = Gate<__nv_bfloat16>;
+  std::vector<std::unique_ptr<BF16Gate>> gates;
+  const auto bytes = int64_t{2} * s.experts * s.hidden;
   const int sets = static_cast<int>(int64_t{150000000} / bytes) + 1;
-  for (int i = 0; i < sets; ++i) gates.push_back(std::make_unique<Gate>(s, 2 * i));
+  for (int i = 0; i < sets; ++i) gates.push_back(std::make_unique<BF16Gate>(s, 2 * i));
   for (const int rows : all_rows) {
     const Rows tokens(s, rows);
     const DeviceArray<int32_t> live(std::vector<int32_t>{rows});
@@ -178,7 +187,9 @@ int Main(const std::vector<int>& rows) {
   Router router(**device);
   int failures = 0;
   if (rows.empty()) {
-    for (const Shape& s : kShapes) failures += Check(router, s);
+    for (const Shape& s : kShapes) {
+      failures += Check<__nv_bfloat16>(router, s) + Check<float>(router, s);
+    }
   }
   for (const Shape& s : kShapes) Time(router, s, rows.empty() ? kRows : rows);
   return failures == 0 ? 0 : 1;

@@ -118,7 +118,7 @@ class Loader {
 
   Result<MoeWeights> Moe(const std::string& name) {
     MoeWeights moe;
-    moe.gate = Floats(name + "gate.weight");
+    moe.gate = Router(name + "gate.weight");
     if (config_.router.selection == RouterConfig::kGroupTopTwoBiased) {
       moe.bias = Floats(name + "gate.e_score_correction_bias");
     }
@@ -189,6 +189,12 @@ class Loader {
     bytes_ += tensor.memory->size();
     Done(name);
     return tensor;
+  }
+
+  PlainTensor Router(const std::string& name) {
+    const bool kept =
+        ops_.activation == DType::kBF16 && checkpoint_.Get(name).values.dtype() == DType::kBF16;
+    return kept ? Table(name) : Floats(name);
   }
 
   // A matrix as it is stored.

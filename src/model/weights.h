@@ -18,7 +18,7 @@ struct Linear {
   std::unique_ptr<PackedWeight> weight;
 };
 
-// A norm's weight or a router's: fp32 on the device, with its owner.
+// A norm's weight, a router's or an embedding on the device, with its owner; vectors are fp32.
 struct PlainTensor {
   std::unique_ptr<DeviceMemory> memory;
   TensorView view;
@@ -43,7 +43,7 @@ struct MlpWeights {
 
 // The routed experts, and after them the shared ones.
 struct MoeWeights {
-  PlainTensor gate;  // F32 [routed experts, hidden]
+  PlainTensor gate;  // F32 [routed experts, hidden]; BF16 as stored, if activations are
   PlainTensor bias;  // F32 [routed experts], or absent
   Linear gate_up;    // experts x [2 * inter, hidden]
   Linear down;       // experts x [hidden, inter]

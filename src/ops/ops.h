@@ -178,14 +178,14 @@ enum class RouterSelection : uint8_t {
   kGroupTopTwoBiased,  // groups by the sum of their best two biased scores (V3)
 };
 
-// Scores x against the gate, chooses experts, weighs them; fp32 throughout (x is read as fp32).
+// Scores x against the gate, chooses experts, weighs them: exact products, fp32 sums of them.
 // Ties go to the lower index. Selection uses score + bias; experts outside the chosen groups are
 // masked with -inf; weights are the unbiased scores, divided by (their sum + 1e-20) if
 // norm_topk_prob, times `scaling`. An expert whose score is NaN ranks below every number.
 // DeepSeek-V2 section 2.2, V3 2.1.2.
 struct RouteArgs {
   TensorView x;     // act [tokens, hidden]
-  TensorView gate;  // F32 [experts, hidden]
+  TensorView gate;  // F32, or BF16 as x is [experts, hidden]
   TensorView bias;  // F32 [experts], or absent
   RouterScoring scoring = RouterScoring::kSigmoid;
   RouterSelection selection = RouterSelection::kGroupTopTwoBiased;

@@ -5,18 +5,31 @@
 
 namespace fathom::kernels {
 
+constexpr int kParts = 4;  // of a row's channels, the sums of which are added last
+
 struct Router {
   Rows<const BF16> x;
-  const float *gate, *bias;
+  const void* gate;  // BF16 or fp32
+  const float* bias;
   int32_t tokens, hidden, experts, topk, n_group, topk_group, group_size;
+  uint32_t group_inverse;  // 2^20 / group_size, rounded up
   RouterScoring scoring;
   RouterSelection selection;
   bool norm_topk_prob;
   float scaling;
   const int32_t* live;
-  float* logits;  // [tokens, experts], of more than kFewTokens tokens
+  float* part_sums;  // [kParts, tokens, experts]
   Rows<int32_t> ids;
   Rows<float> weights;
+
+  // experts / group_size, of up to kMaxExperts.
+  __device__ int GroupOf(int expert) const {
+    return static_cast<int>(static_cast<uint32_t>(expert) * group_inverse >> 20);
+  }
+  // Of a token's logits, [experts].
+  __device__ float* PartSums(int part, int64_t t) const {
+    return part_sums + (int64_t{part} * tokens + t) * experts;
+  }
 };
 
 // Numbers that are in the order of RanksAbove(): equal for 0 and -0, 1 for NaN. 0: taken.
@@ -32,24 +45,10 @@ __device__ inline float NumberOf(uint32_t key) {
   return __uint_as_float(key >> 31 != 0 ? key & 0x7fffffffu : ~key);
 }
 
-// The index of the greatest of keys[0, n), ties to the lower, in every lane; it becomes taken.
-__device__ inline int TakeBest(uint32_t* keys, int n) {
-  uint32_t key = 0, best = 0xffffffffu;
-#pragma unroll 1
-  for (int i = threadIdx.x % kWarp; i < n; i += kWarp) {
-    if (keys[i] <= key) continue;
-    key = keys[i];
-    best = i;
-  }
-  const uint32_t greatest = __reduce_max_sync(kAllLanes, key);
-  best = __reduce_min_sync(kAllLanes, key == greatest ? best : 0xffffffffu);
-  if (threadIdx.x % kWarp == best % kWarp) keys[best] = 0;  // the lane that reads it
-  return static_cast<int>(best);
-}
-
-// Which groups are chosen: their keys become 0. `keys`: of all experts. A group's score is the best
+// Which groups are chosen, to chosen[n_group]. `keys`: of all experts. A group's score is the best
 // of it, or the sum of its best two; several lanes share a group if there are enough.
-__device__ inline void ChooseGroups(const Router& a, const uint32_t* keys, uint32_t* groups) {
+__device__ inline void ChooseGroups(const Router& a, const uint32_t* keys, uint32_t* groups,
+                                    uint32_t* chosen) {
   const int lane = threadIdx.x % kWarp;
   int share = 1;  // lanes of a group
   while (2 * share * a.n_group <= kWarp) share *= 2;
@@ -77,7 +76,14 @@ __device__ inline void ChooseGroups(const Router& a, const uint32_t* keys, uint3
   }
   __syncwarp();
 #pragma unroll 1
-  for (int i = 0; i < a.topk_group; ++i) TakeBest(groups, a.n_group);
+  for (int g = lane; g < a.n_group; g += kWarp) {
+    int above = 0;  // groups that rank above; ties to the lower index
+#pragma unroll 8
+    for (int i = 0; i < a.n_group; ++i) {
+      above += groups[i] > groups[g] || (groups[i] == groups[g] && i < g);
+    }
+    chosen[g] = above < a.topk_group;
+  }
   __syncwarp();
 }
 
@@ -107,7 +113,7 @@ __device__ inline void ChooseExperts(const Router& a, int64_t t, const float (&b
                                      float (&scores)[kEach], uint32_t* all_keys, bool write) {
   const int lane = threadIdx.x % kWarp;
   const bool grouped = a.selection != RouterSelection::kGreedy;
-  uint32_t* groups = all_keys + a.experts;
+  uint32_t *const groups = all_keys + a.experts, *const chosen = groups + a.n_group;
   uint32_t keys[kEach];
   Score(a, scores);
 #pragma unroll
@@ -118,28 +124,26 @@ __device__ inline void ChooseExperts(const Router& a, int64_t t, const float (&b
   }
   if (grouped) {
     __syncwarp();
-    ChooseGroups(a, all_keys, groups);
-    int end = (lane / a.group_size + 1) * a.group_size, group = lane / a.group_size;
+    ChooseGroups(a, all_keys, groups, chosen);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int e = i * kWarp + lane;
-      for (; e >= end; end += a.group_size) ++group;
-      if (e < a.experts && groups[group] != 0) keys[i] = KeyOf(-INFINITY);
+      if (e < a.experts && !chosen[a.GroupOf(e)]) keys[i] = KeyOf(-INFINITY);
     }
   }
   // Lane i keeps the i'th best.
   uint32_t my_id = 0;
   float my_score = 0, sum = 0;
   for (int j = 0; j < a.topk; ++j) {
-    uint32_t key = 0, best = 0xffffffffu;
+    uint32_t key = keys[0], best = 0xffffffffu;
+#pragma unroll
+    for (int i = 1; i < kEach; ++i) key = max(key, keys[i]);
+    key = __reduce_max_sync(kAllLanes, key);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      if (keys[i] <= key) continue;
-      key = keys[i];
-      best = i * kWarp + lane;
+      best = min(best, keys[i] == key ? static_cast<uint32_t>(i * kWarp + lane) : 0xffffffffu);
     }
-    const uint32_t greatest = __reduce_max_sync(kAllLanes, key);
-    best = __reduce_min_sync(kAllLanes, key == greatest ? best : 0xffffffffu);
+    best = __reduce_min_sync(kAllLanes, best);
     float score = 0;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {

@@ -9,7 +9,8 @@ void Check(const RouteArgs& a) {
   const int64_t tokens = a.x.dim(0), hidden = a.x.dim(1);
   const int64_t experts = a.gate.dim(0), topk = a.ids.dim(1);
   CheckTensor("route: x", a.x, a.x.dtype(), {tokens, hidden});
-  CheckTensor("route: gate", a.gate, DType::kF32, {experts, hidden});
+  const bool wide = a.x.dtype() != DType::kBF16 || a.gate.dtype() != DType::kBF16;
+  CheckTensor("route: gate", a.gate, wide ? DType::kF32 : DType::kBF16, {experts, hidden});
   if (!a.bias.absent()) CheckTensor("route: bias", a.bias, DType::kF32, {experts});
   CheckStrided("route: ids", a.ids, DType::kI32, {tokens, topk});
   CheckStrided("route: weights", a.weights, DType::kF32, {tokens, topk});

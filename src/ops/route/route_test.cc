@@ -17,6 +17,7 @@ struct Case {
   bool norm = true;
   float scaling = 1;
   std::vector<float> x, gate, bias;
+  DType gate_type = DType::kBF16;  // where activations are
 
   int tokens() const { return static_cast<int>(x.size()) / hidden; }
 };
@@ -32,7 +33,8 @@ struct Output {
 
 Output RunTokens(const Backend& b, const Case& c, const std::vector<int>& tokens) {
   const int live = static_cast<int>(tokens.size());
-  const TestTensor gate(DType::kF32, {c.experts, c.hidden}, c.gate);
+  const DType gate_type = b.act() == DType::kBF16 ? c.gate_type : DType::kF32;
+  const TestTensor gate(gate_type, {c.experts, c.hidden}, c.gate);
   TestTensor bias, ids(DType::kI32, {live + 2, c.topk}), weights(DType::kF32, {live + 2, c.topk});
   if (!c.bias.empty()) bias = TestTensor(DType::kF32, {c.experts}, c.bias);
   RunOp(b, &Ops::route,
@@ -187,15 +189,36 @@ TEST_P(RouteTest, V2Lite) {
   ExpectFormula(GetParam(), c);
 }
 
-TEST_P(RouteTest, ShapesOfModels) {
-  for (const auto& [experts, hidden] :
-       {std::pair{64, 2048}, {160, 5120}, {256, 7168}, {300, 512}}) {
-    SCOPED_TRACE(experts);
-    Case c = V3(9, experts, 8, 4, 2);
+TEST_P(RouteTest, Shapes) {
+  const auto check = [](int tokens, int experts, int hidden) {
+    SCOPED_TRACE(std::to_string(tokens) + " tokens, gate of " + std::to_string(experts) + " x " +
+                 std::to_string(hidden));
+    Case c = V3(0, experts, 8, 4, 2);
     c.hidden = hidden;
-    c.x = Normals(9 * hidden, 4);
+    c.x = Normals(tokens * hidden, 4);
     c.gate = Normals(experts * hidden, 5, 0.02f);
     ExpectFormula(GetParam(), c, 1e-5);
+    // What BF16 has not room for.
+    for (float& g : c.gate) g *= 1.2345678f;
+    c.gate_type = DType::kF32;
+    ExpectFormula(GetParam(), c, 1e-5);
+  };
+  for (const auto& [experts, hidden] : {std::pair{64, 2048}, {160, 5120}, {256, 7168}}) {
+    check(9, experts, hidden);
+  }
+  for (const int tokens : {7, 9, 140}) {
+    for (const auto& [experts, hidden] : {std::pair{300, 512}, {28, 333}, {36, 1000}}) {
+      check(tokens, experts, hidden);
+    }
+  }
+}
+
+TEST_P(RouteTest, GatesOfBothTypesGiveTheSameBits) {
+  for (const int tokens : {3, 20, 200}) {
+    Case c = V3(tokens, 24, 6, 4, 2);
+    const Output narrow = RunAll(GetParam(), c);
+    c.gate_type = DType::kF32;
+    ExpectSameBits(RunAll(GetParam(), c).weights, narrow.weights);
   }
 }
 
@@ -270,20 +293,26 @@ TEST_P(RouteTest, ATokenDoesNotDependOnOthers) {
     c.hidden = hidden;
     c.x.resize(45 * hidden);
     c.gate.resize(24 * hidden);
-    ExpectRowInvariance(45, 4, [&](const std::vector<int>& tokens) {
-      return RunTokens(GetParam(), c, tokens).weights;
-    });
-    ExpectRowInvariance(45, 4, [&](const std::vector<int>& tokens) {
-      const std::vector<int32_t> ids = RunTokens(GetParam(), c, tokens).ids;
-      return std::vector<float>(ids.begin(), ids.end());
-    });
+    for (const DType type : {DType::kBF16, DType::kF32}) {
+      c.gate_type = type;
+      ExpectRowInvariance(45, 4, [&](const std::vector<int>& tokens) {
+        return RunTokens(GetParam(), c, tokens).weights;
+      });
+      ExpectRowInvariance(45, 4, [&](const std::vector<int>& tokens) {
+        const std::vector<int32_t> ids = RunTokens(GetParam(), c, tokens).ids;
+        return std::vector<float>(ids.begin(), ids.end());
+      });
+    }
     EXPECT_TRUE(RunTokens(GetParam(), c, {}).ids.empty());
   }
 }
 
 TEST_P(RouteTest, ATokenDoesNotDependOnThousands) {
-  for (const int experts : {24, 200}) {
-    const Case c = V3(4096, experts, 6, 4, 2);
+  for (const auto& [experts, hidden] : {std::pair{24, 1160}, {200, 128}}) {
+    Case c = V3(0, experts, 6, 4, 2);
+    c.hidden = hidden;
+    c.x = Normals(4096 * hidden, 1);
+    c.gate = Normals(experts * hidden, 2, 0.1f);
     const Output all = RunAll(GetParam(), c);
     for (const int rows : {1, 2, 8, 11, 63, 512, 1029}) {
       SCOPED_TRACE(rows);
