@@ -83,11 +83,13 @@ inline void Randomize(DeviceArray<__nv_bfloat16>& array, uint64_t seed) {
   BENCH_CHECK(cudaGetLastError());
 }
 
-// Microseconds a launch takes: the median over replays of a graph of `launches` of them.
+// Microseconds a launch takes: the median over replays of a graph of `launches` of them, on a stream
+// of its own, or on `stream`.
 inline double MedianMicroseconds(int launches, int replays,
-                                 const std::function<void(int, cudaStream_t)>& launch) {
-  cudaStream_t stream;
-  BENCH_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+                                 const std::function<void(int, cudaStream_t)>& launch,
+                                 cudaStream_t stream = nullptr) {
+  const bool own = stream == nullptr;
+  if (own) BENCH_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   cudaGraph_t graph;
   cudaGraphExec_t exec;
   BENCH_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
@@ -113,7 +115,7 @@ inline double MedianMicroseconds(int launches, int replays,
   BENCH_CHECK(cudaEventDestroy(end));
   BENCH_CHECK(cudaGraphExecDestroy(exec));
   BENCH_CHECK(cudaGraphDestroy(graph));
-  BENCH_CHECK(cudaStreamDestroy(stream));
+  if (own) BENCH_CHECK(cudaStreamDestroy(stream));
   return 1e3 * times[times.size() / 2] / launches;
 }
 

@@ -2,21 +2,25 @@
 //   formula:       as ops.h says for SampleArgs
 //   data mapping:  a block of 1024 threads per row. Tokens are ordered by a 64-bit key (falling
 //                  logit, then rising id); a cut or a draw is the first key at which a sum of
-//                  weights in that order reaches a target, found digit by digit (8 bits) with
-//                  histograms
-//   bytes, FLOPs:  up to 8 passes over the row per cut, from L2; an exponential in double per token
-//                  that still qualifies
+//                  weights in that order reaches a target: the sums of 2048 ranges of logits say
+//                  in which range it lies, whose tokens are then gathered and compared
+//   bytes, FLOPs:  the row once for the greatest, once for the sums, once for each cut or draw,
+//   from
+//                  L2; some 20 operations a token and pass
 //   accumulator:   probabilities relative to the likeliest token as integers of 2^-44, so that sums
 //                  do not depend on their order
-//   expected time: 129k tokens, a draw without cuts: some 100 us a row and multiprocessor; not
-//                  measured
+//   expected time: docs/design/cuda-backend.md
 #include "ops/cuda_kernels.cuh"
 #include "ops/sample/uniform.h"
 
 namespace fathom {
 namespace kernels {
 
-constexpr int kThreads = 1024, kDigit = 256;
+constexpr int kThreads = 1024, kBins = 2048;
+constexpr int kMost = 512;  // tokens that are compared with each other
+constexpr float kLeastLog2 =
+    -45.f;  // what is less likely by 2^this than the likeliest is not drawn
+constexpr float kLog2E = 1.44269504f;
 
 struct Sampling {
   Rows<const float> logits;
@@ -37,92 +41,187 @@ __device__ inline int32_t IdOf(uint64_t key) {
   return static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(key));
 }
 
-// A row and the tokens of it that are left: keys >= least, and weights of at least least_weight.
+__device__ inline float LogitOf(uint64_t key) {
+  const auto ordered = static_cast<uint32_t>(key >> 32);
+  return __uint_as_float((ordered & 0x80000000u) != 0 ? ordered & 0x7fffffffu : ~ordered);
+}
+
+// visit(logit, id) of each of the row's tokens; those of a thread with rising ids.
+template <class Visit>
+__device__ inline void ForEach(const float* logits, int64_t vocab, const Visit& visit) {
+  const bool vectors = reinterpret_cast<uintptr_t>(logits) % 16 == 0;
+  const int64_t whole = vectors ? vocab / 4 * 4 : 0;
+#pragma unroll 4
+  for (int64_t v = threadIdx.x * 4; v < whole; v += kThreads * 4) {
+    const float4 four = *reinterpret_cast<const float4*>(logits + v);
+    visit(four.x, v), visit(four.y, v + 1), visit(four.z, v + 2), visit(four.w, v + 3);
+  }
+  for (int64_t v = whole + threadIdx.x; v < vocab; v += kThreads) visit(logits[v], v);
+}
+
+// 2^x for x in [kLeastLog2, 0], in units of 2^-44. The same bits on any GPU.
+__device__ inline uint64_t Exp2(float x) {
+  const float whole = rintf(x), f = x - whole;  // Taylor's series: 5e-9 off at most
+  float p = 1.52527338e-5f;
+  for (const float c : {1.54035304e-4f, 1.33335581e-3f, 9.61812911e-3f, 5.55041087e-2f,
+                        2.40226507e-1f, 6.93147181e-1f, 1.f}) {
+    p = fmaf(p, f, c);
+  }
+  const uint32_t bits = __float_as_uint(p);
+  const int shift = static_cast<int>(bits >> 23) - 127 + static_cast<int>(whole) + 44 - 23;
+  const uint64_t mantissa = (bits & 0x7fffffu) | 0x800000u;
+  return shift >= 0 ? mantissa << shift : mantissa >> -shift;
+}
+
+// A row and the tokens of it that are left: keys >= least, and logits >= least_logit.
 struct Row {
   const float* logits;
   int64_t vocab;
-  double max, temperature;
+  float max, per_logit;  // log2(e) / temperature
+  float bins_per_logit;
   uint64_t least;
-  double min_p;
+  float least_logit;
 
   // The token's share relative to the likeliest's, in units of 2^-44.
   __device__ uint64_t Weight(float logit) const {
-    const double p = exp((logit - max) / temperature);
-    return p < min_p ? 0 : static_cast<uint64_t>(__double2ll_rn(p * 0x1p44));
+    const float x = (logit - max) * per_logit;
+    return x > kLeastLog2 && logit >= least_logit ? Exp2(x) : 0;
+  }
+  // Never falls with a falling logit; the last one has all that have no weight.
+  __device__ int BinOf(float logit) const {
+    return min(__float2int_rz((max - logit) * bins_per_logit), kBins - 1);
   }
 };
 
 struct Shared {
-  unsigned long long bins[kDigit];
-  unsigned long long before;
-  int digit;
+  unsigned long long bins[kBins], finer[kBins];
+  unsigned long long keys[kMost], weights[kMost];
+  unsigned long long of_warps[kThreads / kWarp];
+  unsigned long long total, before, best, least, greatest, cut, sum;
+  int bin, count;
 };
 
-// All of a block's threads get the sum of `weight(logit)` over keys >= row.least.
-template <class Weight>
-__device__ uint64_t Total(const Row& row, Shared& s, const Weight& weight) {
-  if (threadIdx.x == 0) s.before = 0;
+// bins[i] = the sum of weight(logit) over tokens with bin_of(logit, key) = i; -1: in none.
+template <class Weight, class BinOf>
+__device__ void AddUp(const Row& row, unsigned long long* bins, const Weight& weight,
+                      const BinOf& bin_of) {
+  for (int i = threadIdx.x; i < kBins; i += kThreads) bins[i] = 0;
   __syncthreads();
-  unsigned long long sum = 0;
-  for (int64_t v = threadIdx.x; v < row.vocab; v += kThreads) {
-    const float logit = row.logits[v];
-    if (KeyOf(logit, v) >= row.least) sum += weight(logit);
-  }
-  atomicAdd(&s.before, sum);
+  ForEach(row.logits, row.vocab, [&](float logit, int64_t v) {
+    const int bin = bin_of(logit, KeyOf(logit, v));
+    if (bin < 0) return;
+    const unsigned long long w = weight(logit);
+    if (w > 0) atomicAdd(&bins[bin], w);
+  });
   __syncthreads();
-  const uint64_t total = s.before;
-  __syncthreads();
-  return total;
 }
 
-// The key at which the sum of weights, in order of falling key from the greatest, first reaches
-// `target`. REQUIRES: 1 <= target <= Total.
-template <class Weight>
-__device__ uint64_t KeyAt(const Row& row, uint64_t target, Shared& s, const Weight& weight) {
-  uint64_t prefix = 0, mask = 0;
-  for (int shift = 56; shift >= 0; shift -= 8) {
-    for (int i = threadIdx.x; i < kDigit; i += kThreads) s.bins[i] = 0;
-    __syncthreads();
-    for (int64_t v = threadIdx.x; v < row.vocab; v += kThreads) {
-      const float logit = row.logits[v];
-      const uint64_t key = KeyOf(logit, v);
-      if (key < row.least || (key & mask) != prefix) continue;
-      atomicAdd(&s.bins[key >> shift & (kDigit - 1)],
-                static_cast<unsigned long long>(weight(logit)));
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      unsigned long long sum = 0;
-      int digit = kDigit - 1;
-      for (; digit > 0 && sum + s.bins[digit] < target; --digit) sum += s.bins[digit];
-      s.digit = digit;
-      s.before = sum;
-    }
-    __syncthreads();
-    prefix |= static_cast<uint64_t>(s.digit) << shift;
-    mask |= static_cast<uint64_t>(kDigit - 1) << shift;
-    target -= s.before;
-    __syncthreads();
+// s.bin: where the sum of bins first reaches `target` (the last if it does not), s.before: the sum
+// before it; s.total.
+__device__ inline void FindBin(const unsigned long long* bins, uint64_t target, Shared& s) {
+  static_assert(kBins == 2 * kThreads);
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const uint64_t first = bins[2 * threadIdx.x], both = first + bins[2 * threadIdx.x + 1];
+  uint64_t sum = both;  // of the warp up to this lane
+#pragma unroll
+  for (int offset = 1; offset < kWarp; offset *= 2) {
+    const uint64_t below = __shfl_up_sync(kAllLanes, sum, offset);
+    if (lane >= offset) sum += below;
   }
-  return prefix;
+  if (lane == kWarp - 1) s.of_warps[warp] = sum;
+  __syncthreads();
+  for (int i = 0; i < warp; ++i) sum += s.of_warps[i];
+  const uint64_t before = sum - both;
+  if (before < target && target <= sum) {
+    const bool second = before + first < target;
+    s.bin = static_cast<int>(2 * threadIdx.x) + (second ? 1 : 0);
+    s.before = second ? before + first : before;
+  }
+  if (threadIdx.x == kThreads - 1) {
+    s.total = sum;
+    if (target > sum) s.bin = kBins - 1, s.before = sum;
+  }
+  __syncthreads();
 }
 
-// Whether every logit is a number or -inf, and one is finite; the greatest key.
-__device__ inline bool Sampleable(const float* logits, int64_t vocab, Shared& s, uint64_t& best) {
-  if (threadIdx.x == 0) s.before = 0;
+// Tokens with weight and in(logit, key): s.count; s.keys and s.weights of kMost of them, s.least
+// and s.greatest of all their keys.
+template <class Weight, class In>
+__device__ void Gather(const Row& row, Shared& s, const Weight& weight, const In& in) {
+  if (threadIdx.x == 0) s.count = 0, s.least = UINT64_MAX, s.greatest = 0;
   __syncthreads();
-  bool valid = true, finite = false;
-  unsigned long long key = 0;
-  for (int64_t v = threadIdx.x; v < vocab; v += kThreads) {
-    const float x = logits[v];
+  unsigned long long least = UINT64_MAX, greatest = 0;
+  ForEach(row.logits, row.vocab, [&](float logit, int64_t v) {
+    const uint64_t key = KeyOf(logit, v);
+    if (!in(logit, key)) return;
+    const uint64_t w = weight(logit);
+    if (w == 0) return;
+    least = min(least, static_cast<unsigned long long>(key));
+    greatest = max(greatest, static_cast<unsigned long long>(key));
+    if (*static_cast<volatile int*>(&s.count) > kMost) return;
+    const int place = atomicAdd(&s.count, 1);
+    if (place < kMost) s.keys[place] = key, s.weights[place] = w;
+  });
+  if (greatest > 0) {
+    atomicMin(&s.least, least);
+    atomicMax(&s.greatest, greatest);
+  }
+  __syncthreads();
+}
+
+// s.cut: the key at which the sum of weights, in order of falling key from the greatest, first
+// reaches `target`; s.sum: that sum. REQUIRES: s.bins by BinOf(), of the tokens that are left (and
+// others behind them); 1 <= target <= their sum, or the last bin has what they lack.
+template <class Weight>
+__device__ void Cut(const Row& row, uint64_t target, Shared& s, const Weight& weight) {
+  FindBin(s.bins, target, s);
+  uint64_t before = s.before;
+  int bin = s.bin;
+  Gather(row, s, weight,
+         [&](float logit, uint64_t key) { return row.BinOf(logit) == bin && key >= row.least; });
+  while (s.count > kMost) {  // a range of keys that lies within the bin
+    const uint64_t least = s.least, greatest = s.greatest;
+    const int shift = max(0, 64 - __clzll(static_cast<long long>(greatest - least)) - 11);
+    const auto finer = [&](float, uint64_t key) {
+      return key >= least && key <= greatest ? static_cast<int>((greatest - key) >> shift) : -1;
+    };
+    AddUp(row, s.finer, weight, finer);
+    FindBin(s.finer, target - before, s);
+    before += s.before;
+    bin = s.bin;
+    Gather(row, s, weight, [&](float logit, uint64_t key) { return finer(logit, key) == bin; });
+  }
+  if (const int i = threadIdx.x; i < s.count) {
+    const uint64_t key = s.keys[i];
+    uint64_t sum = before;
+    for (int j = 0; j < s.count; ++j) sum += s.keys[j] > key ? s.weights[j] : 0;
+    if (sum < target && target <= sum + s.weights[i]) {
+      s.cut = key;
+      s.sum = sum + s.weights[i];
+    }
+  }
+  __syncthreads();
+}
+
+// Whether every logit is a number or -inf, and one is finite; s.best: the greatest key, s.least: a
+// key of the least finite logit.
+__device__ inline bool Sampleable(const float* logits, int64_t vocab, Shared& s) {
+  if (threadIdx.x == 0) s.best = 0, s.least = UINT64_MAX;
+  __syncthreads();
+  bool valid = true;
+  float greatest = -INFINITY, least = INFINITY;
+  int64_t id = vocab;
+  ForEach(logits, vocab, [&](float x, int64_t v) {
     valid = valid && x < INFINITY;
-    finite = finite || x > -INFINITY;
-    key = max(key, static_cast<unsigned long long>(KeyOf(x, v)));
+    if (x > greatest) greatest = x, id = v;
+    if (x > -INFINITY) least = fminf(least, x);
+  });
+  const bool finite = id < vocab;
+  if (finite) {
+    atomicMax(&s.best, static_cast<unsigned long long>(KeyOf(greatest, id)));
+    atomicMin(&s.least, static_cast<unsigned long long>(KeyOf(least, 0)));
   }
-  atomicMax(&s.before, key);
   const bool all = __syncthreads_and(valid), some = __syncthreads_or(finite);
-  best = s.before;
-  __syncthreads();
   return all && some;
 }
 
@@ -132,23 +231,49 @@ __device__ inline uint64_t Clamp(double target, uint64_t total) {
   return whole < total ? whole : total;
 }
 
-__device__ inline int32_t Draw(const Sampling& a, int32_t slot, int32_t position, Row row,
-                               Shared& s) {
-  const auto one = [](float) { return uint64_t{1}; };
+// Of s.best and s.least.
+__device__ inline int32_t Draw(const Sampling& a, int32_t slot, int32_t position, Shared& s,
+                               const float* logits) {
+  const float temperature = a.temperature[slot], top_p = a.top_p[slot], min_p = a.min_p[slot];
+  Row row = {.logits = logits, .vocab = a.vocab, .max = LogitOf(s.best), .least_logit = -INFINITY};
+  row.per_logit = fminf(kLog2E / temperature, 1e30f);
+  const float range = fminf(row.max - LogitOf(s.least), -kLeastLog2 / row.per_logit);
+  row.bins_per_logit = range > 0 ? kBins / range : 0;
+  __syncthreads();
   const auto weight = [&](float logit) { return row.Weight(logit); };
+  const auto bin_of = [&](float logit, uint64_t key) {
+    return key >= row.least ? row.BinOf(logit) : -1;
+  };
   const int32_t top_k = a.top_k[slot];
-  if (top_k > 0 && top_k < row.vocab) row.least = KeyAt(row, static_cast<uint64_t>(top_k), s, one);
-  const double top_p = a.top_p[slot];
-  uint64_t total = Total(row, s, weight);
-  if (top_p < 1) {
-    row.least = KeyAt(row, Clamp(ceil(top_p * static_cast<double>(total)), total), s, weight);
+  if (top_k > 0 && top_k < row.vocab) {
+    const auto one = [](float) { return uint64_t{1}; };
+    // Most tokens are in the last bin: it is not counted.
+    AddUp(row, s.bins, one, [&](float logit, uint64_t) {
+      const int bin = row.BinOf(logit);
+      return bin < kBins - 1 ? bin : -1;
+    });
+    Cut(row, static_cast<uint64_t>(top_k), s, one);
+    row.least = s.cut;
   }
-  row.min_p = a.min_p[slot];
-  if (top_p < 1 || row.min_p > 0) total = Total(row, s, weight);
+  AddUp(row, s.bins, weight, bin_of);
+  FindBin(s.bins, 1, s);
+  uint64_t total = s.total;
+  if (top_p < 1) {
+    Cut(row, Clamp(ceil(static_cast<double>(top_p) * static_cast<double>(total)), total), s,
+        weight);
+    row.least = s.cut;
+    total = s.sum;
+  }
+  if (min_p > 0) {
+    row.least_logit = __double2float_ru(row.max + double{temperature} * log(double{min_p}));
+    AddUp(row, s.bins, weight, bin_of);
+    FindBin(s.bins, 1, s);
+    total = s.total;
+  }
   const double uniform = SampleUniform(static_cast<uint32_t>(a.seed[2 * slot]),
                                        static_cast<uint32_t>(a.seed[2 * slot + 1]), position);
-  const double target = floor(uniform * static_cast<double>(total)) + 1;
-  return IdOf(KeyAt(row, Clamp(target, total), s, weight));
+  Cut(row, Clamp(floor(uniform * static_cast<double>(total)) + 1, total), s, weight);
+  return IdOf(s.cut);
 }
 
 __global__ void __launch_bounds__(kThreads) Sample(Sampling a) {
@@ -159,15 +284,10 @@ __global__ void __launch_bounds__(kThreads) Sample(Sampling a) {
   const int32_t slot = a.row_slot[r];
   DEVICE_CHECK(slot >= 0 && slot < a.slots, "sample: slot", slot);
   const float* logits = a.logits[r];
-  uint64_t best = 0;
-  const bool ok = Sampleable(logits, a.vocab, s, best);
+  const bool ok = Sampleable(logits, a.vocab, s);
   int32_t token = -1;
   if (ok) {
-    token = IdOf(best);
-    const float temperature = a.temperature[slot];
-    if (temperature != 0) {
-      token = Draw(a, slot, a.position[r], {logits, a.vocab, logits[token], temperature, 0, 0}, s);
-    }
+    token = a.temperature[slot] == 0 ? IdOf(s.best) : Draw(a, slot, a.position[r], s, logits);
   }
   if (threadIdx.x == 0) {
     a.ok[r] = ok ? 1 : 0;

@@ -140,6 +140,14 @@ TEST_P(SampleTest, GreedyTakesTheGreatestAndTheLowerIdOfTies) {
   const Output out =
       RunRows(GetParam(), x, 257, std::vector<Request>(3, {.temperature = 0}), {1, 2, 3});
   EXPECT_EQ(out.tokens, (std::vector<int32_t>{100, 0, 256}));
+  // Rows that are read in vectors, all or the first alone; the lower id of equals is seen last.
+  for (const int vocab : {8192, 4099}) {
+    std::vector<float> wide = Normals(2 * vocab, 3);
+    for (const int id : {vocab + 4096, vocab + 4095, vocab + 5, 3, vocab - 1}) wide[id] = 50;
+    EXPECT_EQ(RunRows(GetParam(), wide, vocab, std::vector<Request>(2, {.temperature = 0}), {1, 2})
+                  .tokens,
+              (std::vector<int32_t>{3, 5}));
+  }
   // Greedy whatever else is asked.
   const Request odd = {.temperature = 0, .top_p = 0.1f, .min_p = 1, .top_k = 1};
   EXPECT_EQ(Draws(GetParam(), {1, 3, 3, 2}, odd, 3), (std::vector<int32_t>{1, 1, 1}));
@@ -225,6 +233,34 @@ TEST_P(SampleTest, ARowThatCannotBeSampledSaysSo) {
       EXPECT_EQ(out.tokens[1], clean.tokens[1]);
       EXPECT_EQ(out.tokens[3], clean.tokens[3]);
     }
+  }
+}
+
+// More tokens than are compared with each other: flat, all alike, alike but for some, and all but
+// one unlikely.
+TEST_P(SampleTest, LargeVocabularies) {
+  constexpr int kVocab = 20000, kKinds = 4;
+  std::vector<float> kinds[kKinds] = {Normals(kVocab, 8), std::vector<float>(kVocab, 1.5f),
+                                      std::vector<float>(kVocab, -2.0f), Normals(kVocab, 9, 0.01f)};
+  for (int i = 0; i < 700; ++i) kinds[2][i * 13] = 3.25f;
+  kinds[3][777] = 40;
+  const std::vector<Request> requests = {{},
+                                         {.top_p = 0.5f},
+                                         {.top_k = 3000},
+                                         {.temperature = 0.6f, .top_p = 0.95f, .top_k = 1000},
+                                         {.temperature = 5, .min_p = 0.5f},
+                                         {.temperature = 50, .top_p = 0.9f, .min_p = 0.9f}};
+  for (const std::vector<float>& logits : kinds) {
+    std::vector<float> rows;
+    std::vector<Request> of_rows;
+    for (int i = 0; i < 24; ++i) {
+      rows.insert(rows.end(), logits.begin(), logits.end());
+      of_rows.push_back(requests[i % requests.size()]);
+    }
+    ExpectAsOracle(GetParam(), 0, [&](const Backend& b) {
+      const Output out = RunRows(b, rows, kVocab, of_rows, Range(24));
+      return std::vector<float>(out.tokens.begin(), out.tokens.end());
+    });
   }
 }
 
