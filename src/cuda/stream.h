@@ -26,7 +26,7 @@ class CudaStream final : public Stream {
   // Until `event`, recorded on this stream.
   void WaitFor(cudaEvent_t event);
 
-  // For whoever enqueues: small uploads that wait are enqueued first.
+  // For whoever enqueues: small copies that wait are enqueued first.
   cudaStream_t get();
   CudaDevice& device() const { return device_; }
 
