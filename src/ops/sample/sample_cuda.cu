@@ -111,15 +111,23 @@ __device__ uint64_t KeyAt(const Row& row, uint64_t target, Shared& s, const Weig
 __device__ inline bool Sampleable(const float* logits, int64_t vocab, Shared& s, uint64_t& best) {
   if (threadIdx.x == 0) s.before = 0;
   __syncthreads();
-  bool valid = true, finite = false;
-  unsigned long long key = 0;
-  for (int64_t v = threadIdx.x; v < vocab; v += kThreads) {
-    const float x = logits[v];
+  bool valid = true;
+  float greatest = -INFINITY;
+  int64_t id = vocab;
+  const auto look = [&](float x, int64_t v) {  // v rises
     valid = valid && x < INFINITY;
-    finite = finite || x > -INFINITY;
-    key = max(key, static_cast<unsigned long long>(KeyOf(x, v)));
+    if (x > greatest) greatest = x, id = v;
+  };
+  const bool vectors = reinterpret_cast<uintptr_t>(logits) % 16 == 0;
+  const int64_t whole = vectors ? vocab / 4 * 4 : 0;
+#pragma unroll 4
+  for (int64_t v = threadIdx.x * 4; v < whole; v += kThreads * 4) {
+    const float4 four = *reinterpret_cast<const float4*>(logits + v);
+    look(four.x, v), look(four.y, v + 1), look(four.z, v + 2), look(four.w, v + 3);
   }
-  atomicMax(&s.before, key);
+  for (int64_t v = whole + threadIdx.x; v < vocab; v += kThreads) look(logits[v], v);
+  const bool finite = id < vocab;
+  if (finite) atomicMax(&s.before, static_cast<unsigned long long>(KeyOf(greatest, id)));
   const bool all = __syncthreads_and(valid), some = __syncthreads_or(finite);
   best = s.before;
   __syncthreads();

@@ -140,6 +140,14 @@ TEST_P(SampleTest, GreedyTakesTheGreatestAndTheLowerIdOfTies) {
   const Output out =
       RunRows(GetParam(), x, 257, std::vector<Request>(3, {.temperature = 0}), {1, 2, 3});
   EXPECT_EQ(out.tokens, (std::vector<int32_t>{100, 0, 256}));
+  // Rows that are read in vectors, all or the first alone; the lower id of equals is seen last.
+  for (const int vocab : {8192, 4099}) {
+    std::vector<float> wide = Normals(2 * vocab, 3);
+    for (const int id : {vocab + 4096, vocab + 4095, vocab + 5, 3, vocab - 1}) wide[id] = 50;
+    EXPECT_EQ(RunRows(GetParam(), wide, vocab, std::vector<Request>(2, {.temperature = 0}), {1, 2})
+                  .tokens,
+              (std::vector<int32_t>{3, 5}));
+  }
   // Greedy whatever else is asked.
   const Request odd = {.temperature = 0, .top_p = 0.1f, .min_p = 1, .top_k = 1};
   EXPECT_EQ(Draws(GetParam(), {1, 3, 3, 2}, odd, 3), (std::vector<int32_t>{1, 1, 1}));
