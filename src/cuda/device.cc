@@ -95,7 +95,7 @@ void CudaDevice::Upload(const TensorView& to, std::span<const std::byte> from) {
 }
 
 void CudaDevice::UploadBytes(void* to, std::span<const std::byte> from) {
-  if (from.size() <= SmallUploads::kMostBytes) return UploadSmall(to, from);
+  if (from.size() <= SmallCopies::kMostBytes) return UploadSmall(to, from);
   auto* at = static_cast<std::byte*>(to);
   while (!from.empty()) {
     const size_t bytes = std::min(from.size(), UploadStaging::kChunk);
@@ -109,24 +109,24 @@ void CudaDevice::UploadBytes(void* to, std::span<const std::byte> from) {
 
 void CudaDevice::UploadSmall(void* to, std::span<const std::byte> from) {
   if (from.empty()) return;
-  const auto* begin = static_cast<const std::byte*>(to);
-  bool full = small_uploads_.count == SmallUploads::kMost || !uploads_->HasRoom(from.size());
-  for (int i = 0; i < small_uploads_.count; ++i) {
-    const SmallUpload& other = small_uploads_.items[i];
-    const auto* at = static_cast<const std::byte*>(other.to);
-    full |= begin < at + other.bytes && at < begin + from.size();  // the order would count
-  }
   // A chunk is left only when all its uploads are enqueued.
-  cudaStream_t stream = full ? stream_->get() : nullptr;
+  cudaStream_t stream = uploads_->HasRoom(from.size()) ? nullptr : stream_->get();
   std::byte* staged = uploads_->Reserve(from.size(), stream);
   std::memcpy(staged, from.data(), from.size());
-  small_uploads_.items[small_uploads_.count++] = {to, staged, static_cast<uint32_t>(from.size())};
+  CopySmall({to, staged, static_cast<uint32_t>(from.size())});
 }
 
-void CudaDevice::FlushUploads(cudaStream_t stream) {
-  if (small_uploads_.count == 0) return;
-  LaunchScatter(small_uploads_, stream);
-  small_uploads_.count = 0;
+void CudaDevice::CopySmall(const SmallCopy& copy) {
+  bool flush = small_copies_.count == SmallCopies::kMost;
+  for (int i = 0; i < small_copies_.count; ++i) flush |= copy.Collides(small_copies_.items[i]);
+  if (flush) stream_->get();
+  small_copies_.items[small_copies_.count++] = copy;
+}
+
+void CudaDevice::FlushSmallCopies(cudaStream_t stream) {
+  if (small_copies_.count == 0) return;
+  LaunchScatter(small_copies_, stream);
+  small_copies_.count = 0;
 }
 
 size_t CudaDevice::DownloadOffset(size_t bytes) {
@@ -159,8 +159,12 @@ void CudaDevice::Download(std::span<std::byte> to, const TensorView& from) {
   while (!to.empty()) {
     const size_t bytes = std::min(to.size(), downloads_->size() / 4);
     const size_t offset = DownloadOffset(bytes);
-    CUDA_CHECK(cudaMemcpyAsync(downloads_->data() + offset, at, bytes, cudaMemcpyDeviceToHost,
-                               stream_->get()));
+    std::byte* const staged = downloads_->data() + offset;
+    if (bytes <= SmallCopies::kMostBytes) {
+      CopySmall({staged, at, static_cast<uint32_t>(bytes)});
+    } else {
+      CUDA_CHECK(cudaMemcpyAsync(staged, at, bytes, cudaMemcpyDeviceToHost, stream_->get()));
+    }
     pending_.push_back({to.first(bytes), offset, next_mark_});
     to = to.subspan(bytes);
     at += bytes;

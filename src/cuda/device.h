@@ -41,7 +41,7 @@ class CudaDevice final : public Device {
 
   // To any address of the device; as Upload.
   void UploadBytes(void* to, std::span<const std::byte> from);
-  void FlushUploads(cudaStream_t stream);
+  void FlushSmallCopies(cudaStream_t stream);
   void DeliverDownloads(uint64_t up_to = UINT64_MAX);  // those before that mark
 
   int multiprocessors() const { return multiprocessors_; }
@@ -58,6 +58,7 @@ class CudaDevice final : public Device {
   };
 
   void UploadSmall(void* to, std::span<const std::byte> from);
+  void CopySmall(const SmallCopy& copy);
   // A place in downloads_ that no pending download needs.
   size_t DownloadOffset(size_t bytes);
 
@@ -67,7 +68,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<CudaArena> arena_;
   std::unique_ptr<CudaStream> stream_;
   std::unique_ptr<UploadStaging> uploads_;
-  SmallUploads small_uploads_;  // staged, not yet enqueued; of different destinations
+  SmallCopies small_copies_;  // not yet enqueued
   std::unique_ptr<PinnedMemory> downloads_;
   size_t downloads_head_ = 0;
   std::deque<PendingDownload> pending_;

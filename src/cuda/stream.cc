@@ -30,7 +30,7 @@ CudaStream::~CudaStream() {
 }
 
 cudaStream_t CudaStream::get() {
-  device_.FlushUploads(stream_);
+  device_.FlushSmallCopies(stream_);
   return stream_;
 }
 

@@ -28,7 +28,7 @@ class CudaStream final : public Stream {
   // been waited for.
   void WaitFor(cudaEvent_t event, int64_t step);
 
-  // For whoever enqueues: small uploads that wait are enqueued first.
+  // For whoever enqueues: small copies that wait are enqueued first.
   cudaStream_t get();
   CudaDevice& device() const { return device_; }
 

@@ -20,13 +20,20 @@ size_t Activations::LayOut(const ModelConfig& config, const Ops& ops, int64_t to
             .scales = arena.Allocate(DType::kF32, {(width + 127) / 128, (tokens + 31) / 32 * 32})};
   };
   normed_quantized = quantized(hidden);
-  if (config.q_lora_rank > 0) q_a_quantized = quantized(config.q_lora_rank);
-  if (config.q_lora_rank > 0) q_a = arena.Allocate(dtype, {tokens, config.q_lora_rank});
-  q = arena.Allocate(dtype, {tokens, heads, config.qk_head_dim()});
-  kv_a = arena.Allocate(dtype, {tokens, config.latent_dim()});
+  const int64_t q_dim = config.qk_head_dim();
+  const int64_t q_width = config.q_lora_rank > 0 ? config.q_lora_rank : heads * q_dim;
+  const int64_t width = q_width + config.latent_dim();
+  q_kv_a = arena.Allocate(dtype, {tokens, width});
+  if (config.q_lora_rank > 0) {
+    q_a_quantized = quantized(config.q_lora_rank);
+    q = arena.Allocate(dtype, {tokens, heads, q_dim});
+  } else {
+    q = TensorView(q_kv_a.data(), dtype, {tokens, heads, q_dim}, {width, q_dim, 1});
+  }
   q_latent = arena.Allocate(dtype, {tokens, heads, latent});
   attn_latent = arena.Allocate(dtype, {tokens, heads, latent});
   attn = arena.Allocate(dtype, {tokens, heads, config.v_head_dim});
+  attn_quantized = quantized(heads * config.v_head_dim);
   lse = arena.Allocate(DType::kF32, {tokens, heads});
   context_latent = arena.Allocate(dtype, {kContextChunk, latent});
   context_rope = arena.Allocate(dtype, {kContextChunk, config.qk_rope_head_dim});

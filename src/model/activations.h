@@ -20,14 +20,14 @@ struct Activations {
   TensorView branch;               // [tokens, hidden]: what attention or an MLP adds
   QuantizedCopy normed_quantized;  // absent where the table has none
 
-  TensorView q_a;  // [tokens, q_lora]; absent with plain queries
+  TensorView q_kv_a;  // [tokens, q_lora or heads * (nope + rope), and latent + rope]
   QuantizedCopy q_a_quantized;
-  TensorView q;            // [tokens, heads, nope + rope]
-  TensorView kv_a;         // [tokens, latent + rope]
+  TensorView q;            // [tokens, heads, nope + rope]; plain queries lie in q_kv_a
   TensorView q_latent;     // [tokens, heads, latent]
   TensorView attn_latent;  // [tokens, heads, latent]
   TensorView attn;         // [tokens, heads, vdim]
-  TensorView lse;          // F32 [tokens, heads]
+  QuantizedCopy attn_quantized;
+  TensorView lse;  // F32 [tokens, heads]
 
   TensorView context_latent;  // [context, latent]
   TensorView context_rope;    // [context, rope]

@@ -8,7 +8,7 @@ namespace {
 // q_latent = q_nope W_UK; attention over the latents themselves; out = attn_latent W_UV^T.
 void AttendAbsorbed(OpRunner& run, const ModelConfig& config, const AttentionWeights& w,
                     const Batch& batch, const Rotary& rotary, const KvPages& pages,
-                    Activations& a) {
+                    const QuantizedCopy& attn_quantized, Activations& a) {
   const Ops& ops = run.ops();
   const int64_t tokens = batch.absorbed_tokens, nope = config.qk_nope_head_dim;
   const TensorView q = First(a.q, tokens);
@@ -30,7 +30,8 @@ void AttendAbsorbed(OpRunner& run, const ModelConfig& config, const AttentionWei
   run(ops.head_linear, {.x = attended,
                         .weight = w.w_uv.weight.get(),
                         .live = batch.absorbed_live,
-                        .out = First(a.attn, tokens)});
+                        .out = First(a.attn, tokens),
+                        .quantized = attn_quantized});
 }
 
 // Keys and values projected up per head, one chunk of the context after another.
@@ -80,41 +81,31 @@ void Attend(OpRunner& run, const ModelConfig& config, const AttentionWeights& w,
   const Ops& ops = run.ops();
   const int64_t tokens = batch.tokens, heads = config.num_heads;
   const TensorView live = batch.map.live, normed = First(a.normed, tokens);
-  const TensorView q = First(a.q, tokens), kv_a = First(a.kv_a, tokens);
-  const TensorView q_flat = q.Reshaped({tokens, heads * config.qk_head_dim()});
+  const TensorView q = First(a.q, tokens), q_kv_a = First(a.q_kv_a, tokens);
+  const int64_t width = q_kv_a.dim(1), kv_begin = width - config.latent_dim();
   const float eps = config.rms_norm_eps;
 
-  const bool low_rank = w.q_a.weight != nullptr;
-  const PackedWeight* const query = (low_rank ? w.q_a : w.q).weight.get();
-  // The norm made the copy for kv_a.
-  const bool alike = w.kv_a.weight->format == query->format;
-  const QuantizedCopy copy = First(a.normed_quantized, tokens, w.kv_a.weight.get());
-  const TensorView first = low_rank ? First(a.q_a, tokens) : q_flat;
   run(ops.linear, {.x = normed,
-                   .x_quantized = alike ? copy : QuantizedCopy{},
-                   .weight = query,
+                   .x_quantized = First(a.normed_quantized, tokens, w.q_kv_a.weight.get()),
+                   .weight = w.q_kv_a.weight.get(),
                    .live = live,
-                   .out = first});
-  run(ops.linear, {.x = normed,
-                   .x_quantized = copy,
-                   .weight = w.kv_a.weight.get(),
-                   .live = live,
-                   .out = kv_a,
-                   .beside_last = alike});
-  if (low_rank) {
-    run(ops.rms_norm, {.x = first,
+                   .out = q_kv_a});
+  if (w.q_b.weight != nullptr) {
+    const TensorView q_a = q_kv_a.Slice(1, 0, kv_begin);
+    const QuantizedCopy copy = First(a.q_a_quantized, tokens, w.q_b.weight.get());
+    run(ops.rms_norm, {.x = q_a,
                        .weight = w.q_a_norm.view,
                        .eps = eps,
                        .live = live,
-                       .out = first,
-                       .quantized = First(a.q_a_quantized, tokens, w.q.weight.get())});
-    run(ops.linear, {.x = first,
-                     .x_quantized = First(a.q_a_quantized, tokens, w.q.weight.get()),
-                     .weight = w.q.weight.get(),
+                       .out = q_a,
+                       .quantized = copy});
+    run(ops.linear, {.x = q_a,
+                     .x_quantized = copy,
+                     .weight = w.q_b.weight.get(),
                      .live = live,
-                     .out = q_flat});
+                     .out = q.Reshaped({tokens, heads * config.qk_head_dim()})});
   }
-  run(ops.rotate_and_cache, {.kv_a = kv_a,
+  run(ops.rotate_and_cache, {.kv_a = q_kv_a.Slice(1, kv_begin, width),
                              .latent_norm = w.kv_a_norm.view,
                              .eps = eps,
                              .q_rope = q.Slice(2, config.qk_nope_head_dim, config.qk_head_dim()),
@@ -122,11 +113,16 @@ void Attend(OpRunner& run, const ModelConfig& config, const AttentionWeights& w,
                              .tokens = batch.map,
                              .pages = pages});
 
-  if (batch.absorbed_tokens > 0) AttendAbsorbed(run, config, w, batch, rotary, pages, a);
+  QuantizedCopy attn_quantized;  // of all tokens, or of none
+  if (batch.expanded.empty()) attn_quantized = First(a.attn_quantized, tokens, w.o.weight.get());
+  if (batch.absorbed_tokens > 0) {
+    AttendAbsorbed(run, config, w, batch, rotary, pages, attn_quantized, a);
+  }
   for (const ExpandedRow& row : batch.expanded) {
     AttendExpanded(run, config, w, batch, row, rotary, pages, a);
   }
   run(ops.linear, {.x = First(a.attn, tokens).Reshaped({tokens, heads * config.v_head_dim}),
+                   .x_quantized = attn_quantized,
                    .weight = w.o.weight.get(),
                    .live = live,
                    .out = First(a.branch, tokens)});

@@ -105,7 +105,7 @@ TensorView Model::ForwardMtp(int index, const Batch& batch, const TensorView& hi
 
 void Model::RunLayer(const LayerWeights& layer, const Batch& batch, const KvPages& pages,
                      Pending pending) {
-  Norm(layer.attention_norm, batch, pending, layer.attention.kv_a.weight.get());
+  Norm(layer.attention_norm, batch, pending, layer.attention.q_kv_a.weight.get());
   Attend(run_, config_, layer.attention, batch, rotary_, pages, activations_);
   Norm(layer.mlp_norm, batch, Pending::kBranch,
        layer.mlp ? layer.mlp->gate_up.weight.get() : nullptr);

@@ -79,14 +79,13 @@ class Loader {
 
   Result<AttentionWeights> Attention(const std::string& name) {
     AttentionWeights attention;
-    if (config_.q_lora_rank > 0) {
-      attention.q_a = TRY(Matrix({name + "q_a_proj.weight"}));
+    const bool low_rank = config_.q_lora_rank > 0;
+    attention.q_kv_a = TRY(Matrix({name + (low_rank ? "q_a_proj.weight" : "q_proj.weight"),
+                                   name + "kv_a_proj_with_mqa.weight"}));
+    if (low_rank) {
       attention.q_a_norm = Floats(name + "q_a_layernorm.weight");
-      attention.q = TRY(Matrix({name + "q_b_proj.weight"}));
-    } else {
-      attention.q = TRY(Matrix({name + "q_proj.weight"}));
+      attention.q_b = TRY(Matrix({name + "q_b_proj.weight"}));
     }
-    attention.kv_a = TRY(Matrix({name + "kv_a_proj_with_mqa.weight"}));
     attention.kv_a_norm = Floats(name + "kv_a_layernorm.weight");
     TRY(KvB(name + "kv_b_proj.weight", attention));
     attention.o = TRY(Matrix({name + "o_proj.weight"}));

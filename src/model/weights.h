@@ -25,10 +25,11 @@ struct PlainTensor {
 };
 
 struct AttentionWeights {
-  Linear q_a;             // [q_lora, hidden]; absent (null) with plain queries
-  PlainTensor q_a_norm;   // [q_lora]
-  Linear q;               // q_b_proj [heads * (nope + rope), q_lora], or q_proj [.., hidden]
-  Linear kv_a;            // [latent + rope, hidden]
+  // q_a_proj [q_lora, hidden], or with plain queries q_proj [heads * (nope + rope), hidden], and
+  // after it kv_a_proj_with_mqa [latent + rope, hidden].
+  Linear q_kv_a;
+  PlainTensor q_a_norm;   // [q_lora]; absent with plain queries, as q_b
+  Linear q_b;             // [heads * (nope + rope), q_lora]
   PlainTensor kv_a_norm;  // [latent]
   Linear kv_b;            // [heads * (nope + vdim), latent]: the expanded form
   Linear w_uk;            // heads x [latent, nope]: W_UK absorbed into queries

@@ -54,7 +54,16 @@ bool IsHopper(const Stream& stream) {
 }
 
 bool ReadsQuantized(const Stream& stream, const QuantizedCopy& copy) {
-  return !copy.absent() && IsHopper(stream) && copy.codes.dim(1) % 16 == 0;
+  // Wider rows (o of 128 heads) are quantised by their product.
+  constexpr int64_t kWidest = 8192;
+  const int64_t width = copy.absent() ? 0 : copy.codes.dim(1);
+  return width > 0 && width <= kWidest && width % 16 == 0 && IsHopper(stream);
+}
+
+QuantizedOut QuantizedOutOf(const Stream& stream, const QuantizedCopy& copy) {
+  if (!ReadsQuantized(stream, copy)) return {};
+  return {static_cast<uint8_t*>(copy.codes.data()), static_cast<float*>(copy.scales.data()),
+          copy.scales.stride(0), copy.scale_ue8m0};
 }
 
 const Ops& CudaPortableOps(Fp8Activations activations) {

@@ -3,11 +3,14 @@
 #pragma once
 
 #include "ops/cuda_ops.h"
+#include "ops/linear/quantize_rows_cuda.h"
 
 namespace fathom {
 
-// Whether norms make this copy, and products read it.
+// Whether this copy is made, and products read it.
 bool ReadsQuantized(const Stream& stream, const QuantizedCopy& copy);
+// Where one that is made goes; without codes: it is not.
+QuantizedOut QuantizedOutOf(const Stream& stream, const QuantizedCopy& copy);
 
 void LinearPlain(OpContext&, const LinearArgs&, bool hopper);
 void HeadLinearPlain(OpContext&, const HeadLinearArgs&, bool hopper);

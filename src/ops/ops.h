@@ -29,7 +29,7 @@ struct EmbedArgs {
 };
 
 // An activation as products with quantised activations read it (QuantizeRun of each 128 channels),
-// beside the activation itself: rms_norm makes it, so that each product need not. It changes no
+// beside the activation itself: what writes that makes it, so that products need not. It changes no
 // bit, and a table may leave it alone.
 struct QuantizedCopy {
   TensorView codes;   // F8E4M3 [tokens, width]
@@ -61,9 +61,6 @@ struct LinearArgs {
   const PackedWeight* weight = nullptr;  // one matrix [out, in]
   TensorView live;                       // I32 [1]: tokens
   TensorView out;                        // act or F32 [tokens, out]
-  // Right after a linear of the same x and format, whose output this does not read: both may run
-  // at once.
-  bool beside_last = false;
 };
 
 // out[t, h] = x[t, h] W[h]^T: a product per head (absorbed W_UK and W_UV), never
@@ -72,7 +69,8 @@ struct HeadLinearArgs {
   TensorView x;                          // act [tokens, heads, in]; tokens and heads may be strided
   const PackedWeight* weight = nullptr;  // heads matrices [out, in]
   TensorView live;                       // I32 [1]: tokens
-  TensorView out;  // act [tokens, heads, out]; tokens and heads may be strided
+  TensorView out;           // act [tokens, heads, out]; tokens and heads may be strided
+  QuantizedCopy quantized;  // out: of `out` [tokens, heads * out], then contiguous; or absent
   // Right after a rotate_and_cache that changes nothing this reads: both may run at once.
   bool beside_last = false;
 };
@@ -124,7 +122,7 @@ struct CacheWriteArgs {
 // and its queries, and writes latent and key to its page. The composition of rms_norm, rope twice,
 // and cache_write.
 struct RotateAndCacheArgs {
-  TensorView kv_a;         // act [tokens, latent + rope]; left as work space
+  TensorView kv_a;         // act [tokens, latent + rope]; rows may be strided; left as work space
   TensorView latent_norm;  // F32 [latent]
   float eps = 1e-6f;
   TensorView q_rope;   // act [tokens, heads, rope], in and out; tokens and heads may be strided
@@ -160,7 +158,7 @@ struct GatherContextArgs {
 // position, `first` starts afresh. A token to which no position of the chunk is visible is
 // untouched (on the first chunk position 0 is visible to all).
 struct AttendExpandedArgs {
-  TensorView q;               // act [tokens, heads, nope + rope]
+  TensorView q;               // act [tokens, heads, nope + rope]; tokens may be strided
   TensorView positions;       // I32 [tokens]
   TensorView kv;              // act [context, heads, nope + vdim]: kv_b_proj of the latents
   TensorView rope;            // act [context, rope]

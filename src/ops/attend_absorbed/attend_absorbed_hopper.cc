@@ -10,7 +10,8 @@ bool Fits(const Stream& stream, const AttendAbsorbedArgs& a) {
   const TensorView& q_rope = a.q_rope;
   return IsHopper(stream) && a.pages.rope.dtype() == DType::kBF16 &&
          a.pages.latent.dim(2) == kMlaLatent && a.pages.rope.dim(2) == kMlaRope && a.scale > 0 &&
-         q_rope.stride(1) % 8 == 0 && q_rope.stride(0) == q_rope.dim(1) * q_rope.stride(1);
+         q_rope.stride(0) % 8 == 0 && q_rope.stride(1) % 8 == 0 &&
+         (q_rope.dim(1) <= kMlaNarrowHeads || q_rope.stride(0) == q_rope.dim(1) * q_rope.stride(1));
 }
 
 MlaDecodeParams ParamsOf(const AttendAbsorbedArgs& a) {
@@ -19,6 +20,7 @@ MlaDecodeParams ParamsOf(const AttendAbsorbedArgs& a) {
   return {.q_latent = a.q_latent.data(),
           .q_rope = a.q_rope.data(),
           .q_rope_stride = a.q_rope.stride(1),
+          .q_rope_token_stride = a.q_rope.stride(0),
           .latent = a.pages.latent.data(),
           .scales = static_cast<const float*>(a.pages.scales.data()),
           .rope = a.pages.rope.data(),

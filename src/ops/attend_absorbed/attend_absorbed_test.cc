@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "ops/test_pages.h"
+#include "ops/test_weights.h"
 
 namespace fathom {
 namespace {
@@ -216,6 +217,76 @@ TEST_P(AttendAbsorbedTest, NanStaysInItsHead) {
   const std::vector<float> out = RunTokens(GetParam(), c, Range(3));
   ExpectSameBits(PickRows(out, 32, {0, 1, 2, 4, 5}), PickRows(clean, 32, {0, 1, 2, 4, 5}));
   for (const float y : PickRows(out, 32, {3})) EXPECT_TRUE(std::isnan(y));
+}
+
+// Attention, W_UV and o: what W_UV quantises for o changes no bit. Contexts of one part and of
+// many.
+TEST_P(AttendAbsorbedTest, ProductsBehindIt) {
+  const Backend& b = GetParam();
+  constexpr int kLatent = 512, kRope = 64, kValue = 128;
+  TestPages pages(DType::kBF16, 3, 30, kLatent, kRope);
+  for (int slot = 0; slot < 3; ++slot) pages.Fill(slot, 1800, slot + 1);
+  const std::vector<int> slots = {0, 1, 2, 2, 2, 0, 0, 1, 1, 1};
+  const std::vector<int> positions = {1799, 5, 1023, 1024, 1025, 127, 128, 511, 1600, 700};
+  for (const int heads : {16, 3, 20}) {
+    const TestMatrix m(DType::kBF16, heads * kValue, kLatent, 9);
+    std::vector<Parts> matrices;
+    for (int h = 0; h < heads; ++h) {
+      matrices.push_back({SliceRows(m.weight, h * kValue, (h + 1) * kValue)});
+    }
+    const auto w = Pack(b, matrices, {.exact_activations = true});
+    const TestMatrix n(DType::kF8E4M3, 64, heads * kValue, 8);
+    const auto o = Pack(b, {{n.weight}});
+    const Case c = MakeCase(pages, heads, slots, positions);
+    for (const int live : {0, 1, 6, 10}) {
+      SCOPED_TRACE(testing::Message() << heads << " heads, " << live << " tokens");
+      const TestTokens map(pages, {slots.begin(), slots.begin() + live},
+                           {positions.begin(), positions.begin() + live}, live + 2);
+      const TestTensor q_latent(b.act(), {live + 2, heads, kLatent},
+                                PickRows(c.q_latent, c.width(), Range(live)));
+      const TestTensor q_rope(b.act(), {live + 2, heads, kRope},
+                              PickRows(c.q_rope, heads * kRope, Range(live)));
+      const auto run = [&](bool copied) {
+        const TestTensor latent(b.act(), {live + 2, heads, kLatent});
+        const TestTensor out(b.act(), {live + 2, heads, kValue}), y(b.act(), {live + 2, 64});
+        const TestTensor codes(DType::kF8E4M3, {live + 2, heads * kValue});
+        const TestTensor scales(DType::kF32, {heads, 32});
+        QuantizedCopy copy;
+        if (copied && o->quantize_activations) copy = {codes, scales};
+        const AttendAbsorbedArgs attend = {.q_latent = q_latent,
+                                           .q_rope = q_rope,
+                                           .tokens = map.map(),
+                                           .pages = pages.pages(),
+                                           .scale = c.scale,
+                                           .out = latent};
+        const HeadLinearArgs product = {
+            .x = latent, .weight = w.get(), .live = map.live, .out = out, .quantized = copy};
+        const LinearArgs last = {.x = out.view().Reshaped({live + 2, heads * kValue}),
+                                 .x_quantized = copy,
+                                 .weight = o.get(),
+                                 .live = map.live,
+                                 .out = y};
+        const size_t bytes = std::max({b.ops->attend_absorbed.Workspace(b.stream(), attend),
+                                       b.ops->head_linear.Workspace(b.stream(), product),
+                                       b.ops->linear.Workspace(b.stream(), last)});
+        const TestTensor workspace(DType::kU8, {static_cast<int64_t>(bytes)});
+        OpContext context = {b.stream(), {workspace.view().As<std::byte>(), bytes}};
+        b.ops->attend_absorbed(context, attend);
+        b.ops->head_linear(context, product);
+        b.ops->linear(context, last);
+        b.stream().Synchronize();
+        EXPECT_TRUE(latent.PoisonedFrom(live) && out.PoisonedFrom(live) && y.PoisonedFrom(live));
+        std::vector<float> all = latent.Floats();
+        all.resize(live * heads * kLatent);
+        for (const TestTensor* each : {&out, &y}) {
+          const std::vector<float> rows = each->Floats();
+          all.insert(all.end(), rows.begin(), rows.begin() + live * each->view().stride(0));
+        }
+        return all;
+      };
+      ExpectSameBits(run(true), run(false));
+    }
+  }
 }
 
 }  // namespace

@@ -22,10 +22,7 @@ Maps MakeMaps(const MlaDecodeParams& p, bool narrow) {
                                  .sizes = {64, rows, kLatent / 64},
                                  .strides = {kLatent * 2, 128},
                                  .box = {64, kQueryBox, query_chunks}}),
-      .q_rope = MakeTensorMap({.data = p.q_rope,
-                               .sizes = {kMlaRope, rows},
-                               .strides = {static_cast<uint64_t>(p.q_rope_stride) * 2},
-                               .box = {64, kQueryBox}}),
+      .q_rope = {},
       .latent = {},
       .rope = MakeTensorMap({.data = p.rope,
                              .sizes = {kMlaRope, kKeys, 1, pages},
@@ -33,6 +30,21 @@ Maps MakeMaps(const MlaDecodeParams& p, bool narrow) {
                              .box = {64, kKeys, 1, 1}}),
       .scales = {},
   };
+  const uint64_t heads = p.heads, tokens = p.tokens, head_bytes = 2 * p.q_rope_stride;
+  const uint64_t token_bytes =
+      p.q_rope_token_stride > 0 ? 2 * p.q_rope_token_stride : heads * head_bytes;
+  if (narrow) {
+    maps.q_rope = MakeTensorMap({.data = p.q_rope,
+                                 .sizes = {kMlaRope, heads, tokens},
+                                 .strides = {head_bytes, token_bytes},
+                                 .box = {64, kQueryBox, 1}});
+  } else {
+    CHECK(token_bytes == heads * head_bytes, "mla_decode: tokens of q_rope lie apart");
+    maps.q_rope = MakeTensorMap({.data = p.q_rope,
+                                 .sizes = {kMlaRope, rows},
+                                 .strides = {head_bytes},
+                                 .box = {64, kQueryBox}});
+  }
   // Half a page: chunks of 128 bytes a position, one after the other. Asking for 256 bytes at each
   // costs a sixteenth of the rate.
   const CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B;

@@ -10,6 +10,7 @@
 namespace fathom {
 
 inline constexpr int kMlaLatent = 512, kMlaRope = 64;
+inline constexpr int kMlaNarrowHeads = 16;  // up to so many a kernel of their own
 
 // How contexts are cut into parts: parts begin at multiples of their size, whoever shares the step;
 // that depends on the model, the longest context and a token's own alone.
@@ -22,10 +23,10 @@ struct MlaDecodeSplit {
 
 struct MlaDecodeParams {
   const void* q_latent = nullptr;  // BF16 [tokens, heads, 512], dense, aligned to 16 bytes
-  // BF16 [tokens * heads, 64]: rows lie `q_rope_stride` elements apart (a multiple of 8), those of
-  // the next token right after.
+  // BF16 [tokens, heads, 64]: heads lie `q_rope_stride` elements apart (a multiple of 8), tokens
+  // `q_rope_token_stride` (up to 16 heads; 0, and of more: the next token's right after).
   const void* q_rope = nullptr;
-  int64_t q_rope_stride = kMlaRope;
+  int64_t q_rope_stride = kMlaRope, q_rope_token_stride = 0;
   // [pages, 64, 512], BF16, or E4M3 with scales [pages, 64], powers of two; BF16 [pages, 64, 64].
   // Each page lies `page_bytes` (a multiple of 16) after the one before.
   const void* latent = nullptr;

@@ -119,7 +119,7 @@ __device__ void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowSte
         const int32_t row = item.token * step.heads;
         s.query_full.ArriveExpect(sizeof(s.query));
         TmaLoad3(s.query[0], &maps.q_latent, s.query_full, keep, 0, row, 0);
-        TmaLoad2(s.query[8], &maps.q_rope, s.query_full, keep, 0, row);
+        TmaLoad3(s.query[8], &maps.q_rope, s.query_full, keep, 0, 0, item.token);
       }
     }
     query_parity ^= 1;

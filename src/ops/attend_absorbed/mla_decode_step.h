@@ -8,13 +8,15 @@
 
 #include <cstdint>
 
+#include "ops/attend_absorbed/mla_decode_cuda.h"
+
 namespace fathom::mla {
 
 inline constexpr int kLatent = 512;
 inline constexpr int kRows = 64;      // (token, head) pairs: the M of wgmma
 inline constexpr int kKeys = 64;      // positions of a tile: a page
 inline constexpr int kQueryBox = 16;  // rows that one TMA load of a query brings
-inline constexpr int kNarrowHeads = 16;
+inline constexpr int kNarrowHeads = kMlaNarrowHeads;
 inline constexpr int kFineGroups = 1;    // of 128 positions a block: so few are dealt singly
 inline constexpr int kThreads = 384;     // two warpgroups of consumers, one with the producer;
 inline constexpr int kFp8Threads = 512;  // of the wide kernel, and warps that widen

@@ -31,7 +31,7 @@ __device__ inline void LoadQueries(const AttendChunkParams& p, int64_t first, in
   for (int i = threadIdx.x; i < kRows * kKeyVectors; i += kThreads) {
     const int r = i / kKeyVectors, v = i % kKeyVectors;
     const bool valid = first + r < p.tokens;
-    const BF16* from = p.q + ((first + (valid ? r : 0)) * p.heads + head) * kKey + v * 8;
+    const BF16* from = p.q + (first + (valid ? r : 0)) * p.q_stride + head * kKey + v * 8;
     CopyAsync(to + Offset<kKeyVectors>(r, v), from, valid);
   }
 }

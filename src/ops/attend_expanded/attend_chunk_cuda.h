@@ -15,6 +15,7 @@ inline constexpr int kChunkNope = 128, kChunkRope = 64, kChunkValue = 128;
 // As AttendExpandedArgs (ops.h).
 struct AttendChunkParams {
   const BF16* q = nullptr;             // [tokens, heads, 192]
+  int64_t q_stride = 0;                // elements from token to token; a multiple of 8
   const BF16* kv = nullptr;            // [context, heads, 256]
   const BF16* rope = nullptr;          // [context, 64]; all aligned to 16 bytes
   const int32_t* positions = nullptr;  // [tokens]

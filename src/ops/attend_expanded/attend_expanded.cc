@@ -11,7 +11,8 @@ void Check(const AttendExpandedArgs& a) {
   const int64_t context = a.rope.dim(0), rope = a.rope.dim(1), vdim = a.out.dim(2);
   const int64_t nope = a.q.dim(2) - rope;
   CHECK(nope >= 0, "attend_expanded: q of {} channels holds no key of {}", a.q.dim(2), rope);
-  CheckTensor("attend_expanded: q", a.q, act, {tokens, heads, nope + rope});
+  CheckStrided("attend_expanded: q", a.q, act, {tokens, heads, nope + rope});
+  CHECK(a.q.stride(1) == nope + rope, "attend_expanded: heads of q lie {} apart", a.q.stride(1));
   CheckTensor("attend_expanded: positions", a.positions, DType::kI32, {tokens});
   CheckTensor("attend_expanded: kv", a.kv, act, {context, heads, nope + vdim});
   CheckTensor("attend_expanded: rope", a.rope, act, {context, rope});

@@ -17,6 +17,7 @@ constexpr int kTokens = 8, kWarps = 4, kThreads = kWarps * kWarp;
 
 struct Chunk {
   const BF16 *q, *kv, *rope;
+  int64_t q_stride;
   const int32_t* positions;
   int64_t tokens, heads, context, nope, rope_dim, vdim;
   int64_t context_begin;
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(kThreads) AttendExpanded(Chunk a) {
   }
   for (int64_t i = threadIdx.x; i < kTokens * width; i += kThreads) {
     const int64_t t = min(first + i / width, a.tokens - 1);
-    q[i] = Load(a.q + (t * a.heads + head) * width + i % width);
+    q[i] = Load(a.q + t * a.q_stride + head * width + i % width);
   }
   __syncthreads();
   int most = 0;
@@ -132,8 +133,10 @@ void AttendExpandedCuda(OpContext& context, const AttendExpandedArgs& a) {
   if (a.q.elements() == 0 || a.kv.dim(0) == 0) return;
   using namespace kernels;
   const int64_t rope = a.rope.dim(1);
-  if (a.q.dim(2) == kChunkNope + kChunkRope && rope == kChunkRope && a.out.dim(2) == kChunkValue) {
+  if (a.q.dim(2) == kChunkNope + kChunkRope && rope == kChunkRope && a.out.dim(2) == kChunkValue &&
+      a.q.stride(0) % 8 == 0) {
     LaunchAttendChunk({.q = Data<BF16>(a.q),
+                       .q_stride = a.q.stride(0),
                        .kv = Data<BF16>(a.kv),
                        .rope = Data<BF16>(a.rope),
                        .positions = Data<int32_t>(a.positions),
@@ -151,6 +154,7 @@ void AttendExpandedCuda(OpContext& context, const AttendExpandedArgs& a) {
   const Chunk chunk = {.q = Data<BF16>(a.q),
                        .kv = Data<BF16>(a.kv),
                        .rope = Data<BF16>(a.rope),
+                       .q_stride = a.q.stride(0),
                        .positions = Data<int32_t>(a.positions),
                        .tokens = a.q.dim(0),
                        .heads = a.q.dim(1),

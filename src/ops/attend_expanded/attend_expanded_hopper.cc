@@ -9,7 +9,7 @@ namespace {
 bool Fits(const Stream& stream, const AttendExpandedArgs& a) {
   return IsHopper(stream) && a.scale > 0 && a.q.dim(2) == kFlashNope + kFlashRope &&
          a.rope.dim(1) == kFlashRope && a.out.dim(2) == kFlashValue &&
-         a.kv.dim(2) == kFlashNope + kFlashValue;
+         a.kv.dim(2) == kFlashNope + kFlashValue && a.q.stride(0) % 8 == 0;
 }
 
 }  // namespace
@@ -18,6 +18,7 @@ void AttendExpandedHopper(OpContext& context, const AttendExpandedArgs& a) {
   if (!Fits(context.stream, a)) return AttendExpandedCuda(context, a);
   if (a.q.elements() == 0) return;
   LaunchFlashAttend({.q = a.q.data(),
+                     .q_stride = a.q.stride(0),
                      .positions = static_cast<const int32_t*>(a.positions.data()),
                      .kv = a.kv.data(),
                      .rope = a.rope.data(),

@@ -12,6 +12,7 @@ void LaunchFlashAttend(const FlashAttendParams& p, cudaStream_t stream) {
   constexpr uint64_t kQueryBytes = 2 * (kFlashNope + kFlashRope);
   constexpr uint64_t kKvBytes = 2 * (kFlashNope + kFlashValue);
   const uint64_t tokens = p.tokens, heads = p.heads, context = p.context;
+  const uint64_t token_bytes = p.q_stride > 0 ? 2 * p.q_stride : heads * kQueryBytes;
   int device = 0, multiprocessors = 0;
   CUDA_CHECK(cudaGetDevice(&device));
   CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
@@ -21,7 +22,7 @@ void LaunchFlashAttend(const FlashAttendParams& p, cudaStream_t stream) {
   const flash::Maps maps = {
       .q = MakeTensorMap({.data = p.q,
                           .sizes = {64, tokens, 3, heads},
-                          .strides = {heads * kQueryBytes, 128, kQueryBytes},
+                          .strides = {token_bytes, 128, kQueryBytes},
                           .box = {64, 64u * groups, 3, 1}}),
       .kv = MakeTensorMap({.data = p.kv,
                            .sizes = {64, context, 4, heads},

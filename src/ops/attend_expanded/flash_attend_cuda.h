@@ -11,7 +11,8 @@ namespace fathom {
 inline constexpr int kFlashNope = 128, kFlashRope = 64, kFlashValue = 128;
 
 struct FlashAttendParams {
-  const void* q = nullptr;             // BF16 [tokens, heads, 192], dense, aligned to 16 bytes
+  const void* q = nullptr;  // BF16 [tokens, heads, 192], aligned to 16 bytes
+  int64_t q_stride = 0;     // elements from token to token, a multiple of 8; 0: they are dense
   const int32_t* positions = nullptr;  // device memory [tokens]
   const void* kv = nullptr;            // BF16 [context, heads, 256], dense, aligned to 16 bytes
   const void* rope = nullptr;          // BF16 [context, 64], dense, aligned to 16 bytes

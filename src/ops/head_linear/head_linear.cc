@@ -11,6 +11,9 @@ void Check(const HeadLinearArgs& a) {
   CheckStrided("head_linear: x", a.x, a.x.dtype(), {tokens, heads, a.weight->in});
   CheckStrided("head_linear: out", a.out, a.x.dtype(), {tokens, heads, a.weight->out});
   CheckLive("head_linear: live", a.live);
+  if (a.quantized.absent()) return;
+  CheckQuantized("head_linear: quantized", a.quantized,
+                 a.out.Reshaped({tokens, heads * a.weight->out}));
 }
 
 }  // namespace fathom

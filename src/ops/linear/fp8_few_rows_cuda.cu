@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
   float scale[2];
   scale[0] = scales ? __ldg(scale_row + threadIdx.x) : 0;
   if (kSilu) scale[1] = scales ? __ldg(scale_row + a.scale_rows * a.runs + threadIdx.x) : 0;
-  if (experts || !a.early) WaitForPriorKernels();
+  WaitForPriorKernels();
   AllowNextKernel();  // after the wait: see Fp8FewRowsParams::early
   const int32_t rows = experts ? shared.rows.count : min(*a.live, a.tokens);
   QuantizeX<X>(memory, a, experts ? shared.rows.count : a.tokens);  // does not wait for `live`
@@ -271,7 +271,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
       static_cast<__nv_bfloat16*>(a.y)[at] = __float2bfloat16_rn(sums.d[i]);
     }
   }
-  if (a.early) WaitForPriorKernels();  // who waits for this kernel waits for the last one too
 }
 
 // Stages of the ring: what is left of the shared memory of as many blocks as there is work for.

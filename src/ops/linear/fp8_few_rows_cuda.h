@@ -35,8 +35,8 @@ struct Fp8FewRowsParams {
   const int32_t* ids = nullptr;  // [tokens, topk], at most kFp8MostPairs
   int64_t topk = 1;
   bool x_of_pairs = false;
-  // The launch before was of this function with the same ids, or without ids with the same x: these
-  // are read before it has ended, because it let this one begin when it had waited for them itself.
+  // The launch before was of this function with the same ids: these are read before it has ended,
+  // because it let this one begin when it had waited for them itself.
   bool early = false;
 
   Fp8FewRowsOutput output = Fp8FewRowsOutput::kBF16;

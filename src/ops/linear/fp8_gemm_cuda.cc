@@ -13,7 +13,7 @@ namespace {
 
 // Checks what both kinds of product require, and fills in what they share.
 Problem MakeProblem(const Fp8Rows& x, const Fp8Weights& w, const Fp8RowGroups& groups,
-                    bool counts_early, bool x_early) {
+                    bool counts_early) {
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   CHECK(aligned(x.codes) && aligned(x.scales) && aligned(w.codes), "fp8_gemm: unaligned input");
   CHECK(x.channels == w.in && w.in % 16 == 0 && w.in > 0, "fp8_gemm: x has {} channels, W {}",
@@ -33,7 +33,6 @@ Problem MakeProblem(const Fp8Rows& x, const Fp8Weights& w, const Fp8RowGroups& g
   args.begins = groups.begins;
   args.live = dense ? groups.counts : nullptr;
   args.counts_are_there = dense || counts_early;
-  args.x_is_there = x_early;
   args.groups = static_cast<int32_t>(w.count);
   args.group_capacity = static_cast<int32_t>(groups.capacity);
   args.parts = static_cast<int32_t>(w.parts);
@@ -71,7 +70,7 @@ Fp8Tile ChooseTile(const Fp8GemmParams& p) {
 }  // namespace fp8_gemm
 
 void LaunchFp8Gemm(const Fp8GemmParams& p, cudaStream_t stream) {
-  fp8_gemm::Problem problem = fp8_gemm::MakeProblem(p.x, p.w, p.groups, p.counts_early, p.x_early);
+  fp8_gemm::Problem problem = fp8_gemm::MakeProblem(p.x, p.w, p.groups, p.counts_early);
   CHECK(p.out_stride % 8 == 0 && p.out_stride >= p.w.parts * p.w.part_out,
         "fp8_gemm: rows of {} for {} channels", p.out_stride, p.w.parts * p.w.part_out);
   problem.args.out = p.out;
@@ -82,7 +81,7 @@ void LaunchFp8Gemm(const Fp8GemmParams& p, cudaStream_t stream) {
 }
 
 void LaunchFp8GemmSilu(const Fp8GemmSiluParams& p, cudaStream_t stream) {
-  fp8_gemm::Problem problem = fp8_gemm::MakeProblem(p.x, p.w, p.groups, p.counts_early, false);
+  fp8_gemm::Problem problem = fp8_gemm::MakeProblem(p.x, p.w, p.groups, p.counts_early);
   CHECK(p.w.parts == 2 && p.w.part_out % 16 == 0, "fp8_gemm_silu: {} parts of {} channels",
         p.w.parts, p.w.part_out);
   CHECK(p.out_scale_pitch >= p.x.capacity, "fp8_gemm_silu: {} scales for {} rows",

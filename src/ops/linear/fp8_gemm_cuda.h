@@ -70,8 +70,8 @@ struct Fp8GemmParams {
   int64_t out_stride = 0;  // elements; a multiple of 8
   Fp8GemmOutput output = Fp8GemmOutput::kBF16;
   Fp8Tile tile = Fp8Tile::kAuto;
-  // The launch before had waited for counts and begins, or for x, before it let this one begin.
-  bool counts_early = false, x_early = false;
+  // The launch before had waited for counts and begins before it let this one begin.
+  bool counts_early = false;
 };
 void LaunchFp8Gemm(const Fp8GemmParams& params, cudaStream_t stream);
 

@@ -54,7 +54,7 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
         for (int32_t run = 0; run < early; ++run) load_weights(run, run);
       }
       __syncwarp();
-      if (!args.x_is_there) WaitForPriorKernels();
+      WaitForPriorKernels();
     }
     ring.index = Uniform(ring.index);
     ring.parity = Uniform(ring.parity);
@@ -91,7 +91,7 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
   Work work;
   // In this order: what comes next may read early what was there before this kernel.
   const auto wait = [&] {
-    if (!args.x_is_there) WaitForPriorKernels();
+    WaitForPriorKernels();
     AllowNextKernel();
   };
   // A tile's scales are asked for while the tile before is multiplied.
@@ -176,7 +176,6 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     RaiseRegisters<T::kRegisters>();
     MultiplyTiles(shared, args, index, step, rank);
   }
-  if (args.x_is_there) WaitForPriorKernels();  // who waits for this kernel waits for the last too
   // The other block may still write to this one's memory or arrive at its barriers.
   if constexpr (T::kBlocks > 1) {
     __syncwarp();

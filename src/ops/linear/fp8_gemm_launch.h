@@ -23,8 +23,8 @@ struct Args {
   int32_t runs, scale_rows;
   int32_t x_box_rows;
   bool f32, ue8m0;
-  bool read_once;                     // weights: by one tile of rows each
-  bool counts_are_there, x_is_there;  // before the launch before has ended
+  bool read_once;         // weights: by one tile of rows each
+  bool counts_are_there;  // before the launch before has ended
 };
 
 // Everything but what the tile decides.

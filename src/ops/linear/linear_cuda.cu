@@ -113,7 +113,7 @@ void LinearPlain(OpContext& context, const LinearArgs& a, bool hopper) {
     LaunchQuantizeRuns(stream, w, Data<BF16>(a.x), a.x.stride(0), tokens, live, 1, q);
     Launch<E4M3, E4M3>(stream, MatricesOf(&w), {q.codes, w.in, 0, q.scales, tokens, live}, a.out,
                        0);
-  } else if (!LaunchTensorCores(stream, w, a.x, 0, a.live, a.out, 0, a.beside_last,
+  } else if (!LaunchTensorCores(stream, w, a.x, 0, a.live, a.out, 0, /*x_early=*/false,
                                 /*wait_first=*/true, hopper)) {
     WithFormat(w.format, [&](auto element) {
       Launch<decltype(element), BF16>(stream, MatricesOf(&w),

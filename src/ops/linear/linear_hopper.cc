@@ -58,7 +58,6 @@ void LinearHopper(OpContext& context, const LinearArgs& a) {
                       .tokens = tokens,
                       .live = live,
                       .w = Fp8WeightsOf(AsCuda(a.weight)),
-                      .early = a.beside_last,
                       .output = f32 ? Fp8FewRowsOutput::kF32 : Fp8FewRowsOutput::kBF16,
                       .y = a.out.data(),
                       .y_stride = a.out.stride(0)},
@@ -70,14 +69,24 @@ void LinearHopper(OpContext& context, const LinearArgs& a) {
                  .groups = {.counts = live, .capacity = tokens},
                  .out = a.out.data(),
                  .out_stride = a.out.stride(0),
-                 .output = f32 ? Fp8GemmOutput::kF32 : Fp8GemmOutput::kBF16,
-                 .x_early = quantized && a.beside_last},
+                 .output = f32 ? Fp8GemmOutput::kF32 : Fp8GemmOutput::kBF16},
                 stream);
   Cuda(context).CheckLaunch("linear", a.x);
 }
 
 void HeadLinearHopper(OpContext& context, const HeadLinearArgs& a) {
+  const QuantizedOut quantized = QuantizedOutOf(context.stream, a.quantized);
   HeadLinearPlain(context, a, IsHopper(context.stream));
+  const int64_t tokens = a.out.dim(0);
+  if (quantized.codes == nullptr || tokens == 0) return;
+  LaunchQuantizeRows({.x = static_cast<const __nv_bfloat16*>(a.out.data()),
+                      .stride = a.out.stride(0),
+                      .capacity = tokens,
+                      .channels = a.quantized.codes.dim(1),
+                      .live = static_cast<const int32_t*>(a.live.data()),
+                      .out = quantized},
+                     Cuda(context).get());
+  Cuda(context).CheckLaunch("head_linear", a.x);
 }
 
 }  // namespace fathom

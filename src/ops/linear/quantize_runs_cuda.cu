@@ -55,7 +55,6 @@ template <class T>
 void Launch(cudaStream_t stream, const CudaWeight& w, const T* x, int64_t stride, int64_t rows,
             const int32_t* live, int64_t live_factor, const QuantizedRows& out) {
   const dim3 grid(static_cast<unsigned>(rows), Blocks(w.runs(), kWarpsOfQuantize));
-  // Never before the kernels in front have ended: LinearArgs::beside_last relies on it.
   QuantizeRuns<T><<<grid, kWarpsOfQuantize * kWarp, 0, stream>>>(
       {x, stride}, MatricesOf(&w), w.scale_ue8m0, rows, live, live_factor, out);
 }

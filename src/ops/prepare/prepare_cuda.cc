@@ -98,15 +98,17 @@ class Packer {
     const std::vector<WeightTensor>& first = args_.matrices[0].parts;
     w_.parts = static_cast<int64_t>(first.size());
     w_.part_out = first[0].values.dim(0);
+    bool whole = true;  // all parts end with a scale tile, but for the last
     for (const WeightSource& source : args_.matrices) {
       for (const WeightTensor& part : source.parts) {
         if (part.row_offset != 0) w_.tile_rows = 1;
         if (part.values.dim(0) != w_.part_out) w_.parts = 1;
+        whole &= &part == &source.parts.back() || part.values.dim(0) % kScaleTile == 0;
       }
     }
     if (w_.parts == 1) {
       w_.part_out = w_.out;
-      if (first.size() > 1) w_.tile_rows = 1;
+      if (!whole) w_.tile_rows = 1;
     }
     w_.part_scale_rows = (w_.part_out + w_.tile_rows - 1) / w_.tile_rows;
     std::vector<float> scales;

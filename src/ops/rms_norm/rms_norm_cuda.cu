@@ -150,11 +150,7 @@ void RmsNormCuda(OpContext& context, const RmsNormArgs& a) {
   if (a.x.dim(0) == 0) return;
   using namespace kernels;
   const cudaStream_t stream = Cuda(context).get();
-  QuantizedOut quantized;
-  if (ReadsQuantized(context.stream, a.quantized)) {
-    quantized = {Data<uint8_t>(a.quantized.codes), Data<float>(a.quantized.scales),
-                 a.quantized.scales.stride(0), a.quantized.scale_ue8m0};
-  }
+  const QuantizedOut quantized = QuantizedOutOf(context.stream, a.quantized);
   if (a.x.dtype() == DType::kF32) {
     CHECK(a.residual.absent(), "rms_norm: x is {} beside a residual", a.x.ToString());
     LaunchRmsNorm<float, float>(stream, a, quantized);

@@ -9,7 +9,8 @@ void ComposeRotateAndCache(OpContext& context, const RotateAndCacheArgs& a,
   const int64_t latent_dim = a.pages.latent.dim(2), rope_dim = a.pages.rope.dim(2);
   const TensorView latent = a.kv_a.Slice(1, 0, latent_dim);
   const TensorView key = a.kv_a.Slice(1, latent_dim, width);
-  const TensorView key_head(key.data(), key.dtype(), {tokens, 1, rope_dim}, {width, width, 1});
+  const int64_t stride = key.stride(0);
+  const TensorView key_head(key.data(), key.dtype(), {tokens, 1, rope_dim}, {stride, stride, 1});
   rms_norm(
       context,
       {.x = latent, .weight = a.latent_norm, .eps = a.eps, .live = a.tokens.live, .out = latent});

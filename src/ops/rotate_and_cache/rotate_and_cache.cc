@@ -11,7 +11,7 @@ void Check(const RotateAndCacheArgs& a) {
   const int64_t tokens = a.kv_a.dim(0);
   const int64_t latent = a.pages.latent.dim(2), rope = a.pages.rope.dim(2);
   CHECK(rope % 2 == 0, "rotate_and_cache: {} channels to rotate", rope);
-  CheckTensor("rotate_and_cache: kv_a", a.kv_a, act, {tokens, latent + rope});
+  CheckStrided("rotate_and_cache: kv_a", a.kv_a, act, {tokens, latent + rope});
   CheckTensor("rotate_and_cache: latent_norm", a.latent_norm, DType::kF32, {latent});
   CheckStrided("rotate_and_cache: q_rope", a.q_rope, act, {tokens, a.q_rope.dim(1), rope});
   CheckTensor("rotate_and_cache: cos_sin", a.cos_sin, DType::kF32, {a.cos_sin.dim(0), 2, rope / 2});

@@ -91,6 +91,12 @@ struct Row {
   __device__ int BinOf(float logit) const {
     return min(__float2int_rz((max - logit) * bins_per_logit), kBins - 1);
   }
+  // BinOf(logit) == bin, without the slow conversion. NaN (no logit differs) is of the first.
+  __device__ bool IsIn(int bin, float logit) const {
+    const float place = (max - logit) * bins_per_logit;
+    return !(place < static_cast<float>(bin)) &&
+           (bin == kBins - 1 || !(place >= static_cast<float>(bin + 1)));
+  }
 };
 
 struct Shared {
@@ -101,17 +107,26 @@ struct Shared {
   int bin, count;
 };
 
-// bins[i] = the sum of weight(logit) over tokens with bin_of(logit, key) = i; -1: in none.
+// atomicAdd of 64 bits in shared memory is a loop of compare and swap; two of 32 are not.
+__device__ inline void AddShared(unsigned long long* to, uint64_t x) {
+  auto* const halves = reinterpret_cast<uint32_t*>(to);
+  const auto low = static_cast<uint32_t>(x);
+  const uint32_t old = atomicAdd(halves, low);
+  const uint32_t high = static_cast<uint32_t>(x >> 32) + (old + low < old ? 1 : 0);
+  if (high != 0) atomicAdd(halves + 1, high);
+}
+
+// bins[i] = the sum of weight(logit) over tokens with bin_of(logit, id) = i; -1: in none.
 template <class Weight, class BinOf>
 __device__ void AddUp(const Row& row, unsigned long long* bins, const Weight& weight,
                       const BinOf& bin_of) {
   for (int i = threadIdx.x; i < kBins; i += kThreads) bins[i] = 0;
   __syncthreads();
   ForEach(row.logits, row.vocab, [&](float logit, int64_t v) {
-    const int bin = bin_of(logit, KeyOf(logit, v));
-    if (bin < 0) return;
-    const unsigned long long w = weight(logit);
-    if (w > 0) atomicAdd(&bins[bin], w);
+    const uint64_t w = weight(logit);
+    if (w == 0) return;
+    const int bin = bin_of(logit, v);
+    if (bin >= 0) AddShared(&bins[bin], w);
   });
   __syncthreads();
 }
@@ -144,7 +159,7 @@ __device__ inline void FindBin(const unsigned long long* bins, uint64_t target, 
   __syncthreads();
 }
 
-// Tokens with weight and in(logit, key): s.count; s.keys and s.weights of kMost of them, s.least
+// Tokens with weight and in(logit, id): s.count; s.keys and s.weights of kMost of them, s.least
 // and s.greatest of all their keys.
 template <class Weight, class In>
 __device__ void Gather(const Row& row, Shared& s, const Weight& weight, const In& in) {
@@ -152,9 +167,8 @@ __device__ void Gather(const Row& row, Shared& s, const Weight& weight, const In
   __syncthreads();
   unsigned long long least = UINT64_MAX, greatest = 0;
   ForEach(row.logits, row.vocab, [&](float logit, int64_t v) {
-    const uint64_t key = KeyOf(logit, v);
-    if (!in(logit, key)) return;
-    const uint64_t w = weight(logit);
+    if (!in(logit, v)) return;
+    const uint64_t w = weight(logit), key = KeyOf(logit, v);
     if (w == 0) return;
     least = min(least, static_cast<unsigned long long>(key));
     greatest = max(greatest, static_cast<unsigned long long>(key));
@@ -177,19 +191,21 @@ __device__ void Cut(const Row& row, uint64_t target, Shared& s, const Weight& we
   FindBin(s.bins, target, s);
   uint64_t before = s.before;
   int bin = s.bin;
-  Gather(row, s, weight,
-         [&](float logit, uint64_t key) { return row.BinOf(logit) == bin && key >= row.least; });
+  Gather(row, s, weight, [&](float logit, int64_t id) {
+    return row.IsIn(bin, logit) && KeyOf(logit, id) >= row.least;
+  });
   while (s.count > kMost) {  // a range of keys that lies within the bin
     const uint64_t least = s.least, greatest = s.greatest;
     const int shift = max(0, 64 - __clzll(static_cast<long long>(greatest - least)) - 11);
-    const auto finer = [&](float, uint64_t key) {
+    const auto finer = [&](float logit, int64_t id) {
+      const uint64_t key = KeyOf(logit, id);
       return key >= least && key <= greatest ? static_cast<int>((greatest - key) >> shift) : -1;
     };
     AddUp(row, s.finer, weight, finer);
     FindBin(s.finer, target - before, s);
     before += s.before;
     bin = s.bin;
-    Gather(row, s, weight, [&](float logit, uint64_t key) { return finer(logit, key) == bin; });
+    Gather(row, s, weight, [&](float logit, int64_t id) { return finer(logit, id) == bin; });
   }
   if (const int i = threadIdx.x; i < s.count) {
     const uint64_t key = s.keys[i];
@@ -241,14 +257,14 @@ __device__ inline int32_t Draw(const Sampling& a, int32_t slot, int32_t position
   row.bins_per_logit = range > 0 ? kBins / range : 0;
   __syncthreads();
   const auto weight = [&](float logit) { return row.Weight(logit); };
-  const auto bin_of = [&](float logit, uint64_t key) {
-    return key >= row.least ? row.BinOf(logit) : -1;
+  const auto bin_of = [&](float logit, int64_t id) {
+    return row.least == 0 || KeyOf(logit, id) >= row.least ? row.BinOf(logit) : -1;
   };
   const int32_t top_k = a.top_k[slot];
   if (top_k > 0 && top_k < row.vocab) {
     const auto one = [](float) { return uint64_t{1}; };
     // Most tokens are in the last bin: it is not counted.
-    AddUp(row, s.bins, one, [&](float logit, uint64_t) {
+    AddUp(row, s.bins, one, [&](float logit, int64_t) {
       const int bin = row.BinOf(logit);
       return bin < kBins - 1 ? bin : -1;
     });
