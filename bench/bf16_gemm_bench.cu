@@ -24,13 +24,12 @@ constexpr int kReplays = 7;
 struct TileName {
   Bf16Tile tile;
   const char* name;
-  bool small = false;  // not for thousands of rows
 };
 constexpr TileName kTiles[] = {
-    {Bf16Tile::kAuto, "auto"},           {Bf16Tile::k64x64, "64x64", true},
-    {Bf16Tile::k64x128, "64x128", true}, {Bf16Tile::k128x64, "128x64", true},
-    {Bf16Tile::k128x128, "128x128"},     {Bf16Tile::k128x144, "128x144"},
-    {Bf16Tile::k128x256, "128x256"},     {Bf16Tile::k256x256, "256x256"},
+    {Bf16Tile::kAuto, "auto"},       {Bf16Tile::k64x64, "64x64"},
+    {Bf16Tile::k64x128, "64x128"},   {Bf16Tile::k128x64, "128x64"},
+    {Bf16Tile::k128x128, "128x128"}, {Bf16Tile::k128x144, "128x144"},
+    {Bf16Tile::k128x256, "128x256"}, {Bf16Tile::k256x256, "256x256"},
 };
 
 // What a product reads and writes: `count` matrices, heads or experts.
@@ -353,14 +352,17 @@ void Time(const char* kind, const Shape& shape, bool library, const Groups* grou
         {{"us", us}, {"TFLOPS", 1e-6 * shape.operations(rows) / us}, {"GB/s", 1e-3 * bytes / us}});
   };
   for (const TileName& tile : kTiles) {
-    if (shape.tokens >= 4096 && tile.small) continue;
+    if (tile.tile == Bf16Tile::kAuto || (shape.tokens >= 4096 && tile.tile <= Bf16Tile::k128x64))
+      continue;
     add(tile.name, MedianOfRested(sets, [&](int i, cudaStream_t stream) {
-          Bf16ProductParams p = params(i);
-          p.hopper = true;  // auto: as the engine does
-          if (tile.tile == Bf16Tile::kAuto) return LaunchBf16Product(p, stream);
-          LaunchBf16Gemm(p, stream, tile.tile);
+          LaunchBf16Gemm(params(i), stream, tile.tile);
         }));
   }
+  add("engine", MedianOfRested(sets, [&](int i, cudaStream_t stream) {
+        Bf16ProductParams p = params(i);
+        p.hopper = true;
+        LaunchBf16Product(p, stream);
+      }));
   if (!library) return;
   const LibraryProduct product(LibraryFormat::kBf16, shape.tokens, shape.out, shape.in);
   double best = 1e30;
@@ -400,7 +402,7 @@ void TimeFewRows(const char* kind, const Shape& shape, int64_t topk = 0) {
           if (topk > 0) p.ids = ids.get(), p.topk = topk, p.x_of_pairs = !shape.silu;
           LaunchBf16Product(p, stream);
         });
-    report.Add(Name(kind, shape.tokens, shape, hopper ? "auto" : "portable"),
+    report.Add(Name(kind, shape.tokens, shape, hopper ? "engine" : "portable"),
                {{"us", us}, {"GB/s", 2e-3 * matrices * shape.out * shape.in / us}});
   }
 }
@@ -408,11 +410,10 @@ void TimeFewRows(const char* kind, const Shape& shape, int64_t topk = 0) {
 void TimeFew() {
   rest_ms = 5;
   for (const int64_t rows : {1, 8}) {
-    TimeFewRows("dense", {rows, 1, 3072, 2048});
-    TimeFewRows("dense", {rows, 1, 2048, 2048});
-    TimeFewRows("dense", {rows, 1, 576, 2048});
-    TimeFewRows("dense", {rows, 1, 2048, 10944});
-    TimeFewRows("dense", {rows, 1, 5120, 16384});
+    for (const auto& [out, in] :
+         {std::pair{3072, 2048}, {2048, 2048}, {576, 2048}, {2048, 10944}, {5120, 16384}}) {
+      TimeFewRows("dense", {rows, 1, out, in});
+    }
     TimeFewRows("silu", {rows, 1, 21888, 2048, true});
     TimeFewRows("heads 16 x", {rows, 16, 512, 128});
     TimeFewRows("heads 16 x", {rows, 16, 128, 512});
@@ -423,13 +424,15 @@ void TimeFew() {
 }
 
 void TimeDense() {
-  Time("dense", {4096, 1, 7168, 16384}, true);
-  Time("dense", {4096, 1, 8192, 8192}, true);
-  Time("dense", {4096, 1, 4096, 7168}, true);
-  Time("dense", {4096, 1, 3072, 2048}, true);
-  Time("dense", {4096, 1, 2048, 2048}, true);
-  Time("dense", {4096, 1, 2048, 10944}, true);
-  Time("dense", {4096, 1, 576, 2048}, true);
+  for (const auto& [out, in] : {std::pair{7168, 16384},
+                                {8192, 8192},
+                                {4096, 7168},
+                                {3072, 2048},
+                                {2048, 2048},
+                                {2048, 10944},
+                                {576, 2048}}) {
+    Time("dense", {4096, 1, out, in}, true);
+  }
   Time("silu", {4096, 1, 5632, 2048, true}, false);
   Time("silu", {4096, 1, 21888, 2048, true}, false);
 }
@@ -449,28 +452,17 @@ void TimeExperts() {
   for (const int64_t rows : {24576, 6144, 768}) {
     for (const bool even : {true, false}) {
       const Groups groups(even ? EvenSizes(64, rows) : UnevenSizes(64, rows));
-      Time(even ? "64 even experts" : "64 uneven experts",
-           {rows, 64, 2816, 2048, true, false, true}, false, &groups);
-      Time(even ? "64 even experts" : "64 uneven experts",
-           {rows, 64, 2048, 1408, false, false, true}, false, &groups);
+      const char* const kind = even ? "64 even experts" : "64 uneven experts";
+      Time(kind, {rows, 64, 2816, 2048, true, false, true}, false, &groups);
+      Time(kind, {rows, 64, 2048, 1408, false, false, true}, false, &groups);
     }
   }
 }
 
 // Decode steps of V2-Lite: 64 routed experts, 6 a token by chance, and two that take all.
 std::vector<int32_t> StepSizes(int64_t tokens) {
-  std::vector<int32_t> sizes(66, static_cast<int32_t>(tokens));
-  std::fill(sizes.begin(), sizes.begin() + 64, 0);
-  uint64_t state = 5;
-  for (int64_t t = 0; t < tokens; ++t) {
-    std::vector<int> ids(64);
-    std::iota(ids.begin(), ids.end(), 0);
-    for (int j = 0; j < 6; ++j) {
-      state = state * 6364136223846793005u + 1442695040888963407u;
-      std::swap(ids[j], ids[j + static_cast<int>((state >> 33) % (64 - j))]);
-      ++sizes[ids[j]];
-    }
-  }
+  std::vector<int32_t> sizes(66);
+  for (const int32_t id : ChooseExperts(tokens, 8, 66)) ++sizes[static_cast<size_t>(id)];
   return sizes;
 }
 
@@ -497,11 +489,11 @@ int main(int argc, char** argv) {
   for (int i = 2; i < argc; ++i) {
     const std::string name = argv[i];
     if (name == "check") CheckAll();
+    if (name == "few") TimeFew();
     if (name == "limits") {
       const double read = MeasureBandwidth().read;
       report.Add("limits", {{"read_GB/s", read}, {"wgmma_TFLOPS", MatrixPeak()}});
     }
-    if (name == "few") TimeFew();
     if (name == "dense") TimeDense();
     if (name == "some") TimeSome();
     if (name == "experts") TimeExperts();
