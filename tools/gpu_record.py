@@ -215,7 +215,8 @@ class Recorder:
             if program.exists():
                 limits = [] if name == "check" else ["limits"]
                 self.run(f"{bench}_gemm_{name}", [program, self.results / f"{bench}_gemm_{name}.json", *limits, *cases], 60)
-        self.route_benchmark()
+        self.printed_benchmark("route", r"^(\S+ +\d+ rows) +([\d.]+) us")
+        self.printed_benchmark("sample", r"^(vocabulary .*\S) +us ([\d.]+)$")
         if subprocess.run([sys.executable, "-c", "import torch"], capture_output=True).returncode == 0:
             self.run("sdpa", [sys.executable, "bench/sdpa_bench.py", self.results / "sdpa.json"], 90)
         else:
@@ -223,13 +224,12 @@ class Recorder:
         self.record["sdpa"] = (self.results / "sdpa.json").exists()
         add_ratios(self.results)
 
-    def route_benchmark(self):
-        """Checked first: a token's bits are those that it has among 4096."""
-        code, out = self.run("route", [self.bin / "route_bench"], 60)
-        rows = re.findall(r"^(\S+) +(\d+) rows +([\d.]+) us", out, re.M)
+    def printed_benchmark(self, name, pattern):
+        """One that prints a name and microseconds a line; route_bench checks bits first."""
+        code, out = self.run(name, [self.bin / f"{name}_bench"], 60)
         if code == 0:
-            self.store("route", {"device": self.record["device"],
-                                 "results": [{"name": f"{model} {count} rows", "us": float(us)} for model, count, us in rows]})
+            rows = [{"name": " ".join(row.split()), "us": float(us)} for row, us in re.findall(pattern, out, re.M)]
+            self.store(name, {"device": self.record["device"], "results": rows})
 
     def model_benchmarks(self):
         """One load of each model: the contexts, batches and prompts of all lengths follow each other."""
@@ -295,7 +295,7 @@ def main():
         getattr(recorder, part)()
         if options.only:  # the rest is of the stored date
             recorder.record.setdefault("ran_again", {})[part] = utc_now()
-    recorder.store("tests", recorder.record)
+        recorder.store("tests", recorder.record)
     failed = [name for names in failures.values() for name in names]
     print(f"{len(failed)} failed" + "".join(f"\n  {name}" for name in failed))
     sys.exit(1 if failed else 0)

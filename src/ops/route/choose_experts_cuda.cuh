@@ -26,6 +26,10 @@ struct Router {
   __device__ int GroupOf(int expert) const {
     return static_cast<int>(static_cast<uint32_t>(expert) * group_inverse >> 20);
   }
+  // Room for a number of each group: whole vectors, as compilers may read beyond the last.
+  __host__ __device__ int GroupWords() const { return (n_group + 3) / 4 * 4; }
+  // Shared memory in which a warp chooses.
+  __host__ __device__ int ChoiceWords() const { return experts + 2 * GroupWords(); }
   // Of a token's logits, [experts].
   __device__ float* PartSums(int part, int64_t t) const {
     return part_sums + (int64_t{part} * tokens + t) * experts;
@@ -113,7 +117,7 @@ __device__ inline void ChooseExperts(const Router& a, int64_t t, const float (&b
                                      float (&scores)[kEach], uint32_t* all_keys, bool write) {
   const int lane = threadIdx.x % kWarp;
   const bool grouped = a.selection != RouterSelection::kGreedy;
-  uint32_t *const groups = all_keys + a.experts, *const chosen = groups + a.n_group;
+  uint32_t *const groups = all_keys + a.experts, *const chosen = groups + a.GroupWords();
   uint32_t keys[kEach];
   Score(a, scores);
 #pragma unroll

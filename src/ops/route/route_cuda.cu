@@ -174,14 +174,14 @@ __global__ void __launch_bounds__(kChoosers* kWarp) Choose(Router a) {
     scores[i] =
         e < a.experts ? AddParts([&](int part) { return a.PartSums(part, t)[e]; }) : -INFINITY;
   }
-  ChooseExperts(a, t, biases, scores, shared + warp * (a.experts + 2 * a.n_group), true);
+  ChooseExperts(a, t, biases, scores, shared + warp * a.ChoiceWords(), true);
 }
 
 template <class T, int kTokens, int kColumns, bool kAligned, int kEach = 0>
 void LaunchChunks(const Router& a, cudaStream_t stream) {
   const int chunks = static_cast<int>(Blocks(a.hidden, kChunk * kParts));
   const size_t sums = sizeof(float) * static_cast<size_t>(chunks * kTokens * 8 * kColumns);
-  const size_t choice = sizeof(uint32_t) * static_cast<size_t>(2 * a.experts + 2 * a.n_group);
+  const size_t choice = sizeof(uint32_t) * static_cast<size_t>(a.experts + a.ChoiceWords());
   CHECK(sums <= size_t{48} << 10, "route: rows of {}", a.hidden);
   const dim3 grid(Blocks(a.experts, 8 * kColumns) * kParts + (kEach > 0 ? a.tokens : 0),
                   Blocks(a.tokens, kTokens));
@@ -209,8 +209,7 @@ static void LaunchChoose(const Router& a, cudaStream_t stream) {
   const auto kernel = a.experts <= 2 * kWarp   ? Choose<2>
                       : a.experts <= 8 * kWarp ? Choose<8>
                                                : Choose<kMaxExperts / kWarp>;
-  const auto bytes =
-      sizeof(uint32_t) * static_cast<size_t>(kChoosers * (a.experts + 2 * a.n_group));
+  const auto bytes = sizeof(uint32_t) * static_cast<size_t>(kChoosers * a.ChoiceWords());
   LaunchOverlapped(kernel, Blocks(a.tokens, kChoosers), kChoosers * kWarp, bytes, stream, a);
 }
 
