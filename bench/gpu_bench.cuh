@@ -83,8 +83,8 @@ inline void Randomize(DeviceArray<__nv_bfloat16>& array, uint64_t seed) {
   BENCH_CHECK(cudaGetLastError());
 }
 
-// Microseconds a launch takes: the median over replays of a graph of `launches` of them, on a stream
-// of its own, or on `stream`.
+// Microseconds a launch takes: the median over replays of a graph of `launches` of them, on a
+// stream of its own, or on `stream`.
 inline double MedianMicroseconds(int launches, int replays,
                                  const std::function<void(int, cudaStream_t)>& launch,
                                  cudaStream_t stream = nullptr) {

@@ -182,6 +182,8 @@ class Recorder:
         with concurrent.futures.ThreadPoolExecutor(SHARDS) as pool:
             codes, outs = zip(*pool.map(shard, range(SHARDS)))
         summaries = {line.strip("= ") for out in outs for line in out.splitlines() if "SUMMARY" in line}
+        if 124 in codes:
+            summaries.add(f"did not end in time: {codes.count(124)} of {SHARDS} parts")
         ran = [int(count) for out in outs for count in re.findall(r"(\d+) tests? from .* ran", out)]
         verdicts[check] = {"exit_code": max(codes, key=abs), "summary": "; ".join(sorted(summaries)), "tests": sum(ran),
                            "of": tests, "left_out": slow.split(":") if slow else []}

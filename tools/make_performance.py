@@ -71,7 +71,8 @@ def provenance(result):
     machine = result["cpu"]
     if "cuda_driver" in result:
         machine = f"{result['device']} (driver {result['driver']}), {machine}"
-    return f"`{result['command']}`\n\n{result['date'][:10]}, fathom {result['version']}, {machine}"
+    sources = f", CUDA sources {result['sources']}" if "sources" in result else ""
+    return f"`{result['command']}`\n\n{result['date'][:10]}, fathom {result['version']}{sources}, {machine}"
 
 
 def offline_section(result):
@@ -110,11 +111,13 @@ def gpu_offline_section(result):
     prefill = [(r["input_len"], f"{r['prefill_tokens_per_s']:.0f}",
                 f"{1e3 * r['input_len'] / r['prefill_tokens_per_s']:.1f}",
                 f"{r['prefill_tokens_per_s'] * r['prefill_operations_per_token'] / 1e12:.0f}",
-                f"{r['prefill_floor_ms']:.1f}", percent(r["prefill_floor_share"])) for r in result["prefills"]]
+                f"{r['prefill_floor_ms']:.1f}", percent(r["prefill_floor_share"]))
+               for r in result["prefills"]]
     return "\n".join((title, "", provenance(result) + ", " + machine, "",
                       table(("batch", "context", "decode tok/s", "ms/step", "experts", "GB/step", "of bandwidth", "floor ms",
-                             "floor / measured"), decode), "",
-                      table(("prompt", "prefill tok/s", "ms", "TFLOPS", "floor ms", "floor / measured"), prefill)))
+                             "floor / measured"), decode),
+                      *(["", table(("prompt", "prefill tok/s", "ms", "TFLOPS", "floor ms", "floor / measured"), prefill)]
+                        if prefill else [])))
 
 
 def serve_section(result):
@@ -264,7 +267,7 @@ def gpu_sections():
             continue
         result = json.loads(path.read_text())
         if result.get("benchmark") == "offline":
-            parts.append((gpu_offline_section if result.get("prefills") else offline_section)(result))
+            parts.append((gpu_offline_section if "cuda_driver" in result else offline_section)(result))
         else:
             parts.append(gpu_bench(path.stem, result))
     return parts
