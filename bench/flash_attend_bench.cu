@@ -41,18 +41,41 @@ struct Problem {
     positions.reset(new DeviceArray<int32_t>(host));
     BENCH_CHECK(cudaDeviceSynchronize());
   }
-  // Keys [from, from + count) of the context.
-  FlashAttendParams Params(int from, int count) const {
+  // Tokens [first, first + some) against keys [from, from + count) of the context.
+  void Launch(int from, int count, int first, int some, cudaStream_t stream = nullptr) const {
+    const ContextPiece piece = {
+        .begin = from, .count = count, .token_begin = first, .tokens = some};
+    FlashAttendParams p = Params();
+    p.kv = kv.get() + size_t(from) * heads * kKv;
+    p.rope = rope.get() + size_t(from) * kFlashRope;
+    p.context = count;
+    p.pieces = {&piece, 1};
+    LaunchFlashAttend(p, stream);
+  }
+  void Launch(int from, int count, cudaStream_t stream = nullptr) const {
+    Launch(from, count, 0, tokens, stream);
+  }
+  // The whole, in `rows` rows of equal tokens and, each behind no other position, contexts.
+  void LaunchRows(int rows, cudaStream_t stream) const {
+    std::vector<ContextPiece> pieces;
+    for (int i = 0; i < rows; ++i) {
+      const int begin = i * tokens / rows, end = (i + 1) * tokens / rows;
+      pieces.push_back(
+          {.count = end - begin, .at = begin, .token_begin = begin, .tokens = end - begin});
+    }
+    FlashAttendParams p = Params();
+    p.pieces = pieces;
+    LaunchFlashAttend(p, stream);
+  }
+  FlashAttendParams Params() const {
     return {.q = q.get(),
             .positions = positions->get(),
-            .kv = kv.get() + size_t(from) * heads * kKv,
-            .rope = rope.get() + size_t(from) * kFlashRope,
+            .kv = kv.get(),
+            .rope = rope.get(),
             .tokens = tokens,
             .heads = heads,
-            .context = count,
-            .context_begin = from,
+            .context = context,
             .scale = 0.0721688f,
-            .first = from == 0,
             .out = out.get(),
             .lse = lse.get()};
   }
@@ -102,13 +125,12 @@ bool Check(int heads, int tokens, int begin, int chunk) {
   BENCH_CHECK(cudaMemset(p.out.get(), 0xee, p.out.size() * 2));
   BENCH_CHECK(cudaMemset(p.lse.get(), 0xee, p.lse.size() * 4));
   for (int from = 0; from < p.context; from += chunk) {
-    LaunchFlashAttend(p.Params(from, std::min(chunk, p.context - from)), nullptr);
+    p.Launch(from, std::min(chunk, p.context - from));
   }
   BENCH_CHECK(cudaDeviceSynchronize());
   DeviceArray<float> scores(size_t(tokens) * heads * p.context);
   DeviceArray<float> want(p.out.size()), want_lse(p.lse.size());
-  FlashOracle<<<dim3(tokens, heads), 128>>>(p.Params(0, p.context), scores.get(), want.get(),
-                                            want_lse.get());
+  FlashOracle<<<dim3(tokens, heads), 128>>>(p.Params(), scores.get(), want.get(), want_lse.get());
   BENCH_CHECK(cudaGetLastError());
   const auto got = p.out.ToHost();
   const auto expected = want.ToHost(), got_lse = p.lse.ToHost(), expected_lse = want_lse.ToHost();
@@ -138,20 +160,14 @@ bool Check(int heads, int tokens, int begin, int chunk) {
 // Some of the tokens alone, in smaller blocks: bits must not change.
 bool CheckCompany() {
   const Problem p(40, 300, 400);
-  LaunchFlashAttend(p.Params(0, p.context), nullptr);
+  p.Launch(0, p.context);
   BENCH_CHECK(cudaDeviceSynchronize());
   const auto together = p.out.ToHost();
   bool same = true;
   for (const int first : {0, 37, 250}) {
     const int count = 50;
     BENCH_CHECK(cudaMemset(p.out.get(), 0xee, p.out.size() * 2));
-    FlashAttendParams some = p.Params(0, p.context);
-    some.q = p.q.get() + size_t(first) * p.heads * kQuery;
-    some.positions += first;
-    some.tokens = count;
-    some.out = p.out.get() + size_t(first) * p.heads * kFlashValue;
-    some.lse += size_t(first) * p.heads;
-    LaunchFlashAttend(some, nullptr);
+    p.Launch(0, p.context, first, count);
     BENCH_CHECK(cudaDeviceSynchronize());
     const auto alone = p.out.ToHost();
     for (size_t i = size_t(first) * p.heads * kFlashValue;
@@ -171,7 +187,7 @@ bool CheckNan() {
   for (int i = 0; i < p.tokens; ++i) positions[i] = 40 + (i * 37) % 100;
   BENCH_CHECK(cudaMemcpy(p.positions->get(), positions.data(), positions.size() * 4,
                          cudaMemcpyHostToDevice));
-  LaunchFlashAttend(p.Params(0, p.context), nullptr);
+  p.Launch(0, p.context);
   BENCH_CHECK(cudaDeviceSynchronize());
   const auto clean = p.out.ToHost();
   BENCH_CHECK(cudaMemset(p.kv.get() + size_t(140) * p.heads * kKv, 0xff,
@@ -179,7 +195,7 @@ bool CheckNan() {
   BENCH_CHECK(cudaMemset(p.rope.get() + size_t(140) * kFlashRope, 0xff,
                          size_t(p.context - 140) * kFlashRope * 2));
   BENCH_CHECK(cudaMemset(p.out.get(), 0xee, p.out.size() * 2));
-  LaunchFlashAttend(p.Params(0, p.context), nullptr);
+  p.Launch(0, p.context);
   BENCH_CHECK(cudaDeviceSynchronize());
   const auto again = p.out.ToHost();
   bool same = true;
@@ -208,8 +224,8 @@ bool CheckAll() {
 
 void Time(int heads, int tokens, int begin, double peak) {
   const Problem p(heads, tokens, begin);
-  const double us = MedianMicroseconds(
-      4, 15, [&](int, cudaStream_t stream) { LaunchFlashAttend(p.Params(0, p.context), stream); });
+  const double us =
+      MedianMicroseconds(4, 15, [&](int, cudaStream_t stream) { p.Launch(0, p.context, stream); });
   const double visible = double(tokens) * begin + double(tokens) * (tokens + 1) / 2;
   const double tflops = 2 * visible * heads * (kQuery + kFlashValue) / us * 1e-6;
   std::printf("%5d %6d %6d %9.1f %7.1f %5.1f\n", heads, tokens, begin, us, tflops,
@@ -219,6 +235,25 @@ void Time(int heads, int tokens, int begin, double peak) {
       "  \"heads %d, tokens %d, begin %d\": {\"us\": %.2f, \"tflops\": %.1f, "
       "\"share_of_matrix\": %.3f}",
       heads, tokens, begin, us, tflops, tflops / peak);
+}
+
+// Prompts of equal lengths in one launch.
+void TimeRows(int heads, int rows, int tokens, double peak) {
+  Problem p(heads, rows * tokens, 0);
+  std::vector<int32_t> positions(p.tokens);
+  for (int i = 0; i < p.tokens; ++i) positions[i] = i % tokens;
+  BENCH_CHECK(cudaMemcpy(p.positions->get(), positions.data(), positions.size() * 4,
+                         cudaMemcpyHostToDevice));
+  const double us =
+      MedianMicroseconds(4, 15, [&](int, cudaStream_t stream) { p.LaunchRows(rows, stream); });
+  const double visible = double(rows) * tokens * (tokens + 1) / 2;
+  const double tflops = 2 * visible * heads * (kQuery + kFlashValue) / us * 1e-6;
+  std::printf("%5d %2d x %4d          %5.1f %7.1f %5.1f\n", heads, rows, tokens, us, tflops,
+              100 * tflops / peak);
+  Append(
+      "  \"heads %d, %d rows of %d tokens\": {\"us\": %.2f, \"tflops\": %.1f, "
+      "\"share_of_matrix\": %.3f}",
+      heads, rows, tokens, us, tflops, tflops / peak);
 }
 
 void TimeAll() {
@@ -231,6 +266,9 @@ void TimeAll() {
   Time(128, 1024, 0, peak);
   Time(128, 4096, 0, peak);
   Time(128, 1024, 7168, peak);
+  TimeRows(16, 4, 1024, peak);
+  TimeRows(16, 16, 256, peak);
+  TimeRows(128, 4, 1024, peak);
 }
 
 }  // namespace

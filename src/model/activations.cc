@@ -35,16 +35,16 @@ size_t Activations::LayOut(const ModelConfig& config, const Ops& ops, int64_t to
   attn = arena.Allocate(dtype, {tokens, heads, config.v_head_dim});
   attn_quantized = quantized(heads * config.v_head_dim);
   lse = arena.Allocate(DType::kF32, {tokens, heads});
-  context_latent = arena.Allocate(dtype, {kContextChunk, latent});
-  context_rope = arena.Allocate(dtype, {kContextChunk, config.qk_rope_head_dim});
-  context_kv =
-      arena.Allocate(dtype, {kContextChunk, heads * (config.qk_nope_head_dim + config.v_head_dim)});
+  context_latent = arena.Allocate(dtype, {ops.context_chunk, latent});
+  context_rope = arena.Allocate(dtype, {ops.context_chunk, config.qk_rope_head_dim});
+  context_kv = arena.Allocate(
+      dtype, {ops.context_chunk, heads * (config.qk_nope_head_dim + config.v_head_dim)});
   if (config.n_routed_experts > 0) {
     expert_ids = arena.Allocate(DType::kI32, {tokens, experts});
     expert_weights = arena.Allocate(DType::kF32, {tokens, experts});
   }
   if (config.num_mtp_layers > 0) mtp_in = arena.Allocate(dtype, {tokens, 2 * hidden});
-  numbers = arena.Allocate(DType::kI32, {kContextChunk + 1});
+  numbers = arena.Allocate(DType::kI32, {ops.context_chunk + 1});
   return arena.used();
 }
 
@@ -57,7 +57,7 @@ Activations::Activations(const ModelConfig& config, const Ops& ops, int64_t toke
   memory = device.Allocate(Bytes(config, ops, tokens));
   LayOut(config, ops, tokens, Arena(memory->data(), memory->size()));
 
-  std::vector<int32_t> counts(static_cast<size_t>(kContextChunk + 1));
+  std::vector<int32_t> counts(static_cast<size_t>(ops.context_chunk + 1));
   std::iota(counts.begin(), counts.end(), 0);
   device.Upload(numbers, std::as_bytes(std::span(counts)));
   if (expert_ids.absent() || config.n_shared_experts == 0) return;

@@ -11,9 +11,6 @@
 
 namespace fathom {
 
-// The context of an expanded row is expanded this many positions at a time, at absolute multiples.
-inline constexpr int64_t kContextChunk = 512;
-
 struct Activations {
   TensorView x;                    // F32 [tokens, hidden]: the residual stream
   TensorView normed;               // [tokens, hidden]
@@ -29,9 +26,9 @@ struct Activations {
   QuantizedCopy attn_quantized;
   TensorView lse;  // F32 [tokens, heads]
 
-  TensorView context_latent;  // [context, latent]
-  TensorView context_rope;    // [context, rope]
-  TensorView context_kv;      // [context, heads * (nope + vdim)]
+  TensorView context_latent;  // [context_chunk, latent]
+  TensorView context_rope;    // [context_chunk, rope]
+  TensorView context_kv;      // [context_chunk, heads * (nope + vdim)]
 
   // The experts of each token: those chosen, then the shared ones, which are every token's with
   // weight 1 and come after the routed ones. Absent without experts.
@@ -40,7 +37,8 @@ struct Activations {
 
   TensorView mtp_in;  // [tokens, 2 * hidden]; absent without MTP layers
 
-  TensorView numbers;  // I32 [context + 1]: i at i, so that numbers[n] can serve as a live count
+  TensorView
+      numbers;  // I32 [context_chunk + 1]: i at i, so that numbers[n] can serve as a live count
 
   std::unique_ptr<DeviceMemory> memory;
 

@@ -1,6 +1,8 @@
 #include "model/attention.h"
 
 #include <algorithm>
+#include <span>
+#include <vector>
 
 namespace fathom {
 namespace {
@@ -34,37 +36,64 @@ void AttendAbsorbed(OpRunner& run, const ModelConfig& config, const AttentionWei
                         .quantized = attn_quantized});
 }
 
-// Keys and values projected up per head, one chunk of the context after another.
-void AttendExpanded(OpRunner& run, const ModelConfig& config, const AttentionWeights& w,
-                    const Batch& batch, const ExpandedRow& row, const Rotary& rotary,
-                    const KvPages& pages, Activations& a) {
+// Pieces of rows' contexts, which together are at most a chunk: keys and values projected up per
+// head.
+void AttendPieces(OpRunner& run, const ModelConfig& config, const AttentionWeights& w,
+                  const Batch& batch, const Rotary& rotary, const KvPages& pages,
+                  std::span<const ContextPiece> pieces, Activations& a) {
   const Ops& ops = run.ops();
   const int64_t heads = config.num_heads, width = config.qk_nope_head_dim + config.v_head_dim;
-  const int64_t row_end = row.token_begin + row.num_tokens;
-  const int64_t context_end = row.position + row.num_tokens;
-  for (int64_t begin = 0; begin < context_end; begin += kContextChunk) {
-    const int64_t context = std::min(kContextChunk, context_end - begin);
-    const TensorView latent = First(a.context_latent, context);
-    const TensorView rope = First(a.context_rope, context), kv = First(a.context_kv, context);
-    run(ops.gather_context, {.pages = pages,
-                             .page_table = batch.map.page_table.At(Raw(row.slot)),
-                             .begin = begin,
-                             .latent = latent,
-                             .rope = rope});
-    run(ops.linear, {.x = latent,
-                     .weight = w.kv_b.weight.get(),
-                     .live = a.numbers.Slice(0, context, context + 1),
-                     .out = kv});
-    run(ops.attend_expanded, {.q = a.q.Slice(0, row.token_begin, row_end),
-                              .positions = batch.map.positions.Slice(0, row.token_begin, row_end),
-                              .kv = kv.Reshaped({context, heads, width}),
-                              .rope = rope,
-                              .context_begin = begin,
-                              .scale = rotary.softmax_scale,
-                              .first = begin == 0,
-                              .out = a.attn.Slice(0, row.token_begin, row_end),
-                              .lse = a.lse.Slice(0, row.token_begin, row_end)});
+  const int64_t context = pieces.back().at + pieces.back().count;
+  const TensorView latent = First(a.context_latent, context);
+  const TensorView rope = First(a.context_rope, context), kv = First(a.context_kv, context);
+  run(ops.gather_context, {.pages = pages,
+                           .page_table = batch.map.page_table,
+                           .pieces = pieces,
+                           .latent = latent,
+                           .rope = rope});
+  run(ops.linear, {.x = latent,
+                   .weight = w.kv_b.weight.get(),
+                   .live = a.numbers.Slice(0, context, context + 1),
+                   .out = kv});
+  run(ops.attend_expanded, {.q = First(a.q, batch.tokens),
+                            .positions = batch.map.positions,
+                            .kv = kv.Reshaped({context, heads, width}),
+                            .rope = rope,
+                            .pieces = pieces,
+                            .scale = rotary.softmax_scale,
+                            .out = First(a.attn, batch.tokens),
+                            .lse = First(a.lse, batch.tokens)});
+}
+
+// Cuts the contexts of the batch's expanded rows at multiples of a chunk, so that a row's bits do
+// not depend on the others, and attends to as many of these pieces at a time as a chunk has room
+// for. Never two of one row: all but a row's last are a whole chunk.
+void AttendExpanded(OpRunner& run, const ModelConfig& config, const AttentionWeights& w,
+                    const Batch& batch, const Rotary& rotary, const KvPages& pages,
+                    Activations& a) {
+  const int64_t chunk = run.ops().context_chunk;
+  std::vector<ContextPiece> pieces;
+  int64_t filled = 0;
+  const auto attend = [&] {
+    AttendPieces(run, config, w, batch, rotary, pages, pieces, a);
+    pieces.clear();
+    filled = 0;
+  };
+  for (const ExpandedRow& row : batch.expanded) {
+    const int64_t end = row.position + row.num_tokens;
+    for (int64_t begin = 0; begin < end; begin += chunk) {
+      const int64_t count = std::min(chunk, end - begin);
+      if (filled + count > chunk || pieces.size() == kMaxContextPieces) attend();
+      pieces.push_back({.slot = static_cast<int32_t>(Raw(row.slot)),
+                        .begin = static_cast<int32_t>(begin),
+                        .count = static_cast<int32_t>(count),
+                        .at = static_cast<int32_t>(filled),
+                        .token_begin = static_cast<int32_t>(row.token_begin),
+                        .tokens = static_cast<int32_t>(row.num_tokens)});
+      filled += count;
+    }
   }
+  if (!pieces.empty()) attend();
 }
 
 }  // namespace
@@ -118,9 +147,7 @@ void Attend(OpRunner& run, const ModelConfig& config, const AttentionWeights& w,
   if (batch.absorbed_tokens > 0) {
     AttendAbsorbed(run, config, w, batch, rotary, pages, attn_quantized, a);
   }
-  for (const ExpandedRow& row : batch.expanded) {
-    AttendExpanded(run, config, w, batch, row, rotary, pages, a);
-  }
+  AttendExpanded(run, config, w, batch, rotary, pages, a);
   run(ops.linear, {.x = First(a.attn, tokens).Reshaped({tokens, heads * config.v_head_dim}),
                    .x_quantized = attn_quantized,
                    .weight = w.o.weight.get(),

@@ -155,7 +155,7 @@ void Model::MeasureWorkspace(Device& device) {
       batch.absorbed_tokens = 0;
       const int64_t row = std::min(tokens, options_.max_model_len);
       batch.expanded.push_back(
-          {0, row, std::min(kContextChunk, options_.max_model_len - row), SlotId{0}});
+          {0, row, std::min(run_.ops().context_chunk, options_.max_model_len - row), SlotId{0}});
     }
     const TensorView hidden = Forward(batch, pool);
     for (size_t i = 0; i < weights_.mtp.size(); ++i) {

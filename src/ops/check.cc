@@ -75,6 +75,19 @@ void CheckPages(std::string_view op, const KvPages& pages) {
   if (fp8) CheckStrided(op, pages.scales, DType::kF32, {n, kPageTokens});
 }
 
+void CheckPieces(std::string_view op, std::span<const ContextPiece> pieces, int64_t context) {
+  CHECK(pieces.size() <= kMaxContextPieces, "{}: {} pieces of context, at most {}", op,
+        pieces.size(), kMaxContextPieces);
+  int64_t end = 0;
+  for (const ContextPiece& piece : pieces) {
+    CHECK(piece.at == end && piece.begin >= 0 && piece.count >= 0,
+          "{}: {} positions from {} stand at {}, not at {}", op, piece.count, piece.begin, piece.at,
+          end);
+    end += piece.count;
+  }
+  CHECK(end == context, "{}: pieces of {} positions for {}", op, end, context);
+}
+
 void CheckWeight(std::string_view name, const PackedWeight* weight) {
   CHECK(weight != nullptr, "{} is missing", name);
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string_view>
 
 #include "ops/ops.h"
@@ -29,6 +30,8 @@ void CheckReads(std::string_view name, const QuantizedCopy& copy, const PackedWe
 void CheckTokenMap(std::string_view op, const TokenMap& map, int64_t tokens);
 // Planes of equal page count and of types that go together (kv_format.h).
 void CheckPages(std::string_view op, const KvPages& pages);
+// At most kMaxContextPieces, which fill `context` positions one after another.
+void CheckPieces(std::string_view op, std::span<const ContextPiece> pieces, int64_t context);
 // A weight of this table that is there.
 void CheckWeight(std::string_view name, const PackedWeight* weight);
 

@@ -126,20 +126,32 @@ TEST(ContractDeathTest, Routing) {
 
 TEST(ContractDeathTest, Context) {
   const TestPages pages(DType::kF32, 1, 2, 8, 4);
+  std::vector<ContextPiece> pieces = {{.begin = 28, .count = 100}};
   GatherContextArgs args = {.pages = pages.pages(),
-                            .page_table = pages.table().view().At(0),
-                            .begin = 28,
+                            .page_table = pages.table(),
+                            .pieces = pieces,
                             .latent = View(DType::kF32, {100, 8}),
                             .rope = View(DType::kF32, {100, 4})};
   Check(args);
-  args.begin = 29;
+  pieces[0].begin = 29;
   EXPECT_DEATH(Check(args), "positions \\[29, 129\\) lie beyond a table of 2 pages");
+  pieces[0] = {.slot = 1, .count = 100};
+  EXPECT_DEATH(Check(args), "gather_context: slot 1 of 1");
+  pieces[0] = {.count = 99};
+  EXPECT_DEATH(Check(args), "pieces of 99 positions for 100");
+  pieces[0] = {.count = 100, .at = 1};
+  EXPECT_DEATH(Check(args), "100 positions from 0 stand at 1, not at 0");
+  pieces.assign(kMaxContextPieces + 1, {});
+  args.pieces = pieces;
+  EXPECT_DEATH(Check(args), "65 pieces of context, at most 64");
 }
 
 TEST(ContractDeathTest, FP8LatentsHaveScales) {
   const TestPages pages(DType::kF8E4M3, 1, 2, 8, 4);
+  const ContextPiece piece{.count = 9};
   GatherContextArgs args = {.pages = pages.pages(),
-                            .page_table = pages.table().view().At(0),
+                            .page_table = pages.table(),
+                            .pieces = {&piece, 1},
                             .latent = View(DType::kF32, {9, 8}),
                             .rope = View(DType::kF32, {9, 4})};
   Check(args);

@@ -89,14 +89,14 @@ std::vector<float> Expanded(const Backend& b, int begin, int end, const std::vec
   const TestTensor queries(b.act(), {tokens, kHeads, kNope + kRope},
                            {q.begin() + begin * kWidth, q.begin() + end * kWidth});
   for (const auto& [from, to] : {std::pair{0, 192}, {192, 500}}) {
+    const ContextPiece piece{.begin = from, .count = to - from, .tokens = tokens};
     RunOp(b, &Ops::attend_expanded,
           {.q = queries,
            .positions = Ints({tokens}, positions),
            .kv = all.view().Slice(0, from, to),
            .rope = TestTensor(b.act(), {kContext, kRope}, rope).view().Slice(0, from, to),
-           .context_begin = from,
+           .pieces = {&piece, 1},
            .scale = 0.05f,
-           .first = from == 0,
            .out = out,
            .lse = lse});
   }

@@ -9,6 +9,7 @@ Ops PortableTable(Fp8Activations activations) {
       .name = "cuda-portable",
       .activation = DType::kBF16,
       .kv_cache = DType::kBF16,
+      .context_chunk = 4096,
       .limits = {.norm_width = 8192, .experts = 1024, .topk = 32},
       .prepare = activations == Fp8Activations::kExact ? PrepareCudaExact : PrepareCudaQuantized,
       .embed = {EmbedCuda},

@@ -10,9 +10,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "base/status.h"
+#include "ops/context_piece.h"
 #include "ops/kv_format.h"
 #include "ops/op.h"
 #include "ops/packed_weight.h"
@@ -143,28 +145,27 @@ struct AttendAbsorbedArgs {
   TensorView out;  // act [tokens, heads, latent]
 };
 
-// Gathers the latents and keys of positions [begin, begin + context) of one slot.
+// Gathers the latents and keys of the pieces' positions, one piece after another.
 struct GatherContextArgs {
   KvPages pages;
-  TensorView page_table;  // I32 [max_pages] of the slot
-  int64_t begin = 0;
+  TensorView page_table;  // I32 [slots, max_pages]
+  std::span<const ContextPiece> pieces;
   TensorView latent;  // act [context, latent], out
   TensorView rope;    // act [context, rope], out
 };
 
-// MLA, expanded form, over one chunk of the context: keys and values projected up per head.
-// s_j = scale * (q_nope . k_j + q_rope . rope_j) over the chunk's positions j <= the token's.
-// Merges the chunk into what chunks before it left, by log-sum-exp; chunks come in order of
-// position, `first` starts afresh. A token to which no position of the chunk is visible is
-// untouched (on the first chunk position 0 is visible to all).
+// MLA, expanded form, over pieces of some rows' contexts: keys and values projected up per head.
+// s_j = scale * (q_nope . k_j + q_rope . rope_j) over the positions j <= the token's of its row's
+// piece. Merges a piece into what the row's pieces before it left, by log-sum-exp; one that begins
+// at position 0 starts afresh. A token to which no position of its piece is visible is untouched,
+// and so are those of no piece.
 struct AttendExpandedArgs {
-  TensorView q;               // act [tokens, heads, nope + rope]; tokens may be strided
-  TensorView positions;       // I32 [tokens]
-  TensorView kv;              // act [context, heads, nope + vdim]: kv_b_proj of the latents
-  TensorView rope;            // act [context, rope]
-  int64_t context_begin = 0;  // absolute position of the chunk's first key
+  TensorView q;          // act [tokens, heads, nope + rope]; tokens may be strided
+  TensorView positions;  // I32 [tokens]
+  TensorView kv;         // act [context, heads, nope + vdim]: kv_b_proj of the latents
+  TensorView rope;       // act [context, rope]
+  std::span<const ContextPiece> pieces;
   float scale = 1;
-  bool first = true;
   TensorView out;  // act [tokens, heads, vdim], in and out: normalised so far
   TensorView lse;  // F32 [tokens, heads], in and out: log of the sum of exp(s) so far
 };
@@ -311,6 +312,8 @@ struct Ops {
   DType activation = DType::kF32;
   DType kv_cache = DType::kBF16;  // what KvFormat has by default
   bool quantized_copies = false;  // whether it makes and reads QuantizedCopy
+  // Rows' contexts are expanded this many positions at a time, a row's at absolute multiples of it.
+  int64_t context_chunk = 512;
   OpLimits limits;
 
   // Packs weights; kUnimplemented names what this table cannot run. Reads the sources once.

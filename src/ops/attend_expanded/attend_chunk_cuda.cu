@@ -20,14 +20,27 @@ constexpr int kValueVectors = kChunkValue / 8;
 constexpr int kQueryBytes = kRows * kKey * 2, kKeyBytes = kTile * kKey * 2;
 constexpr int kSharedBytes = kQueryBytes + kKeyBytes + kTile * kChunkValue * 2;
 
+// As AttendExpandedArgs (ops.h), of one row.
+struct MmaChunk {
+  const BF16* q;             // [tokens, heads, 192]
+  int64_t q_stride;          // elements from token to token
+  const BF16* kv;            // [context, heads, 256]
+  const BF16* rope;          // [context, 64]; all aligned to 16 bytes
+  const int32_t* positions;  // [tokens]
+  int64_t tokens, heads, context, context_begin;
+  float scale;
+  bool first;
+  BF16* out;   // [tokens, heads, 128]
+  float* lse;  // [tokens, heads]
+};
+
 // Byte offset of a row's vector of 16 bytes, so that eight rows' vectors lie in different banks.
 template <int kVectors>
 __device__ uint32_t Offset(int row, int v) {
   return static_cast<uint32_t>((row * kVectors + (v ^ (row & 7))) * 16);
 }
 
-__device__ inline void LoadQueries(const AttendChunkParams& p, int64_t first, int64_t head,
-                                   uint32_t to) {
+__device__ inline void LoadQueries(const MmaChunk& p, int64_t first, int64_t head, uint32_t to) {
   for (int i = threadIdx.x; i < kRows * kKeyVectors; i += kThreads) {
     const int r = i / kKeyVectors, v = i % kKeyVectors;
     const bool valid = first + r < p.tokens;
@@ -35,8 +48,7 @@ __device__ inline void LoadQueries(const AttendChunkParams& p, int64_t first, in
     CopyAsync(to + Offset<kKeyVectors>(r, v), from, valid);
   }
 }
-__device__ inline void LoadKeys(const AttendChunkParams& p, int begin, int end, int64_t head,
-                                uint32_t to) {
+__device__ inline void LoadKeys(const MmaChunk& p, int begin, int end, int64_t head, uint32_t to) {
   for (int i = threadIdx.x; i < kTile * kKeyVectors; i += kThreads) {
     const int r = i / kKeyVectors, v = i % kKeyVectors;
     const bool valid = begin + r < end;
@@ -47,7 +59,7 @@ __device__ inline void LoadKeys(const AttendChunkParams& p, int begin, int end, 
     CopyAsync(to + Offset<kKeyVectors>(r, v), from, valid);
   }
 }
-__device__ inline void LoadValues(const AttendChunkParams& p, int begin, int end, int64_t head,
+__device__ inline void LoadValues(const MmaChunk& p, int begin, int end, int64_t head,
                                   uint32_t to) {
   for (int i = threadIdx.x; i < kTile * kValueVectors; i += kThreads) {
     const int r = i / kValueVectors, v = i % kValueVectors;
@@ -154,7 +166,7 @@ __device__ inline void AddValues(uint32_t values, const float (&s)[kTile / 8][4]
 }
 
 // Merges the chunk into what the chunks before left, for the thread's token r.
-__device__ inline void Merge(const AttendChunkParams& p, int64_t token, int64_t head, int r,
+__device__ inline void Merge(const MmaChunk& p, int64_t token, int64_t head, int r,
                              const Softmax& state, const float (&sums)[kChunkValue / 8][4]) {
   if (token >= p.tokens || state.visible[r] <= 0) return;
   const int64_t at = token * p.heads + head;
@@ -180,8 +192,7 @@ __device__ inline void Merge(const AttendChunkParams& p, int64_t token, int64_t 
   if (threadIdx.x % 4 == 0) p.lse[at] = merged;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    AttendChunk(const __grid_constant__ AttendChunkParams p) {
+__global__ void __launch_bounds__(kThreads) AttendChunk(const __grid_constant__ MmaChunk p) {
   extern __shared__ __align__(128) unsigned char shared[];
   const uint32_t queries = SharedAddressOf(shared), keys = queries + kQueryBytes;
   const uint32_t values = keys + kKeyBytes;
@@ -230,13 +241,26 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace kernels
 
-void LaunchAttendChunk(const AttendChunkParams& p, cudaStream_t stream) {
+void LaunchAttendChunk(const RowPiece& a, float scale, cudaStream_t stream) {
   using namespace kernels;
   static const cudaError_t attribute =
       cudaFuncSetAttribute(AttendChunk, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   CUDA_CHECK(attribute);
-  const dim3 grid(Blocks(p.tokens, kRows), static_cast<unsigned>(p.heads));
-  LaunchOverlapped(AttendChunk, grid, kThreads, kSharedBytes, stream, p);
+  const MmaChunk chunk = {.q = Data<BF16>(a.q),
+                          .q_stride = a.q.stride(0),
+                          .kv = Data<BF16>(a.kv),
+                          .rope = Data<BF16>(a.rope),
+                          .positions = Data<int32_t>(a.positions),
+                          .tokens = a.q.dim(0),
+                          .heads = a.q.dim(1),
+                          .context = a.kv.dim(0),
+                          .context_begin = a.begin,
+                          .scale = scale,
+                          .first = a.first(),
+                          .out = Data<BF16>(a.out),
+                          .lse = Data<float>(a.lse)};
+  const dim3 grid(Blocks(chunk.tokens, kRows), static_cast<unsigned>(chunk.heads));
+  LaunchOverlapped(AttendChunk, grid, kThreads, kSharedBytes, stream, chunk);
 }
 
 }  // namespace fathom

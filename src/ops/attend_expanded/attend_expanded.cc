@@ -18,7 +18,15 @@ void Check(const AttendExpandedArgs& a) {
   CheckTensor("attend_expanded: rope", a.rope, act, {context, rope});
   CheckTensor("attend_expanded: out", a.out, act, {tokens, heads, vdim});
   CheckTensor("attend_expanded: lse", a.lse, DType::kF32, {tokens, heads});
-  CHECK(a.context_begin >= 0, "attend_expanded: context begins at {}", a.context_begin);
+  CheckPieces("attend_expanded", a.pieces, context);
+  int64_t end = 0;
+  for (const ContextPiece& piece : a.pieces) {
+    CHECK(piece.token_begin >= end && piece.tokens >= 0,
+          "attend_expanded: a piece of {} tokens from {} on, after {}", piece.tokens,
+          piece.token_begin, end);
+    end = int64_t{piece.token_begin} + piece.tokens;
+  }
+  CHECK(end <= tokens, "attend_expanded: pieces of {} tokens, {} there", end, tokens);
 }
 
 }  // namespace fathom

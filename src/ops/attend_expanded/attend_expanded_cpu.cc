@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "ops/attend_expanded/row_piece.h"
 #include "ops/cpu_ops.h"
 #include "tensor/buffer.h"
 
@@ -18,9 +19,8 @@ size_t AttendExpandedCpuWorkspace(const Stream& stream, const AttendExpandedArgs
   return arena.used();
 }
 
-void AttendExpandedCpu(OpContext& context, const AttendExpandedArgs& a) {
-  Arena arena(context.workspace.data(), context.workspace.size());
-  const TensorView workspace = WorkspacePerThread(arena, a, Threads(context.stream));
+static void AttendPiece(OpContext& context, const RowPiece& a, float scale,
+                        const TensorView& workspace) {
   const int64_t tokens = a.q.dim(0), heads = a.q.dim(1), value_dim = a.out.dim(2);
   const int64_t groups = (tokens + kTokenGroup - 1) / kTokenGroup;
   const int64_t cost = std::min(tokens, kTokenGroup) * a.kv.dim(0) * a.kv.dim(2) / 8;
@@ -37,12 +37,12 @@ void AttendExpandedCpu(OpContext& context, const AttendExpandedArgs& a) {
                                     .rope = a.rope.As<float>(),
                                     .kv_stride = a.kv.stride(0),
                                     .context = a.kv.dim(0),
-                                    .context_begin = a.context_begin,
+                                    .context_begin = a.begin,
                                     .nope_dim = a.q.dim(2) - a.rope.dim(1),
                                     .rope_dim = a.rope.dim(1),
                                     .value_dim = value_dim,
-                                    .scale = a.scale,
-                                    .first = a.first,
+                                    .scale = scale,
+                                    .first = a.first(),
                                     .out = a.out.Row<float>(t) + head * value_dim,
                                     .lse = a.lse.Row<float>(t) + head,
                                     .out_stride = a.out.stride(0),
@@ -51,6 +51,14 @@ void AttendExpandedCpu(OpContext& context, const AttendExpandedArgs& a) {
                                 });
                               }
                             });
+}
+
+void AttendExpandedCpu(OpContext& context, const AttendExpandedArgs& a) {
+  Arena arena(context.workspace.data(), context.workspace.size());
+  const TensorView workspace = WorkspacePerThread(arena, a, Threads(context.stream));
+  for (const ContextPiece& piece : a.pieces) {
+    AttendPiece(context, RowPiece(a, piece), a.scale, workspace);
+  }
 }
 
 }  // namespace fathom

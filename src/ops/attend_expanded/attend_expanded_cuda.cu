@@ -7,6 +7,8 @@
 //   accumulator:   fp32; scores: lanes, then a tree; outputs: in order of position
 //   expected time: 512 tokens, 512 positions, 16 heads of 192 + 128: 1.3 GFLOP of plain FMA; not
 //                  measured
+#include <algorithm>
+
 #include "ops/attend_expanded/attend_chunk_cuda.h"
 #include "ops/cuda_kernels.cuh"
 
@@ -14,6 +16,7 @@ namespace fathom {
 namespace kernels {
 
 constexpr int kTokens = 8, kWarps = 4, kThreads = kWarps * kWarp;
+constexpr int32_t kMostPositions = 512;  // of a launch
 
 struct Chunk {
   const BF16 *q, *kv, *rope;
@@ -129,28 +132,9 @@ __global__ void __launch_bounds__(kThreads) AttendExpanded(Chunk a) {
 
 }  // namespace kernels
 
-void AttendExpandedCuda(OpContext& context, const AttendExpandedArgs& a) {
-  if (a.q.elements() == 0 || a.kv.dim(0) == 0) return;
+static void AttendPiece(CudaStream& stream, const RowPiece& a, float scale) {
   using namespace kernels;
   const int64_t rope = a.rope.dim(1);
-  if (a.q.dim(2) == kChunkNope + kChunkRope && rope == kChunkRope && a.out.dim(2) == kChunkValue &&
-      a.q.stride(0) % 8 == 0) {
-    LaunchAttendChunk({.q = Data<BF16>(a.q),
-                       .q_stride = a.q.stride(0),
-                       .kv = Data<BF16>(a.kv),
-                       .rope = Data<BF16>(a.rope),
-                       .positions = Data<int32_t>(a.positions),
-                       .tokens = a.q.dim(0),
-                       .heads = a.q.dim(1),
-                       .context = a.kv.dim(0),
-                       .context_begin = a.context_begin,
-                       .scale = a.scale,
-                       .first = a.first,
-                       .out = Data<BF16>(a.out),
-                       .lse = Data<float>(a.lse)},
-                      Cuda(context).get());
-    return Cuda(context).CheckLaunch("attend_expanded", a.q);
-  }
   const Chunk chunk = {.q = Data<BF16>(a.q),
                        .kv = Data<BF16>(a.kv),
                        .rope = Data<BF16>(a.rope),
@@ -162,16 +146,38 @@ void AttendExpandedCuda(OpContext& context, const AttendExpandedArgs& a) {
                        .nope = a.q.dim(2) - rope,
                        .rope_dim = rope,
                        .vdim = a.out.dim(2),
-                       .context_begin = a.context_begin,
-                       .scale = a.scale,
-                       .first = a.first,
+                       .context_begin = a.begin,
+                       .scale = scale,
+                       .first = a.first(),
                        .out = Data<BF16>(a.out),
                        .lse = Data<float>(a.lse)};
   const size_t shared = static_cast<size_t>(kTokens * (a.q.dim(2) + chunk.context)) * sizeof(float);
-  CHECK(shared <= size_t{46} << 10, "attend_expanded: a chunk of {} positions", chunk.context);
+  CHECK(shared <= size_t{46} << 10, "attend_expanded: q of {} channels", a.q.dim(2));
   const dim3 grid(Blocks(chunk.tokens, kTokens), static_cast<unsigned>(chunk.heads));
-  AttendExpanded<<<grid, kThreads, shared, Cuda(context).get()>>>(chunk);
-  Cuda(context).CheckLaunch("attend_expanded", a.q);
+  AttendExpanded<<<grid, kThreads, shared, stream.get()>>>(chunk);
+}
+
+void AttendExpandedCuda(OpContext& context, const AttendExpandedArgs& a) {
+  using namespace kernels;
+  CudaStream& stream = Cuda(context);
+  const bool published = a.q.dim(2) == kChunkNope + kChunkRope && a.rope.dim(1) == kChunkRope &&
+                         a.out.dim(2) == kChunkValue && a.q.stride(0) % 8 == 0;
+  for (const ContextPiece& piece : a.pieces) {
+    if (piece.tokens == 0 || a.q.dim(1) == 0) continue;
+    if (published) {
+      LaunchAttendChunk(RowPiece(a, piece), a.scale, stream.get());
+      continue;
+    }
+    // Scores of a few tokens lie in shared memory.
+    for (int32_t done = 0; done < piece.count; done += kMostPositions) {
+      ContextPiece part = piece;
+      part.begin += done;
+      part.at += done;
+      part.count = std::min(piece.count - done, kMostPositions);
+      AttendPiece(stream, RowPiece(a, part), a.scale);
+    }
+  }
+  stream.CheckLaunch("attend_expanded", a.q);
 }
 
 }  // namespace fathom

@@ -16,7 +16,6 @@ bool Fits(const Stream& stream, const AttendExpandedArgs& a) {
 
 void AttendExpandedHopper(OpContext& context, const AttendExpandedArgs& a) {
   if (!Fits(context.stream, a)) return AttendExpandedCuda(context, a);
-  if (a.q.elements() == 0) return;
   LaunchFlashAttend({.q = a.q.data(),
                      .q_stride = a.q.stride(0),
                      .positions = static_cast<const int32_t*>(a.positions.data()),
@@ -25,9 +24,8 @@ void AttendExpandedHopper(OpContext& context, const AttendExpandedArgs& a) {
                      .tokens = static_cast<int32_t>(a.q.dim(0)),
                      .heads = static_cast<int32_t>(a.q.dim(1)),
                      .context = static_cast<int32_t>(a.kv.dim(0)),
-                     .context_begin = static_cast<int32_t>(a.context_begin),
+                     .pieces = a.pieces,
                      .scale = a.scale,
-                     .first = a.first,
                      .out = a.out.data(),
                      .lse = static_cast<float*>(a.lse.data())},
                     Cuda(context).get());

@@ -1,9 +1,10 @@
-// Attention over the chunk alone, all sums in ascending order of position; then the merge:
-//   lse' = log(exp(lse) + exp(lse of the chunk)),
-//   out' = out exp(lse - lse') + (out of the chunk) exp(lse of the chunk - lse').
+// Attention over a piece alone, all sums in ascending order of position; then the merge:
+//   lse' = log(exp(lse) + exp(lse of the piece)),
+//   out' = out exp(lse - lse') + (out of the piece) exp(lse of the piece - lse').
 #include <algorithm>
 #include <cmath>
 
+#include "ops/attend_expanded/row_piece.h"
 #include "ops/reference_math.h"
 #include "ops/reference_ops.h"
 
@@ -14,14 +15,14 @@ size_t AttendExpandedReferenceWorkspace(const Stream&, const AttendExpandedArgs&
   return (a.kv.dim(0) + a.out.dim(2)) * sizeof(float);
 }
 
-// Attention of one head of one token over the chunk's first n positions; returns its log-sum-exp.
-static float AttendChunk(const AttendExpandedArgs& a, int64_t t, int64_t h, int64_t n,
-                         float* scores, float* out) {
+// Attention of one head of one token over the piece's first n positions; returns its log-sum-exp.
+static float Attend(const RowPiece& a, float scale, int64_t t, int64_t h, int64_t n, float* scores,
+                    float* out) {
   const int64_t rope = a.rope.dim(1), nope = a.q.dim(2) - rope, vdim = a.out.dim(2);
   const float* q = a.q.Row<float>(t) + h * a.q.dim(2);
   for (int64_t j = 0; j < n; ++j) {
     const float* k = a.kv.Row<float>(j) + h * a.kv.dim(2);
-    scores[j] = a.scale * (Dot(q, k, nope) + Dot(q + nope, a.rope.Row<float>(j), rope));
+    scores[j] = scale * (Dot(q, k, nope) + Dot(q + nope, a.rope.Row<float>(j), rope));
   }
   const float max = *std::max_element(scores, scores + n);
   float sum = 0;
@@ -36,34 +37,37 @@ static float AttendChunk(const AttendExpandedArgs& a, int64_t t, int64_t h, int6
   return max + std::log(sum);
 }
 
-static void Merge(const float* chunk, float chunk_lse, int64_t vdim, float* out, float* lse) {
-  const float max = std::max(*lse, chunk_lse);
-  const float merged = max + std::log(std::exp(*lse - max) + std::exp(chunk_lse - max));
-  const float keep = std::exp(*lse - merged), take = std::exp(chunk_lse - merged);
-  for (int64_t i = 0; i < vdim; ++i) out[i] = out[i] * keep + chunk[i] * take;
+static void Merge(const float* piece, float piece_lse, int64_t vdim, float* out, float* lse) {
+  const float max = std::max(*lse, piece_lse);
+  const float merged = max + std::log(std::exp(*lse - max) + std::exp(piece_lse - max));
+  const float keep = std::exp(*lse - merged), take = std::exp(piece_lse - merged);
+  for (int64_t i = 0; i < vdim; ++i) out[i] = out[i] * keep + piece[i] * take;
   *lse = merged;
 }
 
-void AttendExpandedReference(OpContext& context, const AttendExpandedArgs& a) {
-  const int64_t context_tokens = a.kv.dim(0), vdim = a.out.dim(2);
-  float* scores = reinterpret_cast<float*>(context.workspace.data());
-  float* chunk = scores + context_tokens;
+static void AttendPiece(const RowPiece& a, float scale, float* scores) {
+  const int64_t context = a.kv.dim(0), vdim = a.out.dim(2);
+  float* piece = scores + context;
   for (int64_t t = 0; t < a.q.dim(0); ++t) {
-    const int64_t visible =
-        std::min(context_tokens, a.positions.As<int32_t>()[t] - a.context_begin + 1);
+    const int64_t visible = std::min(context, a.positions.As<int32_t>()[t] - a.begin + 1);
     if (visible <= 0) continue;
     for (int64_t h = 0; h < a.q.dim(1); ++h) {
       float* out = a.out.Row<float>(t) + h * vdim;
       float* lse = a.lse.Row<float>(t) + h;
-      const float chunk_lse = AttendChunk(a, t, h, visible, scores, chunk);
-      if (a.first) {
-        std::copy_n(chunk, vdim, out);
-        *lse = chunk_lse;
+      const float piece_lse = Attend(a, scale, t, h, visible, scores, piece);
+      if (a.first()) {
+        std::copy_n(piece, vdim, out);
+        *lse = piece_lse;
       } else {
-        Merge(chunk, chunk_lse, vdim, out, lse);
+        Merge(piece, piece_lse, vdim, out, lse);
       }
     }
   }
+}
+
+void AttendExpandedReference(OpContext& context, const AttendExpandedArgs& a) {
+  float* scores = reinterpret_cast<float*>(context.workspace.data());
+  for (const ContextPiece& piece : a.pieces) AttendPiece(RowPiece(a, piece), a.scale, scores);
 }
 
 }  // namespace fathom

@@ -54,18 +54,81 @@ Output RunTokens(const Backend& b, const Case& c, const std::vector<int>& tokens
   const TestTensor rope(b.act(), {c.context, c.rope_dim}, c.rope);
   TestTensor out(b.act(), {n, c.heads, c.vdim}), lse(DType::kF32, {n, c.heads});
   for (size_t i = 0; i + 1 < borders.size(); ++i) {
+    const ContextPiece piece{.begin = borders[i],
+                             .count = borders[i + 1] - borders[i],
+                             .tokens = static_cast<int32_t>(n)};
     RunOp(b, &Ops::attend_expanded,
           {.q = q,
            .positions = map,
            .kv = kv.view().Slice(0, borders[i], borders[i + 1]),
            .rope = rope.view().Slice(0, borders[i], borders[i + 1]),
-           .context_begin = borders[i],
+           .pieces = {&piece, 1},
            .scale = c.scale,
-           .first = i == 0,
            .out = out,
            .lse = lse});
   }
   return {out.Floats(), lse.Floats()};
+}
+
+// All tokens of some cases of equal heads as rows of one launch after another; their contexts are
+// cut at multiples of `chunk`. A token without row comes before each row.
+std::vector<Output> RunRows(const Backend& b, const std::vector<Case>& rows, int chunk) {
+  const Case& shape = rows[0];
+  std::vector<float> q, kv, rope;
+  std::vector<int32_t> positions;
+  for (const Case& row : rows) {
+    q.insert(q.end(), shape.q_width(), NAN);
+    q.insert(q.end(), row.q.begin(), row.q.end());
+    positions.push_back(1000);
+    positions.insert(positions.end(), row.positions.begin(), row.positions.end());
+  }
+  const auto tokens = static_cast<int64_t>(positions.size());
+  TestTensor out(b.act(), {tokens, shape.heads, shape.vdim});
+  TestTensor lse(DType::kF32, {tokens, shape.heads});
+  for (int begin = 0;; begin += chunk) {
+    std::vector<ContextPiece> pieces;
+    int32_t at = 0, token = 0;
+    for (const Case& row : rows) {
+      const int count = std::min(chunk, row.context - begin);
+      ++token;
+      if (count > 0) {
+        pieces.push_back({.begin = begin,
+                          .count = count,
+                          .at = at,
+                          .token_begin = token,
+                          .tokens = row.tokens()});
+        at += count;
+        const auto part = [&](std::vector<float>& to, const std::vector<float>& from, int width) {
+          to.insert(to.end(), from.begin() + begin * width, from.begin() + (begin + count) * width);
+        };
+        part(kv, row.kv, shape.heads * (shape.nope + shape.vdim));
+        part(rope, row.rope, shape.rope_dim);
+      }
+      token += row.tokens();
+    }
+    if (pieces.empty()) break;
+    RunOp(b, &Ops::attend_expanded,
+          {.q = TestTensor(b.act(), {tokens, shape.heads, shape.nope + shape.rope_dim}, q),
+           .positions = Ints({tokens}, positions),
+           .kv = TestTensor(b.act(), {at, shape.heads, shape.nope + shape.vdim}, kv),
+           .rope = TestTensor(b.act(), {at, shape.rope_dim}, rope),
+           .pieces = pieces,
+           .scale = shape.scale,
+           .out = out,
+           .lse = lse});
+    kv.clear();
+    rope.clear();
+  }
+  std::vector<Output> outputs;
+  int token = 0;
+  for (const Case& row : rows) {
+    std::vector<int> own = Range(row.tokens());
+    for (int& t : own) t += token + 1;
+    outputs.push_back(
+        {PickRows(out.Floats(), shape.width(), own), PickRows(lse.Floats(), shape.heads, own)});
+    token += row.tokens() + 1;
+  }
+  return outputs;
 }
 
 // The formula, in double.
@@ -135,6 +198,35 @@ TEST_P(AttendExpandedTest, ATokenDoesNotDependOnTheSplitOfTheQueries) {
       ExpectSameBits(RunTokens(GetParam(), c, tail, borders).lse, PickRows(all.lse, 2, tail));
     }
     EXPECT_TRUE(RunTokens(GetParam(), c, {}, {0, 130}).out.empty());
+  }
+}
+
+TEST_P(AttendExpandedTest, RowsOfALaunchDoNotShowInEachOther) {
+  const auto positions = [](int begin, int end) {
+    std::vector<int> all;
+    for (int i = begin; i < end; ++i) all.push_back(i);
+    return all;
+  };
+  for (const auto& [nope, rope, vdim] : {std::tuple{128, 64, 128}, {24, 8, 16}}) {
+    std::vector<Case> rows;
+    for (const auto& [begin, end] : {std::pair{60, 260}, {4, 5}, {0, 130}, {7, 7}, {129, 140}}) {
+      rows.push_back(MakeCase(2, nope, rope, vdim, end, positions(begin, end)));
+    }
+    // What others' keys are is not to be seen either.
+    std::fill(rows[1].kv.begin(), rows[1].kv.end(), NAN);
+    std::fill(rows[1].rope.begin(), rows[1].rope.end(), NAN);
+    for (const int chunk : {512, 128}) {
+      const std::vector<Output> together = RunRows(GetParam(), rows, chunk);
+      for (const size_t i : {0, 2, 3, 4}) {
+        std::vector<int> cut;
+        for (int begin = 0; begin < rows[i].context; begin += chunk) cut.push_back(begin);
+        cut.push_back(rows[i].context);
+        const Output alone = RunTokens(GetParam(), rows[i], Range(rows[i].tokens()), cut);
+        ExpectSameBits(together[i].out, alone.out);
+        ExpectSameBits(together[i].lse, alone.lse);
+      }
+      for (const float x : together[1].out) EXPECT_TRUE(std::isnan(x));
+    }
   }
 }
 
@@ -210,10 +302,11 @@ TEST_P(AttendExpandedTest, EqualsTheAbsorbedForm) {
     const int n = std::min(100, kContext - begin);
     TestTensor latent(b.act(), {n, kLatent}), rope(b.act(), {n, kRope});
     TestTensor kv(b.act(), {n, kHeads * (kNope + kVdim)});
+    const ContextPiece piece{.begin = begin, .count = n, .tokens = 4};
     RunOp(b, &Ops::gather_context,
           {.pages = pages.pages(),
-           .page_table = pages.table().view().At(0),
-           .begin = begin,
+           .page_table = pages.table(),
+           .pieces = {&piece, 1},
            .latent = latent,
            .rope = rope});
     RunOp(b, &Ops::linear, {.x = latent, .weight = w_kv_b.get(), .live = Live(n), .out = kv});
@@ -222,9 +315,8 @@ TEST_P(AttendExpandedTest, EqualsTheAbsorbedForm) {
            .positions = map.positions,
            .kv = kv.view().Reshaped({n, kHeads, kNope + kVdim}),
            .rope = rope,
-           .context_begin = begin,
+           .pieces = {&piece, 1},
            .scale = 0.2f,
-           .first = begin == 0,
            .out = out,
            .lse = lse});
   }

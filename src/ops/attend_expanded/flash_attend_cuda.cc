@@ -7,8 +7,7 @@
 namespace fathom {
 
 void LaunchFlashAttend(const FlashAttendParams& p, cudaStream_t stream) {
-  if (p.tokens == 0 || p.context == 0) return;
-  CHECK(p.heads > 0 && p.scale > 0);
+  CHECK(p.scale > 0);
   constexpr uint64_t kQueryBytes = 2 * (kFlashNope + kFlashRope);
   constexpr uint64_t kKvBytes = 2 * (kFlashNope + kFlashValue);
   const uint64_t tokens = p.tokens, heads = p.heads, context = p.context;
@@ -16,8 +15,10 @@ void LaunchFlashAttend(const FlashAttendParams& p, cudaStream_t stream) {
   int device = 0, multiprocessors = 0;
   CUDA_CHECK(cudaGetDevice(&device));
   CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-  const bool few = (p.tokens + 127) / 128 * p.heads <= multiprocessors / 2;
-  const int groups = few ? 1 : 2;
+  int32_t blocks = 0;
+  for (const ContextPiece& piece : p.pieces) blocks += (piece.tokens + 127) / 128 * p.heads;
+  if (blocks == 0 || p.context == 0) return;
+  const int groups = blocks <= multiprocessors / 2 ? 1 : 2;
   // Chunks of 64 values: of all rows of a box the first, then the second, ...
   const flash::Maps maps = {
       .q = MakeTensorMap({.data = p.q,
@@ -37,12 +38,9 @@ void LaunchFlashAttend(const FlashAttendParams& p, cudaStream_t stream) {
   const flash::Step step = {.positions = p.positions,
                             .out = static_cast<__nv_bfloat16*>(p.out),
                             .lse = p.lse,
-                            .tokens = p.tokens,
                             .heads = p.heads,
-                            .context = p.context,
-                            .context_begin = p.context_begin,
                             .scale_log2 = p.scale * kLog2E,
-                            .first = p.first};
+                            .pieces = ContextPieces(p.pieces)};
   CUDA_CHECK(flash::StartFlashAttend(maps, step, groups, stream));
 }
 

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "ops/context_piece.h"
+
 namespace fathom {
 
 inline constexpr int kFlashNope = 128, kFlashRope = 64, kFlashValue = 128;
@@ -19,11 +21,10 @@ struct FlashAttendParams {
   int32_t tokens = 0;
   int32_t heads = 0;
   int32_t context = 0;
-  int32_t context_begin = 0;  // absolute position of the first key
-  float scale = 1;            // above 0
-  bool first = true;
-  void* out = nullptr;   // BF16 [tokens, heads, 128], dense: in unless `first`, and out
-  float* lse = nullptr;  // [tokens, heads]: in unless `first`, and out
+  std::span<const ContextPiece> pieces;
+  float scale = 1;       // above 0
+  void* out = nullptr;   // BF16 [tokens, heads, 128], dense; in of pieces that begin behind 0
+  float* lse = nullptr;  // [tokens, heads], likewise
 };
 
 // Enqueues one kernel on the current device (compute capability 9.0). It neither allocates nor

@@ -1,7 +1,7 @@
-// Expanded attention: s = scale (q_nope . k + q_rope . rope), softmax over the chunk's positions up
-// to the token's, out = weights v, merged into what earlier chunks left by log-sum-exp.
-// A block has 128 tokens of one head (64 where there would be few blocks), 64 a warpgroup; tiles of
-// 128 positions go by. While the
+// Expanded attention: s = scale (q_nope . k + q_rope . rope), softmax over the piece's positions up
+// to the token's, out = weights v, merged into what earlier pieces left by log-sum-exp.
+// A block has 128 tokens of one row and head (64 where there would be few blocks), 64 a warpgroup;
+// tiles of 128 positions go by. While the
 // values of a tile are added, the next tile is scored and its weights are computed.
 // Bytes: 512 a position, head and 128 tokens, mostly from the L2; operations: 640 a visible pair.
 // fp32 accumulators; weights are rounded to BF16.
@@ -33,11 +33,37 @@ struct Shared {
   Mbarrier query_full, keys_full[2], keys_empty[2], values_full[2], values_empty[2];
 };
 
-// Of the chunk's positions, how many a token sees.
-__device__ __forceinline__ int32_t Seen(const Step& step, int32_t token) {
-  if (token >= step.tokens) return 0;
-  return max(0, min(step.context, step.positions[token] - step.context_begin + 1));
+// What a block computes: some tokens of a row's piece, and a head.
+struct Work {
+  ContextPiece piece;
+  int32_t token, head;
+
+  // Of the piece's positions, how many a token sees.
+  __device__ __forceinline__ int32_t Seen(const Step& step, int32_t t) const {
+    if (t >= piece.token_begin + piece.tokens) return 0;
+    return max(0, min(piece.count, step.positions[t] - piece.begin + 1));
+  }
+};
+
+// Some heads at a time; of those, the last tokens first: they see most.
+template <int kRows>
+__device__ __forceinline__ Work WorkOf(const Step& step, int32_t block) {
+  const auto blocks_of = [](const ContextPiece& piece) {
+    return (piece.tokens + kRows - 1) / kRows;
+  };
+  int i = 0;
+  for (; block >= blocks_of(step.pieces.of[i]) * step.heads; ++i) {
+    block -= blocks_of(step.pieces.of[i]) * step.heads;
+  }
+  const int32_t blocks = blocks_of(step.pieces.of[i]);
+  const int32_t first_head = block / (kHeadsAtOnce * blocks) * kHeadsAtOnce;
+  const int32_t heads = min(kHeadsAtOnce, step.heads - first_head);
+  const int32_t local = block - first_head * blocks;
+  return {.piece = step.pieces.of[i],
+          .token = step.pieces.of[i].token_begin + (blocks - 1 - local / heads) * kRows,
+          .head = first_head + local % heads};
 }
+
 __device__ __forceinline__ int32_t Tiles(int32_t seen) {
   return (seen + kKeys - 1) / kKeys;
 }
@@ -57,23 +83,23 @@ __device__ __forceinline__ int32_t MostSeen(const Shared<kGroups>& s, int begin,
 }
 
 template <int kGroups>
-__device__ void Produce(Shared<kGroups>& s, const Maps& maps, const Step& step, int32_t token,
-                        int32_t head) {
+__device__ void Produce(Shared<kGroups>& s, const Maps& maps, const Work& work) {
   const uint64_t once = EvictFirst(), keep = EvictNormal();
   const int32_t tiles = Tiles(MostSeen(s, 0, kGroups));
   if (tiles == 0) return;  // nobody would wait for the query
   s.query_full.ArriveExpect(sizeof(s.query));
-  TmaLoad4(s.query, &maps.q, s.query_full, once, 0, token, 0, head);
+  TmaLoad4(s.query, &maps.q, s.query_full, once, 0, work.token, 0, work.head);
   for (int32_t tile = 0; tile < tiles; ++tile) {
     const int stage = tile % 2;
+    const int32_t position = work.piece.at + tile * kKeys;
     const uint32_t empty = (tile / 2 & 1) ^ 1;
     s.keys_empty[stage].Wait(empty);
     s.keys_full[stage].ArriveExpect(3 * kChunkBytes);
-    TmaLoad4(s.keys[stage], &maps.kv, s.keys_full[stage], keep, 0, tile * kKeys, 0, head);
-    TmaLoad2(s.keys[stage][2], &maps.rope, s.keys_full[stage], keep, 0, tile * kKeys);
+    TmaLoad4(s.keys[stage], &maps.kv, s.keys_full[stage], keep, 0, position, 0, work.head);
+    TmaLoad2(s.keys[stage][2], &maps.rope, s.keys_full[stage], keep, 0, position);
     s.values_empty[stage].Wait(empty);
     s.values_full[stage].ArriveExpect(2 * kChunkBytes);
-    TmaLoad4(s.values[stage], &maps.kv, s.values_full[stage], keep, 0, tile * kKeys, 2, head);
+    TmaLoad4(s.values[stage], &maps.kv, s.values_full[stage], keep, 0, position, 2, work.head);
   }
 }
 
@@ -81,17 +107,18 @@ __device__ void Produce(Shared<kGroups>& s, const Maps& maps, const Step& step, 
 template <int kGroups>
 class Consumer {
  public:
-  __device__ Consumer(Shared<kGroups>& s, const Step& step, int32_t token, int32_t head)
+  __device__ Consumer(Shared<kGroups>& s, const Step& step, const Work& work)
       : s_(s),
         step_(step),
         group_(static_cast<int>(threadIdx.x / 128)),
         lane_(static_cast<int>(threadIdx.x % 32)),
-        token_(token + static_cast<int>(threadIdx.x / 32) * 16 + lane_ / 4),
-        head_(head),
+        first_(work.piece.begin == 0),
+        token_(work.token + static_cast<int>(threadIdx.x / 32) * 16 + lane_ / 4),
+        head_(work.head),
         block_seen_(MostSeen(s, 0, kGroups)),
         tiles_(Tiles(MostSeen(s, group_, group_ + 1))) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) seen_[i] = Seen(step, token_ + 8 * i);
+    for (int i = 0; i < 2; ++i) seen_[i] = work.Seen(step, token_ + 8 * i);
   }
 
   __device__ void Run() {
@@ -248,7 +275,7 @@ class Consumer {
   __device__ void Write() {
     constexpr float kLn2 = 0.6931471805599453f;
     float before[2] = {0, 0};
-    if (!step_.first) {
+    if (!first_) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (seen_[i] > 0) before[i] = step_.lse[int64_t{token_ + 8 * i} * step_.heads + head_];
@@ -260,11 +287,11 @@ class Consumer {
       float sum = sum_[i];
       sum += __shfl_xor_sync(kAllLanes, sum, 1);
       sum += __shfl_xor_sync(kAllLanes, sum, 2);
-      if (seen_[i] == 0) continue;  // past the tokens, or nothing of this chunk is visible
+      if (seen_[i] == 0) continue;  // past the tokens, or nothing of the piece is visible
       const int64_t pair = int64_t{token_ + 8 * i} * step_.heads + head_;
       const float chunk = max_[i] * kLn2 + logf(sum);
       float keep = 0, take = 1, lse = chunk;
-      if (!step_.first) {
+      if (!first_) {
         const float both = fmaxf(before[i], chunk);
         lse = both + logf(expf(before[i] - both) + expf(chunk - both));
         keep = expf(before[i] - lse);
@@ -275,7 +302,7 @@ class Consumer {
 #pragma unroll
       for (int j = 0; j < 16; ++j) {
         float low = out_[4 * j + 2 * i] * factor, high = out_[4 * j + 2 * i + 1] * factor;
-        if (!step_.first) {
+        if (!first_) {
           const float2 old = __bfloat1622float2(out[4 * j]);
           low = fmaf(old.x, keep, low);
           high = fmaf(old.y, keep, high);
@@ -289,6 +316,7 @@ class Consumer {
   Shared<kGroups>& s_;
   const Step& step_;
   const int group_, lane_;
+  const bool first_;     // of the row's pieces
   const int32_t token_;  // of the first row; the other is 8 further
   const int32_t head_;
   const int32_t block_seen_;  // positions that some token of the block sees
@@ -316,25 +344,20 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1)
   }
   WaitForPriorKernels();
   AllowNextKernel();
-  // Some heads at a time; of those, the last tokens first: they see most.
   constexpr int kRows = kGroups * kRowsOfGroup;
-  const int32_t blocks = (step.tokens + kRows - 1) / kRows, id = static_cast<int32_t>(blockIdx.x);
-  const int32_t first_head = id / (kHeadsAtOnce * blocks) * kHeadsAtOnce;
-  const int32_t heads = min(kHeadsAtOnce, step.heads - first_head);
-  const int32_t local = id - first_head * blocks;
-  const int32_t token = (blocks - 1 - local / heads) * kRows, head = first_head + local % heads;
+  const Work work = WorkOf<kRows>(step, static_cast<int32_t>(blockIdx.x));
   if (threadIdx.x < kRows) {
-    const int32_t seen = Seen(step, token + static_cast<int32_t>(threadIdx.x));
+    const int32_t seen = work.Seen(step, work.token + static_cast<int32_t>(threadIdx.x));
     const int32_t most = __reduce_max_sync(kAllLanes, seen);
     if (threadIdx.x % 32 == 0) s.seen[threadIdx.x / 32] = most;
   }
   __syncthreads();
   if (threadIdx.x >= 128 * kGroups) {
     if constexpr (kGroups == 2) LowerRegisters<24>();
-    if (threadIdx.x == 128 * kGroups) Produce(s, maps, step, token, head);
+    if (threadIdx.x == 128 * kGroups) Produce(s, maps, work);
   } else {
     if constexpr (kGroups == 2) RaiseRegisters<240>();
-    Consumer<kGroups>(s, step, token, head).Run();
+    Consumer<kGroups>(s, step, work).Run();
   }
 }
 
@@ -345,7 +368,10 @@ cudaError_t Start(const Maps& maps, const Step& step, cudaStream_t stream) {
   const cudaError_t error = cudaFuncSetAttribute(
       FlashKernel<kGroups>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
-  const int blocks = (step.tokens + kRows - 1) / kRows * step.heads;
+  int blocks = 0;
+  for (int i = 0; i < step.pieces.count; ++i) {
+    blocks += (step.pieces.of[i].tokens + kRows - 1) / kRows * step.heads;
+  }
   return LaunchEarly(FlashKernel<kGroups>, dim3(blocks), 128 * (kGroups + 1), kBytes, stream, maps,
                      step);
 }

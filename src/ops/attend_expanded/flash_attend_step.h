@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "ops/context_piece.h"
+
 namespace fathom::flash {
 
 inline constexpr int kKeys = 128;  // positions of a tile
@@ -19,12 +21,9 @@ struct Step {
   const int32_t* positions;
   __nv_bfloat16* out;
   float* lse;
-  int32_t tokens;
   int32_t heads;
-  int32_t context;
-  int32_t context_begin;
   float scale_log2;
-  bool first;
+  ContextPieces pieces;
 };
 
 // With 64 tokens a block and box of q, or with 128: `groups` 1 or 2. Bits do not depend on it.

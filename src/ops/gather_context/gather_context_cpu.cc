@@ -1,5 +1,5 @@
-// The latents and keys of a range of positions as fp32.
-//   formula:       latent[i], rope[i] = page row of position begin + i
+// The latents and keys of ranges of positions as fp32.
+//   formula:       (latent, rope)[at + i] = page row of position begin + i, of each piece
 //   data mapping:  a thread takes positions
 //   bytes, FLOPs:  reads 1 to 4 and writes 4 bytes a channel; none
 //   accumulator:   none
@@ -25,19 +25,23 @@ static void WidenRow(const TensorView& row, float scale, float* to) {
   }
 }
 
+static void GatherPosition(const GatherContextArgs& a, const ContextPiece& piece, int64_t i) {
+  const int64_t position = piece.begin + i, at = piece.at + i;
+  const int32_t page =
+      PageOf(a.page_table.Row<int32_t>(piece.slot), a.page_table.dim(1), position, a.pages);
+  const bool scaled = a.pages.scales.rank() > 0;
+  const float scale = scaled ? a.pages.scales.Row<float>(page)[position % kPageTokens] : 1.0f;
+  WidenRow(PageRow(a.pages.latent, page, position), scale, a.latent.Row<float>(at));
+  WidenRow(PageRow(a.pages.rope, page, position), 1, a.rope.Row<float>(at));
+}
+
 void GatherContextCpu(OpContext& context, const GatherContextArgs& a) {
   const int64_t width = a.latent.dim(1) + a.rope.dim(1);
-  Pool(context).ParallelFor(a.latent.dim(0), Grain(width), [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int32_t page =
-          PageOf(a.page_table.As<int32_t>(), a.page_table.dim(0), a.begin + i, a.pages);
-      const bool scaled = a.pages.scales.rank() > 0;
-      const float scale =
-          scaled ? a.pages.scales.Row<float>(page)[(a.begin + i) % kPageTokens] : 1.0f;
-      WidenRow(PageRow(a.pages.latent, page, a.begin + i), scale, a.latent.Row<float>(i));
-      WidenRow(PageRow(a.pages.rope, page, a.begin + i), 1, a.rope.Row<float>(i));
-    }
-  });
+  for (const ContextPiece& piece : a.pieces) {
+    Pool(context).ParallelFor(piece.count, Grain(width), [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) GatherPosition(a, piece, i);
+    });
+  }
 }
 
 }  // namespace fathom

@@ -1,5 +1,5 @@
-// Gathering of a slot's context on CUDA.
-//   formula:       (latent, rope)[i] = page[begin + i]
+// Gathering of slots' contexts on CUDA.
+//   formula:       (latent, rope)[at + i] = page[begin + i], of each piece
 //   data mapping:  a block per position
 //   bytes, FLOPs:  reads 1 to 4 and writes 2 bytes a number; no arithmetic
 //   accumulator:   none
@@ -11,25 +11,30 @@ namespace kernels {
 
 template <class T>
 __global__ void GatherContext(Pages<T> pages, const int32_t* table, int64_t max_pages,
-                              int64_t begin, Rows<BF16> latent, Rows<BF16> rope) {
-  const int64_t i = blockIdx.x, position = begin + i;
-  const int32_t page = PageOf(table, max_pages, position, pages);
+                              const __grid_constant__ ContextPieces pieces, Rows<BF16> latent,
+                              Rows<BF16> rope) {
+  const auto at = static_cast<int32_t>(blockIdx.x);
+  int i = 0;
+  while (at >= pieces.of[i].at + pieces.of[i].count) ++i;
+  const ContextPiece& piece = pieces.of[i];
+  const int64_t position = piece.begin + (at - piece.at);
+  const int32_t page = PageOf(table + piece.slot * max_pages, max_pages, position, pages);
   const T* from = pages.Latent(page, position);
   const float scale = pages.LatentScale(page, position);
   for (int64_t c = threadIdx.x; c < pages.latent_dim; c += blockDim.x) {
-    Store(latent[i] + c, Load(from + c) * scale);
+    Store(latent[at] + c, Load(from + c) * scale);
   }
   const auto* key = pages.Rope(page, position);
   for (int64_t c = threadIdx.x; c < pages.rope_dim; c += blockDim.x) {
-    Store(rope[i] + c, Load(key + c));
+    Store(rope[at] + c, Load(key + c));
   }
 }
 
 template <class T>
 void LaunchGatherContext(cudaStream_t stream, const GatherContextArgs& a) {
   GatherContext<T><<<static_cast<unsigned>(a.latent.dim(0)), 128, 0, stream>>>(
-      PagesOf<T>(a.pages), Data<int32_t>(a.page_table), a.page_table.dim(0), a.begin,
-      RowsOf<BF16>(a.latent), RowsOf<BF16>(a.rope));
+      PagesOf<T>(a.pages), Data<int32_t>(a.page_table), a.page_table.dim(1),
+      ContextPieces(a.pieces), RowsOf<BF16>(a.latent), RowsOf<BF16>(a.rope));
 }
 
 }  // namespace kernels

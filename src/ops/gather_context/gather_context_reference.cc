@@ -4,11 +4,14 @@
 namespace fathom {
 
 void GatherContextReference(OpContext&, const GatherContextArgs& a) {
-  const int32_t* table = a.page_table.As<int32_t>();
-  for (int64_t i = 0; i < a.latent.dim(0); ++i) {
-    const int32_t page = PageOf(table, a.page_table.dim(0), a.begin + i, a.pages);
-    LoadLatent(a.pages, page, a.begin + i, a.latent.Row<float>(i));
-    LoadRope(a.pages, page, a.begin + i, a.rope.Row<float>(i));
+  for (const ContextPiece& piece : a.pieces) {
+    const int32_t* table = a.page_table.Row<int32_t>(piece.slot);
+    for (int64_t i = 0; i < piece.count; ++i) {
+      const int64_t position = piece.begin + i, at = piece.at + i;
+      const int32_t page = PageOf(table, a.page_table.dim(1), position, a.pages);
+      LoadLatent(a.pages, page, position, a.latent.Row<float>(at));
+      LoadRope(a.pages, page, position, a.rope.Row<float>(at));
+    }
   }
 }
 

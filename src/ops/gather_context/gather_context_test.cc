@@ -21,16 +21,24 @@ TEST_P(GatherContextTest, GathersAnyRange) {
                                    {64, 64},
                                    {100, 156},
                                    {255, 1}}) {
-      TestTensor latent(b.act(), {n, kLatent}), rope(b.act(), {n, kRope});
+      // Between pieces of the other slot.
+      const std::vector<ContextPiece> pieces = {{.slot = 0, .begin = 60, .count = 7},
+                                                {.slot = 1, .begin = begin, .count = n, .at = 7},
+                                                {.slot = 0, .begin = 3, .count = 1, .at = 7 + n}};
+      TestTensor latent(b.act(), {n + 8, kLatent}), rope(b.act(), {n + 8, kRope});
       RunOp(b, &Ops::gather_context,
             {.pages = pages.pages(),
-             .page_table = pages.table().view().At(1),
-             .begin = begin,
+             .page_table = pages.table(),
+             .pieces = pieces,
              .latent = latent,
              .rope = rope});
-      for (int i = 0; i < n; ++i) {
-        ExpectSameBits(PickRows(latent.Floats(), kLatent, {i}), pages.Latent(1, begin + i));
-        ExpectSameBits(PickRows(rope.Floats(), kRope, {i}), pages.Rope(1, begin + i));
+      for (const ContextPiece& piece : pieces) {
+        for (int i = 0; i < piece.count; ++i) {
+          const int at = piece.at + i, position = piece.begin + i;
+          ExpectSameBits(PickRows(latent.Floats(), kLatent, {at}),
+                         pages.Latent(piece.slot, position));
+          ExpectSameBits(PickRows(rope.Floats(), kRope, {at}), pages.Rope(piece.slot, position));
+        }
       }
     }
   }
