@@ -10,7 +10,6 @@ enum class TokenId : int32_t {};
 enum class PageId : int32_t {};      // a page of the latent KV pool
 enum class SlotId : int32_t {};      // the device-resident state of a running request
 enum class RequestId : uint64_t {};  // unique within a process, never reused
-enum class Rank : int32_t {};
 
 // The number inside an id.
 template <class Id>

@@ -12,6 +12,7 @@
 
 #include "cuda/check.h"
 #include "cuda/fence.h"
+#include "cuda/launch_early.cuh"
 #include "ops/cuda_ops.h"
 #include "quant/e4m3.h"
 
@@ -125,17 +126,11 @@ void LaunchOverlapped(void (*kernel)(Params...), dim3 grid, int threads, size_t 
     CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu));
     return major >= 9;
   }();
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = shared;
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = overlaps ? 1 : 0;
-  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, Params(args)...));
+  if (overlaps) {
+    CUDA_CHECK(LaunchEarly(kernel, grid, threads, shared, stream, Params(args)...));
+  } else {
+    kernel<<<grid, threads, shared, stream>>>(Params(args)...);
+  }
 }
 
 inline unsigned Blocks(int64_t items, int64_t per_block) {
