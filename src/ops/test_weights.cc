@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/test_hopper_sum.h"
 #include "quant/e4m3.h"
 
 namespace fathom {
@@ -47,7 +48,15 @@ std::vector<float> Dense(const Parts& parts) {
   return dense;
 }
 
-std::vector<float> Fp8Product(const std::vector<float>& x, const Parts& parts, bool scale_ue8m0) {
+std::vector<Fp8Sums> SumsOf(const Backend& backend) {
+  if (backend.ops->name != "cuda" || backend.activations == Fp8Activations::kExact) {
+    return {Fp8Sums::kReference};
+  }
+  return {Fp8Sums::kReference, Fp8Sums::kHopper};
+}
+
+std::vector<float> Fp8Product(const std::vector<float>& x, const Parts& parts, bool scale_ue8m0,
+                              Fp8Sums sums) {
   std::vector<float> out;
   const int64_t in = static_cast<int64_t>(x.size());
   for (const WeightTensor& part : parts) {
@@ -56,15 +65,21 @@ std::vector<float> Fp8Product(const std::vector<float>& x, const Parts& parts, b
       for (int64_t begin = 0, end; begin < in; begin = end) {
         const int64_t tile = (part.col_offset + begin) / kScaleTile;
         end = std::min(in, (tile + 1) * kScaleTile - part.col_offset);
-        std::vector<uint8_t> codes(end - begin);
-        const float scale = QuantizeRun({&x[begin], codes.size()}, scale_ue8m0, codes.data());
-        float sum = 0;
+        std::vector<uint8_t> codes(end - begin), w;
         for (int64_t k = begin; k < end; ++k) {
-          const E4M3 w =
-              part.values.As<E4M3>()[row * part.values.stride(0) + k * part.values.stride(1)];
-          sum += kE4M3Values[codes[k - begin]] * ToFloat(w);
+          w.push_back(
+              part.values.As<uint8_t>()[row * part.values.stride(0) + k * part.values.stride(1)]);
         }
-        y += sum * (scale * LoadFloat(part.scales, (part.row_offset + row) / kScaleTile, tile));
+        const float scale = QuantizeRun({&x[begin], codes.size()}, scale_ue8m0, codes.data());
+        const float both =
+            scale * LoadFloat(part.scales, (part.row_offset + row) / kScaleTile, tile);
+        if (sums == Fp8Sums::kHopper) {
+          y = std::fma(HopperSum(codes, w), both, y);
+          continue;
+        }
+        float sum = 0;
+        for (size_t k = 0; k < w.size(); ++k) sum += kE4M3Values[codes[k]] * kE4M3Values[w[k]];
+        y += sum * both;
       }
       out.push_back(y);
     }

@@ -32,9 +32,17 @@ std::unique_ptr<PackedWeight> Pack(const Backend& backend, const std::vector<Par
 // The weights of a matrix in fp32, [out, in].
 std::vector<float> Dense(const Parts& parts);
 
-// What a real FP8 product does, as plainly as can be written and in the order that
-// linear_reference.h states: out = x W^T for one row of x.
-std::vector<float> Fp8Product(const std::vector<float>& x, const Parts& parts, bool scale_ue8m0);
+// What is open in FP8 products: how a run is summed, and how its scaled sum is added to those
+// before it.
+enum class Fp8Sums {
+  kReference,  // as linear_reference.h states
+  kHopper,     // HopperSum (test_hopper_sum.h), by a fused multiply-add: Hopper's FP8 kernels
+};
+// What a table may do: which kernel runs depends on the GPU and the weights' shape.
+std::vector<Fp8Sums> SumsOf(const Backend& backend);
+// What a real FP8 product does, as plainly as can be written: out = x W^T for one row of x.
+std::vector<float> Fp8Product(const std::vector<float>& x, const Parts& parts, bool scale_ue8m0,
+                              Fp8Sums sums = Fp8Sums::kReference);
 // silu(gate) * up of [gate, up], which were rounded to `gate_up_type`, rounded to `type`.
 std::vector<float> SiluProduct(const std::vector<float>& gate_up, DType gate_up_type, DType type);
 // x W^T for one row of x, in double; the weights rounded to a type.

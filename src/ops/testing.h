@@ -111,10 +111,10 @@ double RelativeError(const std::vector<float>& a, const std::vector<float>& b);
 void ExpectSameBits(const std::vector<float>& a, const std::vector<float>& b);
 // An `a` that is BF16 throughout is held against `b` as BF16 stores it.
 void ExpectClose(const std::vector<float>& a, const std::vector<float>& b, double tolerance);
-// The one of several right results that is closest to `a`: where a contract leaves open in which
-// type a table keeps what lies between its steps.
-std::vector<float> Nearest(const std::vector<float>& a,
-                           const std::vector<std::vector<float>>& results);
+// The same of the closest of several right results: where a contract leaves open in which type a
+// table keeps what lies between its steps, or how it sums.
+void ExpectCloseToOneOf(const std::vector<float>& a, const std::vector<std::vector<float>>& results,
+                        double tolerance);
 
 // Calls run(backend) and expects the result of the oracle in its mode within `tolerance`, and the
 // same bits on one thread.
@@ -129,7 +129,7 @@ void ExpectRowInvariance(int n, int64_t width,
 // that do not round.
 double Rounding(const Backend& backend);
 // How far its sums of products may lie from sums in fp32: 0 for tables on CPUs; tensor cores drop
-// low bits, of FP8 products all but some 13.
-double Summing(const Backend& backend, DType weights);
+// low bits of BF16 products too. (Of FP8 products: Fp8Sums, test_weights.h.)
+double Summing(const Backend& backend);
 
 }  // namespace fathom
