@@ -218,6 +218,7 @@ class Recorder:
                 limits = [] if name == "check" else ["limits"]
                 self.run(f"{bench}_gemm_{name}", [program, self.results / f"{bench}_gemm_{name}.json", *limits, *cases], 60)
         self.printed_benchmark("route", r"^(\S+ +\d+ rows) +([\d.]+) us")
+        self.printed_benchmark("passes", r"^(\S+ .*\d tokens) +([\d.]+) us .* ([\d.]+) of copy")
         self.printed_benchmark("sample", r"^(vocabulary .*\S) +us ([\d.]+)$")
         if subprocess.run([sys.executable, "-c", "import torch"], capture_output=True).returncode == 0:
             self.run("sdpa", [sys.executable, "bench/sdpa_bench.py", self.results / "sdpa.json"], 90)
@@ -227,10 +228,11 @@ class Recorder:
         add_ratios(self.results)
 
     def printed_benchmark(self, name, pattern):
-        """One that prints a name and microseconds a line; route_bench checks bits first."""
+        """One that prints a name, microseconds and perhaps a share of a copy's bandwidth a line; route_bench checks bits first."""
         code, out = self.run(name, [self.bin / f"{name}_bench"], 60)
         if code == 0:
-            rows = [{"name": " ".join(row.split()), "us": float(us)} for row, us in re.findall(pattern, out, re.M)]
+            rows = [{"name": " ".join(row.split()), "us": float(us), **({"share_of_copy": float(*share)} if share else {})}
+                    for row, us, *share in re.findall(pattern, out, re.M)]
             self.store(name, {"device": self.record["device"], "results": rows})
 
     def model_benchmarks(self):

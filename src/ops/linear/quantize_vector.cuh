@@ -28,6 +28,15 @@ __device__ __forceinline__ Vector Unpack(uint4 bits) {
   return x;
 }
 
+// Rounded to BF16.
+__device__ __forceinline__ uint4 Pack(const Vector& x) {
+  const auto two = [&](int i) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(x.v[i], x.v[i + 1]);
+    return reinterpret_cast<const uint32_t&>(pair);
+  };
+  return {two(0), two(2), two(4), two(6)};
+}
+
 __device__ __forceinline__ const uint4* AsVectors(const __nv_bfloat16* p) {
   return reinterpret_cast<const uint4*>(p);
 }
@@ -45,6 +54,12 @@ __device__ __forceinline__ float ScaleOf(const Vector& x, bool ue8m0) {
 
 __device__ __forceinline__ uint2 Codes(const Vector& x, float scale) {
   const float reciprocal = __frcp_rn(scale);
+  if (scale < __int_as_float(0x7f800000)) {  // one branch for eight numbers
+    const auto two = [&](int i) {
+      return QuantizeTwoFinite(x.v[i], x.v[i + 1], scale, reciprocal);
+    };
+    return {two(0) | two(2) << 16, two(4) | two(6) << 16};
+  }
   const auto two = [&](int i) { return QuantizeTwo(x.v[i], x.v[i + 1], scale, reciprocal); };
   return {two(0) | two(2) << 16, two(4) | two(6) << 16};
 }

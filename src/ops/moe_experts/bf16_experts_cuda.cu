@@ -28,18 +28,6 @@ __global__ void TokensOfPlaces(const int32_t* places, const int32_t* live, int t
   if (pair < int64_t{*live} * topk) token_of[places[pair]] = static_cast<int32_t>(pair / topk);
 }
 
-// rows[place of a pair] = its token's row of x, in vectors of 8 channels: a block per pair.
-__global__ void GatherPairs(Rows<const BF16> x, const int32_t* places, const int32_t* live,
-                            int64_t hidden, BF16* rows) {
-  AfterPriorKernels();
-  const int64_t t = blockIdx.x, pair = t * gridDim.y + blockIdx.y;
-  if (t >= *live) return;
-  BF16* to = rows + places[pair] * hidden;
-  for (int64_t i = threadIdx.x; i < hidden / 8; i += blockDim.x) {
-    reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(x[t])[i];
-  }
-}
-
 struct Buffers {
   int32_t *counts, *begins, *places, *token_of;
   BF16 *product, *y;
@@ -149,8 +137,15 @@ void LaunchBf16Experts(const MoeExpertsArgs& a, std::byte* workspace, bool hoppe
   const bool gathered = hopper && Bf16GemmFits(gate_up);
   if (gathered) {
     // TMA reads rows that follow each other.
-    LaunchOverlapped(GatherPairs, dim3(static_cast<unsigned>(tokens), static_cast<unsigned>(topk)),
-                     256, 0, stream, RowsOf<const BF16>(a.x), b.places, live, gate_up.in, b.y);
+    LaunchGatherPairs({.x = reinterpret_cast<const __nv_bfloat16*>(a.x.data()),
+                       .stride = a.x.stride(0),
+                       .places = b.places,
+                       .live = live,
+                       .tokens = tokens,
+                       .topk = topk,
+                       .hidden = gate_up.in,
+                       .rows = reinterpret_cast<__nv_bfloat16*>(b.y)},
+                      stream);
     gate_up.x = b.y;
     gate_up.x_stride = gate_up.in;
   } else {

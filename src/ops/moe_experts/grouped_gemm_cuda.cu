@@ -1,115 +1,233 @@
-// Sorting pairs by expert, and the sum over a token's experts.
+// Sorting pairs by expert, their rows, and the sum over a token's experts.
 //   formula:       out[t] = sum over j of weights[t, j] y[places[t, j]]
-//   data mapping:  sort: one block, counts in shared memory; sum: a thread per 8 channels
-//   bytes, FLOPs:  sum: reads 2 topk, writes 2 bytes a channel of a token; 2 topk FLOPs
+//   data mapping:  sort: one block, or a cluster of eight, counts in shared memory; rows: a thread
+//                  per 8 channels
+//   bytes, FLOPs:  sum: reads 2 topk, writes 2 bytes a channel of a token; 2 topk FLOPs; gather: as
+//                  many bytes the other way
 //   accumulator:   fp32, over j in order
-//   expected time: sum, 4096 tokens of 7168, top 8: 528 MB at the device's bandwidth
+//   expected time: sum, 4096 tokens of 7168, top 9: 587 MB at the device's bandwidth
 #include "ops/cuda_kernels.cuh"
+#include "ops/linear/quantize_vector.cuh"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
 
 namespace fathom {
 namespace {
 
 constexpr int kSortThreads = 1024, kMaxExperts = kMostExperts;
+constexpr int64_t kClusterPairs = 4096;  // for more, a cluster of blocks
+static_assert(kMaxExperts <= 512);       // an id takes nine bits of what is kept
 
+// The pairs of expert t in all blocks, and in those before this one.
+struct PairsOfExpert {
+  int32_t all = 0, before = 0;
+};
+template <int kBlocks>
+__device__ PairsOfExpert CountPairs(const int32_t* count, int t) {
+  PairsOfExpert pairs;
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kBlocks > 1) {
+    const auto here = static_cast<uint32_t>(__cvta_generic_to_shared(count + t));
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      uint32_t there, value;
+      asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(block));
+      asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(there) : "memory");
+      pairs.all += static_cast<int32_t>(value);
+      if (block < static_cast<int>(blockIdx.x)) pairs.before += static_cast<int32_t>(value);
+    }
+    return pairs;
+  }
+#endif
+  pairs.all = count[t];
+  return pairs;
+}
+
+// Of all threads of all blocks.
+template <int kBlocks>
+__device__ void SyncBlocks() {
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kBlocks > 1) return ClusterSync();
+#endif
+  __syncthreads();
+}
+
+// kBlocks: of the grid, one cluster. Each thread keeps the ids of its first pairs, and their ranks
+// among the block's pairs of that expert.
+template <int kBlocks, int kKept>
 __global__ void __launch_bounds__(kSortThreads) SortPairs(const SortPairsParams p) {
-  __shared__ int32_t count[kMaxExperts], next[kMaxExperts];
+  __shared__ int32_t count[kMaxExperts], begin[kMaxExperts];
   __shared__ int32_t warp_sum[kMaxExperts / 32];
   const int t = threadIdx.x;
+  const int64_t first = int64_t{blockIdx.x} * kSortThreads + t;
+  constexpr int64_t kStep = kBlocks * kSortThreads;
   if (t < kMaxExperts) count[t] = 0;
   kernels::AfterPriorKernels();
   __syncthreads();
   const int64_t pairs = min(int64_t{*p.live}, p.tokens) * p.topk;
-  for (int64_t i = t; i < pairs; i += kSortThreads) atomicAdd(&count[p.ids[i]], 1);
-  __syncthreads();
+  int32_t kept[kKept];
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) {
+    if (first + i * kStep < pairs) kept[i] = p.ids[first + i * kStep];
+  }
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) {
+    if (first + i * kStep < pairs) kept[i] |= atomicAdd(&count[kept[i]], 1) << 9;
+  }
+  for (int64_t i = first + kKept * kStep; i < pairs; i += kStep) {
+    p.places[i] = atomicAdd(&count[p.ids[i]], 1);
+  }
+  SyncBlocks<kBlocks>();
+  PairsOfExpert of_expert;
   int32_t sum = 0;
   if (t < kMaxExperts) {
-    sum = count[t];
+    of_expert = CountPairs<kBlocks>(count, t);
+    sum = of_expert.all;
     for (int step = 1; step < 32; step *= 2) {
       const int32_t before = __shfl_up_sync(0xffffffff, sum, step);
       if (t % 32 >= step) sum += before;
     }
     if (t % 32 == 31) warp_sum[t / 32] = sum;
   }
-  __syncthreads();
+  SyncBlocks<kBlocks>();  // from here on no block reads what another holds
   if (t < kMaxExperts) {
     for (int warp = 0; warp < t / 32; ++warp) sum += warp_sum[warp];
-    next[t] = sum - count[t];
-    if (t < p.experts) {
-      p.counts[t] = count[t];
-      p.begins[t] = sum - count[t];
+    sum -= of_expert.all;
+    begin[t] = sum + of_expert.before;
+    if (blockIdx.x == 0 && t < p.experts) {
+      p.counts[t] = of_expert.all;
+      p.begins[t] = sum;
     }
   }
   __syncthreads();
-  for (int64_t i = t; i < pairs; i += kSortThreads) p.places[i] = atomicAdd(&next[p.ids[i]], 1);
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) {
+    if (first + i * kStep < pairs)
+      p.places[first + i * kStep] = begin[kept[i] & 511] + (kept[i] >> 9);
+  }
+  for (int64_t i = first + kKept * kStep; i < pairs; i += kStep) p.places[i] += begin[p.ids[i]];
 }
 
-constexpr int kCombineThreads = 128, kCombineAtOnce = 8;
+bool HasClusters() {
+  static const bool has = [] {
+    int gpu = 0, value = 0;
+    CUDA_CHECK(cudaGetDevice(&gpu));
+    CUDA_CHECK(cudaDeviceGetAttribute(&value, cudaDevAttrClusterLaunch, gpu));
+    return value != 0;
+  }();
+  return has;
+}
 
-// Which rows a token's result is the sum of, some at once.
+constexpr int kGatherThreads = 256, kCombineThreads = 128;
+// Of more tokens a row is read once for all its copies; of fewer each copy has blocks of its own.
+constexpr int64_t kFewTokens = 512;
+
+// To kCopies places from kCopies * blockIdx.z on.
+template <int kCopies>
+__global__ void __launch_bounds__(kGatherThreads) GatherPairs(const GatherPairsParams p) {
+  kernels::AfterPriorKernels();
+  const int64_t t = blockIdx.x, vector = int64_t{blockIdx.y} * kGatherThreads + threadIdx.x;
+  const int32_t first = static_cast<int32_t>(blockIdx.z) * kCopies;
+  if (vector >= p.hidden / kVector) return;
+  const uint4 x = AsVectors(p.x + t * p.stride)[vector];  // does not wait for `live`
+  int32_t place[kCopies];
+#pragma unroll
+  for (int j = 0; j < kCopies; ++j) {
+    if (first + j < p.topk) place[j] = p.places[t * p.topk + first + j];
+  }
+  if (t >= *p.live) return;
+#pragma unroll
+  for (int j = 0; j < kCopies; ++j) {
+    if (first + j >= p.topk) break;
+    reinterpret_cast<uint4*>(p.rows + place[j] * p.hidden)[vector] = x;
+  }
+}
+
+// Which rows a token's result is the sum of, up to kAtOnce from `first` on.
+template <int kAtOnce>
 struct Terms {
   __device__ Terms(const CombineParams& p, int64_t t, int32_t first) {
 #pragma unroll
-    for (int i = 0; i < kCombineAtOnce; ++i) {
-      const int64_t pair = t * p.topk + min(first + i, p.topk - 1);
-      weight[i] = p.weights[pair];
-      place[i] = p.places == nullptr ? pair : p.places[pair];
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (first + j >= p.topk) break;
+      const int64_t pair = t * p.topk + first + j;
+      weight[j] = p.weights[pair];
+      place[j] = p.places == nullptr ? static_cast<int32_t>(pair) : p.places[pair];
     }
   }
-  float weight[kCombineAtOnce];
-  int64_t place[kCombineAtOnce];
+  float weight[kAtOnce];
+  int32_t place[kAtOnce];
 };
 
+template <int kAtOnce>
 __global__ void __launch_bounds__(kCombineThreads) Combine(const CombineParams p) {
   AllowNextKernel();
-  const int64_t t = blockIdx.x, vector = int64_t{blockIdx.y} * kCombineThreads + threadIdx.x;
+  const int64_t t = blockIdx.x, vectors = p.hidden / kVector;
+  const int64_t vector = int64_t{blockIdx.y} * kCombineThreads + threadIdx.x;
   // These were there before the product that made y, which waited before it let this begin.
   const int32_t live = *p.live;
-  Terms terms(p, t, 0);
+  Terms<kAtOnce> terms(p, t, 0);
   WaitForPriorKernels();
-  if (vector >= p.hidden / 8) return;
+  if (vector >= vectors) return;
   if (p.places != nullptr && t >= live) return;  // else the rows are there, and are read meanwhile
-  float sum[8] = {};
-  for (int32_t first = 0; first < p.topk; first += kCombineAtOnce) {
-    if (first > 0) terms = Terms(p, t, first);
-    uint4 bits[kCombineAtOnce];
+  Vector sum = {};
+  for (int32_t first = 0; first < p.topk; first += kAtOnce) {
+    if (first > 0) terms = Terms<kAtOnce>(p, t, first);
+    uint4 rows[kAtOnce];
 #pragma unroll
-    for (int j = 0; j < kCombineAtOnce; ++j) {
-      bits[j] = reinterpret_cast<const uint4*>(p.y + terms.place[j] * p.hidden)[vector];
-    }
-#pragma unroll
-    for (int j = 0; j < kCombineAtOnce; ++j) {
+    for (int j = 0; j < kAtOnce; ++j) {
       if (first + j >= p.topk) break;
-      const float weight = terms.weight[j];
-      const uint32_t words[4] = {bits[j].x, bits[j].y, bits[j].z, bits[j].w};
+      rows[j] = AsVectors(p.y)[terms.place[j] * vectors + vector];
+    }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        sum[2 * i] = fmaf(weight, __uint_as_float(words[i] << 16), sum[2 * i]);
-        sum[2 * i + 1] = fmaf(weight, __uint_as_float(words[i] & 0xffff0000), sum[2 * i + 1]);
-      }
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (first + j >= p.topk) break;
+      const Vector row = Unpack(rows[j]);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) sum.v[i] = fmaf(terms.weight[j], row.v[i], sum.v[i]);
     }
   }
-  uint32_t words[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(sum[2 * i], sum[2 * i + 1]);
-    words[i] = reinterpret_cast<const uint32_t&>(pair);
-  }
-  if (t >= live) return;
-  reinterpret_cast<uint4*>(p.out + t * p.hidden)[vector] = {words[0], words[1], words[2], words[3]};
+  if (t < live) reinterpret_cast<uint4*>(p.out)[t * vectors + vector] = Pack(sum);
 }
 
 }  // namespace
 
 void LaunchSortPairs(const SortPairsParams& p, cudaStream_t stream) {
-  kernels::LaunchOverlapped(SortPairs, 1, kSortThreads, 0, stream, p);
+  constexpr int kBlocks = 8;
+  if (p.tokens * p.topk <= kClusterPairs || !HasClusters()) {
+    return kernels::LaunchOverlapped(SortPairs<1, 1>, 1, kSortThreads, 0, stream, p);
+  }
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {kBlocks, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(kBlocks);
+  config.blockDim = dim3(kSortThreads);
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  CUDA_CHECK(cudaLaunchKernelEx(&config, SortPairs<kBlocks, 8>, p));
+}
+
+void LaunchGatherPairs(const GatherPairsParams& p, cudaStream_t stream) {
+  if (p.tokens == 0) return;
+  const auto launch = [&](auto kernel, int copies) {
+    const dim3 blocks(static_cast<unsigned>(p.tokens),
+                      kernels::Blocks(p.hidden / kVector, kGatherThreads),
+                      kernels::Blocks(p.topk, copies));
+    kernels::LaunchOverlapped(kernel, blocks, kGatherThreads, 0, stream, p);
+  };
+  if (p.tokens <= kFewTokens) return launch(GatherPairs<1>, 1);
+  p.topk == 9 ? launch(GatherPairs<9>, 9) : launch(GatherPairs<8>, 8);
 }
 
 void LaunchCombine(const CombineParams& p, cudaStream_t stream) {
   if (p.tokens == 0) return;
   const dim3 blocks(static_cast<unsigned>(p.tokens),
-                    static_cast<unsigned>((p.hidden / 8 + kCombineThreads - 1) / kCombineThreads));
-  kernels::LaunchOverlapped(Combine, blocks, kCombineThreads, 0, stream, p);
+                    kernels::Blocks(p.hidden / kVector, kCombineThreads));
+  kernels::LaunchOverlapped(p.topk == 9 ? Combine<9> : Combine<8>, blocks, kCombineThreads, 0,
+                            stream, p);
 }
 
 }  // namespace fathom

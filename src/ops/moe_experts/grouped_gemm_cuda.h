@@ -28,6 +28,19 @@ struct SortPairsParams {
 };
 void LaunchSortPairs(const SortPairsParams& params, cudaStream_t stream);
 
+// rows[places[t, j]] = x[t].
+struct GatherPairsParams {
+  const __nv_bfloat16* x = nullptr;  // [tokens, hidden], rows `stride` apart
+  int64_t stride = 0;                // a multiple of 8
+  const int32_t* places = nullptr;   // [tokens, topk]
+  const int32_t* live = nullptr;     // [1]: tokens, on the device
+  int64_t tokens = 0;                // capacity
+  int32_t topk = 0;
+  int64_t hidden = 0;             // a multiple of 8
+  __nv_bfloat16* rows = nullptr;  // [tokens * topk, hidden]
+};
+void LaunchGatherPairs(const GatherPairsParams& params, cudaStream_t stream);
+
 // out[t] = sum over j in order of weights[t, j] * y[places[t, j]], in fp32.
 struct CombineParams {
   const __nv_bfloat16* y = nullptr;  // [tokens * topk, hidden]

@@ -5,7 +5,8 @@
 //                  registers between the two passes
 //   bytes, FLOPs:  reads x (and residual), writes out (and residual): 2 to 8 bytes a number; 4 FLOP
 //   accumulator:   fp32 per thread, then a tree over the block
-//   expected time: one launch (3 us) for up to 128 tokens of 7168; docs/design/cuda-backend.md
+//   expected time: bytes at the bandwidth, V3, 4096 tokens: 95 us; docs/design/cuda-backend.md,
+//                  "Passes"
 #include "ops/cuda_kernels.cuh"
 #include "ops/cuda_plain_ops.h"
 #include "ops/linear/quantize_rows_cuda.h"
@@ -16,33 +17,39 @@ namespace kernels {
 
 constexpr int kThreads = 256;
 
-// kVector numbers from i on; zeros beyond the row.
+// kVector numbers as they lie in memory.
+template <class T>
+struct alignas(16) Raw {
+  T v[kVector];
+};
+
+// Those from i on; zeros beyond the row. It only loads, so that those that follow are on their way
+// together.
 template <bool kAligned, class T>
-__device__ void LoadVector(const T* row, int64_t i, int64_t width, float (&x)[kVector]) {
-  if constexpr (kAligned && sizeof(T) == 2) {
-    const uint4 v = *reinterpret_cast<const uint4*>(row + i);
-    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+__device__ __forceinline__ Raw<T> LoadRaw(const T* row, int64_t i, int64_t width) {
+  Raw<T> raw = {};
+  if constexpr (kAligned) {
+    constexpr int kPieces = sizeof(raw) / sizeof(uint4);
+    if (i < width) {
 #pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      x[2 * c] = __uint_as_float(words[c] << 16);
-      x[2 * c + 1] = __uint_as_float(words[c] & 0xffff0000u);
+      for (int c = 0; c < kPieces; ++c) {
+        reinterpret_cast<uint4*>(raw.v)[c] = reinterpret_cast<const uint4*>(row + i)[c];
+      }
     }
-  } else if constexpr (kAligned) {
-    const float4 a = reinterpret_cast<const float4*>(row + i)[0];
-    const float4 b = reinterpret_cast<const float4*>(row + i)[1];
-    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
-    x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
   } else {
 #pragma unroll
-    for (int c = 0; c < kVector; ++c) x[c] = i + c < width ? Load(row + i + c) : 0;
+    for (int c = 0; c < kVector; ++c) {
+      if (i + c < width) raw.v[c] = row[i + c];
+    }
   }
+  return raw;
 }
 template <bool kAligned, class T>
-__device__ void StoreVector(T* row, int64_t i, int64_t width, const float (&x)[kVector]) {
+__device__ void StoreVector(T* row, int64_t i, int64_t width, const Vector& x) {
   if constexpr (kAligned) {
     alignas(16) T y[kVector];
 #pragma unroll
-    for (int c = 0; c < kVector; ++c) Store(y + c, x[c]);
+    for (int c = 0; c < kVector; ++c) Store(y + c, x.v[c]);
 #pragma unroll
     for (int c = 0; c < static_cast<int>(sizeof(y) / 16); ++c) {
       reinterpret_cast<uint4*>(row + i)[c] = reinterpret_cast<const uint4*>(y)[c];
@@ -50,18 +57,14 @@ __device__ void StoreVector(T* row, int64_t i, int64_t width, const float (&x)[k
   } else {
 #pragma unroll
     for (int c = 0; c < kVector; ++c) {
-      if (i + c < width) Store(row + i + c, x[c]);
+      if (i + c < width) Store(row + i + c, x.v[c]);
     }
   }
 }
 
-__device__ __forceinline__ Vector ToVector(const float (&x)[kVector]) {
-  return {x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]};
-}
-// The codes of kVector numbers as BF16 holds them, from i on. Whole warps. A call: it is long, and
-// the kernel has up to four.
-__device__ __noinline__ void StoreQuantized(const QuantizedOut& to, int64_t row, int64_t i,
-                                            int64_t width, Vector x) {
+// The codes of kVector numbers as BF16 holds them, from i on. Whole warps.
+__device__ __forceinline__ void StoreQuantized(const QuantizedOut& to, int64_t row, int64_t i,
+                                               int64_t width, Vector x) {
 #pragma unroll
   for (int c = 0; c < kVector; ++c) x.v[c] = __bfloat162float(__float2bfloat16_rn(x.v[c]));
   const float scale = ScaleOf(x, to.scale_ue8m0);
@@ -76,45 +79,48 @@ __global__ void __launch_bounds__(kThreads)
   AllowNextKernel();
   __shared__ float scratch[kWarp];
   const int64_t t = blockIdx.x, first = int64_t{threadIdx.x} * kVector;
-  float values[kSteps][kVector], w[kSteps][kVector], sum = 0;
+  const auto at = [&](int s) { return first + s * kThreads * kVector; };
+  Raw<float> w[kSteps];
 #pragma unroll
-  for (int s = 0; s < kSteps; ++s) {
-    const int64_t i = first + s * kThreads * kVector;
-    if (i < width) LoadVector<kAligned>(weight, i, width, w[s]);
-  }
+  for (int s = 0; s < kSteps; ++s) w[s] = LoadRaw<kAligned>(weight, at(s), width);
   WaitForPriorKernels();
   const int32_t count = *live;  // what is read before it is there may be nobody's row
+  Raw<X> loaded[kSteps];
+  Raw<R> before[kSteps];
 #pragma unroll
-  for (int s = 0; s < kSteps; ++s) {
-    const int64_t i = first + s * kThreads * kVector;
-    if (i >= width) break;
-    LoadVector<kAligned>(x[t], i, width, values[s]);
-    if (residual.data == nullptr) continue;
-    float before[kVector];
-    LoadVector<kAligned>(static_cast<const R*>(residual[t]), i, width, before);
+  for (int s = 0; s < kSteps; ++s) loaded[s] = LoadRaw<kAligned>(x[t], at(s), width);
+  if (residual.data != nullptr) {
 #pragma unroll
-    for (int c = 0; c < kVector; ++c) values[s][c] += before[c];
+    for (int s = 0; s < kSteps; ++s) before[s] = LoadRaw<kAligned>(residual[t], at(s), width);
   }
   if (t >= count) return;
+  Vector values[kSteps];
+  float sum = 0;
 #pragma unroll
   for (int s = 0; s < kSteps; ++s) {
-    const int64_t i = first + s * kThreads * kVector;
-    if (i >= width) break;
-    if (residual.data != nullptr) StoreVector<kAligned>(residual[t], i, width, values[s]);
 #pragma unroll
-    for (int c = 0; c < kVector; ++c) sum += values[s][c] * values[s][c];
+    for (int c = 0; c < kVector; ++c) values[s].v[c] = Load(loaded[s].v + c);
+    if (residual.data != nullptr) {
+#pragma unroll
+      for (int c = 0; c < kVector; ++c) values[s].v[c] += Load(before[s].v + c);
+      if (at(s) < width) StoreVector<kAligned>(residual[t], at(s), width, values[s]);
+    }
+#pragma unroll
+    for (int c = 0; c < kVector; ++c) sum += values[s].v[c] * values[s].v[c];
   }
   sum = BlockReduce(sum, 0.0f, scratch, Plus());
   const float scale = 1.0f / sqrtf(sum / static_cast<float>(width) + eps);
 #pragma unroll
   for (int s = 0; s < kSteps; ++s) {
-    const int64_t i = first + s * kThreads * kVector;
+    const int64_t i = at(s);
     const bool inside = i < width;
 #pragma unroll
-    for (int c = 0; c < kVector; ++c) values[s][c] = inside ? values[s][c] * (scale * w[s][c]) : 0;
+    for (int c = 0; c < kVector; ++c) {
+      values[s].v[c] = inside ? values[s].v[c] * (scale * w[s].v[c]) : 0;
+    }
     if (inside) StoreVector<kAligned>(out[t], i, width, values[s]);
     if constexpr (kAligned) {
-      if (quantized.codes != nullptr) StoreQuantized(quantized, t, i, width, ToVector(values[s]));
+      if (quantized.codes != nullptr) StoreQuantized(quantized, t, i, width, values[s]);
     }
   }
 }
