@@ -2,6 +2,7 @@
 BUILD := build
 MODEL := models/tiny-r1
 PORT  := 8000
+CUDA  := AUTO
 
 .PHONY: serve build test bundle accuracy sanitize format check tidy clean
 
@@ -10,7 +11,7 @@ serve: build
 
 build:
 	@tools/install_deps.sh
-	@cmake -S . -B $(BUILD) -G Ninja -DFATHOM_TESTS=OFF >/dev/null
+	@cmake -S . -B $(BUILD) -G Ninja -DFATHOM_TESTS=OFF -DFATHOM_CUDA=$(CUDA) >/dev/null
 	@cmake --build $(BUILD) --target fathom
 
 test:

@@ -205,7 +205,10 @@ Status BenchServe(LoadOptions options) {
     fmt::print("{}, {} of {}: {}", options.source.model, options.endpoint, options.base_url,
                ToTable(summary));
   }
-  if (summary.completed == 0) return Unavailable("every request failed");
+  if (summary.failed > 0) {
+    return Unavailable("{} of {} requests failed; --max-concurrency sends fewer at a time",
+                       summary.failed, summary.failed + summary.completed);
+  }
   return {};
 }
 
@@ -226,7 +229,7 @@ void AddTargetFlags(CLI::App& command, LoadOptions* options) {
       ->group(group);
   command.add_option("--model", options->source.model, "Otherwise the first one of /v1/models")
       ->group(group);
-  command.add_option("--api-key", options->api_key, "Otherwise the environment's")
+  command.add_option("--api-key", options->api_key, "Otherwise OPENAI_API_KEY of the environment")
       ->envname("OPENAI_API_KEY")
       ->group(group);
   command.add_option("--timeout", options->timeout_s, "Seconds that one request may take")

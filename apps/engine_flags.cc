@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -61,16 +63,33 @@ CLI::Validator ModelsOwnLength() {
       "");
 }
 
-// Flags of vllm serve of which one value is what runs here: that is taken, and not shown in --help.
-void AddParallelSizes(CLI::App& command) {
+// Flags of vllm serve that ask for what runs here anyway: these are taken, and not shown in --help.
+// Other values get a hint (vllm_hints.cc).
+void TakeWhatRunsAnyway(CLI::App& command) {
   for (const char* flag :
-       {"--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size"}) {
+       {"--trust-remote-code", "--enable-auto-tool-choice", "--enable-chunked-prefill",
+        "--no-enable-prefix-caching", "--async-scheduling", "--disable-log-requests",
+        "--no-enable-log-requests"}) {
+    command.add_flag_function(flag, [](int64_t) {})->group("");
+  }
+  using Values = std::set<std::string>;
+  const Values parsers = {"deepseek_r1", "deepseek_v3", "deepseek_v31"};
+  for (const auto& [flag, values] : {std::pair{"--tensor-parallel-size", Values{"1"}},
+                                     {"--pipeline-parallel-size", Values{"1"}},
+                                     {"--data-parallel-size", Values{"1"}},
+                                     {"--gpu-memory-utilization", Values{"0.9", "0.90"}},
+                                     {"--block-size", Values{"64"}},
+                                     {"--tool-call-parser", parsers},
+                                     {"--reasoning-parser", parsers}}) {
     command
-        .add_option_function<std::string>(flag,
-                                          [flag](const std::string& size) {
-                                            if (size != "1")
-                                              throw CLI::ValidationError(flag, size + " is not 1");
-                                          })
+        .add_option_function<std::string>(
+            flag,
+            [flag, values](const std::string& value) {
+              if (values.count(value) == 0) {
+                throw CLI::ValidationError(
+                    flag, fmt::format("{} is not {}", value, fmt::join(values, " or ")));
+              }
+            })
         ->group("");
   }
 }
@@ -170,7 +189,7 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->group(group);
   AddDummyFlags(command, settings);
-  AddParallelSizes(command);
+  TakeWhatRunsAnyway(command);
 }
 
 void AddLogLevel(CLI::App& command, const char* otherwise) {

@@ -20,6 +20,7 @@ struct VerifyOptions : BackendSettings {
   std::string model, reference;
   int64_t prefill_chunk = 512;
   int64_t absorbed_row_limit = -1;
+  int64_t context_chunk = 0;
   bool json = false;
 };
 
@@ -202,8 +203,10 @@ Result<VerifyReport> Verify(const VerifyOptions& options) {
       return InvalidArgument("{} has drafts, and the model has no MTP layer", options.reference);
     }
   }
+  Ops ops = *backend.ops;
+  if (options.context_chunk > 0) ops.context_chunk = options.context_chunk;
   const std::unique_ptr<Model> model =
-      TRY(Model::Load(checkpoint, *backend.ops, *backend.device,
+      TRY(Model::Load(checkpoint, ops, *backend.device,
                       {.max_tokens = options.prefill_chunk,
                        .max_rows = 1,
                        .max_logit_rows = 64,
@@ -274,6 +277,10 @@ void AddVerify(CLI::App& app, int& exit_code) {
   command->add_option("--absorbed-row-limit", options->absorbed_row_limit,
                       "Rows of up to this many tokens attend in latent space, longer ones on "
                       "expanded keys and values; -1: what costs fewer operations");
+  command
+      ->add_option("--context-chunk", options->context_chunk,
+                   "Positions whose keys and values are expanded at a time; 0: what suits --ops")
+      ->check(CLI::Range(0, 1 << 20));
   command->add_flag("--json", options->json, "Print one JSON object");
   OnRun(*command, exit_code, [options, &exit_code]() -> Status {
     const VerifyReport report = TRY(Verify(*options));

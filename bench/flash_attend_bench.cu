@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <string>
 
 #include "bench/gpu_bench.cuh"
@@ -55,17 +56,27 @@ struct Problem {
   void Launch(int from, int count, cudaStream_t stream = nullptr) const {
     Launch(from, count, 0, tokens, stream);
   }
-  // The whole, in `rows` rows of equal tokens and, each behind no other position, contexts.
-  void LaunchRows(int rows, cudaStream_t stream) const {
+  // Rows from `first` to `last` in one launch: row i has tokens, and as its whole context keys,
+  // [borders[i], borders[i + 1]).
+  void LaunchRows(const std::vector<int>& borders, size_t first, size_t last,
+                  cudaStream_t stream = nullptr) const {
     std::vector<ContextPiece> pieces;
-    for (int i = 0; i < rows; ++i) {
-      const int begin = i * tokens / rows, end = (i + 1) * tokens / rows;
+    for (size_t i = first; i < last; ++i) {
+      const int count = borders[i + 1] - borders[i];
       pieces.push_back(
-          {.count = end - begin, .at = begin, .token_begin = begin, .tokens = end - begin});
+          {.count = count, .at = borders[i], .token_begin = borders[i], .tokens = count});
     }
     FlashAttendParams p = Params();
     p.pieces = pieces;
     LaunchFlashAttend(p, stream);
+  }
+  // Every row begins at position 0.
+  void PlaceRows(const std::vector<int>& borders) {
+    std::vector<int32_t> host(tokens);
+    for (size_t i = 0; i + 1 < borders.size(); ++i) {
+      std::iota(host.begin() + borders[i], host.begin() + borders[i + 1], 0);
+    }
+    BENCH_CHECK(cudaMemcpy(positions->get(), host.data(), host.size() * 4, cudaMemcpyHostToDevice));
   }
   FlashAttendParams Params() const {
     return {.q = q.get(),
@@ -180,6 +191,26 @@ bool CheckCompany() {
   return same;
 }
 
+// Rows of a launch, in blocks of 128 tokens, and each alone, some in smaller blocks: bits must not
+// change.
+bool CheckRows() {
+  Problem p(40, 508, 0);
+  const std::vector<int> borders = {0, 77, 377, 378, 508};
+  p.PlaceRows(borders);
+  p.LaunchRows(borders, 0, 4);
+  BENCH_CHECK(cudaDeviceSynchronize());
+  const auto together = p.out.ToHost();
+  BENCH_CHECK(cudaMemset(p.out.get(), 0xee, p.out.size() * 2));
+  for (size_t i = 0; i < 4; ++i) p.LaunchRows(borders, i, i + 1);
+  BENCH_CHECK(cudaDeviceSynchronize());
+  const auto alone = p.out.ToHost();
+  const bool same = std::memcmp(alone.data(), together.data(), alone.size() * 2) == 0;
+  std::printf("same bits in a launch of several rows: %s\n", same ? "ok" : "FAILED");
+  Append("  \"check same bits in a launch of several rows\": {\"ok\": %s}",
+         same ? "true" : "false");
+  return same;
+}
+
 // What no token sees may be NaN, and tokens may come in any order.
 bool CheckNan() {
   Problem p(20, 130, 40);
@@ -218,6 +249,7 @@ bool CheckAll() {
   ok &= Check(1, 2000, 2000, 1024);
   ok &= Check(40, 300, 100, 256);
   ok &= CheckCompany();
+  ok &= CheckRows();
   ok &= CheckNan();
   return ok;
 }
@@ -240,12 +272,11 @@ void Time(int heads, int tokens, int begin, double peak) {
 // Prompts of equal lengths in one launch.
 void TimeRows(int heads, int rows, int tokens, double peak) {
   Problem p(heads, rows * tokens, 0);
-  std::vector<int32_t> positions(p.tokens);
-  for (int i = 0; i < p.tokens; ++i) positions[i] = i % tokens;
-  BENCH_CHECK(cudaMemcpy(p.positions->get(), positions.data(), positions.size() * 4,
-                         cudaMemcpyHostToDevice));
-  const double us =
-      MedianMicroseconds(4, 15, [&](int, cudaStream_t stream) { p.LaunchRows(rows, stream); });
+  std::vector<int> borders;
+  for (int i = 0; i <= rows; ++i) borders.push_back(i * tokens);
+  p.PlaceRows(borders);
+  const double us = MedianMicroseconds(
+      4, 15, [&](int, cudaStream_t stream) { p.LaunchRows(borders, 0, rows, stream); });
   const double visible = double(rows) * tokens * (tokens + 1) / 2;
   const double tflops = 2 * visible * heads * (kQuery + kFlashValue) / us * 1e-6;
   std::printf("%5d %2d x %4d          %5.1f %7.1f %5.1f\n", heads, rows, tokens, us, tflops,

@@ -6,7 +6,7 @@
 # its attention is not timed, and that is said.
 #   tools/gpu_check.sh              all
 #   tools/gpu_check.sh --quick      without sanitizer and benchmarks
-#   tools/gpu_check.sh --only racecheck,accuracy    some parts again; the rest stays as stored
+#   tools/gpu_check.sh --only sanitizers,accuracy    some parts again; the rest stays as stored
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bundles=(dist/fathom-*-linux-x86_64.tar.gz)

@@ -226,8 +226,8 @@ def gpu_tests(record):
     if checks:
         parts += [table(("compute-sanitizer", "tests", "exit code", "verdict"),
                         [(name, c.get("tests", ""), c["exit_code"], c["summary"].strip("= ")) for name, c in checks.items()])]
-        parts += [f"{name}: of the tests `{c['of']}`, without {', '.join(f'`{n}`' for n in c['left_out'])}, whose many launches take "
-                  "minutes: small tests run the same kernels.\n" for name, c in checks.items() if c.get("left_out")]
+        parts += [f"{name}: of the tests `{c['of']}`, without {', '.join(f'`{n}`' for n in c['left_out'])}, {c['why']}.\n"
+                  for name, c in checks.items() if c.get("left_out")]
     if record.get("sdpa") is False:
         parts += ["PyTorch was not installed: its attention was not timed.", ""]
     return "\n".join(parts)

@@ -37,8 +37,7 @@ struct Activations {
 
   TensorView mtp_in;  // [tokens, 2 * hidden]; absent without MTP layers
 
-  TensorView
-      numbers;  // I32 [context_chunk + 1]: i at i, so that numbers[n] can serve as a live count
+  TensorView numbers;  // I32 [context_chunk + 1]: i at i: numbers[n] serves as a live count
 
   std::unique_ptr<DeviceMemory> memory;
 

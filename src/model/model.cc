@@ -135,8 +135,8 @@ void Model::Logits(const TensorView& hidden, const TensorView& live, const Tenso
        {.x = hidden, .weight = weights_.lm_head.weight.get(), .live = live, .out = logits});
 }
 
-// Walks the widest batches once, without running anything: one that is all absorbed, one that is a
-// single expanded row with a whole chunk of context.
+// Walks the widest batches once, without running anything: one that is all absorbed, and one that
+// is all expanded, of as many rows as fill a chunk of context.
 void Model::MeasureWorkspace(Device& device) {
   const int64_t tokens = options_.max_tokens;
   const TensorView one(nullptr, DType::kI32, {1});
@@ -153,9 +153,13 @@ void Model::MeasureWorkspace(Device& device) {
   for (bool expanded : {false, true}) {
     if (expanded) {
       batch.absorbed_tokens = 0;
-      const int64_t row = std::min(tokens, options_.max_model_len);
-      batch.expanded.push_back(
-          {0, row, std::min(run_.ops().context_chunk, options_.max_model_len - row), SlotId{0}});
+      const int64_t rows = std::min(tokens, options_.max_rows);
+      int64_t left = run_.ops().context_chunk;
+      for (int64_t row = 0; row < rows && left > 0; ++row) {
+        const int64_t context = std::min(left, options_.max_model_len);
+        batch.expanded.push_back({row, 1, context - 1, SlotId{static_cast<int32_t>(row)}});
+        left -= context;
+      }
     }
     const TensorView hidden = Forward(batch, pool);
     for (size_t i = 0; i < weights_.mtp.size(); ++i) {

@@ -9,8 +9,8 @@ namespace fathom {
 
 // Positions [begin, begin + count) of a slot's context stand at [at, at + count) of the launch's
 // keys and are seen, as far as they lie before them, by tokens [token_begin, token_begin + tokens)
-// of the batch. Every row of a launch has one piece; what a row has longer contexts for comes in
-// later launches, in order of position.
+// of the batch. A row has at most one piece in a launch; longer contexts take several launches, in
+// order of position.
 struct ContextPiece {
   int32_t slot = 0;
   int32_t begin = 0;  // absolute; of a row's first piece 0

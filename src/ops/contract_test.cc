@@ -146,6 +146,27 @@ TEST(ContractDeathTest, Context) {
   EXPECT_DEATH(Check(args), "65 pieces of context, at most 64");
 }
 
+TEST(ContractDeathTest, PiecesOfExpandedAttention) {
+  std::vector<ContextPiece> pieces = {{.count = 3, .tokens = 2},
+                                      {.count = 2, .at = 3, .token_begin = 2, .tokens = 4}};
+  const AttendExpandedArgs args = {.q = View(DType::kF32, {6, 2, 12}),
+                                   .positions = View(DType::kI32, {6}),
+                                   .kv = View(DType::kF32, {5, 2, 16}),
+                                   .rope = View(DType::kF32, {5, 4}),
+                                   .pieces = pieces,
+                                   .out = View(DType::kF32, {6, 2, 8}),
+                                   .lse = View(DType::kF32, {6, 2})};
+  Check(args);
+  pieces[1].tokens = 5;
+  EXPECT_DEATH(Check(args), "pieces of 7 tokens, 6 there");
+  pieces[1] = {.count = 2, .at = 3, .token_begin = 1, .tokens = 4};
+  EXPECT_DEATH(Check(args), "a piece of 4 tokens from 1 on, after 2");
+  pieces.pop_back();
+  AttendExpandedArgs one = args;
+  one.pieces = pieces;
+  EXPECT_DEATH(Check(one), "pieces of 3 positions for 5");
+}
+
 TEST(ContractDeathTest, FP8LatentsHaveScales) {
   const TestPages pages(DType::kF8E4M3, 1, 2, 8, 4);
   const ContextPiece piece{.count = 9};

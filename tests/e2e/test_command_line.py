@@ -58,11 +58,11 @@ def test_mistakes_are_named(arguments, said):
 @pytest.mark.parametrize(
     "flags, hint",
     [
-        (["--trust-remote-code"], "leave it out"),
-        (["--enable-auto-tool-choice"], "always on"),
-        (["--tool-call-parser", "deepseek_v31"], "always read"),
-        (["--reasoning-parser=deepseek_r1"], "always on"),
-        (["--gpu-memory-utilization", "0.9"], "leave it out"),
+        (["--enforce-eager"], "leave it out"),
+        (["--tool-call-parser", "hermes"], "always read"),
+        (["--reasoning-parser=qwen3"], "always read"),
+        (["--gpu-memory-utilization", "0.95"], "--kv-cache-memory-bytes"),
+        (["--block-size", "16"], "a page has 64 tokens"),
         (["--num-gpu-blocks-override", "512"], "--kv-cache-memory-bytes"),
         (["--attention-backend", "FLASHMLA"], "leave it out"),
         (["--compilation-config", "3"], "leave it out"),
@@ -89,6 +89,15 @@ def test_what_vllm_says_of_one_process_and_the_models_own_length_is_taken():
         )  # fmt: skip
         assert result.returncode == 1 and result.stderr == "fathom serve: there is no folder nowhere\n"
     assert refused("serve", MODEL, "--max-model-len", "8k")
+
+
+def test_what_a_command_line_of_vllm_asks_for_and_gets_anyway_is_taken():
+    result = run(
+        "serve", "nowhere", "--trust-remote-code", "--enable-auto-tool-choice", "--tool-call-parser", "deepseek_v31",
+        "--reasoning-parser=deepseek_r1", "--gpu-memory-utilization", "0.9", "--block-size=64", "--enable-chunked-prefill",
+        "--no-enable-prefix-caching", "--async-scheduling", "--disable-log-requests", "--port", "0",
+    )  # fmt: skip
+    assert result.returncode == 1 and result.stderr == "fathom serve: there is no folder nowhere\n"
 
 
 @pytest.mark.parametrize("gpus", ["0,1", "all", "-1", "cuda:0"])

@@ -42,6 +42,8 @@ def cases():
         for instructions in ("avx512", "avx2", "portable"):
             yield f"{folder.name} cpu {instructions}", *fixture, ["--ops", "cpu", "--cpu-instructions", instructions]
         yield f"{folder.name} cpu chunks of 50", *fixture, ["--ops", "cpu", "--prefill-chunk", "50"]
+        yield f"{folder.name} cpu contexts in chunks of 48", *fixture, ["--ops", "cpu", "--absorbed-row-limit", "0",
+                                                                        "--context-chunk", "48"]
 
 
 def verify(binary, case):

@@ -7,7 +7,7 @@
 //   accumulator:   fp32; weights are rounded to BF16 for the sum over values
 //   expected time: 512 tokens, 512 positions, 16 heads: 1.7 GFLOP, some 15 us; not measured
 #include "ops/attend_expanded/attend_chunk_cuda.h"
-#include "ops/cuda_kernels.cuh"
+#include "ops/attend_expanded/row_piece.cuh"
 #include "ops/mma_cuda.cuh"
 
 namespace fathom {
@@ -20,27 +20,13 @@ constexpr int kValueVectors = kChunkValue / 8;
 constexpr int kQueryBytes = kRows * kKey * 2, kKeyBytes = kTile * kKey * 2;
 constexpr int kSharedBytes = kQueryBytes + kKeyBytes + kTile * kChunkValue * 2;
 
-// As AttendExpandedArgs (ops.h), of one row.
-struct MmaChunk {
-  const BF16* q;             // [tokens, heads, 192]
-  int64_t q_stride;          // elements from token to token
-  const BF16* kv;            // [context, heads, 256]
-  const BF16* rope;          // [context, 64]; all aligned to 16 bytes
-  const int32_t* positions;  // [tokens]
-  int64_t tokens, heads, context, context_begin;
-  float scale;
-  bool first;
-  BF16* out;   // [tokens, heads, 128]
-  float* lse;  // [tokens, heads]
-};
-
 // Byte offset of a row's vector of 16 bytes, so that eight rows' vectors lie in different banks.
 template <int kVectors>
 __device__ uint32_t Offset(int row, int v) {
   return static_cast<uint32_t>((row * kVectors + (v ^ (row & 7))) * 16);
 }
 
-__device__ inline void LoadQueries(const MmaChunk& p, int64_t first, int64_t head, uint32_t to) {
+__device__ inline void LoadQueries(const DevicePiece& p, int64_t first, int64_t head, uint32_t to) {
   for (int i = threadIdx.x; i < kRows * kKeyVectors; i += kThreads) {
     const int r = i / kKeyVectors, v = i % kKeyVectors;
     const bool valid = first + r < p.tokens;
@@ -48,7 +34,8 @@ __device__ inline void LoadQueries(const MmaChunk& p, int64_t first, int64_t hea
     CopyAsync(to + Offset<kKeyVectors>(r, v), from, valid);
   }
 }
-__device__ inline void LoadKeys(const MmaChunk& p, int begin, int end, int64_t head, uint32_t to) {
+__device__ inline void LoadKeys(const DevicePiece& p, int begin, int end, int64_t head,
+                                uint32_t to) {
   for (int i = threadIdx.x; i < kTile * kKeyVectors; i += kThreads) {
     const int r = i / kKeyVectors, v = i % kKeyVectors;
     const bool valid = begin + r < end;
@@ -59,7 +46,7 @@ __device__ inline void LoadKeys(const MmaChunk& p, int begin, int end, int64_t h
     CopyAsync(to + Offset<kKeyVectors>(r, v), from, valid);
   }
 }
-__device__ inline void LoadValues(const MmaChunk& p, int begin, int end, int64_t head,
+__device__ inline void LoadValues(const DevicePiece& p, int begin, int end, int64_t head,
                                   uint32_t to) {
   for (int i = threadIdx.x; i < kTile * kValueVectors; i += kThreads) {
     const int r = i / kValueVectors, v = i % kValueVectors;
@@ -166,7 +153,7 @@ __device__ inline void AddValues(uint32_t values, const float (&s)[kTile / 8][4]
 }
 
 // Merges the chunk into what the chunks before left, for the thread's token r.
-__device__ inline void Merge(const MmaChunk& p, int64_t token, int64_t head, int r,
+__device__ inline void Merge(const DevicePiece& p, int64_t token, int64_t head, int r,
                              const Softmax& state, const float (&sums)[kChunkValue / 8][4]) {
   if (token >= p.tokens || state.visible[r] <= 0) return;
   const int64_t at = token * p.heads + head;
@@ -192,7 +179,7 @@ __device__ inline void Merge(const MmaChunk& p, int64_t token, int64_t head, int
   if (threadIdx.x % 4 == 0) p.lse[at] = merged;
 }
 
-__global__ void __launch_bounds__(kThreads) AttendChunk(const __grid_constant__ MmaChunk p) {
+__global__ void __launch_bounds__(kThreads) AttendChunk(const __grid_constant__ DevicePiece p) {
   extern __shared__ __align__(128) unsigned char shared[];
   const uint32_t queries = SharedAddressOf(shared), keys = queries + kQueryBytes;
   const uint32_t values = keys + kKeyBytes;
@@ -246,21 +233,9 @@ void LaunchAttendChunk(const RowPiece& a, float scale, cudaStream_t stream) {
   static const cudaError_t attribute =
       cudaFuncSetAttribute(AttendChunk, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   CUDA_CHECK(attribute);
-  const MmaChunk chunk = {.q = Data<BF16>(a.q),
-                          .q_stride = a.q.stride(0),
-                          .kv = Data<BF16>(a.kv),
-                          .rope = Data<BF16>(a.rope),
-                          .positions = Data<int32_t>(a.positions),
-                          .tokens = a.q.dim(0),
-                          .heads = a.q.dim(1),
-                          .context = a.kv.dim(0),
-                          .context_begin = a.begin,
-                          .scale = scale,
-                          .first = a.first(),
-                          .out = Data<BF16>(a.out),
-                          .lse = Data<float>(a.lse)};
-  const dim3 grid(Blocks(chunk.tokens, kRows), static_cast<unsigned>(chunk.heads));
-  LaunchOverlapped(AttendChunk, grid, kThreads, kSharedBytes, stream, chunk);
+  const DevicePiece piece(a, scale);
+  const dim3 grid(Blocks(piece.tokens, kRows), static_cast<unsigned>(piece.heads));
+  LaunchOverlapped(AttendChunk, grid, kThreads, kSharedBytes, stream, piece);
 }
 
 }  // namespace fathom

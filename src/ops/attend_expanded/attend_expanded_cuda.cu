@@ -1,5 +1,5 @@
-// Expanded MLA over one chunk of the context on CUDA, for every shape.
-//   formula:       attention over the chunk, merged into (out, lse) by log-sum-exp
+// Expanded MLA over pieces of rows' contexts on CUDA, for every shape.
+//   formula:       attention over a piece, merged into (out, lse) by log-sum-exp
 //   data mapping:  a block per head and 8 tokens: a warp per position for the scores, a warp per
 //                  two tokens for the softmax, a thread per channel for the sum over values
 //   bytes, FLOPs:  a head's keys and values once per 8 tokens, from L2; 2 (nope + rope + vdim) FLOP
@@ -10,7 +10,7 @@
 #include <algorithm>
 
 #include "ops/attend_expanded/attend_chunk_cuda.h"
-#include "ops/cuda_kernels.cuh"
+#include "ops/attend_expanded/row_piece.cuh"
 
 namespace fathom {
 namespace kernels {
@@ -18,20 +18,8 @@ namespace kernels {
 constexpr int kTokens = 8, kWarps = 4, kThreads = kWarps * kWarp;
 constexpr int32_t kMostPositions = 512;  // of a launch
 
-struct Chunk {
-  const BF16 *q, *kv, *rope;
-  int64_t q_stride;
-  const int32_t* positions;
-  int64_t tokens, heads, context, nope, rope_dim, vdim;
-  int64_t context_begin;
-  float scale;
-  bool first;
-  BF16* out;
-  float* lse;
-};
-
 // scores[r][j] for every visible position j of the block's tokens.
-__device__ inline void Score(const Chunk& a, int64_t head, const float* q, const int* visible,
+__device__ inline void Score(const DevicePiece& a, int64_t head, const float* q, const int* visible,
                              int most, float* scores) {
   const int lane = threadIdx.x % kWarp;
   const int64_t width = a.nope + a.rope_dim;
@@ -71,7 +59,8 @@ __device__ inline void Softmax(int64_t context, const int* visible, float* score
 }
 
 // What the chunk adds to one token's channel, and to its lse.
-__device__ inline void Merge(const Chunk& a, int64_t at, int64_t c, float chunk, float chunk_lse) {
+__device__ inline void Merge(const DevicePiece& a, int64_t at, int64_t c, float chunk,
+                             float chunk_lse) {
   BF16* out = a.out + at * a.vdim + c;
   if (a.first) {
     Store(out, chunk);
@@ -82,7 +71,7 @@ __device__ inline void Merge(const Chunk& a, int64_t at, int64_t c, float chunk,
   Store(out, Load(out) * expf(lse - merged) + chunk * expf(chunk_lse - merged));
 }
 
-__global__ void __launch_bounds__(kThreads) AttendExpanded(Chunk a) {
+__global__ void __launch_bounds__(kThreads) AttendExpanded(const __grid_constant__ DevicePiece a) {
   extern __shared__ float shared[];
   __shared__ int visible[kTokens];
   __shared__ float maxima[kTokens], sums[kTokens];
@@ -134,27 +123,12 @@ __global__ void __launch_bounds__(kThreads) AttendExpanded(Chunk a) {
 
 static void AttendPiece(CudaStream& stream, const RowPiece& a, float scale) {
   using namespace kernels;
-  const int64_t rope = a.rope.dim(1);
-  const Chunk chunk = {.q = Data<BF16>(a.q),
-                       .kv = Data<BF16>(a.kv),
-                       .rope = Data<BF16>(a.rope),
-                       .q_stride = a.q.stride(0),
-                       .positions = Data<int32_t>(a.positions),
-                       .tokens = a.q.dim(0),
-                       .heads = a.q.dim(1),
-                       .context = a.kv.dim(0),
-                       .nope = a.q.dim(2) - rope,
-                       .rope_dim = rope,
-                       .vdim = a.out.dim(2),
-                       .context_begin = a.begin,
-                       .scale = scale,
-                       .first = a.first(),
-                       .out = Data<BF16>(a.out),
-                       .lse = Data<float>(a.lse)};
-  const size_t shared = static_cast<size_t>(kTokens * (a.q.dim(2) + chunk.context)) * sizeof(float);
-  CHECK(shared <= size_t{46} << 10, "attend_expanded: q of {} channels", a.q.dim(2));
-  const dim3 grid(Blocks(chunk.tokens, kTokens), static_cast<unsigned>(chunk.heads));
-  AttendExpanded<<<grid, kThreads, shared, stream.get()>>>(chunk);
+  const DevicePiece piece(a, scale);
+  const int64_t width = piece.nope + piece.rope_dim;
+  const size_t shared = static_cast<size_t>(kTokens * (width + piece.context)) * sizeof(float);
+  CHECK(shared <= size_t{46} << 10, "attend_expanded: q of {} channels", width);
+  const dim3 grid(Blocks(piece.tokens, kTokens), static_cast<unsigned>(piece.heads));
+  AttendExpanded<<<grid, kThreads, shared, stream.get()>>>(piece);
 }
 
 void AttendExpandedCuda(OpContext& context, const AttendExpandedArgs& a) {

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <span>
 
 #include "ops/context_piece.h"
 
@@ -23,7 +24,7 @@ struct FlashAttendParams {
   int32_t context = 0;
   std::span<const ContextPiece> pieces;
   float scale = 1;       // above 0
-  void* out = nullptr;   // BF16 [tokens, heads, 128], dense; in of pieces that begin behind 0
+  void* out = nullptr;   // BF16 [tokens, heads, 128], dense; read where a piece begins after 0
   float* lse = nullptr;  // [tokens, heads], likewise
 };
 
