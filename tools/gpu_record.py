@@ -16,6 +16,7 @@ import glob
 import json
 import os
 import pathlib
+import platform
 import re
 import shutil
 import subprocess
@@ -65,6 +66,7 @@ class Recorder:
         self.libraries = [folder for folder in folders if os.path.isdir(folder)]
         self.failures = []
         self.record = {"device": query("name"), "driver": query("driver_version"),
+                       "system": platform.freedesktop_os_release()["PRETTY_NAME"],
                        "date": utc_now(), "sources": (bundle / "sources").read_text().strip(), "seconds": {}}
         self.results = folder_of(self.record["device"])
 

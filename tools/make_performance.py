@@ -201,7 +201,7 @@ def gpu_tests(record):
     for name, test in ops["tests"].items():
         suite = name.split(".")[0]
         errors[suite] = max(errors.get(suite, 0), test.get("largest_error", 0))
-    parts = [f"{record['device']}, driver {record['driver']}, {record['date'][:10]}, CUDA sources {record['sources']}."
+    parts = [f"{record['device']}, driver {record['driver']}, {record.get('system', 'system not recorded')}, {record['date'][:10]}, CUDA sources {record['sources']}."
              + "".join(f" {part} ran again on {date[:10]}." for part, date in record.get("ran_again", {}).items()), "",
              *([f"What failed: {'; '.join(failures)}.", ""] if failures else []),
              f"Op tests against the reference: {ops['passed']} of {ops['of']} passed. The largest relative error of each op:", "",
@@ -226,7 +226,7 @@ def gpu_tests(record):
     if checks:
         parts += [table(("compute-sanitizer", "tests", "exit code", "verdict"),
                         [(name, c.get("tests", ""), c["exit_code"], c["summary"].strip("= ")) for name, c in checks.items()])]
-        parts += [f"{name}: of the tests `{c['of']}`, without {', '.join(f'`{n}`' for n in c['left_out'])}, {c['why']}.\n"
+        parts += [f"{name}: of the tests `{c['of']}`, without {', '.join(f'`{n}`' for n in c['left_out'])}: {c.get('why', 'reason not recorded')}.\n"
                   for name, c in checks.items() if c.get("left_out")]
     if record.get("sdpa") is False:
         parts += ["PyTorch was not installed: its attention was not timed.", ""]
