@@ -151,9 +151,10 @@ def test_failures_are_counted_and_named():
         6: (200, ["data: {\n\n"]),
     }
     with fake_server(answers.get) as url:
-        result = report(
-            "serve", "--base-url", url, "--model", "m", "--num-prompts", 5, "--max-concurrency", 1, *SMALL
-        )
+        args = ("--base-url", url, "--model", "m", "--num-prompts", 5, "--max-concurrency", 1, *SMALL)
+        done = run("serve", *args, "--json")
+    assert done.returncode == 1 and "4 of 5 requests failed" in done.stderr
+    result = json.loads(done.stdout)
     assert (result["completed"], result["failed"], result["short_answers"]) == (1, 4, 1)
     assert result["total_output_tokens"] == 2  # without usage: events with text
     errors = " ".join(result["errors"])
