@@ -39,8 +39,8 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
 #pragma unroll
       for (int box = 0; box < T::kWeightBoxes; ++box) {
         uint8_t* to = shared.weights[stage] + box * kBoxRows * kRun;
-        const int32_t row = weight_row + box * args.part_out;
-        if constexpr (T::kShare == Share::kWeights) {
+        const int32_t row = weight_row + box * (T::kSilu ? args.part_out : kBoxRows);
+        if (T::kShare == Share::kWeights && !work.alone) {
           if (box != rank) continue;
           TmaLoadMulticast2(to, &weight_map, full, weight_policy, kAllBlocks, run * kRun, row);
         } else {

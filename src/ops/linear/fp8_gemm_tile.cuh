@@ -27,7 +27,7 @@ struct Tile {
   static constexpr int kUnits = kUnitsM * kUnitsN;
   static constexpr int kBlocks = kBlocks_;  // of a cluster
   static constexpr int kXBoxes = kShare == Share::kX ? kBlocks : 1;
-  static constexpr int kWeightBoxes = kSilu ? 2 : 1;
+  static constexpr int kWeightBoxes = kSilu || kShare == Share::kWeights ? 2 : 1;
   // TMA reads scales from a multiple of 4 rows on: up to 3 rows before the tile, in boxes of up to
   // 128 rows and 4 more.
   static constexpr int kScaleBoxes = kM > 128 ? kM / 128 : 1;
@@ -45,7 +45,7 @@ struct Tile {
   static_assert(!kSilu || kHalves || (kUnitsN == 2 && kMmaN == kRun));
   static_assert(!kHalves || (kM == 64 && kMmaN == kRun / 2 && kShare == Share::kX && kBlocks == 2));
   static_assert((kShare == Share::kNone) == (kBlocks == 1));
-  static_assert(kShare != Share::kWeights || kWeightBoxes == kBlocks);
+  static_assert(kShare != Share::kWeights || (kBlocks == 2 && kN == 256));
 };
 
 // The greatest magnitudes of a run of kHalves, by warp of its rows, for each of the four warps that
@@ -78,6 +78,7 @@ struct Work {
   int32_t channel;  // of the part
   int32_t part;
   int32_t channels;  // of the part from there on; 0: nothing
+  bool alone;        // the blocks share nothing
 };
 
 // Gate and up share a tile; other parts have their own.
@@ -91,11 +92,21 @@ __device__ int32_t ClusterTilesAcross(const Args& args) {
   return T::kShare == Share::kX ? (tiles + T::kBlocks - 1) / T::kBlocks : tiles;
 }
 
+// Two blocks that share weights have a tile of rows each. Of an odd number of these, each takes
+// every other column of the last, alone, rather than that one block has no rows.
+template <class T>
+__device__ int32_t ClusterTiles(int32_t rows, int32_t across) {
+  const int32_t down = (rows + T::kM - 1) / T::kM;
+  if (T::kShare != Share::kWeights) return down * across;
+  return down / 2 * across + down % 2 * ((across + 1) / 2);
+}
+
 // All threads.
 template <class T>
 __device__ void FillGroups(Shared<T>& shared, const Args& args) {
   FillGroups(
-      shared.groups, args.groups, T::kClusterM, ClusterTilesAcross<T>(args),
+      shared.groups, args.groups,
+      [&](int32_t rows) { return ClusterTiles<T>(rows, ClusterTilesAcross<T>(args)); },
       [&](int32_t group) {
         return args.counts == nullptr
                    ? args.group_capacity
@@ -110,14 +121,22 @@ __device__ void FillGroups(Shared<T>& shared, const Args& args) {
 template <class T>
 __device__ bool FindWork(const Shared<T>& shared, const Args& args, int32_t index, uint32_t rank,
                          Work& work) {
+  const int32_t across = ClusterTilesAcross<T>(args);
   TilePlace place;
-  if (!FindTile<T::kClusterM>(shared.groups, args.groups, ClusterTilesAcross<T>(args), index,
-                              place)) {
-    return false;
+  if (!FindGroup(shared.groups, args.groups, index, place.group)) return false;
+  const int32_t tiles = (shared.groups.row_count[place.group] + T::kM - 1) / T::kM;
+  const int32_t down = T::kShare == Share::kWeights ? tiles / 2 : tiles;
+  work.alone = index >= down * across;  // only with kWeights
+  if (work.alone) {
+    place.column = 2 * (index - down * across) + rank;
+    place.row = down * T::kClusterM;
+  } else {
+    PlaceInBands<T::kClusterM>(down, across, index, place);
+    if (T::kShare == Share::kX) place.column = T::kBlocks * place.column + rank;
+    if (T::kShare == Share::kWeights) place.row += rank * T::kM;
   }
-  int32_t tile_n = place.column, row = place.row;
-  if (T::kShare == Share::kX) tile_n = T::kBlocks * tile_n + rank;
-  if (T::kShare == Share::kWeights) row += rank * T::kM;
+  int32_t tile_n = place.column;
+  const int32_t row = place.row;
   const bool beyond = tile_n >= TilesAcross<T>(args);  // the last cluster may be in part
   if (beyond) tile_n = 0;
   work.group = place.group;
