@@ -30,20 +30,23 @@ __device__ __forceinline__ float LargerMagnitude(float a, float b) {
 __device__ __forceinline__ float Quotient(float a, float scale, float reciprocal) {
   float q = a * reciprocal;
   q = fmaf(fmaf(-q, scale, a), reciprocal, q);
-  q = fmaf(fmaf(-q, scale, a), reciprocal, q);
   return copysignf(q, a);  // of zero
+}
+
+__device__ __forceinline__ uint32_t TwoCodes(float x, float y) {
+  return __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, __NV_E4M3);
+}
+// QuantizeTwo of a run whose scale is finite.
+__device__ __forceinline__ uint32_t QuantizeFinite(float a, float b, float scale,
+                                                   float reciprocal) {
+  return TwoCodes(Quotient(a, scale, reciprocal), Quotient(b, scale, reciprocal));
 }
 
 // Codes of a / scale (low byte) and b / scale; `reciprocal`: __frcp_rn(scale).
 __device__ __forceinline__ uint32_t QuantizeTwo(float a, float b, float scale, float reciprocal) {
-  const auto convert = [](float x, float y) -> uint32_t {
-    return __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, __NV_E4M3);
-  };
-  if (scale < __int_as_float(0x7f800000)) {
-    return convert(Quotient(a, scale, reciprocal), Quotient(b, scale, reciprocal));
-  }
+  if (scale < __int_as_float(0x7f800000)) return QuantizeFinite(a, b, scale, reciprocal);
   const float x = __fdiv_rn(a, scale), y = __fdiv_rn(b, scale);
-  uint32_t codes = convert(x, y);
+  uint32_t codes = TwoCodes(x, y);
   // The division and the conversion lose the sign of a NaN, which QuantizeRun keeps; x86 gives
   // infinity over infinity the sign bit.
   const auto sign = [](float v) { return isnan(v) ? __float_as_uint(v) >> 24 & 0x80 : 0u; };

@@ -137,6 +137,16 @@ __device__ __forceinline__ void SumUnits(Sums<T> (&sums)[T::kUnits], Shared<T>& 
   }
 }
 
+// A warpgroup without rows only says that it has read.
+template <class T>
+__device__ __forceinline__ void SkipRuns(Shared<T>& shared, RingPosition<T::kStages>& ring,
+                                         const Place<T>& place, int32_t runs) {
+  for (int32_t run = 0; run < runs; ++run, ring.Advance()) {
+    shared.full[ring.index].Wait(ring.parity);
+    Release(shared, ring.index, place.lane);
+  }
+}
+
 // The sums of a tile whose next product runs while the last is scaled.
 template <class T>
 __device__ __forceinline__ void SumOverlapped(Sums<T>& sum, Shared<T>& shared,

@@ -59,17 +59,6 @@ struct RunLargest<true> {
   Mbarrier full[2][4];
 };
 
-template <class T>
-struct Shared {
-  alignas(1024) uint8_t x[T::kStages][T::kM * kRun];
-  uint8_t weights[T::kStages][T::kN * kRun];
-  uint8_t staging[T::kWarps][16 * kRun];  // a warp's part of the output
-  float x_scales[T::kStages][T::kScaleBoxes][T::kScalePitch];
-  Mbarrier full[T::kStages], empty[T::kStages];
-  RunLargest<T::kHalves> run_largest;
-  RowGroups groups;
-};
-
 // One tile of one block.
 struct Work {
   int32_t group;
@@ -79,6 +68,18 @@ struct Work {
   int32_t part;
   int32_t channels;  // of the part from there on; 0: nothing
   bool alone;        // the blocks share nothing
+};
+
+template <class T>
+struct Shared {
+  alignas(1024) uint8_t x[T::kStages][T::kM * kRun];
+  uint8_t weights[T::kStages][T::kN * kRun];
+  uint8_t staging[T::kWarps][16 * kRun];  // a warp's part of the output
+  float x_scales[T::kStages][T::kScaleBoxes][T::kScalePitch];
+  Mbarrier full[T::kStages], empty[T::kStages];
+  Work next[T::kStages];  // the tile after the one whose first run is there; its group -1: none
+  RunLargest<T::kHalves> run_largest;
+  RowGroups groups;
 };
 
 // Gate and up share a tile; other parts have their own.
@@ -172,5 +173,14 @@ struct Place {
 
 template <class T>
 using Sums = float[T::kMmaN / 2];
+
+// silu(gate) * up. What is flushed to zero, a power below 2^-126 and 1 / (1 + it) above 2^126, is
+// lost in the sum, and less than 2^-119: __expf and __fdividef take care of both, a branch each.
+__device__ __forceinline__ float SiluTimes(float gate, float up) {
+  float power, inverse;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(gate * -1.44269504f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
+  return gate * inverse * up;
+}
 
 }  // namespace fathom::fp8_gemm
