@@ -139,14 +139,14 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
     ring.parity = Uniform(ring.parity);
     if (first) {
       more = FindWork(shared, args, index + step, rank, next);
-      first = false;
     } else {
       shared.full[ring.index].Wait(ring.parity);
       next = shared.next[ring.index];
       more = next.group >= 0;
     }
     if (more) start(next_scales, next);
-    wait();
+    if (first) wait();
+    first = false;
     Sums<T> sums[T::kUnits] = {};
     place.shift = work.row & 3;
     if constexpr (T::kTwoProducts) {
@@ -160,9 +160,9 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
 #ifdef FATHOM_NOSTORE
     if (args.runs < 3)
 #endif
-    Store<T>(sums, shared, args, work, place);
+      Store<T>(sums, shared, args, work, place);
   }
-  wait();  // a block may have no tile
+  if (first) wait();
 }
 
 template <class T>
