@@ -47,7 +47,7 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
       for (int box = 0; box < T::kWeightBoxes; ++box) {
         uint8_t* to = shared.weights[stage] + box * kBoxRows * kRun;
         const int32_t row = weight_row + box * (T::kSilu ? args.part_out : kBoxRows);
-        if (T::kShare == Share::kWeights && !work.alone) {
+        if (T::kShare == Share::kWeights && !work.beside) {
           if (box != rank) continue;
           TmaLoadMulticast2(to, &weight_map, full, weight_policy, kAllBlocks, run * kRun, row);
         } else {
@@ -76,12 +76,10 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
           const int part = rank * args.x_box_rows;
           TmaLoadMulticast2(x + part * kRun, &x_map, full, policy, kAllBlocks, run * kRun,
                             x_row + part);
-#ifndef FATHOM_NOMC
-        } else if (T::kShare == Share::kWeights && work.alone) {
+        } else if (T::kShare == Share::kWeights && work.beside) {
           if (rank == 0) {
             TmaLoadMulticast2(x, &x_map, full, policy, kAllBlocks, run * kRun, x_row);
           }
-#endif
         } else {
           TmaLoad2(x, &x_map, full, policy, run * kRun, x_row);
         }
@@ -157,12 +155,9 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
       SkipRuns(shared, ring, place, args.runs);
     }
     if (args.live != nullptr) work.rows = min(work.rows, __ldcg(args.live) - work.row);
-#ifdef FATHOM_NOSTORE
-    if (args.runs < 3)
-#endif
-      Store<T>(sums, shared, args, work, place);
+    Store<T>(sums, shared, args, work, place);
   }
-  if (first) wait();
+  if (first) wait();  // a block may have no tile
 }
 
 template <class T>

@@ -67,7 +67,7 @@ struct Work {
   int32_t channel;  // of the part
   int32_t part;
   int32_t channels;  // of the part from there on; 0: nothing
-  bool alone;        // the blocks share nothing
+  bool beside;       // of blocks that share weights: they have the same rows, and share x instead
 };
 
 template <class T>
@@ -93,8 +93,8 @@ __device__ int32_t ClusterTilesAcross(const Args& args) {
   return T::kShare == Share::kX ? (tiles + T::kBlocks - 1) / T::kBlocks : tiles;
 }
 
-// Two blocks that share weights have a tile of rows each. Of an odd number of these, each takes
-// every other column of the last, alone, rather than that one block has no rows.
+// Two blocks that share weights have a row of tiles each. Of an odd number of rows both take the
+// last, side by side, and share its x: otherwise one of them would have nothing.
 template <class T>
 __device__ int32_t ClusterTiles(int32_t rows, int32_t across) {
   const int32_t down = (rows + T::kM - 1) / T::kM;
@@ -125,26 +125,24 @@ __device__ bool FindWork(const Shared<T>& shared, const Args& args, int32_t inde
   const int32_t across = ClusterTilesAcross<T>(args);
   TilePlace place;
   if (!FindGroup(shared.groups, args.groups, index, place.group)) return false;
-  const int32_t tiles = (shared.groups.row_count[place.group] + T::kM - 1) / T::kM;
-  const int32_t down = T::kShare == Share::kWeights ? tiles / 2 : tiles;
-  work.alone = index >= down * across;  // only with kWeights
-  if (work.alone) {
-    place.column = 2 * (index - down * across) + rank;
+  const int32_t down = (shared.groups.row_count[place.group] + T::kM - 1) / T::kM * T::kM /
+                       T::kClusterM;  // rows of whole clusters
+  work.beside = index >= down * across;
+  if (work.beside) {
+    place.column = T::kBlocks * (index - down * across) + rank;
     place.row = down * T::kClusterM;
   } else {
     PlaceInBands<T::kClusterM>(down, across, index, place);
     if (T::kShare == Share::kX) place.column = T::kBlocks * place.column + rank;
     if (T::kShare == Share::kWeights) place.row += rank * T::kM;
   }
-  int32_t tile_n = place.column;
-  const int32_t row = place.row;
-  const bool beyond = tile_n >= TilesAcross<T>(args);  // the last cluster may be in part
-  if (beyond) tile_n = 0;
+  const bool beyond = place.column >= TilesAcross<T>(args);  // the last cluster may be in part
+  if (beyond) place.column = 0;
   work.group = place.group;
-  work.row = shared.groups.row_begin[place.group] + row;
-  work.rows = shared.groups.row_count[place.group] - row;
-  work.part = tile_n / args.part_tiles;
-  work.channel = (tile_n - work.part * args.part_tiles) * T::kOut;
+  work.row = shared.groups.row_begin[place.group] + place.row;
+  work.rows = shared.groups.row_count[place.group] - place.row;
+  work.part = place.column / args.part_tiles;
+  work.channel = (place.column - work.part * args.part_tiles) * T::kOut;
   work.channels = beyond ? 0 : args.part_out - work.channel;
   return true;
 }
