@@ -1,10 +1,12 @@
 // Times of the FP8 products beside the device's own limits and cuBLASLt, medians of graph replays
 // with inputs rotated past the L2.
 //
-//     fp8_gemm_bench FILE.json CASE...     cases: limits large small few masked grouped silu other
-//     library
+//     fp8_gemm_bench FILE.json CASE...     cases: limits large small few masked grouped uneven silu
+//     other library
 #include <chrono>
+#include <cmath>
 #include <cstring>
+#include <random>
 #include <thread>
 
 #include "bench/cublaslt_product.h"
@@ -43,7 +45,8 @@ constexpr TileName kSomeRows[] = {{Fp8Tile::kAuto, "auto"},
 constexpr TileName kManyRows[] = {{Fp8Tile::kAuto, "auto"},
                                   {Fp8Tile::k128x64Pair, "128x64 pair"},
                                   {Fp8Tile::k128x128Pair, "128x128 pair"},
-                                  {Fp8Tile::k256x128Pair, "256x128 pair"}};
+                                  {Fp8Tile::k256x128Pair, "256x128 pair"},
+                                  {Fp8Tile::k128x256Pair, "128x256 pair"}};
 
 // Inputs that take turns.
 struct Sets {
@@ -186,6 +189,83 @@ void TimeAllSilu() {
   TimeSilu(4, 256, 2048, 7168);
   TimeSilu(8, 1, 2048, 7168);
   TimeSilu(64, 16, 1408, 2048);
+}
+
+// Tokens of V2-Lite's experts: each token draws 6 of 64 routed ones without putting back, in
+// proportion to exp(0.4 z), z normal, one per expert; two shared experts have all.
+std::vector<int32_t> UnevenCounts(int32_t tokens) {
+  constexpr int kRouted = 64, kTopk = 6;
+  std::mt19937 random(7);
+  std::normal_distribution<double> normal;
+  std::vector<double> popularity;
+  for (int e = 0; e < kRouted; ++e) popularity.push_back(std::exp(0.4 * normal(random)));
+  std::vector<int32_t> counts(kRouted);
+  for (int32_t t = 0; t < tokens; ++t) {
+    std::vector<double> left = popularity;
+    for (int j = 0; j < kTopk; ++j) {
+      const int e = std::discrete_distribution<int>(left.begin(), left.end())(random);
+      left[e] = 0;
+      ++counts[e];
+    }
+  }
+  counts.insert(counts.end(), 2, tokens);
+  return counts;
+}
+
+// Both products of a prompt's experts, rows sorted by expert.
+void TimeUneven(int32_t tokens) {
+  constexpr int64_t kHidden = 2048, kInter = 1408;
+  const std::vector<int32_t> host_counts = UnevenCounts(tokens);
+  std::vector<int32_t> starts(1);
+  for (const int32_t count : host_counts) starts.push_back(starts.back() + count);
+  const auto experts = static_cast<int64_t>(host_counts.size());
+  const int64_t pairs = starts.back();
+  const DeviceArray<int32_t> counts(host_counts), begins(starts);
+  const RowsData x(pairs, kHidden, 1), product(pairs, kInter, 2);
+  const WeightsData gate_up(experts, 2, kInter, kHidden, 3), down(experts, 1, kHidden, kInter, 4);
+  const DeviceArray<__nv_bfloat16> out(pairs * kHidden);
+  const Fp8RowGroups groups = {.counts = counts.get(),
+                               .begins = begins.get(),
+                               .capacity = pairs,
+                               .typical = pairs / experts};
+  const double rows = static_cast<double>(pairs) / static_cast<double>(experts);
+  const auto add = [&](const char* kind, int64_t n, int64_t k, const char* tile, double us,
+                       double out_bytes) {
+    report.Add(std::to_string(experts) + " " + Name(kind, pairs, n, k, tile),
+               Rates(us, static_cast<double>(experts), rows, static_cast<double>(n),
+                     static_cast<double>(k), out_bytes));
+  };
+  for (const auto& [tile, name] : {std::pair{Fp8SiluTile::kAuto, "auto"},
+                                   {Fp8SiluTile::k128x128, "128x128"},
+                                   {Fp8SiluTile::k128x128Pair, "128x128 pair"}}) {
+    const double us = MedianOfRested(2, [&](int, cudaStream_t stream) {
+      LaunchFp8GemmSilu({.x = x.rows(),
+                         .w = gate_up.weights(),
+                         .groups = groups,
+                         .out = product.codes.get(),
+                         .out_scales = product.scales.get(),
+                         .out_scale_pitch = Fp8ScalePitch(pairs),
+                         .tile = tile},
+                        stream);
+    });
+    add("uneven silu", 2 * kInter, kHidden, name, us, 0.5);
+  }
+  for (const TileName& tile : kManyRows) {
+    const double us = MedianOfRested(2, [&](int, cudaStream_t stream) {
+      LaunchFp8Gemm({.x = product.rows(),
+                     .w = down.weights(),
+                     .groups = groups,
+                     .out = out.get(),
+                     .out_stride = kHidden,
+                     .tile = tile.tile},
+                    stream);
+    });
+    add("uneven", kHidden, kInter, tile.name, us, 2);
+  }
+}
+
+void TimeAllUneven() {
+  for (const int32_t tokens : {1024, 2048, 4096, 8192}) TimeUneven(tokens);
 }
 
 void TimeExperts(int32_t tokens, int32_t topk, int64_t experts, int64_t hidden, int64_t inter) {
@@ -342,9 +422,10 @@ void TimeLimits() {
 int main(int argc, char** argv) {
   using namespace fathom::bench;
   const std::pair<const char*, void (*)()> cases[] = {
-      {"limits", TimeLimits}, {"large", TimeLarge},   {"small", TimeSmall},
-      {"few", TimeAllFew},    {"masked", TimeMasked}, {"grouped", TimeGrouped},
-      {"silu", TimeAllSilu},  {"other", TimeOther},   {"library", TimeAllLibrary}};
+      {"limits", TimeLimits},   {"large", TimeLarge},   {"small", TimeSmall},
+      {"few", TimeAllFew},      {"masked", TimeMasked}, {"grouped", TimeGrouped},
+      {"silu", TimeAllSilu},    {"other", TimeOther},   {"library", TimeAllLibrary},
+      {"uneven", TimeAllUneven}};
   if (argc < 3) {
     std::fprintf(stderr, "usage: fp8_gemm_bench FILE.json CASE...\n");
     return 2;

@@ -49,7 +49,8 @@ constexpr NamedTile kTiles[] = {{Fp8Tile::k64x32, "64x32"},
                                 {Fp8Tile::k64x192, "64x192"},
                                 {Fp8Tile::k128x64Pair, "128x64 pair"},
                                 {Fp8Tile::k128x128Pair, "128x128 pair"},
-                                {Fp8Tile::k256x128Pair, "256x128 pair"}};
+                                {Fp8Tile::k256x128Pair, "256x128 pair"},
+                                {Fp8Tile::k128x256Pair, "128x256 pair"}};
 
 // Groups of rows with these counts, one behind the other or `capacity` apart.
 struct Groups {

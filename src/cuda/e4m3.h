@@ -30,7 +30,6 @@ __device__ __forceinline__ float LargerMagnitude(float a, float b) {
 __device__ __forceinline__ float Quotient(float a, float scale, float reciprocal) {
   float q = a * reciprocal;
   q = fmaf(fmaf(-q, scale, a), reciprocal, q);
-  q = fmaf(fmaf(-q, scale, a), reciprocal, q);
   return copysignf(q, a);  // of zero
 }
 

@@ -55,7 +55,8 @@ struct Work {
 template <class T>
 __device__ void FillGroups(Shared<T>& shared, const Args& args) {
   FillGroups(
-      shared.groups, args.groups, T::kClusterM, args.across,
+      shared.groups, args.groups,
+      [&](int32_t rows) { return (rows + T::kClusterM - 1) / T::kClusterM * args.across; },
       [&](int32_t group) {  // the live rows of dense products are asked for later
         return args.counts == nullptr ? args.capacity
                                       : min(max(args.counts[group], 0), args.capacity);

@@ -255,8 +255,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
     if (warp >= 2) return;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float gate = sums.d[i];
-      sums.d[i] = __fdividef(gate, 1.0f + __expf(-gate)) * shared.up[sums.Channel(i)][sums.Row(i)];
+      sums.d[i] = fp8_gemm::SiluTimes(sums.d[i], shared.up[sums.Channel(i)][sums.Row(i)]);
     }
   }
 #pragma unroll

@@ -2,6 +2,8 @@
 #include "ops/linear/fp8_gemm_cuda.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "base/check.h"
 #include "cuda/check.h"
@@ -58,12 +60,22 @@ Fp8Tile ChooseTile(const Fp8GemmParams& p) {
     return rounds(64, 192) <= 3 ? Fp8Tile::k64x192 : Fp8Tile::k64x128Pair;
   }
   if (rows <= 128 && rounds(64, 64) == 1) return Fp8Tile::k64x64Pair;
+  // The rows of sorted groups vary, and end anywhere in a tile.
+  const auto cost = [&](double round, int64_t tile_rows, int64_t tile_channels) {
+    const double down = p.groups.begins != nullptr
+                            ? static_cast<double>(rows) / static_cast<double>(tile_rows) + 0.5
+                            : static_cast<double>(CeilDivide(rows, tile_rows));
+    return round *
+           std::ceil(down *
+                     static_cast<double>(matrices * CeilDivide(p.w.part_out, tile_channels)) /
+                     static_cast<double>(Multiprocessors()));
+  };
   // A round of each, 256x128's being 1.
-  const double small = 0.34 * static_cast<double>(rounds(128, 64)),
-               medium = 0.53 * static_cast<double>(rounds(128, 128)),
-               large = static_cast<double>(rounds(256, 128));
-  if (large <= std::min(small, medium)) return Fp8Tile::k256x128Pair;
-  return medium <= small ? Fp8Tile::k128x128Pair : Fp8Tile::k128x64Pair;
+  const std::pair<Fp8Tile, double> tiles[] = {{Fp8Tile::k256x128Pair, cost(1, 256, 128)},
+                                              {Fp8Tile::k128x256Pair, cost(1, 128, 256)},
+                                              {Fp8Tile::k128x128Pair, cost(0.53, 128, 128)},
+                                              {Fp8Tile::k128x64Pair, cost(0.34, 128, 64)}};
+  return std::ranges::min_element(tiles, {}, &std::pair<Fp8Tile, double>::second)->first;
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ struct Fp8RowGroups {
 enum class Fp8GemmOutput : uint8_t { kBF16, kF32 };
 
 // Tiles of the output by one block: rows x channels. Of a pair, two blocks of a cluster share the
-// rows' activations. kAuto chooses by shape.
+// rows' activations, of k128x256Pair the weights. kAuto chooses by shape.
 enum class Fp8Tile : uint8_t {
   kAuto,
   k64x32,
@@ -59,6 +59,7 @@ enum class Fp8Tile : uint8_t {
   k128x64Pair,
   k128x128Pair,
   k256x128Pair,
+  k128x256Pair,
 };
 
 // out[row] = x[row] W[its matrix]^T.

@@ -27,9 +27,16 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
   const uint32_t bytes = (T::kXBoxes * args.x_box_rows + T::kN) * kRun +
                          T::kScaleBoxes * T::kScaleRows * static_cast<uint32_t>(sizeof(float));
   RingPosition<T::kStages> ring;
-  Work work;
-  bool first = true;
-  for (; FindWork(shared, args, index, rank, work); index += step, first = false) {
+  Work work, next;
+  bool first = true, more = FindWork(shared, args, index, rank, next);
+  // The tile after `work`: those who multiply ask for its scales a tile earlier.
+  const auto find_next = [&] {
+    more = FindWork(shared, args, index += step, rank, next);
+    if (!more) next.group = -1;
+  };
+  while (more) {
+    work = next;
+    if (!first) find_next();
     const int32_t x_row = Uniform(work.row);
     const int32_t weight_row =
         Uniform((work.group * args.parts + work.part) * args.part_out + work.channel);
@@ -39,8 +46,8 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
 #pragma unroll
       for (int box = 0; box < T::kWeightBoxes; ++box) {
         uint8_t* to = shared.weights[stage] + box * kBoxRows * kRun;
-        const int32_t row = weight_row + box * args.part_out;
-        if constexpr (T::kShare == Share::kWeights) {
+        const int32_t row = weight_row + box * (T::kSilu ? args.part_out : kBoxRows);
+        if (T::kShare == Share::kWeights && !work.beside) {
           if (box != rank) continue;
           TmaLoadMulticast2(to, &weight_map, full, weight_policy, kAllBlocks, run * kRun, row);
         } else {
@@ -62,12 +69,17 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
       Mbarrier& full = shared.full[ring.index];
       if (run >= early) shared.empty[ring.index].Wait(ring.parity ^ 1);
       if (ElectLane()) {
+        if (run == 0) shared.next[ring.index] = next;
         if (run >= early) load_weights(ring.index, run);
         uint8_t* x = shared.x[ring.index];
         if constexpr (T::kShare == Share::kX) {
           const int part = rank * args.x_box_rows;
           TmaLoadMulticast2(x + part * kRun, &x_map, full, policy, kAllBlocks, run * kRun,
                             x_row + part);
+        } else if (T::kShare == Share::kWeights && work.beside) {
+          if (rank == 0) {
+            TmaLoadMulticast2(x, &x_map, full, policy, kAllBlocks, run * kRun, x_row);
+          }
         } else {
           TmaLoad2(x, &x_map, full, policy, run * kRun, x_row);
         }
@@ -79,6 +91,8 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
       }
       __syncwarp();
     }
+    if (first) find_next();  // they know already
+    first = false;
   }
 }
 
@@ -112,30 +126,38 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
   };
   Scales next_scales;
   Work next;
-  bool more = FindWork(shared, args, index, rank, next);
+  bool more = FindWork(shared, args, index, rank, next), first = true;
   if (more) start(next_scales, next);
   while (more) {
     work = next;
     Scales weight_scales;
 #pragma unroll
     for (int n = 0; n < T::kUnitsN; ++n) weight_scales[n] = next_scales[n];
-    index += step;
-    more = FindWork(shared, args, index, rank, next);
-    if (more) start(next_scales, next);
-    wait();
-    Sums<T> sums[T::kUnits] = {};
-    place.shift = work.row & 3;
     ring.index = Uniform(ring.index);
     ring.parity = Uniform(ring.parity);
+    if (first) {
+      more = FindWork(shared, args, index + step, rank, next);
+    } else {
+      shared.full[ring.index].Wait(ring.parity);
+      next = shared.next[ring.index];
+      more = next.group >= 0;
+    }
+    if (more) start(next_scales, next);
+    if (first) wait();
+    first = false;
+    Sums<T> sums[T::kUnits] = {};
+    place.shift = work.row & 3;
     if constexpr (T::kTwoProducts) {
       SumOverlapped<T>(sums[0], shared, ring, place, weight_scales[0], args.runs);
-    } else {
+    } else if (place.UnitRow(0) < work.rows && work.channels > 0) {
       SumUnits<T>(sums, shared, ring, place, weight_scales, args.runs);
+    } else {
+      SkipRuns(shared, ring, place, args.runs);
     }
     if (args.live != nullptr) work.rows = min(work.rows, __ldcg(args.live) - work.row);
     Store<T>(sums, shared, args, work, place);
   }
-  wait();  // a block may have no tile
+  if (first) wait();  // a block may have no tile
 }
 
 template <class T>

@@ -74,17 +74,22 @@ __device__ __forceinline__ void ShareLargest(float (&largest)[2], Shared<T>& sha
 // channels, each 8 after the one before, of each of a thread's two rows. A run is spread over four
 // lanes, and of kHalves over four warps.
 template <class T, int kNumbers>
-__device__ __forceinline__ void StoreQuantized(const float (&h)[kNumbers], int channel,
-                                               Shared<T>& shared, const Args& args,
-                                               const Work& work, const Place<T>& place) {
+__device__ __forceinline__ void StoreQuantized(float (&h)[kNumbers], int channel, Shared<T>& shared,
+                                               const Args& args, const Work& work,
+                                               const Place<T>& place) {
   uint8_t* const staging =
       shared.staging[T::kHalves ? 2 * (place.warp % 4) + place.warpgroup_n : place.warp];
   const int first_channel = place.lane % 4 * 2;
+  if (work.channels - channel < 2 * kNumbers) {  // what lies beyond is not of the run
+#pragma unroll
+    for (int i = 0; i < kNumbers; ++i) {
+      if (channel + i / 4 * 8 + first_channel >= work.channels) h[i] = 0;
+    }
+  }
   float largest[2] = {};
 #pragma unroll
   for (int i = 0; i < kNumbers; ++i) {
-    float& so_far = largest[i / 2 % 2];
-    if (channel + i / 4 * 8 + first_channel < work.channels) so_far = LargerMagnitude(so_far, h[i]);
+    largest[i / 2 % 2] = LargerMagnitude(largest[i / 2 % 2], h[i]);
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -94,21 +99,30 @@ __device__ __forceinline__ void StoreQuantized(const float (&h)[kNumbers], int c
     }
   }
   if constexpr (T::kHalves) ShareLargest<T>(largest, shared, place);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float scale = RunScale(largest[half], args.ue8m0), reciprocal = __frcp_rn(scale);
-    const int row = place.Row(0) + 8 * half;
-    const bool first_of_run = (work.channel + channel) % kRun == 0 && place.lane % 4 == 0;
-    if (first_of_run && row < work.rows && work.channels > 0) {
-      args.out_scales[work.channel / kRun * args.out_scale_pitch + work.row + row] = scale;
-    }
-    const int staged_row = place.lane / 4 + 8 * half;
+  const float scales[2] = {RunScale(largest[0], args.ue8m0), RunScale(largest[1], args.ue8m0)};
+  const bool first_of_run = (work.channel + channel) % kRun == 0 && place.lane % 4 == 0;
+  const auto quantize = [&](int half, const auto& two) {
+    const float scale = scales[half], reciprocal = __frcp_rn(scale);
+    const int row = place.lane / 4 + 8 * half;
 #pragma unroll
     for (int j = 0; j < kNumbers / 4; ++j) {
-      *reinterpret_cast<uint16_t*>(staging + staged_row * kStagedBytes +
-                                   (j / 2 ^ staged_row % 8) * 16 + j % 2 * 8 + first_channel) =
-          static_cast<uint16_t>(
-              QuantizeTwo(h[4 * j + 2 * half], h[4 * j + 2 * half + 1], scale, reciprocal));
+      const float* both = h + 4 * j + 2 * half;
+      *reinterpret_cast<uint16_t*>(staging + row * kStagedBytes + (j / 2 ^ row % 8) * 16 +
+                                   j % 2 * 8 + first_channel) =
+          static_cast<uint16_t>(two(both[0], both[1], scale, reciprocal));
+    }
+  };
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = place.Row(0) + 8 * half;
+    if (first_of_run && row < work.rows && work.channels > 0) {
+      args.out_scales[work.channel / kRun * args.out_scale_pitch + work.row + row] = scales[half];
+    }
+    // One question for all, rather than a branch for each two.
+    if (__all_sync(0xffffffff, scales[half] < __int_as_float(0x7f800000))) {
+      quantize(half, [](auto... v) { return QuantizeTwoFinite(v...); });
+    } else {
+      quantize(half, [](auto... v) { return QuantizeTwo(v...); });
     }
   }
   __syncwarp();
@@ -118,10 +132,6 @@ __device__ __forceinline__ void StoreQuantized(const float (&h)[kNumbers], int c
   StoreStaged<kNumbers / 8>(staging, out, args.out_stride, work.rows - row, work.channels - channel,
                             place.lane);
   __syncwarp();
-}
-
-__device__ __forceinline__ float SiluTimes(float gate, float up) {
-  return __fdividef(gate, 1.0f + __expf(-gate)) * up;
 }
 
 // silu(gate) * up, quantised, of kHalves: one warp has gate, one up. Each gives the other half of

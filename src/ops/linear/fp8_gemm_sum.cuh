@@ -10,19 +10,19 @@ namespace fathom::fp8_gemm {
 // The scale of a weight tile for each run: a lane holds every 32nd, and the next already.
 class WeightScales {
  public:
+  static constexpr int kHeld = 32;  // runs at a time
   __device__ void Start(const float* scales, int32_t runs) {
     scales_ = scales;
     runs_ = runs;
-    next_ = Read(threadIdx.x % 32);
+    next_ = Read(threadIdx.x % kHeld);
   }
-  // REQUIRES: runs come in order, from 0; whole warps.
-  __device__ float Of(int32_t run) {
-    if (run % 32 == 0) {
-      current_ = next_;
-      next_ = Read(run + 32 + threadIdx.x % 32);
-    }
-    return __shfl_sync(0xffffffff, current_, run % 32);
+  // Goes on to the kHeld runs from `first` on, which come in order.
+  __device__ void Turn(int32_t first) {
+    current_ = next_;
+    next_ = Read(first + kHeld + threadIdx.x % kHeld);
   }
+  // Of the run `i` of those held; whole warps.
+  __device__ float Of(int32_t i) const { return __shfl_sync(0xffffffff, current_, i); }
 
  private:
   __device__ float Read(int32_t run) const { return run < runs_ ? __ldg(scales_ + run) : 0.0f; }
@@ -58,16 +58,35 @@ class HeldWeightScales {
 template <class T>
 using WeightScalesOf = std::conditional_t<T::kTwoProducts, HeldWeightScales, WeightScales>;
 
+// Where a warpgroup's operands lie in the first stage: the lower halves of descriptors, in which a
+// unit is 16 bytes.
+struct Operands {
+  template <class T>
+  __device__ Operands(const Shared<T>& shared, const Place<T>& place)
+      : x(Lower(shared.x[0] + place.UnitRow(0) * kRun)),
+        weights(Lower(shared.weights[0] + place.UnitChannel(0) * kRun)) {}
+  __device__ static uint32_t Lower(const uint8_t* data) {
+    return Uniform(static_cast<uint32_t>(WgmmaOperand(SharedAddress(data))));
+  }
+  // The descriptor `offset` bytes further.
+  __device__ static uint64_t At(uint32_t lower, uint32_t offset) {
+    return (WgmmaOperand(0) & ~uint64_t{0xffffffff}) | (lower + offset / 16);
+  }
+  uint32_t x, weights;
+};
+
 template <class T>
-__device__ __forceinline__ void Multiply(Sums<T>& product, const Shared<T>& shared, int stage,
-                                         const Place<T>& place, int unit) {
-  const uint64_t x = WgmmaOperand(SharedAddress(shared.x[stage]) + place.UnitRow(unit) * kRun);
-  const uint64_t weights =
-      WgmmaOperand(SharedAddress(shared.weights[stage]) + place.UnitChannel(unit) * kRun);
+__device__ __forceinline__ void Multiply(Sums<T>& product, const Operands& operands, uint32_t stage,
+                                         int unit) {
+  const uint32_t x = operands.x + stage * (T::kM * kRun / 16),
+                 weights = operands.weights + stage * (T::kN * kRun / 16);
   WgmmaHold(product);
   WgmmaFence();
 #pragma unroll
-  for (int k = 0; k < kRun / 32; ++k) WgmmaE4M3(product, x + 2 * k, weights + 2 * k, k > 0);
+  for (int k = 0; k < kRun / 32; ++k) {
+    WgmmaE4M3(product, Operands::At(x, unit / T::kUnitsN * 64 * kRun + 32 * k),
+              Operands::At(weights, unit % T::kUnitsN * T::kMmaN * kRun + 32 * k), k > 0);
+  }
   WgmmaCommit();
 }
 
@@ -115,25 +134,56 @@ __device__ __forceinline__ void SumUnits(Sums<T> (&sums)[T::kUnits], Shared<T>& 
                                          RingPosition<T::kStages>& ring, const Place<T>& place,
                                          WeightScalesOf<T> (&weight_scales)[T::kUnitsN],
                                          int32_t runs) {
-  Sums<T> product;
-  for (int32_t run = 0; run < runs; ++run, ring.Advance()) {
+  const Operands operands(shared, place);
+  using Scales = float2[T::kUnits];
+  // Waits for a stage, and reads its scales.
+  const auto read = [&](Scales& scales, int32_t i) {
     float weight_scale[T::kUnitsN];
 #pragma unroll
-    for (int n = 0; n < T::kUnitsN; ++n) weight_scale[n] = weight_scales[n].Of(run);
+    for (int n = 0; n < T::kUnitsN; ++n) weight_scale[n] = weight_scales[n].Of(i);
     shared.full[ring.index].Wait(ring.parity);
-    float2 scale[T::kUnits];
 #pragma unroll
     for (int unit = 0; unit < T::kUnits; ++unit) {
-      scale[unit] = ReadScales(shared, ring.index, place, unit, weight_scale[unit % T::kUnitsN]);
+      scales[unit] = ReadScales(shared, ring.index, place, unit, weight_scale[unit % T::kUnitsN]);
     }
+  };
+  constexpr int kLast = T::kUnits - 1;
+  for (int32_t first = 0; first < runs; first += WeightScales::kHeld) {
 #pragma unroll
-    for (int unit = 0; unit < T::kUnits; ++unit) {
-      Multiply<T>(product, shared, ring.index, place, unit);
-      WgmmaWait<0>();
-      WgmmaHold(product);
-      if (unit == T::kUnits - 1) Release(shared, ring.index, place.lane);
-      AddScaled<T>(sums[unit], product, scale[unit]);
+    for (int n = 0; n < T::kUnitsN; ++n) weight_scales[n].Turn(first);
+    int32_t left = min(runs - first, WeightScales::kHeld);
+    Sums<T> product;
+    Scales scales, next;
+    read(scales, 0);
+    for (int32_t i = 1;; ++i) {
+      const uint32_t stage = ring.index;
+      ring.Advance();
+#pragma unroll
+      for (int unit = 0; unit < T::kUnits; ++unit) {
+        Multiply<T>(product, operands, stage, unit);
+        WgmmaWait<0>();
+        WgmmaHold(product);
+        if (unit < kLast) AddScaled<T>(sums[unit], product, scales[unit]);
+      }
+      Release(shared, stage, place.lane);
+      if (--left == 0) break;
+      // Before the last product is scaled, not after; but not while it runs, when reading is slow.
+      read(next, i);
+      AddScaled<T>(sums[kLast], product, scales[kLast]);
+#pragma unroll
+      for (int unit = 0; unit < T::kUnits; ++unit) scales[unit] = next[unit];
     }
+    AddScaled<T>(sums[kLast], product, scales[kLast]);
+  }
+}
+
+// A warpgroup without rows only says that it has read.
+template <class T>
+__device__ __forceinline__ void SkipRuns(Shared<T>& shared, RingPosition<T::kStages>& ring,
+                                         const Place<T>& place, int32_t runs) {
+  for (int32_t run = 0; run < runs; ++run, ring.Advance()) {
+    shared.full[ring.index].Wait(ring.parity);
+    Release(shared, ring.index, place.lane);
   }
 }
 
@@ -144,11 +194,12 @@ __device__ __forceinline__ void SumOverlapped(Sums<T>& sum, Shared<T>& shared,
                                               WeightScalesOf<T>& weight_scales, int32_t runs) {
   RingPosition<T::kStages> next = ring;  // `ring` is the stage whose product is scaled next
   // Scales are read before wgmma keeps the shared memory busy.
+  const Operands operands(shared, place);
   const auto begin = [&](Sums<T>& product, float2& scale, int32_t run) {
     const float weight_scale = weight_scales.Of(run);
     shared.full[next.index].Wait(next.parity);
     scale = ReadScales(shared, next.index, place, 0, weight_scale);
-    Multiply<T>(product, shared, next.index, place, 0);
+    Multiply<T>(product, operands, next.index, 0);
     next.Advance();
   };
   const auto finish = [&](Sums<T>& product, float2 scale) {

@@ -27,7 +27,7 @@ struct Tile {
   static constexpr int kUnits = kUnitsM * kUnitsN;
   static constexpr int kBlocks = kBlocks_;  // of a cluster
   static constexpr int kXBoxes = kShare == Share::kX ? kBlocks : 1;
-  static constexpr int kWeightBoxes = kSilu ? 2 : 1;
+  static constexpr int kWeightBoxes = kSilu || kShare == Share::kWeights ? 2 : 1;
   // TMA reads scales from a multiple of 4 rows on: up to 3 rows before the tile, in boxes of up to
   // 128 rows and 4 more.
   static constexpr int kScaleBoxes = kM > 128 ? kM / 128 : 1;
@@ -45,7 +45,7 @@ struct Tile {
   static_assert(!kSilu || kHalves || (kUnitsN == 2 && kMmaN == kRun));
   static_assert(!kHalves || (kM == 64 && kMmaN == kRun / 2 && kShare == Share::kX && kBlocks == 2));
   static_assert((kShare == Share::kNone) == (kBlocks == 1));
-  static_assert(kShare != Share::kWeights || kWeightBoxes == kBlocks);
+  static_assert(kShare != Share::kWeights || (kBlocks == 2 && kN == 256));
 };
 
 // The greatest magnitudes of a run of kHalves, by warp of its rows, for each of the four warps that
@@ -59,17 +59,6 @@ struct RunLargest<true> {
   Mbarrier full[2][4];
 };
 
-template <class T>
-struct Shared {
-  alignas(1024) uint8_t x[T::kStages][T::kM * kRun];
-  uint8_t weights[T::kStages][T::kN * kRun];
-  uint8_t staging[T::kWarps][16 * kRun];  // a warp's part of the output
-  float x_scales[T::kStages][T::kScaleBoxes][T::kScalePitch];
-  Mbarrier full[T::kStages], empty[T::kStages];
-  RunLargest<T::kHalves> run_largest;
-  RowGroups groups;
-};
-
 // One tile of one block.
 struct Work {
   int32_t group;
@@ -78,6 +67,19 @@ struct Work {
   int32_t channel;  // of the part
   int32_t part;
   int32_t channels;  // of the part from there on; 0: nothing
+  bool beside;       // of blocks that share weights: they have the same rows, and share x instead
+};
+
+template <class T>
+struct Shared {
+  alignas(1024) uint8_t x[T::kStages][T::kM * kRun];
+  uint8_t weights[T::kStages][T::kN * kRun];
+  uint8_t staging[T::kWarps][16 * kRun];  // a warp's part of the output
+  float x_scales[T::kStages][T::kScaleBoxes][T::kScalePitch];
+  Mbarrier full[T::kStages], empty[T::kStages];
+  Work next[T::kStages];  // the tile after the one whose first run is there; its group -1: none
+  RunLargest<T::kHalves> run_largest;
+  RowGroups groups;
 };
 
 // Gate and up share a tile; other parts have their own.
@@ -91,11 +93,21 @@ __device__ int32_t ClusterTilesAcross(const Args& args) {
   return T::kShare == Share::kX ? (tiles + T::kBlocks - 1) / T::kBlocks : tiles;
 }
 
+// Two blocks that share weights have a row of tiles each. Of an odd number of rows both take the
+// last, side by side, and share its x: otherwise one of them would have nothing.
+template <class T>
+__device__ int32_t ClusterTiles(int32_t rows, int32_t across) {
+  const int32_t down = (rows + T::kM - 1) / T::kM;
+  if (T::kShare != Share::kWeights) return down * across;
+  return down / 2 * across + down % 2 * ((across + 1) / 2);
+}
+
 // All threads.
 template <class T>
 __device__ void FillGroups(Shared<T>& shared, const Args& args) {
   FillGroups(
-      shared.groups, args.groups, T::kClusterM, ClusterTilesAcross<T>(args),
+      shared.groups, args.groups,
+      [&](int32_t rows) { return ClusterTiles<T>(rows, ClusterTilesAcross<T>(args)); },
       [&](int32_t group) {
         return args.counts == nullptr
                    ? args.group_capacity
@@ -110,21 +122,27 @@ __device__ void FillGroups(Shared<T>& shared, const Args& args) {
 template <class T>
 __device__ bool FindWork(const Shared<T>& shared, const Args& args, int32_t index, uint32_t rank,
                          Work& work) {
+  const int32_t across = ClusterTilesAcross<T>(args);
   TilePlace place;
-  if (!FindTile<T::kClusterM>(shared.groups, args.groups, ClusterTilesAcross<T>(args), index,
-                              place)) {
-    return false;
+  if (!FindGroup(shared.groups, args.groups, index, place.group)) return false;
+  const int32_t down = (shared.groups.row_count[place.group] + T::kM - 1) / T::kM * T::kM /
+                       T::kClusterM;  // rows of whole clusters
+  work.beside = index >= down * across;
+  if (work.beside) {
+    place.column = T::kBlocks * (index - down * across) + rank;
+    place.row = down * T::kClusterM;
+  } else {
+    PlaceInBands<T::kClusterM>(down, across, index, place);
+    if (T::kShare == Share::kX) place.column = T::kBlocks * place.column + rank;
+    if (T::kShare == Share::kWeights) place.row += rank * T::kM;
   }
-  int32_t tile_n = place.column, row = place.row;
-  if (T::kShare == Share::kX) tile_n = T::kBlocks * tile_n + rank;
-  if (T::kShare == Share::kWeights) row += rank * T::kM;
-  const bool beyond = tile_n >= TilesAcross<T>(args);  // the last cluster may be in part
-  if (beyond) tile_n = 0;
+  const bool beyond = place.column >= TilesAcross<T>(args);  // the last cluster may be in part
+  if (beyond) place.column = 0;
   work.group = place.group;
-  work.row = shared.groups.row_begin[place.group] + row;
-  work.rows = shared.groups.row_count[place.group] - row;
-  work.part = tile_n / args.part_tiles;
-  work.channel = (tile_n - work.part * args.part_tiles) * T::kOut;
+  work.row = shared.groups.row_begin[place.group] + place.row;
+  work.rows = shared.groups.row_count[place.group] - place.row;
+  work.part = place.column / args.part_tiles;
+  work.channel = (place.column - work.part * args.part_tiles) * T::kOut;
   work.channels = beyond ? 0 : args.part_out - work.channel;
   return true;
 }
@@ -153,5 +171,14 @@ struct Place {
 
 template <class T>
 using Sums = float[T::kMmaN / 2];
+
+// silu(gate) * up. What is flushed to zero, a power below 2^-126 and 1 / (1 + it) above 2^126, is
+// lost in the sum, and less than 2^-119: __expf and __fdividef take care of both, a branch each.
+__device__ __forceinline__ float SiluTimes(float gate, float up) {
+  float power, inverse;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(gate * -1.44269504f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
+  return gate * inverse * up;
+}
 
 }  // namespace fathom::fp8_gemm

@@ -26,10 +26,10 @@ struct RowGroups {
   int32_t warp_tiles[kMaxGroups / 2 / 32];
 };
 
-// Reads the groups' rows and sums their tiles of `tile_rows` rows, `across` beside each other: two
-// groups a thread. All threads of a block of at least kMaxGroups / 2.
-template <class Count, class Begin>
-__device__ void FillGroups(RowGroups& groups, int32_t number, int32_t tile_rows, int32_t across,
+// Reads the groups' rows and sums their tiles, two groups a thread; tiles_of: a cluster's tiles of
+// so many rows. All threads of a block of at least kMaxGroups / 2.
+template <class Tiles, class Count, class Begin>
+__device__ void FillGroups(RowGroups& groups, int32_t number, const Tiles& tiles_of,
                            const Count& count_of, const Begin& begin_of) {
   const int t = threadIdx.x;
   int32_t tiles[2] = {}, sum = 0;
@@ -40,7 +40,7 @@ __device__ void FillGroups(RowGroups& groups, int32_t number, int32_t tile_rows,
       if (group >= number) continue;
       groups.row_count[group] = count_of(group);
       groups.row_begin[group] = begin_of(group);
-      tiles[i] = (groups.row_count[group] + tile_rows - 1) / tile_rows * across;
+      tiles[i] = tiles_of(groups.row_count[group]);
     }
     sum = tiles[0] + tiles[1];
     for (int step = 1; step < 32; step *= 2) {
@@ -64,12 +64,10 @@ struct TilePlace {
   int32_t row, column;  // first row of the group; tiles of the cluster before it in its row
 };
 
-// The place of the cluster's tile `index`; false once there is none. Bands of 2048 rows keep x and
-// W of blocks that run together in the L2.
-template <int kTileRows>
-__device__ bool FindTile(const RowGroups& groups, int32_t number, int32_t across, int32_t index,
-                         TilePlace& place) {
-  int32_t group = 0;
+// The group of the cluster's tile `index`, which becomes the index there; false once there is none.
+__device__ __forceinline__ bool FindGroup(const RowGroups& groups, int32_t number, int32_t& index,
+                                          int32_t& group) {
+  group = 0;
   if (number > 1) {
     for (int32_t step = kMaxGroups / 2; step > 0; step /= 2) {
       if (groups.tile_end[group + step - 1] <= index) group += step;
@@ -77,13 +75,28 @@ __device__ bool FindTile(const RowGroups& groups, int32_t number, int32_t across
   }
   if (index >= groups.tile_end[group]) return false;
   if (group > 0) index -= groups.tile_end[group - 1];
+  return true;
+}
+
+// Tile `index` of a group with `down` rows of tiles. Bands of 2048 rows keep x and W of blocks that
+// run together in the L2.
+template <int kTileRows>
+__device__ __forceinline__ void PlaceInBands(int32_t down, int32_t across, int32_t index,
+                                             TilePlace& place) {
   constexpr int32_t kBand = 2048 / kTileRows;
-  const int32_t down = (groups.row_count[group] + kTileRows - 1) / kTileRows;
   const int32_t band = index / (kBand * across), in_band = index - band * kBand * across;
   const int32_t height = min(kBand, down - band * kBand);
-  place.group = group;
   place.column = in_band / height;
   place.row = (band * kBand + in_band - place.column * height) * kTileRows;
+}
+
+// The place of the cluster's tile `index`; false once there is none.
+template <int kTileRows>
+__device__ bool FindTile(const RowGroups& groups, int32_t number, int32_t across, int32_t index,
+                         TilePlace& place) {
+  if (!FindGroup(groups, number, index, place.group)) return false;
+  const int32_t rows = groups.row_count[place.group];
+  PlaceInBands<kTileRows>((rows + kTileRows - 1) / kTileRows, across, index, place);
   return true;
 }
 
