@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <random>
 #include <set>
 #include <thread>
 
@@ -19,7 +20,6 @@ namespace fathom::bench {
 namespace {
 
 Report report;
-constexpr int kReplays = 7;
 
 struct TileName {
   Bf16Tile tile;
@@ -116,9 +116,6 @@ struct Groups {
   DeviceArray<int32_t> counts, begins;
   int64_t total, with_rows;
 };
-std::vector<int32_t> EvenSizes(int64_t experts, int64_t rows) {
-  return std::vector<int32_t>(static_cast<size_t>(experts), static_cast<int32_t>(rows / experts));
-}
 // Some experts have no rows, some many.
 std::vector<int32_t> UnevenSizes(int64_t experts, int64_t rows) {
   std::vector<int32_t> sizes;
@@ -129,6 +126,14 @@ std::vector<int32_t> UnevenSizes(int64_t experts, int64_t rows) {
     left -= sizes.back();
   }
   return sizes;
+}
+
+std::string Name(const char* kind, int64_t rows, const Shape& s, const char* tile) {
+  char text[112];
+  std::snprintf(text, sizeof(text), "%s M %lld N %lld K %lld %s", kind,
+                static_cast<long long>(rows), static_cast<long long>(s.out),
+                static_cast<long long>(s.in), tile);
+  return text;
 }
 
 constexpr int kPoison = 0xab;
@@ -151,11 +156,7 @@ void Expect(const std::vector<uint8_t>& a, const std::vector<uint8_t>& b, const 
   ++failures;
   size_t bytes = 0;
   for (size_t i = 0; i < a.size(); ++i) bytes += a[i] != b[i];
-  std::printf("FAILED %s: %zu of %zu bytes: %lld of %lld rows, %lld x [%lld, %lld]%s%s%s\n", what,
-              bytes, a.size(), static_cast<long long>(live), static_cast<long long>(s.tokens),
-              static_cast<long long>(s.count), static_cast<long long>(s.out),
-              static_cast<long long>(s.in), s.silu ? " silu" : "", s.f32 ? " f32" : "",
-              s.experts ? " experts" : "");
+  std::printf("FAILED %zu of %zu bytes: %s\n", bytes, a.size(), Name(what, live, s, "").c_str());
 }
 
 // ||a - b|| / ||b||, of every 13th number.
@@ -303,7 +304,8 @@ void CheckAll() {
   }
   for (const auto& [experts, rows] : {std::pair{64, 24576}, {64, 3000}, {3, 700}, {257, 9000}}) {
     const int64_t inter = experts == 257 ? 200 : 1408, hidden = experts == 257 ? 136 : 2048;
-    for (const auto& sizes : {EvenSizes(experts, rows), UnevenSizes(experts, rows)}) {
+    for (const auto& sizes :
+         {std::vector<int32_t>(experts, rows / experts), UnevenSizes(experts, rows)}) {
       const Groups groups(sizes);
       Check({rows, experts, 2 * inter, hidden, true, false, true}, groups.total, &groups), ++cases;
       Check({rows, experts, hidden, inter, false, false, true}, groups.total, &groups), ++cases;
@@ -318,18 +320,11 @@ int rest_ms = 150;
 template <class F>
 double MedianOfRested(int sets, const F& launch) {
   std::this_thread::sleep_for(std::chrono::milliseconds(rest_ms));
-  return MedianMicroseconds(sets, kReplays, launch);
-}
-
-std::string Name(const char* kind, int64_t rows, const Shape& s, const char* tile) {
-  char text[112];
-  std::snprintf(text, sizeof(text), "%s M %lld N %lld K %lld %s", kind,
-                static_cast<long long>(rows), static_cast<long long>(s.out),
-                static_cast<long long>(s.in), tile);
-  return text;
+  return MedianMicroseconds(sets, 7, launch);
 }
 
 void Time(const char* kind, const Shape& shape, bool library, const Groups* groups = nullptr) {
+  const bool many = shape.tokens >= std::max(int64_t{4096}, 100 * shape.count);
   const double set_bytes = 2.0 * (shape.count * shape.out * shape.in + shape.tokens * shape.in);
   std::vector<std::unique_ptr<Problem>> problems;
   for (int i = 0; i < SetsPastL2(set_bytes); ++i) {
@@ -352,8 +347,7 @@ void Time(const char* kind, const Shape& shape, bool library, const Groups* grou
         {{"us", us}, {"TFLOPS", 1e-6 * shape.operations(rows) / us}, {"GB/s", 1e-3 * bytes / us}});
   };
   for (const TileName& tile : kTiles) {
-    if (tile.tile == Bf16Tile::kAuto || (shape.tokens >= 4096 && tile.tile <= Bf16Tile::k128x64))
-      continue;
+    if (tile.tile == Bf16Tile::kAuto || (many && tile.tile <= Bf16Tile::k128x64)) continue;
     add(tile.name, MedianOfRested(sets, [&](int i, cudaStream_t stream) {
           LaunchBf16Gemm(params(i), stream, tile.tile);
         }));
@@ -448,31 +442,32 @@ void TimeSome() {
   Time("heads 16 x", {512, 16, 128, 512}, false);
 }
 
-void TimeExperts() {
-  for (const int64_t rows : {24576, 6144, 768}) {
-    for (const bool even : {true, false}) {
-      const Groups groups(even ? EvenSizes(64, rows) : UnevenSizes(64, rows));
-      const char* const kind = even ? "64 even experts" : "64 uneven experts";
-      Time(kind, {rows, 64, 2816, 2048, true, false, true}, false, &groups);
-      Time(kind, {rows, 64, 2048, 1408, false, false, true}, false, &groups);
-    }
+// V2-Lite's experts: 64 that share 6 a token in proportion to exp(0.4 z), z normal; two have all.
+std::vector<int32_t> RoutedSizes(int32_t tokens) {
+  std::mt19937 random(7);
+  std::lognormal_distribution<double> popularity(0, 0.4);
+  std::vector<double> shares(64);
+  for (double& share : shares) share = popularity(random);
+  const double sum = std::reduce(shares.begin(), shares.end());
+  std::vector<int32_t> sizes;
+  for (const double share : shares) {
+    sizes.push_back(static_cast<int32_t>(std::lround(6 * tokens * share / sum)));
   }
+  sizes.insert(sizes.end(), 2, tokens);
+  return sizes;
 }
 
-// Decode steps of V2-Lite: 64 routed experts, 6 a token by chance, and two that take all.
-std::vector<int32_t> StepSizes(int64_t tokens) {
-  std::vector<int32_t> sizes(66);
-  for (const int32_t id : ChooseExperts(tokens, 8, 66)) ++sizes[static_cast<size_t>(id)];
-  return sizes;
+void TimeExperts(const std::vector<int32_t>& steps) {
+  for (const int32_t tokens : steps) {
+    const Groups groups(RoutedSizes(tokens));
+    Time("66 experts", {groups.total, 66, 2816, 2048, true, false, true}, false, &groups);
+    Time("66 experts", {groups.total, 66, 2048, 1408, false, false, true}, false, &groups);
+  }
 }
 
 void TimeDecode() {
   rest_ms = 20;
-  for (const int64_t tokens : {32, 128}) {
-    const Groups groups(StepSizes(tokens));
-    Time("step's experts", {8 * tokens, 66, 2816, 2048, true, false, true}, false, &groups);
-    Time("step's experts", {8 * tokens, 66, 2048, 1408, false, false, true}, false, &groups);
-  }
+  TimeExperts({32, 128});
   for (const int64_t tokens : {32, 128}) {
     Time("lm_head", {tokens, 1, 102400, 2048, false, true}, true);
     Time("dense", {tokens, 1, 576, 2048}, true);
@@ -491,12 +486,12 @@ int main(int argc, char** argv) {
     if (name == "check") CheckAll();
     if (name == "few") TimeFew();
     if (name == "limits") {
-      const double read = MeasureBandwidth().read;
-      report.Add("limits", {{"read_GB/s", read}, {"wgmma_TFLOPS", MatrixPeak()}});
+      report.Add("limits",
+                 {{"read_GB/s", MeasureBandwidth().read}, {"wgmma_TFLOPS", MatrixPeak()}});
     }
     if (name == "dense") TimeDense();
     if (name == "some") TimeSome();
-    if (name == "experts") TimeExperts();
+    if (name == "experts") TimeExperts({4096, 2048, 1024, 512});
     if (name == "decode") TimeDecode();
   }
   if (argc > 1) report.Write(argv[1], "bf16_gemm");
