@@ -2,7 +2,7 @@
 BUILD := build
 MODEL := models/tiny-r1
 PORT  := 8000
-CUDA  := AUTO
+CUDA  := $(or $(FATHOM_CUDA),AUTO)
 
 .PHONY: serve build test bundle accuracy sanitize format check tidy clean
 
@@ -16,7 +16,7 @@ build:
 
 test:
 	@tools/install_deps.sh --test
-	@tools/run_tests.sh $(BUILD)
+	@FATHOM_CUDA=$(CUDA) tools/run_tests.sh $(BUILD)
 
 # What runs on a machine with a GPU, see tools/gpu_check.sh.
 bundle:

@@ -24,9 +24,10 @@ __device__ __forceinline__ float LargerMagnitude(float a, float b) {
   return larger;
 }
 
-// a / scale, correctly rounded where its code depends on it, without __fdiv_rn's branches
-// (Markstein 1990): `reciprocal` is 1 / scale, correctly rounded. REQUIRES: a run's number and
-// finite scale.
+// a / scale without __fdiv_rn's branches: `reciprocal` is 1 / scale, correctly rounded, and one
+// correction follows, as in Markstein 1990. That all codes are as of the right quotient was tried
+// with every mantissa of a scale and the quotients next to each border between two codes.
+// REQUIRES: a run's number and finite scale.
 __device__ __forceinline__ float Quotient(float a, float scale, float reciprocal) {
   float q = a * reciprocal;
   q = fmaf(fmaf(-q, scale, a), reciprocal, q);

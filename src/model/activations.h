@@ -37,7 +37,7 @@ struct Activations {
 
   TensorView mtp_in;  // [tokens, 2 * hidden]; absent without MTP layers
 
-  TensorView numbers;  // I32 [context_chunk + 1]: i at i: numbers[n] serves as a live count
+  TensorView numbers;  // I32 [context_chunk + 1]: i at place i: numbers[n] is a live count
 
   std::unique_ptr<DeviceMemory> memory;
 

@@ -129,8 +129,8 @@ struct RotateAndCacheArgs {
   float eps = 1e-6f;
   TensorView q_rope;   // act [tokens, heads, rope], in and out; tokens and heads may be strided
   TensorView cos_sin;  // F32 [max_positions, 2, rope / 2], as in rope
-  TokenMap tokens;
-  KvPages pages;  // out
+  TokenMap tokens;     // there before the op in front, a linear, began: CUDA reads it early
+  KvPages pages;       // out
 };
 
 // MLA, absorbed form (DeepSeek-V2, section 2.1): every head attends to the same latents.

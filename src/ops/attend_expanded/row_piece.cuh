@@ -26,9 +26,9 @@ struct DevicePiece {
         out(Data<BF16>(a.out)),
         lse(Data<float>(a.lse)) {}
 
-  const BF16 *q, *kv,
-      *rope;         // [tokens, heads, nope + rope], [context, heads, nope + vdim], [context, rope]
-  int64_t q_stride;  // elements from token to token
+  // [tokens, heads, nope + rope], [context, heads, nope + vdim], [context, rope]
+  const BF16 *q, *kv, *rope;
+  int64_t q_stride;          // elements from token to token
   const int32_t* positions;  // [tokens]
   int64_t tokens, heads, context, nope, rope_dim, vdim, context_begin;
   float scale;

@@ -91,7 +91,7 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
       }
       __syncwarp();
     }
-    if (first) find_next();  // they know already
+    if (first) find_next();  // of the first tile, those who multiply search themselves
     first = false;
   }
 }

@@ -163,7 +163,8 @@ __global__ void __launch_bounds__(kCombineThreads) Combine(const CombineParams p
   AllowNextKernel();
   const int64_t t = blockIdx.x, vectors = p.hidden / kVector;
   const int64_t vector = int64_t{blockIdx.y} * kCombineThreads + threadIdx.x;
-  // These were there before the product that made y, which waited before it let this begin.
+  // These were there before the two products that made y, of which the first waited before it let
+  // the second begin.
   const int32_t live = *p.live;
   Terms<kAtOnce> terms(p, t, 0);
   WaitForPriorKernels();

@@ -142,8 +142,8 @@ __device__ __forceinline__ void StoreLatents(const Pages<T>& pages, int32_t page
   }
 }
 
-// What a step's kernels wrote before the projection that this one waits for is there already: that
-// waited before it let this begin.
+// What a step's kernels wrote before the projection that this one waits for is there already: every
+// table's projection waits before it lets this begin.
 template <class T>
 __global__ void __launch_bounds__(kTokensOfBlock* kWarp) RotateVectors(Rotation a, Pages<T> pages) {
   const int lane = threadIdx.x % kWarp, vector = lane % kLanesOfHead;

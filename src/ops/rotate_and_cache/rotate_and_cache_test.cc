@@ -8,11 +8,11 @@ namespace {
 
 EVERY_BACKEND(RotateAndCacheTest);
 
-constexpr int kMaxPositions = 200, kTokens = 6, kHeads = 3;
+constexpr int kMaxPositions = 200, kTokens = 6;
 const std::vector<int> kSlots = {1, 0, 0, 0, 0, 1}, kPositions = {0, 62, 63, 64, 130, 191};
 
 struct Widths {
-  int latent, rope;
+  int latent, rope, heads = 3;
 };
 
 // What the pages hold at each token's place, then its rotated queries.
@@ -22,8 +22,8 @@ std::vector<float> RunTokens(const Backend& b, const Widths& w, DType pages_type
                           {kPositions.begin(), kPositions.begin() + live}, kTokens);
   const TestTensor kv_a(b.act(), {kTokens, w.latent + w.rope},
                         Normals(kTokens * (w.latent + w.rope), 1));
-  const TestTensor q(b.act(), {kTokens, kHeads, 8 + w.rope},
-                     Normals(kTokens * kHeads * (8 + w.rope), 2));
+  const TestTensor q(b.act(), {kTokens, w.heads, 8 + w.rope},
+                     Normals(kTokens * w.heads * (8 + w.rope), 2));
   const std::vector<float> before = q.Floats();
   std::vector<float> cos_sin;
   for (int p = 0; p < kMaxPositions; ++p) {
@@ -54,7 +54,7 @@ std::vector<float> RunTokens(const Backend& b, const Widths& w, DType pages_type
   const std::vector<float> after = q.Floats();
   const auto width = static_cast<size_t>(8 + w.rope);
   for (size_t i = 0; i < after.size(); ++i) {
-    if (i % width < 8 || i >= static_cast<size_t>(live) * kHeads * width) {
+    if (i % width < 8 || i >= static_cast<size_t>(live * w.heads) * width) {
       EXPECT_EQ(after[i], before[i]);
     } else {
       result.push_back(after[i]);
@@ -64,10 +64,11 @@ std::vector<float> RunTokens(const Backend& b, const Widths& w, DType pages_type
 }
 
 TEST_P(RotateAndCacheTest, IsTheComposition) {
-  for (const Widths& w : {Widths{512, 64}, {48, 10}, {7, 2}}) {
+  for (const Widths& w : {Widths{512, 64}, {512, 64, 20}, {48, 10}, {7, 2}}) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF8E4M3}) {
       for (const int live : {0, 1, kTokens}) {
-        SCOPED_TRACE(testing::Message() << w.latent << " " << Name(dtype) << " " << live);
+        SCOPED_TRACE(testing::Message()
+                     << w.latent << " " << w.heads << " " << Name(dtype) << " " << live);
         // Pages round what the oracle computes too: a number between two codes may go either way.
         const double rounding = dtype == DType::kF32 ? 0 : dtype == DType::kBF16 ? 4e-3 : 2e-2;
         ExpectAsOracle(GetParam(), 2e-6 + Rounding(GetParam()) + rounding,
@@ -79,7 +80,7 @@ TEST_P(RotateAndCacheTest, IsTheComposition) {
 
 // W_UK's product reads the part of the queries that is not rotated: it may run beside.
 TEST_P(RotateAndCacheTest, AProductBesideIt) {
-  constexpr int kNope = 128, kRope = 64, kLatent = 512;
+  constexpr int kHeads = 3, kNope = 128, kRope = 64, kLatent = 512;
   const Backend& b = GetParam();
   const TestMatrix m(DType::kBF16, kHeads * kLatent, kNope, 4);
   std::vector<Parts> heads;
