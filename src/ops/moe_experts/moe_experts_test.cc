@@ -146,8 +146,7 @@ TEST_P(MoeExpertsTest, IsTheComposition) {
     for (const auto& [hidden, inter] : {std::pair{256, 64}, {96, 96}, {64, 224}, {128, 256}}) {
       const Experts e(dtype, 10, hidden, inter);
       for (const int topk : {1, 8, 9, 10}) {
-        if (topk > 8 && hidden > 64) continue;  // one shape suffices
-
+        if (topk > 8 && hidden != 128) continue;  // one shape suffices
         SCOPED_TRACE(testing::Message()
                      << Name(dtype) << " " << hidden << " " << inter << " " << topk);
         const Case c = MakeCase(e, 4, topk);
