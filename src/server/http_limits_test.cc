@@ -139,7 +139,7 @@ TEST_F(HttpServerTest, AClientThatSendsOnAndLeavesIsNoticed) {
 }
 
 TEST_F(HttpServerTest, AClientThatStopsReadingIsDropped) {
-  Serve({}, 100us);
+  Serve({.max_unsent_bytes = 65536}, 100us);
   Client client(port_, /*receive_buffer=*/4096);
   client.Request("POST", kChat,
                  Chat("forever", R"(, "stream": true, "logprobs": true, "top_logprobs": 20)"));
