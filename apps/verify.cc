@@ -1,6 +1,7 @@
 // `fathom verify`: a checkpoint on a chosen op table against what another implementation computed.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -36,7 +37,8 @@ struct VerifyReport {
   bool greedy_equal = true;
   bool drafts_equal = true;
   int64_t greedy_tokens = 0, draft_tokens = 0;
-  int64_t draft_near_ties = 0;  // counted as equal: see IsNearTie
+  int64_t draft_near_ties = 0;                // counted as equal: see IsNearTie
+  uint64_t logits_hash = 0xcbf29ce484222325;  // FNV-1a of the bits of all logits, in order
   double limit = 0;
   bool tokens_must_match = false;
 
@@ -105,6 +107,14 @@ class Verification {
  private:
   size_t vocab() const { return static_cast<size_t>(model_.config().vocab_size); }
 
+  std::vector<float> Logits(const TensorView& hidden, VerifyReport& report) {
+    std::vector<float> logits = runner_.Logits(hidden, 0, hidden.dim(0));
+    for (float x : logits) {
+      report.logits_hash = (report.logits_hash ^ std::bit_cast<uint32_t>(x)) * 0x100000001b3;
+    }
+    return logits;
+  }
+
   // Compares the prompt's logits; returns the likeliest next token.
   TokenId Prefill(const ReferencePrompt& p, VerifyReport& report) {
     double difference = 0, norm = 0;
@@ -112,7 +122,7 @@ class Verification {
     TokenId next{};
     runner_.Restart();
     runner_.Feed(p.prompt, prefill_chunk_, [&](int64_t first, const TensorView& hidden) {
-      const std::vector<float> logits = runner_.Logits(hidden, 0, hidden.dim(0));
+      const std::vector<float> logits = Logits(hidden, report);
       for (int64_t t = 0; t < hidden.dim(0); ++t) {
         const auto mine = std::span(logits).subspan(static_cast<size_t>(t) * vocab(), vocab());
         next = Argmax(mine);
@@ -144,7 +154,7 @@ class Verification {
       ++report.greedy_tokens;
       if (&expected == &p.greedy.back()) return;
       runner_.Feed({&expected, 1}, 1, [&](int64_t, const TensorView& hidden) {
-        next = Argmax(runner_.Logits(hidden, 0, 1));
+        next = Argmax(Logits(hidden, report));
       });
     }
   }
@@ -160,7 +170,7 @@ class Verification {
                    const auto next = tokens.subspan(static_cast<size_t>(first) + 1,
                                                     static_cast<size_t>(hidden.dim(0)));
                    const TensorView drafted = runner_.ForwardMtp(next, hidden);
-                   const std::vector<float> logits = runner_.Logits(drafted, 0, drafted.dim(0));
+                   const std::vector<float> logits = Logits(drafted, report);
                    for (size_t t = 0; t < next.size(); ++t) {
                      const auto row = std::span(logits).subspan(t * vocab(), vocab());
                      const TokenId expected = p.draft[static_cast<size_t>(first) + t];
@@ -235,11 +245,13 @@ void Print(const VerifyOptions& options, const VerifyReport& r) {
         "\"median_position_error\": {}, \"positions_beyond_limit\": {}, \"greedy_equal\": {}, "
         "\"prompts\": {}, \"greedy_tokens\": {}, \"drafts_equal\": {}, \"draft_tokens\": {}, "
         "\"draft_near_ties\": {}, "
-        "\"max_logprob_error\": {}, \"limit\": {}, \"passed\": {}}}\n",
+        "\"max_logprob_error\": {}, \"logits_hash\": \"{:016x}\", \"limit\": {}, \"passed\": "
+        "{}}}\n",
         JsonNumber(r.max_error()), JsonNumber(r.median_error()),
         JsonNumber(r.median_position_error()), JsonNumber(r.positions_beyond_limit()),
         r.greedy_equal, r.relative_errors.size(), r.greedy_tokens, r.drafts_equal, r.draft_tokens,
-        r.draft_near_ties, JsonNumber(r.max_logprob_error), JsonNumber(r.limit), r.passed());
+        r.draft_near_ties, JsonNumber(r.max_logprob_error), r.logits_hash, JsonNumber(r.limit),
+        r.passed());
     return;
   }
   const bool stored = options.quantization == "none";

@@ -1,5 +1,6 @@
 #include "engine/engine_loop.h"
 
+#include <memory>
 #include <utility>
 
 #include "base/check.h"
@@ -34,9 +35,9 @@ Status CheckRequest(const GenerateRequest& request, int32_t vocab_size) {
     return InvalidArgument("min_tokens is {}: it must be between 0 and max_tokens, which is {}",
                            request.min_tokens, request.max_tokens);
   }
-  if (request.stop_tokens.size() > static_cast<size_t>(kMaxBannedTokens)) {
+  if (request.stop_tokens.size() > static_cast<size_t>(kMaxStopTokens)) {
     return InvalidArgument("{} stop tokens: at most {} are possible", request.stop_tokens.size(),
-                           kMaxBannedTokens);
+                           kMaxStopTokens);
   }
   if (request.prompt_logprobs < -1 || request.prompt_logprobs > kMaxTopLogprobs) {
     return InvalidArgument("prompt_logprobs is {}: it must be between 0 and {}, or -1 for none",
@@ -101,16 +102,9 @@ void EngineLoop::DrainInbox() {
   RequestInbox::News news = inbox_.Take();
   if (scheduler_.empty()) RestartThroughput();
   for (GenerateRequest& request : news.requests) {
-    SequenceSpec spec{.id = request.id,
-                      .prompt = std::move(request.prompt),
-                      .stop_tokens = request.stop_tokens,
-                      .max_tokens = request.max_tokens,
-                      .min_tokens = request.min_tokens,
-                      .prompt_logprobs = request.prompt_logprobs >= 0};
-    request.prompt.clear();
-    scheduler_.Add(std::move(spec));
-    const RequestId id = request.id;
-    live_.emplace(id, Live{.request = std::move(request), .prompt_logprobs = {}});
+    live_.emplace(request.id, Live{});
+    RequestParams& params = request;
+    scheduler_.Add(request.id, std::make_shared<const RequestParams>(std::move(params)));
   }
   for (RequestId id : news.cancels) CancelNow(id);
   while (news.stopped && !live_.empty()) CancelNow(live_.begin()->first);
@@ -127,26 +121,11 @@ void EngineLoop::CancelNow(RequestId id) {
 }
 
 bool EngineLoop::SubmitNext() {
-  PlannedStep planned = scheduler_.Plan();
-  if (planned.plan.rows.empty()) return false;
-  ExecutorStep step;
-  for (const SlotEntry& entry : planned.entries) step.openings.push_back(Opening(entry));
-  step.plan = planned.plan;
-  in_flight_.push_back(std::move(planned.plan));
-  executor_->Submit(std::move(step));
+  StepPlan plan = scheduler_.Plan();
+  if (plan.rows.empty()) return false;
+  in_flight_.push_back({.step = plan.step, .rows = plan.rows});
+  executor_->Submit(std::move(plan));
   return true;
-}
-
-SlotOpening EngineLoop::Opening(const SlotEntry& entry) const {
-  const GenerateRequest& request = live_.at(entry.request).request;
-  const Sequence& sequence = scheduler_.sequence(entry.request);
-  return {.slot = entry.slot,
-          .sampling = request.sampling,
-          .stop_tokens = request.stop_tokens,
-          .min_tokens = request.min_tokens,
-          .prompt_logprobs = request.prompt_logprobs,
-          .prompt = sequence.spec.prompt,
-          .generated = sequence.generated};
 }
 
 void EngineLoop::ApplyOldest() {
@@ -157,34 +136,34 @@ void EngineLoop::ApplyOldest() {
         "the executor answered step {} with {} rows, not step {} with {}", result.step,
         result.rows.size(), plan.step, plan.rows.size());
   std::vector<RowOutcome> outcomes;
-  for (const RowResult& row : result.rows) outcomes.push_back({!row.status.ok(), row.token.id});
+  for (const RowResult& row : result.rows) {
+    RowOutcome& outcome = outcomes.emplace_back(!row.status.ok());
+    for (const GeneratedToken& token : row.tokens) outcome.tokens.push_back(token.id);
+  }
   const std::vector<RowEffect> effects = scheduler_.Apply(plan, outcomes);
   for (size_t i = 0; i < effects.size(); ++i) {
-    if (!effects[i].counts) continue;
-    AddOutput(std::move(result.rows[i]), plan.rows[i].samples, effects[i], plan.rows[i].request);
+    if (effects[i].counts) AddOutput(plan.rows[i], std::move(result.rows[i]), effects[i]);
   }
   ++steps_;
 }
 
-void EngineLoop::AddOutput(RowResult result, bool sampled, const RowEffect& effect, RequestId id) {
-  const auto live = live_.find(id);
-  CHECK(live != live_.end(), "a result of request {}, which has ended", Raw(id));
+void EngineLoop::AddOutput(const StepRow& row, RowResult result, const RowEffect& effect) {
+  const auto live = live_.find(row.request);
+  CHECK(live != live_.end(), "a result of request {}, which has ended", Raw(row.request));
   RequestOutput output;
-  output.id = id;
+  output.id = row.request;
   if (effect.end) output.finish = ReasonOf(*effect.end);
   if (result.status.ok()) {
     std::vector<TokenLogprobs>& prompt_logprobs = live->second.prompt_logprobs;
     std::move(result.prompt_logprobs.begin(), result.prompt_logprobs.end(),
               std::back_inserter(prompt_logprobs));
-    if (sampled) {
-      output.tokens.push_back(std::move(result.token));
-      output.prompt_logprobs = std::exchange(prompt_logprobs, {});
-    }
+    output.tokens = std::move(result.tokens);
+    if (row.samples) output.prompt_logprobs = std::exchange(prompt_logprobs, {});
   } else {
     output.error = std::move(result.status);
   }
   if (effect.end) live_.erase(live);
-  if (sampled || output.finish) outputs_.push_back(std::move(output));
+  if (row.samples || output.finish) outputs_.push_back(std::move(output));
 }
 
 void EngineLoop::HandOut() {

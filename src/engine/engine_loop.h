@@ -40,18 +40,16 @@ class EngineLoop {
   const Scheduler& scheduler() const { return scheduler_; }
 
  private:
-  // A request, but for the prompt, which the scheduler holds.
+  // What is kept of a request until its first token.
   struct Live {
-    GenerateRequest request;
-    std::vector<TokenLogprobs> prompt_logprobs;  // until the first token
+    std::vector<TokenLogprobs> prompt_logprobs;
   };
 
   void DrainInbox();
   void CancelNow(RequestId id);
   bool SubmitNext();
-  SlotOpening Opening(const SlotEntry& entry) const;
   void ApplyOldest();
-  void AddOutput(RowResult result, bool sampled, const RowEffect& effect, RequestId id);
+  void AddOutput(const StepRow& row, RowResult result, const RowEffect& effect);
   void HandOut();
   void LogThroughput();
   void RestartThroughput();

@@ -9,24 +9,17 @@
 
 #include "base/ids.h"
 #include "base/status.h"
-#include "sampling/params.h"
+#include "request/params.h"
 
 namespace fathom {
 
-struct GenerateRequest {
+struct GenerateRequest : RequestParams {
   RequestId id{};
-  std::vector<TokenId> prompt;  // at least one token
-  SamplingParams sampling;
-  std::vector<TokenId> stop_tokens;  // EOS tokens included, unless the request ignores EOS
-  int32_t max_tokens = 16;           // 1 or more
-  int32_t min_tokens = 0;            // stop tokens are not sampled before
-  int32_t prompt_logprobs = -1;      // -1: none; else as SamplingParams::logprobs, for the prompt
 };
 
-// Of one position: the log-probability of the token that stands there, and of the likeliest ones.
 struct GeneratedToken {
   TokenId id{};
-  std::optional<TokenLogprobs> logprobs;
+  std::optional<TokenLogprobs> logprobs;  // if asked for
 };
 
 enum class FinishReason { kStop, kLength, kCancelled, kError };

@@ -5,79 +5,100 @@
 #include "scheduler/scheduler.h"
 
 namespace fathom {
+namespace {
 
-PlannedStep Scheduler::Plan() {
-  CHECK(in_flight_.size() < static_cast<size_t>(options_.depth), "{} steps are in flight",
-        in_flight_.size());
-  PlannedStep step;
-  const int32_t held_back = prefill_left_out_ ? OldestPrefillTokens() : 0;
-  const int32_t decodes = PlanDecodes(options_.max_num_batched_tokens - held_back, step.plan);
-  PlanPrefills(options_.max_num_batched_tokens - decodes, step);
-  if (step.plan.rows.empty()) {
-    CHECK(!in_flight_.empty() || empty(), "requests, nothing in flight, and nothing can run");
-    return step;
-  }
-  std::stable_sort(step.plan.rows.begin() + decodes, step.plan.rows.end(),
-                   [](const StepRow& a, const StepRow& b) { return a.num_tokens < b.num_tokens; });
-  step.plan.step = next_step_++;
-  in_flight_.push_back(step.plan.step);
-  return step;
+// Where a row stands in its step (StepPlan): expanded, absorbed, decode.
+int PlaceOf(const StepRow& row) {
+  return row.form == AttentionForm::kExpanded ? 0 : row.is_decode() ? 2 : 1;
 }
 
-// Returns how many rows, of a token each, it planned.
+}  // namespace
+
+StepPlan Scheduler::Plan() {
+  CHECK(in_flight_.size() < static_cast<size_t>(options_.depth), "{} steps are in flight",
+        in_flight_.size());
+  StepPlan plan;
+  const int32_t held_back = prefill_left_out_ ? OldestPrefillTokens() : 0;
+  const int32_t decoded = PlanDecodes(options_.max_num_batched_tokens - held_back, plan);
+  PlanPrefills(options_.max_num_batched_tokens - decoded, plan);
+  if (plan.rows.empty()) {
+    CHECK(!in_flight_.empty() || empty(), "requests, nothing in flight, and nothing can run");
+    return plan;
+  }
+  std::stable_sort(plan.rows.begin(), plan.rows.end(), [](const StepRow& a, const StepRow& b) {
+    if (PlaceOf(a) != PlaceOf(b)) return PlaceOf(a) < PlaceOf(b);
+    return !a.is_decode() && a.num_tokens() < b.num_tokens();
+  });
+  plan.step = next_step_++;
+  in_flight_.push_back(plan.step);
+  return plan;
+}
+
+// Returns how many tokens it planned.
 int32_t Scheduler::PlanDecodes(int32_t budget, StepPlan& plan) {
+  std::vector<Sequence*> oldest_first;  // a copy: preemption changes running_
+  for (Sequence* seq : running_) {
+    if (!seq->prefilling() && !seq->fully_planned() && !seq->held_in_lockstep()) {
+      oldest_first.push_back(seq);
+    }
+  }
+  const auto rows = static_cast<int32_t>(oldest_first.size());
+  const int32_t room = rows > 0 ? std::max(budget / rows - 1, 0) : 0;  // for drafts, of each
   int32_t planned = 0, pages_owed = 0;
-  const std::vector<Sequence*> oldest_first = running_;  // preemption changes running_
   for (Sequence* seq : oldest_first) {
     if (planned == budget) break;
-    if (seq->state != SequenceState::kRunning || seq->prefilling() || seq->fully_planned()) {
-      continue;
-    }
-    if (!ReserveDecodePage(*seq, pages_owed)) continue;
-    AddRow(*seq, 1, plan);
-    ++planned;
+    if (seq->state != SequenceState::kRunning) continue;
+    const int32_t tokens = ReserveDecode(*seq, std::min(room, options_.max_drafts), pages_owed);
+    if (tokens == 0) continue;
+    AddDecode(*seq, tokens, plan);
+    planned += tokens;
   }
   return planned;
 }
 
-void Scheduler::PlanPrefills(int32_t budget, PlannedStep& step) {
+void Scheduler::PlanPrefills(int32_t budget, StepPlan& plan) {
   bool planned = false;
   prefill_left_out_ = false;
   const auto plan_chunk = [&](Sequence& seq) {
-    const int32_t tokens = ChunkTokens(seq.planned, seq.prefill_end);
+    const int32_t tokens = PrefillTokens(seq.prefilled, seq.prompt_size(), seq.prefill_end);
     if (tokens > budget) {
       prefill_left_out_ |= !planned;
       return;
     }
-    AddRow(seq, tokens, step.plan);
+    AddPrefill(seq, tokens, plan);
     budget -= tokens;
     planned = true;
   };
   for (Sequence* seq : running_) {
-    if (seq->prefilling()) plan_chunk(*seq);
+    if (seq->prefilling() && !seq->held_in_lockstep()) plan_chunk(*seq);
   }
   while (HeadCanEnter()) {
     Sequence& seq = *waiting_.front();
-    if (ChunkTokens(0, seq.length()) > budget) {
+    if (PrefillTokens(0, seq.prompt_size(), seq.length()) > budget) {
       prefill_left_out_ |= !planned;
       break;
     }
-    Enter(seq, step.entries);
+    OpenSlot(seq, plan);
     plan_chunk(seq);
   }
 }
 
 // Tokens of the row that starts at `begin`: up to the next multiple of prefill_chunk, whatever the
-// budget, so that the rows of a request do not depend on its company.
-int32_t Scheduler::ChunkTokens(int32_t begin, int32_t prefill_end) const {
-  return std::min(options_.prefill_chunk - begin % options_.prefill_chunk, prefill_end - begin);
+// budget, and never across the prompt's end, so that all of them are of one form.
+int32_t Scheduler::PrefillTokens(int32_t begin, int32_t prompt_end, int32_t prefill_end) const {
+  const int32_t border = begin + options_.prefill_chunk - begin % options_.prefill_chunk;
+  return std::min(border, begin < prompt_end ? prompt_end : prefill_end) - begin;
 }
 
 int32_t Scheduler::OldestPrefillTokens() const {
   for (const Sequence* seq : running_) {
-    if (seq->prefilling()) return ChunkTokens(seq->planned, seq->prefill_end);
+    if (seq->prefilling() && !seq->held_in_lockstep()) {
+      return PrefillTokens(seq->prefilled, seq->prompt_size(), seq->prefill_end);
+    }
   }
-  return HeadCanEnter() ? ChunkTokens(0, waiting_.front()->length()) : 0;
+  if (!HeadCanEnter()) return 0;
+  const Sequence& head = *waiting_.front();
+  return PrefillTokens(0, head.prompt_size(), head.length());
 }
 
 // Leaves a page for each running request, or its next decode would preempt the newcomer.
@@ -88,37 +109,49 @@ bool Scheduler::HeadCanEnter() const {
          pool_.free_pages() >= PagesFor(head.length()) + static_cast<int64_t>(running_.size());
 }
 
-void Scheduler::Enter(Sequence& seq, std::vector<SlotEntry>& entries) {
+void Scheduler::OpenSlot(Sequence& seq, StepPlan& plan) {
   waiting_.pop_front();
   running_.push_back(&seq);
   seq.state = SequenceState::kRunning;
   seq.slot = free_slots_.back();
   free_slots_.pop_back();
   seq.prefill_end = seq.length();
-  seq.planned = 0;
+  seq.prefilled = 0;
   seq.pages_planned = 0;
   const bool allocated = pool_.Allocate(PagesFor(seq.prefill_end), seq.pages);
-  CHECK(allocated, "{} pages for request {}", PagesFor(seq.prefill_end), Raw(seq.spec.id));
-  entries.push_back({seq.slot, seq.spec.id});
+  CHECK(allocated, "{} pages for request {}", PagesFor(seq.prefill_end), Raw(seq.id));
+  plan.openings.push_back({.slot = seq.slot,
+                           .request = seq.id,
+                           .params = seq.params,
+                           .generated = seq.generated,
+                           .final_length = seq.final_length});
 }
 
-// Sees to it that the position that `seq` decodes next has a page. False if it must sit this step
-// out: it waits for pages that steps in flight still hold (`pages_owed` counts those promised in
-// this plan), or it was itself the one to preempt.
-bool Scheduler::ReserveDecodePage(Sequence& seq, int32_t& pages_owed) {
-  if (seq.planned < static_cast<int64_t>(seq.pages.size()) * kPageTokens) return true;
-  while (!pool_.Allocate(1, seq.pages)) {
-    if (PagesSoonFree() > pages_owed) {
-      ++pages_owed;
-      return false;
+// Sees to it that the positions which `seq` may decode next have pages, and returns how many tokens
+// that are: 1 and some of `drafts`, none of which costs another request its pages. 0 if it must sit
+// this step out: it waits for pages that steps in flight still hold (`pages_owed` counts those
+// promised in this plan), or it was itself the one to preempt.
+int32_t Scheduler::ReserveDecode(Sequence& seq, int32_t drafts, int32_t& pages_owed) {
+  const int32_t last = seq.final_length - 1;  // the token there is sampled, never computed
+  const auto needed = [&](int32_t tokens) {
+    return PagesFor(std::min(seq.planned_most() + tokens, last)) -
+           static_cast<int32_t>(seq.pages.size());
+  };
+  for (int32_t tokens = std::min(1 + drafts, last - seq.planned_least()); tokens > 1; --tokens) {
+    if (needed(tokens) <= 0 || pool_.Allocate(needed(tokens), seq.pages)) return tokens;
+  }
+  while (needed(1) > 0 && !pool_.Allocate(needed(1), seq.pages)) {
+    if (PagesSoonFree() >= pages_owed + needed(1)) {
+      pages_owed += needed(1);
+      return 0;
     }
     const auto victim = std::find_if(running_.rbegin(), running_.rend(),
                                      [](const Sequence* s) { return !s->fully_planned(); });
     const bool is_self = *victim == &seq;  // there is one: `seq` itself at the latest
     Preempt(**victim);
-    if (is_self) return false;
+    if (is_self) return 0;
   }
-  return true;
+  return 1;
 }
 
 // Pages that come back without preempting anyone, once the steps in flight have completed.
@@ -131,31 +164,37 @@ int32_t Scheduler::PagesSoonFree() const {
   return pages;
 }
 
-void Scheduler::AddRow(Sequence& seq, int32_t num_tokens, StepPlan& plan) {
-  StepRow row;
-  row.slot = seq.slot;
-  row.request = seq.spec.id;
-  row.position = seq.planned;
-  row.num_tokens = num_tokens;
-  const int32_t end = seq.planned + num_tokens;
-  if (seq.prefilling()) {
-    for (int32_t at = seq.planned; at < end; ++at) row.tokens.push_back(seq.token(at));
-    const int32_t prompt_end = std::min(end, seq.prompt_size());
-    // A chunk that is computed again after a preemption has reported already.
-    row.prompt_logprobs = seq.spec.prompt_logprobs && prompt_end > seq.prompt_planned &&
-                          seq.planned < seq.prompt_size() - 1;
-    if (prompt_end > seq.prompt_planned) {
-      prompt_tokens_ += prompt_end - seq.prompt_planned;
-      seq.prompt_planned = prompt_end;
-    }
+void Scheduler::AddDecode(Sequence& seq, int32_t tokens, StepPlan& plan) {
+  seq.tokens_in_flight += tokens;
+  AddRow(seq, {.drafts = tokens - 1, .samples = true}, plan);
+}
+
+void Scheduler::AddPrefill(Sequence& seq, int32_t tokens, StepPlan& plan) {
+  const int32_t begin = seq.prefilled, end = begin + tokens, prompt_end = seq.prompt_size();
+  StepRow row{
+      .form = FormOfToken(begin, prompt_end, options_.prefill_chunk, options_.absorbed_limit),
+      .begin = begin,
+      .samples = end == seq.prefill_end};
+  for (int32_t at = begin; at < end; ++at) row.tokens.push_back(seq.token(at));
+  const int32_t prompt_planned = std::min(end, prompt_end);
+  if (prompt_planned > seq.prompt_planned) {  // else it was preempted, and has reported already
+    row.prompt_logprobs = seq.params->prompt_logprobs >= 0 && begin < prompt_end - 1;
+    prompt_tokens_ += prompt_planned - seq.prompt_planned;
+    seq.prompt_planned = prompt_planned;
   }
-  row.samples = end >= seq.prefill_end;
+  seq.prefilled = end;
+  if (row.samples) ++seq.tokens_in_flight;
+  AddRow(seq, std::move(row), plan);
+}
+
+void Scheduler::AddRow(Sequence& seq, StepRow row, StepPlan& plan) {
+  row.slot = seq.slot;
+  row.request = seq.id;
   row.first_new_page = seq.pages_planned;
-  for (size_t i = seq.pages_planned; i < seq.pages.size(); ++i) {
+  for (size_t i = static_cast<size_t>(seq.pages_planned); i < seq.pages.size(); ++i) {
     row.new_pages.push_back(seq.pages[i].id());
   }
   seq.pages_planned = static_cast<int32_t>(seq.pages.size());
-  seq.planned = end;
   ++seq.rows_in_flight;
   seq.samples_in_flight += row.samples;
   plan.rows.push_back(std::move(row));

@@ -11,6 +11,11 @@ bool ArrivedBefore(const Sequence* a, const Sequence* b) {
   return a->arrival < b->arrival;
 }
 
+// Tokens that a row that samples brings at most.
+int32_t MostSampled(const StepRow& row) {
+  return row.is_decode() ? row.num_tokens() : 1;
+}
+
 }  // namespace
 
 Status Validate(const SchedulerOptions& options) {
@@ -23,6 +28,7 @@ Status Validate(const SchedulerOptions& options) {
   TRY(at_least("pages of the KV cache:", options.num_pages, 1));
   TRY(at_least("--max-model-len", options.max_model_len, 2));
   TRY(at_least("steps in flight:", options.depth, 1));
+  TRY(at_least("drafts of a decode:", options.max_drafts, 0));
   if (options.max_num_batched_tokens < std::max(options.prefill_chunk, options.max_num_seqs)) {
     return InvalidArgument(
         "--max-num-batched-tokens {} is too small: a step must hold one prefill chunk of {} tokens "
@@ -68,15 +74,16 @@ int64_t Scheduler::FinalLength(int64_t prompt_tokens, int64_t max_tokens) const 
   return prompt_tokens + std::clamp<int64_t>(options_.max_model_len - prompt_tokens, 1, max_tokens);
 }
 
-void Scheduler::Add(SequenceSpec spec) {
-  const Status fits = CheckFits(static_cast<int64_t>(spec.prompt.size()), spec.max_tokens);
-  CHECK(fits.ok(), "request {}: {}", Raw(spec.id), fits.message());
+void Scheduler::Add(RequestId id, std::shared_ptr<const RequestParams> params) {
+  const Status fits = CheckFits(static_cast<int64_t>(params->prompt.size()), params->max_tokens);
+  CHECK(fits.ok(), "request {}: {}", Raw(id), fits.message());
   auto seq = std::make_unique<Sequence>();
-  seq->spec = std::move(spec);
+  seq->id = id;
+  seq->params = std::move(params);
   seq->arrival = next_arrival_++;
-  seq->final_length = FinalLength(seq->prompt_size(), seq->spec.max_tokens);
+  seq->final_length =
+      static_cast<int32_t>(FinalLength(seq->prompt_size(), seq->params->max_tokens));
   waiting_.push_back(seq.get());
-  const RequestId id = seq->spec.id;
   const bool added = sequences_.emplace(id, std::move(seq)).second;
   CHECK(added, "request {} is there already", Raw(id));
 }
@@ -105,15 +112,18 @@ std::vector<RowEffect> Scheduler::Apply(const StepPlan& plan,
   in_flight_.pop_front();
   std::vector<RowEffect> effects(plan.rows.size());
   for (size_t i = 0; i < plan.rows.size(); ++i) {
-    const auto found = sequences_.find(plan.rows[i].request);
-    CHECK(found != sequences_.end(), "request {} has left with a row in flight",
-          Raw(plan.rows[i].request));
+    const StepRow& row = plan.rows[i];
+    const auto found = sequences_.find(row.request);
+    CHECK(found != sequences_.end(), "request {} has left with a row in flight", Raw(row.request));
     Sequence& seq = *found->second;
     --seq.rows_in_flight;
-    seq.samples_in_flight -= plan.rows[i].samples;
+    if (row.samples) {
+      --seq.samples_in_flight;
+      seq.tokens_in_flight -= MostSampled(row);
+    }
     if (seq.state != SequenceState::kEnded) {
       effects[i].counts = true;
-      effects[i].end = Advance(seq, plan.rows[i].samples, outcomes[i]);
+      effects[i].end = Advance(seq, row, outcomes[i]);
       if (effects[i].end) End(seq);
     }
     ReleaseIfDrained(seq);
@@ -121,19 +131,28 @@ std::vector<RowEffect> Scheduler::Apply(const StepPlan& plan,
   return effects;
 }
 
-std::optional<SequenceEnd> Scheduler::Advance(Sequence& seq, bool sampled,
+std::optional<SequenceEnd> Scheduler::Advance(Sequence& seq, const StepRow& row,
                                               const RowOutcome& outcome) {
   if (outcome.failed) return SequenceEnd::kFailed;
-  if (!sampled) return std::nullopt;
-  seq.generated.push_back(outcome.token);
-  ++generated_tokens_;
-  const auto& stops = seq.spec.stop_tokens;
-  if (static_cast<int64_t>(seq.generated.size()) > seq.spec.min_tokens &&
-      std::find(stops.begin(), stops.end(), outcome.token) != stops.end()) {
-    return SequenceEnd::kStop;
+  const std::vector<TokenId>& tokens = outcome.tokens;
+  const size_t least = row.samples ? 1 : 0, most = row.samples ? MostSampled(row) : 0;
+  CHECK(tokens.size() >= least && tokens.size() <= most,
+        "request {}: {} tokens of a row that brings {} to {}", Raw(seq.id), tokens.size(), least,
+        most);
+  std::optional<SequenceEnd> end;
+  for (const TokenId token : tokens) {
+    CHECK(!end, "request {}: the device went on after its end", Raw(seq.id));
+    seq.generated.push_back(token);
+    ++generated_tokens_;
+    const auto& stops = seq.params->stop_tokens;
+    if (static_cast<int64_t>(seq.generated.size()) > seq.params->min_tokens &&
+        std::find(stops.begin(), stops.end(), token) != stops.end()) {
+      end = SequenceEnd::kStop;
+    } else if (seq.length() == seq.final_length) {
+      end = SequenceEnd::kLength;
+    }
   }
-  if (seq.length() == seq.final_length) return SequenceEnd::kLength;
-  return std::nullopt;
+  return end;
 }
 
 void Scheduler::End(Sequence& seq) {
@@ -149,7 +168,7 @@ void Scheduler::ReleaseIfDrained(Sequence& seq) {
   if (seq.slot != SlotId{-1}) free_slots_.push_back(seq.slot);
   seq.slot = SlotId{-1};
   if (seq.state != SequenceState::kEnded) return;
-  const RequestId id = seq.spec.id;
+  const RequestId id = seq.id;
   sequences_.erase(id);
 }
 
@@ -194,12 +213,18 @@ void Scheduler::CheckSequence(const Sequence& seq) const {
   CHECK(in_slot == (seq.state == SequenceState::kRunning || seq.rows_in_flight > 0));
   CHECK(in_slot || seq.pages.empty());
   CHECK(seq.rows_in_flight >= seq.samples_in_flight && seq.samples_in_flight >= 0);
+  CHECK(seq.tokens_in_flight >= seq.samples_in_flight);
+  CHECK(seq.tokens_in_flight <= int64_t{seq.samples_in_flight} * (1 + options_.max_drafts));
   CHECK(seq.rows_in_flight <= static_cast<int64_t>(in_flight_.size()));
-  CHECK(seq.length() + seq.samples_in_flight <= seq.final_length);
+  CHECK(!seq.params->lockstep || seq.rows_in_flight <= 1);
+  if (seq.state == SequenceState::kEnded) return;
+  // A row may turn out to be one too many only where the rows before it may bring several tokens.
+  CHECK(options_.max_drafts > 0 || seq.length() + seq.samples_in_flight <= seq.final_length);
   if (seq.state == SequenceState::kRunning) {
-    CHECK(PagesFor(std::max(seq.planned, seq.prefill_end)) ==
-          static_cast<int64_t>(seq.pages.size()));
-    CHECK(seq.prefilling() || seq.planned == seq.length() + seq.samples_in_flight - 1);
+    const int32_t reserved = std::max(seq.planned_most(), seq.prefill_end);
+    const auto pages = static_cast<int64_t>(seq.pages.size());
+    CHECK(PagesFor(reserved) <= pages && pages <= PagesFor(seq.final_length - 1));
+    CHECK(seq.fully_planned() || seq.planned_least() <= seq.planned_most());
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,26 +24,20 @@ struct SchedulerOptions {
   int32_t num_pages = 0;
   int32_t max_model_len = 0;  // prompt and generated tokens
   int32_t depth = 2;          // steps planned ahead of results
+  // Prompts' parts of chunks that are longer take the expanded form (base/attention_form.h).
+  int64_t absorbed_limit = std::numeric_limits<int64_t>::max();
+  int32_t max_drafts = 0;  // that a decode verifies at most
 };
 
 // kInvalidArgument, naming the flag, for what no scheduler can run with.
 Status Validate(const SchedulerOptions& options);
 
-// A request enters a slot with this step.
-struct SlotEntry {
-  SlotId slot{};
-  RequestId request{};
-};
-
-struct PlannedStep {
-  StepPlan plan;
-  std::vector<SlotEntry> entries;
-};
-
 // What the device says of a row.
 struct RowOutcome {
   bool failed = false;  // the request ends
-  TokenId token{};      // if the row samples
+  // If the row samples and the request had not ended: 1 to num_tokens() of a decode, else 1; none
+  // after a token that ends the request.
+  std::vector<TokenId> tokens;
 };
 
 enum class SequenceEnd { kStop, kLength, kFailed };
@@ -53,10 +48,12 @@ struct RowEffect {
   std::optional<SequenceEnd> end;
 };
 
-// Policy: every running request decodes one token a step, oldest first; what the budget leaves
-// goes to prefill chunks, oldest first. A request enters with the pages of its whole prefill; when
+// Policy: every running request decodes in each step, oldest first, and verifies as many drafts as
+// the budget has room for beside everybody's token; what the budget leaves goes to prefill chunks,
+// oldest first. A request enters with the pages of its whole prefill; when
 // a decode finds no page, the request that arrived last is preempted: it gives its pages back and
-// later computes its prompt and generated tokens anew. Any request that fits alone thus ends.
+// later computes its prompt and generated tokens anew, in the forms that they had. Any request that
+// fits alone thus ends.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);  // REQUIRES: Validate(options).ok()
@@ -66,14 +63,15 @@ class Scheduler {
   // context if one token is all it asks for. THREAD: any.
   Status CheckFits(int64_t prompt_tokens, int64_t max_tokens) const;
 
-  void Add(SequenceSpec spec);  // REQUIRES: CheckFits(), a new id
+  // REQUIRES: CheckFits(), a new id.
+  void Add(RequestId id, std::shared_ptr<const RequestParams> params);
   // False if the request is unknown or has ended. Its pages are free once no row of it is in
   // flight; Apply() drops the results of those.
   bool Cancel(RequestId id);
 
   // The next step; no rows if nothing can run before another result.
   // REQUIRES: fewer than `depth` plans without Apply().
-  PlannedStep Plan();
+  StepPlan Plan();
   // One effect per row. REQUIRES: `plan` is the oldest not yet applied.
   std::vector<RowEffect> Apply(const StepPlan& plan, std::span<const RowOutcome> outcomes);
 
@@ -98,16 +96,18 @@ class Scheduler {
 
   int64_t FinalLength(int64_t prompt_tokens, int64_t max_tokens) const;
   int32_t PlanDecodes(int32_t budget, StepPlan& plan);
-  void PlanPrefills(int32_t budget, PlannedStep& step);
-  int32_t ChunkTokens(int32_t begin, int32_t prefill_end) const;
+  void PlanPrefills(int32_t budget, StepPlan& plan);
+  int32_t PrefillTokens(int32_t begin, int32_t prompt_end, int32_t prefill_end) const;
   int32_t OldestPrefillTokens() const;
   bool HeadCanEnter() const;
-  void Enter(Sequence& seq, std::vector<SlotEntry>& entries);
-  bool ReserveDecodePage(Sequence& seq, int32_t& pages_owed);
+  void OpenSlot(Sequence& seq, StepPlan& plan);
+  int32_t ReserveDecode(Sequence& seq, int32_t drafts, int32_t& pages_owed);
   int32_t PagesSoonFree() const;
   void Preempt(Sequence& seq);
-  void AddRow(Sequence& seq, int32_t num_tokens, StepPlan& plan);
-  std::optional<SequenceEnd> Advance(Sequence& seq, bool sampled, const RowOutcome& outcome);
+  void AddDecode(Sequence& seq, int32_t tokens, StepPlan& plan);
+  void AddPrefill(Sequence& seq, int32_t tokens, StepPlan& plan);
+  void AddRow(Sequence& seq, StepRow row, StepPlan& plan);
+  std::optional<SequenceEnd> Advance(Sequence& seq, const StepRow& row, const RowOutcome& outcome);
   void End(Sequence& seq);
   void ReleaseIfDrained(Sequence& seq);
   void CheckSequence(const Sequence& seq) const;

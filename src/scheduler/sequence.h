@@ -1,23 +1,16 @@
 // What the scheduler knows of one request.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/ids.h"
 #include "cache/page_pool.h"
+#include "request/params.h"
 
 namespace fathom {
-
-// A request as the scheduler takes it.
-struct SequenceSpec {
-  RequestId id{};
-  std::vector<TokenId> prompt;
-  std::vector<TokenId> stop_tokens;
-  int32_t max_tokens = 1;
-  int32_t min_tokens = 0;  // stop tokens do not count before
-  bool prompt_logprobs = false;
-};
 
 enum class SequenceState {
   kWaiting,  // for a slot and pages; after a preemption perhaps still for its rows in flight
@@ -27,9 +20,10 @@ enum class SequenceState {
 
 // "Planned" counts what stands in plans, "in flight" what has no result yet.
 struct Sequence {
-  SequenceSpec spec;
+  RequestId id{};
+  std::shared_ptr<const RequestParams> params;
   uint64_t arrival = 0;      // order of Add()
-  int64_t final_length = 0;  // prompt and generated tokens at which it ends at the latest
+  int32_t final_length = 0;  // prompt and generated tokens at which it ends at the latest
   std::vector<TokenId> generated;
   SequenceState state = SequenceState::kWaiting;
   int32_t prompt_planned = 0;  // prompt positions planned in any life, so that none reports twice
@@ -39,20 +33,31 @@ struct Sequence {
   std::vector<PageRef> pages;
   int32_t pages_planned = 0;  // of `pages`, those that a plan has handed to the device
   int32_t prefill_end = 0;    // tokens known on entering the slot: computed as a prefill
-  int32_t planned = 0;        // positions planned
+  int32_t prefilled = 0;      // of them, planned
   int32_t rows_in_flight = 0;
-  int32_t samples_in_flight = 0;
+  int32_t samples_in_flight = 0;  // rows that sample: each brings a token at least
+  int32_t tokens_in_flight = 0;   // that these rows bring at most
 
-  int32_t prompt_size() const { return static_cast<int32_t>(spec.prompt.size()); }
+  int32_t prompt_size() const { return static_cast<int32_t>(params->prompt.size()); }
   int32_t length() const { return prompt_size() + static_cast<int32_t>(generated.size()); }
-  bool prefilling() const { return planned < prefill_end; }
-  // Whether every token that it may generate is generated or in flight.
+  bool prefilling() const { return prefilled < prefill_end; }
+  // Positions planned: where the next row begins, at the least and at the most.
+  int32_t planned_least() const {
+    return prefilling() ? prefilled : length() + samples_in_flight - 1;
+  }
+  int32_t planned_most() const {
+    return prefilling() ? prefilled : std::min(length() + tokens_in_flight, final_length) - 1;
+  }
+  // Whether every token that it may generate is generated or surely in flight.
   bool fully_planned() const {
     return !prefilling() && length() + samples_in_flight >= final_length;
   }
+  // Whether its next row must wait for a result.
+  bool held_in_lockstep() const { return params->lockstep && rows_in_flight > 0; }
   // REQUIRES: position < length().
   TokenId token(int32_t position) const {
-    return position < prompt_size() ? spec.prompt[position] : generated[position - prompt_size()];
+    return position < prompt_size() ? params->prompt[static_cast<size_t>(position)]
+                                    : generated[static_cast<size_t>(position - prompt_size())];
   }
 };
 

@@ -1,4 +1,5 @@
-// One step, as data: no pointers, so that a driver rank can broadcast it.
+// One step, as data: everything that crosses from the scheduler to the device side, so that a
+// driver rank can send it.
 #pragma once
 
 #include <cstdint>
@@ -6,44 +7,55 @@
 #include <string_view>
 #include <vector>
 
+#include "base/attention_form.h"
 #include "base/ids.h"
 #include "base/status.h"
+#include "request/slot_opening.h"
 
 namespace fathom {
 
-// What one request contributes to a step: a run of consecutive tokens.
+inline constexpr int32_t kAtSlot = -1;  // StepRow::begin of a decode
+
+// What one request contributes to a step: a run of consecutive tokens, all of one form.
 struct StepRow {
   SlotId slot{};
   RequestId request{};
-  int32_t position = 0;    // absolute, of the first token
-  int32_t num_tokens = 0;  // >= 1
-  // The tokens of a prefill chunk; empty for a decode, whose token the device takes from the slot.
+  AttentionForm form = AttentionForm::kAbsorbed;
+  // Tokens that the host knows, from this position on. A decode has none: it begins at the slot's
+  // length, with its last token, and the device alone knows both.
+  int32_t begin = kAtSlot;
   std::vector<TokenId> tokens;
+  int32_t drafts = 0;  // of a decode: at most so many of the slot's drafts are verified
   // Appended to the slot's page table from entry `first_new_page` on.
   int32_t first_new_page = 0;
   std::vector<PageId> new_pages;
-  bool samples = false;          // the last token's logits are sampled
+  bool samples = false;          // a decode, or the last tokens known: the last one is sampled from
   bool prompt_logprobs = false;  // log-probabilities of all its tokens' successors are wanted
 
   bool is_decode() const { return tokens.empty(); }
+  // A capacity: of a decode 0 to all of them are live, which the device decides from the slot.
+  int32_t num_tokens() const {
+    return is_decode() ? 1 + drafts : static_cast<int32_t>(tokens.size());
+  }
   friend bool operator==(const StepRow&, const StepRow&) = default;
 };
 
-// Rows are ordered decodes first, then prefill chunks by length, so that the rows that take the
-// absorbed form come first.
+// Rows of known tokens come first, expanded ones before absorbed ones, then the decodes: so that
+// where a row's tokens begin in the batch depends on decodes alone.
 struct StepPlan {
   uint64_t step = 0;
+  std::vector<SlotOpening> openings;  // before the rows run; each has a row
   std::vector<StepRow> rows;
 
   int64_t num_tokens() const {
     int64_t n = 0;
-    for (const StepRow& row : rows) n += row.num_tokens;
+    for (const StepRow& row : rows) n += row.num_tokens();
     return n;
   }
   friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };
 
-inline constexpr size_t kMaxStepPlanBytes = 64 << 20;
+inline constexpr size_t kMaxStepPlanBytes = 256 << 20;
 inline constexpr int32_t kMaxStepRows = 1 << 16;
 
 std::string Serialize(const StepPlan& plan);             // msgpack

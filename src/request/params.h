@@ -1,4 +1,5 @@
-// What a request asks of the sampler, and hears from it: plain data.
+// What a request asks, and hears of its tokens: plain data that every floor from scheduler to
+// server shares.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +10,9 @@
 
 namespace fathom {
 
-inline constexpr int32_t kMaxTopLogprobs = 20;   // as the OpenAI API
-inline constexpr int32_t kMaxLogitBias = 1024;   // entries a request
-inline constexpr int32_t kMaxBannedTokens = 64;  // stop tokens a request
+inline constexpr int32_t kMaxTopLogprobs = 20;  // as the OpenAI API
+inline constexpr int32_t kMaxLogitBias = 1024;  // entries a request
+inline constexpr int32_t kMaxStopTokens = 64;   // a request
 
 // Applied in this order: logit_bias, repetition, frequency and presence penalties, ban of stop
 // tokens before min_tokens, temperature, top_k, top_p, min_p. Log-probabilities are those of the
@@ -27,6 +28,22 @@ struct SamplingParams {
   uint64_t seed = 0;                // Philox key; the counter is the token's position
   int32_t logprobs = -1;            // -1: none; else how many likeliest tokens to report, 0..20
   std::vector<std::pair<TokenId, float>> logit_bias;
+
+  friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
+};
+
+// One copy, shared as `const` by the scheduler, the engine and, by way of a plan's openings, the
+// device side.
+struct RequestParams {
+  std::vector<TokenId> prompt;  // at least one token
+  SamplingParams sampling;
+  std::vector<TokenId> stop_tokens;  // EOS tokens included, unless the request ignores EOS
+  int32_t max_tokens = 16;           // 1 or more
+  int32_t min_tokens = 0;            // stop tokens are not sampled, and end nothing, before
+  int32_t prompt_logprobs = -1;      // -1: none; else as SamplingParams::logprobs, for the prompt
+  bool lockstep = false;  // no row is planned before the result of the one before is known
+
+  friend bool operator==(const RequestParams&, const RequestParams&) = default;
 };
 
 struct TokenLogprobs {
