@@ -170,7 +170,9 @@ GenerateRequest Conversation::RequestFor(std::vector<TokenId> prompt) {
     return asked ? *asked : model ? *model : otherwise;
   };
   const int32_t room = loaded_.engine->max_model_len() - static_cast<int32_t>(prompt.size());
-  GenerateRequest request{.prompt = std::move(prompt), .stop_tokens = loaded_.eos};
+  GenerateRequest request;
+  request.prompt = std::move(prompt);
+  request.stop_tokens = loaded_.eos;
   SamplingParams& sampling = request.sampling;
   sampling.temperature =
       pick(options_.temperature, defaults.temperature, defaults.do_sample ? 1.0f : 0.0f);

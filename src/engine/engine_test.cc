@@ -19,7 +19,7 @@ constexpr TokenId kNaN{77};
 class CountingExecutor final : public Executor {
  public:
   explicit CountingExecutor(std::atomic<int64_t>* waits) : waits_(waits) {}
-  void Submit(ExecutorStep step) override { steps_.push_back(std::move(step.plan)); }
+  void Submit(StepPlan plan) override { steps_.push_back(std::move(plan)); }
   StepResult Wait() override {
     ++*waits_;
     std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -27,8 +27,10 @@ class CountingExecutor final : public Executor {
     for (const StepRow& row : steps_.front().rows) {
       RowResult& out = result.rows.emplace_back();
       if (!row.is_decode() && row.tokens[0] == kNaN) out.status = Internal("NaN logits");
-      out.token.id = TokenId{row.position + row.num_tokens};
-      if (row.prompt_logprobs) out.prompt_logprobs.resize(row.num_tokens - row.samples);
+      int32_t& length = lengths_[row.slot];
+      length = (row.is_decode() ? length : row.begin) + row.num_tokens();
+      if (row.samples) out.tokens.push_back({.id = TokenId{length}, .logprobs = {}});
+      if (row.prompt_logprobs) out.prompt_logprobs.resize(row.num_tokens() - row.samples);
     }
     steps_.pop_front();
     return result;
@@ -37,6 +39,7 @@ class CountingExecutor final : public Executor {
  private:
   std::atomic<int64_t>* waits_;
   std::deque<StepPlan> steps_;
+  std::map<SlotId, int32_t> lengths_;
 };
 
 // An engine whose outputs are gathered, and can be awaited.

@@ -203,6 +203,9 @@ Status CheckRow(const StepRow& row) {
   if (row.is_decode() != (row.begin == kAtSlot)) {
     return DataLoss("step plan: {} tokens from position {}", row.tokens.size(), row.begin);
   }
+  if (row.is_decode() && (!row.samples || row.prompt_logprobs)) {
+    return DataLoss("step plan: a decode that does not sample, or scores a prompt");
+  }
   if (row.drafts > 0 && !row.is_decode()) {
     return DataLoss("step plan: {} drafts beside {} tokens", row.drafts, row.tokens.size());
   }

@@ -2,30 +2,63 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <memory>
+#include <string_view>
+
 #include "base/rng.h"
 
 namespace fathom {
 namespace {
 
+SlotOpening SomeOpening() {
+  RequestParams params;
+  params.prompt = {TokenId{0}, TokenId{128}, TokenId{129279}, TokenId{2147483647}};
+  params.sampling = {.temperature = 0.7f,
+                     .top_k = 40,
+                     .top_p = 0.95f,
+                     .min_p = 1e-40f,  // a subnormal is a number
+                     .presence_penalty = -2.0f,
+                     .frequency_penalty = -0.0f,
+                     .repetition_penalty = 3.4e38f,
+                     .seed = ~uint64_t{0},
+                     .logprobs = 20,
+                     .logit_bias = {{TokenId{7}, -100.0f}, {TokenId{0}, 100.0f}}};
+  params.stop_tokens = {TokenId{1}, TokenId{2147483647}};
+  params.max_tokens = 2147483647;
+  params.min_tokens = 3;
+  params.prompt_logprobs = 0;
+  params.lockstep = true;
+  return {.slot = SlotId{5},
+          .request = RequestId{1},
+          .params = std::make_shared<const RequestParams>(params),
+          .generated = {TokenId{9}, TokenId{1000}},
+          .length = 64,
+          .final_length = 2147483647};
+}
+
+// Two openings, a row of known tokens and a decode with drafts.
 StepPlan SomePlan() {
+  SlotOpening second = SomeOpening();
+  second.slot = SlotId{0};
+  second.params = std::make_shared<const RequestParams>();
+  StepRow known;
+  known.form = AttentionForm::kExpanded;
+  known.begin = 512;
+  known.tokens = {TokenId{0}, TokenId{128}, TokenId{129279}};
+  known.prompt_logprobs = true;
   StepRow decode;
   decode.slot = SlotId{3};
   decode.request = RequestId{~uint64_t{0}};
-  decode.position = 2147483646;
-  decode.num_tokens = 1;
+  decode.drafts = 4;
   decode.first_new_page = 7;
   decode.new_pages = {PageId{2147483647}};
   decode.samples = true;
-  StepRow prefill;
-  prefill.position = 512;
-  prefill.num_tokens = 3;
-  prefill.tokens = {TokenId{0}, TokenId{128}, TokenId{129279}};
-  prefill.prompt_logprobs = true;
-  return {.step = ~uint64_t{0} - 1, .rows = {decode, prefill}};
+  return {.step = ~uint64_t{0} - 1, .openings = {SomeOpening(), second}, .rows = {known, decode}};
 }
 
 TEST(StepPlan, RoundTrip) {
-  for (const StepPlan& plan : {SomePlan(), StepPlan{.step = 5, .rows = {}}}) {
+  for (const StepPlan& plan : {SomePlan(), StepPlan{.step = 5, .openings = {}, .rows = {}}}) {
     const Result<StepPlan> parsed = ParseStepPlan(Serialize(plan));
     ASSERT_TRUE(parsed.ok()) << parsed.status().ToString();
     EXPECT_EQ(*parsed, plan);
@@ -63,22 +96,76 @@ TEST(StepPlan, DamageIsRefusedOrAnotherPlan) {
 }
 
 TEST(StepPlan, SizesThatAreNotThereAreRefusedBeforeAllocating) {
-  // An array of 2^32 - 1 rows, and none follows.
-  const std::string bytes("\x92\x01\xdd\xff\xff\xff\xff", 7);
-  EXPECT_EQ(ParseStepPlan(bytes).status().code(), StatusCode::kDataLoss);
+  // An array of 2^32 - 1 openings, or rows, and none follows.
+  for (const std::string_view bytes : {std::string_view("\x93\x01\xdd\xff\xff\xff\xff", 7),
+                                       std::string_view("\x93\x01\x90\xdd\xff\xff\xff\xff", 8)}) {
+    EXPECT_EQ(ParseStepPlan(bytes).status().code(), StatusCode::kDataLoss);
+  }
+}
+
+TEST(StepPlan, MoreRowsThanAnyStepHasAreRefused) {
+  const auto parses = [](size_t openings, size_t rows) {
+    StepPlan plan;
+    StepRow row;
+    row.samples = true;
+    plan.rows.assign(rows, row);
+    SlotOpening opening;
+    opening.params = std::make_shared<const RequestParams>();
+    plan.openings.assign(openings, opening);
+    return ParseStepPlan(Serialize(plan)).ok();
+  };
+  EXPECT_TRUE(parses(kMaxStepRows, kMaxStepRows));
+  EXPECT_FALSE(parses(kMaxStepRows + 1, 1));
+  EXPECT_FALSE(parses(1, kMaxStepRows + 1));
+}
+
+TEST(StepPlan, MoreBytesThanAnyStepHasAreRefused) {
+  std::string bytes = Serialize(SomePlan());
+  bytes.resize(kMaxStepPlanBytes);
+  EXPECT_EQ(ParseStepPlan(bytes).status().message(), "step plan: bytes after its end");
+  bytes.push_back('\0');
+  EXPECT_NE(ParseStepPlan(bytes).status().message().find("at most"), std::string::npos);
 }
 
 TEST(StepPlan, RowsThatContradictThemselvesAreRefused) {
-  const auto refused = [](auto damage) {
+  const auto refused = [](size_t row, auto damage) {
     StepPlan plan = SomePlan();
-    damage(plan.rows[1]);
-    return !ParseStepPlan(Serialize(plan)).ok();
+    damage(plan.rows[row]);
+    return ParseStepPlan(Serialize(plan)).status().code() == StatusCode::kDataLoss;
   };
-  EXPECT_FALSE(refused([](StepRow&) {}));
-  EXPECT_TRUE(refused([](StepRow& row) { row.num_tokens = 2; }));
-  EXPECT_TRUE(refused([](StepRow& row) { row.num_tokens = 0; }));
-  EXPECT_TRUE(refused([](StepRow& row) { row.tokens.push_back(TokenId{1}); }));
-  EXPECT_TRUE(refused([](StepRow& row) { row.position = 2147483647; }));
+  constexpr size_t kKnown = 0, kDecode = 1;
+  EXPECT_FALSE(refused(kKnown, [](StepRow&) {}));
+  EXPECT_TRUE(refused(kKnown, [](StepRow& row) { row.tokens.clear(); }));
+  EXPECT_TRUE(refused(kKnown, [](StepRow& row) { row.begin = kAtSlot; }));
+  EXPECT_TRUE(refused(kKnown, [](StepRow& row) { row.drafts = 1; }));
+  EXPECT_TRUE(refused(kKnown, [](StepRow& row) { row.begin = 2147483645; }));
+  EXPECT_TRUE(refused(kDecode, [](StepRow& row) { row.begin = 0; }));
+  EXPECT_TRUE(refused(kDecode, [](StepRow& row) { row.samples = false; }));
+  EXPECT_TRUE(refused(kDecode, [](StepRow& row) { row.prompt_logprobs = true; }));
+  EXPECT_TRUE(refused(kDecode, [](StepRow& row) { row.tokens = {TokenId{1}}; }));
+  EXPECT_TRUE(refused(kDecode, [](StepRow& row) { row.drafts = 2147483647; }));
+}
+
+// Each float of a request in turn. What is out of its range is the sampler's business, not the
+// message's: a server checks it before.
+TEST(StepPlan, FloatsThatAreNoNumbersAreRefused) {
+  using Float = float& (*)(SamplingParams&);
+  const Float floats[] = {[](SamplingParams& p) -> float& { return p.temperature; },
+                          [](SamplingParams& p) -> float& { return p.top_p; },
+                          [](SamplingParams& p) -> float& { return p.min_p; },
+                          [](SamplingParams& p) -> float& { return p.presence_penalty; },
+                          [](SamplingParams& p) -> float& { return p.frequency_penalty; },
+                          [](SamplingParams& p) -> float& { return p.repetition_penalty; },
+                          [](SamplingParams& p) -> float& { return p.logit_bias[1].second; }};
+  for (const Float& of : floats) {
+    for (const float value : {std::nanf(""), INFINITY, -INFINITY, 0.5f}) {
+      StepPlan plan = SomePlan();
+      RequestParams params = *plan.openings[0].params;
+      of(params.sampling) = value;
+      plan.openings[0].params = std::make_shared<const RequestParams>(params);
+      EXPECT_EQ(ParseStepPlan(Serialize(plan)).ok(), value == 0.5f);
+    }
+  }
 }
 
 }  // namespace

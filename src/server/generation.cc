@@ -57,12 +57,12 @@ std::vector<GenerateRequest> Generation::Requests() const {
   const GenerationParams& params = setup_.params;
   std::vector<GenerateRequest> requests;
   for (size_t i = 0; i < choices_.size(); ++i) {
-    GenerateRequest request{.prompt = prompt(i).tokens,
-                            .sampling = params.sampling,
-                            .stop_tokens = params.stop_token_ids,
-                            .max_tokens = std::max(prompt(i).max_tokens, 1),
-                            .min_tokens = params.min_tokens};
-    request.min_tokens = std::min(request.min_tokens, request.max_tokens);
+    GenerateRequest request;
+    request.prompt = prompt(i).tokens;
+    request.sampling = params.sampling;
+    request.stop_tokens = params.stop_token_ids;
+    request.max_tokens = std::max(prompt(i).max_tokens, 1);
+    request.min_tokens = std::min(params.min_tokens, request.max_tokens);
     request.sampling.seed = ChoiceSeed(params.sampling.seed, static_cast<uint32_t>(i % params.n));
     if (!params.ignore_eos) {
       for (const TokenId eos : setup_.eos_tokens) {

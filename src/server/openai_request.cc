@@ -166,7 +166,7 @@ void ReadStops(RequestFields& fields, const RequestLimits& limits, GenerationPar
     add(*stop);
   }
   if (const json::array* ids = fields.Array("stop_token_ids")) {
-    const size_t room = kMaxBannedTokens - limits.max_eos_tokens;
+    const size_t room = kMaxStopTokens - limits.max_eos_tokens;
     if (ids->size() > room) {
       fields.Fail(
           "stop_token_ids",

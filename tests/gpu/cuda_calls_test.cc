@@ -79,7 +79,9 @@ class Outputs {
 void SubmitAll(Engine& engine, uint64_t first_id, int32_t prompt, int32_t max_tokens) {
   Rng rng(first_id);
   for (uint64_t id = first_id; id < first_id + kSlots; ++id) {
-    GenerateRequest request{.id = RequestId{id}, .max_tokens = max_tokens};
+    GenerateRequest request;
+    request.id = RequestId{id};
+    request.max_tokens = max_tokens;
     for (int32_t i = 0; i < prompt; ++i) {
       request.prompt.push_back(TokenId{static_cast<int32_t>(rng.Below(4000))});
     }

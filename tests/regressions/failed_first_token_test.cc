@@ -42,8 +42,9 @@ TEST(FailedFirstToken, EndsItsRequestAndNoOther) {
                   if (last.size() == 2) ended.set_value();
                 });
   for (const float penalty : {1.0f, 1e-40f}) {
-    GenerateRequest request{.id = RequestId{penalty == 1.0f ? 1u : 2u},
-                            .prompt = {TokenId{5}, TokenId{6}, TokenId{7}}};
+    GenerateRequest request;
+    request.id = RequestId{penalty == 1.0f ? 1u : 2u};
+    request.prompt = {TokenId{5}, TokenId{6}, TokenId{7}};
     request.max_tokens = 4;
     request.sampling.temperature = 0;
     request.sampling.repetition_penalty = penalty;  // out of its range: makes logits infinite

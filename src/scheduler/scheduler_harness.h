@@ -1,0 +1,225 @@
+// A scheduler that is turned by hand, for tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "scheduler/scheduler.h"
+
+namespace fathom {
+
+inline constexpr TokenId kStopToken{999};
+
+// 4 slots, chunks of 128, 10 pages, contexts up to 512.
+inline SchedulerOptions SmallOptions() {
+  return {.max_num_seqs = 4,
+          .max_num_batched_tokens = 256,
+          .prefill_chunk = 128,
+          .num_pages = 10,
+          .max_model_len = 512,
+          .depth = 2};
+}
+
+inline RequestParams Params(int32_t prompt_tokens, int32_t max_tokens) {
+  RequestParams params;
+  for (int32_t i = 0; i < prompt_tokens; ++i) params.prompt.push_back(TokenId{i});
+  params.stop_tokens = {kStopToken};
+  params.max_tokens = max_tokens;
+  return params;
+}
+
+// Turns a scheduler by hand and plays the device, which alone knows where a decode begins: the
+// token at position p is 1000 + p unless told otherwise, and as many of a decode's drafts stand as
+// it is told. Every plan is held against what is promised of all.
+class SchedulerHarness {
+ public:
+  explicit SchedulerHarness(const SchedulerOptions& options = SmallOptions())
+      : scheduler(options), slots_(static_cast<size_t>(options.max_num_seqs)) {}
+
+  void Add(uint64_t id, int32_t prompt_tokens, int32_t max_tokens) {
+    Add(id, Params(prompt_tokens, max_tokens));
+  }
+  void Add(uint64_t id, RequestParams params) {
+    asked_[id] = params;
+    scheduler.Add(RequestId{id}, std::make_shared<const RequestParams>(std::move(params)));
+  }
+  // Plans a step, in flight until Apply(); no rows: nothing could run.
+  StepPlan Plan() {
+    StepPlan plan = scheduler.Plan();
+    openings = plan.openings;
+    for (const SlotOpening& opening : openings) {
+      ++entered[Raw(opening.request)];
+      EXPECT_EQ(*opening.params, asked_.at(Raw(opening.request)));
+    }
+    ExpectSound(plan);
+    if (!plan.rows.empty()) in_flight.push_back(plan);
+    scheduler.CheckIntegrity();
+    return plan;
+  }
+  void Apply() {
+    const StepPlan plan = in_flight.front();
+    in_flight.pop_front();
+    for (const SlotOpening& opening : plan.openings) {
+      slots_.at(Raw(opening.slot)) = {.opening = opening,
+                                      .length = opening.length,
+                                      .generated = static_cast<int64_t>(opening.generated.size())};
+    }
+    std::vector<RowOutcome> outcomes;
+    for (const StepRow& row : plan.rows) outcomes.push_back(Run(row));
+    const auto effects = scheduler.Apply(plan, outcomes);
+    for (size_t i = 0; i < effects.size(); ++i) {
+      const uint64_t id = Raw(plan.rows[i].request);
+      if (effects[i].counts) {
+        tokens[id].insert(tokens[id].end(), outcomes[i].tokens.begin(), outcomes[i].tokens.end());
+      }
+      if (effects[i].end) ends[id] = *effects[i].end;
+    }
+    scheduler.CheckIntegrity();
+  }
+  // Plans one step, after applying as many as that takes.
+  void Turn() {
+    if (full()) Apply();
+    while (Plan().rows.empty()) Apply();
+  }
+  void RunToTheEnd() {
+    for (int steps = 0; !scheduler.empty(); ++steps) {
+      ASSERT_LT(steps, 10000);
+      while (!full() && !Plan().rows.empty()) {
+      }
+      Apply();
+    }
+    EXPECT_EQ(scheduler.free_pages(), scheduler.options().num_pages);
+  }
+  bool full() const { return in_flight.size() == static_cast<size_t>(scheduler.options().depth); }
+  // The tokens of a request that nothing stops early.
+  static std::vector<TokenId> Plain(int32_t prompt_tokens, int32_t n) {
+    std::vector<TokenId> tokens;
+    for (int32_t i = 0; i < n; ++i) tokens.push_back(TokenId{1000 + prompt_tokens + i});
+    return tokens;
+  }
+
+  Scheduler scheduler;
+  std::deque<StepPlan> in_flight;
+  std::vector<SlotOpening> openings;  // of the last plan
+  std::array<int, 8> entered{};       // how often each request entered a slot
+  std::map<std::pair<uint64_t, int32_t>, TokenId> say;
+  std::map<uint64_t, int32_t> accepts;  // drafts of each of a request's decodes, if it has so many
+  uint64_t failing = ~uint64_t{0};
+  std::map<uint64_t, std::vector<TokenId>> tokens;
+  std::map<uint64_t, SequenceEnd> ends;
+
+ private:
+  // What a device keeps.
+  struct Slot {
+    SlotOpening opening;
+    int32_t length = 0;     // positions computed
+    int64_t generated = 0;  // tokens, in all lives
+    bool ended = false;
+    int32_t pages = 0;
+  };
+
+  TokenId TokenAt(uint64_t id, int32_t position) const {
+    const auto said = say.find({id, position});
+    return said == say.end() ? TokenId{1000 + position} : said->second;
+  }
+
+  RowOutcome Run(const StepRow& row) {
+    Slot& slot = slots_.at(Raw(row.slot));
+    const RequestParams& params = *slot.opening.params;
+    EXPECT_EQ(slot.opening.request, row.request);
+    EXPECT_EQ(row.first_new_page, slot.pages);
+    slot.pages += static_cast<int32_t>(row.new_pages.size());
+    int32_t live = row.num_tokens(), accepted = 0;
+    if (row.is_decode()) {
+      const int32_t left = slot.opening.final_length - 1 - slot.length;
+      live = slot.ended ? 0 : std::min(live, left);
+      accepted = std::max(std::min(accepts[Raw(row.request)], live - 1), 0);
+    } else {
+      ExpectTokens(row, slot);
+    }
+    EXPECT_LE(PagesFor(slot.length + live), slot.pages);
+    RowOutcome outcome{.failed = failing == Raw(row.request), .tokens = {}};
+    if (!row.is_decode()) slot.length += live - row.samples;
+    for (int32_t i = 0; row.samples && live > 0 && i <= accepted && !slot.ended; ++i) {
+      outcome.tokens.push_back(TokenAt(Raw(row.request), ++slot.length));
+      const auto& stops = params.stop_tokens;
+      const bool stops_now =
+          ++slot.generated > params.min_tokens &&
+          std::find(stops.begin(), stops.end(), outcome.tokens.back()) != stops.end();
+      slot.ended = stops_now || slot.length + 1 == slot.opening.final_length;
+    }
+    return outcome;
+  }
+
+  void ExpectTokens(const StepRow& row, const Slot& slot) const {
+    const std::vector<TokenId>& prompt = slot.opening.params->prompt;
+    EXPECT_EQ(row.begin, slot.length);
+    for (int32_t t = 0; t < row.num_tokens(); ++t) {
+      const auto at = static_cast<size_t>(row.begin + t);
+      EXPECT_EQ(row.tokens[t],
+                at < prompt.size() ? prompt[at] : TokenAt(Raw(row.request), row.begin + t));
+    }
+  }
+
+  // Told in other words than base/attention_form.h tells it.
+  AttentionForm FormAt(uint64_t id, int32_t position) const {
+    const auto prompt = static_cast<int32_t>(asked_.at(id).prompt.size());
+    const int32_t chunk = scheduler.options().prefill_chunk;
+    int64_t of_the_prompt = 0;  // of the position's chunk
+    for (int32_t at = 0; at < prompt; ++at) of_the_prompt += at / chunk == position / chunk;
+    const bool expanded = position < prompt && of_the_prompt > scheduler.options().absorbed_limit;
+    return expanded ? AttentionForm::kExpanded : AttentionForm::kAbsorbed;
+  }
+
+  static int PlaceOf(const StepRow& row) {
+    if (row.is_decode()) return 2;
+    return row.form == AttentionForm::kExpanded ? 0 : 1;
+  }
+
+  void ExpectSound(const StepPlan& plan) const {
+    EXPECT_LE(plan.num_tokens(), scheduler.options().max_num_batched_tokens);
+    for (size_t i = 0; i < plan.rows.size(); ++i) {
+      const StepRow& row = plan.rows[i];
+      const uint64_t id = Raw(row.request);
+      const auto prompt = static_cast<int32_t>(asked_.at(id).prompt.size());
+      EXPECT_LE(PlaceOf(plan.rows[i > 0 ? i - 1 : 0]), PlaceOf(row));
+      EXPECT_EQ(row.is_decode(), row.begin == kAtSlot);
+      EXPECT_LE(row.drafts, row.is_decode() ? scheduler.options().max_drafts : 0);
+      const int32_t last = row.is_decode() ? prompt : row.begin + row.num_tokens() - 1;
+      EXPECT_EQ(row.begin >= 0 && row.begin < prompt, last < prompt) << "across the prompt's end";
+      for (int32_t at = std::max(row.begin, 0); at <= last && !row.is_decode(); ++at) {
+        EXPECT_EQ(row.form, FormAt(id, at)) << "request " << id << " position " << at;
+      }
+      EXPECT_TRUE(!row.is_decode() || row.form == AttentionForm::kAbsorbed);
+      EXPECT_TRUE(!asked_.at(id).lockstep || RowsInFlight(row.request) == 0);
+    }
+  }
+
+  int RowsInFlight(RequestId id) const {
+    int rows = 0;
+    for (const StepPlan& plan : in_flight) {
+      for (const StepRow& row : plan.rows) rows += row.request == id;
+    }
+    return rows;
+  }
+
+  std::vector<Slot> slots_;
+  std::map<uint64_t, RequestParams> asked_;
+};
+
+// (begin, tokens) of a plan's rows.
+using Spans = std::vector<std::pair<int32_t, int32_t>>;
+inline Spans SpansOf(const StepPlan& plan) {
+  Spans spans;
+  for (const StepRow& row : plan.rows) spans.emplace_back(row.begin, row.num_tokens());
+  return spans;
+}
+
+}  // namespace fathom
