@@ -42,18 +42,34 @@ int32_t Scheduler::PlanDecodes(int32_t budget, StepPlan& plan) {
       oldest_first.push_back(seq);
     }
   }
-  const auto rows = static_cast<int32_t>(oldest_first.size());
-  const int32_t room = rows > 0 ? std::max(budget / rows - 1, 0) : 0;  // for drafts, of each
   int32_t planned = 0, pages_owed = 0;
   for (Sequence* seq : oldest_first) {
     if (planned == budget) break;
-    if (seq->state != SequenceState::kRunning) continue;
-    const int32_t tokens = ReserveDecode(*seq, std::min(room, options_.max_drafts), pages_owed);
-    if (tokens == 0) continue;
-    AddDecode(*seq, tokens, plan);
-    planned += tokens;
+    if (seq->state != SequenceState::kRunning || !ReserveToken(*seq, pages_owed)) continue;
+    ++seq->tokens_in_flight;
+    AddRow(*seq, {.samples = true}, plan);
+    ++planned;
   }
+  if (planned == 0) return 0;
+  const int32_t room = std::min(budget / planned - 1, options_.max_drafts);  // of each
+  for (StepRow& row : plan.rows) planned += AddDrafts(room, row);
   return planned;
+}
+
+// Gives a decode that has its token up to `drafts` drafts too, and returns how many: none of them
+// costs another request its pages.
+int32_t Scheduler::AddDrafts(int32_t drafts, StepRow& row) {
+  Sequence& seq = *sequences_.at(row.request);
+  const int32_t last = seq.final_length - 1;  // the token there is sampled, never computed
+  for (drafts = std::min(drafts, last - seq.planned_least()); drafts > 0; --drafts) {
+    const int32_t needed = PagesFor(std::min(seq.planned_most() + drafts, last)) -
+                           static_cast<int32_t>(seq.pages.size());
+    if (needed <= 0 || pool_.Allocate(needed, seq.pages)) break;
+  }
+  row.drafts = drafts;
+  seq.tokens_in_flight += drafts;
+  HandOverPages(seq, row);
+  return drafts;
 }
 
 void Scheduler::PlanPrefills(int32_t budget, StepPlan& plan) {
@@ -127,31 +143,24 @@ void Scheduler::OpenSlot(Sequence& seq, StepPlan& plan) {
                            .final_length = seq.final_length});
 }
 
-// Sees to it that the positions which `seq` may decode next have pages, and returns how many tokens
-// that are: 1 and some of `drafts`, none of which costs another request its pages. 0 if it must sit
-// this step out: it waits for pages that steps in flight still hold (`pages_owed` counts those
-// promised in this plan), or it was itself the one to preempt.
-int32_t Scheduler::ReserveDecode(Sequence& seq, int32_t drafts, int32_t& pages_owed) {
-  const int32_t last = seq.final_length - 1;  // the token there is sampled, never computed
-  const auto needed = [&](int32_t tokens) {
-    return PagesFor(std::min(seq.planned_most() + tokens, last)) -
-           static_cast<int32_t>(seq.pages.size());
-  };
-  for (int32_t tokens = std::min(1 + drafts, last - seq.planned_least()); tokens > 1; --tokens) {
-    if (needed(tokens) <= 0 || pool_.Allocate(needed(tokens), seq.pages)) return tokens;
-  }
-  while (needed(1) > 0 && !pool_.Allocate(needed(1), seq.pages)) {
-    if (PagesSoonFree() >= pages_owed + needed(1)) {
-      pages_owed += needed(1);
-      return 0;
+// Sees to it that the token which `seq` decodes next has a page wherever it turns out to stand.
+// False if it must sit this step out: it waits for pages that steps in flight still hold
+// (`pages_owed` counts those promised in this plan), or it was itself the one to preempt.
+bool Scheduler::ReserveToken(Sequence& seq, int32_t& pages_owed) {
+  const int32_t needed = PagesFor(std::min(seq.planned_most() + 1, seq.final_length - 1)) -
+                         static_cast<int32_t>(seq.pages.size());
+  while (needed > 0 && !pool_.Allocate(needed, seq.pages)) {
+    if (PagesSoonFree() >= pages_owed + needed) {
+      pages_owed += needed;
+      return false;
     }
     const auto victim = std::find_if(running_.rbegin(), running_.rend(),
                                      [](const Sequence* s) { return !s->fully_planned(); });
     const bool is_self = *victim == &seq;  // there is one: `seq` itself at the latest
     Preempt(**victim);
-    if (is_self) return 0;
+    if (is_self) return false;
   }
-  return 1;
+  return true;
 }
 
 // Pages that come back without preempting anyone, once the steps in flight have completed.
@@ -162,11 +171,6 @@ int32_t Scheduler::PagesSoonFree() const {
     if (leaving) pages += static_cast<int32_t>(seq->pages.size());
   }
   return pages;
-}
-
-void Scheduler::AddDecode(Sequence& seq, int32_t tokens, StepPlan& plan) {
-  seq.tokens_in_flight += tokens;
-  AddRow(seq, {.drafts = tokens - 1, .samples = true}, plan);
 }
 
 void Scheduler::AddPrefill(Sequence& seq, int32_t tokens, StepPlan& plan) {
@@ -191,13 +195,16 @@ void Scheduler::AddRow(Sequence& seq, StepRow row, StepPlan& plan) {
   row.slot = seq.slot;
   row.request = seq.id;
   row.first_new_page = seq.pages_planned;
-  for (size_t i = static_cast<size_t>(seq.pages_planned); i < seq.pages.size(); ++i) {
-    row.new_pages.push_back(seq.pages[i].id());
-  }
-  seq.pages_planned = static_cast<int32_t>(seq.pages.size());
+  HandOverPages(seq, row);
   ++seq.rows_in_flight;
   seq.samples_in_flight += row.samples;
   plan.rows.push_back(std::move(row));
+}
+
+void Scheduler::HandOverPages(Sequence& seq, StepRow& row) {
+  for (; seq.pages_planned < static_cast<int32_t>(seq.pages.size()); ++seq.pages_planned) {
+    row.new_pages.push_back(seq.pages[static_cast<size_t>(seq.pages_planned)].id());
+  }
 }
 
 }  // namespace fathom

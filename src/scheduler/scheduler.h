@@ -49,11 +49,11 @@ struct RowEffect {
 };
 
 // Policy: every running request decodes in each step, oldest first, and verifies as many drafts as
-// the budget has room for beside everybody's token; what the budget leaves goes to prefill chunks,
-// oldest first. A request enters with the pages of its whole prefill; when
-// a decode finds no page, the request that arrived last is preempted: it gives its pages back and
-// later computes its prompt and generated tokens anew, in the forms that they had. Any request that
-// fits alone thus ends.
+// budget and free pages have room for once everybody has a token; what the budget leaves goes to
+// prefill chunks, oldest first. A request enters with the pages of its whole prefill; when a decode
+// finds no page for its token, the request that arrived last is preempted: it gives its pages back
+// and later computes its prompt and generated tokens anew, in the forms that they had. Any request
+// that fits alone thus ends.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);  // REQUIRES: Validate(options).ok()
@@ -101,12 +101,13 @@ class Scheduler {
   int32_t OldestPrefillTokens() const;
   bool HeadCanEnter() const;
   void OpenSlot(Sequence& seq, StepPlan& plan);
-  int32_t ReserveDecode(Sequence& seq, int32_t drafts, int32_t& pages_owed);
+  bool ReserveToken(Sequence& seq, int32_t& pages_owed);
+  int32_t AddDrafts(int32_t drafts, StepRow& row);
   int32_t PagesSoonFree() const;
   void Preempt(Sequence& seq);
-  void AddDecode(Sequence& seq, int32_t tokens, StepPlan& plan);
   void AddPrefill(Sequence& seq, int32_t tokens, StepPlan& plan);
   void AddRow(Sequence& seq, StepRow row, StepPlan& plan);
+  void HandOverPages(Sequence& seq, StepRow& row);
   std::optional<SequenceEnd> Advance(Sequence& seq, const StepRow& row, const RowOutcome& outcome);
   void End(Sequence& seq);
   void ReleaseIfDrained(Sequence& seq);
