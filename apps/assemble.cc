@@ -218,6 +218,7 @@ Result<LoadedEngine> AssembleEngine(EngineSettings settings, Engine::OutputCallb
   SetMemoryPlan(plan.ToString());
   LOG_INFO("memory: {}", plan.ToString());
   options.scheduler.num_pages = static_cast<int32_t>(plan.num_pages);
+  options.scheduler.absorbed_limit = loaded.model->options().absorbed_row_limit;
 
   loaded.clock = std::make_unique<SteadyClock>();
   loaded.engine =
