@@ -23,7 +23,6 @@ struct GenerateRequest {
   int32_t prompt_logprobs = -1;      // -1: none; else as SamplingParams::logprobs, for the prompt
 };
 
-// Of one position: the log-probability of the token that stands there, and of the likeliest ones.
 struct GeneratedToken {
   TokenId id{};
   std::optional<TokenLogprobs> logprobs;

@@ -29,6 +29,7 @@ struct SamplingParams {
   std::vector<std::pair<TokenId, float>> logit_bias;
 };
 
+// Of one position: the log-probability of the token that stands there, and of the likeliest ones.
 struct TokenLogprobs {
   float logprob = 0;
   std::vector<std::pair<TokenId, float>> top;  // likeliest first, ties to the lower id
