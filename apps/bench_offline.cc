@@ -398,13 +398,16 @@ Status BenchOffline(OfflineOptions options) {
 
 void AddRunFlags(CLI::App& command, OfflineOptions* options) {
   const char* group = "Measurement";
+  // Without allow_extra_args(false) a list takes all words up to the next flag, MODEL too.
   command.add_option("--batch-size", options->batch_sizes, "Requests at the same time, as 1,8,32")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::Range(1, 65536))
       ->default_str("1")
       ->group(group);
   command.add_option("--input-len", options->input_lens, "Tokens of each prompt, as 1024,4096")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::Range(1, 1 << 20))
       ->default_str("512")
       ->group(group);
@@ -413,6 +416,7 @@ void AddRunFlags(CLI::App& command, OfflineOptions* options) {
                   "Time the prefill of one prompt of each of these lengths, at least three times, "
                   "instead of that of every batch")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::Range(1, 1 << 20))
       ->group(group);
   command.add_option("--output-len", options->output_len, "Decode steps that are timed")

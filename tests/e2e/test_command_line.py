@@ -162,11 +162,23 @@ def test_model_as_a_flag_gets_a_hint():
         ["--served-model-name=a", "nowhere", "--port", "0"],
         ["--allowed-origins", "http://a", "nowhere"],
         ["--allowed-origins", '["http://a", "null"]', "nowhere", "--port", "0"],
+        ["--served-model-name", "a", "--allowed-origins", "*", "nowhere"],
+        ["nowhere", "--allowed-origins", "http://a", "http://b"],
     ],
 )
 def test_the_model_may_stand_behind_lists_of_words(arguments):
     result = run("serve", *arguments)
     assert result.returncode == 1 and result.stderr == "fathom serve: there is no folder nowhere\n"
+
+
+@pytest.mark.parametrize("flag", ["--batch-size", "--input-len", "--prefill-len"])
+def test_the_model_may_stand_behind_lists_of_numbers(flag):
+    result = run("bench", "offline", flag, "1,2", "nowhere")
+    assert result.returncode == 1 and result.stderr == "fathom bench offline: there is no folder nowhere\n"
+
+
+def test_an_origin_alone_is_no_model():
+    assert refused("serve", "--allowed-origins", "http://a") == ["fathom serve: no model: name its folder"]
 
 
 def test_a_served_name_is_no_model():
