@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/machine_memory.h"
 #include "base/mmap.h"
+#include "base/printable.h"
 #include "bench_step_work.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/presets.h"
@@ -190,8 +191,9 @@ Result<LoadedEngine> AssembleEngine(EngineSettings settings, Engine::OutputCallb
       Plan(settings, checkpoint, kv_cache.value_or(loaded.backend.ops->kv_cache), loaded.backend));
   SetMemoryPlan(plan.ToString());
   LOG_INFO("memory plan: {}", plan.ToString());
-  LOG_INFO("at most {} requests and {} tokens a step, prompts in chunks of {}",
-           settings.max_num_seqs, settings.max_num_batched_tokens, settings.prefill_chunk);
+  LOG_INFO("at most {} and {} a step, prompts in chunks of {}",
+           Counted(settings.max_num_seqs, "request"),
+           Counted(settings.max_num_batched_tokens, "token"), settings.prefill_chunk);
 
   EngineOptions options{.scheduler = {.max_num_seqs = settings.max_num_seqs,
                                       .max_num_batched_tokens = settings.max_num_batched_tokens,

@@ -144,6 +144,11 @@ def test_steps_too_long_for_the_memory_are_refused_with_the_plan():
     assert "weights 0.02 GiB" in result.stderr and "--max-num-batched-tokens" in result.stderr
 
 
+def test_one_request_is_not_called_requests():
+    result = run("generate", MODEL, "hi", "--max-tokens", "1", "--log-level", "info")
+    assert result.returncode == 0 and "at most 1 request and 1024 tokens a step" in result.stderr
+
+
 def test_nothing_to_answer_is_said():
     result = run("generate", MODEL, stdin=subprocess.DEVNULL)
     assert result.returncode == 1 and "nothing on standard input" in result.stderr
