@@ -191,6 +191,7 @@ Result<LoadedEngine> AssembleEngine(EngineSettings settings, Engine::OutputCallb
       Plan(settings, checkpoint, kv_cache.value_or(loaded.backend.ops->kv_cache), loaded.backend));
   SetMemoryPlan(plan.ToString());
   LOG_INFO("memory plan: {}", plan.ToString());
+  if (const std::string unused = plan.UnusedCache(); !unused.empty()) LOG_WARNING("{}", unused);
   LOG_INFO("at most {} and {} a step, prompts in chunks of {}",
            Counted(settings.max_num_seqs, "request"),
            Counted(settings.max_num_batched_tokens, "token"), settings.prefill_chunk);

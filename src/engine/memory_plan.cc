@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/ids.h"
+#include "base/printable.h"
 
 namespace fathom {
 namespace {
@@ -53,6 +54,17 @@ std::string MemoryPlan::ToString() const {
       needs.memory_is_ours
           ? fmt::format(", kernels and recorded steps {:.2f} GiB", Gib(kGpuReserveBytes))
           : "");
+}
+
+std::string MemoryPlan::UnusedCache() const {
+  if (needs.kv_cache_bytes < kv_cache_bytes() + needs.page_bytes || num_pages < PagesInUse(needs)) {
+    return "";
+  }
+  return fmt::format(
+      "--kv-cache-memory-bytes {}: the KV cache takes {} of them, for {} of at most {}, and more "
+      "would have no use; raise --max-num-seqs or --max-model-len, or lower it",
+      needs.kv_cache_bytes, kv_cache_bytes(), Counted(needs.max_num_seqs, "request"),
+      Counted(needs.max_model_len, "token"));
 }
 
 size_t StateBytes(int64_t vocab, int64_t max_num_seqs) {

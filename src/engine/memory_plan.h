@@ -37,6 +37,8 @@ struct MemoryPlan {
   int64_t total_bytes() const;
   // "weights 0.04 GiB, KV cache 1.05 GiB (131072 tokens, 124830 per GiB), ..."
   std::string ToString() const;
+  // A sentence if kv_cache_bytes were asked for and some of them have no use; otherwise empty.
+  std::string UnusedCache() const;
 };
 
 // Bytes of slots and sampling: penalty counts, prompt flags, raw and adjusted logits.

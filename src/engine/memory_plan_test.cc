@@ -26,6 +26,19 @@ TEST(MemoryPlan, KeepsToTheBytesGiven) {
   EXPECT_NE(plan->ToString().find("(768 tokens, 65536 per GiB)"), std::string::npos);
 }
 
+TEST(MemoryPlan, SaysWhenBytesThatWereAskedForHaveNoUse) {
+  MemoryNeeds needs{.page_bytes = kPageBytes, .max_model_len = 129, .max_num_seqs = 1};
+  EXPECT_EQ(PlanMemory(needs)->UnusedCache(), "");  // nothing was asked for
+  needs.kv_cache_bytes = 4 * kPageBytes - 1;        // less than a page too many
+  EXPECT_EQ(PlanMemory(needs)->UnusedCache(), "");
+  needs.kv_cache_bytes = 4 * kPageBytes;
+  const auto plan = PlanMemory(needs);
+  EXPECT_EQ(plan->kv_cache_bytes(), 3 * kPageBytes);
+  EXPECT_EQ(plan->UnusedCache().find("--kv-cache-memory-bytes 4194304: the KV cache takes 3145728 "
+                                     "of them, for 1 request of at most 129 tokens"),
+            0);
+}
+
 TEST(MemoryPlan, RefusesACacheTooSmallForOneRequest) {
   const auto plan = PlanMemory({.page_bytes = kPageBytes,
                                 .max_model_len = 640,

@@ -144,6 +144,13 @@ def test_steps_too_long_for_the_memory_are_refused_with_the_plan():
     assert "weights 0.02 GiB" in result.stderr and "--max-num-batched-tokens" in result.stderr
 
 
+def test_a_cache_that_could_not_be_used_whole_is_said():
+    for size, said in (("2016KiB", False), ("1GiB", True)):  # two pages, and far more
+        result = run("generate", MODEL, "hi", "--max-tokens", "1", "--max-model-len", "100", "--kv-cache-memory-bytes", size)
+        assert result.returncode == 0
+        assert ("--kv-cache-memory-bytes 1073741824: the KV cache takes 2064384 of them" in result.stderr) == said
+
+
 def test_one_request_is_not_called_requests():
     result = run("generate", MODEL, "hi", "--max-tokens", "1", "--log-level", "info")
     assert result.returncode == 0 and "at most 1 request and 1024 tokens a step" in result.stderr
