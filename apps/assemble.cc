@@ -11,12 +11,12 @@
 #include "base/machine_memory.h"
 #include "base/mmap.h"
 #include "base/printable.h"
-#include "bench_step_work.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/presets.h"
 #include "engine/memory_plan.h"
 #include "engine/model_executor.h"
 #include "model/activations.h"
+#include "ops/weight_width.h"
 #include "tensor/out_of_memory.h"
 
 namespace fathom {

@@ -11,11 +11,12 @@
 
 #include "base/log.h"
 #include "bench.h"
-#include "bench_meter.h"
-#include "bench_step_work.h"
 #include "cpu/cpu_stream.h"
 #include "cpu/peak.h"
 #include "engine_flags.h"
+#include "meter.h"
+#include "ops/weight_width.h"
+#include "step_work.h"
 #include "usage.h"
 
 namespace fathom {

@@ -20,10 +20,10 @@
 
 #include "base/rng.h"
 #include "bench.h"
-#include "bench_client.h"
-#include "bench_source.h"
-#include "bench_summary.h"
+#include "client.h"
 #include "engine_flags.h"
+#include "source.h"
+#include "summary.h"
 #include "usage.h"
 
 namespace fathom {
