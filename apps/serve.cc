@@ -78,10 +78,9 @@ Status Serve(ServeOptions options) {
   const uint16_t port_number = port.port();
   const bool loopback = port.loopback();
   EngineOutputs outputs;
-  LoadedEngine loaded =
-      TRY(AssembleEngine(options.engine, [&outputs](std::vector<RequestOutput> news) {
-        outputs.Deliver(std::move(news));
-      }));
+  LoadedEngine loaded = TRY(LoadEngine(options.engine, [&outputs](std::vector<RequestOutput> news) {
+    outputs.Deliver(std::move(news));
+  }));
   const ServerOptions server_options = ServerOptionsFor(options, loaded);
   const std::unique_ptr<HttpServer> server =
       TRY(HttpServer::Listen(server_options, std::move(port),

@@ -24,7 +24,7 @@ EDGES = {
     "cache": [],
     "scheduler": ["cache"],
     "sampling": ["ops", "tensor"],
-    "engine": ["scheduler", "sampling", "model", "cache", "checkpoint", "tensor"],
+    "engine": ["scheduler", "sampling", "model", "cache", "checkpoint", "ops", "tensor"],
     "tokenizer": [],
     "chat": [],
     "server": ["engine", "chat", "tokenizer"],

@@ -349,8 +349,8 @@ EngineSettings SettingsFor(const OfflineOptions& options) {
 Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
   const EngineSettings settings = SettingsFor(options);
   EngineMeter meter(options.seed, options.temperature);
-  LoadedEngine loaded = TRY(AssembleEngine(
-      settings, [&](std::vector<RequestOutput> outputs) { meter.Deliver(outputs); }));
+  LoadedEngine loaded = TRY(
+      LoadEngine(settings, [&](std::vector<RequestOutput> outputs) { meter.Deliver(outputs); }));
   meter.SetVocabulary(loaded.config.vocab_size);
   if (!loaded.model->expert_ids().absent()) {
     meter.CountExperts([&](int32_t rows) { return CountExperts(loaded, rows); });
