@@ -14,8 +14,9 @@ tools/check_layering.py
 tools/make_performance.py --check
 git ls-files '*.cc' '*.h' '*.cu' '*.cuh' | xargs clang-format-14 --dry-run -Werror
 
-step "GPU results"
+step "stored results"
 tools/cuda_sources.py --stored
+tools/make_performance.py --stored
 
 # The CUDA backend is compiled where there is an nvcc; its tests run on a GPU: tools/gpu_check.sh.
 step "build"

@@ -13,6 +13,7 @@
 #include "bench.h"
 #include "cpu/cpu_stream.h"
 #include "cpu/peak.h"
+#include "cpu_sources.h"
 #include "engine_flags.h"
 #include "meter.h"
 #include "ops/weight_width.h"
@@ -225,7 +226,11 @@ void PrintJson(const OfflineOptions& o, const MeasuredModel& model, const Machin
   out["kv_cache"] = model.kv_cache;
   out["ops"] = o.engine.ops;
   out["device"] = machine.name;
-  if (!machine.driver.empty()) out["cuda_driver"] = machine.driver;
+  if (!machine.driver.empty()) {
+    out["cuda_driver"] = machine.driver;  // and tools/gpu_check.sh adds the sources of CUDA
+  } else {
+    out["sources"] = CpuSources();
+  }
   out["threads"] = machine.threads;
   out["output_len"] = o.output_len;
   out["repeats"] = o.repeats;

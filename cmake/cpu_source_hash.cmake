@@ -1,0 +1,30 @@
+# A hash of the sources that `fathom` on a CPU is made of, so that its results say what they are
+# results of. Comments and white space may change without new results.
+#     cmake -P cmake/cpu_source_hash.cmake                 prints it
+#     cmake -DHEADER=FILE -P cmake/cpu_source_hash.cmake   writes it as a header, if it has changed
+cmake_policy(VERSION 3.25)
+get_filename_component(root ${CMAKE_CURRENT_LIST_DIR} DIRECTORY)
+file(GLOB_RECURSE sources RELATIVE ${root} ${root}/src/*.cc ${root}/src/*.h ${root}/apps/*.cc ${root}/apps/*.h)
+# Tests, and kernels of GPUs, which have a hash of their own (tools/cuda_sources.py).
+list(FILTER sources EXCLUDE REGEX "_test\\.cc$|/test_|/testing|cuda|hopper")
+list(APPEND sources cmake/fathom.cmake src/ops/CMakeLists.txt src/ops/cpu_sources.cmake)
+list(SORT sources)
+set(all "")
+foreach(source IN LISTS sources)
+  file(READ ${root}/${source} text)
+  if(source MATCHES "\\.(cc|h)$")
+    string(REGEX REPLACE "//[^\n]*" "" text "${text}")
+  else()
+    string(REGEX REPLACE "#[^\n]*" "" text "${text}")
+  endif()
+  string(REGEX REPLACE "[ \t\n]+" " " text "${text}")
+  string(SHA256 hash "${text}")
+  string(APPEND all "${source} ${hash}\n")
+endforeach()
+string(SHA256 hash "${all}")
+string(SUBSTRING ${hash} 0 16 hash)
+if(DEFINED HEADER)
+  file(CONFIGURE OUTPUT ${HEADER} CONTENT "#pragma once\n#define FATHOM_CPU_SOURCES \"${hash}\"\n")
+else()
+  execute_process(COMMAND ${CMAKE_COMMAND} -E echo ${hash})
+endif()
