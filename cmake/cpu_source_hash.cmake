@@ -2,12 +2,16 @@
 # results of. Comments and white space may change without new results.
 #     cmake -P cmake/cpu_source_hash.cmake                 prints it
 #     cmake -DHEADER=FILE -P cmake/cpu_source_hash.cmake   writes it as a header, if it has changed
-cmake_policy(VERSION 3.25)
+cmake_minimum_required(VERSION 3.25)
 get_filename_component(root ${CMAKE_CURRENT_LIST_DIR} DIRECTORY)
-file(GLOB_RECURSE sources RELATIVE ${root} ${root}/src/*.cc ${root}/src/*.h ${root}/apps/*.cc ${root}/apps/*.h)
+set(patterns cmake/fathom.cmake)
+foreach(folder src apps)
+  list(APPEND patterns ${folder}/*.cc ${folder}/*.h ${folder}/CMakeLists.txt ${folder}/*.cmake)
+endforeach()
+list(TRANSFORM patterns PREPEND ${root}/)
+file(GLOB_RECURSE sources RELATIVE ${root} ${patterns})
 # Tests, and kernels of GPUs, which have a hash of their own (tools/cuda_sources.py).
 list(FILTER sources EXCLUDE REGEX "_test\\.cc$|/test_|/testing|cuda|hopper")
-list(APPEND sources cmake/fathom.cmake src/ops/CMakeLists.txt src/ops/cpu_sources.cmake)
 list(SORT sources)
 set(all "")
 foreach(source IN LISTS sources)

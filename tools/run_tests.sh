@@ -8,9 +8,11 @@ python=$build/venv/bin/python
 
 step() { printf '\n== %s (%d s)\n' "$1" "$SECONDS"; }
 
-step "layering, format and pages"
+step "layering, sizes, format and pages"
 tools/check_layering.py --canary
 tools/check_layering.py
+tools/check_sizes.py --canary
+tools/check_sizes.py
 tools/make_performance.py --check
 git ls-files '*.cc' '*.h' '*.cu' '*.cuh' | xargs clang-format-14 --dry-run -Werror
 
