@@ -40,7 +40,7 @@ Result<MemoryPlan> PlanAhead(const Checkpoint& checkpoint, const Ops& ops, const
   const EngineBytes bytes = {
       .weights = PlannedWeightBytes(checkpoint, options.quantized),
       .activations = Activations::Bytes(config, ops, limits.max_num_batched_tokens),
-      .request_state = RequestStateBytes(config, limits, ops)};
+      .request_state = StateBytes(config, limits, ops)};
   return PlanMemory({.items = EngineNeeds(bytes, IsGpu(ops)),
                      .page_bytes = kv.page_bytes() * config.total_layers(),
                      .max_model_len = limits.max_model_len,
@@ -55,7 +55,7 @@ Result<MemoryPlan> PlanAgain(MemoryNeeds needs, const Model& model, const Engine
                              const Ops& ops) {
   const EngineBytes bytes = {.weights = model.weight_bytes(),
                              .activations = model.activation_bytes(),
-                             .request_state = RequestStateBytes(model.config(), limits, ops),
+                             .request_state = StateBytes(model.config(), limits, ops),
                              .workspace = model.workspace_bytes()};
   needs.items = EngineNeeds(bytes, IsGpu(ops));
   return PlanMemory(needs);
@@ -74,7 +74,7 @@ void EngineLimits::FillDefaults(bool gpu) {
   if (prefill_chunk == 0) prefill_chunk = std::min(gpu ? 2048 : 512, max_num_batched_tokens);
 }
 
-size_t RequestStateBytes(const ModelConfig& config, const EngineLimits& limits, const Ops&) {
+size_t StateBytes(const ModelConfig& config, const EngineLimits& limits, const Ops&) {
   // Penalty counts, prompt flags, raw and adjusted logits.
   constexpr int64_t kCounts = 4, kInPrompt = 1, kRawLogits = 4, kAdjustedLogits = 4;
   return static_cast<size_t>(limits.max_num_seqs * config.vocab_size *

@@ -60,6 +60,6 @@ struct EngineBytes {
 std::vector<MemoryNeed> EngineNeeds(const EngineBytes& bytes, bool gpu);
 
 // Of slots and sampling.
-size_t RequestStateBytes(const ModelConfig& config, const EngineLimits& limits, const Ops& ops);
+size_t StateBytes(const ModelConfig& config, const EngineLimits& limits, const Ops& ops);
 
 }  // namespace fathom

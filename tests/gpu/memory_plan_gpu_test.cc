@@ -38,7 +38,7 @@ TEST(MemoryPlanGpuTest, FiveLayersOfV3AreServedByDefaultOnAnH200) {
   const MemoryNeeds needs{
       .items = EngineNeeds({.weights = Checkpoint::Dummy(without_tables, 0).total_bytes() + tables,
                             .activations = Activations::Bytes(config, ops, tokens),
-                            .request_state = RequestStateBytes(config, limits, ops),
+                            .request_state = StateBytes(config, limits, ops),
                             .workspace = std::max(attention, Fp8ExpertsWorkspace(experts))},
                            /*gpu=*/true),
       .page_bytes = MakeKvFormat(config, ops.kv_cache).page_bytes() * config.total_layers(),
