@@ -30,28 +30,39 @@ std::vector<int64_t> StepSizes(int64_t most) {
 }
 
 // Logit rows are apart from slots: there are as many as a step may want, taken in passes.
-BatchCapacity CapacityOf(const ModelOptions& options) {
+BatchCapacity InputsOf(const ModelOptions& options) {
   return {.rows = options.max_rows,
           .tokens = options.max_tokens,
           .logit_rows = std::max(options.max_rows, options.max_logit_rows),
           .pass_rows = options.max_logit_rows};
 }
 
+SlotsCapacity SlotsOf(const ModelConfig& config, const ModelOptions& options, int64_t slots) {
+  return {.slots = slots, .vocab = config.vocab_size, .max_pages = MaxPages(options)};
+}
+
+SamplerCapacity SamplerOf(const ModelConfig& config, const ModelOptions& options) {
+  return {.logit_rows = InputsOf(options).logit_rows,
+          .pass_rows = options.max_logit_rows,
+          .vocab = config.vocab_size,
+          .hidden = config.hidden_size};
+}
+
 }  // namespace
+
+ExecutorBytes ModelExecutor::Bytes(const ModelConfig& config, const ModelOptions& options,
+                                   int64_t slots, const Ops& ops) {
+  return {.slots = Slots::Bytes(SlotsOf(config, options, slots)),
+          .logits = Sampler::Bytes(SamplerOf(config, options), ops) +
+                    StepInputs::Bytes(InputsOf(options))};
+}
 
 ModelExecutor::ModelExecutor(Model& model, Device& device, const ModelExecutorOptions& options)
     : model_(model),
       pool_(model.kv_format(), model.config().total_layers(), options.num_pages, device),
-      slots_({.slots = options.slots,
-              .vocab = model.config().vocab_size,
-              .max_pages = MaxPages(model.options())},
-             device),
-      sampler_({.logit_rows = CapacityOf(model.options()).logit_rows,
-                .pass_rows = model.options().max_logit_rows,
-                .vocab = model.config().vocab_size,
-                .hidden = model.config().hidden_size},
-               model.runner().ops(), device),
-      inputs_(CapacityOf(model.options()), device),
+      slots_(SlotsOf(model.config(), model.options(), options.slots), device),
+      sampler_(SamplerOf(model.config(), model.options()), model.runner().ops(), device),
+      inputs_(InputsOf(model.options()), device),
       params_(static_cast<size_t>(options.slots)),
       max_in_flight_(static_cast<size_t>(options.max_in_flight)),
       steps_(static_cast<size_t>(options.max_in_flight)),

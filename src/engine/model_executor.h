@@ -23,6 +23,12 @@ struct ModelExecutorOptions {
   int32_t max_in_flight = 2;  // SchedulerOptions::depth
 };
 
+// What an executor takes of a device's memory beside the model and the cache.
+struct ExecutorBytes {
+  size_t slots = 0;   // the device-resident state of running requests
+  size_t logits = 0;  // logit rows, and the inputs of a step
+};
+
 // The steps that were recorded, to be replayed: their number, and what that took.
 struct RecordedSteps {
   int64_t steps = 0;
@@ -35,6 +41,10 @@ class ModelExecutor final : public Executor {
   // `model` and `device` must outlive the executor, which is the only one to use them.
   ModelExecutor(Model& model, Device& device, const ModelExecutorOptions& options);
   ~ModelExecutor() override;
+
+  // Of an executor of so many slots, by the code that lays it out.
+  static ExecutorBytes Bytes(const ModelConfig& config, const ModelOptions& options, int64_t slots,
+                             const Ops& ops);
 
   void Submit(StepPlan plan) override;
   StepResult Wait() override;
