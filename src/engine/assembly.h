@@ -29,7 +29,7 @@ struct EngineLimits {
 
   // What suits the device, where it is 0. A GPU needs more rows to be busy: V2-Lite in BF16 reads
   // prompts 1.5 times as fast in steps of 8192 tokens as in those of 1024
-  // (docs/design/bf16_gemm.md).
+  // (docs/design/bf16-gemm.md).
   void FillDefaults(bool gpu);
 };
 
