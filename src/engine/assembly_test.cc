@@ -81,8 +81,8 @@ TEST(EngineNeeds, SayWhichFlagLowersThem) {
   }
   EXPECT_EQ(text,
             "weights (); activations (--max-num-batched-tokens); work space "
-            "(--max-num-batched-tokens); request state (--max-num-seqs); kernels and recorded "
-            "steps (); ");
+            "(--max-num-batched-tokens); request state (--max-num-seqs); logits "
+            "(--max-num-seqs); kernels and recorded steps (); ");
 }
 
 }  // namespace
