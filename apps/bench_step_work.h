@@ -7,7 +7,7 @@
 
 #include "checkpoint/model_config.h"
 #include "ops/kv_format.h"
-#include "ops/packed_weight.h"
+#include "ops/ops.h"
 
 namespace fathom {
 

@@ -17,7 +17,7 @@
 #include "ops/context_piece.h"
 #include "ops/kv_format.h"
 #include "ops/op.h"
-#include "ops/packed_weight.h"
+#include "products/packed_weight.h"
 #include "tensor/tensor_view.h"
 
 namespace fathom {
@@ -368,7 +368,6 @@ const Ops& CudaOps(Fp8Activations activations);
 const Ops& CudaPortableOps(Fp8Activations activations);
 
 // Every op's contract on shapes and types; a violation is a bug and stops the process.
-void Check(const PrepareArgs&);
 void Check(const EmbedArgs&);
 void Check(const RmsNormArgs&);
 void Check(const LinearArgs&);
