@@ -13,8 +13,8 @@
 
 #include "bench/cublaslt_product.h"
 #include "bench/fp8_gemm_problem.cuh"
-#include "ops/linear/bf16_few_rows_cuda.h"
-#include "ops/linear/bf16_gemm_cuda.h"
+#include "products/hopper/bf16_few_rows.h"
+#include "products/hopper/bf16_gemm.h"
 
 namespace fathom::bench {
 namespace {

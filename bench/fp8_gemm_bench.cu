@@ -11,9 +11,9 @@
 
 #include "bench/cublaslt_product.h"
 #include "bench/fp8_gemm_problem.cuh"
-#include "ops/linear/fp8_few_rows_cuda.h"
-#include "ops/linear/quantize_rows_cuda.h"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
+#include "products/cuda/quantize_rows.h"
+#include "products/hopper/fp8_few_rows.h"
 
 namespace fathom::bench {
 namespace {

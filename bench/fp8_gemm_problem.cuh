@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "bench/gpu_bench.cuh"
-#include "ops/linear/fp8_gemm_cuda.h"
+#include "products/hopper/fp8_gemm.h"
 
 namespace fathom::bench {
 

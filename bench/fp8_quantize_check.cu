@@ -1,7 +1,7 @@
 // Checks of quantisation against QuantizeRun.
 #include "bench/fp8_check.cuh"
-#include "ops/linear/fp8_gemm_cuda.h"
-#include "ops/linear/quantize_rows_cuda.h"
+#include "products/cuda/quantize_rows.h"
+#include "products/hopper/fp8_gemm.h"
 #include "quant/e4m3.h"
 
 namespace fathom::bench {

@@ -12,8 +12,8 @@
 #include "bench/gpu_bench.cuh"
 #include "cuda/device.h"
 #include "ops/cuda_ops.h"
-#include "ops/linear/quantize_rows_cuda.h"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
+#include "products/cuda/quantize_rows.h"
 
 namespace fathom::bench {
 namespace {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Holds every #include under src/, apps/ and bench/, and every edge that src/'s CMakeLists.txt state,
-to the rules below.
+to the rules below; those inside ops/ too: an op does not reach into another op's folder.
 
     tools/check_layering.py            exit 1 and a line for each forbidden include
     tools/check_layering.py --canary   checks the check: forbidden includes must be found
@@ -16,24 +16,28 @@ EDGES = {
     "base": [],
     "tensor": [],
     "cpu": ["tensor"],
-    "cuda": ["tensor"],
+    "cuda": ["quant", "tensor"],
     "quant": ["tensor"],
-    "ops": ["quant", "cpu", "cuda", "tensor"],
+    "products": ["quant", "cpu", "cuda", "tensor"],
+    "ops": ["products", "quant", "cpu", "cuda", "tensor"],
     "checkpoint": ["quant", "tensor"],
     "model": ["ops", "checkpoint", "tensor"],
     "cache": [],
     "request": [],
     "scheduler": ["cache", "request"],
     "sampling": ["request", "ops", "tensor"],
-    "engine": ["request", "scheduler", "sampling", "model", "cache", "checkpoint", "ops", "tensor"],
+    "engine": ["request", "scheduler", "sampling", "model", "cache", "checkpoint", "ops", "products", "tensor"],
     "tokenizer": [],
     "chat": [],
     "server": ["engine", "request", "chat", "tokenizer"],
-    "apps": ["server", "engine", "request", "sampling", "model", "checkpoint", "ops", "quant", "cpu", "cuda",
+    "apps": ["server", "engine", "request", "sampling", "model", "checkpoint", "ops", "products", "quant", "cpu", "cuda",
              "tensor", "chat", "tokenizer"],
-    "bench": ["ops", "quant", "cpu", "cuda", "tensor"],
+    "bench": ["ops", "products", "quant", "cpu", "cuda", "tensor"],
 }
+# Headers of an op's folder that another may include: (the folder, the header): why.
+BETWEEN_OPS = {}
 DEPENDS = re.compile(r'fathom_library\((\w+)[^)]*?DEPENDS([^)]*?)(?:LIBRARIES[^)]*)?\)')
+OF_AN_OP = re.compile(r'^\s*#\s*include\s+"(ops/(\w+)/[^"]*)"', re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"/]+)/[^"]*"', re.M)
 
 
@@ -49,10 +53,20 @@ def violations(folder, text, is_test=False):
     return [name for name in INCLUDE.findall(text) if name in EDGES and name not in allowed]
 
 
+def between_ops(op, text, allowed=BETWEEN_OPS):
+    """Headers of other ops' folders that a file of the folder `op` includes (None: of ops/ itself,
+    whose headers all ops share), but those allowed."""
+    return [header for header, owner in OF_AN_OP.findall(text)
+            if owner != op and (op, header) not in allowed]
+
+
 def stray_edges(text):
-    """(folder, edge) of CMake libraries that depend on what their folder must not include."""
-    return [(folder, edge) for folder, edges in DEPENDS.findall(text) if folder in EDGES
-            for edge in edges.split() if edge not in {"base", *EDGES[folder]}]
+    """(folder, edge) of CMake libraries that depend on what their folder must not include: those of
+    ops_cuda are those of ops."""
+    libraries = [(name.removesuffix("_cuda"), edges) for name, edges in DEPENDS.findall(text)]
+    return [(folder, edge) for folder, edges in libraries if folder in EDGES
+            for edge in edges.split()
+            if edge.removesuffix("_cuda") not in {"base", folder, *EDGES[folder]}]
 
 
 def cycle():
@@ -74,13 +88,24 @@ def canary():
     bad = [("scheduler", '#include "tensor/tensor_view.h"\n'), ("model", '#include "cache/page_pool.h"\n'),
            ("tokenizer", '  #  include "engine/messages.h"\n'), ("base", '#include "tensor/dtype.h"\n'),
            ("apps", '#include "cache/page_pool.h"\n'), ("apps", '#include "bench/meter.h"\n'),
-           ("ops", '#include "bench/gpu_bench.cuh"\n')]
+           ("ops", '#include "bench/gpu_bench.cuh"\n'), ("products", '#include "ops/check.h"\n')]
     missed = [b for b in bad if not violations(*b)]
     if not violations("sampling", '#include "model/model.h"\n', is_test=True):
         missed.append("a test")
     if not stray_edges("fathom_library(model SOURCES a.cc DEPENDS base cache LIBRARIES x)"):
         missed.append("CMake")
+    stray = ("fathom_library(products_cuda KERNELS SOURCES a.cu DEPENDS base quant ops cuda)",
+             "fathom_library(products SOURCES a.cc DEPENDS base model)")
+    missed += [text for text in stray if not stray_edges(text)]
+    other_op = '#include "ops/rope/rope_cuda.h"\n'
+    if not between_ops("embed", other_op) or not between_ops(None, other_op):
+        missed.append("another op's header")
+    if between_ops("embed", other_op, {("route", "ops/rope/rope_cuda.h"): "", ("embed", "ops/rope/x.h"): ""}) == []:
+        missed.append("an exception of another op, or for another header")
     fine = violations("server", '#include "engine/engine.h"\n#include <vector>\n')
+    fine += between_ops("rope", other_op + '#include "ops/op.h"\n#include "products/packed_weight.h"\n')
+    fine += between_ops("embed", other_op, {("embed", "ops/rope/rope_cuda.h"): "a reason"})
+    fine += stray_edges("fathom_library(ops_cuda SOURCES a.cu DEPENDS products products_cuda ops cuda)")
     if missed or fine:
         sys.exit(f"the layering check is broken: missed {missed}, refused {fine}")
 
@@ -98,8 +123,13 @@ def main():
         if folder not in EDGES:
             problems.append(f"{path}: src/{folder} has no rule in tools/check_layering.py")
             continue
-        for name in violations(folder, (ROOT / path).read_text(), path.name.endswith("_test.cc")):
+        text = (ROOT / path).read_text()
+        for name in violations(folder, text, path.name.endswith("_test.cc")):
             problems.append(f"{path}: {folder}/ must not include {name}/")
+        if folder == "ops":
+            for header in between_ops(path.parts[2] if len(path.parts) > 3 else None, text):
+                problems.append(f"{path}: must not include {header}, another op's; what ops share is in products/, "
+                                "in cuda/ or cpu/, or in ops/ itself")
     for path in sorted((ROOT / "src").rglob("CMakeLists.txt")):
         for folder, edge in stray_edges(path.read_text()):
             problems.append(f"{path.relative_to(ROOT)}: {folder}/ must not depend on {edge}/")

@@ -14,10 +14,11 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 STORED = ROOT / "bench" / "results" / "h200" / "tests.json"
 # Of kernels, their hosts, the steps that run them, the benches that time them, and how all are compiled.
-PATTERNS = ("src/cuda/*.cc", "src/**/*.cu", "src/**/*cuda*.cc", "src/**/*hopper*.cc", "src/engine/model_executor.cc", "bench/*.cu",
-            "cmake/cuda.cmake", "cmake/fathom.cmake", "src/cuda/CMakeLists.txt", "src/ops/cuda_sources.cmake",
+PATTERNS = ("src/cuda/*.cc", "src/**/*.cu", "src/**/*cuda*.cc", "src/**/*hopper*.cc", "src/products/cuda/*.cc",
+            "src/products/hopper/*.cc", "src/engine/model_executor.cc", "bench/*.cu",
+            "cmake/cuda.cmake", "cmake/fathom.cmake", "src/cuda/CMakeLists.txt", "src/products/CMakeLists.txt", "src/ops/cuda_sources.cmake",
             "bench/CMakeLists.txt")
-OWN_SOURCES = ("src/ops", "src/model", "src/engine", "bench")  # a header there brings the .cc beside it
+OWN_SOURCES = ("src/products", "src/ops", "src/model", "src/engine", "bench")  # a header there brings the .cc beside it
 INCLUDE = re.compile(rb'^\s*#\s*include\s+"([^"]+)"', re.M)
 
 

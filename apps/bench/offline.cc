@@ -13,7 +13,7 @@
 #include "cpu/peak.h"
 #include "engine_flags.h"
 #include "offline_report.h"
-#include "ops/weight_width.h"
+#include "products/weight_width.h"
 #include "usage.h"
 
 namespace fathom {

@@ -8,7 +8,7 @@
 #include "base/rng.h"
 #include "checkpoint/presets.h"
 #include "checkpoint/schema.h"
-#include "ops/weight_width.h"
+#include "products/weight_width.h"
 
 namespace fathom {
 namespace {

@@ -34,4 +34,11 @@ class ThreadPool {
   std::unique_ptr<State> state_;
 };
 
+// The grain for items of `cost` plain operations (or bytes): waking a thread costs some
+// microseconds.
+inline int64_t Grain(int64_t cost) {
+  constexpr int64_t kWorthwhile = 16 << 10;
+  return cost >= kWorthwhile ? 1 : kWorthwhile / (cost > 0 ? cost : 1);
+}
+
 }  // namespace fathom

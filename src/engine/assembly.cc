@@ -8,7 +8,7 @@
 #include "base/printable.h"
 #include "engine/model_executor.h"
 #include "model/activations.h"
-#include "ops/weight_width.h"
+#include "products/weight_width.h"
 #include "tensor/out_of_memory.h"
 
 namespace fathom {

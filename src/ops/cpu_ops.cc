@@ -1,12 +1,31 @@
 #include "ops/cpu_ops.h"
 
 #include "ops/reference_ops.h"
+#include "products/cpu/pack_weight.h"
 
 namespace fathom {
 
 namespace {
 
 using PrepareFunction = decltype(Ops::prepare);
+
+Result<std::unique_ptr<PackedWeight>> Pack(Stream& stream, const PrepareArgs& a,
+                                           const CpuPacking& wanted) {
+  return PackForCpu(static_cast<CpuStream&>(stream).pool(), a, wanted);
+}
+Result<std::unique_ptr<PackedWeight>> PackExact(Stream& stream, const PrepareArgs& a) {
+  return Pack(stream, a, {});
+}
+Result<std::unique_ptr<PackedWeight>> PackQuantized(Stream& stream, const PrepareArgs& a) {
+  return Pack(stream, a, {.quantize_activations = true});
+}
+Result<std::unique_ptr<PackedWeight>> PackBF16(Stream& stream, const PrepareArgs& a) {
+  return Pack(stream, a, {.round_activations = true});
+}
+template <WeightFormat kFormat>
+Result<std::unique_ptr<PackedWeight>> PackIntegers(Stream& stream, const PrepareArgs& a) {
+  return Pack(stream, a, {.round_activations = true, .quantize_to = kFormat});
+}
 
 Ops Table(PrepareFunction prepare, DType kv_cache) {
   // Where there is nothing to tune, the reference's function serves.
@@ -41,20 +60,20 @@ Ops Table(PrepareFunction prepare, DType kv_cache) {
 }  // namespace
 
 const Ops& CpuOps(Fp8Activations activations) {
-  static const Ops exact = Table(PrepareCpuExact, DType::kF32);
-  static const Ops quantized = Table(PrepareCpuQuantized, DType::kF32);
+  static const Ops exact = Table(PackExact, DType::kF32);
+  static const Ops quantized = Table(PackQuantized, DType::kF32);
   return activations == Fp8Activations::kExact ? exact : quantized;
 }
 
 const Ops& CpuBF16Ops() {
-  static const Ops ops = Table(PrepareCpuBF16, DType::kBF16);
+  static const Ops ops = Table(PackBF16, DType::kBF16);
   return ops;
 }
 
 const Ops& CpuIntegerOps(WeightFormat format) {
   // Rounding the cache and the absorbed form's activations to BF16 is little beside that.
-  static const Ops int8 = Table(PrepareCpuInt8, DType::kBF16);
-  static const Ops int4 = Table(PrepareCpuInt4, DType::kBF16);
+  static const Ops int8 = Table(PackIntegers<WeightFormat::kInt8>, DType::kBF16);
+  static const Ops int4 = Table(PackIntegers<WeightFormat::kInt4>, DType::kBF16);
   CHECK(format == WeightFormat::kInt8 || format == WeightFormat::kInt4, "not an integer format");
   return format == WeightFormat::kInt8 ? int8 : int4;
 }

@@ -6,12 +6,6 @@
 
 namespace fathom {
 
-Result<std::unique_ptr<PackedWeight>> PrepareCpuExact(Stream&, const PrepareArgs&);
-Result<std::unique_ptr<PackedWeight>> PrepareCpuQuantized(Stream&, const PrepareArgs&);
-Result<std::unique_ptr<PackedWeight>> PrepareCpuBF16(Stream&, const PrepareArgs&);
-Result<std::unique_ptr<PackedWeight>> PrepareCpuInt8(Stream&, const PrepareArgs&);
-Result<std::unique_ptr<PackedWeight>> PrepareCpuInt4(Stream&, const PrepareArgs&);
-
 void EmbedCpu(OpContext&, const EmbedArgs&);
 void RmsNormCpu(OpContext&, const RmsNormArgs&);
 void LinearCpu(OpContext&, const LinearArgs&);
@@ -50,12 +44,6 @@ inline int64_t Live(const TensorView& live, int64_t capacity) {
   const int64_t n = *live.As<int32_t>();
   CHECK(n >= 0 && n <= capacity, "{} live of {}", n, capacity);
   return n;
-}
-// How many items of `cost` plain operations (or bytes) a thread should take at a time: waking it
-// costs some microseconds.
-inline int64_t Grain(int64_t cost) {
-  constexpr int64_t kWorthwhile = 16 << 10;
-  return cost >= kWorthwhile ? 1 : kWorthwhile / (cost > 0 ? cost : 1);
 }
 
 }  // namespace fathom

@@ -5,16 +5,13 @@ set(CPU_SOURCES
   attend_absorbed/attend_absorbed_cpu.cc attend_absorbed/attend_piece_cpu.cc
   attend_expanded/attend_expanded_cpu.cc attend_expanded/attend_tokens_cpu.cc
   cache_write/cache_write_cpu.cc embed/embed_cpu.cc gather_context/gather_context_cpu.cc
-  head_linear/head_linear_cpu.cc linear/linear_cpu.cc linear/panel_product_cpu.cc
-  linear/pack_rows_cpu.cc linear/panel_dot_avx2_cpu.cc linear/panel_dot_bf16_cpu.cc linear/panel_dot_cpu.cc
-  linear/panel_dot_int8_cpu.cc log_probs/log_probs_cpu.cc mlp/mlp_cpu.cc
-  moe_experts/moe_experts_cpu.cc prepare/prepare_cpu.cc prepare/quantize_panel_cpu.cc
-  rms_norm/rms_norm_cpu.cc rotate_and_cache/rotate_and_cache_cpu.cc rope/rope_cpu.cc route/choose_experts.cc
+  head_linear/head_linear_cpu.cc linear/linear_cpu.cc log_probs/log_probs_cpu.cc mlp/mlp_cpu.cc
+  moe_experts/moe_experts_cpu.cc rms_norm/rms_norm_cpu.cc rotate_and_cache/rotate_and_cache_cpu.cc rope/rope_cpu.cc route/choose_experts.cc
   route/route_cpu.cc sample/sample_cpu.cc silu_mul/silu_mul_cpu.cc)
 # Plain loops, which the compiler vectorises (and never reassociates).
 set_source_files_properties(
   embed/embed_cpu.cc gather_context/gather_context_cpu.cc
-  prepare/quantize_panel_cpu.cc moe_experts/moe_experts_cpu.cc rms_norm/rms_norm_cpu.cc sample/sample_cpu.cc
+  moe_experts/moe_experts_cpu.cc rms_norm/rms_norm_cpu.cc sample/sample_cpu.cc
   attend_absorbed/attend_absorbed_cpu.cc PROPERTIES COMPILE_OPTIONS -O3)
 set(CPU_LIBRARIES hwy::hwy)
 set(CPU_TEST_SOURCES cpu_ops_test.cc fp8_sums_test.cc linear/linear_cpu_test.cc)

@@ -1,8 +1,15 @@
 #include "cuda/device.h"
 #include "ops/cuda_plain_ops.h"
+#include "products/cuda/pack_weight.h"
 
 namespace fathom {
 namespace {
+
+template <Fp8Activations kActivations>
+Result<std::unique_ptr<PackedWeight>> Pack(Stream& stream, const PrepareArgs& a) {
+  return PackForCuda(static_cast<CudaStream&>(stream).device(), a,
+                     kActivations == Fp8Activations::kQuantized);
+}
 
 Ops PortableTable(Fp8Activations activations) {
   return {
@@ -11,7 +18,8 @@ Ops PortableTable(Fp8Activations activations) {
       .kv_cache = DType::kBF16,
       .context_chunk = 4096,
       .limits = {.norm_width = 8192, .experts = 1024, .topk = 32},
-      .prepare = activations == Fp8Activations::kExact ? PrepareCudaExact : PrepareCudaQuantized,
+      .prepare = activations == Fp8Activations::kExact ? Pack<Fp8Activations::kExact>
+                                                       : Pack<Fp8Activations::kQuantized>,
       .embed = {EmbedCuda},
       .rms_norm = {RmsNormCuda},
       .linear = {LinearCuda, LinearCudaWorkspace},

@@ -6,9 +6,6 @@
 
 namespace fathom {
 
-Result<std::unique_ptr<PackedWeight>> PrepareCudaExact(Stream&, const PrepareArgs&);
-Result<std::unique_ptr<PackedWeight>> PrepareCudaQuantized(Stream&, const PrepareArgs&);
-
 void EmbedCuda(OpContext&, const EmbedArgs&);
 void RmsNormCuda(OpContext&, const RmsNormArgs&);
 void LinearCuda(OpContext&, const LinearArgs&);

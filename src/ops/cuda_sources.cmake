@@ -5,24 +5,23 @@ set(CUDA_PORTABLE_SOURCES
   attend_expanded/attend_chunk_cuda.cu attend_expanded/attend_expanded_cuda.cu
   cache_write/cache_write_cuda.cu commit/commit_cuda.cu
   embed/embed_cuda.cu gather_context/gather_context_cuda.cu gather_rows/gather_rows_cuda.cu
-  linear/bf16_product_cuda.cu linear/linear_cuda.cu linear/quantize_rows_cuda.cu
-  linear/quantize_runs_cuda.cu log_probs/log_probs_cuda.cu
+  log_probs/log_probs_cuda.cu
   moe_experts/bf16_experts_cuda.cu moe_experts/grouped_gemm_cuda.cu
   moe_experts/moe_experts_cuda.cu prepare_inputs/prepare_inputs_cuda.cu rms_norm/rms_norm_cuda.cu
   rotate_and_cache/rotate_and_cache_cuda.cu
   rope/rope_cuda.cu route/route_cuda.cu sample/sample_cuda.cu silu_mul/silu_mul_cuda.cu)
 set(CUDA_HOPPER_SOURCES
   attend_absorbed/mla_decode_kernel.cu attend_absorbed/mla_decode_narrow.cu
-  attend_expanded/flash_attend_kernel.cu
-  linear/bf16_few_rows_cuda.cu linear/bf16_gemm_cuda.cu linear/fp8_few_rows_cuda.cu linear/fp8_gemm_cuda.cu linear/fp8_gemm_silu_cuda.cu)
+  attend_expanded/flash_attend_kernel.cu)
 fathom_cuda_sources(PORTABLE ${CUDA_PORTABLE_SOURCES} HOPPER ${CUDA_HOPPER_SOURCES})
 fathom_library(ops_cuda KERNELS
-  SOURCES cuda_ops.cc prepare/prepare_cuda.cc attend_absorbed/attend_absorbed_hopper.cc
+  SOURCES cuda_ops.cc attend_absorbed/attend_absorbed_hopper.cc
     attend_absorbed/mla_decode_cuda.cc attend_expanded/attend_expanded_hopper.cc
-    attend_expanded/flash_attend_cuda.cc linear/fp8_gemm_cuda.cc linear/linear_hopper.cc
+    attend_expanded/flash_attend_cuda.cc head_linear/head_linear_cuda.cc
+    head_linear/head_linear_hopper.cc linear/linear_cuda.cc linear/linear_hopper.cc
     mlp/mlp_cuda.cc mlp/mlp_hopper.cc moe_experts/grouped_gemm_cuda.cc moe_experts/moe_experts_hopper.cc
     ${CUDA_PORTABLE_SOURCES} ${CUDA_HOPPER_SOURCES}
-  DEPENDS base tensor quant ops cuda
+  DEPENDS base tensor quant products products_cuda ops cuda
   LIBRARIES ${FATHOM_CUDART})
 list(REMOVE_ITEM OPS_TEST_SOURCES contract_test.cc)  # of CPU tables alone
 fathom_test(cuda_test SOURCES ${OPS_TEST_SOURCES} testing_cuda.cc DEPENDS ops ops_cuda)

@@ -4,7 +4,8 @@
 #include <type_traits>
 
 #include "cuda/e4m3.h"
-#include "ops/cuda_kernels.cuh"
+#include "cuda/kernels.cuh"
+#include "ops/cuda_ops.h"
 
 namespace fathom::kernels {
 

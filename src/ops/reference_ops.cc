@@ -1,15 +1,22 @@
 #include "ops/reference_ops.h"
 
+#include "products/reference/pack_weight.h"
+
 namespace fathom {
 namespace {
+
+template <Fp8Activations kActivations>
+Result<std::unique_ptr<PackedWeight>> Pack(Stream&, const PrepareArgs& a) {
+  return PackForReference(a, kActivations == Fp8Activations::kQuantized);
+}
 
 Ops Table(Fp8Activations activations) {
   return {
       .name = "reference",
       .activation = DType::kF32,
       .kv_cache = DType::kF32,
-      .prepare =
-          activations == Fp8Activations::kExact ? PrepareReferenceExact : PrepareReferenceQuantized,
+      .prepare = activations == Fp8Activations::kExact ? Pack<Fp8Activations::kExact>
+                                                       : Pack<Fp8Activations::kQuantized>,
       .embed = {EmbedReference},
       .rms_norm = {RmsNormReference},
       .linear = {LinearReference, LinearReferenceWorkspace},

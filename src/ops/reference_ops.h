@@ -5,9 +5,6 @@
 
 namespace fathom {
 
-Result<std::unique_ptr<PackedWeight>> PrepareReferenceExact(Stream&, const PrepareArgs&);
-Result<std::unique_ptr<PackedWeight>> PrepareReferenceQuantized(Stream&, const PrepareArgs&);
-
 void EmbedReference(OpContext&, const EmbedArgs&);
 void RmsNormReference(OpContext&, const RmsNormArgs&);
 void LinearReference(OpContext&, const LinearArgs&);

@@ -5,7 +5,8 @@
 //   bytes, FLOPs:  8 bytes a bias; 13 bytes a token of the vocabulary where penalised
 //   accumulator:   none
 //   expected time: without penalties one launch (3 us), else 129k x 13 bytes a row; not measured
-#include "ops/cuda_kernels.cuh"
+#include "cuda/kernels.cuh"
+#include "ops/cuda_ops.h"
 
 namespace fathom {
 namespace kernels {

@@ -20,8 +20,8 @@
 #include <hwy/highway.h>
 
 #include "cpu/vector_math-inl.h"
-#include "ops/linear/dot_kernel-inl.h"
-#include "ops/linear/panel_kernel-inl.h"
+#include "products/cpu/dot_kernel-inl.h"
+#include "products/cpu/panel_kernel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fathom {

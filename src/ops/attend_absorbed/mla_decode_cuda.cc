@@ -6,7 +6,7 @@
 #include "cuda/check.h"
 #include "cuda/tensor_map.h"
 #include "ops/attend_absorbed/mla_decode_step.h"
-#include "ops/linear/gemm_launch.h"
+#include "products/hopper/gemm_launch.h"
 
 namespace fathom {
 namespace mla {

@@ -6,9 +6,9 @@
 //                  position of the tiles that a block's tokens see
 //   accumulator:   fp32; weights are rounded to BF16 for the sum over values
 //   expected time: 512 tokens, 512 positions, 16 heads: 1.7 GFLOP, some 15 us; not measured
+#include "cuda/mma.cuh"
 #include "ops/attend_expanded/attend_chunk_cuda.h"
 #include "ops/attend_expanded/row_piece.cuh"
-#include "ops/mma_cuda.cuh"
 
 namespace fathom {
 namespace kernels {

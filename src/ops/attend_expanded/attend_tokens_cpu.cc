@@ -15,7 +15,7 @@
 
 #include "cpu/simd.h"
 #include "ops/attend_expanded/attend_expanded_cpu.h"
-#include "ops/prepare/cpu_weight.h"
+#include "products/cpu/cpu_weight.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/attend_expanded/attend_tokens_cpu.cc"
@@ -23,7 +23,7 @@
 #include <hwy/highway.h>
 
 #include "cpu/vector_math-inl.h"
-#include "ops/linear/panel_kernel-inl.h"
+#include "products/cpu/panel_kernel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fathom {

@@ -1,8 +1,9 @@
 // A row's piece as the portable kernels get it.
 #pragma once
 
+#include "cuda/kernels.cuh"
 #include "ops/attend_expanded/row_piece.h"
-#include "ops/cuda_kernels.cuh"
+#include "ops/cuda_ops.h"
 
 namespace fathom::kernels {
 

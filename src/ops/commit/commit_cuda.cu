@@ -5,7 +5,8 @@
 //   bytes, FLOPs:  some 300 bytes a row, of them 256 of stop tokens; no arithmetic
 //   accumulator:   none
 //   expected time: one launch (2 us); not measured
-#include "ops/cuda_kernels.cuh"
+#include "cuda/kernels.cuh"
+#include "ops/cuda_ops.h"
 
 namespace fathom {
 namespace kernels {

@@ -4,7 +4,8 @@
 //   bytes, FLOPs:  reads and writes tokens x hidden numbers once; no arithmetic
 //   accumulator:   none
 //   expected time: one launch (2 us) for up to 128 tokens of 7168; not measured
-#include "ops/cuda_kernels.cuh"
+#include "cuda/kernels.cuh"
+#include "ops/cuda_ops.h"
 
 namespace fathom {
 namespace kernels {

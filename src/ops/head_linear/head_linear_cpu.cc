@@ -1,7 +1,7 @@
-// A product per head (linear/panel_product_cpu.cc), split over heads and panels.
+// A product per head (products/cpu/panel_product.cc), split over heads and panels.
 #include "ops/cpu_ops.h"
-#include "ops/linear/pack_rows_cpu.h"
-#include "ops/linear/panel_product_cpu.h"
+#include "products/cpu/pack_rows.h"
+#include "products/cpu/panel_product.h"
 
 namespace fathom {
 namespace {

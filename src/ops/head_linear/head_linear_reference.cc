@@ -1,5 +1,5 @@
-#include "ops/linear/linear_reference.h"
 #include "ops/reference_ops.h"
+#include "products/reference/multiply_row.h"
 
 namespace fathom {
 

@@ -1,7 +1,7 @@
-// x W^T (panel_product_cpu.cc), split over panels and groups of tokens.
+// x W^T (products/cpu/panel_product.cc), split over panels and groups of tokens.
 #include "ops/cpu_ops.h"
-#include "ops/linear/pack_rows_cpu.h"
-#include "ops/linear/panel_product_cpu.h"
+#include "products/cpu/pack_rows.h"
+#include "products/cpu/panel_product.h"
 
 namespace fathom {
 

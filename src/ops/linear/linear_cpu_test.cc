@@ -13,8 +13,8 @@
 #include "base/rng.h"
 #include "cpu/cpu_device.h"
 #include "cpu/cpu_features.h"
-#include "ops/linear/pack_rows_cpu.h"
 #include "ops/ops.h"
+#include "products/cpu/pack_rows.h"
 
 namespace fathom {
 namespace {

@@ -2,9 +2,9 @@
 // ones: by model and GPU; by rows only between kernels of equal bits.
 #include "cuda/device.h"
 #include "ops/cuda_plain_ops.h"
-#include "ops/linear/fp8_few_rows_cuda.h"
-#include "ops/linear/quantize_rows_cuda.h"
-#include "ops/prepare/fp8_weights_cuda.h"
+#include "products/cuda/quantize_rows.h"
+#include "products/hopper/fp8_few_rows.h"
+#include "products/hopper/fp8_weights.h"
 
 namespace fathom {
 namespace {
@@ -72,21 +72,6 @@ void LinearHopper(OpContext& context, const LinearArgs& a) {
                  .output = f32 ? Fp8GemmOutput::kF32 : Fp8GemmOutput::kBF16},
                 stream);
   Cuda(context).CheckLaunch("linear", a.x);
-}
-
-void HeadLinearHopper(OpContext& context, const HeadLinearArgs& a) {
-  const QuantizedOut quantized = QuantizedOutOf(context.stream, a.quantized);
-  HeadLinearPlain(context, a, IsHopper(context.stream));
-  const int64_t tokens = a.out.dim(0);
-  if (quantized.codes == nullptr || tokens == 0) return;
-  LaunchQuantizeRows({.x = static_cast<const __nv_bfloat16*>(a.out.data()),
-                      .stride = a.out.stride(0),
-                      .capacity = tokens,
-                      .channels = a.quantized.codes.dim(1),
-                      .live = static_cast<const int32_t*>(a.live.data()),
-                      .out = quantized},
-                     Cuda(context).get());
-  Cuda(context).CheckLaunch("head_linear", a.x);
 }
 
 }  // namespace fathom

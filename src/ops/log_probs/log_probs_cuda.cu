@@ -5,7 +5,8 @@
 //   bytes, FLOPs:  2 + top passes over the row, from L2; an exponential in double per token
 //   accumulator:   double, in a tree over the block
 //   expected time: 129k tokens, top 20: some 150 us a row and multiprocessor; not measured
-#include "ops/cuda_kernels.cuh"
+#include "cuda/kernels.cuh"
+#include "ops/cuda_ops.h"
 
 namespace fathom {
 namespace kernels {

@@ -1,9 +1,9 @@
-// The gated MLP: two products (linear/panel_product_cpu.cc), between them silu(gate) * up.
+// The gated MLP: two products (products/cpu/panel_product.cc), between them silu(gate) * up.
 #include <algorithm>
 
 #include "ops/cpu_ops.h"
-#include "ops/linear/pack_rows_cpu.h"
-#include "ops/linear/panel_product_cpu.h"
+#include "products/cpu/pack_rows.h"
+#include "products/cpu/panel_product.h"
 
 namespace fathom {
 namespace {

@@ -1,8 +1,8 @@
 // MLPs on CUDA: by two products where the weights are BF16, else composed.
 #include "ops/cuda_plain_ops.h"
-#include "ops/linear/bf16_product_cuda.h"
 #include "ops/mlp/compose_mlp.h"
-#include "ops/prepare/cuda_weight.h"
+#include "products/cuda/bf16_product.h"
+#include "products/cuda/cuda_weight.h"
 
 namespace fathom {
 namespace {

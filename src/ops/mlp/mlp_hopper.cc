@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "ops/cuda_plain_ops.h"
-#include "ops/linear/fp8_few_rows_cuda.h"
-#include "ops/linear/quantize_rows_cuda.h"
-#include "ops/prepare/fp8_weights_cuda.h"
+#include "products/cuda/quantize_rows.h"
+#include "products/hopper/fp8_few_rows.h"
+#include "products/hopper/fp8_weights.h"
 #include "tensor/buffer.h"
 
 namespace fathom {

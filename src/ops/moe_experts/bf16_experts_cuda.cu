@@ -1,17 +1,17 @@
 // Experts in BF16 on CUDA, kernel by kernel.
 //   formula:       out[t] = sum over j of weights[t, j] * down[e](silu(gate[e] x) * up[e] x)
 //   data mapping:  sort (moe_experts/grouped_gemm_cuda.h; of few pairs none), the two products
-//                  (linear/bf16_product_cuda.h), the sum
+//                  (products/cuda/bf16_product.h), the sum
 //   bytes, FLOPs:  every chosen expert's weights once per 8 to 64 of its pairs; 6 FLOP a weight
 //                  position and pair
 //   accumulator:   fp32; the product and each expert's output are rounded to BF16
 //   expected time: V2-Lite, 1 token: 104 MB at 70 % of the bandwidth, 31 us; not measured
-#include "ops/cuda_kernels.cuh"
-#include "ops/linear/bf16_gemm_cuda.h"
-#include "ops/linear/few_pairs_cuda.cuh"
+#include "cuda/kernels.cuh"
 #include "ops/moe_experts/bf16_experts_cuda.h"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
-#include "ops/prepare/cuda_weight.h"
+#include "products/cuda/cuda_weight.h"
+#include "products/cuda/few_pairs.cuh"
+#include "products/hopper/bf16_gemm.h"
 
 namespace fathom {
 namespace kernels {

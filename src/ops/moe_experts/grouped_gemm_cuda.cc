@@ -5,8 +5,8 @@
 
 #include "base/check.h"
 #include "cuda/check.h"
-#include "ops/linear/fp8_few_rows_cuda.h"
-#include "ops/linear/quantize_rows_cuda.h"
+#include "products/cuda/quantize_rows.h"
+#include "products/hopper/fp8_few_rows.h"
 
 namespace fathom {
 namespace {

@@ -6,9 +6,9 @@
 //                  many bytes the other way
 //   accumulator:   fp32, over j in order
 //   expected time: sum, 4096 tokens of 7168, top 9: 587 MB at the device's bandwidth
-#include "ops/cuda_kernels.cuh"
-#include "ops/linear/quantize_vector.cuh"
+#include "cuda/kernels.cuh"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
+#include "products/cuda/quantize_vector.cuh"
 
 namespace fathom {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/linear/fp8_gemm_cuda.h"
+#include "products/hopper/fp8_gemm.h"
 
 namespace fathom {
 

@@ -1,7 +1,7 @@
 // The chosen experts of each token.
 //   formula:       out[t] = sum over j of weight[t, j] down[e](silu(gate[e] x[t]) * up[e] x[t])
 //   data mapping:  pairs (token, j) are sorted by expert; a thread takes panels of one expert
-//                  with all of its tokens (linear/panel_product_cpu.cc)
+//                  with all of its tokens (products/cpu/panel_product.cc)
 //   bytes, FLOPs:  the weights of every expert chosen, once per kTokenChunk tokens;
 //                  6 x hidden x inter FLOPs per pair
 //   accumulator:   fp32; products as in linear, then over j in order
@@ -10,8 +10,8 @@
 #include <cstring>
 
 #include "ops/cpu_ops.h"
-#include "ops/linear/pack_rows_cpu.h"
-#include "ops/linear/panel_product_cpu.h"
+#include "products/cpu/pack_rows.h"
+#include "products/cpu/panel_product.h"
 
 namespace fathom {
 namespace {

@@ -4,13 +4,13 @@
 //                  which walks the token's experts in order
 //   bytes, FLOPs:  every chosen expert's weights once per token that chose it (from L2 where tokens
 //                  share it); 6 FLOP a weight position
-//   accumulator:   fp32, in the order of linear/product.cuh; the product stays in fp32
+//   accumulator:   fp32, in the order of products/cuda/warp_product.cuh; the product stays in fp32
 //   expected time: V2-Lite, 1 token, BF16: 104 MB at the device's bandwidth; not measured
 #include "ops/cuda_plain_ops.h"
-#include "ops/linear/product.cuh"
-#include "ops/linear/quantize_runs_cuda.h"
 #include "ops/moe_experts/bf16_experts_cuda.h"
-#include "ops/silu_mul/silu_mul_cuda.cuh"
+#include "products/cuda/quantize_runs.h"
+#include "products/cuda/silu_mul.cuh"
+#include "products/cuda/warp_product.cuh"
 
 namespace fathom {
 namespace kernels {

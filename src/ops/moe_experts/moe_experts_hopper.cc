@@ -2,7 +2,7 @@
 // and GPU; by rows only between kernels of equal bits.
 #include "ops/cuda_plain_ops.h"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
-#include "ops/prepare/fp8_weights_cuda.h"
+#include "products/hopper/fp8_weights.h"
 
 namespace fathom {
 namespace {

@@ -1,9 +1,9 @@
 // The composition of linear, silu_mul and linear per chosen expert.
 #include <algorithm>
 
-#include "ops/linear/linear_reference.h"
 #include "ops/reference_math.h"
 #include "ops/reference_ops.h"
+#include "products/reference/multiply_row.h"
 
 namespace fathom {
 

@@ -4,7 +4,8 @@
 //   bytes, FLOPs:  some 20 bytes a token, 30 for each pair of rows, from L2; no arithmetic
 //   accumulator:   none
 //   expected time: one launch (2 us) up to some 256 rows; not measured
-#include "ops/cuda_kernels.cuh"
+#include "cuda/kernels.cuh"
+#include "ops/cuda_ops.h"
 
 namespace fathom {
 namespace kernels {

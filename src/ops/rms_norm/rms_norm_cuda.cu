@@ -7,10 +7,10 @@
 //   accumulator:   fp32 per thread, then a tree over the block
 //   expected time: bytes at the bandwidth, V3, 4096 tokens: 95 us; docs/design/cuda-backend.md,
 //                  "Passes"
-#include "ops/cuda_kernels.cuh"
+#include "cuda/kernels.cuh"
 #include "ops/cuda_plain_ops.h"
-#include "ops/linear/quantize_rows_cuda.h"
-#include "ops/linear/quantize_vector.cuh"
+#include "products/cuda/quantize_rows.h"
+#include "products/cuda/quantize_vector.cuh"
 
 namespace fathom {
 namespace kernels {

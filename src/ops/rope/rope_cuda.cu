@@ -4,7 +4,8 @@
 //   bytes, FLOPs:  4 bytes and 3 FLOP a number; a token's cosines and sines come from L1
 //   accumulator:   none
 //   expected time: one launch (2 us) for up to 128 tokens of 128 heads of 64; not measured
-#include "ops/cuda_kernels.cuh"
+#include "cuda/kernels.cuh"
+#include "ops/cuda_ops.h"
 
 namespace fathom {
 namespace kernels {

@@ -8,8 +8,8 @@
 //   accumulator:   fp32 per thread, then a tree over the block
 //   expected time: bytes at the bandwidth, V3, 4096 tokens: 36 us; docs/design/cuda-backend.md,
 //                  "Passes"
-#include "ops/linear/quantize_vector.cuh"
 #include "ops/page_rows.cuh"
+#include "products/cuda/quantize_vector.cuh"
 
 namespace fathom {
 namespace kernels {

@@ -1,7 +1,7 @@
 // The choice of a token's experts by one warp of CUDA, as choose_experts.cc.
 #pragma once
 
-#include "ops/cuda_kernels.cuh"
+#include "cuda/kernels.cuh"
 
 namespace fathom::kernels {
 

@@ -17,7 +17,7 @@
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
-#include "ops/linear/dot_kernel-inl.h"
+#include "products/cpu/dot_kernel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace fathom {

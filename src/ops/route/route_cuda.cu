@@ -7,6 +7,7 @@
 //                  weight and token
 //   accumulator:   fp32 on tensor cores, 128 channels at a time: router_product_cuda.cuh
 //   expected time: docs/design/cuda-backend.md
+#include "ops/cuda_ops.h"
 #include "ops/route/router_product_cuda.cuh"
 
 namespace fathom {

@@ -4,7 +4,7 @@
 // and then the parts.
 #pragma once
 
-#include "ops/mma_cuda.cuh"
+#include "cuda/mma.cuh"
 #include "ops/route/choose_experts_cuda.cuh"
 
 namespace fathom::kernels {

@@ -10,7 +10,8 @@
 //   accumulator:   probabilities relative to the likeliest token as integers of 2^-44, so that sums
 //                  do not depend on their order
 //   expected time: docs/design/cuda-backend.md
-#include "ops/cuda_kernels.cuh"
+#include "cuda/kernels.cuh"
+#include "ops/cuda_ops.h"
 #include "ops/sample/uniform.h"
 
 namespace fathom {

@@ -4,8 +4,9 @@
 //   bytes, FLOPs:  6 bytes and some 10 FLOP a number
 //   accumulator:   none
 //   expected time: one launch (2 us) for up to 128 tokens of 18432; not measured
-#include "ops/cuda_kernels.cuh"
-#include "ops/silu_mul/silu_mul_cuda.cuh"
+#include "cuda/kernels.cuh"
+#include "ops/cuda_ops.h"
+#include "products/cuda/silu_mul.cuh"
 
 namespace fathom {
 namespace kernels {

@@ -1,0 +1,65 @@
+// Linear layers on any GPU: BF16 by tensor cores where weights and layout allow it, all else by the
+// plain product.
+#include "ops/cuda_plain_ops.h"
+#include "products/cuda/bf16_product.h"
+#include "products/cuda/plain_product.h"
+#include "products/cuda/quantize_runs.h"
+
+namespace fathom {
+namespace {
+
+Bf16ProductParams Bf16ProductOf(const LinearArgs& a, bool hopper) {
+  return {.x = static_cast<const BF16*>(a.x.data()),
+          .x_stride = a.x.stride(0),
+          .w = reinterpret_cast<const BF16*>(AsCuda(a.weight).values->data()),
+          .out = a.weight->out,
+          .in = a.weight->in,
+          .live = static_cast<const int32_t*>(a.live.data()),
+          .tokens = a.x.dim(0),
+          .y = a.out.data(),
+          .y_stride = a.out.stride(0),
+          .f32 = a.out.dtype() == DType::kF32,
+          .wait_first = true,
+          .hopper = hopper};
+}
+
+void LaunchPlain(const LinearArgs& a, std::byte* workspace, cudaStream_t stream) {
+  const int64_t tokens = a.x.dim(0);
+  PlainProductParams params = {.weight = a.weight,
+                               .x = static_cast<const BF16*>(a.x.data()),
+                               .x_stride = a.x.stride(0),
+                               .tokens = tokens,
+                               .live = static_cast<const int32_t*>(a.live.data()),
+                               .y = a.out.data(),
+                               .y_stride = a.out.stride(0),
+                               .f32 = a.out.dtype() == DType::kF32};
+  if (a.weight->quantize_activations) {
+    params.quantized = QuantizedRowsAt(AsCuda(a.weight), tokens, workspace);
+    LaunchQuantizeRuns(stream, AsCuda(a.weight), params.x, params.x_stride, tokens, params.live, 1,
+                       params.quantized);
+  }
+  LaunchPlainProduct(params, stream);
+}
+
+}  // namespace
+
+size_t LinearCudaWorkspace(const Stream&, const LinearArgs& a) {
+  return a.weight->quantize_activations ? QuantizedRowsBytes(AsCuda(a.weight), a.x.dim(0)) : 0;
+}
+
+void LinearPlain(OpContext& context, const LinearArgs& a, bool hopper) {
+  if (a.x.dim(0) == 0) return;
+  const Bf16ProductParams product = Bf16ProductOf(a, hopper);
+  if (a.weight->format == WeightFormat::kBF16 && Bf16ProductFits(product)) {
+    LaunchBf16Product(product, Cuda(context).get());
+  } else {
+    LaunchPlain(a, context.workspace.data(), Cuda(context).get());
+  }
+  Cuda(context).CheckLaunch("linear", a.x);
+}
+
+void LinearCuda(OpContext& context, const LinearArgs& a) {
+  LinearPlain(context, a, false);
+}
+
+}  // namespace fathom

@@ -1,0 +1,130 @@
+// Weights of the CPU table.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "products/packed_weight.h"
+#include "tensor/buffer.h"
+
+namespace fathom {
+
+struct DotKernels;  // panel_dot.h
+
+// Outputs that a kernel computes side by side, one vector lane each: so every sum is taken in the
+// order of the channels, for one row as for many.
+inline constexpr int64_t kPanel = 32;
+
+// How the numbers of a panel lie, outermost first:
+//   kF32, kF16   [in][kPanel]
+//   kBF16, kFp8  the same; or if `dots`, for instructions that sum several channels at once,
+//                kBF16 [in / 2][kPanel][2], and kFp8 [in / 4][kPanel / 4][2][4][2]: of four outputs
+//                the first pair of channels, then the second
+//   kInt8        per run: scales, then codes + 128 [channels / 4][kPanel][4]
+//   kInt4        per run: scales, then multipliers [kPanel][kScaleTile / kSubRun], then bytes
+//                [channels / 4][16][4] with outputs below 16 in the low half, the rest in the high
+// where the scales are fp32 [kPanel], beside their codes so that memory is read in order. Where
+// channels lie in groups, a run is padded with zeros to a multiple of kGroup (kInt4: kSubRun).
+inline constexpr int64_t kGroup = 4;
+// Channels of kInt4 that share a multiplier: weight = scale * multiplier * (code - 8).
+inline constexpr int64_t kSubRun = 32;
+
+// What kernels read activations as.
+enum class ActivationForm : uint8_t {
+  kPlain,  // fp32 where they lie
+  kSplit,  // the sum of two BF16 numbers: 16 bits of mantissa
+  kBF16,   // rounded to BF16
+  kE4M3,   // quantised to E4M3 per run
+  kInt8,   // quantised to 8-bit integers per run
+};
+
+// Every matrix lies in panels of kPanel outputs; a part's last panel is padded with zeros. A run is
+// what shares a scale along the channels: a scale tile of the weight, and the channels of an
+// activation that are quantised together.
+struct CpuWeight final : PackedWeight {
+  struct Panel {
+    int64_t out = 0;    // its first output
+    int64_t width = 0;  // outputs without padding
+  };
+  std::vector<Panel> panels;  // of each matrix
+  // Of instructions that sum several channels at once; null: multiplied number by number.
+  const DotKernels* dots = nullptr;
+  bool round_activations = false;  // to BF16, if `dots`
+  Buffer values;                   // [count, panels, panel_bytes()]; E4M3 without NaN codes
+  // kFp8: F32 [count, panels, runs], or [count, panels, runs, kPanel] if scale_per_output (a panel
+  // straddles tiles, or holds a NaN, which becomes its scale).
+  // FP8 scales are those of the checkpoint times 2^8, because kernels decode codes as binary16
+  // numbers, which are 2^8 times too small; divided by 2^8 if `dots` (panel_dot_bf16.cc).
+  Buffer scales;
+  bool scale_per_output = false;
+  int64_t first_run = kScaleTile;  // channels; fewer than kScaleTile if cut inside a tile
+
+  bool integer() const { return format == WeightFormat::kInt8 || format == WeightFormat::kInt4; }
+  bool scaled() const { return integer() || format == WeightFormat::kFp8; }
+  ActivationForm activations() const {
+    if (integer()) return ActivationForm::kInt8;
+    if (quantize_activations) return ActivationForm::kE4M3;
+    if (dots == nullptr) return ActivationForm::kPlain;
+    return round_activations ? ActivationForm::kBF16 : ActivationForm::kSplit;
+  }
+
+  int64_t panel_count() const { return static_cast<int64_t>(panels.size()); }
+  // From the first output of panel a to that of panel b.
+  int64_t OutsBetween(int64_t a, int64_t b) const {
+    return panels[static_cast<size_t>(b)].out - panels[static_cast<size_t>(a)].out;
+  }
+  const std::byte* panel(int64_t matrix, int64_t p) const {
+    return values.data() + (matrix * panel_count() + p) * panel_bytes();
+  }
+  int64_t panel_bytes() const { return RunOffset(runs() - 1) + RunBytes(runs() - 1); }
+  // Bytes from a panel's begin to those of run r.
+  int64_t RunOffset(int64_t r) const {
+    return r == 0 ? 0 : RunBytes(0) + (r - 1) * BytesOf(kScaleTile);
+  }
+  int64_t RunBytes(int64_t r) const { return BytesOf(run_end(r) - run_begin(r)); }
+  // Bytes of a run of so many channels.
+  int64_t BytesOf(int64_t channels) const {
+    const int64_t scale_bytes = integer() ? kIntegerScaleBytes : 0;
+    if (format == WeightFormat::kInt4) {
+      return scale_bytes + kPanel * (kScaleTile / kSubRun + RoundUp(channels, kSubRun) / 2);
+    }
+    const int64_t padded = dots != nullptr || integer() ? RoundUp(channels, kGroup) : channels;
+    return scale_bytes + kPanel * padded * bits() / 8;
+  }
+  static constexpr int64_t kIntegerScaleBytes = kPanel * sizeof(float);
+  int64_t bits() const {
+    switch (format) {
+      case WeightFormat::kF32: return 32;
+      case WeightFormat::kF16:
+      case WeightFormat::kBF16: return 16;
+      case WeightFormat::kFp8:
+      case WeightFormat::kInt8: return 8;
+      case WeightFormat::kInt4: return 4;
+    }
+    return 0;
+  }
+  // Codes of a run, in the layouts above.
+  const std::byte* Codes(int64_t matrix, int64_t p, int64_t run) const {
+    return panel(matrix, p) + RunOffset(run) + (integer() ? kIntegerScaleBytes : 0);
+  }
+  // Of a run: one scale, or [kPanel] if scale_per_output. REQUIRES: scaled().
+  const float* Scales(int64_t matrix, int64_t p, int64_t run) const {
+    if (integer()) return reinterpret_cast<const float*>(panel(matrix, p) + RunOffset(run));
+    return reinterpret_cast<const float*>(scales.data()) +
+           ((matrix * panel_count() + p) * runs() + run) * scale_stride();
+  }
+  int64_t scale_stride() const { return scale_per_output ? kPanel : 1; }
+
+  int64_t runs() const { return 1 + (in - first_run + kScaleTile - 1) / kScaleTile; }
+  int64_t run_begin(int64_t r) const { return r == 0 ? 0 : first_run + (r - 1) * kScaleTile; }
+  int64_t run_end(int64_t r) const { return std::min(in, first_run + r * kScaleTile); }
+
+  static int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+};
+
+inline const CpuWeight& AsCpu(const PackedWeight* weight) {
+  return *static_cast<const CpuWeight*>(weight);
+}
+
+}  // namespace fathom

@@ -1,0 +1,187 @@
+// The loops around the kernels of panel_dot_{bf16,int8,avx2}.cc: runs outermost, so that a run
+// of many rows is in cache while several panels meet it.
+#include "products/cpu/panel_dot.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cpu/cpu_features.h"
+
+namespace fathom {
+namespace {
+
+// Walks the runs of a panel. One row spends so little time on each that finding the next must not
+// take many instructions: loads would not be far enough ahead.
+class PanelRuns {
+ public:
+  PanelRuns() = default;
+  PanelRuns(const CpuWeight& w, int64_t matrix, int64_t panel)
+      : at_(w.panel(matrix, panel)),
+        scales_(w.scaled() ? w.Scales(matrix, panel, 0) : nullptr),
+        scale_per_output_(w.scale_per_output) {}
+
+  // The run that is next.
+  const std::byte* at() const { return at_; }
+  DotTile Take(bool integer, int64_t groups, int64_t bytes) {
+    DotTile tile = {
+        .w = at_, .groups = groups, .scales = scales_, .scale_per_output = scale_per_output_};
+    if (integer) {
+      tile.scales = reinterpret_cast<const float*>(at_);
+      tile.w += CpuWeight::kIntegerScaleBytes;
+    } else if (scales_ != nullptr) {
+      scales_ += scale_per_output_ ? kPanel : 1;
+    }
+    at_ += bytes;
+    return tile;
+  }
+
+ private:
+  const std::byte* at_ = nullptr;
+  const float* scales_ = nullptr;
+  bool scale_per_output_ = false;
+};
+
+// Rows of one run, gathered where they do not follow each other.
+struct RunRows {
+  alignas(64) std::byte values[kRowGroup * kMaxRecordBytes];
+  float scales[kRowGroup];
+  int32_t offsets[kRowGroup];
+  DotRows rows;
+  int64_t record_bytes;
+
+  void Load(const ActivationRows& x, int64_t run, int64_t n) {
+    const std::byte* from = x.values + run * x.run_stride;
+    record_bytes = x.record_bytes;
+    if (n == 1 || (x.index == nullptr && x.row_stride == x.record_bytes)) {
+      const int64_t i = x.Index(0);
+      rows = {.values = from + i * x.row_stride,
+              .scales = x.scales == nullptr ? nullptr : x.scales + run * x.scale_stride + i,
+              .offsets = x.offsets == nullptr ? nullptr : x.offsets + run * x.scale_stride + i};
+      return;
+    }
+    for (int64_t r = 0; r < n; ++r) {
+      const int64_t i = x.Index(r);
+      std::memcpy(values + r * record_bytes, from + i * x.row_stride,
+                  static_cast<size_t>(record_bytes));
+      if (x.scales != nullptr) scales[r] = x.scales[run * x.scale_stride + i];
+      if (x.offsets != nullptr) offsets[r] = x.offsets[run * x.scale_stride + i];
+    }
+    rows = {.values = values,
+            .scales = x.scales == nullptr ? nullptr : scales,
+            .offsets = x.offsets == nullptr ? nullptr : offsets};
+  }
+  DotRows From(int64_t row) const {
+    return {.values = rows.values + row * record_bytes,
+            .scales = rows.scales == nullptr ? nullptr : rows.scales + row,
+            .offsets = rows.offsets == nullptr ? nullptr : rows.offsets + row};
+  }
+};
+
+// Into L2: the lines of a tile that fall to rows [begin, end) of `rows`. Tiles of several panels
+// take turns, which the hardware does not foresee.
+void PrefetchShare(const std::byte* tile, int64_t bytes, int64_t begin, int64_t end, int64_t rows) {
+  constexpr int64_t kLine = 64;
+  const int64_t lines = (bytes + kLine - 1) / kLine;
+  for (int64_t i = begin * lines / rows; i < end * lines / rows; ++i) {
+    __builtin_prefetch(tile + i * kLine, 0, 2);
+  }
+}
+
+// So many rows are as fast as memory is read, which the hardware does best alone.
+constexpr int64_t kFewRows = 4;
+
+// A panel's part of a row of results, which is to be written.
+inline void PrefetchOut(const float* to) {
+  for (int64_t i = 0; i < kPanel; i += 16) __builtin_prefetch(to + i, 1, 2);
+}
+
+// Up to kRowGroup rows times up to kPanelGroup panels.
+void MultiplyGroup(const Panels& panels, const ActivationRows& x, int64_t rows,
+                   const OutRows& out) {
+  const CpuWeight& w = panels.w;
+  const DotKernels& kernels = *w.dots;
+  alignas(64) float acc[kPanelGroup][kRowGroup * kPanel];
+  alignas(64) std::byte decoded[kMaxDecodedBytes];
+  RunRows run_rows;
+  PanelRuns walks[kPanelGroup];
+  for (int64_t p = 0; p < panels.count(); ++p) {
+    std::memset(acc[p], 0, static_cast<size_t>(rows * kPanel) * sizeof(float));
+    walks[p] = PanelRuns(w, panels.matrix, panels.begin + p);
+  }
+  const bool direct = rows <= kernels.direct_rows, integer = w.integer();
+  const RowKernels& by_rows = direct ? kernels.direct : kernels.decoded;
+  const int64_t passes = (rows + by_rows.most - 1) / by_rows.most;
+  const int64_t runs = w.runs(), whole_bytes = w.BytesOf(kScaleTile);
+  for (int64_t run = 0; run < runs; ++run) {
+    run_rows.Load(x, run, rows);
+    int64_t groups = kScaleTile / kGroup, bytes = whole_bytes;
+    if (run == 0 || run == runs - 1) {
+      groups = (w.run_end(run) - w.run_begin(run) + kGroup - 1) / kGroup;
+      bytes = w.RunBytes(run);
+    }
+    for (int64_t p = 0; p < panels.count(); ++p) {
+      DotTile tile = walks[p].Take(integer, groups, bytes);
+      if (!direct) {
+        kernels.decode(tile, decoded);
+        tile.w = decoded;
+      }
+      const std::byte* next = walks[p + 1 < panels.count() ? p + 1 : 0].at();
+      for (int64_t i = 0, pass = 0; pass < passes; ++pass) {
+        const int64_t n = (rows - i + passes - pass - 1) / (passes - pass);  // nearly the same
+        if (rows > kFewRows) {
+          PrefetchShare(next, bytes, i, i + n, rows);
+          if (run == runs - 1) {
+            const OutRows to = out.From(i, panels.OutsBefore(panels.begin + p));
+            for (int64_t r = 0; r < n; ++r) PrefetchOut(to.data + r * to.stride);
+          }
+        }
+        by_rows.kernels[n - 1](tile, run_rows.From(i), acc[p] + i * kPanel);
+        i += n;
+      }
+    }
+  }
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t p = 0; p < panels.count(); ++p) {
+      const int64_t width = w.panels[static_cast<size_t>(panels.begin + p)].width;
+      const float* from = acc[p] + i * kPanel;
+      float* to = out.From(i, panels.OutsBefore(panels.begin + p)).data;
+      if (width == kPanel) {
+        std::memcpy(to, from, kPanel * sizeof(float));  // inlined
+      } else {
+        std::memcpy(to, from, static_cast<size_t>(width) * sizeof(float));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+const DotKernels* FindDotKernels(WeightFormat format, bool split) {
+#if defined(__x86_64__)
+  switch (format) {
+    case WeightFormat::kBF16: return HasBf16Dot() ? &DotKernelsBf16(split) : nullptr;
+    case WeightFormat::kFp8: return HasBf16Dot() ? &DotKernelsFp8(split) : nullptr;
+    case WeightFormat::kInt8:
+      if (HasInt8Dot()) return &DotKernelsInt8();
+      return HasAvx2() ? &DotKernelsAvx2(/*int4=*/false) : nullptr;
+    case WeightFormat::kInt4:
+      if (HasInt8Dot()) return &DotKernelsInt4();
+      return HasAvx2() ? &DotKernelsAvx2(/*int4=*/true) : nullptr;
+    default: break;
+  }
+#endif
+  (void)format, (void)split;
+  return nullptr;
+}
+
+void MultiplyDots(const Panels& panels, const ActivationRows& x, int64_t rows, const OutRows& out) {
+  const int64_t group = rows > kMaxDotRows ? kPanelGroup : 1;  // a few rows fit into L1 anyway
+  for (int64_t i = 0; i < rows; i += kRowGroup) {
+    for (int64_t p = panels.begin; p < panels.end; p += group) {
+      MultiplyGroup(panels.Part(p, std::min(panels.end, p + group)), x.From(i),
+                    std::min(kRowGroup, rows - i), out.From(i, panels.OutsBefore(p)));
+    }
+  }
+}
+
+}  // namespace fathom

@@ -1,0 +1,57 @@
+// Products with panels by instructions that sum several channels at once (CpuWeight::dots).
+#pragma once
+
+#include "products/cpu/panel_product.h"
+
+namespace fathom {
+
+// A run of a panel.
+struct DotTile {
+  const std::byte* w;
+  int64_t groups;       // of kGroup channels
+  const float* scales;  // null: none
+  bool scale_per_output;
+};
+
+// Records of one run (pack_rows.h) that follow each other, a row each.
+struct DotRows {
+  const std::byte* values;
+  const float* scales;     // null: 1
+  const int32_t* offsets;  // kInt8
+};
+
+// acc[r][o] += scales * sum over the tile's channels of x[r] w[o], acc [rows, kPanel].
+using DotKernel = void (*)(const DotTile& tile, const DotRows& x, float* acc);
+inline constexpr int kMaxDotRows = 12;
+
+// kernels[n - 1] takes n rows; `most` is as many as registers hold sums for.
+struct RowKernels {
+  int64_t most = 0;
+  DotKernel kernels[kMaxDotRows] = {};
+};
+
+// A format's kernels; the same bits for a row whichever of them it meets.
+struct DotKernels {
+  // For up to direct_rows rows they read the tile as it is packed, beyond that as `decode` leaves
+  // it.
+  RowKernels direct, decoded;
+  int64_t direct_rows;
+  void (*decode)(const DotTile& tile, std::byte* to);  // to: kMaxDecodedBytes
+};
+inline constexpr int64_t kMaxDecodedBytes = kScaleTile * kPanel * 2;
+inline constexpr int64_t kMaxRecordBytes = kScaleTile * 4;  // of a row (pack_rows.h)
+
+// Each REQUIRES what cpu/cpu_features.h has of its instructions.
+const DotKernels& DotKernelsBf16(bool split);  // of kBF16 weights
+const DotKernels& DotKernelsFp8(bool split);
+const DotKernels& DotKernelsInt8();
+const DotKernels& DotKernelsInt4();
+const DotKernels& DotKernelsAvx2(bool int4);
+
+// What this CPU has for a format; null: nothing. `split`: activations as two BF16 numbers.
+const DotKernels* FindDotKernels(WeightFormat format, bool split);
+
+// As MultiplyPanels, of which it is a part.
+void MultiplyDots(const Panels& panels, const ActivationRows& x, int64_t rows, const OutRows& out);
+
+}  // namespace fathom

@@ -1,0 +1,220 @@
+// Products of BF16 activations, or pairs of them, with BF16 and FP8 weights, by AVX512_BF16.
+//   formula:       acc += sx sw sum over channels of (high + low) w; an x that is rounded or
+//                  quantised has no low part
+//   data mapping:  16 lanes are outputs, two channels a lane; up to 12 rows share a pass over a run
+//                  of 32 outputs; FP8 codes are widened in registers, or into L1 for many rows
+//   bytes, FLOPs:  each weight byte is read once per 128 rows; 2 FLOPs a weight, row and part of x
+//   accumulator:   fp32 within a run, pair by pair of channels, the parts apart; then over runs
+//   expected time: one row: its bytes at read bandwidth; many: vdpbf16ps once a cycle (Zen 4)
+#include <bit>
+#include <utility>
+
+#include "products/cpu/panel_dot.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+namespace fathom {
+namespace {
+
+// FP8 weights are decoded 2^8 times too large, which their scales make up for: the exponent of a
+// normal number then only wants its top bit set.
+//
+// Upper and lower byte of 2^8 times each positive E4M3 number as BF16, which holds them exactly.
+struct Fp8Table {
+  alignas(64) uint8_t high[128], low[128];
+};
+constexpr Fp8Table MakeFp8Table() {
+  Fp8Table table = {};
+  for (uint32_t code = 0; code < 127; ++code) {
+    const uint32_t exponent = code >> 3, mantissa = code & 7;
+    const float value = exponent == 0
+                            ? static_cast<float>(mantissa) * 0x1p-1f
+                            : std::bit_cast<float>(((exponent + 128) << 23) | (mantissa << 20));
+    const uint32_t bits = std::bit_cast<uint32_t>(value) >> 16;
+    table.high[code] = static_cast<uint8_t>(bits >> 8);
+    table.low[code] = static_cast<uint8_t>(bits);
+  }
+  return table;
+}
+constexpr Fp8Table kFp8Table = MakeFp8Table();
+
+}  // namespace
+}  // namespace fathom
+
+#if defined(__clang__)
+#pragma clang attribute push(                                                                \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,fma"))), \
+    apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,fma")
+// GCC 12's own intrinsics start from values that are undefined on purpose.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+namespace fathom {
+namespace {
+
+constexpr int64_t kLine = 64;
+constexpr int64_t kPartBytes = kScaleTile * 2;  // of a row's record
+
+inline __m512i Load(const void* p) {
+  return _mm512_loadu_si512(p);
+}
+inline __m512i Pairs(const std::byte* p) {
+  int32_t pair;
+  __builtin_memcpy(&pair, p, sizeof pair);
+  return _mm512_set1_epi32(pair);
+}
+// _mm512_dpbf16_ps, for which GCC 12 moves its sums from register to register.
+inline void AddDots(__m512i weights, __m512i pairs, __m512& sum) {
+  asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(pairs));
+}
+
+// The first and second pairs of channels of a group, for 16 outputs.
+struct GroupPairs {
+  __m512i pair[2];
+};
+
+struct Bf16Weights {
+  static constexpr int64_t kGroupBytes = 4 * kLine;
+  static inline Bf16Weights Make() { return {}; }
+  inline GroupPairs Half(const std::byte* group, int half) const {
+    return {{Load(group + half * kLine), Load(group + (2 + half) * kLine)}};
+  }
+};
+
+struct Fp8Weights {
+  static constexpr int64_t kGroupBytes = 2 * kLine;
+  __m512i high[2], low[2], sign, exponent, kept, top;
+  // Not a constructor: those that the compiler makes lack these targets.
+  static inline Fp8Weights Make() {
+    return {{Load(kFp8Table.high), Load(kFp8Table.high + 64)},
+            {Load(kFp8Table.low), Load(kFp8Table.low + 64)},
+            _mm512_set1_epi8(static_cast<char>(0x80)),
+            _mm512_set1_epi8(0x78),
+            _mm512_set1_epi16(static_cast<int16_t>(0x87f0)),
+            _mm512_set1_epi16(0x4000)};
+  }
+  inline GroupPairs Half(const std::byte* group, int half) const {
+    const __m512i codes = Load(group + half * kLine);
+    if (_mm512_testn_epi8_mask(codes, exponent) != 0) [[unlikely]]
+      return LookUp(codes);
+    return {{Normal(_mm512_unpacklo_epi8(_mm512_setzero_si512(), codes)),
+             Normal(_mm512_unpackhi_epi8(_mm512_setzero_si512(), codes))}};
+  }
+  // Of codes in the upper bytes of words.
+  inline __m512i Normal(__m512i codes) const {
+    return _mm512_ternarylogic_epi32(_mm512_srai_epi16(codes, 4), kept, top, 0xea);  // a & b | c
+  }
+  // Subnormal numbers too, but slower: real weights have one in some thousands.
+  inline GroupPairs LookUp(__m512i codes) const {
+    const __m512i magnitude = _mm512_permutex2var_epi8(high[0], codes, high[1]);
+    const __m512i upper = _mm512_ternarylogic_epi32(magnitude, codes, sign, 0xf8);  // a | (b & c)
+    const __m512i lower = _mm512_permutex2var_epi8(low[0], codes, low[1]);
+    return {{_mm512_unpacklo_epi8(lower, upper), _mm512_unpackhi_epi8(lower, upper)}};
+  }
+};
+
+// Parts of x are summed apart: twice as many sums hide the instruction's latency of one row.
+template <int kRows, int kParts, class Weights>
+void Multiply(const DotTile& tile, const DotRows& x, float* acc) {
+  const Weights weights = Weights::Make();
+  __m512 sum[kRows][kParts][2];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int part = 0; part < kParts; ++part) {
+      sum[r][part][0] = sum[r][part][1] = _mm512_setzero_ps();
+    }
+  }
+  for (int64_t g = 0; g < tile.groups; ++g) {
+    const std::byte* group = tile.w + g * Weights::kGroupBytes;
+    const GroupPairs w[2] = {weights.Half(group, 0), weights.Half(group, 1)};
+#pragma GCC unroll 2
+    for (int j = 0; j < 2; ++j) {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+        for (int part = 0; part < kParts; ++part) {
+          const __m512i pairs =
+              Pairs(x.values + (r * kParts + part) * kPartBytes + (2 * g + j) * 4);
+          AddDots(w[0].pair[j], pairs, sum[r][part][0]);
+          AddDots(w[1].pair[j], pairs, sum[r][part][1]);
+        }
+      }
+    }
+  }
+#pragma GCC unroll 2
+  for (int c = 0; c < 2; ++c) {
+    __m512 scale = _mm512_set1_ps(1.0f);
+    if (tile.scales != nullptr) {
+      scale = tile.scale_per_output ? _mm512_loadu_ps(tile.scales + c * 16)
+                                    : _mm512_set1_ps(*tile.scales);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      float* to = acc + r * kPanel + c * 16;
+      __m512 total = sum[r][0][c], factor = scale;
+      if constexpr (kParts == 2) {
+        total = _mm512_add_ps(total, sum[r][1][c]);
+      } else if (x.scales != nullptr) {
+        factor = _mm512_mul_ps(_mm512_set1_ps(x.scales[r]), scale);
+      }
+      _mm512_store_ps(to, _mm512_add_ps(_mm512_load_ps(to), _mm512_mul_ps(total, factor)));
+    }
+  }
+}
+
+// As [pairs of channels][kPanel][2] of BF16.
+void DecodeFp8(const DotTile& tile, std::byte* to) {
+  const Fp8Weights weights = Fp8Weights::Make();
+  for (int64_t g = 0; g < tile.groups; ++g) {
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const GroupPairs w = weights.Half(tile.w + g * Fp8Weights::kGroupBytes, half);
+      std::byte* group = to + g * Bf16Weights::kGroupBytes + half * kLine;
+      _mm512_store_si512(group, w.pair[0]);
+      _mm512_store_si512(group + 2 * kLine, w.pair[1]);
+    }
+  }
+}
+
+template <int kParts, class Weights, int... kLess>
+constexpr RowKernels UpTo(std::integer_sequence<int, kLess...>) {
+  return {.most = sizeof...(kLess), .kernels = {Multiply<kLess + 1, kParts, Weights>...}};
+}
+// Registers hold 24 sums; fewer beside what decoding needs.
+template <int kParts>
+constexpr RowKernels kBf16Rows =
+    UpTo<kParts, Bf16Weights>(std::make_integer_sequence<int, kMaxDotRows / kParts>());
+template <int kParts>
+constexpr RowKernels kFp8Rows = UpTo<kParts, Fp8Weights>(std::make_integer_sequence<int, 4>());
+
+template <int kParts>
+constexpr DotKernels kBf16Kernels = {.direct = kBf16Rows<kParts>, .direct_rows = INT64_MAX};
+template <int kParts>
+constexpr DotKernels kFp8Kernels = {.direct = kFp8Rows<kParts>,
+                                    .decoded = kBf16Rows<kParts>,
+                                    .direct_rows = 4,
+                                    .decode = DecodeFp8};
+
+}  // namespace
+
+const DotKernels& DotKernelsBf16(bool split) {
+  return split ? kBf16Kernels<2> : kBf16Kernels<1>;
+}
+const DotKernels& DotKernelsFp8(bool split) {
+  return split ? kFp8Kernels<2> : kFp8Kernels<1>;
+}
+
+}  // namespace fathom
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif

@@ -1,0 +1,185 @@
+// Products of 8-bit activations with 8- and 4-bit weights, by AVX512_VNNI.
+//   formula:       acc += sx sw sum over channels of x (code + 128) - 128 sum of x, in integers
+//   data mapping:  16 lanes are outputs, four channels a lane; up to 12 rows share a pass over a
+//                  run of 32 outputs; 4-bit codes are widened in L1 for many rows
+//   bytes, FLOPs:  each weight byte is read once per 128 rows; 2 operations per weight and row
+//   accumulator:   int32 within a run (exact), fp32 over runs
+//   expected time: one row: its bytes at read bandwidth; many: vpdpbusd once a cycle (Zen 4), of
+//                  which conversions at the end of each run take 3 in 32
+#include "products/cpu/panel_dot.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <utility>
+
+#if defined(__clang__)
+#pragma clang attribute push(                                                     \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma"))), \
+    apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")
+// GCC 12's own intrinsics start from values that are undefined on purpose.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+namespace fathom {
+namespace {
+
+constexpr int64_t kLine = 64;
+
+inline __m512i Load(const std::byte* p) {
+  return _mm512_loadu_si512(p);
+}
+inline __m512i Broadcast(const std::byte* p) {
+  int32_t four;
+  __builtin_memcpy(&four, p, sizeof four);
+  return _mm512_set1_epi32(four);
+}
+
+// _mm512_dpbusd_epi32, for which GCC 12 moves its sums from register to register.
+inline void AddDots(__m512i codes, __m512i four, __m512i& sum) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(four));
+}
+
+// Loaded before the codes that follow them in memory, which is thus read in order.
+struct Scales {
+  __m512 of[2];
+};
+inline Scales LoadScales(const DotTile& tile) {
+  return {{_mm512_loadu_ps(tile.scales), _mm512_loadu_ps(tile.scales + 16)}};
+}
+
+template <int kRows>
+inline void Finish(const Scales& scales, const DotRows& x, const __m512i (&sum)[kRows][2],
+                   float* acc) {
+#pragma GCC unroll 2
+  for (int c = 0; c < 2; ++c) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      float* to = acc + r * kPanel + c * 16;
+      const __m512 factor = _mm512_mul_ps(_mm512_set1_ps(x.scales[r]), scales.of[c]);
+      const __m512 term = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][c]), factor);
+      _mm512_store_ps(to, _mm512_add_ps(_mm512_load_ps(to), term));
+    }
+  }
+}
+
+template <int kRows>
+void Int8(const DotTile& tile, const DotRows& x, float* acc) {
+  const Scales scales = LoadScales(tile);
+  __m512i sum[kRows][2];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm512_set1_epi32(x.offsets[r]);
+  for (int64_t g = 0; g < tile.groups; ++g) {
+    const __m512i codes[2] = {Load(tile.w + 2 * g * kLine), Load(tile.w + (2 * g + 1) * kLine)};
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const __m512i four = Broadcast(x.values + r * kScaleTile + g * kGroup);
+      AddDots(codes[0], four, sum[r][0]);
+      AddDots(codes[1], four, sum[r][1]);
+    }
+  }
+  Finish(scales, x, sum, acc);
+}
+
+constexpr int64_t kMultiplierBytes = kPanel * kScaleTile / kSubRun;
+constexpr int64_t kSubRunGroups = kSubRun / kGroup;
+
+// Of 16 outputs: multipliers [16][4], one of which is wanted.
+inline __m512i Multiplier(__m512i multipliers, int64_t which) {
+  const __m128i shift = _mm_cvtsi32_si128(static_cast<int>(8 * which));
+  return _mm512_and_si512(_mm512_srl_epi32(multipliers, shift), _mm512_set1_epi32(255));
+}
+
+// Codes are summed as they are; a sub-run's sum then takes its multiplier: the same integers.
+template <int kRows>
+void Int4(const DotTile& tile, const DotRows& x, float* acc) {
+  const Scales scales = LoadScales(tile);
+  const __m512i multipliers[2] = {Load(tile.w), Load(tile.w + kLine)};
+  const __m512i low = _mm512_set1_epi8(15), eights = _mm512_set1_epi8(8);
+  __m512i sum[kRows][2] = {};
+  for (int64_t first = 0; first < tile.groups; first += kSubRunGroups) {
+    __m512i part[kRows][2] = {}, eight_x[kRows] = {};
+    for (int64_t g = first; g < first + kSubRunGroups; ++g) {
+      const __m512i both = Load(tile.w + kMultiplierBytes + g * kLine);
+      const __m512i codes[2] = {_mm512_and_si512(both, low),
+                                _mm512_and_si512(_mm512_srli_epi16(both, 4), low)};
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const __m512i four = Broadcast(x.values + r * kScaleTile + g * kGroup);
+        AddDots(eights, four, eight_x[r]);
+        AddDots(codes[0], four, part[r][0]);
+        AddDots(codes[1], four, part[r][1]);
+      }
+    }
+#pragma GCC unroll 2
+    for (int c = 0; c < 2; ++c) {
+      const __m512i multiplier = Multiplier(multipliers[c], first / kSubRunGroups);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const __m512i centred = _mm512_sub_epi32(part[r][c], eight_x[r]);
+        sum[r][c] = _mm512_add_epi32(sum[r][c], _mm512_mullo_epi32(centred, multiplier));
+      }
+    }
+  }
+  Finish(scales, x, sum, acc);
+}
+
+// As 8-bit codes + 128: multiplier (q - 8) + 128, where two q times the multiplier (at most
+// 15 x 15) fit into 16 bits side by side.
+void DecodeInt4(const DotTile& tile, std::byte* to) {
+  const __m512i low = _mm512_set1_epi8(15);
+  for (int64_t first = 0; first < tile.groups; first += kSubRunGroups) {
+    __m512i multiplier[2], constant[2];
+    for (int c = 0; c < 2; ++c) {
+      const __m512i one = Multiplier(Load(tile.w + c * kLine), first / kSubRunGroups);
+      multiplier[c] = _mm512_or_si512(one, _mm512_slli_epi32(one, 16));
+      const __m512i word =
+          _mm512_sub_epi16(_mm512_set1_epi16(128), _mm512_slli_epi16(multiplier[c], 3));
+      constant[c] = _mm512_or_si512(word, _mm512_slli_epi16(word, 8));
+    }
+    for (int64_t g = first; g < first + kSubRunGroups; ++g) {
+      const std::byte* from = tile.w + kMultiplierBytes + g * kLine;
+      const __m512i both = Load(from);
+      const __m512i codes[2] = {_mm512_and_si512(both, low),
+                                _mm512_and_si512(_mm512_srli_epi16(both, 4), low)};
+      for (int c = 0; c < 2; ++c) {
+        _mm512_store_si512(
+            to + (2 * g + c) * kLine,
+            _mm512_add_epi8(_mm512_mullo_epi16(codes[c], multiplier[c]), constant[c]));
+      }
+    }
+  }
+}
+
+template <int... kLess>
+constexpr RowKernels Int8UpTo(std::integer_sequence<int, kLess...>) {
+  return {.most = sizeof...(kLess), .kernels = {Int8<kLess + 1>...}};
+}
+constexpr RowKernels kInt8Rows = Int8UpTo(std::make_integer_sequence<int, kMaxDotRows>());
+constexpr RowKernels kInt4Rows = {.most = 4, .kernels = {Int4<1>, Int4<2>, Int4<3>, Int4<4>}};
+
+constexpr DotKernels kInt8Kernels = {.direct = kInt8Rows, .direct_rows = INT64_MAX};
+constexpr DotKernels kInt4Kernels = {
+    .direct = kInt4Rows, .decoded = kInt8Rows, .direct_rows = 4, .decode = DecodeInt4};
+
+}  // namespace
+
+const DotKernels& DotKernelsInt8() {
+  return kInt8Kernels;
+}
+const DotKernels& DotKernelsInt4() {
+  return kInt4Kernels;
+}
+
+}  // namespace fathom
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif

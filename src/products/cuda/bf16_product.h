@@ -1,0 +1,65 @@
+// Products of BF16 activations and BF16 weights by tensor cores of any GPU from sm_80 on: dense,
+// per head, or per expert. No device code here: a plain function that enqueues.
+//
+// A number's sum is taken in one order whatever the tile, so that a row's bits do not depend on how
+// many rows there are. On Hopper, where `hopper` allows it and layouts suit TMA: in ascending order
+// (hopper/bf16_gemm.h). Else: chunks of 64 channels belong in turn to four warps, each of which
+// takes its own in ascending order; then the warps' sums are added in order.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "tensor/dtype.h"
+
+namespace fathom {
+
+inline constexpr int kBf16Chunk = 64;
+
+struct Bf16ProductParams {
+  // Rows of x: [tokens, in], or [tokens, count, in] with one matrix per head.
+  const BF16* x = nullptr;
+  int64_t x_stride = 0, x_head_stride = 0;  // elements
+  const BF16* w = nullptr;                  // [count, out, in]
+  int64_t count = 1, out = 0, in = 0;
+  const int32_t* live = nullptr;  // [1]: tokens; with `counts` not read
+  int64_t tokens = 0;             // capacity
+
+  // Per expert: matrix e takes positions [begins[e], begins[e] + counts[e]) of `tokens` places, and
+  // position p reads row row_of[p] of x (null: row p).
+  const int32_t* counts = nullptr;
+  const int32_t* begins = nullptr;
+  const int32_t* row_of = nullptr;
+
+  // Per expert without sorting, of at most 8 tokens: row p = t * topk + j of y is matrix ids[p]'s
+  // product with row p of x if `x_of_pairs`, else t. `tokens` are tokens.
+  const int32_t* ids = nullptr;  // [tokens, topk], at most 128
+  int64_t topk = 1;
+  bool x_of_pairs = false;
+  // The launch in front was of this function with the same ids: Hopper's kernel reads them before
+  // it has ended.
+  bool ids_early = false;
+
+  // y: BF16, or F32. With `silu` the matrix holds gate and up, and y is [tokens, out / 2].
+  void* y = nullptr;
+  int64_t y_stride = 0, y_head_stride = 0;
+  bool f32 = false, silu = false;
+
+  // For Hopper's kernels: `counts` and `begins`, or x, were there before the launch in front began:
+  // they are read before that has ended. A launch that one with `x_early` may follow has
+  // `wait_first`: it lets the next begin once it has waited itself, as all but Hopper's for few
+  // rows always do.
+  bool counts_early = false, x_early = false, wait_first = false;
+
+  // Hopper's kernels may be taken.
+  bool hopper = false;
+};
+
+// Whether strides and addresses suit it (16-byte copies); decided by the shape of the weights and
+// the layout of a row, never by the number of rows.
+bool Bf16ProductFits(const Bf16ProductParams& params);
+// REQUIRES: Bf16ProductFits.
+void LaunchBf16Product(const Bf16ProductParams& params, cudaStream_t stream);
+
+}  // namespace fathom

@@ -1,0 +1,157 @@
+// Packs weights for the CUDA table: row-major, as they are stored. The copies go through pinned
+// staging while the next rows are read.
+#include "products/cuda/pack_weight.h"
+
+#include <vector>
+
+#include "products/cuda/cuda_weight.h"
+#include "products/stored_format.h"
+
+namespace fathom {
+namespace {
+
+size_t ElementBytes(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF32: return 4;
+    case WeightFormat::kF16:
+    case WeightFormat::kBF16: return 2;
+    case WeightFormat::kFp8: return 1;
+    case WeightFormat::kInt8:
+    case WeightFormat::kInt4: break;  // of CPUs
+  }
+  CHECK(false, "prepare: a format that CUDA does not have");
+}
+
+// Rows of all parts of all matrices, one after another.
+class Packer {
+ public:
+  Packer(CudaDevice& device, const PrepareArgs& args, CudaWeight& weight)
+      : device_(device), args_(args), w_(weight) {}
+
+  void Run() {
+    const size_t row_bytes = static_cast<size_t>(w_.in) * ElementBytes(w_.format);
+    w_.values = device_.Allocate(static_cast<size_t>(w_.count * w_.out) * row_bytes);
+    std::byte* to = w_.values->data();
+    for (const WeightSource& source : args_.matrices) {
+      for (const WeightTensor& part : source.parts) {
+        PackPart(part, row_bytes, to);
+        to += static_cast<size_t>(part.values.dim(0)) * row_bytes;
+      }
+    }
+    w_.bytes = w_.values->size();
+    if (w_.format != WeightFormat::kFp8) return;
+    PackScales();
+    w_.bytes += w_.scales->size();
+  }
+
+ private:
+  bool AsStored(const WeightTensor& part) const { return StoredFormat(part) == w_.format; }
+
+  void Convert(const WeightTensor& part, int64_t row, std::byte* to) const {
+    for (int64_t k = 0; k < w_.in; ++k) {
+      const float x = Dequantize(part, row, k);
+      if (w_.format == WeightFormat::kBF16) {
+        reinterpret_cast<BF16*>(to)[k] = ToBF16(x);
+      } else {
+        reinterpret_cast<float*>(to)[k] = x;
+      }
+    }
+  }
+
+  void PackPart(const WeightTensor& part, size_t row_bytes, std::byte* to) {
+    const TensorView& values = part.values;
+    const int64_t rows = values.dim(0);
+    if (AsStored(part) && values.contiguous()) {
+      device_.UploadBytes(to, {static_cast<const std::byte*>(values.data()),
+                               static_cast<size_t>(rows) * row_bytes});
+      return;
+    }
+    const int64_t at_once = std::max<int64_t>(1, static_cast<int64_t>((1 << 20) / row_bytes));
+    for (int64_t row = 0; row < rows; row += at_once) {
+      const int64_t count = std::min(at_once, rows - row);
+      buffer_.resize(static_cast<size_t>(count) * row_bytes);
+      for (int64_t i = 0; i < count; ++i) {
+        PackRow(part, row + i, buffer_.data() + static_cast<size_t>(i) * row_bytes);
+      }
+      device_.UploadBytes(to + static_cast<size_t>(row) * row_bytes, buffer_);
+    }
+  }
+
+  void PackRow(const WeightTensor& part, int64_t row, std::byte* to) {
+    if (!AsStored(part)) return Convert(part, row, to);
+    switch (ByteSize(part.values.dtype())) {
+      case 1: return CopyRow<uint8_t>(part.values, row, to);
+      case 2: return CopyRow<uint16_t>(part.values, row, to);
+      default: return CopyRow<uint32_t>(part.values, row, to);
+    }
+  }
+
+  template <class T>
+  void CopyRow(const TensorView& values, int64_t row, std::byte* to) {
+    const T* from = static_cast<const T*>(values.data()) + row * values.stride(0);
+    const int64_t stride = values.stride(1);
+    T* out = reinterpret_cast<T*>(to);
+    for (int64_t k = 0; k < w_.in; ++k) out[k] = from[k * stride];
+  }
+
+  void PackScales() {
+    const std::vector<WeightTensor>& first = args_.matrices[0].parts;
+    w_.parts = static_cast<int64_t>(first.size());
+    w_.part_out = first[0].values.dim(0);
+    bool whole = true;  // all parts end with a scale tile, but for the last
+    for (const WeightSource& source : args_.matrices) {
+      for (const WeightTensor& part : source.parts) {
+        if (part.row_offset != 0) w_.tile_rows = 1;
+        if (part.values.dim(0) != w_.part_out) w_.parts = 1;
+        whole &= &part == &source.parts.back() || part.values.dim(0) % kScaleTile == 0;
+      }
+    }
+    if (w_.parts == 1) {
+      w_.part_out = w_.out;
+      if (!whole) w_.tile_rows = 1;
+    }
+    w_.part_scale_rows = (w_.part_out + w_.tile_rows - 1) / w_.tile_rows;
+    std::vector<float> scales;
+    scales.reserve(static_cast<size_t>(w_.count * w_.parts * w_.part_scale_rows * w_.runs()));
+    for (const WeightSource& source : args_.matrices) {
+      for (const WeightTensor& part : source.parts) {
+        for (int64_t row = 0; row < part.values.dim(0); row += w_.tile_rows) {
+          for (int64_t run = 0; run < w_.runs(); ++run) {
+            scales.push_back(LoadFloat(part.scales, (part.row_offset + row) / kScaleTile, run));
+          }
+        }
+      }
+    }
+    w_.scales = device_.Allocate(scales.size() * sizeof(float));
+    device_.UploadBytes(w_.scales->data(), std::as_bytes(std::span(scales)));
+  }
+
+  CudaDevice& device_;
+  const PrepareArgs& args_;
+  CudaWeight& w_;
+  std::vector<std::byte> buffer_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<PackedWeight>> PackForCuda(CudaDevice& device, const PrepareArgs& a,
+                                                  bool quantize_activations) {
+  Check(a);
+  quantize_activations &= !a.exact_activations;
+  auto w = std::make_unique<CudaWeight>();
+  w->format = TRY(CommonFormat(a, quantize_activations));
+  // Absorbed W_UK and W_UV meet activations as they are: tensor cores multiply BF16 with BF16.
+  if (a.exact_activations && w->format == WeightFormat::kFp8) w->format = WeightFormat::kBF16;
+  w->quantize_activations = quantize_activations && w->format == WeightFormat::kFp8;
+  w->scale_ue8m0 = a.scale_ue8m0;
+  w->count = static_cast<int64_t>(a.matrices.size());
+  for (const WeightTensor& part : a.matrices[0].parts) w->out += part.values.dim(0);
+  w->in = a.matrices[0].parts[0].values.dim(1);
+  if (w->format == WeightFormat::kFp8) {
+    w->first_run = std::min<int64_t>(w->in, kScaleTile - a.matrices[0].parts[0].col_offset);
+  }
+  Packer(device, a, *w).Run();
+  return std::unique_ptr<PackedWeight>(std::move(w));
+}
+
+}  // namespace fathom

@@ -1,0 +1,94 @@
+// A warp's product of one output's weights with some rows of activations: the heart of the portable
+// linear kernels. Sums: a lane takes every 32nd channel in ascending order, then a tree over lanes,
+// so that a row's bits do not depend on the rows beside it.
+#pragma once
+
+#include "cuda/kernels.cuh"
+#include "products/cuda/cuda_weight.h"
+
+namespace fathom::kernels {
+
+// CudaWeight's pointers.
+struct Matrices {
+  const void* values;
+  const float* scales;  // of FP8
+  int64_t count, out, in, first_run, parts, part_out, tile_rows, part_scale_rows, runs;
+
+  __device__ int64_t RunBegin(int64_t r) const {
+    return r == 0 ? 0 : first_run + (r - 1) * kScaleTile;
+  }
+  __device__ int64_t RunEnd(int64_t r) const { return min(in, first_run + r * kScaleTile); }
+};
+inline Matrices MatricesOf(const PackedWeight* weight) {
+  const CudaWeight& w = AsCuda(weight);
+  const bool fp8 = w.format == WeightFormat::kFp8;
+  return {.values = w.values->data(),
+          .scales = fp8 ? reinterpret_cast<const float*>(w.scales->data()) : nullptr,
+          .count = w.count,
+          .out = w.out,
+          .in = w.in,
+          .first_run = w.first_run,
+          .parts = w.parts,
+          .part_out = w.part_out,
+          .tile_rows = w.tile_rows,
+          .part_scale_rows = w.part_scale_rows,
+          .runs = fp8 ? w.runs() : 0};
+}
+
+// A row of activations: numbers, or E4M3 codes with a scale per run.
+template <class X>
+struct ActivationRow {
+  const X* x;
+  const float* scales;  // null: 1
+};
+
+template <class W, class X, int kRows>
+__device__ void WarpProduct(const Matrices& m, int64_t matrix, int64_t n,
+                            const ActivationRow<X> (&rows)[kRows], float (&sums)[kRows]) {
+  const int lane = threadIdx.x % kWarp;
+  const W* w = static_cast<const W*>(m.values) + (matrix * m.out + n) * m.in;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) sums[r] = 0;
+  if constexpr (std::is_same_v<W, E4M3>) {
+    const int64_t part = matrix * m.parts + n / m.part_out;
+    const float* scales =
+        m.scales + (part * m.part_scale_rows + n % m.part_out / m.tile_rows) * m.runs;
+    for (int64_t run = 0; run < m.runs; ++run) {
+      float partial[kRows] = {};
+      for (int64_t k = m.RunBegin(run) + lane; k < m.RunEnd(run); k += kWarp) {
+        const float weight = Load(w + k);
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) partial[r] += Load(rows[r].x + k) * weight;
+      }
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const float scale = rows[r].scales == nullptr ? 1.0f : rows[r].scales[run];
+        sums[r] += partial[r] * (scale * scales[run]);
+      }
+    }
+  } else {
+    for (int64_t k = lane; k < m.in; k += kWarp) {
+      const float weight = Load(w + k);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) sums[r] += Load(rows[r].x + k) * weight;
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) sums[r] = WarpSum(sums[r]);
+}
+
+// Calls run(W{}) with the type of the weights' elements.
+template <class Run>
+void WithFormat(WeightFormat format, const Run& run) {
+  switch (format) {
+    case WeightFormat::kF32: return run(float{});
+    case WeightFormat::kF16: return run(F16{});
+    case WeightFormat::kBF16: return run(BF16{});
+    case WeightFormat::kFp8: return run(E4M3{});
+    case WeightFormat::kInt8:
+    case WeightFormat::kInt4: break;  // of CPUs
+  }
+  CHECK(false, "a product of a format that CUDA does not have");
+}
+
+}  // namespace fathom::kernels

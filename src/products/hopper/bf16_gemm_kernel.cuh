@@ -1,0 +1,229 @@
+// BF16 products of many rows on Hopper.
+//   formula:       y[t] = x[t] W^T; or silu(gate) * up of the two halves of W
+//   data mapping:  persistent blocks in pairs walk tiles; one thread feeds a ring of shared-memory
+//                  stages (64 channels of x and of W each) by TMA, warpgroups multiply 64 rows by
+//                  kMmaN
+//   bytes, FLOPs:  in x (rows + out) + rows x out numbers; 2 x rows x out x in FLOPs
+//   accumulator:   fp32 in the tensor core, in ascending order, 16 channels at a time
+//   expected time: docs/design/bf16-gemm.md
+#pragma once
+
+#include "cuda/fence.h"
+#include "cuda/tma.h"
+#include "cuda/wgmma_bf16.h"
+#include "products/hopper/bf16_gemm_store.cuh"
+#include "products/hopper/bf16_gemm_tile.cuh"
+
+namespace fathom::bf16_gemm {
+
+// The loading warp: every stage of every tile, in the order in which they are multiplied. Weights
+// are asked for before the kernels before have ended, as far as the stages reach; x is not.
+template <class T>
+__device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_map,
+                     const CUtensorMap& weight_map, int32_t index, int32_t step, uint32_t rank) {
+  const uint32_t x_bytes = T::kPairChannels * args.x_box_rows * kChunkBytes;
+  constexpr uint32_t kWeightBytes = T::kN * kChunkBytes;
+  const uint64_t policy = EvictNormal(), weight_policy = args.read_once ? EvictFirst() : policy;
+  const int32_t pair_row = rank / T::kPairChannels, pair_channel = rank % T::kPairChannels;
+  const auto same_rows =
+      static_cast<uint16_t>(((1 << T::kPairChannels) - 1) << pair_row * T::kPairChannels);
+  const auto same_channels =
+      static_cast<uint16_t>((1 | (T::kPairRows - 1) << T::kPairChannels) << pair_channel);
+  const int32_t part = pair_channel * args.x_box_rows;  // of x: what this block loads
+  const int32_t matrix_rows = args.channels * (T::kSilu ? 2 : 1);
+  const int32_t box_step = T::kSilu ? args.channels : T::kBoxRows;
+  RingPosition<T::kStages> ring;
+  Work work;
+  bool first = true;
+  for (; FindWork(shared, args, index, rank, work); index += step, first = false) {
+    const int32_t x_row = Uniform(work.row);
+    const int32_t head = Uniform(args.counts == nullptr ? work.group : 0);
+    const int32_t weight_row = Uniform(work.group * matrix_rows + work.channel);
+    // A pair's second block may have no channels or rows: what it multiplies is not stored.
+    const bool has_channels = Uniform(work.channels) > 0, has_rows = Uniform(work.rows) > 0;
+    const uint32_t bytes = (has_channels ? kWeightBytes : 0) + (has_rows ? x_bytes : 0);
+    const auto load_weights = [&](uint32_t stage, int32_t chunk) {
+      Mbarrier& full = shared.full[stage];
+      full.ArriveExpect(bytes);
+      if (!has_channels) return;
+      uint8_t* to = shared.weights[stage];
+      if constexpr (T::kPairRows == 2) {
+        TmaLoadMulticast2(to + pair_row * T::kBoxRows * kChunkBytes, &weight_map, full,
+                          weight_policy, same_channels, chunk * kBf16Chunk,
+                          weight_row + pair_row * box_step);
+      } else {
+#pragma unroll
+        for (int across = 0; across < T::kAcross; ++across) {
+#pragma unroll
+          for (int box = 0; box < T::kWeightBoxes; ++box) {
+            TmaLoad2(to + (across * T::kMmaN + box * T::kBoxRows) * kChunkBytes, &weight_map, full,
+                     weight_policy, chunk * kBf16Chunk,
+                     weight_row + across * T::kMmaOut + box * box_step);
+          }
+        }
+      }
+    };
+    const int32_t early = first ? min(args.chunks, T::kStages) : 0;
+    if (first) {
+      if (ElectLane()) {
+        for (int32_t i = 0; i < early; ++i) load_weights(i, i);
+      }
+      __syncwarp();
+      if (!args.x_is_there) WaitForPriorKernels();
+    }
+    ring.index = Uniform(ring.index);
+    ring.parity = Uniform(ring.parity);
+    for (int32_t chunk = 0; chunk < args.chunks; ++chunk, ring.Advance()) {
+      if (chunk >= early) shared.empty[ring.index].Wait(ring.parity ^ 1);
+      if (ElectLane()) {
+        if (chunk >= early) load_weights(ring.index, chunk);
+        if (has_rows) {
+          uint8_t* to = shared.x[ring.index] + part * kChunkBytes;
+          if constexpr (T::kPairChannels == 2) {
+            TmaLoadMulticast3(to, &x_map, shared.full[ring.index], policy, same_rows,
+                              chunk * kBf16Chunk, x_row + part, head);
+          } else {
+            TmaLoad3(to, &x_map, shared.full[ring.index], policy, chunk * kBf16Chunk, x_row + part,
+                     head);
+          }
+        }
+      }
+      __syncwarp();
+    }
+  }
+}
+
+// This warp has read the stage: all blocks of the cluster may write to it again. Nothing was
+// written: no need to release, which fences the whole GPU.
+template <class T>
+__device__ __forceinline__ void Release(Shared<T>& shared, int stage, int lane) {
+  __syncwarp();
+  if (lane < T::kBlocks) {
+    asm volatile(
+        "{\n.reg .b32 remote;\n"
+        "mapa.shared::cluster.u32 remote, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(
+            shared.empty[stage].address()),
+        "r"(lane)
+        : "memory");
+  }
+}
+
+// The sums of a tile; meanwhile() is called while each of its stages is multiplied.
+template <class T, class F>
+__device__ __forceinline__ void SumTile(float (&sums)[T::kMmaN / 2], Shared<T>& shared,
+                                        RingPosition<T::kStages>& ring, int32_t chunks,
+                                        int warpgroup, int lane, const F& meanwhile) {
+  const uint64_t x =
+      WgmmaOperand(SharedAddress(shared.x) + warpgroup % T::kDown * 64 * kChunkBytes);
+  const uint64_t weights =
+      WgmmaOperand(SharedAddress(shared.weights) + warpgroup / T::kDown * T::kMmaN * kChunkBytes);
+  constexpr int kXStep = T::kM * kChunkBytes / 16, kWeightStep = T::kN * kChunkBytes / 16;
+  int32_t last = 0;
+#pragma unroll 1
+  for (int32_t chunk = 0; chunk < chunks; ++chunk) {
+    shared.full[ring.index].Wait(ring.parity);
+    WgmmaFence();
+#pragma unroll
+    for (int k = 0; k < kBf16Chunk / 16; ++k) {
+      WgmmaBf16<T::kMmaN>::template Add<Major::kK, Major::kK>(
+          sums, x + ring.index * kXStep + 2 * k, weights + ring.index * kWeightStep + 2 * k,
+          k > 0 || chunk > 0);
+    }
+    WgmmaCommit();
+    if (chunk > 0) {
+      WgmmaWait<1>();
+      Release(shared, last, lane);
+    }
+    last = static_cast<int32_t>(ring.index);
+    ring.Advance();
+    meanwhile();
+  }
+  WgmmaWait<0>();
+  WgmmaHold(sums);
+  Release(shared, last, lane);
+}
+
+// Tile after tile; BF16 results are stored while the next tile is multiplied.
+template <class T, class Find>
+__device__ __forceinline__ void MultiplyAll(Shared<T>& shared, const Args& args, int warp, int lane,
+                                            const Find& find) {
+  RingPosition<T::kStages> ring;
+  float sums[T::kMmaN / 2];
+  Results<T> results;
+  Work work, done;
+  int32_t stored = T::kPieces;  // of the tile that is done
+  const auto store = [&] {
+    if (stored < T::kPieces) StorePiece<T>(stored++, results, shared, args, done, warp, lane);
+  };
+  while (find(work)) {
+    ring.index = Uniform(ring.index);
+    ring.parity = Uniform(ring.parity);
+    SumTile(sums, shared, ring, args.chunks, warp / 4, lane, store);
+    while (stored < T::kPieces) store();
+    if (!T::kSilu && args.f32) {
+      const Part<T> part(args, work, warp, 0);
+      StoreF32<T::kMmaOut>(sums, static_cast<float*>(args.out) + part.at, args.out_stride,
+                           part.rows, part.channels, lane);
+      continue;
+    }
+    Pack<T>(results, sums);
+    done = work;
+    stored = 0;
+  }
+  while (stored < T::kPieces) store();
+}
+
+// The multiplying warpgroups.
+template <class T>
+__device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index, int32_t step,
+                              uint32_t rank, int warp) {
+  // In this order: what comes next may read early what was there before this kernel.
+  if (!args.x_is_there) WaitForPriorKernels();
+  AllowNextKernel();
+  const auto find = [&](Work& work) {
+    if (!FindWork(shared, args, index, rank, work)) return false;
+    if (args.counts == nullptr) work.rows = min(work.rows, __ldcg(args.live) - work.row);
+    index += step;
+    return true;
+  };
+  const int lane = threadIdx.x % 32;
+  MultiplyAll(shared, args, warp, lane, find);
+}
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, 1)
+    Kernel(const __grid_constant__ CUtensorMap x_map,
+           const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ Args args) {
+  extern __shared__ __align__(1024) uint8_t memory[];
+  Shared<T>& shared = *reinterpret_cast<Shared<T>*>(memory);
+  const uint32_t rank = ClusterRank();
+  if (threadIdx.x == 0) {
+    PrefetchTensorMap(&x_map);
+    PrefetchTensorMap(&weight_map);
+    for (int stage = 0; stage < T::kStages; ++stage) {
+      shared.full[stage].Init(1);
+      shared.empty[stage].Init(T::kBlocks * T::kWarps);
+    }
+    FenceMbarrierInit();
+  }
+  if (!args.counts_are_there) WaitForPriorKernels();
+  FillGroups(shared, args);  // and all threads of the block see the barriers
+  ClusterSync();
+
+  const int32_t index = blockIdx.x / T::kBlocks, step = gridDim.x / T::kBlocks;
+  const int warp = Uniform(threadIdx.x / 32);
+  if (warp >= T::kWarps) {
+    if constexpr (T::kWarps > 4) LowerRegisters<T::kLoaderRegisters>();
+    if (warp == T::kWarps) Load(shared, args, x_map, weight_map, index, step, rank);
+  } else {
+    if constexpr (T::kWarps > 4) RaiseRegisters<T::kRegisters>();
+    MultiplyTiles(shared, args, index, step, rank, warp);
+  }
+  if (args.x_is_there) WaitForPriorKernels();  // who waits for this kernel waits for the last too
+  // The other block may still write to this one's memory or arrive at its barriers.
+  __syncwarp();
+  ClusterSync();
+}
+
+}  // namespace fathom::bf16_gemm

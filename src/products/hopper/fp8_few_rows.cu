@@ -1,0 +1,354 @@
+// FP8 block-scaled products of at most eight rows on Hopper.
+//   formula:       as fp8_gemm_kernel.cuh; x's scales and codes as quantize_rows.cu
+//   data mapping:  a block per 64 rows of W, the tensor core's operand of 64 rows; x is its operand
+//                  of 8. One warp streams W through a ring by TMA, eight quantise x into shared
+//                  memory meanwhile, and four of these then multiply run by run
+//   bytes, FLOPs:  W once; x once per block, from the L2; 2 FLOPs a weight and row
+//   accumulator:   the tensor core's within a run, fp32 registers across runs, in order
+//   expected time: docs/design/fp8-gemm.md, "Few rows"
+#include <algorithm>
+
+#include "base/check.h"
+#include "cuda/check.h"
+#include "cuda/e4m3.h"
+#include "cuda/fence.h"
+#include "cuda/launch_early.cuh"
+#include "cuda/tensor_map.h"
+#include "cuda/tma.h"
+#include "cuda/wgmma_fp8.h"
+#include "products/cuda/few_pairs.cuh"
+#include "products/cuda/quantize_vector.cuh"
+#include "products/hopper/fp8_few_rows.h"
+#include "products/hopper/fp8_gemm_tile.cuh"
+
+namespace fathom {
+namespace fp8_few_rows {
+
+using fp8_gemm::kRun;
+
+constexpr int kRows = kFp8FewRows, kChannels = 64;  // of a block
+static_assert(kFp8FewRows == FewPairs::kRows && kFp8MostPairs == FewPairs::kMost);
+constexpr int kMultipliers = 128, kQuantizers = 256, kThreads = kQuantizers + 32;
+constexpr int kStageBytes = kChannels * kRun, kMostStages = 24;
+constexpr int kInFlight = 4;              // runs whose products are under way
+constexpr int kBlocksAtATime = 3;         // on a multiprocessor
+constexpr int kSharedBytes = 227 * 1024;  // of a multiprocessor, but for 1 KiB a block
+
+struct Args {
+  const void* x;
+  const int32_t *live, *ids;
+  const float* weight_scales;
+  void* y;
+  int64_t x_stride, y_stride;
+  int32_t tokens, topk, channels, runs;
+  int32_t parts, part_out, part_tiles, scale_rows;
+  int32_t stages;
+  bool x_of_pairs, early, ue8m0;
+};
+
+struct Shared {
+  Mbarrier full[kMostStages], empty[kMostStages];
+  FewPairs rows;
+  float up[kChannels / 2][kRows];
+};
+
+// What lies where in dynamic shared memory.
+struct Memory {
+  __device__ Memory(uint8_t* memory, const Args& a)
+      : weights(memory),
+        x(weights + a.stages * kStageBytes),
+        x_scales(reinterpret_cast<float*>(x + a.runs * kRows * kRun)),
+        weight_scales(x_scales + a.runs * kRows),
+        shared(reinterpret_cast<Shared*>(weight_scales + 2 * a.runs)) {}
+  uint8_t *weights, *x;
+  float *x_scales, *weight_scales;  // [runs][rows]; [two parts][runs]
+  Shared* shared;
+};
+size_t SharedBytes(int64_t runs, int64_t stages) {
+  return static_cast<size_t>(stages * kStageBytes + runs * (kRows * kRun + (kRows + 2) * 4)) +
+         sizeof(Shared);
+}
+
+// Which buffer of the ring comes next; RingPosition with as many buffers as fit.
+struct Ring {
+  int32_t index = 0;
+  uint32_t parity = 0;
+  __device__ void Advance(int32_t stages) {
+    if (++index == stages) {
+      index = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// Codes and scales of the block's rows, in the order in which wgmma reads them. All threads.
+template <class X>
+__device__ void QuantizeX(const Memory& memory, const Args& a, int32_t rows) {
+  constexpr int kAtOnce = 4;  // vectors of a thread
+  const int32_t vectors = a.runs * kRunLanes, total = rows * vectors;
+  const auto row_of = [&](int32_t r) {
+    const int32_t row = a.ids == nullptr ? r : memory.shared->rows.row[r];
+    const int32_t of_x = a.ids == nullptr || a.x_of_pairs ? row : row / a.topk;
+    return static_cast<const X*>(a.x) + of_x * a.x_stride;
+  };
+  for (int32_t first = threadIdx.x / 32 * 32; first < total; first += kAtOnce * kQuantizers) {
+    Vector x[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (first + j * kQuantizers >= total) break;
+      const int32_t i = first + j * kQuantizers + threadIdx.x % 32, vector = i % vectors;
+      const bool inside = i < total && vector * kVector < a.channels;
+      x[j] = inside ? ReadVector(row_of(i / vectors) + vector * kVector) : Vector{};
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (first + j * kQuantizers >= total) break;
+      const int32_t i = first + j * kQuantizers + threadIdx.x % 32;
+      const int32_t row = i / vectors, vector = i % vectors;
+      const float scale = ScaleOf(x[j], a.ue8m0);
+      if (i >= total) continue;
+      const int32_t run = vector / kRunLanes, chunk = vector % kRunLanes / 2;
+      *reinterpret_cast<uint2*>(memory.x + (run * kRows + row) * kRun + (chunk ^ row) * 16 +
+                                vector % 2 * 8) = Codes(x[j], scale);
+      if (vector % kRunLanes == 0) memory.x_scales[run * kRows + row] = scale;
+    }
+  }
+}
+
+// The sums of a thread: of channels 16 warp + lane / 4 and 8 further, and of two rows each.
+struct Sums {
+  float d[4];
+  __device__ static int Channel(int i) {
+    return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + i / 2 * 8;
+  }
+  __device__ static int Row(int i) { return threadIdx.x % 4 * 2 + i % 2; }
+};
+
+// `weight_scales`: of this warp's channels.
+__device__ void Multiply(Sums& sums, const Memory& memory, const Args& a,
+                         const float* weight_scales) {
+  const uint64_t all_weights = WgmmaOperand(SharedAddress(memory.weights));
+  const uint64_t all_x = WgmmaOperand(SharedAddress(memory.x));
+  const float2* x_scales = reinterpret_cast<const float2*>(memory.x_scales) + threadIdx.x % 4;
+  Ring loaded, released;
+  float product[kInFlight][4];
+  for (int32_t base = 0; base < a.runs + kInFlight; base += kInFlight) {
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      const int32_t run = base + i, done = run - kInFlight;
+      WgmmaWait<kInFlight - 1>();
+      WgmmaHold(product[i]);
+      if (done >= 0 && done < a.runs) {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) memory.shared->empty[released.index].Arrive();
+        released.Advance(a.stages);
+        const float2 x_scale = x_scales[done * (kRows / 2)];
+        const float weight_scale = weight_scales[done];
+        const float scale[2] = {x_scale.x * weight_scale, x_scale.y * weight_scale};
+#pragma unroll
+        for (int n = 0; n < 4; ++n) sums.d[n] = fmaf(product[i][n], scale[n % 2], sums.d[n]);
+      }
+      if (run < a.runs) {
+        memory.shared->full[loaded.index].Wait(loaded.parity);
+        const uint64_t weights = all_weights + loaded.index * (kStageBytes / 16);
+        const uint64_t x = all_x + run * (kRows * kRun / 16);
+        WgmmaHold(product[i]);
+        WgmmaFence();
+#pragma unroll
+        for (int k = 0; k < kRun / 32; ++k) {
+          WgmmaE4M3(product[i], weights + 2 * k, x + 2 * k, k > 0);
+        }
+        loaded.Advance(a.stages);
+      }
+      WgmmaCommit();
+    }
+  }
+}
+
+// The loading warp: every run, in order. What is the same in all lanes comes by shuffles, so that
+// the compiler knows it.
+template <bool kSilu>
+__device__ void LoadWeights(const Memory& memory, const Args& a, const CUtensorMap* weight_map,
+                            int32_t weight_row) {
+  const uint64_t policy = EvictFirst();
+  const int32_t row = Uniform(weight_row);
+  Ring ring;
+  for (int32_t run = 0; run < a.runs; ++run, ring.Advance(a.stages)) {
+    ring.index = Uniform(ring.index);
+    ring.parity = Uniform(ring.parity);
+    Mbarrier& full = memory.shared->full[ring.index];
+    memory.shared->empty[ring.index].Wait(ring.parity ^ 1);
+    if (ElectLane()) {
+      uint8_t* to = memory.weights + ring.index * kStageBytes;
+      full.ArriveExpect(kStageBytes);
+      TmaLoad2(to, weight_map, full, policy, run * kRun, row);
+      if constexpr (kSilu) {
+        TmaLoad2(to + kStageBytes / 2, weight_map, full, policy, run * kRun, row + a.part_out);
+      }
+    }
+    __syncwarp();
+  }
+}
+
+template <class X, class Y, bool kSilu>
+__global__ void __launch_bounds__(kThreads, kBlocksAtATime)
+    Kernel(const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ Args a) {
+  extern __shared__ __align__(1024) uint8_t dynamic[];
+  const Memory memory(dynamic, a);
+  Shared& shared = *memory.shared;
+  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  const bool experts = a.ids != nullptr;
+  if (threadIdx.x == 0) PrefetchTensorMap(&weight_map);
+  if (threadIdx.x < a.stages) {
+    shared.full[threadIdx.x].Init(1);
+    shared.empty[threadIdx.x].Init(kMultipliers / 32);
+    FenceMbarrierInit();
+  }
+  if (experts && !a.early) WaitForPriorKernels();
+  if (experts && warp == 0) {
+    FindPairs(shared.rows, a.ids, a.live, a.tokens, a.topk, static_cast<int32_t>(blockIdx.y));
+  }
+  __syncthreads();
+  if (experts && shared.rows.count == 0) return WaitForPriorKernels();
+
+  const int32_t matrix = experts ? shared.rows.matrix : 0;
+  const int32_t tile = static_cast<int32_t>(blockIdx.x), part = tile / a.part_tiles;
+  constexpr int32_t kTile = kSilu ? kChannels / 2 : kChannels;
+  const int32_t channel = (tile - part * a.part_tiles) * kTile;  // of the part
+  const int32_t weight_row = (matrix * a.parts + part) * a.part_out + channel;
+  if (warp == kQuantizers / 32) {
+    // Which weights a dense product needs is known before the kernels before it have ended.
+    LoadWeights<kSilu>(memory, a, &weight_map, weight_row);
+    return;
+  }
+  // Read before x is, and stored after it.
+  static_assert(fp8_gemm::kMostRuns <= kQuantizers);
+  const bool scales = threadIdx.x < a.runs;
+  const float* scale_row =
+      a.weight_scales +
+      static_cast<int64_t>((matrix * a.parts + part) * a.scale_rows + channel / kRun) * a.runs;
+  float scale[2];
+  scale[0] = scales ? __ldg(scale_row + threadIdx.x) : 0;
+  if (kSilu) scale[1] = scales ? __ldg(scale_row + a.scale_rows * a.runs + threadIdx.x) : 0;
+  WaitForPriorKernels();
+  AllowNextKernel();  // after the wait: see Fp8FewRowsParams::early
+  const int32_t rows = experts ? shared.rows.count : min(*a.live, a.tokens);
+  QuantizeX<X>(memory, a, experts ? shared.rows.count : a.tokens);  // does not wait for `live`
+  if (scales) {
+    memory.weight_scales[threadIdx.x] = scale[0];
+    if (kSilu) memory.weight_scales[a.runs + threadIdx.x] = scale[1];
+  }
+  FenceAsyncShared();
+  NamedBarrierSync(1, kQuantizers);
+  if (threadIdx.x >= kMultipliers) return;
+  Sums sums = {};
+  Multiply(sums, memory, a, memory.weight_scales + (kSilu && warp >= 2 ? a.runs : 0));
+
+  if constexpr (kSilu) {  // the last two warps have up
+    if (warp >= 2) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        shared.up[sums.Channel(i) - kChannels / 2][sums.Row(i)] = sums.d[i];
+      }
+    }
+    NamedBarrierSync(1, kMultipliers);
+    if (warp >= 2) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sums.d[i] = fp8_gemm::SiluTimes(sums.d[i], shared.up[sums.Channel(i)][sums.Row(i)]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int32_t c = channel + sums.Channel(i), r = sums.Row(i);
+    if (r >= rows || c >= a.part_out) continue;
+    const int64_t row = experts ? shared.rows.row[r] : r;
+    const int64_t at = row * a.y_stride + (kSilu ? 0 : part * a.part_out) + c;
+    if constexpr (std::is_same_v<Y, float>) {
+      static_cast<float*>(a.y)[at] = sums.d[i];
+    } else {
+      static_cast<__nv_bfloat16*>(a.y)[at] = __float2bfloat16_rn(sums.d[i]);
+    }
+  }
+}
+
+// Stages of the ring: what is left of the shared memory of as many blocks as there is work for.
+int64_t Stages(int64_t runs, int64_t blocks) {
+  const int64_t most = std::min<int64_t>(runs, kMostStages);
+  int64_t at_a_time = std::clamp<int64_t>(CeilDivide(blocks, Multiprocessors()), 1, kBlocksAtATime);
+  for (;; --at_a_time) {
+    const int64_t left =
+        kSharedBytes / at_a_time - 1024 - static_cast<int64_t>(SharedBytes(runs, 0));
+    const int64_t stages = std::min<int64_t>(most, left / kStageBytes);
+    if (stages >= std::min<int64_t>(most, kInFlight + 2)) return stages;
+    CHECK(at_a_time > 1, "fp8_few_rows: {} runs", runs);
+  }
+}
+
+template <class X, class Y, bool kSilu>
+void Launch(const Fp8FewRowsParams& p, Args args, cudaStream_t stream) {
+  const auto kernel = Kernel<X, Y, kSilu>;
+  const Fp8Weights& w = p.w;
+  constexpr uint32_t kBoxRows = kSilu ? kChannels / 2 : kChannels;
+  args.part_tiles = static_cast<int32_t>(CeilDivide(w.part_out, kBoxRows));
+  const CUtensorMap weight_map =
+      MakeTensorMap({.type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                     .data = w.codes,
+                     .sizes = {static_cast<uint64_t>(w.in),
+                               static_cast<uint64_t>(w.count * w.parts * w.part_out)},
+                     .strides = {static_cast<uint64_t>(w.in)},
+                     .box = {kRun, kBoxRows},
+                     .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
+  const int64_t tiles = (kSilu ? 1 : w.parts) * args.part_tiles;
+  const int64_t groups = p.ids == nullptr ? 1 : p.tokens * p.topk;
+  args.stages = static_cast<int32_t>(Stages(args.runs, tiles * groups));
+  static const cudaError_t configured =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  CUDA_CHECK(configured);
+  CUDA_CHECK(LaunchEarly(kernel, dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(groups)),
+                         kThreads, SharedBytes(args.runs, args.stages), stream, weight_map, args));
+}
+
+}  // namespace fp8_few_rows
+
+void LaunchFp8FewRows(const Fp8FewRowsParams& p, cudaStream_t stream) {
+  using namespace fp8_few_rows;
+  const Fp8Weights& w = p.w;
+  CHECK(p.tokens <= kFp8FewRows && p.tokens * p.topk <= kFp8MostPairs, "fp8_few_rows: {} x {} rows",
+        p.tokens, p.topk);
+  CHECK(w.in % 16 == 0 && w.in <= kRun * fp8_gemm::kMostRuns && w.part_out % 16 == 0,
+        "fp8_few_rows: {} to {} channels", w.in, w.part_out);
+  CHECK((p.output == Fp8FewRowsOutput::kSilu) <= (w.parts == 2), "fp8_few_rows: {} parts", w.parts);
+  if (p.tokens == 0) return;
+  const Args args = {.x = p.x,
+                     .live = p.live,
+                     .ids = p.ids,
+                     .weight_scales = w.scales,
+                     .y = p.y,
+                     .x_stride = p.x_stride,
+                     .y_stride = p.y_stride,
+                     .tokens = static_cast<int32_t>(p.tokens),
+                     .topk = static_cast<int32_t>(p.topk),
+                     .channels = static_cast<int32_t>(w.in),
+                     .runs = static_cast<int32_t>(CeilDivide(w.in, kRun)),
+                     .parts = static_cast<int32_t>(w.parts),
+                     .part_out = static_cast<int32_t>(w.part_out),
+                     .part_tiles = 0,
+                     .scale_rows = static_cast<int32_t>(CeilDivide(w.part_out, kRun)),
+                     .stages = 0,
+                     .x_of_pairs = p.x_of_pairs,
+                     .early = p.early,
+                     .ue8m0 = p.scale_ue8m0};
+  if (p.x_f32) {
+    CHECK(p.output == Fp8FewRowsOutput::kBF16, "fp8_few_rows: F32 to F32");
+    return Launch<float, __nv_bfloat16, false>(p, args, stream);
+  }
+  switch (p.output) {
+    case Fp8FewRowsOutput::kBF16:
+      return Launch<__nv_bfloat16, __nv_bfloat16, false>(p, args, stream);
+    case Fp8FewRowsOutput::kF32: return Launch<__nv_bfloat16, float, false>(p, args, stream);
+    case Fp8FewRowsOutput::kSilu: return Launch<__nv_bfloat16, float, true>(p, args, stream);
+  }
+}
+
+}  // namespace fathom

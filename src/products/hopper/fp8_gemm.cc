@@ -1,0 +1,114 @@
+// Checks an FP8 product and chooses its tile.
+#include "products/hopper/fp8_gemm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+#include "cuda/check.h"
+#include "products/hopper/fp8_gemm_launch.h"
+
+namespace fathom {
+namespace fp8_gemm {
+namespace {
+
+// Checks what both kinds of product require, and fills in what they share.
+Problem MakeProblem(const Fp8Rows& x, const Fp8Weights& w, const Fp8RowGroups& groups,
+                    bool counts_early) {
+  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  CHECK(aligned(x.codes) && aligned(x.scales) && aligned(w.codes), "fp8_gemm: unaligned input");
+  CHECK(x.channels == w.in && w.in % 16 == 0 && w.in > 0, "fp8_gemm: x has {} channels, W {}",
+        x.channels, w.in);
+  CHECK(x.scale_pitch % 4 == 0 && x.scale_pitch >= x.capacity, "fp8_gemm: {} scales for {} rows",
+        x.scale_pitch, x.capacity);
+  CHECK(w.count >= 1 && w.count <= kMaxGroups, "fp8_gemm: {} matrices", w.count);
+  CHECK(w.in <= kRun * kMostRuns, "fp8_gemm: {} channels, at most {}", w.in, kRun * kMostRuns);
+  CHECK(w.part_out > 0 && w.part_out % 8 == 0, "fp8_gemm: {} output channels", w.part_out);
+  CHECK(groups.begins != nullptr || groups.capacity * w.count <= x.capacity,
+        "fp8_gemm: {} rows for {} matrices of {}", x.capacity, w.count, groups.capacity);
+  Problem problem = {.x = x, .w = w, .groups = groups, .args = {}};
+  Args& args = problem.args;
+  args.weight_scales = w.scales;
+  const bool dense = w.count == 1 && groups.begins == nullptr;
+  args.counts = dense ? nullptr : groups.counts;
+  args.begins = groups.begins;
+  args.live = dense ? groups.counts : nullptr;
+  args.counts_are_there = dense || counts_early;
+  args.groups = static_cast<int32_t>(w.count);
+  args.group_capacity = static_cast<int32_t>(groups.capacity);
+  args.parts = static_cast<int32_t>(w.parts);
+  args.part_out = static_cast<int32_t>(w.part_out);
+  args.runs = static_cast<int32_t>(CeilDivide(w.in, kRun));
+  args.scale_rows = static_cast<int32_t>(CeilDivide(w.part_out, kRun));
+  return problem;
+}
+
+// Measured on an H200 (docs/design/fp8-gemm.md): few rows are a question of reading weights through
+// as many multiprocessors as pay; many, of rounds of tiles.
+Fp8Tile ChooseTile(const Fp8GemmParams& p) {
+  const int64_t rows = TypicalRows(p.groups);
+  const int64_t matrices = std::min(p.w.count, p.x.capacity) * p.w.parts;
+  const auto rounds = [&](int64_t tile_rows, int64_t tile_channels) {
+    return CeilDivide(
+        matrices * CeilDivide(rows, tile_rows) * CeilDivide(p.w.part_out, tile_channels),
+        Multiprocessors());
+  };
+  if (rows <= 64) {
+    if (rounds(64, 32) == 1) return Fp8Tile::k64x32;
+    if (rounds(64, 128) == 1) return Fp8Tile::k64x128Pair;
+    return rounds(64, 192) <= 3 ? Fp8Tile::k64x192 : Fp8Tile::k64x128Pair;
+  }
+  if (rows <= 128 && rounds(64, 64) == 1) return Fp8Tile::k64x64Pair;
+  // The rows of sorted groups vary, and end anywhere in a tile.
+  const auto cost = [&](double round, int64_t tile_rows, int64_t tile_channels) {
+    const double down = p.groups.begins != nullptr
+                            ? static_cast<double>(rows) / static_cast<double>(tile_rows) + 0.5
+                            : static_cast<double>(CeilDivide(rows, tile_rows));
+    return round *
+           std::ceil(down *
+                     static_cast<double>(matrices * CeilDivide(p.w.part_out, tile_channels)) /
+                     static_cast<double>(Multiprocessors()));
+  };
+  // A round of each, 256x128's being 1.
+  const std::pair<Fp8Tile, double> tiles[] = {{Fp8Tile::k256x128Pair, cost(1, 256, 128)},
+                                              {Fp8Tile::k128x256Pair, cost(1, 128, 256)},
+                                              {Fp8Tile::k128x128Pair, cost(0.53, 128, 128)},
+                                              {Fp8Tile::k128x64Pair, cost(0.34, 128, 64)}};
+  return std::ranges::min_element(tiles, {}, &std::pair<Fp8Tile, double>::second)->first;
+}
+
+}  // namespace
+}  // namespace fp8_gemm
+
+void LaunchFp8Gemm(const Fp8GemmParams& p, cudaStream_t stream) {
+  fp8_gemm::Problem problem = fp8_gemm::MakeProblem(p.x, p.w, p.groups, p.counts_early);
+  CHECK(p.out_stride % 8 == 0 && p.out_stride >= p.w.parts * p.w.part_out,
+        "fp8_gemm: rows of {} for {} channels", p.out_stride, p.w.parts * p.w.part_out);
+  problem.args.out = p.out;
+  problem.args.out_stride = p.out_stride;
+  problem.args.f32 = p.output == Fp8GemmOutput::kF32;
+  const Fp8Tile tile = p.tile == Fp8Tile::kAuto ? fp8_gemm::ChooseTile(p) : p.tile;
+  CUDA_CHECK(fp8_gemm::LaunchTile(tile, problem, stream));
+}
+
+void LaunchFp8GemmSilu(const Fp8GemmSiluParams& p, cudaStream_t stream) {
+  fp8_gemm::Problem problem = fp8_gemm::MakeProblem(p.x, p.w, p.groups, p.counts_early);
+  CHECK(p.w.parts == 2 && p.w.part_out % 16 == 0, "fp8_gemm_silu: {} parts of {} channels",
+        p.w.parts, p.w.part_out);
+  CHECK(p.out_scale_pitch >= p.x.capacity, "fp8_gemm_silu: {} scales for {} rows",
+        p.out_scale_pitch, p.x.capacity);
+  problem.args.out = p.out;
+  problem.args.out_stride = p.w.part_out;
+  problem.args.out_scales = p.out_scales;
+  problem.args.out_scale_pitch = p.out_scale_pitch;
+  problem.args.ue8m0 = p.scale_ue8m0;
+  const int64_t rows = fp8_gemm::TypicalRows(p.groups);
+  const Fp8SiluTile tile = p.tile != Fp8SiluTile::kAuto ? p.tile
+                           : rows <= 64                 ? Fp8SiluTile::k64x64Pair
+                           : rows <= 128                ? Fp8SiluTile::k128x128
+                                                        : Fp8SiluTile::k128x128Pair;
+  CUDA_CHECK(fp8_gemm::LaunchSiluTile(tile, problem, stream));
+}
+
+}  // namespace fathom

@@ -1,0 +1,29 @@
+// The FP8 product's tile shapes for plain outputs.
+#include "products/hopper/fp8_gemm_launch.cuh"
+
+namespace fathom::fp8_gemm {
+
+// Warpgroups along rows and channels, units of each along rows and channels, channels of a unit,
+// stages (they fill the shared memory), what a cluster's blocks share, and how many they are.
+cudaError_t LaunchTile(Fp8Tile tile, const Problem& problem, cudaStream_t stream) {
+  switch (tile) {
+    case Fp8Tile::kAuto: break;
+    case Fp8Tile::k64x32: return Launch<Tile<1, 1, 1, 1, 32, 16>>(problem, stream);
+    case Fp8Tile::k64x64Pair:
+      return Launch<Tile<1, 1, 1, 1, 64, 12, Share::kX, 2>>(problem, stream);
+    case Fp8Tile::k64x128Pair:
+      return Launch<Tile<1, 2, 1, 1, 64, 8, Share::kX, 2>>(problem, stream);
+    case Fp8Tile::k64x192: return Launch<Tile<1, 3, 1, 1, 64, 6>>(problem, stream);
+    case Fp8Tile::k128x64Pair:
+      return Launch<Tile<2, 1, 1, 1, 64, 8, Share::kX, 2>>(problem, stream);
+    case Fp8Tile::k128x128Pair:
+      return Launch<Tile<2, 1, 1, 1, 128, 6, Share::kX, 2>>(problem, stream);
+    case Fp8Tile::k256x128Pair:
+      return Launch<Tile<2, 1, 2, 1, 128, 4, Share::kX, 2>>(problem, stream);
+    case Fp8Tile::k128x256Pair:
+      return Launch<Tile<2, 1, 1, 2, 128, 4, Share::kWeights, 2>>(problem, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace fathom::fp8_gemm

@@ -1,0 +1,208 @@
+// The FP8 block-scaled product on Hopper.
+//   formula:       y[r, n] = sum over runs of (sum over the run's 128 k of x[r, k] W[n, k]) *
+//                  (sx[r, run] * sw[n / 128, run])
+//   data mapping:  persistent blocks walk tiles; one thread feeds a ring of shared-memory stages (a
+//                  run of x and of W each) by TMA, warpgroups multiply 64 rows by kMmaN channels
+//   bytes, FLOPs:  in x (rows + out) + 2 x rows x out bytes; 2 x rows x out x in FLOPs
+//   accumulator:   the tensor core's within a run, fp32 registers across runs
+//   expected time: docs/design/fp8-gemm.md
+#pragma once
+
+#include "cuda/fence.h"
+#include "cuda/tma.h"
+#include "products/hopper/fp8_gemm_store.cuh"
+#include "products/hopper/fp8_gemm_sum.cuh"
+#include "products/hopper/fp8_gemm_tile.cuh"
+
+namespace fathom::fp8_gemm {
+// The loading warp: every stage of every tile, in the order in which they are multiplied. Weights
+// are asked for before the kernels before have ended, as far as the stages reach; x is not.
+template <class T>
+__device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_map,
+                     const CUtensorMap& x_scale_map, const CUtensorMap& weight_map, int32_t index,
+                     int32_t step, uint32_t rank) {
+  constexpr int kBoxRows = T::kN / T::kWeightBoxes;
+  constexpr uint16_t kAllBlocks = (1 << T::kBlocks) - 1;
+  const uint64_t policy = EvictNormal(), weight_policy = args.read_once ? EvictFirst() : policy;
+  const uint32_t bytes = (T::kXBoxes * args.x_box_rows + T::kN) * kRun +
+                         T::kScaleBoxes * T::kScaleRows * static_cast<uint32_t>(sizeof(float));
+  RingPosition<T::kStages> ring;
+  Work work, next;
+  bool first = true, more = FindWork(shared, args, index, rank, next);
+  // The tile after `work`: those who multiply ask for its scales a tile earlier.
+  const auto find_next = [&] {
+    more = FindWork(shared, args, index += step, rank, next);
+    if (!more) next.group = -1;
+  };
+  while (more) {
+    work = next;
+    if (!first) find_next();
+    const int32_t x_row = Uniform(work.row);
+    const int32_t weight_row =
+        Uniform((work.group * args.parts + work.part) * args.part_out + work.channel);
+    const auto load_weights = [&](uint32_t stage, int32_t run) {
+      Mbarrier& full = shared.full[stage];
+      full.ArriveExpect(bytes);
+#pragma unroll
+      for (int box = 0; box < T::kWeightBoxes; ++box) {
+        uint8_t* to = shared.weights[stage] + box * kBoxRows * kRun;
+        const int32_t row = weight_row + box * (T::kSilu ? args.part_out : kBoxRows);
+        if (T::kShare == Share::kWeights && !work.beside) {
+          if (box != rank) continue;
+          TmaLoadMulticast2(to, &weight_map, full, weight_policy, kAllBlocks, run * kRun, row);
+        } else {
+          TmaLoad2(to, &weight_map, full, weight_policy, run * kRun, row);
+        }
+      }
+    };
+    const int32_t early = first ? min(args.runs, T::kStages) : 0;
+    if (first) {
+      if (ElectLane()) {
+        for (int32_t run = 0; run < early; ++run) load_weights(run, run);
+      }
+      __syncwarp();
+      WaitForPriorKernels();
+    }
+    ring.index = Uniform(ring.index);
+    ring.parity = Uniform(ring.parity);
+    for (int32_t run = 0; run < args.runs; ++run, ring.Advance()) {
+      Mbarrier& full = shared.full[ring.index];
+      if (run >= early) shared.empty[ring.index].Wait(ring.parity ^ 1);
+      if (ElectLane()) {
+        if (run == 0) shared.next[ring.index] = next;
+        if (run >= early) load_weights(ring.index, run);
+        uint8_t* x = shared.x[ring.index];
+        if constexpr (T::kShare == Share::kX) {
+          const int part = rank * args.x_box_rows;
+          TmaLoadMulticast2(x + part * kRun, &x_map, full, policy, kAllBlocks, run * kRun,
+                            x_row + part);
+        } else if (T::kShare == Share::kWeights && work.beside) {
+          if (rank == 0) {
+            TmaLoadMulticast2(x, &x_map, full, policy, kAllBlocks, run * kRun, x_row);
+          }
+        } else {
+          TmaLoad2(x, &x_map, full, policy, run * kRun, x_row);
+        }
+#pragma unroll
+        for (int box = 0; box < T::kScaleBoxes; ++box) {
+          TmaLoad2(shared.x_scales[ring.index][box], &x_scale_map, full, policy,
+                   (x_row & ~3) + 128 * box, run);
+        }
+      }
+      __syncwarp();
+    }
+    if (first) find_next();  // of the first tile, those who multiply search themselves
+    first = false;
+  }
+}
+
+// The multiplying warpgroups.
+template <class T>
+__device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index, int32_t step,
+                              uint32_t rank) {
+  Place<T> place;
+  RingPosition<T::kStages> ring;
+  Work work;
+  // In this order: what comes next may read early what was there before this kernel.
+  const auto wait = [&] {
+    WaitForPriorKernels();
+    AllowNextKernel();
+  };
+  // A tile's scales are asked for while the tile before is multiplied.
+  using Scales = WeightScalesOf<T>[T::kUnitsN];
+  const auto start = [&](Scales& scales, const Work& of) {
+#pragma unroll
+    for (int n = 0; n < T::kUnitsN; ++n) {
+      // Gate and up are parts; other units lie in one scale tile each.
+      const int part = T::kHalves ? place.warpgroup_n : T::kSilu ? n : of.part;
+      const int channel = of.channel + (T::kSilu ? 0 : place.UnitChannel(n));
+      const int tile = min(channel, args.part_out - 1) / kRun;
+      scales[n].Start(
+          args.weight_scales +
+              (static_cast<int64_t>(of.group * args.parts + part) * args.scale_rows + tile) *
+                  args.runs,
+          args.runs);
+    }
+  };
+  Scales next_scales;
+  Work next;
+  bool more = FindWork(shared, args, index, rank, next), first = true;
+  if (more) start(next_scales, next);
+  while (more) {
+    work = next;
+    Scales weight_scales;
+#pragma unroll
+    for (int n = 0; n < T::kUnitsN; ++n) weight_scales[n] = next_scales[n];
+    ring.index = Uniform(ring.index);
+    ring.parity = Uniform(ring.parity);
+    if (first) {
+      more = FindWork(shared, args, index + step, rank, next);
+    } else {
+      shared.full[ring.index].Wait(ring.parity);
+      next = shared.next[ring.index];
+      more = next.group >= 0;
+    }
+    if (more) start(next_scales, next);
+    if (first) wait();
+    first = false;
+    Sums<T> sums[T::kUnits] = {};
+    place.shift = work.row & 3;
+    if constexpr (T::kTwoProducts) {
+      SumOverlapped<T>(sums[0], shared, ring, place, weight_scales[0], args.runs);
+    } else if (place.UnitRow(0) < work.rows && work.channels > 0) {
+      SumUnits<T>(sums, shared, ring, place, weight_scales, args.runs);
+    } else {
+      SkipRuns(shared, ring, place, args.runs);
+    }
+    if (args.live != nullptr) work.rows = min(work.rows, __ldcg(args.live) - work.row);
+    Store<T>(sums, shared, args, work, place);
+  }
+  if (first) wait();  // a block may have no tile
+}
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, 1)
+    Kernel(const __grid_constant__ CUtensorMap x_map,
+           const __grid_constant__ CUtensorMap x_scale_map,
+           const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ Args args) {
+  extern __shared__ __align__(1024) uint8_t memory[];
+  Shared<T>& shared = *reinterpret_cast<Shared<T>*>(memory);
+  const uint32_t rank = T::kBlocks == 1 ? 0 : ClusterRank();
+  if (threadIdx.x == 0) {
+    PrefetchTensorMap(&x_map);
+    PrefetchTensorMap(&x_scale_map);
+    PrefetchTensorMap(&weight_map);
+    for (int stage = 0; stage < T::kStages; ++stage) {
+      shared.full[stage].Init(1);
+      shared.empty[stage].Init(T::kBlocks * T::kWarps);
+    }
+    if constexpr (T::kHalves) {
+      for (auto& turn : shared.run_largest.full) {
+        for (Mbarrier& full : turn) full.Init(1);
+      }
+    }
+    FenceMbarrierInit();
+  }
+  if (!args.counts_are_there) WaitForPriorKernels();
+  FillGroups(shared, args);  // and all threads of the block see the barriers
+  if constexpr (T::kBlocks > 1) ClusterSync();
+
+  const int32_t index = blockIdx.x / T::kBlocks, step = gridDim.x / T::kBlocks;
+  const int warp = Uniform(threadIdx.x / 32);
+  if (warp >= T::kWarps) {
+    LowerRegisters<T::kLoaderRegisters>();
+    if (warp == T::kWarps) {
+      Load(shared, args, x_map, x_scale_map, weight_map, index, step, rank);
+    }
+  } else {
+    RaiseRegisters<T::kRegisters>();
+    MultiplyTiles(shared, args, index, step, rank);
+  }
+  // The other block may still write to this one's memory or arrive at its barriers.
+  if constexpr (T::kBlocks > 1) {
+    __syncwarp();
+    ClusterSync();
+  }
+}
+
+}  // namespace fathom::fp8_gemm

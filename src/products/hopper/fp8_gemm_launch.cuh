@@ -1,0 +1,71 @@
+// Launching one tile shape of fp8_gemm_kernel.cuh.
+#pragma once
+
+#include <algorithm>
+
+#include "cuda/tensor_map.h"
+#include "products/hopper/fp8_gemm_kernel.cuh"
+#include "products/hopper/fp8_gemm_launch.h"
+
+namespace fathom::fp8_gemm {
+
+template <class T>
+cudaError_t Launch(const Problem& problem, cudaStream_t stream) {
+  static_assert(sizeof(Shared<T>) <= 227 * 1024);
+  const Fp8Rows& x = problem.x;
+  const Fp8Weights& w = problem.w;
+  Args args = problem.args;
+  // No more rows than a matrix can have, in whole swizzle atoms; what lies beyond is never stored.
+  const int64_t most_rows = std::min(x.capacity, problem.groups.capacity);
+  args.x_box_rows = static_cast<int32_t>(
+      std::min<int64_t>(T::kM / T::kXBoxes, CeilDivide(CeilDivide(most_rows, T::kXBoxes), 8) * 8));
+  args.read_once = TypicalRows(problem.groups) <= T::kClusterM;
+  args.part_tiles = static_cast<int32_t>(CeilDivide(w.part_out, T::kOut));
+
+  // A run is all that is read of a row of weights at a time: 256 bytes cost a fifth of the rate.
+  const auto codes = [](const uint8_t* data, int64_t rows, int64_t width, uint32_t box_rows) {
+    return MakeTensorMap({.type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                          .data = data,
+                          .sizes = {static_cast<uint64_t>(width), static_cast<uint64_t>(rows)},
+                          .strides = {static_cast<uint64_t>(width)},
+                          .box = {kRun, box_rows},
+                          .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
+  };
+  const CUtensorMap x_map =
+      codes(x.codes, x.capacity, x.channels, static_cast<uint32_t>(args.x_box_rows));
+  const CUtensorMap weight_map =
+      codes(w.codes, w.count * w.parts * w.part_out, w.in, T::kN / T::kWeightBoxes);
+  const CUtensorMap x_scale_map = MakeTensorMap(
+      {.type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+       .data = x.scales,
+       .sizes = {static_cast<uint64_t>(x.scale_pitch), static_cast<uint64_t>(args.runs)},
+       .strides = {static_cast<uint64_t>(x.scale_pitch) * sizeof(float)},
+       .box = {T::kScaleRows, 1},
+       .swizzle = CU_TENSOR_MAP_SWIZZLE_NONE});
+
+  static const cudaError_t configured = cudaFuncSetAttribute(
+      Kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<T>));
+  if (configured != cudaSuccess) return configured;
+  // Capacities decide the grid: the most tiles that the live rows could make.
+  const int64_t across = CeilDivide((T::kSilu ? 1 : w.parts) * args.part_tiles, T::kXBoxes);
+  const int64_t down =
+      std::min(w.count * CeilDivide(problem.groups.capacity, T::kClusterM),
+               CeilDivide(x.capacity, T::kClusterM) + std::min(w.count, x.capacity));
+  const int64_t clusters = std::clamp<int64_t>(across * down, 1, Multiprocessors() / T::kBlocks);
+
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {T::kBlocks, 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(clusters * T::kBlocks));
+  config.blockDim = dim3(T::kThreads);
+  config.dynamicSmemBytes = sizeof(Shared<T>);
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  return cudaLaunchKernelEx(&config, Kernel<T>, x_map, x_scale_map, weight_map, args);
+}
+
+}  // namespace fathom::fp8_gemm

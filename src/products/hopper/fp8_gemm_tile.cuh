@@ -1,0 +1,184 @@
+// Tiles of the FP8 product: what a block does, keeps in shared memory, and works on next.
+#pragma once
+
+#include "cuda/mbarrier.h"
+#include "products/hopper/fp8_gemm_launch.h"
+#include "products/hopper/gemm_tiles.cuh"
+
+namespace fathom::fp8_gemm {
+
+// What all blocks of a cluster need, and each loads a part of, for all.
+enum class Share { kNone, kX, kWeights };
+
+// How a block works: kWarpgroupsM x kWarpgroupsN warpgroups, each of kUnitsM x kUnitsN products of
+// 64 rows and kMmaN channels. kSilu: the two units along N are gate and up of the same channels;
+// with two warpgroups along N (kHalves) each has one of the two, and each block of a pair half a
+// run.
+template <int kWarpgroupsM_, int kWarpgroupsN_, int kUnitsM_, int kUnitsN_, int kMmaN_,
+          int kStages_, Share kShare_ = Share::kNone, int kBlocks_ = 1, bool kSilu_ = false>
+struct Tile {
+  static constexpr int kWarpgroupsM = kWarpgroupsM_, kWarpgroupsN = kWarpgroupsN_;
+  static constexpr int kUnitsM = kUnitsM_, kUnitsN = kUnitsN_, kMmaN = kMmaN_, kStages = kStages_;
+  static constexpr Share kShare = kShare_;
+  static constexpr bool kSilu = kSilu_, kHalves = kSilu && kWarpgroupsN == 2;
+  static constexpr int kM = 64 * kWarpgroupsM * kUnitsM;     // rows
+  static constexpr int kN = kMmaN * kWarpgroupsN * kUnitsN;  // rows of W
+  static constexpr int kOut = kSilu ? kN / 2 : kN;           // channels of the output
+  static constexpr int kUnits = kUnitsM * kUnitsN;
+  static constexpr int kBlocks = kBlocks_;  // of a cluster
+  static constexpr int kXBoxes = kShare == Share::kX ? kBlocks : 1;
+  static constexpr int kWeightBoxes = kSilu || kShare == Share::kWeights ? 2 : 1;
+  // TMA reads scales from a multiple of 4 rows on: up to 3 rows before the tile, in boxes of up to
+  // 128 rows and 4 more.
+  static constexpr int kScaleBoxes = kM > 128 ? kM / 128 : 1;
+  static constexpr int kScaleRows = kM / kScaleBoxes + 4;
+  static constexpr int kScalePitch = (kScaleRows + 31) / 32 * 32;  // TMA writes to 128 bytes
+  static constexpr int kClusterM = kM * (kShare == Share::kWeights ? kBlocks : 1);
+  static constexpr int kWarps = 4 * kWarpgroupsM * kWarpgroupsN;  // that multiply
+  static constexpr int kThreads = 128 + 32 * kWarps;              // a warpgroup loads
+  static constexpr int kLoaderRegisters = 40;
+  static constexpr int kMostRegisters = (65536 - 128 * kLoaderRegisters) / (kThreads - 128) / 8 * 8;
+  static constexpr int kRegisters = kMostRegisters < 240 ? kMostRegisters : 240;
+  // Products of the next run are begun before those of the last are scaled.
+  static constexpr bool kTwoProducts = kUnits == 1;
+  static_assert(kThreads >= kMaxGroups / 2 && kN % 8 == 0 && kN <= 256);
+  static_assert(!kSilu || kHalves || (kUnitsN == 2 && kMmaN == kRun));
+  static_assert(!kHalves || (kM == 64 && kMmaN == kRun / 2 && kShare == Share::kX && kBlocks == 2));
+  static_assert((kShare == Share::kNone) == (kBlocks == 1));
+  static_assert(kShare != Share::kWeights || (kBlocks == 2 && kN == 256));
+};
+
+// The greatest magnitudes of a run of kHalves, by warp of its rows, for each of the four warps that
+// have a part of it: two of this block, two of the other. Tiles take turns at two places, because
+// the other block may be one ahead.
+template <bool kHalves>
+struct RunLargest {};
+template <>
+struct RunLargest<true> {
+  float rows[2][4][4][16];
+  Mbarrier full[2][4];
+};
+
+// One tile of one block.
+struct Work {
+  int32_t group;
+  int32_t row;      // of x and out
+  int32_t rows;     // live from there on; 0 or less: nothing
+  int32_t channel;  // of the part
+  int32_t part;
+  int32_t channels;  // of the part from there on; 0: nothing
+  bool beside;       // of blocks that share weights: they have the same rows, and share x instead
+};
+
+template <class T>
+struct Shared {
+  alignas(1024) uint8_t x[T::kStages][T::kM * kRun];
+  uint8_t weights[T::kStages][T::kN * kRun];
+  uint8_t staging[T::kWarps][16 * kRun];  // a warp's part of the output
+  float x_scales[T::kStages][T::kScaleBoxes][T::kScalePitch];
+  Mbarrier full[T::kStages], empty[T::kStages];
+  Work next[T::kStages];  // the tile after the one whose first run is there; its group -1: none
+  RunLargest<T::kHalves> run_largest;
+  RowGroups groups;
+};
+
+// Gate and up share a tile; other parts have their own.
+template <class T>
+__device__ int32_t TilesAcross(const Args& args) {
+  return T::kSilu ? args.part_tiles : args.parts * args.part_tiles;
+}
+template <class T>
+__device__ int32_t ClusterTilesAcross(const Args& args) {
+  const int32_t tiles = TilesAcross<T>(args);
+  return T::kShare == Share::kX ? (tiles + T::kBlocks - 1) / T::kBlocks : tiles;
+}
+
+// Two blocks that share weights have a row of tiles each. Of an odd number of rows both take the
+// last, side by side, and share its x: otherwise one of them would have nothing.
+template <class T>
+__device__ int32_t ClusterTiles(int32_t rows, int32_t across) {
+  const int32_t down = (rows + T::kM - 1) / T::kM;
+  if (T::kShare != Share::kWeights) return down * across;
+  return down / 2 * across + down % 2 * ((across + 1) / 2);
+}
+
+// All threads.
+template <class T>
+__device__ void FillGroups(Shared<T>& shared, const Args& args) {
+  FillGroups(
+      shared.groups, args.groups,
+      [&](int32_t rows) { return ClusterTiles<T>(rows, ClusterTilesAcross<T>(args)); },
+      [&](int32_t group) {
+        return args.counts == nullptr
+                   ? args.group_capacity
+                   : min(max(__ldcg(args.counts + group), 0), args.group_capacity);
+      },
+      [&](int32_t group) {
+        return args.begins != nullptr ? __ldcg(args.begins + group) : group * args.group_capacity;
+      });
+}
+
+// The block's tile of the cluster's tile `index`; false once there is none.
+template <class T>
+__device__ bool FindWork(const Shared<T>& shared, const Args& args, int32_t index, uint32_t rank,
+                         Work& work) {
+  const int32_t across = ClusterTilesAcross<T>(args);
+  TilePlace place;
+  if (!FindGroup(shared.groups, args.groups, index, place.group)) return false;
+  const int32_t down = (shared.groups.row_count[place.group] + T::kM - 1) / T::kM * T::kM /
+                       T::kClusterM;  // rows of whole clusters
+  work.beside = index >= down * across;
+  if (work.beside) {
+    place.column = T::kBlocks * (index - down * across) + rank;
+    place.row = down * T::kClusterM;
+  } else {
+    PlaceInBands<T::kClusterM>(down, across, index, place);
+    if (T::kShare == Share::kX) place.column = T::kBlocks * place.column + rank;
+    if (T::kShare == Share::kWeights) place.row += rank * T::kM;
+  }
+  const bool beyond = place.column >= TilesAcross<T>(args);  // the last cluster may be in part
+  if (beyond) place.column = 0;
+  work.group = place.group;
+  work.row = shared.groups.row_begin[place.group] + place.row;
+  work.rows = shared.groups.row_count[place.group] - place.row;
+  work.part = place.column / args.part_tiles;
+  work.channel = (place.column - work.part * args.part_tiles) * T::kOut;
+  work.channels = beyond ? 0 : args.part_out - work.channel;
+  return true;
+}
+
+// Where a thread's part of the tile lies.
+template <class T>
+struct Place {
+  __device__ Place()
+      : warp(Uniform(threadIdx.x / 32)),
+        lane(threadIdx.x % 32),
+        warpgroup_m(warp / 4 / T::kWarpgroupsN),
+        warpgroup_n(warp / 4 % T::kWarpgroupsN) {}
+  // First row and channel of a unit.
+  __device__ int UnitRow(int unit) const {
+    return (warpgroup_m * T::kUnitsM + unit / T::kUnitsN) * 64;
+  }
+  __device__ int UnitChannel(int unit) const {
+    return (warpgroup_n * T::kUnitsN + unit % T::kUnitsN) * T::kMmaN;
+  }
+  // The first of the two rows of a unit whose sums this thread holds; the other is 8 further.
+  __device__ int Row(int unit) const { return UnitRow(unit) + warp % 4 * 16 + lane / 4; }
+  int warp, lane, warpgroup_m, warpgroup_n;
+  int shift = 0;       // of the tile's first row in the stage's scales
+  uint32_t ended = 0;  // tiles of kHalves whose end this warp has done
+};
+
+template <class T>
+using Sums = float[T::kMmaN / 2];
+
+// silu(gate) * up. What is flushed to zero, a power below 2^-126 and 1 / (1 + it) above 2^126, is
+// lost in the sum, and less than 2^-119: __expf and __fdividef take care of both, a branch each.
+__device__ __forceinline__ float SiluTimes(float gate, float up) {
+  float power, inverse;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(gate * -1.44269504f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
+  return gate * inverse * up;
+}
+
+}  // namespace fathom::fp8_gemm

@@ -1,0 +1,80 @@
+// Packs weights for the reference table: transposed, FP8 either dequantised or as values of codes.
+#include "products/reference/pack_weight.h"
+
+#include "products/reference/reference_weight.h"
+#include "products/stored_format.h"
+
+namespace fathom {
+namespace {
+
+int64_t Rows(const WeightSource& source) {
+  int64_t rows = 0;
+  for (const WeightTensor& part : source.parts) rows += part.values.dim(0);
+  return rows;
+}
+
+float CodeValue(const WeightTensor& w, int64_t row, int64_t col) {
+  return ToFloat(w.values.As<E4M3>()[row * w.values.stride(0) + col * w.values.stride(1)]);
+}
+
+void PackFp32(const WeightTensor& part, int64_t out, float* to) {
+  for (int64_t row = 0; row < part.values.dim(0); ++row) {
+    for (int64_t col = 0; col < part.values.dim(1); ++col) {
+      to[col * out + row] = Dequantize(part, row, col);
+    }
+  }
+}
+
+void PackFp8(const WeightTensor& part, const ReferenceWeight& shape, float* to, float* scales) {
+  for (int64_t row = 0; row < part.values.dim(0); ++row) {
+    for (int64_t col = 0; col < part.values.dim(1); ++col) {
+      to[col * shape.out + row] = CodeValue(part, row, col);
+    }
+    for (int64_t run = 0; run < shape.runs(); ++run) {
+      scales[run * shape.out + row] =
+          LoadFloat(part.scales, (part.row_offset + row) / kScaleTile, run);
+    }
+  }
+}
+
+// kF32 unless the activations are to be quantised.
+Result<WeightFormat> Format(const PrepareArgs& a, bool quantize_activations) {
+  const bool quantize = quantize_activations && !a.exact_activations;
+  const WeightFormat stored = TRY(CommonFormat(a, quantize));
+  return quantize && stored == WeightFormat::kFp8 ? stored : WeightFormat::kF32;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PackedWeight>> PackForReference(const PrepareArgs& a,
+                                                       bool quantize_activations) {
+  Check(a);
+  auto w = std::make_unique<ReferenceWeight>();
+  w->format = TRY(Format(a, quantize_activations));
+  w->quantize_activations = w->format == WeightFormat::kFp8;
+  w->scale_ue8m0 = a.scale_ue8m0;
+  w->count = static_cast<int64_t>(a.matrices.size());
+  w->out = Rows(a.matrices[0]);
+  w->in = a.matrices[0].parts[0].values.dim(1);
+  w->values.resize(w->count * w->in * w->out);
+  if (w->format == WeightFormat::kFp8) {
+    w->first_run = std::min<int64_t>(w->in, kScaleTile - a.matrices[0].parts[0].col_offset);
+    w->scales.resize(w->count * w->runs() * w->out);
+  }
+  for (int64_t m = 0; m < w->count; ++m) {
+    int64_t row = 0;
+    for (const WeightTensor& part : a.matrices[m].parts) {
+      float* to = w->values.data() + m * w->in * w->out + row;
+      if (w->format == WeightFormat::kFp8) {
+        PackFp8(part, *w, to, w->scales.data() + m * w->runs() * w->out + row);
+      } else {
+        PackFp32(part, w->out, to);
+      }
+      row += part.values.dim(0);
+    }
+  }
+  w->bytes = (w->values.size() + w->scales.size()) * sizeof(float);
+  return std::unique_ptr<PackedWeight>(std::move(w));
+}
+
+}  // namespace fathom
