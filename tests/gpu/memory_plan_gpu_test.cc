@@ -17,7 +17,7 @@ TEST(MemoryPlanGpuTest, FiveLayersOfV3AreServedByDefaultOnAnH200) {
   ModelConfig config = PresetConfig("v3").value();
   config.num_layers = 5;
   config.num_mtp_layers = 0;
-  const Ops& ops = CudaOps(Fp8Activations::kQuantized);
+  const Ops& ops = CudaHopperOps(Fp8Activations::kQuantized);
   constexpr int32_t kTokens = 8192;  // EngineSettings::FillDefaults
   const auto heads = static_cast<int32_t>(config.num_heads);
   const auto max_pages = static_cast<int32_t>(config.max_position_embeddings / kPageTokens);
