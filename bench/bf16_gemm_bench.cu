@@ -15,6 +15,7 @@
 #include "bench/fp8_gemm_problem.cuh"
 #include "products/hopper/bf16_few_rows.h"
 #include "products/hopper/bf16_gemm.h"
+#include "products/hopper/bf16_product.h"
 
 namespace fathom::bench {
 namespace {
@@ -207,8 +208,8 @@ void Check(const Shape& shape, int64_t live, const Groups* groups = nullptr, boo
     Expect(Result(bytes,
                   [&](void* y) {
                     Bf16ProductParams p = params(y);
-                    p.tokens = rows, p.hopper = true;
-                    LaunchBf16Product(p, nullptr);
+                    p.tokens = rows;
+                    LaunchBf16ProductOnHopper(p, nullptr);
                   }),
            {expected.begin(), expected.begin() + static_cast<int64_t>(bytes)}, shape, rows,
            "fewer rows");
@@ -353,9 +354,7 @@ void Time(const char* kind, const Shape& shape, bool library, const Groups* grou
         }));
   }
   add("engine", MedianOfRested(sets, [&](int i, cudaStream_t stream) {
-        Bf16ProductParams p = params(i);
-        p.hopper = true;
-        LaunchBf16Product(p, stream);
+        LaunchBf16ProductOnHopper(params(i), stream);
       }));
   if (!library) return;
   const LibraryProduct product(LibraryFormat::kBf16, shape.tokens, shape.out, shape.in);
@@ -389,12 +388,13 @@ void TimeFewRows(const char* kind, const Shape& shape, int64_t topk = 0) {
                               : static_cast<double>(shape.count);
   DeviceArray<uint8_t> y(problems[0]->OutBytes());
   for (const bool hopper : {true, false}) {
+    Bf16ProductLaunch& launch = hopper ? LaunchBf16ProductOnHopper : LaunchBf16Product;
     const double us =
         MedianOfRested(static_cast<int>(problems.size()), [&](int i, cudaStream_t stream) {
           Bf16ProductParams p = problems[i]->Params(live.get(), y.get());
-          p.tokens = shape.tokens, p.hopper = hopper;
+          p.tokens = shape.tokens;
           if (topk > 0) p.ids = ids.get(), p.topk = topk, p.x_of_pairs = !shape.silu;
-          LaunchBf16Product(p, stream);
+          launch(p, stream);
         });
     report.Add(Name(kind, shape.tokens, shape, hopper ? "engine" : "portable"),
                {{"us", us}, {"GB/s", 2e-3 * matrices * shape.out * shape.in / us}});

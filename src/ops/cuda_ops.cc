@@ -1,5 +1,6 @@
+#include "ops/cuda_ops.h"
+
 #include "cuda/device.h"
-#include "ops/cuda_plain_ops.h"
 #include "products/cuda/pack_weight.h"
 
 namespace fathom {
@@ -11,7 +12,7 @@ Result<std::unique_ptr<PackedWeight>> Pack(Stream& stream, const PrepareArgs& a)
                      kActivations == Fp8Activations::kQuantized);
 }
 
-Ops PortableTable(Fp8Activations activations) {
+Ops Table(Fp8Activations activations) {
   return {
       .name = "cuda-portable",
       .activation = DType::kBF16,
@@ -43,48 +44,16 @@ Ops PortableTable(Fp8Activations activations) {
   };
 }
 
-Ops Table(Fp8Activations activations) {
-  Ops ops = PortableTable(activations);
-  ops.name = "cuda";
-  ops.quantized_copies = true;
-  ops.linear = {LinearHopper, LinearHopperWorkspace};
-  ops.head_linear = {HeadLinearHopper};
-  ops.mlp = {MlpHopper, MlpHopperWorkspace};
-  ops.attend_absorbed = {AttendAbsorbedHopper, AttendAbsorbedHopperWorkspace};
-  ops.attend_expanded = {AttendExpandedHopper};
-  ops.moe_experts = {MoeExpertsHopper, MoeExpertsHopperWorkspace};
-  return ops;
-}
-
 }  // namespace
 
-bool IsHopper(const Stream& stream) {
-  return static_cast<const CudaStream&>(stream).device().is_hopper();
-}
-
-bool ReadsQuantized(const Stream& stream, const QuantizedCopy& copy) {
-  // Wider rows (o of 128 heads) are quantised by their product.
-  constexpr int64_t kWidest = 8192;
-  const int64_t width = copy.absent() ? 0 : copy.codes.dim(1);
-  return width > 0 && width <= kWidest && width % 16 == 0 && IsHopper(stream);
-}
-
-QuantizedOut QuantizedOutOf(const Stream& stream, const QuantizedCopy& copy) {
-  if (!ReadsQuantized(stream, copy)) return {};
-  return {static_cast<uint8_t*>(copy.codes.data()), static_cast<float*>(copy.scales.data()),
-          copy.scales.stride(0), copy.scale_ue8m0};
-}
-
 const Ops& CudaPortableOps(Fp8Activations activations) {
-  static const Ops exact = PortableTable(Fp8Activations::kExact);
-  static const Ops quantized = PortableTable(Fp8Activations::kQuantized);
-  return activations == Fp8Activations::kExact ? exact : quantized;
-}
-
-const Ops& CudaOps(Fp8Activations activations) {
   static const Ops exact = Table(Fp8Activations::kExact);
   static const Ops quantized = Table(Fp8Activations::kQuantized);
   return activations == Fp8Activations::kExact ? exact : quantized;
+}
+
+const Ops& CudaOps(const CudaDevice& device, Fp8Activations activations) {
+  return device.is_hopper() ? CudaHopperOps(activations) : CudaPortableOps(activations);
 }
 
 }  // namespace fathom

@@ -1,4 +1,5 @@
-// The functions of the CUDA tables, one per op; their streams are CudaStream.
+// The functions of CudaPortableOps, one per op, which run on any GPU from sm_80 on; their streams
+// are CudaStream.
 #pragma once
 
 #include "cuda/stream.h"
@@ -30,19 +31,6 @@ void AdjustLogitsCuda(OpContext&, const AdjustLogitsArgs&);
 void LogProbsCuda(OpContext&, const LogProbsArgs&);
 void SampleCuda(OpContext&, const SampleArgs&);
 void CommitCuda(OpContext&, const CommitArgs&);
-
-// The same, with Hopper's kernels where they fit.
-void LinearHopper(OpContext&, const LinearArgs&);
-size_t LinearHopperWorkspace(const Stream&, const LinearArgs&);
-void MlpHopper(OpContext&, const MlpArgs&);
-size_t MlpHopperWorkspace(const Stream&, const MlpArgs&);
-void AttendAbsorbedHopper(OpContext&, const AttendAbsorbedArgs&);
-size_t AttendAbsorbedHopperWorkspace(const Stream&, const AttendAbsorbedArgs&);
-void AttendExpandedHopper(OpContext&, const AttendExpandedArgs&);
-void MoeExpertsHopper(OpContext&, const MoeExpertsArgs&);
-size_t MoeExpertsHopperWorkspace(const Stream&, const MoeExpertsArgs&);
-
-bool IsHopper(const Stream& stream);  // whether the stream's GPU is one
 
 inline CudaStream& Cuda(OpContext& context) {
   return static_cast<CudaStream&>(context.stream);

@@ -1,4 +1,4 @@
-# The CUDA table, and the same tests of ops over it: cuda_test skips what it cannot run
+# The CUDA tables, and the same tests of ops over it: cuda_test skips what it cannot run
 # where there is no GPU.
 set(CUDA_PORTABLE_SOURCES
   adjust_logits/adjust_logits_cuda.cu attend_absorbed/attend_absorbed_cuda.cu
@@ -15,7 +15,7 @@ set(CUDA_HOPPER_SOURCES
   attend_expanded/flash_attend_kernel.cu)
 fathom_cuda_sources(PORTABLE ${CUDA_PORTABLE_SOURCES} HOPPER ${CUDA_HOPPER_SOURCES})
 fathom_library(ops_cuda KERNELS
-  SOURCES cuda_ops.cc attend_absorbed/attend_absorbed_hopper.cc
+  SOURCES cuda_ops.cc hopper_ops.cc quantized_copy_cuda.cc attend_absorbed/attend_absorbed_hopper.cc
     attend_absorbed/mla_decode_cuda.cc attend_expanded/attend_expanded_hopper.cc
     attend_expanded/flash_attend_cuda.cc head_linear/head_linear_cuda.cc
     head_linear/head_linear_hopper.cc linear/linear_cuda.cc linear/linear_hopper.cc

@@ -310,7 +310,7 @@ struct OpLimits {
 
 // A backend: a table of functions.
 struct Ops {
-  std::string_view name;  // "reference", "cpu", "cuda"
+  std::string_view name;  // "reference", "cpu", "cuda-portable", "cuda-hopper"
   DType activation = DType::kF32;
   DType kv_cache = DType::kBF16;  // what KvFormat has by default
   bool quantized_copies = false;  // whether it makes and reads QuantizedCopy
@@ -343,6 +343,8 @@ struct Ops {
   Op<CommitArgs> commit;
 };
 
+class CudaDevice;  // cuda/device.h
+
 // How FP8 weights meet activations.
 enum class Fp8Activations : uint8_t {
   kExact,      // as they are: the mathematics of the checkpoint
@@ -362,12 +364,16 @@ const Ops& CpuBF16Ops();
 // when they are prepared, and activations quantised to 8-bit integers per token and 128 channels;
 // activations of the absorbed form and the KV cache are rounded to BF16.
 const Ops& CpuIntegerOps(WeightFormat format);
-// GPUs from compute capability 8.0 on; streams are CudaStream (cuda/stream.h). Activations and the
+// GPUs, a table for each architecture; streams are CudaStream (cuda/stream.h). Activations and the
 // KV cache are BF16, weights in the type that the checkpoint stores them in. Linked into builds
 // with CUDA only.
-const Ops& CudaOps(Fp8Activations activations);
-// The same without the kernels that are made for one GPU: the safety net and second oracle.
+//
+// Any GPU from compute capability 8.0 on: also the safety net and second oracle of the others.
 const Ops& CudaPortableOps(Fp8Activations activations);
+// GPUs of compute capability 9.0 (H100, H200) alone.
+const Ops& CudaHopperOps(Fp8Activations activations);
+// The table of the device's architecture; the portable one, if it has none.
+const Ops& CudaOps(const CudaDevice& device, Fp8Activations activations);
 
 // Every op's contract on shapes and types; a violation is a bug and stops the process.
 void Check(const EmbedArgs&);

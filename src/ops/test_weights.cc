@@ -49,7 +49,7 @@ std::vector<float> Dense(const Parts& parts) {
 }
 
 std::vector<Fp8Sums> SumsOf(const Backend& backend) {
-  if (backend.ops->name != "cuda" || backend.activations == Fp8Activations::kExact) {
+  if (backend.ops->name != "cuda-hopper" || backend.activations == Fp8Activations::kExact) {
     return {Fp8Sums::kReference};
   }
   return {Fp8Sums::kReference, Fp8Sums::kHopper};

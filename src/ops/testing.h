@@ -35,15 +35,15 @@ std::vector<Backend> Backends(std::initializer_list<Fp8Activations> modes);
 // What a test binary is linked with: testing_cpu.cc or testing_cuda.cc.
 std::vector<Backend> TablesUnderTest(Fp8Activations mode);
 Stream& StreamUnderTest(const Backend& backend);
-std::string MissingDevice();                  // why the tables cannot run here; empty if they can
-std::byte* AllocateTestMemory(size_t bytes);  // aligned to 64 bytes, for host and device
+std::string MissingDevice(const Backend& backend);  // why it cannot run here; empty if it can
+std::byte* AllocateTestMemory(size_t bytes);        // aligned to 64 bytes, for host and device
 void FreeTestMemory(std::byte* memory);
 
 // A test of every table: `EVERY_BACKEND(FooTest);`, then TEST_P(FooTest, ...) with GetParam().
 class OpTest : public testing::TestWithParam<Backend> {
  protected:
   void SetUp() override {
-    if (const std::string why = MissingDevice(); !why.empty()) GTEST_SKIP() << why;
+    if (const std::string why = MissingDevice(GetParam()); !why.empty()) GTEST_SKIP() << why;
   }
 };
 #define EVERY_BACKEND_OF(Test, ...)                                             \

@@ -22,7 +22,7 @@ Stream& StreamUnderTest(const Backend& backend) {
   return *stream;
 }
 
-std::string MissingDevice() {
+std::string MissingDevice(const Backend&) {
   return {};
 }
 

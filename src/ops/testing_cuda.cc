@@ -1,4 +1,6 @@
 // The CUDA tables. Test tensors lie in pinned host memory, which host and device both reach.
+#include <fmt/format.h>
+
 #include <new>
 
 #include "cuda/check.h"
@@ -16,7 +18,7 @@ const Result<std::unique_ptr<CudaDevice>>& Device0() {
 }  // namespace
 
 std::vector<Backend> TablesUnderTest(Fp8Activations mode) {
-  return {{&CudaPortableOps(mode), 1, mode}, {&CudaOps(mode), 1, mode}};
+  return {{&CudaPortableOps(mode), 1, mode}, {&CudaHopperOps(mode), 1, mode}};
 }
 
 Stream& StreamUnderTest(const Backend&) {
@@ -24,8 +26,15 @@ Stream& StreamUnderTest(const Backend&) {
   return (*Device0())->stream();
 }
 
-std::string MissingDevice() {
-  return Device0().ok() ? "" : "not run: " + Device0().status().message();
+std::string MissingDevice(const Backend& backend) {
+  if (!Device0().ok()) return "not run: " + Device0().status().message();
+  const CudaDevice& device = **Device0();
+  // No other GPU runs a table that is made for one architecture.
+  if (backend.ops == &CudaPortableOps(backend.activations) ||
+      backend.ops == &CudaOps(device, backend.activations)) {
+    return "";
+  }
+  return fmt::format("not run: {} are not ops of {}", backend.ops->name, device.name());
 }
 
 std::byte* AllocateTestMemory(size_t bytes) {

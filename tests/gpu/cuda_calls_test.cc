@@ -130,12 +130,13 @@ TEST_F(CudaCallsTest, StepsNeitherAllocateNorWait) {
   ASSERT_EQ(Calls().missing(), "");
   const auto checkpoint = Checkpoint::Open("models/tiny-r1");
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
-  const auto model = Model::Load(*checkpoint, CudaOps(Fp8Activations::kQuantized), **device,
-                                 {.max_tokens = kChunk + kSlots,
-                                  .max_rows = kSlots,
-                                  .max_logit_rows = kSlots,
-                                  .max_model_len = kMaxModelLen},
-                                 nullptr);
+  const auto model =
+      Model::Load(*checkpoint, CudaOps(**device, Fp8Activations::kQuantized), **device,
+                  {.max_tokens = kChunk + kSlots,
+                   .max_rows = kSlots,
+                   .max_logit_rows = kSlots,
+                   .max_model_len = kMaxModelLen},
+                  nullptr);
   ASSERT_TRUE(model.ok()) << model.status().message();
   const SteadyClock clock;
   Outputs outputs;

@@ -17,7 +17,7 @@ TEST(MemoryPlanGpuTest, FiveLayersOfV3AreServedByDefaultOnAnH200) {
   ModelConfig config = PresetConfig("v3").value();
   config.num_layers = 5;
   config.num_mtp_layers = 0;
-  const Ops& ops = CudaOps(Fp8Activations::kQuantized);
+  const Ops& ops = CudaHopperOps(Fp8Activations::kQuantized);
   EngineLimits limits;
   limits.FillDefaults(/*gpu=*/true);
   limits.max_model_len = config.max_position_embeddings;

@@ -1,16 +1,16 @@
 // Absorbed attention by the Hopper kernel where its sizes fit, else by the portable one; the choice
-// depends on the model and the GPU alone.
+// depends on the model alone.
 #include "ops/attend_absorbed/mla_decode_cuda.h"
-#include "ops/cuda_ops.h"
+#include "ops/hopper_ops.h"
 
 namespace fathom {
 namespace {
 
-bool Fits(const Stream& stream, const AttendAbsorbedArgs& a) {
+bool Fits(const AttendAbsorbedArgs& a) {
   const TensorView& q_rope = a.q_rope;
-  return IsHopper(stream) && a.pages.rope.dtype() == DType::kBF16 &&
-         a.pages.latent.dim(2) == kMlaLatent && a.pages.rope.dim(2) == kMlaRope && a.scale > 0 &&
-         q_rope.stride(0) % 8 == 0 && q_rope.stride(1) % 8 == 0 &&
+  return a.pages.rope.dtype() == DType::kBF16 && a.pages.latent.dim(2) == kMlaLatent &&
+         a.pages.rope.dim(2) == kMlaRope && a.scale > 0 && q_rope.stride(0) % 8 == 0 &&
+         q_rope.stride(1) % 8 == 0 &&
          (q_rope.dim(1) <= kMlaNarrowHeads || q_rope.stride(0) == q_rope.dim(1) * q_rope.stride(1));
 }
 
@@ -40,14 +40,14 @@ MlaDecodeParams ParamsOf(const AttendAbsorbedArgs& a) {
 
 }  // namespace
 
-size_t AttendAbsorbedHopperWorkspace(const Stream& stream, const AttendAbsorbedArgs& a) {
-  if (!Fits(stream, a)) return 0;
+size_t AttendAbsorbedHopperWorkspace(const Stream&, const AttendAbsorbedArgs& a) {
+  if (!Fits(a)) return 0;
   const MlaDecodeParams p = ParamsOf(a);
   return MlaDecodeWorkspace(p.tokens, p.heads, p.max_pages, p.split);
 }
 
 void AttendAbsorbedHopper(OpContext& context, const AttendAbsorbedArgs& a) {
-  if (!Fits(context.stream, a)) return AttendAbsorbedCuda(context, a);
+  if (!Fits(a)) return AttendAbsorbedCuda(context, a);
   if (a.q_latent.elements() == 0) return;
   MlaDecodeParams params = ParamsOf(a);
   params.workspace = context.workspace.data();

@@ -1,14 +1,23 @@
-// A product per head with Hopper's kernels where they fit, and the quantised copy of what it makes.
-#include "ops/cuda_plain_ops.h"
+// A product per head by Hopper's kernels where they fit, and the quantised copy of what it makes.
+#include "ops/head_linear/head_linear_cuda.h"
+#include "ops/hopper_ops.h"
+#include "ops/quantized_copy_cuda.h"
 #include "products/cuda/quantize_rows.h"
+#include "products/hopper/bf16_product.h"
 
 namespace fathom {
 
 void HeadLinearHopper(OpContext& context, const HeadLinearArgs& a) {
-  const QuantizedOut quantized = QuantizedOutOf(context.stream, a.quantized);
-  HeadLinearPlain(context, a, IsHopper(context.stream));
   const int64_t tokens = a.out.dim(0);
-  if (quantized.codes == nullptr || tokens == 0) return;
+  if (tokens == 0) return;
+  if (Bf16HeadLinearFits(a)) {
+    LaunchBf16ProductOnHopper(Bf16ProductOf(a), Cuda(context).get());
+    Cuda(context).CheckLaunch("head_linear", a.x);
+  } else {
+    HeadLinearCuda(context, a);
+  }
+  const QuantizedOut quantized = QuantizedOutOf(a.quantized);
+  if (quantized.codes == nullptr) return;
   LaunchQuantizeRows({.x = static_cast<const __nv_bfloat16*>(a.out.data()),
                       .stride = a.out.stride(0),
                       .capacity = tokens,

@@ -1,14 +1,18 @@
 // Linear layers on any GPU: BF16 by tensor cores where weights and layout allow it, all else by the
 // plain product.
-#include "ops/cuda_plain_ops.h"
-#include "products/cuda/bf16_product.h"
+#include "ops/linear/linear_cuda.h"
+
+#include "ops/cuda_ops.h"
 #include "products/cuda/plain_product.h"
 #include "products/cuda/quantize_runs.h"
 
 namespace fathom {
-namespace {
 
-Bf16ProductParams Bf16ProductOf(const LinearArgs& a, bool hopper) {
+bool Bf16LinearFits(const LinearArgs& a) {
+  return a.weight->format == WeightFormat::kBF16 && Bf16ProductFits(Bf16ProductOf(a));
+}
+
+Bf16ProductParams Bf16ProductOf(const LinearArgs& a) {
   return {.x = static_cast<const BF16*>(a.x.data()),
           .x_stride = a.x.stride(0),
           .w = reinterpret_cast<const BF16*>(AsCuda(a.weight).values->data()),
@@ -19,9 +23,10 @@ Bf16ProductParams Bf16ProductOf(const LinearArgs& a, bool hopper) {
           .y = a.out.data(),
           .y_stride = a.out.stride(0),
           .f32 = a.out.dtype() == DType::kF32,
-          .wait_first = true,
-          .hopper = hopper};
+          .wait_first = true};
 }
+
+namespace {
 
 void LaunchPlain(const LinearArgs& a, std::byte* workspace, cudaStream_t stream) {
   const int64_t tokens = a.x.dim(0);
@@ -47,19 +52,14 @@ size_t LinearCudaWorkspace(const Stream&, const LinearArgs& a) {
   return a.weight->quantize_activations ? QuantizedRowsBytes(AsCuda(a.weight), a.x.dim(0)) : 0;
 }
 
-void LinearPlain(OpContext& context, const LinearArgs& a, bool hopper) {
+void LinearCuda(OpContext& context, const LinearArgs& a) {
   if (a.x.dim(0) == 0) return;
-  const Bf16ProductParams product = Bf16ProductOf(a, hopper);
-  if (a.weight->format == WeightFormat::kBF16 && Bf16ProductFits(product)) {
-    LaunchBf16Product(product, Cuda(context).get());
+  if (Bf16LinearFits(a)) {
+    LaunchBf16Product(Bf16ProductOf(a), Cuda(context).get());
   } else {
     LaunchPlain(a, context.workspace.data(), Cuda(context).get());
   }
   Cuda(context).CheckLaunch("linear", a.x);
-}
-
-void LinearCuda(OpContext& context, const LinearArgs& a) {
-  LinearPlain(context, a, false);
 }
 
 }  // namespace fathom

@@ -1,56 +1,45 @@
-// Linear layers by the FP8 kernel of Hopper where weights and layout fit, else by the portable
-// ones: by model and GPU; by rows only between kernels of equal bits.
-#include "cuda/device.h"
-#include "ops/cuda_plain_ops.h"
+// Linear layers by Hopper's kernels, FP8 and BF16, where weights and layout fit, else by the
+// portable ones: by model; by rows only between kernels of equal bits.
+#include "ops/hopper_ops.h"
+#include "ops/linear/linear_cuda.h"
+#include "ops/quantized_copy_cuda.h"
 #include "products/cuda/quantize_rows.h"
+#include "products/hopper/bf16_product.h"
 #include "products/hopper/fp8_few_rows.h"
 #include "products/hopper/fp8_weights.h"
 
 namespace fathom {
 namespace {
 
-bool Fits(const Stream& stream, const LinearArgs& a) {
-  return IsHopper(stream) && Fp8WeightsFit(AsCuda(a.weight)) && a.x.stride(0) % 8 == 0 &&
-         a.weight->out % 8 == 0;
+bool Fp8Fits(const LinearArgs& a) {
+  return Fp8WeightsFit(AsCuda(a.weight)) && a.x.stride(0) % 8 == 0 && a.weight->out % 8 == 0;
 }
 
 size_t CodeBytes(const LinearArgs& a) {
   return (static_cast<size_t>(a.x.dim(0) * a.x.dim(1)) + 255) / 256 * 256;
 }
 
-Fp8Rows Quantize(OpContext& context, const LinearArgs& a) {
+Fp8Rows Quantize(const LinearArgs& a, std::byte* workspace, cudaStream_t stream) {
   const int64_t tokens = a.x.dim(0), in = a.x.dim(1);
-  const QuantizedOut x = {
-      .codes = reinterpret_cast<uint8_t*>(context.workspace.data()),
-      .scales = reinterpret_cast<float*>(context.workspace.data() + CodeBytes(a)),
-      .scale_pitch = Fp8ScalePitch(tokens),
-      .scale_ue8m0 = a.weight->scale_ue8m0};
+  const QuantizedOut x = {.codes = reinterpret_cast<uint8_t*>(workspace),
+                          .scales = reinterpret_cast<float*>(workspace + CodeBytes(a)),
+                          .scale_pitch = Fp8ScalePitch(tokens),
+                          .scale_ue8m0 = a.weight->scale_ue8m0};
   LaunchQuantizeRows({.x = static_cast<const __nv_bfloat16*>(a.x.data()),
                       .stride = a.x.stride(0),
                       .capacity = tokens,
                       .channels = in,
                       .live = static_cast<const int32_t*>(a.live.data()),
                       .out = x},
-                     Cuda(context).get());
+                     stream);
   return {x.codes, x.scales, tokens, in, x.scale_pitch};
 }
 
-}  // namespace
-
-size_t LinearHopperWorkspace(const Stream& stream, const LinearArgs& a) {
-  if (!Fits(stream, a)) return LinearCudaWorkspace(stream, a);
-  const int64_t runs = (a.x.dim(1) + kScaleTile - 1) / kScaleTile;
-  return CodeBytes(a) + static_cast<size_t>(runs * Fp8ScalePitch(a.x.dim(0))) * sizeof(float);
-}
-
-void LinearHopper(OpContext& context, const LinearArgs& a) {
-  if (!Fits(context.stream, a)) return LinearPlain(context, a, IsHopper(context.stream));
+void LaunchFp8(const LinearArgs& a, std::byte* workspace, cudaStream_t stream) {
   const int64_t tokens = a.x.dim(0);
-  if (tokens == 0) return;
-  const cudaStream_t stream = Cuda(context).get();
   const auto* live = static_cast<const int32_t*>(a.live.data());
   const bool f32 = a.out.dtype() == DType::kF32;
-  const bool quantized = ReadsQuantized(context.stream, a.x_quantized);
+  const bool quantized = HasCodes(a.x_quantized);
   if (!quantized && tokens <= kFp8FewDenseRows) {  // the same bits
     LaunchFp8FewRows({.x = a.x.data(),
                       .x_stride = a.x.stride(0),
@@ -62,15 +51,34 @@ void LinearHopper(OpContext& context, const LinearArgs& a) {
                       .y = a.out.data(),
                       .y_stride = a.out.stride(0)},
                      stream);
-    return Cuda(context).CheckLaunch("linear", a.x);
+    return;
   }
-  LaunchFp8Gemm({.x = quantized ? Fp8RowsOf(a.x_quantized) : Quantize(context, a),
+  LaunchFp8Gemm({.x = quantized ? Fp8RowsOf(a.x_quantized) : Quantize(a, workspace, stream),
                  .w = Fp8WeightsOf(AsCuda(a.weight)),
                  .groups = {.counts = live, .capacity = tokens},
                  .out = a.out.data(),
                  .out_stride = a.out.stride(0),
                  .output = f32 ? Fp8GemmOutput::kF32 : Fp8GemmOutput::kBF16},
                 stream);
+}
+
+}  // namespace
+
+size_t LinearHopperWorkspace(const Stream& stream, const LinearArgs& a) {
+  if (!Fp8Fits(a)) return LinearCudaWorkspace(stream, a);
+  const int64_t runs = (a.x.dim(1) + kScaleTile - 1) / kScaleTile;
+  return CodeBytes(a) + static_cast<size_t>(runs * Fp8ScalePitch(a.x.dim(0))) * sizeof(float);
+}
+
+void LinearHopper(OpContext& context, const LinearArgs& a) {
+  if (a.x.dim(0) == 0) return;
+  if (Fp8Fits(a)) {
+    LaunchFp8(a, context.workspace.data(), Cuda(context).get());
+  } else if (Bf16LinearFits(a)) {
+    LaunchBf16ProductOnHopper(Bf16ProductOf(a), Cuda(context).get());
+  } else {
+    return LinearCuda(context, a);
+  }
   Cuda(context).CheckLaunch("linear", a.x);
 }
 

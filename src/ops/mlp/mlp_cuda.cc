@@ -1,7 +1,8 @@
 // MLPs on CUDA: by two products where the weights are BF16, else composed.
-#include "ops/cuda_plain_ops.h"
+#include "ops/mlp/mlp_cuda.h"
+
+#include "ops/cuda_ops.h"
 #include "ops/mlp/compose_mlp.h"
-#include "products/cuda/bf16_product.h"
 #include "products/cuda/cuda_weight.h"
 
 namespace fathom {
@@ -16,7 +17,7 @@ const BF16* Values(const PackedWeight* weight) {
 }
 
 // `product`: BF16 [tokens, inter].
-Products ProductsOf(const MlpArgs& a, BF16* product, bool hopper) {
+Products ProductsOf(const MlpArgs& a, BF16* product) {
   const auto* live = static_cast<const int32_t*>(a.live.data());
   return {.gate_up = {.x = static_cast<const BF16*>(a.x.data()),
                       .x_stride = a.x.stride(0),
@@ -27,8 +28,7 @@ Products ProductsOf(const MlpArgs& a, BF16* product, bool hopper) {
                       .tokens = a.x.dim(0),
                       .y = product,
                       .y_stride = a.down->in,
-                      .silu = true,
-                      .hopper = hopper},
+                      .silu = true},
           .down = {.x = product,
                    .x_stride = a.down->in,
                    .w = Values(a.down),
@@ -37,38 +37,37 @@ Products ProductsOf(const MlpArgs& a, BF16* product, bool hopper) {
                    .live = live,
                    .tokens = a.x.dim(0),
                    .y = a.out.data(),
-                   .y_stride = a.out.stride(0),
-                   .hopper = hopper}};
-}
-
-bool Fits(const MlpArgs& a) {
-  if (a.gate_up->format != WeightFormat::kBF16 || a.down->format != WeightFormat::kBF16) {
-    return false;
-  }
-  const Products products = ProductsOf(a, nullptr, false);
-  return Bf16ProductFits(products.gate_up) && Bf16ProductFits(products.down);
+                   .y_stride = a.out.stride(0)}};
 }
 
 }  // namespace
 
+bool Bf16MlpFits(const MlpArgs& a) {
+  if (a.gate_up->format != WeightFormat::kBF16 || a.down->format != WeightFormat::kBF16) {
+    return false;
+  }
+  const Products products = ProductsOf(a, nullptr);
+  return Bf16ProductFits(products.gate_up) && Bf16ProductFits(products.down);
+}
+
+void LaunchBf16Mlp(const MlpArgs& a, std::byte* workspace, Bf16ProductLaunch& launch,
+                   cudaStream_t stream) {
+  const Products products = ProductsOf(a, reinterpret_cast<BF16*>(workspace));
+  launch(products.gate_up, stream);
+  launch(products.down, stream);
+}
+
 size_t MlpCudaWorkspace(const Stream& stream, const MlpArgs& a) {
-  if (!Fits(a)) return ComposedMlpWorkspace(stream, a, {LinearCuda, LinearCudaWorkspace});
+  if (!Bf16MlpFits(a)) return ComposedMlpWorkspace(stream, a, {LinearCuda, LinearCudaWorkspace});
   return static_cast<size_t>(a.x.dim(0) * a.down->in) * sizeof(BF16);
 }
 
-void MlpPlain(OpContext& context, const MlpArgs& a, bool hopper) {
-  if (!Fits(a)) {
+void MlpCuda(OpContext& context, const MlpArgs& a) {
+  if (!Bf16MlpFits(a)) {
     return ComposeMlp(context, a, {LinearCuda, LinearCudaWorkspace}, {SiluMulCuda});
   }
-  const Products products =
-      ProductsOf(a, reinterpret_cast<BF16*>(context.workspace.data()), hopper);
-  LaunchBf16Product(products.gate_up, Cuda(context).get());
-  LaunchBf16Product(products.down, Cuda(context).get());
+  LaunchBf16Mlp(a, context.workspace.data(), LaunchBf16Product, Cuda(context).get());
   Cuda(context).CheckLaunch("mlp", a.x);
-}
-
-void MlpCuda(OpContext& context, const MlpArgs& a) {
-  MlpPlain(context, a, false);
 }
 
 }  // namespace fathom

@@ -1,8 +1,11 @@
-// MLPs by the FP8 kernels of Hopper where the weights fit, else by the portable ones.
+// MLPs by Hopper's kernels, FP8 and BF16, where the weights fit, else by the portable ones.
 #include <algorithm>
 
-#include "ops/cuda_plain_ops.h"
+#include "ops/hopper_ops.h"
+#include "ops/mlp/mlp_cuda.h"
+#include "ops/quantized_copy_cuda.h"
 #include "products/cuda/quantize_rows.h"
+#include "products/hopper/bf16_product.h"
 #include "products/hopper/fp8_few_rows.h"
 #include "products/hopper/fp8_weights.h"
 #include "tensor/buffer.h"
@@ -10,8 +13,8 @@
 namespace fathom {
 namespace {
 
-bool Fits(const Stream& stream, const MlpArgs& a) {
-  return IsHopper(stream) && Fp8WeightsFit(AsCuda(a.gate_up)) && Fp8WeightsFit(AsCuda(a.down)) &&
+bool Fp8Fits(const MlpArgs& a) {
+  return Fp8WeightsFit(AsCuda(a.gate_up)) && Fp8WeightsFit(AsCuda(a.down)) &&
          AsCuda(a.gate_up).parts == 2 && a.x.stride(0) % 8 == 0;
 }
 
@@ -61,31 +64,19 @@ void FewRows(const MlpArgs& a, std::byte* product, cudaStream_t stream) {
                    stream);
 }
 
-}  // namespace
-
-size_t MlpHopperWorkspace(const Stream& stream, const MlpArgs& a) {
-  if (!Fits(stream, a)) return MlpCudaWorkspace(stream, a);
-  // A smaller step needs no more than a larger one.
-  return std::max(FewRowsBytes(a), Layout(a, Arena::Measuring()).used);
-}
-
-void MlpHopper(OpContext& context, const MlpArgs& a) {
-  if (!Fits(context.stream, a)) return MlpPlain(context, a, IsHopper(context.stream));
+void LaunchFp8(const MlpArgs& a, std::span<std::byte> workspace, cudaStream_t stream) {
   const int64_t tokens = a.x.dim(0), pitch = Fp8ScalePitch(tokens);
-  if (tokens == 0) return;
-  const cudaStream_t stream = Cuda(context).get();
   if (tokens <= kFp8FewDenseRows) {  // the same bits
-    FewRows(a, context.workspace.data(), stream);
-    return Cuda(context).CheckLaunch("mlp", a.x);
+    return FewRows(a, workspace.data(), stream);
   }
   const auto* live = static_cast<const int32_t*>(a.live.data());
-  const Buffers b = Layout(a, Arena(context.workspace.data(), context.workspace.size()));
+  const Buffers b = Layout(a, Arena(workspace.data(), workspace.size()));
   const Fp8RowGroups rows = {.counts = live, .capacity = tokens};
   auto* x = static_cast<uint8_t*>(b.x.data());
   auto* product = static_cast<uint8_t*>(b.product.data());
   auto* x_scales = static_cast<float*>(b.x_scales.data());
   auto* product_scales = static_cast<float*>(b.product_scales.data());
-  const bool quantized = ReadsQuantized(context.stream, a.x_quantized);
+  const bool quantized = HasCodes(a.x_quantized);
   if (!quantized) {
     LaunchQuantizeRows({.x = static_cast<const __nv_bfloat16*>(a.x.data()),
                         .stride = a.x.stride(0),
@@ -110,6 +101,25 @@ void MlpHopper(OpContext& context, const MlpArgs& a) {
                  .out = a.out.data(),
                  .out_stride = a.out.stride(0)},
                 stream);
+}
+
+}  // namespace
+
+size_t MlpHopperWorkspace(const Stream& stream, const MlpArgs& a) {
+  if (!Fp8Fits(a)) return MlpCudaWorkspace(stream, a);
+  // A smaller step needs no more than a larger one.
+  return std::max(FewRowsBytes(a), Layout(a, Arena::Measuring()).used);
+}
+
+void MlpHopper(OpContext& context, const MlpArgs& a) {
+  if (a.x.dim(0) == 0) return;
+  if (Fp8Fits(a)) {
+    LaunchFp8(a, context.workspace, Cuda(context).get());
+  } else if (Bf16MlpFits(a)) {
+    LaunchBf16Mlp(a, context.workspace.data(), LaunchBf16ProductOnHopper, Cuda(context).get());
+  } else {
+    return MlpCuda(context, a);
+  }
   Cuda(context).CheckLaunch("mlp", a.x);
 }
 

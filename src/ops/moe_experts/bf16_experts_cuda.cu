@@ -12,6 +12,7 @@
 #include "products/cuda/cuda_weight.h"
 #include "products/cuda/few_pairs.cuh"
 #include "products/hopper/bf16_gemm.h"
+#include "products/hopper/bf16_product.h"
 
 namespace fathom {
 namespace kernels {
@@ -58,7 +59,7 @@ static const BF16* Values(const PackedWeight* weight) {
 }
 
 // Of few tokens: nothing is sorted, and a pair's row is the pair. The same bits.
-static void LaunchFewRows(const MoeExpertsArgs& a, std::byte* workspace, bool hopper,
+static void LaunchFewRows(const MoeExpertsArgs& a, std::byte* workspace, Bf16ProductLaunch& launch,
                           cudaStream_t stream) {
   const Buffers b = BuffersAt(a, workspace);
   Bf16ProductParams product = {.x = Data<BF16>(a.x),
@@ -73,14 +74,13 @@ static void LaunchFewRows(const MoeExpertsArgs& a, std::byte* workspace, bool ho
                                .topk = a.ids.dim(1),
                                .y = b.product,
                                .y_stride = a.down->in,
-                               .silu = true,
-                               .hopper = hopper};
-  LaunchBf16Product(product, stream);
+                               .silu = true};
+  launch(product, stream);
   product.x = b.product, product.x_stride = a.down->in, product.x_of_pairs = true;
   product.w = Values(a.down), product.out = a.down->out, product.in = a.down->in;
   product.ids_early = true, product.silu = false;
   product.y = b.y, product.y_stride = a.down->out;
-  LaunchBf16Product(product, stream);
+  launch(product, stream);
   LaunchCombine({.y = reinterpret_cast<const __nv_bfloat16*>(b.y),
                  .weights = Data<float>(a.weights),
                  .live = Data<int32_t>(a.live),
@@ -91,23 +91,13 @@ static void LaunchFewRows(const MoeExpertsArgs& a, std::byte* workspace, bool ho
                 stream);
 }
 
-}  // namespace kernels
-
-bool Bf16ExpertsFit(const MoeExpertsArgs& a) {
-  return a.gate_up->format == WeightFormat::kBF16 && a.down->format == WeightFormat::kBF16 &&
-         a.gate_up->in % 8 == 0 && a.down->in % 8 == 0 && a.down->count <= kMostExperts;
-}
-
-size_t Bf16ExpertsWorkspace(const MoeExpertsArgs& a) {
-  return kernels::BuffersAt(a, nullptr).bytes;
-}
-
-void LaunchBf16Experts(const MoeExpertsArgs& a, std::byte* workspace, bool hopper,
-                       cudaStream_t stream) {
-  using namespace kernels;
+static void LaunchExperts(const MoeExpertsArgs& a, std::byte* workspace, bool on_hopper,
+                          cudaStream_t stream) {
   const int64_t tokens = a.x.dim(0), pairs = a.ids.elements(), experts = a.down->count;
-  if (tokens <= FewPairs::kRows && pairs <= (hopper ? FewPairs::kMost : kPortableUnsortedPairs)) {
-    return LaunchFewRows(a, workspace, hopper, stream);
+  Bf16ProductLaunch& launch = on_hopper ? LaunchBf16ProductOnHopper : LaunchBf16Product;
+  const int64_t most_unsorted = on_hopper ? FewPairs::kMost : kPortableUnsortedPairs;
+  if (tokens <= FewPairs::kRows && pairs <= most_unsorted) {
+    return LaunchFewRows(a, workspace, launch, stream);
   }
   const Buffers b = BuffersAt(a, workspace);
   const auto topk = static_cast<int32_t>(a.ids.dim(1));
@@ -132,9 +122,8 @@ void LaunchBf16Experts(const MoeExpertsArgs& a, std::byte* workspace, bool hoppe
                                .begins = b.begins,
                                .y = b.product,
                                .y_stride = a.down->in,
-                               .silu = true,
-                               .hopper = hopper};
-  const bool gathered = hopper && Bf16GemmFits(gate_up);
+                               .silu = true};
+  const bool gathered = on_hopper && Bf16GemmFits(gate_up);
   if (gathered) {
     // TMA reads rows that follow each other.
     LaunchGatherPairs({.x = reinterpret_cast<const __nv_bfloat16*>(a.x.data()),
@@ -153,21 +142,20 @@ void LaunchBf16Experts(const MoeExpertsArgs& a, std::byte* workspace, bool hoppe
                      b.token_of);
     gate_up.row_of = b.token_of;
   }
-  LaunchBf16Product(gate_up, stream);
-  LaunchBf16Product({.x = b.product,
-                     .x_stride = a.down->in,
-                     .w = Values(a.down),
-                     .count = experts,
-                     .out = a.down->out,
-                     .in = a.down->in,
-                     .tokens = pairs,
-                     .counts = b.counts,
-                     .begins = b.begins,
-                     .y = b.y,
-                     .y_stride = a.down->out,
-                     .counts_early = gathered,
-                     .hopper = hopper},
-                    stream);
+  launch(gate_up, stream);
+  launch({.x = b.product,
+          .x_stride = a.down->in,
+          .w = Values(a.down),
+          .count = experts,
+          .out = a.down->out,
+          .in = a.down->in,
+          .tokens = pairs,
+          .counts = b.counts,
+          .begins = b.begins,
+          .y = b.y,
+          .y_stride = a.down->out,
+          .counts_early = gathered},
+         stream);
   LaunchCombine({.y = reinterpret_cast<const __nv_bfloat16*>(b.y),
                  .places = b.places,
                  .weights = Data<float>(a.weights),
@@ -177,6 +165,25 @@ void LaunchBf16Experts(const MoeExpertsArgs& a, std::byte* workspace, bool hoppe
                  .hidden = a.down->out,
                  .out = reinterpret_cast<__nv_bfloat16*>(a.out.data())},
                 stream);
+}
+
+}  // namespace kernels
+
+bool Bf16ExpertsFit(const MoeExpertsArgs& a) {
+  return a.gate_up->format == WeightFormat::kBF16 && a.down->format == WeightFormat::kBF16 &&
+         a.gate_up->in % 8 == 0 && a.down->in % 8 == 0 && a.down->count <= kMostExperts;
+}
+
+size_t Bf16ExpertsWorkspace(const MoeExpertsArgs& a) {
+  return kernels::BuffersAt(a, nullptr).bytes;
+}
+
+void LaunchBf16Experts(const MoeExpertsArgs& a, std::byte* workspace, cudaStream_t stream) {
+  kernels::LaunchExperts(a, workspace, /*on_hopper=*/false, stream);
+}
+
+void LaunchBf16ExpertsOnHopper(const MoeExpertsArgs& a, std::byte* workspace, cudaStream_t stream) {
+  kernels::LaunchExperts(a, workspace, /*on_hopper=*/true, stream);
 }
 
 }  // namespace fathom

@@ -6,7 +6,7 @@
 //                  share it); 6 FLOP a weight position
 //   accumulator:   fp32, in the order of products/cuda/warp_product.cuh; the product stays in fp32
 //   expected time: V2-Lite, 1 token, BF16: 104 MB at the device's bandwidth; not measured
-#include "ops/cuda_plain_ops.h"
+#include "ops/cuda_ops.h"
 #include "ops/moe_experts/bf16_experts_cuda.h"
 #include "products/cuda/quantize_runs.h"
 #include "products/cuda/silu_mul.cuh"
@@ -99,12 +99,12 @@ size_t MoeExpertsCudaWorkspace(const Stream&, const MoeExpertsArgs& a) {
   return Bf16ExpertsFit(a) ? Bf16ExpertsWorkspace(a) : kernels::LayoutOf(a).bytes;
 }
 
-void MoeExpertsPlain(OpContext& context, const MoeExpertsArgs& a, bool hopper) {
+void MoeExpertsCuda(OpContext& context, const MoeExpertsArgs& a) {
   if (a.x.dim(0) == 0) return;
   using namespace kernels;
   const cudaStream_t stream = Cuda(context).get();
   if (Bf16ExpertsFit(a)) {
-    LaunchBf16Experts(a, context.workspace.data(), hopper, stream);
+    LaunchBf16Experts(a, context.workspace.data(), stream);
     return Cuda(context).CheckLaunch("moe_experts", a.x);
   }
   const Layout layout = LayoutOf(a);
@@ -135,10 +135,6 @@ void MoeExpertsPlain(OpContext& context, const MoeExpertsArgs& a, bool hopper) {
     });
   }
   Cuda(context).CheckLaunch("moe_experts", a.x);
-}
-
-void MoeExpertsCuda(OpContext& context, const MoeExpertsArgs& a) {
-  MoeExpertsPlain(context, a, false);
 }
 
 }  // namespace fathom

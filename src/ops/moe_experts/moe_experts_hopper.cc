@@ -1,14 +1,15 @@
-// Experts by the FP8 kernels of Hopper where the weights fit, else by the portable ones: by model
-// and GPU; by rows only between kernels of equal bits.
-#include "ops/cuda_plain_ops.h"
+// Experts by Hopper's kernels, FP8 and BF16, where the weights fit, else by the portable ones: by
+// model; by rows only between kernels of equal bits.
+#include "ops/hopper_ops.h"
+#include "ops/moe_experts/bf16_experts_cuda.h"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
 #include "products/hopper/fp8_weights.h"
 
 namespace fathom {
 namespace {
 
-bool Fits(const Stream& stream, const MoeExpertsArgs& a) {
-  return IsHopper(stream) && Fp8WeightsFit(AsCuda(a.gate_up)) && Fp8WeightsFit(AsCuda(a.down)) &&
+bool Fp8Fits(const MoeExpertsArgs& a) {
+  return Fp8WeightsFit(AsCuda(a.gate_up)) && Fp8WeightsFit(AsCuda(a.down)) &&
          AsCuda(a.gate_up).parts == 2 && a.down->count <= kMostExperts;
 }
 
@@ -29,15 +30,20 @@ Fp8ExpertsParams ParamsOf(const MoeExpertsArgs& a) {
 }  // namespace
 
 size_t MoeExpertsHopperWorkspace(const Stream& stream, const MoeExpertsArgs& a) {
-  return Fits(stream, a) ? Fp8ExpertsWorkspace(ParamsOf(a)) : MoeExpertsCudaWorkspace(stream, a);
+  return Fp8Fits(a) ? Fp8ExpertsWorkspace(ParamsOf(a)) : MoeExpertsCudaWorkspace(stream, a);
 }
 
 void MoeExpertsHopper(OpContext& context, const MoeExpertsArgs& a) {
-  if (!Fits(context.stream, a)) return MoeExpertsPlain(context, a, IsHopper(context.stream));
   if (a.x.dim(0) == 0) return;
-  Fp8ExpertsParams params = ParamsOf(a);
-  params.workspace = context.workspace.data();
-  LaunchFp8Experts(params, Cuda(context).get());
+  if (Fp8Fits(a)) {
+    Fp8ExpertsParams params = ParamsOf(a);
+    params.workspace = context.workspace.data();
+    LaunchFp8Experts(params, Cuda(context).get());
+  } else if (Bf16ExpertsFit(a)) {
+    LaunchBf16ExpertsOnHopper(a, context.workspace.data(), Cuda(context).get());
+  } else {
+    return MoeExpertsCuda(context, a);
+  }
   Cuda(context).CheckLaunch("moe_experts", a.x);
 }
 

@@ -8,7 +8,8 @@
 //   expected time: bytes at the bandwidth, V3, 4096 tokens: 95 us; docs/design/cuda-backend.md,
 //                  "Passes"
 #include "cuda/kernels.cuh"
-#include "ops/cuda_plain_ops.h"
+#include "ops/cuda_ops.h"
+#include "ops/quantized_copy_cuda.h"
 #include "products/cuda/quantize_rows.h"
 #include "products/cuda/quantize_vector.cuh"
 
@@ -156,7 +157,7 @@ void RmsNormCuda(OpContext& context, const RmsNormArgs& a) {
   if (a.x.dim(0) == 0) return;
   using namespace kernels;
   const cudaStream_t stream = Cuda(context).get();
-  const QuantizedOut quantized = QuantizedOutOf(context.stream, a.quantized);
+  const QuantizedOut quantized = QuantizedOutOf(a.quantized);
   if (a.x.dtype() == DType::kF32) {
     CHECK(a.residual.absent(), "rms_norm: x is {} beside a residual", a.x.ToString());
     LaunchRmsNorm<float, float>(stream, a, quantized);

@@ -15,8 +15,6 @@
 #include "products/cuda/bf16_product.h"
 #include "products/cuda/few_pairs.cuh"
 #include "products/cuda/silu_mul.cuh"
-#include "products/hopper/bf16_few_rows.h"
-#include "products/hopper/bf16_gemm.h"
 
 namespace fathom {
 namespace kernels {
@@ -315,12 +313,6 @@ bool Bf16ProductFits(const Bf16ProductParams& p) {
 void LaunchBf16Product(const Bf16ProductParams& p, cudaStream_t stream) {
   using namespace kernels;
   if (p.tokens == 0) return;
-  if (p.hopper && Bf16GemmFits(p)) {
-    if (p.ids != nullptr || (p.counts == nullptr && p.tokens <= kBf16FewRows)) {
-      return LaunchBf16FewRows(p, stream);
-    }
-    return LaunchBf16Gemm(p, stream);
-  }
   // Rows that share a matrix; experts share the rows about evenly.
   const int64_t rows = p.counts == nullptr ? p.tokens : (p.tokens + p.count - 1) / p.count;
   const int64_t matrices = p.counts == nullptr ? p.count : std::min(p.tokens, p.count);

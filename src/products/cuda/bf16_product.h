@@ -2,9 +2,9 @@
 // per head, or per expert. No device code here: a plain function that enqueues.
 //
 // A number's sum is taken in one order whatever the tile, so that a row's bits do not depend on how
-// many rows there are. On Hopper, where `hopper` allows it and layouts suit TMA: in ascending order
-// (hopper/bf16_gemm.h). Else: chunks of 64 channels belong in turn to four warps, each of which
-// takes its own in ascending order; then the warps' sums are added in order.
+// many rows there are: chunks of 64 channels belong in turn to four warps, each of which takes its
+// own in ascending order; then the warps' sums are added in order. Hopper has kernels of its own,
+// with another order (hopper/bf16_product.h).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -51,15 +51,13 @@ struct Bf16ProductParams {
   // `wait_first`: it lets the next begin once it has waited itself, as all but Hopper's for few
   // rows always do.
   bool counts_early = false, x_early = false, wait_first = false;
-
-  // Hopper's kernels may be taken.
-  bool hopper = false;
 };
 
 // Whether strides and addresses suit it (16-byte copies); decided by the shape of the weights and
 // the layout of a row, never by the number of rows.
 bool Bf16ProductFits(const Bf16ProductParams& params);
-// REQUIRES: Bf16ProductFits.
-void LaunchBf16Product(const Bf16ProductParams& params, cudaStream_t stream);
+// By a table's kernels. REQUIRES: Bf16ProductFits.
+using Bf16ProductLaunch = void(const Bf16ProductParams& params, cudaStream_t stream);
+Bf16ProductLaunch LaunchBf16Product;
 
 }  // namespace fathom

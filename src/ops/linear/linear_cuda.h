@@ -1,0 +1,14 @@
+// Linear layers with BF16 weights as tensor cores multiply them, of any GPU and of Hopper.
+#pragma once
+
+#include "ops/ops.h"
+#include "products/cuda/bf16_product.h"
+
+namespace fathom {
+
+// Whether weights and layout allow it.
+bool Bf16LinearFits(const LinearArgs& args);
+// REQUIRES: BF16 weights.
+Bf16ProductParams Bf16ProductOf(const LinearArgs& args);
+
+}  // namespace fathom

@@ -1,0 +1,26 @@
+#include "ops/quantized_copy_cuda.h"
+
+namespace fathom {
+
+bool HasCodes(const QuantizedCopy& copy) {
+  // Wider rows (o of 128 heads) are quantised by their product.
+  constexpr int64_t kWidest = 8192;
+  const int64_t width = copy.absent() ? 0 : copy.codes.dim(1);
+  return width > 0 && width <= kWidest && width % 16 == 0;
+}
+
+QuantizedOut QuantizedOutOf(const QuantizedCopy& copy) {
+  if (!HasCodes(copy)) return {};
+  return {static_cast<uint8_t*>(copy.codes.data()), static_cast<float*>(copy.scales.data()),
+          copy.scales.stride(0), copy.scale_ue8m0};
+}
+
+Fp8Rows Fp8RowsOf(const QuantizedCopy& copy) {
+  return {.codes = static_cast<const uint8_t*>(copy.codes.data()),
+          .scales = static_cast<const float*>(copy.scales.data()),
+          .capacity = copy.codes.dim(0),
+          .channels = copy.codes.dim(1),
+          .scale_pitch = copy.scales.stride(0)};
+}
+
+}  // namespace fathom

@@ -1,0 +1,18 @@
+// QuantizedCopy on CUDA: what writes an activation makes it, where it is asked for, on any GPU; the
+// products of Hopper's table read it.
+#pragma once
+
+#include "ops/ops.h"
+#include "products/cuda/quantize_rows.h"
+#include "products/hopper/fp8_gemm.h"
+
+namespace fathom {
+
+// Whether this copy is made, and products read it.
+bool HasCodes(const QuantizedCopy& copy);
+// Where it goes; without codes: it is not made.
+QuantizedOut QuantizedOutOf(const QuantizedCopy& copy);
+// As products read it. REQUIRES: HasCodes.
+Fp8Rows Fp8RowsOf(const QuantizedCopy& copy);
+
+}  // namespace fathom
