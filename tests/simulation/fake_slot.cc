@@ -142,6 +142,10 @@ void FakeSlot::Write(const StepRow& row, const std::vector<TokenId>& tokens,
       memory.complain(fmt::format("{}: no page for position {}", Who(), at));
       return;
     }
+    if (at >= opening_.final_length - 1) {
+      memory.complain(fmt::format("{}: position {} is computed, and it ends with {} tokens", Who(),
+                                  at, opening_.final_length));
+    }
     before = Chain(before, tokens[i], row.form);
     *CellAt(at, memory) = before;
   }

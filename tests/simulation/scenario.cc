@@ -22,7 +22,8 @@ Workload RandomWorkload(Rng& rng) {
   Workload workload;
   workload.short_prompts = rng.Below(2) == 0;
   workload.max_tokens = rng.Below(2) == 0 ? 500 : 40;
-  workload.stop_tokens = 1 + rng.Below(3);
+  constexpr uint32_t kStopTokens[] = {1, 2, 3, 3, 9};
+  workload.stop_tokens = kStopTokens[rng.Below(std::size(kStopTokens))];
   workload.pause_bits = 20 + rng.Below(11);
   workload.lockstep_in = rng.Below(2) == 0 ? 1 + rng.Below(6) : 0;
   return workload;
