@@ -117,7 +117,8 @@ void FakeDevice::CheckOpening(const SlotOpening& opening) {
       .request = opening.request,
       .params = opening.params,
       .known = prompt + static_cast<int32_t>(opening.generated.size()),
-      .next_begin = opening.length};
+      .next_begin = opening.length,
+      .final_length = opening.final_length};
 }
 
 void FakeDevice::CheckRow(const StepRow& row) {
@@ -137,7 +138,10 @@ void FakeDevice::CheckRow(const StepRow& row) {
       IsInFlight([&](const StepRow& other) { return other.request == row.request; })) {
     Complain(who + ": in lockstep, and two rows are in flight");
   }
+  holder.samples += row.samples;
   if (!row.is_decode()) return CheckKnownRow(row, holder);
+  const int32_t least = holder.known + holder.samples - 2;  // where it begins
+  if (least + row.num_tokens() > holder.final_length - 1) Complain(who + ": a row past its end");
   if (holder.next_begin != holder.known) Complain(who + ": a decode before its prefill");
   if (row.form != AttentionForm::kAbsorbed) Complain(who + ": an expanded decode");
   if (row.drafts > options_.scheduler.max_drafts) Complain(who + ": too many drafts");

@@ -47,6 +47,8 @@ class FakeDevice final : public Executor {
     std::shared_ptr<const RequestParams> params;
     int32_t known = 0;       // tokens on entering the slot
     int32_t next_begin = 0;  // of its next row of known tokens
+    int32_t samples = 0;     // rows that bring a token at least
+    int32_t final_length = 0;
   };
   struct Step {
     StepPlan plan;  // as a rank gets it

@@ -60,6 +60,16 @@ EngineOptions RandomOptions(Rng& rng) {
   return options;
 }
 
+// Many requests that begin short, grow long, and never all fit.
+void Crowd(Rng& rng, SchedulerOptions& s, Workload& workload) {
+  s.max_num_seqs = 3 + static_cast<int32_t>(rng.Below(10));
+  s.max_num_batched_tokens = std::max(s.max_num_batched_tokens, s.max_num_seqs);
+  s.num_pages = PagesFor(s.max_model_len - 1) + static_cast<int32_t>(rng.Below(4));
+  workload.short_prompts = true;
+  workload.max_tokens = 500;
+  workload.stop_tokens = 1 + rng.Below(2);
+}
+
 // Often at the border of a chunk or a page, or one token beside it.
 int32_t RandomPromptTokens(Rng& rng, const SchedulerOptions& s, bool short_prompts) {
   const int32_t longest = short_prompts ? s.max_model_len / 8 + 1 : s.max_model_len;
@@ -107,7 +117,8 @@ void AddStop(Rng& rng, Scenario& scenario) {
 Scenario RandomScenario(Rng& rng, int requests) {
   Scenario scenario;
   scenario.options = RandomOptions(rng);
-  const Workload workload = RandomWorkload(rng);
+  Workload workload = RandomWorkload(rng);
+  if (rng.Below(6) == 0) Crowd(rng, scenario.options.scheduler, workload);
   int64_t now_ns = 0;
   for (int i = 0; i < requests; ++i) {
     // Bursts, and pauses in which all may come to rest.
