@@ -16,16 +16,12 @@ Result<Backend> MakeBackend(std::string_view name, int threads, int gpu,
         "out",
         gpu, name);
   }
-  if (quantization != "none") {
-    if (quantization != "int8" && quantization != "int4") {
-      return InvalidArgument("--quantization {}: it is none, int8 or int4", quantization);
-    }
+  if (const auto format = TRY(ParseQuantization(quantization))) {
     if (name != "cpu") {
       return InvalidArgument("--quantization {} is for CPUs, with --ops cpu or none: not for {}",
                              quantization, name);
     }
-    const auto format = quantization == "int8" ? WeightFormat::kInt8 : WeightFormat::kInt4;
-    return Backend{&CpuIntegerOps(format), std::make_unique<CpuDevice>(threads)};
+    return Backend{&CpuIntegerOps(*format), std::make_unique<CpuDevice>(threads)};
   }
   const auto activations =
       name.ends_with("-fp8") ? Fp8Activations::kQuantized : Fp8Activations::kExact;
@@ -65,6 +61,13 @@ Result<std::string> OpsFor(std::string_view device, const BackendSettings& setti
         ops, device);
   }
   return ops;
+}
+
+Result<std::optional<WeightFormat>> ParseQuantization(std::string_view name) {
+  if (name == "none") return std::optional<WeightFormat>();
+  if (name == "int8") return std::optional(WeightFormat::kInt8);
+  if (name == "int4") return std::optional(WeightFormat::kInt4);
+  return InvalidArgument("--quantization {}: it is none, int8 or int4", name);
 }
 
 Result<std::optional<DType>> ParseKvCacheDType(std::string_view name) {

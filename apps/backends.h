@@ -44,7 +44,7 @@ inline constexpr char kKvCacheHelp[] =
 inline constexpr char kQuantizationHelp[] =
     "Quantise weights while they load, on --ops cpu: int8, int4, or none: as they are stored";
 
-// `threads`: 0 for one per core. `quantization`: none, int8 or int4.
+// `threads`: 0 for one per core. `quantization`: as ParseQuantization.
 Result<Backend> MakeBackend(std::string_view name, int threads, int gpu,
                             std::string_view quantization);
 
@@ -65,6 +65,9 @@ Result<GpuMachine> MeasureGpu(int gpu, int64_t read_bytes);
 
 // The op table that --device (empty: not given) and --ops (empty: the device's) name.
 Result<std::string> OpsFor(std::string_view device, const BackendSettings& settings);
+
+// "none" (nothing), "int8" or "int4": what weights become while they load.
+Result<std::optional<WeightFormat>> ParseQuantization(std::string_view name);
 
 // "auto" (nothing), "fp32", "bf16" or "fp8".
 Result<std::optional<DType>> ParseKvCacheDType(std::string_view name);

@@ -1,7 +1,7 @@
 // Flags that every subcommand with an engine has.
 #pragma once
 
-#include "assemble.h"
+#include "load_engine.h"
 
 namespace CLI {
 class App;

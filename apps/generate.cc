@@ -264,7 +264,7 @@ Status Generate(const GenerateOptions& options) {
   EngineOutputs outputs;
   EngineSettings settings = options.engine;
   settings.chat_template = options.raw ? ChatTemplateUse::kNone : ChatTemplateUse::kRequired;
-  LoadedEngine loaded = TRY(AssembleEngine(
+  LoadedEngine loaded = TRY(LoadEngine(
       settings, [&outputs](std::vector<RequestOutput> news) { outputs.Deliver(std::move(news)); }));
   loaded.engine->Start();
   Conversation conversation(options, loaded, outputs);

@@ -1,4 +1,5 @@
-// One sequence through a model, without an engine: what `fathom verify` compares.
+// One sequence through a model, without an engine: what `fathom verify` compares. Each of its rows
+// is of the form that its own length asks for, so that a test can have every token in either form.
 #pragma once
 
 #include <cstdint>

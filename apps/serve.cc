@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "commands.h"
+#include "cpu_sources.h"
 #include "engine_flags.h"
 #include "server/http_server.h"
 #include "usage.h"
@@ -42,6 +43,7 @@ ServerOptions ServerOptionsFor(const ServeOptions& options, const LoadedEngine& 
   if (server.served_model_names.empty()) server.served_model_names = {loaded.model_name};
   if (options.generation_config == "auto") server.defaults = DefaultsOf(loaded.generation);
   server.version = FATHOM_VERSION;
+  if (!loaded.backend.ops->name.starts_with("cuda")) server.sources = CpuSources();
   server.eos_tokens = loaded.eos;
   server.vocab_size = static_cast<int32_t>(loaded.config.vocab_size);
   // What does not fit the queue can never be served, however idle the server is.
@@ -78,10 +80,9 @@ Status Serve(ServeOptions options) {
   const uint16_t port_number = port.port();
   const bool loopback = port.loopback();
   EngineOutputs outputs;
-  LoadedEngine loaded =
-      TRY(AssembleEngine(options.engine, [&outputs](std::vector<RequestOutput> news) {
-        outputs.Deliver(std::move(news));
-      }));
+  LoadedEngine loaded = TRY(LoadEngine(options.engine, [&outputs](std::vector<RequestOutput> news) {
+    outputs.Deliver(std::move(news));
+  }));
   const ServerOptions server_options = ServerOptionsFor(options, loaded);
   const std::unique_ptr<HttpServer> server =
       TRY(HttpServer::Listen(server_options, std::move(port),

@@ -46,7 +46,7 @@ void Time(CudaDevice& device, int64_t vocab, int64_t rows, float deviation) {
   const std::vector<int32_t> slots(rows);  // all of slot 0
   std::vector<int32_t> positions(rows);
   for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(i);
-  const DeviceArray<int32_t> row_slot(slots), position(positions), tokens(rows), ok(rows),
+  const DeviceArray<int32_t> token_slot(slots), position(positions), tokens(rows), ok(rows),
       live(std::vector<int32_t>{static_cast<int32_t>(rows)}), seed(std::vector<int32_t>{1, 2});
   for (const Request& r : kRequests) {
     const DeviceArray<float> temperature(std::vector<float>{r.temperature}),
@@ -64,8 +64,9 @@ void Time(CudaDevice& device, int64_t vocab, int64_t rows, float deviation) {
           OpContext context = {device.stream(), {}};
           SampleCuda(context, {.logits = TensorView(logits.get() + i * rows * vocab, DType::kF32,
                                                     {rows, vocab}),
-                               .row_slot = View(row_slot, DType::kI32, {rows}),
-                               .position = View(position, DType::kI32, {rows}),
+                               .index = View(position, DType::kI32, {rows}),
+                               .token_slot = View(token_slot, DType::kI32, {rows}),
+                               .positions = View(position, DType::kI32, {rows}),
                                .slots = state,
                                .live = View(live, DType::kI32, {1}),
                                .tokens = View(tokens, DType::kI32, {rows}),

@@ -3,6 +3,7 @@
 
     tools/make_performance.py            writes docs/performance.md
     tools/make_performance.py --check    exit 1 if docs/performance.md is not what it would write
+    tools/make_performance.py --stored   says which results on CPUs were measured with these sources
 
 A result is one JSON object in bench/results/*.json, as the command printed it:
     build/bin/fathom bench offline models/tiny-r1 --json > bench/results/tiny-r1-offline.json
@@ -11,6 +12,7 @@ import argparse
 import json
 import pathlib
 import re
+import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -36,6 +38,7 @@ token; *decode* is tokens per second in steps of the whole batch after that, EOS
 - *of bandwidth*: those bytes per second, as a share of what the same threads read from memory in the same run (best of five passes
   over at least 4 GiB, unless the command says otherwise). On a shared machine that bandwidth changes by the minute, and with it the
   share: over 100 % says that it rose after it was measured.
+- *sources*: the hash of what the engine was built from (`cmake -P cmake/cpu_source_hash.cmake`); of a server under load, the server's.
 - *of peak*: operations of the prefill (two to a multiply-add: matrices and attention) per second, as shares of the fp32, BF16 and
   int8 peaks that the same threads reached in registers in the same run; "-" where the CPU has no such instruction. 100 % of it is
   the most that any program could do with these cores and that instruction: V2-Lite takes 4.6 10^9 operations for each prompt token.
@@ -68,11 +71,11 @@ def tera(giga):
 
 
 def provenance(result):
-    machine = result["cpu"]
+    machine, kind = result["cpu"], "sources"
     if "cuda_driver" in result:
-        machine = f"{result['device']} (driver {result['driver']}), {machine}"
-    sources = f", CUDA sources {result['sources']}" if "sources" in result else ""
-    return f"`{result['command']}`\n\n{result['date'][:10]}, fathom {result['version']}{sources}, {machine}"
+        machine, kind = f"{result['device']} (driver {result['driver']}), {machine}", "CUDA sources"
+    sources = f"{kind} {result['sources']}" if "sources" in result else f"{kind} not recorded"
+    return f"`{result['command']}`\n\n{result['date'][:10]}, fathom {result['version']}, {sources}, {machine}"
 
 
 def offline_section(result):
@@ -301,11 +304,26 @@ def make_page():
     return "\n".join([*parts, GPU, *gpu_sections()])
 
 
+def say_stored():
+    """Results on CPUs say what they were measured with, or are from before they did."""
+    command = ["cmake", "-P", "cmake/cpu_source_hash.cmake"]
+    now = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    with_these = sum(result.get("sources") == now for result in results)
+    unknown = sum("sources" not in result for result in results)
+    print(f"CPU results: {with_these} with these sources ({now}), {len(results) - with_these - unknown} with others, "
+          f"{unknown} that do not say")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    parser.add_argument("--stored", action="store_true", help="say which results are of these sources")
+    arguments = parser.parse_args()
+    if arguments.stored:
+        return say_stored()
     page = make_page()
-    if not parser.parse_args().check:
+    if not arguments.check:
         PAGE.parent.mkdir(exist_ok=True)
         PAGE.write_text(page)
     elif not PAGE.exists() or PAGE.read_text() != page:

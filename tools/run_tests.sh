@@ -8,14 +8,17 @@ python=$build/venv/bin/python
 
 step() { printf '\n== %s (%d s)\n' "$1" "$SECONDS"; }
 
-step "layering, format and pages"
+step "layering, sizes, format and pages"
 tools/check_layering.py --canary
 tools/check_layering.py
+tools/check_sizes.py --canary
+tools/check_sizes.py
 tools/make_performance.py --check
 git ls-files '*.cc' '*.h' '*.cu' '*.cuh' | xargs clang-format-14 --dry-run -Werror
 
-step "GPU results"
+step "stored results"
 tools/cuda_sources.py --stored
+tools/make_performance.py --stored
 
 # The CUDA backend is compiled where there is an nvcc; its tests run on a GPU: tools/gpu_check.sh.
 step "build"

@@ -103,6 +103,12 @@ TEST(MachineMemory, Limits) {
   EXPECT_GT(UsableMemoryBytes(), 1 << 20);
 }
 
+TEST(Counted, OneIsSingular) {
+  EXPECT_EQ(Counted(1, "request"), "1 request");
+  EXPECT_EQ(Counted(0, "request"), "0 requests");
+  EXPECT_EQ(Counted(2, "token"), "2 tokens");
+}
+
 TEST(Printable, StopsControlCharacters) {
   EXPECT_EQ(Printable("a\x1b[31m\tb\x7f"), "a?[31m?b?");
   EXPECT_EQ(PrintableLines("a\x1b\tb\n"), "a?\tb\n");

@@ -1,5 +1,7 @@
 #include "base/printable.h"
 
+#include <fmt/format.h>
+
 namespace fathom {
 namespace {
 
@@ -31,6 +33,10 @@ std::string Printable(std::string_view name, size_t max_bytes) {
 
 std::string PrintableLines(std::string_view text) {
   return WithoutControls(text, "\n\t");
+}
+
+std::string Counted(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
 }  // namespace fathom

@@ -1,7 +1,8 @@
-// Text from outside, made fit for a terminal or a log.
+// Text made fit for a terminal or a log.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -13,5 +14,8 @@ std::string Printable(std::string_view name, size_t max_bytes = 200);
 
 // A text of any length: line ends and tabs stay too.
 std::string PrintableLines(std::string_view text);
+
+// "1 request", "2 requests".
+std::string Counted(int64_t count, std::string_view noun);
 
 }  // namespace fathom

@@ -175,20 +175,37 @@ TEST(CheckpointErrors, Header) {
       "1 bytes of data and its header describes 4611686018427387804; beyond its end: 1 tensor (a)");
 }
 
+// Tensors of a byte each, but for `wide`, which says that it has [begin, end).
+std::string WithOneWideTensor(int wide, int begin, int end) {
+  std::string header = "{";
+  for (int i = 0; i < 99; ++i) {
+    const bool is_wide = i == wide;
+    header += fmt::format(R"({}"t{}":{{"dtype":"U8","shape":[{}],"data_offsets":[{},{}]}})",
+                          i == 0 ? "" : ",", i, is_wide ? end - begin : 1, is_wide ? begin : i,
+                          is_wide ? end : i + 1);
+  }
+  return WithHeader(header + "}", std::string(99, 'x'));
+}
+
 // A wrong end lays a tensor over all that follow: one problem, not one for each of them.
 TEST(CheckpointErrors, OverlapsOfOneTensorAreOneProblem) {
   TestFolder folder;
   folder.Write("config.json", SmallConfig({"quantization_config="}));
-  std::string header = R"({"wide":{"dtype":"U8","shape":[99],"data_offsets":[0,99]})";
-  for (int i = 1; i < 99; ++i) {
-    header +=
-        fmt::format(R"(,"t{}":{{"dtype":"U8","shape":[1],"data_offsets":[{},{}]}})", i, i, i + 1);
-  }
-  folder.Write("model.safetensors", WithHeader(header + "}", std::string(99, 'x')));
+  folder.Write("model.safetensors", WithOneWideTensor(0, 0, 99));
   const std::string error = OpenError(folder.path());
-  EXPECT_HAS(error, "wide: overlaps 98 tensors (t1, t2, ");
+  EXPECT_HAS(error, "t0: overlaps 98 tensors (t1, t2, ");
   EXPECT_HAS(error, ", and 78 more) in model.safetensors");
   EXPECT_EQ(error.find("overlaps"), error.rfind("overlaps"));
+}
+
+// A wrong begin lays it over all before: the first of them starts where it does.
+TEST(CheckpointErrors, AWrongBeginIsNoLongList) {
+  TestFolder folder;
+  folder.Write("config.json", SmallConfig({"quantization_config="}));
+  folder.Write("model.safetensors", WithOneWideTensor(98, 0, 99));
+  const std::string error = OpenError(folder.path());
+  EXPECT_HAS(error, "t0: overlaps 1 tensor (t98)");
+  EXPECT_HAS(error, "t98: overlaps 97 tensors (t1, t2, ");
 }
 
 TEST(CheckpointErrors, LongListsAreCut) {

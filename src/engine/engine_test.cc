@@ -52,6 +52,7 @@ class Harness {
                          .prefill_chunk = 32,
                          .num_pages = 12,
                          .max_model_len = 512,
+                         .absorbed_limit = 512,
                          .depth = 2};
     options.max_queue = max_queue;
     options.vocab_size = vocab_size;

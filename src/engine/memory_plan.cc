@@ -1,12 +1,14 @@
 #include "engine/memory_plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <string>
 
 #include "base/ids.h"
+#include "base/printable.h"
 
 namespace fathom {
 namespace {
@@ -18,55 +20,70 @@ int64_t RequestPages(const MemoryNeeds& needs) {
   return (needs.max_model_len + kPageTokens - 1) / kPageTokens;
 }
 
-int64_t BytesBesideCache(const MemoryNeeds& needs) {
-  const size_t reserve = needs.memory_is_ours ? size_t{kGpuReserveBytes} : 0;
-  return static_cast<int64_t>(needs.weight_bytes + needs.activation_bytes + needs.workspace_bytes +
-                              needs.state_bytes + reserve);
-}
-
 // With every request as long as it may be.
 int64_t PagesInUse(const MemoryNeeds& needs) {
   return RequestPages(needs) * needs.max_num_seqs;
 }
 
+std::string TextOf(const MemoryNeed& need) {
+  if (!need.bytes) return need.name + " not yet measured";
+  return fmt::format("{} {:.2f} GiB", need.name, Gib(static_cast<double>(*need.bytes)));
+}
+
+// "--a, --b or --c": what lowers the largest items first, then what lowers the cache.
+std::string FlagsThatLower(const MemoryNeeds& needs) {
+  std::vector<MemoryNeed> items = needs.items;
+  std::stable_sort(items.begin(), items.end(), [](const MemoryNeed& a, const MemoryNeed& b) {
+    return a.bytes.value_or(0) > b.bytes.value_or(0);
+  });
+  items.push_back({.name = "KV cache", .lowered_by = "--max-model-len"});
+  std::vector<std::string> flags;
+  for (const MemoryNeed& item : items) {
+    const bool known = std::find(flags.begin(), flags.end(), item.lowered_by) != flags.end();
+    if (!item.lowered_by.empty() && !known) flags.push_back(item.lowered_by);
+  }
+  return fmt::format("{} or --kv-cache-memory-bytes", fmt::join(flags, ", "));
+}
+
 }  // namespace
 
-int64_t MemoryPlan::total_bytes() const {
-  return kv_cache_bytes() + BytesBesideCache(needs);
+int64_t MemoryNeeds::item_bytes() const {
+  size_t bytes = 0;
+  for (const MemoryNeed& item : items) bytes += item.bytes.value_or(0);
+  return static_cast<int64_t>(bytes);
 }
 
+// The cache stands second: behind the weights.
 std::string MemoryPlan::ToString() const {
-  return fmt::format(
-      "weights {:.2f} GiB, KV cache {:.2f} GiB ({} tokens{}, {} per GiB), activations {:.2f} GiB, "
-      "work space {}, request state {:.2f} GiB{}",
-      Gib(static_cast<double>(needs.weight_bytes)), Gib(static_cast<double>(kv_cache_bytes())),
-      num_pages * kPageTokens,
-      num_pages < PagesInUse(needs) ? ""
-                                    : fmt::format(": {} x {}, more could not be used",
-                                                  needs.max_num_seqs, needs.max_model_len),
-      (int64_t{1} << 30) / needs.page_bytes * kPageTokens,
-      Gib(static_cast<double>(needs.activation_bytes)),
-      needs.workspace_bytes == 0
-          ? "not yet measured"
-          : fmt::format("{:.2f} GiB", Gib(static_cast<double>(needs.workspace_bytes))),
-      Gib(static_cast<double>(needs.state_bytes)),
-      needs.memory_is_ours
-          ? fmt::format(", kernels and recorded steps {:.2f} GiB", Gib(kGpuReserveBytes))
-          : "");
+  std::vector<std::string> parts;
+  for (const MemoryNeed& item : needs.items) parts.push_back(TextOf(item));
+  parts.insert(parts.begin() + (parts.empty() ? 0 : 1),
+               fmt::format("KV cache {:.2f} GiB ({} tokens{}, {} per GiB)",
+                           Gib(static_cast<double>(kv_cache_bytes())), num_pages * kPageTokens,
+                           num_pages < PagesInUse(needs)
+                               ? ""
+                               : fmt::format(": {} x {}, more could not be used",
+                                             needs.max_num_seqs, needs.max_model_len),
+                           (int64_t{1} << 30) / needs.page_bytes * kPageTokens));
+  return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-size_t StateBytes(int64_t vocab, int64_t max_num_seqs) {
-  constexpr int64_t kCounts = 4, kInPrompt = 1, kRawLogits = 4, kAdjustedLogits = 4;
-  return static_cast<size_t>(max_num_seqs * vocab *
-                             (kCounts + kInPrompt + kRawLogits + kAdjustedLogits));
+std::string MemoryPlan::UnusedCache() const {
+  if (needs.kv_cache_bytes < kv_cache_bytes() + needs.page_bytes || num_pages < PagesInUse(needs)) {
+    return "";
+  }
+  return fmt::format(
+      "--kv-cache-memory-bytes {}: the KV cache takes {} of them, for {} of at most {}, and more "
+      "would have no use; raise --max-num-seqs or --max-model-len, or lower it",
+      needs.kv_cache_bytes, kv_cache_bytes(), Counted(needs.max_num_seqs, "request"),
+      Counted(needs.max_model_len, "token"));
 }
 
 Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs) {
   const int64_t request_pages = RequestPages(needs);
   int64_t kv_cache_bytes = needs.kv_cache_bytes > 0 ? needs.kv_cache_bytes : kDefaultKvCacheBytes;
   if (needs.kv_cache_bytes == 0 && needs.memory_is_ours) {
-    kv_cache_bytes =
-        std::max(kv_cache_bytes, needs.memory_bytes / 10 * 9 - BytesBesideCache(needs));
+    kv_cache_bytes = std::max(kv_cache_bytes, needs.memory_bytes / 10 * 9 - needs.item_bytes());
   }
   const int64_t affordable = kv_cache_bytes / needs.page_bytes;
   MemoryPlan plan{.needs = needs,
@@ -83,10 +100,9 @@ Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs) {
   }
   if (needs.memory_bytes > 0 && plan.total_bytes() > needs.memory_bytes) {
     return ResourceExhausted(
-        "{:.1f} GiB are needed and {:.1f} can be had: {}. Lower --max-num-seqs, --max-model-len, "
-        "--max-num-batched-tokens or --kv-cache-memory-bytes, or take a smaller model",
+        "{:.1f} GiB are needed and {:.1f} can be had: {}. Lower {}, or take a smaller model",
         Gib(static_cast<double>(plan.total_bytes())), Gib(static_cast<double>(needs.memory_bytes)),
-        plan.ToString());
+        plan.ToString(), FlagsThatLower(needs));
   }
   return plan;
 }

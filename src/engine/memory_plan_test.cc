@@ -26,6 +26,19 @@ TEST(MemoryPlan, KeepsToTheBytesGiven) {
   EXPECT_NE(plan->ToString().find("(768 tokens, 65536 per GiB)"), std::string::npos);
 }
 
+TEST(MemoryPlan, SaysWhenBytesThatWereAskedForHaveNoUse) {
+  MemoryNeeds needs{.page_bytes = kPageBytes, .max_model_len = 129, .max_num_seqs = 1};
+  EXPECT_EQ(PlanMemory(needs)->UnusedCache(), "");  // nothing was asked for
+  needs.kv_cache_bytes = 4 * kPageBytes - 1;        // less than a page too many
+  EXPECT_EQ(PlanMemory(needs)->UnusedCache(), "");
+  needs.kv_cache_bytes = 4 * kPageBytes;
+  const auto plan = PlanMemory(needs);
+  EXPECT_EQ(plan->kv_cache_bytes(), 3 * kPageBytes);
+  EXPECT_EQ(plan->UnusedCache().find("--kv-cache-memory-bytes 4194304: the KV cache takes 3145728 "
+                                     "of them, for 1 request of at most 129 tokens"),
+            0);
+}
+
 TEST(MemoryPlan, RefusesACacheTooSmallForOneRequest) {
   const auto plan = PlanMemory({.page_bytes = kPageBytes,
                                 .max_model_len = 640,
@@ -36,8 +49,9 @@ TEST(MemoryPlan, RefusesACacheTooSmallForOneRequest) {
 }
 
 TEST(MemoryPlan, RefusesWhatTheMachineHasNot) {
-  MemoryNeeds needs{.weight_bytes = 100 << 20,
-                    .state_bytes = StateBytes(1000, 4),
+  MemoryNeeds needs{.items = {{.name = "weights", .bytes = 100 << 20},
+                              {.name = "activations", .lowered_by = "--max-num-batched-tokens"},
+                              {.name = "state", .bytes = 52000, .lowered_by = "--max-num-seqs"}},
                     .page_bytes = kPageBytes,
                     .max_model_len = 64,
                     .max_num_seqs = 4};
@@ -46,17 +60,37 @@ TEST(MemoryPlan, RefusesWhatTheMachineHasNot) {
   --needs.memory_bytes;
   EXPECT_EQ(PlanMemory(needs).status().code(), StatusCode::kResourceExhausted);
   needs.memory_bytes += 1 << 30;
-  needs.activation_bytes = size_t{2} << 30;  // of steps too long for this machine
+  needs.items[1].bytes = size_t{2} << 30;  // of steps too long for this machine
   const std::string message = PlanMemory(needs).status().message();
   EXPECT_NE(message.find("activations 2.00 GiB"), std::string::npos) << message;
-  EXPECT_NE(message.find("--max-num-batched-tokens"), std::string::npos) << message;
+  EXPECT_NE(message.find("Lower --max-num-batched-tokens, --max-num-seqs, --max-model-len or "
+                         "--kv-cache-memory-bytes, or"),
+            std::string::npos)
+      << message;
+}
+
+// Whoever plans for ranks adds what they need; it counts, and stands in the plan.
+TEST(MemoryPlan, TakesAnyItem) {
+  MemoryNeeds needs{.items = {{.name = "weights", .bytes = size_t{1} << 30}},
+                    .page_bytes = kPageBytes,
+                    .max_model_len = 64,
+                    .max_num_seqs = 1};
+  const int64_t before = PlanMemory(needs)->total_bytes();
+  needs.items.push_back({.name = "exchange arena", .bytes = size_t{1} << 29});
+  needs.items.push_back({.name = "work space"});
+  const auto plan = PlanMemory(needs);
+  EXPECT_EQ(plan->total_bytes() - before, int64_t{1} << 29);
+  EXPECT_EQ(plan->ToString(),
+            "weights 1.00 GiB, KV cache 0.00 GiB (64 tokens: 1 x 64, more could not be used, 65536 "
+            "per GiB), exchange arena 0.50 GiB, work space not yet measured");
 }
 
 // 5 layers of V3 as an H200 serves them by default: all but a tenth is spoken for.
 TEST(MemoryPlan, OnAGpuTheCacheHasWhatWorkSpaceLeaves) {
   constexpr int64_t kMemory = int64_t{1398} << 30;
-  MemoryNeeds needs{.weight_bytes = size_t{17} << 30,
-                    .activation_bytes = size_t{3} << 30,
+  MemoryNeeds needs{.items = {{.name = "weights", .bytes = size_t{17} << 30},
+                              {.name = "activations", .bytes = size_t{3} << 30},
+                              {.name = "work space"}},
                     .page_bytes = 5 * 64 * 576 * 2,
                     .max_model_len = 163840,
                     .max_num_seqs = 256,
@@ -65,14 +99,14 @@ TEST(MemoryPlan, OnAGpuTheCacheHasWhatWorkSpaceLeaves) {
   const auto before = PlanMemory(needs);
   ASSERT_TRUE(before.ok());
   EXPECT_NE(before->ToString().find("work space not yet measured"), std::string::npos);
-  needs.workspace_bytes = size_t{2} << 30;
+  needs.items.back().bytes = size_t{2} << 30;
   const auto plan = PlanMemory(needs);
   ASSERT_TRUE(plan.ok());
   EXPECT_NE(plan->ToString().find("work space 2.00 GiB"), std::string::npos) << plan->ToString();
   EXPECT_LE(plan->total_bytes(), kMemory / 100 * 9);
   EXPECT_GT(plan->total_bytes(), kMemory / 100 * 9 - needs.page_bytes - 100);
   EXPECT_LT(plan->num_pages, before->num_pages);
-  needs.workspace_bytes = size_t{120} << 30;
+  needs.items.back().bytes = size_t{120} << 30;
   EXPECT_EQ(PlanMemory(needs).status().code(), StatusCode::kResourceExhausted);
 }
 

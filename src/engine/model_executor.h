@@ -23,44 +23,54 @@ struct ModelExecutorOptions {
   int32_t max_in_flight = 2;  // SchedulerOptions::depth
 };
 
+// What an executor takes of a device's memory beside the model and the cache.
+struct ExecutorBytes {
+  size_t slots = 0;   // the device-resident state of running requests
+  size_t logits = 0;  // logit rows, and the inputs of a step
+};
+
+// The steps that were recorded, to be replayed: their number, and what that took.
+struct RecordedSteps {
+  int64_t steps = 0;
+  int64_t bytes = 0;  // of the device's memory
+  double seconds = 0;
+};
+
 class ModelExecutor final : public Executor {
  public:
   // `model` and `device` must outlive the executor, which is the only one to use them.
   ModelExecutor(Model& model, Device& device, const ModelExecutorOptions& options);
   ~ModelExecutor() override;
 
-  void Submit(ExecutorStep step) override;
+  // Of an executor of so many slots, by the code that lays it out.
+  static ExecutorBytes Bytes(const ModelConfig& config, const ModelOptions& options, int64_t slots,
+                             const Ops& ops);
+
+  void Submit(StepPlan plan) override;
   StepResult Wait() override;
 
- private:
-  // What the host keeps of a slot for prompt_logprobs.
-  struct PromptOfSlot {
-    std::vector<TokenId> tokens;
-    int32_t top = -1;
-  };
+  const RecordedSteps& recorded() const { return recorded_; }
 
-  // The rows of a step that sample, as the host knows them.
-  struct SampledRows {
-    std::vector<size_t> row;          // of the plan
-    std::vector<int32_t> last_token;  // of the batch
-    std::vector<int32_t> positions;   // of the new token
-    std::vector<SlotId> slots;
-    std::vector<int32_t> sampled_index;  // of every row of the plan
-    std::vector<int32_t> logprobs;       // wanted: SamplingParams::logprobs
+ private:
+  // A row whose results the host awaits.
+  struct AwaitedRow {
+    bool samples = false, is_decode = false;
+    int32_t logprobs = -1;  // SamplingParams::logprobs
   };
   // Log-probabilities of some of a row's prompt tokens.
   struct PromptPass {
     size_t row;  // of the plan
     int32_t top;
-    int32_t last_position;  // of the row in this step
     Sampler::PassLogprobs logprobs;
   };
   // A step that the device works on.
   struct Enqueued {
     StepResult result;
-    SampledRows rows;
+    std::vector<AwaitedRow> rows;  // of the plan
+    int64_t logit_rows = 0;        // at most
+    int32_t top_logprobs = -1;     // the most that any row wants
     Sampler::Drawn drawn;
-    Sampler::PassLogprobs logprobs;
+    std::vector<Sampler::PassLogprobs> logprobs;  // of each pass, if any row wants them
     std::vector<PromptPass> prompt_passes;
     uint64_t mark = 0;
   };
@@ -68,29 +78,36 @@ class ModelExecutor final : public Executor {
   void Loop();
   // Records the steps of every size once, with no live row.
   void WarmUp();
-  void Enqueue(const ExecutorStep& step);
+  void Enqueue(const StepPlan& plan);
   StepResult Finish(Enqueued& step);
-  void EnterSlots(const ExecutorStep& step);
-  SampledRows RowsToSample(const StepPlan& plan) const;
-  // What was staged: its pass and its sampling, recorded per size of the step.
-  void Replay(const Batch& batch);
-  void EnqueueSampling(const Batch& batch, const TensorView& hidden, bool samples);
-  void StageSampler(const SampledRows& rows, int64_t padded);
-  void EnqueueEagerly(const StepPlan& plan, const Batch& batch, Enqueued& enqueued);
+  void TakeDrawn(const Enqueued& step, size_t row, RowResult& result) const;
+  void OpenSlots(const StepPlan& plan);
+  std::vector<AwaitedRow> RowsOf(const StepPlan& plan) const;
+  // The smallest recorded size that holds the step; null if there is none, or if something in it
+  // cannot be replayed.
+  const BatchCapacity* RecordedSize(const StepPlan& plan, const Enqueued& step) const;
+  // What was staged: forward pass, sampling and commit, recorded per size of the step.
+  void Replay(const BatchCapacity& size, const Batch& batch);
+  void EnqueueEagerly(const StepPlan& plan, const Batch& batch, Enqueued& step);
+  void EnqueueSampling(const Batch& batch, const TensorView& hidden, Enqueued* step);
+  void EnqueueLogprobs(size_t pass, Enqueued& step);
   void EnqueuePromptLogprobs(const StepPlan& plan, const TensorView& hidden,
                              std::vector<PromptPass>& passes);
+  const RequestParams& ParamsOf(SlotId slot) const {
+    return *params_[static_cast<size_t>(Raw(slot))];
+  }
 
   Model& model_;
   KvPool pool_;
   Slots slots_;
   Sampler sampler_;
   StepInputs inputs_;
-  std::vector<PromptOfSlot> prompts_;  // per slot
-  std::vector<int32_t> logprobs_;      // per slot: SamplingParams::logprobs
-  std::vector<int64_t> sizes_;         // that steps are padded to; empty: they are not
+  std::vector<std::shared_ptr<const RequestParams>> params_;  // of each slot's request
+  std::vector<BatchCapacity> sizes_;  // that steps are padded to, ascending; empty: they are not
+  RecordedSteps recorded_;
   std::deque<Enqueued> enqueued_;
   const size_t max_in_flight_;
-  BoundedQueue<ExecutorStep> steps_;
+  BoundedQueue<StepPlan> steps_;
   BoundedQueue<StepResult> results_;
   std::latch warm_{1};  // once steps may come
   std::thread thread_;

@@ -12,8 +12,8 @@ void AttendAbsorbed(OpRunner& run, const ModelConfig& config, const AttentionWei
                     const Batch& batch, const Rotary& rotary, const KvPages& pages,
                     const QuantizedCopy& attn_quantized, Activations& a) {
   const Ops& ops = run.ops();
-  const int64_t tokens = batch.absorbed_tokens, nope = config.qk_nope_head_dim;
-  const TensorView q = First(a.q, tokens);
+  const int64_t tokens = batch.absorbed_tokens(), nope = config.qk_nope_head_dim;
+  const TensorView q = batch.Absorbed(a.q);
   const TensorView q_latent = First(a.q_latent, tokens), attended = First(a.attn_latent, tokens);
   run(ops.head_linear, {.x = q.Slice(2, 0, nope),
                         .weight = w.w_uk.weight.get(),
@@ -22,8 +22,8 @@ void AttendAbsorbed(OpRunner& run, const ModelConfig& config, const AttentionWei
                         .beside_last = true});
   run(ops.attend_absorbed, {.q_latent = q_latent,
                             .q_rope = q.Slice(2, nope, config.qk_head_dim()),
-                            .tokens = {.slots = First(batch.map.slots, tokens),
-                                       .positions = First(batch.map.positions, tokens),
+                            .tokens = {.slots = batch.Absorbed(batch.map.slots),
+                                       .positions = batch.Absorbed(batch.map.positions),
                                        .page_table = batch.map.page_table,
                                        .live = batch.absorbed_live},
                             .pages = pages,
@@ -32,7 +32,7 @@ void AttendAbsorbed(OpRunner& run, const ModelConfig& config, const AttentionWei
   run(ops.head_linear, {.x = attended,
                         .weight = w.w_uv.weight.get(),
                         .live = batch.absorbed_live,
-                        .out = First(a.attn, tokens),
+                        .out = batch.Absorbed(a.attn),
                         .quantized = attn_quantized});
 }
 
@@ -144,7 +144,7 @@ void Attend(OpRunner& run, const ModelConfig& config, const AttentionWeights& w,
 
   QuantizedCopy attn_quantized;  // of all tokens, or of none
   if (batch.expanded.empty()) attn_quantized = First(a.attn_quantized, tokens, w.o.weight.get());
-  if (batch.absorbed_tokens > 0) {
+  if (batch.absorbed_tokens() > 0) {
     AttendAbsorbed(run, config, w, batch, rotary, pages, attn_quantized, a);
   }
   AttendExpanded(run, config, w, batch, rotary, pages, a);

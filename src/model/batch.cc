@@ -2,82 +2,98 @@
 
 #include <algorithm>
 
-#include "tensor/buffer.h"
-
 namespace fathom {
+namespace {
 
-StepInputs::StepInputs(BatchCapacity capacity, Device& device) : device_(device) {
-  const auto layout = [&](Arena arena) {
-    for (TensorView* view : {&row_slot_, &plan_position_}) {
-      *view = arena.Allocate(DType::kI32, {capacity.rows});
-    }
-    row_begin_ = arena.Allocate(DType::kI32, {capacity.rows + 1});
-    for (TensorView* view : {&plan_tokens_, &ids_, &positions_, &token_slot_}) {
-      *view = arena.Allocate(DType::kI32, {capacity.tokens});
-    }
-    for (TensorView* view : {&live_rows_, &absorbed_live_, &live_tokens_}) {
-      *view = arena.Allocate(DType::kI32, {1});
-    }
-    return arena.used();
-  };
-  memory_ = device.Allocate(layout(Arena::Measuring()));
-  layout(Arena(memory_->data(), memory_->size()));
+int64_t Passes(int64_t logit_rows, int64_t pass_rows) {
+  return (logit_rows + pass_rows - 1) / pass_rows;
 }
 
-Batch StepInputs::Stage(std::span<const HostRow> rows, const SlotState& slots,
-                        int64_t absorbed_row_limit, BatchCapacity padded) {
-  const auto live_rows = static_cast<int64_t>(rows.size());
-  rows_ = std::max(live_rows, padded.rows);
-  CHECK(rows_ <= row_slot_.dim(0), "{} rows in a step, capacity {}", rows_, row_slot_.dim(0));
-  const auto upload = [&](const TensorView& to, auto&& fill) {
-    staging_.clear();
-    fill();
-    device_.Upload(to.Slice(0, 0, static_cast<int64_t>(staging_.size())),
-                   std::as_bytes(std::span(staging_)));
-  };
+}  // namespace
 
+size_t StepInputs::LayOut(Arena arena) {
+  const int64_t rows = capacity_.rows, passes = Passes(capacity_.logit_rows, capacity_.pass_rows);
+  const auto allocate = [&](std::initializer_list<TensorView*> views, int64_t size) {
+    for (TensorView* view : views) *view = arena.Allocate(DType::kI32, {size});
+  };
+  allocate({&row_slot_, &plan_begin_, &plan_samples_, &row_count_}, rows);
+  allocate({&row_capacity_, &row_begin_, &logit_begin_}, rows + 1);
+  allocate({&plan_tokens_, &ids_, &positions_, &token_slot_}, capacity_.tokens);
+  allocate({&live_rows_, &live_tokens_, &absorbed_live_}, 1);
+  allocate({&logit_index_}, capacity_.logit_rows);
+  allocate({&pass_live_}, passes);
+  return arena.used();
+}
+
+size_t StepInputs::Bytes(const BatchCapacity& capacity) {
+  StepInputs measured;
+  measured.capacity_ = capacity;
+  return measured.LayOut(Arena::Measuring());
+}
+
+StepInputs::StepInputs(const BatchCapacity& capacity, Device& device)
+    : capacity_(capacity), device_(&device), memory_(device.Allocate(Bytes(capacity))) {
+  LayOut(Arena(memory_->data(), memory_->size()));
+}
+
+// `fill` puts into staging_ what goes to the front of `to`.
+template <class Fill>
+void StepInputs::Upload(const TensorView& to, const Fill& fill) {
+  staging_.clear();
+  fill();
+  device_->Upload(to.Slice(0, 0, static_cast<int64_t>(staging_.size())),
+                  std::as_bytes(std::span(staging_)));
+}
+
+Batch StepInputs::Stage(std::span<const BatchRow> rows, const SlotState& slots,
+                        const BatchCapacity& padded) {
   Batch batch;
-  for (const HostRow& row : rows) {
-    if (row.num_tokens <= absorbed_row_limit) {
-      CHECK(batch.expanded.empty(), "absorbed rows come first");
-      batch.absorbed_tokens += row.num_tokens;
-    } else {
-      batch.expanded.push_back({batch.tokens, row.num_tokens, row.position, row.slot});
+  int64_t logit_rows = 0;
+  for (const BatchRow& row : rows) {
+    if (row.form == AttentionForm::kExpanded) {
+      CHECK(!row.is_decode() && batch.tokens == batch.expanded_tokens, "expanded rows come first");
+      batch.expanded.push_back({batch.tokens, row.num_tokens(), row.begin, row.slot});
+      batch.expanded_tokens += row.num_tokens();
     }
-    batch.tokens += row.num_tokens;
+    batch.tokens += row.num_tokens();
+    logit_rows += row.logit_rows();
   }
   const int64_t live_tokens = batch.tokens;
-  const auto absorbed_live = static_cast<int32_t>(batch.absorbed_tokens);
-  if (padded.tokens > 0) {
-    CHECK(batch.expanded.empty() && padded.tokens >= batch.tokens, "{} tokens padded to {}",
-          batch.tokens, padded.tokens);
-    batch.tokens = batch.absorbed_tokens = padded.tokens;
-  }
-  CHECK(batch.tokens <= ids_.dim(0), "{} tokens in a step, capacity {}", batch.tokens, ids_.dim(0));
+  CHECK(padded.tokens == 0 || (batch.expanded.empty() && padded.tokens >= batch.tokens),
+        "{} tokens padded to {}", batch.tokens, padded.tokens);
+  batch.tokens = std::max(batch.tokens, padded.tokens);
+  logit_rows_ = std::max(logit_rows, padded.logit_rows);
+  const int64_t shape = std::max(static_cast<int64_t>(rows.size()), padded.rows);
+  CHECK(shape <= capacity_.rows && batch.tokens <= capacity_.tokens &&
+            logit_rows_ <= capacity_.logit_rows,
+        "{} rows, {} tokens and {} logit rows in a step, capacities {}, {} and {}", shape,
+        batch.tokens, logit_rows_, capacity_.rows, capacity_.tokens, capacity_.logit_rows);
 
-  upload(row_slot_, [&] {
-    for (const HostRow& row : rows) staging_.push_back(Raw(row.slot));
+  Upload(row_slot_, [&] {
+    for (const BatchRow& row : rows) staging_.push_back(Raw(row.slot));
   });
-  upload(row_begin_, [&] {
-    int32_t begin = 0;
-    for (const HostRow& row : rows) {
-      staging_.push_back(begin);
-      begin += row.num_tokens;
+  Upload(row_capacity_, [&] {
+    int64_t begin = 0;
+    for (const BatchRow& row : rows) {
+      staging_.push_back(static_cast<int32_t>(begin));
+      begin += row.num_tokens();
     }
-    staging_.push_back(begin);
+    staging_.push_back(static_cast<int32_t>(begin));
   });
-  upload(plan_position_, [&] {
-    for (const HostRow& row : rows) staging_.push_back(row.tokens.empty() ? -1 : row.position);
+  Upload(plan_begin_, [&] {
+    for (const BatchRow& row : rows) staging_.push_back(row.is_decode() ? -1 : row.begin);
   });
-  upload(plan_tokens_, [&] {
-    for (const HostRow& row : rows) {
+  Upload(plan_samples_, [&] {
+    for (const BatchRow& row : rows) staging_.push_back(row.samples ? 1 : 0);
+  });
+  Upload(plan_tokens_, [&] {
+    for (const BatchRow& row : rows) {
       for (TokenId token : row.tokens) staging_.push_back(Raw(token));
-      if (row.tokens.empty()) staging_.push_back(-1);
+      if (row.is_decode()) staging_.insert(staging_.end(), static_cast<size_t>(1 + row.drafts), 0);
     }
     CHECK(static_cast<int64_t>(staging_.size()) == live_tokens);
   });
-  upload(live_rows_, [&] { staging_.push_back(static_cast<int32_t>(live_rows)); });
-  upload(absorbed_live_, [&] { staging_.push_back(absorbed_live); });
+  Upload(live_rows_, [&] { staging_.push_back(static_cast<int32_t>(rows.size())); });
 
   batch.ids = ids_.Slice(0, 0, batch.tokens);
   batch.map = {.slots = token_slot_.Slice(0, 0, batch.tokens),
@@ -85,20 +101,42 @@ Batch StepInputs::Stage(std::span<const HostRow> rows, const SlotState& slots,
                .page_table = slots.page_table,
                .live = live_tokens_};
   batch.absorbed_live = absorbed_live_;
+  rows_ = {.slot = row_slot_.Slice(0, 0, shape),
+           .begin = row_begin_.Slice(0, 0, shape + 1),
+           .count = row_count_.Slice(0, 0, shape),
+           .logit_begin = logit_begin_.Slice(0, 0, shape + 1),
+           .live = live_rows_};
+  passes_.clear();
+  for (int64_t at = 0, pass = 0; at < logit_rows_; at += capacity_.pass_rows, ++pass) {
+    passes_.push_back(
+        {.index = logit_index_.Slice(0, at, std::min(at + capacity_.pass_rows, logit_rows_)),
+         .live = pass_live_.Slice(0, pass, pass + 1)});
+  }
   return batch;
 }
 
 void StepInputs::Prepare(OpRunner& run, const Batch& batch, const SlotState& slots) {
-  run(run.ops().prepare_inputs, {.row_slot = row_slot(),
-                                 .row_begin = row_begin(),
-                                 .plan_tokens = plan_tokens_.Slice(0, 0, batch.tokens),
-                                 .plan_position = plan_position_.Slice(0, 0, rows_),
-                                 .live_rows = live_rows_,
-                                 .slots = slots,
-                                 .ids = batch.ids,
-                                 .positions = batch.map.positions,
-                                 .token_slot = batch.map.slots,
-                                 .live_tokens = live_tokens_});
+  const int64_t rows = rows_.slot.dim(0);
+  run(run.ops().prepare_inputs,
+      {.row_slot = rows_.slot,
+       .row_capacity = row_capacity_.Slice(0, 0, rows + 1),
+       .plan_tokens = plan_tokens_.Slice(0, 0, batch.tokens),
+       .plan_begin = plan_begin_.Slice(0, 0, rows),
+       .plan_samples = plan_samples_.Slice(0, 0, rows),
+       .live_rows = live_rows_,
+       .expanded_tokens = batch.expanded_tokens,
+       .pass_rows = capacity_.pass_rows,
+       .slots = slots,
+       .ids = batch.ids,
+       .positions = batch.map.positions,
+       .token_slot = batch.map.slots,
+       .live_tokens = live_tokens_,
+       .absorbed_live = absorbed_live_,
+       .row_begin = rows_.begin,
+       .row_count = rows_.count,
+       .logit_begin = rows_.logit_begin,
+       .logit_index = logit_index_.Slice(0, 0, logit_rows_),
+       .pass_live = pass_live_.Slice(0, 0, static_cast<int64_t>(passes_.size()))});
 }
 
 }  // namespace fathom

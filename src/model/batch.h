@@ -6,9 +6,12 @@
 #include <span>
 #include <vector>
 
+#include "base/attention_form.h"
 #include "base/ids.h"
 #include "ops/op_runner.h"
 #include "ops/ops.h"
+#include "ops/step_rows.h"
+#include "tensor/buffer.h"
 
 namespace fathom {
 
@@ -20,54 +23,86 @@ struct ExpandedRow {
   SlotId slot{};
 };
 
+// Expanded rows come first: all of their tokens are live, and where they stand is known to the
+// host. The rest takes the absorbed form, and how much of it is live the device alone knows.
 struct Batch {
-  int64_t tokens = 0;           // capacity; how many are live is map.live
-  int64_t absorbed_tokens = 0;  // the first ones take the absorbed form
-  TensorView ids;               // I32 [tokens]
+  int64_t tokens = 0;  // capacity; how many are live is map.live
+  int64_t expanded_tokens = 0;
+  std::vector<ExpandedRow> expanded;
+  TensorView ids;  // I32 [tokens]
   TokenMap map;
-  TensorView absorbed_live;           // I32 [1]
-  std::vector<ExpandedRow> expanded;  // the other tokens
+  TensorView absorbed_live;  // I32 [1]
+
+  int64_t absorbed_tokens() const { return tokens - expanded_tokens; }
+  // That part of a tensor [tokens, ...].
+  TensorView Absorbed(const TensorView& view) const {
+    return view.Slice(0, expanded_tokens, tokens);
+  }
 };
 
-// A row as the host knows it.
-struct HostRow {
+// A row as the host knows it (scheduler/step_plan.h).
+struct BatchRow {
   SlotId slot{};
-  int32_t position = 0;             // absolute, of the first token
-  int32_t num_tokens = 0;           // of a decode: 1
-  std::span<const TokenId> tokens;  // empty: the slot's last token, at the slot's length
+  AttentionForm form = AttentionForm::kAbsorbed;
+  int32_t begin = -1;               // absolute, of the first token; -1: a decode
+  std::span<const TokenId> tokens;  // of a decode none: they are the slot's
+  int32_t drafts = 0;               // of a decode
+  bool samples = false;
+
+  bool is_decode() const { return tokens.empty(); }
+  int64_t num_tokens() const {
+    return is_decode() ? 1 + drafts : static_cast<int64_t>(tokens.size());
+  }
+  int64_t logit_rows() const { return !samples ? 0 : is_decode() ? num_tokens() : 1; }
 };
 
 struct BatchCapacity {
   int64_t rows = 0;
   int64_t tokens = 0;
+  int64_t logit_rows = 0;
+  int64_t pass_rows = 1;  // logit rows of a pass
+
+  friend bool operator==(const BatchCapacity&, const BatchCapacity&) = default;
 };
 
 // The device tensors of a step's inputs. One lives as long as its step.
 class StepInputs {
  public:
-  StepInputs(BatchCapacity capacity, Device& device);
+  StepInputs(const BatchCapacity& capacity, Device& device);
 
-  // Uploads the rows. Rows of up to `absorbed_row_limit` tokens take the absorbed form. The batch's
-  // shapes have room for `padded` rows and tokens; zero: for those there are. Only a batch without
-  // expanded rows may be padded. REQUIRES: rows and tokens within capacity, rows of the absorbed
-  // form first.
-  Batch Stage(std::span<const HostRow> rows, const SlotState& slots, int64_t absorbed_row_limit,
-              BatchCapacity padded = {});
-  // Computes ids, positions and slots of the staged rows' tokens on the device.
+  static size_t Bytes(const BatchCapacity& capacity);
+
+  // Uploads the rows. The batch's shapes have room for `padded` rows, tokens and logit rows; zero:
+  // for those there are. Only a batch without expanded rows may be padded. REQUIRES: all within
+  // capacity; rows ordered as in a StepPlan.
+  Batch Stage(std::span<const BatchRow> rows, const SlotState& slots,
+              const BatchCapacity& padded = {});
+  // Computes on the device what the rows' tokens are, and which of them are live.
   void Prepare(OpRunner& run, const Batch& batch, const SlotState& slots);
 
-  // Of the last Stage(): I32 [rows], [rows + 1], [1].
-  TensorView row_slot() const { return row_slot_.Slice(0, 0, rows_); }
-  TensorView row_begin() const { return row_begin_.Slice(0, 0, rows_ + 1); }
-  TensorView live_rows() const { return live_rows_; }
+  // Of the last Stage():
+  const RowTensors& rows() const { return rows_; }
+  const std::vector<LogitPass>& passes() const { return passes_; }
 
  private:
-  Device& device_;
+  StepInputs() = default;  // to measure
+  size_t LayOut(Arena arena);
+  template <class Fill>
+  void Upload(const TensorView& to, const Fill& fill);
+
+  BatchCapacity capacity_;
+  Device* device_ = nullptr;
   std::unique_ptr<DeviceMemory> memory_;
-  TensorView row_slot_, row_begin_, plan_position_, live_rows_, absorbed_live_;
-  TensorView plan_tokens_, ids_, positions_, token_slot_, live_tokens_;
+  // Uploaded:
+  TensorView row_slot_, row_capacity_, plan_tokens_, plan_begin_, plan_samples_, live_rows_;
+  // Computed:
+  TensorView ids_, positions_, token_slot_, live_tokens_, absorbed_live_;
+  TensorView row_begin_, row_count_, logit_begin_, logit_index_, pass_live_;
+
+  RowTensors rows_;
+  std::vector<LogitPass> passes_;
+  int64_t logit_rows_ = 0;        // as shapes have it
   std::vector<int32_t> staging_;  // scratch
-  int64_t rows_ = 0;
 };
 
 }  // namespace fathom

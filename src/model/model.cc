@@ -144,15 +144,13 @@ void Model::MeasureWorkspace(Device& device) {
   const int64_t max_pages = (options_.max_model_len + kPageTokens - 1) / kPageTokens;
   const TensorView page_table(nullptr, DType::kI32, {options_.max_rows, max_pages});
   Batch batch{.tokens = tokens,
-              .absorbed_tokens = tokens,
               .ids = per_token,
               .map = {per_token, per_token, page_table, one},
-              .absorbed_live = one,
-              .expanded = {}};
+              .absorbed_live = one};
   const KvPool pool(kv_format(), config_.total_layers(), /*pages=*/1, device);
   for (bool expanded : {false, true}) {
     if (expanded) {
-      batch.absorbed_tokens = 0;
+      batch.expanded_tokens = tokens;
       const int64_t rows = std::min(tokens, options_.max_rows);
       int64_t left = run_.ops().context_chunk;
       for (int64_t row = 0; row < rows && left > 0; ++row) {

@@ -242,8 +242,9 @@ TEST(SampleCpuTest, DrawsAsIfAllWereSorted) {
       for (int i = 0; i < kRows; ++i) positions.push_back(i);
       RunOp(b, &Ops::sample,
             {.logits = TestTensor(DType::kF32, {kRows, kVocab}, logits),
-             .row_slot = Ints({kRows}, std::vector<int32_t>(kRows, 0)),
-             .position = Ints({kRows}, positions),
+             .index = Ints({kRows}, positions),
+             .token_slot = Ints({kRows}, std::vector<int32_t>(kRows, 0)),
+             .positions = Ints({kRows}, positions),
              .slots = state,
              .live = Live(kRows),
              .tokens = out,

@@ -9,7 +9,7 @@
 namespace fathom {
 
 // A page holds one plane after another, each [kPageTokens, width]; every plane begins on a multiple
-// of 64 bytes. FP8 latents have a plane of scales, one a token (docs/design/fp8_cache.md). Planes
+// of 64 bytes. FP8 latents have a plane of scales, one a token (docs/design/fp8-cache.md). Planes
 // to come: indexer keys.
 struct KvFormat {
   DType latent = DType::kBF16;  // F32, BF16 or F8_E4M3

@@ -219,45 +219,64 @@ struct GatherRowsArgs {
 // The device-resident state of running requests, a row per slot. sampling/ owns it.
 struct SlotState {
   TensorView last_token;  // I32 [slots]
-  TensorView length;      // I32 [slots]: tokens whose latents are cached; the next one's position
+  TensorView length;      // I32 [slots]: tokens whose latents are cached; last_token's position
   TensorView generated;   // I32 [slots]: sampled tokens, counted over preemptions
+  TensorView
+      final_length;       // I32 [slots]: prompt and generated tokens at which it ends at the latest
+  TensorView ended;       // I32 [slots]: 1 once a stop token was sampled, or sampling failed
+  TensorView drafts;      // I32 [slots, most drafts]: guesses at what follows last_token
+  TensorView num_drafts;  // I32 [slots]
   TensorView page_table;  // I32 [slots, max_pages]
-  // What SamplingParams says (sampling/params.h).
+  // What SamplingParams says (request/params.h).
   TensorView temperature, top_p, min_p;        // F32 [slots]
   TensorView top_k;                            // I32 [slots]; 0: no limit
   TensorView presence, frequency, repetition;  // F32 [slots]
   TensorView seed;                             // I32 [slots, 2]: low and high half
   TensorView min_tokens;                       // I32 [slots]
-  TensorView banned;                           // I32 [slots, banned]: stop tokens, padded with -1
+  TensorView stop_tokens;                      // I32 [slots, stop tokens], padded with -1
   TensorView bias_ids;                         // I32 [slots, biases], padded with -1
   TensorView bias_values;                      // F32 [slots, biases]
   TensorView counts;                           // I32 [slots, vocab]: times generated
   TensorView in_prompt;  // U8 [slots, vocab]: 1 where the prompt has the token
 };
 
-// Makes a step's inputs from the plan and the slots.
+// Makes a step's inputs from the plan and the slots. Which of a row's tokens are live: of a row of
+// known tokens all; of a decode last_token and drafts, as far as its capacity goes and no sampled
+// token lies beyond the slot's final length, or none if the slot has ended. Live tokens follow each
+// other in the order of rows. A row that samples has a logit row for its last token, a decode for
+// every live one; they are counted out in passes of a fixed size.
 struct PrepareInputsArgs {
-  // The plan, uploaded: rows are in order of row_begin.
-  TensorView row_slot;       // I32 [rows]
-  TensorView row_begin;      // I32 [rows + 1]: first token of each row
-  TensorView plan_tokens;    // I32 [tokens]: a prompt's token, or -1: the slot's last token
-  TensorView plan_position;  // I32 [rows]: absolute, or -1: the slot's length
-  TensorView live_rows;      // I32 [1]
+  // The plan, uploaded.
+  TensorView row_slot;      // I32 [rows]
+  TensorView row_capacity;  // I32 [rows + 1]: where each row's tokens begin if all are live
+  TensorView plan_tokens;   // I32 [tokens], each row's from row_capacity on; of decodes unread
+  TensorView plan_begin;    // I32 [rows]: absolute position, or -1: a decode, at the slot's length
+  TensorView plan_samples;  // I32 [rows]: 1 if the row samples, else 0
+  TensorView live_rows;     // I32 [1]
+  int64_t expanded_tokens = 0;  // of rows of known tokens, which come first
+  int64_t pass_rows = 1;        // logit rows of a pass
   SlotState slots;
-  TensorView ids;          // I32 [tokens], out
-  TensorView positions;    // I32 [tokens], out
-  TensorView token_slot;   // I32 [tokens], out
-  TensorView live_tokens;  // I32 [1], out
+  TensorView ids;            // I32 [tokens], out
+  TensorView positions;      // I32 [tokens], out
+  TensorView token_slot;     // I32 [tokens], out
+  TensorView live_tokens;    // I32 [1], out
+  TensorView absorbed_live;  // I32 [1], out: without the expanded ones
+  TensorView row_begin;      // I32 [rows + 1], out: first live token of each row, and their number
+  TensorView row_count;      // I32 [rows], out: live tokens of each row
+  TensorView logit_begin;    // I32 [rows + 1], out: first logit row of each row, and their number
+  TensorView logit_index;    // I32 [logit rows], out: each one's token
+  TensorView pass_live;      // I32 [passes], out: live logit rows of each pass
 };
 
-// Turns raw logits into those to sample from, in the order that sampling/params.h gives, up to the
+// Turns raw logits into those to sample from, in the order that request/params.h gives, up to the
 // ban of stop tokens: bias; repetition (divides positive, multiplies negative logits of tokens in
 // prompt or output; Keskar et al. 2019); frequency x count; presence; ban (-inf).
 struct AdjustLogitsArgs {
-  TensorView logits;    // F32 [rows, vocab], in and out
-  TensorView row_slot;  // I32 [rows]
+  TensorView logits;      // F32 [logit rows, vocab], in and out
+  TensorView index;       // I32 [logit rows], in [0, tokens): each one's token
+  TensorView token_slot;  // I32 [tokens]
   SlotState slots;
-  TensorView live;  // I32 [1]: rows
+  TensorView live;  // I32 [1]: logit rows
 };
 
 // Log-probabilities of raw logits: of the given token and of the `top` likeliest, ties to the lower
@@ -275,28 +294,34 @@ struct LogProbsArgs {
 // Else: softmax(logits / temperature) cut to the top_k likeliest (ties at the border: lower ids
 // stay), then to the smallest likeliest set with mass >= top_p of what is left, then to
 // probabilities >= min_p times the greatest, and drawn by inverse CDF over ids in order of falling
-// logit (ties: lower id first) with the Philox number of (seed, position of the new token,
-// sample/uniform.h): the same on any number of ranks. ok is 0, and the token -1, for a row with NaN
-// or +inf, or with nothing finite.
+// logit (ties: lower id first) with the Philox number of (seed, position of the new token, which is
+// one more than that of the logit row's, sample/uniform.h): the same on any number of ranks. ok is
+// 0, and the token -1, for a row with NaN or +inf, or with nothing finite.
 struct SampleArgs {
-  TensorView logits;    // F32 [rows, vocab]
-  TensorView row_slot;  // I32 [rows]
-  TensorView position;  // I32 [rows]: of the new token
+  TensorView logits;      // F32 [logit rows, vocab]
+  TensorView index;       // I32 [logit rows], in [0, tokens): each one's token
+  TensorView token_slot;  // I32 [tokens]
+  TensorView positions;   // I32 [tokens]
   SlotState slots;
-  TensorView live;    // I32 [1]: rows
-  TensorView tokens;  // I32 [rows], out
-  TensorView ok;      // I32 [rows], out
+  TensorView live;    // I32 [1]: logit rows
+  TensorView tokens;  // I32 [logit rows], out
+  TensorView ok;      // I32 [logit rows], out
 };
 
-// Advances slots past a step: length, and where a row sampled: last_token, generated, counts.
+// Advances slots past a step, as far as each row's tokens stand: length, and with each token that
+// was sampled from one that stands: last_token, generated, counts. A stop token (once min_tokens
+// are generated) or a failed sample ends the slot: what stands is cut behind it.
 struct CommitArgs {
-  TensorView row_slot;        // I32 [rows]
-  TensorView row_begin;       // I32 [rows + 1]
-  TensorView positions;       // I32 [tokens]
-  TensorView sampled_index;   // I32 [rows]: into sampled_tokens, or -1
-  TensorView sampled_tokens;  // I32 [samples]; -1 (a failed row) leaves last_token as it is
-  TensorView live_rows;       // I32 [1]
-  SlotState slots;            // out
+  TensorView row_slot;     // I32 [rows]
+  TensorView row_begin;    // I32 [rows + 1]
+  TensorView positions;    // I32 [tokens]
+  TensorView logit_begin;  // I32 [rows + 1]
+  TensorView sampled;      // I32 [logit rows]; -1 where sampling failed
+  TensorView row_count;    // I32 [rows], in and out: how many of the row's tokens stand, from its
+                           // begin; 0 of a row without live tokens, else at least as many as make
+                           // one sampled token where the row samples
+  TensorView live_rows;    // I32 [1]
+  SlotState slots;         // out
 };
 
 // What a backend's kernels are made for: a model beyond is refused when it loads.

@@ -17,7 +17,7 @@ namespace fathom {
 //
 // NVIDIA states no rule. This one gives every bit of 1,572,864 sums (single instructions and chains
 // of four, onto zero and onto any fp32) of an H200: uniform, normal and sparse codes, subnormals,
-// zeros beside large factors, cancellation, one sign; docs/design/fp8_gemm.md.
+// zeros beside large factors, cancellation, one sign; docs/design/fp8-gemm.md.
 float HopperSum(std::span<const uint8_t> x, std::span<const uint8_t> w);
 
 }  // namespace fathom

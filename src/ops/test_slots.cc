@@ -10,10 +10,14 @@ static TestTensor Filled(DType dtype, int64_t rows, float value) {
   return TestTensor(dtype, {rows}, std::vector<float>(rows, value));
 }
 
-TestSlots::TestSlots(int slots, int vocab, int n_banned, int biases)
+TestSlots::TestSlots(int slots, int vocab, int stops, int biases, int most_drafts)
     : last_token(Filled(DType::kI32, slots, 0)),
       length(Filled(DType::kI32, slots, 0)),
       generated(Filled(DType::kI32, slots, 0)),
+      final_length(Filled(DType::kI32, slots, 1000)),
+      ended(Filled(DType::kI32, slots, 0)),
+      drafts(Filled(DType::kI32, slots, most_drafts, -1)),
+      num_drafts(Filled(DType::kI32, slots, 0)),
       page_table(Filled(DType::kI32, slots, 2, 0)),
       temperature(Filled(DType::kF32, slots, 1)),
       top_p(Filled(DType::kF32, slots, 1)),
@@ -24,7 +28,7 @@ TestSlots::TestSlots(int slots, int vocab, int n_banned, int biases)
       repetition(Filled(DType::kF32, slots, 1)),
       seed(Filled(DType::kI32, slots, 2, 0)),
       min_tokens(Filled(DType::kI32, slots, 0)),
-      banned(Filled(DType::kI32, slots, n_banned, -1)),
+      stop_tokens(Filled(DType::kI32, slots, stops, -1)),
       bias_ids(Filled(DType::kI32, slots, biases, -1)),
       bias_values(Filled(DType::kF32, slots, biases, 0)),
       counts(Filled(DType::kI32, slots, vocab, 0)),
@@ -34,6 +38,10 @@ SlotState TestSlots::state() const {
   return {.last_token = last_token,
           .length = length,
           .generated = generated,
+          .final_length = final_length,
+          .ended = ended,
+          .drafts = drafts,
+          .num_drafts = num_drafts,
           .page_table = page_table,
           .temperature = temperature,
           .top_p = top_p,
@@ -44,7 +52,7 @@ SlotState TestSlots::state() const {
           .repetition = repetition,
           .seed = seed,
           .min_tokens = min_tokens,
-          .banned = banned,
+          .stop_tokens = stop_tokens,
           .bias_ids = bias_ids,
           .bias_values = bias_values,
           .counts = counts,

@@ -7,16 +7,17 @@
 
 namespace fathom {
 
-// Slots of requests that ask for nothing special: temperature 1, no cuts, no penalties.
+// Slots of requests that ask for nothing special: temperature 1, no cuts, no penalties, no drafts,
+// room for a thousand tokens.
 class TestSlots {
  public:
-  TestSlots(int slots, int vocab, int banned = 3, int biases = 4);
+  TestSlots(int slots, int vocab, int stops = 3, int biases = 4, int most_drafts = 3);
 
   SlotState state() const;
 
-  TestTensor last_token, length, generated, page_table;
+  TestTensor last_token, length, generated, final_length, ended, drafts, num_drafts, page_table;
   TestTensor temperature, top_p, min_p, top_k, presence, frequency, repetition;
-  TestTensor seed, min_tokens, banned, bias_ids, bias_values, counts, in_prompt;
+  TestTensor seed, min_tokens, stop_tokens, bias_ids, bias_values, counts, in_prompt;
 };
 
 // Element (i, j) of a tensor of rank 1 or 2.

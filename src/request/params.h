@@ -46,6 +46,7 @@ struct RequestParams {
   friend bool operator==(const RequestParams&, const RequestParams&) = default;
 };
 
+// Of one position: the log-probability of the token that stands there, and of the likeliest ones.
 struct TokenLogprobs {
   float logprob = 0;
   std::vector<std::pair<TokenId, float>> top;  // likeliest first, ties to the lower id

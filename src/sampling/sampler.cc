@@ -2,105 +2,109 @@
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
-
-#include "tensor/buffer.h"
 
 namespace fathom {
 
-Sampler::Sampler(SamplerCapacity capacity, const Ops& ops, Device& device)
-    : capacity_(capacity), run_(ops, device) {
-  const int64_t rows = capacity.rows, top = std::min<int64_t>(kMaxTopLogprobs, capacity.vocab);
-  const auto layout = [&](Arena arena) {
-    for (TensorView* view : {&identity_, &index_, &row_slot_, &position_, &tokens_, &ok_,
-                             &given_tokens_, &sampled_index_}) {
-      *view = arena.Allocate(DType::kI32, {rows});
-    }
-    live_ = arena.Allocate(DType::kI32, {1});
-    hidden_ = arena.Allocate(ops.activation, {rows, capacity.hidden});
-    logits_ = arena.Allocate(DType::kF32, {rows, capacity.vocab});
-    adjusted_ = arena.Allocate(DType::kF32, {rows, capacity.vocab});
-    logprob_ = arena.Allocate(DType::kF32, {rows});
-    top_ids_ = arena.Allocate(DType::kI32, {rows, top});
-    top_logprobs_ = arena.Allocate(DType::kF32, {rows, top});
-    return arena.used();
-  };
-  memory_ = device.Allocate(layout(Arena::Measuring()));
-  layout(Arena(memory_->data(), memory_->size()));
+size_t Sampler::Tensors::LayOut(const SamplerCapacity& capacity, const Ops& ops, Arena arena) {
+  const int64_t rows = capacity.pass_rows, top = std::min<int64_t>(kMaxTopLogprobs, capacity.vocab);
+  for (TensorView* view : {&identity, &index, &given_tokens}) {
+    *view = arena.Allocate(DType::kI32, {rows});
+  }
+  live = arena.Allocate(DType::kI32, {1});
+  hidden = arena.Allocate(ops.activation, {rows, capacity.hidden});
+  logits = arena.Allocate(DType::kF32, {rows, capacity.vocab});
+  adjusted = arena.Allocate(DType::kF32, {rows, capacity.vocab});
+  logprob = arena.Allocate(DType::kF32, {rows});
+  top_ids = arena.Allocate(DType::kI32, {rows, top});
+  top_logprobs = arena.Allocate(DType::kF32, {rows, top});
+  for (TensorView* view : {&tokens, &ok}) {
+    *view = arena.Allocate(DType::kI32, {capacity.logit_rows});
+  }
+  return arena.used();
+}
 
-  std::vector<int32_t> identity(static_cast<size_t>(rows));
+size_t Sampler::Bytes(const SamplerCapacity& capacity, const Ops& ops) {
+  return Tensors().LayOut(capacity, ops, Arena::Measuring());
+}
+
+Sampler::Sampler(const SamplerCapacity& capacity, const Ops& ops, Device& device)
+    : capacity_(capacity), run_(ops, device), memory_(device.Allocate(Bytes(capacity, ops))) {
+  CHECK(capacity.logit_rows >= capacity.pass_rows, "{} logit rows in passes of {}",
+        capacity.logit_rows, capacity.pass_rows);
+  t_.LayOut(capacity, ops, Arena(memory_->data(), memory_->size()));
+
+  std::vector<int32_t> identity(static_cast<size_t>(capacity.pass_rows));
   std::iota(identity.begin(), identity.end(), 0);
-  Upload<int32_t>(identity_, identity);
+  UploadInts(t_.identity, std::as_bytes(std::span(identity)));
 
   // One pass at full capacity, without running anything.
-  rows_ = rows;
   const Slots one_slot({.slots = 1, .vocab = capacity.vocab, .max_pages = 1}, device);
-  Gather(hidden_);
-  Sample(one_slot.state());
-  run_(ops.log_probs, {.logits = logits(),
-                       .tokens = tokens_,
-                       .live = live_,
-                       .logprob = logprob_,
-                       .top_ids = top_ids_,
-                       .top_logprobs = top_logprobs_});
+  const LogitPass pass{t_.index, t_.live};
+  Gather(pass, t_.hidden);
+  Sample(pass, 0, {.slots = t_.index, .positions = t_.index}, one_slot.state());
+  run_(ops.log_probs, {.logits = t_.logits,
+                       .tokens = t_.given_tokens,
+                       .live = t_.live,
+                       .logprob = t_.logprob,
+                       .top_ids = t_.top_ids,
+                       .top_logprobs = t_.top_logprobs});
   run_.Allocate();
 }
 
-template <class T>
-TensorView Sampler::Upload(const TensorView& to, std::span<const T> from) {
-  static_assert(sizeof(T) == sizeof(int32_t));
-  const TensorView front = to.Slice(0, 0, static_cast<int64_t>(from.size()));
-  if (!from.empty()) run_.device().Upload(front, std::as_bytes(from));
+// Returns the front of `to`, which is uploaded.
+TensorView Sampler::UploadInts(const TensorView& to, std::span<const std::byte> from) {
+  const TensorView front = to.Slice(0, 0, static_cast<int64_t>(from.size() / sizeof(int32_t)));
+  if (!from.empty()) run_.device().Upload(front, from);
   return front;
 }
 
-void Sampler::Stage(const SamplerRows& rows) {
-  live_rows_ = static_cast<int64_t>(rows.index.size());
-  rows_ = std::max(live_rows_, rows.padded);
-  CHECK(rows_ <= capacity_.rows, "{} rows in a pass, capacity {}", rows_, capacity_.rows);
-  CHECK(rows.slots.size() == rows.positions.size());
-  const auto live = static_cast<int32_t>(live_rows_);
-  Upload(live_, std::span(&live, 1));
-  Upload(index_, rows.index);
-  Upload(row_slot_, rows.slots);
-  Upload(position_, rows.positions);
-  Upload(sampled_index_, rows.sampled_index);
+LogitPass Sampler::Stage(std::span<const int32_t> index) {
+  const auto rows = static_cast<int32_t>(index.size());
+  CHECK(rows <= capacity_.pass_rows, "{} logit rows in a pass, capacity {}", rows,
+        capacity_.pass_rows);
+  UploadInts(t_.live, std::as_bytes(std::span(&rows, 1)));
+  return {.index = UploadInts(t_.index, std::as_bytes(index)), .live = t_.live};
 }
 
-TensorView Sampler::Gather(const TensorView& hidden) {
-  const TensorView out = hidden_.Slice(0, 0, rows_);
-  run_(run_.ops().gather_rows,
-       {.x = hidden, .index = index_.Slice(0, 0, rows_), .live = live_, .out = out});
+TensorView Sampler::Gather(const LogitPass& pass, const TensorView& hidden) {
+  const TensorView out = t_.hidden.Slice(0, 0, pass.rows());
+  run_(run_.ops().gather_rows, {.x = hidden, .index = pass.index, .live = pass.live, .out = out});
   return out;
 }
 
-void Sampler::Sample(const SlotState& state) {
+void Sampler::Sample(const LogitPass& pass, int64_t first, const TokenMap& map,
+                     const SlotState& state) {
   const Ops& ops = run_.ops();
-  const TensorView row_slot = row_slot_.Slice(0, 0, rows_);
-  const TensorView adjusted = adjusted_.Slice(0, 0, rows_);
+  const int64_t rows = pass.rows();
+  const TensorView adjusted = t_.adjusted.Slice(0, 0, rows);
   // A copy: log-probabilities are those of the raw logits.
-  run_(ops.gather_rows,
-       {.x = logits(), .index = identity_.Slice(0, 0, rows_), .live = live_, .out = adjusted});
-  run_(ops.adjust_logits,
-       {.logits = adjusted, .row_slot = row_slot, .slots = state, .live = live_});
+  run_(ops.gather_rows, {.x = logits(pass),
+                         .index = t_.identity.Slice(0, 0, rows),
+                         .live = pass.live,
+                         .out = adjusted});
+  run_(ops.adjust_logits, {.logits = adjusted,
+                           .index = pass.index,
+                           .token_slot = map.slots,
+                           .slots = state,
+                           .live = pass.live});
   run_(ops.sample, {.logits = adjusted,
-                    .row_slot = row_slot,
-                    .position = position_.Slice(0, 0, rows_),
+                    .index = pass.index,
+                    .token_slot = map.slots,
+                    .positions = map.positions,
                     .slots = state,
-                    .live = live_,
-                    .tokens = tokens_.Slice(0, 0, rows_),
-                    .ok = ok_.Slice(0, 0, rows_)});
+                    .live = pass.live,
+                    .tokens = t_.tokens.Slice(0, first, first + rows),
+                    .ok = t_.ok.Slice(0, first, first + rows)});
 }
 
-void Sampler::Commit(const TensorView& row_slot, const TensorView& row_begin,
-                     const TensorView& positions, const TensorView& live_rows,
-                     const SlotState& state) {
-  run_(run_.ops().commit, {.row_slot = row_slot,
-                           .row_begin = row_begin,
+void Sampler::Commit(const RowTensors& rows, const TensorView& positions, const SlotState& state) {
+  run_(run_.ops().commit, {.row_slot = rows.slot,
+                           .row_begin = rows.begin,
                            .positions = positions,
-                           .sampled_index = sampled_index_.Slice(0, 0, row_slot.dim(0)),
-                           .sampled_tokens = tokens_.Slice(0, 0, rows_),
-                           .live_rows = live_rows,
+                           .logit_begin = rows.logit_begin,
+                           .sampled = t_.tokens,
+                           .row_count = rows.count,
+                           .live_rows = rows.live,
                            .slots = state});
 }
 
@@ -113,21 +117,30 @@ TokenLogprobs Sampler::PassLogprobs::row(size_t row, int32_t top) const {
   return result;
 }
 
-void Sampler::LogProbs(std::span<const TokenId> tokens, int32_t top, PassLogprobs& to) {
-  const int64_t count = std::min<int64_t>(top, capacity_.vocab);
-  rows_ = live_rows_;  // the host reads them all
-  const TensorView of = tokens.empty() ? tokens_.Slice(0, 0, rows_) : Upload(given_tokens_, tokens);
-  const TensorView logprob = logprob_.Slice(0, 0, rows_);
-  const TensorView top_ids(top_ids_.data(), DType::kI32, {rows_, count});
-  const TensorView top_logprobs(top_logprobs_.data(), DType::kF32, {rows_, count});
-  run_(run_.ops().log_probs, {.logits = logits(),
-                              .tokens = of,
-                              .live = live_,
+void Sampler::LogProbs(const LogitPass& pass, std::span<const TokenId> tokens, int32_t top,
+                       PassLogprobs& to) {
+  CHECK(static_cast<int64_t>(tokens.size()) == pass.rows());
+  LogProbs(pass, UploadInts(t_.given_tokens, std::as_bytes(tokens)), top, to);
+}
+
+void Sampler::LogProbsOfDrawn(const LogitPass& pass, int64_t first, int32_t top, PassLogprobs& to) {
+  LogProbs(pass, t_.tokens.Slice(0, first, first + pass.rows()), top, to);
+}
+
+void Sampler::LogProbs(const LogitPass& pass, const TensorView& tokens, int32_t top,
+                       PassLogprobs& to) {
+  const int64_t rows = pass.rows(), count = std::min<int64_t>(top, capacity_.vocab);
+  const TensorView logprob = t_.logprob.Slice(0, 0, rows);
+  const TensorView top_ids(t_.top_ids.data(), DType::kI32, {rows, count});
+  const TensorView top_logprobs(t_.top_logprobs.data(), DType::kF32, {rows, count});
+  run_(run_.ops().log_probs, {.logits = logits(pass),
+                              .tokens = tokens,
+                              .live = pass.live,
                               .logprob = logprob,
                               .top_ids = top_ids,
                               .top_logprobs = top_logprobs});
-  to.logprobs.resize(static_cast<size_t>(rows_));
-  to.top_ids.resize(static_cast<size_t>(rows_ * count));
+  to.logprobs.resize(static_cast<size_t>(rows));
+  to.top_ids.resize(static_cast<size_t>(rows * count));
   to.top_logprobs.resize(to.top_ids.size());
   Device& device = run_.device();
   device.Download(std::as_writable_bytes(std::span(to.logprobs)), logprob);
@@ -135,12 +148,15 @@ void Sampler::LogProbs(std::span<const TokenId> tokens, int32_t top, PassLogprob
   device.Download(std::as_writable_bytes(std::span(to.top_logprobs)), top_logprobs);
 }
 
-void Sampler::Download(Drawn& drawn) {
-  drawn.ids.resize(static_cast<size_t>(live_rows_));
-  drawn.ok.resize(drawn.ids.size());
-  Device& device = run_.device();
-  device.Download(std::as_writable_bytes(std::span(drawn.ids)), tokens_.Slice(0, 0, live_rows_));
-  device.Download(std::as_writable_bytes(std::span(drawn.ok)), ok_.Slice(0, 0, live_rows_));
+void Sampler::Download(const RowTensors& rows, int64_t num_rows, int64_t logit_rows, Drawn& drawn) {
+  const auto download = [&](const TensorView& from, int64_t size, std::vector<int32_t>& to) {
+    to.resize(static_cast<size_t>(size));
+    run_.device().Download(std::as_writable_bytes(std::span(to)), from.Slice(0, 0, size));
+  };
+  download(t_.tokens, logit_rows, drawn.ids);
+  download(t_.ok, logit_rows, drawn.ok);
+  download(rows.logit_begin, num_rows, drawn.logit_begin);
+  download(rows.count, num_rows, drawn.count);
 }
 
 }  // namespace fathom

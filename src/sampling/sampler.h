@@ -1,4 +1,4 @@
-// One pass of sampling: hidden states of chosen tokens -> logits -> tokens and log-probabilities.
+// From hidden states of chosen tokens to logits, tokens and log-probabilities.
 #pragma once
 
 #include <cstdint>
@@ -10,49 +10,45 @@
 #include "base/ids.h"
 #include "ops/op_runner.h"
 #include "ops/ops.h"
+#include "ops/step_rows.h"
+#include "request/params.h"
 #include "sampling/slots.h"
+#include "tensor/buffer.h"
 #include "tensor/device.h"
 
 namespace fathom {
 
 struct SamplerCapacity {
-  int64_t rows = 0;  // of one pass
+  int64_t logit_rows = 0;  // of a step
+  int64_t pass_rows = 0;   // logit rows that exist at a time
   int64_t vocab = 0;
   int64_t hidden = 0;
 };
 
-// The rows of one pass, as the host knows them.
-struct SamplerRows {
-  std::span<const int32_t> index;  // of each row's token in the batch
-  // To draw, for each row: its slot, and the position of the new token.
-  std::span<const SlotId> slots = {};
-  std::span<const int32_t> positions = {};
-  // To commit, for each row of the step: which row of this pass it is, or -1.
-  std::span<const int32_t> sampled_index = {};
-  // Shapes have room for so many rows of the pass and of the step; 0: for those there are.
-  int64_t padded = 0;
-};
-
-// A pass is Stage(), Gather(), the model's Logits() into logits(), then Sample(), Commit() and
-// LogProbs() as wanted. Only Stage() uploads. THREAD: one at a time.
+// A step's logit rows are taken in passes, each of which is Gather(), the model's Logits() into
+// logits(), then Sample() and LogProbs() as wanted; after all of them Commit() and Download().
+// THREAD: one at a time.
 class Sampler {
  public:
-  Sampler(SamplerCapacity capacity, const Ops& ops, Device& device);
+  Sampler(const SamplerCapacity& capacity, const Ops& ops, Device& device);
 
-  int64_t max_rows() const { return capacity_.rows; }
+  static size_t Bytes(const SamplerCapacity& capacity, const Ops& ops);
+  int64_t pass_rows() const { return capacity_.pass_rows; }
 
-  void Stage(const SamplerRows& rows);
-  // The hidden states of the pass's rows, [rows, hidden].
-  TensorView Gather(const TensorView& hidden);
-  TensorView live() const { return live_; }                         // I32 [1]: the pass's rows
-  TensorView logits() const { return logits_.Slice(0, 0, rows_); }  // F32 [rows, vocab]: raw
+  // Uploads a pass over tokens that the host chose: for logits alone, not to sample.
+  LogitPass Stage(std::span<const int32_t> index);
+  // The hidden states of the pass, [logit rows, hidden].
+  TensorView Gather(const LogitPass& pass, const TensorView& hidden);
+  TensorView logits(const LogitPass& pass) const {  // F32 [logit rows, vocab]: raw
+    return t_.logits.Slice(0, 0, pass.rows());
+  }
 
-  // Draws a token for every row; leaves the raw logits as they are.
-  void Sample(const SlotState& state);
+  // Draws a token for every row of a step's pass, the rows of which begin at `first` among the
+  // step's; leaves the raw logits as they are.
+  void Sample(const LogitPass& pass, int64_t first, const TokenMap& map, const SlotState& state);
 
-  // Advances the slots of a step past it.
-  void Commit(const TensorView& row_slot, const TensorView& row_begin, const TensorView& positions,
-              const TensorView& live_rows, const SlotState& state);
+  // Advances the slots of a step past it, by what was sampled.
+  void Commit(const RowTensors& rows, const TensorView& positions, const SlotState& state);
 
   // Log-probabilities of a pass on their way to the host.
   struct PassLogprobs {
@@ -62,31 +58,43 @@ class Sampler {
     TokenLogprobs row(size_t row,
                       int32_t top) const;  // with the `top` likeliest, of those there are
   };
-  // Those of the drawn tokens (or of `tokens`, when given), and of the `top` likeliest; `to` is
-  // written once a later mark has been waited for.
-  void LogProbs(std::span<const TokenId> tokens, int32_t top, PassLogprobs& to);
+  // Those of `tokens`, and of the `top` likeliest; `to` is written once a later mark has been
+  // waited for. Beyond the pass's live rows it is garbage.
+  void LogProbs(const LogitPass& pass, std::span<const TokenId> tokens, int32_t top,
+                PassLogprobs& to);
+  // Those of the tokens that Sample() drew.
+  void LogProbsOfDrawn(const LogitPass& pass, int64_t first, int32_t top, PassLogprobs& to);
 
-  // The drawn tokens on their way to the host.
+  // What was drawn, and what of it stands, on their way to the host.
   struct Drawn {
-    std::vector<int32_t> ids, ok;
-    std::optional<TokenId> token(size_t row) const {  // nothing where a row has NaN
-      return ok[row] != 0 ? std::optional(TokenId{ids[row]}) : std::nullopt;
+    std::vector<int32_t> ids, ok;                           // of each logit row
+    std::vector<int32_t> logit_begin, count;                // of each row: RowTensors
+    std::optional<TokenId> token(size_t logit_row) const {  // nothing where sampling failed
+      return ok[logit_row] != 0 ? std::optional(TokenId{ids[logit_row]}) : std::nullopt;
     }
   };
-  // Enqueues their download: `drawn` is written once a later mark has been waited for.
-  void Download(Drawn& drawn);
+  // Enqueues the download of the first `num_rows` rows, with `logit_rows` logit rows at most:
+  // `drawn` is written once a later mark has been waited for.
+  void Download(const RowTensors& rows, int64_t num_rows, int64_t logit_rows, Drawn& drawn);
 
  private:
-  template <class T>
-  TensorView Upload(const TensorView& to, std::span<const T> from);
+  struct Tensors {
+    // Of a pass:
+    TensorView identity, index, live, given_tokens, top_ids;
+    TensorView hidden, logits, adjusted, logprob, top_logprobs;
+    // Of a step:
+    TensorView tokens, ok;
+
+    size_t LayOut(const SamplerCapacity& capacity, const Ops& ops, Arena arena);
+  };
+
+  void LogProbs(const LogitPass& pass, const TensorView& tokens, int32_t top, PassLogprobs& to);
+  TensorView UploadInts(const TensorView& to, std::span<const std::byte> from);
 
   SamplerCapacity capacity_;
   OpRunner run_;
   std::unique_ptr<DeviceMemory> memory_;
-  TensorView identity_, index_, live_, row_slot_, position_, tokens_, ok_, given_tokens_,
-      sampled_index_;
-  TensorView hidden_, logits_, adjusted_, logprob_, top_ids_, top_logprobs_;
-  int64_t live_rows_ = 0, rows_ = 0;  // of the pass; as shapes have it
+  Tensors t_;
 };
 
 }  // namespace fathom

@@ -34,28 +34,30 @@ class SamplerTest : public testing::TestWithParam<const Ops*> {
  protected:
   void Open(int32_t slot, const SamplingParams& params, int32_t min_tokens = 0,
             const std::vector<TokenId>& generated = {}) {
-    const std::vector<TokenId> stop = Ids({1}), prompt = Ids({2});
-    slots_.Open(SlotId{slot}, {.params = params,
-                               .banned = stop,
-                               .min_tokens = min_tokens,
-                               .prompt = prompt,
-                               .generated = generated});
+    auto request = std::make_shared<RequestParams>();
+    request->prompt = Ids({2});
+    request->sampling = params;
+    request->stop_tokens = Ids({1});
+    request->min_tokens = min_tokens;
+    slots_.Open({.slot = SlotId{slot}, .params = request, .generated = generated});
   }
-  // A pass over these logits: row i samples for slots[i], at positions[i]. `sampled`: for Commit.
+  // Draws from these logits in one pass: row i for slots[i], with positions[i] for the new token.
   std::vector<std::optional<TokenId>> Pass(const Logits& logits, const std::vector<int32_t>& slots,
-                                           const std::vector<int32_t>& positions,
-                                           const std::vector<int32_t>& sampled = {}) {
-    const std::vector<int32_t> index(logits.size());
-    std::vector<SlotId> ids;
-    for (const int32_t slot : slots) ids.push_back(SlotId{slot});
-    sampler_.Stage(
-        {.index = index, .slots = ids, .positions = positions, .sampled_index = sampled});
-    sampler_.Gather(hidden_);
-    float* to = static_cast<float*>(sampler_.logits().data());
+                                           std::vector<int32_t> positions) {
+    const auto rows = static_cast<int32_t>(logits.size());
+    std::vector<int32_t> index, begin;
+    for (int32_t row = 0; row < rows; ++row) index.push_back(row);
+    for (int32_t row = 0; row <= rows; ++row) begin.push_back(row);
+    for (int32_t& position : positions) --position;
+    pass_ = {.index = Ints(index), .live = Ints({rows})};
+    sampler_.Gather(pass_, hidden_);
+    float* to = static_cast<float*>(sampler_.logits(pass_).data());
     for (const auto& row : logits) to = std::copy(row.begin(), row.end(), to);
-    sampler_.Sample(slots_.state());
+    sampler_.Sample(pass_, 0, {.slots = Ints(slots), .positions = Ints(positions)}, slots_.state());
     Sampler::Drawn drawn;
-    sampler_.Download(drawn);
+    const RowTensors of_rows{.count = Ints(std::vector<int32_t>(logits.size(), 1)),
+                             .logit_begin = Ints(begin)};
+    sampler_.Download(of_rows, rows, rows, drawn);
     std::vector<std::optional<TokenId>> tokens;
     for (size_t row = 0; row < logits.size(); ++row) tokens.push_back(drawn.token(row));
     return tokens;
@@ -63,7 +65,11 @@ class SamplerTest : public testing::TestWithParam<const Ops*> {
   // Of the pass's first row.
   TokenLogprobs LogProbs(std::span<const TokenId> tokens, int32_t top) {
     Sampler::PassLogprobs logprobs;
-    sampler_.LogProbs(tokens, top, logprobs);
+    if (tokens.empty()) {
+      sampler_.LogProbsOfDrawn(pass_, 0, top, logprobs);
+    } else {
+      sampler_.LogProbs(pass_, tokens, top, logprobs);
+    }
     device_.WaitFor(device_.Mark());
     return logprobs.row(0, top);
   }
@@ -80,9 +86,11 @@ class SamplerTest : public testing::TestWithParam<const Ops*> {
   const Ops& ops_ = *GetParam();
   CpuDevice device_{2};
   Slots slots_{{.slots = 4, .vocab = kVocab, .max_pages = 1}, device_};
-  Sampler sampler_{{.rows = 3, .vocab = kVocab, .hidden = kHidden}, ops_, device_};
+  Sampler sampler_{
+      {.logit_rows = 3, .pass_rows = 3, .vocab = kVocab, .hidden = kHidden}, ops_, device_};
+  LogitPass pass_;  // the last one
   std::unique_ptr<DeviceMemory> memory_ = device_.Allocate(256);
-  TensorView hidden_{memory_->data(), ops_.activation, {2, kHidden}};
+  TensorView hidden_{memory_->data(), ops_.activation, {3, kHidden}};
   std::vector<std::unique_ptr<std::vector<int32_t>>> kept_;
 };
 
@@ -149,24 +157,31 @@ TEST_P(SamplerTest, ADrawDependsOnSeedAndPositionAlone) {
 TEST_P(SamplerTest, CommitAdvancesASlotUntilItsStopTokenMayCome) {
   const std::vector<float> stop_is_likeliest = {0, 9, 0, 0, 5, 0};
   Open(2, {.temperature = 0}, /*min_tokens=*/1);
-  const auto pass = [&](int32_t position, int32_t tokens, int32_t sampled) {
-    const auto token = Pass({stop_is_likeliest}, {2}, {position + tokens}, {sampled})[0];
+  const auto pass = [&](int32_t position, int32_t tokens, int32_t samples) {
+    const auto token = Pass({stop_is_likeliest}, {2}, {position + tokens})[0];
     std::vector<int32_t> positions;
     for (int32_t i = 0; i < tokens; ++i) positions.push_back(position + i);
-    sampler_.Commit(Ints({2}), Ints({0, tokens}), Ints(positions), Ints({1}), slots_.state());
+    sampler_.Commit({.slot = Ints({2}),
+                     .begin = Ints({0, tokens}),
+                     .count = Ints({tokens}),
+                     .logit_begin = Ints({0, samples}),
+                     .live = Ints({1})},
+                    Ints(positions), slots_.state());
     return token;
   };
   const SlotState& state = slots_.state();
-  pass(0, 3, -1);  // a chunk of the prompt: nothing is sampled
+  pass(0, 3, 0);  // a chunk of the prompt: nothing is sampled
   EXPECT_EQ(At<int32_t>(state.length, 2), 3);
   EXPECT_EQ(At<int32_t>(state.generated, 2), 0);
   EXPECT_EQ(At<int32_t>(state.last_token, 2), 0);
-  EXPECT_EQ(pass(3, 2, 0), TokenId{4});
+  EXPECT_EQ(pass(3, 2, 1), TokenId{4});
   EXPECT_EQ(At<int32_t>(state.length, 2), 5);
   EXPECT_EQ(At<int32_t>(state.generated, 2), 1);
   EXPECT_EQ(At<int32_t>(state.last_token, 2), 4);
   EXPECT_EQ(At<int32_t>(state.counts.At(2), 4), 1);
-  EXPECT_EQ(pass(5, 1, 0), TokenId{1});
+  EXPECT_EQ(At<int32_t>(state.ended, 2), 0);
+  EXPECT_EQ(pass(5, 1, 1), TokenId{1});
+  EXPECT_EQ(At<int32_t>(state.ended, 2), 1);
   EXPECT_EQ(At<int32_t>(state.counts.At(2), 1), 1);
   EXPECT_EQ(At<int32_t>(state.length, 1), 0);  // another slot
 }

@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "base/ids.h"
 #include "ops/ops.h"
-#include "sampling/params.h"
+#include "request/slot_opening.h"
+#include "tensor/buffer.h"
 #include "tensor/device.h"
 
 namespace fathom {
@@ -16,25 +16,20 @@ namespace fathom {
 struct SlotsCapacity {
   int64_t slots = 0;
   int64_t vocab = 0;
-  int64_t max_pages = 0;  // of one request
+  int64_t max_pages = 0;   // of one request
+  int64_t max_drafts = 0;  // of one request
 };
 
 class Slots {
  public:
-  Slots(SlotsCapacity capacity, Device& device);
+  Slots(const SlotsCapacity& capacity, Device& device);
 
   const SlotState& state() const { return state_; }
 
-  // A request enters: nothing is cached for it yet. `generated` are tokens sampled before a
-  // preemption; `banned` are not sampled while fewer than min_tokens are generated.
-  // REQUIRES: params within the bounds of params.h, ids in the vocabulary.
-  struct Entry {
-    const SamplingParams& params;
-    std::span<const TokenId> banned;
-    int32_t min_tokens = 0;
-    std::span<const TokenId> prompt, generated;
-  };
-  void Open(SlotId slot, const Entry& entry);
+  static size_t Bytes(const SlotsCapacity& capacity);
+
+  // REQUIRES: params within the bounds of request/params.h, ids in the vocabulary.
+  void Open(const SlotOpening& opening);
 
   // Entries [first, first + pages) of the slot's page table.
   void SetPages(SlotId slot, int32_t first, std::span<const PageId> pages);
@@ -42,6 +37,8 @@ class Slots {
  private:
   template <class T>
   void Set(const TensorView& per_slot, SlotId slot, T value);
+
+  static size_t LayOut(const SlotsCapacity& capacity, Arena arena, SlotState& state);
 
   SlotsCapacity capacity_;
   Device& device_;

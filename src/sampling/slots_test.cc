@@ -30,6 +30,10 @@ std::vector<TokenId> Ids(std::initializer_list<int32_t> ids) {
   return tokens;
 }
 
+std::shared_ptr<const RequestParams> Request(RequestParams params) {
+  return std::make_shared<const RequestParams>(std::move(params));
+}
+
 class SlotsTest : public testing::Test {
  protected:
   CpuDevice device_{1};
@@ -47,13 +51,17 @@ TEST_F(SlotsTest, ARequestFindsWhatItAskedFor) {
                               .repetition_penalty = 1.5f,
                               .seed = 0x123456789abcdef0,
                               .logit_bias = {{TokenId{3}, 4.0f}, {TokenId{5}, -100.0f}}};
-  slots_.Open(SlotId{1}, {.params = params,
-                          .banned = Ids({2, 6}),
-                          .min_tokens = 9,
-                          .prompt = Ids({0, 1, 1}),
-                          .generated = Ids({4, 4, 7})});
+  slots_.Open({.slot = SlotId{1},
+               .params = Request({.prompt = Ids({0, 1, 1}),
+                                  .sampling = params,
+                                  .stop_tokens = Ids({2, 6}),
+                                  .min_tokens = 9}),
+               .generated = Ids({4, 4, 7}),
+               .length = 64,
+               .final_length = 99});
   EXPECT_EQ(One<int32_t>(state_.last_token, 1), 0);
-  EXPECT_EQ(One<int32_t>(state_.length, 1), 0);
+  EXPECT_EQ(One<int32_t>(state_.length, 1), 64);
+  EXPECT_EQ(One<int32_t>(state_.final_length, 1), 99);
   EXPECT_EQ(One<int32_t>(state_.generated, 1), 3);
   EXPECT_EQ(One<int32_t>(state_.min_tokens, 1), 9);
   EXPECT_EQ(One<int32_t>(state_.top_k, 1), 7);
@@ -64,12 +72,12 @@ TEST_F(SlotsTest, ARequestFindsWhatItAskedFor) {
   EXPECT_EQ(One<float>(state_.frequency, 1), 2.0f);
   EXPECT_EQ(One<float>(state_.repetition, 1), 1.5f);
   EXPECT_EQ(Row<uint32_t>(state_.seed, 1), (std::vector<uint32_t>{0x9abcdef0, 0x12345678}));
-  std::vector<int32_t> banned(kMaxBannedTokens, -1), bias_ids(kMaxLogitBias, -1);
-  banned[0] = 2;
-  banned[1] = 6;
+  std::vector<int32_t> stops(kMaxStopTokens, -1), bias_ids(kMaxLogitBias, -1);
+  stops[0] = 2;
+  stops[1] = 6;
   bias_ids[0] = 3;
   bias_ids[1] = 5;
-  EXPECT_EQ(Row<int32_t>(state_.banned, 1), banned);
+  EXPECT_EQ(Row<int32_t>(state_.stop_tokens, 1), stops);
   EXPECT_EQ(Row<int32_t>(state_.bias_ids, 1), bias_ids);
   EXPECT_EQ(Row<float>(state_.bias_values, 1)[0], 4.0f);
   EXPECT_EQ(Row<float>(state_.bias_values, 1)[1], -100.0f);
@@ -84,17 +92,23 @@ TEST_F(SlotsTest, ARequestFindsWhatItAskedFor) {
 
 TEST_F(SlotsTest, NothingIsLeftOfTheRequestBefore) {
   const SamplingParams first{.seed = ~uint64_t{0}, .logit_bias = {{TokenId{3}, 4.0f}}};
-  slots_.Open(SlotId{0}, {.params = first,
-                          .banned = Ids({2}),
-                          .min_tokens = 5,
-                          .prompt = Ids({1}),
-                          .generated = Ids({2})});
-  const SamplingParams second;
-  slots_.Open(SlotId{0}, {.params = second, .banned = {}, .prompt = Ids({5}), .generated = {}});
+  slots_.Open(
+      {.slot = SlotId{0},
+       .params = Request(
+           {.prompt = Ids({1}), .sampling = first, .stop_tokens = Ids({2}), .min_tokens = 5}),
+       .generated = Ids({2}),
+       .length = 7});
+  // As the steps between leave them.
+  static_cast<int32_t*>(state_.ended.data())[0] = 1;
+  static_cast<int32_t*>(state_.num_drafts.data())[0] = 1;
+  slots_.Open({.slot = SlotId{0}, .params = Request({.prompt = Ids({5})})});
+  EXPECT_EQ(One<int32_t>(state_.length, 0), 0);
+  EXPECT_EQ(One<int32_t>(state_.ended, 0), 0);
+  EXPECT_EQ(One<int32_t>(state_.num_drafts, 0), 0);
   EXPECT_EQ(One<int32_t>(state_.generated, 0), 0);
   EXPECT_EQ(One<int32_t>(state_.min_tokens, 0), 0);
   EXPECT_EQ(Row<uint32_t>(state_.seed, 0), std::vector<uint32_t>(2));
-  EXPECT_EQ(Row<int32_t>(state_.banned, 0), std::vector<int32_t>(kMaxBannedTokens, -1));
+  EXPECT_EQ(Row<int32_t>(state_.stop_tokens, 0), std::vector<int32_t>(kMaxStopTokens, -1));
   EXPECT_EQ(Row<int32_t>(state_.bias_ids, 0), std::vector<int32_t>(kMaxLogitBias, -1));
   EXPECT_EQ(Row<int32_t>(state_.counts, 0), std::vector<int32_t>(kVocab));
   EXPECT_EQ(Row<uint8_t>(state_.in_prompt, 0), (std::vector<uint8_t>{0, 0, 0, 0, 0, 1, 0, 0}));

@@ -181,6 +181,7 @@ TEST(Scheduler, PreemptedRequestDoesNotReturnBeforeItsRowsInFlightAreDone) {
                             .prefill_chunk = 256,
                             .num_pages = 12,
                             .max_model_len = 512,
+                            .absorbed_limit = 512,
                             .depth = 3});
   // The second page that each comes to need is needed in decode 66 (of 1), 67 (of 0 and 4), and
   // later; decode 65 is the last one of 3.

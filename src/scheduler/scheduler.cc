@@ -28,6 +28,7 @@ Status Validate(const SchedulerOptions& options) {
   TRY(at_least("pages of the KV cache:", options.num_pages, 1));
   TRY(at_least("--max-model-len", options.max_model_len, 2));
   TRY(at_least("steps in flight:", options.depth, 1));
+  TRY(at_least("absorbed_limit:", options.absorbed_limit, 0));
   TRY(at_least("drafts of a decode:", options.max_drafts, 0));
   if (options.max_num_batched_tokens < std::max(options.prefill_chunk, options.max_num_seqs)) {
     return InvalidArgument(

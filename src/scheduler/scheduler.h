@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,9 +22,10 @@ struct SchedulerOptions {
   int32_t prefill_chunk = 512;  // prefill is cut at absolute multiples of this many positions
   int32_t num_pages = 0;
   int32_t max_model_len = 0;  // prompt and generated tokens
-  int32_t depth = 2;          // steps planned ahead of results
-  // Prompts' parts of chunks that are longer take the expanded form (base/attention_form.h).
-  int64_t absorbed_limit = std::numeric_limits<int64_t>::max();
+  // Prompts' parts of chunks that are longer take the expanded form (base/attention_form.h). To be
+  // set: the model's.
+  int64_t absorbed_limit = -1;
+  int32_t depth = 2;       // steps planned ahead of results
   int32_t max_drafts = 0;  // that a decode verifies at most
 };
 

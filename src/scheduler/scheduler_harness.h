@@ -24,6 +24,7 @@ inline SchedulerOptions SmallOptions() {
           .prefill_chunk = 128,
           .num_pages = 10,
           .max_model_len = 512,
+          .absorbed_limit = 512,
           .depth = 2};
 }
 

@@ -178,7 +178,9 @@ Api::Answer Api::Health(const HttpRequest&) {
 }
 
 Api::Answer Api::Version(const HttpRequest&) {
-  return Ok(json::object{{"version", options_.version}});
+  json::object version = {{"version", options_.version}};
+  if (!options_.sources.empty()) version["sources"] = options_.sources;
+  return Ok(std::move(version));
 }
 
 Api::Answer Api::MetricsText(const HttpRequest&) {

@@ -63,6 +63,7 @@ class HttpServerTest : public testing::Test {
     options.vocab_size = TinyTokenizer().vocab_size();
     options.eos_tokens = {*TinyTokenizer().IdOf(TinyTokenizer().eos_token())};
     options.version = "1.2.3";
+    options.sources = "0123abcd";
     BoundPort port = BoundPort::Bind("127.0.0.1", 0).value();
     port_ = port.port();
     server_ = HttpServer::Listen(options, std::move(port),

@@ -16,6 +16,7 @@ TEST_F(HttpServerTest, SmallEndpointsOnOneConnection) {
   EXPECT_EQ(client.Ask("GET", "/health").status, 200);
   EXPECT_EQ(client.Ask("GET", "/ping").status, 200);
   EXPECT_EQ(client.Ask("GET", "/version").parsed().at("version"), json::value("1.2.3"));
+  EXPECT_EQ(client.Ask("GET", "/version").parsed().at("sources"), json::value("0123abcd"));
   const json::value model = client.Ask("GET", "/v1/models").parsed().at("data").at(0);
   EXPECT_EQ(model.at("id"), json::value("tiny"));
   EXPECT_EQ(model.at("max_model_len"), json::value(4096));

@@ -22,6 +22,7 @@ struct ServerOptions {
   std::vector<std::string> allowed_origins;     // of web pages; see cors.h
   std::vector<std::string> served_model_names;  // the first one is reported
   std::string version;
+  std::string sources;  // of this build, for benchmarks; "": not said
   SamplingDefaults defaults;
   std::vector<TokenId> eos_tokens;
   int32_t vocab_size = 0;     // token ids that requests may name: below this

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from conftest import BINARY, MODEL, serving
+from conftest import BINARY, MODEL, ROOT, serving
 
 
 def run(*arguments):
@@ -27,6 +27,9 @@ def load(server, *arguments):
     return report("serve", "--base-url", server.url, *arguments)
 
 
+SOURCES = subprocess.run(
+    ["cmake", "-P", ROOT / "cmake" / "cpu_source_hash.cmake"], capture_output=True, text=True, check=True
+).stdout.strip()
 SMALL = ("--random-input-len", 20, "--random-output-len", 12)
 
 
@@ -37,6 +40,7 @@ def test_fixed_lengths_are_kept_and_counted(server):
     assert (result["total_input_tokens"], result["total_output_tokens"]) == (12 * 20, 12 * 12)
     assert server.metric("vllm:generation_tokens_total") - before == 13 * 12
     assert result["model"] == "tiny-r1"
+    assert result["sources"] == SOURCES
     duration = result["duration"]
     assert result["request_throughput"] == pytest.approx(12 / duration)
     assert result["output_throughput"] == pytest.approx(144 / duration)
@@ -177,6 +181,7 @@ def test_offline():
     args = ("--batch-size", "2,3", "--input-len", 24, "--output-len", 6, "--repeats", 2, "--read-bytes", "64MiB")
     result = report("offline", MODEL, *args)
     assert [r["batch_size"] for r in result["results"]] == [2, 3]
+    assert result["sources"] == SOURCES
     first = result["results"][0]
     for name in ("decode_tokens_per_s", "prefill_tokens_per_s", "bandwidth_share", "peak_share"):
         assert result[name] == first[name] > 0

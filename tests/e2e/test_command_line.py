@@ -144,6 +144,18 @@ def test_steps_too_long_for_the_memory_are_refused_with_the_plan():
     assert "weights 0.02 GiB" in result.stderr and "--max-num-batched-tokens" in result.stderr
 
 
+def test_a_cache_that_could_not_be_used_whole_is_said():
+    for size, said in (("2016KiB", False), ("1GiB", True)):  # two pages, and far more
+        result = run("generate", MODEL, "hi", "--max-tokens", "1", "--max-model-len", "100", "--kv-cache-memory-bytes", size)
+        assert result.returncode == 0
+        assert ("--kv-cache-memory-bytes 1073741824: the KV cache takes 2064384 of them" in result.stderr) == said
+
+
+def test_one_request_is_not_called_requests():
+    result = run("generate", MODEL, "hi", "--max-tokens", "1", "--log-level", "info")
+    assert result.returncode == 0 and "at most 1 request and 1024 tokens a step" in result.stderr
+
+
 def test_nothing_to_answer_is_said():
     result = run("generate", MODEL, stdin=subprocess.DEVNULL)
     assert result.returncode == 1 and "nothing on standard input" in result.stderr
@@ -162,11 +174,23 @@ def test_model_as_a_flag_gets_a_hint():
         ["--served-model-name=a", "nowhere", "--port", "0"],
         ["--allowed-origins", "http://a", "nowhere"],
         ["--allowed-origins", '["http://a", "null"]', "nowhere", "--port", "0"],
+        ["--served-model-name", "a", "--allowed-origins", "*", "nowhere"],
+        ["nowhere", "--allowed-origins", "http://a", "http://b"],
     ],
 )
 def test_the_model_may_stand_behind_lists_of_words(arguments):
     result = run("serve", *arguments)
     assert result.returncode == 1 and result.stderr == "fathom serve: there is no folder nowhere\n"
+
+
+@pytest.mark.parametrize("flag", ["--batch-size", "--input-len", "--prefill-len"])
+def test_the_model_may_stand_behind_lists_of_numbers(flag):
+    result = run("bench", "offline", flag, "1,2", "nowhere")
+    assert result.returncode == 1 and result.stderr == "fathom bench offline: there is no folder nowhere\n"
+
+
+def test_an_origin_alone_is_no_model():
+    assert refused("serve", "--allowed-origins", "http://a") == ["fathom serve: no model: name its folder"]
 
 
 def test_a_served_name_is_no_model():

@@ -144,7 +144,8 @@ TEST_F(CudaCallsTest, StepsNeitherAllocateNorWait) {
                                .max_num_batched_tokens = kChunk + kSlots,
                                .prefill_chunk = kChunk,
                                .num_pages = kPages,
-                               .max_model_len = kMaxModelLen}},
+                               .max_model_len = kMaxModelLen,
+                               .absorbed_limit = (*model)->options().absorbed_row_limit}},
                 std::make_unique<ModelExecutor>(
                     **model, **device, ModelExecutorOptions{.num_pages = kPages, .slots = kSlots}),
                 &clock, [&](const std::vector<RequestOutput>& o) { outputs.Take(o); });

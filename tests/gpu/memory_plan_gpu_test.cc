@@ -3,7 +3,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/presets.h"
-#include "engine/memory_plan.h"
+#include "engine/assembly.h"
 #include "model/activations.h"
 #include "model/kv_pool.h"
 #include "ops/attend_absorbed/mla_decode_cuda.h"
@@ -18,27 +18,37 @@ TEST(MemoryPlanGpuTest, FiveLayersOfV3AreServedByDefaultOnAnH200) {
   config.num_layers = 5;
   config.num_mtp_layers = 0;
   const Ops& ops = CudaOps(Fp8Activations::kQuantized);
-  constexpr int32_t kTokens = 8192;  // EngineSettings::FillDefaults
+  EngineLimits limits;
+  limits.FillDefaults(/*gpu=*/true);
+  limits.max_model_len = config.max_position_embeddings;
+  const int32_t tokens = limits.max_num_batched_tokens;
+  ASSERT_EQ(tokens, 8192);
   const auto heads = static_cast<int32_t>(config.num_heads);
   const auto max_pages = static_cast<int32_t>(config.max_position_embeddings / kPageTokens);
   const size_t attention =
-      MlaDecodeWorkspace(kTokens, heads, max_pages, MlaDecodeSplitOf(heads, max_pages));
+      MlaDecodeWorkspace(tokens, heads, max_pages, MlaDecodeSplitOf(heads, max_pages));
   EXPECT_LT(attention, size_t{2200} << 20);
-  Fp8ExpertsParams experts{.tokens = kTokens, .topk = 9};
+  Fp8ExpertsParams experts{.tokens = tokens, .topk = 9};
   experts.gate_up.in = config.hidden_size;
   experts.down.in = config.moe_intermediate_size;
   experts.gate_up.count = experts.down.count = config.n_routed_experts + 1;
   const size_t tables = size_t{2} * sizeof(BF16) * config.vocab_size * config.hidden_size;
   ModelConfig without_tables = config;
   without_tables.vocab_size = 1;
+  const ModelOptions model{.max_tokens = tokens,
+                           .max_rows = limits.max_num_seqs,
+                           .max_logit_rows = limits.max_num_seqs,
+                           .max_model_len = config.max_position_embeddings};
   const MemoryNeeds needs{
-      .weight_bytes = Checkpoint::Dummy(without_tables, 0).total_bytes() + tables,
-      .activation_bytes = Activations::Bytes(config, ops, kTokens),
-      .workspace_bytes = std::max(attention, Fp8ExpertsWorkspace(experts)),
-      .state_bytes = StateBytes(config.vocab_size, 256),
+      .items =
+          EngineNeeds({.weights = Checkpoint::Dummy(without_tables, 0).total_bytes() + tables,
+                       .activations = Activations::Bytes(config, ops, tokens),
+                       .executor = ModelExecutor::Bytes(config, model, limits.max_num_seqs, ops),
+                       .workspace = std::max(attention, Fp8ExpertsWorkspace(experts))},
+                      /*gpu=*/true),
       .page_bytes = MakeKvFormat(config, ops.kv_cache).page_bytes() * config.total_layers(),
-      .max_model_len = config.max_position_embeddings,
-      .max_num_seqs = 256,
+      .max_model_len = limits.max_model_len,
+      .max_num_seqs = limits.max_num_seqs,
       .memory_bytes = (int64_t{1398} << 30) / 10,
       .memory_is_ours = true};
   const auto plan = PlanMemory(needs);

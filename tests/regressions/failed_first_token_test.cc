@@ -28,7 +28,8 @@ TEST(FailedFirstToken, EndsItsRequestAndNoOther) {
                                             .max_num_batched_tokens = 64,
                                             .prefill_chunk = 64,
                                             .num_pages = kPages,
-                                            .max_model_len = kLength}};
+                                            .max_model_len = kLength,
+                                            .absorbed_limit = kLength}};
   std::map<RequestId, RequestOutput> last;
   std::promise<void> ended;
   const SteadyClock clock;

@@ -4,13 +4,14 @@ namespace fathom {
 
 void Check(const AdjustLogitsArgs& a) {
   const SlotState& s = a.slots;
-  CHECK(a.logits.rank() == 2 && s.counts.rank() == 2 && s.banned.rank() == 2 &&
-            s.bias_ids.rank() == 2,
-        "adjust_logits: logits are {}, slots.counts {}, slots.banned {}, slots.bias_ids {}",
-        a.logits.ToString(), s.counts.ToString(), s.banned.ToString(), s.bias_ids.ToString());
+  CHECK(a.logits.rank() == 2 && a.token_slot.rank() == 1 && s.counts.rank() == 2 &&
+            s.stop_tokens.rank() == 2 && s.bias_ids.rank() == 2,
+        "adjust_logits: logits are {}, slots.counts {}, slots.stop_tokens {}, slots.bias_ids {}",
+        a.logits.ToString(), s.counts.ToString(), s.stop_tokens.ToString(), s.bias_ids.ToString());
   const int64_t rows = a.logits.dim(0), vocab = a.logits.dim(1), slots = s.counts.dim(0);
   CheckTensor("adjust_logits: logits", a.logits, DType::kF32, {rows, vocab});
-  CheckTensor("adjust_logits: row_slot", a.row_slot, DType::kI32, {rows});
+  CheckTensor("adjust_logits: index", a.index, DType::kI32, {rows});
+  CheckTensor("adjust_logits: token_slot", a.token_slot, DType::kI32, {a.token_slot.dim(0)});
   CheckTensor("adjust_logits: slots.counts", s.counts, DType::kI32, {slots, vocab});
   CheckTensor("adjust_logits: slots.in_prompt", s.in_prompt, DType::kU8, {slots, vocab});
   CheckTensor("adjust_logits: slots.presence", s.presence, DType::kF32, {slots});
@@ -18,7 +19,8 @@ void Check(const AdjustLogitsArgs& a) {
   CheckTensor("adjust_logits: slots.repetition", s.repetition, DType::kF32, {slots});
   CheckTensor("adjust_logits: slots.generated", s.generated, DType::kI32, {slots});
   CheckTensor("adjust_logits: slots.min_tokens", s.min_tokens, DType::kI32, {slots});
-  CheckTensor("adjust_logits: slots.banned", s.banned, DType::kI32, {slots, s.banned.dim(1)});
+  CheckTensor("adjust_logits: slots.stop_tokens", s.stop_tokens, DType::kI32,
+              {slots, s.stop_tokens.dim(1)});
   const int64_t biases = s.bias_ids.dim(1);
   CheckTensor("adjust_logits: slots.bias_ids", s.bias_ids, DType::kI32, {slots, biases});
   CheckTensor("adjust_logits: slots.bias_values", s.bias_values, DType::kF32, {slots, biases});

@@ -14,13 +14,12 @@ constexpr int kMaxBiases = 1024;
 
 struct Adjustment {
   Rows<float> logits;
-  int64_t vocab, slots;
-  const int32_t* row_slot;
-  const int32_t* live;
-  Rows<const int32_t> bias_ids, counts, banned;
+  int64_t vocab, slots, tokens;
+  const int32_t *index, *token_slot, *live;
+  Rows<const int32_t> bias_ids, counts, stop_tokens;
   Rows<const float> bias_values;
   Rows<const uint8_t> in_prompt;
-  int biases, bans;
+  int biases, stops;
   const float *presence, *frequency, *repetition;
   const int32_t *generated, *min_tokens;
 };
@@ -68,7 +67,9 @@ __global__ void AdjustLogits(Adjustment a) {
   AfterPriorKernels();
   const int64_t row = blockIdx.x;
   if (row >= *a.live) return;
-  const int32_t slot = a.row_slot[row];
+  const int32_t token = a.index[row];
+  DEVICE_CHECK(token >= 0 && token < a.tokens, "adjust_logits: token", token);
+  const int32_t slot = a.token_slot[token];
   DEVICE_CHECK(slot >= 0 && slot < a.slots, "adjust_logits: slot", slot);
   float* logits = a.logits[row];
   AddBiases(a, logits, slot);
@@ -76,10 +77,10 @@ __global__ void AdjustLogits(Adjustment a) {
   Penalise(a, logits, slot);
   __syncthreads();
   if (a.generated[slot] >= a.min_tokens[slot]) return;
-  for (int i = threadIdx.x; i < a.bans; i += blockDim.x) {
-    const int32_t token = a.banned[slot][i];
-    DEVICE_CHECK(token < a.vocab, "adjust_logits: token", token);
-    if (token >= 0) logits[token] = -INFINITY;
+  for (int i = threadIdx.x; i < a.stops; i += blockDim.x) {
+    const int32_t stop = a.stop_tokens[slot][i];
+    DEVICE_CHECK(stop < a.vocab, "adjust_logits: stop token", stop);
+    if (stop >= 0) logits[stop] = -INFINITY;
   }
 }
 
@@ -93,15 +94,17 @@ void AdjustLogitsCuda(OpContext& context, const AdjustLogitsArgs& a) {
   const Adjustment adjustment = {.logits = RowsOf<float>(a.logits),
                                  .vocab = a.logits.dim(1),
                                  .slots = s.counts.dim(0),
-                                 .row_slot = Data<int32_t>(a.row_slot),
+                                 .tokens = a.token_slot.dim(0),
+                                 .index = Data<int32_t>(a.index),
+                                 .token_slot = Data<int32_t>(a.token_slot),
                                  .live = Data<int32_t>(a.live),
                                  .bias_ids = RowsOf<const int32_t>(s.bias_ids),
                                  .counts = RowsOf<const int32_t>(s.counts),
-                                 .banned = RowsOf<const int32_t>(s.banned),
+                                 .stop_tokens = RowsOf<const int32_t>(s.stop_tokens),
                                  .bias_values = RowsOf<const float>(s.bias_values),
                                  .in_prompt = RowsOf<const uint8_t>(s.in_prompt),
                                  .biases = static_cast<int>(s.bias_ids.dim(1)),
-                                 .bans = static_cast<int>(s.banned.dim(1)),
+                                 .stops = static_cast<int>(s.stop_tokens.dim(1)),
                                  .presence = Data<float>(s.presence),
                                  .frequency = Data<float>(s.frequency),
                                  .repetition = Data<float>(s.repetition),

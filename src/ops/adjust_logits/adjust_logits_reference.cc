@@ -38,8 +38,8 @@ void Penalise(const AdjustLogitsArgs& a, int64_t row, int32_t slot) {
 
 void Ban(const AdjustLogitsArgs& a, int64_t row, int32_t slot) {
   if (a.slots.generated.As<int32_t>()[slot] >= a.slots.min_tokens.As<int32_t>()[slot]) return;
-  for (int64_t i = 0; i < a.slots.banned.dim(1); ++i) {
-    const int32_t token = a.slots.banned.Row<int32_t>(slot)[i];
+  for (int64_t i = 0; i < a.slots.stop_tokens.dim(1); ++i) {
+    const int32_t token = a.slots.stop_tokens.Row<int32_t>(slot)[i];
     if (token >= 0) *LogitOf(a, row, token) = -std::numeric_limits<float>::infinity();
   }
 }
@@ -47,7 +47,9 @@ void Ban(const AdjustLogitsArgs& a, int64_t row, int32_t slot) {
 }  // namespace
 
 void AdjustRow(const AdjustLogitsArgs& a, int64_t row) {
-  const int32_t slot = a.row_slot.As<int32_t>()[row];
+  const int32_t token = a.index.As<int32_t>()[row];
+  CHECK(token >= 0 && token < a.token_slot.dim(0), "adjust_logits: token {}", token);
+  const int32_t slot = a.token_slot.As<int32_t>()[token];
   CHECK(slot >= 0 && slot < a.slots.counts.dim(0), "adjust_logits: slot {}", slot);
   AddBias(a, row, slot);
   Penalise(a, row, slot);

@@ -9,14 +9,23 @@ EVERY_BACKEND(AdjustLogitsTest);
 
 constexpr int kVocab = 300;
 
-// Rows of logits of the slots given, with a row of room.
+// live - 1, ..., 0.
+std::vector<int32_t> Backwards(int32_t live) {
+  std::vector<int32_t> index;
+  for (int32_t i = live - 1; i >= 0; --i) index.push_back(i);
+  return index;
+}
+
+// Rows of logits of the slots given, with a row of room; the batch has their tokens backwards.
 std::vector<float> RunRows(const Backend& b, const TestSlots& slots, const std::vector<float>& x,
                            const std::vector<int32_t>& row_slot) {
   const auto live = static_cast<int32_t>(row_slot.size());
   const TestTensor logits(DType::kF32, {live + 1, kVocab}, x);
+  const std::vector<int32_t> token_slot(row_slot.rbegin(), row_slot.rend());
   RunOp(b, &Ops::adjust_logits,
         {.logits = logits,
-         .row_slot = Ints({live + 1}, row_slot),
+         .index = Ints({live + 1}, Backwards(live)),
+         .token_slot = Ints({live + 2}, token_slot),
          .slots = slots.state(),
          .live = Live(live)});
   EXPECT_TRUE(logits.PoisonedFrom(live));
@@ -33,12 +42,12 @@ TEST_P(AdjustLogitsTest, NothingAskedNothingChanged) {
   TestSlots slots(2, kVocab);
   At<int32_t>(slots.counts, 0, 7) = 4;
   At<uint8_t>(slots.in_prompt, 1, 8) = 1;
-  At<int32_t>(slots.banned, 0, 1) = 9;  // but no minimum is unmet
+  At<int32_t>(slots.stop_tokens, 0, 1) = 9;  // but no minimum is unmet
   ExpectSameBits(RunRows(GetParam(), slots, x, {1, 0}), x);
   EXPECT_TRUE(RunRows(GetParam(), slots, {}, {}).empty());
 }
 
-// Each in turn, then all, in the order of sampling/params.h.
+// Each in turn, then all, in the order of request/params.h.
 TEST_P(AdjustLogitsTest, EachInItsPlace) {
   TestSlots slots(3, kVocab);
   At<int32_t>(slots.bias_ids, 1, 0) = 10;
@@ -57,8 +66,8 @@ TEST_P(AdjustLogitsTest, EachInItsPlace) {
   At<uint8_t>(slots.in_prompt, 1, 13) = 1;
   At<int32_t>(slots.min_tokens, 1) = 5;
   At<int32_t>(slots.generated, 1) = 4;
-  At<int32_t>(slots.banned, 1, 0) = 20;
-  At<int32_t>(slots.banned, 1, 1) = 0;
+  At<int32_t>(slots.stop_tokens, 1, 0) = 20;
+  At<int32_t>(slots.stop_tokens, 1, 1) = 0;
   std::vector<float> x(kVocab, 1), expected(kVocab, 1);
   x[12] = expected[12] = -4;
   expected[10] = (1.0f - 4) * 2 - 3 * 0.25f - 0.5f;  // biased below zero, so multiplied
@@ -94,7 +103,7 @@ TEST_P(AdjustLogitsTest, AsTheOracleAndAlone) {
     At<float>(slots.presence, s) = rng.Normal();
     At<int32_t>(slots.min_tokens, s) = rng.Below(3);
     At<int32_t>(slots.generated, s) = rng.Below(3);
-    for (int i = 0; i < 3; ++i) At<int32_t>(slots.banned, s, i) = rng.Below(kVocab);
+    for (int i = 0; i < 3; ++i) At<int32_t>(slots.stop_tokens, s, i) = rng.Below(kVocab);
     for (int i = 0; i < 4; ++i) {
       At<int32_t>(slots.bias_ids, s, i) = rng.Below(kVocab);
       At<float>(slots.bias_values, s, i) = rng.Normal();

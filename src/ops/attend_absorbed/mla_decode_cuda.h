@@ -48,7 +48,7 @@ struct MlaDecodeParams {
   void* out = nullptr;        // BF16 [tokens, heads, 512], dense, aligned to 16 bytes
 };
 
-// Up to 16 heads a part is one section (docs/design/mla_decode.md), of a power of two of positions,
+// Up to 16 heads a part is one section (docs/design/mla-decode.md), of a power of two of positions,
 // at least 128. More heads: at most 64 parts.
 MlaDecodeSplit MlaDecodeSplitOf(int32_t heads, int32_t max_pages);
 

@@ -3,7 +3,7 @@
 // Bytes: 1152 a cached position and item (FP8: 644); operations: 2176 a position and pair (M padded
 // to 64). fp32 accumulators; weights are rounded to BF16; parts of a context lie in FP16, scaled,
 // and are merged in order, in fp32. Expected on an H200: 128 heads, 128 rows of 8192: 292
-// GFLOP, 440 us; see docs/design/mla_decode.md.
+// GFLOP, 440 us; see docs/design/mla-decode.md.
 #include "cuda/launch_early.cuh"
 #include "ops/attend_absorbed/mla_decode_kernel.cuh"
 

@@ -3,7 +3,7 @@
 // there are many tokens, by many where there are few.
 // Bytes: 1152 a cached position (FP8: 644); operations: 2176 a position and head.
 // fp32 accumulators; weights are rounded to BF16; groups of positions are merged in fp32.
-// Expected on an H200: 16 heads, 128 rows of 4096: 604 MB, 150 us; see docs/design/mla_decode.md.
+// Expected on an H200: 16 heads, 128 rows of 4096: 604 MB, 150 us; see docs/design/mla-decode.md.
 #include "cuda/launch_early.cuh"
 #include "ops/attend_absorbed/mla_decode_merge.cuh"
 

@@ -75,7 +75,7 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
 }
 
 // By rounds of tiles and what a round of each takes, measured on an H200
-// (docs/design/bf16_gemm.md).
+// (docs/design/bf16-gemm.md).
 Bf16Tile ChooseTile(const Bf16ProductParams& p) {
   if (p.counts != nullptr) {  // experts' rows are uneven
     return p.tokens / p.count <= 32 ? Bf16Tile::k64x128 : Bf16Tile::k128x256;

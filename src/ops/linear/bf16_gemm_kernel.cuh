@@ -5,7 +5,7 @@
 //                  kMmaN
 //   bytes, FLOPs:  in x (rows + out) + rows x out numbers; 2 x rows x out x in FLOPs
 //   accumulator:   fp32 in the tensor core, in ascending order, 16 channels at a time
-//   expected time: docs/design/bf16_gemm.md
+//   expected time: docs/design/bf16-gemm.md
 #pragma once
 
 #include "cuda/fence.h"

@@ -5,7 +5,7 @@
 //                  memory meanwhile, and four of these then multiply run by run
 //   bytes, FLOPs:  W once; x once per block, from the L2; 2 FLOPs a weight and row
 //   accumulator:   the tensor core's within a run, fp32 registers across runs, in order
-//   expected time: docs/design/fp8_gemm.md, "Few rows"
+//   expected time: docs/design/fp8-gemm.md, "Few rows"
 #include <algorithm>
 
 #include "base/check.h"

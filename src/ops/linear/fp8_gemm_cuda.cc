@@ -44,7 +44,7 @@ Problem MakeProblem(const Fp8Rows& x, const Fp8Weights& w, const Fp8RowGroups& g
   return problem;
 }
 
-// Measured on an H200 (docs/design/fp8_gemm.md): few rows are a question of reading weights through
+// Measured on an H200 (docs/design/fp8-gemm.md): few rows are a question of reading weights through
 // as many multiprocessors as pay; many, of rounds of tiles.
 Fp8Tile ChooseTile(const Fp8GemmParams& p) {
   const int64_t rows = TypicalRows(p.groups);

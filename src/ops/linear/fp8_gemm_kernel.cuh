@@ -5,7 +5,7 @@
 //                  run of x and of W each) by TMA, warpgroups multiply 64 rows by kMmaN channels
 //   bytes, FLOPs:  in x (rows + out) + 2 x rows x out bytes; 2 x rows x out x in FLOPs
 //   accumulator:   the tensor core's within a run, fp32 registers across runs
-//   expected time: docs/design/fp8_gemm.md
+//   expected time: docs/design/fp8-gemm.md
 #pragma once
 
 #include "cuda/fence.h"

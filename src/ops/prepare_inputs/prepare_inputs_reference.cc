@@ -1,25 +1,73 @@
+#include <algorithm>
+
 #include "ops/reference_ops.h"
 
 namespace fathom {
+namespace {
+
+int32_t Get(const TensorView& view, int64_t i) {
+  return view.As<int32_t>()[i];
+}
+
+int32_t& Set(const TensorView& view, int64_t i) {
+  return view.As<int32_t>()[i];
+}
+
+bool IsDecode(const PrepareInputsArgs& a, int32_t row) {
+  return Get(a.plan_begin, row) == -1;
+}
+
+int32_t LiveTokens(const PrepareInputsArgs& a, int32_t row, int32_t slot) {
+  const int32_t capacity = Get(a.row_capacity, row + 1) - Get(a.row_capacity, row);
+  if (!IsDecode(a, row)) return capacity;
+  if (Get(a.slots.ended, slot) != 0) return 0;
+  const int32_t left = Get(a.slots.final_length, slot) - 1 - Get(a.slots.length, slot);
+  return std::max(0, std::min({capacity, 1 + Get(a.slots.num_drafts, slot), left}));
+}
+
+int32_t LogitRows(const PrepareInputsArgs& a, int32_t row, int32_t live) {
+  if (Get(a.plan_samples, row) == 0) return 0;
+  return IsDecode(a, row) ? live : 1;
+}
+
+}  // namespace
 
 void PrepareInputsReference(OpContext&, const PrepareInputsArgs& a) {
-  const int32_t rows = *a.live_rows.As<int32_t>();
-  const int32_t* begin = a.row_begin.As<int32_t>();
+  const int32_t rows = Get(a.live_rows, 0);
+  int32_t tokens = 0, logits = 0;
   for (int32_t r = 0; r < rows; ++r) {
-    const int32_t slot = a.row_slot.As<int32_t>()[r];
-    CHECK(slot >= 0 && slot < a.slots.length.dim(0) && begin[r] <= begin[r + 1] &&
-              begin[r + 1] <= a.ids.dim(0),
-          "prepare_inputs: row {} is tokens [{}, {}) of slot {}", r, begin[r], begin[r + 1], slot);
-    const int32_t planned = a.plan_position.As<int32_t>()[r];
-    const int32_t position = planned == -1 ? a.slots.length.As<int32_t>()[slot] : planned;
-    for (int32_t t = begin[r]; t < begin[r + 1]; ++t) {
-      const int32_t token = a.plan_tokens.As<int32_t>()[t];
-      a.ids.As<int32_t>()[t] = token == -1 ? a.slots.last_token.As<int32_t>()[slot] : token;
-      a.positions.As<int32_t>()[t] = position + (t - begin[r]);
-      a.token_slot.As<int32_t>()[t] = slot;
+    const int32_t slot = Get(a.row_slot, r), first = Get(a.row_capacity, r);
+    CHECK(slot >= 0 && slot < a.slots.length.dim(0) && first <= Get(a.row_capacity, r + 1) &&
+              Get(a.row_capacity, r + 1) <= a.ids.dim(0),
+          "prepare_inputs: row {} is tokens [{}, {}) of slot {}", r, first,
+          Get(a.row_capacity, r + 1), slot);
+    const int32_t live = LiveTokens(a, r, slot), logit_rows = LogitRows(a, r, live);
+    CHECK(logits + logit_rows <= a.logit_index.dim(0), "prepare_inputs: {} logit rows",
+          logits + logit_rows);
+    const int32_t begin = IsDecode(a, r) ? Get(a.slots.length, slot) : Get(a.plan_begin, r);
+    for (int32_t i = 0; i < live; ++i) {
+      Set(a.ids, tokens + i) = !IsDecode(a, r) ? Get(a.plan_tokens, first + i)
+                               : i == 0        ? Get(a.slots.last_token, slot)
+                                               : a.slots.drafts.Row<int32_t>(slot)[i - 1];
+      Set(a.positions, tokens + i) = begin + i;
+      Set(a.token_slot, tokens + i) = slot;
     }
+    Set(a.row_begin, r) = tokens;
+    Set(a.row_count, r) = live;
+    Set(a.logit_begin, r) = logits;
+    tokens += live;
+    for (int32_t i = 0; i < logit_rows; ++i) {
+      Set(a.logit_index, logits + i) = tokens - logit_rows + i;
+    }
+    logits += logit_rows;
   }
-  *a.live_tokens.As<int32_t>() = begin[rows];
+  Set(a.row_begin, rows) = Set(a.live_tokens, 0) = tokens;
+  Set(a.logit_begin, rows) = logits;
+  Set(a.absorbed_live, 0) = tokens - static_cast<int32_t>(a.expanded_tokens);
+  for (int64_t pass = 0; pass < a.pass_live.dim(0); ++pass) {
+    Set(a.pass_live, pass) =
+        static_cast<int32_t>(std::clamp<int64_t>(logits - pass * a.pass_rows, 0, a.pass_rows));
+  }
 }
 
 }  // namespace fathom

@@ -14,7 +14,9 @@ struct SampleRequest {
 };
 
 inline SampleRequest RequestOf(const SampleArgs& a, int64_t row) {
-  const int32_t slot = a.row_slot.As<int32_t>()[row];
+  const int32_t token = a.index.As<int32_t>()[row];
+  CHECK(token >= 0 && token < a.positions.dim(0), "sample: token {}", token);
+  const int32_t slot = a.token_slot.As<int32_t>()[token];
   CHECK(slot >= 0 && slot < a.slots.temperature.dim(0), "sample: slot {}", slot);
   const int32_t* seed = a.slots.seed.Row<int32_t>(slot);
   return {
@@ -23,7 +25,7 @@ inline SampleRequest RequestOf(const SampleArgs& a, int64_t row) {
       .min_p = a.slots.min_p.As<float>()[slot],
       .top_k = a.slots.top_k.As<int32_t>()[slot],
       .uniform = SampleUniform(static_cast<uint32_t>(seed[0]), static_cast<uint32_t>(seed[1]),
-                               a.position.As<int32_t>()[row]),
+                               a.positions.As<int32_t>()[token] + 1),
   };
 }
 

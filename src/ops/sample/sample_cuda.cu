@@ -24,8 +24,8 @@ constexpr float kLog2E = 1.44269504f;
 
 struct Sampling {
   Rows<const float> logits;
-  int64_t vocab, slots;
-  const int32_t *row_slot, *position, *live;
+  int64_t vocab, slots, batch;
+  const int32_t *index, *token_slot, *positions, *live;
   const float *temperature, *top_p, *min_p;
   const int32_t *top_k, *seed;
   int32_t *tokens, *ok;
@@ -297,13 +297,16 @@ __global__ void __launch_bounds__(kThreads) Sample(Sampling a) {
   __shared__ Shared s;
   const int64_t r = blockIdx.x;
   if (r >= *a.live) return;
-  const int32_t slot = a.row_slot[r];
+  const int32_t index = a.index[r];
+  DEVICE_CHECK(index >= 0 && index < a.batch, "sample: index", index);
+  const int32_t slot = a.token_slot[index];
   DEVICE_CHECK(slot >= 0 && slot < a.slots, "sample: slot", slot);
   const float* logits = a.logits[r];
   const bool ok = Sampleable(logits, a.vocab, s);
   int32_t token = -1;
   if (ok) {
-    token = a.temperature[slot] == 0 ? IdOf(s.best) : Draw(a, slot, a.position[r], s, logits);
+    token =
+        a.temperature[slot] == 0 ? IdOf(s.best) : Draw(a, slot, a.positions[index] + 1, s, logits);
   }
   if (threadIdx.x == 0) {
     a.ok[r] = ok ? 1 : 0;
@@ -319,8 +322,10 @@ void SampleCuda(OpContext& context, const SampleArgs& a) {
   const Sampling sampling = {.logits = RowsOf<const float>(a.logits),
                              .vocab = a.logits.dim(1),
                              .slots = a.slots.temperature.dim(0),
-                             .row_slot = Data<int32_t>(a.row_slot),
-                             .position = Data<int32_t>(a.position),
+                             .batch = a.positions.dim(0),
+                             .index = Data<int32_t>(a.index),
+                             .token_slot = Data<int32_t>(a.token_slot),
+                             .positions = Data<int32_t>(a.positions),
                              .live = Data<int32_t>(a.live),
                              .temperature = Data<float>(a.slots.temperature),
                              .top_p = Data<float>(a.slots.top_p),

@@ -23,15 +23,19 @@ struct Output {
   std::vector<int32_t> tokens, ok;
 };
 
-// Row i of logits is sampled for slot slots - 1 - i, which asks for requests[i], at positions[i].
+// Row i of logits is sampled for slot slots - 1 - i, which asks for requests[i]; the new token's
+// position is positions[i].
 Output RunRows(const Backend& b, const std::vector<float>& logits, int vocab,
                const std::vector<Request>& requests, const std::vector<int32_t>& positions) {
   const auto live = static_cast<int32_t>(requests.size());
   TestSlots slots(live + 1, vocab);
-  std::vector<int32_t> row_slot;
+  // Every other token of the batch is sampled from.
+  std::vector<int32_t> index, token_slot, token_positions;
   for (int32_t i = 0; i < live; ++i) {
     const int32_t slot = live - i;
-    row_slot.push_back(slot);
+    index.push_back(2 * i + 1);
+    token_slot.insert(token_slot.end(), {0, slot});
+    token_positions.insert(token_positions.end(), {-1, positions[i] - 1});
     At<float>(slots.temperature, slot) = requests[i].temperature;
     At<float>(slots.top_p, slot) = requests[i].top_p;
     At<float>(slots.min_p, slot) = requests[i].min_p;
@@ -42,8 +46,9 @@ Output RunRows(const Backend& b, const std::vector<float>& logits, int vocab,
   TestTensor tokens(DType::kI32, {live + 1}), ok(DType::kI32, {live + 1});
   RunOp(b, &Ops::sample,
         {.logits = TestTensor(DType::kF32, {live + 1, vocab}, logits),
-         .row_slot = Ints({live + 1}, row_slot),
-         .position = Ints({live + 1}, positions),
+         .index = Ints({live + 1}, index),
+         .token_slot = Ints({2 * live + 1}, token_slot),
+         .positions = Ints({2 * live + 1}, token_positions),
          .slots = slots.state(),
          .live = Live(live),
          .tokens = tokens,

@@ -1,4 +1,4 @@
-#include "bench_client.h"
+#include "client.h"
 
 #include <fmt/format.h>
 
@@ -19,7 +19,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "bench_event_stream.h"
+#include "event_stream.h"
 
 namespace fathom {
 

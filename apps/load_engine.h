@@ -1,4 +1,4 @@
-// From a folder and settings to a running engine.
+// From a folder and flags to an engine, with what speaks text: tokenizer and chat template.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include "backends.h"
 #include "chat/chat_template.h"
 #include "checkpoint/checkpoint.h"
+#include "engine/assembly.h"
 #include "engine/engine.h"
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"
@@ -18,7 +19,7 @@ namespace fathom {
 enum class ChatTemplateUse { kNone, kIfThere, kRequired };
 
 // BackendSettings::ops may be empty: the device's.
-struct EngineSettings : BackendSettings {
+struct EngineSettings : BackendSettings, EngineLimits {
   std::string model;                 // a folder; with dummy weights config.json is all it needs
   std::string load_format = "auto";  // "dummy": random weights, to measure a model without its own
   std::string config_preset;         // dummy weights: PresetConfig, instead of the folder's config
@@ -27,17 +28,9 @@ struct EngineSettings : BackendSettings {
   bool needs_tokenizer = true;       // otherwise LoadedEngine has none
   ChatTemplateUse chat_template = ChatTemplateUse::kIfThere;
   std::string device = "cpu";  // or "cuda"
-  int32_t max_model_len = 0;   // 0: the checkpoint's
-  int32_t max_num_seqs = 0;    // 0, here and below: FillDefaults
-  int32_t max_num_batched_tokens = 0;
-  int32_t prefill_chunk = 0;
-  int64_t kv_cache_bytes = 0;  // 0: see engine/memory_plan.h
-  int32_t max_queue = 1024;
 
-  // What suits the device, where it is 0. A GPU needs more rows to be busy: V2-Lite in BF16 reads
-  // prompts 1.5 times as fast in steps of 8192 tokens as in those of 1024
-  // (docs/design/bf16_gemm.md).
-  void FillDefaults();
+  // What suits the device, where it is 0.
+  void FillDefaults() { EngineLimits::FillDefaults(device == "cuda"); }
 };
 
 // Members are destroyed last to first: the engine before what it runs on.
@@ -55,6 +48,6 @@ struct LoadedEngine {
 };
 
 // Shows progress on stderr: a bar on a terminal, log lines otherwise.
-Result<LoadedEngine> AssembleEngine(EngineSettings settings, Engine::OutputCallback on_output);
+Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback on_output);
 
 }  // namespace fathom

@@ -1,4 +1,4 @@
-#include "bench_meter.h"
+#include "meter.h"
 
 #include <chrono>
 #include <thread>

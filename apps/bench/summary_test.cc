@@ -1,8 +1,8 @@
-#include "bench_summary.h"
+#include "summary.h"
 
 #include <gtest/gtest.h>
 
-#include "bench_event_stream.h"
+#include "event_stream.h"
 
 namespace fathom {
 namespace {

@@ -1,22 +1,15 @@
-#include "assemble.h"
+#include "load_engine.h"
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <utility>
 
 #include "base/log.h"
-#include "base/machine_memory.h"
 #include "base/mmap.h"
-#include "bench_step_work.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/presets.h"
-#include "engine/memory_plan.h"
-#include "engine/model_executor.h"
-#include "model/activations.h"
-#include "tensor/out_of_memory.h"
 
 namespace fathom {
 namespace {
@@ -125,52 +118,9 @@ Result<std::optional<ChatTemplate>> ParseChatTemplate(const EngineSettings& s,
   return std::optional(*std::move(parsed));
 }
 
-// What the weights will take, nearly: quantised ones are not as large as they are stored.
-int64_t PlannedWeightBytes(const EngineSettings& s, const Checkpoint& checkpoint) {
-  const auto stored = static_cast<int64_t>(checkpoint.total_bytes());
-  if (s.quantization == "none") return stored;
-  const ModelConfig& config = checkpoint.config();
-  const double numbers = static_cast<double>(stored) / (config.fp8 ? 1 : 2);
-  const auto format = s.quantization == "int8" ? WeightFormat::kInt8 : WeightFormat::kInt4;
-  const int64_t embedding = 2 * int64_t{config.vocab_size} * config.hidden_size;
-  return static_cast<int64_t>(numbers * WidthOf(format)) + embedding;
-}
-
-// Before anything large is allocated or read.
-Result<MemoryPlan> Plan(const EngineSettings& s, const Checkpoint& checkpoint, DType kv_cache,
-                        const Backend& backend) {
-  const ModelConfig& config = checkpoint.config();
-  if (s.max_model_len > config.max_position_embeddings) {
-    return InvalidArgument("--max-model-len {}: the model was made for {} positions",
-                           s.max_model_len, config.max_position_embeddings);
-  }
-  return PlanMemory(
-      {.weight_bytes = static_cast<size_t>(PlannedWeightBytes(s, checkpoint)),
-       .activation_bytes = Activations::Bytes(config, *backend.ops, s.max_num_batched_tokens),
-       .state_bytes = StateBytes(config.vocab_size, s.max_num_seqs),
-       .page_bytes = MakeKvFormat(config, kv_cache).page_bytes() * config.total_layers(),
-       .max_model_len = s.max_model_len > 0 ? s.max_model_len : config.max_position_embeddings,
-       .max_num_seqs = s.max_num_seqs,
-       .kv_cache_bytes = s.kv_cache_bytes,
-       .memory_bytes = backend.device->FreeBytes(),
-       .memory_is_ours = backend.ops->name.starts_with("cuda")});
-}
-
 }  // namespace
 
-void EngineSettings::FillDefaults() {
-  const bool gpu = device == "cuda";
-  if (max_num_seqs == 0) {
-    max_num_seqs = gpu ? 256 : 32;
-    if (max_num_batched_tokens > 0) max_num_seqs = std::min(max_num_seqs, max_num_batched_tokens);
-  }
-  if (max_num_batched_tokens == 0) {
-    max_num_batched_tokens = std::max({gpu ? 8192 : 1024, prefill_chunk, max_num_seqs});
-  }
-  if (prefill_chunk == 0) prefill_chunk = std::min(gpu ? 2048 : 512, max_num_batched_tokens);
-}
-
-Result<LoadedEngine> AssembleEngine(EngineSettings settings, Engine::OutputCallback on_output) {
+Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback on_output) {
   settings.FillDefaults();
   LoadedEngine loaded;
   loaded.backend = TRY(MakeBackend(TRY(OpsFor(settings.device, settings)), settings.threads,
@@ -185,49 +135,16 @@ Result<LoadedEngine> AssembleEngine(EngineSettings settings, Engine::OutputCallb
   loaded.tokenizer = TRY(LoadTokenizer(settings, loaded.config));
   loaded.chat_template = TRY(ParseChatTemplate(settings, loaded.tokenizer.get()));
 
-  const std::optional<DType> kv_cache = TRY(ParseKvCacheDType(settings.kv_cache_dtype));
-  MemoryPlan plan = TRY(
-      Plan(settings, checkpoint, kv_cache.value_or(loaded.backend.ops->kv_cache), loaded.backend));
-  SetMemoryPlan(plan.ToString());
-  LOG_INFO("memory plan: {}", plan.ToString());
-  LOG_INFO("at most {} requests and {} tokens a step, prompts in chunks of {}",
-           settings.max_num_seqs, settings.max_num_batched_tokens, settings.prefill_chunk);
-
-  EngineOptions options{.scheduler = {.max_num_seqs = settings.max_num_seqs,
-                                      .max_num_batched_tokens = settings.max_num_batched_tokens,
-                                      .prefill_chunk = settings.prefill_chunk,
-                                      .num_pages = static_cast<int32_t>(plan.num_pages),
-                                      .max_model_len = plan.needs.max_model_len},
-                        .max_queue = settings.max_queue,
-                        .vocab_size = loaded.config.vocab_size};
-  TRY(Validate(options.scheduler));
-
   ProgressLine progress;
-  loaded.model =
-      TRY(Model::Load(checkpoint, *loaded.backend.ops, *loaded.backend.device,
-                      {.max_tokens = settings.max_num_batched_tokens,
-                       .max_rows = settings.max_num_seqs,
-                       .max_logit_rows = settings.max_num_seqs,
-                       .max_model_len = plan.needs.max_model_len,
-                       .kv_cache = kv_cache},
-                      [&](uint64_t done, uint64_t total) { progress.Show(done, total); }));
-  plan.needs.weight_bytes = loaded.model->weight_bytes();
-  plan.needs.activation_bytes = loaded.model->activation_bytes();
-  plan.needs.workspace_bytes = loaded.model->workspace_bytes();
-  plan = TRY(PlanMemory(plan.needs));
-  SetMemoryPlan(plan.ToString());
-  LOG_INFO("memory: {}", plan.ToString());
-  options.scheduler.num_pages = static_cast<int32_t>(plan.num_pages);
-
-  loaded.clock = std::make_unique<SteadyClock>();
-  loaded.engine =
-      std::make_unique<Engine>(options,
-                               std::make_unique<ModelExecutor>(
-                                   *loaded.model, *loaded.backend.device,
-                                   ModelExecutorOptions{.num_pages = plan.num_pages,
-                                                        .slots = settings.max_num_seqs,
-                                                        .max_in_flight = options.scheduler.depth}),
-                               loaded.clock.get(), std::move(on_output));
+  AssembledEngine assembled = TRY(AssembleEngine(
+      checkpoint, *loaded.backend.ops, *loaded.backend.device,
+      {.limits = settings,
+       .kv_cache = TRY(ParseKvCacheDType(settings.kv_cache_dtype)),
+       .quantized = TRY(ParseQuantization(settings.quantization))},
+      [&](uint64_t done, uint64_t total) { progress.Show(done, total); }, std::move(on_output)));
+  loaded.model = std::move(assembled.model);
+  loaded.clock = std::move(assembled.clock);
+  loaded.engine = std::move(assembled.engine);
   return loaded;
 }
 

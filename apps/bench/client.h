@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "bench_source.h"
-#include "bench_summary.h"
+#include "source.h"
+#include "summary.h"
 
 namespace fathom {
 

@@ -3,23 +3,19 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
 #include "checkpoint/model_config.h"
 #include "ops/kv_format.h"
-#include "ops/packed_weight.h"
 
 namespace fathom {
 
-// Bytes per weight, scales included.
+// WidthOf (ops/weight_width.h) each.
 struct WeightWidths {
   double linear = 2;     // attention, dense layers, experts
   double absorbed = 2;   // W_UK and W_UV
   double head = 2;       // lm_head
   double embedding = 2;  // rows of the table
 };
-double WidthOf(WeightFormat format);
-std::string_view Name(WeightFormat format);  // "fp8"
 
 // `rows` requests that compute `tokens` each, after `context` positions that are cached. Every row
 // samples.

@@ -1,4 +1,4 @@
-#include "bench_summary.h"
+#include "summary.h"
 
 #include <fmt/format.h>
 
@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/printable.h"
 
 namespace fathom {
 namespace {
@@ -123,8 +124,8 @@ json::object ToJson(const LoadSummary& s) {
 }
 
 std::string ToTable(const LoadSummary& s) {
-  std::string out = fmt::format("{} requests in {:.2f} s, {} failed\n", s.completed + s.failed,
-                                s.duration_s, s.failed);
+  std::string out = fmt::format("{} in {:.2f} s, {} failed\n",
+                                Counted(s.completed + s.failed, "request"), s.duration_s, s.failed);
   for (const std::string& error : s.errors) out += fmt::format("  failed: {}\n", error);
   if (s.short_answers > 0) {
     out += fmt::format("{} answers had fewer tokens than were asked for\n", s.short_answers);

@@ -20,10 +20,10 @@
 
 #include "base/rng.h"
 #include "bench.h"
-#include "bench_client.h"
-#include "bench_source.h"
-#include "bench_summary.h"
+#include "client.h"
 #include "engine_flags.h"
+#include "source.h"
+#include "summary.h"
 #include "usage.h"
 
 namespace fathom {
@@ -121,22 +121,37 @@ Result<Target> Resolve(const LoadOptions& options) {
   return target;
 }
 
-// The first model that the server lists.
-Result<std::string> FirstModel(const Target& target) {
+// The string at `pointer` of the JSON that the server has at `path`; "" if there is none.
+Result<std::string> StringAt(const Target& target, const std::string& path,
+                             std::string_view pointer) {
   asio::io_context io;
   BenchClient client(target);
   Result<std::string> reply = Internal("no reply");
-  const auto fetch = [&]() -> asio::awaitable<void> { reply = co_await client.Get("/v1/models"); };
+  const auto fetch = [&]() -> asio::awaitable<void> { reply = co_await client.Get(path); };
   asio::co_spawn(io, fetch, asio::detached);
   io.run();
   const std::string body = TRY(std::move(reply));
   error_code error;
   const json::value value = json::parse(body, error);
-  const json::value* id = error ? nullptr : value.find_pointer("/data/0/id", error);
-  if (id == nullptr || !id->is_string()) {
+  const json::value* found = error ? nullptr : value.find_pointer(pointer, error);
+  if (found == nullptr || !found->is_string()) return std::string();
+  return std::string(found->get_string().data(), found->get_string().size());
+}
+
+// The first model that the server lists.
+Result<std::string> FirstModel(const Target& target) {
+  std::string id = TRY(StringAt(target, "/v1/models", "/data/0/id"));
+  if (id.empty()) {
     return Unavailable("the server lists no model under /v1/models: name one with --model");
   }
-  return std::string(id->get_string().data(), id->get_string().size());
+  return id;
+}
+
+// What the server was built from; "" if it does not say: servers other than fathom, and those on
+// GPUs.
+std::string SourcesOf(const Target& target) {
+  const Result<std::string> sources = StringAt(target, "/version", "/sources");
+  return sources.ok() ? *sources : "";
 }
 
 // From "ttft:500" and the like.
@@ -159,9 +174,10 @@ Result<ServiceLevel> ParseLevel(const std::vector<std::string>& bounds) {
   return level;
 }
 
-void PrintJson(const LoadOptions& o, const LoadSummary& summary) {
+void PrintJson(const LoadOptions& o, const LoadSummary& summary, const std::string& sources) {
   json::object out = RunRecord();
   out["benchmark"] = "serve";
+  if (!sources.empty()) out["sources"] = sources;
   out["base_url"] = o.base_url;
   out["endpoint"] = o.endpoint;
   out["model"] = o.source.model;
@@ -192,6 +208,7 @@ Status BenchServe(LoadOptions options) {
   if (options.source.model.empty()) options.source.model = TRY(FirstModel(target));
   options.source.chat = options.endpoint.ends_with("/chat/completions");
   const RequestSource source = TRY(RequestSource::Make(options.source));
+  const std::string sources = options.json ? SourcesOf(target) : "";
   LoadRun run(options, target, source);
   // The first requests show whether the server understands, and are not counted.
   const int64_t count = options.source.num_prompts;
@@ -200,7 +217,7 @@ Status BenchServe(LoadOptions options) {
   }
   const LoadSummary summary = Summarize(run.Run(0, count, options.request_rate), level);
   if (options.json) {
-    PrintJson(options, summary);
+    PrintJson(options, summary, sources);
   } else {
     fmt::print("{}, {} of {}: {}", options.source.model, options.endpoint, options.base_url,
                ToTable(summary));

@@ -1,4 +1,4 @@
-#include "bench_source.h"
+#include "source.h"
 
 #include <boost/json.hpp>
 #include <string_view>

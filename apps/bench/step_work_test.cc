@@ -1,4 +1,4 @@
-#include "bench_step_work.h"
+#include "step_work.h"
 
 #include <gtest/gtest.h>
 
@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "checkpoint/presets.h"
 #include "checkpoint/schema.h"
+#include "ops/weight_width.h"
 
 namespace fathom {
 namespace {

@@ -1,0 +1,64 @@
+// From a checkpoint, an op table and a device to an engine: memory is planned, weights are loaded,
+// and memory is planned again with what they took.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "base/clock.h"
+#include "checkpoint/checkpoint.h"
+#include "engine/engine.h"
+#include "engine/memory_plan.h"
+#include "engine/model_executor.h"
+#include "model/model.h"
+#include "ops/ops.h"
+#include "tensor/device.h"
+
+namespace fathom {
+
+// How much an engine takes on.
+struct EngineLimits {
+  int32_t max_model_len = 0;  // 0: the checkpoint's
+  int32_t max_num_seqs = 0;   // 0, here and below: FillDefaults
+  int32_t max_num_batched_tokens = 0;
+  int32_t prefill_chunk = 0;
+  int64_t kv_cache_bytes = 0;  // 0: see memory_plan.h
+  int32_t max_queue = 1024;
+
+  // What suits the device, where it is 0. A GPU needs more rows to be busy: V2-Lite in BF16 reads
+  // prompts 1.5 times as fast in steps of 8192 tokens as in those of 1024
+  // (docs/design/bf16-gemm.md).
+  void FillDefaults(bool gpu);
+};
+
+struct AssemblyOptions {
+  EngineLimits limits;                    // with the defaults filled in
+  std::optional<DType> kv_cache;          // MakeKvFormat; nothing: the table's
+  std::optional<WeightFormat> quantized;  // what the table makes of weights while they load
+};
+
+// Members are destroyed last to first: the engine before what it runs on. The device must outlive
+// them.
+struct AssembledEngine {
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Clock> clock;
+  std::unique_ptr<Engine> engine;  // not yet started
+};
+
+// Refuses, before anything large is allocated or read, limits that make no engine and what memory
+// cannot hold.
+Result<AssembledEngine> AssembleEngine(const Checkpoint& checkpoint, const Ops& ops, Device& device,
+                                       const AssemblyOptions& options, const LoadProgress& progress,
+                                       Engine::OutputCallback on_output);
+
+// What the plan counts beside the cache, in its order.
+struct EngineBytes {
+  size_t weights = 0, activations = 0;
+  ExecutorBytes executor;
+  std::optional<size_t> workspace;  // of ops, which a model measures once it is loaded
+};
+std::vector<MemoryNeed> EngineNeeds(const EngineBytes& bytes, bool gpu);
+
+}  // namespace fathom

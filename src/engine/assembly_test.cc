@@ -1,0 +1,89 @@
+#include "engine/assembly.h"
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <string>
+
+#include "cpu/cpu_device.h"
+
+namespace fathom {
+namespace {
+
+class AssemblyTest : public ::testing::Test {
+ protected:
+  Result<AssembledEngine> Assemble(EngineLimits limits) {
+    limits.FillDefaults(/*gpu=*/false);
+    return AssembleEngine(checkpoint_, CpuOps(Fp8Activations::kExact), device_, {.limits = limits},
+                          /*progress=*/nullptr, [this](std::vector<RequestOutput> outputs) {
+                            std::lock_guard lock(mutex_);
+                            for (const RequestOutput& output : outputs) {
+                              tokens_ += output.tokens.size();
+                              ended_ = ended_ || output.finish.has_value();
+                            }
+                            changed_.notify_one();
+                          });
+  }
+  std::string Refused(const EngineLimits& limits) {
+    return std::string(Assemble(limits).status().message());
+  }
+
+  const Checkpoint checkpoint_ = Checkpoint::Open("models/tiny-r1").value();
+  CpuDevice device_{1};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  size_t tokens_ = 0;   // guarded by mutex_
+  bool ended_ = false;  // guarded by mutex_
+};
+
+TEST_F(AssemblyTest, AnEngineAnswers) {
+  Result<AssembledEngine> assembled = Assemble({.max_model_len = 100, .max_num_seqs = 2});
+  ASSERT_TRUE(assembled.ok()) << assembled.status().message();
+  Engine& engine = *assembled->engine;
+  EXPECT_EQ(engine.max_model_len(), 100);
+  EXPECT_EQ(engine.Stats().total_pages, 2 * 2);
+  engine.Start();
+  ASSERT_TRUE(engine.Submit({{.prompt = {TokenId{5}}, .max_tokens = 3}, RequestId{1}}).ok());
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return ended_; });
+  EXPECT_EQ(tokens_, 3u);
+}
+
+TEST_F(AssemblyTest, TheModelsOwnLengthUnlessLess) {
+  EXPECT_EQ(Assemble({.max_num_seqs = 1})->engine->max_model_len(), 4096);
+  EXPECT_NE(Refused({.max_model_len = 5000}).find("made for 4096 positions"), std::string::npos);
+}
+
+TEST_F(AssemblyTest, WhatCannotBeIsRefusedBeforeLoading) {
+  EXPECT_NE(Refused({.max_num_seqs = 1, .kv_cache_bytes = 1 << 20}).find("fewer than one request"),
+            std::string::npos);
+  EXPECT_NE(Refused({.max_num_seqs = 8, .max_num_batched_tokens = 4}).find("--max-num-seqs"),
+            std::string::npos);
+}
+
+TEST(EngineLimits, WhatIsGivenStays) {
+  EngineLimits limits{.max_num_batched_tokens = 16};
+  limits.FillDefaults(/*gpu=*/true);
+  EXPECT_EQ(limits.max_num_seqs, 16);
+  EXPECT_EQ(limits.max_num_batched_tokens, 16);
+  EXPECT_EQ(limits.prefill_chunk, 16);
+  EngineLimits long_chunk{.prefill_chunk = 4096};
+  long_chunk.FillDefaults(/*gpu=*/false);
+  EXPECT_EQ(long_chunk.max_num_seqs, 32);
+  EXPECT_EQ(long_chunk.max_num_batched_tokens, 4096);
+}
+
+TEST(EngineNeeds, SayWhichFlagLowersThem) {
+  std::string text;
+  for (const MemoryNeed& need : EngineNeeds({.weights = 1}, /*gpu=*/true)) {
+    text += need.name + " (" + need.lowered_by + "); ";
+  }
+  EXPECT_EQ(text,
+            "weights (); activations (--max-num-batched-tokens); work space "
+            "(--max-num-batched-tokens); request state (--max-num-seqs); logits "
+            "(--max-num-seqs); kernels and recorded steps (); ");
+}
+
+}  // namespace
+}  // namespace fathom

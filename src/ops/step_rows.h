@@ -1,0 +1,24 @@
+// A step's rows on the device, as prepare_inputs makes them and sampling reads them.
+#pragma once
+
+#include "tensor/tensor_view.h"
+
+namespace fathom {
+
+struct RowTensors {
+  TensorView slot;         // I32 [rows]
+  TensorView begin;        // I32 [rows + 1]: first live token of the batch
+  TensorView count;        // I32 [rows]: tokens that stand; at first those that are live
+  TensorView logit_begin;  // I32 [rows + 1]: first logit row
+  TensorView live;         // I32 [1]: rows
+};
+
+// Tokens whose hidden states become logits at a time.
+struct LogitPass {
+  TensorView index;  // I32 [logit rows]: each one's token of the batch
+  TensorView live;   // I32 [1]: logit rows
+
+  int64_t rows() const { return index.dim(0); }
+};
+
+}  // namespace fathom

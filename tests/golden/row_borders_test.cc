@@ -1,0 +1,103 @@
+// A prompt's tokens have the same bits wherever in their chunk a row begins or ends, as long as
+// they take the form of their chunk: what a prefix hit and a resumed request rest on. Generated
+// tokens have the bits of their decode in rows of any length.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "base/under_sanitizer.h"
+#include "golden/run_requests.h"
+#include "sampling/slots.h"
+
+namespace fathom {
+namespace {
+
+constexpr int64_t kTokens = 600, kPages = (kTokens + kPageTokens - 1) / kPageTokens;
+
+// One request through a model, in the rows that a test asks for.
+class Rows {
+ public:
+  explicit Rows(const Setting& setting) : device_(2) {
+    auto checkpoint = Checkpoint::Open("models/tiny-r1");
+    CHECK(checkpoint.ok(), "{}", checkpoint.status().message());
+    auto model = Model::Load(*checkpoint, *setting.ops, device_,
+                             {.max_tokens = kTokens,
+                              .max_rows = 1,
+                              .max_logit_rows = 1,
+                              .max_model_len = kTokens,
+                              .kv_cache = setting.kv_cache},
+                             nullptr);
+    CHECK(model.ok(), "{}", model.status().message());
+    model_ = *std::move(model);
+    pool_ = std::make_unique<KvPool>(model_->kv_format(), model_->config().total_layers(), kPages,
+                                     device_);
+    Rng rng(3);
+    for (int64_t i = 0; i < kTokens; ++i) {
+      tokens_.push_back(TokenId{static_cast<int32_t>(rng.Below(4000))});
+    }
+  }
+
+  // Final hidden states of tokens [0, ends.back()), in rows of one form that end at `ends`.
+  std::vector<std::byte> Run(AttentionForm form, const std::vector<int32_t>& ends) {
+    Slots slots({.slots = 1, .vocab = model_->config().vocab_size, .max_pages = kPages}, device_);
+    StepInputs inputs({.rows = 1, .tokens = kTokens}, device_);
+    std::vector<PageId> pages;
+    for (int32_t i = kPages; i > 0; --i) pages.push_back(PageId{i - 1});
+    slots.SetPages(SlotId{0}, 0, pages);
+    std::vector<std::byte> states;
+    int32_t begin = 0;
+    for (const int32_t end : ends) {
+      const BatchRow row{.form = form,
+                         .begin = begin,
+                         .tokens = std::span(tokens_).subspan(static_cast<size_t>(begin),
+                                                              static_cast<size_t>(end - begin))};
+      const Batch batch = inputs.Stage({&row, 1}, slots.state());
+      inputs.Prepare(model_->runner(), batch, slots.state());
+      const TensorView hidden = model_->Forward(batch, *pool_);
+      const auto* data = static_cast<const std::byte*>(hidden.data());
+      states.insert(states.end(), data,
+                    data + static_cast<size_t>(hidden.elements()) * ByteSize(hidden.dtype()));
+      begin = end;
+    }
+    return states;
+  }
+
+ private:
+  CpuDevice device_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<KvPool> pool_;
+  std::vector<TokenId> tokens_;
+};
+
+std::vector<int32_t> EveryToken(int32_t end) {
+  std::vector<int32_t> ends;
+  for (int32_t at = 1; at <= end; ++at) ends.push_back(at);
+  return ends;
+}
+
+TEST(RowBorders, ChangeNoBit) {
+  for (const Setting& setting : FewerUnderSanitizer(Tables())) {
+    Rows rows(setting);
+    const std::vector<std::vector<int32_t>> borders = {
+        {1, 600}, {63, 64, 65, 600}, {128, 384, 600}, {255, 257, 511, 513, 600}, {599, 600}};
+    for (const AttentionForm form : {AttentionForm::kAbsorbed, AttentionForm::kExpanded}) {
+      const std::vector<std::byte> whole = rows.Run(form, {600});
+      for (const auto& ends : borders) {
+        EXPECT_TRUE(rows.Run(form, ends) == whole)
+            << setting.ops->name << ", rows of one form that end at "
+            << testing::PrintToString(ends);
+      }
+    }
+    // Decodes, which are always absorbed.
+    const int32_t decodes = kUnderSanitizer ? 20 : 150;
+    EXPECT_TRUE(rows.Run(AttentionForm::kAbsorbed, EveryToken(decodes)) ==
+                rows.Run(AttentionForm::kAbsorbed, {decodes}))
+        << setting.ops->name;
+    // The canary: the other form has other bits.
+    EXPECT_FALSE(rows.Run(AttentionForm::kAbsorbed, {600}) ==
+                 rows.Run(AttentionForm::kExpanded, {600}));
+  }
+}
+
+}  // namespace
+}  // namespace fathom

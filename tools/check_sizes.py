@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Lists the longest files and functions of src/, apps/ and bench/, and functions of more than six
+parameters; fails where a file is longer than it may be.
+
+    tools/check_sizes.py            exit 1 and a line for each file that is too long
+    tools/check_sizes.py --all      every function above a screen, every one of many parameters
+    tools/check_sizes.py --canary   checks the check
+"""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LIMITS = {"src": 400, "bench": 450}  # lines of a file; apps/ is listed only
+SCREEN, KERNEL, PARAMETERS = 70, 150, 6
+LISTED = 8
+# Files that are longer, with their length: they may not grow, and this list only becomes shorter.
+LONGER = {
+    "src/ops/attend_absorbed/mla_decode_narrow.cuh": 455,
+    "src/chat/jinja/expression_parser.cc": 449,
+    "src/ops/attend_absorbed/mla_decode_kernel.cuh": 439,
+    "src/chat/jinja/filters.cc": 433,
+    "src/server/connection.cc": 410,
+    "bench/bf16_gemm_bench.cu": 499,
+}
+NOT_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'|^[ \t]*#(?:\\\n|[^\n])*',
+                      re.S | re.M)
+ATTRIBUTE = re.compile(r"__launch_bounds__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)|__\w+__|alignas\([^()]*\)|\[\[[^\]]*\]\]")
+NO_FUNCTION = re.compile(r"\b(namespace|struct|class|enum|union|if|for|while|switch|else|do|extern)\b|\)\s*\{|=\s*$")
+NAME = re.compile(r"(operator[^\s(]+|operator\(\)|[\w~][\w:~]*)\s*\(")
+
+
+def blanked(text):
+    """Without comments, strings and the preprocessor's lines; every line stays where it is."""
+    return NOT_CODE.sub(lambda m: "\n" * m.group().count("\n") or " ", text)
+
+
+def parameters(header, begin):
+    """Of the list that opens just before `begin`."""
+    depth, count, seen = 1, 0, False
+    for i in range(begin, len(header)):
+        c = header[i]
+        if c in "([{<":
+            depth += 1
+        elif c in ")]}" or (c == ">" and header[i - 1] != "-"):
+            depth -= 1
+            if depth == 0:
+                break
+        elif c == "," and depth == 1:
+            count += 1
+        seen = seen or not c.isspace()
+    return count + 1 if seen else 0
+
+
+def functions(text):
+    """(name, line, lines, parameters, whether a kernel) of each function defined in `text`."""
+    code, found, blocks, begin = blanked(text), [], [], 0  # blocks: None, or (name, ...) of a function
+    for i, c in enumerate(code):
+        if c == "{":
+            in_function = any(blocks)
+            header = code[begin:i]
+            if not in_function and i and (code[i - 1].isalnum() or code[i - 1] in "_>"):
+                blocks.append(None)  # an initialiser: a_{1}
+                continue
+            bare = re.sub(r"template\s*<.*?>\s*(?=[\w\[_])", "", ATTRIBUTE.sub("", header), flags=re.S)
+            name = None if in_function or NO_FUNCTION.search(bare.rpartition(")")[2]) else NAME.search(bare)
+            kernel = re.match(r"\s*(struct|class|enum|union|namespace|extern)\b", bare)
+            if name and not kernel:
+                line = code.count("\n", 0, begin + len(header) - len(header.lstrip())) + 1
+                blocks.append((name.group(1), line, parameters(bare, name.end()), "__global__" in header))
+            else:
+                blocks.append(None)
+            begin = i + 1
+        elif c == "}" and blocks:
+            if block := blocks.pop():
+                name, line, count, is_kernel = block
+                found.append((name, line, code.count("\n", 0, i) + 2 - line, count, is_kernel))
+            if not blocks or not (code[i + 1:i + 2] in (",", ")", ";") or code[i + 1:i + 3] in (" {", " :")):
+                begin = i + 1
+        elif c == ";" or (c == ":" and code[max(0, i - 9):i].split()[-1:] in (["public"], ["private"], ["protected"])):
+            begin = i + 1
+    return found
+
+
+def canary():
+    text = """// f(a, b) {
+template <int N, class T>
+__global__ void __launch_bounds__(Warps(N) * 32) Kernel(const T* a, std::pair<int, int> b) {
+  if (a) {
+    Call([&](int x) { return "}"; });
+  }
+}
+class A {
+ public:
+  A(int a, int b) : a_{a}, b_(b) {}
+  int get() const { return a_; }
+};
+constexpr int kTable[] = {1, 2};
+int Seven(int a, int b, int c, int d, int e, int f, int g) {
+  return a;
+}
+"""
+    expected = [("Kernel", 2, 6, 2, True), ("A", 10, 1, 2, False), ("get", 11, 1, 0, False), ("Seven", 14, 3, 7, False)]
+    if functions(text) != expected:
+        sys.exit(f"the check of sizes is broken: it found {functions(text)}")
+    if too_long({"src/a.cc": 400, "bench/b.cu": 450, "apps/c.cc": 999}, {}) or not too_long({"src/a.cc": 401}, {}):
+        sys.exit("the check of sizes is broken: limits")
+    if too_long({"src/a.cc": 410}, {"src/a.cc": 410}) or not too_long({"src/a.cc": 411}, {"src/a.cc": 410}):
+        sys.exit("the check of sizes is broken: exceptions")
+
+
+def too_long(files, longer):
+    limits = {name: longer.get(name, LIMITS.get(name.split("/")[0], sys.maxsize)) for name in files}
+    return [f"{name}: {lines} lines, at most {limits[name]} are allowed: split it" for name, lines in files.items()
+            if lines > limits[name]]
+
+
+def main():
+    if "--canary" in sys.argv:
+        return canary()
+    most = None if "--all" in sys.argv else LISTED
+    texts = {str(p.relative_to(ROOT)): p.read_text() for top in ("src", "apps", "bench") for p in (ROOT / top).rglob("*")
+             if p.suffix in (".h", ".cc", ".cu", ".cuh")}
+    files = {name: text.count("\n") for name, text in texts.items()}
+    all_functions = [(name, *f) for name, text in texts.items() if not name.endswith("_test.cc") for f in functions(text)]
+    long = sorted((f for f in all_functions if f[3] > (KERNEL if f[5] else SCREEN)), key=lambda f: -f[3])
+    many = sorted((f for f in all_functions if f[4] > PARAMETERS), key=lambda f: -f[4])
+    print("longest files:", *(f"  {lines:4} {name}" for name, lines in sorted(files.items(), key=lambda f: -f[1])[:LISTED]), sep="\n")
+    print(f"{len(long)} functions above {SCREEN} lines (kernels {KERNEL}):",
+          *(f"  {lines:4} {name}:{line} {function}" for name, function, line, lines, _, _ in long[:most]), sep="\n")
+    print(f"{len(many)} functions of more than {PARAMETERS} parameters:",
+          *(f"  {count:4} {name}:{line} {function}" for name, function, line, _, count, _ in many[:most]), sep="\n")
+    for name, lines in LONGER.items():
+        if files.get(name, 0) < lines:
+            print(f"{name}: {files.get(name, 'gone')}, no longer {lines}: say so in LONGER of tools/check_sizes.py")
+    if problems := too_long(files, LONGER):
+        sys.exit("\n".join(problems))
+
+
+if __name__ == "__main__":
+    main()
