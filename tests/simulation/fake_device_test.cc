@@ -17,8 +17,8 @@ constexpr SchedulerOptions kOptions = {.max_num_seqs = 2,
                                        .prefill_chunk = 128,
                                        .num_pages = 10,
                                        .max_model_len = 512,
-                                       .depth = 1,
                                        .absorbed_limit = 100,
+                                       .depth = 1,
                                        .max_drafts = 4};
 
 // A device that is told steps one by one. Request n holds slot n.

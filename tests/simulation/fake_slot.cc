@@ -163,10 +163,7 @@ void FakeSlot::ComputeKnown(const StepRow& row, FakeMemory& memory, RowResult& r
   const auto prompt = static_cast<int32_t>(opening_.params->prompt.size());
   const int32_t end = row.begin + row.num_tokens();
   Keep(row.tokens, row.tokens.size(), memory);
-  if (memory.model->FirstNaN(row.request) < end) {
-    result.status = Internal("NaN logits");
-    return;
-  }
+  if (memory.model->FirstNaN(row.request) < end) return Fail(result);
   if (row.prompt_logprobs) {
     if (opening_.params->prompt_logprobs < 0) {
       memory.complain(Who() + ": log-probabilities that nobody asked for");
@@ -180,24 +177,21 @@ void FakeSlot::ComputeKnown(const StepRow& row, FakeMemory& memory, RowResult& r
 }
 
 // Draws what follows each token in turn. A draft stands if it is what was drawn; logits behind one
-// that does not stand are nobody's, and NaN among those behind one that does is the next row's.
+// that does not stand are nobody's, NaN or not.
 void FakeSlot::Verify(const std::vector<TokenId>& tokens, FakeMemory& memory, RowResult& result) {
   if (tokens.empty()) {
     ++memory.rows_of_nothing;
     return;
   }
   if (ended_) return Keep(tokens, 1, memory);  // Fault::kEndIgnored
-  const int32_t nan = memory.model->FirstNaN(opening_.request), begin = length_;
-  if (nan <= begin) {
-    result.status = Internal("NaN logits");
-    return;
-  }
+  const int32_t begin = length_;
   size_t accepted = 0;
   while (accepted < tokens.size() && !ended_) {
     const int32_t next = begin + static_cast<int32_t>(accepted) + 1;
     const bool stands =
         memory.fault == Fault::kDraftsUnverified || accepted == 0 || tokens[accepted] == last_;
-    if (!stands || next > nan) break;
+    if (!stands) break;
+    if (memory.model->FirstNaN(opening_.request) < next) return Fail(result);
     Draw(next, tokens[accepted++], memory, result);
   }
   memory.drafts_accepted += static_cast<int64_t>(accepted) - 1;
@@ -221,6 +215,11 @@ void FakeSlot::Draw(int32_t position, TokenId previous, FakeMemory& memory, RowR
   const bool stop = may_stop && memory.fault != Fault::kStopTokenIgnored &&
                     std::find(stops.begin(), stops.end(), last_) != stops.end();
   ended_ = stop || position + 1 == opening_.final_length;
+}
+
+void FakeSlot::Fail(RowResult& result) {
+  result.status = Internal("NaN logits");
+  ended_ = true;
 }
 
 TokenId FakeSlot::Known(int32_t position) const {

@@ -48,6 +48,7 @@ class FakeSlot {
   void ComputeKnown(const StepRow& row, FakeMemory& memory, RowResult& result);
   void Verify(const std::vector<TokenId>& tokens, FakeMemory& memory, RowResult& result);
   void Draw(int32_t position, TokenId previous, FakeMemory& memory, RowResult& result);
+  void Fail(RowResult& result);
   TokenId Known(int32_t position) const;
   std::string Who() const;
 
