@@ -9,7 +9,9 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <random>
+#include <string>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -49,7 +51,12 @@ std::optional<uint64_t> FromEnvironment(const char* name) {
 Report RunSeed(uint64_t seed, bool trace = false) {
   seed_now = seed;
   SimulationOptions options{.seed = seed, .requests = kRequests};
-  if (trace) options.trace = [](const std::string& text) { std::fputs(text.c_str(), stdout); };
+  if (trace) {
+    options.trace = [](const std::string& text) {
+      std::fputs(text.c_str(), stdout);
+      std::fflush(stdout);  // before what a CHECK may say
+    };
+  }
   const Report report = Simulate(options);
   for (const std::string& complaint : report.complaints) {
     ADD_FAILURE() << complaint << "\nreplay it with FATHOM_SEED=" << seed;
