@@ -136,7 +136,9 @@ void EngineLoop::ApplyOldest() {
         "the executor answered step {} with {} rows, not step {} with {}", result.step,
         result.rows.size(), plan.step, plan.rows.size());
   std::vector<RowOutcome> outcomes;
-  for (const RowResult& row : result.rows) {
+  for (size_t i = 0; i < result.rows.size(); ++i) {
+    RowResult& row = result.rows[i];
+    if (!row.status.ok() && !plan.rows[i].is_decode()) row.tokens.clear();
     RowOutcome& outcome = outcomes.emplace_back(!row.status.ok());
     for (const GeneratedToken& token : row.tokens) outcome.tokens.push_back(token.id);
   }
@@ -150,20 +152,23 @@ void EngineLoop::ApplyOldest() {
 void EngineLoop::AddOutput(const StepRow& row, RowResult result, const RowEffect& effect) {
   const auto live = live_.find(row.request);
   CHECK(live != live_.end(), "a result of request {}, which has ended", Raw(row.request));
-  RequestOutput output;
-  output.id = row.request;
-  if (effect.end) output.finish = ReasonOf(*effect.end);
-  if (result.status.ok()) {
-    std::vector<TokenLogprobs>& prompt_logprobs = live->second.prompt_logprobs;
-    std::move(result.prompt_logprobs.begin(), result.prompt_logprobs.end(),
-              std::back_inserter(prompt_logprobs));
+  std::vector<TokenLogprobs>& prompt_logprobs = live->second.prompt_logprobs;
+  std::move(result.prompt_logprobs.begin(), result.prompt_logprobs.end(),
+            std::back_inserter(prompt_logprobs));
+  if (!result.tokens.empty()) {
+    RequestOutput& output = outputs_.emplace_back();
+    output.id = row.request;
     output.tokens = std::move(result.tokens);
-    if (row.samples) output.prompt_logprobs = std::exchange(prompt_logprobs, {});
-  } else {
+    output.prompt_logprobs = std::exchange(prompt_logprobs, {});
+  }
+  if (!effect.end) return;
+  if (!result.status.ok()) {  // comes by itself, as it does after a token of another step
+    RequestOutput& output = outputs_.emplace_back();
+    output.id = row.request;
     output.error = std::move(result.status);
   }
-  if (effect.end) live_.erase(live);
-  if (row.samples || output.finish) outputs_.push_back(std::move(output));
+  outputs_.back().finish = ReasonOf(*effect.end);
+  live_.erase(live);
 }
 
 void EngineLoop::HandOut() {

@@ -11,7 +11,8 @@
 namespace fathom {
 
 struct RowResult {
-  // kInternal when the row's logits hold NaN: that request ends, the process does not.
+  // kInternal when the row's logits hold NaN: that request ends, the process does not. What a
+  // decode brought before that stands, as it would without drafts.
   Status status;
   std::vector<GeneratedToken> tokens;          // as RowOutcome::tokens
   std::vector<TokenLogprobs> prompt_logprobs;  // if asked for: of the successors of its tokens, as

@@ -203,6 +203,19 @@ TEST(SchedulerDrafts, StopTokenEndsARequestWithinARow) {
   }
 }
 
+// What stood before the failure counts, as it would have without drafts.
+TEST(SchedulerDrafts, RowThatFailsBringsWhatStoodBefore) {
+  for (int32_t accepted = 0; accepted <= 4; ++accepted) {
+    SchedulerHarness harness(WithDrafts(4));
+    harness.accepts[1] = accepted;
+    harness.fails[1] = 14;
+    harness.Add(1, 10, 100);
+    harness.RunToTheEnd();
+    EXPECT_EQ(harness.ends[1], SequenceEnd::kFailed);
+    EXPECT_EQ(harness.tokens[1], SchedulerHarness::Plain(10, 4));
+  }
+}
+
 TEST(SchedulerDrafts, ContextsEndIsTheEnd) {
   for (int32_t accepted = 0; accepted <= 4; ++accepted) {
     SchedulerHarness harness(WithDrafts(4, /*depth=*/3));

@@ -166,9 +166,10 @@ TEST(Scheduler, FailedRowEndsThatRequestOnly) {
   SchedulerHarness harness;
   harness.Add(1, 20, 5);
   harness.Add(2, 20, 5);
-  harness.failing = 1;
+  harness.fails[1] = 20;
   harness.RunToTheEnd();
   EXPECT_EQ(harness.ends[1], SequenceEnd::kFailed);
+  EXPECT_TRUE(harness.tokens[1].empty());
   EXPECT_EQ(harness.ends[2], SequenceEnd::kLength);
   EXPECT_EQ(harness.tokens[2], SchedulerHarness::Plain(20, 5));
 }

@@ -134,9 +134,9 @@ std::vector<RowEffect> Scheduler::Apply(const StepPlan& plan,
 
 std::optional<SequenceEnd> Scheduler::Advance(Sequence& seq, const StepRow& row,
                                               const RowOutcome& outcome) {
-  if (outcome.failed) return SequenceEnd::kFailed;
   const std::vector<TokenId>& tokens = outcome.tokens;
-  const size_t least = row.samples ? 1 : 0, most = row.samples ? MostSampled(row) : 0;
+  const size_t most = row.samples ? static_cast<size_t>(MostSampled(row)) : 0;
+  const size_t least = row.samples && !outcome.failed ? 1 : 0;
   CHECK(tokens.size() >= least && tokens.size() <= most,
         "request {}: {} tokens of a row that brings {} to {}", Raw(seq.id), tokens.size(), least,
         most);
@@ -153,7 +153,8 @@ std::optional<SequenceEnd> Scheduler::Advance(Sequence& seq, const StepRow& row,
       end = SequenceEnd::kLength;
     }
   }
-  return end;
+  CHECK(!end || !outcome.failed, "request {}: the device failed after its end", Raw(seq.id));
+  return outcome.failed ? SequenceEnd::kFailed : end;
 }
 
 void Scheduler::End(Sequence& seq) {

@@ -112,7 +112,7 @@ class SchedulerHarness {
   std::array<int, 8> entered{};       // how often each request entered a slot
   std::map<std::pair<uint64_t, int32_t>, TokenId> say;
   std::map<uint64_t, int32_t> accepts;  // drafts of each of a request's decodes, if it has so many
-  uint64_t failing = ~uint64_t{0};
+  std::map<uint64_t, int32_t> fails;    // the position whose token cannot be drawn
   std::map<uint64_t, std::vector<TokenId>> tokens;
   std::map<uint64_t, SequenceEnd> ends;
 
@@ -146,9 +146,15 @@ class SchedulerHarness {
       ExpectTokens(row, slot);
     }
     EXPECT_LE(PagesFor(slot.length + live), slot.pages);
-    RowOutcome outcome{.failed = failing == Raw(row.request), .tokens = {}};
+    RowOutcome outcome;
     if (!row.is_decode()) slot.length += live - row.samples;
     for (int32_t i = 0; row.samples && live > 0 && i <= accepted && !slot.ended; ++i) {
+      const auto fail = fails.find(Raw(row.request));
+      outcome.failed = fail != fails.end() && fail->second == slot.length + 1;
+      if (outcome.failed) {
+        slot.ended = true;
+        break;
+      }
       outcome.tokens.push_back(TokenAt(Raw(row.request), ++slot.length));
       const auto& stops = params.stop_tokens;
       const bool stops_now =

@@ -200,6 +200,21 @@ TEST(Scheduler, RequestsWaitForPagesInOrder) {
   EXPECT_EQ(harness.tokens[2], SchedulerHarness::Plain(400, 2));
 }
 
+// Or the next decode at the end of a page would preempt the newcomer.
+TEST(Scheduler, NewcomerLeavesAPageForEachThatRuns) {
+  SchedulerOptions options = SmallOptions();
+  options.num_pages = 3;
+  SchedulerHarness harness(options);
+  harness.Add(1, 60, 70);  // two pages before long
+  harness.Add(2, 60, 2);
+  harness.Add(3, 60, 2);
+  harness.Plan();
+  EXPECT_EQ(harness.scheduler.running(), 2);
+  EXPECT_EQ(harness.scheduler.free_pages(), 1);
+  harness.RunToTheEnd();
+  EXPECT_EQ(harness.scheduler.preemptions(), 0);
+}
+
 TEST(Scheduler, WhatCanNeverRunIsRefusedWithTheNumbers) {
   SchedulerOptions options = SmallOptions();
   options.num_pages = 4;

@@ -4,6 +4,8 @@
 
 #include <deque>
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -12,82 +14,70 @@
 #include "base/rng.h"
 #include "engine/executor.h"
 #include "scheduler/scheduler.h"
-#include "simulation/pretend_model.h"
+#include "simulation/fake_slot.h"
 
 namespace fathom::simulation {
 
-// Things done wrong on purpose, to see that they are noticed.
-enum class Fault {
-  kNone,
-  // Of the scheduler:
-  kPagesFreedAtOnce,  // with steps still in flight
-  kTokenForgotten,    // by a preemption
-  kLogprobsRepeated,  // after a preemption
-  // Of the device:
-  kTokensTraded,  // between two rows of a step
-  kPageIgnored,   // a row's new page
+struct FakeDeviceOptions {
+  SchedulerOptions scheduler;
+  uint64_t seed = 0;
+  Fault fault = Fault::kNone;
+  std::function<void(std::string)> complain;           // hears of every broken promise
+  std::function<void(const std::string&)> trace = {};  // if set, of every plan and result
 };
 
 class FakeDevice final : public Executor {
  public:
-  using Complain = std::function<void(std::string)>;
+  FakeDevice(FakeDeviceOptions options, const PretendModel* model, VirtualClock* clock);
 
-  // Borrows all; `complain` hears of every broken promise.
-  FakeDevice(const SchedulerOptions& options, const PretendModel* model, VirtualClock* clock,
-             uint64_t seed, Fault fault, Complain complain);
-
-  void Submit(ExecutorStep step) override;
+  void Submit(StepPlan plan) override;
   StepResult Wait() override;
 
+  // What a request asks, before any row of it comes.
+  void Expect(RequestId request, const RequestParams& params) { asked_[request] = params; }
   // From now on no row of this request may come.
   void Ended(RequestId request) { ended_.insert(request); }
   uint64_t hash() const { return hash_; }  // of every plan and its time
+  const FakeMemory& memory() const { return memory_; }
 
  private:
-  // What a write leaves in a position of a page.
-  struct Cell {
-    uint64_t life = 0;
-    int32_t position = -1;
-    TokenId token{-1};
-    bool operator==(const Cell&) const = default;
-  };
-  struct Slot {
-    SlotOpening opening;
-    uint64_t life = 0;  // distinct for every opening
-    std::vector<PageId> page_table;
-    std::vector<TokenId> written;  // what its cells must hold
-    TokenId last{-1};
-    int32_t generated = 0;
+  // Who holds a slot, as the plans so far have it.
+  struct Holder {
+    RequestId request{};
+    std::shared_ptr<const RequestParams> params;
+    int32_t known = 0;       // tokens on entering the slot
+    int32_t next_begin = 0;  // of its next row of known tokens
+    int32_t samples = 0;     // rows that bring a token at least
+    int32_t final_length = 0;
   };
   struct Step {
-    ExecutorStep work;
+    StepPlan plan;  // as a rank gets it
     StepResult result;
     std::vector<bool> done;  // [row]
     size_t rows_left = 0;
   };
 
-  void CheckPlan(const ExecutorStep& step);
-  void CheckRow(const StepRow& row, const ExecutorStep& step);
+  void Complain(std::string text) { options_.complain(std::move(text)); }
+  void Spoil(StepPlan& plan) const;
+  void CheckPlan(const StepPlan& plan);
+  void CheckOpening(const SlotOpening& opening);
+  void CheckRow(const StepRow& row);
+  void CheckKnownRow(const StepRow& row, Holder& holder);
+  bool IsInFlight(const std::function<bool(const StepRow&)>& is) const;
   void RunSomeRow();
   bool SlotIsBusy(size_t before_step, SlotId slot) const;
   void RunRow(Step& step, size_t row);
-  void WriteTokens(Slot& slot, const StepRow& row);
-  void CheckContext(const Slot& slot, const StepRow& row);
-  RowResult ComputeRow(Slot& slot, const StepRow& row);
   void TradeTokens(StepResult& result);
-  Cell& CellOf(const Slot& slot, int32_t position);
 
-  const SchedulerOptions options_;
-  const PretendModel* const model_;
+  const FakeDeviceOptions options_;
   VirtualClock* const clock_;
-  const Fault fault_;
-  const Complain complain_;
   Rng rng_;
-  std::vector<Cell> cells_;  // [page, offset]
-  std::vector<Slot> slots_;
+  FakeMemory memory_;
+  std::vector<FakeSlot> slots_;
+  std::vector<Holder> holders_;  // [slot]
   std::deque<Step> steps_;
+  std::map<RequestId, RequestParams> asked_;
   std::unordered_set<RequestId> ended_;
-  uint64_t lives_ = 0;
   uint64_t hash_ = 0xcbf29ce484222325;
 };
 

@@ -23,6 +23,27 @@ TokenId PretendModel::Next(RequestId request, int32_t position, TokenId previous
   return TokenId{token};
 }
 
+TokenId PretendModel::Next(RequestId request, const RequestParams& params, int32_t position,
+                           TokenId previous, int64_t generated) const {
+  const bool may_stop = generated >= params.min_tokens;
+  return Next(request, position, previous, may_stop ? std::vector<TokenId>{} : params.stop_tokens);
+}
+
+std::vector<TokenId> PretendModel::Drafts(RequestId request, const RequestParams& params,
+                                          int32_t position, TokenId last, int64_t generated,
+                                          int32_t most) const {
+  const uint64_t skill = Hash(Raw(request), 0, 6000) % 9;  // of 8
+  const auto proposed = static_cast<int32_t>(Hash(Raw(request), position, 7000) % (most + 1));
+  std::vector<TokenId> drafts;
+  for (int32_t i = 0; i < proposed; ++i) {
+    last = Next(request, params, position + 1 + i, last, generated + i);
+    if (Hash(Raw(request), position, 8000 + i) % 8 >= skill)
+      last = TokenId{(Raw(last) + 1) % kVocab};
+    drafts.push_back(last);
+  }
+  return drafts;
+}
+
 float PretendModel::PromptLogprob(RequestId request, int32_t position, TokenId token) const {
   return -static_cast<float>(Hash(Raw(request), position, 1000 + Raw(token)) % 4096);
 }
@@ -45,7 +66,7 @@ RequestOutput PretendModel::Answer(const GenerateRequest& request, int32_t max_m
     }
     const auto generated = static_cast<int32_t>(answer.tokens.size());
     const bool may_stop = generated >= request.min_tokens;
-    last = Next(request.id, length, last, may_stop ? std::vector<TokenId>{} : request.stop_tokens);
+    last = Next(request.id, request, length, last, generated);
     answer.tokens.push_back({.id = last, .logprobs = {}});
     ++length;
     const auto& stops = request.stop_tokens;

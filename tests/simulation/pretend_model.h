@@ -18,6 +18,13 @@ class PretendModel {
   // The token at `position` after `previous`; never one of `banned`.
   TokenId Next(RequestId request, int32_t position, TokenId previous,
                const std::vector<TokenId>& banned) const;
+  // The same of a request that has generated `generated` tokens before it.
+  TokenId Next(RequestId request, const RequestParams& params, int32_t position, TokenId previous,
+               int64_t generated) const;
+  // What is proposed to follow `last`, the newest of `generated` tokens, which stands at
+  // `position`: none to `most` drafts. Some requests' are mostly right, others' mostly wrong.
+  std::vector<TokenId> Drafts(RequestId request, const RequestParams& params, int32_t position,
+                              TokenId last, int64_t generated, int32_t most) const;
   float PromptLogprob(RequestId request, int32_t position, TokenId token) const;
   // The first position whose logits are NaN; few requests have one.
   int32_t FirstNaN(RequestId request) const;

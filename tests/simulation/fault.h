@@ -1,0 +1,50 @@
+// Things done wrong on purpose, to see that they are noticed.
+#pragma once
+
+#include <string_view>
+#include <utility>
+
+namespace fathom::simulation {
+
+enum class Fault {
+  kNone,
+  // Of the scheduler:
+  kPagesFreedAtOnce,  // with steps still in flight
+  kTokenForgotten,    // by a preemption
+  kLogprobsRepeated,  // after a preemption
+  kLockstepIgnored,
+  kFormOfRowLength,  // instead of the token's chunk
+  kPagesOfTheLeast,  // as if every row brought one token
+  // Of the device:
+  kTokensTraded,            // between two rows of a step
+  kPageIgnored,             // a row's new page
+  kDraftsUnverified,        // all are taken for right
+  kRejectedDraftsKept,      // the slot's length is not taken back
+  kCapacityIgnored,         // all drafts that there are, whatever the row says
+  kEndIgnored,              // rows run past the final length, and go on once it has ended
+  kStopTokenIgnored,        // by what follows in its row
+  kAcceptedTokenLost,       // the first of several in a result
+  kRowsCounted,             // for min_tokens, instead of tokens
+  kEarlierTokensForgotten,  // those generated before a preemption, for min_tokens
+};
+
+inline constexpr std::pair<Fault, const char*> kFaults[] = {
+    {Fault::kPagesFreedAtOnce, "PagesFreedAtOnce"},
+    {Fault::kTokenForgotten, "TokenForgotten"},
+    {Fault::kLogprobsRepeated, "LogprobsRepeated"},
+    {Fault::kLockstepIgnored, "LockstepIgnored"},
+    {Fault::kFormOfRowLength, "FormOfRowLength"},
+    {Fault::kPagesOfTheLeast, "PagesOfTheLeast"},
+    {Fault::kTokensTraded, "TokensTraded"},
+    {Fault::kPageIgnored, "PageIgnored"},
+    {Fault::kDraftsUnverified, "DraftsUnverified"},
+    {Fault::kRejectedDraftsKept, "RejectedDraftsKept"},
+    {Fault::kCapacityIgnored, "CapacityIgnored"},
+    {Fault::kEndIgnored, "EndIgnored"},
+    {Fault::kStopTokenIgnored, "StopTokenIgnored"},
+    {Fault::kAcceptedTokenLost, "AcceptedTokenLost"},
+    {Fault::kRowsCounted, "RowsCounted"},
+    {Fault::kEarlierTokensForgotten, "EarlierTokensForgotten"},
+};
+
+}  // namespace fathom::simulation
