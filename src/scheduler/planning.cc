@@ -88,7 +88,7 @@ void Scheduler::PlanPrefills(int32_t budget, StepPlan& plan) {
   for (Sequence* seq : running_) {
     if (seq->prefilling() && !seq->held_in_lockstep()) plan_chunk(*seq);
   }
-  while (HeadCanEnter()) {
+  while (HeadCanOpen()) {
     Sequence& seq = *waiting_.front();
     if (PrefillTokens(0, seq.prompt_size(), seq.length()) > budget) {
       prefill_left_out_ |= !planned;
@@ -112,13 +112,13 @@ int32_t Scheduler::OldestPrefillTokens() const {
       return PrefillTokens(seq->prefilled, seq->prompt_size(), seq->prefill_end);
     }
   }
-  if (!HeadCanEnter()) return 0;
+  if (!HeadCanOpen()) return 0;
   const Sequence& head = *waiting_.front();
   return PrefillTokens(0, head.prompt_size(), head.length());
 }
 
 // Leaves a page for each running request, or its next decode would preempt the newcomer.
-bool Scheduler::HeadCanEnter() const {
+bool Scheduler::HeadCanOpen() const {
   if (waiting_.empty() || free_slots_.empty()) return false;
   const Sequence& head = *waiting_.front();
   return head.rows_in_flight == 0 &&

@@ -99,7 +99,7 @@ class Scheduler {
   void PlanPrefills(int32_t budget, StepPlan& plan);
   int32_t PrefillTokens(int32_t begin, int32_t prompt_end, int32_t prefill_end) const;
   int32_t OldestPrefillTokens() const;
-  bool HeadCanEnter() const;
+  bool HeadCanOpen() const;
   void OpenSlot(Sequence& seq, StepPlan& plan);
   bool ReserveToken(Sequence& seq, int32_t& pages_owed);
   int32_t AddDrafts(int32_t drafts, StepRow& row);

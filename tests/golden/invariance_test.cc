@@ -58,12 +58,14 @@ TEST(Invariance, ForEveryBudgetSlotsAndThreads) {
 // generated in rows of many tokens.
 TEST(Invariance, AfterAPreemption) {
   std::vector<GenerateRequest> requests = MakeRequests();
-  std::erase_if(requests, [](const auto& r) { return r.prompt.size() < 60 || Raw(r.id) % 2 == 0; });
+  std::erase_if(requests, [](const auto& r) {
+    return r.prompt.size() < 60 || r.prompt.size() > 260 || Raw(r.id) % 2 == 0;
+  });
   // Long answers, beyond the page and the chunk in which their prompts end.
-  for (GenerateRequest& request : requests) request.max_tokens = kUnderSanitizer ? 70 : 200;
+  for (GenerateRequest& request : requests) request.max_tokens = 200;
   for (Setting setting : FewerUnderSanitizer(Tables())) {
     const Results base = RunAll(setting, requests);
-    setting.pages = 30;
+    setting.pages = 18;
     int64_t preemptions = 0;
     const Results tight = RunAll(setting, requests, &preemptions);
     EXPECT_GE(preemptions, 2);
@@ -75,7 +77,7 @@ TEST(Invariance, AfterAPreemption) {
 TEST(Invariance, ForEveryNumberOfLogitRowsAtATime) {
   const std::vector<GenerateRequest> requests = MakeRequests();
   const Results base = RunAll({}, requests);
-  for (const int32_t pass_rows : {1, 3, 31, 40}) {
+  for (const int32_t pass_rows : {1, 31}) {
     ExpectSameBits(base, RunAll({.pass_rows = pass_rows}, requests));
   }
 }
