@@ -79,29 +79,12 @@ void AddMlp(const StepShape& step, const ModelConfig& c, int layer, Tally& tally
 
 }  // namespace
 
-double WidthOf(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kF32: return 4;
-    case WeightFormat::kF16: return 2;
-    case WeightFormat::kBF16: return 2;
-    case WeightFormat::kFp8: return 1 + sizeof(float) / double{kScaleTile * kScaleTile};
-    case WeightFormat::kInt8: return 1 + sizeof(float) / double{kScaleTile};
-    // A scale per 128 weights, and four multipliers of a byte.
-    case WeightFormat::kInt4: return 0.5 + (sizeof(float) + 4) / double{kScaleTile};
-  }
-  CHECK(false, "an unknown weight format");
+double WidthOf(const WeightFormat& format) {
+  return format.bytes_per_weight();
 }
 
-std::string_view Name(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kF32: return "fp32";
-    case WeightFormat::kF16: return "fp16";
-    case WeightFormat::kBF16: return "bf16";
-    case WeightFormat::kFp8: return "fp8";
-    case WeightFormat::kInt8: return "int8";
-    case WeightFormat::kInt4: return "int4";
-  }
-  CHECK(false, "an unknown weight format");
+std::string_view Name(const WeightFormat& format) {
+  return Name(format.values);
 }
 
 double ExpectedExperts(int64_t experts, int64_t topk, int64_t tokens) {

@@ -18,8 +18,8 @@ struct WeightWidths {
   double head = 2;       // lm_head
   double embedding = 2;  // rows of the table
 };
-double WidthOf(WeightFormat format);
-std::string_view Name(WeightFormat format);  // "fp8"
+double WidthOf(const WeightFormat& format);
+std::string_view Name(const WeightFormat& format);  // "fp8"
 
 // `rows` requests that compute `tokens` each, after `context` positions that are cached. Every row
 // samples.

@@ -26,8 +26,7 @@ struct Source {
       : values(static_cast<size_t>((out + row_offset) * (in + col_offset)) * ByteSize(dtype)) {
     Rng rng(seed);
     const int64_t rows = out + row_offset, cols = in + col_offset;
-    WeightTensor whole;
-    whole.values = TensorView(values.data(), dtype, {rows, cols});
+    WeightTensor whole = StoredWeight(TensorView(values.data(), dtype, {rows, cols}));
     if (dtype == DType::kF8E4M3) {
       for (uint8_t& code : values) {
         code = static_cast<uint8_t>(rng.Below(256));
@@ -247,8 +246,7 @@ TEST_P(EveryTarget, Int4) {
       exact[static_cast<size_t>(o * kIn + k)] = 0.125f * static_cast<float>(multiplier) * largest;
     }
   }
-  WeightTensor w;
-  w.values = TensorView(exact.data(), DType::kF32, {kOut, kIn});
+  const WeightTensor w = StoredWeight(TensorView(exact.data(), DType::kF32, {kOut, kIn}));
   const WeightSource source{{w}};
   for (const int64_t tokens : {1, 3, 40}) {
     const std::vector<float> x = Normals(tokens * kIn, 3);
