@@ -156,7 +156,7 @@ TEST_P(EveryTarget, ATokensBitsAreItsOwn) {
 TEST_P(EveryTarget, IntegersHaveTheSameBitsEverywhere) {
   const Source w(DType::kF8E4M3, 200, 392, 0, 0, 1);
   const WeightSource source{{w.tensor}};
-  for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
+  for (const WeightFormat& format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
     for (const int64_t tokens : {1, 2, 7, 150}) {
       const std::vector<float> x = Normals(tokens * 392, 3);
       hwy::SetSupportedTargetsForTest(0);
@@ -300,7 +300,7 @@ TEST_P(EveryTarget, ActivationsThatAreNotFiniteOrTiny) {
     if (odd != 0) std::fill(x.end() - 256, x.end() - 200, odd);
   }
   std::fill(x.end() - 256, x.end(), 1e-40f);  // a row of nothing else
-  for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
+  for (const WeightFormat& format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
     const std::vector<float> y = Product(CpuIntegerOps(format), 2, source, x, 5);
     const std::vector<float> alone = Product(CpuIntegerOps(format), 1, source, usual, 1);
     EXPECT_TRUE(SameBits(alone, {y.begin(), y.begin() + 64}));
