@@ -363,7 +363,7 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
   MeasuredModel measured{.name = loaded.model_name,
                          .layers = loaded.config.num_layers,
                          .weights = Name(model.weights().layers.front().attention.o.weight->format),
-                         .kv_cache = Name(model.kv_format().latent),
+                         .kv_cache = Name(model.kv_format().At(KvPart::kLatent).dtype),
                          .weight_bytes = model.weight_bytes()};
   measured.linear_in_fp8 = model.weights().layers.front().attention.o.weight->quantize_activations;
   const bool apart = !options.prefill_lens.empty();
