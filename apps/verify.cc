@@ -193,9 +193,9 @@ double Limit(const VerifyOptions& options, Model& model) {
   if (options.quantization == "int4") return 4e-1;
   if (options.quantization == "int8") return 5e-2;
   if (options.ops.ends_with("-fp8") && model.config().fp8) return 1e-1;
-  if (model.kv_format().latent == DType::kF8E4M3) return 5e-2;
-  const bool exact =
-      model.kv_format().latent == DType::kF32 && model.runner().ops().activation == DType::kF32;
+  const DType latent = model.kv_format().At(KvPart::kLatent).dtype;
+  if (latent == DType::kF8E4M3) return 5e-2;
+  const bool exact = latent == DType::kF32 && model.runner().ops().activation == DType::kF32;
   return exact ? kExactLimit : 2e-2;
 }
 

@@ -43,10 +43,7 @@ class MlaProblem {
       : heads(heads),
         rows(rows),
         split{.tokens = split_tokens},
-        format{.latent = fp8 ? DType::kF8E4M3 : DType::kBF16,
-               .rope = DType::kBF16,
-               .latent_dim = kMlaLatent,
-               .rope_dim = kMlaRope} {
+        format(LatentKvFormat(fp8 ? DType::kF8E4M3 : DType::kBF16, kMlaLatent, kMlaRope)) {
     std::mt19937_64 random(seed);
     int total = 0;
     for (const MlaRow& row : rows) {
@@ -84,7 +81,7 @@ class MlaProblem {
     Randomize(*pool, 3 * seed + 2);
     if (fp8) {
       FillFp8<<<pages, 64>>>(reinterpret_cast<char*>(pool->get()), format.page_bytes(),
-                             format.scale_offset(), 3 * seed + 2);
+                             format.Offset(KvPart::kLatentScale), 3 * seed + 2);
       BENCH_CHECK(cudaGetLastError());
     }
     d_slots.reset(new DeviceArray<int32_t>(slots));
@@ -101,10 +98,11 @@ class MlaProblem {
             .q_rope = q->get() + kQueryWidth - kMlaRope,
             .q_rope_stride = kQueryWidth,
             .latent = pool->get(),
-            .scales = format.latent == DType::kF8E4M3
-                          ? reinterpret_cast<const float*>(pool->get() + format.scale_offset() / 2)
+            .scales = format.Find(KvPart::kLatentScale) != nullptr
+                          ? reinterpret_cast<const float*>(pool->get() +
+                                                           format.Offset(KvPart::kLatentScale) / 2)
                           : nullptr,
-            .rope = pool->get() + format.rope_offset() / 2,
+            .rope = pool->get() + format.Offset(KvPart::kRope) / 2,
             .pages = pages,
             .page_bytes = format.page_bytes(),
             .slots = d_slots->get(),

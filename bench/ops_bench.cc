@@ -60,9 +60,8 @@ std::vector<std::unique_ptr<PackedWeight>> RandomWeights(const LinearCase& c) {
   }
   const int64_t tile_rows = (c.out + 127) / 128, tile_cols = (c.in + 127) / 128;
   std::vector<float> scales(static_cast<size_t>(tile_rows * tile_cols), 0.01f);
-  WeightTensor weight;
-  weight.values =
-      TensorView(values.data(), c.bf16() ? DType::kBF16 : DType::kF8E4M3, {c.out, c.in});
+  WeightTensor weight = StoredWeight(
+      TensorView(values.data(), c.bf16() ? DType::kBF16 : DType::kF8E4M3, {c.out, c.in}));
   if (!c.bf16()) weight.scales = TensorView(scales.data(), DType::kF32, {tile_rows, tile_cols});
   const WeightSource source{{weight}};
   constexpr size_t kBytes = size_t{256} << 20;

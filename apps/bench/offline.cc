@@ -13,7 +13,6 @@
 #include "cpu/peak.h"
 #include "engine_flags.h"
 #include "offline_report.h"
-#include "products/weight_width.h"
 #include "usage.h"
 
 namespace fathom {
@@ -22,9 +21,9 @@ namespace {
 // Of the formats that the loaded model has.
 WeightWidths WidthsOf(const ModelWeights& weights) {
   const AttentionWeights& attention = weights.layers.front().attention;
-  return {.linear = WidthOf(attention.o.weight->format),
-          .absorbed = WidthOf(attention.w_uk.weight->format),
-          .head = WidthOf(weights.lm_head.weight->format),
+  return {.linear = attention.o.weight->format.bytes_per_weight(),
+          .absorbed = attention.w_uk.weight->format.bytes_per_weight(),
+          .head = weights.lm_head.weight->format.bytes_per_weight(),
           .embedding = static_cast<double>(ByteSize(weights.embedding.view.dtype()))};
 }
 
@@ -145,8 +144,8 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
   const Model& model = *loaded.model;
   MeasuredModel measured{.name = loaded.model_name,
                          .layers = loaded.config.num_layers,
-                         .weights = Name(model.weights().layers.front().attention.o.weight->format),
-                         .kv_cache = Name(model.kv_format().latent),
+                         .weights = Name(model.weights().layers.front().attention.o.weight->format.values),
+                         .kv_cache = Name(model.kv_format().At(KvPart::kLatent).dtype),
                          .weight_bytes = model.weight_bytes()};
   measured.linear_in_fp8 = model.weights().layers.front().attention.o.weight->quantize_activations;
   const bool apart = !options.prefill_lens.empty();

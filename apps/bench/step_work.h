@@ -9,7 +9,7 @@
 
 namespace fathom {
 
-// WidthOf (products/weight_width.h) each.
+// WeightFormat::bytes_per_weight() each.
 struct WeightWidths {
   double linear = 2;     // attention, dense layers, experts
   double absorbed = 2;   // W_UK and W_UV

@@ -8,14 +8,16 @@
 #include "base/rng.h"
 #include "checkpoint/presets.h"
 #include "checkpoint/schema.h"
-#include "products/weight_width.h"
+#include "quant/weight_format.h"
 
 namespace fathom {
 namespace {
 
 constexpr WeightWidths kOne = {.linear = 1, .absorbed = 1, .head = 1, .embedding = 1};
-constexpr KvFormat kKv = {
-    .latent = DType::kBF16, .rope = DType::kBF16, .latent_dim = 512, .rope_dim = 64};
+
+KvFormat Kv(DType dtype = DType::kBF16) {
+  return LatentKvFormat(dtype, 512, 64);
+}
 
 ModelConfig Preset(const char* name) {
   Result<ModelConfig> config = PresetConfig(name);
@@ -25,7 +27,7 @@ ModelConfig Preset(const char* name) {
 
 TEST(StepWork, OneStreamOfV2LiteReadsWhatIsActive) {
   const ModelConfig config = Preset("v2-lite");
-  const StepWork work = WorkOf({.absorbed = true}, config, kOne, kKv);
+  const StepWork work = WorkOf({.absorbed = true}, config, kOne, Kv());
   // By hand, from the published dimensions.
   const double attention = 2048.0 * 3072 + 576.0 * 2048 + 2048.0 * 2048 + 16 * 512.0 * 256;
   const double experts = (6 + 2) * 3 * 2048.0 * 1408, dense = 3 * 2048.0 * 10944;
@@ -42,16 +44,15 @@ TEST(StepWork, OneStreamOfV2LiteReadsWhatIsActive) {
 
 TEST(StepWork, FP8PositionsHaveCodesScaleAndKey) {
   const ModelConfig config = Preset("v2-lite");
-  KvFormat fp8 = kKv;
-  fp8.latent = DType::kF8E4M3;
+  const KvFormat fp8 = Kv(DType::kF8E4M3);
   const StepWork work = WorkOf({.absorbed = true}, config, kOne, fp8);
   EXPECT_EQ(work.cache_written_bytes, 27 * (512 + 4 + 64 * 2));
 }
 
 TEST(StepWork, FP8V2LiteReadsAbout266GbAToken) {
-  const WeightWidths widths = {.linear = WidthOf(WeightFormat::kFp8),
-                               .absorbed = WidthOf(WeightFormat::kFp8)};
-  const StepWork work = WorkOf({.context = 512, .absorbed = true}, Preset("v2-lite"), widths, kKv);
+  const WeightWidths widths = {.linear = WeightFormat::kFp8.bytes_per_weight(),
+                               .absorbed = WeightFormat::kFp8.bytes_per_weight()};
+  const StepWork work = WorkOf({.context = 512, .absorbed = true}, Preset("v2-lite"), widths, Kv());
   EXPECT_NEAR(work.bytes(), 2.68e9, 0.01e9);
   EXPECT_EQ(work.cache_read_bytes, 512 * 27 * 576 * 2);
 }
@@ -72,7 +73,8 @@ TEST(StepWork, ManyTokensReadEveryTensorOfTheSchema) {
     }
     const StepShape step = {.rows = 1, .tokens = 4096};
     const double embedding = 4096.0 * config.hidden_size;
-    EXPECT_NEAR(WorkOf(step, config, kOne, kKv).weight_bytes - embedding, expected, 1e-9 * expected)
+    EXPECT_NEAR(WorkOf(step, config, kOne, Kv()).weight_bytes - embedding, expected,
+                1e-9 * expected)
         << name;
   }
 }
@@ -81,7 +83,7 @@ TEST(StepWork, TheTwoFormsOfAttentionMeetNear170Tokens) {
   const ModelConfig config = Preset("v3");
   const auto operations = [&](int64_t tokens, bool absorbed) {
     return WorkOf({.rows = 1, .tokens = tokens, .context = 1e6, .absorbed = absorbed}, config, kOne,
-                  kKv)
+                  Kv())
         .operations;
   };
   EXPECT_LT(operations(168, true), operations(168, false));
@@ -90,15 +92,15 @@ TEST(StepWork, TheTwoFormsOfAttentionMeetNear170Tokens) {
 
 TEST(StepWork, RowsShareWeightsButNotCaches) {
   const ModelConfig config = Preset("v2-lite");
-  const StepWork one = WorkOf({.rows = 1, .context = 100, .absorbed = true}, config, kOne, kKv);
-  const StepWork many = WorkOf({.rows = 32, .context = 100, .absorbed = true}, config, kOne, kKv);
+  const StepWork one = WorkOf({.rows = 1, .context = 100, .absorbed = true}, config, kOne, Kv());
+  const StepWork many = WorkOf({.rows = 32, .context = 100, .absorbed = true}, config, kOne, Kv());
   EXPECT_DOUBLE_EQ(many.cache_read_bytes, 32 * one.cache_read_bytes);
   EXPECT_NEAR(many.operations, 32 * one.operations, 1e-9 * many.operations);
   const double expert = 26 * 3 * 2048.0 * 1408;
   EXPECT_NEAR(many.weight_bytes - one.weight_bytes,
               (ExpectedExperts(64, 6, 32) - 6) * expert + 31 * 2048, 1);
   const StepWork alike =
-      WorkOf({.rows = 32, .context = 100, .absorbed = true, .experts = 6}, config, kOne, kKv);
+      WorkOf({.rows = 32, .context = 100, .absorbed = true, .experts = 6}, config, kOne, Kv());
   EXPECT_NEAR(alike.weight_bytes - one.weight_bytes, 31 * 2048, 1);
 }
 

@@ -35,10 +35,6 @@ std::string ScaleName(std::string_view name) {
   return std::string(name) + "_scale_inv";
 }
 
-int64_t Tiles(int64_t size) {
-  return (size + kScaleTile - 1) / kScaleTile;
-}
-
 }  // namespace
 
 struct Checkpoint::Contents {
@@ -260,7 +256,9 @@ void Checkpoint::Contents::CheckScales(StoredTensor& tensor, Problems& problems)
                  Describe(tensor));
     return;
   }
-  const std::vector<int64_t> shape = {Tiles(tensor.shape[0]), Tiles(tensor.shape[1])};
+  const ScaleGroups& tiles = WeightFormat::kFp8.scales;
+  const std::vector<int64_t> shape = {tiles.rows.Count(tensor.shape[0]),
+                                      tiles.cols.Count(tensor.shape[1])};
   const std::string expected = fmt::format("F32 [{}]", fmt::join(shape, ", "));
   if (scales == nullptr) {
     AddMissing(name, expected, problems);
@@ -375,11 +373,9 @@ bool Checkpoint::Has(std::string_view name) const {
 
 WeightTensor Checkpoint::Get(std::string_view name) const {
   const StoredTensor& tensor = contents_->At(name);
-  WeightTensor weight;
-  weight.values = contents_->View(tensor);
-  if (tensor.dtype == DType::kF8E4M3)
-    weight.scales = contents_->View(contents_->At(ScaleName(name)));
-  return weight;
+  const TensorView values = contents_->View(tensor);
+  if (tensor.dtype != DType::kF8E4M3) return StoredWeight(values);
+  return StoredWeight(values, contents_->View(contents_->At(ScaleName(name))));
 }
 
 uint64_t Checkpoint::Bytes(std::string_view name) const {

@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "checkpoint/schema.h"
 #include "quant/e4m3.h"
+#include "quant/weight_format.h"
 
 namespace fathom {
 namespace {
@@ -27,10 +28,6 @@ uint64_t Hash(std::string_view name) {  // FNV-1a
   return hash;
 }
 
-int64_t Tiles(int64_t size) {
-  return (size + kScaleTile - 1) / kScaleTile;
-}
-
 }  // namespace
 
 DummyWeights::DummyWeights(const ModelConfig& config, uint64_t seed) {
@@ -42,7 +39,9 @@ DummyWeights::DummyWeights(const ModelConfig& config, uint64_t seed) {
       Add(entry.name, entry.name.ends_with("bias") ? kBiases : kNorms, shape);
     } else if (rule.kind == TensorRule::kLinear && config.fp8) {
       Add(entry.name, kCodes, shape);
-      Add(entry.name + "_scale_inv", kScales, {Tiles(shape[0]), Tiles(shape[1])});
+      const ScaleGroups& tiles = WeightFormat::kFp8.scales;
+      Add(entry.name + "_scale_inv", kScales,
+          {tiles.rows.Count(shape[0]), tiles.cols.Count(shape[1])});
     } else {
       Add(entry.name, kMatrices, shape);
     }

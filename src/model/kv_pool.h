@@ -12,10 +12,7 @@ namespace fathom {
 // The format of a model's pages with latents of `dtype`: F32, BF16, or F8_E4M3 beside rotated keys
 // in BF16.
 inline KvFormat MakeKvFormat(const ModelConfig& config, DType dtype) {
-  return {.latent = dtype,
-          .rope = dtype == DType::kF8E4M3 ? DType::kBF16 : dtype,
-          .latent_dim = config.kv_lora_rank,
-          .rope_dim = config.qk_rope_head_dim};
+  return LatentKvFormat(dtype, config.kv_lora_rank, config.qk_rope_head_dim);
 }
 
 class KvPool {

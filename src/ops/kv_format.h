@@ -2,39 +2,75 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
+#include "base/check.h"
 #include "base/ids.h"
 #include "tensor/tensor_view.h"
 
 namespace fathom {
 
-// A page holds one plane after another, each [kPageTokens, width]; every plane begins on a multiple
-// of 64 bytes. FP8 latents have a plane of scales, one a token (docs/design/fp8-cache.md). Planes
-// to come: indexer keys.
-struct KvFormat {
-  DType latent = DType::kBF16;  // F32, BF16 or F8_E4M3
-  DType rope = DType::kBF16;    // F32 or BF16: as latent, and BF16 beside F8_E4M3
-  int32_t latent_dim = 0;       // kv_lora_rank
-  int32_t rope_dim = 0;         // qk_rope_head_dim
-
-  int64_t latent_offset() const { return 0; }  // bytes from the page's begin
-  int64_t rope_offset() const {
-    return RoundUp64(int64_t{kPageTokens} * latent_dim * static_cast<int64_t>(ByteSize(latent)));
-  }
-  int64_t scale_offset() const {
-    return rope_offset() +
-           RoundUp64(int64_t{kPageTokens} * rope_dim * static_cast<int64_t>(ByteSize(rope)));
-  }
-  int64_t page_bytes() const {
-    constexpr int64_t kScaleBytes = int64_t{kPageTokens} * sizeof(float);
-    return scale_offset() + (latent == DType::kF8E4M3 ? RoundUp64(kScaleBytes) : 0);
-  }
-
- private:
-  static int64_t RoundUp64(int64_t n) { return (n + 63) / 64 * 64; }
+// What a plane of a page holds of its tokens.
+enum class KvPart : uint8_t {
+  kLatent,       // normed latents
+  kRope,         // rotated keys shared by all heads
+  kLatentScale,  // what the codes of an E4M3 latent are to be multiplied by: one number a token
 };
 
-// The pages of one layer: planes as views into one block of memory.
+struct KvPlane {
+  KvPart part;
+  DType dtype;
+  int32_t width;  // elements of a token
+
+  // Of a page: every plane begins on a multiple of 64 bytes.
+  int64_t bytes() const {
+    return (int64_t{kPageTokens} * width * static_cast<int64_t>(ByteSize(dtype)) + 63) / 64 * 64;
+  }
+};
+
+// A page holds one plane after another, each [kPageTokens, width]. What a model keeps of a token
+// beyond latent and key (an indexer's keys) is one more plane of the list.
+struct KvFormat {
+  std::vector<KvPlane> planes;  // at most one of each part
+
+  // Null where the format has no such plane.
+  const KvPlane* Find(KvPart part) const {
+    for (const KvPlane& plane : planes) {
+      if (plane.part == part) return &plane;
+    }
+    return nullptr;
+  }
+  // REQUIRES, of both: there is such a plane.
+  const KvPlane& At(KvPart part) const {
+    const KvPlane* plane = Find(part);
+    CHECK(plane != nullptr, "a page without plane {}", static_cast<int>(part));
+    return *plane;
+  }
+  int64_t Offset(KvPart part) const {  // bytes from the page's begin
+    const KvPlane* end = &At(part);
+    int64_t offset = 0;
+    for (const KvPlane* plane = planes.data(); plane != end; ++plane) offset += plane->bytes();
+    return offset;
+  }
+  int64_t page_bytes() const {
+    int64_t bytes = 0;
+    for (const KvPlane& plane : planes) bytes += plane.bytes();
+    return bytes;
+  }
+};
+
+// Latents of F32, BF16 or F8_E4M3 with kv_lora_rank channels, and keys of the same type with
+// qk_rope_head_dim. Beside F8_E4M3 the keys are BF16, and a plane of scales comes last
+// (docs/design/fp8-cache.md).
+inline KvFormat LatentKvFormat(DType latent, int32_t latent_dim, int32_t rope_dim) {
+  const bool fp8 = latent == DType::kF8E4M3;
+  KvFormat format{{{KvPart::kLatent, latent, latent_dim},
+                   {KvPart::kRope, fp8 ? DType::kBF16 : latent, rope_dim}}};
+  if (fp8) format.planes.push_back({KvPart::kLatentScale, DType::kF32, 1});
+  return format;
+}
+
+// The pages of one layer: planes as views into one block of memory. Ops find them here by name.
 struct KvPages {
   TensorView latent;  // [pages, kPageTokens, latent], F32, BF16 or F8_E4M3; normed latents
   TensorView rope;    // [pages, kPageTokens, rope], F32 or BF16; rotated keys shared by all heads
@@ -44,20 +80,23 @@ struct KvPages {
 };
 
 // The planes of `pages` pages at `data` (which may be null when only shapes count).
+// REQUIRES: latents and keys are among them, and scales where latents are F8_E4M3.
 inline KvPages PagesAt(const KvFormat& format, std::byte* data, int64_t pages) {
-  const auto plane = [&](DType dtype, int64_t offset, int64_t width) {
-    return TensorView(data == nullptr ? nullptr : data + offset, dtype, {pages, kPageTokens, width},
-                      {format.page_bytes() / static_cast<int64_t>(ByteSize(dtype)), width, 1});
+  const auto view = [&](const KvPlane& plane) {
+    return TensorView(
+        data == nullptr ? nullptr : data + format.Offset(plane.part), plane.dtype,
+        {pages, kPageTokens, plane.width},
+        {format.page_bytes() / static_cast<int64_t>(ByteSize(plane.dtype)), plane.width, 1});
   };
-  KvPages planes{.latent = plane(format.latent, format.latent_offset(), format.latent_dim),
-                 .rope = plane(format.rope, format.rope_offset(), format.rope_dim),
-                 .scales = {}};
-  if (format.latent == DType::kF8E4M3) {
-    planes.scales = TensorView(data == nullptr ? nullptr : data + format.scale_offset(),
-                               DType::kF32, {pages, kPageTokens},
-                               {format.page_bytes() / static_cast<int64_t>(sizeof(float)), 1});
+  KvPages views{.latent = view(format.At(KvPart::kLatent)),
+                .rope = view(format.At(KvPart::kRope)),
+                .scales = {}};
+  if (const KvPlane* scales = format.Find(KvPart::kLatentScale); scales != nullptr) {
+    const TensorView plane = view(*scales);
+    views.scales = TensorView(plane.data(), plane.dtype(), {pages, kPageTokens},
+                              {plane.stride(0), plane.stride(1)});
   }
-  return planes;
+  return views;
 }
 
 }  // namespace fathom

@@ -7,10 +7,7 @@
 namespace fathom {
 
 TestPages::TestPages(DType dtype, int slots, int max_pages, int latent, int rope, uint64_t seed)
-    : format_{.latent = dtype,
-              .rope = dtype == DType::kF8E4M3 ? DType::kBF16 : dtype,
-              .latent_dim = latent,
-              .rope_dim = rope} {
+    : format_(LatentKvFormat(dtype, latent, rope)) {
   const int n = slots * max_pages + 2;
   memory_ = TestTensor(DType::kU8, {n * format_.page_bytes()});
   pages_ = PagesAt(format_, static_cast<std::byte*>(memory_.view().data()), n);
@@ -28,14 +25,15 @@ TestPages::TestPages(DType dtype, int slots, int max_pages, int latent, int rope
 
 std::byte* TestPages::At(const TensorView& plane, int slot, int position) const {
   const int64_t page = table_.Ints()[slot * table_.view().dim(1) + position / kPageTokens];
-  const int64_t offset = plane.data() == pages_.rope.data() ? format_.rope_offset() : 0;
+  const int64_t offset = plane.data() == pages_.rope.data() ? format_.Offset(KvPart::kRope) : 0;
   return static_cast<std::byte*>(memory_.view().data()) + page * format_.page_bytes() + offset +
          position % kPageTokens * plane.dim(2) * static_cast<int64_t>(ByteSize(plane.dtype()));
 }
 
 float* TestPages::Scale(int slot, int position) const {
   std::byte* page = At(pages_.latent, slot, position / kPageTokens * kPageTokens);
-  return reinterpret_cast<float*>(page + format_.scale_offset()) + position % kPageTokens;
+  return reinterpret_cast<float*>(page + format_.Offset(KvPart::kLatentScale)) +
+         position % kPageTokens;
 }
 
 void TestPages::Set(int slot, int position, const std::vector<float>& latent,
@@ -66,7 +64,8 @@ static std::vector<float> Load(const std::byte* at, DType dtype, int n) {
 }
 
 std::vector<float> TestPages::Latent(int slot, int position) const {
-  if (format_.latent == DType::kF8E4M3) {
+  const DType dtype = pages_.latent.dtype();
+  if (dtype == DType::kF8E4M3) {
     const auto* codes = reinterpret_cast<const E4M3*>(At(pages_.latent, slot, position));
     std::vector<float> values;
     for (int i = 0; i < latent_dim(); ++i) {
@@ -74,11 +73,11 @@ std::vector<float> TestPages::Latent(int slot, int position) const {
     }
     return values;
   }
-  return Load(At(pages_.latent, slot, position), format_.latent, latent_dim());
+  return Load(At(pages_.latent, slot, position), dtype, latent_dim());
 }
 
 std::vector<float> TestPages::Rope(int slot, int position) const {
-  return Load(At(pages_.rope, slot, position), format_.rope, rope_dim());
+  return Load(At(pages_.rope, slot, position), pages_.rope.dtype(), rope_dim());
 }
 
 std::vector<float> RoundLatent(const std::vector<float>& latent, DType dtype) {

@@ -22,8 +22,8 @@ class TestPages {
   std::vector<float> Latent(int slot, int position) const;
   std::vector<float> Rope(int slot, int position) const;
 
-  int latent_dim() const { return format_.latent_dim; }
-  int rope_dim() const { return format_.rope_dim; }
+  int latent_dim() const { return format_.At(KvPart::kLatent).width; }
+  int rope_dim() const { return format_.At(KvPart::kRope).width; }
   int slots() const { return static_cast<int>(table_.view().dim(0)); }
   const KvPages& pages() const { return pages_; }
   const TestTensor& table() const { return table_; }

@@ -15,10 +15,10 @@ TestMatrix::TestMatrix(DType dtype, int64_t out, int64_t in, uint64_t seed)
 TestMatrix::TestMatrix(DType dtype, int64_t out, int64_t in, uint64_t seed,
                        const std::vector<float>& numbers)
     : values(dtype, {out, in}, numbers) {
-  weight.values = values;
+  weight = StoredWeight(values);
   if (dtype != DType::kF8E4M3) return;
-  const int64_t rows = (out + kScaleTile - 1) / kScaleTile;
-  const int64_t cols = (in + kScaleTile - 1) / kScaleTile;
+  const ScaleGroups& tiles = weight.format.scales;
+  const int64_t rows = tiles.rows.Count(out), cols = tiles.cols.Count(in);
   Rng rng(seed + 1);
   std::vector<float> tile_scales(rows * cols);
   for (float& scale : tile_scales) scale = 0.001f + 0.003f * rng.Uniform();
@@ -60,19 +60,19 @@ std::vector<float> Fp8Product(const std::vector<float>& x, const Parts& parts, b
   std::vector<float> out;
   const int64_t in = static_cast<int64_t>(x.size());
   for (const WeightTensor& part : parts) {
+    const ScaleGroups& tiles = part.format.scales;
     for (int64_t row = 0; row < part.values.dim(0); ++row) {
       float y = 0;
       for (int64_t begin = 0, end; begin < in; begin = end) {
-        const int64_t tile = (part.col_offset + begin) / kScaleTile;
-        end = std::min(in, (tile + 1) * kScaleTile - part.col_offset);
+        const int64_t tile = tiles.cols.Of(begin);
+        end = tiles.cols.End(tile, in);
         std::vector<uint8_t> codes(end - begin), w;
         for (int64_t k = begin; k < end; ++k) {
           w.push_back(
               part.values.As<uint8_t>()[row * part.values.stride(0) + k * part.values.stride(1)]);
         }
         const float scale = QuantizeRun({&x[begin], codes.size()}, scale_ue8m0, codes.data());
-        const float both =
-            scale * LoadFloat(part.scales, (part.row_offset + row) / kScaleTile, tile);
+        const float both = scale * LoadFloat(part.scales, tiles.rows.Of(row), tile);
         if (sums == Fp8Sums::kHopper) {
           y = std::fma(HopperSum(codes, w), both, y);
           continue;

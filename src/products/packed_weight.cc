@@ -17,8 +17,10 @@ void Check(const PrepareArgs& a) {
       CHECK(part.values.rank() == 2 && part.values.dim(1) == in && in > 0 &&
                 part.values.dim(0) == first[i].values.dim(0) && part.values.dim(0) > 0,
             "prepare: a part {} beside {}", part.values.ToString(), first[i].values.ToString());
-      CHECK((part.values.dtype() == DType::kF8E4M3) != part.scales.absent(),
+      CHECK((part.format.scales.type != ScaleType::kNone) != part.scales.absent(),
             "prepare: a part {} with scales {}", part.values.ToString(), part.scales.ToString());
+      CHECK(part.format.values == FormatOf(part.values.dtype()).values,
+            "prepare: a part {} said to be {}", part.values.ToString(), Name(part.format.values));
     }
   }
 }

@@ -12,26 +12,26 @@
 
 namespace fathom {
 
-enum class WeightFormat : uint8_t {
-  kF32,
-  kF16,
-  kBF16,
-  kFp8,   // E4M3 with scale tiles
-  kInt8,  // made at load: integers with a scale per output and 128 channels
-  kInt4,  // made at load: the same, with a multiplier per 32 channels
-};
-
 // `count` matrices [out, in] of one format, laid out by the backend that packed them. Only ops of
 // the same table may be given it.
 class PackedWeight {
  public:
   virtual ~PackedWeight() = default;
-  WeightFormat format = WeightFormat::kBF16;
-  bool quantize_activations = false;  // kFp8: to E4M3, per token and 128 channels
-  bool scale_ue8m0 = false;           // their scales are powers of two
-  int64_t count = 1;                  // experts or heads; 1 for a plain matrix
+  // How the numbers are stored, after packing; not what is multiplied with them.
+  WeightFormat format;
+  // Activations are quantised to E4M3, per token and run; only of E4M3 weights.
+  bool quantize_activations = false;
+  bool scale_ue8m0 = false;  // their scales are powers of two
+  int64_t count = 1;         // experts or heads; 1 for a plain matrix
   int64_t out = 0, in = 0;
   size_t bytes = 0;
+
+  // The channels in runs: what shares a scale of the weight, where that has tiles, and what of an
+  // activation is quantised together. Where a weight was cut inside a tile its first run is short.
+  Groups channel_runs() const { return {.size = kScaleTile, .offset = format.scales.cols.offset}; }
+  int64_t runs() const { return channel_runs().Count(in); }
+  int64_t run_begin(int64_t r) const { return channel_runs().Begin(r); }
+  int64_t run_end(int64_t r) const { return channel_runs().End(r, in); }
 };
 
 // How a matrix is put together: its parts follow each other along the output dimension (gate and

@@ -5,11 +5,9 @@
 
 namespace fathom {
 
-// REQUIRES: a floating point type or E4M3.
-WeightFormat StoredFormat(const WeightTensor& part);
-
-// The format that all parts are stored in; parts of several types are refused. FP8 parts whose
-// scale tiles do not line up become fp32, or are refused with quantised activations.
+// The format that all parts are stored in, but for the place of each part's first row inside its
+// scale tile; parts of several types are refused. FP8 parts whose columns do not line up in their
+// scale tiles become fp32, or are refused with quantised activations.
 Result<WeightFormat> CommonFormat(const PrepareArgs& a, bool quantize_activations);
 
 }  // namespace fathom

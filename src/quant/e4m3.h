@@ -12,7 +12,9 @@
 
 namespace fathom {
 
-inline constexpr int kScaleTile = 128;  // rows and columns of a weight that share a scale
+// Rows and columns of an FP8 weight that share a scale (WeightFormat::kFp8), and channels of an
+// activation that do.
+inline constexpr int kScaleTile = 128;
 inline constexpr float kE4M3Max = 448.0f;
 
 // An E4M3 code.

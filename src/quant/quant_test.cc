@@ -98,6 +98,28 @@ TEST(QuantizeRun, ZerosNansAndInfinities) {
   EXPECT_EQ(QuantizeRun({}, false, q.data()), 1e-10f / 448);
 }
 
+TEST(Groups, OfAMatrixThatBeginsInsideOne) {
+  constexpr Groups kCut = {.size = 128, .offset = 100};
+  EXPECT_EQ(kCut.Count(28), 1);
+  EXPECT_EQ(kCut.Count(29), 2);
+  EXPECT_EQ(kCut.Of(27), 0);
+  EXPECT_EQ(kCut.Of(28), 1);
+  EXPECT_EQ(kCut.Begin(0), 0);
+  EXPECT_EQ(kCut.Begin(1), 28);
+  EXPECT_EQ(kCut.Begin(2), 156);
+  EXPECT_EQ(kCut.End(0, 20), 20);
+  EXPECT_EQ(kCut.End(0, 200), 28);
+  EXPECT_EQ(kCut.End(2, 200), 200);
+}
+
+TEST(WeightFormat, BytesPerWeight) {
+  EXPECT_EQ(WeightFormat::kF32.bytes_per_weight(), 4);
+  EXPECT_EQ(WeightFormat::kBF16.bytes_per_weight(), 2);
+  EXPECT_EQ(WeightFormat::kFp8.bytes_per_weight(), 1 + 4.0 / (128 * 128));
+  EXPECT_EQ(WeightFormat::kInt8.bytes_per_weight(), 1 + 4.0 / 128);
+  EXPECT_EQ(WeightFormat::kInt4.bytes_per_weight(), 0.5 + 1.0 / 32 + 4.0 / 128);
+}
+
 // An FP8 weight of 300 x 200: half-full tiles on both sides.
 struct Fp8Weight {
   static constexpr int64_t kRows = 300, kCols = 200;
@@ -108,8 +130,8 @@ struct Fp8Weight {
       if ((code & 0x7f) == 0x7f) code = 0;
     }
     for (float& scale : scales) scale = rng.Uniform() + 0.5f;
-    tensor.values = TensorView(codes.data(), DType::kF8E4M3, {kRows, kCols});
-    tensor.scales = TensorView(scales.data(), DType::kF32, {3, 2});
+    tensor = StoredWeight(TensorView(codes.data(), DType::kF8E4M3, {kRows, kCols}),
+                          TensorView(scales.data(), DType::kF32, {3, 2}));
   }
   float At(int64_t row, int64_t col) const {
     return kE4M3Values[codes[static_cast<size_t>(row * kCols + col)]] *
@@ -131,9 +153,9 @@ TEST(WeightTensor, SlicesBeginWithinATile) {
       const WeightTensor slice = SliceCols(rows, c0, c1);
       const WeightTensor turned = Transposed(slice);
       ASSERT_EQ(slice.values.dim(0), r1 - r0);
-      ASSERT_EQ(slice.row_offset, r0 % 128);
+      ASSERT_EQ(slice.format.scales.rows.offset, r0 % 128);
       ASSERT_EQ(slice.scales.dim(0), (r1 - 1) / 128 - r0 / 128 + 1);
-      ASSERT_EQ(turned.col_offset, slice.row_offset);
+      ASSERT_EQ(turned.format.scales.cols, slice.format.scales.rows);
       for (int64_t r = r0; r < r1; ++r) {
         for (int64_t c = c0; c < c1; ++c) {
           ASSERT_EQ(Dequantize(slice, r - r0, c - c0), w.At(r, c));
@@ -155,8 +177,7 @@ TEST(WeightTensor, EmptySlice) {
 TEST(WeightTensor, WithoutScales) {
   std::vector<BF16> values(6);
   for (size_t i = 0; i < 6; ++i) values[i] = ToBF16(static_cast<float>(i));
-  WeightTensor w;
-  w.values = TensorView(values.data(), DType::kBF16, {2, 3});
+  const WeightTensor w = StoredWeight(TensorView(values.data(), DType::kBF16, {2, 3}));
   EXPECT_EQ(Dequantize(Transposed(SliceCols(w, 1, 3)), 1, 1), 5.0f);
 }
 

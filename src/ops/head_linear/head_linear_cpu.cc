@@ -24,7 +24,7 @@ size_t HeadLinearCpuWorkspace(const Stream&, const HeadLinearArgs& a) {
 void HeadLinearCpu(OpContext& context, const HeadLinearArgs& a) {
   const CpuWeight& w = AsCpu(a.weight);
   const int64_t tokens = Live(a.live, a.x.dim(0)), heads = w.count, panels = w.panel_count();
-  const bool plain = w.activations() == ActivationForm::kPlain;
+  const bool plain = w.activations == ActivationForm::kPlain;
   ThreadPool& pool = Pool(context);
   Arena arena(context.workspace.data(), context.workspace.size());
   const PackedRows packed = Packed(arena, a);

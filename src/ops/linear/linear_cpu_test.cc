@@ -26,8 +26,7 @@ struct Source {
       : values(static_cast<size_t>((out + row_offset) * (in + col_offset)) * ByteSize(dtype)) {
     Rng rng(seed);
     const int64_t rows = out + row_offset, cols = in + col_offset;
-    WeightTensor whole;
-    whole.values = TensorView(values.data(), dtype, {rows, cols});
+    WeightTensor whole = StoredWeight(TensorView(values.data(), dtype, {rows, cols}));
     if (dtype == DType::kF8E4M3) {
       for (uint8_t& code : values) {
         code = static_cast<uint8_t>(rng.Below(256));
@@ -157,7 +156,7 @@ TEST_P(EveryTarget, ATokensBitsAreItsOwn) {
 TEST_P(EveryTarget, IntegersHaveTheSameBitsEverywhere) {
   const Source w(DType::kF8E4M3, 200, 392, 0, 0, 1);
   const WeightSource source{{w.tensor}};
-  for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
+  for (const WeightFormat& format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
     for (const int64_t tokens : {1, 2, 7, 150}) {
       const std::vector<float> x = Normals(tokens * 392, 3);
       hwy::SetSupportedTargetsForTest(0);
@@ -247,8 +246,7 @@ TEST_P(EveryTarget, Int4) {
       exact[static_cast<size_t>(o * kIn + k)] = 0.125f * static_cast<float>(multiplier) * largest;
     }
   }
-  WeightTensor w;
-  w.values = TensorView(exact.data(), DType::kF32, {kOut, kIn});
+  const WeightTensor w = StoredWeight(TensorView(exact.data(), DType::kF32, {kOut, kIn}));
   const WeightSource source{{w}};
   for (const int64_t tokens : {1, 3, 40}) {
     const std::vector<float> x = Normals(tokens * kIn, 3);
@@ -302,7 +300,7 @@ TEST_P(EveryTarget, ActivationsThatAreNotFiniteOrTiny) {
     if (odd != 0) std::fill(x.end() - 256, x.end() - 200, odd);
   }
   std::fill(x.end() - 256, x.end(), 1e-40f);  // a row of nothing else
-  for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
+  for (const WeightFormat& format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
     const std::vector<float> y = Product(CpuIntegerOps(format), 2, source, x, 5);
     const std::vector<float> alone = Product(CpuIntegerOps(format), 1, source, usual, 1);
     EXPECT_TRUE(SameBits(alone, {y.begin(), y.begin() + 64}));

@@ -21,14 +21,17 @@ inline constexpr int64_t kPanel = 32;
 //   kBF16, kFp8  the same; or if `dots`, for instructions that sum several channels at once,
 //                kBF16 [in / 2][kPanel][2], and kFp8 [in / 4][kPanel / 4][2][4][2]: of four outputs
 //                the first pair of channels, then the second
-//   kInt8        per run: scales, then codes + 128 [channels / 4][kPanel][4]
-//   kInt4        per run: scales, then multipliers [kPanel][kScaleTile / kSubRun], then bytes
+//   kInt8        per run: scales, then codes [channels / 4][kPanel][4]
+//   kInt4        per run: outer scales, then scales [kPanel][kScaleTile / kSubRun], then bytes
 //                [channels / 4][16][4] with outputs below 16 in the low half, the rest in the high
-// where the scales are fp32 [kPanel], beside their codes so that memory is read in order. Where
-// channels lie in groups, a run is padded with zeros to a multiple of kGroup (kInt4: kSubRun).
+// where the scales of a run are fp32 [kPanel], beside their codes so that memory is read in order.
+// Where channels lie in groups, a run is padded with zeros to a multiple of kGroup (kInt4:
+// kSubRun).
 inline constexpr int64_t kGroup = 4;
-// Channels of kInt4 that share a multiplier: weight = scale * multiplier * (code - 8).
-inline constexpr int64_t kSubRun = 32;
+// Channels of kInt4 that share a scale of a byte, the multiplier of the run's.
+inline constexpr int64_t kSubRun = WeightFormat::kInt4.scales.cols.size;
+static_assert(WeightFormat::kInt8.scales.cols.size == kScaleTile &&
+              WeightFormat::kInt4.outer_scales.cols.size == kScaleTile);
 
 // What kernels read activations as.
 enum class ActivationForm : uint8_t {
@@ -50,24 +53,19 @@ struct CpuWeight final : PackedWeight {
   std::vector<Panel> panels;  // of each matrix
   // Of instructions that sum several channels at once; null: multiplied number by number.
   const DotKernels* dots = nullptr;
-  bool round_activations = false;  // to BF16, if `dots`
-  Buffer values;                   // [count, panels, panel_bytes()]; E4M3 without NaN codes
+  ActivationForm activations = ActivationForm::kPlain;
+  Buffer values;  // [count, panels, panel_bytes()]; E4M3 without NaN codes
   // kFp8: F32 [count, panels, runs], or [count, panels, runs, kPanel] if scale_per_output (a panel
   // straddles tiles, or holds a NaN, which becomes its scale).
   // FP8 scales are those of the checkpoint times 2^8, because kernels decode codes as binary16
   // numbers, which are 2^8 times too small; divided by 2^8 if `dots` (panel_dot_bf16.cc).
   Buffer scales;
   bool scale_per_output = false;
-  int64_t first_run = kScaleTile;  // channels; fewer than kScaleTile if cut inside a tile
 
-  bool integer() const { return format == WeightFormat::kInt8 || format == WeightFormat::kInt4; }
-  bool scaled() const { return integer() || format == WeightFormat::kFp8; }
-  ActivationForm activations() const {
-    if (integer()) return ActivationForm::kInt8;
-    if (quantize_activations) return ActivationForm::kE4M3;
-    if (dots == nullptr) return ActivationForm::kPlain;
-    return round_activations ? ActivationForm::kBF16 : ActivationForm::kSplit;
+  bool integer() const {
+    return format.values == WeightType::kInt8 || format.values == WeightType::kInt4;
   }
+  bool scaled() const { return format.scales.type != ScaleType::kNone; }
 
   int64_t panel_count() const { return static_cast<int64_t>(panels.size()); }
   // From the first output of panel a to that of panel b.
@@ -86,24 +84,13 @@ struct CpuWeight final : PackedWeight {
   // Bytes of a run of so many channels.
   int64_t BytesOf(int64_t channels) const {
     const int64_t scale_bytes = integer() ? kIntegerScaleBytes : 0;
-    if (format == WeightFormat::kInt4) {
+    if (format.values == WeightType::kInt4) {
       return scale_bytes + kPanel * (kScaleTile / kSubRun + RoundUp(channels, kSubRun) / 2);
     }
     const int64_t padded = dots != nullptr || integer() ? RoundUp(channels, kGroup) : channels;
-    return scale_bytes + kPanel * padded * bits() / 8;
+    return scale_bytes + kPanel * padded * BitsOf(format.values) / 8;
   }
   static constexpr int64_t kIntegerScaleBytes = kPanel * sizeof(float);
-  int64_t bits() const {
-    switch (format) {
-      case WeightFormat::kF32: return 32;
-      case WeightFormat::kF16:
-      case WeightFormat::kBF16: return 16;
-      case WeightFormat::kFp8:
-      case WeightFormat::kInt8: return 8;
-      case WeightFormat::kInt4: return 4;
-    }
-    return 0;
-  }
   // Codes of a run, in the layouts above.
   const std::byte* Codes(int64_t matrix, int64_t p, int64_t run) const {
     return panel(matrix, p) + RunOffset(run) + (integer() ? kIntegerScaleBytes : 0);
@@ -115,10 +102,6 @@ struct CpuWeight final : PackedWeight {
            ((matrix * panel_count() + p) * runs() + run) * scale_stride();
   }
   int64_t scale_stride() const { return scale_per_output ? kPanel : 1; }
-
-  int64_t runs() const { return 1 + (in - first_run + kScaleTile - 1) / kScaleTile; }
-  int64_t run_begin(int64_t r) const { return r == 0 ? 0 : first_run + (r - 1) * kScaleTile; }
-  int64_t run_end(int64_t r) const { return std::min(in, first_run + r * kScaleTile); }
 
   static int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 };

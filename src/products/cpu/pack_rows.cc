@@ -155,7 +155,7 @@ HWY_EXPORT(PackSplit);
 namespace {
 
 int64_t RecordBytes(const CpuWeight& w) {
-  switch (w.activations()) {
+  switch (w.activations) {
     case ActivationForm::kPlain: return 0;
     case ActivationForm::kBF16: return kScaleTile * static_cast<int64_t>(sizeof(BF16));
     case ActivationForm::kSplit: return 2 * kScaleTile * static_cast<int64_t>(sizeof(BF16));
@@ -168,7 +168,7 @@ int64_t RecordBytes(const CpuWeight& w) {
 }  // namespace
 
 PackedRows::PackedRows(Arena& arena, const CpuWeight& w, int64_t capacity) {
-  const ActivationForm form = w.activations();
+  const ActivationForm form = w.activations;
   if (form == ActivationForm::kPlain) return;
   values = arena.Allocate(DType::kU8, {w.runs(), capacity, RecordBytes(w)});
   if (form == ActivationForm::kBF16 || form == ActivationForm::kSplit) return;
@@ -178,7 +178,7 @@ PackedRows::PackedRows(Arena& arena, const CpuWeight& w, int64_t capacity) {
 
 ActivationRows PackedRows::Pack(ThreadPool& pool, const CpuWeight& w, const RowSource& from,
                                 int64_t rows) const {
-  const ActivationForm form = w.activations();
+  const ActivationForm form = w.activations;
   if (form == ActivationForm::kPlain) {
     CHECK(from.heads == 1, "rows of several heads do not lie evenly");
     return PlainRows(w, from.x, from.row_stride);

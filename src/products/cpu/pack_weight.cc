@@ -77,16 +77,16 @@ struct PanelRun {
       case DType::kBF16: return decode(BF16());
       default: break;
     }
+    const ScaleGroups& groups = part.format.scales;
     for (int64_t k = begin; k < end;) {
-      // Channels of one scale tile.
-      const int64_t tile = (part.col_offset + k) / kScaleTile;
-      const int64_t stop = std::min(end, (tile + 1) * kScaleTile - part.col_offset);
+      // Channels of one group of scales.
+      const int64_t group = groups.cols.Of(k), stop = groups.cols.End(group, end);
       float scales[kPanel];
       for (int64_t lane = 0; lane < width; ++lane) {
-        scales[lane] = LoadFloat(part.scales, (part.row_offset + row + lane) / kScaleTile, tile);
+        scales[lane] = LoadFloat(part.scales, groups.rows.Of(row + lane), group);
       }
-      const PanelRun within_tile = {part, row, width, k, stop};
-      within_tile.Pack<E4M3, InChannels>(to + (k - begin) * kPanel, [&](E4M3 x, int64_t lane) {
+      const PanelRun within_group = {part, row, width, k, stop};
+      within_group.Pack<E4M3, InChannels>(to + (k - begin) * kPanel, [&](E4M3 x, int64_t lane) {
         return ToFloat(x) * scales[lane];
       });
       k = stop;
@@ -105,7 +105,7 @@ class Packer {
     pool.ParallelFor(panels, Grain(w_.panel_bytes()), [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) PackPanel(i / w_.panel_count(), i % w_.panel_count());
     });
-    if (w_.format == WeightFormat::kFp8) PackScales();
+    if (w_.format.values == WeightType::kE4M3) PackScales();
     w_.bytes = w_.values.size() + w_.scales.size();
   }
 
@@ -137,18 +137,18 @@ class Packer {
     for (int64_t r = 0; r < w_.runs(); ++r) {
       const PanelRun run = {Part(m, p), At(p).row, Width(p), w_.run_begin(r), w_.run_end(r)};
       auto* to = const_cast<std::byte*>(w_.Codes(m, p, r));
-      switch (w_.format) {
-        case WeightFormat::kF32: run.Decode(reinterpret_cast<float*>(to)); break;
-        case WeightFormat::kF16: run.Copy<F16, InChannels>(to); break;
-        case WeightFormat::kBF16:
+      switch (w_.format.values) {
+        case WeightType::kF32: run.Decode(reinterpret_cast<float*>(to)); break;
+        case WeightType::kF16: run.Copy<F16, InChannels>(to); break;
+        case WeightType::kBF16:
           w_.dots ? run.Copy<BF16, InPairs>(to) : run.Copy<BF16, InChannels>(to);
           break;
-        case WeightFormat::kFp8:
+        case WeightType::kE4M3:
           w_.dots ? PackCodes<InPairsOfFour>(run, m, p, r, to)
                   : PackCodes<InChannels>(run, m, p, r, to);
           break;
-        case WeightFormat::kInt8:
-        case WeightFormat::kInt4: PackIntegers(run, Scales(m, p, r), to); break;
+        case WeightType::kInt8:
+        case WeightType::kInt4: PackIntegers(run, Scales(m, p, r), to); break;
       }
     }
   }
@@ -167,7 +167,7 @@ class Packer {
     alignas(64) float values[kScaleTile * kPanel] = {};
     run.Decode(values);
     const int64_t n = run.end - run.begin;
-    if (w_.format == WeightFormat::kInt8) {
+    if (w_.format.values == WeightType::kInt8) {
       QuantizePanelInt8(values, n, reinterpret_cast<uint8_t*>(to), scales);
     } else {
       QuantizePanelInt4(values, n, reinterpret_cast<uint8_t*>(to), scales);
@@ -205,7 +205,7 @@ class Packer {
   }
 
   int64_t Tile(int64_t m, int64_t p, int64_t lane) const {
-    return (Part(m, p).row_offset + At(p).row + lane) / kScaleTile;
+    return Part(m, p).format.scales.rows.Of(At(p).row + lane);
   }
   float* Scales(int64_t m, int64_t p, int64_t run) {
     return const_cast<float*>(w_.Scales(m, p, run));
@@ -217,6 +217,18 @@ class Packer {
   std::mutex mutex_;
   std::vector<Nan> nans_;  // guarded by mutex_ while panels are packed
 };
+
+// What products with packed weights of this format take for activations.
+void ChooseActivations(bool round, CpuWeight& w) {
+  w.dots = FindDotKernels(w.format.values, /*split=*/!w.quantize_activations && !round);
+  if (w.integer()) {
+    w.activations = ActivationForm::kInt8;
+  } else if (w.quantize_activations) {
+    w.activations = ActivationForm::kE4M3;
+  } else if (w.dots != nullptr) {
+    w.activations = round ? ActivationForm::kBF16 : ActivationForm::kSplit;
+  }
+}
 
 }  // namespace
 
@@ -232,14 +244,10 @@ Result<std::unique_ptr<PackedWeight>> PackForCpu(ThreadPool& pool, const Prepare
   } else {
     const bool quantize_activations = wanted.quantize_activations && !a.exact_activations;
     w->format = TRY(CommonFormat(a, quantize_activations));
-    w->quantize_activations = quantize_activations && w->format == WeightFormat::kFp8;
-    w->round_activations = wanted.round_activations;
+    w->quantize_activations = quantize_activations && w->format.values == WeightType::kE4M3;
     w->scale_ue8m0 = a.scale_ue8m0;
   }
-  w->dots = FindDotKernels(w->format, !w->quantize_activations && !w->round_activations);
-  w->first_run = kScaleTile;
-  if (w->format == WeightFormat::kFp8) w->first_run -= a.matrices[0].parts[0].col_offset;
-  w->first_run = std::min(w->first_run, w->in);
+  ChooseActivations(wanted.round_activations, *w);
   Packer(a, *w).Run(pool);
   return std::unique_ptr<PackedWeight>(std::move(w));
 }

@@ -156,21 +156,21 @@ void MultiplyGroup(const Panels& panels, const ActivationRows& x, int64_t rows,
 
 }  // namespace
 
-const DotKernels* FindDotKernels(WeightFormat format, bool split) {
+const DotKernels* FindDotKernels(WeightType type, bool split) {
 #if defined(__x86_64__)
-  switch (format) {
-    case WeightFormat::kBF16: return HasBf16Dot() ? &DotKernelsBf16(split) : nullptr;
-    case WeightFormat::kFp8: return HasBf16Dot() ? &DotKernelsFp8(split) : nullptr;
-    case WeightFormat::kInt8:
+  switch (type) {
+    case WeightType::kBF16: return HasBf16Dot() ? &DotKernelsBf16(split) : nullptr;
+    case WeightType::kE4M3: return HasBf16Dot() ? &DotKernelsFp8(split) : nullptr;
+    case WeightType::kInt8:
       if (HasInt8Dot()) return &DotKernelsInt8();
       return HasAvx2() ? &DotKernelsAvx2(/*int4=*/false) : nullptr;
-    case WeightFormat::kInt4:
+    case WeightType::kInt4:
       if (HasInt8Dot()) return &DotKernelsInt4();
       return HasAvx2() ? &DotKernelsAvx2(/*int4=*/true) : nullptr;
     default: break;
   }
 #endif
-  (void)format, (void)split;
+  (void)type, (void)split;
   return nullptr;
 }
 

@@ -49,7 +49,7 @@ const DotKernels& DotKernelsInt4();
 const DotKernels& DotKernelsAvx2(bool int4);
 
 // What this CPU has for a format; null: nothing. `split`: activations as two BF16 numbers.
-const DotKernels* FindDotKernels(WeightFormat format, bool split);
+const DotKernels* FindDotKernels(WeightType type, bool split);
 
 // As MultiplyPanels, of which it is a part.
 void MultiplyDots(const Panels& panels, const ActivationRows& x, int64_t rows, const OutRows& out);

@@ -274,13 +274,13 @@ void Multiply(const Panels& panels, const ActivationRows& x, int64_t rows, const
 void MultiplyByFormat(const Panels& panels, const ActivationRows& x, int64_t rows,
                       const OutRows& out) {
   const auto multiply = [&] {
-    switch (panels.w.format) {
-      case WeightFormat::kF32: return Multiply<false, float>;
-      case WeightFormat::kF16: return Multiply<false, F16>;
-      case WeightFormat::kBF16: return Multiply<false, BF16>;
-      case WeightFormat::kFp8: return Multiply<true, E4M3>;
-      case WeightFormat::kInt8: return Multiply<true, Int8Bytes>;
-      case WeightFormat::kInt4: return Multiply<true, Int4Bytes>;
+    switch (panels.w.format.values) {
+      case WeightType::kF32: return Multiply<false, float>;
+      case WeightType::kF16: return Multiply<false, F16>;
+      case WeightType::kBF16: return Multiply<false, BF16>;
+      case WeightType::kE4M3: return Multiply<true, E4M3>;
+      case WeightType::kInt8: return Multiply<true, Int8Bytes>;
+      case WeightType::kInt4: return Multiply<true, Int4Bytes>;
     }
     CHECK(false, "unknown weight format");
   }();
@@ -303,7 +303,7 @@ HWY_EXPORT(MultiplyByFormat);
 
 void MultiplyPanels(const Panels& panels, const ActivationRows& x, int64_t rows,
                     const OutRows& out) {
-  const ActivationForm form = panels.w.activations();
+  const ActivationForm form = panels.w.activations;
   const bool quantized = form == ActivationForm::kE4M3 || form == ActivationForm::kInt8;
   CHECK(quantized == (x.scales != nullptr), "activations not as the weight says");
   if (panels.w.dots) return MultiplyDots(panels, x, rows, out);

@@ -50,7 +50,7 @@ inline ActivationRows PlainRows(const CpuWeight& w, const float* x, int64_t row_
   return {.values = reinterpret_cast<const std::byte*>(x),
           .run_stride = kScaleTile * kBytes,
           .row_stride = row_stride * kBytes,
-          .first_run_gap = (kScaleTile - w.first_run) * kBytes};
+          .first_run_gap = w.channel_runs().offset * kBytes};
 }
 
 // Panels [begin, end) of a matrix.

@@ -32,7 +32,7 @@ void LargestMagnitudes(const float* values, int64_t n, float* largest) {
   for (int64_t o = 0; o < kPanel; ++o) largest[o] += broken[o];
 }
 
-// code - 8 of each output and channel of a sub-run with these steps; returns the squared errors.
+// code - zero of each output and channel of a sub-run with these steps; returns the squared errors.
 void QuantizeSubRun(const float* values, const float* steps, float* codes, float* errors) {
   float inverse[kPanel];
   for (int64_t o = 0; o < kPanel; ++o) {
@@ -66,7 +66,8 @@ void QuantizePanelInt8(const float* values, int64_t n, uint8_t* to, float* scale
     for (int64_t o = 0; o < kPanel; ++o) {
       const float scaled = values[k * kPanel + o] * inverse[o];
       const float code = std::isfinite(scaled) ? Round(scaled) : 0.0f;
-      group[o * kGroup] = static_cast<uint8_t>(static_cast<int32_t>(code) + 128);
+      group[o * kGroup] =
+          static_cast<uint8_t>(static_cast<int32_t>(code) + WeightFormat::kInt8.zero);
     }
   }
 }
@@ -104,7 +105,8 @@ void QuantizePanelInt4(const float* values, int64_t n, uint8_t* to, float* scale
       for (int64_t o = 0; o < kPanel / 2; ++o) {
         const auto code = [&](int64_t output) {
           const float c = best_codes[k * kPanel + output];
-          return static_cast<uint8_t>(static_cast<int32_t>(std::isfinite(c) ? c : 0.0f) + 8);
+          return static_cast<uint8_t>(static_cast<int32_t>(std::isfinite(c) ? c : 0.0f) +
+                                      WeightFormat::kInt4.zero);
         };
         group[o * kGroup] = static_cast<uint8_t>(code(o) | code(o + kPanel / 2) << 4);
       }

@@ -10,16 +10,10 @@
 namespace fathom {
 namespace {
 
-size_t ElementBytes(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kF32: return 4;
-    case WeightFormat::kF16:
-    case WeightFormat::kBF16: return 2;
-    case WeightFormat::kFp8: return 1;
-    case WeightFormat::kInt8:
-    case WeightFormat::kInt4: break;  // of CPUs
-  }
-  CHECK(false, "prepare: a format that CUDA does not have");
+size_t ElementBytes(const WeightFormat& format) {
+  CHECK(format.values != WeightType::kInt8 && format.values != WeightType::kInt4,
+        "prepare: {} weights, which CUDA does not have", Name(format.values));
+  return static_cast<size_t>(BitsOf(format.values)) / 8;
 }
 
 // Rows of all parts of all matrices, one after another.
@@ -39,18 +33,18 @@ class Packer {
       }
     }
     w_.bytes = w_.values->size();
-    if (w_.format != WeightFormat::kFp8) return;
+    if (w_.format.scales.type == ScaleType::kNone) return;
     PackScales();
     w_.bytes += w_.scales->size();
   }
 
  private:
-  bool AsStored(const WeightTensor& part) const { return StoredFormat(part) == w_.format; }
+  bool AsStored(const WeightTensor& part) const { return part.format.values == w_.format.values; }
 
   void Convert(const WeightTensor& part, int64_t row, std::byte* to) const {
     for (int64_t k = 0; k < w_.in; ++k) {
       const float x = Dequantize(part, row, k);
-      if (w_.format == WeightFormat::kBF16) {
+      if (w_.format.values == WeightType::kBF16) {
         reinterpret_cast<BF16*>(to)[k] = ToBF16(x);
       } else {
         reinterpret_cast<float*>(to)[k] = x;
@@ -98,26 +92,27 @@ class Packer {
     const std::vector<WeightTensor>& first = args_.matrices[0].parts;
     w_.parts = static_cast<int64_t>(first.size());
     w_.part_out = first[0].values.dim(0);
+    int64_t& tile_rows = w_.format.scales.rows.size;
     bool whole = true;  // all parts end with a scale tile, but for the last
     for (const WeightSource& source : args_.matrices) {
       for (const WeightTensor& part : source.parts) {
-        if (part.row_offset != 0) w_.tile_rows = 1;
+        if (part.format.scales.rows.offset != 0) tile_rows = 1;
         if (part.values.dim(0) != w_.part_out) w_.parts = 1;
         whole &= &part == &source.parts.back() || part.values.dim(0) % kScaleTile == 0;
       }
     }
     if (w_.parts == 1) {
       w_.part_out = w_.out;
-      if (!whole) w_.tile_rows = 1;
+      if (!whole) tile_rows = 1;
     }
-    w_.part_scale_rows = (w_.part_out + w_.tile_rows - 1) / w_.tile_rows;
+    w_.part_scale_rows = w_.format.scales.rows.Count(w_.part_out);
     std::vector<float> scales;
     scales.reserve(static_cast<size_t>(w_.count * w_.parts * w_.part_scale_rows * w_.runs()));
     for (const WeightSource& source : args_.matrices) {
       for (const WeightTensor& part : source.parts) {
-        for (int64_t row = 0; row < part.values.dim(0); row += w_.tile_rows) {
+        for (int64_t row = 0; row < part.values.dim(0); row += tile_rows) {
           for (int64_t run = 0; run < w_.runs(); ++run) {
-            scales.push_back(LoadFloat(part.scales, (part.row_offset + row) / kScaleTile, run));
+            scales.push_back(LoadFloat(part.scales, part.format.scales.rows.Of(row), run));
           }
         }
       }
@@ -141,15 +136,14 @@ Result<std::unique_ptr<PackedWeight>> PackForCuda(CudaDevice& device, const Prep
   auto w = std::make_unique<CudaWeight>();
   w->format = TRY(CommonFormat(a, quantize_activations));
   // Absorbed W_UK and W_UV meet activations as they are: tensor cores multiply BF16 with BF16.
-  if (a.exact_activations && w->format == WeightFormat::kFp8) w->format = WeightFormat::kBF16;
-  w->quantize_activations = quantize_activations && w->format == WeightFormat::kFp8;
+  if (a.exact_activations && w->format.values == WeightType::kE4M3) {
+    w->format = WeightFormat::kBF16;
+  }
+  w->quantize_activations = quantize_activations && w->format.values == WeightType::kE4M3;
   w->scale_ue8m0 = a.scale_ue8m0;
   w->count = static_cast<int64_t>(a.matrices.size());
   for (const WeightTensor& part : a.matrices[0].parts) w->out += part.values.dim(0);
   w->in = a.matrices[0].parts[0].values.dim(1);
-  if (w->format == WeightFormat::kFp8) {
-    w->first_run = std::min<int64_t>(w->in, kScaleTile - a.matrices[0].parts[0].col_offset);
-  }
   Packer(device, a, *w).Run();
   return std::unique_ptr<PackedWeight>(std::move(w));
 }

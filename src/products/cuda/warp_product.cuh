@@ -11,26 +11,25 @@ namespace fathom::kernels {
 // CudaWeight's pointers.
 struct Matrices {
   const void* values;
-  const float* scales;  // of FP8
-  int64_t count, out, in, first_run, parts, part_out, tile_rows, part_scale_rows, runs;
+  const float* scales;              // of FP8
+  Groups scale_rows, channel_runs;  // of FP8
+  int64_t count, out, in, parts, part_out, part_scale_rows, runs;
 
-  __device__ int64_t RunBegin(int64_t r) const {
-    return r == 0 ? 0 : first_run + (r - 1) * kScaleTile;
-  }
-  __device__ int64_t RunEnd(int64_t r) const { return min(in, first_run + r * kScaleTile); }
+  __device__ int64_t RunBegin(int64_t r) const { return channel_runs.Begin(r); }
+  __device__ int64_t RunEnd(int64_t r) const { return channel_runs.End(r, in); }
 };
 inline Matrices MatricesOf(const PackedWeight* weight) {
   const CudaWeight& w = AsCuda(weight);
-  const bool fp8 = w.format == WeightFormat::kFp8;
+  const bool fp8 = w.format.values == WeightType::kE4M3;
   return {.values = w.values->data(),
           .scales = fp8 ? reinterpret_cast<const float*>(w.scales->data()) : nullptr,
+          .scale_rows = w.format.scales.rows,
+          .channel_runs = w.channel_runs(),
           .count = w.count,
           .out = w.out,
           .in = w.in,
-          .first_run = w.first_run,
           .parts = w.parts,
           .part_out = w.part_out,
-          .tile_rows = w.tile_rows,
           .part_scale_rows = w.part_scale_rows,
           .runs = fp8 ? w.runs() : 0};
 }
@@ -52,7 +51,7 @@ __device__ void WarpProduct(const Matrices& m, int64_t matrix, int64_t n,
   if constexpr (std::is_same_v<W, E4M3>) {
     const int64_t part = matrix * m.parts + n / m.part_out;
     const float* scales =
-        m.scales + (part * m.part_scale_rows + n % m.part_out / m.tile_rows) * m.runs;
+        m.scales + (part * m.part_scale_rows + m.scale_rows.Of(n % m.part_out)) * m.runs;
     for (int64_t run = 0; run < m.runs; ++run) {
       float partial[kRows] = {};
       for (int64_t k = m.RunBegin(run) + lane; k < m.RunEnd(run); k += kWarp) {
@@ -79,14 +78,14 @@ __device__ void WarpProduct(const Matrices& m, int64_t matrix, int64_t n,
 
 // Calls run(W{}) with the type of the weights' elements.
 template <class Run>
-void WithFormat(WeightFormat format, const Run& run) {
-  switch (format) {
-    case WeightFormat::kF32: return run(float{});
-    case WeightFormat::kF16: return run(F16{});
-    case WeightFormat::kBF16: return run(BF16{});
-    case WeightFormat::kFp8: return run(E4M3{});
-    case WeightFormat::kInt8:
-    case WeightFormat::kInt4: break;  // of CPUs
+void WithFormat(const WeightFormat& format, const Run& run) {
+  switch (format.values) {
+    case WeightType::kF32: return run(float{});
+    case WeightType::kF16: return run(F16{});
+    case WeightType::kBF16: return run(BF16{});
+    case WeightType::kE4M3: return run(E4M3{});
+    case WeightType::kInt8:
+    case WeightType::kInt4: break;  // of CPUs
   }
   CHECK(false, "a product of a format that CUDA does not have");
 }

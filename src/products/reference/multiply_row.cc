@@ -7,7 +7,7 @@ namespace fathom {
 void MultiplyRow(const ReferenceWeight& w, int64_t m, const float* x, float* y, float* workspace) {
   const float* matrix = w.matrix(m);
   std::fill_n(y, w.out, 0.0f);
-  if (w.format == WeightFormat::kF32) {
+  if (!w.quantize_activations) {
     for (int64_t k = 0; k < w.in; ++k) {
       for (int64_t n = 0; n < w.out; ++n) y[n] += x[k] * matrix[k * w.out + n];
     }

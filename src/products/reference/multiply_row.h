@@ -7,13 +7,13 @@ namespace fathom {
 
 // Floats of work space that MultiplyRow needs.
 inline int64_t MultiplyRowWorkspace(const PackedWeight& w) {
-  return w.format == WeightFormat::kFp8 ? kScaleTile + w.out : 0;
+  return w.quantize_activations ? kScaleTile + w.out : 0;
 }
 
 // y[n] = sum over k of x[k] w[n, k] with matrix `m`, in fp32 and in this order:
-//   kF32: ascending k, starting from 0.
-//   kFp8: run after run. QuantizeRun gives the run's codes q and scale s; their products with the
-//         weight's codes are exact in fp32 and summed in ascending k, starting from 0; then
+//   activations as they are: ascending k, starting from 0.
+//   quantised: run after run. QuantizeRun gives the run's codes q and scale s; their products with
+//         the weight's codes are exact in fp32 and summed in ascending k, starting from 0; then
 //         y[n] += sum * (s * weight scale).
 void MultiplyRow(const ReferenceWeight& w, int64_t m, const float* x, float* y, float* workspace);
 

@@ -31,17 +31,16 @@ void PackFp8(const WeightTensor& part, const ReferenceWeight& shape, float* to, 
       to[col * shape.out + row] = CodeValue(part, row, col);
     }
     for (int64_t run = 0; run < shape.runs(); ++run) {
-      scales[run * shape.out + row] =
-          LoadFloat(part.scales, (part.row_offset + row) / kScaleTile, run);
+      scales[run * shape.out + row] = LoadFloat(part.scales, part.format.scales.rows.Of(row), run);
     }
   }
 }
 
-// kF32 unless the activations are to be quantised.
+// fp32 unless the activations are to be quantised.
 Result<WeightFormat> Format(const PrepareArgs& a, bool quantize_activations) {
   const bool quantize = quantize_activations && !a.exact_activations;
   const WeightFormat stored = TRY(CommonFormat(a, quantize));
-  return quantize && stored == WeightFormat::kFp8 ? stored : WeightFormat::kF32;
+  return quantize && stored.values == WeightType::kE4M3 ? stored : WeightFormat::kF32;
 }
 
 }  // namespace
@@ -51,21 +50,18 @@ Result<std::unique_ptr<PackedWeight>> PackForReference(const PrepareArgs& a,
   Check(a);
   auto w = std::make_unique<ReferenceWeight>();
   w->format = TRY(Format(a, quantize_activations));
-  w->quantize_activations = w->format == WeightFormat::kFp8;
+  w->quantize_activations = w->format.values == WeightType::kE4M3;
   w->scale_ue8m0 = a.scale_ue8m0;
   w->count = static_cast<int64_t>(a.matrices.size());
   w->out = Rows(a.matrices[0]);
   w->in = a.matrices[0].parts[0].values.dim(1);
   w->values.resize(w->count * w->in * w->out);
-  if (w->format == WeightFormat::kFp8) {
-    w->first_run = std::min<int64_t>(w->in, kScaleTile - a.matrices[0].parts[0].col_offset);
-    w->scales.resize(w->count * w->runs() * w->out);
-  }
+  if (w->quantize_activations) w->scales.resize(w->count * w->runs() * w->out);
   for (int64_t m = 0; m < w->count; ++m) {
     int64_t row = 0;
     for (const WeightTensor& part : a.matrices[m].parts) {
       float* to = w->values.data() + m * w->in * w->out + row;
-      if (w->format == WeightFormat::kFp8) {
+      if (w->quantize_activations) {
         PackFp8(part, *w, to, w->scales.data() + m * w->runs() * w->out + row);
       } else {
         PackFp32(part, w->out, to);
