@@ -70,7 +70,7 @@ const Ops& CpuBF16Ops() {
   return ops;
 }
 
-const Ops& CpuIntegerOps(const WeightFormat& format) {
+const Ops& CpuIntegerOps(WeightFormat format) {
   // Rounding the cache and the absorbed form's activations to BF16 is little beside that.
   static const Ops int8 = Table(PackIntegers<WeightFormat::kInt8>, DType::kBF16);
   static const Ops int4 = Table(PackIntegers<WeightFormat::kInt4>, DType::kBF16);

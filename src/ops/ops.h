@@ -363,7 +363,7 @@ const Ops& CpuBF16Ops();
 // As CpuOps(kExact), with all matrices but those of the absorbed form quantised to kInt8 or kInt4
 // when they are prepared, and activations quantised to 8-bit integers per token and 128 channels;
 // activations of the absorbed form and the KV cache are rounded to BF16.
-const Ops& CpuIntegerOps(const WeightFormat& format);
+const Ops& CpuIntegerOps(WeightFormat format);
 // GPUs, a table for each architecture; streams are CudaStream (cuda/stream.h). Activations and the
 // KV cache are BF16, weights in the type that the checkpoint stores them in. Linked into builds
 // with CUDA only.
