@@ -53,9 +53,6 @@ CudaDevice::CudaDevice(int gpu) : gpu_(gpu) {
   cudaDeviceProp properties{};
   CUDA_CHECK(cudaGetDeviceProperties(&properties, gpu));
   name_ = properties.name;
-  multiprocessors_ = properties.multiProcessorCount;
-  major_ = properties.major;
-  minor_ = properties.minor;
   arena_ = std::make_unique<CudaArena>(gpu, properties.totalGlobalMem);
   stream_ = std::make_unique<CudaStream>(*this);
   uploads_ = std::make_unique<UploadStaging>();
@@ -74,7 +71,7 @@ CudaDevice::~CudaDevice() {
 }
 
 void CudaDevice::BindThread() {
-  CUDA_CHECK(cudaSetDevice(gpu_));
+  gpu_.BindThread();
 }
 
 int64_t CudaDevice::FreeBytes() const {

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "cuda/arena.h"
+#include "cuda/gpu.h"
 #include "cuda/scatter.h"
 #include "cuda/staging.h"
 #include "cuda/stream.h"
@@ -44,9 +45,8 @@ class CudaDevice final : public Device {
   void FlushSmallCopies(cudaStream_t stream);
   void DeliverDownloads(uint64_t up_to = UINT64_MAX);  // those before that mark
 
-  int multiprocessors() const { return multiprocessors_; }
-  // Hopper (compute capability 9.0), which the fast kernels are made for.
-  bool is_hopper() const { return major_ == 9 && minor_ == 0; }
+  int multiprocessors() const { return gpu_.multiprocessors(); }
+  bool is_hopper() const { return gpu_.is_hopper(); }
 
  private:
   explicit CudaDevice(int gpu);
@@ -62,9 +62,8 @@ class CudaDevice final : public Device {
   // A place in downloads_ that no pending download needs.
   size_t DownloadOffset(size_t bytes);
 
-  int gpu_;
+  Gpu gpu_;
   std::string name_;
-  int multiprocessors_ = 0, major_ = 0, minor_ = 0;
   std::unique_ptr<CudaArena> arena_;
   std::unique_ptr<CudaStream> stream_;
   std::unique_ptr<UploadStaging> uploads_;

@@ -12,6 +12,7 @@
 
 #include "cuda/check.h"
 #include "cuda/fence.h"
+#include "cuda/gpu.h"
 #include "cuda/launch_early.cuh"
 #include "quant/e4m3.h"
 #include "tensor/tensor_view.h"
@@ -120,13 +121,7 @@ __device__ inline void AfterPriorKernels() {
 template <class... Params, class... Args>
 void LaunchOverlapped(void (*kernel)(Params...), dim3 grid, int threads, size_t shared,
                       cudaStream_t stream, const Args&... args) {
-  static const bool overlaps = [] {
-    int gpu = 0, major = 0;
-    CUDA_CHECK(cudaGetDevice(&gpu));
-    CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu));
-    return major >= 9;
-  }();
-  if (overlaps) {
+  if (Gpu::OfThread().overlaps_kernels()) {
     CUDA_CHECK(LaunchEarly(kernel, grid, threads, shared, stream, Params(args)...));
   } else {
     kernel<<<grid, threads, shared, stream>>>(Params(args)...);

@@ -1,0 +1,46 @@
+#include "cuda/gpu.h"
+
+#include "cuda/check.h"
+
+namespace fathom {
+namespace {
+
+thread_local Gpu* gpu_of_thread = nullptr;
+
+int Attribute(cudaDeviceAttr attribute, int ordinal) {
+  int value = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, ordinal));
+  return value;
+}
+
+}  // namespace
+
+Gpu::Gpu(int ordinal)
+    : ordinal_(ordinal),
+      multiprocessors_(Attribute(cudaDevAttrMultiProcessorCount, ordinal)),
+      major_(Attribute(cudaDevAttrComputeCapabilityMajor, ordinal)),
+      minor_(Attribute(cudaDevAttrComputeCapabilityMinor, ordinal)),
+      has_clusters_(Attribute(cudaDevAttrClusterLaunch, ordinal) != 0) {
+  BindThread();
+}
+
+Gpu::~Gpu() {
+  if (gpu_of_thread == this) gpu_of_thread = nullptr;
+}
+
+Gpu& Gpu::OfThread() {
+  CHECK(gpu_of_thread != nullptr, "this thread drives no GPU: BindThread() comes first");
+  return *gpu_of_thread;
+}
+
+void Gpu::BindThread() {
+  CUDA_CHECK(cudaSetDevice(ordinal_));
+  gpu_of_thread = this;
+}
+
+void Gpu::SetSharedMemory(const void* kernel, size_t bytes) {
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(bytes)));
+}
+
+}  // namespace fathom
