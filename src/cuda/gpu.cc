@@ -1,5 +1,6 @@
 #include "cuda/gpu.h"
 
+#include "base/activity.h"
 #include "cuda/check.h"
 
 namespace fathom {
@@ -34,13 +35,23 @@ Gpu& Gpu::OfThread() {
 }
 
 void Gpu::BindThread() {
-  CUDA_CHECK(cudaSetDevice(ordinal_));
+  Check(cudaSetDevice(ordinal_));
   gpu_of_thread = this;
 }
 
+void Gpu::Fail(cudaError_t error) {
+  Fail(error, CudaErrorText(error) + DescribeActivity());
+}
+
+void Gpu::Fail(cudaError_t error, const std::string& text) {
+  if (failed()) return;
+  CHECK(!IsBug(error), "{}", text);
+  status_ = Internal("GPU {}: {}", ordinal_, text);
+}
+
 void Gpu::SetSharedMemory(const void* kernel, size_t bytes) {
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(bytes)));
+  Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)));
 }
 
 }  // namespace fathom

@@ -1,5 +1,5 @@
-// A GPU as those see it who launch kernels: its properties, and what CUDA keeps of each kernel for
-// each GPU.
+// A GPU as those see it who launch kernels: its properties, what CUDA keeps of each kernel for each
+// GPU, and whether it failed.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,8 +7,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "base/check.h"
+#include "base/status.h"
 
 namespace fathom {
 
@@ -56,6 +58,19 @@ class Gpu {
   bool overlaps_kernels() const { return major_ >= 9; }
   bool has_clusters() const { return has_clusters_; }
 
+  // Whether a call went well. A fault of the device is kept in status(), with the op, its shape and
+  // the step (base/activity.h); an error that can only be a bug stops the process.
+  bool Check(cudaError_t error) {
+    if (error != cudaSuccess) Fail(error);
+    return error == cudaSuccess;
+  }
+  void Fail(cudaError_t error);
+  void Fail(cudaError_t error, const std::string& text);
+  // The first failure: nothing of what was asked since can be relied on, and nothing more should be
+  // asked.
+  const Status& status() const { return status_; }
+  bool failed() const { return !status_.ok(); }
+
   // Before every launch of a kernel with more than 48 KiB of dynamic shared memory: `bytes` at
   // most, the same each time. Asks CUDA once.
   template <class... Parameters>
@@ -70,6 +85,7 @@ class Gpu {
   int ordinal_, multiprocessors_ = 0, major_ = 0, minor_ = 0;
   bool has_clusters_ = false;
   KernelSet kernels_;  // that may take their shared memory
+  Status status_;
 };
 
 }  // namespace fathom

@@ -1,6 +1,5 @@
 #include "ops/attend_expanded/flash_attend_cuda.h"
 
-#include "cuda/check.h"
 #include "cuda/gpu.h"
 #include "cuda/tensor_map.h"
 #include "ops/attend_expanded/flash_attend_step.h"
@@ -39,7 +38,7 @@ void LaunchFlashAttend(const FlashAttendParams& p, cudaStream_t stream) {
                             .heads = p.heads,
                             .scale_log2 = p.scale * kLog2E,
                             .pieces = ContextPieces(p.pieces)};
-  CUDA_CHECK(flash::StartFlashAttend(maps, step, groups, stream));
+  Gpu::OfThread().Check(flash::StartFlashAttend(maps, step, groups, stream));
 }
 
 }  // namespace fathom

@@ -198,7 +198,7 @@ void LaunchSortPairs(const SortPairsParams& p, cudaStream_t stream) {
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = 2;
-  CUDA_CHECK(cudaLaunchKernelEx(&config, SortPairs<kBlocks, 8>, p));
+  Gpu::OfThread().Check(cudaLaunchKernelEx(&config, SortPairs<kBlocks, 8>, p));
 }
 
 void LaunchGatherPairs(const GatherPairsParams& p, cudaStream_t stream) {

@@ -350,9 +350,9 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
                                                 .box = {kBf16Chunk, kBoxRows},
                                                 .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
   Gpu::OfThread().AllowSharedMemory(Kernel<T>, kShared);
-  CUDA_CHECK(LaunchEarly(Kernel<T>, dim3(static_cast<unsigned>(blocks)), T::kThreads,
-                         static_cast<size_t>(stages * T::kStageBytes + more), stream, weight_map,
-                         args));
+  Gpu::OfThread().Check(LaunchEarly(Kernel<T>, dim3(static_cast<unsigned>(blocks)), T::kThreads,
+                                    static_cast<size_t>(stages * T::kStageBytes + more), stream,
+                                    weight_map, args));
 }
 
 }  // namespace

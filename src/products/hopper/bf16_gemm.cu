@@ -69,7 +69,7 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = 2;
-  CUDA_CHECK(cudaLaunchKernelEx(&config, Kernel<T>, x_map, weight_map, args));
+  Gpu::OfThread().Check(cudaLaunchKernelEx(&config, Kernel<T>, x_map, weight_map, args));
 }
 
 // By rounds of tiles and what a round of each takes, measured on an H200

@@ -9,7 +9,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "cuda/check.h"
 #include "cuda/e4m3.h"
 #include "cuda/fence.h"
 #include "cuda/gpu.h"
@@ -304,8 +303,9 @@ void Launch(const Fp8FewRowsParams& p, Args args, cudaStream_t stream) {
   const int64_t groups = p.ids == nullptr ? 1 : p.tokens * p.topk;
   args.stages = static_cast<int32_t>(Stages(args.runs, tiles * groups));
   Gpu::OfThread().AllowSharedMemory(kernel, kSharedBytes);
-  CUDA_CHECK(LaunchEarly(kernel, dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(groups)),
-                         kThreads, SharedBytes(args.runs, args.stages), stream, weight_map, args));
+  Gpu::OfThread().Check(
+      LaunchEarly(kernel, dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(groups)),
+                  kThreads, SharedBytes(args.runs, args.stages), stream, weight_map, args));
 }
 
 }  // namespace fp8_few_rows

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "cuda/check.h"
 #include "cuda/gpu.h"
 
 namespace fathom {
