@@ -71,6 +71,7 @@ std::vector<float> SequenceRunner::Logits(const TensorView& hidden, int64_t firs
                      sampler_.logits(pass));
   }
   device_.stream().Synchronize();
+  CHECK(device_.status().ok(), "{}", device_.status().message());
   return logits;
 }
 

@@ -87,6 +87,7 @@ Status Serve(ServeOptions options) {
   const std::unique_ptr<HttpServer> server =
       TRY(HttpServer::Listen(server_options, std::move(port),
                              {*loaded.engine, outputs, *loaded.tokenizer, loaded.chat_template}));
+  loaded.engine->OnFailure([&server] { server->Stop(); });
   loaded.engine->Start();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   PrintReady(options, server_options, port_number, took.count());
@@ -95,7 +96,8 @@ Status Serve(ServeOptions options) {
                 options.host, port_number);
   }
   server->Run();
-  return {};
+  loaded.engine->OnFailure(nullptr);
+  return loaded.engine->status();
 }
 
 // vLLM takes a JSON list, of which CLI11 makes quoted strings.

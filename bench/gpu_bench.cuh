@@ -12,6 +12,7 @@
 #include <functional>
 #include <vector>
 
+#include "cuda/gpu.h"
 #include "cuda/wgmma_peak.h"
 
 namespace fathom::bench {
@@ -29,7 +30,10 @@ namespace fathom::bench {
 inline const bool gpu_found = [] {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
-  if (error == cudaSuccess && count > 0) return true;
+  if (error == cudaSuccess && count > 0) {
+    static Gpu first(0);  // which launchers ask
+    return true;
+  }
   std::fprintf(stderr, "no NVIDIA GPU with a driver of version 580 or later was found (%s)\n",
                cudaGetErrorString(error));
   std::exit(1);

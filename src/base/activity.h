@@ -13,7 +13,8 @@ struct Activity {
   const void* arguments = nullptr;  // null: the op was the last one, and is over
 };
 
-// Of this thread. Kept in every build: a few stores an op.
+// Of this thread, which drives one device at a time: what it does is its own, no device's. Kept in
+// every build: a few stores an op.
 inline thread_local constinit Activity current_activity;
 
 // " (in step 7, op linear of BF16 [8, 2048])", " (in step 7, after op linear)" or "".

@@ -21,7 +21,7 @@ enum class StatusCode {
   kUnavailable,        // shutting down or not ready
   kCancelled,          // the caller went away
   kDataLoss,           // a file that contradicts itself
-  kInternal,           // a numeric or device fault confined to one request
+  kInternal,           // a fault of a request's numbers, or of the device
 };
 
 std::string_view Name(StatusCode code);

@@ -16,4 +16,10 @@ std::string CudaErrorText(cudaError_t error) {
                                      : "");
 }
 
+bool IsBug(cudaError_t error) {
+  return error == cudaErrorInvalidValue || error == cudaErrorInvalidConfiguration ||
+         error == cudaErrorInvalidDeviceFunction || error == cudaErrorInvalidResourceHandle ||
+         error == cudaErrorNoKernelImageForDevice || error == cudaErrorLaunchOutOfResources;
+}
+
 }  // namespace fathom

@@ -1,5 +1,5 @@
-// Every CUDA call is checked: a failure is a fault of the device or a bug, and ends the process.
-// The message tells the op, its shape and the step (base/activity.h).
+// Every CUDA call is checked. CUDA_CHECK is for start-up, where a failure ends the process: what a
+// step calls goes through Gpu::Check (gpu.h), which makes a status of it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,6 +11,8 @@
 namespace fathom {
 // "CUDA: invalid argument"; of kernels' own faults, also that one enqueued before is the cause.
 std::string CudaErrorText(cudaError_t error);
+// Whether what was asked for is wrong, however well the device is.
+bool IsBug(cudaError_t error);
 }  // namespace fathom
 
 #define CUDA_CHECK(call)                                                                     \

@@ -53,9 +53,6 @@ CudaDevice::CudaDevice(int gpu) : gpu_(gpu) {
   cudaDeviceProp properties{};
   CUDA_CHECK(cudaGetDeviceProperties(&properties, gpu));
   name_ = properties.name;
-  multiprocessors_ = properties.multiProcessorCount;
-  major_ = properties.major;
-  minor_ = properties.minor;
   arena_ = std::make_unique<CudaArena>(gpu, properties.totalGlobalMem);
   stream_ = std::make_unique<CudaStream>(*this);
   uploads_ = std::make_unique<UploadStaging>();
@@ -67,6 +64,13 @@ CudaDevice::CudaDevice(int gpu) : gpu_(gpu) {
 
 CudaDevice::~CudaDevice() {
   stream_->Synchronize();
+  if (gpu_.failed()) {  // it is asked for nothing more: the process is about to leave
+    static_cast<void>(downloads_.release());
+    static_cast<void>(uploads_.release());
+    static_cast<void>(stream_.release());
+    static_cast<void>(arena_.release());
+    return;
+  }
   for (const auto& [key, graph] : graphs_) {
     if (graph != nullptr) CUDA_CHECK(cudaGraphExecDestroy(graph));
   }
@@ -74,7 +78,7 @@ CudaDevice::~CudaDevice() {
 }
 
 void CudaDevice::BindThread() {
-  CUDA_CHECK(cudaSetDevice(gpu_));
+  gpu_.BindThread();
 }
 
 int64_t CudaDevice::FreeBytes() const {
@@ -85,7 +89,7 @@ int64_t CudaDevice::FreeBytes() const {
 
 std::unique_ptr<DeviceMemory> CudaDevice::Allocate(size_t bytes) {
   std::unique_ptr<DeviceMemory> memory = arena_->Allocate(bytes);
-  if (bytes > 0) CUDA_CHECK(cudaMemsetAsync(memory->data(), 0, bytes, stream_->get()));
+  if (bytes > 0) gpu_.Check(cudaMemsetAsync(memory->data(), 0, bytes, stream_->get()));
   return memory;
 }
 
@@ -95,13 +99,14 @@ void CudaDevice::Upload(const TensorView& to, std::span<const std::byte> from) {
 }
 
 void CudaDevice::UploadBytes(void* to, std::span<const std::byte> from) {
+  if (gpu_.failed()) return;
   if (from.size() <= SmallCopies::kMostBytes) return UploadSmall(to, from);
   auto* at = static_cast<std::byte*>(to);
   while (!from.empty()) {
     const size_t bytes = std::min(from.size(), UploadStaging::kChunk);
     std::byte* staged = uploads_->Reserve(bytes, stream_->get());
     std::memcpy(staged, from.data(), bytes);
-    CUDA_CHECK(cudaMemcpyAsync(at, staged, bytes, cudaMemcpyHostToDevice, stream_->get()));
+    gpu_.Check(cudaMemcpyAsync(at, staged, bytes, cudaMemcpyHostToDevice, stream_->get()));
     from = from.subspan(bytes);
     at += bytes;
   }
@@ -125,7 +130,7 @@ void CudaDevice::CopySmall(const SmallCopy& copy) {
 
 void CudaDevice::FlushSmallCopies(cudaStream_t stream) {
   if (small_copies_.count == 0) return;
-  LaunchScatter(small_copies_, stream);
+  if (!gpu_.failed()) gpu_.Check(LaunchScatter(small_copies_, stream));
   small_copies_.count = 0;
 }
 
@@ -155,6 +160,7 @@ size_t CudaDevice::DownloadOffset(size_t bytes) {
 
 void CudaDevice::Download(std::span<std::byte> to, const TensorView& from) {
   CHECK(from.contiguous() && to.size() == Bytes(from));
+  if (gpu_.failed()) return;
   const auto* at = static_cast<const std::byte*>(from.data());
   while (!to.empty()) {
     const size_t bytes = std::min(to.size(), downloads_->size() / 4);
@@ -163,7 +169,7 @@ void CudaDevice::Download(std::span<std::byte> to, const TensorView& from) {
     if (bytes <= SmallCopies::kMostBytes) {
       CopySmall({staged, at, static_cast<uint32_t>(bytes)});
     } else {
-      CUDA_CHECK(cudaMemcpyAsync(staged, at, bytes, cudaMemcpyDeviceToHost, stream_->get()));
+      gpu_.Check(cudaMemcpyAsync(staged, at, bytes, cudaMemcpyDeviceToHost, stream_->get()));
     }
     pending_.push_back({to.first(bytes), offset, next_mark_});
     to = to.subspan(bytes);
@@ -172,6 +178,7 @@ void CudaDevice::Download(std::span<std::byte> to, const TensorView& from) {
 }
 
 void CudaDevice::DeliverDownloads(uint64_t up_to) {
+  if (gpu_.failed()) pending_.clear();
   while (!pending_.empty() && pending_.front().mark <= up_to) {
     const PendingDownload& download = pending_.front();
     std::memcpy(download.to.data(), downloads_->data() + download.offset, download.to.size());
@@ -182,36 +189,50 @@ void CudaDevice::DeliverDownloads(uint64_t up_to) {
 uint64_t CudaDevice::Mark() {
   const uint64_t mark = next_mark_++;
   mark_steps_[mark % kMaxMarks] = current_activity.step;
-  CUDA_CHECK(cudaEventRecord(marks_[mark % kMaxMarks], stream_->get()));
+  if (!gpu_.failed()) {
+    gpu_.Check(cudaEventRecord(marks_[mark % kMaxMarks], stream_->get()));
+  }
   return mark;
 }
 
 bool CudaDevice::Passed(uint64_t mark) {
-  return cudaEventQuery(marks_[mark % kMaxMarks]) != cudaErrorNotReady;  // WaitFor reports errors
+  // WaitFor reports errors.
+  return gpu_.failed() || cudaEventQuery(marks_[mark % kMaxMarks]) != cudaErrorNotReady;
 }
 
 void CudaDevice::WaitFor(uint64_t mark) {
   CHECK(mark < next_mark_ && mark + kMaxMarks >= next_mark_, "mark {} of {}", mark, next_mark_);
-  stream_->WaitFor(marks_[mark % kMaxMarks], mark_steps_[mark % kMaxMarks]);
+  if (!gpu_.failed()) {
+    stream_->WaitFor(marks_[mark % kMaxMarks], mark_steps_[mark % kMaxMarks]);
+  }
   DeliverDownloads(mark);
 }
 
+cudaGraphExec_t CudaDevice::Record(const std::function<void()>& enqueue) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t recorded = nullptr;
+  if (!gpu_.Check(cudaStreamBeginCapture(stream_->get(), cudaStreamCaptureModeThreadLocal))) {
+    return nullptr;
+  }
+  enqueue();
+  if (gpu_.Check(cudaStreamEndCapture(stream_->get(), &graph)) &&
+      gpu_.Check(cudaGraphInstantiate(&recorded, graph, 0))) {
+    gpu_.Check(cudaGraphDestroy(graph));
+  }
+  return recorded;
+}
+
 void CudaDevice::Replay(uint64_t key, const std::function<void()>& enqueue) {
+  if (gpu_.failed()) return;
   if (!replays()) return enqueue();
   const auto [at, first] = graphs_.try_emplace(key, nullptr);
   if (first) return enqueue();  // kernels are loaded now, which a capture must not do
-  if (at->second == nullptr) {
-    cudaGraph_t graph = nullptr;
-    CUDA_CHECK(cudaStreamBeginCapture(stream_->get(), cudaStreamCaptureModeThreadLocal));
-    enqueue();
-    CUDA_CHECK(cudaStreamEndCapture(stream_->get(), &graph));
-    CUDA_CHECK(cudaGraphInstantiate(&at->second, graph, 0));
-    CUDA_CHECK(cudaGraphDestroy(graph));
-  }
+  if (at->second == nullptr) at->second = Record(enqueue);
+  if (gpu_.failed()) return;
   OpTimes* const times = stream_->step_times();
   if (times != nullptr) times->After("between steps", stream_->get());
   current_activity.describe = nullptr;  // no op of this step was seen
-  CUDA_CHECK(cudaGraphLaunch(at->second, stream_->get()));
+  gpu_.Check(cudaGraphLaunch(at->second, stream_->get()));
   if (times != nullptr) times->After("step", stream_->get());
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "cuda/arena.h"
+#include "cuda/gpu.h"
 #include "cuda/scatter.h"
 #include "cuda/staging.h"
 #include "cuda/stream.h"
@@ -32,6 +33,7 @@ class CudaDevice final : public Device {
   void Upload(const TensorView& to, std::span<const std::byte> from) override;
   void Download(std::span<std::byte> to, const TensorView& from) override;
 
+  Status status() const override { return gpu_.status(); }
   void BeginStep(uint64_t step) override { stream_->BeginStep(step); }
   uint64_t Mark() override;
   bool Passed(uint64_t mark) override;
@@ -42,11 +44,12 @@ class CudaDevice final : public Device {
   // To any address of the device; as Upload.
   void UploadBytes(void* to, std::span<const std::byte> from);
   void FlushSmallCopies(cudaStream_t stream);
-  void DeliverDownloads(uint64_t up_to = UINT64_MAX);  // those before that mark
+  // Those before that mark; none of a GPU that failed.
+  void DeliverDownloads(uint64_t up_to = UINT64_MAX);
 
-  int multiprocessors() const { return multiprocessors_; }
-  // Hopper (compute capability 9.0), which the fast kernels are made for.
-  bool is_hopper() const { return major_ == 9 && minor_ == 0; }
+  Gpu& gpu() { return gpu_; }
+  int multiprocessors() const { return gpu_.multiprocessors(); }
+  bool is_hopper() const { return gpu_.is_hopper(); }
 
  private:
   explicit CudaDevice(int gpu);
@@ -59,12 +62,13 @@ class CudaDevice final : public Device {
 
   void UploadSmall(void* to, std::span<const std::byte> from);
   void CopySmall(const SmallCopy& copy);
+  // What `enqueue` does; null if the GPU fails.
+  cudaGraphExec_t Record(const std::function<void()>& enqueue);
   // A place in downloads_ that no pending download needs.
   size_t DownloadOffset(size_t bytes);
 
-  int gpu_;
+  Gpu gpu_;
   std::string name_;
-  int multiprocessors_ = 0, major_ = 0, minor_ = 0;
   std::unique_ptr<CudaArena> arena_;
   std::unique_ptr<CudaStream> stream_;
   std::unique_ptr<UploadStaging> uploads_;

@@ -1,5 +1,5 @@
 // The CUDA driver's functions that the runtime has no name for, found at run time: the binary
-// starts on machines without a driver.
+// starts on machines without a driver. They are the process's, the same for every GPU.
 #pragma once
 
 #include <cuda.h>

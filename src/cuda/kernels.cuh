@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <cstdio>
 
-#include "cuda/check.h"
 #include "cuda/fence.h"
+#include "cuda/gpu.h"
 #include "cuda/launch_early.cuh"
 #include "quant/e4m3.h"
 #include "tensor/tensor_view.h"
@@ -21,7 +21,7 @@ namespace fathom::kernels {
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
-// A bug found on the device: says where, and ends the process at the next synchronisation.
+// A bug found on the device: says where, and fails the device at the next synchronisation.
 #define DEVICE_CHECK(condition, name, value)                                                  \
   do {                                                                                        \
     if (!(condition)) {                                                                       \
@@ -120,14 +120,9 @@ __device__ inline void AfterPriorKernels() {
 template <class... Params, class... Args>
 void LaunchOverlapped(void (*kernel)(Params...), dim3 grid, int threads, size_t shared,
                       cudaStream_t stream, const Args&... args) {
-  static const bool overlaps = [] {
-    int gpu = 0, major = 0;
-    CUDA_CHECK(cudaGetDevice(&gpu));
-    CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu));
-    return major >= 9;
-  }();
-  if (overlaps) {
-    CUDA_CHECK(LaunchEarly(kernel, grid, threads, shared, stream, Params(args)...));
+  Gpu& gpu = Gpu::OfThread();
+  if (gpu.overlaps_kernels()) {
+    gpu.Check(LaunchEarly(kernel, grid, threads, shared, stream, Params(args)...));
   } else {
     kernel<<<grid, threads, shared, stream>>>(Params(args)...);
   }

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <numeric>
 
-#include "cuda/check.h"
+#include "cuda/gpu.h"
 
 namespace fathom {
 
@@ -25,19 +25,19 @@ OpTimes::~OpTimes() {
 void OpTimes::After(const char* what, cudaStream_t stream) {
   cudaEvent_t event = nullptr;
   if (spare_.empty()) {
-    CUDA_CHECK(cudaEventCreate(&event));
+    Gpu::OfThread().Check(cudaEventCreate(&event));
   } else {
     event = spare_.back();
     spare_.pop_back();
   }
-  CUDA_CHECK(cudaEventRecord(event, stream));
+  Gpu::OfThread().Check(cudaEventRecord(event, stream));
   marks_.push_back({what, event});
 }
 
 void OpTimes::Collect() {
   for (size_t i = 1; i < marks_.size(); ++i) {
     float ms = 0;
-    CUDA_CHECK(cudaEventElapsedTime(&ms, marks_[i - 1].event, marks_[i].event));
+    Gpu::OfThread().Check(cudaEventElapsedTime(&ms, marks_[i - 1].event, marks_[i].event));
     us_[marks_[i].what].push_back(1e3 * ms);
   }
   for (const Mark& mark : marks_) spare_.push_back(mark.event);

@@ -4,7 +4,6 @@
 //   bytes, FLOPs:  up to 16 KiB each, over PCIe; no arithmetic
 //   accumulator:   none
 //   expected time: one launch and a round trip over PCIe, some 2.5 us
-#include "cuda/check.h"
 #include "cuda/scatter.h"
 
 namespace fathom {
@@ -29,9 +28,9 @@ __global__ void Scatter(const __grid_constant__ SmallCopies copies) {
 
 }  // namespace
 
-void LaunchScatter(const SmallCopies& copies, cudaStream_t stream) {
+cudaError_t LaunchScatter(const SmallCopies& copies, cudaStream_t stream) {
   Scatter<<<static_cast<unsigned>(copies.count), kThreads, 0, stream>>>(copies);
-  CUDA_CHECK(cudaGetLastError());
+  return cudaGetLastError();
 }
 
 }  // namespace fathom

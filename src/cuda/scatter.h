@@ -31,6 +31,6 @@ struct SmallCopies {
 };
 
 // Enqueues all of them. None collides with another.
-void LaunchScatter(const SmallCopies& copies, cudaStream_t stream);
+cudaError_t LaunchScatter(const SmallCopies& copies, cudaStream_t stream);
 
 }  // namespace fathom

@@ -1,6 +1,7 @@
 #include "cuda/staging.h"
 
 #include "cuda/check.h"
+#include "cuda/gpu.h"
 
 namespace fathom {
 
@@ -25,11 +26,12 @@ UploadStaging::~UploadStaging() {
 std::byte* UploadStaging::Reserve(size_t bytes, cudaStream_t stream) {
   CHECK(bytes <= kChunk, "staging {} bytes", bytes);
   if (used_ + bytes > kChunk) {
-    CUDA_CHECK(cudaEventRecord(copied_[static_cast<size_t>(current_)], stream));
+    Gpu& gpu = Gpu::OfThread();
+    gpu.Check(cudaEventRecord(copied_[static_cast<size_t>(current_)], stream));
     current_ = (current_ + 1) % kChunks;
     used_ = 0;
     // An event that was never recorded is done.
-    CUDA_CHECK(cudaEventSynchronize(copied_[static_cast<size_t>(current_)]));
+    gpu.Check(cudaEventSynchronize(copied_[static_cast<size_t>(current_)]));
   }
   std::byte* at = memory_.data() + static_cast<size_t>(current_) * kChunk + used_;
   used_ += (bytes + 63) / 64 * 64;

@@ -35,9 +35,9 @@ cudaStream_t CudaStream::get() {
 }
 
 void CudaStream::Synchronize() {
-  CUDA_CHECK(cudaStreamSynchronize(get()));
+  if (!device_.gpu().failed()) device_.gpu().Check(cudaStreamSynchronize(get()));
   for (OpTimes* times : {op_times_.get(), step_times_.get()}) {
-    if (times != nullptr) times->Collect();
+    if (times != nullptr && !device_.gpu().failed()) times->Collect();
   }
   device_.DeliverDownloads();
 }
@@ -46,16 +46,17 @@ void CudaStream::WaitFor(cudaEvent_t event, int64_t step) {
   const cudaError_t error = cudaEventSynchronize(event);
   if (error == cudaSuccess) return;
   const int64_t last = current_activity.step;
-  current_activity = {};  // later than what failed
-  CHECK(false, "{} (in step {}{})", CudaErrorText(error), step,
-        last > step ? fmt::format(" or later, up to {}", last) : "");
+  const std::string later = last > step ? fmt::format(" or later, up to {}", last) : "";
+  device_.gpu().Fail(error, fmt::format("{} (in step {}{})", CudaErrorText(error), step, later));
 }
 
 void CudaStream::CheckLaunch(const char* op, const TensorView& shape) {
   if (op_times_ != nullptr) op_times_->After(op, stream_);
   cudaError_t error = cudaGetLastError();
   if (error == cudaSuccess && wait_for_each_) error = cudaStreamSynchronize(stream_);
-  CHECK(error == cudaSuccess, "{} of {}: {}", op, shape.ToString(), CudaErrorText(error));
+  if (error == cudaSuccess) return;
+  device_.gpu().Fail(error, fmt::format("{} of {}: {}{}", op, shape.ToString(),
+                                        CudaErrorText(error), DescribeActivity()));
 }
 
 }  // namespace fathom

@@ -25,7 +25,7 @@ class CudaStream final : public Stream {
   void Synchronize() override;
 
   // Until `event`, recorded on this stream at the end of `step`: what steps before it enqueued has
-  // been waited for.
+  // been waited for. REQUIRES: the GPU has not failed.
   void WaitFor(cudaEvent_t event, int64_t step);
 
   // For whoever enqueues: small copies that wait are enqueued first.
@@ -38,7 +38,7 @@ class CudaStream final : public Stream {
   bool watches_ops() const { return wait_for_each_ || op_times_ != nullptr; }
   // Null unless steps are to be timed.
   OpTimes* step_times() const { return step_times_.get(); }
-  // After the launches of an op: ends the process, naming op, shape and step, if one failed. With
+  // After the launches of an op: if one failed, then the device did, with op, shape and step. With
   // FATHOM_CUDA_SYNC=1 in the environment waits for the op, so that a fault is named by its op.
   void CheckLaunch(const char* op, const TensorView& shape);
 

@@ -11,7 +11,7 @@ namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-// Through the runtime, so that nothing links against the driver's library.
+// Through the runtime, so that nothing links against the driver's library. The same for every GPU.
 Encode FindEncode() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found;

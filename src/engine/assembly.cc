@@ -143,6 +143,7 @@ Result<AssembledEngine> AssembleEngine(const Checkpoint& checkpoint, const Ops& 
       ModelExecutorOptions{.num_pages = plan.num_pages,
                            .slots = limits.max_num_seqs,
                            .max_in_flight = engine.scheduler.depth});
+  TRY(device.status());
   if (const RecordedSteps& recorded = executor->recorded(); recorded.steps > 0) {
     plan.needs.items.back().name =
         fmt::format("kernels and {} recorded steps ({:.2f} GiB, made in {:.1f} s)", recorded.steps,

@@ -1,6 +1,8 @@
 #include "engine/engine.h"
 
+#include <mutex>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 #include "engine/engine_loop.h"
@@ -27,7 +29,13 @@ class Engine::Loop {
     thread_ = std::thread([this] {
       while (turns_.WaitForNews()) TurnUntilIdle();
       TurnUntilIdle();
+      std::lock_guard lock(mutex_);
+      if (!turns_.status().ok() && on_failure_) on_failure_();
     });
+  }
+  void OnFailure(std::function<void()> callback) {
+    std::lock_guard lock(mutex_);
+    on_failure_ = std::move(callback);
   }
 
   EngineLoop& turns() { return turns_; }
@@ -41,6 +49,8 @@ class Engine::Loop {
   const std::unique_ptr<Executor> executor_;
   EngineLoop turns_;
   std::thread thread_;
+  std::mutex mutex_;
+  std::function<void()> on_failure_;  // guarded by mutex_
 };
 
 Engine::Engine(EngineOptions options, std::unique_ptr<Executor> executor, const Clock* clock,
@@ -51,6 +61,14 @@ Engine::~Engine() = default;
 
 void Engine::Start() {
   loop_->Start();
+}
+
+Status Engine::status() const {
+  return loop_->turns().status();
+}
+
+void Engine::OnFailure(std::function<void()> callback) {
+  loop_->OnFailure(std::move(callback));
 }
 
 Status Engine::Submit(GenerateRequest request) {

@@ -29,6 +29,13 @@ class Engine final : public EngineClient {
 
   void Start();
 
+  // THREAD: any.
+  // OK until the device fails. Then every request ends with kError and this status, none is taken
+  // any more, and `callback` is called once, on the engine's thread; it must neither block nor call
+  // the engine.
+  Status status() const;
+  void OnFailure(std::function<void()> callback);  // null: none, from the return on
+
   Status Submit(GenerateRequest request) override;
   void Cancel(RequestId id) override;
   bool HasRoom(int requests) const override;

@@ -86,6 +86,11 @@ EngineStats EngineLoop::Stats() const {
   return stats;
 }
 
+Status EngineLoop::status() const {
+  std::lock_guard lock(stats_mutex_);
+  return failure_;
+}
+
 bool EngineLoop::Step() {
   DrainInbox();
   while (in_flight_.size() < static_cast<size_t>(options_.scheduler.depth) && SubmitNext()) {
@@ -116,7 +121,8 @@ void EngineLoop::CancelNow(RequestId id) {
   CHECK(cancelled, "request {} lives on after its end", Raw(id));
   RequestOutput output;
   output.id = id;
-  output.finish = FinishReason::kCancelled;
+  output.finish = failure_.ok() ? FinishReason::kCancelled : FinishReason::kError;
+  output.error = failure_;
   outputs_.push_back(std::move(output));
 }
 
@@ -130,6 +136,7 @@ bool EngineLoop::SubmitNext() {
 
 void EngineLoop::ApplyOldest() {
   StepResult result = executor_->Wait();
+  if (!result.status.ok()) return Fail(std::move(result.status));
   const StepPlan plan = std::move(in_flight_.front());
   in_flight_.pop_front();
   CHECK(result.step == plan.step && result.rows.size() == plan.rows.size(),
@@ -147,6 +154,20 @@ void EngineLoop::ApplyOldest() {
     if (effects[i].counts) AddOutput(plan.rows[i], std::move(result.rows[i]), effects[i]);
   }
   ++steps_;
+}
+
+void EngineLoop::Fail(Status why) {
+  LOG_ERROR("the device failed: {}", why.message());
+  {
+    std::lock_guard lock(stats_mutex_);
+    failure_ = std::move(why);
+  }
+  inbox_.Stop(Unavailable("the device failed: ask another server"));
+  DrainInbox();  // which ends all that live, as at every stop
+  for (; !in_flight_.empty(); in_flight_.pop_front()) {
+    const StepPlan& plan = in_flight_.front();
+    scheduler_.Apply(plan, std::vector<RowOutcome>(plan.rows.size()));  // of ended requests
+  }
 }
 
 void EngineLoop::AddOutput(const StepRow& row, RowResult result, const RowEffect& effect) {

@@ -29,7 +29,9 @@ class EngineLoop {
   EngineStats Stats() const;
   const EngineOptions& options() const { return options_; }
   // Cancels whatever lives, and refuses what comes.
-  void Stop() { inbox_.Stop(); }
+  void Stop() { inbox_.Stop(Unavailable("the engine is stopping: ask another server, or later")); }
+  // As Engine.
+  Status status() const;
 
   // THREAD: the engine's.
   // One round: takes what came, plans and submits until `depth` steps are in flight, applies the
@@ -49,6 +51,8 @@ class EngineLoop {
   void CancelNow(RequestId id);
   bool SubmitNext();
   void ApplyOldest();
+  // Ends all, and the loop.
+  void Fail(Status why);
   void AddOutput(const StepRow& row, RowResult result, const RowEffect& effect);
   void HandOut();
   void LogThroughput();
@@ -73,6 +77,7 @@ class EngineLoop {
 
   mutable std::mutex stats_mutex_;
   EngineStats stats_;  // guarded by stats_mutex_
+  Status failure_;     // guarded by stats_mutex_; the engine's thread alone writes it
 };
 
 }  // namespace fathom

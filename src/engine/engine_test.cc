@@ -5,7 +5,9 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
+#include <future>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -13,15 +15,19 @@
 namespace fathom {
 namespace {
 
-// Every token is its position; a prompt that begins with kNaN fails at its first row.
+// Every token is its position; a prompt that begins with kNaN fails at its first row, and the
+// device after so many steps.
 constexpr TokenId kNaN{77};
 
 class CountingExecutor final : public Executor {
  public:
-  explicit CountingExecutor(std::atomic<int64_t>* waits) : waits_(waits) {}
+  CountingExecutor(std::atomic<int64_t>* waits, const std::atomic<int64_t>* good_steps)
+      : waits_(waits), good_steps_(good_steps) {}
   void Submit(StepPlan plan) override { steps_.push_back(std::move(plan)); }
   StepResult Wait() override {
-    ++*waits_;
+    if (++*waits_ > *good_steps_) {
+      return {.step = steps_.front().step, .rows = {}, .status = Internal("in step 7, op linear")};
+    }
     std::this_thread::sleep_for(std::chrono::microseconds(50));
     StepResult result{.step = steps_.front().step, .rows = {}};
     for (const StepRow& row : steps_.front().rows) {
@@ -38,6 +44,7 @@ class CountingExecutor final : public Executor {
 
  private:
   std::atomic<int64_t>* waits_;
+  const std::atomic<int64_t>* good_steps_;
   std::deque<StepPlan> steps_;
   std::map<SlotId, int32_t> lengths_;
 };
@@ -57,7 +64,7 @@ class Harness {
     options.max_queue = max_queue;
     options.vocab_size = vocab_size;
     engine_ = std::make_unique<Engine>(
-        options, std::make_unique<CountingExecutor>(&waits), &clock_,
+        options, std::make_unique<CountingExecutor>(&waits, &good_steps), &clock_,
         [this](std::vector<RequestOutput> outputs) { Take(std::move(outputs)); });
   }
   Engine& engine() { return *engine_; }
@@ -78,6 +85,7 @@ class Harness {
   }
 
   std::atomic<int64_t> waits = 0;
+  std::atomic<int64_t> good_steps = INT64_MAX;
 
  private:
   void Take(std::vector<RequestOutput> outputs) {
@@ -139,6 +147,50 @@ TEST(Engine, FailedRowEndsThatRequestOnly) {
   EXPECT_EQ(harness.Await(1).error.message(), "NaN logits");
   EXPECT_TRUE(harness.Await(1).tokens.empty());
   EXPECT_EQ(harness.Await(2).finish, FinishReason::kLength);
+}
+
+// Running, prefilling and waiting ones; the steps behind the failed one are not asked for.
+TEST(Engine, FailedDeviceEndsEveryRequestAndTakesNoMore) {
+  for (int64_t good_steps : {0, 1, 5}) {
+    SCOPED_TRACE(good_steps);
+    Harness harness;
+    harness.good_steps = good_steps;
+    std::promise<Status> failed;
+    harness.engine().OnFailure([&] { failed.set_value(harness.engine().status()); });
+    for (uint64_t id = 1; id <= 9; ++id) {
+      ASSERT_TRUE(harness.engine().Submit(Request(id, 40, 100)).ok());
+    }
+    EXPECT_TRUE(harness.engine().status().ok());
+    harness.engine().Start();
+    for (uint64_t id = 1; id <= 9; ++id) {
+      const RequestOutput output = harness.Await(id);
+      EXPECT_EQ(output.finish, FinishReason::kError);
+      EXPECT_EQ(output.error.message(), "in step 7, op linear");
+    }
+    EXPECT_EQ(failed.get_future().get().message(), "in step 7, op linear");
+    EXPECT_EQ(harness.waits, good_steps + 1);
+    const Status refused = harness.engine().Submit(Request(10, 5, 3));
+    EXPECT_EQ(refused.code(), StatusCode::kUnavailable);
+    EXPECT_NE(refused.message().find("the device failed"), std::string::npos);
+    EXPECT_FALSE(harness.engine().HasRoom(1));
+    const EngineStats stats = harness.engine().Stats();
+    EXPECT_EQ(stats.running + stats.waiting, 0);
+    EXPECT_EQ(stats.free_pages, stats.total_pages);
+    harness.engine().Cancel(RequestId{1});
+    harness.Destroy();
+    EXPECT_EQ(harness.gathered().size(), 9u);
+  }
+}
+
+TEST(Engine, RequestsThatArriveWhileTheDeviceFailsEnd) {
+  Harness harness(1000);
+  harness.good_steps = 20;
+  harness.engine().Start();
+  std::vector<uint64_t> taken;
+  for (uint64_t id = 1; harness.engine().Submit(Request(id, 5, 400)).ok() && id < 1000; ++id) {
+    taken.push_back(id);
+  }
+  for (uint64_t id : taken) EXPECT_EQ(harness.Await(id).finish, FinishReason::kError);
 }
 
 TEST(Engine, FullQueueRefusesAndHasRoomAgain) {

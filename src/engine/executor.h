@@ -21,7 +21,8 @@ struct RowResult {
 
 struct StepResult {
   uint64_t step = 0;
-  std::vector<RowResult> rows;  // as the plan's
+  std::vector<RowResult> rows;  // as the plan's, if the status is OK
+  Status status{};  // why the device failed: then it does nothing more, and so do later steps
 };
 
 // THREAD: the engine's.

@@ -125,11 +125,12 @@ void ModelExecutor::WarmUp() {
     for (int i = 0; i < 2; ++i) Replay(size, batch);  // the second time records
   }
   device.WaitFor(device.Mark());
+  device.Seal();
+  if (!device.status().ok()) return;  // as the first step will tell
   recorded_ = {
       .steps = static_cast<int64_t>(sizes_.size()),
       .bytes = std::max<int64_t>(free - device.FreeBytes(), 0),
       .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
-  device.Seal();
 }
 
 void ModelExecutor::Enqueue(const StepPlan& plan) {
@@ -137,38 +138,45 @@ void ModelExecutor::Enqueue(const StepPlan& plan) {
   device.BeginStep(plan.step);
   Enqueued& step = enqueued_.emplace_back();
   step.result = {.step = plan.step, .rows = std::vector<RowResult>(plan.rows.size())};
-  OpenSlots(plan);
-  if (!plan.rows.empty()) {
-    step.rows = RowsOf(plan);
-    std::vector<BatchRow> rows;
-    for (size_t i = 0; i < plan.rows.size(); ++i) {
-      const StepRow& row = plan.rows[i];
-      rows.push_back({.slot = row.slot,
-                      .form = row.form,
-                      .begin = row.begin,
-                      .tokens = row.tokens,
-                      .drafts = row.drafts,
-                      .samples = row.samples});
-      step.logit_rows += rows.back().logit_rows();
-      if (row.samples) step.top_logprobs = std::max(step.top_logprobs, step.rows[i].logprobs);
-    }
-    if (const BatchCapacity* size = RecordedSize(plan, step)) {
-      const Batch batch = inputs_.Stage(rows, slots_.state(), *size);
-      Replay(*size, batch);
-      if (step.top_logprobs >= 0) EnqueueLogprobs(0, step);
-    } else {
-      EnqueueEagerly(plan, inputs_.Stage(rows, slots_.state()), step);
-    }
-    if (step.logit_rows > 0) {
-      sampler_.Download(inputs_.rows(), static_cast<int64_t>(rows.size()), step.logit_rows,
-                        step.drawn);
-    }
+  if (device.status().ok()) {  // a device that failed is asked for nothing more
+    OpenSlots(plan);
+    if (!plan.rows.empty()) EnqueueRows(plan, step);
   }
   step.mark = device.Mark();
 }
 
+void ModelExecutor::EnqueueRows(const StepPlan& plan, Enqueued& step) {
+  step.rows = RowsOf(plan);
+  std::vector<BatchRow> rows;
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const StepRow& row = plan.rows[i];
+    rows.push_back({.slot = row.slot,
+                    .form = row.form,
+                    .begin = row.begin,
+                    .tokens = row.tokens,
+                    .drafts = row.drafts,
+                    .samples = row.samples});
+    step.logit_rows += rows.back().logit_rows();
+    if (row.samples) step.top_logprobs = std::max(step.top_logprobs, step.rows[i].logprobs);
+  }
+  if (const BatchCapacity* size = RecordedSize(plan, step)) {
+    const Batch batch = inputs_.Stage(rows, slots_.state(), *size);
+    Replay(*size, batch);
+    if (step.top_logprobs >= 0) EnqueueLogprobs(0, step);
+  } else {
+    EnqueueEagerly(plan, inputs_.Stage(rows, slots_.state()), step);
+  }
+  if (step.logit_rows > 0) {
+    sampler_.Download(inputs_.rows(), static_cast<int64_t>(rows.size()), step.logit_rows,
+                      step.drawn);
+  }
+}
+
 StepResult ModelExecutor::Finish(Enqueued& step) {
-  model_.runner().device().WaitFor(step.mark);
+  Device& device = model_.runner().device();
+  device.WaitFor(step.mark);
+  step.result.status = device.status();
+  if (!step.result.status.ok()) return std::move(step.result);  // nothing was downloaded
   for (size_t i = 0; i < step.rows.size(); ++i) {
     if (step.rows[i].samples) TakeDrawn(step, i, step.result.rows[i]);
   }

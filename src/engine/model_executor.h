@@ -79,6 +79,7 @@ class ModelExecutor final : public Executor {
   // Records the steps of every size once, with no live row.
   void WarmUp();
   void Enqueue(const StepPlan& plan);
+  void EnqueueRows(const StepPlan& plan, Enqueued& step);
   StepResult Finish(Enqueued& step);
   void TakeDrawn(const Enqueued& step, size_t row, RowResult& result) const;
   void OpenSlots(const StepPlan& plan);

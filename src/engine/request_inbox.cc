@@ -7,7 +7,7 @@ namespace fathom {
 Status RequestInbox::Put(GenerateRequest request) {
   {
     std::lock_guard lock(mutex_);
-    if (news_.stopped) return Unavailable("the engine is stopping: ask another server, or later");
+    if (news_.stopped) return stopped_;
     if (static_cast<int64_t>(live_.size()) >= max_live_) {
       return ResourceExhausted(
           "{} requests are running and waiting, and there is room for no more: "
@@ -33,9 +33,10 @@ void RequestInbox::Cancel(RequestId id) {
   changed_.notify_one();
 }
 
-void RequestInbox::Stop() {
+void RequestInbox::Stop(Status why) {
   {
     std::lock_guard lock(mutex_);
+    if (!news_.stopped) stopped_ = std::move(why);
     news_.stopped = true;
   }
   changed_.notify_one();

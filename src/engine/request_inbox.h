@@ -20,10 +20,11 @@ class RequestInbox {
   explicit RequestInbox(int64_t max_live) : max_live_(max_live) {}
 
   // THREAD: any.
-  // kResourceExhausted when full, kInvalidArgument for an id that lives, kUnavailable once stopped.
+  // kResourceExhausted when full, kInvalidArgument for an id that lives, Stop()'s reason once
+  // stopped.
   Status Put(GenerateRequest request);
   void Cancel(RequestId id);  // unknown ids are ignored
-  void Stop();
+  void Stop(Status why);      // the first reason stays
   bool HasRoom(int64_t requests) const;
   int64_t untaken() const;  // requests put that the engine has not taken
 
@@ -46,6 +47,7 @@ class RequestInbox {
   std::unordered_set<RequestId> live_;
   std::unordered_set<RequestId> cancelled_;  // of live_
   News news_;
+  Status stopped_;  // why
 };
 
 }  // namespace fathom

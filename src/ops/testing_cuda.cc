@@ -23,6 +23,9 @@ std::vector<Backend> TablesUnderTest(Fp8Activations mode) {
 
 Stream& StreamUnderTest(const Backend&) {
   CHECK(Device0().ok(), "{}", Device0().status().message());
+  const Status status = (*Device0())->status();
+  CHECK(status.ok(), "{}", status.message());
+  (*Device0())->BindThread();  // the test before may have had a device of its own
   return (*Device0())->stream();
 }
 

@@ -8,6 +8,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/status.h"
 #include "tensor/stream.h"
 #include "tensor/tensor_view.h"
 
@@ -39,6 +40,10 @@ class Device {
   // In stream order: `to` is written by the time the stream is synchronised, or a later mark is
   // waited for. REQUIRES: as Upload.
   virtual void Download(std::span<std::byte> to, const TensorView& from) = 0;
+
+  // The first failure of the device, naming op, shape and step; OK while there was none. Since then
+  // calls do nothing, and what was downloaded means nothing.
+  virtual Status status() const = 0;
 
   // The step that errors name from here on.
   virtual void BeginStep(uint64_t step) = 0;

@@ -1,7 +1,21 @@
-// How a process ends that a GPU fails: what it says, and whether it leaves a core.
+// What a process says that a GPU fails, how it lives on or ends, and whether it leaves a core.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdlib>
+#include <future>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "checkpoint/checkpoint.h"
 #include "cuda/device.h"
+#include "engine/engine.h"
+#include "engine/model_executor.h"
+#include "model/model.h"
 #include "ops/op_runner.h"
 #include "tensor/out_of_memory.h"
 
@@ -40,15 +54,90 @@ void ReadWhereNothingIs() {
                            .live = view(DType::kI32, {1}),
                            .out = view(DType::kBF16, {4, 8})});
   device->WaitFor(device->Mark());
+  const Status failure = device->status();
+  fmt::print(stderr, "{}\n", failure.message());
+  // What follows does nothing, the device's end included, and the first failure stays.
+  std::array<float, 4> numbers = {};
+  const TensorView at = view(DType::kF32, {4});
+  device->BeginStep(8);
+  device->Upload(at, std::as_bytes(std::span(numbers)));
+  device->Download(std::as_writable_bytes(std::span(numbers)), at);
+  bool enqueued = false;
+  device->Replay(1, [&] { enqueued = true; });
+  const uint64_t mark = device->Mark();
+  CHECK(device->Passed(mark) && !enqueued);
+  device->WaitFor(mark);
+  device->stream().Synchronize();
+  CHECK(device->status().message() == failure.message());
 }
 
-TEST_F(CudaFailureDeathTest, AFaultNamesItsStepAndWithSyncItsOp) {
+// In a process of its own, of which a fault leaves no CUDA: it ends well.
+void LiveThroughAFault() {
+  ReadWhereNothingIs();
+  std::exit(0);
+}
+
+TEST_F(CudaFailureDeathTest, AFaultIsAStatusThatNamesItsStepAndWithSyncItsOp) {
   unsetenv("FATHOM_CUDA_SYNC");
-  EXPECT_DEATH(ReadWhereNothingIs(), "illegal memory access .*in step 7");
+  EXPECT_EXIT(LiveThroughAFault(), testing::ExitedWithCode(0), "illegal memory access .*in step 7");
   setenv("FATHOM_CUDA_SYNC", "1", 1);
-  EXPECT_DEATH(ReadWhereNothingIs(),
-               "illegal memory access .*in step 7, op silu_mul of BF16 \\[4, 16\\]");
+  EXPECT_EXIT(LiveThroughAFault(), testing::ExitedWithCode(0),
+              "illegal memory access .*in step 7, op silu_mul of BF16 \\[4, 16\\]");
   unsetenv("FATHOM_CUDA_SYNC");
+}
+
+// An engine on a GPU that fails while it idles: its next step tells, and no other is run.
+void ServeOnAFailingGpu() {
+  const auto device = CudaDevice::Open(0).value();
+  const Checkpoint checkpoint = Checkpoint::Open("models/tiny-r1").value();
+  const auto model = Model::Load(checkpoint, CudaPortableOps(Fp8Activations::kExact), *device,
+                                 {.max_tokens = 64, .max_rows = 4, .max_model_len = 256}, nullptr)
+                         .value();
+  const SteadyClock clock;
+  std::promise<RequestOutput> ended;
+  Engine engine({.scheduler = {.max_num_seqs = 4,
+                               .max_num_batched_tokens = 64,
+                               .prefill_chunk = 32,
+                               .num_pages = 16,
+                               .max_model_len = 256,
+                               .absorbed_limit = model->options().absorbed_row_limit}},
+                std::make_unique<ModelExecutor>(*model, *device,
+                                                ModelExecutorOptions{.num_pages = 16, .slots = 4}),
+                &clock, [&](std::vector<RequestOutput> o) { ended.set_value(std::move(o[0])); });
+  const std::array<float, 4> numbers = {};
+  device->UploadBytes(reinterpret_cast<void*>(0x1000), std::as_bytes(std::span(numbers)));
+  device->stream().get();  // which enqueues it
+  std::promise<void> failed;
+  engine.OnFailure([&] { failed.set_value(); });
+  engine.Start();
+  GenerateRequest request;
+  request.id = RequestId{1};
+  request.prompt = {TokenId{1}, TokenId{2}};
+  request.max_tokens = 100;
+  CHECK(engine.Submit(request).ok());
+  const RequestOutput output = ended.get_future().get();
+  CHECK(output.finish == FinishReason::kError && output.tokens.empty());
+  fmt::print(stderr, "{}\n", output.error.message());
+  failed.get_future().wait();
+  request.id = RequestId{2};
+  CHECK(engine.Submit(request).code() == StatusCode::kUnavailable);
+}
+
+TEST_F(CudaFailureDeathTest, AnEngineEndsItsRequestsAndItself) {
+  const auto serve = [] {
+    ServeOnAFailingGpu();
+    std::exit(0);
+  };
+  EXPECT_EXIT(serve(), testing::ExitedWithCode(0), "GPU 0: .*illegal memory access .*in step");
+}
+
+void LaunchWhatCannotBe() {
+  const auto device = CudaDevice::Open(0).value();
+  device->gpu().Check(cudaErrorInvalidConfiguration);
+}
+
+TEST_F(CudaFailureDeathTest, ABugStillStopsTheProcess) {
+  EXPECT_DEATH(LaunchWhatCannotBe(), "CHECK failed: .*invalid configuration");
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "cuda/check.h"
+#include "cuda/gpu.h"
 #include "cuda/tensor_map.h"
 #include "ops/attend_absorbed/mla_decode_step.h"
 #include "products/hopper/gemm_launch.h"
@@ -129,9 +129,9 @@ void LaunchNarrow(const MlaDecodeParams& p, cudaStream_t stream) {
   const NarrowOutput output = {.out = static_cast<__nv_bfloat16*>(p.out),
                                .parts = reinterpret_cast<float4*>(workspace + layout.parts_at),
                                .states = reinterpret_cast<float4*>(workspace + layout.states_at)};
-  CUDA_CHECK(StartNarrow(MakeMaps(p, true), step, output, p.scale * kLog2E,
-                         static_cast<int>(Multiprocessors()), stream));
-  if (p.max_pages > 2) CUDA_CHECK(StartCombineNarrow(step, output, stream));
+  Gpu::OfThread().Check(StartNarrow(MakeMaps(p, true), step, output, p.scale * kLog2E,
+                                    static_cast<int>(Multiprocessors()), stream));
+  if (p.max_pages > 2) Gpu::OfThread().Check(StartCombineNarrow(step, output, stream));
 }
 
 // The tokens from `first` on, a pass of them.
@@ -165,8 +165,9 @@ void LaunchWide(const MlaDecodeParams& p, int32_t first, cudaStream_t stream) {
                          .state = reinterpret_cast<float2*>(workspace + partial_bytes)};
   const int64_t items = int64_t{pass.tokens} * max_splits * head_blocks;
   const int blocks = static_cast<int>(std::min<int64_t>(Multiprocessors(), items));
-  CUDA_CHECK(StartDecode(MakeMaps(pass, false), step, output, p.scale * kLog2E, blocks, stream));
-  if (max_splits > 1) CUDA_CHECK(StartCombine(step, output, pass.tokens, stream));
+  Gpu::OfThread().Check(
+      StartDecode(MakeMaps(pass, false), step, output, p.scale * kLog2E, blocks, stream));
+  if (max_splits > 1) Gpu::OfThread().Check(StartCombine(step, output, pass.tokens, stream));
 }
 
 }  // namespace

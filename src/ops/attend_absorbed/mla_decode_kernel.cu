@@ -4,6 +4,7 @@
 // to 64). fp32 accumulators; weights are rounded to BF16; parts of a context lie in FP16, scaled,
 // and are merged in order, in fp32. Expected on an H200: 128 heads, 128 rows of 8192: 292
 // GFLOP, 440 us; see docs/design/mla-decode.md.
+#include "cuda/gpu.h"
 #include "cuda/launch_early.cuh"
 #include "ops/attend_absorbed/mla_decode_kernel.cuh"
 
@@ -105,9 +106,7 @@ static cudaError_t StartDecodeOf(const Maps& maps, const Step& step, const Outpu
                                  float scale_log2, int blocks, cudaStream_t stream) {
   constexpr int kBytes = sizeof(Shared);
   static_assert(kBytes <= 227 * 1024);
-  const cudaError_t error =
-      cudaFuncSetAttribute(DecodeKernel<kFp8>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (error != cudaSuccess) return error;
+  Gpu::OfThread().AllowSharedMemory(DecodeKernel<kFp8>, kBytes);
   return LaunchEarly(DecodeKernel<kFp8>, dim3(blocks), kFp8 ? kFp8Threads : kThreads, kBytes,
                      stream, maps, step, output, scale_log2);
 }

@@ -4,6 +4,7 @@
 // Bytes: 1152 a cached position (FP8: 644); operations: 2176 a position and head.
 // fp32 accumulators; weights are rounded to BF16; groups of positions are merged in fp32.
 // Expected on an H200: 16 heads, 128 rows of 4096: 604 MB, 150 us; see docs/design/mla-decode.md.
+#include "cuda/gpu.h"
 #include "cuda/launch_early.cuh"
 #include "ops/attend_absorbed/mla_decode_merge.cuh"
 
@@ -79,9 +80,7 @@ static cudaError_t StartNarrowOf(const Maps& maps, const NarrowStep& step,
                                  cudaStream_t stream) {
   constexpr int kBytes = sizeof(NarrowShared);
   static_assert(kBytes <= 227 * 1024);
-  const cudaError_t error =
-      cudaFuncSetAttribute(NarrowKernel<kFp8>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (error != cudaSuccess) return error;
+  Gpu::OfThread().AllowSharedMemory(NarrowKernel<kFp8>, kBytes);
   return LaunchEarly(NarrowKernel<kFp8>, dim3(blocks), kThreads, kBytes, stream, maps, step, output,
                      scale_log2);
 }

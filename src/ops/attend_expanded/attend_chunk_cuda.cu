@@ -230,9 +230,7 @@ __global__ void __launch_bounds__(kThreads) AttendChunk(const __grid_constant__ 
 
 void LaunchAttendChunk(const RowPiece& a, float scale, cudaStream_t stream) {
   using namespace kernels;
-  static const cudaError_t attribute =
-      cudaFuncSetAttribute(AttendChunk, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  CUDA_CHECK(attribute);
+  Gpu::OfThread().AllowSharedMemory(AttendChunk, kSharedBytes);
   const DevicePiece piece(a, scale);
   const dim3 grid(Blocks(piece.tokens, kRows), static_cast<unsigned>(piece.heads));
   LaunchOverlapped(AttendChunk, grid, kThreads, kSharedBytes, stream, piece);

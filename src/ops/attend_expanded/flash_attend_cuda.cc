@@ -1,6 +1,6 @@
 #include "ops/attend_expanded/flash_attend_cuda.h"
 
-#include "cuda/check.h"
+#include "cuda/gpu.h"
 #include "cuda/tensor_map.h"
 #include "ops/attend_expanded/flash_attend_step.h"
 
@@ -12,13 +12,10 @@ void LaunchFlashAttend(const FlashAttendParams& p, cudaStream_t stream) {
   constexpr uint64_t kKvBytes = 2 * (kFlashNope + kFlashValue);
   const uint64_t tokens = p.tokens, heads = p.heads, context = p.context;
   const uint64_t token_bytes = p.q_stride > 0 ? 2 * p.q_stride : heads * kQueryBytes;
-  int device = 0, multiprocessors = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
   int32_t blocks = 0;
   for (const ContextPiece& piece : p.pieces) blocks += (piece.tokens + 127) / 128 * p.heads;
   if (blocks == 0 || p.context == 0) return;
-  const int groups = blocks <= multiprocessors / 2 ? 1 : 2;
+  const int groups = blocks <= Gpu::OfThread().multiprocessors() / 2 ? 1 : 2;
   // Chunks of 64 values: of all rows of a box the first, then the second, ...
   const flash::Maps maps = {
       .q = MakeTensorMap({.data = p.q,
@@ -41,7 +38,7 @@ void LaunchFlashAttend(const FlashAttendParams& p, cudaStream_t stream) {
                             .heads = p.heads,
                             .scale_log2 = p.scale * kLog2E,
                             .pieces = ContextPieces(p.pieces)};
-  CUDA_CHECK(flash::StartFlashAttend(maps, step, groups, stream));
+  Gpu::OfThread().Check(flash::StartFlashAttend(maps, step, groups, stream));
 }
 
 }  // namespace fathom

@@ -9,6 +9,7 @@
 #include <cuda_bf16.h>
 
 #include "cuda/fence.h"
+#include "cuda/gpu.h"
 #include "cuda/launch_early.cuh"
 #include "cuda/mbarrier.h"
 #include "cuda/tma.h"
@@ -365,9 +366,7 @@ template <int kGroups>
 cudaError_t Start(const Maps& maps, const Step& step, cudaStream_t stream) {
   constexpr int kBytes = sizeof(Shared<kGroups>), kRows = kGroups * kRowsOfGroup;
   static_assert(kBytes <= 227 * 1024);
-  const cudaError_t error = cudaFuncSetAttribute(
-      FlashKernel<kGroups>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (error != cudaSuccess) return error;
+  Gpu::OfThread().AllowSharedMemory(FlashKernel<kGroups>, kBytes);
   int blocks = 0;
   for (int i = 0; i < step.pieces.count; ++i) {
     blocks += (step.pieces.of[i].tokens + kRows - 1) / kRows * step.heads;

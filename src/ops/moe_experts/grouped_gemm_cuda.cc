@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "cuda/check.h"
+#include "cuda/gpu.h"
 #include "products/cuda/quantize_rows.h"
 #include "products/hopper/fp8_few_rows.h"
 
@@ -173,7 +173,7 @@ void LaunchFp8Experts(const Fp8ExpertsParams& p, cudaStream_t stream) {
                  .hidden = hidden,
                  .out = p.out},
                 stream);
-  CUDA_CHECK(cudaGetLastError());
+  Gpu::OfThread().Check(cudaGetLastError());
 }
 
 }  // namespace fathom

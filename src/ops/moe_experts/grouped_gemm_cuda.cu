@@ -107,16 +107,6 @@ __global__ void __launch_bounds__(kSortThreads) SortPairs(const SortPairsParams 
   for (int64_t i = first + kKept * kStep; i < pairs; i += kStep) p.places[i] += begin[p.ids[i]];
 }
 
-bool HasClusters() {
-  static const bool has = [] {
-    int gpu = 0, value = 0;
-    CUDA_CHECK(cudaGetDevice(&gpu));
-    CUDA_CHECK(cudaDeviceGetAttribute(&value, cudaDevAttrClusterLaunch, gpu));
-    return value != 0;
-  }();
-  return has;
-}
-
 constexpr int kGatherThreads = 256, kCombineThreads = 128;
 // Of more tokens a row is read once for all its copies; of fewer each copy has blocks of its own.
 constexpr int64_t kFewTokens = 512;
@@ -194,7 +184,7 @@ __global__ void __launch_bounds__(kCombineThreads) Combine(const CombineParams p
 
 void LaunchSortPairs(const SortPairsParams& p, cudaStream_t stream) {
   constexpr int kBlocks = 8;
-  if (p.tokens * p.topk <= kClusterPairs || !HasClusters()) {
+  if (p.tokens * p.topk <= kClusterPairs || !Gpu::OfThread().has_clusters()) {
     return kernels::LaunchOverlapped(SortPairs<1, 1>, 1, kSortThreads, 0, stream, p);
   }
   cudaLaunchAttribute attributes[2] = {};
@@ -208,7 +198,7 @@ void LaunchSortPairs(const SortPairsParams& p, cudaStream_t stream) {
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = 2;
-  CUDA_CHECK(cudaLaunchKernelEx(&config, SortPairs<kBlocks, 8>, p));
+  Gpu::OfThread().Check(cudaLaunchKernelEx(&config, SortPairs<kBlocks, 8>, p));
 }
 
 void LaunchGatherPairs(const GatherPairsParams& p, cudaStream_t stream) {

@@ -199,9 +199,7 @@ void LaunchPosting(const Router& a, cudaStream_t stream) {
 
 template <class Tile>
 void LaunchTiles(const Router& a, cudaStream_t stream) {
-  static const cudaError_t attribute = cudaFuncSetAttribute(
-      RouterTiles<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kBytes);
-  CUDA_CHECK(attribute);
+  Gpu::OfThread().AllowSharedMemory(RouterTiles<Tile>, Tile::kBytes);
   const dim3 grid(Blocks(a.experts, Tile::kExperts), Blocks(a.tokens, Tile::kTokens), kParts);
   LaunchOverlapped(RouterTiles<Tile>, grid, Tile::kThreads, Tile::kBytes, stream, a);
 }

@@ -289,9 +289,7 @@ template <int kOut, int kTokens, int kStages, int kStageChannels>
 void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
   using T = Tile<kOut, kTokens, kStages, kStageChannels>;
   const auto kernel = Bf16Product<kOut, kTokens, kStages, kStageChannels>;
-  static const cudaError_t attribute =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes);
-  CUDA_CHECK(attribute);
+  Gpu::OfThread().AllowSharedMemory(kernel, T::kSharedBytes);
   int64_t tiles = p.ids == nullptr ? (p.tokens + kTokens - 1) / kTokens : p.tokens * p.topk;
   if (p.counts != nullptr) tiles = std::min(p.tokens, tiles + p.count);
   const dim3 grid(Blocks(p.silu ? p.out / 2 : p.out, p.silu ? kOut / 2 : kOut),

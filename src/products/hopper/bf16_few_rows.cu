@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "cuda/fence.h"
+#include "cuda/gpu.h"
 #include "cuda/launch_early.cuh"
 #include "cuda/mma.cuh"
 #include "cuda/tensor_map.h"
@@ -348,12 +349,10 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
                                                 .strides = {u64(p.in) * 2},
                                                 .box = {kBf16Chunk, kBoxRows},
                                                 .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
-  static const cudaError_t configured =
-      cudaFuncSetAttribute(Kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-  CUDA_CHECK(configured);
-  CUDA_CHECK(LaunchEarly(Kernel<T>, dim3(static_cast<unsigned>(blocks)), T::kThreads,
-                         static_cast<size_t>(stages * T::kStageBytes + more), stream, weight_map,
-                         args));
+  Gpu::OfThread().AllowSharedMemory(Kernel<T>, kShared);
+  Gpu::OfThread().Check(LaunchEarly(Kernel<T>, dim3(static_cast<unsigned>(blocks)), T::kThreads,
+                                    static_cast<size_t>(stages * T::kStageBytes + more), stream,
+                                    weight_map, args));
 }
 
 }  // namespace

@@ -51,9 +51,7 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
                                                 .strides = {u64(p.in) * 2},
                                                 .box = {kBf16Chunk, T::kBoxRows},
                                                 .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
-  static const cudaError_t configured = cudaFuncSetAttribute(
-      Kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<T>));
-  CUDA_CHECK(configured);
+  Gpu::OfThread().AllowSharedMemory(Kernel<T>, sizeof(Shared<T>));
   // Capacities decide the grid: the most tiles that the live rows could make.
   int64_t down = CeilDivide(p.tokens, T::kClusterM);
   down = p.counts == nullptr ? down * p.count : down + std::min(p.count, p.tokens);
@@ -71,7 +69,7 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = 2;
-  CUDA_CHECK(cudaLaunchKernelEx(&config, Kernel<T>, x_map, weight_map, args));
+  Gpu::OfThread().Check(cudaLaunchKernelEx(&config, Kernel<T>, x_map, weight_map, args));
 }
 
 // By rounds of tiles and what a round of each takes, measured on an H200

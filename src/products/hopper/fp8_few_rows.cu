@@ -9,9 +9,9 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "cuda/check.h"
 #include "cuda/e4m3.h"
 #include "cuda/fence.h"
+#include "cuda/gpu.h"
 #include "cuda/launch_early.cuh"
 #include "cuda/tensor_map.h"
 #include "cuda/tma.h"
@@ -302,11 +302,10 @@ void Launch(const Fp8FewRowsParams& p, Args args, cudaStream_t stream) {
   const int64_t tiles = (kSilu ? 1 : w.parts) * args.part_tiles;
   const int64_t groups = p.ids == nullptr ? 1 : p.tokens * p.topk;
   args.stages = static_cast<int32_t>(Stages(args.runs, tiles * groups));
-  static const cudaError_t configured =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  CUDA_CHECK(configured);
-  CUDA_CHECK(LaunchEarly(kernel, dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(groups)),
-                         kThreads, SharedBytes(args.runs, args.stages), stream, weight_map, args));
+  Gpu::OfThread().AllowSharedMemory(kernel, kSharedBytes);
+  Gpu::OfThread().Check(
+      LaunchEarly(kernel, dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(groups)),
+                  kThreads, SharedBytes(args.runs, args.stages), stream, weight_map, args));
 }
 
 }  // namespace fp8_few_rows

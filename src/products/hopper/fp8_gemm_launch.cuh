@@ -43,9 +43,7 @@ cudaError_t Launch(const Problem& problem, cudaStream_t stream) {
        .box = {T::kScaleRows, 1},
        .swizzle = CU_TENSOR_MAP_SWIZZLE_NONE});
 
-  static const cudaError_t configured = cudaFuncSetAttribute(
-      Kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<T>));
-  if (configured != cudaSuccess) return configured;
+  Gpu::OfThread().AllowSharedMemory(Kernel<T>, sizeof(Shared<T>));
   // Capacities decide the grid: the most tiles that the live rows could make.
   const int64_t across = CeilDivide((T::kSilu ? 1 : w.parts) * args.part_tiles, T::kXBoxes);
   const int64_t down =

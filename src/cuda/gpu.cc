@@ -1,0 +1,57 @@
+#include "cuda/gpu.h"
+
+#include "base/activity.h"
+#include "cuda/check.h"
+
+namespace fathom {
+namespace {
+
+thread_local Gpu* gpu_of_thread = nullptr;
+
+int Attribute(cudaDeviceAttr attribute, int ordinal) {
+  int value = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, ordinal));
+  return value;
+}
+
+}  // namespace
+
+Gpu::Gpu(int ordinal)
+    : ordinal_(ordinal),
+      multiprocessors_(Attribute(cudaDevAttrMultiProcessorCount, ordinal)),
+      major_(Attribute(cudaDevAttrComputeCapabilityMajor, ordinal)),
+      minor_(Attribute(cudaDevAttrComputeCapabilityMinor, ordinal)),
+      has_clusters_(Attribute(cudaDevAttrClusterLaunch, ordinal) != 0) {
+  BindThread();
+}
+
+Gpu::~Gpu() {
+  if (gpu_of_thread == this) gpu_of_thread = nullptr;
+}
+
+Gpu& Gpu::OfThread() {
+  CHECK(gpu_of_thread != nullptr, "this thread drives no GPU: BindThread() comes first");
+  return *gpu_of_thread;
+}
+
+void Gpu::BindThread() {
+  Check(cudaSetDevice(ordinal_));
+  gpu_of_thread = this;
+}
+
+void Gpu::Fail(cudaError_t error) {
+  Fail(error, CudaErrorText(error) + DescribeActivity());
+}
+
+void Gpu::Fail(cudaError_t error, const std::string& text) {
+  if (failed()) return;
+  CHECK(!IsBug(error), "{}", text);
+  status_ = Internal("GPU {}: {}", ordinal_, text);
+}
+
+void Gpu::SetSharedMemory(const void* kernel, size_t bytes) {
+  Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)));
+}
+
+}  // namespace fathom
