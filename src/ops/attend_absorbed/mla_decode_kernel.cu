@@ -5,7 +5,7 @@
 // and are merged in order, in fp32. Expected on an H200: 128 heads, 128 rows of 8192: 292
 // GFLOP, 440 us; see docs/design/mla-decode.md.
 #include "cuda/launch_early.cuh"
-#include "ops/attend_absorbed/mla_decode_kernel.cuh"
+#include "ops/attend_absorbed/mla_decode_finish.cuh"
 
 namespace fathom::mla {
 namespace {
