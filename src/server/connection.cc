@@ -1,6 +1,5 @@
 #include "server/connection.h"
 
-#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
@@ -8,14 +7,13 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
-#include <cctype>
 #include <chrono>
 #include <optional>
-#include <random>
 #include <utility>
 
 #include "base/log.h"
 #include "base/printable.h"
+#include "server/http_wire.h"
 
 namespace fathom {
 
@@ -29,81 +27,6 @@ constexpr size_t kReadAheadBytes = size_t{64} << 10;   // of pipelined requests
 constexpr size_t kInlineBodyBytes = size_t{64} << 10;  // longer ones are handled by a worker
 constexpr size_t kLoggedBytes = 96;                    // of a method or a path
 constexpr int kLingerMs = 2'000;
-constexpr char kProtocol[] = "HTTP/1.1 ";
-
-std::string_view View(boost::beast::string_view text) {
-  return {text.data(), text.size()};
-}
-
-const char* Reason(int status) {
-  switch (status) {
-    case 200: return "OK";
-    case 400: return "Bad Request";
-    case 401: return "Unauthorized";
-    case 403: return "Forbidden";
-    case 404: return "Not Found";
-    case 405: return "Method Not Allowed";
-    case 413: return "Payload Too Large";
-    case 415: return "Unsupported Media Type";
-    case 429: return "Too Many Requests";
-    case 431: return "Request Header Fields Too Large";
-    case 503: return "Service Unavailable";
-    default: return "Internal Server Error";
-  }
-}
-
-// The client's request id if it can be printed and logged as it is; otherwise a new one.
-std::string RequestIdFrom(std::string_view given) {
-  const auto plain = [](unsigned char c) {
-    return std::isalnum(c) || c == '-' || c == '_' || c == '.' || c == ':';
-  };
-  if (!given.empty() && given.size() <= 128 && std::all_of(given.begin(), given.end(), plain)) {
-    return std::string(given);
-  }
-  static thread_local std::mt19937_64 random{std::random_device{}()};
-  return fmt::format("{:016x}{:016x}", random(), random());
-}
-
-std::string HeaderLines(const std::vector<std::pair<std::string, std::string>>& headers) {
-  std::string lines;
-  for (const auto& [name, value] : headers) lines += fmt::format("{}: {}\r\n", name, value);
-  return lines;
-}
-
-// Whether the client or the connection ended, rather than said something wrong.
-bool IsOfConnection(error_code error) {
-  static const auto& http_category = make_error_code(http::error::bad_value).category();
-  return error && (error.category() != http_category || error == http::error::end_of_stream ||
-                   error == http::error::partial_message);
-}
-
-HttpResponse BadRead(error_code error, const ServerOptions& options) {
-  if (error == http::error::body_limit) {
-    return ErrorResponse(
-        {413, fmt::format("The body is larger than {} bytes.", options.max_body_bytes)});
-  }
-  if (error == http::error::header_limit) {
-    return ErrorResponse(
-        {431, fmt::format("The headers are larger than {} bytes.", options.max_header_bytes)});
-  }
-  return ErrorResponse({400, "This is not an HTTP request: " + error.message()});
-}
-
-// A body that could not be read as it is.
-std::optional<ApiError> BadEncoding(const http::request_header<>& head) {
-  const auto is = [&](http::field field, std::string_view harmless) {
-    const auto value = head[field];
-    return value.empty() || boost::beast::iequals(value, {harmless.data(), harmless.size()});
-  };
-  // Where such a body ends is not known: a part of it could pass for the next request.
-  if (!is(http::field::transfer_encoding, "chunked")) {
-    return ApiError{400, "Transfer-Encoding may only be chunked."};
-  }
-  if (!is(http::field::content_encoding, "identity")) {
-    return ApiError{415, "The body is compressed: send it without Content-Encoding."};
-  }
-  return std::nullopt;
-}
 
 // Room for a body among those that are being read or handled; given back at the end.
 class BodyBudget {

@@ -26,6 +26,7 @@ using Filter = Result<Value> (*)(const Value& input, const Arguments& arguments,
 using Test = Result<bool> (*)(const Value& input, const Arguments& arguments, Budget& budget);
 // Null if there is none of that name.
 Filter FindFilter(std::string_view name);
+Filter FindListFilter(std::string_view name);  // of those that FindFilter knows
 Test FindTest(std::string_view name);
 
 // Whether a text, list or dict has a method that this subset knows.
@@ -41,6 +42,10 @@ Result<Value> MakeDictFrom(const Arguments& arguments, Budget& budget);
 // Local time, by strftime(3)'s format.
 Result<Value> StrftimeNow(const Arguments& arguments);
 
+// An argument that is off unless given.
+inline bool Flag(const std::optional<Value>& argument) {
+  return argument.has_value() && Truth(*argument);
+}
 // Arguments as what a builtin needs; errors say what was expected.
 Result<Int> AsInteger(const Value& value, std::string_view what);
 Result<const SpannedText*> AsString(const Value& value, std::string_view what);

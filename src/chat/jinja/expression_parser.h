@@ -1,4 +1,5 @@
-// Expressions: the half of the parser that statements build on.
+// Expressions: the half of the parser that statements build on. What follows an operand is in
+// expression_postfix.cc, the rest in expression_parser.cc.
 #pragma once
 
 #include <initializer_list>
@@ -92,5 +93,13 @@ class ExpressionParser {
   size_t at_ = 0;
   int nesting_ = 0;
 };
+
+template <class... Parts>
+Result<ExpressionPtr> ExpressionParser::Make(Kind kind, int line, std::string name,
+                                             Parts... operands) {
+  Expression expression(kind, line, std::move(name));
+  (expression.operands.push_back(std::move(operands)), ...);
+  return Finish(std::move(expression));
+}
 
 }  // namespace fathom::jinja

@@ -6,7 +6,7 @@
 // GFLOP, 440 us; see docs/design/mla-decode.md.
 #include "cuda/gpu.h"
 #include "cuda/launch_early.cuh"
-#include "ops/attend_absorbed/mla_decode_kernel.cuh"
+#include "ops/attend_absorbed/mla_decode_finish.cuh"
 
 namespace fathom::mla {
 namespace {
