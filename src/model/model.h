@@ -81,6 +81,7 @@ class Model {
   Rotary rotary_;
   Activations activations_;
   OpRunner run_;
+  Attention attention_;
 };
 
 }  // namespace fathom
