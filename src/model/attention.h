@@ -25,7 +25,9 @@ int64_t AbsorbedRowLimit(const ModelConfig& config);
 // What the attention of all layers works with.
 //
 // DeepseekV2Attention.forward and DeepseekV3Attention.forward of transformers, which expand every
-// context and know no absorbed form.
+// context and know no absorbed form; rotations as in DeepSeek's checkpoints (rope_interleave):
+// apply_rotary_emb, and apply_rotary_pos_emb_interleave, which leaves the same numbers in another
+// order, in queries and keys alike.
 class Attention {
  public:
   // All must outlive it.
