@@ -147,7 +147,7 @@ void Attention::AttendPieces(const AttentionWeights& w, const Batch& batch, cons
                             .rope = rope});
   run_(ops.linear, {.x = latent,
                     .weight = w.kv_b.weight.get(),
-                    .live = a_.numbers.Slice(0, context, context + 1),
+                    .live = a_.live_counts.Slice(0, context, context + 1),
                     .out = kv});
   run_(ops.attend_expanded, {.q = First(a_.q, batch.tokens),
                              .positions = batch.map.positions,

@@ -70,7 +70,7 @@ void ExpectFp8(const Backend& b, const Case& c, double tolerance = kTolerance) {
 }
 
 // Rows of very different size, as activations have.
-std::vector<float> Activations(int tokens, int64_t in, uint64_t seed) {
+std::vector<float> ActivationLike(int tokens, int64_t in, uint64_t seed) {
   std::vector<float> x = Normals(tokens * in, seed);
   for (int64_t i = 0; i < tokens * in; ++i) x[i] *= std::exp2(static_cast<float>(i % 11) - 5);
   return x;
@@ -82,7 +82,7 @@ TEST_P(LinearTest, WeightsOfFullPrecision) {
          {std::pair{576, 256}, {33, 96}, {1, 1}, {128, 1408}, {7, 129}, {300, 64}}) {
       SCOPED_TRACE(testing::Message() << Name(dtype) << " " << out << " x " << in);
       const TestMatrix m(dtype, out, in, 1);
-      const Case c = {.parts = {m.weight}, .x = Activations(3, in, 2), .options = {}};
+      const Case c = {.parts = {m.weight}, .x = ActivationLike(3, in, 2), .options = {}};
       const double tolerance = kTolerance + Summing(GetParam());
       ExpectClose(RunCase(GetParam(), c), Exact(c), tolerance);
       ExpectAsOracle(GetParam(), tolerance, [&](const Backend& b) { return RunCase(b, c); });
@@ -103,7 +103,7 @@ TEST_P(LinearTest, Fp8WithHalfFullTiles) {
       SCOPED_TRACE(testing::Message() << out << " x " << in << (ue8m0 ? " ue8m0" : ""));
       const TestMatrix m(DType::kF8E4M3, out, in, 3);
       const Case c = {
-          .parts = {m.weight}, .x = Activations(3, in, 4), .options = {.scale_ue8m0 = ue8m0}};
+          .parts = {m.weight}, .x = ActivationLike(3, in, 4), .options = {.scale_ue8m0 = ue8m0}};
       ExpectFp8(GetParam(), c);
       if (GetParam().act() == DType::kF32) {
         ExpectAsOracle(GetParam(), kTolerance, [&](const Backend& b) { return RunCase(b, c); });
@@ -119,7 +119,7 @@ TEST_P(LinearTest, GateAndUpPartsCutInsideTiles) {
   for (const int64_t begin : {0, 704}) {
     const Case c = {.parts = {SliceRows(gate.weight, begin, begin + 704),
                               SliceRows(up.weight, begin, begin + 704)},
-                    .x = Activations(2, 256, 7),
+                    .x = ActivationLike(2, 256, 7),
                     .options = {}};
     ExpectFp8(GetParam(), c);
     ExpectSameBits(RunCase(Oracle(), c), Fp8(c));
@@ -131,7 +131,7 @@ TEST_P(LinearTest, ColumnsCutInsideTiles) {
   for (const auto& [begin, end] : {std::pair{704, 1408}, {0, 704}, {100, 120}, {100, 129}}) {
     SCOPED_TRACE(testing::Message() << begin << " to " << end);
     const Case c = {.parts = {SliceCols(down.weight, begin, end)},
-                    .x = Activations(2, end - begin, 9),
+                    .x = ActivationLike(2, end - begin, 9),
                     .options = {}};
     ExpectFp8(GetParam(), c);
     ExpectSameBits(RunCase(Oracle(), c), Fp8(c));
@@ -142,7 +142,7 @@ TEST_P(LinearTest, TransposedSources) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
     const TestMatrix m(dtype, 320, 300, 10);
     const Case c = {.parts = {Transposed(SliceRows(m.weight, 70, 200))},
-                    .x = Activations(2, 130, 11),
+                    .x = ActivationLike(2, 130, 11),
                     .options = {.exact_activations = true}};
     // Tables of BF16 round FP8 weights here.
     const double rounding = dtype == DType::kF8E4M3 ? Rounding(GetParam()) : 0;
@@ -153,14 +153,14 @@ TEST_P(LinearTest, TransposedSources) {
 TEST_P(LinearTest, ActivationsOut) {
   const TestMatrix m(DType::kF8E4M3, 200, 256, 12);
   const Case c = {
-      .parts = {m.weight}, .x = Activations(4, 256, 13), .options = {}, .out = GetParam().act()};
+      .parts = {m.weight}, .x = ActivationLike(4, 256, 13), .options = {}, .out = GetParam().act()};
   ExpectFp8(GetParam(), c, kTolerance + Rounding(GetParam()));
 }
 
 TEST_P(LinearTest, ATokenDoesNotDependOnOthers) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
     const TestMatrix m(dtype, 144, 1424, 14);
-    const Case c = {.parts = {m.weight}, .x = Activations(67, 1424, 15), .options = {}};
+    const Case c = {.parts = {m.weight}, .x = ActivationLike(67, 1424, 15), .options = {}};
     const auto w = Pack(GetParam(), {c.parts});
     ExpectRowInvariance(67, 144, [&](const std::vector<int>& tokens) {
       return RunTokens(GetParam(), *w, c, tokens);
@@ -171,7 +171,7 @@ TEST_P(LinearTest, ATokenDoesNotDependOnOthers) {
 
 TEST_P(LinearTest, ATokenDoesNotDependOnThousands) {
   const TestMatrix m(DType::kBF16, 72, 328, 24);
-  const Case c = {.parts = {m.weight}, .x = Activations(4096, 328, 25), .options = {}};
+  const Case c = {.parts = {m.weight}, .x = ActivationLike(4096, 328, 25), .options = {}};
   const auto w = Pack(GetParam(), {c.parts});
   const std::vector<float> all = RunTokens(GetParam(), *w, c, Range(4096));
   for (const int rows : {1, 8, 63, 512}) {
@@ -188,7 +188,7 @@ TEST_P(LinearTest, PartsOfDifferentSizes) {
       const auto both = Pack(GetParam(), {{m.weight, n.weight}});
       for (const int tokens : {1, 3, 8, 67}) {
         SCOPED_TRACE(testing::Message() << rows << " rows, " << tokens << " tokens");
-        const Case c = {.parts = {m.weight}, .x = Activations(tokens, 2048, 26), .options = {}};
+        const Case c = {.parts = {m.weight}, .x = ActivationLike(tokens, 2048, 26), .options = {}};
         const std::vector<float> out = RunTokens(GetParam(), *both, c, Range(tokens));
         std::vector<float> first, second;
         for (int t = 0; t < tokens; ++t) {
@@ -219,7 +219,7 @@ TEST_P(LinearTest, OfANormsQuantizedCopy) {
     for (const int tokens : {1, 8, 9, 67, 130}) {
       SCOPED_TRACE(testing::Message() << tokens << (ue8m0 ? " ue8m0" : ""));
       const Case c = {.parts = {m.weight},
-                      .x = Activations(tokens, 2048, 29),
+                      .x = ActivationLike(tokens, 2048, 29),
                       .options = {.scale_ue8m0 = ue8m0}};
       const auto w = Pack(backend, {{m.weight}}, c.options);
       const TestTensor x(backend.act(), {tokens, 2048}, c.x), normed(backend.act(), {tokens, 2048});
