@@ -196,8 +196,8 @@ void CudaDevice::WaitFor(uint64_t mark) {
   DeliverDownloads(mark);
 }
 
-void CudaDevice::Replay(uint64_t key, const std::function<void()>& enqueue) {
-  if (!replays()) return enqueue();
+void CudaDevice::RecordOrReplay(uint64_t key, const std::function<void()>& enqueue) {
+  if (!records()) return enqueue();
   const auto [at, first] = graphs_.try_emplace(key, nullptr);
   if (first) return enqueue();  // kernels are loaded now, which a capture must not do
   if (at->second == nullptr) {
