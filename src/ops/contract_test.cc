@@ -84,7 +84,7 @@ TEST(ContractDeathTest, Weights) {
                                       .live = kLive,
                                       .out = View(DType::kF32, {4, 1, 8})};
   EXPECT_DEATH(Check(head_linear),
-               "head_linear: the weight must be prepared with `exact_activations`");
+               "head_linear: the weight must be packed with `exact_activations`");
   const MoeExpertsArgs moe = {.x = View(DType::kF32, {4, 16}),
                               .ids = View(DType::kI32, {4, 2}),
                               .weights = View(DType::kF32, {4, 2}),
@@ -100,10 +100,10 @@ TEST(ContractDeathTest, SourcesOfWeights) {
   WeightTensor bare = fp8.weight;
   bare.scales = {};
   for (const Backend& b : Backends({Fp8Activations::kQuantized})) {
-    EXPECT_DEATH(Pack(b, {}), "prepare: no matrix");
-    EXPECT_DEATH(Pack(b, {{fp8.weight, bf16.weight}}), "prepare: a part BF16 \\[8, 24\\] beside");
+    EXPECT_DEATH(Pack(b, {}), "pack: no matrix");
+    EXPECT_DEATH(Pack(b, {{fp8.weight, bf16.weight}}), "pack: a part BF16 \\[8, 24\\] beside");
     EXPECT_DEATH(Pack(b, {{fp8.weight}, {fp8.weight, fp8.weight}}), "matrices of 1 and 2 parts");
-    EXPECT_DEATH(Pack(b, {{bare}}), "prepare: a part F8_E4M3 \\[8, 16\\] with scales absent");
+    EXPECT_DEATH(Pack(b, {{bare}}), "pack: a part F8_E4M3 \\[8, 16\\] with scales absent");
   }
 }
 

@@ -319,7 +319,7 @@ struct Ops {
   OpLimits limits;
 
   // Packs weights; kUnimplemented names what this table cannot run. Reads the sources once.
-  Result<std::unique_ptr<PackedWeight>> (*prepare)(Stream&, const PrepareArgs&) = nullptr;
+  Result<std::unique_ptr<PackedWeight>> (*pack)(Stream&, const PackArgs&) = nullptr;
 
   Op<EmbedArgs> embed;
   Op<RmsNormArgs> rms_norm;
@@ -361,7 +361,7 @@ const Ops& CpuOps(Fp8Activations activations);
 // (cpu/cpu_features.h) activations are not rounded.
 const Ops& CpuBF16Ops();
 // As CpuOps(kExact), with all matrices but those of the absorbed form quantised to kInt8 or kInt4
-// when they are prepared, and activations quantised to 8-bit integers per token and 128 channels;
+// when they are packed, and activations quantised to 8-bit integers per token and 128 channels;
 // activations of the absorbed form and the KV cache are rounded to BF16.
 const Ops& CpuIntegerOps(WeightFormat format);
 // GPUs, a table for each architecture; streams are CudaStream (cuda/stream.h). Activations and the

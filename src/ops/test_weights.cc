@@ -30,8 +30,8 @@ std::unique_ptr<PackedWeight> Pack(const Backend& backend, const std::vector<Par
                                    PackOptions options) {
   std::vector<WeightSource> sources;
   for (const Parts& parts : matrices) sources.push_back({parts});
-  auto packed = backend.ops->prepare(backend.stream(),
-                                     {sources, options.exact_activations, options.scale_ue8m0});
+  auto packed = backend.ops->pack(backend.stream(),
+                                  {sources, options.exact_activations, options.scale_ue8m0});
   CHECK(packed.ok(), "{}", packed.status().ToString());
   return std::move(packed).value();
 }

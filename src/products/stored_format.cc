@@ -7,11 +7,11 @@ WeightFormat StoredFormat(const WeightTensor& part) {
     case DType::kF16: return WeightFormat::kF16;
     case DType::kBF16: return WeightFormat::kBF16;
     case DType::kF8E4M3: return WeightFormat::kFp8;
-    default: CHECK(false, "prepare: weights of {}", part.values.ToString());
+    default: CHECK(false, "pack: weights of {}", part.values.ToString());
   }
 }
 
-Result<WeightFormat> CommonFormat(const PrepareArgs& a, bool quantize_activations) {
+Result<WeightFormat> CommonFormat(const PackArgs& a, bool quantize_activations) {
   const WeightTensor& first = a.matrices[0].parts[0];
   bool lined_up = true;
   for (const WeightSource& source : a.matrices) {

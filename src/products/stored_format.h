@@ -1,4 +1,4 @@
-// How weights are stored, as every table's Prepare() asks.
+// How weights are stored, as every table's packing asks.
 #pragma once
 
 #include "products/packed_weight.h"
@@ -10,6 +10,6 @@ WeightFormat StoredFormat(const WeightTensor& part);
 
 // The format that all parts are stored in; parts of several types are refused. FP8 parts whose
 // scale tiles do not line up become fp32, or are refused with quantised activations.
-Result<WeightFormat> CommonFormat(const PrepareArgs& a, bool quantize_activations);
+Result<WeightFormat> CommonFormat(const PackArgs& a, bool quantize_activations);
 
 }  // namespace fathom

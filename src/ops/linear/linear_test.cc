@@ -286,7 +286,7 @@ TEST_P(LinearTest, ZeroRowsGiveZeros) {
 TEST_P(LinearTest, PartsOfSeveralTypesAreRefused) {
   const TestMatrix fp8(DType::kF8E4M3, 40, 256, 21), bf16(DType::kBF16, 40, 256, 22);
   const std::vector<WeightSource> mixed = {{{fp8.weight, bf16.weight}}};
-  const auto packed = GetParam().ops->prepare(GetParam().stream(), {.matrices = mixed});
+  const auto packed = GetParam().ops->pack(GetParam().stream(), {.matrices = mixed});
   EXPECT_EQ(packed.status().code(), StatusCode::kUnimplemented);
 }
 

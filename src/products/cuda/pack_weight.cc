@@ -19,13 +19,13 @@ size_t ElementBytes(WeightFormat format) {
     case WeightFormat::kInt8:
     case WeightFormat::kInt4: break;  // of CPUs
   }
-  CHECK(false, "prepare: a format that CUDA does not have");
+  CHECK(false, "pack: a format that CUDA does not have");
 }
 
 // Rows of all parts of all matrices, one after another.
 class Packer {
  public:
-  Packer(CudaDevice& device, const PrepareArgs& args, CudaWeight& weight)
+  Packer(CudaDevice& device, const PackArgs& args, CudaWeight& weight)
       : device_(device), args_(args), w_(weight) {}
 
   void Run() {
@@ -127,14 +127,14 @@ class Packer {
   }
 
   CudaDevice& device_;
-  const PrepareArgs& args_;
+  const PackArgs& args_;
   CudaWeight& w_;
   std::vector<std::byte> buffer_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<PackedWeight>> PackForCuda(CudaDevice& device, const PrepareArgs& a,
+Result<std::unique_ptr<PackedWeight>> PackForCuda(CudaDevice& device, const PackArgs& a,
                                                   bool quantize_activations) {
   Check(a);
   quantize_activations &= !a.exact_activations;
