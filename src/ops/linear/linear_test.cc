@@ -22,7 +22,7 @@ struct Case {
 };
 
 // Runs `tokens` of the case with room for two more.
-std::vector<float> RunTokens(const Backend& b, const PackedWeight& w, const Case& c,
+std::vector<float> RunTokens(const TestBackend& b, const PackedWeight& w, const Case& c,
                              const std::vector<int>& tokens) {
   const int live = static_cast<int>(tokens.size());
   const TestTensor x(b.act(), {live + 2, c.in()}, PickRows(c.x, c.in(), tokens));
@@ -34,7 +34,7 @@ std::vector<float> RunTokens(const Backend& b, const PackedWeight& w, const Case
   return rows;
 }
 
-std::vector<float> RunCase(const Backend& b, const Case& c) {
+std::vector<float> RunCase(const TestBackend& b, const Case& c) {
   const auto w = Pack(b, {c.parts}, c.options);
   EXPECT_EQ(w->in, c.in());
   EXPECT_EQ(w->count, 1);
@@ -61,7 +61,7 @@ std::vector<float> Fp8(const Case& c, Fp8Sums sums = Fp8Sums::kReference) {
 }
 
 // Expects what the mode of the table makes of FP8 weights.
-void ExpectFp8(const Backend& b, const Case& c, double tolerance = kTolerance) {
+void ExpectFp8(const TestBackend& b, const Case& c, double tolerance = kTolerance) {
   const std::vector<float> out = RunCase(b, c);
   if (b.activations == Fp8Activations::kExact) return ExpectClose(out, Exact(c), tolerance);
   std::vector<std::vector<float>> right;
@@ -85,7 +85,7 @@ TEST_P(LinearTest, WeightsOfFullPrecision) {
       const Case c = {.parts = {m.weight}, .x = ActivationLike(3, in, 2), .options = {}};
       const double tolerance = kTolerance + Summing(GetParam());
       ExpectClose(RunCase(GetParam(), c), Exact(c), tolerance);
-      ExpectAsOracle(GetParam(), tolerance, [&](const Backend& b) { return RunCase(b, c); });
+      ExpectAsOracle(GetParam(), tolerance, [&](const TestBackend& b) { return RunCase(b, c); });
     }
   }
 }
@@ -106,7 +106,7 @@ TEST_P(LinearTest, Fp8WithHalfFullTiles) {
           .parts = {m.weight}, .x = ActivationLike(3, in, 4), .options = {.scale_ue8m0 = ue8m0}};
       ExpectFp8(GetParam(), c);
       if (GetParam().act() == DType::kF32) {
-        ExpectAsOracle(GetParam(), kTolerance, [&](const Backend& b) { return RunCase(b, c); });
+        ExpectAsOracle(GetParam(), kTolerance, [&](const TestBackend& b) { return RunCase(b, c); });
       }
       ExpectSameBits(RunCase(Oracle(), c), Fp8(c));
     }
@@ -213,7 +213,7 @@ TEST_P(LinearTest, PartsOfDifferentSizes) {
 
 // A norm's copy changes no bit, whether the table makes it or not.
 TEST_P(LinearTest, OfANormsQuantizedCopy) {
-  const Backend& backend = GetParam();
+  const TestBackend& backend = GetParam();
   const TestMatrix m(DType::kF8E4M3, 256, 2048, 27);
   for (const bool ue8m0 : {false, true}) {
     for (const int tokens : {1, 8, 9, 67, 130}) {
@@ -247,7 +247,7 @@ TEST_P(LinearTest, OfANormsQuantizedCopy) {
 }
 
 TEST_P(LinearTest, StridedRows) {
-  const Backend& b = GetParam();
+  const TestBackend& b = GetParam();
   const TestMatrix m(DType::kF8E4M3, 70, 512, 16);
   const Case c = {.parts = {m.weight}, .x = Normals(3 * 512, 17), .options = {}};
   const auto w = Pack(b, {c.parts});
