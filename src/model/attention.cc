@@ -83,7 +83,7 @@ void Attention::AttendAbsorbed(const AttentionWeights& w, const Batch& batch, co
                          .weight = w.w_uk.weight.get(),
                          .live = batch.absorbed_live,
                          .out = q_latent,
-                         .beside_last = true});
+                         .x_early = true});
   run_(ops.attend_absorbed, {.q_latent = q_latent,
                              .q_rope = q.Slice(2, nope, config_.qk_head_dim()),
                              .tokens = {.slots = batch.Absorbed(batch.map.slots),

@@ -74,8 +74,7 @@ struct HeadLinearArgs {
   TensorView live;                       // I32 [1]: tokens
   TensorView out;           // act [tokens, heads, out]; tokens and heads may be strided
   QuantizedCopy quantized;  // out: of `out` [tokens, heads * out], then contiguous; or absent
-  // Right after a rotate_and_cache that changes nothing this reads: both may run at once.
-  bool beside_last = false;
+  bool x_early = false;     // x is early (op.h): right behind a rotate_and_cache
 };
 
 // out = silu(gate) * up, where gate_up = [gate, up].
@@ -130,7 +129,7 @@ struct RotateAndCacheArgs {
   float eps = 1e-6f;
   TensorView q_rope;   // act [tokens, heads, rope], in and out; tokens and heads may be strided
   TensorView cos_sin;  // F32 [max_positions, 2, rope / 2], as in rope
-  TokenMap tokens;     // there before the op in front, a linear, began: CUDA reads it early
+  TokenMap tokens;     // early (op.h): right behind a linear
   KvPages pages;       // out
 };
 

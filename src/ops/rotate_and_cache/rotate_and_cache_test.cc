@@ -109,7 +109,7 @@ TEST_P(RotateAndCacheTest, AProductBesideIt) {
                             .weight = w.get(),
                             .live = live,
                             .out = beside,
-                            .beside_last = true};
+                            .x_early = true};
   const size_t bytes = std::max(b.ops->rotate_and_cache.Workspace(b.stream(), rotate),
                                 b.ops->head_linear.Workspace(b.stream(), product));
   const TestTensor workspace(DType::kU8, {static_cast<int64_t>(bytes)});
@@ -117,7 +117,7 @@ TEST_P(RotateAndCacheTest, AProductBesideIt) {
   b.ops->rotate_and_cache(context, rotate);
   b.ops->head_linear(context, product);
   b.stream().Synchronize();
-  product.out = alone, product.beside_last = false;
+  product.out = alone, product.x_early = false;
   RunOp(b, &Ops::head_linear, product);
   ExpectSameBits(beside.Floats(), alone.Floats());
 }
