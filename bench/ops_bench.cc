@@ -67,7 +67,7 @@ std::vector<std::unique_ptr<PackedWeight>> RandomWeights(const LinearCase& c) {
   constexpr size_t kBytes = size_t{256} << 20;
   std::vector<std::unique_ptr<PackedWeight>> copies;
   for (size_t bytes = 0; bytes < kBytes; bytes += values.size()) {
-    auto packed = c.ops().prepare(Cpu().stream(), {.matrices = {&source, 1}});
+    auto packed = c.ops().pack(Cpu().stream(), {.matrices = {&source, 1}});
     CHECK(packed.ok(), "{}", packed.status().ToString());
     copies.push_back(*std::move(packed));
   }

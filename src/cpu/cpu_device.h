@@ -38,8 +38,8 @@ class CpuDevice final : public Device {
   uint64_t Mark() override { return 0; }
   bool Passed(uint64_t) override { return true; }
   void WaitFor(uint64_t) override {}
-  bool replays() const override { return false; }
-  void Replay(uint64_t, const std::function<void()>& enqueue) override { enqueue(); }
+  bool records() const override { return false; }
+  void RecordOrReplay(uint64_t, const std::function<void()>& enqueue) override { enqueue(); }
 
  private:
   class Memory final : public DeviceMemory {

@@ -13,7 +13,7 @@ enum class CpuInstructions : uint8_t {
   kAvx512,  // without dot products
   kAll,
 };
-// For comparisons. Before weights are prepared: their layout follows.
+// For comparisons. Before weights are packed: their layout follows.
 void LimitInstructions(CpuInstructions most);
 
 // AVX512_BF16 with the byte permutations of AVX512_VBMI: products of BF16 pairs summed in fp32.

@@ -222,9 +222,9 @@ cudaGraphExec_t CudaDevice::Record(const std::function<void()>& enqueue) {
   return recorded;
 }
 
-void CudaDevice::Replay(uint64_t key, const std::function<void()>& enqueue) {
+void CudaDevice::RecordOrReplay(uint64_t key, const std::function<void()>& enqueue) {
   if (gpu_.failed()) return;
-  if (!replays()) return enqueue();
+  if (!records()) return enqueue();
   const auto [at, first] = graphs_.try_emplace(key, nullptr);
   if (first) return enqueue();  // kernels are loaded now, which a capture must not do
   if (at->second == nullptr) at->second = Record(enqueue);

@@ -38,8 +38,8 @@ class CudaDevice final : public Device {
   uint64_t Mark() override;
   bool Passed(uint64_t mark) override;
   void WaitFor(uint64_t mark) override;
-  bool replays() const override { return !stream_->watches_ops(); }
-  void Replay(uint64_t key, const std::function<void()>& enqueue) override;
+  bool records() const override { return !stream_->watches_ops(); }
+  void RecordOrReplay(uint64_t key, const std::function<void()>& enqueue) override;
 
   // To any address of the device; as Upload.
   void UploadBytes(void* to, std::span<const std::byte> from);

@@ -67,7 +67,7 @@ ModelExecutor::ModelExecutor(Model& model, Device& device, const ModelExecutorOp
       max_in_flight_(static_cast<size_t>(options.max_in_flight)),
       steps_(static_cast<size_t>(options.max_in_flight)),
       results_(static_cast<size_t>(options.max_in_flight)) {
-  if (device.replays()) {
+  if (device.records()) {
     for (const int64_t size :
          StepSizes(std::min(model.options().max_rows, model.options().max_tokens))) {
       sizes_.push_back({.rows = size, .tokens = size, .logit_rows = size});
@@ -122,7 +122,7 @@ void ModelExecutor::WarmUp() {
   const int64_t free = device.FreeBytes();
   for (const BatchCapacity& size : sizes_) {
     const Batch batch = inputs_.Stage({}, slots_.state(), size);
-    for (int i = 0; i < 2; ++i) Replay(size, batch);  // the second time records
+    for (int i = 0; i < 2; ++i) EnqueueRecorded(size, batch);  // the second time records
   }
   device.WaitFor(device.Mark());
   device.Seal();
@@ -161,7 +161,7 @@ void ModelExecutor::EnqueueRows(const StepPlan& plan, Enqueued& step) {
   }
   if (const BatchCapacity* size = RecordedSize(plan, step)) {
     const Batch batch = inputs_.Stage(rows, slots_.state(), *size);
-    Replay(*size, batch);
+    EnqueueRecorded(*size, batch);
     if (step.top_logprobs >= 0) EnqueueLogprobs(0, step);
   } else {
     EnqueueEagerly(plan, inputs_.Stage(rows, slots_.state()), step);
@@ -244,9 +244,9 @@ const BatchCapacity* ModelExecutor::RecordedSize(const StepPlan& plan, const Enq
   return size == sizes_.end() ? nullptr : &*size;
 }
 
-void ModelExecutor::Replay(const BatchCapacity& size, const Batch& batch) {
+void ModelExecutor::EnqueueRecorded(const BatchCapacity& size, const Batch& batch) {
   const uint64_t key = static_cast<uint64_t>(size.rows) << 32 | static_cast<uint64_t>(size.tokens);
-  model_.runner().device().Replay(key, [&] {
+  model_.runner().device().RecordOrReplay(key, [&] {
     inputs_.Prepare(model_.runner(), batch, slots_.state());
     EnqueueSampling(batch, model_.Forward(batch, pool_), nullptr);
   });

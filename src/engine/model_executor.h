@@ -88,7 +88,7 @@ class ModelExecutor final : public Executor {
   // cannot be replayed.
   const BatchCapacity* RecordedSize(const StepPlan& plan, const Enqueued& step) const;
   // What was staged: forward pass, sampling and commit, recorded per size of the step.
-  void Replay(const BatchCapacity& size, const Batch& batch);
+  void EnqueueRecorded(const BatchCapacity& size, const Batch& batch);
   void EnqueueEagerly(const StepPlan& plan, const Batch& batch, Enqueued& step);
   void EnqueueSampling(const Batch& batch, const TensorView& hidden, Enqueued* step);
   void EnqueueLogprobs(size_t pass, Enqueued& step);

@@ -44,7 +44,7 @@ size_t Activations::LayOut(const ModelConfig& config, const Ops& ops, int64_t to
     expert_weights = arena.Allocate(DType::kF32, {tokens, experts});
   }
   if (config.num_mtp_layers > 0) mtp_in = arena.Allocate(dtype, {tokens, 2 * hidden});
-  numbers = arena.Allocate(DType::kI32, {ops.context_chunk + 1});
+  live_counts = arena.Allocate(DType::kI32, {ops.context_chunk + 1});
   return arena.used();
 }
 
@@ -59,7 +59,7 @@ Activations::Activations(const ModelConfig& config, const Ops& ops, int64_t toke
 
   std::vector<int32_t> counts(static_cast<size_t>(ops.context_chunk + 1));
   std::iota(counts.begin(), counts.end(), 0);
-  device.Upload(numbers, std::as_bytes(std::span(counts)));
+  device.Upload(live_counts, std::as_bytes(std::span(counts)));
   if (expert_ids.absent() || config.n_shared_experts == 0) return;
   // Shared experts' ids and weights never change; the router overwrites those before them.
   const int64_t experts = expert_ids.dim(1);

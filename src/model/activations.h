@@ -37,7 +37,7 @@ struct Activations {
 
   TensorView mtp_in;  // [tokens, 2 * hidden]; absent without MTP layers
 
-  TensorView numbers;  // I32 [context_chunk + 1]: i at place i: numbers[n] is a live count
+  TensorView live_counts;  // I32 [context_chunk + 1]: n at place n, for products over n positions
 
   std::unique_ptr<DeviceMemory> memory;
 

@@ -1,81 +1,115 @@
 #include "model/attention.h"
 
 #include <algorithm>
-#include <span>
 #include <vector>
 
 namespace fathom {
-namespace {
 
-// q_latent = q_nope W_UK; attention over the latents themselves; out = attn_latent W_UV^T.
-void AttendAbsorbed(OpRunner& run, const ModelConfig& config, const AttentionWeights& w,
-                    const Batch& batch, const Rotary& rotary, const KvPages& pages,
-                    const QuantizedCopy& attn_quantized, Activations& a) {
-  const Ops& ops = run.ops();
-  const int64_t tokens = batch.absorbed_tokens(), nope = config.qk_nope_head_dim;
-  const TensorView q = batch.Absorbed(a.q);
-  const TensorView q_latent = First(a.q_latent, tokens), attended = First(a.attn_latent, tokens);
-  run(ops.head_linear, {.x = q.Slice(2, 0, nope),
-                        .weight = w.w_uk.weight.get(),
-                        .live = batch.absorbed_live,
-                        .out = q_latent,
-                        .beside_last = true});
-  run(ops.attend_absorbed, {.q_latent = q_latent,
-                            .q_rope = q.Slice(2, nope, config.qk_head_dim()),
-                            .tokens = {.slots = batch.Absorbed(batch.map.slots),
-                                       .positions = batch.Absorbed(batch.map.positions),
-                                       .page_table = batch.map.page_table,
-                                       .live = batch.absorbed_live},
-                            .pages = pages,
-                            .scale = rotary.softmax_scale,
-                            .out = attended});
-  run(ops.head_linear, {.x = attended,
-                        .weight = w.w_uv.weight.get(),
-                        .live = batch.absorbed_live,
-                        .out = batch.Absorbed(a.attn),
-                        .quantized = attn_quantized});
+int64_t AbsorbedRowLimit(const ModelConfig& config) {
+  const int64_t latent = config.kv_lora_rank, rope = config.qk_rope_head_dim;
+  const int64_t width = config.qk_nope_head_dim + config.v_head_dim;
+  const int64_t dearer = (2 * latent + rope) - (width + rope);  // per query, key and head
+  return dearer <= 0 ? INT64_MAX : latent * width / dearer;
 }
 
-// Pieces of rows' contexts, which together are at most a chunk: keys and values projected up per
-// head.
-void AttendPieces(OpRunner& run, const ModelConfig& config, const AttentionWeights& w,
-                  const Batch& batch, const Rotary& rotary, const KvPages& pages,
-                  std::span<const ContextPiece> pieces, Activations& a) {
-  const Ops& ops = run.ops();
-  const int64_t heads = config.num_heads, width = config.qk_nope_head_dim + config.v_head_dim;
-  const int64_t context = pieces.back().at + pieces.back().count;
-  const TensorView latent = First(a.context_latent, context);
-  const TensorView rope = First(a.context_rope, context), kv = First(a.context_kv, context);
-  run(ops.gather_context, {.pages = pages,
-                           .page_table = batch.map.page_table,
-                           .pieces = pieces,
-                           .latent = latent,
-                           .rope = rope});
-  run(ops.linear, {.x = latent,
-                   .weight = w.kv_b.weight.get(),
-                   .live = a.numbers.Slice(0, context, context + 1),
-                   .out = kv});
-  run(ops.attend_expanded, {.q = First(a.q, batch.tokens),
-                            .positions = batch.map.positions,
-                            .kv = kv.Reshaped({context, heads, width}),
-                            .rope = rope,
-                            .pieces = pieces,
-                            .scale = rotary.softmax_scale,
-                            .out = First(a.attn, batch.tokens),
-                            .lse = First(a.lse, batch.tokens)});
+void Attention::Run(const AttentionWeights& w, const Batch& batch, const KvPages& pages) {
+  const Ops& ops = run_.ops();
+  const int64_t tokens = batch.tokens;
+  Project(w, batch);
+  run_(ops.rotate_and_cache,
+       {.kv_a = KvA(batch),
+        .latent_norm = w.kv_a_norm.view,
+        .eps = config_.rms_norm_eps,
+        .q_rope = First(a_.q, tokens).Slice(2, config_.qk_nope_head_dim, config_.qk_head_dim()),
+        .cos_sin = rotary_.cos_sin,
+        .tokens = batch.map,
+        .pages = pages});
+
+  QuantizedCopy quantized;  // of all tokens, or of none
+  if (batch.expanded.empty()) quantized = First(a_.attn_quantized, tokens, w.o.weight.get());
+  if (batch.absorbed_tokens() > 0) AttendAbsorbed(w, batch, pages, quantized);
+  AttendExpanded(w, batch, pages);
+  run_(ops.linear,
+       {.x = First(a_.attn, tokens).Reshaped({tokens, config_.num_heads * config_.v_head_dim}),
+        .x_quantized = quantized,
+        .weight = w.o.weight.get(),
+        .live = batch.map.live,
+        .out = First(a_.branch, tokens)});
+}
+
+TensorView Attention::KvA(const Batch& batch) const {
+  const int64_t width = a_.q_kv_a.dim(1);
+  return First(a_.q_kv_a, batch.tokens).Slice(1, width - config_.latent_dim(), width);
+}
+
+// [c^Q or q; c^KV and k^R] = [W^DQ or W^Q; W^DKV and W^KR] h, and q = W^UQ norm(c^Q) (section 2.1.2
+// and 2.1.3): q_a_proj, q_a_layernorm and q_b_proj, or q_proj, and kv_a_proj_with_mqa of
+// transformers.
+void Attention::Project(const AttentionWeights& w, const Batch& batch) {
+  const Ops& ops = run_.ops();
+  const int64_t tokens = batch.tokens, width = a_.q_kv_a.dim(1);
+  const TensorView live = batch.map.live, q_kv_a = First(a_.q_kv_a, tokens);
+  run_(ops.linear, {.x = First(a_.normed, tokens),
+                    .x_quantized = First(a_.normed_quantized, tokens, w.q_kv_a.weight.get()),
+                    .weight = w.q_kv_a.weight.get(),
+                    .live = live,
+                    .out = q_kv_a});
+  if (w.q_b.weight == nullptr) return;
+  const TensorView q_a = q_kv_a.Slice(1, 0, width - config_.latent_dim());
+  const QuantizedCopy copy = First(a_.q_a_quantized, tokens, w.q_b.weight.get());
+  run_(ops.rms_norm, {.x = q_a,
+                      .weight = w.q_a_norm.view,
+                      .eps = config_.rms_norm_eps,
+                      .live = live,
+                      .out = q_a,
+                      .quantized = copy});
+  run_(ops.linear,
+       {.x = q_a,
+        .x_quantized = copy,
+        .weight = w.q_b.weight.get(),
+        .live = live,
+        .out = First(a_.q, tokens).Reshaped({tokens, config_.num_heads * config_.qk_head_dim()})});
+}
+
+// q_latent = q_nope W_UK; attention over the latents themselves; out = attn_latent W_UV^T: W^UK
+// and W^UV absorbed (section 2.1.2).
+void Attention::AttendAbsorbed(const AttentionWeights& w, const Batch& batch, const KvPages& pages,
+                               const QuantizedCopy& quantized) {
+  const Ops& ops = run_.ops();
+  const int64_t tokens = batch.absorbed_tokens(), nope = config_.qk_nope_head_dim;
+  const TensorView q = batch.Absorbed(a_.q);
+  const TensorView q_latent = First(a_.q_latent, tokens), attended = First(a_.attn_latent, tokens);
+  run_(ops.head_linear, {.x = q.Slice(2, 0, nope),
+                         .weight = w.w_uk.weight.get(),
+                         .live = batch.absorbed_live,
+                         .out = q_latent,
+                         .x_early = true});
+  run_(ops.attend_absorbed, {.q_latent = q_latent,
+                             .q_rope = q.Slice(2, nope, config_.qk_head_dim()),
+                             .tokens = {.slots = batch.Absorbed(batch.map.slots),
+                                        .positions = batch.Absorbed(batch.map.positions),
+                                        .page_table = batch.map.page_table,
+                                        .live = batch.absorbed_live},
+                             .pages = pages,
+                             .scale = rotary_.softmax_scale,
+                             .out = attended});
+  run_(ops.head_linear, {.x = attended,
+                         .weight = w.w_uv.weight.get(),
+                         .live = batch.absorbed_live,
+                         .out = batch.Absorbed(a_.attn),
+                         .quantized = quantized});
 }
 
 // Cuts the contexts of the batch's expanded rows at multiples of a chunk, so that a row's bits do
 // not depend on the others, and attends to as many of these pieces at a time as a chunk has room
 // for. Never two of one row: all but a row's last are a whole chunk.
-void AttendExpanded(OpRunner& run, const ModelConfig& config, const AttentionWeights& w,
-                    const Batch& batch, const Rotary& rotary, const KvPages& pages,
-                    Activations& a) {
-  const int64_t chunk = run.ops().context_chunk;
+void Attention::AttendExpanded(const AttentionWeights& w, const Batch& batch,
+                               const KvPages& pages) {
+  const int64_t chunk = run_.ops().context_chunk;
   std::vector<ContextPiece> pieces;
   int64_t filled = 0;
   const auto attend = [&] {
-    AttendPieces(run, config, w, batch, rotary, pages, pieces, a);
+    AttendPieces(w, batch, pages, pieces);
     pieces.clear();
     filled = 0;
   };
@@ -96,63 +130,33 @@ void AttendExpanded(OpRunner& run, const ModelConfig& config, const AttentionWei
   if (!pieces.empty()) attend();
 }
 
-}  // namespace
-
-int64_t AbsorbedRowLimit(const ModelConfig& config) {
-  const int64_t latent = config.kv_lora_rank, rope = config.qk_rope_head_dim;
-  const int64_t width = config.qk_nope_head_dim + config.v_head_dim;
-  const int64_t dearer = (2 * latent + rope) - (width + rope);  // per query, key and head
-  return dearer <= 0 ? INT64_MAX : latent * width / dearer;
-}
-
-void Attend(OpRunner& run, const ModelConfig& config, const AttentionWeights& w, const Batch& batch,
-            const Rotary& rotary, const KvPages& pages, Activations& a) {
-  const Ops& ops = run.ops();
-  const int64_t tokens = batch.tokens, heads = config.num_heads;
-  const TensorView live = batch.map.live, normed = First(a.normed, tokens);
-  const TensorView q = First(a.q, tokens), q_kv_a = First(a.q_kv_a, tokens);
-  const int64_t width = q_kv_a.dim(1), kv_begin = width - config.latent_dim();
-  const float eps = config.rms_norm_eps;
-
-  run(ops.linear, {.x = normed,
-                   .x_quantized = First(a.normed_quantized, tokens, w.q_kv_a.weight.get()),
-                   .weight = w.q_kv_a.weight.get(),
-                   .live = live,
-                   .out = q_kv_a});
-  if (w.q_b.weight != nullptr) {
-    const TensorView q_a = q_kv_a.Slice(1, 0, kv_begin);
-    const QuantizedCopy copy = First(a.q_a_quantized, tokens, w.q_b.weight.get());
-    run(ops.rms_norm, {.x = q_a,
-                       .weight = w.q_a_norm.view,
-                       .eps = eps,
-                       .live = live,
-                       .out = q_a,
-                       .quantized = copy});
-    run(ops.linear, {.x = q_a,
-                     .x_quantized = copy,
-                     .weight = w.q_b.weight.get(),
-                     .live = live,
-                     .out = q.Reshaped({tokens, heads * config.qk_head_dim()})});
-  }
-  run(ops.rotate_and_cache, {.kv_a = q_kv_a.Slice(1, kv_begin, width),
-                             .latent_norm = w.kv_a_norm.view,
-                             .eps = eps,
-                             .q_rope = q.Slice(2, config.qk_nope_head_dim, config.qk_head_dim()),
-                             .cos_sin = rotary.cos_sin,
-                             .tokens = batch.map,
-                             .pages = pages});
-
-  QuantizedCopy attn_quantized;  // of all tokens, or of none
-  if (batch.expanded.empty()) attn_quantized = First(a.attn_quantized, tokens, w.o.weight.get());
-  if (batch.absorbed_tokens() > 0) {
-    AttendAbsorbed(run, config, w, batch, rotary, pages, attn_quantized, a);
-  }
-  AttendExpanded(run, config, w, batch, rotary, pages, a);
-  run(ops.linear, {.x = First(a.attn, tokens).Reshaped({tokens, heads * config.v_head_dim}),
-                   .x_quantized = attn_quantized,
-                   .weight = w.o.weight.get(),
-                   .live = live,
-                   .out = First(a.branch, tokens)});
+// Pieces of rows' contexts, which together are at most a chunk: keys and values projected up per
+// head. k^C = W^UK c^KV and v^C = W^UV c^KV (section 2.1.2), softmax of (q^C k^C + q^R k^R) scale
+// (2.1.3): expand_kv and eager_attention_forward of transformers, piece by piece.
+void Attention::AttendPieces(const AttentionWeights& w, const Batch& batch, const KvPages& pages,
+                             std::span<const ContextPiece> pieces) {
+  const Ops& ops = run_.ops();
+  const int64_t heads = config_.num_heads, width = config_.qk_nope_head_dim + config_.v_head_dim;
+  const int64_t context = pieces.back().at + pieces.back().count;
+  const TensorView latent = First(a_.context_latent, context);
+  const TensorView rope = First(a_.context_rope, context), kv = First(a_.context_kv, context);
+  run_(ops.gather_context, {.pages = pages,
+                            .page_table = batch.map.page_table,
+                            .pieces = pieces,
+                            .latent = latent,
+                            .rope = rope});
+  run_(ops.linear, {.x = latent,
+                    .weight = w.kv_b.weight.get(),
+                    .live = a_.live_counts.Slice(0, context, context + 1),
+                    .out = kv});
+  run_(ops.attend_expanded, {.q = First(a_.q, batch.tokens),
+                             .positions = batch.map.positions,
+                             .kv = kv.Reshaped({context, heads, width}),
+                             .rope = rope,
+                             .pieces = pieces,
+                             .scale = rotary_.softmax_scale,
+                             .out = First(a_.attn, batch.tokens),
+                             .lse = First(a_.lse, batch.tokens)});
 }
 
 }  // namespace fathom

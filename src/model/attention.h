@@ -1,5 +1,8 @@
-// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1).
+// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1; DeepSeek-V3,
+// arXiv:2412.19437, section 2.1.1).
 #pragma once
+
+#include <span>
 
 #include "checkpoint/model_config.h"
 #include "model/activations.h"
@@ -19,8 +22,34 @@ struct Rotary {
 // rope, nope and value dimensions; 170 for 512/64/128/128.
 int64_t AbsorbedRowLimit(const ModelConfig& config);
 
-// Writes the tokens' latents to `pages` and attends; a.normed -> a.branch.
-void Attend(OpRunner& run, const ModelConfig& config, const AttentionWeights& w, const Batch& batch,
-            const Rotary& rotary, const KvPages& pages, Activations& a);
+// What the attention of all layers works with.
+//
+// DeepseekV2Attention.forward and DeepseekV3Attention.forward of transformers, which expand every
+// context and know no absorbed form; rotations as in DeepSeek's checkpoints (rope_interleave):
+// apply_rotary_emb, and apply_rotary_pos_emb_interleave, which leaves the same numbers in another
+// order, in queries and keys alike.
+class Attention {
+ public:
+  // All must outlive it.
+  Attention(OpRunner& run, const ModelConfig& config, const Rotary& rotary, Activations& a)
+      : run_(run), config_(config), rotary_(rotary), a_(a) {}
+
+  // Of one layer: writes the tokens' latents to `pages` and attends; a.normed -> a.branch.
+  void Run(const AttentionWeights& w, const Batch& batch, const KvPages& pages);
+
+ private:
+  void Project(const AttentionWeights& w, const Batch& batch);
+  void AttendAbsorbed(const AttentionWeights& w, const Batch& batch, const KvPages& pages,
+                      const QuantizedCopy& quantized);
+  void AttendExpanded(const AttentionWeights& w, const Batch& batch, const KvPages& pages);
+  void AttendPieces(const AttentionWeights& w, const Batch& batch, const KvPages& pages,
+                    std::span<const ContextPiece> pieces);
+  TensorView KvA(const Batch& batch) const;  // [tokens, latent + rope]
+
+  OpRunner& run_;
+  const ModelConfig& config_;
+  const Rotary& rotary_;
+  Activations& a_;
+};
 
 }  // namespace fathom

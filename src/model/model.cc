@@ -51,7 +51,8 @@ Model::Model(const Checkpoint& checkpoint, const Ops& ops, Device& device,
       options_(options),
       weights_(std::move(weights)),
       activations_(config_, ops, options.max_tokens, device),
-      run_(ops, device) {
+      run_(ops, device),
+      attention_(run_, config_, rotary_, activations_) {
   const std::vector<float> table = CosSinTable(config_, options_.max_model_len);
   cos_sin_.memory = device.Allocate(table.size() * sizeof(float));
   cos_sin_.view = TensorView(cos_sin_.memory->data(), DType::kF32,
@@ -106,7 +107,7 @@ TensorView Model::ForwardMtp(int index, const Batch& batch, const TensorView& hi
 void Model::RunLayer(const LayerWeights& layer, const Batch& batch, const KvPages& pages,
                      Pending pending) {
   Norm(layer.attention_norm, batch, pending, layer.attention.q_kv_a.weight.get());
-  Attend(run_, config_, layer.attention, batch, rotary_, pages, activations_);
+  attention_.Run(layer.attention, batch, pages);
   Norm(layer.mlp_norm, batch, Pending::kBranch,
        layer.mlp ? layer.mlp->gate_up.weight.get() : nullptr);
   if (layer.moe) {

@@ -46,16 +46,20 @@ class Model {
   const TensorView& expert_ids() const { return activations_.expert_ids; }
 
   // One pass over the batch: writes its latents, returns final-normed hidden states
-  // [tokens, hidden], valid until the next pass.
+  // [tokens, hidden], valid until the next pass. DeepseekV2Model.forward and
+  // DeepseekV3Model.forward of transformers.
   TensorView Forward(const Batch& batch, const KvPool& pool);
 
   // MTP layer `index`: from hidden states of positions t (Forward's, or this function's for further
   // drafts) and a batch whose ids are the tokens of t + 1. Returns the shared head's input for
   // token t + 2, valid until the next pass. `hidden` may be what Forward returned.
+  // DeepSeek-V3, section 2.2: h'_t = M [norm(h_t); norm(Emb(x_t+1))], then a layer; checkpoints
+  // have the embedding's half of M (eh_proj) first. transformers leaves these layers out.
   TensorView ForwardMtp(int index, const Batch& batch, const TensorView& hidden,
                         const KvPool& pool);
 
-  // logits [rows, vocab], F32, of hidden states [rows, hidden].
+  // logits [rows, vocab], F32, of hidden states [rows, hidden]: lm_head of
+  // DeepseekV3ForCausalLM.forward in transformers.
   void Logits(const TensorView& hidden, const TensorView& live, const TensorView& logits);
 
  private:
@@ -65,11 +69,14 @@ class Model {
   // Whether a.branch waits to be added to a.x.
   enum class Pending : bool { kNothing, kBranch };
 
-  // x += what a layer adds, but for its last branch, which waits.
+  // x += what a layer adds, but for its last branch, which waits. h = x + attention(norm(x)), then
+  // h + mlp(norm(h)): DeepseekV2DecoderLayer.forward and DeepseekV3DecoderLayer.forward of
+  // transformers.
   void RunLayer(const LayerWeights& layer, const Batch& batch, const KvPages& pages,
                 Pending pending);
   // a.normed = norm(a.x += what waits). `reader`: the weight of the product that reads it next;
-  // null: none does.
+  // null: none does. x / sqrt(mean(x^2) + eps) * weight (RMSNorm, arXiv:1910.07467):
+  // DeepseekV2RMSNorm.forward and DeepseekV3RMSNorm.forward of transformers.
   void Norm(const PlainTensor& weight, const Batch& batch, Pending pending,
             const PackedWeight* reader);
   void MeasureWorkspace(Device& device);
@@ -81,6 +88,7 @@ class Model {
   Rotary rotary_;
   Activations activations_;
   OpRunner run_;
+  Attention attention_;
 };
 
 }  // namespace fathom

@@ -102,8 +102,8 @@ class Loader {
       uk.push_back({{Transposed(SliceRows(kv_b, begin, begin + nope))}});
       uv.push_back({{SliceRows(kv_b, begin + nope, begin + nope + vdim)}});
     }
-    attention.w_uk = TRY(Prepare(name, uk, /*exact_activations=*/true));
-    attention.w_uv = TRY(Prepare(name, uv, /*exact_activations=*/true));
+    attention.w_uk = TRY(Pack(name, uk, /*exact_activations=*/true));
+    attention.w_uv = TRY(Pack(name, uv, /*exact_activations=*/true));
     attention.kv_b = TRY(Matrix({name}));
     return {};
   }
@@ -144,8 +144,8 @@ class Loader {
       }
       for (const char* part : kMlpParts) names.push_back(shared + part);
     }
-    moe.gate_up = TRY(Prepare(name, gate_up, /*exact_activations=*/false));
-    moe.down = TRY(Prepare(name, down, /*exact_activations=*/false));
+    moe.gate_up = TRY(Pack(name, gate_up, /*exact_activations=*/false));
+    moe.down = TRY(Pack(name, down, /*exact_activations=*/false));
     for (const std::string& read : names) Done(read);
     return moe;
   }
@@ -154,16 +154,16 @@ class Loader {
   Result<Linear> Matrix(const std::vector<std::string>& names) {
     WeightSource source;
     for (const std::string& name : names) source.parts.push_back(checkpoint_.Get(name));
-    Linear linear = TRY(Prepare(names[0], {&source, 1}, /*exact_activations=*/false));
+    Linear linear = TRY(Pack(names[0], {&source, 1}, /*exact_activations=*/false));
     for (const std::string& name : names) Done(name);
     return linear;
   }
 
-  Result<Linear> Prepare(const std::string& name, std::span<const WeightSource> matrices,
-                         bool exact_activations) {
-    auto packed = ops_.prepare(device_.stream(), {.matrices = matrices,
-                                                  .exact_activations = exact_activations,
-                                                  .scale_ue8m0 = config_.scale_ue8m0});
+  Result<Linear> Pack(const std::string& name, std::span<const WeightSource> matrices,
+                      bool exact_activations) {
+    auto packed = ops_.pack(device_.stream(), {.matrices = matrices,
+                                               .exact_activations = exact_activations,
+                                               .scale_ue8m0 = config_.scale_ue8m0});
     if (!packed.ok()) return packed.status().WithContext(name);
     Linear linear{*std::move(packed)};
     bytes_ += linear.weight->bytes;

@@ -67,7 +67,7 @@ TEST(ContractDeathTest, StridedRowsNeedContiguousChannels) {
 }
 
 TEST(ContractDeathTest, Weights) {
-  const Backend b = Oracle();
+  const TestBackend b = Oracle();
   const TestMatrix m(DType::kF8E4M3, 8, 16, 1);
   const auto fp8 = Pack(b, {{m.weight}}), two = Pack(b, {{m.weight}, {m.weight}});
   LinearArgs linear = {.x = View(DType::kF32, {4, 16}),
@@ -84,7 +84,7 @@ TEST(ContractDeathTest, Weights) {
                                       .live = kLive,
                                       .out = View(DType::kF32, {4, 1, 8})};
   EXPECT_DEATH(Check(head_linear),
-               "head_linear: the weight must be prepared with `exact_activations`");
+               "head_linear: the weight must be packed with `exact_activations`");
   const MoeExpertsArgs moe = {.x = View(DType::kF32, {4, 16}),
                               .ids = View(DType::kI32, {4, 2}),
                               .weights = View(DType::kF32, {4, 2}),
@@ -99,11 +99,11 @@ TEST(ContractDeathTest, SourcesOfWeights) {
   const TestMatrix fp8(DType::kF8E4M3, 8, 16, 1), bf16(DType::kBF16, 8, 24, 2);
   WeightTensor bare = fp8.weight;
   bare.scales = {};
-  for (const Backend& b : Backends({Fp8Activations::kQuantized})) {
-    EXPECT_DEATH(Pack(b, {}), "prepare: no matrix");
-    EXPECT_DEATH(Pack(b, {{fp8.weight, bf16.weight}}), "prepare: a part BF16 \\[8, 24\\] beside");
+  for (const TestBackend& b : Backends({Fp8Activations::kQuantized})) {
+    EXPECT_DEATH(Pack(b, {}), "pack: no matrix");
+    EXPECT_DEATH(Pack(b, {{fp8.weight, bf16.weight}}), "pack: a part BF16 \\[8, 24\\] beside");
     EXPECT_DEATH(Pack(b, {{fp8.weight}, {fp8.weight, fp8.weight}}), "matrices of 1 and 2 parts");
-    EXPECT_DEATH(Pack(b, {{bare}}), "prepare: a part F8_E4M3 \\[8, 16\\] with scales absent");
+    EXPECT_DEATH(Pack(b, {{bare}}), "pack: a part F8_E4M3 \\[8, 16\\] with scales absent");
   }
 }
 
@@ -181,7 +181,7 @@ TEST(ContractDeathTest, FP8LatentsHaveScales) {
 }
 
 TEST(ContractDeathTest, TheReferenceRefusesIndicesOutOfRange) {
-  const Backend b = Oracle();
+  const TestBackend b = Oracle();
   const TestTensor table(DType::kF32, {3, 2}, {1, 2, 3, 4, 5, 6});
   TestTensor out(DType::kF32, {1, 2});
   for (const int32_t id : {-1, 3}) {

@@ -7,33 +7,33 @@ namespace fathom {
 
 namespace {
 
-using PrepareFunction = decltype(Ops::prepare);
+using PackFunction = decltype(Ops::pack);
 
-Result<std::unique_ptr<PackedWeight>> Pack(Stream& stream, const PrepareArgs& a,
+Result<std::unique_ptr<PackedWeight>> Pack(Stream& stream, const PackArgs& a,
                                            const CpuPacking& wanted) {
   return PackForCpu(static_cast<CpuStream&>(stream).pool(), a, wanted);
 }
-Result<std::unique_ptr<PackedWeight>> PackExact(Stream& stream, const PrepareArgs& a) {
+Result<std::unique_ptr<PackedWeight>> PackExact(Stream& stream, const PackArgs& a) {
   return Pack(stream, a, {});
 }
-Result<std::unique_ptr<PackedWeight>> PackQuantized(Stream& stream, const PrepareArgs& a) {
+Result<std::unique_ptr<PackedWeight>> PackQuantized(Stream& stream, const PackArgs& a) {
   return Pack(stream, a, {.quantize_activations = true});
 }
-Result<std::unique_ptr<PackedWeight>> PackBF16(Stream& stream, const PrepareArgs& a) {
+Result<std::unique_ptr<PackedWeight>> PackBF16(Stream& stream, const PackArgs& a) {
   return Pack(stream, a, {.round_activations = true});
 }
 template <WeightFormat kFormat>
-Result<std::unique_ptr<PackedWeight>> PackIntegers(Stream& stream, const PrepareArgs& a) {
+Result<std::unique_ptr<PackedWeight>> PackIntegers(Stream& stream, const PackArgs& a) {
   return Pack(stream, a, {.round_activations = true, .quantize_to = kFormat});
 }
 
-Ops Table(PrepareFunction prepare, DType kv_cache) {
+Ops Table(PackFunction pack, DType kv_cache) {
   // Where there is nothing to tune, the reference's function serves.
   return {
       .name = "cpu",
       .activation = DType::kF32,
       .kv_cache = kv_cache,
-      .prepare = prepare,
+      .pack = pack,
       .embed = {EmbedCpu},
       .rms_norm = {RmsNormCpu},
       .linear = {LinearCpu, LinearCpuWorkspace},

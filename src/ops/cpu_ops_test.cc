@@ -21,12 +21,13 @@ INSTANTIATE_TEST_SUITE_P(Targets, CpuOpsTest,
                          testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
                          [](const auto& info) { return hwy::TargetName(info.param); });
 
-Backend Cpu(int threads) {
+TestBackend Cpu(int threads) {
   return {&CpuOps(Fp8Activations::kQuantized), threads};
 }
 
 // The oracle's numbers, and the same bits on 1 to 3 threads.
-void ExpectOracle(double tolerance, const std::function<std::vector<float>(const Backend&)>& run) {
+void ExpectOracle(double tolerance,
+                  const std::function<std::vector<float>(const TestBackend&)>& run) {
   const std::vector<float> one = run(Cpu(1));
   ExpectClose(one, run(Oracle()), tolerance);
   ExpectSameBits(run(Cpu(2)), one);
@@ -39,7 +40,7 @@ struct Absorbed {
   std::vector<float> q_latent, q_rope;
 };
 
-std::vector<float> RunAbsorbed(const Backend& b, const TestPages& pages, const Absorbed& c) {
+std::vector<float> RunAbsorbed(const TestBackend& b, const TestPages& pages, const Absorbed& c) {
   const auto tokens = static_cast<int64_t>(c.positions.size());
   const TestTokens map(pages, std::vector<int>(c.positions.size(), 0), c.positions,
                        static_cast<int>(tokens));
@@ -64,7 +65,7 @@ TEST_P(CpuOpsTest, AbsorbedAttentionOverManyPiecesAndGroups) {
       const auto n = static_cast<int64_t>(c.positions.size()) * heads;
       c.q_latent = Normals(n * latent, 1);
       c.q_rope = Normals(n * rope, 2);
-      ExpectOracle(2e-5, [&](const Backend& b) { return RunAbsorbed(b, pages, c); });
+      ExpectOracle(2e-5, [&](const TestBackend& b) { return RunAbsorbed(b, pages, c); });
 
       // The longest token alone: other waves, the same bits.
       const std::vector<float> all = RunAbsorbed(Cpu(2), pages, c);
@@ -76,7 +77,7 @@ TEST_P(CpuOpsTest, AbsorbedAttentionOverManyPiecesAndGroups) {
   }
 }
 
-std::vector<float> Expanded(const Backend& b, int begin, int end, const std::vector<float>& kv,
+std::vector<float> Expanded(const TestBackend& b, int begin, int end, const std::vector<float>& kv,
                             const std::vector<float>& q) {
   constexpr int kHeads = 3, kNope = 128, kRope = 64, kValue = 72, kContext = 500;
   const int tokens = end - begin;
@@ -107,7 +108,7 @@ TEST_P(CpuOpsTest, ExpandedAttentionOfManyTokens) {
   constexpr int kWidth = 3 * 72;
   const std::vector<float> q = Normals(500 * 3 * 192, 1);
   std::vector<float> kv = Normals(500 * 3 * 200, 2);
-  ExpectOracle(1e-5, [&](const Backend& b) { return Expanded(b, 0, 500, kv, q); });
+  ExpectOracle(1e-5, [&](const TestBackend& b) { return Expanded(b, 0, 500, kv, q); });
   const std::vector<float> all = Expanded(Cpu(2), 0, 500, kv, q);
   for (const auto& [begin, end] : {std::pair{0, 1}, {100, 400}, {191, 193}, {499, 500}}) {
     ExpectSameBits(Expanded(Cpu(1), begin, end, kv, q),
@@ -147,7 +148,7 @@ TEST_P(CpuOpsTest, ManyTokensOfFewExperts) {
       weights.push_back(rng.Uniform());
     }
     // A product's last bit may tip a code of FP8.
-    ExpectOracle(dtype == DType::kBF16 ? 1e-5 : 2e-3, [&](const Backend& b) {
+    ExpectOracle(dtype == DType::kBF16 ? 1e-5 : 2e-3, [&](const TestBackend& b) {
       const auto up = Pack(b, gate_up), down_projection = Pack(b, down);
       const TestTensor out(b.act(), {kTokens, kHidden});
       RunOp(b, &Ops::moe_experts,
@@ -167,7 +168,7 @@ TEST_P(CpuOpsTest, RoutesManyTokens) {
   constexpr int kTokens = 150, kExperts = 30, kHidden = 333, kTopk = 4;
   const std::vector<float> x = Normals(kTokens * kHidden, 1);
   const std::vector<float> gate = Normals(kExperts * kHidden, 2, 0.05f);
-  ExpectOracle(1e-5, [&](const Backend& b) {
+  ExpectOracle(1e-5, [&](const TestBackend& b) {
     const TestTensor ids(DType::kI32, {kTokens, kTopk}), weights(DType::kF32, {kTokens, kTopk});
     RunOp(b, &Ops::route,
           {.x = TestTensor(b.act(), {kTokens, kHidden}, x),
@@ -224,7 +225,7 @@ TEST(SampleCpuTest, DrawsAsIfAllWereSorted) {
   for (int i = 0; i < kRows * kVocab; i += 7) logits[static_cast<size_t>(i)] = -INFINITY;
   for (const Request& request : requests) {
     std::vector<std::vector<int32_t>> tokens;
-    for (const Backend& b : {Oracle(), Cpu(1), Cpu(3)}) {
+    for (const TestBackend& b : {Oracle(), Cpu(1), Cpu(3)}) {
       const auto slots = [&](float value) {
         return TestTensor(DType::kF32, {1}, std::vector<float>{value});
       };

@@ -7,7 +7,7 @@ namespace fathom {
 namespace {
 
 template <Fp8Activations kActivations>
-Result<std::unique_ptr<PackedWeight>> Pack(Stream& stream, const PrepareArgs& a) {
+Result<std::unique_ptr<PackedWeight>> Pack(Stream& stream, const PackArgs& a) {
   return PackForCuda(static_cast<CudaStream&>(stream).device(), a,
                      kActivations == Fp8Activations::kQuantized);
 }
@@ -19,8 +19,8 @@ Ops Table(Fp8Activations activations) {
       .kv_cache = DType::kBF16,
       .context_chunk = 4096,
       .limits = {.norm_width = 8192, .experts = 1024, .topk = 32},
-      .prepare = activations == Fp8Activations::kExact ? Pack<Fp8Activations::kExact>
-                                                       : Pack<Fp8Activations::kQuantized>,
+      .pack = activations == Fp8Activations::kExact ? Pack<Fp8Activations::kExact>
+                                                    : Pack<Fp8Activations::kQuantized>,
       .embed = {EmbedCuda},
       .rms_norm = {RmsNormCuda},
       .linear = {LinearCuda, LinearCudaWorkspace},

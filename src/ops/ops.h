@@ -74,8 +74,7 @@ struct HeadLinearArgs {
   TensorView live;                       // I32 [1]: tokens
   TensorView out;           // act [tokens, heads, out]; tokens and heads may be strided
   QuantizedCopy quantized;  // out: of `out` [tokens, heads * out], then contiguous; or absent
-  // Right after a rotate_and_cache that changes nothing this reads: both may run at once.
-  bool beside_last = false;
+  bool x_early = false;     // x is early (op.h): right behind a rotate_and_cache
 };
 
 // out = silu(gate) * up, where gate_up = [gate, up].
@@ -130,7 +129,7 @@ struct RotateAndCacheArgs {
   float eps = 1e-6f;
   TensorView q_rope;   // act [tokens, heads, rope], in and out; tokens and heads may be strided
   TensorView cos_sin;  // F32 [max_positions, 2, rope / 2], as in rope
-  TokenMap tokens;     // there before the op in front, a linear, began: CUDA reads it early
+  TokenMap tokens;     // early (op.h): right behind a linear
   KvPages pages;       // out
 };
 
@@ -319,7 +318,7 @@ struct Ops {
   OpLimits limits;
 
   // Packs weights; kUnimplemented names what this table cannot run. Reads the sources once.
-  Result<std::unique_ptr<PackedWeight>> (*prepare)(Stream&, const PrepareArgs&) = nullptr;
+  Result<std::unique_ptr<PackedWeight>> (*pack)(Stream&, const PackArgs&) = nullptr;
 
   Op<EmbedArgs> embed;
   Op<RmsNormArgs> rms_norm;
@@ -361,7 +360,7 @@ const Ops& CpuOps(Fp8Activations activations);
 // (cpu/cpu_features.h) activations are not rounded.
 const Ops& CpuBF16Ops();
 // As CpuOps(kExact), with all matrices but those of the absorbed form quantised to kInt8 or kInt4
-// when they are prepared, and activations quantised to 8-bit integers per token and 128 channels;
+// when they are packed, and activations quantised to 8-bit integers per token and 128 channels;
 // activations of the absorbed form and the KV cache are rounded to BF16.
 const Ops& CpuIntegerOps(WeightFormat format);
 // GPUs, a table for each architecture; streams are CudaStream (cuda/stream.h). Activations and the

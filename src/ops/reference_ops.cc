@@ -6,7 +6,7 @@ namespace fathom {
 namespace {
 
 template <Fp8Activations kActivations>
-Result<std::unique_ptr<PackedWeight>> Pack(Stream&, const PrepareArgs& a) {
+Result<std::unique_ptr<PackedWeight>> Pack(Stream&, const PackArgs& a) {
   return PackForReference(a, kActivations == Fp8Activations::kQuantized);
 }
 
@@ -15,8 +15,8 @@ Ops Table(Fp8Activations activations) {
       .name = "reference",
       .activation = DType::kF32,
       .kv_cache = DType::kF32,
-      .prepare = activations == Fp8Activations::kExact ? Pack<Fp8Activations::kExact>
-                                                       : Pack<Fp8Activations::kQuantized>,
+      .pack = activations == Fp8Activations::kExact ? Pack<Fp8Activations::kExact>
+                                                    : Pack<Fp8Activations::kQuantized>,
       .embed = {EmbedReference},
       .rms_norm = {RmsNormReference},
       .linear = {LinearReference, LinearReferenceWorkspace},

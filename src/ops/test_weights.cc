@@ -26,12 +26,12 @@ TestMatrix::TestMatrix(DType dtype, int64_t out, int64_t in, uint64_t seed,
   weight.scales = scales;
 }
 
-std::unique_ptr<PackedWeight> Pack(const Backend& backend, const std::vector<Parts>& matrices,
+std::unique_ptr<PackedWeight> Pack(const TestBackend& backend, const std::vector<Parts>& matrices,
                                    PackOptions options) {
   std::vector<WeightSource> sources;
   for (const Parts& parts : matrices) sources.push_back({parts});
-  auto packed = backend.ops->prepare(backend.stream(),
-                                     {sources, options.exact_activations, options.scale_ue8m0});
+  auto packed = backend.ops->pack(backend.stream(),
+                                  {sources, options.exact_activations, options.scale_ue8m0});
   CHECK(packed.ok(), "{}", packed.status().ToString());
   return std::move(packed).value();
 }
@@ -48,7 +48,7 @@ std::vector<float> Dense(const Parts& parts) {
   return dense;
 }
 
-std::vector<Fp8Sums> SumsOf(const Backend& backend) {
+std::vector<Fp8Sums> SumsOf(const TestBackend& backend) {
   if (backend.ops->name != "cuda-hopper" || backend.activations == Fp8Activations::kExact) {
     return {Fp8Sums::kReference};
   }

@@ -26,7 +26,7 @@ struct PackOptions {
   bool scale_ue8m0 = false;
 };
 // One matrix per entry.
-std::unique_ptr<PackedWeight> Pack(const Backend& backend, const std::vector<Parts>& matrices,
+std::unique_ptr<PackedWeight> Pack(const TestBackend& backend, const std::vector<Parts>& matrices,
                                    PackOptions options = {});
 
 // The weights of a matrix in fp32, [out, in].
@@ -39,7 +39,7 @@ enum class Fp8Sums {
   kHopper,     // HopperSum (test_hopper_sum.h), by a fused multiply-add: Hopper's FP8 kernels
 };
 // What a table may do: which kernel runs depends on the GPU and the weights' shape.
-std::vector<Fp8Sums> SumsOf(const Backend& backend);
+std::vector<Fp8Sums> SumsOf(const TestBackend& backend);
 // What a real FP8 product does, as plainly as can be written: out = x W^T for one row of x.
 std::vector<float> Fp8Product(const std::vector<float>& x, const Parts& parts, bool scale_ue8m0,
                               Fp8Sums sums = Fp8Sums::kReference);

@@ -32,26 +32,26 @@ bool SameSpecial(float a, float b) {
 
 }  // namespace
 
-Stream& Backend::stream() const {
+Stream& TestBackend::stream() const {
   static CpuStream of_oracle(1);
   return ops->name == "reference" ? of_oracle : StreamUnderTest(*this);
 }
 
-std::ostream& operator<<(std::ostream& out, const Backend& backend) {
+std::ostream& operator<<(std::ostream& out, const TestBackend& backend) {
   std::string name(backend.ops->name);
   std::replace(name.begin(), name.end(), '-', '_');  // names of tests have no other sign
   return out << name << (backend.activations == Fp8Activations::kExact ? "_exact_" : "_")
              << backend.threads;
 }
 
-Backend Oracle(Fp8Activations activations) {
+TestBackend Oracle(Fp8Activations activations) {
   return {&ReferenceOps(activations), 1, activations};
 }
 
-std::vector<Backend> Backends(std::initializer_list<Fp8Activations> modes) {
-  std::vector<Backend> backends;
+std::vector<TestBackend> Backends(std::initializer_list<Fp8Activations> modes) {
+  std::vector<TestBackend> backends;
   for (const Fp8Activations mode : modes) {
-    for (const Backend& backend : TablesUnderTest(mode)) backends.push_back(backend);
+    for (const TestBackend& backend : TablesUnderTest(mode)) backends.push_back(backend);
   }
   return backends;
 }
@@ -195,8 +195,8 @@ void ExpectCloseToOneOf(const std::vector<float>& a, const std::vector<std::vect
   EXPECT_LE(error, tolerance);
 }
 
-void ExpectAsOracle(const Backend& backend, double tolerance,
-                    const std::function<std::vector<float>(const Backend&)>& run) {
+void ExpectAsOracle(const TestBackend& backend, double tolerance,
+                    const std::function<std::vector<float>(const TestBackend&)>& run) {
   const std::vector<float> result = run(backend);
   ExpectClose(result, run(Oracle(backend.activations)), tolerance);
   if (backend.threads > 1) ExpectSameBits(result, run({backend.ops, 1, backend.activations}));
@@ -220,11 +220,11 @@ void ExpectRowInvariance(int n, int64_t width,
   }
 }
 
-double Rounding(const Backend& backend) {
+double Rounding(const TestBackend& backend) {
   return backend.act() == DType::kBF16 ? 2e-3 : 0;
 }
 
-double Summing(const Backend& backend) {
+double Summing(const TestBackend& backend) {
   return backend.act() == DType::kBF16 ? 2e-5 : 0;
 }
 

@@ -16,8 +16,8 @@
 
 namespace fathom {
 
-// A table, on so many threads.
-struct Backend {
+// A table under test, on so many threads.
+struct TestBackend {
   const Ops* ops = nullptr;
   int threads = 1;
   Fp8Activations activations = Fp8Activations::kQuantized;  // what the table was asked for
@@ -25,22 +25,22 @@ struct Backend {
   DType act() const { return ops->activation; }
   Stream& stream() const;
 };
-std::ostream& operator<<(std::ostream& out, const Backend& backend);  // "cpu_2", "cpu_exact_2"
+std::ostream& operator<<(std::ostream& out, const TestBackend& backend);  // "cpu_2", "cpu_exact_2"
 
 // The reference table.
-Backend Oracle(Fp8Activations activations = Fp8Activations::kQuantized);
+TestBackend Oracle(Fp8Activations activations = Fp8Activations::kQuantized);
 // The tables under test, and the oracle beside CPU tables.
-std::vector<Backend> Backends(std::initializer_list<Fp8Activations> modes);
+std::vector<TestBackend> Backends(std::initializer_list<Fp8Activations> modes);
 
 // What a test binary is linked with: testing_cpu.cc or testing_cuda.cc.
-std::vector<Backend> TablesUnderTest(Fp8Activations mode);
-Stream& StreamUnderTest(const Backend& backend);
-std::string MissingDevice(const Backend& backend);  // why it cannot run here; empty if it can
-std::byte* AllocateTestMemory(size_t bytes);        // aligned to 64 bytes, for host and device
+std::vector<TestBackend> TablesUnderTest(Fp8Activations mode);
+Stream& StreamUnderTest(const TestBackend& backend);
+std::string MissingDevice(const TestBackend& backend);  // why it cannot run here; empty if it can
+std::byte* AllocateTestMemory(size_t bytes);            // aligned to 64 bytes, for host and device
 void FreeTestMemory(std::byte* memory);
 
 // A test of every table: `EVERY_BACKEND(FooTest);`, then TEST_P(FooTest, ...) with GetParam().
-class OpTest : public testing::TestWithParam<Backend> {
+class OpTest : public testing::TestWithParam<TestBackend> {
  protected:
   void SetUp() override {
     if (const std::string why = MissingDevice(GetParam()); !why.empty()) GTEST_SKIP() << why;
@@ -96,7 +96,7 @@ std::vector<float> Rounded(std::vector<float> x, DType type);
 
 // Runs an op of the backend's table with exactly the work space it asks for, filled with NaN.
 template <class Args>
-void RunOp(const Backend& backend, Op<Args> Ops::*op, const Args& args) {
+void RunOp(const TestBackend& backend, Op<Args> Ops::*op, const Args& args) {
   const Op<Args>& function = backend.ops->*op;
   const size_t bytes = function.Workspace(backend.stream(), args);
   TestTensor workspace(DType::kU8, {static_cast<int64_t>(bytes)});
@@ -118,8 +118,8 @@ void ExpectCloseToOneOf(const std::vector<float>& a, const std::vector<std::vect
 
 // Calls run(backend) and expects the result of the oracle in its mode within `tolerance`, and the
 // same bits on one thread.
-void ExpectAsOracle(const Backend& backend, double tolerance,
-                    const std::function<std::vector<float>(const Backend&)>& run);
+void ExpectAsOracle(const TestBackend& backend, double tolerance,
+                    const std::function<std::vector<float>(const TestBackend&)>& run);
 // run(tokens) gives `width` numbers per token of the list, which picks from tokens 0..n-1. Expects
 // a token's bits to be the same alone, among others and at any place.
 void ExpectRowInvariance(int n, int64_t width,
@@ -127,9 +127,9 @@ void ExpectRowInvariance(int n, int64_t width,
 
 // How far a last bit of BF16 that falls otherwise here and there may take a result: 0 for tables
 // that do not round.
-double Rounding(const Backend& backend);
+double Rounding(const TestBackend& backend);
 // How far its sums of products may lie from sums in fp32: 0 for tables on CPUs; tensor cores drop
 // low bits of BF16 products too. (Of FP8 products: Fp8Sums, test_weights.h.)
-double Summing(const Backend& backend);
+double Summing(const TestBackend& backend);
 
 }  // namespace fathom

@@ -7,22 +7,22 @@
 
 namespace fathom {
 
-std::vector<Backend> TablesUnderTest(Fp8Activations mode) {
-  std::vector<Backend> backends = {Oracle(mode)};
+std::vector<TestBackend> TablesUnderTest(Fp8Activations mode) {
+  std::vector<TestBackend> backends = {Oracle(mode)};
   for (int threads = 1; threads <= 3; ++threads) {
     backends.push_back({&CpuOps(mode), threads, mode});
   }
   return backends;
 }
 
-Stream& StreamUnderTest(const Backend& backend) {
+Stream& StreamUnderTest(const TestBackend& backend) {
   static std::map<int, std::unique_ptr<CpuStream>> streams;
   std::unique_ptr<CpuStream>& stream = streams[backend.threads];
   if (stream == nullptr) stream = std::make_unique<CpuStream>(backend.threads);
   return *stream;
 }
 
-std::string MissingDevice(const Backend&) {
+std::string MissingDevice(const TestBackend&) {
   return {};
 }
 

@@ -17,11 +17,11 @@ const Result<std::unique_ptr<CudaDevice>>& Device0() {
 
 }  // namespace
 
-std::vector<Backend> TablesUnderTest(Fp8Activations mode) {
+std::vector<TestBackend> TablesUnderTest(Fp8Activations mode) {
   return {{&CudaPortableOps(mode), 1, mode}, {&CudaHopperOps(mode), 1, mode}};
 }
 
-Stream& StreamUnderTest(const Backend&) {
+Stream& StreamUnderTest(const TestBackend&) {
   CHECK(Device0().ok(), "{}", Device0().status().message());
   const Status status = (*Device0())->status();
   CHECK(status.ok(), "{}", status.message());
@@ -29,7 +29,7 @@ Stream& StreamUnderTest(const Backend&) {
   return (*Device0())->stream();
 }
 
-std::string MissingDevice(const Backend& backend) {
+std::string MissingDevice(const TestBackend& backend) {
   if (!Device0().ok()) return "not run: " + Device0().status().message();
   const CudaDevice& device = **Device0();
   // No other GPU runs a table that is made for one architecture.

@@ -4,23 +4,23 @@
 
 namespace fathom {
 
-void Check(const PrepareArgs& a) {
-  CHECK(!a.matrices.empty() && !a.matrices[0].parts.empty(), "prepare: no matrix");
+void Check(const PackArgs& a) {
+  CHECK(!a.matrices.empty() && !a.matrices[0].parts.empty(), "pack: no matrix");
   const std::vector<WeightTensor>& first = a.matrices[0].parts;
-  CHECK(first[0].values.rank() == 2, "prepare: a part {}", first[0].values.ToString());
+  CHECK(first[0].values.rank() == 2, "pack: a part {}", first[0].values.ToString());
   const int64_t in = first[0].values.dim(1);
   for (const WeightSource& source : a.matrices) {
-    CHECK(source.parts.size() == first.size(), "prepare: matrices of {} and {} parts", first.size(),
+    CHECK(source.parts.size() == first.size(), "pack: matrices of {} and {} parts", first.size(),
           source.parts.size());
     for (size_t i = 0; i < first.size(); ++i) {
       const WeightTensor& part = source.parts[i];
       CHECK(part.values.rank() == 2 && part.values.dim(1) == in && in > 0 &&
                 part.values.dim(0) == first[i].values.dim(0) && part.values.dim(0) > 0,
-            "prepare: a part {} beside {}", part.values.ToString(), first[i].values.ToString());
+            "pack: a part {} beside {}", part.values.ToString(), first[i].values.ToString());
       CHECK((part.format.scales.type != ScaleType::kNone) != part.scales.absent(),
-            "prepare: a part {} with scales {}", part.values.ToString(), part.scales.ToString());
+            "pack: a part {} with scales {}", part.values.ToString(), part.scales.ToString());
       CHECK(part.format.values == FormatOf(part.values.dtype()).values,
-            "prepare: a part {} said to be {}", part.values.ToString(), Name(part.format.values));
+            "pack: a part {} said to be {}", part.values.ToString(), Name(part.format.values));
     }
   }
 }

@@ -40,7 +40,7 @@ struct WeightSource {
   std::vector<WeightTensor> parts;
 };
 
-struct PrepareArgs {
+struct PackArgs {
   std::span<const WeightSource> matrices;  // [count], of equal shape
   // Never multiply with quantised activations (absorbed W_UK, W_UV).
   bool exact_activations = false;
@@ -48,6 +48,6 @@ struct PrepareArgs {
 };
 
 // The contract; a violation is a bug and stops the process.
-void Check(const PrepareArgs&);
+void Check(const PackArgs&);
 
 }  // namespace fathom

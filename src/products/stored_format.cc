@@ -2,7 +2,7 @@
 
 namespace fathom {
 
-Result<WeightFormat> CommonFormat(const PrepareArgs& a, bool quantize_activations) {
+Result<WeightFormat> CommonFormat(const PackArgs& a, bool quantize_activations) {
   const WeightTensor& first = a.matrices[0].parts[0];
   bool lined_up = true;
   for (const WeightSource& source : a.matrices) {

@@ -1,4 +1,4 @@
-// How weights are stored, as every table's Prepare() asks.
+// How weights are stored, as every table's packing asks.
 #pragma once
 
 #include "products/packed_weight.h"
@@ -8,6 +8,6 @@ namespace fathom {
 // The format that all parts are stored in, but for the place of each part's first row inside its
 // scale tile; parts of several types are refused. FP8 parts whose columns do not line up in their
 // scale tiles become fp32, or are refused with quantised activations.
-Result<WeightFormat> CommonFormat(const PrepareArgs& a, bool quantize_activations);
+Result<WeightFormat> CommonFormat(const PackArgs& a, bool quantize_activations);
 
 }  // namespace fathom

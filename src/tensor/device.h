@@ -55,12 +55,12 @@ class Device {
   virtual bool Passed(uint64_t mark) = 0;  // whether WaitFor() would return at once
   virtual void WaitFor(uint64_t mark) = 0;
 
-  // Whether Replay() is more than a call.
-  virtual bool replays() const = 0;
+  // Whether RecordOrReplay() is more than a call.
+  virtual bool records() const = 0;
   // Enqueues what `enqueue` does: ops, no uploads, no downloads. The same key must stand for the
-  // same ops on the same addresses with the same shapes. A device that replays calls `enqueue` for
+  // same ops on the same addresses with the same shapes. A device that records calls `enqueue` for
   // a key's first time, records its second, and then replays the record.
-  virtual void Replay(uint64_t key, const std::function<void()>& enqueue) = 0;
+  virtual void RecordOrReplay(uint64_t key, const std::function<void()>& enqueue) = 0;
 };
 
 }  // namespace fathom

@@ -17,8 +17,8 @@ std::vector<int32_t> Backwards(int32_t live) {
 }
 
 // Rows of logits of the slots given, with a row of room; the batch has their tokens backwards.
-std::vector<float> RunRows(const Backend& b, const TestSlots& slots, const std::vector<float>& x,
-                           const std::vector<int32_t>& row_slot) {
+std::vector<float> RunRows(const TestBackend& b, const TestSlots& slots,
+                           const std::vector<float>& x, const std::vector<int32_t>& row_slot) {
   const auto live = static_cast<int32_t>(row_slot.size());
   const TestTensor logits(DType::kF32, {live + 1, kVocab}, x);
   const std::vector<int32_t> token_slot(row_slot.rbegin(), row_slot.rend());
@@ -114,10 +114,10 @@ TEST_P(AdjustLogitsTest, AsTheOracleAndAlone) {
     }
   }
   const std::vector<float> x = Normals(33 * kVocab, 6, 10);
-  const auto run = [&](const Backend& b, const std::vector<int>& rows) {
+  const auto run = [&](const TestBackend& b, const std::vector<int>& rows) {
     return RunRows(b, slots, PickRows(x, kVocab, rows), {rows.begin(), rows.end()});
   };
-  ExpectAsOracle(GetParam(), 1e-6, [&](const Backend& b) { return run(b, Range(33)); });
+  ExpectAsOracle(GetParam(), 1e-6, [&](const TestBackend& b) { return run(b, Range(33)); });
   ExpectRowInvariance(33, kVocab,
                       [&](const std::vector<int>& rows) { return run(GetParam(), rows); });
 }

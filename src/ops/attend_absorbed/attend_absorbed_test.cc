@@ -35,7 +35,7 @@ Case MakeCase(const TestPages& pages, int heads, const std::vector<int>& slots,
 }
 
 // Runs `tokens` of the case with room for two more; q_rope lies behind 8 other channels.
-std::vector<float> RunTokens(const Backend& b, const Case& c, const std::vector<int>& tokens) {
+std::vector<float> RunTokens(const TestBackend& b, const Case& c, const std::vector<int>& tokens) {
   const int live = static_cast<int>(tokens.size()), rope = c.pages->rope_dim();
   std::vector<int> slots, positions;
   std::vector<float> q_rope(live * c.heads * (rope + 8), NAN);
@@ -113,7 +113,7 @@ TEST_P(AttendAbsorbedTest, IsTheFormula) {
       SCOPED_TRACE(testing::Message() << Name(dtype) << " " << latent << " " << heads);
       const TestPages pages = MakePages(dtype, latent, rope);
       const Case c = MakeCase(pages, heads, kSlots, kPositions);
-      const auto run = [&](const Backend& b) { return RunTokens(b, c, Range(c.tokens())); };
+      const auto run = [&](const TestBackend& b) { return RunTokens(b, c, Range(c.tokens())); };
       ExpectClose(run(GetParam()), Formula(c), kTolerance + Rounding(GetParam()));
       ExpectAsOracle(GetParam(), kTolerance + Rounding(GetParam()), run);
     }
@@ -173,7 +173,7 @@ TEST_P(AttendAbsorbedTest, LongStepsHaveTheBitsOfShortOnes) {
   const std::vector<int> some = {0, 1, 2, 254, 255, 256, 257, 258, 510, 511, 512, 513, 529};
   ExpectSameBits(PickRows(all, c.width(), some), RunTokens(GetParam(), c, some));
   ExpectAsOracle(GetParam(), kTolerance + Rounding(GetParam()),
-                 [&](const Backend& b) { return RunTokens(b, c, some); });
+                 [&](const TestBackend& b) { return RunTokens(b, c, some); });
 }
 
 TEST_P(AttendAbsorbedTest, PlacesOfPagesDoNotMatter) {
@@ -222,7 +222,7 @@ TEST_P(AttendAbsorbedTest, NanStaysInItsHead) {
 // Attention, W_UV and o: what W_UV quantises for o changes no bit. Contexts of one part and of
 // many.
 TEST_P(AttendAbsorbedTest, ProductsBehindIt) {
-  const Backend& b = GetParam();
+  const TestBackend& b = GetParam();
   constexpr int kLatent = 512, kRope = 64, kValue = 128;
   TestPages pages(DType::kBF16, 3, 30, kLatent, kRope);
   for (int slot = 0; slot < 3; ++slot) pages.Fill(slot, 1800, slot + 1);

@@ -42,7 +42,7 @@ struct Output {
 };
 
 // Runs `tokens` of the case; `borders` are the context's chunks, the first 0 and the last its end.
-Output RunTokens(const Backend& b, const Case& c, const std::vector<int>& tokens,
+Output RunTokens(const TestBackend& b, const Case& c, const std::vector<int>& tokens,
                  const std::vector<int>& borders) {
   const int64_t n = static_cast<int64_t>(tokens.size());
   std::vector<int32_t> positions;
@@ -72,7 +72,7 @@ Output RunTokens(const Backend& b, const Case& c, const std::vector<int>& tokens
 
 // All tokens of some cases of equal heads as rows of one launch after another; their contexts are
 // cut at multiples of `chunk`. A token without row comes before each row.
-std::vector<Output> RunRows(const Backend& b, const std::vector<Case>& rows, int chunk) {
+std::vector<Output> RunRows(const TestBackend& b, const std::vector<Case>& rows, int chunk) {
   const Case& shape = rows[0];
   std::vector<float> q, kv, rope;
   std::vector<int32_t> positions;
@@ -169,7 +169,7 @@ TEST_P(AttendExpandedTest, IsTheFormulaHoweverTheContextIsCut) {
     for (const std::vector<int>& borders :
          {std::vector<int>{0, 200}, {0, 64, 128, 192, 200}, {0, 1, 2, 65, 199, 200}}) {
       SCOPED_TRACE(testing::Message() << heads << " heads, chunks: " << borders.size() - 1);
-      const auto run = [&](const Backend& b) {
+      const auto run = [&](const TestBackend& b) {
         return RunTokens(b, c, Range(c.tokens()), borders);
       };
       // With activations in BF16 each merge rounds once more.
@@ -177,8 +177,8 @@ TEST_P(AttendExpandedTest, IsTheFormulaHoweverTheContextIsCut) {
       const double of_lse = kTolerance + Summing(GetParam());
       ExpectClose(run(GetParam()).out, expected.out, tolerance);
       ExpectClose(run(GetParam()).lse, expected.lse, of_lse);
-      ExpectAsOracle(GetParam(), tolerance, [&](const Backend& b) { return run(b).out; });
-      ExpectAsOracle(GetParam(), of_lse, [&](const Backend& b) { return run(b).lse; });
+      ExpectAsOracle(GetParam(), tolerance, [&](const TestBackend& b) { return run(b).out; });
+      ExpectAsOracle(GetParam(), of_lse, [&](const TestBackend& b) { return run(b).lse; });
     }
   }
 }
@@ -262,7 +262,7 @@ TEST_P(AttendExpandedTest, NanStaysInItsHead) {
 // The two forms of MLA are the same mathematics: heads of absorbed attention over latents, with
 // W_UK folded into the query and W_UV into the output, against keys and values projected up.
 TEST_P(AttendExpandedTest, EqualsTheAbsorbedForm) {
-  const Backend& b = GetParam();
+  const TestBackend& b = GetParam();
   constexpr int kHeads = 4, kNope = 24, kRope = 8, kVdim = 16, kLatent = 64, kContext = 130;
   TestPages pages(DType::kBF16, 1, 3, kLatent, kRope);
   pages.Fill(0, kContext, 1);

@@ -8,7 +8,7 @@ namespace {
 EVERY_BACKEND(CacheWriteTest);
 
 TEST_P(CacheWriteTest, WritesEachTokenToItsPlaceAndNothingElse) {
-  const Backend& b = GetParam();
+  const TestBackend& b = GetParam();
   const std::vector<int> slots = {2, 0, 0, 0, 0, 1, 1};
   const std::vector<int> positions = {0, 62, 63, 64, 65, 191, 128};
   constexpr int kLatent = 48, kRope = 10, kTokens = 7;
@@ -43,7 +43,7 @@ TEST_P(CacheWriteTest, WritesEachTokenToItsPlaceAndNothingElse) {
 }
 
 TEST_P(CacheWriteTest, RoundsToNearestEven) {
-  const Backend& b = GetParam();
+  const TestBackend& b = GetParam();
   if (b.act() != DType::kF32) GTEST_SKIP() << "activations are rounded already";
   const TestPages pages(DType::kBF16, 1, 1, 3, 2);
   const TestTokens tokens(pages, {0}, {0}, 1);
@@ -58,7 +58,7 @@ TEST_P(CacheWriteTest, RoundsToNearestEven) {
 
 // A NaN, an infinity, zeros, the largest and the smallest: a token's scale is its own.
 TEST_P(CacheWriteTest, ScalesEachTokenByItsLargestChannel) {
-  const Backend& b = GetParam();
+  const TestBackend& b = GetParam();
   const std::vector<std::vector<float>> latents = {
       {0, 0, 0},   {448, 1, -0.0625f}, {449, 1, -0.0625f}, {0x1p-60f, 0, 0}, {0x1p100f, 0x1p91f, 3},
       {1, NAN, 2}, {1, INFINITY, 2},   {-3, 2.5f, 1e-3f}};

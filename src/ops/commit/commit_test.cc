@@ -25,7 +25,7 @@ TestSlots FiveSlots() {
 
 // Rows: slot 0's chunk ends inside the prompt; slot 1's chunk is the prompt's last and its row
 // failed; slot 2 decodes and samples; slot 3 samples.
-Committed RunRows(const Backend& b, int rows) {
+Committed RunRows(const TestBackend& b, int rows) {
   Committed out = {FiveSlots(), TestTensor(DType::kI32, {6}, std::vector<float>{3, 2, 1, 1})};
   const std::vector<int32_t> row_slot = {0, 1, 2, 3}, row_begin = {0, 3, 5, 6, 7};
   const std::vector<int32_t> positions = {128, 129, 130, 62, 63, 64, 200};
@@ -66,7 +66,7 @@ TEST_P(CommitTest, OnlyLiveRows) {
 
 // A decode of slot 3 from position 100 on, of `tokens`, of which `count` stand.
 Committed Decode(
-    const Backend& b, const std::vector<int32_t>& sampled, int32_t count,
+    const TestBackend& b, const std::vector<int32_t>& sampled, int32_t count,
     const std::function<void(TestSlots&)>& change = [](TestSlots&) {}) {
   const auto tokens = static_cast<int32_t>(sampled.size());
   Committed out = {FiveSlots(),

@@ -6,7 +6,7 @@ namespace {
 EVERY_BACKEND(GatherContextTest);
 
 TEST_P(GatherContextTest, GathersAnyRange) {
-  const Backend& b = GetParam();
+  const TestBackend& b = GetParam();
   constexpr int kLatent = 48, kRope = 10;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF8E4M3}) {
     TestPages pages(dtype, 2, 4, kLatent, kRope);

@@ -6,7 +6,7 @@ namespace {
 EVERY_BACKEND(GatherRowsTest);
 
 TEST_P(GatherRowsTest, CopiesLiveRows) {
-  const Backend& b = GetParam();
+  const TestBackend& b = GetParam();
   const std::vector<float> x = Normals(6 * 33, 1);
   const std::vector<int> index = {5, 0, 0, 3};
   for (const int live : {0, 1, 3, 4}) {

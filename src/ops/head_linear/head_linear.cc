@@ -5,7 +5,7 @@ namespace fathom {
 void Check(const HeadLinearArgs& a) {
   CheckWeight("head_linear: weight", a.weight);
   CHECK(!a.weight->quantize_activations,
-        "head_linear: the weight must be prepared with `exact_activations`");
+        "head_linear: the weight must be packed with `exact_activations`");
   CheckActivation("head_linear: x", a.x, 3);
   const int64_t tokens = a.x.dim(0), heads = a.weight->count;
   CheckStrided("head_linear: x", a.x, a.x.dtype(), {tokens, heads, a.weight->in});

@@ -25,7 +25,7 @@ Bf16ProductParams Bf16ProductOf(const HeadLinearArgs& a) {
           .y = a.out.data(),
           .y_stride = a.out.stride(0),
           .y_head_stride = a.out.stride(1),
-          .x_early = a.beside_last};
+          .x_early = a.x_early};
 }
 
 void HeadLinearCuda(OpContext& context, const HeadLinearArgs& a) {

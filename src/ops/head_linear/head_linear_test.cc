@@ -17,7 +17,7 @@ struct Case {
 };
 
 // Tokens of a tensor whose heads are 9 apart from each other, and whose tokens 5 more.
-std::vector<float> RunTokens(const Backend& b, const PackedWeight& w, const Case& c,
+std::vector<float> RunTokens(const TestBackend& b, const PackedWeight& w, const Case& c,
                              const std::vector<int>& tokens) {
   const int64_t live = static_cast<int64_t>(tokens.size()), in = w.in + 9, out = w.out + 9;
   std::vector<float> wide((live + 1) * (w.count * in + 5), NAN);
@@ -85,7 +85,7 @@ TEST_P(HeadLinearTest, AbsorbedProjections) {
       const TestMatrix m(dtype, heads * (96 + 40), 160, 3);
       const KvB kv_b = MakeKvB(m.weight, heads, 96, 40, 3);
       for (const Case* c : {&kv_b.uk, &kv_b.uv}) {
-        const auto run = [&](const Backend& b) {
+        const auto run = [&](const TestBackend& b) {
           const auto w = Pack(b, c->heads, c->options);
           EXPECT_FALSE(w->quantize_activations);
           return RunTokens(b, *w, *c, Range(3));

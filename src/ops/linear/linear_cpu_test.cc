@@ -50,7 +50,7 @@ struct Source {
 std::vector<float> Product(const Ops& ops, int threads, const WeightSource& source,
                            const std::vector<float>& x, int64_t tokens, bool ue8m0 = false) {
   CpuDevice device(threads);
-  auto weight = ops.prepare(device.stream(), {.matrices = {&source, 1}, .scale_ue8m0 = ue8m0});
+  auto weight = ops.pack(device.stream(), {.matrices = {&source, 1}, .scale_ue8m0 = ue8m0});
   CHECK(weight.ok(), "{}", weight.status().ToString());
   const int64_t in = (*weight)->in, out = (*weight)->out;
   std::vector<float> y(static_cast<size_t>(tokens * out), -1.0f);
@@ -341,7 +341,7 @@ TEST_P(EveryTarget, QuantizeRows) {
   }
   for (const bool ue8m0 : {false, true}) {
     auto packed = CpuOps(Fp8Activations::kQuantized)
-                      .prepare(device.stream(), {.matrices = {&one, 1}, .scale_ue8m0 = ue8m0});
+                      .pack(device.stream(), {.matrices = {&one, 1}, .scale_ue8m0 = ue8m0});
     ASSERT_TRUE(packed.ok());
     const CpuWeight& w = AsCpu(packed->get());
     ASSERT_EQ(w.runs(), 5);
@@ -375,12 +375,12 @@ TEST_P(EveryTarget, QuantizeRows) {
   }
 }
 
-TEST(PrepareCpu, RefusesMixedParts) {
+TEST(PackCpu, RefusesMixedParts) {
   CpuDevice device(1);
   const Source fp8(DType::kF8E4M3, 32, 128, 0, 0, 1), bf16(DType::kBF16, 32, 128, 0, 0, 1);
   const WeightSource source{{fp8.tensor, bf16.tensor}};
   const auto packed =
-      CpuOps(Fp8Activations::kQuantized).prepare(device.stream(), {.matrices = {&source, 1}});
+      CpuOps(Fp8Activations::kQuantized).pack(device.stream(), {.matrices = {&source, 1}});
   ASSERT_FALSE(packed.ok());
   EXPECT_EQ(packed.status().code(), StatusCode::kUnimplemented);
 }

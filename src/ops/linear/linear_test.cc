@@ -22,7 +22,7 @@ struct Case {
 };
 
 // Runs `tokens` of the case with room for two more.
-std::vector<float> RunTokens(const Backend& b, const PackedWeight& w, const Case& c,
+std::vector<float> RunTokens(const TestBackend& b, const PackedWeight& w, const Case& c,
                              const std::vector<int>& tokens) {
   const int live = static_cast<int>(tokens.size());
   const TestTensor x(b.act(), {live + 2, c.in()}, PickRows(c.x, c.in(), tokens));
@@ -34,7 +34,7 @@ std::vector<float> RunTokens(const Backend& b, const PackedWeight& w, const Case
   return rows;
 }
 
-std::vector<float> RunCase(const Backend& b, const Case& c) {
+std::vector<float> RunCase(const TestBackend& b, const Case& c) {
   const auto w = Pack(b, {c.parts}, c.options);
   EXPECT_EQ(w->in, c.in());
   EXPECT_EQ(w->count, 1);
@@ -61,7 +61,7 @@ std::vector<float> Fp8(const Case& c, Fp8Sums sums = Fp8Sums::kReference) {
 }
 
 // Expects what the mode of the table makes of FP8 weights.
-void ExpectFp8(const Backend& b, const Case& c, double tolerance = kTolerance) {
+void ExpectFp8(const TestBackend& b, const Case& c, double tolerance = kTolerance) {
   const std::vector<float> out = RunCase(b, c);
   if (b.activations == Fp8Activations::kExact) return ExpectClose(out, Exact(c), tolerance);
   std::vector<std::vector<float>> right;
@@ -70,7 +70,7 @@ void ExpectFp8(const Backend& b, const Case& c, double tolerance = kTolerance) {
 }
 
 // Rows of very different size, as activations have.
-std::vector<float> Activations(int tokens, int64_t in, uint64_t seed) {
+std::vector<float> ActivationLike(int tokens, int64_t in, uint64_t seed) {
   std::vector<float> x = Normals(tokens * in, seed);
   for (int64_t i = 0; i < tokens * in; ++i) x[i] *= std::exp2(static_cast<float>(i % 11) - 5);
   return x;
@@ -82,10 +82,10 @@ TEST_P(LinearTest, WeightsOfFullPrecision) {
          {std::pair{576, 256}, {33, 96}, {1, 1}, {128, 1408}, {7, 129}, {300, 64}}) {
       SCOPED_TRACE(testing::Message() << Name(dtype) << " " << out << " x " << in);
       const TestMatrix m(dtype, out, in, 1);
-      const Case c = {.parts = {m.weight}, .x = Activations(3, in, 2), .options = {}};
+      const Case c = {.parts = {m.weight}, .x = ActivationLike(3, in, 2), .options = {}};
       const double tolerance = kTolerance + Summing(GetParam());
       ExpectClose(RunCase(GetParam(), c), Exact(c), tolerance);
-      ExpectAsOracle(GetParam(), tolerance, [&](const Backend& b) { return RunCase(b, c); });
+      ExpectAsOracle(GetParam(), tolerance, [&](const TestBackend& b) { return RunCase(b, c); });
     }
   }
 }
@@ -103,10 +103,10 @@ TEST_P(LinearTest, Fp8WithHalfFullTiles) {
       SCOPED_TRACE(testing::Message() << out << " x " << in << (ue8m0 ? " ue8m0" : ""));
       const TestMatrix m(DType::kF8E4M3, out, in, 3);
       const Case c = {
-          .parts = {m.weight}, .x = Activations(3, in, 4), .options = {.scale_ue8m0 = ue8m0}};
+          .parts = {m.weight}, .x = ActivationLike(3, in, 4), .options = {.scale_ue8m0 = ue8m0}};
       ExpectFp8(GetParam(), c);
       if (GetParam().act() == DType::kF32) {
-        ExpectAsOracle(GetParam(), kTolerance, [&](const Backend& b) { return RunCase(b, c); });
+        ExpectAsOracle(GetParam(), kTolerance, [&](const TestBackend& b) { return RunCase(b, c); });
       }
       ExpectSameBits(RunCase(Oracle(), c), Fp8(c));
     }
@@ -119,7 +119,7 @@ TEST_P(LinearTest, GateAndUpPartsCutInsideTiles) {
   for (const int64_t begin : {0, 704}) {
     const Case c = {.parts = {SliceRows(gate.weight, begin, begin + 704),
                               SliceRows(up.weight, begin, begin + 704)},
-                    .x = Activations(2, 256, 7),
+                    .x = ActivationLike(2, 256, 7),
                     .options = {}};
     ExpectFp8(GetParam(), c);
     ExpectSameBits(RunCase(Oracle(), c), Fp8(c));
@@ -131,7 +131,7 @@ TEST_P(LinearTest, ColumnsCutInsideTiles) {
   for (const auto& [begin, end] : {std::pair{704, 1408}, {0, 704}, {100, 120}, {100, 129}}) {
     SCOPED_TRACE(testing::Message() << begin << " to " << end);
     const Case c = {.parts = {SliceCols(down.weight, begin, end)},
-                    .x = Activations(2, end - begin, 9),
+                    .x = ActivationLike(2, end - begin, 9),
                     .options = {}};
     ExpectFp8(GetParam(), c);
     ExpectSameBits(RunCase(Oracle(), c), Fp8(c));
@@ -142,7 +142,7 @@ TEST_P(LinearTest, TransposedSources) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
     const TestMatrix m(dtype, 320, 300, 10);
     const Case c = {.parts = {Transposed(SliceRows(m.weight, 70, 200))},
-                    .x = Activations(2, 130, 11),
+                    .x = ActivationLike(2, 130, 11),
                     .options = {.exact_activations = true}};
     // Tables of BF16 round FP8 weights here.
     const double rounding = dtype == DType::kF8E4M3 ? Rounding(GetParam()) : 0;
@@ -153,14 +153,14 @@ TEST_P(LinearTest, TransposedSources) {
 TEST_P(LinearTest, ActivationsOut) {
   const TestMatrix m(DType::kF8E4M3, 200, 256, 12);
   const Case c = {
-      .parts = {m.weight}, .x = Activations(4, 256, 13), .options = {}, .out = GetParam().act()};
+      .parts = {m.weight}, .x = ActivationLike(4, 256, 13), .options = {}, .out = GetParam().act()};
   ExpectFp8(GetParam(), c, kTolerance + Rounding(GetParam()));
 }
 
 TEST_P(LinearTest, ATokenDoesNotDependOnOthers) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
     const TestMatrix m(dtype, 144, 1424, 14);
-    const Case c = {.parts = {m.weight}, .x = Activations(67, 1424, 15), .options = {}};
+    const Case c = {.parts = {m.weight}, .x = ActivationLike(67, 1424, 15), .options = {}};
     const auto w = Pack(GetParam(), {c.parts});
     ExpectRowInvariance(67, 144, [&](const std::vector<int>& tokens) {
       return RunTokens(GetParam(), *w, c, tokens);
@@ -171,7 +171,7 @@ TEST_P(LinearTest, ATokenDoesNotDependOnOthers) {
 
 TEST_P(LinearTest, ATokenDoesNotDependOnThousands) {
   const TestMatrix m(DType::kBF16, 72, 328, 24);
-  const Case c = {.parts = {m.weight}, .x = Activations(4096, 328, 25), .options = {}};
+  const Case c = {.parts = {m.weight}, .x = ActivationLike(4096, 328, 25), .options = {}};
   const auto w = Pack(GetParam(), {c.parts});
   const std::vector<float> all = RunTokens(GetParam(), *w, c, Range(4096));
   for (const int rows : {1, 8, 63, 512}) {
@@ -188,7 +188,7 @@ TEST_P(LinearTest, PartsOfDifferentSizes) {
       const auto both = Pack(GetParam(), {{m.weight, n.weight}});
       for (const int tokens : {1, 3, 8, 67}) {
         SCOPED_TRACE(testing::Message() << rows << " rows, " << tokens << " tokens");
-        const Case c = {.parts = {m.weight}, .x = Activations(tokens, 2048, 26), .options = {}};
+        const Case c = {.parts = {m.weight}, .x = ActivationLike(tokens, 2048, 26), .options = {}};
         const std::vector<float> out = RunTokens(GetParam(), *both, c, Range(tokens));
         std::vector<float> first, second;
         for (int t = 0; t < tokens; ++t) {
@@ -213,13 +213,13 @@ TEST_P(LinearTest, PartsOfDifferentSizes) {
 
 // A norm's copy changes no bit, whether the table makes it or not.
 TEST_P(LinearTest, OfANormsQuantizedCopy) {
-  const Backend& backend = GetParam();
+  const TestBackend& backend = GetParam();
   const TestMatrix m(DType::kF8E4M3, 256, 2048, 27);
   for (const bool ue8m0 : {false, true}) {
     for (const int tokens : {1, 8, 9, 67, 130}) {
       SCOPED_TRACE(testing::Message() << tokens << (ue8m0 ? " ue8m0" : ""));
       const Case c = {.parts = {m.weight},
-                      .x = Activations(tokens, 2048, 29),
+                      .x = ActivationLike(tokens, 2048, 29),
                       .options = {.scale_ue8m0 = ue8m0}};
       const auto w = Pack(backend, {{m.weight}}, c.options);
       const TestTensor x(backend.act(), {tokens, 2048}, c.x), normed(backend.act(), {tokens, 2048});
@@ -247,7 +247,7 @@ TEST_P(LinearTest, OfANormsQuantizedCopy) {
 }
 
 TEST_P(LinearTest, StridedRows) {
-  const Backend& b = GetParam();
+  const TestBackend& b = GetParam();
   const TestMatrix m(DType::kF8E4M3, 70, 512, 16);
   const Case c = {.parts = {m.weight}, .x = Normals(3 * 512, 17), .options = {}};
   const auto w = Pack(b, {c.parts});
@@ -286,7 +286,7 @@ TEST_P(LinearTest, ZeroRowsGiveZeros) {
 TEST_P(LinearTest, PartsOfSeveralTypesAreRefused) {
   const TestMatrix fp8(DType::kF8E4M3, 40, 256, 21), bf16(DType::kBF16, 40, 256, 22);
   const std::vector<WeightSource> mixed = {{{fp8.weight, bf16.weight}}};
-  const auto packed = GetParam().ops->prepare(GetParam().stream(), {.matrices = mixed});
+  const auto packed = GetParam().ops->pack(GetParam().stream(), {.matrices = mixed});
   EXPECT_EQ(packed.status().code(), StatusCode::kUnimplemented);
 }
 

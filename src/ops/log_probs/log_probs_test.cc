@@ -13,7 +13,7 @@ struct Output {
   std::vector<int32_t> top_ids;
 };
 
-Output RunRows(const Backend& b, const std::vector<float>& logits,
+Output RunRows(const TestBackend& b, const std::vector<float>& logits,
                const std::vector<int32_t>& tokens, int vocab, int top) {
   const auto live = static_cast<int32_t>(tokens.size());
   TestTensor logprob(DType::kF32, {live + 1}), top_ids(DType::kI32, {live + 1, top});
@@ -53,7 +53,7 @@ TEST_P(LogProbsTest, IsTheFormula) {
         EXPECT_NEAR(got.top_logprobs[row * top + i], logits[order[i]] - std::log(sum), 1e-5);
       }
     }
-    ExpectAsOracle(GetParam(), 1e-6, [&, vocab = vocab, top = top](const Backend& b) {
+    ExpectAsOracle(GetParam(), 1e-6, [&, vocab = vocab, top = top](const TestBackend& b) {
       return RunRows(b, x, tokens, vocab, top).logprob;
     });
   }

@@ -23,7 +23,7 @@ struct Case {
 };
 
 // Runs `tokens` of x with room for two more.
-std::vector<float> RunTokens(const Backend& b, const Case& c, const std::vector<float>& x,
+std::vector<float> RunTokens(const TestBackend& b, const Case& c, const std::vector<float>& x,
                              const std::vector<int>& tokens) {
   const auto gate_up = Pack(b, {{c.gate.weight, c.up.weight}}), down = Pack(b, {{c.down.weight}});
   const auto live = static_cast<int32_t>(tokens.size());
@@ -42,7 +42,7 @@ std::vector<float> RunTokens(const Backend& b, const Case& c, const std::vector<
 
 // What the contract leaves to tables with BF16 activations: whether the product of gate and up, and
 // gate and up too, are rounded to them; and what their sums may be.
-std::vector<std::vector<float>> RightResults(const Backend& b, const Case& c, bool quantized,
+std::vector<std::vector<float>> RightResults(const TestBackend& b, const Case& c, bool quantized,
                                              const std::vector<float>& x) {
   std::vector<std::vector<float>> results;
   for (const Fp8Sums sums : SumsOf(b)) {
@@ -65,9 +65,9 @@ std::vector<std::vector<float>> RightResults(const Backend& b, const Case& c, bo
   return results;
 }
 
-void ExpectComposition(const Backend& b, const Case& c, bool quantized, double tolerance,
+void ExpectComposition(const TestBackend& b, const Case& c, bool quantized, double tolerance,
                        const std::vector<float>& x) {
-  const auto run = [&](const Backend& each) {
+  const auto run = [&](const TestBackend& each) {
     return RunTokens(each, c, x, Range(static_cast<int>(static_cast<int64_t>(x.size()) / c.in())));
   };
   if (b.act() == DType::kF32) return ExpectAsOracle(b, tolerance, run);
@@ -78,7 +78,7 @@ constexpr std::tuple<int, int, int> kShapes[] = {
     {256, 128, 256}, {96, 96, 64}, {128, 224, 40}, {256, 384, 512}};
 
 TEST_P(MlpTest, IsTheComposition) {
-  const Backend& b = GetParam();
+  const TestBackend& b = GetParam();
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF8E4M3}) {
     for (const auto& [in, inter, out] : kShapes) {
       SCOPED_TRACE(testing::Message() << Name(dtype) << " " << in << " " << inter << " " << out);
@@ -93,7 +93,7 @@ TEST_P(MlpTest, IsTheComposition) {
 }
 
 TEST_P(MlpTest, IsTheCompositionWhereNoCodeTips) {
-  const Backend& b = GetParam();
+  const TestBackend& b = GetParam();
   for (const auto& [in, inter, out] : kShapes) {
     SCOPED_TRACE(testing::Message() << in << " " << inter << " " << out);
     ExpectComposition(b, Case::Exact(in, inter, out), b.activations == Fp8Activations::kQuantized,
@@ -102,7 +102,7 @@ TEST_P(MlpTest, IsTheCompositionWhereNoCodeTips) {
 }
 
 TEST_P(MlpTest, OfANormsQuantizedCopy) {
-  const Backend& b = GetParam();
+  const TestBackend& b = GetParam();
   const Case c(DType::kF8E4M3, 256, 384, 128);
   const auto gate_up = Pack(b, {{c.gate.weight, c.up.weight}}), down = Pack(b, {{c.down.weight}});
   for (const int tokens : {3, 9, 67, 130}) {

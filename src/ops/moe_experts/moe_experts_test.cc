@@ -58,13 +58,13 @@ Case MakeCase(const Experts& e, int tokens, int topk) {
 }
 
 struct Packed {
-  Packed(const Backend& b, const Experts& e, PackOptions options = {})
+  Packed(const TestBackend& b, const Experts& e, PackOptions options = {})
       : gate_up(Pack(b, e.gate_up, options)), down(Pack(b, e.down, options)) {}
   std::unique_ptr<PackedWeight> gate_up, down;
 };
 
 // Runs `tokens` of the case with room for two more.
-std::vector<float> RunTokens(const Backend& b, const Packed& w, const Case& c,
+std::vector<float> RunTokens(const TestBackend& b, const Packed& w, const Case& c,
                              const std::vector<int>& tokens) {
   const int64_t live = static_cast<int64_t>(tokens.size()), hidden = w.down->out;
   std::vector<int32_t> ids;
@@ -115,7 +115,7 @@ auto Products(bool quantized, bool ue8m0, Fp8Sums sums = Fp8Sums::kReference) {
   };
 }
 
-double Tolerance(const Backend& b, DType weights) {
+double Tolerance(const TestBackend& b, DType weights) {
   if (b.activations == Fp8Activations::kExact || weights != DType::kF8E4M3) {
     return kTolerance + Rounding(b);
   }
@@ -124,7 +124,7 @@ double Tolerance(const Backend& b, DType weights) {
 
 // The composition within `tolerance`. The contract leaves it to tables with BF16 activations
 // whether the product of gate and up and each expert's output are rounded to them.
-void ExpectComposition(const Backend& b, const std::vector<float>& result, const Experts& e,
+void ExpectComposition(const TestBackend& b, const std::vector<float>& result, const Experts& e,
                        const Case& c, double tolerance, bool ue8m0 = false) {
   const bool quantized = b.activations == Fp8Activations::kQuantized &&
                          e.matrices[0].values.view().dtype() == DType::kF8E4M3;
@@ -141,7 +141,7 @@ void ExpectComposition(const Backend& b, const std::vector<float>& result, const
 }
 
 TEST_P(MoeExpertsTest, IsTheComposition) {
-  const Backend& b = GetParam();
+  const TestBackend& b = GetParam();
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF8E4M3}) {
     for (const auto& [hidden, inter] : {std::pair{256, 64}, {96, 96}, {64, 224}, {128, 256}}) {
       const Experts e(dtype, 10, hidden, inter);
@@ -150,7 +150,7 @@ TEST_P(MoeExpertsTest, IsTheComposition) {
         SCOPED_TRACE(testing::Message()
                      << Name(dtype) << " " << hidden << " " << inter << " " << topk);
         const Case c = MakeCase(e, 4, topk);
-        const auto run = [&](const Backend& each) {
+        const auto run = [&](const TestBackend& each) {
           return RunTokens(each, Packed(each, e), c, Range(4));
         };
         const double tolerance = Tolerance(b, dtype);
@@ -232,7 +232,7 @@ TEST_P(MoeExpertsTest, NanStaysInItsRow) {
 
 // Small enough for compute-sanitizer: 40 pairs are sorted by expert, and 4160.
 TEST_P(MoeExpertsTest, SortedPairs) {
-  const Backend& b = GetParam();
+  const TestBackend& b = GetParam();
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
     SCOPED_TRACE(Name(dtype));
     const Experts e(dtype, 4, 128, 96);

@@ -21,7 +21,7 @@ struct Output {
 };
 
 // The plan's token at place i is 100 + i.
-Output RunRows(const Backend& b, const TestSlots& slots, const std::vector<Row>& rows,
+Output RunRows(const TestBackend& b, const TestSlots& slots, const std::vector<Row>& rows,
                int64_t expanded_tokens = 0) {
   std::vector<int32_t> slot, capacity = {0}, begin, samples, tokens;
   for (const Row& row : rows) {

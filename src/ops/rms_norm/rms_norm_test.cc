@@ -30,7 +30,7 @@ struct Output {
 };
 
 // Runs `tokens` of the case with room for two more.
-Output RunCase(const Backend& b, const Case& c, const std::vector<int>& tokens,
+Output RunCase(const TestBackend& b, const Case& c, const std::vector<int>& tokens,
                DType residual_type = DType::kF32) {
   const int live = static_cast<int>(tokens.size());
   const TestTensor x(b.act(), {live + 2, c.width}, PickRows(c.x, c.width, tokens));
@@ -84,7 +84,7 @@ TEST_P(RmsNormTest, IsTheFormula) {
                     1e-7 + (type == DType::kF32 ? 0 : Rounding(GetParam())));
       }
       ExpectAsOracle(GetParam(), 2e-6 + Rounding(GetParam()),
-                     [&](const Backend& b) { return RunCase(b, c, Range(3)).out; });
+                     [&](const TestBackend& b) { return RunCase(b, c, Range(3)).out; });
     }
   }
 }
@@ -128,7 +128,7 @@ TEST_P(RmsNormTest, OfAResidualStream) {
 
 // Where a table makes it; else it is left alone.
 TEST_P(RmsNormTest, QuantizedCopy) {
-  const Backend& b = GetParam();
+  const TestBackend& b = GetParam();
   for (const int tokens : {3, 8, 9, 40}) {
     for (const int width : {128, 144, 512, 1536, 2048, 7168}) {
       for (const bool ue8m0 : {false, true}) {
@@ -179,7 +179,7 @@ TEST_P(RmsNormTest, AllZerosGiveZeros) {
 TEST_P(RmsNormTest, StridedRowsAndInPlace) {
   // kv_a's latents lie in rows of 576, of which the norm takes and replaces 512.
   const Case c = MakeCase(512, 3, false);
-  const Backend& b = GetParam();
+  const TestBackend& b = GetParam();
   std::vector<float> wide(3 * 576, 5);
   for (int t = 0; t < 3; ++t) std::copy_n(&c.x[t * 512], 512, &wide[t * 576]);
   const TestTensor x(b.act(), {3, 576}, wide), weight(DType::kF32, {512}, c.weight);

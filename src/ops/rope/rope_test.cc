@@ -34,7 +34,7 @@ Case MakeCase(int heads, int width, const std::vector<int>& positions) {
 }
 
 // The rotated part lies behind 8 other channels of each head, as in a query.
-std::vector<float> RunTokens(const Backend& b, const Case& c, const std::vector<int>& tokens) {
+std::vector<float> RunTokens(const TestBackend& b, const Case& c, const std::vector<int>& tokens) {
   const int live = static_cast<int>(tokens.size()), wide = c.width + 8;
   std::vector<float> padded(live * c.heads * wide, 3);
   std::vector<int32_t> positions;
@@ -78,7 +78,7 @@ TEST_P(RopeTest, RotatesInterleavedPairs) {
         }
       }
     }
-    const auto run = [&](const Backend& b) { return RunTokens(b, c, Range(4)); };
+    const auto run = [&](const TestBackend& b) { return RunTokens(b, c, Range(4)); };
     ExpectClose(run(GetParam()), expected, 1e-6 + Rounding(GetParam()));
     ExpectAsOracle(GetParam(), 1e-6 + Rounding(GetParam()), run);
   }

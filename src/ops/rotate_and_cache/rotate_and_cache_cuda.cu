@@ -39,7 +39,7 @@ __device__ void Rotate(const BF16* from, To* to, const float* cos_sin, int64_t h
 template <class T>
 __global__ void __launch_bounds__(kThreads) RotateAndCache(Rotation a, Pages<T> pages) {
   WaitForPriorKernels();
-  AllowNextKernel();  // after the wait: HeadLinearArgs::beside_last relies on it
+  AllowNextKernel();  // after the wait: HeadLinearArgs::x_early relies on it
   __shared__ float scratch[kWarp];
   const int64_t t = blockIdx.x, half = pages.rope_dim / 2;
   const int32_t live = *a.tokens.live;
@@ -142,8 +142,7 @@ __device__ __forceinline__ void StoreLatents(const Pages<T>& pages, int32_t page
   }
 }
 
-// What a step's kernels wrote before the projection that this one waits for is there already: every
-// table's projection waits before it lets this begin.
+// `tokens` is early (op.h): every table's projection waits before it lets this begin.
 template <class T>
 __global__ void __launch_bounds__(kTokensOfBlock* kWarp) RotateVectors(Rotation a, Pages<T> pages) {
   const int lane = threadIdx.x % kWarp, vector = lane % kLanesOfHead;
@@ -154,7 +153,7 @@ __global__ void __launch_bounds__(kTokensOfBlock* kWarp) RotateVectors(Rotation 
   const Turn turn(a.cos_sin + (live ? position : 0) * 2 * kHalf, vector);
   if (blockIdx.y > 0) {
     WaitForPriorKernels();
-    AllowNextKernel();  // after the wait: HeadLinearArgs::beside_last relies on it
+    AllowNextKernel();  // after the wait: HeadLinearArgs::x_early relies on it
     if (!live) return;
     const int64_t first = (int64_t{blockIdx.y} - 1) * kHeadsOfWarp + lane / kLanesOfHead;
     BF16* query = a.q_rope[t] + first * a.head_stride + vector * kVector;

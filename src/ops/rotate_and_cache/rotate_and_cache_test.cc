@@ -16,7 +16,7 @@ struct Widths {
 };
 
 // What the pages hold at each token's place, then its rotated queries.
-std::vector<float> RunTokens(const Backend& b, const Widths& w, DType pages_type, int live) {
+std::vector<float> RunTokens(const TestBackend& b, const Widths& w, DType pages_type, int live) {
   const TestPages pages(pages_type, 2, 3, w.latent, w.rope);
   const TestTokens tokens(pages, {kSlots.begin(), kSlots.begin() + live},
                           {kPositions.begin(), kPositions.begin() + live}, kTokens);
@@ -72,7 +72,7 @@ TEST_P(RotateAndCacheTest, IsTheComposition) {
         // Pages round what the oracle computes too: a number between two codes may go either way.
         const double rounding = dtype == DType::kF32 ? 0 : dtype == DType::kBF16 ? 4e-3 : 2e-2;
         ExpectAsOracle(GetParam(), 2e-6 + Rounding(GetParam()) + rounding,
-                       [&](const Backend& b) { return RunTokens(b, w, dtype, live); });
+                       [&](const TestBackend& b) { return RunTokens(b, w, dtype, live); });
       }
     }
   }
@@ -81,7 +81,7 @@ TEST_P(RotateAndCacheTest, IsTheComposition) {
 // W_UK's product reads the part of the queries that is not rotated: it may run beside.
 TEST_P(RotateAndCacheTest, AProductBesideIt) {
   constexpr int kHeads = 3, kNope = 128, kRope = 64, kLatent = 512;
-  const Backend& b = GetParam();
+  const TestBackend& b = GetParam();
   const TestMatrix m(DType::kBF16, kHeads * kLatent, kNope, 4);
   std::vector<Parts> heads;
   for (int h = 0; h < kHeads; ++h) {
@@ -109,7 +109,7 @@ TEST_P(RotateAndCacheTest, AProductBesideIt) {
                             .weight = w.get(),
                             .live = live,
                             .out = beside,
-                            .beside_last = true};
+                            .x_early = true};
   const size_t bytes = std::max(b.ops->rotate_and_cache.Workspace(b.stream(), rotate),
                                 b.ops->head_linear.Workspace(b.stream(), product));
   const TestTensor workspace(DType::kU8, {static_cast<int64_t>(bytes)});
@@ -117,7 +117,7 @@ TEST_P(RotateAndCacheTest, AProductBesideIt) {
   b.ops->rotate_and_cache(context, rotate);
   b.ops->head_linear(context, product);
   b.stream().Synchronize();
-  product.out = alone, product.beside_last = false;
+  product.out = alone, product.x_early = false;
   RunOp(b, &Ops::head_linear, product);
   ExpectSameBits(beside.Floats(), alone.Floats());
 }

@@ -31,7 +31,7 @@ struct Output {
   }
 };
 
-Output RunTokens(const Backend& b, const Case& c, const std::vector<int>& tokens) {
+Output RunTokens(const TestBackend& b, const Case& c, const std::vector<int>& tokens) {
   const int live = static_cast<int>(tokens.size());
   const DType gate_type = b.act() == DType::kBF16 ? c.gate_type : DType::kF32;
   const TestTensor gate(gate_type, {c.experts, c.hidden}, c.gate);
@@ -58,7 +58,7 @@ Output RunTokens(const Backend& b, const Case& c, const std::vector<int>& tokens
   return output;
 }
 
-Output RunAll(const Backend& b, const Case& c) {
+Output RunAll(const TestBackend& b, const Case& c) {
   return RunTokens(b, c, Range(c.tokens()));
 }
 
@@ -113,12 +113,12 @@ Output Formula(const Case& c) {
   return output;
 }
 
-void ExpectFormula(const Backend& b, const Case& c, double tolerance = 2e-6) {
+void ExpectFormula(const TestBackend& b, const Case& c, double tolerance = 2e-6) {
   const Output expected = Formula(c), got = RunAll(b, c);
   EXPECT_EQ(got.ids, expected.ids);
   ExpectClose(got.weights, expected.weights, tolerance);
   EXPECT_EQ(got.ids, RunAll(Oracle(), c).ids);
-  ExpectAsOracle(b, tolerance, [&](const Backend& each) { return RunAll(each, c).weights; });
+  ExpectAsOracle(b, tolerance, [&](const TestBackend& each) { return RunAll(each, c).weights; });
 }
 
 Case V3(int tokens, int experts, int topk, int n_group, int topk_group) {

@@ -25,7 +25,7 @@ struct Output {
 
 // Row i of logits is sampled for slot slots - 1 - i, which asks for requests[i]; the new token's
 // position is positions[i].
-Output RunRows(const Backend& b, const std::vector<float>& logits, int vocab,
+Output RunRows(const TestBackend& b, const std::vector<float>& logits, int vocab,
                const std::vector<Request>& requests, const std::vector<int32_t>& positions) {
   const auto live = static_cast<int32_t>(requests.size());
   TestSlots slots(live + 1, vocab);
@@ -61,7 +61,7 @@ Output RunRows(const Backend& b, const std::vector<float>& logits, int vocab,
 }
 
 // Draws `n` tokens from the same logits, at positions 0..n-1.
-std::vector<int32_t> Draws(const Backend& b, const std::vector<float>& logits,
+std::vector<int32_t> Draws(const TestBackend& b, const std::vector<float>& logits,
                            const Request& request, int n) {
   std::vector<float> rows;
   for (int i = 0; i < n; ++i) rows.insert(rows.end(), logits.begin(), logits.end());
@@ -72,7 +72,7 @@ std::vector<int32_t> Draws(const Backend& b, const std::vector<float>& logits,
 }
 
 // The ids that ever come, in ascending order.
-std::vector<int32_t> Support(const Backend& b, const std::vector<float>& logits,
+std::vector<int32_t> Support(const TestBackend& b, const std::vector<float>& logits,
                              const Request& request) {
   std::vector<int32_t> tokens = Draws(b, logits, request, 300);
   std::sort(tokens.begin(), tokens.end());
@@ -262,7 +262,7 @@ TEST_P(SampleTest, LargeVocabularies) {
       rows.insert(rows.end(), logits.begin(), logits.end());
       of_rows.push_back(requests[i % requests.size()]);
     }
-    ExpectAsOracle(GetParam(), 0, [&](const Backend& b) {
+    ExpectAsOracle(GetParam(), 0, [&](const TestBackend& b) {
       const Output out = RunRows(b, rows, kVocab, of_rows, Range(12));
       return std::vector<float>(out.tokens.begin(), out.tokens.end());
     });
@@ -280,7 +280,7 @@ TEST_P(SampleTest, AFunctionOfSeedAndPositionAlone) {
                         .top_k = i % 4 == 0 ? 20 : 0,
                         .seed = static_cast<uint64_t>(i) << (i % 40)});
   }
-  const auto run = [&](const Backend& b, const std::vector<int>& rows) {
+  const auto run = [&](const TestBackend& b, const std::vector<int>& rows) {
     std::vector<Request> some;
     std::vector<int32_t> positions;
     for (int row : rows) {
@@ -290,7 +290,7 @@ TEST_P(SampleTest, AFunctionOfSeedAndPositionAlone) {
     const Output out = RunRows(b, PickRows(x, kVocab, rows), kVocab, some, positions);
     return std::vector<float>(out.tokens.begin(), out.tokens.end());
   };
-  ExpectAsOracle(GetParam(), 0, [&](const Backend& b) { return run(b, Range(kRows)); });
+  ExpectAsOracle(GetParam(), 0, [&](const TestBackend& b) { return run(b, Range(kRows)); });
   ExpectRowInvariance(kRows, 1,
                       [&](const std::vector<int>& rows) { return run(GetParam(), rows); });
   EXPECT_TRUE(run(GetParam(), {}).empty());

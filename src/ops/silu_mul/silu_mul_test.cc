@@ -7,7 +7,7 @@ namespace {
 
 EVERY_BACKEND(SiluMulTest);
 
-std::vector<float> RunRows(const Backend& b, const std::vector<float>& gate_up, int inter) {
+std::vector<float> RunRows(const TestBackend& b, const std::vector<float>& gate_up, int inter) {
   const int live = static_cast<int>(gate_up.size()) / (2 * inter);
   const TestTensor x(b.act(), {live + 1, 2 * inter}, gate_up);
   TestTensor out(b.act(), {live + 1, inter});
@@ -28,7 +28,7 @@ TEST_P(SiluMulTest, IsTheFormula) {
         expected.push_back(static_cast<float>(gate / (1 + std::exp(-gate)) * up));
       }
     }
-    const auto run = [&](const Backend& b) { return RunRows(b, x, inter); };
+    const auto run = [&](const TestBackend& b) { return RunRows(b, x, inter); };
     ExpectClose(run(GetParam()), expected, 1e-6 + Rounding(GetParam()));
     ExpectAsOracle(GetParam(), 1e-6 + Rounding(GetParam()), run);
   }

@@ -96,7 +96,7 @@ struct PanelRun {
 
 class Packer {
  public:
-  Packer(const PrepareArgs& args, CpuWeight& weight) : args_(args), w_(weight) {}
+  Packer(const PackArgs& args, CpuWeight& weight) : args_(args), w_(weight) {}
 
   void Run(ThreadPool& pool) {
     LayOut();
@@ -211,7 +211,7 @@ class Packer {
     return const_cast<float*>(w_.Scales(m, p, run));
   }
 
-  const PrepareArgs& args_;
+  const PackArgs& args_;
   CpuWeight& w_;
   std::vector<PanelSource> sources_;  // of each panel
   std::mutex mutex_;
@@ -232,7 +232,7 @@ void ChooseActivations(bool round, CpuWeight& w) {
 
 }  // namespace
 
-Result<std::unique_ptr<PackedWeight>> PackForCpu(ThreadPool& pool, const PrepareArgs& a,
+Result<std::unique_ptr<PackedWeight>> PackForCpu(ThreadPool& pool, const PackArgs& a,
                                                  const CpuPacking& wanted) {
   Check(a);
   auto w = std::make_unique<CpuWeight>();

@@ -17,7 +17,7 @@ struct CpuPacking {
 };
 
 // kUnimplemented names what cannot be packed so.
-Result<std::unique_ptr<PackedWeight>> PackForCpu(ThreadPool& pool, const PrepareArgs& args,
+Result<std::unique_ptr<PackedWeight>> PackForCpu(ThreadPool& pool, const PackArgs& args,
                                                  const CpuPacking& wanted);
 
 }  // namespace fathom

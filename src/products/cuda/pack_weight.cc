@@ -12,14 +12,14 @@ namespace {
 
 size_t ElementBytes(const WeightFormat& format) {
   CHECK(format.values != WeightType::kInt8 && format.values != WeightType::kInt4,
-        "prepare: {} weights, which CUDA does not have", Name(format.values));
+        "pack: {} weights, which CUDA does not have", Name(format.values));
   return static_cast<size_t>(BitsOf(format.values)) / 8;
 }
 
 // Rows of all parts of all matrices, one after another.
 class Packer {
  public:
-  Packer(CudaDevice& device, const PrepareArgs& args, CudaWeight& weight)
+  Packer(CudaDevice& device, const PackArgs& args, CudaWeight& weight)
       : device_(device), args_(args), w_(weight) {}
 
   void Run() {
@@ -122,14 +122,14 @@ class Packer {
   }
 
   CudaDevice& device_;
-  const PrepareArgs& args_;
+  const PackArgs& args_;
   CudaWeight& w_;
   std::vector<std::byte> buffer_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<PackedWeight>> PackForCuda(CudaDevice& device, const PrepareArgs& a,
+Result<std::unique_ptr<PackedWeight>> PackForCuda(CudaDevice& device, const PackArgs& a,
                                                   bool quantize_activations) {
   Check(a);
   quantize_activations &= !a.exact_activations;

@@ -10,7 +10,7 @@ namespace fathom {
 
 // `quantize_activations`: to E4M3, where the weight is FP8 and its activations need not be exact.
 // kUnimplemented names what cannot be packed so.
-Result<std::unique_ptr<PackedWeight>> PackForCuda(CudaDevice& device, const PrepareArgs& args,
+Result<std::unique_ptr<PackedWeight>> PackForCuda(CudaDevice& device, const PackArgs& args,
                                                   bool quantize_activations);
 
 }  // namespace fathom

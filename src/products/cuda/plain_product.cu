@@ -17,7 +17,7 @@ constexpr int kTokens = 8, kOutputs = 8;
 
 // Numbers [tokens, heads, in], or their codes (then of one head).
 template <class X>
-struct Activations {
+struct Inputs {
   const X* x;
   int64_t token_stride, head_stride;
   const float* scales;  // [tokens, runs], or null
@@ -32,7 +32,7 @@ struct Outputs {
 
 template <class W, class X, class Y>
 __global__ void __launch_bounds__(kOutputs* kWarp)
-    Product(Matrices m, Activations<X> a, Outputs<Y> out) {
+    Product(Matrices m, Inputs<X> a, Outputs<Y> out) {
   const int64_t n = int64_t{blockIdx.x} * kOutputs + threadIdx.x / kWarp;
   const int64_t first = int64_t{blockIdx.y} * kTokens, head = blockIdx.z;
   const int64_t live = min(static_cast<int64_t>(*a.live), a.tokens);
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kOutputs* kWarp)
 }
 
 template <class W, class X>
-void LaunchProduct(const PlainProductParams& p, const Activations<X>& a, cudaStream_t stream) {
+void LaunchProduct(const PlainProductParams& p, const Inputs<X>& a, cudaStream_t stream) {
   const Matrices m = MatricesOf(p.weight);
   const dim3 grid(Blocks(m.out, kOutputs), Blocks(a.tokens, kTokens),
                   static_cast<unsigned>(m.count));

@@ -37,7 +37,7 @@ void PackFp8(const WeightTensor& part, const ReferenceWeight& shape, float* to, 
 }
 
 // fp32 unless the activations are to be quantised.
-Result<WeightFormat> Format(const PrepareArgs& a, bool quantize_activations) {
+Result<WeightFormat> Format(const PackArgs& a, bool quantize_activations) {
   const bool quantize = quantize_activations && !a.exact_activations;
   const WeightFormat stored = TRY(CommonFormat(a, quantize));
   return quantize && stored.values == WeightType::kE4M3 ? stored : WeightFormat::kF32;
@@ -45,7 +45,7 @@ Result<WeightFormat> Format(const PrepareArgs& a, bool quantize_activations) {
 
 }  // namespace
 
-Result<std::unique_ptr<PackedWeight>> PackForReference(const PrepareArgs& a,
+Result<std::unique_ptr<PackedWeight>> PackForReference(const PackArgs& a,
                                                        bool quantize_activations) {
   Check(a);
   auto w = std::make_unique<ReferenceWeight>();
