@@ -63,7 +63,7 @@ void ReadWhereNothingIs() {
   device->Upload(at, std::as_bytes(std::span(numbers)));
   device->Download(std::as_writable_bytes(std::span(numbers)), at);
   bool enqueued = false;
-  device->Replay(1, [&] { enqueued = true; });
+  device->RecordOrReplay(1, [&] { enqueued = true; });
   const uint64_t mark = device->Mark();
   CHECK(device->Passed(mark) && !enqueued);
   device->WaitFor(mark);
