@@ -26,7 +26,7 @@ EDGES = {
     "request": [],
     "scheduler": ["cache", "request"],
     "sampling": ["request", "ops", "tensor"],
-    "engine": ["request", "scheduler", "sampling", "model", "cache", "checkpoint", "ops", "products", "tensor"],
+    "engine": ["request", "scheduler", "sampling", "model", "cache", "checkpoint", "ops", "products", "quant", "tensor"],
     "tokenizer": [],
     "chat": [],
     "server": ["engine", "request", "chat", "tokenizer"],
