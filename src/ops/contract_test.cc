@@ -55,15 +55,21 @@ TEST(ContractDeathTest, FailuresNameOpShapeAndStep) {
 }
 
 TEST(ContractDeathTest, StridedRowsNeedContiguousChannels) {
-  RopeArgs args = {.x = View(DType::kF32, {4, 2, 16}).Slice(2, 8, 16),
-                   .positions = View(DType::kI32, {4}),
-                   .cos_sin = View(DType::kF32, {9, 2, 4}),
-                   .live = kLive};
+  const TestPages pages(DType::kF32, 1, 2, 8, 4), odd(DType::kF32, 1, 2, 8, 3);
+  RotateAndCacheArgs args = {.kv_a = View(DType::kF32, {4, 12}),
+                             .latent_norm = View(DType::kF32, {8}),
+                             .q_rope = View(DType::kF32, {4, 2, 12}).Slice(2, 8, 12),
+                             .cos_sin = View(DType::kF32, {9, 2, 2}),
+                             .tokens = {.slots = View(DType::kI32, {4}),
+                                        .positions = View(DType::kI32, {4}),
+                                        .page_table = pages.table(),
+                                        .live = kLive},
+                             .pages = pages.pages()};
   Check(args);
-  args.x = TensorView(nullptr, DType::kF32, {4, 2, 8}, {32, 16, 2});
-  EXPECT_DEATH(Check(args), "rope: x: the innermost stride is 2");
-  args.x = View(DType::kF32, {4, 2, 7});
-  EXPECT_DEATH(Check(args), "rope: 7 channels");
+  args.q_rope = TensorView(nullptr, DType::kF32, {4, 2, 4}, {16, 8, 2});
+  EXPECT_DEATH(Check(args), "rotate_and_cache: q_rope: the innermost stride is 2");
+  args.pages = odd.pages();
+  EXPECT_DEATH(Check(args), "rotate_and_cache: 3 channels to rotate");
 }
 
 TEST(ContractDeathTest, Weights) {

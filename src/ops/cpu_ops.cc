@@ -40,8 +40,6 @@ Ops Table(PackFunction pack, DType kv_cache) {
       .head_linear = {HeadLinearCpu, HeadLinearCpuWorkspace},
       .silu_mul = {SiluMulCpu},
       .mlp = {MlpCpu, MlpCpuWorkspace},
-      .rope = {RopeCpu},
-      .cache_write = {CacheWriteCpu},
       .rotate_and_cache = {RotateAndCacheCpu},
       .attend_absorbed = {AttendAbsorbedCpu, AttendAbsorbedCpuWorkspace},
       .gather_context = {GatherContextCpu},

@@ -15,8 +15,6 @@ size_t HeadLinearCpuWorkspace(const Stream&, const HeadLinearArgs&);
 void SiluMulCpu(OpContext&, const SiluMulArgs&);
 void MlpCpu(OpContext&, const MlpArgs&);
 size_t MlpCpuWorkspace(const Stream&, const MlpArgs&);
-void RopeCpu(OpContext&, const RopeArgs&);
-void CacheWriteCpu(OpContext&, const CacheWriteArgs&);
 void RotateAndCacheCpu(OpContext&, const RotateAndCacheArgs&);
 void AttendAbsorbedCpu(OpContext&, const AttendAbsorbedArgs&);
 size_t AttendAbsorbedCpuWorkspace(const Stream&, const AttendAbsorbedArgs&);

@@ -27,8 +27,6 @@ Ops Table(Fp8Activations activations) {
       .head_linear = {HeadLinearCuda},
       .silu_mul = {SiluMulCuda},
       .mlp = {MlpCuda, MlpCudaWorkspace},
-      .rope = {RopeCuda},
-      .cache_write = {CacheWriteCuda},
       .rotate_and_cache = {RotateAndCacheCuda},
       .attend_absorbed = {AttendAbsorbedCuda},
       .gather_context = {GatherContextCuda},

@@ -15,8 +15,6 @@ void HeadLinearCuda(OpContext&, const HeadLinearArgs&);
 void SiluMulCuda(OpContext&, const SiluMulArgs&);
 void MlpCuda(OpContext&, const MlpArgs&);
 size_t MlpCudaWorkspace(const Stream&, const MlpArgs&);
-void RopeCuda(OpContext&, const RopeArgs&);
-void CacheWriteCuda(OpContext&, const CacheWriteArgs&);
 void RotateAndCacheCuda(OpContext&, const RotateAndCacheArgs&);
 void AttendAbsorbedCuda(OpContext&, const AttendAbsorbedArgs&);
 void GatherContextCuda(OpContext&, const GatherContextArgs&);

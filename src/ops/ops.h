@@ -77,7 +77,8 @@ struct HeadLinearArgs {
   bool x_early = false;     // x is early (op.h): right behind a rotate_and_cache
 };
 
-// out = silu(gate) * up, where gate_up = [gate, up].
+// out = silu(gate) * up, where gate_up = [gate, up]. Models call mlp; this is its middle, of which
+// the reference and CUDA's plain path make it, and every table has it so that it is tested alone.
 struct SiluMulArgs {
   TensorView gate_up;  // act [tokens, 2 * inter]
   TensorView live;     // I32 [1]: tokens
@@ -95,15 +96,6 @@ struct MlpArgs {
   TensorView out;                         // act [tokens, out]
 };
 
-// Rotates interleaved pairs (x[2i], x[2i+1]) of every head by positions[t] * frequency i, in place:
-// (a cos - b sin, a sin + b cos). Su et al. 2021, RoPE; DeepSeek checkpoints interleave.
-struct RopeArgs {
-  TensorView x;          // act [tokens, heads, rope], in and out; tokens and heads may be strided
-  TensorView positions;  // I32 [tokens]
-  TensorView cos_sin;    // F32 [max_positions, 2, rope / 2]: YaRN's factor is folded in
-  TensorView live;       // I32 [1]: tokens
-};
-
 // Which tokens belong to which request: device tensors that PrepareInputs makes.
 struct TokenMap {
   TensorView slots;       // I32 [tokens]: each token's slot
@@ -112,23 +104,16 @@ struct TokenMap {
   TensorView live;        // I32 [1]: tokens
 };
 
-// Writes each token's latent and rotated key to its page.
-struct CacheWriteArgs {
-  TensorView latent;  // act [tokens, latent]; rows may be strided
-  TensorView rope;    // act [tokens, rope]; rows may be strided
-  TokenMap tokens;
-  KvPages pages;  // out
-};
-
-// What MLA does between its projections and its scores: norms each token's latent, rotates its key
-// and its queries, and writes latent and key to its page. The composition of rms_norm, rope twice,
-// and cache_write.
+// What MLA does between its projections and its scores: norms each token's latent as rms_norm does,
+// rotates its key and its queries, and writes latent and key to its page, which rounds them.
+// Interleaved pairs (x[2i], x[2i+1]) of every head turn by positions[t] * frequency i: (a cos - b
+// sin, a sin + b cos). Su et al. 2021, RoPE; DeepSeek checkpoints interleave.
 struct RotateAndCacheArgs {
   TensorView kv_a;         // act [tokens, latent + rope]; rows may be strided; left as work space
   TensorView latent_norm;  // F32 [latent]
   float eps = 1e-6f;
   TensorView q_rope;   // act [tokens, heads, rope], in and out; tokens and heads may be strided
-  TensorView cos_sin;  // F32 [max_positions, 2, rope / 2], as in rope
+  TensorView cos_sin;  // F32 [max_positions, 2, rope / 2]: YaRN's factor is folded in
   TokenMap tokens;     // early (op.h): right behind a linear
   KvPages pages;       // out
 };
@@ -326,8 +311,6 @@ struct Ops {
   Op<HeadLinearArgs> head_linear;
   Op<SiluMulArgs> silu_mul;
   Op<MlpArgs> mlp;
-  Op<RopeArgs> rope;
-  Op<CacheWriteArgs> cache_write;
   Op<RotateAndCacheArgs> rotate_and_cache;
   Op<AttendAbsorbedArgs> attend_absorbed;
   Op<GatherContextArgs> gather_context;
@@ -381,8 +364,6 @@ void Check(const LinearArgs&);
 void Check(const HeadLinearArgs&);
 void Check(const SiluMulArgs&);
 void Check(const MlpArgs&);
-void Check(const RopeArgs&);
-void Check(const CacheWriteArgs&);
 void Check(const RotateAndCacheArgs&);
 void Check(const AttendAbsorbedArgs&);
 void Check(const GatherContextArgs&);

@@ -23,8 +23,6 @@ Ops Table(Fp8Activations activations) {
       .head_linear = {HeadLinearReference},
       .silu_mul = {SiluMulReference},
       .mlp = {MlpReference, MlpReferenceWorkspace},
-      .rope = {RopeReference},
-      .cache_write = {CacheWriteReference},
       .rotate_and_cache = {RotateAndCacheReference},
       .attend_absorbed = {AttendAbsorbedReference, AttendAbsorbedReferenceWorkspace},
       .gather_context = {GatherContextReference},

@@ -13,8 +13,6 @@ void HeadLinearReference(OpContext&, const HeadLinearArgs&);
 void SiluMulReference(OpContext&, const SiluMulArgs&);
 void MlpReference(OpContext&, const MlpArgs&);
 size_t MlpReferenceWorkspace(const Stream&, const MlpArgs&);
-void RopeReference(OpContext&, const RopeArgs&);
-void CacheWriteReference(OpContext&, const CacheWriteArgs&);
 void RotateAndCacheReference(OpContext&, const RotateAndCacheArgs&);
 void AttendAbsorbedReference(OpContext&, const AttendAbsorbedArgs&);
 size_t AttendAbsorbedReferenceWorkspace(const Stream&, const AttendAbsorbedArgs&);
