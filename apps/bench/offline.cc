@@ -142,11 +142,12 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
                            .output_len = std::min(options.output_len, 4)};
   (void)TRY(meter.TimeDecode(*loaded.engine, warm_up));
   const Model& model = *loaded.model;
-  MeasuredModel measured{.name = loaded.model_name,
-                         .layers = loaded.config.num_layers,
-                         .weights = Name(model.weights().layers.front().attention.o.weight->format.values),
-                         .kv_cache = Name(model.kv_format().At(KvPart::kLatent).dtype),
-                         .weight_bytes = model.weight_bytes()};
+  MeasuredModel measured{
+      .name = loaded.model_name,
+      .layers = loaded.config.num_layers,
+      .weights = Name(model.weights().layers.front().attention.o.weight->format.values),
+      .kv_cache = Name(model.kv_format().At(KvPart::kLatent).dtype),
+      .weight_bytes = model.weight_bytes()};
   measured.linear_in_fp8 = model.weights().layers.front().attention.o.weight->quantize_activations;
   const bool apart = !options.prefill_lens.empty();
   for (const int32_t input_len : options.prefill_lens) {

@@ -28,7 +28,8 @@ size_t PlannedWeightBytes(const Checkpoint& checkpoint, std::optional<WeightForm
   const ModelConfig& config = checkpoint.config();
   const double numbers = static_cast<double>(stored) / (config.fp8 ? 1 : 2);
   const int64_t embedding = 2 * int64_t{config.vocab_size} * config.hidden_size;
-  return static_cast<size_t>(numbers * quantized->bytes_per_weight()) + static_cast<size_t>(embedding);
+  return static_cast<size_t>(numbers * quantized->bytes_per_weight()) +
+         static_cast<size_t>(embedding);
 }
 
 // Logits of a step's rows exist so many at a time.
