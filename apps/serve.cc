@@ -112,16 +112,10 @@ void CheckOrigin(std::string& origin) {
       origin + " is not an origin as http://localhost:3000: scheme, host and port, no path");
 }
 
-void AddServerFlags(CLI::App& command, ServeOptions* options) {
-  const char* group = "Server";
-  ServerOptions& server = options->server;
-  command.add_option("--host", options->host, "0.0.0.0 for every network of this machine")
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--port", options->port, "0 for any free one")
-      ->check(CLI::Range(0, 65535))
-      ->capture_default_str()
-      ->group(group);
+constexpr char kServerGroup[] = "Server";
+
+// Under which names, and by whom.
+void AddAccessFlags(CLI::App& command, ServerOptions& server) {
   // CLI11 gives such a flag all words up to the next one, MODEL too.
   const auto all_but_model = [&command](std::vector<std::string> words) {
     CLI::Option* model = command.get_option("model");
@@ -140,13 +134,13 @@ void AddServerFlags(CLI::App& command, ServeOptions* options) {
           "Names that requests may use; the folder's if none is given. If MODEL stands nowhere "
           "else, the last of several is MODEL")
       ->check([](const std::string& name) { return name.empty() ? "a name is empty" : ""; })
-      ->group(group);
+      ->group(kServerGroup);
   command
       .add_option("--api-key", server.api_key,
                   "What clients must send as Authorization: Bearer KEY; FATHOM_API_KEY in the "
                   "environment keeps it out of the process list")
       ->envname("FATHOM_API_KEY")
-      ->group(group);
+      ->group(kServerGroup);
   command
       .add_option_function<std::vector<std::string>>(
           "--allowed-origins",
@@ -157,40 +151,56 @@ void AddServerFlags(CLI::App& command, ServeOptions* options) {
           "Origins of web pages that may use this server from a browser, as "
           "http://localhost:3000 or '*'; none unless given")
       ->type_name("ORIGIN")
-      ->group(group);
+      ->group(kServerGroup);
+}
+
+void AddLimitFlags(CLI::App& command, ServeOptions* options) {
+  ServerOptions& server = options->server;
+  command
+      .add_option("--max-queue", options->engine.max_queue,
+                  "Requests that wait for a place; more are answered 429")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group(kServerGroup);
+  command.add_option("--max-connections", server.max_connections, "More are answered 503")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group(kServerGroup);
+  command.add_option("--max-body-bytes", server.max_body_bytes, "Of one request")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->capture_default_str()
+      ->group(kServerGroup);
+  command
+      .add_option("--send-timeout", options->send_timeout_s,
+                  "Seconds after which a client that does not read is dropped")
+      ->check(Between(0.001, 86400))
+      ->capture_default_str()
+      ->group(kServerGroup);
+  command
+      .add_option("--shutdown-timeout", options->shutdown_timeout_s,
+                  "Seconds that requests have left after SIGTERM")
+      ->check(Between(0, 86400))
+      ->capture_default_str()
+      ->group(kServerGroup);
+}
+
+void AddServerFlags(CLI::App& command, ServeOptions* options) {
+  command.add_option("--host", options->host, "0.0.0.0 for every network of this machine")
+      ->capture_default_str()
+      ->group(kServerGroup);
+  command.add_option("--port", options->port, "0 for any free one")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str()
+      ->group(kServerGroup);
+  AddAccessFlags(command, options->server);
   command
       .add_option("--generation-config", options->generation_config,
                   "Sampling that requests leave open: auto takes the model's "
                   "generation_config.json, vllm takes temperature 1 and no limits")
       ->check(CLI::IsMember({"auto", "vllm"}))
       ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--max-queue", options->engine.max_queue,
-                  "Requests that wait for a place; more are answered 429")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--max-connections", server.max_connections, "More are answered 503")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--max-body-bytes", server.max_body_bytes, "Of one request")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--send-timeout", options->send_timeout_s,
-                  "Seconds after which a client that does not read is dropped")
-      ->check(Between(0.001, 86400))
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--shutdown-timeout", options->shutdown_timeout_s,
-                  "Seconds that requests have left after SIGTERM")
-      ->check(Between(0, 86400))
-      ->capture_default_str()
-      ->group(group);
+      ->group(kServerGroup);
+  AddLimitFlags(command, options);
 }
 
 }  // namespace
