@@ -6,6 +6,7 @@
 //                  2 x (2 latent + rope) FLOP a head and position
 //   accumulator:   fp32; scores: lanes, then a tree; outputs: in order of position, rescaled per
 //                  page
+//   builds on:     the online softmax (Milakov and Gimelshein, 2018)
 //   expected time: not predicted: latency bound; not measured
 #include "ops/page_rows.cuh"
 

@@ -2,7 +2,9 @@
 // head. 64 (token, head) pairs of a row are M of wgmma; two warpgroups share the 64 x 512 sums.
 // Bytes: 1152 a cached position and item (FP8: 644); operations: 2176 a position and pair (M padded
 // to 64). fp32 accumulators; weights are rounded to BF16; parts of a context lie in FP16, scaled,
-// and are merged in order, in fp32. Expected on an H200: 128 heads, 128 rows of 8192: 292
+// and are merged in order, in fp32. Builds on FlashMLA's published notes (two warpgroups share the
+// sums and exchange weights; codes of an FP8 cache are widened in shared memory) and on flash
+// decoding (parts of a context, merged). Expected on an H200: 128 heads, 128 rows of 8192: 292
 // GFLOP, 440 us; see docs/design/mla-decode.md.
 #include "cuda/gpu.h"
 #include "cuda/launch_early.cuh"

@@ -1,8 +1,11 @@
 // Expanded attention: s = scale (q_nope . k + q_rope . rope), softmax over the piece's positions up
 // to the token's, out = weights v, merged into what earlier pieces left by log-sum-exp.
 // A block has 128 tokens of one row and head (64 where there would be few blocks), 64 a warpgroup;
-// tiles of 128 positions go by. While the
-// values of a tile are added, the next tile is scored and its weights are computed.
+// tiles of 128 positions go by. While the values of a tile are added, the next tile is scored and
+// its weights are computed.
+// Builds on FlashAttention-2 (tokens cut between blocks, the online softmax) and -3 (a warp that
+// loads by TMA; the next tile's product is issued before this one's values, so that softmax runs
+// beside it).
 // Bytes: 512 a position, head and 128 tokens, mostly from the L2; operations: 640 a visible pair.
 // fp32 accumulators; weights are rounded to BF16.
 // Expected on an H200: 16 heads, 4096 tokens of 4096: 86 GFLOP, 0.15 ms at 570 TFLOPS.

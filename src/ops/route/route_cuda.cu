@@ -6,6 +6,8 @@
 //   bytes, FLOPs:  the gate once per block's tokens, x once per block's experts, from L2; 2 FLOP a
 //                  weight and token
 //   accumulator:   fp32 on tensor cores, 128 channels at a time: router_product_cuda.cuh
+//   builds on:     sums of 128 channels on tensor cores, then fp32: the DeepSeek-V3 report, section
+//                  3.3; an fp32 weight as three of BF16 (Henry, Tang, Heinecke, 2019)
 //   expected time: docs/design/cuda-backend.md
 #include "ops/cuda_ops.h"
 #include "ops/route/router_product_cuda.cuh"

@@ -4,11 +4,12 @@
 //                  logit, then rising id); a cut or a draw is the first key at which a sum of
 //                  weights in that order reaches a target: the sums of 2048 ranges of logits say
 //                  in which range it lies, whose tokens are then gathered and compared
-//   bytes, FLOPs:  the row once for the greatest, once for the sums, once for each cut or draw,
-//   from
-//                  L2; some 20 operations a token and pass
+//   bytes, FLOPs:  the row once for the greatest, once for the sums, once for each cut or
+//                  draw, from L2; some 20 operations a token and pass
 //   accumulator:   probabilities relative to the likeliest token as integers of 2^-44, so that sums
 //                  do not depend on their order
+//   builds on:     bucket selection (Alabi and others, 2012) in place of a sort; draws by Philox
+//                  (Salmon and others, 2011)
 //   expected time: docs/design/cuda-backend.md
 #include "cuda/kernels.cuh"
 #include "ops/cuda_ops.h"

@@ -3,6 +3,7 @@
 //   data mapping:  16 lanes per run, 8 channels each
 //   bytes, FLOPs:  reads 2, writes 1 byte a channel; about 20 operations a channel
 //   accumulator:   none
+//   builds on:     scales of 1x128, found online: the DeepSeek-V3 report, section 3.3
 //   expected time: 4096 rows of 7168: 88 MB at the device's bandwidth
 #include "products/cuda/quantize_rows.h"
 

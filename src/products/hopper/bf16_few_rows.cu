@@ -4,6 +4,7 @@
 //                  stages (128 channels) with W by TMA, across tiles, and another with x
 //   bytes, FLOPs:  weights once; 2 FLOP a weight and row
 //   accumulator:   fp32 in the tensor core, in ascending order: the sums of bf16_gemm_kernel.cuh
+//   builds on:     warps of their own that load, as CUTLASS's warp-specialised kernels for Hopper
 //   expected time: docs/design/bf16-gemm.md
 #include <algorithm>
 

@@ -5,6 +5,8 @@
 //                  kMmaN
 //   bytes, FLOPs:  in x (rows + out) + rows x out numbers; 2 x rows x out x in FLOPs
 //   accumulator:   fp32 in the tensor core, in ascending order, 16 channels at a time
+//   builds on:     a loading warp ahead of warpgroups that share a tile, as CUTLASS's persistent
+//                  cooperative kernels for Hopper; multicast of what a pair shares
 //   expected time: docs/design/bf16-gemm.md
 #pragma once
 

@@ -5,6 +5,8 @@
 //                  memory meanwhile, and four of these then multiply run by run
 //   bytes, FLOPs:  W once; x once per block, from the L2; 2 FLOPs a weight and row
 //   accumulator:   the tensor core's within a run, fp32 registers across runs, in order
+//   builds on:     the DeepSeek-V3 report, section 3.3, for the scaling; a warp of its own that
+//                  loads, as CUTLASS's warp-specialised kernels for Hopper
 //   expected time: docs/design/fp8-gemm.md, "Few rows"
 #include <algorithm>
 

@@ -5,6 +5,9 @@
 //                  run of x and of W each) by TMA, warpgroups multiply 64 rows by kMmaN channels
 //   bytes, FLOPs:  in x (rows + out) + 2 x rows x out bytes; 2 x rows x out x in FLOPs
 //   accumulator:   the tensor core's within a run, fp32 registers across runs
+//   builds on:     scaling in fp32 registers after every 128 channels: the DeepSeek-V3 report,
+//                  section 3.3, and DeepGEMM; a loading warp ahead of warpgroups that share a tile,
+//                  as CUTLASS's persistent cooperative kernels for Hopper
 //   expected time: docs/design/fp8-gemm.md
 #pragma once
 
