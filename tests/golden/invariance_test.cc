@@ -1,5 +1,5 @@
 // A token's result is a function of its request alone: the same bits alone and in company, for
-// every token budget, number of slots and number of threads, and after a preemption.
+// every token budget, number of slots, number of threads and order of arrival.
 #include "golden/run_requests.h"
 
 namespace fathom {
@@ -51,34 +51,6 @@ TEST(Invariance, ForEveryBudgetSlotsAndThreads) {
       setting.ops = table.ops, setting.kv_cache = table.kv_cache;
       ExpectSameBits(base, RunAll(setting, requests));
     }
-  }
-}
-
-// Preempted requests compute their prompts again in the form that they had, and what they had
-// generated in rows of many tokens.
-TEST(Invariance, AfterAPreemption) {
-  std::vector<GenerateRequest> requests = MakeRequests();
-  std::erase_if(requests, [](const auto& r) {
-    return r.prompt.size() < 60 || r.prompt.size() > 260 || Raw(r.id) % 2 == 0;
-  });
-  // Long answers, beyond the page and the chunk in which their prompts end.
-  for (GenerateRequest& request : requests) request.max_tokens = 200;
-  for (Setting setting : FewerUnderSanitizer(Tables())) {
-    const Results base = RunAll(setting, requests);
-    setting.pages = 18;
-    int64_t preemptions = 0;
-    const Results tight = RunAll(setting, requests, &preemptions);
-    EXPECT_GE(preemptions, 2);
-    ExpectSameBits(base, tight);
-  }
-}
-
-// Logit rows are sampled a few at a time.
-TEST(Invariance, ForEveryNumberOfLogitRowsAtATime) {
-  const std::vector<GenerateRequest> requests = MakeRequests();
-  const Results base = RunAll({}, requests);
-  for (const int32_t pass_rows : {1, 31}) {
-    ExpectSameBits(base, RunAll({.pass_rows = pass_rows}, requests));
   }
 }
 
