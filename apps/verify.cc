@@ -35,6 +35,7 @@ double Limit(const VerifyOptions& options, Model& model) {
   return exact ? kExactLimit : 2e-2;
 }
 
+// REQUIRES: options.ops is there.
 Result<VerifyReport> Verify(const VerifyOptions& options) {
   const Backend backend =
       TRY(MakeBackend(options.ops, options.threads, options.gpu, options.quantization));
@@ -120,7 +121,7 @@ void AddVerify(CLI::App& app, int& exit_code) {
       ->required();
   command->add_option("--reference", options->reference, "A safetensors file of reference values")
       ->required();
-  options->ops = "cpu";
+  options->device.clear();  // not given: that of --ops
   AddBackendFlags(*command, options.get(), "Options");
   command->add_option("--prefill-chunk", options->prefill_chunk, "Longest row of a prefill")
       ->check(CLI::Range(1, 1 << 16))
@@ -134,6 +135,7 @@ void AddVerify(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(0, 1 << 20));
   command->add_flag("--json", options->json, "Print one JSON object");
   OnRun(*command, exit_code, [options, &exit_code]() -> Status {
+    options->ops = TRY(OpsFor(*options));
     const VerifyReport report = TRY(Verify(*options));
     Print(*options, report);
     if (!report.passed()) exit_code = 1;
