@@ -50,8 +50,8 @@ Result<Backend> MakeBackend(std::string_view name, int threads, int gpu,
       name);
 }
 
-Result<std::string> OpsFor(std::string_view device, const BackendSettings& settings) {
-  const std::string& ops = settings.ops;
+Result<std::string> OpsFor(const BackendSettings& settings) {
+  const std::string &device = settings.device, &ops = settings.ops;
   if (ops.empty() && device == "cuda") return CudaOpsFor(std::max(settings.gpu, 0));
   if (ops.empty()) return std::string("cpu");
   if (ops.starts_with("cuda") != (device == "cuda") && !device.empty()) {

@@ -19,7 +19,8 @@ struct Backend {
 
 // What commands say of a backend: engine_flags.h.
 struct BackendSettings {
-  std::string ops;  // MakeBackend
+  std::string device = "cpu";  // or "cuda"; empty: that of `ops`
+  std::string ops;             // MakeBackend; empty: the device's
   std::string quantization = "none";
   std::string kv_cache_dtype = "auto";  // ParseKvCacheDType
   int gpu = -1;                         // -1: not given, the first one if one is used
@@ -63,8 +64,8 @@ struct GpuMachine {
 };
 Result<GpuMachine> MeasureGpu(int gpu, int64_t read_bytes);
 
-// The op table that --device (empty: not given) and --ops (empty: the device's) name.
-Result<std::string> OpsFor(std::string_view device, const BackendSettings& settings);
+// The op table that `device` and `ops` name together.
+Result<std::string> OpsFor(const BackendSettings& settings);
 
 // "none" (nothing), "int8" or "int4": what weights become while they load.
 Result<std::optional<WeightFormat>> ParseQuantization(std::string_view name);

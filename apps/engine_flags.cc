@@ -108,6 +108,10 @@ CLI::Validator Between(double low, double high) {
 
 void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* group) {
   BackendSettings& s = *settings;
+  command.add_option("--device", s.device, kDeviceHelp)
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str()
+      ->group(group);
   command.add_option("--ops", s.ops, kBackendHelp)
       ->check(CLI::IsMember({"cpu", "cpu-bf16", "cpu-fp8", "cuda", "cuda-fp8", "cuda-portable",
                              "cuda-portable-fp8", "reference", "reference-fp8"}))
@@ -150,10 +154,6 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
                   "local cache")
       ->required();
   const char* group = "Engine";
-  command.add_option("--device", s.device, kDeviceHelp)
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str()
-      ->group(group);
   AddBackendFlags(command, settings, group);
   command
       .add_option(

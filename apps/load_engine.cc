@@ -123,8 +123,8 @@ Result<std::optional<ChatTemplate>> ParseChatTemplate(const EngineSettings& s,
 Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback on_output) {
   settings.FillDefaults();
   LoadedEngine loaded;
-  loaded.backend = TRY(MakeBackend(TRY(OpsFor(settings.device, settings)), settings.threads,
-                                   settings.gpu, settings.quantization));
+  loaded.backend = TRY(
+      MakeBackend(TRY(OpsFor(settings)), settings.threads, settings.gpu, settings.quantization));
   const Checkpoint checkpoint = TRY(OpenCheckpoint(settings));
   for (const std::string& warning : checkpoint.warnings()) LOG_WARNING("{}", warning);
   loaded.config = checkpoint.config();

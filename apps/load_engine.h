@@ -18,7 +18,6 @@ namespace fathom {
 
 enum class ChatTemplateUse { kNone, kIfThere, kRequired };
 
-// BackendSettings::ops may be empty: the device's.
 struct EngineSettings : BackendSettings, EngineLimits {
   std::string model;                 // a folder; with dummy weights config.json is all it needs
   std::string load_format = "auto";  // "dummy": random weights, to measure a model without its own
@@ -27,7 +26,6 @@ struct EngineSettings : BackendSettings, EngineLimits {
   int32_t num_layers = 0;            // dummy weights: only the first so many layers; 0: all
   bool needs_tokenizer = true;       // otherwise LoadedEngine has none
   ChatTemplateUse chat_template = ChatTemplateUse::kIfThere;
-  std::string device = "cpu";  // or "cuda"
 
   // What suits the device, where it is 0.
   void FillDefaults() { EngineLimits::FillDefaults(device == "cuda"); }

@@ -62,9 +62,6 @@ std::vector<std::string> CommandsOf(const CLI::App& command) {
 
 std::string NoFlag(const CLI::App& command, const std::string& argument) {
   const std::string flag = argument.substr(0, argument.find('='));
-  if (flag == "--device" && command.get_option_no_throw("--ops") != nullptr) {
-    return "there is no --device: say --ops cuda to run on a GPU";
-  }
   if (const std::string_view hint = VllmHint(flag); !hint.empty()) {
     return fmt::format("{}: {}", flag, hint);
   }

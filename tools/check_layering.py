@@ -30,7 +30,7 @@ EDGES = {
     "tokenizer": [],
     "chat": [],
     "server": ["engine", "request", "chat", "tokenizer"],
-    "apps": ["server", "engine", "request", "sampling", "model", "checkpoint", "ops", "products", "quant", "cpu", "cuda",
+    "apps": ["server", "engine", "request", "scheduler", "model", "checkpoint", "ops", "products", "quant", "cpu", "cuda",
              "tensor", "chat", "tokenizer"],
     "bench": ["ops", "products", "quant", "cpu", "cuda", "tensor"],
 }

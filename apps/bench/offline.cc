@@ -168,7 +168,7 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
 }
 
 Status BenchOffline(OfflineOptions options) {
-  options.engine.ops = TRY(OpsFor(options.engine.device, options.engine));
+  options.engine.ops = TRY(OpsFor(options.engine));
   // Never beside the model: the memory to be read may not fit. A GPU before, because it is slower
   // while freed memory is cleared; a CPU after, so that the model's peak memory is its own.
   std::optional<Machine> gpu;

@@ -54,8 +54,8 @@ Result<MemoryPlan> PlanAhead(const Checkpoint& checkpoint, const Ops& ops, const
   const EngineBytes bytes = {
       .weights = PlannedWeightBytes(checkpoint, options.quantized),
       .activations = Activations::Bytes(config, ops, limits.max_num_batched_tokens),
-      .executor =
-          ModelExecutor::Bytes(config, ModelOptionsOf(config, options), limits.max_num_seqs, ops)};
+      .runner =
+          StepRunner::Bytes(config, ModelOptionsOf(config, options), limits.max_num_seqs, ops)};
   return PlanMemory({.items = EngineNeeds(bytes, IsGpu(ops)),
                      .page_bytes = kv.page_bytes() * config.total_layers(),
                      .max_model_len = limits.max_model_len,
@@ -71,7 +71,7 @@ Result<MemoryPlan> PlanAgain(MemoryNeeds needs, const Model& model, const Engine
   const EngineBytes bytes = {
       .weights = model.weight_bytes(),
       .activations = model.activation_bytes(),
-      .executor = ModelExecutor::Bytes(model.config(), model.options(), limits.max_num_seqs, ops),
+      .runner = StepRunner::Bytes(model.config(), model.options(), limits.max_num_seqs, ops),
       .workspace = model.workspace_bytes()};
   needs.items = EngineNeeds(bytes, IsGpu(ops));
   return PlanMemory(needs);
@@ -95,8 +95,8 @@ std::vector<MemoryNeed> EngineNeeds(const EngineBytes& bytes, bool gpu) {
       {.name = "weights", .bytes = bytes.weights},
       {.name = "activations", .bytes = bytes.activations, .lowered_by = "--max-num-batched-tokens"},
       {.name = "work space", .bytes = bytes.workspace, .lowered_by = "--max-num-batched-tokens"},
-      {.name = "request state", .bytes = bytes.executor.slots, .lowered_by = "--max-num-seqs"},
-      {.name = "logits", .bytes = bytes.executor.logits, .lowered_by = "--max-num-seqs"}};
+      {.name = "request state", .bytes = bytes.runner.slots, .lowered_by = "--max-num-seqs"},
+      {.name = "logits", .bytes = bytes.runner.logits, .lowered_by = "--max-num-seqs"}};
   if (gpu) needs.push_back({.name = "kernels and recorded steps", .bytes = kGpuReserveBytes});
   return needs;
 }

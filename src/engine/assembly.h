@@ -11,7 +11,7 @@
 #include "checkpoint/checkpoint.h"
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
-#include "engine/model_executor.h"
+#include "engine/step_runner.h"
 #include "model/model.h"
 #include "ops/ops.h"
 #include "tensor/device.h"
@@ -56,7 +56,7 @@ Result<AssembledEngine> AssembleEngine(const Checkpoint& checkpoint, const Ops& 
 // What the plan counts beside the cache, in its order.
 struct EngineBytes {
   size_t weights = 0, activations = 0;
-  ExecutorBytes executor;
+  StepRunnerBytes runner;
   std::optional<size_t> workspace;  // of ops, which a model measures once it is loaded
 };
 std::vector<MemoryNeed> EngineNeeds(const EngineBytes& bytes, bool gpu);

@@ -9,11 +9,7 @@
 
 #include "base/bounded_queue.h"
 #include "engine/executor.h"
-#include "model/batch.h"
-#include "model/kv_pool.h"
-#include "model/model.h"
-#include "sampling/sampler.h"
-#include "sampling/slots.h"
+#include "engine/step_runner.h"
 
 namespace fathom {
 
@@ -21,12 +17,6 @@ struct ModelExecutorOptions {
   int64_t num_pages = 0;
   int64_t slots = 0;          // SchedulerOptions::max_num_seqs
   int32_t max_in_flight = 2;  // SchedulerOptions::depth
-};
-
-// What an executor takes of a device's memory beside the model and the cache.
-struct ExecutorBytes {
-  size_t slots = 0;   // the device-resident state of running requests
-  size_t logits = 0;  // logit rows, and the inputs of a step
 };
 
 // The steps that were recorded, to be replayed: their number, and what that took.
@@ -41,10 +31,6 @@ class ModelExecutor final : public Executor {
   // `model` and `device` must outlive the executor, which is the only one to use them.
   ModelExecutor(Model& model, Device& device, const ModelExecutorOptions& options);
   ~ModelExecutor() override;
-
-  // Of an executor of so many slots, by the code that lays it out.
-  static ExecutorBytes Bytes(const ModelConfig& config, const ModelOptions& options, int64_t slots,
-                             const Ops& ops);
 
   void Submit(StepPlan plan) override;
   StepResult Wait() override;
@@ -67,8 +53,7 @@ class ModelExecutor final : public Executor {
   struct Enqueued {
     StepResult result;
     std::vector<AwaitedRow> rows;  // of the plan
-    int64_t logit_rows = 0;        // at most
-    int32_t top_logprobs = -1;     // the most that any row wants
+    int32_t top_logprobs = -1;     // the most that any row that samples wants
     Sampler::Drawn drawn;
     std::vector<Sampler::PassLogprobs> logprobs;  // of each pass, if any row wants them
     std::vector<PromptPass> prompt_passes;
@@ -82,27 +67,20 @@ class ModelExecutor final : public Executor {
   void EnqueueRows(const StepPlan& plan, Enqueued& step);
   StepResult Finish(Enqueued& step);
   void TakeDrawn(const Enqueued& step, size_t row, RowResult& result) const;
-  void OpenSlots(const StepPlan& plan);
-  std::vector<AwaitedRow> RowsOf(const StepPlan& plan) const;
   // The smallest recorded size that holds the step; null if there is none, or if something in it
   // cannot be replayed.
   const BatchCapacity* RecordedSize(const StepPlan& plan, const Enqueued& step) const;
   // What was staged: forward pass, sampling and commit, recorded per size of the step.
   void EnqueueRecorded(const BatchCapacity& size, const Batch& batch);
-  void EnqueueEagerly(const StepPlan& plan, const Batch& batch, Enqueued& step);
-  void EnqueueSampling(const Batch& batch, const TensorView& hidden, Enqueued* step);
-  void EnqueueLogprobs(size_t pass, Enqueued& step);
+  void EnqueueEagerly(const StepPlan& plan, Enqueued& step);
   void EnqueuePromptLogprobs(const StepPlan& plan, const TensorView& hidden,
                              std::vector<PromptPass>& passes);
   const RequestParams& ParamsOf(SlotId slot) const {
     return *params_[static_cast<size_t>(Raw(slot))];
   }
 
-  Model& model_;
-  KvPool pool_;
-  Slots slots_;
-  Sampler sampler_;
-  StepInputs inputs_;
+  Device& device_;
+  StepRunner runner_;
   std::vector<std::shared_ptr<const RequestParams>> params_;  // of each slot's request
   std::vector<BatchCapacity> sizes_;  // that steps are padded to, ascending; empty: they are not
   RecordedSteps recorded_;

@@ -11,11 +11,6 @@ bool ArrivedBefore(const Sequence* a, const Sequence* b) {
   return a->arrival < b->arrival;
 }
 
-// Tokens that a row that samples brings at most.
-int32_t MostSampled(const StepRow& row) {
-  return row.is_decode() ? row.num_tokens() : 1;
-}
-
 }  // namespace
 
 Status Validate(const SchedulerOptions& options) {
@@ -118,10 +113,8 @@ std::vector<RowEffect> Scheduler::Apply(const StepPlan& plan,
     CHECK(found != sequences_.end(), "request {} has left with a row in flight", Raw(row.request));
     Sequence& seq = *found->second;
     --seq.rows_in_flight;
-    if (row.samples) {
-      --seq.samples_in_flight;
-      seq.tokens_in_flight -= MostSampled(row);
-    }
+    seq.samples_in_flight -= row.samples;
+    seq.tokens_in_flight -= row.logit_rows();
     if (seq.state != SequenceState::kEnded) {
       effects[i].counts = true;
       effects[i].end = Advance(seq, row, outcomes[i]);
@@ -135,7 +128,7 @@ std::vector<RowEffect> Scheduler::Apply(const StepPlan& plan,
 std::optional<SequenceEnd> Scheduler::Advance(Sequence& seq, const StepRow& row,
                                               const RowOutcome& outcome) {
   const std::vector<TokenId>& tokens = outcome.tokens;
-  const size_t most = row.samples ? static_cast<size_t>(MostSampled(row)) : 0;
+  const size_t most = static_cast<size_t>(row.logit_rows());
   const size_t least = row.samples && !outcome.failed ? 1 : 0;
   CHECK(tokens.size() >= least && tokens.size() <= most,
         "request {}: {} tokens of a row that brings {} to {}", Raw(seq.id), tokens.size(), least,

@@ -37,6 +37,8 @@ struct StepRow {
   int32_t num_tokens() const {
     return is_decode() ? 1 + drafts : static_cast<int32_t>(tokens.size());
   }
+  // The most tokens that it brings: of a decode one for each token that is live.
+  int32_t logit_rows() const { return !samples ? 0 : is_decode() ? num_tokens() : 1; }
   friend bool operator==(const StepRow&, const StepRow&) = default;
 };
 
@@ -50,6 +52,11 @@ struct StepPlan {
   int64_t num_tokens() const {
     int64_t n = 0;
     for (const StepRow& row : rows) n += row.num_tokens();
+    return n;
+  }
+  int64_t num_logit_rows() const {
+    int64_t n = 0;
+    for (const StepRow& row : rows) n += row.logit_rows();
     return n;
   }
   friend bool operator==(const StepPlan&, const StepPlan&) = default;

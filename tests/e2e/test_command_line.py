@@ -113,12 +113,15 @@ def test_a_gpu_without_device_cuda_is_refused():
         assert "--gpu 1: --ops cpu runs on the CPU; say --device cuda" in result.stderr
 
 
-def test_verify_names_its_flag_for_a_device():
-    assert refused("verify", MODEL, "--reference", "none", "--device", "cuda") == [
-        "fathom verify: there is no --device: say --ops cuda to run on a GPU"
-    ]
-    (line,) = refused("serve", MODEL, "--device", "gpu")
-    assert "verify" not in line and "cpu,cuda" in line
+def test_verify_takes_a_device_as_others_do():
+    verify = ("verify", MODEL, "--reference", "none")
+    for command in (verify, ("serve", MODEL)):
+        (line,) = refused(*command, "--device", "gpu")
+        assert "cpu,cuda" in line
+        result = run(*command, "--device", "cuda", "--ops", "cpu")
+        assert result.returncode == 1 and "--ops cpu does not run on --device cuda" in result.stderr
+    # Nobody who says --ops cuda must say --device cuda too: what is then missing is the GPU, or the reference.
+    assert "--device cpu" not in run(*verify, "--ops", "cuda").stderr
 
 
 @pytest.mark.parametrize("flags", [("--ops", "gpu"), ("--kv-cache-dtype", "int2"), ("-q", "int2")])

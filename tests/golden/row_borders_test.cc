@@ -6,13 +6,14 @@
 #include <cstring>
 
 #include "base/under_sanitizer.h"
+#include "engine/step_runner.h"
 #include "golden/run_requests.h"
-#include "sampling/slots.h"
+#include "scheduler/one_request.h"
 
 namespace fathom {
 namespace {
 
-constexpr int64_t kTokens = 600, kPages = (kTokens + kPageTokens - 1) / kPageTokens;
+constexpr int32_t kTokens = 600, kPages = (kTokens + kPageTokens - 1) / kPageTokens;
 
 // One request through a model, in the rows that a test asks for.
 class Rows {
@@ -29,8 +30,8 @@ class Rows {
                              nullptr);
     CHECK(model.ok(), "{}", model.status().message());
     model_ = *std::move(model);
-    pool_ = std::make_unique<KvPool>(model_->kv_format(), model_->config().total_layers(), kPages,
-                                     device_);
+    runner_ = std::make_unique<StepRunner>(*model_, device_,
+                                           StepRunnerCapacity{.num_pages = kPages, .slots = 1});
     Rng rng(3);
     for (int64_t i = 0; i < kTokens; ++i) {
       tokens_.push_back(TokenId{static_cast<int32_t>(rng.Below(4000))});
@@ -39,21 +40,17 @@ class Rows {
 
   // Final hidden states of tokens [0, ends.back()), in rows of one form that end at `ends`.
   std::vector<std::byte> Run(AttentionForm form, const std::vector<int32_t>& ends) {
-    Slots slots({.slots = 1, .vocab = model_->config().vocab_size, .max_pages = kPages}, device_);
-    StepInputs inputs({.rows = 1, .tokens = kTokens}, device_);
-    std::vector<PageId> pages;
-    for (int32_t i = kPages; i > 0; --i) pages.push_back(PageId{i - 1});
-    slots.SetPages(SlotId{0}, 0, pages);
+    OneRequest request(std::make_shared<const RequestParams>(), kPages);
     std::vector<std::byte> states;
     int32_t begin = 0;
     for (const int32_t end : ends) {
-      const BatchRow row{.form = form,
-                         .begin = begin,
-                         .tokens = std::span(tokens_).subspan(static_cast<size_t>(begin),
-                                                              static_cast<size_t>(end - begin))};
-      const Batch batch = inputs.Stage({&row, 1}, slots.state());
-      inputs.Prepare(model_->runner(), batch, slots.state());
-      const TensorView hidden = model_->Forward(batch, *pool_);
+      const StepPlan plan = request.Next(
+          form,
+          std::span(tokens_).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+      runner_->Begin(plan);
+      const Batch batch = runner_->Stage(plan);
+      const TensorView hidden = runner_->Forward(batch);
+      runner_->SampleAndCommit(batch, hidden);
       const auto* data = static_cast<const std::byte*>(hidden.data());
       states.insert(states.end(), data,
                     data + static_cast<size_t>(hidden.elements()) * ByteSize(hidden.dtype()));
@@ -65,7 +62,7 @@ class Rows {
  private:
   CpuDevice device_;
   std::unique_ptr<Model> model_;
-  std::unique_ptr<KvPool> pool_;
+  std::unique_ptr<StepRunner> runner_;
   std::vector<TokenId> tokens_;
 };
 

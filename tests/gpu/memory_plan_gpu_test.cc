@@ -40,12 +40,11 @@ TEST(MemoryPlanGpuTest, FiveLayersOfV3AreServedByDefaultOnAnH200) {
                            .max_logit_rows = limits.max_num_seqs,
                            .max_model_len = config.max_position_embeddings};
   const MemoryNeeds needs{
-      .items =
-          EngineNeeds({.weights = Checkpoint::Dummy(without_tables, 0).total_bytes() + tables,
-                       .activations = Activations::Bytes(config, ops, tokens),
-                       .executor = ModelExecutor::Bytes(config, model, limits.max_num_seqs, ops),
-                       .workspace = std::max(attention, Fp8ExpertsWorkspace(experts))},
-                      /*gpu=*/true),
+      .items = EngineNeeds({.weights = Checkpoint::Dummy(without_tables, 0).total_bytes() + tables,
+                            .activations = Activations::Bytes(config, ops, tokens),
+                            .runner = StepRunner::Bytes(config, model, limits.max_num_seqs, ops),
+                            .workspace = std::max(attention, Fp8ExpertsWorkspace(experts))},
+                           /*gpu=*/true),
       .page_bytes = MakeKvFormat(config, ops.kv_cache).page_bytes() * config.total_layers(),
       .max_model_len = limits.max_model_len,
       .max_num_seqs = limits.max_num_seqs,

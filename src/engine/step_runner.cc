@@ -1,0 +1,125 @@
+#include "engine/step_runner.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace fathom {
+namespace {
+
+int64_t MaxPages(const ModelOptions& options) {
+  return (options.max_model_len + kPageTokens - 1) / kPageTokens;
+}
+
+// Logit rows are apart from slots: there are as many as a step may want, taken in passes.
+BatchCapacity InputsOf(const ModelOptions& options) {
+  return {.rows = options.max_rows,
+          .tokens = options.max_tokens,
+          .logit_rows = std::max(options.max_rows, options.max_logit_rows),
+          .pass_rows = options.max_logit_rows};
+}
+
+SlotsCapacity SlotsOf(const ModelConfig& config, const ModelOptions& options, int64_t slots) {
+  return {.slots = slots, .vocab = config.vocab_size, .max_pages = MaxPages(options)};
+}
+
+SamplerCapacity SamplerOf(const ModelConfig& config, const ModelOptions& options) {
+  return {.logit_rows = InputsOf(options).logit_rows,
+          .pass_rows = options.max_logit_rows,
+          .vocab = config.vocab_size,
+          .hidden = config.hidden_size};
+}
+
+}  // namespace
+
+StepRunnerBytes StepRunner::Bytes(const ModelConfig& config, const ModelOptions& options,
+                                  int64_t slots, const Ops& ops) {
+  return {.slots = Slots::Bytes(SlotsOf(config, options, slots)),
+          .logits = Sampler::Bytes(SamplerOf(config, options), ops) +
+                    StepInputs::Bytes(InputsOf(options))};
+}
+
+StepRunner::StepRunner(Model& model, Device& device, const StepRunnerCapacity& capacity)
+    : model_(model),
+      device_(device),
+      pool_(model.kv_format(), model.config().total_layers(), capacity.num_pages, device),
+      slots_(SlotsOf(model.config(), model.options(), capacity.slots), device),
+      sampler_(SamplerOf(model.config(), model.options()), model.runner().ops(), device),
+      inputs_(InputsOf(model.options()), device) {}
+
+void StepRunner::Begin(const StepPlan& plan) {
+  device_.BeginStep(plan.step);
+  for (const SlotOpening& opening : plan.openings) slots_.Open(opening);
+  for (const StepRow& row : plan.rows) {
+    if (!row.new_pages.empty()) slots_.SetPages(row.slot, row.first_new_page, row.new_pages);
+  }
+}
+
+Batch StepRunner::Stage(const StepPlan& plan, const BatchCapacity& padded) {
+  std::vector<BatchRow> rows;
+  for (const StepRow& row : plan.rows) {
+    rows.push_back({.slot = row.slot,
+                    .form = row.form,
+                    .begin = row.begin,
+                    .tokens = row.tokens,
+                    .drafts = row.drafts,
+                    .samples = row.samples});
+  }
+  return inputs_.Stage(rows, slots_.state(), padded);
+}
+
+TensorView StepRunner::Forward(const Batch& batch) {
+  inputs_.Prepare(model_.runner(), batch, slots_.state());
+  return model_.Forward(batch, pool_);
+}
+
+TensorView StepRunner::ForwardMtp(int index, const Batch& batch, const TensorView& hidden) {
+  inputs_.Prepare(model_.runner(), batch, slots_.state());
+  return model_.ForwardMtp(index, batch, hidden, pool_);
+}
+
+void StepRunner::SampleAndCommit(const Batch& batch, const TensorView& hidden,
+                                 const std::function<void(size_t pass)>& after_pass) {
+  int64_t first = 0;
+  for (size_t i = 0; i < inputs_.passes().size(); ++i) {
+    const LogitPass& pass = inputs_.passes()[i];
+    ComputeLogits(pass, hidden);
+    sampler_.Sample(pass, first, batch.map, slots_.state());
+    if (after_pass) after_pass(i);
+    first += pass.rows();
+  }
+  sampler_.Commit(inputs_.rows(), batch.map.positions, slots_.state());
+}
+
+void StepRunner::DownloadDrawn(const StepPlan& plan, Sampler::Drawn& to) {
+  sampler_.Download(inputs_.rows(), static_cast<int64_t>(plan.rows.size()), plan.num_logit_rows(),
+                    to);
+}
+
+// Of the rows of a pass that the host may have to read: those beyond are padding.
+void StepRunner::LogProbsOfDrawn(const StepPlan& plan, size_t pass, int32_t top,
+                                 Sampler::PassLogprobs& to) {
+  const LogitPass& whole = inputs_.passes()[pass];
+  const int64_t first = static_cast<int64_t>(pass) * sampler_.pass_rows();
+  const int64_t rows = std::min(whole.rows(), plan.num_logit_rows() - first);
+  sampler_.LogProbsOfDrawn({.index = whole.index.Slice(0, 0, rows), .live = whole.live}, first, top,
+                           to);
+}
+
+TensorView StepRunner::Logits(const TensorView& hidden, std::span<const int32_t> index) {
+  return ComputeLogits(sampler_.Stage(index), hidden);
+}
+
+void StepRunner::LogProbs(const TensorView& hidden, std::span<const int32_t> index,
+                          std::span<const TokenId> tokens, int32_t top, Sampler::PassLogprobs& to) {
+  const LogitPass pass = sampler_.Stage(index);
+  ComputeLogits(pass, hidden);
+  sampler_.LogProbs(pass, tokens, top, to);
+}
+
+TensorView StepRunner::ComputeLogits(const LogitPass& pass, const TensorView& hidden) {
+  const TensorView logits = sampler_.logits(pass);
+  model_.Logits(sampler_.Gather(pass, hidden), pass.live, logits);
+  return logits;
+}
+
+}  // namespace fathom

@@ -1,0 +1,82 @@
+// Runs the steps that plans describe: a model with all that a plan speaks of, which is the KV pool,
+// the slots, a step's rows and what is sampled from them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "base/ids.h"
+#include "model/batch.h"
+#include "model/kv_pool.h"
+#include "model/model.h"
+#include "sampling/sampler.h"
+#include "sampling/slots.h"
+#include "scheduler/step_plan.h"
+
+namespace fathom {
+
+struct StepRunnerCapacity {
+  int64_t num_pages = 0;
+  int64_t slots = 0;
+};
+
+// What a runner takes of a device's memory beside the model and the cache.
+struct StepRunnerBytes {
+  size_t slots = 0;   // the device-resident state of running requests
+  size_t logits = 0;  // logit rows, and the inputs of a step
+};
+
+// A step is Begin(), Stage(), Forward() and SampleAndCommit(). All of them enqueue, none waits.
+// THREAD: one at a time.
+class StepRunner {
+ public:
+  // `model` and `device` must outlive the runner, which is the only one to use them.
+  StepRunner(Model& model, Device& device, const StepRunnerCapacity& capacity);
+
+  // Of a runner of so many slots, by the code that lays it out.
+  static StepRunnerBytes Bytes(const ModelConfig& config, const ModelOptions& options,
+                               int64_t slots, const Ops& ops);
+
+  // Errors name this step from here on. Opens the plan's slots, and adds the pages of its rows.
+  void Begin(const StepPlan& plan);
+  // Uploads the plan's rows. The batch's shapes have room for `padded`: StepInputs::Stage.
+  Batch Stage(const StepPlan& plan, const BatchCapacity& padded = {});
+
+  // These are ops alone, without uploads, over the batch that was staged last.
+  // Its final-normed hidden states [tokens, hidden], valid until the next pass.
+  TensorView Forward(const Batch& batch);
+  // Model::ForwardMtp.
+  TensorView ForwardMtp(int index, const Batch& batch, const TensorView& hidden);
+  // Draws a token of each logit row, in passes, and advances the slots by what stands. `after_pass`
+  // is called with the index of each pass, in order, while its logits are there.
+  void SampleAndCommit(const Batch& batch, const TensorView& hidden,
+                       const std::function<void(size_t pass)>& after_pass = {});
+
+  // Of the plan that was staged last; `to` is written once a later mark has been waited for.
+  void DownloadDrawn(const StepPlan& plan, Sampler::Drawn& to);
+  // Log-probabilities of what was drawn in a pass, while its logits are there.
+  void LogProbsOfDrawn(const StepPlan& plan, size_t pass, int32_t top, Sampler::PassLogprobs& to);
+
+  // Logits [index, vocab] of tokens of the batch that the caller chose, at most pass_rows() of
+  // them; valid until the next pass.
+  TensorView Logits(const TensorView& hidden, std::span<const int32_t> index);
+  // Log-probabilities of `tokens` after those; `to` as above.
+  void LogProbs(const TensorView& hidden, std::span<const int32_t> index,
+                std::span<const TokenId> tokens, int32_t top, Sampler::PassLogprobs& to);
+
+  int64_t pass_rows() const { return sampler_.pass_rows(); }
+
+ private:
+  TensorView ComputeLogits(const LogitPass& pass, const TensorView& hidden);
+
+  Model& model_;
+  Device& device_;
+  KvPool pool_;
+  Slots slots_;
+  Sampler sampler_;
+  StepInputs inputs_;
+};
+
+}  // namespace fathom
