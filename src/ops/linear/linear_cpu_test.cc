@@ -139,7 +139,6 @@ TEST(LinearCpu, EveryTableRefusesZeroPointsOfGroups) {
   CpuDevice device(1);
   for (const Ops* ops : kTables) {
     const auto packed = ops->pack(device.stream(), {.matrices = {&source, 1}});
-    ASSERT_EQ(packed.status().code(), StatusCode::kUnimplemented);
     EXPECT_NE(packed.status().message().find("zero points per group"), std::string::npos);
   }
 }
