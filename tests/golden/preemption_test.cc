@@ -74,6 +74,7 @@ TEST(Invariance, ForEveryNumberOfLogitRowsAtATime) {
 
 TEST(Canary, ADrawThatDependsOnItsPassIsNoticed) {
   std::vector<GenerateRequest> requests = MakeRequests();
+  requests.resize(8);
   for (GenerateRequest& request : requests) request.sampling.temperature = 0.8f;
   Ops wrong = RightOps();
   wrong.sample.run = SampleByPlaceInPass;
