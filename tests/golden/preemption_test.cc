@@ -47,7 +47,7 @@ std::string DifferenceAfterPreemptions(Setting setting) {
   setting.pages = 18;
   int64_t preemptions = 0;
   const Results tight = RunAll(setting, requests, &preemptions);
-  EXPECT_GE(preemptions, 2);
+  EXPECT_GE(preemptions, kUnderSanitizer ? 1 : 2);  // of three requests, or six
   return Difference(base, tight);
 }
 
