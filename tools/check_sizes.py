@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Lists the longest files and functions of src/, apps/ and bench/, and functions of more than six
-parameters; fails where a file is longer than it may be.
+parameters; fails where a file is longer than it may be, or a line of a document wider.
 
-    tools/check_sizes.py            exit 1 and a line for each file that is too long
+    tools/check_sizes.py            exit 1 and a line for each that is too long
     tools/check_sizes.py --all      every function above a screen, every one of many parameters
     tools/check_sizes.py --canary   checks the check
 """
@@ -14,6 +14,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIMITS = {"src": 400, "bench": 450}  # lines of a file; apps/ is listed only
 SCREEN, KERNEL, PARAMETERS = 70, 150, 6
 LISTED = 8
+WIDTH = 100  # columns of a document
+DOCUMENTS = ("docs", "src", "apps", "bench", "tests", "tools", "models")
 # Files that are longer, with their length: they may not grow, and this list only becomes shorter.
 LONGER = {}
 NOT_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'|^[ \t]*#(?:\\\n|[^\n])*',
@@ -100,6 +102,15 @@ int Seven(int a, int b, int c, int d, int e, int f, int g) {
         sys.exit("the check of sizes is broken: limits")
     if too_long({"src/a.cc": 410}, {"src/a.cc": 410}) or not too_long({"src/a.cc": 411}, {"src/a.cc": 410}):
         sys.exit("the check of sizes is broken: exceptions")
+    full = "| " + "\u2500" * 96 + " |"
+    if too_wide("a.md", full) or too_wide("a.md", "x" * 101) or len(too_wide("a.md", f"{full}\n{full}.\n")) != 1:
+        sys.exit("the check of sizes is broken: documents")
+
+
+def too_wide(name, text):
+    """Lines of a document; a link or another word that fills a line alone cannot be broken."""
+    return [f"{name}:{number}: {len(line)} columns, at most {WIDTH} are allowed: break the line, or make a list of a table"
+            for number, line in enumerate(text.splitlines(), 1) if len(line) > WIDTH and " " in line.strip()]
 
 
 def too_long(files, longer):
@@ -126,7 +137,9 @@ def main():
     for name, lines in LONGER.items():
         if files.get(name, 0) < lines:
             print(f"{name}: {files.get(name, 'gone')}, no longer {lines}: say so in LONGER of tools/check_sizes.py")
-    if problems := too_long(files, LONGER):
+    documents = sorted([*ROOT.glob("*.md"), *(p for top in DOCUMENTS for p in (ROOT / top).rglob("*.md"))])
+    wide = [line for p in documents for line in too_wide(str(p.relative_to(ROOT)), p.read_text())]
+    if problems := too_long(files, LONGER) + wide:
         sys.exit("\n".join(problems))
 
 

@@ -6,7 +6,8 @@
 # its attention is not timed, and that is said.
 #   tools/gpu_check.sh              all
 #   tools/gpu_check.sh --quick      without sanitizer and benchmarks
-#   tools/gpu_check.sh --only sanitizers,accuracy    some parts again; the rest stays as stored
+#   tools/gpu_check.sh --only sanitizers,accuracy    some parts again; the rest stays as stored. If that is
+#                      of other sources nothing is stored, which is said, and the results lie in a folder in /tmp
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bundles=(dist/fathom-*-linux-x86_64.tar.gz)

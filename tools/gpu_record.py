@@ -261,14 +261,17 @@ class Recorder:
         self.bench_offline("v2-lite-fp8-sampled", *dummy, "v2-lite", "--dtype", "fp8", *sampled, "--kv-cache-memory-bytes", "20GiB")
 
     def continue_stored(self):
+        """Adds to what is stored, if that is of these sources and this machine: else stores apart from it."""
         path = self.results / "tests.json"
-        if not path.exists():
-            sys.exit(f"{path} is not there: run without --only first")
-        stored = json.loads(path.read_text())
-        for key in ("sources", "device", "driver"):
-            if stored[key] != self.record[key]:
-                sys.exit(f"what is stored is of {key} {stored[key]}, this is {self.record[key]}: run without --only")
-        self.record = stored
+        stored = json.loads(path.read_text()) if path.exists() else None
+        why_not = f"{path} is not there" if stored is None else "; ".join(
+            f"what is stored is of {key} {stored[key]}, this is {self.record[key]}"
+            for key in ("sources", "device", "driver") if stored[key] != self.record[key])
+        if not why_not:
+            self.record = stored
+            return
+        self.results = pathlib.Path(tempfile.mkdtemp(prefix="fathom-gpu-"))
+        print(f"{why_not}. Nothing of this run goes to bench/results/: it is in {self.results}. To store, run without --only")
 
     def host_gap(self, *arguments):
         code, out = self.run("host gap", [self.bin / "fathom", "bench", "offline", "--device", "cuda", *arguments], 60,
@@ -290,7 +293,7 @@ def main():
     some = parser.add_mutually_exclusive_group()
     some.add_argument("--quick", action="store_true", help="tests and golden comparisons only")
     some.add_argument("--only", metavar="PARTS", help=f"of {', '.join(PARTS)}: run these, and keep the rest of what is "
-                                                      "stored, if it is of these sources")
+                                                      "stored; what is of other sources stays whole, and these apart")
     options = parser.parse_args()
     parts = options.only.split(",") if options.only else PARTS[:5] if options.quick else PARTS
     if not set(parts) <= set(PARTS):

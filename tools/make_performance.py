@@ -14,48 +14,74 @@ import pathlib
 import re
 import subprocess
 import sys
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs" / "performance.md"
+WIDTH = 100
 
 INTRODUCTION = """\
 # Performance
 
-Made by `tools/make_performance.py` from `bench/results/`: every figure was measured by the command beside it. To add one, run the
-command with `--json`, store what it prints in `bench/results/`, and run the tool again.
+Made by `tools/make_performance.py` from `bench/results/`: every figure was measured by the command
+above it. To add one, run the command with `--json`, store what it prints in `bench/results/`, and
+run the tool again.
 """
 
 OFFLINE = """\
 ## The engine against the machine
 
-`fathom bench offline` times the engine on equal requests: *prefill* is prompt tokens per second until every request has its first
-token; *decode* is tokens per second in steps of the whole batch after that, EOS ignored; both are medians over the repeats.
+`fathom bench offline` times the engine on equal requests: *prefill* is prompt tokens per second
+until every request has its first token; *decode* is tokens per second in steps of the whole batch
+after that, EOS ignored; both are medians over the repeats.
 
-- *GB/step*: bytes that a decode step must read and write at least once: every weight that is used (of each layer's experts as many as
-  the last layer's router chose in the last step; in results without *experts* as many as uniform draws are expected to
-  choose, which random routers do not reach) and the KV cache. Activations are not counted.
-- *of bandwidth*: those bytes per second, as a share of what the same threads read from memory in the same run (best of five passes
-  over at least 4 GiB, unless the command says otherwise). On a shared machine that bandwidth changes by the minute, and with it the
-  share: over 100 % says that it rose after it was measured.
-- *sources*: the hash of what the engine was built from (`cmake -P cmake/cpu_source_hash.cmake`); of a server under load, the server's.
-- *of peak*: operations of the prefill (two to a multiply-add: matrices and attention) per second, as shares of the fp32, BF16 and
-  int8 peaks that the same threads reached in registers in the same run; "-" where the CPU has no such instruction. 100 % of it is
-  the most that any program could do with these cores and that instruction: V2-Lite takes 4.6 10^9 operations for each prompt token.
+- *ms*: of a decode step. *GB*: bytes that it must read and write at least once: every weight that
+  is used (of each layer's experts as many as the last layer's router chose in the last step; in
+  results without *experts* as many as uniform draws are expected to choose, which random routers do
+  not reach) and the KV cache. Activations are not counted.
+- *of bandwidth*: those bytes per second, as a share of what the same threads read from memory in
+  the same run (best of five passes over at least 4 GiB, unless the command says otherwise). On a
+  shared machine that bandwidth changes by the minute, and with it the share: over 100 % says that
+  it rose after it was measured.
+- *sources*: the hash of what the engine was built from (`cmake -P cmake/cpu_source_hash.cmake`); of
+  a server under load, the server's.
+- *of fp32 / BF16 / int8*: operations of the prefill (two to a multiply-add: matrices and attention)
+  per second, as shares of the fp32, BF16 and int8 peaks that the same threads reached in registers
+  in the same run; "-" where the CPU has no such instruction. 100 % of it is the most that any
+  program could do with these cores and that instruction: V2-Lite takes 4.6 10^9 operations for each
+  prompt token.
 """
 
 SERVE = """\
 ## A server under load
 
-`fathom bench serve` sends requests to an OpenAI-compatible server and times the streamed answers. Latencies are in milliseconds,
-median / p99: *TTFT* to the first token, *TPOT* per token after it, *ITL* between two events, *E2EL* to the end. The server ran on the
-same cores, as `fathom serve models/tiny-r1 --port 8123` with the flags of the label.
+`fathom bench serve` sends requests to an OpenAI-compatible server and times the streamed answers.
+Latencies are in milliseconds, median / p99: *TTFT* to the first token, *TPOT* per token after it,
+*ITL* between two events, *E2EL* to the end. The server ran on the same cores, as `fathom serve
+models/tiny-r1 --port 8123` with the flags of the label.
 """
 
 
 def table(header, rows):
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows]) + "\n"
+
+
+def wrapped(text):
+    """Paragraphs of at most WIDTH columns."""
+    return "\n\n".join(textwrap.fill(part, WIDTH, break_long_words=False, break_on_hyphens=False)
+                       for part in text.split("\n\n"))
+
+
+def shell(command):
+    """A command as a block, in lines that a shell takes for one."""
+    lines = ["    "]
+    for part in re.split(r" (?=-)(?=(?:[^']*'[^']*')*[^']*$)", command):  # an option with its value, quotes whole
+        if len(lines[-1] + part) > WIDTH - 3:
+            lines.append("      ")
+        lines[-1] += part + " "
+    return "\n".join(lines).replace(" \n", " \\\n").rstrip()
 
 
 def percent(share):
@@ -75,7 +101,12 @@ def provenance(result):
     if "cuda_driver" in result:
         machine, kind = f"{result['device']} (driver {result['driver']}), {machine}", "CUDA sources"
     sources = f"{kind} {result['sources']}" if "sources" in result else f"{kind} not recorded"
-    return f"`{result['command']}`\n\n{result['date'][:10]}, fathom {result['version']}, {sources}, {machine}"
+    return f"{result['date'][:10]}, fathom {result['version']}, {sources}, {machine}"
+
+
+def section(title, result, about, *tables):
+    """One stored run: what it is, its command, what it ran on, what it measured."""
+    return "\n".join((title, "", shell(result["command"]), "", wrapped(provenance(result) + about), "", *tables))
 
 
 def offline_section(result):
@@ -95,9 +126,8 @@ def offline_section(result):
                      " / ".join(percent(shares[name]) for name in ("fp32", "bf16", "int8")),
                      f"{r['decode_tokens_per_s']:.1f}", f"{r['decode_step_ms']:.2f}",
                      f"{r['unique_bytes_per_step'] / 1e9:.4f}", percent(r["bandwidth_share"])))
-    header = ("batch", "prompt", "prefill tok/s", "of peak fp32 / BF16 / int8", "decode tok/s", "ms/step", "GB/step",
-              "of bandwidth")
-    return "\n".join((title, "", provenance(result) + ", " + machine, "", table(header, rows)))
+    header = ("batch", "prompt", "prefill tok/s", "of fp32 / BF16 / int8", "decode tok/s", "ms", "GB", "of bandwidth")
+    return section(title, result, ", " + machine, table(header, rows))
 
 
 def gpu_offline_section(result):
@@ -116,11 +146,11 @@ def gpu_offline_section(result):
                 f"{r['prefill_tokens_per_s'] * r['prefill_operations_per_token'] / 1e12:.0f}",
                 f"{r['prefill_floor_ms']:.1f}", percent(r["prefill_floor_share"]))
                for r in result["prefills"]]
-    return "\n".join((title, "", provenance(result) + ", " + machine, "",
-                      table(("batch", "context", "decode tok/s", "ms/step", "experts", "GB/step", "of bandwidth", "floor ms",
-                             "floor / measured"), decode),
-                      *(["", table(("prompt", "prefill tok/s", "ms", "TFLOPS", "floor ms", "floor / measured"), prefill)]
-                        if prefill else [])))
+    return section(title, result, ", " + machine,
+                   table(("batch", "context", "decode tok/s", "ms", "experts", "GB", "of bandwidth", "floor ms",
+                          "of floor"), decode),
+                   *(["", table(("prompt", "prefill tok/s", "ms", "TFLOPS", "floor ms", "of floor"), prefill)]
+                     if prefill else []))
 
 
 def serve_section(result):
@@ -136,37 +166,46 @@ def serve_section(result):
     rows = [(f"{result['request_throughput']:.2f}", good, f"{result['output_throughput']:.1f}",
              f"{result['total_token_throughput']:.1f}", *latencies)]
     header = ("requests/s", "good/s", "output tok/s", "tok/s", "TTFT", "TPOT", "ITL", "E2EL")
-    return "\n".join((title, "", provenance(result) + ". " + load, "", table(header, rows)))
+    return section(title, result, ". " + load, table(header, rows))
 
 
 GPU = """\
 ## On a GPU
 
-What `tools/gpu_check.sh` stored in `bench/results/h200/`: op tests and golden comparisons, kernels beside the device's limits from the
-same run (medians of graph replays on random data; weights, and caches of attention, rotated past the L2: the activations of small steps
-lie in it, as they do in a step), and the engine (`fathom bench offline`). Of kernels only the paths that the engine takes stand here, and the
-library; other tiles and splits are in the JSON. *masked*: experts' rows at fixed places, which the engine sorts instead. What names
-other CUDA sources than the op tests is of a call before.
+What `tools/gpu_check.sh` stored in `bench/results/h200/`: op tests and golden comparisons, kernels
+beside the device's limits from the same run (medians of graph replays on random data; weights, and
+caches of attention, rotated past the L2: the activations of small steps lie in it, as they do in a
+step), and the engine (`fathom bench offline`). Of kernels only the paths that the engine takes
+stand here, and the library; other tiles and splits are in the JSON. *masked*: experts' rows at
+fixed places, which the engine sorts instead. What names other CUDA sources than the op tests is of
+a call before.
 
-- *share of read*, *of copy*, *of matrix*: of the bandwidth and of the tensor cores' peak that were measured in the same run. Bytes are
-  weights, activations and results, each once.
-- *times cuBLASLt*, *times SDPA*: how many times as fast as the library at the same shape on the same machine, more than 1 being faster:
-  cuBLASLt (its fastest of three algorithms) in BF16, in FP8 with the same scales (blocks) and in FP8 with one scale per tensor, which is
-  less work; and PyTorch's scaled_dot_product_attention (`bench/sdpa_bench.py`: its fastest backend, on a cache that is gathered already).
-- *floor*: the longer of the unique bytes at the measured read bandwidth and the operations at the measured matrix peaks. *experts*: those
-  that a step's tokens chose, counted as above; "uniform" where a result has no count, and its floor is then too high. Routers of
-  random weights favour some experts, whether requests are greedy or sample (*sampled*: at temperature 1, each with a seed of its own, the
-  time of sampling included): a trained model of this shape reads more a step.
+- *of read*, *of copy*, *of matrix*: shares of the bandwidth and of the tensor cores' peak that were
+  measured in the same run. Bytes are weights, activations and results, each once. Attention's rows
+  are of one token, where nothing else is said.
+- *by bf16*, *by blocks*, *by tensor*, *by SDPA*: how many times as fast as the library at the same
+  shape on the same machine, more than 1 being faster: cuBLASLt (its fastest of three algorithms) in
+  BF16, in FP8 with the same scales (blocks) and in FP8 with one scale per tensor, which is less
+  work; and PyTorch's scaled_dot_product_attention (`bench/sdpa_bench.py`: its fastest backend, on a
+  cache that is gathered already).
+- *floor*: the longer of the unique bytes at the measured read bandwidth and the operations at the
+  measured matrix peaks; *of floor*: its share of the measured time. *experts*: those that a step's
+  tokens chose, counted as above; "uniform" where a result has no count, and its floor is then too
+  high. Routers of random weights favour some experts, whether requests are greedy or sample
+  (*sampled*: at temperature 1, each with a seed of its own, the time of sampling included): a
+  trained model of this shape reads more a step.
 """
 
 
 GOLDEN_NOTE = """\
-Logits against transformers in float32, relative error: of prompts (largest and median) and of the median position. All but tiny-r1 are
-random: rounding turns their untrained routers, and a turned expert changes a position's logits by some 10 % or more, whoever rounds. How far
-transformers itself gets in bfloat16 from itself in float32 stands beside (`tests/golden/rounded_transformers.json`, on a CPU; for
-cuda-fp8 with activations quantised to E4M3 too). `tools/gpu_check.sh` fails if tiny-r1 leaves its limit, or if the median position of
-any checkpoint is off by more than twice what transformers loses. The limit is that of `fathom verify` for these ops and this cache. *Beyond*
-it: the largest error is, which a turned expert suffices for.
+Logits against transformers in float32, relative error: of prompts (largest and median) and of the
+median position. All but tiny-r1 are random: rounding turns their untrained routers, and a turned
+expert changes a position's logits by some 10 % or more, whoever rounds. How far transformers itself
+gets in bfloat16 from itself in float32 stands below (`tests/golden/rounded_transformers.json`, on a
+CPU; for cuda-fp8 with activations quantised to E4M3 too). `tools/gpu_check.sh` fails if tiny-r1
+leaves its limit, or if the median position of any checkpoint is off by more than twice what
+transformers loses. The limit is that of `fathom verify` for these ops and this cache. *Beyond* it:
+the largest error is, which a turned expert suffices for.
 """
 
 
@@ -181,20 +220,28 @@ def of_transformers(yardstick, name):
     return yardstick[checkpoint]["bfloat16_fp8_activations" if ops.endswith("-fp8") else "bfloat16"]
 
 
+def errors(e):
+    return f"{e['max_relative_error']:.1e} / {e['median_relative_error']:.1e}"
+
+
 def golden_part(golden):
-    rows, yardstick = [], read_yardstick()
+    if not golden:
+        return []
+    rows, yardstick, used = [], read_yardstick(), {}
     for name, g in golden.items():
         if g.get("max_relative_error") is None:
-            rows.append((name, "did not run", "", "", "", ""))
+            rows.append((name, "did not run", "", "", ""))
             continue
-        errors = lambda e: f"{e['max_relative_error']:.1e} / {e['median_relative_error']:.1e}"
-        position = lambda e: f"{e['median_position_error']:.1e}" if "median_position_error" in e else "-"
-        theirs = of_transformers(yardstick, name)
-        rows.append((name, errors(g), errors(theirs), position(g), position(theirs),
+        used[name.split()[0], name.split()[1].endswith("-fp8")] = of_transformers(yardstick, name)
+        rows.append((name, errors(g), f"{g['median_position_error']:.1e}" if "median_position_error" in g else "-",
                      "equal" if g["greedy_equal"] else "differ",
                      f"{'yes' if g['passed'] else 'beyond'}, {g['limit']:.0e}"))
-    return [GOLDEN_NOTE, table(("checkpoint, ops", "prompts: largest / median", "transformers in BF16", "median position",
-                                "transformers in BF16", "greedy tokens", "within the limit"), rows)] if rows else []
+    theirs = [(checkpoint, "BF16, and E4M3 where products read them" if fp8 else "BF16", errors(e),
+               f"{e['median_position_error']:.1e}") for (checkpoint, fp8), e in used.items()]
+    return [GOLDEN_NOTE, table(("checkpoint, ops", "prompts: largest / median", "median position", "greedy tokens",
+                                "within the limit"), rows),
+            "What transformers loses by rounding:\n",
+            table(("checkpoint", "activations", "prompts: largest / median", "median position"), theirs)]
 
 
 def gpu_tests(record):
@@ -204,9 +251,9 @@ def gpu_tests(record):
     for name, test in ops["tests"].items():
         suite = name.split(".")[0]
         errors[suite] = max(errors.get(suite, 0), test.get("largest_error", 0))
-    parts = [f"{record['device']}, driver {record['driver']}, {record.get('system', 'system not recorded')}, {record['date'][:10]}, CUDA sources {record['sources']}."
-             + "".join(f" {part} ran again on {date[:10]}." for part, date in record.get("ran_again", {}).items()), "",
-             *([f"What failed: {'; '.join(failures)}.", ""] if failures else []),
+    parts = [wrapped(f"{record['device']}, driver {record['driver']}, {record.get('system', 'system not recorded')}, {record['date'][:10]}, CUDA sources {record['sources']}."
+                     + "".join(f" {part} ran again on {date[:10]}." for part, date in record.get("ran_again", {}).items())), "",
+             *([wrapped(f"What failed: {'; '.join(failures)}."), ""] if failures else []),
              f"Op tests against the reference: {ops['passed']} of {ops['of']} passed. The largest relative error of each op:", "",
              table(("op", "largest error"), [(s.removesuffix("Test"), f"{e:.1e}") for s, e in errors.items()])]
     parts += golden_part(record["golden"])
@@ -214,7 +261,7 @@ def gpu_tests(record):
         calls = record["cuda_calls"]
         said = ", ".join(f"{name} {count:.2f}" for name, count in calls["per_step"].items())
         verdict = "FAILED" if calls["exit_code"] else "no allocation, and no wait but for the event of a step that has ended"
-        parts += [f"Calls of CUDA in a decode step of tiny-r1 once it runs, counted with CUPTI: {verdict}. {said}.", ""]
+        parts += [wrapped(f"Calls of CUDA in a decode step of tiny-r1 once it runs, counted with CUPTI: {verdict}. {said}."), ""]
     if "kernel_checks" in record:
         parts += [table(("checks of kernels", "passed", "exit code"),
                         [(name, c["passed"], c["exit_code"]) for name, c in record["kernel_checks"].items()])]
@@ -224,12 +271,12 @@ def gpu_tests(record):
                   f"{accuracy['reference']:.4f}.", ""]
     if "between_steps_us" in record:
         gap = record["between_steps_us"]
-        parts += [f"Between two decode steps of {gap['batch_size']} rows: {gap['median']:.1f} us, the median. {gap['what']}.", ""]
+        parts += [wrapped(f"Between two decode steps of {gap['batch_size']} rows: {gap['median']:.1f} us, the median. {gap['what']}."), ""]
     checks = record.get("sanitizers", {})
     if checks:
         parts += [table(("compute-sanitizer", "tests", "exit code", "verdict"),
                         [(name, c.get("tests", ""), c["exit_code"], c["summary"].strip("= ")) for name, c in checks.items()])]
-        parts += [f"{name}: of the tests `{c['of']}`, without {', '.join(f'`{n}`' for n in c['left_out'])}: {c.get('why', 'reason not recorded')}.\n"
+        parts += [wrapped(f"{name}: of the tests `{c['of']}`, without {', '.join(f'`{n}`' for n in c['left_out'])}: {c.get('why', 'reason not recorded')}.") + "\n"
                   for name, c in checks.items() if c.get("left_out")]
     if record.get("sdpa") is False:
         parts += ["PyTorch was not installed: its attention was not timed.", ""]
@@ -253,12 +300,13 @@ def gpu_bench(name, result):
               for key, value in row.items() if key != "name"]
     results = taken([row for row in results if row["name"] != "limits"])
     columns = list(dict.fromkeys(key for row in results for key in row if key not in ("name", "refused", "default_split")))
-    cell = lambda value: "" if value is None else f"{value:g}" if isinstance(value, (int, float)) else str(value)
-    rows = [(row["name"], *(cell(row.get(column)) for column in columns)) for row in results]
-    titles = [column.replace("times_cublaslt_", "times cuBLASLt ").replace("_", " ").replace("sdpa", "SDPA") for column in columns]
+    digits = lambda number: f"{number:.4g}" if abs(number) < 1000 else f"{number:.0f}"
+    cell = lambda value: "" if value is None else digits(value) if isinstance(value, (int, float)) else str(value)
+    rows = [(re.sub(", tokens 1(?=,|$)| auto$", "", row["name"]), *(cell(row.get(column)) for column in columns)) for row in results]
+    titles = [column.replace("times_cublaslt_", "by ").replace("fp8_", "").replace("times_sdpa", "by SDPA").replace("share_", "").replace("_", " ") for column in columns]
     about = f"{result['device']}" + (f", PyTorch {result['torch']}" if "torch" in result else "") + "."
     about += f" Limits in the same run: {', '.join(limits)}." if limits else ""
-    return "\n".join((f"### {name}", "", about, "", table(("", *titles), rows)))
+    return "\n".join((f"### {name}", "", wrapped(about), "", table(("", *titles), rows)))
 
 
 def gpu_sections():

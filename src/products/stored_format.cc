@@ -2,6 +2,19 @@
 
 namespace fathom {
 
+Status RefuseUnknownFormats(const PackArgs& a) {
+  for (const WeightSource& source : a.matrices) {
+    for (const WeightTensor& part : source.parts) {
+      if (IsStoredFormat(part.format)) continue;
+      return Unimplemented(
+          "weights stored as {}, which no product here reads; use a checkpoint in FP8 tiles, BF16, "
+          "F16 or F32",
+          Describe(part.format));
+    }
+  }
+  return {};
+}
+
 Result<WeightFormat> CommonFormat(const PackArgs& a, bool quantize_activations) {
   const WeightTensor& first = a.matrices[0].parts[0];
   bool lined_up = true;

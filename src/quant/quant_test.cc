@@ -120,6 +120,39 @@ TEST(WeightFormat, BytesPerWeight) {
   EXPECT_EQ(WeightFormat::kInt4.bytes_per_weight(), 0.5 + 1.0 / 32 + 4.0 / 128);
 }
 
+// As AWQ and GPTQ store them: 4-bit codes, a scale and a 4-bit zero point per output and group.
+constexpr WeightFormat kZeroPoints = {.values = WeightType::kInt4,
+                                      .scales = {ScaleType::kF32, {.size = 1}, {.size = 128}},
+                                      .zero_points = ZeroPoints::kPerGroup};
+
+TEST(WeightFormat, OfZeroPointsPermutationsAndGlobalScales) {
+  EXPECT_EQ(kZeroPoints.bytes_per_weight(), 0.5 + 4.0 / 128 + 0.5 / 128);
+  EXPECT_FALSE(IsStoredFormat(kZeroPoints));
+  EXPECT_EQ(Describe(kZeroPoints), "int4, scales per 1 x 128, zero points per group");
+
+  WeightFormat format = kZeroPoints;
+  format.permuted_channels = true;
+  EXPECT_FALSE(format == kZeroPoints);
+  EXPECT_EQ(format.bytes_per_weight(), kZeroPoints.bytes_per_weight());
+  EXPECT_EQ(Describe(format), "int4, scales per 1 x 128, zero points per group, permuted channels");
+
+  format = WeightFormat::kFp8;
+  format.outer_scales = {ScaleType::kF32, {.size = Groups::kAll}, {.size = Groups::kAll}};
+  EXPECT_EQ(format.outer_scales.cols.Count(1 << 20), 1);
+  EXPECT_EQ(Describe(format), "fp8, scales per 128 x 128, outer scales per all x all");
+  EXPECT_LT(format.bytes_per_weight() - WeightFormat::kFp8.bytes_per_weight(), 1e-12);
+}
+
+TEST(WeightFormat, IsStoredWhereverInItsGroupsAPartBegins) {
+  WeightFormat format = WeightFormat::kFp8;
+  format.scales.rows.offset = 100, format.scales.cols.offset = 7;
+  EXPECT_TRUE(IsStoredFormat(format));
+  EXPECT_TRUE(IsStoredFormat(WeightFormat::kF16));
+  EXPECT_FALSE(IsStoredFormat(WeightFormat::kInt8));  // made at load
+  format.permuted_channels = true;
+  EXPECT_FALSE(IsStoredFormat(format));
+}
+
 // An FP8 weight of 300 x 200: half-full tiles on both sides.
 struct Fp8Weight {
   static constexpr int64_t kRows = 300, kCols = 200;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "tensor/dtype.h"
@@ -14,6 +15,8 @@ enum class WeightType : uint8_t { kF32, kF16, kBF16, kE4M3, kInt8, kInt4 };
 // Elements of one dimension in groups of `size` that follow each other. The matrix may have been
 // cut out of a larger one, and begin and end inside a group. REQUIRES: size > 0, for any question.
 struct Groups {
+  static constexpr int64_t kAll = int64_t{1} << 40;  // a size beyond every dimension: one group
+
   int64_t size = 0;
   int64_t offset = 0;  // where element 0 lies inside the first group: [0, size)
 
@@ -36,6 +39,12 @@ struct ScaleGroups {
   friend bool operator==(const ScaleGroups&, const ScaleGroups&) = default;
 };
 
+enum class ZeroPoints : uint8_t {
+  kNone,      // numbers of a type that has a zero
+  kOneCode,   // WeightFormat::zero
+  kPerGroup,  // a code for each group of the scales, stored in as many bits as a value
+};
+
 // A weight is (value - zero) * its scale * its outer scale; what is absent counts as 1. Each format
 // is a row of the table below; a new one (AWQ, GPTQ, NVFP4) is a new row, with the types that it
 // brings. What a product makes of the activations is not said here but in PackedWeight.
@@ -43,9 +52,13 @@ struct WeightFormat {
   WeightType values = WeightType::kBF16;
   ScaleGroups scales;
   ScaleGroups outer_scales;  // of the scales, where these have little precision themselves
-  int32_t zero = 0;          // the code that means zero
+  ZeroPoints zero_points = ZeroPoints::kNone;
+  int32_t zero = 0;  // the code that means zero, if it is one for all
+  // Channels take their groups in an order that the matrix brings along (GPTQ's act-order).
+  bool permuted_channels = false;
 
-  // Memory that a weight takes, with its share of the scales.
+  // Memory that a weight takes, with its share of scales and zero points. The order of permuted
+  // channels is not in it: it is one for all rows.
   double bytes_per_weight() const;
 
   friend bool operator==(const WeightFormat&, const WeightFormat&) = default;
@@ -65,11 +78,13 @@ inline constexpr WeightFormat WeightFormat::kFp8 = {
 inline constexpr WeightFormat WeightFormat::kInt8 = {
     .values = WeightType::kInt8,
     .scales = {ScaleType::kF32, {.size = 1}, {.size = 128}},
+    .zero_points = ZeroPoints::kOneCode,
     .zero = 128};
 inline constexpr WeightFormat WeightFormat::kInt4 = {
     .values = WeightType::kInt4,
     .scales = {ScaleType::kU8, {.size = 1}, {.size = 32}},
     .outer_scales = {ScaleType::kF32, {.size = 1}, {.size = 128}},
+    .zero_points = ZeroPoints::kOneCode,
     .zero = 8};
 
 constexpr int64_t BitsOf(WeightType type) {
@@ -84,8 +99,12 @@ constexpr int64_t BitsOf(WeightType type) {
   return 0;
 }
 std::string_view Name(WeightType type);  // "fp8"
+// How a matrix is stored, for errors: "int4, scales per 1 x 128, zero points per group".
+std::string Describe(const WeightFormat& format);
 
 // The format of matrices of this type in a checkpoint. REQUIRES: a floating point type or E4M3.
 WeightFormat FormatOf(DType dtype);
+// Whether it is the format of such a matrix, or of a part of one: what Dequantize reads.
+bool IsStoredFormat(const WeightFormat& format);
 
 }  // namespace fathom

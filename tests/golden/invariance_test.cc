@@ -1,5 +1,7 @@
 // A token's result is a function of its request alone: the same bits alone and in company, for
 // every token budget, number of slots, number of threads and order of arrival.
+#include <cmath>
+
 #include "golden/run_requests.h"
 
 namespace fathom {
@@ -14,6 +16,24 @@ TEST(Invariance, AloneAndInCompany) {
       ExpectSameBits(together, RunAll(setting, {request}));
     }
   }
+}
+
+// Products of which a token's bits depend on how many tokens share them.
+void LinearByTokens(OpContext& context, const LinearArgs& a) {
+  CpuOps(Fp8Activations::kExact).linear.run(context, a);
+  const int32_t live = *a.live.As<int32_t>();
+  if (live < 2 || a.out.dtype() != DType::kF32) return;
+  float* out = a.out.As<float>();
+  for (int64_t i = 0; i < live * a.out.dim(1); ++i) out[i] = std::nextafter(out[i], 0.0f);
+}
+
+TEST(Canary, ProductsThatDependOnCompanyAreNoticed) {
+  std::vector<GenerateRequest> requests = MakeRequests();
+  requests.erase(requests.begin() + 3, requests.end());
+  Ops wrong = CpuOps(Fp8Activations::kExact);
+  wrong.linear.run = LinearByTokens;
+  EXPECT_NE(Difference(RunAll({.ops = &wrong}, requests), RunAll({.ops = &wrong}, {requests[0]})),
+            "");
 }
 
 // Without the instructions of this CPU, as on others.

@@ -1,6 +1,7 @@
 // Runs requests through an engine on tiny-r1, and compares the bits of what comes.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/rng.h"
@@ -146,20 +148,30 @@ inline std::vector<GenerateRequest> MakeRequests() {
   return requests;
 }
 
-inline void ExpectSameBits(const Results& a, const Results& b) {
+// Of a token that was asked for its log-probabilities, with their bits.
+inline bool SameBits(const GeneratedToken& a, const GeneratedToken& b) {
   const auto bits = [](float x) { return std::bit_cast<uint32_t>(x); };
+  return a.id == b.id && a.logprobs && b.logprobs &&
+         bits(a.logprobs->logprob) == bits(b.logprobs->logprob) &&
+         std::ranges::equal(a.logprobs->top, b.logprobs->top, [&](const auto& x, const auto& y) {
+           return x.first == y.first && bits(x.second) == bits(y.second);
+         });
+}
+
+// The first token of `b` that is another one in `a`, or has other bits; empty if there is none.
+inline std::string Difference(const Results& a, const Results& b) {
   for (const auto& [id, tokens] : b) {
     const auto& others = a.at(id);
-    ASSERT_EQ(tokens.size(), others.size()) << "request " << Raw(id);
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      ASSERT_EQ(tokens[i].id, others[i].id) << "request " << Raw(id) << ", token " << i;
-      EXPECT_EQ(bits(tokens[i].logprobs->logprob), bits(others[i].logprobs->logprob));
-      for (size_t j = 0; j < tokens[i].logprobs->top.size(); ++j) {
-        EXPECT_EQ(tokens[i].logprobs->top[j].first, others[i].logprobs->top[j].first);
-        EXPECT_EQ(bits(tokens[i].logprobs->top[j].second), bits(others[i].logprobs->top[j].second));
-      }
+    const auto at = std::ranges::mismatch(tokens, others, SameBits);
+    if (at.in1 != tokens.end() || at.in2 != others.end()) {
+      return fmt::format("request {}, token {}", Raw(id), at.in1 - tokens.begin());
     }
   }
+  return "";
+}
+
+inline void ExpectSameBits(const Results& a, const Results& b) {
+  EXPECT_EQ(Difference(a, b), "");
 }
 
 }  // namespace fathom

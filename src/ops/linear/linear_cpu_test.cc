@@ -132,6 +132,17 @@ const Ops* const kTables[] = {&CpuOps(Fp8Activations::kExact), &CpuOps(Fp8Activa
                               &CpuBF16Ops(), &CpuIntegerOps(WeightFormat::kInt8),
                               &CpuIntegerOps(WeightFormat::kInt4)};
 
+TEST(LinearCpu, EveryTableRefusesZeroPointsOfGroups) {
+  Source w(DType::kF8E4M3, 40, 256, 0, 0, 1);
+  w.tensor.format.zero_points = ZeroPoints::kPerGroup;
+  const WeightSource source{{w.tensor}};
+  CpuDevice device(1);
+  for (const Ops* ops : kTables) {
+    const auto packed = ops->pack(device.stream(), {.matrices = {&source, 1}});
+    EXPECT_NE(packed.status().message().find("zero points per group"), std::string::npos);
+  }
+}
+
 TEST_P(EveryTarget, ATokensBitsAreItsOwn) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
     const Source w(dtype, 200, 392, 0, 0, 1);

@@ -290,5 +290,26 @@ TEST_P(LinearTest, PartsOfSeveralTypesAreRefused) {
   EXPECT_EQ(packed.status().code(), StatusCode::kUnimplemented);
 }
 
+TEST_P(LinearTest, FormatsThatNoProductReadsAreRefusedByName) {
+  const TestTensor words(DType::kI32, {40, 32}), scales(DType::kF32, {40, 2});  // 8 codes a word
+  const WeightFormat zero_points = {.values = WeightType::kInt4,
+                                    .scales = {ScaleType::kF32, {.size = 1}, {.size = 128}},
+                                    .zero_points = ZeroPoints::kPerGroup};
+  WeightFormat permuted = zero_points;
+  permuted.permuted_channels = true;
+  for (const WeightFormat& format : {zero_points, permuted}) {
+    for (const bool exact : {false, true}) {
+      const std::vector<WeightSource> source = {
+          {{{.values = words, .scales = scales, .format = format}}}};
+      const auto packed = GetParam().ops->pack(GetParam().stream(),
+                                               {.matrices = source, .exact_activations = exact});
+      ASSERT_EQ(packed.status().code(), StatusCode::kUnimplemented);
+      EXPECT_NE(packed.status().message().find(Describe(format) + ", which no product"),
+                std::string::npos)
+          << packed.status().message();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace fathom

@@ -235,6 +235,7 @@ void ChooseActivations(bool round, CpuWeight& w) {
 Result<std::unique_ptr<PackedWeight>> PackForCpu(ThreadPool& pool, const PackArgs& a,
                                                  const CpuPacking& wanted) {
   Check(a);
+  TRY(RefuseUnknownFormats(a));
   auto w = std::make_unique<CpuWeight>();
   w->count = static_cast<int64_t>(a.matrices.size());
   w->in = a.matrices[0].parts[0].values.dim(1);

@@ -132,6 +132,7 @@ class Packer {
 Result<std::unique_ptr<PackedWeight>> PackForCuda(CudaDevice& device, const PackArgs& a,
                                                   bool quantize_activations) {
   Check(a);
+  TRY(RefuseUnknownFormats(a));
   quantize_activations &= !a.exact_activations;
   auto w = std::make_unique<CudaWeight>();
   w->format = TRY(CommonFormat(a, quantize_activations));

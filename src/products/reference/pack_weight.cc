@@ -48,6 +48,7 @@ Result<WeightFormat> Format(const PackArgs& a, bool quantize_activations) {
 Result<std::unique_ptr<PackedWeight>> PackForReference(const PackArgs& a,
                                                        bool quantize_activations) {
   Check(a);
+  TRY(RefuseUnknownFormats(a));
   auto w = std::make_unique<ReferenceWeight>();
   w->format = TRY(Format(a, quantize_activations));
   w->quantize_activations = w->format.values == WeightType::kE4M3;
