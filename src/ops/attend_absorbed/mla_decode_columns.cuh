@@ -42,11 +42,6 @@ class Scorer {
   }
 
  private:
-  // Odd tiles begin with the second half, as in the kernel of one block.
-  __device__ int Chunk(int i) const {
-    return i == kRopeChunk ? i : (i + rank_ % 2 * 4) % 8;
-  }
-
   __device__ void HoldQuery() {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
