@@ -1,6 +1,6 @@
-// mla_decode_bench check [NAME] | time [narrow|wide|fp8|parts] | peaks: MLA decode against fp32,
-// and its speed beside the machine's limits from the same run. Prints a table; --json FILE writes
-// the same as JSON.
+// mla_decode_bench check [NAME] | time [narrow|wide|fp8|parts|steps] | peaks: MLA decode against
+// fp32, and its speed beside the machine's limits from the same run. Prints a table; --json FILE
+// writes the same as JSON.
 #include <cstring>
 #include <memory>
 #include <string>
@@ -209,7 +209,7 @@ void Time(const Timing& t, const Limits& limits) {
     return t.context <= of.short_context ? of.short_tokens : of.tokens;
   };
   const int split = split_at(parts);
-  const bool usual = split == split_at(MlaDecodeSplitOf(t.heads, problem.max_pages));
+  const bool usual = split == split_at(MlaDecodeSplitOf(t.heads, problem.max_pages, t.fp8));
   const int tokens = t.rows * t.tokens;
   DeviceArray<int32_t> live(std::vector<int32_t>{tokens});
   const int launches = std::max(sets, 4);
@@ -278,6 +278,15 @@ void TimeParts(const Limits& limits) {
   }
 }
 
+// The default, over the shapes that users of other kernels know.
+void TimeSteps(const Limits& limits) {
+  for (const int heads : {16, 32, 64, 128}) {
+    for (const int rows : {1, 4, 8, 16, 32, 128}) {
+      for (const int context : {1024, 4096, 8192}) Time({heads, rows, context, 1, 0}, limits);
+    }
+  }
+}
+
 void TimeAll(const std::string& only) {
   const Limits limits = MeasureLimits();
   std::printf(
@@ -286,6 +295,7 @@ void TimeAll(const std::string& only) {
   if (only.empty() || only == "wide") TimeWide(limits);
   if (only.empty() || only == "fp8") TimeFp8(limits);
   if (only.empty() || only == "parts") TimeParts(limits);
+  if (only.empty() || only == "steps") TimeSteps(limits);
 }
 
 }  // namespace
@@ -302,9 +312,10 @@ int main(int argc, char** argv) {
     }
   }
   if (mode != "check" && mode != "time" && mode != "peaks") {
-    std::fprintf(stderr,
-                 "usage: mla_decode_bench check [NAME] | time [narrow|wide|fp8|parts] | peaks "
-                 "[--json FILE]\n");
+    std::fprintf(
+        stderr,
+        "usage: mla_decode_bench check [NAME] | time [narrow|wide|fp8|parts|steps] | peaks "
+        "[--json FILE]\n");
     return 2;
   }
   cudaDeviceProp device;

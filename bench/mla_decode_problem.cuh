@@ -51,7 +51,7 @@ class MlaProblem {
       total += (row.context + 63) / 64;
     }
     pages = total + 3;
-    if (split_tokens == 0) split = MlaDecodeSplitOf(heads, max_pages);
+    if (split_tokens == 0) split = MlaDecodeSplitOf(heads, max_pages, fp8);
     std::vector<int32_t> ids(pages), order(rows.size());
     std::iota(ids.begin(), ids.end(), 0);
     std::shuffle(ids.begin(), ids.end(), random);

@@ -46,6 +46,15 @@ __device__ __forceinline__ void TmaLoad4(void* to, const CUtensorMap* map, Mbarr
       : "memory");
 }
 
+// The same to the L2 only.
+__device__ __forceinline__ void TmaPrefetch4(const CUtensorMap* map, int32_t x, int32_t y,
+                                             int32_t z, int32_t w) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(
+                   reinterpret_cast<uint64_t>(map)),
+               "r"(x), "r"(y), "r"(z), "r"(w)
+               : "memory");
+}
+
 // As above, to the same place in every block of the cluster whose bit is set in `blocks`; each
 // block's own barrier at the place of `full` counts the bytes.
 __device__ __forceinline__ void TmaLoadMulticast2(void* to, const CUtensorMap* map, Mbarrier& full,

@@ -25,8 +25,8 @@ TEST(MemoryPlanGpuTest, FiveLayersOfV3AreServedByDefaultOnAnH200) {
   ASSERT_EQ(tokens, 8192);
   const auto heads = static_cast<int32_t>(config.num_heads);
   const auto max_pages = static_cast<int32_t>(config.max_position_embeddings / kPageTokens);
-  const size_t attention =
-      MlaDecodeWorkspace(tokens, heads, max_pages, MlaDecodeSplitOf(heads, max_pages));
+  const size_t attention = MlaDecodeWorkspace(tokens, heads, max_pages,
+                                              MlaDecodeSplitOf(heads, max_pages, /*fp8=*/false));
   EXPECT_LT(attention, size_t{2200} << 20);
   Fp8ExpertsParams experts{.tokens = tokens, .topk = 9};
   experts.gate_up.in = config.hidden_size;

@@ -34,7 +34,7 @@ MlaDecodeParams ParamsOf(const AttendAbsorbedArgs& a) {
           .tokens = static_cast<int32_t>(a.q_latent.dim(0)),
           .heads = heads,
           .scale = a.scale,
-          .split = MlaDecodeSplitOf(heads, max_pages),
+          .split = MlaDecodeSplitOf(heads, max_pages, a.pages.scales.data() != nullptr),
           .out = a.out.data()};
 }
 

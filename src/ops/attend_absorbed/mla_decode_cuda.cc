@@ -29,6 +29,7 @@ Maps MakeMaps(const MlaDecodeParams& p, bool narrow) {
                              .strides = {kMlaRope * 2, kMlaRope * 2, page_bytes},
                              .box = {64, kKeys, 1, 1}}),
       .scales = {},
+      .values = {},
   };
   const uint64_t heads = p.heads, tokens = p.tokens, head_bytes = 2 * p.q_rope_stride;
   const uint64_t token_bytes =
@@ -89,6 +90,10 @@ size_t PartialBytes(int32_t tokens, int32_t heads, int32_t max_splits) {
   return sizeof(__half) * kLatent * tokens * max_splits * heads;
 }
 
+size_t StateBytes(int32_t tokens, int32_t heads, int32_t max_splits) {
+  return sizeof(float2) * (kLatent / 64) * tokens * max_splits * heads;
+}
+
 constexpr float kLog2E = 1.4426950408889634f;
 
 // At most so many units are computed one by one. Sections: k tokens of n each, of which a share of
@@ -134,6 +139,30 @@ void LaunchNarrow(const MlaDecodeParams& p, cudaStream_t stream) {
   if (p.max_pages > 2) Gpu::OfThread().Check(StartCombineNarrow(step, output, stream));
 }
 
+// Blocks that share an item, so that few items keep more multiprocessors busy; 1: none do. Bits are
+// the same. Measured on an H200: docs/design/mla-decode.md.
+int ClusterOf(const MlaDecodeParams& p) {
+  if (p.scales != nullptr) return 1;
+  const int64_t parts =
+      int64_t{p.tokens} * ((p.heads + kRows - 1) / kRows) * (p.split.tokens <= 2048 ? 2 : 1);
+  return parts <= 7 ? 8 : parts <= 16 ? 4 : 1;
+}
+
+// As many clusters as run at once: 12 of an H200's 132 multiprocessors are left over in their GPCs
+// (cudaOccupancyMaxActiveClusters: 15 clusters of 8, 30 of 4).
+int64_t MaxClusters(int cluster) {
+  return std::max<int64_t>(1, (Multiprocessors() - 12) / cluster);
+}
+
+// What a block of the columns kernel loads of a tile.
+CUtensorMap MakeValuesMap(const MlaDecodeParams& p, int cluster) {
+  return MakeTensorMap({.data = p.latent,
+                        .sizes = {64, kKeys, kLatent / 64, static_cast<uint64_t>(p.pages)},
+                        .strides = {kLatent * 2, 128, static_cast<uint64_t>(p.page_bytes)},
+                        .box = {64, kKeys, kLatent / 64 / static_cast<uint32_t>(cluster), 1},
+                        .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
+}
+
 // The tokens from `first` on, a pass of them.
 void LaunchWide(const MlaDecodeParams& p, int32_t first, cudaStream_t stream) {
   const int32_t max_splits = MaxSplits(p.max_pages, p.split);
@@ -164,21 +193,30 @@ void LaunchWide(const MlaDecodeParams& p, int32_t first, cudaStream_t stream) {
                          .partial = reinterpret_cast<__half*>(workspace),
                          .state = reinterpret_cast<float2*>(workspace + partial_bytes)};
   const int64_t items = int64_t{pass.tokens} * max_splits * head_blocks;
-  const int blocks = static_cast<int>(std::min<int64_t>(Multiprocessors(), items));
-  Gpu::OfThread().Check(
-      StartDecode(MakeMaps(pass, false), step, output, p.scale * kLog2E, blocks, stream));
+  Maps maps = MakeMaps(pass, false);
+  const float scale_log2 = p.scale * kLog2E;
+  if (const int cluster = ClusterOf(pass); cluster > 1) {
+    maps.values = MakeValuesMap(pass, cluster);
+    const auto clusters = static_cast<int>(std::min<int64_t>(MaxClusters(cluster), items));
+    Gpu::OfThread().Check(StartColumns(maps, step, output, scale_log2, cluster, clusters, stream));
+  } else {
+    const int blocks = static_cast<int>(std::min<int64_t>(Multiprocessors(), items));
+    Gpu::OfThread().Check(StartDecode(maps, step, output, scale_log2, blocks, stream));
+  }
   if (max_splits > 1) Gpu::OfThread().Check(StartCombine(step, output, pass.tokens, stream));
 }
 
 }  // namespace
 }  // namespace mla
 
-MlaDecodeSplit MlaDecodeSplitOf(int32_t heads, int32_t max_pages) {
+MlaDecodeSplit MlaDecodeSplitOf(int32_t heads, int32_t max_pages, bool fp8) {
   if (heads <= mla::kNarrowHeads) return {.tokens = 512};
-  // Many heads compute for longer on a tile, and leave more to merge; a short context is given to
-  // more blocks.
-  const int32_t pages = std::max(heads > mla::kRows ? 32 : 16, (max_pages + 63) / 64);
-  return {.tokens = pages * mla::kKeys, .short_context = 4096, .short_tokens = 1024};
+  // Fewer parts leave less to merge; more, in contexts that are short or with heads that are one
+  // item each, keep more blocks busy. An FP8 cache has no columns kernel, which would do that.
+  const int32_t pages = (heads > mla::kRows ? 2 : 1) * (fp8 ? 16 : 32);
+  return {.tokens = std::max(pages, (max_pages + 63) / 64) * mla::kKeys,
+          .short_context = 4096,
+          .short_tokens = (fp8 ? 16 : pages / 2) * mla::kKeys};
 }
 
 size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages,
@@ -188,7 +226,7 @@ size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages,
   }
   const int32_t splits = mla::MaxSplits(max_pages, split);
   const int32_t pass = std::min(tokens, mla::kPassTokens);
-  return mla::PartialBytes(pass, heads, splits) + size_t{8} * pass * splits * heads;
+  return mla::PartialBytes(pass, heads, splits) + mla::StateBytes(pass, heads, splits);
 }
 
 void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {

@@ -13,7 +13,7 @@ inline constexpr int kMlaLatent = 512, kMlaRope = 64;
 inline constexpr int kMlaNarrowHeads = 16;  // up to so many a kernel of their own
 
 // How contexts are cut into parts: parts begin at multiples of their size, whoever shares the step;
-// that depends on the model, the longest context and a token's own alone.
+// that depends on the model, its cache, the longest context and a token's own alone.
 struct MlaDecodeSplit {
   int32_t tokens = 0;  // positions of a part
   // With more than 16 heads: contexts of up to `short_context` positions have parts of
@@ -43,14 +43,14 @@ struct MlaDecodeParams {
   int32_t tokens = 0;  // capacity
   int32_t heads = 0;
   float scale = 1;            // above 0
-  MlaDecodeSplit split;       // MlaDecodeSplitOf(heads, max_pages)
+  MlaDecodeSplit split;       // MlaDecodeSplitOf(heads, max_pages, FP8 latents)
   void* workspace = nullptr;  // MlaDecodeWorkspace bytes, aligned to 16
   void* out = nullptr;        // BF16 [tokens, heads, 512], dense, aligned to 16 bytes
 };
 
 // Up to 16 heads a part is one section (docs/design/mla-decode.md), of a power of two of positions,
 // at least 128. More heads: at most 64 parts.
-MlaDecodeSplit MlaDecodeSplitOf(int32_t heads, int32_t max_pages);
+MlaDecodeSplit MlaDecodeSplitOf(int32_t heads, int32_t max_pages, bool fp8);
 
 // Bytes of work space: contexts' parts, before they are merged. With more than 16 heads of 256
 // tokens at most: a larger step takes them in turn, each two kernels.

@@ -1,5 +1,5 @@
-// What a warpgroup of the wide MLA decode kernel does with an item's sums: it writes the result, or
-// a part of it, scaled for FP16, which CombineKernel merges with the others.
+// What a warpgroup of the wide MLA decode kernels does with an item's sums: it writes the result,
+// or a part of it, scaled for FP16, which CombineKernel merges with the others.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -8,78 +8,125 @@
 
 namespace fathom::mla {
 
+inline constexpr int kStateColumns = 64;  // values of a pair that share a state
+inline constexpr int kStates = kLatent / kStateColumns;
+
+// Of an item's row: its token and head. `written` false: there is none, or only a later token of
+// the item sees this part.
+struct Pair {
+  __device__ Pair(const Step& step, const Item& item, int row) {
+    const int32_t pair = item.head_block * kRows + row, offset = pair / step.heads;
+    head = pair % step.heads;
+    token = item.token + offset;
+    position = item.position + offset;
+    written = row < item.rows(step) && position >= item.begin();
+  }
+  int32_t token, head, position;
+  bool written;
+};
+
+// Of one row's sums, the 4 kCount columns `first_column` + 8 j + 2 (lane % 4) + {0, 1}: those that
+// threads have of it. `values` are this thread's: 2 j
+// + {0, 1}. All lanes of a warp call it.
+
+template <int kCount>
+__device__ __forceinline__ void WriteOut(__nv_bfloat16* row, bool written, float sum,
+                                         const float (&values)[2 * kCount]) {
+  // Lanes in pairs exchange halves, so that four lanes fill 32 bytes of memory together.
+  const int quad = static_cast<int>(threadIdx.x % 4);
+  const float factor = __fdiv_rn(1, sum);
+#pragma unroll
+  for (int j = 0; j < kCount; j += 2) {
+    uint32_t words[2];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(__fmul_rn(values[2 * (j + k) + 0], factor),
+                                                        __fmul_rn(values[2 * (j + k) + 1], factor));
+      words[k] = *reinterpret_cast<const uint32_t*>(&pair);
+    }
+    const bool odd = quad % 2 == 1;
+    const uint32_t other = __shfl_xor_sync(kAllLanes, odd ? words[0] : words[1], 1);
+    const uint2 four = odd ? make_uint2(other, words[1]) : make_uint2(words[0], other);
+    if (written) *reinterpret_cast<uint2*>(row + 8 * (j + quad % 2) + quad / 2 * 4) = four;
+  }
+}
+
+template <int kCount>
+__device__ __forceinline__ void WritePartial(const Output& output, int64_t at, bool written,
+                                             int first_column, float maximum, float sum,
+                                             const float (&values)[2 * kCount]) {
+  const int quad = static_cast<int>(threadIdx.x % 4);
+  uint4* partial = reinterpret_cast<uint4*>(output.partial + at * kLatent + first_column) + quad;
+#pragma unroll
+  for (int chunk = 0; chunk < kCount / 8; ++chunk) {
+    float greatest = 0;
+#pragma unroll
+    for (int j = 8 * chunk; j < 8 * chunk + 8; ++j) {
+      greatest = fmaxf(greatest, fmaxf(fabsf(values[2 * (j) + 0]), fabsf(values[2 * (j) + 1])));
+    }
+    greatest = fmaxf(greatest, __shfl_xor_sync(kAllLanes, greatest, 1));
+    greatest = fmaxf(greatest, __shfl_xor_sync(kAllLanes, greatest, 2));
+    // The power of two that brings the greatest magnitude to 2^14 and up; at most 2^54, so that
+    // neither the sum overflows nor the weight of a part of zeros is flushed.
+    const int exponent = max(-40, static_cast<int>(__float_as_uint(greatest) >> 23) - 127) - 14;
+    const float factor = __uint_as_float(static_cast<uint32_t>(127 - exponent) << 23);
+    if (!written) continue;
+#pragma unroll
+    for (int m = 2 * chunk; m < 2 * chunk + 2; ++m) {
+      __half2 halves[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        halves[j] = __floats2half2_rn(values[2 * (4 * m + j) + 0] * factor,
+                                      values[2 * (4 * m + j) + 1] * factor);
+      }
+      partial[4 * m] = *reinterpret_cast<const uint4*>(halves);
+    }
+    if (quad == 0) {
+      output.state[at * kStates + first_column / kStateColumns + chunk] =
+          make_float2(maximum + static_cast<float>(exponent), sum * factor);
+    }
+  }
+}
+
+// One row of an item's sums, of an item that may be a part of its context.
+template <int kCount>
+__device__ __forceinline__ void WriteRow(const Step& step, const Output& output, const Item& item,
+                                         int row, int first_column, float maximum, float sum,
+                                         const float (&values)[2 * kCount]) {
+  const Pair pair(step, item, row);
+  const int64_t at = (int64_t{pair.token} * step.max_splits + item.part) * step.heads + pair.head;
+  // Of a token with one part: the result. Tokens of an item have equally many parts, or differ by
+  // one; a warp may hold both.
+  const bool whole = pair.position < item.part_tokens;
+  if (__any_sync(kAllLanes, pair.written && whole)) {
+    WriteOut<kCount>(
+        output.out + (int64_t{pair.token} * step.heads + pair.head) * kLatent + first_column,
+        pair.written && whole, sum, values);
+  }
+  if (__any_sync(kAllLanes, pair.written && !whole)) {
+    WritePartial<kCount>(output, at, pair.written && !whole, first_column, maximum, sum, values);
+  }
+}
+
 template <int kGroup, bool kFp8>
 __device__ inline void Consumer<kGroup, kFp8>::Finish() {
   const int parity = item_parity_ ^ 1;
   const Item& item = s_.item[parity];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    float magnitude = 0;
-#pragma unroll
-    for (int j = 0; j < 32; ++j) {
-      magnitude = fmaxf(magnitude, fmaxf(fabsf(Out(4 * j + 2 * i)), fabsf(Out(4 * j + 2 * i + 1))));
-    }
-#pragma unroll
-    for (int distance = 1; distance < 4; distance *= 2) {
-      sum_[i] += __shfl_xor_sync(kAllLanes, sum_[i], distance);
-      magnitude = fmaxf(magnitude, __shfl_xor_sync(kAllLanes, magnitude, distance));
-    }
-    if (lane_ % 4 == 0) {
-      s_.sum[parity][kGroup][row_ + 8 * i] = sum_[i];
-      s_.magnitude[parity][kGroup][row_ + 8 * i] = magnitude;
-    }
+    sum_[i] = __fadd_rn(sum_[i], __shfl_xor_sync(kAllLanes, sum_[i], 1));
+    sum_[i] = __fadd_rn(sum_[i], __shfl_xor_sync(kAllLanes, sum_[i], 2));
+    if (lane_ % 4 == 0) s_.sum[parity][kGroup][row_ + 8 * i] = sum_[i];
   }
   NamedBarrierSync(kItemDone, 256);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int32_t row = row_ + 8 * i;
-    if (row >= item.rows(step_)) continue;
-    const int32_t pair = item.head_block * kRows + row;
-    const int32_t offset = pair / step_.heads, head = pair % step_.heads;
-    const int32_t token = item.token + offset, position = item.position + offset;
-    if (position < item.begin()) continue;  // a later token of the row sees this part
-    const float sum = s_.sum[parity][0][row] + s_.sum[parity][1][row];
-    if (position < item.part_tokens) {
-      WriteOut(i, 1 / sum,
-               output_.out + (int64_t{token} * step_.heads + head) * kLatent + 256 * kGroup +
-                   2 * (lane_ % 4));
-    } else {
-      const int64_t at = (int64_t{token} * step_.max_splits + item.part) * step_.heads + head;
-      // The power of two that brings the row's greatest magnitude to 2^14 and up; at most 2^54,
-      // so that neither the sum overflows nor the weight of a part of zeros is flushed.
-      const float greatest = fmaxf(s_.magnitude[parity][0][row], s_.magnitude[parity][1][row]);
-      const int exponent = max(-40, static_cast<int>(__float_as_uint(greatest) >> 23) - 127) - 14;
-      const float factor = __uint_as_float(static_cast<uint32_t>(127 - exponent) << 23);
-      WritePartial(
-          i, factor,
-          reinterpret_cast<uint4*>(output_.partial + at * kLatent + 256 * kGroup) + lane_ % 4);
-      if (kGroup == 0 && lane_ % 4 == 0) {
-        output_.state[at] = make_float2(max_[i] + static_cast<float>(exponent), sum * factor);
-      }
-    }
-  }
-}
-
-template <int kGroup, bool kFp8>
-__device__ inline void Consumer<kGroup, kFp8>::WriteOut(int i, float factor, __nv_bfloat16* to) {
+    const int row = row_ + 8 * i;
+    float values[64];
 #pragma unroll
-  for (int j = 0; j < 32; ++j) {
-    *reinterpret_cast<__nv_bfloat162*>(to + 8 * j) =
-        __floats2bfloat162_rn(Out(4 * j + 2 * i) * factor, Out(4 * j + 2 * i + 1) * factor);
-  }
-}
-
-template <int kGroup, bool kFp8>
-__device__ inline void Consumer<kGroup, kFp8>::WritePartial(int i, float factor, uint4* to) {
-#pragma unroll
-  for (int m = 0; m < 8; ++m) {
-    __half2 values[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int at = 4 * (4 * m + j) + 2 * i;
-      values[j] = __floats2half2_rn(Out(at) * factor, Out(at + 1) * factor);
-    }
-    to[4 * m] = *reinterpret_cast<const uint4*>(values);
+    for (int j = 0; j < 64; ++j) values[j] = Out(j / 2 * 4 + 2 * i + j % 2);
+    WriteRow<32>(step_, output_, item, row, 256 * kGroup, max_[i].value,
+                 __fadd_rn(s_.sum[parity][0][row], s_.sum[parity][1][row]), values);
   }
 }
 

@@ -68,19 +68,20 @@ __global__ void __launch_bounds__(kCombineThreads)
   const int32_t splits = position / step.PartTokens(position) + 1;
   if (splits == 1) return;
   const int64_t first = int64_t{token} * step.max_splits * step.heads + head;
+  const int vector = static_cast<int>(threadIdx.x) % kRowVectors;
+  const float2* states = output.state + first * kStates + vector / (kStateColumns / 8);
   float max = -INFINITY;
   for (int32_t i = 0; i < splits; ++i) {
-    max = fmaxf(max, output.state[first + int64_t{i} * step.heads].x);
+    max = fmaxf(max, states[int64_t{i} * step.heads * kStates].x);
   }
   const float base = max == -INFINITY ? 0 : max;
-  const int vector = static_cast<int>(threadIdx.x) % kRowVectors;
   const uint4* partial =
       reinterpret_cast<const uint4*>(output.partial) + first * kRowVectors + vector;
   float2 out[4] = {};
   float sum = 0;
 #pragma unroll 4
   for (int32_t i = 0; i < splits; ++i) {
-    const float2 state = output.state[first + int64_t{i} * step.heads];
+    const float2 state = states[int64_t{i} * step.heads * kStates];
     const float weight = Exp2(state.x - base);
     const uint4 part = partial[int64_t{i} * step.heads * kRowVectors];
     const __half2* values = reinterpret_cast<const __half2*>(&part);

@@ -7,12 +7,9 @@
 #include "cuda/fence.h"
 #include "cuda/wgmma_bf16.h"
 #include "ops/attend_absorbed/mla_decode_produce.cuh"
+#include "ops/attend_absorbed/mla_decode_softmax.cuh"
 
 namespace fathom::mla {
-
-// A row's running maximum moves when a score is above it by so much, in units of log2: sums then
-// need no rescaling for most tiles, and weights are at most 2^8.
-inline constexpr float kSlack = 8;
 
 enum NamedBarrier : uint32_t {
   kFirstGroup = 1,   // the threads of consumer group 0
@@ -21,12 +18,6 @@ enum NamedBarrier : uint32_t {
   kOddReady = 4,     // group 1 the odd tile's
   kItemDone = 5,     // both groups, at the end of an item
 };
-
-__device__ __forceinline__ float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // One of the two warpgroups that compute. Group 0 scores the even tiles and sums up columns 0-255
 // of the output, group 1 the odd tiles and columns 256-511; each leaves its tile's weights in
@@ -50,7 +41,7 @@ class Consumer {
 #pragma unroll
       for (int i = 0; i < 128; ++i) Out(i) = 0;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) max_[i] = -INFINITY, sum_[i] = 0;
+      for (int i = 0; i < 2; ++i) max_[i] = RunningMax(), sum_[i] = 0;
       for (int32_t tile = 0; tile < tiles_; tile += 2) {
         if (tile + kGroup < tiles_) Score(tile + kGroup);
         if constexpr (kGroup == 0) {
@@ -147,17 +138,9 @@ class Consumer {
 
   // Takes the last chunks of the query, as A of a product.
   __device__ void HoldQuery() {
-    const int row = warp_ * 16 + lane_ % 16;
 #pragma unroll
     for (int i = 0; i < 4 * kHeld; ++i) {
-      const int chunk = kChunks - kHeld + i / 4;
-      const uint32_t address = SharedAddress(s_.query[chunk]) + row * 128 +
-                               (((2 * (i % 4) + lane_ / 16) ^ (row % 8)) * 16);
-      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(query_[4 * i]), "=r"(query_[4 * i + 1]), "=r"(query_[4 * i + 2]),
-                     "=r"(query_[4 * i + 3])
-                   : "r"(address)
-                   : "memory");
+      LoadFragment(SharedAddress(s_.query[kChunks - kHeld + i / 4]), i % 4, query_ + 4 * i);
     }
   }
 
@@ -213,71 +196,35 @@ class Consumer {
     NamedBarrierSync(kOwnBarrier, 128);
   }
 
-  // Turns scores_ into weights, packed as A of a product; moves max_ and sum_ on. Sums are of
-  // rounded weights: what a greatest one is rounded by falls out of the quotient.
+  // Turns scores_ into weights; moves max_ and sum_ on.
   __device__ void Softmax(int32_t tile, float (&scale)[2], uint32_t (&weights)[16]) {
-    if ((tile + 1) * kKeys > position_ + 1) Mask(tile * kKeys);
+    if ((tile + 1) * kKeys > position_ + 1) {
+      const int32_t seen[2] = {position_ + row_ / step_.heads,
+                               position_ + (row_ + 8) / step_.heads};
+      MaskScores(scores_, tile * kKeys, seen);
+    }
     float base[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float best = fmaxf(scores_[2 * i], scores_[2 * i + 1]);
-#pragma unroll
-      for (int j = 1; j < 8; ++j) {
-        best = fmaxf(best, fmaxf(scores_[4 * j + 2 * i], scores_[4 * j + 2 * i + 1]));
-      }
-      best = fmaxf(best, __shfl_xor_sync(kAllLanes, best, 1));
-      best = fmaxf(best, __shfl_xor_sync(kAllLanes, best, 2)) * scale_log2_;
-      const float max = best > max_[i] + kSlack ? best : max_[i];
-      base[i] = max == -INFINITY ? 0 : max;  // nothing seen yet: all weights are 0
-      scale[i] = Exp2(max_[i] - base[i]);
-      max_[i] = max;
-      sum_[i] *= scale[i];
+      scale[i] = max_[i].Next(BestScore(scores_, i, scale_log2_));
+      base[i] = max_[i].base();
+      sum_[i] = __fmul_rn(sum_[i], scale[i]);
     }
-#pragma unroll
-    for (int j = 0; j < 16; ++j) {
-      const int i = j % 2;  // which of the two rows
-      const __nv_bfloat162 pair =
-          __floats2bfloat162_rn(Exp2(fmaf(scores_[2 * j], scale_log2_, -base[i])),
-                                Exp2(fmaf(scores_[2 * j + 1], scale_log2_, -base[i])));
-      weights[j] = *reinterpret_cast<const uint32_t*>(&pair);
-      sum_[i] += __uint_as_float(weights[j] << 16) + __uint_as_float(weights[j] & 0xffff0000);
-    }
-  }
-  __device__ void Mask(int32_t begin) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int32_t position = position_ + (row_ + 8 * i) / step_.heads;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          if (begin + 8 * j + 2 * (lane_ % 4) + k > position) {
-            scores_[4 * j + 2 * i + k] = -INFINITY;
-          }
-        }
-      }
-    }
+    MakeWeights(scores_, scale_log2_, base, weights);
+    AddWeights(weights, sum_);
   }
 
   // Leaves this tile's weights, maxima and scales for the other group, where the tile's rotated
   // keys were: all warps of this group must have scored first.
   __device__ void LeaveWeights(const uint32_t (&weights)[16], const float (&scale)[2]) {
     NamedBarrierSync(kOwnBarrier, 128);
-    const int row = warp_ * 16 + lane_ % 16;
-    const uint32_t line = SharedAddress(s_.keys[kGroup][kRopeChunk]) + row * 128;
+    const uint32_t left = SharedAddress(s_.keys[kGroup][kRopeChunk]);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const uint32_t address = line + (((2 * j + lane_ / 16) ^ (row % 8)) * 16);
-      asm volatile(
-          "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-          "r"(weights[4 * j]), "r"(weights[4 * j + 1]), "r"(weights[4 * j + 2]),
-          "r"(weights[4 * j + 3])
-          : "memory");
-    }
+    for (int k = 0; k < 4; ++k) StoreFragment(left, k, weights + 4 * k);
     if (lane_ % 4 == 0) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        s_.max[kGroup][row_ + 8 * i] = max_[i];
+        s_.max[kGroup][row_ + 8 * i] = max_[i].value;
         s_.scale[kGroup][row_ + 8 * i] = scale[i];
       }
     }
@@ -288,9 +235,9 @@ class Consumer {
   __device__ void TakeScale(int tile, float (&scale)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      max_[i] = s_.max[tile][row_ + 8 * i];
+      max_[i].value = s_.max[tile][row_ + 8 * i];
       scale[i] = s_.scale[tile][row_ + 8 * i];
-      sum_[i] *= scale[i];
+      sum_[i] = __fmul_rn(sum_[i], scale[i]);
     }
   }
 
@@ -354,9 +301,6 @@ class Consumer {
 
   // Of mla_decode_finish.cuh: writes the item's result, or its part of it.
   __device__ void Finish();
-  __device__ void WriteOut(int i, float factor, __nv_bfloat16* to);
-  __device__ void WritePartial(int i, float factor, uint4* to);
-
   Shared& s_;
   const Step& step_;
   const Output& output_;
@@ -367,7 +311,8 @@ class Consumer {
   int32_t tiles_, position_, end_;
   uint32_t item_parity_ = 0, parity_[2] = {0, 0};  // of the queries, of each buffer
   uint32_t query_[16 * kHeld];                     // [chunk][k][4]
-  float out_[kPieces][128 / kPieces], scores_[32], max_[2], sum_[2];
+  float out_[kPieces][128 / kPieces], scores_[32], sum_[2];
+  RunningMax max_[2];
 };
 
 }  // namespace fathom::mla

@@ -56,13 +56,10 @@ template <bool kFp8>
 __device__ void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowStep& step) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const uint64_t keep = EvictNormal(), once = EvictFirst();
-  const int32_t block = static_cast<int32_t>(blockIdx.x), blocks = static_cast<int32_t>(gridDim.x);
   NarrowWalk walk(step);
   uint32_t query_parity = 0, parities = 0;  // bit b: of buffer b
-  for (int32_t wave = 0;; ++wave) {
-    // Back and forth, so that who got a long item gets the last short one.
-    const int32_t index = wave * blocks + (wave % 2 == 0 ? block : blocks - 1 - block);
-    const NarrowItem item = walk.Find(index);
+  for (int32_t turn = 0;; ++turn) {
+    const NarrowItem item = walk.Take(turn);
     const int32_t tiles = item.token < 0 ? 0 : item.tiles();
     const int32_t* table =
         step.page_table + int64_t{item.slot} * step.max_pages + item.group * (kGroupTokens / kKeys);

@@ -56,6 +56,26 @@ class NarrowWalk {
     Count();
   }
 
+  // This block's item number `turn`, from 0 on. Blocks go back and forth through the list, so that
+  // who got a long item gets the last short one; and while some have a token's first item of
+  // several units, the others get as many single ones.
+  __device__ NarrowItem Take(int32_t turn) {
+    const int32_t block = static_cast<int32_t>(blockIdx.x),
+                  blocks = static_cast<int32_t>(gridDim.x);
+    const int32_t busy = live_ < blocks ? live_ : 0, idle = blocks - busy;
+    const auto place = [](int32_t wave, int32_t at, int32_t count) {
+      return wave * count + (wave % 2 == 0 ? at : count - 1 - at);
+    };
+    if (turn == 0 || busy == 0) return Find(place(turn, block, blocks));
+    const int32_t catch_up = prefix_ - 1;
+    if (block >= busy && turn <= catch_up) {
+      return Find(blocks + place(turn - 1, block - busy, idle));
+    }
+    const int32_t wave = turn - 1 - (block >= busy ? catch_up : 0);
+    return Find(blocks + catch_up * idle + place(wave, block, blocks));
+  }
+
+ private:
   // Item number `index`, which must not fall from call to call.
   __device__ NarrowItem Find(int32_t index) {
     if (index < live_) {
@@ -89,7 +109,6 @@ class NarrowWalk {
             .part = step_.tokens + ordinal};
   }
 
- private:
   __device__ int32_t Units(int32_t position) const {
     return (position >> (kGroupLog2 + unit_log2_)) + 1;
   }

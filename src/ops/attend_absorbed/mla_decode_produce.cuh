@@ -17,11 +17,10 @@ inline constexpr int kRopeChunk = 8;
 struct Shared {
   alignas(1024) uint8_t query[kChunks][kChunkBytes];
   alignas(1024) uint8_t keys[2][kChunks][kChunkBytes];
-  float max[2][kRows];    // running maxima after the even and the odd tile, in units of log2
-  float scale[2][kRows];  // what they shrink earlier sums by
-  // [parity of the item][group]: its share of the sum of weights, its columns' greatest magnitude
-  float sum[2][2][kRows], magnitude[2][2][kRows];
-  Item item[2];  // by parity: the next one comes while an item's result is written
+  float max[2][kRows];     // running maxima after the even and the odd tile, in units of log2
+  float scale[2][kRows];   // what they shrink earlier sums by
+  float sum[2][2][kRows];  // [parity of the item][group]: its share of the sum of weights
+  Item item[2];            // by parity: the next one comes while an item's result is written
   Mbarrier query_full, query_empty;  // `item` goes with the query
   Mbarrier full[2][2];               // [buffer][half]: chunks 0-3, chunks 4-7
   Mbarrier empty[2][2];

@@ -50,14 +50,16 @@ struct Step {
 struct Maps {
   CUtensorMap q_latent, q_rope, latent, rope;
   CUtensorMap scales;  // of FP8
+  CUtensorMap values;  // of the columns kernel: those of one block
 };
 
 struct Output {
   __nv_bfloat16* out;  // [tokens, heads, latent]
-  // Of parts, not normalised. A row's 512 values are scaled by a power of two, which its state
-  // takes up. Columns 32 m + 8 j + 2 q + {0, 1}, j = 0..3, lie together: as threads hold them.
+  // Of parts, not normalised. Each 64 of a pair's values are scaled by a power of two, which their
+  // state takes up. Columns 32 m + 8 j + 2 q + {0, 1}, j = 0..3, lie together: as threads hold
+  // them.
   __half* partial;  // [tokens, max_splits, heads, latent]
-  float2* state;    // [tokens, max_splits, heads]: maximum in log2, sum of weights
+  float2* state;    // [tokens, max_splits, heads, latent / 64]: maximum in log2, sum of weights
 };
 
 // The same for the kernel for at most 16 heads.
@@ -83,9 +85,12 @@ struct NarrowOutput {
   float4* states;  // [tokens + singles, 16, 2]: maximum in log2, sum of weights
 };
 
-// Each enqueues one kernel; the second merges parts once the first has finished.
+// Each enqueues one kernel. StartColumns and StartDecode do the same, to the bit; `blocks` of a
+// cluster, 4 or 8, share an item in the first. StartCombine merges parts once they are there.
 cudaError_t StartDecode(const Maps& maps, const Step& step, const Output& output, float scale_log2,
                         int blocks, cudaStream_t stream);
+cudaError_t StartColumns(const Maps& maps, const Step& step, const Output& output, float scale_log2,
+                         int cluster, int clusters, cudaStream_t stream);
 cudaError_t StartCombine(const Step& step, const Output& output, int32_t tokens,
                          cudaStream_t stream);
 cudaError_t StartNarrow(const Maps& maps, const NarrowStep& step, const NarrowOutput& output,

@@ -61,16 +61,27 @@ class ItemWalk {
     before_ += total_;
     begin_ += 32;
     const int lane = static_cast<int>(threadIdx.x % 32), token = begin_ + lane;
+    // One trip to memory: what may be past the live tokens is looked at later.
+    const bool inside = token < step_.tokens;
+    const int32_t before_slot = __shfl_sync(kAllLanes, slot_, 31);
+    const int32_t before_position = __shfl_sync(kAllLanes, position_, 31);
+    slot_ = inside ? step_.slots[token] : -1;
+    position_ = inside ? step_.positions[token] : -1;
+    int32_t lower_slot = __shfl_up_sync(kAllLanes, slot_, 1);
+    int32_t lower_position = __shfl_up_sync(kAllLanes, position_, 1);
+    if (lane == 0) lower_slot = before_slot, lower_position = before_position;
     const bool live = token < live_;
-    slot_ = live ? step_.slots[token] : -1;
-    position_ = live ? step_.positions[token] : -1;
-    const bool begins_row = live && !Follows(token, slot_, position_, -1);
+    const bool begins_row = live && !Continues(lower_slot, lower_position, slot_, position_, 1);
     const uint32_t rows = __ballot_sync(kAllLanes, begins_row) & (kAllLanes >> (31 - lane));
     const int32_t row = rows == 0 ? row_begin_ : begin_ + 31 - __clz(static_cast<int>(rows));
     tokens_ = 0;
     if (live && (token - row) % step_.group_tokens == 0) {
       tokens_ = 1;
-      while (tokens_ < step_.group_tokens && Follows(token, slot_, position_, tokens_)) ++tokens_;
+      while (tokens_ < step_.group_tokens && token + tokens_ < live_ &&
+             Continues(slot_, position_, step_.slots[token + tokens_],
+                       step_.positions[token + tokens_], tokens_)) {
+        ++tokens_;
+      }
     }
     part_tokens_ = step_.PartTokens(position_);
     items_ = tokens_ == 0 ? 0 : ((position_ + tokens_ - 1) / part_tokens_ + 1) * step_.head_blocks;
@@ -84,25 +95,25 @@ class ItemWalk {
     row_begin_ = __shfl_sync(kAllLanes, row, 31);
   }
 
-  // Whether the token at `distance` is of the same row, and its context cut in the same way.
-  __device__ bool Follows(int32_t token, int32_t slot, int32_t position, int32_t distance) const {
-    const int32_t other = token + distance;
-    return other >= 0 && other < live_ && step_.slots[other] == slot &&
-           step_.positions[other] == position + distance &&
-           step_.PartTokens(position + distance) == step_.PartTokens(position);
+  // Whether a token is of the same row as one `distance` before it, and its context cut in the same
+  // way.
+  __device__ bool Continues(int32_t slot, int32_t position, int32_t later_slot,
+                            int32_t later_position, int32_t distance) const {
+    return slot == later_slot && position + distance == later_position &&
+           step_.PartTokens(position) == step_.PartTokens(later_position);
   }
 
   const Step& step_;
   const int32_t live_;
-  int32_t begin_ = -32;      // first of the 32 tokens
-  int32_t row_begin_ = 0;    // first token of the row that the last of them is in
-  int32_t before_ = 0;       // items before these tokens
-  int32_t total_ = 0;        // items of these tokens
-  int32_t slot_, position_;  // of this lane's token
-  int32_t tokens_ = 0;       // of the group that this lane's token begins, or 0
-  int32_t part_tokens_;      // of its parts
-  int32_t items_ = 0;        // of that group
-  int32_t until_ = 0;        // items of this and the lower lanes
+  int32_t begin_ = -32;                // first of the 32 tokens
+  int32_t row_begin_ = 0;              // first token of the row that the last of them is in
+  int32_t before_ = 0;                 // items before these tokens
+  int32_t total_ = 0;                  // items of these tokens
+  int32_t slot_ = -1, position_ = -1;  // of this lane's token
+  int32_t tokens_ = 0;                 // of the group that this lane's token begins, or 0
+  int32_t part_tokens_;                // of its parts
+  int32_t items_ = 0;                  // of that group
+  int32_t until_ = 0;                  // items of this and the lower lanes
 };
 
 }  // namespace fathom::mla

@@ -1,0 +1,87 @@
+// MLA decode of few items: mla_decode_kernel.cu's sums, to the bit, by clusters of blocks that
+// share an item's tiles to score and its columns to sum up, so that one token's context keeps many
+// multiprocessors busy without being cut into parts that must be merged.
+// Bytes: a block loads its share of an item's tiles, and its columns of all of them: 1152 a
+// position and item from memory, 1152 + 1024 through the L2. Operations, accumulators and rounding:
+// mla_decode_kernel.cu. Builds on thread block clusters (PTX ISA 9.0) and on FlashMLA's published
+// notes, whose two warpgroups share an item in the same way inside a block.
+// Measured on an H200: 128 heads, 1 row of 4096: 28 us; see docs/design/mla-decode.md.
+#include "cuda/gpu.h"
+#include "ops/attend_absorbed/mla_decode_columns.cuh"
+
+namespace fathom::mla {
+namespace {
+
+template <int kBlocks>
+__global__ void __launch_bounds__(kThreads, 1)
+    ColumnsKernel(const __grid_constant__ Maps maps, const __grid_constant__ Step step,
+                  const __grid_constant__ Output output, float scale_log2) {
+  using S = ColumnsShared<kBlocks>;
+  extern __shared__ __align__(1024) uint8_t memory[];
+  S& s = *reinterpret_cast<S*>(memory);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2; ++i) {
+      s.item_full[i].Init(1);
+      s.item_empty[i].Init(kItemReaders);
+      s.keys_full[i].Init(1);
+      s.keys_empty[i].Init(4);
+      s.weights_full[i].Init(4);
+      s.weights_empty[i].Init(1);
+    }
+    for (int i = 0; i < 3; ++i) s.best_full[i].Init(1);
+    for (int i = 0; i < kBlocks; ++i) {
+      s.slot_full[i].Init(1);
+      s.slot_empty[i].Init(4);
+    }
+    s.summed.Init(4 * kBlocks);
+    FenceMbarrierInit();
+  }
+  ClusterSync();
+  WaitForPriorKernels();
+  AllowNextKernel();
+  const int group = static_cast<int>(threadIdx.x / 128);
+  if (group == 2) {
+    LowerRegisters<56>();
+    if (threadIdx.x / 32 == 8) ProduceKeys(s, maps, step);
+    if (threadIdx.x / 32 == 9) ProduceValues(s, maps, step);
+    if (threadIdx.x / 32 == 10) SendWeights(s);
+  } else if (group == 0) {
+    RaiseRegisters<224>();
+    Scorer<kBlocks>(s, step, scale_log2).Run();
+  } else {
+    RaiseRegisters<224>();
+    Summer<kBlocks>(s, step, output).Run();
+  }
+  __syncwarp();
+  ClusterSync();  // nobody ends while others write to it
+}
+
+template <int kBlocks>
+cudaError_t Start(const Maps& maps, const Step& step, const Output& output, float scale_log2,
+                  int clusters, cudaStream_t stream) {
+  constexpr int kBytes = sizeof(ColumnsShared<kBlocks>);
+  static_assert(kBytes <= 227 * 1024);
+  Gpu::OfThread().AllowSharedMemory(ColumnsKernel<kBlocks>, kBytes);
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {kBlocks, 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(clusters * kBlocks));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = kBytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  return cudaLaunchKernelEx(&config, ColumnsKernel<kBlocks>, maps, step, output, scale_log2);
+}
+
+}  // namespace
+
+cudaError_t StartColumns(const Maps& maps, const Step& step, const Output& output, float scale_log2,
+                         int cluster, int clusters, cudaStream_t stream) {
+  return (cluster == 8 ? Start<8> : Start<4>)(maps, step, output, scale_log2, clusters, stream);
+}
+
+}  // namespace fathom::mla

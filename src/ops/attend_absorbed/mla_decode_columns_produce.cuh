@@ -1,0 +1,195 @@
+// The columns kernel's shared memory, and the warps that fill it and pass on what is in it.
+#pragma once
+
+#include "cuda/cluster.h"
+#include "cuda/mbarrier.h"
+#include "cuda/tma.h"
+#include "ops/attend_absorbed/mla_decode_produce.cuh"
+
+namespace fathom::mla {
+
+template <int kBlocks>
+struct ColumnsShared {
+  static constexpr int kColumns = kLatent / kBlocks;
+  static constexpr int kValueChunks = kColumns / 64;
+  struct Slot {
+    uint8_t weights[kChunkBytes];  // of all rows, from the block that scored the tile
+    uint8_t values[kValueChunks][kChunkBytes];
+  };
+
+  alignas(1024) uint8_t keys[kChunks][kChunkBytes];  // a query, and tiles to score
+  alignas(1024) Slot slots[kBlocks];              // tiles to sum up, by the block that scored them
+  alignas(1024) uint8_t weights[2][kChunkBytes];  // of this block's tiles, by round, on their way
+  float best[3][kBlocks][kRows];  // by round and block: greatest scores of tiles, in log2
+  Item item[2];                   // by parity of the item
+  Mbarrier item_full[2], item_empty[2];
+  Mbarrier keys_full[2], keys_empty[2];  // of chunks 0-3, 4-8
+  Mbarrier slot_full[kBlocks], slot_empty[kBlocks];
+  Mbarrier best_full[3];
+  Mbarrier weights_full[2], weights_empty[2];
+  Mbarrier summed;  // by all blocks: this block's tile of the round before
+};
+
+// How items are taken in turn by those who need one: a warp, or the warps of a warpgroup.
+template <int kBlocks>
+class ItemReader {
+ public:
+  using S = ColumnsShared<kBlocks>;
+  __device__ explicit ItemReader(S& s) : s_(s) {}
+  __device__ Item Next() {
+    s_.item_full[index_ % 2].Wait(index_ / 2 % 2);
+    const Item item = s_.item[index_ % 2];
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) s_.item_empty[index_ % 2].Arrive();
+    ++index_;
+    return item;
+  }
+
+ private:
+  S& s_;
+  uint32_t index_ = 0;
+};
+inline constexpr int kItemReaders = 10;  // warps: of two warpgroups, of values, of weights
+
+// Odd tiles are scored from the second half on, as in the kernel of one block.
+template <int kBlocks>
+__device__ void LoadQuery(ColumnsShared<kBlocks>& s, const Maps& maps, const Step& step,
+                          const Item& item, uint32_t parity) {
+  const uint64_t keep = EvictNormal();
+  const int odd = static_cast<int>(ClusterRank() % 2);
+  const int32_t boxes = (item.rows(step) + kQueryBox - 1) / kQueryBox;
+  const int32_t row = item.token * step.heads + item.head_block * kRows;
+  for (int half = 0; half < 2; ++half) {
+    s.keys_empty[half].Wait(parity);
+    Mbarrier& full = s.keys_full[half];
+    full.ArriveExpect(boxes * kQueryBox * 128 * (4 + half));
+    for (int32_t at = 0; at < boxes * kQueryBox; at += kQueryBox) {
+      for (int chunk = 4 * half; chunk < 4 * half + 4; ++chunk) {
+        TmaLoad3(s.keys[chunk] + at * 128, &maps.q_latent, full, keep, 0, row + at,
+                 (chunk + 4 * odd) % 8);
+      }
+      if (half == 1) {
+        TmaLoad2(s.keys[kRopeChunk] + at * 128, &maps.q_rope, full, keep, 0, row + at);
+      }
+    }
+  }
+}
+
+// The warp that finds items, and loads queries and the tiles that this block scores.
+template <int kBlocks>
+__device__ void ProduceKeys(ColumnsShared<kBlocks>& s, const Maps& maps, const Step& step) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const auto rank = static_cast<int32_t>(ClusterRank());
+  const uint64_t keep = EvictNormal();
+  const int odd = rank % 2;
+  ItemWalk walk(step);
+  const auto clusters = static_cast<int32_t>(gridDim.x) / kBlocks;
+  uint32_t turn = 0, parity = 1;  // at first there is room
+  for (int32_t index = static_cast<int32_t>(blockIdx.x) / kBlocks;; index += clusters, ++turn) {
+    const Item item = walk.Find(index);
+    const int32_t tiles = item.tokens == 0 ? 0 : item.tiles();
+    const int32_t* table =
+        step.page_table + int64_t{item.slot} * step.max_pages + item.begin() / kKeys;
+    if (lane == 0) {
+      s.item_empty[turn % 2].Wait(turn / 2 % 2 ^ 1);
+      s.item[turn % 2] = item;
+      s.item_full[turn % 2].Arrive();
+    }
+    __syncwarp();
+    if (item.tokens == 0) return;
+    int32_t pages = 0;  // a tile of this block's for each lane
+    const auto take_pages = [&](int32_t round) {
+      const int32_t own = (round + lane) * kBlocks + rank;
+      pages = own < tiles ? table[own] : 0;
+      if (own < tiles) {  // few blocks read: memory must be asked early
+        TmaPrefetch4(&maps.latent, 0, 0, 0, pages);
+        TmaPrefetch4(&maps.latent, 0, 0, 4, pages);
+        TmaPrefetch4(&maps.rope, 0, 0, 0, pages);
+      }
+    };
+    if (rank < tiles) {
+      take_pages(0);
+      if (lane == 0) LoadQuery(s, maps, step, item, parity);
+      parity ^= 1;
+    }
+    for (int32_t round = 0; round * kBlocks + rank < tiles; ++round) {
+      if (round % 32 == 0 && round > 0) take_pages(round);
+      const int32_t page = __shfl_sync(kAllLanes, pages, round % 32);
+      if (lane == 0) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          s.keys_empty[half].Wait(parity);
+          Mbarrier& full = s.keys_full[half];
+          full.ArriveExpect((4 + half) * kChunkBytes);
+          TmaLoad4(s.keys[4 * half], &maps.latent, full, keep, 0, 0, 4 * (half ^ odd), page);
+          if (half == 1) TmaLoad4(s.keys[kRopeChunk], &maps.rope, full, keep, 0, 0, 0, page);
+        }
+      }
+      parity ^= 1;
+    }
+  }
+}
+
+// The warp that loads this block's columns of all tiles.
+template <int kBlocks>
+__device__ void ProduceValues(ColumnsShared<kBlocks>& s, const Maps& maps, const Step& step) {
+  using S = ColumnsShared<kBlocks>;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const auto rank = static_cast<int32_t>(ClusterRank());
+  const uint64_t keep = EvictNormal();
+  uint32_t parity = 1;  // of the round: slots are empty at first
+  for (ItemReader<kBlocks> items(s);;) {
+    const Item item = items.Next();
+    if (item.tokens == 0) return;
+    const int32_t tiles = item.tiles();
+    const int32_t* table =
+        step.page_table + int64_t{item.slot} * step.max_pages + item.begin() / kKeys;
+    int32_t pages = 0;
+    for (int32_t tile = 0; tile < (tiles + kBlocks - 1) / kBlocks * kBlocks; ++tile) {
+      if (tile % 32 == 0) pages = tile + lane < tiles ? table[tile + lane] : 0;
+      const int32_t page = __shfl_sync(kAllLanes, pages, tile % 32);
+      const int slot = tile % kBlocks;
+      if (lane == 0) {
+        s.slot_empty[slot].Wait(parity);
+        Mbarrier& full = s.slot_full[slot];
+        if (tile < tiles) {
+          full.ArriveExpect(sizeof(typename S::Slot));  // the weights, too
+          TmaLoad4(s.slots[slot].values, &maps.values, full, keep, 0, 0, rank * S::kValueChunks,
+                   page);
+        } else {
+          full.Arrive();  // the last round's turn without a tile
+        }
+      }
+      if (slot == kBlocks - 1) parity ^= 1;
+    }
+  }
+}
+
+// The warp that sends the weights of this block's tiles to all blocks, once these have summed up
+// its tile of the round before.
+template <int kBlocks>
+__device__ void SendWeights(ColumnsShared<kBlocks>& s) {
+  const uint32_t lane = threadIdx.x % 32, rank = ClusterRank();
+  uint32_t round = 0;  // over all items
+  for (ItemReader<kBlocks> items(s);;) {
+    const Item item = items.Next();
+    if (item.tokens == 0) return;
+    const int32_t tiles = item.tiles();
+    for (int32_t first = 0; first < tiles; first += kBlocks, ++round) {
+      const uint32_t buffer = round % 2;
+      s.weights_full[buffer].Wait(round / 2 % 2);
+      if (round > 0) {
+        s.summed.Wait(round % 2 ^ 1);
+        if (lane == 0) s.weights_empty[buffer ^ 1].Arrive();  // nobody reads the tile before
+      }
+      __syncwarp();
+      if (lane < kBlocks && first + static_cast<int32_t>(rank) < tiles) {
+        CopyToPeer(PeerAddress(s.slots[rank].weights, lane), s.weights[buffer], kChunkBytes,
+                   PeerAddress(&s.slot_full[rank], lane));
+      }
+      __syncwarp();
+    }
+  }
+}
+
+}  // namespace fathom::mla

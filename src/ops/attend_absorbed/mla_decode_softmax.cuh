@@ -1,0 +1,108 @@
+// The softmax of the wide MLA decode kernels. Its order of operations is a token's alone: tiles of
+// a part in order, whichever block or warpgroup computes them. So each operation is written as it
+// is rounded, and none is left to the compiler to contract.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "ops/attend_absorbed/mla_decode_work.cuh"
+
+namespace fathom::mla {
+
+// A pair's running maximum moves when a score is above it by so much, in units of log2: sums then
+// need no rescaling for most tiles, and weights are at most 2^8.
+inline constexpr float kSlack = 8;
+
+__device__ __forceinline__ float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// A pair's running maximum, in units of log2.
+struct RunningMax {
+  float value = -INFINITY;
+
+  // Takes in the greatest score of the next tile. What earlier sums shrink by.
+  __device__ __forceinline__ float Next(float best) {
+    const float before = value;
+    if (best > __fadd_rn(before, kSlack)) value = best;
+    return Exp2(__fsub_rn(before, base()));
+  }
+  // What weights are relative to: nothing seen yet, all of them are 0.
+  __device__ __forceinline__ float base() const { return value == -INFINITY ? 0 : value; }
+};
+
+// Scores of a tile of 64 x 64, as a product leaves them, and the weights that come of them, as A of
+// the next one. Of what a thread holds, the rows r and r + 8 are indexed 0 and 1.
+
+// The greatest score of a row, in units of log2; all lanes of a quad get it.
+__device__ __forceinline__ float BestScore(const float (&scores)[32], int i, float scale_log2) {
+  float best = fmaxf(scores[2 * i], scores[2 * i + 1]);
+#pragma unroll
+  for (int j = 1; j < 8; ++j) {
+    best = fmaxf(best, fmaxf(scores[4 * j + 2 * i], scores[4 * j + 2 * i + 1]));
+  }
+  best = fmaxf(best, __shfl_xor_sync(kAllLanes, best, 1));
+  return __fmul_rn(fmaxf(best, __shfl_xor_sync(kAllLanes, best, 2)), scale_log2);
+}
+
+__device__ __forceinline__ void MakeWeights(const float (&scores)[32], float scale_log2,
+                                            const float (&base)[2], uint32_t (&weights)[16]) {
+#pragma unroll
+  for (int j = 0; j < 16; ++j) {
+    const __nv_bfloat162 pair =
+        __floats2bfloat162_rn(Exp2(__fmaf_rn(scores[2 * j], scale_log2, -base[j % 2])),
+                              Exp2(__fmaf_rn(scores[2 * j + 1], scale_log2, -base[j % 2])));
+    weights[j] = *reinterpret_cast<const uint32_t*>(&pair);
+  }
+}
+
+// Sums are of rounded weights: what a greatest one is rounded by falls out of the quotient.
+__device__ __forceinline__ void AddWeights(const uint32_t (&weights)[16], float (&sum)[2]) {
+#pragma unroll
+  for (int j = 0; j < 16; ++j) {
+    sum[j % 2] = __fadd_rn(sum[j % 2], __fadd_rn(__uint_as_float(weights[j] << 16),
+                                                 __uint_as_float(weights[j] & 0xffff0000)));
+  }
+}
+
+// -inf for positions of a tile beyond those that a pair sees: `seen` of the two rows.
+__device__ __forceinline__ void MaskScores(float (&scores)[32], int32_t tile_begin,
+                                           const int32_t (&position)[2]) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        if (tile_begin + 8 * j + 2 * (lane % 4) + k > position[i]) {
+          scores[4 * j + 2 * i + k] = -INFINITY;
+        }
+      }
+    }
+  }
+}
+
+// 64 x 64 numbers of BF16 in shared memory, K-major and swizzled, from and to the registers of a
+// warpgroup that has them as A of a product: four of `registers` for each 16 columns.
+__device__ __forceinline__ uint32_t FragmentAddress(uint32_t tile, int k) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int row = static_cast<int>(threadIdx.x % 128 / 32) * 16 + lane % 16;
+  return tile + row * 128 + (((2 * k + lane / 16) ^ (row % 8)) * 16);
+}
+__device__ __forceinline__ void LoadFragment(uint32_t tile, int k, uint32_t* registers) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(registers[0]), "=r"(registers[1]), "=r"(registers[2]), "=r"(registers[3])
+               : "r"(FragmentAddress(tile, k))
+               : "memory");
+}
+__device__ __forceinline__ void StoreFragment(uint32_t tile, int k, const uint32_t* registers) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                   FragmentAddress(tile, k)),
+               "r"(registers[0]), "r"(registers[1]), "r"(registers[2]), "r"(registers[3])
+               : "memory");
+}
+
+}  // namespace fathom::mla
