@@ -80,8 +80,9 @@ cudaError_t Start(const Maps& maps, const Step& step, const Output& output, floa
 }  // namespace
 
 cudaError_t StartColumns(const Maps& maps, const Step& step, const Output& output, float scale_log2,
-                         int cluster, int clusters, cudaStream_t stream) {
-  return (cluster == 8 ? Start<8> : Start<4>)(maps, step, output, scale_log2, clusters, stream);
+                         const ClusterGrid& grid, cudaStream_t stream) {
+  return (grid.blocks == 8 ? Start<8> : Start<4>)(maps, step, output, scale_log2, grid.clusters,
+                                                  stream);
 }
 
 }  // namespace fathom::mla

@@ -275,11 +275,15 @@ class Summer {
         sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 1));
         sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 2));
       }
-      float values[S::kColumns / 4];
+      RowSums<S::kColumns / 8> sums = {.row = row_ + 8 * i,
+                                       .first_column = S::kColumns * rank_,
+                                       .maximum = max_[i].value,
+                                       .weights = __fadd_rn(sum_[0][i], sum_[1][i])};
 #pragma unroll
-      for (int j = 0; j < S::kColumns / 4; ++j) values[j] = out_[j / 2 * 4 + 2 * i + j % 2];
-      WriteRow<S::kColumns / 8>(step_, output_, item, row_ + 8 * i, S::kColumns * rank_,
-                                max_[i].value, __fadd_rn(sum_[0][i], sum_[1][i]), values);
+      for (int j = 0; j < S::kColumns / 4; ++j) {
+        sums.values[j] = out_[j / 2 * 4 + 2 * i + j % 2];
+      }
+      WriteRow(step_, output_, item, sums);
     }
   }
 

@@ -25,44 +25,51 @@ struct Pair {
   bool written;
 };
 
-// Of one row's sums, the 4 kCount columns `first_column` + 8 j + 2 (lane % 4) + {0, 1}: those that
-// threads have of it. `values` are this thread's: 2 j
-// + {0, 1}. All lanes of a warp call it.
+// One row's sums: of columns `first_column` + 8 j + 2 (lane % 4) + {0, 1}, which four threads have,
+// the ones of this thread, 2 j + {0, 1}. All lanes of a warp call what takes them.
+template <int kCount>
+struct RowSums {
+  int row, first_column;
+  float maximum, weights;    // in log2; the sum of weights
+  float values[2 * kCount];  // not normalised
+};
 
 template <int kCount>
-__device__ __forceinline__ void WriteOut(__nv_bfloat16* row, bool written, float sum,
-                                         const float (&values)[2 * kCount]) {
+__device__ __forceinline__ void WriteOut(__nv_bfloat16* out, bool written,
+                                         const RowSums<kCount>& sums) {
   // Lanes in pairs exchange halves, so that four lanes fill 32 bytes of memory together.
   const int quad = static_cast<int>(threadIdx.x % 4);
-  const float factor = __fdiv_rn(1, sum);
+  const float factor = __fdiv_rn(1, sums.weights);
 #pragma unroll
   for (int j = 0; j < kCount; j += 2) {
     uint32_t words[2];
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      const __nv_bfloat162 pair = __floats2bfloat162_rn(__fmul_rn(values[2 * (j + k) + 0], factor),
-                                                        __fmul_rn(values[2 * (j + k) + 1], factor));
+      const __nv_bfloat162 pair =
+          __floats2bfloat162_rn(__fmul_rn(sums.values[2 * (j + k) + 0], factor),
+                                __fmul_rn(sums.values[2 * (j + k) + 1], factor));
       words[k] = *reinterpret_cast<const uint32_t*>(&pair);
     }
     const bool odd = quad % 2 == 1;
     const uint32_t other = __shfl_xor_sync(kAllLanes, odd ? words[0] : words[1], 1);
     const uint2 four = odd ? make_uint2(other, words[1]) : make_uint2(words[0], other);
-    if (written) *reinterpret_cast<uint2*>(row + 8 * (j + quad % 2) + quad / 2 * 4) = four;
+    if (written) *reinterpret_cast<uint2*>(out + 8 * (j + quad % 2) + quad / 2 * 4) = four;
   }
 }
 
 template <int kCount>
 __device__ __forceinline__ void WritePartial(const Output& output, int64_t at, bool written,
-                                             int first_column, float maximum, float sum,
-                                             const float (&values)[2 * kCount]) {
+                                             const RowSums<kCount>& sums) {
   const int quad = static_cast<int>(threadIdx.x % 4);
-  uint4* partial = reinterpret_cast<uint4*>(output.partial + at * kLatent + first_column) + quad;
+  uint4* partial =
+      reinterpret_cast<uint4*>(output.partial + at * kLatent + sums.first_column) + quad;
 #pragma unroll
   for (int chunk = 0; chunk < kCount / 8; ++chunk) {
     float greatest = 0;
 #pragma unroll
     for (int j = 8 * chunk; j < 8 * chunk + 8; ++j) {
-      greatest = fmaxf(greatest, fmaxf(fabsf(values[2 * (j) + 0]), fabsf(values[2 * (j) + 1])));
+      greatest =
+          fmaxf(greatest, fmaxf(fabsf(sums.values[2 * j + 0]), fabsf(sums.values[2 * j + 1])));
     }
     greatest = fmaxf(greatest, __shfl_xor_sync(kAllLanes, greatest, 1));
     greatest = fmaxf(greatest, __shfl_xor_sync(kAllLanes, greatest, 2));
@@ -76,14 +83,14 @@ __device__ __forceinline__ void WritePartial(const Output& output, int64_t at, b
       __half2 halves[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        halves[j] = __floats2half2_rn(values[2 * (4 * m + j) + 0] * factor,
-                                      values[2 * (4 * m + j) + 1] * factor);
+        halves[j] = __floats2half2_rn(sums.values[2 * (4 * m + j) + 0] * factor,
+                                      sums.values[2 * (4 * m + j) + 1] * factor);
       }
       partial[4 * m] = *reinterpret_cast<const uint4*>(halves);
     }
     if (quad == 0) {
-      output.state[at * kStates + first_column / kStateColumns + chunk] =
-          make_float2(maximum + static_cast<float>(exponent), sum * factor);
+      output.state[at * kStates + sums.first_column / kStateColumns + chunk] =
+          make_float2(sums.maximum + static_cast<float>(exponent), sums.weights * factor);
     }
   }
 }
@@ -91,20 +98,19 @@ __device__ __forceinline__ void WritePartial(const Output& output, int64_t at, b
 // One row of an item's sums, of an item that may be a part of its context.
 template <int kCount>
 __device__ __forceinline__ void WriteRow(const Step& step, const Output& output, const Item& item,
-                                         int row, int first_column, float maximum, float sum,
-                                         const float (&values)[2 * kCount]) {
-  const Pair pair(step, item, row);
+                                         const RowSums<kCount>& sums) {
+  const Pair pair(step, item, sums.row);
   const int64_t at = (int64_t{pair.token} * step.max_splits + item.part) * step.heads + pair.head;
   // Of a token with one part: the result. Tokens of an item have equally many parts, or differ by
   // one; a warp may hold both.
   const bool whole = pair.position < item.part_tokens;
   if (__any_sync(kAllLanes, pair.written && whole)) {
-    WriteOut<kCount>(
-        output.out + (int64_t{pair.token} * step.heads + pair.head) * kLatent + first_column,
-        pair.written && whole, sum, values);
+    WriteOut(
+        output.out + (int64_t{pair.token} * step.heads + pair.head) * kLatent + sums.first_column,
+        pair.written && whole, sums);
   }
   if (__any_sync(kAllLanes, pair.written && !whole)) {
-    WritePartial<kCount>(output, at, pair.written && !whole, first_column, maximum, sum, values);
+    WritePartial(output, at, pair.written && !whole, sums);
   }
 }
 
@@ -122,11 +128,13 @@ __device__ inline void Consumer<kGroup, kFp8>::Finish() {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = row_ + 8 * i;
-    float values[64];
+    RowSums<32> sums = {.row = row,
+                        .first_column = 256 * kGroup,
+                        .maximum = max_[i].value,
+                        .weights = __fadd_rn(s_.sum[parity][0][row], s_.sum[parity][1][row])};
 #pragma unroll
-    for (int j = 0; j < 64; ++j) values[j] = Out(j / 2 * 4 + 2 * i + j % 2);
-    WriteRow<32>(step_, output_, item, row, 256 * kGroup, max_[i].value,
-                 __fadd_rn(s_.sum[parity][0][row], s_.sum[parity][1][row]), values);
+    for (int j = 0; j < 64; ++j) sums.values[j] = Out(j / 2 * 4 + 2 * i + j % 2);
+    WriteRow(step_, output_, item, sums);
   }
 }
 
