@@ -310,13 +310,52 @@ void QuantizeOnHost(const std::vector<float>& x, int64_t rows, int64_t width, co
       cudaMemcpy(to.scales.get(), scales.data(), scales.size() * 4, cudaMemcpyHostToDevice));
 }
 
+// out[t] = sum over j of weights[t, j] * down[e](silu(gate[e] x) * up[e] x), e = ids[t, j].
+std::vector<float> ReferenceOfExperts(const std::vector<uint16_t>& x,
+                                      const std::vector<int32_t>& ids,
+                                      const std::vector<float>& weights, const WeightsData& gate_up,
+                                      const WeightsData& down) {
+  const int64_t hidden = gate_up.in, inter = down.in, tokens = x.size() / hidden;
+  const int64_t pairs = ids.size(), topk = pairs / tokens;
+  std::vector<int64_t> order(pairs);  // by expert
+  for (int64_t i = 0; i < pairs; ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return ids[a] < ids[b]; });
+  std::vector<int32_t> counts(down.count);
+  for (const int32_t id : ids) ++counts[id];
+  const Groups groups(counts, true, pairs);
+  std::vector<float> sorted_x(pairs * hidden);
+  for (int64_t i = 0; i < pairs; ++i) {
+    for (int64_t k = 0; k < hidden; ++k)
+      sorted_x[i * hidden + k] = FromBf16(x[order[i] / topk * hidden + k]);
+  }
+  const RowsData q(pairs, hidden, 1), product_q(pairs, inter, 1);
+  QuantizeOnHost(sorted_x, pairs, hidden, q);
+  const std::vector<float> gates = ReferenceOf(q, gate_up, groups);
+  std::vector<float> product(pairs * inter);
+  for (int64_t i = 0; i < pairs; ++i) {
+    for (int64_t k = 0; k < inter; ++k) {
+      const float gate = gates[i * 2 * inter + k];
+      product[i * inter + k] = gate / (1 + std::exp(-gate)) * gates[i * 2 * inter + inter + k];
+    }
+  }
+  QuantizeOnHost(product, pairs, inter, product_q);
+  const std::vector<float> y = ReferenceOf(product_q, down, groups);
+  std::vector<float> ref(tokens * hidden);
+  for (int64_t i = 0; i < pairs; ++i) {
+    for (int64_t k = 0; k < hidden; ++k) {
+      ref[order[i] / topk * hidden + k] += weights[order[i]] * y[i * hidden + k];
+    }
+  }
+  return ref;
+}
+
 // The experts as a whole, against the composition in fp32 and fp64.
 void CheckExperts() {
   const int64_t hidden = 2048, inter = 1408, experts = 24;
   const int32_t topk = 6;
   const WeightsData gate_up(experts, 2, inter, hidden, 15), down(experts, 1, hidden, inter, 16);
   for (const int32_t tokens : {1, 37, 300}) {
-    const int64_t pairs = int64_t{tokens} * topk;
     std::mt19937 random(3);
     std::vector<int32_t> ids;
     std::vector<float> weights;
@@ -329,37 +368,7 @@ void CheckExperts() {
         weights.push_back(0.05f + static_cast<float>(random() % 100) / 200);
     }
     const std::vector<uint16_t> x = RandomBf16(tokens * hidden, false, 8);
-    // Pairs in order of expert, for the reference.
-    std::vector<int64_t> order(pairs);
-    for (int64_t i = 0; i < pairs; ++i) order[i] = i;
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int64_t a, int64_t b) { return ids[a] < ids[b]; });
-    std::vector<int32_t> counts(experts);
-    for (const int32_t id : ids) ++counts[id];
-    const Groups groups(counts, true, pairs);
-    std::vector<float> sorted_x(pairs * hidden);
-    for (int64_t i = 0; i < pairs; ++i) {
-      for (int64_t k = 0; k < hidden; ++k)
-        sorted_x[i * hidden + k] = FromBf16(x[order[i] / topk * hidden + k]);
-    }
-    const RowsData q(pairs, hidden, 1), product_q(pairs, inter, 1);
-    QuantizeOnHost(sorted_x, pairs, hidden, q);
-    const std::vector<float> gates = ReferenceOf(q, gate_up, groups);
-    std::vector<float> product(pairs * inter);
-    for (int64_t i = 0; i < pairs; ++i) {
-      for (int64_t k = 0; k < inter; ++k) {
-        const float gate = gates[i * 2 * inter + k];
-        product[i * inter + k] = gate / (1 + std::exp(-gate)) * gates[i * 2 * inter + inter + k];
-      }
-    }
-    QuantizeOnHost(product, pairs, inter, product_q);
-    const std::vector<float> y = ReferenceOf(product_q, down, groups);
-    std::vector<float> ref(tokens * hidden);
-    for (int64_t i = 0; i < pairs; ++i) {
-      for (int64_t k = 0; k < hidden; ++k) {
-        ref[order[i] / topk * hidden + k] += weights[order[i]] * y[i * hidden + k];
-      }
-    }
+    const std::vector<float> ref = ReferenceOfExperts(x, ids, weights, gate_up, down);
     const DeviceArray<uint16_t> device_x(x);
     const DeviceArray<int32_t> device_ids(ids), live(std::vector<int32_t>{tokens});
     const DeviceArray<float> device_weights(weights);
@@ -390,19 +399,14 @@ void CheckExperts() {
 
 int main(int argc, char** argv) {
   using namespace fathom::bench;
-  const std::pair<const char*, void (*)()> checks[] = {
-      {"dense", CheckDense},     {"large", CheckLarge}, {"tiles", CheckTiles},
-      {"grouped", CheckGrouped}, {"silu", CheckSilu},   {"quantize", CheckQuantize},
-      {"experts", CheckExperts}};
-  bool found = false;
-  for (const auto& [name, check] : checks) {
-    if (argc > 1 && std::strcmp(argv[1], name) != 0) continue;
-    found = true;
-    check();
-  }
-  if (!found) {
-    std::fprintf(stderr, "there is no check %s\n", argv[1]);
-    return 2;
+  const std::vector<Case> checks = {{"dense", CheckDense},    {"large", CheckLarge},
+                                    {"tiles", CheckTiles},    {"grouped", CheckGrouped},
+                                    {"silu", CheckSilu},      {"quantize", CheckQuantize},
+                                    {"experts", CheckExperts}};
+  if (argc > 1) {
+    if (!RunCase(argv[1], checks)) return 2;
+  } else {
+    for (const auto& [name, check] : checks) check();
   }
   std::printf("%d failures\n", failures);
   return failures > 0;

@@ -1,14 +1,12 @@
-// Random FP8 problems, their reference, and the report of the FP8 benches.
+// Random FP8 problems and their reference.
 #pragma once
 
 #include <cuda_fp8.h>
 
-#include <ctime>
 #include <memory>
-#include <string>
-#include <utility>
 
 #include "bench/gpu_bench.cuh"
+#include "bench/report.cuh"
 #include "products/hopper/fp8_gemm.h"
 
 namespace fathom::bench {
@@ -119,56 +117,5 @@ inline double Fp8Peak() {
   });
   return kWgmmaFp8Operations * kBlocks / us * 1e-6;
 }
-
-// Inputs of so many bytes that, each taking its turn, none is still in the L2.
-inline int SetsPastL2(double bytes) {
-  return static_cast<int>(std::clamp(200e6 / bytes + 1, 2.0, 48.0));
-}
-
-using Values = std::vector<std::pair<const char*, double>>;
-
-// Results: a line each, and the JSON file that keeps them.
-class Report {
- public:
-  void Add(const std::string& name, const Values& values) {
-    std::string entry = "{\"name\": \"" + name + "\"";
-    std::printf("%-46s", name.c_str());
-    for (const auto& [key, value] : values) {
-      char text[80];
-      std::snprintf(text, sizeof(text), ", \"%s\": %.5g", key, value);
-      entry += text;
-      std::printf("  %s %.4g", key, value);
-    }
-    std::printf("\n");
-    std::fflush(stdout);
-    entries_.push_back(entry + "}");
-  }
-  void Write(const char* path, const char* bench) const {
-    cudaDeviceProp device;
-    int driver = 0;
-    BENCH_CHECK(cudaGetDeviceProperties(&device, 0));
-    BENCH_CHECK(cudaDriverGetVersion(&driver));
-    char date[32];
-    const std::time_t now = std::time(nullptr);
-    std::strftime(date, sizeof(date), "%Y-%m-%d", std::gmtime(&now));
-    std::FILE* file = std::fopen(path, "w");
-    if (file == nullptr) {
-      std::fprintf(stderr, "%s cannot be written\n", path);
-      std::exit(1);
-    }
-    std::fprintf(file,
-                 "{\"bench\": \"%s\", \"device\": \"%s\", \"cuda_driver\": %d, \"date\": \"%s\",\n"
-                 " \"results\": [\n",
-                 bench, device.name, driver, date);
-    for (size_t i = 0; i < entries_.size(); ++i) {
-      std::fprintf(file, "  %s%s\n", entries_[i].c_str(), i + 1 < entries_.size() ? "," : "");
-    }
-    std::fprintf(file, " ]}\n");
-    std::fclose(file);
-  }
-
- private:
-  std::vector<std::string> entries_;
-};
 
 }  // namespace fathom::bench

@@ -168,8 +168,9 @@ HWY_INLINE void WeighColumns(const AttendPiece& p, int64_t h, int64_t column,
   VF sum[kHeads][kColumns];
   SetZero(sum);
   for (int64_t key = 0; key < p.keys; key += kPageTokens) {
-    Accumulate<kHeads, kPanels>(RowOf<T>(p.latent, p.latent_stride, key) + column, p.latent_stride,
-                                kPanel, weights + h * kPiece + key, kPiece,
+    Accumulate<kHeads, kPanels>(RowOf<T>(p.latent, p.latent_stride, key) + column,
+                                weights + h * kPiece + key,
+                                {.w = p.latent_stride, .panels = kPanel, .x = kPiece},
                                 std::min<int64_t>(kPageTokens, p.keys - key), sum);
   }
   FATHOM_UNROLL

@@ -4,6 +4,7 @@
 
 #include <cuda_bf16.h>
 
+#include "cuda/exp2.h"
 #include "cuda/fence.h"
 #include "cuda/wgmma_bf16.h"
 #include "ops/attend_absorbed/mla_decode_produce.cuh"
@@ -21,12 +22,6 @@ enum NamedBarrier : uint32_t {
   kOddReady = 4,     // group 1 the odd tile's
   kItemDone = 5,     // both groups, at the end of an item
 };
-
-__device__ __forceinline__ float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // One of the two warpgroups that compute. Group 0 scores the even tiles and sums up columns 0-255
 // of the output, group 1 the odd tiles and columns 256-511; each leaves its tile's weights in

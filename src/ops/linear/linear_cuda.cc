@@ -40,8 +40,12 @@ void LaunchPlain(const LinearArgs& a, std::byte* workspace, cudaStream_t stream)
                                .f32 = a.out.dtype() == DType::kF32};
   if (a.weight->quantize_activations) {
     params.quantized = QuantizedRowsAt(AsCuda(a.weight), tokens, workspace);
-    LaunchQuantizeRuns(stream, AsCuda(a.weight), params.x, params.x_stride, tokens, params.live, 1,
-                       params.quantized);
+    LaunchQuantizeRuns<BF16>(stream, AsCuda(a.weight),
+                             {.x = params.x,
+                              .stride = params.x_stride,
+                              .rows = tokens,
+                              .live = params.live,
+                              .out = params.quantized});
   }
   LaunchPlainProduct(params, stream);
 }

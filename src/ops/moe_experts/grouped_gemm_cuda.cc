@@ -5,28 +5,12 @@
 
 #include "base/check.h"
 #include "cuda/gpu.h"
+#include "cuda/pieces.h"
 #include "products/cuda/quantize_rows.h"
 #include "products/hopper/fp8_few_rows.h"
 
 namespace fathom {
 namespace {
-
-// Pieces of the work space, aligned for TMA. Without memory it only counts.
-class Pieces {
- public:
-  explicit Pieces(std::byte* memory) : memory_(memory) {}
-  template <class T>
-  T* Take(int64_t count) {
-    std::byte* const at = memory_ == nullptr ? nullptr : memory_ + used_;
-    used_ += (static_cast<size_t>(count) * sizeof(T) + 255) / 256 * 256;
-    return reinterpret_cast<T*>(at);
-  }
-  size_t used() const { return used_; }
-
- private:
-  std::byte* memory_;
-  size_t used_ = 0;
-};
 
 int64_t Runs(int64_t channels) {
   return (channels + 127) / 128;

@@ -116,7 +116,12 @@ void MoeExpertsCuda(OpContext& context, const MoeExpertsArgs& a) {
   if (a.gate_up->quantize_activations) {
     const CudaWeight& w = AsCuda(a.gate_up);
     const QuantizedRows q = QuantizedRowsAt(w, tokens, quantized);
-    LaunchQuantizeRuns(stream, w, Data<BF16>(a.x), a.x.stride(0), tokens, routing.live, 1, q);
+    LaunchQuantizeRuns<BF16>(stream, w,
+                             {.x = Data<BF16>(a.x),
+                              .stride = a.x.stride(0),
+                              .rows = tokens,
+                              .live = routing.live,
+                              .out = q});
     LaunchGateUp<E4M3, E4M3>(stream, a, {q.codes, w.in}, q.scales, routing, product);
   } else {
     WithFormat(a.gate_up->format, [&](auto element) {
@@ -127,7 +132,13 @@ void MoeExpertsCuda(OpContext& context, const MoeExpertsArgs& a) {
   if (a.down->quantize_activations) {
     const CudaWeight& w = AsCuda(a.down);
     const QuantizedRows q = QuantizedRowsAt(w, pairs, quantized);
-    LaunchQuantizeRuns(stream, w, product, w.in, pairs, routing.live, routing.topk, q);
+    LaunchQuantizeRuns<float>(stream, w,
+                              {.x = product,
+                               .stride = w.in,
+                               .rows = pairs,
+                               .live = routing.live,
+                               .live_factor = routing.topk,
+                               .out = q});
     LaunchDown<E4M3, E4M3>(stream, a, q.codes, q.scales, routing);
   } else {
     WithFormat(a.down->format, [&](auto element) {

@@ -47,7 +47,8 @@ HWY_INLINE void MultiplyTile(const Tile<W>& tile, const float* HWY_RESTRICT x,
   constexpr int kColumns = kPanels * kVectors;
   VF sum[kRows][kColumns];
   SetZero(sum);
-  Accumulate<kRows, kPanels>(tile.w, kPanel, tile.panel_stride, x, kScaleTile, tile.count, sum);
+  const Strides strides = {.w = kPanel, .panels = tile.panel_stride, .x = kScaleTile};
+  Accumulate<kRows, kPanels>(tile.w, x, strides, tile.count, sum);
   FATHOM_UNROLL
   for (int c = 0; c < kColumns; ++c) {
     VF scale = hn::Zero(d);
@@ -89,11 +90,17 @@ struct RowPack {
   }
 };
 
-// Rows [first, rows) by kRows at a time; returns the first row that is left.
+// Rows [first, end).
+struct RowRange {
+  int64_t first, end;
+};
+
+// kRows at a time; returns the first row that is left.
 template <int kRows, bool kScaled, class W>
 HWY_INLINE int64_t MultiplyRows(const Tile<W>& tile, const ActivationRows& x, int64_t run,
-                                int64_t first, int64_t rows, RowPack& pack, float* acc) {
-  for (; rows - first >= kRows; first += kRows) {
+                                RowRange rows, RowPack& pack, float* acc) {
+  int64_t first = rows.first;
+  for (; rows.end - first >= kRows; first += kRows) {
     const float* values = pack.Load(x, run, tile.count, first, kRows);
     MultiplyTile<kRows, 1, kScaled>(tile, values, pack.scales, acc + first * kPanel);
   }
@@ -103,11 +110,11 @@ HWY_INLINE int64_t MultiplyRows(const Tile<W>& tile, const ActivationRows& x, in
 template <bool kScaled, class W>
 HWY_NOINLINE void MultiplyAllRows(const Tile<W>& tile, const ActivationRows& x, int64_t run,
                                   int64_t rows, RowPack& pack, float* acc) {
-  int64_t i = MultiplyRows<kMaxRows, kScaled>(tile, x, run, 0, rows, pack, acc);
-  if constexpr (kMaxRows > 6) i = MultiplyRows<6, kScaled>(tile, x, run, i, rows, pack, acc);
-  if constexpr (kMaxRows > 4) i = MultiplyRows<4, kScaled>(tile, x, run, i, rows, pack, acc);
-  if constexpr (kMaxRows > 2) i = MultiplyRows<2, kScaled>(tile, x, run, i, rows, pack, acc);
-  if constexpr (kMaxRows > 1) MultiplyRows<1, kScaled>(tile, x, run, i, rows, pack, acc);
+  int64_t i = MultiplyRows<kMaxRows, kScaled>(tile, x, run, {0, rows}, pack, acc);
+  if constexpr (kMaxRows > 6) i = MultiplyRows<6, kScaled>(tile, x, run, {i, rows}, pack, acc);
+  if constexpr (kMaxRows > 4) i = MultiplyRows<4, kScaled>(tile, x, run, {i, rows}, pack, acc);
+  if constexpr (kMaxRows > 2) i = MultiplyRows<2, kScaled>(tile, x, run, {i, rows}, pack, acc);
+  if constexpr (kMaxRows > 1) MultiplyRows<1, kScaled>(tile, x, run, {i, rows}, pack, acc);
 }
 
 template <class W>

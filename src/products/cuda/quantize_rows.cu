@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kQuantizeThreads) QuantizeRows(const QuantizeR
   }
   for (int32_t copy = 0; copy < p.copies; ++copy) {
     if (copy % 32 == 0 && copy > 0) places = places_from(copy);
-    const int32_t place = __shfl_sync(0xffffffff, places, copy % 32);
+    const int32_t place = __shfl_sync(kAllLanes, places, copy % 32);
     if (live) StoreCodes(p.out, place, p.channels, vector, codes, scale);
   }
 }

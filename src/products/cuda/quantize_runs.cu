@@ -27,12 +27,19 @@ __device__ inline float RoundUpToPowerOfTwo(float x) {
   return __uint_as_float((bits | 0x7fffffu) + 1);
 }
 
+// Of `capacity` rows *live * factor are there.
+struct LiveRows {
+  int64_t capacity;
+  const int32_t* live;
+  int64_t factor;
+};
+
 template <class T>
-__global__ void QuantizeRuns(Rows<const T> x, Matrices m, bool ue8m0, int64_t rows,
-                             const int32_t* live, int64_t live_factor, QuantizedRows out) {
+__global__ void QuantizeRuns(Rows<const T> x, Matrices m, bool ue8m0, LiveRows rows,
+                             QuantizedRows out) {
   const int64_t row = blockIdx.x;
   const int64_t run = int64_t{blockIdx.y} * kWarpsOfQuantize + threadIdx.x / kWarp;
-  if (row >= rows || row >= *live * live_factor || run >= m.runs) return;
+  if (row >= rows.capacity || row >= *rows.live * rows.factor || run >= m.runs) return;
   const int lane = threadIdx.x % kWarp;
   const int64_t begin = m.RunBegin(run), end = m.RunEnd(run);
   float largest = 1e-10f;
@@ -51,14 +58,6 @@ __global__ void QuantizeRuns(Rows<const T> x, Matrices m, bool ue8m0, int64_t ro
   if (lane == 0) out.scales[row * m.runs + run] = scale;
 }
 
-template <class T>
-void Launch(cudaStream_t stream, const CudaWeight& w, const T* x, int64_t stride, int64_t rows,
-            const int32_t* live, int64_t live_factor, const QuantizedRows& out) {
-  const dim3 grid(static_cast<unsigned>(rows), Blocks(w.runs(), kWarpsOfQuantize));
-  QuantizeRuns<T><<<grid, kWarpsOfQuantize * kWarp, 0, stream>>>(
-      {x, stride}, MatricesOf(&w), w.scale_ue8m0, rows, live, live_factor, out);
-}
-
 }  // namespace kernels
 
 static size_t CodeBytes(const CudaWeight& w, int64_t rows) {
@@ -73,16 +72,14 @@ QuantizedRows QuantizedRowsAt(const CudaWeight& w, int64_t rows, std::byte* memo
   return {reinterpret_cast<E4M3*>(memory), reinterpret_cast<float*>(memory + CodeBytes(w, rows))};
 }
 
-void LaunchQuantizeRuns(cudaStream_t stream, const CudaWeight& w, const BF16* x, int64_t stride,
-                        int64_t rows, const int32_t* live, int64_t live_factor,
-                        const QuantizedRows& out) {
-  kernels::Launch(stream, w, x, stride, rows, live, live_factor, out);
+template <class T>
+void LaunchQuantizeRuns(cudaStream_t stream, const CudaWeight& w, const QuantizeRunsParams<T>& p) {
+  using namespace kernels;
+  const dim3 grid(static_cast<unsigned>(p.rows), Blocks(w.runs(), kWarpsOfQuantize));
+  QuantizeRuns<T><<<grid, kWarpsOfQuantize * kWarp, 0, stream>>>(
+      {p.x, p.stride}, MatricesOf(&w), w.scale_ue8m0, {p.rows, p.live, p.live_factor}, p.out);
 }
-
-void LaunchQuantizeRuns(cudaStream_t stream, const CudaWeight& w, const float* x, int64_t stride,
-                        int64_t rows, const int32_t* live, int64_t live_factor,
-                        const QuantizedRows& out) {
-  kernels::Launch(stream, w, x, stride, rows, live, live_factor, out);
-}
+template void LaunchQuantizeRuns(cudaStream_t, const CudaWeight&, const QuantizeRunsParams<BF16>&);
+template void LaunchQuantizeRuns(cudaStream_t, const CudaWeight&, const QuantizeRunsParams<float>&);
 
 }  // namespace fathom

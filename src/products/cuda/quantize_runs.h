@@ -18,13 +18,19 @@ struct QuantizedRows {
 size_t QuantizedRowsBytes(const CudaWeight& weight, int64_t rows);
 QuantizedRows QuantizedRowsAt(const CudaWeight& weight, int64_t rows, std::byte* memory);
 
-// Quantises the first *live * live_factor rows of x, [rows, in] with rows `stride` apart, as
-// QuantizeRun of quant/e4m3.h does, to the bit.
-void LaunchQuantizeRuns(cudaStream_t stream, const CudaWeight& weight, const BF16* x,
-                        int64_t stride, int64_t rows, const int32_t* live, int64_t live_factor,
-                        const QuantizedRows& out);
-void LaunchQuantizeRuns(cudaStream_t stream, const CudaWeight& weight, const float* x,
-                        int64_t stride, int64_t rows, const int32_t* live, int64_t live_factor,
-                        const QuantizedRows& out);
+// Quantises the first *live * live_factor rows of x as QuantizeRun of quant/e4m3.h does, to the
+// bit.
+template <class T>
+struct QuantizeRunsParams {
+  const T* x = nullptr;  // BF16 or F32 [rows, in], rows `stride` apart
+  int64_t stride = 0;
+  int64_t rows = 0;  // capacity
+  const int32_t* live = nullptr;
+  int64_t live_factor = 1;
+  QuantizedRows out;
+};
+template <class T>
+void LaunchQuantizeRuns(cudaStream_t stream, const CudaWeight& weight,
+                        const QuantizeRunsParams<T>& params);
 
 }  // namespace fathom

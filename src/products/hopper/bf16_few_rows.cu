@@ -74,15 +74,15 @@ __device__ void FindExperts(Experts& experts, const Bf16ProductParams& p) {
     for (int32_t i = 0; i < count; ++i) {
       if (experts.matrix[i] == id) place = i;
     }
-    const unsigned equal = __match_any_sync(0xffffffff, id);
+    const unsigned equal = __match_any_sync(kAllLanes, id);
     const bool first = id >= 0 && place < 0 && (equal & ((1u << lane) - 1)) == 0;
-    const unsigned firsts = __ballot_sync(0xffffffff, first);
+    const unsigned firsts = __ballot_sync(kAllLanes, first);
     if (first) {
       place = count + __popc(firsts & ((1u << lane) - 1));
       experts.matrix[place] = id;
       experts.rows[place] = 0;
     }
-    place = __shfl_sync(0xffffffff, place, __ffs(equal) - 1);
+    place = __shfl_sync(kAllLanes, place, __ffs(equal) - 1);
     __syncwarp();
     const int32_t before = id >= 0 ? experts.rows[place] : 0;
     __syncwarp();

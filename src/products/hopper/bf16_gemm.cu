@@ -1,6 +1,7 @@
 // Chooses and launches the tiles of the BF16 product of many rows.
 #include <algorithm>
 
+#include "cuda/launch_clusters.cuh"
 #include "cuda/tensor_map.h"
 #include "products/hopper/bf16_gemm_kernel.cuh"
 
@@ -56,20 +57,12 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
   int64_t down = CeilDivide(p.tokens, T::kClusterM);
   down = p.counts == nullptr ? down * p.count : down + std::min(p.count, p.tokens);
   const int64_t clusters = std::clamp<int64_t>(across * down, 1, Multiprocessors() / T::kBlocks);
-
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {T::kBlocks, 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * T::kBlocks));
-  config.blockDim = dim3(T::kThreads);
-  config.dynamicSmemBytes = sizeof(Shared<T>);
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  Gpu::OfThread().Check(cudaLaunchKernelEx(&config, Kernel<T>, x_map, weight_map, args));
+  LaunchClusters(Kernel<T>,
+                 {.clusters = clusters,
+                  .blocks = T::kBlocks,
+                  .threads = T::kThreads,
+                  .shared_bytes = sizeof(Shared<T>)},
+                 stream, Maps{x_map, weight_map}, args);
 }
 
 // By rounds of tiles and what a round of each takes, measured on an H200

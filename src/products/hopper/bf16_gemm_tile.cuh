@@ -51,6 +51,11 @@ struct Work {
   int32_t channels;  // from there on; 0 or less: nothing
 };
 
+// Which thread of those that multiply.
+struct WarpLane {
+  int warp, lane;
+};
+
 // All threads.
 template <class T>
 __device__ void FillGroups(Shared<T>& shared, const Args& args) {

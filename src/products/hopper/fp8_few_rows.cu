@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
   extern __shared__ __align__(1024) uint8_t dynamic[];
   const Memory memory(dynamic, a);
   Shared& shared = *memory.shared;
-  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
   const bool experts = a.ids != nullptr;
   if (threadIdx.x == 0) PrefetchTensorMap(&weight_map);
   if (threadIdx.x < a.stages) {

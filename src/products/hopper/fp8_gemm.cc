@@ -88,7 +88,7 @@ void LaunchFp8Gemm(const Fp8GemmParams& p, cudaStream_t stream) {
   problem.args.out_stride = p.out_stride;
   problem.args.f32 = p.output == Fp8GemmOutput::kF32;
   const Fp8Tile tile = p.tile == Fp8Tile::kAuto ? fp8_gemm::ChooseTile(p) : p.tile;
-  Gpu::OfThread().Check(fp8_gemm::LaunchTile(tile, problem, stream));
+  fp8_gemm::LaunchTile(tile, problem, stream);
 }
 
 void LaunchFp8GemmSilu(const Fp8GemmSiluParams& p, cudaStream_t stream) {
@@ -107,7 +107,7 @@ void LaunchFp8GemmSilu(const Fp8GemmSiluParams& p, cudaStream_t stream) {
                            : rows <= 64                 ? Fp8SiluTile::k64x64Pair
                            : rows <= 128                ? Fp8SiluTile::k128x128
                                                         : Fp8SiluTile::k128x128Pair;
-  Gpu::OfThread().Check(fp8_gemm::LaunchSiluTile(tile, problem, stream));
+  fp8_gemm::LaunchSiluTile(tile, problem, stream);
 }
 
 }  // namespace fathom

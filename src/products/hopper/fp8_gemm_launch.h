@@ -1,6 +1,8 @@
 // What the host code of the FP8 product and its kernels say to each other.
 #pragma once
 
+#include <cuda.h>
+
 #include "products/hopper/fp8_gemm.h"
 #include "products/hopper/gemm_launch.h"
 
@@ -27,6 +29,10 @@ struct Args {
   bool counts_are_there;  // before the launch before has ended
 };
 
+struct Maps {
+  CUtensorMap x, x_scales, weights;
+};
+
 // Everything but what the tile decides.
 struct Problem {
   Fp8Rows x;
@@ -40,7 +46,7 @@ inline int64_t TypicalRows(const Fp8RowGroups& groups) {
   return groups.typical > 0 ? groups.typical : groups.capacity;
 }
 
-cudaError_t LaunchTile(Fp8Tile tile, const Problem& problem, cudaStream_t stream);
-cudaError_t LaunchSiluTile(Fp8SiluTile tile, const Problem& problem, cudaStream_t stream);
+void LaunchTile(Fp8Tile tile, const Problem& problem, cudaStream_t stream);
+void LaunchSiluTile(Fp8SiluTile tile, const Problem& problem, cudaStream_t stream);
 
 }  // namespace fathom::fp8_gemm

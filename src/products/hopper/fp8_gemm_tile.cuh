@@ -1,6 +1,7 @@
 // Tiles of the FP8 product: what a block does, keeps in shared memory, and works on next.
 #pragma once
 
+#include "cuda/exp2.h"
 #include "cuda/mbarrier.h"
 #include "products/hopper/fp8_gemm_launch.h"
 #include "products/hopper/gemm_tiles.cuh"
@@ -175,9 +176,8 @@ using Sums = float[T::kMmaN / 2];
 // silu(gate) * up. What is flushed to zero, a power below 2^-126 and 1 / (1 + it) above 2^126, is
 // lost in the sum, and less than 2^-119: __expf and __fdividef take care of both, a branch each.
 __device__ __forceinline__ float SiluTimes(float gate, float up) {
-  float power, inverse;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(gate * -1.44269504f));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + Exp2(gate * -1.44269504f)));
   return gate * inverse * up;
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cuda/mbarrier.h"
+#include "cuda/warp.h"
 #include "products/hopper/gemm_launch.h"
 
 namespace fathom {
@@ -16,7 +17,7 @@ inline constexpr int kStagedBytes = 128;  // of a row of staging memory
 // A value that is the same in all lanes, in a way that the compiler knows.
 template <class V>
 __device__ __forceinline__ V Uniform(V value) {
-  return __shfl_sync(0xffffffff, value, 0);
+  return __shfl_sync(kAllLanes, value, 0);
 }
 
 // In shared memory.
@@ -44,7 +45,7 @@ __device__ void FillGroups(RowGroups& groups, int32_t number, const Tiles& tiles
     }
     sum = tiles[0] + tiles[1];
     for (int step = 1; step < 32; step *= 2) {
-      const int32_t before = __shfl_up_sync(0xffffffff, sum, step);
+      const int32_t before = __shfl_up_sync(kAllLanes, sum, step);
       if (t % 32 >= step) sum += before;
     }
     if (t % 32 == 31) groups.warp_tiles[t / 32] = sum;
