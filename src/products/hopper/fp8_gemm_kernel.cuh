@@ -18,6 +18,22 @@
 #include "products/hopper/fp8_gemm_tile.cuh"
 
 namespace fathom::fp8_gemm {
+
+// Of all matrices, one below the other: where the tile begins.
+__device__ __forceinline__ int32_t WeightRow(const Args& args, const Work& work) {
+  return (work.group * args.parts + work.part) * args.part_out + work.channel;
+}
+
+// Asks for what does not wait for the kernels before, and then waits for them.
+template <class F>
+__device__ __forceinline__ void LoadEarly(int32_t stages, const F& load) {
+  if (ElectLane()) {
+    for (int32_t i = 0; i < stages; ++i) load(i, i);
+  }
+  __syncwarp();
+  WaitForPriorKernels();
+}
+
 // The loading warp: every stage of every tile, in the order in which they are multiplied. Weights
 // are asked for before the kernels before have ended, as far as the stages reach; x is not.
 template <class T>
@@ -26,8 +42,7 @@ __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int3
   constexpr int kBoxRows = T::kN / T::kWeightBoxes;
   constexpr uint16_t kAllBlocks = (1 << T::kBlocks) - 1;
   const uint64_t policy = EvictNormal(), weight_policy = args.read_once ? EvictFirst() : policy;
-  const uint32_t bytes = (T::kXBoxes * args.x_box_rows + T::kN) * kRun +
-                         T::kScaleBoxes * T::kScaleRows * static_cast<uint32_t>(sizeof(float));
+  const uint32_t bytes = (T::kXBoxes * args.x_box_rows + T::kN) * kRun + T::kScaleBytes;
   RingPosition<T::kStages> ring;
   Work work, next;
   bool first = true, more = FindWork(shared, args, index, rank, next);
@@ -40,8 +55,7 @@ __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int3
     work = next;
     if (!first) find_next();
     const int32_t x_row = Uniform(work.row);
-    const int32_t weight_row =
-        Uniform((work.group * args.parts + work.part) * args.part_out + work.channel);
+    const int32_t weight_row = Uniform(WeightRow(args, work));
     const auto load_weights = [&](uint32_t stage, int32_t run) {
       Mbarrier& full = shared.full[stage];
       full.ArriveExpect(bytes);
@@ -58,13 +72,7 @@ __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int3
       }
     };
     const int32_t early = first ? min(args.runs, T::kStages) : 0;
-    if (first) {
-      if (ElectLane()) {
-        for (int32_t run = 0; run < early; ++run) load_weights(run, run);
-      }
-      __syncwarp();
-      WaitForPriorKernels();
-    }
+    if (first) LoadEarly(early, load_weights);
     ring.index = Uniform(ring.index);
     ring.parity = Uniform(ring.parity);
     for (int32_t run = 0; run < args.runs; ++run, ring.Advance()) {

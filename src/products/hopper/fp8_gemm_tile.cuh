@@ -33,6 +33,7 @@ struct Tile {
   // 128 rows and 4 more.
   static constexpr int kScaleBoxes = kM > 128 ? kM / 128 : 1;
   static constexpr int kScaleRows = kM / kScaleBoxes + 4;
+  static constexpr uint32_t kScaleBytes = kScaleBoxes * kScaleRows * sizeof(float);
   static constexpr int kScalePitch = (kScaleRows + 31) / 32 * 32;  // TMA writes to 128 bytes
   static constexpr int kClusterM = kM * (kShare == Share::kWeights ? kBlocks : 1);
   static constexpr int kWarps = 4 * kWarpgroupsM * kWarpgroupsN;  // that multiply
