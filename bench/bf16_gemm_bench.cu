@@ -1,5 +1,5 @@
-// BF16 products of many rows: bits against the kernel for few rows, and times beside cuBLASLt and
-// the device's own limits, medians of graph replays with inputs rotated past the L2.
+// BF16 products of many tokens: bits against the kernel for few tokens, and times beside cuBLASLt
+// and the device's own limits, medians of graph replays with inputs rotated past the L2.
 //
 //     bf16_gemm_bench FILE.json CASE...     cases: check limits few dense some experts decode
 #include <cmath>

@@ -1,4 +1,4 @@
-// Random BF16 products of many rows, for bf16_gemm_bench and its check.
+// Random BF16 products of many tokens, for bf16_gemm_bench and its check.
 #pragma once
 
 #include <cmath>

@@ -9,8 +9,8 @@
 #include "bench/cublaslt_product.h"
 #include "bench/fp8_gemm_problem.cuh"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
-#include "products/cuda/quantize_rows.h"
-#include "products/hopper/fp8_few_rows.h"
+#include "products/cuda/quantize_tokens.h"
+#include "products/hopper/fp8_few_tokens.h"
 
 namespace fathom::bench {
 namespace {
@@ -22,20 +22,20 @@ struct TileName {
   Fp8Tile tile;
   const char* name;
 };
-constexpr TileName kFewRows[] = {{Fp8Tile::kAuto, "auto"},
-                                 {Fp8Tile::k64x32, "64x32"},
-                                 {Fp8Tile::k64x64Pair, "64x64 pair"},
-                                 {Fp8Tile::k64x128Pair, "64x128 pair"},
-                                 {Fp8Tile::k64x192, "64x192"}};
-constexpr TileName kSomeRows[] = {{Fp8Tile::kAuto, "auto"},
-                                  {Fp8Tile::k64x64Pair, "64x64 pair"},
-                                  {Fp8Tile::k128x64Pair, "128x64 pair"},
-                                  {Fp8Tile::k128x128Pair, "128x128 pair"}};
-constexpr TileName kManyRows[] = {{Fp8Tile::kAuto, "auto"},
-                                  {Fp8Tile::k128x64Pair, "128x64 pair"},
-                                  {Fp8Tile::k128x128Pair, "128x128 pair"},
-                                  {Fp8Tile::k256x128Pair, "256x128 pair"},
-                                  {Fp8Tile::k128x256Pair, "128x256 pair"}};
+constexpr TileName kFewTokens[] = {{Fp8Tile::kAuto, "auto"},
+                                   {Fp8Tile::k64x32, "64x32"},
+                                   {Fp8Tile::k64x64Pair, "64x64 pair"},
+                                   {Fp8Tile::k64x128Pair, "64x128 pair"},
+                                   {Fp8Tile::k64x192, "64x192"}};
+constexpr TileName kSomeTokens[] = {{Fp8Tile::kAuto, "auto"},
+                                    {Fp8Tile::k64x64Pair, "64x64 pair"},
+                                    {Fp8Tile::k128x64Pair, "128x64 pair"},
+                                    {Fp8Tile::k128x128Pair, "128x128 pair"}};
+constexpr TileName kManyTokens[] = {{Fp8Tile::kAuto, "auto"},
+                                    {Fp8Tile::k128x64Pair, "128x64 pair"},
+                                    {Fp8Tile::k128x128Pair, "128x128 pair"},
+                                    {Fp8Tile::k256x128Pair, "256x128 pair"},
+                                    {Fp8Tile::k128x256Pair, "128x256 pair"}};
 
 // Inputs that take turns.
 struct Sets {
@@ -43,12 +43,12 @@ struct Sets {
       : out(count * rows * parts * part_out) {
     const double bytes = static_cast<double>(count * (parts * part_out + rows) * in);
     for (int i = 0; i < SetsPastL2(bytes); ++i) {
-      x.push_back(std::make_unique<RowsData>(count * rows, in, 100 + i));
+      x.push_back(std::make_unique<TokensData>(count * rows, in, 100 + i));
       w.push_back(std::make_unique<WeightsData>(count, parts, part_out, in, 200 + i));
     }
   }
   int size() const { return static_cast<int>(x.size()); }
-  std::vector<std::unique_ptr<RowsData>> x;
+  std::vector<std::unique_ptr<TokensData>> x;
   std::vector<std::unique_ptr<WeightsData>> w;
   DeviceArray<__nv_bfloat16> out;
 };
@@ -81,24 +81,24 @@ void TimeDense(int64_t rows, int64_t n, int64_t k, const TileName (&tiles)[kCoun
 }
 
 void TimeLarge() {
-  TimeDense(4096, 7168, 16384, kManyRows);
-  TimeDense(4096, 24576, 1536, kManyRows);
-  TimeDense(4096, 7168, 2048, kManyRows);
-  TimeDense(4096, 576, 7168, kManyRows);
-  TimeDense(512, 7168, 16384, kManyRows);
-  TimeDense(256, 7168, 16384, kManyRows);
+  TimeDense(4096, 7168, 16384, kManyTokens);
+  TimeDense(4096, 24576, 1536, kManyTokens);
+  TimeDense(4096, 7168, 2048, kManyTokens);
+  TimeDense(4096, 576, 7168, kManyTokens);
+  TimeDense(512, 7168, 16384, kManyTokens);
+  TimeDense(256, 7168, 16384, kManyTokens);
 }
 
 void TimeSmall() {
-  TimeDense(64, 24576, 1536, kFewRows);
-  TimeDense(64, 7168, 16384, kFewRows);
-  TimeDense(64, 1536, 7168, kFewRows);
-  TimeDense(64, 576, 7168, kFewRows);
-  TimeDense(64, 4096, 7168, kFewRows);
-  TimeDense(32, 36864, 7168, kFewRows);
-  TimeDense(128, 24576, 1536, kSomeRows);
-  TimeDense(128, 7168, 16384, kSomeRows);
-  TimeDense(128, 1536, 7168, kSomeRows);
+  TimeDense(64, 24576, 1536, kFewTokens);
+  TimeDense(64, 7168, 16384, kFewTokens);
+  TimeDense(64, 1536, 7168, kFewTokens);
+  TimeDense(64, 576, 7168, kFewTokens);
+  TimeDense(64, 4096, 7168, kFewTokens);
+  TimeDense(32, 36864, 7168, kFewTokens);
+  TimeDense(128, 24576, 1536, kSomeTokens);
+  TimeDense(128, 7168, 16384, kSomeTokens);
+  TimeDense(128, 1536, 7168, kSomeTokens);
 }
 
 // Experts of equally many tokens: sorted by expert, or each with room for `capacity`.
@@ -135,15 +135,15 @@ void TimeGroups(const GroupShape& shape, const TileName (&tiles)[kCount]) {
 }
 
 void TimeGrouped() {
-  TimeGroups({4, 8192, 8192, 4096, 7168}, kManyRows);
-  TimeGroups({4, 8192, 8192, 7168, 2048}, kManyRows);
+  TimeGroups({4, 8192, 8192, 4096, 7168}, kManyTokens);
+  TimeGroups({4, 8192, 8192, 7168, 2048}, kManyTokens);
 }
 
 void TimeMasked() {
-  TimeGroups({4, 256, 512, 4096, 7168}, kManyRows);
-  TimeGroups({4, 256, 512, 7168, 2048}, kManyRows);
-  TimeGroups({64, 16, 32, 2816, 2048}, kFewRows);
-  TimeGroups({32, 8, 32, 7168, 2048}, kFewRows);
+  TimeGroups({4, 256, 512, 4096, 7168}, kManyTokens);
+  TimeGroups({4, 256, 512, 7168, 2048}, kManyTokens);
+  TimeGroups({64, 16, 32, 2816, 2048}, kFewTokens);
+  TimeGroups({32, 8, 32, 7168, 2048}, kFewTokens);
 }
 
 void TimeSilu(int64_t experts, int64_t rows, int64_t inter, int64_t k) {
@@ -208,13 +208,13 @@ void TimeUneven(int32_t tokens) {
   const auto experts = static_cast<int64_t>(host_counts.size());
   const int64_t pairs = starts.back();
   const DeviceArray<int32_t> counts(host_counts), begins(starts);
-  const RowsData x(pairs, kHidden, 1), product(pairs, kInter, 2);
+  const TokensData x(pairs, kHidden, 1), product(pairs, kInter, 2);
   const WeightsData gate_up(experts, 2, kInter, kHidden, 3), down(experts, 1, kHidden, kInter, 4);
   const DeviceArray<__nv_bfloat16> out(pairs * kHidden);
-  const Fp8RowGroups groups = {.counts = counts.get(),
-                               .begins = begins.get(),
-                               .capacity = pairs,
-                               .typical = pairs / experts};
+  const Fp8TokenGroups groups = {.counts = counts.get(),
+                                 .begins = begins.get(),
+                                 .capacity = pairs,
+                                 .typical = pairs / experts};
   const double rows = static_cast<double>(pairs) / static_cast<double>(experts);
   const auto add = [&](const char* kind, int64_t n, int64_t k, const char* tile, double us,
                        double out_bytes) {
@@ -237,7 +237,7 @@ void TimeUneven(int32_t tokens) {
     });
     add("uneven silu", 2 * kInter, kHidden, name, us, 0.5);
   }
-  for (const TileName& tile : kManyRows) {
+  for (const TileName& tile : kManyTokens) {
     const double us = MedianOfRested(kRestMs, 2, [&](int, cudaStream_t stream) {
       LaunchFp8Gemm({.x = product.rows(),
                      .w = down.weights(),
@@ -298,14 +298,14 @@ void TimeFew(int64_t rows, int64_t n, int64_t k) {
   Randomize(x, 1);
   const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(rows)});
   const double us = MedianOfRested(kRestMs, sets.size(), [&](int i, cudaStream_t stream) {
-    LaunchFp8FewRows({.x = x.get(),
-                      .x_stride = k,
-                      .tokens = rows,
-                      .live = live.get(),
-                      .w = sets.w[i]->weights(),
-                      .y = sets.out.get(),
-                      .y_stride = n},
-                     stream);
+    LaunchFp8FewTokens({.x = x.get(),
+                        .x_stride = k,
+                        .tokens = rows,
+                        .live = live.get(),
+                        .w = sets.w[i]->weights(),
+                        .y = sets.out.get(),
+                        .y_stride = n},
+                       stream);
   });
   report.Add(ProductName("dense", rows, n, k, "few"), Rates(us, 1, rows, n, k, 2));
 }
@@ -313,7 +313,7 @@ void TimeFew(int64_t rows, int64_t n, int64_t k) {
 void TimeAllFew() {
   constexpr int64_t kShapes[][2] = {{3072, 2048},  {576, 2048},   {2048, 2048}, {1536, 7168},
                                     {24576, 1536}, {7168, 16384}, {4096, 7168}, {7168, 2048}};
-  for (const int64_t rows : {int64_t{1}, kFp8FewDenseRows}) {
+  for (const int64_t rows : {int64_t{1}, kFp8FewDenseTokens}) {
     for (const auto& [n, k] : kShapes) TimeFew(rows, n, k);
   }
 }
@@ -328,13 +328,13 @@ void TimeOther() {
     const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(rows)});
     const QuantizedOut out = {codes.get(), scales.get(), Fp8ScalePitch(rows), false};
     const double quantize = MedianOfRested(kRestMs, 16, [&](int, cudaStream_t stream) {
-      LaunchQuantizeRows({.x = x.get(),
-                          .stride = width,
-                          .capacity = rows,
-                          .channels = width,
-                          .live = live.get(),
-                          .out = out},
-                         stream);
+      LaunchQuantizeTokens({.x = x.get(),
+                            .stride = width,
+                            .capacity = rows,
+                            .channels = width,
+                            .live = live.get(),
+                            .out = out},
+                           stream);
     });
     const double elements = static_cast<double>(rows * width);
     report.Add("quantize " + std::to_string(rows) + " x 7168",

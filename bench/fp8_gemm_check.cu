@@ -80,17 +80,17 @@ struct Groups {
   int64_t capacity, rows;
   DeviceArray<int32_t> counts, begins;
   std::vector<bool> live;
-  Fp8RowGroups groups;
+  Fp8TokenGroups groups;
 };
 
-std::vector<float> ReferenceOf(const RowsData& x, const WeightsData& w, const Groups& groups) {
+std::vector<float> ReferenceOf(const TokensData& x, const WeightsData& w, const Groups& groups) {
   DeviceArray<float> out(x.capacity * w.parts * w.part_out);
   Poison(out);
   Reference(x.rows(), w.weights(), groups.groups, groups.capacity, 1, out.get());
   return out.ToHost();
 }
 
-std::vector<float> ProductF32(const RowsData& x, const Fp8Weights& w, const Groups& groups,
+std::vector<float> ProductF32(const TokensData& x, const Fp8Weights& w, const Groups& groups,
                               Fp8Tile tile) {
   DeviceArray<float> out(x.capacity * w.parts * w.part_out);
   Poison(out);
@@ -106,7 +106,7 @@ std::vector<float> ProductF32(const RowsData& x, const Fp8Weights& w, const Grou
   BENCH_CHECK(cudaDeviceSynchronize());
   return out.ToHost();
 }
-std::vector<float> ProductBf16(const RowsData& x, const WeightsData& w, const Groups& groups,
+std::vector<float> ProductBf16(const TokensData& x, const WeightsData& w, const Groups& groups,
                                Fp8Tile tile) {
   DeviceArray<__nv_bfloat16> out(x.capacity * w.parts * w.part_out);
   Poison(out);
@@ -141,7 +141,7 @@ void CheckDense() {
                          {1, 7168, 2048}}) {
     const WeightsData w(1, s.parts, s.part_out, s.in, 11);
     for (const int32_t rows : {0, 1, 7, 63, 64, 65, 128, 130, 257}) {
-      const RowsData x(rows + 3, s.in, 21);
+      const TokensData x(rows + 3, s.in, 21);
       const Groups groups({rows}, false, rows + 3);
       const std::vector<float> ref = ReferenceOf(x, w, groups);
       const int64_t width = s.parts * s.part_out;
@@ -161,7 +161,7 @@ void CheckDense() {
 void CheckLarge() {
   const Shape s = {1, 7168, 16384};
   const WeightsData w(1, s.parts, s.part_out, s.in, 17);
-  const RowsData x(4096, s.in, 27);
+  const TokensData x(4096, s.in, 27);
   const Groups groups({4090}, false, 4096);
   DeviceArray<float> ref(4096 * s.part_out);
   Reference(x.rows(), w.weights(), groups.groups, 4090, 61, ref.get());
@@ -181,12 +181,12 @@ void CheckLarge() {
   }
 }
 
-// Every tile gives the same bits, and so do fewer rows.
+// Every tile gives the same bits, and so do fewer tokens.
 void CheckTiles() {
   for (const Shape& s :
        {Shape{2, 1408, 2048}, {1, 1160, 10944}, {1, 7168, 128}, {3, 328, 384}, {2, 192, 1456}}) {
     const WeightsData w(1, s.parts, s.part_out, s.in, 12);
-    const RowsData x(400, s.in, 22);
+    const TokensData x(400, s.in, 22);
     const Groups all({390}, false, 400), some({77}, false, 400);
     const int64_t width = s.parts * s.part_out;
     const std::vector<float> ref = ReferenceOf(x, w, all);
@@ -215,7 +215,7 @@ void CheckGrouped() {
     const WeightsData w(static_cast<int64_t>(kRaggedCounts.size()), s.parts, s.part_out, s.in, 13);
     for (const bool sorted : {true, false}) {
       const Groups groups(kRaggedCounts, sorted, 260);
-      const RowsData x(groups.rows, s.in, 23);
+      const TokensData x(groups.rows, s.in, 23);
       const std::vector<float> ref = ReferenceOf(x, w, groups);
       for (const auto& [tile, name] : kTiles) {
         const double error =
@@ -235,7 +235,7 @@ void CheckSilu() {
     const WeightsData w(static_cast<int64_t>(counts.size()), 2, s.part_out, s.in, 14);
     for (const bool ue8m0 : {false, true}) {
       const Groups groups(counts, true, 260);
-      RowsData x(groups.rows, s.in, 24);
+      TokensData x(groups.rows, s.in, 24);
       const std::vector<float> ref = ReferenceOf(x, w, groups);
       const int64_t inter = s.part_out, pitch = Fp8ScalePitch(groups.rows);
       std::vector<uint8_t> first;
@@ -293,8 +293,9 @@ void CheckSilu() {
   }
 }
 
-// Row-wise QuantizeRun of values: codes into `to`, scales of the layout of Fp8Rows.
-void QuantizeOnHost(const std::vector<float>& x, int64_t rows, int64_t width, const RowsData& to) {
+// Row-wise QuantizeRun of values: codes into `to`, scales of the layout of Fp8Tokens.
+void QuantizeOnHost(const std::vector<float>& x, int64_t rows, int64_t width,
+                    const TokensData& to) {
   std::vector<uint8_t> codes(rows * width);
   std::vector<float> scales(Runs(width) * Fp8ScalePitch(rows));
   for (int64_t row = 0; row < rows; ++row) {
@@ -329,7 +330,7 @@ std::vector<float> ReferenceOfExperts(const std::vector<uint16_t>& x,
     for (int64_t k = 0; k < hidden; ++k)
       sorted_x[i * hidden + k] = FromBf16(x[order[i] / topk * hidden + k]);
   }
-  const RowsData q(pairs, hidden, 1), product_q(pairs, inter, 1);
+  const TokensData q(pairs, hidden, 1), product_q(pairs, inter, 1);
   QuantizeOnHost(sorted_x, pairs, hidden, q);
   const std::vector<float> gates = ReferenceOf(q, gate_up, groups);
   std::vector<float> product(pairs * inter);

@@ -34,8 +34,8 @@ inline int64_t Runs(int64_t channels) {
 }
 
 // Quantised activations of `rows` rows.
-struct RowsData {
-  RowsData(int64_t rows, int64_t channels, uint64_t seed)
+struct TokensData {
+  TokensData(int64_t rows, int64_t channels, uint64_t seed)
       : capacity(rows),
         width(channels),
         codes(rows * channels),
@@ -44,7 +44,7 @@ struct RowsData {
     FillScales<<<1056, 256>>>(scales.get(), scales.size(), seed + 1);
     BENCH_CHECK(cudaGetLastError());
   }
-  Fp8Rows rows() const {
+  Fp8Tokens rows() const {
     return {codes.get(), scales.get(), capacity, width, Fp8ScalePitch(capacity)};
   }
   int64_t capacity, width;
@@ -71,7 +71,7 @@ struct WeightsData {
 };
 
 // Row `row_step` * blockIdx.y of each group in double: products are exact, runs are summed in fp64.
-static __global__ void ReferenceGemm(Fp8Rows x, Fp8Weights w, Fp8RowGroups groups, int row_step,
+static __global__ void ReferenceGemm(Fp8Tokens x, Fp8Weights w, Fp8TokenGroups groups, int row_step,
                                      float* out) {
   const int64_t n = blockIdx.x * int64_t{blockDim.x} + threadIdx.x, total = w.parts * w.part_out;
   const int64_t group = blockIdx.z, local = int64_t{blockIdx.y} * row_step;
@@ -96,7 +96,7 @@ static __global__ void ReferenceGemm(Fp8Rows x, Fp8Weights w, Fp8RowGroups group
   out[row * total + n] = static_cast<float>(sum);
 }
 // out: F32 [capacity of x, parts * part_out]; `most` rows of a group.
-inline void Reference(const Fp8Rows& x, const Fp8Weights& w, const Fp8RowGroups& groups,
+inline void Reference(const Fp8Tokens& x, const Fp8Weights& w, const Fp8TokenGroups& groups,
                       int64_t most, int row_step, float* out) {
   const dim3 grid(static_cast<unsigned>((w.parts * w.part_out + 127) / 128),
                   static_cast<unsigned>((most + row_step - 1) / row_step),

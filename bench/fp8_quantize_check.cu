@@ -1,6 +1,6 @@
 // Checks of quantisation against QuantizeRun.
 #include "bench/fp8_check.cuh"
-#include "products/cuda/quantize_rows.h"
+#include "products/cuda/quantize_tokens.h"
 #include "products/hopper/fp8_gemm.h"
 #include "quant/e4m3.h"
 
@@ -57,15 +57,15 @@ void CheckQuantize() {
         DeviceArray<uint8_t> codes(rows * 3 * width);
         DeviceArray<float> scales(Runs(width) * pitch);
         Poison(codes);
-        LaunchQuantizeRows({.x = reinterpret_cast<const __nv_bfloat16*>(device_x.get()),
-                            .stride = width,
-                            .capacity = rows,
-                            .channels = width,
-                            .live = live.get(),
-                            .places = copies == 3 ? device_places.get() : nullptr,
-                            .copies = copies,
-                            .out = {codes.get(), scales.get(), pitch, ue8m0}},
-                           nullptr);
+        LaunchQuantizeTokens({.x = reinterpret_cast<const __nv_bfloat16*>(device_x.get()),
+                              .stride = width,
+                              .capacity = rows,
+                              .channels = width,
+                              .live = live.get(),
+                              .places = copies == 3 ? device_places.get() : nullptr,
+                              .copies = copies,
+                              .out = {codes.get(), scales.get(), pitch, ue8m0}},
+                             nullptr);
         BENCH_CHECK(cudaGetLastError());
         BENCH_CHECK(cudaDeviceSynchronize());
         const Quantized q = {codes.ToHost(), scales.ToHost(), pitch, ue8m0};

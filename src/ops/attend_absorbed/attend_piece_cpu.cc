@@ -217,9 +217,9 @@ template <class T>
 HWY_INLINE void AttendOneType(const AttendPiece& p) {
   alignas(64) float scores[kHeadGroup * kPiece];
   NextRows<T> next(p);
-  int64_t h = ScoreHeads<kDotRows, T>(p, 0, scores, next);
-  if constexpr (kDotRows > 2) h = ScoreHeads<2, T>(p, h, scores, next);
-  if constexpr (kDotRows > 1) ScoreHeads<1, T>(p, h, scores, next);
+  int64_t h = ScoreHeads<kDotTokens, T>(p, 0, scores, next);
+  if constexpr (kDotTokens > 2) h = ScoreHeads<2, T>(p, h, scores, next);
+  if constexpr (kDotTokens > 1) ScoreHeads<1, T>(p, h, scores, next);
   for (h = 0; h < p.heads; ++h) Exponentiate(p.keys, scores + h * kPiece, p.max + h, p.sum + h);
   if constexpr (std::is_same_v<T, E4M3>) {
     for (h = 0; h < p.heads; ++h) {

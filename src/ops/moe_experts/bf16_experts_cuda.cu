@@ -52,8 +52,8 @@ static const BF16* Values(const PackedWeight* weight) {
 }
 
 // Of few tokens: nothing is sorted, and a pair's row is the pair. The same bits.
-static void LaunchFewRows(const MoeExpertsArgs& a, std::byte* workspace, Bf16ProductLaunch& launch,
-                          cudaStream_t stream) {
+static void LaunchFewTokens(const MoeExpertsArgs& a, std::byte* workspace,
+                            Bf16ProductLaunch& launch, cudaStream_t stream) {
   const Buffers b(a, workspace);
   Bf16ProductParams product = {.x = Data<BF16>(a.x),
                                .x_stride = a.x.stride(0),
@@ -94,7 +94,7 @@ static void GiveTokensOfPairs(const MoeExpertsArgs& a, const Buffers& b, bool ga
   if (!gathered) {
     LaunchOverlapped(TokensOfPlaces, Blocks(tokens * topk, 256), 256, 0, stream, b.places, live,
                      topk, b.token_of);
-    gate_up.row_of = b.token_of;
+    gate_up.token_of = b.token_of;
     return;
   }
   LaunchGatherPairs({.x = reinterpret_cast<const __nv_bfloat16*>(a.x.data()),
@@ -116,7 +116,7 @@ static void LaunchExperts(const MoeExpertsArgs& a, std::byte* workspace, bool on
   Bf16ProductLaunch& launch = on_hopper ? LaunchBf16ProductOnHopper : LaunchBf16Product;
   const int64_t most_unsorted = on_hopper ? FewPairs::kMost : kPortableUnsortedPairs;
   if (tokens <= FewPairs::kRows && pairs <= most_unsorted) {
-    return LaunchFewRows(a, workspace, launch, stream);
+    return LaunchFewTokens(a, workspace, launch, stream);
   }
   const Buffers b(a, workspace);
   const auto topk = static_cast<int32_t>(a.ids.dim(1));

@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "ops/cpu_ops.h"
-#include "products/cpu/pack_rows.h"
+#include "products/cpu/pack_tokens.h"
 #include "products/cpu/panel_product.h"
 
 namespace fathom {
@@ -36,7 +36,7 @@ struct Buffers {
   TensorView token;   // [pairs]
   TensorView place;   // [tokens, topk]: the number of pair (t, j)
   TensorView product, y;
-  PackedRows x_runs, product_runs;
+  PackedTokens x_runs, product_runs;
 };
 
 // Numbers the pairs of n tokens; returns how many experts are active.
@@ -68,7 +68,7 @@ struct ExpertProduct {
   decltype(MultiplyPanels)& multiply;
   const CpuWeight& w;
   int64_t panels;  // that `multiply` walks
-  ActivationRows x;
+  TokenActivations x;
   const int32_t* token_of;  // [pairs]: which of x a pair reads; null: pair i reads x[i]
   const TensorView& out;    // [pairs, ..]
 };
@@ -83,15 +83,15 @@ void MultiplyByExpert(ThreadPool& pool, const Buffers& b, int64_t active, const 
           const int64_t panel = i % p.panels, stop = std::min(p.panels, panel + end - i);
           const int32_t expert = b.active.As<int32_t>()[i / p.panels];
           const int64_t first = begin[expert], rows = begin[expert + 1] - first;
-          ActivationRows its_x = p.x;
+          TokenActivations its_x = p.x;
           if (p.token_of == nullptr) {
             its_x = p.x.From(first);
           } else {
             its_x.index = p.token_of + first;
           }
-          p.multiply(
-              {p.w, expert, panel, stop}, its_x, rows,
-              OutRows{p.out.As<float>(), p.out.stride(0)}.From(first, p.w.OutsBetween(0, panel)));
+          p.multiply({p.w, expert, panel, stop}, its_x, rows,
+                     TokenOutputs{p.out.As<float>(), p.out.stride(0)}.From(
+                         first, p.w.OutsBetween(0, panel)));
           i += stop - panel;
         }
       });
@@ -121,7 +121,8 @@ void RunChunk(OpContext& context, const MoeExpertsArgs& a, int64_t first, int64_
   const int64_t inter = down.in, pairs = n * a.ids.dim(1);
   const int64_t active = SortByExpert(a.ids.Row<int32_t>(first), n, a.ids.dim(1), gate_up.count, b);
 
-  const ActivationRows x = b.x_runs.Pack(pool, gate_up, {a.x.Row<float>(first), a.x.stride(0)}, n);
+  const TokenActivations x =
+      b.x_runs.Pack(pool, gate_up, {a.x.Row<float>(first), a.x.stride(0)}, n);
   MultiplyByExpert(pool, b, active,
                    {.multiply = MultiplyGated,
                     .w = gate_up,
@@ -129,7 +130,7 @@ void RunChunk(OpContext& context, const MoeExpertsArgs& a, int64_t first, int64_
                     .x = x,
                     .token_of = b.token.As<int32_t>(),
                     .out = b.product});
-  const ActivationRows product =
+  const TokenActivations product =
       b.product_runs.Pack(pool, down, {b.product.As<float>(), inter}, pairs);
   MultiplyByExpert(pool, b, active,
                    {.multiply = MultiplyPanels,

@@ -10,7 +10,7 @@
 #include "cuda/kernels.cuh"
 #include "ops/cuda_ops.h"
 #include "ops/quantized_copy_cuda.h"
-#include "products/cuda/quantize_rows.h"
+#include "products/cuda/quantize_tokens.h"
 #include "products/cuda/quantize_vector.cuh"
 
 namespace fathom {

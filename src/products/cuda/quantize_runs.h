@@ -10,24 +10,24 @@
 
 namespace fathom {
 
-// E4M3 codes [rows, in] with scales [rows, runs].
-struct QuantizedRows {
+// E4M3 codes [tokens, in] with scales [tokens, runs].
+struct QuantizedTokens {
   E4M3* codes = nullptr;
   float* scales = nullptr;
 };
-size_t QuantizedRowsBytes(const CudaWeight& weight, int64_t rows);
-QuantizedRows QuantizedRowsAt(const CudaWeight& weight, int64_t rows, std::byte* memory);
+size_t QuantizedTokensBytes(const CudaWeight& weight, int64_t tokens);
+QuantizedTokens QuantizedTokensAt(const CudaWeight& weight, int64_t tokens, std::byte* memory);
 
-// Quantises the first *live * live_factor rows of x as QuantizeRun of quant/e4m3.h does, to the
+// Quantises the first *live * live_factor tokens of x as QuantizeRun of quant/e4m3.h does, to the
 // bit.
 template <class T>
 struct QuantizeRunsParams {
-  const T* x = nullptr;  // BF16 or F32 [rows, in], rows `stride` apart
+  const T* x = nullptr;  // BF16 or F32 [tokens, in], tokens `stride` apart
   int64_t stride = 0;
-  int64_t rows = 0;  // capacity
+  int64_t tokens = 0;  // capacity
   const int32_t* live = nullptr;
   int64_t live_factor = 1;
-  QuantizedRows out;
+  QuantizedTokens out;
 };
 template <class T>
 void LaunchQuantizeRuns(cudaStream_t stream, const CudaWeight& weight,

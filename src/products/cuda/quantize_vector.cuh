@@ -8,7 +8,7 @@
 
 #include "cuda/e4m3.h"
 #include "cuda/warp.h"
-#include "products/cuda/quantize_rows.h"
+#include "products/cuda/quantize_tokens.h"
 
 namespace fathom {
 

@@ -1,4 +1,4 @@
-// Chooses and launches the tiles of the BF16 product of many rows.
+// Chooses and launches the tiles of the BF16 product of many tokens.
 #include <algorithm>
 
 #include "cuda/launch_clusters.cuh"
@@ -15,7 +15,7 @@ int64_t Channels(const Bf16ProductParams& p) {
 
 template <class T>
 void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
-  // No more rows than there are, in whole swizzle atoms: reading out of bounds takes time.
+  // No more tokens than there are, in whole swizzle atoms: reading out of bounds takes time.
   const int64_t x_box_rows = std::min<int64_t>(
       T::kM / T::kPairChannels, CeilDivide(CeilDivide(p.tokens, T::kPairChannels), 8) * 8);
   // Experts share the rows about evenly.
@@ -107,8 +107,8 @@ void LaunchTile(const Bf16ProductParams& p, cudaStream_t stream) {
 
 bool Bf16GemmFits(const Bf16ProductParams& p) {
   const int64_t channels = bf16_gemm::Channels(p);
-  return Bf16ProductFits(p) && p.row_of == nullptr && p.count <= kMaxGroups && channels % 8 == 0 &&
-         p.y_stride % 8 == 0 && p.y_head_stride % 8 == 0 &&
+  return Bf16ProductFits(p) && p.token_of == nullptr && p.count <= kMaxGroups &&
+         channels % 8 == 0 && p.y_stride % 8 == 0 && p.y_head_stride % 8 == 0 &&
          reinterpret_cast<uintptr_t>(p.y) % 16 == 0 && !(p.silu && p.f32);
 }
 

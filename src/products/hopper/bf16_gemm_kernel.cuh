@@ -1,4 +1,4 @@
-// BF16 products of many rows on Hopper.
+// BF16 products of many tokens on Hopper.
 //   formula:       y[t] = x[t] W^T; or silu(gate) * up of the two halves of W
 //   data mapping:  persistent blocks in pairs walk tiles; one thread feeds a ring of shared-memory
 //                  stages (64 channels of x and of W each) by TMA, warpgroups multiply 64 rows by

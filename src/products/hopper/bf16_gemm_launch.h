@@ -1,4 +1,4 @@
-// What the host code of the BF16 product of many rows and its kernels say to each other.
+// What the host code of the BF16 product of many tokens and its kernels say to each other.
 #pragma once
 
 #include <cuda.h>

@@ -1,4 +1,4 @@
-// The end of a tile of the BF16 product of many rows: BF16, F32, or silu(gate) * up in BF16.
+// The end of a tile of the BF16 product of many tokens: BF16, F32, or silu(gate) * up in BF16.
 #pragma once
 
 #include "products/cuda/silu_mul.cuh"

@@ -1,4 +1,4 @@
-// Tiles of the BF16 product of many rows: what a block keeps in shared memory, and works on next.
+// Tiles of the BF16 product of many tokens: what a block keeps in shared memory, and works on next.
 #pragma once
 
 #include "cuda/mbarrier.h"
@@ -39,7 +39,7 @@ struct Shared {
   uint8_t weights[T::kStages][T::kN * kChunkBytes];
   uint8_t staging[T::kWarps][16 * kChunkBytes];  // a warp's part of the output
   Mbarrier full[T::kStages], empty[T::kStages];
-  RowGroups groups;
+  TokenGroups groups;
 };
 
 // One tile of one block.

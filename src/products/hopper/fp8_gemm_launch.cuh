@@ -13,14 +13,15 @@ namespace fathom::fp8_gemm {
 template <class T>
 void Launch(const Problem& problem, cudaStream_t stream) {
   static_assert(sizeof(Shared<T>) <= 227 * 1024);
-  const Fp8Rows& x = problem.x;
+  const Fp8Tokens& x = problem.x;
   const Fp8Weights& w = problem.w;
   Args args = problem.args;
-  // No more rows than a matrix can have, in whole swizzle atoms; what lies beyond is never stored.
+  // No more tokens than a matrix can have, in whole swizzle atoms; what lies beyond is never
+  // stored.
   const int64_t most_rows = std::min(x.capacity, problem.groups.capacity);
   args.x_box_rows = static_cast<int32_t>(
       std::min<int64_t>(T::kM / T::kXBoxes, CeilDivide(CeilDivide(most_rows, T::kXBoxes), 8) * 8));
-  args.read_once = TypicalRows(problem.groups) <= T::kClusterM;
+  args.read_once = TypicalTokens(problem.groups) <= T::kClusterM;
   args.part_tiles = static_cast<int32_t>(CeilDivide(w.part_out, T::kOut));
 
   // A run is all that is read of a row of weights at a time: 256 bytes cost a fifth of the rate.

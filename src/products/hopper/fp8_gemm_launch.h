@@ -35,14 +35,14 @@ struct Maps {
 
 // Everything but what the tile decides.
 struct Problem {
-  Fp8Rows x;
+  Fp8Tokens x;
   Fp8Weights w;
-  Fp8RowGroups groups;
+  Fp8TokenGroups groups;
   Args args;
 };
 
 // Rows of one matrix to choose for.
-inline int64_t TypicalRows(const Fp8RowGroups& groups) {
+inline int64_t TypicalTokens(const Fp8TokenGroups& groups) {
   return groups.typical > 0 ? groups.typical : groups.capacity;
 }
 

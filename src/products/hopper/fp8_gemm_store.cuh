@@ -172,7 +172,7 @@ template <class T>
 __device__ void Store(Sums<T> (&sums)[T::kUnits], Shared<T>& shared, const Args& args,
                       const Work& work, Place<T>& place) {
   uint8_t* staging = shared.staging[place.warp];
-  // Experts of few rows leave most warps nothing to do.
+  // Experts of few tokens leave most warps nothing to do.
   const auto nothing = [&](int unit) {
     return place.UnitRow(unit) + place.warp % 4 * 16 >= work.rows;
   };

@@ -81,7 +81,7 @@ struct Shared {
   Mbarrier full[T::kStages], empty[T::kStages];
   Work next[T::kStages];  // the tile after the one whose first run is there; its group -1: none
   RunLargest<T::kHalves> run_largest;
-  RowGroups groups;
+  TokenGroups groups;
 };
 
 // Gate and up share a tile; other parts have their own.
@@ -95,7 +95,7 @@ __device__ int32_t ClusterTilesAcross(const Args& args) {
   return T::kShare == Share::kX ? (tiles + T::kBlocks - 1) / T::kBlocks : tiles;
 }
 
-// Two blocks that share weights have a row of tiles each. Of an odd number of rows both take the
+// Two blocks that share weights have a row of tiles each. Of an odd number of tokens both take the
 // last, side by side, and share its x: otherwise one of them would have nothing.
 template <class T>
 __device__ int32_t ClusterTiles(int32_t rows, int32_t across) {
