@@ -1,14 +1,12 @@
-// BF16 products of many rows: bits against the kernel for few rows, and times beside cuBLASLt and
-// the device's own limits, medians of graph replays with inputs rotated past the L2.
+// BF16 products of many tokens: bits against the kernel for few tokens, and times beside cuBLASLt
+// and the device's own limits, medians of graph replays with inputs rotated past the L2.
 //
 //     bf16_gemm_bench FILE.json CASE...     cases: check limits few dense some experts decode
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <set>
-#include <thread>
 
 #include "bench/bf16_gemm_problem.cuh"
 #include "bench/cublaslt_product.h"
@@ -19,13 +17,7 @@ namespace {
 
 Report report;
 
-// Each measurement begins on a chip that has rested: long products run into the power limit.
 int rest_ms = 150;
-template <class F>
-double MedianOfRested(int sets, const F& launch) {
-  std::this_thread::sleep_for(std::chrono::milliseconds(rest_ms));
-  return MedianMicroseconds(sets, 7, launch);
-}
 
 void Time(const char* kind, const Shape& shape, bool library, const Groups* groups = nullptr) {
   const bool many = shape.tokens >= std::max(int64_t{4096}, 100 * shape.count);
@@ -52,11 +44,11 @@ void Time(const char* kind, const Shape& shape, bool library, const Groups* grou
   };
   for (const TileName& tile : kTiles) {
     if (tile.tile == Bf16Tile::kAuto || (many && tile.tile <= Bf16Tile::k128x64)) continue;
-    add(tile.name, MedianOfRested(sets, [&](int i, cudaStream_t stream) {
+    add(tile.name, MedianOfRested(rest_ms, sets, [&](int i, cudaStream_t stream) {
           LaunchBf16Gemm(params(i), stream, tile.tile);
         }));
   }
-  add("engine", MedianOfRested(sets, [&](int i, cudaStream_t stream) {
+  add("engine", MedianOfRested(rest_ms, sets, [&](int i, cudaStream_t stream) {
         LaunchBf16ProductOnHopper(params(i), stream);
       }));
   if (!library) return;
@@ -64,9 +56,9 @@ void Time(const char* kind, const Shape& shape, bool library, const Groups* grou
   double best = 1e30;
   for (int a = 0; a < product.algorithms(); ++a) {
     best = std::min(
-        best, MedianOfRested(sets, [&](int i, cudaStream_t stream) {
+        best, MedianOfRested(rest_ms, sets, [&](int i, cudaStream_t stream) {
           const auto* x = problems[i]->x.get();
-          if (!product.Launch(a, x, nullptr, problems[i]->w.get(), nullptr, y.get(), stream)) {
+          if (!product.Launch(a, {.x = x, .w = problems[i]->w.get(), .out = y.get()}, stream)) {
             std::exit(1);
           }
         }));
@@ -93,7 +85,7 @@ void TimeFewRows(const char* kind, const Shape& shape, int64_t topk = 0) {
   for (const bool hopper : {true, false}) {
     Bf16ProductLaunch& launch = hopper ? LaunchBf16ProductOnHopper : LaunchBf16Product;
     const double us =
-        MedianOfRested(static_cast<int>(problems.size()), [&](int i, cudaStream_t stream) {
+        MedianOfRested(rest_ms, static_cast<int>(problems.size()), [&](int i, cudaStream_t stream) {
           Bf16ProductParams p = problems[i]->Params(live.get(), y.get());
           p.tokens = shape.tokens;
           if (topk > 0) p.ids = ids.get(), p.topk = topk, p.x_of_pairs = !shape.silu;
@@ -179,25 +171,34 @@ void TimeDecode() {
   }
 }
 
+void TimeLimits() {
+  report.Add("limits", {{"read_GB/s", MeasureBandwidth().read}, {"wgmma_TFLOPS", MatrixPeak()}});
+}
+
+int failures = 0;
+
 }  // namespace
 }  // namespace fathom::bench
 
 int main(int argc, char** argv) {
   using namespace fathom::bench;
-  int failures = 0;
-  for (int i = 2; i < argc; ++i) {
-    const std::string name = argv[i];
-    if (name == "check") failures += CheckBf16Gemm(report);
-    if (name == "few") TimeFew();
-    if (name == "limits") {
-      report.Add("limits",
-                 {{"read_GB/s", MeasureBandwidth().read}, {"wgmma_TFLOPS", MatrixPeak()}});
-    }
-    if (name == "dense") TimeDense();
-    if (name == "some") TimeSome();
-    if (name == "experts") TimeExperts({4096, 2048, 1024, 512});
-    if (name == "decode") TimeDecode();
+  const std::vector<Case> cases = {{"check", [] { failures += CheckBf16Gemm(report); }},
+                                   {"few", TimeFew},
+                                   {"limits", TimeLimits},
+                                   {"dense", TimeDense},
+                                   {"some", TimeSome},
+                                   {"experts",
+                                    [] {
+                                      TimeExperts({4096, 2048, 1024, 512});
+                                    }},
+                                   {"decode", TimeDecode}};
+  if (argc < 3) {
+    std::fprintf(stderr, "usage: bf16_gemm_bench FILE.json CASE...\n");
+    return 2;
   }
-  if (argc > 1) report.Write(argv[1], "bf16_gemm");
+  for (int i = 2; i < argc; ++i) {
+    if (!RunCase(argv[i], cases)) return 2;
+  }
+  report.Write(argv[1], "bf16_gemm");
   return failures == 0 ? 0 : 1;
 }

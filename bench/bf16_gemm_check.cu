@@ -1,9 +1,9 @@
-// Bits of BF16 products: every tile against one, the kernel for few rows against that of many, and
-// both near the portable kernel's.
+// Bits of BF16 products: every tile against one, the kernel for few tokens against that of many,
+// and both near the portable kernel's.
 #include <cstring>
 
 #include "bench/bf16_gemm_problem.cuh"
-#include "products/hopper/bf16_few_rows.h"
+#include "products/hopper/bf16_few_tokens.h"
 #include "products/hopper/bf16_product.h"
 
 namespace fathom::bench {
@@ -58,7 +58,7 @@ double ErrorOf(const std::vector<uint8_t>& a, const std::vector<uint8_t>& b, boo
   return std::sqrt(error / norm);
 }
 
-// Every tile against one, which must be near the portable kernel's, and the kernel for few rows.
+// Every tile against one, which must be near the portable kernel's, and the kernel for few tokens.
 void Check(const Shape& shape, int64_t live, const Groups* groups = nullptr, bool wild = false) {
   const Problem problem(shape, 31, wild);
   const DeviceArray<int32_t> count(std::vector<int32_t>{static_cast<int32_t>(live)});
@@ -96,7 +96,7 @@ void Check(const Shape& shape, int64_t live, const Groups* groups = nullptr, boo
                     LaunchBf16ProductOnHopper(p, nullptr);
                   }),
            {expected.begin(), expected.begin() + static_cast<int64_t>(bytes)}, shape, rows,
-           "fewer rows");
+           "fewer tokens");
   }
 }
 
@@ -121,7 +121,7 @@ void CheckPairs(const Shape& shape, int64_t live, int64_t topk, bool x_of_pairs)
                 [&](void* y) {
                   Bf16ProductParams p = problem.Params(count.get(), y);
                   p.ids = ids.get(), p.topk = topk, p.tokens = tokens, p.x_of_pairs = x_of_pairs;
-                  LaunchBf16FewRows(p, nullptr);
+                  LaunchBf16FewTokens(p, nullptr);
                 }),
          expected, shape, live, "pairs");
 }

@@ -1,4 +1,4 @@
-// Random BF16 products of many rows, for bf16_gemm_bench and its check.
+// Random BF16 products of many tokens, for bf16_gemm_bench and its check.
 #pragma once
 
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/fp8_gemm_problem.cuh"
+#include "bench/report.cuh"
 #include "products/hopper/bf16_gemm.h"
 
 namespace fathom::bench {
@@ -125,11 +125,7 @@ inline std::vector<int32_t> ChooseExperts(int64_t tokens, int64_t topk, int64_t 
 }
 
 inline std::string Name(const char* kind, int64_t rows, const Shape& s, const char* tile) {
-  char text[112];
-  std::snprintf(text, sizeof(text), "%s M %lld N %lld K %lld %s", kind,
-                static_cast<long long>(rows), static_cast<long long>(s.out),
-                static_cast<long long>(s.in), tile);
-  return text;
+  return ProductName(kind, rows, s.out, s.in, tile);
 }
 
 // bf16_gemm_check.cu. Returns how many checks failed.

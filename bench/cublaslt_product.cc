@@ -94,13 +94,12 @@ int LibraryProduct::algorithms() const {
   return state_->count;
 }
 
-bool LibraryProduct::Launch(int algorithm, const void* x, const float* x_scales, const void* w,
-                            const float* w_scales, void* out, cudaStream_t stream) const {
+bool LibraryProduct::Launch(int algorithm, const Data& d, cudaStream_t stream) const {
   const State& s = *state_;
-  if (s.scaled) SetScales(s, w_scales, x_scales);
+  if (s.scaled) SetScales(s, d.w_scales, d.x_scales);
   const float one = 1, zero = 0;
-  return cublasLtMatmul(s.handle, s.product, &one, w, s.w, x, s.x, &zero, out, s.out, out, s.out,
-                        &s.found[algorithm].algo, s.workspace, kWorkspace,
+  return cublasLtMatmul(s.handle, s.product, &one, d.w, s.w, d.x, s.x, &zero, d.out, s.out, d.out,
+                        s.out, &s.found[algorithm].algo, s.workspace, kWorkspace,
                         stream) == CUBLAS_STATUS_SUCCESS;
 }
 

@@ -23,9 +23,16 @@ class LibraryProduct {
 
   // How many algorithms the library offers; 0: it cannot.
   int algorithms() const;
-  // Whether it could. The scales are not read for kBf16.
-  bool Launch(int algorithm, const void* x, const float* x_scales, const void* w,
-              const float* w_scales, void* out, cudaStream_t stream) const;
+  // The scales are not read for kBf16.
+  struct Data {
+    const void* x = nullptr;
+    const float* x_scales = nullptr;
+    const void* w = nullptr;
+    const float* w_scales = nullptr;
+    void* out = nullptr;
+  };
+  // Whether it could.
+  bool Launch(int algorithm, const Data& data, cudaStream_t stream) const;
 
  private:
   struct State;

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <string>
 
-#include "bench/gpu_bench.cuh"
+#include "bench/report.cuh"
 #include "ops/attend_expanded/flash_attend_cuda.h"
 
 namespace fathom::bench {
@@ -15,13 +15,7 @@ namespace {
 constexpr double kTolerance = 5e-3;  // weights and output are rounded to BF16: 2^-9 each
 constexpr int kQuery = kFlashNope + kFlashRope, kKv = kFlashNope + kFlashValue;
 
-std::string json;  // members of the object that --json writes
-
-void Append(const char* format, auto... args) {
-  char line[512];
-  std::snprintf(line, sizeof(line), format, args...);
-  json += json.empty() ? line : std::string(",\n") + line;
-}
+JsonObject json;  // that --json writes
 
 // A row of `tokens` tokens from position `begin` on, and its context.
 struct Problem {
@@ -163,8 +157,8 @@ bool Check(int heads, int tokens, int begin, int chunk) {
   std::printf("heads %3d, tokens %5d from %5d, chunks of %5d: %s, error %.2e, lse %.2e\n", heads,
               tokens, begin, chunk, ok ? "ok" : "FAILED", worst, worst_lse);
   std::fflush(stdout);
-  Append("  \"check heads %d, tokens %d, begin %d, chunk %d\": {\"ok\": %s, \"error\": %.3e}",
-         heads, tokens, begin, chunk, ok ? "true" : "false", std::isnan(worst) ? -1.0 : worst);
+  json.Add("\"check heads %d, tokens %d, begin %d, chunk %d\": {\"ok\": %s, \"error\": %.3e}",
+           heads, tokens, begin, chunk, ok ? "true" : "false", std::isnan(worst) ? -1.0 : worst);
   return ok;
 }
 
@@ -187,7 +181,7 @@ bool CheckCompany() {
     }
   }
   std::printf("same bits alone: %s\n", same ? "ok" : "FAILED");
-  Append("  \"check same bits alone\": {\"ok\": %s}", same ? "true" : "false");
+  json.Add("\"check same bits alone\": {\"ok\": %s}", same ? "true" : "false");
   return same;
 }
 
@@ -206,8 +200,8 @@ bool CheckRows() {
   const auto alone = p.out.ToHost();
   const bool same = std::memcmp(alone.data(), together.data(), alone.size() * 2) == 0;
   std::printf("same bits in a launch of several rows: %s\n", same ? "ok" : "FAILED");
-  Append("  \"check same bits in a launch of several rows\": {\"ok\": %s}",
-         same ? "true" : "false");
+  json.Add("\"check same bits in a launch of several rows\": {\"ok\": %s}",
+           same ? "true" : "false");
   return same;
 }
 
@@ -234,7 +228,7 @@ bool CheckNan() {
     same &= __bfloat16_as_ushort(clean[i]) == __bfloat16_as_ushort(again[i]);
   }
   std::printf("NaN behind the last position: %s\n", same ? "ok" : "FAILED");
-  Append("  \"check NaN behind the last position\": {\"ok\": %s}", same ? "true" : "false");
+  json.Add("\"check NaN behind the last position\": {\"ok\": %s}", same ? "true" : "false");
   return same;
 }
 
@@ -263,8 +257,8 @@ void Time(int heads, int tokens, int begin, double peak) {
   std::printf("%5d %6d %6d %9.1f %7.1f %5.1f\n", heads, tokens, begin, us, tflops,
               100 * tflops / peak);
   std::fflush(stdout);
-  Append(
-      "  \"heads %d, tokens %d, begin %d\": {\"us\": %.2f, \"tflops\": %.1f, "
+  json.Add(
+      "\"heads %d, tokens %d, begin %d\": {\"us\": %.2f, \"tflops\": %.1f, "
       "\"share_of_matrix\": %.3f}",
       heads, tokens, begin, us, tflops, tflops / peak);
 }
@@ -281,15 +275,15 @@ void TimeRows(int heads, int rows, int tokens, double peak) {
   const double tflops = 2 * visible * heads * (kQuery + kFlashValue) / us * 1e-6;
   std::printf("%5d %2d x %4d          %5.1f %7.1f %5.1f\n", heads, rows, tokens, us, tflops,
               100 * tflops / peak);
-  Append(
-      "  \"heads %d, %d rows of %d tokens\": {\"us\": %.2f, \"tflops\": %.1f, "
+  json.Add(
+      "\"heads %d, %d rows of %d tokens\": {\"us\": %.2f, \"tflops\": %.1f, "
       "\"share_of_matrix\": %.3f}",
       heads, rows, tokens, us, tflops, tflops / peak);
 }
 
 void TimeAll() {
   const double peak = MatrixPeak();
-  Append("  \"limits\": {\"matrix_tflops\": %.1f}", peak);
+  json.Add("\"limits\": {\"matrix_tflops\": %.1f}", peak);
   std::printf("wgmma %.0f TFLOPS\nheads tokens  begin        us  TFLOPS wgmma%%\n", peak);
   for (const int tokens : {512, 1024, 4096, 16384}) Time(16, tokens, 0, peak);
   Time(16, 2048, 6144, peak);
@@ -307,35 +301,16 @@ void TimeAll() {
 
 int main(int argc, char** argv) {
   using namespace fathom::bench;
-  std::string mode, file;
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
-      file = argv[++i];
-    } else {
-      mode = argv[i];
-    }
-  }
+  std::vector<std::string> args(argv + 1, argv + argc);
+  const std::string file = TakeJsonFile(args);
+  const std::string mode = args.empty() ? "" : args.back();
   if (mode != "check" && mode != "time") {
     std::fprintf(stderr, "usage: flash_attend_bench check | time [--json FILE]\n");
     return 2;
   }
-  cudaDeviceProp device;
-  BENCH_CHECK(cudaGetDeviceProperties(&device, 0));
-  Append("  \"device\": \"%s\"", device.name);
   bool ok = true;
-  if (mode == "check") {
-    ok = CheckAll();
-  } else {
-    TimeAll();
-  }
-  if (!file.empty()) {
-    std::FILE* out = std::fopen(file.c_str(), "w");
-    if (out == nullptr) {
-      std::fprintf(stderr, "cannot write %s\n", file.c_str());
-      return 1;
-    }
-    std::fprintf(out, "{\n%s\n}\n", json.c_str());
-    std::fclose(out);
-  }
+  if (mode == "check") ok = CheckAll();
+  if (mode == "time") TimeAll();
+  if (!file.empty()) json.Write(file);
   return ok ? 0 : 1;
 }

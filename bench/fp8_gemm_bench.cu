@@ -3,50 +3,39 @@
 //
 //     fp8_gemm_bench FILE.json CASE...     cases: limits large small few masked grouped uneven silu
 //     other library
-#include <chrono>
 #include <cmath>
-#include <cstring>
 #include <random>
-#include <thread>
 
 #include "bench/cublaslt_product.h"
 #include "bench/fp8_gemm_problem.cuh"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
-#include "products/cuda/quantize_rows.h"
-#include "products/hopper/fp8_few_rows.h"
+#include "products/cuda/quantize_tokens.h"
+#include "products/hopper/fp8_few_tokens.h"
 
 namespace fathom::bench {
 namespace {
 
 Report report;
-constexpr int kReplays = 7;
-
-// Each measurement begins on a chip that has rested: long products run into the power limit, and
-// what comes later would look slower.
-template <class F>
-double MedianOfRested(int sets, const F& launch) {
-  std::this_thread::sleep_for(std::chrono::milliseconds(250));
-  return MedianMicroseconds(sets, kReplays, launch);
-}
+constexpr int kRestMs = 250;
 
 struct TileName {
   Fp8Tile tile;
   const char* name;
 };
-constexpr TileName kFewRows[] = {{Fp8Tile::kAuto, "auto"},
-                                 {Fp8Tile::k64x32, "64x32"},
-                                 {Fp8Tile::k64x64Pair, "64x64 pair"},
-                                 {Fp8Tile::k64x128Pair, "64x128 pair"},
-                                 {Fp8Tile::k64x192, "64x192"}};
-constexpr TileName kSomeRows[] = {{Fp8Tile::kAuto, "auto"},
-                                  {Fp8Tile::k64x64Pair, "64x64 pair"},
-                                  {Fp8Tile::k128x64Pair, "128x64 pair"},
-                                  {Fp8Tile::k128x128Pair, "128x128 pair"}};
-constexpr TileName kManyRows[] = {{Fp8Tile::kAuto, "auto"},
-                                  {Fp8Tile::k128x64Pair, "128x64 pair"},
-                                  {Fp8Tile::k128x128Pair, "128x128 pair"},
-                                  {Fp8Tile::k256x128Pair, "256x128 pair"},
-                                  {Fp8Tile::k128x256Pair, "128x256 pair"}};
+constexpr TileName kFewTokens[] = {{Fp8Tile::kAuto, "auto"},
+                                   {Fp8Tile::k64x32, "64x32"},
+                                   {Fp8Tile::k64x64Pair, "64x64 pair"},
+                                   {Fp8Tile::k64x128Pair, "64x128 pair"},
+                                   {Fp8Tile::k64x192, "64x192"}};
+constexpr TileName kSomeTokens[] = {{Fp8Tile::kAuto, "auto"},
+                                    {Fp8Tile::k64x64Pair, "64x64 pair"},
+                                    {Fp8Tile::k128x64Pair, "128x64 pair"},
+                                    {Fp8Tile::k128x128Pair, "128x128 pair"}};
+constexpr TileName kManyTokens[] = {{Fp8Tile::kAuto, "auto"},
+                                    {Fp8Tile::k128x64Pair, "128x64 pair"},
+                                    {Fp8Tile::k128x128Pair, "128x128 pair"},
+                                    {Fp8Tile::k256x128Pair, "256x128 pair"},
+                                    {Fp8Tile::k128x256Pair, "128x256 pair"}};
 
 // Inputs that take turns.
 struct Sets {
@@ -54,12 +43,12 @@ struct Sets {
       : out(count * rows * parts * part_out) {
     const double bytes = static_cast<double>(count * (parts * part_out + rows) * in);
     for (int i = 0; i < SetsPastL2(bytes); ++i) {
-      x.push_back(std::make_unique<RowsData>(count * rows, in, 100 + i));
+      x.push_back(std::make_unique<TokensData>(count * rows, in, 100 + i));
       w.push_back(std::make_unique<WeightsData>(count, parts, part_out, in, 200 + i));
     }
   }
   int size() const { return static_cast<int>(x.size()); }
-  std::vector<std::unique_ptr<RowsData>> x;
+  std::vector<std::unique_ptr<TokensData>> x;
   std::vector<std::unique_ptr<WeightsData>> w;
   DeviceArray<__nv_bfloat16> out;
 };
@@ -73,20 +62,12 @@ Values Rates(double us, double count, double rows, double n, double k, double ou
           {"weights_GB/s", 1e-3 * count * n * k / us}};
 }
 
-std::string Name(const char* kind, int64_t rows, int64_t n, int64_t k, const char* tile) {
-  char text[96];
-  std::snprintf(text, sizeof(text), "%s M %lld N %lld K %lld %s", kind,
-                static_cast<long long>(rows), static_cast<long long>(n), static_cast<long long>(k),
-                tile);
-  return text;
-}
-
 template <size_t kCount>
 void TimeDense(int64_t rows, int64_t n, int64_t k, const TileName (&tiles)[kCount]) {
   const Sets sets(1, rows, 1, n, k);
   const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(rows)});
   for (const TileName& tile : tiles) {
-    const double us = MedianOfRested(sets.size(), [&](int i, cudaStream_t stream) {
+    const double us = MedianOfRested(kRestMs, sets.size(), [&](int i, cudaStream_t stream) {
       LaunchFp8Gemm({.x = sets.x[i]->rows(),
                      .w = sets.w[i]->weights(),
                      .groups = {.counts = live.get(), .capacity = rows},
@@ -95,34 +76,39 @@ void TimeDense(int64_t rows, int64_t n, int64_t k, const TileName (&tiles)[kCoun
                      .tile = tile.tile},
                     stream);
     });
-    report.Add(Name("dense", rows, n, k, tile.name), Rates(us, 1, rows, n, k, 2));
+    report.Add(ProductName("dense", rows, n, k, tile.name), Rates(us, 1, rows, n, k, 2));
   }
 }
 
 void TimeLarge() {
-  TimeDense(4096, 7168, 16384, kManyRows);
-  TimeDense(4096, 24576, 1536, kManyRows);
-  TimeDense(4096, 7168, 2048, kManyRows);
-  TimeDense(4096, 576, 7168, kManyRows);
-  TimeDense(512, 7168, 16384, kManyRows);
-  TimeDense(256, 7168, 16384, kManyRows);
+  TimeDense(4096, 7168, 16384, kManyTokens);
+  TimeDense(4096, 24576, 1536, kManyTokens);
+  TimeDense(4096, 7168, 2048, kManyTokens);
+  TimeDense(4096, 576, 7168, kManyTokens);
+  TimeDense(512, 7168, 16384, kManyTokens);
+  TimeDense(256, 7168, 16384, kManyTokens);
 }
 
 void TimeSmall() {
-  TimeDense(64, 24576, 1536, kFewRows);
-  TimeDense(64, 7168, 16384, kFewRows);
-  TimeDense(64, 1536, 7168, kFewRows);
-  TimeDense(64, 576, 7168, kFewRows);
-  TimeDense(64, 4096, 7168, kFewRows);
-  TimeDense(32, 36864, 7168, kFewRows);
-  TimeDense(128, 24576, 1536, kSomeRows);
-  TimeDense(128, 7168, 16384, kSomeRows);
-  TimeDense(128, 1536, 7168, kSomeRows);
+  TimeDense(64, 24576, 1536, kFewTokens);
+  TimeDense(64, 7168, 16384, kFewTokens);
+  TimeDense(64, 1536, 7168, kFewTokens);
+  TimeDense(64, 576, 7168, kFewTokens);
+  TimeDense(64, 4096, 7168, kFewTokens);
+  TimeDense(32, 36864, 7168, kFewTokens);
+  TimeDense(128, 24576, 1536, kSomeTokens);
+  TimeDense(128, 7168, 16384, kSomeTokens);
+  TimeDense(128, 1536, 7168, kSomeTokens);
 }
 
+// Experts of equally many tokens: sorted by expert, or each with room for `capacity`.
+struct GroupShape {
+  int64_t experts, rows, capacity, n, k;
+};
 template <size_t kCount>
-void TimeGroups(const char* kind, int64_t experts, int64_t rows, int64_t capacity, int64_t n,
-                int64_t k, bool sorted, const TileName (&tiles)[kCount]) {
+void TimeGroups(const GroupShape& shape, const TileName (&tiles)[kCount]) {
+  const auto& [experts, rows, capacity, n, k] = shape;
+  const bool sorted = capacity == rows;
   const Sets sets(experts, capacity, 1, n, k);
   const DeviceArray<int32_t> counts(
       std::vector<int32_t>(static_cast<size_t>(experts), static_cast<int32_t>(rows)));
@@ -130,7 +116,7 @@ void TimeGroups(const char* kind, int64_t experts, int64_t rows, int64_t capacit
   for (int64_t e = 0; e < experts; ++e) starts.push_back(static_cast<int32_t>(e * rows));
   const DeviceArray<int32_t> begins(starts);
   for (const TileName& tile : tiles) {
-    const double us = MedianOfRested(sets.size(), [&](int i, cudaStream_t stream) {
+    const double us = MedianOfRested(kRestMs, sets.size(), [&](int i, cudaStream_t stream) {
       LaunchFp8Gemm({.x = sets.x[i]->rows(),
                      .w = sets.w[i]->weights(),
                      .groups = {.counts = counts.get(),
@@ -142,21 +128,22 @@ void TimeGroups(const char* kind, int64_t experts, int64_t rows, int64_t capacit
                      .tile = tile.tile},
                     stream);
     });
-    report.Add(std::to_string(experts) + " " + Name(kind, rows, n, k, tile.name),
+    report.Add(std::to_string(experts) + " " +
+                   ProductName(sorted ? "sorted" : "masked", rows, n, k, tile.name),
                Rates(us, experts, rows, n, k, 2));
   }
 }
 
 void TimeGrouped() {
-  TimeGroups("sorted", 4, 8192, 8192, 4096, 7168, true, kManyRows);
-  TimeGroups("sorted", 4, 8192, 8192, 7168, 2048, true, kManyRows);
+  TimeGroups({4, 8192, 8192, 4096, 7168}, kManyTokens);
+  TimeGroups({4, 8192, 8192, 7168, 2048}, kManyTokens);
 }
 
 void TimeMasked() {
-  TimeGroups("masked", 4, 256, 512, 4096, 7168, false, kManyRows);
-  TimeGroups("masked", 4, 256, 512, 7168, 2048, false, kManyRows);
-  TimeGroups("masked", 64, 16, 32, 2816, 2048, false, kFewRows);
-  TimeGroups("masked", 32, 8, 32, 7168, 2048, false, kFewRows);
+  TimeGroups({4, 256, 512, 4096, 7168}, kManyTokens);
+  TimeGroups({4, 256, 512, 7168, 2048}, kManyTokens);
+  TimeGroups({64, 16, 32, 2816, 2048}, kFewTokens);
+  TimeGroups({32, 8, 32, 7168, 2048}, kFewTokens);
 }
 
 void TimeSilu(int64_t experts, int64_t rows, int64_t inter, int64_t k) {
@@ -169,7 +156,7 @@ void TimeSilu(int64_t experts, int64_t rows, int64_t inter, int64_t k) {
                                    {Fp8SiluTile::k64x64Pair, "64x64 pair"},
                                    {Fp8SiluTile::k128x128, "128x128"},
                                    {Fp8SiluTile::k128x128Pair, "128x128 pair"}}) {
-    const double us = MedianOfRested(sets.size(), [&](int i, cudaStream_t stream) {
+    const double us = MedianOfRested(kRestMs, sets.size(), [&](int i, cudaStream_t stream) {
       LaunchFp8GemmSilu({.x = sets.x[i]->rows(),
                          .w = sets.w[i]->weights(),
                          .groups = {.counts = counts.get(), .capacity = rows},
@@ -179,7 +166,7 @@ void TimeSilu(int64_t experts, int64_t rows, int64_t inter, int64_t k) {
                          .tile = tile},
                         stream);
     });
-    report.Add(std::to_string(experts) + " " + Name("silu", rows, 2 * inter, k, name),
+    report.Add(std::to_string(experts) + " " + ProductName("silu", rows, 2 * inter, k, name),
                Rates(us, experts, rows, 2 * inter, k, 0.5));
   }
 }
@@ -221,24 +208,24 @@ void TimeUneven(int32_t tokens) {
   const auto experts = static_cast<int64_t>(host_counts.size());
   const int64_t pairs = starts.back();
   const DeviceArray<int32_t> counts(host_counts), begins(starts);
-  const RowsData x(pairs, kHidden, 1), product(pairs, kInter, 2);
+  const TokensData x(pairs, kHidden, 1), product(pairs, kInter, 2);
   const WeightsData gate_up(experts, 2, kInter, kHidden, 3), down(experts, 1, kHidden, kInter, 4);
   const DeviceArray<__nv_bfloat16> out(pairs * kHidden);
-  const Fp8RowGroups groups = {.counts = counts.get(),
-                               .begins = begins.get(),
-                               .capacity = pairs,
-                               .typical = pairs / experts};
+  const Fp8TokenGroups groups = {.counts = counts.get(),
+                                 .begins = begins.get(),
+                                 .capacity = pairs,
+                                 .typical = pairs / experts};
   const double rows = static_cast<double>(pairs) / static_cast<double>(experts);
   const auto add = [&](const char* kind, int64_t n, int64_t k, const char* tile, double us,
                        double out_bytes) {
-    report.Add(std::to_string(experts) + " " + Name(kind, pairs, n, k, tile),
+    report.Add(std::to_string(experts) + " " + ProductName(kind, pairs, n, k, tile),
                Rates(us, static_cast<double>(experts), rows, static_cast<double>(n),
                      static_cast<double>(k), out_bytes));
   };
   for (const auto& [tile, name] : {std::pair{Fp8SiluTile::kAuto, "auto"},
                                    {Fp8SiluTile::k128x128, "128x128"},
                                    {Fp8SiluTile::k128x128Pair, "128x128 pair"}}) {
-    const double us = MedianOfRested(2, [&](int, cudaStream_t stream) {
+    const double us = MedianOfRested(kRestMs, 2, [&](int, cudaStream_t stream) {
       LaunchFp8GemmSilu({.x = x.rows(),
                          .w = gate_up.weights(),
                          .groups = groups,
@@ -250,8 +237,8 @@ void TimeUneven(int32_t tokens) {
     });
     add("uneven silu", 2 * kInter, kHidden, name, us, 0.5);
   }
-  for (const TileName& tile : kManyRows) {
-    const double us = MedianOfRested(2, [&](int, cudaStream_t stream) {
+  for (const TileName& tile : kManyTokens) {
+    const double us = MedianOfRested(kRestMs, 2, [&](int, cudaStream_t stream) {
       LaunchFp8Gemm({.x = product.rows(),
                      .w = down.weights(),
                      .groups = groups,
@@ -292,7 +279,7 @@ void TimeExperts(int32_t tokens, int32_t topk, int64_t experts, int64_t hidden, 
                              .out = out.get()};
   const DeviceArray<std::byte> workspace(Fp8ExpertsWorkspace(params));
   params.workspace = workspace.get();
-  const double us = MedianOfRested(kLaunches, [&](int i, cudaStream_t stream) {
+  const double us = MedianOfRested(kRestMs, kLaunches, [&](int i, cudaStream_t stream) {
     params.ids = device_ids.get() + i * tokens * topk;
     LaunchFp8Experts(params, stream);
   });
@@ -310,23 +297,23 @@ void TimeFew(int64_t rows, int64_t n, int64_t k) {
   DeviceArray<__nv_bfloat16> x(rows * k);
   Randomize(x, 1);
   const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(rows)});
-  const double us = MedianOfRested(sets.size(), [&](int i, cudaStream_t stream) {
-    LaunchFp8FewRows({.x = x.get(),
-                      .x_stride = k,
-                      .tokens = rows,
-                      .live = live.get(),
-                      .w = sets.w[i]->weights(),
-                      .y = sets.out.get(),
-                      .y_stride = n},
-                     stream);
+  const double us = MedianOfRested(kRestMs, sets.size(), [&](int i, cudaStream_t stream) {
+    LaunchFp8FewTokens({.x = x.get(),
+                        .x_stride = k,
+                        .tokens = rows,
+                        .live = live.get(),
+                        .w = sets.w[i]->weights(),
+                        .y = sets.out.get(),
+                        .y_stride = n},
+                       stream);
   });
-  report.Add(Name("dense", rows, n, k, "few"), Rates(us, 1, rows, n, k, 2));
+  report.Add(ProductName("dense", rows, n, k, "few"), Rates(us, 1, rows, n, k, 2));
 }
 
 void TimeAllFew() {
   constexpr int64_t kShapes[][2] = {{3072, 2048},  {576, 2048},   {2048, 2048}, {1536, 7168},
                                     {24576, 1536}, {7168, 16384}, {4096, 7168}, {7168, 2048}};
-  for (const int64_t rows : {int64_t{1}, kFp8FewDenseRows}) {
+  for (const int64_t rows : {int64_t{1}, kFp8FewDenseTokens}) {
     for (const auto& [n, k] : kShapes) TimeFew(rows, n, k);
   }
 }
@@ -340,14 +327,14 @@ void TimeOther() {
     const DeviceArray<float> scales(Runs(width) * Fp8ScalePitch(rows));
     const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(rows)});
     const QuantizedOut out = {codes.get(), scales.get(), Fp8ScalePitch(rows), false};
-    const double quantize = MedianOfRested(16, [&](int, cudaStream_t stream) {
-      LaunchQuantizeRows({.x = x.get(),
-                          .stride = width,
-                          .capacity = rows,
-                          .channels = width,
-                          .live = live.get(),
-                          .out = out},
-                         stream);
+    const double quantize = MedianOfRested(kRestMs, 16, [&](int, cudaStream_t stream) {
+      LaunchQuantizeTokens({.x = x.get(),
+                            .stride = width,
+                            .capacity = rows,
+                            .channels = width,
+                            .live = live.get(),
+                            .out = out},
+                           stream);
     });
     const double elements = static_cast<double>(rows * width);
     report.Add("quantize " + std::to_string(rows) + " x 7168",
@@ -377,20 +364,24 @@ void TimeLibrary(LibraryFormat format, const char* name, int64_t rows, int64_t n
   double best = 0;
   for (int algorithm = 0; algorithm < product.algorithms(); ++algorithm) {
     const auto launch = [&](int i, cudaStream_t stream) {
-      return product.Launch(algorithm, sets.x[i]->codes.get(), sets.x[i]->scales.get(),
-                            sets.w[i]->codes.get(), sets.w[i]->scales.get(), sets.out.get(),
+      return product.Launch(algorithm,
+                            {.x = sets.x[i]->codes.get(),
+                             .x_scales = sets.x[i]->scales.get(),
+                             .w = sets.w[i]->codes.get(),
+                             .w_scales = sets.w[i]->scales.get(),
+                             .out = sets.out.get()},
                             stream);
     };
     if (!launch(0, nullptr)) continue;
     BENCH_CHECK(cudaDeviceSynchronize());
-    const double us = MedianOfRested(sets.size(), launch);
+    const double us = MedianOfRested(kRestMs, sets.size(), launch);
     if (best == 0 || us < best) best = us;
   }
   if (best == 0) {
-    std::printf("%s: cuBLASLt offers no algorithm\n", Name(name, rows, n, k, "").c_str());
+    std::printf("%s: cuBLASLt offers no algorithm\n", ProductName(name, rows, n, k, "").c_str());
     return;
   }
-  report.Add(Name(name, rows, n, k, "cublasLt"),
+  report.Add(ProductName(name, rows, n, k, "cublasLt"),
              {{"us", best},
               {"TFLOPS", 2e-6 * static_cast<double>(rows * n) * static_cast<double>(k) / best},
               {"weights_GB/s", 1e-3 * static_cast<double>(n * width) / best}});
@@ -421,26 +412,17 @@ void TimeLimits() {
 
 int main(int argc, char** argv) {
   using namespace fathom::bench;
-  const std::pair<const char*, void (*)()> cases[] = {
-      {"limits", TimeLimits},   {"large", TimeLarge},   {"small", TimeSmall},
-      {"few", TimeAllFew},      {"masked", TimeMasked}, {"grouped", TimeGrouped},
-      {"silu", TimeAllSilu},    {"other", TimeOther},   {"library", TimeAllLibrary},
-      {"uneven", TimeAllUneven}};
+  const std::vector<Case> cases = {{"limits", TimeLimits},      {"large", TimeLarge},
+                                   {"small", TimeSmall},        {"few", TimeAllFew},
+                                   {"masked", TimeMasked},      {"grouped", TimeGrouped},
+                                   {"silu", TimeAllSilu},       {"other", TimeOther},
+                                   {"library", TimeAllLibrary}, {"uneven", TimeAllUneven}};
   if (argc < 3) {
     std::fprintf(stderr, "usage: fp8_gemm_bench FILE.json CASE...\n");
     return 2;
   }
   for (int i = 2; i < argc; ++i) {
-    bool found = false;
-    for (const auto& [name, run] : cases) {
-      if (std::strcmp(argv[i], name) != 0) continue;
-      run();
-      found = true;
-    }
-    if (!found) {
-      std::fprintf(stderr, "there is no case %s\n", argv[i]);
-      return 2;
-    }
+    if (!RunCase(argv[i], cases)) return 2;
     report.Write(argv[1], "fp8_gemm");
   }
 }

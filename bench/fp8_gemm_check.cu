@@ -80,17 +80,17 @@ struct Groups {
   int64_t capacity, rows;
   DeviceArray<int32_t> counts, begins;
   std::vector<bool> live;
-  Fp8RowGroups groups;
+  Fp8TokenGroups groups;
 };
 
-std::vector<float> ReferenceOf(const RowsData& x, const WeightsData& w, const Groups& groups) {
+std::vector<float> ReferenceOf(const TokensData& x, const WeightsData& w, const Groups& groups) {
   DeviceArray<float> out(x.capacity * w.parts * w.part_out);
   Poison(out);
   Reference(x.rows(), w.weights(), groups.groups, groups.capacity, 1, out.get());
   return out.ToHost();
 }
 
-std::vector<float> ProductF32(const RowsData& x, const Fp8Weights& w, const Groups& groups,
+std::vector<float> ProductF32(const TokensData& x, const Fp8Weights& w, const Groups& groups,
                               Fp8Tile tile) {
   DeviceArray<float> out(x.capacity * w.parts * w.part_out);
   Poison(out);
@@ -106,7 +106,7 @@ std::vector<float> ProductF32(const RowsData& x, const Fp8Weights& w, const Grou
   BENCH_CHECK(cudaDeviceSynchronize());
   return out.ToHost();
 }
-std::vector<float> ProductBf16(const RowsData& x, const WeightsData& w, const Groups& groups,
+std::vector<float> ProductBf16(const TokensData& x, const WeightsData& w, const Groups& groups,
                                Fp8Tile tile) {
   DeviceArray<__nv_bfloat16> out(x.capacity * w.parts * w.part_out);
   Poison(out);
@@ -141,7 +141,7 @@ void CheckDense() {
                          {1, 7168, 2048}}) {
     const WeightsData w(1, s.parts, s.part_out, s.in, 11);
     for (const int32_t rows : {0, 1, 7, 63, 64, 65, 128, 130, 257}) {
-      const RowsData x(rows + 3, s.in, 21);
+      const TokensData x(rows + 3, s.in, 21);
       const Groups groups({rows}, false, rows + 3);
       const std::vector<float> ref = ReferenceOf(x, w, groups);
       const int64_t width = s.parts * s.part_out;
@@ -161,7 +161,7 @@ void CheckDense() {
 void CheckLarge() {
   const Shape s = {1, 7168, 16384};
   const WeightsData w(1, s.parts, s.part_out, s.in, 17);
-  const RowsData x(4096, s.in, 27);
+  const TokensData x(4096, s.in, 27);
   const Groups groups({4090}, false, 4096);
   DeviceArray<float> ref(4096 * s.part_out);
   Reference(x.rows(), w.weights(), groups.groups, 4090, 61, ref.get());
@@ -181,12 +181,12 @@ void CheckLarge() {
   }
 }
 
-// Every tile gives the same bits, and so do fewer rows.
+// Every tile gives the same bits, and so do fewer tokens.
 void CheckTiles() {
   for (const Shape& s :
        {Shape{2, 1408, 2048}, {1, 1160, 10944}, {1, 7168, 128}, {3, 328, 384}, {2, 192, 1456}}) {
     const WeightsData w(1, s.parts, s.part_out, s.in, 12);
-    const RowsData x(400, s.in, 22);
+    const TokensData x(400, s.in, 22);
     const Groups all({390}, false, 400), some({77}, false, 400);
     const int64_t width = s.parts * s.part_out;
     const std::vector<float> ref = ReferenceOf(x, w, all);
@@ -215,7 +215,7 @@ void CheckGrouped() {
     const WeightsData w(static_cast<int64_t>(kRaggedCounts.size()), s.parts, s.part_out, s.in, 13);
     for (const bool sorted : {true, false}) {
       const Groups groups(kRaggedCounts, sorted, 260);
-      const RowsData x(groups.rows, s.in, 23);
+      const TokensData x(groups.rows, s.in, 23);
       const std::vector<float> ref = ReferenceOf(x, w, groups);
       for (const auto& [tile, name] : kTiles) {
         const double error =
@@ -235,7 +235,7 @@ void CheckSilu() {
     const WeightsData w(static_cast<int64_t>(counts.size()), 2, s.part_out, s.in, 14);
     for (const bool ue8m0 : {false, true}) {
       const Groups groups(counts, true, 260);
-      RowsData x(groups.rows, s.in, 24);
+      TokensData x(groups.rows, s.in, 24);
       const std::vector<float> ref = ReferenceOf(x, w, groups);
       const int64_t inter = s.part_out, pitch = Fp8ScalePitch(groups.rows);
       std::vector<uint8_t> first;
@@ -293,8 +293,9 @@ void CheckSilu() {
   }
 }
 
-// Row-wise QuantizeRun of values: codes into `to`, scales of the layout of Fp8Rows.
-void QuantizeOnHost(const std::vector<float>& x, int64_t rows, int64_t width, const RowsData& to) {
+// Row-wise QuantizeRun of values: codes into `to`, scales of the layout of Fp8Tokens.
+void QuantizeOnHost(const std::vector<float>& x, int64_t rows, int64_t width,
+                    const TokensData& to) {
   std::vector<uint8_t> codes(rows * width);
   std::vector<float> scales(Runs(width) * Fp8ScalePitch(rows));
   for (int64_t row = 0; row < rows; ++row) {
@@ -310,13 +311,52 @@ void QuantizeOnHost(const std::vector<float>& x, int64_t rows, int64_t width, co
       cudaMemcpy(to.scales.get(), scales.data(), scales.size() * 4, cudaMemcpyHostToDevice));
 }
 
+// out[t] = sum over j of weights[t, j] * down[e](silu(gate[e] x) * up[e] x), e = ids[t, j].
+std::vector<float> ReferenceOfExperts(const std::vector<uint16_t>& x,
+                                      const std::vector<int32_t>& ids,
+                                      const std::vector<float>& weights, const WeightsData& gate_up,
+                                      const WeightsData& down) {
+  const int64_t hidden = gate_up.in, inter = down.in, tokens = x.size() / hidden;
+  const int64_t pairs = ids.size(), topk = pairs / tokens;
+  std::vector<int64_t> order(pairs);  // by expert
+  for (int64_t i = 0; i < pairs; ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return ids[a] < ids[b]; });
+  std::vector<int32_t> counts(down.count);
+  for (const int32_t id : ids) ++counts[id];
+  const Groups groups(counts, true, pairs);
+  std::vector<float> sorted_x(pairs * hidden);
+  for (int64_t i = 0; i < pairs; ++i) {
+    for (int64_t k = 0; k < hidden; ++k)
+      sorted_x[i * hidden + k] = FromBf16(x[order[i] / topk * hidden + k]);
+  }
+  const TokensData q(pairs, hidden, 1), product_q(pairs, inter, 1);
+  QuantizeOnHost(sorted_x, pairs, hidden, q);
+  const std::vector<float> gates = ReferenceOf(q, gate_up, groups);
+  std::vector<float> product(pairs * inter);
+  for (int64_t i = 0; i < pairs; ++i) {
+    for (int64_t k = 0; k < inter; ++k) {
+      const float gate = gates[i * 2 * inter + k];
+      product[i * inter + k] = gate / (1 + std::exp(-gate)) * gates[i * 2 * inter + inter + k];
+    }
+  }
+  QuantizeOnHost(product, pairs, inter, product_q);
+  const std::vector<float> y = ReferenceOf(product_q, down, groups);
+  std::vector<float> ref(tokens * hidden);
+  for (int64_t i = 0; i < pairs; ++i) {
+    for (int64_t k = 0; k < hidden; ++k) {
+      ref[order[i] / topk * hidden + k] += weights[order[i]] * y[i * hidden + k];
+    }
+  }
+  return ref;
+}
+
 // The experts as a whole, against the composition in fp32 and fp64.
 void CheckExperts() {
   const int64_t hidden = 2048, inter = 1408, experts = 24;
   const int32_t topk = 6;
   const WeightsData gate_up(experts, 2, inter, hidden, 15), down(experts, 1, hidden, inter, 16);
   for (const int32_t tokens : {1, 37, 300}) {
-    const int64_t pairs = int64_t{tokens} * topk;
     std::mt19937 random(3);
     std::vector<int32_t> ids;
     std::vector<float> weights;
@@ -329,37 +369,7 @@ void CheckExperts() {
         weights.push_back(0.05f + static_cast<float>(random() % 100) / 200);
     }
     const std::vector<uint16_t> x = RandomBf16(tokens * hidden, false, 8);
-    // Pairs in order of expert, for the reference.
-    std::vector<int64_t> order(pairs);
-    for (int64_t i = 0; i < pairs; ++i) order[i] = i;
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int64_t a, int64_t b) { return ids[a] < ids[b]; });
-    std::vector<int32_t> counts(experts);
-    for (const int32_t id : ids) ++counts[id];
-    const Groups groups(counts, true, pairs);
-    std::vector<float> sorted_x(pairs * hidden);
-    for (int64_t i = 0; i < pairs; ++i) {
-      for (int64_t k = 0; k < hidden; ++k)
-        sorted_x[i * hidden + k] = FromBf16(x[order[i] / topk * hidden + k]);
-    }
-    const RowsData q(pairs, hidden, 1), product_q(pairs, inter, 1);
-    QuantizeOnHost(sorted_x, pairs, hidden, q);
-    const std::vector<float> gates = ReferenceOf(q, gate_up, groups);
-    std::vector<float> product(pairs * inter);
-    for (int64_t i = 0; i < pairs; ++i) {
-      for (int64_t k = 0; k < inter; ++k) {
-        const float gate = gates[i * 2 * inter + k];
-        product[i * inter + k] = gate / (1 + std::exp(-gate)) * gates[i * 2 * inter + inter + k];
-      }
-    }
-    QuantizeOnHost(product, pairs, inter, product_q);
-    const std::vector<float> y = ReferenceOf(product_q, down, groups);
-    std::vector<float> ref(tokens * hidden);
-    for (int64_t i = 0; i < pairs; ++i) {
-      for (int64_t k = 0; k < hidden; ++k) {
-        ref[order[i] / topk * hidden + k] += weights[order[i]] * y[i * hidden + k];
-      }
-    }
+    const std::vector<float> ref = ReferenceOfExperts(x, ids, weights, gate_up, down);
     const DeviceArray<uint16_t> device_x(x);
     const DeviceArray<int32_t> device_ids(ids), live(std::vector<int32_t>{tokens});
     const DeviceArray<float> device_weights(weights);
@@ -390,19 +400,14 @@ void CheckExperts() {
 
 int main(int argc, char** argv) {
   using namespace fathom::bench;
-  const std::pair<const char*, void (*)()> checks[] = {
-      {"dense", CheckDense},     {"large", CheckLarge}, {"tiles", CheckTiles},
-      {"grouped", CheckGrouped}, {"silu", CheckSilu},   {"quantize", CheckQuantize},
-      {"experts", CheckExperts}};
-  bool found = false;
-  for (const auto& [name, check] : checks) {
-    if (argc > 1 && std::strcmp(argv[1], name) != 0) continue;
-    found = true;
-    check();
-  }
-  if (!found) {
-    std::fprintf(stderr, "there is no check %s\n", argv[1]);
-    return 2;
+  const std::vector<Case> checks = {{"dense", CheckDense},    {"large", CheckLarge},
+                                    {"tiles", CheckTiles},    {"grouped", CheckGrouped},
+                                    {"silu", CheckSilu},      {"quantize", CheckQuantize},
+                                    {"experts", CheckExperts}};
+  if (argc > 1) {
+    if (!RunCase(argv[1], checks)) return 2;
+  } else {
+    for (const auto& [name, check] : checks) check();
   }
   std::printf("%d failures\n", failures);
   return failures > 0;

@@ -1,14 +1,12 @@
-// Random FP8 problems, their reference, and the report of the FP8 benches.
+// Random FP8 problems and their reference.
 #pragma once
 
 #include <cuda_fp8.h>
 
-#include <ctime>
 #include <memory>
-#include <string>
-#include <utility>
 
 #include "bench/gpu_bench.cuh"
+#include "bench/report.cuh"
 #include "products/hopper/fp8_gemm.h"
 
 namespace fathom::bench {
@@ -36,8 +34,8 @@ inline int64_t Runs(int64_t channels) {
 }
 
 // Quantised activations of `rows` rows.
-struct RowsData {
-  RowsData(int64_t rows, int64_t channels, uint64_t seed)
+struct TokensData {
+  TokensData(int64_t rows, int64_t channels, uint64_t seed)
       : capacity(rows),
         width(channels),
         codes(rows * channels),
@@ -46,7 +44,7 @@ struct RowsData {
     FillScales<<<1056, 256>>>(scales.get(), scales.size(), seed + 1);
     BENCH_CHECK(cudaGetLastError());
   }
-  Fp8Rows rows() const {
+  Fp8Tokens rows() const {
     return {codes.get(), scales.get(), capacity, width, Fp8ScalePitch(capacity)};
   }
   int64_t capacity, width;
@@ -73,7 +71,7 @@ struct WeightsData {
 };
 
 // Row `row_step` * blockIdx.y of each group in double: products are exact, runs are summed in fp64.
-static __global__ void ReferenceGemm(Fp8Rows x, Fp8Weights w, Fp8RowGroups groups, int row_step,
+static __global__ void ReferenceGemm(Fp8Tokens x, Fp8Weights w, Fp8TokenGroups groups, int row_step,
                                      float* out) {
   const int64_t n = blockIdx.x * int64_t{blockDim.x} + threadIdx.x, total = w.parts * w.part_out;
   const int64_t group = blockIdx.z, local = int64_t{blockIdx.y} * row_step;
@@ -98,7 +96,7 @@ static __global__ void ReferenceGemm(Fp8Rows x, Fp8Weights w, Fp8RowGroups group
   out[row * total + n] = static_cast<float>(sum);
 }
 // out: F32 [capacity of x, parts * part_out]; `most` rows of a group.
-inline void Reference(const Fp8Rows& x, const Fp8Weights& w, const Fp8RowGroups& groups,
+inline void Reference(const Fp8Tokens& x, const Fp8Weights& w, const Fp8TokenGroups& groups,
                       int64_t most, int row_step, float* out) {
   const dim3 grid(static_cast<unsigned>((w.parts * w.part_out + 127) / 128),
                   static_cast<unsigned>((most + row_step - 1) / row_step),
@@ -119,56 +117,5 @@ inline double Fp8Peak() {
   });
   return kWgmmaFp8Operations * kBlocks / us * 1e-6;
 }
-
-// Inputs of so many bytes that, each taking its turn, none is still in the L2.
-inline int SetsPastL2(double bytes) {
-  return static_cast<int>(std::clamp(200e6 / bytes + 1, 2.0, 48.0));
-}
-
-using Values = std::vector<std::pair<const char*, double>>;
-
-// Results: a line each, and the JSON file that keeps them.
-class Report {
- public:
-  void Add(const std::string& name, const Values& values) {
-    std::string entry = "{\"name\": \"" + name + "\"";
-    std::printf("%-46s", name.c_str());
-    for (const auto& [key, value] : values) {
-      char text[80];
-      std::snprintf(text, sizeof(text), ", \"%s\": %.5g", key, value);
-      entry += text;
-      std::printf("  %s %.4g", key, value);
-    }
-    std::printf("\n");
-    std::fflush(stdout);
-    entries_.push_back(entry + "}");
-  }
-  void Write(const char* path, const char* bench) const {
-    cudaDeviceProp device;
-    int driver = 0;
-    BENCH_CHECK(cudaGetDeviceProperties(&device, 0));
-    BENCH_CHECK(cudaDriverGetVersion(&driver));
-    char date[32];
-    const std::time_t now = std::time(nullptr);
-    std::strftime(date, sizeof(date), "%Y-%m-%d", std::gmtime(&now));
-    std::FILE* file = std::fopen(path, "w");
-    if (file == nullptr) {
-      std::fprintf(stderr, "%s cannot be written\n", path);
-      std::exit(1);
-    }
-    std::fprintf(file,
-                 "{\"bench\": \"%s\", \"device\": \"%s\", \"cuda_driver\": %d, \"date\": \"%s\",\n"
-                 " \"results\": [\n",
-                 bench, device.name, driver, date);
-    for (size_t i = 0; i < entries_.size(); ++i) {
-      std::fprintf(file, "  %s%s\n", entries_[i].c_str(), i + 1 < entries_.size() ? "," : "");
-    }
-    std::fprintf(file, " ]}\n");
-    std::fclose(file);
-  }
-
- private:
-  std::vector<std::string> entries_;
-};
 
 }  // namespace fathom::bench

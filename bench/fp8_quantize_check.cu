@@ -1,6 +1,6 @@
 // Checks of quantisation against QuantizeRun.
 #include "bench/fp8_check.cuh"
-#include "products/cuda/quantize_rows.h"
+#include "products/cuda/quantize_tokens.h"
 #include "products/hopper/fp8_gemm.h"
 #include "quant/e4m3.h"
 
@@ -11,23 +11,29 @@ int64_t Runs(int64_t channels) {
   return (channels + 127) / 128;
 }
 
-// Codes and scales of `rows` against QuantizeRun; row r of the input went to row place(r).
+struct Quantized {
+  std::vector<uint8_t> codes;
+  std::vector<float> scales;
+  int64_t pitch;
+  bool ue8m0;
+};
+
+// Codes and scales of `tokens` tokens against QuantizeRun; token t of x went to place(t).
 template <class F>
-int64_t Mismatches(const std::vector<uint16_t>& x, int64_t rows, int64_t width, bool ue8m0,
-                   const std::vector<uint8_t>& codes, const std::vector<float>& scales,
-                   int64_t pitch, const F& place) {
+int64_t Mismatches(const std::vector<uint16_t>& x, int64_t tokens, int64_t width,
+                   const Quantized& q, const F& place) {
   int64_t unequal = 0;
-  for (int64_t row = 0; row < rows; ++row) {
+  for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t run = 0; run < Runs(width); ++run) {
       const int64_t size = std::min<int64_t>(128, width - run * 128);
       float values[128];
       uint8_t expected[128];
-      for (int64_t i = 0; i < size; ++i) values[i] = FromBf16(x[row * width + run * 128 + i]);
-      const float scale = QuantizeRun({values, static_cast<size_t>(size)}, ue8m0, expected);
-      const float got = scales[run * pitch + place(row)];
+      for (int64_t i = 0; i < size; ++i) values[i] = FromBf16(x[t * width + run * 128 + i]);
+      const float scale = QuantizeRun({values, static_cast<size_t>(size)}, q.ue8m0, expected);
+      const float got = q.scales[run * q.pitch + place(t)];
       unequal += !(got == scale || (std::isnan(got) && std::isnan(scale)));
       for (int64_t i = 0; i < size; ++i) {
-        unequal += codes[place(row) * width + run * 128 + i] != expected[i];
+        unequal += q.codes[place(t) * width + run * 128 + i] != expected[i];
       }
     }
   }
@@ -51,25 +57,25 @@ void CheckQuantize() {
         DeviceArray<uint8_t> codes(rows * 3 * width);
         DeviceArray<float> scales(Runs(width) * pitch);
         Poison(codes);
-        LaunchQuantizeRows({.x = reinterpret_cast<const __nv_bfloat16*>(device_x.get()),
-                            .stride = width,
-                            .capacity = rows,
-                            .channels = width,
-                            .live = live.get(),
-                            .places = copies == 3 ? device_places.get() : nullptr,
-                            .copies = copies,
-                            .out = {codes.get(), scales.get(), pitch, ue8m0}},
-                           nullptr);
+        LaunchQuantizeTokens({.x = reinterpret_cast<const __nv_bfloat16*>(device_x.get()),
+                              .stride = width,
+                              .capacity = rows,
+                              .channels = width,
+                              .live = live.get(),
+                              .places = copies == 3 ? device_places.get() : nullptr,
+                              .copies = copies,
+                              .out = {codes.get(), scales.get(), pitch, ue8m0}},
+                             nullptr);
         BENCH_CHECK(cudaGetLastError());
         BENCH_CHECK(cudaDeviceSynchronize());
-        const std::vector<uint8_t> q = codes.ToHost();
+        const Quantized q = {codes.ToHost(), scales.ToHost(), pitch, ue8m0};
         int64_t unequal = 0;
         for (int copy = 0; copy < copies; ++copy) {
-          unequal += Mismatches(
-              x, rows - 2, width, ue8m0, q, scales.ToHost(), pitch,
-              [&](int64_t r) { return copies == 3 ? int64_t{places[r * 3 + copy]} : r; });
+          unequal += Mismatches(x, rows - 2, width, q, [&](int64_t t) {
+            return copies == 3 ? int64_t{places[t * 3 + copy]} : t;
+          });
         }
-        if (copies == 1) unequal += q[(rows - 2) * width] != 0xff;
+        if (copies == 1) unequal += q.codes[(rows - 2) * width] != 0xff;
         Expect(unequal == 0,
                "quantize " + std::to_string(width) + (ue8m0 ? " ue8m0" : "") + " x " +
                    std::to_string(copies) + ": codes and scales that differ",

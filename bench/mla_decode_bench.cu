@@ -6,25 +6,20 @@
 #include <string>
 
 #include "bench/mla_decode_problem.cuh"
+#include "bench/report.cuh"
 
 namespace fathom::bench {
 namespace {
 
 constexpr double kTolerance = 4e-3;  // weights and output are rounded to BF16: 2^-9 each
 
-std::string json;  // members of the object that --json writes
-
-void Append(const char* format, auto... args) {
-  char line[512];
-  std::snprintf(line, sizeof(line), format, args...);
-  json += json.empty() ? line : std::string(",\n") + line;
-}
+JsonObject json;  // that --json writes
 
 bool Report(const char* name, bool ok, double error) {
   std::printf("%-34s %-6s error %.2e\n", name, ok ? "ok" : "FAILED", error);
   std::fflush(stdout);
-  Append("  \"check %s\": {\"ok\": %s, \"error\": %.3e}", name, ok ? "true" : "false",
-         std::isnan(error) ? -1.0 : error);
+  json.Add("\"check %s\": {\"ok\": %s, \"error\": %.3e}", name, ok ? "true" : "false",
+           std::isnan(error) ? -1.0 : error);
   return ok;
 }
 
@@ -186,8 +181,8 @@ Limits MeasureLimits() {
   const Limits limits = {bandwidth.copy, bandwidth.read, MatrixPeak()};
   std::printf("copy %.0f GB/s, read %.0f GB/s, wgmma %.0f TFLOPS\n", limits.copy, limits.read,
               limits.matrix);
-  Append("  \"limits\": {\"copy_gbps\": %.1f, \"read_gbps\": %.1f, \"matrix_tflops\": %.1f}",
-         limits.copy, limits.read, limits.matrix);
+  json.Add("\"limits\": {\"copy_gbps\": %.1f, \"read_gbps\": %.1f, \"matrix_tflops\": %.1f}",
+           limits.copy, limits.read, limits.matrix);
   return limits;
 }
 
@@ -231,8 +226,8 @@ void Time(const Timing& t, const Limits& limits) {
               1e-1 * bytes / us / limits.copy, 1e-6 * flops / us,
               1e-4 * flops / us / limits.matrix);
   std::fflush(stdout);
-  Append(
-      "  \"%sheads %d, rows %d, context %d, tokens %d, split %d\": {\"us\": %.2f, \"gbps\": %.1f, "
+  json.Add(
+      "\"%sheads %d, rows %d, context %d, tokens %d, split %d\": {\"us\": %.2f, \"gbps\": %.1f, "
       "\"share_of_copy\": %.3f, \"tflops\": %.1f, \"share_of_matrix\": %.3f, \"default_split\": "
       "%s}",
       t.fp8 ? "FP8, " : "", t.heads, t.rows, t.context, t.tokens, split, us, 1e-3 * bytes / us,
@@ -303,14 +298,9 @@ void TimeAll(const std::string& only) {
 
 int main(int argc, char** argv) {
   using namespace fathom::bench;
-  std::string mode, only, file;
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
-      file = argv[++i];
-    } else {
-      (mode.empty() ? mode : only) = argv[i];
-    }
-  }
+  std::vector<std::string> args(argv + 1, argv + argc);
+  const std::string file = TakeJsonFile(args);
+  const std::string mode = args.empty() ? "" : args[0], only = args.size() > 1 ? args.back() : "";
   if (mode != "check" && mode != "time" && mode != "peaks") {
     std::fprintf(
         stderr,
@@ -318,23 +308,10 @@ int main(int argc, char** argv) {
         "[--json FILE]\n");
     return 2;
   }
-  cudaDeviceProp device;
-  int driver = 0;
-  BENCH_CHECK(cudaGetDeviceProperties(&device, 0));
-  BENCH_CHECK(cudaDriverGetVersion(&driver));
-  Append("  \"device\": \"%s\", \"driver_cuda\": %d", device.name, driver);
   bool ok = true;
   if (mode == "check") ok = Check(only);
   if (mode == "time") TimeAll(only);
   if (mode == "peaks") MeasureLimits();
-  if (!file.empty()) {
-    std::FILE* out = std::fopen(file.c_str(), "w");
-    if (out == nullptr) {
-      std::fprintf(stderr, "cannot write %s\n", file.c_str());
-      return 1;
-    }
-    std::fprintf(out, "{\n%s\n}\n", json.c_str());
-    std::fclose(out);
-  }
+  if (!file.empty()) json.Write(file);
   return ok ? 0 : 1;
 }

@@ -13,7 +13,7 @@
 #include "cuda/device.h"
 #include "ops/cuda_ops.h"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
-#include "products/cuda/quantize_rows.h"
+#include "products/cuda/quantize_tokens.h"
 
 namespace fathom::bench {
 namespace {
@@ -122,16 +122,17 @@ class Passes {
           {pages_.As<void>(), 64 * 2 * (kLatent + kRope)}},
          [&](int64_t row, cudaStream_t) { Rotate(row); });
     Time("quantise", wide * 3, {{codes_.As<void>(), wide}}, [&](int64_t row, cudaStream_t stream) {
-      LaunchQuantizeRows(
+      LaunchQuantizeTokens(
           Quantize(row, {codes_.As<uint8_t>() + row * s_.hidden, scales_.As<float>(), pitch}),
           stream);
     });
     Time("quantise for experts", wide * (2 + topk), {{pair_codes_.As<void>(), wide * topk}},
          [&](int64_t row, cudaStream_t stream) {
-           QuantizeRowsParams p = Quantize(row, {pair_codes_.As<uint8_t>() + row * topk * s_.hidden,
-                                                 pair_scales_.As<float>(), pair_pitch});
+           QuantizeTokensParams p =
+               Quantize(row, {pair_codes_.As<uint8_t>() + row * topk * s_.hidden,
+                              pair_scales_.As<float>(), pair_pitch});
            p.places = places_, p.copies = static_cast<int32_t>(topk);
-           LaunchQuantizeRows(p, stream);
+           LaunchQuantizeTokens(p, stream);
          });
     Time("gather for experts", wide * (2 + 2 * topk), {{pairs_.As<void>(), wide * topk * 2}},
          [&](int64_t row, cudaStream_t stream) { Gather(row, stream); });
@@ -179,7 +180,7 @@ class Passes {
     OpContext context = {device_.stream(), {}};
     RotateAndCacheCuda(context, args);
   }
-  QuantizeRowsParams Quantize(int64_t row, const QuantizedOut& out) const {
+  QuantizeTokensParams Quantize(int64_t row, const QuantizedOut& out) const {
     return {.x = x_.As<__nv_bfloat16>() + row * s_.hidden,
             .stride = s_.hidden,
             .capacity = tokens_,

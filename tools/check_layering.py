@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Holds every #include under src/, apps/ and bench/, and every edge that src/'s CMakeLists.txt state,
-to the rules below; those inside ops/ too: an op does not reach into another op's folder.
+to the rules below; those inside ops/ too: an op does not reach into another op's folder. And files
+that documents name must be there.
 
-    tools/check_layering.py            exit 1 and a line for each forbidden include
+    tools/check_layering.py            exit 1 and a line for each forbidden include or missing file
     tools/check_layering.py --canary   checks the check: forbidden includes must be found
 """
 import pathlib
@@ -38,6 +39,7 @@ EDGES = {
 BETWEEN_OPS = {}
 DEPENDS = re.compile(r'fathom_library\((\w+)[^)]*?DEPENDS([^)]*?)(?:LIBRARIES[^)]*)?\)')
 OF_AN_OP = re.compile(r'^\s*#\s*include\s+"(ops/(\w+)/[^"]*)"', re.M)
+NAMED = re.compile(r'`([a-z][\w./-]*\.(?:cc|h|cu|cuh|cmake|sh|md)|[a-z][\w.-]*/[\w./-]*\.py)`')
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"/]+)/[^"]*"', re.M)
 
 
@@ -58,6 +60,13 @@ def between_ops(op, text, allowed=BETWEEN_OPS):
     whose headers all ops share), but those allowed."""
     return [header for header, owner in OF_AN_OP.findall(text)
             if owner != op and (op, header) not in allowed]
+
+
+def missing_files(text, files):
+    """Files that a document names in `code`, of which no file's path ends so."""
+    return [name for name in NAMED.findall(text)
+            if not name.startswith("..") and not any(f"/{file}".endswith(f"/{name}") for file in files)
+            and not re.search("NAME|NNN", name)]
 
 
 def stray_edges(text):
@@ -109,6 +118,9 @@ def canary():
     fine += between_ops("linear", other_op + '#include "ops/op.h"\n#include "products/packed_weight.h"\n')
     fine += between_ops("embed", other_op, {("embed", header): "a reason"})
     fine += stray_edges("fathom_library(ops_cuda SOURCES a.cu DEPENDS products products_cuda ops cuda)")
+    files = ["src/ops/op.h", "tools/run_tests.sh"]
+    missed += [name for name in ("src/op.h", "p.h", "ops/gone.cu", "gone.md") if not missing_files(f"see `{name}`", files)]
+    fine += missing_files("`ops/op.h`, `op.h`, `tools/run_tests.sh`, `op.cc:12`, modelling.md, `x.py`, `ops/NAME.cc`", files)
     if missed or fine:
         sys.exit(f"the layering check is broken: missed {missed}, refused {fine}")
 
@@ -136,6 +148,11 @@ def main():
     for path in sorted((ROOT / "src").rglob("CMakeLists.txt")):
         for folder, edge in stray_edges(path.read_text()):
             problems.append(f"{path.relative_to(ROOT)}: {folder}/ must not depend on {edge}/")
+    names = [str(p.relative_to(ROOT)) for top in ("src", "apps", "bench", "cmake", "docs", "models", "tests", "tools")
+             for p in (ROOT / top).rglob("*")] + [p.name for p in ROOT.glob("*")]
+    for name in names:
+        if name.endswith(".md"):
+            problems += [f"{name}: {missing} is not there" for missing in missing_files((ROOT / name).read_text(), names)]
     if not files:
         problems.append("no source files found")
     print(*problems, sep="\n", end="\n" if problems else "")

@@ -13,13 +13,11 @@
 #include "cuda/fence.h"
 #include "cuda/gpu.h"
 #include "cuda/launch_early.cuh"
+#include "cuda/warp.h"
 #include "quant/e4m3.h"
 #include "tensor/tensor_view.h"
 
 namespace fathom::kernels {
-
-inline constexpr int kWarp = 32;
-inline constexpr unsigned kAllLanes = 0xffffffffu;
 
 // A bug found on the device: says where, and fails the device at the next synchronisation.
 #define DEVICE_CHECK(condition, name, value)                                                  \

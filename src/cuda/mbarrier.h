@@ -26,6 +26,17 @@ class Mbarrier {
                  : "memory");
   }
 
+  // An arrival at the same place of block `rank` of the cluster. It does not release, which would
+  // fence the whole GPU: what this thread has written may not be seen there.
+  __device__ void ArriveAt(uint32_t rank) {
+    asm volatile(
+        "{\n.reg .b32 remote;\n"
+        "mapa.shared::cluster.u32 remote, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(SharedAddress(&word_)),
+        "r"(rank)
+        : "memory");
+  }
+
   // One arrival, which also adds `bytes` to what the phase waits for.
   __device__ void ArriveExpect(uint32_t bytes) {
     asm volatile(

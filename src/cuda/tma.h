@@ -28,21 +28,21 @@ __device__ __forceinline__ void TmaLoad2(void* to, const CUtensorMap* map, Mbarr
       : "memory");
 }
 __device__ __forceinline__ void TmaLoad3(void* to, const CUtensorMap* map, Mbarrier& full,
-                                         uint64_t policy, int32_t x, int32_t y, int32_t z) {
+                                         uint64_t policy, const int32_t (&at)[3]) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
       ".L2::cache_hint [%0], [%1, {%4, %5, %6}], [%2], %3;" ::"r"(SharedAddress(to)),
-      "l"(reinterpret_cast<uint64_t>(map)), "r"(full.address()), "l"(policy), "r"(x), "r"(y), "r"(z)
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(full.address()), "l"(policy), "r"(at[0]),
+      "r"(at[1]), "r"(at[2])
       : "memory");
 }
 __device__ __forceinline__ void TmaLoad4(void* to, const CUtensorMap* map, Mbarrier& full,
-                                         uint64_t policy, int32_t x, int32_t y, int32_t z,
-                                         int32_t w) {
+                                         uint64_t policy, const int32_t (&at)[4]) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
       ".L2::cache_hint [%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(SharedAddress(to)),
-      "l"(reinterpret_cast<uint64_t>(map)), "r"(full.address()), "l"(policy), "r"(x), "r"(y),
-      "r"(z), "r"(w)
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(full.address()), "l"(policy), "r"(at[0]),
+      "r"(at[1]), "r"(at[2]), "r"(at[3])
       : "memory");
 }
 
@@ -58,25 +58,25 @@ __device__ __forceinline__ void TmaPrefetch4(const CUtensorMap* map, int32_t x, 
 // As above, to the same place in every block of the cluster whose bit is set in `blocks`; each
 // block's own barrier at the place of `full` counts the bytes.
 __device__ __forceinline__ void TmaLoadMulticast2(void* to, const CUtensorMap* map, Mbarrier& full,
-                                                  uint64_t policy, uint16_t blocks, int32_t x,
-                                                  int32_t y) {
+                                                  uint64_t policy, uint16_t blocks,
+                                                  const int32_t (&at)[2]) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
       ".multicast::cluster.L2::cache_hint [%0], [%1, {%5, %6}], [%2], %3, %4;" ::"r"(
           SharedAddress(to)),
-      "l"(reinterpret_cast<uint64_t>(map)), "r"(full.address()), "h"(blocks), "l"(policy), "r"(x),
-      "r"(y)
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(full.address()), "h"(blocks), "l"(policy),
+      "r"(at[0]), "r"(at[1])
       : "memory");
 }
 __device__ __forceinline__ void TmaLoadMulticast3(void* to, const CUtensorMap* map, Mbarrier& full,
-                                                  uint64_t policy, uint16_t blocks, int32_t x,
-                                                  int32_t y, int32_t z) {
+                                                  uint64_t policy, uint16_t blocks,
+                                                  const int32_t (&at)[3]) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
       ".multicast::cluster.L2::cache_hint [%0], [%1, {%5, %6, %7}], [%2], %3, %4;" ::"r"(
           SharedAddress(to)),
-      "l"(reinterpret_cast<uint64_t>(map)), "r"(full.address()), "h"(blocks), "l"(policy), "r"(x),
-      "r"(y), "r"(z)
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(full.address()), "h"(blocks), "l"(policy),
+      "r"(at[0]), "r"(at[1]), "r"(at[2])
       : "memory");
 }
 

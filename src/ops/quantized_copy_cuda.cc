@@ -15,7 +15,7 @@ QuantizedOut QuantizedOutOf(const QuantizedCopy& copy) {
           copy.scales.stride(0), copy.scale_ue8m0};
 }
 
-Fp8Rows Fp8RowsOf(const QuantizedCopy& copy) {
+Fp8Tokens Fp8RowsOf(const QuantizedCopy& copy) {
   return {.codes = static_cast<const uint8_t*>(copy.codes.data()),
           .scales = static_cast<const float*>(copy.scales.data()),
           .capacity = copy.codes.dim(0),

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "ops/ops.h"
-#include "products/cuda/quantize_rows.h"
+#include "products/cuda/quantize_tokens.h"
 #include "products/hopper/fp8_gemm.h"
 
 namespace fathom {
@@ -13,6 +13,6 @@ bool HasCodes(const QuantizedCopy& copy);
 // Where it goes; without codes: it is not made.
 QuantizedOut QuantizedOutOf(const QuantizedCopy& copy);
 // As products read it. REQUIRES: HasCodes.
-Fp8Rows Fp8RowsOf(const QuantizedCopy& copy);
+Fp8Tokens Fp8RowsOf(const QuantizedCopy& copy);
 
 }  // namespace fathom

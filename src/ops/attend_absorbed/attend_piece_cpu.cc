@@ -168,8 +168,9 @@ HWY_INLINE void WeighColumns(const AttendPiece& p, int64_t h, int64_t column,
   VF sum[kHeads][kColumns];
   SetZero(sum);
   for (int64_t key = 0; key < p.keys; key += kPageTokens) {
-    Accumulate<kHeads, kPanels>(RowOf<T>(p.latent, p.latent_stride, key) + column, p.latent_stride,
-                                kPanel, weights + h * kPiece + key, kPiece,
+    Accumulate<kHeads, kPanels>(RowOf<T>(p.latent, p.latent_stride, key) + column,
+                                weights + h * kPiece + key,
+                                {.w = p.latent_stride, .panels = kPanel, .x = kPiece},
                                 std::min<int64_t>(kPageTokens, p.keys - key), sum);
   }
   FATHOM_UNROLL
@@ -216,9 +217,9 @@ template <class T>
 HWY_INLINE void AttendOneType(const AttendPiece& p) {
   alignas(64) float scores[kHeadGroup * kPiece];
   NextRows<T> next(p);
-  int64_t h = ScoreHeads<kDotRows, T>(p, 0, scores, next);
-  if constexpr (kDotRows > 2) h = ScoreHeads<2, T>(p, h, scores, next);
-  if constexpr (kDotRows > 1) ScoreHeads<1, T>(p, h, scores, next);
+  int64_t h = ScoreHeads<kDotTokens, T>(p, 0, scores, next);
+  if constexpr (kDotTokens > 2) h = ScoreHeads<2, T>(p, h, scores, next);
+  if constexpr (kDotTokens > 1) ScoreHeads<1, T>(p, h, scores, next);
   for (h = 0; h < p.heads; ++h) Exponentiate(p.keys, scores + h * kPiece, p.max + h, p.sum + h);
   if constexpr (std::is_same_v<T, E4M3>) {
     for (h = 0; h < p.heads; ++h) {

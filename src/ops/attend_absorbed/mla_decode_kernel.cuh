@@ -4,6 +4,7 @@
 
 #include <cuda_bf16.h>
 
+#include "cuda/exp2.h"
 #include "cuda/fence.h"
 #include "cuda/wgmma_bf16.h"
 #include "ops/attend_absorbed/mla_decode_produce.cuh"

@@ -12,6 +12,7 @@
 
 #include <cuda_bf16.h>
 
+#include "cuda/exp2.h"
 #include "cuda/fence.h"
 #include "cuda/wgmma_bf16.h"
 #include "ops/attend_absorbed/mla_decode_narrow_produce.cuh"
@@ -27,12 +28,6 @@ enum NarrowBarrier : uint32_t {
   kExchangeReady = 4,  // both: it is written
 };
 
-__device__ __forceinline__ float NarrowExp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // A result over some positions: values (elsewhere), their greatest score, and the sum of weights.
 // Folding in another gives the factors of both sides' values. At first there is nothing in it.
 struct Running {
@@ -40,8 +35,8 @@ struct Running {
 
   __device__ __forceinline__ void Fold(float other_max, float other_sum, float& keep, float& take) {
     const float both = fmaxf(max, other_max), base = both == -INFINITY ? 0 : both;
-    keep = NarrowExp2(max - base);
-    take = NarrowExp2(other_max - base);
+    keep = Exp2(max - base);
+    take = Exp2(other_max - base);
     max = both;
     sum = __fmaf_rn(sum, keep, __fmul_rn(other_sum, take));
   }
@@ -221,7 +216,7 @@ class NarrowConsumer {
       best[c] = fmaxf(scores_[4 * (c / 2) + c % 2], scores_[4 * (c / 2) + 2 + c % 2]);
 #pragma unroll
       for (int distance = 4; distance < 32; distance *= 2) {
-        best[c] = fmaxf(best[c], __shfl_xor_sync(kWarpLanes, best[c], distance));
+        best[c] = fmaxf(best[c], __shfl_xor_sync(kAllLanes, best[c], distance));
       }
     }
     const int head = 2 * (lane_ % 4);
@@ -239,8 +234,8 @@ class NarrowConsumer {
       const float base = max_[c] == -INFINITY ? 0 : max_[c];
       float& low = scores_[4 * (c / 2) + c % 2];
       float& high = scores_[4 * (c / 2) + 2 + c % 2];
-      low = NarrowExp2(fmaf(low, scale_log2_, -base));
-      high = NarrowExp2(fmaf(high, scale_log2_, -base));
+      low = Exp2(fmaf(low, scale_log2_, -base));
+      high = Exp2(fmaf(high, scale_log2_, -base));
       sum_[c] = low + high;
     }
     uint32_t packed[4];
@@ -274,7 +269,7 @@ class NarrowConsumer {
     for (int c = 0; c < 4; ++c) {
 #pragma unroll
       for (int distance = 4; distance < 32; distance *= 2) {
-        sum_[c] += __shfl_xor_sync(kWarpLanes, sum_[c], distance);
+        sum_[c] += __shfl_xor_sync(kAllLanes, sum_[c], distance);
       }
       const int column = 8 * (c / 2) + head + c % 2;
       if (lane_ < 4) {

@@ -40,14 +40,14 @@ __device__ __forceinline__ void LoadTile(NarrowShared& s, const Maps& maps, int 
       Mbarrier& raw = s.widen.raw[buffer][half];
       raw.ArriveExpect(kRawHalfBytes + (half == 0 ? kKeys * 4 : 0));
       if (half == 0) TmaLoad2(s.widen.scales[buffer], &maps.scales, raw, policy, 0, page);
-      TmaLoad4(s.keys[buffer][4 * half + kRawChunk], &maps.latent, raw, policy, 0, 0, 2 * half,
-               page);
+      TmaLoad4(s.keys[buffer][4 * half + kRawChunk], &maps.latent, raw, policy,
+               {0, 0, 2 * half, page});
       full.ArriveExpect(rope);
     } else {
       full.ArriveExpect(4 * kTileChunkBytes + rope);
-      TmaLoad4(s.keys[buffer][4 * half], &maps.latent, full, policy, 0, 0, 4 * half, page);
+      TmaLoad4(s.keys[buffer][4 * half], &maps.latent, full, policy, {0, 0, 4 * half, page});
     }
-    if (rope > 0) TmaLoad4(s.keys[buffer][8], &maps.rope, full, policy, 0, 0, 0, page);
+    if (rope > 0) TmaLoad4(s.keys[buffer][8], &maps.rope, full, policy, {0, 0, 0, page});
   }
 }
 
@@ -72,8 +72,8 @@ __device__ void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowSte
       } else {
         const int32_t row = item.token * step.heads;
         s.query_full.ArriveExpect(sizeof(s.query));
-        TmaLoad3(s.query[0], &maps.q_latent, s.query_full, keep, 0, row, 0);
-        TmaLoad3(s.query[8], &maps.q_rope, s.query_full, keep, 0, 0, item.token);
+        TmaLoad3(s.query[0], &maps.q_latent, s.query_full, keep, {0, row, 0});
+        TmaLoad3(s.query[8], &maps.q_rope, s.query_full, keep, {0, 0, item.token});
       }
     }
     query_parity ^= 1;
@@ -81,7 +81,7 @@ __device__ void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowSte
 
     for (int32_t tile = 0; tile < tiles; ++tile) {
       if (tile % 32 == 0 && tile > 0) pages = tile + lane < tiles ? table[tile + lane] : 0;
-      const int32_t page = __shfl_sync(kWarpLanes, pages, tile % 32);
+      const int32_t page = __shfl_sync(kAllLanes, pages, tile % 32);
       const int buffer = tile % 2;
       if (lane == 0) {
         s.empty[buffer].Wait(((parities >> buffer) & 1) ^ 1);

@@ -4,11 +4,11 @@
 
 #include <cstdint>
 
+#include "cuda/warp.h"
 #include "ops/attend_absorbed/mla_decode_step.h"
 
 namespace fathom::mla {
 
-inline constexpr uint32_t kWarpLanes = 0xffffffff;
 inline constexpr int kGroupTokens = 2 * kKeys;
 inline constexpr int kGroupLog2 = 7;
 static_assert(kGroupTokens == 1 << kGroupLog2);
@@ -47,8 +47,8 @@ class NarrowWalk {
       groups += (position >> kGroupLog2) + 1;
       sections += (position >> (kGroupLog2 + step.section_log2)) + 1;
     }
-    groups = __reduce_add_sync(kWarpLanes, groups);
-    sections = __reduce_add_sync(kWarpLanes, sections);
+    groups = __reduce_add_sync(kAllLanes, groups);
+    sections = __reduce_add_sync(kAllLanes, sections);
     const bool fine = groups <= kFineGroups * blocks;
     unit_log2_ = fine ? 0 : step.section_log2;
     prefix_ = fine ? 1 : (sections + blocks - 1) / blocks;
@@ -97,13 +97,13 @@ class NarrowWalk {
       Count();
     }
     const int32_t local = ordinal - before_;
-    const int lane = __ffs(static_cast<int>(__ballot_sync(kWarpLanes, local < until_))) - 1;
-    const int32_t first = __shfl_sync(kWarpLanes, until_ - count_, lane);
+    const int lane = __ffs(static_cast<int>(__ballot_sync(kAllLanes, local < until_))) - 1;
+    const int32_t first = __shfl_sync(kAllLanes, until_ - count_, lane);
     const int32_t token = begin_ + lane;
     if (local == first && lane_ == 0) step_.first_single[token] = ordinal;
     return {.token = token,
-            .position = __shfl_sync(kWarpLanes, position_, lane),
-            .slot = __shfl_sync(kWarpLanes, slot_, lane),
+            .position = __shfl_sync(kAllLanes, position_, lane),
+            .slot = __shfl_sync(kAllLanes, slot_, lane),
             .group = (prefix_ + local - first) << unit_log2_,
             .groups = 1 << unit_log2_,
             .part = step_.tokens + ordinal};
@@ -122,10 +122,10 @@ class NarrowWalk {
     until_ = count_;
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
-      const int32_t lower = __shfl_up_sync(kWarpLanes, until_, distance);
+      const int32_t lower = __shfl_up_sync(kAllLanes, until_, distance);
       if (lane_ >= distance) until_ += lower;
     }
-    total_ = __shfl_sync(kWarpLanes, until_, 31);
+    total_ = __shfl_sync(kAllLanes, until_, 31);
   }
 
   const NarrowStep& step_;

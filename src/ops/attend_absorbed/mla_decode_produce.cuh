@@ -41,14 +41,15 @@ __device__ __forceinline__ void LoadHalf(Shared& s, const Maps& maps, int buffer
   if constexpr (kFp8) {
     Mbarrier& raw = s.widen.raw[buffer][half];
     raw.ArriveExpect(kRawHalfBytes + (half == buffer ? kKeys * 4 : 0));
-    TmaLoad4(s.keys[buffer][4 * half + kRawChunk], &maps.latent, raw, policy, 0, 0, 2 * half, page);
+    TmaLoad4(s.keys[buffer][4 * half + kRawChunk], &maps.latent, raw, policy,
+             {0, 0, 2 * half, page});
     if (half == buffer) TmaLoad2(s.widen.scales[buffer], &maps.scales, raw, policy, 0, page);
     full.ArriveExpect(rope ? kChunkBytes : 0);
   } else {
     full.ArriveExpect((rope ? 5 : 4) * kChunkBytes);
-    TmaLoad4(s.keys[buffer][4 * half], &maps.latent, full, policy, 0, 0, 4 * half, page);
+    TmaLoad4(s.keys[buffer][4 * half], &maps.latent, full, policy, {0, 0, 4 * half, page});
   }
-  if (rope) TmaLoad4(s.keys[buffer][kRopeChunk], &maps.rope, full, policy, 0, 0, 0, page);
+  if (rope) TmaLoad4(s.keys[buffer][kRopeChunk], &maps.rope, full, policy, {0, 0, 0, page});
 }
 
 // The producer: one warp feeds queries and tiles to the consumers, in the order of the items.
@@ -77,8 +78,8 @@ __device__ void Produce(Shared& s, const Maps& maps, const Step& step) {
         for (int box = 0; box < boxes; ++box) {
           const int32_t at = box * kQueryBox;
           for (int chunk = 0; chunk < kRopeChunk; ++chunk) {
-            TmaLoad3(s.query[chunk] + at * 128, &maps.q_latent, s.query_full, keep, 0, row + at,
-                     chunk);
+            TmaLoad3(s.query[chunk] + at * 128, &maps.q_latent, s.query_full, keep,
+                     {0, row + at, chunk});
           }
           TmaLoad2(s.query[kRopeChunk] + at * 128, &maps.q_rope, s.query_full, keep, 0, row + at);
         }

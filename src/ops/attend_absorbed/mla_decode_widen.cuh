@@ -8,6 +8,7 @@
 
 #include "cuda/fence.h"
 #include "cuda/mbarrier.h"
+#include "cuda/warp.h"
 #include "ops/attend_absorbed/mla_decode_step.h"
 
 namespace fathom::mla {
@@ -56,7 +57,7 @@ __device__ __forceinline__ void WidenHalf(uint8_t* chunks, const float* scales, 
     const auto quarter = [&](int i) { return kUnitRows == 8 ? i : 2 * i + second; };
     const float scale = scales[row];
     // 2^120 times a scale above 2^7 is none of BF16's numbers; no latent after a norm has one.
-    const bool large = __any_sync(0xffffffff, scale > 0x1p7f);
+    const bool large = __any_sync(kAllLanes, scale > 0x1p7f);
     const __nv_bfloat162 factor = __float2bfloat162_rn(large ? 0x1p120f : scale * 0x1p120f);
     uint4 codes[kVectors];
 #pragma unroll

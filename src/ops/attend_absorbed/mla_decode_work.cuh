@@ -5,11 +5,10 @@
 
 #include <cstdint>
 
+#include "cuda/warp.h"
 #include "ops/attend_absorbed/mla_decode_step.h"
 
 namespace fathom::mla {
-
-inline constexpr uint32_t kAllLanes = 0xffffffff;
 
 struct Item {
   int32_t token;     // the first of `tokens`

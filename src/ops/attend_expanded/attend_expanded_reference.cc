@@ -15,9 +15,14 @@ size_t AttendExpandedReferenceWorkspace(const Stream&, const AttendExpandedArgs&
   return (a.kv.dim(0) + a.out.dim(2)) * sizeof(float);
 }
 
-// Attention of one head of one token over the piece's first n positions; returns its log-sum-exp.
-static float Attend(const RowPiece& a, float scale, int64_t t, int64_t h, int64_t n, float* scores,
-                    float* out) {
+struct Query {
+  int64_t token, head;
+  int64_t visible;  // positions of the piece, from its first on
+};
+
+// Attention of one head of one token over what it sees of the piece; returns its log-sum-exp.
+static float Attend(const RowPiece& a, float scale, const Query& query, float* scores, float* out) {
+  const auto [t, h, n] = query;
   const int64_t rope = a.rope.dim(1), nope = a.q.dim(2) - rope, vdim = a.out.dim(2);
   const float* q = a.q.Row<float>(t) + h * a.q.dim(2);
   for (int64_t j = 0; j < n; ++j) {
@@ -54,7 +59,7 @@ static void AttendPiece(const RowPiece& a, float scale, float* scores) {
     for (int64_t h = 0; h < a.q.dim(1); ++h) {
       float* out = a.out.Row<float>(t) + h * vdim;
       float* lse = a.lse.Row<float>(t) + h;
-      const float piece_lse = Attend(a, scale, t, h, visible, scores, piece);
+      const float piece_lse = Attend(a, scale, {t, h, visible}, scores, piece);
       if (a.first()) {
         std::copy_n(piece, vdim, out);
         *lse = piece_lse;

@@ -125,9 +125,9 @@ class TokenAttention {
         VF sum[kTokens][kVectors];
         SetZero(sum);
         for (int64_t k = 0; k < key_dim_; k += kRun) {
-          Accumulate<kTokens, 1>(keys_ + panel * key_dim_ + k * kPanel, kPanel, 0,
-                                 q_ + k * kTokenGroup + t * kRun, kRun,
-                                 std::min(kRun, key_dim_ - k), sum);
+          Accumulate<kTokens, 1>(
+              keys_ + panel * key_dim_ + k * kPanel, q_ + k * kTokenGroup + t * kRun,
+              {.w = kPanel, .panels = 0, .x = kRun}, std::min(kRun, key_dim_ - k), sum);
         }
         FATHOM_UNROLL
         for (int r = 0; r < kTokens; ++r) {
@@ -183,8 +183,8 @@ class TokenAttention {
         sum[r][c] = hn::LoadU(d, out + r * value_width_ + c * kLanes);
       }
     }
-    Accumulate<kTokens, 1>(values_ + begin * value_width_ + column, value_width_, 0,
-                           scores_ + t * kKeyGroup + begin, kKeyGroup, end - begin, sum);
+    Accumulate<kTokens, 1>(values_ + begin * value_width_ + column, scores_ + t * kKeyGroup + begin,
+                           {.w = value_width_, .panels = 0, .x = kKeyGroup}, end - begin, sum);
     FATHOM_UNROLL
     for (int r = 0; r < kTokens; ++r) {
       FATHOM_UNROLL

@@ -11,11 +11,13 @@
 // Expected on an H200: 16 heads, 4096 tokens of 4096: 86 GFLOP, 0.15 ms at 570 TFLOPS.
 #include <cuda_bf16.h>
 
+#include "cuda/exp2.h"
 #include "cuda/fence.h"
 #include "cuda/gpu.h"
 #include "cuda/launch_early.cuh"
 #include "cuda/mbarrier.h"
 #include "cuda/tma.h"
+#include "cuda/warp.h"
 #include "cuda/wgmma_bf16.h"
 #include "ops/attend_expanded/flash_attend_step.h"
 
@@ -26,7 +28,6 @@ constexpr int kRowsOfGroup = 64;  // of a warpgroup
 constexpr int kHeadsAtOnce = 16;  // whose blocks run together: they find keys and values in the L2
 constexpr int kChunkBytes = 16384;  // 128 rows of 64 values, swizzled
 constexpr int kValue = 128;
-constexpr uint32_t kAllLanes = 0xffffffff;
 
 template <int kGroups>
 struct Shared {
@@ -72,12 +73,6 @@ __device__ __forceinline__ int32_t Tiles(int32_t seen) {
   return (seen + kKeys - 1) / kKeys;
 }
 
-__device__ __forceinline__ float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // What the tokens of warpgroups [begin, end) see at most.
 template <int kGroups>
 __device__ __forceinline__ int32_t MostSeen(const Shared<kGroups>& s, int begin, int end) {
@@ -92,18 +87,18 @@ __device__ void Produce(Shared<kGroups>& s, const Maps& maps, const Work& work) 
   const int32_t tiles = Tiles(MostSeen(s, 0, kGroups));
   if (tiles == 0) return;  // nobody would wait for the query
   s.query_full.ArriveExpect(sizeof(s.query));
-  TmaLoad4(s.query, &maps.q, s.query_full, once, 0, work.token, 0, work.head);
+  TmaLoad4(s.query, &maps.q, s.query_full, once, {0, work.token, 0, work.head});
   for (int32_t tile = 0; tile < tiles; ++tile) {
     const int stage = tile % 2;
     const int32_t position = work.piece.at + tile * kKeys;
     const uint32_t empty = (tile / 2 & 1) ^ 1;
     s.keys_empty[stage].Wait(empty);
     s.keys_full[stage].ArriveExpect(3 * kChunkBytes);
-    TmaLoad4(s.keys[stage], &maps.kv, s.keys_full[stage], keep, 0, position, 0, work.head);
+    TmaLoad4(s.keys[stage], &maps.kv, s.keys_full[stage], keep, {0, position, 0, work.head});
     TmaLoad2(s.keys[stage][2], &maps.rope, s.keys_full[stage], keep, 0, position);
     s.values_empty[stage].Wait(empty);
     s.values_full[stage].ArriveExpect(2 * kChunkBytes);
-    TmaLoad4(s.values[stage], &maps.kv, s.values_full[stage], keep, 0, position, 2, work.head);
+    TmaLoad4(s.values[stage], &maps.kv, s.values_full[stage], keep, {0, position, 2, work.head});
   }
 }
 

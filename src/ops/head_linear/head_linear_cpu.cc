@@ -1,6 +1,6 @@
 // A product per head (products/cpu/panel_product.cc), split over heads and panels.
 #include "ops/cpu_ops.h"
-#include "products/cpu/pack_rows.h"
+#include "products/cpu/pack_tokens.h"
 #include "products/cpu/panel_product.h"
 
 namespace fathom {
@@ -9,8 +9,8 @@ namespace {
 // Tokens at a time: all their heads are packed together.
 constexpr int64_t kTokens = 64;
 
-PackedRows Packed(Arena& arena, const HeadLinearArgs& a) {
-  return PackedRows(arena, AsCpu(a.weight), std::min(kTokens, a.x.dim(0)) * a.weight->count);
+PackedTokens Packed(Arena& arena, const HeadLinearArgs& a) {
+  return PackedTokens(arena, AsCpu(a.weight), std::min(kTokens, a.x.dim(0)) * a.weight->count);
 }
 
 }  // namespace
@@ -27,11 +27,11 @@ void HeadLinearCpu(OpContext& context, const HeadLinearArgs& a) {
   const bool plain = w.activations == ActivationForm::kPlain;
   ThreadPool& pool = Pool(context);
   Arena arena(context.workspace.data(), context.workspace.size());
-  const PackedRows packed = Packed(arena, a);
+  const PackedTokens packed = Packed(arena, a);
   for (int64_t first = 0; first < tokens; first += kTokens) {
     const int64_t n = std::min(kTokens, tokens - first), items = heads * panels;
     const float* x = a.x.Row<float>(first);
-    ActivationRows rows;
+    TokenActivations rows;
     if (!plain) rows = packed.Pack(pool, w, {x, a.x.stride(0), heads, a.x.stride(1)}, n * heads);
     pool.ParallelFor(
         items, PanelGrain(w, n, items, pool.threads()), [&](int64_t begin, int64_t end, int) {
@@ -41,7 +41,8 @@ void HeadLinearCpu(OpContext& context, const HeadLinearArgs& a) {
             const int64_t stop = std::min(panels, panel + end - begin);
             MultiplyPanels(
                 {w, head, panel, stop},
-                plain ? PlainRows(w, x + head * a.x.stride(1), a.x.stride(0)) : rows.From(head * n),
+                plain ? PlainTokens(w, x + head * a.x.stride(1), a.x.stride(0))
+                      : rows.From(head * n),
                 n,
                 {a.out.Row<float>(first) + head * a.out.stride(1) + w.OutsBetween(0, panel),
                  a.out.stride(0)});

@@ -2,7 +2,7 @@
 #include "ops/head_linear/head_linear_cuda.h"
 #include "ops/hopper_ops.h"
 #include "ops/quantized_copy_cuda.h"
-#include "products/cuda/quantize_rows.h"
+#include "products/cuda/quantize_tokens.h"
 #include "products/hopper/bf16_product.h"
 
 namespace fathom {
@@ -18,13 +18,13 @@ void HeadLinearHopper(OpContext& context, const HeadLinearArgs& a) {
   }
   const QuantizedOut quantized = QuantizedOutOf(a.quantized);
   if (quantized.codes == nullptr) return;
-  LaunchQuantizeRows({.x = static_cast<const __nv_bfloat16*>(a.out.data()),
-                      .stride = a.out.stride(0),
-                      .capacity = tokens,
-                      .channels = a.quantized.codes.dim(1),
-                      .live = static_cast<const int32_t*>(a.live.data()),
-                      .out = quantized},
-                     Cuda(context).get());
+  LaunchQuantizeTokens({.x = static_cast<const __nv_bfloat16*>(a.out.data()),
+                        .stride = a.out.stride(0),
+                        .capacity = tokens,
+                        .channels = a.quantized.codes.dim(1),
+                        .live = static_cast<const int32_t*>(a.live.data()),
+                        .out = quantized},
+                       Cuda(context).get());
   Cuda(context).CheckLaunch("head_linear", a.x);
 }
 

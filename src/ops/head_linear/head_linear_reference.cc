@@ -1,5 +1,5 @@
 #include "ops/reference_ops.h"
-#include "products/reference/multiply_row.h"
+#include "products/reference/multiply_token.h"
 
 namespace fathom {
 
@@ -7,8 +7,8 @@ void HeadLinearReference(OpContext&, const HeadLinearArgs& a) {
   const ReferenceWeight& w = AsReference(a.weight);
   for (int64_t t = 0; t < *a.live.As<int32_t>(); ++t) {
     for (int64_t h = 0; h < w.count; ++h) {
-      MultiplyRow(w, h, a.x.Row<float>(t) + h * a.x.stride(1),
-                  a.out.Row<float>(t) + h * a.out.stride(1), nullptr);
+      MultiplyToken(w, h, a.x.Row<float>(t) + h * a.x.stride(1),
+                    a.out.Row<float>(t) + h * a.out.stride(1), nullptr);
     }
   }
 }

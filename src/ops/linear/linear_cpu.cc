@@ -1,13 +1,13 @@
 // x W^T (products/cpu/panel_product.cc), split over panels and groups of tokens.
 #include "ops/cpu_ops.h"
-#include "products/cpu/pack_rows.h"
+#include "products/cpu/pack_tokens.h"
 #include "products/cpu/panel_product.h"
 
 namespace fathom {
 
 size_t LinearCpuWorkspace(const Stream&, const LinearArgs& a) {
   Arena arena = Arena::Measuring();
-  PackedRows(arena, AsCpu(a.weight), std::min(kTokenChunk, a.x.dim(0)));
+  PackedTokens(arena, AsCpu(a.weight), std::min(kTokenChunk, a.x.dim(0)));
   return arena.used();
 }
 
@@ -15,10 +15,10 @@ void LinearCpu(OpContext& context, const LinearArgs& a) {
   const CpuWeight& w = AsCpu(a.weight);
   const int64_t tokens = Live(a.live, a.x.dim(0));
   Arena arena(context.workspace.data(), context.workspace.size());
-  const PackedRows packed(arena, w, std::min(kTokenChunk, a.x.dim(0)));
+  const PackedTokens packed(arena, w, std::min(kTokenChunk, a.x.dim(0)));
   for (int64_t first = 0; first < tokens; first += kTokenChunk) {
     const int64_t n = std::min(kTokenChunk, tokens - first);
-    const ActivationRows rows =
+    const TokenActivations rows =
         packed.Pack(Pool(context), w, {a.x.Row<float>(first), a.x.stride(0)}, n);
     MultiplyInParallel(Pool(context), w, rows, n, a.out.Slice(0, first, first + n));
   }

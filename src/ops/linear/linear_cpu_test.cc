@@ -14,7 +14,7 @@
 #include "cpu/cpu_device.h"
 #include "cpu/cpu_features.h"
 #include "ops/ops.h"
-#include "products/cpu/pack_rows.h"
+#include "products/cpu/pack_tokens.h"
 
 namespace fathom {
 namespace {
@@ -147,7 +147,7 @@ TEST_P(EveryTarget, ATokensBitsAreItsOwn) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
     const Source w(dtype, 200, 392, 0, 0, 1);
     const WeightSource source{{w.tensor}};
-    constexpr int64_t kTokens = 600;  // more than kRowGroup, more than a chunk
+    constexpr int64_t kTokens = 600;  // more than kTileTokens, more than a chunk
     const std::vector<float> x = Normals(kTokens * 392, 3);
     for (const Ops* ops : kTables) {
       const std::vector<float> all = Product(*ops, 3, source, x, kTokens);
@@ -331,7 +331,7 @@ TEST_P(EveryTarget, NanWeights) {
 }
 
 // The bits of QuantizeRun, for numbers of all sizes and kinds.
-TEST_P(EveryTarget, QuantizeRows) {
+TEST_P(EveryTarget, QuantizeTokens) {
   CpuDevice device(2);
   const Source source(DType::kF8E4M3, 1, 600, 0, 28, 1);  // runs of 100, 128 (3 times) and 116
   const WeightSource one{{source.tensor}};
@@ -357,11 +357,11 @@ TEST_P(EveryTarget, QuantizeRows) {
     const CpuWeight& w = AsCpu(packed->get());
     ASSERT_EQ(w.runs(), 5);
     Arena measure = Arena::Measuring();
-    PackedRows(measure, w, kRows);
+    PackedTokens(measure, w, kRows);
     Buffer memory(measure.used());
     Arena arena(memory.data(), memory.size());
-    const PackedRows to(arena, w, kRows);
-    const ActivationRows rows = to.Pack(device.stream().pool(), w, {x.data(), kIn}, kRows);
+    const PackedTokens to(arena, w, kRows);
+    const TokenActivations rows = to.Pack(device.stream().pool(), w, {x.data(), kIn}, kRows);
     for (int64_t row = 0; row < kRows; ++row) {
       for (int64_t run = 0; run < w.runs(); ++run) {
         const int64_t begin = w.run_begin(run), n = w.run_end(run) - begin;
@@ -372,7 +372,7 @@ TEST_P(EveryTarget, QuantizeRows) {
         ASSERT_TRUE(got_scale == scale || (std::isnan(scale) && std::isnan(got_scale)));
         for (int64_t k = 0; k < n; ++k) {
           const float value = ToFloat(E4M3{codes[k]});
-          const std::byte* record = rows.values + run * rows.run_stride + row * rows.row_stride;
+          const std::byte* record = rows.values + run * rows.run_stride + row * rows.token_stride;
           const float got = w.dots ? ToFloat(reinterpret_cast<const BF16*>(record)[k])
                                    : reinterpret_cast<const float*>(record)[k];
           ASSERT_TRUE(std::isnan(value)

@@ -39,9 +39,13 @@ void LaunchPlain(const LinearArgs& a, std::byte* workspace, cudaStream_t stream)
                                .y_stride = a.out.stride(0),
                                .f32 = a.out.dtype() == DType::kF32};
   if (a.weight->quantize_activations) {
-    params.quantized = QuantizedRowsAt(AsCuda(a.weight), tokens, workspace);
-    LaunchQuantizeRuns(stream, AsCuda(a.weight), params.x, params.x_stride, tokens, params.live, 1,
-                       params.quantized);
+    params.quantized = QuantizedTokensAt(AsCuda(a.weight), tokens, workspace);
+    LaunchQuantizeRuns<BF16>(stream, AsCuda(a.weight),
+                             {.x = params.x,
+                              .stride = params.x_stride,
+                              .tokens = tokens,
+                              .live = params.live,
+                              .out = params.quantized});
   }
   LaunchPlainProduct(params, stream);
 }
@@ -49,7 +53,7 @@ void LaunchPlain(const LinearArgs& a, std::byte* workspace, cudaStream_t stream)
 }  // namespace
 
 size_t LinearCudaWorkspace(const Stream&, const LinearArgs& a) {
-  return a.weight->quantize_activations ? QuantizedRowsBytes(AsCuda(a.weight), a.x.dim(0)) : 0;
+  return a.weight->quantize_activations ? QuantizedTokensBytes(AsCuda(a.weight), a.x.dim(0)) : 0;
 }
 
 void LinearCuda(OpContext& context, const LinearArgs& a) {

@@ -3,9 +3,9 @@
 #include "ops/hopper_ops.h"
 #include "ops/linear/linear_cuda.h"
 #include "ops/quantized_copy_cuda.h"
-#include "products/cuda/quantize_rows.h"
+#include "products/cuda/quantize_tokens.h"
 #include "products/hopper/bf16_product.h"
-#include "products/hopper/fp8_few_rows.h"
+#include "products/hopper/fp8_few_tokens.h"
 #include "products/hopper/fp8_weights.h"
 
 namespace fathom {
@@ -19,19 +19,19 @@ size_t CodeBytes(const LinearArgs& a) {
   return (static_cast<size_t>(a.x.dim(0) * a.x.dim(1)) + 255) / 256 * 256;
 }
 
-Fp8Rows Quantize(const LinearArgs& a, std::byte* workspace, cudaStream_t stream) {
+Fp8Tokens Quantize(const LinearArgs& a, std::byte* workspace, cudaStream_t stream) {
   const int64_t tokens = a.x.dim(0), in = a.x.dim(1);
   const QuantizedOut x = {.codes = reinterpret_cast<uint8_t*>(workspace),
                           .scales = reinterpret_cast<float*>(workspace + CodeBytes(a)),
                           .scale_pitch = Fp8ScalePitch(tokens),
                           .scale_ue8m0 = a.weight->scale_ue8m0};
-  LaunchQuantizeRows({.x = static_cast<const __nv_bfloat16*>(a.x.data()),
-                      .stride = a.x.stride(0),
-                      .capacity = tokens,
-                      .channels = in,
-                      .live = static_cast<const int32_t*>(a.live.data()),
-                      .out = x},
-                     stream);
+  LaunchQuantizeTokens({.x = static_cast<const __nv_bfloat16*>(a.x.data()),
+                        .stride = a.x.stride(0),
+                        .capacity = tokens,
+                        .channels = in,
+                        .live = static_cast<const int32_t*>(a.live.data()),
+                        .out = x},
+                       stream);
   return {x.codes, x.scales, tokens, in, x.scale_pitch};
 }
 
@@ -40,17 +40,17 @@ void LaunchFp8(const LinearArgs& a, std::byte* workspace, cudaStream_t stream) {
   const auto* live = static_cast<const int32_t*>(a.live.data());
   const bool f32 = a.out.dtype() == DType::kF32;
   const bool quantized = HasCodes(a.x_quantized);
-  if (!quantized && tokens <= kFp8FewDenseRows) {  // the same bits
-    LaunchFp8FewRows({.x = a.x.data(),
-                      .x_stride = a.x.stride(0),
-                      .scale_ue8m0 = a.weight->scale_ue8m0,
-                      .tokens = tokens,
-                      .live = live,
-                      .w = Fp8WeightsOf(AsCuda(a.weight)),
-                      .output = f32 ? Fp8FewRowsOutput::kF32 : Fp8FewRowsOutput::kBF16,
-                      .y = a.out.data(),
-                      .y_stride = a.out.stride(0)},
-                     stream);
+  if (!quantized && tokens <= kFp8FewDenseTokens) {  // the same bits
+    LaunchFp8FewTokens({.x = a.x.data(),
+                        .x_stride = a.x.stride(0),
+                        .scale_ue8m0 = a.weight->scale_ue8m0,
+                        .tokens = tokens,
+                        .live = live,
+                        .w = Fp8WeightsOf(AsCuda(a.weight)),
+                        .output = f32 ? Fp8FewTokensOutput::kF32 : Fp8FewTokensOutput::kBF16,
+                        .y = a.out.data(),
+                        .y_stride = a.out.stride(0)},
+                       stream);
     return;
   }
   LaunchFp8Gemm({.x = quantized ? Fp8RowsOf(a.x_quantized) : Quantize(a, workspace, stream),

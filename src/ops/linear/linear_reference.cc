@@ -1,17 +1,17 @@
 #include "ops/reference_ops.h"
-#include "products/reference/multiply_row.h"
+#include "products/reference/multiply_token.h"
 
 namespace fathom {
 
 size_t LinearReferenceWorkspace(const Stream&, const LinearArgs& a) {
-  return MultiplyRowWorkspace(*a.weight) * sizeof(float);
+  return MultiplyTokenWorkspace(*a.weight) * sizeof(float);
 }
 
 void LinearReference(OpContext& context, const LinearArgs& a) {
   const ReferenceWeight& w = AsReference(a.weight);
   float* workspace = reinterpret_cast<float*>(context.workspace.data());
   for (int64_t t = 0; t < *a.live.As<int32_t>(); ++t) {
-    MultiplyRow(w, 0, a.x.Row<float>(t), a.out.Row<float>(t), workspace);
+    MultiplyToken(w, 0, a.x.Row<float>(t), a.out.Row<float>(t), workspace);
   }
 }
 

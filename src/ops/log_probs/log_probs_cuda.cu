@@ -42,15 +42,21 @@ __device__ inline Ranked BlockFirst(Ranked x, Ranked* scratch) {
   return warp_first(scratch[threadIdx.x % kWarp]);
 }
 
+// Of each row, if it is live: a token, and what comes of it.
+struct Asked {
+  const int32_t *tokens, *live;
+  float* logprob;
+};
+
 __global__ void __launch_bounds__(kThreads)
-    LogProbs(Rows<const float> logits, int64_t vocab, const int32_t* tokens, const int32_t* live,
-             float* logprob, Rows<int32_t> top_ids, Rows<float> top_logprobs, int top) {
+    LogProbs(Rows<const float> logits, int64_t vocab, Asked asked, Rows<int32_t> top_ids,
+             Rows<float> top_logprobs, int top) {
   static_assert(kThreads == kWarp * kWarp);
   __shared__ float max_scratch[kWarp];
   __shared__ double sum_scratch[kWarp];
   __shared__ Ranked scratch[kWarp];
   const int64_t row = blockIdx.x;
-  if (row >= *live) return;
+  if (row >= *asked.live) return;
   const float* x = logits[row];
   float greatest = -INFINITY;
   for (int64_t v = threadIdx.x; v < vocab; v += kThreads) greatest = fmaxf(greatest, x[v]);
@@ -58,9 +64,9 @@ __global__ void __launch_bounds__(kThreads)
   double sum = 0;
   for (int64_t v = threadIdx.x; v < vocab; v += kThreads) sum += exp(x[v] - max);
   const double lse = max + log(BlockReduce(sum, 0.0, sum_scratch, Plus()));
-  const int32_t token = tokens[row];
+  const int32_t token = asked.tokens[row];
   DEVICE_CHECK(token >= -1 && token < vocab, "log_probs: token", token);
-  if (threadIdx.x == 0) logprob[row] = token < 0 ? NAN : static_cast<float>(x[token] - lse);
+  if (threadIdx.x == 0) asked.logprob[row] = token < 0 ? NAN : static_cast<float>(x[token] - lse);
   Ranked last = {0, -1};
   for (int i = 0; i < top; ++i) {
     Ranked best = {0, -1};
@@ -82,9 +88,10 @@ void LogProbsCuda(OpContext& context, const LogProbsArgs& a) {
   if (a.logits.elements() == 0) return;
   using namespace kernels;
   LogProbs<<<static_cast<unsigned>(a.logits.dim(0)), kThreads, 0, Cuda(context).get()>>>(
-      RowsOf<const float>(a.logits), a.logits.dim(1), Data<int32_t>(a.tokens),
-      Data<int32_t>(a.live), Data<float>(a.logprob), RowsOf<int32_t>(a.top_ids),
-      RowsOf<float>(a.top_logprobs), static_cast<int>(a.top_ids.dim(1)));
+      RowsOf<const float>(a.logits), a.logits.dim(1),
+      Asked{Data<int32_t>(a.tokens), Data<int32_t>(a.live), Data<float>(a.logprob)},
+      RowsOf<int32_t>(a.top_ids), RowsOf<float>(a.top_logprobs),
+      static_cast<int>(a.top_ids.dim(1)));
   Cuda(context).CheckLaunch("log_probs", a.logits);
 }
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "ops/cpu_ops.h"
-#include "products/cpu/pack_rows.h"
+#include "products/cpu/pack_tokens.h"
 #include "products/cpu/panel_product.h"
 
 namespace fathom {
@@ -18,7 +18,7 @@ struct Buffers {
 
   int64_t tokens;
   TensorView product;
-  PackedRows x_runs, product_runs;
+  PackedTokens x_runs, product_runs;
 };
 
 }  // namespace
@@ -37,10 +37,10 @@ void MlpCpu(OpContext& context, const MlpArgs& a) {
   const int64_t tokens = Live(a.live, a.x.dim(0));
   for (int64_t first = 0; first < tokens; first += kTokenChunk) {
     const int64_t n = std::min(kTokenChunk, tokens - first);
-    const ActivationRows x =
+    const TokenActivations x =
         b.x_runs.Pack(pool, gate_up, {a.x.Row<float>(first), a.x.stride(0)}, n);
     MultiplyGatedInParallel(pool, gate_up, x, n, b.product);
-    const ActivationRows product =
+    const TokenActivations product =
         b.product_runs.Pack(pool, down, {b.product.As<float>(), down.in}, n);
     MultiplyInParallel(pool, down, product, n, a.out.Slice(0, first, first + n));
   }

@@ -4,9 +4,9 @@
 #include "ops/hopper_ops.h"
 #include "ops/mlp/mlp_cuda.h"
 #include "ops/quantized_copy_cuda.h"
-#include "products/cuda/quantize_rows.h"
+#include "products/cuda/quantize_tokens.h"
 #include "products/hopper/bf16_product.h"
-#include "products/hopper/fp8_few_rows.h"
+#include "products/hopper/fp8_few_tokens.h"
 #include "products/hopper/fp8_weights.h"
 #include "tensor/buffer.h"
 
@@ -35,59 +35,59 @@ Buffers Layout(const MlpArgs& a, Arena arena) {
   return b;
 }
 
-// The product of few rows, F32.
+// The product of few tokens, F32.
 size_t FewRowsBytes(const MlpArgs& a) {
-  return static_cast<size_t>(std::min(a.x.dim(0), kFp8FewDenseRows) * a.down->in) * sizeof(float);
+  return static_cast<size_t>(std::min(a.x.dim(0), kFp8FewDenseTokens) * a.down->in) * sizeof(float);
 }
 
 void FewRows(const MlpArgs& a, std::byte* product, cudaStream_t stream) {
   const auto* live = static_cast<const int32_t*>(a.live.data());
-  LaunchFp8FewRows({.x = a.x.data(),
-                    .x_stride = a.x.stride(0),
-                    .scale_ue8m0 = a.gate_up->scale_ue8m0,
-                    .tokens = a.x.dim(0),
-                    .live = live,
-                    .w = Fp8WeightsOf(AsCuda(a.gate_up)),
-                    .output = Fp8FewRowsOutput::kSilu,
-                    .y = product,
-                    .y_stride = a.down->in},
-                   stream);
-  LaunchFp8FewRows({.x = product,
-                    .x_f32 = true,
-                    .x_stride = a.down->in,
-                    .scale_ue8m0 = a.down->scale_ue8m0,
-                    .tokens = a.x.dim(0),
-                    .live = live,
-                    .w = Fp8WeightsOf(AsCuda(a.down)),
-                    .y = a.out.data(),
-                    .y_stride = a.out.stride(0)},
-                   stream);
+  LaunchFp8FewTokens({.x = a.x.data(),
+                      .x_stride = a.x.stride(0),
+                      .scale_ue8m0 = a.gate_up->scale_ue8m0,
+                      .tokens = a.x.dim(0),
+                      .live = live,
+                      .w = Fp8WeightsOf(AsCuda(a.gate_up)),
+                      .output = Fp8FewTokensOutput::kSilu,
+                      .y = product,
+                      .y_stride = a.down->in},
+                     stream);
+  LaunchFp8FewTokens({.x = product,
+                      .x_f32 = true,
+                      .x_stride = a.down->in,
+                      .scale_ue8m0 = a.down->scale_ue8m0,
+                      .tokens = a.x.dim(0),
+                      .live = live,
+                      .w = Fp8WeightsOf(AsCuda(a.down)),
+                      .y = a.out.data(),
+                      .y_stride = a.out.stride(0)},
+                     stream);
 }
 
 void LaunchFp8(const MlpArgs& a, std::span<std::byte> workspace, cudaStream_t stream) {
   const int64_t tokens = a.x.dim(0), pitch = Fp8ScalePitch(tokens);
-  if (tokens <= kFp8FewDenseRows) {  // the same bits
+  if (tokens <= kFp8FewDenseTokens) {  // the same bits
     return FewRows(a, workspace.data(), stream);
   }
   const auto* live = static_cast<const int32_t*>(a.live.data());
   const Buffers b = Layout(a, Arena(workspace.data(), workspace.size()));
-  const Fp8RowGroups rows = {.counts = live, .capacity = tokens};
+  const Fp8TokenGroups rows = {.counts = live, .capacity = tokens};
   auto* x = static_cast<uint8_t*>(b.x.data());
   auto* product = static_cast<uint8_t*>(b.product.data());
   auto* x_scales = static_cast<float*>(b.x_scales.data());
   auto* product_scales = static_cast<float*>(b.product_scales.data());
   const bool quantized = HasCodes(a.x_quantized);
   if (!quantized) {
-    LaunchQuantizeRows({.x = static_cast<const __nv_bfloat16*>(a.x.data()),
-                        .stride = a.x.stride(0),
-                        .capacity = tokens,
-                        .channels = a.gate_up->in,
-                        .live = live,
-                        .out = {x, x_scales, pitch, a.gate_up->scale_ue8m0}},
-                       stream);
+    LaunchQuantizeTokens({.x = static_cast<const __nv_bfloat16*>(a.x.data()),
+                          .stride = a.x.stride(0),
+                          .capacity = tokens,
+                          .channels = a.gate_up->in,
+                          .live = live,
+                          .out = {x, x_scales, pitch, a.gate_up->scale_ue8m0}},
+                         stream);
   }
   LaunchFp8GemmSilu({.x = quantized ? Fp8RowsOf(a.x_quantized)
-                                    : Fp8Rows{x, x_scales, tokens, a.gate_up->in, pitch},
+                                    : Fp8Tokens{x, x_scales, tokens, a.gate_up->in, pitch},
                      .w = Fp8WeightsOf(AsCuda(a.gate_up)),
                      .groups = rows,
                      .out = product,

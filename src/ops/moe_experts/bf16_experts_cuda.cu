@@ -7,6 +7,7 @@
 //   accumulator:   fp32; the product and each expert's output are rounded to BF16
 //   expected time: V2-Lite, 1 token: 104 MB at 70 % of the bandwidth, 31 us; not measured
 #include "cuda/kernels.cuh"
+#include "cuda/pieces.h"
 #include "ops/moe_experts/bf16_experts_cuda.h"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
 #include "products/cuda/cuda_weight.h"
@@ -29,39 +30,31 @@ __global__ void TokensOfPlaces(const int32_t* places, const int32_t* live, int t
   if (pair < int64_t{*live} * topk) token_of[places[pair]] = static_cast<int32_t>(pair / topk);
 }
 
+// Without memory they are only counted.
 struct Buffers {
+  Buffers(const MoeExpertsArgs& a, std::byte* memory) : pieces(memory) {
+    const int64_t pairs = a.ids.elements(), experts = a.down->count;
+    counts = pieces.Take<int32_t>(experts);
+    begins = pieces.Take<int32_t>(experts);
+    places = pieces.Take<int32_t>(pairs);
+    token_of = pieces.Take<int32_t>(pairs);
+    product = pieces.Take<BF16>(pairs * a.down->in);
+    // First what each pair reads of x, if it is gathered; then what the experts make of it.
+    y = pieces.Take<BF16>(pairs * std::max(a.down->out, a.gate_up->in));
+  }
+  Pieces pieces;
   int32_t *counts, *begins, *places, *token_of;
   BF16 *product, *y;
-  size_t bytes;
 };
-static Buffers BuffersAt(const MoeExpertsArgs& a, std::byte* memory) {
-  size_t used = 0;
-  const auto take = [&](int64_t bytes) {
-    std::byte* at = memory == nullptr ? nullptr : memory + used;
-    used += (static_cast<size_t>(bytes) + 255) / 256 * 256;
-    return at;
-  };
-  const int64_t pairs = a.ids.elements(), experts = a.down->count;
-  Buffers b{};
-  b.counts = reinterpret_cast<int32_t*>(take(experts * 4));
-  b.begins = reinterpret_cast<int32_t*>(take(experts * 4));
-  b.places = reinterpret_cast<int32_t*>(take(pairs * 4));
-  b.token_of = reinterpret_cast<int32_t*>(take(pairs * 4));
-  b.product = reinterpret_cast<BF16*>(take(pairs * a.down->in * 2));
-  // First the pairs' rows of x, if they are gathered; then what the experts make of them.
-  b.y = reinterpret_cast<BF16*>(take(pairs * std::max(a.down->out, a.gate_up->in) * 2));
-  b.bytes = used;
-  return b;
-}
 
 static const BF16* Values(const PackedWeight* weight) {
   return reinterpret_cast<const BF16*>(AsCuda(weight).values->data());
 }
 
 // Of few tokens: nothing is sorted, and a pair's row is the pair. The same bits.
-static void LaunchFewRows(const MoeExpertsArgs& a, std::byte* workspace, Bf16ProductLaunch& launch,
-                          cudaStream_t stream) {
-  const Buffers b = BuffersAt(a, workspace);
+static void LaunchFewTokens(const MoeExpertsArgs& a, std::byte* workspace,
+                            Bf16ProductLaunch& launch, cudaStream_t stream) {
+  const Buffers b(a, workspace);
   Bf16ProductParams product = {.x = Data<BF16>(a.x),
                                .x_stride = a.x.stride(0),
                                .w = Values(a.gate_up),
@@ -91,15 +84,41 @@ static void LaunchFewRows(const MoeExpertsArgs& a, std::byte* workspace, Bf16Pro
                 stream);
 }
 
+// Lets `gate_up` read the token of each pair, in the order of the sort: from a copy, because TMA
+// reads rows that follow each other, or by its number.
+static void GiveTokensOfPairs(const MoeExpertsArgs& a, const Buffers& b, bool gathered,
+                              Bf16ProductParams& gate_up, cudaStream_t stream) {
+  const int64_t tokens = a.x.dim(0);
+  const auto topk = static_cast<int32_t>(a.ids.dim(1));
+  const int32_t* live = Data<int32_t>(a.live);
+  if (!gathered) {
+    LaunchOverlapped(TokensOfPlaces, Blocks(tokens * topk, 256), 256, 0, stream, b.places, live,
+                     topk, b.token_of);
+    gate_up.token_of = b.token_of;
+    return;
+  }
+  LaunchGatherPairs({.x = reinterpret_cast<const __nv_bfloat16*>(a.x.data()),
+                     .stride = a.x.stride(0),
+                     .places = b.places,
+                     .live = live,
+                     .tokens = tokens,
+                     .topk = topk,
+                     .hidden = gate_up.in,
+                     .rows = reinterpret_cast<__nv_bfloat16*>(b.y)},
+                    stream);
+  gate_up.x = b.y;
+  gate_up.x_stride = gate_up.in;
+}
+
 static void LaunchExperts(const MoeExpertsArgs& a, std::byte* workspace, bool on_hopper,
                           cudaStream_t stream) {
   const int64_t tokens = a.x.dim(0), pairs = a.ids.elements(), experts = a.down->count;
   Bf16ProductLaunch& launch = on_hopper ? LaunchBf16ProductOnHopper : LaunchBf16Product;
   const int64_t most_unsorted = on_hopper ? FewPairs::kMost : kPortableUnsortedPairs;
   if (tokens <= FewPairs::kRows && pairs <= most_unsorted) {
-    return LaunchFewRows(a, workspace, launch, stream);
+    return LaunchFewTokens(a, workspace, launch, stream);
   }
-  const Buffers b = BuffersAt(a, workspace);
+  const Buffers b(a, workspace);
   const auto topk = static_cast<int32_t>(a.ids.dim(1));
   const int32_t* live = Data<int32_t>(a.live);
   LaunchSortPairs({.ids = Data<int32_t>(a.ids),
@@ -124,24 +143,7 @@ static void LaunchExperts(const MoeExpertsArgs& a, std::byte* workspace, bool on
                                .y_stride = a.down->in,
                                .silu = true};
   const bool gathered = on_hopper && Bf16GemmFits(gate_up);
-  if (gathered) {
-    // TMA reads rows that follow each other.
-    LaunchGatherPairs({.x = reinterpret_cast<const __nv_bfloat16*>(a.x.data()),
-                       .stride = a.x.stride(0),
-                       .places = b.places,
-                       .live = live,
-                       .tokens = tokens,
-                       .topk = topk,
-                       .hidden = gate_up.in,
-                       .rows = reinterpret_cast<__nv_bfloat16*>(b.y)},
-                      stream);
-    gate_up.x = b.y;
-    gate_up.x_stride = gate_up.in;
-  } else {
-    LaunchOverlapped(TokensOfPlaces, Blocks(pairs, 256), 256, 0, stream, b.places, live, topk,
-                     b.token_of);
-    gate_up.row_of = b.token_of;
-  }
+  GiveTokensOfPairs(a, b, gathered, gate_up, stream);
   launch(gate_up, stream);
   launch({.x = b.product,
           .x_stride = a.down->in,
@@ -175,7 +177,7 @@ bool Bf16ExpertsFit(const MoeExpertsArgs& a) {
 }
 
 size_t Bf16ExpertsWorkspace(const MoeExpertsArgs& a) {
-  return kernels::BuffersAt(a, nullptr).bytes;
+  return kernels::Buffers(a, nullptr).pieces.used();
 }
 
 void LaunchBf16Experts(const MoeExpertsArgs& a, std::byte* workspace, cudaStream_t stream) {

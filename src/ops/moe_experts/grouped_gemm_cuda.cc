@@ -5,28 +5,12 @@
 
 #include "base/check.h"
 #include "cuda/gpu.h"
-#include "products/cuda/quantize_rows.h"
-#include "products/hopper/fp8_few_rows.h"
+#include "cuda/pieces.h"
+#include "products/cuda/quantize_tokens.h"
+#include "products/hopper/fp8_few_tokens.h"
 
 namespace fathom {
 namespace {
-
-// Pieces of the work space, aligned for TMA. Without memory it only counts.
-class Pieces {
- public:
-  explicit Pieces(std::byte* memory) : memory_(memory) {}
-  template <class T>
-  T* Take(int64_t count) {
-    std::byte* const at = memory_ == nullptr ? nullptr : memory_ + used_;
-    used_ += (static_cast<size_t>(count) * sizeof(T) + 255) / 256 * 256;
-    return reinterpret_cast<T*>(at);
-  }
-  size_t used() const { return used_; }
-
- private:
-  std::byte* memory_;
-  size_t used_ = 0;
-};
 
 int64_t Runs(int64_t channels) {
   return (channels + 127) / 128;
@@ -55,9 +39,9 @@ struct Buffers {
 };
 
 // Of few tokens: nothing is sorted, and a pair's row is the pair.
-struct FewRowsBuffers {
-  explicit FewRowsBuffers(const Fp8ExpertsParams& p) : pieces(p.workspace) {
-    const int64_t pairs = std::min(p.tokens, kFp8FewRows) * p.topk;
+struct FewTokensBuffers {
+  explicit FewTokensBuffers(const Fp8ExpertsParams& p) : pieces(p.workspace) {
+    const int64_t pairs = std::min(p.tokens, kFp8FewTokens) * p.topk;
     product = pieces.Take<float>(pairs * p.down.in);
     y = pieces.Take<__nv_bfloat16>(pairs * p.gate_up.in);
   }
@@ -66,35 +50,35 @@ struct FewRowsBuffers {
   __nv_bfloat16* y;
 };
 
-void LaunchFewRows(const Fp8ExpertsParams& p, cudaStream_t stream) {
+void LaunchFewTokens(const Fp8ExpertsParams& p, cudaStream_t stream) {
   const int64_t hidden = p.gate_up.in, inter = p.down.in;
-  const FewRowsBuffers b(p);
-  LaunchFp8FewRows({.x = p.x,
-                    .x_stride = p.x_stride,
-                    .scale_ue8m0 = p.scale_ue8m0,
-                    .tokens = p.tokens,
-                    .live = p.live,
-                    .w = p.gate_up,
-                    .ids = p.ids,
-                    .topk = p.topk,
-                    .output = Fp8FewRowsOutput::kSilu,
-                    .y = b.product,
-                    .y_stride = inter},
-                   stream);
-  LaunchFp8FewRows({.x = b.product,
-                    .x_f32 = true,
-                    .x_stride = inter,
-                    .scale_ue8m0 = p.scale_ue8m0,
-                    .tokens = p.tokens,
-                    .live = p.live,
-                    .w = p.down,
-                    .ids = p.ids,
-                    .topk = p.topk,
-                    .x_of_pairs = true,
-                    .early = true,
-                    .y = b.y,
-                    .y_stride = hidden},
-                   stream);
+  const FewTokensBuffers b(p);
+  LaunchFp8FewTokens({.x = p.x,
+                      .x_stride = p.x_stride,
+                      .scale_ue8m0 = p.scale_ue8m0,
+                      .tokens = p.tokens,
+                      .live = p.live,
+                      .w = p.gate_up,
+                      .ids = p.ids,
+                      .topk = p.topk,
+                      .output = Fp8FewTokensOutput::kSilu,
+                      .y = b.product,
+                      .y_stride = inter},
+                     stream);
+  LaunchFp8FewTokens({.x = b.product,
+                      .x_f32 = true,
+                      .x_stride = inter,
+                      .scale_ue8m0 = p.scale_ue8m0,
+                      .tokens = p.tokens,
+                      .live = p.live,
+                      .w = p.down,
+                      .ids = p.ids,
+                      .topk = p.topk,
+                      .x_of_pairs = true,
+                      .early = true,
+                      .y = b.y,
+                      .y_stride = hidden},
+                     stream);
   LaunchCombine({.y = b.y,
                  .weights = p.weights,
                  .live = p.live,
@@ -111,7 +95,7 @@ size_t Fp8ExpertsWorkspace(const Fp8ExpertsParams& params) {
   Fp8ExpertsParams p = params;
   p.workspace = nullptr;
   // A smaller step needs no more than a larger one.
-  return std::max(FewRowsBuffers(p).pieces.used(), Buffers(p).pieces.used());
+  return std::max(FewTokensBuffers(p).pieces.used(), Buffers(p).pieces.used());
 }
 
 void LaunchFp8Experts(const Fp8ExpertsParams& p, cudaStream_t stream) {
@@ -122,8 +106,8 @@ void LaunchFp8Experts(const Fp8ExpertsParams& p, cudaStream_t stream) {
         p.gate_up.part_out, p.gate_up.in, p.down.count, p.down.parts, p.down.part_out, p.down.in);
   if (p.tokens == 0) return;
   // The same bits.
-  if (p.tokens <= kFp8FewRows && p.tokens * p.topk <= kFp8MostPairs)
-    return LaunchFewRows(p, stream);
+  if (p.tokens <= kFp8FewTokens && p.tokens * p.topk <= kFp8MostPairs)
+    return LaunchFewTokens(p, stream);
   const Buffers b(p);
   LaunchSortPairs({.ids = p.ids,
                    .live = p.live,
@@ -134,20 +118,20 @@ void LaunchFp8Experts(const Fp8ExpertsParams& p, cudaStream_t stream) {
                    .begins = b.begins,
                    .places = b.places},
                   stream);
-  LaunchQuantizeRows({.x = p.x,
-                      .stride = p.x_stride,
-                      .capacity = p.tokens,
-                      .channels = hidden,
-                      .live = p.live,
-                      .places = b.places,
-                      .copies = p.topk,
-                      .out = {b.x_codes, b.x_scales, b.pitch, p.scale_ue8m0}},
-                     stream);
+  LaunchQuantizeTokens({.x = p.x,
+                        .stride = p.x_stride,
+                        .capacity = p.tokens,
+                        .channels = hidden,
+                        .live = p.live,
+                        .places = b.places,
+                        .copies = p.topk,
+                        .out = {b.x_codes, b.x_scales, b.pitch, p.scale_ue8m0}},
+                       stream);
   // Experts share the pairs about evenly; what is more than that takes more tiles.
-  const Fp8RowGroups groups = {.counts = b.counts,
-                               .begins = b.begins,
-                               .capacity = b.pairs,
-                               .typical = std::max<int64_t>(1, b.pairs / experts)};
+  const Fp8TokenGroups groups = {.counts = b.counts,
+                                 .begins = b.begins,
+                                 .capacity = b.pairs,
+                                 .typical = std::max<int64_t>(1, b.pairs / experts)};
   LaunchFp8GemmSilu({.x = {b.x_codes, b.x_scales, b.pairs, hidden, b.pitch},
                      .w = p.gate_up,
                      .groups = groups,

@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "ops/cpu_ops.h"
-#include "products/cpu/pack_rows.h"
+#include "products/cpu/pack_tokens.h"
 #include "products/cpu/panel_product.h"
 
 namespace fathom {
@@ -36,7 +36,7 @@ struct Buffers {
   TensorView token;   // [pairs]
   TensorView place;   // [tokens, topk]: the number of pair (t, j)
   TensorView product, y;
-  PackedRows x_runs, product_runs;
+  PackedTokens x_runs, product_runs;
 };
 
 // Numbers the pairs of n tokens; returns how many experts are active.
@@ -63,27 +63,35 @@ int64_t SortByExpert(const int32_t* ids, int64_t n, int64_t topk, int64_t expert
   return active;
 }
 
-// out[pair] = multiply(w[expert of the pair], x[row of the pair]), of so many panels; `row_of`
-// null: row i of x belongs to pair i.
-void MultiplyByExpert(ThreadPool& pool, decltype(MultiplyPanels)& multiply, int64_t panels,
-                      const CpuWeight& w, const Buffers& b, int64_t active, const ActivationRows& x,
-                      const int32_t* row_of, const TensorView& out) {
+// A product with the weights of each pair's expert.
+struct ExpertProduct {
+  decltype(MultiplyPanels)& multiply;
+  const CpuWeight& w;
+  int64_t panels;  // that `multiply` walks
+  TokenActivations x;
+  const int32_t* token_of;  // [pairs]: which of x a pair reads; null: pair i reads x[i]
+  const TensorView& out;    // [pairs, ..]
+};
+
+void MultiplyByExpert(ThreadPool& pool, const Buffers& b, int64_t active, const ExpertProduct& p) {
   const int32_t* begin = b.begin.As<int32_t>();
-  const int64_t average = begin[w.count] / std::max<int64_t>(active, 1), items = active * panels;
+  const int64_t average = begin[p.w.count] / std::max<int64_t>(active, 1);
+  const int64_t items = active * p.panels;
   pool.ParallelFor(
-      items, PanelGrain(w, average, items, pool.threads()), [&](int64_t i, int64_t end, int) {
+      items, PanelGrain(p.w, average, items, pool.threads()), [&](int64_t i, int64_t end, int) {
         while (i < end) {
-          const int64_t panel = i % panels, stop = std::min(panels, panel + end - i);
-          const int32_t expert = b.active.As<int32_t>()[i / panels];
+          const int64_t panel = i % p.panels, stop = std::min(p.panels, panel + end - i);
+          const int32_t expert = b.active.As<int32_t>()[i / p.panels];
           const int64_t first = begin[expert], rows = begin[expert + 1] - first;
-          ActivationRows its_x = x;
-          if (row_of == nullptr) {
-            its_x = x.From(first);
+          TokenActivations its_x = p.x;
+          if (p.token_of == nullptr) {
+            its_x = p.x.From(first);
           } else {
-            its_x.index = row_of + first;
+            its_x.index = p.token_of + first;
           }
-          multiply({w, expert, panel, stop}, its_x, rows,
-                   OutRows{out.As<float>(), out.stride(0)}.From(first, w.OutsBetween(0, panel)));
+          p.multiply({p.w, expert, panel, stop}, its_x, rows,
+                     TokenOutputs{p.out.As<float>(), p.out.stride(0)}.From(
+                         first, p.w.OutsBetween(0, panel)));
           i += stop - panel;
         }
       });
@@ -113,13 +121,24 @@ void RunChunk(OpContext& context, const MoeExpertsArgs& a, int64_t first, int64_
   const int64_t inter = down.in, pairs = n * a.ids.dim(1);
   const int64_t active = SortByExpert(a.ids.Row<int32_t>(first), n, a.ids.dim(1), gate_up.count, b);
 
-  const ActivationRows x = b.x_runs.Pack(pool, gate_up, {a.x.Row<float>(first), a.x.stride(0)}, n);
-  MultiplyByExpert(pool, MultiplyGated, gate_up.panel_count() / 2, gate_up, b, active, x,
-                   b.token.As<int32_t>(), b.product);
-  const ActivationRows product =
+  const TokenActivations x =
+      b.x_runs.Pack(pool, gate_up, {a.x.Row<float>(first), a.x.stride(0)}, n);
+  MultiplyByExpert(pool, b, active,
+                   {.multiply = MultiplyGated,
+                    .w = gate_up,
+                    .panels = gate_up.panel_count() / 2,
+                    .x = x,
+                    .token_of = b.token.As<int32_t>(),
+                    .out = b.product});
+  const TokenActivations product =
       b.product_runs.Pack(pool, down, {b.product.As<float>(), inter}, pairs);
-  MultiplyByExpert(pool, MultiplyPanels, down.panel_count(), down, b, active, product, nullptr,
-                   b.y);
+  MultiplyByExpert(pool, b, active,
+                   {.multiply = MultiplyPanels,
+                    .w = down,
+                    .panels = down.panel_count(),
+                    .x = product,
+                    .token_of = nullptr,
+                    .out = b.y});
   Combine(pool, a, b, first, n);
 }
 

@@ -33,7 +33,8 @@ __global__ void GateUp(Matrices m, Rows<const X> x, const float* x_scales, Routi
   if (t >= *routing.live || i >= inter) return;
   const int32_t expert = routing.ids[pair];
   DEVICE_CHECK(expert >= 0 && expert < m.count, "moe_experts: expert", expert);
-  const ActivationRow<X> row[1] = {{x[t], x_scales == nullptr ? nullptr : x_scales + t * m.runs}};
+  const ActivationsOfToken<X> row[1] = {
+      {x[t], x_scales == nullptr ? nullptr : x_scales + t * m.runs}};
   float gate[1], up[1];
   WarpProduct<W>(m, expert, i, row, gate);
   WarpProduct<W>(m, expert, inter + i, row, up);
@@ -49,9 +50,9 @@ __global__ void Down(Matrices m, const X* product, const float* product_scales, 
   float sum = 0;
   for (int64_t j = 0; j < routing.topk; ++j) {
     const int64_t pair = t * routing.topk + j;
-    const ActivationRow<X> row[1] = {{product + pair * m.in, product_scales == nullptr
-                                                                 ? nullptr
-                                                                 : product_scales + pair * m.runs}};
+    const ActivationsOfToken<X> row[1] = {
+        {product + pair * m.in,
+         product_scales == nullptr ? nullptr : product_scales + pair * m.runs}};
     float y[1];
     WarpProduct<W>(m, routing.ids[pair], n, row, y);
     sum += routing.weights[pair] * y[0];
@@ -83,10 +84,10 @@ static Layout LayoutOf(const MoeExpertsArgs& a) {
   const int64_t tokens = a.x.dim(0), pairs = a.ids.elements();
   size_t quantized = 0;
   if (a.gate_up->quantize_activations) {
-    quantized = QuantizedRowsBytes(AsCuda(a.gate_up), tokens);
+    quantized = QuantizedTokensBytes(AsCuda(a.gate_up), tokens);
   }
   if (a.down->quantize_activations) {
-    quantized = std::max(quantized, QuantizedRowsBytes(AsCuda(a.down), pairs));
+    quantized = std::max(quantized, QuantizedTokensBytes(AsCuda(a.down), pairs));
   }
   const size_t product =
       (static_cast<size_t>(pairs * a.down->in) * sizeof(float) + 255) / 256 * 256;
@@ -115,8 +116,13 @@ void MoeExpertsCuda(OpContext& context, const MoeExpertsArgs& a) {
                            a.ids.dim(1)};
   if (a.gate_up->quantize_activations) {
     const CudaWeight& w = AsCuda(a.gate_up);
-    const QuantizedRows q = QuantizedRowsAt(w, tokens, quantized);
-    LaunchQuantizeRuns(stream, w, Data<BF16>(a.x), a.x.stride(0), tokens, routing.live, 1, q);
+    const QuantizedTokens q = QuantizedTokensAt(w, tokens, quantized);
+    LaunchQuantizeRuns<BF16>(stream, w,
+                             {.x = Data<BF16>(a.x),
+                              .stride = a.x.stride(0),
+                              .tokens = tokens,
+                              .live = routing.live,
+                              .out = q});
     LaunchGateUp<E4M3, E4M3>(stream, a, {q.codes, w.in}, q.scales, routing, product);
   } else {
     WithFormat(a.gate_up->format, [&](auto element) {
@@ -126,8 +132,14 @@ void MoeExpertsCuda(OpContext& context, const MoeExpertsArgs& a) {
   }
   if (a.down->quantize_activations) {
     const CudaWeight& w = AsCuda(a.down);
-    const QuantizedRows q = QuantizedRowsAt(w, pairs, quantized);
-    LaunchQuantizeRuns(stream, w, product, w.in, pairs, routing.live, routing.topk, q);
+    const QuantizedTokens q = QuantizedTokensAt(w, pairs, quantized);
+    LaunchQuantizeRuns<float>(stream, w,
+                              {.x = product,
+                               .stride = w.in,
+                               .tokens = pairs,
+                               .live = routing.live,
+                               .live_factor = routing.topk,
+                               .out = q});
     LaunchDown<E4M3, E4M3>(stream, a, q.codes, q.scales, routing);
   } else {
     WithFormat(a.down->format, [&](auto element) {

@@ -3,15 +3,15 @@
 
 #include "ops/reference_math.h"
 #include "ops/reference_ops.h"
-#include "products/reference/multiply_row.h"
+#include "products/reference/multiply_token.h"
 
 namespace fathom {
 
 static int64_t ProductWorkspace(const MoeExpertsArgs& a) {
-  return std::max(MultiplyRowWorkspace(*a.gate_up), MultiplyRowWorkspace(*a.down));
+  return std::max(MultiplyTokenWorkspace(*a.gate_up), MultiplyTokenWorkspace(*a.down));
 }
 
-// Gate and up, their product, the expert's output, and what MultiplyRow needs.
+// Gate and up, their product, the expert's output, and what MultiplyToken needs.
 size_t MoeExpertsReferenceWorkspace(const Stream&, const MoeExpertsArgs& a) {
   return (3 * a.down->in + a.down->out + ProductWorkspace(a)) * sizeof(float);
 }
@@ -27,9 +27,9 @@ void MoeExpertsReference(OpContext& context, const MoeExpertsArgs& a) {
       const int32_t expert = a.ids.Row<int32_t>(t)[j];
       CHECK(expert >= 0 && expert < a.down->count, "moe_experts: expert {} of {}", expert,
             a.down->count);
-      MultiplyRow(AsReference(a.gate_up), expert, a.x.Row<float>(t), gate_up, workspace);
+      MultiplyToken(AsReference(a.gate_up), expert, a.x.Row<float>(t), gate_up, workspace);
       for (int64_t i = 0; i < inter; ++i) product[i] = SiluMul(gate_up[i], gate_up[inter + i]);
-      MultiplyRow(AsReference(a.down), expert, product, y, workspace);
+      MultiplyToken(AsReference(a.down), expert, product, y, workspace);
       for (int64_t i = 0; i < hidden; ++i) out[i] += a.weights.Row<float>(t)[j] * y[i];
     }
   }

@@ -10,7 +10,7 @@
 #include "cuda/kernels.cuh"
 #include "ops/cuda_ops.h"
 #include "ops/quantized_copy_cuda.h"
-#include "products/cuda/quantize_rows.h"
+#include "products/cuda/quantize_tokens.h"
 #include "products/cuda/quantize_vector.cuh"
 
 namespace fathom {
@@ -72,18 +72,25 @@ __device__ __forceinline__ void StoreQuantized(const QuantizedOut& to, int64_t r
   if (i < width) StoreCodes(to, row, width, i / kVector, Codes(x, scale), scale);
 }
 
+struct Scaling {
+  const float* weight;
+  float eps;
+  int64_t width;
+};
+
 // R: of the residual. Rows of up to kSteps * 2048 channels.
 template <class X, class R, bool kAligned, int kSteps>
 __global__ void __launch_bounds__(kThreads)
-    RmsNorm(Rows<const X> x, Rows<R> residual, const float* weight, float eps, int64_t width,
-            const int32_t* live, Rows<BF16> out, QuantizedOut quantized) {
+    RmsNorm(Rows<const X> x, Rows<R> residual, Scaling scaling, const int32_t* live, Rows<BF16> out,
+            QuantizedOut quantized) {
   AllowNextKernel();
+  const int64_t width = scaling.width;
   __shared__ float scratch[kWarp];
   const int64_t t = blockIdx.x, first = int64_t{threadIdx.x} * kVector;
   const auto at = [&](int s) { return first + s * kThreads * kVector; };
   Raw<float> w[kSteps];
 #pragma unroll
-  for (int s = 0; s < kSteps; ++s) w[s] = LoadRaw<kAligned>(weight, at(s), width);
+  for (int s = 0; s < kSteps; ++s) w[s] = LoadRaw<kAligned>(scaling.weight, at(s), width);
   WaitForPriorKernels();
   const int32_t count = *live;  // what is read before it is there may be nobody's row
   Raw<X> loaded[kSteps];
@@ -110,7 +117,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int c = 0; c < kVector; ++c) sum += values[s].v[c] * values[s].v[c];
   }
   sum = BlockReduce(sum, 0.0f, scratch, Plus());
-  const float scale = 1.0f / sqrtf(sum / static_cast<float>(width) + eps);
+  const float scale = 1.0f / sqrtf(sum / static_cast<float>(width) + scaling.eps);
 #pragma unroll
   for (int s = 0; s < kSteps; ++s) {
     const int64_t i = at(s);
@@ -134,8 +141,9 @@ void LaunchAligned(cudaStream_t stream, const RmsNormArgs& a, const QuantizedOut
   const auto kernel =
       width <= kThreads * kVector ? RmsNorm<X, R, kAligned, 1> : RmsNorm<X, R, kAligned, 4>;
   LaunchOverlapped(kernel, static_cast<unsigned>(a.x.dim(0)), kThreads, 0, stream,
-                   RowsOf<const X>(a.x), RowsOf<R>(a.residual), Data<float>(a.weight), a.eps, width,
-                   Data<int32_t>(a.live), RowsOf<BF16>(a.out), quantized);
+                   RowsOf<const X>(a.x), RowsOf<R>(a.residual),
+                   Scaling{Data<float>(a.weight), a.eps, width}, Data<int32_t>(a.live),
+                   RowsOf<BF16>(a.out), quantized);
 }
 
 template <class X, class R>

@@ -40,7 +40,8 @@ HWY_INLINE void LogitBlock(const RouteArgs& a, int64_t t, int64_t e, const Tenso
 template <int kExperts>
 HWY_INLINE void LogitsOf(const RouteArgs& a, int64_t t, int64_t tokens, int64_t e,
                          const TensorView& logits) {
-  for (; tokens - t >= kDotRows; t += kDotRows) LogitBlock<kDotRows, kExperts>(a, t, e, logits);
+  for (; tokens - t >= kDotTokens; t += kDotTokens)
+    LogitBlock<kDotTokens, kExperts>(a, t, e, logits);
   for (; t < tokens; ++t) LogitBlock<1, kExperts>(a, t, e, logits);
 }
 

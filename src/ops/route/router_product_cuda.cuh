@@ -125,10 +125,18 @@ __device__ inline int Place(int row, int vector) {
   return vector ^ row % 2 * (sizeof(T) == 2 ? 4 : 1);
 }
 
-// Asks for channels [k, k + kStep) of rows [first, first + kRows); zeros where there are none.
+// What is copied of a matrix: rows of `width` channels, from `first` on, below `end`.
+template <class T>
+struct Source {
+  const T* from;
+  int64_t stride;
+  int first, end, width;
+};
+
+// Asks for channels [k, k + kStep) of kRows rows; zeros where there are none.
 template <int kThreads, int kRows, int kStep, class T>
-__device__ inline void CopyRows(const T* from, int64_t stride, int first, int end, int k, int width,
-                                T (*to)[kStep]) {
+__device__ inline void CopyRows(const Source<T>& source, int k, T (*to)[kStep]) {
+  const auto& [from, stride, first, end, width] = source;
   constexpr int kPerVector = 16 / sizeof(T), kVectors = kStep / kPerVector;
   static_assert(kThreads % kVectors == 0 && kRows % (kThreads / kVectors) == 0);
   const int vector = threadIdx.x % kVectors, channel = k + vector * kPerVector;
@@ -169,8 +177,9 @@ __global__ void __launch_bounds__(Tile::kThreads) RouterTiles(Router a) {
   const int begin = static_cast<int>(blockIdx.z) * part_channels;
   const int end = min(begin + part_channels, a.hidden);
   const auto load_gate = [&](int k, typename Tile::Stage& stage) {
-    CopyRows<Tile::kThreads, Tile::kExperts>(static_cast<const T*>(a.gate), int64_t{a.hidden},
-                                             first_expert, a.experts, k, end, stage.gate);
+    CopyRows<Tile::kThreads, Tile::kExperts>(
+        Source<T>{static_cast<const T*>(a.gate), a.hidden, first_expert, a.experts, end}, k,
+        stage.gate);
   };
   // The gate does not depend on the kernels before.
 #pragma unroll
@@ -179,7 +188,8 @@ __global__ void __launch_bounds__(Tile::kThreads) RouterTiles(Router a) {
   const int live = min(*a.live, a.tokens);
   if (first >= live) return WaitForCopies<0>();
   const auto load_x = [&](int k, typename Tile::Stage& stage) {
-    CopyRows<Tile::kThreads, Tile::kTokens>(a.x.data, a.x.stride, first, live, k, end, stage.x);
+    CopyRows<Tile::kThreads, Tile::kTokens>(Source<BF16>{a.x.data, a.x.stride, first, live, end}, k,
+                                            stage.x);
   };
 #pragma unroll
   for (int i = 0; i < Tile::kStages - 1; ++i) {

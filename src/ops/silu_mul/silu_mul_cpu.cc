@@ -1,6 +1,6 @@
-// silu(gate) * up (products/cpu/silu_mul_row.cc), split over tokens.
+// silu(gate) * up (products/cpu/silu_mul_token.cc), split over tokens.
 #include "ops/cpu_ops.h"
-#include "products/cpu/silu_mul_row.h"
+#include "products/cpu/silu_mul_token.h"
 
 namespace fathom {
 
@@ -10,7 +10,7 @@ void SiluMulCpu(OpContext& context, const SiluMulArgs& a) {
                             [&](int64_t begin, int64_t end, int) {
                               for (int64_t t = begin; t < end; ++t) {
                                 const float* gate = a.gate_up.Row<float>(t);
-                                SiluMulRow(gate, gate + inter, inter, a.out.Row<float>(t));
+                                SiluMulToken(gate, gate + inter, inter, a.out.Row<float>(t));
                               }
                             });
 }

@@ -15,7 +15,7 @@ namespace fathom {
 namespace HWY_NAMESPACE {
 
 // As many dot products at a time as registers hold sums for.
-constexpr int kDotRows = kLanes == 16 ? 4 : kLanes == 8 ? 2 : 1;
+constexpr int kDotTokens = kLanes == 16 ? 4 : kLanes == 8 ? 2 : 1;
 constexpr int kDotColumns = kLanes == 1 ? 1 : 4;
 
 // The n < kLanes numbers at p, then zeros.

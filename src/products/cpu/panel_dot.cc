@@ -1,5 +1,5 @@
 // The loops around the kernels of panel_dot_{bf16,int8,avx2}.cc: runs outermost, so that a run
-// of many rows is in cache while several panels meet it.
+// of many tokens is in cache while several panels meet it.
 #include "products/cpu/panel_dot.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace fathom {
 namespace {
 
-// Walks the runs of a panel. One row spends so little time on each that finding the next must not
+// Walks the runs of a panel. One token spends so little time on each that finding the next must not
 // take many instructions: loads would not be far enough ahead.
 class PanelRuns {
  public:
@@ -41,79 +41,80 @@ class PanelRuns {
   bool scale_per_output_ = false;
 };
 
-// Rows of one run, gathered where they do not follow each other.
+// Tokens of one run, gathered where they do not follow each other.
 struct RunRows {
-  alignas(64) std::byte values[kRowGroup * kMaxRecordBytes];
-  float scales[kRowGroup];
-  int32_t offsets[kRowGroup];
-  DotRows rows;
+  alignas(64) std::byte values[kTileTokens * kMaxRecordBytes];
+  float scales[kTileTokens];
+  int32_t offsets[kTileTokens];
+  DotTokens tokens;
   int64_t record_bytes;
 
-  void Load(const ActivationRows& x, int64_t run, int64_t n) {
+  void Load(const TokenActivations& x, int64_t run, int64_t n) {
     const std::byte* from = x.values + run * x.run_stride;
     record_bytes = x.record_bytes;
-    if (n == 1 || (x.index == nullptr && x.row_stride == x.record_bytes)) {
+    if (n == 1 || (x.index == nullptr && x.token_stride == x.record_bytes)) {
       const int64_t i = x.Index(0);
-      rows = {.values = from + i * x.row_stride,
-              .scales = x.scales == nullptr ? nullptr : x.scales + run * x.scale_stride + i,
-              .offsets = x.offsets == nullptr ? nullptr : x.offsets + run * x.scale_stride + i};
+      tokens = {.values = from + i * x.token_stride,
+                .scales = x.scales == nullptr ? nullptr : x.scales + run * x.scale_stride + i,
+                .offsets = x.offsets == nullptr ? nullptr : x.offsets + run * x.scale_stride + i};
       return;
     }
     for (int64_t r = 0; r < n; ++r) {
       const int64_t i = x.Index(r);
-      std::memcpy(values + r * record_bytes, from + i * x.row_stride,
+      std::memcpy(values + r * record_bytes, from + i * x.token_stride,
                   static_cast<size_t>(record_bytes));
       if (x.scales != nullptr) scales[r] = x.scales[run * x.scale_stride + i];
       if (x.offsets != nullptr) offsets[r] = x.offsets[run * x.scale_stride + i];
     }
-    rows = {.values = values,
-            .scales = x.scales == nullptr ? nullptr : scales,
-            .offsets = x.offsets == nullptr ? nullptr : offsets};
+    tokens = {.values = values,
+              .scales = x.scales == nullptr ? nullptr : scales,
+              .offsets = x.offsets == nullptr ? nullptr : offsets};
   }
-  DotRows From(int64_t row) const {
-    return {.values = rows.values + row * record_bytes,
-            .scales = rows.scales == nullptr ? nullptr : rows.scales + row,
-            .offsets = rows.offsets == nullptr ? nullptr : rows.offsets + row};
+  DotTokens From(int64_t token) const {
+    return {.values = tokens.values + token * record_bytes,
+            .scales = tokens.scales == nullptr ? nullptr : tokens.scales + token,
+            .offsets = tokens.offsets == nullptr ? nullptr : tokens.offsets + token};
   }
 };
 
-// Into L2: the lines of a tile that fall to rows [begin, end) of `rows`. Tiles of several panels
-// take turns, which the hardware does not foresee.
-void PrefetchShare(const std::byte* tile, int64_t bytes, int64_t begin, int64_t end, int64_t rows) {
+// Into L2: the lines of a tile that fall to tokens [begin, end) of `tokens`. Tiles of several
+// panels take turns, which the hardware does not foresee.
+void PrefetchShare(const std::byte* tile, int64_t bytes, int64_t begin, int64_t end,
+                   int64_t tokens) {
   constexpr int64_t kLine = 64;
   const int64_t lines = (bytes + kLine - 1) / kLine;
-  for (int64_t i = begin * lines / rows; i < end * lines / rows; ++i) {
+  for (int64_t i = begin * lines / tokens; i < end * lines / tokens; ++i) {
     __builtin_prefetch(tile + i * kLine, 0, 2);
   }
 }
 
-// So many rows are as fast as memory is read, which the hardware does best alone.
-constexpr int64_t kFewRows = 4;
+// So many tokens are as fast as memory is read, which the hardware does best alone.
+constexpr int64_t kFewTokens = 4;
 
-// A panel's part of a row of results, which is to be written.
+// A panel's part of a token's results, which is to be written.
 inline void PrefetchOut(const float* to) {
   for (int64_t i = 0; i < kPanel; i += 16) __builtin_prefetch(to + i, 1, 2);
 }
 
-// Up to kRowGroup rows times up to kPanelGroup panels.
-void MultiplyGroup(const Panels& panels, const ActivationRows& x, int64_t rows,
-                   const OutRows& out) {
+// Up to kTileTokens tokens times up to kPanelGroup panels.
+void MultiplyGroup(const Panels& panels, const TokenActivations& x, int64_t tokens,
+                   const TokenOutputs& out) {
   const CpuWeight& w = panels.w;
   const DotKernels& kernels = *w.dots;
-  alignas(64) float acc[kPanelGroup][kRowGroup * kPanel];
+  alignas(64) float acc[kPanelGroup][kTileTokens * kPanel];
   alignas(64) std::byte decoded[kMaxDecodedBytes];
-  RunRows run_rows;
+  RunRows run_tokens;
   PanelRuns walks[kPanelGroup];
   for (int64_t p = 0; p < panels.count(); ++p) {
-    std::memset(acc[p], 0, static_cast<size_t>(rows * kPanel) * sizeof(float));
+    std::memset(acc[p], 0, static_cast<size_t>(tokens * kPanel) * sizeof(float));
     walks[p] = PanelRuns(w, panels.matrix, panels.begin + p);
   }
-  const bool direct = rows <= kernels.direct_rows, integer = w.integer();
-  const RowKernels& by_rows = direct ? kernels.direct : kernels.decoded;
-  const int64_t passes = (rows + by_rows.most - 1) / by_rows.most;
+  const bool direct = tokens <= kernels.direct_tokens, integer = w.integer();
+  const RowKernels& by_tokens = direct ? kernels.direct : kernels.decoded;
+  const int64_t passes = (tokens + by_tokens.most - 1) / by_tokens.most;
   const int64_t runs = w.runs(), whole_bytes = w.BytesOf(kScaleTile);
   for (int64_t run = 0; run < runs; ++run) {
-    run_rows.Load(x, run, rows);
+    run_tokens.Load(x, run, tokens);
     int64_t groups = kScaleTile / kGroup, bytes = whole_bytes;
     if (run == 0 || run == runs - 1) {
       groups = (w.run_end(run) - w.run_begin(run) + kGroup - 1) / kGroup;
@@ -127,20 +128,20 @@ void MultiplyGroup(const Panels& panels, const ActivationRows& x, int64_t rows,
       }
       const std::byte* next = walks[p + 1 < panels.count() ? p + 1 : 0].at();
       for (int64_t i = 0, pass = 0; pass < passes; ++pass) {
-        const int64_t n = (rows - i + passes - pass - 1) / (passes - pass);  // nearly the same
-        if (rows > kFewRows) {
-          PrefetchShare(next, bytes, i, i + n, rows);
+        const int64_t n = (tokens - i + passes - pass - 1) / (passes - pass);  // nearly the same
+        if (tokens > kFewTokens) {
+          PrefetchShare(next, bytes, i, i + n, tokens);
           if (run == runs - 1) {
-            const OutRows to = out.From(i, panels.OutsBefore(panels.begin + p));
+            const TokenOutputs to = out.From(i, panels.OutsBefore(panels.begin + p));
             for (int64_t r = 0; r < n; ++r) PrefetchOut(to.data + r * to.stride);
           }
         }
-        by_rows.kernels[n - 1](tile, run_rows.From(i), acc[p] + i * kPanel);
+        by_tokens.kernels[n - 1](tile, run_tokens.From(i), acc[p] + i * kPanel);
         i += n;
       }
     }
   }
-  for (int64_t i = 0; i < rows; ++i) {
+  for (int64_t i = 0; i < tokens; ++i) {
     for (int64_t p = 0; p < panels.count(); ++p) {
       const int64_t width = w.panels[static_cast<size_t>(panels.begin + p)].width;
       const float* from = acc[p] + i * kPanel;
@@ -174,12 +175,14 @@ const DotKernels* FindDotKernels(WeightType type, bool split) {
   return nullptr;
 }
 
-void MultiplyDots(const Panels& panels, const ActivationRows& x, int64_t rows, const OutRows& out) {
-  const int64_t group = rows > kMaxDotRows ? kPanelGroup : 1;  // a few rows fit into L1 anyway
-  for (int64_t i = 0; i < rows; i += kRowGroup) {
+void MultiplyDots(const Panels& panels, const TokenActivations& x, int64_t tokens,
+                  const TokenOutputs& out) {
+  const int64_t group =
+      tokens > kMaxDotTokens ? kPanelGroup : 1;  // a few tokens fit into L1 anyway
+  for (int64_t i = 0; i < tokens; i += kTileTokens) {
     for (int64_t p = panels.begin; p < panels.end; p += group) {
       MultiplyGroup(panels.Part(p, std::min(panels.end, p + group)), x.From(i),
-                    std::min(kRowGroup, rows - i), out.From(i, panels.OutsBefore(p)));
+                    std::min(kTileTokens, tokens - i), out.From(i, panels.OutsBefore(p)));
     }
   }
 }

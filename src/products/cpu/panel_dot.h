@@ -13,33 +13,33 @@ struct DotTile {
   bool scale_per_output;
 };
 
-// Records of one run (pack_rows.h) that follow each other, a row each.
-struct DotRows {
+// Records of one run (pack_tokens.h) that follow each other, a token each.
+struct DotTokens {
   const std::byte* values;
   const float* scales;     // null: 1
   const int32_t* offsets;  // kInt8
 };
 
-// acc[r][o] += scales * sum over the tile's channels of x[r] w[o], acc [rows, kPanel].
-using DotKernel = void (*)(const DotTile& tile, const DotRows& x, float* acc);
-inline constexpr int kMaxDotRows = 12;
+// acc[r][o] += scales * sum over the tile's channels of x[r] w[o], acc [tokens, kPanel].
+using DotKernel = void (*)(const DotTile& tile, const DotTokens& x, float* acc);
+inline constexpr int kMaxDotTokens = 12;
 
-// kernels[n - 1] takes n rows; `most` is as many as registers hold sums for.
+// kernels[n - 1] takes n tokens; `most` is as many as registers hold sums for.
 struct RowKernels {
   int64_t most = 0;
-  DotKernel kernels[kMaxDotRows] = {};
+  DotKernel kernels[kMaxDotTokens] = {};
 };
 
-// A format's kernels; the same bits for a row whichever of them it meets.
+// A format's kernels; the same bits for a token whichever of them it meets.
 struct DotKernels {
-  // For up to direct_rows rows they read the tile as it is packed, beyond that as `decode` leaves
-  // it.
+  // For up to direct_tokens tokens they read the tile as it is packed, beyond that as `decode`
+  // leaves it.
   RowKernels direct, decoded;
-  int64_t direct_rows;
+  int64_t direct_tokens;
   void (*decode)(const DotTile& tile, std::byte* to);  // to: kMaxDecodedBytes
 };
 inline constexpr int64_t kMaxDecodedBytes = kScaleTile * kPanel * 2;
-inline constexpr int64_t kMaxRecordBytes = kScaleTile * 4;  // of a row (pack_rows.h)
+inline constexpr int64_t kMaxRecordBytes = kScaleTile * 4;  // of a token (pack_tokens.h)
 
 // Each REQUIRES what cpu/cpu_features.h has of its instructions.
 const DotKernels& DotKernelsBf16(bool split);  // of kBF16 weights
@@ -52,6 +52,7 @@ const DotKernels& DotKernelsAvx2(bool int4);
 const DotKernels* FindDotKernels(WeightType type, bool split);
 
 // As MultiplyPanels, of which it is a part.
-void MultiplyDots(const Panels& panels, const ActivationRows& x, int64_t rows, const OutRows& out);
+void MultiplyDots(const Panels& panels, const TokenActivations& x, int64_t tokens,
+                  const TokenOutputs& out);
 
 }  // namespace fathom

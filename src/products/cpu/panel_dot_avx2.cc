@@ -3,10 +3,10 @@
 //   formula:       acc += sx sw sum over channels of x (code + 128) - 128 sum of x, in integers
 //   data mapping:  8 lanes are outputs; bytes become words in registers, the even and the odd
 //                  channels of four apart; 4-bit codes are widened in L1
-//   bytes, FLOPs:  each weight byte is read once per 128 rows; 2 operations per weight and row
+//   bytes, FLOPs:  each weight byte is read once per 128 tokens; 2 operations per weight and token
 //   accumulator:   int32 within a run (exact), fp32 over runs
-//   expected time: one row: its bytes at read bandwidth; many: 16 instructions per 4 channels and
-//                  row beside 12 for the codes, of which two rows share a pass
+//   expected time: one token: its bytes at read bandwidth; many: 16 instructions per 4 channels and
+//                  token beside 12 for the codes, of which two tokens share a pass
 #include "products/cpu/panel_dot.h"
 
 #if defined(__x86_64__)
@@ -43,7 +43,7 @@ inline Words Signed(const std::byte* p) {
 }
 
 template <int kRows>
-void Int8(const DotTile& tile, const DotRows& x, float* acc) {
+void Int8(const DotTile& tile, const DotTokens& x, float* acc) {
   __m256i sum[kRows][kVectors];
 #pragma GCC unroll 2
   for (int r = 0; r < kRows; ++r) {
@@ -107,8 +107,8 @@ void DecodeInt4(const DotTile& tile, std::byte* to) {
 }
 
 constexpr RowKernels kRows = {.most = 2, .kernels = {Int8<1>, Int8<2>}};
-constexpr DotKernels kInt8Kernels = {.direct = kRows, .direct_rows = INT64_MAX};
-constexpr DotKernels kInt4Kernels = {.decoded = kRows, .direct_rows = 0, .decode = DecodeInt4};
+constexpr DotKernels kInt8Kernels = {.direct = kRows, .direct_tokens = INT64_MAX};
+constexpr DotKernels kInt4Kernels = {.decoded = kRows, .direct_tokens = 0, .decode = DecodeInt4};
 
 }  // namespace
 

@@ -1,11 +1,13 @@
 // Products of BF16 activations, or pairs of them, with BF16 and FP8 weights, by AVX512_BF16.
 //   formula:       acc += sx sw sum over channels of (high + low) w; an x that is rounded or
 //                  quantised has no low part
-//   data mapping:  16 lanes are outputs, two channels a lane; up to 12 rows share a pass over a run
-//                  of 32 outputs; FP8 codes are widened in registers, or into L1 for many rows
-//   bytes, FLOPs:  each weight byte is read once per 128 rows; 2 FLOPs a weight, row and part of x
-//   accumulator:   fp32 within a run, pair by pair of channels, the parts apart; then over runs
-//   expected time: one row: its bytes at read bandwidth; many: vdpbf16ps once a cycle (Zen 4)
+//   data mapping:  16 lanes are outputs, two channels a lane; up to 12 tokens share a pass over a
+//   run
+//                  of 32 outputs; FP8 codes are widened in registers, or into L1 for many tokens
+//   bytes, FLOPs:  each weight byte is read once per 128 tokens; 2 FLOPs a weight, token and part
+//   of x accumulator:   fp32 within a run, pair by pair of channels, the parts apart; then over
+//   runs expected time: one token: its bytes at read bandwidth; many: vdpbf16ps once a cycle (Zen
+//   4)
 #include <bit>
 #include <utility>
 
@@ -58,7 +60,7 @@ namespace fathom {
 namespace {
 
 constexpr int64_t kLine = 64;
-constexpr int64_t kPartBytes = kScaleTile * 2;  // of a row's record
+constexpr int64_t kPartBytes = kScaleTile * 2;  // of a token's record
 
 inline __m512i Load(const void* p) {
   return _mm512_loadu_si512(p);
@@ -118,9 +120,9 @@ struct Fp8Weights {
   }
 };
 
-// Parts of x are summed apart: twice as many sums hide the instruction's latency of one row.
+// Parts of x are summed apart: twice as many sums hide the instruction's latency of one token.
 template <int kRows, int kParts, class Weights>
-void Multiply(const DotTile& tile, const DotRows& x, float* acc) {
+void Multiply(const DotTile& tile, const DotTokens& x, float* acc) {
   const Weights weights = Weights::Make();
   __m512 sum[kRows][kParts][2];
 #pragma GCC unroll 16
@@ -189,16 +191,16 @@ constexpr RowKernels UpTo(std::integer_sequence<int, kLess...>) {
 // Registers hold 24 sums; fewer beside what decoding needs.
 template <int kParts>
 constexpr RowKernels kBf16Rows =
-    UpTo<kParts, Bf16Weights>(std::make_integer_sequence<int, kMaxDotRows / kParts>());
+    UpTo<kParts, Bf16Weights>(std::make_integer_sequence<int, kMaxDotTokens / kParts>());
 template <int kParts>
 constexpr RowKernels kFp8Rows = UpTo<kParts, Fp8Weights>(std::make_integer_sequence<int, 4>());
 
 template <int kParts>
-constexpr DotKernels kBf16Kernels = {.direct = kBf16Rows<kParts>, .direct_rows = INT64_MAX};
+constexpr DotKernels kBf16Kernels = {.direct = kBf16Rows<kParts>, .direct_tokens = INT64_MAX};
 template <int kParts>
 constexpr DotKernels kFp8Kernels = {.direct = kFp8Rows<kParts>,
                                     .decoded = kBf16Rows<kParts>,
-                                    .direct_rows = 4,
+                                    .direct_tokens = 4,
                                     .decode = DecodeFp8};
 
 }  // namespace

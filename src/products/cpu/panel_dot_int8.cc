@@ -1,10 +1,10 @@
 // Products of 8-bit activations with 8- and 4-bit weights, by AVX512_VNNI.
 //   formula:       acc += sx sw sum over channels of x (code + 128) - 128 sum of x, in integers
-//   data mapping:  16 lanes are outputs, four channels a lane; up to 12 rows share a pass over a
-//                  run of 32 outputs; 4-bit codes are widened in L1 for many rows
-//   bytes, FLOPs:  each weight byte is read once per 128 rows; 2 operations per weight and row
+//   data mapping:  16 lanes are outputs, four channels a lane; up to 12 tokens share a pass over a
+//                  run of 32 outputs; 4-bit codes are widened in L1 for many tokens
+//   bytes, FLOPs:  each weight byte is read once per 128 tokens; 2 operations per weight and token
 //   accumulator:   int32 within a run (exact), fp32 over runs
-//   expected time: one row: its bytes at read bandwidth; many: vpdpbusd once a cycle (Zen 4), of
+//   expected time: one token: its bytes at read bandwidth; many: vpdpbusd once a cycle (Zen 4), of
 //                  which conversions at the end of each run take 3 in 32
 #include "products/cpu/panel_dot.h"
 
@@ -53,7 +53,7 @@ inline Scales LoadScales(const DotTile& tile) {
 }
 
 template <int kRows>
-inline void Finish(const Scales& scales, const DotRows& x, const __m512i (&sum)[kRows][2],
+inline void Finish(const Scales& scales, const DotTokens& x, const __m512i (&sum)[kRows][2],
                    float* acc) {
 #pragma GCC unroll 2
   for (int c = 0; c < 2; ++c) {
@@ -68,7 +68,7 @@ inline void Finish(const Scales& scales, const DotRows& x, const __m512i (&sum)[
 }
 
 template <int kRows>
-void Int8(const DotTile& tile, const DotRows& x, float* acc) {
+void Int8(const DotTile& tile, const DotTokens& x, float* acc) {
   const Scales scales = LoadScales(tile);
   __m512i sum[kRows][2];
 #pragma GCC unroll 16
@@ -96,7 +96,7 @@ inline __m512i Multiplier(__m512i multipliers, int64_t which) {
 
 // Codes are summed as they are; a sub-run's sum then takes its multiplier: the same integers.
 template <int kRows>
-void Int4(const DotTile& tile, const DotRows& x, float* acc) {
+void Int4(const DotTile& tile, const DotTokens& x, float* acc) {
   const Scales scales = LoadScales(tile);
   const __m512i multipliers[2] = {Load(tile.w), Load(tile.w + kLine)};
   const __m512i low = _mm512_set1_epi8(15), eights = _mm512_set1_epi8(8);
@@ -159,12 +159,12 @@ template <int... kLess>
 constexpr RowKernels Int8UpTo(std::integer_sequence<int, kLess...>) {
   return {.most = sizeof...(kLess), .kernels = {Int8<kLess + 1>...}};
 }
-constexpr RowKernels kInt8Rows = Int8UpTo(std::make_integer_sequence<int, kMaxDotRows>());
+constexpr RowKernels kInt8Rows = Int8UpTo(std::make_integer_sequence<int, kMaxDotTokens>());
 constexpr RowKernels kInt4Rows = {.most = 4, .kernels = {Int4<1>, Int4<2>, Int4<3>, Int4<4>}};
 
-constexpr DotKernels kInt8Kernels = {.direct = kInt8Rows, .direct_rows = INT64_MAX};
+constexpr DotKernels kInt8Kernels = {.direct = kInt8Rows, .direct_tokens = INT64_MAX};
 constexpr DotKernels kInt4Kernels = {
-    .direct = kInt4Rows, .decoded = kInt8Rows, .direct_rows = 4, .decode = DecodeInt4};
+    .direct = kInt4Rows, .decoded = kInt8Rows, .direct_tokens = 4, .decode = DecodeInt4};
 
 }  // namespace
 

@@ -66,28 +66,35 @@ HWY_INLINE void Keep(VF& v) {
 #endif
 }
 
-// sum[r][c] += over k in order of x[r * x_stride + k] * w[k * w_stride + column c], where the
-// kVectors columns of a panel follow each other, and panel p begins p * panel_stride further on.
+// What lies apart in memory, in elements.
+struct Strides {
+  int64_t w;       // channels of a panel
+  int64_t panels;  // neighbouring panels
+  int64_t x;       // rows of x
+};
+
+// sum[r][c] += over k in order of x[r][k] * w[k][c], where the kVectors columns of a panel follow
+// each other.
 template <int kRows, int kPanels, class W>
-HWY_INLINE void Accumulate(const W* w, int64_t w_stride, int64_t panel_stride, const float* x,
-                           int64_t x_stride, int64_t count, VF (&sum)[kRows][kPanels * kVectors]) {
+HWY_INLINE void Accumulate(const W* w, const float* x, const Strides& strides, int64_t count,
+                           VF (&sum)[kRows][kPanels * kVectors]) {
   const DF d;
   constexpr int kColumns = kPanels * kVectors;
   for (int64_t k = 0; k < count; ++k) {
     VF column[kColumns];
     FATHOM_UNROLL
     for (int c = 0; c < kColumns; ++c) {
-      column[c] = LoadFloats(w + (c / kVectors) * panel_stride + (c % kVectors) * kLanes);
+      column[c] = LoadFloats(w + (c / kVectors) * strides.panels + (c % kVectors) * kLanes);
       Keep(column[c]);
     }
     FATHOM_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      VF value = hn::Set(d, x[r * x_stride + k]);
+      VF value = hn::Set(d, x[r * strides.x + k]);
       Keep(value);
       FATHOM_UNROLL
       for (int c = 0; c < kColumns; ++c) sum[r][c] = hn::MulAdd(value, column[c], sum[r][c]);
     }
-    w += w_stride;
+    w += strides.w;
   }
 }
 

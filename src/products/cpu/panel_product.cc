@@ -1,8 +1,8 @@
 // Products of activations with packed panels.
 //   formula:       out[i][o] = sum over runs r of sx[i][r] sw[o][r] (sum over k in r of x w)
-//   data mapping:  lanes are 32 outputs; up to 12 rows share a pass over a tile of 32 outputs and
-//                  128 channels, decoded in registers for a few rows, once into L1 for many
-//   bytes, FLOPs:  each weight byte is read once per 128 rows; 2 FLOPs per weight and row
+//   data mapping:  lanes are 32 outputs; up to 12 tokens share a pass over a tile of 32 outputs and
+//                  128 channels, decoded in registers for a few tokens, once into L1 for many
+//   bytes, FLOPs:  each weight byte is read once per 128 tokens; 2 FLOPs per weight and token
 //   accumulator:   fp32 within a run in order of channels (FP8 products are exact), then over runs
 //   expected time: [1, 2048] x [7168, 2048]: its bytes at read bandwidth; not measured
 //                  (bench/ops_bench.cc does, where there are no dot products: panel_dot.h)
@@ -15,7 +15,7 @@
 #include "base/check.h"
 #include "cpu/simd.h"
 #include "products/cpu/panel_dot.h"
-#include "products/cpu/silu_mul_row.h"
+#include "products/cpu/silu_mul_token.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "products/cpu/panel_product.cc"
@@ -47,7 +47,8 @@ HWY_INLINE void MultiplyTile(const Tile<W>& tile, const float* HWY_RESTRICT x,
   constexpr int kColumns = kPanels * kVectors;
   VF sum[kRows][kColumns];
   SetZero(sum);
-  Accumulate<kRows, kPanels>(tile.w, kPanel, tile.panel_stride, x, kScaleTile, tile.count, sum);
+  const Strides strides = {.w = kPanel, .panels = tile.panel_stride, .x = kScaleTile};
+  Accumulate<kRows, kPanels>(tile.w, x, strides, tile.count, sum);
   FATHOM_UNROLL
   for (int c = 0; c < kColumns; ++c) {
     VF scale = hn::Zero(d);
@@ -66,34 +67,41 @@ HWY_INLINE void MultiplyTile(const Tile<W>& tile, const float* HWY_RESTRICT x,
   }
 }
 
-// Rows [first, first + n) of run r, kScaleTile apart, and their scales.
-struct RowPack {
+// Tokens [first, first + n) of run r, kScaleTile apart, and their scales.
+struct TokenPack {
   alignas(64) float values[kMaxRows * kScaleTile];
   float scales[kMaxRows];
 
   // Returns where the values are: in place where they lie so already.
-  const float* Load(const ActivationRows& x, int64_t run, int64_t count, int64_t first, int64_t n) {
+  const float* Load(const TokenActivations& x, int64_t run, int64_t count, int64_t first,
+                    int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
       scales[i] = x.scales == nullptr ? 1.0f : x.scales[run * x.scale_stride + x.Index(first + i)];
     }
     const std::byte* begin = x.values + run * x.run_stride - (run > 0 ? x.first_run_gap : 0);
-    const auto row = [&](int64_t i) {
-      return reinterpret_cast<const float*>(begin + x.Index(first + i) * x.row_stride);
+    const auto token = [&](int64_t i) {
+      return reinterpret_cast<const float*>(begin + x.Index(first + i) * x.token_stride);
     };
     constexpr int64_t kTogether = kScaleTile * sizeof(float);
-    if (n == 1 || (x.index == nullptr && x.row_stride == kTogether)) return row(0);
+    if (n == 1 || (x.index == nullptr && x.token_stride == kTogether)) return token(0);
     for (int64_t i = 0; i < n; ++i) {
-      std::memcpy(values + i * kScaleTile, row(i), static_cast<size_t>(count) * sizeof(float));
+      std::memcpy(values + i * kScaleTile, token(i), static_cast<size_t>(count) * sizeof(float));
     }
     return values;
   }
 };
 
-// Rows [first, rows) by kRows at a time; returns the first row that is left.
+// Tokens [first, end).
+struct TokenRange {
+  int64_t first, end;
+};
+
+// kRows at a time; returns the first token that is left.
 template <int kRows, bool kScaled, class W>
-HWY_INLINE int64_t MultiplyRows(const Tile<W>& tile, const ActivationRows& x, int64_t run,
-                                int64_t first, int64_t rows, RowPack& pack, float* acc) {
-  for (; rows - first >= kRows; first += kRows) {
+HWY_INLINE int64_t MultiplyTokens(const Tile<W>& tile, const TokenActivations& x, int64_t run,
+                                  TokenRange tokens, TokenPack& pack, float* acc) {
+  int64_t first = tokens.first;
+  for (; tokens.end - first >= kRows; first += kRows) {
     const float* values = pack.Load(x, run, tile.count, first, kRows);
     MultiplyTile<kRows, 1, kScaled>(tile, values, pack.scales, acc + first * kPanel);
   }
@@ -101,13 +109,13 @@ HWY_INLINE int64_t MultiplyRows(const Tile<W>& tile, const ActivationRows& x, in
 }
 
 template <bool kScaled, class W>
-HWY_NOINLINE void MultiplyAllRows(const Tile<W>& tile, const ActivationRows& x, int64_t run,
-                                  int64_t rows, RowPack& pack, float* acc) {
-  int64_t i = MultiplyRows<kMaxRows, kScaled>(tile, x, run, 0, rows, pack, acc);
-  if constexpr (kMaxRows > 6) i = MultiplyRows<6, kScaled>(tile, x, run, i, rows, pack, acc);
-  if constexpr (kMaxRows > 4) i = MultiplyRows<4, kScaled>(tile, x, run, i, rows, pack, acc);
-  if constexpr (kMaxRows > 2) i = MultiplyRows<2, kScaled>(tile, x, run, i, rows, pack, acc);
-  if constexpr (kMaxRows > 1) MultiplyRows<1, kScaled>(tile, x, run, i, rows, pack, acc);
+HWY_NOINLINE void MultiplyAllTokens(const Tile<W>& tile, const TokenActivations& x, int64_t run,
+                                    int64_t tokens, TokenPack& pack, float* acc) {
+  int64_t i = MultiplyTokens<kMaxRows, kScaled>(tile, x, run, {0, tokens}, pack, acc);
+  if constexpr (kMaxRows > 6) i = MultiplyTokens<6, kScaled>(tile, x, run, {i, tokens}, pack, acc);
+  if constexpr (kMaxRows > 4) i = MultiplyTokens<4, kScaled>(tile, x, run, {i, tokens}, pack, acc);
+  if constexpr (kMaxRows > 2) i = MultiplyTokens<2, kScaled>(tile, x, run, {i, tokens}, pack, acc);
+  if constexpr (kMaxRows > 1) MultiplyTokens<1, kScaled>(tile, x, run, {i, tokens}, pack, acc);
 }
 
 template <class W>
@@ -124,12 +132,12 @@ Tile<W> TileOf(const CpuWeight& w, int64_t matrix, int64_t panel, int64_t run) {
   return tile;
 }
 
-// One row times kPanels neighbouring panels: enough sums to hide the latency of additions.
+// One token times kPanels neighbouring panels: enough sums to hide the latency of additions.
 template <int kPanels, bool kScaled, class W>
-HWY_INLINE void OneRow(const Panels& panels, const ActivationRows& x, float* out) {
+HWY_INLINE void OneToken(const Panels& panels, const TokenActivations& x, float* out) {
   const CpuWeight& w = panels.w;
   alignas(64) float acc[kPanels * kPanel] = {};
-  RowPack pack;
+  TokenPack pack;
   for (int64_t run = 0; run < w.runs(); ++run) {
     const Tile<W> tile = TileOf<W>(w, panels.matrix, panels.begin, run);
     const float* values = pack.Load(x, run, tile.count, 0, 1);
@@ -189,10 +197,10 @@ HWY_INLINE void DecodeNumbers(const Tile<Int4Bytes>& tile, float* to) {
       const VF low = ByteAsFloat(LoadLanes(from + o * kSubRuns), sub, 255, 0);
       const VF high = ByteAsFloat(LoadLanes(from + (o + kHalf) * kSubRuns), sub, 255, 0);
       for (int j = 0; j < kGroup; ++j) {
-        float* row = to + (k + j) * kPanel + o;
-        hn::Store(hn::Mul(low, ByteAsFloat(pairs, j, 15, 8)), DF(), row);
+        float* outs = to + (k + j) * kPanel + o;
+        hn::Store(hn::Mul(low, ByteAsFloat(pairs, j, 15, 8)), DF(), outs);
         hn::Store(hn::Mul(high, ByteAsFloat(hn::ShiftRight<4>(pairs), j, 15, 8)), DF(),
-                  row + kHalf);
+                  outs + kHalf);
       }
     }
   }
@@ -218,32 +226,33 @@ HWY_INLINE Tile<float> Decode(const Tile<W>& tile, float* to) {
           .scale_per_output = tile.scale_per_output};
 }
 
-// Up to kRowGroup rows times up to kPanelGroup neighbouring panels, which find the rows in cache.
+// Up to kTileTokens tokens times up to kPanelGroup neighbouring panels, which find the tokens in
+// cache.
 template <bool kScaled, class W>
-HWY_INLINE void ManyRows(const Panels& panels, const ActivationRows& x, int64_t rows,
-                         const OutRows& out) {
+HWY_INLINE void ManyTokens(const Panels& panels, const TokenActivations& x, int64_t tokens,
+                           const TokenOutputs& out) {
   const CpuWeight& w = panels.w;
-  alignas(64) float acc[kPanelGroup][kRowGroup * kPanel];
+  alignas(64) float acc[kPanelGroup][kTileTokens * kPanel];
   alignas(64) float decoded[kScaleTile * kPanel];
-  RowPack pack;
+  TokenPack pack;
   for (int64_t p = 0; p < panels.count(); ++p) {
-    std::memset(acc[p], 0, static_cast<size_t>(rows * kPanel) * sizeof(float));
+    std::memset(acc[p], 0, static_cast<size_t>(tokens * kPanel) * sizeof(float));
   }
   for (int64_t run = 0; run < w.runs(); ++run) {
     for (int64_t p = 0; p < panels.count(); ++p) {
       const Tile<W> tile = TileOf<W>(w, panels.matrix, panels.begin + p, run);
       if constexpr (kAlwaysDecoded<W>) {
-        MultiplyAllRows<kScaled>(Decode(tile, decoded), x, run, rows, pack, acc[p]);
-      } else if (rows > kMaxRows) {
-        MultiplyAllRows<kScaled>(Decode(tile, decoded), x, run, rows, pack, acc[p]);
+        MultiplyAllTokens<kScaled>(Decode(tile, decoded), x, run, tokens, pack, acc[p]);
+      } else if (tokens > kMaxRows) {
+        MultiplyAllTokens<kScaled>(Decode(tile, decoded), x, run, tokens, pack, acc[p]);
       } else {
-        MultiplyAllRows<kScaled>(tile, x, run, rows, pack, acc[p]);
+        MultiplyAllTokens<kScaled>(tile, x, run, tokens, pack, acc[p]);
       }
     }
   }
   for (int64_t p = 0; p < panels.count(); ++p) {
     const int64_t panel = panels.begin + p, width = w.panels[static_cast<size_t>(panel)].width;
-    for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t i = 0; i < tokens; ++i) {
       std::memcpy(out.From(i, panels.OutsBefore(panel)).data, acc[p] + i * kPanel,
                   static_cast<size_t>(width) * sizeof(float));
     }
@@ -251,28 +260,29 @@ HWY_INLINE void ManyRows(const Panels& panels, const ActivationRows& x, int64_t 
 }
 
 template <bool kScaled, class W>
-void Multiply(const Panels& panels, const ActivationRows& x, int64_t rows, const OutRows& out) {
+void Multiply(const Panels& panels, const TokenActivations& x, int64_t tokens,
+              const TokenOutputs& out) {
   constexpr int kPair = kLanes > 1 ? 2 : 1;
   int64_t panel = panels.begin;
   if constexpr (!kAlwaysDecoded<W>) {
-    if (rows == 1) {
+    if (tokens == 1) {
       for (; panels.end - panel >= kPair; panel += kPair) {
-        OneRow<kPair, kScaled, W>(panels.Part(panel, panel + kPair), x,
-                                  out.data + panels.OutsBefore(panel));
+        OneToken<kPair, kScaled, W>(panels.Part(panel, panel + kPair), x,
+                                    out.data + panels.OutsBefore(panel));
       }
     }
   }
-  const int64_t group = rows > kMaxRows ? kPanelGroup : 1;  // a few rows fit into L1 anyway
-  for (int64_t i = 0; i < rows; i += kRowGroup) {
+  const int64_t group = tokens > kMaxRows ? kPanelGroup : 1;  // a few tokens fit into L1 anyway
+  for (int64_t i = 0; i < tokens; i += kTileTokens) {
     for (int64_t p = panel; p < panels.end; p += group) {
-      ManyRows<kScaled, W>(panels.Part(p, std::min(panels.end, p + group)), x.From(i),
-                           std::min(kRowGroup, rows - i), out.From(i, panels.OutsBefore(p)));
+      ManyTokens<kScaled, W>(panels.Part(p, std::min(panels.end, p + group)), x.From(i),
+                             std::min(kTileTokens, tokens - i), out.From(i, panels.OutsBefore(p)));
     }
   }
 }
 
-void MultiplyByFormat(const Panels& panels, const ActivationRows& x, int64_t rows,
-                      const OutRows& out) {
+void MultiplyByFormat(const Panels& panels, const TokenActivations& x, int64_t tokens,
+                      const TokenOutputs& out) {
   const auto multiply = [&] {
     switch (panels.w.format.values) {
       case WeightType::kF32: return Multiply<false, float>;
@@ -284,7 +294,7 @@ void MultiplyByFormat(const Panels& panels, const ActivationRows& x, int64_t row
     }
     CHECK(false, "unknown weight format");
   }();
-  multiply(panels, x, rows, out);
+  multiply(panels, x, tokens, out);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -295,42 +305,42 @@ HWY_AFTER_NAMESPACE();
 namespace fathom {
 namespace {
 
-constexpr int64_t kGatedNumbers = kRowGroup * kPanelGroup * kPanel;  // 64 KiB
+constexpr int64_t kGatedNumbers = kTileTokens * kPanelGroup * kPanel;  // 64 KiB
 
 }  // namespace
 
 HWY_EXPORT(MultiplyByFormat);
 
-void MultiplyPanels(const Panels& panels, const ActivationRows& x, int64_t rows,
-                    const OutRows& out) {
+void MultiplyPanels(const Panels& panels, const TokenActivations& x, int64_t tokens,
+                    const TokenOutputs& out) {
   const ActivationForm form = panels.w.activations;
   const bool quantized = form == ActivationForm::kE4M3 || form == ActivationForm::kInt8;
   CHECK(quantized == (x.scales != nullptr), "activations not as the weight says");
-  if (panels.w.dots) return MultiplyDots(panels, x, rows, out);
-  HWY_DYNAMIC_DISPATCH(MultiplyByFormat)(panels, x, rows, out);
+  if (panels.w.dots) return MultiplyDots(panels, x, tokens, out);
+  HWY_DYNAMIC_DISPATCH(MultiplyByFormat)(panels, x, tokens, out);
 }
 
-int64_t PanelGrain(const CpuWeight& w, int64_t rows, int64_t items, int threads) {
+int64_t PanelGrain(const CpuWeight& w, int64_t tokens, int64_t items, int threads) {
   // A step of 16 lanes counts as 2 operations beside those of plain loops.
-  const int64_t grain = Grain(w.in * kPanel * std::min(rows, kRowGroup) / 8);
-  // A few rows are as fast as memory is read, and that is fastest in long pieces.
-  constexpr int64_t kFewRows = 4;
-  if (rows <= kFewRows) return std::max(grain, items / (2 * threads));
+  const int64_t grain = Grain(w.in * kPanel * std::min(tokens, kTileTokens) / 8);
+  // A few tokens are as fast as memory is read, and that is fastest in long pieces.
+  constexpr int64_t kFewTokens = 4;
+  if (tokens <= kFewTokens) return std::max(grain, items / (2 * threads));
   constexpr int64_t kRangesPerThread = 4;
   return std::max(grain, std::min(kPanelGroup, items / (kRangesPerThread * threads)));
 }
 
-void MultiplyGated(const Panels& panels, const ActivationRows& x, int64_t rows,
-                   const OutRows& out) {
+void MultiplyGated(const Panels& panels, const TokenActivations& x, int64_t tokens,
+                   const TokenOutputs& out) {
   const CpuWeight& w = panels.w;
   const int64_t half = w.panel_count() / 2;
   CHECK(w.panel_count() % 2 == 0 && w.OutsBetween(0, half) * 2 == w.out,
         "a gate's outputs and those that it gates do not lie in panels of their own");
-  // So many outputs of a row at a time; of a few rows long pieces, which are read fastest.
+  // So many outputs of a token at a time; of a few tokens long pieces, which are read fastest.
   alignas(64) float gate[kGatedNumbers], up[kGatedNumbers];
-  const int64_t most = std::min(rows, kRowGroup), group = kGatedNumbers / (most * kPanel);
-  for (int64_t i = 0; i < rows; i += most) {
-    const int64_t n = std::min(most, rows - i);
+  const int64_t most = std::min(tokens, kTileTokens), group = kGatedNumbers / (most * kPanel);
+  for (int64_t i = 0; i < tokens; i += most) {
+    const int64_t n = std::min(most, tokens - i);
     for (int64_t p = panels.begin; p < panels.end; p += group) {
       const int64_t stop = std::min(panels.end, p + group);
       const int64_t outs =
@@ -338,8 +348,8 @@ void MultiplyGated(const Panels& panels, const ActivationRows& x, int64_t rows,
       MultiplyPanels(panels.Part(p, stop), x.From(i), n, {gate, outs});
       MultiplyPanels(panels.Part(half + p, half + stop), x.From(i), n, {up, outs});
       for (int64_t r = 0; r < n; ++r) {
-        SiluMulRow(gate + r * outs, up + r * outs, outs,
-                   out.From(i + r, panels.OutsBefore(p)).data);
+        SiluMulToken(gate + r * outs, up + r * outs, outs,
+                     out.From(i + r, panels.OutsBefore(p)).data);
       }
     }
   }
@@ -349,18 +359,18 @@ namespace {
 
 using Product = decltype(MultiplyPanels);
 
-void Split(ThreadPool& pool, Product& multiply, const Panels& panels, const ActivationRows& x,
-           int64_t rows, const TensorView& out) {
-  const int64_t groups = (rows + kRowGroup - 1) / kRowGroup, count = panels.end;
+void Split(ThreadPool& pool, Product& multiply, const Panels& panels, const TokenActivations& x,
+           int64_t tokens, const TensorView& out) {
+  const int64_t groups = (tokens + kTileTokens - 1) / kTileTokens, count = panels.end;
   const int64_t items = groups * count;
-  const OutRows to = {out.As<float>(), out.stride(0)};
+  const TokenOutputs to = {out.As<float>(), out.stride(0)};
   pool.ParallelFor(
-      items, PanelGrain(panels.w, rows, items, pool.threads()), [&](int64_t i, int64_t end, int) {
+      items, PanelGrain(panels.w, tokens, items, pool.threads()), [&](int64_t i, int64_t end, int) {
         while (i < end) {
-          const int64_t row = i / count * kRowGroup, panel = i % count;
+          const int64_t token = i / count * kTileTokens, panel = i % count;
           const int64_t stop = std::min(count, panel + end - i);
-          multiply(panels.Part(panel, stop), x.From(row), std::min(kRowGroup, rows - row),
-                   to.From(row, panels.OutsBefore(panel)));
+          multiply(panels.Part(panel, stop), x.From(token), std::min(kTileTokens, tokens - token),
+                   to.From(token, panels.OutsBefore(panel)));
           i += stop - panel;
         }
       });
@@ -368,14 +378,14 @@ void Split(ThreadPool& pool, Product& multiply, const Panels& panels, const Acti
 
 }  // namespace
 
-void MultiplyInParallel(ThreadPool& pool, const CpuWeight& w, const ActivationRows& x, int64_t rows,
-                        const TensorView& out) {
-  Split(pool, MultiplyPanels, {w, 0, 0, w.panel_count()}, x, rows, out);
+void MultiplyInParallel(ThreadPool& pool, const CpuWeight& w, const TokenActivations& x,
+                        int64_t tokens, const TensorView& out) {
+  Split(pool, MultiplyPanels, {w, 0, 0, w.panel_count()}, x, tokens, out);
 }
 
-void MultiplyGatedInParallel(ThreadPool& pool, const CpuWeight& w, const ActivationRows& x,
-                             int64_t rows, const TensorView& out) {
-  Split(pool, MultiplyGated, {w, 0, 0, w.panel_count() / 2}, x, rows, out);
+void MultiplyGatedInParallel(ThreadPool& pool, const CpuWeight& w, const TokenActivations& x,
+                             int64_t tokens, const TensorView& out) {
+  Split(pool, MultiplyGated, {w, 0, 0, w.panel_count() / 2}, x, tokens, out);
 }
 
 }  // namespace fathom

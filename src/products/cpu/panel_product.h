@@ -11,32 +11,34 @@ namespace fathom {
 // Tokens that are quantised and multiplied at a time: bounds work space; beyond it reading the
 // weights again costs little beside the arithmetic.
 inline constexpr int64_t kTokenChunk = 512;
-// Rows that share a decoded tile of weights; callers split more rows between threads.
-inline constexpr int64_t kRowGroup = 128;
-// Panels that a thread takes together, so that many rows are read from cache for all but the first.
+// Tokens that share a decoded tile of weights; callers split more tokens between threads.
+inline constexpr int64_t kTileTokens = 128;
+// Panels that a thread takes together, so that many tokens are read from cache for all but the
+// first.
 inline constexpr int64_t kPanelGroup = 4;
 
-// Rows of activations as runs (CpuWeight::run_begin), in the weight's ActivationForm. Run r of row
-// i begins at values + r * run_stride - (r > 0 ? first_run_gap : 0) + Index(i) * row_stride.
-struct ActivationRows {
+// Tokens of activations as runs (CpuWeight::run_begin), in the weight's ActivationForm. Run r of
+// token i begins at values + r * run_stride - (r > 0 ? first_run_gap : 0) + Index(i) *
+// token_stride.
+struct TokenActivations {
   const std::byte* values = nullptr;
-  int64_t run_stride = 0, row_stride = 0;  // bytes
-  int64_t first_run_gap = 0;               // bytes that run 0 lacks of kScaleTile channels
-  int64_t record_bytes = 0;                // of a packed run of a row
-  // Of run r of row i at r * scale_stride + Index(i); null: none.
+  int64_t run_stride = 0, token_stride = 0;  // bytes
+  int64_t first_run_gap = 0;                 // bytes that run 0 lacks of kScaleTile channels
+  int64_t record_bytes = 0;                  // of a packed run of a token
+  // Of run r of token i at r * scale_stride + Index(i); null: none.
   const float* scales = nullptr;
   const int32_t* offsets = nullptr;  // kInt8
   int64_t scale_stride = 0;
-  const int32_t* index = nullptr;  // null: row i is i
+  const int32_t* index = nullptr;  // null: token i is i
 
   int64_t Index(int64_t i) const { return index == nullptr ? i : index[i]; }
-  // Without the first n rows.
-  ActivationRows From(int64_t n) const {
-    ActivationRows rest = *this;
+  // Without the first n tokens.
+  TokenActivations From(int64_t n) const {
+    TokenActivations rest = *this;
     if (index != nullptr) {
       rest.index += n;
     } else {
-      rest.values += n * row_stride;
+      rest.values += n * token_stride;
       if (scales != nullptr) rest.scales += n;
       if (offsets != nullptr) rest.offsets += n;
     }
@@ -44,12 +46,12 @@ struct ActivationRows {
   }
 };
 
-// Rows of a plain matrix, for weights that take activations as they lie.
-inline ActivationRows PlainRows(const CpuWeight& w, const float* x, int64_t row_stride) {
+// Tokens of a plain matrix, for weights that take activations as they lie.
+inline TokenActivations PlainTokens(const CpuWeight& w, const float* x, int64_t token_stride) {
   constexpr int64_t kBytes = sizeof(float);
   return {.values = reinterpret_cast<const std::byte*>(x),
           .run_stride = kScaleTile * kBytes,
-          .row_stride = row_stride * kBytes,
+          .token_stride = token_stride * kBytes,
           .first_run_gap = w.channel_runs().offset * kBytes};
 }
 
@@ -64,33 +66,36 @@ struct Panels {
   Panels Part(int64_t first, int64_t last) const { return {w, matrix, first, last}; }
 };
 
-// Where rows of results go: row i at data + i * stride, its outputs from the first panel's on.
-struct OutRows {
+// Where tokens of results go: token i at data + i * stride, its outputs from the first panel's on.
+struct TokenOutputs {
   float* data;
   int64_t stride;
 
-  OutRows From(int64_t row, int64_t outs) const { return {data + row * stride + outs, stride}; }
+  TokenOutputs From(int64_t token, int64_t outs) const {
+    return {data + token * stride + outs, stride};
+  }
 };
 
-// out[i] = x[i] . w[matrix] for i in [0, rows) and the outputs of `panels`. Every sum is taken run
-// by run, within a run in ascending order of channels (of pairs of them, or in integers, if
-// w.dots); then out += sum * (activation scale * weight scale). Neither `rows` nor the panels asked
-// for change a bit of it.
-void MultiplyPanels(const Panels& panels, const ActivationRows& x, int64_t rows,
-                    const OutRows& out);
+// out[i] = x[i] . w[matrix] for i in [0, tokens) and the outputs of `panels`. Every sum is taken
+// run by run, within a run in ascending order of channels (of pairs of them, or in integers, if
+// w.dots); then out += sum * (activation scale * weight scale). Neither `tokens` nor the panels
+// asked for change a bit of it.
+void MultiplyPanels(const Panels& panels, const TokenActivations& x, int64_t tokens,
+                    const TokenOutputs& out);
 
 // The same of a weight whose first half of panels is a gate and whose second half is what it gates:
 // silu(x . gate) * (x . up), for `panels` of the gate. The products stay in cache.
-// REQUIRES: rows >= 1.
-void MultiplyGated(const Panels& panels, const ActivationRows& x, int64_t rows, const OutRows& out);
+// REQUIRES: tokens >= 1.
+void MultiplyGated(const Panels& panels, const TokenActivations& x, int64_t tokens,
+                   const TokenOutputs& out);
 
-// All panels (of the gate), split between threads by panel and group of rows.
-void MultiplyInParallel(ThreadPool& pool, const CpuWeight& w, const ActivationRows& x, int64_t rows,
-                        const TensorView& out);
-void MultiplyGatedInParallel(ThreadPool& pool, const CpuWeight& w, const ActivationRows& x,
-                             int64_t rows, const TensorView& out);
+// All panels (of the gate), split between threads by panel and group of tokens.
+void MultiplyInParallel(ThreadPool& pool, const CpuWeight& w, const TokenActivations& x,
+                        int64_t tokens, const TensorView& out);
+void MultiplyGatedInParallel(ThreadPool& pool, const CpuWeight& w, const TokenActivations& x,
+                             int64_t tokens, const TensorView& out);
 
-// How many of `items` panels (of groups of so many rows) a thread should take at a time.
-int64_t PanelGrain(const CpuWeight& w, int64_t rows, int64_t items, int threads);
+// How many of `items` panels (of groups of so many tokens) a thread should take at a time.
+int64_t PanelGrain(const CpuWeight& w, int64_t tokens, int64_t items, int threads);
 
 }  // namespace fathom

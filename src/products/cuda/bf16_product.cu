@@ -119,7 +119,7 @@ struct Source {
       const bool valid = position < place.end && k < p.in;
       const BF16* from = x;
       if (valid) {
-        int64_t row = p.row_of == nullptr ? position : p.row_of[position];
+        int64_t row = p.token_of == nullptr ? position : p.token_of[position];
         if (pairs != nullptr) row = p.x_of_pairs ? pairs[r] : pairs[r] / p.topk;
         from = x + row * p.x_stride + k;
       }

@@ -1,10 +1,10 @@
 // Products of BF16 activations and BF16 weights by tensor cores of any GPU from sm_80 on: dense,
 // per head, or per expert. No device code here: a plain function that enqueues.
 //
-// A number's sum is taken in one order whatever the tile, so that a row's bits do not depend on how
-// many rows there are: chunks of 64 channels belong in turn to four warps, each of which takes its
-// own in ascending order; then the warps' sums are added in order. Hopper has kernels of its own,
-// with another order (hopper/bf16_product.h).
+// A number's sum is taken in one order whatever the tile, so that a token's bits do not depend on
+// how many tokens there are: chunks of 64 channels belong in turn to four warps, each of which
+// takes its own in ascending order; then the warps' sums are added in order. Hopper has kernels of
+// its own, with another order (hopper/bf16_product.h).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,7 +18,7 @@ namespace fathom {
 inline constexpr int kBf16Chunk = 64;
 
 struct Bf16ProductParams {
-  // Rows of x: [tokens, in], or [tokens, count, in] with one matrix per head.
+  // x: [tokens, in], or [tokens, count, in] with one matrix per head.
   const BF16* x = nullptr;
   int64_t x_stride = 0, x_head_stride = 0;  // elements
   const BF16* w = nullptr;                  // [count, out, in]
@@ -27,13 +27,13 @@ struct Bf16ProductParams {
   int64_t tokens = 0;             // capacity
 
   // Per expert: matrix e takes positions [begins[e], begins[e] + counts[e]) of `tokens` places, and
-  // position p reads row row_of[p] of x (null: row p).
+  // position p reads x[token_of[p]] (null: x[p]).
   const int32_t* counts = nullptr;
   const int32_t* begins = nullptr;
-  const int32_t* row_of = nullptr;
+  const int32_t* token_of = nullptr;
 
-  // Per expert without sorting, of at most 8 tokens: row p = t * topk + j of y is matrix ids[p]'s
-  // product with row p of x if `x_of_pairs`, else t. `tokens` are tokens.
+  // Per expert without sorting, of at most 8 tokens: y[p] for p = t * topk + j is matrix ids[p]'s
+  // product with x[p] if `x_of_pairs`, else x[t]. `tokens` are tokens.
   const int32_t* ids = nullptr;  // [tokens, topk], at most 128
   int64_t topk = 1;
   bool x_of_pairs = false;
@@ -54,7 +54,7 @@ struct Bf16ProductParams {
 };
 
 // Whether strides and addresses suit it (16-byte copies); decided by the shape of the weights and
-// the layout of a row, never by the number of rows.
+// the layout of x, never by the number of tokens.
 bool Bf16ProductFits(const Bf16ProductParams& params);
 // By a table's kernels. REQUIRES: Bf16ProductFits.
 using Bf16ProductLaunch = void(const Bf16ProductParams& params, cudaStream_t stream);

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "cuda/warp.h"
+
 namespace fathom {
 
 // Rows of one matrix. A row is a pair: token * topk + j.
@@ -50,7 +52,7 @@ __device__ inline void FindPairs(FewPairs& shared, const int32_t* ids, const int
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const bool first = id[i] >= 0 && rank[i] % kRows == 0;
-    const unsigned firsts = __ballot_sync(0xffffffff, first);
+    const unsigned firsts = __ballot_sync(kAllLanes, first);
     if (first && __popc(firsts & ((1u << lane) - 1)) == group) {
       shared.matrix = id[i];
       shared.first_rank = rank[i];

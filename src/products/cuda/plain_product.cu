@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kOutputs* kWarp)
   const int64_t first = int64_t{blockIdx.y} * kTokens, head = blockIdx.z;
   const int64_t live = min(static_cast<int64_t>(*a.live), a.tokens);
   if (n >= m.out || first >= live) return;
-  ActivationRow<X> rows[kTokens];
+  ActivationsOfToken<X> rows[kTokens];
 #pragma unroll
   for (int r = 0; r < kTokens; ++r) {
     const int64_t t = min(first + r, live - 1);  // what is beyond is computed, and dropped

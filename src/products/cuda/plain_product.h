@@ -15,7 +15,7 @@ struct PlainProductParams {
   // Rows of x: [tokens, in], or [tokens, count, in] with one matrix per head; strides in elements.
   const BF16* x = nullptr;
   int64_t x_stride = 0, x_head_stride = 0;
-  QuantizedRows quantized;        // instead of x, of one matrix of FP8
+  QuantizedTokens quantized;      // instead of x, of one matrix of FP8
   int64_t tokens = 0;             // capacity
   const int32_t* live = nullptr;  // [1]: tokens
   void* y = nullptr;              // BF16, or F32

@@ -27,17 +27,24 @@ __device__ inline float RoundUpToPowerOfTwo(float x) {
   return __uint_as_float((bits | 0x7fffffu) + 1);
 }
 
+// Of `capacity` tokens *live * factor are there.
+struct LiveTokens {
+  int64_t capacity;
+  const int32_t* live;
+  int64_t factor;
+};
+
 template <class T>
-__global__ void QuantizeRuns(Rows<const T> x, Matrices m, bool ue8m0, int64_t rows,
-                             const int32_t* live, int64_t live_factor, QuantizedRows out) {
-  const int64_t row = blockIdx.x;
+__global__ void QuantizeRuns(Rows<const T> x, Matrices m, bool ue8m0, LiveTokens tokens,
+                             QuantizedTokens out) {
+  const int64_t t = blockIdx.x;
   const int64_t run = int64_t{blockIdx.y} * kWarpsOfQuantize + threadIdx.x / kWarp;
-  if (row >= rows || row >= *live * live_factor || run >= m.runs) return;
+  if (t >= tokens.capacity || t >= *tokens.live * tokens.factor || run >= m.runs) return;
   const int lane = threadIdx.x % kWarp;
   const int64_t begin = m.RunBegin(run), end = m.RunEnd(run);
   float largest = 1e-10f;
   for (int64_t k = begin + lane; k < end; k += kWarp) {
-    largest = MaxOrNan(fabsf(Load(x[row] + k)), largest);
+    largest = MaxOrNan(fabsf(Load(x[t] + k)), largest);
   }
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
     largest = MaxOrNan(largest, __shfl_xor_sync(kAllLanes, largest, offset));
@@ -45,44 +52,34 @@ __global__ void QuantizeRuns(Rows<const T> x, Matrices m, bool ue8m0, int64_t ro
   float scale = __fdiv_rn(largest, kE4M3Max);
   if (ue8m0) scale = RoundUpToPowerOfTwo(scale);
   for (int64_t k = begin + lane; k < end; k += kWarp) {
-    const float q = __fdiv_rn(Load(x[row] + k), scale);
-    out.codes[row * m.in + k].bits = __nv_cvt_float_to_fp8(q, __NV_SATFINITE, __NV_E4M3);
+    const float q = __fdiv_rn(Load(x[t] + k), scale);
+    out.codes[t * m.in + k].bits = __nv_cvt_float_to_fp8(q, __NV_SATFINITE, __NV_E4M3);
   }
-  if (lane == 0) out.scales[row * m.runs + run] = scale;
-}
-
-template <class T>
-void Launch(cudaStream_t stream, const CudaWeight& w, const T* x, int64_t stride, int64_t rows,
-            const int32_t* live, int64_t live_factor, const QuantizedRows& out) {
-  const dim3 grid(static_cast<unsigned>(rows), Blocks(w.runs(), kWarpsOfQuantize));
-  QuantizeRuns<T><<<grid, kWarpsOfQuantize * kWarp, 0, stream>>>(
-      {x, stride}, MatricesOf(&w), w.scale_ue8m0, rows, live, live_factor, out);
+  if (lane == 0) out.scales[t * m.runs + run] = scale;
 }
 
 }  // namespace kernels
 
-static size_t CodeBytes(const CudaWeight& w, int64_t rows) {
-  return (static_cast<size_t>(rows * w.in) + 255) / 256 * 256;
+static size_t CodeBytes(const CudaWeight& w, int64_t tokens) {
+  return (static_cast<size_t>(tokens * w.in) + 255) / 256 * 256;
 }
 
-size_t QuantizedRowsBytes(const CudaWeight& w, int64_t rows) {
-  return CodeBytes(w, rows) + static_cast<size_t>(rows * w.runs()) * sizeof(float);
+size_t QuantizedTokensBytes(const CudaWeight& w, int64_t tokens) {
+  return CodeBytes(w, tokens) + static_cast<size_t>(tokens * w.runs()) * sizeof(float);
 }
 
-QuantizedRows QuantizedRowsAt(const CudaWeight& w, int64_t rows, std::byte* memory) {
-  return {reinterpret_cast<E4M3*>(memory), reinterpret_cast<float*>(memory + CodeBytes(w, rows))};
+QuantizedTokens QuantizedTokensAt(const CudaWeight& w, int64_t tokens, std::byte* memory) {
+  return {reinterpret_cast<E4M3*>(memory), reinterpret_cast<float*>(memory + CodeBytes(w, tokens))};
 }
 
-void LaunchQuantizeRuns(cudaStream_t stream, const CudaWeight& w, const BF16* x, int64_t stride,
-                        int64_t rows, const int32_t* live, int64_t live_factor,
-                        const QuantizedRows& out) {
-  kernels::Launch(stream, w, x, stride, rows, live, live_factor, out);
+template <class T>
+void LaunchQuantizeRuns(cudaStream_t stream, const CudaWeight& w, const QuantizeRunsParams<T>& p) {
+  using namespace kernels;
+  const dim3 grid(static_cast<unsigned>(p.tokens), Blocks(w.runs(), kWarpsOfQuantize));
+  QuantizeRuns<T><<<grid, kWarpsOfQuantize * kWarp, 0, stream>>>(
+      {p.x, p.stride}, MatricesOf(&w), w.scale_ue8m0, {p.tokens, p.live, p.live_factor}, p.out);
 }
-
-void LaunchQuantizeRuns(cudaStream_t stream, const CudaWeight& w, const float* x, int64_t stride,
-                        int64_t rows, const int32_t* live, int64_t live_factor,
-                        const QuantizedRows& out) {
-  kernels::Launch(stream, w, x, stride, rows, live, live_factor, out);
-}
+template void LaunchQuantizeRuns(cudaStream_t, const CudaWeight&, const QuantizeRunsParams<BF16>&);
+template void LaunchQuantizeRuns(cudaStream_t, const CudaWeight&, const QuantizeRunsParams<float>&);
 
 }  // namespace fathom

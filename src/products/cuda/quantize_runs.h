@@ -10,21 +10,27 @@
 
 namespace fathom {
 
-// E4M3 codes [rows, in] with scales [rows, runs].
-struct QuantizedRows {
+// E4M3 codes [tokens, in] with scales [tokens, runs].
+struct QuantizedTokens {
   E4M3* codes = nullptr;
   float* scales = nullptr;
 };
-size_t QuantizedRowsBytes(const CudaWeight& weight, int64_t rows);
-QuantizedRows QuantizedRowsAt(const CudaWeight& weight, int64_t rows, std::byte* memory);
+size_t QuantizedTokensBytes(const CudaWeight& weight, int64_t tokens);
+QuantizedTokens QuantizedTokensAt(const CudaWeight& weight, int64_t tokens, std::byte* memory);
 
-// Quantises the first *live * live_factor rows of x, [rows, in] with rows `stride` apart, as
-// QuantizeRun of quant/e4m3.h does, to the bit.
-void LaunchQuantizeRuns(cudaStream_t stream, const CudaWeight& weight, const BF16* x,
-                        int64_t stride, int64_t rows, const int32_t* live, int64_t live_factor,
-                        const QuantizedRows& out);
-void LaunchQuantizeRuns(cudaStream_t stream, const CudaWeight& weight, const float* x,
-                        int64_t stride, int64_t rows, const int32_t* live, int64_t live_factor,
-                        const QuantizedRows& out);
+// Quantises the first *live * live_factor tokens of x as QuantizeRun of quant/e4m3.h does, to the
+// bit.
+template <class T>
+struct QuantizeRunsParams {
+  const T* x = nullptr;  // BF16 or F32 [tokens, in], tokens `stride` apart
+  int64_t stride = 0;
+  int64_t tokens = 0;  // capacity
+  const int32_t* live = nullptr;
+  int64_t live_factor = 1;
+  QuantizedTokens out;
+};
+template <class T>
+void LaunchQuantizeRuns(cudaStream_t stream, const CudaWeight& weight,
+                        const QuantizeRunsParams<T>& params);
 
 }  // namespace fathom

@@ -7,7 +7,8 @@
 #include <cstdint>
 
 #include "cuda/e4m3.h"
-#include "products/cuda/quantize_rows.h"
+#include "cuda/warp.h"
+#include "products/cuda/quantize_tokens.h"
 
 namespace fathom {
 
@@ -47,7 +48,7 @@ __device__ __forceinline__ float ScaleOf(const Vector& x, bool ue8m0) {
 #pragma unroll
   for (int i = 0; i < kVector; ++i) largest = LargerMagnitude(largest, x.v[i]);
   for (int lanes = kRunLanes / 2; lanes > 0; lanes /= 2) {
-    largest = LargerMagnitude(largest, __shfl_xor_sync(0xffffffff, largest, lanes));
+    largest = LargerMagnitude(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
   }
   return RunScale(largest, ue8m0);
 }

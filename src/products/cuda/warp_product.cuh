@@ -1,6 +1,6 @@
-// A warp's product of one output's weights with some rows of activations: the heart of the portable
-// linear kernels. Sums: a lane takes every 32nd channel in ascending order, then a tree over lanes,
-// so that a row's bits do not depend on the rows beside it.
+// A warp's product of one output's weights with some tokens of activations: the heart of the
+// portable linear kernels. Sums: a lane takes every 32nd channel in ascending order, then a tree
+// over lanes, so that a token's bits do not depend on the rows beside it.
 #pragma once
 
 #include "cuda/kernels.cuh"
@@ -36,14 +36,14 @@ inline Matrices MatricesOf(const PackedWeight* weight) {
 
 // A row of activations: numbers, or E4M3 codes with a scale per run.
 template <class X>
-struct ActivationRow {
+struct ActivationsOfToken {
   const X* x;
   const float* scales;  // null: 1
 };
 
 template <class W, class X, int kRows>
 __device__ void WarpProduct(const Matrices& m, int64_t matrix, int64_t n,
-                            const ActivationRow<X> (&rows)[kRows], float (&sums)[kRows]) {
+                            const ActivationsOfToken<X> (&rows)[kRows], float (&sums)[kRows]) {
   const int lane = threadIdx.x % kWarp;
   const W* w = static_cast<const W*>(m.values) + (matrix * m.out + n) * m.in;
 #pragma unroll

@@ -1,6 +1,7 @@
-// Chooses and launches the tiles of the BF16 product of many rows.
+// Chooses and launches the tiles of the BF16 product of many tokens.
 #include <algorithm>
 
+#include "cuda/launch_clusters.cuh"
 #include "cuda/tensor_map.h"
 #include "products/hopper/bf16_gemm_kernel.cuh"
 
@@ -14,7 +15,7 @@ int64_t Channels(const Bf16ProductParams& p) {
 
 template <class T>
 void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
-  // No more rows than there are, in whole swizzle atoms: reading out of bounds takes time.
+  // No more tokens than there are, in whole swizzle atoms: reading out of bounds takes time.
   const int64_t x_box_rows = std::min<int64_t>(
       T::kM / T::kPairChannels, CeilDivide(CeilDivide(p.tokens, T::kPairChannels), 8) * 8);
   // Experts share the rows about evenly.
@@ -56,20 +57,12 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
   int64_t down = CeilDivide(p.tokens, T::kClusterM);
   down = p.counts == nullptr ? down * p.count : down + std::min(p.count, p.tokens);
   const int64_t clusters = std::clamp<int64_t>(across * down, 1, Multiprocessors() / T::kBlocks);
-
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {T::kBlocks, 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * T::kBlocks));
-  config.blockDim = dim3(T::kThreads);
-  config.dynamicSmemBytes = sizeof(Shared<T>);
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  Gpu::OfThread().Check(cudaLaunchKernelEx(&config, Kernel<T>, x_map, weight_map, args));
+  LaunchClusters(Kernel<T>,
+                 {.clusters = clusters,
+                  .blocks = T::kBlocks,
+                  .threads = T::kThreads,
+                  .shared_bytes = sizeof(Shared<T>)},
+                 stream, Maps{x_map, weight_map}, args);
 }
 
 // By rounds of tiles and what a round of each takes, measured on an H200
@@ -114,8 +107,8 @@ void LaunchTile(const Bf16ProductParams& p, cudaStream_t stream) {
 
 bool Bf16GemmFits(const Bf16ProductParams& p) {
   const int64_t channels = bf16_gemm::Channels(p);
-  return Bf16ProductFits(p) && p.row_of == nullptr && p.count <= kMaxGroups && channels % 8 == 0 &&
-         p.y_stride % 8 == 0 && p.y_head_stride % 8 == 0 &&
+  return Bf16ProductFits(p) && p.token_of == nullptr && p.count <= kMaxGroups &&
+         channels % 8 == 0 && p.y_stride % 8 == 0 && p.y_head_stride % 8 == 0 &&
          reinterpret_cast<uintptr_t>(p.y) % 16 == 0 && !(p.silu && p.f32);
 }
 

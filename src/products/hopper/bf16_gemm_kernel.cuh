@@ -1,4 +1,4 @@
-// BF16 products of many rows on Hopper.
+// BF16 products of many tokens on Hopper.
 //   formula:       y[t] = x[t] W^T; or silu(gate) * up of the two halves of W
 //   data mapping:  persistent blocks in pairs walk tiles; one thread feeds a ring of shared-memory
 //                  stages (64 channels of x and of W each) by TMA, warpgroups multiply 64 rows by
@@ -18,11 +18,22 @@
 
 namespace fathom::bf16_gemm {
 
+// A stage's part of x: one lane.
+template <class T>
+__device__ __forceinline__ void LoadX(uint8_t* to, const CUtensorMap& map, Mbarrier& full,
+                                      uint64_t policy, uint16_t blocks, const int32_t (&at)[3]) {
+  if constexpr (T::kPairChannels == 2) {
+    TmaLoadMulticast3(to, &map, full, policy, blocks, at);
+  } else {
+    TmaLoad3(to, &map, full, policy, at);
+  }
+}
+
 // The loading warp: every stage of every tile, in the order in which they are multiplied. Weights
 // are asked for before the kernels before have ended, as far as the stages reach; x is not.
 template <class T>
-__device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_map,
-                     const CUtensorMap& weight_map, int32_t index, int32_t step, uint32_t rank) {
+__device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int32_t index,
+                     int32_t step, uint32_t rank) {
   const uint32_t x_bytes = T::kPairChannels * args.x_box_rows * kChunkBytes;
   constexpr uint32_t kWeightBytes = T::kN * kChunkBytes;
   const uint64_t policy = EvictNormal(), weight_policy = args.read_once ? EvictFirst() : policy;
@@ -50,16 +61,16 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
       if (!has_channels) return;
       uint8_t* to = shared.weights[stage];
       if constexpr (T::kPairRows == 2) {
-        TmaLoadMulticast2(to + pair_row * T::kBoxRows * kChunkBytes, &weight_map, full,
-                          weight_policy, same_channels, chunk * kBf16Chunk,
-                          weight_row + pair_row * box_step);
+        TmaLoadMulticast2(to + pair_row * T::kBoxRows * kChunkBytes, &maps.weights, full,
+                          weight_policy, same_channels,
+                          {chunk * kBf16Chunk, weight_row + pair_row * box_step});
       } else {
 #pragma unroll
         for (int across = 0; across < T::kAcross; ++across) {
 #pragma unroll
           for (int box = 0; box < T::kWeightBoxes; ++box) {
-            TmaLoad2(to + (across * T::kMmaN + box * T::kBoxRows) * kChunkBytes, &weight_map, full,
-                     weight_policy, chunk * kBf16Chunk,
+            TmaLoad2(to + (across * T::kMmaN + box * T::kBoxRows) * kChunkBytes, &maps.weights,
+                     full, weight_policy, chunk * kBf16Chunk,
                      weight_row + across * T::kMmaOut + box * box_step);
           }
         }
@@ -80,14 +91,8 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
       if (ElectLane()) {
         if (chunk >= early) load_weights(ring.index, chunk);
         if (has_rows) {
-          uint8_t* to = shared.x[ring.index] + part * kChunkBytes;
-          if constexpr (T::kPairChannels == 2) {
-            TmaLoadMulticast3(to, &x_map, shared.full[ring.index], policy, same_rows,
-                              chunk * kBf16Chunk, x_row + part, head);
-          } else {
-            TmaLoad3(to, &x_map, shared.full[ring.index], policy, chunk * kBf16Chunk, x_row + part,
-                     head);
-          }
+          LoadX<T>(shared.x[ring.index] + part * kChunkBytes, maps.x, shared.full[ring.index],
+                   policy, same_rows, {chunk * kBf16Chunk, x_row + part, head});
         }
       }
       __syncwarp();
@@ -95,27 +100,19 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
   }
 }
 
-// This warp has read the stage: all blocks of the cluster may write to it again. Nothing was
-// written: no need to release, which fences the whole GPU.
+// This warp has read the stage: all blocks of the cluster may write to it again.
 template <class T>
 __device__ __forceinline__ void Release(Shared<T>& shared, int stage, int lane) {
   __syncwarp();
-  if (lane < T::kBlocks) {
-    asm volatile(
-        "{\n.reg .b32 remote;\n"
-        "mapa.shared::cluster.u32 remote, %0, %1;\n"
-        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(
-            shared.empty[stage].address()),
-        "r"(lane)
-        : "memory");
-  }
+  if (lane < T::kBlocks) shared.empty[stage].ArriveAt(lane);
 }
 
 // The sums of a tile; meanwhile() is called while each of its stages is multiplied.
 template <class T, class F>
 __device__ __forceinline__ void SumTile(float (&sums)[T::kMmaN / 2], Shared<T>& shared,
                                         RingPosition<T::kStages>& ring, int32_t chunks,
-                                        int warpgroup, int lane, const F& meanwhile) {
+                                        WarpLane thread, const F& meanwhile) {
+  const int warpgroup = thread.warp / 4;
   const uint64_t x =
       WgmmaOperand(SharedAddress(shared.x) + warpgroup % T::kDown * 64 * kChunkBytes);
   const uint64_t weights =
@@ -135,7 +132,7 @@ __device__ __forceinline__ void SumTile(float (&sums)[T::kMmaN / 2], Shared<T>& 
     WgmmaCommit();
     if (chunk > 0) {
       WgmmaWait<1>();
-      Release(shared, last, lane);
+      Release(shared, last, thread.lane);
     }
     last = static_cast<int32_t>(ring.index);
     ring.Advance();
@@ -143,12 +140,12 @@ __device__ __forceinline__ void SumTile(float (&sums)[T::kMmaN / 2], Shared<T>& 
   }
   WgmmaWait<0>();
   WgmmaHold(sums);
-  Release(shared, last, lane);
+  Release(shared, last, thread.lane);
 }
 
 // Tile after tile; BF16 results are stored while the next tile is multiplied.
 template <class T, class Find>
-__device__ __forceinline__ void MultiplyAll(Shared<T>& shared, const Args& args, int warp, int lane,
+__device__ __forceinline__ void MultiplyAll(Shared<T>& shared, const Args& args, WarpLane thread,
                                             const Find& find) {
   RingPosition<T::kStages> ring;
   float sums[T::kMmaN / 2];
@@ -156,17 +153,17 @@ __device__ __forceinline__ void MultiplyAll(Shared<T>& shared, const Args& args,
   Work work, done;
   int32_t stored = T::kPieces;  // of the tile that is done
   const auto store = [&] {
-    if (stored < T::kPieces) StorePiece<T>(stored++, results, shared, args, done, warp, lane);
+    if (stored < T::kPieces) StorePiece<T>(stored++, results, shared, args, done, thread);
   };
   while (find(work)) {
     ring.index = Uniform(ring.index);
     ring.parity = Uniform(ring.parity);
-    SumTile(sums, shared, ring, args.chunks, warp / 4, lane, store);
+    SumTile(sums, shared, ring, args.chunks, thread, store);
     while (stored < T::kPieces) store();
     if (!T::kSilu && args.f32) {
-      const Part<T> part(args, work, warp, 0);
+      const Part<T> part(args, work, thread.warp, 0);
       StoreF32<T::kMmaOut>(sums, static_cast<float*>(args.out) + part.at, args.out_stride,
-                           part.rows, part.channels, lane);
+                           part.rows, part.channels, thread.lane);
       continue;
     }
     Pack<T>(results, sums);
@@ -189,20 +186,19 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
     index += step;
     return true;
   };
-  const int lane = threadIdx.x % 32;
-  MultiplyAll(shared, args, warp, lane, find);
+  const WarpLane thread = {.warp = warp, .lane = static_cast<int>(threadIdx.x % kWarp)};
+  MultiplyAll(shared, args, thread, find);
 }
 
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1)
-    Kernel(const __grid_constant__ CUtensorMap x_map,
-           const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ Args args) {
+    Kernel(const __grid_constant__ Maps maps, const __grid_constant__ Args args) {
   extern __shared__ __align__(1024) uint8_t memory[];
   Shared<T>& shared = *reinterpret_cast<Shared<T>*>(memory);
   const uint32_t rank = ClusterRank();
   if (threadIdx.x == 0) {
-    PrefetchTensorMap(&x_map);
-    PrefetchTensorMap(&weight_map);
+    PrefetchTensorMap(&maps.x);
+    PrefetchTensorMap(&maps.weights);
     for (int stage = 0; stage < T::kStages; ++stage) {
       shared.full[stage].Init(1);
       shared.empty[stage].Init(T::kBlocks * T::kWarps);
@@ -217,7 +213,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   const int warp = Uniform(threadIdx.x / 32);
   if (warp >= T::kWarps) {
     if constexpr (T::kWarps > 4) LowerRegisters<T::kLoaderRegisters>();
-    if (warp == T::kWarps) Load(shared, args, x_map, weight_map, index, step, rank);
+    if (warp == T::kWarps) Load(shared, args, maps, index, step, rank);
   } else {
     if constexpr (T::kWarps > 4) RaiseRegisters<T::kRegisters>();
     MultiplyTiles(shared, args, index, step, rank, warp);

@@ -1,5 +1,7 @@
-// What the host code of the BF16 product of many rows and its kernels say to each other.
+// What the host code of the BF16 product of many tokens and its kernels say to each other.
 #pragma once
+
+#include <cuda.h>
 
 #include "products/hopper/bf16_gemm.h"
 #include "products/hopper/gemm_launch.h"
@@ -23,6 +25,10 @@ struct Args {
   bool read_once;                     // no two tiles are expected to read the same weights
   bool counts_are_there, x_is_there;  // when the kernel before allows this one
   bool f32;
+};
+
+struct Maps {
+  CUtensorMap x, weights;
 };
 
 }  // namespace fathom::bf16_gemm

@@ -1,4 +1,4 @@
-// The end of a tile of the BF16 product of many rows: BF16, F32, or silu(gate) * up in BF16.
+// The end of a tile of the BF16 product of many tokens: BF16, F32, or silu(gate) * up in BF16.
 #pragma once
 
 #include "products/cuda/silu_mul.cuh"
@@ -41,26 +41,26 @@ struct Part {
 // rows can be left out and stores are whole sectors.
 template <class T, int kPiece>
 __device__ __forceinline__ void StorePiece(const Results<T>& results, Shared<T>& shared,
-                                           const Args& args, const Work& work, int warp, int lane) {
+                                           const Args& args, const Work& work, WarpLane thread) {
   constexpr int kFirst = kPiece * T::kStaged, kChunks = T::kStaged / 8;
-  const Part<T> part(args, work, warp, kFirst);
-  uint8_t* staging = shared.staging[warp];
+  const Part<T> part(args, work, thread.warp, kFirst);
+  uint8_t* staging = shared.staging[thread.warp];
 #pragma unroll
   for (int chunk = 0; chunk < kChunks; chunk += 2) {
-    StagePacked(staging, chunk, results + kFirst / 4 + chunk * 2, lane);
+    StagePacked(staging, chunk, results + kFirst / 4 + chunk * 2, thread.lane);
   }
   __syncwarp();
   StoreStaged<kChunks>(staging, static_cast<uint8_t*>(args.out) + part.at * 2, args.out_stride * 2,
-                       part.rows, part.channels * 2, lane);
+                       part.rows, part.channels * 2, thread.lane);
   __syncwarp();
 }
 
 template <class T, int kPiece = 0>
 __device__ __forceinline__ void StorePiece(int piece, const Results<T>& results, Shared<T>& shared,
-                                           const Args& args, const Work& work, int warp, int lane) {
+                                           const Args& args, const Work& work, WarpLane thread) {
   if constexpr (kPiece < T::kPieces) {
-    if (piece == kPiece) return StorePiece<T, kPiece>(results, shared, args, work, warp, lane);
-    StorePiece<T, kPiece + 1>(piece, results, shared, args, work, warp, lane);
+    if (piece == kPiece) return StorePiece<T, kPiece>(results, shared, args, work, thread);
+    StorePiece<T, kPiece + 1>(piece, results, shared, args, work, thread);
   }
 }
 

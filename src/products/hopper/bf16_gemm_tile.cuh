@@ -1,4 +1,4 @@
-// Tiles of the BF16 product of many rows: what a block keeps in shared memory, and works on next.
+// Tiles of the BF16 product of many tokens: what a block keeps in shared memory, and works on next.
 #pragma once
 
 #include "cuda/mbarrier.h"
@@ -39,7 +39,7 @@ struct Shared {
   uint8_t weights[T::kStages][T::kN * kChunkBytes];
   uint8_t staging[T::kWarps][16 * kChunkBytes];  // a warp's part of the output
   Mbarrier full[T::kStages], empty[T::kStages];
-  RowGroups groups;
+  TokenGroups groups;
 };
 
 // One tile of one block.
@@ -49,6 +49,11 @@ struct Work {
   int32_t rows;      // live from there on; 0 or less: nothing
   int32_t channel;   // of the output
   int32_t channels;  // from there on; 0 or less: nothing
+};
+
+// Which thread of those that multiply.
+struct WarpLane {
+  int warp, lane;
 };
 
 // All threads.

@@ -1,6 +1,6 @@
 #include "products/hopper/bf16_product.h"
 
-#include "products/hopper/bf16_few_rows.h"
+#include "products/hopper/bf16_few_tokens.h"
 #include "products/hopper/bf16_gemm.h"
 
 namespace fathom {
@@ -8,8 +8,8 @@ namespace fathom {
 void LaunchBf16ProductOnHopper(const Bf16ProductParams& p, cudaStream_t stream) {
   if (p.tokens == 0) return;
   if (!Bf16GemmFits(p)) return LaunchBf16Product(p, stream);
-  if (p.ids != nullptr || (p.counts == nullptr && p.tokens <= kBf16FewRows)) {
-    return LaunchBf16FewRows(p, stream);  // the same bits
+  if (p.ids != nullptr || (p.counts == nullptr && p.tokens <= kBf16FewTokens)) {
+    return LaunchBf16FewTokens(p, stream);  // the same bits
   }
   LaunchBf16Gemm(p, stream);
 }

@@ -1,4 +1,4 @@
-// BF16 products by Hopper's kernels (sm_90a): one order of sums for few rows and for many.
+// BF16 products by Hopper's kernels (sm_90a): one order of sums for few tokens and for many.
 #pragma once
 
 #include "products/cuda/bf16_product.h"
@@ -6,7 +6,7 @@
 namespace fathom {
 
 // Where layouts do not suit TMA (Bf16GemmFits) those of any GPU multiply: by the shape of the
-// weights and the layout of a row, never by the number of rows. REQUIRES: Bf16ProductFits.
+// weights and the layout of x, never by the number of tokens. REQUIRES: Bf16ProductFits.
 Bf16ProductLaunch LaunchBf16ProductOnHopper;
 
 }  // namespace fathom

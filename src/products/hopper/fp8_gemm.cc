@@ -13,7 +13,7 @@ namespace fp8_gemm {
 namespace {
 
 // Checks what both kinds of product require, and fills in what they share.
-Problem MakeProblem(const Fp8Rows& x, const Fp8Weights& w, const Fp8RowGroups& groups,
+Problem MakeProblem(const Fp8Tokens& x, const Fp8Weights& w, const Fp8TokenGroups& groups,
                     bool counts_early) {
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   CHECK(aligned(x.codes) && aligned(x.scales) && aligned(w.codes), "fp8_gemm: unaligned input");
@@ -43,10 +43,10 @@ Problem MakeProblem(const Fp8Rows& x, const Fp8Weights& w, const Fp8RowGroups& g
   return problem;
 }
 
-// Measured on an H200 (docs/design/fp8-gemm.md): few rows are a question of reading weights through
-// as many multiprocessors as pay; many, of rounds of tiles.
+// Measured on an H200 (docs/design/fp8-gemm.md): few tokens are a question of reading weights
+// through as many multiprocessors as pay; many, of rounds of tiles.
 Fp8Tile ChooseTile(const Fp8GemmParams& p) {
-  const int64_t rows = TypicalRows(p.groups);
+  const int64_t rows = TypicalTokens(p.groups);
   const int64_t matrices = std::min(p.w.count, p.x.capacity) * p.w.parts;
   const auto rounds = [&](int64_t tile_rows, int64_t tile_channels) {
     return CeilDivide(
@@ -88,7 +88,7 @@ void LaunchFp8Gemm(const Fp8GemmParams& p, cudaStream_t stream) {
   problem.args.out_stride = p.out_stride;
   problem.args.f32 = p.output == Fp8GemmOutput::kF32;
   const Fp8Tile tile = p.tile == Fp8Tile::kAuto ? fp8_gemm::ChooseTile(p) : p.tile;
-  Gpu::OfThread().Check(fp8_gemm::LaunchTile(tile, problem, stream));
+  fp8_gemm::LaunchTile(tile, problem, stream);
 }
 
 void LaunchFp8GemmSilu(const Fp8GemmSiluParams& p, cudaStream_t stream) {
@@ -102,12 +102,12 @@ void LaunchFp8GemmSilu(const Fp8GemmSiluParams& p, cudaStream_t stream) {
   problem.args.out_scales = p.out_scales;
   problem.args.out_scale_pitch = p.out_scale_pitch;
   problem.args.ue8m0 = p.scale_ue8m0;
-  const int64_t rows = fp8_gemm::TypicalRows(p.groups);
+  const int64_t rows = fp8_gemm::TypicalTokens(p.groups);
   const Fp8SiluTile tile = p.tile != Fp8SiluTile::kAuto ? p.tile
                            : rows <= 64                 ? Fp8SiluTile::k64x64Pair
                            : rows <= 128                ? Fp8SiluTile::k128x128
                                                         : Fp8SiluTile::k128x128Pair;
-  Gpu::OfThread().Check(fp8_gemm::LaunchSiluTile(tile, problem, stream));
+  fp8_gemm::LaunchSiluTile(tile, problem, stream);
 }
 
 }  // namespace fathom

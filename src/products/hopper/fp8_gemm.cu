@@ -5,9 +5,9 @@ namespace fathom::fp8_gemm {
 
 // Warpgroups along rows and channels, units of each along rows and channels, channels of a unit,
 // stages (they fill the shared memory), what a cluster's blocks share, and how many they are.
-cudaError_t LaunchTile(Fp8Tile tile, const Problem& problem, cudaStream_t stream) {
+void LaunchTile(Fp8Tile tile, const Problem& problem, cudaStream_t stream) {
   switch (tile) {
-    case Fp8Tile::kAuto: break;
+    case Fp8Tile::kAuto: CHECK(false, "fp8_gemm: no tile was chosen");
     case Fp8Tile::k64x32: return Launch<Tile<1, 1, 1, 1, 32, 16>>(problem, stream);
     case Fp8Tile::k64x64Pair:
       return Launch<Tile<1, 1, 1, 1, 64, 12, Share::kX, 2>>(problem, stream);
@@ -23,7 +23,6 @@ cudaError_t LaunchTile(Fp8Tile tile, const Problem& problem, cudaStream_t stream
     case Fp8Tile::k128x256Pair:
       return Launch<Tile<2, 1, 1, 2, 128, 4, Share::kWeights, 2>>(problem, stream);
   }
-  return cudaErrorInvalidValue;
 }
 
 }  // namespace fathom::fp8_gemm

@@ -1,9 +1,9 @@
-// The FP8 block-scaled product on Hopper (sm_90a): y = x W^T with E4M3 rows that have a scale per
+// The FP8 block-scaled product on Hopper (sm_90a): y = x W^T with E4M3 tokens that have a scale per
 // 128 channels and E4M3 weights that have a scale per 128x128 tile; one matrix, or one per expert.
 //
 // The 128 channels of a run are multiplied and added by the tensor core; the run's sum, times both
-// scales, is added in fp32 in order of runs, whatever the tile: a row's bits do not depend on how
-// many rows there are.
+// scales, is added in fp32 in order of runs, whatever the tile: a token's bits do not depend on how
+// many tokens there are.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,16 +12,16 @@
 
 namespace fathom {
 
-// Activations as LaunchQuantizeRows (products/cuda/quantize_rows.h) makes them.
-struct Fp8Rows {
+// Activations as LaunchQuantizeTokens (products/cuda/quantize_tokens.h) makes them.
+struct Fp8Tokens {
   const uint8_t* codes = nullptr;  // E4M3 [capacity, channels]; aligned to 16 bytes
   const float* scales = nullptr;   // F32 [ceil(channels / 128), scale_pitch]; aligned to 16 bytes
   int64_t capacity = 0;
   int64_t channels = 0;     // a multiple of 16
   int64_t scale_pitch = 0;  // Fp8ScalePitch of at least the capacity
 };
-// Rows in memory of one run's scales: each run has its own lines of the L2, because all blocks read
-// the same run at about the same time.
+// Places in memory of one run's scales: each run has its own lines of the L2, because all blocks
+// read the same run at about the same time.
 inline int64_t Fp8ScalePitch(int64_t capacity) {
   return (capacity + 31) / 32 * 32;
 }
@@ -37,19 +37,19 @@ struct Fp8Weights {
   int64_t in = 0;        // a multiple of 16
 };
 
-// Which live rows of x belong to which matrix. Counts and begins are on the device. Dense: one
-// count. Rows sorted by expert: counts and begins. [experts, capacity, channels]: counts only.
-struct Fp8RowGroups {
+// Which live tokens of x belong to which matrix. Counts and begins are on the device. Dense: one
+// count. Tokens sorted by expert: counts and begins. [experts, capacity, channels]: counts only.
+struct Fp8TokenGroups {
   const int32_t* counts = nullptr;  // [weights.count]
   const int32_t* begins = nullptr;  // [weights.count], or null: matrix g's begin at g * capacity
-  int64_t capacity = 0;             // the most rows of one matrix
-  int64_t typical = 0;              // rows of a matrix to choose the tile for; 0: capacity
+  int64_t capacity = 0;             // the most tokens of one matrix
+  int64_t typical = 0;              // tokens of a matrix to choose the tile for; 0: capacity
 };
 
 enum class Fp8GemmOutput : uint8_t { kBF16, kF32 };
 
-// Tiles of the output by one block: rows x channels. Of a pair, two blocks of a cluster share the
-// rows' activations, of k128x256Pair the weights. kAuto chooses by shape.
+// Tiles of the output by one block: tokens x channels. Of a pair, two blocks of a cluster share the
+// tokens' activations, of k128x256Pair the weights. kAuto chooses by shape.
 enum class Fp8Tile : uint8_t {
   kAuto,
   k64x32,
@@ -62,11 +62,11 @@ enum class Fp8Tile : uint8_t {
   k128x256Pair,
 };
 
-// out[row] = x[row] W[its matrix]^T.
+// out[token] = x[token] W[its matrix]^T.
 struct Fp8GemmParams {
-  Fp8Rows x;
+  Fp8Tokens x;
   Fp8Weights w;
-  Fp8RowGroups groups;
+  Fp8TokenGroups groups;
   void* out = nullptr;     // BF16 or F32 [capacity of x, out_stride]; aligned to 16 bytes
   int64_t out_stride = 0;  // elements; a multiple of 8
   Fp8GemmOutput output = Fp8GemmOutput::kBF16;
@@ -79,12 +79,12 @@ void LaunchFp8Gemm(const Fp8GemmParams& params, cudaStream_t stream);
 // Two blocks of k64x64Pair share activations, of k128x128Pair the weights of gate and up.
 enum class Fp8SiluTile : uint8_t { kAuto, k64x64Pair, k128x128, k128x128Pair };
 
-// out[row] = quantised(silu(gate) * up), gate and up being the two parts of the row's product, in
-// fp32 up to the quantisation of each 128 channels (quant/e4m3.h, QuantizeRun).
+// out[token] = quantised(silu(gate) * up), gate and up being the two parts of the token's product,
+// in fp32 up to the quantisation of each 128 channels (quant/e4m3.h, QuantizeRun).
 struct Fp8GemmSiluParams {
-  Fp8Rows x;
-  Fp8Weights w;  // two parts of a multiple of 16 rows
-  Fp8RowGroups groups;
+  Fp8Tokens x;
+  Fp8Weights w;  // two parts of a multiple of 16 outputs
+  Fp8TokenGroups groups;
   uint8_t* out = nullptr;       // E4M3 [capacity of x, part_out]
   float* out_scales = nullptr;  // F32 [ceil(part_out / 128), out_scale_pitch]
   int64_t out_scale_pitch = 0;

@@ -18,17 +18,31 @@
 #include "products/hopper/fp8_gemm_tile.cuh"
 
 namespace fathom::fp8_gemm {
+
+// Of all matrices, one below the other: where the tile begins.
+__device__ __forceinline__ int32_t WeightRow(const Args& args, const Work& work) {
+  return (work.group * args.parts + work.part) * args.part_out + work.channel;
+}
+
+// Asks for what does not wait for the kernels before, and then waits for them.
+template <class F>
+__device__ __forceinline__ void LoadEarly(int32_t stages, const F& load) {
+  if (ElectLane()) {
+    for (int32_t i = 0; i < stages; ++i) load(i, i);
+  }
+  __syncwarp();
+  WaitForPriorKernels();
+}
+
 // The loading warp: every stage of every tile, in the order in which they are multiplied. Weights
 // are asked for before the kernels before have ended, as far as the stages reach; x is not.
 template <class T>
-__device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_map,
-                     const CUtensorMap& x_scale_map, const CUtensorMap& weight_map, int32_t index,
+__device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int32_t index,
                      int32_t step, uint32_t rank) {
   constexpr int kBoxRows = T::kN / T::kWeightBoxes;
   constexpr uint16_t kAllBlocks = (1 << T::kBlocks) - 1;
   const uint64_t policy = EvictNormal(), weight_policy = args.read_once ? EvictFirst() : policy;
-  const uint32_t bytes = (T::kXBoxes * args.x_box_rows + T::kN) * kRun +
-                         T::kScaleBoxes * T::kScaleRows * static_cast<uint32_t>(sizeof(float));
+  const uint32_t bytes = (T::kXBoxes * args.x_box_rows + T::kN) * kRun + T::kScaleBytes;
   RingPosition<T::kStages> ring;
   Work work, next;
   bool first = true, more = FindWork(shared, args, index, rank, next);
@@ -41,8 +55,7 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
     work = next;
     if (!first) find_next();
     const int32_t x_row = Uniform(work.row);
-    const int32_t weight_row =
-        Uniform((work.group * args.parts + work.part) * args.part_out + work.channel);
+    const int32_t weight_row = Uniform(WeightRow(args, work));
     const auto load_weights = [&](uint32_t stage, int32_t run) {
       Mbarrier& full = shared.full[stage];
       full.ArriveExpect(bytes);
@@ -52,20 +65,14 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
         const int32_t row = weight_row + box * (T::kSilu ? args.part_out : kBoxRows);
         if (T::kShare == Share::kWeights && !work.beside) {
           if (box != rank) continue;
-          TmaLoadMulticast2(to, &weight_map, full, weight_policy, kAllBlocks, run * kRun, row);
+          TmaLoadMulticast2(to, &maps.weights, full, weight_policy, kAllBlocks, {run * kRun, row});
         } else {
-          TmaLoad2(to, &weight_map, full, weight_policy, run * kRun, row);
+          TmaLoad2(to, &maps.weights, full, weight_policy, run * kRun, row);
         }
       }
     };
     const int32_t early = first ? min(args.runs, T::kStages) : 0;
-    if (first) {
-      if (ElectLane()) {
-        for (int32_t run = 0; run < early; ++run) load_weights(run, run);
-      }
-      __syncwarp();
-      WaitForPriorKernels();
-    }
+    if (first) LoadEarly(early, load_weights);
     ring.index = Uniform(ring.index);
     ring.parity = Uniform(ring.parity);
     for (int32_t run = 0; run < args.runs; ++run, ring.Advance()) {
@@ -77,18 +84,18 @@ __device__ void Load(Shared<T>& shared, const Args& args, const CUtensorMap& x_m
         uint8_t* x = shared.x[ring.index];
         if constexpr (T::kShare == Share::kX) {
           const int part = rank * args.x_box_rows;
-          TmaLoadMulticast2(x + part * kRun, &x_map, full, policy, kAllBlocks, run * kRun,
-                            x_row + part);
+          TmaLoadMulticast2(x + part * kRun, &maps.x, full, policy, kAllBlocks,
+                            {run * kRun, x_row + part});
         } else if (T::kShare == Share::kWeights && work.beside) {
           if (rank == 0) {
-            TmaLoadMulticast2(x, &x_map, full, policy, kAllBlocks, run * kRun, x_row);
+            TmaLoadMulticast2(x, &maps.x, full, policy, kAllBlocks, {run * kRun, x_row});
           }
         } else {
-          TmaLoad2(x, &x_map, full, policy, run * kRun, x_row);
+          TmaLoad2(x, &maps.x, full, policy, run * kRun, x_row);
         }
 #pragma unroll
         for (int box = 0; box < T::kScaleBoxes; ++box) {
-          TmaLoad2(shared.x_scales[ring.index][box], &x_scale_map, full, policy,
+          TmaLoad2(shared.x_scales[ring.index][box], &maps.x_scales, full, policy,
                    (x_row & ~3) + 128 * box, run);
         }
       }
@@ -165,16 +172,14 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
 
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1)
-    Kernel(const __grid_constant__ CUtensorMap x_map,
-           const __grid_constant__ CUtensorMap x_scale_map,
-           const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ Args args) {
+    Kernel(const __grid_constant__ Maps maps, const __grid_constant__ Args args) {
   extern __shared__ __align__(1024) uint8_t memory[];
   Shared<T>& shared = *reinterpret_cast<Shared<T>*>(memory);
   const uint32_t rank = T::kBlocks == 1 ? 0 : ClusterRank();
   if (threadIdx.x == 0) {
-    PrefetchTensorMap(&x_map);
-    PrefetchTensorMap(&x_scale_map);
-    PrefetchTensorMap(&weight_map);
+    PrefetchTensorMap(&maps.x);
+    PrefetchTensorMap(&maps.x_scales);
+    PrefetchTensorMap(&maps.weights);
     for (int stage = 0; stage < T::kStages; ++stage) {
       shared.full[stage].Init(1);
       shared.empty[stage].Init(T::kBlocks * T::kWarps);
@@ -195,7 +200,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   if (warp >= T::kWarps) {
     LowerRegisters<T::kLoaderRegisters>();
     if (warp == T::kWarps) {
-      Load(shared, args, x_map, x_scale_map, weight_map, index, step, rank);
+      Load(shared, args, maps, index, step, rank);
     }
   } else {
     RaiseRegisters<T::kRegisters>();

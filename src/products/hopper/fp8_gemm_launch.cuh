@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cuda/launch_clusters.cuh"
 #include "cuda/tensor_map.h"
 #include "products/hopper/fp8_gemm_kernel.cuh"
 #include "products/hopper/fp8_gemm_launch.h"
@@ -10,16 +11,17 @@
 namespace fathom::fp8_gemm {
 
 template <class T>
-cudaError_t Launch(const Problem& problem, cudaStream_t stream) {
+void Launch(const Problem& problem, cudaStream_t stream) {
   static_assert(sizeof(Shared<T>) <= 227 * 1024);
-  const Fp8Rows& x = problem.x;
+  const Fp8Tokens& x = problem.x;
   const Fp8Weights& w = problem.w;
   Args args = problem.args;
-  // No more rows than a matrix can have, in whole swizzle atoms; what lies beyond is never stored.
+  // No more tokens than a matrix can have, in whole swizzle atoms; what lies beyond is never
+  // stored.
   const int64_t most_rows = std::min(x.capacity, problem.groups.capacity);
   args.x_box_rows = static_cast<int32_t>(
       std::min<int64_t>(T::kM / T::kXBoxes, CeilDivide(CeilDivide(most_rows, T::kXBoxes), 8) * 8));
-  args.read_once = TypicalRows(problem.groups) <= T::kClusterM;
+  args.read_once = TypicalTokens(problem.groups) <= T::kClusterM;
   args.part_tiles = static_cast<int32_t>(CeilDivide(w.part_out, T::kOut));
 
   // A run is all that is read of a row of weights at a time: 256 bytes cost a fifth of the rate.
@@ -50,20 +52,12 @@ cudaError_t Launch(const Problem& problem, cudaStream_t stream) {
       std::min(w.count * CeilDivide(problem.groups.capacity, T::kClusterM),
                CeilDivide(x.capacity, T::kClusterM) + std::min(w.count, x.capacity));
   const int64_t clusters = std::clamp<int64_t>(across * down, 1, Multiprocessors() / T::kBlocks);
-
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {T::kBlocks, 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * T::kBlocks));
-  config.blockDim = dim3(T::kThreads);
-  config.dynamicSmemBytes = sizeof(Shared<T>);
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  return cudaLaunchKernelEx(&config, Kernel<T>, x_map, x_scale_map, weight_map, args);
+  LaunchClusters(Kernel<T>,
+                 {.clusters = clusters,
+                  .blocks = T::kBlocks,
+                  .threads = T::kThreads,
+                  .shared_bytes = sizeof(Shared<T>)},
+                 stream, Maps{x_map, x_scale_map, weight_map}, args);
 }
 
 }  // namespace fathom::fp8_gemm

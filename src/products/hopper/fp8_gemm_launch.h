@@ -1,6 +1,8 @@
 // What the host code of the FP8 product and its kernels say to each other.
 #pragma once
 
+#include <cuda.h>
+
 #include "products/hopper/fp8_gemm.h"
 #include "products/hopper/gemm_launch.h"
 
@@ -27,20 +29,24 @@ struct Args {
   bool counts_are_there;  // before the launch before has ended
 };
 
+struct Maps {
+  CUtensorMap x, x_scales, weights;
+};
+
 // Everything but what the tile decides.
 struct Problem {
-  Fp8Rows x;
+  Fp8Tokens x;
   Fp8Weights w;
-  Fp8RowGroups groups;
+  Fp8TokenGroups groups;
   Args args;
 };
 
 // Rows of one matrix to choose for.
-inline int64_t TypicalRows(const Fp8RowGroups& groups) {
+inline int64_t TypicalTokens(const Fp8TokenGroups& groups) {
   return groups.typical > 0 ? groups.typical : groups.capacity;
 }
 
-cudaError_t LaunchTile(Fp8Tile tile, const Problem& problem, cudaStream_t stream);
-cudaError_t LaunchSiluTile(Fp8SiluTile tile, const Problem& problem, cudaStream_t stream);
+void LaunchTile(Fp8Tile tile, const Problem& problem, cudaStream_t stream);
+void LaunchSiluTile(Fp8SiluTile tile, const Problem& problem, cudaStream_t stream);
 
 }  // namespace fathom::fp8_gemm

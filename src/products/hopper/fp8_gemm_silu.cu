@@ -3,9 +3,9 @@
 
 namespace fathom::fp8_gemm {
 
-cudaError_t LaunchSiluTile(Fp8SiluTile tile, const Problem& problem, cudaStream_t stream) {
+void LaunchSiluTile(Fp8SiluTile tile, const Problem& problem, cudaStream_t stream) {
   switch (tile) {
-    case Fp8SiluTile::kAuto: break;
+    case Fp8SiluTile::kAuto: CHECK(false, "fp8_gemm: no tile was chosen");
     case Fp8SiluTile::k64x64Pair:
       return Launch<Tile<1, 2, 1, 1, 64, 8, Share::kX, 2, true>>(problem, stream);
     case Fp8SiluTile::k128x128:
@@ -13,7 +13,6 @@ cudaError_t LaunchSiluTile(Fp8SiluTile tile, const Problem& problem, cudaStream_
     case Fp8SiluTile::k128x128Pair:
       return Launch<Tile<2, 1, 1, 2, 128, 4, Share::kWeights, 2, true>>(problem, stream);
   }
-  return cudaErrorInvalidValue;
 }
 
 }  // namespace fathom::fp8_gemm

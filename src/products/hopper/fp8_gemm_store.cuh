@@ -95,7 +95,7 @@ __device__ __forceinline__ void StoreQuantized(float (&h)[kNumbers], int channel
   for (int half = 0; half < 2; ++half) {
     for (int lanes = 1; lanes < 4; lanes *= 2) {
       largest[half] =
-          LargerMagnitude(largest[half], __shfl_xor_sync(0xffffffff, largest[half], lanes));
+          LargerMagnitude(largest[half], __shfl_xor_sync(kAllLanes, largest[half], lanes));
     }
   }
   if constexpr (T::kHalves) ShareLargest<T>(largest, shared, place);
@@ -119,7 +119,7 @@ __device__ __forceinline__ void StoreQuantized(float (&h)[kNumbers], int channel
       args.out_scales[work.channel / kRun * args.out_scale_pitch + work.row + row] = scales[half];
     }
     // One question for all, rather than a branch for each two.
-    if (__all_sync(0xffffffff, scales[half] < __int_as_float(0x7f800000))) {
+    if (__all_sync(kAllLanes, scales[half] < __int_as_float(0x7f800000))) {
       quantize(half, [](auto... v) { return QuantizeTwoFinite(v...); });
     } else {
       quantize(half, [](auto... v) { return QuantizeTwo(v...); });
@@ -172,7 +172,7 @@ template <class T>
 __device__ void Store(Sums<T> (&sums)[T::kUnits], Shared<T>& shared, const Args& args,
                       const Work& work, Place<T>& place) {
   uint8_t* staging = shared.staging[place.warp];
-  // Experts of few rows leave most warps nothing to do.
+  // Experts of few tokens leave most warps nothing to do.
   const auto nothing = [&](int unit) {
     return place.UnitRow(unit) + place.warp % 4 * 16 >= work.rows;
   };

@@ -22,7 +22,7 @@ class WeightScales {
     next_ = Read(first + kHeld + threadIdx.x % kHeld);
   }
   // Of the run `i` of those held; whole warps.
-  __device__ float Of(int32_t i) const { return __shfl_sync(0xffffffff, current_, i); }
+  __device__ float Of(int32_t i) const { return __shfl_sync(kAllLanes, current_, i); }
 
  private:
   __device__ float Read(int32_t run) const { return run < runs_ ? __ldg(scales_ + run) : 0.0f; }
@@ -48,7 +48,7 @@ class HeldWeightScales {
     for (int i = 1; i < kMostRuns / 32; ++i) {
       if (run >= 32 * i) scale = held_[i];
     }
-    return __shfl_sync(0xffffffff, scale, run % 32);
+    return __shfl_sync(kAllLanes, scale, run % 32);
   }
 
  private:
@@ -114,16 +114,7 @@ __device__ __forceinline__ void Release(Shared<T>& shared, int stage, int lane) 
   if constexpr (T::kBlocks == 1) {
     if (lane == 0) shared.empty[stage].Arrive();
   } else {
-    // Nothing was written: no need to release, which fences the whole GPU.
-    if (lane < T::kBlocks) {
-      asm volatile(
-          "{\n.reg .b32 remote;\n"
-          "mapa.shared::cluster.u32 remote, %0, %1;\n"
-          "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(
-              shared.empty[stage].address()),
-          "r"(lane)
-          : "memory");
-    }
+    if (lane < T::kBlocks) shared.empty[stage].ArriveAt(lane);
   }
 }
 

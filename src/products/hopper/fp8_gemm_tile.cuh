@@ -1,6 +1,7 @@
 // Tiles of the FP8 product: what a block does, keeps in shared memory, and works on next.
 #pragma once
 
+#include "cuda/exp2.h"
 #include "cuda/mbarrier.h"
 #include "products/hopper/fp8_gemm_launch.h"
 #include "products/hopper/gemm_tiles.cuh"
@@ -32,6 +33,7 @@ struct Tile {
   // 128 rows and 4 more.
   static constexpr int kScaleBoxes = kM > 128 ? kM / 128 : 1;
   static constexpr int kScaleRows = kM / kScaleBoxes + 4;
+  static constexpr uint32_t kScaleBytes = kScaleBoxes * kScaleRows * sizeof(float);
   static constexpr int kScalePitch = (kScaleRows + 31) / 32 * 32;  // TMA writes to 128 bytes
   static constexpr int kClusterM = kM * (kShare == Share::kWeights ? kBlocks : 1);
   static constexpr int kWarps = 4 * kWarpgroupsM * kWarpgroupsN;  // that multiply
@@ -79,7 +81,7 @@ struct Shared {
   Mbarrier full[T::kStages], empty[T::kStages];
   Work next[T::kStages];  // the tile after the one whose first run is there; its group -1: none
   RunLargest<T::kHalves> run_largest;
-  RowGroups groups;
+  TokenGroups groups;
 };
 
 // Gate and up share a tile; other parts have their own.
@@ -93,7 +95,7 @@ __device__ int32_t ClusterTilesAcross(const Args& args) {
   return T::kShare == Share::kX ? (tiles + T::kBlocks - 1) / T::kBlocks : tiles;
 }
 
-// Two blocks that share weights have a row of tiles each. Of an odd number of rows both take the
+// Two blocks that share weights have a row of tiles each. Of an odd number of tokens both take the
 // last, side by side, and share its x: otherwise one of them would have nothing.
 template <class T>
 __device__ int32_t ClusterTiles(int32_t rows, int32_t across) {
@@ -175,9 +177,8 @@ using Sums = float[T::kMmaN / 2];
 // silu(gate) * up. What is flushed to zero, a power below 2^-126 and 1 / (1 + it) above 2^126, is
 // lost in the sum, and less than 2^-119: __expf and __fdividef take care of both, a branch each.
 __device__ __forceinline__ float SiluTimes(float gate, float up) {
-  float power, inverse;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(gate * -1.44269504f));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + Exp2(gate * -1.44269504f)));
   return gate * inverse * up;
 }
 

@@ -1,4 +1,4 @@
-// What the host code of both products of many rows on Hopper shares, BF16 and FP8.
+// What the host code of both products of many tokens on Hopper shares, BF16 and FP8.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What the products of many rows on Hopper share, BF16 and FP8: rows in groups (matrices, heads,
+// What the products of many tokens on Hopper share, BF16 and FP8: rows in groups (matrices, heads,
 // experts) and the walk over their tiles; and a warp's way from sums to memory.
 #pragma once
 
@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cuda/mbarrier.h"
+#include "cuda/warp.h"
 #include "products/hopper/gemm_launch.h"
 
 namespace fathom {
@@ -16,20 +17,20 @@ inline constexpr int kStagedBytes = 128;  // of a row of staging memory
 // A value that is the same in all lanes, in a way that the compiler knows.
 template <class V>
 __device__ __forceinline__ V Uniform(V value) {
-  return __shfl_sync(0xffffffff, value, 0);
+  return __shfl_sync(kAllLanes, value, 0);
 }
 
 // In shared memory.
-struct RowGroups {
+struct TokenGroups {
   int32_t tile_end[kMaxGroups];  // tiles of a cluster up to and with each group
   int32_t row_begin[kMaxGroups], row_count[kMaxGroups];
   int32_t warp_tiles[kMaxGroups / 2 / 32];
 };
 
 // Reads the groups' rows and sums their tiles, two groups a thread; tiles_of: a cluster's tiles of
-// so many rows. All threads of a block of at least kMaxGroups / 2.
+// so many tokens. All threads of a block of at least kMaxGroups / 2.
 template <class Tiles, class Count, class Begin>
-__device__ void FillGroups(RowGroups& groups, int32_t number, const Tiles& tiles_of,
+__device__ void FillGroups(TokenGroups& groups, int32_t number, const Tiles& tiles_of,
                            const Count& count_of, const Begin& begin_of) {
   const int t = threadIdx.x;
   int32_t tiles[2] = {}, sum = 0;
@@ -44,7 +45,7 @@ __device__ void FillGroups(RowGroups& groups, int32_t number, const Tiles& tiles
     }
     sum = tiles[0] + tiles[1];
     for (int step = 1; step < 32; step *= 2) {
-      const int32_t before = __shfl_up_sync(0xffffffff, sum, step);
+      const int32_t before = __shfl_up_sync(kAllLanes, sum, step);
       if (t % 32 >= step) sum += before;
     }
     if (t % 32 == 31) groups.warp_tiles[t / 32] = sum;
@@ -65,7 +66,7 @@ struct TilePlace {
 };
 
 // The group of the cluster's tile `index`, which becomes the index there; false once there is none.
-__device__ __forceinline__ bool FindGroup(const RowGroups& groups, int32_t number, int32_t& index,
+__device__ __forceinline__ bool FindGroup(const TokenGroups& groups, int32_t number, int32_t& index,
                                           int32_t& group) {
   group = 0;
   if (number > 1) {
@@ -92,7 +93,7 @@ __device__ __forceinline__ void PlaceInBands(int32_t down, int32_t across, int32
 
 // The place of the cluster's tile `index`; false once there is none.
 template <int kTileRows>
-__device__ bool FindTile(const RowGroups& groups, int32_t number, int32_t across, int32_t index,
+__device__ bool FindTile(const TokenGroups& groups, int32_t number, int32_t across, int32_t index,
                          TilePlace& place) {
   if (!FindGroup(groups, number, index, place.group)) return false;
   const int32_t rows = groups.row_count[place.group];

@@ -1,12 +1,12 @@
-// The row product that every matrix op of the reference table is made of.
+// The token product that every matrix op of the reference table is made of.
 #pragma once
 
 #include "products/reference/reference_weight.h"
 
 namespace fathom {
 
-// Floats of work space that MultiplyRow needs.
-inline int64_t MultiplyRowWorkspace(const PackedWeight& w) {
+// Floats of work space that MultiplyToken needs.
+inline int64_t MultiplyTokenWorkspace(const PackedWeight& w) {
   return w.quantize_activations ? kScaleTile + w.out : 0;
 }
 
@@ -15,6 +15,6 @@ inline int64_t MultiplyRowWorkspace(const PackedWeight& w) {
 //   quantised: run after run. QuantizeRun gives the run's codes q and scale s; their products with
 //         the weight's codes are exact in fp32 and summed in ascending k, starting from 0; then
 //         y[n] += sum * (s * weight scale).
-void MultiplyRow(const ReferenceWeight& w, int64_t m, const float* x, float* y, float* workspace);
+void MultiplyToken(const ReferenceWeight& w, int64_t m, const float* x, float* y, float* workspace);
 
 }  // namespace fathom

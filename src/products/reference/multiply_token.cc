@@ -1,10 +1,11 @@
-#include "products/reference/multiply_row.h"
+#include "products/reference/multiply_token.h"
 
 #include <algorithm>
 
 namespace fathom {
 
-void MultiplyRow(const ReferenceWeight& w, int64_t m, const float* x, float* y, float* workspace) {
+void MultiplyToken(const ReferenceWeight& w, int64_t m, const float* x, float* y,
+                   float* workspace) {
   const float* matrix = w.matrix(m);
   std::fill_n(y, w.out, 0.0f);
   if (!w.quantize_activations) {

@@ -1,17 +1,17 @@
-// The gate of a gated MLP, for one row.
+// The gate of a gated MLP, for one token.
 //   formula:       out = gate / (1 + exp(-gate)) * up
 //   data mapping:  lanes are channels
 //   bytes, FLOPs:  reads 8 and writes 4 bytes a channel; about 20 operations
 //   accumulator:   none
 //   expected time: [1, 2 x 18432]: some microseconds on one core; not measured
-#include "products/cpu/silu_mul_row.h"
+#include "products/cpu/silu_mul_token.h"
 
 #include <cstring>
 
 #include "cpu/simd.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "products/cpu/silu_mul_row.cc"
+#define HWY_TARGET_INCLUDE "products/cpu/silu_mul_token.cc"
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
@@ -51,7 +51,7 @@ namespace fathom {
 
 HWY_EXPORT(SiluMulLanes);
 
-void SiluMulRow(const float* gate, const float* up, int64_t n, float* out) {
+void SiluMulToken(const float* gate, const float* up, int64_t n, float* out) {
   HWY_DYNAMIC_DISPATCH(SiluMulLanes)(gate, up, n, out);
 }
 

@@ -1,13 +1,13 @@
 // FP8 block-scaled products of at most eight rows on Hopper.
-//   formula:       as fp8_gemm_kernel.cuh; x's scales and codes as quantize_rows.cu
+//   formula:       as fp8_gemm_kernel.cuh; x's scales and codes as quantize_tokens.cu
 //   data mapping:  a block per 64 rows of W, the tensor core's operand of 64 rows; x is its operand
 //                  of 8. One warp streams W through a ring by TMA, eight quantise x into shared
 //                  memory meanwhile, and four of these then multiply run by run
-//   bytes, FLOPs:  W once; x once per block, from the L2; 2 FLOPs a weight and row
+//   bytes, FLOPs:  W once; x once per block, from the L2; 2 FLOPs a weight and token
 //   accumulator:   the tensor core's within a run, fp32 registers across runs, in order
 //   builds on:     the DeepSeek-V3 report, section 3.3, for the scaling; a warp of its own that
 //                  loads, as CUTLASS's warp-specialised kernels for Hopper
-//   expected time: docs/design/fp8-gemm.md, "Few rows"
+//   expected time: docs/design/fp8-gemm.md, "Few tokens"
 #include <algorithm>
 
 #include "base/check.h"
@@ -20,16 +20,16 @@
 #include "cuda/wgmma_fp8.h"
 #include "products/cuda/few_pairs.cuh"
 #include "products/cuda/quantize_vector.cuh"
-#include "products/hopper/fp8_few_rows.h"
+#include "products/hopper/fp8_few_tokens.h"
 #include "products/hopper/fp8_gemm_tile.cuh"
 
 namespace fathom {
-namespace fp8_few_rows {
+namespace fp8_few_tokens {
 
 using fp8_gemm::kRun;
 
-constexpr int kRows = kFp8FewRows, kChannels = 64;  // of a block
-static_assert(kFp8FewRows == FewPairs::kRows && kFp8MostPairs == FewPairs::kMost);
+constexpr int kRows = kFp8FewTokens, kChannels = 64;  // of a block
+static_assert(kFp8FewTokens == FewPairs::kRows && kFp8MostPairs == FewPairs::kMost);
 constexpr int kMultipliers = 128, kQuantizers = 256, kThreads = kQuantizers + 32;
 constexpr int kStageBytes = kChannels * kRun, kMostStages = 24;
 constexpr int kInFlight = 4;              // runs whose products are under way
@@ -88,7 +88,7 @@ template <class X>
 __device__ void QuantizeX(const Memory& memory, const Args& a, int32_t rows) {
   constexpr int kAtOnce = 4;  // vectors of a thread
   const int32_t vectors = a.runs * kRunLanes, total = rows * vectors;
-  const auto row_of = [&](int32_t r) {
+  const auto token_of = [&](int32_t r) {
     const int32_t row = a.ids == nullptr ? r : memory.shared->rows.row[r];
     const int32_t of_x = a.ids == nullptr || a.x_of_pairs ? row : row / a.topk;
     return static_cast<const X*>(a.x) + of_x * a.x_stride;
@@ -100,7 +100,7 @@ __device__ void QuantizeX(const Memory& memory, const Args& a, int32_t rows) {
       if (first + j * kQuantizers >= total) break;
       const int32_t i = first + j * kQuantizers + threadIdx.x % 32, vector = i % vectors;
       const bool inside = i < total && vector * kVector < a.channels;
-      x[j] = inside ? ReadVector(row_of(i / vectors) + vector * kVector) : Vector{};
+      x[j] = inside ? ReadVector(token_of(i / vectors) + vector * kVector) : Vector{};
     }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
   extern __shared__ __align__(1024) uint8_t dynamic[];
   const Memory memory(dynamic, a);
   Shared& shared = *memory.shared;
-  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
   const bool experts = a.ids != nullptr;
   if (threadIdx.x == 0) PrefetchTensorMap(&weight_map);
   if (threadIdx.x < a.stages) {
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
   scale[0] = scales ? __ldg(scale_row + threadIdx.x) : 0;
   if (kSilu) scale[1] = scales ? __ldg(scale_row + a.scale_rows * a.runs + threadIdx.x) : 0;
   WaitForPriorKernels();
-  AllowNextKernel();  // after the wait: see Fp8FewRowsParams::early
+  AllowNextKernel();  // after the wait: see Fp8FewTokensParams::early
   const int32_t rows = experts ? shared.rows.count : min(*a.live, a.tokens);
   QuantizeX<X>(memory, a, experts ? shared.rows.count : a.tokens);  // does not wait for `live`
   if (scales) {
@@ -283,12 +283,12 @@ int64_t Stages(int64_t runs, int64_t blocks) {
         kSharedBytes / at_a_time - 1024 - static_cast<int64_t>(SharedBytes(runs, 0));
     const int64_t stages = std::min<int64_t>(most, left / kStageBytes);
     if (stages >= std::min<int64_t>(most, kInFlight + 2)) return stages;
-    CHECK(at_a_time > 1, "fp8_few_rows: {} runs", runs);
+    CHECK(at_a_time > 1, "fp8_few_tokens: {} runs", runs);
   }
 }
 
 template <class X, class Y, bool kSilu>
-void Launch(const Fp8FewRowsParams& p, Args args, cudaStream_t stream) {
+void Launch(const Fp8FewTokensParams& p, Args args, cudaStream_t stream) {
   const auto kernel = Kernel<X, Y, kSilu>;
   const Fp8Weights& w = p.w;
   constexpr uint32_t kBoxRows = kSilu ? kChannels / 2 : kChannels;
@@ -310,16 +310,17 @@ void Launch(const Fp8FewRowsParams& p, Args args, cudaStream_t stream) {
                   kThreads, SharedBytes(args.runs, args.stages), stream, weight_map, args));
 }
 
-}  // namespace fp8_few_rows
+}  // namespace fp8_few_tokens
 
-void LaunchFp8FewRows(const Fp8FewRowsParams& p, cudaStream_t stream) {
-  using namespace fp8_few_rows;
+void LaunchFp8FewTokens(const Fp8FewTokensParams& p, cudaStream_t stream) {
+  using namespace fp8_few_tokens;
   const Fp8Weights& w = p.w;
-  CHECK(p.tokens <= kFp8FewRows && p.tokens * p.topk <= kFp8MostPairs, "fp8_few_rows: {} x {} rows",
-        p.tokens, p.topk);
+  CHECK(p.tokens <= kFp8FewTokens && p.tokens * p.topk <= kFp8MostPairs,
+        "fp8_few_tokens: {} x {} rows", p.tokens, p.topk);
   CHECK(w.in % 16 == 0 && w.in <= kRun * fp8_gemm::kMostRuns && w.part_out % 16 == 0,
-        "fp8_few_rows: {} to {} channels", w.in, w.part_out);
-  CHECK((p.output == Fp8FewRowsOutput::kSilu) <= (w.parts == 2), "fp8_few_rows: {} parts", w.parts);
+        "fp8_few_tokens: {} to {} channels", w.in, w.part_out);
+  CHECK((p.output == Fp8FewTokensOutput::kSilu) <= (w.parts == 2), "fp8_few_tokens: {} parts",
+        w.parts);
   if (p.tokens == 0) return;
   const Args args = {.x = p.x,
                      .live = p.live,
@@ -341,14 +342,14 @@ void LaunchFp8FewRows(const Fp8FewRowsParams& p, cudaStream_t stream) {
                      .early = p.early,
                      .ue8m0 = p.scale_ue8m0};
   if (p.x_f32) {
-    CHECK(p.output == Fp8FewRowsOutput::kBF16, "fp8_few_rows: F32 to F32");
+    CHECK(p.output == Fp8FewTokensOutput::kBF16, "fp8_few_tokens: F32 to F32");
     return Launch<float, __nv_bfloat16, false>(p, args, stream);
   }
   switch (p.output) {
-    case Fp8FewRowsOutput::kBF16:
+    case Fp8FewTokensOutput::kBF16:
       return Launch<__nv_bfloat16, __nv_bfloat16, false>(p, args, stream);
-    case Fp8FewRowsOutput::kF32: return Launch<__nv_bfloat16, float, false>(p, args, stream);
-    case Fp8FewRowsOutput::kSilu: return Launch<__nv_bfloat16, float, true>(p, args, stream);
+    case Fp8FewTokensOutput::kF32: return Launch<__nv_bfloat16, float, false>(p, args, stream);
+    case Fp8FewTokensOutput::kSilu: return Launch<__nv_bfloat16, float, true>(p, args, stream);
   }
 }
 

@@ -6,7 +6,7 @@
 //   bytes, FLOPs:  reads 4 bytes a channel, writes 1 to 4; about 12 operations a channel
 //   accumulator:   none (a maximum; an integer sum)
 //   expected time: 7168 channels: some microseconds on one core; not measured
-#include "products/cpu/pack_rows.h"
+#include "products/cpu/pack_tokens.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@
 #include "cpu/simd.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "products/cpu/pack_rows.cc"
+#define HWY_TARGET_INCLUDE "products/cpu/pack_tokens.cc"
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
@@ -167,7 +167,7 @@ int64_t RecordBytes(const CpuWeight& w) {
 
 }  // namespace
 
-PackedRows::PackedRows(Arena& arena, const CpuWeight& w, int64_t capacity) {
+PackedTokens::PackedTokens(Arena& arena, const CpuWeight& w, int64_t capacity) {
   const ActivationForm form = w.activations;
   if (form == ActivationForm::kPlain) return;
   values = arena.Allocate(DType::kU8, {w.runs(), capacity, RecordBytes(w)});
@@ -176,41 +176,41 @@ PackedRows::PackedRows(Arena& arena, const CpuWeight& w, int64_t capacity) {
   offsets = arena.Allocate(DType::kI32, {w.runs(), form == ActivationForm::kInt8 ? capacity : 0});
 }
 
-ActivationRows PackedRows::Pack(ThreadPool& pool, const CpuWeight& w, const RowSource& from,
-                                int64_t rows) const {
+TokenActivations PackedTokens::Pack(ThreadPool& pool, const CpuWeight& w, const TokenSource& from,
+                                    int64_t vectors) const {
   const ActivationForm form = w.activations;
   if (form == ActivationForm::kPlain) {
-    CHECK(from.heads == 1, "rows of several heads do not lie evenly");
-    return PlainRows(w, from.x, from.row_stride);
+    CHECK(from.heads == 1, "vectors of several heads do not lie evenly");
+    return PlainTokens(w, from.x, from.token_stride);
   }
   const auto e4m3 = HWY_DYNAMIC_DISPATCH(PackE4M3);
   const auto int8 = HWY_DYNAMIC_DISPATCH(PackInt8);
   const auto bf16 = HWY_DYNAMIC_DISPATCH(PackBF16);
   const auto split = HWY_DYNAMIC_DISPATCH(PackSplit);
-  const int64_t runs = w.runs(), tokens = rows / from.heads;
+  const int64_t runs = w.runs(), tokens = vectors / from.heads;
   constexpr int64_t kRunsAtATime = 64;
-  pool.ParallelFor(rows * runs, kRunsAtATime, [&](int64_t begin, int64_t end, int) {
+  pool.ParallelFor(vectors * runs, kRunsAtATime, [&](int64_t begin, int64_t end, int) {
     float padded[kScaleTile];
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t row = i / runs, run = i % runs, n = w.run_end(run) - w.run_begin(run);
-      const float* x = from.x + row / tokens * from.head_stride + row % tokens * from.row_stride +
-                       w.run_begin(run);
+      const int64_t vector = i / runs, run = i % runs, n = w.run_end(run) - w.run_begin(run);
+      const float* x = from.x + vector / tokens * from.head_stride +
+                       vector % tokens * from.token_stride + w.run_begin(run);
       if (n < kScaleTile) {
         std::memcpy(padded, x, static_cast<size_t>(n) * sizeof(float));
         std::fill(padded + n, padded + kScaleTile, 0.0f);
         x = padded;
       }
-      std::byte* to = values.As<std::byte>() + run * values.stride(0) + row * values.stride(1);
+      std::byte* to = values.As<std::byte>() + run * values.stride(0) + vector * values.stride(1);
       switch (form) {
         case ActivationForm::kPlain: break;
         case ActivationForm::kBF16: bf16(x, to); break;
         case ActivationForm::kSplit: split(x, to); break;
         case ActivationForm::kE4M3:
-          scales.Row<float>(run)[row] = e4m3(x, w.scale_ue8m0, w.dots != nullptr, to);
+          scales.Row<float>(run)[vector] = e4m3(x, w.scale_ue8m0, w.dots != nullptr, to);
           break;
         case ActivationForm::kInt8:
-          scales.Row<float>(run)[row] =
-              int8(x, w.dots != nullptr, to, offsets.Row<int32_t>(run) + row);
+          scales.Row<float>(run)[vector] =
+              int8(x, w.dots != nullptr, to, offsets.Row<int32_t>(run) + vector);
           break;
       }
     }
@@ -218,7 +218,7 @@ ActivationRows PackedRows::Pack(ThreadPool& pool, const CpuWeight& w, const RowS
   const bool scaled = form == ActivationForm::kE4M3 || form == ActivationForm::kInt8;
   return {.values = values.As<std::byte>(),
           .run_stride = values.stride(0),
-          .row_stride = values.stride(1),
+          .token_stride = values.stride(1),
           .record_bytes = values.stride(1),
           .scales = scaled ? scales.As<float>() : nullptr,
           .offsets = form == ActivationForm::kInt8 ? offsets.As<int32_t>() : nullptr,

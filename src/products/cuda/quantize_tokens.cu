@@ -5,7 +5,7 @@
 //   accumulator:   none
 //   builds on:     scales of 1x128, found online: the DeepSeek-V3 report, section 3.3
 //   expected time: 4096 rows of 7168: 88 MB at the device's bandwidth
-#include "products/cuda/quantize_rows.h"
+#include "products/cuda/quantize_tokens.h"
 
 #include "cuda/kernels.cuh"
 #include "products/cuda/quantize_vector.cuh"
@@ -17,7 +17,7 @@ constexpr int kQuantizeThreads = 256;
 
 // kPlaced: rows go to places.
 template <bool kPlaced>
-__global__ void __launch_bounds__(kQuantizeThreads) QuantizeRows(const QuantizeRowsParams p) {
+__global__ void __launch_bounds__(kQuantizeThreads) QuantizeTokens(const QuantizeTokensParams p) {
   if (!kPlaced) AllowNextKernel();
   WaitForPriorKernels();
   if (kPlaced) AllowNextKernel();  // after the wait: experts' products read early what was sorted
@@ -41,20 +41,20 @@ __global__ void __launch_bounds__(kQuantizeThreads) QuantizeRows(const QuantizeR
   }
   for (int32_t copy = 0; copy < p.copies; ++copy) {
     if (copy % 32 == 0 && copy > 0) places = places_from(copy);
-    const int32_t place = __shfl_sync(0xffffffff, places, copy % 32);
+    const int32_t place = __shfl_sync(kAllLanes, places, copy % 32);
     if (live) StoreCodes(p.out, place, p.channels, vector, codes, scale);
   }
 }
 
 }  // namespace
 
-void LaunchQuantizeRows(const QuantizeRowsParams& p, cudaStream_t stream) {
+void LaunchQuantizeTokens(const QuantizeTokensParams& p, cudaStream_t stream) {
   if (p.capacity == 0) return;
   const int64_t vectors = (p.channels + kVector - 1) / kVector;
   const dim3 blocks(static_cast<unsigned>(p.capacity),
                     static_cast<unsigned>((vectors + kQuantizeThreads - 1) / kQuantizeThreads));
-  kernels::LaunchOverlapped(p.places == nullptr ? QuantizeRows<false> : QuantizeRows<true>, blocks,
-                            kQuantizeThreads, 0, stream, p);
+  kernels::LaunchOverlapped(p.places == nullptr ? QuantizeTokens<false> : QuantizeTokens<true>,
+                            blocks, kQuantizeThreads, 0, stream, p);
 }
 
 }  // namespace fathom

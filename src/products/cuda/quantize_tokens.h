@@ -1,4 +1,4 @@
-// Activations to E4M3 with a scale per row and 128 channels, as hopper/fp8_gemm.h reads them: the
+// Activations to E4M3 with a scale per token and 128 channels, as hopper/fp8_gemm.h reads them: the
 // same bits as QuantizeRun (quant/e4m3.h).
 #pragma once
 
@@ -11,23 +11,23 @@ namespace fathom {
 
 // Where the codes go.
 struct QuantizedOut {
-  uint8_t* codes = nullptr;  // E4M3 [rows, channels]; aligned to 16 bytes
+  uint8_t* codes = nullptr;  // E4M3 [tokens, channels]; aligned to 16 bytes
   float* scales = nullptr;   // F32 [ceil(channels / 128), scale_pitch]
   int64_t scale_pitch = 0;
   bool scale_ue8m0 = false;
 };
 
-struct QuantizeRowsParams {
-  const __nv_bfloat16* x = nullptr;  // [capacity, channels], rows `stride` apart; 16-byte aligned
+struct QuantizeTokensParams {
+  const __nv_bfloat16* x = nullptr;  // [capacity, channels], tokens `stride` apart; 16-byte aligned
   int64_t stride = 0;                // a multiple of 8
   int64_t capacity = 0;
   int64_t channels = 0;           // a multiple of 16
-  const int32_t* live = nullptr;  // [1]: rows, on the device
-  // Row t goes to rows places[t * copies + 0 .. copies) of the output; null: to row t.
+  const int32_t* live = nullptr;  // [1]: tokens, on the device
+  // Token t goes to tokens places[t * copies + 0 .. copies) of the output; null: to token t.
   const int32_t* places = nullptr;
   int32_t copies = 1;
   QuantizedOut out;
 };
-void LaunchQuantizeRows(const QuantizeRowsParams& params, cudaStream_t stream);
+void LaunchQuantizeTokens(const QuantizeTokensParams& params, cudaStream_t stream);
 
 }  // namespace fathom

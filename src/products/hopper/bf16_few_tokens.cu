@@ -1,8 +1,8 @@
-// BF16 products of few rows on Hopper, with weights as the operand of 16 rows.
+// BF16 products of few tokens on Hopper, with weights as the operand of 16 rows.
 //   formula:       y[t] = x[t] W^T; or silu(gate) * up of the two halves of W
 //   data mapping:  blocks walk tiles of 16 outputs a warp, all channels; a warp feeds a ring of
 //                  stages (128 channels) with W by TMA, across tiles, and another with x
-//   bytes, FLOPs:  weights once; 2 FLOP a weight and row
+//   bytes, FLOPs:  weights once; 2 FLOP a weight and token
 //   accumulator:   fp32 in the tensor core, in ascending order: the sums of bf16_gemm_kernel.cuh
 //   builds on:     warps of their own that load, as CUTLASS's warp-specialised kernels for Hopper
 //   expected time: docs/design/bf16-gemm.md
@@ -16,17 +16,17 @@
 #include "cuda/tma.h"
 #include "products/cuda/few_pairs.cuh"
 #include "products/cuda/silu_mul.cuh"
-#include "products/hopper/bf16_few_rows.h"
+#include "products/hopper/bf16_few_tokens.h"
 #include "products/hopper/gemm_tiles.cuh"
 
 namespace fathom {
-namespace bf16_few_rows {
+namespace bf16_few_tokens {
 namespace {
 
 constexpr int kChunkBytes = 2 * kBf16Chunk;  // one row of the 128-byte swizzle
 constexpr int kStageChunks = 2;
 constexpr int kMostStages = 32;
-constexpr int kRows = kBf16FewRows;  // of x
+constexpr int kRows = kBf16FewTokens;  // of x
 constexpr int kXBytes = kRows * kChunkBytes;
 constexpr int kMostPairs = FewPairs::kMost;
 
@@ -74,15 +74,15 @@ __device__ void FindExperts(Experts& experts, const Bf16ProductParams& p) {
     for (int32_t i = 0; i < count; ++i) {
       if (experts.matrix[i] == id) place = i;
     }
-    const unsigned equal = __match_any_sync(0xffffffff, id);
+    const unsigned equal = __match_any_sync(kAllLanes, id);
     const bool first = id >= 0 && place < 0 && (equal & ((1u << lane) - 1)) == 0;
-    const unsigned firsts = __ballot_sync(0xffffffff, first);
+    const unsigned firsts = __ballot_sync(kAllLanes, first);
     if (first) {
       place = count + __popc(firsts & ((1u << lane) - 1));
       experts.matrix[place] = id;
       experts.rows[place] = 0;
     }
-    place = __shfl_sync(0xffffffff, place, __ffs(equal) - 1);
+    place = __shfl_sync(kAllLanes, place, __ffs(equal) - 1);
     __syncwarp();
     const int32_t before = id >= 0 ? experts.rows[place] : 0;
     __syncwarp();
@@ -357,10 +357,10 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
 }
 
 }  // namespace
-}  // namespace bf16_few_rows
+}  // namespace bf16_few_tokens
 
-void LaunchBf16FewRows(const Bf16ProductParams& p, cudaStream_t stream) {
-  using namespace bf16_few_rows;
+void LaunchBf16FewTokens(const Bf16ProductParams& p, cudaStream_t stream) {
+  using namespace bf16_few_tokens;
   if (p.tokens == 0) return;
   // Small matrices are spread over more multiprocessors.
   const int64_t rows = p.out * (p.ids != nullptr ? std::min(p.count, p.tokens * p.topk) : p.count);
