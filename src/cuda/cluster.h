@@ -27,12 +27,6 @@ __device__ __forceinline__ void StoreAtPeer(uint32_t to, float value, uint32_t b
       : "memory");
 }
 
-// An arrival at a peer's barrier, which publishes no writes: a fence of the cluster would cost more
-// than half a microsecond.
-__device__ __forceinline__ void ArriveAtPeer(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
 // Copies `bytes` (a multiple of 16) of this block's shared memory there, without waiting; they
 // count at a barrier of the same block. What threads wrote of them is fenced before
 // (FenceAsyncShared).

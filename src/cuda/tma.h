@@ -47,11 +47,10 @@ __device__ __forceinline__ void TmaLoad4(void* to, const CUtensorMap* map, Mbarr
 }
 
 // The same to the L2 only.
-__device__ __forceinline__ void TmaPrefetch4(const CUtensorMap* map, int32_t x, int32_t y,
-                                             int32_t z, int32_t w) {
+__device__ __forceinline__ void TmaPrefetch4(const CUtensorMap* map, const int32_t (&at)[4]) {
   asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(
                    reinterpret_cast<uint64_t>(map)),
-               "r"(x), "r"(y), "r"(z), "r"(w)
+               "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3])
                : "memory");
 }
 

@@ -41,16 +41,22 @@ __device__ void LoadQueries(const Queries& q, int64_t t, int64_t head, const Pag
   }
 }
 
-// Scores of positions [begin, begin + count), which lie in one page.
+// Positions [begin, begin + count), which lie in one page.
+struct PagePart {
+  int32_t page;
+  int64_t begin;
+  int count;
+};
+
 template <class T>
-__device__ void ScorePage(const Pages<T>& pages, int32_t page, int64_t begin, int count,
-                          float scale, const float* q, PageScores& s) {
+__device__ void ScorePage(const Pages<T>& pages, const PagePart& part, float scale, const float* q,
+                          PageScores& s) {
   const int lane = threadIdx.x % kWarp;
   const int64_t width = pages.latent_dim + pages.rope_dim;
-  for (int j = threadIdx.x / kWarp; j < count; j += kHeads) {
-    const T* latent = pages.Latent(page, begin + j);
-    const auto* rope = pages.Rope(page, begin + j);
-    const float latent_scale = pages.LatentScale(page, begin + j);
+  for (int j = threadIdx.x / kWarp; j < part.count; j += kHeads) {
+    const T* latent = pages.Latent(part.page, part.begin + j);
+    const auto* rope = pages.Rope(part.page, part.begin + j);
+    const float latent_scale = pages.LatentScale(part.page, part.begin + j);
     float sums[kHeads] = {};
     for (int64_t c = lane; c < width; c += kWarp) {
       const float k = c < pages.latent_dim ? Load(latent + c) * latent_scale
@@ -101,7 +107,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t begin = 0; begin < end; begin += kPageTokens) {
     const int count = static_cast<int>(min(int64_t{kPageTokens}, end - begin));
     const int32_t page = PageOf(tokens.Table(t), tokens.max_pages, begin, pages);
-    ScorePage(pages, page, begin, count, scale, queries, s);
+    ScorePage(pages, {page, begin, count}, scale, queries, s);
     __syncthreads();
     SoftmaxPage(count, max, sum, s);
     __syncthreads();

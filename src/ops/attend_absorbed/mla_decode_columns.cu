@@ -7,6 +7,7 @@
 // notes, whose two warpgroups share an item in the same way inside a block.
 // Measured on an H200: 128 heads, 1 row of 4096: 28 us; see docs/design/mla-decode.md.
 #include "cuda/gpu.h"
+#include "cuda/launch_clusters.cuh"
 #include "ops/attend_absorbed/mla_decode_columns.cuh"
 
 namespace fathom::mla {
@@ -57,32 +58,22 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <int kBlocks>
-cudaError_t Start(const Maps& maps, const Step& step, const Output& output, float scale_log2,
-                  int clusters, cudaStream_t stream) {
+void Start(const Maps& maps, const Step& step, const Output& output, float scale_log2,
+           int64_t clusters, cudaStream_t stream) {
   constexpr int kBytes = sizeof(ColumnsShared<kBlocks>);
   static_assert(kBytes <= 227 * 1024);
   Gpu::OfThread().AllowSharedMemory(ColumnsKernel<kBlocks>, kBytes);
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {kBlocks, 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * kBlocks));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = kBytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  return cudaLaunchKernelEx(&config, ColumnsKernel<kBlocks>, maps, step, output, scale_log2);
+  LaunchClusters(
+      ColumnsKernel<kBlocks>,
+      {.clusters = clusters, .blocks = kBlocks, .threads = kThreads, .shared_bytes = kBytes},
+      stream, maps, step, output, scale_log2);
 }
 
 }  // namespace
 
-cudaError_t StartColumns(const Maps& maps, const Step& step, const Output& output, float scale_log2,
-                         const ClusterGrid& grid, cudaStream_t stream) {
-  return (grid.blocks == 8 ? Start<8> : Start<4>)(maps, step, output, scale_log2, grid.clusters,
-                                                  stream);
+void StartColumns(const Maps& maps, const Step& step, const Output& output, float scale_log2,
+                  const ColumnsGrid& grid, cudaStream_t stream) {
+  (grid.cluster == 8 ? Start<8> : Start<4>)(maps, step, output, scale_log2, grid.clusters, stream);
 }
 
 }  // namespace fathom::mla

@@ -262,7 +262,7 @@ class Summer {
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
       s_.slot_empty[block].Arrive();
-      ArriveAtPeer(PeerAddress(&s_.summed, block));
+      s_.summed.ArriveAt(block);
     }
   }
 

@@ -65,8 +65,8 @@ __device__ void LoadQuery(ColumnsShared<kBlocks>& s, const Maps& maps, const Ste
     full.ArriveExpect(boxes * kQueryBox * 128 * (4 + half));
     for (int32_t at = 0; at < boxes * kQueryBox; at += kQueryBox) {
       for (int chunk = 4 * half; chunk < 4 * half + 4; ++chunk) {
-        TmaLoad3(s.keys[chunk] + at * 128, &maps.q_latent, full, keep, 0, row + at,
-                 (chunk + 4 * odd) % 8);
+        TmaLoad3(s.keys[chunk] + at * 128, &maps.q_latent, full, keep,
+                 {0, row + at, (chunk + 4 * odd) % 8});
       }
       if (half == 1) {
         TmaLoad2(s.keys[kRopeChunk] + at * 128, &maps.q_rope, full, keep, 0, row + at);
@@ -102,9 +102,9 @@ __device__ void ProduceKeys(ColumnsShared<kBlocks>& s, const Maps& maps, const S
       const int32_t own = (round + lane) * kBlocks + rank;
       pages = own < tiles ? table[own] : 0;
       if (own < tiles) {  // few blocks read: memory must be asked early
-        TmaPrefetch4(&maps.latent, 0, 0, 0, pages);
-        TmaPrefetch4(&maps.latent, 0, 0, 4, pages);
-        TmaPrefetch4(&maps.rope, 0, 0, 0, pages);
+        TmaPrefetch4(&maps.latent, {0, 0, 0, pages});
+        TmaPrefetch4(&maps.latent, {0, 0, 4, pages});
+        TmaPrefetch4(&maps.rope, {0, 0, 0, pages});
       }
     };
     if (rank < tiles) {
@@ -121,8 +121,8 @@ __device__ void ProduceKeys(ColumnsShared<kBlocks>& s, const Maps& maps, const S
           s.keys_empty[half].Wait(parity);
           Mbarrier& full = s.keys_full[half];
           full.ArriveExpect((4 + half) * kChunkBytes);
-          TmaLoad4(s.keys[4 * half], &maps.latent, full, keep, 0, 0, 4 * (half ^ odd), page);
-          if (half == 1) TmaLoad4(s.keys[kRopeChunk], &maps.rope, full, keep, 0, 0, 0, page);
+          TmaLoad4(s.keys[4 * half], &maps.latent, full, keep, {0, 0, 4 * (half ^ odd), page});
+          if (half == 1) TmaLoad4(s.keys[kRopeChunk], &maps.rope, full, keep, {0, 0, 0, page});
         }
       }
       parity ^= 1;
@@ -154,8 +154,8 @@ __device__ void ProduceValues(ColumnsShared<kBlocks>& s, const Maps& maps, const
         Mbarrier& full = s.slot_full[slot];
         if (tile < tiles) {
           full.ArriveExpect(sizeof(typename S::Slot));  // the weights, too
-          TmaLoad4(s.slots[slot].values, &maps.values, full, keep, 0, 0, rank * S::kValueChunks,
-                   page);
+          TmaLoad4(s.slots[slot].values, &maps.values, full, keep,
+                   {0, 0, rank * S::kValueChunks, page});
         } else {
           full.Arrive();  // the last round's turn without a tile
         }

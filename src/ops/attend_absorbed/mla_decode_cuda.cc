@@ -197,10 +197,8 @@ void LaunchWide(const MlaDecodeParams& p, int32_t first, cudaStream_t stream) {
   const float scale_log2 = p.scale * kLog2E;
   if (const int cluster = ClusterOf(pass); cluster > 1) {
     maps.values = MakeValuesMap(pass, cluster);
-    const ClusterGrid grid = {
-        .clusters = static_cast<int>(std::min<int64_t>(MaxClusters(cluster), items)),
-        .blocks = cluster};
-    Gpu::OfThread().Check(StartColumns(maps, step, output, scale_log2, grid, stream));
+    StartColumns(maps, step, output, scale_log2,
+                 {.cluster = cluster, .clusters = std::min(MaxClusters(cluster), items)}, stream);
   } else {
     const int blocks = static_cast<int>(std::min<int64_t>(Multiprocessors(), items));
     Gpu::OfThread().Check(StartDecode(maps, step, output, scale_log2, blocks, stream));

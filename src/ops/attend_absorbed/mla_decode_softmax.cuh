@@ -5,6 +5,8 @@
 
 #include <cuda_bf16.h>
 
+#include "cuda/exp2.h"
+#include "cuda/warp.h"
 #include "ops/attend_absorbed/mla_decode_work.cuh"
 
 namespace fathom::mla {
@@ -12,12 +14,6 @@ namespace fathom::mla {
 // A pair's running maximum moves when a score is above it by so much, in units of log2: sums then
 // need no rescaling for most tiles, and weights are at most 2^8.
 inline constexpr float kSlack = 8;
-
-__device__ __forceinline__ float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // A pair's running maximum, in units of log2.
 struct RunningMax {
@@ -67,7 +63,7 @@ __device__ __forceinline__ void AddWeights(const uint32_t (&weights)[16], float 
   }
 }
 
-// -inf for positions of a tile beyond those that a pair sees: `seen` of the two rows.
+// -inf for positions of a tile beyond the last that each of the two rows sees.
 __device__ __forceinline__ void MaskScores(float (&scores)[32], int32_t tile_begin,
                                            const int32_t (&position)[2]) {
   const int lane = static_cast<int>(threadIdx.x % 32);

@@ -85,17 +85,18 @@ struct NarrowOutput {
   float4* states;  // [tokens + singles, 16, 2]: maximum in log2, sum of weights
 };
 
-// Blocks of the columns kernel: 4 or 8 a cluster, which share an item.
-struct ClusterGrid {
-  int clusters, blocks;
+// Of the columns kernel: `cluster` blocks, 4 or 8, share an item.
+struct ColumnsGrid {
+  int cluster;
+  int64_t clusters;
 };
 
 // Each enqueues one kernel. StartColumns and StartDecode do the same, to the bit. StartCombine
 // merges parts once they are there.
 cudaError_t StartDecode(const Maps& maps, const Step& step, const Output& output, float scale_log2,
                         int blocks, cudaStream_t stream);
-cudaError_t StartColumns(const Maps& maps, const Step& step, const Output& output, float scale_log2,
-                         const ClusterGrid& grid, cudaStream_t stream);
+void StartColumns(const Maps& maps, const Step& step, const Output& output, float scale_log2,
+                  const ColumnsGrid& grid, cudaStream_t stream);
 cudaError_t StartCombine(const Step& step, const Output& output, int32_t tokens,
                          cudaStream_t stream);
 cudaError_t StartNarrow(const Maps& maps, const NarrowStep& step, const NarrowOutput& output,
