@@ -171,6 +171,12 @@ void AddLimitFlags(CLI::App& command, ServeOptions* options) {
       ->capture_default_str()
       ->group(kServerGroup);
   command
+      .add_option("--max-request-memory-bytes", server.max_request_memory_bytes,
+                  "Of all requests together: bodies, what is made of them, answers not yet sent")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->capture_default_str()
+      ->group(kServerGroup);
+  command
       .add_option("--send-timeout", options->send_timeout_s,
                   "Seconds after which a client that does not read is dropped")
       ->check(Between(0.001, 86400))

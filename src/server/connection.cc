@@ -4,9 +4,6 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/read.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <chrono>
 #include <optional>
 #include <utility>
@@ -14,11 +11,11 @@
 #include "base/log.h"
 #include "base/printable.h"
 #include "server/http_wire.h"
+#include "server/request_reader.h"
 
 namespace fathom {
 
 namespace asio = boost::asio;
-namespace http = boost::beast::http;
 using boost::system::error_code;
 
 namespace {
@@ -28,63 +25,7 @@ constexpr size_t kInlineBodyBytes = size_t{64} << 10;  // longer ones are handle
 constexpr size_t kLoggedBytes = 96;                    // of a method or a path
 constexpr int kLingerMs = 2'000;
 
-// Room for a body among those that are being read or handled; given back at the end.
-class BodyBudget {
- public:
-  explicit BodyBudget(std::atomic<size_t>& used) : used_(used) {}
-  ~BodyBudget() { Release(); }
-  BodyBudget(const BodyBudget&) = delete;
-  bool Take(size_t bytes, size_t limit) {
-    taken_ = bytes;
-    return used_.fetch_add(bytes) + bytes <= limit;
-  }
-  void Release() { used_ -= std::exchange(taken_, 0); }
-
- private:
-  std::atomic<size_t>& used_;
-  size_t taken_ = 0;
-};
-
 }  // namespace
-
-struct Connection::Exchange {
-  explicit Exchange(ConnectionContext& context)
-      : max_body_bytes(context.options.max_body_bytes), budget(context.inflight_body_bytes) {
-    parser.header_limit(static_cast<uint32_t>(context.options.max_header_bytes));
-    parser.body_limit(max_body_bytes);
-  }
-
-  void TakeHead() {
-    const auto& head = parser.get();
-    const std::string_view target = View(head.target());
-    request.method = View(head.method_string());
-    request.path = target.substr(0, target.find('?'));
-    request.content_type = View(head[http::field::content_type]);
-    request.authorization = View(head[http::field::authorization]);
-    request.origin = View(head[http::field::origin]);
-    request.wanted_headers = View(head[http::field::access_control_request_headers]);
-    request.id = RequestIdFrom(View(head["X-Request-Id"]));
-    head_only = head.method() == http::verb::head;
-    chunked = head.version() >= 11;
-  }
-  // As far as the head says: the limit if it does not.
-  size_t BodyBytes() const {
-    if (const auto length = parser.content_length()) return *length;
-    return parser.is_done() ? 0 : max_body_bytes;
-  }
-
-  http::request_parser<http::string_body> parser;
-  HttpRequest request;
-  const size_t max_body_bytes;
-  BodyBudget budget;
-  bool head_only = false;
-  bool keep_alive = false;
-  bool chunked = true;  // HTTP/1.0 knows no chunks: the end of the connection ends the body
-  bool unread = true;   // the client may still be sending
-  bool probed = false;  // after a half-close: an answer that is no stream has begun with kProtocol
-  std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
-  Usage usage;
-};
 
 Connection::Connection(ClientSocket::Socket socket, ConnectionContext& context)
     : context_(context),
@@ -137,27 +78,17 @@ asio::awaitable<bool> Connection::WaitForRequest() {
 
 asio::awaitable<bool> Connection::ServeOne() {
   if (!co_await WaitForRequest()) co_return false;
-  const ServerOptions& options = context_.options;
-  Exchange exchange(context_);
-  error_code error;
-  client_->SetDeadline(options.header_timeout_ms);
-  co_await http::async_read_header(client_->socket(), client_->buffer(), exchange.parser,
-                                   asio::redirect_error(asio::use_awaitable, error));
-  if (client_->gone() || IsOfConnection(error)) co_return false;
-  exchange.TakeHead();
+  Exchange exchange(context_.options, context_.memory);
   // Locals, not temporaries, on both sides of a co_await: GCC 12 destroys some of those twice.
-  std::optional<HttpResponse> refusal = error ? BadRead(error, options) : CheckHead(exchange);
-  if (!refusal && !exchange.budget.Take(exchange.BodyBytes(), options.max_inflight_body_bytes)) {
-    refusal = ErrorResponse(EngineError(Unavailable("Too many large requests at once.")));
+  ReadEnd read = co_await ReadHead(*client_, context_.options, exchange);
+  if (read.gone) co_return false;
+  if (!read.refusal) read.refusal = CheckHead(exchange);
+  // Only a POST has a body that anybody wants; the connection ends after another's.
+  if (!read.refusal && exchange.request.method == "POST") {
+    read = co_await ReadBody(*client_, context_.options, exchange);
+    if (read.gone) co_return false;
   }
-  if (!refusal) {
-    co_await ReadBody(exchange, error);
-    if (client_->gone() || IsOfConnection(error)) co_return false;
-    if (error) refusal = BadRead(error, options);
-  }
-  if (refusal) co_return co_await Respond(exchange, *refusal);
-  exchange.unread = false;
-  exchange.request.body = std::move(exchange.parser.get().body());
+  if (read.refusal) co_return co_await Respond(exchange, *read.refusal);
   co_return co_await Handle(exchange);
 }
 
@@ -170,17 +101,6 @@ std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) const {
   exchange.unread = bad_encoding || !exchange.parser.is_done();
   if (bad_encoding) return ErrorResponse(*bad_encoding);
   return context_.api.CheckHead(exchange.request);
-}
-
-asio::awaitable<void> Connection::ReadBody(Exchange& exchange, error_code& error) {
-  if (View(exchange.parser.get()[http::field::expect]) == "100-continue") {
-    client_->Send("HTTP/1.1 100 Continue\r\n\r\n");
-    co_await client_->Flushed();
-  }
-  client_->SetDeadline(context_.options.body_timeout_ms);
-  co_await http::async_read(client_->socket(), client_->buffer(), exchange.parser,
-                            asio::redirect_error(asio::use_awaitable, error));
-  client_->ClearDeadline();
 }
 
 asio::awaitable<bool> Connection::Refuse(Exchange& exchange, const ApiError& error) {
@@ -202,7 +122,7 @@ asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
         asio::use_awaitable);
   }
   exchange.request.body = {};
-  exchange.budget.Release();
+  exchange.claim.Shrink(exchange.claim.held());
   if (const auto* response = std::get_if<HttpResponse>(&answer)) {
     co_return co_await Respond(exchange, *response);
   }

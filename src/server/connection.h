@@ -10,6 +10,7 @@
 
 #include "server/api.h"
 #include "server/client_socket.h"
+#include "server/exchange.h"
 #include "server/request_stream.h"
 
 namespace fathom {
@@ -21,7 +22,7 @@ struct ConnectionContext {
   EngineClient& engine;
   EngineOutputs& outputs;
   boost::asio::thread_pool& workers;  // for requests whose text is long
-  std::atomic<size_t> inflight_body_bytes{0};
+  MemoryBudget memory{options.max_request_memory_bytes};
   std::atomic<bool> draining{false};
 };
 
@@ -41,13 +42,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
  private:
   template <class T>
   using awaitable = boost::asio::awaitable<T>;
-  struct Exchange;  // a request and how its answer is to be framed
 
   awaitable<void> Serve();
   awaitable<bool> ServeOne();  // whether another request may follow
   awaitable<bool> WaitForRequest();
   std::optional<HttpResponse> CheckHead(Exchange& exchange) const;
-  awaitable<void> ReadBody(Exchange& exchange, boost::system::error_code& error);
   awaitable<bool> Refuse(Exchange& exchange, const ApiError& error);
   awaitable<bool> Handle(Exchange& exchange);
   awaitable<bool> Generate(Exchange& exchange, Generation& generation);

@@ -1,6 +1,7 @@
 // Clients that are slow, large, many, or gone; and the end of the server.
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -46,18 +47,43 @@ TEST_F(HttpServerTest, EncodedBodies) {
   EXPECT_EQ(content.Read().status, 415);
 }
 
+constexpr char kPostHead[] =
+    "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n";
+
+// What has arrived counts, and what was announced does not.
 TEST_F(HttpServerTest, BodiesInFlightAreBoundedTogether) {
-  Serve({.max_body_bytes = 1 << 20, .max_inflight_body_bytes = 1 << 20});
-  Client first(port_);
-  const std::string head =
-      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
-      "Content-Type: application/json\r\nExpect: 100-continue\r\n"
-      "Content-Length: 900000\r\n\r\n";
-  first.Send(head);
-  EXPECT_EQ(first.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
-  Client second(port_);
-  second.Send(head);
-  EXPECT_EQ(second.Read().status, 503);
+  Serve({.max_body_bytes = size_t{8} << 20, .max_request_memory_bytes = size_t{8} << 20});
+  const std::string announced = std::string(kPostHead) + "Content-Length: 7000000\r\n\r\n";
+  Client first(port_), second(port_);
+  first.Send(announced + std::string(4'000'000, ' '));
+  std::vector<std::unique_ptr<Client>> idle;
+  for (int i = 0; i < 9; ++i) {
+    idle.push_back(std::make_unique<Client>(port_));
+    idle.back()->Send(announced + " ");
+  }
+  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi")).status, 200);
+  second.Send(announced + std::string(4'000'000, ' '));
+  const Response refused = second.Read();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.headers.at("Retry-After"), "1");
+  // The last quarter is for small requests.
+  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi")).status, 200);
+  first.Close();
+  EXPECT_TRUE(Eventually(
+      [&] { return Client(port_).Ask("POST", kChat, std::string(4'000'000, ' ')).status == 400; }));
+}
+
+// Without being read: nobody wants it.
+TEST_F(HttpServerTest, BodiesOfOpenRoutesAreNotWaitedFor) {
+  Serve({.api_key = "secret"});
+  for (const char* path : {"/health", "/ping", "/version", "/metrics"}) {
+    Client client(port_);
+    client.Send(std::string("GET ") + path +
+                " HTTP/1.1\r\nHost: x\r\nContent-Length: 33554432\r\n\r\nx");
+    EXPECT_EQ(client.Read().status, 200);
+    client.EndSending();
+    EXPECT_TRUE(client.Ended());
+  }
 }
 
 TEST_F(HttpServerTest, WaitsForLeaveToSendABody) {

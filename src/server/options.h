@@ -31,9 +31,9 @@ struct ServerOptions {
   size_t max_connections = 1024;
   size_t max_header_bytes = size_t{32} << 10;
   size_t max_body_bytes = size_t{32} << 20;
-  size_t max_inflight_body_bytes = size_t{256} << 20;  // of all connections together
-  size_t max_unsent_bytes = size_t{64} << 10;          // of a stream whose client does not read
-  int header_timeout_ms = 10'000;                      // from the first byte to the last
+  size_t max_request_memory_bytes = size_t{1} << 30;  // of all requests: base/memory_budget.h
+  size_t max_unsent_bytes = size_t{64} << 10;         // of a stream whose client does not read
+  int header_timeout_ms = 10'000;                     // from the first byte to the last
   int body_timeout_ms = 60'000;
   int idle_timeout_ms = 75'000;      // of a kept-alive connection between requests
   int send_timeout_ms = 30'000;      // one write, or the gap between a client's reads
