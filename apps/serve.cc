@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/log_thread.h"
 #include "commands.h"
 #include "cpu_sources.h"
 #include "engine_flags.h"
@@ -73,6 +75,7 @@ void PrintReady(const ServeOptions& options, const ServerOptions& server, uint16
 }
 
 Status Serve(ServeOptions options) {
+  std::signal(SIGPIPE, SIG_IGN);  // whoever reads the log may leave
   options.engine.FillDefaults();
   const auto began = std::chrono::steady_clock::now();
   // The port first: a model takes a while to load.
@@ -95,6 +98,7 @@ Status Serve(ServeOptions options) {
     LOG_WARNING("anyone who reaches {} port {} can use this server: --api-key asks for a key",
                 options.host, port_number);
   }
+  const LogThread log_thread;  // nobody's request waits for who reads the log
   server->Run();
   loaded.engine->OnFailure(nullptr);
   return loaded.engine->status();
