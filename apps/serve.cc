@@ -27,7 +27,7 @@ struct ServeOptions {
   uint16_t port = 8000;
   std::string generation_config = "auto";
   double shutdown_timeout_s = 30;
-  double send_timeout_s = 30;
+  double send_timeout_s = 30, work_timeout_s = 10;
 };
 
 SamplingDefaults DefaultsOf(const GenerationConfig& config) {
@@ -52,6 +52,7 @@ ServerOptions ServerOptionsFor(const ServeOptions& options, const LoadedEngine& 
   server.max_choices =
       std::min(server.max_choices, options.engine.max_num_seqs + options.engine.max_queue);
   server.shutdown_timeout_ms = static_cast<int>(options.shutdown_timeout_s * 1000);
+  server.work_timeout_ms = static_cast<int>(options.work_timeout_s * 1000);
   server.send_timeout_ms = static_cast<int>(options.send_timeout_s * 1000);
   server.handle_signals = true;
   return server;
@@ -183,6 +184,12 @@ void AddLimitFlags(CLI::App& command, ServeOptions* options) {
   command
       .add_option("--send-timeout", options->send_timeout_s,
                   "Seconds after which a client that does not read is dropped")
+      ->check(Between(0.001, 86400))
+      ->capture_default_str()
+      ->group(kServerGroup);
+  command
+      .add_option("--work-timeout", options->work_timeout_s,
+                  "Seconds that a request's text may take to be read, rendered and tokenised")
       ->check(Between(0.001, 86400))
       ->capture_default_str()
       ->group(kServerGroup);

@@ -15,6 +15,8 @@ class Interrupt {
       : time_(time), deadline_(std::chrono::steady_clock::now() + time), everybody_(everybody) {}
 
   void Raise() { raised_ = true; }  // THREAD: any
+  // The time begins now. THREAD: the worker's.
+  void Restart() { deadline_ = std::chrono::steady_clock::now() + time_; }
 
   // kCancelled once raised, kResourceExhausted once the time is over. To be asked every
   // millisecond or so of work; takes some 30 ns.
@@ -27,7 +29,7 @@ class Interrupt {
 
  private:
   const std::chrono::milliseconds time_;
-  const std::chrono::steady_clock::time_point deadline_;
+  std::chrono::steady_clock::time_point deadline_;
   const std::atomic<bool>* const everybody_;
   std::atomic<bool> raised_{false};
 };

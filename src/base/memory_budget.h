@@ -16,7 +16,7 @@ namespace fathom {
 class MemoryBudget {
  public:
   // Requests that hold more than this share it with each other, and leave the rest to small ones.
-  static constexpr size_t kSmallBytes = size_t{1} << 20;
+  static constexpr size_t kSmallBytes = size_t{256} << 10;
 
   explicit MemoryBudget(size_t limit) : limit_(limit) {}
   size_t used() const { return used_; }
@@ -44,11 +44,11 @@ class MemoryClaim {
   // kResourceExhausted beyond the request's own limit, kUnavailable beyond everybody's.
   Status Grow(size_t bytes) {
     if (bytes > limit_ || held_ > limit_ - bytes) {
-      return ResourceExhausted(
-          "The request takes more than {} bytes of memory to read: shorten it.", limit_);
+      return failure_ = ResourceExhausted(
+                 "The request takes more than {} bytes of memory to read: shorten it.", limit_);
     }
     if (!budget_.Take(bytes, held_ + bytes <= MemoryBudget::kSmallBytes)) {
-      return Unavailable("Too many large requests at once: try again in a moment.");
+      return failure_ = Unavailable("Too many large requests at once: try again in a moment.");
     }
     held_ += bytes;
     peak_ = std::max(peak_, held_);
@@ -58,8 +58,14 @@ class MemoryClaim {
     held_ -= bytes;
     budget_.used_ -= bytes;
   }
+  // Gives everything back, and lifts the limit.
+  void Reset() {
+    Shrink(held_);
+    limit_ = std::numeric_limits<size_t>::max();
+  }
   // From now on: what is held already counts.
   void SetLimit(size_t bytes) { limit_ = bytes; }
+  const Status& failure() const { return failure_; }  // of Grow, the last one
   size_t held() const { return held_; }
   size_t peak() const { return peak_; }
 
@@ -67,6 +73,7 @@ class MemoryClaim {
   MemoryBudget& budget_;
   size_t limit_ = std::numeric_limits<size_t>::max();
   size_t held_ = 0, peak_ = 0;
+  Status failure_;
 };
 
 }  // namespace fathom

@@ -44,6 +44,8 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
   void Send(std::string bytes);
   size_t unsent() const { return outbox_.size() + sending_.size() - sent_; }
   awaitable<void> Flushed();  // everything sent, or the client gone
+  // The same; the client is dropped if it takes longer over all of it than a slow line would.
+  awaitable<void> FlushedInTime();
 
   // Reads on, so that a client that leaves or half-closes is noticed, until StopWatch returns.
   void StartWatch();
@@ -63,7 +65,7 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
   const int send_timeout_ms_;
   std::string peer_;
   boost::beast::flat_buffer buffer_;
-  boost::asio::steady_timer deadline_, changed_timer_;
+  boost::asio::steady_timer deadline_, flush_deadline_, changed_timer_;
   bool changed_ = false;
   bool gone_ = false, half_closed_ = false;
   bool watching_ = false, watch_wanted_ = false;

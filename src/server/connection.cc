@@ -1,16 +1,20 @@
 #include "server/connection.h"
 
+#include <malloc.h>
+
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
+#include <exception>
 #include <optional>
 #include <utility>
 
 #include "base/log.h"
 #include "base/printable.h"
 #include "server/http_wire.h"
+#include "server/json_body.h"
 #include "server/request_reader.h"
 
 namespace fathom {
@@ -20,10 +24,15 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr size_t kReadAheadBytes = size_t{64} << 10;   // of pipelined requests
-constexpr size_t kInlineBodyBytes = size_t{64} << 10;  // longer ones are handled by a worker
-constexpr size_t kLoggedBytes = 96;                    // of a method or a path
+constexpr size_t kReadAheadBytes = size_t{64} << 10;  // of pipelined requests
+constexpr size_t kLoggedBytes = 96;                   // of a method or a path
+constexpr size_t kJoinedBytes = size_t{16} << 10;     // of an answer that is sent with its head
 constexpr int kLingerMs = 2'000;
+constexpr size_t kTrimmedBytes = size_t{8} << 20;  // memory of a request that the C library keeps
+
+HttpResponse ShuttingDown() {
+  return ErrorResponse(EngineError(Unavailable("The server is shutting down.")));
+}
 
 }  // namespace
 
@@ -88,14 +97,12 @@ asio::awaitable<bool> Connection::ServeOne() {
     read = co_await ReadBody(*client_, context_.options, exchange);
     if (read.gone) co_return false;
   }
-  if (read.refusal) co_return co_await Respond(exchange, *read.refusal);
+  if (read.refusal) co_return co_await Respond(exchange, std::move(*read.refusal));
   co_return co_await Handle(exchange);
 }
 
 std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) const {
-  if (context_.draining) {
-    return ErrorResponse(EngineError(Unavailable("The server is shutting down.")));
-  }
+  if (context_.draining) return ShuttingDown();
   exchange.keep_alive = exchange.parser.keep_alive();
   const std::optional<ApiError> bad_encoding = BadEncoding(exchange.parser.get());
   exchange.unread = bad_encoding || !exchange.parser.is_done();
@@ -104,30 +111,68 @@ std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) const {
 }
 
 asio::awaitable<bool> Connection::Refuse(Exchange& exchange, const ApiError& error) {
-  const HttpResponse response = ErrorResponse(error);
-  co_return co_await Respond(exchange, response);
+  HttpResponse response = ErrorResponse(error);
+  co_return co_await Respond(exchange, std::move(response));
+}
+
+// Does `work` on a worker. It is interrupted when the client leaves, the server stops, or the time
+// for it is over.
+template <class Work>
+asio::awaitable<void> Connection::OnWorker(size_t bytes, Work work) {
+  Interrupt interrupt(std::chrono::milliseconds(context_.options.work_timeout_ms),
+                      &context_.stopping);
+  bool done = false;
+  std::exception_ptr failure;
+  asio::post(context_.workers.For(bytes), [&] {
+    interrupt.Restart();  // it may have waited for its turn
+    try {
+      work(interrupt);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    asio::post(client_->socket().get_executor(), [&done, client = client_] {
+      done = true;
+      client->Notify();
+    });
+  });
+  while (!done) {
+    co_await client_->Changed();
+    if (client_->gone() || aborting_) interrupt.Raise();
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
-  Api::Answer answer;
-  if (exchange.request.body.size() <= kInlineBodyBytes) {
-    answer = context_.api.Handle(exchange.request);
-  } else {
-    co_await asio::co_spawn(
-        context_.workers,
-        [&]() -> awaitable<void> {
-          answer = context_.api.Handle(exchange.request);
-          co_return;
-        },
-        asio::use_awaitable);
+  if (exchange.request.method != "POST") {
+    Api::Answer answer = context_.api.Handle(exchange.request, {});
+    co_return co_await Respond(exchange, std::move(std::get<HttpResponse>(answer)));
   }
-  exchange.request.body = {};
-  exchange.claim.Shrink(exchange.claim.held());
-  if (const auto* response = std::get_if<HttpResponse>(&answer)) {
-    co_return co_await Respond(exchange, *response);
+  Api::Answer answer;
+  const size_t bytes = exchange.request.body.size();
+  exchange.claim.SetLimit(MaxRequestMemory(bytes));
+  client_->StartWatch();
+  const auto work = [&](const Interrupt& interrupt) {
+    answer = context_.api.Handle(exchange.request, {&exchange.claim, &interrupt});
+    exchange.request.body = {};
+    if (exchange.claim.peak() > kTrimmedBytes) malloc_trim(0);
+  };
+  co_await OnWorker(bytes, work);
+  exchange.claim.Reset();
+  if (auto* response = std::get_if<HttpResponse>(&answer)) {
+    co_await client_->StopWatch();
+    if (client_->gone()) co_return Left(exchange);
+    if (aborting_) *response = ShuttingDown();
+    co_return co_await Respond(exchange, std::move(*response));
   }
   Generation& generation = *std::get<std::unique_ptr<Generation>>(answer);
   co_return co_await Generate(exchange, generation);
+}
+
+// The end of a request whose client went away.
+bool Connection::Left(Exchange& exchange) {
+  Log(exchange, 499);  // nginx's number for it
+  client_->Drop();
+  return false;
 }
 
 asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& generation) {
@@ -138,9 +183,9 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& gener
   const Status status = stream->Submit(generation.Requests());
   if (!status.ok()) {
     const ApiError error = EngineError(status);
+    co_await client_->StopWatch();
     co_return co_await Refuse(exchange, error);
   }
-  client_->StartWatch();
   if (generation.streams()) {
     client_->Send(
         fmt::format("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
@@ -157,14 +202,12 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& gener
   intact = intact && !client_->gone();
   if (!intact) {
     generation.Fail(EngineError(Cancelled("The client went away.")), "abort");
-    Log(exchange, 499);  // nginx's number for a client that went away
-    client_->Drop();
-    co_return false;
+    co_return Left(exchange);
   }
   if (!generation.streams()) {
     if (generation.error()) co_return co_await Refuse(exchange, *generation.error());
-    const HttpResponse response{.body = generation.Body()};
-    co_return co_await Respond(exchange, response);
+    HttpResponse response{.body = generation.Body()};
+    co_return co_await Respond(exchange, std::move(response));
   }
   const bool failed = generation.error().has_value();
   Log(exchange, 200, failed ? generation.error()->message : "");
@@ -206,27 +249,38 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
     const bool large = events.size() > context_.options.max_unsent_bytes;
     client_->Send(frame(events));
     // One large step is no sign of a client that does not read.
-    if (large) co_await client_->Flushed();
+    if (large) co_await client_->FlushedInTime();
   }
   if (generation.streams() && exchange.chunked) client_->Send("0\r\n\r\n");
   co_return !client_->gone();
 }
 
-asio::awaitable<bool> Connection::Respond(Exchange& exchange, const HttpResponse& response) {
+// `wanted` by value: the body is sent from where it is.
+asio::awaitable<bool> Connection::Respond(Exchange& exchange, HttpResponse wanted) {
+  HttpResponse response = std::move(wanted);
+  if (const Status room = exchange.claim.Grow(response.body.size()); !room.ok()) {
+    response = ErrorResponse(EngineError(room));
+  }
   const bool keep_alive = exchange.keep_alive && !exchange.unread && !context_.draining;
-  std::string bytes = fmt::format(
+  std::string head = fmt::format(
       "{}{} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nX-Request-Id: {}\r\n"
       "Connection: {}\r\n",
       exchange.probed ? "" : kProtocol, response.status, Reason(response.status),
       response.content_type, response.body.size(), exchange.request.id,
       keep_alive ? "keep-alive" : "close");
-  bytes += HeaderLines(response.headers);
-  bytes += HeaderLines(context_.api.cors().Headers(exchange.request.origin));
-  bytes += "\r\n";
-  if (!exchange.head_only) bytes += response.body;
-  client_->Send(std::move(bytes));
-  Log(exchange, response.status);
-  co_await client_->Flushed();
+  head += HeaderLines(response.headers);
+  head += HeaderLines(context_.api.cors().Headers(exchange.request.origin));
+  head += "\r\n";
+  const int status = response.status;
+  if (exchange.head_only) response.body.clear();
+  if (response.body.size() < kJoinedBytes) {
+    client_->Send(head + response.body);
+  } else {
+    client_->Send(std::move(head));
+    client_->Send(std::move(response.body));
+  }
+  Log(exchange, status);
+  co_await client_->FlushedInTime();
   if (!keep_alive && exchange.unread && !client_->gone()) co_await client_->Linger(kLingerMs);
   co_return keep_alive && !client_->gone();
 }

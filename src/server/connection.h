@@ -15,15 +15,33 @@
 
 namespace fathom {
 
+// Threads that parse, render and tokenise, so that no I/O thread does. Long requests have their
+// own, and do not keep short ones waiting.
+class Workers {
+ public:
+  boost::asio::thread_pool& For(size_t bytes) { return bytes > kLongBytes ? long_ : short_; }
+  // Waits for the work that has begun; what has not is dropped.
+  void Stop() {
+    for (boost::asio::thread_pool* pool : {&short_, &long_}) pool->stop();
+    for (boost::asio::thread_pool* pool : {&short_, &long_}) pool->join();
+  }
+
+ private:
+  static constexpr size_t kLongBytes = size_t{64} << 10;
+  static constexpr int kThreads = 2;  // of each
+  boost::asio::thread_pool short_{kThreads}, long_{kThreads};
+};
+
 // What all connections of a server share.
 struct ConnectionContext {
   const ServerOptions& options;
   Api& api;
   EngineClient& engine;
   EngineOutputs& outputs;
-  boost::asio::thread_pool& workers;  // for requests whose text is long
+  Workers& workers;
   MemoryBudget memory{options.max_request_memory_bytes};
   std::atomic<bool> draining{false};
+  std::atomic<bool> stopping{false};  // nobody waits for any work
 };
 
 // THREAD: all but Start, Drain and Abort run on the connection's strand.
@@ -49,9 +67,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<HttpResponse> CheckHead(Exchange& exchange) const;
   awaitable<bool> Refuse(Exchange& exchange, const ApiError& error);
   awaitable<bool> Handle(Exchange& exchange);
+  template <class Work>
+  awaitable<void> OnWorker(size_t bytes, Work work);
+  bool Left(Exchange& exchange);
   awaitable<bool> Generate(Exchange& exchange, Generation& generation);
   awaitable<bool> Pump(Exchange& exchange, Generation& generation, RequestStream& stream);
-  awaitable<bool> Respond(Exchange& exchange, const HttpResponse& response);
+  awaitable<bool> Respond(Exchange& exchange, HttpResponse wanted);
   // `error`: what ended a stream whose status was out already.
   void Log(const Exchange& exchange, int status, std::string_view error = "") const;
 

@@ -1,6 +1,7 @@
 // A request on a connection, as far as it has come, and how its answer is to be framed.
 #pragma once
 
+#include <algorithm>
 #include <boost/beast/core/buffer_traits.hpp>
 #include <boost/beast/core/buffers_range.hpp>
 #include <boost/beast/http/message.hpp>
@@ -27,13 +28,21 @@ struct ArrivingBody {
    public:
     template <bool is_request, class Fields>
     reader(boost::beast::http::header<is_request, Fields>&, value_type& body) : body_(body) {}
-    void init(const boost::optional<uint64_t>&, boost::system::error_code& error) { error = {}; }
+    void init(const boost::optional<uint64_t>& announced, boost::system::error_code& error) {
+      announced_ = announced ? static_cast<size_t>(*announced) : 0;
+      error = {};
+    }
     template <class Buffers>
     size_t put(const Buffers& buffers, boost::system::error_code& error) {
       const size_t bytes = boost::beast::buffer_bytes(buffers);
       if (!body_.claim->Grow(bytes).ok()) {
         error = make_error_code(boost::system::errc::not_enough_memory);
         return 0;
+      }
+      const size_t size = body_.text.size() + bytes;
+      if (size > body_.text.capacity()) {  // no more than is known to come
+        body_.text.reserve(announced_ == 0 ? 2 * size
+                                           : std::max(size, std::min(2 * size, announced_)));
       }
       for (const auto& buffer : boost::beast::buffers_range_ref(buffers)) {
         body_.text.append(static_cast<const char*>(buffer.data()), buffer.size());
@@ -45,6 +54,7 @@ struct ArrivingBody {
 
    private:
     value_type& body_;
+    size_t announced_ = 0;
   };
 };
 

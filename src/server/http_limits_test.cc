@@ -52,25 +52,66 @@ constexpr char kPostHead[] =
 
 // What has arrived counts, and what was announced does not.
 TEST_F(HttpServerTest, BodiesInFlightAreBoundedTogether) {
-  Serve({.max_body_bytes = size_t{8} << 20, .max_request_memory_bytes = size_t{8} << 20});
-  const std::string announced = std::string(kPostHead) + "Content-Length: 7000000\r\n\r\n";
-  Client first(port_), second(port_);
-  first.Send(announced + std::string(4'000'000, ' '));
-  std::vector<std::unique_ptr<Client>> idle;
-  for (int i = 0; i < 9; ++i) {
-    idle.push_back(std::make_unique<Client>(port_));
-    idle.back()->Send(announced + " ");
+  Serve({.max_body_bytes = size_t{4} << 20, .max_request_memory_bytes = size_t{65} << 20});
+  const std::string announced = std::string(kPostHead) + "Content-Length: 4194304\r\n\r\n";
+  std::vector<std::unique_ptr<Client>> slow;
+  for (int i = 0; i < 100; ++i) {
+    slow.push_back(std::make_unique<Client>(port_));
+    slow.back()->Send(announced + " ");
   }
   EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi")).status, 200);
-  second.Send(announced + std::string(4'000'000, ' '));
-  const Response refused = second.Read();
+  const std::string most(4'000'000, ' ');
+  for (int i = 0; i < 12; ++i) slow[i]->Send(most);
+  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi")).status, 200);
+  slow[12]->Send(most);
+  const Response refused = slow[12]->Read();
   EXPECT_EQ(refused.status, 503);
   EXPECT_EQ(refused.headers.at("Retry-After"), "1");
   // The last quarter is for small requests.
   EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi")).status, 200);
-  first.Close();
+  slow.clear();
   EXPECT_TRUE(Eventually(
       [&] { return Client(port_).Ask("POST", kChat, std::string(4'000'000, ' ')).status == 400; }));
+}
+
+// Parsing, rendering and tokenising end with the time for them, and never hold up an I/O thread.
+TEST_F(HttpServerTest, WorkOnARequestIsBoundedInTime) {
+  Serve({.work_timeout_ms = 1});
+  std::string messages;
+  for (int i = 0; i < 10'000; ++i) messages += R"({"role": "user", "content": "word"},)";
+  messages.pop_back();
+  const Response late = Client(port_).Ask("POST", kChat, "{\"messages\": [" + messages + "]}");
+  EXPECT_EQ(late.status / 100, 4);
+  EXPECT_NE(late.body.find("takes more than 0.001 s"), std::string::npos) << late.body;
+}
+
+TEST_F(HttpServerTest, AnswersThatNobodyReadsAreBoundedTogether) {
+  Serve({.max_body_bytes = size_t{64} << 10, .max_request_memory_bytes = size_t{23} << 20});
+  std::string words;
+  for (int i = 0; i < 30'000; ++i) words += "a ";
+  const std::string body = R"({"return_token_strs": true, "prompt": ")" + words + "\"}";
+  std::vector<std::unique_ptr<Client>> unread;
+  for (int i = 0; i < 200; ++i) {
+    unread.push_back(std::make_unique<Client>(port_, /*receive_buffer=*/4096));
+    unread.back()->Request("POST", "/tokenize", body);
+  }
+  Client metrics(port_);
+  EXPECT_TRUE(Eventually([&] {
+    return metrics.Ask("GET", "/metrics")
+               .body.find(R"(handler="/tokenize",method="POST",status="503")") != std::string::npos;
+  }));
+  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi")).status, 200);
+}
+
+TEST_F(HttpServerTest, DetokenizeTakesAContextAtMost) {
+  Serve();
+  const auto ids = [](int count) {
+    std::string list = "1";
+    for (int i = 1; i < count; ++i) list += ",1";
+    return R"({"tokens": [)" + list + "]}";
+  };
+  EXPECT_EQ(Client(port_).Ask("POST", "/detokenize", ids(4096)).status, 200);
+  EXPECT_EQ(Client(port_).Ask("POST", "/detokenize", ids(4097)).status, 400);
 }
 
 // Without being read: nobody wants it.

@@ -19,6 +19,7 @@
 
 #include "base/log.h"
 #include "server/connection.h"
+#include "server/json_body.h"
 
 namespace fathom {
 
@@ -28,7 +29,6 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr int kWorkers = 2;
 constexpr int kAbortGraceMs = 1'000;  // to send the last errors
 
 constexpr std::string_view kTooManyConnections =
@@ -51,8 +51,8 @@ class HttpServer::Loop {
         drain_timer_(acceptor_.get_executor()) {}
 
   ~Loop() {
-    workers_.stop();
-    workers_.join();
+    context_.stopping = true;
+    workers_.Stop();
   }
 
   Status Listen(BoundPort port);
@@ -76,7 +76,7 @@ class HttpServer::Loop {
   Api api_;
   ConnectionContext context_;
   asio::io_context io_;  // with it go the connections that are still there
-  asio::thread_pool workers_{kWorkers};
+  Workers workers_;
   tcp::acceptor acceptor_;
   asio::signal_set signals_;
   asio::steady_timer drain_timer_;
@@ -196,6 +196,14 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Listen(ServerOptions options, Bo
                                                        ServedEngine served) {
   CHECK(!options.served_model_names.empty() && options.vocab_size > 0 && options.io_threads > 0,
         "server options are not filled in");
+  const size_t least = MaxRequestMemory(options.max_body_bytes) / 3 * 4 + 3;
+  if (options.max_request_memory_bytes < least) {
+    return InvalidArgument(
+        "--max-request-memory-bytes {} is too little for bodies of {} (--max-body-bytes): one may "
+        "take {}, three quarters of at least {}",
+        options.max_request_memory_bytes, options.max_body_bytes,
+        MaxRequestMemory(options.max_body_bytes), least);
+  }
   auto loop = std::make_unique<Loop>(std::move(options), std::move(served));
   TRY(loop->Listen(std::move(port)));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(loop)));
