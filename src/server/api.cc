@@ -1,6 +1,7 @@
 #include "server/api.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <ctime>
 #include <iterator>
@@ -9,6 +10,7 @@
 #include <random>
 #include <utility>
 
+#include "base/printable.h"
 #include "server/chat_generation.h"
 #include "server/completion_generation.h"
 #include "server/json_body.h"
@@ -37,6 +39,20 @@ bool SameSecret(std::string_view given, std::string_view wanted) {
     different |= static_cast<unsigned char>(given[i] ^ wanted[i % wanted.size()]);
   }
   return different == 0;
+}
+
+// What follows "Bearer", in any case, or X-Api-Key.
+std::string_view KeyOf(const HttpRequest& head) {
+  constexpr std::string_view kScheme = "bearer ";
+  const std::string_view given = head.authorization;
+  const bool bearer =
+      given.size() >= kScheme.size() &&
+      std::equal(kScheme.begin(), kScheme.end(), given.begin(), [](char wanted, char c) {
+        return std::tolower(static_cast<unsigned char>(c)) == wanted;
+      });
+  if (!bearer) return head.api_key;
+  const size_t key = given.find_first_not_of(' ', kScheme.size());
+  return key == given.npos ? std::string_view() : given.substr(key);
 }
 
 uint64_t RandomSeed() {
@@ -86,6 +102,7 @@ Api::Api(const ServerOptions& options, EngineClient& engine, const Tokenizer& to
          std::optional<ChatTemplate> chat_template)
     : options_(options),
       cors_(options.allowed_origins),
+      hosts_(options.loopback, options.allowed_hosts),
       engine_(engine),
       tokenizer_(tokenizer),
       prompts_(tokenizer, std::move(chat_template), engine.max_model_len()),
@@ -105,17 +122,38 @@ std::string_view Api::RouteName(std::string_view path) {
   return route == nullptr ? "other" : route->path;
 }
 
+bool Api::IsOpen(std::string_view path) {
+  const Route* route = FindRoute(path);
+  return route != nullptr && route->open;
+}
+
+// Who may ask: by the name that the server is called, the page that asks, and the key.
+std::optional<ApiError> Api::CheckAccess(const HttpRequest& head, bool open) const {
+  if (!hosts_.Allows(head.host)) {
+    return ApiError{403,
+                    fmt::format("This server is not called {}: fathom serve --allowed-hosts NAME "
+                                "lets it be.",
+                                Printable(head.host, 64)),
+                    "permission_error", "", "host_not_allowed"};
+  }
+  if (open) return std::nullopt;
+  if (!head.origin.empty() && !cors_.Allows(head.origin)) return CorsPolicy::NotAllowed();
+  if (!options_.api_key.empty() && !SameSecret(KeyOf(head), options_.api_key)) {
+    return ApiError{401, "The API key is missing or wrong: send Authorization: Bearer KEY.",
+                    "authentication_error", "", "invalid_api_key"};
+  }
+  return std::nullopt;
+}
+
 std::optional<HttpResponse> Api::CheckHead(const HttpRequest& head) const {
   const Route* route = FindRoute(head.path);
   const std::string methods = route != nullptr && route->method == "GET" ? "GET, HEAD" : "POST";
   // Browsers ask without the key.
-  if (route != nullptr && head.method == "OPTIONS") return cors_.Preflight(head, methods);
-  const bool open = route != nullptr && route->open;
-  if (!open && !options_.api_key.empty() &&
-      !SameSecret(head.authorization, "Bearer " + options_.api_key)) {
-    return ErrorResponse({401, "The API key is missing or wrong: send Authorization: Bearer KEY.",
-                          "authentication_error", "", "invalid_api_key"});
+  if (route != nullptr && head.method == "OPTIONS" && hosts_.Allows(head.host)) {
+    return cors_.Preflight(head, methods);
   }
+  const bool open = route != nullptr && route->open;
+  if (auto error = CheckAccess(head, open)) return ErrorResponse(*error);
   if (route == nullptr) {
     return ErrorResponse({404, "There is no such path. See /v1/models and /v1/chat/completions.",
                           "invalid_request_error", "", "not_found"});
@@ -127,12 +165,13 @@ std::optional<HttpResponse> Api::CheckHead(const HttpRequest& head) const {
     response.headers.emplace_back("Allow", methods);
     return response;
   }
-  const std::string_view type(head.content_type.data(),
-                              std::min(head.content_type.find(';'), head.content_type.size()));
+  std::string type = head.content_type.substr(0, head.content_type.find(';'));
+  std::transform(type.begin(), type.end(), type.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   // A type that is not JSON is one of those that a browser sends for any page without asking first;
   // so is none at all.
   const bool untyped = type.empty() && (head.origin.empty() || cors_.Allows(head.origin));
-  if (route->method == "POST" && !untyped && type.find("json") == std::string_view::npos) {
+  if (route->method == "POST" && !untyped && type.find("json") == std::string::npos) {
     return ErrorResponse({415,
                           "The body must be sent with Content-Type: application/json (curl: -H "
                           "'Content-Type: application/json').",
@@ -200,8 +239,8 @@ std::optional<ApiError> Api::CheckModel(const std::string& name) const {
     return std::nullopt;
   }
   return ApiError{404,
-                  fmt::format("The model {} does not exist; this server has `{}`.",
-                              Excerpt(json::value(name)), names.front()),
+                  fmt::format("The model \"{}\" does not exist; this server has `{}`.",
+                              Printable(name, 64), names.front()),
                   "invalid_request_error", "model", "model_not_found"};
 }
 

@@ -38,6 +38,8 @@ class Api {
   // Reads, renders and tokenises within `limits`. REQUIRES: CheckHead has nothing against it.
   Answer Handle(const HttpRequest& request, const WorkLimits& limits);
 
+  // Needs no key: says how the server is.
+  static bool IsOpen(std::string_view path);
   // The route's own path, for metrics: never the client's text.
   static std::string_view RouteName(std::string_view path);
   Metrics& metrics() { return metrics_; }
@@ -57,6 +59,7 @@ class Api {
   Answer Tokenize(const HttpRequest& request, const WorkLimits& limits);
   Answer Detokenize(const HttpRequest& request, const WorkLimits& limits);
 
+  std::optional<ApiError> CheckAccess(const HttpRequest& head, bool open) const;
   std::optional<ApiError> CheckModel(const std::string& name) const;
   std::optional<ApiError> CheckRoom(size_t choices) const;
   GenerationSetup Setup(const char* id_prefix, const HttpRequest& request, GenerationParams params);
@@ -64,6 +67,7 @@ class Api {
 
   const ServerOptions& options_;
   const CorsPolicy cors_;
+  const HostPolicy hosts_;
   EngineClient& engine_;
   const Tokenizer& tokenizer_;
   const PromptEncoder prompts_;

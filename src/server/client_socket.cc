@@ -148,11 +148,27 @@ asio::awaitable<void> ClientSocket::StopWatch() {
 }
 
 void ClientSocket::SetDeadline(int ms) {
+  StartDeadline(ms, /*of_read=*/false);
+}
+
+void ClientSocket::SetReadDeadline(int ms) {
+  timed_out_ = false;
+  StartDeadline(ms, /*of_read=*/true);
+}
+
+void ClientSocket::StartDeadline(int ms, bool of_read) {
   deadline_.expires_after(std::chrono::milliseconds(ms));
-  deadline_.async_wait([self = weak_from_this()](error_code error) {
+  deadline_.async_wait([self = weak_from_this(), of_read](error_code error) {
     const auto client = self.lock();
     if (error || !client) return;
-    if (client->deadline_.expiry() <= std::chrono::steady_clock::now()) client->Drop();
+    if (client->deadline_.expiry() > std::chrono::steady_clock::now()) return;
+    if (!of_read) {
+      client->Drop();
+      return;
+    }
+    client->timed_out_ = true;
+    error_code ignored;
+    client->socket_.cancel(ignored);
   });
 }
 

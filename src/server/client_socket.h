@@ -33,6 +33,9 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
 
   // The connection is dropped when the deadline passes. There is one; writing sets its own.
   void SetDeadline(int ms);
+  // The same, but reads end, with an error, and timed_out() is true.
+  void SetReadDeadline(int ms);
+  bool timed_out() const { return timed_out_; }
   void ClearDeadline();
 
   // Waits until something has changed since the last call: a write has ended, the client is gone,
@@ -60,6 +63,7 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
  private:
   void SetTcpOption(int option, const char* name, int value);
   void StartWrite();
+  void StartDeadline(int ms, bool of_read);
 
   Socket socket_;
   const int send_timeout_ms_;
@@ -67,6 +71,7 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
   boost::beast::flat_buffer buffer_;
   boost::asio::steady_timer deadline_, flush_deadline_, changed_timer_;
   bool changed_ = false;
+  bool timed_out_ = false;
   bool gone_ = false, half_closed_ = false;
   bool watching_ = false, watch_wanted_ = false;
   bool writing_ = false;

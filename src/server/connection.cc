@@ -27,8 +27,26 @@ namespace {
 constexpr size_t kReadAheadBytes = size_t{64} << 10;  // of pipelined requests
 constexpr size_t kLoggedBytes = 96;                   // of a method or a path
 constexpr size_t kJoinedBytes = size_t{16} << 10;     // of an answer that is sent with its head
+constexpr size_t kInlineAnswer = size_t{64} << 10;    // JSON to build; more is a worker's
 constexpr int kLingerMs = 2'000;
 constexpr size_t kTrimmedBytes = size_t{8} << 20;  // memory of a request that the C library keeps
+
+int64_t NowMs() {
+  return SteadyClock().NowNs() / 1'000'000;
+}
+
+// Roughly the bytes of JSON that outputs make.
+size_t SizeOf(const std::vector<std::pair<size_t, RequestOutput>>& outputs) {
+  constexpr size_t kBytesPerLogprob = 32;
+  size_t entries = 0;
+  for (const auto& [index, output] : outputs) {
+    for (const TokenLogprobs& logprobs : output.prompt_logprobs) entries += 1 + logprobs.top.size();
+    for (const GeneratedToken& token : output.tokens) {
+      entries += token.logprobs ? 1 + token.logprobs->top.size() : 1;
+    }
+  }
+  return kBytesPerLogprob * entries;
+}
 
 HttpResponse ShuttingDown() {
   return ErrorResponse(EngineError(Unavailable("The server is shutting down.")));
@@ -36,8 +54,9 @@ HttpResponse ShuttingDown() {
 
 }  // namespace
 
-Connection::Connection(ClientSocket::Socket socket, ConnectionContext& context)
+Connection::Connection(ClientSocket::Socket socket, ConnectionContext& context, bool reserved)
     : context_(context),
+      reserved_(reserved),
       client_(std::make_shared<ClientSocket>(std::move(socket),
                                              kReadAheadBytes + context.options.max_header_bytes,
                                              context.options.send_timeout_ms)) {}
@@ -52,7 +71,7 @@ void Connection::Start(std::function<void()> done) {
       });
 }
 
-void Connection::Drain() {
+void Connection::EndIfIdle() {
   asio::post(client_->socket().get_executor(), [self = shared_from_this()] {
     error_code ignored;
     if (self->idle_) self->client_->socket().cancel(ignored);
@@ -76,11 +95,13 @@ asio::awaitable<bool> Connection::WaitForRequest() {
   if (client_->buffer().size() > 0) co_return true;
   if (context_.draining) co_return false;
   idle_ = true;
-  client_->SetDeadline(fresh_ ? context_.options.header_timeout_ms
-                              : context_.options.idle_timeout_ms);
+  client_->SetReadDeadline(fresh_ ? context_.options.header_timeout_ms
+                                  : context_.options.idle_timeout_ms);
+  idle_since_ms_ = NowMs();
   error_code error;
   co_await client_->socket().async_wait(ClientSocket::Socket::wait_read,
                                         asio::redirect_error(asio::use_awaitable, error));
+  idle_since_ms_ = kBusy;
   idle_ = fresh_ = false;
   co_return !error && !client_->gone();
 }
@@ -104,9 +125,13 @@ asio::awaitable<bool> Connection::ServeOne() {
 std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) const {
   if (context_.draining) return ShuttingDown();
   exchange.keep_alive = exchange.parser.keep_alive();
-  const std::optional<ApiError> bad_encoding = BadEncoding(exchange.parser.get());
-  exchange.unread = bad_encoding || !exchange.parser.is_done();
-  if (bad_encoding) return ErrorResponse(*bad_encoding);
+  const std::optional<ApiError> bad = BadHead(exchange.parser.get());
+  exchange.unread = bad || !exchange.parser.is_done();
+  if (bad) return ErrorResponse(*bad);
+  if (reserved_) exchange.keep_alive = false;
+  if (reserved_ && !Api::IsOpen(exchange.request.path)) {
+    return ErrorResponse(EngineError(Unavailable("Too many connections: try again in a moment.")));
+  }
   return context_.api.CheckHead(exchange.request);
 }
 
@@ -206,7 +231,13 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& gener
   }
   if (!generation.streams()) {
     if (generation.error()) co_return co_await Refuse(exchange, *generation.error());
-    HttpResponse response{.body = generation.Body()};
+    HttpResponse response;
+    const auto build = [&](const Interrupt&) { response.body = generation.Body(); };
+    if (generation.size() > kInlineAnswer) {
+      co_await OnWorker(generation.size(), build);
+    } else {
+      build(Interrupt({}));
+    }
     co_return co_await Respond(exchange, std::move(response));
   }
   const bool failed = generation.error().has_value();
@@ -230,15 +261,24 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
     co_await client_->Changed();
     if (client_->gone()) co_return false;
     std::string events;
-    for (auto& [index, output] : stream.Take()) {
-      generation.OnOutput(index, std::move(output), &events);
-      for (const size_t cancelled : generation.TakeCancels()) stream.Cancel(cancelled);
+    auto outputs = stream.Take();
+    const auto take = [&](const Interrupt&) {
+      for (auto& [index, output] : outputs) {
+        generation.OnOutput(index, std::move(output), &events);
+        for (const size_t cancelled : generation.TakeCancels()) stream.Cancel(cancelled);
+      }
+    };
+    if (SizeOf(outputs) > kInlineAnswer) {
+      co_await OnWorker(SizeOf(outputs), take);
+    } else {
+      take(Interrupt({}));
     }
     if (aborting_ && !generation.done()) {
       generation.Fail(EngineError(Unavailable("The server is shutting down.")), "abort");
     }
     if (generation.streams() && generation.done()) {
-      events += generation.error() ? ErrorEvent(*generation.error()) : generation.LastEvents();
+      events += generation.error() ? ErrorEvent(*generation.error()).append(kDoneEvent)
+                                   : generation.LastEvents();
     }
     if (events.empty()) continue;
     if (client_->unsent() > context_.options.max_unsent_bytes) {

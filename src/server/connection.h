@@ -5,6 +5,7 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -44,16 +45,21 @@ struct ConnectionContext {
   std::atomic<bool> stopping{false};  // nobody waits for any work
 };
 
-// THREAD: all but Start, Drain and Abort run on the connection's strand.
+// THREAD: all but Start, EndIfIdle and Abort run on the connection's strand.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   // REQUIRES: the socket's executor is a strand.
-  Connection(ClientSocket::Socket socket, ConnectionContext& context);
+  // `reserved`: serves open routes alone, as the server has no room for more.
+  Connection(ClientSocket::Socket socket, ConnectionContext& context, bool reserved);
 
   // Serves until the connection ends, then calls `done` once.
   void Start(std::function<void()> done);
-  // THREAD: any. Ends the connection once its present request has been answered.
-  void Drain();
+  // THREAD: any. Ends the connection if it is between requests. A draining server's ends after its
+  // present one by itself.
+  void EndIfIdle();
+  // THREAD: any. When it last became idle (steady clock); kBusy while it is not.
+  int64_t idle_since_ms() const { return idle_since_ms_; }
+  static constexpr int64_t kBusy = std::numeric_limits<int64_t>::max();
   // THREAD: any. Ends the present request with an error.
   void Abort();
 
@@ -77,7 +83,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Log(const Exchange& exchange, int status, std::string_view error = "") const;
 
   ConnectionContext& context_;
+  const bool reserved_;
   const std::shared_ptr<ClientSocket> client_;
+  std::atomic<int64_t> idle_since_ms_{kBusy};
   bool idle_ = false;  // between requests
   bool fresh_ = true;  // before the first one
   bool aborting_ = false;

@@ -25,7 +25,7 @@ TEST_F(HttpServerTest, BadBodies) {
             431);
   Client chunked(port_);
   chunked.Send(
-      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Transfer-Encoding: chunked\r\n\r\n");
   for (int i = 0; i < 40; ++i) chunked.Send("8000\r\n" + std::string(0x8000, ' ') + "\r\n");
   EXPECT_EQ(chunked.Read().status, 413);
@@ -38,9 +38,10 @@ TEST_F(HttpServerTest, BadBodies) {
 // The end of such a body is not known: nothing after it is taken for a request.
 TEST_F(HttpServerTest, EncodedBodies) {
   Serve();
-  const std::string post = "POST /tokenize HTTP/1.1\r\nHost: x\r\n";
+  const std::string post = "POST /tokenize HTTP/1.1\r\nHost: localhost\r\n";
   Client transfer(port_), content(port_);
-  transfer.Send(post + "Transfer-Encoding: gzip\r\n\r\nGET /version HTTP/1.1\r\nHost: x\r\n\r\n");
+  transfer.Send(post +
+                "Transfer-Encoding: gzip\r\n\r\nGET /version HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_EQ(transfer.Read().status, 400);
   EXPECT_TRUE(transfer.Ended());
   content.Send(post + "Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\n\x1f\x8b\x08");
@@ -48,7 +49,7 @@ TEST_F(HttpServerTest, EncodedBodies) {
 }
 
 constexpr char kPostHead[] =
-    "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n";
+    "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
 
 // What has arrived counts, and what was announced does not.
 TEST_F(HttpServerTest, BodiesInFlightAreBoundedTogether) {
@@ -120,7 +121,7 @@ TEST_F(HttpServerTest, BodiesOfOpenRoutesAreNotWaitedFor) {
   for (const char* path : {"/health", "/ping", "/version", "/metrics"}) {
     Client client(port_);
     client.Send(std::string("GET ") + path +
-                " HTTP/1.1\r\nHost: x\r\nContent-Length: 33554432\r\n\r\nx");
+                " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 33554432\r\n\r\nx");
     EXPECT_EQ(client.Read().status, 200);
     client.EndSending();
     EXPECT_TRUE(client.Ended());
@@ -132,7 +133,7 @@ TEST_F(HttpServerTest, WaitsForLeaveToSendABody) {
   Client client(port_);
   const std::string body = Chat(std::string(200'000, ' ') + "hi", R"(, "max_tokens": 1)");
   client.Send(
-      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Expect: 100-continue\r\nContent-Length: " +
       std::to_string(body.size()) + "\r\n\r\n");
   EXPECT_EQ(client.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
@@ -240,7 +241,7 @@ TEST_F(HttpServerTest, SlowSendersAreClosed) {
   Client silent(port_), header(port_), body(port_), idle(port_);
   header.Send("GET /health HTTP/1.1\r\nX: ");
   body.Send(
-      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Content-Length: 100\r\n\r\n{");
   EXPECT_EQ(idle.Ask("GET", "/health").status, 200);
   std::jthread drip([&](std::stop_token stop) {
@@ -252,20 +253,63 @@ TEST_F(HttpServerTest, SlowSendersAreClosed) {
   });
   const auto began = std::chrono::steady_clock::now();
   EXPECT_TRUE(silent.Ended());
-  EXPECT_TRUE(header.Ended());
-  EXPECT_TRUE(body.Ended());
+  EXPECT_EQ(header.Read().status, 408);
+  EXPECT_EQ(body.Read().status, 408);
   EXPECT_TRUE(idle.Ended());
   EXPECT_LT(std::chrono::steady_clock::now() - began, 5s);
 }
 
-TEST_F(HttpServerTest, ConnectionsAreBounded) {
-  Serve({.max_connections = 2});
-  Client first(port_), second(port_);
-  EXPECT_EQ(first.Ask("GET", "/health").status, 200);
-  EXPECT_EQ(second.Ask("GET", "/health").status, 200);
-  const Response refused = Client(port_).Read();
-  EXPECT_EQ(refused.status, 503);
+TEST_F(HttpServerTest, IdleConnectionsGiveWay) {
+  Serve({.max_connections = 4});
+  std::vector<std::unique_ptr<Client>> idle;
+  for (int i = 0; i < 40; ++i) {
+    idle.push_back(std::make_unique<Client>(port_));
+    EXPECT_EQ(idle.back()->Ask("GET", "/v1/models").status, 200) << i;
+  }
+  EXPECT_TRUE(idle.front()->Ended());  // the one that was idle the longest
+  EXPECT_EQ(idle.back()->Ask("GET", "/v1/models").status, 200);
+}
+
+TEST_F(HttpServerTest, AFullServerSaysHowItIs) {
+  Serve({.max_connections = 2, .reserved_connections = 2});
+  std::vector<std::unique_ptr<Client>> busy;
+  for (int i = 0; i < 2; ++i) {
+    busy.push_back(std::make_unique<Client>(port_));
+    busy.back()->Request("POST", kChat, Chat("nothing"));
+  }
+  ASSERT_TRUE(Eventually([&] { return engine_->live() == 2; }));
+  for (const char* path : {"/health", "/ping", "/metrics"}) {
+    EXPECT_TRUE(Eventually([&] { return Client(port_).Ask("GET", path).status == 200; })) << path;
+  }
+  ASSERT_TRUE(Eventually([&] { return Client(port_).Ask("GET", "/v1/models").status == 503; }));
+  Client silent(port_), second(port_);  // they give way
+  EXPECT_TRUE(Eventually([&] { return Client(port_).Ask("GET", "/health").status == 200; }));
+  std::vector<std::unique_ptr<Client>> slow;
+  Response refused;
+  EXPECT_TRUE(Eventually([&] {
+    slow.push_back(std::make_unique<Client>(port_));  // once its line is read it is not idle
+    slow.back()->Send("GET /health HTTP/1.1\r\n");
+    Client third(port_);
+    third.Request("GET", "/health");
+    refused = third.Read();
+    return refused.status == 503;
+  }));
   EXPECT_EQ(refused.parsed().at("error").at("code"), json::value("unavailable"));
+  EXPECT_TRUE(refused.headers.contains("Retry-After"));
+  slow.clear();
+  busy.clear();
+  EXPECT_TRUE(Eventually([&] { return Client(port_).Ask("GET", "/v1/models").status == 200; }));
+}
+
+TEST_F(HttpServerTest, AClientHasItsShareOfConnections) {
+  Serve({.max_connections = 100, .max_connections_per_client = 2});
+  Client first(port_), second(port_);
+  first.Request("POST", kChat, Chat("nothing"));
+  second.Request("POST", kChat, Chat("nothing"));
+  ASSERT_TRUE(Eventually([&] { return engine_->live() == 2; }));
+  const Response refused = Client(port_).Read();
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_TRUE(refused.headers.contains("Retry-After"));
   first.Close();
   EXPECT_TRUE(Eventually([&] { return Client(port_).Ask("GET", "/health").status == 200; }));
 }
@@ -294,6 +338,8 @@ TEST_F(HttpServerTest, EndsStreamsWithAnErrorWhenDrainingTakesTooLong) {
   ASSERT_TRUE(Eventually([&] { return engine_->live() == 2; }));
   server_->Stop();
   EXPECT_NE(stream.ReadUntil("shutting down").find("\"error\""), std::string::npos);
+  EXPECT_TRUE(stream.ReadUntil("\n\n").ends_with("\n\n"));
+  EXPECT_NE(stream.ReadUntil("\n\n").find("data: [DONE]"), std::string::npos);
   EXPECT_EQ(whole.Read().status, 503);
   EXPECT_EQ(running_.wait_for(5s), std::future_status::ready);
   EXPECT_EQ(engine_->live(), 0);

@@ -20,6 +20,8 @@ struct SamplingDefaults {
 struct ServerOptions {
   std::string api_key;                          // "": none needed
   std::vector<std::string> allowed_origins;     // of web pages; see cors.h
+  std::vector<std::string> allowed_hosts;       // further names of this server; see cors.h
+  bool loopback = false;                        // only this machine reaches it; of the port
   std::vector<std::string> served_model_names;  // the first one is reported
   std::string version;
   std::string sources;  // of this build, for benchmarks; "": not said
@@ -29,6 +31,8 @@ struct ServerOptions {
   int32_t max_choices = 256;  // prompts x n of one HTTP request
 
   size_t max_connections = 1024;
+  size_t max_connections_per_client = 512;  // of an address
+  size_t reserved_connections = 32;         // beside them, for /health and the like alone
   size_t max_header_bytes = size_t{32} << 10;
   size_t max_body_bytes = size_t{32} << 20;
   size_t max_request_memory_bytes = size_t{1} << 30;  // of all requests: base/memory_budget.h
