@@ -160,6 +160,18 @@ TEST_F(HttpServerTest, ADisconnectFreesTheRequestAtOnce) {
   }));
 }
 
+// Each choice of it.
+TEST_F(HttpServerTest, ADisconnectFreesEveryChoice) {
+  Serve();
+  Client client(port_);
+  client.Request("POST", kChat, Chat("forever", R"(, "stream": true, "n": 3)"));
+  client.ReadUntil("\"reasoning\":\"");
+  ASSERT_TRUE(Eventually([&] { return engine_->live() == 3; }));
+  client.Close();
+  EXPECT_TRUE(Eventually([&] { return engine_->live() == 0; }));
+  EXPECT_EQ(engine_->cancelled(), 3);
+}
+
 // A client that has said all it had to say (shutdown of its sending side, as nc -N) is answered.
 TEST_F(HttpServerTest, AHalfClosedClientGetsItsAnswer) {
   Serve({}, 20ms);
@@ -340,7 +352,9 @@ TEST_F(HttpServerTest, EndsStreamsWithAnErrorWhenDrainingTakesTooLong) {
   EXPECT_NE(stream.ReadUntil("shutting down").find("\"error\""), std::string::npos);
   EXPECT_TRUE(stream.ReadUntil("\n\n").ends_with("\n\n"));
   EXPECT_NE(stream.ReadUntil("\n\n").find("data: [DONE]"), std::string::npos);
-  EXPECT_EQ(whole.Read().status, 503);
+  const Response ended = whole.Read();
+  EXPECT_EQ(ended.status, 503);
+  EXPECT_EQ(ended.headers.at("Retry-After"), "1");
   EXPECT_EQ(running_.wait_for(5s), std::future_status::ready);
   EXPECT_EQ(engine_->live(), 0);
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "server/http.h"
 #include "server/http_server_fixture.h"
 
 namespace fathom {
@@ -270,6 +271,18 @@ TEST_F(HttpServerTest, AFullQueueIsSaidBeforeTokenising) {
   EXPECT_EQ(response.headers.at("Retry-After"), "1");
   EXPECT_EQ(response.parsed().at("error").at("code"), json::value("queue_full"));
   EXPECT_EQ(client.Ask("POST", kChat, Chat("hi", R"(, "n": 2)")).status, 429);
+}
+
+TEST(ErrorResponses, SayWhenToTryAgain) {
+  for (const Status& status :
+       {ResourceExhausted("full"), Unavailable("ending"), Cancelled("gone")}) {
+    const HttpResponse response = ErrorResponse(EngineError(status));
+    EXPECT_TRUE(response.status == 429 || response.status == 503);
+    EXPECT_EQ(std::count(response.headers.begin(), response.headers.end(),
+                         std::pair<std::string, std::string>("Retry-After", "1")),
+              1);
+  }
+  EXPECT_TRUE(ErrorResponse({400, "no"}).headers.empty());
 }
 
 TEST_F(HttpServerTest, AnEngineErrorEndsTheStreamWithAnEvent) {
