@@ -1,14 +1,19 @@
 // fathom serve: the OpenAI-compatible server.
+#include <sys/resource.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/log.h"
+#include "base/log_thread.h"
 #include "commands.h"
 #include "cpu_sources.h"
 #include "engine_flags.h"
@@ -25,7 +30,8 @@ struct ServeOptions {
   uint16_t port = 8000;
   std::string generation_config = "auto";
   double shutdown_timeout_s = 30;
-  double send_timeout_s = 30;
+  double send_timeout_s = 30, work_timeout_s = 10;
+  double header_timeout_s = 10, body_timeout_s = 60, idle_timeout_s = 75;
 };
 
 SamplingDefaults DefaultsOf(const GenerationConfig& config) {
@@ -50,6 +56,10 @@ ServerOptions ServerOptionsFor(const ServeOptions& options, const LoadedEngine& 
   server.max_choices =
       std::min(server.max_choices, options.engine.max_num_seqs + options.engine.max_queue);
   server.shutdown_timeout_ms = static_cast<int>(options.shutdown_timeout_s * 1000);
+  server.work_timeout_ms = static_cast<int>(options.work_timeout_s * 1000);
+  server.header_timeout_ms = static_cast<int>(options.header_timeout_s * 1000);
+  server.body_timeout_ms = static_cast<int>(options.body_timeout_s * 1000);
+  server.idle_timeout_ms = static_cast<int>(options.idle_timeout_s * 1000);
   server.send_timeout_ms = static_cast<int>(options.send_timeout_s * 1000);
   server.handle_signals = true;
   return server;
@@ -72,9 +82,33 @@ void PrintReady(const ServeOptions& options, const ServerOptions& server, uint16
   std::fflush(stdout);
 }
 
+// So that every connection has its file descriptor, and its client is not left hanging.
+Status RaiseFileLimit(const ServerOptions& server) {
+  constexpr rlim_t kOthers = 256;  // of the log, the model's files, a GPU
+  const rlim_t wanted = server.max_connections + 2 * server.reserved_connections + kOthers;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return {};
+  if (limit.rlim_max < wanted) {
+    return InvalidArgument(
+        "--max-connections {} needs {} file descriptors, and this process may have {}: raise "
+        "ulimit -Hn (LimitNOFILE= in systemd), or allow fewer connections",
+        server.max_connections, wanted, limit.rlim_max);
+  }
+  limit.rlim_cur = wanted;
+  if (setrlimit(RLIMIT_NOFILE, &limit) == 0) return {};
+  return Internal("the limit of file descriptors cannot be raised to {}", wanted);
+}
+
+constexpr char kEmptyKey[] =
+    "the key is empty, perhaps a variable that is not set: leave it out to serve without a key";
+
 Status Serve(ServeOptions options) {
+  std::signal(SIGPIPE, SIG_IGN);  // whoever reads the log may leave
   options.engine.FillDefaults();
   const auto began = std::chrono::steady_clock::now();
+  const char* key = std::getenv("FATHOM_API_KEY");
+  if (key != nullptr && *key == '\0') return InvalidArgument("FATHOM_API_KEY: {}", kEmptyKey);
+  TRY(RaiseFileLimit(options.server));
   // The port first: a model takes a while to load.
   BoundPort port = TRY(BoundPort::Bind(options.host, options.port));
   const uint16_t port_number = port.port();
@@ -95,6 +129,7 @@ Status Serve(ServeOptions options) {
     LOG_WARNING("anyone who reaches {} port {} can use this server: --api-key asks for a key",
                 options.host, port_number);
   }
+  const LogThread log_thread;  // nobody's request waits for who reads the log
   server->Run();
   loaded.engine->OnFailure(nullptr);
   return loaded.engine->status();
@@ -140,6 +175,7 @@ void AddAccessFlags(CLI::App& command, ServerOptions& server) {
                   "What clients must send as Authorization: Bearer KEY; FATHOM_API_KEY in the "
                   "environment keeps it out of the process list")
       ->envname("FATHOM_API_KEY")
+      ->check([](const std::string& key) { return key.empty() ? kEmptyKey : ""; })
       ->group(kServerGroup);
   command
       .add_option_function<std::vector<std::string>>(
@@ -152,6 +188,16 @@ void AddAccessFlags(CLI::App& command, ServerOptions& server) {
           "http://localhost:3000 or '*'; none unless given")
       ->type_name("ORIGIN")
       ->group(kServerGroup);
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--allowed-hosts",
+          [all_but_model, &server](const std::vector<std::string>& words) {
+            server.allowed_hosts = all_but_model(words);
+          },
+          "Further names that this server may be called by in Host, as models.example.com or '*'; "
+          "on loopback those of this machine alone unless given")
+      ->type_name("NAME")
+      ->group(kServerGroup);
 }
 
 void AddLimitFlags(CLI::App& command, ServeOptions* options) {
@@ -162,7 +208,15 @@ void AddLimitFlags(CLI::App& command, ServeOptions* options) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
       ->group(kServerGroup);
-  command.add_option("--max-connections", server.max_connections, "More are answered 503")
+  command
+      .add_option("--max-connections", server.max_connections,
+                  "Idle ones give way to more; where none is idle, more are answered 503")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group(kServerGroup);
+  command
+      .add_option("--max-connections-per-client", server.max_connections_per_client,
+                  "Of one address; its idle ones give way to more, else they are answered 429")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
       ->group(kServerGroup);
@@ -171,11 +225,27 @@ void AddLimitFlags(CLI::App& command, ServeOptions* options) {
       ->capture_default_str()
       ->group(kServerGroup);
   command
-      .add_option("--send-timeout", options->send_timeout_s,
-                  "Seconds after which a client that does not read is dropped")
-      ->check(Between(0.001, 86400))
+      .add_option("--max-request-memory-bytes", server.max_request_memory_bytes,
+                  "Of all requests together: bodies, what is made of them, answers not yet sent")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->capture_default_str()
       ->group(kServerGroup);
+  const auto add_seconds = [&command](const char* name, double& seconds, const char* what) {
+    command.add_option(name, seconds, what)
+        ->check(Between(0.001, 86400))
+        ->capture_default_str()
+        ->group(kServerGroup);
+  };
+  add_seconds("--header-timeout", options->header_timeout_s,
+              "Seconds that the head of a request may take to arrive; then 408");
+  add_seconds("--body-timeout", options->body_timeout_s,
+              "Seconds that a body may take to arrive; then 408");
+  add_seconds("--idle-timeout", options->idle_timeout_s,
+              "Seconds after which a connection without a request is closed");
+  add_seconds("--send-timeout", options->send_timeout_s,
+              "Seconds after which a client that does not read is dropped");
+  add_seconds("--work-timeout", options->work_timeout_s,
+              "Seconds that a request's text may take to be read, rendered and tokenised");
   command
       .add_option("--shutdown-timeout", options->shutdown_timeout_s,
                   "Seconds that requests have left after SIGTERM")

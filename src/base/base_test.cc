@@ -109,6 +109,19 @@ TEST(Counted, OneIsSingular) {
   EXPECT_EQ(Counted(2, "token"), "2 tokens");
 }
 
+TEST(Printable, ReplacesWhatIsNoUtf8) {
+  EXPECT_EQ(Printable("\xff"
+                      "a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80"),
+            "?a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80");
+  EXPECT_EQ(Printable("\xc3"), "?");
+  EXPECT_EQ(Printable("\xc0\x80"), "??");            // overlong
+  EXPECT_EQ(Printable("\xed\xa0\x80"), "???");       // a surrogate
+  EXPECT_EQ(Printable("\xf4\x90\x80\x80"), "????");  // beyond Unicode
+  EXPECT_EQ(Printable("\xe2\x82"
+                      "a"),
+            "??a");
+}
+
 TEST(Printable, StopsControlCharacters) {
   EXPECT_EQ(Printable("a\x1b[31m\tb\x7f"), "a?[31m?b?");
   EXPECT_EQ(PrintableLines("a\x1b\tb\n"), "a?\tb\n");

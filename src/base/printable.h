@@ -9,7 +9,7 @@
 namespace fathom {
 
 // A name for a line: control characters, which could steer a terminal or forge a log line, become
-// '?'; what is longer than `max_bytes` is cut, and ends in "...". UTF-8 stays what it is.
+// '?', as do bytes that are no UTF-8; what is longer than `max_bytes` is cut, and ends in "...".
 std::string Printable(std::string_view name, size_t max_bytes = 200);
 
 // A text of any length: line ends and tabs stay too.

@@ -8,6 +8,7 @@
 
 #include "base/spanned_text.h"
 #include "base/status.h"
+#include "base/work_limits.h"
 
 namespace fathom {
 
@@ -36,8 +37,10 @@ class ChatTemplate {
   // trusted one wins. The template's own text is trusted; every string operation keeps track.
   // Errors: kInvalidArgument with the template's own message for raise_exception(), or with the
   // line of an operation that the values do not allow; kResourceExhausted for too much work.
+  // The values that are made of the variables are claimed from `limits` while it renders.
   Result<SpannedText> Render(const boost::json::object& variables,
-                             const boost::json::object& trusted_variables) const;
+                             const boost::json::object& trusted_variables,
+                             const WorkLimits& limits = {}) const;
 
  private:
   explicit ChatTemplate(std::shared_ptr<const jinja::Program> program);

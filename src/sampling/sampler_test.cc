@@ -122,6 +122,30 @@ TEST_P(SamplerTest, BiasesMoveTheTokenAndNotTheLogProbabilities) {
   EXPECT_EQ(LogProbs({}, kMaxTopLogprobs).top.size(), size_t{kVocab});
 }
 
+TEST_P(SamplerTest, RowsOfAPassHaveAsManyLikeliestAsEachWants) {
+  const std::vector<float> first = {0, 1, 2, 3, 2.5, 1}, second = {4, 0, 3, 1, 2, -1};
+  Open(0, {.temperature = 0});
+  Open(1, {.temperature = 0});
+  Pass({first, second}, {0, 1}, {1, 1});
+  Sampler::PassLogprobs logprobs;
+  sampler_.LogProbsOfDrawn(pass_, 0, /*top=*/5, logprobs);
+  device_.WaitFor(device_.Mark());
+  const TokenLogprobs wide = logprobs.row(0, 5), narrow = logprobs.row(1, 1),
+                      all = logprobs.row(1, 5);
+  ASSERT_EQ(wide.top.size(), 5u);
+  EXPECT_EQ(wide.top[4].first, TokenId{5});
+  EXPECT_NEAR(narrow.logprob, LogProb(second, 0), 1e-5);
+  ASSERT_EQ(narrow.top.size(), 1u);
+  EXPECT_EQ(narrow.top[0].first, TokenId{0});
+  EXPECT_NEAR(narrow.top[0].second, LogProb(second, 0), 1e-5);
+  ASSERT_EQ(all.top.size(), 5u);
+  for (size_t i = 0; i < 5; ++i) {
+    constexpr int32_t kOrder[] = {0, 2, 4, 3, 1};
+    EXPECT_EQ(all.top[i].first, TokenId{kOrder[i]});
+    EXPECT_NEAR(all.top[i].second, LogProb(second, static_cast<size_t>(kOrder[i])), 1e-5);
+  }
+}
+
 TEST_P(SamplerTest, PenaltiesCountWhatWasGenerated) {
   Open(0, {.temperature = 0, .frequency_penalty = 1}, 0, Ids({3, 3}));
   Open(1, {.temperature = 0, .repetition_penalty = 4});  // token 2 is in the prompt

@@ -1,14 +1,19 @@
 #include "server/api.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <ctime>
+#include <iterator>
 #include <limits>
+#include <new>
 #include <random>
 #include <utility>
 
+#include "base/printable.h"
 #include "server/chat_generation.h"
 #include "server/completion_generation.h"
+#include "server/json_body.h"
 #include "server/json_fields.h"
 
 namespace fathom {
@@ -27,14 +32,6 @@ std::vector<TokenId> MarkerTokens(const Tokenizer& tokenizer, bool parse_tools) 
   return ids;
 }
 
-size_t LongestToken(const Tokenizer& tokenizer) {
-  size_t longest = 1;
-  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
-    longest = std::max(longest, tokenizer.TokenBytes(TokenId(id)).size());
-  }
-  return longest;
-}
-
 // Takes the same time for every `given` of a length.
 bool SameSecret(std::string_view given, std::string_view wanted) {
   unsigned char different = given.size() != wanted.size();
@@ -44,29 +41,23 @@ bool SameSecret(std::string_view given, std::string_view wanted) {
   return different == 0;
 }
 
+// What follows "Bearer", in any case, or X-Api-Key.
+std::string_view KeyOf(const HttpRequest& head) {
+  constexpr std::string_view kScheme = "bearer ";
+  const std::string_view given = head.authorization;
+  const bool bearer =
+      given.size() >= kScheme.size() &&
+      std::equal(kScheme.begin(), kScheme.end(), given.begin(), [](char wanted, char c) {
+        return std::tolower(static_cast<unsigned char>(c)) == wanted;
+      });
+  if (!bearer) return head.api_key;
+  const size_t key = given.find_first_not_of(' ', kScheme.size());
+  return key == given.npos ? std::string_view() : given.substr(key);
+}
+
 uint64_t RandomSeed() {
   std::random_device device;
   return uint64_t{device()} << 32 | device();
-}
-
-// Of a tokeniser or template that cannot take the request's text.
-ApiError TextError(const Status& status, std::string param) {
-  if (status.code() == StatusCode::kInternal) return EngineError(status);
-  return BadParameter(std::move(param), status.message());
-}
-
-// `completion`: what the request asks for, if it says.
-ApiError TooLong(int32_t max_model_len, const std::string& prompt_tokens,
-                 std::optional<int64_t> completion, const char* what) {
-  const std::string rest =
-      completion
-          ? fmt::format(" and asks for {} in the completion. Please shorten either.", *completion)
-          : std::string(", which leaves no room for an answer. Please shorten it.");
-  return BadParameter(what,
-                      fmt::format("This model's maximum context length is {} tokens. However, your "
-                                  "request has {} tokens in the {}{}",
-                                  max_model_len, prompt_tokens, what, rest),
-                      "context_length_exceeded");
 }
 
 // "org%2Fname" is "org/name"; what is no escape stays.
@@ -92,7 +83,7 @@ HttpResponse Ok(const json::value& body) {
 struct Api::Route {
   std::string_view method, path;
   bool open;  // needs no key
-  Answer (Api::*handler)(const HttpRequest&);
+  Answer (Api::*handler)(const HttpRequest&, const WorkLimits&);
 };
 
 const Api::Route Api::kRoutes[] = {
@@ -111,11 +102,11 @@ Api::Api(const ServerOptions& options, EngineClient& engine, const Tokenizer& to
          std::optional<ChatTemplate> chat_template)
     : options_(options),
       cors_(options.allowed_origins),
+      hosts_(options.loopback, options.allowed_hosts),
       engine_(engine),
       tokenizer_(tokenizer),
-      chat_template_(std::move(chat_template)),
+      prompts_(tokenizer, std::move(chat_template), engine.max_model_len()),
       started_(std::time(nullptr)),
-      max_token_bytes_(LongestToken(tokenizer)),
       metrics_(options.served_model_names.front()) {}
 
 const Api::Route* Api::FindRoute(std::string_view path) {
@@ -131,17 +122,38 @@ std::string_view Api::RouteName(std::string_view path) {
   return route == nullptr ? "other" : route->path;
 }
 
+bool Api::IsOpen(std::string_view path) {
+  const Route* route = FindRoute(path);
+  return route != nullptr && route->open;
+}
+
+// Who may ask: by the name that the server is called, the page that asks, and the key.
+std::optional<ApiError> Api::CheckAccess(const HttpRequest& head, bool open) const {
+  if (!hosts_.Allows(head.host)) {
+    return ApiError{403,
+                    fmt::format("This server is not called {}: fathom serve --allowed-hosts NAME "
+                                "lets it be.",
+                                Printable(head.host, 64)),
+                    "permission_error", "", "host_not_allowed"};
+  }
+  if (open) return std::nullopt;
+  if (!head.origin.empty() && !cors_.Allows(head.origin)) return CorsPolicy::NotAllowed();
+  if (!options_.api_key.empty() && !SameSecret(KeyOf(head), options_.api_key)) {
+    return ApiError{401, "The API key is missing or wrong: send Authorization: Bearer KEY.",
+                    "authentication_error", "", "invalid_api_key"};
+  }
+  return std::nullopt;
+}
+
 std::optional<HttpResponse> Api::CheckHead(const HttpRequest& head) const {
   const Route* route = FindRoute(head.path);
   const std::string methods = route != nullptr && route->method == "GET" ? "GET, HEAD" : "POST";
   // Browsers ask without the key.
-  if (route != nullptr && head.method == "OPTIONS") return cors_.Preflight(head, methods);
-  const bool open = route != nullptr && route->open;
-  if (!open && !options_.api_key.empty() &&
-      !SameSecret(head.authorization, "Bearer " + options_.api_key)) {
-    return ErrorResponse({401, "The API key is missing or wrong: send Authorization: Bearer KEY.",
-                          "authentication_error", "", "invalid_api_key"});
+  if (route != nullptr && head.method == "OPTIONS" && hosts_.Allows(head.host)) {
+    return cors_.Preflight(head, methods);
   }
+  const bool open = route != nullptr && route->open;
+  if (auto error = CheckAccess(head, open)) return ErrorResponse(*error);
   if (route == nullptr) {
     return ErrorResponse({404, "There is no such path. See /v1/models and /v1/chat/completions.",
                           "invalid_request_error", "", "not_found"});
@@ -153,12 +165,13 @@ std::optional<HttpResponse> Api::CheckHead(const HttpRequest& head) const {
     response.headers.emplace_back("Allow", methods);
     return response;
   }
-  const std::string_view type(head.content_type.data(),
-                              std::min(head.content_type.find(';'), head.content_type.size()));
+  std::string type = head.content_type.substr(0, head.content_type.find(';'));
+  std::transform(type.begin(), type.end(), type.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   // A type that is not JSON is one of those that a browser sends for any page without asking first;
   // so is none at all.
   const bool untyped = type.empty() && (head.origin.empty() || cors_.Allows(head.origin));
-  if (route->method == "POST" && !untyped && type.find("json") == std::string_view::npos) {
+  if (route->method == "POST" && !untyped && type.find("json") == std::string::npos) {
     return ErrorResponse({415,
                           "The body must be sent with Content-Type: application/json (curl: -H "
                           "'Content-Type: application/json').",
@@ -167,28 +180,32 @@ std::optional<HttpResponse> Api::CheckHead(const HttpRequest& head) const {
   return std::nullopt;
 }
 
-Api::Answer Api::Handle(const HttpRequest& request) {
+Api::Answer Api::Handle(const HttpRequest& request, const WorkLimits& limits) {
   const Route* route = FindRoute(request.path);
   CHECK(route != nullptr, "a request that CheckHead refuses");
-  return (this->*route->handler)(request);
+  try {
+    return (this->*route->handler)(request, limits);
+  } catch (const std::bad_alloc&) {
+    return ErrorResponse(MemoryError(limits));
+  }
 }
 
-Api::Answer Api::Health(const HttpRequest&) {
+Api::Answer Api::Health(const HttpRequest&, const WorkLimits&) {
   return HttpResponse{.content_type = "text/plain"};
 }
 
-Api::Answer Api::Version(const HttpRequest&) {
+Api::Answer Api::Version(const HttpRequest&, const WorkLimits&) {
   json::object version = {{"version", options_.version}};
   if (!options_.sources.empty()) version["sources"] = options_.sources;
   return Ok(std::move(version));
 }
 
-Api::Answer Api::MetricsText(const HttpRequest&) {
+Api::Answer Api::MetricsText(const HttpRequest&, const WorkLimits&) {
   return HttpResponse{.body = metrics_.Render(engine_.Stats()),
                       .content_type = Metrics::kContentType};
 }
 
-Api::Answer Api::Models(const HttpRequest& request) {
+Api::Answer Api::Models(const HttpRequest& request, const WorkLimits&) {
   const auto model = [this](const std::string& name) {
     return json::object{{"id", name},
                         {"object", "model"},
@@ -222,72 +239,14 @@ std::optional<ApiError> Api::CheckModel(const std::string& name) const {
     return std::nullopt;
   }
   return ApiError{404,
-                  fmt::format("The model {} does not exist; this server has `{}`.",
-                              Excerpt(json::value(name)), names.front()),
+                  fmt::format("The model \"{}\" does not exist; this server has `{}`.",
+                              Printable(name, 64), names.front()),
                   "invalid_request_error", "model", "model_not_found"};
 }
 
 std::optional<ApiError> Api::CheckRoom(size_t choices) const {
   if (engine_.HasRoom(static_cast<int>(choices))) return std::nullopt;
   return EngineError(ResourceExhausted("The queue is full: try again in a moment."));
-}
-
-std::optional<ApiError> Api::EncodeChat(const ChatPrompt& prompt, std::vector<TokenId>* tokens,
-                                        OutputParserOptions* parser) const {
-  if (!chat_template_) {
-    return BadParameter("messages", "This model has no chat template: use /v1/completions.");
-  }
-  json::object variables = prompt.template_kwargs;
-  variables["messages"] = prompt.messages;
-  variables["add_generation_prompt"] = prompt.add_generation_prompt;
-  variables.erase("tools");
-  if (!prompt.tools.empty()) variables["tools"] = prompt.tools;
-  const Result<SpannedText> text = chat_template_->Render(
-      variables, {{"bos_token", tokenizer_.bos_token()}, {"eos_token", tokenizer_.eos_token()}});
-  if (!text.ok()) return TextError(text.status().WithContext("the chat template"), "messages");
-  const size_t fits = max_token_bytes_ * static_cast<size_t>(engine_.max_model_len());
-  if (text->text().size() > fits) {
-    return TooLong(engine_.max_model_len(),
-                   fmt::format("at least {}", text->text().size() / max_token_bytes_), {},
-                   "messages");
-  }
-  Result<std::vector<TokenId>> encoded = tokenizer_.Encode(*text);
-  if (!encoded.ok()) return TextError(encoded.status(), "messages");
-  *tokens = std::move(*encoded);
-  *parser = OptionsAfter(text->text(), tokenizer_.IdOf("<think>").has_value());
-  parser->parse_tools = !prompt.tools.empty();
-  return std::nullopt;
-}
-
-std::optional<ApiError> Api::EncodeText(const TextOrTokens& prompt, bool add_special_tokens,
-                                        std::vector<TokenId>* tokens) const {
-  if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) {
-    *tokens = *ids;
-    return std::nullopt;
-  }
-  const std::string& text = std::get<std::string>(prompt);
-  if (text.size() > max_token_bytes_ * static_cast<size_t>(engine_.max_model_len())) {
-    return TooLong(engine_.max_model_len(),
-                   fmt::format("at least {}", text.size() / max_token_bytes_), {}, "prompt");
-  }
-  Result<std::vector<TokenId>> encoded = tokenizer_.Encode(text, add_special_tokens);
-  if (!encoded.ok()) return TextError(encoded.status(), "prompt");
-  *tokens = std::move(*encoded);
-  return std::nullopt;
-}
-
-std::optional<ApiError> Api::FitTokens(const GenerationParams& params, const char* what,
-                                       int32_t fallback, GenerationPrompt* prompt) const {
-  if (prompt->tokens.empty()) return BadParameter(what, fmt::format("the {} is empty", what));
-  const int64_t max_model_len = engine_.max_model_len();
-  const int64_t room = max_model_len - static_cast<int64_t>(prompt->tokens.size());
-  if (room < params.max_tokens.value_or(1)) {
-    return TooLong(engine_.max_model_len(), std::to_string(prompt->tokens.size()),
-                   params.max_tokens, what);
-  }
-  prompt->max_tokens =
-      params.max_tokens.value_or(static_cast<int32_t>(std::min<int64_t>(room, fallback)));
-  return std::nullopt;
 }
 
 GenerationSetup Api::Setup(const char* id_prefix, const HttpRequest& request,
@@ -304,21 +263,22 @@ GenerationSetup Api::Setup(const char* id_prefix, const HttpRequest& request,
   return setup;
 }
 
-Api::Answer Api::Chat(const HttpRequest& request) {
+Api::Answer Api::Chat(const HttpRequest& request, const WorkLimits& limits) {
   JsonBody body;
-  ChatRequest chat;
-  if (auto error = JsonBody::Parse(request.body, &body)) return ErrorResponse(*error);
+  if (auto error = JsonBody::Parse(request.body, limits, &body)) return ErrorResponse(*error);
+  ChatRequest chat(body.storage());
   if (auto error = ParseChat(body.object(), Limits(), &chat)) return ErrorResponse(*error);
   if (auto error = CheckModel(chat.params.model)) return ErrorResponse(*error);
   if (auto error = CheckRoom(chat.params.n)) return ErrorResponse(*error);
   GenerationPrompt prompt;
   ChatOutputOptions output{.parallel_tool_calls = chat.parallel_tool_calls,
                            .include_reasoning = chat.include_reasoning};
-  if (auto error = EncodeChat(chat.prompt, &prompt.tokens, &output.parser)) {
+  if (auto error =
+          prompts_.EncodeChat(std::move(chat.prompt), limits, &prompt.tokens, &output.parser)) {
     return ErrorResponse(*error);
   }
-  if (auto error =
-          FitTokens(chat.params, "messages", std::numeric_limits<int32_t>::max(), &prompt)) {
+  if (auto error = prompts_.FitTokens(chat.params, "messages", std::numeric_limits<int32_t>::max(),
+                                      &prompt)) {
     return ErrorResponse(*error);
   }
   GenerationSetup setup = Setup("chatcmpl-", request, std::move(chat.params));
@@ -327,20 +287,21 @@ Api::Answer Api::Chat(const HttpRequest& request) {
   return std::make_unique<ChatGeneration>(std::move(setup), output);
 }
 
-Api::Answer Api::Completions(const HttpRequest& request) {
+Api::Answer Api::Completions(const HttpRequest& request, const WorkLimits& limits) {
   JsonBody body;
   CompletionRequest asked;
-  if (auto error = JsonBody::Parse(request.body, &body)) return ErrorResponse(*error);
+  if (auto error = JsonBody::Parse(request.body, limits, &body)) return ErrorResponse(*error);
   if (auto error = ParseCompletion(body.object(), Limits(), &asked)) return ErrorResponse(*error);
   if (auto error = CheckModel(asked.params.model)) return ErrorResponse(*error);
   if (auto error = CheckRoom(asked.prompts.size() * asked.params.n)) return ErrorResponse(*error);
   std::vector<GenerationPrompt> prompts;
   for (TextOrTokens& given : asked.prompts) {
     GenerationPrompt prompt{.echo = asked.echo};
-    if (auto error = EncodeText(given, asked.add_special_tokens, &prompt.tokens)) {
+    if (auto error = prompts_.EncodeText(given, asked.add_special_tokens, limits, &prompt.tokens)) {
       return ErrorResponse(*error);
     }
-    if (auto error = FitTokens(asked.params, "prompt", 16, &prompt)) return ErrorResponse(*error);
+    if (auto error = prompts_.FitTokens(asked.params, "prompt", 16, &prompt))
+      return ErrorResponse(*error);
     if (asked.echo) {
       const std::string* text = std::get_if<std::string>(&given);
       prompt.text = text ? *text : tokenizer_.Decode(prompt.tokens, /*skip_special_tokens=*/false);
@@ -352,41 +313,54 @@ Api::Answer Api::Completions(const HttpRequest& request) {
   return std::make_unique<CompletionGeneration>(std::move(setup));
 }
 
-Api::Answer Api::Tokenize(const HttpRequest& request) {
+Api::Answer Api::Tokenize(const HttpRequest& request, const WorkLimits& limits) {
   JsonBody body;
   TokenizeRequest asked;
-  if (auto error = JsonBody::Parse(request.body, &body)) return ErrorResponse(*error);
+  if (auto error = JsonBody::Parse(request.body, limits, &body)) return ErrorResponse(*error);
   if (auto error = ParseTokenize(body.object(), Limits(), &asked)) return ErrorResponse(*error);
   if (auto error = CheckModel(asked.model)) return ErrorResponse(*error);
   std::vector<TokenId> tokens;
-  if (const auto* chat = std::get_if<ChatPrompt>(&asked.prompt)) {
+  if (auto* chat = std::get_if<ChatPrompt>(&asked.prompt)) {
     OutputParserOptions unused;
-    if (auto error = EncodeChat(*chat, &tokens, &unused)) return ErrorResponse(*error);
+    if (auto error = prompts_.EncodeChat(std::move(*chat), limits, &tokens, &unused))
+      return ErrorResponse(*error);
   } else {
-    if (auto error =
-            EncodeText(std::get<std::string>(asked.prompt), asked.add_special_tokens, &tokens)) {
+    if (auto error = prompts_.EncodeText(std::get<std::string>(asked.prompt),
+                                         asked.add_special_tokens, limits, &tokens)) {
       return ErrorResponse(*error);
     }
   }
-  json::array ids, strings;
-  for (const TokenId id : tokens) {
-    ids.push_back(Raw(id));
-    if (asked.return_token_strs) strings.emplace_back(tokenizer_.Decode({&id, 1}, false));
+  std::string ids = "[", strings = asked.return_token_strs ? "[" : "null";
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (i % 1024 == 1023) {
+      if (const Status status = limits.Check(); !status.ok()) {
+        return ErrorResponse(TextError(status, "prompt"));
+      }
+    }
+    const char* comma = i > 0 ? "," : "";
+    fmt::format_to(std::back_inserter(ids), "{}{}", comma, Raw(tokens[i]));
+    if (!asked.return_token_strs) continue;
+    strings += comma + json::serialize(json::value(tokenizer_.Decode({&tokens[i], 1}, false)));
   }
-  json::object answer = {{"count", tokens.size()},
-                         {"max_model_len", engine_.max_model_len()},
-                         {"tokens", std::move(ids)},
-                         {"token_strs", nullptr}};
-  if (asked.return_token_strs) answer["token_strs"] = std::move(strings);
-  return Ok(answer);
+  if (asked.return_token_strs) strings += "]";
+  return HttpResponse{.body = fmt::format(R"({{"count":{},"max_model_len":{},"tokens":{}],)"
+                                          R"("token_strs":{}}})",
+                                          tokens.size(), engine_.max_model_len(), ids, strings)};
 }
 
-Api::Answer Api::Detokenize(const HttpRequest& request) {
+Api::Answer Api::Detokenize(const HttpRequest& request, const WorkLimits& limits) {
   JsonBody body;
   DetokenizeRequest asked;
-  if (auto error = JsonBody::Parse(request.body, &body)) return ErrorResponse(*error);
+  if (auto error = JsonBody::Parse(request.body, limits, &body)) return ErrorResponse(*error);
   if (auto error = ParseDetokenize(body.object(), Limits(), &asked)) return ErrorResponse(*error);
   if (auto error = CheckModel(asked.model)) return ErrorResponse(*error);
+  const auto most = static_cast<size_t>(engine_.max_model_len());
+  if (asked.tokens.size() > most) {
+    return ErrorResponse(BadParameter(
+        "tokens", fmt::format("tokens has {} ids; at most {} are allowed, the model's context: "
+                              "send them in parts",
+                              asked.tokens.size(), most)));
+  }
   return Ok(json::object{{"prompt", tokenizer_.Decode(asked.tokens, false)}});
 }
 

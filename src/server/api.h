@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/work_limits.h"
 #include "chat/chat_template.h"
 #include "engine/messages.h"
 #include "server/cors.h"
@@ -17,6 +18,7 @@
 #include "server/metrics.h"
 #include "server/openai_request.h"
 #include "server/options.h"
+#include "server/prompt_encoder.h"
 #include "tokenizer/tokenizer.h"
 
 namespace fathom {
@@ -33,9 +35,11 @@ class Api {
   // What can be refused before the body is read: unknown paths, methods, keys, content types. Also
   // answers OPTIONS.
   std::optional<HttpResponse> CheckHead(const HttpRequest& head) const;
-  // REQUIRES: CheckHead has nothing against it.
-  Answer Handle(const HttpRequest& request);
+  // Reads, renders and tokenises within `limits`. REQUIRES: CheckHead has nothing against it.
+  Answer Handle(const HttpRequest& request, const WorkLimits& limits);
 
+  // Needs no key: says how the server is.
+  static bool IsOpen(std::string_view path);
   // The route's own path, for metrics: never the client's text.
   static std::string_view RouteName(std::string_view path);
   Metrics& metrics() { return metrics_; }
@@ -46,36 +50,29 @@ class Api {
   static const Route kRoutes[];
   static const Route* FindRoute(std::string_view path);
 
-  Answer Health(const HttpRequest& request);
-  Answer Version(const HttpRequest& request);
-  Answer Models(const HttpRequest& request);
-  Answer MetricsText(const HttpRequest& request);
-  Answer Chat(const HttpRequest& request);
-  Answer Completions(const HttpRequest& request);
-  Answer Tokenize(const HttpRequest& request);
-  Answer Detokenize(const HttpRequest& request);
+  Answer Health(const HttpRequest& request, const WorkLimits& limits);
+  Answer Version(const HttpRequest& request, const WorkLimits& limits);
+  Answer Models(const HttpRequest& request, const WorkLimits& limits);
+  Answer MetricsText(const HttpRequest& request, const WorkLimits& limits);
+  Answer Chat(const HttpRequest& request, const WorkLimits& limits);
+  Answer Completions(const HttpRequest& request, const WorkLimits& limits);
+  Answer Tokenize(const HttpRequest& request, const WorkLimits& limits);
+  Answer Detokenize(const HttpRequest& request, const WorkLimits& limits);
 
+  std::optional<ApiError> CheckAccess(const HttpRequest& head, bool open) const;
   std::optional<ApiError> CheckModel(const std::string& name) const;
   std::optional<ApiError> CheckRoom(size_t choices) const;
-  // Renders and tokenises. `*parser` is set to how the answer is to be read.
-  std::optional<ApiError> EncodeChat(const ChatPrompt& prompt, std::vector<TokenId>* tokens,
-                                     OutputParserOptions* parser) const;
-  std::optional<ApiError> EncodeText(const TextOrTokens& prompt, bool add_special_tokens,
-                                     std::vector<TokenId>* tokens) const;
-  // How many tokens a prompt may be followed by, or why it does not fit.
-  std::optional<ApiError> FitTokens(const GenerationParams& params, const char* what,
-                                    int32_t fallback, GenerationPrompt* prompt) const;
   GenerationSetup Setup(const char* id_prefix, const HttpRequest& request, GenerationParams params);
   RequestLimits Limits() const;
 
   const ServerOptions& options_;
   const CorsPolicy cors_;
+  const HostPolicy hosts_;
   EngineClient& engine_;
   const Tokenizer& tokenizer_;
-  const std::optional<ChatTemplate> chat_template_;
+  const PromptEncoder prompts_;
   const SteadyClock clock_;
   const int64_t started_;  // Unix time
-  const size_t max_token_bytes_;
   Metrics metrics_;
 };
 

@@ -54,7 +54,7 @@ json::value ReadContent(RequestFields& message) {
 }
 
 json::array ReadToolCalls(RequestFields& message) {
-  json::array result;
+  json::array result(message.storage());
   const json::array* calls = message.Array("tool_calls");
   if (calls == nullptr) return result;
   for (size_t i = 0; i < calls->size() && !message.failed(); ++i) {
@@ -88,7 +88,7 @@ json::object ReadMessage(RequestFields& message) {
                                      message.Name("role")));
     return {};
   }
-  json::object result = {{"role", role}, {"content", ReadContent(message)}};
+  json::object result({{"role", role}, {"content", ReadContent(message)}}, message.storage());
   if (const json::value* name = message.Find("name"); name != nullptr && name->is_string()) {
     result["name"] = *name;
   }
@@ -128,10 +128,12 @@ json::object ReadTool(RequestFields& tool) {
   }
   // Templates print description and parameters without asking whether they are there.
   const json::object* parameters = fields.Object("parameters");
-  return {{"type", "function"},
-          {"function", json::object{{"name", name},
-                                    {"description", fields.String("description", "")},
-                                    {"parameters", parameters ? *parameters : json::object{}}}}};
+  json::object described(
+      {{"name", name}, {"description", fields.String("description", "")}, {"parameters", nullptr}},
+      tool.storage());
+  json::object& copy = described["parameters"].emplace_object();
+  if (parameters != nullptr) copy = *parameters;
+  return json::object({{"type", "function"}, {"function", std::move(described)}}, tool.storage());
 }
 
 // Whether the tools that the request brings are in use.

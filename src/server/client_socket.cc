@@ -24,6 +24,7 @@ constexpr size_t kWriteSliceBytes = size_t{64} << 10;
 constexpr size_t kWatchBytes = 4096, kDiscardBytes = 16384;  // of one read
 constexpr int kKernelUnsentBytes = 16 << 10;
 constexpr int kKeepAliveS = 15;
+constexpr size_t kLeastBytesPerMs = 64;  // of a client that takes a large answer
 
 }  // namespace
 
@@ -32,6 +33,7 @@ ClientSocket::ClientSocket(Socket socket, size_t max_ahead, int send_timeout_ms)
       send_timeout_ms_(send_timeout_ms),
       buffer_(max_ahead),
       deadline_(socket_.get_executor()),
+      flush_deadline_(socket_.get_executor()),
       changed_timer_(socket_.get_executor()) {
   error_code error;
   const auto endpoint = socket_.remote_endpoint(error);
@@ -69,6 +71,18 @@ void ClientSocket::Notify() {
 asio::awaitable<void> ClientSocket::Flushed() {
   while (writing_ && !gone_) co_await Changed();
   changed_ = true;  // others may have waited for what was passed over here
+}
+
+asio::awaitable<void> ClientSocket::FlushedInTime() {
+  flush_deadline_.expires_after(
+      std::chrono::milliseconds(send_timeout_ms_ + unsent() / kLeastBytesPerMs));
+  flush_deadline_.async_wait([self = weak_from_this()](error_code error) {
+    const auto client = self.lock();
+    if (error || !client) return;
+    if (client->flush_deadline_.expiry() <= std::chrono::steady_clock::now()) client->Drop();
+  });
+  co_await Flushed();
+  flush_deadline_.expires_at(std::chrono::steady_clock::time_point::max());
 }
 
 void ClientSocket::Send(std::string bytes) {
@@ -134,11 +148,27 @@ asio::awaitable<void> ClientSocket::StopWatch() {
 }
 
 void ClientSocket::SetDeadline(int ms) {
+  StartDeadline(ms, /*of_read=*/false);
+}
+
+void ClientSocket::SetReadDeadline(int ms) {
+  timed_out_ = false;
+  StartDeadline(ms, /*of_read=*/true);
+}
+
+void ClientSocket::StartDeadline(int ms, bool of_read) {
   deadline_.expires_after(std::chrono::milliseconds(ms));
-  deadline_.async_wait([self = weak_from_this()](error_code error) {
+  deadline_.async_wait([self = weak_from_this(), of_read](error_code error) {
     const auto client = self.lock();
     if (error || !client) return;
-    if (client->deadline_.expiry() <= std::chrono::steady_clock::now()) client->Drop();
+    if (client->deadline_.expiry() > std::chrono::steady_clock::now()) return;
+    if (!of_read) {
+      client->Drop();
+      return;
+    }
+    client->timed_out_ = true;
+    error_code ignored;
+    client->socket_.cancel(ignored);
   });
 }
 

@@ -33,6 +33,9 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
 
   // The connection is dropped when the deadline passes. There is one; writing sets its own.
   void SetDeadline(int ms);
+  // The same, but reads end, with an error, and timed_out() is true.
+  void SetReadDeadline(int ms);
+  bool timed_out() const { return timed_out_; }
   void ClearDeadline();
 
   // Waits until something has changed since the last call: a write has ended, the client is gone,
@@ -44,6 +47,8 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
   void Send(std::string bytes);
   size_t unsent() const { return outbox_.size() + sending_.size() - sent_; }
   awaitable<void> Flushed();  // everything sent, or the client gone
+  // The same; the client is dropped if it takes longer over all of it than a slow line would.
+  awaitable<void> FlushedInTime();
 
   // Reads on, so that a client that leaves or half-closes is noticed, until StopWatch returns.
   void StartWatch();
@@ -58,13 +63,15 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
  private:
   void SetTcpOption(int option, const char* name, int value);
   void StartWrite();
+  void StartDeadline(int ms, bool of_read);
 
   Socket socket_;
   const int send_timeout_ms_;
   std::string peer_;
   boost::beast::flat_buffer buffer_;
-  boost::asio::steady_timer deadline_, changed_timer_;
+  boost::asio::steady_timer deadline_, flush_deadline_, changed_timer_;
   bool changed_ = false;
+  bool timed_out_ = false;
   bool gone_ = false, half_closed_ = false;
   bool watching_ = false, watch_wanted_ = false;
   bool writing_ = false;

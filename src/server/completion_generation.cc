@@ -13,25 +13,27 @@ CompletionGeneration::CompletionGeneration(GenerationSetup setup)
   }
 }
 
-void CompletionGeneration::Prepare(Piece* piece) {
-  LegacyLogprobs& logprobs = completions_[piece->choice].logprobs;
+template <class Add>
+void CompletionGeneration::Prepare(Piece* piece, Add add) {
   const GenerationPrompt& asked = prompt(piece->choice);
   if (piece->first && asked.echo) {
     piece->text.insert(0, asked.text);
     for (size_t i = 0; wants_logprobs() && i < asked.tokens.size(); ++i) {
       // The first token follows nothing, so that it has no probability.
       const bool known = i > 0 && i <= piece->prompt_logprobs.size();
-      logprobs.Add(asked.tokens[i], known ? &piece->prompt_logprobs[i - 1] : nullptr);
+      add(asked.tokens[i], known ? &piece->prompt_logprobs[i - 1] : nullptr);
     }
   }
   if (!wants_logprobs()) return;
-  for (const GeneratedToken& token : piece->tokens) {
-    logprobs.Add(token.id, token.logprobs ? &*token.logprobs : nullptr);
+  for (GeneratedToken& token : piece->tokens) {
+    add(token.id, token.logprobs ? &*token.logprobs : nullptr);
   }
 }
 
 void CompletionGeneration::Stream(Piece piece, std::string* events) {
-  Prepare(&piece);
+  Prepare(&piece, [&](TokenId id, const TokenLogprobs* logprobs) {
+    completions_[piece.choice].logprobs.Add(id, logprobs);
+  });
   const bool logprobs = wants_logprobs() && (!piece.tokens.empty() || piece.first);
   if (piece.text.empty() && !logprobs && !piece.finish) return;
   json::object choice = {{"text", piece.text}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
@@ -44,8 +46,11 @@ void CompletionGeneration::Stream(Piece piece, std::string* events) {
 }
 
 void CompletionGeneration::Collect(Piece piece) {
-  Prepare(&piece);
   Completion& completion = completions_[piece.choice];
+  Prepare(&piece, [&](TokenId id, TokenLogprobs* logprobs) {
+    completion.tokens.emplace_back(id,
+                                   logprobs ? std::optional(std::move(*logprobs)) : std::nullopt);
+  });
   completion.text += piece.text;
   if (!piece.finish) return;
   completion.finish_reason = FinishName(*piece.finish);
@@ -54,6 +59,11 @@ void CompletionGeneration::Collect(Piece piece) {
 
 json::object CompletionGeneration::Choice(size_t choice) {
   Completion& completion = completions_[choice];
+  // JSON takes many times what it is made of: one choice's at a time.
+  for (const auto& [id, logprobs] : completion.tokens) {
+    completion.logprobs.Add(id, logprobs ? &*logprobs : nullptr);
+  }
+  completion.tokens = {};
   return {{"text", completion.text},
           {"logprobs",
            wants_logprobs() ? json::value(completion.logprobs.Take()) : json::value(nullptr)},

@@ -13,14 +13,17 @@ class CompletionGeneration final : public Generation {
 
  private:
   struct Completion {
-    LegacyLogprobs logprobs;
-    std::string text;  // of an answer that is not streamed
+    LegacyLogprobs logprobs;  // of a stream
+    // Of an answer that is not streamed, with the prompt's if that is echoed.
+    std::string text;
+    std::vector<std::pair<TokenId, std::optional<TokenLogprobs>>> tokens;
     const char* finish_reason = nullptr;
     boost::json::value stop_reason;
   };
 
-  // Puts the prompt that is to be echoed before the first piece.
-  void Prepare(Piece* piece);
+  // Puts the prompt that is to be echoed before the first piece; calls `add` with each token.
+  template <class Add>
+  void Prepare(Piece* piece, Add add);
   bool wants_logprobs() const { return setup().params.sampling.logprobs >= 0; }
   void Stream(Piece piece, std::string* events) override;
   void Collect(Piece piece) override;

@@ -1,93 +1,62 @@
 #include "server/connection.h"
 
+#include <malloc.h>
+
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/read.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <chrono>
+#include <exception>
 #include <optional>
 #include <utility>
 
 #include "base/log.h"
 #include "base/printable.h"
 #include "server/http_wire.h"
+#include "server/json_body.h"
+#include "server/request_reader.h"
 
 namespace fathom {
 
 namespace asio = boost::asio;
-namespace http = boost::beast::http;
 using boost::system::error_code;
 
 namespace {
 
-constexpr size_t kReadAheadBytes = size_t{64} << 10;   // of pipelined requests
-constexpr size_t kInlineBodyBytes = size_t{64} << 10;  // longer ones are handled by a worker
-constexpr size_t kLoggedBytes = 96;                    // of a method or a path
+constexpr size_t kReadAheadBytes = size_t{64} << 10;  // of pipelined requests
+constexpr size_t kLoggedBytes = 96;                   // of a method or a path
+constexpr size_t kJoinedBytes = size_t{16} << 10;     // of an answer that is sent with its head
+constexpr size_t kInlineAnswer = size_t{64} << 10;    // JSON to build; more is a worker's
 constexpr int kLingerMs = 2'000;
+constexpr size_t kTrimmedBytes = size_t{8} << 20;  // memory of a request that the C library keeps
 
-// Room for a body among those that are being read or handled; given back at the end.
-class BodyBudget {
- public:
-  explicit BodyBudget(std::atomic<size_t>& used) : used_(used) {}
-  ~BodyBudget() { Release(); }
-  BodyBudget(const BodyBudget&) = delete;
-  bool Take(size_t bytes, size_t limit) {
-    taken_ = bytes;
-    return used_.fetch_add(bytes) + bytes <= limit;
+int64_t NowMs() {
+  return SteadyClock().NowNs() / 1'000'000;
+}
+
+// Roughly the bytes of JSON that outputs make.
+size_t SizeOf(const std::vector<std::pair<size_t, RequestOutput>>& outputs) {
+  constexpr size_t kBytesPerLogprob = 32;
+  size_t entries = 0;
+  for (const auto& [index, output] : outputs) {
+    for (const TokenLogprobs& logprobs : output.prompt_logprobs) entries += 1 + logprobs.top.size();
+    for (const GeneratedToken& token : output.tokens) {
+      entries += token.logprobs ? 1 + token.logprobs->top.size() : 1;
+    }
   }
-  void Release() { used_ -= std::exchange(taken_, 0); }
+  return kBytesPerLogprob * entries;
+}
 
- private:
-  std::atomic<size_t>& used_;
-  size_t taken_ = 0;
-};
+HttpResponse ShuttingDown() {
+  return ErrorResponse(EngineError(Unavailable("The server is shutting down.")));
+}
 
 }  // namespace
 
-struct Connection::Exchange {
-  explicit Exchange(ConnectionContext& context)
-      : max_body_bytes(context.options.max_body_bytes), budget(context.inflight_body_bytes) {
-    parser.header_limit(static_cast<uint32_t>(context.options.max_header_bytes));
-    parser.body_limit(max_body_bytes);
-  }
-
-  void TakeHead() {
-    const auto& head = parser.get();
-    const std::string_view target = View(head.target());
-    request.method = View(head.method_string());
-    request.path = target.substr(0, target.find('?'));
-    request.content_type = View(head[http::field::content_type]);
-    request.authorization = View(head[http::field::authorization]);
-    request.origin = View(head[http::field::origin]);
-    request.wanted_headers = View(head[http::field::access_control_request_headers]);
-    request.id = RequestIdFrom(View(head["X-Request-Id"]));
-    head_only = head.method() == http::verb::head;
-    chunked = head.version() >= 11;
-  }
-  // As far as the head says: the limit if it does not.
-  size_t BodyBytes() const {
-    if (const auto length = parser.content_length()) return *length;
-    return parser.is_done() ? 0 : max_body_bytes;
-  }
-
-  http::request_parser<http::string_body> parser;
-  HttpRequest request;
-  const size_t max_body_bytes;
-  BodyBudget budget;
-  bool head_only = false;
-  bool keep_alive = false;
-  bool chunked = true;  // HTTP/1.0 knows no chunks: the end of the connection ends the body
-  bool unread = true;   // the client may still be sending
-  bool probed = false;  // after a half-close: an answer that is no stream has begun with kProtocol
-  std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
-  Usage usage;
-};
-
-Connection::Connection(ClientSocket::Socket socket, ConnectionContext& context)
+Connection::Connection(ClientSocket::Socket socket, ConnectionContext& context, bool reserved)
     : context_(context),
+      reserved_(reserved),
       client_(std::make_shared<ClientSocket>(std::move(socket),
                                              kReadAheadBytes + context.options.max_header_bytes,
                                              context.options.send_timeout_ms)) {}
@@ -102,7 +71,7 @@ void Connection::Start(std::function<void()> done) {
       });
 }
 
-void Connection::Drain() {
+void Connection::EndIfIdle() {
   asio::post(client_->socket().get_executor(), [self = shared_from_this()] {
     error_code ignored;
     if (self->idle_) self->client_->socket().cancel(ignored);
@@ -126,88 +95,109 @@ asio::awaitable<bool> Connection::WaitForRequest() {
   if (client_->buffer().size() > 0) co_return true;
   if (context_.draining) co_return false;
   idle_ = true;
-  client_->SetDeadline(fresh_ ? context_.options.header_timeout_ms
-                              : context_.options.idle_timeout_ms);
+  client_->SetReadDeadline(fresh_ ? context_.options.header_timeout_ms
+                                  : context_.options.idle_timeout_ms);
+  idle_since_ms_ = NowMs();
   error_code error;
   co_await client_->socket().async_wait(ClientSocket::Socket::wait_read,
                                         asio::redirect_error(asio::use_awaitable, error));
+  idle_since_ms_ = kBusy;
   idle_ = fresh_ = false;
   co_return !error && !client_->gone();
 }
 
 asio::awaitable<bool> Connection::ServeOne() {
   if (!co_await WaitForRequest()) co_return false;
-  const ServerOptions& options = context_.options;
-  Exchange exchange(context_);
-  error_code error;
-  client_->SetDeadline(options.header_timeout_ms);
-  co_await http::async_read_header(client_->socket(), client_->buffer(), exchange.parser,
-                                   asio::redirect_error(asio::use_awaitable, error));
-  if (client_->gone() || IsOfConnection(error)) co_return false;
-  exchange.TakeHead();
+  Exchange exchange(context_.options, context_.memory);
   // Locals, not temporaries, on both sides of a co_await: GCC 12 destroys some of those twice.
-  std::optional<HttpResponse> refusal = error ? BadRead(error, options) : CheckHead(exchange);
-  if (!refusal && !exchange.budget.Take(exchange.BodyBytes(), options.max_inflight_body_bytes)) {
-    refusal = ErrorResponse(EngineError(Unavailable("Too many large requests at once.")));
+  ReadEnd read = co_await ReadHead(*client_, context_.options, exchange);
+  if (read.gone) co_return false;
+  if (!read.refusal) read.refusal = CheckHead(exchange);
+  // Only a POST has a body that anybody wants; the connection ends after another's.
+  if (!read.refusal && exchange.request.method == "POST") {
+    read = co_await ReadBody(*client_, context_.options, exchange);
+    if (read.gone) co_return false;
   }
-  if (!refusal) {
-    co_await ReadBody(exchange, error);
-    if (client_->gone() || IsOfConnection(error)) co_return false;
-    if (error) refusal = BadRead(error, options);
-  }
-  if (refusal) co_return co_await Respond(exchange, *refusal);
-  exchange.unread = false;
-  exchange.request.body = std::move(exchange.parser.get().body());
+  if (read.refusal) co_return co_await Respond(exchange, std::move(*read.refusal));
   co_return co_await Handle(exchange);
 }
 
 std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) const {
-  if (context_.draining) {
-    return ErrorResponse(EngineError(Unavailable("The server is shutting down.")));
-  }
+  if (context_.draining) return ShuttingDown();
   exchange.keep_alive = exchange.parser.keep_alive();
-  const std::optional<ApiError> bad_encoding = BadEncoding(exchange.parser.get());
-  exchange.unread = bad_encoding || !exchange.parser.is_done();
-  if (bad_encoding) return ErrorResponse(*bad_encoding);
+  const std::optional<ApiError> bad = BadHead(exchange.parser.get());
+  exchange.unread = bad || !exchange.parser.is_done();
+  if (bad) return ErrorResponse(*bad);
+  if (reserved_) exchange.keep_alive = false;
+  if (reserved_ && !Api::IsOpen(exchange.request.path)) {
+    return ErrorResponse(EngineError(Unavailable("Too many connections: try again in a moment.")));
+  }
   return context_.api.CheckHead(exchange.request);
 }
 
-asio::awaitable<void> Connection::ReadBody(Exchange& exchange, error_code& error) {
-  if (View(exchange.parser.get()[http::field::expect]) == "100-continue") {
-    client_->Send("HTTP/1.1 100 Continue\r\n\r\n");
-    co_await client_->Flushed();
-  }
-  client_->SetDeadline(context_.options.body_timeout_ms);
-  co_await http::async_read(client_->socket(), client_->buffer(), exchange.parser,
-                            asio::redirect_error(asio::use_awaitable, error));
-  client_->ClearDeadline();
+asio::awaitable<bool> Connection::Refuse(Exchange& exchange, const ApiError& error) {
+  HttpResponse response = ErrorResponse(error);
+  co_return co_await Respond(exchange, std::move(response));
 }
 
-asio::awaitable<bool> Connection::Refuse(Exchange& exchange, const ApiError& error) {
-  const HttpResponse response = ErrorResponse(error);
-  co_return co_await Respond(exchange, response);
+// Does `work` on a worker. It is interrupted when the client leaves, the server stops, or the time
+// for it is over.
+template <class Work>
+asio::awaitable<void> Connection::OnWorker(size_t bytes, Work work) {
+  Interrupt interrupt(std::chrono::milliseconds(context_.options.work_timeout_ms),
+                      &context_.stopping);
+  bool done = false;
+  std::exception_ptr failure;
+  asio::post(context_.workers.For(bytes), [&] {
+    interrupt.Restart();  // it may have waited for its turn
+    try {
+      work(interrupt);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    asio::post(client_->socket().get_executor(), [&done, client = client_] {
+      done = true;
+      client->Notify();
+    });
+  });
+  while (!done) {
+    co_await client_->Changed();
+    if (client_->gone() || aborting_) interrupt.Raise();
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
-  Api::Answer answer;
-  if (exchange.request.body.size() <= kInlineBodyBytes) {
-    answer = context_.api.Handle(exchange.request);
-  } else {
-    co_await asio::co_spawn(
-        context_.workers,
-        [&]() -> awaitable<void> {
-          answer = context_.api.Handle(exchange.request);
-          co_return;
-        },
-        asio::use_awaitable);
+  if (exchange.request.method != "POST") {
+    Api::Answer answer = context_.api.Handle(exchange.request, {});
+    co_return co_await Respond(exchange, std::move(std::get<HttpResponse>(answer)));
   }
-  exchange.request.body = {};
-  exchange.budget.Release();
-  if (const auto* response = std::get_if<HttpResponse>(&answer)) {
-    co_return co_await Respond(exchange, *response);
+  Api::Answer answer;
+  const size_t bytes = exchange.request.body.size();
+  exchange.claim.SetLimit(MaxRequestMemory(bytes));
+  client_->StartWatch();
+  const auto work = [&](const Interrupt& interrupt) {
+    answer = context_.api.Handle(exchange.request, {&exchange.claim, &interrupt});
+    exchange.request.body = {};
+    if (exchange.claim.peak() > kTrimmedBytes) malloc_trim(0);
+  };
+  co_await OnWorker(bytes, work);
+  exchange.claim.Reset();
+  if (auto* response = std::get_if<HttpResponse>(&answer)) {
+    co_await client_->StopWatch();
+    if (client_->gone()) co_return Left(exchange);
+    if (aborting_) *response = ShuttingDown();
+    co_return co_await Respond(exchange, std::move(*response));
   }
   Generation& generation = *std::get<std::unique_ptr<Generation>>(answer);
   co_return co_await Generate(exchange, generation);
+}
+
+// The end of a request whose client went away.
+bool Connection::Left(Exchange& exchange) {
+  Log(exchange, 499);  // nginx's number for it
+  client_->Drop();
+  return false;
 }
 
 asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& generation) {
@@ -218,9 +208,9 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& gener
   const Status status = stream->Submit(generation.Requests());
   if (!status.ok()) {
     const ApiError error = EngineError(status);
+    co_await client_->StopWatch();
     co_return co_await Refuse(exchange, error);
   }
-  client_->StartWatch();
   if (generation.streams()) {
     client_->Send(
         fmt::format("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
@@ -237,14 +227,18 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& gener
   intact = intact && !client_->gone();
   if (!intact) {
     generation.Fail(EngineError(Cancelled("The client went away.")), "abort");
-    Log(exchange, 499);  // nginx's number for a client that went away
-    client_->Drop();
-    co_return false;
+    co_return Left(exchange);
   }
   if (!generation.streams()) {
     if (generation.error()) co_return co_await Refuse(exchange, *generation.error());
-    const HttpResponse response{.body = generation.Body()};
-    co_return co_await Respond(exchange, response);
+    HttpResponse response;
+    const auto build = [&](const Interrupt&) { response.body = generation.Body(); };
+    if (generation.size() > kInlineAnswer) {
+      co_await OnWorker(generation.size(), build);
+    } else {
+      build(Interrupt({}));
+    }
+    co_return co_await Respond(exchange, std::move(response));
   }
   const bool failed = generation.error().has_value();
   Log(exchange, 200, failed ? generation.error()->message : "");
@@ -267,15 +261,24 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
     co_await client_->Changed();
     if (client_->gone()) co_return false;
     std::string events;
-    for (auto& [index, output] : stream.Take()) {
-      generation.OnOutput(index, std::move(output), &events);
-      for (const size_t cancelled : generation.TakeCancels()) stream.Cancel(cancelled);
+    auto outputs = stream.Take();
+    const auto take = [&](const Interrupt&) {
+      for (auto& [index, output] : outputs) {
+        generation.OnOutput(index, std::move(output), &events);
+        for (const size_t cancelled : generation.TakeCancels()) stream.Cancel(cancelled);
+      }
+    };
+    if (SizeOf(outputs) > kInlineAnswer) {
+      co_await OnWorker(SizeOf(outputs), take);
+    } else {
+      take(Interrupt({}));
     }
     if (aborting_ && !generation.done()) {
       generation.Fail(EngineError(Unavailable("The server is shutting down.")), "abort");
     }
     if (generation.streams() && generation.done()) {
-      events += generation.error() ? ErrorEvent(*generation.error()) : generation.LastEvents();
+      events += generation.error() ? ErrorEvent(*generation.error()).append(kDoneEvent)
+                                   : generation.LastEvents();
     }
     if (events.empty()) continue;
     if (client_->unsent() > context_.options.max_unsent_bytes) {
@@ -286,27 +289,38 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
     const bool large = events.size() > context_.options.max_unsent_bytes;
     client_->Send(frame(events));
     // One large step is no sign of a client that does not read.
-    if (large) co_await client_->Flushed();
+    if (large) co_await client_->FlushedInTime();
   }
   if (generation.streams() && exchange.chunked) client_->Send("0\r\n\r\n");
   co_return !client_->gone();
 }
 
-asio::awaitable<bool> Connection::Respond(Exchange& exchange, const HttpResponse& response) {
+// `wanted` by value: the body is sent from where it is.
+asio::awaitable<bool> Connection::Respond(Exchange& exchange, HttpResponse wanted) {
+  HttpResponse response = std::move(wanted);
+  if (const Status room = exchange.claim.Grow(response.body.size()); !room.ok()) {
+    response = ErrorResponse(EngineError(room));
+  }
   const bool keep_alive = exchange.keep_alive && !exchange.unread && !context_.draining;
-  std::string bytes = fmt::format(
+  std::string head = fmt::format(
       "{}{} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nX-Request-Id: {}\r\n"
       "Connection: {}\r\n",
       exchange.probed ? "" : kProtocol, response.status, Reason(response.status),
       response.content_type, response.body.size(), exchange.request.id,
       keep_alive ? "keep-alive" : "close");
-  bytes += HeaderLines(response.headers);
-  bytes += HeaderLines(context_.api.cors().Headers(exchange.request.origin));
-  bytes += "\r\n";
-  if (!exchange.head_only) bytes += response.body;
-  client_->Send(std::move(bytes));
-  Log(exchange, response.status);
-  co_await client_->Flushed();
+  head += HeaderLines(response.headers);
+  head += HeaderLines(context_.api.cors().Headers(exchange.request.origin));
+  head += "\r\n";
+  const int status = response.status;
+  if (exchange.head_only) response.body.clear();
+  if (response.body.size() < kJoinedBytes) {
+    client_->Send(head + response.body);
+  } else {
+    client_->Send(std::move(head));
+    client_->Send(std::move(response.body));
+  }
+  Log(exchange, status);
+  co_await client_->FlushedInTime();
   if (!keep_alive && exchange.unread && !client_->gone()) co_await client_->Linger(kLingerMs);
   co_return keep_alive && !client_->gone();
 }

@@ -5,14 +5,33 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 
 #include "server/api.h"
 #include "server/client_socket.h"
+#include "server/exchange.h"
 #include "server/request_stream.h"
 
 namespace fathom {
+
+// Threads that parse, render and tokenise, so that no I/O thread does. Long requests have their
+// own, and do not keep short ones waiting.
+class Workers {
+ public:
+  boost::asio::thread_pool& For(size_t bytes) { return bytes > kLongBytes ? long_ : short_; }
+  // Waits for the work that has begun; what has not is dropped.
+  void Stop() {
+    for (boost::asio::thread_pool* pool : {&short_, &long_}) pool->stop();
+    for (boost::asio::thread_pool* pool : {&short_, &long_}) pool->join();
+  }
+
+ private:
+  static constexpr size_t kLongBytes = size_t{64} << 10;
+  static constexpr int kThreads = 2;  // of each
+  boost::asio::thread_pool short_{kThreads}, long_{kThreads};
+};
 
 // What all connections of a server share.
 struct ConnectionContext {
@@ -20,44 +39,53 @@ struct ConnectionContext {
   Api& api;
   EngineClient& engine;
   EngineOutputs& outputs;
-  boost::asio::thread_pool& workers;  // for requests whose text is long
-  std::atomic<size_t> inflight_body_bytes{0};
+  Workers& workers;
+  MemoryBudget memory{options.max_request_memory_bytes};
   std::atomic<bool> draining{false};
+  std::atomic<bool> stopping{false};  // nobody waits for any work
 };
 
-// THREAD: all but Start, Drain and Abort run on the connection's strand.
+// THREAD: all but Start, EndIfIdle and Abort run on the connection's strand.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   // REQUIRES: the socket's executor is a strand.
-  Connection(ClientSocket::Socket socket, ConnectionContext& context);
+  // `reserved`: serves open routes alone, as the server has no room for more.
+  Connection(ClientSocket::Socket socket, ConnectionContext& context, bool reserved);
 
   // Serves until the connection ends, then calls `done` once.
   void Start(std::function<void()> done);
-  // THREAD: any. Ends the connection once its present request has been answered.
-  void Drain();
+  // THREAD: any. Ends the connection if it is between requests. A draining server's ends after its
+  // present one by itself.
+  void EndIfIdle();
+  // THREAD: any. When it last became idle (steady clock); kBusy while it is not.
+  int64_t idle_since_ms() const { return idle_since_ms_; }
+  static constexpr int64_t kBusy = std::numeric_limits<int64_t>::max();
   // THREAD: any. Ends the present request with an error.
   void Abort();
 
  private:
   template <class T>
   using awaitable = boost::asio::awaitable<T>;
-  struct Exchange;  // a request and how its answer is to be framed
 
   awaitable<void> Serve();
   awaitable<bool> ServeOne();  // whether another request may follow
   awaitable<bool> WaitForRequest();
   std::optional<HttpResponse> CheckHead(Exchange& exchange) const;
-  awaitable<void> ReadBody(Exchange& exchange, boost::system::error_code& error);
   awaitable<bool> Refuse(Exchange& exchange, const ApiError& error);
   awaitable<bool> Handle(Exchange& exchange);
+  template <class Work>
+  awaitable<void> OnWorker(size_t bytes, Work work);
+  bool Left(Exchange& exchange);
   awaitable<bool> Generate(Exchange& exchange, Generation& generation);
   awaitable<bool> Pump(Exchange& exchange, Generation& generation, RequestStream& stream);
-  awaitable<bool> Respond(Exchange& exchange, const HttpResponse& response);
+  awaitable<bool> Respond(Exchange& exchange, HttpResponse wanted);
   // `error`: what ended a stream whose status was out already.
   void Log(const Exchange& exchange, int status, std::string_view error = "") const;
 
   ConnectionContext& context_;
+  const bool reserved_;
   const std::shared_ptr<ClientSocket> client_;
+  std::atomic<int64_t> idle_since_ms_{kBusy};
   bool idle_ = false;  // between requests
   bool fresh_ = true;  // before the first one
   bool aborting_ = false;

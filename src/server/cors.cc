@@ -1,6 +1,8 @@
 #include "server/cors.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
 
 #include <algorithm>
 #include <cctype>
@@ -37,6 +39,13 @@ std::vector<std::pair<std::string, std::string>> CorsPolicy::Headers(
   return headers;
 }
 
+ApiError CorsPolicy::NotAllowed() {
+  return {403,
+          "Web pages of this origin may not use this server: fathom serve --allowed-origins ORIGIN "
+          "lets them.",
+          "permission_error", "", "origin_not_allowed"};
+}
+
 HttpResponse CorsPolicy::Preflight(const HttpRequest& head, std::string methods) const {
   HttpResponse response{.content_type = "text/plain"};
   if (head.origin.empty()) {
@@ -44,10 +53,7 @@ HttpResponse CorsPolicy::Preflight(const HttpRequest& head, std::string methods)
     return response;
   }
   if (!Allows(head.origin)) {
-    return ErrorResponse({403,
-                          "Web pages of this origin may not use this server: fathom serve "
-                          "--allowed-origins ORIGIN lets them.",
-                          "permission_error", "", "origin_not_allowed"});
+    return ErrorResponse(NotAllowed());
   }
   response.headers.emplace_back("Access-Control-Allow-Methods", std::move(methods));
   if (IsHeaderList(head.wanted_headers)) {
@@ -55,6 +61,25 @@ HttpResponse CorsPolicy::Preflight(const HttpRequest& head, std::string methods)
   }
   response.headers.emplace_back("Access-Control-Max-Age", "600");
   return response;
+}
+
+bool HostPolicy::Allows(std::string_view host) const {
+  if (host.empty() || (!loopback_ && allowed_.empty())) return true;
+  const size_t end = host.starts_with('[') ? host.find(']') : host.rfind(':');
+  std::string name(host.starts_with('[') && end != host.npos ? host.substr(1, end - 1)
+                                                             : host.substr(0, end));
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (loopback_) {
+    in_addr ipv4{};
+    if (name == "localhost" || name.ends_with(".localhost") || name == "::1") return true;
+    if (inet_pton(AF_INET, name.c_str(), &ipv4) == 1 &&
+        ntohl(ipv4.s_addr) >> 24 == IN_LOOPBACKNET) {
+      return true;
+    }
+  }
+  return std::any_of(allowed_.begin(), allowed_.end(),
+                     [&](const std::string& allowed) { return allowed == "*" || allowed == name; });
 }
 
 }  // namespace fathom

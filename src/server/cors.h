@@ -22,12 +22,32 @@ class CorsPolicy {
   // What every answer to a request from `origin` must say; nothing if it is empty or not allowed,
   // and then the browser keeps the answer from the page.
   std::vector<std::pair<std::string, std::string>> Headers(std::string_view origin) const;
+  // What answers a request from an origin that is not allowed.
+  static ApiError NotAllowed();
   // The answer to OPTIONS, which browsers send first to ask whether they may. `methods`: those of
   // the path.
   HttpResponse Preflight(const HttpRequest& head, std::string methods) const;
 
  private:
   bool any() const;
+  const std::vector<std::string> allowed_;
+};
+
+// By which names the server may be called. One that only this machine reaches is called by a name
+// of this machine; another name is that of a web page's own server, which a browser was told to
+// find here (DNS rebinding). Immutable. THREAD: any.
+class HostPolicy {
+ public:
+  // `allowed`: further names, without ports; "*" allows every one. Without `loopback` all are
+  // allowed unless some are given.
+  HostPolicy(bool loopback, std::vector<std::string> allowed)
+      : loopback_(loopback), allowed_(std::move(allowed)) {}
+
+  // `host` as in a Host header; "" (of HTTP/1.0) is allowed, as browsers always send one.
+  bool Allows(std::string_view host) const;
+
+ private:
+  const bool loopback_;
   const std::vector<std::string> allowed_;
 };
 

@@ -193,6 +193,14 @@ std::string Generation::ChoiceChunk(size_t choice, json::object fields) const {
   return Chunk(std::move(choices), setup_.params.continuous_usage_stats ? &so_far : nullptr);
 }
 
+size_t Generation::size() const {
+  constexpr int64_t kBytesPerToken = 32;
+  const Usage all = usage();
+  const int64_t entries = 2 + setup_.params.sampling.logprobs;
+  const int64_t echoed = prompt(0).echo ? all.prompt_tokens * setup_.params.n : 0;
+  return static_cast<size_t>(kBytesPerToken * entries * (all.completion_tokens + echoed));
+}
+
 std::string Generation::LastEvents() {
   std::string events;
   if (setup_.params.include_usage) {
@@ -203,18 +211,18 @@ std::string Generation::LastEvents() {
 }
 
 std::string Generation::Body() {
-  json::array choices;
+  // Choice by choice: the JSON of all would take many times the text.
+  const json::object head{
+      {"id", setup_.id}, {"object", object_name_}, {"created", created_}, {"model", setup_.model}};
+  std::string body = json::serialize(head);
+  body.back() = ',';
+  body += R"("choices":[)";
   for (size_t i = 0; i < choices_.size(); ++i) {
     json::object choice = Choice(i);
     choice["index"] = i;
-    choices.push_back(std::move(choice));
+    body.append(i > 0 ? "," : "").append(json::serialize(choice));
   }
-  return json::serialize(json::object{{"id", setup_.id},
-                                      {"object", object_name_},
-                                      {"created", created_},
-                                      {"model", setup_.model},
-                                      {"choices", std::move(choices)},
-                                      {"usage", ToJson(usage())}});
+  return body.append(R"(],"usage":)").append(json::serialize(ToJson(usage()))).append("}");
 }
 
 }  // namespace fathom

@@ -57,6 +57,8 @@ class Generation {
   std::string LastEvents();
   std::string Body();
   Usage usage() const;
+  // Roughly the bytes of JSON that its tokens make.
+  size_t size() const;
 
  protected:
   Generation(GenerationSetup&& setup, const char* object_name);

@@ -14,6 +14,8 @@ struct HttpRequest {
   std::string path;  // of the target, without its query
   std::string content_type;
   std::string authorization;
+  std::string api_key;         // X-Api-Key
+  std::string host;            // as the client calls this server: name and port
   std::string origin;          // of the web page that sends it; "" from other programs
   std::string wanted_headers;  // Access-Control-Request-Headers
   std::string id;              // X-Request-Id: the client's, if it is fit to print, or a new one

@@ -1,6 +1,7 @@
 // Clients that are slow, large, many, or gone; and the end of the server.
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,7 +25,7 @@ TEST_F(HttpServerTest, BadBodies) {
             431);
   Client chunked(port_);
   chunked.Send(
-      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Transfer-Encoding: chunked\r\n\r\n");
   for (int i = 0; i < 40; ++i) chunked.Send("8000\r\n" + std::string(0x8000, ' ') + "\r\n");
   EXPECT_EQ(chunked.Read().status, 413);
@@ -37,27 +38,94 @@ TEST_F(HttpServerTest, BadBodies) {
 // The end of such a body is not known: nothing after it is taken for a request.
 TEST_F(HttpServerTest, EncodedBodies) {
   Serve();
-  const std::string post = "POST /tokenize HTTP/1.1\r\nHost: x\r\n";
+  const std::string post = "POST /tokenize HTTP/1.1\r\nHost: localhost\r\n";
   Client transfer(port_), content(port_);
-  transfer.Send(post + "Transfer-Encoding: gzip\r\n\r\nGET /version HTTP/1.1\r\nHost: x\r\n\r\n");
+  transfer.Send(post +
+                "Transfer-Encoding: gzip\r\n\r\nGET /version HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_EQ(transfer.Read().status, 400);
   EXPECT_TRUE(transfer.Ended());
   content.Send(post + "Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\n\x1f\x8b\x08");
   EXPECT_EQ(content.Read().status, 415);
 }
 
+constexpr char kPostHead[] =
+    "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
+
+// What has arrived counts, and what was announced does not.
 TEST_F(HttpServerTest, BodiesInFlightAreBoundedTogether) {
-  Serve({.max_body_bytes = 1 << 20, .max_inflight_body_bytes = 1 << 20});
-  Client first(port_);
-  const std::string head =
-      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
-      "Content-Type: application/json\r\nExpect: 100-continue\r\n"
-      "Content-Length: 900000\r\n\r\n";
-  first.Send(head);
-  EXPECT_EQ(first.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
-  Client second(port_);
-  second.Send(head);
-  EXPECT_EQ(second.Read().status, 503);
+  Serve({.max_body_bytes = size_t{4} << 20, .max_request_memory_bytes = size_t{65} << 20});
+  const std::string announced = std::string(kPostHead) + "Content-Length: 4194304\r\n\r\n";
+  std::vector<std::unique_ptr<Client>> slow;
+  for (int i = 0; i < 100; ++i) {
+    slow.push_back(std::make_unique<Client>(port_));
+    slow.back()->Send(announced + " ");
+  }
+  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi")).status, 200);
+  const std::string most(4'000'000, ' ');
+  for (int i = 0; i < 12; ++i) slow[i]->Send(most);
+  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi")).status, 200);
+  slow[12]->Send(most);
+  const Response refused = slow[12]->Read();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.headers.at("Retry-After"), "1");
+  // The last quarter is for small requests.
+  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi")).status, 200);
+  slow.clear();
+  EXPECT_TRUE(Eventually(
+      [&] { return Client(port_).Ask("POST", kChat, std::string(4'000'000, ' ')).status == 400; }));
+}
+
+// Parsing, rendering and tokenising end with the time for them, and never hold up an I/O thread.
+TEST_F(HttpServerTest, WorkOnARequestIsBoundedInTime) {
+  Serve({.work_timeout_ms = 1});
+  std::string messages;
+  for (int i = 0; i < 10'000; ++i) messages += R"({"role": "user", "content": "word"},)";
+  messages.pop_back();
+  const Response late = Client(port_).Ask("POST", kChat, "{\"messages\": [" + messages + "]}");
+  EXPECT_EQ(late.status / 100, 4);
+  EXPECT_NE(late.body.find("takes more than 0.001 s"), std::string::npos) << late.body;
+}
+
+TEST_F(HttpServerTest, AnswersThatNobodyReadsAreBoundedTogether) {
+  Serve({.max_body_bytes = size_t{64} << 10, .max_request_memory_bytes = size_t{23} << 20});
+  std::string words;
+  for (int i = 0; i < 30'000; ++i) words += "a ";
+  const std::string body = R"({"return_token_strs": true, "prompt": ")" + words + "\"}";
+  std::vector<std::unique_ptr<Client>> unread;
+  for (int i = 0; i < 200; ++i) {
+    unread.push_back(std::make_unique<Client>(port_, /*receive_buffer=*/4096));
+    unread.back()->Request("POST", "/tokenize", body);
+  }
+  Client metrics(port_);
+  EXPECT_TRUE(Eventually([&] {
+    return metrics.Ask("GET", "/metrics")
+               .body.find(R"(handler="/tokenize",method="POST",status="503")") != std::string::npos;
+  }));
+  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi")).status, 200);
+}
+
+TEST_F(HttpServerTest, DetokenizeTakesAContextAtMost) {
+  Serve();
+  const auto ids = [](int count) {
+    std::string list = "1";
+    for (int i = 1; i < count; ++i) list += ",1";
+    return R"({"tokens": [)" + list + "]}";
+  };
+  EXPECT_EQ(Client(port_).Ask("POST", "/detokenize", ids(4096)).status, 200);
+  EXPECT_EQ(Client(port_).Ask("POST", "/detokenize", ids(4097)).status, 400);
+}
+
+// Without being read: nobody wants it.
+TEST_F(HttpServerTest, BodiesOfOpenRoutesAreNotWaitedFor) {
+  Serve({.api_key = "secret"});
+  for (const char* path : {"/health", "/ping", "/version", "/metrics"}) {
+    Client client(port_);
+    client.Send(std::string("GET ") + path +
+                " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 33554432\r\n\r\nx");
+    EXPECT_EQ(client.Read().status, 200);
+    client.EndSending();
+    EXPECT_TRUE(client.Ended());
+  }
 }
 
 TEST_F(HttpServerTest, WaitsForLeaveToSendABody) {
@@ -65,7 +133,7 @@ TEST_F(HttpServerTest, WaitsForLeaveToSendABody) {
   Client client(port_);
   const std::string body = Chat(std::string(200'000, ' ') + "hi", R"(, "max_tokens": 1)");
   client.Send(
-      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Expect: 100-continue\r\nContent-Length: " +
       std::to_string(body.size()) + "\r\n\r\n");
   EXPECT_EQ(client.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
@@ -90,6 +158,18 @@ TEST_F(HttpServerTest, ADisconnectFreesTheRequestAtOnce) {
                .Ask("GET", "/metrics")
                .body.find(R"(finished_reason="abort",model_name="tiny"} 2)") != std::string::npos;
   }));
+}
+
+// Each choice of it.
+TEST_F(HttpServerTest, ADisconnectFreesEveryChoice) {
+  Serve();
+  Client client(port_);
+  client.Request("POST", kChat, Chat("forever", R"(, "stream": true, "n": 3)"));
+  client.ReadUntil("\"reasoning\":\"");
+  ASSERT_TRUE(Eventually([&] { return engine_->live() == 3; }));
+  client.Close();
+  EXPECT_TRUE(Eventually([&] { return engine_->live() == 0; }));
+  EXPECT_EQ(engine_->cancelled(), 3);
 }
 
 // A client that has said all it had to say (shutdown of its sending side, as nc -N) is answered.
@@ -173,7 +253,7 @@ TEST_F(HttpServerTest, SlowSendersAreClosed) {
   Client silent(port_), header(port_), body(port_), idle(port_);
   header.Send("GET /health HTTP/1.1\r\nX: ");
   body.Send(
-      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Content-Length: 100\r\n\r\n{");
   EXPECT_EQ(idle.Ask("GET", "/health").status, 200);
   std::jthread drip([&](std::stop_token stop) {
@@ -185,20 +265,63 @@ TEST_F(HttpServerTest, SlowSendersAreClosed) {
   });
   const auto began = std::chrono::steady_clock::now();
   EXPECT_TRUE(silent.Ended());
-  EXPECT_TRUE(header.Ended());
-  EXPECT_TRUE(body.Ended());
+  EXPECT_EQ(header.Read().status, 408);
+  EXPECT_EQ(body.Read().status, 408);
   EXPECT_TRUE(idle.Ended());
   EXPECT_LT(std::chrono::steady_clock::now() - began, 5s);
 }
 
-TEST_F(HttpServerTest, ConnectionsAreBounded) {
-  Serve({.max_connections = 2});
-  Client first(port_), second(port_);
-  EXPECT_EQ(first.Ask("GET", "/health").status, 200);
-  EXPECT_EQ(second.Ask("GET", "/health").status, 200);
-  const Response refused = Client(port_).Read();
-  EXPECT_EQ(refused.status, 503);
+TEST_F(HttpServerTest, IdleConnectionsGiveWay) {
+  Serve({.max_connections = 4});
+  std::vector<std::unique_ptr<Client>> idle;
+  for (int i = 0; i < 40; ++i) {
+    idle.push_back(std::make_unique<Client>(port_));
+    EXPECT_EQ(idle.back()->Ask("GET", "/v1/models").status, 200) << i;
+  }
+  EXPECT_TRUE(idle.front()->Ended());  // the one that was idle the longest
+  EXPECT_EQ(idle.back()->Ask("GET", "/v1/models").status, 200);
+}
+
+TEST_F(HttpServerTest, AFullServerSaysHowItIs) {
+  Serve({.max_connections = 2, .reserved_connections = 2});
+  std::vector<std::unique_ptr<Client>> busy;
+  for (int i = 0; i < 2; ++i) {
+    busy.push_back(std::make_unique<Client>(port_));
+    busy.back()->Request("POST", kChat, Chat("nothing"));
+  }
+  ASSERT_TRUE(Eventually([&] { return engine_->live() == 2; }));
+  for (const char* path : {"/health", "/ping", "/metrics"}) {
+    EXPECT_TRUE(Eventually([&] { return Client(port_).Ask("GET", path).status == 200; })) << path;
+  }
+  ASSERT_TRUE(Eventually([&] { return Client(port_).Ask("GET", "/v1/models").status == 503; }));
+  Client silent(port_), second(port_);  // they give way
+  EXPECT_TRUE(Eventually([&] { return Client(port_).Ask("GET", "/health").status == 200; }));
+  std::vector<std::unique_ptr<Client>> slow;
+  Response refused;
+  EXPECT_TRUE(Eventually([&] {
+    slow.push_back(std::make_unique<Client>(port_));  // once its line is read it is not idle
+    slow.back()->Send("GET /health HTTP/1.1\r\n");
+    Client third(port_);
+    third.Request("GET", "/health");
+    refused = third.Read();
+    return refused.status == 503;
+  }));
   EXPECT_EQ(refused.parsed().at("error").at("code"), json::value("unavailable"));
+  EXPECT_TRUE(refused.headers.contains("Retry-After"));
+  slow.clear();
+  busy.clear();
+  EXPECT_TRUE(Eventually([&] { return Client(port_).Ask("GET", "/v1/models").status == 200; }));
+}
+
+TEST_F(HttpServerTest, AClientHasItsShareOfConnections) {
+  Serve({.max_connections = 100, .max_connections_per_client = 2});
+  Client first(port_), second(port_);
+  first.Request("POST", kChat, Chat("nothing"));
+  second.Request("POST", kChat, Chat("nothing"));
+  ASSERT_TRUE(Eventually([&] { return engine_->live() == 2; }));
+  const Response refused = Client(port_).Read();
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_TRUE(refused.headers.contains("Retry-After"));
   first.Close();
   EXPECT_TRUE(Eventually([&] { return Client(port_).Ask("GET", "/health").status == 200; }));
 }
@@ -227,7 +350,11 @@ TEST_F(HttpServerTest, EndsStreamsWithAnErrorWhenDrainingTakesTooLong) {
   ASSERT_TRUE(Eventually([&] { return engine_->live() == 2; }));
   server_->Stop();
   EXPECT_NE(stream.ReadUntil("shutting down").find("\"error\""), std::string::npos);
-  EXPECT_EQ(whole.Read().status, 503);
+  EXPECT_TRUE(stream.ReadUntil("\n\n").ends_with("\n\n"));
+  EXPECT_NE(stream.ReadUntil("\n\n").find("data: [DONE]"), std::string::npos);
+  const Response ended = whole.Read();
+  EXPECT_EQ(ended.status, 503);
+  EXPECT_EQ(ended.headers.at("Retry-After"), "1");
   EXPECT_EQ(running_.wait_for(5s), std::future_status::ready);
   EXPECT_EQ(engine_->live(), 0);
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "server/http.h"
 #include "server/http_server_fixture.h"
 
 namespace fathom {
@@ -28,7 +29,7 @@ TEST_F(HttpServerTest, SmallEndpointsOnOneConnection) {
             std::string::npos);
   EXPECT_NE(metrics.body.find("vllm:num_preemptions_total{model_name=\"tiny\"} 3"),
             std::string::npos);
-  client.Send("HEAD /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Send("HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_NE(client.ReadUntil("\r\n\r\n").find("200 OK"), std::string::npos);
 }
 
@@ -68,8 +69,11 @@ TEST_F(HttpServerTest, WebPagesMayUseItOnlyIfAllowed) {
   EXPECT_FALSE(refused.headers.contains("Access-Control-Allow-Origin"));
   Stop();
   Serve();
-  // Nothing that a browser sends without asking first reaches the engine.
-  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi"), origin).status, 415);
+  for (const char* type :
+       {"", "Content-Type: text/plain\r\n", "Content-Type: application/json\r\n"}) {
+    EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi"), origin + type).status, 403);
+  }
+  EXPECT_EQ(Client(port_).Ask("GET", "/health", "", origin).status, 200);
   for (const char* allowed : {"http://localhost:3000", "*"}) {
     Stop();
     Serve({.allowed_origins = {"http://other", allowed}});
@@ -85,6 +89,73 @@ TEST_F(HttpServerTest, WebPagesMayUseItOnlyIfAllowed) {
       EXPECT_EQ(answer.headers.at("Access-Control-Allow-Origin"), allowed);
     }
   }
+}
+
+// A page whose name was made to lead here (DNS rebinding).
+TEST_F(HttpServerTest, AnswersToNamesOfThisMachine) {
+  const auto ask = [&](const std::string& host, const char* path = "/v1/models") {
+    Client client(port_);
+    client.Send(std::string("GET ") + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n");
+    return client.Read().status;
+  };
+  Serve({.allowed_hosts = {"models.example.com"}});
+  for (const char* host : {"localhost", "LOCALHOST:8000", "127.0.0.1:1", "127.1.2.3", "[::1]:8000",
+                           "a.localhost", "models.example.com:443", "Models.Example.COM"}) {
+    EXPECT_EQ(ask(host), 200) << host;
+  }
+  for (const char* host : {"evil.example", "evil.example:8000", "127.0.0.1.evil.example",
+                           "localhost.evil.example", "[::2]", "10.0.0.1", "x@localhost.com"}) {
+    EXPECT_EQ(ask(host), 403) << host;
+    EXPECT_EQ(ask(host, "/metrics"), 403) << host;
+  }
+}
+
+TEST_F(HttpServerTest, ReadsHttpAsItIsWritten) {
+  Serve({.api_key = "secret"});
+  const auto status = [&](const std::string& text) {
+    Client client(port_);
+    client.Send(text);
+    return client.Read().status;
+  };
+  const std::string host = "Host: localhost\r\n";
+  EXPECT_EQ(status("GET http://localhost/version?x HTTP/1.1\r\n" + host + "\r\n"), 200);
+  EXPECT_EQ(status("GET HTTP://localhost:8000/version HTTP/1.1\r\n" + host + "\r\n"), 200);
+  EXPECT_EQ(status("GET http://evil.example/version HTTP/1.1\r\n" + host + "\r\n"), 403);
+  EXPECT_EQ(status("GET /version HTTP/1.1\r\n\r\n"), 400);
+  EXPECT_EQ(status("GET /version HTTP/1.0\r\n\r\n"), 200);
+  EXPECT_EQ(status("GET /version HTTP/1.1\r\n" + host + host + "\r\n"), 400);
+  EXPECT_EQ(status("\r\n\r\nGET /version HTTP/1.1\r\n" + host + "\r\n"), 200);
+  for (const char* key :
+       {"Authorization: bearer secret", "Authorization: BEARER  secret", "X-Api-Key: secret"}) {
+    EXPECT_EQ(status("GET /v1/models HTTP/1.1\r\n" + host + key + "\r\n\r\n"), 200) << key;
+  }
+  for (const char* key : {"Authorization: Bearer", "Authorization: Bearer secre", "X-Api-Key:",
+                          "Authorization: Basic secret", "Authorization: Bearersecret"}) {
+    EXPECT_EQ(status("GET /v1/models HTTP/1.1\r\n" + host + key + "\r\n\r\n"), 401) << key;
+  }
+  const std::string body = Chat("hi");
+  const std::string post = "POST /v1/chat/completions HTTP/1.1\r\n" + host +
+                           "Authorization: Bearer secret\r\nContent-Type: Application/JSON\r\n" +
+                           fmt::format("Content-Length: {}\r\n", body.size());
+  EXPECT_EQ(status(post + "\r\n" + body), 200);
+  Client client(port_);
+  client.Send(post + "Expect: 100-Continue\r\n\r\n");
+  EXPECT_EQ(client.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  client.Send(body);
+  EXPECT_EQ(client.Read().status, 200);
+}
+
+TEST_F(HttpServerTest, NamesThatAreNoUtf8AreNotRepeated) {
+  Serve();
+  const Response response = Client(port_).Ask("GET", "/v1/models/a%FF%C3%28%ED%A0%80z");
+  EXPECT_EQ(response.status, 404);
+  json::error_code error;
+  json::parse(response.body, error);
+  EXPECT_FALSE(error) << error.message();
+  EXPECT_NE(response.body.find("a?"
+                               "?(???z"),
+            std::string::npos)
+      << response.body;
 }
 
 TEST_F(HttpServerTest, AnswersAChat) {
@@ -202,6 +273,18 @@ TEST_F(HttpServerTest, AFullQueueIsSaidBeforeTokenising) {
   EXPECT_EQ(client.Ask("POST", kChat, Chat("hi", R"(, "n": 2)")).status, 429);
 }
 
+TEST(ErrorResponses, SayWhenToTryAgain) {
+  for (const Status& status :
+       {ResourceExhausted("full"), Unavailable("ending"), Cancelled("gone")}) {
+    const HttpResponse response = ErrorResponse(EngineError(status));
+    EXPECT_TRUE(response.status == 429 || response.status == 503);
+    EXPECT_EQ(std::count(response.headers.begin(), response.headers.end(),
+                         std::pair<std::string, std::string>("Retry-After", "1")),
+              1);
+  }
+  EXPECT_TRUE(ErrorResponse({400, "no"}).headers.empty());
+}
+
 TEST_F(HttpServerTest, AnEngineErrorEndsTheStreamWithAnEvent) {
   Serve();
   Client client(port_);
@@ -210,6 +293,7 @@ TEST_F(HttpServerTest, AnEngineErrorEndsTheStreamWithAnEvent) {
   EXPECT_NE(stream.body.find("data: {\"error\":{\"message\":\"NaN in the logits\""),
             std::string::npos)
       << stream.body;
+  EXPECT_TRUE(stream.body.ends_with("data: [DONE]\n\n")) << stream.body;
   EXPECT_TRUE(client.Ended());
   EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("broken")).status, 500);
 }

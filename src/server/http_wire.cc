@@ -4,6 +4,7 @@
 #include <boost/beast/core/string.hpp>
 #include <boost/beast/http/error.hpp>
 #include <cctype>
+#include <iterator>
 #include <random>
 
 #include "base/log.h"
@@ -21,6 +22,7 @@ const char* Reason(int status) {
     case 403: return "Forbidden";
     case 404: return "Not Found";
     case 405: return "Method Not Allowed";
+    case 408: return "Request Timeout";
     case 413: return "Payload Too Large";
     case 415: return "Unsupported Media Type";
     case 429: return "Too Many Requests";
@@ -65,11 +67,16 @@ HttpResponse BadRead(error_code error, const ServerOptions& options) {
   return ErrorResponse({400, "This is not an HTTP request: " + error.message()});
 }
 
-std::optional<ApiError> BadEncoding(const http::request_header<>& head) {
+std::optional<ApiError> BadHead(const http::request_header<>& head) {
   const auto is = [&](http::field field, std::string_view harmless) {
     const auto value = head[field];
     return value.empty() || boost::beast::iequals(value, {harmless.data(), harmless.size()});
   };
+  const auto hosts = std::distance(head.equal_range(http::field::host).first,
+                                   head.equal_range(http::field::host).second);
+  if (hosts > 1 || (hosts == 0 && head.version() >= 11)) {
+    return ApiError{400, "A request has one Host header (RFC 9112, 3.2)."};
+  }
   // Where such a body ends is not known: a part of it could pass for the next request.
   if (!is(http::field::transfer_encoding, "chunked")) {
     return ApiError{400, "Transfer-Encoding may only be chunked."};

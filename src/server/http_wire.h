@@ -25,8 +25,8 @@ inline std::string_view View(boost::beast::string_view text) {
 bool IsOfConnection(boost::system::error_code error);
 // What answers a head or a body that could not be read.
 HttpResponse BadRead(boost::system::error_code error, const ServerOptions& options);
-// A body that could not be read as it is.
-std::optional<ApiError> BadEncoding(const boost::beast::http::request_header<>& head);
+// A host or a body that could be taken for more than one thing.
+std::optional<ApiError> BadHead(const boost::beast::http::request_header<>& head);
 // The client's request id if it can be printed and logged as it is; otherwise a new one.
 std::string RequestIdFrom(std::string_view given);
 

@@ -2,63 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <new>
 
 namespace fathom {
 
 namespace json = boost::json;
-
-namespace {
-
-// The densest JSON, "[[],[],...", needs under 24 bytes of memory a byte of text.
-constexpr size_t kJsonMemoryRatio = 24, kJsonMemoryBase = 4096;
-
-// Memory that is never given back before the whole: what static_resource hands out, owned.
-class Arena final : public json::memory_resource {
- public:
-  explicit Arena(size_t size) : memory_(new unsigned char[size]), resource_(memory_.get(), size) {}
-
- private:
-  void* do_allocate(size_t size, size_t align) override { return resource_.allocate(size, align); }
-  void do_deallocate(void*, size_t, size_t) override {}
-  bool do_is_equal(const json::memory_resource& other) const noexcept override {
-    return this == &other;
-  }
-  const std::unique_ptr<unsigned char[]> memory_;  // uninitialised: untouched pages cost nothing
-  json::static_resource resource_;
-};
-
-}  // namespace
-
-std::optional<ApiError> JsonBody::Parse(std::string_view text, JsonBody* body) {
-  json::parse_options options;
-  options.max_depth = kMaxJsonDepth;
-  json::error_code error;
-  try {
-    body->object_.reset();
-    body->storage_ =
-        json::make_shared_resource<Arena>(kJsonMemoryBase + kJsonMemoryRatio * text.size());
-    unsigned char scratch[4096];
-    json::parser parser({}, options, scratch);
-    parser.reset(body->storage_);
-    const size_t read = parser.write_some(text.data(), text.size(), error);
-    if (error == json::error::too_deep) {
-      return BadParameter(
-          "", fmt::format("the body's JSON is nested deeper than {} levels", kMaxJsonDepth));
-    }
-    if (error || read < text.size()) {
-      return BadParameter(
-          "", fmt::format("the body is not JSON: {} at byte {}",
-                          error ? error.message() : "there is more after its end", read));
-    }
-    json::value value = parser.release();
-    if (!value.is_object()) return BadParameter("", "the body must be a JSON object");
-    body->object_.emplace(std::move(value.get_object()));
-  } catch (const std::bad_alloc&) {
-    return ApiError{.status = 413, .message = "the body's JSON needs too much memory"};
-  }
-  return std::nullopt;
-}
 
 std::optional<int64_t> AsInteger(const json::value& value) {
   if (const int64_t* integer = value.if_int64()) return *integer;

@@ -3,7 +3,6 @@
 
 #include <boost/json.hpp>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,20 +10,6 @@
 #include "server/api_error.h"
 
 namespace fathom {
-
-inline constexpr size_t kMaxJsonDepth = 64;
-
-// A parsed body and the memory it lives in, which is bounded by the size of the text.
-class JsonBody {
- public:
-  // An error if `text` is no JSON object, is nested too deeply or needs too much memory.
-  static std::optional<ApiError> Parse(std::string_view text, JsonBody* body);
-  const boost::json::object& object() const { return *object_; }
-
- private:
-  boost::json::storage_ptr storage_;
-  std::optional<boost::json::object> object_;
-};
 
 struct NumberRange {
   double min, max;
@@ -54,6 +39,7 @@ class RequestFields {
   std::string Name(std::string_view key) const;
   bool failed() const { return error_->has_value(); }
   std::optional<ApiError>* error() { return error_; }
+  const boost::json::storage_ptr& storage() const { return object_.storage(); }
 
  private:
   const boost::json::object& object_;

@@ -8,6 +8,8 @@
 
 #include <mutex>
 
+#include "base/log_thread.h"
+
 namespace fathom {
 
 namespace {
@@ -83,6 +85,9 @@ struct Metrics::Families {
   prometheus::Gauge& pages = Gauge("fathom:kv_cache_pages", "Pages of the KV cache.");
   prometheus::Counter& steps = Counter("fathom:engine_steps_total", "Forward passes.");
 
+  prometheus::Counter& dropped_log_lines =
+      Counter("fathom:log_lines_dropped_total", "Log lines that nobody read in time.");
+
   std::mutex render_mutex;
 };
 
@@ -137,6 +142,7 @@ std::string Metrics::Render(const EngineStats& stats) {
   families_->kv_usage.Set(stats.kv_usage);
   families_->pages.Set(static_cast<double>(stats.total_pages));
   RaiseTo(families_->steps, static_cast<double>(stats.steps));
+  RaiseTo(families_->dropped_log_lines, static_cast<double>(DroppedLogLines()));
   RaiseTo(families_->preemptions, static_cast<double>(stats.preemptions));
   return prometheus::TextSerializer().Serialize(families_->registry.Collect());
 }

@@ -321,7 +321,7 @@ std::optional<ApiError> ParseTokenize(const json::object& body, const RequestLim
   request->model = fields.String("model", "");
   request->return_token_strs = fields.Bool("return_token_strs", false);
   if (fields.Find("messages") != nullptr) {
-    ReadChatPrompt(fields, &request->prompt.emplace<ChatPrompt>());
+    ReadChatPrompt(fields, &request->prompt.emplace<ChatPrompt>(body.storage()));
     return error;
   }
   request->add_special_tokens = fields.Bool("add_special_tokens", true);

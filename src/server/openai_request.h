@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -48,7 +49,10 @@ struct GenerationParams {
   bool continuous_usage_stats = false;
 };
 
+// Lives in the storage of the body that it was read from.
 struct ChatPrompt {
+  explicit ChatPrompt(boost::json::storage_ptr storage = {})
+      : messages(storage), tools(storage), template_kwargs(storage) {}
   boost::json::array messages;  // as chat templates expect them: content is a string or null
   boost::json::array tools;     // empty with tool_choice "none"
   boost::json::object template_kwargs;
@@ -56,6 +60,7 @@ struct ChatPrompt {
 };
 
 struct ChatRequest {
+  explicit ChatRequest(boost::json::storage_ptr storage = {}) : prompt(std::move(storage)) {}
   GenerationParams params;
   ChatPrompt prompt;
   bool parallel_tool_calls = true;

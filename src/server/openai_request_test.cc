@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/rng.h"
-#include "server/json_fields.h"
+#include "server/json_body.h"
 
 namespace fathom {
 namespace {
@@ -19,7 +19,7 @@ template <class Request>
 std::optional<ApiError> Parse(Parser<Request> parser, const std::string& text, Request* request,
                               const RequestLimits& limits = kLimits) {
   JsonBody body;
-  if (auto error = JsonBody::Parse(text, &body)) return error;
+  if (auto error = JsonBody::Parse(text, {}, &body)) return error;
   return parser(body.object(), limits, request);
 }
 
@@ -261,7 +261,7 @@ TEST(ParseCompletion, ChoicesAreBounded) {
 
 TEST(JsonBody, SaysWhereTheMistakeIs) {
   JsonBody body;
-  const auto message = [&](const char* text) { return JsonBody::Parse(text, &body)->message; };
+  const auto message = [&](const char* text) { return JsonBody::Parse(text, {}, &body)->message; };
   EXPECT_EQ(message(R"({"a": 1,})"), "the body is not JSON: syntax error at byte 8");
   EXPECT_EQ(message(R"({'a': 1})"), "the body is not JSON: syntax error at byte 1");
   EXPECT_EQ(message(R"({"a": )"), "the body is not JSON: incomplete JSON at byte 6");
@@ -272,17 +272,17 @@ TEST(JsonBody, SaysWhereTheMistakeIs) {
 TEST(JsonBody, BoundsDepthAndMemory) {
   JsonBody body;
   const std::string deep = R"({"a": )" + std::string(1000, '[') + std::string(1000, ']') + "}";
-  EXPECT_NE(JsonBody::Parse(deep, &body)->message.find("deeper than 64"), std::string::npos);
-  EXPECT_TRUE(JsonBody::Parse("", &body));
-  EXPECT_TRUE(JsonBody::Parse("[]", &body));
-  EXPECT_TRUE(JsonBody::Parse("{\"a\": \"\xff\"}", &body));
-  EXPECT_TRUE(JsonBody::Parse(R"({"a": "\ud800"})", &body));
-  EXPECT_TRUE(JsonBody::Parse("{} x", &body));
+  EXPECT_NE(JsonBody::Parse(deep, {}, &body)->message.find("deeper than 64"), std::string::npos);
+  EXPECT_TRUE(JsonBody::Parse("", {}, &body));
+  EXPECT_TRUE(JsonBody::Parse("[]", {}, &body));
+  EXPECT_TRUE(JsonBody::Parse("{\"a\": \"\xff\"}", {}, &body));
+  EXPECT_TRUE(JsonBody::Parse(R"({"a": "\ud800"})", {}, &body));
+  EXPECT_TRUE(JsonBody::Parse("{} x", {}, &body));
   for (const char* dense : {"[],", "{},", "1,", "\"\",", "[[]],", "{\"\":1},"}) {
     std::string text = "{\"a\":[";
     for (int i = 0; i < 100'000; ++i) text += dense;
     text.back() = ']';
-    EXPECT_FALSE(JsonBody::Parse(text + "}", &body)) << dense;
+    EXPECT_FALSE(JsonBody::Parse(text + "}", {}, &body)) << dense;
   }
 }
 
@@ -305,7 +305,7 @@ TEST(ParseRequests, SurviveDamage) {
       text.replace(at, rng.Below(8), kPieces[rng.Below(std::size(kPieces))]);
     }
     JsonBody body;
-    if (JsonBody::Parse(text, &body)) continue;
+    if (JsonBody::Parse(text, {}, &body)) continue;
     ++parsed;
     ChatRequest chat;
     CompletionRequest completion;

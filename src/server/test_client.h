@@ -54,7 +54,7 @@ class Client {
   }
   void Request(const std::string& method, const std::string& path, const std::string& body = "",
                const std::string& headers = "Content-Type: application/json\r\n") {
-    Send(method + " " + path + " HTTP/1.1\r\nHost: x\r\n" + headers +
+    Send(method + " " + path + " HTTP/1.1\r\nHost: localhost\r\n" + headers +
          (method == "POST" ? "Content-Length: " + std::to_string(body.size()) + "\r\n" : "") +
          "\r\n" + body);
   }

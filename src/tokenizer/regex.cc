@@ -4,6 +4,7 @@
 #include <pcre2.h>
 
 #include "base/check.h"
+#include "base/printable.h"
 #include "tokenizer/regex_syntax.h"
 #include "tokenizer/utf8.h"
 
@@ -67,7 +68,7 @@ Result<Regex> Regex::Compile(std::string_view pattern) {
                     PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
                     &offset, options.get()));
   if (!compiled->code) {
-    return InvalidArgument("the regular expression '{}' does not compile ({})", pattern,
+    return InvalidArgument("the regular expression '{}' does not compile ({})", Printable(pattern),
                            MessageOf(error));
   }
   // Where no machine code can be made the interpreter gives the same matches, more slowly.

@@ -5,6 +5,29 @@
 
 namespace fathom {
 
+namespace {
+
+constexpr size_t kCheckedBytes = size_t{16} << 10;  // between two looks at the limits
+
+// Of the longest word so far: what Bpe::Scratch needs for it.
+struct ScratchClaim {
+  ~ScratchClaim() {
+    if (limits.memory != nullptr) limits.memory->Shrink(claimed);
+  }
+  Status For(size_t word_bytes) {
+    constexpr size_t kBytesPerByte = 40;
+    const size_t wanted = kBytesPerByte * word_bytes;
+    if (wanted <= claimed) return {};
+    TRY(limits.Take(wanted - claimed));
+    if (limits.memory != nullptr) claimed = wanted;
+    return {};
+  }
+  const WorkLimits& limits;
+  size_t claimed = 0;
+};
+
+}  // namespace
+
 Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& folder) {
   auto parts = std::make_unique<TokenizerParts>();
   TRY(ReadTokenizerJson(folder + "/tokenizer.json", parts.get()));
@@ -15,8 +38,9 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& folder) {
 Tokenizer::Tokenizer(std::unique_ptr<const TokenizerParts> parts) : parts_(std::move(parts)) {}
 Tokenizer::~Tokenizer() = default;
 
-Result<std::vector<TokenId>> Tokenizer::EncodeText(
-    std::string_view text, const std::vector<SpannedText::Span>* trust) const {
+Result<std::vector<TokenId>> Tokenizer::EncodeText(std::string_view text,
+                                                   const std::vector<SpannedText::Span>* trust,
+                                                   const WorkLimits& limits) const {
   if (text.size() > kMaxTextBytes) {
     return ResourceExhausted("the text has {} bytes, more than the {} that are tokenised at once",
                              text.size(), kMaxTextBytes);
@@ -27,6 +51,8 @@ Result<std::vector<TokenId>> Tokenizer::EncodeText(
                            static_cast<uint8_t>(text[valid]));
   }
   std::vector<TokenId> ids;
+  size_t since_check = 0;
+  ScratchClaim claim{limits};
   PreTokenizer::Words words;
   Bpe::Scratch scratch;
   for (const AddedTokens::Piece& piece : parts_->added_tokens->Split(text, trust)) {
@@ -36,15 +62,21 @@ Result<std::vector<TokenId>> Tokenizer::EncodeText(
     }
     TRY(parts_->pre_tokenizer.Split(piece.text, &words));
     for (const std::string_view word : words.pieces) {
+      since_check += word.size();
+      if (since_check >= kCheckedBytes) {
+        since_check = 0;
+        TRY(limits.Check());
+        TRY(claim.For(word.size()));
+      }
       parts_->bpe->Encode(word, /*added_allowed=*/piece.trusted, &scratch, &ids);
     }
   }
   return ids;
 }
 
-Result<std::vector<TokenId>> Tokenizer::Encode(std::string_view text,
-                                               bool add_special_tokens) const {
-  std::vector<TokenId> ids = TRY(EncodeText(text, nullptr));
+Result<std::vector<TokenId>> Tokenizer::Encode(std::string_view text, bool add_special_tokens,
+                                               const WorkLimits& limits) const {
+  std::vector<TokenId> ids = TRY(EncodeText(text, nullptr, limits));
   if (add_special_tokens) {
     ids.insert(ids.begin(), parts_->prefix.begin(), parts_->prefix.end());
     ids.insert(ids.end(), parts_->suffix.begin(), parts_->suffix.end());
@@ -52,8 +84,9 @@ Result<std::vector<TokenId>> Tokenizer::Encode(std::string_view text,
   return ids;
 }
 
-Result<std::vector<TokenId>> Tokenizer::Encode(const SpannedText& text) const {
-  return EncodeText(text.text(), &text.spans());
+Result<std::vector<TokenId>> Tokenizer::Encode(const SpannedText& text,
+                                               const WorkLimits& limits) const {
+  return EncodeText(text.text(), &text.spans(), limits);
 }
 
 std::string Tokenizer::Decode(std::span<const TokenId> ids, bool skip_special_tokens) const {

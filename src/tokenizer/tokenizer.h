@@ -12,6 +12,7 @@
 #include "base/ids.h"
 #include "base/spanned_text.h"
 #include "base/status.h"
+#include "base/work_limits.h"
 
 namespace fathom {
 
@@ -33,12 +34,13 @@ class Tokenizer {
 
   // As Hugging Face's encode(text, add_special_tokens): added tokens written in the text count as
   // tokens. kInvalidArgument if `text` is not UTF-8; kResourceExhausted if it is longer than
-  // kMaxTextBytes or a pre-tokeniser pattern reaches its match limit.
-  Result<std::vector<TokenId>> Encode(std::string_view text, bool add_special_tokens) const;
+  // kMaxTextBytes or a pre-tokeniser pattern reaches its match limit; those of `limits`.
+  Result<std::vector<TokenId>> Encode(std::string_view text, bool add_special_tokens,
+                                      const WorkLimits& limits = {}) const;
 
   // Without the BOS/EOS rules. Added and special tokens come from trusted text only; the rest is
   // ordinary text, pre-tokenised across span borders as one string. Errors as above.
-  Result<std::vector<TokenId>> Encode(const SpannedText& text) const;
+  Result<std::vector<TokenId>> Encode(const SpannedText& text, const WorkLimits& limits = {}) const;
 
   // Bytes that are no UTF-8 become U+FFFD, one per maximal invalid run; unknown ids are nothing.
   std::string Decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
@@ -58,7 +60,8 @@ class Tokenizer {
  private:
   explicit Tokenizer(std::unique_ptr<const TokenizerParts> parts);
   Result<std::vector<TokenId>> EncodeText(std::string_view text,
-                                          const std::vector<SpannedText::Span>* trust) const;
+                                          const std::vector<SpannedText::Span>* trust,
+                                          const WorkLimits& limits) const;
 
   std::unique_ptr<const TokenizerParts> parts_;
 };

@@ -22,10 +22,10 @@ START_TIMEOUT_S = 60
 
 
 class Server:
-    def __init__(self, *flags):
+    def __init__(self, *flags, stderr=subprocess.STDOUT, **popen):
         self.log = tempfile.TemporaryFile("w+")
         command = [BINARY, "serve", MODEL, "--port", "0", *flags]
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=stderr, **popen)
         self.url = self._wait_for_url()
 
     def output(self):
@@ -65,8 +65,8 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(*flags):
-    server = Server(*flags)
+def serving(*flags, **popen):
+    server = Server(*flags, **popen)
     try:
         yield server
     finally:

@@ -6,7 +6,7 @@
 #include <boost/json.hpp>
 #include <string>
 
-#include "server/json_fields.h"
+#include "server/json_body.h"
 #include "server/openai_request.h"
 
 namespace fathom {
@@ -20,7 +20,7 @@ TEST(MembersSetInOneExpression, ReasoningKeepsItsText) {
                                "\"" + key + R"(": ")" + reasoning +
                                R"("}], "reasoning_effort": "none"})";
       JsonBody body;
-      ASSERT_FALSE(JsonBody::Parse(text, &body));
+      ASSERT_FALSE(JsonBody::Parse(text, {}, &body));
       ChatRequest request;
       const RequestLimits limits{.vocab_size = 10, .max_model_len = 10};
       ASSERT_FALSE(ParseChat(body.object(), limits, &request));

@@ -5,6 +5,7 @@
 
 #include "base/spanned_text.h"
 #include "base/status.h"
+#include "base/work_limits.h"
 
 namespace fathom::jinja {
 
@@ -17,13 +18,18 @@ inline constexpr size_t kCharacterWork = 8;                // for a character as
 
 class Budget {
  public:
+  explicit Budget(const WorkLimits& limits) : limits_(limits) {}
+
   Status Spend(size_t work) {
     if (work > left_) {
       left_ = 0;
       return ResourceExhausted("the template takes more than {} steps", kMaxWork);
     }
     left_ -= work;
-    return {};
+    unchecked_ += work;
+    if (unchecked_ < kCheckedWork) return {};
+    unchecked_ = 0;
+    return limits_.Check();
   }
   // For a text of `bytes` bytes in `spans` spans. Call it before making one whose size is not
   // within a small factor of its inputs'.
@@ -38,7 +44,11 @@ class Budget {
   }
 
  private:
+  static constexpr size_t kCheckedWork = 4096;
+
+  const WorkLimits limits_;
   size_t left_ = kMaxWork;
+  size_t unchecked_ = 0;
 };
 
 }  // namespace fathom::jinja

@@ -14,21 +14,9 @@ constexpr size_t kScopeWork = 32;  // for a scope or a namespace that lives unti
 
 const Value* Scope::Find(std::string_view name) const {
   for (const Scope* scope = this; scope != nullptr; scope = scope->parent) {
-    for (const auto& [known, value] : scope->variables) {
-      if (known == name) return &value;
-    }
+    if (const Value* value = scope->variables.Find(name)) return value;
   }
   return nullptr;
-}
-
-void Scope::Set(std::string_view name, Value value) {
-  for (auto& [known, old] : variables) {
-    if (known == name) {
-      old = std::move(value);
-      return;
-    }
-  }
-  variables.emplace_back(name, std::move(value));
 }
 
 int LoopDepth(const Loop& loop) {
@@ -47,7 +35,7 @@ Evaluator::BlockScope::~BlockScope() {
 }
 
 Evaluator::~Evaluator() {
-  for (const auto& space : namespaces_) space->attributes.clear();
+  for (const auto& space : namespaces_) space->attributes.Clear();
 }
 
 Result<SpannedText> Evaluator::Run(const Program& program) {
@@ -225,7 +213,7 @@ Status Evaluator::Assign(const Target& target, const Value& value) {
     const Value* owner = scope_->Find(target.name);
     const auto* space = owner == nullptr ? nullptr : owner->As<std::shared_ptr<Namespace>>();
     if (space == nullptr) return InvalidArgument("'{}' is not a namespace", target.name);
-    (*space)->Set(target.attribute, value);
+    (*space)->attributes.Set(target.attribute, value);
     return {};
   }
   const auto items = TRY(Iterate(value, budget_));
@@ -298,7 +286,7 @@ Result<Value> Evaluator::MakeNamespace(const Arguments& arguments) {
   TRY(budget_.Spend(kScopeWork));
   auto space = std::make_shared<Namespace>();
   for (const auto& [name, value] : attributes.AsDict()->items()) {
-    space->Set(TRY(AsString(name, "an attribute's name"))->text(), value);
+    space->attributes.Set(TRY(AsString(name, "an attribute's name"))->text(), value);
   }
   namespaces_.push_back(space);
   return Value(std::move(space));

@@ -13,6 +13,7 @@
 #include "chat/jinja/ast.h"
 #include "chat/jinja/budget.h"
 #include "chat/jinja/builtins.h"
+#include "chat/jinja/named_values.h"
 #include "chat/jinja/value.h"
 
 namespace fathom::jinja {
@@ -21,10 +22,10 @@ namespace fathom::jinja {
 struct Scope {
   Scope* parent = nullptr;
   bool captured = false;  // by a macro, which may outlive the block
-  std::vector<std::pair<std::string, Value>> variables;
+  NamedValues<Value> variables;
 
   const Value* Find(std::string_view name) const;  // in the parents too
-  void Set(std::string_view name, Value value);
+  void Set(std::string_view name, Value value) { variables.Set(name, std::move(value)); }
 };
 
 struct Macro {
@@ -48,7 +49,7 @@ struct Loop {
 // One render. THREAD: one.
 class Evaluator {
  public:
-  Evaluator() = default;
+  explicit Evaluator(const WorkLimits& limits) : budget_(limits) {}
   ~Evaluator();
 
   // A variable of the outermost scope; a later one of the same name wins.

@@ -224,10 +224,7 @@ Result<Value> Evaluator::CallMacro(const Macro& macro, const Arguments& argument
   const Statement& definition = *macro.definition;
   TRY(AtLine(line, BindMacro(definition, arguments)));
   for (const Parameter& parameter : definition.parameters) {
-    const auto& bound = scope_->variables;
-    const bool given = std::any_of(bound.begin(), bound.end(),
-                                   [&](const auto& b) { return b.first == parameter.name; });
-    if (given) continue;
+    if (scope_->variables.Find(parameter.name) != nullptr) continue;
     Value fallback = Value::Missing("parameter '" + parameter.name + "' was not provided");
     if (parameter.fallback != nullptr) fallback = TRY(Evaluate(*parameter.fallback));
     scope_->Set(parameter.name, std::move(fallback));
@@ -257,9 +254,7 @@ Status Evaluator::BindMacro(const Statement& definition, const Arguments& argume
       return InvalidArgument("the macro has no parameter '{}'", name);
     }
   }
-  if (definition.uses_caller &&
-      scope_->variables.end() == std::find_if(scope_->variables.begin(), scope_->variables.end(),
-                                              [](const auto& v) { return v.first == "caller"; })) {
+  if (definition.uses_caller && scope_->variables.Find("caller") == nullptr) {
     scope_->Set("caller", Value::Missing("there is no caller"));
   }
   if (definition.uses_kwargs) scope_->Set("kwargs", TRY(MakeDict(std::move(rest))));

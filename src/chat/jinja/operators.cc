@@ -158,7 +158,7 @@ Result<Value> MissingItem(const Value& value, const Value& key, Budget& budget) 
   const Text name = TRY(Str(key, budget));
   if (key.AsText() != nullptr) {
     if (const auto* space = value.As<std::shared_ptr<Namespace>>()) {
-      if (const Value* attribute = (*space)->Find(name->text())) return *attribute;
+      if (const Value* attribute = (*space)->attributes.Find(name->text())) return *attribute;
     }
     if (HasMethod(value, name->text())) {
       return Value(std::make_shared<const Method>(Method{value, name->text()}));

@@ -42,39 +42,40 @@ bool Value::AsNumber(double& number) const {
   return true;
 }
 
-Status Dict::Set(const Value& key, Value value) {
-  const auto [at, added] = index_.try_emplace(TRY(HashKey(key)), items_.size());
-  depth_ = std::max({depth_, Depth(key) + 1, Depth(value) + 1});
-  if (added) {
-    items_.emplace_back(key, std::move(value));
-  } else {
-    items_[at->second].second = std::move(value);
+std::optional<size_t> Dict::Place(const Value& key, const std::string& hash_key) const {
+  if (items_.size() > NameIndex::kFew) return index_.Find(hash_key);
+  const SpannedText* text = key.AsText();
+  for (size_t i = 0; i < items_.size(); ++i) {
+    const SpannedText* known = items_[i].first.AsText();
+    if (text != nullptr || known != nullptr) {
+      if (text != nullptr && known != nullptr && text->text() == known->text()) return i;
+    } else if (*HashKey(items_[i].first) == hash_key) {
+      return i;
+    }
   }
+  return std::nullopt;
+}
+
+Status Dict::Set(const Value& key, Value value) {
+  std::string hash_key = TRY(HashKey(key));
+  depth_ = std::max({depth_, Depth(key) + 1, Depth(value) + 1});
+  if (const std::optional<size_t> place = Place(key, hash_key)) {
+    items_[*place].second = std::move(value);
+    return {};
+  }
+  items_.emplace_back(key, std::move(value));
+  if (items_.size() == NameIndex::kFew + 1) {
+    for (size_t i = 0; i < NameIndex::kFew; ++i) index_.Add(*HashKey(items_[i].first), i);
+  }
+  if (items_.size() > NameIndex::kFew) index_.Add(std::move(hash_key), items_.size() - 1);
   return {};
 }
 
 const Value* Dict::Find(const Value& key) const {
   const Result<std::string> hash_key = HashKey(key);
   if (!hash_key.ok()) return nullptr;
-  const auto at = index_.find(*hash_key);
-  return at == index_.end() ? nullptr : &items_[at->second].second;
-}
-
-void Namespace::Set(std::string_view name, Value value) {
-  for (auto& [known, old] : attributes) {
-    if (known == name) {
-      old = std::move(value);
-      return;
-    }
-  }
-  attributes.emplace_back(name, std::move(value));
-}
-
-const Value* Namespace::Find(std::string_view name) const {
-  for (const auto& [known, value] : attributes) {
-    if (known == name) return &value;
-  }
-  return nullptr;
+  const std::optional<size_t> place = Place(key, *hash_key);
+  return place ? &items_[*place].second : nullptr;
 }
 
 Result<std::string> HashKey(const Value& value) {

@@ -4,9 +4,9 @@
 #include <concepts>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -14,6 +14,7 @@
 #include "base/spanned_text.h"
 #include "base/status.h"
 #include "chat/jinja/budget.h"
+#include "chat/jinja/named_values.h"
 
 namespace fathom::jinja {
 
@@ -91,15 +92,15 @@ class Dict {
   int depth() const { return depth_; }
 
  private:
+  std::optional<size_t> Place(const Value& key, const std::string& hash_key) const;
+
   std::vector<std::pair<Value, Value>> items_;
-  std::unordered_map<std::string, size_t> index_;  // HashKey -> position
+  NameIndex index_;  // of HashKeys
   int depth_ = 1;
 };
 
 struct Namespace {
-  std::vector<std::pair<std::string, Value>> attributes;
-  void Set(std::string_view name, Value value);
-  const Value* Find(std::string_view name) const;
+  NamedValues<Value> attributes;
 };
 
 // `value.name`, not called yet.

@@ -24,9 +24,9 @@ void LogProbsRow(const LogProbsArgs& a, int64_t row, int32_t* order) {
   const int64_t vocab = a.logits.dim(1), top = a.top_ids.dim(1);
   const float* logits = a.logits.Row<float>(row);
   const int32_t token = a.tokens.As<int32_t>()[row];
-  CHECK(token >= 0 && token < vocab, "log_probs: token {} of {}", token, vocab);
+  CHECK(token >= -1 && token < vocab, "log_probs: token {} of {}", token, vocab);
   const double lse = LogSumExp(logits, vocab);
-  a.logprob.As<float>()[row] = static_cast<float>(logits[token] - lse);
+  a.logprob.As<float>()[row] = token < 0 ? NAN : static_cast<float>(logits[token] - lse);
   std::iota(order, order + vocab, 0);
   std::partial_sort(order, order + top, order + vocab, [&](int32_t x, int32_t y) {
     if (RanksAbove(logits[x], logits[y])) return true;

@@ -90,6 +90,17 @@ TEST_P(LogProbsTest, NanStaysInItsRow) {
   }
 }
 
+// What `sample` leaves of a row that it cannot draw from.
+TEST_P(LogProbsTest, NoTokenHasNoProbability) {
+  const std::vector<float> x = Normals(2 * 200, 4);
+  const Output got = RunRows(GetParam(), x, {-1, 6}, 200, 4);
+  const Output clean = RunRows(GetParam(), x, {5, 6}, 200, 4);
+  EXPECT_TRUE(std::isnan(got.logprob[0]));
+  ExpectSameBits(PickRows(got.logprob, 1, {1}), PickRows(clean.logprob, 1, {1}));
+  ExpectSameBits(got.top_logprobs, clean.top_logprobs);
+  EXPECT_EQ(got.top_ids, clean.top_ids);
+}
+
 TEST_P(LogProbsTest, ARowDoesNotDependOnOthers) {
   const std::vector<float> x = Normals(33 * 301, 3, 4);
   ExpectRowInvariance(33, 3, [&](const std::vector<int>& rows) {

@@ -181,12 +181,14 @@ TEST_P(RouteTest, V2Lite) {
   Case c = V3(20, 64, 6, 1, 1);
   c.scoring = RouterScoring::kSoftmax;
   c.selection = RouterSelection::kGreedy;
-  c.norm = false;
-  c.scaling = 1;
   c.bias.clear();
-  ExpectFormula(GetParam(), c);
-  c.norm = true;
-  ExpectFormula(GetParam(), c);
+  for (const float scaling : {1.0f, 2.5f}) {
+    c.scaling = scaling;
+    for (const bool norm : {false, true}) {
+      c.norm = norm;
+      ExpectFormula(GetParam(), c);
+    }
+  }
 }
 
 TEST_P(RouteTest, Shapes) {

@@ -1,0 +1,40 @@
+// JSON to a template's values, within a request's memory and time.
+#pragma once
+
+#include <boost/json.hpp>
+#include <cstddef>
+#include <map>
+#include <string_view>
+
+#include "base/status.h"
+#include "base/work_limits.h"
+#include "chat/jinja/value.h"
+
+namespace fathom::jinja {
+
+// What it claims is given back with it. The JSON outlives it.
+class FromJson {
+ public:
+  // `trusted`: whether special tokens may come from its strings.
+  FromJson(const WorkLimits& limits, bool trusted) : limits_(limits), trusted_(trusted) {}
+  ~FromJson();
+  FromJson(const FromJson&) = delete;
+
+  // The value of a variable of the outermost scope. Errors: kInvalidArgument for what nests too
+  // deep, and those of the limits.
+  Result<Value> Variable(const boost::json::key_value_pair& entry);
+
+ private:
+  Result<Value> Convert(const boost::json::value& value, int depth);
+  Result<Value> Object(const boost::json::object& object, int depth);
+  Result<Value> Array(const boost::json::array& array, int depth);
+  Result<Value> String(std::string_view text);
+  Status Take(size_t bytes);
+
+  const WorkLimits limits_;
+  const bool trusted_;
+  size_t pending_ = 0, taken_ = 0;                // bytes: to be claimed, and claimed
+  std::map<std::string_view, Value> short_ones_;  // strings that are met again and again
+};
+
+}  // namespace fathom::jinja

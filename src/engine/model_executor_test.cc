@@ -1,0 +1,128 @@
+// Requests through an engine with a model: what no part of it can show alone.
+#include "engine/model_executor.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "base/test_folder.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/testing.h"
+#include "cpu/cpu_device.h"
+#include "engine/engine.h"
+#include "model/model.h"
+#include "ops/sample/uniform.h"
+
+namespace fathom {
+namespace {
+
+std::vector<TokenId> Ids(const std::vector<int32_t>& ids) {
+  std::vector<TokenId> tokens;
+  for (const int32_t id : ids) tokens.push_back(TokenId{id});
+  return tokens;
+}
+
+// The one token that each request asks for, in their order.
+std::vector<GeneratedToken> FirstTokens(const std::string& folder,
+                                        std::vector<GenerateRequest> requests) {
+  auto checkpoint = Checkpoint::Open(folder);
+  CHECK(checkpoint.ok(), "{}", checkpoint.status().message());
+  CpuDevice device(1);
+  constexpr int32_t kSlots = 8, kLength = 64;
+  auto model = Model::Load(
+      *checkpoint, CpuOps(Fp8Activations::kExact), device,
+      {.max_tokens = 64, .max_rows = kSlots, .max_logit_rows = kSlots, .max_model_len = kLength},
+      nullptr);
+  CHECK(model.ok(), "{}", model.status().message());
+  const EngineOptions options{.scheduler = {.max_num_seqs = kSlots,
+                                            .max_num_batched_tokens = 64,
+                                            .prefill_chunk = 64,
+                                            .num_pages = kSlots,
+                                            .max_model_len = kLength,
+                                            .absorbed_limit = kLength},
+                              .max_queue = 1000};
+  std::vector<GeneratedToken> tokens(requests.size());
+  size_t ended = 0;
+  std::promise<void> all;
+  const SteadyClock clock;
+  Engine engine(options,
+                std::make_unique<ModelExecutor>(
+                    **model, device, ModelExecutorOptions{.num_pages = kSlots, .slots = kSlots}),
+                &clock, [&](std::vector<RequestOutput> outputs) {
+                  for (RequestOutput& output : outputs) {
+                    EXPECT_TRUE(output.error.ok()) << output.error.message();
+                    if (output.tokens.size() == 1) tokens[Raw(output.id)] = output.tokens[0];
+                    ended += output.finish.has_value();
+                  }
+                  if (ended == tokens.size()) all.set_value();
+                });
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].id = RequestId{i};
+    requests[i].max_tokens = 1;
+    CHECK(engine.Submit(requests[i]).ok());
+  }
+  engine.Start();
+  all.get_future().wait();
+  return tokens;
+}
+
+// The place of a token decides its draw: a prompt of n tokens is followed by a token at n.
+TEST(ModelExecutor, FirstTokenIsDrawnAtThePromptsLength) {
+  std::vector<GenerateRequest> requests;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    GenerateRequest request;
+    request.prompt = Ids({5, 6, 7, 8, 9});
+    request.sampling = {.temperature = 2, .top_k = 2, .seed = seed, .logprobs = 2};
+    requests.push_back(request);
+  }
+  const std::vector<GeneratedToken> tokens = FirstTokens("models/tiny-r1", requests);
+  size_t differ = 0;
+  for (uint32_t seed = 0; seed < tokens.size(); ++seed) {
+    const auto& top = tokens[seed].logprobs->top;  // drawn from in this order
+    const double first = std::exp(top[0].second / 2), second = std::exp(top[1].second / 2);
+    const bool takes_first = first / (first + second) > SampleUniform(seed, 0, 5);
+    EXPECT_EQ(tokens[seed].id, top[takes_first ? 0 : 1].first) << "seed " << seed;
+    differ += tokens[seed].id != tokens[0].id;
+  }
+  EXPECT_GT(differ, 0u) << "the draws say nothing";
+}
+
+// Log-probabilities of a small model with these edits of its config.json and these tensors.
+std::vector<float> Logprobs(const std::string& tie,
+                            const std::vector<testing::TestTensor>& tensors) {
+  const TestFolder folder;
+  testing::WriteModel(folder,
+                      testing::SmallConfig({"quantization_config=", "num_nextn_predict_layers=0",
+                                            "tie_word_embeddings=" + tie}),
+                      tensors);
+  GenerateRequest request;
+  request.prompt = Ids({3, 4, 5});
+  request.sampling = {.temperature = 0, .logprobs = 5};
+  std::vector<float> logprobs;
+  for (const auto& [id, logprob] : FirstTokens(folder.path(), {request})[0].logprobs->top) {
+    logprobs.push_back(static_cast<float>(Raw(id)));
+    logprobs.push_back(logprob);
+  }
+  return logprobs;
+}
+
+// A head that is stored counts, whatever config.json says; without one the embedding is the head.
+TEST(ModelExecutor, TiedEmbeddings) {
+  const auto stored = testing::SmallModel(
+      testing::SmallModelConfig({"quantization_config=", "num_nextn_predict_layers=0"}));
+  auto without = stored, of_embedding = stored;
+  testing::Remove(without, "lm_head.weight");
+  testing::Named(of_embedding, "lm_head.weight").bytes =
+      testing::Named(of_embedding, "model.embed_tokens.weight").bytes;
+  const std::vector<float> untied = Logprobs("false", stored);
+  EXPECT_EQ(Logprobs("true", stored), untied);
+  const std::vector<float> tied = Logprobs("true", without);
+  EXPECT_EQ(tied, Logprobs("false", of_embedding));
+  EXPECT_NE(tied, untied);
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,41 @@
+// A request's body as JSON, in memory that is counted and bounded.
+#pragma once
+
+#include <boost/json.hpp>
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+#include "base/work_limits.h"
+#include "server/api_error.h"
+
+namespace fathom {
+
+inline constexpr size_t kMaxJsonDepth = 64;
+
+// Of a request whose body has `body_bytes`: the body, its JSON, and a template's values made of it.
+// A body of few bytes may be dense.
+constexpr size_t MaxRequestMemory(size_t body_bytes) {
+  return (size_t{16} << 20) + 8 * body_bytes;
+}
+
+// What answers a std::bad_alloc, of what lives in a body's storage or of the system.
+ApiError MemoryError(const WorkLimits& limits);
+
+// A parsed body and the memory it lives in.
+class JsonBody {
+ public:
+  // An error if `text` is no JSON object, is nested too deeply, names a key twice, holds U+0000, or
+  // needs more than `limits` leave. `limits.memory` outlives `body`.
+  static std::optional<ApiError> Parse(std::string_view text, const WorkLimits& limits,
+                                       JsonBody* body);
+  const boost::json::object& object() const { return *object_; }
+  // What is made of the body can live there too; beyond the limits it throws std::bad_alloc.
+  const boost::json::storage_ptr& storage() const { return storage_; }
+
+ private:
+  boost::json::storage_ptr storage_;
+  std::optional<boost::json::object> object_;
+};
+
+}  // namespace fathom

@@ -1,0 +1,111 @@
+#include "server/prompt_encoder.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace fathom {
+
+namespace json = boost::json;
+
+namespace {
+
+size_t LongestToken(const Tokenizer& tokenizer) {
+  size_t longest = 1;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    longest = std::max(longest, tokenizer.TokenBytes(TokenId(id)).size());
+  }
+  return longest;
+}
+
+// `completion`: what the request asks for, if it says.
+ApiError TooLong(int32_t max_model_len, const std::string& prompt_tokens,
+                 std::optional<int64_t> completion, const char* what) {
+  const std::string rest =
+      completion
+          ? fmt::format(" and asks for {} in the completion. Please shorten either.", *completion)
+          : std::string(", which leaves no room for an answer. Please shorten it.");
+  return BadParameter(what,
+                      fmt::format("This model's maximum context length is {} tokens. However, your "
+                                  "request has {} tokens in the {}{}",
+                                  max_model_len, prompt_tokens, what, rest),
+                      "context_length_exceeded");
+}
+
+}  // namespace
+
+ApiError TextError(const Status& status, std::string param) {
+  const bool of_request = status.code() == StatusCode::kInvalidArgument ||
+                          status.code() == StatusCode::kUnimplemented ||
+                          status.code() == StatusCode::kResourceExhausted;
+  if (!of_request) return EngineError(status);
+  return BadParameter(std::move(param), status.message());
+}
+
+PromptEncoder::PromptEncoder(const Tokenizer& tokenizer, std::optional<ChatTemplate> chat_template,
+                             int32_t max_model_len)
+    : tokenizer_(tokenizer),
+      chat_template_(std::move(chat_template)),
+      max_model_len_(max_model_len),
+      max_token_bytes_(LongestToken(tokenizer)) {}
+
+std::optional<ApiError> PromptEncoder::EncodeChat(ChatPrompt prompt, const WorkLimits& limits,
+                                                  std::vector<TokenId>* tokens,
+                                                  OutputParserOptions* parser) const {
+  if (!chat_template_) {
+    return BadParameter("messages", "This model has no chat template: use /v1/completions.");
+  }
+  const bool parse_tools = !prompt.tools.empty();
+  json::object variables = std::move(prompt.template_kwargs);
+  variables["messages"] = std::move(prompt.messages);
+  variables["add_generation_prompt"] = prompt.add_generation_prompt;
+  variables.erase("tools");
+  if (parse_tools) variables["tools"] = std::move(prompt.tools);
+  const Result<SpannedText> text = chat_template_->Render(
+      variables, {{"bos_token", tokenizer_.bos_token()}, {"eos_token", tokenizer_.eos_token()}},
+      limits);
+  if (!text.ok()) return TextError(text.status().WithContext("the chat template"), "messages");
+  const size_t fits = max_token_bytes_ * static_cast<size_t>(max_model_len_);
+  if (text->text().size() > fits) {
+    return TooLong(max_model_len_,
+                   fmt::format("at least {}", text->text().size() / max_token_bytes_), {},
+                   "messages");
+  }
+  Result<std::vector<TokenId>> encoded = tokenizer_.Encode(*text, limits);
+  if (!encoded.ok()) return TextError(encoded.status(), "messages");
+  *tokens = std::move(*encoded);
+  *parser = OptionsAfter(text->text(), tokenizer_.IdOf("<think>").has_value());
+  parser->parse_tools = parse_tools;
+  return std::nullopt;
+}
+
+std::optional<ApiError> PromptEncoder::EncodeText(const TextOrTokens& prompt,
+                                                  bool add_special_tokens, const WorkLimits& limits,
+                                                  std::vector<TokenId>* tokens) const {
+  if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) {
+    *tokens = *ids;
+    return std::nullopt;
+  }
+  const std::string& text = std::get<std::string>(prompt);
+  if (text.size() > max_token_bytes_ * static_cast<size_t>(max_model_len_)) {
+    return TooLong(max_model_len_, fmt::format("at least {}", text.size() / max_token_bytes_), {},
+                   "prompt");
+  }
+  Result<std::vector<TokenId>> encoded = tokenizer_.Encode(text, add_special_tokens, limits);
+  if (!encoded.ok()) return TextError(encoded.status(), "prompt");
+  *tokens = std::move(*encoded);
+  return std::nullopt;
+}
+
+std::optional<ApiError> PromptEncoder::FitTokens(const GenerationParams& params, const char* what,
+                                                 int32_t fallback, GenerationPrompt* prompt) const {
+  if (prompt->tokens.empty()) return BadParameter(what, fmt::format("the {} is empty", what));
+  const int64_t room = max_model_len_ - static_cast<int64_t>(prompt->tokens.size());
+  if (room < params.max_tokens.value_or(1)) {
+    return TooLong(max_model_len_, std::to_string(prompt->tokens.size()), params.max_tokens, what);
+  }
+  prompt->max_tokens =
+      params.max_tokens.value_or(static_cast<int32_t>(std::min<int64_t>(room, fallback)));
+  return std::nullopt;
+}
+
+}  // namespace fathom

@@ -1,0 +1,46 @@
+// A request's prompt to tokens that fit the model's context.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/work_limits.h"
+#include "chat/chat_template.h"
+#include "chat/output_parser.h"
+#include "server/api_error.h"
+#include "server/generation.h"
+#include "server/openai_request.h"
+#include "tokenizer/tokenizer.h"
+
+namespace fathom {
+
+// Of a tokeniser or template that cannot take the request's text, which is in `param`.
+ApiError TextError(const Status& status, std::string param);
+
+// Immutable. THREAD: any.
+class PromptEncoder {
+ public:
+  // `tokenizer` must outlive this. `chat_template` may be absent.
+  PromptEncoder(const Tokenizer& tokenizer, std::optional<ChatTemplate> chat_template,
+                int32_t max_model_len);
+
+  // Renders and tokenises. `*parser` is set to how the answer is to be read.
+  std::optional<ApiError> EncodeChat(ChatPrompt prompt, const WorkLimits& limits,
+                                     std::vector<TokenId>* tokens,
+                                     OutputParserOptions* parser) const;
+  std::optional<ApiError> EncodeText(const TextOrTokens& prompt, bool add_special_tokens,
+                                     const WorkLimits& limits, std::vector<TokenId>* tokens) const;
+  // How many tokens a prompt may be followed by, or why it does not fit.
+  std::optional<ApiError> FitTokens(const GenerationParams& params, const char* what,
+                                    int32_t fallback, GenerationPrompt* prompt) const;
+
+ private:
+  const Tokenizer& tokenizer_;
+  const std::optional<ChatTemplate> chat_template_;
+  const int32_t max_model_len_;
+  const size_t max_token_bytes_;
+};
+
+}  // namespace fathom

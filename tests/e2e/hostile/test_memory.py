@@ -1,0 +1,87 @@
+"""Bodies and answers that are meant to take the server's memory."""
+
+import json
+import threading
+import time
+
+import requests
+from conftest import eventually, serving
+
+MIB = 1 << 20
+
+
+def resident(server):
+    with open(f"/proc/{server.process.pid}/status") as status:
+        fields = dict(line.split(":", 1) for line in status)
+    return int(fields["VmRSS"].split()[0]) << 10, int(fields["VmHWM"].split()[0]) << 10
+
+
+def test_dense_json_is_refused_within_its_memory_and_gives_it_back():
+    with serving() as server:
+        url = f"{server.url}/v1/chat/completions"
+        head = {"Content-Type": "application/json"}
+        requests.post(url, data='{"messages": []}', headers=head, timeout=10)
+        before, _ = resident(server)
+        size = 8 * MIB
+        for key in ("chat_template_kwargs", "tools"):
+            for piece in ("{},", "[],", "1,", '{"a":1},'):
+                inner = "[" + (piece * (size // len(piece)))[:-1] + "]"
+                value = inner if key == "tools" else '{"a":' + inner + "}"
+                body = '{"messages":[{"role":"user","content":"hi"}],"%s":%s}' % (key, value)
+                answer = requests.post(url, data=body, headers=head, timeout=30)
+                assert answer.status_code in (400, 413), answer.text
+                assert answer.json()["error"]["message"]
+        after, most = resident(server)
+        assert most - before < 9 * size + 64 * MIB  # it was 80 to 120 times its size
+        assert after - before < 64 * MIB
+
+
+def test_many_template_names_hold_up_nobody():
+    names = ",".join(f'"name{i}":{i}' for i in range(100_000))
+    body = '{"messages":[{"role":"user","content":"hi"}],"max_tokens":1,"chat_template_kwargs":{%s}}'
+    with serving() as server:
+
+        def ask():
+            requests.post(
+                f"{server.url}/v1/chat/completions",
+                data=body % names,
+                headers={"Content-Type": "application/json"},
+                timeout=30,
+            )
+
+        clients = [threading.Thread(target=ask) for _ in range(8)]
+        began = time.monotonic()
+        for client in clients:
+            client.start()
+        while any(client.is_alive() for client in clients):
+            asked = time.monotonic()
+            assert requests.get(f"{server.url}/health", timeout=5).status_code == 200
+            assert time.monotonic() - asked < 1
+            time.sleep(0.01)
+        assert time.monotonic() - began < 20
+        assert server.stop() == 0
+
+
+def test_nine_announced_bodies_lock_nobody_out():
+    import socket
+
+    with serving() as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        held = []
+        for method, path in [("GET", "/health"), ("POST", "/v1/completions")] * 9:
+            client = socket.create_connection((host, int(port)))
+            client.sendall(
+                f"{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+                "Content-Length: 33554432\r\n\r\n{".encode()
+            )
+            held.append(client)
+        answer = requests.post(
+            f"{server.url}/v1/completions",
+            data=json.dumps({"prompt": "1", "max_tokens": 1}),
+            headers={"Content-Type": "application/json"},
+            timeout=10,
+        )
+        assert answer.status_code == 200
+        assert eventually(lambda: requests.get(f"{server.url}/health", timeout=5).ok, 2)
+        for client in held:
+            client.close()
