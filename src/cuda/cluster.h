@@ -1,6 +1,6 @@
 // What blocks of a cluster do in each other's shared memory, which is laid out alike in all of
 // them: an address of one's own names the same place in a peer. A peer must have begun (ClusterSync
-// of fence.h) and must not have ended. PTX ISA 9.0, "mapa", "st.async", "cp.async.bulk". For sm_90
+// of fence.h) and must not have ended. PTX ISA 9.0, "mapa", "st.async". For sm_90
 // and up.
 #pragma once
 
@@ -27,16 +27,9 @@ __device__ __forceinline__ void StoreAtPeer(uint32_t to, float value, uint32_t b
       : "memory");
 }
 
-// Copies `bytes` (a multiple of 16) of this block's shared memory there, without waiting; they
-// count at a barrier of the same block. What threads wrote of them is fenced before
-// (FenceAsyncShared).
-__device__ __forceinline__ void CopyToPeer(uint32_t to, const void* from, uint32_t bytes,
-                                           uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-      "[%3];" ::"r"(to),
-      "r"(SharedAddress(from)), "r"(bytes), "r"(barrier)
-      : "memory");
+// What this thread did or has seen is seen by blocks of the cluster that hear of it from now on.
+__device__ __forceinline__ void FenceCluster() {
+  asm volatile("fence.acq_rel.cluster;" ::: "memory");
 }
 
 }  // namespace fathom

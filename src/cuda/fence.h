@@ -17,6 +17,12 @@ __device__ __forceinline__ void FenceAsyncShared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// What this thread has seen of memory is seen by the copies (TMA) that are asked for from now on by
+// those who hear of it.
+__device__ __forceinline__ void FenceAsync() {
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
+
 // A barrier among `threads` threads (a multiple of 32) of the block. Ids 1 to 15; 0 is
 // __syncthreads.
 __device__ __forceinline__ void NamedBarrierSync(uint32_t id, uint32_t threads) {

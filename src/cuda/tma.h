@@ -79,4 +79,26 @@ __device__ __forceinline__ void TmaLoadMulticast3(void* to, const CUtensorMap* m
       : "memory");
 }
 
+// Without a map: `bytes` (a multiple of 16) that lie together, aligned to 16 bytes.
+__device__ __forceinline__ void BulkLoad(void* to, const void* from, uint32_t bytes,
+                                         Mbarrier& full) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(SharedAddress(to)),
+      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(full.address())
+      : "memory");
+}
+// From shared memory; what threads wrote there is fenced before (FenceAsyncShared).
+__device__ __forceinline__ void BulkStore(void* to, const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
+                   __cvta_generic_to_global(to)),
+               "r"(SharedAddress(from)), "r"(bytes)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Until this thread's stores are done, and visible to it.
+__device__ __forceinline__ void AwaitBulkStores() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 }  // namespace fathom

@@ -176,6 +176,29 @@ TEST_P(AttendAbsorbedTest, LongStepsHaveTheBitsOfShortOnes) {
                  [&](const TestBackend& b) { return RunTokens(b, c, some); });
 }
 
+// A kernel may share few tokens out otherwise than many: contexts of several parts and one that
+// ends early, alone, in threes and together.
+TEST_P(AttendAbsorbedTest, FewTokensHaveTheBitsOfMany) {
+  TestPages pages(DType::kBF16, 3, 42, 512, 64, 1);
+  pages.Fill(0, 1300, 1);
+  pages.Fill(1, 1025, 2);
+  pages.Fill(2, 70, 3);
+  const std::vector<int> slots = {0, 0, 0, 1, 1, 2, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2};
+  const std::vector<int> positions = {1297, 1298, 1299, 1023, 1024, 68, 69, 600, 511, 0,
+                                      64,   65,   63,   700,  127,  1,  3,  128, 2};
+  for (const int heads : {20, 72}) {
+    SCOPED_TRACE(heads);
+    const Case c = MakeCase(pages, heads, slots, positions);
+    const std::vector<float> all = RunTokens(GetParam(), c, Range(c.tokens()));
+    for (const std::vector<int>& few : {std::vector{0}, {4}, {5}, {10}, {0, 1, 2}, {3, 4, 6}}) {
+      ExpectSameBits(PickRows(all, c.width(), few), RunTokens(GetParam(), c, few));
+    }
+    ExpectAsOracle(GetParam(), kTolerance + Rounding(GetParam()), [&](const TestBackend& b) {
+      return RunTokens(b, c, {0, 4});
+    });
+  }
+}
+
 TEST_P(AttendAbsorbedTest, PlacesOfPagesDoNotMatter) {
   const TestPages pages = MakePages(DType::kBF16, 64, 16),
                   moved = MakePages(DType::kBF16, 64, 16, 9);

@@ -29,12 +29,13 @@ __global__ void __launch_bounds__(kThreads, 1)
       s.weights_full[i].Init(4);
       s.weights_empty[i].Init(1);
     }
-    for (int i = 0; i < 3; ++i) s.best_full[i].Init(1);
+    for (int i = 0; i < 4; ++i) s.best_full[i].Init(1);
     for (int i = 0; i < kBlocks; ++i) {
       s.slot_full[i].Init(1);
       s.slot_empty[i].Init(4);
+      for (int parity = 0; parity < 2; ++parity) s.weights_there[parity][i].Init(1);
     }
-    s.summed.Init(4 * kBlocks);
+    for (int parity = 0; parity < 2; ++parity) s.summed[parity].Init(4 * kBlocks);
     FenceMbarrierInit();
   }
   ClusterSync();
@@ -45,7 +46,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     LowerRegisters<56>();
     if (threadIdx.x / 32 == 8) ProduceKeys(s, maps, step);
     if (threadIdx.x / 32 == 9) ProduceValues(s, maps, step);
-    if (threadIdx.x / 32 == 10) SendWeights(s);
+    if (threadIdx.x / 32 == 10) SendWeights(s, output);
+    if (threadIdx.x / 32 == 11) ProduceWeights(s, output);
   } else if (group == 0) {
     RaiseRegisters<224>();
     Scorer<kBlocks>(s, step, scale_log2).Run();

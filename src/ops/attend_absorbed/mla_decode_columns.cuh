@@ -3,7 +3,7 @@
 // the values. So a part's tiles are added in the same order, to the same bits, as by one block.
 //
 // A round is kBlocks tiles, one for each block. Blocks tell each other their tile's greatest
-// scores, so that all know the running maxima, and then send each other their tile's weights.
+// scores, so that all know the running maxima, and then leave their tile's weights for the others.
 #pragma once
 
 #include "cuda/fence.h"
@@ -15,8 +15,8 @@ namespace fathom::mla {
 
 enum ColumnsBarrier : uint32_t { kSummerThreads = 1 };
 
-// The warpgroup that scores this block's tiles. It is at most two rounds ahead of every block's
-// sums, which is why there are three `best`.
+// The warpgroup that scores this block's tiles. It is at most three rounds ahead of every block's
+// sums, which is why there are four `best`.
 template <int kBlocks>
 class Scorer {
  public:
@@ -115,7 +115,7 @@ class Scorer {
 
   // Tells all blocks this tile's greatest scores; `base`: what its weights are relative to.
   __device__ void ExchangeBest(const float (&best)[2], float (&base)[2]) {
-    const int parity = round_ % 3;
+    const int parity = round_ % 4;
     if (threadIdx.x == 0) s_.best_full[parity].ArriveExpect(sizeof(s_.best[0]));
       // A quad has both rows; its lanes share the blocks.
 #pragma unroll
@@ -126,7 +126,7 @@ class Scorer {
                     PeerAddress(&s_.best_full[parity], peer));
       }
     }
-    s_.best_full[parity].Wait(round_ / 3 % 2);
+    s_.best_full[parity].Wait(round_ / 4 % 2);
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
@@ -179,8 +179,8 @@ class Summer {
  private:
   // Tiles from `first` on.
   __device__ void Round(int32_t first, int32_t tiles, int32_t end) {
-    const int parity = round_ % 3;
-    s_.best_full[parity].Wait(round_ / 3 % 2);
+    const int parity = round_ % 4;
+    s_.best_full[parity].Wait(round_ / 4 % 2);
     float scale[kBlocks][2];
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
@@ -262,7 +262,7 @@ class Summer {
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
       s_.slot_empty[block].Arrive();
-      s_.summed.ArriveAt(block);
+      s_.summed[round_ % 2].ArriveAt(block);
     }
   }
 

@@ -20,14 +20,16 @@ struct ColumnsShared {
   alignas(1024) uint8_t keys[kChunks][kChunkBytes];  // a query, and tiles to score
   alignas(1024) Slot slots[kBlocks];              // tiles to sum up, by the block that scored them
   alignas(1024) uint8_t weights[2][kChunkBytes];  // of this block's tiles, by round, on their way
-  float best[3][kBlocks][kRows];  // by round and block: greatest scores of tiles, in log2
+  float best[4][kBlocks][kRows];  // by round and block: greatest scores of tiles, in log2
   Item item[2];                   // by parity of the item
   Mbarrier item_full[2], item_empty[2];
   Mbarrier keys_full[2], keys_empty[2];  // of chunks 0-3, 4-8
   Mbarrier slot_full[kBlocks], slot_empty[kBlocks];
-  Mbarrier best_full[3];
+  Mbarrier best_full[4];
   Mbarrier weights_full[2], weights_empty[2];
-  Mbarrier summed;  // by all blocks: this block's tile of the round before
+  // By parity of the round: each block's weights are in the exchange; all have summed up this
+  // block's tile.
+  Mbarrier weights_there[2][kBlocks], summed[2];
 };
 
 // How items are taken in turn by those who need one: a warp, or the warps of a warpgroup.
@@ -49,7 +51,8 @@ class ItemReader {
   S& s_;
   uint32_t index_ = 0;
 };
-inline constexpr int kItemReaders = 10;  // warps: of two warpgroups, of values, of weights
+// Warps that do: of two warpgroups, of values, and of weights on their way out and in.
+inline constexpr int kItemReaders = 11;
 
 // Odd tiles are scored from the second half on, as in the kernel of one block.
 template <int kBlocks>
@@ -165,10 +168,18 @@ __device__ void ProduceValues(ColumnsShared<kBlocks>& s, const Maps& maps, const
   }
 }
 
-// The warp that sends the weights of this block's tiles to all blocks, once these have summed up
-// its tile of the round before.
+// Where weights pass from block to block: memory, which is the L2.
 template <int kBlocks>
-__device__ void SendWeights(ColumnsShared<kBlocks>& s) {
+__device__ uint8_t* ExchangePlace(const Output& output, uint32_t round, uint32_t block) {
+  const uint32_t cluster = blockIdx.x / kBlocks;
+  return output.exchange +
+         ((cluster * kExchangeRounds + round % kExchangeRounds) * kBlocks + block) * kChunkBytes;
+}
+
+// The warp that leaves the weights of this block's tiles in the exchange, and tells the others. It
+// is at most two rounds ahead of every block's sums.
+template <int kBlocks>
+__device__ void SendWeights(ColumnsShared<kBlocks>& s, const Output& output) {
   const uint32_t lane = threadIdx.x % 32, rank = ClusterRank();
   uint32_t round = 0;  // over all items
   for (ItemReader<kBlocks> items(s);;) {
@@ -178,14 +189,37 @@ __device__ void SendWeights(ColumnsShared<kBlocks>& s) {
     for (int32_t first = 0; first < tiles; first += kBlocks, ++round) {
       const uint32_t buffer = round % 2;
       s.weights_full[buffer].Wait(round / 2 % 2);
-      if (round > 0) {
-        s.summed.Wait(round % 2 ^ 1);
-        if (lane == 0) s.weights_empty[buffer ^ 1].Arrive();  // nobody reads the tile before
+      if (round >= 2) s.summed[buffer].Wait(round / 2 % 2 ^ 1);
+      if (lane == 0 && first + static_cast<int32_t>(rank) < tiles) {
+        BulkStore(ExchangePlace<kBlocks>(output, round, rank), s.weights[buffer], kChunkBytes);
+        AwaitBulkStores();
+        FenceAsync();  // here and not where they are loaded: it takes half a microsecond
+        FenceCluster();
       }
       __syncwarp();
-      if (lane < kBlocks && first + static_cast<int32_t>(rank) < tiles) {
-        CopyToPeer(PeerAddress(s.slots[rank].weights, lane), s.weights[buffer], kChunkBytes,
-                   PeerAddress(&s.slot_full[rank], lane));
+      if (lane == 0) s.weights_empty[buffer].Arrive();
+      if (lane < kBlocks) s.weights_there[buffer][rank].ArriveAt(lane);
+    }
+  }
+}
+
+// The warp that loads all blocks' weights.
+template <int kBlocks>
+__device__ void ProduceWeights(ColumnsShared<kBlocks>& s, const Output& output) {
+  const uint32_t lane = threadIdx.x % 32;
+  uint32_t round = 0;  // over all items
+  for (ItemReader<kBlocks> items(s);;) {
+    const Item item = items.Next();
+    if (item.tokens == 0) return;
+    const int32_t tiles = item.tiles();
+    for (int32_t first = 0; first < tiles; first += kBlocks, ++round) {
+      for (int block = 0; block < kBlocks; ++block) {
+        s.weights_there[round % 2][block].Wait(round / 2 % 2);
+        s.slot_empty[block].Wait(round % 2 ^ 1);
+        if (lane == 0 && first + block < tiles) {
+          BulkLoad(s.slots[block].weights, ExchangePlace<kBlocks>(output, round, block),
+                   kChunkBytes, s.slot_full[block]);
+        }
       }
       __syncwarp();
     }

@@ -94,6 +94,11 @@ size_t StateBytes(int32_t tokens, int32_t heads, int32_t max_splits) {
   return sizeof(float2) * (kLatent / 64) * tokens * max_splits * heads;
 }
 
+// Of the columns kernel's clusters.
+size_t ExchangeBytes() {
+  return size_t{kRows} * kKeys * sizeof(__nv_bfloat16) * kExchangeRounds * Multiprocessors();
+}
+
 constexpr float kLog2E = 1.4426950408889634f;
 
 // At most so many units are computed one by one. Sections: k tokens of n each, of which a share of
@@ -189,9 +194,12 @@ void LaunchWide(const MlaDecodeParams& p, int32_t first, cudaStream_t stream) {
                      .fp8 = p.scales != nullptr};
   std::byte* workspace = static_cast<std::byte*>(p.workspace);
   const size_t partial_bytes = PartialBytes(pass.tokens, p.heads, max_splits);
-  const Output output = {.out = static_cast<__nv_bfloat16*>(p.out) + rows * kLatent,
-                         .partial = reinterpret_cast<__half*>(workspace),
-                         .state = reinterpret_cast<float2*>(workspace + partial_bytes)};
+  const Output output = {
+      .out = static_cast<__nv_bfloat16*>(p.out) + rows * kLatent,
+      .partial = reinterpret_cast<__half*>(workspace),
+      .state = reinterpret_cast<float2*>(workspace + partial_bytes),
+      .exchange = reinterpret_cast<uint8_t*>(workspace + partial_bytes +
+                                             StateBytes(pass.tokens, p.heads, max_splits))};
   const int64_t items = int64_t{pass.tokens} * max_splits * head_blocks;
   Maps maps = MakeMaps(pass, false);
   const float scale_log2 = p.scale * kLog2E;
@@ -226,7 +234,8 @@ size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages,
   }
   const int32_t splits = mla::MaxSplits(max_pages, split);
   const int32_t pass = std::min(tokens, mla::kPassTokens);
-  return mla::PartialBytes(pass, heads, splits) + mla::StateBytes(pass, heads, splits);
+  return mla::PartialBytes(pass, heads, splits) + mla::StateBytes(pass, heads, splits) +
+         mla::ExchangeBytes();
 }
 
 void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {

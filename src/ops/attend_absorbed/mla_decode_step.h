@@ -17,9 +17,10 @@ inline constexpr int kRows = 64;      // (token, head) pairs: the M of wgmma
 inline constexpr int kKeys = 64;      // positions of a tile: a page
 inline constexpr int kQueryBox = 16;  // rows that one TMA load of a query brings
 inline constexpr int kNarrowHeads = kMlaNarrowHeads;
-inline constexpr int kFineGroups = 1;    // of 128 positions a block: so few are dealt singly
-inline constexpr int kThreads = 384;     // two warpgroups of consumers, one with the producer;
-inline constexpr int kFp8Threads = 512;  // of the wide kernel, and warps that widen
+inline constexpr int kExchangeRounds = 4;  // of tiles, whose weights are on their way
+inline constexpr int kFineGroups = 1;      // of 128 positions a block: so few are dealt singly
+inline constexpr int kThreads = 384;       // two warpgroups of consumers, one with the producer;
+inline constexpr int kFp8Threads = 512;    // of the wide kernel, and warps that widen
 
 // What the kernel knows of the step.
 struct Step {
@@ -60,6 +61,9 @@ struct Output {
   // them.
   __half* partial;  // [tokens, max_splits, heads, latent]
   float2* state;    // [tokens, max_splits, heads, latent / 64]: maximum in log2, sum of weights
+  // Of the columns kernel: weights on their way, [clusters, kExchangeRounds, blocks of a cluster,
+  // 64 rows, 64 positions] in BF16.
+  uint8_t* exchange;
 };
 
 // The same for the kernel for at most 16 heads.
