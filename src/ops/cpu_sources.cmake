@@ -14,5 +14,4 @@ set_source_files_properties(
   moe_experts/moe_experts_cpu.cc rms_norm/rms_norm_cpu.cc sample/sample_cpu.cc
   attend_absorbed/attend_absorbed_cpu.cc PROPERTIES COMPILE_OPTIONS -O3)
 set(CPU_LIBRARIES hwy::hwy)
-set(CPU_TEST_SOURCES cpu_ops_test.cc fp8_sums_test.cc kv_format_test.cc linear/linear_cpu_test.cc
-    linear/quantize_panel_cpu_test.cc)
+set(CPU_TEST_SOURCES cpu_ops_test.cc fp8_sums_test.cc kv_format_test.cc linear/linear_cpu_test.cc)

@@ -164,6 +164,7 @@ asio::awaitable<void> Connection::OnWorker(size_t bytes, Work work) {
     co_await client_->Changed();
     if (client_->gone() || aborting_) interrupt.Raise();
   }
+  client_->Notify();  // others may have waited for what was passed over here
   if (failure) std::rethrow_exception(failure);
 }
 

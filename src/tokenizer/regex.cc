@@ -96,7 +96,7 @@ Status Regex::FindAll(std::string_view text, std::vector<Match>* matches) const 
       return ResourceExhausted(
           "the regular expression '{}' of tokenizer.json gave up in a text of {} bytes ({}): send "
           "a shorter text, or one without very long runs of the same kind of character",
-          compiled_->pattern, text.size(), MessageOf(found));
+          Printable(compiled_->pattern), text.size(), MessageOf(found));
     }
     const size_t begin = offsets[0], end = offsets[1];
     if (begin == end && !matches->empty() && matches->back().end == end) {

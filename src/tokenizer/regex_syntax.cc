@@ -4,6 +4,8 @@
 #include <array>
 #include <cctype>
 
+#include "base/printable.h"
+
 namespace fathom {
 namespace {
 
@@ -16,7 +18,8 @@ class Translator {
 
   Result<std::string> Run() {
     while (at_ < in_.size()) TRY(Next());
-    if (in_class_) return InvalidArgument("the regular expression '{}' lacks a ']'", in_);
+    if (in_class_)
+      return InvalidArgument("the regular expression '{}' lacks a ']'", Printable(in_));
     return std::move(out_);
   }
 
@@ -36,7 +39,7 @@ class Translator {
     return Unimplemented(
         "the regular expression '{}' uses {} at byte {}, which is not supported: write it with "
         "plain groups, classes, \\p{{...}} and look-arounds",
-        in_, construct, at_);
+        Printable(in_), construct, at_);
   }
 
   Status Next() {
@@ -96,7 +99,8 @@ class Translator {
   }
 
   Status Escape() {
-    if (Rest().size() < 2) return InvalidArgument("the regular expression '{}' ends in '\\'", in_);
+    if (Rest().size() < 2)
+      return InvalidArgument("the regular expression '{}' ends in '\\'", Printable(in_));
     const char c = Rest()[1];
     if (!std::isalnum(static_cast<unsigned char>(c))) {
       Take("\\");  // the character follows, whatever it is

@@ -26,6 +26,18 @@ TEST(Regex, FindsAllWithoutOverlap) {
   EXPECT_EQ(Matches("x", ""), Texts{});
 }
 
+TEST(RegexErrors, QuoteAPatternInShort) {
+  const std::string filler(100'000, 'x');
+  for (const std::string& bad :
+       {"(" + filler, filler + "(", "[z-a]" + filler, filler + "[", filler + R"(\Q)",
+        filler + R"(\p{Nonsense})", "(?P<a>" + filler + ")"}) {
+    const Result<Regex> regex = Regex::Compile(bad);
+    if (regex.ok()) continue;
+    EXPECT_LT(regex.status().message().size(), 500u) << regex.status().message().substr(0, 80);
+  }
+  EXPECT_FALSE(Regex::Compile("(" + filler).ok());
+}
+
 TEST(Regex, EmptyMatchesNeverFollowAMatch) {
   EXPECT_EQ(Matches("x*", "axxb"), (Texts{"", "xx", ""}));
   EXPECT_EQ(Matches("(?=é)", "éé"), (Texts{"", ""}));

@@ -85,3 +85,29 @@ def test_nine_announced_bodies_lock_nobody_out():
         assert eventually(lambda: requests.get(f"{server.url}/health", timeout=5).ok, 2)
         for client in held:
             client.close()
+
+
+def test_large_answers_hold_up_nobody():
+    with serving() as server:
+        answers = []
+
+        def ask():
+            body = {"prompt": [5 + i % 1000 for i in range(500)], "n": 4, "max_tokens": 1}
+            body |= {"echo": True, "logprobs": 20}
+            answers.append(requests.post(f"{server.url}/v1/completions", json=body, timeout=60))
+
+        client = threading.Thread(target=ask)
+        client.start()
+        while client.is_alive():
+            asked = time.monotonic()
+            assert requests.get(f"{server.url}/health", timeout=5).status_code == 200
+            assert time.monotonic() - asked < 1
+            time.sleep(0.005)
+        choices = answers[0].json()["choices"]
+        assert [choice["index"] for choice in choices] == [0, 1, 2, 3]
+        for choice in choices:
+            logprobs = choice["logprobs"]
+            assert len(logprobs["tokens"]) == 501
+            assert logprobs["token_logprobs"][0] is None
+            assert len(logprobs["top_logprobs"][1]) >= 20
+            assert "".join(logprobs["tokens"]) == choice["text"]

@@ -1,12 +1,12 @@
+#include "products/cpu/quantize_panel.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <vector>
 
-#include "ops/testing.h"
-#include "products/cpu/quantize_panel.h"
+#include "base/rng.h"
 
 namespace fathom {
 namespace {
@@ -14,7 +14,9 @@ namespace {
 // Of the three multipliers about the nearest, none has less error than the one that is stored.
 TEST(QuantizePanelInt4, TakesTheBestOfThreeMultipliers) {
   constexpr int64_t kSubRuns = kScaleTile / kSubRun;
-  const std::vector<float> values = Normals(kScaleTile * kPanel, 5);
+  Rng rng(5);
+  std::vector<float> values(kScaleTile * kPanel);
+  for (float& value : values) value = rng.Normal();
   std::vector<uint8_t> packed(kPanel * kSubRuns + kScaleTile * kPanel / 2);
   float scales[kPanel];
   QuantizePanelInt4(values.data(), kScaleTile, packed.data(), scales);
