@@ -94,10 +94,13 @@ size_t StateBytes(int32_t tokens, int32_t heads, int32_t max_splits) {
   return sizeof(float2) * (kLatent / 64) * tokens * max_splits * heads;
 }
 
-// Of the columns kernel's clusters.
-size_t ExchangeBytes() {
-  return size_t{kRows} * kKeys * sizeof(__nv_bfloat16) * kExchangeRounds * Multiprocessors();
-}
+// Blocks of the columns kernel: GH100 has so many multiprocessors. A constant, so that work space
+// is known without a GPU.
+constexpr int64_t kMostBlocks = 144;
+
+// Of all its clusters.
+constexpr size_t kExchangeBytes =
+    sizeof(__nv_bfloat16) * kRows * kKeys * kExchangeRounds * kMostBlocks;
 
 constexpr float kLog2E = 1.4426950408889634f;
 
@@ -156,7 +159,7 @@ int ClusterOf(const MlaDecodeParams& p) {
 // As many clusters as run at once: 12 of an H200's 132 multiprocessors are left over in their GPCs
 // (cudaOccupancyMaxActiveClusters: 15 clusters of 8, 30 of 4).
 int64_t MaxClusters(int cluster) {
-  return std::max<int64_t>(1, (Multiprocessors() - 12) / cluster);
+  return std::clamp<int64_t>((Multiprocessors() - 12) / cluster, 1, kMostBlocks / cluster);
 }
 
 // What a block of the columns kernel loads of a tile.
@@ -235,7 +238,7 @@ size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages,
   const int32_t splits = mla::MaxSplits(max_pages, split);
   const int32_t pass = std::min(tokens, mla::kPassTokens);
   return mla::PartialBytes(pass, heads, splits) + mla::StateBytes(pass, heads, splits) +
-         mla::ExchangeBytes();
+         mla::kExchangeBytes;
 }
 
 void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
