@@ -1,4 +1,4 @@
-// Tells work that is done for somebody when to end early: he has left, or it takes too long.
+// Tells work that is done for somebody when to end early: they have left, or it takes too long.
 #pragma once
 
 #include <atomic>

@@ -74,6 +74,7 @@ void Connection::Start(std::function<void()> done) {
 void Connection::EndIfIdle() {
   asio::post(client_->socket().get_executor(), [self = shared_from_this()] {
     error_code ignored;
+    self->ending_ = true;  // a request that came meanwhile is its last
     if (self->idle_) self->client_->socket().cancel(ignored);
   });
 }
@@ -87,7 +88,7 @@ void Connection::Abort() {
 
 asio::awaitable<void> Connection::Serve() {
   bool more = true;
-  while (more) more = co_await ServeOne();
+  while (more && !ending_) more = co_await ServeOne();
   client_->Close();
 }
 
@@ -128,7 +129,7 @@ std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) const {
   const std::optional<ApiError> bad = BadHead(exchange.parser.get());
   exchange.unread = bad || !exchange.parser.is_done();
   if (bad) return ErrorResponse(*bad);
-  if (reserved_) exchange.keep_alive = false;
+  if (reserved_ || ending_) exchange.keep_alive = false;
   if (reserved_ && !Api::IsOpen(exchange.request.path)) {
     return ErrorResponse(EngineError(Unavailable("Too many connections: try again in a moment.")));
   }

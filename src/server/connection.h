@@ -89,6 +89,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool idle_ = false;  // between requests
   bool fresh_ = true;  // before the first one
   bool aborting_ = false;
+  bool ending_ = false;  // told to give way: serves no further request
 };
 
 }  // namespace fathom
