@@ -67,7 +67,8 @@ EngineLoop::EngineLoop(const EngineOptions& options, Executor* executor, const C
       executor_(executor),
       clock_(clock),
       on_output_(std::move(on_output)),
-      inbox_(int64_t{options.scheduler.max_num_seqs} + options.max_queue),
+      inbox_(int64_t{options.scheduler.groups} * options.scheduler.max_num_seqs +
+             options.max_queue),
       scheduler_(options.scheduler) {
   RestartThroughput();
   HandOut();  // so that Stats() is true from the start
@@ -127,31 +128,31 @@ void EngineLoop::CancelNow(RequestId id) {
 }
 
 bool EngineLoop::SubmitNext() {
-  StepPlan plan = scheduler_.Plan();
-  if (plan.rows.empty()) return false;
-  in_flight_.push_back({.step = plan.step, .rows = plan.rows});
-  executor_->Submit(std::move(plan));
+  StepPlans plans = scheduler_.Plan();
+  if (plans.empty()) return false;
+  in_flight_.push_back({.step = plans.step(), .rows = plans.Rows()});
+  executor_->Submit(std::move(plans));
   return true;
 }
 
 void EngineLoop::ApplyOldest() {
   StepResult result = executor_->Wait();
   if (!result.status.ok()) return Fail(std::move(result.status));
-  const StepPlan plan = std::move(in_flight_.front());
+  const auto [step, rows] = std::move(in_flight_.front());
   in_flight_.pop_front();
-  CHECK(result.step == plan.step && result.rows.size() == plan.rows.size(),
+  CHECK(result.step == step && result.rows.size() == rows.size(),
         "the executor answered step {} with {} rows, not step {} with {}", result.step,
-        result.rows.size(), plan.step, plan.rows.size());
+        result.rows.size(), step, rows.size());
   std::vector<RowOutcome> outcomes;
   for (size_t i = 0; i < result.rows.size(); ++i) {
     RowResult& row = result.rows[i];
-    if (!row.status.ok() && !plan.rows[i].is_decode()) row.tokens.clear();
+    if (!row.status.ok() && !rows[i].is_decode()) row.tokens.clear();
     RowOutcome& outcome = outcomes.emplace_back(!row.status.ok());
     for (const GeneratedToken& token : row.tokens) outcome.tokens.push_back(token.id);
   }
-  const std::vector<RowEffect> effects = scheduler_.Apply(plan, outcomes);
+  const std::vector<RowEffect> effects = scheduler_.Apply(step, rows, outcomes);
   for (size_t i = 0; i < effects.size(); ++i) {
-    if (effects[i].counts) AddOutput(plan.rows[i], std::move(result.rows[i]), effects[i]);
+    if (effects[i].counts) AddOutput(rows[i], std::move(result.rows[i]), effects[i]);
   }
   ++steps_;
 }
@@ -165,8 +166,8 @@ void EngineLoop::Fail(Status why) {
   inbox_.Stop(Unavailable("the device failed: ask another server"));
   DrainInbox();  // which ends all that live, as at every stop
   for (; !in_flight_.empty(); in_flight_.pop_front()) {
-    const StepPlan& plan = in_flight_.front();
-    scheduler_.Apply(plan, std::vector<RowOutcome>(plan.rows.size()));  // of ended requests
+    const auto& [step, rows] = in_flight_.front();
+    scheduler_.Apply(step, rows, std::vector<RowOutcome>(rows.size()));  // of ended requests
   }
 }
 
@@ -198,7 +199,7 @@ void EngineLoop::HandOut() {
     if (output.finish) ended.push_back(output.id);
   }
   {
-    const int32_t pages = scheduler_.options().num_pages;
+    const int32_t pages = scheduler_.num_pages();
     std::lock_guard lock(stats_mutex_);
     stats_ = {.running = scheduler_.running(),
               .waiting = scheduler_.waiting(),
@@ -226,7 +227,7 @@ void EngineLoop::LogThroughput() {
       "pages free",
       per_second(scheduler_.prompt_tokens() - logged_prompt_tokens_),
       per_second(scheduler_.generated_tokens() - logged_generated_tokens_), scheduler_.running(),
-      scheduler_.waiting(), scheduler_.free_pages(), scheduler_.options().num_pages);
+      scheduler_.waiting(), scheduler_.free_pages(), scheduler_.num_pages());
   RestartThroughput();
 }
 

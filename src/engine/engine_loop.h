@@ -47,6 +47,12 @@ class EngineLoop {
     std::vector<TokenLogprobs> prompt_logprobs;
   };
 
+  // The rows of all groups.
+  struct StepInFlight {
+    uint64_t step = 0;
+    std::vector<StepRow> rows;
+  };
+
   void DrainInbox();
   void CancelNow(RequestId id);
   bool SubmitNext();
@@ -67,7 +73,7 @@ class EngineLoop {
   // THREAD: the engine's.
   Scheduler scheduler_;
   std::map<RequestId, Live> live_;
-  std::deque<StepPlan> in_flight_;
+  std::deque<StepInFlight> in_flight_;
   std::vector<RequestOutput> outputs_;  // of this round
   int64_t steps_ = 0;
   // At the last log line, or when the work began after it.

@@ -23,7 +23,7 @@ class CountingExecutor final : public Executor {
  public:
   CountingExecutor(std::atomic<int64_t>* waits, const std::atomic<int64_t>* good_steps)
       : waits_(waits), good_steps_(good_steps) {}
-  void Submit(StepPlan plan) override { steps_.push_back(std::move(plan)); }
+  void Submit(StepPlans plans) override { steps_.push_back(std::move(plans.groups.at(0))); }
   StepResult Wait() override {
     if (++*waits_ > *good_steps_) {
       return {.step = steps_.front().step, .rows = {}, .status = Internal("in step 7, op linear")};

@@ -21,7 +21,7 @@ struct RowResult {
 
 struct StepResult {
   uint64_t step = 0;
-  std::vector<RowResult> rows;  // as the plan's, if the status is OK
+  std::vector<RowResult> rows;  // as StepPlans::Rows(), if the status is OK
   Status status{};  // why the device failed: then it does nothing more, and so do later steps
 };
 
@@ -29,8 +29,8 @@ struct StepResult {
 class Executor {
  public:
   virtual ~Executor() = default;
-  virtual void Submit(StepPlan plan) = 0;  // enqueues and returns
-  virtual StepResult Wait() = 0;           // of the oldest step not yet waited for
+  virtual void Submit(StepPlans plans) = 0;  // enqueues and returns
+  virtual StepResult Wait() = 0;             // of the oldest step not yet waited for
 };
 
 }  // namespace fathom

@@ -49,8 +49,10 @@ ModelExecutor::~ModelExecutor() {
   thread_.join();
 }
 
-void ModelExecutor::Submit(StepPlan plan) {
-  CHECK(steps_.TryPush(std::move(plan)), "more steps in flight than the executor was made for");
+void ModelExecutor::Submit(StepPlans plans) {
+  CHECK(plans.groups.size() == 1, "{} groups: one device serves one", plans.groups.size());
+  CHECK(steps_.TryPush(std::move(plans.groups.front())),
+        "more steps in flight than the executor was made for");
 }
 
 StepResult ModelExecutor::Wait() {
@@ -118,7 +120,7 @@ void ModelExecutor::EnqueueRows(const StepPlan& plan, Enqueued& step) {
         {.samples = row.samples, .is_decode = row.is_decode(), .logprobs = logprobs});
     if (row.samples) step.top_logprobs = std::max(step.top_logprobs, logprobs);
   }
-  if (const BatchCapacity* size = RecordedSize(plan, step)) {
+  if (const BatchCapacity* size = RecordedSize(plan.shape)) {
     EnqueueRecorded(*size, runner_.Stage(plan, *size));
     if (step.top_logprobs >= 0) {
       runner_.LogProbsOfDrawn(plan, 0, step.top_logprobs, step.logprobs.emplace_back());
@@ -166,17 +168,12 @@ void ModelExecutor::TakeDrawn(const Enqueued& step, size_t row, RowResult& resul
   }
 }
 
-const BatchCapacity* ModelExecutor::RecordedSize(const StepPlan& plan, const Enqueued& step) const {
-  for (const StepRow& row : plan.rows) {
-    if (row.form == AttentionForm::kExpanded || row.prompt_logprobs) return nullptr;
-  }
+const BatchCapacity* ModelExecutor::RecordedSize(const StepShape& shape) const {
+  if (shape.eager) return nullptr;
   // Logits are read after the replay, which leaves those of one pass.
-  const int64_t logit_rows = plan.num_logit_rows();
-  if (step.top_logprobs >= 0 && logit_rows > runner_.pass_rows()) return nullptr;
-  const auto rows = static_cast<int64_t>(plan.rows.size());
-  const int64_t tokens = plan.num_tokens();
+  if (shape.logprob_vectors > runner_.pass_rows()) return nullptr;
   const auto size = std::find_if(sizes_.begin(), sizes_.end(), [&](const BatchCapacity& s) {
-    return s.rows >= rows && s.tokens >= tokens && s.logit_rows >= logit_rows;
+    return s.rows >= shape.rows && s.tokens >= shape.tokens && s.logit_rows >= shape.logit_vectors;
   });
   return size == sizes_.end() ? nullptr : &*size;
 }

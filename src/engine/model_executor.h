@@ -32,7 +32,7 @@ class ModelExecutor final : public Executor {
   ModelExecutor(Model& model, Device& device, const ModelExecutorOptions& options);
   ~ModelExecutor() override;
 
-  void Submit(StepPlan plan) override;
+  void Submit(StepPlans plans) override;  // REQUIRES: of one group
   StepResult Wait() override;
 
   const RecordedSteps& recorded() const { return recorded_; }
@@ -67,9 +67,9 @@ class ModelExecutor final : public Executor {
   void EnqueueRows(const StepPlan& plan, Enqueued& step);
   StepResult Finish(Enqueued& step);
   void TakeDrawn(const Enqueued& step, size_t row, RowResult& result) const;
-  // The smallest recorded size that holds the step; null if there is none, or if something in it
-  // cannot be replayed.
-  const BatchCapacity* RecordedSize(const StepPlan& plan, const Enqueued& step) const;
+  // The smallest recorded size that holds the step, for every group alike; null if there is none,
+  // or if something in it cannot be replayed.
+  const BatchCapacity* RecordedSize(const StepShape& shape) const;
   // What was staged: forward pass, sampling and commit, recorded per size of the step.
   void EnqueueRecorded(const BatchCapacity& size, const Batch& batch);
   void EnqueueEagerly(const StepPlan& plan, Enqueued& step);

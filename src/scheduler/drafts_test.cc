@@ -161,8 +161,8 @@ TEST(SchedulerDrafts, ReservationsEndWhereTheRequestDoes) {
     // Only the token at final_length - 1 is never computed.
     const int32_t pages = max_tokens <= 5 ? 1 : 2;
     EXPECT_EQ(harness.scheduler.free_pages(), 10 - pages) << max_tokens;
-    for (const StepPlan& plan : harness.in_flight) {
-      const StepRow& row = plan.rows[0];
+    for (const StepPlans& plans : harness.in_flight) {
+      const StepRow& row = plans.groups[0].rows[0];
       EXPECT_LE(row.drafts, std::max(max_tokens - 2, 0)) << "the first decode has max_tokens - 1";
     }
     harness.RunToTheEnd();

@@ -23,6 +23,7 @@ StepPlan OneRequest::Next(AttentionForm form, std::span<const TokenId> tokens) {
     row.new_pages.push_back(PageId{num_pages_ - 1 - pages_planned_});
   }
   plan.rows.push_back(std::move(row));
+  Widen(plan.shape, plan, /*logprobs=*/false);
   length_ = static_cast<int32_t>(end);
   return plan;
 }

@@ -1,5 +1,6 @@
 // Scheduler::Plan(): which rows the next step has.
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "scheduler/scheduler.h"
@@ -14,147 +15,180 @@ int PlaceOf(const StepRow& row) {
 
 }  // namespace
 
-StepPlan Scheduler::Plan() {
+StepPlans Scheduler::Plan() {
   CHECK(in_flight_.size() < static_cast<size_t>(options_.depth), "{} steps are in flight",
         in_flight_.size());
-  StepPlan plan;
-  const int32_t held_back = prefill_left_out_ ? OldestPrefillTokens() : 0;
-  const int32_t decoded = PlanDecodes(options_.max_num_batched_tokens - held_back, plan);
-  PlanPrefills(options_.max_num_batched_tokens - decoded, plan);
-  if (plan.rows.empty()) {
-    CHECK(!in_flight_.empty() || empty(), "requests, nothing in flight, and nothing can run");
-    return plan;
+  for (Group& group : groups_) group.tokens_left = options_.max_num_batched_tokens;
+  const bool hold_back = std::exchange(prefill_left_out_, false);
+  const Group* const for_head = hold_back ? GroupForHead(/*tokens=*/0) : nullptr;
+  std::vector<int32_t> held_back;
+  for (const Group& group : groups_) {
+    held_back.push_back(hold_back ? OldestPrefillTokens(group, &group == for_head) : 0);
   }
-  std::stable_sort(plan.rows.begin(), plan.rows.end(), [](const StepRow& a, const StepRow& b) {
-    if (PlaceOf(a) != PlaceOf(b)) return PlaceOf(a) < PlaceOf(b);
-    return !a.is_decode() && a.num_tokens() < b.num_tokens();
-  });
-  plan.step = next_step_++;
-  in_flight_.push_back(plan.step);
-  return plan;
+  for (Group& group : groups_) PlanDecodes(group, held_back[static_cast<size_t>(group.number)]);
+  for (Group& group : groups_) PlanPrefills(group);
+  AdmitWaiting();
+  if (hold_back) prefill_left_out_ = false;  // the next step is the decodes' again
+  StepPlans plans = TakeParts();
+  if (plans.empty()) {
+    CHECK(!in_flight_.empty() || empty(), "requests, nothing in flight, and nothing can run");
+    return plans;
+  }
+  in_flight_.push_back(next_step_++);
+  return plans;
 }
 
-// Returns how many tokens it planned.
-int32_t Scheduler::PlanDecodes(int32_t budget, StepPlan& plan) {
-  std::vector<Sequence*> oldest_first;  // a copy: preemption changes running_
-  for (Sequence* seq : running_) {
+int32_t Scheduler::OldestPrefillTokens(const Group& group, bool head_may_enter) const {
+  for (const Sequence* seq : group.running) {
+    if (seq->prefilling() && !seq->held_in_lockstep()) return NextPrefillTokens(*seq);
+  }
+  return head_may_enter ? NextPrefillTokens(*waiting_.front()) : 0;
+}
+
+void Scheduler::PlanDecodes(Group& group, int32_t held_back) {
+  std::vector<Sequence*> oldest_first;  // a copy: preemption changes group.running
+  for (Sequence* seq : group.running) {
     if (!seq->prefilling() && !seq->fully_planned() && !seq->held_in_lockstep()) {
       oldest_first.push_back(seq);
     }
   }
-  int32_t planned = 0, pages_owed = 0;
+  const int32_t budget = group.tokens_left - held_back;
+  std::vector<Sequence*> planned;
+  int32_t pages_owed = 0;
   for (Sequence* seq : oldest_first) {
-    if (planned == budget) break;
-    if (seq->state != SequenceState::kRunning || !ReserveToken(*seq, pages_owed)) continue;
+    if (static_cast<int32_t>(planned.size()) == budget) break;
+    if (seq->state != SequenceState::kRunning || !ReserveToken(group, *seq, pages_owed)) continue;
     ++seq->tokens_in_flight;
-    AddRow(*seq, {.samples = true}, plan);
-    ++planned;
+    AddRow(group, *seq, {.samples = true});
+    planned.push_back(seq);
   }
-  if (planned == 0) return 0;
-  const int32_t room = std::min(budget / planned - 1, options_.max_drafts);  // of each
-  for (StepRow& row : plan.rows) planned += AddDrafts(room, row);
-  return planned;
+  if (planned.empty()) return;
+  const int32_t each = budget / static_cast<int32_t>(planned.size()) - 1;
+  const int32_t drafts = std::min(each, options_.max_drafts);
+  for (size_t i = 0; drafts > 0 && i < planned.size(); ++i) {
+    AddDrafts(group, drafts, *planned[i], group.part.rows[i]);
+  }
 }
 
-// Gives a decode that has its token up to `drafts` drafts too, and returns how many: none of them
-// costs another request its pages.
-int32_t Scheduler::AddDrafts(int32_t drafts, StepRow& row) {
-  Sequence& seq = *sequences_.at(row.request);
+// Gives a decode that has its token up to `drafts` drafts too: none of them costs another request
+// its pages.
+void Scheduler::AddDrafts(Group& group, int32_t drafts, Sequence& seq, StepRow& row) {
   const int32_t last = seq.final_length - 1;  // the token there is sampled, never computed
   for (drafts = std::min(drafts, last - seq.planned_least()); drafts > 0; --drafts) {
     const int32_t needed = PagesFor(std::min(seq.planned_most() + drafts, last)) -
                            static_cast<int32_t>(seq.pages.size());
-    if (needed <= 0 || pool_.Allocate(needed, seq.pages)) break;
+    if (needed <= 0 || group.pool.Allocate(needed, seq.pages)) break;
   }
   row.drafts = drafts;
   seq.tokens_in_flight += drafts;
+  group.tokens_left -= drafts;
   HandOverPages(seq, row);
-  return drafts;
 }
 
-void Scheduler::PlanPrefills(int32_t budget, StepPlan& plan) {
-  bool planned = false;
-  prefill_left_out_ = false;
-  const auto plan_chunk = [&](Sequence& seq) {
-    const int32_t tokens = PrefillTokens(seq.prefilled, seq.prompt_size(), seq.prefill_end);
-    if (tokens > budget) {
-      prefill_left_out_ |= !planned;
-      return;
-    }
-    AddPrefill(seq, tokens, plan);
-    budget -= tokens;
-    planned = true;
-  };
-  for (Sequence* seq : running_) {
-    if (seq->prefilling() && !seq->held_in_lockstep()) plan_chunk(*seq);
-  }
-  while (HeadCanOpen()) {
-    Sequence& seq = *waiting_.front();
-    if (PrefillTokens(0, seq.prompt_size(), seq.length()) > budget) {
-      prefill_left_out_ |= !planned;
-      break;
-    }
-    OpenSlot(seq, plan);
-    plan_chunk(seq);
+void Scheduler::PlanPrefills(Group& group) {
+  for (Sequence* seq : group.running) {
+    if (seq->prefilling() && !seq->held_in_lockstep()) PlanChunk(group, *seq);
   }
 }
 
-// Tokens of the row that starts at `begin`: up to the next multiple of prefill_chunk, whatever the
-// budget, and never across the prompt's end, so that all of them are of one form.
-int32_t Scheduler::PrefillTokens(int32_t begin, int32_t prompt_end, int32_t prefill_end) const {
+void Scheduler::PlanChunk(Group& group, Sequence& seq) {
+  const int32_t tokens = NextPrefillTokens(seq);
+  if (tokens > group.tokens_left) {
+    prefill_left_out_ |= !group.prefills;
+    return;
+  }
+  AddPrefill(group, seq, tokens);
+  group.prefills = true;
+}
+
+void Scheduler::AdmitWaiting() {
+  while (!waiting_.empty()) {
+    Sequence& head = *waiting_.front();
+    if (Group* group = GroupForHead(NextPrefillTokens(head))) {
+      OpenSlot(*group, head);
+      PlanChunk(*group, head);
+      continue;
+    }
+    if (const Group* group = GroupForHead(/*tokens=*/0)) prefill_left_out_ |= !group->prefills;
+    return;
+  }
+}
+
+// Where the oldest request that waits finds a slot, its pages and so many tokens in this step, and
+// leaves the most room; null if nowhere.
+Scheduler::Group* Scheduler::GroupForHead(int32_t tokens) {
+  if (waiting_.empty() || waiting_.front()->rows_in_flight > 0) return nullptr;
+  Group* best = nullptr;
+  int64_t most = 0;
+  for (Group& group : groups_) {
+    if (group.free_slots.empty() || PagesBehindHead(group) < 0 || group.tokens_left < tokens) {
+      continue;
+    }
+    const int64_t room = RoomBehindHead(group);
+    if (best != nullptr && room <= most) continue;
+    best = &group;
+    most = room;
+  }
+  return best;
+}
+
+// A page for each running request is not free, or its next decode would preempt the newcomer.
+int64_t Scheduler::PagesBehindHead(const Group& group) const {
+  return group.pool.free_pages() - PagesFor(waiting_.front()->length()) -
+         static_cast<int64_t>(group.running.size());
+}
+
+// The smaller of two shares: of the group's pages, and of the step's tokens. Both are multiplied by
+// the number of pages and of tokens, which are the same in all groups.
+int64_t Scheduler::RoomBehindHead(const Group& group) const {
+  const int64_t tokens = group.tokens_left - NextPrefillTokens(*waiting_.front());
+  return std::min(PagesBehindHead(group) * options_.max_num_batched_tokens,
+                  tokens * options_.num_pages);
+}
+
+// Tokens of its next row: up to the next multiple of prefill_chunk, whatever the budget, and never
+// across the prompt's end, so that all of them are of one form.
+int32_t Scheduler::NextPrefillTokens(const Sequence& seq) const {
+  const bool waits = seq.state == SequenceState::kWaiting;
+  const int32_t begin = waits ? 0 : seq.prefilled;
+  const int32_t end = waits ? seq.length() : seq.prefill_end;
   const int32_t border = begin + options_.prefill_chunk - begin % options_.prefill_chunk;
-  return std::min(border, begin < prompt_end ? prompt_end : prefill_end) - begin;
+  return std::min(border, begin < seq.prompt_size() ? seq.prompt_size() : end) - begin;
 }
 
-int32_t Scheduler::OldestPrefillTokens() const {
-  for (const Sequence* seq : running_) {
-    if (seq->prefilling() && !seq->held_in_lockstep()) {
-      return PrefillTokens(seq->prefilled, seq->prompt_size(), seq->prefill_end);
-    }
-  }
-  if (!HeadCanOpen()) return 0;
-  const Sequence& head = *waiting_.front();
-  return PrefillTokens(0, head.prompt_size(), head.length());
-}
-
-// Leaves a page for each running request, or its next decode would preempt the newcomer.
-bool Scheduler::HeadCanOpen() const {
-  if (waiting_.empty() || free_slots_.empty()) return false;
-  const Sequence& head = *waiting_.front();
-  return head.rows_in_flight == 0 &&
-         pool_.free_pages() >= PagesFor(head.length()) + static_cast<int64_t>(running_.size());
-}
-
-void Scheduler::OpenSlot(Sequence& seq, StepPlan& plan) {
+void Scheduler::OpenSlot(Group& group, Sequence& seq) {
   waiting_.pop_front();
-  running_.push_back(&seq);
+  const auto younger =
+      std::upper_bound(group.running.begin(), group.running.end(), &seq, ArrivedBefore);
+  group.running.insert(younger, &seq);
   seq.state = SequenceState::kRunning;
-  seq.slot = free_slots_.back();
-  free_slots_.pop_back();
+  seq.group = group.number;
+  seq.slot = group.free_slots.back();
+  group.free_slots.pop_back();
   seq.prefill_end = seq.length();
   seq.prefilled = 0;
   seq.pages_planned = 0;
-  const bool allocated = pool_.Allocate(PagesFor(seq.prefill_end), seq.pages);
+  const bool allocated = group.pool.Allocate(PagesFor(seq.prefill_end), seq.pages);
   CHECK(allocated, "{} pages for request {}", PagesFor(seq.prefill_end), Raw(seq.id));
-  plan.openings.push_back({.slot = seq.slot,
-                           .request = seq.id,
-                           .params = seq.params,
-                           .generated = seq.generated,
-                           .final_length = seq.final_length});
+  group.part.openings.push_back({.slot = seq.slot,
+                                 .request = seq.id,
+                                 .params = seq.params,
+                                 .generated = seq.generated,
+                                 .final_length = seq.final_length});
 }
 
 // Sees to it that the token which `seq` decodes next has a page wherever it turns out to stand.
 // False if it must sit this step out: it waits for pages that steps in flight still hold
 // (`pages_owed` counts those promised in this plan), or it was itself the one to preempt.
-bool Scheduler::ReserveToken(Sequence& seq, int32_t& pages_owed) {
+bool Scheduler::ReserveToken(Group& group, Sequence& seq, int32_t& pages_owed) {
   const int32_t needed = PagesFor(std::min(seq.planned_most() + 1, seq.final_length - 1)) -
                          static_cast<int32_t>(seq.pages.size());
-  while (needed > 0 && !pool_.Allocate(needed, seq.pages)) {
-    if (PagesSoonFree() >= pages_owed + needed) {
+  while (needed > 0 && !group.pool.Allocate(needed, seq.pages)) {
+    if (PagesSoonFree(group) >= pages_owed + needed) {
       pages_owed += needed;
       return false;
     }
-    const auto victim = std::find_if(running_.rbegin(), running_.rend(),
+    const auto victim = std::find_if(group.running.rbegin(), group.running.rend(),
                                      [](const Sequence* s) { return !s->fully_planned(); });
     const bool is_self = *victim == &seq;  // there is one: `seq` itself at the latest
     Preempt(**victim);
@@ -164,16 +198,14 @@ bool Scheduler::ReserveToken(Sequence& seq, int32_t& pages_owed) {
 }
 
 // Pages that come back without preempting anyone, once the steps in flight have completed.
-int32_t Scheduler::PagesSoonFree() const {
-  int32_t pages = 0;
-  for (const auto& [id, seq] : sequences_) {
-    const bool leaving = seq->state != SequenceState::kRunning || seq->fully_planned();
-    if (leaving) pages += static_cast<int32_t>(seq->pages.size());
-  }
-  return pages;
+int32_t Scheduler::PagesSoonFree(const Group& group) {
+  size_t pages = 0;
+  for (const Sequence* seq : group.leaving) pages += seq->pages.size();
+  for (const Sequence* seq : group.running) pages += seq->fully_planned() ? seq->pages.size() : 0;
+  return static_cast<int32_t>(pages);
 }
 
-void Scheduler::AddPrefill(Sequence& seq, int32_t tokens, StepPlan& plan) {
+void Scheduler::AddPrefill(Group& group, Sequence& seq, int32_t tokens) {
   const int32_t begin = seq.prefilled, end = begin + tokens, prompt_end = seq.prompt_size();
   StepRow row{
       .form = FormOfToken(begin, prompt_end, options_.prefill_chunk, options_.absorbed_limit),
@@ -188,23 +220,45 @@ void Scheduler::AddPrefill(Sequence& seq, int32_t tokens, StepPlan& plan) {
   }
   seq.prefilled = end;
   if (row.samples) ++seq.tokens_in_flight;
-  AddRow(seq, std::move(row), plan);
+  AddRow(group, seq, std::move(row));
 }
 
-void Scheduler::AddRow(Sequence& seq, StepRow row, StepPlan& plan) {
+void Scheduler::AddRow(Group& group, Sequence& seq, StepRow row) {
   row.slot = seq.slot;
   row.request = seq.id;
   row.first_new_page = seq.pages_planned;
   HandOverPages(seq, row);
   ++seq.rows_in_flight;
   seq.samples_in_flight += row.samples;
-  plan.rows.push_back(std::move(row));
+  group.tokens_left -= row.num_tokens();
+  group.logprobs |= row.samples && seq.params->sampling.logprobs >= 0;
+  group.part.rows.push_back(std::move(row));
 }
 
 void Scheduler::HandOverPages(Sequence& seq, StepRow& row) {
   for (; seq.pages_planned < static_cast<int32_t>(seq.pages.size()); ++seq.pages_planned) {
     row.new_pages.push_back(seq.pages[static_cast<size_t>(seq.pages_planned)].id());
   }
+}
+
+// The step, of which every group has the same number and shape.
+StepPlans Scheduler::TakeParts() {
+  StepPlans plans;
+  StepShape shape;
+  for (Group& group : groups_) {
+    Widen(shape, group.part, group.logprobs);
+    plans.groups.push_back(std::exchange(group.part, {}));
+    group.logprobs = group.prefills = false;
+  }
+  for (StepPlan& part : plans.groups) {
+    part.step = next_step_;
+    part.shape = shape;
+    std::stable_sort(part.rows.begin(), part.rows.end(), [](const StepRow& a, const StepRow& b) {
+      if (PlaceOf(a) != PlaceOf(b)) return PlaceOf(a) < PlaceOf(b);
+      return !a.is_decode() && a.num_tokens() < b.num_tokens();
+    });
+  }
+  return plans;
 }
 
 }  // namespace fathom

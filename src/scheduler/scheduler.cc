@@ -5,19 +5,12 @@
 #include "base/check.h"
 
 namespace fathom {
-namespace {
-
-bool ArrivedBefore(const Sequence* a, const Sequence* b) {
-  return a->arrival < b->arrival;
-}
-
-}  // namespace
-
 Status Validate(const SchedulerOptions& options) {
   const auto at_least = [](const char* name, int64_t value, int64_t least) -> Status {
     if (value >= least) return {};
     return InvalidArgument("{} {}: it must be at least {}", name, value, least);
   };
+  TRY(at_least("data-parallel groups:", options.groups, 1));
   TRY(at_least("--max-num-seqs", options.max_num_seqs, 1));
   TRY(at_least("--prefill-chunk", options.prefill_chunk, 1));
   TRY(at_least("pages of the KV cache:", options.num_pages, 1));
@@ -34,13 +27,17 @@ Status Validate(const SchedulerOptions& options) {
   return {};
 }
 
-Scheduler::Scheduler(const SchedulerOptions& options)
-    : options_(options), pool_(options.num_pages) {
+Scheduler::Group::Group(int32_t number, const SchedulerOptions& options)
+    : number(number), pool(options.num_pages) {
+  for (int32_t slot = options.max_num_seqs - 1; slot >= 0; --slot) {
+    free_slots.push_back(SlotId{slot});
+  }
+}
+
+Scheduler::Scheduler(const SchedulerOptions& options) : options_(options) {
   const Status valid = Validate(options);
   CHECK(valid.ok(), "{}", valid.message());
-  for (int32_t slot = options_.max_num_seqs - 1; slot >= 0; --slot) {
-    free_slots_.push_back(SlotId{slot});
-  }
+  for (int32_t number = 0; number < options.groups; ++number) groups_.emplace_back(number, options);
 }
 
 Scheduler::~Scheduler() = default;
@@ -99,16 +96,26 @@ const Sequence& Scheduler::sequence(RequestId id) const {
   return *found->second;
 }
 
-std::vector<RowEffect> Scheduler::Apply(const StepPlan& plan,
+int32_t Scheduler::running() const {
+  size_t running = 0;
+  for (const Group& group : groups_) running += group.running.size();
+  return static_cast<int32_t>(running);
+}
+
+int32_t Scheduler::free_pages() const {
+  int32_t pages = 0;
+  for (const Group& group : groups_) pages += group.pool.free_pages();
+  return pages;
+}
+
+std::vector<RowEffect> Scheduler::Apply(uint64_t step, std::span<const StepRow> rows,
                                         std::span<const RowOutcome> outcomes) {
-  CHECK(!in_flight_.empty() && in_flight_.front() == plan.step, "step {} is not the oldest",
-        plan.step);
-  CHECK(outcomes.size() == plan.rows.size(), "{} outcomes of {} rows", outcomes.size(),
-        plan.rows.size());
+  CHECK(!in_flight_.empty() && in_flight_.front() == step, "step {} is not the oldest", step);
+  CHECK(outcomes.size() == rows.size(), "{} outcomes of {} rows", outcomes.size(), rows.size());
   in_flight_.pop_front();
-  std::vector<RowEffect> effects(plan.rows.size());
-  for (size_t i = 0; i < plan.rows.size(); ++i) {
-    const StepRow& row = plan.rows[i];
+  std::vector<RowEffect> effects(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const StepRow& row = rows[i];
     const auto found = sequences_.find(row.request);
     CHECK(found != sequences_.end(), "request {} has left with a row in flight", Raw(row.request));
     Sequence& seq = *found->second;
@@ -151,61 +158,91 @@ std::optional<SequenceEnd> Scheduler::Advance(Sequence& seq, const StepRow& row,
 }
 
 void Scheduler::End(Sequence& seq) {
-  if (seq.state == SequenceState::kRunning) std::erase(running_, &seq);
+  if (seq.state == SequenceState::kRunning) Leave(seq);
   if (seq.state == SequenceState::kWaiting) std::erase(waiting_, &seq);
   seq.state = SequenceState::kEnded;
 }
 
-// Slot and pages are free again when no step in flight can touch them. An ended sequence dies.
-void Scheduler::ReleaseIfDrained(Sequence& seq) {
-  if (seq.rows_in_flight > 0 || seq.state == SequenceState::kRunning) return;
-  seq.pages.clear();
-  if (seq.slot != SlotId{-1}) free_slots_.push_back(seq.slot);
-  seq.slot = SlotId{-1};
-  if (seq.state != SequenceState::kEnded) return;
-  const RequestId id = seq.id;
-  sequences_.erase(id);
-}
-
 void Scheduler::Preempt(Sequence& seq) {
   ++preemptions_;
-  std::erase(running_, &seq);
+  Leave(seq);
   seq.state = SequenceState::kWaiting;
   waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), &seq, ArrivedBefore), &seq);
   ReleaseIfDrained(seq);
 }
 
-void Scheduler::CheckIntegrity() const {
-  pool_.CheckIntegrity();
-  CHECK(std::is_sorted(running_.begin(), running_.end(), ArrivedBefore));
-  CHECK(std::is_sorted(waiting_.begin(), waiting_.end(), ArrivedBefore));
-  CHECK(running_.empty() || waiting_.empty() || ArrivedBefore(running_.back(), waiting_.front()));
+void Scheduler::Leave(Sequence& seq) {
+  Group& group = GroupOf(seq);
+  std::erase(group.running, &seq);
+  group.leaving.push_back(&seq);
+}
 
-  size_t running = 0, waiting = 0, pages = 0;
-  std::vector<bool> slot_taken(options_.max_num_seqs, false);
-  const auto take_slot = [&](SlotId slot) {
-    CHECK(Raw(slot) >= 0 && Raw(slot) < options_.max_num_seqs && !slot_taken[Raw(slot)],
-          "slot {} is lost or taken twice", Raw(slot));
-    slot_taken[Raw(slot)] = true;
-  };
-  for (SlotId slot : free_slots_) take_slot(slot);
+// Slot and pages are free again when no step in flight can touch them. An ended sequence dies.
+void Scheduler::ReleaseIfDrained(Sequence& seq) {
+  if (seq.rows_in_flight > 0 || seq.state == SequenceState::kRunning) return;
+  if (seq.group >= 0) {
+    Group& group = GroupOf(seq);
+    std::erase(group.leaving, &seq);
+    group.free_slots.push_back(seq.slot);
+    seq.pages.clear();
+    seq.slot = SlotId{-1};
+    seq.group = -1;
+  }
+  if (seq.state != SequenceState::kEnded) return;
+  const RequestId id = seq.id;
+  sequences_.erase(id);
+}
+
+void Scheduler::CheckIntegrity() const {
+  CHECK(std::is_sorted(waiting_.begin(), waiting_.end(), ArrivedBefore));
+  size_t waiting = 0, in_slots = 0, of_groups = 0;
   for (const auto& [id, seq] : sequences_) {
     CheckSequence(*seq);
-    running += seq->state == SequenceState::kRunning;
     waiting += seq->state == SequenceState::kWaiting;
-    pages += seq->pages.size();
-    if (seq->slot != SlotId{-1}) take_slot(seq->slot);
+    in_slots += seq->group >= 0;
   }
-  CHECK(running == running_.size() && waiting == waiting_.size());
-  CHECK(std::find(slot_taken.begin(), slot_taken.end(), false) == slot_taken.end());
-  CHECK(pages + pool_.free_pages() == static_cast<size_t>(pool_.num_pages()),
-        "{} pages held and {} free of {}", pages, pool_.free_pages(), pool_.num_pages());
+  CHECK(waiting == waiting_.size());
+  for (const Group& group : groups_) {
+    CheckGroup(group);
+    of_groups += group.running.size() + group.leaving.size();
+  }
+  CHECK(in_slots == of_groups, "{} requests in slots, and groups have {}", in_slots, of_groups);
   CHECK(!sequences_.empty() || in_flight_.empty());
+}
+
+// Each slot and page of the group is free, or one of its requests has it.
+void Scheduler::CheckGroup(const Group& group) const {
+  group.pool.CheckIntegrity();
+  const auto& running = group.running;
+  CHECK(std::is_sorted(running.begin(), running.end(), ArrivedBefore));
+  // A preempted request may be older than others that run, if these have another group.
+  CHECK(options_.groups > 1 || running.empty() || waiting_.empty() ||
+        ArrivedBefore(running.back(), waiting_.front()));
+  std::vector<bool> slot_taken(static_cast<size_t>(options_.max_num_seqs));
+  const auto take_slot = [&](SlotId slot) {
+    CHECK(Raw(slot) >= 0 && Raw(slot) < options_.max_num_seqs && !slot_taken[Raw(slot)],
+          "slot {} of group {} is lost or taken twice", Raw(slot), group.number);
+    slot_taken[Raw(slot)] = true;
+  };
+  size_t pages = 0;
+  const auto take = [&](const Sequence& seq, bool runs) {
+    CHECK(seq.group == group.number && (seq.state == SequenceState::kRunning) == runs);
+    take_slot(seq.slot);
+    pages += seq.pages.size();
+  };
+  for (SlotId slot : group.free_slots) take_slot(slot);
+  for (const Sequence* seq : running) take(*seq, true);
+  for (const Sequence* seq : group.leaving) take(*seq, false);
+  CHECK(std::find(slot_taken.begin(), slot_taken.end(), false) == slot_taken.end());
+  CHECK(pages + group.pool.free_pages() == static_cast<size_t>(group.pool.num_pages()),
+        "group {}: {} pages held and {} free of {}", group.number, pages, group.pool.free_pages(),
+        group.pool.num_pages());
 }
 
 void Scheduler::CheckSequence(const Sequence& seq) const {
   const bool in_slot = seq.slot != SlotId{-1};
   CHECK(in_slot == (seq.state == SequenceState::kRunning || seq.rows_in_flight > 0));
+  CHECK(in_slot == (seq.group >= 0));
   CHECK(in_slot || seq.pages.empty());
   CHECK(seq.rows_in_flight >= seq.samples_in_flight && seq.samples_in_flight >= 0);
   CHECK(seq.tokens_in_flight >= seq.samples_in_flight);

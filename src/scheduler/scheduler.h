@@ -17,7 +17,8 @@
 namespace fathom {
 
 struct SchedulerOptions {
-  int32_t max_num_seqs = 32;              // slots
+  int32_t groups = 1;         // data-parallel; the next two, and num_pages, are those of each
+  int32_t max_num_seqs = 32;  // slots
   int32_t max_num_batched_tokens = 1024;  // token budget of a step; at least prefill_chunk
   int32_t prefill_chunk = 512;  // prefill is cut at absolute multiples of this many positions
   int32_t num_pages = 0;
@@ -48,12 +49,14 @@ struct RowEffect {
   std::optional<SequenceEnd> end;
 };
 
-// Policy: every running request decodes in each step, oldest first, and verifies as many drafts as
-// budget and free pages have room for once everybody has a token; what the budget leaves goes to
-// prefill chunks, oldest first. A request enters with the pages of its whole prefill; when a decode
-// finds no page for its token, the request that arrived last is preempted: it gives its pages back
-// and later computes its prompt and generated tokens anew, in the forms that they had. Any request
-// that fits alone thus ends.
+// Policy: in each group every running request decodes in each step, oldest first, and verifies as
+// many drafts as budget and free pages have room for once everybody has a token; what the budget
+// leaves goes to prefill chunks, oldest first. Of those that wait, the oldest one enters next, with
+// the pages of its whole prefill, and in the group where pages and the step's tokens then have the
+// most room. It stays there until its end, unless a decode finds no page for its token: then the
+// request of its group that arrived last is preempted. That one gives its pages back and later, in
+// whatever group, computes its prompt and generated tokens anew, in the forms that they had. Any
+// request that fits alone thus ends.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);  // REQUIRES: Validate(options).ok()
@@ -69,21 +72,23 @@ class Scheduler {
   // flight; Apply() drops the results of those.
   bool Cancel(RequestId id);
 
-  // The next step; no rows if nothing can run before another result.
+  // The next step of all groups; empty() if nothing can run before another result.
   // REQUIRES: fewer than `depth` plans without Apply().
-  StepPlan Plan();
-  // One effect per row. REQUIRES: `plan` is the oldest not yet applied.
-  std::vector<RowEffect> Apply(const StepPlan& plan, std::span<const RowOutcome> outcomes);
+  StepPlans Plan();
+  // One effect per row. REQUIRES: `step` is the oldest not yet applied, and `rows` are its Rows().
+  std::vector<RowEffect> Apply(uint64_t step, std::span<const StepRow> rows,
+                               std::span<const RowOutcome> outcomes);
 
   // REQUIRES: the request is known and has not ended.
   const Sequence& sequence(RequestId id) const;
 
   const SchedulerOptions& options() const { return options_; }
-  int32_t running() const { return static_cast<int32_t>(running_.size()); }
+  int32_t running() const;
   int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
   // No request, and nothing of an ended one in flight.
   bool empty() const { return sequences_.empty(); }
-  int32_t free_pages() const { return pool_.free_pages(); }
+  int32_t free_pages() const;
+  int32_t num_pages() const { return options_.groups * options_.num_pages; }
   int64_t preemptions() const { return preemptions_; }
   int64_t prompt_tokens() const { return prompt_tokens_; }        // planned, each once
   int64_t generated_tokens() const { return generated_tokens_; }  // applied
@@ -94,36 +99,59 @@ class Scheduler {
  private:
   friend struct SchedulerSaboteur;  // breaks it on purpose: the simulation must notice
 
+  struct Group {
+    Group(int32_t number, const SchedulerOptions& options);
+
+    const int32_t number;
+    PagePool pool;
+    std::vector<SlotId> free_slots;  // a stack
+    std::vector<Sequence*> running;  // by arrival
+    std::vector<Sequence*> leaving;  // their slots and pages are still in flight
+
+    // Of the step that is being planned:
+    StepPlan part;
+    int32_t tokens_left = 0;
+    bool logprobs = false;  // a row that samples wants them
+    bool prefills = false;  // it has a row of known tokens
+  };
+
+  Group& GroupOf(const Sequence& seq) { return groups_[static_cast<size_t>(seq.group)]; }
   int64_t FinalLength(int64_t prompt_tokens, int64_t max_tokens) const;
-  int32_t PlanDecodes(int32_t budget, StepPlan& plan);
-  void PlanPrefills(int32_t budget, StepPlan& plan);
-  int32_t PrefillTokens(int32_t begin, int32_t prompt_end, int32_t prefill_end) const;
-  int32_t OldestPrefillTokens() const;
-  bool HeadCanOpen() const;
-  void OpenSlot(Sequence& seq, StepPlan& plan);
-  bool ReserveToken(Sequence& seq, int32_t& pages_owed);
-  int32_t AddDrafts(int32_t drafts, StepRow& row);
-  int32_t PagesSoonFree() const;
+  int32_t OldestPrefillTokens(const Group& group, bool head_may_enter) const;
+  void PlanDecodes(Group& group, int32_t held_back);
+  void PlanPrefills(Group& group);
+  void PlanChunk(Group& group, Sequence& seq);
+  void AddPrefill(Group& group, Sequence& seq, int32_t tokens);
+  void AdmitWaiting();
+  StepPlans TakeParts();
+  int32_t NextPrefillTokens(const Sequence& seq) const;
+  Group* GroupForHead(int32_t tokens);
+  int64_t PagesBehindHead(const Group& group) const;
+  int64_t RoomBehindHead(const Group& group) const;
+  void OpenSlot(Group& group, Sequence& seq);
+  bool ReserveToken(Group& group, Sequence& seq, int32_t& pages_owed);
+  static void AddDrafts(Group& group, int32_t drafts, Sequence& seq, StepRow& row);
+  static int32_t PagesSoonFree(const Group& group);
   void Preempt(Sequence& seq);
-  void AddPrefill(Sequence& seq, int32_t tokens, StepPlan& plan);
-  void AddRow(Sequence& seq, StepRow row, StepPlan& plan);
-  void HandOverPages(Sequence& seq, StepRow& row);
+  static void AddRow(Group& group, Sequence& seq, StepRow row);
+  static void HandOverPages(Sequence& seq, StepRow& row);
   std::optional<SequenceEnd> Advance(Sequence& seq, const StepRow& row, const RowOutcome& outcome);
   void End(Sequence& seq);
+  void Leave(Sequence& seq);
   void ReleaseIfDrained(Sequence& seq);
+  void CheckGroup(const Group& group) const;
   void CheckSequence(const Sequence& seq) const;
 
   const SchedulerOptions options_;
-  PagePool pool_;
-  std::vector<SlotId> free_slots_;  // a stack
+  std::deque<Group> groups_;
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
-  std::vector<Sequence*> running_;  // by arrival; all arrived before all of waiting_
   std::deque<Sequence*> waiting_;   // by arrival
   std::deque<uint64_t> in_flight_;  // steps planned and not applied
   uint64_t next_step_ = 0;
   uint64_t next_arrival_ = 0;
-  // The last plan left out the oldest prefill for want of tokens: the next one holds some back from
-  // the decodes, or a small budget would starve it.
+  // The last step left out a group's oldest prefill for want of tokens: the next one holds some
+  // back from the decodes, or a small budget would starve it. All groups do so at once, so that
+  // their prefills share steps.
   bool prefill_left_out_ = false;
   int64_t preemptions_ = 0;
   int64_t prompt_tokens_ = 0;

@@ -42,7 +42,9 @@ inline RequestParams Params(int32_t prompt_tokens, int32_t max_tokens) {
 class SchedulerHarness {
  public:
   explicit SchedulerHarness(const SchedulerOptions& options = SmallOptions())
-      : scheduler(options), slots_(static_cast<size_t>(options.max_num_seqs)) {}
+      : scheduler(options),
+        slots_(static_cast<size_t>(options.groups),
+               std::vector<Slot>(static_cast<size_t>(options.max_num_seqs))) {}
 
   void Add(uint64_t id, int32_t prompt_tokens, int32_t max_tokens) {
     Add(id, Params(prompt_tokens, max_tokens));
@@ -51,32 +53,45 @@ class SchedulerHarness {
     asked_[id] = params;
     scheduler.Add(RequestId{id}, std::make_shared<const RequestParams>(std::move(params)));
   }
-  // Plans a step, in flight until Apply(); no rows: nothing could run.
+  // Plans a step, in flight until Apply(); no rows: nothing could run. Of one group: its part.
   StepPlan Plan() {
-    StepPlan plan = scheduler.Plan();
-    openings = plan.openings;
+    EXPECT_EQ(scheduler.options().groups, 1);
+    return PlanGroups().groups[0];
+  }
+  StepPlans PlanGroups() {
+    StepPlans plans = scheduler.Plan();
+    openings.clear();
+    for (const StepPlan& plan : plans.groups) {
+      openings.insert(openings.end(), plan.openings.begin(), plan.openings.end());
+      ExpectSound(plan);
+    }
     for (const SlotOpening& opening : openings) {
       ++entered[Raw(opening.request)];
       EXPECT_EQ(*opening.params, asked_.at(Raw(opening.request)));
     }
-    ExpectSound(plan);
-    if (!plan.rows.empty()) in_flight.push_back(plan);
+    if (!plans.empty()) in_flight.push_back(plans);
     scheduler.CheckIntegrity();
-    return plan;
+    return plans;
   }
   void Apply() {
-    const StepPlan plan = in_flight.front();
+    const StepPlans plans = in_flight.front();
     in_flight.pop_front();
-    for (const SlotOpening& opening : plan.openings) {
-      slots_.at(Raw(opening.slot)) = {.opening = opening,
-                                      .length = opening.length,
-                                      .generated = static_cast<int64_t>(opening.generated.size())};
-    }
     std::vector<RowOutcome> outcomes;
-    for (const StepRow& row : plan.rows) outcomes.push_back(Run(row));
-    const auto effects = scheduler.Apply(plan, outcomes);
+    for (size_t group = 0; group < plans.groups.size(); ++group) {
+      std::vector<Slot>& slots = slots_[group];
+      for (const SlotOpening& opening : plans.groups[group].openings) {
+        slots.at(Raw(opening.slot)) = {.opening = opening,
+                                       .length = opening.length,
+                                       .generated = static_cast<int64_t>(opening.generated.size())};
+      }
+      for (const StepRow& row : plans.groups[group].rows) {
+        outcomes.push_back(Run(row, slots.at(Raw(row.slot))));
+      }
+    }
+    const std::vector<StepRow> rows = plans.Rows();
+    const auto effects = scheduler.Apply(plans.step(), rows, outcomes);
     for (size_t i = 0; i < effects.size(); ++i) {
-      const uint64_t id = Raw(plan.rows[i].request);
+      const uint64_t id = Raw(rows[i].request);
       if (effects[i].counts) {
         tokens[id].insert(tokens[id].end(), outcomes[i].tokens.begin(), outcomes[i].tokens.end());
       }
@@ -87,16 +102,16 @@ class SchedulerHarness {
   // Plans one step, after applying as many as that takes.
   void Turn() {
     if (full()) Apply();
-    while (Plan().rows.empty()) Apply();
+    while (PlanGroups().empty()) Apply();
   }
   void RunToTheEnd() {
     for (int steps = 0; !scheduler.empty(); ++steps) {
       ASSERT_LT(steps, 10000);
-      while (!full() && !Plan().rows.empty()) {
+      while (!full() && !PlanGroups().empty()) {
       }
       Apply();
     }
-    EXPECT_EQ(scheduler.free_pages(), scheduler.options().num_pages);
+    EXPECT_EQ(scheduler.free_pages(), scheduler.num_pages());
   }
   bool full() const { return in_flight.size() == static_cast<size_t>(scheduler.options().depth); }
   // The tokens of a request that nothing stops early.
@@ -107,9 +122,9 @@ class SchedulerHarness {
   }
 
   Scheduler scheduler;
-  std::deque<StepPlan> in_flight;
-  std::vector<SlotOpening> openings;  // of the last plan
-  std::array<int, 8> entered{};       // how often each request entered a slot
+  std::deque<StepPlans> in_flight;
+  std::vector<SlotOpening> openings;  // of the last step
+  std::map<uint64_t, int> entered;    // how often each request entered a slot
   std::map<std::pair<uint64_t, int32_t>, TokenId> say;
   std::map<uint64_t, int32_t> accepts;  // drafts of each of a request's decodes, if it has so many
   std::map<uint64_t, int32_t> fails;    // the position whose token cannot be drawn
@@ -131,8 +146,7 @@ class SchedulerHarness {
     return said == say.end() ? TokenId{1000 + position} : said->second;
   }
 
-  RowOutcome Run(const StepRow& row) {
-    Slot& slot = slots_.at(Raw(row.slot));
+  RowOutcome Run(const StepRow& row, Slot& slot) {
     const RequestParams& params = *slot.opening.params;
     EXPECT_EQ(slot.opening.request, row.request);
     EXPECT_EQ(row.first_new_page, slot.pages);
@@ -211,13 +225,13 @@ class SchedulerHarness {
 
   int RowsInFlight(RequestId id) const {
     int rows = 0;
-    for (const StepPlan& plan : in_flight) {
-      for (const StepRow& row : plan.rows) rows += row.request == id;
+    for (const StepPlans& plans : in_flight) {
+      for (const StepRow& row : plans.Rows()) rows += row.request == id;
     }
     return rows;
   }
 
-  std::vector<Slot> slots_;
+  std::vector<std::vector<Slot>> slots_;  // [group][slot]
   std::map<uint64_t, RequestParams> asked_;
 };
 

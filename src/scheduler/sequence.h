@@ -29,7 +29,8 @@ struct Sequence {
   int32_t prompt_planned = 0;  // prompt positions planned in any life, so that none reports twice
 
   // Of this life: from entering a slot to the end or a preemption.
-  SlotId slot{-1};
+  int32_t group = -1;
+  SlotId slot{-1};  // of the group
   std::vector<PageRef> pages;
   int32_t pages_planned = 0;  // of `pages`, those that a plan has handed to the device
   int32_t prefill_end = 0;    // tokens known on entering the slot: computed as a prefill
@@ -60,5 +61,9 @@ struct Sequence {
                                     : generated[static_cast<size_t>(position - prompt_size())];
   }
 };
+
+inline bool ArrivedBefore(const Sequence* a, const Sequence* b) {
+  return a->arrival < b->arrival;
+}
 
 }  // namespace fathom

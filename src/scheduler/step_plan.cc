@@ -2,6 +2,7 @@
 
 #include <msgpuck.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -172,10 +173,19 @@ void Fields(Io& io, Row& row) {
   io(row.prompt_logprobs);
 }
 
+template <class Io, class Shape>
+void ShapeFields(Io& io, Shape& shape) {
+  io.Header(5);
+  io(shape.rows), io(shape.tokens), io(shape.logit_vectors), io(shape.logprob_vectors);
+  io(shape.eager);
+}
+
 template <class Io, class Plan>
 void PlanFields(Io& io, Plan& plan) {
-  io.Header(3);
-  io(plan.step), io(plan.openings, kMaxStepRows), io(plan.rows, kMaxStepRows);
+  io.Header(4);
+  io(plan.step);
+  ShapeFields(io, plan.shape);
+  io(plan.openings, kMaxStepRows), io(plan.rows, kMaxStepRows);
 }
 
 template <class T>
@@ -215,7 +225,41 @@ Status CheckRow(const StepRow& row) {
   return {};
 }
 
+// No smaller than the part: logprob_vectors may be, as nobody but the scheduler knows who wants
+// log-probabilities.
+Status CheckShape(const StepPlan& plan) {
+  if (plan.num_tokens() > kMaxInt32) return DataLoss("step plan: too many tokens");
+  StepShape shape = plan.shape;
+  Widen(shape, plan, /*logprobs=*/false);
+  if (shape == plan.shape && shape.logprob_vectors <= shape.logit_vectors) return {};
+  return DataLoss(
+      "step plan: a shape of {} rows, {} tokens, {} logit vectors does not hold its rows",
+      plan.shape.rows, plan.shape.tokens, plan.shape.logit_vectors);
+}
+
 }  // namespace
+
+bool StepPlans::empty() const {
+  return std::all_of(groups.begin(), groups.end(),
+                     [](const StepPlan& part) { return part.rows.empty(); });
+}
+
+std::vector<StepRow> StepPlans::Rows() const {
+  std::vector<StepRow> rows;
+  for (const StepPlan& part : groups) rows.insert(rows.end(), part.rows.begin(), part.rows.end());
+  return rows;
+}
+
+void Widen(StepShape& shape, const StepPlan& part, bool logprobs) {
+  const auto logit_vectors = static_cast<int32_t>(part.num_logit_rows());
+  shape.rows = std::max(shape.rows, static_cast<int32_t>(part.rows.size()));
+  shape.tokens = std::max(shape.tokens, static_cast<int32_t>(part.num_tokens()));
+  shape.logit_vectors = std::max(shape.logit_vectors, logit_vectors);
+  if (logprobs) shape.logprob_vectors = std::max(shape.logprob_vectors, logit_vectors);
+  shape.eager |= std::any_of(part.rows.begin(), part.rows.end(), [](const StepRow& row) {
+    return row.form == AttentionForm::kExpanded || row.prompt_logprobs;
+  });
+}
 
 std::string Serialize(const StepPlan& plan) {
   Writer out;
@@ -233,6 +277,7 @@ Result<StepPlan> ParseStepPlan(std::string_view bytes) {
   TRY(in.status());
   if (!in.AtEnd()) return DataLoss("step plan: bytes after its end");
   for (const StepRow& row : plan.rows) TRY(CheckRow(row));
+  TRY(CheckShape(plan));
   return plan;
 }
 

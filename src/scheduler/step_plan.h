@@ -42,10 +42,27 @@ struct StepRow {
   friend bool operator==(const StepRow&, const StepRow&) = default;
 };
 
+// What decides how a step runs. It says the same to every rank, so that all of them record, replay
+// or enqueue alike and have room alike for what they exchange, without asking each other.
+struct StepShape {
+  // The most of any group: capacities.
+  int32_t rows = 0;
+  int32_t tokens = 0;
+  int32_t logit_vectors = 0;
+  // The same of those groups alone in which a row that samples wants log-probabilities.
+  int32_t logprob_vectors = 0;
+  // A row of any group is expanded, or scores a prompt: no recorded step has such rows.
+  bool eager = false;
+
+  friend bool operator==(const StepShape&, const StepShape&) = default;
+};
+
+// One group's part of a step, as each of its ranks runs it; slots and pages are the group's own.
 // Rows of known tokens come first, expanded ones before absorbed ones, then the decodes: so that
 // where a row's tokens begin in the batch depends on decodes alone.
 struct StepPlan {
   uint64_t step = 0;
+  StepShape shape;                    // of the parts of all groups
   std::vector<SlotOpening> openings;  // before the rows run; each has a row
   std::vector<StepRow> rows;
 
@@ -61,6 +78,20 @@ struct StepPlan {
   }
   friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };
+
+// A step: the part of each group, all of the same number and shape. One without rows is run too,
+// with no live token.
+struct StepPlans {
+  std::vector<StepPlan> groups;
+
+  uint64_t step() const { return groups.front().step; }
+  bool empty() const;                 // no group has a row
+  std::vector<StepRow> Rows() const;  // of one group after another
+};
+
+// Makes `shape` hold the rows of `part`. `logprobs`: one of them that samples wants
+// log-probabilities.
+void Widen(StepShape& shape, const StepPlan& part, bool logprobs);
 
 inline constexpr size_t kMaxStepPlanBytes = 256 << 20;
 inline constexpr int32_t kMaxStepRows = 1 << 16;

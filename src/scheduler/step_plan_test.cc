@@ -37,6 +37,13 @@ SlotOpening SomeOpening() {
           .final_length = 2147483647};
 }
 
+// As a scheduler of one group gives it its shape.
+StepPlan WithShape(StepPlan plan) {
+  plan.shape = {};
+  Widen(plan.shape, plan, /*logprobs=*/true);
+  return plan;
+}
+
 // Two openings, a row of known tokens and a decode with drafts.
 StepPlan SomePlan() {
   SlotOpening second = SomeOpening();
@@ -54,7 +61,8 @@ StepPlan SomePlan() {
   decode.first_new_page = 7;
   decode.new_pages = {PageId{2147483647}};
   decode.samples = true;
-  return {.step = ~uint64_t{0} - 1, .openings = {SomeOpening(), second}, .rows = {known, decode}};
+  return WithShape(
+      {.step = ~uint64_t{0} - 1, .openings = {SomeOpening(), second}, .rows = {known, decode}});
 }
 
 TEST(StepPlan, RoundTrip) {
@@ -97,8 +105,9 @@ TEST(StepPlan, DamageIsRefusedOrAnotherPlan) {
 
 TEST(StepPlan, SizesThatAreNotThereAreRefusedBeforeAllocating) {
   // An array of 2^32 - 1 openings, or rows, and none follows.
-  for (const std::string_view bytes : {std::string_view("\x93\x01\xdd\xff\xff\xff\xff", 7),
-                                       std::string_view("\x93\x01\x90\xdd\xff\xff\xff\xff", 8)}) {
+  const std::string kShape = std::string("\x94\x01\x95\x00\x00\x00\x00\xc2", 8);
+  for (const std::string& bytes :
+       {kShape + "\xdd\xff\xff\xff\xff", kShape + "\x90\xdd\xff\xff\xff\xff"}) {
     EXPECT_EQ(ParseStepPlan(bytes).status().code(), StatusCode::kDataLoss);
   }
 }
@@ -112,7 +121,7 @@ TEST(StepPlan, MoreRowsThanAnyStepHasAreRefused) {
     SlotOpening opening;
     opening.params = std::make_shared<const RequestParams>();
     plan.openings.assign(openings, opening);
-    return ParseStepPlan(Serialize(plan)).ok();
+    return ParseStepPlan(Serialize(WithShape(plan))).ok();
   };
   EXPECT_TRUE(parses(kMaxStepRows, kMaxStepRows));
   EXPECT_FALSE(parses(kMaxStepRows + 1, 1));
@@ -131,6 +140,7 @@ TEST(StepPlan, RowsThatContradictThemselvesAreRefused) {
   const auto refused = [](size_t row, auto damage) {
     StepPlan plan = SomePlan();
     damage(plan.rows[row]);
+    plan.shape.tokens = plan.shape.logit_vectors = 2147483647;  // it holds whatever comes
     return ParseStepPlan(Serialize(plan)).status().code() == StatusCode::kDataLoss;
   };
   constexpr size_t kKnown = 0, kDecode = 1;
@@ -144,6 +154,51 @@ TEST(StepPlan, RowsThatContradictThemselvesAreRefused) {
   EXPECT_TRUE(refused(kDecode, [](StepRow& row) { row.prompt_logprobs = true; }));
   EXPECT_TRUE(refused(kDecode, [](StepRow& row) { row.tokens = {TokenId{1}}; }));
   EXPECT_TRUE(refused(kDecode, [](StepRow& row) { row.drafts = 2147483647; }));
+}
+
+TEST(StepPlan, ShapeIsTheMostOfAnyGroup) {
+  StepPlan decodes;
+  for (const int32_t drafts : {0, 2, 0}) {
+    decodes.rows.push_back({.drafts = drafts, .samples = true});
+  }
+  const StepPlan prompt{.rows = {{.begin = 0,
+                                  .tokens = {TokenId{1}, TokenId{2}, TokenId{3}, TokenId{4},
+                                             TokenId{5}, TokenId{6}}}}};
+  StepShape shape;
+  Widen(shape, decodes, /*logprobs=*/false);
+  EXPECT_EQ(shape, (StepShape{.rows = 3, .tokens = 5, .logit_vectors = 5}));
+  Widen(shape, prompt, false);
+  Widen(shape, StepPlan(), false);
+  EXPECT_EQ(shape, (StepShape{.rows = 3, .tokens = 6, .logit_vectors = 5}));
+  decodes.rows.pop_back();
+  Widen(shape, decodes, true);
+  EXPECT_EQ(shape, (StepShape{.rows = 3, .tokens = 6, .logit_vectors = 5, .logprob_vectors = 4}));
+  for (const bool expanded : {true, false}) {
+    StepPlan other = prompt;
+    if (expanded) other.rows[0].form = AttentionForm::kExpanded;
+    if (!expanded) other.rows[0].prompt_logprobs = true;
+    StepShape of_both = shape;
+    Widen(of_both, other, false);
+    EXPECT_TRUE(of_both.eager);
+    EXPECT_FALSE(shape.eager);
+  }
+}
+
+TEST(StepPlan, ShapeThatDoesNotHoldTheRowsIsRefused) {
+  const auto refused = [](auto damage) {
+    StepPlan plan = SomePlan();
+    damage(plan.shape);
+    return ParseStepPlan(Serialize(plan)).status().code() == StatusCode::kDataLoss;
+  };
+  EXPECT_FALSE(refused([](StepShape&) {}));
+  EXPECT_FALSE(refused([](StepShape& shape) {  // those of other groups
+    shape.rows = shape.tokens = shape.logit_vectors = shape.logprob_vectors = 1000;
+  }));
+  EXPECT_TRUE(refused([](StepShape& shape) { --shape.rows; }));
+  EXPECT_TRUE(refused([](StepShape& shape) { --shape.tokens; }));
+  EXPECT_TRUE(refused([](StepShape& shape) { --shape.logit_vectors; }));
+  EXPECT_TRUE(refused([](StepShape& shape) { ++shape.logprob_vectors; }));
+  EXPECT_TRUE(refused([](StepShape& shape) { shape.eager = false; }));
 }
 
 // Each float of a request in turn. What is out of its range is the sampler's business, not the

@@ -1,20 +1,17 @@
-// A device with delayed results that runs what is in flight in any order that the executor's
-// contract allows, and models every cell of the page pool.
+// The ranks of all groups, with delayed results: they run what is in flight in any order that the
+// executor's contract allows, and model every cell of the page pools.
 #pragma once
 
 #include <deque>
 #include <functional>
-#include <map>
-#include <memory>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/rng.h"
 #include "engine/executor.h"
 #include "scheduler/scheduler.h"
-#include "simulation/fake_slot.h"
+#include "simulation/fake_group.h"
 
 namespace fathom::simulation {
 
@@ -30,54 +27,31 @@ class FakeDevice final : public Executor {
  public:
   FakeDevice(FakeDeviceOptions options, const PretendModel* model, VirtualClock* clock);
 
-  void Submit(StepPlan plan) override;
+  void Submit(StepPlans plans) override;
   StepResult Wait() override;
 
   // What a request asks, before any row of it comes.
-  void Expect(RequestId request, const RequestParams& params) { asked_[request] = params; }
+  void Expect(RequestId request, const RequestParams& params) { requests_.asked[request] = params; }
   // From now on no row of this request may come.
-  void Ended(RequestId request) { ended_.insert(request); }
+  void Ended(RequestId request) { requests_.ended.insert(request); }
   uint64_t hash() const { return hash_; }  // of every plan and its time
-  const FakeMemory& memory() const { return memory_; }
+  const std::deque<FakeGroup>& groups() const { return groups_; }
+  int64_t late_answers() const { return late_answers_; }  // of groups that others were ahead of
 
  private:
-  // Who holds a slot, as the plans so far have it.
-  struct Holder {
-    RequestId request{};
-    std::shared_ptr<const RequestParams> params;
-    int32_t known = 0;       // tokens on entering the slot
-    int32_t next_begin = 0;  // of its next row of known tokens
-    int32_t samples = 0;     // rows that bring a token at least
-    int32_t final_length = 0;
-  };
-  struct Step {
-    StepPlan plan;  // as a rank gets it
-    StepResult result;
-    std::vector<bool> done;  // [row]
-    size_t rows_left = 0;
-  };
-
-  void Complain(std::string text) { options_.complain(std::move(text)); }
-  void Spoil(StepPlan& plan) const;
-  void CheckPlan(const StepPlan& plan);
-  void CheckOpening(const SlotOpening& opening);
-  void CheckRow(const StepRow& row);
-  void CheckKnownRow(const StepRow& row, Holder& holder);
-  bool IsInFlight(const std::function<bool(const StepRow&)>& is) const;
-  void RunSomeRow();
-  bool SlotIsBusy(size_t before_step, SlotId slot) const;
-  void RunRow(Step& step, size_t row);
+  // What is done wrong to a step, and shows in it alone.
+  void Spoil(StepPlans& plans) const;
+  void CheckStep(const StepPlans& plans) const;
+  StepShape ShapeOf(const StepPlans& plans) const;
   void TradeTokens(StepResult& result);
 
   const FakeDeviceOptions options_;
   VirtualClock* const clock_;
   Rng rng_;
-  FakeMemory memory_;
-  std::vector<FakeSlot> slots_;
-  std::vector<Holder> holders_;  // [slot]
-  std::deque<Step> steps_;
-  std::map<RequestId, RequestParams> asked_;
-  std::unordered_set<RequestId> ended_;
+  KnownRequests requests_;
+  std::deque<FakeGroup> groups_;
+  std::deque<uint64_t> steps_;  // in flight
+  int64_t late_answers_ = 0;
   uint64_t hash_ = 0xcbf29ce484222325;
 };
 

@@ -74,9 +74,9 @@ class Bench {
   }
   // Runs the step, and gathers what it brings.
   void Run() {
-    const StepPlan plan =
-        std::exchange(plan_, {.step = plan_.step + 1, .openings = {}, .rows = {}});
-    device_.Submit(plan);
+    StepPlan plan = std::exchange(plan_, {.step = plan_.step + 1, .openings = {}, .rows = {}});
+    Widen(plan.shape, plan, /*logprobs=*/false);
+    device_.Submit({.groups = {plan}});
     const StepResult result = device_.Wait();
     for (size_t r = 0; r < plan.rows.size(); ++r) {
       for (const GeneratedToken& token : result.rows[r].tokens) {

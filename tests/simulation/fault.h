@@ -13,8 +13,13 @@ enum class Fault {
   kTokenForgotten,    // by a preemption
   kLogprobsRepeated,  // after a preemption
   kLockstepIgnored,
-  kFormOfRowLength,  // instead of the token's chunk
-  kPagesOfTheLeast,  // as if every row brought one token
+  kFormOfRowLength,     // instead of the token's chunk
+  kPagesOfTheLeast,     // as if every row brought one token
+  kRowInAnotherGroup,   // two rows trade their groups
+  kPageOfAnotherGroup,  // two rows get each other's pages
+  kGroupLeftOut,        // of a step in which it has no row
+  kShapesDiffer,        // one group's from the others'
+  kShapeOfOneGroup,     // each group is told of itself alone
   // Of the device:
   kTokensTraded,            // between two rows of a step
   kPageIgnored,             // a row's new page
@@ -35,6 +40,11 @@ inline constexpr std::pair<Fault, const char*> kFaults[] = {
     {Fault::kLockstepIgnored, "LockstepIgnored"},
     {Fault::kFormOfRowLength, "FormOfRowLength"},
     {Fault::kPagesOfTheLeast, "PagesOfTheLeast"},
+    {Fault::kRowInAnotherGroup, "RowInAnotherGroup"},
+    {Fault::kPageOfAnotherGroup, "PageOfAnotherGroup"},
+    {Fault::kGroupLeftOut, "GroupLeftOut"},
+    {Fault::kShapesDiffer, "ShapesDiffer"},
+    {Fault::kShapeOfOneGroup, "ShapeOfOneGroup"},
     {Fault::kTokensTraded, "TokensTraded"},
     {Fault::kPageIgnored, "PageIgnored"},
     {Fault::kDraftsUnverified, "DraftsUnverified"},

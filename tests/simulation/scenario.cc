@@ -138,6 +138,7 @@ Scenario RandomScenario(Rng& rng, int requests) {
     scenario.block_bits = 20 + rng.Below(9);
   }
   AddStop(rng, scenario);
+  if (rng.Below(4) > 0) scenario.options.scheduler.groups = 1 + static_cast<int32_t>(rng.Below(8));
   std::stable_sort(scenario.events.begin(), scenario.events.end(),
                    [](const Event& a, const Event& b) { return a.time_ns < b.time_ns; });
   return scenario;

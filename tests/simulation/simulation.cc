@@ -128,7 +128,8 @@ class World {
   }
 
   void Submit(Client& client) {
-    const int64_t capacity = scenario_.options.max_queue + scenario_.options.scheduler.max_num_seqs;
+    const SchedulerOptions& s = scenario_.options.scheduler;
+    const int64_t capacity = scenario_.options.max_queue + int64_t{s.groups} * s.max_num_seqs;
     const bool room = !stopped_ && live_ < capacity;
     if (loop_.HasRoom(1) != room) Complain("HasRoom() is wrong");
     const Status status = loop_.Submit(client.asked.request);
@@ -232,9 +233,12 @@ class World {
     }
     report_.steps = loop_.Stats().steps;
     report_.preemptions = loop_.Stats().preemptions;
-    report_.drafts_accepted = device_.memory().drafts_accepted;
-    report_.drafts_rejected = device_.memory().drafts_rejected;
-    report_.rows_of_nothing = device_.memory().rows_of_nothing;
+    report_.late_answers = device_.late_answers();
+    for (const FakeGroup& group : device_.groups()) {
+      report_.drafts_accepted += group.memory().drafts_accepted;
+      report_.drafts_rejected += group.memory().drafts_rejected;
+      report_.rows_of_nothing += group.memory().rows_of_nothing;
+    }
     report_.hash = hash_ ^ device_.hash();
     return std::move(report_);
   }
@@ -270,9 +274,9 @@ Report& Report::operator+=(const Report& other) {
   hash = hash * 31 + other.hash;
   for (int64_t Report::*count :
        {&Report::steps, &Report::preemptions, &Report::drafts_accepted, &Report::drafts_rejected,
-        &Report::rows_of_nothing, &Report::stops, &Report::blocked_outputs, &Report::refused_full,
-        &Report::refused_never_fit, &Report::refused_stopping, &Report::stopped,
-        &Report::full_length, &Report::cancelled, &Report::failed}) {
+        &Report::rows_of_nothing, &Report::late_answers, &Report::stops, &Report::blocked_outputs,
+        &Report::refused_full, &Report::refused_never_fit, &Report::refused_stopping,
+        &Report::stopped, &Report::full_length, &Report::cancelled, &Report::failed}) {
     this->*count += other.*count;
   }
   return *this;
