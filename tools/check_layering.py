@@ -33,7 +33,7 @@ EDGES = {
     "server": ["engine", "request", "chat", "tokenizer"],
     "apps": ["server", "engine", "request", "scheduler", "model", "checkpoint", "ops", "products", "quant", "cpu", "cuda",
              "tensor", "chat", "tokenizer"],
-    "bench": ["ops", "products", "quant", "cpu", "cuda", "tensor"],
+    "bench": ["scheduler", "ops", "products", "quant", "cpu", "cuda", "tensor"],
 }
 # Headers of an op's folder that another may include: (the folder, the header): why.
 BETWEEN_OPS = {}
