@@ -83,7 +83,8 @@ double VerifyReport::positions_beyond_limit() const {
 }
 
 bool VerifyReport::passed() const {  // written so that NaN fails
-  return max_error() <= limit && (!tokens_must_match || (greedy_equal && drafts_equal));
+  return ranks_agree && max_error() <= limit &&
+         (!tokens_must_match || (greedy_equal && drafts_equal));
 }
 
 Verification::Verification(Model& model, Device& device, int64_t prefill_chunk)

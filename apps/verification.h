@@ -28,6 +28,7 @@ struct VerifyReport {
   uint64_t logits_hash = 0xcbf29ce484222325;  // FNV-1a of the bits of all logits, in order
   double limit = 0;
   bool tokens_must_match = false;
+  bool ranks_agree = true;  // each rank's logits have the same bits
 
   double max_error() const;
   double median_error() const;

@@ -7,6 +7,7 @@
 #include "backends.h"
 #include "commands.h"
 #include "engine_flags.h"
+#include "parallel/on_ranks.h"
 #include "reference_file.h"
 #include "usage.h"
 #include "verification.h"
@@ -37,9 +38,8 @@ double Limit(const VerifyOptions& options, Model& model) {
 
 // REQUIRES: options.ops is there.
 Result<VerifyReport> Verify(const VerifyOptions& options) {
-  const Backend backend =
-      TRY(MakeBackend(options.ops, options.threads, options.gpu, options.quantization));
-  const Checkpoint checkpoint = TRY(Checkpoint::Open(options.model));
+  const Backend backend = TRY(MakeBackend(options.ops, options));
+  Checkpoint checkpoint = TRY(Checkpoint::Open(options.model));
   const ModelConfig& config = checkpoint.config();
   const std::vector<ReferencePrompt> prompts =
       TRY(ReadReference(options.reference, config.vocab_size));
@@ -52,25 +52,37 @@ Result<VerifyReport> Verify(const VerifyOptions& options) {
   }
   Ops ops = *backend.ops;
   if (options.context_chunk > 0) ops.context_chunk = options.context_chunk;
-  const std::unique_ptr<Model> model =
-      TRY(Model::Load(checkpoint, ops, *backend.device,
-                      {.max_tokens = options.prefill_chunk,
-                       .max_rows = 1,
-                       .max_logit_rows = 64,
-                       .max_model_len = longest,
-                       .absorbed_row_limit = options.absorbed_row_limit,
-                       .kv_cache = TRY(ParseKvCacheDType(options.kv_cache_dtype))},
-                      /*progress=*/nullptr));
-
-  VerifyReport report;
-  report.limit = Limit(options, *model);
-  report.tokens_must_match = report.limit == kExactLimit;
-  Verification verification(*model, *backend.device, options.prefill_chunk);
-  for (const ReferencePrompt& p : prompts) {
-    verification.Run(p, report);
-    TRY(backend.device->status());  // once it failed, what was compared means nothing
+  const std::vector<EngineRank> ranks = backend.Ranks();
+  const int count = static_cast<int>(ranks.size());
+  checkpoint.SetReaders(count);
+  std::vector<VerifyReport> reports(ranks.size());
+  TRY(OnRanks(count, [&](int rank) -> Status {
+    Device& device = *ranks[static_cast<size_t>(rank)].device;
+    device.BindThread();
+    const std::unique_ptr<Model> model =
+        TRY(Model::Load(checkpoint, ops, device,
+                        {.max_tokens = options.prefill_chunk,
+                         .max_rows = 1,
+                         .max_logit_rows = 64,
+                         .max_model_len = longest,
+                         .absorbed_row_limit = options.absorbed_row_limit,
+                         .kv_cache = TRY(ParseKvCacheDType(options.kv_cache_dtype)),
+                         .shard = ranks[static_cast<size_t>(rank)].shard},
+                        /*progress=*/nullptr));
+    VerifyReport& report = reports[static_cast<size_t>(rank)];
+    report.limit = Limit(options, *model);
+    report.tokens_must_match = report.limit == kExactLimit;
+    Verification verification(*model, device, options.prefill_chunk);
+    for (const ReferencePrompt& p : prompts) {
+      verification.Run(p, report);
+      TRY(device.status());  // once it failed, what was compared means nothing
+    }
+    return {};
+  }));
+  for (const VerifyReport& other : reports) {
+    reports[0].ranks_agree &= other.logits_hash == reports[0].logits_hash;
   }
-  return report;
+  return reports[0];
 }
 
 // JSON has no NaN or infinity.
@@ -100,6 +112,10 @@ void Print(const VerifyOptions& options, const VerifyReport& r) {
   fmt::print("  prompts               {}\n", r.relative_errors.size());
   fmt::print("  relative logit error  max {:.2e}, median {:.2e} (limit {:.0e})\n", r.max_error(),
              r.median_error(), r.limit);
+  if (options.layout.world() > 1) {
+    fmt::print("  ranks                 {}, of {}\n", options.layout.world(),
+               r.ranks_agree ? "the same bits" : "DIFFERENT bits");
+  }
   fmt::print("  greedy tokens         {} of {}\n", r.greedy_equal ? "all equal" : "NOT all equal",
              r.greedy_tokens);
   if (r.draft_tokens > 0) {
