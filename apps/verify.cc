@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <optional>
+#include <string>
 
 #include "backends.h"
 #include "commands.h"
@@ -18,7 +20,7 @@ namespace {
 struct VerifyOptions : BackendSettings {
   std::string model, reference;
   int64_t prefill_chunk = 512;
-  int64_t absorbed_row_limit = -1;
+  std::string form = "own";
   int64_t context_chunk = 0;
   bool json = false;
 };
@@ -34,6 +36,11 @@ double Limit(const VerifyOptions& options, Model& model) {
   if (latent == DType::kF8E4M3) return 5e-2;
   const bool exact = latent == DType::kF32 && model.runner().ops().activation == DType::kF32;
   return exact ? kExactLimit : 2e-2;
+}
+
+std::optional<AttentionForm> ForcedForm(const std::string& form) {
+  if (form == "own") return std::nullopt;
+  return form == "expanded" ? AttentionForm::kExpanded : AttentionForm::kAbsorbed;
 }
 
 // REQUIRES: options.ops is there.
@@ -65,14 +72,13 @@ Result<VerifyReport> Verify(const VerifyOptions& options) {
                          .max_rows = 1,
                          .max_logit_rows = 64,
                          .max_model_len = longest,
-                         .absorbed_row_limit = options.absorbed_row_limit,
                          .kv_cache = TRY(ParseKvCacheDType(options.kv_cache_dtype)),
                          .shard = ranks[static_cast<size_t>(rank)].shard},
                         /*progress=*/nullptr));
     VerifyReport& report = reports[static_cast<size_t>(rank)];
     report.limit = Limit(options, *model);
     report.tokens_must_match = report.limit == kExactLimit;
-    Verification verification(*model, device, options.prefill_chunk);
+    Verification verification(*model, device, options.prefill_chunk, ForcedForm(options.form));
     for (const ReferencePrompt& p : prompts) {
       verification.Run(p, report);
       TRY(device.status());  // once it failed, what was compared means nothing
@@ -142,9 +148,13 @@ void AddVerify(CLI::App& app, int& exit_code) {
   command->add_option("--prefill-chunk", options->prefill_chunk, "Longest row of a prefill")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
-  command->add_option("--absorbed-row-limit", options->absorbed_row_limit,
-                      "Rows of up to this many tokens attend in latent space, longer ones on "
-                      "expanded keys and values; -1: what costs fewer operations");
+  command
+      ->add_option(
+          "--form", options->form,
+          "Which form of MLA computes a token: own is what a server takes for it, absorbed "
+          "attends in latent space, expanded on keys and values projected up per head")
+      ->check(CLI::IsMember({"own", "absorbed", "expanded"}))
+      ->capture_default_str();
   command
       ->add_option("--context-chunk", options->context_chunk,
                    "Positions whose keys and values are expanded at a time; 0: what suits --ops")

@@ -23,7 +23,7 @@ EDGES = {
     "parallel": ["tensor", "cuda"],
     "ops": ["products", "parallel", "quant", "cpu", "cuda", "tensor"],
     "checkpoint": ["quant", "tensor"],
-    "model": ["ops", "parallel", "checkpoint", "tensor"],
+    "model": ["ops", "parallel", "checkpoint", "quant", "tensor"],
     "cache": [],
     "request": [],
     "scheduler": ["cache", "request"],

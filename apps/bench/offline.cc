@@ -57,7 +57,7 @@ Result<BatchResult> Measure(EngineMeter& meter, const LoadedEngine& loaded,
   }
   const Model& model = *loaded.models[0];
   const WeightWidths widths = WidthsOf(model.weights());
-  const bool absorbed = shape.input_len <= model.options().absorbed_row_limit;
+  const bool absorbed = shape.input_len <= model.options().absorbed_limit;
   result.step = WorkOf({.rows = shape.batch_size,
                         .context = result.context,
                         .absorbed = true,

@@ -44,7 +44,7 @@ ModelOptions ModelOptionsOf(const ModelConfig& config, const AssemblyOptions& op
           .max_rows = limits.max_num_seqs,
           .max_logit_rows = std::min(limits.max_num_seqs, kMaxPassRows),
           .max_model_len = limits.max_model_len,
-          .absorbed_row_limit = AbsorbedRowLimit(config),
+          .absorbed_limit = AbsorbedLimit(config),
           .kv_cache = options.kv_cache};
 }
 
@@ -178,7 +178,7 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
                                      .prefill_chunk = limits.prefill_chunk,
                                      .num_pages = static_cast<int32_t>(plan.num_pages),
                                      .max_model_len = limits.max_model_len,
-                                     .absorbed_limit = model_options.absorbed_row_limit},
+                                     .absorbed_limit = model_options.absorbed_limit},
                        .max_queue = limits.max_queue,
                        .vocab_size = config.vocab_size};
   TRY(Validate(engine.scheduler));

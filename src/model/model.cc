@@ -29,8 +29,8 @@ Result<std::unique_ptr<Model>> Model::Load(const Checkpoint& checkpoint, const O
                                            const LoadProgress& progress) {
   ModelOptions filled = options;
   if (filled.max_model_len == 0) filled.max_model_len = checkpoint.config().max_position_embeddings;
-  if (filled.absorbed_row_limit < 0) {
-    filled.absorbed_row_limit = AbsorbedRowLimit(checkpoint.config());
+  if (filled.absorbed_limit < 0) {
+    filled.absorbed_limit = AbsorbedLimit(checkpoint.config());
   }
   TRY(CheckLimits(checkpoint.config(), ops, filled.shard.layout));
   ModelWeights weights = TRY(LoadWeights(checkpoint, ops, device, filled.shard, progress));

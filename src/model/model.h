@@ -20,8 +20,9 @@ struct ModelOptions {
   int64_t max_rows = 32;        // of a step
   int64_t max_logit_rows = 32;  // of one Logits() call
   int64_t max_model_len = 0;    // positions; 0: the config's
-  // Rows of up to this many tokens take the absorbed form; negative: AbsorbedRowLimit().
-  int64_t absorbed_row_limit = -1;
+  // Prompts' parts of chunks that are longer take the expanded form (base/attention_form.h):
+  // whoever plans steps takes it from here. Negative: AbsorbedLimit().
+  int64_t absorbed_limit = -1;
   std::optional<DType> kv_cache;  // MakeKvFormat; absent: the table's default
   Shard shard;                    // what of the model this is
 };

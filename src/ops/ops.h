@@ -17,6 +17,7 @@
 #include "ops/context_piece.h"
 #include "ops/kv_format.h"
 #include "ops/op.h"
+#include "ops/quantized_copy.h"
 #include "ops/slot_state.h"
 #include "parallel/communicator.h"
 #include "parallel/layout.h"
@@ -34,17 +35,6 @@ struct EmbedArgs {
   TensorView out;    // act or F32 [tokens, hidden]
   int64_t first = 0;
   int64_t vocab = 0;  // of all ranks; 0: the table is all there is
-};
-
-// An activation as products with quantised activations read it (QuantizeRun of each 128 channels),
-// beside the activation itself: what writes that makes it, so that products need not. It changes no
-// bit, and a table may leave it alone.
-struct QuantizedCopy {
-  TensorView codes;   // F8E4M3 [tokens, width]
-  TensorView scales;  // F32 [ceil(width / 128), a multiple of 32, at least tokens]
-  bool scale_ue8m0 = false;
-
-  bool absent() const { return codes.absent(); }
 };
 
 // out = x / sqrt(mean(x^2) + eps) * weight, in fp32 (Zhang & Sennrich 2019, RMSNorm).

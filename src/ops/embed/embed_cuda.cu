@@ -12,19 +12,19 @@
 namespace fathom {
 namespace kernels {
 
-// The ids that a table has.
+// The ids that a table has, of so many.
 struct IdRange {
-  int64_t begin, end;
+  int64_t begin, end, vocab;
 };
 
 template <class T, class Y>
-__global__ void Embed(const int32_t* ids, Rows<const T> table, IdRange in, int64_t vocab,
-                      int64_t hidden, const int32_t* live, Rows<Y> out) {
+__global__ void Embed(const int32_t* ids, Rows<const T> table, IdRange in, int64_t hidden,
+                      const int32_t* live, Rows<Y> out) {
   AfterPriorKernels();
   const int64_t t = blockIdx.x;
   if (t >= *live) return;
   const int32_t id = ids[t];
-  DEVICE_CHECK(id >= 0 && id < vocab, "embed: token", id);
+  DEVICE_CHECK(id >= 0 && id < in.vocab, "embed: token", id);
   const bool here = id >= in.begin && id < in.end;
   for (int64_t i = threadIdx.x; i < hidden; i += blockDim.x) {
     Store(out[t] + i, here ? Load(table[id - in.begin] + i) : 0.0f);
@@ -35,7 +35,7 @@ template <class T, class Y>
 void LaunchEmbed(cudaStream_t stream, const EmbedArgs& a) {
   LaunchOverlapped(Embed<T, Y>, static_cast<unsigned>(a.ids.dim(0)), 256, 0, stream,
                    Data<int32_t>(a.ids), RowsOf<const T>(a.table),
-                   IdRange{a.first, a.first + a.table.dim(0)}, std::max(a.vocab, a.table.dim(0)),
+                   IdRange{a.first, a.first + a.table.dim(0), std::max(a.vocab, a.table.dim(0))},
                    a.out.dim(1), Data<int32_t>(a.live), RowsOf<Y>(a.out));
 }
 
