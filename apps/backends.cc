@@ -2,52 +2,87 @@
 
 #include <algorithm>
 
+#include "cpu/cpu_count.h"
 #include "cpu/cpu_device.h"
 #include "cpu/cpu_features.h"
+#include "parallel/shared_memory.h"
 
 namespace fathom {
 
-Result<Backend> MakeBackend(std::string_view name, int threads, int gpu,
-                            std::string_view quantization) {
-  if (gpu >= 0 && !name.starts_with("cuda")) {
-    return InvalidArgument(
-        "--gpu {}: --ops {} runs on the CPU; say --device cuda (or an --ops of CUDA), or leave "
-        "--gpu "
-        "out",
-        gpu, name);
-  }
+namespace {
+
+// A table that runs on CPUs, by name.
+Result<const Ops*> CpuTable(std::string_view name, std::string_view quantization) {
   if (const auto format = TRY(ParseQuantization(quantization))) {
-    if (name != "cpu") {
-      return InvalidArgument("--quantization {} is for CPUs, with --ops cpu or none: not for {}",
-                             quantization, name);
-    }
-    return Backend{&CpuIntegerOps(*format), std::make_unique<CpuDevice>(threads)};
+    if (name == "cpu") return &CpuIntegerOps(*format);
+    return InvalidArgument("--quantization {} is for CPUs, with --ops cpu or none: not for {}",
+                           quantization, name);
   }
   const auto activations =
       name.ends_with("-fp8") ? Fp8Activations::kQuantized : Fp8Activations::kExact;
-  if (name == "cpu" || name == "cpu-fp8") {
-    return Backend{&CpuOps(activations), std::make_unique<CpuDevice>(threads)};
-  }
+  if (name == "cpu" || name == "cpu-fp8") return &CpuOps(activations);
+  if (name == "reference" || name == "reference-fp8") return &ReferenceOps(activations);
+  if (name == "cpu-bf16" && HasBf16Dot()) return &CpuBF16Ops();
   if (name == "cpu-bf16") {
-    if (!HasBf16Dot()) {
-      return InvalidArgument(
-          "--ops cpu-bf16: this CPU has no AVX512_BF16, or --cpu-instructions forbids it; --ops "
-          "cpu runs "
-          "anywhere");
-    }
-    return Backend{&CpuBF16Ops(), std::make_unique<CpuDevice>(threads)};
-  }
-  if (name == "reference" || name == "reference-fp8") {
-    return Backend{&ReferenceOps(activations), std::make_unique<CpuDevice>(1)};
-  }
-  if (name == "cuda" || name == "cuda-fp8" || name == "cuda-portable" ||
-      name == "cuda-portable-fp8") {
-    return MakeCudaBackend(name, std::max(gpu, 0));
+    return InvalidArgument(
+        "--ops cpu-bf16: this CPU has no AVX512_BF16, or --cpu-instructions forbids it; --ops cpu "
+        "runs anywhere");
   }
   return InvalidArgument(
       "--ops {}: it is cpu, cpu-bf16, cpu-fp8, cuda, cuda-fp8, cuda-portable, cuda-portable-fp8, "
       "reference or reference-fp8",
       name);
+}
+
+bool IsCudaTable(std::string_view name) {
+  return name == "cuda" || name == "cuda-fp8" || name == "cuda-portable" ||
+         name == "cuda-portable-fp8";
+}
+
+}  // namespace
+
+std::vector<EngineRank> Backend::Ranks() const {
+  std::vector<EngineRank> ranks;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    ranks.push_back(
+        {.device = devices[i].get(),
+         .shard = {.layout = layout,
+                   .tensor_rank = static_cast<int>(i),
+                   .tensor_group = tensor_group.empty() ? nullptr : tensor_group[i].get()}});
+  }
+  return ranks;
+}
+
+Result<Backend> MakeBackend(std::string_view name, const BackendSettings& settings) {
+  const int gpu = settings.gpu, world = settings.layout.world();
+  if (gpu >= 0 && !name.starts_with("cuda")) {
+    return InvalidArgument(
+        "--gpu {}: --ops {} runs on the CPU; say --device cuda (or an --ops of CUDA), or leave "
+        "--gpu out",
+        gpu, name);
+  }
+  Backend backend{.layout = settings.layout};
+  if (IsCudaTable(name) && settings.quantization == "none") {
+    if (world > 1) {
+      return Unimplemented("--tensor-parallel-size {}: on GPUs a model runs on one today", world);
+    }
+    CudaBackend cuda = TRY(MakeCudaBackend(name, std::max(gpu, 0)));
+    backend.ops = cuda.ops;
+    backend.devices.push_back(std::move(cuda.device));
+    return backend;
+  }
+  backend.ops = TRY(CpuTable(name, settings.quantization));
+  const int threads = settings.threads == 0 ? UsableCpus() : settings.threads;
+  for (int rank = 0; rank < world; ++rank) {
+    backend.devices.push_back(std::make_unique<CpuDevice>(
+        name.starts_with("reference") ? 1 : std::max(1, threads / world)));
+  }
+  if (world > 1) {
+    for (auto& communicator : SharedMemoryCommunicator::Group(world)) {
+      backend.tensor_group.push_back(std::move(communicator));
+    }
+  }
+  return backend;
 }
 
 Result<std::string> OpsFor(const BackendSettings& settings) {

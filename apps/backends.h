@@ -5,16 +5,25 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
+#include "engine/assembly.h"
 #include "ops/ops.h"
+#include "parallel/communicator.h"
+#include "parallel/layout.h"
 #include "tensor/device.h"
 
 namespace fathom {
 
+// A table, and a device for each rank with what it meets the others through.
 struct Backend {
   const Ops* ops = nullptr;
-  std::unique_ptr<Device> device;
+  std::vector<std::unique_ptr<Device>> devices;
+  std::vector<std::unique_ptr<Communicator>> tensor_group;  // none of one rank
+  Layout layout;
+
+  std::vector<EngineRank> Ranks() const;
 };
 
 // What commands say of a backend: engine_flags.h.
@@ -25,6 +34,7 @@ struct BackendSettings {
   std::string kv_cache_dtype = "auto";  // ParseKvCacheDType
   int gpu = -1;                         // -1: not given, the first one if one is used
   int threads = 0;                      // 0: one per core
+  Layout layout;
 };
 
 inline constexpr char kBackendHelp[] =
@@ -45,12 +55,16 @@ inline constexpr char kKvCacheHelp[] =
 inline constexpr char kQuantizationHelp[] =
     "Quantise weights while they load, on --ops cpu: int8, int4, or none: as they are stored";
 
-// `threads`: 0 for one per core. `quantization`: as ParseQuantization.
-Result<Backend> MakeBackend(std::string_view name, int threads, int gpu,
-                            std::string_view quantization);
+// Of the table `name`; the ranks of CPUs share `settings.threads`.
+Result<Backend> MakeBackend(std::string_view name, const BackendSettings& settings);
 
+// A table with a device.
+struct CudaBackend {
+  const Ops* ops = nullptr;
+  std::unique_ptr<Device> device;
+};
 // cuda_backend.cc; in builds without CUDA no_cuda_backend.cc, which refuses.
-Result<Backend> MakeCudaBackend(std::string_view name, int gpu);
+Result<CudaBackend> MakeCudaBackend(std::string_view name, int gpu);
 // What suits the GPU: cuda-fp8 where there are kernels for it, elsewhere cuda, which is as fast
 // there and more accurate.
 Result<std::string> CudaOpsFor(int gpu);

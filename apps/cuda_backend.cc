@@ -5,13 +5,13 @@
 
 namespace fathom {
 
-Result<Backend> MakeCudaBackend(std::string_view name, int gpu) {
+Result<CudaBackend> MakeCudaBackend(std::string_view name, int gpu) {
   const auto activations =
       name.ends_with("-fp8") ? Fp8Activations::kQuantized : Fp8Activations::kExact;
   const bool portable = name.starts_with("cuda-portable");
   std::unique_ptr<CudaDevice> device = TRY(CudaDevice::Open(gpu));
   const Ops& ops = portable ? CudaPortableOps(activations) : CudaOps(*device, activations);
-  return Backend{&ops, std::move(device)};
+  return CudaBackend{&ops, std::move(device)};
 }
 
 Result<std::string> CudaOpsFor(int gpu) {

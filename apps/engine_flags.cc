@@ -74,8 +74,7 @@ void TakeWhatRunsAnyway(CLI::App& command) {
   }
   using Values = std::set<std::string>;
   const Values parsers = {"deepseek_r1", "deepseek_v3", "deepseek_v31"};
-  for (const auto& [flag, values] : {std::pair{"--tensor-parallel-size", Values{"1"}},
-                                     {"--pipeline-parallel-size", Values{"1"}},
+  for (const auto& [flag, values] : {std::pair{"--pipeline-parallel-size", Values{"1"}},
                                      {"--data-parallel-size", Values{"1"}},
                                      {"--gpu-memory-utilization", Values{"0.9", "0.90"}},
                                      {"--block-size", Values{"64"}},
@@ -110,6 +109,12 @@ void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* g
   BackendSettings& s = *settings;
   command.add_option("--device", s.device, kDeviceHelp)
       ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--tensor-parallel-size,--tp", s.layout.tensor,
+                  "Cut heads, MLPs and vocabulary over so many ranks: parts of a CPU")
+      ->check(CLI::Range(1, 1024))
       ->capture_default_str()
       ->group(group);
   command.add_option("--ops", s.ops, kBackendHelp)

@@ -32,7 +32,7 @@ struct FileSummary {
 struct Summary {
   int64_t parameters = 0;         // without the MTP layers; scales are not counted
   int64_t active_parameters = 0;  // those that a token meets: the shared ones and its experts
-  int64_t mtp_parameters = 0;
+  int64_t mtp_parameters = 0;     // but for its copies of embedding and head
   std::map<std::string, uint64_t> bytes_by_dtype;  // of the model's tensors, scales included
   std::vector<FileSummary> files;                  // as Checkpoint::files()
   int64_t ignored_tensors = 0;
@@ -73,7 +73,8 @@ Summary Summarise(const Checkpoint& checkpoint) {
     if (!checkpoint.Has(entry.name)) continue;
     const int64_t elements = checkpoint.Get(entry.name).values.elements();
     if (entry.layer >= config.num_layers) {
-      s.mtp_parameters += elements;
+      // Of an MTP layer these alone may be missing: they repeat the model's embedding and head.
+      if (entry.rule->optional == nullptr) s.mtp_parameters += elements;
     } else {
       s.parameters += elements;
       if (entry.expert >= 0) expert_parameters += elements;

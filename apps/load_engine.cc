@@ -123,9 +123,8 @@ Result<std::optional<ChatTemplate>> ParseChatTemplate(const EngineSettings& s,
 Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback on_output) {
   settings.FillDefaults();
   LoadedEngine loaded;
-  loaded.backend = TRY(
-      MakeBackend(TRY(OpsFor(settings)), settings.threads, settings.gpu, settings.quantization));
-  const Checkpoint checkpoint = TRY(OpenCheckpoint(settings));
+  loaded.backend = TRY(MakeBackend(TRY(OpsFor(settings)), settings));
+  Checkpoint checkpoint = TRY(OpenCheckpoint(settings));
   for (const std::string& warning : checkpoint.warnings()) LOG_WARNING("{}", warning);
   loaded.config = checkpoint.config();
   loaded.generation = checkpoint.generation();
@@ -137,12 +136,12 @@ Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback 
 
   ProgressLine progress;
   AssembledEngine assembled = TRY(AssembleEngine(
-      checkpoint, *loaded.backend.ops, *loaded.backend.device,
+      checkpoint, *loaded.backend.ops, loaded.backend.Ranks(),
       {.limits = settings,
        .kv_cache = TRY(ParseKvCacheDType(settings.kv_cache_dtype)),
        .quantized = TRY(ParseQuantization(settings.quantization))},
       [&](uint64_t done, uint64_t total) { progress.Show(done, total); }, std::move(on_output)));
-  loaded.model = std::move(assembled.model);
+  loaded.models = std::move(assembled.models);
   loaded.clock = std::move(assembled.clock);
   loaded.engine = std::move(assembled.engine);
   return loaded;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "backends.h"
 #include "chat/chat_template.h"
@@ -36,7 +37,7 @@ struct LoadedEngine {
   std::unique_ptr<Tokenizer> tokenizer;  // null if none was needed
   std::optional<ChatTemplate> chat_template;
   Backend backend;
-  std::unique_ptr<Model> model;
+  std::vector<std::unique_ptr<Model>> models;  // of each rank
   std::unique_ptr<Clock> clock;
   std::unique_ptr<Engine> engine;  // not yet started
   ModelConfig config;

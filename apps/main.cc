@@ -4,6 +4,8 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "commands.h"
 #include "usage.h"
@@ -77,8 +79,13 @@ int main(int argc, char** argv) {
     std::cerr << app.help();
     return 2;
   }
+  // vLLM's short forms have two letters, which CLI11 would read as two flags.
+  std::vector<const char*> args(argv, argv + argc);
+  for (const char*& arg : args) {
+    if (std::string_view(arg) == "-tp") arg = "--tensor-parallel-size";
+  }
   try {
-    app.parse(argc, argv);
+    app.parse(argc, args.data());
   } catch (const CLI::ParseError& error) {
     return fathom::ExplainParse(app, error);
   }

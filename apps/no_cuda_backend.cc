@@ -11,7 +11,7 @@ Status NoCuda() {
 
 }  // namespace
 
-Result<Backend> MakeCudaBackend(std::string_view, int) {
+Result<CudaBackend> MakeCudaBackend(std::string_view, int) {
   return NoCuda();
 }
 

@@ -222,6 +222,7 @@ void AddLimitFlags(CLI::App& command, ServeOptions* options) {
       ->group(kServerGroup);
   command.add_option("--max-body-bytes", server.max_body_bytes, "Of one request")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(CLI::Range(size_t{1}, size_t{1} << 40))
       ->capture_default_str()
       ->group(kServerGroup);
   command

@@ -83,38 +83,45 @@ double VerifyReport::positions_beyond_limit() const {
 }
 
 bool VerifyReport::passed() const {  // written so that NaN fails
-  return max_error() <= limit && (!tokens_must_match || (greedy_equal && drafts_equal));
+  return ranks_agree && max_error() <= limit &&
+         (!tokens_must_match || (greedy_equal && drafts_equal));
 }
 
-Verification::Verification(Model& model, Device& device, int64_t prefill_chunk)
+Verification::Verification(Model& model, Device& device, int64_t prefill_chunk,
+                           std::optional<AttentionForm> forced_form)
     : model_(model),
       device_(device),
       vocab_(static_cast<size_t>(model.config().vocab_size)),
       num_pages_(static_cast<int32_t>((model.options().max_model_len - 1) / kPageTokens + 1)),
       runner_(model, device, {.num_pages = num_pages_, .slots = 1}),
-      prefill_chunk_(static_cast<size_t>(prefill_chunk)) {}
+      prefill_chunk_(static_cast<size_t>(prefill_chunk)),
+      forced_form_(forced_form) {}
 
 void Verification::Run(const ReferencePrompt& p, VerifyReport& report) {
-  OneRequest request = Request(p);
+  OneRequest request = Request(p.prompt, p.greedy.size());
   const TokenId next = Prefill(p, request, report);
   Greedy(p, next, request, report);
   if (!p.draft.empty()) Drafts(p, report);
 }
 
-OneRequest Verification::Request(const ReferencePrompt& p) const {
+OneRequest Verification::Request(std::span<const TokenId> prompt, size_t max_tokens) const {
   RequestParams params;
-  params.prompt = p.prompt;
-  params.max_tokens = static_cast<int32_t>(std::max<size_t>(p.greedy.size(), 1));
+  params.prompt = {prompt.begin(), prompt.end()};
+  params.max_tokens = static_cast<int32_t>(std::max<size_t>(max_tokens, 1));
   return {std::make_shared<const RequestParams>(std::move(params)), num_pages_};
+}
+
+AttentionForm Verification::FormOfNext(const OneRequest& request) const {
+  if (forced_form_) return *forced_form_;
+  return FormOfToken(request.length(), static_cast<int64_t>(request.params().prompt.size()),
+                     static_cast<int64_t>(prefill_chunk_), model_.options().absorbed_limit);
 }
 
 template <class Visit>
 void Verification::Feed(OneRequest& request, std::span<const TokenId> tokens, const Visit& visit) {
   while (!tokens.empty()) {
     const auto row = tokens.first(std::min(tokens.size(), prefill_chunk_));
-    const bool is_long = static_cast<int64_t>(row.size()) > model_.options().absorbed_row_limit;
-    const StepPlan plan =
-        request.Next(is_long ? AttentionForm::kExpanded : AttentionForm::kAbsorbed, row);
+    const StepPlan plan = request.Next(FormOfNext(request), row);
     runner_.Begin(plan);
     const Batch batch = runner_.Stage(plan);
     const TensorView hidden = runner_.Forward(batch);
@@ -188,18 +195,17 @@ void Verification::Greedy(const ReferencePrompt& p, TokenId next, OneRequest& re
 void Verification::Drafts(const ReferencePrompt& p, VerifyReport& report) {
   std::vector<TokenId> tokens = p.prompt;
   tokens.insert(tokens.end(), p.greedy.begin(), p.greedy.end());
-  OneRequest request = Request(p);
-  Feed(request, std::span(tokens).first(tokens.size() - 1),
-       [&](StepPlan plan, const TensorView& hidden) {
-         // The same row again, with the ids of its successors.
-         StepRow& row = plan.rows[0];
-         const auto next = tokens.begin() + row.begin + 1;
-         row.tokens.assign(next, next + row.num_tokens());
-         const TensorView drafted = runner_.ForwardMtp(0, runner_.Stage(plan), hidden);
-         CompareDrafts(
-             std::span(p.draft).subspan(static_cast<size_t>(row.begin), row.tokens.size()),
-             Logits(drafted, report), report);
-       });
+  const auto known = std::span(tokens).first(tokens.size() - 1);  // the prompt, to the model
+  OneRequest request = Request(known, 1);
+  Feed(request, known, [&](StepPlan plan, const TensorView& hidden) {
+    // The same row again, with the ids of its successors.
+    StepRow& row = plan.rows[0];
+    const auto next = tokens.begin() + row.begin + 1;
+    row.tokens.assign(next, next + row.num_tokens());
+    const TensorView drafted = runner_.ForwardMtp(0, runner_.Stage(plan), hidden);
+    CompareDrafts(std::span(p.draft).subspan(static_cast<size_t>(row.begin), row.tokens.size()),
+                  Logits(drafted, report), report);
+  });
 }
 
 }  // namespace fathom

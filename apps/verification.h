@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "base/attention_form.h"
 #include "engine/step_runner.h"
 #include "model/model.h"
 #include "reference_file.h"
@@ -28,6 +30,7 @@ struct VerifyReport {
   uint64_t logits_hash = 0xcbf29ce484222325;  // FNV-1a of the bits of all logits, in order
   double limit = 0;
   bool tokens_must_match = false;
+  bool ranks_agree = true;  // each rank's logits have the same bits
 
   double max_error() const;
   double median_error() const;
@@ -36,18 +39,20 @@ struct VerifyReport {
   bool passed() const;
 };
 
-// Makes plans of its own, with no scheduler. Each row is of the form that its own length asks for,
-// so that a test can have every token in either form.
+// Makes plans of its own, with no scheduler. Tokens take their own form (FormOfToken), or all of
+// them the one that a test forces: generated ones too, which no server expands.
 class Verification {
  public:
-  // `model` and `device` must outlive it.
-  Verification(Model& model, Device& device, int64_t prefill_chunk);
+  // `model` and `device` must outlive it. `forced_form`: of every token; absent: its own.
+  Verification(Model& model, Device& device, int64_t prefill_chunk,
+               std::optional<AttentionForm> forced_form);
 
   // REQUIRES: the model has an MTP layer if the prompt has drafts.
   void Run(const ReferencePrompt& p, VerifyReport& report);
 
  private:
-  OneRequest Request(const ReferencePrompt& p) const;
+  OneRequest Request(std::span<const TokenId> prompt, size_t max_tokens) const;
+  AttentionForm FormOfNext(const OneRequest& request) const;
   // Computes the tokens that follow. Calls `visit(plan, hidden)` after each step, with the
   // final-normed hidden states of its row.
   template <class Visit>
@@ -67,6 +72,7 @@ class Verification {
   const int32_t num_pages_;
   StepRunner runner_;
   const size_t prefill_chunk_;
+  const std::optional<AttentionForm> forced_form_;
 };
 
 }  // namespace fathom

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <optional>
+#include <string>
 
 #include "backends.h"
 #include "commands.h"
 #include "engine_flags.h"
+#include "parallel/on_ranks.h"
 #include "reference_file.h"
 #include "usage.h"
 #include "verification.h"
@@ -17,7 +20,7 @@ namespace {
 struct VerifyOptions : BackendSettings {
   std::string model, reference;
   int64_t prefill_chunk = 512;
-  int64_t absorbed_row_limit = -1;
+  std::string form = "own";
   int64_t context_chunk = 0;
   bool json = false;
 };
@@ -35,11 +38,15 @@ double Limit(const VerifyOptions& options, Model& model) {
   return exact ? kExactLimit : 2e-2;
 }
 
+std::optional<AttentionForm> ForcedForm(const std::string& form) {
+  if (form == "own") return std::nullopt;
+  return form == "expanded" ? AttentionForm::kExpanded : AttentionForm::kAbsorbed;
+}
+
 // REQUIRES: options.ops is there.
 Result<VerifyReport> Verify(const VerifyOptions& options) {
-  const Backend backend =
-      TRY(MakeBackend(options.ops, options.threads, options.gpu, options.quantization));
-  const Checkpoint checkpoint = TRY(Checkpoint::Open(options.model));
+  const Backend backend = TRY(MakeBackend(options.ops, options));
+  Checkpoint checkpoint = TRY(Checkpoint::Open(options.model));
   const ModelConfig& config = checkpoint.config();
   const std::vector<ReferencePrompt> prompts =
       TRY(ReadReference(options.reference, config.vocab_size));
@@ -52,25 +59,36 @@ Result<VerifyReport> Verify(const VerifyOptions& options) {
   }
   Ops ops = *backend.ops;
   if (options.context_chunk > 0) ops.context_chunk = options.context_chunk;
-  const std::unique_ptr<Model> model =
-      TRY(Model::Load(checkpoint, ops, *backend.device,
-                      {.max_tokens = options.prefill_chunk,
-                       .max_rows = 1,
-                       .max_logit_rows = 64,
-                       .max_model_len = longest,
-                       .absorbed_row_limit = options.absorbed_row_limit,
-                       .kv_cache = TRY(ParseKvCacheDType(options.kv_cache_dtype))},
-                      /*progress=*/nullptr));
-
-  VerifyReport report;
-  report.limit = Limit(options, *model);
-  report.tokens_must_match = report.limit == kExactLimit;
-  Verification verification(*model, *backend.device, options.prefill_chunk);
-  for (const ReferencePrompt& p : prompts) {
-    verification.Run(p, report);
-    TRY(backend.device->status());  // once it failed, what was compared means nothing
+  const std::vector<EngineRank> ranks = backend.Ranks();
+  const int count = static_cast<int>(ranks.size());
+  checkpoint.SetReaders(count);
+  std::vector<VerifyReport> reports(ranks.size());
+  TRY(OnRanks(count, [&](int rank) -> Status {
+    Device& device = *ranks[static_cast<size_t>(rank)].device;
+    device.BindThread();
+    const std::unique_ptr<Model> model =
+        TRY(Model::Load(checkpoint, ops, device,
+                        {.max_tokens = options.prefill_chunk,
+                         .max_rows = 1,
+                         .max_logit_rows = 64,
+                         .max_model_len = longest,
+                         .kv_cache = TRY(ParseKvCacheDType(options.kv_cache_dtype)),
+                         .shard = ranks[static_cast<size_t>(rank)].shard},
+                        /*progress=*/nullptr));
+    VerifyReport& report = reports[static_cast<size_t>(rank)];
+    report.limit = Limit(options, *model);
+    report.tokens_must_match = report.limit == kExactLimit;
+    Verification verification(*model, device, options.prefill_chunk, ForcedForm(options.form));
+    for (const ReferencePrompt& p : prompts) {
+      verification.Run(p, report);
+      TRY(device.status());  // once it failed, what was compared means nothing
+    }
+    return {};
+  }));
+  for (const VerifyReport& other : reports) {
+    reports[0].ranks_agree &= other.logits_hash == reports[0].logits_hash;
   }
-  return report;
+  return reports[0];
 }
 
 // JSON has no NaN or infinity.
@@ -100,6 +118,10 @@ void Print(const VerifyOptions& options, const VerifyReport& r) {
   fmt::print("  prompts               {}\n", r.relative_errors.size());
   fmt::print("  relative logit error  max {:.2e}, median {:.2e} (limit {:.0e})\n", r.max_error(),
              r.median_error(), r.limit);
+  if (options.layout.world() > 1) {
+    fmt::print("  ranks                 {}, of {}\n", options.layout.world(),
+               r.ranks_agree ? "the same bits" : "DIFFERENT bits");
+  }
   fmt::print("  greedy tokens         {} of {}\n", r.greedy_equal ? "all equal" : "NOT all equal",
              r.greedy_tokens);
   if (r.draft_tokens > 0) {
@@ -126,9 +148,13 @@ void AddVerify(CLI::App& app, int& exit_code) {
   command->add_option("--prefill-chunk", options->prefill_chunk, "Longest row of a prefill")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
-  command->add_option("--absorbed-row-limit", options->absorbed_row_limit,
-                      "Rows of up to this many tokens attend in latent space, longer ones on "
-                      "expanded keys and values; -1: what costs fewer operations");
+  command
+      ->add_option(
+          "--form", options->form,
+          "Which form of MLA computes a token: own is what a server takes for it, absorbed "
+          "attends in latent space, expanded on keys and values projected up per head")
+      ->check(CLI::IsMember({"own", "absorbed", "expanded"}))
+      ->capture_default_str();
   command
       ->add_option("--context-chunk", options->context_chunk,
                    "Positions whose keys and values are expanded at a time; 0: what suits --ops")

@@ -56,8 +56,6 @@ constexpr auto kHints = std::to_array<std::pair<std::string_view, std::string_vi
     {"--max-num-partial-prefills", kAlwaysOn},
     {"--scheduling-policy", "requests are served in the order they come: leave it out"},
     {"--speculative-config", "speculative decoding is not supported yet: leave it out"},
-    {"--tensor-parallel-size", kOneProcess},
-    {"-tp", kOneProcess},
     {"--pipeline-parallel-size", kOneProcess},
     {"-pp", kOneProcess},
     {"--data-parallel-size", kOneProcess},

@@ -154,8 +154,9 @@ def main():
     for what, key, limit, is_kernel in (("longest functions", 3, SCREEN, False), ("longest kernels", 3, KERNEL, True),
                                         ("most parameters", 4, PARAMETERS, None)):
         these = sorted((f for f in all_functions if is_kernel in (None, f[5])), key=lambda f: -f[key])
-        near = sum(f[key] > 0.8 * limit for f in these)
-        print(f"{what} (at most {limit}):", *(f"  {f[key]:4} {f[0]}:{f[2]} {f[1]}" for f in these[:near][:listed]), sep="\n")
+        if listed is None:
+            these = these[:sum(f[key] > 0.8 * limit for f in these)]
+        print(f"{what} (at most {limit}):", *(f"  {f[key]:4} {f[0]}:{f[2]} {f[1]}" for f in these[:listed]), sep="\n")
     for name, lines in LONGER.items():
         if files.get(name, 0) < lines:
             print(f"{name}: {files.get(name, 'gone')}, no longer {lines}: say so in LONGER of tools/check_sizes.py")

@@ -30,7 +30,6 @@ from make_performance import of_transformers, read_yardstick
 
 GOLDEN = ROOT / "tests" / "golden"
 TINY = ROOT / "models" / "tiny-r1"
-EVERY_ROW = str(1 << 20)
 PORTABLE = ":".join(f"*{mode}_1" for mode in ("cuda_portable", "cuda_portable_exact"))
 # By sanitizer: the tests that it runs; those that it cannot run, and why.
 SANITIZED = {
@@ -136,15 +135,15 @@ class Recorder:
         for ops in ("cuda", "cuda-portable"):
             cases.append((f"tiny-r1 {ops}, FP8 cache", TINY, GOLDEN / "tiny-r1", ["--ops", ops, "--kv-cache-dtype", "fp8"]))
         for folder in sorted(p.parent for p in GOLDEN.glob("*/config.json")):
-            for form, limit in (("absorbed", EVERY_ROW), ("expanded", "0")):
+            for form in ("absorbed", "expanded"):
                 cases.append((f"{folder.name} cuda {form}", folder, folder,
-                              ["--ops", "cuda", "--absorbed-row-limit", limit]))
+                              ["--ops", "cuda", "--form", form]))
                 if "quantization_config" in json.loads((folder / "config.json").read_text()):  # the default of such
                     cases.append((f"{folder.name} cuda-fp8 {form}", folder, folder,
-                                  ["--ops", "cuda-fp8", "--absorbed-row-limit", limit]))
+                                  ["--ops", "cuda-fp8", "--form", form]))
         long = GOLDEN / "v3-long-sharded"  # of contexts that are one chunk on a GPU
         cases.append(("v3-long-sharded cuda expanded, chunks of 256", long, long,
-                      ["--ops", "cuda", "--absorbed-row-limit", "0", "--context-chunk", "256"]))
+                      ["--ops", "cuda", "--form", "expanded", "--context-chunk", "256"]))
         self.record["golden"] = {}
         for name, model, reference, arguments in cases:
             # Rounding turns routers of random checkpoints: only the trained one must keep the limit.

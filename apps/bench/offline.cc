@@ -55,9 +55,9 @@ Result<BatchResult> Measure(EngineMeter& meter, const LoadedEngine& loaded,
              timed.prefill ? result.prefill_runs.back() : 0,
              timed.decode ? result.decode_runs.back() : 0);
   }
-  const Model& model = *loaded.model;
+  const Model& model = *loaded.models[0];
   const WeightWidths widths = WidthsOf(model.weights());
-  const bool absorbed = shape.input_len <= model.options().absorbed_row_limit;
+  const bool absorbed = shape.input_len <= model.options().absorbed_limit;
   result.step = WorkOf({.rows = shape.batch_size,
                         .context = result.context,
                         .absorbed = true,
@@ -71,9 +71,9 @@ Result<BatchResult> Measure(EngineMeter& meter, const LoadedEngine& loaded,
 
 // Routed experts among those of the last MoE layer's first `rows` tokens. THREAD: the engine's.
 double CountExperts(const LoadedEngine& loaded, int32_t rows) {
-  const TensorView ids = First(loaded.model->expert_ids(), rows);
+  const TensorView ids = First(loaded.models[0]->expert_ids(), rows);
   std::vector<int32_t> chosen(static_cast<size_t>(ids.elements()));
-  Device& device = *loaded.backend.device;
+  Device& device = *loaded.backend.devices[0];
   device.Download(std::as_writable_bytes(std::span(chosen)), ids);
   device.WaitFor(device.Mark());
   std::sort(chosen.begin(), chosen.end());
@@ -133,7 +133,7 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
   LoadedEngine loaded = TRY(
       LoadEngine(settings, [&](std::vector<RequestOutput> outputs) { meter.Deliver(outputs); }));
   meter.SetVocabulary(loaded.config.vocab_size);
-  if (!loaded.model->expert_ids().absent()) {
+  if (!loaded.models[0]->expert_ids().absent()) {
     meter.CountExperts([&](int32_t rows) { return CountExperts(loaded, rows); });
   }
   loaded.engine->Start();
@@ -141,7 +141,7 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
                            .input_len = std::min(options.input_lens.front(), 64),
                            .output_len = std::min(options.output_len, 4)};
   (void)TRY(meter.TimeDecode(*loaded.engine, warm_up));
-  const Model& model = *loaded.model;
+  const Model& model = *loaded.models[0];
   MeasuredModel measured{
       .name = loaded.model_name,
       .layers = loaded.config.num_layers,

@@ -85,6 +85,8 @@ struct Checkpoint::Contents {
   // Copies of tensors that a file does not align to their type.
   mutable std::mutex mutex;
   mutable std::unordered_map<std::string_view, Buffer> copies;  // guarded by mutex
+  int readers = 1;
+  mutable std::unordered_map<std::string_view, int> drops;  // guarded by mutex; below `readers`
 };
 
 Status Checkpoint::Contents::ReadConfigs() {
@@ -308,8 +310,9 @@ const std::byte* Checkpoint::Contents::AlignedCopy(const StoredTensor& tensor) c
 
 void Checkpoint::Contents::Drop(const StoredTensor& tensor) const {
   if (dummy) return;
-  mapped[static_cast<size_t>(tensor.file)]->Drop(BytesOf(tensor));
   const std::lock_guard lock(mutex);
+  if (readers > 1 && ++drops[tensor.name] < readers) return;
+  mapped[static_cast<size_t>(tensor.file)]->Drop(BytesOf(tensor));
   copies.erase(tensor.name);
 }
 
@@ -345,6 +348,9 @@ Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 Checkpoint::~Checkpoint() = default;
 
+void Checkpoint::SetReaders(int readers) {
+  contents_->readers = readers;
+}
 const ModelConfig& Checkpoint::config() const {
   return contents_->config;
 }

@@ -40,8 +40,10 @@ class Checkpoint {
   // Bytes of a tensor and its scales, for progress. REQUIRES: as Get.
   uint64_t Bytes(std::string_view name) const;
   // Says that the tensor and its scales are not needed again: their pages may leave memory. Views
-  // of them are invalid afterwards.
+  // of them are invalid afterwards. Of several readers each says so, and the last one counts.
   void Drop(std::string_view name) const;
+  // How many readers there are: 1 until this is called, before any of them reads.
+  void SetReaders(int readers);
 
   uint64_t total_bytes() const;                      // of the tensors in the schema
   const std::vector<StoredTensor>& tensors() const;  // sorted by name; file: index of files()

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "base/check.h"
 
 namespace fathom {
@@ -162,6 +165,22 @@ std::string DescribeShape(const TensorRule& rule, const ModelConfig& config) {
   std::string names(Name(rule.shape[0]));
   if (rule.shape[1] != Dim::kNone) names += fmt::format(", {}", Name(rule.shape[1]));
   return fmt::format("[{}] ({})", fmt::join(Shape(rule, config), ", "), names);
+}
+
+const TensorRule& RuleOf(std::string_view name) {
+  // The name as a pattern: the number behind ".layers." and ".experts." for its mark.
+  std::string pattern(name);
+  for (const auto& [folder, mark] : {std::pair(".layers.", "{layer}"), {".experts.", "{expert}"}}) {
+    const size_t found = pattern.find(folder);
+    if (found == pattern.npos) continue;
+    const size_t begin = found + std::string_view(folder).size();
+    const size_t end = std::min(pattern.find('.', begin), pattern.size());
+    pattern.replace(begin, end - begin, mark);
+  }
+  for (const TensorRule& rule : kRules) {
+    if (rule.pattern == pattern) return rule;
+  }
+  CHECK(false, "{} is in no rule of the schema", name);
 }
 
 std::vector<SchemaEntry> ExpectedTensors(const ModelConfig& config) {

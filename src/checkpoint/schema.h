@@ -77,5 +77,7 @@ struct SchemaEntry {
   int32_t expert = -1;  // -1 outside experts
 };
 std::vector<SchemaEntry> ExpectedTensors(const ModelConfig& config);
+// The rule of a tensor by its name. REQUIRES: there is one.
+const TensorRule& RuleOf(std::string_view name);
 
 }  // namespace fathom

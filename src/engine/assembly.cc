@@ -7,7 +7,9 @@
 #include "base/log.h"
 #include "base/printable.h"
 #include "engine/model_executor.h"
+#include "engine/ranked_executor.h"
 #include "model/activations.h"
+#include "parallel/on_ranks.h"
 #include "quant/weight_format.h"
 #include "tensor/out_of_memory.h"
 
@@ -21,9 +23,10 @@ bool IsGpu(const Ops& ops) {
   return ops.name.starts_with("cuda");
 }
 
-// What the weights will take, nearly: quantised ones are not as large as they are stored.
-size_t PlannedWeightBytes(const Checkpoint& checkpoint, std::optional<WeightFormat> quantized) {
-  const size_t stored = checkpoint.total_bytes();
+// What the weights of a rank will take, nearly: quantised ones are not as large as they are stored.
+size_t PlannedWeightBytes(const Checkpoint& checkpoint, const Shard& shard,
+                          std::optional<WeightFormat> quantized) {
+  const size_t stored = PartBytes(checkpoint, shard);
   if (!quantized) return stored;
   const ModelConfig& config = checkpoint.config();
   const double numbers = static_cast<double>(stored) / (config.fp8 ? 1 : 2);
@@ -41,31 +44,41 @@ ModelOptions ModelOptionsOf(const ModelConfig& config, const AssemblyOptions& op
           .max_rows = limits.max_num_seqs,
           .max_logit_rows = std::min(limits.max_num_seqs, kMaxPassRows),
           .max_model_len = limits.max_model_len,
-          .absorbed_row_limit = AbsorbedRowLimit(config),
+          .absorbed_limit = AbsorbedLimit(config),
           .kv_cache = options.kv_cache};
 }
 
-// Before anything large is allocated or read.
-Result<MemoryPlan> PlanAhead(const Checkpoint& checkpoint, const Ops& ops, const Device& device,
-                             const AssemblyOptions& options) {
+// What all of the ranks can have each: those of CPUs share the machine's memory.
+int64_t FreeBytesEach(std::span<const EngineRank> ranks, const Ops& ops) {
+  int64_t least = INT64_MAX;
+  for (const EngineRank& rank : ranks) least = std::min(least, rank.device->FreeBytes());
+  return IsGpu(ops) ? least : least / static_cast<int64_t>(ranks.size());
+}
+
+// Before anything large is allocated or read; of the first rank, of which no other has a larger
+// part.
+Result<MemoryPlan> PlanAhead(const Checkpoint& checkpoint, const Ops& ops,
+                             std::span<const EngineRank> ranks, const AssemblyOptions& options) {
   const ModelConfig& config = checkpoint.config();
+  const Shard& shard = ranks[0].shard;
   const EngineLimits& limits = options.limits;
   const KvFormat kv = MakeKvFormat(config, options.kv_cache.value_or(ops.kv_cache));
-  const EngineBytes bytes = {
-      .weights = PlannedWeightBytes(checkpoint, options.quantized),
-      .activations = Activations::Bytes(config, ops, limits.max_num_batched_tokens),
-      .runner =
-          StepRunner::Bytes(config, ModelOptionsOf(config, options), limits.max_num_seqs, ops)};
+  const EngineBytes bytes = {.weights = PlannedWeightBytes(checkpoint, shard, options.quantized),
+                             .activations = Activations::Bytes(ConfigOfRank(config, shard), ops,
+                                                               limits.max_num_batched_tokens),
+                             .runner = StepRunner::Bytes(config, ModelOptionsOf(config, options),
+                                                         limits.max_num_seqs, ops)};
   return PlanMemory({.items = EngineNeeds(bytes, IsGpu(ops)),
                      .page_bytes = kv.page_bytes() * config.total_layers(),
                      .max_model_len = limits.max_model_len,
                      .max_num_seqs = limits.max_num_seqs,
                      .kv_cache_bytes = limits.kv_cache_bytes,
-                     .memory_bytes = device.FreeBytes(),
+                     .memory_bytes = FreeBytesEach(ranks, ops),
                      .memory_is_ours = IsGpu(ops)});
 }
 
-// With what the model measured; the memory that can be had is that from before it was loaded.
+// With what the first rank's model measured; the memory that can be had is that from before it was
+// loaded.
 Result<MemoryPlan> PlanAgain(MemoryNeeds needs, const Model& model, const EngineLimits& limits,
                              const Ops& ops) {
   const EngineBytes bytes = {
@@ -75,6 +88,43 @@ Result<MemoryPlan> PlanAgain(MemoryNeeds needs, const Model& model, const Engine
       .workspace = model.workspace_bytes()};
   needs.items = EngineNeeds(bytes, IsGpu(ops));
   return PlanMemory(needs);
+}
+
+Result<std::vector<std::unique_ptr<Model>>> LoadModels(Checkpoint& checkpoint, const Ops& ops,
+                                                       std::span<const EngineRank> ranks,
+                                                       const ModelOptions& options,
+                                                       const LoadProgress& progress) {
+  std::vector<std::unique_ptr<Model>> models(ranks.size());
+  const int count = static_cast<int>(ranks.size());
+  checkpoint.SetReaders(count);
+  TRY(OnRanks(count, [&](int rank) -> Status {
+    const EngineRank& at = ranks[static_cast<size_t>(rank)];
+    at.device->BindThread();
+    ModelOptions of_rank = options;
+    of_rank.shard = at.shard;
+    models[static_cast<size_t>(rank)] = TRY(
+        Model::Load(checkpoint, ops, *at.device, of_rank, rank == 0 ? progress : LoadProgress()));
+    return {};
+  }));
+  return models;
+}
+
+// All ranks at once: what is recorded may make them wait for each other. `recorded`: by the first.
+Result<std::unique_ptr<Executor>> MakeExecutor(const std::vector<std::unique_ptr<Model>>& models,
+                                               std::span<const EngineRank> ranks,
+                                               const ModelExecutorOptions& options,
+                                               RecordedSteps& recorded) {
+  std::vector<std::unique_ptr<Executor>> executors(ranks.size());
+  TRY(OnRanks(static_cast<int>(ranks.size()), [&](int rank) -> Status {
+    const auto at = static_cast<size_t>(rank);
+    ranks[at].device->BindThread();
+    auto executor = std::make_unique<ModelExecutor>(*models[at], *ranks[at].device, options);
+    if (rank == 0) recorded = executor->recorded();
+    executors[at] = std::move(executor);
+    return ranks[at].device->status();
+  }));
+  if (ranks.size() == 1) return std::move(executors[0]);
+  return std::unique_ptr<Executor>(new RankedExecutor(std::move(executors)));
 }
 
 }  // namespace
@@ -101,10 +151,12 @@ std::vector<MemoryNeed> EngineNeeds(const EngineBytes& bytes, bool gpu) {
   return needs;
 }
 
-Result<AssembledEngine> AssembleEngine(const Checkpoint& checkpoint, const Ops& ops, Device& device,
+Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
+                                       std::span<const EngineRank> ranks,
                                        const AssemblyOptions& options, const LoadProgress& progress,
                                        Engine::OutputCallback on_output) {
   const ModelConfig& config = checkpoint.config();
+  TRY(CheckLayout(config, ranks[0].shard.layout));
   AssemblyOptions filled = options;
   EngineLimits& limits = filled.limits;
   if (limits.max_model_len > config.max_position_embeddings) {
@@ -112,7 +164,7 @@ Result<AssembledEngine> AssembleEngine(const Checkpoint& checkpoint, const Ops& 
                            limits.max_model_len, config.max_position_embeddings);
   }
   if (limits.max_model_len == 0) limits.max_model_len = config.max_position_embeddings;
-  MemoryPlan plan = TRY(PlanAhead(checkpoint, ops, device, filled));
+  MemoryPlan plan = TRY(PlanAhead(checkpoint, ops, ranks, filled));
   SetMemoryPlan(plan.ToString());
   LOG_INFO("memory plan: {}", plan.ToString());
   if (const std::string unused = plan.UnusedCache(); !unused.empty()) LOG_WARNING("{}", unused);
@@ -126,26 +178,26 @@ Result<AssembledEngine> AssembleEngine(const Checkpoint& checkpoint, const Ops& 
                                      .prefill_chunk = limits.prefill_chunk,
                                      .num_pages = static_cast<int32_t>(plan.num_pages),
                                      .max_model_len = limits.max_model_len,
-                                     .absorbed_limit = model_options.absorbed_row_limit},
+                                     .absorbed_limit = model_options.absorbed_limit},
                        .max_queue = limits.max_queue,
                        .vocab_size = config.vocab_size};
   TRY(Validate(engine.scheduler));
 
   AssembledEngine assembled;
-  assembled.model = TRY(Model::Load(checkpoint, ops, device, model_options, progress));
-  plan = TRY(PlanAgain(plan.needs, *assembled.model, limits, ops));
+  assembled.models = TRY(LoadModels(checkpoint, ops, ranks, model_options, progress));
+  plan = TRY(PlanAgain(plan.needs, *assembled.models[0], limits, ops));
   SetMemoryPlan(plan.ToString());
   LOG_INFO("memory: {}", plan.ToString());
   engine.scheduler.num_pages = static_cast<int32_t>(plan.num_pages);
 
   assembled.clock = std::make_unique<SteadyClock>();
-  auto executor = std::make_unique<ModelExecutor>(
-      *assembled.model, device,
-      ModelExecutorOptions{.num_pages = plan.num_pages,
-                           .slots = limits.max_num_seqs,
-                           .max_in_flight = engine.scheduler.depth});
-  TRY(device.status());
-  if (const RecordedSteps& recorded = executor->recorded(); recorded.steps > 0) {
+  RecordedSteps recorded;
+  auto executor = TRY(MakeExecutor(assembled.models, ranks,
+                                   {.num_pages = plan.num_pages,
+                                    .slots = limits.max_num_seqs,
+                                    .max_in_flight = engine.scheduler.depth},
+                                   recorded));
+  if (recorded.steps > 0) {
     plan.needs.items.back().name =
         fmt::format("kernels and {} recorded steps ({:.2f} GiB, made in {:.1f} s)", recorded.steps,
                     static_cast<double>(recorded.bytes) / (1 << 30), recorded.seconds);

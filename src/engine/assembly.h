@@ -1,4 +1,4 @@
-// From a checkpoint, an op table and a device to an engine: memory is planned, weights are loaded,
+// From a checkpoint, an op table and devices to an engine: memory is planned, weights are loaded,
 // and memory is planned again with what they took.
 #pragma once
 
@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "base/clock.h"
 #include "checkpoint/checkpoint.h"
@@ -39,17 +41,24 @@ struct AssemblyOptions {
   std::optional<WeightFormat> quantized;  // what the table makes of weights while they load
 };
 
-// Members are destroyed last to first: the engine before what it runs on. The device must outlive
+// A rank: a device, and what of the model is computed on it.
+struct EngineRank {
+  Device* device = nullptr;
+  Shard shard;
+};
+
+// Members are destroyed last to first: the engine before what it runs on. The devices must outlive
 // them.
 struct AssembledEngine {
-  std::unique_ptr<Model> model;
+  std::vector<std::unique_ptr<Model>> models;  // of each rank
   std::unique_ptr<Clock> clock;
   std::unique_ptr<Engine> engine;  // not yet started
 };
 
 // Refuses, before anything large is allocated or read, limits that make no engine and what memory
-// cannot hold.
-Result<AssembledEngine> AssembleEngine(const Checkpoint& checkpoint, const Ops& ops, Device& device,
+// cannot hold. Ranks are loaded at the same time, and progress is the first one's.
+Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
+                                       std::span<const EngineRank> ranks,
                                        const AssemblyOptions& options, const LoadProgress& progress,
                                        Engine::OutputCallback on_output);
 

@@ -15,7 +15,8 @@ class AssemblyTest : public ::testing::Test {
  protected:
   Result<AssembledEngine> Assemble(EngineLimits limits) {
     limits.FillDefaults(/*gpu=*/false);
-    return AssembleEngine(checkpoint_, CpuOps(Fp8Activations::kExact), device_, {.limits = limits},
+    return AssembleEngine(checkpoint_, CpuOps(Fp8Activations::kExact), {{{&device_, {}}}},
+                          {.limits = limits},
                           /*progress=*/nullptr, [this](std::vector<RequestOutput> outputs) {
                             std::lock_guard lock(mutex_);
                             for (const RequestOutput& output : outputs) {
@@ -29,7 +30,7 @@ class AssemblyTest : public ::testing::Test {
     return std::string(Assemble(limits).status().message());
   }
 
-  const Checkpoint checkpoint_ = Checkpoint::Open("models/tiny-r1").value();
+  Checkpoint checkpoint_ = Checkpoint::Open("models/tiny-r1").value();
   CpuDevice device_{1};
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -5,7 +5,7 @@
 
 namespace fathom {
 
-int64_t AbsorbedRowLimit(const ModelConfig& config) {
+int64_t AbsorbedLimit(const ModelConfig& config) {
   const int64_t latent = config.kv_lora_rank, rope = config.qk_rope_head_dim;
   const int64_t width = config.qk_nope_head_dim + config.v_head_dim;
   const int64_t dearer = (2 * latent + rope) - (width + rope);  // per query, key and head

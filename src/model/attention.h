@@ -17,10 +17,10 @@ struct Rotary {
   float softmax_scale = 1;
 };
 
-// The longest row, in tokens, for which attending in latent space costs fewer operations than
-// projecting the context up: l (n + v) / ((2 l + r) - (n + r + v)) with l, r, n, v the latent,
-// rope, nope and value dimensions; 170 for 512/64/128/128.
-int64_t AbsorbedRowLimit(const ModelConfig& config);
+// The longest part of a chunk, in tokens, for which attending in latent space costs fewer
+// operations than projecting the context up: l (n + v) / ((2 l + r) - (n + r + v)) with l, r, n, v
+// the latent, rope, nope and value dimensions; 170 for 512/64/128/128.
+int64_t AbsorbedLimit(const ModelConfig& config);
 
 // What the attention of all layers works with.
 //

@@ -9,7 +9,7 @@
 namespace fathom {
 namespace {
 
-Status CheckLimits(const ModelConfig& config, const Ops& ops) {
+Status CheckLimits(const ModelConfig& config, const Ops& ops, const Layout& layout) {
   const auto check = [&](const char* what, int64_t value, int64_t limit) -> Status {
     if (value <= limit) return {};
     return Unimplemented("{} {}: {} ops take at most {}", what, value, ops.name, limit);
@@ -17,7 +17,9 @@ Status CheckLimits(const ModelConfig& config, const Ops& ops) {
   TRY(check("hidden_size", config.hidden_size, ops.limits.norm_width));
   TRY(check("q_lora_rank", config.q_lora_rank, ops.limits.norm_width));
   TRY(check("n_routed_experts", config.n_routed_experts, ops.limits.experts));
-  return check("num_experts_per_tok", config.num_experts_per_tok, ops.limits.topk);
+  TRY(check("num_experts_per_tok", config.num_experts_per_tok, ops.limits.topk));
+  TRY(check("--tensor-parallel-size", layout.tensor, ops.limits.ranks));
+  return CheckLayout(config, layout);
 }
 
 }  // namespace
@@ -27,11 +29,11 @@ Result<std::unique_ptr<Model>> Model::Load(const Checkpoint& checkpoint, const O
                                            const LoadProgress& progress) {
   ModelOptions filled = options;
   if (filled.max_model_len == 0) filled.max_model_len = checkpoint.config().max_position_embeddings;
-  if (filled.absorbed_row_limit < 0) {
-    filled.absorbed_row_limit = AbsorbedRowLimit(checkpoint.config());
+  if (filled.absorbed_limit < 0) {
+    filled.absorbed_limit = AbsorbedLimit(checkpoint.config());
   }
-  TRY(CheckLimits(checkpoint.config(), ops));
-  ModelWeights weights = TRY(LoadWeights(checkpoint, ops, device, progress));
+  TRY(CheckLimits(checkpoint.config(), ops, filled.shard.layout));
+  ModelWeights weights = TRY(LoadWeights(checkpoint, ops, device, filled.shard, progress));
   std::unique_ptr<Model> model(new Model(checkpoint, ops, device, filled, std::move(weights)));
   const auto work_space = static_cast<int64_t>(model->run_.workspace_bytes());
   if (const int64_t free = device.FreeBytes(); free > 0 && work_space > free) {
@@ -49,16 +51,24 @@ Model::Model(const Checkpoint& checkpoint, const Ops& ops, Device& device,
              const ModelOptions& options, ModelWeights weights)
     : config_(checkpoint.config()),
       options_(options),
+      part_(ConfigOfRank(config_, options.shard)),
       weights_(std::move(weights)),
-      activations_(config_, ops, options.max_tokens, device),
+      activations_(part_, ops, options.max_tokens, device),
       run_(ops, device),
-      attention_(run_, config_, rotary_, activations_) {
+      attention_(run_, part_, rotary_, activations_) {
   const std::vector<float> table = CosSinTable(config_, options_.max_model_len);
   cos_sin_.memory = device.Allocate(table.size() * sizeof(float));
   cos_sin_.view = TensorView(cos_sin_.memory->data(), DType::kF32,
                              {options_.max_model_len, 2, config_.qk_rope_head_dim / 2});
   device.Upload(cos_sin_.view, std::as_bytes(std::span(table)));
   rotary_ = {cos_sin_.view, SoftmaxScale(config_)};
+  if (tensor_parallel()) {
+    const int64_t vocab = options_.shard.Of(config_.vocab_size).size();
+    const auto bytes = static_cast<size_t>(options_.max_logit_rows * vocab) * sizeof(float);
+    logits_part_.memory = device.Allocate(bytes);
+    logits_part_.view =
+        TensorView(logits_part_.memory->data(), DType::kF32, {options_.max_logit_rows, vocab});
+  }
   MeasureWorkspace(device);
 }
 
@@ -68,16 +78,12 @@ KvFormat Model::kv_format() const {
 
 TensorView Model::Forward(const Batch& batch, const KvPool& pool) {
   Activations& a = activations_;
-  run_(run_.ops().embed, {.ids = batch.ids,
-                          .table = weights_.embedding.view,
-                          .live = batch.map.live,
-                          .out = First(a.x, batch.tokens)});
-  Pending pending = Pending::kNothing;
+  Pending pending = Embed(batch);
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
     RunLayer(weights_.layers[i], batch, pool.Layer(static_cast<int64_t>(i)), pending);
     pending = Pending::kBranch;
   }
-  Norm(weights_.final_norm, batch, pending, nullptr);
+  Norm(weights_.final_norm, batch, pending);
   return First(a.normed, batch.tokens);
 }
 
@@ -95,12 +101,10 @@ TensorView Model::ForwardMtp(int index, const Batch& batch, const TensorView& hi
                                .out = in.Slice(1, column, column + width)});
   };
   norm(hidden, mtp.hidden_norm, width);
-  run_(run_.ops().embed,
-       {.ids = batch.ids, .table = weights_.embedding.view, .live = live, .out = x});
-  norm(x, mtp.embedding_norm, 0);
+  Norm(mtp.embedding_norm, batch, Embed(batch), nullptr, in.Slice(1, 0, width));
   run_(run_.ops().linear, {.x = in, .weight = mtp.eh_proj.weight.get(), .live = live, .out = x});
   RunLayer(mtp.layer, batch, pool.Layer(config_.num_layers + index), Pending::kNothing);
-  Norm(mtp.head_norm, batch, Pending::kBranch, nullptr);
+  Norm(mtp.head_norm, batch, Pending::kBranch);
   return First(a.normed, tokens);
 }
 
@@ -117,23 +121,49 @@ void Model::RunLayer(const LayerWeights& layer, const Batch& batch, const KvPage
   }
 }
 
+Model::Pending Model::Embed(const Batch& batch) {
+  const Share ids = options_.shard.Of(config_.vocab_size);
+  run_(run_.ops().embed,
+       {.ids = batch.ids,
+        .table = weights_.embedding.view,
+        .live = batch.map.live,
+        .out = First(tensor_parallel() ? activations_.branch : activations_.x, batch.tokens),
+        .first = ids.begin,
+        .vocab = config_.vocab_size});
+  return tensor_parallel() ? Pending::kEmbeddings : Pending::kNothing;
+}
+
 void Model::Norm(const PlainTensor& weight, const Batch& batch, Pending pending,
-                 const PackedWeight* reader) {
+                 const PackedWeight* reader, const TensorView& out) {
   Activations& a = activations_;
   const TensorView x = First(a.x, batch.tokens);
-  const bool add = pending == Pending::kBranch;
-  run_(run_.ops().rms_norm, {.x = add ? First(a.branch, batch.tokens) : x,
-                             .residual = add ? x : TensorView(),
-                             .weight = weight.view,
-                             .eps = config_.rms_norm_eps,
-                             .live = batch.map.live,
-                             .out = First(a.normed, batch.tokens),
-                             .quantized = First(a.normed_quantized, batch.tokens, reader)});
+  const bool add = pending != Pending::kNothing;
+  const RmsNormArgs norm = {.x = add ? First(a.branch, batch.tokens) : x,
+                            .residual = add ? x : TensorView(),
+                            .weight = weight.view,
+                            .eps = config_.rms_norm_eps,
+                            .live = batch.map.live,
+                            .out = out.absent() ? First(a.normed, batch.tokens) : out,
+                            .quantized = First(a.normed_quantized, batch.tokens, reader)};
+  if (add && tensor_parallel()) {
+    run_(run_.ops().all_reduce_norm, {.norm = norm,
+                                      .begins = pending == Pending::kEmbeddings,
+                                      .ranks = options_.shard.tensor_group});
+  } else {
+    run_(run_.ops().rms_norm, norm);
+  }
 }
 
 void Model::Logits(const TensorView& hidden, const TensorView& live, const TensorView& logits) {
+  const TensorView mine = tensor_parallel() ? First(logits_part_.view, logits.dim(0)) : logits;
   run_(run_.ops().linear,
-       {.x = hidden, .weight = weights_.lm_head.weight.get(), .live = live, .out = logits});
+       {.x = hidden, .weight = weights_.lm_head.weight.get(), .live = live, .out = mine});
+  if (!tensor_parallel()) return;
+  run_(run_.ops().all_gather, {.x = mine,
+                               .live = live,
+                               .out = logits,
+                               .unit = ShareUnit(config_.vocab_size, options_.shard.layout.tensor),
+                               .ranks = options_.shard.tensor_group});
 }
 
 // Walks the widest batches once, without running anything: one that is all absorbed, and one that

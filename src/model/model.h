@@ -9,6 +9,7 @@
 #include "model/attention.h"
 #include "model/batch.h"
 #include "model/kv_pool.h"
+#include "model/shard.h"
 #include "model/weights.h"
 #include "ops/op_runner.h"
 
@@ -19,9 +20,11 @@ struct ModelOptions {
   int64_t max_rows = 32;        // of a step
   int64_t max_logit_rows = 32;  // of one Logits() call
   int64_t max_model_len = 0;    // positions; 0: the config's
-  // Rows of up to this many tokens take the absorbed form; negative: AbsorbedRowLimit().
-  int64_t absorbed_row_limit = -1;
+  // Prompts' parts of chunks that are longer take the expanded form (base/attention_form.h):
+  // whoever plans steps takes it from here. Negative: AbsorbedLimit().
+  int64_t absorbed_limit = -1;
   std::optional<DType> kv_cache;  // MakeKvFormat; absent: the table's default
+  Shard shard;                    // what of the model this is
 };
 
 // THREAD: one at a time.
@@ -33,12 +36,15 @@ class Model {
                                              Device& device, const ModelOptions& options,
                                              const LoadProgress& progress);
 
-  const ModelConfig& config() const { return config_; }
+  const ModelConfig& config() const { return config_; }     // the whole model's
   const ModelOptions& options() const { return options_; }  // with the defaults filled in
   KvFormat kv_format() const;
   const ModelWeights& weights() const { return weights_; }
   size_t weight_bytes() const { return weights_.bytes; }
-  size_t activation_bytes() const { return activations_.memory->size() + cos_sin_.memory->size(); }
+  size_t activation_bytes() const {
+    return activations_.memory->size() + cos_sin_.memory->size() +
+           (logits_part_.memory == nullptr ? 0 : logits_part_.memory->size());
+  }
   size_t workspace_bytes() const { return run_.workspace_bytes(); }
   OpRunner& runner() { return run_; }
   // I32 [tokens, topk + shared]: the experts of the last MoE layer that ran; absent without
@@ -66,8 +72,13 @@ class Model {
   Model(const Checkpoint& checkpoint, const Ops& ops, Device& device, const ModelOptions& options,
         ModelWeights weights);
 
-  // Whether a.branch waits to be added to a.x.
-  enum class Pending : bool { kNothing, kBranch };
+  // What waits to be added to a.x in a.branch, of which each rank of a tensor-parallel group has a
+  // part: nothing, a layer's branch, or the embeddings that a.x begins with.
+  enum class Pending : uint8_t { kNothing, kBranch, kEmbeddings };
+
+  bool tensor_parallel() const { return options_.shard.tensor_group != nullptr; }
+  // Embeddings of the batch's tokens, in a.x, or waiting.
+  Pending Embed(const Batch& batch);
 
   // x += what a layer adds, but for its last branch, which waits. h = x + attention(norm(x)), then
   // h + mlp(norm(h)): DeepseekV2DecoderLayer.forward and DeepseekV3DecoderLayer.forward of
@@ -77,14 +88,17 @@ class Model {
   // a.normed = norm(a.x += what waits). `reader`: the weight of the product that reads it next;
   // null: none does. x / sqrt(mean(x^2) + eps) * weight (RMSNorm, arXiv:1910.07467):
   // DeepseekV2RMSNorm.forward and DeepseekV3RMSNorm.forward of transformers.
+  // `out`: in a.normed's place.
   void Norm(const PlainTensor& weight, const Batch& batch, Pending pending,
-            const PackedWeight* reader);
+            const PackedWeight* reader = nullptr, const TensorView& out = {});
   void MeasureWorkspace(Device& device);
 
   ModelConfig config_;
   ModelOptions options_;
+  ModelConfig part_;  // ConfigOfRank
   ModelWeights weights_;
   PlainTensor cos_sin_;
+  PlainTensor logits_part_;  // F32 [logit rows, this rank's vocabulary]; absent if it has all
   Rotary rotary_;
   Activations activations_;
   OpRunner run_;

@@ -12,8 +12,8 @@ namespace fathom {
 namespace {
 
 TEST(Attention, FormsCostTheSameNear171Tokens) {
-  EXPECT_EQ(AbsorbedRowLimit(PresetConfig("v3").value()), 170);
-  EXPECT_EQ(AbsorbedRowLimit(PresetConfig("v2-lite").value()), 170);
+  EXPECT_EQ(AbsorbedLimit(PresetConfig("v3").value()), 170);
+  EXPECT_EQ(AbsorbedLimit(PresetConfig("v2-lite").value()), 170);
 }
 
 TEST(Model, IsRefusedByNameBeyondWhatOpsAreMadeFor) {

@@ -15,11 +15,13 @@ constexpr const char* kMlpParts[] = {"gate_proj.weight", "up_proj.weight", "down
 // Walks the checkpoint in the schema's names.
 class Loader {
  public:
-  Loader(const Checkpoint& checkpoint, const Ops& ops, Device& device, const LoadProgress& progress)
+  Loader(const Checkpoint& checkpoint, const Ops& ops, Device& device, const Shard& shard,
+         const LoadProgress& progress)
       : checkpoint_(checkpoint),
         config_(checkpoint.config()),
         ops_(ops),
         device_(device),
+        shard_(shard),
         progress_(progress) {}
 
   Result<ModelWeights> Load() {
@@ -94,10 +96,10 @@ class Loader {
 
   // kv_b_proj holds W_UK and W_UV of each head, one after the other: [heads, nope + vdim, latent].
   Status KvB(const std::string& name, AttentionWeights& attention) {
-    const WeightTensor kv_b = checkpoint_.Get(name);
+    const WeightTensor kv_b = Part(name);
     const int64_t nope = config_.qk_nope_head_dim, vdim = config_.v_head_dim;
     std::vector<WeightSource> uk, uv;
-    for (int64_t head = 0; head < config_.num_heads; ++head) {
+    for (int64_t head = 0; head < kv_b.values.dim(0) / (nope + vdim); ++head) {
       const int64_t begin = head * (nope + vdim);
       uk.push_back({{Transposed(SliceRows(kv_b, begin, begin + nope))}});
       uv.push_back({{SliceRows(kv_b, begin + nope, begin + nope + vdim)}});
@@ -125,22 +127,22 @@ class Loader {
     std::vector<WeightSource> gate_up, down;
     for (int e = 0; e < config_.n_routed_experts; ++e) {
       const std::string expert = fmt::format("{}experts.{}.", name, e);
-      gate_up.push_back({{checkpoint_.Get(expert + "gate_proj.weight"),
-                          checkpoint_.Get(expert + "up_proj.weight")}});
-      down.push_back({{checkpoint_.Get(expert + "down_proj.weight")}});
+      gate_up.push_back({{Part(expert + "gate_proj.weight"), Part(expert + "up_proj.weight")}});
+      down.push_back({{Part(expert + "down_proj.weight")}});
       for (const char* part : kMlpParts) names.push_back(expert + part);
     }
     if (config_.n_shared_experts > 0) {
-      // The checkpoint has them as one MLP, side by side.
+      // The checkpoint has them as one MLP, side by side; each is cut like the routed ones.
       const std::string shared = name + "shared_experts.";
       const int64_t inter = config_.moe_intermediate_size;
       for (int64_t begin = 0; begin < config_.n_shared_experts * inter; begin += inter) {
         const auto rows = [&](const char* part) {
-          return SliceRows(checkpoint_.Get(shared + part), begin, begin + inter);
+          return Cut(SliceRows(checkpoint_.Get(shared + part), begin, begin + inter),
+                     ShardAxis::kRows);
         };
         gate_up.push_back({{rows("gate_proj.weight"), rows("up_proj.weight")}});
-        down.push_back(
-            {{SliceCols(checkpoint_.Get(shared + "down_proj.weight"), begin, begin + inter)}});
+        const WeightTensor all = checkpoint_.Get(shared + "down_proj.weight");
+        down.push_back({{Cut(SliceCols(all, begin, begin + inter), ShardAxis::kCols)}});
       }
       for (const char* part : kMlpParts) names.push_back(shared + part);
     }
@@ -150,10 +152,18 @@ class Loader {
     return moe;
   }
 
+  WeightTensor Cut(const WeightTensor& whole, ShardAxis axis) const {
+    return PartOf(whole, axis, config_, shard_);
+  }
+  // What of a tensor is this rank's.
+  WeightTensor Part(const std::string& name) const {
+    return Cut(checkpoint_.Get(name), RuleOf(name).axis);
+  }
+
   // One matrix whose parts follow each other along the output dimension.
   Result<Linear> Matrix(const std::vector<std::string>& names) {
     WeightSource source;
-    for (const std::string& name : names) source.parts.push_back(checkpoint_.Get(name));
+    for (const std::string& name : names) source.parts.push_back(Part(name));
     Linear linear = TRY(Pack(names[0], {&source, 1}, /*exact_activations=*/false));
     for (const std::string& name : names) Done(name);
     return linear;
@@ -198,7 +208,7 @@ class Loader {
 
   // A matrix as it is stored.
   PlainTensor Table(const std::string& name) {
-    const TensorView values = checkpoint_.Get(name).values;
+    const TensorView values = Part(name).values;
     const size_t bytes = static_cast<size_t>(values.elements()) * ByteSize(values.dtype());
     PlainTensor tensor;
     tensor.memory = device_.Allocate(bytes);
@@ -220,6 +230,7 @@ class Loader {
   const ModelConfig& config_;
   const Ops& ops_;
   Device& device_;
+  const Shard& shard_;
   const LoadProgress& progress_;
   uint64_t done_ = 0;
   size_t bytes_ = 0;
@@ -228,8 +239,8 @@ class Loader {
 }  // namespace
 
 Result<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const Ops& ops, Device& device,
-                                 const LoadProgress& progress) {
-  return Loader(checkpoint, ops, device, progress).Load();
+                                 const Shard& shard, const LoadProgress& progress) {
+  return Loader(checkpoint, ops, device, shard, progress).Load();
 }
 
 }  // namespace fathom

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "model/shard.h"
 #include "ops/ops.h"
 #include "tensor/device.h"
 
@@ -69,7 +70,8 @@ struct MtpWeights {
 };
 
 struct ModelWeights {
-  PlainTensor embedding;  // BF16, F16 or F32 [vocab, hidden]
+  PlainTensor
+      embedding;  // BF16, F16 or F32 [vocab, hidden]; of a rank its part of them, as lm_head
   std::vector<LayerWeights> layers;
   PlainTensor final_norm;
   Linear lm_head;  // [vocab, hidden]
@@ -80,8 +82,9 @@ struct ModelWeights {
 // Bytes of the checkpoint read so far, of how many.
 using LoadProgress = std::function<void(uint64_t done, uint64_t total)>;
 
-// Reads, packs and drops tensor by tensor; the extra peak is the routed experts of one layer.
+// Reads, packs and drops tensor by tensor; the extra peak is the routed experts of one layer. Of a
+// rank only its part is read.
 Result<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const Ops& ops, Device& device,
-                                 const LoadProgress& progress);
+                                 const Shard& shard, const LoadProgress& progress);
 
 }  // namespace fathom

@@ -36,6 +36,8 @@ Ops Table(PackFunction pack, DType kv_cache) {
       .pack = pack,
       .embed = {EmbedCpu},
       .rms_norm = {RmsNormCpu},
+      .all_reduce_norm = {AllReduceNormCpu},
+      .all_gather = {AllGatherReference},
       .linear = {LinearCpu, LinearCpuWorkspace},
       .head_linear = {HeadLinearCpu, HeadLinearCpuWorkspace},
       .silu_mul = {SiluMulCpu},

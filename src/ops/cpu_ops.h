@@ -8,6 +8,7 @@ namespace fathom {
 
 void EmbedCpu(OpContext&, const EmbedArgs&);
 void RmsNormCpu(OpContext&, const RmsNormArgs&);
+void AllReduceNormCpu(OpContext&, const AllReduceNormArgs&);
 void LinearCpu(OpContext&, const LinearArgs&);
 size_t LinearCpuWorkspace(const Stream&, const LinearArgs&);
 void HeadLinearCpu(OpContext&, const HeadLinearArgs&);

@@ -17,29 +17,24 @@
 #include "ops/context_piece.h"
 #include "ops/kv_format.h"
 #include "ops/op.h"
+#include "ops/quantized_copy.h"
 #include "ops/slot_state.h"
+#include "parallel/communicator.h"
+#include "parallel/layout.h"
 #include "products/packed_weight.h"
 #include "tensor/tensor_view.h"
 
 namespace fathom {
 
-// out[t] = table[ids[t]].
+// out[t] = table[ids[t]]. The table may be a rank's part of the vocabulary, which begins with the
+// id `first`: out[t] is zero for ids that are not in it.
 struct EmbedArgs {
   TensorView ids;    // I32 [tokens], in [0, vocab)
-  TensorView table;  // BF16, F16 or F32 [vocab, hidden]
+  TensorView table;  // BF16, F16 or F32 [vocab's part, hidden]
   TensorView live;   // I32 [1]: tokens
   TensorView out;    // act or F32 [tokens, hidden]
-};
-
-// An activation as products with quantised activations read it (QuantizeRun of each 128 channels),
-// beside the activation itself: what writes that makes it, so that products need not. It changes no
-// bit, and a table may leave it alone.
-struct QuantizedCopy {
-  TensorView codes;   // F8E4M3 [tokens, width]
-  TensorView scales;  // F32 [ceil(width / 128), a multiple of 32, at least tokens]
-  bool scale_ue8m0 = false;
-
-  bool absent() const { return codes.absent(); }
+  int64_t first = 0;
+  int64_t vocab = 0;  // of all ranks; 0: the table is all there is
 };
 
 // out = x / sqrt(mean(x^2) + eps) * weight, in fp32 (Zhang & Sennrich 2019, RMSNorm).
@@ -52,6 +47,24 @@ struct RmsNormArgs {
   TensorView live;          // I32 [1]: tokens
   TensorView out;           // act [tokens, width]; rows may be strided; may be x
   QuantizedCopy quantized;  // out: of `out`, or absent
+};
+
+// residual += the sum over ranks of x, in fp32, in the order of ranks; then rms_norm of it: all
+// ranks come to the same bits. It ends what a group of ranks has each done a part of. For a token
+// the result is the same in messages of any size.
+struct AllReduceNormArgs {
+  RmsNormArgs norm;     // x: this rank's part, contiguous; with a residual in F32
+  bool begins = false;  // the sum takes the residual's place
+  Communicator* ranks = nullptr;
+};
+
+// out[t] = what all ranks have of it, in the order of ranks: the shares of ShareOf(width, unit).
+struct AllGatherArgs {
+  TensorView x;     // F32 [tokens, this rank's share]
+  TensorView live;  // I32 [1]: tokens
+  TensorView out;   // F32 [tokens, width]
+  int64_t unit = 1;
+  Communicator* ranks = nullptr;
 };
 
 // out = x W^T. If the weight says quantize_activations, each run of 128 channels of x is quantised
@@ -290,6 +303,7 @@ struct OpLimits {
   int64_t norm_width = INT64_MAX;  // channels of rms_norm
   int64_t experts = INT64_MAX;     // that route chooses from
   int64_t topk = INT64_MAX;        // that it chooses for a token
+  int64_t ranks = INT64_MAX;       // that a model may be cut over
 };
 
 // A backend: a table of functions.
@@ -307,6 +321,8 @@ struct Ops {
 
   Op<EmbedArgs> embed;
   Op<RmsNormArgs> rms_norm;
+  Op<AllReduceNormArgs> all_reduce_norm;
+  Op<AllGatherArgs> all_gather;
   Op<LinearArgs> linear;
   Op<HeadLinearArgs> head_linear;
   Op<SiluMulArgs> silu_mul;
@@ -360,6 +376,8 @@ const Ops& CudaOps(const CudaDevice& device, Fp8Activations activations);
 // Every op's contract on shapes and types; a violation is a bug and stops the process.
 void Check(const EmbedArgs&);
 void Check(const RmsNormArgs&);
+void Check(const AllReduceNormArgs&);
+void Check(const AllGatherArgs&);
 void Check(const LinearArgs&);
 void Check(const HeadLinearArgs&);
 void Check(const SiluMulArgs&);

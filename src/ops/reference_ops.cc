@@ -19,6 +19,8 @@ Ops Table(Fp8Activations activations) {
                                                     : Pack<Fp8Activations::kQuantized>,
       .embed = {EmbedReference},
       .rms_norm = {RmsNormReference},
+      .all_reduce_norm = {AllReduceNormReference},
+      .all_gather = {AllGatherReference},
       .linear = {LinearReference, LinearReferenceWorkspace},
       .head_linear = {HeadLinearReference},
       .silu_mul = {SiluMulReference},

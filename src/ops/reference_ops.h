@@ -7,6 +7,8 @@ namespace fathom {
 
 void EmbedReference(OpContext&, const EmbedArgs&);
 void RmsNormReference(OpContext&, const RmsNormArgs&);
+void AllReduceNormReference(OpContext&, const AllReduceNormArgs&);
+void AllGatherReference(OpContext&, const AllGatherArgs&);
 void LinearReference(OpContext&, const LinearArgs&);
 size_t LinearReferenceWorkspace(const Stream&, const LinearArgs&);
 void HeadLinearReference(OpContext&, const HeadLinearArgs&);

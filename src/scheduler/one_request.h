@@ -19,6 +19,9 @@ class OneRequest {
   OneRequest(std::shared_ptr<const RequestParams> params, int32_t num_pages)
       : params_(std::move(params)), num_pages_(num_pages) {}
 
+  const RequestParams& params() const { return *params_; }
+  int32_t length() const { return length_; }  // the next row's begin
+
   // The next step: a row of these tokens, which the caller knows, behind those before. The first
   // one opens the slot. REQUIRES: a token at least, and pages for all.
   StepPlan Next(AttentionForm form, std::span<const TokenId> tokens);

@@ -8,6 +8,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <exception>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -144,17 +145,19 @@ asio::awaitable<bool> Connection::Refuse(Exchange& exchange, const ApiError& err
 // Does `work` on a worker. It is interrupted when the client leaves, the server stops, or the time
 // for it is over.
 template <class Work>
-asio::awaitable<void> Connection::OnWorker(size_t bytes, Work work) {
+asio::awaitable<std::optional<ApiError>> Connection::OnWorker(size_t bytes, Work work) {
   Interrupt interrupt(std::chrono::milliseconds(context_.options.work_timeout_ms),
                       &context_.stopping);
   bool done = false;
-  std::exception_ptr failure;
+  std::optional<ApiError> failure;
   asio::post(context_.workers.For(bytes), [&] {
     interrupt.Restart();  // it may have waited for its turn
     try {
       work(interrupt);
-    } catch (...) {
-      failure = std::current_exception();
+    } catch (const std::bad_alloc&) {
+      failure = MemoryError({});
+    } catch (const std::exception& error) {
+      failure = EngineError(Internal("The server failed: {}", error.what()));
     }
     asio::post(client_->socket().get_executor(), [&done, client = client_] {
       done = true;
@@ -166,7 +169,7 @@ asio::awaitable<void> Connection::OnWorker(size_t bytes, Work work) {
     if (client_->gone() || aborting_) interrupt.Raise();
   }
   client_->Notify();  // others may have waited for what was passed over here
-  if (failure) std::rethrow_exception(failure);
+  co_return failure;
 }
 
 asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
@@ -183,7 +186,8 @@ asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
     exchange.request.body = {};
     if (exchange.claim.peak() > kTrimmedBytes) malloc_trim(0);
   };
-  co_await OnWorker(bytes, work);
+  const std::optional<ApiError> failure = co_await OnWorker(bytes, work);
+  if (failure) answer = ErrorResponse(*failure);
   exchange.claim.Reset();
   if (auto* response = std::get_if<HttpResponse>(&answer)) {
     co_await client_->StopWatch();
@@ -236,7 +240,8 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& gener
     HttpResponse response;
     const auto build = [&](const Interrupt&) { response.body = generation.Body(); };
     if (generation.size() > kInlineAnswer) {
-      co_await OnWorker(generation.size(), build);
+      const std::optional<ApiError> failure = co_await OnWorker(generation.size(), build);
+      if (failure) co_return co_await Refuse(exchange, *failure);
     } else {
       build(Interrupt({}));
     }
@@ -271,9 +276,14 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
       }
     };
     if (SizeOf(outputs) > kInlineAnswer) {
-      co_await OnWorker(SizeOf(outputs), take);
+      const std::optional<ApiError> failure = co_await OnWorker(SizeOf(outputs), take);
+      if (failure) generation.Fail(*failure, "error");
     } else {
       take(Interrupt({}));
+    }
+    if (!generation.streams()) {  // what is collected counts as the answer that it will be
+      const Status room = exchange.claim.Grow(generation.size() - exchange.claim.held());
+      if (!room.ok()) generation.Fail(EngineError(room), "abort");
     }
     if (aborting_ && !generation.done()) {
       generation.Fail(EngineError(Unavailable("The server is shutting down.")), "abort");

@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "server/api.h"
@@ -74,7 +75,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   awaitable<bool> Refuse(Exchange& exchange, const ApiError& error);
   awaitable<bool> Handle(Exchange& exchange);
   template <class Work>
-  awaitable<void> OnWorker(size_t bytes, Work work);
+  awaitable<std::optional<ApiError>> OnWorker(size_t bytes, Work work);  // what it failed of
   bool Left(Exchange& exchange);
   awaitable<bool> Generate(Exchange& exchange, Generation& generation);
   awaitable<bool> Pump(Exchange& exchange, Generation& generation, RequestStream& stream);

@@ -1,11 +1,13 @@
 // An engine for tests: it says what a script tells it to, in its own time.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <map>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -46,6 +48,7 @@ class FakeEngine final : public EngineClient {
     cancelled_ += static_cast<int>(live_.erase(id));
   }
   bool HasRoom(int requests) const override {
+    if (throws_) throw std::runtime_error("no room to count in");
     std::lock_guard lock(mutex_);
     return static_cast<int>(live_.size()) + requests <= capacity_;
   }
@@ -54,6 +57,8 @@ class FakeEngine final : public EngineClient {
     return {.running = static_cast<int64_t>(live_.size()), .kv_usage = 0.25, .preemptions = 3};
   }
   int32_t max_model_len() const override { return 4096; }
+
+  void ThrowFromNowOn() { throws_ = true; }  // as a library might
 
   int cancelled() const {
     std::lock_guard lock(mutex_);
@@ -131,6 +136,7 @@ class FakeEngine final : public EngineClient {
   const Scripter scripter_;
   const std::chrono::microseconds tick_;
   const int capacity_;
+  std::atomic<bool> throws_{false};
   mutable std::mutex mutex_;
   std::map<RequestId, Live> live_;     // guarded by mutex_
   std::vector<GenerateRequest> seen_;  // guarded by mutex_

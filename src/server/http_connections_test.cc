@@ -1,6 +1,7 @@
 // Many connections, and the end of the server.
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -21,6 +22,30 @@ TEST_F(HttpServerTest, IdleConnectionsGiveWay) {
   }
   EXPECT_TRUE(idle.front()->Ended());  // the one that was idle the longest
   EXPECT_EQ(idle.back()->Ask("GET", "/v1/models").status, 200);
+}
+
+// It was told to give way between the arrival of its request and the look at it.
+TEST_F(HttpServerTest, ARequestThatMeetsItsConnectionsEndIsTheLast) {
+  std::promise<void> entered, leave;
+  scripter_ = [&](const GenerateRequest& request) {
+    entered.set_value();
+    leave.get_future().wait();
+    return ScriptFor(request);
+  };
+  Serve({.max_connections = 2, .io_threads = 1});
+  Client idle(port_), busy(port_);
+  EXPECT_EQ(idle.Ask("GET", "/v1/models").headers["Connection"], "keep-alive");
+  busy.Request("POST", kChat, Chat("nothing"));
+  entered.get_future().wait();  // the only I/O thread submits it, and sees nothing else for now
+  Client newcomer(port_);
+  newcomer.Request("GET", "/v1/models");
+  idle.Request("GET", "/v1/models");
+  leave.set_value();
+  Response last = idle.Read();
+  EXPECT_EQ(last.status, 200);
+  EXPECT_EQ(last.headers["Connection"], "close");
+  EXPECT_TRUE(idle.Ended());
+  EXPECT_EQ(newcomer.Read().status, 200);  // in its place
 }
 
 TEST_F(HttpServerTest, AFullServerSaysHowItIs) {

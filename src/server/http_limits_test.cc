@@ -47,6 +47,31 @@ TEST_F(HttpServerTest, EncodedBodies) {
   EXPECT_EQ(content.Read().status, 415);
 }
 
+// However many share the bound, and though nothing of them is sent before their end.
+TEST_F(HttpServerTest, AnswersThatAreCollectedCountAgainstTheMemoryOfRequests) {
+  Serve({.max_body_bytes = size_t{64} << 10, .max_request_memory_bytes = size_t{23} << 20}, 100us,
+        /*capacity=*/128);
+  const std::string asked =
+      R"({"messages": [{"role": "user", "content": "forever"}], "n": 128, "max_tokens": 4000, )"
+      R"("logprobs": true, "top_logprobs": 20})";
+  Client client(port_);
+  const Response refused = client.Ask("POST", kChat, asked);
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_TRUE(refused.headers.contains("Retry-After"));
+  EXPECT_EQ(engine_->cancelled(), 128);                          // long before their ends
+  EXPECT_EQ(client.Ask("POST", kChat, Chat("hi")).status, 200);  // what it held was given back
+}
+
+TEST_F(HttpServerTest, WhatAWorkerFailsOfIsItsRequestsAnswer) {
+  Serve();
+  engine_->ThrowFromNowOn();
+  Client client(port_);
+  const Response failed = client.Ask("POST", kChat, Chat("hi"));
+  EXPECT_EQ(failed.status, 500);
+  EXPECT_NE(failed.body.find("no room to count in"), std::string::npos);
+  EXPECT_EQ(client.Ask("GET", "/health").status, 200);
+}
+
 constexpr char kPostHead[] =
     "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
 

@@ -58,7 +58,7 @@ class HttpServerTest : public testing::Test {
   }
 
   void Serve(ServerOptions options = {}, std::chrono::microseconds tick = 1ms, int capacity = 64) {
-    engine_ = std::make_unique<FakeEngine>(outputs_, ScriptFor, tick, capacity);
+    engine_ = std::make_unique<FakeEngine>(outputs_, scripter_, tick, capacity);
     options.served_model_names = {"tiny", "org/tiny 2%"};
     options.vocab_size = TinyTokenizer().vocab_size();
     options.eos_tokens = {*TinyTokenizer().IdOf(TinyTokenizer().eos_token())};
@@ -87,6 +87,7 @@ class HttpServerTest : public testing::Test {
   static std::string Stream(const std::string& text) { return Chat(text, R"(, "stream": true)"); }
   static constexpr char kChat[] = "/v1/chat/completions";
 
+  FakeEngine::Scripter scripter_ = ScriptFor;
   EngineOutputs outputs_;
   std::unique_ptr<FakeEngine> engine_;
   std::unique_ptr<HttpServer> server_;

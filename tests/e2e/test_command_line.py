@@ -27,6 +27,8 @@ def refused(*arguments):
     "arguments, said",
     [
         (["serve", MODEL, "--port", "99999"], ["fathom serve: --port: Value 99999 not in range 0 to 65535"]),
+        (["serve", MODEL, "--max-body-bytes", "0"], [
+            "fathom serve: --max-body-bytes: Value 0 not in range 1 to 1099511627776"]),
         (["serve", MODEL, "--served-model-name", "a", ""], ["fathom serve: --served-model-name: a name is empty"]),
         (["serve", MODEL, "--port"], ["fathom serve: --port needs a value"]),
         (["serve", MODEL, "--port", "1", "--port", "2"], ["fathom serve: --port is given more than once"]),

@@ -199,6 +199,7 @@ def test_a_hub_id_in_the_local_cache_is_enough(tmp_path):
 def test_inspect_reports_the_tokenizer(tmp_path):
     whole = json.loads(run("inspect", MODEL, "--json").stdout)
     assert whole["tokenizer"] == {"vocab_size": 4096, "chat_template": True}
+    assert (whole["parameters"], whole["mtp_parameters"]) == (16673872, 2742160)  # "19 million"
     for file in MODEL.iterdir():
         if file.name != "tokenizer.json":
             (tmp_path / file.name).symlink_to(file)

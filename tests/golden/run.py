@@ -13,15 +13,15 @@ import sys
 
 GOLDEN = pathlib.Path(__file__).resolve().parent
 ROOT = GOLDEN.parent.parent
-EVERY_ROW = str(1 << 20)
+FORMS = ("absorbed", "expanded")
 
 
 def cases():
     """(name, checkpoint, reference, further arguments), slowest first."""
     tiny = ROOT / "models" / "tiny-r1", GOLDEN / "tiny-r1" / "reference.safetensors"
     yield "tiny-r1 reference", *tiny, ["--ops", "reference"]
-    for form, limit in (("by cost", "-1"), ("absorbed", EVERY_ROW), ("expanded", "0")):
-        yield f"tiny-r1 cpu {form}", *tiny, ["--ops", "cpu", "--absorbed-row-limit", limit]
+    for form in ("own", *FORMS):
+        yield f"tiny-r1 cpu {form}", *tiny, ["--ops", "cpu", "--form", form]
     yield "tiny-r1 cpu chunks of 48", *tiny, ["--ops", "cpu", "--prefill-chunk", "48"]
     yield "tiny-r1 cpu, BF16 cache", *tiny, ["--ops", "cpu", "--kv-cache-dtype", "bf16"]
     yield "tiny-r1 cpu, FP8 cache", *tiny, ["--ops", "cpu", "--kv-cache-dtype", "fp8"]
@@ -37,12 +37,12 @@ def cases():
     for folder in sorted(p.parent for p in GOLDEN.glob("*/config.json")):
         fixture = folder, folder / "reference.safetensors"
         for ops in ("reference", "cpu"):
-            for form, limit in (("absorbed", EVERY_ROW), ("expanded", "0")):
-                yield f"{folder.name} {ops} {form}", *fixture, ["--ops", ops, "--absorbed-row-limit", limit]
+            for form in FORMS:
+                yield f"{folder.name} {ops} {form}", *fixture, ["--ops", ops, "--form", form]
         for instructions in ("avx512", "avx2", "portable"):
             yield f"{folder.name} cpu {instructions}", *fixture, ["--ops", "cpu", "--cpu-instructions", instructions]
         yield f"{folder.name} cpu chunks of 50", *fixture, ["--ops", "cpu", "--prefill-chunk", "50"]
-        yield f"{folder.name} cpu contexts in chunks of 48", *fixture, ["--ops", "cpu", "--absorbed-row-limit", "0",
+        yield f"{folder.name} cpu contexts in chunks of 48", *fixture, ["--ops", "cpu", "--form", "expanded",
                                                                         "--context-chunk", "48"]
 
 

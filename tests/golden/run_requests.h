@@ -100,13 +100,12 @@ inline Results RunAll(const Setting& setting, const std::vector<GenerateRequest>
   Collector collector;
   const int32_t pages =
       setting.pages > 0 ? setting.pages : setting.slots * kMaxModelLen / kPageTokens;
-  const EngineOptions options{
-      .scheduler = {.max_num_seqs = setting.slots,
-                    .max_num_batched_tokens = setting.budget,
-                    .prefill_chunk = kChunk,
-                    .num_pages = pages,
-                    .max_model_len = kMaxModelLen,
-                    .absorbed_limit = (*model)->options().absorbed_row_limit}};
+  const EngineOptions options{.scheduler = {.max_num_seqs = setting.slots,
+                                            .max_num_batched_tokens = setting.budget,
+                                            .prefill_chunk = kChunk,
+                                            .num_pages = pages,
+                                            .max_model_len = kMaxModelLen,
+                                            .absorbed_limit = (*model)->options().absorbed_limit}};
   Engine engine(
       options,
       std::make_unique<ModelExecutor>(

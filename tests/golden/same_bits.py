@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-from run import EVERY_ROW, GOLDEN, ROOT, verify
+from run import FORMS, GOLDEN, ROOT, verify
 
 TABLES = {
     "reference": ["--ops", "reference"],
@@ -29,8 +29,8 @@ def cases():
     models += [(p.parent, p.parent / "reference.safetensors") for p in sorted(GOLDEN.glob("*/config.json"))]
     for folder, reference in models:
         for table, arguments in TABLES.items():
-            for form, limit in (("by cost", "-1"), ("absorbed", EVERY_ROW), ("expanded", "0")):
-                yield f"{folder.name} {table} {form}", folder, reference, [*arguments, "--absorbed-row-limit", limit]
+            for form in ("own", *FORMS):
+                yield f"{folder.name} {table} {form}", folder, reference, [*arguments, "--form", form]
 
 
 def logits_hash(binary, case):

@@ -146,7 +146,7 @@ TEST_F(CudaCallsTest, StepsNeitherAllocateNorWait) {
                                .prefill_chunk = kChunk,
                                .num_pages = kPages,
                                .max_model_len = kMaxModelLen,
-                               .absorbed_limit = (*model)->options().absorbed_row_limit}},
+                               .absorbed_limit = (*model)->options().absorbed_limit}},
                 std::make_unique<ModelExecutor>(
                     **model, **device, ModelExecutorOptions{.num_pages = kPages, .slots = kSlots}),
                 &clock, [&](const std::vector<RequestOutput>& o) { outputs.Take(o); });

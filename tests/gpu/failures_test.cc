@@ -100,7 +100,7 @@ void ServeOnAFailingGpu() {
                                .prefill_chunk = 32,
                                .num_pages = 16,
                                .max_model_len = 256,
-                               .absorbed_limit = model->options().absorbed_row_limit}},
+                               .absorbed_limit = model->options().absorbed_limit}},
                 std::make_unique<ModelExecutor>(*model, *device,
                                                 ModelExecutorOptions{.num_pages = 16, .slots = 4}),
                 &clock, [&](std::vector<RequestOutput> o) { ended.set_value(std::move(o[0])); });

@@ -25,7 +25,7 @@ class Scorer {
       : s_(s),
         step_(step),
         scale_log2_(scale_log2),
-        rank_(static_cast<int32_t>(ClusterRank())),
+        block_of_cluster_(static_cast<int32_t>(ClusterRank())),
         row_(static_cast<int>(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4)) {}
 
   __device__ void Run() {
@@ -36,8 +36,8 @@ class Scorer {
       position_ = item.position - item.begin();
 #pragma unroll
       for (int i = 0; i < 2; ++i) max_[i] = RunningMax();
-      if (rank_ < tiles_) HoldQuery();
-      for (int32_t first = 0; first < tiles_; first += kBlocks) Round(first + rank_);
+      if (block_of_cluster_ < tiles_) HoldQuery();
+      for (int32_t first = 0; first < tiles_; first += kBlocks) Round(first + block_of_cluster_);
     }
   }
 
@@ -122,7 +122,7 @@ class Scorer {
     for (uint32_t peer = threadIdx.x % 4; peer < kBlocks; peer += 4) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        StoreAtPeer(PeerAddress(&s_.best[parity][rank_][row_ + 8 * i], peer), best[i],
+        StoreAtPeer(PeerAddress(&s_.best[parity][block_of_cluster_][row_ + 8 * i], peer), best[i],
                     PeerAddress(&s_.best_full[parity], peer));
       }
     }
@@ -132,7 +132,7 @@ class Scorer {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         max_[i].Next(s_.best[parity][block][row_ + 8 * i]);
-        if (block == rank_) base[i] = max_[i].base();
+        if (block == block_of_cluster_) base[i] = max_[i].base();
       }
     }
   }
@@ -140,7 +140,7 @@ class Scorer {
   S& s_;
   const Step& step_;
   const float scale_log2_;
-  const int32_t rank_;
+  const int32_t block_of_cluster_;
   const int row_;             // of the 64; the other is 8 further
   int32_t tiles_, position_;  // of the item: tiles; where its first token is in its part
   int32_t round_ = 0;         // over all items
@@ -159,7 +159,7 @@ class Summer {
       : s_(s),
         step_(step),
         output_(output),
-        rank_(static_cast<int32_t>(ClusterRank())),
+        block_of_cluster_(static_cast<int32_t>(ClusterRank())),
         row_(static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4)) {}
 
   __device__ void Run() {
@@ -276,7 +276,7 @@ class Summer {
         sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 2));
       }
       RowSums<S::kColumns / 8> sums = {.row = row_ + 8 * i,
-                                       .first_column = S::kColumns * rank_,
+                                       .first_column = S::kColumns * block_of_cluster_,
                                        .maximum = max_[i].value,
                                        .weights = __fadd_rn(sum_[0][i], sum_[1][i])};
 #pragma unroll
@@ -290,7 +290,7 @@ class Summer {
   S& s_;
   const Step& step_;
   const Output& output_;
-  const int32_t rank_;
+  const int32_t block_of_cluster_;
   const int row_;        // of the 64; the other is 8 further
   int32_t round_ = 0;    // over all items
   uint32_t parity_ = 0;  // of the slots

@@ -82,9 +82,9 @@ __device__ void LoadQuery(ColumnsShared<kBlocks>& s, const Maps& maps, const Ste
 template <int kBlocks>
 __device__ void ProduceKeys(ColumnsShared<kBlocks>& s, const Maps& maps, const Step& step) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const auto rank = static_cast<int32_t>(ClusterRank());
+  const auto block_of_cluster = static_cast<int32_t>(ClusterRank());
   const uint64_t keep = EvictNormal();
-  const int odd = rank % 2;
+  const int odd = block_of_cluster % 2;
   ItemWalk walk(step);
   const auto clusters = static_cast<int32_t>(gridDim.x) / kBlocks;
   uint32_t turn = 0, parity = 1;  // at first there is room
@@ -102,7 +102,7 @@ __device__ void ProduceKeys(ColumnsShared<kBlocks>& s, const Maps& maps, const S
     if (item.tokens == 0) return;
     int32_t pages = 0;  // a tile of this block's for each lane
     const auto take_pages = [&](int32_t round) {
-      const int32_t own = (round + lane) * kBlocks + rank;
+      const int32_t own = (round + lane) * kBlocks + block_of_cluster;
       pages = own < tiles ? table[own] : 0;
       if (own < tiles) {  // few blocks read: memory must be asked early
         TmaPrefetch4(&maps.latent, {0, 0, 0, pages});
@@ -110,12 +110,12 @@ __device__ void ProduceKeys(ColumnsShared<kBlocks>& s, const Maps& maps, const S
         TmaPrefetch4(&maps.rope, {0, 0, 0, pages});
       }
     };
-    if (rank < tiles) {
+    if (block_of_cluster < tiles) {
       take_pages(0);
       if (lane == 0) LoadQuery(s, maps, step, item, parity);
       parity ^= 1;
     }
-    for (int32_t round = 0; round * kBlocks + rank < tiles; ++round) {
+    for (int32_t round = 0; round * kBlocks + block_of_cluster < tiles; ++round) {
       if (round % 32 == 0 && round > 0) take_pages(round);
       const int32_t page = __shfl_sync(kAllLanes, pages, round % 32);
       if (lane == 0) {
@@ -138,7 +138,7 @@ template <int kBlocks>
 __device__ void ProduceValues(ColumnsShared<kBlocks>& s, const Maps& maps, const Step& step) {
   using S = ColumnsShared<kBlocks>;
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const auto rank = static_cast<int32_t>(ClusterRank());
+  const auto block_of_cluster = static_cast<int32_t>(ClusterRank());
   const uint64_t keep = EvictNormal();
   uint32_t parity = 1;  // of the round: slots are empty at first
   for (ItemReader<kBlocks> items(s);;) {
@@ -158,7 +158,7 @@ __device__ void ProduceValues(ColumnsShared<kBlocks>& s, const Maps& maps, const
         if (tile < tiles) {
           full.ArriveExpect(sizeof(typename S::Slot));  // the weights, too
           TmaLoad4(s.slots[slot].values, &maps.values, full, keep,
-                   {0, 0, rank * S::kValueChunks, page});
+                   {0, 0, block_of_cluster * S::kValueChunks, page});
         } else {
           full.Arrive();  // the last round's turn without a tile
         }
@@ -180,7 +180,7 @@ __device__ uint8_t* ExchangePlace(const Output& output, uint32_t round, uint32_t
 // is at most two rounds ahead of every block's sums.
 template <int kBlocks>
 __device__ void SendWeights(ColumnsShared<kBlocks>& s, const Output& output) {
-  const uint32_t lane = threadIdx.x % 32, rank = ClusterRank();
+  const uint32_t lane = threadIdx.x % 32, block_of_cluster = ClusterRank();
   uint32_t round = 0;  // over all items
   for (ItemReader<kBlocks> items(s);;) {
     const Item item = items.Next();
@@ -190,15 +190,16 @@ __device__ void SendWeights(ColumnsShared<kBlocks>& s, const Output& output) {
       const uint32_t buffer = round % 2;
       s.weights_full[buffer].Wait(round / 2 % 2);
       if (round >= 2) s.summed[buffer].Wait(round / 2 % 2 ^ 1);
-      if (lane == 0 && first + static_cast<int32_t>(rank) < tiles) {
-        BulkStore(ExchangePlace<kBlocks>(output, round, rank), s.weights[buffer], kChunkBytes);
+      if (lane == 0 && first + static_cast<int32_t>(block_of_cluster) < tiles) {
+        BulkStore(ExchangePlace<kBlocks>(output, round, block_of_cluster), s.weights[buffer],
+                  kChunkBytes);
         AwaitBulkStores();
         FenceAsync();  // here and not where they are loaded: it takes half a microsecond
         FenceCluster();
       }
       __syncwarp();
       if (lane == 0) s.weights_empty[buffer].Arrive();
-      if (lane < kBlocks) s.weights_there[buffer][rank].ArriveAt(lane);
+      if (lane < kBlocks) s.weights_there[buffer][block_of_cluster].ArriveAt(lane);
     }
   }
 }

@@ -10,6 +10,8 @@ void Check(const EmbedArgs& a) {
   CheckActivation("embed: out", a.out, 2);
   CheckTensor("embed: out", a.out, a.out.dtype(), {a.out.dim(0), a.table.dim(1)});
   CheckTensor("embed: ids", a.ids, DType::kI32, {a.out.dim(0)});
+  CHECK(a.first >= 0 && (a.vocab == 0 ? a.first == 0 : a.first + a.table.dim(0) <= a.vocab),
+        "embed: ids {} to {} of {}", a.first, a.first + a.table.dim(0), a.vocab);
   CheckLive("embed: live", a.live);
 }
 

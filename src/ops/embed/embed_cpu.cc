@@ -15,23 +15,26 @@ static void Widen(const T* from, int64_t n, float* to) {
   for (int64_t i = 0; i < n; ++i) to[i] = ToFloat(from[i]);
 }
 
+static void EmbedToken(const EmbedArgs& a, int64_t t) {
+  const int64_t hidden = a.out.dim(1), vocab = std::max(a.vocab, a.table.dim(0));
+  const int64_t id = a.ids.As<int32_t>()[t], at = id - a.first;
+  CHECK(id >= 0 && id < vocab, "embed: token {} of a vocabulary of {}", id, vocab);
+  float* out = a.out.Row<float>(t);
+  if (at < 0 || at >= a.table.dim(0)) {
+    std::fill_n(out, hidden, 0.0f);
+    return;
+  }
+  switch (a.table.dtype()) {
+    case DType::kBF16: return Widen(a.table.Row<BF16>(at), hidden, out);
+    case DType::kF16: return Widen(a.table.Row<F16>(at), hidden, out);
+    default: std::copy_n(a.table.Row<float>(at), hidden, out);
+  }
+}
+
 void EmbedCpu(OpContext& context, const EmbedArgs& a) {
-  const int64_t hidden = a.out.dim(1);
-  Pool(context).ParallelFor(Live(a.live, a.out.dim(0)), Grain(hidden),
+  Pool(context).ParallelFor(Live(a.live, a.out.dim(0)), Grain(a.out.dim(1)),
                             [&](int64_t begin, int64_t end, int) {
-                              for (int64_t t = begin; t < end; ++t) {
-                                const int32_t id = a.ids.As<int32_t>()[t];
-                                CHECK(id >= 0 && id < a.table.dim(0),
-                                      "embed: token {} of a vocabulary of {}", id, a.table.dim(0));
-                                float* out = a.out.Row<float>(t);
-                                switch (a.table.dtype()) {
-                                  case DType::kBF16:
-                                    Widen(a.table.Row<BF16>(id), hidden, out);
-                                    break;
-                                  case DType::kF16: Widen(a.table.Row<F16>(id), hidden, out); break;
-                                  default: std::copy_n(a.table.Row<float>(id), hidden, out);
-                                }
-                              }
+                              for (int64_t t = begin; t < end; ++t) EmbedToken(a, t);
                             });
 }
 

@@ -1,33 +1,42 @@
 // Embedding on CUDA.
-//   formula:       out[t] = table[ids[t]]
+//   formula:       out[t] = table[ids[t] - first], or 0 where the table has no such row
 //   data mapping:  a block per token
 //   bytes, FLOPs:  reads and writes tokens x hidden numbers once; no arithmetic
 //   accumulator:   none
 //   expected time: one launch (2 us) for up to 128 tokens of 7168; not measured
+#include <algorithm>
+
 #include "cuda/kernels.cuh"
 #include "ops/cuda_ops.h"
 
 namespace fathom {
 namespace kernels {
 
+// The ids that a table has, of so many.
+struct IdRange {
+  int64_t begin, end, vocab;
+};
+
 template <class T, class Y>
-__global__ void Embed(const int32_t* ids, Rows<const T> table, int64_t vocab, int64_t hidden,
+__global__ void Embed(const int32_t* ids, Rows<const T> table, IdRange in, int64_t hidden,
                       const int32_t* live, Rows<Y> out) {
   AfterPriorKernels();
   const int64_t t = blockIdx.x;
   if (t >= *live) return;
   const int32_t id = ids[t];
-  DEVICE_CHECK(id >= 0 && id < vocab, "embed: token", id);
+  DEVICE_CHECK(id >= 0 && id < in.vocab, "embed: token", id);
+  const bool here = id >= in.begin && id < in.end;
   for (int64_t i = threadIdx.x; i < hidden; i += blockDim.x) {
-    Store(out[t] + i, Load(table[id] + i));
+    Store(out[t] + i, here ? Load(table[id - in.begin] + i) : 0.0f);
   }
 }
 
 template <class T, class Y>
 void LaunchEmbed(cudaStream_t stream, const EmbedArgs& a) {
   LaunchOverlapped(Embed<T, Y>, static_cast<unsigned>(a.ids.dim(0)), 256, 0, stream,
-                   Data<int32_t>(a.ids), RowsOf<const T>(a.table), a.table.dim(0), a.out.dim(1),
-                   Data<int32_t>(a.live), RowsOf<Y>(a.out));
+                   Data<int32_t>(a.ids), RowsOf<const T>(a.table),
+                   IdRange{a.first, a.first + a.table.dim(0), std::max(a.vocab, a.table.dim(0))},
+                   a.out.dim(1), Data<int32_t>(a.live), RowsOf<Y>(a.out));
 }
 
 template <class Y>

@@ -1,0 +1,42 @@
+// Which part of a model is a rank's.
+#pragma once
+
+#include "base/status.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/model_config.h"
+#include "checkpoint/schema.h"
+#include "parallel/communicator.h"
+#include "parallel/layout.h"
+#include "quant/weight_tensor.h"
+
+namespace fathom {
+
+// A rank's place in a layout, and whom it shares with.
+struct Shard {
+  Layout layout;
+  int tensor_rank = 0;
+  Communicator* tensor_group = nullptr;  // must outlive the model; null: one rank
+
+  // Its share of n heads, or of n elements of an MLP or of the vocabulary.
+  Share Heads(int64_t n) const { return ShareOf(n, 1, layout.tensor, tensor_rank); }
+  Share Of(int64_t n) const {
+    return ShareOf(n, ShareUnit(n, layout.tensor), layout.tensor, tensor_rank);
+  }
+};
+
+// What one rank computes of a model: the configuration with its heads alone.
+ModelConfig ConfigOfRank(const ModelConfig& config, const Shard& shard);
+
+// The rank's part of a weight that is cut along `axis`, as a view. Latents, routers and norms are
+// every rank's.
+WeightTensor PartOf(const WeightTensor& whole, ShardAxis axis, const ModelConfig& config,
+                    const Shard& shard);
+
+// Bytes of the rank's part of a checkpoint's tensors, as they are stored, but for borders that cut
+// scale tiles.
+size_t PartBytes(const Checkpoint& checkpoint, const Shard& shard);
+
+// kInvalidArgument, naming sizes that would do, for what a model cannot be cut into.
+Status CheckLayout(const ModelConfig& config, const Layout& layout);
+
+}  // namespace fathom

@@ -1,0 +1,31 @@
+// The sum that CPU ranks and the reference make.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "ops/ops.h"
+
+namespace fathom {
+
+// Adds tokens [begin, end) of what all ranks brought to the residual, or begins it with them.
+inline void SumParts(const AllReduceNormArgs& a, std::span<const void* const> parts, int64_t begin,
+                     int64_t end) {
+  const int64_t width = a.norm.x.dim(1);
+  float* residual = a.norm.residual.As<float>();
+  for (int64_t i = begin * width; i < end * width; ++i) {
+    float sum = static_cast<const float*>(parts[0])[i];
+    for (size_t r = 1; r < parts.size(); ++r) sum += static_cast<const float*>(parts[r])[i];
+    residual[i] = a.begins ? sum : residual[i] + sum;
+  }
+}
+
+// The norm that follows: of the residual alone.
+inline RmsNormArgs NormOfSum(const AllReduceNormArgs& a) {
+  RmsNormArgs norm = a.norm;
+  norm.x = norm.residual;
+  norm.residual = {};
+  return norm;
+}
+
+}  // namespace fathom

@@ -1,0 +1,20 @@
+// The ranks that an op's result is made of.
+#pragma once
+
+namespace fathom {
+
+// What a rank has in its hand of a group of ranks. Each kind of hardware has its own, as with
+// streams: ops of a table know theirs. All ranks of a group call the same ops with it in the same
+// order.
+class Communicator {
+ public:
+  Communicator(int rank, int size) : rank_(rank), size_(size) {}
+  virtual ~Communicator() = default;
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+ private:
+  const int rank_, size_;
+};
+
+}  // namespace fathom

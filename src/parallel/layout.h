@@ -1,0 +1,32 @@
+// How a model is laid out over ranks, and which part of a dimension is whose.
+#pragma once
+
+#include <cstdint>
+
+namespace fathom {
+
+// Sizes of a model's groups of ranks.
+struct Layout {
+  int tensor = 1;  // heads, MLPs and vocabulary are cut over so many ranks
+
+  int world() const { return tensor; }
+};
+
+// Elements [begin, end) of a dimension.
+struct Share {
+  int64_t begin = 0, end = 0;
+
+  int64_t size() const { return end - begin; }
+  friend bool operator==(const Share&, const Share&) = default;
+};
+
+// Rank `rank`'s share of n elements: as many whole units as each other rank has, or one more, the
+// earlier ranks first; the last unit may be cut short by n.
+// REQUIRES: unit > 0, 0 <= rank < ranks.
+Share ShareOf(int64_t n, int64_t unit, int ranks, int rank);
+
+// What a dimension of weights is cut at: scale tiles of 128, or, where there are fewer of them than
+// ranks, the largest power of two of which there are enough; 0 if n < ranks.
+int64_t ShareUnit(int64_t n, int ranks);
+
+}  // namespace fathom
