@@ -6,9 +6,9 @@
 
 namespace fathom {
 
-void RankedExecutor::Submit(StepPlan plan) {
-  for (size_t rank = 1; rank < ranks_.size(); ++rank) ranks_[rank]->Submit(plan);
-  ranks_[0]->Submit(std::move(plan));
+void RankedExecutor::Submit(StepPlans plans) {
+  for (size_t rank = 1; rank < ranks_.size(); ++rank) ranks_[rank]->Submit(plans);
+  ranks_[0]->Submit(std::move(plans));
 }
 
 StepResult RankedExecutor::Wait() {

@@ -13,7 +13,7 @@ class RankedExecutor final : public Executor {
   explicit RankedExecutor(std::vector<std::unique_ptr<Executor>> ranks)
       : ranks_(std::move(ranks)) {}
 
-  void Submit(StepPlan plan) override;
+  void Submit(StepPlans plans) override;
   // The first rank's result, once all ranks have the step behind them; of a step that failed on any
   // rank, that one's status.
   StepResult Wait() override;

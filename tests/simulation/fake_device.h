@@ -36,6 +36,7 @@ class FakeDevice final : public Executor {
   void Ended(RequestId request) { requests_.ended.insert(request); }
   uint64_t hash() const { return hash_; }  // of every plan and its time
   const std::deque<FakeGroup>& groups() const { return groups_; }
+  int64_t moved_requests() const { return requests_.moved; }
   int64_t late_answers() const { return late_answers_; }  // of groups that others were ahead of
 
  private:

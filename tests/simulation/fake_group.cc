@@ -72,6 +72,8 @@ void FakeGroup::CheckOpening(const SlotOpening& opening) {
   if (requests_->rows_in_flight[opening.request] > 0) {
     Complain(who + ": a slot opens, and rows of its last one are in flight");
   }
+  const void* const before = std::exchange(requests_->group[opening.request], this);
+  requests_->moved += before != nullptr && before != this;
   const auto prompt = static_cast<int32_t>(opening.params->prompt.size());
   const int32_t length = std::min(prompt + opening.params->max_tokens,
                                   std::max(memory_.options.max_model_len, prompt + 1));

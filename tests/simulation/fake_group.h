@@ -22,6 +22,8 @@ struct KnownRequests {
   std::map<RequestId, RequestParams> asked;
   std::unordered_set<RequestId> ended;      // no row of these may come
   std::map<RequestId, int> rows_in_flight;  // in all groups
+  std::map<RequestId, const void*> group;   // the last one whose slot it entered
+  int64_t moved = 0;                        // entered another one after a preemption
 };
 
 class FakeGroup {

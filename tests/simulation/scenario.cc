@@ -97,6 +97,7 @@ GenerateRequest RandomRequest(Rng& rng, const SchedulerOptions& options, const W
     request.stop_tokens.push_back(RandomToken(rng));
   }
   if (rng.Below(3) == 0) request.prompt_logprobs = static_cast<int32_t>(rng.Below(3));
+  if (rng.Below(4) == 0) request.sampling.logprobs = static_cast<int32_t>(rng.Below(3));
   request.lockstep = workload.lockstep_in > 0 && rng.Below(workload.lockstep_in) == 0;
   return request;
 }

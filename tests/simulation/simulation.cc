@@ -233,6 +233,7 @@ class World {
     }
     report_.steps = loop_.Stats().steps;
     report_.preemptions = loop_.Stats().preemptions;
+    report_.moved = device_.moved_requests();
     report_.late_answers = device_.late_answers();
     for (const FakeGroup& group : device_.groups()) {
       report_.drafts_accepted += group.memory().drafts_accepted;
@@ -274,9 +275,10 @@ Report& Report::operator+=(const Report& other) {
   hash = hash * 31 + other.hash;
   for (int64_t Report::*count :
        {&Report::steps, &Report::preemptions, &Report::drafts_accepted, &Report::drafts_rejected,
-        &Report::rows_of_nothing, &Report::late_answers, &Report::stops, &Report::blocked_outputs,
-        &Report::refused_full, &Report::refused_never_fit, &Report::refused_stopping,
-        &Report::stopped, &Report::full_length, &Report::cancelled, &Report::failed}) {
+        &Report::rows_of_nothing, &Report::moved, &Report::late_answers, &Report::stops,
+        &Report::blocked_outputs, &Report::refused_full, &Report::refused_never_fit,
+        &Report::refused_stopping, &Report::stopped, &Report::full_length, &Report::cancelled,
+        &Report::failed}) {
     this->*count += other.*count;
   }
   return *this;

@@ -68,12 +68,11 @@ Report RunSeed(uint64_t seed, bool trace = false) {
 void Print(const Report& r) {
   fmt::print(
       "{} requests: {} to full length, {} stopped, {} cancelled, {} failed, {} refused for a full "
-      "queue, {} by an engine that stops, {} that can never run; {} steps, {} preemptions, {} "
-      "drafts accepted, {} rejected, {} decodes of nothing, {} late answers of groups, {} stops "
-      "under load, {} outputs that "
-      "blocked; hash {:016x}\n",
+      "queue, {} by an engine that stops, {} that can never run; {} steps, {} preemptions, {} moves "
+      "to another group, {} drafts accepted, {} rejected, {} decodes of nothing, {} late answers of "
+      "groups, {} stops under load, {} outputs that blocked; hash {:016x}\n",
       r.requests(), r.full_length, r.stopped, r.cancelled, r.failed, r.refused_full,
-      r.refused_stopping, r.refused_never_fit, r.steps, r.preemptions, r.drafts_accepted,
+      r.refused_stopping, r.refused_never_fit, r.steps, r.preemptions, r.moved, r.drafts_accepted,
       r.drafts_rejected, r.rows_of_nothing, r.late_answers, r.stops, r.blocked_outputs, r.hash);
   std::fflush(stdout);
 }
@@ -101,6 +100,7 @@ TEST(Simulation, EveryRequestEndsRight) {
   EXPECT_GT(total.drafts_accepted, some);
   EXPECT_GT(total.drafts_rejected, some);
   EXPECT_GT(total.rows_of_nothing, some);
+  EXPECT_GT(total.moved, some / 20);
   EXPECT_GT(total.late_answers, some);
   EXPECT_GT(total.blocked_outputs, some);
   EXPECT_GT(total.stops, static_cast<int64_t>(seeds / 40));
