@@ -1,6 +1,7 @@
 #include "engine/assembly.h"
 
 #include <algorithm>
+#include <barrier>
 #include <string>
 #include <utility>
 
@@ -112,9 +113,11 @@ Result<std::vector<std::unique_ptr<Model>>> LoadModels(Checkpoint& checkpoint, c
 // All ranks at once: what is recorded may make them wait for each other. `recorded`: by the first.
 Result<std::unique_ptr<Executor>> MakeExecutor(const std::vector<std::unique_ptr<Model>>& models,
                                                std::span<const EngineRank> ranks,
-                                               const ModelExecutorOptions& options,
+                                               ModelExecutorOptions options,
                                                RecordedSteps& recorded) {
   std::vector<std::unique_ptr<Executor>> executors(ranks.size());
+  std::barrier<> all(static_cast<std::ptrdiff_t>(ranks.size()));
+  if (ranks.size() > 1) options.meet = [&all] { all.arrive_and_wait(); };
   TRY(OnRanks(static_cast<int>(ranks.size()), [&](int rank) -> Status {
     const auto at = static_cast<size_t>(rank);
     ranks[at].device->BindThread();

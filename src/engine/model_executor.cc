@@ -40,7 +40,7 @@ ModelExecutor::ModelExecutor(Model& model, Device& device, const ModelExecutorOp
       sizes_.push_back({.rows = size, .tokens = size, .logit_rows = size});
     }
   }
-  thread_ = std::thread([this] { Loop(); });
+  thread_ = std::thread([this, meet = options.meet] { Loop(meet); });
   warm_.wait();
 }
 
@@ -59,9 +59,9 @@ StepResult ModelExecutor::Wait() {
   return std::move(*result);
 }
 
-void ModelExecutor::Loop() {
+void ModelExecutor::Loop(const std::function<void()>& meet) {
   device_.BindThread();
-  WarmUp();
+  WarmUp(meet);
   warm_.count_down();
   for (;;) {
     if (!enqueued_.empty() && device_.Passed(enqueued_.front().mark)) {
@@ -82,14 +82,22 @@ void ModelExecutor::Loop() {
   }
 }
 
-void ModelExecutor::WarmUp() {
+void ModelExecutor::WarmUp(const std::function<void()>& meet) {
+  const auto all_here = [&] {
+    device_.WaitFor(device_.Mark());
+    if (meet) meet();
+  };
+  all_here();
   const auto start = std::chrono::steady_clock::now();
   const int64_t free = device_.FreeBytes();
   for (const BatchCapacity& size : sizes_) {
     const Batch batch = runner_.Stage({}, size);
-    for (int i = 0; i < 2; ++i) EnqueueRecorded(size, batch);  // the second time records
+    for (int i = 0; i < 2; ++i) {  // the second time records
+      EnqueueRecorded(size, batch);
+      all_here();
+    }
   }
-  device_.WaitFor(device_.Mark());
+  all_here();
   device_.Seal();
   if (!device_.status().ok()) return;  // as the first step will tell
   recorded_ = {

@@ -9,7 +9,7 @@
 namespace fathom {
 namespace {
 
-Status CheckLimits(const ModelConfig& config, const Ops& ops, const Layout& layout) {
+Status CheckLimits(const ModelConfig& config, const Ops& ops, const ParallelLayout& layout) {
   const auto check = [&](const char* what, int64_t value, int64_t limit) -> Status {
     if (value <= limit) return {};
     return Unimplemented("{} {}: {} ops take at most {}", what, value, ops.name, limit);

@@ -56,7 +56,7 @@ size_t PartBytes(const Checkpoint& checkpoint, const Shard& shard) {
   return static_cast<size_t>(bytes);
 }
 
-Status CheckLayout(const ModelConfig& config, const Layout& layout) {
+Status CheckLayout(const ModelConfig& config, const ParallelLayout& layout) {
   const auto possible = [&](int ranks) {
     return config.num_heads % ranks == 0 && ShareUnit(config.vocab_size, ranks) > 0 &&
            ShareUnit(config.intermediate_size, ranks) > 0 &&

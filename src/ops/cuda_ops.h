@@ -9,6 +9,9 @@ namespace fathom {
 
 void EmbedCuda(OpContext&, const EmbedArgs&);
 void RmsNormCuda(OpContext&, const RmsNormArgs&);
+void AllReduceNormCuda(OpContext&, const AllReduceNormArgs&);
+size_t AllReduceNormCudaWorkspace(const Stream&, const AllReduceNormArgs&);
+void AllGatherCuda(OpContext&, const AllGatherArgs&);
 void LinearCuda(OpContext&, const LinearArgs&);
 size_t LinearCudaWorkspace(const Stream&, const LinearArgs&);
 void HeadLinearCuda(OpContext&, const HeadLinearArgs&);

@@ -49,8 +49,8 @@ struct RmsNormArgs {
   QuantizedCopy quantized;  // out: of `out`, or absent
 };
 
-// residual += the sum over ranks of x, in fp32, in the order of ranks; then rms_norm of it: all
-// ranks come to the same bits. It ends what a group of ranks has each done a part of. For a token
+// residual += the sum over ranks of x, in fp32, in the order of ranks, rounded once to act; then
+// rms_norm of it: all ranks come to the same bits. It ends what a group of ranks has each done a part of. For a token
 // the result is the same in messages of any size.
 struct AllReduceNormArgs {
   RmsNormArgs norm;     // x: this rank's part, contiguous; with a residual in F32
