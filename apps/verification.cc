@@ -129,9 +129,9 @@ std::vector<float> Verification::Logits(const TensorView& hidden, VerifyReport& 
   std::vector<float> logits(count * vocab_);
   std::vector<int32_t> index(count);
   std::iota(index.begin(), index.end(), 0);
-  const auto pass_rows = static_cast<size_t>(runner_.pass_rows());
-  for (size_t at = 0; at < count; at += pass_rows) {
-    const size_t rows = std::min(pass_rows, count - at);
+  const auto pass_vectors = static_cast<size_t>(runner_.pass_vectors());
+  for (size_t at = 0; at < count; at += pass_vectors) {
+    const size_t rows = std::min(pass_vectors, count - at);
     const auto to = std::span(logits).subspan(at * vocab_, rows * vocab_);
     device_.Download(std::as_writable_bytes(to),
                      runner_.Logits(hidden, std::span(index).subspan(at, rows)));

@@ -56,7 +56,7 @@ Result<VerifyReport> Verify(const VerifyOptions& options) {
       TRY(Model::Load(checkpoint, ops, *backend.device,
                       {.max_tokens = options.prefill_chunk,
                        .max_rows = 1,
-                       .max_logit_rows = 64,
+                       .max_logit_vectors = 64,
                        .max_model_len = longest,
                        .absorbed_row_limit = options.absorbed_row_limit,
                        .kv_cache = TRY(ParseKvCacheDType(options.kv_cache_dtype))},

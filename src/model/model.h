@@ -17,7 +17,7 @@ namespace fathom {
 struct ModelOptions {
   int64_t max_tokens = 512;     // of a step
   int64_t max_rows = 32;        // of a step
-  int64_t max_logit_rows = 32;  // of one Logits() call
+  int64_t max_logit_vectors = 32;  // of one Logits() call
   int64_t max_model_len = 0;    // positions; 0: the config's
   // Rows of up to this many tokens take the absorbed form; negative: AbsorbedRowLimit().
   int64_t absorbed_row_limit = -1;

@@ -204,7 +204,7 @@ struct GatherRowsArgs {
 // Makes a step's inputs from the plan and the slots. Which of a row's tokens are live: of a row of
 // known tokens all; of a decode last_token and drafts, as far as its capacity goes and no sampled
 // token lies beyond the slot's final length, or none if the slot has ended. Live tokens follow each
-// other in the order of rows. A row that samples has a logit row for its last token, a decode for
+// other in the order of rows. A row that samples has a logit vector for its last token, a decode for
 // every live one; they are counted out in passes of a fixed size.
 struct PrepareInputsArgs {
   // The plan, uploaded.
@@ -215,7 +215,7 @@ struct PrepareInputsArgs {
   TensorView plan_samples;  // I32 [rows]: 1 if the row samples, else 0
   TensorView live_rows;     // I32 [1]
   int64_t expanded_tokens = 0;  // of rows of known tokens, which come first
-  int64_t pass_rows = 1;        // logit rows of a pass
+  int64_t pass_vectors = 1;        // logit vectors of a pass
   SlotState slots;
   TensorView ids;            // I32 [tokens], out
   TensorView positions;      // I32 [tokens], out
@@ -224,20 +224,20 @@ struct PrepareInputsArgs {
   TensorView absorbed_live;  // I32 [1], out: without the expanded ones
   TensorView row_begin;      // I32 [rows + 1], out: first live token of each row, and their number
   TensorView row_count;      // I32 [rows], out: live tokens of each row
-  TensorView logit_begin;    // I32 [rows + 1], out: first logit row of each row, and their number
-  TensorView logit_index;    // I32 [logit rows], out: each one's token
-  TensorView pass_live;      // I32 [passes], out: live logit rows of each pass
+  TensorView logit_begin;    // I32 [rows + 1], out: first logit vector of each row, and their number
+  TensorView logit_index;    // I32 [logit vectors], out: each one's token
+  TensorView pass_live;      // I32 [passes], out: live logit vectors of each pass
 };
 
 // Turns raw logits into those to sample from, in the order that request/params.h gives, up to the
 // ban of stop tokens: bias; repetition (divides positive, multiplies negative logits of tokens in
 // prompt or output; Keskar et al. 2019); frequency x count; presence; ban (-inf).
 struct AdjustLogitsArgs {
-  TensorView logits;      // F32 [logit rows, vocab], in and out
-  TensorView index;       // I32 [logit rows], in [0, tokens): each one's token
+  TensorView logits;      // F32 [logit vectors, vocab], in and out
+  TensorView index;       // I32 [logit vectors], in [0, tokens): each one's token
   TensorView token_slot;  // I32 [tokens]
   SlotState slots;
-  TensorView live;  // I32 [1]: logit rows
+  TensorView live;  // I32 [1]: logit vectors
 };
 
 // Log-probabilities of raw logits: of the given token and of the `top` likeliest, ties to the lower
@@ -256,17 +256,17 @@ struct LogProbsArgs {
 // stay), then to the smallest likeliest set with mass >= top_p of what is left, then to
 // probabilities >= min_p times the greatest, and drawn by inverse CDF over ids in order of falling
 // logit (ties: lower id first) with the Philox number of (seed, position of the new token, which is
-// one more than that of the logit row's, sample/uniform.h): the same on any number of ranks. ok is
+// one more than that of the logit vector's, sample/uniform.h): the same on any number of ranks. ok is
 // 0, and the token -1, for a row with NaN or +inf, or with nothing finite.
 struct SampleArgs {
-  TensorView logits;      // F32 [logit rows, vocab]
-  TensorView index;       // I32 [logit rows], in [0, tokens): each one's token
+  TensorView logits;      // F32 [logit vectors, vocab]
+  TensorView index;       // I32 [logit vectors], in [0, tokens): each one's token
   TensorView token_slot;  // I32 [tokens]
   TensorView positions;   // I32 [tokens]
   SlotState slots;
-  TensorView live;    // I32 [1]: logit rows
-  TensorView tokens;  // I32 [logit rows], out
-  TensorView ok;      // I32 [logit rows], out
+  TensorView live;    // I32 [1]: logit vectors
+  TensorView tokens;  // I32 [logit vectors], out
+  TensorView ok;      // I32 [logit vectors], out
 };
 
 // Advances slots past a step, as far as each row's tokens stand: length, and with each token that
@@ -277,7 +277,7 @@ struct CommitArgs {
   TensorView row_begin;    // I32 [rows + 1]
   TensorView positions;    // I32 [tokens]
   TensorView logit_begin;  // I32 [rows + 1]
-  TensorView sampled;      // I32 [logit rows]; -1 where sampling failed
+  TensorView sampled;      // I32 [logit vectors]; -1 where sampling failed
   TensorView row_count;    // I32 [rows], in and out: how many of the row's tokens stand, from its
                            // begin; 0 of a row without live tokens, else at least as many as make
                            // one sampled token where the row samples

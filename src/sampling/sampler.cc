@@ -6,7 +6,7 @@
 namespace fathom {
 
 size_t Sampler::Tensors::LayOut(const SamplerCapacity& capacity, const Ops& ops, Arena arena) {
-  const int64_t rows = capacity.pass_rows, top = std::min<int64_t>(kMaxTopLogprobs, capacity.vocab);
+  const int64_t rows = capacity.pass_vectors, top = std::min<int64_t>(kMaxTopLogprobs, capacity.vocab);
   for (TensorView* view : {&identity, &index, &given_tokens}) {
     *view = arena.Allocate(DType::kI32, {rows});
   }
@@ -18,7 +18,7 @@ size_t Sampler::Tensors::LayOut(const SamplerCapacity& capacity, const Ops& ops,
   top_ids = arena.Allocate(DType::kI32, {rows, top});
   top_logprobs = arena.Allocate(DType::kF32, {rows, top});
   for (TensorView* view : {&tokens, &ok}) {
-    *view = arena.Allocate(DType::kI32, {capacity.logit_rows});
+    *view = arena.Allocate(DType::kI32, {capacity.logit_vectors});
   }
   return arena.used();
 }
@@ -29,11 +29,11 @@ size_t Sampler::Bytes(const SamplerCapacity& capacity, const Ops& ops) {
 
 Sampler::Sampler(const SamplerCapacity& capacity, const Ops& ops, Device& device)
     : capacity_(capacity), run_(ops, device), memory_(device.Allocate(Bytes(capacity, ops))) {
-  CHECK(capacity.logit_rows >= capacity.pass_rows, "{} logit rows in passes of {}",
-        capacity.logit_rows, capacity.pass_rows);
+  CHECK(capacity.logit_vectors >= capacity.pass_vectors, "{} logit vectors in passes of {}",
+        capacity.logit_vectors, capacity.pass_vectors);
   t_.LayOut(capacity, ops, Arena(memory_->data(), memory_->size()));
 
-  std::vector<int32_t> identity(static_cast<size_t>(capacity.pass_rows));
+  std::vector<int32_t> identity(static_cast<size_t>(capacity.pass_vectors));
   std::iota(identity.begin(), identity.end(), 0);
   UploadInts(t_.identity, std::as_bytes(std::span(identity)));
 
@@ -60,8 +60,8 @@ TensorView Sampler::UploadInts(const TensorView& to, std::span<const std::byte> 
 
 LogitPass Sampler::Stage(std::span<const int32_t> index) {
   const auto rows = static_cast<int32_t>(index.size());
-  CHECK(rows <= capacity_.pass_rows, "{} logit rows in a pass, capacity {}", rows,
-        capacity_.pass_rows);
+  CHECK(rows <= capacity_.pass_vectors, "{} logit vectors in a pass, capacity {}", rows,
+        capacity_.pass_vectors);
   UploadInts(t_.live, std::as_bytes(std::span(&rows, 1)));
   return {.index = UploadInts(t_.index, std::as_bytes(index)), .live = t_.live};
 }
@@ -148,13 +148,13 @@ void Sampler::LogProbs(const LogitPass& pass, const TensorView& tokens, int32_t 
   device.Download(std::as_writable_bytes(std::span(to.top_logprobs)), top_logprobs);
 }
 
-void Sampler::Download(const RowTensors& rows, int64_t num_rows, int64_t logit_rows, Drawn& drawn) {
+void Sampler::Download(const RowTensors& rows, int64_t num_rows, int64_t logit_vectors, Drawn& drawn) {
   const auto download = [&](const TensorView& from, int64_t size, std::vector<int32_t>& to) {
     to.resize(static_cast<size_t>(size));
     run_.device().Download(std::as_writable_bytes(std::span(to)), from.Slice(0, 0, size));
   };
-  download(t_.tokens, logit_rows, drawn.ids);
-  download(t_.ok, logit_rows, drawn.ok);
+  download(t_.tokens, logit_vectors, drawn.ids);
+  download(t_.ok, logit_vectors, drawn.ok);
   download(rows.logit_begin, num_rows, drawn.logit_begin);
   download(rows.count, num_rows, drawn.count);
 }

@@ -87,7 +87,7 @@ class SamplerTest : public testing::TestWithParam<const Ops*> {
   CpuDevice device_{2};
   Slots slots_{{.slots = 4, .vocab = kVocab, .max_pages = 1}, device_};
   Sampler sampler_{
-      {.logit_rows = 3, .pass_rows = 3, .vocab = kVocab, .hidden = kHidden}, ops_, device_};
+      {.logit_vectors = 3, .pass_vectors = 3, .vocab = kVocab, .hidden = kHidden}, ops_, device_};
   LogitPass pass_;  // the last one
   std::unique_ptr<DeviceMemory> memory_ = device_.Allocate(256);
   TensorView hidden_{memory_->data(), ops_.activation, {3, kHidden}};

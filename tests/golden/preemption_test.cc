@@ -63,12 +63,12 @@ TEST(Canary, APreemptionThatChangesBitsIsNoticed) {
   EXPECT_NE(DifferenceAfterPreemptions({.ops = &wrong}), "");
 }
 
-// Logit rows are sampled a few at a time.
-TEST(Invariance, ForEveryNumberOfLogitRowsAtATime) {
+// Logit vectors are sampled a few at a time.
+TEST(Invariance, ForEveryNumberOfLogitVectorsAtATime) {
   const std::vector<GenerateRequest> requests = MakeRequests();
   const Results base = RunAll({}, requests);
-  for (const int32_t pass_rows : {1, 31}) {
-    ExpectSameBits(base, RunAll({.pass_rows = pass_rows}, requests));
+  for (const int32_t pass_vectors : {1, 31}) {
+    ExpectSameBits(base, RunAll({.pass_vectors = pass_vectors}, requests));
   }
 }
 
@@ -79,7 +79,7 @@ TEST(Canary, ADrawThatDependsOnItsPassIsNoticed) {
   Ops wrong = RightOps();
   wrong.sample.run = SampleByPlaceInPass;
   EXPECT_NE(Difference(RunAll({.ops = &wrong}, requests),
-                       RunAll({.ops = &wrong, .pass_rows = 1}, requests)),
+                       RunAll({.ops = &wrong, .pass_vectors = 1}, requests)),
             "");
 }
 

@@ -29,7 +29,7 @@ TEST_P(LogProbsOfARowWithoutToken, EndsItsRequestAndNoOther) {
   CpuDevice device(1);
   constexpr int32_t kLength = 64, kPages = 2;
   const ModelOptions sizes{
-      .max_tokens = 64, .max_rows = 2, .max_logit_rows = 2, .max_model_len = kLength};
+      .max_tokens = 64, .max_rows = 2, .max_logit_vectors = 2, .max_model_len = kLength};
   auto model = Model::Load(*checkpoint, CpuOps(Fp8Activations::kExact), device, sizes, nullptr);
   ASSERT_TRUE(model.ok()) << model.status().message();
   const EngineOptions options{.scheduler = {.max_num_seqs = 2,

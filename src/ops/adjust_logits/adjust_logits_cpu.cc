@@ -1,5 +1,5 @@
 // Split over rows.
-#include "ops/adjust_logits/adjust_row.h"
+#include "ops/adjust_logits/adjust_vector.h"
 #include "ops/cpu_ops.h"
 
 namespace fathom {
@@ -7,7 +7,7 @@ namespace fathom {
 void AdjustLogitsCpu(OpContext& context, const AdjustLogitsArgs& a) {
   Pool(context).ParallelFor(Live(a.live, a.logits.dim(0)), Grain(a.logits.dim(1)),
                             [&](int64_t row, int64_t end, int) {
-                              for (; row < end; ++row) AdjustRow(a, row);
+                              for (; row < end; ++row) AdjustVector(a, row);
                             });
 }
 

@@ -1,6 +1,6 @@
 #include <limits>
 
-#include "ops/adjust_logits/adjust_row.h"
+#include "ops/adjust_logits/adjust_vector.h"
 #include "ops/reference_ops.h"
 
 namespace fathom {
@@ -46,7 +46,7 @@ void Ban(const AdjustLogitsArgs& a, int64_t row, int32_t slot) {
 
 }  // namespace
 
-void AdjustRow(const AdjustLogitsArgs& a, int64_t row) {
+void AdjustVector(const AdjustLogitsArgs& a, int64_t row) {
   const int32_t token = a.index.As<int32_t>()[row];
   CHECK(token >= 0 && token < a.token_slot.dim(0), "adjust_logits: token {}", token);
   const int32_t slot = a.token_slot.As<int32_t>()[token];
@@ -57,7 +57,7 @@ void AdjustRow(const AdjustLogitsArgs& a, int64_t row) {
 }
 
 void AdjustLogitsReference(OpContext&, const AdjustLogitsArgs& a) {
-  for (int64_t row = 0; row < *a.live.As<int32_t>(); ++row) AdjustRow(a, row);
+  for (int64_t row = 0; row < *a.live.As<int32_t>(); ++row) AdjustVector(a, row);
 }
 
 }  // namespace fathom

@@ -38,7 +38,7 @@ void CommitReference(OpContext&, const CommitArgs& a) {
     const int32_t slot = a.row_slot.As<int32_t>()[r], tokens = begin[r + 1] - begin[r];
     CHECK(slot >= 0 && slot < a.slots.counts.dim(0) && tokens >= 0 &&
               begin[r + 1] <= a.positions.dim(0) && logits[r + 1] <= a.sampled.dim(0),
-          "commit: row {} is tokens [{}, {}) of slot {}, logit rows [{}, {})", r, begin[r],
+          "commit: row {} is tokens [{}, {}) of slot {}, logit vectors [{}, {})", r, begin[r],
           begin[r + 1], slot, logits[r], logits[r + 1]);
     if (tokens == 0) continue;
     const int32_t samples = logits[r + 1] - logits[r];

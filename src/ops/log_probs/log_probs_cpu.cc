@@ -1,6 +1,6 @@
 // Split over rows.
 #include "ops/cpu_ops.h"
-#include "ops/log_probs/log_probs_row.h"
+#include "ops/log_probs/log_probs_vector.h"
 #include "tensor/buffer.h"
 
 namespace fathom {
@@ -21,7 +21,7 @@ void LogProbsCpu(OpContext& context, const LogProbsArgs& a) {
   Pool(context).ParallelFor(Live(a.live, a.logits.dim(0)), Grain(10 * a.logits.dim(1)),
                             [&](int64_t row, int64_t end, int thread) {
                               for (; row < end; ++row) {
-                                LogProbsRow(a, row, order.Row<int32_t>(thread));
+                                LogProbsVector(a, row, order.Row<int32_t>(thread));
                               }
                             });
 }

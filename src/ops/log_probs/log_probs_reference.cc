@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "ops/log_probs/log_probs_row.h"
+#include "ops/log_probs/log_probs_vector.h"
 #include "ops/reference_math.h"
 #include "ops/reference_ops.h"
 
@@ -20,7 +20,7 @@ static double LogSumExp(const float* logits, int64_t n) {
   return max + std::log(sum);
 }
 
-void LogProbsRow(const LogProbsArgs& a, int64_t row, int32_t* order) {
+void LogProbsVector(const LogProbsArgs& a, int64_t row, int32_t* order) {
   const int64_t vocab = a.logits.dim(1), top = a.top_ids.dim(1);
   const float* logits = a.logits.Row<float>(row);
   const int32_t token = a.tokens.As<int32_t>()[row];
@@ -40,7 +40,7 @@ void LogProbsRow(const LogProbsArgs& a, int64_t row, int32_t* order) {
 
 void LogProbsReference(OpContext& context, const LogProbsArgs& a) {
   int32_t* order = reinterpret_cast<int32_t*>(context.workspace.data());
-  for (int64_t row = 0; row < *a.live.As<int32_t>(); ++row) LogProbsRow(a, row, order);
+  for (int64_t row = 0; row < *a.live.As<int32_t>(); ++row) LogProbsVector(a, row, order);
 }
 
 }  // namespace fathom

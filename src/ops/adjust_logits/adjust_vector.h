@@ -6,6 +6,6 @@
 namespace fathom {
 
 // One row of AdjustLogits: the same code in every table on the CPU.
-void AdjustRow(const AdjustLogitsArgs& a, int64_t row);
+void AdjustVector(const AdjustLogitsArgs& a, int64_t row);
 
 }  // namespace fathom
