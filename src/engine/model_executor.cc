@@ -138,8 +138,8 @@ StepResult ModelExecutor::Finish(Enqueued& step) {
   }
   for (const PromptPass& pass : step.prompt_passes) {
     RowResult& row = step.result.rows[pass.row];
-    for (size_t i = 0; i < pass.logprobs.rows(); ++i) {
-      row.prompt_logprobs.push_back(pass.logprobs.row(i, pass.top));
+    for (size_t i = 0; i < pass.logprobs.vectors(); ++i) {
+      row.prompt_logprobs.push_back(pass.logprobs.vector(i, pass.top));
       if (std::isnan(row.prompt_logprobs.back().logprob)) row.status = NanError();
     }
   }
@@ -161,7 +161,8 @@ void ModelExecutor::TakeDrawn(const Enqueued& step, size_t row, RowResult& resul
     }
     GeneratedToken& generated = result.tokens.emplace_back(*token);
     if (awaited.logprobs >= 0) {
-      generated.logprobs = step.logprobs[at / pass_vectors].row(at % pass_vectors, awaited.logprobs);
+      generated.logprobs =
+          step.logprobs[at / pass_vectors].vector(at % pass_vectors, awaited.logprobs);
     }
   }
 }

@@ -85,24 +85,24 @@ void StepRunner::SampleAndCommit(const Batch& batch, const TensorView& hidden,
     ComputeLogits(pass, hidden);
     sampler_.Sample(pass, first, batch.map, slots_.state());
     if (after_pass) after_pass(i);
-    first += pass.rows();
+    first += pass.vectors();
   }
   sampler_.Commit(inputs_.rows(), batch.map.positions, slots_.state());
 }
 
 void StepRunner::DownloadDrawn(const StepPlan& plan, Sampler::Drawn& to) {
-  sampler_.Download(inputs_.rows(), static_cast<int64_t>(plan.rows.size()), plan.num_logit_vectors(),
-                    to);
+  sampler_.Download(inputs_.rows(), static_cast<int64_t>(plan.rows.size()),
+                    plan.num_logit_vectors(), to);
 }
 
-// Of the rows of a pass that the host may have to read: those beyond are padding.
+// Of the vectors of a pass that the host may have to read: those beyond are padding.
 void StepRunner::LogProbsOfDrawn(const StepPlan& plan, size_t pass, int32_t top,
                                  Sampler::PassLogprobs& to) {
   const LogitPass& whole = inputs_.passes()[pass];
   const int64_t first = static_cast<int64_t>(pass) * sampler_.pass_vectors();
-  const int64_t rows = std::min(whole.rows(), plan.num_logit_vectors() - first);
-  sampler_.LogProbsOfDrawn({.index = whole.index.Slice(0, 0, rows), .live = whole.live}, first, top,
-                           to);
+  const int64_t vectors = std::min(whole.vectors(), plan.num_logit_vectors() - first);
+  sampler_.LogProbsOfDrawn({.index = whole.index.Slice(0, 0, vectors), .live = whole.live}, first,
+                           top, to);
 }
 
 TensorView StepRunner::Logits(const TensorView& hidden, std::span<const int32_t> index) {

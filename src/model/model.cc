@@ -165,9 +165,9 @@ void Model::MeasureWorkspace(Device& device) {
       ForwardMtp(static_cast<int>(i), batch, hidden, pool);
     }
   }
-  const int64_t rows = options_.max_logit_vectors;
-  Logits(TensorView(nullptr, activations_.normed.dtype(), {rows, config_.hidden_size}), one,
-         TensorView(nullptr, DType::kF32, {rows, config_.vocab_size}));
+  const int64_t vectors = options_.max_logit_vectors;
+  Logits(TensorView(nullptr, activations_.normed.dtype(), {vectors, config_.hidden_size}), one,
+         TensorView(nullptr, DType::kF32, {vectors, config_.vocab_size}));
 }
 
 }  // namespace fathom

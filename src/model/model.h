@@ -15,10 +15,10 @@
 namespace fathom {
 
 struct ModelOptions {
-  int64_t max_tokens = 512;     // of a step
-  int64_t max_rows = 32;        // of a step
+  int64_t max_tokens = 512;        // of a step
+  int64_t max_rows = 32;           // of a step
   int64_t max_logit_vectors = 32;  // of one Logits() call
-  int64_t max_model_len = 0;    // positions; 0: the config's
+  int64_t max_model_len = 0;       // positions; 0: the config's
   // Rows of up to this many tokens take the absorbed form; negative: AbsorbedRowLimit().
   int64_t absorbed_row_limit = -1;
   std::optional<DType> kv_cache;  // MakeKvFormat; absent: the table's default
@@ -58,7 +58,7 @@ class Model {
   TensorView ForwardMtp(int index, const Batch& batch, const TensorView& hidden,
                         const KvPool& pool);
 
-  // logits [rows, vocab], F32, of hidden states [rows, hidden]: lm_head of
+  // logits [logit vectors, vocab], F32, of hidden states [logit vectors, hidden]: lm_head of
   // DeepseekV3ForCausalLM.forward in transformers.
   void Logits(const TensorView& hidden, const TensorView& live, const TensorView& logits);
 

@@ -122,7 +122,7 @@ TEST_P(CpuOpsTest, ExpandedAttentionOfManyTokens) {
   EXPECT_TRUE(std::isnan(some[300 * kWidth]) && std::isnan(some.back()));
 }
 
-// More tokens than a chunk, and for the first expert more than a block of rows.
+// More tokens than a chunk, and for the first expert more than a block of tokens.
 TEST_P(CpuOpsTest, ManyTokensOfFewExperts) {
   constexpr int kTokens = 530, kTopk = 2, kExperts = 5, kHidden = 96, kInter = 72;
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {

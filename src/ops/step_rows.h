@@ -18,7 +18,7 @@ struct LogitPass {
   TensorView index;  // I32 [logit vectors]: each one's token of the batch
   TensorView live;   // I32 [1]: logit vectors
 
-  int64_t rows() const { return index.dim(0); }
+  int64_t vectors() const { return index.dim(0); }
 };
 
 }  // namespace fathom

@@ -40,10 +40,10 @@ class Sampler {
   // The hidden states of the pass, [logit vectors, hidden].
   TensorView Gather(const LogitPass& pass, const TensorView& hidden);
   TensorView logits(const LogitPass& pass) const {  // F32 [logit vectors, vocab]: raw
-    return t_.logits.Slice(0, 0, pass.rows());
+    return t_.logits.Slice(0, 0, pass.vectors());
   }
 
-  // Draws a token for every row of a step's pass, the rows of which begin at `first` among the
+  // Draws a token for every logit vector of a step's pass, which begin at `first` among the
   // step's; leaves the raw logits as they are.
   void Sample(const LogitPass& pass, int64_t first, const TokenMap& map, const SlotState& state);
 
@@ -54,12 +54,12 @@ class Sampler {
   struct PassLogprobs {
     std::vector<float> logprobs, top_logprobs;
     std::vector<int32_t> top_ids;
-    size_t rows() const { return logprobs.size(); }
-    TokenLogprobs row(size_t row,
-                      int32_t top) const;  // with the `top` likeliest, of those there are
+    size_t vectors() const { return logprobs.size(); }
+    TokenLogprobs vector(size_t vector,
+                         int32_t top) const;  // with the `top` likeliest, of those there are
   };
   // Those of `tokens`, and of the `top` likeliest; `to` is written once a later mark has been
-  // waited for. Beyond the pass's live rows it is garbage.
+  // waited for. Beyond the pass's live vectors it is garbage.
   void LogProbs(const LogitPass& pass, std::span<const TokenId> tokens, int32_t top,
                 PassLogprobs& to);
   // Those of the tokens that Sample() drew.
@@ -67,8 +67,8 @@ class Sampler {
 
   // What was drawn, and what of it stands, on their way to the host.
   struct Drawn {
-    std::vector<int32_t> ids, ok;                           // of each logit vector
-    std::vector<int32_t> logit_begin, count;                // of each row: RowTensors
+    std::vector<int32_t> ids, ok;                              // of each logit vector
+    std::vector<int32_t> logit_begin, count;                   // of each row: RowTensors
     std::optional<TokenId> token(size_t logit_vector) const {  // nothing where sampling failed
       return ok[logit_vector] != 0 ? std::optional(TokenId{ids[logit_vector]}) : std::nullopt;
     }

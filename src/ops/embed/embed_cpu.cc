@@ -1,4 +1,4 @@
-// Rows of the embedding table as fp32.
+// Vectors of the embedding table as fp32.
 //   formula:       out[t] = table[ids[t]]
 //   data mapping:  a thread takes tokens
 //   bytes, FLOPs:  reads 2 or 4 and writes 4 bytes a channel; none
@@ -23,13 +23,13 @@ void EmbedCpu(OpContext& context, const EmbedArgs& a) {
                                 const int32_t id = a.ids.As<int32_t>()[t];
                                 CHECK(id >= 0 && id < a.table.dim(0),
                                       "embed: token {} of a vocabulary of {}", id, a.table.dim(0));
-                                float* out = a.out.Row<float>(t);
+                                float* out = a.out.As<float>(t);
                                 switch (a.table.dtype()) {
                                   case DType::kBF16:
-                                    Widen(a.table.Row<BF16>(id), hidden, out);
+                                    Widen(a.table.As<BF16>(id), hidden, out);
                                     break;
-                                  case DType::kF16: Widen(a.table.Row<F16>(id), hidden, out); break;
-                                  default: std::copy_n(a.table.Row<float>(id), hidden, out);
+                                  case DType::kF16: Widen(a.table.As<F16>(id), hidden, out); break;
+                                  default: std::copy_n(a.table.As<float>(id), hidden, out);
                                 }
                               }
                             });

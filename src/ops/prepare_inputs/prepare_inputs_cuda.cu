@@ -15,7 +15,7 @@ constexpr int kInputThreads = 128;
 struct Plan {
   const int32_t *row_slot, *row_capacity, *plan_tokens, *plan_begin, *plan_samples, *live_rows;
   const int32_t *last_token, *length, *final_length, *ended, *num_drafts;
-  Rows<const int32_t> drafts;
+  Slices<const int32_t> drafts;
   int64_t tokens, slots, logits, passes, expanded_tokens, pass_vectors;
   int32_t *ids, *positions, *token_slot, *live_tokens, *absorbed_live;
   int32_t *row_begin, *row_count, *logit_begin, *logit_index, *pass_live;
@@ -114,7 +114,7 @@ void PrepareInputsCuda(OpContext& context, const PrepareInputsArgs& a) {
                      .final_length = Data<int32_t>(a.slots.final_length),
                      .ended = Data<int32_t>(a.slots.ended),
                      .num_drafts = Data<int32_t>(a.slots.num_drafts),
-                     .drafts = RowsOf<const int32_t>(a.slots.drafts),
+                     .drafts = SlicesOf<const int32_t>(a.slots.drafts),
                      .tokens = a.ids.dim(0),
                      .slots = a.slots.length.dim(0),
                      .logits = a.logit_index.dim(0),

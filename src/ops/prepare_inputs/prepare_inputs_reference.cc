@@ -48,7 +48,7 @@ void PrepareInputsReference(OpContext&, const PrepareInputsArgs& a) {
     for (int32_t i = 0; i < live; ++i) {
       Set(a.ids, tokens + i) = !IsDecode(a, r) ? Get(a.plan_tokens, first + i)
                                : i == 0        ? Get(a.slots.last_token, slot)
-                                               : a.slots.drafts.Row<int32_t>(slot)[i - 1];
+                                               : a.slots.drafts.As<int32_t>(slot)[i - 1];
       Set(a.positions, tokens + i) = begin + i;
       Set(a.token_slot, tokens + i) = slot;
     }
@@ -65,8 +65,8 @@ void PrepareInputsReference(OpContext&, const PrepareInputsArgs& a) {
   Set(a.logit_begin, rows) = logits;
   Set(a.absorbed_live, 0) = tokens - static_cast<int32_t>(a.expanded_tokens);
   for (int64_t pass = 0; pass < a.pass_live.dim(0); ++pass) {
-    Set(a.pass_live, pass) =
-        static_cast<int32_t>(std::clamp<int64_t>(logits - pass * a.pass_vectors, 0, a.pass_vectors));
+    Set(a.pass_live, pass) = static_cast<int32_t>(
+        std::clamp<int64_t>(logits - pass * a.pass_vectors, 0, a.pass_vectors));
   }
 }
 
