@@ -55,7 +55,7 @@ struct Slices {
   __device__ T* operator[](int64_t i) const { return data + i * stride; }
 };
 template <class T>
-Slices<T> RowsOf(const TensorView& view) {
+Slices<T> SlicesOf(const TensorView& view) {
   return {static_cast<T*>(view.data()), view.rank() == 0 ? 0 : view.stride(0)};
 }
 template <class T>

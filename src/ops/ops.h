@@ -245,7 +245,7 @@ struct AdjustLogitsArgs {
 struct LogProbsArgs {
   TensorView logits;        // F32 [logit vectors, vocab]
   TensorView tokens;        // I32 [logit vectors], in [0, vocab), or -1: its logprob is NaN
-  TensorView live;          // I32 [1]: picked
+  TensorView live;          // I32 [1]: logit vectors
   TensorView logprob;       // F32 [logit vectors], out
   TensorView top_ids;       // I32 [logit vectors, top], out; top may be 0
   TensorView top_logprobs;  // F32 [logit vectors, top], out

@@ -12,7 +12,7 @@
 
 namespace fathom {
 
-// Rows and columns of an FP8 weight that share a scale (WeightFormat::kFp8), and channels of an
+// Outputs and channels of an FP8 weight that share a scale (WeightFormat::kFp8), and channels of an
 // activation that do.
 inline constexpr int kScaleTile = 128;
 inline constexpr float kE4M3Max = 448.0f;

@@ -23,7 +23,7 @@ void AttendByRowLength(OpContext& context, const AttendAbsorbedArgs& a) {
   }
 }
 
-// Draws with the number of a row's place in its pass, instead of that of its token's position.
+// Draws with the number of a logit vector's place in its pass, instead of its token's position.
 void SampleByPlaceInPass(OpContext& context, const SampleArgs& a) {
   std::vector<int32_t> places(static_cast<size_t>(a.positions.dim(0)));
   for (int32_t i = 0; i < *a.live.As<int32_t>(); ++i) {

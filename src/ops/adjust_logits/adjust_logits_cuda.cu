@@ -1,12 +1,10 @@
 // Bias, penalties and bans on CUDA.
 //   formula:       as ops.h says for AdjustLogitsArgs
 //   data mapping:  a block of 1024 threads per logit vector: biases first, then a pass over the
-//   vocabulary
-//                  if the request asks for penalties, then bans
+//                  vocabulary if the request asks for penalties, then bans
 //   bytes, FLOPs:  8 bytes a bias; 13 bytes a token of the vocabulary where penalised
 //   accumulator:   none
-//   expected time: without penalties one launch (3 us), else 129k x 13 bytes a logit vector; not
-//   measured
+//   expected time: without penalties one launch (3 us), else 129k x 13 bytes a vector; not measured
 #include "cuda/kernels.cuh"
 #include "ops/cuda_ops.h"
 

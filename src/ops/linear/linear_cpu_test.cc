@@ -21,27 +21,25 @@ namespace {
 
 // A weight of a checkpoint: FP8 with scale tiles, or BF16; cut out of a larger one.
 struct Source {
-  Source(DType dtype, int64_t out, int64_t in, int64_t output_offset, int64_t channel_offset,
-         uint64_t seed)
-      : values(static_cast<size_t>((out + output_offset) * (in + channel_offset)) *
-               ByteSize(dtype)) {
+  Source(DType dtype, int64_t out, int64_t in, int64_t out_offset, int64_t in_offset, uint64_t seed)
+      : values(static_cast<size_t>((out + out_offset) * (in + in_offset)) * ByteSize(dtype)) {
     Rng rng(seed);
-    const int64_t outputs = out + output_offset, channels = in + channel_offset;
+    const int64_t outputs = out + out_offset, channels = in + in_offset;
     WeightTensor whole = StoredWeight(TensorView(values.data(), dtype, {outputs, channels}));
     if (dtype == DType::kF8E4M3) {
       for (uint8_t& code : values) {
         code = static_cast<uint8_t>(rng.Below(256));
         if ((code & 0x7f) == 0x7f) code = 3;
       }
-      const int64_t output_tiles = (outputs + 127) / 128, channel_tiles = (channels + 127) / 128;
-      scales.resize(static_cast<size_t>(output_tiles * channel_tiles));
+      const int64_t out_tiles = (outputs + 127) / 128, in_tiles = (channels + 127) / 128;
+      scales.resize(static_cast<size_t>(out_tiles * in_tiles));
       for (float& scale : scales) scale = (rng.Uniform() + 0.5f) * 0.01f;
-      whole.scales = TensorView(scales.data(), DType::kF32, {output_tiles, channel_tiles});
+      whole.scales = TensorView(scales.data(), DType::kF32, {out_tiles, in_tiles});
     } else {
       BF16* to = reinterpret_cast<BF16*>(values.data());
       for (int64_t i = 0; i < outputs * channels; ++i) to[i] = ToBF16(rng.Normal());
     }
-    tensor = SliceChannels(SliceOutputs(whole, output_offset, outputs), channel_offset, channels);
+    tensor = SliceChannels(SliceOutputs(whole, out_offset, outputs), in_offset, channels);
   }
   std::vector<uint8_t> values;
   std::vector<float> scales;
@@ -100,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(Linear, EveryTarget,
 
 TEST_P(EveryTarget, Fp8EqualsTheEmulatingReference) {
   struct Shape {
-    int64_t out, in, output_offset, channel_offset;
+    int64_t out, in, out_offset, in_offset;
   };
   for (const Shape& s : {Shape{32, 128, 0, 0},
                          {1, 1, 0, 0},
@@ -108,8 +106,8 @@ TEST_P(EveryTarget, Fp8EqualsTheEmulatingReference) {
                          {40, 704, 100, 64},
                          {576, 256, 0, 0},
                          {257, 130, 120, 127}}) {
-    const Source gate(DType::kF8E4M3, s.out, s.in, s.output_offset, s.channel_offset, 1);
-    const Source up(DType::kF8E4M3, s.out, s.in, 0, s.channel_offset, 2);
+    const Source gate(DType::kF8E4M3, s.out, s.in, s.out_offset, s.in_offset, 1);
+    const Source up(DType::kF8E4M3, s.out, s.in, 0, s.in_offset, 2);
     const WeightSource source{{gate.tensor, up.tensor}};
     for (const int64_t tokens : {1, 2, 5, 11, 12, 13, 150}) {
       const std::vector<float> x = Normals(tokens * s.in, 3);
@@ -339,14 +337,13 @@ TEST_P(EveryTarget, QuantizeTokens) {
   Rng rng(5);
   constexpr int64_t kTokens = 200, kIn = 600;
   std::vector<float> x(kTokens * kIn);
-  for (int64_t token = 0; token < kTokens; ++token) {
+  for (int64_t t = 0; t < kTokens; ++t) {
     for (int64_t k = 0; k < kIn; ++k) {
-      float& v = x[static_cast<size_t>(token * kIn + k)];
-      const uint32_t kind = token % 10 == 0 ? rng.Below(400) : 100;
-      v = rng.Normal() * std::ldexp(1.0f, static_cast<int>(rng.Below(24)) - 20 + token % 3 * 30);
-      if (token % 7 == 0)
-        v = 0.0625f * static_cast<float>(static_cast<int>(rng.Below(14336)) - 7168);
-      if (token % 7 == 1) v = std::bit_cast<float>(rng.Next() & 0x807fffffu);  // subnormal
+      float& v = x[static_cast<size_t>(t * kIn + k)];
+      const uint32_t kind = t % 10 == 0 ? rng.Below(400) : 100;
+      v = rng.Normal() * std::ldexp(1.0f, static_cast<int>(rng.Below(24)) - 20 + t % 3 * 30);
+      if (t % 7 == 0) v = 0.0625f * static_cast<float>(static_cast<int>(rng.Below(14336)) - 7168);
+      if (t % 7 == 1) v = std::bit_cast<float>(rng.Next() & 0x807fffffu);  // subnormal
       if (kind == 0) v = NAN;
       if (kind == 1) v = -INFINITY;
       if (kind < 40 && kind > 1) v = 0;
@@ -364,24 +361,24 @@ TEST_P(EveryTarget, QuantizeTokens) {
     Arena arena(memory.data(), memory.size());
     const PackedTokens to(arena, w, kTokens);
     const TokenActivations packed_x = to.Pack(device.stream().pool(), w, {x.data(), kIn}, kTokens);
-    for (int64_t token = 0; token < kTokens; ++token) {
+    for (int64_t t = 0; t < kTokens; ++t) {
       for (int64_t run = 0; run < w.runs(); ++run) {
         const int64_t begin = w.run_begin(run), n = w.run_end(run) - begin;
         uint8_t codes[kScaleTile];
         const float scale =
-            QuantizeRun({x.data() + token * kIn + begin, static_cast<size_t>(n)}, ue8m0, codes);
-        const float got_scale = to.scales.As<float>(run)[token];
+            QuantizeRun({x.data() + t * kIn + begin, static_cast<size_t>(n)}, ue8m0, codes);
+        const float got_scale = to.scales.As<float>(run)[t];
         ASSERT_TRUE(got_scale == scale || (std::isnan(scale) && std::isnan(got_scale)));
         for (int64_t k = 0; k < n; ++k) {
           const float value = ToFloat(E4M3{codes[k]});
           const std::byte* record =
-              packed_x.values + run * packed_x.run_stride + token * packed_x.token_stride;
+              packed_x.values + run * packed_x.run_stride + t * packed_x.token_stride;
           const float got = w.dots ? ToFloat(reinterpret_cast<const BF16*>(record)[k])
                                    : reinterpret_cast<const float*>(record)[k];
           ASSERT_TRUE(std::isnan(value)
                           ? std::isnan(got)
                           : std::bit_cast<uint32_t>(value) == std::bit_cast<uint32_t>(got))
-              << x[static_cast<size_t>(token * kIn + begin + k)] << " / " << scale << ": " << got
+              << x[static_cast<size_t>(t * kIn + begin + k)] << " / " << scale << ": " << got
               << ", not " << value;
         }
       }

@@ -1,11 +1,10 @@
 // Log-probabilities on CUDA.
 //   formula:       logit - log(sum of exp), of a given token and of the `top` likeliest
 //   data mapping:  a block of 1024 threads per logit vector; the likeliest are found one after
-//   another, each
-//                  as the best of those that rank below the one before
-//   bytes, FLOPs:  2 + top passes over the logit vector, from L2; an exponential in double per
-//   token accumulator:   double, in a tree over the block expected time: 129k tokens, top 20: some
-//   150 us a logit vector and multiprocessor; not measured
+//                  another, each as the best of those that rank below the one before
+//   bytes, FLOPs:  2 + top passes over the vector, from L2; an exponential in double per token
+//   accumulator:   double, in a tree over the block
+//   expected time: 129k tokens, top 20: some 150 us a vector and multiprocessor; not measured
 #include "cuda/kernels.cuh"
 #include "ops/cuda_ops.h"
 

@@ -1,8 +1,7 @@
 // Sorting pairs by expert, their copies of tokens, and the sum over a token's experts.
 //   formula:       out[t] = sum over j of weights[t, j] y[places[t, j]]
 //   data mapping:  sort: one block, or a cluster of eight, counts in shared memory; copies: a
-//   thread
-//                  per 8 channels
+//                  thread per 8 channels
 //   bytes, FLOPs:  sum: reads 2 topk, writes 2 bytes a channel of a token; 2 topk FLOPs; gather: as
 //                  many bytes the other way
 //   accumulator:   fp32, over j in order

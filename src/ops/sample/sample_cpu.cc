@@ -3,10 +3,9 @@
 //   formula:       see ops.h; probabilities and their sums in double, relative to the greatest
 //   data mapping:  a thread takes logit vectors
 //   bytes, FLOPs:  4 x vocab bytes for each pass over a logit vector: 2 when greedy, some 4
-//   otherwise; an
-//                  exponential per logit where no top_k bounds them
-//   accumulator:   double; sums in order of falling logit, the total of a whole logit vector in
-//   order of id expected time: not measured
+//                  otherwise; an exponential per logit where no top_k bounds them
+//   accumulator:   double; sums in order of falling logit, the total of a whole vector in order of
+//   id expected time: not measured
 #include <algorithm>
 #include <cmath>
 #include <limits>

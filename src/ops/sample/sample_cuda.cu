@@ -1,9 +1,8 @@
 // Sampling on CUDA, without sorting.
 //   formula:       as ops.h says for SampleArgs
 //   data mapping:  a block of 1024 threads per logit vector. Tokens are ordered by a 64-bit key
-//   (falling
-//                  logit, then rising id); a cut or a draw is the first key at which a sum of
-//                  weights in that order reaches a target: the sums of 2048 ranges of logits say
+//                  (falling logit, then rising id); a cut or a draw is the first key at which a sum
+//                  of weights in that order reaches a target: the sums of 2048 ranges of logits say
 //                  in which range it lies, whose tokens are then gathered and compared
 //   bytes, FLOPs:  the logit vector once for the greatest, once for the sums, once for each cut or
 //                  draw, from L2; some 20 operations a token and pass

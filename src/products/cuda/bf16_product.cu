@@ -1,10 +1,9 @@
 // BF16 products on CUDA by mma.sync, with weights as the operand of 16 tile rows.
 //   formula:       y[t] = x[t] W^T; or silu(gate) * up of the two halves of W
 //   data mapping:  a block per tile of kOut outputs and kTokens tokens, or pairs that it finds
-//   among
-//                  few tokens' expert ids. Channels are cut into chunks of 64, which its four warps
-//                  take in turn; each streams its own chunks through shared memory (cp.async) into
-//                  a whole tile of sums, which are then added
+//                  among few tokens' expert ids. Channels are cut into chunks of 64, which its four
+//                  warps take in turn; each streams its own chunks through shared memory (cp.async)
+//                  into a whole tile of sums, which are then added
 //   bytes, FLOPs:  weights once per kTokens tokens, activations once per kOut outputs; 2 FLOP a
 //                  weight and token
 //   accumulator:   fp32 in the tensor core per warp, in ascending order of its chunks; then the

@@ -1,4 +1,4 @@
-// BF16 products of few tokens on Hopper, with weights as the operand of 16 tile tokens.
+// BF16 products of few tokens on Hopper, with weights as the operand of 16 tile rows.
 //   formula:       y[t] = x[t] W^T; or silu(gate) * up of the two halves of W
 //   data mapping:  blocks walk tiles of 16 outputs a warp, all channels; a warp feeds a ring of
 //                  stages (128 channels) with W by TMA, across tiles, and another with x
@@ -229,7 +229,7 @@ __device__ void MultiplyTiles(Shared& shared, const uint8_t* weights, const uint
                               const Args& args, int32_t items, int warp) {
   const int lane = threadIdx.x % 32;
   const int32_t live = args.p.ids == nullptr ? LiveTokens(args.p) : 0;
-  // Where this lane reads its tile tokens; the next 16 channels are two 16-byte places of the
+  // Where this lane reads its tile rows; the next 16 channels are two 16-byte places of the
   // swizzle on.
   const int turn = lane % 8;
   const int tile_row = T::kSilu ? lane % 16 / 8 * (T::kWeightChannels / 2) + warp * 8 + lane % 8

@@ -8,8 +8,7 @@
 
 namespace fathom::bf16_gemm {
 
-constexpr int kChunkBytes =
-    2 * kBf16Chunk;  // of a stage's tile tokens: one of the 128-byte swizzle
+constexpr int kChunkBytes = 2 * kBf16Chunk;  // of a stage's tile rows: one of the 128-byte swizzle
 
 // What a kernel needs besides the tensor maps.
 struct Args {

@@ -1,9 +1,8 @@
 // FP8 block-scaled products of at most eight tokens on Hopper.
 //   formula:       as fp8_gemm_kernel.cuh; x's scales and codes as quantize_tokens.cu
-//   data mapping:  a block per 64 channels of W, the tensor core's operand of 64 tile tokens; x is
-//   its operand
-//                  of 8. One warp streams W through a ring by TMA, eight quantise x into shared
-//                  memory meanwhile, and four of these then multiply run by run
+//   data mapping:  a block per 64 channels of W, the tensor core's operand of 64 tile rows; x is
+//                  its operand of 8. One warp streams W through a ring by TMA, eight quantise x
+//                  into shared memory meanwhile, and four of these then multiply run by run
 //   bytes, FLOPs:  W once; x once per block, from the L2; 2 FLOPs a weight and token
 //   accumulator:   the tensor core's within a run, fp32 registers across runs, in order
 //   builds on:     the DeepSeek-V3 report, section 3.3, for the scaling; a warp of its own that
