@@ -215,11 +215,11 @@ void TimeUneven(int32_t tokens) {
                                  .begins = begins.get(),
                                  .capacity = pairs,
                                  .typical = pairs / experts};
-  const double tokens = static_cast<double>(pairs) / static_cast<double>(experts);
+  const double each = static_cast<double>(pairs) / static_cast<double>(experts);
   const auto add = [&](const char* kind, int64_t n, int64_t k, const char* tile, double us,
                        double out_bytes) {
     report.Add(std::to_string(experts) + " " + ProductName(kind, pairs, n, k, tile),
-               Rates(us, static_cast<double>(experts), tokens, static_cast<double>(n),
+               Rates(us, static_cast<double>(experts), each, static_cast<double>(n),
                      static_cast<double>(k), out_bytes));
   };
   for (const auto& [tile, name] : {std::pair{Fp8SiluTile::kAuto, "auto"},

@@ -197,7 +197,7 @@ class Passes {
                        .tokens = tokens_,
                        .topk = static_cast<int32_t>(s_.topk()),
                        .hidden = s_.hidden,
-                       .tokens = pairs_.As<__nv_bfloat16>() + token * s_.topk() * s_.hidden},
+                       .x_of_pairs = pairs_.As<__nv_bfloat16>() + token * s_.topk() * s_.hidden},
                       stream);
   }
   void Combine(int64_t token, cudaStream_t stream) {

@@ -175,9 +175,8 @@ void Time(Router& router, const Shape& s, const std::vector<int>& counts) {
     const Tokens some(s, tokens);
     const DeviceArray<int32_t> live(std::vector<int32_t>{tokens});
     BENCH_CHECK(cudaDeviceSynchronize());
-    const double us = router.Median(sets, [&](int i) {
-      return tokens.Args(tokens, live.get(), *gates[static_cast<size_t>(i)]);
-    });
+    const double us = router.Median(
+        sets, [&](int i) { return some.Args(tokens, live.get(), *gates[static_cast<size_t>(i)]); });
     std::printf("%-8s %5d tokens %9.2f us %7.1f GFLOP/s\n", s.name, tokens, us,
                 2e-3 * tokens * static_cast<double>(s.experts * s.hidden) / us);
   }
