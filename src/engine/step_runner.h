@@ -49,8 +49,8 @@ class StepRunner {
   TensorView Forward(const Batch& batch);
   // Model::ForwardMtp.
   TensorView ForwardMtp(int index, const Batch& batch, const TensorView& hidden);
-  // Draws a token of each logit vector, in passes, and advances the slots by what stands. `after_pass`
-  // is called with the index of each pass, in order, while its logits are there.
+  // Draws a token of each logit vector, in passes, and advances the slots by what stands.
+  // `after_pass` is called with the index of each pass, in order, while its logits are there.
   void SampleAndCommit(const Batch& batch, const TensorView& hidden,
                        const std::function<void(size_t pass)>& after_pass = {});
 

@@ -12,7 +12,8 @@ int64_t Passes(int64_t logit_vectors, int64_t pass_vectors) {
 }  // namespace
 
 size_t StepInputs::LayOut(Arena arena) {
-  const int64_t rows = capacity_.rows, passes = Passes(capacity_.logit_vectors, capacity_.pass_vectors);
+  const int64_t rows = capacity_.rows,
+                passes = Passes(capacity_.logit_vectors, capacity_.pass_vectors);
   const auto allocate = [&](std::initializer_list<TensorView*> views, int64_t size) {
     for (TensorView* view : views) *view = arena.Allocate(DType::kI32, {size});
   };

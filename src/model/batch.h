@@ -72,9 +72,9 @@ class StepInputs {
 
   static size_t Bytes(const BatchCapacity& capacity);
 
-  // Uploads the rows. The batch's shapes have room for `padded` rows, tokens and logit vectors; zero:
-  // for those there are. Only a batch without expanded rows may be padded. REQUIRES: all within
-  // capacity; rows ordered as in a StepPlan.
+  // Uploads the rows. The batch's shapes have room for `padded` rows, tokens and logit vectors;
+  // zero: for those there are. Only a batch without expanded rows may be padded. REQUIRES: all
+  // within capacity; rows ordered as in a StepPlan.
   Batch Stage(std::span<const BatchRow> rows, const SlotState& slots,
               const BatchCapacity& padded = {});
   // Computes on the device what the rows' tokens are, and which of them are live.
@@ -101,7 +101,7 @@ class StepInputs {
 
   RowTensors rows_;
   std::vector<LogitPass> passes_;
-  int64_t logit_vectors_ = 0;        // as shapes have it
+  int64_t logit_vectors_ = 0;     // as shapes have it
   std::vector<int32_t> staging_;  // scratch
 };
 
