@@ -64,7 +64,7 @@ Result<VerifyReport> Verify(const VerifyOptions& options) {
   checkpoint.SetReaders(count);
   const ModelOptions model_options = {.max_tokens = options.prefill_chunk,
                                       .max_rows = 1,
-                                      .max_logit_rows = 64,
+                                      .max_logit_vectors = 64,
                                       .max_model_len = longest,
                                       .kv_cache = TRY(ParseKvCacheDType(options.kv_cache_dtype))};
   std::vector<std::unique_ptr<Model>> models(ranks.size());

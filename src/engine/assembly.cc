@@ -37,13 +37,13 @@ size_t PlannedWeightBytes(const Checkpoint& checkpoint, const Shard& shard,
 }
 
 // Logits of a step's rows exist so many at a time.
-constexpr int32_t kMaxPassRows = 256;
+constexpr int32_t kMaxPassVectors = 256;
 
 ModelOptions ModelOptionsOf(const ModelConfig& config, const AssemblyOptions& options) {
   const EngineLimits& limits = options.limits;
   return {.max_tokens = limits.max_num_batched_tokens,
           .max_rows = limits.max_num_seqs,
-          .max_logit_rows = std::min(limits.max_num_seqs, kMaxPassRows),
+          .max_logit_vectors = std::min(limits.max_num_seqs, kMaxPassVectors),
           .max_model_len = limits.max_model_len,
           .absorbed_limit = AbsorbedLimit(config),
           .kv_cache = options.kv_cache};

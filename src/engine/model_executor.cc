@@ -37,7 +37,7 @@ ModelExecutor::ModelExecutor(Model& model, Device& device, const ModelExecutorOp
   if (device.records()) {
     for (const int64_t size :
          StepSizes(std::min(model.options().max_rows, model.options().max_tokens))) {
-      sizes_.push_back({.rows = size, .tokens = size, .logit_rows = size});
+      sizes_.push_back({.rows = size, .tokens = size, .logit_vectors = size});
     }
   }
   thread_ = std::thread([this, meet = options.meet] { Loop(meet); });
@@ -134,7 +134,7 @@ void ModelExecutor::EnqueueRows(const StepPlan& plan, Enqueued& step) {
   } else {
     EnqueueEagerly(plan, step);
   }
-  if (plan.num_logit_rows() > 0) runner_.DownloadDrawn(plan, step.drawn);
+  if (plan.num_logit_vectors() > 0) runner_.DownloadDrawn(plan, step.drawn);
 }
 
 StepResult ModelExecutor::Finish(Enqueued& step) {
@@ -146,8 +146,8 @@ StepResult ModelExecutor::Finish(Enqueued& step) {
   }
   for (const PromptPass& pass : step.prompt_passes) {
     RowResult& row = step.result.rows[pass.row];
-    for (size_t i = 0; i < pass.logprobs.rows(); ++i) {
-      row.prompt_logprobs.push_back(pass.logprobs.row(i, pass.top));
+    for (size_t i = 0; i < pass.logprobs.vectors(); ++i) {
+      row.prompt_logprobs.push_back(pass.logprobs.vector(i, pass.top));
       if (std::isnan(row.prompt_logprobs.back().logprob)) row.status = NanError();
     }
   }
@@ -160,7 +160,7 @@ void ModelExecutor::TakeDrawn(const Enqueued& step, size_t row, RowResult& resul
   const AwaitedRow& awaited = step.rows[row];
   const auto first = static_cast<size_t>(step.drawn.logit_begin[row]);
   const auto count = static_cast<size_t>(awaited.is_decode ? step.drawn.count[row] : 1);
-  const auto pass_rows = static_cast<size_t>(runner_.pass_rows());
+  const auto pass_vectors = static_cast<size_t>(runner_.pass_vectors());
   for (size_t at = first; at < first + count; ++at) {
     const std::optional<TokenId> token = step.drawn.token(at);
     if (!token) {
@@ -169,7 +169,8 @@ void ModelExecutor::TakeDrawn(const Enqueued& step, size_t row, RowResult& resul
     }
     GeneratedToken& generated = result.tokens.emplace_back(*token);
     if (awaited.logprobs >= 0) {
-      generated.logprobs = step.logprobs[at / pass_rows].row(at % pass_rows, awaited.logprobs);
+      generated.logprobs =
+          step.logprobs[at / pass_vectors].vector(at % pass_vectors, awaited.logprobs);
     }
   }
 }
@@ -179,12 +180,12 @@ const BatchCapacity* ModelExecutor::RecordedSize(const StepPlan& plan, const Enq
     if (row.form == AttentionForm::kExpanded || row.prompt_logprobs) return nullptr;
   }
   // Logits are read after the replay, which leaves those of one pass.
-  const int64_t logit_rows = plan.num_logit_rows();
-  if (step.top_logprobs >= 0 && logit_rows > runner_.pass_rows()) return nullptr;
+  const int64_t logit_vectors = plan.num_logit_vectors();
+  if (step.top_logprobs >= 0 && logit_vectors > runner_.pass_vectors()) return nullptr;
   const auto rows = static_cast<int64_t>(plan.rows.size());
   const int64_t tokens = plan.num_tokens();
   const auto size = std::find_if(sizes_.begin(), sizes_.end(), [&](const BatchCapacity& s) {
-    return s.rows >= rows && s.tokens >= tokens && s.logit_rows >= logit_rows;
+    return s.rows >= rows && s.tokens >= tokens && s.logit_vectors >= logit_vectors;
   });
   return size == sizes_.end() ? nullptr : &*size;
 }
@@ -215,7 +216,7 @@ void ModelExecutor::EnqueuePromptLogprobs(const StepPlan& plan, const TensorView
     const RequestParams& params = ParamsOf(row.slot);
     const auto known = static_cast<int32_t>(params.prompt.size()) - 1 - row.begin;
     const int32_t count = std::min(row.num_tokens(), known);  // with a successor in the prompt
-    const auto step = static_cast<int32_t>(runner_.pass_rows());
+    const auto step = static_cast<int32_t>(runner_.pass_vectors());
     for (int32_t at = 0; at < count; at += step) {
       std::vector<int32_t> index;
       std::vector<TokenId> successors;

@@ -35,7 +35,7 @@ Ops Table(Fp8Activations activations) {
       .attend_expanded = {AttendExpandedCuda},
       .route = {RouteCuda, RouteCudaWorkspace},
       .moe_experts = {MoeExpertsCuda, MoeExpertsCudaWorkspace},
-      .gather_rows = {GatherRowsCuda},
+      .gather_tokens = {GatherTokensCuda},
       .prepare_inputs = {PrepareInputsCuda},
       .adjust_logits = {AdjustLogitsCuda},
       .log_probs = {LogProbsCuda},

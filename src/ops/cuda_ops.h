@@ -26,7 +26,7 @@ void RouteCuda(OpContext&, const RouteArgs&);
 size_t RouteCudaWorkspace(const Stream&, const RouteArgs&);
 void MoeExpertsCuda(OpContext&, const MoeExpertsArgs&);
 size_t MoeExpertsCudaWorkspace(const Stream&, const MoeExpertsArgs&);
-void GatherRowsCuda(OpContext&, const GatherRowsArgs&);
+void GatherTokensCuda(OpContext&, const GatherTokensArgs&);
 void PrepareInputsCuda(OpContext&, const PrepareInputsArgs&);
 void AdjustLogitsCuda(OpContext&, const AdjustLogitsArgs&);
 void LogProbsCuda(OpContext&, const LogProbsArgs&);

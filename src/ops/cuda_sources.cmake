@@ -5,7 +5,7 @@ set(CUDA_PORTABLE_SOURCES
   all_reduce_norm/all_reduce_norm_cuda.cu attend_absorbed/attend_absorbed_cuda.cu
   attend_expanded/attend_chunk_cuda.cu attend_expanded/attend_expanded_cuda.cu
   commit/commit_cuda.cu
-  embed/embed_cuda.cu gather_context/gather_context_cuda.cu gather_rows/gather_rows_cuda.cu
+  embed/embed_cuda.cu gather_context/gather_context_cuda.cu gather_tokens/gather_tokens_cuda.cu
   log_probs/log_probs_cuda.cu
   moe_experts/bf16_experts_cuda.cu moe_experts/grouped_gemm_cuda.cu
   moe_experts/moe_experts_cuda.cu prepare_inputs/prepare_inputs_cuda.cu rms_norm/rms_norm_cuda.cu

@@ -114,7 +114,7 @@ std::vector<RowEffect> Scheduler::Apply(const StepPlan& plan,
     Sequence& seq = *found->second;
     --seq.rows_in_flight;
     seq.samples_in_flight -= row.samples;
-    seq.tokens_in_flight -= row.logit_rows();
+    seq.tokens_in_flight -= row.logit_vectors();
     if (seq.state != SequenceState::kEnded) {
       effects[i].counts = true;
       effects[i].end = Advance(seq, row, outcomes[i]);
@@ -128,7 +128,7 @@ std::vector<RowEffect> Scheduler::Apply(const StepPlan& plan,
 std::optional<SequenceEnd> Scheduler::Advance(Sequence& seq, const StepRow& row,
                                               const RowOutcome& outcome) {
   const std::vector<TokenId>& tokens = outcome.tokens;
-  const size_t most = static_cast<size_t>(row.logit_rows());
+  const size_t most = static_cast<size_t>(row.logit_vectors());
   const size_t least = row.samples && !outcome.failed ? 1 : 0;
   CHECK(tokens.size() >= least && tokens.size() <= most,
         "request {}: {} tokens of a row that brings {} to {}", Raw(seq.id), tokens.size(), least,
