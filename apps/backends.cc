@@ -1,6 +1,7 @@
 #include "backends.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "cpu/cpu_count.h"
 #include "cpu/cpu_device.h"
@@ -63,12 +64,7 @@ Result<Backend> MakeBackend(std::string_view name, const BackendSettings& settin
   }
   Backend backend{.layout = settings.layout};
   if (IsCudaTable(name) && settings.quantization == "none") {
-    if (world > 1) {
-      return Unimplemented("--tensor-parallel-size {}: on GPUs a model runs on one today", world);
-    }
-    CudaBackend cuda = TRY(MakeCudaBackend(name, std::max(gpu, 0)));
-    backend.ops = cuda.ops;
-    backend.devices.push_back(std::move(cuda.device));
+    TRY(AddGpus(name, std::max(gpu, 0), backend));
     return backend;
   }
   backend.ops = TRY(CpuTable(name, settings.quantization));
@@ -87,6 +83,8 @@ Result<Backend> MakeBackend(std::string_view name, const BackendSettings& settin
 
 Result<std::string> OpsFor(const BackendSettings& settings) {
   const std::string &device = settings.device, &ops = settings.ops;
+  // Loading a kernel while another rank's waits for this one could hang both.
+  if (settings.layout.world() > 1) setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/1);
   if (ops.empty() && device == "cuda") return CudaOpsFor(std::max(settings.gpu, 0));
   if (ops.empty()) return std::string("cpu");
   if (ops.starts_with("cuda") != (device == "cuda") && !device.empty()) {

@@ -21,7 +21,7 @@ struct Backend {
   const Ops* ops = nullptr;
   std::vector<std::unique_ptr<Device>> devices;
   std::vector<std::unique_ptr<Communicator>> tensor_group;  // none of one rank
-  Layout layout;
+  ParallelLayout layout;
 
   std::vector<EngineRank> Ranks() const;
 };
@@ -34,7 +34,7 @@ struct BackendSettings {
   std::string kv_cache_dtype = "auto";  // ParseKvCacheDType
   int gpu = -1;                         // -1: not given, the first one if one is used
   int threads = 0;                      // 0: one per core
-  Layout layout;
+  ParallelLayout layout;
 };
 
 inline constexpr char kBackendHelp[] =
@@ -58,13 +58,9 @@ inline constexpr char kQuantizationHelp[] =
 // Of the table `name`; the ranks of CPUs share `settings.threads`.
 Result<Backend> MakeBackend(std::string_view name, const BackendSettings& settings);
 
-// A table with a device.
-struct CudaBackend {
-  const Ops* ops = nullptr;
-  std::unique_ptr<Device> device;
-};
-// cuda_backend.cc; in builds without CUDA no_cuda_backend.cc, which refuses.
-Result<CudaBackend> MakeCudaBackend(std::string_view name, int gpu);
+// Sets the table, and adds a GPU from `first` on for each rank of the layout. cuda_backend.cc; in
+// builds without CUDA no_cuda_backend.cc, which refuses.
+Status AddGpus(std::string_view name, int first, Backend& backend);
 // What suits the GPU: cuda-fp8 where there are kernels for it, elsewhere cuda, which is as fast
 // there and more accurate.
 Result<std::string> CudaOpsFor(int gpu);

@@ -2,16 +2,36 @@
 #include "base/log.h"
 #include "cuda/device.h"
 #include "cuda/peak.h"
+#include "parallel/peer.h"
 
 namespace fathom {
 
-Result<CudaBackend> MakeCudaBackend(std::string_view name, int gpu) {
+Status AddGpus(std::string_view name, int first, Backend& backend) {
   const auto activations =
       name.ends_with("-fp8") ? Fp8Activations::kQuantized : Fp8Activations::kExact;
-  const bool portable = name.starts_with("cuda-portable");
-  std::unique_ptr<CudaDevice> device = TRY(CudaDevice::Open(gpu));
-  const Ops& ops = portable ? CudaPortableOps(activations) : CudaOps(*device, activations);
-  return CudaBackend{&ops, std::move(device)};
+  std::vector<CudaDevice*> gpus;
+  for (int rank = 0; rank < backend.layout.world(); ++rank) {
+    Result<std::unique_ptr<CudaDevice>> opened = CudaDevice::Open(first + rank);
+    if (!opened.ok() && rank > 0) {
+      return opened.status().WithContext(
+          fmt::format("--tensor-parallel-size {}", backend.layout.tensor));
+    }
+    std::unique_ptr<CudaDevice> device = TRY(std::move(opened));
+    const Ops& ops = name.starts_with("cuda-portable") ? CudaPortableOps(activations)
+                                                       : CudaOps(*device, activations);
+    if (backend.ops != nullptr && backend.ops != &ops) {
+      return InvalidArgument("GPUs {} and {} are of different kinds: ranks need equal ones", first,
+                             first + rank);
+    }
+    backend.ops = &ops;
+    gpus.push_back(device.get());
+    backend.devices.push_back(std::move(device));
+  }
+  if (gpus.size() == 1) return {};
+  for (auto& communicator : TRY(PeerCommunicator::Group(gpus))) {
+    backend.tensor_group.push_back(std::move(communicator));
+  }
+  return {};
 }
 
 Result<std::string> CudaOpsFor(int gpu) {

@@ -11,7 +11,7 @@ Status NoCuda() {
 
 }  // namespace
 
-Result<CudaBackend> MakeCudaBackend(std::string_view, int) {
+Status AddGpus(std::string_view, int, Backend&) {
   return NoCuda();
 }
 

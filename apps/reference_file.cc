@@ -29,15 +29,15 @@ class Reader {
   bool Has(const std::string& name) const { return tensors_.contains(name); }
 
   // The tensor's numbers; `width` is what its last dimension must be (negative: anything), and its
-  // other dimension must be `rows` (negative: anything).
+  // other dimension must be `outer` (negative: anything).
   template <class T>
-  Result<std::vector<T>> Read(const std::string& name, DType dtype, int64_t rows,
+  Result<std::vector<T>> Read(const std::string& name, DType dtype, int64_t outer,
                               int64_t width = -1) const {
     const auto found = tensors_.find(name);
     if (found == tensors_.end()) return InvalidArgument("{} has no tensor {}", file_.path(), name);
     const StoredTensor& tensor = found->second;
     const bool fits = tensor.dtype == dtype && tensor.shape.size() == (width >= 0 ? 2u : 1u) &&
-                      (rows < 0 || tensor.shape[0] == rows) &&
+                      (outer < 0 || tensor.shape[0] == outer) &&
                       (width < 0 || tensor.shape[1] == width);
     if (!fits) {
       return InvalidArgument("{}: {} is {}, which does not fit the model or the other tensors",

@@ -17,17 +17,17 @@ constexpr int kUsageError = 2;
 
 // How many letters must change to make one of the other (Levenshtein).
 size_t Distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
+  std::vector<size_t> costs(b.size() + 1);
+  std::iota(costs.begin(), costs.end(), size_t{0});
   for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i + 1);
+    size_t diagonal = std::exchange(costs[0], i + 1);
     for (size_t j = 0; j < b.size(); ++j) {
       const size_t changed = diagonal + (a[i] != b[j]);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, changed});
+      diagonal = costs[j + 1];
+      costs[j + 1] = std::min({costs[j] + 1, costs[j + 1] + 1, changed});
     }
   }
-  return row.back();
+  return costs.back();
 }
 
 // The nearest of `names`, or "" if none is near.

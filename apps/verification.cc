@@ -48,14 +48,14 @@ bool IsNearTie(std::span<const float> logits, TokenId token) {
   return gap < kExactLimit * std::sqrt(squares / static_cast<double>(logits.size()));
 }
 
-// With a row of logits for each of the expected drafts.
+// With a vector of logits for each of the expected drafts.
 void CompareDrafts(std::span<const TokenId> expected, std::span<const float> logits,
                    VerifyReport& report) {
   const size_t vocab = logits.size() / expected.size();
   for (size_t t = 0; t < expected.size(); ++t) {
-    const auto row = logits.subspan(t * vocab, vocab);
-    const bool equal = Argmax(row) == expected[t];
-    const bool near_tie = !equal && IsNearTie(row, expected[t]);
+    const auto vector = logits.subspan(t * vocab, vocab);
+    const bool equal = Argmax(vector) == expected[t];
+    const bool near_tie = !equal && IsNearTie(vector, expected[t]);
     report.draft_near_ties += near_tie;
     report.drafts_equal &= equal || near_tie;
     ++report.draft_tokens;
@@ -136,12 +136,12 @@ std::vector<float> Verification::Logits(const TensorView& hidden, VerifyReport& 
   std::vector<float> logits(count * vocab_);
   std::vector<int32_t> index(count);
   std::iota(index.begin(), index.end(), 0);
-  const auto pass_rows = static_cast<size_t>(runner_.pass_rows());
-  for (size_t at = 0; at < count; at += pass_rows) {
-    const size_t rows = std::min(pass_rows, count - at);
-    const auto to = std::span(logits).subspan(at * vocab_, rows * vocab_);
+  const auto pass_vectors = static_cast<size_t>(runner_.pass_vectors());
+  for (size_t at = 0; at < count; at += pass_vectors) {
+    const size_t vectors = std::min(pass_vectors, count - at);
+    const auto to = std::span(logits).subspan(at * vocab_, vectors * vocab_);
     device_.Download(std::as_writable_bytes(to),
-                     runner_.Logits(hidden, std::span(index).subspan(at, rows)));
+                     runner_.Logits(hidden, std::span(index).subspan(at, vectors)));
   }
   device_.stream().Synchronize();
   for (float x : logits) {

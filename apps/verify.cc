@@ -62,26 +62,35 @@ Result<VerifyReport> Verify(const VerifyOptions& options) {
   const std::vector<EngineRank> ranks = backend.Ranks();
   const int count = static_cast<int>(ranks.size());
   checkpoint.SetReaders(count);
+  const ModelOptions model_options = {.max_tokens = options.prefill_chunk,
+                                      .max_rows = 1,
+                                      .max_logit_vectors = 64,
+                                      .max_model_len = longest,
+                                      .kv_cache = TRY(ParseKvCacheDType(options.kv_cache_dtype))};
+  std::vector<std::unique_ptr<Model>> models(ranks.size());
+  std::vector<std::unique_ptr<Verification>> verifications(ranks.size());
   std::vector<VerifyReport> reports(ranks.size());
+  // What allocates ends on all ranks before one waits for another.
   TRY(OnRanks(count, [&](int rank) -> Status {
-    Device& device = *ranks[static_cast<size_t>(rank)].device;
+    const auto at = static_cast<size_t>(rank);
+    Device& device = *ranks[at].device;
     device.BindThread();
-    const std::unique_ptr<Model> model =
-        TRY(Model::Load(checkpoint, ops, device,
-                        {.max_tokens = options.prefill_chunk,
-                         .max_rows = 1,
-                         .max_logit_rows = 64,
-                         .max_model_len = longest,
-                         .kv_cache = TRY(ParseKvCacheDType(options.kv_cache_dtype)),
-                         .shard = ranks[static_cast<size_t>(rank)].shard},
-                        /*progress=*/nullptr));
-    VerifyReport& report = reports[static_cast<size_t>(rank)];
-    report.limit = Limit(options, *model);
-    report.tokens_must_match = report.limit == kExactLimit;
-    Verification verification(*model, device, options.prefill_chunk, ForcedForm(options.form));
+    ModelOptions of_rank = model_options;
+    of_rank.shard = ranks[at].shard;
+    models[at] = TRY(Model::Load(checkpoint, ops, device, of_rank, /*progress=*/nullptr));
+    verifications[at] = std::make_unique<Verification>(*models[at], device, options.prefill_chunk,
+                                                       ForcedForm(options.form));
+    device.stream().Synchronize();
+    return {};
+  }));
+  TRY(OnRanks(count, [&](int rank) -> Status {
+    const auto at = static_cast<size_t>(rank);
+    ranks[at].device->BindThread();
+    reports[at].limit = Limit(options, *models[at]);
+    reports[at].tokens_must_match = reports[at].limit == kExactLimit;
     for (const ReferencePrompt& p : prompts) {
-      verification.Run(p, report);
-      TRY(device.status());  // once it failed, what was compared means nothing
+      verifications[at]->Run(p, reports[at]);
+      TRY(ranks[at].device->status());  // once it failed, what was compared means nothing
     }
     return {};
   }));

@@ -34,13 +34,14 @@ void Time(const char* kind, const Shape& shape, bool library, const Groups* grou
     if (groups != nullptr) groups->Put(p);
     return p;
   };
-  const double rows = static_cast<double>(groups == nullptr ? shape.tokens : groups->total);
-  const double bytes =
-      shape.bytes(rows, static_cast<double>(groups == nullptr ? shape.count : groups->with_rows));
+  const double tokens = static_cast<double>(groups == nullptr ? shape.tokens : groups->total);
+  const double bytes = shape.bytes(
+      tokens, static_cast<double>(groups == nullptr ? shape.count : groups->with_tokens));
   const auto add = [&](const char* name, double us) {
-    report.Add(
-        Name(kind, static_cast<int64_t>(rows), shape, name),
-        {{"us", us}, {"TFLOPS", 1e-6 * shape.operations(rows) / us}, {"GB/s", 1e-3 * bytes / us}});
+    report.Add(Name(kind, static_cast<int64_t>(tokens), shape, name),
+               {{"us", us},
+                {"TFLOPS", 1e-6 * shape.operations(tokens) / us},
+                {"GB/s", 1e-3 * bytes / us}});
   };
   for (const TileName& tile : kTiles) {
     if (tile.tile == Bf16Tile::kAuto || (many && tile.tile <= Bf16Tile::k128x64)) continue;
@@ -68,7 +69,7 @@ void Time(const char* kind, const Shape& shape, bool library, const Groups* grou
 
 // Products of a decode step of few tokens, as the engine launches them and as the portable table
 // does: `topk` experts a token, or dense and heads.
-void TimeFewRows(const char* kind, const Shape& shape, int64_t topk = 0) {
+void TimeFewTokens(const char* kind, const Shape& shape, int64_t topk = 0) {
   Shape stored = shape;
   if (topk > 0) stored.tokens *= topk;
   std::vector<std::unique_ptr<Problem>> problems;
@@ -98,17 +99,17 @@ void TimeFewRows(const char* kind, const Shape& shape, int64_t topk = 0) {
 
 void TimeFew() {
   rest_ms = 5;
-  for (const int64_t rows : {1, 8}) {
+  for (const int64_t tokens : {1, 8}) {
     for (const auto& [out, in] :
          {std::pair{3072, 2048}, {2048, 2048}, {576, 2048}, {2048, 10944}, {5120, 16384}}) {
-      TimeFewRows("dense", {rows, 1, out, in});
+      TimeFewTokens("dense", {tokens, 1, out, in});
     }
-    TimeFewRows("silu", {rows, 1, 21888, 2048, true});
-    TimeFewRows("heads 16 x", {rows, 16, 512, 128});
-    TimeFewRows("heads 16 x", {rows, 16, 128, 512});
-    TimeFewRows("experts 8 of 66", {rows, 66, 2816, 2048, true, false, true}, 8);
-    TimeFewRows("experts 8 of 66", {rows, 66, 2048, 1408, false, false, true}, 8);
-    TimeFewRows("lm_head", {rows, 1, 102400, 2048, false, true});
+    TimeFewTokens("silu", {tokens, 1, 21888, 2048, true});
+    TimeFewTokens("heads 16 x", {tokens, 16, 512, 128});
+    TimeFewTokens("heads 16 x", {tokens, 16, 128, 512});
+    TimeFewTokens("experts 8 of 66", {tokens, 66, 2816, 2048, true, false, true}, 8);
+    TimeFewTokens("experts 8 of 66", {tokens, 66, 2048, 1408, false, false, true}, 8);
+    TimeFewTokens("lm_head", {tokens, 1, 102400, 2048, false, true});
   }
 }
 
@@ -129,9 +130,9 @@ void TimeDense() {
 void TimeSome() {
   rest_ms = 20;
   Time("dense", {512, 1, 4096, 512}, true);
-  for (const int64_t rows : {1, 8, 32, 64, 128, 256, 512, 1024}) {
-    Time("dense", {rows, 1, 2048, 2048}, true);
-    Time("dense", {rows, 1, 3072, 2048}, true);
+  for (const int64_t tokens : {1, 8, 32, 64, 128, 256, 512, 1024}) {
+    Time("dense", {tokens, 1, 2048, 2048}, true);
+    Time("dense", {tokens, 1, 3072, 2048}, true);
   }
   Time("heads 16 x", {512, 16, 512, 128}, false);
   Time("heads 16 x", {512, 16, 128, 512}, false);

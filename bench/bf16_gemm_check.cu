@@ -9,12 +9,12 @@
 namespace fathom::bench {
 namespace {
 
-// Some experts have no rows, some many.
-std::vector<int32_t> UnevenSizes(int64_t experts, int64_t rows) {
+// Some experts have no tokens, some many.
+std::vector<int32_t> UnevenSizes(int64_t experts, int64_t tokens) {
   std::vector<int32_t> sizes;
-  int64_t left = rows;
+  int64_t left = tokens;
   for (int64_t e = 0; e < experts; ++e) {
-    const int64_t share = e % 5 == 3 ? 0 : 2 * rows / experts * (1 + e % 7) / 6 + e % 3;
+    const int64_t share = e % 5 == 3 ? 0 : 2 * tokens / experts * (1 + e % 7) / 6 + e % 3;
     sizes.push_back(static_cast<int32_t>(std::min(left, share)));
     left -= sizes.back();
   }
@@ -85,24 +85,24 @@ void Check(const Shape& shape, int64_t live, const Groups* groups = nullptr, boo
            expected, shape, live, tile.name);
   }
   if (groups != nullptr) return;
-  const size_t row_bytes = problem.OutBytes() / static_cast<size_t>(shape.tokens);
-  for (const int64_t rows : {1, 2, 5, 8, 9, 63, 512}) {
-    if (rows > live) break;
-    const size_t bytes = static_cast<size_t>(rows) * row_bytes;
+  const size_t token_bytes = problem.OutBytes() / static_cast<size_t>(shape.tokens);
+  for (const int64_t tokens : {1, 2, 5, 8, 9, 63, 512}) {
+    if (tokens > live) break;
+    const size_t bytes = static_cast<size_t>(tokens) * token_bytes;
     Expect(Result(bytes,
                   [&](void* y) {
                     Bf16ProductParams p = params(y);
-                    p.tokens = rows;
+                    p.tokens = tokens;
                     LaunchBf16ProductOnHopper(p, nullptr);
                   }),
-           {expected.begin(), expected.begin() + static_cast<int64_t>(bytes)}, shape, rows,
+           {expected.begin(), expected.begin() + static_cast<int64_t>(bytes)}, shape, tokens,
            "fewer tokens");
   }
 }
 
-// Unsorted experts of few tokens against each pair's row alone.
+// Unsorted experts of few tokens against each pair alone.
 void CheckPairs(const Shape& shape, int64_t live, int64_t topk, bool x_of_pairs) {
-  const Problem problem(shape, 71);  // a row for each pair
+  const Problem problem(shape, 71);  // a token for each pair
   const int64_t tokens = shape.tokens / topk;
   const std::vector<int32_t> chosen = ChooseExperts(tokens, topk, shape.count);
   const DeviceArray<int32_t> ids(chosen), one(std::vector<int32_t>{1}),
@@ -172,13 +172,14 @@ int CheckBf16Gemm(Report& report) {
       Check({512, 16, out, in}, live), Check({512, 128, out, in}, live), cases += 2;
     }
   }
-  for (const auto& [experts, rows] : {std::pair{64, 24576}, {64, 3000}, {3, 700}, {257, 9000}}) {
+  for (const auto& [experts, tokens] : {std::pair{64, 24576}, {64, 3000}, {3, 700}, {257, 9000}}) {
     const int64_t inter = experts == 257 ? 200 : 1408, hidden = experts == 257 ? 136 : 2048;
     for (const auto& sizes :
-         {std::vector<int32_t>(experts, rows / experts), UnevenSizes(experts, rows)}) {
+         {std::vector<int32_t>(experts, tokens / experts), UnevenSizes(experts, tokens)}) {
       const Groups groups(sizes);
-      Check({rows, experts, 2 * inter, hidden, true, false, true}, groups.total, &groups), ++cases;
-      Check({rows, experts, hidden, inter, false, false, true}, groups.total, &groups), ++cases;
+      Check({tokens, experts, 2 * inter, hidden, true, false, true}, groups.total, &groups),
+          ++cases;
+      Check({tokens, experts, hidden, inter, false, false, true}, groups.total, &groups), ++cases;
     }
   }
   padding = 0;

@@ -29,10 +29,11 @@ struct Shape {
   bool silu = false, f32 = false, experts = false;
   int64_t channels() const { return silu ? out / 2 : out; }
   int64_t heads() const { return experts ? 1 : count; }
-  double operations(double rows) const { return 2.0 * rows * heads() * out * in; }
-  // `matrices` are those with rows.
-  double bytes(double rows, double matrices) const {
-    return 2.0 * matrices * out * in + rows * heads() * (2.0 * in + (f32 ? 4.0 : 2.0) * channels());
+  double operations(double tokens) const { return 2.0 * tokens * heads() * out * in; }
+  // `matrices` are those with tokens.
+  double bytes(double tokens, double matrices) const {
+    return 2.0 * matrices * out * in +
+           tokens * heads() * (2.0 * in + (f32 ? 4.0 : 2.0) * channels());
   }
 };
 
@@ -47,7 +48,7 @@ static __global__ void MakeWild(__nv_bfloat16* data, size_t count) {
   }
 }
 
-inline int64_t padding = 0;  // between rows
+inline int64_t padding = 0;  // between tokens
 
 struct Problem {
   Problem(const Shape& shape, uint64_t seed, bool wild = false)
@@ -88,13 +89,13 @@ struct Problem {
   DeviceArray<__nv_bfloat16> x, w;
 };
 
-// Counts and begins of experts' rows in one buffer each.
+// Counts and begins of experts' pairs in one buffer each.
 struct Groups {
   explicit Groups(const std::vector<int32_t>& sizes)
       : counts(sizes),
         begins(Begins(sizes)),
         total(std::reduce(sizes.begin(), sizes.end())),
-        with_rows(std::count_if(sizes.begin(), sizes.end(), [](int32_t n) { return n > 0; })) {}
+        with_tokens(std::count_if(sizes.begin(), sizes.end(), [](int32_t n) { return n > 0; })) {}
   static std::vector<int32_t> Begins(const std::vector<int32_t>& sizes) {
     std::vector<int32_t> begins(sizes.size());
     std::exclusive_scan(sizes.begin(), sizes.end(), begins.begin(), 0);
@@ -105,7 +106,7 @@ struct Groups {
     p.begins = begins.get();
   }
   DeviceArray<int32_t> counts, begins;
-  int64_t total, with_rows;
+  int64_t total, with_tokens;
 };
 // Distinct experts for each token.
 inline std::vector<int32_t> ChooseExperts(int64_t tokens, int64_t topk, int64_t experts) {
@@ -124,8 +125,8 @@ inline std::vector<int32_t> ChooseExperts(int64_t tokens, int64_t topk, int64_t 
   return chosen;
 }
 
-inline std::string Name(const char* kind, int64_t rows, const Shape& s, const char* tile) {
-  return ProductName(kind, rows, s.out, s.in, tile);
+inline std::string Name(const char* kind, int64_t tokens, const Shape& s, const char* tile) {
+  return ProductName(kind, tokens, s.out, s.in, tile);
 }
 
 // bf16_gemm_check.cu. Returns how many checks failed.

@@ -39,11 +39,11 @@ constexpr TileName kManyTokens[] = {{Fp8Tile::kAuto, "auto"},
 
 // Inputs that take turns.
 struct Sets {
-  Sets(int64_t count, int64_t rows, int64_t parts, int64_t part_out, int64_t in)
-      : out(count * rows * parts * part_out) {
-    const double bytes = static_cast<double>(count * (parts * part_out + rows) * in);
+  Sets(int64_t count, int64_t tokens, int64_t parts, int64_t part_out, int64_t in)
+      : out(count * tokens * parts * part_out) {
+    const double bytes = static_cast<double>(count * (parts * part_out + tokens) * in);
     for (int i = 0; i < SetsPastL2(bytes); ++i) {
-      x.push_back(std::make_unique<TokensData>(count * rows, in, 100 + i));
+      x.push_back(std::make_unique<TokensData>(count * tokens, in, 100 + i));
       w.push_back(std::make_unique<WeightsData>(count, parts, part_out, in, 200 + i));
     }
   }
@@ -54,29 +54,29 @@ struct Sets {
 };
 
 // Bytes and operations of a product, as rates.
-Values Rates(double us, double count, double rows, double n, double k, double out_bytes) {
-  const double bytes = count * (n * k + rows * k + rows * n * out_bytes + rows * k / 32);
+Values Rates(double us, double count, double tokens, double n, double k, double out_bytes) {
+  const double bytes = count * (n * k + tokens * k + tokens * n * out_bytes + tokens * k / 32);
   return {{"us", us},
-          {"TFLOPS", 2e-6 * count * rows * n * k / us},
+          {"TFLOPS", 2e-6 * count * tokens * n * k / us},
           {"GB/s", 1e-3 * bytes / us},
           {"weights_GB/s", 1e-3 * count * n * k / us}};
 }
 
 template <size_t kCount>
-void TimeDense(int64_t rows, int64_t n, int64_t k, const TileName (&tiles)[kCount]) {
-  const Sets sets(1, rows, 1, n, k);
-  const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(rows)});
+void TimeDense(int64_t tokens, int64_t n, int64_t k, const TileName (&tiles)[kCount]) {
+  const Sets sets(1, tokens, 1, n, k);
+  const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(tokens)});
   for (const TileName& tile : tiles) {
     const double us = MedianOfRested(kRestMs, sets.size(), [&](int i, cudaStream_t stream) {
-      LaunchFp8Gemm({.x = sets.x[i]->rows(),
+      LaunchFp8Gemm({.x = sets.x[i]->tokens(),
                      .w = sets.w[i]->weights(),
-                     .groups = {.counts = live.get(), .capacity = rows},
+                     .groups = {.counts = live.get(), .capacity = tokens},
                      .out = sets.out.get(),
                      .out_stride = n,
                      .tile = tile.tile},
                     stream);
     });
-    report.Add(ProductName("dense", rows, n, k, tile.name), Rates(us, 1, rows, n, k, 2));
+    report.Add(ProductName("dense", tokens, n, k, tile.name), Rates(us, 1, tokens, n, k, 2));
   }
 }
 
@@ -103,34 +103,34 @@ void TimeSmall() {
 
 // Experts of equally many tokens: sorted by expert, or each with room for `capacity`.
 struct GroupShape {
-  int64_t experts, rows, capacity, n, k;
+  int64_t experts, tokens, capacity, n, k;
 };
 template <size_t kCount>
 void TimeGroups(const GroupShape& shape, const TileName (&tiles)[kCount]) {
-  const auto& [experts, rows, capacity, n, k] = shape;
-  const bool sorted = capacity == rows;
+  const auto& [experts, tokens, capacity, n, k] = shape;
+  const bool sorted = capacity == tokens;
   const Sets sets(experts, capacity, 1, n, k);
   const DeviceArray<int32_t> counts(
-      std::vector<int32_t>(static_cast<size_t>(experts), static_cast<int32_t>(rows)));
+      std::vector<int32_t>(static_cast<size_t>(experts), static_cast<int32_t>(tokens)));
   std::vector<int32_t> starts;
-  for (int64_t e = 0; e < experts; ++e) starts.push_back(static_cast<int32_t>(e * rows));
+  for (int64_t e = 0; e < experts; ++e) starts.push_back(static_cast<int32_t>(e * tokens));
   const DeviceArray<int32_t> begins(starts);
   for (const TileName& tile : tiles) {
     const double us = MedianOfRested(kRestMs, sets.size(), [&](int i, cudaStream_t stream) {
-      LaunchFp8Gemm({.x = sets.x[i]->rows(),
+      LaunchFp8Gemm({.x = sets.x[i]->tokens(),
                      .w = sets.w[i]->weights(),
                      .groups = {.counts = counts.get(),
                                 .begins = sorted ? begins.get() : nullptr,
                                 .capacity = capacity,
-                                .typical = rows},
+                                .typical = tokens},
                      .out = sets.out.get(),
                      .out_stride = n,
                      .tile = tile.tile},
                     stream);
     });
     report.Add(std::to_string(experts) + " " +
-                   ProductName(sorted ? "sorted" : "masked", rows, n, k, tile.name),
-               Rates(us, experts, rows, n, k, 2));
+                   ProductName(sorted ? "sorted" : "masked", tokens, n, k, tile.name),
+               Rates(us, experts, tokens, n, k, 2));
   }
 }
 
@@ -146,28 +146,28 @@ void TimeMasked() {
   TimeGroups({32, 8, 32, 7168, 2048}, kFewTokens);
 }
 
-void TimeSilu(int64_t experts, int64_t rows, int64_t inter, int64_t k) {
-  const Sets sets(experts, rows, 2, inter, k);
+void TimeSilu(int64_t experts, int64_t tokens, int64_t inter, int64_t k) {
+  const Sets sets(experts, tokens, 2, inter, k);
   const DeviceArray<int32_t> counts(
-      std::vector<int32_t>(static_cast<size_t>(experts), static_cast<int32_t>(rows)));
-  const DeviceArray<uint8_t> codes(experts * rows * inter);
-  const DeviceArray<float> scales(Runs(inter) * Fp8ScalePitch(experts * rows));
+      std::vector<int32_t>(static_cast<size_t>(experts), static_cast<int32_t>(tokens)));
+  const DeviceArray<uint8_t> codes(experts * tokens * inter);
+  const DeviceArray<float> scales(Runs(inter) * Fp8ScalePitch(experts * tokens));
   for (const auto& [tile, name] : {std::pair{Fp8SiluTile::kAuto, "auto"},
                                    {Fp8SiluTile::k64x64Pair, "64x64 pair"},
                                    {Fp8SiluTile::k128x128, "128x128"},
                                    {Fp8SiluTile::k128x128Pair, "128x128 pair"}}) {
     const double us = MedianOfRested(kRestMs, sets.size(), [&](int i, cudaStream_t stream) {
-      LaunchFp8GemmSilu({.x = sets.x[i]->rows(),
+      LaunchFp8GemmSilu({.x = sets.x[i]->tokens(),
                          .w = sets.w[i]->weights(),
-                         .groups = {.counts = counts.get(), .capacity = rows},
+                         .groups = {.counts = counts.get(), .capacity = tokens},
                          .out = codes.get(),
                          .out_scales = scales.get(),
-                         .out_scale_pitch = Fp8ScalePitch(experts * rows),
+                         .out_scale_pitch = Fp8ScalePitch(experts * tokens),
                          .tile = tile},
                         stream);
     });
-    report.Add(std::to_string(experts) + " " + ProductName("silu", rows, 2 * inter, k, name),
-               Rates(us, experts, rows, 2 * inter, k, 0.5));
+    report.Add(std::to_string(experts) + " " + ProductName("silu", tokens, 2 * inter, k, name),
+               Rates(us, experts, tokens, 2 * inter, k, 0.5));
   }
 }
 
@@ -199,7 +199,7 @@ std::vector<int32_t> UnevenCounts(int32_t tokens) {
   return counts;
 }
 
-// Both products of a prompt's experts, rows sorted by expert.
+// Both products of a prompt's experts, tokens sorted by expert.
 void TimeUneven(int32_t tokens) {
   constexpr int64_t kHidden = 2048, kInter = 1408;
   const std::vector<int32_t> host_counts = UnevenCounts(tokens);
@@ -215,18 +215,18 @@ void TimeUneven(int32_t tokens) {
                                  .begins = begins.get(),
                                  .capacity = pairs,
                                  .typical = pairs / experts};
-  const double rows = static_cast<double>(pairs) / static_cast<double>(experts);
+  const double each = static_cast<double>(pairs) / static_cast<double>(experts);
   const auto add = [&](const char* kind, int64_t n, int64_t k, const char* tile, double us,
                        double out_bytes) {
     report.Add(std::to_string(experts) + " " + ProductName(kind, pairs, n, k, tile),
-               Rates(us, static_cast<double>(experts), rows, static_cast<double>(n),
+               Rates(us, static_cast<double>(experts), each, static_cast<double>(n),
                      static_cast<double>(k), out_bytes));
   };
   for (const auto& [tile, name] : {std::pair{Fp8SiluTile::kAuto, "auto"},
                                    {Fp8SiluTile::k128x128, "128x128"},
                                    {Fp8SiluTile::k128x128Pair, "128x128 pair"}}) {
     const double us = MedianOfRested(kRestMs, 2, [&](int, cudaStream_t stream) {
-      LaunchFp8GemmSilu({.x = x.rows(),
+      LaunchFp8GemmSilu({.x = x.tokens(),
                          .w = gate_up.weights(),
                          .groups = groups,
                          .out = product.codes.get(),
@@ -239,7 +239,7 @@ void TimeUneven(int32_t tokens) {
   }
   for (const TileName& tile : kManyTokens) {
     const double us = MedianOfRested(kRestMs, 2, [&](int, cudaStream_t stream) {
-      LaunchFp8Gemm({.x = product.rows(),
+      LaunchFp8Gemm({.x = product.tokens(),
                      .w = down.weights(),
                      .groups = groups,
                      .out = out.get(),
@@ -292,52 +292,52 @@ void TimeExperts(int32_t tokens, int32_t topk, int64_t experts, int64_t hidden, 
 }
 
 // Of a decode step: BF16 in, quantised on the way.
-void TimeFew(int64_t rows, int64_t n, int64_t k) {
-  const Sets sets(1, rows, 1, n, k);
-  DeviceArray<__nv_bfloat16> x(rows * k);
+void TimeFew(int64_t tokens, int64_t n, int64_t k) {
+  const Sets sets(1, tokens, 1, n, k);
+  DeviceArray<__nv_bfloat16> x(tokens * k);
   Randomize(x, 1);
-  const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(rows)});
+  const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(tokens)});
   const double us = MedianOfRested(kRestMs, sets.size(), [&](int i, cudaStream_t stream) {
     LaunchFp8FewTokens({.x = x.get(),
                         .x_stride = k,
-                        .tokens = rows,
+                        .tokens = tokens,
                         .live = live.get(),
                         .w = sets.w[i]->weights(),
                         .y = sets.out.get(),
                         .y_stride = n},
                        stream);
   });
-  report.Add(ProductName("dense", rows, n, k, "few"), Rates(us, 1, rows, n, k, 2));
+  report.Add(ProductName("dense", tokens, n, k, "few"), Rates(us, 1, tokens, n, k, 2));
 }
 
 void TimeAllFew() {
   constexpr int64_t kShapes[][2] = {{3072, 2048},  {576, 2048},   {2048, 2048}, {1536, 7168},
                                     {24576, 1536}, {7168, 16384}, {4096, 7168}, {7168, 2048}};
-  for (const int64_t rows : {int64_t{1}, kFp8FewDenseTokens}) {
-    for (const auto& [n, k] : kShapes) TimeFew(rows, n, k);
+  for (const int64_t tokens : {int64_t{1}, kFp8FewDenseTokens}) {
+    for (const auto& [n, k] : kShapes) TimeFew(tokens, n, k);
   }
 }
 
 void TimeOther() {
-  for (const int64_t rows : {1, 128, 4096}) {
+  for (const int64_t tokens : {1, 128, 4096}) {
     const int64_t width = 7168;
-    DeviceArray<__nv_bfloat16> x(rows * width);
+    DeviceArray<__nv_bfloat16> x(tokens * width);
     Randomize(x, 1);
-    const DeviceArray<uint8_t> codes(rows * width);
-    const DeviceArray<float> scales(Runs(width) * Fp8ScalePitch(rows));
-    const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(rows)});
-    const QuantizedOut out = {codes.get(), scales.get(), Fp8ScalePitch(rows), false};
+    const DeviceArray<uint8_t> codes(tokens * width);
+    const DeviceArray<float> scales(Runs(width) * Fp8ScalePitch(tokens));
+    const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(tokens)});
+    const QuantizedOut out = {codes.get(), scales.get(), Fp8ScalePitch(tokens), false};
     const double quantize = MedianOfRested(kRestMs, 16, [&](int, cudaStream_t stream) {
       LaunchQuantizeTokens({.x = x.get(),
                             .stride = width,
-                            .capacity = rows,
+                            .capacity = tokens,
                             .channels = width,
                             .live = live.get(),
                             .out = out},
                            stream);
     });
-    const double elements = static_cast<double>(rows * width);
-    report.Add("quantize " + std::to_string(rows) + " x 7168",
+    const double elements = static_cast<double>(tokens * width);
+    report.Add("quantize " + std::to_string(tokens) + " x 7168",
                {{"us", quantize}, {"GB/s", 3.03e-3 * elements / quantize}});
   }
   TimeExperts(1, 8, 256, 7168, 2048);
@@ -349,10 +349,10 @@ void TimeOther() {
   TimeExperts(4096, 6, 64, 2048, 1408);
 }
 
-void TimeLibrary(LibraryFormat format, const char* name, int64_t rows, int64_t n, int64_t k) {
-  const int64_t width = format == LibraryFormat::kBf16 ? 2 * k : k;  // bytes of a row
-  const LibraryProduct product(format, rows, n, k);
-  const Sets sets(1, rows, 1, n, width);
+void TimeLibrary(LibraryFormat format, const char* name, int64_t tokens, int64_t n, int64_t k) {
+  const int64_t width = format == LibraryFormat::kBf16 ? 2 * k : k;  // bytes of a token
+  const LibraryProduct product(format, tokens, n, k);
+  const Sets sets(1, tokens, 1, n, width);
   if (format == LibraryFormat::kBf16) {
     for (int i = 0; i < sets.size(); ++i) {
       for (const DeviceArray<uint8_t>* codes : {&sets.x[i]->codes, &sets.w[i]->codes}) {
@@ -378,25 +378,25 @@ void TimeLibrary(LibraryFormat format, const char* name, int64_t rows, int64_t n
     if (best == 0 || us < best) best = us;
   }
   if (best == 0) {
-    std::printf("%s: cuBLASLt offers no algorithm\n", ProductName(name, rows, n, k, "").c_str());
+    std::printf("%s: cuBLASLt offers no algorithm\n", ProductName(name, tokens, n, k, "").c_str());
     return;
   }
-  report.Add(ProductName(name, rows, n, k, "cublasLt"),
+  report.Add(ProductName(name, tokens, n, k, "cublasLt"),
              {{"us", best},
-              {"TFLOPS", 2e-6 * static_cast<double>(rows * n) * static_cast<double>(k) / best},
+              {"TFLOPS", 2e-6 * static_cast<double>(tokens * n) * static_cast<double>(k) / best},
               {"weights_GB/s", 1e-3 * static_cast<double>(n * width) / best}});
 }
 
 void TimeAllLibrary() {
   const struct {
-    int64_t rows, n, k;
+    int64_t tokens, n, k;
   } shapes[] = {{4096, 7168, 16384}, {4096, 24576, 1536}, {4096, 7168, 2048}, {4096, 4096, 7168},
                 {128, 24576, 1536},  {128, 7168, 16384},  {64, 24576, 1536},  {64, 7168, 16384},
                 {64, 1536, 7168},    {1, 24576, 1536},    {1, 7168, 16384},   {1, 7168, 2048}};
   for (const auto& s : shapes) {
-    TimeLibrary(LibraryFormat::kBf16, "bf16", s.rows, s.n, s.k);
-    TimeLibrary(LibraryFormat::kFp8, "fp8 tensor", s.rows, s.n, s.k);
-    TimeLibrary(LibraryFormat::kFp8Blocks, "fp8 blocks", s.rows, s.n, s.k);
+    TimeLibrary(LibraryFormat::kBf16, "bf16", s.tokens, s.n, s.k);
+    TimeLibrary(LibraryFormat::kFp8, "fp8 tensor", s.tokens, s.n, s.k);
+    TimeLibrary(LibraryFormat::kFp8Blocks, "fp8 blocks", s.tokens, s.n, s.k);
   }
 }
 

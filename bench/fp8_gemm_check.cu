@@ -23,7 +23,7 @@ std::vector<float> ToFloats(const DeviceArray<__nv_bfloat16>& array) {
   }
   return values;
 }
-// |out - ref| / |ref| over rows that are live; the others must still be poisoned.
+// |out - ref| / |ref| over tokens that are live; the others must still be poisoned.
 double Error(const std::vector<float>& out, const std::vector<float>& ref, int64_t width,
              const std::vector<bool>& live) {
   double difference = 0, norm = 1e-30;
@@ -32,7 +32,7 @@ double Error(const std::vector<float>& out, const std::vector<float>& ref, int64
       difference += std::pow(static_cast<double>(out[i]) - ref[i], 2);
       norm += std::pow(static_cast<double>(ref[i]), 2);
     } else if (!std::isnan(out[i])) {
-      std::printf("row %zu was written\n", i / width);
+      std::printf("token %zu was written\n", i / width);
       return NAN;
     }
   }
@@ -52,16 +52,16 @@ constexpr NamedTile kTiles[] = {{Fp8Tile::k64x32, "64x32"},
                                 {Fp8Tile::k256x128Pair, "256x128 pair"},
                                 {Fp8Tile::k128x256Pair, "128x256 pair"}};
 
-// Groups of rows with these counts, one behind the other or `capacity` apart.
+// Groups of tokens with these counts, one behind the other or `capacity` apart.
 struct Groups {
   Groups(const std::vector<int32_t>& counts_, bool sorted, int64_t capacity_)
       : host_counts(counts_), capacity(capacity_), counts(counts_), begins(Begins(counts_)) {
-    rows = sorted ? 0 : static_cast<int64_t>(counts_.size()) * capacity;
+    tokens = sorted ? 0 : static_cast<int64_t>(counts_.size()) * capacity;
     if (sorted) {
-      for (const int32_t count : counts_) rows += count;
-      rows = std::max<int64_t>(rows, 1);
+      for (const int32_t count : counts_) tokens += count;
+      tokens = std::max<int64_t>(tokens, 1);
     }
-    live.assign(rows, false);
+    live.assign(tokens, false);
     const std::vector<int32_t> starts = Begins(counts_);
     for (size_t g = 0; g < counts_.size(); ++g) {
       for (int32_t i = 0; i < counts_[g]; ++i) {
@@ -77,7 +77,7 @@ struct Groups {
     return begins;
   }
   std::vector<int32_t> host_counts;
-  int64_t capacity, rows;
+  int64_t capacity, tokens;
   DeviceArray<int32_t> counts, begins;
   std::vector<bool> live;
   Fp8TokenGroups groups;
@@ -86,7 +86,7 @@ struct Groups {
 std::vector<float> ReferenceOf(const TokensData& x, const WeightsData& w, const Groups& groups) {
   DeviceArray<float> out(x.capacity * w.parts * w.part_out);
   Poison(out);
-  Reference(x.rows(), w.weights(), groups.groups, groups.capacity, 1, out.get());
+  Reference(x.tokens(), w.weights(), groups.groups, groups.capacity, 1, out.get());
   return out.ToHost();
 }
 
@@ -94,7 +94,7 @@ std::vector<float> ProductF32(const TokensData& x, const Fp8Weights& w, const Gr
                               Fp8Tile tile) {
   DeviceArray<float> out(x.capacity * w.parts * w.part_out);
   Poison(out);
-  LaunchFp8Gemm({.x = x.rows(),
+  LaunchFp8Gemm({.x = x.tokens(),
                  .w = w,
                  .groups = groups.groups,
                  .out = out.get(),
@@ -110,7 +110,7 @@ std::vector<float> ProductBf16(const TokensData& x, const WeightsData& w, const 
                                Fp8Tile tile) {
   DeviceArray<__nv_bfloat16> out(x.capacity * w.parts * w.part_out);
   Poison(out);
-  LaunchFp8Gemm({.x = x.rows(),
+  LaunchFp8Gemm({.x = x.tokens(),
                  .w = w.weights(),
                  .groups = groups.groups,
                  .out = out.get(),
@@ -125,12 +125,12 @@ std::vector<float> ProductBf16(const TokensData& x, const WeightsData& w, const 
 struct Shape {
   int64_t parts, part_out, in;
 };
-std::string Name(const char* what, int64_t rows, const Shape& s) {
-  return std::string(what) + " M " + std::to_string(rows) + " N " + std::to_string(s.parts) + "x" +
-         std::to_string(s.part_out) + " K " + std::to_string(s.in);
+std::string Name(const char* what, int64_t tokens, const Shape& s) {
+  return std::string(what) + " M " + std::to_string(tokens) + " N " + std::to_string(s.parts) +
+         "x" + std::to_string(s.part_out) + " K " + std::to_string(s.in);
 }
 
-// The tile that each shape gets, at every count of rows, in a capacity that leaves some dead.
+// The tile that each shape gets, at every count of tokens, in a capacity that leaves some dead.
 void CheckDense() {
   for (const Shape& s : {Shape{1, 576, 7168},
                          {2, 1408, 2048},
@@ -140,38 +140,38 @@ void CheckDense() {
                          {1, 24576, 1536},
                          {1, 7168, 2048}}) {
     const WeightsData w(1, s.parts, s.part_out, s.in, 11);
-    for (const int32_t rows : {0, 1, 7, 63, 64, 65, 128, 130, 257}) {
-      const TokensData x(rows + 3, s.in, 21);
-      const Groups groups({rows}, false, rows + 3);
+    for (const int32_t tokens : {0, 1, 7, 63, 64, 65, 128, 130, 257}) {
+      const TokensData x(tokens + 3, s.in, 21);
+      const Groups groups({tokens}, false, tokens + 3);
       const std::vector<float> ref = ReferenceOf(x, w, groups);
       const int64_t width = s.parts * s.part_out;
       const double error =
           Error(ProductBf16(x, w, groups, Fp8Tile::kAuto), ref, width, groups.live);
-      Expect(error < 2.5e-3, Name("dense bf16", rows, s), error);
-      if (rows == 65) {
+      Expect(error < 2.5e-3, Name("dense bf16", tokens, s), error);
+      if (tokens == 65) {
         const double exact =
             Error(ProductF32(x, w.weights(), groups, Fp8Tile::kAuto), ref, width, groups.live);
-        Expect(exact < 5e-4, Name("dense f32", rows, s), exact);
+        Expect(exact < 5e-4, Name("dense f32", tokens, s), exact);
       }
     }
   }
 }
 
-// The large products' rasterisation: every 61st row.
+// The large products' rasterisation: every 61st token.
 void CheckLarge() {
   const Shape s = {1, 7168, 16384};
   const WeightsData w(1, s.parts, s.part_out, s.in, 17);
   const TokensData x(4096, s.in, 27);
   const Groups groups({4090}, false, 4096);
   DeviceArray<float> ref(4096 * s.part_out);
-  Reference(x.rows(), w.weights(), groups.groups, 4090, 61, ref.get());
+  Reference(x.tokens(), w.weights(), groups.groups, 4090, 61, ref.get());
   const std::vector<float> wanted = ref.ToHost();
   for (const auto& [tile, name] : kTiles) {
     if (tile < Fp8Tile::k128x64Pair) continue;
     const std::vector<float> out = ProductF32(x, w.weights(), groups, tile);
     double difference = 0, norm = 0;
-    for (int64_t row = 0; row < 4090; row += 61) {
-      for (int64_t i = row * s.part_out; i < (row + 1) * s.part_out; ++i) {
+    for (int64_t token = 0; token < 4090; token += 61) {
+      for (int64_t i = token * s.part_out; i < (token + 1) * s.part_out; ++i) {
         difference += std::pow(static_cast<double>(out[i]) - wanted[i], 2);
         norm += std::pow(static_cast<double>(wanted[i]), 2);
       }
@@ -201,7 +201,7 @@ void CheckTiles() {
       const bool as_few =
           std::memcmp(fewer.data(), first.data(), 77 * width * sizeof(float)) == 0 &&
           std::isnan(fewer[77 * width]);
-      Expect(as_few, Name(name, 77, s) + " against the bits of 390 rows", !as_few);
+      Expect(as_few, Name(name, 77, s) + " against the bits of 390 tokens", !as_few);
       const double bf16 = Error(ProductBf16(x, w, all, tile), ref, width, all.live);
       Expect(bf16 < 2.5e-3, Name(name, 390, s) + " in bf16", bf16);
     }
@@ -215,12 +215,12 @@ void CheckGrouped() {
     const WeightsData w(static_cast<int64_t>(kRaggedCounts.size()), s.parts, s.part_out, s.in, 13);
     for (const bool sorted : {true, false}) {
       const Groups groups(kRaggedCounts, sorted, 260);
-      const TokensData x(groups.rows, s.in, 23);
+      const TokensData x(groups.tokens, s.in, 23);
       const std::vector<float> ref = ReferenceOf(x, w, groups);
       for (const auto& [tile, name] : kTiles) {
         const double error =
             Error(ProductBf16(x, w, groups, tile), ref, s.parts * s.part_out, groups.live);
-        Expect(error < 2.5e-3, Name(sorted ? "sorted" : "masked", groups.rows, s) + " " + name,
+        Expect(error < 2.5e-3, Name(sorted ? "sorted" : "masked", groups.tokens, s) + " " + name,
                error);
       }
     }
@@ -235,17 +235,17 @@ void CheckSilu() {
     const WeightsData w(static_cast<int64_t>(counts.size()), 2, s.part_out, s.in, 14);
     for (const bool ue8m0 : {false, true}) {
       const Groups groups(counts, true, 260);
-      TokensData x(groups.rows, s.in, 24);
+      TokensData x(groups.tokens, s.in, 24);
       const std::vector<float> ref = ReferenceOf(x, w, groups);
-      const int64_t inter = s.part_out, pitch = Fp8ScalePitch(groups.rows);
+      const int64_t inter = s.part_out, pitch = Fp8ScalePitch(groups.tokens);
       std::vector<uint8_t> first;
       for (const auto tile :
            {Fp8SiluTile::k64x64Pair, Fp8SiluTile::k128x128, Fp8SiluTile::k128x128Pair}) {
-        DeviceArray<uint8_t> codes(groups.rows * inter);
+        DeviceArray<uint8_t> codes(groups.tokens * inter);
         DeviceArray<float> scales(Runs(inter) * pitch);
         Poison(codes);
         Poison(scales);
-        LaunchFp8GemmSilu({.x = x.rows(),
+        LaunchFp8GemmSilu({.x = x.tokens(),
                            .w = w.weights(),
                            .groups = groups.groups,
                            .out = codes.get(),
@@ -258,13 +258,14 @@ void CheckSilu() {
         const std::vector<uint8_t> q = codes.ToHost();
         const std::vector<float> scale = scales.ToHost();
         if (first.empty()) first = q;
-        Expect(q == first, Name("silu", groups.rows, s) + ": the bits of a 64x64 pair", q != first);
+        Expect(q == first, Name("silu", groups.tokens, s) + ": the bits of a 64x64 pair",
+               q != first);
         double difference = 0, norm = 1e-30;
         int64_t unequal = 0;
         std::vector<float> h(inter);
-        for (int64_t row = 0; row < groups.rows; ++row) {
+        for (int64_t token = 0; token < groups.tokens; ++token) {
           for (int64_t i = 0; i < inter; ++i) {
-            const float gate = ref[row * 2 * inter + i], up = ref[row * 2 * inter + inter + i];
+            const float gate = ref[token * 2 * inter + i], up = ref[token * 2 * inter + inter + i];
             h[i] = gate / (1 + std::exp(-gate)) * up;
           }
           for (int64_t run = 0; run < Runs(inter); ++run) {
@@ -273,8 +274,8 @@ void CheckSilu() {
             const float its_scale =
                 QuantizeRun({h.data() + run * 128, static_cast<size_t>(size)}, ue8m0, expected);
             for (int64_t i = 0; i < size; ++i) {
-              const uint8_t code = q[row * inter + run * 128 + i];
-              const double value = ToFloat(E4M3{code}) * scale[run * pitch + row];
+              const uint8_t code = q[token * inter + run * 128 + i];
+              const double value = ToFloat(E4M3{code}) * scale[run * pitch + token];
               const double wanted = ToFloat(E4M3{expected[i]}) * its_scale;
               difference += (value - wanted) * (value - wanted);
               norm += wanted * wanted;
@@ -284,25 +285,25 @@ void CheckSilu() {
         }
         const double error = std::sqrt(difference / norm);
         Expect(error < 1e-2,
-               Name("silu", groups.rows, s) + (ue8m0 ? " ue8m0" : "") + " tile " +
+               Name("silu", groups.tokens, s) + (ue8m0 ? " ue8m0" : "") + " tile " +
                    std::to_string(static_cast<int>(tile)) + ", " + std::to_string(unequal) +
-                   " codes of " + std::to_string(groups.rows * inter) + " differ",
+                   " codes of " + std::to_string(groups.tokens * inter) + " differ",
                error);
       }
     }
   }
 }
 
-// Row-wise QuantizeRun of values: codes into `to`, scales of the layout of Fp8Tokens.
-void QuantizeOnHost(const std::vector<float>& x, int64_t rows, int64_t width,
+// QuantizeRun of tokens: codes into `to`, scales of the layout of Fp8Tokens.
+void QuantizeOnHost(const std::vector<float>& x, int64_t tokens, int64_t width,
                     const TokensData& to) {
-  std::vector<uint8_t> codes(rows * width);
-  std::vector<float> scales(Runs(width) * Fp8ScalePitch(rows));
-  for (int64_t row = 0; row < rows; ++row) {
+  std::vector<uint8_t> codes(tokens * width);
+  std::vector<float> scales(Runs(width) * Fp8ScalePitch(tokens));
+  for (int64_t token = 0; token < tokens; ++token) {
     for (int64_t run = 0; run < Runs(width); ++run) {
-      const int64_t begin = row * width + run * 128,
+      const int64_t begin = token * width + run * 128,
                     size = std::min<int64_t>(128, width - run * 128);
-      scales[run * Fp8ScalePitch(rows) + row] =
+      scales[run * Fp8ScalePitch(tokens) + token] =
           QuantizeRun({x.data() + begin, static_cast<size_t>(size)}, false, codes.data() + begin);
     }
   }

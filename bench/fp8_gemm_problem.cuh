@@ -33,18 +33,18 @@ inline int64_t Runs(int64_t channels) {
   return (channels + 127) / 128;
 }
 
-// Quantised activations of `rows` rows.
+// Quantised activations of `tokens` tokens.
 struct TokensData {
-  TokensData(int64_t rows, int64_t channels, uint64_t seed)
-      : capacity(rows),
+  TokensData(int64_t tokens, int64_t channels, uint64_t seed)
+      : capacity(tokens),
         width(channels),
-        codes(rows * channels),
-        scales(Runs(channels) * Fp8ScalePitch(rows)) {
+        codes(tokens * channels),
+        scales(Runs(channels) * Fp8ScalePitch(tokens)) {
     FillCodes<<<1056, 256>>>(codes.get(), codes.size(), seed);
     FillScales<<<1056, 256>>>(scales.get(), scales.size(), seed + 1);
     BENCH_CHECK(cudaGetLastError());
   }
-  Fp8Tokens rows() const {
+  Fp8Tokens tokens() const {
     return {codes.get(), scales.get(), capacity, width, Fp8ScalePitch(capacity)};
   }
   int64_t capacity, width;
@@ -70,13 +70,14 @@ struct WeightsData {
   DeviceArray<float> scales;
 };
 
-// Row `row_step` * blockIdx.y of each group in double: products are exact, runs are summed in fp64.
-static __global__ void ReferenceGemm(Fp8Tokens x, Fp8Weights w, Fp8TokenGroups groups, int row_step,
-                                     float* out) {
+// Token `token_step` * blockIdx.y of each group in double: products are exact, runs are summed in
+// fp64.
+static __global__ void ReferenceGemm(Fp8Tokens x, Fp8Weights w, Fp8TokenGroups groups,
+                                     int token_step, float* out) {
   const int64_t n = blockIdx.x * int64_t{blockDim.x} + threadIdx.x, total = w.parts * w.part_out;
-  const int64_t group = blockIdx.z, local = int64_t{blockIdx.y} * row_step;
+  const int64_t group = blockIdx.z, local = int64_t{blockIdx.y} * token_step;
   if (n >= total || local >= groups.counts[group]) return;
-  const int64_t row =
+  const int64_t token =
       local + (groups.begins != nullptr ? groups.begins[group] : group * groups.capacity);
   const int64_t runs = (w.in + 127) / 128, tiles = (w.part_out + 127) / 128;
   const uint8_t* const weights = w.codes + (group * total + n) * w.in;
@@ -89,20 +90,21 @@ static __global__ void ReferenceGemm(Fp8Tokens x, Fp8Weights w, Fp8TokenGroups g
   for (int64_t run = 0; run < runs; ++run) {
     float products = 0;
     for (int64_t k = run * 128; k < min(w.in, run * 128 + 128); ++k) {
-      products += value(x.codes[row * w.in + k]) * value(weights[k]);
+      products += value(x.codes[token * w.in + k]) * value(weights[k]);
     }
-    sum += static_cast<double>(products) * x.scales[run * x.scale_pitch + row] * weight_scales[run];
+    sum +=
+        static_cast<double>(products) * x.scales[run * x.scale_pitch + token] * weight_scales[run];
   }
-  out[row * total + n] = static_cast<float>(sum);
+  out[token * total + n] = static_cast<float>(sum);
 }
-// out: F32 [capacity of x, parts * part_out]; `most` rows of a group.
+// out: F32 [capacity of x, parts * part_out]; `most` tokens of a group.
 inline void Reference(const Fp8Tokens& x, const Fp8Weights& w, const Fp8TokenGroups& groups,
-                      int64_t most, int row_step, float* out) {
+                      int64_t most, int token_step, float* out) {
   const dim3 grid(static_cast<unsigned>((w.parts * w.part_out + 127) / 128),
-                  static_cast<unsigned>((most + row_step - 1) / row_step),
+                  static_cast<unsigned>((most + token_step - 1) / token_step),
                   static_cast<unsigned>(w.count));
   if (grid.y == 0) return;
-  ReferenceGemm<<<grid, 128>>>(x, w, groups, row_step, out);
+  ReferenceGemm<<<grid, 128>>>(x, w, groups, token_step, out);
   BENCH_CHECK(cudaGetLastError());
 }
 

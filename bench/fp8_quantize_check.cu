@@ -45,21 +45,21 @@ int64_t Mismatches(const std::vector<uint16_t>& x, int64_t tokens, int64_t width
 void CheckQuantize() {
   for (const int64_t width : {7168, 10944, 1536, 16, 1408}) {
     for (const bool ue8m0 : {false, true}) {
-      const int64_t rows = 37, pitch = Fp8ScalePitch(rows * 3);
-      const std::vector<uint16_t> x = RandomBf16(rows * width, true, 5);
+      const int64_t tokens = 37, pitch = Fp8ScalePitch(tokens * 3);
+      const std::vector<uint16_t> x = RandomBf16(tokens * width, true, 5);
       const DeviceArray<uint16_t> device_x(x);
-      const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(rows - 2)});
-      std::vector<int32_t> places(rows * 3);
+      const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(tokens - 2)});
+      std::vector<int32_t> places(tokens * 3);
       for (size_t i = 0; i < places.size(); ++i)
         places[i] = static_cast<int32_t>(i * 7 % places.size());
       const DeviceArray<int32_t> device_places(places);
       for (const int copies : {1, 3}) {
-        DeviceArray<uint8_t> codes(rows * 3 * width);
+        DeviceArray<uint8_t> codes(tokens * 3 * width);
         DeviceArray<float> scales(Runs(width) * pitch);
         Poison(codes);
         LaunchQuantizeTokens({.x = reinterpret_cast<const __nv_bfloat16*>(device_x.get()),
                               .stride = width,
-                              .capacity = rows,
+                              .capacity = tokens,
                               .channels = width,
                               .live = live.get(),
                               .places = copies == 3 ? device_places.get() : nullptr,
@@ -71,11 +71,11 @@ void CheckQuantize() {
         const Quantized q = {codes.ToHost(), scales.ToHost(), pitch, ue8m0};
         int64_t unequal = 0;
         for (int copy = 0; copy < copies; ++copy) {
-          unequal += Mismatches(x, rows - 2, width, q, [&](int64_t t) {
+          unequal += Mismatches(x, tokens - 2, width, q, [&](int64_t t) {
             return copies == 3 ? int64_t{places[t * 3 + copy]} : t;
           });
         }
-        if (copies == 1) unequal += q.codes[(rows - 2) * width] != 0xff;
+        if (copies == 1) unequal += q.codes[(tokens - 2) * width] != 0xff;
         Expect(unequal == 0,
                "quantize " + std::to_string(width) + (ue8m0 ? " ue8m0" : "") + " x " +
                    std::to_string(copies) + ": codes and scales that differ",

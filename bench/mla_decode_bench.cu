@@ -74,12 +74,12 @@ bool CheckNan(int heads, bool fp8) {
   const auto poison = [&](int slot, int position) {
     const int id = problem.page_table[slot * problem.max_pages + position / 64];
     char* page = reinterpret_cast<char*>(pool.data()) + id * format.page_bytes();
-    const int row = position % 64,
+    const int in_page = position % 64,
               bytes = kMlaLatent * static_cast<int>(ByteSize(format.At(KvPart::kLatent).dtype));
     // All ones are NaN in every type.
-    std::memset(page + row * bytes, 0xff, bytes);
-    std::memset(page + format.Offset(KvPart::kRope) + row * kMlaRope * 2, 0xff, kMlaRope * 2);
-    if (fp8) std::memset(page + format.Offset(KvPart::kLatentScale) + row * 4, 0xff, 4);
+    std::memset(page + in_page * bytes, 0xff, bytes);
+    std::memset(page + format.Offset(KvPart::kRope) + in_page * kMlaRope * 2, 0xff, kMlaRope * 2);
+    if (fp8) std::memset(page + format.Offset(KvPart::kLatentScale) + in_page * 4, 0xff, 4);
   };
   int token = 0, bad_begin = 0, bad_end = 0;
   for (size_t r = 0; r < problem.rows.size(); ++r) {

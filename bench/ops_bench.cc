@@ -58,11 +58,12 @@ std::vector<std::unique_ptr<PackedWeight>> RandomWeights(const LinearCase& c) {
     BF16* numbers = reinterpret_cast<BF16*>(values.data());
     for (int64_t i = 0; i < c.out * c.in; ++i) numbers[i] = ToBF16(rng.Uniform() + 0.01f);
   }
-  const int64_t tile_rows = (c.out + 127) / 128, tile_cols = (c.in + 127) / 128;
-  std::vector<float> scales(static_cast<size_t>(tile_rows * tile_cols), 0.01f);
+  const int64_t output_tiles = (c.out + 127) / 128, channel_tiles = (c.in + 127) / 128;
+  std::vector<float> scales(static_cast<size_t>(output_tiles * channel_tiles), 0.01f);
   WeightTensor weight = StoredWeight(
       TensorView(values.data(), c.bf16() ? DType::kBF16 : DType::kF8E4M3, {c.out, c.in}));
-  if (!c.bf16()) weight.scales = TensorView(scales.data(), DType::kF32, {tile_rows, tile_cols});
+  if (!c.bf16())
+    weight.scales = TensorView(scales.data(), DType::kF32, {output_tiles, channel_tiles});
   const WeightSource source{{weight}};
   constexpr size_t kBytes = size_t{256} << 20;
   std::vector<std::unique_ptr<PackedWeight>> copies;

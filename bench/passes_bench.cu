@@ -1,9 +1,9 @@
 // The passes over memory between products: the norm with residual and quantised copy, rotation and
 // cache, quantisation, and what experts need around their products (sort, gather, sum), on
-// V2-Lite's and V3's shapes. Medians of graph replays. Each launch has rows of its own among
-// kRows: many tokens come from memory, few from the L2, as in a step. GB/s count each byte read
-// or written once; `of copy` is their share of what a plain copy reaches in the same run. `bits`
-// are a sum over what a first launch wrote: the same in versions that compute the same bits.
+// V2-Lite's and V3's shapes. Medians of graph replays. Each launch has tokens of its own among
+// kAllTokens: many tokens come from memory, few from the L2, as in a step. GB/s count each byte
+// read or written once; `of copy` is their share of what a plain copy reaches in the same run.
+// `bits` are a sum over what a first launch wrote: the same in versions that compute the same bits.
 #include <cinttypes>
 #include <cstring>
 #include <memory>
@@ -19,7 +19,7 @@ namespace fathom::bench {
 namespace {
 
 constexpr int kReplays = 15, kMostLaunches = 64;
-constexpr int64_t kMostTokens = 4096, kSlots = 8, kRows = kSlots * kMostTokens;
+constexpr int64_t kMostTokens = 4096, kSlots = 8, kAllTokens = kSlots * kMostTokens;
 constexpr int64_t kLatent = 512, kRope = 64, kHeadDim = 192;
 
 struct Shape {
@@ -77,25 +77,25 @@ class Passes {
       : device_(device),
         s_(s),
         copy_(copy),
-        x_(kRows * s.hidden * 2),
-        residual_(kRows * s.hidden * 4),
-        out_(kRows * s.hidden * 2),
-        codes_(kRows * s.hidden),
-        scales_(kRows * s.hidden / 32),
+        x_(kAllTokens * s.hidden * 2),
+        residual_(kAllTokens * s.hidden * 4),
+        out_(kAllTokens * s.hidden * 2),
+        codes_(kAllTokens * s.hidden),
+        scales_(kAllTokens * s.hidden / 32),
         weight_(s.hidden * 4),
-        q_(kRows * s.heads * kHeadDim * 2),
-        kv_(kRows * (kLatent + kRope) * 2),
-        pages_(kRows * (kLatent + kRope) * 2),
+        q_(kAllTokens * s.heads * kHeadDim * 2),
+        kv_(kAllTokens * (kLatent + kRope) * 2),
+        pages_(kAllTokens * (kLatent + kRope) * 2),
         cos_sin_(kMostTokens * kRope * 4),
-        pairs_(kRows * s.topk() * s.hidden * 2),
-        pair_codes_(kRows * s.topk() * s.hidden),
-        pair_scales_(kRows * s.topk() * s.hidden / 32),
-        weights_(kRows * s.topk() * 4),
+        pairs_(kAllTokens * s.topk() * s.hidden * 2),
+        pair_codes_(kAllTokens * s.topk() * s.hidden),
+        pair_scales_(kAllTokens * s.topk() * s.hidden / 32),
+        weights_(kAllTokens * s.topk() * 4),
         sorted_(kMostTokens * s.topk() * 4),
         counts_(1024 * 4),
         sum_(1) {
-    std::vector<int32_t> slots(kRows), positions(kRows), table(kRows / 64);
-    for (int64_t i = 0; i < kRows; ++i) {
+    std::vector<int32_t> slots(kAllTokens), positions(kAllTokens), table(kAllTokens / 64);
+    for (int64_t i = 0; i < kAllTokens; ++i) {
       slots[i] = static_cast<int32_t>(i / kMostTokens), positions[i] = i % kMostTokens;
     }
     std::iota(table.begin(), table.end(), 0);
@@ -116,57 +116,58 @@ class Passes {
     const int64_t rotated = tokens * (s_.heads * kRope + kLatent + kRope) * 2;
     Time("norm", wide * 13,
          {{residual_.As<void>(), wide * 4}, {out_.As<void>(), wide * 2}, {codes_.As<void>(), wide}},
-         [&](int64_t row, cudaStream_t) { Norm(row, pitch); });
+         [&](int64_t token, cudaStream_t) { Norm(token, pitch); });
     Time("rotate and cache", 2 * rotated,
          {{q_.As<void>(), tokens * s_.heads * kHeadDim * 2},
           {pages_.As<void>(), 64 * 2 * (kLatent + kRope)}},
-         [&](int64_t row, cudaStream_t) { Rotate(row); });
-    Time("quantise", wide * 3, {{codes_.As<void>(), wide}}, [&](int64_t row, cudaStream_t stream) {
-      LaunchQuantizeTokens(
-          Quantize(row, {codes_.As<uint8_t>() + row * s_.hidden, scales_.As<float>(), pitch}),
-          stream);
-    });
+         [&](int64_t token, cudaStream_t) { Rotate(token); });
+    Time("quantise", wide * 3, {{codes_.As<void>(), wide}},
+         [&](int64_t token, cudaStream_t stream) {
+           LaunchQuantizeTokens(Quantize(token, {codes_.As<uint8_t>() + token * s_.hidden,
+                                                 scales_.As<float>(), pitch}),
+                                stream);
+         });
     Time("quantise for experts", wide * (2 + topk), {{pair_codes_.As<void>(), wide * topk}},
-         [&](int64_t row, cudaStream_t stream) {
+         [&](int64_t token, cudaStream_t stream) {
            QuantizeTokensParams p =
-               Quantize(row, {pair_codes_.As<uint8_t>() + row * topk * s_.hidden,
-                              pair_scales_.As<float>(), pair_pitch});
+               Quantize(token, {pair_codes_.As<uint8_t>() + token * topk * s_.hidden,
+                                pair_scales_.As<float>(), pair_pitch});
            p.places = places_, p.copies = static_cast<int32_t>(topk);
            LaunchQuantizeTokens(p, stream);
          });
     Time("gather for experts", wide * (2 + 2 * topk), {{pairs_.As<void>(), wide * topk * 2}},
-         [&](int64_t row, cudaStream_t stream) { Gather(row, stream); });
+         [&](int64_t token, cudaStream_t stream) { Gather(token, stream); });
     Time("sum over experts", wide * (2 + 2 * topk), {{out_.As<void>(), wide * 2}},
-         [&](int64_t row, cudaStream_t stream) { Combine(row, stream); });
+         [&](int64_t token, cudaStream_t stream) { Combine(token, stream); });
     Time("sort", tokens * topk * 8, {}, [&](int64_t, cudaStream_t stream) { Sort(stream); });
     return SortIsRight(routes);
   }
 
  private:
-  void Norm(int64_t row, int64_t pitch) {
+  void Norm(int64_t token, int64_t pitch) {
     const auto wide = [&](void* data, DType dtype) {
       return TensorView(data, dtype, {tokens_, s_.hidden});
     };
     RmsNormArgs args;
-    args.x = wide(x_.As<BF16>() + row * s_.hidden, DType::kBF16);
-    args.residual = wide(residual_.As<float>() + row * s_.hidden, DType::kF32);
+    args.x = wide(x_.As<BF16>() + token * s_.hidden, DType::kBF16);
+    args.residual = wide(residual_.As<float>() + token * s_.hidden, DType::kF32);
     args.weight = TensorView(weight_.As<float>(), DType::kF32, {s_.hidden});
     args.live = TensorView(const_cast<int32_t*>(live_), DType::kI32, {1});
-    args.out = wide(out_.As<BF16>() + row * s_.hidden, DType::kBF16);
-    args.quantized = {wide(codes_.As<uint8_t>() + row * s_.hidden, DType::kF8E4M3),
+    args.out = wide(out_.As<BF16>() + token * s_.hidden, DType::kBF16);
+    args.quantized = {wide(codes_.As<uint8_t>() + token * s_.hidden, DType::kF8E4M3),
                       TensorView(scales_.As<float>(), DType::kF32, {s_.hidden / 128, pitch})};
     OpContext context = {device_.stream(), {}};
     RmsNormCuda(context, args);
   }
-  void Rotate(int64_t row) {
-    const int64_t width = kLatent + kRope, q_width = s_.heads * kHeadDim, pages = kRows / 64;
+  void Rotate(int64_t token) {
+    const int64_t width = kLatent + kRope, q_width = s_.heads * kHeadDim, pages = kAllTokens / 64;
     const auto tokens = [&](const DeviceArray<int32_t>& of) {
-      return TensorView(of.get() + row, DType::kI32, {tokens_});
+      return TensorView(of.get() + token, DType::kI32, {tokens_});
     };
     RotateAndCacheArgs args;
-    args.kv_a = TensorView(kv_.As<BF16>() + row * width, DType::kBF16, {tokens_, width});
+    args.kv_a = TensorView(kv_.As<BF16>() + token * width, DType::kBF16, {tokens_, width});
     args.latent_norm = TensorView(weight_.As<float>(), DType::kF32, {kLatent});
-    args.q_rope = TensorView(q_.As<BF16>() + row * q_width + kHeadDim - kRope, DType::kBF16,
+    args.q_rope = TensorView(q_.As<BF16>() + token * q_width + kHeadDim - kRope, DType::kBF16,
                              {tokens_, s_.heads, kRope}, {q_width, kHeadDim, 1});
     args.cos_sin = TensorView(cos_sin_.As<float>(), DType::kF32, {kMostTokens, 2, kRope / 2});
     args.tokens = {tokens(*slots_), tokens(*positions_),
@@ -180,34 +181,34 @@ class Passes {
     OpContext context = {device_.stream(), {}};
     RotateAndCacheCuda(context, args);
   }
-  QuantizeTokensParams Quantize(int64_t row, const QuantizedOut& out) const {
-    return {.x = x_.As<__nv_bfloat16>() + row * s_.hidden,
+  QuantizeTokensParams Quantize(int64_t token, const QuantizedOut& out) const {
+    return {.x = x_.As<__nv_bfloat16>() + token * s_.hidden,
             .stride = s_.hidden,
             .capacity = tokens_,
             .channels = s_.hidden,
             .live = live_,
             .out = out};
   }
-  void Gather(int64_t row, cudaStream_t stream) {
-    LaunchGatherPairs({.x = x_.As<__nv_bfloat16>() + row * s_.hidden,
+  void Gather(int64_t token, cudaStream_t stream) {
+    LaunchGatherPairs({.x = x_.As<__nv_bfloat16>() + token * s_.hidden,
                        .stride = s_.hidden,
                        .places = places_,
                        .live = live_,
                        .tokens = tokens_,
                        .topk = static_cast<int32_t>(s_.topk()),
                        .hidden = s_.hidden,
-                       .rows = pairs_.As<__nv_bfloat16>() + row * s_.topk() * s_.hidden},
+                       .x_of_pairs = pairs_.As<__nv_bfloat16>() + token * s_.topk() * s_.hidden},
                       stream);
   }
-  void Combine(int64_t row, cudaStream_t stream) {
-    LaunchCombine({.y = pairs_.As<__nv_bfloat16>() + row * s_.topk() * s_.hidden,
+  void Combine(int64_t token, cudaStream_t stream) {
+    LaunchCombine({.y = pairs_.As<__nv_bfloat16>() + token * s_.topk() * s_.hidden,
                    .places = places_,
-                   .weights = weights_.As<float>() + row * s_.topk(),
+                   .weights = weights_.As<float>() + token * s_.topk(),
                    .live = live_,
                    .tokens = tokens_,
                    .topk = static_cast<int32_t>(s_.topk()),
                    .hidden = s_.hidden,
-                   .out = out_.As<__nv_bfloat16>() + row * s_.hidden},
+                   .out = out_.As<__nv_bfloat16>() + token * s_.hidden},
                   stream);
   }
   void Sort(cudaStream_t stream) {
@@ -239,7 +240,7 @@ class Passes {
     return right;
   }
 
-  // `launch` is of `tokens_` rows from a row on.
+  // `launch` is of `tokens_` tokens from a token on.
   template <class F>
   void Time(const char* name, int64_t bytes, const std::vector<Output>& outputs, const F& launch) {
     uint64_t seed = 1;
@@ -261,7 +262,7 @@ class Passes {
                                sum_.get());
     }
     BENCH_CHECK(cudaDeviceSynchronize());
-    const auto launches = static_cast<int>(std::min<int64_t>(kMostLaunches, kRows / tokens_));
+    const auto launches = static_cast<int>(std::min<int64_t>(kMostLaunches, kAllTokens / tokens_));
     const double us = MedianMicroseconds(
         launches, kReplays, [&](int i, cudaStream_t s) { launch(i * tokens_, s); }, stream);
     const double rate = 1e-3 * static_cast<double>(bytes) / us;

@@ -1,8 +1,8 @@
 // Routing: the op of the CUDA table on V2-Lite's and V3's shapes. First that a token's bits are
-// those of 4096 rows whatever the rows beside it, and of an fp32 gate of the same numbers; then
+// those of 4096 tokens whatever the tokens beside it, and of an fp32 gate of the same numbers; then
 // medians of graph replays of a BF16 gate, with inputs rotated past the L2.
 //
-//     route_bench [ROWS]...     of these numbers of rows, and without the check
+//     route_bench [TOKENS]...     of these numbers of tokens, and without the check
 #include <cstring>
 #include <memory>
 
@@ -14,8 +14,8 @@ namespace fathom::bench {
 namespace {
 
 constexpr int kReplays = 31, kWarmMilliseconds = 40;
-const std::vector<int> kRows = {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048, 4096};
-constexpr int kMostRows = 4096;
+const std::vector<int> kTokens = {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048, 4096};
+constexpr int kMostTokens = 4096;
 
 struct Shape {
   const char* name;
@@ -50,9 +50,9 @@ struct Gate {
 };
 
 // Tokens, and what becomes of them.
-struct Rows {
-  Rows(const Shape& s, int64_t rows)
-      : s(s), x(rows * s.hidden), weights(rows * s.topk), ids(rows * s.topk) {
+struct Tokens {
+  Tokens(const Shape& s, int64_t tokens)
+      : s(s), x(tokens * s.hidden), weights(tokens * s.topk), ids(tokens * s.topk) {
     Randomize(x, 1);
     BENCH_CHECK(cudaMemset(ids.get(), 0xab, ids.size() * 4));
     BENCH_CHECK(cudaMemset(weights.get(), 0xab, weights.size() * 4));
@@ -84,7 +84,7 @@ struct Rows {
 class Router {
  public:
   explicit Router(CudaDevice& device)
-      : device_(device), workspace_(size_t{kMostRows + 3} * 256 * 4 * 4) {}
+      : device_(device), workspace_(size_t{kMostTokens + 3} * 256 * 4 * 4) {}
   void Run(const RouteArgs& args) {
     OpContext context = {device_.stream(),
                          {reinterpret_cast<std::byte*>(workspace_.get()), workspace_.size()}};
@@ -131,67 +131,68 @@ bool SamePrefix(const std::vector<T>& a, const std::vector<T>& b, size_t count) 
   return std::memcmp(a.data(), b.data(), count * sizeof(T)) == 0;
 }
 
-// Of each number of rows, once with capacity to spare.
+// Of each number of tokens, once with capacity to spare.
 template <class T>
 int Check(Router& router, const Shape& s) {
   const Gate<__nv_bfloat16> most_gate(s, 2);
   const Gate<T> gate(s, 2);
-  const Rows all(s, kMostRows);
-  const DeviceArray<int32_t> most(std::vector<int32_t>{kMostRows});
-  router.Run(all.Args(kMostRows, most.get(), most_gate));
+  const Tokens all(s, kMostTokens);
+  const DeviceArray<int32_t> most(std::vector<int32_t>{kMostTokens});
+  router.Run(all.Args(kMostTokens, most.get(), most_gate));
   BENCH_CHECK(cudaDeviceSynchronize());
   const std::vector<int32_t> ids = all.ids.ToHost();
   const std::vector<float> weights = all.weights.ToHost();
   int failures = 0;
   for (const int32_t id : ids) failures += id < 0 || id >= s.experts;
-  for (const int rows : kRows) {
+  for (const int tokens : kTokens) {
     for (const int spare : {0, 3}) {
-      const Rows some(s, rows + spare);  // the same tokens
-      const DeviceArray<int32_t> live(std::vector<int32_t>{rows});
-      for (int i = 0; i < 3; ++i) router.Run(some.Args(rows + spare, live.get(), gate));
+      const Tokens some(s, tokens + spare);  // the same tokens
+      const DeviceArray<int32_t> live(std::vector<int32_t>{tokens});
+      for (int i = 0; i < 3; ++i) router.Run(some.Args(tokens + spare, live.get(), gate));
       BENCH_CHECK(cudaDeviceSynchronize());
       const std::vector<int32_t> some_ids = some.ids.ToHost();
-      const auto written = static_cast<size_t>(rows * s.topk);
+      const auto written = static_cast<size_t>(tokens * s.topk);
       bool right =
           SamePrefix(some_ids, ids, written) && SamePrefix(some.weights.ToHost(), weights, written);
       for (size_t i = written; i < some_ids.size(); ++i) {
         right &= static_cast<uint32_t>(some_ids[i]) == 0xabababab;
       }
-      if (!right) std::printf("FAILED %s: %d of %d rows\n", s.name, rows, rows + spare), ++failures;
+      if (!right)
+        std::printf("FAILED %s: %d of %d tokens\n", s.name, tokens, tokens + spare), ++failures;
     }
   }
   std::printf("%s: %d failures\n", s.name, failures);
   return failures;
 }
 
-void Time(Router& router, const Shape& s, const std::vector<int>& all_rows) {
+void Time(Router& router, const Shape& s, const std::vector<int>& counts) {
   using BF16Gate = Gate<__nv_bfloat16>;
   std::vector<std::unique_ptr<BF16Gate>> gates;
   const auto bytes = int64_t{2} * s.experts * s.hidden;
   const int sets = static_cast<int>(int64_t{150000000} / bytes) + 1;
   for (int i = 0; i < sets; ++i) gates.push_back(std::make_unique<BF16Gate>(s, 2 * i));
-  for (const int rows : all_rows) {
-    const Rows tokens(s, rows);
-    const DeviceArray<int32_t> live(std::vector<int32_t>{rows});
+  for (const int tokens : counts) {
+    const Tokens some(s, tokens);
+    const DeviceArray<int32_t> live(std::vector<int32_t>{tokens});
     BENCH_CHECK(cudaDeviceSynchronize());
     const double us = router.Median(
-        sets, [&](int i) { return tokens.Args(rows, live.get(), *gates[static_cast<size_t>(i)]); });
-    std::printf("%-8s %5d rows %9.2f us %7.1f GFLOP/s\n", s.name, rows, us,
-                2e-3 * rows * static_cast<double>(s.experts * s.hidden) / us);
+        sets, [&](int i) { return some.Args(tokens, live.get(), *gates[static_cast<size_t>(i)]); });
+    std::printf("%-8s %5d tokens %9.2f us %7.1f GFLOP/s\n", s.name, tokens, us,
+                2e-3 * tokens * static_cast<double>(s.experts * s.hidden) / us);
   }
 }
 
-int Main(const std::vector<int>& rows) {
+int Main(const std::vector<int>& tokens) {
   const auto device = CudaDevice::Open(0);
   if (!device.ok()) return std::fprintf(stderr, "%s\n", device.status().message().c_str()), 1;
   Router router(**device);
   int failures = 0;
-  if (rows.empty()) {
+  if (tokens.empty()) {
     for (const Shape& s : kShapes) {
       failures += Check<__nv_bfloat16>(router, s) + Check<float>(router, s);
     }
   }
-  for (const Shape& s : kShapes) Time(router, s, rows.empty() ? kRows : rows);
+  for (const Shape& s : kShapes) Time(router, s, tokens.empty() ? kTokens : tokens);
   return failures == 0 ? 0 : 1;
 }
 
@@ -199,7 +200,7 @@ int Main(const std::vector<int>& rows) {
 }  // namespace fathom::bench
 
 int main(int argc, char** argv) {
-  std::vector<int> rows;
-  for (int i = 1; i < argc; ++i) rows.push_back(std::atoi(argv[i]));
-  return fathom::bench::Main(rows);
+  std::vector<int> tokens;
+  for (int i = 1; i < argc; ++i) tokens.push_back(std::atoi(argv[i]));
+  return fathom::bench::Main(tokens);
 }

@@ -38,16 +38,16 @@ TensorView View(const DeviceArray<T>& array, DType dtype, std::initializer_list<
 
 // Logits with this standard deviation: 1 as of random weights, where all tokens are likely; 4 as of
 // trained ones.
-void Time(CudaDevice& device, int64_t vocab, int64_t rows, float deviation) {
-  DeviceArray<__nv_bfloat16> random(kLaunches * rows * vocab);
+void Time(CudaDevice& device, int64_t vocab, int64_t vectors, float deviation) {
+  DeviceArray<__nv_bfloat16> random(kLaunches * vectors * vocab);
   Randomize(random, 3);
   const DeviceArray<float> logits(random.size());
   FillLogits<<<1056, 256>>>(random.get(), random.size(), deviation, logits.get());
-  const std::vector<int32_t> slots(rows);  // all of slot 0
-  std::vector<int32_t> positions(rows);
+  const std::vector<int32_t> slots(vectors);  // all of slot 0
+  std::vector<int32_t> positions(vectors);
   for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(i);
-  const DeviceArray<int32_t> token_slot(slots), position(positions), tokens(rows), ok(rows),
-      live(std::vector<int32_t>{static_cast<int32_t>(rows)}), seed(std::vector<int32_t>{1, 2});
+  const DeviceArray<int32_t> token_slot(slots), position(positions), tokens(vectors), ok(vectors),
+      live(std::vector<int32_t>{static_cast<int32_t>(vectors)}), seed(std::vector<int32_t>{1, 2});
   for (const Request& r : kRequests) {
     const DeviceArray<float> temperature(std::vector<float>{r.temperature}),
         top_p(std::vector<float>{r.top_p}), min_p(std::vector<float>{r.min_p});
@@ -62,19 +62,20 @@ void Time(CudaDevice& device, int64_t vocab, int64_t rows, float deviation) {
         kLaunches, 21,
         [&](int i, cudaStream_t) {
           OpContext context = {device.stream(), {}};
-          SampleCuda(context, {.logits = TensorView(logits.get() + i * rows * vocab, DType::kF32,
-                                                    {rows, vocab}),
-                               .index = View(position, DType::kI32, {rows}),
-                               .token_slot = View(token_slot, DType::kI32, {rows}),
-                               .positions = View(position, DType::kI32, {rows}),
+          SampleCuda(context, {.logits = TensorView(logits.get() + i * vectors * vocab, DType::kF32,
+                                                    {vectors, vocab}),
+                               .index = View(position, DType::kI32, {vectors}),
+                               .token_slot = View(token_slot, DType::kI32, {vectors}),
+                               .positions = View(position, DType::kI32, {vectors}),
                                .slots = state,
                                .live = View(live, DType::kI32, {1}),
-                               .tokens = View(tokens, DType::kI32, {rows}),
-                               .ok = View(ok, DType::kI32, {rows})});
+                               .tokens = View(tokens, DType::kI32, {vectors}),
+                               .ok = View(ok, DType::kI32, {vectors})});
         },
         device.stream().get());
-    std::printf("vocabulary %lld, deviation %g, %3lld rows, %-16s us %.2f\n",
-                static_cast<long long>(vocab), deviation, static_cast<long long>(rows), r.name, us);
+    std::printf("vocabulary %lld, deviation %g, %3lld vectors, %-16s us %.2f\n",
+                static_cast<long long>(vocab), deviation, static_cast<long long>(vectors), r.name,
+                us);
   }
 }
 
@@ -83,7 +84,7 @@ int Main() {
   if (!device.ok()) return std::fprintf(stderr, "%s\n", device.status().message().c_str()), 1;
   for (const int64_t vocab : {102400, 129280}) {
     for (const float deviation : {1.0f, 4.0f}) {
-      for (const int64_t rows : {1, 8, 128}) Time(**device, vocab, rows, deviation);
+      for (const int64_t vectors : {1, 8, 128}) Time(**device, vocab, vectors, deviation);
     }
   }
   return 0;

@@ -226,7 +226,7 @@ class Recorder:
             if program.exists():
                 limits = [] if name == "check" else ["limits"]
                 self.run(f"{bench}_gemm_{name}", [program, self.results / f"{bench}_gemm_{name}.json", *limits, *cases], 60)
-        self.printed_benchmark("route", r"^(\S+ +\d+ rows) +([\d.]+) us")
+        self.printed_benchmark("route", r"^(\S+ +\d+ tokens) +([\d.]+) us")
         self.printed_benchmark("passes", r"^(\S+ .*\d tokens) +([\d.]+) us .* ([\d.]+) of copy")
         self.printed_benchmark("sample", r"^(vocabulary .*\S) +us ([\d.]+)$")
         if subprocess.run([sys.executable, "-c", "import torch"], capture_output=True).returncode == 0:

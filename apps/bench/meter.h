@@ -36,9 +36,9 @@ class EngineMeter {
   // Prompts are random tokens below this. Before the first request.
   void SetVocabulary(int32_t size) { vocab_size_ = size; }
 
-  // `count(rows)`: how many experts the last step's `rows` tokens drew in a layer. Called once the
-  // engine is idle. Before the first request.
-  void CountExperts(std::function<double(int32_t rows)> count) {
+  // `count(tokens)`: how many experts the last step's `tokens` tokens drew in a layer. Called once
+  // the engine is idle. Before the first request.
+  void CountExperts(std::function<double(int32_t tokens)> count) {
     count_experts_ = std::move(count);
   }
 

@@ -69,9 +69,9 @@ Result<BatchResult> Measure(EngineMeter& meter, const LoadedEngine& loaded,
   return result;
 }
 
-// Routed experts among those of the last MoE layer's first `rows` tokens. THREAD: the engine's.
-double CountExperts(const LoadedEngine& loaded, int32_t rows) {
-  const TensorView ids = First(loaded.models[0]->expert_ids(), rows);
+// Routed experts among those of the last MoE layer's first `tokens` tokens. THREAD: the engine's.
+double CountExperts(const LoadedEngine& loaded, int32_t tokens) {
+  const TensorView ids = First(loaded.models[0]->expert_ids(), tokens);
   std::vector<int32_t> chosen(static_cast<size_t>(ids.elements()));
   Device& device = *loaded.backend.devices[0];
   device.Download(std::as_writable_bytes(std::span(chosen)), ids);
@@ -134,7 +134,7 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
       LoadEngine(settings, [&](std::vector<RequestOutput> outputs) { meter.Deliver(outputs); }));
   meter.SetVocabulary(loaded.config.vocab_size);
   if (!loaded.models[0]->expert_ids().absent()) {
-    meter.CountExperts([&](int32_t rows) { return CountExperts(loaded, rows); });
+    meter.CountExperts([&](int32_t tokens) { return CountExperts(loaded, tokens); });
   }
   loaded.engine->Start();
   const BatchShape warm_up{.batch_size = settings.max_num_seqs,

@@ -14,7 +14,7 @@ struct WeightWidths {
   double linear = 2;     // attention, dense layers, experts
   double absorbed = 2;   // W_UK and W_UV
   double head = 2;       // lm_head
-  double embedding = 2;  // rows of the table
+  double embedding = 2;  // vectors of the table
 };
 
 // `rows` requests that compute `tokens` each, after `context` positions that are cached. Every row

@@ -259,8 +259,8 @@ void Checkpoint::Contents::CheckScales(StoredTensor& tensor, Problems& problems)
     return;
   }
   const ScaleGroups& tiles = WeightFormat::kFp8.scales;
-  const std::vector<int64_t> shape = {tiles.rows.Count(tensor.shape[0]),
-                                      tiles.cols.Count(tensor.shape[1])};
+  const std::vector<int64_t> shape = {tiles.outputs.Count(tensor.shape[0]),
+                                      tiles.channels.Count(tensor.shape[1])};
   const std::string expected = fmt::format("F32 [{}]", fmt::join(shape, ", "));
   if (scales == nullptr) {
     AddMissing(name, expected, problems);

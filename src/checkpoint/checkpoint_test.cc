@@ -179,9 +179,9 @@ TEST(Schema, PatternsAndShapes) {
     const std::vector<int64_t> shape = Shape(*entry.rule, config);
     EXPECT_EQ(shape.size(), entry.rule->kind == TensorRule::kVector ? 1u : 2u);
     // What is cut by head has whole heads.
-    const bool head_rows = entry.rule->axis == ShardAxis::kHeadRows;
-    const bool head_cols = entry.rule->axis == ShardAxis::kHeadCols;
-    EXPECT_TRUE(!head_rows || shape[0] % config.num_heads == 0);
+    const bool head_outputs = entry.rule->axis == ShardAxis::kHeadOutputs;
+    const bool head_cols = entry.rule->axis == ShardAxis::kHeadChannels;
+    EXPECT_TRUE(!head_outputs || shape[0] % config.num_heads == 0);
     EXPECT_TRUE(!head_cols || shape[1] % config.num_heads == 0);
   }
 }

@@ -41,7 +41,7 @@ DummyWeights::DummyWeights(const ModelConfig& config, uint64_t seed) {
       Add(entry.name, kCodes, shape);
       const ScaleGroups& tiles = WeightFormat::kFp8.scales;
       Add(entry.name + "_scale_inv", kScales,
-          {tiles.rows.Count(shape[0]), tiles.cols.Count(shape[1])});
+          {tiles.outputs.Count(shape[0]), tiles.channels.Count(shape[1])});
     } else {
       Add(entry.name, kMatrices, shape);
     }

@@ -33,27 +33,27 @@ constexpr TensorRule kRules[] = {
 
     {"model.layers.{layer}.input_layernorm.weight", R::kEveryLayer, R::kVector, {D::kHidden}, A::kNone},
     {"model.layers.{layer}.post_attention_layernorm.weight", R::kEveryLayer, R::kVector, {D::kHidden}, A::kNone},
-    {"model.layers.{layer}.self_attn.q_proj.weight", R::kEveryLayer, R::kLinear, {D::kQHeads, D::kHidden}, A::kHeadRows, kPlainQ},
+    {"model.layers.{layer}.self_attn.q_proj.weight", R::kEveryLayer, R::kLinear, {D::kQHeads, D::kHidden}, A::kHeadOutputs, kPlainQ},
     {"model.layers.{layer}.self_attn.q_a_proj.weight", R::kEveryLayer, R::kLinear, {D::kQLora, D::kHidden}, A::kNone, kLowRankQ},
     {"model.layers.{layer}.self_attn.q_a_layernorm.weight", R::kEveryLayer, R::kVector, {D::kQLora}, A::kNone, kLowRankQ},
-    {"model.layers.{layer}.self_attn.q_b_proj.weight", R::kEveryLayer, R::kLinear, {D::kQHeads, D::kQLora}, A::kHeadRows, kLowRankQ},
+    {"model.layers.{layer}.self_attn.q_b_proj.weight", R::kEveryLayer, R::kLinear, {D::kQHeads, D::kQLora}, A::kHeadOutputs, kLowRankQ},
     {"model.layers.{layer}.self_attn.kv_a_proj_with_mqa.weight", R::kEveryLayer, R::kLinear, {D::kLatentRope, D::kHidden}, A::kNone},
     {"model.layers.{layer}.self_attn.kv_a_layernorm.weight", R::kEveryLayer, R::kVector, {D::kLatent}, A::kNone},
-    {"model.layers.{layer}.self_attn.kv_b_proj.weight", R::kEveryLayer, R::kLinear, {D::kKvHeads, D::kLatent}, A::kHeadRows},
-    {"model.layers.{layer}.self_attn.o_proj.weight", R::kEveryLayer, R::kLinear, {D::kHidden, D::kVHeads}, A::kHeadCols},
+    {"model.layers.{layer}.self_attn.kv_b_proj.weight", R::kEveryLayer, R::kLinear, {D::kKvHeads, D::kLatent}, A::kHeadOutputs},
+    {"model.layers.{layer}.self_attn.o_proj.weight", R::kEveryLayer, R::kLinear, {D::kHidden, D::kVHeads}, A::kHeadChannels},
 
-    {"model.layers.{layer}.mlp.gate_proj.weight", R::kDenseLayer, R::kLinear, {D::kInter, D::kHidden}, A::kRows},
-    {"model.layers.{layer}.mlp.up_proj.weight", R::kDenseLayer, R::kLinear, {D::kInter, D::kHidden}, A::kRows},
-    {"model.layers.{layer}.mlp.down_proj.weight", R::kDenseLayer, R::kLinear, {D::kHidden, D::kInter}, A::kCols},
+    {"model.layers.{layer}.mlp.gate_proj.weight", R::kDenseLayer, R::kLinear, {D::kInter, D::kHidden}, A::kOutputs},
+    {"model.layers.{layer}.mlp.up_proj.weight", R::kDenseLayer, R::kLinear, {D::kInter, D::kHidden}, A::kOutputs},
+    {"model.layers.{layer}.mlp.down_proj.weight", R::kDenseLayer, R::kLinear, {D::kHidden, D::kInter}, A::kChannels},
 
     {"model.layers.{layer}.mlp.gate.weight", R::kMoeLayer, R::kMatrix, {D::kExperts, D::kHidden}, A::kNone},
     {"model.layers.{layer}.mlp.gate.e_score_correction_bias", R::kMoeLayer, R::kVector, {D::kExperts}, A::kNone, kBiased},
-    {"model.layers.{layer}.mlp.shared_experts.gate_proj.weight", R::kMoeLayer, R::kLinear, {D::kSharedInter, D::kHidden}, A::kRows, kShared},
-    {"model.layers.{layer}.mlp.shared_experts.up_proj.weight", R::kMoeLayer, R::kLinear, {D::kSharedInter, D::kHidden}, A::kRows, kShared},
-    {"model.layers.{layer}.mlp.shared_experts.down_proj.weight", R::kMoeLayer, R::kLinear, {D::kHidden, D::kSharedInter}, A::kCols, kShared},
-    {"model.layers.{layer}.mlp.experts.{expert}.gate_proj.weight", R::kMoeLayer, R::kLinear, {D::kMoeInter, D::kHidden}, A::kRows},
-    {"model.layers.{layer}.mlp.experts.{expert}.up_proj.weight", R::kMoeLayer, R::kLinear, {D::kMoeInter, D::kHidden}, A::kRows},
-    {"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight", R::kMoeLayer, R::kLinear, {D::kHidden, D::kMoeInter}, A::kCols},
+    {"model.layers.{layer}.mlp.shared_experts.gate_proj.weight", R::kMoeLayer, R::kLinear, {D::kSharedInter, D::kHidden}, A::kOutputs, kShared},
+    {"model.layers.{layer}.mlp.shared_experts.up_proj.weight", R::kMoeLayer, R::kLinear, {D::kSharedInter, D::kHidden}, A::kOutputs, kShared},
+    {"model.layers.{layer}.mlp.shared_experts.down_proj.weight", R::kMoeLayer, R::kLinear, {D::kHidden, D::kSharedInter}, A::kChannels, kShared},
+    {"model.layers.{layer}.mlp.experts.{expert}.gate_proj.weight", R::kMoeLayer, R::kLinear, {D::kMoeInter, D::kHidden}, A::kOutputs},
+    {"model.layers.{layer}.mlp.experts.{expert}.up_proj.weight", R::kMoeLayer, R::kLinear, {D::kMoeInter, D::kHidden}, A::kOutputs},
+    {"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight", R::kMoeLayer, R::kLinear, {D::kHidden, D::kMoeInter}, A::kChannels},
 
     // An MTP layer is a block of its own with these around it; embedding and head repeat the main
     // ones, so that many checkpoints leave them out.
@@ -144,10 +144,10 @@ std::string_view Name(Dim dim) {
 std::string_view Name(ShardAxis axis) {
   switch (axis) {
     case ShardAxis::kNone: return "none";
-    case ShardAxis::kRows: return "rows";
-    case ShardAxis::kCols: return "columns";
-    case ShardAxis::kHeadRows: return "rows by head";
-    case ShardAxis::kHeadCols: return "columns by head";
+    case ShardAxis::kOutputs: return "outputs";
+    case ShardAxis::kChannels: return "channels";
+    case ShardAxis::kHeadOutputs: return "outputs by head";
+    case ShardAxis::kHeadChannels: return "channels by head";
     case ShardAxis::kVocab: return "vocabulary";
   }
   return "unknown";

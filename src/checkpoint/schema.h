@@ -34,12 +34,12 @@ std::string_view Name(Dim dim);  // the formula, in the words of config.json
 
 // How a tensor is cut over the ranks of a tensor-parallel group.
 enum class ShardAxis : uint8_t {
-  kNone,      // every rank has all of it
-  kRows,      // output features
-  kCols,      // input features
-  kHeadRows,  // output features, whole heads
-  kHeadCols,  // input features, whole heads
-  kVocab,     // rows, a range of the vocabulary
+  kNone,          // every rank has all of it
+  kOutputs,       // output features
+  kChannels,      // input features
+  kHeadOutputs,   // output features, whole heads
+  kHeadChannels,  // input features, whole heads
+  kVocab,         // outputs, a range of the vocabulary
 };
 std::string_view Name(ShardAxis axis);
 

@@ -63,6 +63,7 @@ CudaDevice::CudaDevice(int gpu) : gpu_(gpu) {
 }
 
 CudaDevice::~CudaDevice() {
+  gpu_.BindThread();
   stream_->Synchronize();
   if (gpu_.failed()) {  // it is asked for nothing more: the process is about to leave
     static_cast<void>(downloads_.release());
@@ -216,7 +217,8 @@ cudaGraphExec_t CudaDevice::Record(const std::function<void()>& enqueue) {
   }
   enqueue();
   if (gpu_.Check(cudaStreamEndCapture(stream_->get(), &graph)) &&
-      gpu_.Check(cudaGraphInstantiate(&recorded, graph, 0))) {
+      gpu_.Check(cudaGraphInstantiate(&recorded, graph, 0)) &&
+      gpu_.Check(cudaGraphUpload(recorded, stream_->get()))) {
     gpu_.Check(cudaGraphDestroy(graph));
   }
   return recorded;

@@ -47,15 +47,15 @@ __device__ inline void Store(BF16* p, float x) {
   p->bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
-// The rows of a view of rank 2, or the slices of dimension 0 of any.
+// The slices of dimension 0 of a view.
 template <class T>
-struct Rows {
+struct Slices {
   T* data;
   int64_t stride;
   __device__ T* operator[](int64_t i) const { return data + i * stride; }
 };
 template <class T>
-Rows<T> RowsOf(const TensorView& view) {
+Slices<T> SlicesOf(const TensorView& view) {
   return {static_cast<T*>(view.data()), view.rank() == 0 ? 0 : view.stride(0)};
 }
 template <class T>

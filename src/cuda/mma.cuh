@@ -29,7 +29,7 @@ template <int kPending>
 __device__ inline void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
-// Four matrices of 8x8 16-bit numbers; lane l gives the address of row l % 8 of matrix l / 8.
+// Four matrices of 8x8 16-bit numbers; lane l gives the address of tile row l % 8 of matrix l / 8.
 __device__ inline void LoadMatrices(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -42,7 +42,7 @@ __device__ inline void LoadMatricesTransposed(uint32_t (&r)[4], uint32_t address
                : "r"(address)
                : "memory");
 }
-// c += a b, of 16 rows, 8 columns, 16 terms.
+// c += a b, of 16 tile rows, 8 columns, 16 terms.
 __device__ inline void Multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "

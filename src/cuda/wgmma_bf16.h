@@ -4,9 +4,10 @@
 // Order of use: WgmmaFence, products, WgmmaCommit, WgmmaWait. Until the wait, neither accumulators
 // nor A registers may be touched.
 //
-// Accumulators: thread t of warp w holds, for j = 0..N/8-1, d[4j + 0, 1] of row 16w + t/4, columns
-// 8j + 2(t%4) + 0, 1, and d[4j + 2, 3] of row + 8. A in registers: a[0], a[1] are columns 2(t%4) +
-// 0, 1 of row 16w + t/4 and of row + 8; a[2], a[3] the same, columns + 8.
+// Accumulators: thread t of warp w holds, for j = 0..N/8-1, d[4j + 0, 1] of tile row 16w + t/4,
+// columns 8j + 2(t%4) + 0, 1, and d[4j + 2, 3] of tile row + 8. A in registers: a[0], a[1] are
+// columns 2(t%4) + 0, 1 of tile row 16w + t/4 and of tile row + 8; a[2], a[3] the same, columns
+// + 8.
 #pragma once
 
 #include <cstdint>
@@ -33,18 +34,18 @@ __device__ __forceinline__ void WgmmaHold(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Describes an operand in shared memory of 64 x 64 tiles [row][64 elements], 128 bytes a row,
-// swizzled by 128 bytes (16-byte chunk c of row r lies at chunk c ^ (r % 8)), aligned to 1024
-// bytes: what TMA writes for a box of 64 BF16 with CU_TENSOR_MAP_SWIZZLE_128B. Further elements of
-// a row lie in further tiles, `tile_stride` bytes apart.
+// Describes an operand in shared memory of 64 x 64 tiles [tile row][64 elements], 128 bytes a tile
+// row, swizzled by 128 bytes (16-byte chunk c of tile row r lies at chunk c ^ (r % 8)), aligned to
+// 1024 bytes: what TMA writes for a box of 64 BF16 with CU_TENSOR_MAP_SWIZZLE_128B. Further
+// elements of a tile row lie in further tiles, `tile_stride` bytes apart.
 //
-// K-major (rows are A's rows or B's columns; the 64 elements run along K): the next 16 of K are 32
-// bytes further in a tile. MN-major (rows run along K; the "transposed" forms below): the next 16
-// of K are 16 rows, 2048 bytes, further; N or M beyond 64 is found by tile_stride.
+// K-major (tile rows are M or N; the 64 elements run along K): the next 16 of K are 32
+// bytes further in a tile. MN-major (tile rows run along K; the "transposed" forms below): the next
+// 16 of K are 16 tile rows, 2048 bytes, further; N or M beyond 64 is found by tile_stride.
 __device__ __forceinline__ uint64_t WgmmaOperand(uint32_t address, uint32_t tile_stride = 16) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-  constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32;
-  return kSwizzle128 | kEightRows | static_cast<uint64_t>((tile_stride & 0x3ffff) >> 4) << 16 |
+  constexpr uint64_t kEightTileRows = uint64_t{1024 >> 4} << 32;
+  return kSwizzle128 | kEightTileRows | static_cast<uint64_t>((tile_stride & 0x3ffff) >> 4) << 16 |
          ((address & 0x3ffff) >> 4);
 }
 

@@ -1,6 +1,6 @@
 // wgmma with E4M3 operands and fp32 accumulators: D[64, N] += A[64, 32] B[N, 32]^T, both operands
-// in shared memory with K innermost, rows of 128 bytes (wgmma_bf16.h, WgmmaOperand: the next 32 of
-// K are 32 bytes, 2 of the descriptor, further). PTX ISA 9.0, "wgmma.mma_async". For sm_90a.
+// in shared memory with K innermost, tile rows of 128 bytes (wgmma_bf16.h, WgmmaOperand: the next
+// 32 of K are 32 bytes, 2 of the descriptor, further). PTX ISA 9.0, "wgmma.mma_async". For sm_90a.
 //
 // Order of use and layout of accumulators: as in wgmma_bf16.h. The tensor core adds the 32 products
 // and the accumulator with about 14 bits: sums over many channels belong in other registers.

@@ -1,6 +1,7 @@
 #include "engine/assembly.h"
 
 #include <algorithm>
+#include <barrier>
 #include <string>
 #include <utility>
 
@@ -36,13 +37,13 @@ size_t PlannedWeightBytes(const Checkpoint& checkpoint, const Shard& shard,
 }
 
 // Logits of a step's rows exist so many at a time.
-constexpr int32_t kMaxPassRows = 256;
+constexpr int32_t kMaxPassVectors = 256;
 
 ModelOptions ModelOptionsOf(const ModelConfig& config, const AssemblyOptions& options) {
   const EngineLimits& limits = options.limits;
   return {.max_tokens = limits.max_num_batched_tokens,
           .max_rows = limits.max_num_seqs,
-          .max_logit_rows = std::min(limits.max_num_seqs, kMaxPassRows),
+          .max_logit_vectors = std::min(limits.max_num_seqs, kMaxPassVectors),
           .max_model_len = limits.max_model_len,
           .absorbed_limit = AbsorbedLimit(config),
           .kv_cache = options.kv_cache};
@@ -112,9 +113,11 @@ Result<std::vector<std::unique_ptr<Model>>> LoadModels(Checkpoint& checkpoint, c
 // All ranks at once: what is recorded may make them wait for each other. `recorded`: by the first.
 Result<std::unique_ptr<Executor>> MakeExecutor(const std::vector<std::unique_ptr<Model>>& models,
                                                std::span<const EngineRank> ranks,
-                                               const ModelExecutorOptions& options,
+                                               ModelExecutorOptions options,
                                                RecordedSteps& recorded) {
   std::vector<std::unique_ptr<Executor>> executors(ranks.size());
+  std::barrier<> all(static_cast<std::ptrdiff_t>(ranks.size()));
+  if (ranks.size() > 1) options.meet = [&all] { all.arrive_and_wait(); };
   TRY(OnRanks(static_cast<int>(ranks.size()), [&](int rank) -> Status {
     const auto at = static_cast<size_t>(rank);
     ranks[at].device->BindThread();

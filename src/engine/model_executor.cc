@@ -37,10 +37,10 @@ ModelExecutor::ModelExecutor(Model& model, Device& device, const ModelExecutorOp
   if (device.records()) {
     for (const int64_t size :
          StepSizes(std::min(model.options().max_rows, model.options().max_tokens))) {
-      sizes_.push_back({.rows = size, .tokens = size, .logit_rows = size});
+      sizes_.push_back({.rows = size, .tokens = size, .logit_vectors = size});
     }
   }
-  thread_ = std::thread([this] { Loop(); });
+  thread_ = std::thread([this, meet = options.meet] { Loop(meet); });
   warm_.wait();
 }
 
@@ -61,9 +61,9 @@ StepResult ModelExecutor::Wait() {
   return std::move(*result);
 }
 
-void ModelExecutor::Loop() {
+void ModelExecutor::Loop(const std::function<void()>& meet) {
   device_.BindThread();
-  WarmUp();
+  WarmUp(meet);
   warm_.count_down();
   for (;;) {
     if (!enqueued_.empty() && device_.Passed(enqueued_.front().mark)) {
@@ -84,14 +84,22 @@ void ModelExecutor::Loop() {
   }
 }
 
-void ModelExecutor::WarmUp() {
+void ModelExecutor::WarmUp(const std::function<void()>& meet) {
+  const auto all_here = [&] {
+    device_.WaitFor(device_.Mark());
+    if (meet) meet();
+  };
+  all_here();
   const auto start = std::chrono::steady_clock::now();
   const int64_t free = device_.FreeBytes();
   for (const BatchCapacity& size : sizes_) {
     const Batch batch = runner_.Stage({}, size);
-    for (int i = 0; i < 2; ++i) EnqueueRecorded(size, batch);  // the second time records
+    for (int i = 0; i < 2; ++i) {  // the second time records
+      EnqueueRecorded(size, batch);
+      all_here();
+    }
   }
-  device_.WaitFor(device_.Mark());
+  all_here();
   device_.Seal();
   if (!device_.status().ok()) return;  // as the first step will tell
   recorded_ = {
@@ -128,7 +136,7 @@ void ModelExecutor::EnqueueRows(const StepPlan& plan, Enqueued& step) {
   } else {
     EnqueueEagerly(plan, step);
   }
-  if (plan.num_logit_rows() > 0) runner_.DownloadDrawn(plan, step.drawn);
+  if (plan.num_logit_vectors() > 0) runner_.DownloadDrawn(plan, step.drawn);
 }
 
 StepResult ModelExecutor::Finish(Enqueued& step) {
@@ -140,8 +148,8 @@ StepResult ModelExecutor::Finish(Enqueued& step) {
   }
   for (const PromptPass& pass : step.prompt_passes) {
     RowResult& row = step.result.rows[pass.row];
-    for (size_t i = 0; i < pass.logprobs.rows(); ++i) {
-      row.prompt_logprobs.push_back(pass.logprobs.row(i, pass.top));
+    for (size_t i = 0; i < pass.logprobs.vectors(); ++i) {
+      row.prompt_logprobs.push_back(pass.logprobs.vector(i, pass.top));
       if (std::isnan(row.prompt_logprobs.back().logprob)) row.status = NanError();
     }
   }
@@ -154,7 +162,7 @@ void ModelExecutor::TakeDrawn(const Enqueued& step, size_t row, RowResult& resul
   const AwaitedRow& awaited = step.rows[row];
   const auto first = static_cast<size_t>(step.drawn.logit_begin[row]);
   const auto count = static_cast<size_t>(awaited.is_decode ? step.drawn.count[row] : 1);
-  const auto pass_rows = static_cast<size_t>(runner_.pass_rows());
+  const auto pass_vectors = static_cast<size_t>(runner_.pass_vectors());
   for (size_t at = first; at < first + count; ++at) {
     const std::optional<TokenId> token = step.drawn.token(at);
     if (!token) {
@@ -163,7 +171,8 @@ void ModelExecutor::TakeDrawn(const Enqueued& step, size_t row, RowResult& resul
     }
     GeneratedToken& generated = result.tokens.emplace_back(*token);
     if (awaited.logprobs >= 0) {
-      generated.logprobs = step.logprobs[at / pass_rows].row(at % pass_rows, awaited.logprobs);
+      generated.logprobs =
+          step.logprobs[at / pass_vectors].vector(at % pass_vectors, awaited.logprobs);
     }
   }
 }
@@ -171,9 +180,10 @@ void ModelExecutor::TakeDrawn(const Enqueued& step, size_t row, RowResult& resul
 const BatchCapacity* ModelExecutor::RecordedSize(const StepShape& shape) const {
   if (shape.eager) return nullptr;
   // Logits are read after the replay, which leaves those of one pass.
-  if (shape.logprob_vectors > runner_.pass_rows()) return nullptr;
+  if (shape.logprob_vectors > runner_.pass_vectors()) return nullptr;
   const auto size = std::find_if(sizes_.begin(), sizes_.end(), [&](const BatchCapacity& s) {
-    return s.rows >= shape.rows && s.tokens >= shape.tokens && s.logit_rows >= shape.logit_vectors;
+    return s.rows >= shape.rows && s.tokens >= shape.tokens &&
+           s.logit_vectors >= shape.logit_vectors;
   });
   return size == sizes_.end() ? nullptr : &*size;
 }
@@ -204,7 +214,7 @@ void ModelExecutor::EnqueuePromptLogprobs(const StepPlan& plan, const TensorView
     const RequestParams& params = ParamsOf(row.slot);
     const auto known = static_cast<int32_t>(params.prompt.size()) - 1 - row.begin;
     const int32_t count = std::min(row.num_tokens(), known);  // with a successor in the prompt
-    const auto step = static_cast<int32_t>(runner_.pass_rows());
+    const auto step = static_cast<int32_t>(runner_.pass_vectors());
     for (int32_t at = 0; at < count; at += step) {
       std::vector<int32_t> index;
       std::vector<TokenId> successors;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <latch>
 #include <memory>
 #include <thread>
@@ -17,6 +18,9 @@ struct ModelExecutorOptions {
   int64_t num_pages = 0;
   int64_t slots = 0;          // SchedulerOptions::max_num_seqs
   int32_t max_in_flight = 2;  // SchedulerOptions::depth
+  // Of several ranks: waits until all are here. Called between laying out, warming up, recording
+  // and the first step: none may lay out memory or record while another's kernels wait for it.
+  std::function<void()> meet;
 };
 
 // The steps that were recorded, to be replayed: their number, and what that took.
@@ -60,9 +64,9 @@ class ModelExecutor final : public Executor {
     uint64_t mark = 0;
   };
 
-  void Loop();
+  void Loop(const std::function<void()>& meet);
   // Records the steps of every size once, with no live row.
-  void WarmUp();
+  void WarmUp(const std::function<void()>& meet);
   void Enqueue(const StepPlan& plan);
   void EnqueueRows(const StepPlan& plan, Enqueued& step);
   StepResult Finish(Enqueued& step);

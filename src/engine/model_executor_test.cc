@@ -34,7 +34,7 @@ std::vector<GeneratedToken> FirstTokens(const std::string& folder,
   constexpr int32_t kSlots = 8, kLength = 64;
   auto model = Model::Load(
       *checkpoint, CpuOps(Fp8Activations::kExact), device,
-      {.max_tokens = 64, .max_rows = kSlots, .max_logit_rows = kSlots, .max_model_len = kLength},
+      {.max_tokens = 64, .max_rows = kSlots, .max_logit_vectors = kSlots, .max_model_len = kLength},
       nullptr);
   CHECK(model.ok(), "{}", model.status().message());
   const EngineOptions options{.scheduler = {.max_num_seqs = kSlots,

@@ -10,12 +10,12 @@ int64_t MaxPages(const ModelOptions& options) {
   return (options.max_model_len + kPageTokens - 1) / kPageTokens;
 }
 
-// Logit rows are apart from slots: there are as many as a step may want, taken in passes.
+// Logit vectors are apart from slots: there are as many as a step may want, taken in passes.
 BatchCapacity InputsOf(const ModelOptions& options) {
   return {.rows = options.max_rows,
           .tokens = options.max_tokens,
-          .logit_rows = std::max(options.max_rows, options.max_logit_rows),
-          .pass_rows = options.max_logit_rows};
+          .logit_vectors = std::max(options.max_rows, options.max_logit_vectors),
+          .pass_vectors = options.max_logit_vectors};
 }
 
 SlotsCapacity SlotsOf(const ModelConfig& config, const ModelOptions& options, int64_t slots) {
@@ -23,8 +23,8 @@ SlotsCapacity SlotsOf(const ModelConfig& config, const ModelOptions& options, in
 }
 
 SamplerCapacity SamplerOf(const ModelConfig& config, const ModelOptions& options) {
-  return {.logit_rows = InputsOf(options).logit_rows,
-          .pass_rows = options.max_logit_rows,
+  return {.logit_vectors = InputsOf(options).logit_vectors,
+          .pass_vectors = options.max_logit_vectors,
           .vocab = config.vocab_size,
           .hidden = config.hidden_size};
 }
@@ -85,24 +85,24 @@ void StepRunner::SampleAndCommit(const Batch& batch, const TensorView& hidden,
     ComputeLogits(pass, hidden);
     sampler_.Sample(pass, first, batch.map, slots_.state());
     if (after_pass) after_pass(i);
-    first += pass.rows();
+    first += pass.vectors();
   }
   sampler_.Commit(inputs_.rows(), batch.map.positions, slots_.state());
 }
 
 void StepRunner::DownloadDrawn(const StepPlan& plan, Sampler::Drawn& to) {
-  sampler_.Download(inputs_.rows(), static_cast<int64_t>(plan.rows.size()), plan.num_logit_rows(),
-                    to);
+  sampler_.Download(inputs_.rows(), static_cast<int64_t>(plan.rows.size()),
+                    plan.num_logit_vectors(), to);
 }
 
-// Of the rows of a pass that the host may have to read: those beyond are padding.
+// Of the vectors of a pass that the host may have to read: those beyond are padding.
 void StepRunner::LogProbsOfDrawn(const StepPlan& plan, size_t pass, int32_t top,
                                  Sampler::PassLogprobs& to) {
   const LogitPass& whole = inputs_.passes()[pass];
-  const int64_t first = static_cast<int64_t>(pass) * sampler_.pass_rows();
-  const int64_t rows = std::min(whole.rows(), plan.num_logit_rows() - first);
-  sampler_.LogProbsOfDrawn({.index = whole.index.Slice(0, 0, rows), .live = whole.live}, first, top,
-                           to);
+  const int64_t first = static_cast<int64_t>(pass) * sampler_.pass_vectors();
+  const int64_t vectors = std::min(whole.vectors(), plan.num_logit_vectors() - first);
+  sampler_.LogProbsOfDrawn({.index = whole.index.Slice(0, 0, vectors), .live = whole.live}, first,
+                           top, to);
 }
 
 TensorView StepRunner::Logits(const TensorView& hidden, std::span<const int32_t> index) {

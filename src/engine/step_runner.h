@@ -25,7 +25,7 @@ struct StepRunnerCapacity {
 // What a runner takes of a device's memory beside the model and the cache.
 struct StepRunnerBytes {
   size_t slots = 0;   // the device-resident state of running requests
-  size_t logits = 0;  // logit rows, and the inputs of a step
+  size_t logits = 0;  // logit vectors, and the inputs of a step
 };
 
 // A step is Begin(), Stage(), Forward() and SampleAndCommit(). All of them enqueue, none waits.
@@ -49,8 +49,8 @@ class StepRunner {
   TensorView Forward(const Batch& batch);
   // Model::ForwardMtp.
   TensorView ForwardMtp(int index, const Batch& batch, const TensorView& hidden);
-  // Draws a token of each logit row, in passes, and advances the slots by what stands. `after_pass`
-  // is called with the index of each pass, in order, while its logits are there.
+  // Draws a token of each logit vector, in passes, and advances the slots by what stands.
+  // `after_pass` is called with the index of each pass, in order, while its logits are there.
   void SampleAndCommit(const Batch& batch, const TensorView& hidden,
                        const std::function<void(size_t pass)>& after_pass = {});
 
@@ -59,14 +59,14 @@ class StepRunner {
   // Log-probabilities of what was drawn in a pass, while its logits are there.
   void LogProbsOfDrawn(const StepPlan& plan, size_t pass, int32_t top, Sampler::PassLogprobs& to);
 
-  // Logits [index, vocab] of tokens of the batch that the caller chose, at most pass_rows() of
+  // Logits [index, vocab] of tokens of the batch that the caller chose, at most pass_vectors() of
   // them; valid until the next pass.
   TensorView Logits(const TensorView& hidden, std::span<const int32_t> index);
   // Log-probabilities of `tokens` after those; `to` as above.
   void LogProbs(const TensorView& hidden, std::span<const int32_t> index,
                 std::span<const TokenId> tokens, int32_t top, Sampler::PassLogprobs& to);
 
-  int64_t pass_rows() const { return sampler_.pass_rows(); }
+  int64_t pass_vectors() const { return sampler_.pass_vectors(); }
 
  private:
   TensorView ComputeLogits(const LogitPass& pass, const TensorView& hidden);

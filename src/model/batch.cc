@@ -5,14 +5,15 @@
 namespace fathom {
 namespace {
 
-int64_t Passes(int64_t logit_rows, int64_t pass_rows) {
-  return (logit_rows + pass_rows - 1) / pass_rows;
+int64_t Passes(int64_t logit_vectors, int64_t pass_vectors) {
+  return (logit_vectors + pass_vectors - 1) / pass_vectors;
 }
 
 }  // namespace
 
 size_t StepInputs::LayOut(Arena arena) {
-  const int64_t rows = capacity_.rows, passes = Passes(capacity_.logit_rows, capacity_.pass_rows);
+  const int64_t rows = capacity_.rows,
+                passes = Passes(capacity_.logit_vectors, capacity_.pass_vectors);
   const auto allocate = [&](std::initializer_list<TensorView*> views, int64_t size) {
     for (TensorView* view : views) *view = arena.Allocate(DType::kI32, {size});
   };
@@ -20,7 +21,7 @@ size_t StepInputs::LayOut(Arena arena) {
   allocate({&row_capacity_, &row_begin_, &logit_begin_}, rows + 1);
   allocate({&plan_tokens_, &ids_, &positions_, &token_slot_}, capacity_.tokens);
   allocate({&live_rows_, &live_tokens_, &absorbed_live_}, 1);
-  allocate({&logit_index_}, capacity_.logit_rows);
+  allocate({&logit_index_}, capacity_.logit_vectors);
   allocate({&pass_live_}, passes);
   return arena.used();
 }
@@ -48,7 +49,7 @@ void StepInputs::Upload(const TensorView& to, const Fill& fill) {
 Batch StepInputs::Stage(std::span<const BatchRow> rows, const SlotState& slots,
                         const BatchCapacity& padded) {
   Batch batch;
-  int64_t logit_rows = 0;
+  int64_t logit_vectors = 0;
   for (const BatchRow& row : rows) {
     if (row.form == AttentionForm::kExpanded) {
       CHECK(!row.is_decode() && batch.tokens == batch.expanded_tokens, "expanded rows come first");
@@ -56,18 +57,18 @@ Batch StepInputs::Stage(std::span<const BatchRow> rows, const SlotState& slots,
       batch.expanded_tokens += row.num_tokens();
     }
     batch.tokens += row.num_tokens();
-    logit_rows += row.logit_rows();
+    logit_vectors += row.logit_vectors();
   }
   const int64_t live_tokens = batch.tokens;
   CHECK(padded.tokens == 0 || (batch.expanded.empty() && padded.tokens >= batch.tokens),
         "{} tokens padded to {}", batch.tokens, padded.tokens);
   batch.tokens = std::max(batch.tokens, padded.tokens);
-  logit_rows_ = std::max(logit_rows, padded.logit_rows);
+  logit_vectors_ = std::max(logit_vectors, padded.logit_vectors);
   const int64_t shape = std::max(static_cast<int64_t>(rows.size()), padded.rows);
   CHECK(shape <= capacity_.rows && batch.tokens <= capacity_.tokens &&
-            logit_rows_ <= capacity_.logit_rows,
-        "{} rows, {} tokens and {} logit rows in a step, capacities {}, {} and {}", shape,
-        batch.tokens, logit_rows_, capacity_.rows, capacity_.tokens, capacity_.logit_rows);
+            logit_vectors_ <= capacity_.logit_vectors,
+        "{} rows, {} tokens and {} logit vectors in a step, capacities {}, {} and {}", shape,
+        batch.tokens, logit_vectors_, capacity_.rows, capacity_.tokens, capacity_.logit_vectors);
 
   Upload(row_slot_, [&] {
     for (const BatchRow& row : rows) staging_.push_back(Raw(row.slot));
@@ -107,9 +108,9 @@ Batch StepInputs::Stage(std::span<const BatchRow> rows, const SlotState& slots,
            .logit_begin = logit_begin_.Slice(0, 0, shape + 1),
            .live = live_rows_};
   passes_.clear();
-  for (int64_t at = 0, pass = 0; at < logit_rows_; at += capacity_.pass_rows, ++pass) {
+  for (int64_t at = 0, pass = 0; at < logit_vectors_; at += capacity_.pass_vectors, ++pass) {
     passes_.push_back(
-        {.index = logit_index_.Slice(0, at, std::min(at + capacity_.pass_rows, logit_rows_)),
+        {.index = logit_index_.Slice(0, at, std::min(at + capacity_.pass_vectors, logit_vectors_)),
          .live = pass_live_.Slice(0, pass, pass + 1)});
   }
   return batch;
@@ -125,7 +126,7 @@ void StepInputs::Prepare(OpRunner& run, const Batch& batch, const SlotState& slo
        .plan_samples = plan_samples_.Slice(0, 0, rows),
        .live_rows = live_rows_,
        .expanded_tokens = batch.expanded_tokens,
-       .pass_rows = capacity_.pass_rows,
+       .pass_vectors = capacity_.pass_vectors,
        .slots = slots,
        .ids = batch.ids,
        .positions = batch.map.positions,
@@ -135,7 +136,7 @@ void StepInputs::Prepare(OpRunner& run, const Batch& batch, const SlotState& slo
        .row_begin = rows_.begin,
        .row_count = rows_.count,
        .logit_begin = rows_.logit_begin,
-       .logit_index = logit_index_.Slice(0, 0, logit_rows_),
+       .logit_index = logit_index_.Slice(0, 0, logit_vectors_),
        .pass_live = pass_live_.Slice(0, 0, static_cast<int64_t>(passes_.size()))});
 }
 

@@ -53,14 +53,14 @@ struct BatchRow {
   int64_t num_tokens() const {
     return is_decode() ? 1 + drafts : static_cast<int64_t>(tokens.size());
   }
-  int64_t logit_rows() const { return !samples ? 0 : is_decode() ? num_tokens() : 1; }
+  int64_t logit_vectors() const { return !samples ? 0 : is_decode() ? num_tokens() : 1; }
 };
 
 struct BatchCapacity {
   int64_t rows = 0;
   int64_t tokens = 0;
-  int64_t logit_rows = 0;
-  int64_t pass_rows = 1;  // logit rows of a pass
+  int64_t logit_vectors = 0;
+  int64_t pass_vectors = 1;  // logit vectors of a pass
 
   friend bool operator==(const BatchCapacity&, const BatchCapacity&) = default;
 };
@@ -72,9 +72,9 @@ class StepInputs {
 
   static size_t Bytes(const BatchCapacity& capacity);
 
-  // Uploads the rows. The batch's shapes have room for `padded` rows, tokens and logit rows; zero:
-  // for those there are. Only a batch without expanded rows may be padded. REQUIRES: all within
-  // capacity; rows ordered as in a StepPlan.
+  // Uploads the rows. The batch's shapes have room for `padded` rows, tokens and logit vectors;
+  // zero: for those there are. Only a batch without expanded rows may be padded. REQUIRES: all
+  // within capacity; rows ordered as in a StepPlan.
   Batch Stage(std::span<const BatchRow> rows, const SlotState& slots,
               const BatchCapacity& padded = {});
   // Computes on the device what the rows' tokens are, and which of them are live.
@@ -101,7 +101,7 @@ class StepInputs {
 
   RowTensors rows_;
   std::vector<LogitPass> passes_;
-  int64_t logit_rows_ = 0;        // as shapes have it
+  int64_t logit_vectors_ = 0;     // as shapes have it
   std::vector<int32_t> staging_;  // scratch
 };
 

@@ -9,7 +9,7 @@
 namespace fathom {
 namespace {
 
-Status CheckLimits(const ModelConfig& config, const Ops& ops, const Layout& layout) {
+Status CheckLimits(const ModelConfig& config, const Ops& ops, const ParallelLayout& layout) {
   const auto check = [&](const char* what, int64_t value, int64_t limit) -> Status {
     if (value <= limit) return {};
     return Unimplemented("{} {}: {} ops take at most {}", what, value, ops.name, limit);
@@ -64,10 +64,10 @@ Model::Model(const Checkpoint& checkpoint, const Ops& ops, Device& device,
   rotary_ = {cos_sin_.view, SoftmaxScale(config_)};
   if (tensor_parallel()) {
     const int64_t vocab = options_.shard.Of(config_.vocab_size).size();
-    const auto bytes = static_cast<size_t>(options_.max_logit_rows * vocab) * sizeof(float);
+    const auto bytes = static_cast<size_t>(options_.max_logit_vectors * vocab) * sizeof(float);
     logits_part_.memory = device.Allocate(bytes);
     logits_part_.view =
-        TensorView(logits_part_.memory->data(), DType::kF32, {options_.max_logit_rows, vocab});
+        TensorView(logits_part_.memory->data(), DType::kF32, {options_.max_logit_vectors, vocab});
   }
   MeasureWorkspace(device);
 }
@@ -195,9 +195,9 @@ void Model::MeasureWorkspace(Device& device) {
       ForwardMtp(static_cast<int>(i), batch, hidden, pool);
     }
   }
-  const int64_t rows = options_.max_logit_rows;
-  Logits(TensorView(nullptr, activations_.normed.dtype(), {rows, config_.hidden_size}), one,
-         TensorView(nullptr, DType::kF32, {rows, config_.vocab_size}));
+  const int64_t vectors = options_.max_logit_vectors;
+  Logits(TensorView(nullptr, activations_.normed.dtype(), {vectors, config_.hidden_size}), one,
+         TensorView(nullptr, DType::kF32, {vectors, config_.vocab_size}));
 }
 
 }  // namespace fathom

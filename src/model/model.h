@@ -16,10 +16,10 @@
 namespace fathom {
 
 struct ModelOptions {
-  int64_t max_tokens = 512;     // of a step
-  int64_t max_rows = 32;        // of a step
-  int64_t max_logit_rows = 32;  // of one Logits() call
-  int64_t max_model_len = 0;    // positions; 0: the config's
+  int64_t max_tokens = 512;        // of a step
+  int64_t max_rows = 32;           // of a step
+  int64_t max_logit_vectors = 32;  // of one Logits() call
+  int64_t max_model_len = 0;       // positions; 0: the config's
   // Prompts' parts of chunks that are longer take the expanded form (base/attention_form.h):
   // whoever plans steps takes it from here. Negative: AbsorbedLimit().
   int64_t absorbed_limit = -1;
@@ -64,7 +64,7 @@ class Model {
   TensorView ForwardMtp(int index, const Batch& batch, const TensorView& hidden,
                         const KvPool& pool);
 
-  // logits [rows, vocab], F32, of hidden states [rows, hidden]: lm_head of
+  // logits [logit vectors, vocab], F32, of hidden states [logit vectors, hidden]: lm_head of
   // DeepseekV3ForCausalLM.forward in transformers.
   void Logits(const TensorView& hidden, const TensorView& live, const TensorView& logits);
 
@@ -98,7 +98,7 @@ class Model {
   ModelConfig part_;  // ConfigOfRank
   ModelWeights weights_;
   PlainTensor cos_sin_;
-  PlainTensor logits_part_;  // F32 [logit rows, this rank's vocabulary]; absent if it has all
+  PlainTensor logits_part_;  // F32 [logit vectors, this rank's vocabulary]; absent if it has all
   Rotary rotary_;
   Activations activations_;
   OpRunner run_;

@@ -16,12 +16,12 @@ ModelConfig ConfigOfRank(const ModelConfig& config, const Shard& shard) {
 namespace {
 
 bool IsByHead(ShardAxis axis) {
-  return axis == ShardAxis::kHeadRows || axis == ShardAxis::kHeadCols;
+  return axis == ShardAxis::kHeadOutputs || axis == ShardAxis::kHeadChannels;
 }
 
 // The dimension that is cut along `axis`.
 int Dimension(ShardAxis axis) {
-  return axis == ShardAxis::kCols || axis == ShardAxis::kHeadCols ? 1 : 0;
+  return axis == ShardAxis::kChannels || axis == ShardAxis::kHeadChannels ? 1 : 0;
 }
 
 // The rank's share of a dimension of this size.
@@ -40,7 +40,7 @@ WeightTensor PartOf(const WeightTensor& whole, ShardAxis axis, const ModelConfig
   if (shard.layout.tensor == 1 || axis == ShardAxis::kNone) return whole;
   const int dimension = Dimension(axis);
   const Share share = ShareAlong(axis, whole.values.dim(dimension), config, shard);
-  return (dimension == 1 ? SliceCols : SliceRows)(whole, share.begin, share.end);
+  return (dimension == 1 ? SliceChannels : SliceOutputs)(whole, share.begin, share.end);
 }
 
 size_t PartBytes(const Checkpoint& checkpoint, const Shard& shard) {
@@ -56,7 +56,7 @@ size_t PartBytes(const Checkpoint& checkpoint, const Shard& shard) {
   return static_cast<size_t>(bytes);
 }
 
-Status CheckLayout(const ModelConfig& config, const Layout& layout) {
+Status CheckLayout(const ModelConfig& config, const ParallelLayout& layout) {
   const auto possible = [&](int ranks) {
     return config.num_heads % ranks == 0 && ShareUnit(config.vocab_size, ranks) > 0 &&
            ShareUnit(config.intermediate_size, ranks) > 0 &&

@@ -13,7 +13,7 @@ namespace fathom {
 
 // A rank's place in a layout, and whom it shares with.
 struct Shard {
-  Layout layout;
+  ParallelLayout layout;
   int tensor_rank = 0;
   Communicator* tensor_group = nullptr;  // must outlive the model; null: one rank
 
@@ -37,6 +37,6 @@ WeightTensor PartOf(const WeightTensor& whole, ShardAxis axis, const ModelConfig
 size_t PartBytes(const Checkpoint& checkpoint, const Shard& shard);
 
 // kInvalidArgument, naming sizes that would do, for what a model cannot be cut into.
-Status CheckLayout(const ModelConfig& config, const Layout& layout);
+Status CheckLayout(const ModelConfig& config, const ParallelLayout& layout);
 
 }  // namespace fathom

@@ -101,8 +101,8 @@ class Loader {
     std::vector<WeightSource> uk, uv;
     for (int64_t head = 0; head < kv_b.values.dim(0) / (nope + vdim); ++head) {
       const int64_t begin = head * (nope + vdim);
-      uk.push_back({{Transposed(SliceRows(kv_b, begin, begin + nope))}});
-      uv.push_back({{SliceRows(kv_b, begin + nope, begin + nope + vdim)}});
+      uk.push_back({{Transposed(SliceOutputs(kv_b, begin, begin + nope))}});
+      uv.push_back({{SliceOutputs(kv_b, begin + nope, begin + nope + vdim)}});
     }
     attention.w_uk = TRY(Pack(name, uk, /*exact_activations=*/true));
     attention.w_uv = TRY(Pack(name, uv, /*exact_activations=*/true));
@@ -137,12 +137,12 @@ class Loader {
       const int64_t inter = config_.moe_intermediate_size;
       for (int64_t begin = 0; begin < config_.n_shared_experts * inter; begin += inter) {
         const auto rows = [&](const char* part) {
-          return Cut(SliceRows(checkpoint_.Get(shared + part), begin, begin + inter),
-                     ShardAxis::kRows);
+          return Cut(SliceOutputs(checkpoint_.Get(shared + part), begin, begin + inter),
+                     ShardAxis::kOutputs);
         };
         gate_up.push_back({{rows("gate_proj.weight"), rows("up_proj.weight")}});
         const WeightTensor all = checkpoint_.Get(shared + "down_proj.weight");
-        down.push_back({{Cut(SliceCols(all, begin, begin + inter), ShardAxis::kCols)}});
+        down.push_back({{Cut(SliceChannels(all, begin, begin + inter), ShardAxis::kChannels)}});
       }
       for (const char* part : kMlpParts) names.push_back(shared + part);
     }
@@ -184,16 +184,17 @@ class Loader {
   PlainTensor Floats(const std::string& name) {
     const TensorView values = checkpoint_.Get(name).values;
     const bool vector = values.rank() == 1;
-    const TensorView rows = vector ? values.Reshaped({1, values.dim(0)}) : values;
-    std::vector<float> floats(static_cast<size_t>(rows.elements()));
-    for (int64_t i = 0; i < rows.dim(0); ++i) {
-      for (int64_t j = 0; j < rows.dim(1); ++j) floats[i * rows.dim(1) + j] = LoadFloat(rows, i, j);
+    const TensorView matrix = vector ? values.Reshaped({1, values.dim(0)}) : values;
+    std::vector<float> floats(static_cast<size_t>(matrix.elements()));
+    for (int64_t i = 0; i < matrix.dim(0); ++i) {
+      for (int64_t j = 0; j < matrix.dim(1); ++j)
+        floats[i * matrix.dim(1) + j] = LoadFloat(matrix, i, j);
     }
     PlainTensor tensor;
     tensor.memory = device_.Allocate(floats.size() * sizeof(float));
-    tensor.view = vector
-                      ? TensorView(tensor.memory->data(), DType::kF32, {rows.dim(1)})
-                      : TensorView(tensor.memory->data(), DType::kF32, {rows.dim(0), rows.dim(1)});
+    tensor.view =
+        vector ? TensorView(tensor.memory->data(), DType::kF32, {matrix.dim(1)})
+               : TensorView(tensor.memory->data(), DType::kF32, {matrix.dim(0), matrix.dim(1)});
     device_.Upload(tensor.view, std::as_bytes(std::span(floats)));
     bytes_ += tensor.memory->size();
     Done(name);

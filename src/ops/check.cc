@@ -20,7 +20,7 @@ void CheckStrided(std::string_view name, const TensorView& view, DType dtype,
                   std::initializer_list<int64_t> shape) {
   CHECK(view.dtype() == dtype && HasShape(view, shape), "{} is {}, not {} [{}]", name,
         view.ToString(), Name(dtype), fmt::join(shape, ", "));
-  CHECK(view.rows_contiguous(), "{}: the innermost stride is {}, not 1", name,
+  CHECK(view.innermost_contiguous(), "{}: the innermost stride is {}, not 1", name,
         view.stride(view.rank() - 1));
 }
 

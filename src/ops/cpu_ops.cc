@@ -48,7 +48,7 @@ Ops Table(PackFunction pack, DType kv_cache) {
       .attend_expanded = {AttendExpandedCpu, AttendExpandedCpuWorkspace},
       .route = {RouteCpu, RouteCpuWorkspace},
       .moe_experts = {MoeExpertsCpu, MoeExpertsCpuWorkspace},
-      .gather_rows = {GatherRowsReference},
+      .gather_tokens = {GatherTokensReference},
       .prepare_inputs = {PrepareInputsReference},
       .adjust_logits = {AdjustLogitsCpu},
       .log_probs = {LogProbsCpu, LogProbsCpuWorkspace},

@@ -122,7 +122,7 @@ TEST_P(CpuOpsTest, ExpandedAttentionOfManyTokens) {
   EXPECT_TRUE(std::isnan(some[300 * kWidth]) && std::isnan(some.back()));
 }
 
-// More tokens than a chunk, and for the first expert more than a block of rows.
+// More tokens than a chunk, and for the first expert more than a block of tokens.
 TEST_P(CpuOpsTest, ManyTokensOfFewExperts) {
   constexpr int kTokens = 530, kTopk = 2, kExperts = 5, kHidden = 96, kInter = 72;
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
@@ -211,7 +211,7 @@ TEST_P(CpuOpsTest, SiluMulIsAccurate) {
 // A vocabulary of which only the front is put in order: the tokens of the reference, which sorts
 // it.
 TEST(SampleCpuTest, DrawsAsIfAllWereSorted) {
-  constexpr int kVocab = 30000, kRows = 16;
+  constexpr int kVocab = 30000, kVectors = 16;
   struct Request {
     float temperature, top_p, min_p;
     int32_t top_k;
@@ -221,8 +221,8 @@ TEST(SampleCpuTest, DrawsAsIfAllWereSorted) {
       {2, 0.99999f, 0, 0}, {1, 1, 0.01f, 0},     {1, 0.95f, 0.05f, 7}, {5, 0.5f, 0, 20000},
       {0.01f, 1, 0, 3},    {1e-6f, 0.9f, 0, 50}, {1, 0, 0, 0},         {1, 1, 1, 0},
       {100, 1, 0, 0},      {0, 1, 0, 0},         {1, 1, 0, kVocab}};
-  std::vector<float> logits = Normals(int64_t{kRows} * kVocab, 3, 3);  // with many ties
-  for (int i = 0; i < kRows * kVocab; i += 7) logits[static_cast<size_t>(i)] = -INFINITY;
+  std::vector<float> logits = Normals(int64_t{kVectors} * kVocab, 3, 3);  // with many ties
+  for (int i = 0; i < kVectors * kVocab; i += 7) logits[static_cast<size_t>(i)] = -INFINITY;
   for (const Request& request : requests) {
     std::vector<std::vector<int32_t>> tokens;
     for (const TestBackend& b : {Oracle(), Cpu(1), Cpu(3)}) {
@@ -238,16 +238,16 @@ TEST(SampleCpuTest, DrawsAsIfAllWereSorted) {
       state.min_p = min_p;
       state.top_k = top_k;
       state.seed = seed;
-      const TestTensor out(DType::kI32, {kRows}), ok(DType::kI32, {kRows});
+      const TestTensor out(DType::kI32, {kVectors}), ok(DType::kI32, {kVectors});
       std::vector<int32_t> positions;
-      for (int i = 0; i < kRows; ++i) positions.push_back(i);
+      for (int i = 0; i < kVectors; ++i) positions.push_back(i);
       RunOp(b, &Ops::sample,
-            {.logits = TestTensor(DType::kF32, {kRows, kVocab}, logits),
-             .index = Ints({kRows}, positions),
-             .token_slot = Ints({kRows}, std::vector<int32_t>(kRows, 0)),
-             .positions = Ints({kRows}, positions),
+            {.logits = TestTensor(DType::kF32, {kVectors, kVocab}, logits),
+             .index = Ints({kVectors}, positions),
+             .token_slot = Ints({kVectors}, std::vector<int32_t>(kVectors, 0)),
+             .positions = Ints({kVectors}, positions),
              .slots = state,
-             .live = Live(kRows),
+             .live = Live(kVectors),
              .tokens = out,
              .ok = ok});
       tokens.push_back(out.Ints());

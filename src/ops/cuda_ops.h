@@ -9,6 +9,9 @@ namespace fathom {
 
 void EmbedCuda(OpContext&, const EmbedArgs&);
 void RmsNormCuda(OpContext&, const RmsNormArgs&);
+void AllReduceNormCuda(OpContext&, const AllReduceNormArgs&);
+size_t AllReduceNormCudaWorkspace(const Stream&, const AllReduceNormArgs&);
+void AllGatherCuda(OpContext&, const AllGatherArgs&);
 void LinearCuda(OpContext&, const LinearArgs&);
 size_t LinearCudaWorkspace(const Stream&, const LinearArgs&);
 void HeadLinearCuda(OpContext&, const HeadLinearArgs&);
@@ -23,7 +26,7 @@ void RouteCuda(OpContext&, const RouteArgs&);
 size_t RouteCudaWorkspace(const Stream&, const RouteArgs&);
 void MoeExpertsCuda(OpContext&, const MoeExpertsArgs&);
 size_t MoeExpertsCudaWorkspace(const Stream&, const MoeExpertsArgs&);
-void GatherRowsCuda(OpContext&, const GatherRowsArgs&);
+void GatherTokensCuda(OpContext&, const GatherTokensArgs&);
 void PrepareInputsCuda(OpContext&, const PrepareInputsArgs&);
 void AdjustLogitsCuda(OpContext&, const AdjustLogitsArgs&);
 void LogProbsCuda(OpContext&, const LogProbsArgs&);

@@ -1,10 +1,11 @@
 # The CUDA tables, and the same tests of ops over it: cuda_test skips what it cannot run
 # where there is no GPU.
 set(CUDA_PORTABLE_SOURCES
-  adjust_logits/adjust_logits_cuda.cu attend_absorbed/attend_absorbed_cuda.cu
+  adjust_logits/adjust_logits_cuda.cu all_gather/all_gather_cuda.cu
+  all_reduce_norm/all_reduce_norm_cuda.cu attend_absorbed/attend_absorbed_cuda.cu
   attend_expanded/attend_chunk_cuda.cu attend_expanded/attend_expanded_cuda.cu
   commit/commit_cuda.cu
-  embed/embed_cuda.cu gather_context/gather_context_cuda.cu gather_rows/gather_rows_cuda.cu
+  embed/embed_cuda.cu gather_context/gather_context_cuda.cu gather_tokens/gather_tokens_cuda.cu
   log_probs/log_probs_cuda.cu
   moe_experts/bf16_experts_cuda.cu moe_experts/grouped_gemm_cuda.cu
   moe_experts/moe_experts_cuda.cu prepare_inputs/prepare_inputs_cuda.cu rms_norm/rms_norm_cuda.cu
@@ -22,7 +23,7 @@ fathom_library(ops_cuda KERNELS
     head_linear/head_linear_hopper.cc linear/linear_cuda.cc linear/linear_hopper.cc
     mlp/mlp_cuda.cc mlp/mlp_hopper.cc moe_experts/grouped_gemm_cuda.cc moe_experts/moe_experts_hopper.cc
     ${CUDA_PORTABLE_SOURCES} ${CUDA_HOPPER_SOURCES}
-  DEPENDS base tensor quant products products_cuda ops cuda
+  DEPENDS base tensor quant products products_cuda parallel parallel_cuda ops cuda
   LIBRARIES ${FATHOM_CUDART})
 list(REMOVE_ITEM OPS_TEST_SOURCES contract_test.cc)  # of CPU tables alone
 fathom_test(cuda_test SOURCES ${OPS_TEST_SOURCES} testing_cuda.cc DEPENDS ops ops_cuda)

@@ -29,7 +29,7 @@ TEST(KvFormat, ViewsOfPages) {
   EXPECT_EQ(pages.scales.ToString(), "F32 [3, 64]");
   EXPECT_EQ(static_cast<std::byte*>(pages.rope.At(2).data()),
             memory + 2 * format.page_bytes() + format.Offset(KvPart::kRope));
-  EXPECT_EQ(reinterpret_cast<std::byte*>(pages.scales.Row<float>(2)),
+  EXPECT_EQ(reinterpret_cast<std::byte*>(pages.scales.As<float>(2)),
             memory + 2 * format.page_bytes() + format.Offset(KvPart::kLatentScale));
   EXPECT_TRUE(PagesAt(LatentKvFormat(DType::kF32, 36, 6), memory, 0).scales.absent());
 }

@@ -21,7 +21,8 @@ struct OpContext {
   std::span<std::byte> workspace;  // at least what Workspace(args) answered; aligned to 64 bytes
 };
 
-// A row of a backend's table. Check(const Args&) of the op's folder states its shapes at run time.
+// An entry of a backend's table. Check(const Args&) of the op's folder states its shapes at run
+// time.
 template <class Args>
 struct Op {
   void (*run)(OpContext&, const Args&) = nullptr;

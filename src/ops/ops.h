@@ -5,7 +5,7 @@
 // never written, and nothing depends on it. Ops of the expanded form alone, which are enqueued row
 // by row and never captured, take the host's counts instead. "act" is the table's activation type.
 // Unless stated otherwise sums are accumulated in fp32, in an order that depends on the shapes of
-// one row alone (never on the number of rows, nor on threads), and outputs do not alias inputs.
+// one token alone (never on the number of tokens, nor on threads), and outputs do not alias inputs.
 #pragma once
 
 #include <cstdint>
@@ -40,17 +40,17 @@ struct EmbedArgs {
 // out = x / sqrt(mean(x^2) + eps) * weight, in fp32 (Zhang & Sennrich 2019, RMSNorm).
 // With `residual`: residual += x first, and the norm is of the sum.
 struct RmsNormArgs {
-  TensorView x;         // act, or F32 without `residual`, [tokens, width]; rows may be strided
+  TensorView x;         // act, or F32 without `residual`, [tokens, width]; tokens may be strided
   TensorView residual;  // act or F32 [tokens, width] in and out, or absent
   TensorView weight;    // F32 [width]
   float eps = 1e-6f;
   TensorView live;          // I32 [1]: tokens
-  TensorView out;           // act [tokens, width]; rows may be strided; may be x
+  TensorView out;           // act [tokens, width]; tokens may be strided; may be x
   QuantizedCopy quantized;  // out: of `out`, or absent
 };
 
-// residual += the sum over ranks of x, in fp32, in the order of ranks; then rms_norm of it: all
-// ranks come to the same bits. It ends what a group of ranks has each done a part of. For a token
+// residual += the sum over ranks of x, in fp32, in the order of ranks, rounded once to act; then
+// rms_norm of it: all ranks come to the same bits. It ends what a group of ranks has each done a part of. For a token
 // the result is the same in messages of any size.
 struct AllReduceNormArgs {
   RmsNormArgs norm;     // x: this rank's part, contiguous; with a residual in F32
@@ -72,7 +72,7 @@ struct AllGatherArgs {
 // scaled by activation scale x weight scale (DeepSeek-V3 technical report, section 3.3). Runs end
 // where the weight's scale tiles end: the first is shorter when the weight was cut inside a tile.
 struct LinearArgs {
-  TensorView x;                          // act [tokens, in]; rows may be strided
+  TensorView x;                          // act [tokens, in]; tokens may be strided
   QuantizedCopy x_quantized;             // of x, or absent
   const PackedWeight* weight = nullptr;  // one matrix [out, in]
   TensorView live;                       // I32 [1]: tokens
@@ -101,7 +101,7 @@ struct SiluMulArgs {
 // out = down(silu(gate x) * up x): the composition of linear, silu_mul and linear, in which the
 // product of gate and up need not be rounded to act.
 struct MlpArgs {
-  TensorView x;                           // act [tokens, in]; rows may be strided
+  TensorView x;                           // act [tokens, in]; tokens may be strided
   QuantizedCopy x_quantized;              // of x, or absent
   const PackedWeight* gate_up = nullptr;  // one matrix [2 * inter, in]
   const PackedWeight* down = nullptr;     // one matrix [out, inter]
@@ -122,7 +122,7 @@ struct TokenMap {
 // Interleaved pairs (x[2i], x[2i+1]) of every head turn by positions[t] * frequency i: (a cos - b
 // sin, a sin + b cos). Su et al. 2021, RoPE; DeepSeek checkpoints interleave.
 struct RotateAndCacheArgs {
-  TensorView kv_a;         // act [tokens, latent + rope]; rows may be strided; left as work space
+  TensorView kv_a;         // act [tokens, latent + rope]; tokens may be strided; left as work space
   TensorView latent_norm;  // F32 [latent]
   float eps = 1e-6f;
   TensorView q_rope;   // act [tokens, heads, rope], in and out; tokens and heads may be strided
@@ -190,8 +190,8 @@ struct RouteArgs {
   bool norm_topk_prob = true;
   float scaling = 1;
   TensorView live;     // I32 [1]: tokens
-  TensorView ids;      // I32 [tokens, topk], out: best first; rows may be strided
-  TensorView weights;  // F32 [tokens, topk], out; rows may be strided
+  TensorView ids;      // I32 [tokens, topk], out: best first; tokens may be strided
+  TensorView weights;  // F32 [tokens, topk], out; tokens may be strided
 };
 
 // out[t] = sum over j in order of weights[t, j] * down[e](silu(gate[e] x) * up[e] x), e = ids[t,
@@ -207,18 +207,18 @@ struct MoeExpertsArgs {
 };
 
 // out[i] = x[index[i]].
-struct GatherRowsArgs {
+struct GatherTokensArgs {
   TensorView x;      // act [tokens, width]
-  TensorView index;  // I32 [rows], in [0, tokens)
-  TensorView live;   // I32 [1]: rows
-  TensorView out;    // act [rows, width]
+  TensorView index;  // I32 [picked], in [0, tokens)
+  TensorView live;   // I32 [1]: picked
+  TensorView out;    // act [picked, width]
 };
 
 // Makes a step's inputs from the plan and the slots. Which of a row's tokens are live: of a row of
 // known tokens all; of a decode last_token and drafts, as far as its capacity goes and no sampled
 // token lies beyond the slot's final length, or none if the slot has ended. Live tokens follow each
-// other in the order of rows. A row that samples has a logit row for its last token, a decode for
-// every live one; they are counted out in passes of a fixed size.
+// other in the order of rows. A row that samples has a logit vector for its last token, a decode
+// for every live one; they are counted out in passes of a fixed size.
 struct PrepareInputsArgs {
   // The plan, uploaded.
   TensorView row_slot;      // I32 [rows]
@@ -228,7 +228,7 @@ struct PrepareInputsArgs {
   TensorView plan_samples;  // I32 [rows]: 1 if the row samples, else 0
   TensorView live_rows;     // I32 [1]
   int64_t expanded_tokens = 0;  // of rows of known tokens, which come first
-  int64_t pass_rows = 1;        // logit rows of a pass
+  int64_t pass_vectors = 1;     // logit vectors of a pass
   SlotState slots;
   TensorView ids;            // I32 [tokens], out
   TensorView positions;      // I32 [tokens], out
@@ -237,49 +237,49 @@ struct PrepareInputsArgs {
   TensorView absorbed_live;  // I32 [1], out: without the expanded ones
   TensorView row_begin;      // I32 [rows + 1], out: first live token of each row, and their number
   TensorView row_count;      // I32 [rows], out: live tokens of each row
-  TensorView logit_begin;    // I32 [rows + 1], out: first logit row of each row, and their number
-  TensorView logit_index;    // I32 [logit rows], out: each one's token
-  TensorView pass_live;      // I32 [passes], out: live logit rows of each pass
+  TensorView logit_begin;  // I32 [rows + 1], out: first logit vector of each row, and their number
+  TensorView logit_index;  // I32 [logit vectors], out: each one's token
+  TensorView pass_live;    // I32 [passes], out: live logit vectors of each pass
 };
 
 // Turns raw logits into those to sample from, in the order that request/params.h gives, up to the
 // ban of stop tokens: bias; repetition (divides positive, multiplies negative logits of tokens in
 // prompt or output; Keskar et al. 2019); frequency x count; presence; ban (-inf).
 struct AdjustLogitsArgs {
-  TensorView logits;      // F32 [logit rows, vocab], in and out
-  TensorView index;       // I32 [logit rows], in [0, tokens): each one's token
+  TensorView logits;      // F32 [logit vectors, vocab], in and out
+  TensorView index;       // I32 [logit vectors], in [0, tokens): each one's token
   TensorView token_slot;  // I32 [tokens]
   SlotState slots;
-  TensorView live;  // I32 [1]: logit rows
+  TensorView live;  // I32 [1]: logit vectors
 };
 
 // Log-probabilities of raw logits: of the given token and of the `top` likeliest, ties to the lower
-// id. A row with NaN has NaN (and any top ids of the vocabulary).
+// id. A vector with NaN has NaN (and any top ids of the vocabulary).
 struct LogProbsArgs {
-  TensorView logits;        // F32 [rows, vocab]
-  TensorView tokens;        // I32 [rows], in [0, vocab), or -1: its logprob is NaN
-  TensorView live;          // I32 [1]: rows
-  TensorView logprob;       // F32 [rows], out
-  TensorView top_ids;       // I32 [rows, top], out; top may be 0
-  TensorView top_logprobs;  // F32 [rows, top], out
+  TensorView logits;        // F32 [logit vectors, vocab]
+  TensorView tokens;        // I32 [logit vectors], in [0, vocab), or -1: its logprob is NaN
+  TensorView live;          // I32 [1]: logit vectors
+  TensorView logprob;       // F32 [logit vectors], out
+  TensorView top_ids;       // I32 [logit vectors, top], out; top may be 0
+  TensorView top_logprobs;  // F32 [logit vectors, top], out
 };
 
-// Draws a token per row from adjusted logits. Temperature 0: the greatest, ties to the lower id.
-// Else: softmax(logits / temperature) cut to the top_k likeliest (ties at the border: lower ids
-// stay), then to the smallest likeliest set with mass >= top_p of what is left, then to
+// Draws a token per logit vector from adjusted logits. Temperature 0: the greatest, ties to the
+// lower id. Else: softmax(logits / temperature) cut to the top_k likeliest (ties at the border:
+// lower ids stay), then to the smallest likeliest set with mass >= top_p of what is left, then to
 // probabilities >= min_p times the greatest, and drawn by inverse CDF over ids in order of falling
 // logit (ties: lower id first) with the Philox number of (seed, position of the new token, which is
-// one more than that of the logit row's, sample/uniform.h): the same on any number of ranks. ok is
-// 0, and the token -1, for a row with NaN or +inf, or with nothing finite.
+// one more than the logit vector's token's, sample/uniform.h): the same on any number of ranks. ok
+// is 0, and the token -1, for a vector with NaN or +inf, or with nothing finite.
 struct SampleArgs {
-  TensorView logits;      // F32 [logit rows, vocab]
-  TensorView index;       // I32 [logit rows], in [0, tokens): each one's token
+  TensorView logits;      // F32 [logit vectors, vocab]
+  TensorView index;       // I32 [logit vectors], in [0, tokens): each one's token
   TensorView token_slot;  // I32 [tokens]
   TensorView positions;   // I32 [tokens]
   SlotState slots;
-  TensorView live;    // I32 [1]: logit rows
-  TensorView tokens;  // I32 [logit rows], out
-  TensorView ok;      // I32 [logit rows], out
+  TensorView live;    // I32 [1]: logit vectors
+  TensorView tokens;  // I32 [logit vectors], out
+  TensorView ok;      // I32 [logit vectors], out
 };
 
 // Advances slots past a step, as far as each row's tokens stand: length, and with each token that
@@ -290,7 +290,7 @@ struct CommitArgs {
   TensorView row_begin;    // I32 [rows + 1]
   TensorView positions;    // I32 [tokens]
   TensorView logit_begin;  // I32 [rows + 1]
-  TensorView sampled;      // I32 [logit rows]; -1 where sampling failed
+  TensorView sampled;      // I32 [logit vectors]; -1 where sampling failed
   TensorView row_count;    // I32 [rows], in and out: how many of the row's tokens stand, from its
                            // begin; 0 of a row without live tokens, else at least as many as make
                            // one sampled token where the row samples
@@ -333,7 +333,7 @@ struct Ops {
   Op<AttendExpandedArgs> attend_expanded;
   Op<RouteArgs> route;
   Op<MoeExpertsArgs> moe_experts;
-  Op<GatherRowsArgs> gather_rows;
+  Op<GatherTokensArgs> gather_tokens;
   Op<PrepareInputsArgs> prepare_inputs;
   Op<AdjustLogitsArgs> adjust_logits;
   Op<LogProbsArgs> log_probs;
@@ -355,7 +355,7 @@ const Ops& ReferenceOps(Fp8Activations activations);
 // checkpoint stores them in.
 const Ops& CpuOps(Fp8Activations activations);
 // As CpuOps(kExact), but activations are rounded to BF16 where they meet BF16 or FP8 weights, which
-// halves the work of many rows, and the KV cache is BF16. Without HasBf16Dot()
+// halves the work of many tokens, and the KV cache is BF16. Without HasBf16Dot()
 // (cpu/cpu_features.h) activations are not rounded.
 const Ops& CpuBF16Ops();
 // As CpuOps(kExact), with all matrices but those of the absorbed form quantised to kInt8 or kInt4
@@ -388,7 +388,7 @@ void Check(const GatherContextArgs&);
 void Check(const AttendExpandedArgs&);
 void Check(const RouteArgs&);
 void Check(const MoeExpertsArgs&);
-void Check(const GatherRowsArgs&);
+void Check(const GatherTokensArgs&);
 void Check(const PrepareInputsArgs&);
 void Check(const AdjustLogitsArgs&);
 void Check(const LogProbsArgs&);

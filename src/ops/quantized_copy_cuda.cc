@@ -3,7 +3,7 @@
 namespace fathom {
 
 bool HasCodes(const QuantizedCopy& copy) {
-  // Wider rows (o of 128 heads) are quantised by their product.
+  // Wider vectors (o of 128 heads) are quantised by their product.
   constexpr int64_t kWidest = 8192;
   const int64_t width = copy.absent() ? 0 : copy.codes.dim(1);
   return width > 0 && width <= kWidest && width % 16 == 0;
@@ -15,7 +15,7 @@ QuantizedOut QuantizedOutOf(const QuantizedCopy& copy) {
           copy.scales.stride(0), copy.scale_ue8m0};
 }
 
-Fp8Tokens Fp8RowsOf(const QuantizedCopy& copy) {
+Fp8Tokens Fp8TokensOf(const QuantizedCopy& copy) {
   return {.codes = static_cast<const uint8_t*>(copy.codes.data()),
           .scales = static_cast<const float*>(copy.scales.data()),
           .capacity = copy.codes.dim(0),

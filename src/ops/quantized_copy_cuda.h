@@ -13,6 +13,6 @@ bool HasCodes(const QuantizedCopy& copy);
 // Where it goes; without codes: it is not made.
 QuantizedOut QuantizedOutOf(const QuantizedCopy& copy);
 // As products read it. REQUIRES: HasCodes.
-Fp8Tokens Fp8RowsOf(const QuantizedCopy& copy);
+Fp8Tokens Fp8TokensOf(const QuantizedCopy& copy);
 
 }  // namespace fathom

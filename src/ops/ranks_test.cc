@@ -42,8 +42,8 @@ std::vector<Reduced> AllReduceNorm(const Ops& ops, const std::vector<std::vector
   OnRanks(static_cast<int>(parts.size()), [&](int rank, Communicator* ranks, OpContext& context) {
     const auto live = static_cast<int64_t>(tokens.size());
     const auto at = static_cast<size_t>(rank);
-    const TestTensor x(DType::kF32, {live + 2, width}, PickRows(parts[at], width, tokens));
-    const TestTensor r(DType::kF32, {live + 2, width}, PickRows(residual, width, tokens));
+    const TestTensor x(DType::kF32, {live + 2, width}, PickVectors(parts[at], width, tokens));
+    const TestTensor r(DType::kF32, {live + 2, width}, PickVectors(residual, width, tokens));
     const TestTensor out(DType::kF32, {live + 2, width}), count = Live(static_cast<int32_t>(live));
     ops.all_reduce_norm(
         context,
@@ -99,7 +99,7 @@ TEST(RanksTest, ATokenOfAllReduceNormDoesNotDependOnOthers) {
                                                  Normals(kTokens * kWidth, 2)};
   const std::vector<float> residual = Normals(kTokens * kWidth, 3);
   for (const Ops* ops : Tables()) {
-    ExpectRowInvariance(kTokens, kWidth, [&](const std::vector<int>& tokens) {
+    ExpectTokenInvariance(kTokens, kWidth, [&](const std::vector<int>& tokens) {
       return AllReduceNorm(*ops, parts, residual, kWidth, tokens, false)[1].out;
     });
   }
@@ -169,7 +169,7 @@ TEST(RanksTest, EmbeddingsOfPartsOfTheVocabulary) {
         sum[i] += got[i];
       }
     }
-    ExpectSameBits(sum, PickRows(table, kHidden, {36, 0, 16, 15, 31}));
+    ExpectSameBits(sum, PickVectors(table, kHidden, {36, 0, 16, 15, 31}));
   }
 }
 

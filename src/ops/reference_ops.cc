@@ -31,7 +31,7 @@ Ops Table(Fp8Activations activations) {
       .attend_expanded = {AttendExpandedReference, AttendExpandedReferenceWorkspace},
       .route = {RouteReference, RouteReferenceWorkspace},
       .moe_experts = {MoeExpertsReference, MoeExpertsReferenceWorkspace},
-      .gather_rows = {GatherRowsReference},
+      .gather_tokens = {GatherTokensReference},
       .prepare_inputs = {PrepareInputsReference},
       .adjust_logits = {AdjustLogitsReference},
       .log_probs = {LogProbsReference, LogProbsReferenceWorkspace},

@@ -25,7 +25,7 @@ void RouteReference(OpContext&, const RouteArgs&);
 size_t RouteReferenceWorkspace(const Stream&, const RouteArgs&);
 void MoeExpertsReference(OpContext&, const MoeExpertsArgs&);
 size_t MoeExpertsReferenceWorkspace(const Stream&, const MoeExpertsArgs&);
-void GatherRowsReference(OpContext&, const GatherRowsArgs&);
+void GatherTokensReference(OpContext&, const GatherTokensArgs&);
 void PrepareInputsReference(OpContext&, const PrepareInputsArgs&);
 void AdjustLogitsReference(OpContext&, const AdjustLogitsArgs&);
 void LogProbsReference(OpContext&, const LogProbsArgs&);

@@ -5,7 +5,7 @@
 
 namespace fathom {
 
-// The device-resident state of running requests, a row per slot. sampling/ owns it.
+// The device-resident state of running requests, an entry per slot. sampling/ owns it.
 struct SlotState {
   TensorView last_token;  // I32 [slots]
   TensorView length;      // I32 [slots]: tokens whose latents are cached; last_token's position

@@ -9,16 +9,16 @@ struct RowTensors {
   TensorView slot;         // I32 [rows]
   TensorView begin;        // I32 [rows + 1]: first live token of the batch
   TensorView count;        // I32 [rows]: tokens that stand; at first those that are live
-  TensorView logit_begin;  // I32 [rows + 1]: first logit row
+  TensorView logit_begin;  // I32 [rows + 1]: first logit vector
   TensorView live;         // I32 [1]: rows
 };
 
 // Tokens whose hidden states become logits at a time.
 struct LogitPass {
-  TensorView index;  // I32 [logit rows]: each one's token of the batch
-  TensorView live;   // I32 [1]: logit rows
+  TensorView index;  // I32 [logit vectors]: each one's token of the batch
+  TensorView live;   // I32 [1]: logit vectors
 
-  int64_t rows() const { return index.dim(0); }
+  int64_t vectors() const { return index.dim(0); }
 };
 
 }  // namespace fathom

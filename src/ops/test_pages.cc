@@ -45,8 +45,8 @@ void TestPages::Set(int slot, int position, const std::vector<float>& latent,
           QuantizeRun(*values, /*scale_ue8m0=*/true, reinterpret_cast<uint8_t*>(to));
       continue;
     }
-    const TestTensor row(plane.dtype(), {plane.dim(2)}, *values);
-    std::memcpy(to, row.view().data(), plane.dim(2) * ByteSize(plane.dtype()));
+    const TestTensor place(plane.dtype(), {plane.dim(2)}, *values);
+    std::memcpy(to, place.view().data(), plane.dim(2) * ByteSize(plane.dtype()));
   }
 }
 
@@ -58,9 +58,9 @@ void TestPages::Fill(int slot, int n, uint64_t seed) {
 }
 
 static std::vector<float> Load(const std::byte* at, DType dtype, int n) {
-  TestTensor row(dtype, {n});
-  std::memcpy(row.view().data(), at, n * ByteSize(dtype));
-  return row.Floats();
+  TestTensor place(dtype, {n});
+  std::memcpy(place.view().data(), at, n * ByteSize(dtype));
+  return place.Floats();
 }
 
 std::vector<float> TestPages::Latent(int slot, int position) const {

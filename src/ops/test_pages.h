@@ -29,7 +29,7 @@ class TestPages {
   const TestTensor& table() const { return table_; }
 
  private:
-  // Row of a plane, found without the code under test.
+  // A token of a plane, found without the code under test.
   std::byte* At(const TensorView& plane, int slot, int position) const;
   float* Scale(int slot, int position) const;
 

@@ -2,12 +2,12 @@
 
 namespace fathom {
 
-static TestTensor Filled(DType dtype, int64_t rows, int64_t cols, float value) {
-  return TestTensor(dtype, {rows, cols}, std::vector<float>(rows * cols, value));
+static TestTensor Filled(DType dtype, int64_t slots, int64_t width, float value) {
+  return TestTensor(dtype, {slots, width}, std::vector<float>(slots * width, value));
 }
 
-static TestTensor Filled(DType dtype, int64_t rows, float value) {
-  return TestTensor(dtype, {rows}, std::vector<float>(rows, value));
+static TestTensor Filled(DType dtype, int64_t slots, float value) {
+  return TestTensor(dtype, {slots}, std::vector<float>(slots, value));
 }
 
 TestSlots::TestSlots(int slots, int vocab, int stops, int biases, int most_drafts)

@@ -23,7 +23,7 @@ class TestSlots {
 // Element (i, j) of a tensor of rank 1 or 2.
 template <class T>
 T& At(const TestTensor& tensor, int64_t i, int64_t j = 0) {
-  return tensor.view().Row<T>(i)[j];
+  return tensor.view().As<T>(i)[j];
 }
 
 }  // namespace fathom

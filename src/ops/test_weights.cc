@@ -18,11 +18,11 @@ TestMatrix::TestMatrix(DType dtype, int64_t out, int64_t in, uint64_t seed,
   weight = StoredWeight(values);
   if (dtype != DType::kF8E4M3) return;
   const ScaleGroups& tiles = weight.format.scales;
-  const int64_t rows = tiles.rows.Count(out), cols = tiles.cols.Count(in);
+  const int64_t outputs = tiles.outputs.Count(out), channels = tiles.channels.Count(in);
   Rng rng(seed + 1);
-  std::vector<float> tile_scales(rows * cols);
+  std::vector<float> tile_scales(outputs * channels);
   for (float& scale : tile_scales) scale = 0.001f + 0.003f * rng.Uniform();
-  scales = TestTensor(DType::kF32, {rows, cols}, tile_scales);
+  scales = TestTensor(DType::kF32, {outputs, channels}, tile_scales);
   weight.scales = scales;
 }
 
@@ -39,9 +39,9 @@ std::unique_ptr<PackedWeight> Pack(const TestBackend& backend, const std::vector
 std::vector<float> Dense(const Parts& parts) {
   std::vector<float> dense;
   for (const WeightTensor& part : parts) {
-    for (int64_t row = 0; row < part.values.dim(0); ++row) {
-      for (int64_t col = 0; col < part.values.dim(1); ++col) {
-        dense.push_back(Dequantize(part, row, col));
+    for (int64_t output = 0; output < part.values.dim(0); ++output) {
+      for (int64_t channel = 0; channel < part.values.dim(1); ++channel) {
+        dense.push_back(Dequantize(part, output, channel));
       }
     }
   }
@@ -61,18 +61,18 @@ std::vector<float> Fp8Product(const std::vector<float>& x, const Parts& parts, b
   const int64_t in = static_cast<int64_t>(x.size());
   for (const WeightTensor& part : parts) {
     const ScaleGroups& tiles = part.format.scales;
-    for (int64_t row = 0; row < part.values.dim(0); ++row) {
+    for (int64_t output = 0; output < part.values.dim(0); ++output) {
       float y = 0;
       for (int64_t begin = 0, end; begin < in; begin = end) {
-        const int64_t tile = tiles.cols.Of(begin);
-        end = tiles.cols.End(tile, in);
+        const int64_t tile = tiles.channels.Of(begin);
+        end = tiles.channels.End(tile, in);
         std::vector<uint8_t> codes(end - begin), w;
         for (int64_t k = begin; k < end; ++k) {
-          w.push_back(
-              part.values.As<uint8_t>()[row * part.values.stride(0) + k * part.values.stride(1)]);
+          w.push_back(part.values.As<uint8_t>()[output * part.values.stride(0) +
+                                                k * part.values.stride(1)]);
         }
         const float scale = QuantizeRun({&x[begin], codes.size()}, scale_ue8m0, codes.data());
-        const float both = scale * LoadFloat(part.scales, tiles.rows.Of(row), tile);
+        const float both = scale * LoadFloat(part.scales, tiles.outputs.Of(output), tile);
         if (sums == Fp8Sums::kHopper) {
           y = std::fma(HopperSum(codes, w), both, y);
           continue;

@@ -40,12 +40,12 @@ enum class Fp8Sums {
 };
 // What a table may do: which kernel runs depends on the GPU and the weights' shape.
 std::vector<Fp8Sums> SumsOf(const TestBackend& backend);
-// What a real FP8 product does, as plainly as can be written: out = x W^T for one row of x.
+// What a real FP8 product does, as plainly as can be written: out = x W^T for one token of x.
 std::vector<float> Fp8Product(const std::vector<float>& x, const Parts& parts, bool scale_ue8m0,
                               Fp8Sums sums = Fp8Sums::kReference);
 // silu(gate) * up of [gate, up], which were rounded to `gate_up_type`, rounded to `type`.
 std::vector<float> SiluProduct(const std::vector<float>& gate_up, DType gate_up_type, DType type);
-// x W^T for one row of x, in double; the weights rounded to a type.
+// x W^T for one token of x, in double; the weights rounded to a type.
 std::vector<float> ExactProduct(const std::vector<float>& x, const Parts& parts,
                                 DType weights = DType::kF32);
 

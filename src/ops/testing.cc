@@ -84,8 +84,8 @@ std::vector<int32_t> TestTensor::Ints() const {
   return std::vector<int32_t>(view_.As<int32_t>(), view_.As<int32_t>() + view_.elements());
 }
 
-bool TestTensor::PoisonedFrom(int64_t row) const {
-  const TensorView rest = view_.Slice(0, row, view_.dim(0));
+bool TestTensor::PoisonedFrom(int64_t begin) const {
+  const TensorView rest = view_.Slice(0, begin, view_.dim(0));
   const auto* bytes = static_cast<const uint8_t*>(rest.data());
   return std::all_of(bytes, bytes + rest.elements() * ByteSize(rest.dtype()),
                      [](uint8_t b) { return b == kPoison; });
@@ -112,11 +112,11 @@ std::vector<float> Normals(int64_t n, uint64_t seed, float deviation) {
   return values;
 }
 
-std::vector<float> PickRows(const std::vector<float>& x, int64_t width,
-                            const std::vector<int>& rows) {
+std::vector<float> PickVectors(const std::vector<float>& x, int64_t width,
+                               const std::vector<int>& indices) {
   std::vector<float> picked;
-  for (int row : rows) {
-    picked.insert(picked.end(), x.begin() + row * width, x.begin() + (row + 1) * width);
+  for (int i : indices) {
+    picked.insert(picked.end(), x.begin() + i * width, x.begin() + (i + 1) * width);
   }
   return picked;
 }
@@ -202,13 +202,13 @@ void ExpectAsOracle(const TestBackend& backend, double tolerance,
   if (backend.threads > 1) ExpectSameBits(result, run({backend.ops, 1, backend.activations}));
 }
 
-void ExpectRowInvariance(int n, int64_t width,
-                         const std::function<std::vector<float>(const std::vector<int>&)>& run) {
+void ExpectTokenInvariance(int n, int64_t width,
+                           const std::function<std::vector<float>(const std::vector<int>&)>& run) {
   const std::vector<float> all = run(Range(n));
   ASSERT_EQ(static_cast<int64_t>(all.size()), n * width);
   for (int t = 0; t < n; ++t) {
     SCOPED_TRACE(testing::Message() << "token " << t << " alone");
-    ExpectSameBits(run({t}), PickRows(all, width, {t}));
+    ExpectSameBits(run({t}), PickVectors(all, width, {t}));
   }
   std::vector<int> shuffled = Range(n);
   Rng rng(7);
@@ -216,7 +216,7 @@ void ExpectRowInvariance(int n, int64_t width,
   for (int size = 2; size <= n; size += (size < 5 ? 1 : 7)) {
     SCOPED_TRACE(testing::Message() << "among " << size);
     const std::vector<int> some(shuffled.begin(), shuffled.begin() + size);
-    ExpectSameBits(run(some), PickRows(all, width, some));
+    ExpectSameBits(run(some), PickVectors(all, width, some));
   }
 }
 

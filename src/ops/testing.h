@@ -70,8 +70,8 @@ class TestTensor {
   operator const TensorView&() const { return view_; }  // NOLINT: implicit on purpose
   std::vector<float> Floats() const;                    // all elements, as fp32
   std::vector<int32_t> Ints() const;
-  // Whether the rows of dimension 0 from `row` on hold poison still.
-  bool PoisonedFrom(int64_t row) const;
+  // Whether what follows from index `begin` of dimension 0 on holds poison still.
+  bool PoisonedFrom(int64_t begin) const;
 
  private:
   struct Free {
@@ -85,9 +85,9 @@ TestTensor Live(int32_t n);
 
 // n numbers of a normal distribution that F16 and BF16 hold exactly (seven significant bits).
 std::vector<float> Normals(int64_t n, uint64_t seed, float deviation = 1);
-// The elements of rows `rows` of a matrix of this width.
-std::vector<float> PickRows(const std::vector<float>& x, int64_t width,
-                            const std::vector<int>& rows);
+// The vectors `indices` of x, of this width each.
+std::vector<float> PickVectors(const std::vector<float>& x, int64_t width,
+                               const std::vector<int>& indices);
 std::vector<int> Range(int n);  // 0, 1, ..., n - 1
 // n numbers of {-size, 0, size}. Tensor cores sum the products of such numbers exactly.
 std::vector<float> Signs(int64_t n, uint64_t seed, float size = 1);
@@ -122,8 +122,8 @@ void ExpectAsOracle(const TestBackend& backend, double tolerance,
                     const std::function<std::vector<float>(const TestBackend&)>& run);
 // run(tokens) gives `width` numbers per token of the list, which picks from tokens 0..n-1. Expects
 // a token's bits to be the same alone, among others and at any place.
-void ExpectRowInvariance(int n, int64_t width,
-                         const std::function<std::vector<float>(const std::vector<int>&)>& run);
+void ExpectTokenInvariance(int n, int64_t width,
+                           const std::function<std::vector<float>(const std::vector<int>&)>& run);
 
 // How far a last bit of BF16 that falls otherwise here and there may take a result: 0 for tables
 // that do not round.

@@ -6,7 +6,7 @@
 namespace fathom {
 
 // Sizes of a model's groups of ranks.
-struct Layout {
+struct ParallelLayout {
   int tensor = 1;  // heads, MLPs and vocabulary are cut over so many ranks
 
   int world() const { return tensor; }

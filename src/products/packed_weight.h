@@ -28,7 +28,9 @@ class PackedWeight {
 
   // The channels in runs: what shares a scale of the weight, where that has tiles, and what of an
   // activation is quantised together. Where a weight was cut inside a tile its first run is short.
-  Groups channel_runs() const { return {.size = kScaleTile, .offset = format.scales.cols.offset}; }
+  Groups channel_runs() const {
+    return {.size = kScaleTile, .offset = format.scales.channels.offset};
+  }
   int64_t runs() const { return channel_runs().Count(in); }
   int64_t run_begin(int64_t r) const { return channel_runs().Begin(r); }
   int64_t run_end(int64_t r) const { return channel_runs().End(r, in); }

@@ -24,12 +24,12 @@ Result<WeightFormat> CommonFormat(const PackArgs& a, bool quantize_activations) 
         return Unimplemented("parts in both {} and {}; convert them to one type",
                              Name(first.values.dtype()), Name(part.values.dtype()));
       }
-      lined_up &= part.format.scales.cols == first.format.scales.cols;
+      lined_up &= part.format.scales.channels == first.format.scales.channels;
     }
   }
   if (lined_up) {
     WeightFormat format = first.format;
-    format.scales.rows.offset = 0;
+    format.scales.outputs.offset = 0;
     return format;
   }
   if (!quantize_activations) return WeightFormat::kF32;

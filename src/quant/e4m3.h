@@ -12,7 +12,7 @@
 
 namespace fathom {
 
-// Rows and columns of an FP8 weight that share a scale (WeightFormat::kFp8), and channels of an
+// Outputs and channels of an FP8 weight that share a scale (WeightFormat::kFp8), and channels of an
 // activation that do.
 inline constexpr int kScaleTile = 128;
 inline constexpr float kE4M3Max = 448.0f;
@@ -34,7 +34,7 @@ E4M3 ToE4M3(float x);
 // The smallest power of two >= x. REQUIRES: x is a positive normal number, infinite or NaN.
 float RoundUpToPowerOfTwo(float x);
 
-// Quantises values that share one scale (128 channels of one token, fewer at a row's end):
+// Quantises values that share one scale (128 channels of one token, fewer at a token's end):
 //   scale = max(max|x|, 1e-10) / 448, rounded up to a power of two if `scale_ue8m0`;
 //   q[i] = E4M3(x[i] / scale), a true division, so that every implementation gets the same bits.
 // Returns the scale. A NaN anywhere makes the scale and every code NaN; an infinity makes the scale

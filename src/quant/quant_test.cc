@@ -138,14 +138,14 @@ TEST(WeightFormat, OfZeroPointsPermutationsAndGlobalScales) {
 
   format = WeightFormat::kFp8;
   format.outer_scales = {ScaleType::kF32, {.size = Groups::kAll}, {.size = Groups::kAll}};
-  EXPECT_EQ(format.outer_scales.cols.Count(1 << 20), 1);
+  EXPECT_EQ(format.outer_scales.channels.Count(1 << 20), 1);
   EXPECT_EQ(Describe(format), "fp8, scales per 128 x 128, outer scales per all x all");
   EXPECT_LT(format.bytes_per_weight() - WeightFormat::kFp8.bytes_per_weight(), 1e-12);
 }
 
 TEST(WeightFormat, IsStoredWhereverInItsGroupsAPartBegins) {
   WeightFormat format = WeightFormat::kFp8;
-  format.scales.rows.offset = 100, format.scales.cols.offset = 7;
+  format.scales.outputs.offset = 100, format.scales.channels.offset = 7;
   EXPECT_TRUE(IsStoredFormat(format));
   EXPECT_TRUE(IsStoredFormat(WeightFormat::kF16));
   EXPECT_FALSE(IsStoredFormat(WeightFormat::kInt8));  // made at load
@@ -155,20 +155,20 @@ TEST(WeightFormat, IsStoredWhereverInItsGroupsAPartBegins) {
 
 // An FP8 weight of 300 x 200: half-full tiles on both sides.
 struct Fp8Weight {
-  static constexpr int64_t kRows = 300, kCols = 200;
-  Fp8Weight() : codes(kRows * kCols), scales(3 * 2) {
+  static constexpr int64_t kOutputs = 300, kChannels = 200;
+  Fp8Weight() : codes(kOutputs * kChannels), scales(3 * 2) {
     Rng rng(7);
     for (uint8_t& code : codes) {
       code = static_cast<uint8_t>(rng.Below(256));
       if ((code & 0x7f) == 0x7f) code = 0;
     }
     for (float& scale : scales) scale = rng.Uniform() + 0.5f;
-    tensor = StoredWeight(TensorView(codes.data(), DType::kF8E4M3, {kRows, kCols}),
+    tensor = StoredWeight(TensorView(codes.data(), DType::kF8E4M3, {kOutputs, kChannels}),
                           TensorView(scales.data(), DType::kF32, {3, 2}));
   }
-  float At(int64_t row, int64_t col) const {
-    return kE4M3Values[codes[static_cast<size_t>(row * kCols + col)]] *
-           scales[static_cast<size_t>(row / 128 * 2 + col / 128)];
+  float At(int64_t output, int64_t channel) const {
+    return kE4M3Values[codes[static_cast<size_t>(output * kChannels + channel)]] *
+           scales[static_cast<size_t>(output / 128 * 2 + channel / 128)];
   }
   std::vector<uint8_t> codes;
   std::vector<float> scales;
@@ -181,14 +181,14 @@ TEST(WeightTensor, SlicesBeginWithinATile) {
        {std::pair<int64_t, int64_t>{0, 300}, {100, 130}, {128, 256}, {299, 300}, {60, 290}}) {
     for (const auto& [c0, c1] : {std::pair<int64_t, int64_t>{0, 200}, {127, 129}, {130, 200}}) {
       // In two steps, so that an offset is added to an offset.
-      const WeightTensor rows =
-          SliceRows(SliceRows(w.tensor, r0 / 2, 300), r0 - r0 / 2, r1 - r0 / 2);
-      const WeightTensor slice = SliceCols(rows, c0, c1);
+      const WeightTensor outputs =
+          SliceOutputs(SliceOutputs(w.tensor, r0 / 2, 300), r0 - r0 / 2, r1 - r0 / 2);
+      const WeightTensor slice = SliceChannels(outputs, c0, c1);
       const WeightTensor turned = Transposed(slice);
       ASSERT_EQ(slice.values.dim(0), r1 - r0);
-      ASSERT_EQ(slice.format.scales.rows.offset, r0 % 128);
+      ASSERT_EQ(slice.format.scales.outputs.offset, r0 % 128);
       ASSERT_EQ(slice.scales.dim(0), (r1 - 1) / 128 - r0 / 128 + 1);
-      ASSERT_EQ(turned.format.scales.cols, slice.format.scales.rows);
+      ASSERT_EQ(turned.format.scales.channels, slice.format.scales.outputs);
       for (int64_t r = r0; r < r1; ++r) {
         for (int64_t c = c0; c < c1; ++c) {
           ASSERT_EQ(Dequantize(slice, r - r0, c - c0), w.At(r, c));
@@ -201,23 +201,23 @@ TEST(WeightTensor, SlicesBeginWithinATile) {
 
 TEST(WeightTensor, EmptySlice) {
   const Fp8Weight w;
-  const WeightTensor none = SliceRows(w.tensor, 128, 128);
+  const WeightTensor none = SliceOutputs(w.tensor, 128, 128);
   EXPECT_EQ(none.values.dim(0), 0);
   EXPECT_EQ(none.scales.dim(0), 0);
-  EXPECT_EQ(SliceRows(w.tensor, 300, 300).values.dim(0), 0);
+  EXPECT_EQ(SliceOutputs(w.tensor, 300, 300).values.dim(0), 0);
 }
 
 TEST(WeightTensor, WithoutScales) {
   std::vector<BF16> values(6);
   for (size_t i = 0; i < 6; ++i) values[i] = ToBF16(static_cast<float>(i));
   const WeightTensor w = StoredWeight(TensorView(values.data(), DType::kBF16, {2, 3}));
-  EXPECT_EQ(Dequantize(Transposed(SliceCols(w, 1, 3)), 1, 1), 5.0f);
+  EXPECT_EQ(Dequantize(Transposed(SliceChannels(w, 1, 3)), 1, 1), 5.0f);
 }
 
 TEST(WeightTensorDeathTest, OutOfRange) {
   const Fp8Weight w;
   EXPECT_DEATH(Dequantize(w.tensor, 300, 0), "300");
-  EXPECT_DEATH(SliceRows(w.tensor, 10, 301), "slice");
+  EXPECT_DEATH(SliceOutputs(w.tensor, 10, 301), "slice");
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ namespace fathom {
 namespace {
 
 double WeightsPerScale(const ScaleGroups& scales) {
-  return static_cast<double>(scales.rows.size) * static_cast<double>(scales.cols.size);
+  return static_cast<double>(scales.outputs.size) * static_cast<double>(scales.channels.size);
 }
 
 double BytesPerWeight(const ScaleGroups& scales) {
@@ -22,7 +22,7 @@ std::string Describe(std::string_view what, const ScaleGroups& scales) {
   const auto size = [](const Groups& groups) {
     return groups.size == Groups::kAll ? "all" : std::to_string(groups.size);
   };
-  return fmt::format(", {} per {} x {}", what, size(scales.rows), size(scales.cols));
+  return fmt::format(", {} per {} x {}", what, size(scales.outputs), size(scales.channels));
 }
 
 }  // namespace
@@ -67,7 +67,7 @@ WeightFormat FormatOf(DType dtype) {
 
 bool IsStoredFormat(const WeightFormat& format) {
   WeightFormat whole = format;
-  whole.scales.rows.offset = whole.scales.cols.offset = 0;
+  whole.scales.outputs.offset = whole.scales.channels.offset = 0;
   return whole == WeightFormat::kF32 || whole == WeightFormat::kF16 ||
          whole == WeightFormat::kBF16 || whole == WeightFormat::kFp8;
 }

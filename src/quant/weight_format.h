@@ -31,10 +31,10 @@ struct Groups {
 
 enum class ScaleType : uint8_t { kNone, kF32, kU8 };
 
-// One scale for each group of rows and group of columns.
+// One scale for each group of outputs and group of input channels.
 struct ScaleGroups {
   ScaleType type = ScaleType::kNone;
-  Groups rows, cols;
+  Groups outputs, channels;
 
   friend bool operator==(const ScaleGroups&, const ScaleGroups&) = default;
 };
@@ -46,8 +46,8 @@ enum class ZeroPoints : uint8_t {
 };
 
 // A weight is (value - zero) * its scale * its outer scale; what is absent counts as 1. Each format
-// is a row of the table below; a new one (AWQ, GPTQ, NVFP4) is a new row, with the types that it
-// brings. What a product makes of the activations is not said here but in PackedWeight.
+// is an entry of the table below; a new one (AWQ, GPTQ, NVFP4) is a new entry, with the types that
+// it brings. What a product makes of the activations is not said here but in PackedWeight.
 struct WeightFormat {
   WeightType values = WeightType::kBF16;
   ScaleGroups scales;
@@ -58,7 +58,7 @@ struct WeightFormat {
   bool permuted_channels = false;
 
   // Memory that a weight takes, with its share of scales and zero points. The order of permuted
-  // channels is not in it: it is one for all rows.
+  // channels is not in it: it is one for all outputs.
   double bytes_per_weight() const;
 
   friend bool operator==(const WeightFormat&, const WeightFormat&) = default;

@@ -12,8 +12,8 @@ namespace fathom {
 // Views of mapped files; a slice or a transpose is again a view.
 struct WeightTensor {
   TensorView values;  // [out, in] in BF16, F16, F32 or F8_E4M3, any strides; a vector has rank 1
-  // [groups of rows, groups of columns] of format.scales: weight = value * scale. Absent where the
-  // format has none.
+  // [groups of outputs, groups of channels] of format.scales: weight = value * scale. Absent where
+  // the format has none.
   TensorView scales;
   WeightFormat format;
 };
@@ -21,14 +21,15 @@ struct WeightTensor {
 // A weight in the format that checkpoints store such values in, with the scales that this asks for.
 WeightTensor StoredWeight(const TensorView& values, const TensorView& scales = {});
 
-// The weight at (row, col) in fp32. Slow: for packing, checks and tests.
+// The weight at (output, channel) in fp32. Slow: for packing, checks and tests.
 // REQUIRES: rank 2, in range.
-float Dequantize(const WeightTensor& w, int64_t row, int64_t col);
+float Dequantize(const WeightTensor& w, int64_t output, int64_t channel);
 
-// Rows or columns [begin, end); a border may cut a group of the scales. REQUIRES: rank 2, in range.
-WeightTensor SliceRows(const WeightTensor& w, int64_t begin, int64_t end);
-WeightTensor SliceCols(const WeightTensor& w, int64_t begin, int64_t end);
-// Rows and columns exchanged. REQUIRES: rank 2.
+// Outputs or input channels [begin, end); a border may cut a group of the scales. REQUIRES: rank 2,
+// in range.
+WeightTensor SliceOutputs(const WeightTensor& w, int64_t begin, int64_t end);
+WeightTensor SliceChannels(const WeightTensor& w, int64_t begin, int64_t end);
+// Outputs and channels exchanged. REQUIRES: rank 2.
 WeightTensor Transposed(const WeightTensor& w);
 
 }  // namespace fathom

@@ -6,19 +6,20 @@
 namespace fathom {
 
 size_t Sampler::Tensors::LayOut(const SamplerCapacity& capacity, const Ops& ops, Arena arena) {
-  const int64_t rows = capacity.pass_rows, top = std::min<int64_t>(kMaxTopLogprobs, capacity.vocab);
+  const int64_t vectors = capacity.pass_vectors,
+                top = std::min<int64_t>(kMaxTopLogprobs, capacity.vocab);
   for (TensorView* view : {&identity, &index, &given_tokens}) {
-    *view = arena.Allocate(DType::kI32, {rows});
+    *view = arena.Allocate(DType::kI32, {vectors});
   }
   live = arena.Allocate(DType::kI32, {1});
-  hidden = arena.Allocate(ops.activation, {rows, capacity.hidden});
-  logits = arena.Allocate(DType::kF32, {rows, capacity.vocab});
-  adjusted = arena.Allocate(DType::kF32, {rows, capacity.vocab});
-  logprob = arena.Allocate(DType::kF32, {rows});
-  top_ids = arena.Allocate(DType::kI32, {rows, top});
-  top_logprobs = arena.Allocate(DType::kF32, {rows, top});
+  hidden = arena.Allocate(ops.activation, {vectors, capacity.hidden});
+  logits = arena.Allocate(DType::kF32, {vectors, capacity.vocab});
+  adjusted = arena.Allocate(DType::kF32, {vectors, capacity.vocab});
+  logprob = arena.Allocate(DType::kF32, {vectors});
+  top_ids = arena.Allocate(DType::kI32, {vectors, top});
+  top_logprobs = arena.Allocate(DType::kF32, {vectors, top});
   for (TensorView* view : {&tokens, &ok}) {
-    *view = arena.Allocate(DType::kI32, {capacity.logit_rows});
+    *view = arena.Allocate(DType::kI32, {capacity.logit_vectors});
   }
   return arena.used();
 }
@@ -29,11 +30,11 @@ size_t Sampler::Bytes(const SamplerCapacity& capacity, const Ops& ops) {
 
 Sampler::Sampler(const SamplerCapacity& capacity, const Ops& ops, Device& device)
     : capacity_(capacity), run_(ops, device), memory_(device.Allocate(Bytes(capacity, ops))) {
-  CHECK(capacity.logit_rows >= capacity.pass_rows, "{} logit rows in passes of {}",
-        capacity.logit_rows, capacity.pass_rows);
+  CHECK(capacity.logit_vectors >= capacity.pass_vectors, "{} logit vectors in passes of {}",
+        capacity.logit_vectors, capacity.pass_vectors);
   t_.LayOut(capacity, ops, Arena(memory_->data(), memory_->size()));
 
-  std::vector<int32_t> identity(static_cast<size_t>(capacity.pass_rows));
+  std::vector<int32_t> identity(static_cast<size_t>(capacity.pass_vectors));
   std::iota(identity.begin(), identity.end(), 0);
   UploadInts(t_.identity, std::as_bytes(std::span(identity)));
 
@@ -59,29 +60,29 @@ TensorView Sampler::UploadInts(const TensorView& to, std::span<const std::byte> 
 }
 
 LogitPass Sampler::Stage(std::span<const int32_t> index) {
-  const auto rows = static_cast<int32_t>(index.size());
-  CHECK(rows <= capacity_.pass_rows, "{} logit rows in a pass, capacity {}", rows,
-        capacity_.pass_rows);
-  UploadInts(t_.live, std::as_bytes(std::span(&rows, 1)));
+  const auto vectors = static_cast<int32_t>(index.size());
+  CHECK(vectors <= capacity_.pass_vectors, "{} logit vectors in a pass, capacity {}", vectors,
+        capacity_.pass_vectors);
+  UploadInts(t_.live, std::as_bytes(std::span(&vectors, 1)));
   return {.index = UploadInts(t_.index, std::as_bytes(index)), .live = t_.live};
 }
 
 TensorView Sampler::Gather(const LogitPass& pass, const TensorView& hidden) {
-  const TensorView out = t_.hidden.Slice(0, 0, pass.rows());
-  run_(run_.ops().gather_rows, {.x = hidden, .index = pass.index, .live = pass.live, .out = out});
+  const TensorView out = t_.hidden.Slice(0, 0, pass.vectors());
+  run_(run_.ops().gather_tokens, {.x = hidden, .index = pass.index, .live = pass.live, .out = out});
   return out;
 }
 
 void Sampler::Sample(const LogitPass& pass, int64_t first, const TokenMap& map,
                      const SlotState& state) {
   const Ops& ops = run_.ops();
-  const int64_t rows = pass.rows();
-  const TensorView adjusted = t_.adjusted.Slice(0, 0, rows);
+  const int64_t vectors = pass.vectors();
+  const TensorView adjusted = t_.adjusted.Slice(0, 0, vectors);
   // A copy: log-probabilities are those of the raw logits.
-  run_(ops.gather_rows, {.x = logits(pass),
-                         .index = t_.identity.Slice(0, 0, rows),
-                         .live = pass.live,
-                         .out = adjusted});
+  run_(ops.gather_tokens, {.x = logits(pass),
+                           .index = t_.identity.Slice(0, 0, vectors),
+                           .live = pass.live,
+                           .out = adjusted});
   run_(ops.adjust_logits, {.logits = adjusted,
                            .index = pass.index,
                            .token_slot = map.slots,
@@ -93,8 +94,8 @@ void Sampler::Sample(const LogitPass& pass, int64_t first, const TokenMap& map,
                     .positions = map.positions,
                     .slots = state,
                     .live = pass.live,
-                    .tokens = t_.tokens.Slice(0, first, first + rows),
-                    .ok = t_.ok.Slice(0, first, first + rows)});
+                    .tokens = t_.tokens.Slice(0, first, first + vectors),
+                    .ok = t_.ok.Slice(0, first, first + vectors)});
 }
 
 void Sampler::Commit(const RowTensors& rows, const TensorView& positions, const SlotState& state) {
@@ -108,39 +109,39 @@ void Sampler::Commit(const RowTensors& rows, const TensorView& positions, const 
                            .slots = state});
 }
 
-TokenLogprobs Sampler::PassLogprobs::row(size_t row, int32_t top) const {
-  const size_t width = top_ids.size() / rows();
-  TokenLogprobs result = {.logprob = logprobs[row]};
+TokenLogprobs Sampler::PassLogprobs::vector(size_t vector, int32_t top) const {
+  const size_t width = top_ids.size() / vectors();
+  TokenLogprobs result = {.logprob = logprobs[vector]};
   for (size_t i = 0; i < std::min(width, static_cast<size_t>(top)); ++i) {
-    result.top.emplace_back(TokenId{top_ids[row * width + i]}, top_logprobs[row * width + i]);
+    result.top.emplace_back(TokenId{top_ids[vector * width + i]}, top_logprobs[vector * width + i]);
   }
   return result;
 }
 
 void Sampler::LogProbs(const LogitPass& pass, std::span<const TokenId> tokens, int32_t top,
                        PassLogprobs& to) {
-  CHECK(static_cast<int64_t>(tokens.size()) == pass.rows());
+  CHECK(static_cast<int64_t>(tokens.size()) == pass.vectors());
   LogProbs(pass, UploadInts(t_.given_tokens, std::as_bytes(tokens)), top, to);
 }
 
 void Sampler::LogProbsOfDrawn(const LogitPass& pass, int64_t first, int32_t top, PassLogprobs& to) {
-  LogProbs(pass, t_.tokens.Slice(0, first, first + pass.rows()), top, to);
+  LogProbs(pass, t_.tokens.Slice(0, first, first + pass.vectors()), top, to);
 }
 
 void Sampler::LogProbs(const LogitPass& pass, const TensorView& tokens, int32_t top,
                        PassLogprobs& to) {
-  const int64_t rows = pass.rows(), count = std::min<int64_t>(top, capacity_.vocab);
-  const TensorView logprob = t_.logprob.Slice(0, 0, rows);
-  const TensorView top_ids(t_.top_ids.data(), DType::kI32, {rows, count});
-  const TensorView top_logprobs(t_.top_logprobs.data(), DType::kF32, {rows, count});
+  const int64_t vectors = pass.vectors(), count = std::min<int64_t>(top, capacity_.vocab);
+  const TensorView logprob = t_.logprob.Slice(0, 0, vectors);
+  const TensorView top_ids(t_.top_ids.data(), DType::kI32, {vectors, count});
+  const TensorView top_logprobs(t_.top_logprobs.data(), DType::kF32, {vectors, count});
   run_(run_.ops().log_probs, {.logits = logits(pass),
                               .tokens = tokens,
                               .live = pass.live,
                               .logprob = logprob,
                               .top_ids = top_ids,
                               .top_logprobs = top_logprobs});
-  to.logprobs.resize(static_cast<size_t>(rows));
-  to.top_ids.resize(static_cast<size_t>(rows * count));
+  to.logprobs.resize(static_cast<size_t>(vectors));
+  to.top_ids.resize(static_cast<size_t>(vectors * count));
   to.top_logprobs.resize(to.top_ids.size());
   Device& device = run_.device();
   device.Download(std::as_writable_bytes(std::span(to.logprobs)), logprob);
@@ -148,13 +149,14 @@ void Sampler::LogProbs(const LogitPass& pass, const TensorView& tokens, int32_t 
   device.Download(std::as_writable_bytes(std::span(to.top_logprobs)), top_logprobs);
 }
 
-void Sampler::Download(const RowTensors& rows, int64_t num_rows, int64_t logit_rows, Drawn& drawn) {
+void Sampler::Download(const RowTensors& rows, int64_t num_rows, int64_t logit_vectors,
+                       Drawn& drawn) {
   const auto download = [&](const TensorView& from, int64_t size, std::vector<int32_t>& to) {
     to.resize(static_cast<size_t>(size));
     run_.device().Download(std::as_writable_bytes(std::span(to)), from.Slice(0, 0, size));
   };
-  download(t_.tokens, logit_rows, drawn.ids);
-  download(t_.ok, logit_rows, drawn.ok);
+  download(t_.tokens, logit_vectors, drawn.ids);
+  download(t_.ok, logit_vectors, drawn.ok);
   download(rows.logit_begin, num_rows, drawn.logit_begin);
   download(rows.count, num_rows, drawn.count);
 }

@@ -19,13 +19,13 @@
 namespace fathom {
 
 struct SamplerCapacity {
-  int64_t logit_rows = 0;  // of a step
-  int64_t pass_rows = 0;   // logit rows that exist at a time
+  int64_t logit_vectors = 0;  // of a step
+  int64_t pass_vectors = 0;   // logit vectors that exist at a time
   int64_t vocab = 0;
   int64_t hidden = 0;
 };
 
-// A step's logit rows are taken in passes, each of which is Gather(), the model's Logits() into
+// A step's logit vectors are taken in passes, each of which is Gather(), the model's Logits() into
 // logits(), then Sample() and LogProbs() as wanted; after all of them Commit() and Download().
 // THREAD: one at a time.
 class Sampler {
@@ -33,17 +33,17 @@ class Sampler {
   Sampler(const SamplerCapacity& capacity, const Ops& ops, Device& device);
 
   static size_t Bytes(const SamplerCapacity& capacity, const Ops& ops);
-  int64_t pass_rows() const { return capacity_.pass_rows; }
+  int64_t pass_vectors() const { return capacity_.pass_vectors; }
 
   // Uploads a pass over tokens that the host chose: for logits alone, not to sample.
   LogitPass Stage(std::span<const int32_t> index);
-  // The hidden states of the pass, [logit rows, hidden].
+  // The hidden states of the pass, [logit vectors, hidden].
   TensorView Gather(const LogitPass& pass, const TensorView& hidden);
-  TensorView logits(const LogitPass& pass) const {  // F32 [logit rows, vocab]: raw
-    return t_.logits.Slice(0, 0, pass.rows());
+  TensorView logits(const LogitPass& pass) const {  // F32 [logit vectors, vocab]: raw
+    return t_.logits.Slice(0, 0, pass.vectors());
   }
 
-  // Draws a token for every row of a step's pass, the rows of which begin at `first` among the
+  // Draws a token for every logit vector of a step's pass, which begin at `first` among the
   // step's; leaves the raw logits as they are.
   void Sample(const LogitPass& pass, int64_t first, const TokenMap& map, const SlotState& state);
 
@@ -54,12 +54,12 @@ class Sampler {
   struct PassLogprobs {
     std::vector<float> logprobs, top_logprobs;
     std::vector<int32_t> top_ids;
-    size_t rows() const { return logprobs.size(); }
-    TokenLogprobs row(size_t row,
-                      int32_t top) const;  // with the `top` likeliest, of those there are
+    size_t vectors() const { return logprobs.size(); }
+    TokenLogprobs vector(size_t vector,
+                         int32_t top) const;  // with the `top` likeliest, of those there are
   };
   // Those of `tokens`, and of the `top` likeliest; `to` is written once a later mark has been
-  // waited for. Beyond the pass's live rows it is garbage.
+  // waited for. Beyond the pass's live vectors it is garbage.
   void LogProbs(const LogitPass& pass, std::span<const TokenId> tokens, int32_t top,
                 PassLogprobs& to);
   // Those of the tokens that Sample() drew.
@@ -67,15 +67,15 @@ class Sampler {
 
   // What was drawn, and what of it stands, on their way to the host.
   struct Drawn {
-    std::vector<int32_t> ids, ok;                           // of each logit row
-    std::vector<int32_t> logit_begin, count;                // of each row: RowTensors
-    std::optional<TokenId> token(size_t logit_row) const {  // nothing where sampling failed
-      return ok[logit_row] != 0 ? std::optional(TokenId{ids[logit_row]}) : std::nullopt;
+    std::vector<int32_t> ids, ok;                              // of each logit vector
+    std::vector<int32_t> logit_begin, count;                   // of each row: RowTensors
+    std::optional<TokenId> token(size_t logit_vector) const {  // nothing where sampling failed
+      return ok[logit_vector] != 0 ? std::optional(TokenId{ids[logit_vector]}) : std::nullopt;
     }
   };
-  // Enqueues the download of the first `num_rows` rows, with `logit_rows` logit rows at most:
+  // Enqueues the download of the first `num_rows` rows, with `logit_vectors` logit vectors at most:
   // `drawn` is written once a later mark has been waited for.
-  void Download(const RowTensors& rows, int64_t num_rows, int64_t logit_rows, Drawn& drawn);
+  void Download(const RowTensors& rows, int64_t num_rows, int64_t logit_vectors, Drawn& drawn);
 
  private:
   struct Tensors {

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kVocab = 6, kHidden = 4;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-using Logits = std::vector<std::vector<float>>;  // [rows][vocab]
+using Logits = std::vector<std::vector<float>>;  // [logit vectors][vocab]
 
 std::vector<TokenId> Ids(std::initializer_list<int32_t> ids) {
   std::vector<TokenId> tokens;
@@ -41,28 +41,29 @@ class SamplerTest : public testing::TestWithParam<const Ops*> {
     request->min_tokens = min_tokens;
     slots_.Open({.slot = SlotId{slot}, .params = request, .generated = generated});
   }
-  // Draws from these logits in one pass: row i for slots[i], with positions[i] for the new token.
+  // Draws from these logits in one pass: vector i for slots[i], with positions[i] for the new
+  // token.
   std::vector<std::optional<TokenId>> Pass(const Logits& logits, const std::vector<int32_t>& slots,
                                            std::vector<int32_t> positions) {
-    const auto rows = static_cast<int32_t>(logits.size());
+    const auto vectors = static_cast<int32_t>(logits.size());
     std::vector<int32_t> index, begin;
-    for (int32_t row = 0; row < rows; ++row) index.push_back(row);
-    for (int32_t row = 0; row <= rows; ++row) begin.push_back(row);
+    for (int32_t vector = 0; vector < vectors; ++vector) index.push_back(vector);
+    for (int32_t vector = 0; vector <= vectors; ++vector) begin.push_back(vector);
     for (int32_t& position : positions) --position;
-    pass_ = {.index = Ints(index), .live = Ints({rows})};
+    pass_ = {.index = Ints(index), .live = Ints({vectors})};
     sampler_.Gather(pass_, hidden_);
     float* to = static_cast<float*>(sampler_.logits(pass_).data());
-    for (const auto& row : logits) to = std::copy(row.begin(), row.end(), to);
+    for (const auto& vector : logits) to = std::copy(vector.begin(), vector.end(), to);
     sampler_.Sample(pass_, 0, {.slots = Ints(slots), .positions = Ints(positions)}, slots_.state());
     Sampler::Drawn drawn;
-    const RowTensors of_rows{.count = Ints(std::vector<int32_t>(logits.size(), 1)),
-                             .logit_begin = Ints(begin)};
-    sampler_.Download(of_rows, rows, rows, drawn);
+    const RowTensors rows{.count = Ints(std::vector<int32_t>(logits.size(), 1)),
+                          .logit_begin = Ints(begin)};
+    sampler_.Download(rows, vectors, vectors, drawn);
     std::vector<std::optional<TokenId>> tokens;
-    for (size_t row = 0; row < logits.size(); ++row) tokens.push_back(drawn.token(row));
+    for (size_t vector = 0; vector < logits.size(); ++vector) tokens.push_back(drawn.token(vector));
     return tokens;
   }
-  // Of the pass's first row.
+  // Of the pass's first vector.
   TokenLogprobs LogProbs(std::span<const TokenId> tokens, int32_t top) {
     Sampler::PassLogprobs logprobs;
     if (tokens.empty()) {
@@ -71,7 +72,7 @@ class SamplerTest : public testing::TestWithParam<const Ops*> {
       sampler_.LogProbs(pass_, tokens, top, logprobs);
     }
     device_.WaitFor(device_.Mark());
-    return logprobs.row(0, top);
+    return logprobs.vector(0, top);
   }
   TensorView Ints(std::vector<int32_t> values) {
     kept_.push_back(std::make_unique<std::vector<int32_t>>(std::move(values)));
@@ -87,7 +88,7 @@ class SamplerTest : public testing::TestWithParam<const Ops*> {
   CpuDevice device_{2};
   Slots slots_{{.slots = 4, .vocab = kVocab, .max_pages = 1}, device_};
   Sampler sampler_{
-      {.logit_rows = 3, .pass_rows = 3, .vocab = kVocab, .hidden = kHidden}, ops_, device_};
+      {.logit_vectors = 3, .pass_vectors = 3, .vocab = kVocab, .hidden = kHidden}, ops_, device_};
   LogitPass pass_;  // the last one
   std::unique_ptr<DeviceMemory> memory_ = device_.Allocate(256);
   TensorView hidden_{memory_->data(), ops_.activation, {3, kHidden}};
@@ -107,22 +108,22 @@ TEST_P(SamplerTest, GreedyTakesTheLikeliestAndTheLowerOfEqualOnes) {
 }
 
 TEST_P(SamplerTest, BiasesMoveTheTokenAndNotTheLogProbabilities) {
-  const std::vector<float> row = {0, 1, 2, 3, 2.5, 1};
+  const std::vector<float> vector = {0, 1, 2, 3, 2.5, 1};
   Open(0, {.temperature = 0, .logit_bias = {{TokenId{5}, 50.0f}}});
-  EXPECT_EQ(Pass({row}, {0}, {1})[0], TokenId{5});
+  EXPECT_EQ(Pass({vector}, {0}, {1})[0], TokenId{5});
   const TokenLogprobs drawn = LogProbs({}, 2);
-  EXPECT_NEAR(drawn.logprob, LogProb(row, 5), 1e-5);
+  EXPECT_NEAR(drawn.logprob, LogProb(vector, 5), 1e-5);
   ASSERT_EQ(drawn.top.size(), 2u);
   EXPECT_EQ(drawn.top[0].first, TokenId{3});
-  EXPECT_NEAR(drawn.top[0].second, LogProb(row, 3), 1e-5);
+  EXPECT_NEAR(drawn.top[0].second, LogProb(vector, 3), 1e-5);
   EXPECT_EQ(drawn.top[1].first, TokenId{4});
   const TokenLogprobs given = LogProbs(Ids({2}), 0);
-  EXPECT_NEAR(given.logprob, LogProb(row, 2), 1e-5);
+  EXPECT_NEAR(given.logprob, LogProb(vector, 2), 1e-5);
   EXPECT_TRUE(given.top.empty());
   EXPECT_EQ(LogProbs({}, kMaxTopLogprobs).top.size(), size_t{kVocab});
 }
 
-TEST_P(SamplerTest, RowsOfAPassHaveAsManyLikeliestAsEachWants) {
+TEST_P(SamplerTest, VectorsOfAPassHaveAsManyLikeliestAsEachWants) {
   const std::vector<float> first = {0, 1, 2, 3, 2.5, 1}, second = {4, 0, 3, 1, 2, -1};
   Open(0, {.temperature = 0});
   Open(1, {.temperature = 0});
@@ -130,8 +131,8 @@ TEST_P(SamplerTest, RowsOfAPassHaveAsManyLikeliestAsEachWants) {
   Sampler::PassLogprobs logprobs;
   sampler_.LogProbsOfDrawn(pass_, 0, /*top=*/5, logprobs);
   device_.WaitFor(device_.Mark());
-  const TokenLogprobs wide = logprobs.row(0, 5), narrow = logprobs.row(1, 1),
-                      all = logprobs.row(1, 5);
+  const TokenLogprobs wide = logprobs.vector(0, 5), narrow = logprobs.vector(1, 1),
+                      all = logprobs.vector(1, 5);
   ASSERT_EQ(wide.top.size(), 5u);
   EXPECT_EQ(wide.top[4].first, TokenId{5});
   EXPECT_NEAR(narrow.logprob, LogProb(second, 0), 1e-5);
@@ -153,7 +154,7 @@ TEST_P(SamplerTest, PenaltiesCountWhatWasGenerated) {
   EXPECT_EQ(tokens, (std::vector<std::optional<TokenId>>{TokenId{2}, TokenId{1}}));
 }
 
-TEST_P(SamplerTest, ARowWithNanHasNoTokenAndTheOthersHave) {
+TEST_P(SamplerTest, AVectorWithNanHasNoTokenAndTheOthersHave) {
   for (int32_t slot = 0; slot < 3; ++slot) Open(slot, {.temperature = 0});
   const auto tokens =
       Pass({{0, 9, 0, 0, 0, 0}, {0, kNan, 0, 9, 0, 0}, {0, 0, 0, 0, 9, 0}}, {0, 1, 2}, {1, 1, 1});

@@ -60,11 +60,11 @@ void Slots::Open(const SlotOpening& opening) {
   Set(state_.frequency, slot, p.frequency_penalty);
   Set(state_.repetition, slot, p.repetition_penalty);
 
-  const auto row = [&](const TensorView& view, const auto& values) {
+  const auto upload = [&](const TensorView& view, const auto& values) {
     device_.Upload(view.At(Raw(slot)), std::as_bytes(std::span(values)));
   };
-  row(state_.seed, std::vector<int32_t>{static_cast<int32_t>(p.seed & 0xffffffff),
-                                        static_cast<int32_t>(p.seed >> 32)});
+  upload(state_.seed, std::vector<int32_t>{static_cast<int32_t>(p.seed & 0xffffffff),
+                                           static_cast<int32_t>(p.seed >> 32)});
   std::vector<int32_t> stops(kMaxStopTokens, -1), bias_ids(kMaxLogitBias, -1);
   std::vector<float> bias_values(kMaxLogitBias, 0.0f);
   for (size_t i = 0; i < params.stop_tokens.size(); ++i) stops[i] = Raw(params.stop_tokens[i]);
@@ -72,16 +72,16 @@ void Slots::Open(const SlotOpening& opening) {
     bias_ids[i] = Raw(p.logit_bias[i].first);
     bias_values[i] = p.logit_bias[i].second;
   }
-  row(state_.stop_tokens, stops);
-  row(state_.bias_ids, bias_ids);
-  row(state_.bias_values, bias_values);
+  upload(state_.stop_tokens, stops);
+  upload(state_.bias_ids, bias_ids);
+  upload(state_.bias_values, bias_values);
 
   std::vector<int32_t> counts(static_cast<size_t>(capacity_.vocab), 0);
   std::vector<uint8_t> in_prompt(static_cast<size_t>(capacity_.vocab), 0);
   for (TokenId token : opening.generated) ++counts[static_cast<size_t>(Raw(token))];
   for (TokenId token : params.prompt) in_prompt[static_cast<size_t>(Raw(token))] = 1;
-  row(state_.counts, counts);
-  row(state_.in_prompt, in_prompt);
+  upload(state_.counts, counts);
+  upload(state_.in_prompt, in_prompt);
 }
 
 void Slots::SetPages(SlotId slot, int32_t first, std::span<const PageId> pages) {

@@ -12,10 +12,10 @@ namespace {
 constexpr int32_t kVocab = 8;
 
 template <class T>
-std::vector<T> Row(const TensorView& view, int64_t slot) {
-  const TensorView row = view.At(slot);
-  std::vector<T> values(static_cast<size_t>(row.elements()));
-  std::memcpy(values.data(), row.data(), values.size() * sizeof(T));
+std::vector<T> OfSlot(const TensorView& view, int64_t slot) {
+  const TensorView entry = view.At(slot);
+  std::vector<T> values(static_cast<size_t>(entry.elements()));
+  std::memcpy(values.data(), entry.data(), values.size() * sizeof(T));
   return values;
 }
 
@@ -71,22 +71,22 @@ TEST_F(SlotsTest, ARequestFindsWhatItAskedFor) {
   EXPECT_EQ(One<float>(state_.presence, 1), -1.0f);
   EXPECT_EQ(One<float>(state_.frequency, 1), 2.0f);
   EXPECT_EQ(One<float>(state_.repetition, 1), 1.5f);
-  EXPECT_EQ(Row<uint32_t>(state_.seed, 1), (std::vector<uint32_t>{0x9abcdef0, 0x12345678}));
+  EXPECT_EQ(OfSlot<uint32_t>(state_.seed, 1), (std::vector<uint32_t>{0x9abcdef0, 0x12345678}));
   std::vector<int32_t> stops(kMaxStopTokens, -1), bias_ids(kMaxLogitBias, -1);
   stops[0] = 2;
   stops[1] = 6;
   bias_ids[0] = 3;
   bias_ids[1] = 5;
-  EXPECT_EQ(Row<int32_t>(state_.stop_tokens, 1), stops);
-  EXPECT_EQ(Row<int32_t>(state_.bias_ids, 1), bias_ids);
-  EXPECT_EQ(Row<float>(state_.bias_values, 1)[0], 4.0f);
-  EXPECT_EQ(Row<float>(state_.bias_values, 1)[1], -100.0f);
-  EXPECT_EQ(Row<int32_t>(state_.counts, 1), (std::vector<int32_t>{0, 0, 0, 0, 2, 0, 0, 1}));
-  EXPECT_EQ(Row<uint8_t>(state_.in_prompt, 1), (std::vector<uint8_t>{1, 1, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(OfSlot<int32_t>(state_.stop_tokens, 1), stops);
+  EXPECT_EQ(OfSlot<int32_t>(state_.bias_ids, 1), bias_ids);
+  EXPECT_EQ(OfSlot<float>(state_.bias_values, 1)[0], 4.0f);
+  EXPECT_EQ(OfSlot<float>(state_.bias_values, 1)[1], -100.0f);
+  EXPECT_EQ(OfSlot<int32_t>(state_.counts, 1), (std::vector<int32_t>{0, 0, 0, 0, 2, 0, 0, 1}));
+  EXPECT_EQ(OfSlot<uint8_t>(state_.in_prompt, 1), (std::vector<uint8_t>{1, 1, 0, 0, 0, 0, 0, 0}));
   for (const int64_t other : {0, 2}) {
     EXPECT_EQ(One<float>(state_.temperature, other), 0.0f);
-    EXPECT_EQ(Row<int32_t>(state_.counts, other), std::vector<int32_t>(kVocab));
-    EXPECT_EQ(Row<uint8_t>(state_.in_prompt, other), std::vector<uint8_t>(kVocab));
+    EXPECT_EQ(OfSlot<int32_t>(state_.counts, other), std::vector<int32_t>(kVocab));
+    EXPECT_EQ(OfSlot<uint8_t>(state_.in_prompt, other), std::vector<uint8_t>(kVocab));
   }
 }
 
@@ -107,19 +107,19 @@ TEST_F(SlotsTest, NothingIsLeftOfTheRequestBefore) {
   EXPECT_EQ(One<int32_t>(state_.num_drafts, 0), 0);
   EXPECT_EQ(One<int32_t>(state_.generated, 0), 0);
   EXPECT_EQ(One<int32_t>(state_.min_tokens, 0), 0);
-  EXPECT_EQ(Row<uint32_t>(state_.seed, 0), std::vector<uint32_t>(2));
-  EXPECT_EQ(Row<int32_t>(state_.stop_tokens, 0), std::vector<int32_t>(kMaxStopTokens, -1));
-  EXPECT_EQ(Row<int32_t>(state_.bias_ids, 0), std::vector<int32_t>(kMaxLogitBias, -1));
-  EXPECT_EQ(Row<int32_t>(state_.counts, 0), std::vector<int32_t>(kVocab));
-  EXPECT_EQ(Row<uint8_t>(state_.in_prompt, 0), (std::vector<uint8_t>{0, 0, 0, 0, 0, 1, 0, 0}));
+  EXPECT_EQ(OfSlot<uint32_t>(state_.seed, 0), std::vector<uint32_t>(2));
+  EXPECT_EQ(OfSlot<int32_t>(state_.stop_tokens, 0), std::vector<int32_t>(kMaxStopTokens, -1));
+  EXPECT_EQ(OfSlot<int32_t>(state_.bias_ids, 0), std::vector<int32_t>(kMaxLogitBias, -1));
+  EXPECT_EQ(OfSlot<int32_t>(state_.counts, 0), std::vector<int32_t>(kVocab));
+  EXPECT_EQ(OfSlot<uint8_t>(state_.in_prompt, 0), (std::vector<uint8_t>{0, 0, 0, 0, 0, 1, 0, 0}));
 }
 
 TEST_F(SlotsTest, PagesAreAppended) {
   slots_.SetPages(SlotId{2}, 0, std::vector<PageId>{PageId{9}, PageId{8}});
   slots_.SetPages(SlotId{2}, 2, std::vector<PageId>{PageId{7}});
   slots_.SetPages(SlotId{1}, 3, std::vector<PageId>{PageId{6}});
-  EXPECT_EQ(Row<int32_t>(state_.page_table, 2), (std::vector<int32_t>{9, 8, 7, 0}));
-  EXPECT_EQ(Row<int32_t>(state_.page_table, 1), (std::vector<int32_t>{0, 0, 0, 6}));
+  EXPECT_EQ(OfSlot<int32_t>(state_.page_table, 2), (std::vector<int32_t>{9, 8, 7, 0}));
+  EXPECT_EQ(OfSlot<int32_t>(state_.page_table, 1), (std::vector<int32_t>{0, 0, 0, 6}));
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ TEST(OneRequest, OpensItsSlotOnceAndTakesPagesInFallingOrder) {
   EXPECT_EQ(first.rows[0].tokens, tokens);
   EXPECT_EQ(first.rows[0].first_new_page, 0);
   EXPECT_EQ(first.rows[0].new_pages, (std::vector{PageId{2}, PageId{1}}));
-  EXPECT_EQ(first.num_logit_rows(), 0);
+  EXPECT_EQ(first.num_logit_vectors(), 0);
 
   // Up to the border of a page, then beyond it.
   const StepPlan second = request.Next(AttentionForm::kAbsorbed, std::span(tokens).first(28));

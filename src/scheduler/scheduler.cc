@@ -121,7 +121,7 @@ std::vector<RowEffect> Scheduler::Apply(uint64_t step, std::span<const StepRow> 
     Sequence& seq = *found->second;
     --seq.rows_in_flight;
     seq.samples_in_flight -= row.samples;
-    seq.tokens_in_flight -= row.logit_rows();
+    seq.tokens_in_flight -= row.logit_vectors();
     if (seq.state != SequenceState::kEnded) {
       effects[i].counts = true;
       effects[i].end = Advance(seq, row, outcomes[i]);
@@ -135,7 +135,7 @@ std::vector<RowEffect> Scheduler::Apply(uint64_t step, std::span<const StepRow> 
 std::optional<SequenceEnd> Scheduler::Advance(Sequence& seq, const StepRow& row,
                                               const RowOutcome& outcome) {
   const std::vector<TokenId>& tokens = outcome.tokens;
-  const size_t most = static_cast<size_t>(row.logit_rows());
+  const size_t most = static_cast<size_t>(row.logit_vectors());
   const size_t least = row.samples && !outcome.failed ? 1 : 0;
   CHECK(tokens.size() >= least && tokens.size() <= most,
         "request {}: {} tokens of a row that brings {} to {}", Raw(seq.id), tokens.size(), least,

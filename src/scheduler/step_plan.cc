@@ -251,7 +251,7 @@ std::vector<StepRow> StepPlans::Rows() const {
 }
 
 void Widen(StepShape& shape, const StepPlan& part, bool logprobs) {
-  const auto logit_vectors = static_cast<int32_t>(part.num_logit_rows());
+  const auto logit_vectors = static_cast<int32_t>(part.num_logit_vectors());
   shape.rows = std::max(shape.rows, static_cast<int32_t>(part.rows.size()));
   shape.tokens = std::max(shape.tokens, static_cast<int32_t>(part.num_tokens()));
   shape.logit_vectors = std::max(shape.logit_vectors, logit_vectors);

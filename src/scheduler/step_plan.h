@@ -38,7 +38,7 @@ struct StepRow {
     return is_decode() ? 1 + drafts : static_cast<int32_t>(tokens.size());
   }
   // The most tokens that it brings: of a decode one for each token that is live.
-  int32_t logit_rows() const { return !samples ? 0 : is_decode() ? num_tokens() : 1; }
+  int32_t logit_vectors() const { return !samples ? 0 : is_decode() ? num_tokens() : 1; }
   friend bool operator==(const StepRow&, const StepRow&) = default;
 };
 
@@ -71,9 +71,9 @@ struct StepPlan {
     for (const StepRow& row : rows) n += row.num_tokens();
     return n;
   }
-  int64_t num_logit_rows() const {
+  int64_t num_logit_vectors() const {
     int64_t n = 0;
-    for (const StepRow& row : rows) n += row.logit_rows();
+    for (const StepRow& row : rows) n += row.logit_vectors();
     return n;
   }
   friend bool operator==(const StepPlan&, const StepPlan&) = default;

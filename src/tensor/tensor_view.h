@@ -34,7 +34,7 @@ class TensorView {
   int64_t elements() const;
   bool contiguous() const;
   // Whether the innermost dimension is contiguous (or has at most one element).
-  bool rows_contiguous() const {
+  bool innermost_contiguous() const {
     return rank_ > 0 && (strides_[rank_ - 1] == 1 || shape_[rank_ - 1] <= 1);
   }
   void* data() const { return data_; }
@@ -47,9 +47,9 @@ class TensorView {
     }
     return static_cast<T*>(data_);
   }
-  // Pointer to row i of a view of rank 2 (or to the i-th slice of a higher rank).
+  // Pointer to slice i of dimension 0.
   template <class T>
-  T* Row(int64_t i) const {
+  T* As(int64_t i) const {
     return As<T>() + i * strides_[0];
   }
 

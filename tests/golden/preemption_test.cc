@@ -23,7 +23,7 @@ void AttendByRowLength(OpContext& context, const AttendAbsorbedArgs& a) {
   }
 }
 
-// Draws with the number of a row's place in its pass, instead of that of its token's position.
+// Draws with the number of a logit vector's place in its pass, instead of its token's position.
 void SampleByPlaceInPass(OpContext& context, const SampleArgs& a) {
   std::vector<int32_t> places(static_cast<size_t>(a.positions.dim(0)));
   for (int32_t i = 0; i < *a.live.As<int32_t>(); ++i) {
@@ -63,12 +63,12 @@ TEST(Canary, APreemptionThatChangesBitsIsNoticed) {
   EXPECT_NE(DifferenceAfterPreemptions({.ops = &wrong}), "");
 }
 
-// Logit rows are sampled a few at a time.
-TEST(Invariance, ForEveryNumberOfLogitRowsAtATime) {
+// Logit vectors are sampled a few at a time.
+TEST(Invariance, ForEveryNumberOfLogitVectorsAtATime) {
   const std::vector<GenerateRequest> requests = MakeRequests();
   const Results base = RunAll({}, requests);
-  for (const int32_t pass_rows : {1, 31}) {
-    ExpectSameBits(base, RunAll({.pass_rows = pass_rows}, requests));
+  for (const int32_t pass_vectors : {1, 31}) {
+    ExpectSameBits(base, RunAll({.pass_vectors = pass_vectors}, requests));
   }
 }
 
@@ -79,7 +79,7 @@ TEST(Canary, ADrawThatDependsOnItsPassIsNoticed) {
   Ops wrong = RightOps();
   wrong.sample.run = SampleByPlaceInPass;
   EXPECT_NE(Difference(RunAll({.ops = &wrong}, requests),
-                       RunAll({.ops = &wrong, .pass_rows = 1}, requests)),
+                       RunAll({.ops = &wrong, .pass_vectors = 1}, requests)),
             "");
 }
 

@@ -24,7 +24,7 @@ class Rows {
     auto model = Model::Load(*checkpoint, *setting.ops, device_,
                              {.max_tokens = kTokens,
                               .max_rows = 1,
-                              .max_logit_rows = 1,
+                              .max_logit_vectors = 1,
                               .max_model_len = kTokens,
                               .kv_cache = setting.kv_cache},
                              nullptr);

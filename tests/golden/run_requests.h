@@ -33,8 +33,8 @@ struct Setting {
   int threads = 2;
   const Ops* ops = &CpuOps(Fp8Activations::kExact);
   std::optional<DType> kv_cache = {};
-  int32_t pages = 0;      // 0: enough for every slot
-  int32_t pass_rows = 0;  // logit rows that are sampled at a time; 0: one for each slot
+  int32_t pages = 0;         // 0: enough for every slot
+  int32_t pass_vectors = 0;  // logit vectors that are sampled at a time; 0: one for each slot
 };
 
 // Every table, and the default one with an FP8 cache.
@@ -87,14 +87,14 @@ inline Results RunAll(const Setting& setting, const std::vector<GenerateRequest>
   auto checkpoint = Checkpoint::Open("models/tiny-r1");
   CHECK(checkpoint.ok(), "{}", checkpoint.status().message());
   CpuDevice device(setting.threads);
-  auto model =
-      Model::Load(*checkpoint, *setting.ops, device,
-                  {.max_tokens = setting.budget,
-                   .max_rows = setting.slots,
-                   .max_logit_rows = setting.pass_rows > 0 ? setting.pass_rows : setting.slots,
-                   .max_model_len = kMaxModelLen,
-                   .kv_cache = setting.kv_cache},
-                  nullptr);
+  auto model = Model::Load(
+      *checkpoint, *setting.ops, device,
+      {.max_tokens = setting.budget,
+       .max_rows = setting.slots,
+       .max_logit_vectors = setting.pass_vectors > 0 ? setting.pass_vectors : setting.slots,
+       .max_model_len = kMaxModelLen,
+       .kv_cache = setting.kv_cache},
+      nullptr);
   CHECK(model.ok(), "{}", model.status().message());
   const SteadyClock clock;
   Collector collector;

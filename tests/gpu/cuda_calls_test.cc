@@ -134,7 +134,7 @@ TEST_F(CudaCallsTest, StepsNeitherAllocateNorWait) {
       Model::Load(*checkpoint, CudaOps(**device, Fp8Activations::kQuantized), **device,
                   {.max_tokens = kChunk + kSlots,
                    .max_rows = kSlots,
-                   .max_logit_rows = kSlots,
+                   .max_logit_vectors = kSlots,
                    .max_model_len = kMaxModelLen},
                   nullptr);
   ASSERT_TRUE(model.ok()) << model.status().message();

@@ -37,7 +37,7 @@ TEST(MemoryPlanGpuTest, FiveLayersOfV3AreServedByDefaultOnAnH200) {
   without_tables.vocab_size = 1;
   const ModelOptions model{.max_tokens = tokens,
                            .max_rows = limits.max_num_seqs,
-                           .max_logit_rows = limits.max_num_seqs,
+                           .max_logit_vectors = limits.max_num_seqs,
                            .max_model_len = config.max_position_embeddings};
   const MemoryNeeds needs{
       .items = EngineNeeds({.weights = Checkpoint::Dummy(without_tables, 0).total_bytes() + tables,

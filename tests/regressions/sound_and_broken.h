@@ -30,7 +30,7 @@ inline SoundAndBroken RunSoundAndBroken(int32_t max_tokens, WantedLogprobs wante
   CHECK(checkpoint.ok(), "{}", checkpoint.status().message());
   CpuDevice device(1);
   const ModelOptions sizes{
-      .max_tokens = 64, .max_rows = 2, .max_logit_rows = 2, .max_model_len = kLength};
+      .max_tokens = 64, .max_rows = 2, .max_logit_vectors = 2, .max_model_len = kLength};
   const auto model = Model::Load(*checkpoint, CpuOps(Fp8Activations::kExact), device, sizes, {});
   CHECK(model.ok(), "{}", model.status().message());
   const EngineOptions options{.scheduler = {.max_num_seqs = 2,

@@ -69,10 +69,8 @@ void Print(const Report& r) {
   fmt::print(
       "{} requests: {} to full length, {} stopped, {} cancelled, {} failed, {} refused for a full "
       "queue, {} by an engine that stops, {} that can never run; {} steps, {} preemptions, {} "
-      "moves "
-      "to another group, {} drafts accepted, {} rejected, {} decodes of nothing, {} late answers "
-      "of "
-      "groups, {} stops under load, {} outputs that blocked; hash {:016x}\n",
+      "moves to another group, {} drafts accepted, {} rejected, {} decodes of nothing, {} late "
+      "answers of groups, {} stops under load, {} outputs that blocked; hash {:016x}\n",
       r.requests(), r.full_length, r.stopped, r.cancelled, r.failed, r.refused_full,
       r.refused_stopping, r.refused_never_fit, r.steps, r.preemptions, r.moved, r.drafts_accepted,
       r.drafts_rejected, r.rows_of_nothing, r.late_answers, r.stops, r.blocked_outputs, r.hash);

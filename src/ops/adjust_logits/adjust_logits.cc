@@ -8,9 +8,9 @@ void Check(const AdjustLogitsArgs& a) {
             s.stop_tokens.rank() == 2 && s.bias_ids.rank() == 2,
         "adjust_logits: logits are {}, slots.counts {}, slots.stop_tokens {}, slots.bias_ids {}",
         a.logits.ToString(), s.counts.ToString(), s.stop_tokens.ToString(), s.bias_ids.ToString());
-  const int64_t rows = a.logits.dim(0), vocab = a.logits.dim(1), slots = s.counts.dim(0);
-  CheckTensor("adjust_logits: logits", a.logits, DType::kF32, {rows, vocab});
-  CheckTensor("adjust_logits: index", a.index, DType::kI32, {rows});
+  const int64_t vectors = a.logits.dim(0), vocab = a.logits.dim(1), slots = s.counts.dim(0);
+  CheckTensor("adjust_logits: logits", a.logits, DType::kF32, {vectors, vocab});
+  CheckTensor("adjust_logits: index", a.index, DType::kI32, {vectors});
   CheckTensor("adjust_logits: token_slot", a.token_slot, DType::kI32, {a.token_slot.dim(0)});
   CheckTensor("adjust_logits: slots.counts", s.counts, DType::kI32, {slots, vocab});
   CheckTensor("adjust_logits: slots.in_prompt", s.in_prompt, DType::kU8, {slots, vocab});

@@ -1,10 +1,10 @@
 // Bias, penalties and bans on CUDA.
 //   formula:       as ops.h says for AdjustLogitsArgs
-//   data mapping:  a block of 1024 threads per row: biases first, then a pass over the vocabulary
-//                  if the request asks for penalties, then bans
+//   data mapping:  a block of 1024 threads per logit vector: biases first, then a pass over the
+//                  vocabulary if the request asks for penalties, then bans
 //   bytes, FLOPs:  8 bytes a bias; 13 bytes a token of the vocabulary where penalised
 //   accumulator:   none
-//   expected time: without penalties one launch (3 us), else 129k x 13 bytes a row; not measured
+//   expected time: without penalties one launch (3 us), else 129k x 13 bytes a vector; not measured
 #include "cuda/kernels.cuh"
 #include "ops/cuda_ops.h"
 
@@ -14,12 +14,12 @@ namespace kernels {
 constexpr int kMaxBiases = 1024;
 
 struct Adjustment {
-  Rows<float> logits;
+  Slices<float> logits;
   int64_t vocab, slots, tokens;
   const int32_t *index, *token_slot, *live;
-  Rows<const int32_t> bias_ids, counts, stop_tokens;
-  Rows<const float> bias_values;
-  Rows<const uint8_t> in_prompt;
+  Slices<const int32_t> bias_ids, counts, stop_tokens;
+  Slices<const float> bias_values;
+  Slices<const uint8_t> in_prompt;
   int biases, stops;
   const float *presence, *frequency, *repetition;
   const int32_t *generated, *min_tokens;
@@ -66,13 +66,13 @@ __device__ inline void Penalise(const Adjustment& a, float* logits, int32_t slot
 
 __global__ void AdjustLogits(Adjustment a) {
   AfterPriorKernels();
-  const int64_t row = blockIdx.x;
-  if (row >= *a.live) return;
-  const int32_t token = a.index[row];
+  const int64_t vector = blockIdx.x;
+  if (vector >= *a.live) return;
+  const int32_t token = a.index[vector];
   DEVICE_CHECK(token >= 0 && token < a.tokens, "adjust_logits: token", token);
   const int32_t slot = a.token_slot[token];
   DEVICE_CHECK(slot >= 0 && slot < a.slots, "adjust_logits: slot", slot);
-  float* logits = a.logits[row];
+  float* logits = a.logits[vector];
   AddBiases(a, logits, slot);
   __syncthreads();
   Penalise(a, logits, slot);
@@ -92,18 +92,18 @@ void AdjustLogitsCuda(OpContext& context, const AdjustLogitsArgs& a) {
   using namespace kernels;
   const SlotState& s = a.slots;
   CHECK(s.bias_ids.dim(1) <= kMaxBiases, "adjust_logits: {} biases", s.bias_ids.dim(1));
-  const Adjustment adjustment = {.logits = RowsOf<float>(a.logits),
+  const Adjustment adjustment = {.logits = SlicesOf<float>(a.logits),
                                  .vocab = a.logits.dim(1),
                                  .slots = s.counts.dim(0),
                                  .tokens = a.token_slot.dim(0),
                                  .index = Data<int32_t>(a.index),
                                  .token_slot = Data<int32_t>(a.token_slot),
                                  .live = Data<int32_t>(a.live),
-                                 .bias_ids = RowsOf<const int32_t>(s.bias_ids),
-                                 .counts = RowsOf<const int32_t>(s.counts),
-                                 .stop_tokens = RowsOf<const int32_t>(s.stop_tokens),
-                                 .bias_values = RowsOf<const float>(s.bias_values),
-                                 .in_prompt = RowsOf<const uint8_t>(s.in_prompt),
+                                 .bias_ids = SlicesOf<const int32_t>(s.bias_ids),
+                                 .counts = SlicesOf<const int32_t>(s.counts),
+                                 .stop_tokens = SlicesOf<const int32_t>(s.stop_tokens),
+                                 .bias_values = SlicesOf<const float>(s.bias_values),
+                                 .in_prompt = SlicesOf<const uint8_t>(s.in_prompt),
                                  .biases = static_cast<int>(s.bias_ids.dim(1)),
                                  .stops = static_cast<int>(s.stop_tokens.dim(1)),
                                  .presence = Data<float>(s.presence),

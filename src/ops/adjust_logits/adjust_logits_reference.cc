@@ -1,32 +1,32 @@
 #include <limits>
 
-#include "ops/adjust_logits/adjust_row.h"
+#include "ops/adjust_logits/adjust_vector.h"
 #include "ops/reference_ops.h"
 
 namespace fathom {
 namespace {
 
-float* LogitOf(const AdjustLogitsArgs& a, int64_t row, int32_t token) {
+float* LogitOf(const AdjustLogitsArgs& a, int64_t vector, int32_t token) {
   CHECK(token < a.logits.dim(1), "adjust_logits: token {} of {}", token, a.logits.dim(1));
-  return a.logits.Row<float>(row) + token;
+  return a.logits.As<float>(vector) + token;
 }
 
-void AddBias(const AdjustLogitsArgs& a, int64_t row, int32_t slot) {
+void AddBias(const AdjustLogitsArgs& a, int64_t vector, int32_t slot) {
   for (int64_t i = 0; i < a.slots.bias_ids.dim(1); ++i) {
-    const int32_t token = a.slots.bias_ids.Row<int32_t>(slot)[i];
-    if (token >= 0) *LogitOf(a, row, token) += a.slots.bias_values.Row<float>(slot)[i];
+    const int32_t token = a.slots.bias_ids.As<int32_t>(slot)[i];
+    if (token >= 0) *LogitOf(a, vector, token) += a.slots.bias_values.As<float>(slot)[i];
   }
 }
 
-void Penalise(const AdjustLogitsArgs& a, int64_t row, int32_t slot) {
+void Penalise(const AdjustLogitsArgs& a, int64_t vector, int32_t slot) {
   const float repetition = a.slots.repetition.As<float>()[slot];
   const float frequency = a.slots.frequency.As<float>()[slot];
   const float presence = a.slots.presence.As<float>()[slot];
   if (repetition == 1 && frequency == 0 && presence == 0) return;
   for (int64_t v = 0; v < a.logits.dim(1); ++v) {
-    float& logit = a.logits.Row<float>(row)[v];
-    const int32_t count = a.slots.counts.Row<int32_t>(slot)[v];
-    if (count > 0 || a.slots.in_prompt.Row<uint8_t>(slot)[v] != 0) {
+    float& logit = a.logits.As<float>(vector)[v];
+    const int32_t count = a.slots.counts.As<int32_t>(slot)[v];
+    if (count > 0 || a.slots.in_prompt.As<uint8_t>(slot)[v] != 0) {
       logit = logit > 0 ? logit / repetition : logit * repetition;
     }
     if (count > 0) {
@@ -36,28 +36,28 @@ void Penalise(const AdjustLogitsArgs& a, int64_t row, int32_t slot) {
   }
 }
 
-void Ban(const AdjustLogitsArgs& a, int64_t row, int32_t slot) {
+void Ban(const AdjustLogitsArgs& a, int64_t vector, int32_t slot) {
   if (a.slots.generated.As<int32_t>()[slot] >= a.slots.min_tokens.As<int32_t>()[slot]) return;
   for (int64_t i = 0; i < a.slots.stop_tokens.dim(1); ++i) {
-    const int32_t token = a.slots.stop_tokens.Row<int32_t>(slot)[i];
-    if (token >= 0) *LogitOf(a, row, token) = -std::numeric_limits<float>::infinity();
+    const int32_t token = a.slots.stop_tokens.As<int32_t>(slot)[i];
+    if (token >= 0) *LogitOf(a, vector, token) = -std::numeric_limits<float>::infinity();
   }
 }
 
 }  // namespace
 
-void AdjustRow(const AdjustLogitsArgs& a, int64_t row) {
-  const int32_t token = a.index.As<int32_t>()[row];
+void AdjustVector(const AdjustLogitsArgs& a, int64_t vector) {
+  const int32_t token = a.index.As<int32_t>()[vector];
   CHECK(token >= 0 && token < a.token_slot.dim(0), "adjust_logits: token {}", token);
   const int32_t slot = a.token_slot.As<int32_t>()[token];
   CHECK(slot >= 0 && slot < a.slots.counts.dim(0), "adjust_logits: slot {}", slot);
-  AddBias(a, row, slot);
-  Penalise(a, row, slot);
-  Ban(a, row, slot);
+  AddBias(a, vector, slot);
+  Penalise(a, vector, slot);
+  Ban(a, vector, slot);
 }
 
 void AdjustLogitsReference(OpContext&, const AdjustLogitsArgs& a) {
-  for (int64_t row = 0; row < *a.live.As<int32_t>(); ++row) AdjustRow(a, row);
+  for (int64_t vector = 0; vector < *a.live.As<int32_t>(); ++vector) AdjustVector(a, vector);
 }
 
 }  // namespace fathom

@@ -16,12 +16,13 @@ std::vector<int32_t> Backwards(int32_t live) {
   return index;
 }
 
-// Rows of logits of the slots given, with a row of room; the batch has their tokens backwards.
-std::vector<float> RunRows(const TestBackend& b, const TestSlots& slots,
-                           const std::vector<float>& x, const std::vector<int32_t>& row_slot) {
-  const auto live = static_cast<int32_t>(row_slot.size());
+// Logit vectors of the slots given, with room for one more; the batch has their tokens backwards.
+std::vector<float> RunVectors(const TestBackend& b, const TestSlots& slots,
+                              const std::vector<float>& x,
+                              const std::vector<int32_t>& vector_slot) {
+  const auto live = static_cast<int32_t>(vector_slot.size());
   const TestTensor logits(DType::kF32, {live + 1, kVocab}, x);
-  const std::vector<int32_t> token_slot(row_slot.rbegin(), row_slot.rend());
+  const std::vector<int32_t> token_slot(vector_slot.rbegin(), vector_slot.rend());
   RunOp(b, &Ops::adjust_logits,
         {.logits = logits,
          .index = Ints({live + 1}, Backwards(live)),
@@ -29,9 +30,9 @@ std::vector<float> RunRows(const TestBackend& b, const TestSlots& slots,
          .slots = slots.state(),
          .live = Live(live)});
   EXPECT_TRUE(logits.PoisonedFrom(live));
-  std::vector<float> rows = logits.Floats();
-  rows.resize(live * kVocab);
-  return rows;
+  std::vector<float> vectors = logits.Floats();
+  vectors.resize(live * kVocab);
+  return vectors;
 }
 
 TEST_P(AdjustLogitsTest, NothingAskedNothingChanged) {
@@ -43,8 +44,8 @@ TEST_P(AdjustLogitsTest, NothingAskedNothingChanged) {
   At<int32_t>(slots.counts, 0, 7) = 4;
   At<uint8_t>(slots.in_prompt, 1, 8) = 1;
   At<int32_t>(slots.stop_tokens, 0, 1) = 9;  // but no minimum is unmet
-  ExpectSameBits(RunRows(GetParam(), slots, x, {1, 0}), x);
-  EXPECT_TRUE(RunRows(GetParam(), slots, {}, {}).empty());
+  ExpectSameBits(RunVectors(GetParam(), slots, x, {1, 0}), x);
+  EXPECT_TRUE(RunVectors(GetParam(), slots, {}, {}).empty());
 }
 
 // Each in turn, then all, in the order of request/params.h.
@@ -76,12 +77,12 @@ TEST_P(AdjustLogitsTest, EachInItsPlace) {
   expected[13] = 0.5f;
   expected[299] = 101;
   expected[20] = expected[0] = -INFINITY;
-  ExpectSameBits(RunRows(GetParam(), slots, x, {1}), expected);
+  ExpectSameBits(RunVectors(GetParam(), slots, x, {1}), expected);
   At<int32_t>(slots.generated, 1) = 5;
   expected[20] = expected[0] = 1;
-  ExpectSameBits(RunRows(GetParam(), slots, x, {1}), expected);
+  ExpectSameBits(RunVectors(GetParam(), slots, x, {1}), expected);
   // Other slots ask for nothing.
-  ExpectSameBits(RunRows(GetParam(), slots, x, {2}), x);
+  ExpectSameBits(RunVectors(GetParam(), slots, x, {2}), x);
 }
 
 TEST_P(AdjustLogitsTest, NegativePenaltiesEncourage) {
@@ -91,7 +92,7 @@ TEST_P(AdjustLogitsTest, NegativePenaltiesEncourage) {
   At<int32_t>(slots.counts, 0, 299) = 2;
   std::vector<float> expected(kVocab);
   expected[299] = 4;
-  ExpectSameBits(RunRows(GetParam(), slots, std::vector<float>(kVocab), {0}), expected);
+  ExpectSameBits(RunVectors(GetParam(), slots, std::vector<float>(kVocab), {0}), expected);
 }
 
 TEST_P(AdjustLogitsTest, AsTheOracleAndAlone) {
@@ -114,12 +115,12 @@ TEST_P(AdjustLogitsTest, AsTheOracleAndAlone) {
     }
   }
   const std::vector<float> x = Normals(33 * kVocab, 6, 10);
-  const auto run = [&](const TestBackend& b, const std::vector<int>& rows) {
-    return RunRows(b, slots, PickRows(x, kVocab, rows), {rows.begin(), rows.end()});
+  const auto run = [&](const TestBackend& b, const std::vector<int>& vectors) {
+    return RunVectors(b, slots, PickVectors(x, kVocab, vectors), {vectors.begin(), vectors.end()});
   };
   ExpectAsOracle(GetParam(), 1e-6, [&](const TestBackend& b) { return run(b, Range(33)); });
-  ExpectRowInvariance(33, kVocab,
-                      [&](const std::vector<int>& rows) { return run(GetParam(), rows); });
+  ExpectTokenInvariance(33, kVocab,
+                        [&](const std::vector<int>& vectors) { return run(GetParam(), vectors); });
 }
 
 }  // namespace

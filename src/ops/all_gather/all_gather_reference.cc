@@ -12,7 +12,7 @@ void AllGatherReference(OpContext&, const AllGatherArgs& a) {
     const Share share = ShareOf(a.out.dim(1), a.unit, ranks.size(), rank);
     const float* from = static_cast<const float*>(parts[static_cast<size_t>(rank)]);
     for (int64_t t = 0; t < *a.live.As<int32_t>(); ++t) {
-      std::copy_n(from + t * share.size(), share.size(), a.out.Row<float>(t) + share.begin);
+      std::copy_n(from + t * share.size(), share.size(), a.out.As<float>(t) + share.begin);
     }
   }
   ranks.Part();

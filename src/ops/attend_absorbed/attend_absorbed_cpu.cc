@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "ops/cpu_ops.h"
-#include "ops/page_rows.h"
+#include "ops/page_tokens.h"
 #include "tensor/buffer.h"
 
 namespace fathom {
@@ -79,8 +79,8 @@ class AbsorbedAttention {
     const int64_t t = TokenOf(task, tokens), local = task - first_task_.As<int64_t>()[t];
     const int64_t begin = local / groups_ * kPiece, head = local % groups_ * kHeadGroup;
     AttendPiece piece = {
-        .q_latent = a_.q_latent.Row<float>(t) + head * latent_,
-        .q_rope = a_.q_rope.Row<float>(t) + head * a_.q_rope.stride(1),
+        .q_latent = a_.q_latent.As<float>(t) + head * latent_,
+        .q_rope = a_.q_rope.As<float>(t) + head * a_.q_rope.stride(1),
         .q_latent_stride = latent_,
         .q_rope_stride = a_.q_rope.stride(1),
         .heads = std::min(kHeadGroup, heads_ - head),
@@ -94,9 +94,9 @@ class AbsorbedAttention {
         .latent_dim = latent_,
         .rope_dim = a_.q_rope.dim(2),
         .scale = a_.scale,
-        .out = out_.Row<float>(slot),
-        .max = max_.Row<float>(slot),
-        .sum = sum_.Row<float>(slot),
+        .out = out_.As<float>(slot),
+        .max = max_.As<float>(slot),
+        .sum = sum_.As<float>(slot),
         .next = nullptr,
     };
     const int32_t* table = SlotPages(a_.tokens.page_table, a_.tokens.slots.As<int32_t>()[t]);
@@ -105,7 +105,7 @@ class AbsorbedAttention {
           PageOf(table, a_.tokens.page_table.dim(1), begin + i * kPageTokens, a_.pages);
       piece.latent[i] = a_.pages.latent.At(page).data();
       piece.rope[i] = a_.pages.rope.At(page).data();
-      if (a_.pages.scales.rank() > 0) piece.scales[i] = a_.pages.scales.Row<float>(page);
+      if (a_.pages.scales.rank() > 0) piece.scales[i] = a_.pages.scales.As<float>(page);
     }
     return piece;
   }
@@ -114,16 +114,17 @@ class AbsorbedAttention {
   void Merge(int64_t t, int64_t head, int64_t begin, int64_t end) const {
     const int64_t first = first_task_.As<int64_t>()[t], pieces = Pieces(t);
     const int64_t group = head / kHeadGroup;
-    float* out = a_.out.Row<float>(t) + head * latent_;
-    float* max = merged_max_.Row<float>(t) + head;
-    float* sum = merged_sum_.Row<float>(t) + head;
+    float* out = a_.out.As<float>(t) + head * latent_;
+    float* max = merged_max_.As<float>(t) + head;
+    float* sum = merged_sum_.As<float>(t) + head;
     const int64_t before = std::max<int64_t>(0, begin - first - group);
     for (int64_t piece = (before + groups_ - 1) / groups_; piece < pieces; ++piece) {
       const int64_t task = first + piece * groups_ + group;
       if (task >= end) break;
-      const int64_t slot = task - begin, row = head % kHeadGroup;
-      const float* piece_out = out_.Row<float>(slot) + row * latent_;
-      const float piece_max = max_.Row<float>(slot)[row], piece_sum = sum_.Row<float>(slot)[row];
+      const int64_t slot = task - begin, in_group = head % kHeadGroup;
+      const float* piece_out = out_.As<float>(slot) + in_group * latent_;
+      const float piece_max = max_.As<float>(slot)[in_group],
+                  piece_sum = sum_.As<float>(slot)[in_group];
       if (piece == 0) {
         *max = piece_max;
         *sum = piece_sum;

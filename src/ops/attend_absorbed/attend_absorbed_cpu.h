@@ -18,9 +18,9 @@ struct AttendPiece {
   const float *q_latent, *q_rope;  // of the first head
   int64_t q_latent_stride, q_rope_stride;
   int64_t heads;                                        // up to kHeadGroup
-  const void *latent[kPiecePages], *rope[kPiecePages];  // rows of the pages
-  const float* scales[kPiecePages];                     // of E4M3 latents, by row
-  int64_t latent_stride, rope_stride;                   // between rows, in elements
+  const void *latent[kPiecePages], *rope[kPiecePages];  // of the pages
+  const float* scales[kPiecePages];                     // of E4M3 latents, by token
+  int64_t latent_stride, rope_stride;                   // between tokens, in elements
   DType latent_type;                                    // kF8E4M3: rope is BF16; else as rope
   int64_t keys;                                         // visible ones, from the first: 1..kPiece
   int64_t latent_dim, rope_dim;
@@ -28,7 +28,7 @@ struct AttendPiece {
   // Out, per head: sum over keys of exp(s - max) latent; max; sum over keys of exp(s - max).
   float* out;  // [heads, latent_dim]
   float *max, *sum;
-  const AttendPiece* next;  // whose rows are fetched meanwhile; null: none
+  const AttendPiece* next;  // whose keys are fetched meanwhile; null: none
 };
 void Attend(const AttendPiece& piece);
 

@@ -8,7 +8,7 @@
 //                  page
 //   builds on:     the online softmax (Milakov and Gimelshein, 2018)
 //   expected time: not predicted: latency bound; not measured
-#include "ops/page_rows.cuh"
+#include "ops/page_tokens.cuh"
 
 namespace fathom {
 namespace kernels {

@@ -4,13 +4,13 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/page_rows.h"
+#include "ops/page_tokens.h"
 #include "ops/reference_math.h"
 #include "ops/reference_ops.h"
 
 namespace fathom {
 
-// A row of a page, and a score per head and position.
+// A key of a page, and a score per head and position.
 size_t AttendAbsorbedReferenceWorkspace(const Stream&, const AttendAbsorbedArgs& a) {
   const int64_t positions = a.tokens.page_table.dim(1) * kPageTokens;
   return (a.pages.latent.dim(2) + a.pages.rope.dim(2) + a.q_latent.dim(1) * positions) *
@@ -36,12 +36,12 @@ static void AttendToken(const AttendAbsorbedArgs& a, int64_t t, float* latent, f
     LoadLatent(a.pages, page, j, latent);
     LoadRope(a.pages, page, j, rope);
     for (int64_t h = 0; h < heads; ++h) {
-      const float* q_rope = a.q_rope.Row<float>(t) + h * a.q_rope.stride(1);
-      scores[h * stride + j] = a.scale * (Dot(a.q_latent.Row<float>(t) + h * width, latent, width) +
+      const float* q_rope = a.q_rope.As<float>(t) + h * a.q_rope.stride(1);
+      scores[h * stride + j] = a.scale * (Dot(a.q_latent.As<float>(t) + h * width, latent, width) +
                                           Dot(q_rope, rope, a.pages.rope.dim(2)));
     }
   }
-  float* out = a.out.Row<float>(t);
+  float* out = a.out.As<float>(t);
   std::fill_n(out, heads * width, 0.0f);
   for (int64_t h = 0; h < heads; ++h) {
     const float sum = Exponentiate(scores + h * stride, n);

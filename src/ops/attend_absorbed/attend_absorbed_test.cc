@@ -52,16 +52,16 @@ std::vector<float> RunTokens(const TestBackend& b, const Case& c, const std::vec
   TestTensor out(b.act(), {live + 2, c.heads, c.pages->latent_dim()});
   RunOp(b, &Ops::attend_absorbed,
         {.q_latent = TestTensor(b.act(), {live + 2, c.heads, c.pages->latent_dim()},
-                                PickRows(c.q_latent, c.width(), tokens)),
+                                PickVectors(c.q_latent, c.width(), tokens)),
          .q_rope = wide.view().Slice(2, 8, rope + 8),
          .tokens = map.map(),
          .pages = c.pages->pages(),
          .scale = c.scale,
          .out = out});
   EXPECT_TRUE(out.PoisonedFrom(live));
-  std::vector<float> rows = out.Floats();
-  rows.resize(live * c.width());
-  return rows;
+  std::vector<float> result = out.Floats();
+  result.resize(live * c.width());
+  return result;
 }
 
 // The formula, in double.
@@ -144,13 +144,13 @@ TEST_P(AttendAbsorbedTest, ATokenDoesNotDependOnOthersNorOnTheLengthOfItsRow) {
     slots.insert(slots.end(), kSlots.begin(), kSlots.end());
     positions.insert(positions.end(), kPositions.begin(), kPositions.end());
     const Case c = MakeCase(pages, 4, slots, positions);
-    ExpectRowInvariance(c.tokens(), c.width(), [&](const std::vector<int>& tokens) {
+    ExpectTokenInvariance(c.tokens(), c.width(), [&](const std::vector<int>& tokens) {
       return RunTokens(GetParam(), c, tokens);
     });
     for (int length = 1; length <= 33; length += 4) {
       const std::vector<int> row = Range(length);
       ExpectSameBits(RunTokens(GetParam(), c, row),
-                     PickRows(RunTokens(GetParam(), c, Range(33)), c.width(), row));
+                     PickVectors(RunTokens(GetParam(), c, Range(33)), c.width(), row));
     }
     EXPECT_TRUE(RunTokens(GetParam(), c, {}).empty());
   }
@@ -171,7 +171,7 @@ TEST_P(AttendAbsorbedTest, LongStepsHaveTheBitsOfShortOnes) {
   const Case c = MakeCase(pages, 20, slots, positions);
   const std::vector<float> all = RunTokens(GetParam(), c, Range(c.tokens()));
   const std::vector<int> some = {0, 1, 2, 254, 255, 256, 257, 258, 510, 511, 512, 513, 529};
-  ExpectSameBits(PickRows(all, c.width(), some), RunTokens(GetParam(), c, some));
+  ExpectSameBits(PickVectors(all, c.width(), some), RunTokens(GetParam(), c, some));
   ExpectAsOracle(GetParam(), kTolerance + Rounding(GetParam()),
                  [&](const TestBackend& b) { return RunTokens(b, c, some); });
 }
@@ -191,7 +191,7 @@ TEST_P(AttendAbsorbedTest, FewTokensHaveTheBitsOfMany) {
     const Case c = MakeCase(pages, heads, slots, positions);
     const std::vector<float> all = RunTokens(GetParam(), c, Range(c.tokens()));
     for (const std::vector<int>& few : {std::vector{0}, {4}, {5}, {10}, {0, 1, 2}, {3, 4, 6}}) {
-      ExpectSameBits(PickRows(all, c.width(), few), RunTokens(GetParam(), c, few));
+      ExpectSameBits(PickVectors(all, c.width(), few), RunTokens(GetParam(), c, few));
     }
   }
 }
@@ -235,8 +235,8 @@ TEST_P(AttendAbsorbedTest, NanStaysInItsHead) {
   const std::vector<float> clean = RunTokens(GetParam(), c, Range(3));
   c.q_latent[(1 * 2 + 1) * 32 + 3] = NAN;
   const std::vector<float> out = RunTokens(GetParam(), c, Range(3));
-  ExpectSameBits(PickRows(out, 32, {0, 1, 2, 4, 5}), PickRows(clean, 32, {0, 1, 2, 4, 5}));
-  for (const float y : PickRows(out, 32, {3})) EXPECT_TRUE(std::isnan(y));
+  ExpectSameBits(PickVectors(out, 32, {0, 1, 2, 4, 5}), PickVectors(clean, 32, {0, 1, 2, 4, 5}));
+  for (const float y : PickVectors(out, 32, {3})) EXPECT_TRUE(std::isnan(y));
 }
 
 // Attention, W_UV and o: what W_UV quantises for o changes no bit. Contexts of one part and of
@@ -252,7 +252,7 @@ TEST_P(AttendAbsorbedTest, ProductsBehindIt) {
     const TestMatrix m(DType::kBF16, heads * kValue, kLatent, 9);
     std::vector<Parts> matrices;
     for (int h = 0; h < heads; ++h) {
-      matrices.push_back({SliceRows(m.weight, h * kValue, (h + 1) * kValue)});
+      matrices.push_back({SliceOutputs(m.weight, h * kValue, (h + 1) * kValue)});
     }
     const auto w = Pack(b, matrices, {.exact_activations = true});
     const TestMatrix n(DType::kF8E4M3, 64, heads * kValue, 8);
@@ -263,9 +263,9 @@ TEST_P(AttendAbsorbedTest, ProductsBehindIt) {
       const TestTokens map(pages, {slots.begin(), slots.begin() + live},
                            {positions.begin(), positions.begin() + live}, live + 2);
       const TestTensor q_latent(b.act(), {live + 2, heads, kLatent},
-                                PickRows(c.q_latent, c.width(), Range(live)));
+                                PickVectors(c.q_latent, c.width(), Range(live)));
       const TestTensor q_rope(b.act(), {live + 2, heads, kRope},
-                              PickRows(c.q_rope, heads * kRope, Range(live)));
+                              PickVectors(c.q_rope, heads * kRope, Range(live)));
       const auto run = [&](bool copied) {
         const TestTensor latent(b.act(), {live + 2, heads, kLatent});
         const TestTensor out(b.act(), {live + 2, heads, kValue}), y(b.act(), {live + 2, 64});
@@ -299,8 +299,8 @@ TEST_P(AttendAbsorbedTest, ProductsBehindIt) {
         std::vector<float> all = latent.Floats();
         all.resize(live * heads * kLatent);
         for (const TestTensor* each : {&out, &y}) {
-          const std::vector<float> rows = each->Floats();
-          all.insert(all.end(), rows.begin(), rows.begin() + live * each->view().stride(0));
+          const std::vector<float> result = each->Floats();
+          all.insert(all.end(), result.begin(), result.begin() + live * each->view().stride(0));
         }
         return all;
       };

@@ -50,18 +50,18 @@ HWY_INLINE float ScaleOf(const AttendPiece& p, int64_t key) {
 template <class T>
 using RopeOf = std::conditional_t<std::is_same_v<T, E4M3>, BF16, T>;
 
-// Row `key` of a plane of the piece.
+// Key `key` of a plane of the piece.
 template <class T>
-HWY_INLINE const T* RowOf(const void* const* pages, int64_t stride, int64_t key) {
+HWY_INLINE const T* KeyOf(const void* const* pages, int64_t stride, int64_t key) {
   return static_cast<const T*>(pages[key / kPageTokens]) + key % kPageTokens * stride;
 }
 
-// Fetches the next piece's rows into L2, as many as this one's share of work that is done: a task
+// Fetches the next piece's keys into L2, as many as this one's share of work that is done: a task
 // begins with misses otherwise, more than L1 can wait for at a time.
 template <class T>
-class NextRows {
+class NextKeys {
  public:
-  explicit NextRows(const AttendPiece& p) : next_(p.next) {
+  explicit NextKeys(const AttendPiece& p) : next_(p.next) {
     if (next_ != nullptr && next_->latent[0] == p.latent[0]) next_ = nullptr;  // other heads
     total_ = static_cast<float>(2 * p.heads * p.keys);
   }
@@ -71,24 +71,24 @@ class NextRows {
     done_ += work;
     const auto end = static_cast<int64_t>(static_cast<float>(next_->keys) *
                                           (static_cast<float>(done_) / total_));
-    for (; row_ < end; ++row_) {
-      Fetch(RowOf<T>(next_->latent, next_->latent_stride, row_), next_->latent_dim);
-      Fetch(RowOf<RopeOf<T>>(next_->rope, next_->rope_stride, row_), next_->rope_dim);
+    for (; key_ < end; ++key_) {
+      Fetch(KeyOf<T>(next_->latent, next_->latent_stride, key_), next_->latent_dim);
+      Fetch(KeyOf<RopeOf<T>>(next_->rope, next_->rope_stride, key_), next_->rope_dim);
     }
   }
 
  private:
   template <class U>
-  HWY_INLINE void Fetch(const U* row, int64_t n) {
-    const char *line = reinterpret_cast<const char*>(row), *const end =
-                                                               reinterpret_cast<const char*>(row +
+  HWY_INLINE void Fetch(const U* key, int64_t n) {
+    const char *line = reinterpret_cast<const char*>(key), *const end =
+                                                               reinterpret_cast<const char*>(key +
                                                                                              n);
     for (; line < end; line += 64) __builtin_prefetch(line, 0, 2);
   }
 
   const AttendPiece* next_;
   float total_;
-  int64_t done_ = 0, row_ = 0;
+  int64_t done_ = 0, key_ = 0;
 };
 
 // Keys at a time, so that there are fewer loads than products.
@@ -100,7 +100,7 @@ HWY_NOINLINE void ScoreKeys(const AttendPiece& p, int64_t h, int64_t key, float*
   VF sum[kHeads][kKeys];
   SetZero(sum);
   AddProducts<kHeads, kKeys>(p.q_latent + h * p.q_latent_stride, p.q_latent_stride,
-                             RowOf<T>(p.latent, p.latent_stride, key), p.latent_stride,
+                             KeyOf<T>(p.latent, p.latent_stride, key), p.latent_stride,
                              p.latent_dim, sum);
   if constexpr (std::is_same_v<T, E4M3>) {
     FATHOM_UNROLL
@@ -111,7 +111,7 @@ HWY_NOINLINE void ScoreKeys(const AttendPiece& p, int64_t h, int64_t key, float*
     }
   }
   AddProducts<kHeads, kKeys>(p.q_rope + h * p.q_rope_stride, p.q_rope_stride,
-                             RowOf<RopeOf<T>>(p.rope, p.rope_stride, key), p.rope_stride,
+                             KeyOf<RopeOf<T>>(p.rope, p.rope_stride, key), p.rope_stride,
                              p.rope_dim, sum);
   FATHOM_UNROLL  // or the sums would live in memory
       for (int r = 0; r < kHeads; ++r) {
@@ -123,7 +123,7 @@ HWY_NOINLINE void ScoreKeys(const AttendPiece& p, int64_t h, int64_t key, float*
 }
 
 template <int kHeads, class T>
-HWY_INLINE int64_t ScoreHeads(const AttendPiece& p, int64_t h, float* scores, NextRows<T>& next) {
+HWY_INLINE int64_t ScoreHeads(const AttendPiece& p, int64_t h, float* scores, NextKeys<T>& next) {
   for (; p.heads - h >= kHeads; h += kHeads) {
     int64_t key = 0;  // keys of one call lie in one page
     for (; p.keys - key >= kScoredKeys; key += kScoredKeys) {
@@ -168,7 +168,7 @@ HWY_INLINE void WeighColumns(const AttendPiece& p, int64_t h, int64_t column,
   VF sum[kHeads][kColumns];
   SetZero(sum);
   for (int64_t key = 0; key < p.keys; key += kPageTokens) {
-    Accumulate<kHeads, kPanels>(RowOf<T>(p.latent, p.latent_stride, key) + column,
+    Accumulate<kHeads, kPanels>(KeyOf<T>(p.latent, p.latent_stride, key) + column,
                                 weights + h * kPiece + key,
                                 {.w = p.latent_stride, .panels = kPanel, .x = kPiece},
                                 std::min<int64_t>(kPageTokens, p.keys - key), sum);
@@ -185,11 +185,11 @@ HWY_INLINE void WeighColumns(const AttendPiece& p, int64_t h, int64_t column,
 // out[h] = weights[h] . latents for kHeads heads at a time.
 template <int kHeads, class T>
 HWY_NOINLINE int64_t WeighHeads(const AttendPiece& p, int64_t h, const float* weights,
-                                NextRows<T>& next) {
+                                NextKeys<T>& next) {
   for (; p.heads - h >= kHeads; h += kHeads) {
     float* out = p.out + h * p.latent_dim;
     int64_t column = 0;
-    // Few heads leave registers for more columns; two lines of a row at a time are read fastest.
+    // Few heads leave registers for more columns; two lines of a key at a time are read fastest.
     constexpr int kPanels = kLanes == 16 && kHeads <= 4 && sizeof(T) <= 2 ? 2 : 1;
     for (; column + kPanels * kPanel <= p.latent_dim; column += kPanels * kPanel) {
       WeighColumns<kHeads, kPanels, T>(p, h, column, weights);
@@ -204,7 +204,7 @@ HWY_NOINLINE int64_t WeighHeads(const AttendPiece& p, int64_t h, const float* we
         float sum = 0;
         for (int64_t key = 0; key < p.keys; ++key) {
           sum += weights[(h + r) * kPiece + key] *
-                 AsFloat(RowOf<T>(p.latent, p.latent_stride, key)[column]);
+                 AsFloat(KeyOf<T>(p.latent, p.latent_stride, key)[column]);
         }
         out[r * p.latent_dim + column] = sum;
       }
@@ -216,7 +216,7 @@ HWY_NOINLINE int64_t WeighHeads(const AttendPiece& p, int64_t h, const float* we
 template <class T>
 HWY_INLINE void AttendOneType(const AttendPiece& p) {
   alignas(64) float scores[kHeadGroup * kPiece];
-  NextRows<T> next(p);
+  NextKeys<T> next(p);
   int64_t h = ScoreHeads<kDotTokens, T>(p, 0, scores, next);
   if constexpr (kDotTokens > 2) h = ScoreHeads<2, T>(p, h, scores, next);
   if constexpr (kDotTokens > 1) ScoreHeads<1, T>(p, h, scores, next);
@@ -226,10 +226,10 @@ HWY_INLINE void AttendOneType(const AttendPiece& p) {
       for (int64_t key = 0; key < p.keys; ++key) scores[h * kPiece + key] *= ScaleOf<T>(p, key);
     }
   }
-  h = WeighHeads<kMaxRows, T>(p, 0, scores, next);
-  if constexpr (kMaxRows > 4) h = WeighHeads<4, T>(p, h, scores, next);
-  if constexpr (kMaxRows > 2) h = WeighHeads<2, T>(p, h, scores, next);
-  if constexpr (kMaxRows > 1) WeighHeads<1, T>(p, h, scores, next);
+  h = WeighHeads<kMaxAtOnce, T>(p, 0, scores, next);
+  if constexpr (kMaxAtOnce > 4) h = WeighHeads<4, T>(p, h, scores, next);
+  if constexpr (kMaxAtOnce > 2) h = WeighHeads<2, T>(p, h, scores, next);
+  if constexpr (kMaxAtOnce > 1) WeighHeads<1, T>(p, h, scores, next);
 }
 
 void AttendAnyType(const AttendPiece& p) {

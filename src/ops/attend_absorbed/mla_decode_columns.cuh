@@ -26,7 +26,7 @@ class Scorer {
         step_(step),
         scale_log2_(scale_log2),
         block_of_cluster_(static_cast<int32_t>(ClusterRank())),
-        row_(static_cast<int>(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4)) {}
+        pair_(static_cast<int>(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4)) {}
 
   __device__ void Run() {
     for (ItemReader<kBlocks> items(s_);;) {
@@ -89,8 +89,8 @@ class Scorer {
     if (tile < tiles_) {
       Score();
       if ((tile + 1) * kKeys > position_ + 1) {
-        const int32_t seen[2] = {position_ + row_ / step_.heads,
-                                 position_ + (row_ + 8) / step_.heads};
+        const int32_t seen[2] = {position_ + pair_ / step_.heads,
+                                 position_ + (pair_ + 8) / step_.heads};
         MaskScores(scores_, tile * kKeys, seen);
       }
 #pragma unroll
@@ -117,12 +117,12 @@ class Scorer {
   __device__ void ExchangeBest(const float (&best)[2], float (&base)[2]) {
     const int parity = round_ % 4;
     if (threadIdx.x == 0) s_.best_full[parity].ArriveExpect(sizeof(s_.best[0]));
-      // A quad has both rows; its lanes share the blocks.
+      // A quad has both pairs; its lanes share the blocks.
 #pragma unroll
     for (uint32_t peer = threadIdx.x % 4; peer < kBlocks; peer += 4) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        StoreAtPeer(PeerAddress(&s_.best[parity][block_of_cluster_][row_ + 8 * i], peer), best[i],
+        StoreAtPeer(PeerAddress(&s_.best[parity][block_of_cluster_][pair_ + 8 * i], peer), best[i],
                     PeerAddress(&s_.best_full[parity], peer));
       }
     }
@@ -131,7 +131,7 @@ class Scorer {
     for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        max_[i].Next(s_.best[parity][block][row_ + 8 * i]);
+        max_[i].Next(s_.best[parity][block][pair_ + 8 * i]);
         if (block == block_of_cluster_) base[i] = max_[i].base();
       }
     }
@@ -141,7 +141,7 @@ class Scorer {
   const Step& step_;
   const float scale_log2_;
   const int32_t block_of_cluster_;
-  const int row_;             // of the 64; the other is 8 further
+  const int pair_;            // of the 64; the other is 8 further
   int32_t tiles_, position_;  // of the item: tiles; where its first token is in its part
   int32_t round_ = 0;         // over all items
   uint32_t keys_parity_ = 0;
@@ -160,7 +160,7 @@ class Summer {
         step_(step),
         output_(output),
         block_of_cluster_(static_cast<int32_t>(ClusterRank())),
-        row_(static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4)) {}
+        pair_(static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4)) {}
 
   __device__ void Run() {
     for (ItemReader<kBlocks> items(s_);;) {
@@ -186,7 +186,7 @@ class Summer {
     for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        scale[block][i] = max_[i].Next(s_.best[parity][block][row_ + 8 * i]);
+        scale[block][i] = max_[i].Next(s_.best[parity][block][pair_ + 8 * i]);
       }
     }
     // Products of two tiles are on their way: a tile's weights are read while those before run.
@@ -250,8 +250,8 @@ class Summer {
   __device__ void ClearValues(typename S::Slot& slot, int32_t seen) {
     for (int i = static_cast<int>(threadIdx.x % 128); i < (kKeys - seen) * 8 * S::kValueChunks;
          i += 128) {
-      const int row = seen + i / (8 * S::kValueChunks), part = i % (8 * S::kValueChunks);
-      *reinterpret_cast<uint4*>(slot.values[part / 8] + row * 128 + part % 8 * 16) =
+      const int key = seen + i / (8 * S::kValueChunks), part = i % (8 * S::kValueChunks);
+      *reinterpret_cast<uint4*>(slot.values[part / 8] + key * 128 + part % 8 * 16) =
           make_uint4(0, 0, 0, 0);
     }
     FenceAsyncShared();
@@ -275,15 +275,15 @@ class Summer {
         sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 1));
         sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 2));
       }
-      RowSums<S::kColumns / 8> sums = {.row = row_ + 8 * i,
-                                       .first_column = S::kColumns * block_of_cluster_,
-                                       .maximum = max_[i].value,
-                                       .weights = __fadd_rn(sum_[0][i], sum_[1][i])};
+      PairSums<S::kColumns / 8> sums = {.pair = pair_ + 8 * i,
+                                        .first_column = S::kColumns * block_of_cluster_,
+                                        .maximum = max_[i].value,
+                                        .weights = __fadd_rn(sum_[0][i], sum_[1][i])};
 #pragma unroll
       for (int j = 0; j < S::kColumns / 4; ++j) {
         sums.values[j] = out_[j / 2 * 4 + 2 * i + j % 2];
       }
-      WriteRow(step_, output_, item, sums);
+      WritePair(step_, output_, item, sums);
     }
   }
 
@@ -291,7 +291,7 @@ class Summer {
   const Step& step_;
   const Output& output_;
   const int32_t block_of_cluster_;
-  const int row_;        // of the 64; the other is 8 further
+  const int pair_;       // of the 64; the other is 8 further
   int32_t round_ = 0;    // over all items
   uint32_t parity_ = 0;  // of the slots
   float out_[S::kColumns / 2];

@@ -13,15 +13,15 @@ struct ColumnsShared {
   static constexpr int kColumns = kLatent / kBlocks;
   static constexpr int kValueChunks = kColumns / 64;
   struct Slot {
-    uint8_t weights[kChunkBytes];  // of all rows, from the block that scored the tile
+    uint8_t weights[kChunkBytes];  // of all pairs, from the block that scored the tile
     uint8_t values[kValueChunks][kChunkBytes];
   };
 
   alignas(1024) uint8_t keys[kChunks][kChunkBytes];  // a query, and tiles to score
   alignas(1024) Slot slots[kBlocks];              // tiles to sum up, by the block that scored them
   alignas(1024) uint8_t weights[2][kChunkBytes];  // of this block's tiles, by round, on their way
-  float best[4][kBlocks][kRows];  // by round and block: greatest scores of tiles, in log2
-  Item item[2];                   // by parity of the item
+  float best[4][kBlocks][kPairs];  // by round and block: greatest scores of tiles, in log2
+  Item item[2];                    // by parity of the item
   Mbarrier item_full[2], item_empty[2];
   Mbarrier keys_full[2], keys_empty[2];  // of chunks 0-3, 4-8
   Mbarrier slot_full[kBlocks], slot_empty[kBlocks];
@@ -60,8 +60,8 @@ __device__ void LoadQuery(ColumnsShared<kBlocks>& s, const Maps& maps, const Ste
                           const Item& item, uint32_t parity) {
   const uint64_t keep = EvictNormal();
   const int odd = static_cast<int>(ClusterRank() % 2);
-  const int32_t boxes = (item.rows(step) + kQueryBox - 1) / kQueryBox;
-  const int32_t row = item.token * step.heads + item.head_block * kRows;
+  const int32_t boxes = (item.pairs(step) + kQueryBox - 1) / kQueryBox;
+  const int32_t first_pair = item.token * step.heads + item.head_block * kPairs;
   for (int half = 0; half < 2; ++half) {
     s.keys_empty[half].Wait(parity);
     Mbarrier& full = s.keys_full[half];
@@ -69,10 +69,10 @@ __device__ void LoadQuery(ColumnsShared<kBlocks>& s, const Maps& maps, const Ste
     for (int32_t at = 0; at < boxes * kQueryBox; at += kQueryBox) {
       for (int chunk = 4 * half; chunk < 4 * half + 4; ++chunk) {
         TmaLoad3(s.keys[chunk] + at * 128, &maps.q_latent, full, keep,
-                 {0, row + at, (chunk + 4 * odd) % 8});
+                 {0, first_pair + at, (chunk + 4 * odd) % 8});
       }
       if (half == 1) {
-        TmaLoad2(s.keys[kRopeChunk] + at * 128, &maps.q_rope, full, keep, 0, row + at);
+        TmaLoad2(s.keys[kRopeChunk] + at * 128, &maps.q_rope, full, keep, 0, first_pair + at);
       }
     }
   }

@@ -15,11 +15,11 @@ namespace {
 // `narrow`: one load brings all of a query.
 Maps MakeMaps(const MlaDecodeParams& p, bool narrow) {
   const uint32_t query_chunks = narrow ? kLatent / 64 : 1;
-  const uint64_t rows = static_cast<uint64_t>(p.tokens) * p.heads, pages = p.pages;
+  const uint64_t pairs = static_cast<uint64_t>(p.tokens) * p.heads, pages = p.pages;
   const uint64_t page_bytes = p.page_bytes;
   Maps maps = {
       .q_latent = MakeTensorMap({.data = p.q_latent,
-                                 .sizes = {64, rows, kLatent / 64},
+                                 .sizes = {64, pairs, kLatent / 64},
                                  .strides = {kLatent * 2, 128},
                                  .box = {64, kQueryBox, query_chunks}}),
       .q_rope = {},
@@ -42,7 +42,7 @@ Maps MakeMaps(const MlaDecodeParams& p, bool narrow) {
   } else {
     CHECK(token_bytes == heads * head_bytes, "mla_decode: tokens of q_rope lie apart");
     maps.q_rope = MakeTensorMap({.data = p.q_rope,
-                                 .sizes = {kMlaRope, rows},
+                                 .sizes = {kMlaRope, pairs},
                                  .strides = {head_bytes},
                                  .box = {64, kQueryBox}});
   }
@@ -100,7 +100,7 @@ constexpr int64_t kMostBlocks = 144;
 
 // Of all its clusters.
 constexpr size_t kExchangeBytes =
-    sizeof(__nv_bfloat16) * kRows * kKeys * kExchangeRounds * kMostBlocks;
+    sizeof(__nv_bfloat16) * kPairs * kKeys * kExchangeRounds * kMostBlocks;
 
 constexpr float kLog2E = 1.4426950408889634f;
 
@@ -152,7 +152,7 @@ void LaunchNarrow(const MlaDecodeParams& p, cudaStream_t stream) {
 int ClusterOf(const MlaDecodeParams& p) {
   if (p.scales != nullptr) return 1;
   const int64_t parts =
-      int64_t{p.tokens} * ((p.heads + kRows - 1) / kRows) * (p.split.tokens <= 2048 ? 2 : 1);
+      int64_t{p.tokens} * ((p.heads + kPairs - 1) / kPairs) * (p.split.tokens <= 2048 ? 2 : 1);
   return parts <= 7 ? 8 : parts <= 16 ? 4 : 1;
 }
 
@@ -174,12 +174,12 @@ CUtensorMap MakeValuesMap(const MlaDecodeParams& p, int cluster) {
 // The tokens from `first` on, a pass of them.
 void LaunchWide(const MlaDecodeParams& p, int32_t first, cudaStream_t stream) {
   const int32_t max_splits = MaxSplits(p.max_pages, p.split);
-  const int32_t head_blocks = (p.heads + kRows - 1) / kRows;
+  const int32_t head_blocks = (p.heads + kPairs - 1) / kPairs;
   MlaDecodeParams pass = p;
   pass.tokens = std::min(p.tokens - first, kPassTokens);
-  const int64_t rows = int64_t{first} * p.heads;
-  pass.q_latent = static_cast<const __nv_bfloat16*>(p.q_latent) + rows * kLatent;
-  pass.q_rope = static_cast<const __nv_bfloat16*>(p.q_rope) + rows * p.q_rope_stride;
+  const int64_t pairs = int64_t{first} * p.heads;
+  pass.q_latent = static_cast<const __nv_bfloat16*>(p.q_latent) + pairs * kLatent;
+  pass.q_rope = static_cast<const __nv_bfloat16*>(p.q_rope) + pairs * p.q_rope_stride;
   const Step step = {.slots = p.slots + first,
                      .positions = p.positions + first,
                      .page_table = p.page_table,
@@ -188,7 +188,7 @@ void LaunchWide(const MlaDecodeParams& p, int32_t first, cudaStream_t stream) {
                      .tokens = pass.tokens,
                      .max_pages = p.max_pages,
                      .heads = p.heads,
-                     .group_tokens = std::max(1, kRows / p.heads),
+                     .group_tokens = std::max(1, kPairs / p.heads),
                      .head_blocks = head_blocks,
                      .part_tokens = p.split.tokens,
                      .short_context = p.split.short_context,
@@ -198,7 +198,7 @@ void LaunchWide(const MlaDecodeParams& p, int32_t first, cudaStream_t stream) {
   std::byte* workspace = static_cast<std::byte*>(p.workspace);
   const size_t partial_bytes = PartialBytes(pass.tokens, p.heads, max_splits);
   const Output output = {
-      .out = static_cast<__nv_bfloat16*>(p.out) + rows * kLatent,
+      .out = static_cast<__nv_bfloat16*>(p.out) + pairs * kLatent,
       .partial = reinterpret_cast<__half*>(workspace),
       .state = reinterpret_cast<float2*>(workspace + partial_bytes),
       .exchange = reinterpret_cast<uint8_t*>(workspace + partial_bytes +
@@ -224,7 +224,7 @@ MlaDecodeSplit MlaDecodeSplitOf(int32_t heads, int32_t max_pages, bool fp8) {
   if (heads <= mla::kNarrowHeads) return {.tokens = 512};
   // Fewer parts leave less to merge; more, in contexts that are short or with heads that are one
   // item each, keep more blocks busy. An FP8 cache has no columns kernel, which would do that.
-  const int32_t pages = (heads > mla::kRows ? 2 : 1) * (fp8 ? 16 : 32);
+  const int32_t pages = (heads > mla::kPairs ? 2 : 1) * (fp8 ? 16 : 32);
   return {.tokens = std::max(pages, (max_pages + 63) / 64) * mla::kKeys,
           .short_context = 4096,
           .short_tokens = (fp8 ? 16 : pages / 2) * mla::kKeys};

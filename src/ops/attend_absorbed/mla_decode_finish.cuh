@@ -11,32 +11,32 @@ namespace fathom::mla {
 inline constexpr int kStateColumns = 64;  // values of a pair that share a state
 inline constexpr int kStates = kLatent / kStateColumns;
 
-// Of an item's row: its token and head. `written` false: there is none, or only a later token of
-// the item sees this part.
+// Of a place in an item: its token and head. `written` false: there is none, or only a later token
+// of the item sees this part.
 struct Pair {
-  __device__ Pair(const Step& step, const Item& item, int row) {
-    const int32_t pair = item.head_block * kRows + row, offset = pair / step.heads;
+  __device__ Pair(const Step& step, const Item& item, int place) {
+    const int32_t pair = item.head_block * kPairs + place, offset = pair / step.heads;
     head = pair % step.heads;
     token = item.token + offset;
     position = item.position + offset;
-    written = row < item.rows(step) && position >= item.begin();
+    written = place < item.pairs(step) && position >= item.begin();
   }
   int32_t token, head, position;
   bool written;
 };
 
-// One row's sums: of columns `first_column` + 8 j + 2 (lane % 4) + {0, 1}, which four threads have,
-// the ones of this thread, 2 j + {0, 1}. All lanes of a warp call what takes them.
+// One pair's sums: of columns `first_column` + 8 j + 2 (lane % 4) + {0, 1}, which four threads
+// have, the ones of this thread, 2 j + {0, 1}. All lanes of a warp call what takes them.
 template <int kCount>
-struct RowSums {
-  int row, first_column;
+struct PairSums {
+  int pair, first_column;
   float maximum, weights;    // in log2; the sum of weights
   float values[2 * kCount];  // not normalised
 };
 
 template <int kCount>
 __device__ __forceinline__ void WriteOut(__nv_bfloat16* out, bool written,
-                                         const RowSums<kCount>& sums) {
+                                         const PairSums<kCount>& sums) {
   // Lanes in pairs exchange halves, so that four lanes fill 32 bytes of memory together.
   const int quad = static_cast<int>(threadIdx.x % 4);
   const float factor = __fdiv_rn(1, sums.weights);
@@ -59,7 +59,7 @@ __device__ __forceinline__ void WriteOut(__nv_bfloat16* out, bool written,
 
 template <int kCount>
 __device__ __forceinline__ void WritePartial(const Output& output, int64_t at, bool written,
-                                             const RowSums<kCount>& sums) {
+                                             const PairSums<kCount>& sums) {
   const int quad = static_cast<int>(threadIdx.x % 4);
   uint4* partial =
       reinterpret_cast<uint4*>(output.partial + at * kLatent + sums.first_column) + quad;
@@ -95,11 +95,11 @@ __device__ __forceinline__ void WritePartial(const Output& output, int64_t at, b
   }
 }
 
-// One row of an item's sums, of an item that may be a part of its context.
+// One pair's of an item's sums, of an item that may be a part of its context.
 template <int kCount>
-__device__ __forceinline__ void WriteRow(const Step& step, const Output& output, const Item& item,
-                                         const RowSums<kCount>& sums) {
-  const Pair pair(step, item, sums.row);
+__device__ __forceinline__ void WritePair(const Step& step, const Output& output, const Item& item,
+                                          const PairSums<kCount>& sums) {
+  const Pair pair(step, item, sums.pair);
   const int64_t at = (int64_t{pair.token} * step.max_splits + item.part) * step.heads + pair.head;
   // Of a token with one part: the result. Tokens of an item have equally many parts, or differ by
   // one; a warp may hold both.
@@ -122,19 +122,19 @@ __device__ inline void Consumer<kGroup, kFp8>::Finish() {
   for (int i = 0; i < 2; ++i) {
     sum_[i] = __fadd_rn(sum_[i], __shfl_xor_sync(kAllLanes, sum_[i], 1));
     sum_[i] = __fadd_rn(sum_[i], __shfl_xor_sync(kAllLanes, sum_[i], 2));
-    if (lane_ % 4 == 0) s_.sum[parity][kGroup][row_ + 8 * i] = sum_[i];
+    if (lane_ % 4 == 0) s_.sum[parity][kGroup][pair_ + 8 * i] = sum_[i];
   }
   NamedBarrierSync(kItemDone, 256);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int row = row_ + 8 * i;
-    RowSums<32> sums = {.row = row,
-                        .first_column = 256 * kGroup,
-                        .maximum = max_[i].value,
-                        .weights = __fadd_rn(s_.sum[parity][0][row], s_.sum[parity][1][row])};
+    const int pair = pair_ + 8 * i;
+    PairSums<32> sums = {.pair = pair,
+                         .first_column = 256 * kGroup,
+                         .maximum = max_[i].value,
+                         .weights = __fadd_rn(s_.sum[parity][0][pair], s_.sum[parity][1][pair])};
 #pragma unroll
     for (int j = 0; j < 64; ++j) sums.values[j] = Out(j / 2 * 4 + 2 * i + j % 2);
-    WriteRow(step_, output_, item, sums);
+    WritePair(step_, output_, item, sums);
   }
 }
 

@@ -13,9 +13,9 @@
 namespace fathom::mla {
 namespace {
 
-constexpr int kRowVectors = kLatent / 8;
+constexpr int kPairVectors = kLatent / 8;
 constexpr int kCombineHeads = 4;
-constexpr int kCombineThreads = kCombineHeads * kRowVectors;
+constexpr int kCombineThreads = kCombineHeads * kPairVectors;
 
 template <bool kFp8>
 __global__ void __launch_bounds__(kFp8 ? kFp8Threads : kThreads, 1)
@@ -62,13 +62,14 @@ __global__ void __launch_bounds__(kCombineThreads)
   WaitForPriorKernels();
   AllowNextKernel();
   const int32_t token = static_cast<int32_t>(blockIdx.x);
-  const int32_t head = static_cast<int32_t>(blockIdx.y * kCombineHeads + threadIdx.x / kRowVectors);
+  const int32_t head =
+      static_cast<int32_t>(blockIdx.y * kCombineHeads + threadIdx.x / kPairVectors);
   if (token >= step.Live() || head >= step.heads) return;
   const int32_t position = step.positions[token];
   const int32_t splits = position / step.PartTokens(position) + 1;
   if (splits == 1) return;
   const int64_t first = int64_t{token} * step.max_splits * step.heads + head;
-  const int vector = static_cast<int>(threadIdx.x) % kRowVectors;
+  const int vector = static_cast<int>(threadIdx.x) % kPairVectors;
   const float2* states = output.state + first * kStates + vector / (kStateColumns / 8);
   float max = -INFINITY;
   for (int32_t i = 0; i < splits; ++i) {
@@ -76,14 +77,14 @@ __global__ void __launch_bounds__(kCombineThreads)
   }
   const float base = max == -INFINITY ? 0 : max;
   const uint4* partial =
-      reinterpret_cast<const uint4*>(output.partial) + first * kRowVectors + vector;
+      reinterpret_cast<const uint4*>(output.partial) + first * kPairVectors + vector;
   float2 out[4] = {};
   float sum = 0;
 #pragma unroll 4
   for (int32_t i = 0; i < splits; ++i) {
     const float2 state = states[int64_t{i} * step.heads * kStates];
     const float weight = Exp2(state.x - base);
-    const uint4 part = partial[int64_t{i} * step.heads * kRowVectors];
+    const uint4 part = partial[int64_t{i} * step.heads * kPairVectors];
     const __half2* values = reinterpret_cast<const __half2*>(&part);
     sum = fmaf(weight, state.y, sum);
 #pragma unroll
@@ -93,11 +94,11 @@ __global__ void __launch_bounds__(kCombineThreads)
       out[j].y = fmaf(weight, value.y, out[j].y);
     }
   }
-  __nv_bfloat16* row = output.out + (int64_t{token} * step.heads + head) * kLatent +
-                       vector / 4 * 32 + vector % 4 * 2;
+  __nv_bfloat16* to = output.out + (int64_t{token} * step.heads + head) * kLatent +
+                      vector / 4 * 32 + vector % 4 * 2;
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
-    *reinterpret_cast<__nv_bfloat162*>(row + 8 * j) =
+    *reinterpret_cast<__nv_bfloat162*>(to + 8 * j) =
         __floats2bfloat162_rn(out[j].x / sum, out[j].y / sum);
   }
 }

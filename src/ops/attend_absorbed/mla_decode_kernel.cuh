@@ -22,7 +22,7 @@ enum NamedBarrier : uint32_t {
 
 // One of the two warpgroups that compute. Group 0 scores the even tiles and sums up columns 0-255
 // of the output, group 1 the odd tiles and columns 256-511; each leaves its tile's weights in
-// shared memory for the other. What a thread holds of rows r and r + 8 is indexed 0 and 1.
+// shared memory for the other. What a thread holds of pairs r and r + 8 is indexed 0 and 1.
 template <int kGroup, bool kFp8>
 class Consumer {
  public:
@@ -33,7 +33,7 @@ class Consumer {
         scale_log2_(scale_log2),
         lane_(static_cast<int>(threadIdx.x % 32)),
         warp_(static_cast<int>(threadIdx.x % 128 / 32)),
-        row_(warp_ * 16 + lane_ / 4) {}
+        pair_(warp_ * 16 + lane_ / 4) {}
 
   __device__ void Run() {
     for (;;) {
@@ -189,8 +189,8 @@ class Consumer {
   // and 0 x NaN is NaN.
   __device__ void ClearKeys(int32_t first) {
     for (int i = static_cast<int>(threadIdx.x % 128); i < (kKeys - first) * 64; i += 128) {
-      const int row = first + i / 64, chunk = i % 64 / 8, part = i % 8;
-      *reinterpret_cast<uint4*>(s_.keys[kGroup][chunk] + row * 128 + part * 16) =
+      const int key = first + i / 64, chunk = i % 64 / 8, part = i % 8;
+      *reinterpret_cast<uint4*>(s_.keys[kGroup][chunk] + key * 128 + part * 16) =
           make_uint4(0, 0, 0, 0);
     }
     FenceAsyncShared();
@@ -200,8 +200,8 @@ class Consumer {
   // Turns scores_ into weights; moves max_ and sum_ on.
   __device__ void Softmax(int32_t tile, float (&scale)[2], uint32_t (&weights)[16]) {
     if ((tile + 1) * kKeys > position_ + 1) {
-      const int32_t seen[2] = {position_ + row_ / step_.heads,
-                               position_ + (row_ + 8) / step_.heads};
+      const int32_t seen[2] = {position_ + pair_ / step_.heads,
+                               position_ + (pair_ + 8) / step_.heads};
       MaskScores(scores_, tile * kKeys, seen);
     }
     float base[2];
@@ -225,8 +225,8 @@ class Consumer {
     if (lane_ % 4 == 0) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        s_.max[kGroup][row_ + 8 * i] = max_[i].value;
-        s_.scale[kGroup][row_ + 8 * i] = scale[i];
+        s_.max[kGroup][pair_ + 8 * i] = max_[i].value;
+        s_.scale[kGroup][pair_ + 8 * i] = scale[i];
       }
     }
     FenceAsyncShared();
@@ -236,8 +236,8 @@ class Consumer {
   __device__ void TakeScale(int tile, float (&scale)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      max_[i].value = s_.max[tile][row_ + 8 * i];
-      scale[i] = s_.scale[tile][row_ + 8 * i];
+      max_[i].value = s_.max[tile][pair_ + 8 * i];
+      scale[i] = s_.scale[tile][pair_ + 8 * i];
       sum_[i] = __fmul_rn(sum_[i], scale[i]);
     }
   }
@@ -307,7 +307,7 @@ class Consumer {
   const Output& output_;
   const float scale_log2_;
   const int lane_, warp_;
-  const int row_;  // of the 64; the other is 8 further
+  const int pair_;  // of the 64; the other is 8 further
   // Of the item: tiles; where its first token is, and where its last one ends, in its part.
   int32_t tiles_, position_, end_;
   uint32_t item_parity_ = 0, parity_[2] = {0, 0};  // of the queries, of each buffer

@@ -46,8 +46,8 @@ struct Running {
 };
 
 // One of the two warpgroups that compute. A thread holds, of each product with N = 16, the columns
-// (heads) 8j + 2 (lane % 4) + e at index 4j + e, of row (position or value) 16 warp + lane / 4, and
-// of row + 8 at index 4j + 2 + e. What it holds by head is indexed 2j + e.
+// (heads) 8j + 2 (lane % 4) + e at index 4j + e, of tile row (position or value) 16 warp + lane /
+// 4, and of tile row + 8 at index 4j + 2 + e. What it holds by head is indexed 2j + e.
 template <int kGroup, bool kFp8>
 class NarrowConsumer {
  public:
@@ -193,18 +193,18 @@ class NarrowConsumer {
   // is NaN.
   __device__ void ClearKeys(int32_t seen) {
     for (int i = thread_; i < (kKeys - seen) * 64; i += 128) {
-      const int row = seen + i / 64, chunk = i % 64 / 8, part = i % 8;
-      *reinterpret_cast<uint4*>(s_.keys[kGroup][chunk] + row * 128 + part * 16) =
+      const int tile_row = seen + i / 64, chunk = i % 64 / 8, part = i % 8;
+      *reinterpret_cast<uint4*>(s_.keys[kGroup][chunk] + tile_row * 128 + part * 16) =
           make_uint4(0, 0, 0, 0);
     }
     FenceAsyncShared();
     NamedBarrierSync(kOwnBarrier, 128);
   }
   __device__ void Mask(int32_t seen) {
-    const int row = warp_ * 16 + lane_ / 4;
+    const int tile_row = warp_ * 16 + lane_ / 4;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      if (row + (i % 4 / 2) * 8 >= seen) scores_[i] = -INFINITY;
+      if (tile_row + (i % 4 / 2) * 8 >= seen) scores_[i] = -INFINITY;
     }
   }
 
@@ -245,9 +245,9 @@ class NarrowConsumer {
       packed[i] = *reinterpret_cast<const uint32_t*>(&pair);
     }
     // Matrix i of four: heads 8 (i / 2) and up, positions 16 warp + 8 (i % 2) and up; transposed.
-    const int row = lane_ / 16 * 8 + lane_ % 8, chunk = 2 * warp_ + lane_ / 8 % 2;
+    const int tile_row = lane_ / 16 * 8 + lane_ % 8, chunk = 2 * warp_ + lane_ / 8 % 2;
     const uint32_t address =
-        SharedAddress(s_.weights[kGroup]) + row * 128 + ((chunk ^ (row % 8)) * 16);
+        SharedAddress(s_.weights[kGroup]) + tile_row * 128 + ((chunk ^ (tile_row % 8)) * 16);
     asm volatile(
         "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
         "r"(packed[0]), "r"(packed[1]), "r"(packed[2]), "r"(packed[3])

@@ -70,9 +70,9 @@ __device__ void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowSte
       if (item.token < 0) {
         s.query_full.Arrive();
       } else {
-        const int32_t row = item.token * step.heads;
+        const int32_t first_pair = item.token * step.heads;
         s.query_full.ArriveExpect(sizeof(s.query));
-        TmaLoad3(s.query[0], &maps.q_latent, s.query_full, keep, {0, row, 0});
+        TmaLoad3(s.query[0], &maps.q_latent, s.query_full, keep, {0, first_pair, 0});
         TmaLoad3(s.query[8], &maps.q_rope, s.query_full, keep, {0, 0, item.token});
       }
     }

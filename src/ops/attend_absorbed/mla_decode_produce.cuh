@@ -9,7 +9,7 @@
 namespace fathom::mla {
 
 inline constexpr int kChunks = 9;         // of 64 values: 8 of the latent, 1 of the rotated key
-inline constexpr int kChunkBytes = 8192;  // 64 rows of 128 bytes, swizzled
+inline constexpr int kChunkBytes = 8192;  // 64 tile rows of 128 bytes, swizzled
 inline constexpr int kRopeChunk = 8;
 // Tiles with an even number in their item lie in buffer 0, the others in buffer 1. The weights that
 // the owner of a tile leaves for the other group overwrite its rotated keys, so those are freed
@@ -17,10 +17,10 @@ inline constexpr int kRopeChunk = 8;
 struct Shared {
   alignas(1024) uint8_t query[kChunks][kChunkBytes];
   alignas(1024) uint8_t keys[2][kChunks][kChunkBytes];
-  float max[2][kRows];     // running maxima after the even and the odd tile, in units of log2
-  float scale[2][kRows];   // what they shrink earlier sums by
-  float sum[2][2][kRows];  // [parity of the item][group]: its share of the sum of weights
-  Item item[2];            // by parity: the next one comes while an item's result is written
+  float max[2][kPairs];     // running maxima after the even and the odd tile, in units of log2
+  float scale[2][kPairs];   // what they shrink earlier sums by
+  float sum[2][2][kPairs];  // [parity of the item][group]: its share of the sum of weights
+  Item item[2];             // by parity: the next one comes while an item's result is written
   Mbarrier query_full, query_empty;  // `item` goes with the query
   Mbarrier full[2][2];               // [buffer][half]: chunks 0-3, chunks 4-7
   Mbarrier empty[2][2];
@@ -72,16 +72,17 @@ __device__ void Produce(Shared& s, const Maps& maps, const Step& step) {
       if (item.tokens == 0) {
         s.query_full.Arrive();
       } else {
-        const int32_t boxes = (item.rows(step) + kQueryBox - 1) / kQueryBox;
-        const int32_t row = item.token * step.heads + item.head_block * kRows;
+        const int32_t boxes = (item.pairs(step) + kQueryBox - 1) / kQueryBox;
+        const int32_t first_pair = item.token * step.heads + item.head_block * kPairs;
         s.query_full.ArriveExpect(boxes * kQueryBox * 128 * kChunks);
         for (int box = 0; box < boxes; ++box) {
           const int32_t at = box * kQueryBox;
           for (int chunk = 0; chunk < kRopeChunk; ++chunk) {
             TmaLoad3(s.query[chunk] + at * 128, &maps.q_latent, s.query_full, keep,
-                     {0, row + at, chunk});
+                     {0, first_pair + at, chunk});
           }
-          TmaLoad2(s.query[kRopeChunk] + at * 128, &maps.q_rope, s.query_full, keep, 0, row + at);
+          TmaLoad2(s.query[kRopeChunk] + at * 128, &maps.q_rope, s.query_full, keep, 0,
+                   first_pair + at);
         }
       }
     }

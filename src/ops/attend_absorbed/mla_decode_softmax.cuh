@@ -30,9 +30,9 @@ struct RunningMax {
 };
 
 // Scores of a tile of 64 x 64, as a product leaves them, and the weights that come of them, as A of
-// the next one. Of what a thread holds, the rows r and r + 8 are indexed 0 and 1.
+// the next one. Of what a thread holds, the pairs r and r + 8 are indexed 0 and 1.
 
-// The greatest score of a row, in units of log2; all lanes of a quad get it.
+// The greatest score of a pair, in units of log2; all lanes of a quad get it.
 __device__ __forceinline__ float BestScore(const float (&scores)[32], int i, float scale_log2) {
   float best = fmaxf(scores[2 * i], scores[2 * i + 1]);
 #pragma unroll
@@ -63,7 +63,7 @@ __device__ __forceinline__ void AddWeights(const uint32_t (&weights)[16], float 
   }
 }
 
-// -inf for positions of a tile beyond the last that each of the two rows sees.
+// -inf for positions of a tile beyond the last that each of the two pairs sees.
 __device__ __forceinline__ void MaskScores(float (&scores)[32], int32_t tile_begin,
                                            const int32_t (&position)[2]) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -85,8 +85,8 @@ __device__ __forceinline__ void MaskScores(float (&scores)[32], int32_t tile_beg
 // warpgroup that has them as A of a product: four of `registers` for each 16 columns.
 __device__ __forceinline__ uint32_t FragmentAddress(uint32_t tile, int k) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const int row = static_cast<int>(threadIdx.x % 128 / 32) * 16 + lane % 16;
-  return tile + row * 128 + (((2 * k + lane / 16) ^ (row % 8)) * 16);
+  const int tile_row = static_cast<int>(threadIdx.x % 128 / 32) * 16 + lane % 16;
+  return tile + tile_row * 128 + (((2 * k + lane / 16) ^ (tile_row % 8)) * 16);
 }
 __device__ __forceinline__ void LoadFragment(uint32_t tile, int k, uint32_t* registers) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

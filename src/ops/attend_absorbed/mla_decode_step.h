@@ -13,9 +13,9 @@
 namespace fathom::mla {
 
 inline constexpr int kLatent = 512;
-inline constexpr int kRows = 64;      // (token, head) pairs: the M of wgmma
+inline constexpr int kPairs = 64;     // (token, head) pairs: the M of wgmma
 inline constexpr int kKeys = 64;      // positions of a tile: a page
-inline constexpr int kQueryBox = 16;  // rows that one TMA load of a query brings
+inline constexpr int kQueryBox = 16;  // pairs that one TMA load of queries brings
 inline constexpr int kNarrowHeads = kMlaNarrowHeads;
 inline constexpr int kExchangeRounds = 4;  // of tiles, whose weights are on their way
 inline constexpr int kFineGroups = 1;      // of 128 positions a block: so few are dealt singly
@@ -62,7 +62,7 @@ struct Output {
   __half* partial;  // [tokens, max_splits, heads, latent]
   float2* state;    // [tokens, max_splits, heads, latent / 64]: maximum in log2, sum of weights
   // Of the columns kernel: weights on their way, [clusters, kExchangeRounds, blocks of a cluster,
-  // 64 rows, 64 positions] in BF16.
+  // 64 pairs, 64 positions] in BF16.
   uint8_t* exchange;
 };
 

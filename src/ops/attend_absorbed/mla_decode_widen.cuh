@@ -41,21 +41,21 @@ __device__ __forceinline__ uint2 WidenFour(uint32_t codes, __nv_bfloat162 factor
 }
 
 // Widens one half of a tile: `chunks` are its four. Of kWarps warps each takes every kWarps-th unit
-// of kUnitRows positions, 8 or 4, from `unit` on, and writes over no codes but theirs.
-template <int kUnitRows, int kWarps>
+// of kUnitPositions positions, 8 or 4, from `unit` on, and writes over no codes but theirs.
+template <int kUnitPositions, int kWarps>
 __device__ __forceinline__ void WidenHalf(uint8_t* chunks, const float* scales, int unit) {
-  constexpr int kVectors = kUnitRows / 2;  // of a lane
+  constexpr int kVectors = kUnitPositions / 2;  // of a lane
   const int lane = static_cast<int>(threadIdx.x % 32);
-  // Eight lanes have four vectors in each of two rows, whose swizzles make them lie in different
-  // banks, of codes and of values.
-  const int vector = lane % 4, second = kUnitRows == 8 ? 0 : lane / 16;
-  for (; unit < kKeys / kUnitRows; unit += kWarps) {
-    const int pair = kUnitRows == 8 ? lane / 8 : unit % 2 * 2 + lane / 8 % 2;
-    const int row8 = pair ^ (lane / 4 % 2 == 0 ? 0 : 5);
-    const int row = unit * kUnitRows / 8 * 8 + row8;
+  // Eight lanes have four vectors in each of two tile rows, whose swizzles make them lie in
+  // different banks, of codes and of values.
+  const int vector = lane % 4, second = kUnitPositions == 8 ? 0 : lane / 16;
+  for (; unit < kKeys / kUnitPositions; unit += kWarps) {
+    const int pair = kUnitPositions == 8 ? lane / 8 : unit % 2 * 2 + lane / 8 % 2;
+    const int of_eight = pair ^ (lane / 4 % 2 == 0 ? 0 : 5);
+    const int tile_row = unit * kUnitPositions / 8 * 8 + of_eight;
     // Which quarter of the half's codes, and so which chunk of values, a lane's i-th vector is in.
-    const auto quarter = [&](int i) { return kUnitRows == 8 ? i : 2 * i + second; };
-    const float scale = scales[row];
+    const auto quarter = [&](int i) { return kUnitPositions == 8 ? i : 2 * i + second; };
+    const float scale = scales[tile_row];
     // 2^120 times a scale above 2^7 is none of BF16's numbers; no latent after a norm has one.
     const bool large = __any_sync(kAllLanes, scale > 0x1p7f);
     const __nv_bfloat162 factor = __float2bfloat162_rn(large ? 0x1p120f : scale * 0x1p120f);
@@ -64,12 +64,13 @@ __device__ __forceinline__ void WidenHalf(uint8_t* chunks, const float* scales, 
     for (int i = 0; i < kVectors; ++i) {
       const int q = quarter(i);
       codes[i] = *reinterpret_cast<const uint4*>(chunks + (kRawChunk + q / 2) * kChunkOfTile +
-                                                 row * 128 + ((4 * (q % 2) + vector) ^ row8) * 16);
+                                                 tile_row * 128 +
+                                                 ((4 * (q % 2) + vector) ^ of_eight) * 16);
     }
     __syncwarp();  // values go where codes are
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      uint8_t* line = chunks + quarter(i) * kChunkOfTile + row * 128;
+      uint8_t* line = chunks + quarter(i) * kChunkOfTile + tile_row * 128;
       uint2 values[4] = {WidenFour(codes[i].x, factor), WidenFour(codes[i].y, factor),
                          WidenFour(codes[i].z, factor), WidenFour(codes[i].w, factor)};
       if (large) {
@@ -80,7 +81,7 @@ __device__ __forceinline__ void WidenHalf(uint8_t* chunks, const float* scales, 
       }
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        *reinterpret_cast<uint4*>(line + ((2 * vector + k) ^ row8) * 16) =
+        *reinterpret_cast<uint4*>(line + ((2 * vector + k) ^ of_eight) * 16) =
             make_uint4(values[2 * k].x, values[2 * k].y, values[2 * k + 1].x, values[2 * k + 1].y);
       }
     }

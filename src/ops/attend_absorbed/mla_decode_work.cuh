@@ -25,9 +25,9 @@ struct Item {
   __device__ int32_t tiles() const {
     return (min(last_position() + 1 - begin(), part_tokens) + kKeys - 1) / kKeys;
   }
-  // Rows of the M dimension that carry a (token, head) pair.
-  __device__ int32_t rows(const Step& step) const {
-    return min(kRows, tokens * step.heads - head_block * kRows);
+  // The (token, head) pairs.
+  __device__ int32_t pairs(const Step& step) const {
+    return min(kPairs, tokens * step.heads - head_block * kPairs);
   }
 };
 

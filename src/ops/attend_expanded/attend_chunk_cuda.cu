@@ -15,20 +15,21 @@ namespace fathom {
 namespace kernels {
 
 constexpr int kWarps = 4, kThreads = kWarps * kWarp;
-constexpr int kRows = 16 * kWarps, kTile = 64;  // tokens, positions
+constexpr int kTokens = 16 * kWarps, kTile = 64;  // tokens, positions
 constexpr int kKey = kChunkNope + kChunkRope, kKeyVectors = kKey / 8;
 constexpr int kValueVectors = kChunkValue / 8;
-constexpr int kQueryBytes = kRows * kKey * 2, kKeyBytes = kTile * kKey * 2;
+constexpr int kQueryBytes = kTokens * kKey * 2, kKeyBytes = kTile * kKey * 2;
 constexpr int kSharedBytes = kQueryBytes + kKeyBytes + kTile * kChunkValue * 2;
 
-// Byte offset of a row's vector of 16 bytes, so that eight rows' vectors lie in different banks.
+// Byte offset of a tile row's vector of 16 bytes, so that eight tile rows' vectors lie in different
+// banks.
 template <int kVectors>
-__device__ uint32_t Offset(int row, int v) {
-  return static_cast<uint32_t>((row * kVectors + (v ^ (row & 7))) * 16);
+__device__ uint32_t Offset(int tile_row, int v) {
+  return static_cast<uint32_t>((tile_row * kVectors + (v ^ (tile_row & 7))) * 16);
 }
 
 __device__ inline void LoadQueries(const DevicePiece& p, int64_t first, int64_t head, uint32_t to) {
-  for (int i = threadIdx.x; i < kRows * kKeyVectors; i += kThreads) {
+  for (int i = threadIdx.x; i < kTokens * kKeyVectors; i += kThreads) {
     const int r = i / kKeyVectors, v = i % kKeyVectors;
     const bool valid = first + r < p.tokens;
     const BF16* from = p.q + (first + (valid ? r : 0)) * p.q_stride + head * kKey + v * 8;
@@ -85,7 +86,7 @@ __device__ inline void Scores(uint32_t queries, uint32_t keys, float (&s)[kTile 
   }
 }
 
-// Of the thread's two tokens (rows lane / 4 and lane / 4 + 8 of the warp's).
+// Of the thread's two tokens (tile rows lane / 4 and lane / 4 + 8 of the warp's).
 struct Softmax {
   int visible[2];
   float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
@@ -184,7 +185,7 @@ __global__ void __launch_bounds__(kThreads) AttendChunk(const __grid_constant__ 
   extern __shared__ __align__(128) unsigned char shared[];
   const uint32_t queries = SharedAddressOf(shared), keys = queries + kQueryBytes;
   const uint32_t values = keys + kKeyBytes;
-  const int64_t first = int64_t{blockIdx.x} * kRows, head = blockIdx.y;
+  const int64_t first = int64_t{blockIdx.x} * kTokens, head = blockIdx.y;
   const int64_t token = first + threadIdx.x / kWarp * 16 + threadIdx.x % kWarp / 4;
   AfterPriorKernels();
   Softmax state;
@@ -233,7 +234,7 @@ void LaunchAttendChunk(const RowPiece& a, float scale, cudaStream_t stream) {
   using namespace kernels;
   Gpu::OfThread().AllowSharedMemory(AttendChunk, kSharedBytes);
   const DevicePiece piece(a, scale);
-  const dim3 grid(Blocks(piece.tokens, kRows), static_cast<unsigned>(piece.heads));
+  const dim3 grid(Blocks(piece.tokens, kTokens), static_cast<unsigned>(piece.heads));
   LaunchOverlapped(AttendChunk, grid, kThreads, kSharedBytes, stream, piece);
 }
 

@@ -29,7 +29,7 @@ static void AttendPiece(OpContext& context, const RowPiece& a, float scale,
                               for (int64_t i = begin; i < end; ++i) {
                                 const int64_t head = i / groups, t = i % groups * kTokenGroup;
                                 Attend({
-                                    .q = a.q.Row<float>(t) + head * a.q.dim(2),
+                                    .q = a.q.As<float>(t) + head * a.q.dim(2),
                                     .q_stride = a.q.stride(0),
                                     .tokens = std::min(kTokenGroup, tokens - t),
                                     .positions = a.positions.As<int32_t>() + t,
@@ -43,11 +43,11 @@ static void AttendPiece(OpContext& context, const RowPiece& a, float scale,
                                     .value_dim = value_dim,
                                     .scale = scale,
                                     .first = a.first(),
-                                    .out = a.out.Row<float>(t) + head * value_dim,
-                                    .lse = a.lse.Row<float>(t) + head,
+                                    .out = a.out.As<float>(t) + head * value_dim,
+                                    .lse = a.lse.As<float>(t) + head,
                                     .out_stride = a.out.stride(0),
                                     .lse_stride = a.lse.stride(0),
-                                    .workspace = workspace.Row<float>(thread),
+                                    .workspace = workspace.As<float>(thread),
                                 });
                               }
                             });

@@ -47,11 +47,11 @@ __device__ inline void Softmax(int64_t context, const int* visible, float* score
                                float* sums) {
   const int lane = threadIdx.x % kWarp;
   for (int r = threadIdx.x / kWarp; r < kTokens; r += kWarps) {
-    float* row = scores + r * context;
+    float* of_token = scores + r * context;
     float max = -INFINITY, sum = 0;
-    for (int j = lane; j < visible[r]; j += kWarp) max = fmaxf(max, row[j]);
+    for (int j = lane; j < visible[r]; j += kWarp) max = fmaxf(max, of_token[j]);
     max = WarpMax(max);
-    for (int j = lane; j < visible[r]; j += kWarp) sum += row[j] = expf(row[j] - max);
+    for (int j = lane; j < visible[r]; j += kWarp) sum += of_token[j] = expf(of_token[j] - max);
     sum = WarpSum(sum);
     if (lane == 0) {
       maxima[r] = max;

@@ -24,17 +24,17 @@ struct Query {
 static float Attend(const RowPiece& a, float scale, const Query& query, float* scores, float* out) {
   const auto [t, h, n] = query;
   const int64_t rope = a.rope.dim(1), nope = a.q.dim(2) - rope, vdim = a.out.dim(2);
-  const float* q = a.q.Row<float>(t) + h * a.q.dim(2);
+  const float* q = a.q.As<float>(t) + h * a.q.dim(2);
   for (int64_t j = 0; j < n; ++j) {
-    const float* k = a.kv.Row<float>(j) + h * a.kv.dim(2);
-    scores[j] = scale * (Dot(q, k, nope) + Dot(q + nope, a.rope.Row<float>(j), rope));
+    const float* k = a.kv.As<float>(j) + h * a.kv.dim(2);
+    scores[j] = scale * (Dot(q, k, nope) + Dot(q + nope, a.rope.As<float>(j), rope));
   }
   const float max = *std::max_element(scores, scores + n);
   float sum = 0;
   std::fill_n(out, vdim, 0.0f);
   for (int64_t j = 0; j < n; ++j) {
     const float weight = std::exp(scores[j] - max);
-    const float* v = a.kv.Row<float>(j) + h * a.kv.dim(2) + nope;
+    const float* v = a.kv.As<float>(j) + h * a.kv.dim(2) + nope;
     for (int64_t i = 0; i < vdim; ++i) out[i] += weight * v[i];
     sum += weight;
   }
@@ -57,8 +57,8 @@ static void AttendPiece(const RowPiece& a, float scale, float* scores) {
     const int64_t visible = std::min(context, a.positions.As<int32_t>()[t] - a.begin + 1);
     if (visible <= 0) continue;
     for (int64_t h = 0; h < a.q.dim(1); ++h) {
-      float* out = a.out.Row<float>(t) + h * vdim;
-      float* lse = a.lse.Row<float>(t) + h;
+      float* out = a.out.As<float>(t) + h * vdim;
+      float* lse = a.lse.As<float>(t) + h;
       const float piece_lse = Attend(a, scale, {t, h, visible}, scores, piece);
       if (a.first()) {
         std::copy_n(piece, vdim, out);

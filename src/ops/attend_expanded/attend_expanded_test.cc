@@ -48,7 +48,7 @@ Output RunTokens(const TestBackend& b, const Case& c, const std::vector<int>& to
   std::vector<int32_t> positions;
   for (int t : tokens) positions.push_back(c.positions[t]);
   const TestTensor q(b.act(), {n, c.heads, c.nope + c.rope_dim},
-                     PickRows(c.q, c.q_width(), tokens));
+                     PickVectors(c.q, c.q_width(), tokens));
   const TestTensor map = Ints({n}, positions);
   const TestTensor kv(b.act(), {c.context, c.heads, c.nope + c.vdim}, c.kv);
   const TestTensor rope(b.act(), {c.context, c.rope_dim}, c.rope);
@@ -124,8 +124,8 @@ std::vector<Output> RunRows(const TestBackend& b, const std::vector<Case>& rows,
   for (const Case& row : rows) {
     std::vector<int> own = Range(row.tokens());
     for (int& t : own) t += token + 1;
-    outputs.push_back(
-        {PickRows(out.Floats(), shape.width(), own), PickRows(lse.Floats(), shape.heads, own)});
+    outputs.push_back({PickVectors(out.Floats(), shape.width(), own),
+                       PickVectors(lse.Floats(), shape.heads, own)});
     token += row.tokens() + 1;
   }
   return outputs;
@@ -190,12 +190,12 @@ TEST_P(AttendExpandedTest, ATokenDoesNotDependOnTheSplitOfTheQueries) {
   for (const Case& c :
        {MakeCase(2, 24, 8, 16, 130, positions), MakeCase(2, 128, 64, 128, 130, positions)}) {
     for (const std::vector<int>& borders : {std::vector<int>{0, 130}, {0, 64, 128, 130}}) {
-      ExpectRowInvariance(70, c.width(), [&](const std::vector<int>& tokens) {
+      ExpectTokenInvariance(70, c.width(), [&](const std::vector<int>& tokens) {
         return RunTokens(GetParam(), c, tokens, borders).out;
       });
       const Output all = RunTokens(GetParam(), c, Range(70), borders);
       const std::vector<int> tail = {64, 65, 66, 67, 68, 69};
-      ExpectSameBits(RunTokens(GetParam(), c, tail, borders).lse, PickRows(all.lse, 2, tail));
+      ExpectSameBits(RunTokens(GetParam(), c, tail, borders).lse, PickVectors(all.lse, 2, tail));
     }
     EXPECT_TRUE(RunTokens(GetParam(), c, {}, {0, 130}).out.empty());
   }
@@ -255,8 +255,8 @@ TEST_P(AttendExpandedTest, NanStaysInItsHead) {
   const std::vector<float> clean = RunTokens(GetParam(), c, Range(3), {0, 64, 128}).out;
   c.q[(1 * 2 + 1) * 32 + 3] = NAN;
   const std::vector<float> out = RunTokens(GetParam(), c, Range(3), {0, 64, 128}).out;
-  ExpectSameBits(PickRows(out, 16, {0, 1, 2, 4, 5}), PickRows(clean, 16, {0, 1, 2, 4, 5}));
-  for (const float y : PickRows(out, 16, {3})) EXPECT_TRUE(std::isnan(y));
+  ExpectSameBits(PickVectors(out, 16, {0, 1, 2, 4, 5}), PickVectors(clean, 16, {0, 1, 2, 4, 5}));
+  for (const float y : PickVectors(out, 16, {3})) EXPECT_TRUE(std::isnan(y));
 }
 
 // The two forms of MLA are the same mathematics: heads of absorbed attention over latents, with
@@ -277,8 +277,8 @@ TEST_P(AttendExpandedTest, EqualsTheAbsorbedForm) {
   std::vector<Parts> uk, uv;
   for (int h = 0; h < kHeads; ++h) {
     const int begin = h * (kNope + kVdim);
-    uk.push_back({Transposed(SliceRows(kv_b.weight, begin, begin + kNope))});
-    uv.push_back({SliceRows(kv_b.weight, begin + kNope, begin + kNope + kVdim)});
+    uk.push_back({Transposed(SliceOutputs(kv_b.weight, begin, begin + kNope))});
+    uv.push_back({SliceOutputs(kv_b.weight, begin + kNope, begin + kNope + kVdim)});
   }
   const auto w_uk = Pack(b, uk, {.exact_activations = true}),
              w_uv = Pack(b, uv, {.exact_activations = true});

@@ -81,12 +81,12 @@ class TokenAttention {
     const int64_t n = end - begin;
     if (n < kKeyGroup) std::fill_n(keys_, kKeyGroup * key_dim_, 0.0f);
     for (int64_t j = 0; j < n; ++j) {
-      const int64_t row = begin + j - a_.context_begin;
-      const float* kv = a_.kv + row * a_.kv_stride;
+      const int64_t place = begin + j - a_.context_begin;
+      const float* kv = a_.kv + place * a_.kv_stride;
       float* key = keys_ + j / kPanel * kPanel * key_dim_ + j % kPanel;
       for (int64_t k = 0; k < a_.nope_dim; ++k) key[k * kPanel] = kv[k];
       key += a_.nope_dim * kPanel;
-      const float* rope = a_.rope + row * a_.rope_dim;
+      const float* rope = a_.rope + place * a_.rope_dim;
       for (int64_t k = 0; k < a_.rope_dim; ++k) key[k * kPanel] = rope[k];
       float* value = values_ + j * value_width_;
       std::memcpy(value, kv + a_.nope_dim, static_cast<size_t>(a_.value_dim) * sizeof(float));
@@ -101,18 +101,18 @@ class TokenAttention {
 
   void AddKeys(int64_t begin, int64_t end) {
     LoadKeysAndValues(begin, end);
-    int64_t t = Score<kMaxRows>(0);
-    if constexpr (kMaxRows > 4) t = Score<4>(t);
-    if constexpr (kMaxRows > 2) t = Score<2>(t);
-    if constexpr (kMaxRows > 1) Score<1>(t);
+    int64_t t = Score<kMaxAtOnce>(0);
+    if constexpr (kMaxAtOnce > 4) t = Score<4>(t);
+    if constexpr (kMaxAtOnce > 2) t = Score<2>(t);
+    if constexpr (kMaxAtOnce > 1) Score<1>(t);
     for (t = 0; t < a_.tokens; ++t) {
       visible_[t] = Visible(t, begin, end);
       if (visible_[t] > 0) Exponentiate(t);
     }
-    t = Weigh<kMaxRows>(0);
-    if constexpr (kMaxRows > 4) t = Weigh<4>(t);
-    if constexpr (kMaxRows > 2) t = Weigh<2>(t);
-    if constexpr (kMaxRows > 1) Weigh<1>(t);
+    t = Weigh<kMaxAtOnce>(0);
+    if constexpr (kMaxAtOnce > 4) t = Weigh<4>(t);
+    if constexpr (kMaxAtOnce > 2) t = Weigh<2>(t);
+    if constexpr (kMaxAtOnce > 1) Weigh<1>(t);
   }
 
   // scores_[t][key] for all keys of the group, kTokens tokens at a time.

@@ -16,7 +16,7 @@ void LaunchFlashAttend(const FlashAttendParams& p, cudaStream_t stream) {
   for (const ContextPiece& piece : p.pieces) blocks += (piece.tokens + 127) / 128 * p.heads;
   if (blocks == 0 || p.context == 0) return;
   const int groups = blocks <= Gpu::OfThread().multiprocessors() / 2 ? 1 : 2;
-  // Chunks of 64 values: of all rows of a box the first, then the second, ...
+  // Chunks of 64 values: of all tile rows of a box the first, then the second, ...
   const flash::Maps maps = {
       .q = MakeTensorMap({.data = p.q,
                           .sizes = {64, tokens, 3, heads},

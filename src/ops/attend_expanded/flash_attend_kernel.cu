@@ -24,9 +24,9 @@
 namespace fathom::flash {
 namespace {
 
-constexpr int kRowsOfGroup = 64;  // of a warpgroup
+constexpr int kTokensOfGroup = 64;  // of a warpgroup
 constexpr int kHeadsAtOnce = 16;  // whose blocks run together: they find keys and values in the L2
-constexpr int kChunkBytes = 16384;  // 128 rows of 64 values, swizzled
+constexpr int kChunkBytes = 16384;  // 128 tile rows of 64 values, swizzled
 constexpr int kValue = 128;
 
 template <int kGroups>
@@ -51,10 +51,10 @@ struct Work {
 };
 
 // Some heads at a time; of those, the last tokens first: they see most.
-template <int kRows>
+template <int kTokens>
 __device__ __forceinline__ Work WorkOf(const Step& step, int32_t block) {
   const auto blocks_of = [](const ContextPiece& piece) {
-    return (piece.tokens + kRows - 1) / kRows;
+    return (piece.tokens + kTokens - 1) / kTokens;
   };
   int i = 0;
   for (; block >= blocks_of(step.pieces.of[i]) * step.heads; ++i) {
@@ -65,7 +65,7 @@ __device__ __forceinline__ Work WorkOf(const Step& step, int32_t block) {
   const int32_t heads = min(kHeadsAtOnce, step.heads - first_head);
   const int32_t local = block - first_head * blocks;
   return {.piece = step.pieces.of[i],
-          .token = step.pieces.of[i].token_begin + (blocks - 1 - local / heads) * kRows,
+          .token = step.pieces.of[i].token_begin + (blocks - 1 - local / heads) * kTokens,
           .head = first_head + local % heads};
 }
 
@@ -102,7 +102,7 @@ __device__ void Produce(Shared<kGroups>& s, const Maps& maps, const Work& work) 
   }
 }
 
-// A warpgroup: 64 tokens. What a thread has of rows r and r + 8 is indexed 0 and 1.
+// A warpgroup: 64 tokens. What a thread has of tokens r and r + 8 is indexed 0 and 1.
 template <int kGroups>
 class Consumer {
  public:
@@ -196,8 +196,8 @@ class Consumer {
     const int stage = tile % 2;
     s_.values_full[stage].Wait(tile / 2 & 1);
     for (int i = static_cast<int>(threadIdx.x % 128); i < (kKeys - seen) * 16; i += 128) {
-      const int row = seen + i / 16, chunk = i % 16 / 8, part = i % 8;
-      *reinterpret_cast<uint4*>(s_.values[stage][chunk] + row * 128 + part * 16) =
+      const int key = seen + i / 16, chunk = i % 16 / 8, part = i % 8;
+      *reinterpret_cast<uint4*>(s_.values[stage][chunk] + key * 128 + part * 16) =
           make_uint4(0, 0, 0, 0);
     }
     FenceAsyncShared();
@@ -279,7 +279,7 @@ class Consumer {
       for (int i = 0; i < 2; ++i) {
         if (seen_[i] > 0) before[i] = step_.lse[int64_t{token_ + 8 * i} * step_.heads + head_];
       }
-      __syncwarp();  // all lanes of a row have read what one of them overwrites
+      __syncwarp();  // all lanes of a token have read what one of them overwrites
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -316,7 +316,7 @@ class Consumer {
   const Step& step_;
   const int group_, lane_;
   const bool first_;     // of the row's pieces
-  const int32_t token_;  // of the first row; the other is 8 further
+  const int32_t token_;  // of the first of two; the other is 8 further
   const int32_t head_;
   const int32_t block_seen_;  // positions that some token of the block sees
   const int32_t tiles_;       // that some token of this warpgroup sees
@@ -343,9 +343,9 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1)
   }
   WaitForPriorKernels();
   AllowNextKernel();
-  constexpr int kRows = kGroups * kRowsOfGroup;
-  const Work work = WorkOf<kRows>(step, static_cast<int32_t>(blockIdx.x));
-  if (threadIdx.x < kRows) {
+  constexpr int kTokens = kGroups * kTokensOfGroup;
+  const Work work = WorkOf<kTokens>(step, static_cast<int32_t>(blockIdx.x));
+  if (threadIdx.x < kTokens) {
     const int32_t seen = work.Seen(step, work.token + static_cast<int32_t>(threadIdx.x));
     const int32_t most = __reduce_max_sync(kAllLanes, seen);
     if (threadIdx.x % 32 == 0) s.seen[threadIdx.x / 32] = most;
@@ -362,12 +362,12 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1)
 
 template <int kGroups>
 cudaError_t Start(const Maps& maps, const Step& step, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(Shared<kGroups>), kRows = kGroups * kRowsOfGroup;
+  constexpr int kBytes = sizeof(Shared<kGroups>), kTokens = kGroups * kTokensOfGroup;
   static_assert(kBytes <= 227 * 1024);
   Gpu::OfThread().AllowSharedMemory(FlashKernel<kGroups>, kBytes);
   int blocks = 0;
   for (int i = 0; i < step.pieces.count; ++i) {
-    blocks += (step.pieces.of[i].tokens + kRows - 1) / kRows * step.heads;
+    blocks += (step.pieces.of[i].tokens + kTokens - 1) / kTokens * step.heads;
   }
   return LaunchEarly(FlashKernel<kGroups>, dim3(blocks), 128 * (kGroups + 1), kBytes, stream, maps,
                      step);

@@ -16,7 +16,7 @@ constexpr int kCommitThreads = 128;
 struct CommitParams {
   const int32_t *row_slot, *row_begin, *positions, *logit_begin, *sampled, *live_rows;
   const int32_t* min_tokens;
-  Rows<const int32_t> stop_tokens;
+  Slices<const int32_t> stop_tokens;
   int32_t* row_count;
   int64_t rows, tokens, samples, slots, vocab, stops;
   int32_t *last_token, *length, *generated, *ended, *counts;
@@ -79,7 +79,7 @@ void CommitCuda(OpContext& context, const CommitArgs& a) {
                                .sampled = Data<int32_t>(a.sampled),
                                .live_rows = Data<int32_t>(a.live_rows),
                                .min_tokens = Data<int32_t>(a.slots.min_tokens),
-                               .stop_tokens = RowsOf<const int32_t>(a.slots.stop_tokens),
+                               .stop_tokens = SlicesOf<const int32_t>(a.slots.stop_tokens),
                                .row_count = Data<int32_t>(a.row_count),
                                .rows = a.row_slot.dim(0),
                                .tokens = a.positions.dim(0),

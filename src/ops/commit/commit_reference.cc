@@ -7,7 +7,7 @@ namespace {
 
 bool IsStop(const SlotState& s, int32_t slot, int32_t token) {
   if (s.generated.As<int32_t>()[slot] < s.min_tokens.As<int32_t>()[slot]) return false;
-  const int32_t* stops = s.stop_tokens.Row<int32_t>(slot);
+  const int32_t* stops = s.stop_tokens.As<int32_t>(slot);
   return std::find(stops, stops + s.stop_tokens.dim(1), token) != stops + s.stop_tokens.dim(1);
 }
 
@@ -20,7 +20,7 @@ int32_t TakeSampled(const SlotState& s, int32_t slot, const int32_t* tokens, int
     if (!failed) {
       s.last_token.As<int32_t>()[slot] = tokens[i];
       ++s.generated.As<int32_t>()[slot];
-      ++s.counts.Row<int32_t>(slot)[tokens[i]];
+      ++s.counts.As<int32_t>(slot)[tokens[i]];
     }
     if (ends) {
       s.ended.As<int32_t>()[slot] = 1;
@@ -38,7 +38,7 @@ void CommitReference(OpContext&, const CommitArgs& a) {
     const int32_t slot = a.row_slot.As<int32_t>()[r], tokens = begin[r + 1] - begin[r];
     CHECK(slot >= 0 && slot < a.slots.counts.dim(0) && tokens >= 0 &&
               begin[r + 1] <= a.positions.dim(0) && logits[r + 1] <= a.sampled.dim(0),
-          "commit: row {} is tokens [{}, {}) of slot {}, logit rows [{}, {})", r, begin[r],
+          "commit: row {} is tokens [{}, {}) of slot {}, logit vectors [{}, {})", r, begin[r],
           begin[r + 1], slot, logits[r], logits[r + 1]);
     if (tokens == 0) continue;
     const int32_t samples = logits[r + 1] - logits[r];

@@ -1,4 +1,4 @@
-// Rows of the embedding table as fp32.
+// Vectors of the embedding table as fp32.
 //   formula:       out[t] = table[ids[t]]
 //   data mapping:  a thread takes tokens
 //   bytes, FLOPs:  reads 2 or 4 and writes 4 bytes a channel; none
@@ -19,15 +19,15 @@ static void EmbedToken(const EmbedArgs& a, int64_t t) {
   const int64_t hidden = a.out.dim(1), vocab = std::max(a.vocab, a.table.dim(0));
   const int64_t id = a.ids.As<int32_t>()[t], at = id - a.first;
   CHECK(id >= 0 && id < vocab, "embed: token {} of a vocabulary of {}", id, vocab);
-  float* out = a.out.Row<float>(t);
+  float* out = a.out.As<float>(t);
   if (at < 0 || at >= a.table.dim(0)) {
     std::fill_n(out, hidden, 0.0f);
     return;
   }
   switch (a.table.dtype()) {
-    case DType::kBF16: return Widen(a.table.Row<BF16>(at), hidden, out);
-    case DType::kF16: return Widen(a.table.Row<F16>(at), hidden, out);
-    default: std::copy_n(a.table.Row<float>(at), hidden, out);
+    case DType::kBF16: return Widen(a.table.As<BF16>(at), hidden, out);
+    case DType::kF16: return Widen(a.table.As<F16>(at), hidden, out);
+    default: std::copy_n(a.table.As<float>(at), hidden, out);
   }
 }
 

@@ -18,8 +18,8 @@ struct IdRange {
 };
 
 template <class T, class Y>
-__global__ void Embed(const int32_t* ids, Rows<const T> table, IdRange in, int64_t hidden,
-                      const int32_t* live, Rows<Y> out) {
+__global__ void Embed(const int32_t* ids, Slices<const T> table, IdRange in, int64_t hidden,
+                      const int32_t* live, Slices<Y> out) {
   AfterPriorKernels();
   const int64_t t = blockIdx.x;
   if (t >= *live) return;
@@ -34,9 +34,9 @@ __global__ void Embed(const int32_t* ids, Rows<const T> table, IdRange in, int64
 template <class T, class Y>
 void LaunchEmbed(cudaStream_t stream, const EmbedArgs& a) {
   LaunchOverlapped(Embed<T, Y>, static_cast<unsigned>(a.ids.dim(0)), 256, 0, stream,
-                   Data<int32_t>(a.ids), RowsOf<const T>(a.table),
+                   Data<int32_t>(a.ids), SlicesOf<const T>(a.table),
                    IdRange{a.first, a.first + a.table.dim(0), std::max(a.vocab, a.table.dim(0))},
-                   a.out.dim(1), Data<int32_t>(a.live), RowsOf<Y>(a.out));
+                   a.out.dim(1), Data<int32_t>(a.live), SlicesOf<Y>(a.out));
 }
 
 template <class Y>

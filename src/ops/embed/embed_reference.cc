@@ -11,7 +11,7 @@ void EmbedReference(OpContext&, const EmbedArgs& a) {
     CHECK(id >= 0 && id < vocab, "embed: token {} of a vocabulary of {}", id, vocab);
     const bool here = at >= 0 && at < a.table.dim(0);
     for (int64_t i = 0; i < a.out.dim(1); ++i) {
-      a.out.Row<float>(t)[i] = here ? LoadFloat(a.table, at, i) : 0;
+      a.out.As<float>(t)[i] = here ? LoadFloat(a.table, at, i) : 0;
     }
   }
 }

@@ -7,7 +7,7 @@ EVERY_BACKEND(EmbedTest);
 
 constexpr int kVocab = 37, kHidden = 96;
 
-TEST_P(EmbedTest, CopiesRowsOfEveryType) {
+TEST_P(EmbedTest, CopiesVectorsOfEveryType) {
   const std::vector<float> table = Normals(kVocab * kHidden, 1);
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const TestTensor weights(dtype, {kVocab, kHidden}, table);
@@ -19,9 +19,9 @@ TEST_P(EmbedTest, CopiesRowsOfEveryType) {
              .table = weights,
              .live = Live(live),
              .out = out});
-      std::vector<float> rows = out.Floats();
-      rows.resize(live * kHidden);
-      ExpectSameBits(rows, PickRows(table, kHidden, {ids.begin(), ids.begin() + live}));
+      std::vector<float> vectors = out.Floats();
+      vectors.resize(live * kHidden);
+      ExpectSameBits(vectors, PickVectors(table, kHidden, {ids.begin(), ids.begin() + live}));
       EXPECT_TRUE(out.PoisonedFrom(live));
     }
   }

@@ -35,9 +35,9 @@ TEST_P(GatherContextTest, GathersAnyRange) {
       for (const ContextPiece& piece : pieces) {
         for (int i = 0; i < piece.count; ++i) {
           const int at = piece.at + i, position = piece.begin + i;
-          ExpectSameBits(PickRows(latent.Floats(), kLatent, {at}),
+          ExpectSameBits(PickVectors(latent.Floats(), kLatent, {at}),
                          pages.Latent(piece.slot, position));
-          ExpectSameBits(PickRows(rope.Floats(), kRope, {at}), pages.Rope(piece.slot, position));
+          ExpectSameBits(PickVectors(rope.Floats(), kRope, {at}), pages.Rope(piece.slot, position));
         }
       }
     }

@@ -30,9 +30,10 @@ void HeadLinearCpu(OpContext& context, const HeadLinearArgs& a) {
   const PackedTokens packed = Packed(arena, a);
   for (int64_t first = 0; first < tokens; first += kTokens) {
     const int64_t n = std::min(kTokens, tokens - first), items = heads * panels;
-    const float* x = a.x.Row<float>(first);
-    TokenActivations rows;
-    if (!plain) rows = packed.Pack(pool, w, {x, a.x.stride(0), heads, a.x.stride(1)}, n * heads);
+    const float* x = a.x.As<float>(first);
+    TokenActivations packed_x;
+    if (!plain)
+      packed_x = packed.Pack(pool, w, {x, a.x.stride(0), heads, a.x.stride(1)}, n * heads);
     pool.ParallelFor(
         items, PanelGrain(w, n, items, pool.threads()), [&](int64_t begin, int64_t end, int) {
           while (begin < end) {
@@ -42,9 +43,9 @@ void HeadLinearCpu(OpContext& context, const HeadLinearArgs& a) {
             MultiplyPanels(
                 {w, head, panel, stop},
                 plain ? PlainTokens(w, x + head * a.x.stride(1), a.x.stride(0))
-                      : rows.From(head * n),
+                      : packed_x.From(head * n),
                 n,
-                {a.out.Row<float>(first) + head * a.out.stride(1) + w.OutsBetween(0, panel),
+                {a.out.As<float>(first) + head * a.out.stride(1) + w.OutsBetween(0, panel),
                  a.out.stride(0)});
             begin += stop - panel;
           }

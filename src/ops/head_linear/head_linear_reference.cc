@@ -7,8 +7,8 @@ void HeadLinearReference(OpContext&, const HeadLinearArgs& a) {
   const ReferenceWeight& w = AsReference(a.weight);
   for (int64_t t = 0; t < *a.live.As<int32_t>(); ++t) {
     for (int64_t h = 0; h < w.count; ++h) {
-      MultiplyToken(w, h, a.x.Row<float>(t) + h * a.x.stride(1),
-                    a.out.Row<float>(t) + h * a.out.stride(1), nullptr);
+      MultiplyToken(w, h, a.x.As<float>(t) + h * a.x.stride(1),
+                    a.out.As<float>(t) + h * a.out.stride(1), nullptr);
     }
   }
 }

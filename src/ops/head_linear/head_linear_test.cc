@@ -39,29 +39,29 @@ std::vector<float> RunTokens(const TestBackend& b, const PackedWeight& w, const 
   EXPECT_TRUE(y.PoisonedFrom(live));
   const std::vector<float> all = y.Floats();
   const float poison = TestTensor(b.act(), {1}).Floats()[0];
-  std::vector<float> rows;
+  std::vector<float> result;
   for (int64_t i = 0; i < live; ++i) {
-    const float* row = &all[i * (w.count * out + 5)];
+    const float* y = &all[i * (w.count * out + 5)];
     for (int64_t h = 0; h < w.count; ++h) {
-      rows.insert(rows.end(), row + h * out, row + h * out + w.out);
-      for (int64_t n = w.out; n < out; ++n) EXPECT_EQ(row[h * out + n], poison);
+      result.insert(result.end(), y + h * out, y + h * out + w.out);
+      for (int64_t n = w.out; n < out; ++n) EXPECT_EQ(y[h * out + n], poison);
     }
   }
-  return rows;
+  return result;
 }
 
 std::vector<float> Exact(const Case& c, DType weights = DType::kF32) {
   std::vector<float> out;
   for (int64_t at = 0; at < static_cast<int64_t>(c.x.size()); at += c.in()) {
     const size_t head = at / c.in() % c.heads.size();
-    const std::vector<float> row =
+    const std::vector<float> y =
         ExactProduct({c.x.begin() + at, c.x.begin() + at + c.in()}, c.heads[head], weights);
-    out.insert(out.end(), row.begin(), row.end());
+    out.insert(out.end(), y.begin(), y.end());
   }
   return out;
 }
 
-// kv_b_proj holds, per head, `nope` rows of W_UK and `vdim` rows of W_UV, all over `latent`.
+// kv_b_proj holds, per head, `nope` outputs of W_UK and `vdim` outputs of W_UV, all over `latent`.
 struct KvB {
   Case uk, uv;
 };
@@ -69,8 +69,8 @@ KvB MakeKvB(const WeightTensor& w, int64_t heads, int64_t nope, int64_t vdim, in
   KvB kv_b;
   for (int64_t h = 0; h < heads; ++h) {
     const int64_t begin = h * (nope + vdim);
-    kv_b.uk.heads.push_back({Transposed(SliceRows(w, begin, begin + nope))});
-    kv_b.uv.heads.push_back({SliceRows(w, begin + nope, begin + nope + vdim)});
+    kv_b.uk.heads.push_back({Transposed(SliceOutputs(w, begin, begin + nope))});
+    kv_b.uv.heads.push_back({SliceOutputs(w, begin + nope, begin + nope + vdim)});
   }
   kv_b.uk.x = Normals(tokens * heads * nope, 1);
   kv_b.uv.x = Normals(tokens * heads * w.values.dim(1), 2);
@@ -81,7 +81,7 @@ TEST_P(HeadLinearTest, AbsorbedProjections) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3}) {
     for (const int64_t heads : {1, 4, 16}) {
       SCOPED_TRACE(testing::Message() << Name(dtype) << ", heads: " << heads);
-      // 96 + 40 rows per head: heads begin anywhere in a scale tile.
+      // 96 + 40 outputs per head: heads begin anywhere in a scale tile.
       const TestMatrix m(dtype, heads * (96 + 40), 160, 3);
       const KvB kv_b = MakeKvB(m.weight, heads, 96, 40, 3);
       for (const Case* c : {&kv_b.uk, &kv_b.uv}) {
@@ -107,7 +107,7 @@ TEST_P(HeadLinearTest, ATokenDoesNotDependOnOthers) {
   const TestMatrix m(DType::kBF16, 4 * 48, 80, 4);
   const Case c = MakeKvB(m.weight, 4, 32, 16, 33).uk;
   const auto w = Pack(GetParam(), c.heads, c.options);
-  ExpectRowInvariance(33, 4 * 80, [&](const std::vector<int>& tokens) {
+  ExpectTokenInvariance(33, 4 * 80, [&](const std::vector<int>& tokens) {
     return RunTokens(GetParam(), *w, c, tokens);
   });
   EXPECT_TRUE(RunTokens(GetParam(), *w, c, {}).empty());
@@ -119,7 +119,7 @@ TEST_P(HeadLinearTest, ATokenDoesNotDependOnHundreds) {
   const TestMatrix m(DType::kBF16, heads * out, in, 6);
   std::vector<Parts> parts;
   for (int64_t h = 0; h < heads; ++h)
-    parts.push_back({SliceRows(m.weight, h * out, (h + 1) * out)});
+    parts.push_back({SliceOutputs(m.weight, h * out, (h + 1) * out)});
   const auto w = Pack(GetParam(), parts, {.exact_activations = true});
   const std::vector<float> x = Normals(tokens * heads * in, 7);
   const auto run = [&](int64_t live) {
@@ -133,9 +133,9 @@ TEST_P(HeadLinearTest, ATokenDoesNotDependOnHundreds) {
     return y.Floats();
   };
   const std::vector<float> all = run(tokens);
-  for (const int rows : {1, 8, 63}) {
-    SCOPED_TRACE(rows);
-    ExpectSameBits(run(rows), PickRows(all, heads * out, Range(rows)));
+  for (const int count : {1, 8, 63}) {
+    SCOPED_TRACE(count);
+    ExpectSameBits(run(count), PickVectors(all, heads * out, Range(count)));
   }
 }
 
@@ -146,8 +146,8 @@ TEST_P(HeadLinearTest, NanStaysInItsTokenAndHead) {
   const std::vector<float> clean = RunTokens(GetParam(), *w, c, Range(3));
   c.x[(1 * 2 + 1) * 32 + 7] = NAN;
   const std::vector<float> out = RunTokens(GetParam(), *w, c, Range(3));
-  ExpectSameBits(PickRows(out, 80, {0, 1, 2, 4, 5}), PickRows(clean, 80, {0, 1, 2, 4, 5}));
-  for (const float y : PickRows(out, 80, {3})) EXPECT_TRUE(std::isnan(y));
+  ExpectSameBits(PickVectors(out, 80, {0, 1, 2, 4, 5}), PickVectors(clean, 80, {0, 1, 2, 4, 5}));
+  for (const float y : PickVectors(out, 80, {3})) EXPECT_TRUE(std::isnan(y));
 }
 
 }  // namespace

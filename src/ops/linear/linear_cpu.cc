@@ -18,9 +18,9 @@ void LinearCpu(OpContext& context, const LinearArgs& a) {
   const PackedTokens packed(arena, w, std::min(kTokenChunk, a.x.dim(0)));
   for (int64_t first = 0; first < tokens; first += kTokenChunk) {
     const int64_t n = std::min(kTokenChunk, tokens - first);
-    const TokenActivations rows =
-        packed.Pack(Pool(context), w, {a.x.Row<float>(first), a.x.stride(0)}, n);
-    MultiplyInParallel(Pool(context), w, rows, n, a.out.Slice(0, first, first + n));
+    const TokenActivations packed_x =
+        packed.Pack(Pool(context), w, {a.x.As<float>(first), a.x.stride(0)}, n);
+    MultiplyInParallel(Pool(context), w, packed_x, n, a.out.Slice(0, first, first + n));
   }
 }
 

@@ -21,26 +21,25 @@ namespace {
 
 // A weight of a checkpoint: FP8 with scale tiles, or BF16; cut out of a larger one.
 struct Source {
-  Source(DType dtype, int64_t out, int64_t in, int64_t row_offset, int64_t col_offset,
-         uint64_t seed)
-      : values(static_cast<size_t>((out + row_offset) * (in + col_offset)) * ByteSize(dtype)) {
+  Source(DType dtype, int64_t out, int64_t in, int64_t out_offset, int64_t in_offset, uint64_t seed)
+      : values(static_cast<size_t>((out + out_offset) * (in + in_offset)) * ByteSize(dtype)) {
     Rng rng(seed);
-    const int64_t rows = out + row_offset, cols = in + col_offset;
-    WeightTensor whole = StoredWeight(TensorView(values.data(), dtype, {rows, cols}));
+    const int64_t outputs = out + out_offset, channels = in + in_offset;
+    WeightTensor whole = StoredWeight(TensorView(values.data(), dtype, {outputs, channels}));
     if (dtype == DType::kF8E4M3) {
       for (uint8_t& code : values) {
         code = static_cast<uint8_t>(rng.Below(256));
         if ((code & 0x7f) == 0x7f) code = 3;
       }
-      const int64_t tile_rows = (rows + 127) / 128, tile_cols = (cols + 127) / 128;
-      scales.resize(static_cast<size_t>(tile_rows * tile_cols));
+      const int64_t out_tiles = (outputs + 127) / 128, in_tiles = (channels + 127) / 128;
+      scales.resize(static_cast<size_t>(out_tiles * in_tiles));
       for (float& scale : scales) scale = (rng.Uniform() + 0.5f) * 0.01f;
-      whole.scales = TensorView(scales.data(), DType::kF32, {tile_rows, tile_cols});
+      whole.scales = TensorView(scales.data(), DType::kF32, {out_tiles, in_tiles});
     } else {
       BF16* to = reinterpret_cast<BF16*>(values.data());
-      for (int64_t i = 0; i < rows * cols; ++i) to[i] = ToBF16(rng.Normal());
+      for (int64_t i = 0; i < outputs * channels; ++i) to[i] = ToBF16(rng.Normal());
     }
-    tensor = SliceCols(SliceRows(whole, row_offset, rows), col_offset, cols);
+    tensor = SliceChannels(SliceOutputs(whole, out_offset, outputs), in_offset, channels);
   }
   std::vector<uint8_t> values;
   std::vector<float> scales;
@@ -99,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(Linear, EveryTarget,
 
 TEST_P(EveryTarget, Fp8EqualsTheEmulatingReference) {
   struct Shape {
-    int64_t out, in, row_offset, col_offset;
+    int64_t out, in, out_offset, in_offset;
   };
   for (const Shape& s : {Shape{32, 128, 0, 0},
                          {1, 1, 0, 0},
@@ -107,8 +106,8 @@ TEST_P(EveryTarget, Fp8EqualsTheEmulatingReference) {
                          {40, 704, 100, 64},
                          {576, 256, 0, 0},
                          {257, 130, 120, 127}}) {
-    const Source gate(DType::kF8E4M3, s.out, s.in, s.row_offset, s.col_offset, 1);
-    const Source up(DType::kF8E4M3, s.out, s.in, 0, s.col_offset, 2);
+    const Source gate(DType::kF8E4M3, s.out, s.in, s.out_offset, s.in_offset, 1);
+    const Source up(DType::kF8E4M3, s.out, s.in, 0, s.in_offset, 2);
     const WeightSource source{{gate.tensor, up.tensor}};
     for (const int64_t tokens : {1, 2, 5, 11, 12, 13, 150}) {
       const std::vector<float> x = Normals(tokens * s.in, 3);
@@ -193,7 +192,7 @@ TEST_P(EveryTarget, BF16OpsRoundActivations) {
   }
 }
 
-// What integer products are, as plainly as can be written: of a row with an output's weights.
+// What integer products are, as plainly as can be written: of a token with an output's weights.
 double IntegerProduct(
     const std::vector<float>& x, const WeightTensor& w, int64_t out,
     const std::function<void(const std::vector<float>&, std::vector<float>&)>& quantize_weights) {
@@ -233,9 +232,9 @@ TEST_P(EveryTarget, Int8IsTheProductOfRoundedNumbers) {
           Product(CpuIntegerOps(WeightFormat::kInt8), 2, source, x, tokens);
       std::vector<float> expected;
       for (int64_t t = 0; t < tokens; ++t) {
-        const std::vector<float> row(x.begin() + t * 392, x.begin() + (t + 1) * 392);
+        const std::vector<float> token(x.begin() + t * 392, x.begin() + (t + 1) * 392);
         for (int64_t o = 0; o < 70; ++o) {
-          expected.push_back(static_cast<float>(IntegerProduct(row, w.tensor, o, quantize)));
+          expected.push_back(static_cast<float>(IntegerProduct(token, w.tensor, o, quantize)));
         }
       }
       EXPECT_LT(Distance(y, expected), 1e-6);
@@ -264,11 +263,11 @@ TEST_P(EveryTarget, Int4) {
     const std::vector<float> y = Product(CpuIntegerOps(WeightFormat::kInt4), 2, source, x, tokens);
     std::vector<float> expected;
     for (int64_t t = 0; t < tokens; ++t) {
-      const std::vector<float> row(x.begin() + t * kIn, x.begin() + (t + 1) * kIn);
+      const std::vector<float> token(x.begin() + t * kIn, x.begin() + (t + 1) * kIn);
       for (int64_t o = 0; o < kOut; ++o) {
         // -7.5 steps become -8, all else stays.
         expected.push_back(static_cast<float>(
-            IntegerProduct(row, w, o, [](const std::vector<float>& in, std::vector<float>& out) {
+            IntegerProduct(token, w, o, [](const std::vector<float>& in, std::vector<float>& out) {
               for (size_t k = 0; k < in.size(); ++k) {
                 out.push_back(k % kSubRun == 0 ? in[k] / 7.5f * 8 : in[k]);
               }
@@ -300,7 +299,7 @@ TEST_P(EveryTarget, BF16IsTheProductOfItsRoundedWeights) {
   }
 }
 
-// Activations that integers cannot hold spoil their own row, and no other.
+// Activations that integers cannot hold spoil their own token, and no other.
 TEST_P(EveryTarget, ActivationsThatAreNotFiniteOrTiny) {
   const Source w(DType::kBF16, 64, 256, 0, 0, 1);
   const WeightSource source{{w.tensor}};
@@ -310,7 +309,7 @@ TEST_P(EveryTarget, ActivationsThatAreNotFiniteOrTiny) {
     x.insert(x.end(), usual.begin(), usual.end());
     if (odd != 0) std::fill(x.end() - 256, x.end() - 200, odd);
   }
-  std::fill(x.end() - 256, x.end(), 1e-40f);  // a row of nothing else
+  std::fill(x.end() - 256, x.end(), 1e-40f);  // a token of nothing else
   for (const WeightFormat& format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
     const std::vector<float> y = Product(CpuIntegerOps(format), 2, source, x, 5);
     const std::vector<float> alone = Product(CpuIntegerOps(format), 1, source, usual, 1);
@@ -336,15 +335,15 @@ TEST_P(EveryTarget, QuantizeTokens) {
   const Source source(DType::kF8E4M3, 1, 600, 0, 28, 1);  // runs of 100, 128 (3 times) and 116
   const WeightSource one{{source.tensor}};
   Rng rng(5);
-  constexpr int64_t kRows = 200, kIn = 600;
-  std::vector<float> x(kRows * kIn);
-  for (int64_t row = 0; row < kRows; ++row) {
+  constexpr int64_t kTokens = 200, kIn = 600;
+  std::vector<float> x(kTokens * kIn);
+  for (int64_t t = 0; t < kTokens; ++t) {
     for (int64_t k = 0; k < kIn; ++k) {
-      float& v = x[static_cast<size_t>(row * kIn + k)];
-      const uint32_t kind = row % 10 == 0 ? rng.Below(400) : 100;
-      v = rng.Normal() * std::ldexp(1.0f, static_cast<int>(rng.Below(24)) - 20 + row % 3 * 30);
-      if (row % 7 == 0) v = 0.0625f * static_cast<float>(static_cast<int>(rng.Below(14336)) - 7168);
-      if (row % 7 == 1) v = std::bit_cast<float>(rng.Next() & 0x807fffffu);  // subnormal
+      float& v = x[static_cast<size_t>(t * kIn + k)];
+      const uint32_t kind = t % 10 == 0 ? rng.Below(400) : 100;
+      v = rng.Normal() * std::ldexp(1.0f, static_cast<int>(rng.Below(24)) - 20 + t % 3 * 30);
+      if (t % 7 == 0) v = 0.0625f * static_cast<float>(static_cast<int>(rng.Below(14336)) - 7168);
+      if (t % 7 == 1) v = std::bit_cast<float>(rng.Next() & 0x807fffffu);  // subnormal
       if (kind == 0) v = NAN;
       if (kind == 1) v = -INFINITY;
       if (kind < 40 && kind > 1) v = 0;
@@ -357,28 +356,29 @@ TEST_P(EveryTarget, QuantizeTokens) {
     const CpuWeight& w = AsCpu(packed->get());
     ASSERT_EQ(w.runs(), 5);
     Arena measure = Arena::Measuring();
-    PackedTokens(measure, w, kRows);
+    PackedTokens(measure, w, kTokens);
     Buffer memory(measure.used());
     Arena arena(memory.data(), memory.size());
-    const PackedTokens to(arena, w, kRows);
-    const TokenActivations rows = to.Pack(device.stream().pool(), w, {x.data(), kIn}, kRows);
-    for (int64_t row = 0; row < kRows; ++row) {
+    const PackedTokens to(arena, w, kTokens);
+    const TokenActivations packed_x = to.Pack(device.stream().pool(), w, {x.data(), kIn}, kTokens);
+    for (int64_t t = 0; t < kTokens; ++t) {
       for (int64_t run = 0; run < w.runs(); ++run) {
         const int64_t begin = w.run_begin(run), n = w.run_end(run) - begin;
         uint8_t codes[kScaleTile];
         const float scale =
-            QuantizeRun({x.data() + row * kIn + begin, static_cast<size_t>(n)}, ue8m0, codes);
-        const float got_scale = to.scales.Row<float>(run)[row];
+            QuantizeRun({x.data() + t * kIn + begin, static_cast<size_t>(n)}, ue8m0, codes);
+        const float got_scale = to.scales.As<float>(run)[t];
         ASSERT_TRUE(got_scale == scale || (std::isnan(scale) && std::isnan(got_scale)));
         for (int64_t k = 0; k < n; ++k) {
           const float value = ToFloat(E4M3{codes[k]});
-          const std::byte* record = rows.values + run * rows.run_stride + row * rows.token_stride;
+          const std::byte* record =
+              packed_x.values + run * packed_x.run_stride + t * packed_x.token_stride;
           const float got = w.dots ? ToFloat(reinterpret_cast<const BF16*>(record)[k])
                                    : reinterpret_cast<const float*>(record)[k];
           ASSERT_TRUE(std::isnan(value)
                           ? std::isnan(got)
                           : std::bit_cast<uint32_t>(value) == std::bit_cast<uint32_t>(got))
-              << x[static_cast<size_t>(row * kIn + begin + k)] << " / " << scale << ": " << got
+              << x[static_cast<size_t>(t * kIn + begin + k)] << " / " << scale << ": " << got
               << ", not " << value;
         }
       }

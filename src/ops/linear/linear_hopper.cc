@@ -1,5 +1,5 @@
 // Linear layers by Hopper's kernels, FP8 and BF16, where weights and layout fit, else by the
-// portable ones: by model; by rows only between kernels of equal bits.
+// portable ones: by model; by tokens only between kernels of equal bits.
 #include "ops/hopper_ops.h"
 #include "ops/linear/linear_cuda.h"
 #include "ops/quantized_copy_cuda.h"
@@ -53,7 +53,7 @@ void LaunchFp8(const LinearArgs& a, std::byte* workspace, cudaStream_t stream) {
                        stream);
     return;
   }
-  LaunchFp8Gemm({.x = quantized ? Fp8RowsOf(a.x_quantized) : Quantize(a, workspace, stream),
+  LaunchFp8Gemm({.x = quantized ? Fp8TokensOf(a.x_quantized) : Quantize(a, workspace, stream),
                  .w = Fp8WeightsOf(AsCuda(a.weight)),
                  .groups = {.counts = live, .capacity = tokens},
                  .out = a.out.data(),

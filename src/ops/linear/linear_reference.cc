@@ -11,7 +11,7 @@ void LinearReference(OpContext& context, const LinearArgs& a) {
   const ReferenceWeight& w = AsReference(a.weight);
   float* workspace = reinterpret_cast<float*>(context.workspace.data());
   for (int64_t t = 0; t < *a.live.As<int32_t>(); ++t) {
-    MultiplyToken(w, 0, a.x.Row<float>(t), a.out.Row<float>(t), workspace);
+    MultiplyToken(w, 0, a.x.As<float>(t), a.out.As<float>(t), workspace);
   }
 }
 

@@ -17,7 +17,7 @@ struct Case {
   DType out = DType::kF32;
 
   int64_t in() const { return parts[0].values.dim(1); }
-  std::vector<float> Row(int t) const { return PickRows(x, in(), {t}); }
+  std::vector<float> Token(int t) const { return PickVectors(x, in(), {t}); }
   int tokens() const { return static_cast<int>(x.size() / in()); }
 };
 
@@ -25,13 +25,13 @@ struct Case {
 std::vector<float> RunTokens(const TestBackend& b, const PackedWeight& w, const Case& c,
                              const std::vector<int>& tokens) {
   const int live = static_cast<int>(tokens.size());
-  const TestTensor x(b.act(), {live + 2, c.in()}, PickRows(c.x, c.in(), tokens));
+  const TestTensor x(b.act(), {live + 2, c.in()}, PickVectors(c.x, c.in(), tokens));
   TestTensor out(c.out, {live + 2, w.out});
   RunOp(b, &Ops::linear, {.x = x, .weight = &w, .live = Live(live), .out = out});
   EXPECT_TRUE(out.PoisonedFrom(live));
-  std::vector<float> rows = out.Floats();
-  rows.resize(live * w.out);
-  return rows;
+  std::vector<float> result = out.Floats();
+  result.resize(live * w.out);
+  return result;
 }
 
 std::vector<float> RunCase(const TestBackend& b, const Case& c) {
@@ -45,8 +45,8 @@ std::vector<float> RunCase(const TestBackend& b, const Case& c) {
 std::vector<float> Exact(const Case& c) {
   std::vector<float> out;
   for (int t = 0; t < c.tokens(); ++t) {
-    const std::vector<float> row = ExactProduct(c.Row(t), c.parts);
-    out.insert(out.end(), row.begin(), row.end());
+    const std::vector<float> y = ExactProduct(c.Token(t), c.parts);
+    out.insert(out.end(), y.begin(), y.end());
   }
   return out;
 }
@@ -54,8 +54,8 @@ std::vector<float> Exact(const Case& c) {
 std::vector<float> Fp8(const Case& c, Fp8Sums sums = Fp8Sums::kReference) {
   std::vector<float> out;
   for (int t = 0; t < c.tokens(); ++t) {
-    const std::vector<float> row = Fp8Product(c.Row(t), c.parts, c.options.scale_ue8m0, sums);
-    out.insert(out.end(), row.begin(), row.end());
+    const std::vector<float> y = Fp8Product(c.Token(t), c.parts, c.options.scale_ue8m0, sums);
+    out.insert(out.end(), y.begin(), y.end());
   }
   return out;
 }
@@ -69,7 +69,7 @@ void ExpectFp8(const TestBackend& b, const Case& c, double tolerance = kToleranc
   ExpectCloseToOneOf(out, right, tolerance);
 }
 
-// Rows of very different size, as activations have.
+// Tokens of very different size, as activations have.
 std::vector<float> ActivationLike(int tokens, int64_t in, uint64_t seed) {
   std::vector<float> x = Normals(tokens * in, seed);
   for (int64_t i = 0; i < tokens * in; ++i) x[i] *= std::exp2(static_cast<float>(i % 11) - 5);
@@ -114,11 +114,11 @@ TEST_P(LinearTest, Fp8WithHalfFullTiles) {
 }
 
 TEST_P(LinearTest, GateAndUpPartsCutInsideTiles) {
-  // Gate and up of 1408 rows over two ranks: the second rank's begin in the middle of a tile.
+  // Gate and up of 1408 outputs over two ranks: the second rank's begin in the middle of a tile.
   const TestMatrix gate(DType::kF8E4M3, 1408, 256, 5), up(DType::kF8E4M3, 1408, 256, 6);
   for (const int64_t begin : {0, 704}) {
-    const Case c = {.parts = {SliceRows(gate.weight, begin, begin + 704),
-                              SliceRows(up.weight, begin, begin + 704)},
+    const Case c = {.parts = {SliceOutputs(gate.weight, begin, begin + 704),
+                              SliceOutputs(up.weight, begin, begin + 704)},
                     .x = ActivationLike(2, 256, 7),
                     .options = {}};
     ExpectFp8(GetParam(), c);
@@ -130,7 +130,7 @@ TEST_P(LinearTest, ColumnsCutInsideTiles) {
   const TestMatrix down(DType::kF8E4M3, 192, 1408, 8);
   for (const auto& [begin, end] : {std::pair{704, 1408}, {0, 704}, {100, 120}, {100, 129}}) {
     SCOPED_TRACE(testing::Message() << begin << " to " << end);
-    const Case c = {.parts = {SliceCols(down.weight, begin, end)},
+    const Case c = {.parts = {SliceChannels(down.weight, begin, end)},
                     .x = ActivationLike(2, end - begin, 9),
                     .options = {}};
     ExpectFp8(GetParam(), c);
@@ -141,7 +141,7 @@ TEST_P(LinearTest, ColumnsCutInsideTiles) {
 TEST_P(LinearTest, TransposedSources) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
     const TestMatrix m(dtype, 320, 300, 10);
-    const Case c = {.parts = {Transposed(SliceRows(m.weight, 70, 200))},
+    const Case c = {.parts = {Transposed(SliceOutputs(m.weight, 70, 200))},
                     .x = ActivationLike(2, 130, 11),
                     .options = {.exact_activations = true}};
     // Tables of BF16 round FP8 weights here.
@@ -162,7 +162,7 @@ TEST_P(LinearTest, ATokenDoesNotDependOnOthers) {
     const TestMatrix m(dtype, 144, 1424, 14);
     const Case c = {.parts = {m.weight}, .x = ActivationLike(67, 1424, 15), .options = {}};
     const auto w = Pack(GetParam(), {c.parts});
-    ExpectRowInvariance(67, 144, [&](const std::vector<int>& tokens) {
+    ExpectTokenInvariance(67, 144, [&](const std::vector<int>& tokens) {
       return RunTokens(GetParam(), *w, c, tokens);
     });
     EXPECT_TRUE(RunTokens(GetParam(), *w, c, {}).empty());
@@ -174,32 +174,32 @@ TEST_P(LinearTest, ATokenDoesNotDependOnThousands) {
   const Case c = {.parts = {m.weight}, .x = ActivationLike(4096, 328, 25), .options = {}};
   const auto w = Pack(GetParam(), {c.parts});
   const std::vector<float> all = RunTokens(GetParam(), *w, c, Range(4096));
-  for (const int rows : {1, 8, 63, 512}) {
-    SCOPED_TRACE(rows);
-    ExpectSameBits(RunTokens(GetParam(), *w, c, Range(rows)), PickRows(all, 72, Range(rows)));
+  for (const int count : {1, 8, 63, 512}) {
+    SCOPED_TRACE(count);
+    ExpectSameBits(RunTokens(GetParam(), *w, c, Range(count)), PickVectors(all, 72, Range(count)));
   }
 }
 
 // The first part ends with a scale tile, or within one; each has the bits that it has alone.
 TEST_P(LinearTest, PartsOfDifferentSizes) {
   for (const DType dtype : {DType::kF8E4M3, DType::kBF16}) {
-    for (const int rows : {256, 136}) {
-      const TestMatrix m(dtype, rows, 2048, 24), n(dtype, 144, 2048, 25);
+    for (const int outputs : {256, 136}) {
+      const TestMatrix m(dtype, outputs, 2048, 24), n(dtype, 144, 2048, 25);
       const auto both = Pack(GetParam(), {{m.weight, n.weight}});
       for (const int tokens : {1, 3, 8, 67}) {
-        SCOPED_TRACE(testing::Message() << rows << " rows, " << tokens << " tokens");
+        SCOPED_TRACE(testing::Message() << outputs << " outputs, " << tokens << " tokens");
         const Case c = {.parts = {m.weight}, .x = ActivationLike(tokens, 2048, 26), .options = {}};
         const std::vector<float> out = RunTokens(GetParam(), *both, c, Range(tokens));
         std::vector<float> first, second;
         for (int t = 0; t < tokens; ++t) {
-          const auto row = out.begin() + t * (rows + 144);
-          first.insert(first.end(), row, row + rows);
-          second.insert(second.end(), row + rows, row + rows + 144);
+          const auto y = out.begin() + t * (outputs + 144);
+          first.insert(first.end(), y, y + outputs);
+          second.insert(second.end(), y + outputs, y + outputs + 144);
         }
         const auto alone = [&](const TestMatrix& matrix) {
           return RunTokens(GetParam(), *Pack(GetParam(), {{matrix.weight}}), c, Range(tokens));
         };
-        if (dtype == DType::kF8E4M3 && rows % 128 != 0) {
+        if (dtype == DType::kF8E4M3 && outputs % 128 != 0) {
           ExpectClose(first, alone(m), 1e-3);  // another kernel
           ExpectClose(second, alone(n), 1e-3);
         } else {
@@ -246,7 +246,7 @@ TEST_P(LinearTest, OfANormsQuantizedCopy) {
   }
 }
 
-TEST_P(LinearTest, StridedRows) {
+TEST_P(LinearTest, StridedTokens) {
   const TestBackend& b = GetParam();
   const TestMatrix m(DType::kF8E4M3, 70, 512, 16);
   const Case c = {.parts = {m.weight}, .x = Normals(3 * 512, 17), .options = {}};
@@ -260,7 +260,7 @@ TEST_P(LinearTest, StridedRows) {
   ExpectSameBits(out.Floats(), RunTokens(b, *w, c, Range(3)));
 }
 
-TEST_P(LinearTest, NanAndInfinityStayInTheirRow) {
+TEST_P(LinearTest, NanAndInfinityStayInTheirToken) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
     const TestMatrix m(dtype, 40, 256, 18);
     Case c = {.parts = {m.weight}, .x = Normals(5 * 256, 19), .options = {}};
@@ -269,7 +269,7 @@ TEST_P(LinearTest, NanAndInfinityStayInTheirRow) {
     c.x[256 + 3] = NAN;
     c.x[3 * 256 + 200] = INFINITY;
     const std::vector<float> out = RunTokens(GetParam(), *w, c, Range(5));
-    ExpectSameBits(PickRows(out, 40, {0, 2, 4}), clean);
+    ExpectSameBits(PickVectors(out, 40, {0, 2, 4}), clean);
     for (int n = 0; n < 40; ++n) {
       EXPECT_TRUE(std::isnan(out[40 + n]));
       EXPECT_FALSE(std::isfinite(out[3 * 40 + n]));
@@ -277,7 +277,7 @@ TEST_P(LinearTest, NanAndInfinityStayInTheirRow) {
   }
 }
 
-TEST_P(LinearTest, ZeroRowsGiveZeros) {
+TEST_P(LinearTest, ZeroOutputsGiveZeros) {
   const TestMatrix m(DType::kF8E4M3, 40, 256, 20);
   const Case c = {.parts = {m.weight}, .x = std::vector<float>(256), .options = {}};
   for (const float y : RunCase(GetParam(), c)) EXPECT_EQ(y, 0);

@@ -5,13 +5,13 @@ namespace fathom {
 void Check(const LogProbsArgs& a) {
   CHECK(a.logits.rank() == 2 && a.top_ids.rank() == 2, "log_probs: logits are {}, top_ids {}",
         a.logits.ToString(), a.top_ids.ToString());
-  const int64_t rows = a.logits.dim(0), vocab = a.logits.dim(1), top = a.top_ids.dim(1);
+  const int64_t vectors = a.logits.dim(0), vocab = a.logits.dim(1), top = a.top_ids.dim(1);
   CHECK(top <= vocab, "log_probs: the best {} of {}", top, vocab);
-  CheckTensor("log_probs: logits", a.logits, DType::kF32, {rows, vocab});
-  CheckTensor("log_probs: tokens", a.tokens, DType::kI32, {rows});
-  CheckTensor("log_probs: logprob", a.logprob, DType::kF32, {rows});
-  CheckTensor("log_probs: top_ids", a.top_ids, DType::kI32, {rows, top});
-  CheckTensor("log_probs: top_logprobs", a.top_logprobs, DType::kF32, {rows, top});
+  CheckTensor("log_probs: logits", a.logits, DType::kF32, {vectors, vocab});
+  CheckTensor("log_probs: tokens", a.tokens, DType::kI32, {vectors});
+  CheckTensor("log_probs: logprob", a.logprob, DType::kF32, {vectors});
+  CheckTensor("log_probs: top_ids", a.top_ids, DType::kI32, {vectors, top});
+  CheckTensor("log_probs: top_logprobs", a.top_logprobs, DType::kF32, {vectors, top});
   CheckLive("log_probs: live", a.live);
 }
 

@@ -1,6 +1,6 @@
-// Split over rows.
+// Split over logit vectors.
 #include "ops/cpu_ops.h"
-#include "ops/log_probs/log_probs_row.h"
+#include "ops/log_probs/log_probs_vector.h"
 #include "tensor/buffer.h"
 
 namespace fathom {
@@ -19,9 +19,9 @@ void LogProbsCpu(OpContext& context, const LogProbsArgs& a) {
   Arena arena(context.workspace.data(), context.workspace.size());
   const TensorView order = OrderPerThread(arena, a, Threads(context.stream));
   Pool(context).ParallelFor(Live(a.live, a.logits.dim(0)), Grain(10 * a.logits.dim(1)),
-                            [&](int64_t row, int64_t end, int thread) {
-                              for (; row < end; ++row) {
-                                LogProbsRow(a, row, order.Row<int32_t>(thread));
+                            [&](int64_t vector, int64_t end, int thread) {
+                              for (; vector < end; ++vector) {
+                                LogProbsVector(a, vector, order.As<int32_t>(thread));
                               }
                             });
 }

@@ -1,10 +1,10 @@
 // Log-probabilities on CUDA.
 //   formula:       logit - log(sum of exp), of a given token and of the `top` likeliest
-//   data mapping:  a block of 1024 threads per row; the likeliest are found one after another, each
-//                  as the best of those that rank below the one before
-//   bytes, FLOPs:  2 + top passes over the row, from L2; an exponential in double per token
+//   data mapping:  a block of 1024 threads per logit vector; the likeliest are found one after
+//                  another, each as the best of those that rank below the one before
+//   bytes, FLOPs:  2 + top passes over the vector, from L2; an exponential in double per token
 //   accumulator:   double, in a tree over the block
-//   expected time: 129k tokens, top 20: some 150 us a row and multiprocessor; not measured
+//   expected time: 129k tokens, top 20: some 150 us a vector and multiprocessor; not measured
 #include "cuda/kernels.cuh"
 #include "ops/cuda_ops.h"
 
@@ -42,31 +42,32 @@ __device__ inline Ranked BlockFirst(Ranked x, Ranked* scratch) {
   return warp_first(scratch[threadIdx.x % kWarp]);
 }
 
-// Of each row, if it is live: a token, and what comes of it.
+// Of each logit vector, if it is live: a token, and what comes of it.
 struct Asked {
   const int32_t *tokens, *live;
   float* logprob;
 };
 
 __global__ void __launch_bounds__(kThreads)
-    LogProbs(Rows<const float> logits, int64_t vocab, Asked asked, Rows<int32_t> top_ids,
-             Rows<float> top_logprobs, int top) {
+    LogProbs(Slices<const float> logits, int64_t vocab, Asked asked, Slices<int32_t> top_ids,
+             Slices<float> top_logprobs, int top) {
   static_assert(kThreads == kWarp * kWarp);
   __shared__ float max_scratch[kWarp];
   __shared__ double sum_scratch[kWarp];
   __shared__ Ranked scratch[kWarp];
-  const int64_t row = blockIdx.x;
-  if (row >= *asked.live) return;
-  const float* x = logits[row];
+  const int64_t vector = blockIdx.x;
+  if (vector >= *asked.live) return;
+  const float* x = logits[vector];
   float greatest = -INFINITY;
   for (int64_t v = threadIdx.x; v < vocab; v += kThreads) greatest = fmaxf(greatest, x[v]);
   const double max = BlockReduce(greatest, -INFINITY, max_scratch, Max());
   double sum = 0;
   for (int64_t v = threadIdx.x; v < vocab; v += kThreads) sum += exp(x[v] - max);
   const double lse = max + log(BlockReduce(sum, 0.0, sum_scratch, Plus()));
-  const int32_t token = asked.tokens[row];
+  const int32_t token = asked.tokens[vector];
   DEVICE_CHECK(token >= -1 && token < vocab, "log_probs: token", token);
-  if (threadIdx.x == 0) asked.logprob[row] = token < 0 ? NAN : static_cast<float>(x[token] - lse);
+  if (threadIdx.x == 0)
+    asked.logprob[vector] = token < 0 ? NAN : static_cast<float>(x[token] - lse);
   Ranked last = {0, -1};
   for (int i = 0; i < top; ++i) {
     Ranked best = {0, -1};
@@ -76,8 +77,8 @@ __global__ void __launch_bounds__(kThreads)
     }
     last = BlockFirst(best, scratch);
     if (threadIdx.x == 0) {
-      top_ids[row][i] = last.id;
-      top_logprobs[row][i] = static_cast<float>(last.logit - lse);
+      top_ids[vector][i] = last.id;
+      top_logprobs[vector][i] = static_cast<float>(last.logit - lse);
     }
   }
 }
@@ -88,9 +89,9 @@ void LogProbsCuda(OpContext& context, const LogProbsArgs& a) {
   if (a.logits.elements() == 0) return;
   using namespace kernels;
   LogProbs<<<static_cast<unsigned>(a.logits.dim(0)), kThreads, 0, Cuda(context).get()>>>(
-      RowsOf<const float>(a.logits), a.logits.dim(1),
+      SlicesOf<const float>(a.logits), a.logits.dim(1),
       Asked{Data<int32_t>(a.tokens), Data<int32_t>(a.live), Data<float>(a.logprob)},
-      RowsOf<int32_t>(a.top_ids), RowsOf<float>(a.top_logprobs),
+      SlicesOf<int32_t>(a.top_ids), SlicesOf<float>(a.top_logprobs),
       static_cast<int>(a.top_ids.dim(1)));
   Cuda(context).CheckLaunch("log_probs", a.logits);
 }

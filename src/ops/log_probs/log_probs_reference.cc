@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "ops/log_probs/log_probs_row.h"
+#include "ops/log_probs/log_probs_vector.h"
 #include "ops/reference_math.h"
 #include "ops/reference_ops.h"
 
@@ -20,27 +20,28 @@ static double LogSumExp(const float* logits, int64_t n) {
   return max + std::log(sum);
 }
 
-void LogProbsRow(const LogProbsArgs& a, int64_t row, int32_t* order) {
+void LogProbsVector(const LogProbsArgs& a, int64_t vector, int32_t* order) {
   const int64_t vocab = a.logits.dim(1), top = a.top_ids.dim(1);
-  const float* logits = a.logits.Row<float>(row);
-  const int32_t token = a.tokens.As<int32_t>()[row];
+  const float* logits = a.logits.As<float>(vector);
+  const int32_t token = a.tokens.As<int32_t>()[vector];
   CHECK(token >= -1 && token < vocab, "log_probs: token {} of {}", token, vocab);
   const double lse = LogSumExp(logits, vocab);
-  a.logprob.As<float>()[row] = token < 0 ? NAN : static_cast<float>(logits[token] - lse);
+  a.logprob.As<float>()[vector] = token < 0 ? NAN : static_cast<float>(logits[token] - lse);
   std::iota(order, order + vocab, 0);
   std::partial_sort(order, order + top, order + vocab, [&](int32_t x, int32_t y) {
     if (RanksAbove(logits[x], logits[y])) return true;
     return !RanksAbove(logits[y], logits[x]) && x < y;
   });
   for (int64_t i = 0; i < top; ++i) {
-    a.top_ids.Row<int32_t>(row)[i] = order[i];
-    a.top_logprobs.Row<float>(row)[i] = static_cast<float>(logits[order[i]] - lse);
+    a.top_ids.As<int32_t>(vector)[i] = order[i];
+    a.top_logprobs.As<float>(vector)[i] = static_cast<float>(logits[order[i]] - lse);
   }
 }
 
 void LogProbsReference(OpContext& context, const LogProbsArgs& a) {
   int32_t* order = reinterpret_cast<int32_t*>(context.workspace.data());
-  for (int64_t row = 0; row < *a.live.As<int32_t>(); ++row) LogProbsRow(a, row, order);
+  for (int64_t vector = 0; vector < *a.live.As<int32_t>(); ++vector)
+    LogProbsVector(a, vector, order);
 }
 
 }  // namespace fathom

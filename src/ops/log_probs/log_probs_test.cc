@@ -13,8 +13,8 @@ struct Output {
   std::vector<int32_t> top_ids;
 };
 
-Output RunRows(const TestBackend& b, const std::vector<float>& logits,
-               const std::vector<int32_t>& tokens, int vocab, int top) {
+Output RunVectors(const TestBackend& b, const std::vector<float>& logits,
+                  const std::vector<int32_t>& tokens, int vocab, int top) {
   const auto live = static_cast<int32_t>(tokens.size());
   TestTensor logprob(DType::kF32, {live + 1}), top_ids(DType::kI32, {live + 1, top});
   TestTensor top_logprobs(DType::kF32, {live + 1, top});
@@ -39,36 +39,37 @@ TEST_P(LogProbsTest, IsTheFormula) {
     SCOPED_TRACE(vocab);
     const std::vector<float> x = Normals(3 * vocab, 1, 5);
     const std::vector<int32_t> tokens = {0, vocab - 1, vocab / 2};
-    const Output got = RunRows(GetParam(), x, tokens, vocab, top);
-    for (int row = 0; row < 3; ++row) {
-      const float* logits = &x[row * vocab];
+    const Output got = RunVectors(GetParam(), x, tokens, vocab, top);
+    for (int vector = 0; vector < 3; ++vector) {
+      const float* logits = &x[vector * vocab];
       double sum = 0;
       for (int v = 0; v < vocab; ++v) sum += std::exp(double{logits[v]});
-      EXPECT_NEAR(got.logprob[row], logits[tokens[row]] - std::log(sum), 1e-5);
+      EXPECT_NEAR(got.logprob[vector], logits[tokens[vector]] - std::log(sum), 1e-5);
       std::vector<int> order = Range(vocab);
       std::stable_sort(order.begin(), order.end(),
                        [&](int a, int b) { return logits[a] > logits[b]; });
       for (int i = 0; i < top; ++i) {
-        EXPECT_EQ(got.top_ids[row * top + i], order[i]);
-        EXPECT_NEAR(got.top_logprobs[row * top + i], logits[order[i]] - std::log(sum), 1e-5);
+        EXPECT_EQ(got.top_ids[vector * top + i], order[i]);
+        EXPECT_NEAR(got.top_logprobs[vector * top + i], logits[order[i]] - std::log(sum), 1e-5);
       }
     }
     ExpectAsOracle(GetParam(), 1e-6, [&, vocab = vocab, top = top](const TestBackend& b) {
-      return RunRows(b, x, tokens, vocab, top).logprob;
+      return RunVectors(b, x, tokens, vocab, top).logprob;
     });
   }
-  EXPECT_TRUE(RunRows(GetParam(), {}, {}, 7, 2).logprob.empty());
+  EXPECT_TRUE(RunVectors(GetParam(), {}, {}, 7, 2).logprob.empty());
 }
 
 TEST_P(LogProbsTest, TiesGoToTheLowerId) {
   std::vector<float> x(500, 1);
   x[300] = x[100] = 2;
-  EXPECT_EQ(RunRows(GetParam(), x, {0}, 500, 5).top_ids, (std::vector<int32_t>{100, 300, 0, 1, 2}));
+  EXPECT_EQ(RunVectors(GetParam(), x, {0}, 500, 5).top_ids,
+            (std::vector<int32_t>{100, 300, 0, 1, 2}));
 }
 
 TEST_P(LogProbsTest, LargeLogitsAndImpossibleTokens) {
   const float inf = INFINITY;
-  const Output got = RunRows(GetParam(), {30000, 29999, -inf, -30000}, {2}, 4, 4);
+  const Output got = RunVectors(GetParam(), {30000, 29999, -inf, -30000}, {2}, 4, 4);
   EXPECT_EQ(got.logprob[0], -inf);
   EXPECT_EQ(got.top_ids, (std::vector<int32_t>{0, 1, 3, 2}));
   EXPECT_NEAR(got.top_logprobs[0], -std::log1p(std::exp(-1.0)), 1e-5);
@@ -76,13 +77,14 @@ TEST_P(LogProbsTest, LargeLogitsAndImpossibleTokens) {
   EXPECT_EQ(got.top_logprobs[3], -inf);
 }
 
-TEST_P(LogProbsTest, NanStaysInItsRow) {
+TEST_P(LogProbsTest, NanStaysInItsVector) {
   std::vector<float> x = Normals(3 * 200, 2);
-  const Output clean = RunRows(GetParam(), x, {5, 6, 7}, 200, 4);
+  const Output clean = RunVectors(GetParam(), x, {5, 6, 7}, 200, 4);
   x[200 + 50] = NAN;
-  const Output got = RunRows(GetParam(), x, {5, 6, 7}, 200, 4);
-  ExpectSameBits(PickRows(got.top_logprobs, 4, {0, 2}), PickRows(clean.top_logprobs, 4, {0, 2}));
-  ExpectSameBits(PickRows(got.logprob, 1, {0, 2}), PickRows(clean.logprob, 1, {0, 2}));
+  const Output got = RunVectors(GetParam(), x, {5, 6, 7}, 200, 4);
+  ExpectSameBits(PickVectors(got.top_logprobs, 4, {0, 2}),
+                 PickVectors(clean.top_logprobs, 4, {0, 2}));
+  ExpectSameBits(PickVectors(got.logprob, 1, {0, 2}), PickVectors(clean.logprob, 1, {0, 2}));
   EXPECT_TRUE(std::isnan(got.logprob[1]));
   for (int i = 4; i < 8; ++i) {
     EXPECT_TRUE(std::isnan(got.top_logprobs[i]));
@@ -90,24 +92,24 @@ TEST_P(LogProbsTest, NanStaysInItsRow) {
   }
 }
 
-// What `sample` leaves of a row that it cannot draw from.
+// What `sample` leaves of a logit vector that it cannot draw from.
 TEST_P(LogProbsTest, NoTokenHasNoProbability) {
   const std::vector<float> x = Normals(2 * 200, 4);
-  const Output got = RunRows(GetParam(), x, {-1, 6}, 200, 4);
-  const Output clean = RunRows(GetParam(), x, {5, 6}, 200, 4);
+  const Output got = RunVectors(GetParam(), x, {-1, 6}, 200, 4);
+  const Output clean = RunVectors(GetParam(), x, {5, 6}, 200, 4);
   EXPECT_TRUE(std::isnan(got.logprob[0]));
-  ExpectSameBits(PickRows(got.logprob, 1, {1}), PickRows(clean.logprob, 1, {1}));
+  ExpectSameBits(PickVectors(got.logprob, 1, {1}), PickVectors(clean.logprob, 1, {1}));
   ExpectSameBits(got.top_logprobs, clean.top_logprobs);
   EXPECT_EQ(got.top_ids, clean.top_ids);
 }
 
-TEST_P(LogProbsTest, ARowDoesNotDependOnOthers) {
+TEST_P(LogProbsTest, AVectorDoesNotDependOnOthers) {
   const std::vector<float> x = Normals(33 * 301, 3, 4);
-  ExpectRowInvariance(33, 3, [&](const std::vector<int>& rows) {
-    std::vector<int32_t> tokens(rows.begin(), rows.end());
-    const Output out = RunRows(GetParam(), PickRows(x, 301, rows), tokens, 301, 2);
+  ExpectTokenInvariance(33, 3, [&](const std::vector<int>& vectors) {
+    std::vector<int32_t> tokens(vectors.begin(), vectors.end());
+    const Output out = RunVectors(GetParam(), PickVectors(x, 301, vectors), tokens, 301, 2);
     std::vector<float> flat;
-    for (size_t i = 0; i < rows.size(); ++i) {
+    for (size_t i = 0; i < vectors.size(); ++i) {
       flat.insert(flat.end(),
                   {out.logprob[i], out.top_logprobs[2 * i], out.top_logprobs[2 * i + 1]});
     }

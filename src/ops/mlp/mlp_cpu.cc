@@ -38,7 +38,7 @@ void MlpCpu(OpContext& context, const MlpArgs& a) {
   for (int64_t first = 0; first < tokens; first += kTokenChunk) {
     const int64_t n = std::min(kTokenChunk, tokens - first);
     const TokenActivations x =
-        b.x_runs.Pack(pool, gate_up, {a.x.Row<float>(first), a.x.stride(0)}, n);
+        b.x_runs.Pack(pool, gate_up, {a.x.As<float>(first), a.x.stride(0)}, n);
     MultiplyGatedInParallel(pool, gate_up, x, n, b.product);
     const TokenActivations product =
         b.product_runs.Pack(pool, down, {b.product.As<float>(), down.in}, n);

@@ -18,7 +18,7 @@ bool Fp8Fits(const MlpArgs& a) {
          AsCuda(a.gate_up).parts == 2 && a.x.stride(0) % 8 == 0;
 }
 
-// Rows and their scales, before each of the two products.
+// Tokens and their scales, before each of the two products.
 struct Buffers {
   TensorView x, x_scales, product, product_scales;
   size_t used;
@@ -36,11 +36,11 @@ Buffers Layout(const MlpArgs& a, Arena arena) {
 }
 
 // The product of few tokens, F32.
-size_t FewRowsBytes(const MlpArgs& a) {
+size_t FewTokensBytes(const MlpArgs& a) {
   return static_cast<size_t>(std::min(a.x.dim(0), kFp8FewDenseTokens) * a.down->in) * sizeof(float);
 }
 
-void FewRows(const MlpArgs& a, std::byte* product, cudaStream_t stream) {
+void FewTokens(const MlpArgs& a, std::byte* product, cudaStream_t stream) {
   const auto* live = static_cast<const int32_t*>(a.live.data());
   LaunchFp8FewTokens({.x = a.x.data(),
                       .x_stride = a.x.stride(0),
@@ -67,11 +67,11 @@ void FewRows(const MlpArgs& a, std::byte* product, cudaStream_t stream) {
 void LaunchFp8(const MlpArgs& a, std::span<std::byte> workspace, cudaStream_t stream) {
   const int64_t tokens = a.x.dim(0), pitch = Fp8ScalePitch(tokens);
   if (tokens <= kFp8FewDenseTokens) {  // the same bits
-    return FewRows(a, workspace.data(), stream);
+    return FewTokens(a, workspace.data(), stream);
   }
   const auto* live = static_cast<const int32_t*>(a.live.data());
   const Buffers b = Layout(a, Arena(workspace.data(), workspace.size()));
-  const Fp8TokenGroups rows = {.counts = live, .capacity = tokens};
+  const Fp8TokenGroups groups = {.counts = live, .capacity = tokens};
   auto* x = static_cast<uint8_t*>(b.x.data());
   auto* product = static_cast<uint8_t*>(b.product.data());
   auto* x_scales = static_cast<float*>(b.x_scales.data());
@@ -86,10 +86,10 @@ void LaunchFp8(const MlpArgs& a, std::span<std::byte> workspace, cudaStream_t st
                           .out = {x, x_scales, pitch, a.gate_up->scale_ue8m0}},
                          stream);
   }
-  LaunchFp8GemmSilu({.x = quantized ? Fp8RowsOf(a.x_quantized)
+  LaunchFp8GemmSilu({.x = quantized ? Fp8TokensOf(a.x_quantized)
                                     : Fp8Tokens{x, x_scales, tokens, a.gate_up->in, pitch},
                      .w = Fp8WeightsOf(AsCuda(a.gate_up)),
-                     .groups = rows,
+                     .groups = groups,
                      .out = product,
                      .out_scales = product_scales,
                      .out_scale_pitch = pitch,
@@ -97,7 +97,7 @@ void LaunchFp8(const MlpArgs& a, std::span<std::byte> workspace, cudaStream_t st
                     stream);
   LaunchFp8Gemm({.x = {product, product_scales, tokens, a.down->in, pitch},
                  .w = Fp8WeightsOf(AsCuda(a.down)),
-                 .groups = rows,
+                 .groups = groups,
                  .out = a.out.data(),
                  .out_stride = a.out.stride(0)},
                 stream);
@@ -108,7 +108,7 @@ void LaunchFp8(const MlpArgs& a, std::span<std::byte> workspace, cudaStream_t st
 size_t MlpHopperWorkspace(const Stream& stream, const MlpArgs& a) {
   if (!Fp8Fits(a)) return MlpCudaWorkspace(stream, a);
   // A smaller step needs no more than a larger one.
-  return std::max(FewRowsBytes(a), Layout(a, Arena::Measuring()).used);
+  return std::max(FewTokensBytes(a), Layout(a, Arena::Measuring()).used);
 }
 
 void MlpHopper(OpContext& context, const MlpArgs& a) {

@@ -29,15 +29,15 @@ std::vector<float> RunTokens(const TestBackend& b, const Case& c, const std::vec
   const auto live = static_cast<int32_t>(tokens.size());
   TestTensor out(b.act(), {live + 2, c.out()});
   RunOp(b, &Ops::mlp,
-        {.x = TestTensor(b.act(), {live + 2, c.in()}, PickRows(x, c.in(), tokens)),
+        {.x = TestTensor(b.act(), {live + 2, c.in()}, PickVectors(x, c.in(), tokens)),
          .gate_up = gate_up.get(),
          .down = down.get(),
          .live = Live(live),
          .out = out});
   EXPECT_TRUE(out.PoisonedFrom(live));
-  std::vector<float> rows = out.Floats();
-  rows.resize(static_cast<size_t>(live * c.out()));
-  return rows;
+  std::vector<float> result = out.Floats();
+  result.resize(static_cast<size_t>(live * c.out()));
+  return result;
 }
 
 // What the contract leaves to tables with BF16 activations: whether the product of gate and up, and
@@ -46,19 +46,19 @@ std::vector<std::vector<float>> RightResults(const TestBackend& b, const Case& c
                                              const std::vector<float>& x) {
   std::vector<std::vector<float>> results;
   for (const Fp8Sums sums : SumsOf(b)) {
-    const auto multiply = [&](const std::vector<float>& row, const Parts& parts) {
-      return quantized ? Fp8Product(row, parts, false, sums) : ExactProduct(row, parts);
+    const auto multiply = [&](const std::vector<float>& in, const Parts& parts) {
+      return quantized ? Fp8Product(in, parts, false, sums) : ExactProduct(in, parts);
     };
     for (const auto& [gate_up_type, product_type] : {std::pair{DType::kF32, DType::kF32},
                                                      {DType::kF32, DType::kBF16},
                                                      {DType::kBF16, DType::kBF16}}) {
-      std::vector<float>& rows = results.emplace_back();
+      std::vector<float>& result = results.emplace_back();
       for (int t = 0; t * c.in() < static_cast<int64_t>(x.size()); ++t) {
         const std::vector<float> gate_up =
-            multiply(PickRows(x, c.in(), {t}), {c.gate.weight, c.up.weight});
+            multiply(PickVectors(x, c.in(), {t}), {c.gate.weight, c.up.weight});
         const std::vector<float> y =
             multiply(SiluProduct(gate_up, gate_up_type, product_type), {c.down.weight});
-        rows.insert(rows.end(), y.begin(), y.end());
+        result.insert(result.end(), y.begin(), y.end());
       }
     }
   }
@@ -132,9 +132,9 @@ TEST_P(MlpTest, ATokenDoesNotDependOnHundreds) {
   const Case c(DType::kBF16, 96, 136, 72);
   const std::vector<float> x = Normals(512 * 96, 6);
   const std::vector<float> all = RunTokens(GetParam(), c, x, Range(512));
-  for (const int rows : {1, 8, 63}) {
-    SCOPED_TRACE(rows);
-    ExpectSameBits(RunTokens(GetParam(), c, x, Range(rows)), PickRows(all, 72, Range(rows)));
+  for (const int count : {1, 8, 63}) {
+    SCOPED_TRACE(count);
+    ExpectSameBits(RunTokens(GetParam(), c, x, Range(count)), PickVectors(all, 72, Range(count)));
   }
 }
 
@@ -142,7 +142,7 @@ TEST_P(MlpTest, ATokenDoesNotDependOnOthers) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
     const Case c(dtype, 128, 256, 128);
     const std::vector<float> x = Normals(20 * 128, 5);
-    ExpectRowInvariance(20, 128, [&](const std::vector<int>& tokens) {
+    ExpectTokenInvariance(20, 128, [&](const std::vector<int>& tokens) {
       return RunTokens(GetParam(), c, x, tokens);
     });
     EXPECT_TRUE(RunTokens(GetParam(), c, x, {}).empty());

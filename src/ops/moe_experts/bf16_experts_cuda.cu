@@ -51,7 +51,7 @@ static const BF16* Values(const PackedWeight* weight) {
   return reinterpret_cast<const BF16*>(AsCuda(weight).values->data());
 }
 
-// Of few tokens: nothing is sorted, and a pair's row is the pair. The same bits.
+// Of few tokens: nothing is sorted, and a pair's place is the pair. The same bits.
 static void LaunchFewTokens(const MoeExpertsArgs& a, std::byte* workspace,
                             Bf16ProductLaunch& launch, cudaStream_t stream) {
   const Buffers b(a, workspace);
@@ -85,7 +85,7 @@ static void LaunchFewTokens(const MoeExpertsArgs& a, std::byte* workspace,
 }
 
 // Lets `gate_up` read the token of each pair, in the order of the sort: from a copy, because TMA
-// reads rows that follow each other, or by its number.
+// reads places that follow each other, or by its number.
 static void GiveTokensOfPairs(const MoeExpertsArgs& a, const Buffers& b, bool gathered,
                               Bf16ProductParams& gate_up, cudaStream_t stream) {
   const int64_t tokens = a.x.dim(0);
@@ -104,7 +104,7 @@ static void GiveTokensOfPairs(const MoeExpertsArgs& a, const Buffers& b, bool ga
                      .tokens = tokens,
                      .topk = topk,
                      .hidden = gate_up.in,
-                     .rows = reinterpret_cast<__nv_bfloat16*>(b.y)},
+                     .x_of_pairs = reinterpret_cast<__nv_bfloat16*>(b.y)},
                     stream);
   gate_up.x = b.y;
   gate_up.x_stride = gate_up.in;
@@ -115,7 +115,7 @@ static void LaunchExperts(const MoeExpertsArgs& a, std::byte* workspace, bool on
   const int64_t tokens = a.x.dim(0), pairs = a.ids.elements(), experts = a.down->count;
   Bf16ProductLaunch& launch = on_hopper ? LaunchBf16ProductOnHopper : LaunchBf16Product;
   const int64_t most_unsorted = on_hopper ? FewPairs::kMost : kPortableUnsortedPairs;
-  if (tokens <= FewPairs::kRows && pairs <= most_unsorted) {
+  if (tokens <= FewPairs::kPairs && pairs <= most_unsorted) {
     return LaunchFewTokens(a, workspace, launch, stream);
   }
   const Buffers b(a, workspace);

@@ -38,7 +38,7 @@ struct Buffers {
   __nv_bfloat16* y;
 };
 
-// Of few tokens: nothing is sorted, and a pair's row is the pair.
+// Of few tokens: nothing is sorted, and a pair's place is the pair.
 struct FewTokensBuffers {
   explicit FewTokensBuffers(const Fp8ExpertsParams& p) : pieces(p.workspace) {
     const int64_t pairs = std::min(p.tokens, kFp8FewTokens) * p.topk;

@@ -1,7 +1,7 @@
-// Sorting pairs by expert, their rows, and the sum over a token's experts.
+// Sorting pairs by expert, their copies of tokens, and the sum over a token's experts.
 //   formula:       out[t] = sum over j of weights[t, j] y[places[t, j]]
-//   data mapping:  sort: one block, or a cluster of eight, counts in shared memory; rows: a thread
-//                  per 8 channels
+//   data mapping:  sort: one block, or a cluster of eight, counts in shared memory; copies: a
+//                  thread per 8 channels
 //   bytes, FLOPs:  sum: reads 2 topk, writes 2 bytes a channel of a token; 2 topk FLOPs; gather: as
 //                  many bytes the other way
 //   accumulator:   fp32, over j in order
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kSortThreads) SortPairs(const SortPairsParams 
 }
 
 constexpr int kGatherThreads = 256, kCombineThreads = 128;
-// Of more tokens a row is read once for all its copies; of fewer each copy has blocks of its own.
+// Of more tokens a token is read once for all its copies; of fewer each copy has blocks of its own.
 constexpr int64_t kFewTokens = 512;
 
 // To kCopies places from kCopies * blockIdx.z on.
@@ -129,11 +129,11 @@ __global__ void __launch_bounds__(kGatherThreads) GatherPairs(const GatherPairsP
 #pragma unroll
   for (int j = 0; j < kCopies; ++j) {
     if (first + j >= p.topk) break;
-    reinterpret_cast<uint4*>(p.rows + place[j] * p.hidden)[vector] = x;
+    reinterpret_cast<uint4*>(p.x_of_pairs + place[j] * p.hidden)[vector] = x;
   }
 }
 
-// Which rows a token's result is the sum of, up to kAtOnce from `first` on.
+// Which pairs a token's result is the sum of, up to kAtOnce from `first` on.
 template <int kAtOnce>
 struct Terms {
   __device__ Terms(const CombineParams& p, int64_t t, int32_t first) {
@@ -160,22 +160,22 @@ __global__ void __launch_bounds__(kCombineThreads) Combine(const CombineParams p
   Terms<kAtOnce> terms(p, t, 0);
   WaitForPriorKernels();
   if (vector >= vectors) return;
-  if (p.places != nullptr && t >= live) return;  // else the rows are there, and are read meanwhile
+  if (p.places != nullptr && t >= live) return;  // else all pairs are there, and are read meanwhile
   Vector sum = {};
   for (int32_t first = 0; first < p.topk; first += kAtOnce) {
     if (first > 0) terms = Terms<kAtOnce>(p, t, first);
-    uint4 rows[kAtOnce];
+    uint4 pairs[kAtOnce];
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
       if (first + j >= p.topk) break;
-      rows[j] = AsVectors(p.y)[terms.place[j] * vectors + vector];
+      pairs[j] = AsVectors(p.y)[terms.place[j] * vectors + vector];
     }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
       if (first + j >= p.topk) break;
-      const Vector row = Unpack(rows[j]);
+      const Vector pair = Unpack(pairs[j]);
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) sum.v[i] = fmaf(terms.weight[j], row.v[i], sum.v[i]);
+      for (int i = 0; i < kVector; ++i) sum.v[i] = fmaf(terms.weight[j], pair.v[i], sum.v[i]);
     }
   }
   if (t < live) reinterpret_cast<uint4*>(p.out)[t * vectors + vector] = Pack(sum);

@@ -28,16 +28,16 @@ struct SortPairsParams {
 };
 void LaunchSortPairs(const SortPairsParams& params, cudaStream_t stream);
 
-// rows[places[t, j]] = x[t].
+// x_of_pairs[places[t, j]] = x[t].
 struct GatherPairsParams {
-  const __nv_bfloat16* x = nullptr;  // [tokens, hidden], rows `stride` apart
+  const __nv_bfloat16* x = nullptr;  // [tokens, hidden], tokens `stride` apart
   int64_t stride = 0;                // a multiple of 8
   const int32_t* places = nullptr;   // [tokens, topk]
   const int32_t* live = nullptr;     // [1]: tokens, on the device
   int64_t tokens = 0;                // capacity
   int32_t topk = 0;
-  int64_t hidden = 0;             // a multiple of 8
-  __nv_bfloat16* rows = nullptr;  // [tokens * topk, hidden]
+  int64_t hidden = 0;                   // a multiple of 8
+  __nv_bfloat16* x_of_pairs = nullptr;  // [tokens * topk, hidden]
 };
 void LaunchGatherPairs(const GatherPairsParams& params, cudaStream_t stream);
 
@@ -57,7 +57,7 @@ void LaunchCombine(const CombineParams& params, cudaStream_t stream);
 // out[t] = sum over j of weights[t, j] * down[e](silu(gate[e] x) * up[e] x), e = ids[t, j]
 // (MoeExpertsArgs, ops.h), both products in FP8.
 struct Fp8ExpertsParams {
-  const __nv_bfloat16* x = nullptr;  // [tokens, hidden], rows `x_stride` apart
+  const __nv_bfloat16* x = nullptr;  // [tokens, hidden], tokens `x_stride` apart
   int64_t x_stride = 0;              // a multiple of 8
   const int32_t* ids = nullptr;      // [tokens, topk]
   const float* weights = nullptr;    // [tokens, topk]

@@ -82,14 +82,14 @@ void MultiplyByExpert(ThreadPool& pool, const Buffers& b, int64_t active, const 
         while (i < end) {
           const int64_t panel = i % p.panels, stop = std::min(p.panels, panel + end - i);
           const int32_t expert = b.active.As<int32_t>()[i / p.panels];
-          const int64_t first = begin[expert], rows = begin[expert + 1] - first;
+          const int64_t first = begin[expert], tokens = begin[expert + 1] - first;
           TokenActivations its_x = p.x;
           if (p.token_of == nullptr) {
             its_x = p.x.From(first);
           } else {
             its_x.index = p.token_of + first;
           }
-          p.multiply({p.w, expert, panel, stop}, its_x, rows,
+          p.multiply({p.w, expert, panel, stop}, its_x, tokens,
                      TokenOutputs{p.out.As<float>(), p.out.stride(0)}.From(
                          first, p.w.OutsBetween(0, panel)));
           i += stop - panel;
@@ -102,11 +102,11 @@ void Combine(ThreadPool& pool, const MoeExpertsArgs& a, const Buffers& b, int64_
   const int64_t hidden = a.down->out, topk = a.ids.dim(1);
   pool.ParallelFor(n, Grain(hidden * topk / 4), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
-      float* out = a.out.Row<float>(first + t);
+      float* out = a.out.As<float>(first + t);
       std::fill_n(out, hidden, 0.0f);
       for (int64_t j = 0; j < topk; ++j) {
-        const float weight = a.weights.Row<float>(first + t)[j];
-        const float* y = b.y.Row<float>(b.place.As<int32_t>()[t * topk + j]);
+        const float weight = a.weights.As<float>(first + t)[j];
+        const float* y = b.y.As<float>(b.place.As<int32_t>()[t * topk + j]);
         for (int64_t i = 0; i < hidden; ++i) out[i] += weight * y[i];
       }
     }
@@ -119,10 +119,9 @@ void RunChunk(OpContext& context, const MoeExpertsArgs& a, int64_t first, int64_
   ThreadPool& pool = Pool(context);
   const CpuWeight &gate_up = AsCpu(a.gate_up), &down = AsCpu(a.down);
   const int64_t inter = down.in, pairs = n * a.ids.dim(1);
-  const int64_t active = SortByExpert(a.ids.Row<int32_t>(first), n, a.ids.dim(1), gate_up.count, b);
+  const int64_t active = SortByExpert(a.ids.As<int32_t>(first), n, a.ids.dim(1), gate_up.count, b);
 
-  const TokenActivations x =
-      b.x_runs.Pack(pool, gate_up, {a.x.Row<float>(first), a.x.stride(0)}, n);
+  const TokenActivations x = b.x_runs.Pack(pool, gate_up, {a.x.As<float>(first), a.x.stride(0)}, n);
   MultiplyByExpert(pool, b, active,
                    {.multiply = MultiplyGated,
                     .w = gate_up,

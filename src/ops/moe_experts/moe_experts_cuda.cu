@@ -26,42 +26,42 @@ struct Routing {
 
 // product[t * topk + j] of channel i.
 template <class W, class X>
-__global__ void GateUp(Matrices m, Rows<const X> x, const float* x_scales, Routing routing,
+__global__ void GateUp(Matrices m, Slices<const X> x, const float* x_scales, Routing routing,
                        float* product) {
   const int64_t pair = blockIdx.x, t = pair / routing.topk, inter = m.out / 2;
   const int64_t i = int64_t{blockIdx.y} * kWarpsOfExperts + threadIdx.x / kWarp;
   if (t >= *routing.live || i >= inter) return;
   const int32_t expert = routing.ids[pair];
   DEVICE_CHECK(expert >= 0 && expert < m.count, "moe_experts: expert", expert);
-  const ActivationsOfToken<X> row[1] = {
+  const ActivationsOfToken<X> token[1] = {
       {x[t], x_scales == nullptr ? nullptr : x_scales + t * m.runs}};
   float gate[1], up[1];
-  WarpProduct<W>(m, expert, i, row, gate);
-  WarpProduct<W>(m, expert, inter + i, row, up);
+  WarpProduct<W>(m, expert, i, token, gate);
+  WarpProduct<W>(m, expert, inter + i, token, up);
   if (threadIdx.x % kWarp == 0) product[pair * inter + i] = SiluMul(gate[0], up[0]);
 }
 
 template <class W, class X>
 __global__ void Down(Matrices m, const X* product, const float* product_scales, Routing routing,
-                     Rows<BF16> out) {
+                     Slices<BF16> out) {
   const int64_t t = blockIdx.x;
   const int64_t n = int64_t{blockIdx.y} * kWarpsOfExperts + threadIdx.x / kWarp;
   if (t >= *routing.live || n >= m.out) return;
   float sum = 0;
   for (int64_t j = 0; j < routing.topk; ++j) {
     const int64_t pair = t * routing.topk + j;
-    const ActivationsOfToken<X> row[1] = {
+    const ActivationsOfToken<X> token[1] = {
         {product + pair * m.in,
          product_scales == nullptr ? nullptr : product_scales + pair * m.runs}};
     float y[1];
-    WarpProduct<W>(m, routing.ids[pair], n, row, y);
+    WarpProduct<W>(m, routing.ids[pair], n, token, y);
     sum += routing.weights[pair] * y[0];
   }
   if (threadIdx.x % kWarp == 0) Store(out[t] + n, sum);
 }
 
 template <class W, class X>
-void LaunchGateUp(cudaStream_t stream, const MoeExpertsArgs& a, Rows<const X> x,
+void LaunchGateUp(cudaStream_t stream, const MoeExpertsArgs& a, Slices<const X> x,
                   const float* x_scales, const Routing& routing, float* product) {
   const dim3 grid(static_cast<unsigned>(a.ids.elements()), Blocks(a.down->in, kWarpsOfExperts));
   GateUp<W, X><<<grid, kWarpsOfExperts * kWarp, 0, stream>>>(MatricesOf(a.gate_up), x, x_scales,
@@ -73,7 +73,7 @@ void LaunchDown(cudaStream_t stream, const MoeExpertsArgs& a, const X* product,
                 const float* product_scales, const Routing& routing) {
   const dim3 grid(static_cast<unsigned>(a.ids.dim(0)), Blocks(a.down->out, kWarpsOfExperts));
   Down<W, X><<<grid, kWarpsOfExperts * kWarp, 0, stream>>>(
-      MatricesOf(a.down), product, product_scales, routing, RowsOf<BF16>(a.out));
+      MatricesOf(a.down), product, product_scales, routing, SlicesOf<BF16>(a.out));
 }
 
 // The work space: fp32 products, and quantised activations one after the other in one place.
@@ -126,7 +126,7 @@ void MoeExpertsCuda(OpContext& context, const MoeExpertsArgs& a) {
     LaunchGateUp<E4M3, E4M3>(stream, a, {q.codes, w.in}, q.scales, routing, product);
   } else {
     WithFormat(a.gate_up->format, [&](auto element) {
-      LaunchGateUp<decltype(element), BF16>(stream, a, RowsOf<const BF16>(a.x), nullptr, routing,
+      LaunchGateUp<decltype(element), BF16>(stream, a, SlicesOf<const BF16>(a.x), nullptr, routing,
                                             product);
     });
   }

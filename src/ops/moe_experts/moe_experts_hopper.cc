@@ -1,5 +1,5 @@
 // Experts by Hopper's kernels, FP8 and BF16, where the weights fit, else by the portable ones: by
-// model; by rows only between kernels of equal bits.
+// model; by tokens only between kernels of equal bits.
 #include "ops/hopper_ops.h"
 #include "ops/moe_experts/bf16_experts_cuda.h"
 #include "ops/moe_experts/grouped_gemm_cuda.h"

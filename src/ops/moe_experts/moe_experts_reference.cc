@@ -21,16 +21,16 @@ void MoeExpertsReference(OpContext& context, const MoeExpertsArgs& a) {
   float* gate_up = reinterpret_cast<float*>(context.workspace.data());
   float *product = gate_up + 2 * inter, *y = product + inter, *workspace = y + hidden;
   for (int64_t t = 0; t < *a.live.As<int32_t>(); ++t) {
-    float* out = a.out.Row<float>(t);
+    float* out = a.out.As<float>(t);
     std::fill_n(out, hidden, 0.0f);
     for (int64_t j = 0; j < topk; ++j) {
-      const int32_t expert = a.ids.Row<int32_t>(t)[j];
+      const int32_t expert = a.ids.As<int32_t>(t)[j];
       CHECK(expert >= 0 && expert < a.down->count, "moe_experts: expert {} of {}", expert,
             a.down->count);
-      MultiplyToken(AsReference(a.gate_up), expert, a.x.Row<float>(t), gate_up, workspace);
+      MultiplyToken(AsReference(a.gate_up), expert, a.x.As<float>(t), gate_up, workspace);
       for (int64_t i = 0; i < inter; ++i) product[i] = SiluMul(gate_up[i], gate_up[inter + i]);
       MultiplyToken(AsReference(a.down), expert, product, y, workspace);
-      for (int64_t i = 0; i < hidden; ++i) out[i] += a.weights.Row<float>(t)[j] * y[i];
+      for (int64_t i = 0; i < hidden; ++i) out[i] += a.weights.As<float>(t)[j] * y[i];
     }
   }
 }

@@ -72,19 +72,19 @@ std::vector<float> RunTokens(const TestBackend& b, const Packed& w, const Case& 
     ids.insert(ids.end(), c.ids.begin() + t * c.topk, c.ids.begin() + (t + 1) * c.topk);
   }
   TestTensor out(b.act(), {live + 2, hidden});
-  RunOp(
-      b, &Ops::moe_experts,
-      {.x = TestTensor(b.act(), {live + 2, hidden}, PickRows(c.x, hidden, tokens)),
-       .ids = Ints({live + 2, c.topk}, ids),
-       .weights = TestTensor(DType::kF32, {live + 2, c.topk}, PickRows(c.weights, c.topk, tokens)),
-       .gate_up = w.gate_up.get(),
-       .down = w.down.get(),
-       .live = Live(static_cast<int32_t>(live)),
-       .out = out});
+  RunOp(b, &Ops::moe_experts,
+        {.x = TestTensor(b.act(), {live + 2, hidden}, PickVectors(c.x, hidden, tokens)),
+         .ids = Ints({live + 2, c.topk}, ids),
+         .weights =
+             TestTensor(DType::kF32, {live + 2, c.topk}, PickVectors(c.weights, c.topk, tokens)),
+         .gate_up = w.gate_up.get(),
+         .down = w.down.get(),
+         .live = Live(static_cast<int32_t>(live)),
+         .out = out});
   EXPECT_TRUE(out.PoisonedFrom(live));
-  std::vector<float> rows = out.Floats();
-  rows.resize(live * hidden);
-  return rows;
+  std::vector<float> result = out.Floats();
+  result.resize(live * hidden);
+  return result;
 }
 
 // The composition, by products of `multiply`; the product of gate and up, and each expert's output,
@@ -98,7 +98,7 @@ std::vector<float> Composition(const Experts& e, const Case& c, const Multiply& 
     for (int j = 0; j < c.topk; ++j) {
       const int32_t id = c.ids[t * c.topk + j];
       const std::vector<float> gate_up =
-          multiply(PickRows(c.x, e.hidden, {static_cast<int>(t)}), e.gate_up[id]);
+          multiply(PickVectors(c.x, e.hidden, {static_cast<int>(t)}), e.gate_up[id]);
       const std::vector<float> down =
           Rounded(multiply(SiluProduct(gate_up, DType::kF32, product_type), e.down[id]), y_type);
       for (int i = 0; i < e.hidden; ++i) y[i] += c.weights[t * c.topk + j] * down[i];
@@ -188,7 +188,7 @@ TEST_P(MoeExpertsTest, ATokenDoesNotDependOnOthers) {
     const Experts e(dtype, 6, 224, 400);
     const Case c = MakeCase(e, 67, 3);
     const Packed w(GetParam(), e);
-    ExpectRowInvariance(67, 224, [&](const std::vector<int>& tokens) {
+    ExpectTokenInvariance(67, 224, [&](const std::vector<int>& tokens) {
       return RunTokens(GetParam(), w, c, tokens);
     });
     EXPECT_TRUE(RunTokens(GetParam(), w, c, {}).empty());
@@ -202,9 +202,9 @@ TEST_P(MoeExpertsTest, ATokenDoesNotDependOnHundreds) {
     const Case c = MakeCase(e, tokens, 2);
     const Packed w(GetParam(), e);
     const std::vector<float> all = RunTokens(GetParam(), w, c, Range(tokens));
-    for (const int rows : {1, 8, 63}) {
-      SCOPED_TRACE(rows);
-      ExpectSameBits(RunTokens(GetParam(), w, c, Range(rows)), PickRows(all, 96, Range(rows)));
+    for (const int count : {1, 8, 63}) {
+      SCOPED_TRACE(count);
+      ExpectSameBits(RunTokens(GetParam(), w, c, Range(count)), PickVectors(all, 96, Range(count)));
     }
   }
 }
@@ -216,18 +216,18 @@ TEST_P(MoeExpertsTest, AllTokensOnOneExpertAndTheSameExpertTwice) {
   const Packed w(GetParam(), e);
   const std::vector<float> all = RunTokens(GetParam(), w, c, Range(20));
   ExpectComposition(GetParam(), all, e, c, Tolerance(GetParam(), DType::kF8E4M3));
-  ExpectSameBits(RunTokens(GetParam(), w, c, Range(6)), PickRows(all, 128, Range(6)));
+  ExpectSameBits(RunTokens(GetParam(), w, c, Range(6)), PickVectors(all, 128, Range(6)));
 }
 
-TEST_P(MoeExpertsTest, NanStaysInItsRow) {
+TEST_P(MoeExpertsTest, NanStaysInItsToken) {
   const Experts e(DType::kF8E4M3, 4, 128, 96);
   Case c = MakeCase(e, 5, 2);
   const Packed w(GetParam(), e);
   const std::vector<float> clean = RunTokens(GetParam(), w, c, Range(5));
   c.x[2 * 128 + 1] = NAN;
   const std::vector<float> out = RunTokens(GetParam(), w, c, Range(5));
-  ExpectSameBits(PickRows(out, 128, {0, 1, 3, 4}), PickRows(clean, 128, {0, 1, 3, 4}));
-  for (const float y : PickRows(out, 128, {2})) EXPECT_TRUE(std::isnan(y));
+  ExpectSameBits(PickVectors(out, 128, {0, 1, 3, 4}), PickVectors(clean, 128, {0, 1, 3, 4}));
+  for (const float y : PickVectors(out, 128, {2})) EXPECT_TRUE(std::isnan(y));
 }
 
 // Small enough for compute-sanitizer: 40 pairs are sorted by expert, and 4160.

@@ -11,10 +11,10 @@ void Check(const PrepareInputsArgs& a) {
         a.slots.drafts.ToString(), a.logit_index.ToString(), a.pass_live.ToString());
   const int64_t rows = a.row_slot.dim(0), tokens = a.ids.dim(0), slots = a.slots.length.dim(0);
   const int64_t logits = a.logit_index.dim(0), passes = a.pass_live.dim(0);
-  CHECK(a.expanded_tokens >= 0 && a.expanded_tokens <= tokens && a.pass_rows >= 1 &&
-            passes * a.pass_rows >= logits,
-        "prepare_inputs: {} expanded of {} tokens, {} logit rows in {} passes of {}",
-        a.expanded_tokens, tokens, logits, passes, a.pass_rows);
+  CHECK(a.expanded_tokens >= 0 && a.expanded_tokens <= tokens && a.pass_vectors >= 1 &&
+            passes * a.pass_vectors >= logits,
+        "prepare_inputs: {} expanded of {} tokens, {} logit vectors in {} passes of {}",
+        a.expanded_tokens, tokens, logits, passes, a.pass_vectors);
   const auto check = [](const char* name, const TensorView& view,
                         std::initializer_list<int64_t> shape) {
     CheckTensor(name, view, DType::kI32, shape);

@@ -15,8 +15,8 @@ constexpr int kInputThreads = 128;
 struct Plan {
   const int32_t *row_slot, *row_capacity, *plan_tokens, *plan_begin, *plan_samples, *live_rows;
   const int32_t *last_token, *length, *final_length, *ended, *num_drafts;
-  Rows<const int32_t> drafts;
-  int64_t tokens, slots, logits, passes, expanded_tokens, pass_rows;
+  Slices<const int32_t> drafts;
+  int64_t tokens, slots, logits, passes, expanded_tokens, pass_vectors;
   int32_t *ids, *positions, *token_slot, *live_tokens, *absorbed_live;
   int32_t *row_begin, *row_count, *logit_begin, *logit_index, *pass_live;
 
@@ -29,7 +29,7 @@ struct Plan {
     const int32_t left = final_length[slot] - 1 - length[slot];
     return max(0, min(min(capacity, 1 + num_drafts[slot]), left));
   }
-  __device__ int LogitRows(int r, int live) const {
+  __device__ int LogitVectors(int r, int live) const {
     return plan_samples[r] == 0 ? 0 : IsDecode(r) ? live : 1;
   }
 };
@@ -57,8 +57,8 @@ __device__ inline void PrepareTotals(const Plan& p, int rows, int tokens, int lo
     *p.absorbed_live = tokens - static_cast<int32_t>(p.expanded_tokens);
   }
   for (int64_t pass = threadIdx.x; pass < p.passes; pass += kInputThreads) {
-    const int64_t left = logits - pass * p.pass_rows;
-    p.pass_live[pass] = static_cast<int32_t>(left < 0 ? 0 : min(left, p.pass_rows));
+    const int64_t left = logits - pass * p.pass_vectors;
+    p.pass_live[pass] = static_cast<int32_t>(left < 0 ? 0 : min(left, p.pass_vectors));
   }
 }
 
@@ -67,16 +67,16 @@ __global__ void PrepareInputs(Plan p) {
   const int r = static_cast<int>(blockIdx.x), rows = *p.live_rows;
   if (rows == 0 && r == 0) PrepareTotals(p, 0, 0, 0);
   if (r >= rows) return;
-  int2 before = {0, 0};  // tokens and logit rows of the rows before
+  int2 before = {0, 0};  // tokens and logit vectors of the rows before
   for (int q = static_cast<int>(threadIdx.x); q < r; q += kInputThreads) {
     const int live = p.LiveTokens(q);
-    before.x += live, before.y += p.LogitRows(q, live);
+    before.x += live, before.y += p.LogitVectors(q, live);
   }
   before = SumOverBlock(before);
-  const int live = p.LiveTokens(r), logit_rows = p.LogitRows(r, live);
-  const int32_t end = before.x + live, logit_end = before.y + logit_rows;
+  const int live = p.LiveTokens(r), logit_vectors = p.LogitVectors(r, live);
+  const int32_t end = before.x + live, logit_end = before.y + logit_vectors;
   DEVICE_CHECK(live >= 0 && end <= p.tokens, "prepare_inputs: end of row", end);
-  DEVICE_CHECK(logit_end <= p.logits, "prepare_inputs: logit rows", logit_end);
+  DEVICE_CHECK(logit_end <= p.logits, "prepare_inputs: logit vectors", logit_end);
   const int32_t slot = p.row_slot[r], first = p.row_capacity[r];
   const bool decode = p.IsDecode(r);
   const int32_t begin = decode ? p.length[slot] : p.plan_begin[r];
@@ -88,8 +88,8 @@ __global__ void PrepareInputs(Plan p) {
     p.positions[t] = begin + i;
     p.token_slot[t] = slot;
   }
-  for (int i = static_cast<int>(threadIdx.x); i < logit_rows; i += kInputThreads) {
-    p.logit_index[before.y + i] = end - logit_rows + i;
+  for (int i = static_cast<int>(threadIdx.x); i < logit_vectors; i += kInputThreads) {
+    p.logit_index[before.y + i] = end - logit_vectors + i;
   }
   if (threadIdx.x == 0) {
     p.row_begin[r] = before.x;
@@ -114,13 +114,13 @@ void PrepareInputsCuda(OpContext& context, const PrepareInputsArgs& a) {
                      .final_length = Data<int32_t>(a.slots.final_length),
                      .ended = Data<int32_t>(a.slots.ended),
                      .num_drafts = Data<int32_t>(a.slots.num_drafts),
-                     .drafts = RowsOf<const int32_t>(a.slots.drafts),
+                     .drafts = SlicesOf<const int32_t>(a.slots.drafts),
                      .tokens = a.ids.dim(0),
                      .slots = a.slots.length.dim(0),
                      .logits = a.logit_index.dim(0),
                      .passes = a.pass_live.dim(0),
                      .expanded_tokens = a.expanded_tokens,
-                     .pass_rows = a.pass_rows,
+                     .pass_vectors = a.pass_vectors,
                      .ids = Data<int32_t>(a.ids),
                      .positions = Data<int32_t>(a.positions),
                      .token_slot = Data<int32_t>(a.token_slot),

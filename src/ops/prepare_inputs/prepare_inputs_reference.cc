@@ -25,7 +25,7 @@ int32_t LiveTokens(const PrepareInputsArgs& a, int32_t row, int32_t slot) {
   return std::max(0, std::min({capacity, 1 + Get(a.slots.num_drafts, slot), left}));
 }
 
-int32_t LogitRows(const PrepareInputsArgs& a, int32_t row, int32_t live) {
+int32_t LogitVectors(const PrepareInputsArgs& a, int32_t row, int32_t live) {
   if (Get(a.plan_samples, row) == 0) return 0;
   return IsDecode(a, row) ? live : 1;
 }
@@ -41,14 +41,14 @@ void PrepareInputsReference(OpContext&, const PrepareInputsArgs& a) {
               Get(a.row_capacity, r + 1) <= a.ids.dim(0),
           "prepare_inputs: row {} is tokens [{}, {}) of slot {}", r, first,
           Get(a.row_capacity, r + 1), slot);
-    const int32_t live = LiveTokens(a, r, slot), logit_rows = LogitRows(a, r, live);
-    CHECK(logits + logit_rows <= a.logit_index.dim(0), "prepare_inputs: {} logit rows",
-          logits + logit_rows);
+    const int32_t live = LiveTokens(a, r, slot), logit_vectors = LogitVectors(a, r, live);
+    CHECK(logits + logit_vectors <= a.logit_index.dim(0), "prepare_inputs: {} logit vectors",
+          logits + logit_vectors);
     const int32_t begin = IsDecode(a, r) ? Get(a.slots.length, slot) : Get(a.plan_begin, r);
     for (int32_t i = 0; i < live; ++i) {
       Set(a.ids, tokens + i) = !IsDecode(a, r) ? Get(a.plan_tokens, first + i)
                                : i == 0        ? Get(a.slots.last_token, slot)
-                                               : a.slots.drafts.Row<int32_t>(slot)[i - 1];
+                                               : a.slots.drafts.As<int32_t>(slot)[i - 1];
       Set(a.positions, tokens + i) = begin + i;
       Set(a.token_slot, tokens + i) = slot;
     }
@@ -56,17 +56,17 @@ void PrepareInputsReference(OpContext&, const PrepareInputsArgs& a) {
     Set(a.row_count, r) = live;
     Set(a.logit_begin, r) = logits;
     tokens += live;
-    for (int32_t i = 0; i < logit_rows; ++i) {
-      Set(a.logit_index, logits + i) = tokens - logit_rows + i;
+    for (int32_t i = 0; i < logit_vectors; ++i) {
+      Set(a.logit_index, logits + i) = tokens - logit_vectors + i;
     }
-    logits += logit_rows;
+    logits += logit_vectors;
   }
   Set(a.row_begin, rows) = Set(a.live_tokens, 0) = tokens;
   Set(a.logit_begin, rows) = logits;
   Set(a.absorbed_live, 0) = tokens - static_cast<int32_t>(a.expanded_tokens);
   for (int64_t pass = 0; pass < a.pass_live.dim(0); ++pass) {
-    Set(a.pass_live, pass) =
-        static_cast<int32_t>(std::clamp<int64_t>(logits - pass * a.pass_rows, 0, a.pass_rows));
+    Set(a.pass_live, pass) = static_cast<int32_t>(
+        std::clamp<int64_t>(logits - pass * a.pass_vectors, 0, a.pass_vectors));
   }
 }
 

@@ -5,7 +5,7 @@ namespace {
 
 EVERY_BACKEND(PrepareInputsTest);
 
-constexpr int kRows = 6, kTokens = 16, kLogits = 8, kPassRows = 3, kPasses = 3;
+constexpr int kRows = 6, kTokens = 16, kLogits = 8, kPassVectors = 3, kPasses = 3;
 
 struct Row {
   int32_t slot, begin, capacity, samples;
@@ -40,7 +40,7 @@ Output RunRows(const TestBackend& b, const TestSlots& slots, const std::vector<R
          .plan_samples = Ints({kRows}, samples),
          .live_rows = Live(static_cast<int32_t>(rows.size())),
          .expanded_tokens = expanded_tokens,
-         .pass_rows = kPassRows,
+         .pass_vectors = kPassVectors,
          .slots = slots.state(),
          .ids = out.ids,
          .positions = out.positions,
@@ -117,7 +117,7 @@ TEST_P(PrepareInputsTest, LiveTokensAreTheSlots) {
     EXPECT_EQ(out.logit_begin.Ints()[1], tokens);
     EXPECT_EQ(out.ids.Ints()[tokens], 7);  // of the row behind it
     EXPECT_EQ(out.live_tokens.Ints()[0], tokens + 1);
-    EXPECT_EQ(out.pass_live.Ints()[0], std::min(tokens + 1, kPassRows));
+    EXPECT_EQ(out.pass_live.Ints()[0], std::min(tokens + 1, kPassVectors));
     return tokens;
   };
   EXPECT_EQ(live(1, 1000, 0), 1);
@@ -155,7 +155,7 @@ TEST_P(PrepareInputsTest, ManyRows) {
          .plan_begin = Ints({kMany}, begin),
          .plan_samples = Ints({kMany}, samples),
          .live_rows = Live(kMany),
-         .pass_rows = 128,
+         .pass_vectors = 128,
          .slots = slots.state(),
          .ids = ids,
          .positions = positions,

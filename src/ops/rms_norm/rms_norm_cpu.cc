@@ -27,16 +27,16 @@ static float SumOfSquares(const float* x, int64_t n) {
 
 static void NormToken(const RmsNormArgs& a, int64_t t) {
   const int64_t width = a.x.dim(1);
-  const float* x = a.x.Row<float>(t);
+  const float* x = a.x.As<float>(t);
   if (!a.residual.absent()) {
-    float* residual = a.residual.Row<float>(t);
+    float* residual = a.residual.As<float>(t);
     for (int64_t i = 0; i < width; ++i) residual[i] += x[i];
     x = residual;
   }
   const float mean = SumOfSquares(x, width) / static_cast<float>(width);
   const float scale = 1.0f / std::sqrt(mean + a.eps);
   const float* weight = a.weight.As<float>();
-  float* out = a.out.Row<float>(t);
+  float* out = a.out.As<float>(t);
   for (int64_t i = 0; i < width; ++i) out[i] = x[i] * scale * weight[i];
 }
 

@@ -24,52 +24,52 @@ struct alignas(16) Raw {
   T v[kVector];
 };
 
-// Those from i on; zeros beyond the row. It only loads, so that those that follow are on their way
-// together.
+// Those from i on; zeros beyond the width. It only loads, so that those that follow are on their
+// way together.
 template <bool kAligned, class T>
-__device__ __forceinline__ Raw<T> LoadRaw(const T* row, int64_t i, int64_t width) {
+__device__ __forceinline__ Raw<T> LoadRaw(const T* from, int64_t i, int64_t width) {
   Raw<T> raw = {};
   if constexpr (kAligned) {
     constexpr int kPieces = sizeof(raw) / sizeof(uint4);
     if (i < width) {
 #pragma unroll
       for (int c = 0; c < kPieces; ++c) {
-        reinterpret_cast<uint4*>(raw.v)[c] = reinterpret_cast<const uint4*>(row + i)[c];
+        reinterpret_cast<uint4*>(raw.v)[c] = reinterpret_cast<const uint4*>(from + i)[c];
       }
     }
   } else {
 #pragma unroll
     for (int c = 0; c < kVector; ++c) {
-      if (i + c < width) raw.v[c] = row[i + c];
+      if (i + c < width) raw.v[c] = from[i + c];
     }
   }
   return raw;
 }
 template <bool kAligned, class T>
-__device__ void StoreVector(T* row, int64_t i, int64_t width, const Vector& x) {
+__device__ void StoreVector(T* to, int64_t i, int64_t width, const Vector& x) {
   if constexpr (kAligned) {
     alignas(16) T y[kVector];
 #pragma unroll
     for (int c = 0; c < kVector; ++c) Store(y + c, x.v[c]);
 #pragma unroll
     for (int c = 0; c < static_cast<int>(sizeof(y) / 16); ++c) {
-      reinterpret_cast<uint4*>(row + i)[c] = reinterpret_cast<const uint4*>(y)[c];
+      reinterpret_cast<uint4*>(to + i)[c] = reinterpret_cast<const uint4*>(y)[c];
     }
   } else {
 #pragma unroll
     for (int c = 0; c < kVector; ++c) {
-      if (i + c < width) Store(row + i + c, x.v[c]);
+      if (i + c < width) Store(to + i + c, x.v[c]);
     }
   }
 }
 
 // The codes of kVector numbers as BF16 holds them, from i on. Whole warps.
-__device__ __forceinline__ void StoreQuantized(const QuantizedOut& to, int64_t row, int64_t i,
+__device__ __forceinline__ void StoreQuantized(const QuantizedOut& to, int64_t token, int64_t i,
                                                int64_t width, Vector x) {
 #pragma unroll
   for (int c = 0; c < kVector; ++c) x.v[c] = __bfloat162float(__float2bfloat16_rn(x.v[c]));
   const float scale = ScaleOf(x, to.scale_ue8m0);
-  if (i < width) StoreCodes(to, row, width, i / kVector, Codes(x, scale), scale);
+  if (i < width) StoreCodes(to, token, width, i / kVector, Codes(x, scale), scale);
 }
 
 struct Scaling {
@@ -78,11 +78,11 @@ struct Scaling {
   int64_t width;
 };
 
-// R: of the residual. Rows of up to kSteps * 2048 channels.
+// R: of the residual. Tokens of up to kSteps * 2048 channels.
 template <class X, class R, bool kAligned, int kSteps>
 __global__ void __launch_bounds__(kThreads)
-    RmsNorm(Rows<const X> x, Rows<R> residual, Scaling scaling, const int32_t* live, Rows<BF16> out,
-            QuantizedOut quantized) {
+    RmsNorm(Slices<const X> x, Slices<R> residual, Scaling scaling, const int32_t* live,
+            Slices<BF16> out, QuantizedOut quantized) {
   AllowNextKernel();
   const int64_t width = scaling.width;
   __shared__ float scratch[kWarp];
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int s = 0; s < kSteps; ++s) w[s] = LoadRaw<kAligned>(scaling.weight, at(s), width);
   WaitForPriorKernels();
-  const int32_t count = *live;  // what is read before it is there may be nobody's row
+  const int32_t count = *live;  // what is read before it is there may be nobody's token
   Raw<X> loaded[kSteps];
   Raw<R> before[kSteps];
 #pragma unroll
@@ -136,14 +136,14 @@ __global__ void __launch_bounds__(kThreads)
 template <class X, class R, bool kAligned>
 void LaunchAligned(cudaStream_t stream, const RmsNormArgs& a, const QuantizedOut& quantized) {
   const int64_t width = a.x.dim(1);
-  CHECK(width <= 4 * kThreads * kVector, "rms_norm: rows of {}", width);
-  CHECK(kAligned || quantized.codes == nullptr, "rms_norm: a quantised copy of unaligned rows");
+  CHECK(width <= 4 * kThreads * kVector, "rms_norm: tokens of {}", width);
+  CHECK(kAligned || quantized.codes == nullptr, "rms_norm: a quantised copy of unaligned tokens");
   const auto kernel =
       width <= kThreads * kVector ? RmsNorm<X, R, kAligned, 1> : RmsNorm<X, R, kAligned, 4>;
   LaunchOverlapped(kernel, static_cast<unsigned>(a.x.dim(0)), kThreads, 0, stream,
-                   RowsOf<const X>(a.x), RowsOf<R>(a.residual),
+                   SlicesOf<const X>(a.x), SlicesOf<R>(a.residual),
                    Scaling{Data<float>(a.weight), a.eps, width}, Data<int32_t>(a.live),
-                   RowsOf<BF16>(a.out), quantized);
+                   SlicesOf<BF16>(a.out), quantized);
 }
 
 template <class X, class R>

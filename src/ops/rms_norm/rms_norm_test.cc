@@ -33,10 +33,10 @@ struct Output {
 Output RunCase(const TestBackend& b, const Case& c, const std::vector<int>& tokens,
                DType residual_type = DType::kF32) {
   const int live = static_cast<int>(tokens.size());
-  const TestTensor x(b.act(), {live + 2, c.width}, PickRows(c.x, c.width, tokens));
+  const TestTensor x(b.act(), {live + 2, c.width}, PickVectors(c.x, c.width, tokens));
   TestTensor residual, out(b.act(), {live + 2, c.width});
   if (c.residual) {
-    residual = TestTensor(residual_type, {live + 2, c.width}, PickRows(c.r, c.width, tokens));
+    residual = TestTensor(residual_type, {live + 2, c.width}, PickVectors(c.r, c.width, tokens));
   }
   const TestTensor weight(DType::kF32, {c.width}, c.weight), count = Live(live);
   RunOp(b, &Ops::rms_norm,
@@ -96,19 +96,19 @@ TEST_P(RmsNormTest, NoTokens) {
 TEST_P(RmsNormTest, ATokenDoesNotDependOnOthers) {
   for (const bool residual : {false, true}) {
     const Case c = MakeCase(257, 33, residual);
-    ExpectRowInvariance(33, 257, [&](const std::vector<int>& tokens) {
+    ExpectTokenInvariance(33, 257, [&](const std::vector<int>& tokens) {
       return RunCase(GetParam(), c, tokens).out;
     });
   }
 }
 
-TEST_P(RmsNormTest, NanAndInfinityStayInTheirRow) {
+TEST_P(RmsNormTest, NanAndInfinityStayInTheirToken) {
   Case c = MakeCase(64, 4, false);
   const std::vector<float> clean = RunCase(GetParam(), c, {1, 3}).out;
   c.x[5] = NAN;
   c.x[2 * 64 + 5] = INFINITY;
   const std::vector<float> out = RunCase(GetParam(), c, Range(4)).out;
-  ExpectSameBits(PickRows(out, 64, {1, 3}), clean);
+  ExpectSameBits(PickVectors(out, 64, {1, 3}), clean);
   for (int i = 0; i < 64; ++i) EXPECT_TRUE(std::isnan(out[i]));
   EXPECT_TRUE(std::isnan(out[2 * 64 + 5]));  // inf / inf
   EXPECT_EQ(out[2 * 64 + 6], 0);
@@ -176,8 +176,8 @@ TEST_P(RmsNormTest, AllZerosGiveZeros) {
   for (const float y : RunCase(GetParam(), c, {0}).out) EXPECT_EQ(y, 0);
 }
 
-TEST_P(RmsNormTest, StridedRowsAndInPlace) {
-  // kv_a's latents lie in rows of 576, of which the norm takes and replaces 512.
+TEST_P(RmsNormTest, StridedTokensAndInPlace) {
+  // kv_a's latents lie in vectors of 576, of which the norm takes and replaces 512.
   const Case c = MakeCase(512, 3, false);
   const TestBackend& b = GetParam();
   std::vector<float> wide(3 * 576, 5);

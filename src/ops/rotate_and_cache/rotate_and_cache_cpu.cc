@@ -6,7 +6,7 @@
 //   accumulator:   that of rms_norm
 //   expected time: [1, 128, 64]: some microseconds on one core; not measured
 #include "ops/cpu_ops.h"
-#include "ops/page_rows.h"
+#include "ops/page_tokens.h"
 
 namespace fathom {
 namespace {
@@ -27,11 +27,11 @@ void RotateAndCacheToken(const RotateAndCacheArgs& a, int64_t t) {
   CHECK(position >= 0 && position < a.cos_sin.dim(0), "rotate_and_cache: position {} of {}",
         position, a.cos_sin.dim(0));
   const int64_t half = a.pages.rope.dim(2) / 2;
-  const float *cos = a.cos_sin.Row<float>(position), *sin = cos + half;
+  const float *cos = a.cos_sin.As<float>(position), *sin = cos + half;
   for (int64_t h = 0; h < a.q_rope.dim(1); ++h) {
-    Rotate(cos, sin, half, a.q_rope.Row<float>(t) + h * a.q_rope.stride(1));
+    Rotate(cos, sin, half, a.q_rope.As<float>(t) + h * a.q_rope.stride(1));
   }
-  float *latent = a.kv_a.Row<float>(t), *key = latent + a.pages.latent.dim(2);
+  float *latent = a.kv_a.As<float>(t), *key = latent + a.pages.latent.dim(2);
   Rotate(cos, sin, half, key);
   const int32_t* table = SlotPages(map.page_table, map.slots.As<int32_t>()[t]);
   const int32_t page = PageOf(table, map.page_table.dim(1), position, a.pages);

@@ -8,17 +8,17 @@
 //   accumulator:   fp32 per thread, then a tree over the block
 //   expected time: bytes at the bandwidth, V3, 4096 tokens: 36 us; docs/design/cuda-backend.md,
 //                  "Passes"
-#include "ops/page_rows.cuh"
+#include "ops/page_tokens.cuh"
 #include "products/cuda/quantize_vector.cuh"
 
 namespace fathom {
 namespace kernels {
 
 struct Rotation {
-  Rows<const BF16> kv_a;
+  Slices<const BF16> kv_a;
   const float* latent_norm;
   float eps;
-  Rows<BF16> q_rope;
+  Slices<BF16> q_rope;
   int64_t head_stride, heads, max_positions, count;  // count: tokens there is room for
   const float* cos_sin;
   Tokens tokens;
@@ -207,10 +207,10 @@ static bool TakesVectors(const RotateAndCacheArgs& a) {
 
 template <class T>
 void LaunchRotateAndCache(cudaStream_t stream, const RotateAndCacheArgs& a) {
-  const Rotation rotation = {.kv_a = RowsOf<const BF16>(a.kv_a),
+  const Rotation rotation = {.kv_a = SlicesOf<const BF16>(a.kv_a),
                              .latent_norm = Data<float>(a.latent_norm),
                              .eps = a.eps,
-                             .q_rope = RowsOf<BF16>(a.q_rope),
+                             .q_rope = SlicesOf<BF16>(a.q_rope),
                              .head_stride = a.q_rope.stride(1),
                              .heads = a.q_rope.dim(1),
                              .max_positions = a.cos_sin.dim(0),

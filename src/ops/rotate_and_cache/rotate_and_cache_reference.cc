@@ -1,4 +1,4 @@
-#include "ops/page_rows.h"
+#include "ops/page_tokens.h"
 #include "ops/reference_ops.h"
 
 namespace fathom {
@@ -23,15 +23,15 @@ void RotateAndCacheReference(OpContext& context, const RotateAndCacheArgs& a) {
     const int32_t position = map.positions.As<int32_t>()[t];
     CHECK(position >= 0 && position < a.cos_sin.dim(0), "rotate_and_cache: position {} of {}",
           position, a.cos_sin.dim(0));
-    const float *cos = a.cos_sin.Row<float>(position), *sin = cos + half;
+    const float *cos = a.cos_sin.As<float>(position), *sin = cos + half;
     for (int64_t h = 0; h < a.q_rope.dim(1); ++h) {
-      Rotate(cos, sin, half, a.q_rope.Row<float>(t) + h * a.q_rope.stride(1));
+      Rotate(cos, sin, half, a.q_rope.As<float>(t) + h * a.q_rope.stride(1));
     }
-    float* key = a.kv_a.Row<float>(t) + latent_dim;
+    float* key = a.kv_a.As<float>(t) + latent_dim;
     Rotate(cos, sin, half, key);
     const int32_t* table = SlotPages(map.page_table, map.slots.As<int32_t>()[t]);
     const int32_t page = PageOf(table, map.page_table.dim(1), position, a.pages);
-    StoreLatent(a.pages, page, position, latent.Row<float>(t));
+    StoreLatent(a.pages, page, position, latent.As<float>(t));
     StoreRope(a.pages, page, position, key);
   }
 }

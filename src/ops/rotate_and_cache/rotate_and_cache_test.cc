@@ -217,10 +217,10 @@ TEST_P(RotateAndCacheTest, ATokenDoesNotDependOnOthers) {
     for (const int t : picked) positions.push_back(t * 7);
     const TestTokens tokens(pages, std::vector<int>(picked.size(), 0), positions, n + 1);
     const TestTensor queries(GetParam().act(), {n + 1, kHeads, kRope},
-                             PickRows(q, kHeads * kRope, picked));
+                             PickVectors(q, kHeads * kRope, picked));
     RunOp(GetParam(), &Ops::rotate_and_cache,
           {.kv_a = TestTensor(GetParam().act(), {n + 1, kLatent + kRope},
-                              PickRows(kv_a, kLatent + kRope, picked)),
+                              PickVectors(kv_a, kLatent + kRope, picked)),
            .latent_norm = TestTensor(DType::kF32, {kLatent}, Normals(kLatent, 4)),
            .q_rope = queries,
            .cos_sin = cos_sin,
@@ -238,7 +238,7 @@ TEST_P(RotateAndCacheTest, ATokenDoesNotDependOnOthers) {
     }
     return result;
   };
-  ExpectRowInvariance(kAll, kLatent + kRope + kHeads * kRope, run);
+  ExpectTokenInvariance(kAll, kLatent + kRope + kHeads * kRope, run);
 }
 
 // W_UK's product reads the part of the queries that is not rotated: it may run beside.
@@ -248,7 +248,7 @@ TEST_P(RotateAndCacheTest, AProductBesideIt) {
   const TestMatrix m(DType::kBF16, kHeads * kLatent, kNope, 4);
   std::vector<Parts> heads;
   for (int h = 0; h < kHeads; ++h) {
-    heads.push_back({SliceRows(m.weight, h * kLatent, (h + 1) * kLatent)});
+    heads.push_back({SliceOutputs(m.weight, h * kLatent, (h + 1) * kLatent)});
   }
   const auto w = Pack(b, heads, {.exact_activations = true});
   const TestPages pages(DType::kF32, 2, 3, kLatent, kRope);

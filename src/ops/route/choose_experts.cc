@@ -68,8 +68,8 @@ void ChooseExperts(const RouteArgs& a, int64_t t, const RouteScratch& s) {
   }
   if (a.selection != RouterSelection::kGreedy) MaskGroups(a, s);
   OrderBest(s.choice, experts, topk, s.order);
-  std::copy_n(s.order, topk, a.ids.Row<int32_t>(t));
-  float* weights = a.weights.Row<float>(t);
+  std::copy_n(s.order, topk, a.ids.As<int32_t>(t));
+  float* weights = a.weights.As<float>(t);
   float sum = 0;
   for (int64_t i = 0; i < topk; ++i) sum += weights[i] = s.scores[s.order[i]];
   for (int64_t i = 0; i < topk; ++i) {

@@ -5,10 +5,10 @@
 
 namespace fathom::kernels {
 
-constexpr int kParts = 4;  // of a row's channels, the sums of which are added last
+constexpr int kParts = 4;  // of a token's channels, the sums of which are added last
 
 struct Router {
-  Rows<const BF16> x;
+  Slices<const BF16> x;
   const void* gate;  // BF16 or fp32
   const float* bias;
   int32_t tokens, hidden, experts, topk, n_group, topk_group, group_size;
@@ -19,8 +19,8 @@ struct Router {
   float scaling;
   const int32_t* live;
   float* part_sums;  // [kParts, tokens, experts]
-  Rows<int32_t> ids;
-  Rows<float> weights;
+  Slices<int32_t> ids;
+  Slices<float> weights;
 
   // experts / group_size, of up to kMaxExperts.
   __device__ int GroupOf(int expert) const {

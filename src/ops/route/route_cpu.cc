@@ -28,11 +28,11 @@ template <int kTokens, int kExperts>
 HWY_INLINE void LogitBlock(const RouteArgs& a, int64_t t, int64_t e, const TensorView& logits) {
   VF sum[kTokens][kExperts];
   SetZero(sum);
-  AddProducts<kTokens, kExperts>(a.x.Row<float>(t), a.x.stride(0), a.gate.Row<float>(e),
+  AddProducts<kTokens, kExperts>(a.x.As<float>(t), a.x.stride(0), a.gate.As<float>(e),
                                  a.gate.stride(0), a.gate.dim(1), sum);
   for (int r = 0; r < kTokens; ++r) {
     for (int c = 0; c < kExperts; ++c) {
-      logits.Row<float>(t + r)[e + c] = hn::GetLane(hn::SumOfLanes(DF(), sum[r][c]));
+      logits.As<float>(t + r)[e + c] = hn::GetLane(hn::SumOfLanes(DF(), sum[r][c]));
     }
   }
 }
@@ -98,10 +98,10 @@ void RouteCpu(OpContext& context, const RouteArgs& a) {
                             [&](int64_t begin, int64_t end, int thread) {
                               for (int64_t t = begin; t < end; ++t) {
                                 ChooseExperts(a, t,
-                                              {.scores = b.logits.Row<float>(t),
-                                               .choice = b.choice.Row<float>(thread),
-                                               .groups = b.groups.Row<float>(thread),
-                                               .order = b.order.Row<int32_t>(thread)});
+                                              {.scores = b.logits.As<float>(t),
+                                               .choice = b.choice.As<float>(thread),
+                                               .groups = b.groups.As<float>(thread),
+                                               .order = b.order.As<int32_t>(thread)});
                               }
                             });
 }

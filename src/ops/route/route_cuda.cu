@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, kBlocksAtOnce<T, kEach>)
   const int part = block / tiles, first_expert = block % tiles * kExperts;
   const int first_chunk = part * PartChunks(a);
   const int chunks = min(PartChunks(a), (a.hidden + kChunk - 1) / kChunk - first_chunk);
-  // Rows that are not there are those of the last one; their sums go nowhere.
+  // Tokens and experts that are not there are those of the last one; their sums go nowhere.
   Eight<T> gate[kBlocks][kColumns];
   const auto load_gate = [&](int chunk) {
 #pragma unroll
@@ -127,12 +127,12 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, kBlocksAtOnce<T, kEach>)
   for (int chunk = warp; chunk < chunks; chunk += static_cast<int>(blockDim.x) / kWarp) {
     if (chunk != warp) load_gate(chunk);
 #pragma unroll
-    for (int row = 0; row < kTokens; row += 16) {
+    for (int of_tile = 0; of_tile < kTokens; of_tile += 16) {
       Eight<BF16> x0[kBlocks], x1[kBlocks] = {};
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
         const int k = (first_chunk + chunk) * kChunk + b * kBlock + lane % 4 * 8;
-        const int t = first + row + lane / 4;
+        const int t = first + of_tile + lane / 4;
         x0[b] = LoadEight<kAligned>(a.x[min(t, live - 1)], k, a.hidden);
         if (kTokens > 8) x1[b] = LoadEight<kAligned>(a.x[min(t + 8, live - 1)], k, a.hidden);
       }
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, kBlocksAtOnce<T, kEach>)
       for (int b = 0; b < kBlocks; ++b) MultiplyBlock(x0[b], x1[b], gate[b], sums);
       PutTile(sums, [&](int i, int j, float sum, float next) {
         if (kTokens == 8 && i >= 8) return;
-        *reinterpret_cast<float2*>(&chunk_sums[chunk][row + i][j]) = {sum, next};
+        *reinterpret_cast<float2*>(&chunk_sums[chunk][of_tile + i][j]) = {sum, next};
       });
     }
   }
@@ -185,7 +185,7 @@ void LaunchChunks(const Router& a, cudaStream_t stream) {
   const int chunks = static_cast<int>(Blocks(a.hidden, kChunk * kParts));
   const size_t sums = sizeof(float) * static_cast<size_t>(chunks * kTokens * 8 * kColumns);
   const size_t choice = sizeof(uint32_t) * static_cast<size_t>(a.experts + a.ChoiceWords());
-  CHECK(sums <= size_t{48} << 10, "route: rows of {}", a.hidden);
+  CHECK(sums <= size_t{48} << 10, "route: tokens of {}", a.hidden);
   const dim3 grid(Blocks(a.experts, 8 * kColumns) * kParts + (kEach > 0 ? a.tokens : 0),
                   Blocks(a.tokens, kTokens));
   LaunchOverlapped(RouterChunks<T, kTokens, kColumns, kAligned, kEach>, grid,
@@ -245,7 +245,7 @@ void RouteCuda(OpContext& context, const RouteArgs& a) {
   CHECK(experts <= kMaxExperts && a.ids.dim(1) <= kWarp, "route: {} of {} experts", a.ids.dim(1),
         experts);
   const Router router = {
-      .x = RowsOf<const BF16>(a.x),
+      .x = SlicesOf<const BF16>(a.x),
       .gate = a.gate.data(),
       .bias = Data<float>(a.bias),
       .tokens = static_cast<int32_t>(a.x.dim(0)),
@@ -262,8 +262,8 @@ void RouteCuda(OpContext& context, const RouteArgs& a) {
       .scaling = a.scaling,
       .live = Data<int32_t>(a.live),
       .part_sums = reinterpret_cast<float*>(context.workspace.data()),
-      .ids = RowsOf<int32_t>(a.ids),
-      .weights = RowsOf<float>(a.weights)};
+      .ids = SlicesOf<int32_t>(a.ids),
+      .weights = SlicesOf<float>(a.weights)};
   const bool vectors = router.hidden % 8 == 0 && router.x.stride % 8 == 0 &&
                        reinterpret_cast<uintptr_t>(router.x.data) % 16 == 0;
   const auto launch = a.gate.dtype() == DType::kBF16 ? Launch<BF16> : Launch<float>;

@@ -18,9 +18,9 @@ void RouteReference(OpContext& context, const RouteArgs& a) {
       .order = reinterpret_cast<int32_t*>(floats + 2 * experts + a.n_group),
   };
   for (int64_t t = 0; t < *a.live.As<int32_t>(); ++t) {
-    const float* x = a.x.Row<float>(t);
+    const float* x = a.x.As<float>(t);
     for (int64_t e = 0; e < experts; ++e) {
-      scratch.scores[e] = Dot(x, a.gate.Row<float>(e), a.gate.dim(1));
+      scratch.scores[e] = Dot(x, a.gate.As<float>(e), a.gate.dim(1));
     }
     ChooseExperts(a, t, scratch);
   }

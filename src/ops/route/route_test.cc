@@ -38,7 +38,7 @@ Output RunTokens(const TestBackend& b, const Case& c, const std::vector<int>& to
   TestTensor bias, ids(DType::kI32, {live + 2, c.topk}), weights(DType::kF32, {live + 2, c.topk});
   if (!c.bias.empty()) bias = TestTensor(DType::kF32, {c.experts}, c.bias);
   RunOp(b, &Ops::route,
-        {.x = TestTensor(b.act(), {live + 2, c.hidden}, PickRows(c.x, c.hidden, tokens)),
+        {.x = TestTensor(b.act(), {live + 2, c.hidden}, PickVectors(c.x, c.hidden, tokens)),
          .gate = gate,
          .bias = bias,
          .scoring = c.scoring,
@@ -230,7 +230,7 @@ TEST_P(RouteTest, TiesGoToTheLowerIndex) {
     Case c = V3(3, 12, 4, 3, 2);
     c.selection = selection;
     c.bias.assign(12, 0);
-    // Equal rows of the gate give equal scores.
+    // Equal vectors of the gate give equal scores.
     for (int e = 1; e < 12; ++e) std::copy_n(&c.gate[0], 128, &c.gate[e * 128]);
     for (int t = 0; t < 3; ++t) {
       EXPECT_EQ(RunAll(GetParam(), c).Ids(t, 4), (std::vector<int32_t>{0, 1, 2, 3}));
@@ -269,7 +269,7 @@ TEST_P(RouteTest, ATokenOfNanStaysInRangeAndAlone) {
     c.x[128 + 5] = NAN;
     const Output out = RunAll(GetParam(), c);
     for (const int t : {0, 2}) EXPECT_EQ(out.Ids(t, 4), clean.Ids(t, 4));
-    ExpectSameBits(PickRows(out.weights, 4, {0, 2}), PickRows(clean.weights, 4, {0, 2}));
+    ExpectSameBits(PickVectors(out.weights, 4, {0, 2}), PickVectors(clean.weights, 4, {0, 2}));
     std::vector<int32_t> ids = out.Ids(1, 4);
     EXPECT_EQ(ids, RunAll(Oracle(), c).Ids(1, 4));
     std::sort(ids.begin(), ids.end());
@@ -297,10 +297,10 @@ TEST_P(RouteTest, ATokenDoesNotDependOnOthers) {
     c.gate.resize(24 * hidden);
     for (const DType type : {DType::kBF16, DType::kF32}) {
       c.gate_type = type;
-      ExpectRowInvariance(45, 4, [&](const std::vector<int>& tokens) {
+      ExpectTokenInvariance(45, 4, [&](const std::vector<int>& tokens) {
         return RunTokens(GetParam(), c, tokens).weights;
       });
-      ExpectRowInvariance(45, 4, [&](const std::vector<int>& tokens) {
+      ExpectTokenInvariance(45, 4, [&](const std::vector<int>& tokens) {
         const std::vector<int32_t> ids = RunTokens(GetParam(), c, tokens).ids;
         return std::vector<float>(ids.begin(), ids.end());
       });
@@ -316,10 +316,10 @@ TEST_P(RouteTest, ATokenDoesNotDependOnThousands) {
     c.x = Normals(4096 * hidden, 1);
     c.gate = Normals(experts * hidden, 2, 0.1f);
     const Output all = RunAll(GetParam(), c);
-    for (const int rows : {1, 2, 8, 11, 63, 512, 1029}) {
-      SCOPED_TRACE(rows);
-      const Output some = RunTokens(GetParam(), c, Range(rows));
-      ExpectSameBits(some.weights, PickRows(all.weights, 6, Range(rows)));
+    for (const int count : {1, 2, 8, 11, 63, 512, 1029}) {
+      SCOPED_TRACE(count);
+      const Output some = RunTokens(GetParam(), c, Range(count));
+      ExpectSameBits(some.weights, PickVectors(all.weights, 6, Range(count)));
       EXPECT_TRUE(std::equal(some.ids.begin(), some.ids.end(), all.ids.begin()));
     }
   }

@@ -1,7 +1,7 @@
 // The router's product on tensor cores, x [tokens, hidden] times gate [experts, hidden], and its
 // one order of sums: products of 128 channels (a chunk) are a chain of eight tensor-core products
-// from zero; chunks are added in fp32, in ascending order within each of four parts of the row,
-// and then the parts.
+// from zero; chunks are added in fp32, in ascending order within each of four parts of the hidden
+// state, and then the parts.
 #pragma once
 
 #include "cuda/mma.cuh"
@@ -12,22 +12,22 @@ namespace fathom::kernels {
 constexpr int kChunk = 128, kBlock = 32;  // channels; a block is two tensor-core products
 constexpr int kBlocks = kChunk / kBlock;
 
-// Eight channels of a row. Lanes 4r to 4r + 3 have a row's block: which of its channels meet in a
-// tensor-core product does not matter, if it is always the same.
+// Eight channels of a tile row (a token or an expert). Lanes 4r to 4r + 3 have its block: which of
+// its channels meet in a tensor-core product does not matter, if it is always the same.
 template <class T>
 struct Eight {
   uint32_t words[2 * sizeof(T)];
 };
 
-// From channel k of a row on; zeros beyond the row.
+// From channel k of a tile row on; zeros beyond its width.
 template <bool kAligned, class T>
-__device__ inline Eight<T> LoadEight(const T* row, int k, int width) {
+__device__ inline Eight<T> LoadEight(const T* from, int k, int width) {
   Eight<T> eight = {};
   if constexpr (kAligned) {
     if (k >= width) return eight;
 #pragma unroll
     for (int i = 0; i < 2 * static_cast<int>(sizeof(T)); i += 4) {
-      const uint4 four = reinterpret_cast<const uint4*>(row + k)[i / 4];
+      const uint4 four = reinterpret_cast<const uint4*>(from + k)[i / 4];
       eight.words[i] = four.x, eight.words[i + 1] = four.y;
       eight.words[i + 2] = four.z, eight.words[i + 3] = four.w;
     }
@@ -36,9 +36,9 @@ __device__ inline Eight<T> LoadEight(const T* row, int k, int width) {
     for (int i = 0; i < 8; ++i) {
       if (k + i >= width) continue;
       if constexpr (sizeof(T) == 2) {
-        eight.words[i / 2] |= static_cast<uint32_t>(row[k + i].bits) << i % 2 * 16;
+        eight.words[i / 2] |= static_cast<uint32_t>(from[k + i].bits) << i % 2 * 16;
       } else {
-        eight.words[i] = __float_as_uint(row[k + i]);
+        eight.words[i] = __float_as_uint(from[k + i]);
       }
     }
   }
@@ -110,7 +110,7 @@ struct Tile {
   static constexpr int kTokens = kTokens_, kExperts = kExperts_, kStep = kStep_;
   static constexpr int kDown = kDown_, kAcross = kAcross_, kStages = kStages_;
   static constexpr int kThreads = kDown * kAcross * kWarp;
-  static constexpr int kRows = kTokens / kDown / 16, kColumns = kExperts / kAcross / 8;
+  static constexpr int kTokenTiles = kTokens / kDown / 16, kColumns = kExperts / kAcross / 8;
   struct Stage {
     T gate[kExperts][kStep];
     BF16 x[kTokens][kStep];
@@ -118,14 +118,14 @@ struct Tile {
   static constexpr int kBytes = kStages * sizeof(Stage);
 };
 
-// The 16-byte vectors of a row of shared memory, so permuted that the eight lanes which read at
-// once meet all banks.
+// The 16-byte vectors of a tile row in shared memory, so permuted that the eight lanes which read
+// at once meet all banks.
 template <class T>
-__device__ inline int Place(int row, int vector) {
-  return vector ^ row % 2 * (sizeof(T) == 2 ? 4 : 1);
+__device__ inline int Place(int tile_row, int vector) {
+  return vector ^ tile_row % 2 * (sizeof(T) == 2 ? 4 : 1);
 }
 
-// What is copied of a matrix: rows of `width` channels, from `first` on, below `end`.
+// What is copied of a matrix: tile rows of `width` channels, from `first` on, below `end`.
 template <class T>
 struct Source {
   const T* from;
@@ -133,30 +133,30 @@ struct Source {
   int first, end, width;
 };
 
-// Asks for channels [k, k + kStep) of kRows rows; zeros where there are none.
-template <int kThreads, int kRows, int kStep, class T>
-__device__ inline void CopyRows(const Source<T>& source, int k, T (*to)[kStep]) {
+// Asks for channels [k, k + kStep) of kTileRows tile rows; zeros where there are none.
+template <int kThreads, int kTileRows, int kStep, class T>
+__device__ inline void CopyTileRows(const Source<T>& source, int k, T (*to)[kStep]) {
   const auto& [from, stride, first, end, width] = source;
   constexpr int kPerVector = 16 / sizeof(T), kVectors = kStep / kPerVector;
-  static_assert(kThreads % kVectors == 0 && kRows % (kThreads / kVectors) == 0);
+  static_assert(kThreads % kVectors == 0 && kTileRows % (kThreads / kVectors) == 0);
   const int vector = threadIdx.x % kVectors, channel = k + vector * kPerVector;
 #pragma unroll
-  for (int i = 0; i < kRows; i += kThreads / kVectors) {
-    const int row = i + static_cast<int>(threadIdx.x) / kVectors;
-    const bool valid = first + row < end && channel < width;
-    CopyAsync(SharedAddressOf(&to[row][Place<T>(row, vector) * kPerVector]),
-              valid ? from + (first + row) * stride + channel : from, valid);
+  for (int i = 0; i < kTileRows; i += kThreads / kVectors) {
+    const int tile_row = i + static_cast<int>(threadIdx.x) / kVectors;
+    const bool valid = first + tile_row < end && channel < width;
+    CopyAsync(SharedAddressOf(&to[tile_row][Place<T>(tile_row, vector) * kPerVector]),
+              valid ? from + (first + tile_row) * stride + channel : from, valid);
   }
 }
 
 template <class T, int kStep>
-__device__ inline Eight<T> TakeEight(const T (*rows)[kStep], int row, int block) {
+__device__ inline Eight<T> TakeEight(const T (*stage)[kStep], int tile_row, int block) {
   Eight<T> eight;
 #pragma unroll
   for (int i = 0; i < static_cast<int>(sizeof(T)) / 2; ++i) {
     const int vector = (block * 4 + static_cast<int>(threadIdx.x) % 4) * (sizeof(T) / 2) + i;
-    const uint4 four =
-        *reinterpret_cast<const uint4*>(&rows[row][Place<T>(row, vector) * (16 / sizeof(T))]);
+    const uint4 four = *reinterpret_cast<const uint4*>(
+        &stage[tile_row][Place<T>(tile_row, vector) * (16 / sizeof(T))]);
     eight.words[4 * i] = four.x, eight.words[4 * i + 1] = four.y;
     eight.words[4 * i + 2] = four.z, eight.words[4 * i + 3] = four.w;
   }
@@ -167,7 +167,7 @@ __device__ inline Eight<T> TakeEight(const T (*rows)[kStep], int row, int block)
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads) RouterTiles(Router a) {
   using T = typename Tile::T;
-  constexpr int kRows = Tile::kRows, kColumns = Tile::kColumns, kStep = Tile::kStep;
+  constexpr int kTokenTiles = Tile::kTokenTiles, kColumns = Tile::kColumns, kStep = Tile::kStep;
   extern __shared__ __align__(128) unsigned char memory[];
   auto* stages = reinterpret_cast<typename Tile::Stage*>(memory);
   AllowNextKernel();
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(Tile::kThreads) RouterTiles(Router a) {
   const int begin = static_cast<int>(blockIdx.z) * part_channels;
   const int end = min(begin + part_channels, a.hidden);
   const auto load_gate = [&](int k, typename Tile::Stage& stage) {
-    CopyRows<Tile::kThreads, Tile::kExperts>(
+    CopyTileRows<Tile::kThreads, Tile::kExperts>(
         Source<T>{static_cast<const T*>(a.gate), a.hidden, first_expert, a.experts, end}, k,
         stage.gate);
   };
@@ -188,8 +188,8 @@ __global__ void __launch_bounds__(Tile::kThreads) RouterTiles(Router a) {
   const int live = min(*a.live, a.tokens);
   if (first >= live) return WaitForCopies<0>();
   const auto load_x = [&](int k, typename Tile::Stage& stage) {
-    CopyRows<Tile::kThreads, Tile::kTokens>(Source<BF16>{a.x.data, a.x.stride, first, live, end}, k,
-                                            stage.x);
+    CopyTileRows<Tile::kThreads, Tile::kTokens>(
+        Source<BF16>{a.x.data, a.x.stride, first, live, end}, k, stage.x);
   };
 #pragma unroll
   for (int i = 0; i < Tile::kStages - 1; ++i) {
@@ -197,8 +197,9 @@ __global__ void __launch_bounds__(Tile::kThreads) RouterTiles(Router a) {
     CommitCopies();
   }
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int row = warp / Tile::kAcross * kRows * 16, column = warp % Tile::kAcross * kColumns * 8;
-  float chunk[kRows][kColumns][4] = {}, sums[kRows][kColumns][4] = {};
+  const int token = warp / Tile::kAcross * kTokenTiles * 16,
+            column = warp % Tile::kAcross * kColumns * 8;
+  float chunk[kTokenTiles][kColumns][4] = {}, sums[kTokenTiles][kColumns][4] = {};
   int current = 0, next = Tile::kStages - 1;
   for (int k = begin; k < end; k += kStep) {
     WaitForCopies<Tile::kStages - 2>();
@@ -218,15 +219,15 @@ __global__ void __launch_bounds__(Tile::kThreads) RouterTiles(Router a) {
         gate[n] = TakeEight(stage.gate, column + 8 * n + lane / 4, block);
       }
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const Eight<BF16> x0 = TakeEight(stage.x, row + 16 * r + lane / 4, block);
-        const Eight<BF16> x1 = TakeEight(stage.x, row + 16 * r + lane / 4 + 8, block);
+      for (int r = 0; r < kTokenTiles; ++r) {
+        const Eight<BF16> x0 = TakeEight(stage.x, token + 16 * r + lane / 4, block);
+        const Eight<BF16> x1 = TakeEight(stage.x, token + 16 * r + lane / 4 + 8, block);
         MultiplyBlock(x0, x1, gate, chunk[r]);
       }
     }
     if ((k + kStep) % kChunk == 0 || k + kStep >= end) {
 #pragma unroll
-      for (int i = 0; i < kRows * kColumns * 4; ++i) {
+      for (int i = 0; i < kTokenTiles * kColumns * 4; ++i) {
         float& sum = chunk[i / 4 / kColumns][i / 4 % kColumns][i % 4];
         sums[i / 4 / kColumns][i / 4 % kColumns][i % 4] += sum;
         sum = 0;
@@ -237,9 +238,9 @@ __global__ void __launch_bounds__(Tile::kThreads) RouterTiles(Router a) {
   }
   WaitForCopies<0>();
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < kTokenTiles; ++r) {
     PutTile(sums[r], [&](int i, int j, float first_sum, float second_sum) {
-      const int t = first + row + 16 * r + i, e = first_expert + column + j;
+      const int t = first + token + 16 * r + i, e = first_expert + column + j;
       if (t >= live || e >= a.experts) return;
       float* const to = a.PartSums(blockIdx.z, t) + e;
       if (a.experts % 2 == 0) {

@@ -1,11 +1,11 @@
 // Draws tokens without sorting the vocabulary: only the likeliest ids are put in order, as many as
 // the cuts and the draw turn out to need.
 //   formula:       see ops.h; probabilities and their sums in double, relative to the greatest
-//   data mapping:  a thread takes rows
-//   bytes, FLOPs:  4 x vocab bytes for each pass over a row: 2 when greedy, some 4 otherwise; an
-//                  exponential per logit where no top_k bounds them
-//   accumulator:   double; sums in order of falling logit, the total of a whole row in order of id
-//   expected time: not measured
+//   data mapping:  a thread takes logit vectors
+//   bytes, FLOPs:  4 x vocab bytes for each pass over a logit vector: 2 when greedy, some 4
+//                  otherwise; an exponential per logit where no top_k bounds them
+//   accumulator:   double; sums in order of falling logit, the total of a whole vector in order of
+//   id expected time: not measured
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// The greatest logit; NaN if the row cannot be sampled: a NaN, +inf, or nothing finite.
+// The greatest logit; NaN if the logit vector cannot be sampled: a NaN, +inf, or nothing finite.
 float Greatest(const float* logits, int64_t n) {
   constexpr int64_t kLanes = 16;  // so that the compiler keeps them in vectors
   float max[kLanes];
@@ -152,22 +152,22 @@ void SampleCpu(OpContext& context, const SampleArgs& a) {
   const Buffers b(arena, a, Threads(context.stream));
   const int64_t vocab = a.logits.dim(1);
   Pool(context).ParallelFor(
-      Live(a.live, a.logits.dim(0)), Grain(vocab), [&](int64_t row, int64_t end, int thread) {
-        for (; row < end; ++row) {
-          const float* logits = a.logits.Row<float>(row);
+      Live(a.live, a.logits.dim(0)), Grain(vocab), [&](int64_t vector, int64_t end, int thread) {
+        for (; vector < end; ++vector) {
+          const float* logits = a.logits.As<float>(vector);
           const float max = Greatest(logits, vocab);
-          int32_t& token = a.tokens.As<int32_t>()[row];
-          a.ok.As<int32_t>()[row] = std::isnan(max) ? 0 : 1;
+          int32_t& token = a.tokens.As<int32_t>()[vector];
+          a.ok.As<int32_t>()[vector] = std::isnan(max) ? 0 : 1;
           token = -1;
           if (std::isnan(max)) continue;
-          const SampleRequest request = RequestOf(a, row);
+          const SampleRequest request = RequestOf(a, vector);
           if (request.temperature == 0) {
             token = static_cast<int32_t>(std::find(logits, logits + vocab, max) - logits);
           } else {
-            double* sums = reinterpret_cast<double*>(b.sums.Row<int64_t>(thread));
+            double* sums = reinterpret_cast<double*>(b.sums.As<int64_t>(thread));
             token = Draw(request, vocab,
                          FallingOrder(logits, vocab, max, request.temperature,
-                                      b.ids.Row<int32_t>(thread), sums));
+                                      b.ids.As<int32_t>(thread), sums));
           }
         }
       });

@@ -1,10 +1,10 @@
 // Sampling on CUDA, without sorting.
 //   formula:       as ops.h says for SampleArgs
-//   data mapping:  a block of 1024 threads per row. Tokens are ordered by a 64-bit key (falling
-//                  logit, then rising id); a cut or a draw is the first key at which a sum of
-//                  weights in that order reaches a target: the sums of 2048 ranges of logits say
+//   data mapping:  a block of 1024 threads per logit vector. Tokens are ordered by a 64-bit key
+//                  (falling logit, then rising id); a cut or a draw is the first key at which a sum
+//                  of weights in that order reaches a target: the sums of 2048 ranges of logits say
 //                  in which range it lies, whose tokens are then gathered and compared
-//   bytes, FLOPs:  the row once for the greatest, once for the sums, once for each cut or
+//   bytes, FLOPs:  the logit vector once for the greatest, once for the sums, once for each cut or
 //                  draw, from L2; some 20 operations a token and pass
 //   accumulator:   probabilities relative to the likeliest token as integers of 2^-44, so that sums
 //                  do not depend on their order
@@ -25,7 +25,7 @@ constexpr float kLeastLog2 =
 constexpr float kLog2E = 1.44269504f;
 
 struct Sampling {
-  Rows<const float> logits;
+  Slices<const float> logits;
   int64_t vocab, slots, batch;
   const int32_t *index, *token_slot, *positions, *live;
   const float *temperature, *top_p, *min_p;
@@ -48,7 +48,7 @@ __device__ inline float LogitOf(uint64_t key) {
   return __uint_as_float((ordered & 0x80000000u) != 0 ? ordered & 0x7fffffffu : ~ordered);
 }
 
-// visit(logit, id) of each of the row's tokens; those of a thread with rising ids.
+// visit(logit, id) of each of the logit vector's tokens; those of a thread with rising ids.
 template <class Visit>
 __device__ inline void ForEach(const float* logits, int64_t vocab, const Visit& visit) {
   const bool vectors = reinterpret_cast<uintptr_t>(logits) % 16 == 0;
@@ -75,8 +75,8 @@ __device__ inline uint64_t Exp2(float x) {
   return shift >= 0 ? mantissa << shift : mantissa >> -shift;
 }
 
-// A row and the tokens of it that are left: keys >= least, and logits >= least_logit.
-struct Row {
+// A logit vector and the tokens of it that are left: keys >= least, and logits >= least_logit.
+struct LogitVector {
   const float* logits;
   int64_t vocab;
   float max, per_logit;  // log2(e) / temperature
@@ -120,11 +120,11 @@ __device__ inline void AddShared(unsigned long long* to, uint64_t x) {
 
 // bins[i] = the sum of weight(logit) over tokens with bin_of(logit, id) = i; -1: in none.
 template <class Weight, class BinOf>
-__device__ void AddUp(const Row& row, unsigned long long* bins, const Weight& weight,
+__device__ void AddUp(const LogitVector& vector, unsigned long long* bins, const Weight& weight,
                       const BinOf& bin_of) {
   for (int i = threadIdx.x; i < kBins; i += kThreads) bins[i] = 0;
   __syncthreads();
-  ForEach(row.logits, row.vocab, [&](float logit, int64_t v) {
+  ForEach(vector.logits, vector.vocab, [&](float logit, int64_t v) {
     const uint64_t w = weight(logit);
     if (w == 0) return;
     const int bin = bin_of(logit, v);
@@ -164,11 +164,11 @@ __device__ inline void FindBin(const unsigned long long* bins, uint64_t target, 
 // Tokens with weight and in(logit, id): s.count; s.keys and s.weights of kMost of them, s.least
 // and s.greatest of all their keys.
 template <class Weight, class In>
-__device__ void Gather(const Row& row, Shared& s, const Weight& weight, const In& in) {
+__device__ void Gather(const LogitVector& vector, Shared& s, const Weight& weight, const In& in) {
   if (threadIdx.x == 0) s.count = 0, s.least = UINT64_MAX, s.greatest = 0;
   __syncthreads();
   unsigned long long least = UINT64_MAX, greatest = 0;
-  ForEach(row.logits, row.vocab, [&](float logit, int64_t v) {
+  ForEach(vector.logits, vector.vocab, [&](float logit, int64_t v) {
     if (!in(logit, v)) return;
     const uint64_t w = weight(logit), key = KeyOf(logit, v);
     if (w == 0) return;
@@ -189,12 +189,12 @@ __device__ void Gather(const Row& row, Shared& s, const Weight& weight, const In
 // reaches `target`; s.sum: that sum. REQUIRES: s.bins by BinOf(), of the tokens that are left (and
 // others behind them); 1 <= target <= their sum, or the last bin has what they lack.
 template <class Weight>
-__device__ void Cut(const Row& row, uint64_t target, Shared& s, const Weight& weight) {
+__device__ void Cut(const LogitVector& vector, uint64_t target, Shared& s, const Weight& weight) {
   FindBin(s.bins, target, s);
   uint64_t before = s.before;
   int bin = s.bin;
-  Gather(row, s, weight, [&](float logit, int64_t id) {
-    return row.IsIn(bin, logit) && KeyOf(logit, id) >= row.least;
+  Gather(vector, s, weight, [&](float logit, int64_t id) {
+    return vector.IsIn(bin, logit) && KeyOf(logit, id) >= vector.least;
   });
   while (s.count > kMost) {  // a range of keys that lies within the bin
     const uint64_t least = s.least, greatest = s.greatest;
@@ -203,11 +203,11 @@ __device__ void Cut(const Row& row, uint64_t target, Shared& s, const Weight& we
       const uint64_t key = KeyOf(logit, id);
       return key >= least && key <= greatest ? static_cast<int>((greatest - key) >> shift) : -1;
     };
-    AddUp(row, s.finer, weight, finer);
+    AddUp(vector, s.finer, weight, finer);
     FindBin(s.finer, target - before, s);
     before += s.before;
     bin = s.bin;
-    Gather(row, s, weight, [&](float logit, int64_t id) { return finer(logit, id) == bin; });
+    Gather(vector, s, weight, [&](float logit, int64_t id) { return finer(logit, id) == bin; });
   }
   if (const int i = threadIdx.x; i < s.count) {
     const uint64_t key = s.keys[i];
@@ -253,44 +253,45 @@ __device__ inline uint64_t Clamp(double target, uint64_t total) {
 __device__ inline int32_t Draw(const Sampling& a, int32_t slot, int32_t position, Shared& s,
                                const float* logits) {
   const float temperature = a.temperature[slot], top_p = a.top_p[slot], min_p = a.min_p[slot];
-  Row row = {.logits = logits, .vocab = a.vocab, .max = LogitOf(s.best), .least_logit = -INFINITY};
-  row.per_logit = fminf(kLog2E / temperature, 1e30f);
-  const float range = fminf(row.max - LogitOf(s.least), -kLeastLog2 / row.per_logit);
-  row.bins_per_logit = range > 0 ? kBins / range : 0;
+  LogitVector vector = {
+      .logits = logits, .vocab = a.vocab, .max = LogitOf(s.best), .least_logit = -INFINITY};
+  vector.per_logit = fminf(kLog2E / temperature, 1e30f);
+  const float range = fminf(vector.max - LogitOf(s.least), -kLeastLog2 / vector.per_logit);
+  vector.bins_per_logit = range > 0 ? kBins / range : 0;
   __syncthreads();
-  const auto weight = [&](float logit) { return row.Weight(logit); };
+  const auto weight = [&](float logit) { return vector.Weight(logit); };
   const auto bin_of = [&](float logit, int64_t id) {
-    return row.least == 0 || KeyOf(logit, id) >= row.least ? row.BinOf(logit) : -1;
+    return vector.least == 0 || KeyOf(logit, id) >= vector.least ? vector.BinOf(logit) : -1;
   };
   const int32_t top_k = a.top_k[slot];
-  if (top_k > 0 && top_k < row.vocab) {
+  if (top_k > 0 && top_k < vector.vocab) {
     const auto one = [](float) { return uint64_t{1}; };
     // Most tokens are in the last bin: it is not counted.
-    AddUp(row, s.bins, one, [&](float logit, int64_t) {
-      const int bin = row.BinOf(logit);
+    AddUp(vector, s.bins, one, [&](float logit, int64_t) {
+      const int bin = vector.BinOf(logit);
       return bin < kBins - 1 ? bin : -1;
     });
-    Cut(row, static_cast<uint64_t>(top_k), s, one);
-    row.least = s.cut;
+    Cut(vector, static_cast<uint64_t>(top_k), s, one);
+    vector.least = s.cut;
   }
-  AddUp(row, s.bins, weight, bin_of);
+  AddUp(vector, s.bins, weight, bin_of);
   FindBin(s.bins, 1, s);
   uint64_t total = s.total;
   if (top_p < 1) {
-    Cut(row, Clamp(ceil(static_cast<double>(top_p) * static_cast<double>(total)), total), s,
+    Cut(vector, Clamp(ceil(static_cast<double>(top_p) * static_cast<double>(total)), total), s,
         weight);
-    row.least = s.cut;
+    vector.least = s.cut;
     total = s.sum;
   }
   if (min_p > 0) {
-    row.least_logit = __double2float_ru(row.max + double{temperature} * log(double{min_p}));
-    AddUp(row, s.bins, weight, bin_of);
+    vector.least_logit = __double2float_ru(vector.max + double{temperature} * log(double{min_p}));
+    AddUp(vector, s.bins, weight, bin_of);
     FindBin(s.bins, 1, s);
     total = s.total;
   }
   const double uniform = SampleUniform(static_cast<uint32_t>(a.seed[2 * slot]),
                                        static_cast<uint32_t>(a.seed[2 * slot + 1]), position);
-  Cut(row, Clamp(floor(uniform * static_cast<double>(total)) + 1, total), s, weight);
+  Cut(vector, Clamp(floor(uniform * static_cast<double>(total)) + 1, total), s, weight);
   return IdOf(s.cut);
 }
 
@@ -321,7 +322,7 @@ __global__ void __launch_bounds__(kThreads) Sample(Sampling a) {
 void SampleCuda(OpContext& context, const SampleArgs& a) {
   if (a.logits.elements() == 0) return;
   using namespace kernels;
-  const Sampling sampling = {.logits = RowsOf<const float>(a.logits),
+  const Sampling sampling = {.logits = SlicesOf<const float>(a.logits),
                              .vocab = a.logits.dim(1),
                              .slots = a.slots.temperature.dim(0),
                              .batch = a.positions.dim(0),

@@ -56,11 +56,11 @@ size_t SampleReferenceWorkspace(const Stream&, const SampleArgs& a) {
 void SampleReference(OpContext& context, const SampleArgs& a) {
   const int64_t vocab = a.logits.dim(1);
   int32_t* order = reinterpret_cast<int32_t*>(context.workspace.data());
-  for (int64_t row = 0; row < *a.live.As<int32_t>(); ++row) {
-    const float* logits = a.logits.Row<float>(row);
+  for (int64_t vector = 0; vector < *a.live.As<int32_t>(); ++vector) {
+    const float* logits = a.logits.As<float>(vector);
     const bool ok = Sampleable(logits, vocab);
-    a.ok.As<int32_t>()[row] = ok ? 1 : 0;
-    a.tokens.As<int32_t>()[row] = ok ? Draw(RequestOf(a, row), logits, vocab, order) : -1;
+    a.ok.As<int32_t>()[vector] = ok ? 1 : 0;
+    a.tokens.As<int32_t>()[vector] = ok ? Draw(RequestOf(a, vector), logits, vocab, order) : -1;
   }
 }
 

@@ -12,7 +12,7 @@ EVERY_BACKEND(SampleTest);
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// What a row asks for.
+// What a logit vector asks for.
 struct Request {
   float temperature = 1, top_p = 1, min_p = 0;
   int32_t top_k = 0;
@@ -23,10 +23,10 @@ struct Output {
   std::vector<int32_t> tokens, ok;
 };
 
-// Row i of logits is sampled for slot slots - 1 - i, which asks for requests[i]; the new token's
+// Vector i of logits is sampled for slot slots - 1 - i, which asks for requests[i]; the new token's
 // position is positions[i].
-Output RunRows(const TestBackend& b, const std::vector<float>& logits, int vocab,
-               const std::vector<Request>& requests, const std::vector<int32_t>& positions) {
+Output RunVectors(const TestBackend& b, const std::vector<float>& logits, int vocab,
+                  const std::vector<Request>& requests, const std::vector<int32_t>& positions) {
   const auto live = static_cast<int32_t>(requests.size());
   TestSlots slots(live + 1, vocab);
   // Every other token of the batch is sampled from.
@@ -63,10 +63,10 @@ Output RunRows(const TestBackend& b, const std::vector<float>& logits, int vocab
 // Draws `n` tokens from the same logits, at positions 0..n-1.
 std::vector<int32_t> Draws(const TestBackend& b, const std::vector<float>& logits,
                            const Request& request, int n) {
-  std::vector<float> rows;
-  for (int i = 0; i < n; ++i) rows.insert(rows.end(), logits.begin(), logits.end());
-  const Output out =
-      RunRows(b, rows, static_cast<int>(logits.size()), std::vector<Request>(n, request), Range(n));
+  std::vector<float> vectors;
+  for (int i = 0; i < n; ++i) vectors.insert(vectors.end(), logits.begin(), logits.end());
+  const Output out = RunVectors(b, vectors, static_cast<int>(logits.size()),
+                                std::vector<Request>(n, request), Range(n));
   for (const int32_t ok : out.ok) EXPECT_EQ(ok, 1);
   return out.tokens;
 }
@@ -143,15 +143,17 @@ TEST_P(SampleTest, GreedyTakesTheGreatestAndTheLowerIdOfTies) {
   x[257 + 256] = x[257 + 0] = 50;
   x[2 * 257 + 256] = 50;
   const Output out =
-      RunRows(GetParam(), x, 257, std::vector<Request>(3, {.temperature = 0}), {1, 2, 3});
+      RunVectors(GetParam(), x, 257, std::vector<Request>(3, {.temperature = 0}), {1, 2, 3});
   EXPECT_EQ(out.tokens, (std::vector<int32_t>{100, 0, 256}));
-  // Rows that are read in vectors, all or the first alone; the lower id of equals is seen last.
+  // Those that are read 16 bytes at a time, all or the first alone; the lower id of equals is seen
+  // last.
   for (const int vocab : {8192, 4099}) {
     std::vector<float> wide = Normals(2 * vocab, 3);
     for (const int id : {vocab + 4096, vocab + 4095, vocab + 5, 3, vocab - 1}) wide[id] = 50;
-    EXPECT_EQ(RunRows(GetParam(), wide, vocab, std::vector<Request>(2, {.temperature = 0}), {1, 2})
-                  .tokens,
-              (std::vector<int32_t>{3, 5}));
+    EXPECT_EQ(
+        RunVectors(GetParam(), wide, vocab, std::vector<Request>(2, {.temperature = 0}), {1, 2})
+            .tokens,
+        (std::vector<int32_t>{3, 5}));
   }
   // Greedy whatever else is asked.
   const Request odd = {.temperature = 0, .top_p = 0.1f, .min_p = 1, .top_k = 1};
@@ -220,20 +222,20 @@ TEST_P(SampleTest, ExtremeTemperatures) {
             (std::vector<int32_t>{0, 1, 2}));
 }
 
-TEST_P(SampleTest, ARowThatCannotBeSampledSaysSo) {
+TEST_P(SampleTest, AVectorThatCannotBeSampledSaysSo) {
   constexpr int kVocab = 200;
   std::vector<float> x = Normals(5 * kVocab, 3);
   const std::vector<Request> requests(5, {.temperature = 0.7f, .seed = 4});
-  const Output clean = RunRows(GetParam(), x, kVocab, requests, {1, 2, 3, 4, 5});
+  const Output clean = RunVectors(GetParam(), x, kVocab, requests, {1, 2, 3, 4, 5});
   x[0 * kVocab + 199] = NAN;
   std::fill_n(&x[2 * kVocab], kVocab, -kInf);
   x[4 * kVocab + 3] = kInf;
   for (const float temperature : {0.0f, 0.7f}) {
-    const Output out =
-        RunRows(GetParam(), x, kVocab,
-                std::vector<Request>(5, {.temperature = temperature, .seed = 4}), {1, 2, 3, 4, 5});
+    const Output out = RunVectors(GetParam(), x, kVocab,
+                                  std::vector<Request>(5, {.temperature = temperature, .seed = 4}),
+                                  {1, 2, 3, 4, 5});
     EXPECT_EQ(out.ok, (std::vector<int32_t>{0, 1, 0, 1, 0}));
-    for (const int row : {0, 2, 4}) EXPECT_EQ(out.tokens[row], -1);
+    for (const int vector : {0, 2, 4}) EXPECT_EQ(out.tokens[vector], -1);
     if (temperature > 0) {
       EXPECT_EQ(out.tokens[1], clean.tokens[1]);
       EXPECT_EQ(out.tokens[3], clean.tokens[3]);
@@ -256,47 +258,48 @@ TEST_P(SampleTest, LargeVocabularies) {
                                          {.temperature = 5, .min_p = 0.5f},
                                          {.temperature = 50, .top_p = 0.9f, .min_p = 0.9f}};
   for (const std::vector<float>& logits : kinds) {
-    std::vector<float> rows;
-    std::vector<Request> of_rows;
+    std::vector<float> vectors;
+    std::vector<Request> of_vectors;
     for (int i = 0; i < 12; ++i) {
-      rows.insert(rows.end(), logits.begin(), logits.end());
-      of_rows.push_back(requests[i % requests.size()]);
+      vectors.insert(vectors.end(), logits.begin(), logits.end());
+      of_vectors.push_back(requests[i % requests.size()]);
     }
     ExpectAsOracle(GetParam(), 0, [&](const TestBackend& b) {
-      const Output out = RunRows(b, rows, kVocab, of_rows, Range(12));
+      const Output out = RunVectors(b, vectors, kVocab, of_vectors, Range(12));
       return std::vector<float>(out.tokens.begin(), out.tokens.end());
     });
   }
 }
 
 TEST_P(SampleTest, AFunctionOfSeedAndPositionAlone) {
-  constexpr int kVocab = 300, kRows = 64;
-  const std::vector<float> x = Normals(kRows * kVocab, 5, 2);
+  constexpr int kVocab = 300, kVectors = 64;
+  const std::vector<float> x = Normals(kVectors * kVocab, 5, 2);
   std::vector<Request> requests;
-  for (int i = 0; i < kRows; ++i) {
+  for (int i = 0; i < kVectors; ++i) {
     requests.push_back({.temperature = 0.5f + 0.02f * static_cast<float>(i),
                         .top_p = i % 3 == 0 ? 0.9f : 1.0f,
                         .min_p = i % 5 == 0 ? 0.02f : 0.0f,
                         .top_k = i % 4 == 0 ? 20 : 0,
                         .seed = static_cast<uint64_t>(i) << (i % 40)});
   }
-  const auto run = [&](const TestBackend& b, const std::vector<int>& rows) {
+  const auto run = [&](const TestBackend& b, const std::vector<int>& vectors) {
     std::vector<Request> some;
     std::vector<int32_t> positions;
-    for (int row : rows) {
-      some.push_back(requests[row]);
-      positions.push_back(1000 + row);
+    for (int vector : vectors) {
+      some.push_back(requests[vector]);
+      positions.push_back(1000 + vector);
     }
-    const Output out = RunRows(b, PickRows(x, kVocab, rows), kVocab, some, positions);
+    const Output out = RunVectors(b, PickVectors(x, kVocab, vectors), kVocab, some, positions);
     return std::vector<float>(out.tokens.begin(), out.tokens.end());
   };
-  ExpectAsOracle(GetParam(), 0, [&](const TestBackend& b) { return run(b, Range(kRows)); });
-  ExpectRowInvariance(kRows, 1,
-                      [&](const std::vector<int>& rows) { return run(GetParam(), rows); });
+  ExpectAsOracle(GetParam(), 0, [&](const TestBackend& b) { return run(b, Range(kVectors)); });
+  ExpectTokenInvariance(kVectors, 1,
+                        [&](const std::vector<int>& vectors) { return run(GetParam(), vectors); });
   EXPECT_TRUE(run(GetParam(), {}).empty());
   // Both halves of the seed count, and the position does.
-  const std::vector<int32_t> draws = Draws(GetParam(), PickRows(x, kVocab, {0}), {.seed = 1}, 50);
-  EXPECT_NE(draws, Draws(GetParam(), PickRows(x, kVocab, {0}), {.seed = 1ull << 32}, 50));
+  const std::vector<int32_t> draws =
+      Draws(GetParam(), PickVectors(x, kVocab, {0}), {.seed = 1}, 50);
+  EXPECT_NE(draws, Draws(GetParam(), PickVectors(x, kVocab, {0}), {.seed = 1ull << 32}, 50));
   EXPECT_GT(std::count_if(draws.begin(), draws.end(), [&](int32_t t) { return t != draws[0]; }),
             25);
 }

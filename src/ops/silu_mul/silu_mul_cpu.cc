@@ -9,8 +9,8 @@ void SiluMulCpu(OpContext& context, const SiluMulArgs& a) {
   Pool(context).ParallelFor(Live(a.live, a.out.dim(0)), Grain(2 * inter),
                             [&](int64_t begin, int64_t end, int) {
                               for (int64_t t = begin; t < end; ++t) {
-                                const float* gate = a.gate_up.Row<float>(t);
-                                SiluMulToken(gate, gate + inter, inter, a.out.Row<float>(t));
+                                const float* gate = a.gate_up.As<float>(t);
+                                SiluMulToken(gate, gate + inter, inter, a.out.As<float>(t));
                               }
                             });
 }

@@ -11,8 +11,8 @@
 namespace fathom {
 namespace kernels {
 
-__global__ void SiluMulRows(Rows<const BF16> gate_up, int64_t inter, const int32_t* live,
-                            Rows<BF16> out) {
+__global__ void SiluMulTokens(Slices<const BF16> gate_up, int64_t inter, const int32_t* live,
+                              Slices<BF16> out) {
   const int64_t t = blockIdx.x, i = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
   if (t >= *live || i >= inter) return;
   Store(out[t] + i, SiluMul(Load(gate_up[t] + i), Load(gate_up[t] + inter + i)));
@@ -24,8 +24,8 @@ void SiluMulCuda(OpContext& context, const SiluMulArgs& a) {
   if (a.out.elements() == 0) return;
   using namespace kernels;
   const dim3 grid(static_cast<unsigned>(a.out.dim(0)), Blocks(a.out.dim(1), 256));
-  SiluMulRows<<<grid, 256, 0, Cuda(context).get()>>>(RowsOf<const BF16>(a.gate_up), a.out.dim(1),
-                                                     Data<int32_t>(a.live), RowsOf<BF16>(a.out));
+  SiluMulTokens<<<grid, 256, 0, Cuda(context).get()>>>(
+      SlicesOf<const BF16>(a.gate_up), a.out.dim(1), Data<int32_t>(a.live), SlicesOf<BF16>(a.out));
   Cuda(context).CheckLaunch("silu_mul", a.out);
 }
 

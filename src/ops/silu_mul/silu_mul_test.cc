@@ -7,15 +7,15 @@ namespace {
 
 EVERY_BACKEND(SiluMulTest);
 
-std::vector<float> RunRows(const TestBackend& b, const std::vector<float>& gate_up, int inter) {
+std::vector<float> RunTokens(const TestBackend& b, const std::vector<float>& gate_up, int inter) {
   const int live = static_cast<int>(gate_up.size()) / (2 * inter);
   const TestTensor x(b.act(), {live + 1, 2 * inter}, gate_up);
   TestTensor out(b.act(), {live + 1, inter});
   RunOp(b, &Ops::silu_mul, {.gate_up = x, .live = Live(live), .out = out});
   EXPECT_TRUE(out.PoisonedFrom(live));
-  std::vector<float> rows = out.Floats();
-  rows.resize(live * inter);
-  return rows;
+  std::vector<float> result = out.Floats();
+  result.resize(live * inter);
+  return result;
 }
 
 TEST_P(SiluMulTest, IsTheFormula) {
@@ -28,17 +28,17 @@ TEST_P(SiluMulTest, IsTheFormula) {
         expected.push_back(static_cast<float>(gate / (1 + std::exp(-gate)) * up));
       }
     }
-    const auto run = [&](const TestBackend& b) { return RunRows(b, x, inter); };
+    const auto run = [&](const TestBackend& b) { return RunTokens(b, x, inter); };
     ExpectClose(run(GetParam()), expected, 1e-6 + Rounding(GetParam()));
     ExpectAsOracle(GetParam(), 1e-6 + Rounding(GetParam()), run);
   }
-  EXPECT_TRUE(RunRows(GetParam(), {}, 8).empty());
+  EXPECT_TRUE(RunTokens(GetParam(), {}, 8).empty());
 }
 
 TEST_P(SiluMulTest, Extremes) {
   // Gates, then ups of one.
   const std::vector<float> out =
-      RunRows(GetParam(), {-200, -1000, 200, INFINITY, NAN, 0, 1, 1, 1, 1, 1, 1}, 6);
+      RunTokens(GetParam(), {-200, -1000, 200, INFINITY, NAN, 0, 1, 1, 1, 1, 1, 1}, 6);
   EXPECT_EQ(out[0], 0);
   EXPECT_EQ(out[1], 0);
   EXPECT_EQ(out[2], 200);
@@ -49,8 +49,8 @@ TEST_P(SiluMulTest, Extremes) {
 
 TEST_P(SiluMulTest, ATokenDoesNotDependOnOthers) {
   const std::vector<float> x = Normals(33 * 2 * 37, 1);
-  ExpectRowInvariance(33, 37, [&](const std::vector<int>& tokens) {
-    return RunRows(GetParam(), PickRows(x, 74, tokens), 37);
+  ExpectTokenInvariance(33, 37, [&](const std::vector<int>& tokens) {
+    return RunTokens(GetParam(), PickVectors(x, 74, tokens), 37);
   });
 }
 

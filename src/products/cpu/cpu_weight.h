@@ -13,7 +13,7 @@ namespace fathom {
 struct DotKernels;  // panel_dot.h
 
 // Outputs that a kernel computes side by side, one vector lane each: so every sum is taken in the
-// order of the channels, for one row as for many.
+// order of the channels, for one token as for many.
 inline constexpr int64_t kPanel = 32;
 
 // How the numbers of a panel lie, outermost first:
@@ -29,9 +29,9 @@ inline constexpr int64_t kPanel = 32;
 // kSubRun).
 inline constexpr int64_t kGroup = 4;
 // Channels of kInt4 that share a scale of a byte, the multiplier of the run's.
-inline constexpr int64_t kSubRun = WeightFormat::kInt4.scales.cols.size;
-static_assert(WeightFormat::kInt8.scales.cols.size == kScaleTile &&
-              WeightFormat::kInt4.outer_scales.cols.size == kScaleTile);
+inline constexpr int64_t kSubRun = WeightFormat::kInt4.scales.channels.size;
+static_assert(WeightFormat::kInt8.scales.channels.size == kScaleTile &&
+              WeightFormat::kInt4.outer_scales.channels.size == kScaleTile);
 
 // What kernels read activations as.
 enum class ActivationForm : uint8_t {

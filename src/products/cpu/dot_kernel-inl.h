@@ -26,33 +26,33 @@ HWY_INLINE VF LoadFew(const T* p, int64_t n) {
   return LoadFloats(few);
 }
 
-template <int kRows, int kColumns>
-HWY_INLINE void AddOuterProduct(const VF (&left)[kRows], const VF (&right)[kColumns],
-                                VF (&sum)[kRows][kColumns]) {
+template <int kLefts, int kRights>
+HWY_INLINE void AddOuterProduct(const VF (&left)[kLefts], const VF (&right)[kRights],
+                                VF (&sum)[kLefts][kRights]) {
   FATHOM_UNROLL
-  for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < kLefts; ++r) {
     FATHOM_UNROLL
-    for (int c = 0; c < kColumns; ++c) sum[r][c] = hn::MulAdd(left[r], right[c], sum[r][c]);
+    for (int c = 0; c < kRights; ++c) sum[r][c] = hn::MulAdd(left[r], right[c], sum[r][c]);
   }
 }
 
 // sum[r][c] += a[r * a_stride + ...] * b[c * b_stride + ...] lane by lane over n numbers. The sum
 // of a pair's lanes does not depend on which pairs go together.
-template <int kRows, int kColumns, class T>
+template <int kLefts, int kRights, class T>
 HWY_INLINE void AddProducts(const float* a, int64_t a_stride, const T* b, int64_t b_stride,
-                            int64_t n, VF (&sum)[kRows][kColumns]) {
-  VF left[kRows], right[kColumns];
+                            int64_t n, VF (&sum)[kLefts][kRights]) {
+  VF left[kLefts], right[kRights];
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     FATHOM_UNROLL
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kLefts; ++r) {
       left[r] = LoadFloats(a + r * a_stride + i);
       Keep(left[r]);
     }
     FATHOM_UNROLL
-    for (int c = 0; c < kColumns; ++c) {
+    for (int c = 0; c < kRights; ++c) {
       // What follows: the next call's, in order of address, which the hardware then runs ahead of.
-      hwy::Prefetch(b + kColumns * (b_stride + i) + c * kLanes);
+      hwy::Prefetch(b + kRights * (b_stride + i) + c * kLanes);
       right[c] = LoadFloats(b + c * b_stride + i);
       Keep(right[c]);
     }
@@ -60,9 +60,9 @@ HWY_INLINE void AddProducts(const float* a, int64_t a_stride, const T* b, int64_
   }
   if (i == n) return;
   FATHOM_UNROLL
-  for (int r = 0; r < kRows; ++r) left[r] = LoadFew(a + r * a_stride + i, n - i);
+  for (int r = 0; r < kLefts; ++r) left[r] = LoadFew(a + r * a_stride + i, n - i);
   FATHOM_UNROLL
-  for (int c = 0; c < kColumns; ++c) right[c] = LoadFew(b + c * b_stride + i, n - i);
+  for (int c = 0; c < kRights; ++c) right[c] = LoadFew(b + c * b_stride + i, n - i);
   AddOuterProduct(left, right, sum);
 }
 

@@ -206,11 +206,11 @@ TokenActivations PackedTokens::Pack(ThreadPool& pool, const CpuWeight& w, const 
         case ActivationForm::kBF16: bf16(x, to); break;
         case ActivationForm::kSplit: split(x, to); break;
         case ActivationForm::kE4M3:
-          scales.Row<float>(run)[vector] = e4m3(x, w.scale_ue8m0, w.dots != nullptr, to);
+          scales.As<float>(run)[vector] = e4m3(x, w.scale_ue8m0, w.dots != nullptr, to);
           break;
         case ActivationForm::kInt8:
-          scales.Row<float>(run)[vector] =
-              int8(x, w.dots != nullptr, to, offsets.Row<int32_t>(run) + vector);
+          scales.As<float>(run)[vector] =
+              int8(x, w.dots != nullptr, to, offsets.As<int32_t>(run) + vector);
           break;
       }
     }

@@ -20,7 +20,7 @@ namespace {
 // A panel's place in its part.
 struct PanelSource {
   size_t part = 0;
-  int64_t row = 0;
+  int64_t output = 0;
 };
 
 // Where channel k of a run and an output lie among the numbers of the run (cpu_weight.h).
@@ -36,25 +36,26 @@ struct InPairsOfFour {
   }
 };
 
-// A run of a panel: outputs [row, row + width) of a part, channels [begin, end).
+// A run of a panel: outputs [output, output + width) of a part, channels [begin, end).
 struct PanelRun {
   const WeightTensor& part;
-  int64_t row, width, begin, end;
+  int64_t output, width, begin, end;
 
-  // to[Place::At(k - begin, lane)] = convert(element (row + lane, k), lane), in pieces that keep
+  // to[Place::At(k - begin, lane)] = convert(element (output + lane, k), lane), in pieces that keep
   // both sides in L1.
   template <class From, class Place, class To, class Convert>
   void Pack(To* to, const Convert& convert) const {
     constexpr int64_t kPiece = 64;
     const TensorView& values = part.values;
-    const int64_t row_stride = values.stride(0), col_stride = values.stride(1), k_begin = begin;
-    const From* from = static_cast<const From*>(values.data()) + row * row_stride;
+    const int64_t output_stride = values.stride(0), channel_stride = values.stride(1),
+                  k_begin = begin;
+    const From* from = static_cast<const From*>(values.data()) + output * output_stride;
     for (int64_t k0 = k_begin; k0 < end; k0 += kPiece) {
       const int64_t k1 = std::min(end, k0 + kPiece);
       for (int64_t lane = 0; lane < width; ++lane) {
-        const From* line = from + lane * row_stride;
+        const From* line = from + lane * output_stride;
         for (int64_t k = k0; k < k1; ++k) {
-          to[Place::At(k - k_begin, lane)] = convert(line[k * col_stride], lane);
+          to[Place::At(k - k_begin, lane)] = convert(line[k * channel_stride], lane);
         }
       }
     }
@@ -80,12 +81,12 @@ struct PanelRun {
     const ScaleGroups& groups = part.format.scales;
     for (int64_t k = begin; k < end;) {
       // Channels of one group of scales.
-      const int64_t group = groups.cols.Of(k), stop = groups.cols.End(group, end);
+      const int64_t group = groups.channels.Of(k), stop = groups.channels.End(group, end);
       float scales[kPanel];
       for (int64_t lane = 0; lane < width; ++lane) {
-        scales[lane] = LoadFloat(part.scales, groups.rows.Of(row + lane), group);
+        scales[lane] = LoadFloat(part.scales, groups.outputs.Of(output + lane), group);
       }
-      const PanelRun within_group = {part, row, width, k, stop};
+      const PanelRun within_group = {part, output, width, k, stop};
       within_group.Pack<E4M3, InChannels>(to + (k - begin) * kPanel, [&](E4M3 x, int64_t lane) {
         return ToFloat(x) * scales[lane];
       });
@@ -124,18 +125,18 @@ class Packer {
     const std::vector<WeightTensor>& parts = args_.matrices[0].parts;
     w_.out = 0;
     for (size_t i = 0; i < parts.size(); ++i) {
-      const int64_t rows = parts[i].values.dim(0);
-      for (int64_t row = 0; row < rows; row += kPanel) {
-        w_.panels.push_back({w_.out + row, std::min(kPanel, rows - row)});
-        sources_.push_back({i, row});
+      const int64_t outputs = parts[i].values.dim(0);
+      for (int64_t output = 0; output < outputs; output += kPanel) {
+        w_.panels.push_back({w_.out + output, std::min(kPanel, outputs - output)});
+        sources_.push_back({i, output});
       }
-      w_.out += rows;
+      w_.out += outputs;
     }
   }
 
   void PackPanel(int64_t m, int64_t p) {
     for (int64_t r = 0; r < w_.runs(); ++r) {
-      const PanelRun run = {Part(m, p), At(p).row, Width(p), w_.run_begin(r), w_.run_end(r)};
+      const PanelRun run = {Part(m, p), At(p).output, Width(p), w_.run_begin(r), w_.run_end(r)};
       auto* to = const_cast<std::byte*>(w_.Codes(m, p, r));
       switch (w_.format.values) {
         case WeightType::kF32: run.Decode(reinterpret_cast<float*>(to)); break;
@@ -205,7 +206,7 @@ class Packer {
   }
 
   int64_t Tile(int64_t m, int64_t p, int64_t lane) const {
-    return Part(m, p).format.scales.rows.Of(At(p).row + lane);
+    return Part(m, p).format.scales.outputs.Of(At(p).output + lane);
   }
   float* Scales(int64_t m, int64_t p, int64_t run) {
     return const_cast<float*>(w_.Scales(m, p, run));

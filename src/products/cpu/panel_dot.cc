@@ -42,7 +42,7 @@ class PanelRuns {
 };
 
 // Tokens of one run, gathered where they do not follow each other.
-struct RunRows {
+struct RunTokens {
   alignas(64) std::byte values[kTileTokens * kMaxRecordBytes];
   float scales[kTileTokens];
   int32_t offsets[kTileTokens];
@@ -103,14 +103,14 @@ void MultiplyGroup(const Panels& panels, const TokenActivations& x, int64_t toke
   const DotKernels& kernels = *w.dots;
   alignas(64) float acc[kPanelGroup][kTileTokens * kPanel];
   alignas(64) std::byte decoded[kMaxDecodedBytes];
-  RunRows run_tokens;
+  RunTokens run_tokens;
   PanelRuns walks[kPanelGroup];
   for (int64_t p = 0; p < panels.count(); ++p) {
     std::memset(acc[p], 0, static_cast<size_t>(tokens * kPanel) * sizeof(float));
     walks[p] = PanelRuns(w, panels.matrix, panels.begin + p);
   }
   const bool direct = tokens <= kernels.direct_tokens, integer = w.integer();
-  const RowKernels& by_tokens = direct ? kernels.direct : kernels.decoded;
+  const TokenKernels& by_tokens = direct ? kernels.direct : kernels.decoded;
   const int64_t passes = (tokens + by_tokens.most - 1) / by_tokens.most;
   const int64_t runs = w.runs(), whole_bytes = w.BytesOf(kScaleTile);
   for (int64_t run = 0; run < runs; ++run) {

@@ -25,7 +25,7 @@ using DotKernel = void (*)(const DotTile& tile, const DotTokens& x, float* acc);
 inline constexpr int kMaxDotTokens = 12;
 
 // kernels[n - 1] takes n tokens; `most` is as many as registers hold sums for.
-struct RowKernels {
+struct TokenKernels {
   int64_t most = 0;
   DotKernel kernels[kMaxDotTokens] = {};
 };
@@ -34,7 +34,7 @@ struct RowKernels {
 struct DotKernels {
   // For up to direct_tokens tokens they read the tile as it is packed, beyond that as `decode`
   // leaves it.
-  RowKernels direct, decoded;
+  TokenKernels direct, decoded;
   int64_t direct_tokens;
   void (*decode)(const DotTile& tile, std::byte* to);  // to: kMaxDecodedBytes
 };

@@ -42,23 +42,23 @@ inline Words Signed(const std::byte* p) {
   return {_mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), _mm256_srai_epi16(x, 8)};
 }
 
-template <int kRows>
+template <int kTokens>
 void Int8(const DotTile& tile, const DotTokens& x, float* acc) {
-  __m256i sum[kRows][kVectors];
+  __m256i sum[kTokens][kVectors];
 #pragma GCC unroll 2
-  for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < kTokens; ++r) {
 #pragma GCC unroll 4
     for (int c = 0; c < kVectors; ++c) sum[r][c] = _mm256_set1_epi32(x.offsets[r]);
   }
   for (int64_t g = 0; g < tile.groups; ++g) {
-    Words four[kRows];
+    Words four[kTokens];
 #pragma GCC unroll 2
-    for (int r = 0; r < kRows; ++r) four[r] = Signed(x.values + r * kScaleTile + g * kGroup);
+    for (int r = 0; r < kTokens; ++r) four[r] = Signed(x.values + r * kScaleTile + g * kGroup);
 #pragma GCC unroll 4
     for (int c = 0; c < kVectors; ++c) {
       const Words codes = Unsigned(Load(tile.w + (kVectors * g + c) * kVectorBytes));
 #pragma GCC unroll 2
-      for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < kTokens; ++r) {
         const __m256i even = _mm256_madd_epi16(codes.even, four[r].even);
         const __m256i odd = _mm256_madd_epi16(codes.odd, four[r].odd);
         sum[r][c] = _mm256_add_epi32(sum[r][c], _mm256_add_epi32(even, odd));
@@ -69,7 +69,7 @@ void Int8(const DotTile& tile, const DotTokens& x, float* acc) {
   for (int c = 0; c < kVectors; ++c) {
     const __m256 scale = _mm256_loadu_ps(tile.scales + 8 * c);
 #pragma GCC unroll 2
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kTokens; ++r) {
       float* to = acc + r * kPanel + 8 * c;
       const __m256 factor = _mm256_mul_ps(_mm256_set1_ps(x.scales[r]), scale);
       const __m256 term = _mm256_mul_ps(_mm256_cvtepi32_ps(sum[r][c]), factor);
@@ -106,9 +106,10 @@ void DecodeInt4(const DotTile& tile, std::byte* to) {
   }
 }
 
-constexpr RowKernels kRows = {.most = 2, .kernels = {Int8<1>, Int8<2>}};
-constexpr DotKernels kInt8Kernels = {.direct = kRows, .direct_tokens = INT64_MAX};
-constexpr DotKernels kInt4Kernels = {.decoded = kRows, .direct_tokens = 0, .decode = DecodeInt4};
+constexpr TokenKernels kInt8Tokens = {.most = 2, .kernels = {Int8<1>, Int8<2>}};
+constexpr DotKernels kInt8Kernels = {.direct = kInt8Tokens, .direct_tokens = INT64_MAX};
+constexpr DotKernels kInt4Kernels = {
+    .decoded = kInt8Tokens, .direct_tokens = 0, .decode = DecodeInt4};
 
 }  // namespace
 

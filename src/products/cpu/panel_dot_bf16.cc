@@ -121,12 +121,12 @@ struct Fp8Weights {
 };
 
 // Parts of x are summed apart: twice as many sums hide the instruction's latency of one token.
-template <int kRows, int kParts, class Weights>
+template <int kTokens, int kParts, class Weights>
 void Multiply(const DotTile& tile, const DotTokens& x, float* acc) {
   const Weights weights = Weights::Make();
-  __m512 sum[kRows][kParts][2];
+  __m512 sum[kTokens][kParts][2];
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < kTokens; ++r) {
 #pragma GCC unroll 2
     for (int part = 0; part < kParts; ++part) {
       sum[r][part][0] = sum[r][part][1] = _mm512_setzero_ps();
@@ -138,7 +138,7 @@ void Multiply(const DotTile& tile, const DotTokens& x, float* acc) {
 #pragma GCC unroll 2
     for (int j = 0; j < 2; ++j) {
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < kTokens; ++r) {
 #pragma GCC unroll 2
         for (int part = 0; part < kParts; ++part) {
           const __m512i pairs =
@@ -157,7 +157,7 @@ void Multiply(const DotTile& tile, const DotTokens& x, float* acc) {
                                     : _mm512_set1_ps(*tile.scales);
     }
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kTokens; ++r) {
       float* to = acc + r * kPanel + c * 16;
       __m512 total = sum[r][0][c], factor = scale;
       if constexpr (kParts == 2) {
@@ -185,21 +185,21 @@ void DecodeFp8(const DotTile& tile, std::byte* to) {
 }
 
 template <int kParts, class Weights, int... kLess>
-constexpr RowKernels UpTo(std::integer_sequence<int, kLess...>) {
+constexpr TokenKernels UpTo(std::integer_sequence<int, kLess...>) {
   return {.most = sizeof...(kLess), .kernels = {Multiply<kLess + 1, kParts, Weights>...}};
 }
 // Registers hold 24 sums; fewer beside what decoding needs.
 template <int kParts>
-constexpr RowKernels kBf16Rows =
+constexpr TokenKernels kBf16Tokens =
     UpTo<kParts, Bf16Weights>(std::make_integer_sequence<int, kMaxDotTokens / kParts>());
 template <int kParts>
-constexpr RowKernels kFp8Rows = UpTo<kParts, Fp8Weights>(std::make_integer_sequence<int, 4>());
+constexpr TokenKernels kFp8Tokens = UpTo<kParts, Fp8Weights>(std::make_integer_sequence<int, 4>());
 
 template <int kParts>
-constexpr DotKernels kBf16Kernels = {.direct = kBf16Rows<kParts>, .direct_tokens = INT64_MAX};
+constexpr DotKernels kBf16Kernels = {.direct = kBf16Tokens<kParts>, .direct_tokens = INT64_MAX};
 template <int kParts>
-constexpr DotKernels kFp8Kernels = {.direct = kFp8Rows<kParts>,
-                                    .decoded = kBf16Rows<kParts>,
+constexpr DotKernels kFp8Kernels = {.direct = kFp8Tokens<kParts>,
+                                    .decoded = kBf16Tokens<kParts>,
                                     .direct_tokens = 4,
                                     .decode = DecodeFp8};
 

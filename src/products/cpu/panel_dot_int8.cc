@@ -52,13 +52,13 @@ inline Scales LoadScales(const DotTile& tile) {
   return {{_mm512_loadu_ps(tile.scales), _mm512_loadu_ps(tile.scales + 16)}};
 }
 
-template <int kRows>
-inline void Finish(const Scales& scales, const DotTokens& x, const __m512i (&sum)[kRows][2],
+template <int kTokens>
+inline void Finish(const Scales& scales, const DotTokens& x, const __m512i (&sum)[kTokens][2],
                    float* acc) {
 #pragma GCC unroll 2
   for (int c = 0; c < 2; ++c) {
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kTokens; ++r) {
       float* to = acc + r * kPanel + c * 16;
       const __m512 factor = _mm512_mul_ps(_mm512_set1_ps(x.scales[r]), scales.of[c]);
       const __m512 term = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][c]), factor);
@@ -67,16 +67,16 @@ inline void Finish(const Scales& scales, const DotTokens& x, const __m512i (&sum
   }
 }
 
-template <int kRows>
+template <int kTokens>
 void Int8(const DotTile& tile, const DotTokens& x, float* acc) {
   const Scales scales = LoadScales(tile);
-  __m512i sum[kRows][2];
+  __m512i sum[kTokens][2];
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm512_set1_epi32(x.offsets[r]);
+  for (int r = 0; r < kTokens; ++r) sum[r][0] = sum[r][1] = _mm512_set1_epi32(x.offsets[r]);
   for (int64_t g = 0; g < tile.groups; ++g) {
     const __m512i codes[2] = {Load(tile.w + 2 * g * kLine), Load(tile.w + (2 * g + 1) * kLine)};
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kTokens; ++r) {
       const __m512i four = Broadcast(x.values + r * kScaleTile + g * kGroup);
       AddDots(codes[0], four, sum[r][0]);
       AddDots(codes[1], four, sum[r][1]);
@@ -95,20 +95,20 @@ inline __m512i Multiplier(__m512i multipliers, int64_t which) {
 }
 
 // Codes are summed as they are; a sub-run's sum then takes its multiplier: the same integers.
-template <int kRows>
+template <int kTokens>
 void Int4(const DotTile& tile, const DotTokens& x, float* acc) {
   const Scales scales = LoadScales(tile);
   const __m512i multipliers[2] = {Load(tile.w), Load(tile.w + kLine)};
   const __m512i low = _mm512_set1_epi8(15), eights = _mm512_set1_epi8(8);
-  __m512i sum[kRows][2] = {};
+  __m512i sum[kTokens][2] = {};
   for (int64_t first = 0; first < tile.groups; first += kSubRunGroups) {
-    __m512i part[kRows][2] = {}, eight_x[kRows] = {};
+    __m512i part[kTokens][2] = {}, eight_x[kTokens] = {};
     for (int64_t g = first; g < first + kSubRunGroups; ++g) {
       const __m512i both = Load(tile.w + kMultiplierBytes + g * kLine);
       const __m512i codes[2] = {_mm512_and_si512(both, low),
                                 _mm512_and_si512(_mm512_srli_epi16(both, 4), low)};
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < kTokens; ++r) {
         const __m512i four = Broadcast(x.values + r * kScaleTile + g * kGroup);
         AddDots(eights, four, eight_x[r]);
         AddDots(codes[0], four, part[r][0]);
@@ -119,7 +119,7 @@ void Int4(const DotTile& tile, const DotTokens& x, float* acc) {
     for (int c = 0; c < 2; ++c) {
       const __m512i multiplier = Multiplier(multipliers[c], first / kSubRunGroups);
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < kTokens; ++r) {
         const __m512i centred = _mm512_sub_epi32(part[r][c], eight_x[r]);
         sum[r][c] = _mm512_add_epi32(sum[r][c], _mm512_mullo_epi32(centred, multiplier));
       }
@@ -156,15 +156,15 @@ void DecodeInt4(const DotTile& tile, std::byte* to) {
 }
 
 template <int... kLess>
-constexpr RowKernels Int8UpTo(std::integer_sequence<int, kLess...>) {
+constexpr TokenKernels Int8UpTo(std::integer_sequence<int, kLess...>) {
   return {.most = sizeof...(kLess), .kernels = {Int8<kLess + 1>...}};
 }
-constexpr RowKernels kInt8Rows = Int8UpTo(std::make_integer_sequence<int, kMaxDotTokens>());
-constexpr RowKernels kInt4Rows = {.most = 4, .kernels = {Int4<1>, Int4<2>, Int4<3>, Int4<4>}};
+constexpr TokenKernels kInt8Tokens = Int8UpTo(std::make_integer_sequence<int, kMaxDotTokens>());
+constexpr TokenKernels kInt4Tokens = {.most = 4, .kernels = {Int4<1>, Int4<2>, Int4<3>, Int4<4>}};
 
-constexpr DotKernels kInt8Kernels = {.direct = kInt8Rows, .direct_tokens = INT64_MAX};
+constexpr DotKernels kInt8Kernels = {.direct = kInt8Tokens, .direct_tokens = INT64_MAX};
 constexpr DotKernels kInt4Kernels = {
-    .direct = kInt4Rows, .decoded = kInt8Rows, .direct_tokens = 4, .decode = DecodeInt4};
+    .direct = kInt4Tokens, .decoded = kInt8Tokens, .direct_tokens = 4, .decode = DecodeInt4};
 
 }  // namespace
 

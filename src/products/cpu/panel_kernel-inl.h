@@ -28,8 +28,8 @@ using DF = hn::ScalableTag<float>;
 using VF = hn::Vec<DF>;
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
 constexpr int kVectors = static_cast<int>(kPanel) / kLanes;  // of a panel
-// Rows that share a pass over a tile, as many as registers hold sums for.
-constexpr int kMaxRows = kLanes == 16 ? 12 : kLanes == 8 ? 2 : 1;
+// Tokens (in attention, heads) that share a pass over a tile, as many as registers hold sums for.
+constexpr int kMaxAtOnce = kLanes == 16 ? 12 : kLanes == 8 ? 2 : 1;
 
 // kLanes values as fp32.
 HWY_INLINE VF LoadFloats(const float* p) {
@@ -70,14 +70,14 @@ HWY_INLINE void Keep(VF& v) {
 struct Strides {
   int64_t w;       // channels of a panel
   int64_t panels;  // neighbouring panels
-  int64_t x;       // rows of x
+  int64_t x;       // tokens of x
 };
 
 // sum[r][c] += over k in order of x[r][k] * w[k][c], where the kVectors columns of a panel follow
 // each other.
-template <int kRows, int kPanels, class W>
+template <int kTokens, int kPanels, class W>
 HWY_INLINE void Accumulate(const W* w, const float* x, const Strides& strides, int64_t count,
-                           VF (&sum)[kRows][kPanels * kVectors]) {
+                           VF (&sum)[kTokens][kPanels * kVectors]) {
   const DF d;
   constexpr int kColumns = kPanels * kVectors;
   for (int64_t k = 0; k < count; ++k) {
@@ -88,7 +88,7 @@ HWY_INLINE void Accumulate(const W* w, const float* x, const Strides& strides, i
       Keep(column[c]);
     }
     FATHOM_UNROLL
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kTokens; ++r) {
       VF value = hn::Set(d, x[r * strides.x + k]);
       Keep(value);
       FATHOM_UNROLL
@@ -98,10 +98,10 @@ HWY_INLINE void Accumulate(const W* w, const float* x, const Strides& strides, i
   }
 }
 
-template <int kRows, int kColumns>
-HWY_INLINE void SetZero(VF (&sum)[kRows][kColumns]) {
+template <int kTokens, int kColumns>
+HWY_INLINE void SetZero(VF (&sum)[kTokens][kColumns]) {
   FATHOM_UNROLL
-  for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < kTokens; ++r) {
     FATHOM_UNROLL
     for (int c = 0; c < kColumns; ++c) sum[r][c] = hn::Zero(DF());
   }

@@ -39,16 +39,16 @@ struct Tile {
   bool scale_per_output;
 };
 
-// acc[r] += tile . x[r], with acc [kRows, kPanels * kPanel] and x [kRows, kScaleTile].
-template <int kRows, int kPanels, bool kScaled, class W>
+// acc[r] += tile . x[r], with acc [kTokens, kPanels * kPanel] and x [kTokens, kScaleTile].
+template <int kTokens, int kPanels, bool kScaled, class W>
 HWY_INLINE void MultiplyTile(const Tile<W>& tile, const float* HWY_RESTRICT x,
                              const float* x_scales, float* HWY_RESTRICT acc) {
   const DF d;
   constexpr int kColumns = kPanels * kVectors;
-  VF sum[kRows][kColumns];
+  VF sum[kTokens][kColumns];
   SetZero(sum);
   const Strides strides = {.w = kPanel, .panels = tile.panel_stride, .x = kScaleTile};
-  Accumulate<kRows, kPanels>(tile.w, x, strides, tile.count, sum);
+  Accumulate<kTokens, kPanels>(tile.w, x, strides, tile.count, sum);
   FATHOM_UNROLL
   for (int c = 0; c < kColumns; ++c) {
     VF scale = hn::Zero(d);
@@ -57,7 +57,7 @@ HWY_INLINE void MultiplyTile(const Tile<W>& tile, const float* HWY_RESTRICT x,
       scale = tile.scale_per_output ? hn::LoadU(d, s + (c % kVectors) * kLanes) : hn::Set(d, *s);
     }
     FATHOM_UNROLL
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kTokens; ++r) {
       float* to = acc + (r * kColumns + c) * kLanes;
       // Not fused: the same bits as the emulating reference.
       if constexpr (kScaled)
@@ -69,8 +69,8 @@ HWY_INLINE void MultiplyTile(const Tile<W>& tile, const float* HWY_RESTRICT x,
 
 // Tokens [first, first + n) of run r, kScaleTile apart, and their scales.
 struct TokenPack {
-  alignas(64) float values[kMaxRows * kScaleTile];
-  float scales[kMaxRows];
+  alignas(64) float values[kMaxAtOnce * kScaleTile];
+  float scales[kMaxAtOnce];
 
   // Returns where the values are: in place where they lie so already.
   const float* Load(const TokenActivations& x, int64_t run, int64_t count, int64_t first,
@@ -96,14 +96,14 @@ struct TokenRange {
   int64_t first, end;
 };
 
-// kRows at a time; returns the first token that is left.
-template <int kRows, bool kScaled, class W>
+// kTokens at a time; returns the first token that is left.
+template <int kTokens, bool kScaled, class W>
 HWY_INLINE int64_t MultiplyTokens(const Tile<W>& tile, const TokenActivations& x, int64_t run,
                                   TokenRange tokens, TokenPack& pack, float* acc) {
   int64_t first = tokens.first;
-  for (; tokens.end - first >= kRows; first += kRows) {
-    const float* values = pack.Load(x, run, tile.count, first, kRows);
-    MultiplyTile<kRows, 1, kScaled>(tile, values, pack.scales, acc + first * kPanel);
+  for (; tokens.end - first >= kTokens; first += kTokens) {
+    const float* values = pack.Load(x, run, tile.count, first, kTokens);
+    MultiplyTile<kTokens, 1, kScaled>(tile, values, pack.scales, acc + first * kPanel);
   }
   return first;
 }
@@ -111,11 +111,14 @@ HWY_INLINE int64_t MultiplyTokens(const Tile<W>& tile, const TokenActivations& x
 template <bool kScaled, class W>
 HWY_NOINLINE void MultiplyAllTokens(const Tile<W>& tile, const TokenActivations& x, int64_t run,
                                     int64_t tokens, TokenPack& pack, float* acc) {
-  int64_t i = MultiplyTokens<kMaxRows, kScaled>(tile, x, run, {0, tokens}, pack, acc);
-  if constexpr (kMaxRows > 6) i = MultiplyTokens<6, kScaled>(tile, x, run, {i, tokens}, pack, acc);
-  if constexpr (kMaxRows > 4) i = MultiplyTokens<4, kScaled>(tile, x, run, {i, tokens}, pack, acc);
-  if constexpr (kMaxRows > 2) i = MultiplyTokens<2, kScaled>(tile, x, run, {i, tokens}, pack, acc);
-  if constexpr (kMaxRows > 1) MultiplyTokens<1, kScaled>(tile, x, run, {i, tokens}, pack, acc);
+  int64_t i = MultiplyTokens<kMaxAtOnce, kScaled>(tile, x, run, {0, tokens}, pack, acc);
+  if constexpr (kMaxAtOnce > 6)
+    i = MultiplyTokens<6, kScaled>(tile, x, run, {i, tokens}, pack, acc);
+  if constexpr (kMaxAtOnce > 4)
+    i = MultiplyTokens<4, kScaled>(tile, x, run, {i, tokens}, pack, acc);
+  if constexpr (kMaxAtOnce > 2)
+    i = MultiplyTokens<2, kScaled>(tile, x, run, {i, tokens}, pack, acc);
+  if constexpr (kMaxAtOnce > 1) MultiplyTokens<1, kScaled>(tile, x, run, {i, tokens}, pack, acc);
 }
 
 template <class W>
@@ -243,7 +246,7 @@ HWY_INLINE void ManyTokens(const Panels& panels, const TokenActivations& x, int6
       const Tile<W> tile = TileOf<W>(w, panels.matrix, panels.begin + p, run);
       if constexpr (kAlwaysDecoded<W>) {
         MultiplyAllTokens<kScaled>(Decode(tile, decoded), x, run, tokens, pack, acc[p]);
-      } else if (tokens > kMaxRows) {
+      } else if (tokens > kMaxAtOnce) {
         MultiplyAllTokens<kScaled>(Decode(tile, decoded), x, run, tokens, pack, acc[p]);
       } else {
         MultiplyAllTokens<kScaled>(tile, x, run, tokens, pack, acc[p]);
@@ -272,7 +275,7 @@ void Multiply(const Panels& panels, const TokenActivations& x, int64_t tokens,
       }
     }
   }
-  const int64_t group = tokens > kMaxRows ? kPanelGroup : 1;  // a few tokens fit into L1 anyway
+  const int64_t group = tokens > kMaxAtOnce ? kPanelGroup : 1;  // a few tokens fit into L1 anyway
   for (int64_t i = 0; i < tokens; i += kTileTokens) {
     for (int64_t p = panel; p < panels.end; p += group) {
       ManyTokens<kScaled, W>(panels.Part(p, std::min(panels.end, p + group)), x.From(i),

@@ -1,9 +1,9 @@
-// BF16 products on CUDA by mma.sync, with weights as the operand of 16 rows.
+// BF16 products on CUDA by mma.sync, with weights as the operand of 16 tile rows.
 //   formula:       y[t] = x[t] W^T; or silu(gate) * up of the two halves of W
-//   data mapping:  a block per tile of kOut outputs and kTokens tokens, or rows that it finds among
-//                  few tokens' expert ids. Channels are cut into chunks of 64, which its four warps
-//                  take in turn; each streams its own chunks through shared memory (cp.async) into
-//                  a whole tile of sums, which are then added
+//   data mapping:  a block per tile of kOut outputs and kTokens tokens, or pairs that it finds
+//                  among few tokens' expert ids. Channels are cut into chunks of 64, which its four
+//                  warps take in turn; each streams its own chunks through shared memory (cp.async)
+//                  into a whole tile of sums, which are then added
 //   bytes, FLOPs:  weights once per kTokens tokens, activations once per kOut outputs; 2 FLOP a
 //                  weight and token
 //   accumulator:   fp32 in the tensor core per warp, in ascending order of its chunks; then the
@@ -33,7 +33,7 @@ struct Place {
 template <int kTokens>
 __device__ Place FindPlace(const Bf16ProductParams& p, int64_t tile) {
   if (p.counts == nullptr) {
-    // Rows of the first tile do not wait for the live count: those beyond are not stored.
+    // Tokens of the first tile do not wait for the live count: those beyond are not stored.
     const int64_t end = tile == 0 ? p.tokens : min(static_cast<int64_t>(*p.live), p.tokens);
     return {blockIdx.z, tile * kTokens, end};
   }
@@ -64,21 +64,21 @@ __device__ Place FindPlace(const Bf16ProductParams& p, int64_t tile) {
 
 template <int kOut, int kTokens, int kStages, int kStageChannels>
 struct Tile {
-  static constexpr int kVectors = kStageChannels / 8;  // of 16 bytes, in a row
+  static constexpr int kVectors = kStageChannels / 8;  // of 16 bytes, in a tile row
   static constexpr int kStageBytes = (kOut + kTokens) * kStageChannels * 2;
   static constexpr int kPipelineBytes = kWarps * kStages * kStageBytes;
   static constexpr int kSumStride = kOut + 1;
   static constexpr int kSumBytes = kWarps * kTokens * kSumStride * 4;
   static constexpr int kSharedBytes = kPipelineBytes > kSumBytes ? kPipelineBytes : kSumBytes;
 
-  // Byte offset of vector v of a row, so that eight rows' vectors lie in different banks.
-  __device__ static uint32_t Offset(int row, int v) {
-    const int turn = kVectors == 8 ? row & 7 : (row >> 1) & 3;
-    return static_cast<uint32_t>(row * kStageChannels * 2 + ((v ^ turn) * 16));
+  // Byte offset of vector v of a tile row, so that eight tile rows' vectors lie in different banks.
+  __device__ static uint32_t Offset(int tile_row, int v) {
+    const int turn = kVectors == 8 ? tile_row & 7 : (tile_row >> 1) & 3;
+    return static_cast<uint32_t>(tile_row * kStageChannels * 2 + ((v ^ turn) * 16));
   }
 };
 
-// A warp's stream of stages: which rows it reads.
+// A warp's stream of stages: what it reads.
 template <class T, int kOut, int kTokens, int kStageChannels>
 struct Source {
   const Bf16ProductParams& p;
@@ -86,10 +86,10 @@ struct Source {
   Place place;
   int64_t out_begin;
   uint64_t policy;       // of the weights, of the smallest tiles
-  const int32_t* pairs;  // of the block's rows, or null
+  const int32_t* pairs;  // of the block, or null
 
-  // The row of the matrix behind local row r; -1: none.
-  __device__ int64_t WeightRow(int r) const {
+  // The output behind tile row r; -1: none.
+  __device__ int64_t OutputOf(int r) const {
     if (!p.silu) return out_begin + r < p.out ? out_begin + r : -1;
     const int64_t i = out_begin + r % (kOut / 2), inter = p.out / 2;
     return i < inter ? (r < kOut / 2 ? i : inter + i) : -1;
@@ -99,9 +99,9 @@ struct Source {
 #pragma unroll
     for (int i = lane; i < kOut * T::kVectors; i += kWarp) {
       const int r = i / T::kVectors, v = i % T::kVectors;
-      const int64_t row = WeightRow(r), k = channel + v * 8;
-      const bool valid = row >= 0 && k < p.in;
-      const BF16* from = valid ? w + row * p.in + k : w;
+      const int64_t output = OutputOf(r), k = channel + v * 8;
+      const bool valid = output >= 0 && k < p.in;
+      const BF16* from = valid ? w + output * p.in + k : w;
       if constexpr (kTokens == 8) {  // hardly any other tile reads them
         CopyAsync(to + T::Offset(r, v), from, valid, policy);
       } else {
@@ -109,7 +109,7 @@ struct Source {
       }
     }
   }
-  __device__ void LoadRows(uint32_t to, int64_t channel) const {
+  __device__ void LoadTokens(uint32_t to, int64_t channel) const {
     const int lane = threadIdx.x % kWarp;
     const uint32_t x_to = to + kOut * kStageChannels * 2;
 #pragma unroll
@@ -119,9 +119,9 @@ struct Source {
       const bool valid = position < place.end && k < p.in;
       const BF16* from = x;
       if (valid) {
-        int64_t row = p.token_of == nullptr ? position : p.token_of[position];
-        if (pairs != nullptr) row = p.x_of_pairs ? pairs[r] : pairs[r] / p.topk;
-        from = x + row * p.x_stride + k;
+        int64_t token = p.token_of == nullptr ? position : p.token_of[position];
+        if (pairs != nullptr) token = p.x_of_pairs ? pairs[r] : pairs[r] / p.topk;
+        from = x + token * p.x_stride + k;
       }
       CopyAsync(x_to + T::Offset(r, v), from, valid);
     }
@@ -140,8 +140,8 @@ __device__ void MultiplyStage(uint32_t stage, float (&sums)[kOut / 16][kTokens /
     for (int step = 0; step < 2; ++step) {
 #pragma unroll
       for (int m = 0; m < kOut / 16; ++m) {
-        const int row = m * 16 + lane % 16, v = pair * 4 + step * 2 + lane / 16;
-        LoadMatrices(a[step][m], stage + T::Offset(row, v));
+        const int tile_row = m * 16 + lane % 16, v = pair * 4 + step * 2 + lane / 16;
+        LoadMatrices(a[step][m], stage + T::Offset(tile_row, v));
       }
     }
 #pragma unroll
@@ -176,8 +176,8 @@ __device__ void StoreSums(const Bf16ProductParams& p, const Place& place, const 
     if (place.begin + r >= place.end || out_begin + n >= limit) continue;
     const float y = p.silu ? SiluMul(total(r, n), total(r, n + kOut / 2)) : total(r, n);
     const int64_t head = p.counts == nullptr && pairs == nullptr ? place.matrix : 0;
-    const int64_t row = pairs == nullptr ? place.begin + r : pairs[r];
-    const int64_t at = row * p.y_stride + head * p.y_head_stride + out_begin + n;
+    const int64_t place_in_y = pairs == nullptr ? place.begin + r : pairs[r];
+    const int64_t at = place_in_y * p.y_stride + head * p.y_head_stride + out_begin + n;
     if (p.f32) {
       static_cast<float*>(p.y)[at] = y;
     } else {
@@ -205,13 +205,14 @@ __global__ void __launch_bounds__(kThreads)
            stage % kStagesOfChunk * kStageChannels;
   };
   const bool dense = p.counts == nullptr && p.ids == nullptr;
-  Source<T, kOut, kTokens, kStageChannels> source = {.p = p,
-                                                     .w = p.w,
-                                                     .x = p.x,
-                                                     .place = {},
-                                                     .out_begin = out_begin,
-                                                     .policy = kTokens == 8 ? EvictFirst() : 0,
-                                                     .pairs = p.ids == nullptr ? nullptr : few.row};
+  Source<T, kOut, kTokens, kStageChannels> source = {
+      .p = p,
+      .w = p.w,
+      .x = p.x,
+      .place = {},
+      .out_begin = out_begin,
+      .policy = kTokens == 8 ? EvictFirst() : 0,
+      .pairs = p.ids == nullptr ? nullptr : few.pair};
   const auto load_first = [&](auto load) {
 #pragma unroll
     for (int s = 0; s < kStages - 1; ++s) {
@@ -252,7 +253,7 @@ __global__ void __launch_bounds__(kThreads)
   float sums[kOut / 16][kTokens / 8][4] = {};
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) {
-    if (s < stages) source.LoadRows(pipeline + s * T::kStageBytes, channel_of(s));
+    if (s < stages) source.LoadTokens(pipeline + s * T::kStageBytes, channel_of(s));
     CommitCopies();  // the first of them has all the weights
   }
   for (int s = 0; s < stages; ++s) {
@@ -262,7 +263,7 @@ __global__ void __launch_bounds__(kThreads)
     if (next < stages) {
       const uint32_t to = pipeline + next % kStages * T::kStageBytes;
       source.LoadWeights(to, channel_of(next));
-      source.LoadRows(to, channel_of(next));
+      source.LoadTokens(to, channel_of(next));
     }
     CommitCopies();
     MultiplyStage<T, kOut, kTokens, kStageChannels>(pipeline + s % kStages * T::kStageBytes, sums);
@@ -313,20 +314,22 @@ bool Bf16ProductFits(const Bf16ProductParams& p) {
 void LaunchBf16Product(const Bf16ProductParams& p, cudaStream_t stream) {
   using namespace kernels;
   if (p.tokens == 0) return;
-  // Rows that share a matrix; experts share the rows about evenly.
-  const int64_t rows = p.counts == nullptr ? p.tokens : (p.tokens + p.count - 1) / p.count;
+  // Tokens that share a matrix; experts share the pairs about evenly.
+  const int64_t sharing = p.counts == nullptr ? p.tokens : (p.tokens + p.count - 1) / p.count;
   const int64_t matrices = p.counts == nullptr ? p.count : std::min(p.tokens, p.count);
   // Wide tiles read x less often, if there are enough of them for the whole GPU.
-  const bool wide = (p.out + 63) / 64 * ((rows + 63) / 64) * matrices >= 400;
-  if (rows <= 8) {
+  const bool wide = (p.out + 63) / 64 * ((sharing + 63) / 64) * matrices >= 400;
+  if (sharing <= 8) {
     // Absorbed W_UK: a chunk for each warp, and all blocks at a time.
     if (p.in <= kWarps * kChunk) return Launch<16, 8, 2, 64>(p, stream);
     // Experts' weights in longer pieces; whole lines of the L2 in any case.
     if (wide || p.ids != nullptr) return Launch<32, 8, 3, 64>(p, stream);
     return Launch<16, 8, 5, 64>(p, stream);
   }
-  if (rows <= 16) return wide ? Launch<64, 16, 4, 32>(p, stream) : Launch<16, 16, 5, 64>(p, stream);
-  if (rows <= 32) return wide ? Launch<64, 32, 3, 32>(p, stream) : Launch<16, 32, 4, 64>(p, stream);
+  if (sharing <= 16)
+    return wide ? Launch<64, 16, 4, 32>(p, stream) : Launch<16, 16, 5, 64>(p, stream);
+  if (sharing <= 32)
+    return wide ? Launch<64, 32, 3, 32>(p, stream) : Launch<16, 32, 4, 64>(p, stream);
   return wide ? Launch<64, 64, 3, 32>(p, stream) : Launch<16, 64, 4, 32>(p, stream);
 }
 

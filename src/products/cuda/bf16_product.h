@@ -49,7 +49,7 @@ struct Bf16ProductParams {
   // For Hopper's kernels: `counts` and `begins`, or x, were there before the launch in front began:
   // they are read before that has ended. A launch that one with `x_early` may follow has
   // `wait_first`: it lets the next begin once it has waited itself, as all but Hopper's for few
-  // rows always do.
+  // tokens always do.
   bool counts_early = false, x_early = false, wait_first = false;
 };
 

@@ -1,5 +1,5 @@
-// Which rows of few tokens' experts a block multiplies: found by each block among the ids, so that
-// nothing is sorted beforehand.
+// Which pairs of few tokens and their experts a block multiplies: found by each block among the
+// ids, so that nothing is sorted beforehand.
 #pragma once
 
 #include <cstdint>
@@ -8,20 +8,20 @@
 
 namespace fathom {
 
-// Rows of one matrix. A row is a pair: token * topk + j.
+// Pairs of one matrix. A pair is a number: token * topk + j.
 struct FewPairs {
-  static constexpr int kRows = 8, kMost = 128;  // of a block; of a step
-  int32_t matrix, count;                        // count 0: there is no such group
+  static constexpr int kPairs = 8, kMost = 128;  // of a block; of a step
+  int32_t matrix, count;                         // count 0: there is no such group
   int32_t first_rank;
-  int32_t row[kRows];
+  int32_t pair[kPairs];
   int32_t ids[kMost];
 };
 
-// `shared` gets the rows of the group'th eight pairs of equal expert, in order of their first
+// `shared` gets the group'th eight pairs of equal expert, in order of their first
 // pair. One warp.
 __device__ inline void FindPairs(FewPairs& shared, const int32_t* ids, const int32_t* live_tokens,
                                  int32_t tokens, int32_t topk, int32_t group) {
-  constexpr int kEach = FewPairs::kMost / 32, kRows = FewPairs::kRows;
+  constexpr int kEach = FewPairs::kMost / 32, kPairs = FewPairs::kPairs;
   const int lane = threadIdx.x % 32;
   const int32_t live = __ldcg(live_tokens);
   int32_t id[kEach], rank[kEach];
@@ -51,7 +51,7 @@ __device__ inline void FindPairs(FewPairs& shared, const int32_t* ids, const int
   __syncwarp();
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const bool first = id[i] >= 0 && rank[i] % kRows == 0;
+    const bool first = id[i] >= 0 && rank[i] % kPairs == 0;
     const unsigned firsts = __ballot_sync(kAllLanes, first);
     if (first && __popc(firsts & ((1u << lane) - 1)) == group) {
       shared.matrix = id[i];
@@ -66,8 +66,8 @@ __device__ inline void FindPairs(FewPairs& shared, const int32_t* ids, const int
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int32_t place = rank[i] - first_rank;
-    if (id[i] != matrix || place < 0 || place >= kRows) continue;
-    shared.row[place] = 32 * i + lane;
+    if (id[i] != matrix || place < 0 || place >= kPairs) continue;
+    shared.pair[place] = 32 * i + lane;
     atomicMax(&shared.count, place + 1);
   }
 }

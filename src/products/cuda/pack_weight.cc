@@ -1,5 +1,5 @@
-// Packs weights for the CUDA table: row-major, as they are stored. The copies go through pinned
-// staging while the next rows are read.
+// Packs weights for the CUDA table: output by output, as they are stored. The copies go through
+// pinned staging while the next outputs are read.
 #include "products/cuda/pack_weight.h"
 
 #include <vector>
@@ -16,20 +16,20 @@ size_t ElementBytes(const WeightFormat& format) {
   return static_cast<size_t>(BitsOf(format.values)) / 8;
 }
 
-// Rows of all parts of all matrices, one after another.
+// Outputs of all parts of all matrices, one after another.
 class Packer {
  public:
   Packer(CudaDevice& device, const PackArgs& args, CudaWeight& weight)
       : device_(device), args_(args), w_(weight) {}
 
   void Run() {
-    const size_t row_bytes = static_cast<size_t>(w_.in) * ElementBytes(w_.format);
-    w_.values = device_.Allocate(static_cast<size_t>(w_.count * w_.out) * row_bytes);
+    const size_t output_bytes = static_cast<size_t>(w_.in) * ElementBytes(w_.format);
+    w_.values = device_.Allocate(static_cast<size_t>(w_.count * w_.out) * output_bytes);
     std::byte* to = w_.values->data();
     for (const WeightSource& source : args_.matrices) {
       for (const WeightTensor& part : source.parts) {
-        PackPart(part, row_bytes, to);
-        to += static_cast<size_t>(part.values.dim(0)) * row_bytes;
+        PackPart(part, output_bytes, to);
+        to += static_cast<size_t>(part.values.dim(0)) * output_bytes;
       }
     }
     w_.bytes = w_.values->size();
@@ -41,9 +41,9 @@ class Packer {
  private:
   bool AsStored(const WeightTensor& part) const { return part.format.values == w_.format.values; }
 
-  void Convert(const WeightTensor& part, int64_t row, std::byte* to) const {
+  void Convert(const WeightTensor& part, int64_t output, std::byte* to) const {
     for (int64_t k = 0; k < w_.in; ++k) {
-      const float x = Dequantize(part, row, k);
+      const float x = Dequantize(part, output, k);
       if (w_.format.values == WeightType::kBF16) {
         reinterpret_cast<BF16*>(to)[k] = ToBF16(x);
       } else {
@@ -52,37 +52,37 @@ class Packer {
     }
   }
 
-  void PackPart(const WeightTensor& part, size_t row_bytes, std::byte* to) {
+  void PackPart(const WeightTensor& part, size_t output_bytes, std::byte* to) {
     const TensorView& values = part.values;
-    const int64_t rows = values.dim(0);
+    const int64_t outputs = values.dim(0);
     if (AsStored(part) && values.contiguous()) {
       device_.UploadBytes(to, {static_cast<const std::byte*>(values.data()),
-                               static_cast<size_t>(rows) * row_bytes});
+                               static_cast<size_t>(outputs) * output_bytes});
       return;
     }
-    const int64_t at_once = std::max<int64_t>(1, static_cast<int64_t>((1 << 20) / row_bytes));
-    for (int64_t row = 0; row < rows; row += at_once) {
-      const int64_t count = std::min(at_once, rows - row);
-      buffer_.resize(static_cast<size_t>(count) * row_bytes);
+    const int64_t at_once = std::max<int64_t>(1, static_cast<int64_t>((1 << 20) / output_bytes));
+    for (int64_t output = 0; output < outputs; output += at_once) {
+      const int64_t count = std::min(at_once, outputs - output);
+      buffer_.resize(static_cast<size_t>(count) * output_bytes);
       for (int64_t i = 0; i < count; ++i) {
-        PackRow(part, row + i, buffer_.data() + static_cast<size_t>(i) * row_bytes);
+        PackOutput(part, output + i, buffer_.data() + static_cast<size_t>(i) * output_bytes);
       }
-      device_.UploadBytes(to + static_cast<size_t>(row) * row_bytes, buffer_);
+      device_.UploadBytes(to + static_cast<size_t>(output) * output_bytes, buffer_);
     }
   }
 
-  void PackRow(const WeightTensor& part, int64_t row, std::byte* to) {
-    if (!AsStored(part)) return Convert(part, row, to);
+  void PackOutput(const WeightTensor& part, int64_t output, std::byte* to) {
+    if (!AsStored(part)) return Convert(part, output, to);
     switch (ByteSize(part.values.dtype())) {
-      case 1: return CopyRow<uint8_t>(part.values, row, to);
-      case 2: return CopyRow<uint16_t>(part.values, row, to);
-      default: return CopyRow<uint32_t>(part.values, row, to);
+      case 1: return CopyOutput<uint8_t>(part.values, output, to);
+      case 2: return CopyOutput<uint16_t>(part.values, output, to);
+      default: return CopyOutput<uint32_t>(part.values, output, to);
     }
   }
 
   template <class T>
-  void CopyRow(const TensorView& values, int64_t row, std::byte* to) {
-    const T* from = static_cast<const T*>(values.data()) + row * values.stride(0);
+  void CopyOutput(const TensorView& values, int64_t output, std::byte* to) {
+    const T* from = static_cast<const T*>(values.data()) + output * values.stride(0);
     const int64_t stride = values.stride(1);
     T* out = reinterpret_cast<T*>(to);
     for (int64_t k = 0; k < w_.in; ++k) out[k] = from[k * stride];
@@ -92,27 +92,27 @@ class Packer {
     const std::vector<WeightTensor>& first = args_.matrices[0].parts;
     w_.parts = static_cast<int64_t>(first.size());
     w_.part_out = first[0].values.dim(0);
-    int64_t& tile_rows = w_.format.scales.rows.size;
+    int64_t& tile_outputs = w_.format.scales.outputs.size;
     bool whole = true;  // all parts end with a scale tile, but for the last
     for (const WeightSource& source : args_.matrices) {
       for (const WeightTensor& part : source.parts) {
-        if (part.format.scales.rows.offset != 0) tile_rows = 1;
+        if (part.format.scales.outputs.offset != 0) tile_outputs = 1;
         if (part.values.dim(0) != w_.part_out) w_.parts = 1;
         whole &= &part == &source.parts.back() || part.values.dim(0) % kScaleTile == 0;
       }
     }
     if (w_.parts == 1) {
       w_.part_out = w_.out;
-      if (!whole) tile_rows = 1;
+      if (!whole) tile_outputs = 1;
     }
-    w_.part_scale_rows = w_.format.scales.rows.Count(w_.part_out);
+    w_.part_scale_groups = w_.format.scales.outputs.Count(w_.part_out);
     std::vector<float> scales;
-    scales.reserve(static_cast<size_t>(w_.count * w_.parts * w_.part_scale_rows * w_.runs()));
+    scales.reserve(static_cast<size_t>(w_.count * w_.parts * w_.part_scale_groups * w_.runs()));
     for (const WeightSource& source : args_.matrices) {
       for (const WeightTensor& part : source.parts) {
-        for (int64_t row = 0; row < part.values.dim(0); row += tile_rows) {
+        for (int64_t output = 0; output < part.values.dim(0); output += tile_outputs) {
           for (int64_t run = 0; run < w_.runs(); ++run) {
-            scales.push_back(LoadFloat(part.scales, part.format.scales.rows.Of(row), run));
+            scales.push_back(LoadFloat(part.scales, part.format.scales.outputs.Of(output), run));
           }
         }
       }

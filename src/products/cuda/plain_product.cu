@@ -37,15 +37,15 @@ __global__ void __launch_bounds__(kOutputs* kWarp)
   const int64_t first = int64_t{blockIdx.y} * kTokens, head = blockIdx.z;
   const int64_t live = min(static_cast<int64_t>(*a.live), a.tokens);
   if (n >= m.out || first >= live) return;
-  ActivationsOfToken<X> rows[kTokens];
+  ActivationsOfToken<X> own[kTokens];
 #pragma unroll
   for (int r = 0; r < kTokens; ++r) {
     const int64_t t = min(first + r, live - 1);  // what is beyond is computed, and dropped
-    rows[r] = {a.x + t * a.token_stride + head * a.head_stride,
-               a.scales == nullptr ? nullptr : a.scales + t * m.runs};
+    own[r] = {a.x + t * a.token_stride + head * a.head_stride,
+              a.scales == nullptr ? nullptr : a.scales + t * m.runs};
   }
   float sums[kTokens];
-  WarpProduct<W>(m, head, n, rows, sums);
+  WarpProduct<W>(m, head, n, own, sums);
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int r = 0; r < kTokens; ++r) {

@@ -12,7 +12,7 @@ namespace fathom {
 
 struct PlainProductParams {
   const PackedWeight* weight = nullptr;  // of CUDA; [count, out, in]
-  // Rows of x: [tokens, in], or [tokens, count, in] with one matrix per head; strides in elements.
+  // x: [tokens, in], or [tokens, count, in] with one matrix per head; strides in elements.
   const BF16* x = nullptr;
   int64_t x_stride = 0, x_head_stride = 0;
   QuantizedTokens quantized;      // instead of x, of one matrix of FP8

@@ -1,10 +1,10 @@
 // Online quantisation of activations on CUDA.
 //   formula:       scale = max(max|x|, 1e-10) / 448 (rounded up to a power of two);
 //                  q = E4M3(x / scale)
-//   data mapping:  a warp per row and run of up to 128 channels
+//   data mapping:  a warp per token and run of up to 128 channels
 //   bytes, FLOPs:  reads 2 or 4 bytes, writes 1 a number; a division each
 //   accumulator:   none
-//   expected time: one launch (2 us) for up to 128 rows of 7168; not measured
+//   expected time: one launch (2 us) for up to 128 tokens of 7168; not measured
 #include "products/cuda/quantize_runs.h"
 
 #include <cuda_fp8.h>
@@ -35,7 +35,7 @@ struct LiveTokens {
 };
 
 template <class T>
-__global__ void QuantizeRuns(Rows<const T> x, Matrices m, bool ue8m0, LiveTokens tokens,
+__global__ void QuantizeRuns(Slices<const T> x, Matrices m, bool ue8m0, LiveTokens tokens,
                              QuantizedTokens out) {
   const int64_t t = blockIdx.x;
   const int64_t run = int64_t{blockIdx.y} * kWarpsOfQuantize + threadIdx.x / kWarp;

@@ -4,7 +4,7 @@
 //   bytes, FLOPs:  reads 2, writes 1 byte a channel; about 20 operations a channel
 //   accumulator:   none
 //   builds on:     scales of 1x128, found online: the DeepSeek-V3 report, section 3.3
-//   expected time: 4096 rows of 7168: 88 MB at the device's bandwidth
+//   expected time: 4096 tokens of 7168: 88 MB at the device's bandwidth
 #include "products/cuda/quantize_tokens.h"
 
 #include "cuda/kernels.cuh"
@@ -15,28 +15,28 @@ namespace {
 
 constexpr int kQuantizeThreads = 256;
 
-// kPlaced: rows go to places.
+// kPlaced: tokens go to places.
 template <bool kPlaced>
 __global__ void __launch_bounds__(kQuantizeThreads) QuantizeTokens(const QuantizeTokensParams p) {
   if (!kPlaced) AllowNextKernel();
   WaitForPriorKernels();
   if (kPlaced) AllowNextKernel();  // after the wait: experts' products read early what was sorted
-  const int64_t row = blockIdx.x, vector = int64_t{blockIdx.y} * kQuantizeThreads + threadIdx.x;
+  const int64_t token = blockIdx.x, vector = int64_t{blockIdx.y} * kQuantizeThreads + threadIdx.x;
   const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
-  // A lane's of the next 32, asked for together with what else there is; rows past the live are
+  // A lane's of the next 32, asked for together with what else there is; tokens past the live are
   // there.
   const auto places_from = [&](int32_t copy) {
-    return copy + lane < p.copies ? p.places[row * p.copies + copy + lane] : 0;
+    return copy + lane < p.copies ? p.places[token * p.copies + copy + lane] : 0;
   };
   int32_t places = kPlaced ? places_from(0) : 0;
-  if (row >= *p.live) return;
+  if (token >= *p.live) return;
   const bool live = vector * kVector < p.channels;
   Vector x = {};
-  if (live) x = Unpack(AsVectors(p.x + row * p.stride)[vector]);
+  if (live) x = Unpack(AsVectors(p.x + token * p.stride)[vector]);
   const float scale = ScaleOf(x, p.out.scale_ue8m0);
   const uint2 codes = Codes(x, scale);
   if (!kPlaced) {
-    if (live) StoreCodes(p.out, row, p.channels, vector, codes, scale);
+    if (live) StoreCodes(p.out, token, p.channels, vector, codes, scale);
     return;
   }
   for (int32_t copy = 0; copy < p.copies; ++copy) {

@@ -65,11 +65,11 @@ __device__ __forceinline__ uint2 Codes(const Vector& x, float scale) {
   return {two(0) | two(2) << 16, two(4) | two(6) << 16};
 }
 
-// Writes the vector's codes, and its run's scale, to one row.
-__device__ __forceinline__ void StoreCodes(const QuantizedOut& out, int64_t row, int64_t width,
+// Writes the vector's codes, and its run's scale, to one token's.
+__device__ __forceinline__ void StoreCodes(const QuantizedOut& out, int64_t token, int64_t width,
                                            int64_t vector, uint2 codes, float scale) {
-  *reinterpret_cast<uint2*>(out.codes + row * width + vector * kVector) = codes;
-  if (vector % kRunLanes == 0) out.scales[vector / kRunLanes * out.scale_pitch + row] = scale;
+  *reinterpret_cast<uint2*>(out.codes + token * width + vector * kVector) = codes;
+  if (vector % kRunLanes == 0) out.scales[vector / kRunLanes * out.scale_pitch + token] = scale;
 }
 
 __device__ __forceinline__ Vector ReadVector(const __nv_bfloat16* p) {

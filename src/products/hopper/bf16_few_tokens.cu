@@ -1,4 +1,4 @@
-// BF16 products of few tokens on Hopper, with weights as the operand of 16 rows.
+// BF16 products of few tokens on Hopper, with weights as the operand of 16 tile rows.
 //   formula:       y[t] = x[t] W^T; or silu(gate) * up of the two halves of W
 //   data mapping:  blocks walk tiles of 16 outputs a warp, all channels; a warp feeds a ring of
 //                  stages (128 channels) with W by TMA, across tiles, and another with x
@@ -23,11 +23,11 @@ namespace fathom {
 namespace bf16_few_tokens {
 namespace {
 
-constexpr int kChunkBytes = 2 * kBf16Chunk;  // one row of the 128-byte swizzle
+constexpr int kChunkBytes = 2 * kBf16Chunk;  // one tile row of the 128-byte swizzle
 constexpr int kStageChunks = 2;
 constexpr int kMostStages = 32;
-constexpr int kRows = kBf16FewTokens;  // of x
-constexpr int kXBytes = kRows * kChunkBytes;
+constexpr int kTokens = kBf16FewTokens;  // of x
+constexpr int kXBytes = kTokens * kChunkBytes;
 constexpr int kMostPairs = FewPairs::kMost;
 
 struct Args {
@@ -43,17 +43,17 @@ struct Tile {
   static constexpr int kWarps = kWarps_;  // that multiply
   static constexpr bool kSilu = kSilu_;
   static constexpr int kThreads = 32 * (kWarps + 2);
-  static constexpr int kWeightRows = 16 * kWarps;
-  static constexpr int kOut = kSilu ? kWeightRows / 2 : kWeightRows;
-  static constexpr int kWeightBytes = kWeightRows * kChunkBytes;  // of a chunk
+  static constexpr int kWeightChannels = 16 * kWarps;
+  static constexpr int kOut = kSilu ? kWeightChannels / 2 : kWeightChannels;
+  static constexpr int kWeightBytes = kWeightChannels * kChunkBytes;  // of a chunk
   static constexpr int kStageBytes = kStageChunks * (kWeightBytes + kXBytes);
 };
 
-// The rows of each expert that few tokens chose: at most as many as there are tokens.
+// The pairs of each expert that few tokens chose: at most as many as there are tokens.
 struct Experts {
   int32_t count;
-  int32_t matrix[kMostPairs], rows[kMostPairs];
-  int32_t pairs[kMostPairs][kRows];
+  int32_t matrix[kMostPairs], counts[kMostPairs];
+  int32_t pairs[kMostPairs][kTokens];
 };
 
 __device__ __forceinline__ int32_t LiveTokens(const Bf16ProductParams& p) {
@@ -80,16 +80,16 @@ __device__ void FindExperts(Experts& experts, const Bf16ProductParams& p) {
     if (first) {
       place = count + __popc(firsts & ((1u << lane) - 1));
       experts.matrix[place] = id;
-      experts.rows[place] = 0;
+      experts.counts[place] = 0;
     }
     place = __shfl_sync(kAllLanes, place, __ffs(equal) - 1);
     __syncwarp();
-    const int32_t before = id >= 0 ? experts.rows[place] : 0;
+    const int32_t before = id >= 0 ? experts.counts[place] : 0;
     __syncwarp();
     if (id >= 0) {
-      const int32_t row = before + __popc(equal & ((1u << lane) - 1));
-      if (row < kRows) experts.pairs[place][row] = pair;
-      if ((equal >> lane) == 1) experts.rows[place] = min(row + 1, kRows);
+      const int32_t at = before + __popc(equal & ((1u << lane) - 1));
+      if (at < kTokens) experts.pairs[place][at] = pair;
+      if ((equal >> lane) == 1) experts.counts[place] = min(at + 1, kTokens);
     }
     count += __popc(firsts);
     __syncwarp();
@@ -111,7 +111,7 @@ struct Shared {
 
 // What a tile's stages hold.
 struct Place {
-  int32_t group, matrix, channel, rows;  // rows: of x
+  int32_t group, matrix, channel, tokens;  // tokens: or pairs
 };
 template <class T>
 __device__ Place PlaceOf(const Shared& shared, const Args& args, int32_t item) {
@@ -120,7 +120,7 @@ __device__ Place PlaceOf(const Shared& shared, const Args& args, int32_t item) {
   place.channel = (item - place.group * args.across) * T::kOut;
   const bool pairs = args.p.ids != nullptr;
   place.matrix = pairs ? shared.experts.matrix[place.group] : place.group;
-  place.rows = pairs ? shared.experts.rows[place.group] : static_cast<int32_t>(args.p.tokens);
+  place.tokens = pairs ? shared.experts.counts[place.group] : static_cast<int32_t>(args.p.tokens);
   return place;
 }
 
@@ -132,7 +132,8 @@ __device__ void LoadWeights(Shared& shared, uint8_t* memory, const Args& args,
   Ring ring{.stages = args.stages};
   for (int32_t item = blockIdx.x; item < items; item += gridDim.x) {
     const Place place = PlaceOf<T>(shared, args, item);
-    const int32_t row = place.matrix * args.channels * (T::kSilu ? 2 : 1) + place.channel;
+    const int32_t weight_channel =
+        place.matrix * args.channels * (T::kSilu ? 2 : 1) + place.channel;
     for (int32_t chunk = 0; chunk < args.chunks; chunk += kStageChunks, ring.Advance()) {
       Mbarrier& full = shared.full[ring.index];
       uint8_t* to = memory + ring.index * kStageChunks * T::kWeightBytes;
@@ -140,10 +141,10 @@ __device__ void LoadWeights(Shared& shared, uint8_t* memory, const Args& args,
       shared.empty[ring.index].Wait(ring.parity ^ 1);
       full.ArriveExpect(count * T::kWeightBytes);
       for (int32_t i = 0; i < count; ++i, to += T::kWeightBytes) {
-        TmaLoad2(to, &map, full, policy, (chunk + i) * kBf16Chunk, row);
+        TmaLoad2(to, &map, full, policy, (chunk + i) * kBf16Chunk, weight_channel);
         if (T::kSilu) {
           TmaLoad2(to + T::kWeightBytes / 2, &map, full, policy, (chunk + i) * kBf16Chunk,
-                   row + args.channels);
+                   weight_channel + args.channels);
         }
       }
     }
@@ -152,9 +153,9 @@ __device__ void LoadWeights(Shared& shared, uint8_t* memory, const Args& args,
 
 // The same of x: one warp.
 template <class T>
-__device__ void LoadRows(Shared& shared, uint8_t* memory, const Args& args, int32_t items) {
-  constexpr int kVectors = kStageChunks * kBf16Chunk / 8;  // of 16 bytes, of a row
-  constexpr int kRowsAtATime = 32 / kVectors;
+__device__ void LoadTokens(Shared& shared, uint8_t* memory, const Args& args, int32_t items) {
+  constexpr int kVectors = kStageChunks * kBf16Chunk / 8;  // of 16 bytes, of a token
+  constexpr int kTokensAtATime = 32 / kVectors;
   const Bf16ProductParams& p = args.p;
   const auto* const x = reinterpret_cast<const __nv_bfloat16*>(p.x);
   const int lane = threadIdx.x % 32, vector = lane % kVectors;
@@ -162,15 +163,15 @@ __device__ void LoadRows(Shared& shared, uint8_t* memory, const Args& args, int3
   Ring ring{.stages = args.stages};
   for (int32_t item = blockIdx.x; item < items; item += gridDim.x) {
     const Place place = PlaceOf<T>(shared, args, item);
-    const __nv_bfloat16* from[kRows / kRowsAtATime];
+    const __nv_bfloat16* from[kTokens / kTokensAtATime];
 #pragma unroll
-    for (int i = 0; i < kRows / kRowsAtATime; ++i) {
-      const int32_t row = i * kRowsAtATime + lane / kVectors;
+    for (int i = 0; i < kTokens / kTokensAtATime; ++i) {
+      const int32_t token = i * kTokensAtATime + lane / kVectors;
       int64_t at = 0;
       if (p.ids == nullptr) {
-        at = row * p.x_stride + place.matrix * p.x_head_stride;
-      } else if (row < place.rows) {
-        const int32_t pair = shared.experts.pairs[place.group][row];
+        at = token * p.x_stride + place.matrix * p.x_head_stride;
+      } else if (token < place.tokens) {
+        const int32_t pair = shared.experts.pairs[place.group][token];
         at = (p.x_of_pairs ? pair : pair / p.topk) * p.x_stride;
       }
       from[i] = x + at;
@@ -180,11 +181,11 @@ __device__ void LoadRows(Shared& shared, uint8_t* memory, const Args& args, int3
       const uint32_t to = first + ring.index * kStageChunks * kXBytes;
       shared.empty[ring.index].Wait(ring.parity ^ 1);
 #pragma unroll
-      for (int i = 0; i < kRows / kRowsAtATime; ++i) {
-        const int32_t row = i * kRowsAtATime + lane / kVectors;
-        if (row >= place.rows) break;
+      for (int i = 0; i < kTokens / kTokensAtATime; ++i) {
+        const int32_t token = i * kTokensAtATime + lane / kVectors;
+        if (token >= place.tokens) break;
         const bool valid = channel < p.in;
-        kernels::CopyAsync(to + row * kChunkBytes + (vector % 8 ^ row) * 16,
+        kernels::CopyAsync(to + token * kChunkBytes + (vector % 8 ^ token) * 16,
                            valid ? from[i] + channel : x, valid);
       }
       shared.full[ring.index].ArriveAfterCopies();
@@ -193,7 +194,7 @@ __device__ void LoadRows(Shared& shared, uint8_t* memory, const Args& args, int3
   kernels::WaitForCopies<0>();
 }
 
-// What a warp multiplies of a chunk: 16 outputs, all rows.
+// What a warp multiplies of a chunk: 16 outputs, all tokens.
 struct Fragments {
   uint32_t w[4][4], x[2][4];
 };
@@ -202,18 +203,18 @@ __device__ __forceinline__ void Add(float (&sums)[4], const Fragments& f, int k)
 }
 
 template <class T>
-__device__ void StoreTile(const Shared& shared, const Args& args, const Place& place, int32_t rows,
-                          const float (&sums)[4], int warp) {
+__device__ void StoreTile(const Shared& shared, const Args& args, const Place& place,
+                          int32_t tokens, const float (&sums)[4], int warp) {
   const Bf16ProductParams& p = args.p;
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < (T::kSilu ? 2 : 4); ++i) {
     const int32_t out = place.channel + warp * (T::kSilu ? 8 : 16) + lane / 4 + i / 2 * 8;
-    const int32_t row = lane % 4 * 2 + i % 2;
-    if (row >= rows || out >= args.channels) continue;
+    const int32_t token = lane % 4 * 2 + i % 2;
+    if (token >= tokens || out >= args.channels) continue;
     const int64_t at =
-        out + (p.ids == nullptr ? row * p.y_stride + place.matrix * p.y_head_stride
-                                : shared.experts.pairs[place.group][row] * p.y_stride);
+        out + (p.ids == nullptr ? token * p.y_stride + place.matrix * p.y_head_stride
+                                : shared.experts.pairs[place.group][token] * p.y_stride);
     const float y = T::kSilu ? kernels::SiluMul(sums[i], sums[2 + i]) : sums[i];
     if (p.f32) {
       static_cast<float*>(p.y)[at] = y;
@@ -228,12 +229,13 @@ __device__ void MultiplyTiles(Shared& shared, const uint8_t* weights, const uint
                               const Args& args, int32_t items, int warp) {
   const int lane = threadIdx.x % 32;
   const int32_t live = args.p.ids == nullptr ? LiveTokens(args.p) : 0;
-  // Where this lane reads its rows; the next 16 channels are two 16-byte places of the swizzle on.
+  // Where this lane reads its tile rows; the next 16 channels are two 16-byte places of the
+  // swizzle on.
   const int turn = lane % 8;
-  const int weight_row =
-      T::kSilu ? lane % 16 / 8 * (T::kWeightRows / 2) + warp * 8 + lane % 8 : warp * 16 + lane % 16;
+  const int tile_row = T::kSilu ? lane % 16 / 8 * (T::kWeightChannels / 2) + warp * 8 + lane % 8
+                                : warp * 16 + lane % 16;
   const uint32_t weight_from =
-      SharedAddress(weights) + weight_row * kChunkBytes + (lane / 16 ^ turn) * 16;
+      SharedAddress(weights) + tile_row * kChunkBytes + (lane / 16 ^ turn) * 16;
   const uint32_t x_from = SharedAddress(xs) + lane % 8 * kChunkBytes + (lane / 8 ^ turn) * 16;
   Ring ring{.stages = args.stages};
   const auto read = [&](Fragments& to, int chunk) {  // of the ring's stage
@@ -280,7 +282,7 @@ __device__ void MultiplyTiles(Shared& shared, const uint8_t* weights, const uint
       Add(sums, next, 3);
     }
     const Place place = PlaceOf<T>(shared, args, item);
-    StoreTile<T>(shared, args, place, args.p.ids == nullptr ? live : place.rows, sums, warp);
+    StoreTile<T>(shared, args, place, args.p.ids == nullptr ? live : place.tokens, sums, warp);
   }
 }
 
@@ -296,7 +298,7 @@ __global__ void __launch_bounds__(T::kThreads, 2)
   if (warp == T::kWarps) {
     if (lane == 0) PrefetchTensorMap(&weight_map);
     for (int stage = lane; stage < args.stages; stage += 32) {
-      shared.full[stage].Init(1 + 32);  // the lane that asks for weights, those that copy rows
+      shared.full[stage].Init(1 + 32);  // the lane that asks for weights, those that copy tokens
       shared.empty[stage].Init(T::kWarps);
     }
     FenceMbarrierInit();
@@ -314,7 +316,7 @@ __global__ void __launch_bounds__(T::kThreads, 2)
     if (lane == 0) LoadWeights<T>(shared, memory, args, weight_map, items);
   } else if (warp > T::kWarps) {
     if (!x_is_there) WaitForPriorKernels();
-    LoadRows<T>(shared, xs, args, items);
+    LoadTokens<T>(shared, xs, args, items);
   } else {
     if (!pairs && !p.wait_first) AllowNextKernel();
     if (!x_is_there) WaitForPriorKernels();
@@ -343,12 +345,12 @@ void Launch(const Bf16ProductParams& p, cudaStream_t stream) {
                      .chunks = static_cast<int32_t>(chunks),
                      .across = static_cast<int32_t>(across),
                      .stages = static_cast<int32_t>(stages)};
-  constexpr uint32_t kBoxRows = kSilu ? T::kOut : T::kWeightRows;
+  constexpr uint32_t kBoxChannels = kSilu ? T::kOut : T::kWeightChannels;
   const auto u64 = [](int64_t x) { return static_cast<uint64_t>(x); };
   const CUtensorMap weight_map = MakeTensorMap({.data = p.w,
                                                 .sizes = {u64(p.in), u64(p.count * p.out)},
                                                 .strides = {u64(p.in) * 2},
-                                                .box = {kBf16Chunk, kBoxRows},
+                                                .box = {kBf16Chunk, kBoxChannels},
                                                 .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
   Gpu::OfThread().AllowSharedMemory(Kernel<T>, kShared);
   Gpu::OfThread().Check(LaunchEarly(Kernel<T>, dim3(static_cast<unsigned>(blocks)), T::kThreads,
@@ -363,8 +365,9 @@ void LaunchBf16FewTokens(const Bf16ProductParams& p, cudaStream_t stream) {
   using namespace bf16_few_tokens;
   if (p.tokens == 0) return;
   // Small matrices are spread over more multiprocessors.
-  const int64_t rows = p.out * (p.ids != nullptr ? std::min(p.count, p.tokens * p.topk) : p.count);
-  if (rows <= 64 * Multiprocessors()) {
+  const int64_t channels =
+      p.out * (p.ids != nullptr ? std::min(p.count, p.tokens * p.topk) : p.count);
+  if (channels <= 64 * Multiprocessors()) {
     if (p.silu) return Launch<2, true>(p, stream);
     return Launch<2, false>(p, stream);
   }

@@ -1,9 +1,9 @@
 // BF16 products of many tokens on Hopper.
 //   formula:       y[t] = x[t] W^T; or silu(gate) * up of the two halves of W
 //   data mapping:  persistent blocks in pairs walk tiles; one thread feeds a ring of shared-memory
-//                  stages (64 channels of x and of W each) by TMA, warpgroups multiply 64 rows by
+//                  stages (64 channels of x and of W each) by TMA, warpgroups multiply 64 tokens by
 //                  kMmaN
-//   bytes, FLOPs:  in x (rows + out) + rows x out numbers; 2 x rows x out x in FLOPs
+//   bytes, FLOPs:  in x (tokens + out) + tokens x out numbers; 2 x tokens x out x in FLOPs
 //   accumulator:   fp32 in the tensor core, in ascending order, 16 channels at a time
 //   builds on:     a loading warp ahead of warpgroups that share a tile, as CUTLASS's persistent
 //                  cooperative kernels for Hopper; multicast of what a pair shares
@@ -34,44 +34,44 @@ __device__ __forceinline__ void LoadX(uint8_t* to, const CUtensorMap& map, Mbarr
 template <class T>
 __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int32_t index,
                      int32_t step, uint32_t rank) {
-  const uint32_t x_bytes = T::kPairChannels * args.x_box_rows * kChunkBytes;
+  const uint32_t x_bytes = T::kPairChannels * args.x_box_tokens * kChunkBytes;
   constexpr uint32_t kWeightBytes = T::kN * kChunkBytes;
   const uint64_t policy = EvictNormal(), weight_policy = args.read_once ? EvictFirst() : policy;
-  const int32_t pair_row = rank / T::kPairChannels, pair_channel = rank % T::kPairChannels;
-  const auto same_rows =
-      static_cast<uint16_t>(((1 << T::kPairChannels) - 1) << pair_row * T::kPairChannels);
+  const int32_t pair_token = rank / T::kPairChannels, pair_channel = rank % T::kPairChannels;
+  const auto same_tokens =
+      static_cast<uint16_t>(((1 << T::kPairChannels) - 1) << pair_token * T::kPairChannels);
   const auto same_channels =
-      static_cast<uint16_t>((1 | (T::kPairRows - 1) << T::kPairChannels) << pair_channel);
-  const int32_t part = pair_channel * args.x_box_rows;  // of x: what this block loads
-  const int32_t matrix_rows = args.channels * (T::kSilu ? 2 : 1);
-  const int32_t box_step = T::kSilu ? args.channels : T::kBoxRows;
+      static_cast<uint16_t>((1 | (T::kPairTokens - 1) << T::kPairChannels) << pair_channel);
+  const int32_t part = pair_channel * args.x_box_tokens;  // of x: what this block loads
+  const int32_t matrix_channels = args.channels * (T::kSilu ? 2 : 1);
+  const int32_t box_step = T::kSilu ? args.channels : T::kBoxChannels;
   RingPosition<T::kStages> ring;
   Work work;
   bool first = true;
   for (; FindWork(shared, args, index, rank, work); index += step, first = false) {
-    const int32_t x_row = Uniform(work.row);
+    const int32_t x_token = Uniform(work.token);
     const int32_t head = Uniform(args.counts == nullptr ? work.group : 0);
-    const int32_t weight_row = Uniform(work.group * matrix_rows + work.channel);
-    // A pair's second block may have no channels or rows: what it multiplies is not stored.
-    const bool has_channels = Uniform(work.channels) > 0, has_rows = Uniform(work.rows) > 0;
-    const uint32_t bytes = (has_channels ? kWeightBytes : 0) + (has_rows ? x_bytes : 0);
+    const int32_t weight_channel = Uniform(work.group * matrix_channels + work.channel);
+    // A pair's second block may have no channels or tokens: what it multiplies is not stored.
+    const bool has_channels = Uniform(work.channels) > 0, has_tokens = Uniform(work.tokens) > 0;
+    const uint32_t bytes = (has_channels ? kWeightBytes : 0) + (has_tokens ? x_bytes : 0);
     const auto load_weights = [&](uint32_t stage, int32_t chunk) {
       Mbarrier& full = shared.full[stage];
       full.ArriveExpect(bytes);
       if (!has_channels) return;
       uint8_t* to = shared.weights[stage];
-      if constexpr (T::kPairRows == 2) {
-        TmaLoadMulticast2(to + pair_row * T::kBoxRows * kChunkBytes, &maps.weights, full,
+      if constexpr (T::kPairTokens == 2) {
+        TmaLoadMulticast2(to + pair_token * T::kBoxChannels * kChunkBytes, &maps.weights, full,
                           weight_policy, same_channels,
-                          {chunk * kBf16Chunk, weight_row + pair_row * box_step});
+                          {chunk * kBf16Chunk, weight_channel + pair_token * box_step});
       } else {
 #pragma unroll
         for (int across = 0; across < T::kAcross; ++across) {
 #pragma unroll
           for (int box = 0; box < T::kWeightBoxes; ++box) {
-            TmaLoad2(to + (across * T::kMmaN + box * T::kBoxRows) * kChunkBytes, &maps.weights,
+            TmaLoad2(to + (across * T::kMmaN + box * T::kBoxChannels) * kChunkBytes, &maps.weights,
                      full, weight_policy, chunk * kBf16Chunk,
-                     weight_row + across * T::kMmaOut + box * box_step);
+                     weight_channel + across * T::kMmaOut + box * box_step);
           }
         }
       }
@@ -90,9 +90,9 @@ __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int3
       if (chunk >= early) shared.empty[ring.index].Wait(ring.parity ^ 1);
       if (ElectLane()) {
         if (chunk >= early) load_weights(ring.index, chunk);
-        if (has_rows) {
+        if (has_tokens) {
           LoadX<T>(shared.x[ring.index] + part * kChunkBytes, maps.x, shared.full[ring.index],
-                   policy, same_rows, {chunk * kBf16Chunk, x_row + part, head});
+                   policy, same_tokens, {chunk * kBf16Chunk, x_token + part, head});
         }
       }
       __syncwarp();
@@ -163,7 +163,7 @@ __device__ __forceinline__ void MultiplyAll(Shared<T>& shared, const Args& args,
     if (!T::kSilu && args.f32) {
       const Part<T> part(args, work, thread.warp, 0);
       StoreF32<T::kMmaOut>(sums, static_cast<float*>(args.out) + part.at, args.out_stride,
-                           part.rows, part.channels, thread.lane);
+                           part.tokens, part.channels, thread.lane);
       continue;
     }
     Pack<T>(results, sums);
@@ -182,7 +182,7 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
   AllowNextKernel();
   const auto find = [&](Work& work) {
     if (!FindWork(shared, args, index, rank, work)) return false;
-    if (args.counts == nullptr) work.rows = min(work.rows, __ldcg(args.live) - work.row);
+    if (args.counts == nullptr) work.tokens = min(work.tokens, __ldcg(args.live) - work.token);
     index += step;
     return true;
   };

@@ -23,22 +23,22 @@ __device__ __forceinline__ void Pack(Results<T>& results, const float (&sums)[T:
   }
 }
 
-// Where a warp's 16 rows and the channels from `first` on lie.
+// Where a warp's 16 tokens and the channels from `first` on lie.
 template <class T>
 struct Part {
-  int32_t row, rows, first, channels;
+  int32_t token, tokens, first, channels;
   int64_t at;  // of the output
   __device__ __forceinline__ Part(const Args& args, const Work& work, int warp, int32_t offset)
-      : row(warp % (4 * T::kDown) * 16),
-        rows(work.rows - row),
+      : token(warp % (4 * T::kDown) * 16),
+        tokens(work.tokens - token),
         first(warp / (4 * T::kDown) * T::kMmaOut + offset),
         channels(work.channels - first),
-        at((work.row + row) * args.out_stride + work.group * args.out_head_stride + work.channel +
-           first) {}
+        at((work.token + token) * args.out_stride + work.group * args.out_head_stride +
+           work.channel + first) {}
 };
 
 // Stores piece kPiece of this warp's results: kStaged channels, through its staging memory, so that
-// rows can be left out and stores are whole sectors.
+// tokens can be left out and stores are whole sectors.
 template <class T, int kPiece>
 __device__ __forceinline__ void StorePiece(const Results<T>& results, Shared<T>& shared,
                                            const Args& args, const Work& work, WarpLane thread) {
@@ -51,7 +51,7 @@ __device__ __forceinline__ void StorePiece(const Results<T>& results, Shared<T>&
   }
   __syncwarp();
   StoreStaged<kChunks>(staging, static_cast<uint8_t*>(args.out) + part.at * 2, args.out_stride * 2,
-                       part.rows, part.channels * 2, thread.lane);
+                       part.tokens, part.channels * 2, thread.lane);
   __syncwarp();
 }
 

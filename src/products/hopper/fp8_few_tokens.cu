@@ -1,8 +1,8 @@
-// FP8 block-scaled products of at most eight rows on Hopper.
+// FP8 block-scaled products of at most eight tokens on Hopper.
 //   formula:       as fp8_gemm_kernel.cuh; x's scales and codes as quantize_tokens.cu
-//   data mapping:  a block per 64 rows of W, the tensor core's operand of 64 rows; x is its operand
-//                  of 8. One warp streams W through a ring by TMA, eight quantise x into shared
-//                  memory meanwhile, and four of these then multiply run by run
+//   data mapping:  a block per 64 channels of W, the tensor core's operand of 64 tile rows; x is
+//                  its operand of 8. One warp streams W through a ring by TMA, eight quantise x
+//                  into shared memory meanwhile, and four of these then multiply run by run
 //   bytes, FLOPs:  W once; x once per block, from the L2; 2 FLOPs a weight and token
 //   accumulator:   the tensor core's within a run, fp32 registers across runs, in order
 //   builds on:     the DeepSeek-V3 report, section 3.3, for the scaling; a warp of its own that
@@ -28,8 +28,8 @@ namespace fp8_few_tokens {
 
 using fp8_gemm::kRun;
 
-constexpr int kRows = kFp8FewTokens, kChannels = 64;  // of a block
-static_assert(kFp8FewTokens == FewPairs::kRows && kFp8MostPairs == FewPairs::kMost);
+constexpr int kTokens = kFp8FewTokens, kChannels = 64;  // of a block
+static_assert(kFp8FewTokens == FewPairs::kPairs && kFp8MostPairs == FewPairs::kMost);
 constexpr int kMultipliers = 128, kQuantizers = 256, kThreads = kQuantizers + 32;
 constexpr int kStageBytes = kChannels * kRun, kMostStages = 24;
 constexpr int kInFlight = 4;              // runs whose products are under way
@@ -43,15 +43,15 @@ struct Args {
   void* y;
   int64_t x_stride, y_stride;
   int32_t tokens, topk, channels, runs;
-  int32_t parts, part_out, part_tiles, scale_rows;
+  int32_t parts, part_out, part_tiles, scale_groups;
   int32_t stages;
   bool x_of_pairs, early, ue8m0;
 };
 
 struct Shared {
   Mbarrier full[kMostStages], empty[kMostStages];
-  FewPairs rows;
-  float up[kChannels / 2][kRows];
+  FewPairs pairs;
+  float up[kChannels / 2][kTokens];
 };
 
 // What lies where in dynamic shared memory.
@@ -59,15 +59,15 @@ struct Memory {
   __device__ Memory(uint8_t* memory, const Args& a)
       : weights(memory),
         x(weights + a.stages * kStageBytes),
-        x_scales(reinterpret_cast<float*>(x + a.runs * kRows * kRun)),
-        weight_scales(x_scales + a.runs * kRows),
+        x_scales(reinterpret_cast<float*>(x + a.runs * kTokens * kRun)),
+        weight_scales(x_scales + a.runs * kTokens),
         shared(reinterpret_cast<Shared*>(weight_scales + 2 * a.runs)) {}
   uint8_t *weights, *x;
-  float *x_scales, *weight_scales;  // [runs][rows]; [two parts][runs]
+  float *x_scales, *weight_scales;  // [runs][tokens]; [two parts][runs]
   Shared* shared;
 };
 size_t SharedBytes(int64_t runs, int64_t stages) {
-  return static_cast<size_t>(stages * kStageBytes + runs * (kRows * kRun + (kRows + 2) * 4)) +
+  return static_cast<size_t>(stages * kStageBytes + runs * (kTokens * kRun + (kTokens + 2) * 4)) +
          sizeof(Shared);
 }
 
@@ -83,14 +83,14 @@ struct Ring {
   }
 };
 
-// Codes and scales of the block's rows, in the order in which wgmma reads them. All threads.
+// Codes and scales of the block's tokens, in the order in which wgmma reads them. All threads.
 template <class X>
-__device__ void QuantizeX(const Memory& memory, const Args& a, int32_t rows) {
+__device__ void QuantizeX(const Memory& memory, const Args& a, int32_t tokens) {
   constexpr int kAtOnce = 4;  // vectors of a thread
-  const int32_t vectors = a.runs * kRunLanes, total = rows * vectors;
+  const int32_t vectors = a.runs * kRunLanes, total = tokens * vectors;
   const auto token_of = [&](int32_t r) {
-    const int32_t row = a.ids == nullptr ? r : memory.shared->rows.row[r];
-    const int32_t of_x = a.ids == nullptr || a.x_of_pairs ? row : row / a.topk;
+    const int32_t pair = a.ids == nullptr ? r : memory.shared->pairs.pair[r];
+    const int32_t of_x = a.ids == nullptr || a.x_of_pairs ? pair : pair / a.topk;
     return static_cast<const X*>(a.x) + of_x * a.x_stride;
   };
   for (int32_t first = threadIdx.x / 32 * 32; first < total; first += kAtOnce * kQuantizers) {
@@ -106,24 +106,24 @@ __device__ void QuantizeX(const Memory& memory, const Args& a, int32_t rows) {
     for (int j = 0; j < kAtOnce; ++j) {
       if (first + j * kQuantizers >= total) break;
       const int32_t i = first + j * kQuantizers + threadIdx.x % 32;
-      const int32_t row = i / vectors, vector = i % vectors;
+      const int32_t token = i / vectors, vector = i % vectors;
       const float scale = ScaleOf(x[j], a.ue8m0);
       if (i >= total) continue;
       const int32_t run = vector / kRunLanes, chunk = vector % kRunLanes / 2;
-      *reinterpret_cast<uint2*>(memory.x + (run * kRows + row) * kRun + (chunk ^ row) * 16 +
+      *reinterpret_cast<uint2*>(memory.x + (run * kTokens + token) * kRun + (chunk ^ token) * 16 +
                                 vector % 2 * 8) = Codes(x[j], scale);
-      if (vector % kRunLanes == 0) memory.x_scales[run * kRows + row] = scale;
+      if (vector % kRunLanes == 0) memory.x_scales[run * kTokens + token] = scale;
     }
   }
 }
 
-// The sums of a thread: of channels 16 warp + lane / 4 and 8 further, and of two rows each.
+// The sums of a thread: of channels 16 warp + lane / 4 and 8 further, and of two tokens each.
 struct Sums {
   float d[4];
   __device__ static int Channel(int i) {
     return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + i / 2 * 8;
   }
-  __device__ static int Row(int i) { return threadIdx.x % 4 * 2 + i % 2; }
+  __device__ static int Token(int i) { return threadIdx.x % 4 * 2 + i % 2; }
 };
 
 // `weight_scales`: of this warp's channels.
@@ -144,7 +144,7 @@ __device__ void Multiply(Sums& sums, const Memory& memory, const Args& a,
         __syncwarp();
         if (threadIdx.x % 32 == 0) memory.shared->empty[released.index].Arrive();
         released.Advance(a.stages);
-        const float2 x_scale = x_scales[done * (kRows / 2)];
+        const float2 x_scale = x_scales[done * (kTokens / 2)];
         const float weight_scale = weight_scales[done];
         const float scale[2] = {x_scale.x * weight_scale, x_scale.y * weight_scale};
 #pragma unroll
@@ -153,7 +153,7 @@ __device__ void Multiply(Sums& sums, const Memory& memory, const Args& a,
       if (run < a.runs) {
         memory.shared->full[loaded.index].Wait(loaded.parity);
         const uint64_t weights = all_weights + loaded.index * (kStageBytes / 16);
-        const uint64_t x = all_x + run * (kRows * kRun / 16);
+        const uint64_t x = all_x + run * (kTokens * kRun / 16);
         WgmmaHold(product[i]);
         WgmmaFence();
 #pragma unroll
@@ -171,9 +171,9 @@ __device__ void Multiply(Sums& sums, const Memory& memory, const Args& a,
 // the compiler knows it.
 template <bool kSilu>
 __device__ void LoadWeights(const Memory& memory, const Args& a, const CUtensorMap* weight_map,
-                            int32_t weight_row) {
+                            int32_t weight_channel) {
   const uint64_t policy = EvictFirst();
-  const int32_t row = Uniform(weight_row);
+  const int32_t channel = Uniform(weight_channel);
   Ring ring;
   for (int32_t run = 0; run < a.runs; ++run, ring.Advance(a.stages)) {
     ring.index = Uniform(ring.index);
@@ -183,9 +183,9 @@ __device__ void LoadWeights(const Memory& memory, const Args& a, const CUtensorM
     if (ElectLane()) {
       uint8_t* to = memory.weights + ring.index * kStageBytes;
       full.ArriveExpect(kStageBytes);
-      TmaLoad2(to, weight_map, full, policy, run * kRun, row);
+      TmaLoad2(to, weight_map, full, policy, run * kRun, channel);
       if constexpr (kSilu) {
-        TmaLoad2(to + kStageBytes / 2, weight_map, full, policy, run * kRun, row + a.part_out);
+        TmaLoad2(to + kStageBytes / 2, weight_map, full, policy, run * kRun, channel + a.part_out);
       }
     }
     __syncwarp();
@@ -208,34 +208,34 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
   }
   if (experts && !a.early) WaitForPriorKernels();
   if (experts && warp == 0) {
-    FindPairs(shared.rows, a.ids, a.live, a.tokens, a.topk, static_cast<int32_t>(blockIdx.y));
+    FindPairs(shared.pairs, a.ids, a.live, a.tokens, a.topk, static_cast<int32_t>(blockIdx.y));
   }
   __syncthreads();
-  if (experts && shared.rows.count == 0) return WaitForPriorKernels();
+  if (experts && shared.pairs.count == 0) return WaitForPriorKernels();
 
-  const int32_t matrix = experts ? shared.rows.matrix : 0;
+  const int32_t matrix = experts ? shared.pairs.matrix : 0;
   const int32_t tile = static_cast<int32_t>(blockIdx.x), part = tile / a.part_tiles;
   constexpr int32_t kTile = kSilu ? kChannels / 2 : kChannels;
   const int32_t channel = (tile - part * a.part_tiles) * kTile;  // of the part
-  const int32_t weight_row = (matrix * a.parts + part) * a.part_out + channel;
+  const int32_t weight_channel = (matrix * a.parts + part) * a.part_out + channel;
   if (warp == kQuantizers / 32) {
     // Which weights a dense product needs is known before the kernels before it have ended.
-    LoadWeights<kSilu>(memory, a, &weight_map, weight_row);
+    LoadWeights<kSilu>(memory, a, &weight_map, weight_channel);
     return;
   }
   // Read before x is, and stored after it.
   static_assert(fp8_gemm::kMostRuns <= kQuantizers);
   const bool scales = threadIdx.x < a.runs;
-  const float* scale_row =
+  const float* channel_scales =
       a.weight_scales +
-      static_cast<int64_t>((matrix * a.parts + part) * a.scale_rows + channel / kRun) * a.runs;
+      static_cast<int64_t>((matrix * a.parts + part) * a.scale_groups + channel / kRun) * a.runs;
   float scale[2];
-  scale[0] = scales ? __ldg(scale_row + threadIdx.x) : 0;
-  if (kSilu) scale[1] = scales ? __ldg(scale_row + a.scale_rows * a.runs + threadIdx.x) : 0;
+  scale[0] = scales ? __ldg(channel_scales + threadIdx.x) : 0;
+  if (kSilu) scale[1] = scales ? __ldg(channel_scales + a.scale_groups * a.runs + threadIdx.x) : 0;
   WaitForPriorKernels();
   AllowNextKernel();  // after the wait: see Fp8FewTokensParams::early
-  const int32_t rows = experts ? shared.rows.count : min(*a.live, a.tokens);
-  QuantizeX<X>(memory, a, experts ? shared.rows.count : a.tokens);  // does not wait for `live`
+  const int32_t tokens = experts ? shared.pairs.count : min(*a.live, a.tokens);
+  QuantizeX<X>(memory, a, experts ? shared.pairs.count : a.tokens);  // does not wait for `live`
   if (scales) {
     memory.weight_scales[threadIdx.x] = scale[0];
     if (kSilu) memory.weight_scales[a.runs + threadIdx.x] = scale[1];
@@ -250,22 +250,22 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
     if (warp >= 2) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        shared.up[sums.Channel(i) - kChannels / 2][sums.Row(i)] = sums.d[i];
+        shared.up[sums.Channel(i) - kChannels / 2][sums.Token(i)] = sums.d[i];
       }
     }
     NamedBarrierSync(1, kMultipliers);
     if (warp >= 2) return;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      sums.d[i] = fp8_gemm::SiluTimes(sums.d[i], shared.up[sums.Channel(i)][sums.Row(i)]);
+      sums.d[i] = fp8_gemm::SiluTimes(sums.d[i], shared.up[sums.Channel(i)][sums.Token(i)]);
     }
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int32_t c = channel + sums.Channel(i), r = sums.Row(i);
-    if (r >= rows || c >= a.part_out) continue;
-    const int64_t row = experts ? shared.rows.row[r] : r;
-    const int64_t at = row * a.y_stride + (kSilu ? 0 : part * a.part_out) + c;
+    const int32_t c = channel + sums.Channel(i), r = sums.Token(i);
+    if (r >= tokens || c >= a.part_out) continue;
+    const int64_t place = experts ? shared.pairs.pair[r] : r;
+    const int64_t at = place * a.y_stride + (kSilu ? 0 : part * a.part_out) + c;
     if constexpr (std::is_same_v<Y, float>) {
       static_cast<float*>(a.y)[at] = sums.d[i];
     } else {
@@ -291,15 +291,15 @@ template <class X, class Y, bool kSilu>
 void Launch(const Fp8FewTokensParams& p, Args args, cudaStream_t stream) {
   const auto kernel = Kernel<X, Y, kSilu>;
   const Fp8Weights& w = p.w;
-  constexpr uint32_t kBoxRows = kSilu ? kChannels / 2 : kChannels;
-  args.part_tiles = static_cast<int32_t>(CeilDivide(w.part_out, kBoxRows));
+  constexpr uint32_t kBoxChannels = kSilu ? kChannels / 2 : kChannels;
+  args.part_tiles = static_cast<int32_t>(CeilDivide(w.part_out, kBoxChannels));
   const CUtensorMap weight_map =
       MakeTensorMap({.type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
                      .data = w.codes,
                      .sizes = {static_cast<uint64_t>(w.in),
                                static_cast<uint64_t>(w.count * w.parts * w.part_out)},
                      .strides = {static_cast<uint64_t>(w.in)},
-                     .box = {kRun, kBoxRows},
+                     .box = {kRun, kBoxChannels},
                      .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
   const int64_t tiles = (kSilu ? 1 : w.parts) * args.part_tiles;
   const int64_t groups = p.ids == nullptr ? 1 : p.tokens * p.topk;
@@ -316,7 +316,7 @@ void LaunchFp8FewTokens(const Fp8FewTokensParams& p, cudaStream_t stream) {
   using namespace fp8_few_tokens;
   const Fp8Weights& w = p.w;
   CHECK(p.tokens <= kFp8FewTokens && p.tokens * p.topk <= kFp8MostPairs,
-        "fp8_few_tokens: {} x {} rows", p.tokens, p.topk);
+        "fp8_few_tokens: {} x {} tokens", p.tokens, p.topk);
   CHECK(w.in % 16 == 0 && w.in <= kRun * fp8_gemm::kMostRuns && w.part_out % 16 == 0,
         "fp8_few_tokens: {} to {} channels", w.in, w.part_out);
   CHECK((p.output == Fp8FewTokensOutput::kSilu) <= (w.parts == 2), "fp8_few_tokens: {} parts",
@@ -336,7 +336,7 @@ void LaunchFp8FewTokens(const Fp8FewTokensParams& p, cudaStream_t stream) {
                      .parts = static_cast<int32_t>(w.parts),
                      .part_out = static_cast<int32_t>(w.part_out),
                      .part_tiles = 0,
-                     .scale_rows = static_cast<int32_t>(CeilDivide(w.part_out, kRun)),
+                     .scale_groups = static_cast<int32_t>(CeilDivide(w.part_out, kRun)),
                      .stages = 0,
                      .x_of_pairs = p.x_of_pairs,
                      .early = p.early,

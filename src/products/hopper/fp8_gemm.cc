@@ -19,13 +19,13 @@ Problem MakeProblem(const Fp8Tokens& x, const Fp8Weights& w, const Fp8TokenGroup
   CHECK(aligned(x.codes) && aligned(x.scales) && aligned(w.codes), "fp8_gemm: unaligned input");
   CHECK(x.channels == w.in && w.in % 16 == 0 && w.in > 0, "fp8_gemm: x has {} channels, W {}",
         x.channels, w.in);
-  CHECK(x.scale_pitch % 4 == 0 && x.scale_pitch >= x.capacity, "fp8_gemm: {} scales for {} rows",
+  CHECK(x.scale_pitch % 4 == 0 && x.scale_pitch >= x.capacity, "fp8_gemm: {} scales for {} tokens",
         x.scale_pitch, x.capacity);
   CHECK(w.count >= 1 && w.count <= kMaxGroups, "fp8_gemm: {} matrices", w.count);
   CHECK(w.in <= kRun * kMostRuns, "fp8_gemm: {} channels, at most {}", w.in, kRun * kMostRuns);
   CHECK(w.part_out > 0 && w.part_out % 8 == 0, "fp8_gemm: {} output channels", w.part_out);
   CHECK(groups.begins != nullptr || groups.capacity * w.count <= x.capacity,
-        "fp8_gemm: {} rows for {} matrices of {}", x.capacity, w.count, groups.capacity);
+        "fp8_gemm: {} tokens for {} matrices of {}", x.capacity, w.count, groups.capacity);
   Problem problem = {.x = x, .w = w, .groups = groups, .args = {}};
   Args& args = problem.args;
   args.weight_scales = w.scales;
@@ -39,31 +39,31 @@ Problem MakeProblem(const Fp8Tokens& x, const Fp8Weights& w, const Fp8TokenGroup
   args.parts = static_cast<int32_t>(w.parts);
   args.part_out = static_cast<int32_t>(w.part_out);
   args.runs = static_cast<int32_t>(CeilDivide(w.in, kRun));
-  args.scale_rows = static_cast<int32_t>(CeilDivide(w.part_out, kRun));
+  args.scale_groups = static_cast<int32_t>(CeilDivide(w.part_out, kRun));
   return problem;
 }
 
 // Measured on an H200 (docs/design/fp8-gemm.md): few tokens are a question of reading weights
 // through as many multiprocessors as pay; many, of rounds of tiles.
 Fp8Tile ChooseTile(const Fp8GemmParams& p) {
-  const int64_t rows = TypicalTokens(p.groups);
+  const int64_t tokens = TypicalTokens(p.groups);
   const int64_t matrices = std::min(p.w.count, p.x.capacity) * p.w.parts;
-  const auto rounds = [&](int64_t tile_rows, int64_t tile_channels) {
+  const auto rounds = [&](int64_t tile_tokens, int64_t tile_channels) {
     return CeilDivide(
-        matrices * CeilDivide(rows, tile_rows) * CeilDivide(p.w.part_out, tile_channels),
+        matrices * CeilDivide(tokens, tile_tokens) * CeilDivide(p.w.part_out, tile_channels),
         Multiprocessors());
   };
-  if (rows <= 64) {
+  if (tokens <= 64) {
     if (rounds(64, 32) == 1) return Fp8Tile::k64x32;
     if (rounds(64, 128) == 1) return Fp8Tile::k64x128Pair;
     return rounds(64, 192) <= 3 ? Fp8Tile::k64x192 : Fp8Tile::k64x128Pair;
   }
-  if (rows <= 128 && rounds(64, 64) == 1) return Fp8Tile::k64x64Pair;
-  // The rows of sorted groups vary, and end anywhere in a tile.
-  const auto cost = [&](double round, int64_t tile_rows, int64_t tile_channels) {
+  if (tokens <= 128 && rounds(64, 64) == 1) return Fp8Tile::k64x64Pair;
+  // The tokens of sorted groups vary, and end anywhere in a tile.
+  const auto cost = [&](double round, int64_t tile_tokens, int64_t tile_channels) {
     const double down = p.groups.begins != nullptr
-                            ? static_cast<double>(rows) / static_cast<double>(tile_rows) + 0.5
-                            : static_cast<double>(CeilDivide(rows, tile_rows));
+                            ? static_cast<double>(tokens) / static_cast<double>(tile_tokens) + 0.5
+                            : static_cast<double>(CeilDivide(tokens, tile_tokens));
     return round *
            std::ceil(down *
                      static_cast<double>(matrices * CeilDivide(p.w.part_out, tile_channels)) /
@@ -83,7 +83,7 @@ Fp8Tile ChooseTile(const Fp8GemmParams& p) {
 void LaunchFp8Gemm(const Fp8GemmParams& p, cudaStream_t stream) {
   fp8_gemm::Problem problem = fp8_gemm::MakeProblem(p.x, p.w, p.groups, p.counts_early);
   CHECK(p.out_stride % 8 == 0 && p.out_stride >= p.w.parts * p.w.part_out,
-        "fp8_gemm: rows of {} for {} channels", p.out_stride, p.w.parts * p.w.part_out);
+        "fp8_gemm: outputs of {} for {} channels", p.out_stride, p.w.parts * p.w.part_out);
   problem.args.out = p.out;
   problem.args.out_stride = p.out_stride;
   problem.args.f32 = p.output == Fp8GemmOutput::kF32;
@@ -95,17 +95,17 @@ void LaunchFp8GemmSilu(const Fp8GemmSiluParams& p, cudaStream_t stream) {
   fp8_gemm::Problem problem = fp8_gemm::MakeProblem(p.x, p.w, p.groups, p.counts_early);
   CHECK(p.w.parts == 2 && p.w.part_out % 16 == 0, "fp8_gemm_silu: {} parts of {} channels",
         p.w.parts, p.w.part_out);
-  CHECK(p.out_scale_pitch >= p.x.capacity, "fp8_gemm_silu: {} scales for {} rows",
+  CHECK(p.out_scale_pitch >= p.x.capacity, "fp8_gemm_silu: {} scales for {} tokens",
         p.out_scale_pitch, p.x.capacity);
   problem.args.out = p.out;
   problem.args.out_stride = p.w.part_out;
   problem.args.out_scales = p.out_scales;
   problem.args.out_scale_pitch = p.out_scale_pitch;
   problem.args.ue8m0 = p.scale_ue8m0;
-  const int64_t rows = fp8_gemm::TypicalTokens(p.groups);
+  const int64_t tokens = fp8_gemm::TypicalTokens(p.groups);
   const Fp8SiluTile tile = p.tile != Fp8SiluTile::kAuto ? p.tile
-                           : rows <= 64                 ? Fp8SiluTile::k64x64Pair
-                           : rows <= 128                ? Fp8SiluTile::k128x128
+                           : tokens <= 64               ? Fp8SiluTile::k64x64Pair
+                           : tokens <= 128              ? Fp8SiluTile::k128x128
                                                         : Fp8SiluTile::k128x128Pair;
   fp8_gemm::LaunchSiluTile(tile, problem, stream);
 }

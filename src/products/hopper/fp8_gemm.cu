@@ -3,8 +3,8 @@
 
 namespace fathom::fp8_gemm {
 
-// Warpgroups along rows and channels, units of each along rows and channels, channels of a unit,
-// stages (they fill the shared memory), what a cluster's blocks share, and how many they are.
+// Warpgroups along tokens and channels, units of each along tokens and channels, channels of a
+// unit, stages (they fill the shared memory), what a cluster's blocks share, and how many they are.
 void LaunchTile(Fp8Tile tile, const Problem& problem, cudaStream_t stream) {
   switch (tile) {
     case Fp8Tile::kAuto: CHECK(false, "fp8_gemm: no tile was chosen");

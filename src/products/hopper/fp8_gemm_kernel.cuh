@@ -2,8 +2,8 @@
 //   formula:       y[r, n] = sum over runs of (sum over the run's 128 k of x[r, k] W[n, k]) *
 //                  (sx[r, run] * sw[n / 128, run])
 //   data mapping:  persistent blocks walk tiles; one thread feeds a ring of shared-memory stages (a
-//                  run of x and of W each) by TMA, warpgroups multiply 64 rows by kMmaN channels
-//   bytes, FLOPs:  in x (rows + out) + 2 x rows x out bytes; 2 x rows x out x in FLOPs
+//                  run of x and of W each) by TMA, warpgroups multiply 64 tokens by kMmaN channels
+//   bytes, FLOPs:  in x (tokens + out) + 2 x tokens x out bytes; 2 x tokens x out x in FLOPs
 //   accumulator:   the tensor core's within a run, fp32 registers across runs
 //   builds on:     scaling in fp32 registers after every 128 channels: the DeepSeek-V3 report,
 //                  section 3.3, and DeepGEMM; a loading warp ahead of warpgroups that share a tile,
@@ -20,7 +20,7 @@
 namespace fathom::fp8_gemm {
 
 // Of all matrices, one below the other: where the tile begins.
-__device__ __forceinline__ int32_t WeightRow(const Args& args, const Work& work) {
+__device__ __forceinline__ int32_t WeightChannel(const Args& args, const Work& work) {
   return (work.group * args.parts + work.part) * args.part_out + work.channel;
 }
 
@@ -39,10 +39,10 @@ __device__ __forceinline__ void LoadEarly(int32_t stages, const F& load) {
 template <class T>
 __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int32_t index,
                      int32_t step, uint32_t rank) {
-  constexpr int kBoxRows = T::kN / T::kWeightBoxes;
+  constexpr int kBoxChannels = T::kN / T::kWeightBoxes;
   constexpr uint16_t kAllBlocks = (1 << T::kBlocks) - 1;
   const uint64_t policy = EvictNormal(), weight_policy = args.read_once ? EvictFirst() : policy;
-  const uint32_t bytes = (T::kXBoxes * args.x_box_rows + T::kN) * kRun + T::kScaleBytes;
+  const uint32_t bytes = (T::kXBoxes * args.x_box_tokens + T::kN) * kRun + T::kScaleBytes;
   RingPosition<T::kStages> ring;
   Work work, next;
   bool first = true, more = FindWork(shared, args, index, rank, next);
@@ -54,20 +54,21 @@ __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int3
   while (more) {
     work = next;
     if (!first) find_next();
-    const int32_t x_row = Uniform(work.row);
-    const int32_t weight_row = Uniform(WeightRow(args, work));
+    const int32_t x_token = Uniform(work.token);
+    const int32_t weight_channel = Uniform(WeightChannel(args, work));
     const auto load_weights = [&](uint32_t stage, int32_t run) {
       Mbarrier& full = shared.full[stage];
       full.ArriveExpect(bytes);
 #pragma unroll
       for (int box = 0; box < T::kWeightBoxes; ++box) {
-        uint8_t* to = shared.weights[stage] + box * kBoxRows * kRun;
-        const int32_t row = weight_row + box * (T::kSilu ? args.part_out : kBoxRows);
+        uint8_t* to = shared.weights[stage] + box * kBoxChannels * kRun;
+        const int32_t channel = weight_channel + box * (T::kSilu ? args.part_out : kBoxChannels);
         if (T::kShare == Share::kWeights && !work.beside) {
           if (box != rank) continue;
-          TmaLoadMulticast2(to, &maps.weights, full, weight_policy, kAllBlocks, {run * kRun, row});
+          TmaLoadMulticast2(to, &maps.weights, full, weight_policy, kAllBlocks,
+                            {run * kRun, channel});
         } else {
-          TmaLoad2(to, &maps.weights, full, weight_policy, run * kRun, row);
+          TmaLoad2(to, &maps.weights, full, weight_policy, run * kRun, channel);
         }
       }
     };
@@ -83,20 +84,20 @@ __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int3
         if (run >= early) load_weights(ring.index, run);
         uint8_t* x = shared.x[ring.index];
         if constexpr (T::kShare == Share::kX) {
-          const int part = rank * args.x_box_rows;
+          const int part = rank * args.x_box_tokens;
           TmaLoadMulticast2(x + part * kRun, &maps.x, full, policy, kAllBlocks,
-                            {run * kRun, x_row + part});
+                            {run * kRun, x_token + part});
         } else if (T::kShare == Share::kWeights && work.beside) {
           if (rank == 0) {
-            TmaLoadMulticast2(x, &maps.x, full, policy, kAllBlocks, {run * kRun, x_row});
+            TmaLoadMulticast2(x, &maps.x, full, policy, kAllBlocks, {run * kRun, x_token});
           }
         } else {
-          TmaLoad2(x, &maps.x, full, policy, run * kRun, x_row);
+          TmaLoad2(x, &maps.x, full, policy, run * kRun, x_token);
         }
 #pragma unroll
         for (int box = 0; box < T::kScaleBoxes; ++box) {
           TmaLoad2(shared.x_scales[ring.index][box], &maps.x_scales, full, policy,
-                   (x_row & ~3) + 128 * box, run);
+                   (x_token & ~3) + 128 * box, run);
         }
       }
       __syncwarp();
@@ -129,7 +130,7 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
       const int tile = min(channel, args.part_out - 1) / kRun;
       scales[n].Start(
           args.weight_scales +
-              (static_cast<int64_t>(of.group * args.parts + part) * args.scale_rows + tile) *
+              (static_cast<int64_t>(of.group * args.parts + part) * args.scale_groups + tile) *
                   args.runs,
           args.runs);
     }
@@ -156,15 +157,15 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
     if (first) wait();
     first = false;
     Sums<T> sums[T::kUnits] = {};
-    place.shift = work.row & 3;
+    place.shift = work.token & 3;
     if constexpr (T::kTwoProducts) {
       SumOverlapped<T>(sums[0], shared, ring, place, weight_scales[0], args.runs);
-    } else if (place.UnitRow(0) < work.rows && work.channels > 0) {
+    } else if (place.UnitToken(0) < work.tokens && work.channels > 0) {
       SumUnits<T>(sums, shared, ring, place, weight_scales, args.runs);
     } else {
       SkipRuns(shared, ring, place, args.runs);
     }
-    if (args.live != nullptr) work.rows = min(work.rows, __ldcg(args.live) - work.row);
+    if (args.live != nullptr) work.tokens = min(work.tokens, __ldcg(args.live) - work.token);
     Store<T>(sums, shared, args, work, place);
   }
   if (first) wait();  // a block may have no tile

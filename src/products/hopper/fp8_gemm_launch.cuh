@@ -18,23 +18,24 @@ void Launch(const Problem& problem, cudaStream_t stream) {
   Args args = problem.args;
   // No more tokens than a matrix can have, in whole swizzle atoms; what lies beyond is never
   // stored.
-  const int64_t most_rows = std::min(x.capacity, problem.groups.capacity);
-  args.x_box_rows = static_cast<int32_t>(
-      std::min<int64_t>(T::kM / T::kXBoxes, CeilDivide(CeilDivide(most_rows, T::kXBoxes), 8) * 8));
+  const int64_t most_tokens = std::min(x.capacity, problem.groups.capacity);
+  args.x_box_tokens = static_cast<int32_t>(std::min<int64_t>(
+      T::kM / T::kXBoxes, CeilDivide(CeilDivide(most_tokens, T::kXBoxes), 8) * 8));
   args.read_once = TypicalTokens(problem.groups) <= T::kClusterM;
   args.part_tiles = static_cast<int32_t>(CeilDivide(w.part_out, T::kOut));
 
-  // A run is all that is read of a row of weights at a time: 256 bytes cost a fifth of the rate.
-  const auto codes = [](const uint8_t* data, int64_t rows, int64_t width, uint32_t box_rows) {
+  // A run is all that is read of a channel of weights at a time: 256 bytes cost a fifth of the
+  // rate.
+  const auto codes = [](const uint8_t* data, int64_t count, int64_t width, uint32_t box_count) {
     return MakeTensorMap({.type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
                           .data = data,
-                          .sizes = {static_cast<uint64_t>(width), static_cast<uint64_t>(rows)},
+                          .sizes = {static_cast<uint64_t>(width), static_cast<uint64_t>(count)},
                           .strides = {static_cast<uint64_t>(width)},
-                          .box = {kRun, box_rows},
+                          .box = {kRun, box_count},
                           .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
   };
   const CUtensorMap x_map =
-      codes(x.codes, x.capacity, x.channels, static_cast<uint32_t>(args.x_box_rows));
+      codes(x.codes, x.capacity, x.channels, static_cast<uint32_t>(args.x_box_tokens));
   const CUtensorMap weight_map =
       codes(w.codes, w.count * w.parts * w.part_out, w.in, T::kN / T::kWeightBoxes);
   const CUtensorMap x_scale_map = MakeTensorMap(
@@ -42,11 +43,11 @@ void Launch(const Problem& problem, cudaStream_t stream) {
        .data = x.scales,
        .sizes = {static_cast<uint64_t>(x.scale_pitch), static_cast<uint64_t>(args.runs)},
        .strides = {static_cast<uint64_t>(x.scale_pitch) * sizeof(float)},
-       .box = {T::kScaleRows, 1},
+       .box = {T::kScaleTokens, 1},
        .swizzle = CU_TENSOR_MAP_SWIZZLE_NONE});
 
   Gpu::OfThread().AllowSharedMemory(Kernel<T>, sizeof(Shared<T>));
-  // Capacities decide the grid: the most tiles that the live rows could make.
+  // Capacities decide the grid: the most tiles that the live tokens could make.
   const int64_t across = CeilDivide((T::kSilu ? 1 : w.parts) * args.part_tiles, T::kXBoxes);
   const int64_t down =
       std::min(w.count * CeilDivide(problem.groups.capacity, T::kClusterM),

@@ -13,8 +13,8 @@ constexpr int kMostRuns = 160;  // 20480 channels
 
 // What a kernel needs besides the tensor maps.
 struct Args {
-  const float* weight_scales;  // [groups, parts, scale_rows, runs]
-  const int32_t* counts;       // null: one group, of `live` rows
+  const float* weight_scales;  // [groups, parts, scale_groups, runs]
+  const int32_t* counts;       // null: one group, of `live` tokens
   const int32_t* begins;
   const int32_t* live;
   void* out;          // BF16, F32, or E4M3 codes
@@ -22,10 +22,10 @@ struct Args {
   int64_t out_stride, out_scale_pitch;
   int32_t groups, group_capacity;
   int32_t parts, part_out, part_tiles;  // of the weights; a block's tiles along part_out
-  int32_t runs, scale_rows;
-  int32_t x_box_rows;
+  int32_t runs, scale_groups;
+  int32_t x_box_tokens;
   bool f32, ue8m0;
-  bool read_once;         // weights: by one tile of rows each
+  bool read_once;         // weights: by one tile of tokens each
   bool counts_are_there;  // before the launch before has ended
 };
 
@@ -41,7 +41,7 @@ struct Problem {
   Args args;
 };
 
-// Rows of one matrix to choose for.
+// Tokens of one matrix to choose for.
 inline int64_t TypicalTokens(const Fp8TokenGroups& groups) {
   return groups.typical > 0 ? groups.typical : groups.capacity;
 }

@@ -11,7 +11,7 @@ template <class T>
 __device__ __forceinline__ void StoreBf16(const Sums<T>& sum, uint8_t* staging, const Args& args,
                                           const Work& work, const Place<T>& place, int unit) {
   constexpr int kChannels = T::kMmaN < 64 ? T::kMmaN : 64;  // staged at a time
-  const int row = place.UnitRow(unit) + place.warp % 4 * 16;
+  const int token = place.UnitToken(unit) + place.warp % 4 * 16;
 #pragma unroll
   for (int first = 0; first < T::kMmaN; first += kChannels) {
 #pragma unroll
@@ -21,10 +21,10 @@ __device__ __forceinline__ void StoreBf16(const Sums<T>& sum, uint8_t* staging, 
     __syncwarp();
     const int channel = place.UnitChannel(unit) + first;
     uint8_t* out =
-        static_cast<uint8_t*>(args.out) +
-        ((work.row + row) * args.out_stride + work.part * args.part_out + work.channel + channel) *
-            2;
-    StoreStaged<kChannels / 8>(staging, out, args.out_stride * 2, work.rows - row,
+        static_cast<uint8_t*>(args.out) + ((work.token + token) * args.out_stride +
+                                           work.part * args.part_out + work.channel + channel) *
+                                              2;
+    StoreStaged<kChannels / 8>(staging, out, args.out_stride * 2, work.tokens - token,
                                (work.channels - channel) * 2, place.lane);
     __syncwarp();
   }
@@ -33,26 +33,26 @@ __device__ __forceinline__ void StoreBf16(const Sums<T>& sum, uint8_t* staging, 
 template <class T>
 __device__ __forceinline__ void StoreF32(const Sums<T>& sum, const Args& args, const Work& work,
                                          const Place<T>& place, int unit) {
-  const int row = place.UnitRow(unit) + place.warp % 4 * 16, channel = place.UnitChannel(unit);
-  float* out = static_cast<float*>(args.out) + (work.row + row) * args.out_stride +
+  const int token = place.UnitToken(unit) + place.warp % 4 * 16, channel = place.UnitChannel(unit);
+  float* out = static_cast<float*>(args.out) + (work.token + token) * args.out_stride +
                work.part * args.part_out + work.channel + channel;
-  fathom::StoreF32<T::kMmaN>(sum, out, args.out_stride, work.rows - row, work.channels - channel,
-                             place.lane);
+  fathom::StoreF32<T::kMmaN>(sum, out, args.out_stride, work.tokens - token,
+                             work.channels - channel, place.lane);
 }
 
-// The greatest magnitudes of a thread's two rows among the warps that share their run: two of each
-// block of kHalves.
+// The greatest magnitudes of a thread's two tokens among the warps that share their run: two of
+// each block of kHalves.
 template <class T>
 __device__ __forceinline__ void ShareLargest(float (&largest)[2], Shared<T>& shared,
                                              const Place<T>& place) {
   const uint32_t turn = place.ended % 2, rank = ClusterRank();
-  auto& rows = shared.run_largest.rows[turn][place.warp % 4];
+  auto& tokens = shared.run_largest.tokens[turn][place.warp % 4];
   Mbarrier& full = shared.run_largest.full[turn][place.warp % 4];
-  if (place.warpgroup_n == 0 && place.lane == 0) full.ArriveExpect(sizeof(rows));
+  if (place.warpgroup_n == 0 && place.lane == 0) full.ArriveExpect(sizeof(tokens));
   if (place.lane % 4 == 0) {
-    float* const mine = rows[2 * rank + place.warpgroup_n] + place.lane / 4;
+    float* const mine = tokens[2 * rank + place.warpgroup_n] + place.lane / 4;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {  // both rows, to both blocks
+    for (int i = 0; i < 4; ++i) {  // both tokens, to both blocks
       asm volatile(
           "{\n.reg .b32 to, full;\n"
           "mapa.shared::cluster.u32 to, %0, %3;\n"
@@ -66,13 +66,13 @@ __device__ __forceinline__ void ShareLargest(float (&largest)[2], Shared<T>& sha
   full.Wait(place.ended / 2 % 2);
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    largest[i % 2] = LargerMagnitude(largest[i % 2], rows[i / 2][place.lane / 4 + 8 * (i % 2)]);
+    largest[i % 2] = LargerMagnitude(largest[i % 2], tokens[i / 2][place.lane / 4 + 8 * (i % 2)]);
   }
 }
 
-// Quantises and stores a warp's 16 rows of h, from `channel` of the tile on: kNumbers / 4 pairs of
-// channels, each 8 after the one before, of each of a thread's two rows. A run is spread over four
-// lanes, and of kHalves over four warps.
+// Quantises and stores a warp's 16 tokens of h, from `channel` of the tile on: kNumbers / 4 pairs
+// of channels, each 8 after the one before, of each of a thread's two tokens. A run is spread over
+// four lanes, and of kHalves over four warps.
 template <class T, int kNumbers>
 __device__ __forceinline__ void StoreQuantized(float (&h)[kNumbers], int channel, Shared<T>& shared,
                                                const Args& args, const Work& work,
@@ -103,20 +103,21 @@ __device__ __forceinline__ void StoreQuantized(float (&h)[kNumbers], int channel
   const bool first_of_run = (work.channel + channel) % kRun == 0 && place.lane % 4 == 0;
   const auto quantize = [&](int half, const auto& two) {
     const float scale = scales[half], reciprocal = __frcp_rn(scale);
-    const int row = place.lane / 4 + 8 * half;
+    const int token = place.lane / 4 + 8 * half;
 #pragma unroll
     for (int j = 0; j < kNumbers / 4; ++j) {
       const float* both = h + 4 * j + 2 * half;
-      *reinterpret_cast<uint16_t*>(staging + row * kStagedBytes + (j / 2 ^ row % 8) * 16 +
+      *reinterpret_cast<uint16_t*>(staging + token * kStagedBytes + (j / 2 ^ token % 8) * 16 +
                                    j % 2 * 8 + first_channel) =
           static_cast<uint16_t>(two(both[0], both[1], scale, reciprocal));
     }
   };
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int row = place.Row(0) + 8 * half;
-    if (first_of_run && row < work.rows && work.channels > 0) {
-      args.out_scales[work.channel / kRun * args.out_scale_pitch + work.row + row] = scales[half];
+    const int token = place.Token(0) + 8 * half;
+    if (first_of_run && token < work.tokens && work.channels > 0) {
+      args.out_scales[work.channel / kRun * args.out_scale_pitch + work.token + token] =
+          scales[half];
     }
     // One question for all, rather than a branch for each two.
     if (__all_sync(kAllLanes, scales[half] < __int_as_float(0x7f800000))) {
@@ -126,11 +127,11 @@ __device__ __forceinline__ void StoreQuantized(float (&h)[kNumbers], int channel
     }
   }
   __syncwarp();
-  const int row = place.UnitRow(0) + place.warp % 4 * 16;
-  uint8_t* out =
-      static_cast<uint8_t*>(args.out) + (work.row + row) * args.out_stride + work.channel + channel;
-  StoreStaged<kNumbers / 8>(staging, out, args.out_stride, work.rows - row, work.channels - channel,
-                            place.lane);
+  const int token = place.UnitToken(0) + place.warp % 4 * 16;
+  uint8_t* out = static_cast<uint8_t*>(args.out) + (work.token + token) * args.out_stride +
+                 work.channel + channel;
+  StoreStaged<kNumbers / 8>(staging, out, args.out_stride, work.tokens - token,
+                            work.channels - channel, place.lane);
   __syncwarp();
 }
 
@@ -174,7 +175,7 @@ __device__ void Store(Sums<T> (&sums)[T::kUnits], Shared<T>& shared, const Args&
   uint8_t* staging = shared.staging[place.warp];
   // Experts of few tokens leave most warps nothing to do.
   const auto nothing = [&](int unit) {
-    return place.UnitRow(unit) + place.warp % 4 * 16 >= work.rows;
+    return place.UnitToken(unit) + place.warp % 4 * 16 >= work.tokens;
   };
   if constexpr (T::kHalves) {
     if (!nothing(0)) StoreHalves<T>(sums[0], shared, args, work, place);

@@ -63,7 +63,7 @@ using WeightScalesOf = std::conditional_t<T::kTwoProducts, HeldWeightScales, Wei
 struct Operands {
   template <class T>
   __device__ Operands(const Shared<T>& shared, const Place<T>& place)
-      : x(Lower(shared.x[0] + place.UnitRow(0) * kRun)),
+      : x(Lower(shared.x[0] + place.UnitToken(0) * kRun)),
         weights(Lower(shared.weights[0] + place.UnitChannel(0) * kRun)) {}
   __device__ static uint32_t Lower(const uint8_t* data) {
     return Uniform(static_cast<uint32_t>(WgmmaOperand(SharedAddress(data))));
@@ -90,12 +90,12 @@ __device__ __forceinline__ void Multiply(Sums<T>& product, const Operands& opera
   WgmmaCommit();
 }
 
-// The scales of this thread's two rows of a unit, times the weights'.
+// The scales of this thread's two tokens of a unit, times the weights'.
 template <class T>
 __device__ __forceinline__ float2 ReadScales(const Shared<T>& shared, int stage,
                                              const Place<T>& place, int unit, float weight_scale) {
-  const int box = T::kScaleBoxes == 1 ? 0 : place.UnitRow(unit) / 128;
-  const float* scales = shared.x_scales[stage][box] + place.Row(unit) - 128 * box + place.shift;
+  const int box = T::kScaleBoxes == 1 ? 0 : place.UnitToken(unit) / 128;
+  const float* scales = shared.x_scales[stage][box] + place.Token(unit) - 128 * box + place.shift;
   return {scales[0] * weight_scale, scales[8] * weight_scale};
 }
 
@@ -168,7 +168,7 @@ __device__ __forceinline__ void SumUnits(Sums<T> (&sums)[T::kUnits], Shared<T>& 
   }
 }
 
-// A warpgroup without rows only says that it has read.
+// A warpgroup without tokens only says that it has read.
 template <class T>
 __device__ __forceinline__ void SkipRuns(Shared<T>& shared, RingPosition<T::kStages>& ring,
                                          const Place<T>& place, int32_t runs) {

@@ -12,7 +12,7 @@ namespace fathom::fp8_gemm {
 enum class Share { kNone, kX, kWeights };
 
 // How a block works: kWarpgroupsM x kWarpgroupsN warpgroups, each of kUnitsM x kUnitsN products of
-// 64 rows and kMmaN channels. kSilu: the two units along N are gate and up of the same channels;
+// 64 tokens and kMmaN channels. kSilu: the two units along N are gate and up of the same channels;
 // with two warpgroups along N (kHalves) each has one of the two, and each block of a pair half a
 // run.
 template <int kWarpgroupsM_, int kWarpgroupsN_, int kUnitsM_, int kUnitsN_, int kMmaN_,
@@ -22,19 +22,19 @@ struct Tile {
   static constexpr int kUnitsM = kUnitsM_, kUnitsN = kUnitsN_, kMmaN = kMmaN_, kStages = kStages_;
   static constexpr Share kShare = kShare_;
   static constexpr bool kSilu = kSilu_, kHalves = kSilu && kWarpgroupsN == 2;
-  static constexpr int kM = 64 * kWarpgroupsM * kUnitsM;     // rows
-  static constexpr int kN = kMmaN * kWarpgroupsN * kUnitsN;  // rows of W
+  static constexpr int kM = 64 * kWarpgroupsM * kUnitsM;     // tokens
+  static constexpr int kN = kMmaN * kWarpgroupsN * kUnitsN;  // channels of W
   static constexpr int kOut = kSilu ? kN / 2 : kN;           // channels of the output
   static constexpr int kUnits = kUnitsM * kUnitsN;
   static constexpr int kBlocks = kBlocks_;  // of a cluster
   static constexpr int kXBoxes = kShare == Share::kX ? kBlocks : 1;
   static constexpr int kWeightBoxes = kSilu || kShare == Share::kWeights ? 2 : 1;
-  // TMA reads scales from a multiple of 4 rows on: up to 3 rows before the tile, in boxes of up to
-  // 128 rows and 4 more.
+  // TMA reads scales from a multiple of 4 tokens on: up to 3 tokens before the tile, in boxes of up
+  // to 128 tokens and 4 more.
   static constexpr int kScaleBoxes = kM > 128 ? kM / 128 : 1;
-  static constexpr int kScaleRows = kM / kScaleBoxes + 4;
-  static constexpr uint32_t kScaleBytes = kScaleBoxes * kScaleRows * sizeof(float);
-  static constexpr int kScalePitch = (kScaleRows + 31) / 32 * 32;  // TMA writes to 128 bytes
+  static constexpr int kScaleTokens = kM / kScaleBoxes + 4;
+  static constexpr uint32_t kScaleBytes = kScaleBoxes * kScaleTokens * sizeof(float);
+  static constexpr int kScalePitch = (kScaleTokens + 31) / 32 * 32;  // TMA writes to 128 bytes
   static constexpr int kClusterM = kM * (kShare == Share::kWeights ? kBlocks : 1);
   static constexpr int kWarps = 4 * kWarpgroupsM * kWarpgroupsN;  // that multiply
   static constexpr int kThreads = 128 + 32 * kWarps;              // a warpgroup loads
@@ -50,26 +50,26 @@ struct Tile {
   static_assert(kShare != Share::kWeights || (kBlocks == 2 && kN == 256));
 };
 
-// The greatest magnitudes of a run of kHalves, by warp of its rows, for each of the four warps that
-// have a part of it: two of this block, two of the other. Tiles take turns at two places, because
-// the other block may be one ahead.
+// The greatest magnitudes of a run of kHalves, by warp of its tokens, for each of the four warps
+// that have a part of it: two of this block, two of the other. Tiles take turns at two places,
+// because the other block may be one ahead.
 template <bool kHalves>
 struct RunLargest {};
 template <>
 struct RunLargest<true> {
-  float rows[2][4][4][16];
+  float tokens[2][4][4][16];
   Mbarrier full[2][4];
 };
 
 // One tile of one block.
 struct Work {
   int32_t group;
-  int32_t row;      // of x and out
-  int32_t rows;     // live from there on; 0 or less: nothing
+  int32_t token;    // of x and out
+  int32_t tokens;   // live from there on; 0 or less: nothing
   int32_t channel;  // of the part
   int32_t part;
   int32_t channels;  // of the part from there on; 0: nothing
-  bool beside;       // of blocks that share weights: they have the same rows, and share x instead
+  bool beside;       // of blocks that share weights: they have the same tokens, and share x instead
 };
 
 template <class T>
@@ -95,11 +95,11 @@ __device__ int32_t ClusterTilesAcross(const Args& args) {
   return T::kShare == Share::kX ? (tiles + T::kBlocks - 1) / T::kBlocks : tiles;
 }
 
-// Two blocks that share weights have a row of tiles each. Of an odd number of tokens both take the
+// Two blocks that share weights have a line of tiles each. Of an odd number of tokens both take the
 // last, side by side, and share its x: otherwise one of them would have nothing.
 template <class T>
-__device__ int32_t ClusterTiles(int32_t rows, int32_t across) {
-  const int32_t down = (rows + T::kM - 1) / T::kM;
+__device__ int32_t ClusterTiles(int32_t tokens, int32_t across) {
+  const int32_t down = (tokens + T::kM - 1) / T::kM;
   if (T::kShare != Share::kWeights) return down * across;
   return down / 2 * across + down % 2 * ((across + 1) / 2);
 }
@@ -109,7 +109,7 @@ template <class T>
 __device__ void FillGroups(Shared<T>& shared, const Args& args) {
   FillGroups(
       shared.groups, args.groups,
-      [&](int32_t rows) { return ClusterTiles<T>(rows, ClusterTilesAcross<T>(args)); },
+      [&](int32_t tokens) { return ClusterTiles<T>(tokens, ClusterTilesAcross<T>(args)); },
       [&](int32_t group) {
         return args.counts == nullptr
                    ? args.group_capacity
@@ -127,22 +127,22 @@ __device__ bool FindWork(const Shared<T>& shared, const Args& args, int32_t inde
   const int32_t across = ClusterTilesAcross<T>(args);
   TilePlace place;
   if (!FindGroup(shared.groups, args.groups, index, place.group)) return false;
-  const int32_t down = (shared.groups.row_count[place.group] + T::kM - 1) / T::kM * T::kM /
-                       T::kClusterM;  // rows of whole clusters
+  const int32_t down = (shared.groups.token_count[place.group] + T::kM - 1) / T::kM * T::kM /
+                       T::kClusterM;  // tokens of whole clusters
   work.beside = index >= down * across;
   if (work.beside) {
     place.column = T::kBlocks * (index - down * across) + rank;
-    place.row = down * T::kClusterM;
+    place.token = down * T::kClusterM;
   } else {
     PlaceInBands<T::kClusterM>(down, across, index, place);
     if (T::kShare == Share::kX) place.column = T::kBlocks * place.column + rank;
-    if (T::kShare == Share::kWeights) place.row += rank * T::kM;
+    if (T::kShare == Share::kWeights) place.token += rank * T::kM;
   }
   const bool beyond = place.column >= TilesAcross<T>(args);  // the last cluster may be in part
   if (beyond) place.column = 0;
   work.group = place.group;
-  work.row = shared.groups.row_begin[place.group] + place.row;
-  work.rows = shared.groups.row_count[place.group] - place.row;
+  work.token = shared.groups.token_begin[place.group] + place.token;
+  work.tokens = shared.groups.token_count[place.group] - place.token;
   work.part = place.column / args.part_tiles;
   work.channel = (place.column - work.part * args.part_tiles) * T::kOut;
   work.channels = beyond ? 0 : args.part_out - work.channel;
@@ -157,17 +157,17 @@ struct Place {
         lane(threadIdx.x % 32),
         warpgroup_m(warp / 4 / T::kWarpgroupsN),
         warpgroup_n(warp / 4 % T::kWarpgroupsN) {}
-  // First row and channel of a unit.
-  __device__ int UnitRow(int unit) const {
+  // First token and channel of a unit.
+  __device__ int UnitToken(int unit) const {
     return (warpgroup_m * T::kUnitsM + unit / T::kUnitsN) * 64;
   }
   __device__ int UnitChannel(int unit) const {
     return (warpgroup_n * T::kUnitsN + unit % T::kUnitsN) * T::kMmaN;
   }
-  // The first of the two rows of a unit whose sums this thread holds; the other is 8 further.
-  __device__ int Row(int unit) const { return UnitRow(unit) + warp % 4 * 16 + lane / 4; }
+  // The first of the two tokens of a unit whose sums this thread holds; the other is 8 further.
+  __device__ int Token(int unit) const { return UnitToken(unit) + warp % 4 * 16 + lane / 4; }
   int warp, lane, warpgroup_m, warpgroup_n;
-  int shift = 0;       // of the tile's first row in the stage's scales
+  int shift = 0;       // of the tile's first token in the stage's scales
   uint32_t ended = 0;  // tiles of kHalves whose end this warp has done
 };
 

@@ -6,7 +6,7 @@
 
 namespace fathom {
 
-// Whether they can: whole scale tiles, channels and rows in multiples that TMA copies.
+// Whether they can: whole scale tiles, channels in multiples that TMA copies.
 inline bool Fp8WeightsFit(const CudaWeight& w) {
   return w.quantize_activations && w.whole_tiles() && w.in % 16 == 0 && w.part_out % 16 == 0;
 }

@@ -1,4 +1,4 @@
-// Finds, reads and writes the rows of pages, on CPUs.
+// Finds, reads and writes what pages hold of a token, on CPUs.
 #pragma once
 
 #include <span>
@@ -22,51 +22,51 @@ inline int32_t PageOf(const int32_t* table, int64_t entries, int64_t position,
 // The slot's entries of a page table [slots, max_pages].
 inline const int32_t* SlotPages(const TensorView& page_table, int32_t slot) {
   CHECK(slot >= 0 && slot < page_table.dim(0), "slot {} of {}", slot, page_table.dim(0));
-  return page_table.Row<int32_t>(slot);
+  return page_table.As<int32_t>(slot);
 }
 
-// The row of `position` within `page` of a plane.
-inline TensorView PageRow(const TensorView& plane, int32_t page, int64_t position) {
+// What is at `position` within `page` of a plane.
+inline TensorView PlaceInPage(const TensorView& plane, int32_t page, int64_t position) {
   return plane.At(page).Slice(0, position % kPageTokens, position % kPageTokens + 1);
 }
 
 // The latent of `position`, which lies in `page`, as fp32.
 inline void LoadLatent(const KvPages& pages, int32_t page, int64_t position, float* to) {
-  const TensorView row = PageRow(pages.latent, page, position);
-  if (row.dtype() == DType::kF8E4M3) {
-    const float scale = pages.scales.Row<float>(page)[position % kPageTokens];
-    for (int64_t i = 0; i < row.dim(1); ++i) to[i] = ToFloat(row.As<E4M3>()[i]) * scale;
+  const TensorView place = PlaceInPage(pages.latent, page, position);
+  if (place.dtype() == DType::kF8E4M3) {
+    const float scale = pages.scales.As<float>(page)[position % kPageTokens];
+    for (int64_t i = 0; i < place.dim(1); ++i) to[i] = ToFloat(place.As<E4M3>()[i]) * scale;
   } else {
-    for (int64_t i = 0; i < row.dim(1); ++i) to[i] = LoadFloat(row, 0, i);
+    for (int64_t i = 0; i < place.dim(1); ++i) to[i] = LoadFloat(place, 0, i);
   }
 }
 inline void LoadRope(const KvPages& pages, int32_t page, int64_t position, float* to) {
-  const TensorView row = PageRow(pages.rope, page, position);
-  for (int64_t i = 0; i < row.dim(1); ++i) to[i] = LoadFloat(row, 0, i);
+  const TensorView place = PlaceInPage(pages.rope, page, position);
+  for (int64_t i = 0; i < place.dim(1); ++i) to[i] = LoadFloat(place, 0, i);
 }
 
 // Rounds to the type of a plane without scales.
-inline void StoreRow(const TensorView& row, const float* from) {
-  for (int64_t i = 0; i < row.dim(1); ++i) {
-    if (row.dtype() == DType::kBF16) {
-      row.As<BF16>()[i] = ToBF16(from[i]);
+inline void StorePlain(const TensorView& place, const float* from) {
+  for (int64_t i = 0; i < place.dim(1); ++i) {
+    if (place.dtype() == DType::kBF16) {
+      place.As<BF16>()[i] = ToBF16(from[i]);
     } else {
-      row.As<float>()[i] = from[i];
+      place.As<float>()[i] = from[i];
     }
   }
 }
 inline void StoreLatent(const KvPages& pages, int32_t page, int64_t position, const float* from) {
-  const TensorView row = PageRow(pages.latent, page, position);
-  if (row.dtype() == DType::kF8E4M3) {
-    const std::span<const float> values(from, static_cast<size_t>(row.dim(1)));
-    pages.scales.Row<float>(page)[position % kPageTokens] =
-        QuantizeRun(values, /*scale_ue8m0=*/true, &row.As<E4M3>()->bits);
+  const TensorView place = PlaceInPage(pages.latent, page, position);
+  if (place.dtype() == DType::kF8E4M3) {
+    const std::span<const float> values(from, static_cast<size_t>(place.dim(1)));
+    pages.scales.As<float>(page)[position % kPageTokens] =
+        QuantizeRun(values, /*scale_ue8m0=*/true, &place.As<E4M3>()->bits);
   } else {
-    StoreRow(row, from);
+    StorePlain(place, from);
   }
 }
 inline void StoreRope(const KvPages& pages, int32_t page, int64_t position, const float* from) {
-  StoreRow(PageRow(pages.rope, page, position), from);
+  StorePlain(PlaceInPage(pages.rope, page, position), from);
 }
 
 }  // namespace fathom

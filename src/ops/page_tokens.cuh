@@ -1,4 +1,4 @@
-// Finds the rows of pages, for kernels.
+// Finds what pages hold of a token, for kernels.
 #pragma once
 
 #include <type_traits>

@@ -1,0 +1,187 @@
+// The sum of all ranks' parts on CUDA, and the norm that follows.
+//   formula:       s = the sum over ranks of x, in their order, rounded to BF16; residual += s,
+//   then
+//                  rms_norm of it
+//   data mapping:  up to kPacketBytes: a thread takes 8 numbers, sends them to all peers as packets
+//                  with an epoch, and sums what comes. More: rounds in which each rank sums the
+//                  tokens that it owns, and hands the sums to all
+//   bytes, FLOPs:  small: 4 (ranks - 1) bytes out and in a number; large: 4 (ranks - 1) / ranks;
+//                  ranks FLOPs a number
+//   accumulator:   fp32; the same bits in both forms
+//   expected time: 8 to 64 KB on two H200s: 2.7 to 3.4 us, and the norm
+//                  (bench/results/h200-x2/rank_threads.json)
+//   technique:     one-shot exchange in packets of data and flag, as NCCL's LL protocol; for more,
+//                  reduce-scatter and all-gather (Rabenseifner 2004)
+#include <algorithm>
+
+#include "ops/cuda_ops.h"
+#include "parallel/peer.h"
+#include "parallel/peer_rounds.cuh"
+
+namespace fathom {
+namespace kernels {
+
+constexpr int kThreads = 128, kPiece = 8;  // numbers of a thread
+
+// Eight sums in fp32.
+struct Sums {
+  float v[kPiece] = {};
+
+  __device__ void Add(uint4 x) {
+    const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      v[2 * i] += __uint_as_float(words[i] << 16);
+      v[2 * i + 1] += __uint_as_float(words[i] & 0xffff0000u);
+    }
+  }
+  __device__ uint4 Rounded() const {
+    uint4 x;
+    auto* pairs = reinterpret_cast<__nv_bfloat162*>(&x);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pairs[i] = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
+    return x;
+  }
+};
+
+// out = the sums of pieces [0, live * per_token).
+__global__ void __launch_bounds__(kThreads)
+    SumSmall(PeerView peers, const uint4* x, int64_t per_token, const int32_t* live, uint4* out) {
+  AfterPriorKernels();
+  const int64_t pieces = *live * per_token, i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (pieces == 0) return;  // no epoch: nobody would wait for anybody
+  const uint32_t epoch = peers.counters->packets + 1;
+  const int parity = epoch & 1;
+  if (i < pieces) {
+    const uint4 own = x[i];
+    for (int hop = 1; hop < peers.size; ++hop) {
+      const int peer = (peers.rank + hop) % peers.size;
+      auto* to =
+          reinterpret_cast<uint4*>(peers.exchange[peer]->packets[parity][peers.rank]) + 2 * i;
+      StorePacket(to, {own.x, own.y}, epoch);
+      StorePacket(to + 1, {own.z, own.w}, epoch);
+    }
+    Sums sums;
+    for (int rank = 0; rank < peers.size; ++rank) {
+      uint4 part = own;
+      if (rank != peers.rank) {
+        const auto* from =
+            reinterpret_cast<const uint4*>(peers.mine->packets[parity][rank]) + 2 * i;
+        uint2 first, second;
+        Await(peers, [&] {
+          const bool a = LoadPacket(from, epoch, first), b = LoadPacket(from + 1, epoch, second);
+          return a && b;
+        });
+        part = {first.x, first.y, second.x, second.y};
+      }
+      sums.Add(part);
+    }
+    out[i] = sums.Rounded();
+  }
+  EndEpoch(peers, &peers.counters->packets, epoch);
+}
+
+// A round of a large message: pieces [first, first + count) of the live ones, of which rank r owns
+// [r, r + 1) * each.
+struct Round {
+  int64_t first, count, each, per_token;
+  const int32_t* live;
+
+  __device__ int64_t end() const {
+    const int64_t left = *live * per_token - first;
+    return left < count ? left : count;
+  }
+};
+
+// Each owner's window gets this rank's part of what it owns: [rank][each].
+__global__ void __launch_bounds__(kThreads) SendParts(PeerView peers, Round round, const uint4* x) {
+  AfterPriorKernels();
+  const int64_t end = round.end();
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < end;
+       i += int64_t{gridDim.x} * kThreads) {
+    const int owner = static_cast<int>(i / round.each);
+    if (owner == peers.rank) continue;
+    WindowAhead<uint4>(peers, owner)[peers.rank * round.each + i % round.each] = x[round.first + i];
+  }
+}
+
+// The sums of what this rank owns, into all windows: [count].
+__global__ void __launch_bounds__(kThreads) SumOwned(PeerView peers, Round round, const uint4* x) {
+  AfterPriorKernels();
+  const int64_t begin = peers.rank * round.each;
+  const int64_t end = min(round.end(), begin + round.each);
+  const uint4* parts = WindowBehind<uint4>(peers);
+  for (int64_t i = begin + int64_t{blockIdx.x} * kThreads + threadIdx.x; i < end;
+       i += int64_t{gridDim.x} * kThreads) {
+    Sums sums;
+    for (int rank = 0; rank < peers.size; ++rank) {
+      sums.Add(rank == peers.rank ? x[round.first + i] : __ldcg(parts + rank * round.each + i - begin));
+    }
+    const uint4 sum = sums.Rounded();
+    for (int rank = 0; rank < peers.size; ++rank) WindowAhead<uint4>(peers, rank)[i] = sum;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) TakeSums(PeerView peers, Round round, uint4* out) {
+  AfterPriorKernels();
+  const int64_t end = round.end();
+  const uint4* sums = WindowBehind<uint4>(peers);
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < end;
+       i += int64_t{gridDim.x} * kThreads) {
+    out[round.first + i] = __ldcg(sums + i);
+  }
+}
+
+// A large message in rounds.
+void SumLarge(const PeerView& peers, const RmsNormArgs& norm, uint4* out, cudaStream_t stream) {
+  const int64_t per_token = norm.x.dim(1) / kPiece, pieces = norm.x.dim(0) * per_token;
+  const auto* x = Data<const uint4>(norm.x);
+  constexpr int64_t kMost = PeerExchange::kWindowBytes / sizeof(uint4);
+  for (int64_t first = 0; first < pieces; first += kMost / peers.size * peers.size) {
+    const int64_t count = std::min(pieces - first, kMost / peers.size * peers.size);
+    const Round round{first, count, (count + peers.size - 1) / peers.size, per_token,
+                      Data<int32_t>(norm.live)};
+    const unsigned blocks = std::min(Blocks(count, kThreads), 1024u);
+    LaunchOverlapped(SendParts, blocks, kThreads, 0, stream, peers, round, x);
+    LaunchPeerBarrier(peers, stream);
+    LaunchOverlapped(SumOwned, blocks, kThreads, 0, stream, peers, round, x);
+    LaunchPeerBarrier(peers, stream);
+    LaunchOverlapped(TakeSums, blocks, kThreads, 0, stream, peers, round, out);
+  }
+}
+
+}  // namespace kernels
+
+// The sums.
+size_t AllReduceNormCudaWorkspace(const Stream&, const AllReduceNormArgs& a) {
+  return static_cast<size_t>(a.norm.x.elements()) * sizeof(BF16);
+}
+
+void AllReduceNormCuda(OpContext& context, const AllReduceNormArgs& a) {
+  const TensorView& x = a.norm.x;
+  if (x.dim(0) == 0) return;
+  using namespace kernels;
+  CHECK(x.dtype() == DType::kBF16 && x.dim(1) % kPiece == 0, "all_reduce_norm: x is {}",
+        x.ToString());
+  const PeerView& peers = static_cast<PeerCommunicator&>(*a.ranks).view();
+  const cudaStream_t stream = Cuda(context).get();
+  auto* sums = reinterpret_cast<uint4*>(context.workspace.data());
+  const int64_t per_token = x.dim(1) / kPiece, pieces = x.dim(0) * per_token;
+  if (static_cast<size_t>(pieces) * sizeof(uint4) <= PeerExchange::kPacketBytes) {
+    LaunchOverlapped(SumSmall, Blocks(pieces, kThreads), kThreads, 0, stream, peers,
+                     Data<const uint4>(x), per_token, Data<int32_t>(a.norm.live), sums);
+  } else {
+    SumLarge(peers, a.norm, sums, stream);
+  }
+  Cuda(context).CheckLaunch("all_reduce_norm", x);
+  const TensorView& residual = a.norm.residual;
+  if (a.begins) {
+    const auto bytes = static_cast<size_t>(residual.elements()) * sizeof(float);
+    Gpu::OfThread().Check(cudaMemsetAsync(residual.data(), 0, bytes, stream));
+  }
+  RmsNormArgs norm = a.norm;
+  norm.x = TensorView(sums, DType::kBF16, {x.dim(0), x.dim(1)});
+  RmsNormCuda(context, norm);
+}
+
+}  // namespace fathom

@@ -1,0 +1,108 @@
+#include "parallel/peer.h"
+
+#include "cuda/check.h"
+#include "cuda/driver.h"
+
+namespace fathom {
+
+// Of all ranks; unmapped when the last of them is gone.
+class PeerCommunicator::Memory {
+ public:
+  explicit Memory(std::span<CudaDevice* const> devices) : devices_(devices.begin(), devices.end()) {
+    CUDA_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&abort_), sizeof(uint32_t),
+                             cudaHostAllocPortable | cudaHostAllocMapped));
+    *abort_ = 0;
+    for (CudaDevice* device : devices) Map(*device);
+  }
+  ~Memory() {
+    for (CudaDevice* device : devices_) {  // nobody writes into what is unmapped
+      device->BindThread();
+      device->stream().Synchronize();
+    }
+    for (const Mapping& m : mappings_) {
+      CU_CHECK(Driver().MemUnmap(m.at, m.size));
+      CU_CHECK(Driver().MemAddressFree(m.at, m.size));
+      CU_CHECK(Driver().MemRelease(m.handle));
+    }
+    CUDA_CHECK(cudaFreeHost(abort_));
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  PeerView ViewOf(int rank) const {
+    PeerView view{.rank = rank, .size = static_cast<int>(mappings_.size()), .abort = abort_};
+    for (int r = 0; r < view.size; ++r) {
+      view.exchange[r] = reinterpret_cast<PeerExchange*>(mappings_[static_cast<size_t>(r)].at);
+    }
+    view.mine = view.exchange[rank];
+    view.counters = reinterpret_cast<PeerCounters*>(view.mine + 1);
+    return view;
+  }
+
+ private:
+  struct Mapping {
+    CUdeviceptr at = 0;
+    size_t size = 0;
+    CUmemGenericAllocationHandle handle = 0;
+  };
+
+  // The rank's exchange and, behind it, its counters, at one address for all devices; zeroed.
+  void Map(CudaDevice& owner) {
+    owner.BindThread();
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = owner.gpu().ordinal()};
+    size_t granularity = 0;
+    CU_CHECK(Driver().MemGetAllocationGranularity(&granularity, &properties,
+                                                  CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+    Mapping& m = mappings_.emplace_back();
+    const size_t bytes = sizeof(PeerExchange) + sizeof(PeerCounters);
+    m.size = (bytes + granularity - 1) / granularity * granularity;
+    CU_CHECK(Driver().MemCreate(&m.handle, m.size, &properties, 0));
+    CU_CHECK(Driver().MemAddressReserve(&m.at, m.size, 0, 0, 0));
+    CU_CHECK(Driver().MemMap(m.at, m.size, 0, m.handle, 0));
+    std::vector<CUmemAccessDesc> access(devices_.size());
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      access[i].location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
+                            .id = devices_[i]->gpu().ordinal()};
+      access[i].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    }
+    CU_CHECK(Driver().MemSetAccess(m.at, m.size, access.data(), access.size()));
+    CUDA_CHECK(cudaMemset(reinterpret_cast<void*>(m.at), 0, m.size));
+    CUDA_CHECK(cudaDeviceSynchronize());
+  }
+
+  std::vector<CudaDevice*> devices_;
+  std::vector<Mapping> mappings_;  // of each rank
+  uint32_t* abort_ = nullptr;
+};
+
+Result<std::vector<std::unique_ptr<PeerCommunicator>>> PeerCommunicator::Group(
+    std::span<CudaDevice* const> devices) {
+  if (devices.size() > PeerExchange::kMaxRanks) {
+    return Unimplemented("{} ranks on GPUs of one host: at most {}", devices.size(),
+                         PeerExchange::kMaxRanks);
+  }
+  for (CudaDevice* a : devices) {
+    for (CudaDevice* b : devices) {
+      int can = a == b ? 1 : 0;
+      if (a != b) {
+        CUDA_CHECK(cudaDeviceCanAccessPeer(&can, a->gpu().ordinal(), b->gpu().ordinal()));
+      }
+      if (can == 0) {
+        return Unimplemented(
+            "GPUs {} and {} cannot reach each other's memory: ranks need GPUs that are linked "
+            "(nvidia-smi topo -p2p r)",
+            a->gpu().ordinal(), b->gpu().ordinal());
+      }
+    }
+  }
+  const auto memory = std::make_shared<Memory>(devices);
+  std::vector<std::unique_ptr<PeerCommunicator>> ranks;
+  for (size_t rank = 0; rank < devices.size(); ++rank) {
+    ranks.emplace_back(new PeerCommunicator(memory->ViewOf(static_cast<int>(rank)), memory));
+  }
+  return ranks;
+}
+
+}  // namespace fathom

@@ -1,0 +1,55 @@
+// How kernels of ranks wait for each other, and how small messages travel.
+#pragma once
+
+#include <cstdint>
+
+#include "parallel/peer_view.h"
+
+namespace fathom::kernels {
+
+__device__ inline void StoreRelease(uint32_t* to, uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+__device__ inline uint32_t LoadAcquire(const uint32_t* from) {
+  uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
+// Spins until `there` says so, or the host gives up.
+template <class There>
+__device__ inline void Await(const PeerView& peers, const There& there) {
+  constexpr uint32_t kSpins = 4096;  // reading the host's memory costs microseconds
+  for (uint32_t spins = 1; !there(); ++spins) {
+    if (spins % kSpins == 0 && *reinterpret_cast<const volatile uint32_t*>(peers.abort) != 0)
+      return;
+  }
+}
+
+// A packet of NCCL's LL protocol: eight bytes of numbers in sixteen, each half of which is written
+// at once, with the epoch that it belongs to.
+__device__ inline void StorePacket(uint4* to, uint2 numbers, uint32_t epoch) {
+  asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(to), "r"(numbers.x),
+               "r"(epoch), "r"(numbers.y)
+               : "memory");
+}
+// Whether the packet is there; then its numbers.
+__device__ inline bool LoadPacket(const uint4* from, uint32_t epoch, uint2& numbers) {
+  uint32_t first, second;
+  asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(numbers.x), "=r"(first), "=r"(numbers.y), "=r"(second)
+               : "l"(from)
+               : "memory");
+  return first == epoch && second == epoch;
+}
+
+// Ends an epoch of `counter` with the last block of the grid. Whole blocks.
+__device__ inline void EndEpoch(const PeerView& peers, uint32_t* counter, uint32_t epoch) {
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  if (atomicAdd(&peers.counters->blocks_done, 1) != gridDim.x * gridDim.y - 1) return;
+  peers.counters->blocks_done = 0;
+  *counter = epoch;
+}
+
+}  // namespace fathom::kernels

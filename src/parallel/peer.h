@@ -1,0 +1,34 @@
+// Ranks that are GPUs of one host: kernels write into each other's memory over NVLink.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "cuda/device.h"
+#include "parallel/communicator.h"
+#include "parallel/peer_view.h"
+
+namespace fathom {
+
+// Peers see a small arena for exchange, never weights or cache. No NVLink multicast.
+class PeerCommunicator final : public Communicator {
+ public:
+  // Those of a group with a rank on each device, which must outlive it. kUnimplemented for GPUs
+  // that cannot read each other's memory. THREAD: one, before the ranks' own begin.
+  static Result<std::vector<std::unique_ptr<PeerCommunicator>>> Group(
+      std::span<CudaDevice* const> devices);
+
+  const PeerView& view() const { return view_; }
+
+ private:
+  class Memory;
+  PeerCommunicator(const PeerView& view, std::shared_ptr<Memory> memory)
+      : Communicator(view.rank, view.size), view_(view), memory_(std::move(memory)) {}
+
+  PeerView view_;
+  std::shared_ptr<Memory> memory_;
+};
+
+}  // namespace fathom

@@ -1,0 +1,38 @@
+// What kernels see of the ranks of a host: memory of each that all of them write and read.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fathom {
+
+// Of one rank, mapped into its peers over NVLink.
+struct PeerExchange {
+  static constexpr int kMaxRanks = 8;
+  static constexpr size_t kPacketBytes = size_t{1} << 20;   // of small messages' numbers
+  static constexpr size_t kWindowBytes = size_t{16} << 20;  // of what a round of a large one brings
+
+  uint32_t barrier_flags[kMaxRanks][32];  // of each peer, the epoch in which it is; a line each
+  // Of small messages: eight bytes of numbers in sixteen, each half with its epoch; by the epoch's
+  // parity, from each peer.
+  uint32_t packets[2][kMaxRanks][2 * kPacketBytes / sizeof(uint32_t)];
+  // Of large ones, by the parity of the barrier that they are ahead of.
+  uint32_t windows[2][kWindowBytes / sizeof(uint32_t)];
+};
+
+// Of one rank alone. Epochs count on in replayed graphs.
+struct PeerCounters {
+  uint32_t barrier = 0;      // epochs that are over
+  uint32_t packets = 0;      // likewise
+  uint32_t blocks_done = 0;  // of the kernel that runs
+};
+
+struct PeerView {
+  int rank = 0, size = 1;
+  PeerExchange* mine = nullptr;
+  PeerExchange* exchange[PeerExchange::kMaxRanks] = {};  // of all ranks
+  PeerCounters* counters = nullptr;
+  const uint32_t* abort = nullptr;  // in the host's memory: what waits gives up once it is not 0
+};
+
+}  // namespace fathom
