@@ -44,9 +44,20 @@ struct Sums {
   }
 };
 
+// Where the sums go, and the residual, if it begins with them: with zeros, to which they are added.
+struct SumsOut {
+  uint4* sums;
+  float4* residual;
+
+  __device__ void Put(int64_t piece, uint4 sum) const {
+    sums[piece] = sum;
+    if (residual != nullptr) residual[2 * piece] = residual[2 * piece + 1] = {};
+  }
+};
+
 // out = the sums of pieces [0, live * per_token).
 __global__ void __launch_bounds__(kThreads)
-    SumSmall(PeerView peers, const uint4* x, int64_t per_token, const int32_t* live, uint4* out) {
+    SumSmall(PeerView peers, const uint4* x, int64_t per_token, const int32_t* live, SumsOut out) {
   AfterPriorKernels();
   const int64_t pieces = *live * per_token, i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (pieces == 0) return;  // no epoch: nobody would wait for anybody
@@ -76,7 +87,7 @@ __global__ void __launch_bounds__(kThreads)
       }
       sums.Add(part);
     }
-    out[i] = sums.Rounded();
+    out.Put(i, sums.Rounded());
   }
   EndEpoch(peers, &peers.counters->packets, epoch);
 }
@@ -115,25 +126,27 @@ __global__ void __launch_bounds__(kThreads) SumOwned(PeerView peers, Round round
        i += int64_t{gridDim.x} * kThreads) {
     Sums sums;
     for (int rank = 0; rank < peers.size; ++rank) {
-      sums.Add(rank == peers.rank ? x[round.first + i] : __ldcg(parts + rank * round.each + i - begin));
+      sums.Add(rank == peers.rank ? x[round.first + i]
+                                  : __ldcg(parts + rank * round.each + i - begin));
     }
     const uint4 sum = sums.Rounded();
     for (int rank = 0; rank < peers.size; ++rank) WindowAhead<uint4>(peers, rank)[i] = sum;
   }
 }
 
-__global__ void __launch_bounds__(kThreads) TakeSums(PeerView peers, Round round, uint4* out) {
+__global__ void __launch_bounds__(kThreads) TakeSums(PeerView peers, Round round, SumsOut out) {
   AfterPriorKernels();
   const int64_t end = round.end();
   const uint4* sums = WindowBehind<uint4>(peers);
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < end;
        i += int64_t{gridDim.x} * kThreads) {
-    out[round.first + i] = __ldcg(sums + i);
+    out.Put(round.first + i, __ldcg(sums + i));
   }
 }
 
 // A large message in rounds.
-void SumLarge(const PeerView& peers, const RmsNormArgs& norm, uint4* out, cudaStream_t stream) {
+void SumLarge(const PeerView& peers, const RmsNormArgs& norm, const SumsOut& out,
+              cudaStream_t stream) {
   const int64_t per_token = norm.x.dim(1) / kPiece, pieces = norm.x.dim(0) * per_token;
   const auto* x = Data<const uint4>(norm.x);
   constexpr int64_t kMost = PeerExchange::kWindowBytes / sizeof(uint4);
@@ -165,22 +178,18 @@ void AllReduceNormCuda(OpContext& context, const AllReduceNormArgs& a) {
         x.ToString());
   const PeerView& peers = static_cast<PeerCommunicator&>(*a.ranks).view();
   const cudaStream_t stream = Cuda(context).get();
-  auto* sums = reinterpret_cast<uint4*>(context.workspace.data());
+  const SumsOut out{reinterpret_cast<uint4*>(context.workspace.data()),
+                    a.begins ? Data<float4>(a.norm.residual) : nullptr};
   const int64_t per_token = x.dim(1) / kPiece, pieces = x.dim(0) * per_token;
   if (static_cast<size_t>(pieces) * sizeof(uint4) <= PeerExchange::kPacketBytes) {
     LaunchOverlapped(SumSmall, Blocks(pieces, kThreads), kThreads, 0, stream, peers,
-                     Data<const uint4>(x), per_token, Data<int32_t>(a.norm.live), sums);
+                     Data<const uint4>(x), per_token, Data<int32_t>(a.norm.live), out);
   } else {
-    SumLarge(peers, a.norm, sums, stream);
+    SumLarge(peers, a.norm, out, stream);
   }
   Cuda(context).CheckLaunch("all_reduce_norm", x);
-  const TensorView& residual = a.norm.residual;
-  if (a.begins) {
-    const auto bytes = static_cast<size_t>(residual.elements()) * sizeof(float);
-    Gpu::OfThread().Check(cudaMemsetAsync(residual.data(), 0, bytes, stream));
-  }
   RmsNormArgs norm = a.norm;
-  norm.x = TensorView(sums, DType::kBF16, {x.dim(0), x.dim(1)});
+  norm.x = TensorView(out.sums, DType::kBF16, {x.dim(0), x.dim(1)});
   RmsNormCuda(context, norm);
 }
 

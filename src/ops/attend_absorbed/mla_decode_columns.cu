@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     for (int i = 0; i < 4; ++i) s.best_full[i].Init(1);
     for (int i = 0; i < kBlocks; ++i) {
-      s.slot_full[i].Init(1);
+      s.slot_full[i].Init(2);  // by the warps of values and of weights
       s.slot_empty[i].Init(4);
       for (int parity = 0; parity < 2; ++parity) s.weights_there[parity][i].Init(1);
     }

@@ -156,7 +156,7 @@ __device__ void ProduceValues(ColumnsShared<kBlocks>& s, const Maps& maps, const
         s.slot_empty[slot].Wait(parity);
         Mbarrier& full = s.slot_full[slot];
         if (tile < tiles) {
-          full.ArriveExpect(sizeof(typename S::Slot));  // the weights, too
+          full.ArriveExpect(S::kValueChunks * kChunkBytes);
           TmaLoad4(s.slots[slot].values, &maps.values, full, keep,
                    {0, 0, block_of_cluster * S::kValueChunks, page});
         } else {
@@ -204,7 +204,8 @@ __device__ void SendWeights(ColumnsShared<kBlocks>& s, const Output& output) {
   }
 }
 
-// The warp that loads all blocks' weights.
+// The warp that loads all blocks' weights. It arrives at each slot of a round, also where the last
+// round has no tile: the sums, which free the slot, must not get ahead of what this warp waits for.
 template <int kBlocks>
 __device__ void ProduceWeights(ColumnsShared<kBlocks>& s, const Output& output) {
   const uint32_t lane = threadIdx.x % 32;
@@ -214,12 +215,16 @@ __device__ void ProduceWeights(ColumnsShared<kBlocks>& s, const Output& output) 
     if (item.tokens == 0) return;
     const int32_t tiles = item.tiles();
     for (int32_t first = 0; first < tiles; first += kBlocks, ++round) {
-      for (int block = 0; block < kBlocks; ++block) {
+      for (int block = 0; block < kBlocks && lane == 0; ++block) {
         s.weights_there[round % 2][block].Wait(round / 2 % 2);
         s.slot_empty[block].Wait(round % 2 ^ 1);
-        if (lane == 0 && first + block < tiles) {
+        Mbarrier& full = s.slot_full[block];
+        if (first + block < tiles) {
+          full.ArriveExpect(kChunkBytes);
           BulkLoad(s.slots[block].weights, ExchangePlace<kBlocks>(output, round, block),
-                   kChunkBytes, s.slot_full[block]);
+                   kChunkBytes, full);
+        } else {
+          full.Arrive();
         }
       }
       __syncwarp();

@@ -1,0 +1,201 @@
+// Ranks on several GPUs of one host: sums and gathers of every size, the same bits on all of them.
+// Needs two GPUs that reach each other's memory.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <bit>
+#include <cmath>
+
+#include "base/rng.h"
+#include "cuda/device.h"
+#include "ops/ops.h"
+#include "parallel/on_ranks.h"
+#include "parallel/peer.h"
+
+namespace fathom {
+namespace {
+
+// As many ranks as there are GPUs, at most four.
+class PeerRanksTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (int gpu = 0; gpu < 4; ++gpu) {
+      auto device = CudaDevice::Open(gpu);
+      if (!device.ok()) break;
+      devices_.push_back(*std::move(device));
+    }
+    if (devices_.size() < 2) GTEST_SKIP() << "needs two GPUs";
+    std::vector<CudaDevice*> all;
+    for (const auto& device : devices_) all.push_back(device.get());
+    ranks_ = PeerCommunicator::Group(all).value();
+  }
+  int count() const { return static_cast<int>(devices_.size()); }
+
+  std::vector<std::unique_ptr<CudaDevice>> devices_;
+  std::vector<std::unique_ptr<PeerCommunicator>> ranks_;
+};
+
+// Part of rank `rank` in round `round`: BF16 numbers of very different sizes, so that another order
+// of sums has other bits.
+std::vector<BF16> Part(int rank, uint64_t round, int64_t n) {
+  Rng rng(round, static_cast<uint64_t>(rank));
+  std::vector<BF16> part;
+  for (int64_t i = 0; i < n; ++i) {
+    part.push_back(ToBF16(rng.Normal() * (i % 3 == rank % 3 ? 1e3f : 1e-2f)));
+  }
+  return part;
+}
+
+std::vector<float> SumOfParts(int ranks, uint64_t round, int64_t n) {
+  std::vector<float> sum(static_cast<size_t>(n));
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::vector<BF16> part = Part(rank, round, n);
+    for (size_t i = 0; i < sum.size(); ++i) {
+      sum[i] = rank == 0 ? ToFloat(part[i]) : sum[i] + ToFloat(part[i]);
+    }
+  }
+  for (float& x : sum) x = ToFloat(ToBF16(x));
+  return sum;
+}
+
+TEST_F(PeerRanksTest, AllReduceNormInBothFormsIsTheSumInTheOrderOfRanks) {
+  // Of 7168 numbers: the forms meet between 73 and 74 tokens; a round of the large one has 1170.
+  constexpr int64_t kWidth = 7168;
+  for (const int64_t tokens : {1, 3, 72, 73, 74, 75, 1200, 2400}) {
+    for (const int64_t live : {tokens, tokens / 2, int64_t{0}}) {
+      const auto sum = SumOfParts(count(), 7, tokens * kWidth);
+      ASSERT_TRUE(OnRanks(count(), [&](int rank) -> Status {
+                    const auto at = static_cast<size_t>(rank);
+                    CudaDevice& device = *devices_[at];
+                    device.BindThread();
+                    const Ops& ops = CudaPortableOps(Fp8Activations::kExact);
+                    const auto x_memory = device.Allocate(tokens * kWidth * 2);
+                    const auto residual_memory = device.Allocate(tokens * kWidth * 4);
+                    const auto out_memory = device.Allocate(tokens * kWidth * 2);
+                    const auto weight_memory = device.Allocate(kWidth * 4);
+                    const auto live_memory = device.Allocate(4);
+                    const TensorView x(x_memory->data(), DType::kBF16, {tokens, kWidth});
+                    const TensorView r(residual_memory->data(), DType::kF32, {tokens, kWidth});
+                    const TensorView out(out_memory->data(), DType::kBF16, {tokens, kWidth});
+                    const TensorView weight(weight_memory->data(), DType::kF32, {kWidth});
+                    const TensorView n(live_memory->data(), DType::kI32, {1});
+                    const AllReduceNormArgs args = {
+                        .norm = {.x = x, .residual = r, .weight = weight, .live = n, .out = out},
+                        .begins = true,
+                        .ranks = ranks_[at].get()};
+                    const size_t bytes = ops.all_reduce_norm.Workspace(device.stream(), args);
+                    const auto workspace = device.Allocate(bytes);
+                    const std::vector<BF16> part = Part(rank, 7, tokens * kWidth);
+                    device.Upload(x, std::as_bytes(std::span(part)));
+                    const auto count32 = static_cast<int32_t>(live);
+                    device.Upload(n, std::as_bytes(std::span(&count32, 1)));
+                    device.stream().Synchronize();
+                    OpContext context{device.stream(), {workspace->data(), bytes}};
+                    ops.all_reduce_norm(context, args);
+                    std::vector<float> got(static_cast<size_t>(tokens * kWidth));
+                    device.Download(std::as_writable_bytes(std::span(got)), r);
+                    device.stream().Synchronize();
+                    for (size_t i = 0; i < got.size(); ++i) {
+                      const float expected = i < static_cast<size_t>(live * kWidth) ? sum[i] : 0;
+                      if (got[i] != expected) {
+                        return Internal("rank {}, {} of {} tokens: number {} is {}, not {}", rank,
+                                        live, tokens, i, got[i], expected);
+                      }
+                    }
+                    return device.status();
+                  }).ok());
+    }
+  }
+}
+
+// Sizes, forms and ops in a random order, without waiting for any: what a step would do.
+TEST_F(PeerRanksTest, RandomRounds) {
+  constexpr int64_t kMostTokens = 256, kWidth = 2048, kVocab = 5000;
+  constexpr int kRounds = 10'000;
+  std::atomic<int> checked{0};
+  const Status all = OnRanks(count(), [&](int rank) -> Status {
+    const auto at = static_cast<size_t>(rank);
+    CudaDevice& device = *devices_[at];
+    device.BindThread();
+    const Ops& ops = CudaPortableOps(Fp8Activations::kExact);
+    const Share share = ShareOf(kVocab, ShareUnit(kVocab, count()), count(), rank);
+    const auto part_memory = device.Allocate(kMostTokens * kWidth * 2);
+    const auto residual_memory = device.Allocate(kMostTokens * kWidth * 4);
+    const auto out_memory = device.Allocate(kMostTokens * kWidth * 2);
+    const auto weight_memory = device.Allocate(kWidth * 4);
+    const auto live_memory = device.Allocate(4 * (kMostTokens + 1));
+    const auto share_memory = device.Allocate(kMostTokens * share.size() * 4);
+    const auto gathered_memory = device.Allocate(kMostTokens * kVocab * 4);
+    const auto workspace = device.Allocate(kMostTokens * kWidth * 2);
+    const auto of = [](const auto& memory, DType type, int64_t n, int64_t width) {
+      return TensorView(memory->data(), type, {n, width});
+    };
+    std::vector<int32_t> counts;
+    for (int32_t n = 0; n <= kMostTokens; ++n) counts.push_back(n);
+    const TensorView lives(live_memory->data(), DType::kI32, {kMostTokens + 1});
+    device.Upload(lives, std::as_bytes(std::span(counts)));
+    const std::vector<BF16> part = Part(rank, 1, kMostTokens * kWidth);
+    device.Upload(of(part_memory, DType::kBF16, kMostTokens, kWidth),
+                  std::as_bytes(std::span(part)));
+    std::vector<float> mine;
+    for (int64_t i = 0; i < kMostTokens * share.size(); ++i) {
+      mine.push_back(static_cast<float>(rank) + static_cast<float>(i % 977));
+    }
+    device.Upload(of(share_memory, DType::kF32, kMostTokens, share.size()),
+                  std::as_bytes(std::span(mine)));
+    device.stream().Synchronize();
+    const std::vector<float> sum = SumOfParts(count(), 1, kMostTokens * kWidth);
+    OpContext context{device.stream(), {workspace->data(), workspace->size()}};
+    Rng rng(5, 5);  // the same on all ranks
+    for (int round = 0; round < kRounds; ++round) {
+      const auto tokens = static_cast<int64_t>(1 + rng.Next() % kMostTokens);
+      const auto live = static_cast<int64_t>(rng.Next() % (tokens + 1));
+      const TensorView n = lives.Slice(0, live, live + 1);
+      const bool gathers = rng.Next() % 8 == 0, looks = rng.Next() % 500 == 0;
+      const TensorView residual = of(residual_memory, DType::kF32, tokens, kWidth);
+      const TensorView gathered = of(gathered_memory, DType::kF32, tokens, kVocab);
+      if (gathers) {
+        ops.all_gather(context, {.x = of(share_memory, DType::kF32, tokens, share.size()),
+                                 .live = n,
+                                 .out = gathered,
+                                 .unit = ShareUnit(kVocab, count()),
+                                 .ranks = ranks_[at].get()});
+      } else {
+        ops.all_reduce_norm(
+            context, {.norm = {.x = of(part_memory, DType::kBF16, tokens, kWidth),
+                               .residual = residual,
+                               .weight = TensorView(weight_memory->data(), DType::kF32, {kWidth}),
+                               .live = n,
+                               .out = of(out_memory, DType::kBF16, tokens, kWidth)},
+                      .begins = true,
+                      .ranks = ranks_[at].get()});
+      }
+      if (!looks) continue;
+      ++checked;
+      std::vector<float> got(static_cast<size_t>(tokens * (gathers ? kVocab : kWidth)));
+      device.Download(std::as_writable_bytes(std::span(got)), gathers ? gathered : residual);
+      device.stream().Synchronize();
+      for (int64_t i = 0; i < live * (gathers ? kVocab : kWidth); ++i) {
+        float expected = gathers ? 0 : sum[static_cast<size_t>(i)];
+        for (int r = 0; gathers && r < count(); ++r) {
+          const Share part = ShareOf(kVocab, ShareUnit(kVocab, count()), count(), r);
+          const int64_t t = i / kVocab, column = i % kVocab;
+          if (column < part.begin || column >= part.end) continue;
+          expected = static_cast<float>(r) +
+                     static_cast<float>((t * part.size() + column - part.begin) % 977);
+        }
+        if (got[static_cast<size_t>(i)] != expected) {
+          return Internal("rank {}, round {}: number {} of {} live tokens is {}, not {}", rank,
+                          round, i, live, got[static_cast<size_t>(i)], expected);
+        }
+      }
+    }
+    device.stream().Synchronize();
+    return device.status();
+  });
+  EXPECT_TRUE(all.ok()) << all.message();
+  EXPECT_GT(checked, 10);
+}
+
+}  // namespace
+}  // namespace fathom
