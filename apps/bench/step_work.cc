@@ -25,7 +25,7 @@ struct Tally {
   }
 };
 
-void AddAttention(const StepShape& step, const ModelConfig& c, Tally& tally) {
+void AddAttention(const WorkShape& step, const ModelConfig& c, Tally& tally) {
   const double tokens = static_cast<double>(step.rows * step.tokens);
   const double hidden = c.hidden_size, heads = c.num_heads, latent = c.kv_lora_rank;
   const double rope = c.qk_rope_head_dim, nope = c.qk_nope_head_dim, vdim = c.v_head_dim;
@@ -52,7 +52,7 @@ void AddAttention(const StepShape& step, const ModelConfig& c, Tally& tally) {
   }
 }
 
-void AddMlp(const StepShape& step, const ModelConfig& c, int layer, Tally& tally) {
+void AddMlp(const WorkShape& step, const ModelConfig& c, int layer, Tally& tally) {
   const int64_t tokens = step.rows * step.tokens;
   const double hidden = c.hidden_size, expert = 3 * hidden * c.moe_intermediate_size;
   tally.bytes += kFloat * hidden;  // norm
@@ -81,7 +81,7 @@ double ExpectedExperts(int64_t experts, int64_t topk, int64_t tokens) {
   return n * (1 - std::pow(1 - static_cast<double>(topk) / n, static_cast<double>(tokens)));
 }
 
-StepWork WorkOf(const StepShape& step, const ModelConfig& config, const WeightWidths& widths,
+StepWork WorkOf(const WorkShape& step, const ModelConfig& config, const WeightWidths& widths,
                 const KvFormat& kv) {
   const double rows = static_cast<double>(step.rows), tokens = static_cast<double>(step.tokens);
   const double hidden = config.hidden_size, layers = config.num_layers;

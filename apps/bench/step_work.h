@@ -19,7 +19,7 @@ struct WeightWidths {
 
 // `rows` requests that compute `tokens` each, after `context` positions that are cached. Every row
 // samples.
-struct StepShape {
+struct WorkShape {
   int64_t rows = 1;
   int64_t tokens = 1;
   double context = 0;     // a mean over rows and steps may be a fraction
@@ -38,7 +38,7 @@ struct StepWork {
 };
 
 // MTP layers are no part of a step. Activations are not counted: they stay in caches.
-StepWork WorkOf(const StepShape& step, const ModelConfig& config, const WeightWidths& widths,
+StepWork WorkOf(const WorkShape& step, const ModelConfig& config, const WeightWidths& widths,
                 const KvFormat& kv);
 
 // How many of `experts` are drawn by at least one of `tokens`, each of which draws `topk` different

@@ -71,7 +71,7 @@ TEST(StepWork, ManyTokensReadEveryTensorOfTheSchema) {
           entry.rule->kind == TensorRule::kVector || entry.name.ends_with("mlp.gate.weight");
       expected += elements * (fp32 ? 4 : 1);
     }
-    const StepShape step = {.rows = 1, .tokens = 4096};
+    const WorkShape step = {.rows = 1, .tokens = 4096};
     const double embedding = 4096.0 * config.hidden_size;
     EXPECT_NEAR(WorkOf(step, config, kOne, Kv()).weight_bytes - embedding, expected,
                 1e-9 * expected)
