@@ -34,6 +34,7 @@ class CpuDevice final : public Device {
     if (!to.empty()) std::memcpy(to.data(), from.data(), to.size());
   }
   Status status() const override { return {}; }
+  void Abandon(const std::string& why) override { CHECK(false, "ops ended: {}", why); }
   void BeginStep(uint64_t step) override { current_activity.step = static_cast<int64_t>(step); }
   uint64_t Mark() override { return 0; }
   bool Passed(uint64_t) override { return true; }

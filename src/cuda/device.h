@@ -34,6 +34,7 @@ class CudaDevice final : public Device {
   void Download(std::span<std::byte> to, const TensorView& from) override;
 
   Status status() const override { return gpu_.status(); }
+  void Abandon(const std::string& why) override { gpu_.Fail(cudaErrorLaunchTimeout, why); }
   void BeginStep(uint64_t step) override { stream_->BeginStep(step); }
   uint64_t Mark() override;
   bool Passed(uint64_t mark) override;

@@ -201,7 +201,8 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
   auto executor = TRY(MakeExecutor(assembled.models, ranks,
                                    {.num_pages = plan.num_pages,
                                     .slots = limits.max_num_seqs,
-                                    .max_in_flight = engine.scheduler.depth},
+                                    .max_in_flight = engine.scheduler.depth,
+                                    .step_timeout_s = options.step_timeout_s},
                                    recorded));
   if (recorded.steps > 0) {
     plan.needs.items.back().name =

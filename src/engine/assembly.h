@@ -13,6 +13,7 @@
 #include "checkpoint/checkpoint.h"
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
+#include "engine/model_executor.h"
 #include "engine/step_runner.h"
 #include "model/model.h"
 #include "ops/ops.h"
@@ -39,6 +40,7 @@ struct AssemblyOptions {
   EngineLimits limits;                    // with the defaults filled in
   std::optional<DType> kv_cache;          // MakeKvFormat; nothing: the table's
   std::optional<WeightFormat> quantized;  // what the table makes of weights while they load
+  double step_timeout_s = ModelExecutorOptions().step_timeout_s;
 };
 
 // A rank: a device, and what of the model is computed on it.

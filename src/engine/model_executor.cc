@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/printable.h"
+
 namespace fathom {
 namespace {
 
@@ -32,6 +34,7 @@ ModelExecutor::ModelExecutor(Model& model, Device& device, const ModelExecutorOp
       runner_(model, device, {.num_pages = options.num_pages, .slots = options.slots}),
       params_(static_cast<size_t>(options.slots)),
       max_in_flight_(static_cast<size_t>(options.max_in_flight)),
+      step_timeout_(options.step_timeout_s),
       on_failure_(options.on_failure),
       steps_(static_cast<size_t>(options.max_in_flight)),
       results_(static_cast<size_t>(options.max_in_flight)) {
@@ -72,6 +75,7 @@ void ModelExecutor::Loop(const std::function<void()>& meet) {
       enqueued_.pop_front();
       continue;
     }
+    if (!enqueued_.empty()) Watch(enqueued_.front());
     // A step that waits is enqueued before the one on the device has ended.
     if (enqueued_.size() < max_in_flight_) {
       std::optional<StepPlan> step = enqueued_.empty() ? steps_.Pop() : steps_.TryPop();
@@ -120,6 +124,15 @@ void ModelExecutor::Enqueue(const StepPlan& plan) {
     if (!plan.rows.empty()) EnqueueRows(plan, step);
   }
   step.mark = device_.Mark();
+  step.since = std::chrono::steady_clock::now();
+  step.tokens = plan.num_tokens();
+}
+
+void ModelExecutor::Watch(const Enqueued& step) {
+  if (std::chrono::steady_clock::now() - step.since < step_timeout_) return;
+  device_.Abandon(fmt::format("step {}, of {} and {}, has not ended in {:.0f} s", step.result.step,
+                              Counted(static_cast<int64_t>(step.rows.size()), "row"),
+                              Counted(step.tokens, "token"), step_timeout_.count()));
 }
 
 void ModelExecutor::EnqueueRows(const StepPlan& plan, Enqueued& step) {

@@ -1,6 +1,7 @@
 // Runs a model's steps on a thread of their own, so that the engine plans while the device works.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <latch>
@@ -21,6 +22,9 @@ struct ModelExecutorOptions {
   // Of several ranks: waits until all are here. Called between laying out, warming up, recording
   // and the first step: none may lay out memory or record while another's kernels wait for it.
   std::function<void()> meet;
+  // A step that has not ended by then never will: the device has failed. The longest steps that
+  // were measured take some seconds.
+  double step_timeout_s = 120;
   std::function<void()> on_failure;  // of several ranks: called once this one's device has failed
 };
 
@@ -63,6 +67,8 @@ class ModelExecutor final : public Executor {
     std::vector<Sampler::PassLogprobs> logprobs;  // of each pass, if any row wants them
     std::vector<PromptPass> prompt_passes;
     uint64_t mark = 0;
+    std::chrono::steady_clock::time_point since;  // when it was enqueued
+    int64_t tokens = 0;                           // of the plan
   };
 
   void Loop(const std::function<void()>& meet);
@@ -71,6 +77,8 @@ class ModelExecutor final : public Executor {
   void Enqueue(const StepPlan& plan);
   void EnqueueRows(const StepPlan& plan, Enqueued& step);
   StepResult Finish(Enqueued& step);
+  // Gives a step up that has not ended in time.
+  void Watch(const Enqueued& step);
   void TakeDrawn(const Enqueued& step, size_t row, RowResult& result) const;
   // The smallest recorded size that holds the step, for every group alike; null if there is none,
   // or if something in it cannot be replayed.
@@ -91,6 +99,7 @@ class ModelExecutor final : public Executor {
   RecordedSteps recorded_;
   std::deque<Enqueued> enqueued_;
   const size_t max_in_flight_;
+  const std::chrono::duration<double> step_timeout_;
   const std::function<void()> on_failure_;
   BoundedQueue<StepPlan> steps_;
   BoundedQueue<StepResult> results_;

@@ -15,6 +15,7 @@
 #include "engine/engine.h"
 #include "model/model.h"
 #include "ops/sample/uniform.h"
+#include "scheduler/one_request.h"
 
 namespace fathom {
 namespace {
@@ -88,6 +89,54 @@ TEST(ModelExecutor, FirstTokenIsDrawnAtThePromptsLength) {
     differ += tokens[seed].id != tokens[0].id;
   }
   EXPECT_GT(differ, 0u) << "the draws say nothing";
+}
+
+// A CPU that never gets done with what it was given, as a GPU whose kernel waits forever.
+class StuckDevice final : public Device {
+ public:
+  std::string_view name() const override { return cpu_.name(); }
+  Stream& stream() override { return cpu_.stream(); }
+  void BindThread() override {}
+  int64_t FreeBytes() const override { return cpu_.FreeBytes(); }
+  std::unique_ptr<DeviceMemory> Allocate(size_t bytes) override { return cpu_.Allocate(bytes); }
+  void Seal() override {}
+  void Upload(const TensorView& to, std::span<const std::byte> from) override {
+    cpu_.Upload(to, from);
+  }
+  void Download(std::span<std::byte> to, const TensorView& from) override {
+    cpu_.Download(to, from);
+  }
+  Status status() const override { return status_; }
+  void Abandon(const std::string& why) override { status_ = Internal("{}", why); }
+  void BeginStep(uint64_t step) override { cpu_.BeginStep(step); }
+  uint64_t Mark() override { return 0; }
+  bool Passed(uint64_t) override { return !status_.ok(); }
+  void WaitFor(uint64_t) override {}
+  bool records() const override { return false; }
+  void RecordOrReplay(uint64_t, const std::function<void()>& enqueue) override { enqueue(); }
+
+ private:
+  CpuDevice cpu_{1};
+  Status status_;
+};
+
+TEST(ModelExecutor, GivesUpAStepThatDoesNotEndAndTellsOtherRanks) {
+  const Checkpoint checkpoint = Checkpoint::Open("models/tiny-r1").value();
+  StuckDevice device;
+  const auto model = Model::Load(checkpoint, ReferenceOps(Fp8Activations::kExact), device,
+                                 {.max_tokens = 8, .max_rows = 1, .max_model_len = 64}, nullptr)
+                         .value();
+  int told = 0;
+  ModelExecutor executor(
+      *model, device,
+      {.num_pages = 1, .slots = 1, .step_timeout_s = 0.05, .on_failure = [&] { ++told; }});
+  RequestParams params;
+  params.prompt = Ids({5, 6, 7});
+  OneRequest request(std::make_shared<const RequestParams>(params), 1);
+  executor.Submit({.groups = {request.Next(AttentionForm::kAbsorbed, params.prompt)}});
+  const StepResult result = executor.Wait();
+  EXPECT_EQ(result.status.message(), "step 0, of 1 row and 3 tokens, has not ended in 0 s");
+  EXPECT_EQ(told, 1);
 }
 
 // Log-probabilities of a small model with these edits of its config.json and these tensors.

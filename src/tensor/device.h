@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/status.h"
@@ -44,6 +45,8 @@ class Device {
   // The first failure of the device, naming op, shape and step; OK while there was none. Since then
   // calls do nothing, and what was downloaded means nothing.
   virtual Status status() const = 0;
+  // What was enqueued does not end: the device has failed, for this reason.
+  virtual void Abandon(const std::string& why) = 0;
 
   // The step that errors name from here on.
   virtual void BeginStep(uint64_t step) = 0;

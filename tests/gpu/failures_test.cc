@@ -1,12 +1,16 @@
 // What a process says that a GPU fails, how it lives on or ends, and whether it leaves a core.
+#include <cuda_runtime_api.h>
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <future>
 #include <memory>
 #include <span>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -133,43 +137,54 @@ TEST_F(CudaFailureDeathTest, AnEngineEndsItsRequestsAndItself) {
   EXPECT_EXIT(serve(), testing::ExitedWithCode(0), "GPU 0: .*illegal memory access .*in step");
 }
 
+// An engine over two GPUs.
+struct TwoRanks {
+  explicit TwoRanks(double step_timeout_s) {
+    std::vector<EngineRank> ranks;
+    for (int gpu = 0; gpu < 2; ++gpu) devices.push_back(CudaDevice::Open(gpu).value());
+    group = PeerCommunicator::Group(std::vector{devices[0].get(), devices[1].get()}).value();
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto at = static_cast<size_t>(rank);
+      ranks.push_back(
+          {devices[at].get(),
+           {.layout = {.tensor = 2}, .tensor_rank = rank, .tensor_group = group[at].get()}});
+    }
+    EngineLimits limits{.max_model_len = 256, .max_num_seqs = 4};
+    limits.FillDefaults(/*gpu=*/true);
+    assembled = AssembleEngine(checkpoint, CudaPortableOps(Fp8Activations::kExact), ranks,
+                               {.limits = limits, .step_timeout_s = step_timeout_s}, nullptr,
+                               [this](std::vector<RequestOutput> o) {
+                                 if (o.back().finish) ended.set_value(std::move(o.back()));
+                               })
+                    .value();
+  }
+  std::string ErrorOfARequest() {
+    assembled.engine->Start();
+    GenerateRequest request;
+    request.id = RequestId{1};
+    request.prompt = {TokenId{1}, TokenId{2}};
+    request.max_tokens = 100;
+    CHECK(assembled.engine->Submit(request).ok());
+    const RequestOutput output = ended.get_future().get();
+    CHECK(output.finish == FinishReason::kError);
+    return std::string(output.error.message());
+  }
+
+  Checkpoint checkpoint = Checkpoint::Open("models/tiny-r1").value();
+  std::vector<std::unique_ptr<CudaDevice>> devices;
+  std::vector<std::unique_ptr<PeerCommunicator>> group;
+  std::promise<RequestOutput> ended;
+  AssembledEngine assembled;
+};
+
 // One of two ranks fails while the other's kernels wait for it: the engine ends.
 void ServeOnTwoGpusOfWhichOneFails() {
-  std::vector<std::unique_ptr<CudaDevice>> devices;
-  for (int gpu = 0; gpu < 2; ++gpu) devices.push_back(CudaDevice::Open(gpu).value());
-  const auto group =
-      PeerCommunicator::Group(std::vector{devices[0].get(), devices[1].get()}).value();
-  std::vector<EngineRank> ranks;
-  for (int rank = 0; rank < 2; ++rank) {
-    const auto at = static_cast<size_t>(rank);
-    ranks.push_back(
-        {devices[at].get(),
-         {.layout = {.tensor = 2}, .tensor_rank = rank, .tensor_group = group[at].get()}});
-  }
-  Checkpoint checkpoint = Checkpoint::Open("models/tiny-r1").value();
-  EngineLimits limits{.max_model_len = 256, .max_num_seqs = 4};
-  limits.FillDefaults(/*gpu=*/true);
-  std::promise<RequestOutput> ended;
-  const AssembledEngine assembled =
-      AssembleEngine(checkpoint, CudaPortableOps(Fp8Activations::kExact), ranks, {.limits = limits},
-                     nullptr,
-                     [&](std::vector<RequestOutput> o) {
-                       if (o.back().finish) ended.set_value(std::move(o.back()));
-                     })
-          .value();
+  TwoRanks two(/*step_timeout_s=*/60);
   const std::array<float, 4> numbers = {};
-  devices[1]->BindThread();
-  devices[1]->UploadBytes(reinterpret_cast<void*>(0x1000), std::as_bytes(std::span(numbers)));
-  devices[1]->stream().get();  // which enqueues it
-  assembled.engine->Start();
-  GenerateRequest request;
-  request.id = RequestId{1};
-  request.prompt = {TokenId{1}, TokenId{2}};
-  request.max_tokens = 100;
-  CHECK(assembled.engine->Submit(request).ok());
-  const RequestOutput output = ended.get_future().get();
-  CHECK(output.finish == FinishReason::kError);
-  fmt::print(stderr, "{}\n", output.error.message());
+  two.devices[1]->BindThread();
+  two.devices[1]->UploadBytes(reinterpret_cast<void*>(0x1000), std::as_bytes(std::span(numbers)));
+  two.devices[1]->stream().get();  // which enqueues it
+  fmt::print(stderr, "{}\n", two.ErrorOfARequest());
 }
 
 TEST_F(CudaFailureDeathTest, ARankThatFailsLeavesNoOtherWaiting) {
@@ -180,6 +195,24 @@ TEST_F(CudaFailureDeathTest, ARankThatFailsLeavesNoOtherWaiting) {
   };
   // A fault of one GPU is one of those that its memory is mapped into, too.
   EXPECT_EXIT(serve(), testing::ExitedWithCode(0), "GPU [01]: .*illegal memory access .*in step");
+}
+
+// One of two ranks does not come to where the other waits for it: the engine ends in time.
+void ServeOnTwoGpusOfWhichOneIsLate() {
+  TwoRanks two(/*step_timeout_s=*/2);
+  const auto sleep = [](void*) { std::this_thread::sleep_for(std::chrono::seconds(20)); };
+  two.devices[1]->BindThread();
+  CHECK(cudaLaunchHostFunc(two.devices[1]->stream().get(), sleep, nullptr) == cudaSuccess);
+  const auto begin = std::chrono::steady_clock::now();
+  fmt::print(stderr, "{}\n", two.ErrorOfARequest());
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(6));
+  std::_Exit(0);  // the sleeper is not waited for
+}
+
+TEST_F(CudaFailureDeathTest, ARankThatDoesNotComeIsGivenUp) {
+  if (!CudaDevice::Open(1).ok()) GTEST_SKIP() << "needs two GPUs";
+  EXPECT_EXIT(ServeOnTwoGpusOfWhichOneIsLate(), testing::ExitedWithCode(0),
+              "GPU [01]: step 0, of 1 row and 2 tokens, has not ended in 2 s");
 }
 
 void LaunchWhatCannotBe() {
