@@ -54,7 +54,7 @@ constexpr auto kHints = std::to_array<std::pair<std::string_view, std::string_vi
     {"--enable-prefix-caching", "prefix caching is not supported yet: leave it out"},
     {"--no-enable-chunked-prefill", "prefill is always chunked; see --prefill-chunk"},
     {"--max-num-partial-prefills", kAlwaysOn},
-    {"--scheduling-policy", "requests are served in the order they come: leave it out"},
+    {"--scheduling-policy", "clients take turns, each with its requests in the order they come: leave it out"},
     {"--speculative-config", "speculative decoding is not supported yet: leave it out"},
     {"--tensor-parallel-size", kOneProcess},
     {"-tp", kOneProcess},

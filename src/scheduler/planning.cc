@@ -127,6 +127,7 @@ bool Scheduler::HeadCanOpen() const {
 
 void Scheduler::OpenSlot(Sequence& seq, StepPlan& plan) {
   waiting_.pop_front();
+  turn_ = std::max(turn_, seq.turn);
   running_.push_back(&seq);
   seq.state = SequenceState::kRunning;
   seq.slot = free_slots_.back();

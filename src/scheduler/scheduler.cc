@@ -1,14 +1,15 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "base/check.h"
 
 namespace fathom {
 namespace {
 
-bool ArrivedBefore(const Sequence* a, const Sequence* b) {
-  return a->arrival < b->arrival;
+bool ComesBefore(const Sequence* a, const Sequence* b) {
+  return std::tie(a->turn, a->arrival) < std::tie(b->turn, b->arrival);
 }
 
 }  // namespace
@@ -70,16 +71,28 @@ int64_t Scheduler::FinalLength(int64_t prompt_tokens, int64_t max_tokens) const 
   return prompt_tokens + std::clamp<int64_t>(options_.max_model_len - prompt_tokens, 1, max_tokens);
 }
 
-void Scheduler::Add(RequestId id, std::shared_ptr<const RequestParams> params) {
+// One after the client's last that waits; never before what has entered, nor before another's
+// request of the same turn that came earlier, so that nobody starves.
+uint64_t Scheduler::TurnOf(uint64_t client) const {
+  const auto last =
+      std::find_if(waiting_.rbegin(), waiting_.rend(),
+                   [client](const Sequence* waiting) { return waiting->client == client; });
+  return std::max(turn_, last == waiting_.rend() ? 0 : (*last)->turn) + 1;
+}
+
+void Scheduler::Add(RequestId id, std::shared_ptr<const RequestParams> params, uint64_t client) {
   const Status fits = CheckFits(static_cast<int64_t>(params->prompt.size()), params->max_tokens);
   CHECK(fits.ok(), "request {}: {}", Raw(id), fits.message());
   auto seq = std::make_unique<Sequence>();
   seq->id = id;
   seq->params = std::move(params);
+  seq->client = client;
+  seq->turn = TurnOf(client);
   seq->arrival = next_arrival_++;
   seq->final_length =
       static_cast<int32_t>(FinalLength(seq->prompt_size(), seq->params->max_tokens));
-  waiting_.push_back(seq.get());
+  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), seq.get(), ComesBefore),
+                  seq.get());
   const bool added = sequences_.emplace(id, std::move(seq)).second;
   CHECK(added, "request {} is there already", Raw(id));
 }
@@ -171,15 +184,15 @@ void Scheduler::Preempt(Sequence& seq) {
   ++preemptions_;
   std::erase(running_, &seq);
   seq.state = SequenceState::kWaiting;
-  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), &seq, ArrivedBefore), &seq);
+  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), &seq, ComesBefore), &seq);
   ReleaseIfDrained(seq);
 }
 
 void Scheduler::CheckIntegrity() const {
   pool_.CheckIntegrity();
-  CHECK(std::is_sorted(running_.begin(), running_.end(), ArrivedBefore));
-  CHECK(std::is_sorted(waiting_.begin(), waiting_.end(), ArrivedBefore));
-  CHECK(running_.empty() || waiting_.empty() || ArrivedBefore(running_.back(), waiting_.front()));
+  CHECK(std::is_sorted(running_.begin(), running_.end(), ComesBefore));
+  CHECK(std::is_sorted(waiting_.begin(), waiting_.end(), ComesBefore));
+  CHECK(running_.empty() || waiting_.empty() || ComesBefore(running_.back(), waiting_.front()));
 
   size_t running = 0, waiting = 0, pages = 0;
   std::vector<bool> slot_taken(options_.max_num_seqs, false);

@@ -50,10 +50,10 @@ struct RowEffect {
 
 // Policy: every running request decodes in each step, oldest first, and verifies as many drafts as
 // budget and free pages have room for once everybody has a token; what the budget leaves goes to
-// prefill chunks, oldest first. A request enters with the pages of its whole prefill; when a decode
-// finds no page for its token, the request that arrived last is preempted: it gives its pages back
-// and later computes its prompt and generated tokens anew, in the forms that they had. Any request
-// that fits alone thus ends.
+// prefill chunks, oldest first. Clients take turns to enter, each with its own oldest request, which
+// enters with the pages of its whole prefill; when a decode finds no page for its token, the last
+// request that entered is preempted: it gives its pages back and later computes its prompt and
+// generated tokens anew, in the forms that they had. Any request that fits alone thus ends.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);  // REQUIRES: Validate(options).ok()
@@ -63,8 +63,8 @@ class Scheduler {
   // context if one token is all it asks for. THREAD: any.
   Status CheckFits(int64_t prompt_tokens, int64_t max_tokens) const;
 
-  // REQUIRES: CheckFits(), a new id.
-  void Add(RequestId id, std::shared_ptr<const RequestParams> params);
+  // `client`: who asks. REQUIRES: CheckFits(), a new id.
+  void Add(RequestId id, std::shared_ptr<const RequestParams> params, uint64_t client = 0);
   // False if the request is unknown or has ended. Its pages are free once no row of it is in
   // flight; Apply() drops the results of those.
   bool Cancel(RequestId id);
@@ -94,6 +94,7 @@ class Scheduler {
  private:
   friend struct SchedulerSaboteur;  // breaks it on purpose: the simulation must notice
 
+  uint64_t TurnOf(uint64_t client) const;
   int64_t FinalLength(int64_t prompt_tokens, int64_t max_tokens) const;
   int32_t PlanDecodes(int32_t budget, StepPlan& plan);
   void PlanPrefills(int32_t budget, StepPlan& plan);
@@ -117,11 +118,12 @@ class Scheduler {
   PagePool pool_;
   std::vector<SlotId> free_slots_;  // a stack
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
-  std::vector<Sequence*> running_;  // by arrival; all arrived before all of waiting_
-  std::deque<Sequence*> waiting_;   // by arrival
+  std::vector<Sequence*> running_;  // by turn; all come before all of waiting_
+  std::deque<Sequence*> waiting_;   // by turn
   std::deque<uint64_t> in_flight_;  // steps planned and not applied
   uint64_t next_step_ = 0;
   uint64_t next_arrival_ = 0;
+  uint64_t turn_ = 0;  // of the last that entered
   // The last plan left out the oldest prefill for want of tokens: the next one holds some back from
   // the decodes, or a small budget would starve it.
   bool prefill_left_out_ = false;
