@@ -8,7 +8,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -29,7 +31,8 @@ struct ServeOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;
   std::string generation_config = "auto";
-  double shutdown_timeout_s = 30;
+  std::vector<std::string> served_model_names;
+  double shutdown_timeout_s = 30, drain_delay_s = 0;
   double send_timeout_s = 30, work_timeout_s = 10;
   double header_timeout_s = 10, body_timeout_s = 60, idle_timeout_s = 75;
 };
@@ -44,17 +47,28 @@ SamplingDefaults DefaultsOf(const GenerationConfig& config) {
   return defaults;
 }
 
-ServerOptions ServerOptionsFor(const ServeOptions& options, const LoadedEngine& loaded) {
-  ServerOptions server = options.server;
-  if (server.served_model_names.empty()) server.served_model_names = {loaded.model_name};
-  if (options.generation_config == "auto") server.defaults = DefaultsOf(loaded.generation);
-  server.version = FATHOM_VERSION;
-  if (!loaded.backend.ops->name.starts_with("cuda")) server.sources = CpuSources();
-  server.eos_tokens = loaded.eos;
-  server.vocab_size = static_cast<int32_t>(loaded.config.vocab_size);
+ServedEngine ServedEngineFor(const ServeOptions& options, LoadedEngine& loaded,
+                             EngineOutputs& outputs) {
+  ServedEngine served{.engine = *loaded.engine,
+                      .outputs = outputs,
+                      .tokenizer = *loaded.tokenizer,
+                      .chat_template = loaded.chat_template,
+                      .model_names = options.served_model_names,
+                      .eos_tokens = loaded.eos,
+                      .vocab_size = static_cast<int32_t>(loaded.config.vocab_size)};
+  if (served.model_names.empty()) served.model_names = {loaded.model_name};
+  if (options.generation_config == "auto") served.defaults = DefaultsOf(loaded.generation);
+  if (!loaded.backend.ops->name.starts_with("cuda")) served.sources = CpuSources();
   // What does not fit the queue can never be served, however idle the server is.
-  server.max_choices =
-      std::min(server.max_choices, options.engine.max_num_seqs + options.engine.max_queue);
+  served.max_choices =
+      std::min(served.max_choices, options.engine.max_num_seqs + options.engine.max_queue);
+  return served;
+}
+
+ServerOptions ServerOptionsFor(const ServeOptions& options) {
+  ServerOptions server = options.server;
+  server.version = FATHOM_VERSION;
+  server.drain_delay_ms = static_cast<int>(options.drain_delay_s * 1000);
   server.shutdown_timeout_ms = static_cast<int>(options.shutdown_timeout_s * 1000);
   server.work_timeout_ms = static_cast<int>(options.work_timeout_s * 1000);
   server.header_timeout_ms = static_cast<int>(options.header_timeout_s * 1000);
@@ -65,20 +79,23 @@ ServerOptions ServerOptionsFor(const ServeOptions& options, const LoadedEngine& 
   return server;
 }
 
-void PrintReady(const ServeOptions& options, const ServerOptions& server, uint16_t port,
+bool AsksForKey(const ServerOptions& server) {
+  return !server.api_key.empty() || !server.api_key_file.empty();
+}
+
+void PrintReady(const ServeOptions& options, const std::string& model, uint16_t port,
                 double seconds) {
   const bool any = options.host == "0.0.0.0" || options.host == "::";
   const std::string host = any ? "127.0.0.1" : options.host;
   const std::string address = host.find(':') == std::string::npos
                                   ? fmt::format("http://{}:{}", host, port)
                                   : fmt::format("http://[{}]:{}", host, port);
-  const std::string key = server.api_key.empty() ? "" : " -H 'Authorization: Bearer KEY'";
+  const std::string key = AsksForKey(options.server) ? " -H 'Authorization: Bearer KEY'" : "";
   fmt::print(
       "fathom {} serves {} on {} (ready after {:.1f} s). Try:\n\n"
       "  curl {}/v1/chat/completions -H 'Content-Type: application/json'{} -d '{{\"model\": "
       "\"{}\", \"messages\": [{{\"role\": \"user\", \"content\": \"What is 2 + 2?\"}}]}}'\n\n",
-      FATHOM_VERSION, server.served_model_names.front(), address, seconds, address, key,
-      server.served_model_names.front());
+      FATHOM_VERSION, model, address, seconds, address, key, model);
   std::fflush(stdout);
 }
 
@@ -99,11 +116,30 @@ Status RaiseFileLimit(const ServerOptions& server) {
   return Internal("the limit of file descriptors cannot be raised to {}", wanted);
 }
 
+// A server at work on a thread of its own, so that it answers while the model is loading.
+class Running {
+ public:
+  explicit Running(HttpServer& server) : server_(server), thread_([&server] { server.Run(); }) {}
+  ~Running() {
+    server_.Stop();
+    Join();
+  }
+  void Join() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  HttpServer& server_;
+  std::thread thread_;
+};
+
 constexpr char kEmptyKey[] =
     "the key is empty, perhaps a variable that is not set: leave it out to serve without a key";
 
 Status Serve(ServeOptions options) {
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads the log may leave
+  // What asks for a second reading must not end a server that is still loading.
+  if (!options.server.api_key_file.empty()) std::signal(SIGHUP, SIG_IGN);
   options.engine.FillDefaults();
   const auto began = std::chrono::steady_clock::now();
   const char* key = std::getenv("FATHOM_API_KEY");
@@ -114,25 +150,28 @@ Status Serve(ServeOptions options) {
   const uint16_t port_number = port.port();
   const bool loopback = port.loopback();
   EngineOutputs outputs;
-  LoadedEngine loaded = TRY(LoadEngine(options.engine, [&outputs](std::vector<RequestOutput> news) {
-    outputs.Deliver(std::move(news));
-  }));
-  const ServerOptions server_options = ServerOptionsFor(options, loaded);
+  std::optional<LoadedEngine> loaded;  // outlives the server
   const std::unique_ptr<HttpServer> server =
-      TRY(HttpServer::Listen(server_options, std::move(port),
-                             {*loaded.engine, outputs, *loaded.tokenizer, loaded.chat_template}));
-  loaded.engine->OnFailure([&server] { server->Stop(); });
-  loaded.engine->Start();
+      TRY(HttpServer::Listen(ServerOptionsFor(options), std::move(port)));
+  Running running(*server);
+  loaded.emplace(TRY(LoadEngine(options.engine, [&outputs](std::vector<RequestOutput> news) {
+    outputs.Deliver(std::move(news));
+  })));
+  loaded->engine->OnFailure([&server] { server->Stop(); });
+  loaded->engine->Start();
+  ServedEngine served = ServedEngineFor(options, *loaded, outputs);
+  const std::string model = served.model_names.front();
+  server->Serve(std::move(served));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-  PrintReady(options, server_options, port_number, took.count());
-  if (!loopback && server_options.api_key.empty()) {
+  PrintReady(options, model, port_number, took.count());
+  if (!loopback && !AsksForKey(options.server)) {
     LOG_WARNING("anyone who reaches {} port {} can use this server: --api-key asks for a key",
                 options.host, port_number);
   }
   const LogThread log_thread;  // nobody's request waits for who reads the log
-  server->Run();
-  loaded.engine->OnFailure(nullptr);
-  return loaded.engine->status();
+  running.Join();
+  loaded->engine->OnFailure(nullptr);
+  return loaded->engine->status();
 }
 
 // vLLM takes a JSON list, of which CLI11 makes quoted strings.
@@ -150,7 +189,8 @@ void CheckOrigin(std::string& origin) {
 constexpr char kServerGroup[] = "Server";
 
 // Under which names, and by whom.
-void AddAccessFlags(CLI::App& command, ServerOptions& server) {
+void AddAccessFlags(CLI::App& command, ServeOptions& options) {
+  ServerOptions& server = options.server;
   // CLI11 gives such a flag all words up to the next one, MODEL too.
   const auto all_but_model = [&command](std::vector<std::string> words) {
     CLI::Option* model = command.get_option("model");
@@ -163,8 +203,8 @@ void AddAccessFlags(CLI::App& command, ServerOptions& server) {
   command
       .add_option_function<std::vector<std::string>>(
           "--served-model-name",
-          [all_but_model, &server](const std::vector<std::string>& words) {
-            server.served_model_names = all_but_model(words);
+          [all_but_model, &options](const std::vector<std::string>& words) {
+            options.served_model_names = all_but_model(words);
           },
           "Names that requests may use; the folder's if none is given. If MODEL stands nowhere "
           "else, the last of several is MODEL")
@@ -176,6 +216,24 @@ void AddAccessFlags(CLI::App& command, ServerOptions& server) {
                   "environment keeps it out of the process list")
       ->envname("FATHOM_API_KEY")
       ->check([](const std::string& key) { return key.empty() ? kEmptyKey : ""; })
+      ->group(kServerGroup);
+  command
+      .add_option("--api-key-file", server.api_key_file,
+                  "Named keys and their limits, a line each: NAME KEY [requests-per-minute=N] "
+                  "[tokens-per-minute=N] [in-flight=N]; read again on SIGHUP")
+      ->type_name("FILE")
+      ->check([](const std::string& file) { return file.empty() ? "the name is empty" : ""; })
+      ->group(kServerGroup);
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--open-routes",
+          [all_but_model, &server](const std::vector<std::string>& words) {
+            server.open_routes = all_but_model(words);
+            if (words.size() == 1 && words[0] == "none") server.open_routes->clear();
+          },
+          "Routes that need no key, or none; /health /ping /live /load /version /metrics unless "
+          "given")
+      ->type_name("PATH")
       ->group(kServerGroup);
   command
       .add_option_function<std::vector<std::string>>(
@@ -220,6 +278,13 @@ void AddLimitFlags(CLI::App& command, ServeOptions* options) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
       ->group(kServerGroup);
+  command
+      .add_option("--max-requests-per-client", server.max_requests_per_client,
+                  "Answers in flight or queued for one address, or for a key without a number of "
+                  "its own; more are answered 429")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group(kServerGroup);
   command.add_option("--max-body-bytes", server.max_body_bytes, "Of one request")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->capture_default_str()
@@ -247,6 +312,13 @@ void AddLimitFlags(CLI::App& command, ServeOptions* options) {
   add_seconds("--work-timeout", options->work_timeout_s,
               "Seconds that a request's text may take to be read, rendered and tokenised");
   command
+      .add_option("--drain-delay", options->drain_delay_s,
+                  "Seconds after SIGTERM in which /health says 503 and requests are still served, "
+                  "for whoever sends them here to notice")
+      ->check(Between(0, 86400))
+      ->capture_default_str()
+      ->group(kServerGroup);
+  command
       .add_option("--shutdown-timeout", options->shutdown_timeout_s,
                   "Seconds that requests have left after SIGTERM")
       ->check(Between(0, 86400))
@@ -262,7 +334,7 @@ void AddServerFlags(CLI::App& command, ServeOptions* options) {
       ->check(CLI::Range(0, 65535))
       ->capture_default_str()
       ->group(kServerGroup);
-  AddAccessFlags(command, options->server);
+  AddAccessFlags(command, *options);
   command
       .add_option("--generation-config", options->generation_config,
                   "Sampling that requests leave open: auto takes the model's "

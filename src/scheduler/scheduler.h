@@ -50,9 +50,9 @@ struct RowEffect {
 
 // Policy: every running request decodes in each step, oldest first, and verifies as many drafts as
 // budget and free pages have room for once everybody has a token; what the budget leaves goes to
-// prefill chunks, oldest first. Clients take turns to enter, each with its own oldest request, which
-// enters with the pages of its whole prefill; when a decode finds no page for its token, the last
-// request that entered is preempted: it gives its pages back and later computes its prompt and
+// prefill chunks, oldest first. Clients take turns to enter, each with its own oldest request,
+// which enters with the pages of its whole prefill; when a decode finds no page for its token, the
+// last request that entered is preempted: it gives its pages back and later computes its prompt and
 // generated tokens anew, in the forms that they had. Any request that fits alone thus ends.
 class Scheduler {
  public:

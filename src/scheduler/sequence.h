@@ -22,9 +22,9 @@ enum class SequenceState {
 struct Sequence {
   RequestId id{};
   std::shared_ptr<const RequestParams> params;
-  uint64_t client = 0;   // who asks
-  uint64_t turn = 0;     // those that run and wait are in the order of (turn, arrival)
-  uint64_t arrival = 0;  // order of Add()
+  uint64_t client = 0;       // who asks
+  uint64_t turn = 0;         // those that run and wait are in the order of (turn, arrival)
+  uint64_t arrival = 0;      // order of Add()
   int32_t final_length = 0;  // prompt and generated tokens at which it ends at the latest
   std::vector<TokenId> generated;
   SequenceState state = SequenceState::kWaiting;

@@ -37,7 +37,8 @@ ClientSocket::ClientSocket(Socket socket, size_t max_ahead, int send_timeout_ms)
       changed_timer_(socket_.get_executor()) {
   error_code error;
   const auto endpoint = socket_.remote_endpoint(error);
-  peer_ = error ? "?" : fmt::format("{}:{}", endpoint.address().to_string(), endpoint.port());
+  address_ = error ? "?" : endpoint.address().to_string();
+  peer_ = error ? "?" : fmt::format("{}:{}", address_, endpoint.port());
   socket_.set_option(asio::ip::tcp::no_delay(true), error);
   // A client whose machine is gone, or that left after a half-close, is noticed though it is sent
   // nothing.

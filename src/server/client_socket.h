@@ -24,7 +24,8 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
 
   Socket& socket() { return socket_; }
   boost::beast::flat_buffer& buffer() { return buffer_; }  // read and not yet used
-  const std::string& peer() const { return peer_; }
+  const std::string& peer() const { return peer_; }        // for the log
+  const std::string& address() const { return address_; }  // without the port
   // The client went away, or was dropped.
   bool gone() const { return gone_; }
   // The client sends no more, or more than is read ahead. It may be waiting for its answer, or have
@@ -67,7 +68,7 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
 
   Socket socket_;
   const int send_timeout_ms_;
-  std::string peer_;
+  std::string peer_, address_;
   boost::beast::flat_buffer buffer_;
   boost::asio::steady_timer deadline_, flush_deadline_, changed_timer_;
   bool changed_ = false;

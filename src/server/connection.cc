@@ -48,10 +48,6 @@ size_t SizeOf(const std::vector<std::pair<size_t, RequestOutput>>& outputs) {
   return kBytesPerLogprob * entries;
 }
 
-HttpResponse ShuttingDown() {
-  return ErrorResponse(EngineError(Unavailable("The server is shutting down.")));
-}
-
 }  // namespace
 
 Connection::Connection(ClientSocket::Socket socket, ConnectionContext& context, bool reserved)
@@ -94,7 +90,7 @@ asio::awaitable<void> Connection::Serve() {
 
 asio::awaitable<bool> Connection::WaitForRequest() {
   if (client_->buffer().size() > 0) co_return true;
-  if (context_.draining) co_return false;
+  if (context_.state == ServerState::kDraining && !fresh_) co_return false;
   idle_ = true;
   client_->SetReadDeadline(fresh_ ? context_.options.header_timeout_ms
                                   : context_.options.idle_timeout_ms);
@@ -124,16 +120,18 @@ asio::awaitable<bool> Connection::ServeOne() {
 }
 
 std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) const {
-  if (context_.draining) return ShuttingDown();
-  exchange.keep_alive = exchange.parser.keep_alive();
+  const ServerState state = context_.state;
+  exchange.keep_alive = exchange.parser.keep_alive() && state == ServerState::kReady;
   const std::optional<ApiError> bad = BadHead(exchange.parser.get());
   exchange.unread = bad || !exchange.parser.is_done();
   if (bad) return ErrorResponse(*bad);
   if (reserved_ || ending_) exchange.keep_alive = false;
-  if (reserved_ && !Api::IsOpen(exchange.request.path)) {
+  if (auto answer = AnswerOfState(state, exchange.request.path)) return answer;
+  if (reserved_ && !IsAboutServer(exchange.request.path)) {
     return ErrorResponse(EngineError(Unavailable("Too many connections: try again in a moment.")));
   }
-  return context_.api.CheckHead(exchange.request);
+  exchange.request.address = client_->address();
+  return context_.access.CheckHead(exchange.request);
 }
 
 asio::awaitable<bool> Connection::Refuse(Exchange& exchange, const ApiError& error) {
@@ -171,7 +169,7 @@ asio::awaitable<void> Connection::OnWorker(size_t bytes, Work work) {
 
 asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
   if (exchange.request.method != "POST") {
-    Api::Answer answer = context_.api.Handle(exchange.request, {});
+    Api::Answer answer = context_.api.load()->Handle(exchange.request, {});
     co_return co_await Respond(exchange, std::move(std::get<HttpResponse>(answer)));
   }
   Api::Answer answer;
@@ -179,7 +177,7 @@ asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
   exchange.claim.SetLimit(MaxRequestMemory(bytes));
   client_->StartWatch();
   const auto work = [&](const Interrupt& interrupt) {
-    answer = context_.api.Handle(exchange.request, {&exchange.claim, &interrupt});
+    answer = context_.api.load()->Handle(exchange.request, {&exchange.claim, &interrupt});
     exchange.request.body = {};
     if (exchange.claim.peak() > kTrimmedBytes) malloc_trim(0);
   };
@@ -204,7 +202,8 @@ bool Connection::Left(Exchange& exchange) {
 
 asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& generation) {
   std::optional<RequestStream> stream;
-  stream.emplace(context_.outputs, context_.engine, [client = client_] {
+  Api& api = *context_.api;
+  stream.emplace(api.outputs(), api.engine(), [client = client_] {
     asio::post(client->socket().get_executor(), [client] { client->Notify(); });
   });
   const Status status = stream->Submit(generation.Requests());
@@ -219,11 +218,12 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& gener
                     "Cache-Control: no-cache\r\nX-Request-Id: {}\r\n{}{}{}\r\n",
                     exchange.request.id, exchange.chunked ? "Transfer-Encoding: chunked\r\n" : "",
                     exchange.keep_alive && exchange.chunked ? "" : "Connection: close\r\n",
-                    HeaderLines(context_.api.cors().Headers(exchange.request.origin))));
+                    ExtraHeaders(exchange.request)));
   }
   bool intact = co_await Pump(exchange, generation, *stream);
   stream.reset();  // what has not ended is cancelled now, before the answer's last bytes are out
   exchange.usage = generation.usage();
+  exchange.request.client->SpendTokens(exchange.usage.total_tokens());
   if (intact && generation.streams()) co_await client_->Flushed();
   co_await client_->StopWatch();
   intact = intact && !client_->gone();
@@ -303,7 +303,8 @@ asio::awaitable<bool> Connection::Respond(Exchange& exchange, HttpResponse wante
   if (const Status room = exchange.claim.Grow(response.body.size()); !room.ok()) {
     response = ErrorResponse(EngineError(room));
   }
-  const bool keep_alive = exchange.keep_alive && !exchange.unread && !context_.draining;
+  const bool keep_alive =
+      exchange.keep_alive && !exchange.unread && context_.state != ServerState::kDraining;
   std::string head = fmt::format(
       "{}{} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nX-Request-Id: {}\r\n"
       "Connection: {}\r\n",
@@ -311,8 +312,7 @@ asio::awaitable<bool> Connection::Respond(Exchange& exchange, HttpResponse wante
       response.content_type, response.body.size(), exchange.request.id,
       keep_alive ? "keep-alive" : "close");
   head += HeaderLines(response.headers);
-  head += HeaderLines(context_.api.cors().Headers(exchange.request.origin));
-  head += "\r\n";
+  head += ExtraHeaders(exchange.request) + "\r\n";
   const int status = response.status;
   if (exchange.head_only) response.body.clear();
   if (response.body.size() < kJoinedBytes) {
@@ -327,19 +327,31 @@ asio::awaitable<bool> Connection::Respond(Exchange& exchange, HttpResponse wante
   co_return keep_alive && !client_->gone();
 }
 
+std::string Connection::ExtraHeaders(const HttpRequest& request) const {
+  const std::string cors = HeaderLines(context_.access.cors().Headers(request.origin));
+  return request.client ? cors + HeaderLines(request.client->Headers()) : cors;
+}
+
+// Of every exchange once, at its end: log and metrics.
 void Connection::Log(const Exchange& exchange, int status, std::string_view error) const {
   const HttpRequest& request = exchange.request;
-  const std::string_view route = Api::RouteName(request.path);
+  const std::string_view route = RouteName(request.path);
   const bool known = request.method == "GET" || request.method == "POST";
-  context_.api.metrics().OnHttp(known ? request.method : "other", route, status);
+  const std::string key = request.client ? request.client->key_name() : "";
+  Api* api = context_.api;
+  if (api != nullptr) {
+    api->metrics().OnHttp(known ? request.method : "other", route, status);
+    if (!key.empty()) api->metrics().OnKey(key, status, exchange.usage);
+  }
   const std::chrono::duration<double, std::milli> took =
       std::chrono::steady_clock::now() - exchange.began;
   std::string line = fmt::format(
       "{} {} {} {} {:.1f} ms, {} prompt + {} generated tokens, id {}", client_->peer(),
       Printable(request.method, kLoggedBytes), Printable(request.path, kLoggedBytes), status,
       took.count(), exchange.usage.prompt_tokens, exchange.usage.completion_tokens, request.id);
+  if (!key.empty()) line += fmt::format(", key {}", key);
   if (!error.empty()) line += fmt::format(", ended by an error: {}", error);
-  if (route == "/health" || route == "/ping" || route == "/metrics") {
+  if (api == nullptr || IsAboutServer(route)) {
     LOG_DEBUG("{}", line);
   } else {
     LOG_INFO("{}", line);

@@ -139,6 +139,17 @@ def test_sigterm_lets_requests_finish_and_then_ends_them():
         assert server.process.wait(10) == 0
 
 
+def test_a_server_that_leaves_serves_on_for_a_while():
+    with serving("--drain-delay", "2") as server:
+        server.process.terminate()
+        assert eventually(lambda: requests.get(f"{server.url}/health", timeout=10).status_code == 503)
+        assert requests.get(f"{server.url}/live", timeout=10).status_code == 200
+        answer = server.client().chat.completions.create(model="tiny-r1", messages=MESSAGES)
+        assert answer.choices[0].finish_reason == "stop"
+        assert server.process.wait(10) == 0
+        assert "not ready any more" in server.output()
+
+
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
 def test_an_idle_server_stops_at_once(end):
     with serving() as server:
