@@ -12,7 +12,6 @@ constexpr std::string_view kOneProcess =
     "a model runs in one process on one machine today: leave it out";
 constexpr std::string_view kAlwaysOn = "it is always on: leave it out";
 constexpr std::string_view kNoAdapters = "adapters are not supported";
-constexpr std::string_view kTls = "put a reverse proxy that speaks TLS in front";
 
 constexpr auto kHints = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"--model", "name the model without a flag: fathom serve MODEL"},
@@ -77,8 +76,8 @@ constexpr auto kHints = std::to_array<std::pair<std::string_view, std::string_vi
     {"--disable-log-stats", "say --log-level warning"},
     {"--disable-uvicorn-access-log", "say --log-level warning"},
     {"--max-log-len", "requests' text is never logged: leave it out"},
-    {"--ssl-keyfile", kTls},
-    {"--ssl-certfile", kTls},
+    {"--ssl-cert-reqs", "--ssl-ca-certs asks every client for a certificate: leave it out"},
+    {"--enable-ssl-refresh", "SIGHUP has certificates read again: leave it out"},
     {"--root-path", "a reverse proxy in front may take a prefix off: leave it out"},
 });
 

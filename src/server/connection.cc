@@ -10,8 +10,9 @@
 #include <exception>
 #include <optional>
 #include <utility>
+#include <vector>
 
-#include "base/log.h"
+#include "base/log_event.h"
 #include "base/printable.h"
 #include "server/http_wire.h"
 #include "server/json_body.h"
@@ -29,6 +30,7 @@ constexpr size_t kLoggedBytes = 96;                   // of a method or a path
 constexpr size_t kJoinedBytes = size_t{16} << 10;     // of an answer that is sent with its head
 constexpr size_t kInlineAnswer = size_t{64} << 10;    // JSON to build; more is a worker's
 constexpr int kLingerMs = 2'000;
+constexpr int kEndMs = 1'000;                      // for a client to agree that TLS ends
 constexpr size_t kTrimmedBytes = size_t{8} << 20;  // memory of a request that the C library keeps
 
 int64_t NowMs() {
@@ -50,12 +52,15 @@ size_t SizeOf(const std::vector<std::pair<size_t, RequestOutput>>& outputs) {
 
 }  // namespace
 
-Connection::Connection(ClientSocket::Socket socket, ConnectionContext& context, bool reserved)
+Connection::Connection(ClientSocket::Socket socket, std::shared_ptr<Tls::Context> tls,
+                       ConnectionContext& context, bool reserved)
     : context_(context),
       reserved_(reserved),
-      client_(std::make_shared<ClientSocket>(std::move(socket),
-                                             kReadAheadBytes + context.options.max_header_bytes,
-                                             context.options.send_timeout_ms)) {}
+      client_(std::make_shared<ClientSocket>(
+          std::move(socket),
+          ClientSocket::Limits{.max_ahead = kReadAheadBytes + context.options.max_header_bytes,
+                               .send_timeout_ms = context.options.send_timeout_ms},
+          std::move(tls))) {}
 
 void Connection::Start(std::function<void()> done) {
   asio::co_spawn(
@@ -83,24 +88,39 @@ void Connection::Abort() {
 }
 
 asio::awaitable<void> Connection::Serve() {
-  bool more = true;
+  bool more = co_await Handshake();
   while (more && !ending_) more = co_await ServeOne();
-  client_->Close();
+  co_await client_->End(kEndMs);
+}
+
+// A connection gives way to others as long as it has asked nothing.
+asio::awaitable<bool> Connection::Handshake() {
+  BeginIdle();
+  const bool agreed = co_await client_->Handshake(context_.options.header_timeout_ms);
+  EndIdle();
+  co_return agreed;
+}
+
+void Connection::BeginIdle() {
+  idle_ = true;
+  idle_since_ms_ = NowMs();
+}
+
+void Connection::EndIdle() {
+  idle_ = false;
+  idle_since_ms_ = kBusy;
 }
 
 asio::awaitable<bool> Connection::WaitForRequest() {
   if (client_->buffer().size() > 0) co_return true;
   if (context_.state == ServerState::kDraining && !fresh_) co_return false;
-  idle_ = true;
   client_->SetReadDeadline(fresh_ ? context_.options.header_timeout_ms
                                   : context_.options.idle_timeout_ms);
-  idle_since_ms_ = NowMs();
-  error_code error;
-  co_await client_->socket().async_wait(ClientSocket::Socket::wait_read,
-                                        asio::redirect_error(asio::use_awaitable, error));
-  idle_since_ms_ = kBusy;
-  idle_ = fresh_ = false;
-  co_return !error && !client_->gone();
+  BeginIdle();
+  const bool readable = co_await client_->Readable();
+  EndIdle();
+  fresh_ = false;
+  co_return readable;
 }
 
 asio::awaitable<bool> Connection::ServeOne() {
@@ -351,11 +371,18 @@ void Connection::Log(const Exchange& exchange, int status, std::string_view erro
       took.count(), exchange.usage.prompt_tokens, exchange.usage.completion_tokens, request.id);
   if (!key.empty()) line += fmt::format(", key {}", key);
   if (!error.empty()) line += fmt::format(", ended by an error: {}", error);
-  if (api == nullptr || IsAboutServer(route)) {
-    LOG_DEBUG("{}", line);
-  } else {
-    LOG_INFO("{}", line);
-  }
+  std::vector<LogField> fields = {{"client", client_->peer()},
+                                  {"method", Printable(request.method, kLoggedBytes)},
+                                  {"path", Printable(request.path, kLoggedBytes)},
+                                  {"status", int64_t{status}},
+                                  {"ms", took.count()},
+                                  {"prompt_tokens", exchange.usage.prompt_tokens},
+                                  {"generated_tokens", exchange.usage.completion_tokens},
+                                  {"id", request.id}};
+  if (!key.empty()) fields.push_back({"key", key});
+  if (!error.empty()) fields.push_back({"error", std::string(error)});
+  const bool quiet = api == nullptr || IsAboutServer(route);
+  LogEvent(quiet ? LogLevel::kDebug : LogLevel::kInfo, line, fields);
 }
 
 }  // namespace fathom

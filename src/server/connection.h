@@ -50,8 +50,10 @@ struct ConnectionContext {
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   // REQUIRES: the socket's executor is a strand.
-  // `reserved`: says how the server is and no more, as there is no room for it.
-  Connection(ClientSocket::Socket socket, ConnectionContext& context, bool reserved);
+  // `tls`: its certificate; null: in the clear. `reserved`: says how the server is and no more, as
+  // there is no room for it.
+  Connection(ClientSocket::Socket socket, std::shared_ptr<Tls::Context> tls,
+             ConnectionContext& context, bool reserved);
 
   // Serves until the connection ends, then calls `done` once.
   void Start(std::function<void()> done);
@@ -69,7 +71,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   awaitable<void> Serve();
   awaitable<bool> ServeOne();  // whether another request may follow
+  awaitable<bool> Handshake();
   awaitable<bool> WaitForRequest();
+  void BeginIdle();
+  void EndIdle();
   std::optional<HttpResponse> CheckHead(Exchange& exchange) const;
   awaitable<bool> Refuse(Exchange& exchange, const ApiError& error);
   awaitable<bool> Handle(Exchange& exchange);

@@ -1,5 +1,6 @@
 #include "server/http_server.h"
 
+#include <boost/asio/basic_socket_acceptor.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
@@ -30,7 +31,7 @@
 namespace fathom {
 
 namespace asio = boost::asio;
-using asio::ip::tcp;
+using Socket = ClientSocket::Socket;
 using boost::system::error_code;
 
 namespace {
@@ -58,7 +59,7 @@ class HttpServer::Loop {
     workers_.Stop();
   }
 
-  Status Listen(BoundPort port);
+  Status Listen(BoundSocket port);
   void Run();
   void Serve(ServedEngine served);
   void Stop() {
@@ -77,19 +78,21 @@ class HttpServer::Loop {
   void BeginDrain();
   void AbortAll();
   void FinishIfDrained();
-  void Admit(tcp::socket socket);
-  void Refuse(tcp::socket socket, const ApiError& error);
-  asio::awaitable<void> SendRefusal(tcp::socket socket, std::string text);
-  void Open(tcp::socket socket, const std::string& address, bool reserved);
+  void Admit(Socket socket);
+  void Refuse(Socket socket, const ApiError& error);
+  asio::awaitable<void> SendRefusal(Socket socket, std::string text);
+  void Open(Socket socket, const std::string& address, bool reserved);
   void WarnOfAccept(error_code error);
 
   const ServerOptions options_;
   std::unique_ptr<Access> access_;
+  std::unique_ptr<Tls> tls_;  // null: in the clear
+  std::optional<BoundSocket> bound_;
   std::unique_ptr<Api> api_;  // once Serve was called
   std::optional<ConnectionContext> context_;
   asio::io_context io_;  // with it go the connections that are still there
   Workers workers_;
-  tcp::acceptor acceptor_;
+  asio::basic_socket_acceptor<asio::generic::stream_protocol> acceptor_;
   asio::signal_set signals_;
   asio::steady_timer drain_timer_;
   // On the acceptor's strand, all of it.
@@ -99,14 +102,18 @@ class HttpServer::Loop {
   int64_t warned_of_accept_ms_ = -kWarningMs;
 };
 
-Status HttpServer::Loop::Listen(BoundPort port) {
+Status HttpServer::Loop::Listen(BoundSocket port) {
   access_ = TRY(Access::Make(options_));
   context_.emplace(options_, *access_, workers_);
+  if (options_.tls.wanted()) tls_ = TRY(Tls::Read(options_.tls));
   error_code error;
-  acceptor_.assign(port.ipv6() ? tcp::v6() : tcp::v4(), port.Release(), error);
+  const asio::generic::stream_protocol protocol(port.family(),
+                                                port.family() == AF_UNIX ? 0 : IPPROTO_TCP);
+  acceptor_.assign(protocol, port.Release(), error);
   if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
   // Another program may bind it too, until one of them listens.
   if (error) return Unavailable("cannot listen on port {}: {}", port.port(), error.message());
+  bound_.emplace(std::move(port));
   return {};
 }
 
@@ -127,18 +134,21 @@ void HttpServer::Loop::Serve(ServedEngine served) {
   asio::post(acceptor_.get_executor(), [this] {
     signals_.add(SIGTERM);
     signals_.add(SIGINT);
-    if (!options_.api_key_file.empty()) signals_.add(SIGHUP);
+    if (HasFilesToReread(options_)) signals_.add(SIGHUP);
     AwaitSignal();
   });
 }
 
 void HttpServer::Loop::RereadFiles() {
-  const Status status = access_->RereadKeys();
-  if (status.ok()) {
-    LOG_INFO("keys were read again");
-  } else {
-    LOG_ERROR("keys stay as they were: {}", status.message());
-  }
+  const auto say = [](const char* what, const Status& status) {
+    if (status.ok()) {
+      LOG_INFO("{} were read again", what);
+    } else {
+      LOG_ERROR("{} stay as they were: {}", what, status.message());
+    }
+  };
+  if (!options_.api_key_file.empty()) say("keys", access_->RereadKeys());
+  if (tls_) say("certificates", tls_->Reread());
 }
 
 void HttpServer::Loop::AwaitSignal() {
@@ -162,7 +172,7 @@ void HttpServer::Loop::AwaitSignal() {
 asio::awaitable<void> HttpServer::Loop::Accept() {
   while (acceptor_.is_open()) {
     error_code error;
-    tcp::socket socket = co_await acceptor_.async_accept(
+    Socket socket = co_await acceptor_.async_accept(
         asio::make_strand(io_), asio::redirect_error(asio::use_awaitable, error));
     if (!acceptor_.is_open()) co_return;
     if (error) {
@@ -183,11 +193,9 @@ void HttpServer::Loop::WarnOfAccept(error_code error) {
   LOG_WARNING("no connection can be accepted for now: {}", error.message());
 }
 
-void HttpServer::Loop::Admit(tcp::socket socket) {
-  error_code error;
-  const auto endpoint = socket.remote_endpoint(error);
-  if (error) return;  // gone already
-  const std::string address = endpoint.address().to_string();
+void HttpServer::Loop::Admit(Socket socket) {
+  const std::string address = AddressOf(socket);
+  if (address.empty()) return;  // gone already
   switch (places_.Find(address)) {
     case ConnectionPlaces::Place::kPlain:
       Open(std::move(socket), address, /*reserved=*/false);
@@ -206,8 +214,9 @@ void HttpServer::Loop::Admit(tcp::socket socket) {
 }
 
 // Says so, to as many at a time as a full server has the room for.
-void HttpServer::Loop::Refuse(tcp::socket socket, const ApiError& error) {
-  if (refusing_ >= options_.reserved_connections) return;
+void HttpServer::Loop::Refuse(Socket socket, const ApiError& error) {
+  // Agreeing on keys, only to refuse, is more work than it is worth.
+  if (tls_ || refusing_ >= options_.reserved_connections) return;
   const HttpResponse response = ErrorResponse(error);
   std::string text = fmt::format(
       "{}{} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n{}\r\n{}",
@@ -221,15 +230,17 @@ void HttpServer::Loop::Refuse(tcp::socket socket, const ApiError& error) {
                  });
 }
 
-asio::awaitable<void> HttpServer::Loop::SendRefusal(tcp::socket socket, std::string text) {
-  const auto client = std::make_shared<ClientSocket>(std::move(socket), 0, kRefusalMs);
+asio::awaitable<void> HttpServer::Loop::SendRefusal(Socket socket, std::string text) {
+  const auto client = std::make_shared<ClientSocket>(
+      std::move(socket), ClientSocket::Limits{.send_timeout_ms = kRefusalMs});
   client->Send(std::move(text));
   co_await client->Flushed();
   if (!client->gone()) co_await client->Linger(kRefusalMs);
 }
 
-void HttpServer::Loop::Open(tcp::socket socket, const std::string& address, bool reserved) {
-  auto connection = std::make_shared<Connection>(std::move(socket), *context_, reserved);
+void HttpServer::Loop::Open(Socket socket, const std::string& address, bool reserved) {
+  auto connection = std::make_shared<Connection>(
+      std::move(socket), tls_ ? tls_->context() : nullptr, *context_, reserved);
   places_.Add(connection, address, reserved);
   connection->Start([this, connection] {
     asio::post(acceptor_.get_executor(), [this, connection] {
@@ -253,13 +264,18 @@ void HttpServer::Loop::Leave() {
 
 // Connections are still accepted, to be told so, until those that are there now have ended.
 void HttpServer::Loop::BeginDrain() {
-  if (context_->state.exchange(ServerState::kDraining) == ServerState::kDraining) return;
-  LOG_INFO("stopping: {} connections may finish within {} s{}", places_.size(),
-           options_.shutdown_timeout_ms / 1000,
-           options_.handle_signals ? "; a second Ctrl-C ends them at once" : "");
+  const ServerState before = context_->state.exchange(ServerState::kDraining);
+  if (before == ServerState::kDraining) return;
+  const bool served = before != ServerState::kLoading;  // else nobody is waited for
+  if (served) {
+    LOG_INFO("stopping: {} connections may finish within {} s{}", places_.size(),
+             options_.shutdown_timeout_ms / 1000,
+             options_.handle_signals ? "; a second Ctrl-C ends them at once" : "");
+  }
   places_.AdmitGuests();
   places_.EndIdle();
-  drain_timer_.expires_after(std::chrono::milliseconds(options_.shutdown_timeout_ms));
+  drain_timer_.expires_after(
+      std::chrono::milliseconds(served ? options_.shutdown_timeout_ms : kAbortGraceMs));
   drain_timer_.async_wait([this](error_code error) {
     if (!error) AbortAll();
   });
@@ -297,7 +313,7 @@ void HttpServer::Loop::FinishIfDrained() {
 HttpServer::HttpServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
 HttpServer::~HttpServer() = default;
 
-Result<std::unique_ptr<HttpServer>> HttpServer::Listen(ServerOptions options, BoundPort port) {
+Result<std::unique_ptr<HttpServer>> HttpServer::Listen(ServerOptions options, BoundSocket port) {
   CHECK(options.io_threads > 0, "a server without threads");
   const size_t least = MaxRequestMemory(options.max_body_bytes) / 3 * 4 + 3;
   if (options.max_request_memory_bytes < least) {

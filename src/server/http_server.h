@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "base/status.h"
-#include "server/bound_port.h"
+#include "server/bound_socket.h"
 #include "server/options.h"
 #include "server/served_engine.h"
 
@@ -14,7 +14,7 @@ class HttpServer {
  public:
   // Listens on `port`. kUnavailable if it cannot, kInvalidArgument for options that cannot be
   // taken.
-  static Result<std::unique_ptr<HttpServer>> Listen(ServerOptions options, BoundPort port);
+  static Result<std::unique_ptr<HttpServer>> Listen(ServerOptions options, BoundSocket port);
   // REQUIRES: Run is not running.
   ~HttpServer();
 

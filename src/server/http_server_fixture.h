@@ -65,7 +65,7 @@ class HttpServerTest : public testing::Test {
   // The model is loading until MakeReady. REQUIRES: engine_.
   void Listen(ServerOptions options) {
     options.version = "1.2.3";
-    BoundPort port = BoundPort::Bind("127.0.0.1", 0).value();
+    BoundSocket port = BoundSocket::Port("127.0.0.1", 0).value();
     port_ = port.port();
     server_ = HttpServer::Listen(std::move(options), std::move(port)).value();
     running_ = std::async(std::launch::async, [this] { server_->Run(); });

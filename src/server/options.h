@@ -9,13 +9,23 @@
 
 namespace fathom {
 
+// Of TLS, in PEM.
+struct TlsFiles {
+  std::string certificate;  // the server's, then those that signed it; "": no TLS
+  std::string key;          // its private key
+  std::string client_ca;    // who signs clients' certificates; "": none is asked for
+
+  bool wanted() const { return !certificate.empty(); }
+};
+
 struct ServerOptions {
   std::string api_key;                                  // "": none, but those of the file
   std::string api_key_file;                             // "": none; see api_keys.h
   std::optional<std::vector<std::string>> open_routes;  // that need no key; see routes.h
   std::vector<std::string> allowed_origins;             // of web pages; see cors.h
   std::vector<std::string> allowed_hosts;               // further names of this server; see cors.h
-  bool loopback = false;                                // only this machine reaches it; of the port
+  TlsFiles tls;
+  bool loopback = false;  // only this machine reaches it; of the port
   std::string version;
 
   size_t max_connections = 1024;
@@ -37,5 +47,10 @@ struct ServerOptions {
   // SIGTERM and SIGINT drain; the second one ends requests. SIGHUP reads files again.
   bool handle_signals = false;
 };
+
+// Whether SIGHUP has something to do.
+inline bool HasFilesToReread(const ServerOptions& options) {
+  return !options.api_key_file.empty() || options.tls.wanted();
+}
 
 }  // namespace fathom
