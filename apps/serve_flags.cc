@@ -71,8 +71,8 @@ void AddAccessFlags(CLI::App& command, ServeOptions& options) {
             server.open_routes = all_but_model(words);
             if (words.size() == 1 && words[0] == "none") server.open_routes->clear();
           },
-          "Routes that need no key, or none; /health /ping /live /load /version /metrics unless "
-          "given")
+          "Routes that need no key, or none; /health /ping /live /load /version /metrics "
+          "/openapi.json unless given")
       ->type_name("PATH")
       ->group(kServerGroup);
   command

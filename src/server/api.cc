@@ -15,6 +15,7 @@
 #include "server/completion_generation.h"
 #include "server/json_body.h"
 #include "server/json_fields.h"
+#include "server/openapi.h"
 
 namespace fathom {
 
@@ -87,6 +88,7 @@ Api::Answer Api::Dispatch(Endpoint endpoint, const HttpRequest& request, const W
     case Endpoint::kLoad: return Load();
     case Endpoint::kVersion: return Version();
     case Endpoint::kMetrics: return MetricsText();
+    case Endpoint::kOpenApi: return HttpResponse{.body = kOpenApi};
   }
   return ErrorResponse({500, "The route has no handler.", "server_error"});
 }

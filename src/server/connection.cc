@@ -371,16 +371,16 @@ void Connection::Log(const Exchange& exchange, int status, std::string_view erro
       took.count(), exchange.usage.prompt_tokens, exchange.usage.completion_tokens, request.id);
   if (!key.empty()) line += fmt::format(", key {}", key);
   if (!error.empty()) line += fmt::format(", ended by an error: {}", error);
-  std::vector<LogField> fields = {{"client", client_->peer()},
-                                  {"method", Printable(request.method, kLoggedBytes)},
-                                  {"path", Printable(request.path, kLoggedBytes)},
-                                  {"status", int64_t{status}},
-                                  {"ms", took.count()},
-                                  {"prompt_tokens", exchange.usage.prompt_tokens},
-                                  {"generated_tokens", exchange.usage.completion_tokens},
-                                  {"id", request.id}};
-  if (!key.empty()) fields.push_back({"key", key});
-  if (!error.empty()) fields.push_back({"error", std::string(error)});
+  const LogField fields[] = {{"client", client_->peer()},
+                             {"method", Printable(request.method, kLoggedBytes)},
+                             {"path", Printable(request.path, kLoggedBytes)},
+                             {"status", int64_t{status}},
+                             {"ms", took.count()},
+                             {"prompt_tokens", exchange.usage.prompt_tokens},
+                             {"generated_tokens", exchange.usage.completion_tokens},
+                             {"id", request.id},
+                             {"key", key},
+                             {"error", std::string(error)}};
   const bool quiet = api == nullptr || IsAboutServer(route);
   LogEvent(quiet ? LogLevel::kDebug : LogLevel::kInfo, line, fields);
 }

@@ -19,6 +19,7 @@ constexpr Route kRoutes[] = {
     {"GET", "/load", Endpoint::kLoad, true},
     {"GET", "/version", Endpoint::kVersion, true},
     {"GET", "/metrics", Endpoint::kMetrics, true},
+    {"GET", "/openapi.json", Endpoint::kOpenApi, true},
 };
 
 }  // namespace

@@ -18,6 +18,7 @@ enum class Endpoint {
   kLoad,
   kVersion,
   kMetrics,
+  kOpenApi,
 };
 
 struct Route {
