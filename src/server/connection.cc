@@ -140,7 +140,8 @@ asio::awaitable<bool> Connection::ServeOne() {
 }
 
 std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) const {
-  const ServerState state = context_.state;
+  // One that is stopped before it has a model has nothing to answer with either.
+  const ServerState state = context_.api == nullptr ? ServerState::kLoading : context_.state.load();
   exchange.keep_alive = exchange.parser.keep_alive() && state == ServerState::kReady;
   const std::optional<ApiError> bad = BadHead(exchange.parser.get());
   exchange.unread = bad || !exchange.parser.is_done();

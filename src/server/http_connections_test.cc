@@ -104,7 +104,13 @@ TEST_F(HttpServerTest, CanStopWhileTheModelIsLoading) {
   engine_ = std::make_unique<FakeEngine>(outputs_, ScriptFor, 1ms);
   Listen({});
   EXPECT_EQ(Client(port_).Ask("GET", "/live").status, 200);
+  Client asking(port_);
+  asking.Send("GET /metrics HTTP/1.1\r\n");
+  std::this_thread::sleep_for(200ms);  // until its line is read
   server_->Stop();
+  std::this_thread::sleep_for(50ms);
+  asking.Send("Host: localhost\r\n\r\n");
+  EXPECT_EQ(asking.Read().status, 503);
   EXPECT_EQ(running_.wait_for(5s), std::future_status::ready);
 }
 

@@ -45,11 +45,8 @@ constexpr int64_t kWarningMs = 10'000;  // between two warnings of the same thin
 
 class HttpServer::Loop {
  public:
-  Loop(ServerOptions options, bool loopback)
-      : options_([&] {
-          options.loopback = loopback;
-          return std::move(options);
-        }()),
+  explicit Loop(ServerOptions options)
+      : options_(std::move(options)),
         acceptor_(asio::make_strand(io_)),
         signals_(acceptor_.get_executor()),
         drain_timer_(acceptor_.get_executor()) {}
@@ -323,7 +320,8 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Listen(ServerOptions options, Bo
         options.max_request_memory_bytes, options.max_body_bytes,
         MaxRequestMemory(options.max_body_bytes), least);
   }
-  auto loop = std::make_unique<Loop>(std::move(options), port.loopback());
+  options.loopback = port.loopback();
+  auto loop = std::make_unique<Loop>(std::move(options));
   TRY(loop->Listen(std::move(port)));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(loop)));
 }

@@ -56,7 +56,7 @@ class Clients:
             assert b"[DONE]" in answer.content or answer.status_code == 429
 
     def leave(self, rng):
-        with self.ask(self.body(rng, stream=True, ignore_eos=True, max_tokens=2000), stream=True) as answer:
+        with self.ask(self.body(rng, stream=True, ignore_eos=True, max_tokens=400), stream=True) as answer:
             next(answer.iter_content(10))
 
     def refused(self, rng):
@@ -101,7 +101,8 @@ class Clients:
 def test_all_sorts_of_clients_at_once(tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("a sk-a\n")
-    with serving("--api-key-file", keys, "--max-queue", "16", "--header-timeout", "2",
+    with serving("--api-key-file", keys, "--max-num-seqs", "4", "--max-model-len", "1024",
+                 "--max-queue", "16", "--header-timeout", "2",
                  "--body-timeout", "2", "--idle-timeout", "2", "--log-format", "json") as server:
         clients = Clients(server, keys)
         for warm in (clients.chat, clients.stream):
