@@ -46,7 +46,7 @@ inline constexpr char kBackendHelp[] =
 inline constexpr char kDeviceHelp[] =
     "Where the model runs: cpu or cuda, which without --ops means --ops cuda-fp8 on Hopper GPUs "
     "(H100, H200) and --ops cuda on others";
-inline constexpr char kGpuHelp[] = "Which GPU --device cuda uses: one; the first is 0";
+inline constexpr char kGpuHelp[] = "Which GPU --device cuda uses, or begins with; the first is 0";
 
 inline constexpr char kKvCacheHelp[] =
     "Numbers of the KV cache: fp32, bf16 (half the memory), fp8 (latents in E4M3 with a scale per "

@@ -47,8 +47,7 @@ CLI::Validator OneGpu() {
       [](const std::string& text) -> std::string {
         int gpu = 0;
         if (CLI::detail::lexical_cast(text, gpu) && gpu >= 0 && gpu < 1024) return "";
-        return fmt::format("{} is not the number of a GPU: a model runs on one; the first is 0",
-                           text);
+        return fmt::format("{} is not the number of a GPU: the first is 0", text);
       },
       "");
 }
@@ -113,7 +112,8 @@ void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* g
       ->group(group);
   command
       .add_option("--tensor-parallel-size,--tp", s.layout.tensor,
-                  "Cut heads, MLPs and vocabulary over so many ranks: parts of a CPU")
+                  "Cut heads, MLPs and vocabulary over so many ranks: GPUs from --gpu on, or parts "
+                  "of a CPU")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str()
       ->group(group);

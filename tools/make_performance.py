@@ -300,7 +300,7 @@ def gpu_bench(name, result):
               for key, value in row.items() if key != "name"]
     results = taken([row for row in results if row["name"] != "limits"])
     columns = list(dict.fromkeys(key for row in results for key in row if key not in ("name", "refused", "default_split")))
-    digits = lambda number: f"{number:.4g}" if abs(number) < 1000 else f"{number:.0f}"
+    digits = lambda number: f"{number:.3g}" if abs(number) < 100 else f"{number:.0f}"
     cell = lambda value: "" if value is None else digits(value) if isinstance(value, (int, float)) else str(value)
     rows = [(re.sub(", tokens 1(?=,|$)| auto$", "", row["name"]), *(cell(row.get(column)) for column in columns)) for row in results]
     titles = [column.replace("times_cublaslt_", "by ").replace("fp8_", "").replace("times_sdpa", "by SDPA").replace("share_", "").replace("_", " ") for column in columns]

@@ -95,11 +95,15 @@ Result<Machine> MeasureMachine(const OfflineOptions& options) {
   LOG_INFO("measuring this machine");
   if (options.engine.ops.starts_with("cuda")) {
     const GpuMachine gpu = TRY(MeasureGpu(std::max(options.engine.gpu, 0), options.read_bytes));
-    return Machine{.name = gpu.name,
-                   .driver = gpu.driver,
-                   .read_bandwidth = gpu.read_bandwidth,
-                   .peaks = {.fp32 = gpu.fp32_peak, .bf16 = gpu.bf16_peak, .int8 = {}},
-                   .fp8_peak = gpu.fp8_peak > 0 ? std::optional(gpu.fp8_peak) : std::nullopt};
+    // All ranks together: what each of them has to read again is not in the work that floors are
+    // of.
+    const int ranks = options.engine.layout.world();
+    return Machine{
+        .name = ranks == 1 ? gpu.name : fmt::format("{} x {}", ranks, gpu.name),
+        .driver = gpu.driver,
+        .read_bandwidth = ranks * gpu.read_bandwidth,
+        .peaks = {.fp32 = ranks * gpu.fp32_peak, .bf16 = ranks * gpu.bf16_peak, .int8 = {}},
+        .fp8_peak = gpu.fp8_peak > 0 ? std::optional(ranks * gpu.fp8_peak) : std::nullopt};
   }
   ThreadPool pool(options.engine.threads);
   return Machine{.name = CpuModelName(),
@@ -147,7 +151,8 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
       .layers = loaded.config.num_layers,
       .weights = Name(model.weights().layers.front().attention.o.weight->format.values),
       .kv_cache = Name(model.kv_format().At(KvPart::kLatent).dtype),
-      .weight_bytes = model.weight_bytes()};
+      .weight_bytes = 0};
+  for (const auto& rank : loaded.models) measured.weight_bytes += rank->weight_bytes();
   measured.linear_in_fp8 = model.weights().layers.front().attention.o.weight->quantize_activations;
   const bool apart = !options.prefill_lens.empty();
   for (const int32_t input_len : options.prefill_lens) {

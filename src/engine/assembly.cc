@@ -117,7 +117,10 @@ Result<std::unique_ptr<Executor>> MakeExecutor(const std::vector<std::unique_ptr
                                                RecordedSteps& recorded) {
   std::vector<std::unique_ptr<Executor>> executors(ranks.size());
   std::barrier<> all(static_cast<std::ptrdiff_t>(ranks.size()));
-  if (ranks.size() > 1) options.meet = [&all] { all.arrive_and_wait(); };
+  if (ranks.size() > 1) {
+    options.meet = [&all] { all.arrive_and_wait(); };
+    options.on_failure = [group = ranks[0].shard.tensor_group] { group->Abort(); };
+  }
   TRY(OnRanks(static_cast<int>(ranks.size()), [&](int rank) -> Status {
     const auto at = static_cast<size_t>(rank);
     ranks[at].device->BindThread();

@@ -32,6 +32,7 @@ ModelExecutor::ModelExecutor(Model& model, Device& device, const ModelExecutorOp
       runner_(model, device, {.num_pages = options.num_pages, .slots = options.slots}),
       params_(static_cast<size_t>(options.slots)),
       max_in_flight_(static_cast<size_t>(options.max_in_flight)),
+      on_failure_(options.on_failure),
       steps_(static_cast<size_t>(options.max_in_flight)),
       results_(static_cast<size_t>(options.max_in_flight)) {
   if (device.records()) {
@@ -142,7 +143,10 @@ void ModelExecutor::EnqueueRows(const StepPlan& plan, Enqueued& step) {
 StepResult ModelExecutor::Finish(Enqueued& step) {
   device_.WaitFor(step.mark);
   step.result.status = device_.status();
-  if (!step.result.status.ok()) return std::move(step.result);  // nothing was downloaded
+  if (!step.result.status.ok()) {  // nothing was downloaded
+    if (on_failure_) on_failure_();
+    return std::move(step.result);
+  }
   for (size_t i = 0; i < step.rows.size(); ++i) {
     if (step.rows[i].samples) TakeDrawn(step, i, step.result.rows[i]);
   }

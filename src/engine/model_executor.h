@@ -21,6 +21,7 @@ struct ModelExecutorOptions {
   // Of several ranks: waits until all are here. Called between laying out, warming up, recording
   // and the first step: none may lay out memory or record while another's kernels wait for it.
   std::function<void()> meet;
+  std::function<void()> on_failure;  // of several ranks: called once this one's device has failed
 };
 
 // The steps that were recorded, to be replayed: their number, and what that took.
@@ -90,6 +91,7 @@ class ModelExecutor final : public Executor {
   RecordedSteps recorded_;
   std::deque<Enqueued> enqueued_;
   const size_t max_in_flight_;
+  const std::function<void()> on_failure_;
   BoundedQueue<StepPlan> steps_;
   BoundedQueue<StepResult> results_;
   std::latch warm_{1};  // once steps may come

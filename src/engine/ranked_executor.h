@@ -15,7 +15,8 @@ class RankedExecutor final : public Executor {
 
   void Submit(StepPlans plans) override;
   // The first rank's result, once all ranks have the step behind them; of a step that failed on any
-  // rank, that one's status.
+  // rank, that one's status. A rank that fails must see to it that no other waits for it
+  // (ModelExecutorOptions::on_failure).
   StepResult Wait() override;
 
  private:

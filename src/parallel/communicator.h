@@ -10,6 +10,9 @@ class Communicator {
  public:
   Communicator(int rank, int size) : rank_(rank), size_(size) {}
   virtual ~Communicator() = default;
+  // THREAD: any. A rank failed: what waits for it gives up, and what ranks come to means nothing
+  // from here on. Of devices that do not fail nothing is to be done.
+  virtual void Abort() {}
   int rank() const { return rank_; }
   int size() const { return size_; }
 

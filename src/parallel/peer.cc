@@ -1,5 +1,7 @@
 #include "parallel/peer.h"
 
+#include <atomic>
+
 #include "cuda/check.h"
 #include "cuda/driver.h"
 
@@ -15,10 +17,13 @@ class PeerCommunicator::Memory {
     for (CudaDevice* device : devices) Map(*device);
   }
   ~Memory() {
+    bool failed = false;
     for (CudaDevice* device : devices_) {  // nobody writes into what is unmapped
       device->BindThread();
       device->stream().Synchronize();
+      failed |= !device->status().ok();
     }
+    if (failed) return;  // nothing more is asked of any: the process is about to leave
     for (const Mapping& m : mappings_) {
       CU_CHECK(Driver().MemUnmap(m.at, m.size));
       CU_CHECK(Driver().MemAddressFree(m.at, m.size));
@@ -29,6 +34,7 @@ class PeerCommunicator::Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
+  void Abort() { std::atomic_ref(*abort_).store(1); }
   PeerView ViewOf(int rank) const {
     PeerView view{.rank = rank, .size = static_cast<int>(mappings_.size()), .abort = abort_};
     for (int r = 0; r < view.size; ++r) {
@@ -76,6 +82,10 @@ class PeerCommunicator::Memory {
   std::vector<Mapping> mappings_;  // of each rank
   uint32_t* abort_ = nullptr;
 };
+
+void PeerCommunicator::Abort() {
+  memory_->Abort();
+}
 
 Result<std::vector<std::unique_ptr<PeerCommunicator>>> PeerCommunicator::Group(
     std::span<CudaDevice* const> devices) {

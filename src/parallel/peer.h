@@ -20,6 +20,7 @@ class PeerCommunicator final : public Communicator {
   static Result<std::vector<std::unique_ptr<PeerCommunicator>>> Group(
       std::span<CudaDevice* const> devices);
 
+  void Abort() override;  // of all ranks
   const PeerView& view() const { return view_; }
 
  private:

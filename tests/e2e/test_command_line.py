@@ -103,7 +103,7 @@ def test_what_a_command_line_of_vllm_asks_for_and_gets_anyway_is_taken():
 @pytest.mark.parametrize("gpus", ["0,1", "all", "-1", "cuda:0"])
 def test_a_model_runs_on_one_gpu(gpus):
     (line,) = refused("serve", MODEL, "--device", "cuda", f"--gpu={gpus}")
-    assert f"{gpus} is not the number of a GPU: a model runs on one" in line
+    assert f"{gpus} is not the number of a GPU: the first is 0" in line
 
 
 @pytest.mark.parametrize("flag", ["--tensor-parallel-size", "-tp"])

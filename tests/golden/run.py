@@ -34,11 +34,14 @@ def cases():
         yield f"tiny-r1 cpu {instructions}", *tiny, ["--ops", "cpu", "--cpu-instructions", instructions]
     for ops in ("cpu-fp8", "reference-fp8"):
         yield f"tiny-r1 {ops}", *tiny, ["--ops", ops]
+    for ops, ranks in (("cpu", "2"), ("cpu", "4"), ("cpu-fp8", "2"), ("reference", "4")):
+        yield f"tiny-r1 {ops}, {ranks} ranks", *tiny, ["--ops", ops, "--tp", ranks]
     for folder in sorted(p.parent for p in GOLDEN.glob("*/config.json")):
         fixture = folder, folder / "reference.safetensors"
         for ops in ("reference", "cpu"):
             for form in FORMS:
                 yield f"{folder.name} {ops} {form}", *fixture, ["--ops", ops, "--form", form]
+            yield f"{folder.name} {ops}, 2 ranks", *fixture, ["--ops", ops, "--tp", "2"]
         for instructions in ("avx512", "avx2", "portable"):
             yield f"{folder.name} cpu {instructions}", *fixture, ["--ops", "cpu", "--cpu-instructions", instructions]
         yield f"{folder.name} cpu chunks of 50", *fixture, ["--ops", "cpu", "--prefill-chunk", "50"]

@@ -13,10 +13,12 @@
 #include "base/clock.h"
 #include "checkpoint/checkpoint.h"
 #include "cuda/device.h"
+#include "engine/assembly.h"
 #include "engine/engine.h"
 #include "engine/model_executor.h"
 #include "model/model.h"
 #include "ops/op_runner.h"
+#include "parallel/peer.h"
 #include "tensor/out_of_memory.h"
 
 namespace fathom {
@@ -129,6 +131,55 @@ TEST_F(CudaFailureDeathTest, AnEngineEndsItsRequestsAndItself) {
     std::exit(0);
   };
   EXPECT_EXIT(serve(), testing::ExitedWithCode(0), "GPU 0: .*illegal memory access .*in step");
+}
+
+// One of two ranks fails while the other's kernels wait for it: the engine ends.
+void ServeOnTwoGpusOfWhichOneFails() {
+  std::vector<std::unique_ptr<CudaDevice>> devices;
+  for (int gpu = 0; gpu < 2; ++gpu) devices.push_back(CudaDevice::Open(gpu).value());
+  const auto group =
+      PeerCommunicator::Group(std::vector{devices[0].get(), devices[1].get()}).value();
+  std::vector<EngineRank> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto at = static_cast<size_t>(rank);
+    ranks.push_back(
+        {devices[at].get(),
+         {.layout = {.tensor = 2}, .tensor_rank = rank, .tensor_group = group[at].get()}});
+  }
+  Checkpoint checkpoint = Checkpoint::Open("models/tiny-r1").value();
+  EngineLimits limits{.max_model_len = 256, .max_num_seqs = 4};
+  limits.FillDefaults(/*gpu=*/true);
+  std::promise<RequestOutput> ended;
+  const AssembledEngine assembled =
+      AssembleEngine(checkpoint, CudaPortableOps(Fp8Activations::kExact), ranks, {.limits = limits},
+                     nullptr,
+                     [&](std::vector<RequestOutput> o) {
+                       if (o.back().finish) ended.set_value(std::move(o.back()));
+                     })
+          .value();
+  const std::array<float, 4> numbers = {};
+  devices[1]->BindThread();
+  devices[1]->UploadBytes(reinterpret_cast<void*>(0x1000), std::as_bytes(std::span(numbers)));
+  devices[1]->stream().get();  // which enqueues it
+  assembled.engine->Start();
+  GenerateRequest request;
+  request.id = RequestId{1};
+  request.prompt = {TokenId{1}, TokenId{2}};
+  request.max_tokens = 100;
+  CHECK(assembled.engine->Submit(request).ok());
+  const RequestOutput output = ended.get_future().get();
+  CHECK(output.finish == FinishReason::kError);
+  fmt::print(stderr, "{}\n", output.error.message());
+}
+
+TEST_F(CudaFailureDeathTest, ARankThatFailsLeavesNoOtherWaiting) {
+  if (!CudaDevice::Open(1).ok()) GTEST_SKIP() << "needs two GPUs";
+  const auto serve = [] {
+    ServeOnTwoGpusOfWhichOneFails();
+    std::exit(0);
+  };
+  // A fault of one GPU is one of those that its memory is mapped into, too.
+  EXPECT_EXIT(serve(), testing::ExitedWithCode(0), "GPU [01]: .*illegal memory access .*in step");
 }
 
 void LaunchWhatCannotBe() {
