@@ -4,7 +4,7 @@ MODEL := models/tiny-r1
 PORT  := 8000
 CUDA  := $(or $(FATHOM_CUDA),AUTO)
 
-.PHONY: serve build test bundle accuracy sanitize format check tidy clean
+.PHONY: serve build test hostile bundle accuracy sanitize format check tidy clean
 
 serve: build
 	$(BUILD)/bin/fathom serve $(MODEL) --port $(PORT)
@@ -24,6 +24,11 @@ bundle:
 	@cmake -S . -B $(BUILD) -G Ninja -DFATHOM_TESTS=ON -DFATHOM_CUDA=ON -DFATHOM_SHARED_KERNELS=ON >/dev/null
 	@cmake --build $(BUILD) --target fathom gpu_tests gpu_benches
 	@tools/make_bundle.sh $(BUILD)
+
+# Clients that mean harm, for ten minutes where `make test` takes seconds.
+hostile: build
+	@tools/python_env.sh $(BUILD)/venv
+	FATHOM_HOSTILE_S=600 FATHOM_BINARY=$(BUILD)/bin/fathom $(BUILD)/venv/bin/python -m pytest -q tests/e2e/hostile
 
 accuracy: build
 	@tools/python_env.sh $(BUILD)/venv

@@ -12,7 +12,6 @@ constexpr std::string_view kOneProcess =
     "a model runs in one process on one machine today: leave it out";
 constexpr std::string_view kAlwaysOn = "it is always on: leave it out";
 constexpr std::string_view kNoAdapters = "adapters are not supported";
-constexpr std::string_view kTls = "put a reverse proxy that speaks TLS in front";
 
 constexpr auto kHints = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"--model", "name the model without a flag: fathom serve MODEL"},
@@ -54,7 +53,8 @@ constexpr auto kHints = std::to_array<std::pair<std::string_view, std::string_vi
     {"--enable-prefix-caching", "prefix caching is not supported yet: leave it out"},
     {"--no-enable-chunked-prefill", "prefill is always chunked; see --prefill-chunk"},
     {"--max-num-partial-prefills", kAlwaysOn},
-    {"--scheduling-policy", "requests are served in the order they come: leave it out"},
+    {"--scheduling-policy",
+     "clients take turns, each with its requests in the order they come: leave it out"},
     {"--speculative-config", "speculative decoding is not supported yet: leave it out"},
     {"--pipeline-parallel-size", kOneProcess},
     {"-pp", kOneProcess},
@@ -74,8 +74,8 @@ constexpr auto kHints = std::to_array<std::pair<std::string_view, std::string_vi
     {"--disable-log-stats", "say --log-level warning"},
     {"--disable-uvicorn-access-log", "say --log-level warning"},
     {"--max-log-len", "requests' text is never logged: leave it out"},
-    {"--ssl-keyfile", kTls},
-    {"--ssl-certfile", kTls},
+    {"--ssl-cert-reqs", "--ssl-ca-certs asks every client for a certificate: leave it out"},
+    {"--enable-ssl-refresh", "SIGHUP has certificates read again: leave it out"},
     {"--root-path", "a reverse proxy in front may take a prefix off: leave it out"},
 });
 

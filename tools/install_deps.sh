@@ -20,12 +20,14 @@ build=(
   libpcre2-dev           # 10.42
   libhwy-dev             # 1.0.3
   prometheus-cpp-dev     # 1.0.1
+  libssl-dev             # 3.0: OpenSSL
   libmsgpuck-dev         # 1.0.3: msgpack
 )
 test=(
   libgtest-dev           # 1.12
   libbenchmark-dev       # 1.7
   python3-venv           # 3.11: the venv with the test clients
+  openssl                # 3.0: their certificates
   clang-format-14        # 14.0.6
 )
 

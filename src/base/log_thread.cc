@@ -7,6 +7,7 @@
 
 #include "base/bounded_write.h"
 #include "base/check.h"
+#include "base/log_event.h"
 
 namespace fathom {
 namespace {
@@ -67,7 +68,9 @@ std::string LogThread::TakeDropNotice() {
   std::lock_guard lock(mutex_);
   const int64_t dropped = std::exchange(dropped_, 0);
   if (dropped == 0) return {};
-  return fmt::format("({} log lines were dropped: whoever reads them was too slow)\n", dropped);
+  return WholeLogLine(
+      LogLevel::kWarning,
+      fmt::format("({} log lines were dropped: whoever reads them was too slow)", dropped));
 }
 
 void LogThread::Loop() {

@@ -8,7 +8,7 @@
 #include <future>
 #include <string>
 
-#include "base/log.h"
+#include "base/log_event.h"
 
 namespace fathom {
 namespace {
@@ -50,6 +50,31 @@ class LogThreadTest : public testing::Test {
   int pipe_[2] = {-1, -1};
   int saved_ = -1;
 };
+
+TEST_F(LogThreadTest, WritesJsonIfTold) {
+  ASSERT_TRUE(SetLogFormat("json"));
+  EXPECT_FALSE(SetLogFormat("xml"));
+  LOG_WARNING("a \"quoted\" \\ line\nand\ta next \xff\x01");
+  const LogField fields[] = {{"status", int64_t{200}}, {"ms", 1.5}, {"path", std::string("/a\"b")}};
+  LogEvent(LogLevel::kInfo, "an event", fields);
+  LogEvent(LogLevel::kDebug, "too quiet", fields);
+  ASSERT_TRUE(SetLogFormat("text"));
+  LogEvent(LogLevel::kInfo, "an event", fields);
+  RestoreStderr();
+  const std::string text = ReadAll();
+  EXPECT_EQ(text.find("{\"time\":\"20"), 0u);
+  EXPECT_EQ(text.substr(32, 4), "Z\",\"") << text;
+  EXPECT_NE(text.find(R"("level":"warning","message":"a \"quoted\" \\ line\nand\ta next ??"})"
+                      "\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find(R"("message":"an event","status":200,"ms":1.5,"path":"/a\"b"})"
+                      "\n"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("too quiet"), std::string::npos);
+  EXPECT_NE(text.find(" info an event\n"), std::string::npos);
+}
 
 TEST_F(LogThreadTest, WritesEverythingInOrder) {
   {

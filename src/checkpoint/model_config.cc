@@ -243,7 +243,7 @@ Result<ModelConfig> ParseModelConfig(std::string_view json) {
   ReadRouter(fields, c, problems);
   ReadRope(fields, c, problems);
   ReadQuantization(fields, c, problems);
-  c.rms_norm_eps = fields.Float("rms_norm_eps", 0, 1, 1e-6f);
+  c.rms_norm_eps = fields.Float("rms_norm_eps", 1e-12f, 1, 1e-6f);
   c.tie_word_embeddings = fields.Bool("tie_word_embeddings", false);
   const std::vector<TokenId> bos = fields.Tokens("bos_token_id", c.vocab_size);
   if (!bos.empty()) c.bos = bos.front();

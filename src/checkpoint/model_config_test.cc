@@ -163,6 +163,7 @@ TEST(ModelConfig, Refuses) {
       {"attention_bias=true", "attention_bias true"},
       {"hidden_act=\"gelu\"", "hidden_act \"gelu\""},
       {"rms_norm_eps=-1", "rms_norm_eps must be"},
+      {"rms_norm_eps=0", "rms_norm_eps must be"},
       {"rms_norm_eps=1e999", "JSON"},
       {"rope_theta=0", "rope_theta must be"},
       {"rope_interleave=false", "rope_interleave false"},

@@ -110,7 +110,8 @@ void EngineLoop::DrainInbox() {
   for (GenerateRequest& request : news.requests) {
     live_.emplace(request.id, Live{});
     RequestParams& params = request;
-    scheduler_.Add(request.id, std::make_shared<const RequestParams>(std::move(params)));
+    scheduler_.Add(request.id, std::make_shared<const RequestParams>(std::move(params)),
+                   request.client);
   }
   for (RequestId id : news.cancels) CancelNow(id);
   while (news.stopped && !live_.empty()) CancelNow(live_.begin()->first);

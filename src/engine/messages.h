@@ -15,6 +15,7 @@ namespace fathom {
 
 struct GenerateRequest : RequestParams {
   RequestId id{};
+  uint64_t client = 0;  // who asks: those that wait take turns
 };
 
 struct GeneratedToken {

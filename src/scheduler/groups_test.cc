@@ -39,6 +39,16 @@ TEST(SchedulerGroups, RequestsGoWhereMostRoomIsLeftAndElseToTheLowest) {
   for (uint64_t id = 1; id <= 6; ++id) EXPECT_EQ(harness.tokens[id].size(), 9u) << id;
 }
 
+TEST(SchedulerGroups, TurnsOfClientsSayWhoEntersNextAndRoomSaysWhere) {
+  SchedulerHarness harness(Groups(2));
+  harness.Add(1, 20, 9, /*client=*/7);
+  harness.Add(2, 120, 9, /*client=*/7);
+  harness.Add(3, 60, 9, /*client=*/8);  // enters before 2, and so takes the empty group
+  EXPECT_EQ(IdsOf(harness.PlanGroups()), (Ids{{1, 2}, {3}}));
+  harness.RunToTheEnd();
+  for (uint64_t id = 1; id <= 3; ++id) EXPECT_EQ(harness.tokens[id].size(), 9u) << id;
+}
+
 TEST(SchedulerGroups, PagesInUseCountAsTheStepsTokensDo) {
   SchedulerHarness harness(Groups(2));
   harness.Add(1, 250, 9);

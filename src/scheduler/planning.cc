@@ -23,7 +23,7 @@ StepPlans Scheduler::Plan() {
   const Group* const for_head = hold_back ? GroupForHead(/*tokens=*/0) : nullptr;
   std::vector<int32_t> held_back;
   for (const Group& group : groups_) {
-    held_back.push_back(hold_back ? OldestPrefillTokens(group, &group == for_head) : 0);
+    held_back.push_back(hold_back ? FirstPrefillTokens(group, &group == for_head) : 0);
   }
   for (Group& group : groups_) PlanDecodes(group, held_back[static_cast<size_t>(group.number)]);
   for (Group& group : groups_) PlanPrefills(group);
@@ -38,7 +38,7 @@ StepPlans Scheduler::Plan() {
   return plans;
 }
 
-int32_t Scheduler::OldestPrefillTokens(const Group& group, bool head_may_enter) const {
+int32_t Scheduler::FirstPrefillTokens(const Group& group, bool head_may_enter) const {
   for (const Sequence* seq : group.running) {
     if (seq->prefilling() && !seq->held_in_lockstep()) return NextPrefillTokens(*seq);
   }
@@ -46,16 +46,16 @@ int32_t Scheduler::OldestPrefillTokens(const Group& group, bool head_may_enter) 
 }
 
 void Scheduler::PlanDecodes(Group& group, int32_t held_back) {
-  std::vector<Sequence*> oldest_first;  // a copy: preemption changes group.running
+  std::vector<Sequence*> by_turn;  // a copy: preemption changes group.running
   for (Sequence* seq : group.running) {
     if (!seq->prefilling() && !seq->fully_planned() && !seq->held_in_lockstep()) {
-      oldest_first.push_back(seq);
+      by_turn.push_back(seq);
     }
   }
   const int32_t budget = group.tokens_left - held_back;
   std::vector<Sequence*> planned;
   int32_t pages_owed = 0;
-  for (Sequence* seq : oldest_first) {
+  for (Sequence* seq : by_turn) {
     if (static_cast<int32_t>(planned.size()) == budget) break;
     if (seq->state != SequenceState::kRunning || !ReserveToken(group, *seq, pages_owed)) continue;
     ++seq->tokens_in_flight;
@@ -114,7 +114,7 @@ void Scheduler::AdmitWaiting() {
   }
 }
 
-// Where the oldest request that waits finds a slot, its pages and so many tokens in this step, and
+// Where the request whose turn it is finds a slot, its pages and so many tokens in this step, and
 // leaves the most room; null if nowhere.
 Scheduler::Group* Scheduler::GroupForHead(int32_t tokens) {
   if (waiting_.empty() || waiting_.front()->rows_in_flight > 0) return nullptr;
@@ -158,9 +158,10 @@ int32_t Scheduler::NextPrefillTokens(const Sequence& seq) const {
 
 void Scheduler::OpenSlot(Group& group, Sequence& seq) {
   waiting_.pop_front();
-  const auto younger =
-      std::upper_bound(group.running.begin(), group.running.end(), &seq, ArrivedBefore);
-  group.running.insert(younger, &seq);
+  turn_ = std::max(turn_, seq.turn);
+  const auto later =
+      std::upper_bound(group.running.begin(), group.running.end(), &seq, ComesBefore);
+  group.running.insert(later, &seq);
   seq.state = SequenceState::kRunning;
   seq.group = group.number;
   seq.slot = group.free_slots.back();

@@ -67,16 +67,28 @@ int64_t Scheduler::FinalLength(int64_t prompt_tokens, int64_t max_tokens) const 
   return prompt_tokens + std::clamp<int64_t>(options_.max_model_len - prompt_tokens, 1, max_tokens);
 }
 
-void Scheduler::Add(RequestId id, std::shared_ptr<const RequestParams> params) {
+// One after the client's last that waits; never before what has entered, nor before another's
+// request of the same turn that came earlier, so that nobody starves.
+uint64_t Scheduler::TurnOf(uint64_t client) const {
+  const auto last =
+      std::find_if(waiting_.rbegin(), waiting_.rend(),
+                   [client](const Sequence* waiting) { return waiting->client == client; });
+  return std::max(turn_, last == waiting_.rend() ? 0 : (*last)->turn) + 1;
+}
+
+void Scheduler::Add(RequestId id, std::shared_ptr<const RequestParams> params, uint64_t client) {
   const Status fits = CheckFits(static_cast<int64_t>(params->prompt.size()), params->max_tokens);
   CHECK(fits.ok(), "request {}: {}", Raw(id), fits.message());
   auto seq = std::make_unique<Sequence>();
   seq->id = id;
   seq->params = std::move(params);
+  seq->client = client;
+  seq->turn = TurnOf(client);
   seq->arrival = next_arrival_++;
   seq->final_length =
       static_cast<int32_t>(FinalLength(seq->prompt_size(), seq->params->max_tokens));
-  waiting_.push_back(seq.get());
+  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), seq.get(), ComesBefore),
+                  seq.get());
   const bool added = sequences_.emplace(id, std::move(seq)).second;
   CHECK(added, "request {} is there already", Raw(id));
 }
@@ -167,7 +179,7 @@ void Scheduler::Preempt(Sequence& seq) {
   ++preemptions_;
   Leave(seq);
   seq.state = SequenceState::kWaiting;
-  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), &seq, ArrivedBefore), &seq);
+  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), &seq, ComesBefore), &seq);
   ReleaseIfDrained(seq);
 }
 
@@ -194,7 +206,7 @@ void Scheduler::ReleaseIfDrained(Sequence& seq) {
 }
 
 void Scheduler::CheckIntegrity() const {
-  CHECK(std::is_sorted(waiting_.begin(), waiting_.end(), ArrivedBefore));
+  CHECK(std::is_sorted(waiting_.begin(), waiting_.end(), ComesBefore));
   size_t waiting = 0, in_slots = 0, of_groups = 0;
   for (const auto& [id, seq] : sequences_) {
     CheckSequence(*seq);
@@ -214,10 +226,10 @@ void Scheduler::CheckIntegrity() const {
 void Scheduler::CheckGroup(const Group& group) const {
   group.pool.CheckIntegrity();
   const auto& running = group.running;
-  CHECK(std::is_sorted(running.begin(), running.end(), ArrivedBefore));
-  // A preempted request may be older than others that run, if these have another group.
+  CHECK(std::is_sorted(running.begin(), running.end(), ComesBefore));
+  // A preempted request may come before others that run, if these have another group.
   CHECK(options_.groups > 1 || running.empty() || waiting_.empty() ||
-        ArrivedBefore(running.back(), waiting_.front()));
+        ComesBefore(running.back(), waiting_.front()));
   std::vector<bool> slot_taken(static_cast<size_t>(options_.max_num_seqs));
   const auto take_slot = [&](SlotId slot) {
     CHECK(Raw(slot) >= 0 && Raw(slot) < options_.max_num_seqs && !slot_taken[Raw(slot)],

@@ -49,14 +49,14 @@ struct RowEffect {
   std::optional<SequenceEnd> end;
 };
 
-// Policy: in each group every running request decodes in each step, oldest first, and verifies as
-// many drafts as budget and free pages have room for once everybody has a token; what the budget
-// leaves goes to prefill chunks, oldest first. Of those that wait, the oldest one enters next, with
-// the pages of its whole prefill, and in the group where pages and the step's tokens then have the
-// most room. It stays there until its end, unless a decode finds no page for its token: then the
-// request of its group that arrived last is preempted. That one gives its pages back and later, in
-// whatever group, computes its prompt and generated tokens anew, in the forms that they had. Any
-// request that fits alone thus ends.
+// Policy: in each group every running request decodes in each step, by turn, and verifies as many
+// drafts as budget and free pages have room for once everybody has a token; what the budget leaves
+// goes to prefill chunks, by turn. Clients take turns to enter, each with its own oldest request.
+// That one enters with the pages of its whole prefill, and in the group where pages and the step's
+// tokens then have the most room. It stays there until its end, unless a decode finds no page for
+// its token: then the request of its group whose turn is the last is preempted. That one gives its
+// pages back and later, in whatever group, but in its old turn, computes its prompt and generated
+// tokens anew, in the forms that they had. Any request that fits alone thus ends.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);  // REQUIRES: Validate(options).ok()
@@ -66,8 +66,8 @@ class Scheduler {
   // context if one token is all it asks for. THREAD: any.
   Status CheckFits(int64_t prompt_tokens, int64_t max_tokens) const;
 
-  // REQUIRES: CheckFits(), a new id.
-  void Add(RequestId id, std::shared_ptr<const RequestParams> params);
+  // `client`: who asks. REQUIRES: CheckFits(), a new id.
+  void Add(RequestId id, std::shared_ptr<const RequestParams> params, uint64_t client = 0);
   // False if the request is unknown or has ended. Its pages are free once no row of it is in
   // flight; Apply() drops the results of those.
   bool Cancel(RequestId id);
@@ -105,7 +105,7 @@ class Scheduler {
     const int32_t number;
     PagePool pool;
     std::vector<SlotId> free_slots;  // a stack
-    std::vector<Sequence*> running;  // by arrival
+    std::vector<Sequence*> running;  // by turn
     std::vector<Sequence*> leaving;  // their slots and pages are still in flight
 
     // Of the step that is being planned:
@@ -116,8 +116,9 @@ class Scheduler {
   };
 
   Group& GroupOf(const Sequence& seq) { return groups_[static_cast<size_t>(seq.group)]; }
+  uint64_t TurnOf(uint64_t client) const;
   int64_t FinalLength(int64_t prompt_tokens, int64_t max_tokens) const;
-  int32_t OldestPrefillTokens(const Group& group, bool head_may_enter) const;
+  int32_t FirstPrefillTokens(const Group& group, bool head_may_enter) const;
   void PlanDecodes(Group& group, int32_t held_back);
   void PlanPrefills(Group& group);
   void PlanChunk(Group& group, Sequence& seq);
@@ -145,11 +146,12 @@ class Scheduler {
   const SchedulerOptions options_;
   std::deque<Group> groups_;
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
-  std::deque<Sequence*> waiting_;   // by arrival
+  std::deque<Sequence*> waiting_;   // by turn
   std::deque<uint64_t> in_flight_;  // steps planned and not applied
   uint64_t next_step_ = 0;
   uint64_t next_arrival_ = 0;
-  // The last step left out a group's oldest prefill for want of tokens: the next one holds some
+  uint64_t turn_ = 0;  // the latest that has entered
+  // The last step left out a group's first prefill for want of tokens: the next one holds some
   // back from the decodes, or a small budget would starve it. All groups do so at once, so that
   // their prefills share steps.
   bool prefill_left_out_ = false;

@@ -46,12 +46,12 @@ class SchedulerHarness {
         slots_(static_cast<size_t>(options.groups),
                std::vector<Slot>(static_cast<size_t>(options.max_num_seqs))) {}
 
-  void Add(uint64_t id, int32_t prompt_tokens, int32_t max_tokens) {
-    Add(id, Params(prompt_tokens, max_tokens));
+  void Add(uint64_t id, int32_t prompt_tokens, int32_t max_tokens, uint64_t client = 0) {
+    Add(id, Params(prompt_tokens, max_tokens), client);
   }
-  void Add(uint64_t id, RequestParams params) {
+  void Add(uint64_t id, RequestParams params, uint64_t client = 0) {
     asked_[id] = params;
-    scheduler.Add(RequestId{id}, std::make_shared<const RequestParams>(std::move(params)));
+    scheduler.Add(RequestId{id}, std::make_shared<const RequestParams>(std::move(params)), client);
   }
   // Plans a step, in flight until Apply(); no rows: nothing could run. Of one group: its part.
   StepPlan Plan() {

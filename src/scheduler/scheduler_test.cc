@@ -200,6 +200,27 @@ TEST(Scheduler, RequestsWaitForPagesInOrder) {
   EXPECT_EQ(harness.tokens[2], SchedulerHarness::Plain(400, 2));
 }
 
+// A client with many requests does not keep another's waiting behind all of them, nor the other way
+// round.
+TEST(Scheduler, ClientsTakeTurnsToEnter) {
+  SchedulerHarness harness;  // four slots
+  std::vector<uint64_t> order;
+  const auto plan = [&] {
+    harness.Plan();
+    for (const SlotOpening& opening : harness.openings) order.push_back(Raw(opening.request));
+  };
+  for (uint64_t id = 1; id <= 9; ++id) harness.Add(id, 4, 2, /*client=*/7);
+  plan();
+  harness.Add(101, 4, 2, /*client=*/8);
+  harness.Add(102, 4, 2, /*client=*/8);
+  harness.Add(201, 4, 2, /*client=*/9);
+  while (!harness.scheduler.empty()) {
+    if (!harness.in_flight.empty()) harness.Apply();
+    plan();
+  }
+  EXPECT_EQ(order, (std::vector<uint64_t>{1, 2, 3, 4, 5, 101, 201, 6, 102, 7, 8, 9}));
+}
+
 // Or the next decode at the end of a page would preempt the newcomer.
 TEST(Scheduler, NewcomerLeavesAPageForEachThatRuns) {
   SchedulerOptions options = SmallOptions();

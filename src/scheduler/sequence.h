@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "base/ids.h"
@@ -22,6 +23,8 @@ enum class SequenceState {
 struct Sequence {
   RequestId id{};
   std::shared_ptr<const RequestParams> params;
+  uint64_t client = 0;       // who asks
+  uint64_t turn = 0;         // those that run and wait are in the order of (turn, arrival)
   uint64_t arrival = 0;      // order of Add()
   int32_t final_length = 0;  // prompt and generated tokens at which it ends at the latest
   std::vector<TokenId> generated;
@@ -62,8 +65,8 @@ struct Sequence {
   }
 };
 
-inline bool ArrivedBefore(const Sequence* a, const Sequence* b) {
-  return a->arrival < b->arrival;
+inline bool ComesBefore(const Sequence* a, const Sequence* b) {
+  return std::tie(a->turn, a->arrival) < std::tie(b->turn, b->arrival);
 }
 
 }  // namespace fathom

@@ -4,21 +4,20 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/work_limits.h"
-#include "chat/chat_template.h"
 #include "engine/messages.h"
-#include "server/cors.h"
 #include "server/generation.h"
 #include "server/http.h"
 #include "server/metrics.h"
 #include "server/openai_request.h"
 #include "server/options.h"
 #include "server/prompt_encoder.h"
+#include "server/routes.h"
+#include "server/served_engine.h"
 #include "tokenizer/tokenizer.h"
 
 namespace fathom {
@@ -28,52 +27,43 @@ class Api {
  public:
   using Answer = std::variant<HttpResponse, std::unique_ptr<Generation>>;
 
-  // `options`, `engine` and `tokenizer` must outlive this. `chat_template` may be absent.
-  Api(const ServerOptions& options, EngineClient& engine, const Tokenizer& tokenizer,
-      std::optional<ChatTemplate> chat_template);
+  // `options` must outlive this.
+  Api(const ServerOptions& options, ServedEngine served);
 
-  // What can be refused before the body is read: unknown paths, methods, keys, content types. Also
-  // answers OPTIONS.
-  std::optional<HttpResponse> CheckHead(const HttpRequest& head) const;
-  // Reads, renders and tokenises within `limits`. REQUIRES: CheckHead has nothing against it.
+  // Reads, renders and tokenises within `limits`. REQUIRES: Access has nothing against it.
   Answer Handle(const HttpRequest& request, const WorkLimits& limits);
 
-  // Needs no key: says how the server is.
-  static bool IsOpen(std::string_view path);
-  // The route's own path, for metrics: never the client's text.
-  static std::string_view RouteName(std::string_view path);
   Metrics& metrics() { return metrics_; }
-  const CorsPolicy& cors() const { return cors_; }
+  EngineClient& engine() { return engine_; }
+  EngineOutputs& outputs() { return outputs_; }
 
  private:
-  struct Route;
-  static const Route kRoutes[];
-  static const Route* FindRoute(std::string_view path);
-
-  Answer Health(const HttpRequest& request, const WorkLimits& limits);
-  Answer Version(const HttpRequest& request, const WorkLimits& limits);
-  Answer Models(const HttpRequest& request, const WorkLimits& limits);
-  Answer MetricsText(const HttpRequest& request, const WorkLimits& limits);
+  Answer Dispatch(Endpoint endpoint, const HttpRequest& request, const WorkLimits& limits);
+  HttpResponse Load() const;
+  HttpResponse Version() const;
+  HttpResponse Models(const HttpRequest& request) const;
+  HttpResponse MetricsText();
   Answer Chat(const HttpRequest& request, const WorkLimits& limits);
   Answer Completions(const HttpRequest& request, const WorkLimits& limits);
-  Answer Tokenize(const HttpRequest& request, const WorkLimits& limits);
-  Answer Detokenize(const HttpRequest& request, const WorkLimits& limits);
+  HttpResponse Tokenize(const HttpRequest& request, const WorkLimits& limits);
+  HttpResponse Detokenize(const HttpRequest& request, const WorkLimits& limits);
 
-  std::optional<ApiError> CheckAccess(const HttpRequest& head, bool open) const;
   std::optional<ApiError> CheckModel(const std::string& name) const;
-  std::optional<ApiError> CheckRoom(size_t choices) const;
-  GenerationSetup Setup(const char* id_prefix, const HttpRequest& request, GenerationParams params);
+  std::optional<ApiError> TakePlaces(const HttpRequest& request, size_t choices,
+                                     PlacesInFlight* places) const;
+  GenerationSetup Setup(const char* id_prefix, const HttpRequest& request,
+                        GenerationParams params) const;
   RequestLimits Limits() const;
 
   const ServerOptions& options_;
-  const CorsPolicy cors_;
-  const HostPolicy hosts_;
+  const ServedEngine served_;
   EngineClient& engine_;
+  EngineOutputs& outputs_;
   const Tokenizer& tokenizer_;
   const PromptEncoder prompts_;
   const SteadyClock clock_;
   const int64_t started_;  // Unix time
-  Metrics metrics_;
+  mutable Metrics metrics_;
 };
 
 }  // namespace fathom

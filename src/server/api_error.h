@@ -12,8 +12,9 @@ struct ApiError {
   int status = 400;  // HTTP
   std::string message;
   std::string type = "invalid_request_error";
-  std::string param;  // the request's parameter at fault; "" is null
-  std::string code;   // "" is null
+  std::string param;      // the request's parameter at fault; "" is null
+  std::string code;       // "" is null
+  int retry_after_s = 1;  // with 429 and 503
 };
 
 inline ApiError BadParameter(std::string param, std::string message, std::string code = "") {

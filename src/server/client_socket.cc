@@ -1,6 +1,9 @@
 #include "server/client_socket.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <boost/asio/redirect_error.hpp>
@@ -28,30 +31,80 @@ constexpr size_t kLeastBytesPerMs = 64;  // of a client that takes a large answe
 
 }  // namespace
 
-ClientSocket::ClientSocket(Socket socket, size_t max_ahead, int send_timeout_ms)
-    : socket_(std::move(socket)),
-      send_timeout_ms_(send_timeout_ms),
-      buffer_(max_ahead),
-      deadline_(socket_.get_executor()),
-      flush_deadline_(socket_.get_executor()),
-      changed_timer_(socket_.get_executor()) {
-  error_code error;
-  const auto endpoint = socket_.remote_endpoint(error);
-  peer_ = error ? "?" : fmt::format("{}:{}", endpoint.address().to_string(), endpoint.port());
-  socket_.set_option(asio::ip::tcp::no_delay(true), error);
-  // A client whose machine is gone, or that left after a half-close, is noticed though it is sent
-  // nothing.
-  socket_.set_option(asio::socket_base::keep_alive(true), error);
-  SetTcpOption(TCP_KEEPIDLE, "TCP_KEEPIDLE", kKeepAliveS);
-  SetTcpOption(TCP_KEEPINTVL, "TCP_KEEPINTVL", kKeepAliveS);
-  // What a client does not read stays here, where it is counted, and not in the kernel.
-  SetTcpOption(TCP_NOTSENT_LOWAT, "TCP_NOTSENT_LOWAT", kKernelUnsentBytes);
+std::string AddressOf(ClientStream::Socket& socket) {
+  sockaddr_storage peer{};
+  socklen_t size = sizeof peer;
+  const int handle = socket.native_handle();
+  if (getpeername(handle, reinterpret_cast<sockaddr*>(&peer), &size) != 0) return "";
+  char text[INET6_ADDRSTRLEN] = "";
+  if (peer.ss_family == AF_INET) {
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in&>(peer).sin_addr, text, sizeof text);
+  } else if (peer.ss_family == AF_INET6) {
+    inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr, text, sizeof text);
+  } else {
+    ucred who{};
+    socklen_t bytes = sizeof who;
+    getsockopt(handle, SOL_SOCKET, SO_PEERCRED, &who, &bytes);
+    return fmt::format("user {}", who.uid);
+  }
+  return text;
 }
 
-void ClientSocket::SetTcpOption(int option, const char* name, int value) {
-  if (setsockopt(socket_.native_handle(), IPPROTO_TCP, option, &value, sizeof value) != 0) {
-    LOG_DEBUG("{} {}: {}", peer_, name, std::strerror(errno));
+ClientSocket::ClientSocket(Socket socket, Limits limits, std::shared_ptr<Tls::Context> tls)
+    : stream_(std::move(socket), std::move(tls)),
+      send_timeout_ms_(limits.send_timeout_ms),
+      buffer_(limits.max_ahead),
+      deadline_(stream_.get_executor()),
+      flush_deadline_(stream_.get_executor()),
+      changed_timer_(stream_.get_executor()) {
+  address_ = AddressOf(this->socket());
+  peer_ = address_.empty() ? "?" : address_;
+  SetUpTcp();
+}
+
+void ClientSocket::SetUpTcp() {
+  error_code error;
+  const auto peer = socket().remote_endpoint(error);
+  if (error || peer.protocol().family() == AF_UNIX) return;
+  const auto* address = reinterpret_cast<const sockaddr_in*>(peer.data());  // IPv6 has it there too
+  peer_ += fmt::format(":{}", ntohs(address->sin_port));
+  const auto set = [&](int option, const char* name, int value) {
+    if (setsockopt(socket().native_handle(), IPPROTO_TCP, option, &value, sizeof value) != 0) {
+      LOG_DEBUG("{} {}: {}", peer_, name, std::strerror(errno));
+    }
+  };
+  set(TCP_NODELAY, "TCP_NODELAY", 1);
+  // A client whose machine is gone, or that left after a half-close, is noticed though it is sent
+  // nothing.
+  socket().set_option(asio::socket_base::keep_alive(true), error);
+  set(TCP_KEEPIDLE, "TCP_KEEPIDLE", kKeepAliveS);
+  set(TCP_KEEPINTVL, "TCP_KEEPINTVL", kKeepAliveS);
+  // What a client does not read stays here, where it is counted, and not in the kernel.
+  set(TCP_NOTSENT_LOWAT, "TCP_NOTSENT_LOWAT", kKernelUnsentBytes);
+}
+
+asio::awaitable<bool> ClientSocket::Handshake(int ms) {
+  if (!stream_.tls()) co_return true;
+  SetReadDeadline(ms);
+  error_code error;
+  co_await stream_.tls()->async_handshake(asio::ssl::stream_base::server,
+                                          asio::redirect_error(asio::use_awaitable, error));
+  if (error) LOG_DEBUG("{} no TLS: {}", peer_, error.message());
+  co_return !error && !gone_;
+}
+
+asio::awaitable<bool> ClientSocket::Readable() {
+  error_code error;
+  if (stream_.tls()) {  // some may have come that is not decrypted yet
+    const auto room = buffer_.prepare(std::min(buffer_.max_size() - buffer_.size(), kWatchBytes));
+    const size_t read =
+        co_await stream_.async_read_some(room, asio::redirect_error(asio::use_awaitable, error));
+    buffer_.commit(read);
+  } else {
+    co_await socket().async_wait(Socket::wait_read,
+                                 asio::redirect_error(asio::use_awaitable, error));
   }
+  co_return !error && !gone_;
 }
 
 asio::awaitable<void> ClientSocket::Changed() {
@@ -103,7 +156,7 @@ void ClientSocket::StartWrite() {
   writing_ = true;
   SetDeadline(send_timeout_ms_);
   const size_t slice = std::min(sending_.size() - sent_, kWriteSliceBytes);
-  asio::async_write(socket_, asio::buffer(sending_.data() + sent_, slice),
+  asio::async_write(stream_, asio::buffer(sending_.data() + sent_, slice),
                     [self = shared_from_this()](error_code error, size_t written) {
                       self->writing_ = false;
                       self->sent_ += written;
@@ -132,18 +185,18 @@ void ClientSocket::StartWatch() {
     self->Notify();
   };
   if (half_closed_) {  // there is nothing left to read but a reset
-    socket_.async_wait(Socket::wait_error, [seen](error_code error) {
+    socket().async_wait(Socket::wait_error, [seen](error_code error) {
       seen(error ? error : asio::error::connection_reset, 0);
     });
   } else {
-    socket_.async_read_some(buffer_.prepare(std::min(room, kWatchBytes)), seen);
+    stream_.async_read_some(buffer_.prepare(std::min(room, kWatchBytes)), seen);
   }
 }
 
 asio::awaitable<void> ClientSocket::StopWatch() {
   error_code ignored;
   watch_wanted_ = false;
-  socket_.cancel(ignored);
+  socket().cancel(ignored);
   while (watching_) co_await Changed();
 }
 
@@ -168,7 +221,7 @@ void ClientSocket::StartDeadline(int ms, bool of_read) {
     }
     client->timed_out_ = true;
     error_code ignored;
-    client->socket_.cancel(ignored);
+    client->socket().cancel(ignored);
   });
 }
 
@@ -176,32 +229,46 @@ void ClientSocket::ClearDeadline() {
   deadline_.expires_at(std::chrono::steady_clock::time_point::max());
 }
 
+// So that the client knows the answer to be whole.
+asio::awaitable<void> ClientSocket::EndTls(int ms) {
+  if (!stream_.tls() || gone_) co_return;
+  SetReadDeadline(ms);
+  error_code ignored;
+  co_await stream_.tls()->async_shutdown(asio::redirect_error(asio::use_awaitable, ignored));
+}
+
 asio::awaitable<void> ClientSocket::Linger(int ms) {
+  co_await EndTls(ms);
   error_code error;
-  socket_.shutdown(Socket::shutdown_send, error);
+  socket().shutdown(Socket::shutdown_send, error);
   SetDeadline(ms);
   std::string discarded(kDiscardBytes, '\0');
   while (!error && !gone_) {
-    co_await socket_.async_read_some(asio::buffer(discarded),
-                                     asio::redirect_error(asio::use_awaitable, error));
+    co_await socket().async_read_some(asio::buffer(discarded),
+                                      asio::redirect_error(asio::use_awaitable, error));
   }
+  Close();
+}
+
+asio::awaitable<void> ClientSocket::End(int ms) {
+  co_await EndTls(ms);
   Close();
 }
 
 void ClientSocket::Close() {
   ClearDeadline();
   error_code ignored;
-  socket_.shutdown(Socket::shutdown_both, ignored);
-  socket_.close(ignored);
+  socket().shutdown(Socket::shutdown_both, ignored);
+  socket().close(ignored);
   gone_ = true;
 }
 
 void ClientSocket::Drop() {
   error_code ignored;
-  if (socket_.is_open()) {
+  if (socket().is_open()) {
     // A reset: what the kernel still holds for the client goes too.
-    socket_.set_option(asio::socket_base::linger(true, 0), ignored);
-    socket_.close(ignored);
+    socket().set_option(asio::socket_base::linger(true, 0), ignored);
+    socket().close(ignored);
   }
   ClearDeadline();
   gone_ = true;

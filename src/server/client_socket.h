@@ -3,28 +3,43 @@
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <memory>
 #include <string>
 
+#include "server/client_stream.h"
+
 namespace fathom {
+
+// Where the other end is, without its port: an address, or the user of a Unix socket. "" if it is
+// gone.
+std::string AddressOf(ClientStream::Socket& socket);
 
 // THREAD: the socket's strand.
 class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
  public:
-  using Socket = boost::asio::ip::tcp::socket;
+  using Socket = ClientStream::Socket;
   template <class T>
   using awaitable = boost::asio::awaitable<T>;
 
-  // REQUIRES: the socket's executor is a strand. `max_ahead`: bytes that may be read beyond a
-  // request, and of the head of one.
-  ClientSocket(Socket socket, size_t max_ahead, int send_timeout_ms);
+  struct Limits {
+    size_t max_ahead = 0;  // bytes that may be read beyond a request, and of the head of one
+    int send_timeout_ms = 0;
+  };
+  // REQUIRES: the socket's executor is a strand. Without `tls` it is in the clear.
+  ClientSocket(Socket socket, Limits limits, std::shared_ptr<Tls::Context> tls = nullptr);
 
-  Socket& socket() { return socket_; }
+  ClientStream& stream() { return stream_; }
+  Socket& socket() { return stream_.socket(); }
   boost::beast::flat_buffer& buffer() { return buffer_; }  // read and not yet used
-  const std::string& peer() const { return peer_; }
+  const std::string& peer() const { return peer_; }        // for the log
+  const std::string& address() const { return address_; }  // without the port
+  // Agrees with the client on keys, where there is TLS. False if that fails, or takes longer.
+  awaitable<bool> Handshake(int ms);
+  // Waits until there is something to read. False if the client is gone, or the read deadline over.
+  awaitable<bool> Readable();
+
   // The client went away, or was dropped.
   bool gone() const { return gone_; }
   // The client sends no more, or more than is read ahead. It may be waiting for its answer, or have
@@ -57,17 +72,19 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
   // Closes after everything sent has arrived, or `ms` have passed: closing while the client still
   // sends would make its kernel throw the answer away.
   awaitable<void> Linger(int ms);
+  awaitable<void> End(int ms);  // the same, but does not wait for what the client still sends
   void Close();
   void Drop();  // at once, without sending what is left
 
  private:
-  void SetTcpOption(int option, const char* name, int value);
+  void SetUpTcp();
+  awaitable<void> EndTls(int ms);
   void StartWrite();
   void StartDeadline(int ms, bool of_read);
 
-  Socket socket_;
+  ClientStream stream_;
   const int send_timeout_ms_;
-  std::string peer_;
+  std::string peer_, address_;
   boost::beast::flat_buffer buffer_;
   boost::asio::steady_timer deadline_, flush_deadline_, changed_timer_;
   bool changed_ = false;

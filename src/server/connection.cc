@@ -11,8 +11,9 @@
 #include <new>
 #include <optional>
 #include <utility>
+#include <vector>
 
-#include "base/log.h"
+#include "base/log_event.h"
 #include "base/printable.h"
 #include "server/http_wire.h"
 #include "server/json_body.h"
@@ -30,6 +31,7 @@ constexpr size_t kLoggedBytes = 96;                   // of a method or a path
 constexpr size_t kJoinedBytes = size_t{16} << 10;     // of an answer that is sent with its head
 constexpr size_t kInlineAnswer = size_t{64} << 10;    // JSON to build; more is a worker's
 constexpr int kLingerMs = 2'000;
+constexpr int kEndMs = 1'000;                      // for a client to agree that TLS ends
 constexpr size_t kTrimmedBytes = size_t{8} << 20;  // memory of a request that the C library keeps
 
 int64_t NowMs() {
@@ -49,18 +51,17 @@ size_t SizeOf(const std::vector<std::pair<size_t, RequestOutput>>& outputs) {
   return kBytesPerLogprob * entries;
 }
 
-HttpResponse ShuttingDown() {
-  return ErrorResponse(EngineError(Unavailable("The server is shutting down.")));
-}
-
 }  // namespace
 
-Connection::Connection(ClientSocket::Socket socket, ConnectionContext& context, bool reserved)
+Connection::Connection(ClientSocket::Socket socket, std::shared_ptr<Tls::Context> tls,
+                       ConnectionContext& context, bool reserved)
     : context_(context),
       reserved_(reserved),
-      client_(std::make_shared<ClientSocket>(std::move(socket),
-                                             kReadAheadBytes + context.options.max_header_bytes,
-                                             context.options.send_timeout_ms)) {}
+      client_(std::make_shared<ClientSocket>(
+          std::move(socket),
+          ClientSocket::Limits{.max_ahead = kReadAheadBytes + context.options.max_header_bytes,
+                               .send_timeout_ms = context.options.send_timeout_ms},
+          std::move(tls))) {}
 
 void Connection::Start(std::function<void()> done) {
   asio::co_spawn(
@@ -88,24 +89,39 @@ void Connection::Abort() {
 }
 
 asio::awaitable<void> Connection::Serve() {
-  bool more = true;
+  bool more = co_await Handshake();
   while (more && !ending_) more = co_await ServeOne();
-  client_->Close();
+  co_await client_->End(kEndMs);
+}
+
+// A connection gives way to others as long as it has asked nothing.
+asio::awaitable<bool> Connection::Handshake() {
+  BeginIdle();
+  const bool agreed = co_await client_->Handshake(context_.options.header_timeout_ms);
+  EndIdle();
+  co_return agreed;
+}
+
+void Connection::BeginIdle() {
+  idle_ = true;
+  idle_since_ms_ = NowMs();
+}
+
+void Connection::EndIdle() {
+  idle_ = false;
+  idle_since_ms_ = kBusy;
 }
 
 asio::awaitable<bool> Connection::WaitForRequest() {
   if (client_->buffer().size() > 0) co_return true;
-  if (context_.draining) co_return false;
-  idle_ = true;
+  if (context_.state == ServerState::kDraining && !fresh_) co_return false;
   client_->SetReadDeadline(fresh_ ? context_.options.header_timeout_ms
                                   : context_.options.idle_timeout_ms);
-  idle_since_ms_ = NowMs();
-  error_code error;
-  co_await client_->socket().async_wait(ClientSocket::Socket::wait_read,
-                                        asio::redirect_error(asio::use_awaitable, error));
-  idle_since_ms_ = kBusy;
-  idle_ = fresh_ = false;
-  co_return !error && !client_->gone();
+  BeginIdle();
+  const bool readable = co_await client_->Readable();
+  EndIdle();
+  fresh_ = false;
+  co_return readable;
 }
 
 asio::awaitable<bool> Connection::ServeOne() {
@@ -125,16 +141,19 @@ asio::awaitable<bool> Connection::ServeOne() {
 }
 
 std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) const {
-  if (context_.draining) return ShuttingDown();
-  exchange.keep_alive = exchange.parser.keep_alive();
+  // One that is stopped before it has a model has nothing to answer with either.
+  const ServerState state = context_.api == nullptr ? ServerState::kLoading : context_.state.load();
+  exchange.keep_alive = exchange.parser.keep_alive() && state == ServerState::kReady;
   const std::optional<ApiError> bad = BadHead(exchange.parser.get());
   exchange.unread = bad || !exchange.parser.is_done();
   if (bad) return ErrorResponse(*bad);
   if (reserved_ || ending_) exchange.keep_alive = false;
-  if (reserved_ && !Api::IsOpen(exchange.request.path)) {
+  if (auto answer = AnswerOfState(state, exchange.request.path)) return answer;
+  if (reserved_ && !IsAboutServer(exchange.request.path)) {
     return ErrorResponse(EngineError(Unavailable("Too many connections: try again in a moment.")));
   }
-  return context_.api.CheckHead(exchange.request);
+  exchange.request.address = client_->address();
+  return context_.access.CheckHead(exchange.request);
 }
 
 asio::awaitable<bool> Connection::Refuse(Exchange& exchange, const ApiError& error) {
@@ -174,7 +193,7 @@ asio::awaitable<std::optional<ApiError>> Connection::OnWorker(size_t bytes, Work
 
 asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
   if (exchange.request.method != "POST") {
-    Api::Answer answer = context_.api.Handle(exchange.request, {});
+    Api::Answer answer = context_.api.load()->Handle(exchange.request, {});
     co_return co_await Respond(exchange, std::move(std::get<HttpResponse>(answer)));
   }
   Api::Answer answer;
@@ -182,7 +201,7 @@ asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
   exchange.claim.SetLimit(MaxRequestMemory(bytes));
   client_->StartWatch();
   const auto work = [&](const Interrupt& interrupt) {
-    answer = context_.api.Handle(exchange.request, {&exchange.claim, &interrupt});
+    answer = context_.api.load()->Handle(exchange.request, {&exchange.claim, &interrupt});
     exchange.request.body = {};
     if (exchange.claim.peak() > kTrimmedBytes) malloc_trim(0);
   };
@@ -208,7 +227,8 @@ bool Connection::Left(Exchange& exchange) {
 
 asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& generation) {
   std::optional<RequestStream> stream;
-  stream.emplace(context_.outputs, context_.engine, [client = client_] {
+  Api& api = *context_.api;
+  stream.emplace(api.outputs(), api.engine(), [client = client_] {
     asio::post(client->socket().get_executor(), [client] { client->Notify(); });
   });
   const Status status = stream->Submit(generation.Requests());
@@ -223,11 +243,12 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& gener
                     "Cache-Control: no-cache\r\nX-Request-Id: {}\r\n{}{}{}\r\n",
                     exchange.request.id, exchange.chunked ? "Transfer-Encoding: chunked\r\n" : "",
                     exchange.keep_alive && exchange.chunked ? "" : "Connection: close\r\n",
-                    HeaderLines(context_.api.cors().Headers(exchange.request.origin))));
+                    ExtraHeaders(exchange.request)));
   }
   bool intact = co_await Pump(exchange, generation, *stream);
   stream.reset();  // what has not ended is cancelled now, before the answer's last bytes are out
   exchange.usage = generation.usage();
+  exchange.request.client->SpendTokens(exchange.usage.total_tokens());
   if (intact && generation.streams()) co_await client_->Flushed();
   co_await client_->StopWatch();
   intact = intact && !client_->gone();
@@ -313,7 +334,8 @@ asio::awaitable<bool> Connection::Respond(Exchange& exchange, HttpResponse wante
   if (const Status room = exchange.claim.Grow(response.body.size()); !room.ok()) {
     response = ErrorResponse(EngineError(room));
   }
-  const bool keep_alive = exchange.keep_alive && !exchange.unread && !context_.draining;
+  const bool keep_alive =
+      exchange.keep_alive && !exchange.unread && context_.state != ServerState::kDraining;
   std::string head = fmt::format(
       "{}{} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nX-Request-Id: {}\r\n"
       "Connection: {}\r\n",
@@ -321,8 +343,7 @@ asio::awaitable<bool> Connection::Respond(Exchange& exchange, HttpResponse wante
       response.content_type, response.body.size(), exchange.request.id,
       keep_alive ? "keep-alive" : "close");
   head += HeaderLines(response.headers);
-  head += HeaderLines(context_.api.cors().Headers(exchange.request.origin));
-  head += "\r\n";
+  head += ExtraHeaders(exchange.request) + "\r\n";
   const int status = response.status;
   if (exchange.head_only) response.body.clear();
   if (response.body.size() < kJoinedBytes) {
@@ -337,23 +358,42 @@ asio::awaitable<bool> Connection::Respond(Exchange& exchange, HttpResponse wante
   co_return keep_alive && !client_->gone();
 }
 
+std::string Connection::ExtraHeaders(const HttpRequest& request) const {
+  const std::string cors = HeaderLines(context_.access.cors().Headers(request.origin));
+  return request.client ? cors + HeaderLines(request.client->Headers()) : cors;
+}
+
+// Of every exchange once, at its end: log and metrics.
 void Connection::Log(const Exchange& exchange, int status, std::string_view error) const {
   const HttpRequest& request = exchange.request;
-  const std::string_view route = Api::RouteName(request.path);
+  const std::string_view route = RouteName(request.path);
   const bool known = request.method == "GET" || request.method == "POST";
-  context_.api.metrics().OnHttp(known ? request.method : "other", route, status);
+  const std::string key = request.client ? request.client->key_name() : "";
+  Api* api = context_.api;
+  if (api != nullptr) {
+    api->metrics().OnHttp(known ? request.method : "other", route, status);
+    if (!key.empty()) api->metrics().OnKey(key, status, exchange.usage);
+  }
   const std::chrono::duration<double, std::milli> took =
       std::chrono::steady_clock::now() - exchange.began;
   std::string line = fmt::format(
       "{} {} {} {} {:.1f} ms, {} prompt + {} generated tokens, id {}", client_->peer(),
       Printable(request.method, kLoggedBytes), Printable(request.path, kLoggedBytes), status,
       took.count(), exchange.usage.prompt_tokens, exchange.usage.completion_tokens, request.id);
+  if (!key.empty()) line += fmt::format(", key {}", key);
   if (!error.empty()) line += fmt::format(", ended by an error: {}", error);
-  if (route == "/health" || route == "/ping" || route == "/metrics") {
-    LOG_DEBUG("{}", line);
-  } else {
-    LOG_INFO("{}", line);
-  }
+  const LogField fields[] = {{"client", client_->peer()},
+                             {"method", Printable(request.method, kLoggedBytes)},
+                             {"path", Printable(request.path, kLoggedBytes)},
+                             {"status", int64_t{status}},
+                             {"ms", took.count()},
+                             {"prompt_tokens", exchange.usage.prompt_tokens},
+                             {"generated_tokens", exchange.usage.completion_tokens},
+                             {"id", request.id},
+                             {"key", key},
+                             {"error", std::string(error)}};
+  const bool quiet = api == nullptr || IsAboutServer(route);
+  LogEvent(quiet ? LogLevel::kDebug : LogLevel::kInfo, line, fields);
 }
 
 }  // namespace fathom

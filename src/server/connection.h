@@ -10,9 +10,11 @@
 #include <optional>
 #include <string>
 
+#include "server/access.h"
 #include "server/api.h"
 #include "server/client_socket.h"
 #include "server/exchange.h"
+#include "server/readiness.h"
 #include "server/request_stream.h"
 
 namespace fathom {
@@ -37,12 +39,11 @@ class Workers {
 // What all connections of a server share.
 struct ConnectionContext {
   const ServerOptions& options;
-  Api& api;
-  EngineClient& engine;
-  EngineOutputs& outputs;
+  Access& access;
   Workers& workers;
   MemoryBudget memory{options.max_request_memory_bytes};
-  std::atomic<bool> draining{false};
+  std::atomic<Api*> api{nullptr};  // not while the model is loading
+  std::atomic<ServerState> state{ServerState::kLoading};
   std::atomic<bool> stopping{false};  // nobody waits for any work
 };
 
@@ -50,13 +51,14 @@ struct ConnectionContext {
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   // REQUIRES: the socket's executor is a strand.
-  // `reserved`: serves open routes alone, as the server has no room for more.
-  Connection(ClientSocket::Socket socket, ConnectionContext& context, bool reserved);
+  // `tls`: its certificate; null: in the clear. `reserved`: says how the server is and no more, as
+  // there is no room for it.
+  Connection(ClientSocket::Socket socket, std::shared_ptr<Tls::Context> tls,
+             ConnectionContext& context, bool reserved);
 
   // Serves until the connection ends, then calls `done` once.
   void Start(std::function<void()> done);
-  // THREAD: any. Ends the connection if it is between requests. A draining server's ends after its
-  // present one by itself.
+  // THREAD: any. Ends the connection if it is between requests, else after the present one.
   void EndIfIdle();
   // THREAD: any. When it last became idle (steady clock); kBusy while it is not.
   int64_t idle_since_ms() const { return idle_since_ms_; }
@@ -70,10 +72,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   awaitable<void> Serve();
   awaitable<bool> ServeOne();  // whether another request may follow
+  awaitable<bool> Handshake();
   awaitable<bool> WaitForRequest();
+  void BeginIdle();
+  void EndIdle();
   std::optional<HttpResponse> CheckHead(Exchange& exchange) const;
   awaitable<bool> Refuse(Exchange& exchange, const ApiError& error);
   awaitable<bool> Handle(Exchange& exchange);
+  std::string ExtraHeaders(const HttpRequest& request) const;
   template <class Work>
   awaitable<std::optional<ApiError>> OnWorker(size_t bytes, Work work);  // what it failed of
   bool Left(Exchange& exchange);

@@ -34,7 +34,10 @@ std::vector<std::pair<std::string, std::string>> CorsPolicy::Headers(
   if (origin.empty() || !Allows(origin)) return {};
   std::vector<std::pair<std::string, std::string>> headers = {
       {"Access-Control-Allow-Origin", any() ? "*" : std::string(origin)},
-      {"Access-Control-Expose-Headers", "X-Request-Id, Retry-After"}};
+      {"Access-Control-Expose-Headers",
+       "X-Request-Id, Retry-After, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
+       "x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, "
+       "x-ratelimit-reset-tokens"}};
   if (!any()) headers.emplace_back("Vary", "Origin");
   return headers;
 }

@@ -58,6 +58,7 @@ std::vector<GenerateRequest> Generation::Requests() const {
   std::vector<GenerateRequest> requests;
   for (size_t i = 0; i < choices_.size(); ++i) {
     GenerateRequest request;
+    request.client = setup_.places.client();
     request.prompt = prompt(i).tokens;
     request.sampling = params.sampling;
     request.stop_tokens = params.stop_token_ids;

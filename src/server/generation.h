@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "engine/messages.h"
+#include "server/client_accounts.h"
 #include "server/metrics.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
@@ -35,6 +36,7 @@ struct GenerationSetup {
   std::vector<GenerationPrompt> prompts;
   std::vector<TokenId> eos_tokens;
   std::vector<TokenId> kept_special;  // see TextStreamOptions
+  PlacesInFlight places;
 };
 
 class Generation {

@@ -253,7 +253,7 @@ TEST_F(GenerationTest, EchoPutsThePromptAndItsLogprobsFirst) {
   GenerationSetup setup = Setup(params);
   setup.prompts[0] = {
       .tokens = Tokens("a prompt"), .max_tokens = 3, .echo = true, .text = "a prompt"};
-  CompletionGeneration generation(setup);
+  CompletionGeneration generation(std::move(setup));
   const json::value choice =
       json::parse(Run(generation, Tokens(" more"), FinishReason::kLength, 1, 0))
           .at("choices")
@@ -276,7 +276,7 @@ TEST_F(GenerationTest, AScoredPromptShowsNoGeneratedToken) {
   GenerationSetup setup = Setup(params);
   setup.prompts[0] = {
       .tokens = Tokens("a prompt"), .max_tokens = 0, .echo = true, .text = "a prompt"};
-  CompletionGeneration generation(setup);
+  CompletionGeneration generation(std::move(setup));
   EXPECT_EQ(generation.Requests()[0].max_tokens, 1);
   const json::value body =
       json::parse(Run(generation, Tokens(" more"), FinishReason::kLength, 1, 0));
@@ -290,7 +290,7 @@ TEST_F(GenerationTest, ChoicesHaveTheirOwnSeeds) {
   params.sampling.seed = 5;
   GenerationSetup setup = Setup(params);
   setup.prompts.push_back(setup.prompts[0]);
-  CompletionGeneration generation(setup);
+  CompletionGeneration generation(std::move(setup));
   const std::vector<GenerateRequest> requests = generation.Requests();
   ASSERT_EQ(requests.size(), 6u);
   EXPECT_EQ(requests[0].sampling.seed, 5u);

@@ -1,6 +1,7 @@
 // HTTP messages as plain structs.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +9,8 @@
 #include "server/api_error.h"
 
 namespace fathom {
+
+class ClientAccount;
 
 struct HttpRequest {
   std::string method;
@@ -19,6 +22,8 @@ struct HttpRequest {
   std::string origin;          // of the web page that sends it; "" from other programs
   std::string wanted_headers;  // Access-Control-Request-Headers
   std::string id;              // X-Request-Id: the client's, if it is fit to print, or a new one
+  std::string address;         // it comes from
+  std::shared_ptr<ClientAccount> client;  // who asks; null for what says how the server is
   std::string body;
 };
 
@@ -31,7 +36,9 @@ struct HttpResponse {
 
 inline HttpResponse ErrorResponse(const ApiError& error) {
   HttpResponse response{.status = error.status, .body = ToJson(error)};
-  if (error.status == 429 || error.status == 503) response.headers.emplace_back("Retry-After", "1");
+  if (error.status == 429 || error.status == 503) {
+    response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
+  }
   if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }

@@ -107,6 +107,59 @@ TEST_F(HttpServerTest, DrainsWhatIsInFlight) {
   EXPECT_FALSE(Client(port_).connected());
 }
 
+TEST_F(HttpServerTest, SaysThatTheModelIsLoading) {
+  engine_ = std::make_unique<FakeEngine>(outputs_, ScriptFor, 1ms);
+  Listen({});
+  const auto status = [&](const char* path) { return Client(port_).Ask("GET", path).status; };
+  EXPECT_EQ(status("/live"), 200);
+  for (const char* path : {"/health", "/ping", "/metrics", "/v1/models", "/nowhere"}) {
+    const Response loading = Client(port_).Ask("GET", path);
+    EXPECT_EQ(loading.status, 503) << path;
+    EXPECT_NE(loading.body.find("The model is loading"), std::string::npos);
+    EXPECT_TRUE(loading.headers.contains("Retry-After"));
+  }
+  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi")).status, 503);
+  MakeReady();
+  EXPECT_EQ(status("/health"), 200);
+  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi")).status, 200);
+  EXPECT_EQ(Client(port_).Ask("GET", "/load").parsed().at("server_load"), json::value(0));
+}
+
+TEST_F(HttpServerTest, CanStopWhileTheModelIsLoading) {
+  engine_ = std::make_unique<FakeEngine>(outputs_, ScriptFor, 1ms);
+  Listen({});
+  EXPECT_EQ(Client(port_).Ask("GET", "/live").status, 200);
+  Client asking(port_);
+  asking.Send("GET /metrics HTTP/1.1\r\n");
+  std::this_thread::sleep_for(200ms);  // until its line is read
+  server_->Stop();
+  std::this_thread::sleep_for(50ms);
+  asking.Send("Host: localhost\r\n\r\n");
+  EXPECT_EQ(asking.Read().status, 503);
+  EXPECT_EQ(running_.wait_for(5s), std::future_status::ready);
+}
+
+// Whoever looks finds a server that says so, until the last request has ended.
+TEST_F(HttpServerTest, IsNotReadyWhileItDrains) {
+  Serve();
+  Client busy(port_), slow(port_);
+  busy.Request("POST", kChat, Stream("forever"));
+  busy.ReadUntil("\"reasoning\":\"");
+  server_->Stop();
+  EXPECT_TRUE(Eventually([&] { return Client(port_).Ask("GET", "/health").status == 503; }));
+  EXPECT_EQ(Client(port_).Ask("GET", "/live").status, 200);
+  EXPECT_EQ(Client(port_).Ask("GET", "/metrics").status, 200);
+  EXPECT_EQ(Client(port_).Ask("GET", "/load").parsed().at("server_load"), json::value(1));
+  const Response refused = Client(port_).Ask("POST", kChat, Chat("hi"));
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_NE(refused.body.find("shutting down"), std::string::npos);
+  Client guest(port_);
+  guest.Send("GET /health HTTP/1.1\r\n");  // and no more: nobody waits for it
+  busy.Close();
+  EXPECT_EQ(running_.wait_for(5s), std::future_status::ready);
+  EXPECT_FALSE(Client(port_).connected());
+}
+
 TEST_F(HttpServerTest, EndsStreamsWithAnErrorWhenDrainingTakesTooLong) {
   Serve({.shutdown_timeout_ms = 100});
   Client stream(port_), whole(port_);

@@ -1,5 +1,6 @@
 #include "server/http_server.h"
 
+#include <boost/asio/basic_socket_acceptor.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
@@ -12,22 +13,25 @@
 #include <csignal>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "server/access.h"
+#include "server/api.h"
 #include "server/connection.h"
+#include "server/connection_places.h"
 #include "server/http_wire.h"
 #include "server/json_body.h"
 
 namespace fathom {
 
 namespace asio = boost::asio;
-using asio::ip::tcp;
+using Socket = ClientSocket::Socket;
 using boost::system::error_code;
 
 namespace {
@@ -41,102 +45,133 @@ constexpr int64_t kWarningMs = 10'000;  // between two warnings of the same thin
 
 class HttpServer::Loop {
  public:
-  Loop(ServerOptions options, ServedEngine served)
+  explicit Loop(ServerOptions options)
       : options_(std::move(options)),
-        api_(options_, served.engine, served.tokenizer, std::move(served.chat_template)),
-        context_{options_, api_, served.engine, served.outputs, workers_},
         acceptor_(asio::make_strand(io_)),
         signals_(acceptor_.get_executor()),
         drain_timer_(acceptor_.get_executor()) {}
 
   ~Loop() {
-    context_.stopping = true;
+    if (context_) context_->stopping = true;
     workers_.Stop();
   }
 
-  Status Listen(BoundPort port);
+  Status Listen(BoundSocket port);
   void Run();
+  void Serve(ServedEngine served);
   void Stop() {
     asio::post(acceptor_.get_executor(), [this] { BeginDrain(); });
+  }
+  void Reread() {
+    asio::post(workers_.For(0), [this] { RereadFiles(); });
   }
 
  private:
   asio::awaitable<void> Accept();
   void AwaitSignal();
+  void RereadFiles();
   // On the acceptor's strand.
+  void Leave();
   void BeginDrain();
   void AbortAll();
   void FinishIfDrained();
-  void Admit(tcp::socket socket);
-  bool EndLongestIdle(const std::string& address, bool reserved);
-  void Refuse(tcp::socket socket, const ApiError& error);
-  asio::awaitable<void> SendRefusal(tcp::socket socket, std::string text);
-  void Open(tcp::socket socket, const std::string& address, bool reserved);
-  void Closed(const std::shared_ptr<Connection>& connection);
+  void Admit(Socket socket);
+  void Refuse(Socket socket, const ApiError& error);
+  asio::awaitable<void> SendRefusal(Socket socket, std::string text);
+  void Open(Socket socket, const std::string& address, bool reserved);
   void WarnOfAccept(error_code error);
 
   const ServerOptions options_;
-  Api api_;
-  ConnectionContext context_;
+  std::unique_ptr<Access> access_;
+  std::unique_ptr<Tls> tls_;  // null: in the clear
+  std::optional<BoundSocket> bound_;
+  std::unique_ptr<Api> api_;  // once Serve was called
+  std::optional<ConnectionContext> context_;
   asio::io_context io_;  // with it go the connections that are still there
   Workers workers_;
-  tcp::acceptor acceptor_;
+  asio::basic_socket_acceptor<asio::generic::stream_protocol> acceptor_;
   asio::signal_set signals_;
   asio::steady_timer drain_timer_;
-  bool aborting_ = false;  // on the acceptor's strand
   // On the acceptor's strand, all of it.
-  struct Place {
-    std::string address;
-    bool reserved = false;
-    bool ending = false;  // it was idle, and gives way
-  };
-  std::unordered_map<std::shared_ptr<Connection>, Place> connections_;
-  std::unordered_map<std::string, size_t> by_address_;  // those of connections_ that do not end
-  size_t taken_ = 0, reserved_ = 0;                     // the same, of no reserve and of it
+  ConnectionPlaces places_{options_};
+  bool aborting_ = false;
   size_t refusing_ = 0;
   int64_t warned_of_accept_ms_ = -kWarningMs;
 };
 
-Status HttpServer::Loop::Listen(BoundPort port) {
+Status HttpServer::Loop::Listen(BoundSocket port) {
+  access_ = TRY(Access::Make(options_));
+  context_.emplace(options_, *access_, workers_);
+  if (options_.tls.wanted()) tls_ = TRY(Tls::Read(options_.tls));
   error_code error;
-  acceptor_.assign(port.ipv6() ? tcp::v6() : tcp::v4(), port.Release(), error);
+  const asio::generic::stream_protocol protocol(port.family(),
+                                                port.family() == AF_UNIX ? 0 : IPPROTO_TCP);
+  acceptor_.assign(protocol, port.Release(), error);
   if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
   // Another program may bind it too, until one of them listens.
   if (error) return Unavailable("cannot listen on port {}: {}", port.port(), error.message());
+  bound_.emplace(std::move(port));
   return {};
 }
 
 void HttpServer::Loop::Run() {
-  if (options_.handle_signals) {
-    signals_.add(SIGTERM);
-    signals_.add(SIGINT);
-    AwaitSignal();
-  }
   asio::co_spawn(acceptor_.get_executor(), Accept(), asio::detached);
   std::vector<std::jthread> threads;
   for (int i = 1; i < options_.io_threads; ++i) threads.emplace_back([this] { io_.run(); });
   io_.run();
 }
 
+void HttpServer::Loop::Serve(ServedEngine served) {
+  CHECK(!served.model_names.empty() && served.vocab_size > 0, "a served engine is not filled in");
+  api_ = std::make_unique<Api>(options_, std::move(served));
+  context_->api = api_.get();
+  ServerState loading = ServerState::kLoading;
+  context_->state.compare_exchange_strong(loading, ServerState::kReady);
+  if (!options_.handle_signals) return;
+  asio::post(acceptor_.get_executor(), [this] {
+    signals_.add(SIGTERM);
+    signals_.add(SIGINT);
+    if (HasFilesToReread(options_)) signals_.add(SIGHUP);
+    AwaitSignal();
+  });
+}
+
+void HttpServer::Loop::RereadFiles() {
+  const auto say = [](const char* what, const Status& status) {
+    if (status.ok()) {
+      LOG_INFO("{} were read again", what);
+    } else {
+      LOG_ERROR("{} stay as they were: {}", what, status.message());
+    }
+  };
+  if (!options_.api_key_file.empty()) say("keys", access_->RereadKeys());
+  if (tls_) say("certificates", tls_->Reread());
+}
+
 void HttpServer::Loop::AwaitSignal() {
-  signals_.async_wait([this](error_code error, int) {
+  signals_.async_wait([this](error_code error, int signal) {
     if (error) return;
+    if (signal == SIGHUP) {
+      Reread();
+      return AwaitSignal();
+    }
     if (aborting_) {
       LOG_WARNING("stopping at once");
       io_.stop();
       return;
     }
     AwaitSignal();  // before the drain, which may be over at once and then ends this wait too
-    context_.draining ? AbortAll() : BeginDrain();
+    if (context_->state != ServerState::kReady) return AbortAll();
+    signal == SIGTERM ? Leave() : BeginDrain();
   });
 }
 
 asio::awaitable<void> HttpServer::Loop::Accept() {
-  while (!context_.draining) {
+  while (acceptor_.is_open()) {
     error_code error;
-    tcp::socket socket = co_await acceptor_.async_accept(
+    Socket socket = co_await acceptor_.async_accept(
         asio::make_strand(io_), asio::redirect_error(asio::use_awaitable, error));
-    if (context_.draining) co_return;
+    if (!acceptor_.is_open()) co_return;
     if (error) {
       WarnOfAccept(error);
       asio::steady_timer pause(acceptor_.get_executor(), std::chrono::milliseconds(100));
@@ -155,51 +190,30 @@ void HttpServer::Loop::WarnOfAccept(error_code error) {
   LOG_WARNING("no connection can be accepted for now: {}", error.message());
 }
 
-// Whoever is idle the longest gives way to whoever comes; where nobody is, routes that say how the
-// server is have a reserve.
-void HttpServer::Loop::Admit(tcp::socket socket) {
-  error_code error;
-  const auto endpoint = socket.remote_endpoint(error);
-  if (error) return;  // gone already
-  const std::string address = endpoint.address().to_string();
-  const auto of_client = by_address_.find(address);
-  if (of_client != by_address_.end() && of_client->second >= options_.max_connections_per_client &&
-      !EndLongestIdle(address, /*reserved=*/false)) {
-    Refuse(
-        std::move(socket),
-        EngineError(ResourceExhausted("Too many connections from one address: try again later.")));
-  } else if (taken_ < options_.max_connections || EndLongestIdle("", /*reserved=*/false)) {
-    Open(std::move(socket), address, /*reserved=*/false);
-  } else if (reserved_ < options_.reserved_connections || EndLongestIdle("", /*reserved=*/true)) {
-    Open(std::move(socket), address, /*reserved=*/true);
-  } else {
-    Refuse(std::move(socket), EngineError(Unavailable("Too many connections: try again later.")));
+void HttpServer::Loop::Admit(Socket socket) {
+  const std::string address = AddressOf(socket);
+  if (address.empty()) return;  // gone already
+  switch (places_.Find(address)) {
+    case ConnectionPlaces::Place::kPlain:
+      Open(std::move(socket), address, /*reserved=*/false);
+      break;
+    case ConnectionPlaces::Place::kReserved:
+      Open(std::move(socket), address, /*reserved=*/true);
+      break;
+    case ConnectionPlaces::Place::kNoneOfClient:
+      Refuse(std::move(socket), EngineError(ResourceExhausted(
+                                    "Too many connections from one address: try again later.")));
+      break;
+    case ConnectionPlaces::Place::kNone:
+      Refuse(std::move(socket), EngineError(Unavailable("Too many connections: try again later.")));
+      break;
   }
-}
-
-// Of those of `address`, or of all if it is empty. False if none is idle.
-bool HttpServer::Loop::EndLongestIdle(const std::string& address, bool reserved) {
-  auto longest = connections_.end();
-  int64_t since_ms = Connection::kBusy;
-  for (auto it = connections_.begin(); it != connections_.end(); ++it) {
-    const Place& place = it->second;
-    const bool meant = !place.ending && place.reserved == reserved &&
-                       (address.empty() || place.address == address);
-    if (!meant || it->first->idle_since_ms() >= since_ms) continue;
-    longest = it;
-    since_ms = it->first->idle_since_ms();
-  }
-  if (longest == connections_.end()) return false;
-  longest->first->EndIfIdle();
-  longest->second.ending = true;
-  --(reserved ? reserved_ : taken_);
-  if (--by_address_[longest->second.address] == 0) by_address_.erase(longest->second.address);
-  return true;
 }
 
 // Says so, to as many at a time as a full server has the room for.
-void HttpServer::Loop::Refuse(tcp::socket socket, const ApiError& error) {
-  if (refusing_ >= options_.reserved_connections) return;
+void HttpServer::Loop::Refuse(Socket socket, const ApiError& error) {
+  // Agreeing on keys, only to refuse, is more work than it is worth.
+  if (tls_ || refusing_ >= options_.reserved_connections) return;
   const HttpResponse response = ErrorResponse(error);
   std::string text = fmt::format(
       "{}{} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n{}\r\n{}",
@@ -213,43 +227,52 @@ void HttpServer::Loop::Refuse(tcp::socket socket, const ApiError& error) {
                  });
 }
 
-asio::awaitable<void> HttpServer::Loop::SendRefusal(tcp::socket socket, std::string text) {
-  const auto client = std::make_shared<ClientSocket>(std::move(socket), 0, kRefusalMs);
+asio::awaitable<void> HttpServer::Loop::SendRefusal(Socket socket, std::string text) {
+  const auto client = std::make_shared<ClientSocket>(
+      std::move(socket), ClientSocket::Limits{.send_timeout_ms = kRefusalMs});
   client->Send(std::move(text));
   co_await client->Flushed();
   if (!client->gone()) co_await client->Linger(kRefusalMs);
 }
 
-void HttpServer::Loop::Open(tcp::socket socket, const std::string& address, bool reserved) {
-  auto connection = std::make_shared<Connection>(std::move(socket), context_, reserved);
-  connections_[connection] = {.address = address, .reserved = reserved};
-  ++(reserved ? reserved_ : taken_);
-  ++by_address_[address];
+void HttpServer::Loop::Open(Socket socket, const std::string& address, bool reserved) {
+  auto connection = std::make_shared<Connection>(
+      std::move(socket), tls_ ? tls_->context() : nullptr, *context_, reserved);
+  places_.Add(connection, address, reserved);
   connection->Start([this, connection] {
-    asio::post(acceptor_.get_executor(), [this, connection] { Closed(connection); });
+    asio::post(acceptor_.get_executor(), [this, connection] {
+      places_.Remove(connection);
+      FinishIfDrained();
+    });
   });
 }
 
-void HttpServer::Loop::Closed(const std::shared_ptr<Connection>& connection) {
-  const auto found = connections_.find(connection);
-  const Place& place = found->second;
-  if (!place.ending) {
-    --(place.reserved ? reserved_ : taken_);
-    if (--by_address_[place.address] == 0) by_address_.erase(place.address);
-  }
-  connections_.erase(found);
-  FinishIfDrained();
+// Whoever sends requests here by what /health says has a while to notice.
+void HttpServer::Loop::Leave() {
+  if (options_.drain_delay_ms == 0) return BeginDrain();
+  context_->state = ServerState::kLeaving;
+  LOG_INFO("stopping in {} s: not ready any more, and serving until then",
+           options_.drain_delay_ms / 1000.0);
+  drain_timer_.expires_after(std::chrono::milliseconds(options_.drain_delay_ms));
+  drain_timer_.async_wait([this](error_code error) {
+    if (!error) BeginDrain();
+  });
 }
 
+// Connections are still accepted, to be told so, until those that are there now have ended.
 void HttpServer::Loop::BeginDrain() {
-  if (context_.draining.exchange(true)) return;
-  LOG_INFO("stopping: {} connections may finish within {} s{}", connections_.size(),
-           options_.shutdown_timeout_ms / 1000,
-           options_.handle_signals ? "; a second Ctrl-C ends them at once" : "");
-  error_code ignored;
-  acceptor_.close(ignored);
-  for (const auto& [connection, place] : connections_) connection->EndIfIdle();
-  drain_timer_.expires_after(std::chrono::milliseconds(options_.shutdown_timeout_ms));
+  const ServerState before = context_->state.exchange(ServerState::kDraining);
+  if (before == ServerState::kDraining) return;
+  const bool served = before != ServerState::kLoading;  // else nobody is waited for
+  if (served) {
+    LOG_INFO("stopping: {} connections may finish within {} s{}", places_.size(),
+             options_.shutdown_timeout_ms / 1000,
+             options_.handle_signals ? "; a second Ctrl-C ends them at once" : "");
+  }
+  places_.AdmitGuests();
+  places_.EndIdle();
+  drain_timer_.expires_after(
+      std::chrono::milliseconds(served ? options_.shutdown_timeout_ms : kAbortGraceMs));
   drain_timer_.async_wait([this](error_code error) {
     if (!error) AbortAll();
   });
@@ -258,8 +281,10 @@ void HttpServer::Loop::BeginDrain() {
 
 void HttpServer::Loop::AbortAll() {
   if (std::exchange(aborting_, true)) return;
-  LOG_WARNING("ending {} connections that are still at work", connections_.size());
-  for (const auto& [connection, place] : connections_) connection->Abort();
+  BeginDrain();
+  if (places_.size() == 0) return;
+  LOG_WARNING("ending {} connections that are still at work", places_.size());
+  places_.AbortAll();
   drain_timer_.expires_after(std::chrono::milliseconds(kAbortGraceMs));
   drain_timer_.async_wait([this](error_code error) {
     if (!error) io_.stop();
@@ -267,18 +292,26 @@ void HttpServer::Loop::AbortAll() {
 }
 
 void HttpServer::Loop::FinishIfDrained() {
-  if (!context_.draining || !connections_.empty()) return;
-  drain_timer_.cancel();
+  if (context_->state != ServerState::kDraining || places_.but_guests() > 0) return;
+  error_code ignored;
+  acceptor_.close(ignored);
   signals_.cancel();
+  if (places_.size() == 0) {
+    drain_timer_.cancel();
+  } else if (!std::exchange(aborting_, true)) {
+    places_.EndIdle();
+    drain_timer_.expires_after(std::chrono::milliseconds(kAbortGraceMs));
+    drain_timer_.async_wait([this](error_code error) {
+      if (!error) io_.stop();
+    });
+  }
 }
 
 HttpServer::HttpServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
 HttpServer::~HttpServer() = default;
 
-Result<std::unique_ptr<HttpServer>> HttpServer::Listen(ServerOptions options, BoundPort port,
-                                                       ServedEngine served) {
-  CHECK(!options.served_model_names.empty() && options.vocab_size > 0 && options.io_threads > 0,
-        "server options are not filled in");
+Result<std::unique_ptr<HttpServer>> HttpServer::Listen(ServerOptions options, BoundSocket port) {
+  CHECK(options.io_threads > 0, "a server without threads");
   const size_t least = MaxRequestMemory(options.max_body_bytes) / 3 * 4 + 3;
   if (options.max_request_memory_bytes < least) {
     return InvalidArgument(
@@ -288,7 +321,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Listen(ServerOptions options, Bo
         MaxRequestMemory(options.max_body_bytes), least);
   }
   options.loopback = port.loopback();
-  auto loop = std::make_unique<Loop>(std::move(options), std::move(served));
+  auto loop = std::make_unique<Loop>(std::move(options));
   TRY(loop->Listen(std::move(port)));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(loop)));
 }
@@ -297,8 +330,16 @@ void HttpServer::Run() {
   loop_->Run();
 }
 
+void HttpServer::Serve(ServedEngine served) {
+  loop_->Serve(std::move(served));
+}
+
 void HttpServer::Stop() {
   loop_->Stop();
+}
+
+void HttpServer::Reread() {
+  loop_->Reread();
 }
 
 }  // namespace fathom

@@ -1,42 +1,34 @@
 // Serves an engine over HTTP.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <optional>
 
 #include "base/status.h"
-#include "chat/chat_template.h"
-#include "engine/messages.h"
-#include "server/bound_port.h"
+#include "server/bound_socket.h"
 #include "server/options.h"
-#include "server/request_stream.h"
-#include "tokenizer/tokenizer.h"
+#include "server/served_engine.h"
 
 namespace fathom {
 
-// What a server serves; what is referred to outlives the server. `outputs` is where the engine's
-// outputs go. Without a template there is no chat.
-struct ServedEngine {
-  EngineClient& engine;
-  EngineOutputs& outputs;
-  const Tokenizer& tokenizer;
-  std::optional<ChatTemplate> chat_template;
-};
-
 class HttpServer {
  public:
-  // Listens on `port`. kUnavailable if it cannot.
-  static Result<std::unique_ptr<HttpServer>> Listen(ServerOptions options, BoundPort port,
-                                                    ServedEngine served);
+  // Listens on `port`. kUnavailable if it cannot, kInvalidArgument for options that cannot be
+  // taken.
+  static Result<std::unique_ptr<HttpServer>> Listen(ServerOptions options, BoundSocket port);
   // REQUIRES: Run is not running.
   ~HttpServer();
 
-  // Serves until a stop has drained.
+  // Until Serve is called all are told that the model is loading; then serves until a stop has
+  // drained.
   void Run();
-  // Accepts nothing more; requests in flight may end by themselves for shutdown_timeout_ms, then
+  // Once. THREAD: any.
+  void Serve(ServedEngine served);
+  // No request begins any more; those in flight may end by themselves for shutdown_timeout_ms, then
   // they end with an error. THREAD: any.
   void Stop();
+  // Reads the files of keys and certificates again. One that cannot be taken is logged, and changes
+  // nothing. THREAD: any.
+  void Reread();
 
  private:
   class Loop;

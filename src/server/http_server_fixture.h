@@ -59,18 +59,26 @@ class HttpServerTest : public testing::Test {
 
   void Serve(ServerOptions options = {}, std::chrono::microseconds tick = 1ms, int capacity = 64) {
     engine_ = std::make_unique<FakeEngine>(outputs_, scripter_, tick, capacity);
-    options.served_model_names = {"tiny", "org/tiny 2%"};
-    options.vocab_size = TinyTokenizer().vocab_size();
-    options.eos_tokens = {*TinyTokenizer().IdOf(TinyTokenizer().eos_token())};
+    Listen(std::move(options));
+    MakeReady();
+  }
+  // The model is loading until MakeReady. REQUIRES: engine_.
+  void Listen(ServerOptions options) {
     options.version = "1.2.3";
-    options.sources = "0123abcd";
-    BoundPort port = BoundPort::Bind("127.0.0.1", 0).value();
+    BoundSocket port = BoundSocket::Port("127.0.0.1", 0).value();
     port_ = port.port();
-    server_ = HttpServer::Listen(options, std::move(port),
-                                 {*engine_, outputs_, TinyTokenizer(),
-                                  ChatTemplate::Parse(TinyTokenizer().chat_template()).value()})
-                  .value();
+    server_ = HttpServer::Listen(std::move(options), std::move(port)).value();
     running_ = std::async(std::launch::async, [this] { server_->Run(); });
+  }
+  void MakeReady() {
+    server_->Serve({.engine = *engine_,
+                    .outputs = outputs_,
+                    .tokenizer = TinyTokenizer(),
+                    .chat_template = ChatTemplate::Parse(TinyTokenizer().chat_template()).value(),
+                    .model_names = {"tiny", "org/tiny 2%"},
+                    .sources = "0123abcd",
+                    .eos_tokens = {*TinyTokenizer().IdOf(TinyTokenizer().eos_token())},
+                    .vocab_size = TinyTokenizer().vocab_size()});
   }
   void Stop() {
     if (!server_) return;

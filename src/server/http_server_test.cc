@@ -300,10 +300,10 @@ TEST_F(HttpServerTest, AnEngineErrorEndsTheStreamWithAnEvent) {
 
 TEST_F(HttpServerTest, ATakenPortIsSaidPlainly) {
   Serve();
-  const Result<BoundPort> second = BoundPort::Bind("127.0.0.1", port_);
+  const Result<BoundSocket> second = BoundSocket::Port("127.0.0.1", port_);
   ASSERT_FALSE(second.ok());
   EXPECT_NE(second.status().message().find("is taken by another program"), std::string::npos);
-  EXPECT_EQ(BoundPort::Bind("no.such.host.invalid", 0).status().code(),
+  EXPECT_EQ(BoundSocket::Port("no.such.host.invalid", 0).status().code(),
             StatusCode::kInvalidArgument);
 }
 

@@ -82,6 +82,15 @@ struct Metrics::Families {
                                                       .Name("http_requests_total")
                                                       .Help("HTTP requests answered.")
                                                       .Register(registry);
+  prometheus::Family<prometheus::Counter>& of_key = prometheus::BuildCounter()
+                                                        .Name("fathom:key_requests_total")
+                                                        .Help("HTTP requests answered, by key.")
+                                                        .Register(registry);
+  prometheus::Family<prometheus::Counter>& tokens_of_key =
+      prometheus::BuildCounter()
+          .Name("fathom:key_tokens_total")
+          .Help("Tokens of prompts and answers, by key.")
+          .Register(registry);
   prometheus::Gauge& pages = Gauge("fathom:kv_cache_pages", "Pages of the KV cache.");
   prometheus::Counter& steps = Counter("fathom:engine_steps_total", "Forward passes.");
 
@@ -133,6 +142,16 @@ void Metrics::OnHttp(std::string_view method, std::string_view handler, int stat
             {"handler", std::string(handler)},
             {"status", std::to_string(status)}})
       .Increment();
+}
+
+void Metrics::OnKey(const std::string& name, int status, const Usage& usage) {
+  families_->of_key.Add({{"key", name}, {"status", std::to_string(status)}}).Increment();
+  const auto count = [&](const char* kind, int64_t tokens) {
+    families_->tokens_of_key.Add({{"key", name}, {"kind", kind}})
+        .Increment(static_cast<double>(tokens));
+  };
+  count("prompt", usage.prompt_tokens);
+  count("generation", usage.completion_tokens);
 }
 
 std::string Metrics::Render(const EngineStats& stats) {

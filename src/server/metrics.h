@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "engine/messages.h"
+#include "server/openai_response.h"
 
 namespace fathom {
 
@@ -27,6 +28,7 @@ class Metrics {
   };
   void OnEnded(const Ended& ended);
   void OnHttp(std::string_view method, std::string_view handler, int status);
+  void OnKey(const std::string& name, int status, const Usage& usage);
 
   // The exposition text, with the engine's gauges as they are now.
   std::string Render(const EngineStats& stats);

@@ -12,9 +12,14 @@
 #include "base/ids.h"
 #include "engine/messages.h"
 #include "server/api_error.h"
-#include "server/options.h"
 
 namespace fathom {
+
+// Sampling values of a request that does not name its own: the model's generation_config.json.
+struct SamplingDefaults {
+  std::optional<float> temperature, top_p, min_p, repetition_penalty;
+  std::optional<int32_t> top_k;
+};
 
 inline constexpr int kMaxStopStrings = 64;
 inline constexpr size_t kMaxStopBytes = 1024;  // of one stop string

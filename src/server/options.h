@@ -7,32 +7,31 @@
 #include <string>
 #include <vector>
 
-#include "base/ids.h"
-
 namespace fathom {
 
-// Sampling values of a request that does not name its own: the model's generation_config.json.
-struct SamplingDefaults {
-  std::optional<float> temperature, top_p, min_p, repetition_penalty;
-  std::optional<int32_t> top_k;
+// Of TLS, in PEM.
+struct TlsFiles {
+  std::string certificate;  // the server's, then those that signed it; "": no TLS
+  std::string key;          // its private key
+  std::string client_ca;    // who signs clients' certificates; "": none is asked for
+
+  bool wanted() const { return !certificate.empty(); }
 };
 
 struct ServerOptions {
-  std::string api_key;                          // "": none needed
-  std::vector<std::string> allowed_origins;     // of web pages; see cors.h
-  std::vector<std::string> allowed_hosts;       // further names of this server; see cors.h
-  bool loopback = false;                        // only this machine reaches it; of the port
-  std::vector<std::string> served_model_names;  // the first one is reported
+  std::string api_key;                                  // "": none, but those of the file
+  std::string api_key_file;                             // "": none; see api_keys.h
+  std::optional<std::vector<std::string>> open_routes;  // that need no key; see routes.h
+  std::vector<std::string> allowed_origins;             // of web pages; see cors.h
+  std::vector<std::string> allowed_hosts;               // further names of this server; see cors.h
+  TlsFiles tls;
+  bool loopback = false;  // only this machine reaches it; of the port
   std::string version;
-  std::string sources;  // of this build, for benchmarks; "": not said
-  SamplingDefaults defaults;
-  std::vector<TokenId> eos_tokens;
-  int32_t vocab_size = 0;     // token ids that requests may name: below this
-  int32_t max_choices = 256;  // prompts x n of one HTTP request
 
   size_t max_connections = 1024;
   size_t max_connections_per_client = 512;  // of an address
   size_t reserved_connections = 32;         // beside them, for /health and the like alone
+  int64_t max_requests_per_client = 512;    // in flight; of a key without its own, or an address
   size_t max_header_bytes = size_t{32} << 10;
   size_t max_body_bytes = size_t{32} << 20;
   size_t max_request_memory_bytes = size_t{1} << 30;  // of all requests: base/memory_budget.h
@@ -42,9 +41,16 @@ struct ServerOptions {
   int work_timeout_ms = 10'000;      // to parse, render and tokenise a request
   int idle_timeout_ms = 75'000;      // of a kept-alive connection between requests
   int send_timeout_ms = 30'000;      // one write, or the gap between a client's reads
+  int drain_delay_ms = 0;            // after SIGTERM, not ready but serving
   int shutdown_timeout_ms = 30'000;  // for requests in flight to end by themselves
   int io_threads = 2;
-  bool handle_signals = false;  // SIGTERM and SIGINT drain; the second one ends requests
+  // SIGTERM and SIGINT drain; the second one ends requests. SIGHUP reads files again.
+  bool handle_signals = false;
 };
+
+// Whether SIGHUP has something to do.
+inline bool HasFilesToReread(const ServerOptions& options) {
+  return !options.api_key_file.empty() || options.tls.wanted();
+}
 
 }  // namespace fathom

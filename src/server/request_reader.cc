@@ -47,7 +47,7 @@ asio::awaitable<void> SkipEmptyLines(ClientSocket& client, error_code& error) {
       co_return;
     } else {
       const auto room = client.buffer().prepare(kHeadReadBytes);
-      const size_t bytes = co_await client.socket().async_read_some(
+      const size_t bytes = co_await client.stream().async_read_some(
           room, asio::redirect_error(asio::use_awaitable, error));
       if (error) co_return;
       client.buffer().commit(bytes);
@@ -63,7 +63,7 @@ asio::awaitable<ReadEnd> ReadHead(ClientSocket& client, const ServerOptions& opt
   client.SetReadDeadline(options.header_timeout_ms);
   co_await SkipEmptyLines(client, error);
   if (!error) {
-    co_await http::async_read_header(client.socket(), client.buffer(), exchange.parser,
+    co_await http::async_read_header(client.stream(), client.buffer(), exchange.parser,
                                      asio::redirect_error(asio::use_awaitable, error));
   }
   exchange.TakeHead();
@@ -78,7 +78,7 @@ asio::awaitable<ReadEnd> ReadBody(ClientSocket& client, const ServerOptions& opt
   }
   error_code error;
   client.SetReadDeadline(options.body_timeout_ms);
-  co_await http::async_read(client.socket(), client.buffer(), exchange.parser,
+  co_await http::async_read(client.stream(), client.buffer(), exchange.parser,
                             asio::redirect_error(asio::use_awaitable, error));
   client.ClearDeadline();
   ReadEnd end = EndOf(client, error, options);

@@ -35,7 +35,7 @@ class Server:
     def _wait_for_url(self):
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline and self.process.poll() is None:
-            if found := re.search(r"serves \S+ on (http://\S+) \(ready", self.output()):
+            if found := re.search(r"serves \S+ on (\S+) \(ready", self.output()):
                 return found[1]
             time.sleep(0.05)
         self.process.kill()

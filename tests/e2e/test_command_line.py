@@ -71,8 +71,6 @@ def test_mistakes_are_named(arguments, said):
         (["--cuda-graph-sizes", "8"], "leave it out"),
         (["--pipeline-parallel-size=2"], "one process"),
         (["--data-parallel-size", "2"], "one process"),
-        (["--tensor-parallel-size", "8"], "one process"),
-        (["-tp", "8"], "one process"),
         (["--dtype", "bfloat16"], "weights keep the types"),
         (["--kv-cache-dtype", "fp8_e4m3"], "fp8 is E4M3"),
     ],
@@ -106,6 +104,13 @@ def test_what_a_command_line_of_vllm_asks_for_and_gets_anyway_is_taken():
 def test_a_model_runs_on_one_gpu(gpus):
     (line,) = refused("serve", MODEL, "--device", "cuda", f"--gpu={gpus}")
     assert f"{gpus} is not the number of a GPU: the first is 0" in line
+
+
+@pytest.mark.parametrize("flag", ["--tensor-parallel-size", "-tp"])
+def test_ranks_share_the_heads_evenly(flag):
+    result = run("serve", MODEL, flag, "8")
+    assert result.returncode == 1 and result.stdout == ""
+    assert "--tensor-parallel-size 8: the model's 4 heads cannot be shared out evenly; 1, 2, 4" in result.stderr
 
 
 def test_a_gpu_without_device_cuda_is_refused():

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -137,6 +138,17 @@ def test_sigterm_lets_requests_finish_and_then_ends_them():
         finish = [c.choices[0].finish_reason for c in stream if c.choices]
         assert finish[-1] == "stop"
         assert server.process.wait(10) == 0
+
+
+def test_a_server_that_leaves_serves_on_for_a_while():
+    with serving("--drain-delay", "2") as server:
+        server.process.terminate()
+        assert eventually(lambda: requests.get(f"{server.url}/health", timeout=10).status_code == 503)
+        assert requests.get(f"{server.url}/live", timeout=10).status_code == 200
+        answer = server.client().chat.completions.create(model="tiny-r1", messages=MESSAGES)
+        assert answer.choices[0].finish_reason == "stop"
+        assert server.process.wait(10) == 0
+        assert "not ready any more" in server.output()
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
@@ -274,3 +286,33 @@ def test_generate_answers_in_the_terminal():
         "<｜begin▁of▁sentence｜><｜User｜>What is 2 + 2?<｜Assistant｜></think>",
     )  # fmt: skip
     assert raw.stdout == "4\n"
+
+
+def test_the_service_manager_hears_when_the_server_is_ready(tmp_path):
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(path)
+        manager.settimeout(60)
+        with serving(env=os.environ | {"NOTIFY_SOCKET": path}) as server:
+            assert manager.recv(100) == b"STATUS=loading the model"
+            assert manager.recv(100) == b"READY=1"
+            assert requests.get(f"{server.url}/health", timeout=10).status_code == 200
+
+
+def test_logs_in_json():
+    with serving("--log-format", "json") as server:
+        answer = server.client().chat.completions.create(
+            model="tiny-r1", messages=MESSAGES, extra_headers={"X-Request-Id": "of-a-test"}
+        )
+        requests.get(f'{server.url}/"\u00e9%ff', timeout=10)
+        assert server.stop() == 0
+        lines = [json.loads(line) for line in server.output().splitlines() if line.startswith("{")]
+        assert all({"time", "level", "message"} <= set(line) for line in lines)
+        assert sum("stopping" in line["message"] for line in lines) == 1
+        line = next(l for l in lines if l.get("id") == "of-a-test")
+        assert (line["method"], line["path"], line["status"]) == ("POST", "/v1/chat/completions", 200)
+        assert line["generated_tokens"] == answer.usage.completion_tokens and line["ms"] > 0
+        assert any(l.get("status") == 404 for l in lines)
+        # The prompt for the reader of stdout and the log are all that there is.
+        rest = [l for l in server.output().splitlines() if not l.startswith("{")]
+        assert not any(" info " in l or " warning " in l for l in rest)

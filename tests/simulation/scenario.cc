@@ -128,6 +128,7 @@ Scenario RandomScenario(Rng& rng, int requests) {
     ScenarioClient& client = scenario.clients.emplace_back();
     client.request = RandomRequest(rng, scenario.options.scheduler, workload);
     client.request.id = RequestId{number * 7 + 3};
+    client.request.client = number % 3;
     scenario.events.push_back({now_ns, Event::Kind::kArrives, number});
     if (rng.Below(10) == 0) client.cancel_at_token = 1 + rng.Below(10);
     if (rng.Below(6) > 0) continue;

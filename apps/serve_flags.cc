@@ -1,0 +1,232 @@
+#include "serve_flags.h"
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "base/log_event.h"
+#include "engine_flags.h"
+
+namespace fathom {
+namespace {
+
+constexpr char kEmptyKey[] =
+    "the key is empty, perhaps a variable that is not set: leave it out to serve without a key";
+
+// vLLM takes a JSON list, of which CLI11 makes quoted strings.
+void CheckOrigin(std::string& origin) {
+  CLI::detail::remove_quotes(CLI::detail::trim(origin));
+  const size_t host = origin.find("://") + 3;
+  const bool plain = origin.find("://") != std::string::npos && host < origin.size() &&
+                     origin.find('/', host) == std::string::npos;
+  if (plain || origin == "*" || origin == "null") return;
+  throw CLI::ValidationError(
+      "--allowed-origins",
+      origin + " is not an origin as http://localhost:3000: scheme, host and port, no path");
+}
+
+constexpr char kServerGroup[] = "Server";
+
+// Under which names, and by whom.
+void AddAccessFlags(CLI::App& command, ServeOptions& options) {
+  ServerOptions& server = options.server;
+  // CLI11 gives such a flag all words up to the next one, MODEL too.
+  const auto all_but_model = [&command](std::vector<std::string> words) {
+    CLI::Option* model = command.get_option("model");
+    if (model->empty() && words.size() > 1) {
+      model->add_result(words.back());
+      words.pop_back();
+    }
+    return words;
+  };
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--served-model-name",
+          [all_but_model, &options](const std::vector<std::string>& words) {
+            options.served_model_names = all_but_model(words);
+          },
+          "Names that requests may use; the folder's if none is given. If MODEL stands nowhere "
+          "else, the last of several is MODEL")
+      ->check([](const std::string& name) { return name.empty() ? "a name is empty" : ""; })
+      ->group(kServerGroup);
+  command
+      .add_option("--api-key", server.api_key,
+                  "What clients must send as Authorization: Bearer KEY; FATHOM_API_KEY in the "
+                  "environment keeps it out of the process list")
+      ->envname("FATHOM_API_KEY")
+      ->check([](const std::string& key) { return key.empty() ? kEmptyKey : ""; })
+      ->group(kServerGroup);
+  command
+      .add_option("--api-key-file", server.api_key_file,
+                  "Named keys and their limits, a line each: NAME KEY [requests-per-minute=N] "
+                  "[tokens-per-minute=N] [in-flight=N]; read again on SIGHUP")
+      ->type_name("FILE")
+      ->check([](const std::string& file) { return file.empty() ? "the name is empty" : ""; })
+      ->group(kServerGroup);
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--open-routes",
+          [all_but_model, &server](const std::vector<std::string>& words) {
+            server.open_routes = all_but_model(words);
+            if (words.size() == 1 && words[0] == "none") server.open_routes->clear();
+          },
+          "Routes that need no key, or none; /health /ping /live /load /version /metrics "
+          "/openapi.json unless given")
+      ->type_name("PATH")
+      ->group(kServerGroup);
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--allowed-origins",
+          [all_but_model, &server](const std::vector<std::string>& words) {
+            server.allowed_origins = all_but_model(words);
+            for (std::string& origin : server.allowed_origins) CheckOrigin(origin);
+          },
+          "Origins of web pages that may use this server from a browser, as "
+          "http://localhost:3000 or '*'; none unless given")
+      ->type_name("ORIGIN")
+      ->group(kServerGroup);
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--allowed-hosts",
+          [all_but_model, &server](const std::vector<std::string>& words) {
+            server.allowed_hosts = all_but_model(words);
+          },
+          "Further names that this server may be called by in Host, as models.example.com or '*'; "
+          "on loopback those of this machine alone unless given")
+      ->type_name("NAME")
+      ->group(kServerGroup);
+}
+
+// Spelled as in vLLM.
+void AddTlsFlags(CLI::App& command, TlsFiles& tls) {
+  CLI::Option* certificate = command.add_option(
+      "--ssl-certfile", tls.certificate,
+      "The server's certificate and those that signed it, in PEM: TLS 1.2 and 1.3; read again on "
+      "SIGHUP");
+  CLI::Option* key =
+      command.add_option("--ssl-keyfile", tls.key, "Its private key, in PEM, without a password");
+  CLI::Option* client_ca = command.add_option(
+      "--ssl-ca-certs", tls.client_ca,
+      "Who signs clients' certificates, in PEM: clients without one are turned away");
+  certificate->needs(key);
+  key->needs(certificate);
+  client_ca->needs(certificate);
+  for (CLI::Option* option : {certificate, key, client_ca}) {
+    option->type_name("FILE")
+        ->check([](const std::string& file) { return file.empty() ? "the name is empty" : ""; })
+        ->group(kServerGroup);
+  }
+}
+
+void AddLimitFlags(CLI::App& command, ServeOptions* options) {
+  ServerOptions& server = options->server;
+  command
+      .add_option("--max-queue", options->engine.max_queue,
+                  "Requests that wait for a place; more are answered 429")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group(kServerGroup);
+  command
+      .add_option("--max-connections", server.max_connections,
+                  "Idle ones give way to more; where none is idle, more are answered 503")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group(kServerGroup);
+  command
+      .add_option("--max-connections-per-client", server.max_connections_per_client,
+                  "Of one address; its idle ones give way to more, else they are answered 429")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group(kServerGroup);
+  command
+      .add_option("--max-requests-per-client", server.max_requests_per_client,
+                  "Answers in flight or queued for one address, or for a key without a number of "
+                  "its own; more are answered 429")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group(kServerGroup);
+  command.add_option("--max-body-bytes", server.max_body_bytes, "Of one request")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(CLI::Range(size_t{1}, size_t{1} << 40))
+      ->capture_default_str()
+      ->group(kServerGroup);
+  command
+      .add_option("--max-request-memory-bytes", server.max_request_memory_bytes,
+                  "Of all requests together: bodies, what is made of them, answers not yet sent")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->capture_default_str()
+      ->group(kServerGroup);
+  const auto add_seconds = [&command](const char* name, double& seconds, const char* what) {
+    command.add_option(name, seconds, what)
+        ->check(Between(0.001, 86400))
+        ->capture_default_str()
+        ->group(kServerGroup);
+  };
+  add_seconds("--header-timeout", options->header_timeout_s,
+              "Seconds that the head of a request may take to arrive; then 408");
+  add_seconds("--body-timeout", options->body_timeout_s,
+              "Seconds that a body may take to arrive; then 408");
+  add_seconds("--idle-timeout", options->idle_timeout_s,
+              "Seconds after which a connection without a request is closed");
+  add_seconds("--send-timeout", options->send_timeout_s,
+              "Seconds after which a client that does not read is dropped");
+  add_seconds("--work-timeout", options->work_timeout_s,
+              "Seconds that a request's text may take to be read, rendered and tokenised");
+  command
+      .add_option("--drain-delay", options->drain_delay_s,
+                  "Seconds after SIGTERM in which /health says 503 and requests are still served, "
+                  "for whoever sends them here to notice")
+      ->check(Between(0, 86400))
+      ->capture_default_str()
+      ->group(kServerGroup);
+  command
+      .add_option("--shutdown-timeout", options->shutdown_timeout_s,
+                  "Seconds that requests have left after SIGTERM")
+      ->check(Between(0, 86400))
+      ->capture_default_str()
+      ->group(kServerGroup);
+}
+
+}  // namespace
+
+void AddServerFlags(CLI::App& command, ServeOptions* options) {
+  command
+      .add_option_function<std::string>(
+          "--log-format",
+          [](const std::string& format) { CHECK(SetLogFormat(format), "an unchecked format"); },
+          "text, or json: a JSON object a line")
+      ->default_str("text")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->group(kServerGroup);
+  command.add_option("--host", options->host, "0.0.0.0 for every network of this machine")
+      ->capture_default_str()
+      ->group(kServerGroup);
+  command.add_option("--port", options->port, "0 for any free one")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str()
+      ->group(kServerGroup);
+  command
+      .add_option("--uds", options->uds, "A Unix socket to serve on, instead of --host and --port")
+      ->type_name("FILE")
+      ->check([](const std::string& file) { return file.empty() ? "the name is empty" : ""; })
+      ->group(kServerGroup);
+  AddTlsFlags(command, options->server.tls);
+  AddAccessFlags(command, *options);
+  command
+      .add_option("--generation-config", options->generation_config,
+                  "Sampling that requests leave open: auto takes the model's "
+                  "generation_config.json, vllm takes temperature 1 and no limits")
+      ->check(CLI::IsMember({"auto", "vllm"}))
+      ->capture_default_str()
+      ->group(kServerGroup);
+  AddLimitFlags(command, options);
+}
+
+Status CheckEnvironment() {
+  const char* key = std::getenv("FATHOM_API_KEY");
+  if (key != nullptr && *key == '\0') return InvalidArgument("FATHOM_API_KEY: {}", kEmptyKey);
+  return {};
+}
+
+}  // namespace fathom

@@ -1,0 +1,32 @@
+// What `fathom serve` can be told.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "load_engine.h"
+#include "server/options.h"
+
+namespace fathom {
+
+struct ServeOptions {
+  EngineSettings engine;
+  ServerOptions server;
+  std::string host = "127.0.0.1";
+  uint16_t port = 8000;
+  std::string uds;  // a file instead of both
+  std::string generation_config = "auto";
+  std::vector<std::string> served_model_names;
+  double shutdown_timeout_s = 30, drain_delay_s = 0;
+  double send_timeout_s = 30, work_timeout_s = 10;
+  double header_timeout_s = 10, body_timeout_s = 60, idle_timeout_s = 75;
+};
+
+void AddServerFlags(CLI::App& command, ServeOptions* options);
+// What flags take from the environment, and would not see there.
+Status CheckEnvironment();
+
+}  // namespace fathom

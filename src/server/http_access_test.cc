@@ -1,0 +1,132 @@
+// Whom the server lets in, and how much of it each may have.
+#include <fstream>
+#include <string>
+
+#include "base/test_folder.h"
+#include "server/access.h"
+#include "server/http_server_fixture.h"
+
+namespace fathom {
+namespace {
+
+class HttpAccessTest : public HttpServerTest {
+ protected:
+  void WriteKeys(const std::string& text) { std::ofstream(keys_) << text; }
+  static std::string Key(const std::string& key) {
+    return "Authorization: Bearer " + key + "\r\nContent-Type: application/json\r\n";
+  }
+  int Status(const std::string& key) {
+    return Client(port_).Ask("GET", "/v1/models", "", Key(key)).status;
+  }
+
+  const TestFolder folder_;
+  const std::string keys_ = folder_.path() + "/keys";
+};
+
+TEST_F(HttpAccessTest, KeysAreReadAgain) {
+  WriteKeys("anna sk-anna\nben sk-ben\n");
+  Serve({.api_key = "shared", .api_key_file = keys_});
+  EXPECT_EQ(Status("sk-anna"), 200);
+  EXPECT_EQ(Status("sk-ben"), 200);
+  EXPECT_EQ(Status("shared"), 200);
+  EXPECT_EQ(Status("sk-carl"), 401);
+  EXPECT_EQ(Status(""), 401);
+  Client stream(port_);
+  stream.Request("POST", kChat, Stream("forever"), Key("sk-ben"));
+  stream.ReadUntil("\"reasoning\":\"");
+  WriteKeys("anna sk-anna\ncarl sk-carl\n");
+  server_->Reread();
+  EXPECT_TRUE(Eventually([&] { return Status("sk-carl") == 200; }));
+  EXPECT_EQ(Status("sk-ben"), 401);
+  EXPECT_EQ(Status("shared"), 200);
+  EXPECT_FALSE(stream.ReadUntil("data: ").empty());  // what has begun goes on
+}
+
+TEST_F(HttpAccessTest, AFileThatCannotBeTakenChangesNothing) {
+  WriteKeys("anna sk-anna\n");
+  const ServerOptions options{.api_key_file = keys_};
+  const std::unique_ptr<Access> access = Access::Make(options).value();
+  HttpRequest head{.method = "GET", .path = "/v1/models", .authorization = "Bearer sk-anna"};
+  WriteKeys("anna\n");
+  EXPECT_FALSE(access->RereadKeys().ok());
+  EXPECT_FALSE(access->CheckHead(head));
+  WriteKeys("anna sk-new\n");
+  EXPECT_TRUE(access->RereadKeys().ok());
+  EXPECT_EQ(access->CheckHead(head)->status, 401);
+}
+
+TEST_F(HttpAccessTest, AFileWithoutKeysOpensNothing) {
+  WriteKeys("# none yet\n");
+  const auto refused =
+      HttpServer::Listen({.api_key_file = keys_}, BoundSocket::Port("127.0.0.1", 0).value());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("--api-key-file"), std::string::npos);
+}
+
+TEST_F(HttpAccessTest, AKeyHasItsRequestsAMinute) {
+  WriteKeys("anna sk-anna requests-per-minute=2 tokens-per-minute=100000\nben sk-ben\n");
+  Serve({.api_key_file = keys_});
+  const Response first = Client(port_).Ask("POST", kChat, Chat("hi"), Key("sk-anna"));
+  EXPECT_EQ(first.status, 200);
+  EXPECT_EQ(first.headers.at("x-ratelimit-limit-requests"), "2");
+  EXPECT_EQ(first.headers.at("x-ratelimit-remaining-requests"), "1");
+  const int64_t used = first.parsed().at("usage").at("total_tokens").as_int64();
+  EXPECT_GT(used, 0);
+  const int64_t left = std::stoll(first.headers.at("x-ratelimit-remaining-tokens"));
+  EXPECT_GE(left, 100000 - used);
+  EXPECT_LT(left, 100000);
+  const Response second = Client(port_).Ask("POST", kChat, Stream("hi"), Key("sk-anna"));
+  EXPECT_EQ(second.headers.at("x-ratelimit-remaining-requests"), "0");
+  const Response third = Client(port_).Ask("POST", kChat, Chat("hi"), Key("sk-anna"));
+  EXPECT_EQ(third.status, 429);
+  EXPECT_EQ(third.parsed().at("error").at("code"), json::value("rate_limit_exceeded"));
+  EXPECT_GT(std::stoi(third.headers.at("Retry-After")), 20);
+  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi"), Key("sk-ben")).status, 200);
+  for (const char* line : {"fathom:key_requests_total{key=\"anna\",status=\"200\"} 2",
+                           "fathom:key_requests_total{key=\"anna\",status=\"429\"} 1",
+                           "fathom:key_requests_total{key=\"ben\",status=\"200\"} 1"}) {
+    EXPECT_TRUE(Eventually([&] {
+      return Client(port_).Ask("GET", "/metrics").body.find(line) != std::string::npos;
+    })) << line;
+  }
+}
+
+TEST_F(HttpAccessTest, AClientHasItsShareInFlight) {
+  WriteKeys("anna sk-anna in-flight=2\nben sk-ben\n");
+  Serve({.api_key_file = keys_, .max_requests_per_client = 3});
+  Client anna(port_);
+  anna.Request("POST", kChat, Chat("nothing", R"(, "n": 2)"), Key("sk-anna"));
+  ASSERT_TRUE(Eventually([&] { return engine_->live() == 2; }));
+  const Response more = Client(port_).Ask("POST", kChat, Chat("hi"), Key("sk-anna"));
+  EXPECT_EQ(more.status, 429);
+  EXPECT_NE(more.body.find("2 answers are in flight for the key anna"), std::string::npos);
+  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi", R"(, "n": 4)"), Key("sk-ben")).status, 400);
+  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi", R"(, "n": 3)"), Key("sk-ben")).status, 200);
+  const auto seen = engine_->seen();
+  EXPECT_EQ(seen[0].client, seen[1].client);
+  EXPECT_NE(seen[0].client, seen[2].client);
+  anna.Close();
+  EXPECT_TRUE(Eventually(
+      [&] { return Client(port_).Ask("POST", kChat, Chat("hi"), Key("sk-anna")).status == 200; }));
+}
+
+TEST_F(HttpAccessTest, WhichRoutesNeedNoKeyIsTold) {
+  const auto status = [&](const char* path) { return Client(port_).Ask("GET", path).status; };
+  Serve({.api_key = "secret", .open_routes = std::vector<std::string>{"/health", "/v1/models"}});
+  EXPECT_EQ(status("/health"), 200);
+  EXPECT_EQ(status("/v1/models"), 200);
+  EXPECT_EQ(status("/metrics"), 401);
+  EXPECT_EQ(status("/ping"), 401);
+  EXPECT_EQ(Client(port_).Ask("GET", "/metrics", "", Key("secret")).status, 200);
+  // A web page may not, though no key is needed.
+  EXPECT_EQ(Client(port_).Ask("GET", "/v1/models", "", "Origin: http://evil.example\r\n").status,
+            403);
+  const auto refused = HttpServer::Listen({.open_routes = std::vector<std::string>{"/healthz"}},
+                                          BoundSocket::Port("127.0.0.1", 0).value());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("/healthz is no route: there are /v1/chat"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,33 @@
+// What a server serves.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "chat/chat_template.h"
+#include "engine/messages.h"
+#include "server/openai_request.h"
+#include "server/request_stream.h"
+#include "tokenizer/tokenizer.h"
+
+namespace fathom {
+
+// What is referred to outlives the server. `outputs` is where the engine's outputs go. Without a
+// template there is no chat.
+struct ServedEngine {
+  EngineClient& engine;
+  EngineOutputs& outputs;
+  const Tokenizer& tokenizer;
+  std::optional<ChatTemplate> chat_template;
+  std::vector<std::string> model_names;  // the first one is reported
+  std::string sources;                   // of this build, for benchmarks; "": not said
+  SamplingDefaults defaults;
+  std::vector<TokenId> eos_tokens;
+  int32_t vocab_size = 0;     // token ids that requests may name: below this
+  int32_t max_choices = 256;  // prompts x n of one HTTP request
+};
+
+}  // namespace fathom
