@@ -2,10 +2,11 @@
 // on flags in peers' memory, from a thread for each GPU, one of which is late at random. And what
 // waiting for each other costs, and moving bytes between GPUs by kernels.
 //
-//     rank_threads_bench spin [--launches N] [--ranks N]   ends with 1, and says where, if it hangs
-//     rank_threads_bench enqueue     the host's time for a mixed step, of one rank and of all at
-//     once rank_threads_bench times       barrier, all-reduce in packets of data and flag, reading
-//     a peer
+//     rank_threads_bench spin [--launches N]   ends with 1, and says where, if it hangs
+//     rank_threads_bench enqueue   the host's time for a mixed step, of one rank and of all at once
+//     rank_threads_bench times     barrier, all-reduce in packets with flags, reading a peer
+//
+// --ranks N: not of all GPUs.
 //
 // Each takes --json FILE. Flags and packets carry an epoch, counted in device memory, so that a
 // replayed graph needs no new arguments. The packets are those of NCCL's LL protocol (eight bytes

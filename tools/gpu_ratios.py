@@ -48,7 +48,7 @@ def ratios(stem, name, us, times):
 
 def shares(name, row, limits):
     rate = row.get("GB/s", row.get("weights_GB/s"))
-    if rate and limits.get("read_GB/s") and not name.startswith("quantize"):  # whose rows lie in the L2
+    if rate and limits.get("read_GB/s") and not name.startswith("quantize"):  # whose tokens lie in the L2
         yield "share_of_read", rate / limits["read_GB/s"]
     peak = limits.get("e4m3_TFLOPS", limits.get("wgmma_TFLOPS"))
     if row.get("TFLOPS") and peak and not (name.startswith("bf16") and "e4m3_TFLOPS" in limits):

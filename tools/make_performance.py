@@ -176,7 +176,7 @@ What `tools/gpu_check.sh` stored in `bench/results/h200/`: op tests and golden c
 beside the device's limits from the same run (medians of graph replays on random data; weights, and
 caches of attention, rotated past the L2: the activations of small steps lie in it, as they do in a
 step), and the engine (`fathom bench offline`). Of kernels only the paths that the engine takes
-stand here, and the library; other tiles and splits are in the JSON. *masked*: experts' rows at
+stand here, and the library; other tiles and splits are in the JSON. *masked*: experts' tokens at
 fixed places, which the engine sorts instead. What names other CUDA sources than the op tests is of
 a call before.
 

@@ -23,7 +23,7 @@ struct WorkShape {
   int64_t rows = 1;
   int64_t tokens = 1;
   double context = 0;     // a mean over rows and steps may be a fraction
-  bool absorbed = false;  // the form of MLA
+  bool absorbed = false;  // the form of MLA: one for all tokens, though a prompt's may differ
   double experts = 0;     // drawn by at least one token of a layer; 0: as ExpectedExperts
 };
 

@@ -136,11 +136,11 @@ class Loader {
       const std::string shared = name + "shared_experts.";
       const int64_t inter = config_.moe_intermediate_size;
       for (int64_t begin = 0; begin < config_.n_shared_experts * inter; begin += inter) {
-        const auto rows = [&](const char* part) {
+        const auto outputs = [&](const char* part) {
           return Cut(SliceOutputs(checkpoint_.Get(shared + part), begin, begin + inter),
                      ShardAxis::kOutputs);
         };
-        gate_up.push_back({{rows("gate_proj.weight"), rows("up_proj.weight")}});
+        gate_up.push_back({{outputs("gate_proj.weight"), outputs("up_proj.weight")}});
         const WeightTensor all = checkpoint_.Get(shared + "down_proj.weight");
         down.push_back({{Cut(SliceChannels(all, begin, begin + inter), ShardAxis::kChannels)}});
       }

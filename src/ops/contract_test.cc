@@ -54,7 +54,7 @@ TEST(ContractDeathTest, FailuresNameOpShapeAndStep) {
   current_activity = {};
 }
 
-TEST(ContractDeathTest, StridedRowsNeedContiguousChannels) {
+TEST(ContractDeathTest, StridedTokensNeedContiguousChannels) {
   const TestPages pages(DType::kF32, 1, 2, 8, 4), odd(DType::kF32, 1, 2, 8, 3);
   RotateAndCacheArgs args = {.kv_a = View(DType::kF32, {4, 12}),
                              .latent_norm = View(DType::kF32, {8}),

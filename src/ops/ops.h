@@ -50,8 +50,8 @@ struct RmsNormArgs {
 };
 
 // residual += the sum over ranks of x, in fp32, in the order of ranks, rounded once to act; then
-// rms_norm of it: all ranks come to the same bits. It ends what a group of ranks has each done a part of. For a token
-// the result is the same in messages of any size.
+// rms_norm of it: all ranks come to the same bits, and a token to the same in a message of any
+// size.
 struct AllReduceNormArgs {
   RmsNormArgs norm;     // x: this rank's part, contiguous; with a residual in F32
   bool begins = false;  // the sum takes the residual's place

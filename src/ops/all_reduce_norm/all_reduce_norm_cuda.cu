@@ -1,7 +1,6 @@
 // The sum of all ranks' parts on CUDA, and the norm that follows.
-//   formula:       s = the sum over ranks of x, in their order, rounded to BF16; residual += s,
-//   then
-//                  rms_norm of it
+//   formula:       s = the sum over ranks of x, in their order, rounded to BF16;
+//                  residual += s, then rms_norm of it
 //   data mapping:  up to kPacketBytes: a thread takes 8 numbers, sends them to all peers as packets
 //                  with an epoch, and sums what comes. More: rounds in which each rank sums the
 //                  tokens that it owns, and hands the sums to all
@@ -10,7 +9,7 @@
 //   accumulator:   fp32; the same bits in both forms
 //   expected time: 8 to 64 KB on two H200s: 2.7 to 3.4 us, and the norm
 //                  (bench/results/h200-x2/rank_threads.json)
-//   technique:     one-shot exchange in packets of data and flag, as NCCL's LL protocol; for more,
+//   builds on:     one-shot exchange in packets of data and flag, as NCCL's LL protocol; for more,
 //                  reduce-scatter and all-gather (Rabenseifner 2004)
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // Embedding on CUDA.
-//   formula:       out[t] = table[ids[t] - first], or 0 where the table has no such row
+//   formula:       out[t] = table[ids[t] - first], or 0 where the table does not have the id
 //   data mapping:  a block per token
 //   bytes, FLOPs:  reads and writes tokens x hidden numbers once; no arithmetic
 //   accumulator:   none
