@@ -151,8 +151,8 @@ std::vector<float> Logprobs(const std::string& tie,
   request.prompt = Ids({3, 4, 5});
   request.sampling = {.temperature = 0, .logprobs = 5};
   std::vector<float> logprobs;
-  const GeneratedToken token = FirstTokens(folder.path(), {request})[0];
-  for (const auto& [id, logprob] : token.logprobs->top) {
+  const std::vector<GeneratedToken> tokens = FirstTokens(folder.path(), {request});
+  for (const auto& [id, logprob] : tokens[0].logprobs->top) {
     logprobs.push_back(static_cast<float>(Raw(id)));
     logprobs.push_back(logprob);
   }
