@@ -8,6 +8,8 @@
 
 #include <hwy/highway.h>
 
+#include <cstdint>
+
 HWY_BEFORE_NAMESPACE();
 namespace fathom {
 namespace HWY_NAMESPACE {
@@ -39,6 +41,30 @@ HWY_INLINE V Exp(D d, V x) {
   const V first = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(half, bias)));
   const V second = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::Sub(n, half), bias)));
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Mul(hn::Mul(p, first), second));
+}
+
+struct SoftmaxSums {
+  float max, sum;
+};
+
+// Scores to weights exp(s - max) in place, where max is the largest of them and `max`; n: whole
+// vectors. A score that is NaN is passed over in max, and makes the sum NaN.
+HWY_INLINE SoftmaxSums Exponentiate(float* scores, int64_t n, float max) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto largest = hn::Set(d, max);
+  for (int64_t i = 0; i < n; i += lanes) {
+    const auto s = hn::LoadU(d, scores + i);
+    largest = hn::IfThenElse(hn::Gt(s, largest), s, largest);
+  }
+  largest = hn::MaxOfLanes(d, largest);
+  auto sum = hn::Zero(d);
+  for (int64_t i = 0; i < n; i += lanes) {
+    const auto weight = Exp(d, hn::Sub(hn::LoadU(d, scores + i), largest));
+    hn::StoreU(weight, d, scores + i);
+    sum = hn::Add(sum, weight);
+  }
+  return {hn::GetLane(largest), hn::GetLane(hn::SumOfLanes(d, sum))};
 }
 
 }  // namespace HWY_NAMESPACE

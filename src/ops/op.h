@@ -26,7 +26,8 @@ struct OpContext {
 template <class Args>
 struct Op {
   void (*run)(OpContext&, const Args&) = nullptr;
-  // Bytes of work space for these capacities on this stream; null means none.
+  // Bytes of work space for these capacities on this stream; null means none. What has several
+  // parts is laid out by an Arena, in code that measuring and running share.
   size_t (*workspace)(const Stream&, const Args&) = nullptr;
 
   void operator()(OpContext& context, const Args& args) const {

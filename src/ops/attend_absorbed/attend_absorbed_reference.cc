@@ -7,14 +7,31 @@
 #include "ops/page_tokens.h"
 #include "ops/reference_math.h"
 #include "ops/reference_ops.h"
+#include "tensor/buffer.h"
 
 namespace fathom {
 
+namespace {
+
 // A key of a page, and a score per head and position.
+struct TokenFloats {
+  TokenFloats(Arena& arena, const AttendAbsorbedArgs& a)
+      : latent(arena.Allocate(DType::kF32, {a.pages.latent.dim(2)}).As<float>()),
+        rope(arena.Allocate(DType::kF32, {a.pages.rope.dim(2)}).As<float>()),
+        scores(arena
+                   .Allocate(DType::kF32,
+                             {a.q_latent.dim(1), a.tokens.page_table.dim(1) * kPageTokens})
+                   .As<float>()) {}
+
+  float *latent, *rope, *scores;
+};
+
+}  // namespace
+
 size_t AttendAbsorbedReferenceWorkspace(const Stream&, const AttendAbsorbedArgs& a) {
-  const int64_t positions = a.tokens.page_table.dim(1) * kPageTokens;
-  return (a.pages.latent.dim(2) + a.pages.rope.dim(2) + a.q_latent.dim(1) * positions) *
-         sizeof(float);
+  Arena arena = Arena::Measuring();
+  TokenFloats(arena, a);
+  return arena.used();
 }
 
 // scores[j] = exp(scores[j] - max); returns their sum.
@@ -25,8 +42,8 @@ static float Exponentiate(float* scores, int64_t n) {
   return sum;
 }
 
-static void AttendToken(const AttendAbsorbedArgs& a, int64_t t, float* latent, float* rope,
-                        float* scores) {
+static void AttendToken(const AttendAbsorbedArgs& a, int64_t t, const TokenFloats& floats) {
+  const auto [latent, rope, scores] = floats;
   const int64_t heads = a.q_latent.dim(1), width = a.pages.latent.dim(2);
   const int64_t max_pages = a.tokens.page_table.dim(1), stride = max_pages * kPageTokens;
   const int64_t n = int64_t{a.tokens.positions.As<int32_t>()[t]} + 1;
@@ -56,12 +73,9 @@ static void AttendToken(const AttendAbsorbedArgs& a, int64_t t, float* latent, f
 }
 
 void AttendAbsorbedReference(OpContext& context, const AttendAbsorbedArgs& a) {
-  float* latent = reinterpret_cast<float*>(context.workspace.data());
-  float* rope = latent + a.pages.latent.dim(2);
-  float* scores = rope + a.pages.rope.dim(2);
-  for (int64_t t = 0; t < *a.tokens.live.As<int32_t>(); ++t) {
-    AttendToken(a, t, latent, rope, scores);
-  }
+  Arena arena(context.workspace.data(), context.workspace.size());
+  const TokenFloats floats(arena, a);
+  for (int64_t t = 0; t < *a.tokens.live.As<int32_t>(); ++t) AttendToken(a, t, floats);
 }
 
 }  // namespace fathom

@@ -138,26 +138,11 @@ HWY_INLINE int64_t ScoreHeads(const AttendPiece& p, int64_t h, float* scores, Ne
   return h;
 }
 
-// Scores to weights exp(s - max), zero beyond the keys up to a whole vector.
-HWY_INLINE void Exponentiate(int64_t keys, float* scores, float* max, float* sum) {
-  const DF d;
+// Scores to weights, zero beyond the keys up to a whole vector.
+HWY_INLINE SoftmaxSums ExponentiateHead(int64_t keys, float* scores) {
   const int64_t padded = (keys + kLanes - 1) / kLanes * kLanes;
-  for (int64_t i = keys; i < padded; ++i) scores[i] = -std::numeric_limits<float>::infinity();
-  VF largest = hn::Set(d, -std::numeric_limits<float>::infinity());
-  // A NaN score is passed over here, and makes the sum NaN below.
-  for (int64_t i = 0; i < padded; i += kLanes) {
-    const VF s = hn::Load(d, scores + i);
-    largest = hn::IfThenElse(hn::Gt(s, largest), s, largest);
-  }
-  largest = hn::MaxOfLanes(d, largest);
-  VF total = hn::Zero(d);
-  for (int64_t i = 0; i < padded; i += kLanes) {
-    const VF weight = Exp(d, hn::Sub(hn::Load(d, scores + i), largest));
-    hn::Store(weight, d, scores + i);
-    total = hn::Add(total, weight);
-  }
-  *max = hn::GetLane(largest);
-  *sum = hn::GetLane(hn::SumOfLanes(d, total));
+  std::fill(scores + keys, scores + padded, -std::numeric_limits<float>::infinity());
+  return Exponentiate(scores, padded, -std::numeric_limits<float>::infinity());
 }
 
 // out[h][column...] for kHeads heads and kPanels panels of the latent.
@@ -220,7 +205,11 @@ HWY_INLINE void AttendOneType(const AttendPiece& p) {
   int64_t h = ScoreHeads<kDotTokens, T>(p, 0, scores, next);
   if constexpr (kDotTokens > 2) h = ScoreHeads<2, T>(p, h, scores, next);
   if constexpr (kDotTokens > 1) ScoreHeads<1, T>(p, h, scores, next);
-  for (h = 0; h < p.heads; ++h) Exponentiate(p.keys, scores + h * kPiece, p.max + h, p.sum + h);
+  for (h = 0; h < p.heads; ++h) {
+    const SoftmaxSums sums = ExponentiateHead(p.keys, scores + h * kPiece);
+    p.max[h] = sums.max;
+    p.sum[h] = sums.sum;
+  }
   if constexpr (std::is_same_v<T, E4M3>) {
     for (h = 0; h < p.heads; ++h) {
       for (int64_t key = 0; key < p.keys; ++key) scores[h * kPiece + key] *= ScaleOf<T>(p, key);

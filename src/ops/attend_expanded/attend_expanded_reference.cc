@@ -7,12 +7,27 @@
 #include "ops/attend_expanded/row_piece.h"
 #include "ops/reference_math.h"
 #include "ops/reference_ops.h"
+#include "tensor/buffer.h"
 
 namespace fathom {
 
+namespace {
+
 // A score per position, and a head's output.
+struct HeadFloats {
+  HeadFloats(Arena& arena, const AttendExpandedArgs& a)
+      : scores(arena.Allocate(DType::kF32, {a.kv.dim(0)}).As<float>()),
+        out(arena.Allocate(DType::kF32, {a.out.dim(2)}).As<float>()) {}
+
+  float *scores, *out;
+};
+
+}  // namespace
+
 size_t AttendExpandedReferenceWorkspace(const Stream&, const AttendExpandedArgs& a) {
-  return (a.kv.dim(0) + a.out.dim(2)) * sizeof(float);
+  Arena arena = Arena::Measuring();
+  HeadFloats(arena, a);
+  return arena.used();
 }
 
 struct Query {
@@ -50,9 +65,9 @@ static void Merge(const float* piece, float piece_lse, int64_t vdim, float* out,
   *lse = merged;
 }
 
-static void AttendPiece(const RowPiece& a, float scale, float* scores) {
+static void AttendPiece(const RowPiece& a, float scale, const HeadFloats& floats) {
+  const auto [scores, piece] = floats;
   const int64_t context = a.kv.dim(0), vdim = a.out.dim(2);
-  float* piece = scores + context;
   for (int64_t t = 0; t < a.q.dim(0); ++t) {
     const int64_t visible = std::min(context, a.positions.As<int32_t>()[t] - a.begin + 1);
     if (visible <= 0) continue;
@@ -71,8 +86,9 @@ static void AttendPiece(const RowPiece& a, float scale, float* scores) {
 }
 
 void AttendExpandedReference(OpContext& context, const AttendExpandedArgs& a) {
-  float* scores = reinterpret_cast<float*>(context.workspace.data());
-  for (const ContextPiece& piece : a.pieces) AttendPiece(RowPiece(a, piece), a.scale, scores);
+  Arena arena(context.workspace.data(), context.workspace.size());
+  const HeadFloats floats(arena, a);
+  for (const ContextPiece& piece : a.pieces) AttendPiece(RowPiece(a, piece), a.scale, floats);
 }
 
 }  // namespace fathom

@@ -107,7 +107,7 @@ class TokenAttention {
     if constexpr (kMaxAtOnce > 1) Score<1>(t);
     for (t = 0; t < a_.tokens; ++t) {
       visible_[t] = Visible(t, begin, end);
-      if (visible_[t] > 0) Exponentiate(t);
+      if (visible_[t] > 0) Weigh(t);
     }
     t = Weigh<kMaxAtOnce>(0);
     if constexpr (kMaxAtOnce > 4) t = Weigh<4>(t);
@@ -143,26 +143,14 @@ class TokenAttention {
   }
 
   // Scores to weights, zero for keys that the token does not see; rescales what it has so far.
-  void Exponentiate(int64_t t) {
+  void Weigh(int64_t t) {
     const DF d;
     float* scores = scores_ + t * kKeyGroup;
     std::fill(scores + visible_[t], scores + kKeyGroup, -std::numeric_limits<float>::infinity());
-    VF largest = hn::Set(d, max_[t]);
-    // A NaN score is passed over here, and makes the sum NaN below.
-    for (int64_t i = 0; i < kKeyGroup; i += kLanes) {
-      const VF s = hn::LoadU(d, scores + i);
-      largest = hn::IfThenElse(hn::Gt(s, largest), s, largest);
-    }
-    largest = hn::MaxOfLanes(d, largest);
-    VF total = hn::Zero(d);
-    for (int64_t i = 0; i < kKeyGroup; i += kLanes) {
-      const VF weight = Exp(d, hn::Sub(hn::LoadU(d, scores + i), largest));
-      hn::StoreU(weight, d, scores + i);
-      total = hn::Add(total, weight);
-    }
-    const float max = hn::GetLane(largest), keep = std::exp(max_[t] - max);
-    max_[t] = max;
-    sum_[t] = sum_[t] * keep + hn::GetLane(hn::SumOfLanes(d, total));
+    const SoftmaxSums sums = Exponentiate(scores, kKeyGroup, max_[t]);
+    const float keep = std::exp(max_[t] - sums.max);
+    max_[t] = sums.max;
+    sum_[t] = sum_[t] * keep + sums.sum;
     if (keep == 1) return;
     float* out = out_ + t * value_width_;
     for (int64_t i = 0; i < value_width_; i += kLanes) {

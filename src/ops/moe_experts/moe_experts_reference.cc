@@ -4,22 +4,37 @@
 #include "ops/reference_math.h"
 #include "ops/reference_ops.h"
 #include "products/reference/multiply_token.h"
+#include "tensor/buffer.h"
 
 namespace fathom {
 
-static int64_t ProductWorkspace(const MoeExpertsArgs& a) {
-  return std::max(MultiplyTokenWorkspace(*a.gate_up), MultiplyTokenWorkspace(*a.down));
-}
+namespace {
 
-// Gate and up, their product, the expert's output, and what MultiplyToken needs.
+struct ExpertFloats {
+  ExpertFloats(Arena& arena, const MoeExpertsArgs& a)
+      : gate_up(arena.Allocate(DType::kF32, {2 * a.down->in}).As<float>()),
+        product(arena.Allocate(DType::kF32, {a.down->in}).As<float>()),
+        y(arena.Allocate(DType::kF32, {a.down->out}).As<float>()),
+        multiply_token(arena
+                           .Allocate(DType::kF32, {std::max(MultiplyTokenWorkspace(*a.gate_up),
+                                                            MultiplyTokenWorkspace(*a.down))})
+                           .As<float>()) {}
+
+  float *gate_up, *product, *y, *multiply_token;
+};
+
+}  // namespace
+
 size_t MoeExpertsReferenceWorkspace(const Stream&, const MoeExpertsArgs& a) {
-  return (3 * a.down->in + a.down->out + ProductWorkspace(a)) * sizeof(float);
+  Arena arena = Arena::Measuring();
+  ExpertFloats(arena, a);
+  return arena.used();
 }
 
 void MoeExpertsReference(OpContext& context, const MoeExpertsArgs& a) {
   const int64_t inter = a.down->in, hidden = a.down->out, topk = a.ids.dim(1);
-  float* gate_up = reinterpret_cast<float*>(context.workspace.data());
-  float *product = gate_up + 2 * inter, *y = product + inter, *workspace = y + hidden;
+  Arena arena(context.workspace.data(), context.workspace.size());
+  const auto [gate_up, product, y, workspace] = ExpertFloats(arena, a);
   for (int64_t t = 0; t < *a.live.As<int32_t>(); ++t) {
     float* out = a.out.As<float>(t);
     std::fill_n(out, hidden, 0.0f);

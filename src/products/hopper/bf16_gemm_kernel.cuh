@@ -100,13 +100,6 @@ __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int3
   }
 }
 
-// This warp has read the stage: all blocks of the cluster may write to it again.
-template <class T>
-__device__ __forceinline__ void Release(Shared<T>& shared, int stage, int lane) {
-  __syncwarp();
-  if (lane < T::kBlocks) shared.empty[stage].ArriveAt(lane);
-}
-
 // The sums of a tile; meanwhile() is called while each of its stages is multiplied.
 template <class T, class F>
 __device__ __forceinline__ void SumTile(float (&sums)[T::kMmaN / 2], Shared<T>& shared,
@@ -132,7 +125,7 @@ __device__ __forceinline__ void SumTile(float (&sums)[T::kMmaN / 2], Shared<T>& 
     WgmmaCommit();
     if (chunk > 0) {
       WgmmaWait<1>();
-      Release(shared, last, thread.lane);
+      Release<T::kBlocks>(shared.empty[last], thread.lane);
     }
     last = static_cast<int32_t>(ring.index);
     ring.Advance();
@@ -140,7 +133,7 @@ __device__ __forceinline__ void SumTile(float (&sums)[T::kMmaN / 2], Shared<T>& 
   }
   WgmmaWait<0>();
   WgmmaHold(sums);
-  Release(shared, last, thread.lane);
+  Release<T::kBlocks>(shared.empty[last], thread.lane);
 }
 
 // Tile after tile; BF16 results are stored while the next tile is multiplied.

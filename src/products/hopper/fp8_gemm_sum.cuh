@@ -107,17 +107,6 @@ __device__ __forceinline__ void AddScaled(Sums<T>& sum, const Sums<T>& product, 
   }
 }
 
-// This warp has read the stage: both blocks of a cluster may write to it again.
-template <class T>
-__device__ __forceinline__ void Release(Shared<T>& shared, int stage, int lane) {
-  __syncwarp();
-  if constexpr (T::kBlocks == 1) {
-    if (lane == 0) shared.empty[stage].Arrive();
-  } else {
-    if (lane < T::kBlocks) shared.empty[stage].ArriveAt(lane);
-  }
-}
-
 // The sums of a tile, one product at a time, units in turn: the other warpgroup's products run
 // while this one's are scaled.
 template <class T>
@@ -156,7 +145,7 @@ __device__ __forceinline__ void SumUnits(Sums<T> (&sums)[T::kUnits], Shared<T>& 
         WgmmaHold(product);
         if (unit < kLast) AddScaled<T>(sums[unit], product, scales[unit]);
       }
-      Release(shared, stage, place.lane);
+      Release<T::kBlocks>(shared.empty[stage], place.lane);
       if (--left == 0) break;
       // Before the last product is scaled, not after; but not while it runs, when reading is slow.
       read(next, i);
@@ -174,7 +163,7 @@ __device__ __forceinline__ void SkipRuns(Shared<T>& shared, RingPosition<T::kSta
                                          const Place<T>& place, int32_t runs) {
   for (int32_t run = 0; run < runs; ++run, ring.Advance()) {
     shared.full[ring.index].Wait(ring.parity);
-    Release(shared, ring.index, place.lane);
+    Release<T::kBlocks>(shared.empty[ring.index], place.lane);
   }
 }
 
@@ -195,7 +184,7 @@ __device__ __forceinline__ void SumOverlapped(Sums<T>& sum, Shared<T>& shared,
   };
   const auto finish = [&](Sums<T>& product, float2 scale) {
     WgmmaHold(product);
-    Release(shared, ring.index, place.lane);
+    Release<T::kBlocks>(shared.empty[ring.index], place.lane);
     ring.Advance();
     AddScaled<T>(sum, product, scale);
   };

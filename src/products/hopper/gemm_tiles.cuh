@@ -20,6 +20,17 @@ __device__ __forceinline__ V Uniform(V value) {
   return __shfl_sync(kAllLanes, value, 0);
 }
 
+// This warp has read a stage: all blocks of the cluster may write to it again.
+template <int kBlocks>
+__device__ __forceinline__ void Release(Mbarrier& empty, int lane) {
+  __syncwarp();
+  if constexpr (kBlocks == 1) {
+    if (lane == 0) empty.Arrive();
+  } else {
+    if (lane < kBlocks) empty.ArriveAt(lane);
+  }
+}
+
 // In shared memory.
 struct TokenGroups {
   int32_t tile_end[kMaxGroups];  // tiles of a cluster up to and with each group
