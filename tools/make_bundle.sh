@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packs what runs on another machine into dist/fathom-VERSION-linux-x86_64.tar.gz: the binary, the
 # tests of CUDA, checks and benchmarks of kernels, the kernels, and the shared libraries that they need and a GPU
-# host may lack. The C library, the driver, cuBLAS and CUPTI come from the host.
+# host may lack. The C library, the driver, cuBLAS, CUPTI and OpenSSL 3, which a host keeps up to date, are its own.
 #   tools/make_bundle.sh BUILD
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -30,7 +30,7 @@ for binary in "${binaries[@]}"; do pack "$binary" "$root/bin"; done
 # The dependencies' dependencies too: ldd walks them.
 ldd "${binaries[@]}" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u | while read -r library; do
   case $(basename "$library") in
-    libc.so.*|libm.so.*|libdl.so.*|librt.so.*|libpthread.so.*|ld-linux*|libcuda.so*|libcublas*|libcupti*|libnccl*) ;;
+    libc.so.*|libm.so.*|libdl.so.*|librt.so.*|libpthread.so.*|ld-linux*|libcuda.so*|libcublas*|libcupti*|libnccl*|libssl*|libcrypto*) ;;
     *) pack "$library" "$root/lib" ;;
   esac
 done
