@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Writes docs/performance.md from the stored results of `fathom bench ... --json`.
+"""Writes docs/performance.md from the stored results of `fathom bench ... --json`, and the figures that other documents
+repeat (document_figures.py).
 
-    tools/make_performance.py            writes docs/performance.md
-    tools/make_performance.py --check    exit 1 if docs/performance.md is not what it would write
+    tools/make_performance.py            writes docs/performance.md, and figures into documents
+    tools/make_performance.py --check    exit 1 if these are not what it would write
+    tools/make_performance.py --canary   checks the check of documents
     tools/make_performance.py --stored   says which results on CPUs were measured with these sources
 
 A result is one JSON object in bench/results/*.json, as the command printed it:
@@ -15,6 +17,8 @@ import re
 import subprocess
 import sys
 import textwrap
+
+import document_figures
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -363,19 +367,31 @@ def say_stored():
           f"{unknown} that do not say")
 
 
+def written():
+    """What each page should be, by its path."""
+    texts, problems = document_figures.documents()
+    if problems:
+        sys.exit("\n".join(problems))
+    return {PAGE: make_page(), **{ROOT / name: text for name, text in texts.items()}}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    parser.add_argument("--canary", action="store_true", help="check the check")
     parser.add_argument("--stored", action="store_true", help="say which results are of these sources")
     arguments = parser.parse_args()
     if arguments.stored:
         return say_stored()
-    page = make_page()
-    if not arguments.check:
-        PAGE.parent.mkdir(exist_ok=True)
-        PAGE.write_text(page)
-    elif not PAGE.exists() or PAGE.read_text() != page:
-        sys.exit("docs/performance.md is not what bench/results/ says: run tools/make_performance.py")
+    if arguments.canary:
+        reason = document_figures.canary()
+        return sys.exit(f"the check of figures is broken: {reason}") if reason else None
+    pages = written()
+    others = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]
+    if arguments.check and others:
+        sys.exit(f"{', '.join(str(p.relative_to(ROOT)) for p in others)}: not what bench/results/ says: run tools/make_performance.py")
+    for path in others:
+        path.write_text(pages[path])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,190 @@
+"""Keeps figures that documents repeat equal to those that are stored in bench/results/.
+
+A sentence, or a line of a table, stands below with {} in the place of each figure. make_performance.py puts the stored
+figures there; its --check fails where a document says others, or where a sentence is not found: then mend it here, or
+better delete it in both places, and let the document refer to docs/performance.md.
+"""
+import functools
+import json
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FIGURE = r"(\d+(?:,\d{3})*(?:\.\d+)?)"
+
+
+@functools.cache
+def stored(name):
+    return json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())
+
+
+def digits(number):
+    """Three of them, as docs/performance.md writes a kernel's time."""
+    return f"{number:.3g}" if abs(number) < 100 else f"{number:.0f}"
+
+
+def percent(share):
+    return f"{100 * share:.0f}"
+
+
+def count(number):
+    return f"{number:,.0f}"
+
+
+class Offline:
+    """A result of `fathom bench offline`."""
+
+    def __init__(self, name):
+        self.result = stored(name)
+
+    def decode(self, batch, key, context=None):
+        context = context or self.result["results"][0].get("input_len", self.result.get("input_len"))
+        return next(r[key] for r in self.result["results"]
+                    if (r["batch_size"], r.get("input_len", self.result.get("input_len"))) == (batch, context))
+
+    def prefill(self, tokens, key):
+        return next(r[key] for r in self.result["prefills"] if r["input_len"] == tokens)
+
+
+def kernel(bench, case, key="us"):
+    """Of a bench of one kernel, on an H200."""
+    result = stored(f"h200/{bench}")
+    cases = {entry["name"]: entry for entry in result["results"]} if "results" in result else result
+    return cases[case][key]
+
+
+def of_models():
+    """Figures of whole models."""
+    fp8 = Offline("h200/v2-lite-fp8")
+    yield ("README.md", "V2-Lite's shape in FP8: {} tokens a second for one request, {} for 128, and {} tokens of a prompt "
+                        "of 4096: {}, {} and {} % of",
+           [*(count(fp8.decode(batch, "decode_tokens_per_s")) for batch in (1, 128)),
+            count(fp8.prefill(4096, "prefill_tokens_per_s")),
+            *(percent(fp8.decode(batch, "decode_floor_share")) for batch in (1, 128)),
+            percent(fp8.prefill(4096, "prefill_floor_share"))])
+    for shape, name in (("V2-Lite, FP8", "v2-lite-fp8"), ("V2-Lite, BF16", "v2-lite-bf16"), ("V3's shape, FP8", "v3-5-layers-fp8")):
+        of = Offline(f"h200/{name}")
+        yield ("docs/design/cuda-backend.md", f"| {shape} | {{}} % | {{}} % | {{}} % |",
+               [*(percent(of.decode(batch, "decode_floor_share")) for batch in (1, 128)),
+                percent(of.prefill(4096, "prefill_floor_share"))])
+    cpu = [Offline(name).decode(1, "prefill_tokens_per_s") for name in ("v2-lite-fp8", "v2-lite-bf16", "v2-lite-int8", "v2-lite-int4")]
+    yield ("docs/running.md", "reads {} prompt tokens a second as it is stored, {} with `cpu-bf16`, {} with int8 and {} with int4",
+           [f"{figure:.1f}" for figure in cpu])
+    served = [stored(f"tiny-r1-serve-32{name}")["output_throughput"] for name in ("", "-int8", "-bf16")]
+    yield ("docs/design/cpu-products.md", "{} tokens a second by default, {} with int8, {} with `cpu-bf16`", map(count, served))
+    for shape, name, cases in (
+            ("V3, 5 layers, FP8", "v3-5-layers-fp8", "1 1024, 8 1024, 32 1024, 128 1024, 128 8192, prompt 4096, prompt 16384"),
+            ("V2-Lite, FP8", "v2-lite-fp8", "1 1024, 32 1024, 128 8192, prompt 4096"),
+            ("V2-Lite, BF16", "v2-lite-bf16", "32 1024, prompt 16384")):
+        for batch, tokens in map(str.split, cases.split(", ")):
+            case = {"prefill": int(tokens)} if batch == "prompt" else {"batch_size": int(batch), "context": int(tokens)}
+            entry = next(e for e in stored("h200-x2/tensor_parallel")["results"] if {"model": name, **case}.items() <= e.items())
+            one, two = (entry[f"tp{ranks}_tokens_per_s"] for ranks in (1, 2))
+            yield "docs/ranks.md", f"| {shape} | {batch} | {tokens} | {{}} | {{}} | {{}} |", [count(one), count(two), f"{two / one:.2f}"]
+
+
+def of_passes():
+    """Figures of routing, sampling, and what lies between products."""
+    page = "docs/design/cuda-backend.md"
+    yield (page, "One token takes {} us with V2-Lite's gate and {} with V3's, 4096 tokens take {} and {}",
+           [digits(kernel("route", f"{model} {tokens} tokens")) for tokens in (1, 4096) for model in ("V2-Lite", "V3")])
+    for name, line in (("norm", "norm: 13 hidden (BF16 and fp32 read; fp32, BF16, E4M3 written) | 27.0, {} | 94.6, {}"),
+                       ("rotate and cache", "rotate and cache: 4 (64 heads + 576) | 6.5, {} | 35.6, {}"),
+                       ("quantise", "quantise: 3 hidden | 6.2, {} | 21.8, {}"),
+                       ("quantise for experts", "quantise for experts: (2 + topk) hidden | 20.8, {} | 80.1, {}"),
+                       ("gather for experts", "gather for experts (BF16): (2 + 2 topk) hidden | 37.4, {} | 145.6, {}"),
+                       ("sum over experts", "sum over experts: (2 + 2 topk) hidden | 37.4, {} | 145.6, {}"), ("sort", "sort | {} | {}")):
+        yield page, f"| {line} |", [digits(kernel("passes", f"{model} {name} 4096 tokens")) for model in ("V2-Lite", "V3")]
+    sample = lambda request, vectors=1: digits(kernel("sample", f"vocabulary 102400, deviation 1, {vectors} vectors, {request}"))
+    yield (page, "One logit vector of 102,400 tokens takes {} us greedily, {} at temperature 1, {} with top_p 0.95 at 0.6, {} with "
+                 "top_k 50, and 128 of them at temperature 1 take {}",
+           [*map(sample, ("greedy", "temperature 1", "0.6, top_p 0.95", "1, top_k 50")), sample("temperature 1", 128)])
+
+
+def of_attention():
+    page, time = "docs/design/flash-attend.md", functools.partial(kernel, "flash_attend_time")
+    yield (page, "{} % of `wgmma` alone with 16 heads and {} % with 128; 16,384 tokens {} %, 2048 tokens behind 6144 positions {} %, "
+                 "512 tokens behind 7680 positions {} %",
+           [percent(time(case, "share_of_matrix")) for case in (
+               "heads 16, tokens 4096, begin 0", "heads 128, tokens 4096, begin 0", "heads 16, tokens 16384, begin 0",
+               "heads 16, tokens 2048, begin 6144", "heads 16, tokens 512, begin 7680")])
+    yield (page, "4 of 1024 tokens take {} us, 16 of 256 take {} us; one of 1024 tokens alone takes {}",
+           [digits(time(f"heads 16, {case}")) for case in ("4 rows of 1024 tokens", "16 rows of 256 tokens", "tokens 1024, begin 0")])
+    cached = lambda case: digits(kernel("mla_decode_fp8", case))
+    for heads, rows, contexts, splits in ((16, 128, (4096, 1024), (512, 512)), (16, 32, (4096, 1024), (512, 512)),
+                                          (16, 4, (4096, 1024), (512, 512)), (16, 8, (32768,), (512, 512)),
+                                          (64, 128, (4096,), (1024, 1024)), (128, 1, (4096,), (1024, 2048))):
+        name = f"{heads} heads, {rows} row{'s' if rows > 1 else ''} of {' / '.join(map(str, contexts))}"
+        yield ("docs/design/fp8-cache.md", f"| {name} | {' / '.join('{}' for _ in contexts)} | {' / '.join('{}' for _ in contexts)} |",
+               [cached(f"{kind}heads {heads}, rows {rows}, context {context}, tokens 1, split {split}")
+                for kind, split in zip(("FP8, ", ""), splits) for context in contexts])
+    yield ("docs/design/fp8-cache.md", "| 128 heads, 128 rows of 8192, parts of 2048 / 8192 | {} / {} | {} / {} |",
+           [cached(f"{kind}heads 128, rows 128, context 8192, tokens 1, split {split}")
+            for kind in ("FP8, ", "") for split in (2048, 8192)])
+
+
+def of_products():
+    page = "docs/design/fp8-gemm.md"
+    for bench, m, n, k, path in (("large", 4096, 7168, 16384, "auto"), ("small", 64, 24576, 1536, "auto"), ("small", 64, 7168, 16384, "auto"),
+                                 ("small", 64, 1536, 7168, "auto"), ("small", 128, 7168, 16384, "auto")):
+        value = functools.partial(kernel, f"fp8_gemm_{bench}", f"dense M {m} N {n} K {k} {path}")
+        yield (page, f"| M {m}, N {n}, K {k} | {{}} | {{}} | {{}} | {{}} | {{}} | {{}} |",
+               [digits(value()), percent(value("share_of_read")), percent(value("share_of_matrix")),
+                *(f"{value(f'times_cublaslt_{kind}'):.2f}" for kind in ("fp8_blocks", "fp8_tensor", "bf16"))])
+    grouped = functools.partial(kernel, "fp8_gemm_grouped")
+    yield (page, "{} % of the bandwidth where 64 experts have 16 tokens each, {} % where 32 have 8",
+           [percent(grouped("64 masked M 16 N 2816 K 2048 auto", "share_of_read")),
+            percent(grouped("32 masked M 8 N 7168 K 2048 auto", "share_of_read"))])
+    yield (page, "gate and up take {} us, `down` {}",
+           [digits(grouped("66 uneven silu M 32768 N 2816 K 2048 auto")), digits(grouped("66 uneven M 32768 N 2048 K 1408 auto"))])
+    step = lambda tokens, shape: digits(kernel("fp8_gemm_other", f"experts of {tokens} tokens, {shape}"))
+    yield (page, "V3's {} us for one token and {} for 128, V2-Lite's {} and {}",
+           [step(tokens, shape) for shape in ("256 x 2048 x 7168", "64 x 1408 x 2048") for tokens in (1, 128)])
+    page = "docs/design/bf16-gemm.md"
+    for bench, m, n, k in (("dense", 4096, 8192, 8192), ("dense", 4096, 7168, 16384), ("dense", 4096, 3072, 2048), ("dense", 4096, 576, 2048),
+                           ("some", 1024, 3072, 2048), ("some", 512, 2048, 2048), ("some", 128, 3072, 2048), ("some", 32, 3072, 2048)):
+        value = functools.partial(kernel, f"bf16_gemm_{bench}", f"dense M {m} N {n} K {k} engine")
+        yield (page, f"| M {m}, N {n}, K {k} | {{}} | {{}} | {{}} |",
+               [digits(value()), digits(value("TFLOPS")), f"{value('times_cublaslt_bf16'):.2f}"])
+    experts = lambda n, k: digits(kernel("bf16_gemm_experts", f"66 experts M 32768 N {n} K {k} engine"))
+    yield page, "gate and up take {} us, `down` {}", [experts(2816, 2048), experts(2048, 1408)]
+    few = lambda case: [digits(kernel("bf16_gemm_some", f"{case} {path}")) for path in ("engine", "portable")]
+    yield (page, "N 3072, K 2048 takes {} us where the plain kernel takes {}, gate and up of 8 of 66 experts {} and {}, lm_head {} and {}",
+           [*few("dense M 1 N 3072 K 2048"), *few("experts 8 of 66 M 1 N 2816 K 2048"), *few("lm_head M 1 N 102400 K 2048")])
+
+
+def rewritten(text, sentence, figures):
+    """`text` with these figures in its sentence; None if it is not there, or more than once."""
+    words = [r"\s+".join(map(re.escape, part.split(" "))) for part in sentence.split("{}")]
+    found = list(re.finditer(FIGURE.join(words), text))
+    if len(found) != 1:
+        return None
+    figures = list(figures)
+    for group in range(len(figures), 0, -1):
+        begin, end = found[0].span(group)
+        text = text[:begin] + figures[group - 1] + text[end:]
+    return text
+
+
+def documents():
+    """What each document should be, by its name; and a line for each sentence that is not there once."""
+    texts, problems = {}, []
+    for name, sentence, figures in (*of_models(), *of_passes(), *of_attention(), *of_products()):
+        text = texts.setdefault(name, (ROOT / name).read_text())
+        if (new := rewritten(text, sentence, figures)) is not None:
+            texts[name] = new
+        else:
+            problems.append(f"{name}: not there, or more than once: \"{sentence}\": mend tools/document_figures.py")
+    return texts, problems
+
+
+def canary():
+    """The reason why this check is broken, or None."""
+    text = "It takes 5.2 us,\nand 1,024 for\n12, 13 of them."
+    if rewritten(text, "takes {} us, and {} for {}, {} of", ["61", "7", "1,500", "0.1"]) != "It takes 61 us,\nand 7 for\n1,500, 0.1 of them.":
+        return "figures were not put into their sentence"
+    if rewritten(text, "takes {} ms", ["1"]) or rewritten(f"{text} {text}", "takes {} us", ["1"]):
+        return "a sentence that is not there once was taken"
+    if not documents()[0]:
+        return "no document has figures"
+    return None
