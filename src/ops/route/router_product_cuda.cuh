@@ -164,6 +164,13 @@ __device__ inline Eight<T> TakeEight(const T (*stage)[kStep], int tile_row, int 
 }
 
 // The product of many tokens: a tile of a part's sums, its channels through shared memory.
+//   data mapping:  a block has Tile::kTokens tokens, Tile::kExperts experts and one part of the
+//                  hidden state; a warp has tiles of 16 tokens by 8 experts of it; rings of stages
+//   bytes, FLOPs:  x once per block's experts, the gate once per block's tokens, sums written in
+//                  fp32; 2 FLOP a weight and token, thrice with an fp32 gate
+//   accumulator:   as above: a chunk's on tensor cores, a part's in fp32 registers
+//   expected time: V3, 4096 tokens, on an H200: 15 GFLOP and 79 MB, 17 us by either; not measured
+//                  alone (83 us with the choice of experts)
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads) RouterTiles(Router a) {
   using T = typename Tile::T;
