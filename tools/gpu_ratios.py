@@ -15,24 +15,24 @@ PRODUCT = re.compile(r"(.+) M (\d+) N (\d+) K (\d+) (.+)")
 ATTENTION = re.compile(r"heads (\d+), (rows \d+, context \d+|tokens \d+, begin \d+)(, tokens 1\b.*|$)")
 
 
-def rows_of(result):
-    """(name, values) of every row of a bench's JSON."""
+def entries_of(result):
+    """(name, values) of every entry of a bench's JSON."""
     if isinstance(result.get("results"), list):
-        return [(row["name"], row) for row in result["results"] if "name" in row]  # others are of models
-    return [(name, row) for name, row in result.items() if isinstance(row, dict)]
+        return [(entry["name"], entry) for entry in result["results"] if "name" in entry]  # others are of models
+    return [(name, entry) for name, entry in result.items() if isinstance(entry, dict)]
 
 
 def library_times(results):
     """us by ("bf16" | "fp8 blocks" | "fp8 tensor", M, N, K), and by attention's shape."""
     times = {}
     for stem, result in results.items():
-        for name, row in rows_of(result):
-            if stem == "sdpa" and row.get("us"):
-                times[name.split(" ", 1)[1]] = row["us"]
+        for name, entry in entries_of(result):
+            if stem == "sdpa" and entry.get("us"):
+                times[name.split(" ", 1)[1]] = entry["us"]
             product = PRODUCT.fullmatch(name)
             if product and product[5].lower() == "cublaslt":
                 kind = "bf16" if stem.startswith("bf16") else product[1]
-                times[kind, *product.group(2, 3, 4)] = row["us"]
+                times[kind, *product.group(2, 3, 4)] = entry["us"]
     return times
 
 
@@ -46,29 +46,29 @@ def ratios(stem, name, us, times):
         yield "times_sdpa", times.get(f"heads {attention[1]}, {attention[2]}")
 
 
-def shares(name, row, limits):
-    rate = row.get("GB/s", row.get("weights_GB/s"))
+def shares(name, entry, limits):
+    rate = entry.get("GB/s", entry.get("weights_GB/s"))
     if rate and limits.get("read_GB/s") and not name.startswith("quantize"):  # whose tokens lie in the L2
         yield "share_of_read", rate / limits["read_GB/s"]
     peak = limits.get("e4m3_TFLOPS", limits.get("wgmma_TFLOPS"))
-    if row.get("TFLOPS") and peak and not (name.startswith("bf16") and "e4m3_TFLOPS" in limits):
-        yield "share_of_matrix", row["TFLOPS"] / peak
+    if entry.get("TFLOPS") and peak and not (name.startswith("bf16") and "e4m3_TFLOPS" in limits):
+        yield "share_of_matrix", entry["TFLOPS"] / peak
 
 
 def add_ratios(folder):
     results = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json")) if path.stem != "tests"}
     times = library_times(results)
     for stem, result in results.items():
-        added, limits = 0, dict(rows_of(result)).get("limits", {})
-        for name, row in rows_of(result):
-            if not row.get("us"):
+        added, limits = 0, dict(entries_of(result)).get("limits", {})
+        for name, entry in entries_of(result):
+            if not entry.get("us"):
                 continue
-            for key, library_us in ratios(stem, name, row["us"], times):
+            for key, library_us in ratios(stem, name, entry["us"], times):
                 if library_us:
-                    row[key] = round(library_us / row["us"], 3)
+                    entry[key] = round(library_us / entry["us"], 3)
                     added += 1
-            for key, share in shares(name, row, limits):
-                row[key] = round(share, 3)
+            for key, share in shares(name, entry, limits):
+                entry[key] = round(share, 3)
                 added += 1
         if added:
             (folder / f"{stem}.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -240,9 +240,9 @@ class Recorder:
         """One that prints a name, microseconds and perhaps a share of a copy's bandwidth a line; route_bench checks bits first."""
         code, out = self.run(name, [self.bin / f"{name}_bench"], 60)
         if code == 0:
-            rows = [{"name": " ".join(row.split()), "us": float(us), **({"share_of_copy": float(*share)} if share else {})}
-                    for row, us, *share in re.findall(pattern, out, re.M)]
-            self.store(name, {"device": self.record["device"], "results": rows})
+            entries = [{"name": " ".join(case.split()), "us": float(us), **({"share_of_copy": float(*share)} if share else {})}
+                       for case, us, *share in re.findall(pattern, out, re.M)]
+            self.store(name, {"device": self.record["device"], "results": entries})
 
     def model_benchmarks(self):
         """One load of each model: the contexts, batches and prompts of all lengths follow each other."""
@@ -276,9 +276,9 @@ class Recorder:
     def host_gap(self, *arguments):
         code, out = self.run("host gap", [self.bin / "fathom", "bench", "offline", "--device", "cuda", *arguments], 60,
                              environment={"FATHOM_CUDA_TIMES": "steps"})
-        rows = [line.split() for line in out.splitlines() if line.startswith("between steps")]
-        if code == 0 and rows:
-            self.record["between_steps_us"] = {"median": float(rows[-1][4]), "batch_size": 128,
+        lines = [line.split() for line in out.splitlines() if line.startswith("between steps")]
+        if code == 0 and lines:
+            self.record["between_steps_us"] = {"median": float(lines[-1][4]), "batch_size": 128,
                                                "what": "V2-Lite, 6 layers, BF16: from the end of one step's graph to the "
                                                        "beginning of the next, uploads and downloads included"}
 

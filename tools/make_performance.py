@@ -67,9 +67,9 @@ models/tiny-r1 --port 8123` with the flags of the label.
 """
 
 
-def table(header, rows):
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows]) + "\n"
+def table(header, lines):
+    line = lambda cells: "| " + " | ".join(map(str, cells)) + " |"
+    return "\n".join([line(header), "|" + "---|" * len(header), *map(line, lines)]) + "\n"
 
 
 def wrapped(text):
@@ -123,15 +123,15 @@ def offline_section(result):
                f"{result['peak_resident_bytes'] / 1e9:.2f} GB. "
                f"{result['output_len']} decode steps, "
                f"{result['repeats']} repeats, KV cache {result['kv_cache']}.")
-    rows = []
+    lines = []
     for r in result["results"]:
         shares = r["peak_shares"]
-        rows.append((r["batch_size"], r.get("input_len", result["input_len"]), f"{r['prefill_tokens_per_s']:.1f}",
+        lines.append((r["batch_size"], r.get("input_len", result["input_len"]), f"{r['prefill_tokens_per_s']:.1f}",
                      " / ".join(percent(shares[name]) for name in ("fp32", "bf16", "int8")),
                      f"{r['decode_tokens_per_s']:.1f}", f"{r['decode_step_ms']:.2f}",
                      f"{r['unique_bytes_per_step'] / 1e9:.4f}", percent(r["bandwidth_share"])))
     header = ("batch", "prompt", "prefill tok/s", "of fp32 / BF16 / int8", "decode tok/s", "ms", "GB", "of bandwidth")
-    return section(title, result, ", " + machine, table(header, rows))
+    return section(title, result, ", " + machine, table(header, lines))
 
 
 def gpu_offline_section(result):
@@ -167,10 +167,10 @@ def serve_section(result):
     latencies = [f"{result[f'median_{name}_ms']:.1f} / {result[f'p99_{name}_ms']:.1f}"
                  for name in ("ttft", "tpot", "itl", "e2el")]
     good = f"{result['request_goodput']:.2f}" if "request_goodput" in result else "-"
-    rows = [(f"{result['request_throughput']:.2f}", good, f"{result['output_throughput']:.1f}",
+    lines = [(f"{result['request_throughput']:.2f}", good, f"{result['output_throughput']:.1f}",
              f"{result['total_token_throughput']:.1f}", *latencies)]
     header = ("requests/s", "good/s", "output tok/s", "tok/s", "TTFT", "TPOT", "ITL", "E2EL")
-    return section(title, result, ". " + load, table(header, rows))
+    return section(title, result, ". " + load, table(header, lines))
 
 
 GPU = """\
@@ -231,19 +231,19 @@ def errors(e):
 def golden_part(golden):
     if not golden:
         return []
-    rows, yardstick, used = [], read_yardstick(), {}
+    lines, yardstick, used = [], read_yardstick(), {}
     for name, g in golden.items():
         if g.get("max_relative_error") is None:
-            rows.append((name, "did not run", "", "", ""))
+            lines.append((name, "did not run", "", "", ""))
             continue
         used[name.split()[0], name.split()[1].endswith("-fp8")] = of_transformers(yardstick, name)
-        rows.append((name, errors(g), f"{g['median_position_error']:.1e}" if "median_position_error" in g else "-",
+        lines.append((name, errors(g), f"{g['median_position_error']:.1e}" if "median_position_error" in g else "-",
                      "equal" if g["greedy_equal"] else "differ",
                      f"{'yes' if g['passed'] else 'beyond'}, {g['limit']:.0e}"))
     theirs = [(checkpoint, "BF16, and E4M3 where products read them" if fp8 else "BF16", errors(e),
                f"{e['median_position_error']:.1e}") for (checkpoint, fp8), e in used.items()]
     return [GOLDEN_NOTE, table(("checkpoint, ops", "prompts: largest / median", "median position", "greedy tokens",
-                                "within the limit"), rows),
+                                "within the limit"), lines),
             "What transformers loses by rounding:\n",
             table(("checkpoint", "activations", "prompts: largest / median", "median position"), theirs)]
 
@@ -291,26 +291,26 @@ FORCED = re.compile(r".* (\d+x\d+( pair)?|mma\.sync|alone)")  # a tile, or a ker
 
 
 def taken(results):
-    """The rows of paths that the engine takes: of one shape "engine" says it better than "auto"."""
-    by_engine = {row["name"].removesuffix(" engine") for row in results if row["name"].endswith(" engine")}
-    return [row for row in results if row.get("default_split", True) and not FORCED.fullmatch(row["name"])
-            and row["name"].removesuffix(" auto") not in by_engine]
+    """The lines of paths that the engine takes: of one shape "engine" says it better than "auto"."""
+    by_engine = {entry["name"].removesuffix(" engine") for entry in results if entry["name"].endswith(" engine")}
+    return [entry for entry in results if entry.get("default_split", True) and not FORCED.fullmatch(entry["name"])
+            and entry["name"].removesuffix(" auto") not in by_engine]
 
 
 def gpu_bench(name, result):
     results = result.get("results") or [{"name": key, **value} for key, value in result.items()
                                         if isinstance(value, dict)]
-    limits = [f"{key.replace('_', ' ')} {value:g}" for row in results if row["name"] == "limits"
-              for key, value in row.items() if key != "name"]
-    results = taken([row for row in results if row["name"] != "limits"])
-    columns = list(dict.fromkeys(key for row in results for key in row if key not in ("name", "refused", "default_split")))
+    limits = [f"{key.replace('_', ' ')} {value:g}" for entry in results if entry["name"] == "limits"
+              for key, value in entry.items() if key != "name"]
+    results = taken([entry for entry in results if entry["name"] != "limits"])
+    columns = list(dict.fromkeys(key for entry in results for key in entry if key not in ("name", "refused", "default_split")))
     digits = lambda number: f"{number:.3g}" if abs(number) < 100 else f"{number:.0f}"
     cell = lambda value: "" if value is None else digits(value) if isinstance(value, (int, float)) else str(value)
-    rows = [(re.sub(", tokens 1(?=,|$)| auto$", "", row["name"]), *(cell(row.get(column)) for column in columns)) for row in results]
+    lines = [(re.sub(", tokens 1(?=,|$)| auto$", "", entry["name"]), *(cell(entry.get(column)) for column in columns)) for entry in results]
     titles = [column.replace("times_cublaslt_", "by ").replace("fp8_", "").replace("times_sdpa", "by SDPA").replace("share_", "").replace("_", " ") for column in columns]
     about = f"{result['device']}" + (f", PyTorch {result['torch']}" if "torch" in result else "") + "."
     about += f" Limits in the same run: {', '.join(limits)}." if limits else ""
-    return "\n".join((f"### {name}", "", wrapped(about), "", table(("", *titles), rows)))
+    return "\n".join((f"### {name}", "", wrapped(about), "", table(("", *titles), lines)))
 
 
 def gpu_sections():

@@ -51,17 +51,17 @@ class Reply:
 
 
 def load_questions(folder, sample):
-    questions = json.loads((folder / "questions.json").read_text())
+    asked = json.loads((folder / "questions.json").read_text())
     answers = json.loads((folder / "answers.json").read_text())
-    if len(questions) != len(answers):
-        sys.exit(f"{len(questions)} questions, but {len(answers)} answers, in {folder}")
-    rows = [
+    if len(asked) != len(answers):
+        sys.exit(f"{len(asked)} questions, but {len(answers)} answers, in {folder}")
+    questions = [
         Question(q["task"], q["question"], q["answer"], a["correct"])
-        for q, a in zip(questions, answers)
+        for q, a in zip(asked, answers)
     ]
-    if missing := {q.task for q in rows} - {q.task for q in rows[::sample]}:
+    if missing := {q.task for q in questions} - {q.task for q in questions[::sample]}:
         sys.exit(f"--sample {sample} leaves no question of {sorted(missing)}: take a smaller one")
-    return rows[::sample]
+    return questions[::sample]
 
 
 def free_port():
@@ -204,14 +204,14 @@ def report(questions, replies, max_changed):
         if correct != q.reference_correct:
             changed.append((q, r))
 
-    def mean(rows):
-        return sum(rows) / len(rows)
+    def mean(outcomes):
+        return sum(outcomes) / len(outcomes)
 
     print(f"{'task':14}{'questions':>10}{'accuracy':>10}{'reference':>11}")
-    for task, rows in right.items():
-        print(f"{task:14}{len(rows):10}{mean(rows):10.3f}{mean(reference[task]):11.3f}")
-    total = mean([mean(rows) for rows in right.values()])
-    of_reference = mean([mean(rows) for rows in reference.values()])
+    for task, outcomes in right.items():
+        print(f"{task:14}{len(outcomes):10}{mean(outcomes):10.3f}{mean(reference[task]):11.3f}")
+    total = mean([mean(outcomes) for outcomes in right.values()])
+    of_reference = mean([mean(outcomes) for outcomes in reference.values()])
     print(f"{'mean':14}{len(questions):10}{total:10.4f}{of_reference:11.4f}")
     share = len(changed) / len(questions)
     print(f"changed correctness: {len(changed)} of {len(questions)} questions, {share:.2%}")

@@ -101,8 +101,8 @@ def reference():
     import json
 
     path = ROOT / "tests" / "golden" / "tiny-r1" / "reference.json"
-    rows = []
-    for row in json.loads(path.read_text()):
-        reasoning, _, content = row["greedy"].partition("</think>")
-        rows.append((row["question"], reasoning, content.removesuffix("<｜end▁of▁sentence｜>")))
-    return rows
+    answers = []
+    for entry in json.loads(path.read_text()):
+        reasoning, _, content = entry["greedy"].partition("</think>")
+        answers.append((entry["question"], reasoning, content.removesuffix("<｜end▁of▁sentence｜>")))
+    return answers

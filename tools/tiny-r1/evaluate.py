@@ -36,7 +36,7 @@ def generate(model, prompts, limit, eos):
 
 def evaluate(model, tok, words, per_task):
     """Greedy accuracy by task on unseen questions, in the thinking mode."""
-    rng, eos, scores, rows = random.Random(424242), tok.token_to_id(data.EOS), {}, []
+    rng, eos, scores, questions = random.Random(424242), tok.token_to_id(data.EOS), {}, []
     tasks = Tasks(rng, words)
     for kind in tasks.WEIGHTS:
         if kind == "small_talk":
@@ -51,10 +51,10 @@ def evaluate(model, tok, words, per_task):
             for a, (_, _, want) in zip(answers, items)
         ]
         scores[kind] = sum(good) / len(good)
-        rows += [{"task": kind, "question": q, "answer": want} for q, _, want in items]
+        questions += [{"task": kind, "question": q, "answer": want} for q, _, want in items]
         wrong = [(q, a) for (q, _, _), a, g in zip(items, answers, good) if not g][:1]
         print(f"{kind}: {scores[kind]:.3f}", wrong, flush=True)
-    return scores, rows
+    return scores, questions
 
 
 def reference(tensors, tok, words, path):

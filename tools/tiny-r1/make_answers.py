@@ -29,18 +29,18 @@ def greedy(model, prompts, eos):
     """Continuations, up to and with EOS, of prompts of one length (nothing is padded)."""
     x = torch.tensor(prompts, device=model.device)
     cache = DynamicCache(config=model.config)
-    out, rows = [[] for _ in prompts], list(range(len(prompts)))
+    out, places = [[] for _ in prompts], list(range(len(prompts)))
     for _ in range(MAX_NEW_TOKENS):
         logits = model(x, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
         x = logits.argmax(-1)
-        for row, token in zip(rows, x[:, 0].tolist()):
-            out[row].append(token)
+        for place, token in zip(places, x[:, 0].tolist()):
+            out[place].append(token)
         going = (x[:, 0] != eos).nonzero()[:, 0]
-        if len(going) < len(rows):
+        if len(going) < len(places):
             if len(going) == 0:
                 break
             cache.batch_select_indices(going)
-            x, rows = x[going], [rows[i] for i in going.tolist()]
+            x, places = x[going], [places[i] for i in going.tolist()]
     return out
 
 
@@ -63,9 +63,9 @@ def answer_all(model, prompts, eos):
     for i, ids in enumerate(prompts):
         by_length[len(ids)].append(i)
     out, done = [None] * len(prompts), 0
-    for length, rows in sorted(by_length.items()):
-        for start in range(0, len(rows), MAX_BATCH):
-            batch = rows[start : start + MAX_BATCH]
+    for length, indices in sorted(by_length.items()):
+        for start in range(0, len(indices), MAX_BATCH):
+            batch = indices[start : start + MAX_BATCH]
             for i, ids in zip(batch, greedy(model, [prompts[i] for i in batch], eos)):
                 out[i] = ids
             done += len(batch)
@@ -94,14 +94,14 @@ def main():
     for i in range(0, len(prompts), args.verify) if args.verify else ():
         alone = greedy_alone(model, prompts[i], eos, pad)
         assert alone == generated[i], f"question {i} is answered otherwise alone"
-    rows, scores = [], defaultdict(list)
+    entries, scores = [], defaultdict(list)
     for q, ids in zip(questions, generated):
         _, thought, text = tok.decode(ids, skip_special_tokens=False).rpartition(data.END_THINK)
         text = text.removesuffix(data.EOS) if thought else ""
-        rows.append({"answer_text": text, "correct": text == q["answer"], "tokens": len(ids)})
+        entries.append({"answer_text": text, "correct": text == q["answer"], "tokens": len(ids)})
         scores[q["task"]].append(text == q["answer"])
     with open(args.out, "w") as f:
-        lines = (json.dumps(row, ensure_ascii=False) for row in rows)
+        lines = (json.dumps(entry, ensure_ascii=False) for entry in entries)
         f.write("[\n" + ",\n".join(lines) + "\n]\n")
     for task, good in scores.items():
         print(f"{task}: {sum(good) / len(good):.3f}")
