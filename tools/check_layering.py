@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Holds every #include under src/, apps/ and bench/, and every edge that src/'s CMakeLists.txt state,
 to the rules below; those inside ops/ too: an op does not reach into another op's folder. And files
-that documents name must be there.
+and tests that documents name must be there.
 
-    tools/check_layering.py            exit 1 and a line for each forbidden include or missing file
+    tools/check_layering.py            exit 1 and a line for each forbidden include, missing file or test
     tools/check_layering.py --canary   checks the check: forbidden includes must be found
 """
 import pathlib
@@ -41,6 +41,11 @@ BETWEEN_OPS = {}
 DEPENDS = re.compile(r'fathom_library\((\w+)[^)]*?DEPENDS([^)]*?)(?:LIBRARIES[^)]*)?\)')
 OF_AN_OP = re.compile(r'^\s*#\s*include\s+"(ops/(\w+)/[^"]*)"', re.M)
 NAMED = re.compile(r'`([a-z][\w./-]*\.(?:cc|h|cu|cuh|cmake|sh|md)|[a-z][\w.-]*/[\w./-]*\.py)`')
+# Tests in `code`: Suite.Test; in the page that lists tests also test_of_python, and a Test without its suite.
+NAMED_TEST = re.compile(r'`([A-Z]\w*\.[A-Z]\w*)`')
+NAMED_ALONE = re.compile(r'`((?:[A-Z][a-z0-9]*){2,}|test_\w+)`')
+PAGE_OF_TESTS = "tests/e2e/hostile/README.md"
+TEST = re.compile(r'^(?:TYPED_)?TEST(?:_F|_P)?\((\w+),\s*(\w+)\)|^\s*def (test_\w+)\(', re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"/]+)/[^"]*"', re.M)
 
 
@@ -68,6 +73,18 @@ def missing_files(text, files):
     return [name for name in NAMED.findall(text)
             if not name.startswith("..") and not any(f"/{file}".endswith(f"/{name}") for file in files)
             and not re.search("NAME|NNN", name)]
+
+
+def tests_in(text):
+    """Names of the tests that a source has: test_of_python, or Suite.Test and Test."""
+    return {name for suite, test, function in TEST.findall(text)
+            for name in ([function] if function else [f"{suite}.{test}", test])}
+
+
+def missing_tests(name, text, tests):
+    """Tests that a document names, and no source has."""
+    named = NAMED_TEST.findall(text) + (NAMED_ALONE.findall(text) if name == PAGE_OF_TESTS else [])
+    return [test for test in named if test not in tests]
 
 
 def stray_edges(text):
@@ -122,6 +139,11 @@ def canary():
     files = ["src/ops/op.h", "tools/run_tests.sh"]
     missed += [name for name in ("src/op.h", "p.h", "ops/gone.cu", "gone.md") if not missing_files(f"see `{name}`", files)]
     fine += missing_files("`ops/op.h`, `op.h`, `tools/run_tests.sh`, `op.cc:12`, modelling.md, `x.py`, `ops/NAME.cc`", files)
+    tests = tests_in("TEST_P(RouteTest, V2Lite) {\nTEST(Access,\n     NamesAreKnown) {\n  def test_keys(server):\n")
+    for text in ("`RouteTest.V3Lite`", "`Route.V2Lite`", "`test_key`", "`NamesAreKept`"):
+        missed += [] if missing_tests(PAGE_OF_TESTS, f"see {text}", tests) else [text]
+    fine += missing_tests(PAGE_OF_TESTS, "`RouteTest.V2Lite`, `NamesAreKnown`, `test_keys`, `Content-Type`, `StepPlan::rows`", tests)
+    fine += missing_tests("docs/steps.md", "`StepPlan`, `ops.h`, `Access.NamesAreKnown`", tests)
     if missed or fine:
         sys.exit(f"the layering check is broken: missed {missed}, refused {fine}")
 
@@ -151,9 +173,12 @@ def main():
             problems.append(f"{path.relative_to(ROOT)}: {folder}/ must not depend on {edge}/")
     names = [str(p.relative_to(ROOT)) for top in ("src", "apps", "bench", "cmake", "docs", "models", "tests", "tools")
              for p in (ROOT / top).rglob("*")] + [p.name for p in ROOT.glob("*")]
+    tests = set().union(*(tests_in((ROOT / name).read_text()) for name in names if name.endswith(("_test.cc", ".py"))))
     for name in names:
         if name.endswith(".md"):
-            problems += [f"{name}: {missing} is not there" for missing in missing_files((ROOT / name).read_text(), names)]
+            text = (ROOT / name).read_text()
+            problems += [f"{name}: {missing} is not there" for missing in missing_files(text, names)]
+            problems += [f"{name}: there is no test {missing}" for missing in missing_tests(name, text, tests)]
     if not files:
         problems.append("no source files found")
     print(*problems, sep="\n", end="\n" if problems else "")
