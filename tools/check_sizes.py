@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""Lists the longest files and functions of src/, apps/ and bench/, and functions of more than six
-parameters; fails where a file or a function is longer than it may be, a function takes more
-parameters, or a line of a document is wider.
+"""Lists the longest files and functions of src/, apps/, bench/, tests/ and tools/, and functions of
+more than six parameters; fails where a file or a function is longer than it may be, a function takes
+more parameters, or a line of a document is wider. Files of Python may be longer.
 
     tools/check_sizes.py            exit 1 and a line for each of them
     tools/check_sizes.py --all      every function near its limit
     tools/check_sizes.py --canary   checks the check
 """
+import ast
 import pathlib
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LIMITS = {"src": 400, "bench": 450}  # lines of a file; apps/ is listed only
+LIMITS = {"src": 400, "bench": 450, "tests": 400}  # lines of a file of C++ or CUDA; apps/ is listed only
+SOURCES = ("src", "apps", "bench", "tests", "tools")
 SCREEN, KERNEL, PARAMETERS = 70, 150, 6
 LISTED = 8
 WIDTH = 100  # columns of a document
@@ -80,6 +82,13 @@ def functions(text):
     return found
 
 
+def functions_of_python(text):
+    """The same of a file of Python; those within others are found too."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return [(f.name, f.lineno, f.end_lineno + 1 - f.lineno, len(f.args.posonlyargs + f.args.args + f.args.kwonlyargs), False)
+            for f in ast.walk(ast.parse(text)) if isinstance(f, kinds)]
+
+
 def canary():
     text = """// f(a, b) {
 template <int N, class T>
@@ -101,7 +110,12 @@ int Seven(int a, int b, int c, int d, int e, int f, int g) {
     expected = [("Kernel", 2, 6, 2, True), ("A", 10, 1, 2, False), ("get", 11, 1, 0, False), ("Seven", 14, 3, 7, False)]
     if functions(text) != expected:
         sys.exit(f"the check of sizes is broken: it found {functions(text)}")
-    if too_long({"src/a.cc": 400, "bench/b.cu": 450, "apps/c.cc": 999}, {}) or not too_long({"src/a.cc": 401}, {}):
+    python = "class A:\n  def f(self, a, *, b=1):\n    def g(): pass\n\n    return 1\nasync def h(): pass\n"
+    found = sorted(functions_of_python(python))
+    if found != [("f", 2, 4, 3, False), ("g", 3, 1, 0, False), ("h", 6, 1, 0, False)]:
+        sys.exit(f"the check of sizes is broken: in Python it found {found}")
+    if too_long({"src/a.cc": 400, "bench/b.cu": 450, "apps/c.cc": 999, "tests/d.py": 999}, {}) or not too_long({"src/a.cc": 401}, {}) \
+            or not too_long({"tests/a.cc": 401}, {}):
         sys.exit("the check of sizes is broken: limits")
     if too_long({"src/a.cc": 410}, {"src/a.cc": 410}) or not too_long({"src/a.cc": 411}, {"src/a.cc": 410}):
         sys.exit("the check of sizes is broken: exceptions")
@@ -124,7 +138,8 @@ def too_wide(name, text):
 
 
 def too_long(files, longer):
-    limits = {name: longer.get(name, LIMITS.get(name.split("/")[0], sys.maxsize)) for name in files}
+    of_folder = lambda name: sys.maxsize if name.endswith(".py") else LIMITS.get(name.split("/")[0], sys.maxsize)
+    limits = {name: longer.get(name, of_folder(name)) for name in files}
     return [f"{name}: {lines} lines, at most {limits[name]} are allowed: split it" for name, lines in files.items()
             if lines > limits[name]]
 
@@ -145,10 +160,11 @@ def beyond(found, longer, more_parameters):
 def main():
     if "--canary" in sys.argv:
         return canary()
-    texts = {str(p.relative_to(ROOT)): p.read_text() for top in ("src", "apps", "bench") for p in (ROOT / top).rglob("*")
-             if p.suffix in (".h", ".cc", ".cu", ".cuh")}
+    texts = {str(p.relative_to(ROOT)): p.read_text() for top in SOURCES for p in (ROOT / top).rglob("*")
+             if p.suffix in (".h", ".cc", ".cu", ".cuh", ".py")}
     files = {name: text.count("\n") for name, text in texts.items()}
-    all_functions = [(name, *f) for name, text in texts.items() if not name.endswith("_test.cc") for f in functions(text)]
+    all_functions = [(name, *f) for name, text in texts.items()
+                     for f in (functions_of_python if name.endswith(".py") else functions)(text)]
     print("longest files:", *(f"  {lines:4} {name}" for name, lines in sorted(files.items(), key=lambda f: -f[1])[:LISTED]), sep="\n")
     listed = None if "--all" in sys.argv else LISTED
     for what, key, limit, is_kernel in (("longest functions", 3, SCREEN, False), ("longest kernels", 3, KERNEL, True),

@@ -108,6 +108,46 @@ TEST_F(PeerRanksTest, AllReduceNormInBothFormsIsTheSumInTheOrderOfRanks) {
   }
 }
 
+template <class T>
+void Upload(CudaDevice& device, const TensorView& to, const std::vector<T>& numbers) {
+  device.Upload(to, std::as_bytes(std::span(numbers)));
+  device.stream().Synchronize();
+}
+
+// What a rank has of the logits that RandomRounds gathers, and number i of all ranks'.
+float PieceNumber(int rank, int64_t i) {
+  return static_cast<float>(rank) + static_cast<float>(i % 977);
+}
+std::vector<float> Piece(int rank, int64_t n) {
+  std::vector<float> numbers;
+  for (int64_t i = 0; i < n; ++i) numbers.push_back(PieceNumber(rank, i));
+  return numbers;
+}
+float GatheredNumber(int ranks, int64_t vocab, int64_t i) {
+  const int64_t token = i / vocab, column = i % vocab;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Share share = ShareOf(vocab, ShareUnit(vocab, ranks), ranks, rank);
+    if (column < share.begin || column >= share.end) continue;
+    return PieceNumber(rank, token * share.size() + column - share.begin);
+  }
+  return 0;
+}
+
+// Compares the numbers of `live` tokens, [tokens, width], with expected(i).
+template <class Expected>
+Status Compare(CudaDevice& device, const TensorView& numbers, int64_t live,
+               const Expected& expected) {
+  std::vector<float> got(static_cast<size_t>(numbers.elements()));
+  device.Download(std::as_writable_bytes(std::span(got)), numbers);
+  device.stream().Synchronize();
+  for (int64_t i = 0; i < live * numbers.dim(1); ++i) {
+    if (const float number = got[static_cast<size_t>(i)]; number != expected(i)) {
+      return Internal("number {} of {} live tokens is {}, not {}", i, live, number, expected(i));
+    }
+  }
+  return Status();
+}
+
 // Sizes, forms and ops in a random order, without waiting for any: what a step would do.
 TEST_F(PeerRanksTest, RandomRounds) {
   constexpr int64_t kMostTokens = 256, kWidth = 2048, kVocab = 5000;
@@ -133,17 +173,11 @@ TEST_F(PeerRanksTest, RandomRounds) {
     std::vector<int32_t> counts;
     for (int32_t n = 0; n <= kMostTokens; ++n) counts.push_back(n);
     const TensorView lives(live_memory->data(), DType::kI32, {kMostTokens + 1});
-    device.Upload(lives, std::as_bytes(std::span(counts)));
-    const std::vector<BF16> part = Part(rank, 1, kMostTokens * kWidth);
-    device.Upload(of(part_memory, DType::kBF16, kMostTokens, kWidth),
-                  std::as_bytes(std::span(part)));
-    std::vector<float> mine;
-    for (int64_t i = 0; i < kMostTokens * share.size(); ++i) {
-      mine.push_back(static_cast<float>(rank) + static_cast<float>(i % 977));
-    }
-    device.Upload(of(share_memory, DType::kF32, kMostTokens, share.size()),
-                  std::as_bytes(std::span(mine)));
-    device.stream().Synchronize();
+    Upload(device, lives, counts);
+    Upload(device, of(part_memory, DType::kBF16, kMostTokens, kWidth),
+           Part(rank, 1, kMostTokens * kWidth));
+    Upload(device, of(share_memory, DType::kF32, kMostTokens, share.size()),
+           Piece(rank, kMostTokens * share.size()));
     const std::vector<float> sum = SumOfParts(count(), 1, kMostTokens * kWidth);
     OpContext context{device.stream(), {workspace->data(), workspace->size()}};
     Rng rng(5, 5);  // the same on all ranks
@@ -172,23 +206,10 @@ TEST_F(PeerRanksTest, RandomRounds) {
       }
       if (!looks) continue;
       ++checked;
-      std::vector<float> got(static_cast<size_t>(tokens * (gathers ? kVocab : kWidth)));
-      device.Download(std::as_writable_bytes(std::span(got)), gathers ? gathered : residual);
-      device.stream().Synchronize();
-      for (int64_t i = 0; i < live * (gathers ? kVocab : kWidth); ++i) {
-        float expected = gathers ? 0 : sum[static_cast<size_t>(i)];
-        for (int r = 0; gathers && r < count(); ++r) {
-          const Share part = ShareOf(kVocab, ShareUnit(kVocab, count()), count(), r);
-          const int64_t t = i / kVocab, column = i % kVocab;
-          if (column < part.begin || column >= part.end) continue;
-          expected = static_cast<float>(r) +
-                     static_cast<float>((t * part.size() + column - part.begin) % 977);
-        }
-        if (got[static_cast<size_t>(i)] != expected) {
-          return Internal("rank {}, round {}: number {} of {} live tokens is {}, not {}", rank,
-                          round, i, live, got[static_cast<size_t>(i)], expected);
-        }
-      }
+      const Status same = Compare(device, gathers ? gathered : residual, live, [&](int64_t i) {
+        return gathers ? GatheredNumber(count(), kVocab, i) : sum[static_cast<size_t>(i)];
+      });
+      if (!same.ok()) return Internal("rank {}, round {}: {}", rank, round, same.message());
     }
     device.stream().Synchronize();
     return device.status();
