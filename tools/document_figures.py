@@ -10,7 +10,7 @@ import pathlib
 import re
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FIGURE = r"(\d+(?:,\d{3})*(?:\.\d+)?)"
+FIGURE = r"(\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?)"
 
 
 @functools.cache
@@ -29,6 +29,10 @@ def percent(share):
 
 def count(number):
     return f"{number:,.0f}"
+
+
+def power(error):
+    return f"{error:.1e}".replace("e-0", "e-")
 
 
 class Offline:
@@ -81,6 +85,34 @@ def of_models():
             entry = next(e for e in stored("h200-x2/tensor_parallel")["results"] if {"model": name, **case}.items() <= e.items())
             one, two = (entry[f"tp{ranks}_tokens_per_s"] for ranks in (1, 2))
             yield "docs/ranks.md", f"| {shape} | {batch} | {tokens} | {{}} | {{}} | {{}} |", [count(one), count(two), f"{two / one:.2f}"]
+
+
+def of_accuracy():
+    """Of the golden comparisons on a GPU, beside what transformers loses by rounding."""
+    page, record = "docs/accuracy.md", stored("h200/tests")
+    yardstick = json.loads((ROOT / "tests" / "golden" / "rounded_transformers.json").read_text())["checkpoints"]
+    of = lambda checkpoint, key: [g[key] for name, g in record["golden"].items() if name.startswith(f"{checkpoint} cuda ")]
+    for covers, checkpoint in (
+            ("DeepSeek-V2-Lite: plain queries, greedy softmax router", "v2-lite"),
+            ("DeepSeek-V2, Coder-V2: low-rank queries, router limited to groups", "v2"),
+            ("DeepSeek-V3, R1: sigmoid router with bias", "v3"), ("DeepSeek-V3.1: `scale_fmt: ue8m0`", "v3-ue8m0"),
+            ("F16 weights", "v2-f16"), ("FP8 E4M3 weights in 128x128 tiles", "v3-fp8"), ("YaRN with `mscale` and `mscale_all_dim`", "v3-mscale"),
+            ("YaRN without either", "v3-no-mscale-all-dim"), ("three shard files, a prompt of 1,500 tokens", "v3-long-sharded")):
+        yield (page, f"| {covers} | {{}} ({{}}) |", [power(max(of(checkpoint, "median_position_error"))),
+                                                   power(yardstick[checkpoint]["bfloat16"]["median_position_error"])])
+    fixtures = [name for name in yardstick if name != "tiny-r1"]
+    yield (page, "prompts of the random checkpoints are off by up to {} (transformers: {})",
+           [f"{max(error for name in fixtures for error in of(name, 'max_relative_error')):.2f}",
+            f"{max(yardstick[name]['bfloat16']['max_relative_error'] for name in fixtures):.2f}"])
+    for ops, name, rounded in (("`cuda`", "cuda", "bfloat16"), ("`cuda-portable`", "cuda-portable", "bfloat16"),
+                               ("`cuda`, FP8 cache", "cuda, FP8 cache", "bfloat16"),
+                               ("`cuda-fp8` (Hopper's default)", "cuda-fp8", "bfloat16_fp8_activations")):
+        pair = lambda errors: [power(errors["max_relative_error"]), power(errors["median_relative_error"])]
+        yield (page, f"| {ops} | {{}}, {{}} | {{}}, {{}}", pair(record["golden"][f"tiny-r1 {name}"]) + pair(yardstick["tiny-r1"][rounded]))
+    fp8 = record["golden"]["tiny-r1 cuda-fp8"]
+    changed = next(int(line.split()[2]) for line in record["accuracy"]["report"] if line.startswith("changed correctness"))
+    yield (page, "| on an H200, FP8 activations | {}, {} | equal | {} | {} |",
+           [*pair(fp8), f"{record['accuracy']['mean']:.4f}", str(changed)])
 
 
 def of_passes():
@@ -169,7 +201,7 @@ def rewritten(text, sentence, figures):
 def documents():
     """What each document should be, by its name; and a line for each sentence that is not there once."""
     texts, problems = {}, []
-    for name, sentence, figures in (*of_models(), *of_passes(), *of_attention(), *of_products()):
+    for name, sentence, figures in (*of_models(), *of_accuracy(), *of_passes(), *of_attention(), *of_products()):
         text = texts.setdefault(name, (ROOT / name).read_text())
         if (new := rewritten(text, sentence, figures)) is not None:
             texts[name] = new
