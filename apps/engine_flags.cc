@@ -67,8 +67,7 @@ CLI::Validator ModelsOwnLength() {
 void TakeWhatRunsAnyway(CLI::App& command) {
   for (const char* flag :
        {"--trust-remote-code", "--enable-auto-tool-choice", "--enable-chunked-prefill",
-        "--no-enable-prefix-caching", "--async-scheduling", "--disable-log-requests",
-        "--no-enable-log-requests"}) {
+        "--async-scheduling", "--disable-log-requests", "--no-enable-log-requests"}) {
     command.add_flag_function(flag, [](int64_t) {})->group("");
   }
   using Values = std::set<std::string>;
@@ -192,6 +191,11 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
                   "Memory of the KV cache, as 1073741824 or 1GiB; 0: enough for --max-num-seqs "
                   "requests of --max-model-len, at most 4 GiB, on a GPU at most what is left")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->group(group);
+  command
+      .add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", s.prefix_caching,
+                "Requests share the pages of equal beginnings of their prompts, and find those of "
+                "earlier ones; it is on unless --no-enable-prefix-caching turns it off")
       ->group(group);
   AddDummyFlags(command, settings);
   TakeWhatRunsAnyway(command);

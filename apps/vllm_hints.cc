@@ -50,7 +50,6 @@ constexpr auto kHints = std::to_array<std::pair<std::string_view, std::string_vi
     {"--swap-space", "--kv-cache-memory-bytes says how much memory the KV cache has"},
     {"--cpu-offload-gb", "weights are in the memory of the device that computes: leave it out"},
     {"--block-size", "a page has 64 tokens: leave it out"},
-    {"--enable-prefix-caching", "prefix caching is not supported yet: leave it out"},
     {"--no-enable-chunked-prefill", "prefill is always chunked; see --prefill-chunk"},
     {"--max-num-partial-prefills", kAlwaysOn},
     {"--scheduling-policy",

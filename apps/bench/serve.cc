@@ -188,6 +188,7 @@ void PrintJson(const LoadOptions& o, const LoadSummary& summary, const std::stri
   out["dataset"] = o.source.dataset_path.empty() ? "random" : o.source.dataset_path;
   out["input_len"] =
       o.source.dataset_path.empty() ? json::value(o.source.input_len) : json::value();
+  if (o.source.prefix_len > 0) out["prefix_len"] = o.source.prefix_len;
   out["output_len"] = o.source.output_len;
   for (auto& member : ToJson(summary)) out[member.key()] = std::move(member.value());
   fmt::print("{}\n", json::serialize(out));
@@ -303,6 +304,12 @@ void AddPromptFlags(CLI::App& command, SourceOptions* source) {
       .add_option("--random-input-len", source->input_len,
                   "Tokens of a random prompt (of a chat message: short words)")
       ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--random-prefix-len", source->prefix_len,
+                  "Tokens before these, the same for all prompts")
+      ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str()
       ->group(group);
   command.add_option("--random-output-len,--output-len", source->output_len, "Tokens of an answer")

@@ -12,6 +12,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr size_t kMaxFileBytes = size_t{1} << 30;
+constexpr uint64_t kPrefixStream = ~uint64_t{0};  // no request has this number
 constexpr int32_t kFirstId = 10;  // ids below it are special tokens in many vocabularies
 // Words that byte-level vocabularies have whole.
 constexpr std::string_view kWords[] = {
@@ -82,19 +83,23 @@ Status RequestSource::ReadLines() {
 }
 
 json::object RequestSource::RandomRequest(int64_t index) const {
-  Rng rng(options_.seed, static_cast<uint64_t>(index));
+  Rng shared(options_.seed, kPrefixStream), own(options_.seed, static_cast<uint64_t>(index));
+  const int32_t length = options_.prefix_len + options_.input_len;
+  const auto below = [&](int32_t at, size_t n) {
+    return (at < options_.prefix_len ? shared : own).Below(static_cast<uint32_t>(n));
+  };
   if (options_.chat) {
     std::string text;
-    for (int32_t i = 0; i < options_.input_len; ++i) {
+    for (int32_t i = 0; i < length; ++i) {
       if (i > 0) text += ' ';
-      text += kWords[rng.Below(static_cast<uint32_t>(std::size(kWords)))];
+      text += kWords[below(i, std::size(kWords))];
     }
     return {{"messages", UserMessage(json::string(text))}};
   }
   json::array ids;
-  ids.reserve(static_cast<size_t>(options_.input_len));
-  for (int32_t i = 0; i < options_.input_len; ++i) {
-    ids.push_back(kFirstId + rng.Below(static_cast<uint32_t>(options_.vocab_size - kFirstId)));
+  ids.reserve(static_cast<size_t>(length));
+  for (int32_t i = 0; i < length; ++i) {
+    ids.push_back(kFirstId + below(i, static_cast<size_t>(options_.vocab_size - kFirstId)));
   }
   return {{"prompt", std::move(ids)}};
 }

@@ -16,6 +16,7 @@ struct SourceOptions {
   std::string dataset_path;  // JSON lines; empty: random prompts
   int32_t num_prompts = 1000;
   int32_t input_len = 1024;  // tokens of a random prompt; of a chat message: words of a token or so
+  int32_t prefix_len = 0;    // before it, the same for all prompts
   int32_t output_len = 128;  // unless a line of the file says otherwise
   int32_t vocab_size = 1000;  // random token ids are below
   double temperature = 0;

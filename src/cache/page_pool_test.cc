@@ -56,6 +56,29 @@ TEST(PagePool, MovingKeepsOneReference) {
   pool.CheckIntegrity();
 }
 
+TEST(PagePool, KeptPagesAreIdleUntilTheyAreNeeded) {
+  PagePool pool(3);
+  std::vector<PageId> evicted;
+  pool.OnEvict([&](PageId page) { evicted.push_back(page); });
+  std::vector<PageRef> pages;
+  ASSERT_TRUE(pool.Allocate(2, pages));
+  for (const PageRef& page : pages) pool.Keep(page.id());
+  EXPECT_EQ(pool.references(PageId{0}), 2);
+  EXPECT_EQ(pool.holders(PageId{0}), 1);
+  pages.clear();
+  pool.CheckIntegrity();
+  EXPECT_EQ(pool.idle_pages(), 2);
+  EXPECT_EQ(pool.free_pages(), 3);
+  pages.push_back(pool.Hold(PageId{0}));
+  EXPECT_EQ(pool.idle_pages(), 1);
+  ASSERT_TRUE(pool.Allocate(2, pages));  // the free one, then the idle one
+  EXPECT_EQ(evicted, std::vector<PageId>{PageId{1}});
+  EXPECT_FALSE(pool.Allocate(1, pages));
+  pool.Forget(PageId{0});
+  EXPECT_EQ(pool.references(PageId{0}), 1);
+  pool.CheckIntegrity();
+}
+
 TEST(PagePool, RandomUseLosesNothing) {
   PagePool pool(17);
   Rng rng(1);

@@ -50,6 +50,14 @@ ModelOptions ModelOptionsOf(const ModelConfig& config, const AssemblyOptions& op
           .kv_cache = options.kv_cache};
 }
 
+// Pages stay within this engine: what stands here is for those that may come to leave it.
+PrefixScope PrefixScopeOf(const Checkpoint& checkpoint, const Ops& ops,
+                          const AssemblyOptions& options) {
+  const std::string quantized = options.quantized ? Describe(*options.quantized) : "";
+  return {.model = fmt::format("{} {} {}", checkpoint.folder(), ops.name, quantized),
+          .kv_format = std::string(Name(options.kv_cache.value_or(ops.kv_cache)))};
+}
+
 // What all of the ranks can have each: those of CPUs share the machine's memory.
 int64_t FreeBytesEach(std::span<const EngineRank> ranks, const Ops& ops) {
   int64_t least = INT64_MAX;
@@ -75,6 +83,7 @@ Result<MemoryPlan> PlanAhead(const Checkpoint& checkpoint, const Ops& ops,
                      .max_model_len = limits.max_model_len,
                      .max_num_seqs = limits.max_num_seqs,
                      .kv_cache_bytes = limits.kv_cache_bytes,
+                     .prefix_caching = limits.prefix_caching,
                      .memory_bytes = FreeBytesEach(ranks, ops),
                      .memory_is_ours = IsGpu(ops)});
 }
@@ -185,7 +194,9 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
                                      .prefill_chunk = limits.prefill_chunk,
                                      .num_pages = static_cast<int32_t>(plan.num_pages),
                                      .max_model_len = limits.max_model_len,
-                                     .absorbed_limit = model_options.absorbed_limit},
+                                     .absorbed_limit = model_options.absorbed_limit,
+                                     .prefix_caching = limits.prefix_caching,
+                                     .prefix_scope = PrefixScopeOf(checkpoint, ops, options)},
                        .max_queue = limits.max_queue,
                        .vocab_size = config.vocab_size};
   TRY(Validate(engine.scheduler));

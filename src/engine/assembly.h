@@ -29,6 +29,7 @@ struct EngineLimits {
   int32_t prefill_chunk = 0;
   int64_t kv_cache_bytes = 0;  // 0: see memory_plan.h
   int32_t max_queue = 1024;
+  bool prefix_caching = true;
 
   // What suits the device, where it is 0. A GPU needs more rows to be busy: V2-Lite in BF16 reads
   // prompts 1.5 times as fast in steps of 8192 tokens as in those of 1024

@@ -79,6 +79,10 @@ void Engine::Cancel(RequestId id) {
   loop_->turns().Cancel(id);
 }
 
+void Engine::ResetPrefixCache() {
+  loop_->turns().ResetPrefixCache();
+}
+
 bool Engine::HasRoom(int requests) const {
   return loop_->turns().HasRoom(requests);
 }

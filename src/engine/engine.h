@@ -38,6 +38,7 @@ class Engine final : public EngineClient {
 
   Status Submit(GenerateRequest request) override;
   void Cancel(RequestId id) override;
+  void ResetPrefixCache() override;
   bool HasRoom(int requests) const override;
   EngineStats Stats() const override;
   int32_t max_model_len() const override;

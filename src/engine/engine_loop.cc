@@ -107,11 +107,12 @@ bool EngineLoop::Step() {
 void EngineLoop::DrainInbox() {
   RequestInbox::News news = inbox_.Take();
   if (scheduler_.empty()) RestartThroughput();
+  if (news.reset_prefix_cache) scheduler_.ResetPrefixCache();
   for (GenerateRequest& request : news.requests) {
     live_.emplace(request.id, Live{});
     RequestParams& params = request;
     scheduler_.Add(request.id, std::make_shared<const RequestParams>(std::move(params)),
-                   request.client);
+                   request.client, request.cache_salt);
   }
   for (RequestId id : news.cancels) CancelNow(id);
   while (news.stopped && !live_.empty()) CancelNow(live_.begin()->first);
@@ -183,6 +184,7 @@ void EngineLoop::AddOutput(const StepRow& row, RowResult result, const RowEffect
     output.id = row.request;
     output.tokens = std::move(result.tokens);
     output.prompt_logprobs = std::exchange(prompt_logprobs, {});
+    output.cached_tokens = effect.cached_tokens;
   }
   if (!effect.end) return;
   if (!result.status.ok()) {  // comes by itself, as it does after a token of another step
@@ -210,7 +212,9 @@ void EngineLoop::HandOut() {
               .steps = steps_,
               .preemptions = scheduler_.preemptions(),
               .prompt_tokens = scheduler_.prompt_tokens(),
-              .generated_tokens = scheduler_.generated_tokens()};
+              .generated_tokens = scheduler_.generated_tokens(),
+              .prefix_queries = scheduler_.prefix_queries(),
+              .prefix_hits = scheduler_.prefix_hits()};
   }
   inbox_.Forget(ended);
   LogThroughput();

@@ -25,6 +25,7 @@ class EngineLoop {
   // THREAD: any. As EngineClient.
   Status Submit(GenerateRequest request);
   void Cancel(RequestId id) { inbox_.Cancel(id); }
+  void ResetPrefixCache() { inbox_.ResetPrefixCache(); }
   bool HasRoom(int requests) const { return inbox_.HasRoom(requests); }
   EngineStats Stats() const;
   const EngineOptions& options() const { return options_; }

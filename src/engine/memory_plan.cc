@@ -20,8 +20,9 @@ int64_t RequestPages(const MemoryNeeds& needs) {
   return (needs.max_model_len + kPageTokens - 1) / kPageTokens;
 }
 
-// With every request as long as it may be.
-int64_t PagesInUse(const MemoryNeeds& needs) {
+// The most that have a use: with every request as long as it may be.
+int64_t PagesOfUse(const MemoryNeeds& needs) {
+  if (needs.prefix_caching && needs.kv_cache_bytes > 0) return INT32_MAX;
   return RequestPages(needs) * needs.max_num_seqs;
 }
 
@@ -57,19 +58,20 @@ int64_t MemoryNeeds::item_bytes() const {
 std::string MemoryPlan::ToString() const {
   std::vector<std::string> parts;
   for (const MemoryNeed& item : needs.items) parts.push_back(TextOf(item));
-  parts.insert(parts.begin() + (parts.empty() ? 0 : 1),
-               fmt::format("KV cache {:.2f} GiB ({} tokens{}, {} per GiB)",
-                           Gib(static_cast<double>(kv_cache_bytes())), num_pages * kPageTokens,
-                           num_pages < PagesInUse(needs)
-                               ? ""
-                               : fmt::format(": {} x {}, more could not be used",
-                                             needs.max_num_seqs, needs.max_model_len),
-                           (int64_t{1} << 30) / needs.page_bytes * kPageTokens));
+  parts.insert(
+      parts.begin() + (parts.empty() ? 0 : 1),
+      fmt::format("KV cache {:.2f} GiB ({} tokens{}, {} per GiB)",
+                  Gib(static_cast<double>(kv_cache_bytes())), num_pages * kPageTokens,
+                  num_pages < PagesOfUse(needs)
+                      ? ""
+                      : fmt::format(": {} x {}{}", needs.max_num_seqs, needs.max_model_len,
+                                    needs.prefix_caching ? "" : ", more could not be used"),
+                  (int64_t{1} << 30) / needs.page_bytes * kPageTokens));
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 std::string MemoryPlan::UnusedCache() const {
-  if (needs.kv_cache_bytes < kv_cache_bytes() + needs.page_bytes || num_pages < PagesInUse(needs)) {
+  if (needs.kv_cache_bytes < kv_cache_bytes() + needs.page_bytes || num_pages < PagesOfUse(needs)) {
     return "";
   }
   return fmt::format(
@@ -87,7 +89,7 @@ Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs) {
   }
   const int64_t affordable = kv_cache_bytes / needs.page_bytes;
   MemoryPlan plan{.needs = needs,
-                  .num_pages = std::min<int64_t>({PagesInUse(needs), affordable, INT32_MAX})};
+                  .num_pages = std::min<int64_t>({PagesOfUse(needs), affordable, INT32_MAX})};
   if (plan.num_pages < request_pages) {
     const std::string shorter =
         plan.num_pages == 0 ? ""

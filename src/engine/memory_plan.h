@@ -25,7 +25,9 @@ struct MemoryNeeds {
   int32_t max_num_seqs = 0;
   int64_t kv_cache_bytes = 0;  // 0: enough for max_num_seqs requests of max_model_len, but at most
                                // kDefaultKvCacheBytes, or what is left where memory_is_ours
-  int64_t memory_bytes = 0;    // that can be had; 0: unknown
+  // Pages outlive their requests: all kv_cache_bytes that were asked for are of use.
+  bool prefix_caching = false;
+  int64_t memory_bytes = 0;  // that can be had; 0: unknown
   // Of memory_bytes: the device has nothing else to do, so that the cache may have what is left but
   // a tenth.
   bool memory_is_ours = false;

@@ -39,6 +39,16 @@ TEST(MemoryPlan, SaysWhenBytesThatWereAskedForHaveNoUse) {
             0);
 }
 
+TEST(MemoryPlan, WithPrefixCachingAllBytesThatWereAskedForHaveUse) {
+  MemoryNeeds needs{
+      .page_bytes = kPageBytes, .max_model_len = 129, .max_num_seqs = 1, .prefix_caching = true};
+  EXPECT_EQ(PlanMemory(needs)->num_pages, 3);
+  EXPECT_NE(PlanMemory(needs)->ToString().find("(192 tokens: 1 x 129, "), std::string::npos);
+  needs.kv_cache_bytes = 20 * kPageBytes;
+  EXPECT_EQ(PlanMemory(needs)->num_pages, 20);
+  EXPECT_EQ(PlanMemory(needs)->UnusedCache(), "");
+}
+
 TEST(MemoryPlan, RefusesACacheTooSmallForOneRequest) {
   const auto plan = PlanMemory({.page_bytes = kPageBytes,
                                 .max_model_len = 640,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -15,7 +16,8 @@ namespace fathom {
 
 struct GenerateRequest : RequestParams {
   RequestId id{};
-  uint64_t client = 0;  // who asks: those that wait take turns
+  uint64_t client = 0;     // who asks: those that wait take turns
+  std::string cache_salt;  // pages of prompts are shared among requests of equal ones
 };
 
 struct GeneratedToken {
@@ -32,6 +34,7 @@ struct RequestOutput {
                                        // the stop token that was sampled
   // Once, with the first token: for prompt positions 1.. (the first token has no probability).
   std::vector<TokenLogprobs> prompt_logprobs;
+  int32_t cached_tokens = 0;  // with tokens: of the prompt, found in pages of requests before it
   std::optional<FinishReason> finish;
   Status error;  // why, with kError
 };
@@ -47,6 +50,9 @@ struct EngineStats {
   int64_t preemptions = 0;
   int64_t prompt_tokens = 0;  // computed, since start
   int64_t generated_tokens = 0;
+  // Prompt tokens that were looked up in the prefix cache, and those that were found.
+  int64_t prefix_queries = 0;
+  int64_t prefix_hits = 0;
 };
 
 // THREAD: any.
@@ -62,6 +68,8 @@ class EngineClient {
   virtual void Cancel(RequestId id) = 0;
   // Whether `requests` more would find room in the queue now: asked before any tokenising.
   virtual bool HasRoom(int requests) const = 0;
+  // Requests from now on share no page that was written before.
+  virtual void ResetPrefixCache() = 0;
   virtual EngineStats Stats() const = 0;
   virtual int32_t max_model_len() const = 0;  // prompt + generated tokens of one request
 };

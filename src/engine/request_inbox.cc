@@ -33,6 +33,14 @@ void RequestInbox::Cancel(RequestId id) {
   changed_.notify_one();
 }
 
+void RequestInbox::ResetPrefixCache() {
+  {
+    std::lock_guard lock(mutex_);
+    news_.reset_prefix_cache = true;
+  }
+  changed_.notify_one();
+}
+
 void RequestInbox::Stop(Status why) {
   {
     std::lock_guard lock(mutex_);
@@ -61,8 +69,10 @@ RequestInbox::News RequestInbox::Take() {
 
 bool RequestInbox::WaitForNews() {
   std::unique_lock lock(mutex_);
-  changed_.wait(
-      lock, [this] { return news_.stopped || !news_.requests.empty() || !news_.cancels.empty(); });
+  changed_.wait(lock, [this] {
+    return news_.stopped || news_.reset_prefix_cache || !news_.requests.empty() ||
+           !news_.cancels.empty();
+  });
   return !news_.stopped;
 }
 

@@ -24,14 +24,16 @@ class RequestInbox {
   // stopped.
   Status Put(GenerateRequest request);
   void Cancel(RequestId id);  // unknown ids are ignored
-  void Stop(Status why);      // the first reason stays
+  void ResetPrefixCache();
+  void Stop(Status why);  // the first reason stays
   bool HasRoom(int64_t requests) const;
   int64_t untaken() const;  // requests put that the engine has not taken
 
   // THREAD: the engine's.
   struct News {
     std::vector<GenerateRequest> requests;
-    std::vector<RequestId> cancels;  // each id lives, and stands here once at most
+    std::vector<RequestId> cancels;   // each id lives, and stands here once at most
+    bool reset_prefix_cache = false;  // before these requests
     bool stopped = false;
   };
   News Take();

@@ -20,10 +20,10 @@ StepPlans Scheduler::Plan() {
         in_flight_.size());
   for (Group& group : groups_) group.tokens_left = options_.max_num_batched_tokens;
   const bool hold_back = std::exchange(prefill_left_out_, false);
-  const Group* const for_head = hold_back ? GroupForHead(/*tokens=*/0) : nullptr;
+  const Entrance head = hold_back ? EntranceOfHead() : Entrance();
   std::vector<int32_t> held_back;
   for (const Group& group : groups_) {
-    held_back.push_back(hold_back ? FirstPrefillTokens(group, &group == for_head) : 0);
+    held_back.push_back(hold_back ? FirstPrefillTokens(group, head) : 0);
   }
   for (Group& group : groups_) PlanDecodes(group, held_back[static_cast<size_t>(group.number)]);
   for (Group& group : groups_) PlanPrefills(group);
@@ -38,11 +38,13 @@ StepPlans Scheduler::Plan() {
   return plans;
 }
 
-int32_t Scheduler::FirstPrefillTokens(const Group& group, bool head_may_enter) const {
+int32_t Scheduler::FirstPrefillTokens(const Group& group, const Entrance& head) const {
   for (const Sequence* seq : group.running) {
-    if (seq->prefilling() && !seq->held_in_lockstep()) return NextPrefillTokens(*seq);
+    if (seq->prefilling() && !seq->held_in_lockstep()) {
+      return PrefillTokens(*seq, seq->prefilled, seq->prefill_end);
+    }
   }
-  return head_may_enter ? NextPrefillTokens(*waiting_.front()) : 0;
+  return head.group == &group ? head.tokens : 0;
 }
 
 void Scheduler::PlanDecodes(Group& group, int32_t held_back) {
@@ -92,7 +94,7 @@ void Scheduler::PlanPrefills(Group& group) {
 }
 
 void Scheduler::PlanChunk(Group& group, Sequence& seq) {
-  const int32_t tokens = NextPrefillTokens(seq);
+  const int32_t tokens = PrefillTokens(seq, seq.prefilled, seq.prefill_end);
   if (tokens > group.tokens_left) {
     prefill_left_out_ |= !group.prefills;
     return;
@@ -101,81 +103,12 @@ void Scheduler::PlanChunk(Group& group, Sequence& seq) {
   group.prefills = true;
 }
 
-void Scheduler::AdmitWaiting() {
-  while (!waiting_.empty()) {
-    Sequence& head = *waiting_.front();
-    if (Group* group = GroupForHead(NextPrefillTokens(head))) {
-      OpenSlot(*group, head);
-      PlanChunk(*group, head);
-      continue;
-    }
-    if (const Group* group = GroupForHead(/*tokens=*/0)) prefill_left_out_ |= !group->prefills;
-    return;
-  }
-}
-
-// Where the request whose turn it is finds a slot, its pages and so many tokens in this step, and
-// leaves the most room; null if nowhere.
-Scheduler::Group* Scheduler::GroupForHead(int32_t tokens) {
-  if (waiting_.empty() || waiting_.front()->rows_in_flight > 0) return nullptr;
-  Group* best = nullptr;
-  int64_t most = 0;
-  for (Group& group : groups_) {
-    if (group.free_slots.empty() || PagesBehindHead(group) < 0 || group.tokens_left < tokens) {
-      continue;
-    }
-    const int64_t room = RoomBehindHead(group);
-    if (best != nullptr && room <= most) continue;
-    best = &group;
-    most = room;
-  }
-  return best;
-}
-
-// A page for each running request is not free, or its next decode would preempt the newcomer.
-int64_t Scheduler::PagesBehindHead(const Group& group) const {
-  return group.pool.free_pages() - PagesFor(waiting_.front()->length()) -
-         static_cast<int64_t>(group.running.size());
-}
-
-// The smaller of two shares: of the group's pages, and of the step's tokens. Both are multiplied by
-// the number of pages and of tokens, which are the same in all groups.
-int64_t Scheduler::RoomBehindHead(const Group& group) const {
-  const int64_t tokens = group.tokens_left - NextPrefillTokens(*waiting_.front());
-  return std::min(PagesBehindHead(group) * options_.max_num_batched_tokens,
-                  tokens * options_.num_pages);
-}
-
-// Tokens of its next row: up to the next multiple of prefill_chunk, whatever the budget, and never
-// across the prompt's end, so that all of them are of one form.
-int32_t Scheduler::NextPrefillTokens(const Sequence& seq) const {
-  const bool waits = seq.state == SequenceState::kWaiting;
-  const int32_t begin = waits ? 0 : seq.prefilled;
-  const int32_t end = waits ? seq.length() : seq.prefill_end;
+// Tokens of its next row, from `begin` on, if it is to be prefilled to `end`: up to the next
+// multiple of prefill_chunk, whatever the budget, and never across the prompt's end, so that all of
+// them are of one form.
+int32_t Scheduler::PrefillTokens(const Sequence& seq, int32_t begin, int32_t end) const {
   const int32_t border = begin + options_.prefill_chunk - begin % options_.prefill_chunk;
   return std::min(border, begin < seq.prompt_size() ? seq.prompt_size() : end) - begin;
-}
-
-void Scheduler::OpenSlot(Group& group, Sequence& seq) {
-  waiting_.pop_front();
-  turn_ = std::max(turn_, seq.turn);
-  const auto later =
-      std::upper_bound(group.running.begin(), group.running.end(), &seq, ComesBefore);
-  group.running.insert(later, &seq);
-  seq.state = SequenceState::kRunning;
-  seq.group = group.number;
-  seq.slot = group.free_slots.back();
-  group.free_slots.pop_back();
-  seq.prefill_end = seq.length();
-  seq.prefilled = 0;
-  seq.pages_planned = 0;
-  const bool allocated = group.pool.Allocate(PagesFor(seq.prefill_end), seq.pages);
-  CHECK(allocated, "{} pages for request {}", PagesFor(seq.prefill_end), Raw(seq.id));
-  group.part.openings.push_back({.slot = seq.slot,
-                                 .request = seq.id,
-                                 .params = seq.params,
-                                 .generated = seq.generated,
-                                 .final_length = seq.final_length});
 }
 
 // Sees to it that the token which `seq` decodes next has a page wherever it turns out to stand.
@@ -198,11 +131,18 @@ bool Scheduler::ReserveToken(Group& group, Sequence& seq, int32_t& pages_owed) {
   return true;
 }
 
-// Pages that come back without preempting anyone, once the steps in flight have completed.
+// Pages that come back without preempting anyone, once the steps in flight have completed: those
+// that nobody else holds.
 int32_t Scheduler::PagesSoonFree(const Group& group) {
-  size_t pages = 0;
-  for (const Sequence* seq : group.leaving) pages += seq->pages.size();
-  for (const Sequence* seq : group.running) pages += seq->fully_planned() ? seq->pages.size() : 0;
+  int64_t pages = 0;
+  const auto add = [&](const Sequence& seq) {
+    pages += std::ranges::count_if(
+        seq.pages, [&](const PageRef& page) { return group.pool.holders(page.id()) == 1; });
+  };
+  for (const Sequence* seq : group.leaving) add(*seq);
+  for (const Sequence* seq : group.running) {
+    if (seq->fully_planned()) add(*seq);
+  }
   return static_cast<int32_t>(pages);
 }
 
@@ -228,6 +168,7 @@ void Scheduler::AddRow(Group& group, Sequence& seq, StepRow row) {
   row.slot = seq.slot;
   row.request = seq.id;
   row.first_new_page = seq.pages_planned;
+  CheckWritable(group, seq, row);
   HandOverPages(seq, row);
   ++seq.rows_in_flight;
   seq.samples_in_flight += row.samples;

@@ -28,7 +28,7 @@ Status Validate(const SchedulerOptions& options) {
 }
 
 Scheduler::Group::Group(int32_t number, const SchedulerOptions& options)
-    : number(number), pool(options.num_pages) {
+    : number(number), pool(options.num_pages), index(&pool) {
   for (int32_t slot = options.max_num_seqs - 1; slot >= 0; --slot) {
     free_slots.push_back(SlotId{slot});
   }
@@ -76,12 +76,14 @@ uint64_t Scheduler::TurnOf(uint64_t client) const {
   return std::max(turn_, last == waiting_.rend() ? 0 : (*last)->turn) + 1;
 }
 
-void Scheduler::Add(RequestId id, std::shared_ptr<const RequestParams> params, uint64_t client) {
+void Scheduler::Add(RequestId id, std::shared_ptr<const RequestParams> params, uint64_t client,
+                    const std::string& cache_salt) {
   const Status fits = CheckFits(static_cast<int64_t>(params->prompt.size()), params->max_tokens);
   CHECK(fits.ok(), "request {}: {}", Raw(id), fits.message());
   auto seq = std::make_unique<Sequence>();
   seq->id = id;
   seq->params = std::move(params);
+  seq->prefix = ChainOf(*seq->params, cache_salt);
   seq->client = client;
   seq->turn = TurnOf(client);
   seq->arrival = next_arrival_++;
@@ -137,6 +139,9 @@ std::vector<RowEffect> Scheduler::Apply(uint64_t step, std::span<const StepRow> 
     if (seq.state != SequenceState::kEnded) {
       effects[i].counts = true;
       effects[i].end = Advance(seq, row, outcomes[i]);
+      effects[i].cached_tokens = seq.cached_tokens;
+      const bool written = !row.is_decode() && !outcomes[i].failed;
+      if (written) Publish(seq, row.begin + row.num_tokens());
       if (effects[i].end) End(seq);
     }
     ReleaseIfDrained(seq);
@@ -185,6 +190,7 @@ void Scheduler::Preempt(Sequence& seq) {
 
 void Scheduler::Leave(Sequence& seq) {
   Group& group = GroupOf(seq);
+  WithdrawPromises(seq);
   std::erase(group.running, &seq);
   group.leaving.push_back(&seq);
 }
@@ -196,7 +202,7 @@ void Scheduler::ReleaseIfDrained(Sequence& seq) {
     Group& group = GroupOf(seq);
     std::erase(group.leaving, &seq);
     group.free_slots.push_back(seq.slot);
-    seq.pages.clear();
+    while (!seq.pages.empty()) seq.pages.pop_back();  // last to first, as the index requires
     seq.slot = SlotId{-1};
     seq.group = -1;
   }
@@ -222,13 +228,16 @@ void Scheduler::CheckIntegrity() const {
   CHECK(!sequences_.empty() || in_flight_.empty());
 }
 
-// Each slot and page of the group is free, or one of its requests has it.
+// Each slot of the group is free, or one of its requests has it; each reference to a page is one of
+// its requests', or the index's.
 void Scheduler::CheckGroup(const Group& group) const {
   group.pool.CheckIntegrity();
+  group.index.CheckIntegrity();
   const auto& running = group.running;
   CHECK(std::is_sorted(running.begin(), running.end(), ComesBefore));
-  // A preempted request may come before others that run, if these have another group.
-  CHECK(options_.groups > 1 || running.empty() || waiting_.empty() ||
+  // A request that waits may come before others that run, if these have another group, or if it
+  // waits, or has waited, for another's pages.
+  CHECK(options_.groups > 1 || options_.prefix_caching || running.empty() || waiting_.empty() ||
         ComesBefore(running.back(), waiting_.front()));
   std::vector<bool> slot_taken(static_cast<size_t>(options_.max_num_seqs));
   const auto take_slot = [&](SlotId slot) {
@@ -236,19 +245,26 @@ void Scheduler::CheckGroup(const Group& group) const {
           "slot {} of group {} is lost or taken twice", Raw(slot), group.number);
     slot_taken[Raw(slot)] = true;
   };
-  size_t pages = 0;
+  std::vector<int32_t> holders(static_cast<size_t>(options_.num_pages));
   const auto take = [&](const Sequence& seq, bool runs) {
     CHECK(seq.group == group.number && (seq.state == SequenceState::kRunning) == runs);
     take_slot(seq.slot);
-    pages += seq.pages.size();
+    for (const PageRef& page : seq.pages) ++holders[static_cast<size_t>(Raw(page.id()))];
   };
   for (SlotId slot : group.free_slots) take_slot(slot);
   for (const Sequence* seq : running) take(*seq, true);
   for (const Sequence* seq : group.leaving) take(*seq, false);
   CHECK(std::find(slot_taken.begin(), slot_taken.end(), false) == slot_taken.end());
-  CHECK(pages + group.pool.free_pages() == static_cast<size_t>(group.pool.num_pages()),
-        "group {}: {} pages held and {} free of {}", group.number, pages, group.pool.free_pages(),
-        group.pool.num_pages());
+  for (int32_t page = 0; page < options_.num_pages; ++page) {
+    const int32_t held = holders[static_cast<size_t>(page)];
+    CHECK(group.pool.holders(PageId{page}) == held,
+          "group {}: {} requests hold page {}, which counts {}", group.number, held, page,
+          group.pool.holders(PageId{page}));
+  }
+  for (const auto& [key, seq] : group.promised) {
+    CHECK(seq->state == SequenceState::kRunning && seq->group == group.number && seq->publishes,
+          "a page of group {} is promised by nobody who runs", group.number);
+  }
 }
 
 void Scheduler::CheckSequence(const Sequence& seq) const {
@@ -265,6 +281,7 @@ void Scheduler::CheckSequence(const Sequence& seq) const {
   // A row may turn out to be one too many only where the rows before it may bring several tokens.
   CHECK(options_.max_drafts > 0 || seq.length() + seq.samples_in_flight <= seq.final_length);
   if (seq.state == SequenceState::kRunning) {
+    CHECK(seq.awaited_group < 0 && seq.published <= seq.prefix.size());
     const int32_t reserved = std::max(seq.planned_most(), seq.prefill_end);
     const auto pages = static_cast<int64_t>(seq.pages.size());
     CHECK(PagesFor(reserved) <= pages && pages <= PagesFor(seq.final_length - 1));

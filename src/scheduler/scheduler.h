@@ -6,11 +6,13 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/status.h"
 #include "cache/page_pool.h"
+#include "cache/prefix_index.h"
 #include "scheduler/sequence.h"
 #include "scheduler/step_plan.h"
 
@@ -28,6 +30,11 @@ struct SchedulerOptions {
   int64_t absorbed_limit = -1;
   int32_t depth = 2;       // steps planned ahead of results
   int32_t max_drafts = 0;  // that a decode verifies at most
+
+  bool prefix_caching = false;    // requests share the full pages of equal beginnings
+  PrefixScope prefix_scope = {};  // what of it is the engine's; a request adds its own
+  bool draft_layers = false;      // pages have entries of theirs, which depend on the next token
+  PrefixHash prefix_hash = Sha256;
 };
 
 // kInvalidArgument, naming the flag, for what no scheduler can run with.
@@ -47,6 +54,7 @@ enum class SequenceEnd { kStop, kLength, kFailed };
 struct RowEffect {
   bool counts = false;  // false: the request had ended before; the outcome is dropped
   std::optional<SequenceEnd> end;
+  int32_t cached_tokens = 0;  // of its prompt: found when it first entered a slot
 };
 
 // Policy: in each group every running request decodes in each step, by turn, and verifies as many
@@ -57,6 +65,11 @@ struct RowEffect {
 // its token: then the request of its group whose turn is the last is preempted. That one gives its
 // pages back and later, in whatever group, but in its old turn, computes its prompt and generated
 // tokens anew, in the forms that they had. Any request that fits alone thus ends.
+//
+// With prefix caching a request enters with the pages of its prompt's beginning that the group's
+// index has, never that of the last token, and one whose next page another request is computing
+// waits for it; others may pass it meanwhile. Pages that a prefill wrote are published once the
+// step that wrote them is applied.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);  // REQUIRES: Validate(options).ok()
@@ -66,11 +79,15 @@ class Scheduler {
   // context if one token is all it asks for. THREAD: any.
   Status CheckFits(int64_t prompt_tokens, int64_t max_tokens) const;
 
-  // `client`: who asks. REQUIRES: CheckFits(), a new id.
-  void Add(RequestId id, std::shared_ptr<const RequestParams> params, uint64_t client = 0);
+  // `client`: who asks. `cache_salt`: pages are shared among equal ones. REQUIRES: CheckFits(), a
+  // new id.
+  void Add(RequestId id, std::shared_ptr<const RequestParams> params, uint64_t client = 0,
+           const std::string& cache_salt = {});
   // False if the request is unknown or has ended. Its pages are free once no row of it is in
   // flight; Apply() drops the results of those.
   bool Cancel(RequestId id);
+  // From now on no page is found that was written before.
+  void ResetPrefixCache();
 
   // The next step of all groups; empty() if nothing can run before another result.
   // REQUIRES: fewer than `depth` plans without Apply().
@@ -92,6 +109,9 @@ class Scheduler {
   int64_t preemptions() const { return preemptions_; }
   int64_t prompt_tokens() const { return prompt_tokens_; }        // planned, each once
   int64_t generated_tokens() const { return generated_tokens_; }  // applied
+  // Prompt tokens of requests that have entered, each once, and those of them that were found.
+  int64_t prefix_queries() const { return prefix_queries_; }
+  int64_t prefix_hits() const { return prefix_hits_; }
 
   // CHECKs every invariant; when empty(), that every slot and page is free.
   void CheckIntegrity() const;
@@ -104,6 +124,9 @@ class Scheduler {
 
     const int32_t number;
     PagePool pool;
+    PrefixIndex index;
+    // Pages that running requests compute and will publish.
+    std::unordered_map<PrefixKey, const Sequence*, PrefixKeyHash> promised;
     std::vector<SlotId> free_slots;  // a stack
     std::vector<Sequence*> running;  // by turn
     std::vector<Sequence*> leaving;  // their slots and pages are still in flight
@@ -115,21 +138,41 @@ class Scheduler {
     bool prefills = false;  // it has a row of known tokens
   };
 
+  // Where a request that waits may enter.
+  struct Entrance {
+    Group* group = nullptr;  // null: nowhere
+    int32_t cached = 0;      // leading pages of its prompt that it finds there
+    int32_t shared = 0;      // with those that are being computed there: for these it waits
+    int64_t pages_left = 0;  // behind it
+    int32_t tokens = 0;      // of its first row; 0 if it waits
+
+    bool waits() const { return shared > cached; }
+  };
+
   Group& GroupOf(const Sequence& seq) { return groups_[static_cast<size_t>(seq.group)]; }
   uint64_t TurnOf(uint64_t client) const;
   int64_t FinalLength(int64_t prompt_tokens, int64_t max_tokens) const;
-  int32_t FirstPrefillTokens(const Group& group, bool head_may_enter) const;
+  int32_t FirstPrefillTokens(const Group& group, const Entrance& head) const;
   void PlanDecodes(Group& group, int32_t held_back);
   void PlanPrefills(Group& group);
   void PlanChunk(Group& group, Sequence& seq);
   void AddPrefill(Group& group, Sequence& seq, int32_t tokens);
-  void AdmitWaiting();
   StepPlans TakeParts();
-  int32_t NextPrefillTokens(const Sequence& seq) const;
-  Group* GroupForHead(int32_t tokens);
-  int64_t PagesBehindHead(const Group& group) const;
-  int64_t RoomBehindHead(const Group& group) const;
-  void OpenSlot(Group& group, Sequence& seq);
+  int32_t PrefillTokens(const Sequence& seq, int32_t begin, int32_t end) const;
+  // Admission.
+  void AdmitWaiting();
+  Entrance EntranceOfHead();
+  Entrance BestEntrance(const Sequence& seq, bool with_tokens);
+  Entrance EntranceOf(const Sequence& seq, Group& group) const;
+  int64_t RoomBehind(const Entrance& entrance) const;
+  void OpenSlot(const Entrance& entrance, Sequence& seq);
+  // Shared prefixes.
+  PrefixChain ChainOf(const RequestParams& params, const std::string& cache_salt) const;
+  bool Awaits(const Sequence& seq) const;
+  void TakePages(const Entrance& entrance, Sequence& seq);
+  void Publish(Sequence& seq, int32_t written);
+  void WithdrawPromises(Sequence& seq);
+  static void CheckWritable(const Group& group, const Sequence& seq, const StepRow& row);
   bool ReserveToken(Group& group, Sequence& seq, int32_t& pages_owed);
   static void AddDrafts(Group& group, int32_t drafts, Sequence& seq, StepRow& row);
   static int32_t PagesSoonFree(const Group& group);
@@ -158,6 +201,8 @@ class Scheduler {
   int64_t preemptions_ = 0;
   int64_t prompt_tokens_ = 0;
   int64_t generated_tokens_ = 0;
+  int64_t prefix_queries_ = 0;
+  int64_t prefix_hits_ = 0;
 };
 
 }  // namespace fathom

@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -49,9 +50,10 @@ class SchedulerHarness {
   void Add(uint64_t id, int32_t prompt_tokens, int32_t max_tokens, uint64_t client = 0) {
     Add(id, Params(prompt_tokens, max_tokens), client);
   }
-  void Add(uint64_t id, RequestParams params, uint64_t client = 0) {
+  void Add(uint64_t id, RequestParams params, uint64_t client = 0, const std::string& salt = {}) {
     asked_[id] = params;
-    scheduler.Add(RequestId{id}, std::make_shared<const RequestParams>(std::move(params)), client);
+    scheduler.Add(RequestId{id}, std::make_shared<const RequestParams>(std::move(params)), client,
+                  salt);
   }
   // Plans a step, in flight until Apply(); no rows: nothing could run. Of one group: its part.
   StepPlan Plan() {
@@ -95,6 +97,7 @@ class SchedulerHarness {
       if (effects[i].counts) {
         tokens[id].insert(tokens[id].end(), outcomes[i].tokens.begin(), outcomes[i].tokens.end());
       }
+      if (effects[i].counts) cached[id] = effects[i].cached_tokens;
       if (effects[i].end) ends[id] = *effects[i].end;
     }
     scheduler.CheckIntegrity();
@@ -130,6 +133,7 @@ class SchedulerHarness {
   std::map<uint64_t, int32_t> fails;    // the position whose token cannot be drawn
   std::map<uint64_t, std::vector<TokenId>> tokens;
   std::map<uint64_t, SequenceEnd> ends;
+  std::map<uint64_t, int32_t> cached;  // tokens of each prompt
 
  private:
   // What a device keeps.

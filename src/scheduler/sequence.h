@@ -9,6 +9,7 @@
 
 #include "base/ids.h"
 #include "cache/page_pool.h"
+#include "cache/prefix_index.h"
 #include "request/params.h"
 
 namespace fathom {
@@ -30,6 +31,11 @@ struct Sequence {
   std::vector<TokenId> generated;
   SequenceState state = SequenceState::kWaiting;
   int32_t prompt_planned = 0;  // prompt positions planned in any life, so that none reports twice
+  PrefixChain prefix;          // full pages of its prompt; none: it shares nothing
+  int32_t cached_tokens = -1;  // of its prompt, found when it first entered a slot; -1: it has not
+  // While it waits: the page that another request of this group computes, and that it will share.
+  int32_t awaited_group = -1;
+  PrefixKey awaited{};
 
   // Of this life: from entering a slot to the end or a preemption.
   int32_t group = -1;
@@ -38,6 +44,8 @@ struct Sequence {
   int32_t pages_planned = 0;  // of `pages`, those that a plan has handed to the device
   int32_t prefill_end = 0;    // tokens known on entering the slot: computed as a prefill
   int32_t prefilled = 0;      // of them, planned
+  int32_t published = 0;      // leading pages that others may share
+  bool publishes = true;      // those behind them too, once they are written
   int32_t rows_in_flight = 0;
   int32_t samples_in_flight = 0;  // rows that sample: each brings a token at least
   int32_t tokens_in_flight = 0;   // that these rows bring at most

@@ -82,6 +82,7 @@ Api::Answer Api::Dispatch(Endpoint endpoint, const HttpRequest& request, const W
     case Endpoint::kCompletions: return Completions(request, limits);
     case Endpoint::kTokenize: return Tokenize(request, limits);
     case Endpoint::kDetokenize: return Detokenize(request, limits);
+    case Endpoint::kResetPrefixCache: return ResetPrefixCache();
     case Endpoint::kModels: return Models(request);
     case Endpoint::kHealth:  // of one that is not ready: readiness.h
     case Endpoint::kLive: return HttpResponse{.content_type = "text/plain"};
@@ -110,6 +111,11 @@ HttpResponse Api::Version() const {
 
 HttpResponse Api::MetricsText() {
   return {.body = metrics_.Render(engine_.Stats()), .content_type = Metrics::kContentType};
+}
+
+HttpResponse Api::ResetPrefixCache() {
+  engine_.ResetPrefixCache();
+  return {.content_type = "text/plain"};
 }
 
 HttpResponse Api::Models(const HttpRequest& request) const {

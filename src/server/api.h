@@ -43,6 +43,7 @@ class Api {
   HttpResponse Version() const;
   HttpResponse Models(const HttpRequest& request) const;
   HttpResponse MetricsText();
+  HttpResponse ResetPrefixCache();
   Answer Chat(const HttpRequest& request, const WorkLimits& limits);
   Answer Completions(const HttpRequest& request, const WorkLimits& limits);
   HttpResponse Tokenize(const HttpRequest& request, const WorkLimits& limits);

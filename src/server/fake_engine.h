@@ -47,6 +47,7 @@ class FakeEngine final : public EngineClient {
     std::lock_guard lock(mutex_);
     cancelled_ += static_cast<int>(live_.erase(id));
   }
+  void ResetPrefixCache() override { ++resets_; }
   bool HasRoom(int requests) const override {
     if (throws_) throw std::runtime_error("no room to count in");
     std::lock_guard lock(mutex_);
@@ -58,6 +59,7 @@ class FakeEngine final : public EngineClient {
   }
   int32_t max_model_len() const override { return 4096; }
 
+  int resets() const { return resets_; }
   void ThrowFromNowOn() { throws_ = true; }  // as a library might
 
   int cancelled() const {
@@ -137,6 +139,7 @@ class FakeEngine final : public EngineClient {
   const std::chrono::microseconds tick_;
   const int capacity_;
   std::atomic<bool> throws_{false};
+  std::atomic<int> resets_{0};
   mutable std::mutex mutex_;
   std::map<RequestId, Live> live_;     // guarded by mutex_
   std::vector<GenerateRequest> seen_;  // guarded by mutex_

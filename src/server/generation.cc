@@ -59,6 +59,7 @@ std::vector<GenerateRequest> Generation::Requests() const {
   for (size_t i = 0; i < choices_.size(); ++i) {
     GenerateRequest request;
     request.client = setup_.places.client();
+    request.cache_salt = params.cache_salt;
     request.prompt = prompt(i).tokens;
     request.sampling = params.sampling;
     request.stop_tokens = params.stop_token_ids;
@@ -121,6 +122,7 @@ void Generation::OnOutput(size_t index, RequestOutput output, std::string* event
               .prompt_logprobs = std::move(output.prompt_logprobs)};
   if (piece.first) {
     choice.first_ns = now;
+    choice.cached_tokens = output.cached_tokens;
     setup_.metrics->OnFirstToken(static_cast<int64_t>(prompt(index).tokens.size()),
                                  Seconds(now - arrival_ns_));
   } else if (!output.tokens.empty()) {
@@ -169,6 +171,10 @@ Usage Generation::usage() const {
     usage.prompt_tokens += static_cast<int64_t>(prompt.tokens.size());
   }
   for (const ChoiceState& choice : choices_) usage.completion_tokens += choice.tokens;
+  // A prompt counts once, and its first choice is the one that others share pages with.
+  for (size_t i = 0; i < choices_.size(); i += static_cast<size_t>(setup_.params.n)) {
+    usage.cached_tokens += choices_[i].cached_tokens;
+  }
   return usage;
 }
 

@@ -92,6 +92,7 @@ class Generation {
   struct ChoiceState {
     TextStream text;
     int64_t tokens = 0;
+    int64_t cached_tokens = 0;  // of its prompt
     int64_t first_ns = 0, last_ns = 0;
     bool ended = false;
   };

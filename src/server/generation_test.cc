@@ -123,6 +123,25 @@ class GenerationTest : public testing::Test {
   VirtualClock clock_;
 };
 
+TEST_F(GenerationTest, CachedTokensAreThoseOfEachPromptsFirstChoice) {
+  GenerationSetup setup = Setup({.n = 2, .cache_salt = "mine"});
+  setup.prompts.push_back({.tokens = Tokens("another prompt"), .max_tokens = 100});
+  CompletionGeneration generation(std::move(setup));
+  const std::vector<GenerateRequest> requests = generation.Requests();
+  ASSERT_EQ(requests.size(), 4u);
+  std::string events;
+  for (size_t choice = 0; choice < requests.size(); ++choice) {
+    EXPECT_EQ(requests[choice].cache_salt, "mine");
+    RequestOutput output{.cached_tokens = choice == 2 ? 128 : 64 * (static_cast<int>(choice) % 2)};
+    output.tokens.push_back({Eos(), {}});
+    output.finish = FinishReason::kStop;
+    generation.OnOutput(choice, std::move(output), &events);
+  }
+  ASSERT_TRUE(generation.done());
+  const json::value body = json::parse(generation.Body());
+  EXPECT_EQ(body.at("usage").at("prompt_tokens_details").at("cached_tokens"), json::value(128));
+}
+
 TEST_F(GenerationTest, ChatSplitsReasoningFromContent) {
   std::vector<TokenId> tokens = Tokens("2 + 2 is 4.</think>The answer is 4.");
   tokens.push_back(Eos());

@@ -259,6 +259,14 @@ TEST_F(HttpServerTest, AnOverlongPromptIsRefusedWithTheNumbers) {
   EXPECT_EQ(client.Ask("POST", kChat, Chat(std::string(3 << 20, 'x'))).status, 400);
 }
 
+TEST_F(HttpServerTest, ThePrefixCacheIsReset) {
+  Serve();
+  Client client(port_);
+  EXPECT_EQ(client.Ask("POST", "/reset_prefix_cache").status, 200);
+  EXPECT_EQ(engine_->resets(), 1);
+  EXPECT_EQ(client.Ask("GET", "/reset_prefix_cache").status, 405);
+}
+
 TEST_F(HttpServerTest, AFullQueueIsSaidBeforeTokenising) {
   Serve({}, 1ms, /*capacity=*/1);
   Client busy(port_);

@@ -57,6 +57,10 @@ struct Metrics::Families {
       Gauge("vllm:kv_cache_usage_perc", "Share of the KV cache's pages in use; 1 is all.");
   prometheus::Counter& preemptions =
       Counter("vllm:num_preemptions_total", "Requests put back to waiting for lack of pages.");
+  prometheus::Counter& prefix_queries =
+      Counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.");
+  prometheus::Counter& prefix_hits =
+      Counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.");
   prometheus::Counter& prompt_tokens =
       Counter("vllm:prompt_tokens_total", "Prompt tokens processed.");
   prometheus::Counter& generated_tokens =
@@ -163,6 +167,8 @@ std::string Metrics::Render(const EngineStats& stats) {
   RaiseTo(families_->steps, static_cast<double>(stats.steps));
   RaiseTo(families_->dropped_log_lines, static_cast<double>(DroppedLogLines()));
   RaiseTo(families_->preemptions, static_cast<double>(stats.preemptions));
+  RaiseTo(families_->prefix_queries, static_cast<double>(stats.prefix_queries));
+  RaiseTo(families_->prefix_hits, static_cast<double>(stats.prefix_hits));
   return prometheus::TextSerializer().Serialize(families_->registry.Collect());
 }
 

@@ -215,6 +215,11 @@ void ReadParams(RequestFields& fields, const RequestLimits& limits, GenerationPa
       static_cast<int32_t>(fields.Integer("min_tokens", 0, 0, limits.max_model_len));
   params->ignore_eos = fields.Bool("ignore_eos", false);
   params->skip_special_tokens = fields.Bool("skip_special_tokens", true);
+  params->cache_salt = fields.String("cache_salt", "");
+  if (params->cache_salt.size() > kMaxCacheSaltBytes) {
+    fields.Fail("cache_salt", fmt::format("cache_salt has {} bytes; at most {} are allowed",
+                                          params->cache_salt.size(), kMaxCacheSaltBytes));
+  }
 }
 
 void CheckMinTokens(RequestFields& fields, const GenerationParams& params) {

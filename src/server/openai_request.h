@@ -23,6 +23,7 @@ struct SamplingDefaults {
 
 inline constexpr int kMaxStopStrings = 64;
 inline constexpr size_t kMaxStopBytes = 1024;  // of one stop string
+inline constexpr size_t kMaxCacheSaltBytes = 1024;
 inline constexpr int kMaxN = 128;
 inline constexpr int kMaxMessages = 16384;
 inline constexpr int kMaxTools = 1024;
@@ -52,6 +53,7 @@ struct GenerationParams {
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage_stats = false;
+  std::string cache_salt;  // only requests of the same share pages of their prompts
 };
 
 // Lives in the storage of the body that it was read from.

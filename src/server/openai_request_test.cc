@@ -81,7 +81,8 @@ TEST(ParseChat, EverySamplingField) {
          "seed": -3, "max_tokens": 9, "max_completion_tokens": 8, "min_tokens": 2,
          "stop": ["a", "b"], "stop_token_ids": [5], "ignore_eos": true, "n": 3, "logprobs": true,
          "top_logprobs": 4, "include_stop_str_in_output": true, "skip_special_tokens": false,
-         "stream": true, "stream_options": {"include_usage": true}, "user": "me", "metadata": {})");
+         "stream": true, "stream_options": {"include_usage": true}, "user": "me", "metadata": {},
+         "cache_salt": "mine")");
   const GenerationParams& params = chat.params;
   const SamplingParams& s = params.sampling;
   EXPECT_EQ(s.temperature, 0.5f);
@@ -102,6 +103,7 @@ TEST(ParseChat, EverySamplingField) {
   EXPECT_TRUE(params.ignore_eos && params.stream && params.include_usage);
   EXPECT_TRUE(params.include_stop_str_in_output && !params.skip_special_tokens);
   EXPECT_EQ(params.n, 3);
+  EXPECT_EQ(params.cache_salt, "mine");
   EXPECT_EQ(s.logprobs, 4);
 }
 
@@ -130,6 +132,8 @@ TEST(ParseChat, ErrorsNameTheParameter) {
   EXPECT_EQ(BadChat(R"("n": 0)"), "n");
   EXPECT_EQ(BadChat(R"("n": 9)"), "n");
   EXPECT_EQ(BadChat(R"("n": 129)"), "n");
+  EXPECT_EQ(BadChat(R"("cache_salt": 5)"), "cache_salt");
+  EXPECT_EQ(BadChat(R"("cache_salt": ")" + std::string(1025, 's') + "\""), "cache_salt");
   EXPECT_EQ(BadChat(R"("stop": [""])"), "stop");
   EXPECT_EQ(BadChat(R"("stop": [1])"), "stop");
   EXPECT_EQ(BadChat(R"("stop_token_ids": [100])"), "stop_token_ids");

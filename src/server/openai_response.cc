@@ -31,7 +31,8 @@ json::object TokenJson(const Tokenizer& tokenizer, TokenId id, float logprob) {
 json::object ToJson(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
-          {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
 }
 
 std::string Event(const json::value& data) {

@@ -17,6 +17,7 @@ namespace fathom {
 struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
+  int64_t cached_tokens = 0;  // of the prompts
   int64_t total_tokens() const { return prompt_tokens + completion_tokens; }
 };
 boost::json::object ToJson(const Usage& usage);

@@ -13,6 +13,7 @@ constexpr Route kRoutes[] = {
     {"GET", kModelsPath, Endpoint::kModels},
     {"POST", "/tokenize", Endpoint::kTokenize},
     {"POST", "/detokenize", Endpoint::kDetokenize},
+    {"POST", "/reset_prefix_cache", Endpoint::kResetPrefixCache},
     {"GET", "/health", Endpoint::kHealth, true},
     {"GET", "/ping", Endpoint::kHealth, true},
     {"GET", "/live", Endpoint::kLive, true},

@@ -13,6 +13,7 @@ enum class Endpoint {
   kModels,
   kTokenize,
   kDetokenize,
+  kResetPrefixCache,
   kHealth,
   kLive,
   kLoad,

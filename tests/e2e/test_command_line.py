@@ -95,7 +95,7 @@ def test_what_a_command_line_of_vllm_asks_for_and_gets_anyway_is_taken():
     result = run(
         "serve", "nowhere", "--trust-remote-code", "--enable-auto-tool-choice", "--tool-call-parser", "deepseek_v31",
         "--reasoning-parser=deepseek_r1", "--gpu-memory-utilization", "0.9", "--block-size=64", "--enable-chunked-prefill",
-        "--no-enable-prefix-caching", "--async-scheduling", "--disable-log-requests", "--port", "0",
+        "--enable-prefix-caching", "--async-scheduling", "--disable-log-requests", "--port", "0",
     )  # fmt: skip
     assert result.returncode == 1 and result.stderr == "fathom serve: there is no folder nowhere\n"
 

@@ -1,26 +1,12 @@
 // However a request's tokens are cut into steps and passes, they have the same bits.
-#include <cmath>
-
 #include "golden/run_requests.h"
+#include "golden/wrong_tables.h"
 
 namespace fathom {
 namespace {
 
 const Ops& RightOps() {
   return CpuOps(Fp8Activations::kExact);
-}
-
-// Attention of which a token's bits depend on how many tokens of its row are in the step.
-void AttendByRowLength(OpContext& context, const AttendAbsorbedArgs& a) {
-  RightOps().attend_absorbed.run(context, a);
-  const int32_t live = *a.tokens.live.As<int32_t>(), *slots = a.tokens.slots.As<int32_t>();
-  const int64_t width = a.out.dim(1) * a.out.dim(2);
-  for (int32_t t = 0; t < live; ++t) {
-    const bool alone =
-        (t == 0 || slots[t - 1] != slots[t]) && (t + 1 == live || slots[t + 1] != slots[t]);
-    float* out = a.out.As<float>() + t * width;
-    for (int64_t i = 0; !alone && i < width; ++i) out[i] = std::nextafter(out[i], 0.0f);
-  }
 }
 
 // Draws with the number of a logit vector's place in its pass, instead of its token's position.

@@ -35,6 +35,7 @@ struct Setting {
   std::optional<DType> kv_cache = {};
   int32_t pages = 0;         // 0: enough for every slot
   int32_t pass_vectors = 0;  // logit vectors that are sampled at a time; 0: one for each slot
+  bool prefix_caching = false;
 };
 
 // Every table, and the default one with an FP8 cache.
@@ -69,7 +70,7 @@ class Collector {
   std::map<RequestId, std::vector<GeneratedToken>> WaitFor(size_t requests) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return ended_ == requests; });
-    return std::move(tokens_);
+    return std::exchange(tokens_, {});
   }
 
  private:
@@ -81,9 +82,11 @@ class Collector {
 
 using Results = std::map<RequestId, std::vector<GeneratedToken>>;
 
-// Runs the requests together. `preemptions`, if given: how often one was preempted.
-inline Results RunAll(const Setting& setting, const std::vector<GenerateRequest>& requests,
-                      int64_t* preemptions = nullptr) {
+// Runs each batch of requests together, once the one before has ended. `stats`, if given: at the
+// end.
+inline Results RunBatches(const Setting& setting,
+                          const std::vector<std::vector<GenerateRequest>>& batches,
+                          EngineStats* stats = nullptr) {
   auto checkpoint = Checkpoint::Open("models/tiny-r1");
   CHECK(checkpoint.ok(), "{}", checkpoint.status().message());
   CpuDevice device(setting.threads);
@@ -105,19 +108,34 @@ inline Results RunAll(const Setting& setting, const std::vector<GenerateRequest>
                                             .prefill_chunk = kChunk,
                                             .num_pages = pages,
                                             .max_model_len = kMaxModelLen,
-                                            .absorbed_limit = (*model)->options().absorbed_limit}};
+                                            .absorbed_limit = (*model)->options().absorbed_limit,
+                                            .prefix_caching = setting.prefix_caching}};
   Engine engine(
       options,
       std::make_unique<ModelExecutor>(
           **model, device, ModelExecutorOptions{.num_pages = pages, .slots = setting.slots}),
       &clock, [&](std::vector<RequestOutput> o) { collector.Take(std::move(o)); });
-  for (const GenerateRequest& request : requests) {
-    const Status status = engine.Submit(request);
-    CHECK(status.ok(), "{}", status.message());
+  Results results;
+  size_t submitted = 0;
+  for (const std::vector<GenerateRequest>& batch : batches) {
+    for (const GenerateRequest& request : batch) {
+      const Status status = engine.Submit(request);
+      CHECK(status.ok(), "{}", status.message());
+    }
+    if (submitted == 0) engine.Start();
+    submitted += batch.size();
+    results.merge(collector.WaitFor(submitted));
   }
-  engine.Start();
-  Results results = collector.WaitFor(requests.size());
-  if (preemptions != nullptr) *preemptions = engine.Stats().preemptions;
+  if (stats != nullptr) *stats = engine.Stats();
+  return results;
+}
+
+// Runs the requests together. `preemptions`, if given: how often one was preempted.
+inline Results RunAll(const Setting& setting, const std::vector<GenerateRequest>& requests,
+                      int64_t* preemptions = nullptr) {
+  EngineStats stats;
+  Results results = RunBatches(setting, {requests}, &stats);
+  if (preemptions != nullptr) *preemptions = stats.preemptions;
   return results;
 }
 

@@ -12,14 +12,14 @@ namespace fathom::simulation {
 namespace {
 
 // Chunks of 128; prompts' parts of them are expanded from 101 tokens on.
-constexpr SchedulerOptions kOptions = {.max_num_seqs = 2,
-                                       .max_num_batched_tokens = 256,
-                                       .prefill_chunk = 128,
-                                       .num_pages = 10,
-                                       .max_model_len = 512,
-                                       .absorbed_limit = 100,
-                                       .depth = 1,
-                                       .max_drafts = 4};
+const SchedulerOptions kOptions = {.max_num_seqs = 2,
+                                   .max_num_batched_tokens = 256,
+                                   .prefill_chunk = 128,
+                                   .num_pages = 10,
+                                   .max_model_len = 512,
+                                   .absorbed_limit = 100,
+                                   .depth = 1,
+                                   .max_drafts = 4};
 
 // A device that is told steps one by one. Request n holds slot n.
 class Bench {

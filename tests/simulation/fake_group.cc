@@ -18,6 +18,7 @@ FakeGroup::FakeGroup(FakeMemory memory, KnownRequests* requests)
       slots_(static_cast<size_t>(memory_.options.max_num_seqs)),
       holders_(slots_.size()) {
   memory_.cells.resize(static_cast<size_t>(memory_.options.num_pages) * kPageTokens);
+  memory_.draft_cells.resize(memory_.cells.size());
 }
 
 void FakeGroup::Take(StepPlan plan) {

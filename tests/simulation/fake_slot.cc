@@ -77,11 +77,11 @@ void FakeSlot::AppendPages(const StepRow& row, FakeMemory& memory) {
   }
 }
 
-Cell* FakeSlot::CellAt(int32_t position, FakeMemory& memory) const {
+Cell* FakeSlot::CellAt(int32_t position, std::vector<Cell>& cells) const {
   const auto entry = static_cast<size_t>(position / kPageTokens);
   if (entry >= page_table_.size()) return nullptr;
   const auto page = static_cast<size_t>(Raw(page_table_[entry]));
-  return &memory.cells.at(page * kPageTokens + static_cast<size_t>(position % kPageTokens));
+  return &cells.at(page * kPageTokens + static_cast<size_t>(position % kPageTokens));
 }
 
 // Every position before the row's holds what it must.
@@ -91,6 +91,12 @@ void FakeSlot::CheckContext(FakeMemory& memory) const {
     if (cell != nullptr && *cell == context_[static_cast<size_t>(at)]) continue;
     memory.complain(fmt::format("{}: position {} {}", Who(), at,
                                 cell == nullptr ? "has no page" : "holds something else"));
+    return;
+  }
+  for (int32_t at = 0; memory.options.draft_layers && at < length_ - 1; ++at) {
+    const Cell* cell = CellAt(at, memory.draft_cells);
+    if (cell != nullptr && *cell == draft_context_[static_cast<size_t>(at)]) continue;
+    memory.complain(fmt::format("{}: the draft layer's entry at {} is another", Who(), at));
     return;
   }
 }
@@ -151,10 +157,25 @@ void FakeSlot::Write(const StepRow& row, const std::vector<TokenId>& tokens,
   }
 }
 
+// Entries from `begin` on, each with the token that follows its own.
+void FakeSlot::WriteDraftLayer(int32_t begin, const std::vector<TokenId>& successors,
+                               FakeMemory& memory) const {
+  if (!memory.options.draft_layers) return;
+  for (size_t i = 0; i < successors.size(); ++i) {
+    const int32_t at = begin + static_cast<int32_t>(i);
+    Cell* cell = CellAt(at, memory.draft_cells);
+    if (cell == nullptr) return;  // it has complained
+    *cell = Chain(*CellAt(at, memory), successors[i], AttentionForm::kAbsorbed);
+  }
+}
+
 // The first `count` tokens have joined the context.
 void FakeSlot::Keep(const std::vector<TokenId>& tokens, size_t count, FakeMemory& memory) {
   for (size_t i = 0; i < count; ++i) {
     const Cell before = context_.empty() ? kBeforeAll : context_.back();
+    if (!context_.empty()) {
+      draft_context_.push_back(Chain(before, tokens[i], AttentionForm::kAbsorbed));
+    }
     context_.push_back(Chain(before, tokens[i], FormAt(length_++, memory.options)));
   }
 }
@@ -163,6 +184,9 @@ void FakeSlot::ComputeKnown(const StepRow& row, FakeMemory& memory, RowResult& r
   const auto prompt = static_cast<int32_t>(opening_.params->prompt.size());
   const int32_t end = row.begin + row.num_tokens();
   Keep(row.tokens, row.tokens.size(), memory);
+  std::vector<TokenId> successors(row.tokens.begin() + 1, row.tokens.end());
+  if (!row.samples) successors.push_back(Known(end));
+  WriteDraftLayer(row.begin, successors, memory);
   if (memory.model->FirstNaN(row.request) < end) return Fail(result);
   if (row.prompt_logprobs) {
     if (opening_.params->prompt_logprobs < 0) {
@@ -174,6 +198,7 @@ void FakeSlot::ComputeKnown(const StepRow& row, FakeMemory& memory, RowResult& r
     }
   }
   if (row.samples) Draw(end, row.tokens.back(), memory, result);
+  if (row.samples) WriteDraftLayer(end - 1, {last_}, memory);
 }
 
 // Draws what follows each token in turn. A draft stands if it is what was drawn; logits behind one
@@ -194,6 +219,9 @@ void FakeSlot::Verify(const std::vector<TokenId>& tokens, FakeMemory& memory, Ro
     if (memory.model->FirstNaN(opening_.request) < next) return Fail(result);
     Draw(next, tokens[accepted++], memory, result);
   }
+  std::vector<TokenId> drawn;
+  for (const GeneratedToken& token : result.tokens) drawn.push_back(token.id);
+  WriteDraftLayer(begin, drawn, memory);
   memory.drafts_accepted += static_cast<int64_t>(accepted) - 1;
   memory.drafts_rejected += static_cast<int64_t>(tokens.size() - accepted);
   const bool keep_all = memory.fault == Fault::kRejectedDraftsKept;

@@ -24,6 +24,8 @@ struct FakeMemory {
   const Fault fault;
   const std::function<void(std::string)> complain;
   std::vector<Cell> cells;  // [page, offset]
+  // Of a draft layer, if pages have its entries: [page, offset]. Of the cell and of the next token.
+  std::vector<Cell> draft_cells = {};
   int64_t drafts_accepted = 0;
   int64_t drafts_rejected = 0;
   int64_t rows_of_nothing = 0;  // decodes that found no live token
@@ -39,11 +41,17 @@ class FakeSlot {
  private:
   AttentionForm FormAt(int32_t position, const SchedulerOptions& options) const;
   void AppendPages(const StepRow& row, FakeMemory& memory);
-  Cell* CellAt(int32_t position, FakeMemory& memory) const;  // null without a page
+  // Null without a page.
+  Cell* CellAt(int32_t position, FakeMemory& memory) const {
+    return CellAt(position, memory.cells);
+  }
+  Cell* CellAt(int32_t position, std::vector<Cell>& cells) const;
   void CheckContext(FakeMemory& memory) const;
   void CheckKnown(const StepRow& row, FakeMemory& memory) const;
   std::vector<TokenId> LiveTokens(const StepRow& row, const FakeMemory& memory) const;
   void Write(const StepRow& row, const std::vector<TokenId>& tokens, FakeMemory& memory) const;
+  void WriteDraftLayer(int32_t begin, const std::vector<TokenId>& successors,
+                       FakeMemory& memory) const;
   void Keep(const std::vector<TokenId>& tokens, size_t count, FakeMemory& memory);
   void ComputeKnown(const StepRow& row, FakeMemory& memory, RowResult& result);
   void Verify(const std::vector<TokenId>& tokens, FakeMemory& memory, RowResult& result);
@@ -62,6 +70,7 @@ class FakeSlot {
   std::vector<TokenId> drafts_;  // of what follows last_
   // What the cells below length_ must hold, from what is known of the request itself.
   std::vector<Cell> context_;
+  std::vector<Cell> draft_context_;  // of a draft layer, but for the last position
 };
 
 }  // namespace fathom::simulation

@@ -20,6 +20,14 @@ enum class Fault {
   kGroupLeftOut,        // of a step in which it has no row
   kShapesDiffer,        // one group's from the others'
   kShapeOfOneGroup,     // each group is told of itself alone
+  // Of shared prefixes:
+  kWrongPageShared,     // two published pages trade their content's names
+  kSharedPageWritten,   // a request begins one position before the end of its hit
+  kPageInUseEvicted,    // and is handed out again
+  kReferenceForgotten,  // of one of two requests that share a page
+  kFormsForgotten,      // by the keys of pages
+  kSuccessorForgotten,  // by the keys of pages that have a draft layer's entries
+  kPublishedUnwritten,  // pages that are yet to be computed
   // Of the device:
   kTokensTraded,            // between two rows of a step
   kPageIgnored,             // a row's new page
@@ -45,6 +53,13 @@ inline constexpr std::pair<Fault, const char*> kFaults[] = {
     {Fault::kGroupLeftOut, "GroupLeftOut"},
     {Fault::kShapesDiffer, "ShapesDiffer"},
     {Fault::kShapeOfOneGroup, "ShapeOfOneGroup"},
+    {Fault::kWrongPageShared, "WrongPageShared"},
+    {Fault::kSharedPageWritten, "SharedPageWritten"},
+    {Fault::kPageInUseEvicted, "PageInUseEvicted"},
+    {Fault::kReferenceForgotten, "ReferenceForgotten"},
+    {Fault::kFormsForgotten, "FormsForgotten"},
+    {Fault::kSuccessorForgotten, "SuccessorForgotten"},
+    {Fault::kPublishedUnwritten, "PublishedUnwritten"},
     {Fault::kTokensTraded, "TokensTraded"},
     {Fault::kPageIgnored, "PageIgnored"},
     {Fault::kDraftsUnverified, "DraftsUnverified"},

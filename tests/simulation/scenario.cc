@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 
 #include "cache/page_pool.h"
 #include "simulation/pretend_model.h"
@@ -16,7 +17,13 @@ struct Workload {
   uint32_t stop_tokens = 4;  // of a request, fewer than this
   uint32_t pause_bits = 20;  // between bursts at most 2^pause_bits ns
   uint32_t lockstep_in = 0;  // one request in so many; 0: none
+  uint32_t scores_in = 3;    // one request in so many wants log-probabilities of its prompt
+  std::vector<std::vector<TokenId>> beginnings;  // that prompts share; most prompts have one
 };
+
+TokenId RandomToken(Rng& rng) {
+  return TokenId{static_cast<int32_t>(rng.Below(kVocab))};
+}
 
 Workload RandomWorkload(Rng& rng) {
   Workload workload;
@@ -55,6 +62,13 @@ EngineOptions RandomOptions(Rng& rng) {
   s.depth = 1 + static_cast<int32_t>(rng.Below(4));
   s.max_drafts = static_cast<int32_t>(rng.Below(5));
   s.absorbed_limit = RandomAbsorbedLimit(rng, s.prefill_chunk);
+  s.prefix_caching = rng.Below(4) > 0;
+  s.draft_layers = rng.Below(2) == 0;
+  if (rng.Below(6) == 0) {  // keys that collide
+    s.prefix_hash = [](std::span<const uint8_t> bytes) {
+      return PrefixKey{static_cast<uint8_t>(Sha256(bytes)[0] & 15)};
+    };
+  }
   options.max_queue = static_cast<int32_t>(rng.Below(rng.Below(4) > 0 ? 300 : 20));
   options.vocab_size = kVocab;
   return options;
@@ -70,6 +84,30 @@ void Crowd(Rng& rng, SchedulerOptions& s, Workload& workload) {
   workload.stop_tokens = 1 + rng.Below(2);
 }
 
+// Long prompts that begin alike, short answers, and room for a few.
+void Families(Rng& rng, SchedulerOptions& s, Workload& workload) {
+  s.prefix_caching = true;
+  s.max_model_len = 200 + static_cast<int32_t>(rng.Below(300));
+  s.num_pages = PagesFor(s.max_model_len - 1) * (1 + static_cast<int32_t>(rng.Below(3)));
+  s.depth = 2 + static_cast<int32_t>(rng.Below(3));
+  if (rng.Below(2) == 0) {  // chunks of which some parts are absorbed, pages long
+    s.prefill_chunk = rng.Below(2) == 0 ? 128 : 192;
+    s.absorbed_limit = kPageTokens + static_cast<int32_t>(rng.Below(60));
+    s.max_num_batched_tokens = std::max(s.max_num_batched_tokens, s.prefill_chunk);
+  }
+  workload.short_prompts = false;
+  workload.scores_in = 20;
+  workload.max_tokens = 1 + static_cast<int32_t>(rng.Below(20));
+  workload.beginnings.resize(1 + rng.Below(2));
+}
+
+void MakeBeginnings(Rng& rng, int32_t longest, Workload& workload) {
+  if (workload.beginnings.empty()) workload.beginnings.resize(rng.Below(4));
+  for (std::vector<TokenId>& beginning : workload.beginnings) {
+    for (int32_t at = 0; at < longest; ++at) beginning.push_back(RandomToken(rng));
+  }
+}
+
 // Often at the border of a chunk or a page, or one token beside it.
 int32_t RandomPromptTokens(Rng& rng, const SchedulerOptions& s, bool short_prompts) {
   const int32_t longest = short_prompts ? s.max_model_len / 8 + 1 : s.max_model_len;
@@ -81,14 +119,23 @@ int32_t RandomPromptTokens(Rng& rng, const SchedulerOptions& s, bool short_promp
   return std::max(tokens, 1);
 }
 
-TokenId RandomToken(Rng& rng) {
-  return TokenId{static_cast<int32_t>(rng.Below(kVocab))};
+// As the beginning of some other prompts, as far as it goes, or a part of it.
+void ShareBeginning(Rng& rng, const Workload& workload, std::vector<TokenId>& prompt) {
+  const auto families = static_cast<uint32_t>(workload.beginnings.size());
+  if (families == 0 || rng.Below(5) == 0) return;
+  const std::vector<TokenId>& beginning = workload.beginnings[rng.Below(families)];
+  size_t shared = std::min(prompt.size(), beginning.size());
+  if (rng.Below(2) == 0) shared = rng.Below(static_cast<uint32_t>(shared) + 1);
+  if (rng.Below(2) == 0) shared -= shared % kPageTokens;
+  std::copy_n(beginning.begin(), shared, prompt.begin());
 }
 
 GenerateRequest RandomRequest(Rng& rng, const SchedulerOptions& options, const Workload& workload) {
   GenerateRequest request;
   request.prompt.resize(RandomPromptTokens(rng, options, workload.short_prompts));
   for (TokenId& token : request.prompt) token = RandomToken(rng);
+  ShareBeginning(rng, workload, request.prompt);
+  if (rng.Below(8) == 0) request.cache_salt = rng.Below(2) == 0 ? "salt" : "pepper";
   request.max_tokens = 1 + static_cast<int32_t>(rng.Below(workload.max_tokens));
   if (rng.Below(3) == 0) {
     request.min_tokens = static_cast<int32_t>(rng.Below(request.max_tokens + 1));
@@ -96,7 +143,8 @@ GenerateRequest RandomRequest(Rng& rng, const SchedulerOptions& options, const W
   for (uint32_t n = rng.Below(workload.stop_tokens); n > 0; --n) {
     request.stop_tokens.push_back(RandomToken(rng));
   }
-  if (rng.Below(3) == 0) request.prompt_logprobs = static_cast<int32_t>(rng.Below(3));
+  if (rng.Below(workload.scores_in) == 0)
+    request.prompt_logprobs = static_cast<int32_t>(rng.Below(3));
   if (rng.Below(4) == 0) request.sampling.logprobs = static_cast<int32_t>(rng.Below(3));
   request.lockstep = workload.lockstep_in > 0 && rng.Below(workload.lockstep_in) == 0;
   return request;
@@ -119,7 +167,13 @@ Scenario RandomScenario(Rng& rng, int requests) {
   Scenario scenario;
   scenario.options = RandomOptions(rng);
   Workload workload = RandomWorkload(rng);
-  if (rng.Below(6) == 0) Crowd(rng, scenario.options.scheduler, workload);
+  switch (rng.Below(6)) {
+    case 0: Crowd(rng, scenario.options.scheduler, workload); break;
+    case 1:
+    case 2: Families(rng, scenario.options.scheduler, workload); break;
+    default: break;
+  }
+  MakeBeginnings(rng, scenario.options.scheduler.max_model_len, workload);
   int64_t now_ns = 0;
   for (int i = 0; i < requests; ++i) {
     // Bursts, and pauses in which all may come to rest.
@@ -130,6 +184,7 @@ Scenario RandomScenario(Rng& rng, int requests) {
     client.request.id = RequestId{number * 7 + 3};
     client.request.client = number % 3;
     scenario.events.push_back({now_ns, Event::Kind::kArrives, number});
+    if (rng.Below(100) == 0) scenario.events.push_back({now_ns, Event::Kind::kForgets, 0});
     if (rng.Below(10) == 0) client.cancel_at_token = 1 + rng.Below(10);
     if (rng.Below(6) > 0) continue;
     const int64_t after_ns = rng.Below(1u << (20 + rng.Below(12)));

@@ -11,7 +11,7 @@
 namespace fathom::simulation {
 
 struct Event {
-  enum class Kind { kArrives, kCancels, kStops };
+  enum class Kind { kArrives, kCancels, kStops, kForgets };
   int64_t time_ns = 0;
   Kind kind = Kind::kArrives;
   size_t client = 0;

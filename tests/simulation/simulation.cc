@@ -10,32 +10,10 @@
 #include "base/check.h"
 #include "engine/engine_loop.h"
 #include "simulation/fake_device.h"
+#include "simulation/saboteur.h"
 #include "simulation/scenario.h"
 
 namespace fathom {
-
-// Reaches into the scheduler to do what it must not.
-struct SchedulerSaboteur {
-  static void Break(const Scheduler& honest, simulation::Fault fault) {
-    using simulation::Fault;
-    auto& scheduler = const_cast<Scheduler&>(honest);
-    for (auto& [id, seq] : scheduler.sequences_) {
-      const bool preempted = seq->state == SequenceState::kWaiting;
-      const bool resumes = preempted && seq->rows_in_flight == 0 && !seq->generated.empty();
-      if (fault == Fault::kPagesFreedAtOnce && seq->state != SequenceState::kRunning) {
-        seq->pages.clear();
-      }
-      if (fault == Fault::kTokenForgotten && resumes) seq->generated.pop_back();
-      if (fault == Fault::kLogprobsRepeated && preempted) seq->prompt_planned = 0;
-      if (fault == Fault::kLockstepIgnored && seq->state == SequenceState::kRunning) {
-        RequestParams params = *seq->params;  // the device has been told otherwise
-        params.lockstep = false;
-        seq->params = std::make_shared<const RequestParams>(std::move(params));
-      }
-    }
-  }
-};
-
 namespace simulation {
 namespace {
 
@@ -78,7 +56,7 @@ class World {
       const bool busy = loop_.Step() || next_event_ > delivered;  // while its consumer blocked
       loop_.scheduler().CheckIntegrity();
       if (stopping && live_ > 0) Complain(fmt::format("{} requests live on after Stop()", live_));
-      if (fault_ != Fault::kNone) SchedulerSaboteur::Break(loop_.scheduler(), fault_);
+      if (fault_ != Fault::kNone) Sabotage(loop_.scheduler(), fault_);
       if (!report_.complaints.empty()) break;
       if (busy && turn > max_turns) {
         Complain("it does not come to an end");
@@ -124,6 +102,7 @@ class World {
         client.cancel_sent = true;
         return loop_.Cancel(client.asked.request.id);
       case Event::Kind::kStops: return Stop();
+      case Event::Kind::kForgets: return loop_.ResetPrefixCache();
     }
   }
 
@@ -186,6 +165,7 @@ class World {
     }
     if (!first && !output.prompt_logprobs.empty()) complain("prompt_logprobs twice");
     if (first) CheckPromptLogprobs(client, output);
+    if (first) CheckCached(client, output);
     if (output.finish) TakeLast(client, output);
   }
 
@@ -196,6 +176,16 @@ class World {
                                     return a.logprob == b.logprob;
                                   });
     if (!equal) Complain(fmt::format("request {}: wrong prompt_logprobs", Raw(output.id)));
+  }
+
+  void CheckCached(const Client& client, const RequestOutput& output) {
+    const GenerateRequest& request = client.asked.request;
+    const int32_t cached = output.cached_tokens;
+    const bool may = scenario_.options.scheduler.prefix_caching && request.prompt_logprobs < 0;
+    if (cached < 0 || (!may && cached > 0) || cached % kPageTokens != 0 ||
+        cached >= static_cast<int32_t>(request.prompt.size())) {
+      Complain(fmt::format("request {}: {} tokens from the cache", Raw(output.id), cached));
+    }
   }
 
   void TakeLast(Client& client, const RequestOutput& output) {
@@ -233,6 +223,8 @@ class World {
     }
     report_.steps = loop_.Stats().steps;
     report_.preemptions = loop_.Stats().preemptions;
+    report_.cached_tokens = loop_.Stats().prefix_hits;
+    report_.computed_tokens = loop_.Stats().prompt_tokens;
     report_.moved = device_.moved_requests();
     report_.late_answers = device_.late_answers();
     for (const FakeGroup& group : device_.groups()) {
@@ -275,10 +267,10 @@ Report& Report::operator+=(const Report& other) {
   hash = hash * 31 + other.hash;
   for (int64_t Report::*count :
        {&Report::steps, &Report::preemptions, &Report::drafts_accepted, &Report::drafts_rejected,
-        &Report::rows_of_nothing, &Report::moved, &Report::late_answers, &Report::stops,
-        &Report::blocked_outputs, &Report::refused_full, &Report::refused_never_fit,
-        &Report::refused_stopping, &Report::stopped, &Report::full_length, &Report::cancelled,
-        &Report::failed}) {
+        &Report::rows_of_nothing, &Report::moved, &Report::late_answers, &Report::cached_tokens,
+        &Report::computed_tokens, &Report::stops, &Report::blocked_outputs, &Report::refused_full,
+        &Report::refused_never_fit, &Report::refused_stopping, &Report::stopped,
+        &Report::full_length, &Report::cancelled, &Report::failed}) {
     this->*count += other.*count;
   }
   return *this;

@@ -20,6 +20,8 @@ struct Report {
   int64_t rows_of_nothing = 0;  // planned ahead of an end
   int64_t moved = 0;            // to another group, by a preemption
   int64_t late_answers = 0;     // of a group, when another had finished its part of the step
+  int64_t cached_tokens = 0;    // of prompts, that were found in pages of others
+  int64_t computed_tokens = 0;  // of prompts
   int64_t stops = 0;            // of an engine with requests in it
   int64_t blocked_outputs = 0;
   // Requests, by how they went.

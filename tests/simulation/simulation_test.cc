@@ -70,10 +70,13 @@ void Print(const Report& r) {
       "{} requests: {} to full length, {} stopped, {} cancelled, {} failed, {} refused for a full "
       "queue, {} by an engine that stops, {} that can never run; {} steps, {} preemptions, {} "
       "moves to another group, {} drafts accepted, {} rejected, {} decodes of nothing, {} late "
-      "answers of groups, {} stops under load, {} outputs that blocked; hash {:016x}\n",
+      "answers of groups, {} prompt tokens computed, {} shared, {} stops under load, {} outputs "
+      "that "
+      "blocked; hash {:016x}\n",
       r.requests(), r.full_length, r.stopped, r.cancelled, r.failed, r.refused_full,
       r.refused_stopping, r.refused_never_fit, r.steps, r.preemptions, r.moved, r.drafts_accepted,
-      r.drafts_rejected, r.rows_of_nothing, r.late_answers, r.stops, r.blocked_outputs, r.hash);
+      r.drafts_rejected, r.rows_of_nothing, r.late_answers, r.computed_tokens, r.cached_tokens,
+      r.stops, r.blocked_outputs, r.hash);
   std::fflush(stdout);
 }
 
@@ -103,6 +106,7 @@ TEST(Simulation, EveryRequestEndsRight) {
   EXPECT_GT(total.moved, some / 20);
   EXPECT_GT(total.late_answers, some);
   EXPECT_GT(total.blocked_outputs, some);
+  EXPECT_GT(total.cached_tokens, total.computed_tokens / 20);
   EXPECT_GT(total.stops, static_cast<int64_t>(seeds / 40));
 }
 
@@ -163,7 +167,7 @@ std::string ComplaintOf(uint64_t seed, Fault fault) {
 class Canary : public testing::TestWithParam<std::pair<Fault, const char*>> {};
 
 TEST_P(Canary, IsCaught) {
-  constexpr uint64_t kTries = 30, kEnough = 6;
+  constexpr uint64_t kTries = 60, kEnough = 6;
   uint64_t tried = 0, caught = 0;
   std::string first;
   while (tried < kTries && caught < kEnough) {
