@@ -64,6 +64,12 @@ struct Exchange {
   // From the head, however much of it could be read.
   void TakeHead();
 
+  // 0: never.
+  bool timed_out(int after_ms) const {
+    return after_ms > 0 &&
+           std::chrono::steady_clock::now() - began >= std::chrono::milliseconds(after_ms);
+  }
+
   MemoryClaim claim;
   boost::beast::http::request_parser<ArrivingBody> parser;
   HttpRequest request;
