@@ -69,13 +69,13 @@ ClientSocket::ClientSocket(Socket socket, Limits limits, std::shared_ptr<Tls::Co
       flush_deadline_(stream_.get_executor()),
       changed_timer_(stream_.get_executor()) {
   client_ = ClientAt(this->socket());
+  peer_ = client_.empty() ? "?" : client_;
   SetUpTcp();
 }
 
 void ClientSocket::SetUpTcp() {
   error_code error;
   const auto peer = socket().remote_endpoint(error);
-  peer_ = error ? "?" : client_;
   if (error || peer.protocol().family() == AF_UNIX) return;
   const auto* address = reinterpret_cast<const sockaddr_in*>(peer.data());
   char text[INET6_ADDRSTRLEN] = "";

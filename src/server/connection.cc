@@ -143,6 +143,7 @@ std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) const {
 
 asio::awaitable<bool> Connection::Refuse(Exchange& exchange, const ApiError& error) {
   HttpResponse response = ErrorResponse(error);
+  if (error.status >= 500) exchange.failure = error.message;
   co_return co_await Respond(exchange, std::move(response));
 }
 
@@ -190,7 +191,10 @@ asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
     if (exchange.claim.peak() > kTrimmedBytes) malloc_trim(0);
   };
   const std::optional<ApiError> failure = co_await OnWorker(bytes, work);
-  if (failure) answer = ErrorResponse(*failure);
+  if (failure) {
+    exchange.failure = failure->message;
+    answer = ErrorResponse(*failure);
+  }
   exchange.claim.Reset();
   if (auto* response = std::get_if<HttpResponse>(&answer)) {
     co_await client_->StopWatch();
@@ -245,7 +249,7 @@ std::string Connection::ExtraHeaders(const HttpRequest& request) const {
 }
 
 // Of every exchange once, at its end: log and metrics.
-void Connection::Log(const Exchange& exchange, int status, std::string_view error) const {
+void Connection::Log(const Exchange& exchange, int status) const {
   const HttpRequest& request = exchange.request;
   const std::string_view route = RouteName(request.path);
   const bool known = request.method == "GET" || request.method == "POST";
@@ -262,7 +266,8 @@ void Connection::Log(const Exchange& exchange, int status, std::string_view erro
       Printable(request.method, kLoggedBytes), Printable(request.path, kLoggedBytes), status,
       took.count(), exchange.usage.prompt_tokens, exchange.usage.completion_tokens, request.id);
   if (!key.empty()) line += fmt::format(", key {}", key);
-  if (!error.empty()) line += fmt::format(", ended by an error: {}", error);
+  const std::string& failure = exchange.failure;
+  if (!failure.empty()) line += fmt::format(", ended by an error: {}", failure);
   const LogField fields[] = {{"client", client_->peer()},
                              {"method", Printable(request.method, kLoggedBytes)},
                              {"path", Printable(request.path, kLoggedBytes)},
@@ -272,7 +277,7 @@ void Connection::Log(const Exchange& exchange, int status, std::string_view erro
                              {"generated_tokens", exchange.usage.completion_tokens},
                              {"id", request.id},
                              {"key", key},
-                             {"error", std::string(error)}};
+                             {"error", failure}};
   const bool quiet = api == nullptr || IsAboutServer(route);
   LogEvent(quiet ? LogLevel::kDebug : LogLevel::kInfo, line, fields);
 }

@@ -90,8 +90,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   awaitable<bool> Generate(Exchange& exchange, Generation& generation);
   awaitable<bool> Pump(Exchange& exchange, Generation& generation, RequestStream& stream);
   awaitable<bool> Respond(Exchange& exchange, HttpResponse wanted);
-  // `error`: what ended a stream whose status was out already.
-  void Log(const Exchange& exchange, int status, std::string_view error = "") const;
+  void Log(const Exchange& exchange, int status) const;
 
   ConnectionContext& context_;
   const bool reserved_;

@@ -90,7 +90,8 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& gener
     co_return co_await Respond(exchange, std::move(response));
   }
   const bool failed = generation.error().has_value();
-  Log(exchange, 200, failed ? generation.error()->message : "");
+  if (failed) exchange.failure = generation.error()->message;
+  Log(exchange, 200);
   co_return !failed && exchange.keep_alive && exchange.chunked;
 }
 

@@ -80,6 +80,7 @@ struct Exchange {
   bool probed = false;  // after a half-close: an answer that is no stream has begun with kProtocol
   std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
   Usage usage;
+  std::string failure;  // what ended it, for the log
 };
 
 }  // namespace fathom

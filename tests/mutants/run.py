@@ -75,7 +75,7 @@ def fails(build, program, only, number):
                                env=os.environ | {"FATHOM_FAULT": str(number)})
     except subprocess.TimeoutExpired:
         return f"{program} hung"
-    if number == 0 and b"0 tests" in ended.stdout:
+    if number == 0 and b"] 0 tests" in ended.stdout:
         sys.exit(f"{program} has no test {only}")
     if ended.returncode == 0:
         return ""
