@@ -4,7 +4,7 @@ MODEL := models/tiny-r1
 PORT  := 8000
 CUDA  := $(or $(FATHOM_CUDA),AUTO)
 
-.PHONY: serve build test hostile bundle accuracy sanitize format check tidy clean
+.PHONY: serve build test hostile soak mutants fuzz bundle accuracy sanitize format check tidy clean
 
 serve: build
 	$(BUILD)/bin/fathom serve $(MODEL) --port $(PORT)
@@ -29,6 +29,21 @@ bundle:
 hostile: build
 	@tools/python_env.sh $(BUILD)/venv
 	FATHOM_HOSTILE_S=600 FATHOM_BINARY=$(BUILD)/bin/fathom $(BUILD)/venv/bin/python -m pytest -q tests/e2e/hostile
+
+# The same for an hour, with a picture of memory and descriptors in build/soak.
+soak: build
+	@tools/python_env.sh $(BUILD)/venv
+	FATHOM_BINARY=$(BUILD)/bin/fathom $(BUILD)/venv/bin/python tests/e2e/hostile/soak.py --out $(BUILD)/soak
+
+# Whether the tests notice faults that are put into the code on purpose.
+mutants:
+	@tools/install_deps.sh --test
+	python3 tests/mutants/run.py $(BUILD)/mutants
+
+# libFuzzer, for FATHOM_FUZZ_SECONDS each target.
+fuzz:
+	@tools/install_deps.sh --fuzz
+	tools/run_fuzz.sh
 
 accuracy: build
 	@tools/python_env.sh $(BUILD)/venv

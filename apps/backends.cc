@@ -71,7 +71,7 @@ Result<Backend> MakeBackend(std::string_view name, const BackendSettings& settin
   const int threads = settings.threads == 0 ? UsableCpus() : settings.threads;
   for (int rank = 0; rank < world; ++rank) {
     backend.devices.push_back(std::make_unique<CpuDevice>(
-        name.starts_with("reference") ? 1 : std::max(1, threads / world)));
+        name.starts_with("reference") ? 1 : std::max(1, threads / world), settings.commit_memory));
   }
   if (world > 1) {
     for (auto& communicator : SharedMemoryCommunicator::Group(world)) {

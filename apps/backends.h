@@ -34,6 +34,7 @@ struct BackendSettings {
   std::string kv_cache_dtype = "auto";  // ParseKvCacheDType
   int gpu = -1;                         // -1: not given, the first one if one is used
   int threads = 0;                      // 0: one per core
+  bool commit_memory = false;           // of CPUs: CpuDevice
   ParallelLayout layout;
 };
 

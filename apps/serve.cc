@@ -64,7 +64,9 @@ ServerOptions ServerOptionsFor(const ServeOptions& options) {
   server.body_timeout_ms = static_cast<int>(options.body_timeout_s * 1000);
   server.idle_timeout_ms = static_cast<int>(options.idle_timeout_s * 1000);
   server.send_timeout_ms = static_cast<int>(options.send_timeout_s * 1000);
+  server.request_timeout_ms = static_cast<int>(options.request_timeout_s * 1000);
   server.handle_signals = true;
+  server.on_leaving = [] { NotifyService("STOPPING=1"); };
   return server;
 }
 
@@ -148,6 +150,9 @@ Status Serve(ServeOptions options) {
   // What asks for a second reading must not end a server that is still loading.
   if (HasFilesToReread(options.server)) std::signal(SIGHUP, SIG_IGN);
   options.engine.FillDefaults();
+  // A container that is too small is to be killed now, not under load.
+  options.engine.commit_memory = true;
+  options.engine.request_memory_bytes = options.server.max_request_memory_bytes;
   const auto began = std::chrono::steady_clock::now();
   TRY(CheckEnvironment());
   TRY(RaiseFileLimit(options.server));

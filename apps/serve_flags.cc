@@ -157,6 +157,9 @@ void AddLimitFlags(CLI::App& command, ServeOptions* options) {
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->capture_default_str()
       ->group(kServerGroup);
+}
+
+void AddTimeFlags(CLI::App& command, ServeOptions* options) {
   const auto add_seconds = [&command](const char* name, double& seconds, const char* what) {
     command.add_option(name, seconds, what)
         ->check(Between(0.001, 86400))
@@ -173,6 +176,17 @@ void AddLimitFlags(CLI::App& command, ServeOptions* options) {
               "Seconds after which a client that does not read is dropped");
   add_seconds("--work-timeout", options->work_timeout_s,
               "Seconds that a request's text may take to be read, rendered and tokenised");
+  options->engine.queue_timeout_s = 600;
+  const auto add_limit = [&command](const char* name, double& seconds, const char* what) {
+    command.add_option(name, seconds, what)
+        ->check(Between(0, 1e6))
+        ->capture_default_str()
+        ->group(kServerGroup);
+  };
+  add_limit("--queue-timeout", options->engine.queue_timeout_s,
+            "Seconds that a request may wait for a place among those that run; then 503. 0: any");
+  add_limit("--request-timeout", options->request_timeout_s,
+            "Seconds that a request may take, its answer included; then 504. 0: any");
   command
       .add_option("--drain-delay", options->drain_delay_s,
                   "Seconds after SIGTERM in which /health says 503 and requests are still served, "
@@ -221,6 +235,7 @@ void AddServerFlags(CLI::App& command, ServeOptions* options) {
       ->capture_default_str()
       ->group(kServerGroup);
   AddLimitFlags(command, options);
+  AddTimeFlags(command, options);
 }
 
 Status CheckEnvironment() {

@@ -21,7 +21,7 @@ struct ServeOptions {
   std::string generation_config = "auto";
   std::vector<std::string> served_model_names;
   double shutdown_timeout_s = 30, drain_delay_s = 0;
-  double send_timeout_s = 30, work_timeout_s = 10;
+  double send_timeout_s = 30, work_timeout_s = 10, request_timeout_s = 3600;
   double header_timeout_s = 10, body_timeout_s = 60, idle_timeout_s = 75;
 };
 

@@ -4,6 +4,7 @@
 #   tools/install_deps.sh            build and run
 #   tools/install_deps.sh --test     build, run and test
 #   tools/install_deps.sh --tidy     build, run and `make tidy`
+#   tools/install_deps.sh --fuzz     build, run and `make fuzz`
 set -euo pipefail
 
 build=(
@@ -29,6 +30,11 @@ test=(
   python3-venv           # 3.11: the venv with the test clients
   openssl                # 3.0: their certificates
   clang-format-14        # 14.0.6
+  prometheus             # 2.42: promtool
+)
+fuzz=(
+  clang-14               # 14.0.6: libFuzzer
+  libclang-rt-14-dev     # 14.0.6
 )
 
 tidy=(
@@ -40,6 +46,7 @@ packages=("${build[@]}")
 case "${1:-}" in
   --test) packages+=("${test[@]}") ;;
   --tidy) packages+=("${tidy[@]}") ;;
+  --fuzz) packages+=("${fuzz[@]}") ;;
 esac
 
 # Where there is no Boost 1.81 (Ubuntu 24.04), a later one under its plain name will do.

@@ -14,7 +14,8 @@ namespace fathom {
 
 class CpuDevice final : public Device {
  public:
-  explicit CpuDevice(int threads) : stream_(threads) {}
+  // `commit`: memory is the process's from the start, not from when it is first written.
+  explicit CpuDevice(int threads, bool commit = false) : stream_(threads), commit_(commit) {}
 
   std::string_view name() const override { return "cpu"; }
   CpuStream& stream() override { return stream_; }
@@ -22,7 +23,7 @@ class CpuDevice final : public Device {
   // All that the process may have: the operating system finds room.
   int64_t FreeBytes() const override { return UsableMemoryBytes(); }
   std::unique_ptr<DeviceMemory> Allocate(size_t bytes) override {
-    return std::make_unique<Memory>(bytes);
+    return std::make_unique<Memory>(bytes, commit_);
   }
   void Seal() override {}
   void Upload(const TensorView& to, std::span<const std::byte> from) override {
@@ -45,7 +46,9 @@ class CpuDevice final : public Device {
  private:
   class Memory final : public DeviceMemory {
    public:
-    explicit Memory(size_t bytes) : buffer_(bytes) {}
+    Memory(size_t bytes, bool commit) : buffer_(bytes) {
+      if (commit) buffer_.Commit();
+    }
     std::byte* data() const override { return buffer_.data(); }
     size_t size() const override { return buffer_.size(); }
 
@@ -57,6 +60,7 @@ class CpuDevice final : public Device {
   }
 
   CpuStream stream_;
+  const bool commit_;
 };
 
 }  // namespace fathom

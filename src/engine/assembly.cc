@@ -77,7 +77,8 @@ Result<MemoryPlan> PlanAhead(const Checkpoint& checkpoint, const Ops& ops,
                              .activations = Activations::Bytes(ConfigOfRank(config, shard), ops,
                                                                limits.max_num_batched_tokens),
                              .runner = StepRunner::Bytes(config, ModelOptionsOf(config, options),
-                                                         limits.max_num_seqs, ops)};
+                                                         limits.max_num_seqs, ops),
+                             .requests = limits.request_memory_bytes};
   return PlanMemory({.items = EngineNeeds(bytes, IsGpu(ops)),
                      .page_bytes = kv.page_bytes() * config.total_layers(),
                      .max_model_len = limits.max_model_len,
@@ -96,7 +97,8 @@ Result<MemoryPlan> PlanAgain(MemoryNeeds needs, const Model& model, const Engine
       .weights = model.weight_bytes(),
       .activations = model.activation_bytes(),
       .runner = StepRunner::Bytes(model.config(), model.options(), limits.max_num_seqs, ops),
-      .workspace = model.workspace_bytes()};
+      .workspace = model.workspace_bytes(),
+      .requests = limits.request_memory_bytes};
   needs.items = EngineNeeds(bytes, IsGpu(ops));
   return PlanMemory(needs);
 }
@@ -163,6 +165,11 @@ std::vector<MemoryNeed> EngineNeeds(const EngineBytes& bytes, bool gpu) {
       {.name = "work space", .bytes = bytes.workspace, .lowered_by = "--max-num-batched-tokens"},
       {.name = "request state", .bytes = bytes.runner.slots, .lowered_by = "--max-num-seqs"},
       {.name = "logits", .bytes = bytes.runner.logits, .lowered_by = "--max-num-seqs"}};
+  if (!gpu && bytes.requests > 0) {
+    needs.push_back({.name = "requests' text",
+                     .bytes = bytes.requests,
+                     .lowered_by = "--max-request-memory-bytes"});
+  }
   if (gpu) needs.push_back({.name = kRecordedSteps, .bytes = kGpuReserveBytes});
   return needs;
 }
@@ -198,6 +205,7 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
                                      .prefix_caching = limits.prefix_caching,
                                      .prefix_scope = PrefixScopeOf(checkpoint, ops, options)},
                        .max_queue = limits.max_queue,
+                       .queue_timeout_s = limits.queue_timeout_s,
                        .vocab_size = config.vocab_size};
   TRY(Validate(engine.scheduler));
 

@@ -30,6 +30,8 @@ struct EngineLimits {
   int64_t kv_cache_bytes = 0;  // 0: see memory_plan.h
   int32_t max_queue = 1024;
   bool prefix_caching = true;
+  double queue_timeout_s = 0;       // 0: none
+  size_t request_memory_bytes = 0;  // that a server may hold for requests, in host memory
 
   // What suits the device, where it is 0. A GPU needs more rows to be busy: V2-Lite in BF16 reads
   // prompts 1.5 times as fast in steps of 8192 tokens as in those of 1024
@@ -70,6 +72,7 @@ struct EngineBytes {
   size_t weights = 0, activations = 0;
   StepRunnerBytes runner;
   std::optional<size_t> workspace;  // of ops, which a model measures once it is loaded
+  size_t requests = 0;              // that a server holds
 };
 std::vector<MemoryNeed> EngineNeeds(const EngineBytes& bytes, bool gpu);
 

@@ -84,6 +84,9 @@ TEST(EngineNeeds, SayWhichFlagLowersThem) {
             "weights (); activations (--max-num-batched-tokens); work space "
             "(--max-num-batched-tokens); request state (--max-num-seqs); logits "
             "(--max-num-seqs); kernels and recorded steps (); ");
+  const auto on_cpu = EngineNeeds({.requests = 1000}, /*gpu=*/false);
+  EXPECT_EQ(on_cpu.back().bytes, 1000u);
+  EXPECT_EQ(on_cpu.back().lowered_by, "--max-request-memory-bytes");
 }
 
 }  // namespace

@@ -14,8 +14,9 @@ namespace fathom {
 
 struct EngineOptions {
   SchedulerOptions scheduler;
-  int32_t max_queue = 256;  // requests waiting, beyond one for each slot
-  int32_t vocab_size = 0;   // prompt and stop tokens must be below; 0: any
+  int32_t max_queue = 256;     // requests waiting, beyond one for each slot
+  double queue_timeout_s = 0;  // that one may wait to enter the batch; 0: without end
+  int32_t vocab_size = 0;      // prompt and stop tokens must be below; 0: any
 };
 
 class Engine final : public EngineClient {

@@ -77,6 +77,7 @@ EngineLoop::EngineLoop(const EngineOptions& options, Executor* executor, const C
 Status EngineLoop::Submit(GenerateRequest request) {
   TRY(scheduler_.CheckFits(static_cast<int64_t>(request.prompt.size()), request.max_tokens));
   TRY(CheckRequest(request, options_.vocab_size));
+  request.arrived_ns = clock_->NowNs();
   return inbox_.Put(std::move(request));
 }
 
@@ -94,6 +95,7 @@ Status EngineLoop::status() const {
 
 bool EngineLoop::Step() {
   DrainInbox();
+  EndThoseThatWaitTooLong();
   while (in_flight_.size() < static_cast<size_t>(options_.scheduler.depth) && SubmitNext()) {
   }
   if (!in_flight_.empty()) ApplyOldest();
@@ -109,30 +111,54 @@ void EngineLoop::DrainInbox() {
   if (scheduler_.empty()) RestartThroughput();
   if (news.reset_prefix_cache) scheduler_.ResetPrefixCache();
   for (GenerateRequest& request : news.requests) {
-    live_.emplace(request.id, Live{});
+    live_.emplace(request.id, Live{.arrived_ns = request.arrived_ns});
+    arrivals_.push_back(request.id);
     RequestParams& params = request;
     scheduler_.Add(request.id, std::make_shared<const RequestParams>(std::move(params)),
                    request.client, request.cache_salt);
   }
-  for (RequestId id : news.cancels) CancelNow(id);
-  while (news.stopped && !live_.empty()) CancelNow(live_.begin()->first);
+  for (RequestId id : news.cancels) EndNow(id, failure_);
+  while (news.stopped && !live_.empty()) EndNow(live_.begin()->first, failure_);
 }
 
-void EngineLoop::CancelNow(RequestId id) {
+void EngineLoop::EndNow(RequestId id, const Status& why) {
   if (live_.erase(id) == 0) return;
   const bool cancelled = scheduler_.Cancel(id);
   CHECK(cancelled, "request {} lives on after its end", Raw(id));
   RequestOutput output;
   output.id = id;
-  output.finish = failure_.ok() ? FinishReason::kCancelled : FinishReason::kError;
-  output.error = failure_;
+  output.finish = why.ok() ? FinishReason::kCancelled : FinishReason::kError;
+  output.error = why;
   outputs_.push_back(std::move(output));
+}
+
+// While any waits others run, so that this is asked once a step.
+void EngineLoop::EndThoseThatWaitTooLong() {
+  const double most_s = options_.queue_timeout_s;
+  for (; !arrivals_.empty(); arrivals_.pop_front()) {
+    const auto live = live_.find(arrivals_.front());
+    if (live == live_.end() || live->second.entered_ns) continue;
+    const double waited_s = static_cast<double>(clock_->NowNs() - live->second.arrived_ns) * 1e-9;
+    if (most_s == 0 || waited_s <= most_s) return;
+    EndNow(live->first, Unavailable("The request has waited {:.1f} s for a place among those that "
+                                    "run, and may wait {} s: try again later.",
+                                    waited_s, most_s));
+  }
 }
 
 bool EngineLoop::SubmitNext() {
   StepPlans plans = scheduler_.Plan();
   if (plans.empty()) return false;
   in_flight_.push_back({.step = plans.step(), .rows = plans.Rows()});
+  int64_t tokens = 0;
+  for (const StepRow& row : in_flight_.back().rows) {
+    tokens += row.num_tokens();
+    if (row.is_decode()) continue;
+    if (std::optional<int64_t>& entered_ns = live_.at(row.request).entered_ns; !entered_ns) {
+      entered_ns = clock_->NowNs();
+    }
+  }
+  tokens_of_steps_.Add(tokens);
   executor_->Submit(std::move(plans));
   return true;
 }
@@ -176,7 +202,8 @@ void EngineLoop::Fail(Status why) {
 void EngineLoop::AddOutput(const StepRow& row, RowResult result, const RowEffect& effect) {
   const auto live = live_.find(row.request);
   CHECK(live != live_.end(), "a result of request {}, which has ended", Raw(row.request));
-  std::vector<TokenLogprobs>& prompt_logprobs = live->second.prompt_logprobs;
+  Live& known = live->second;
+  std::vector<TokenLogprobs>& prompt_logprobs = known.prompt_logprobs;
   std::move(result.prompt_logprobs.begin(), result.prompt_logprobs.end(),
             std::back_inserter(prompt_logprobs));
   if (!result.tokens.empty()) {
@@ -185,6 +212,8 @@ void EngineLoop::AddOutput(const StepRow& row, RowResult result, const RowEffect
     output.tokens = std::move(result.tokens);
     output.prompt_logprobs = std::exchange(prompt_logprobs, {});
     output.cached_tokens = effect.cached_tokens;
+    if (!std::exchange(known.answered, true))
+      output.queued_ns = *known.entered_ns - known.arrived_ns;
   }
   if (!effect.end) return;
   if (!result.status.ok()) {  // comes by itself, as it does after a token of another step
@@ -210,6 +239,7 @@ void EngineLoop::HandOut() {
               .total_pages = pages,
               .free_pages = scheduler_.free_pages(),
               .steps = steps_,
+              .tokens_of_steps = tokens_of_steps_,
               .preemptions = scheduler_.preemptions(),
               .prompt_tokens = scheduler_.prompt_tokens(),
               .generated_tokens = scheduler_.generated_tokens(),

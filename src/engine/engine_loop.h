@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
@@ -43,8 +44,11 @@ class EngineLoop {
   const Scheduler& scheduler() const { return scheduler_; }
 
  private:
-  // What is kept of a request until its first token.
   struct Live {
+    int64_t arrived_ns = 0;
+    std::optional<int64_t> entered_ns;  // when it first stood in a plan
+    bool answered = false;              // its first token is out
+    // Until then:
     std::vector<TokenLogprobs> prompt_logprobs;
   };
 
@@ -55,7 +59,9 @@ class EngineLoop {
   };
 
   void DrainInbox();
-  void CancelNow(RequestId id);
+  // Ends it now. `why`: OK if it was cancelled.
+  void EndNow(RequestId id, const Status& why);
+  void EndThoseThatWaitTooLong();
   bool SubmitNext();
   void ApplyOldest();
   // Ends all, and the loop.
@@ -74,9 +80,11 @@ class EngineLoop {
   // THREAD: the engine's.
   Scheduler scheduler_;
   std::map<RequestId, Live> live_;
+  std::deque<RequestId> arrivals_;  // as they came: those that have not entered, and some others
   std::deque<StepInFlight> in_flight_;
   std::vector<RequestOutput> outputs_;  // of this round
   int64_t steps_ = 0;
+  TokensOfSteps tokens_of_steps_;
   // At the last log line, or when the work began after it.
   int64_t logged_ns_ = 0;
   int64_t logged_prompt_tokens_ = 0;

@@ -12,6 +12,8 @@
 #include <mutex>
 #include <thread>
 
+#include "engine/engine_loop.h"
+
 namespace fathom {
 namespace {
 
@@ -272,6 +274,52 @@ TEST(Engine, IdleEngineDoesNotTurn) {
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_EQ(harness.waits, waits);
   EXPECT_LT(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC, 0.05);
+}
+
+// One runs until the end of its time; one behind it may wait for 10 s, and says how long it has.
+TEST(EngineLoop, RequestsWaitNoLongerThanTheyMay) {
+  std::atomic<int64_t> waits = 0, good_steps = INT64_MAX;
+  CountingExecutor executor(&waits, &good_steps);
+  VirtualClock clock;
+  std::map<uint64_t, RequestOutput> last;
+  std::map<uint64_t, int64_t> queued_ns;
+  EngineLoop loop({.scheduler = {.max_num_seqs = 1,
+                                 .max_num_batched_tokens = 64,
+                                 .prefill_chunk = 32,
+                                 .num_pages = 12,
+                                 .max_model_len = 512,
+                                 .absorbed_limit = 512},
+                   .queue_timeout_s = 10},
+                  &executor, &clock, [&](std::vector<RequestOutput> outputs) {
+                    for (RequestOutput& output : outputs) {
+                      queued_ns[Raw(output.id)] += output.queued_ns;
+                      last[Raw(output.id)] = std::move(output);
+                    }
+                  });
+  ASSERT_TRUE(loop.Submit(Request(1, 5, 100)).ok());
+  ASSERT_TRUE(loop.Submit(Request(2, 5, 100)).ok());
+  while (last[1].tokens.empty()) loop.Step();
+  clock.AdvanceNs(9'000'000'000);
+  ASSERT_TRUE(loop.Submit(Request(3, 5, 100)).ok());
+  loop.Step();
+  EXPECT_FALSE(last[2].finish);
+  clock.AdvanceNs(2'000'000'000);
+  loop.Step();
+  EXPECT_EQ(last[2].finish, FinishReason::kError);
+  EXPECT_EQ(last[2].error.code(), StatusCode::kUnavailable);
+  EXPECT_NE(last[2].error.message().find("waited 11.0 s"), std::string::npos);
+  EXPECT_FALSE(last[1].finish);  // which has been at work for longer
+  EXPECT_FALSE(last[3].finish);
+  EXPECT_EQ(loop.Stats().waiting, 1);
+  while (loop.Step()) {
+  }
+  EXPECT_EQ(last[1].finish, FinishReason::kLength);
+  EXPECT_EQ(last[3].finish, FinishReason::kLength);
+  EXPECT_EQ(queued_ns, (std::map<uint64_t, int64_t>{{1, 0}, {2, 0}, {3, 2'000'000'000}}));
+  const TokensOfSteps sizes = loop.Stats().tokens_of_steps;
+  EXPECT_EQ(sizes.tokens, 5 + 99 + 5 + 99);  // the last token of each is not computed
+  EXPECT_EQ(sizes.steps[0], 2 * 99);
+  EXPECT_EQ(sizes.steps[1], 2);
 }
 
 // Threads that submit, cancel and ask at once; run under ThreadSanitizer by

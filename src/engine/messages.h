@@ -2,6 +2,8 @@
 // tokens only.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,6 +20,7 @@ struct GenerateRequest : RequestParams {
   RequestId id{};
   uint64_t client = 0;     // who asks: those that wait take turns
   std::string cache_salt;  // pages of prompts are shared among requests of equal ones
+  int64_t arrived_ns = 0;  // the engine's to set
 };
 
 struct GeneratedToken {
@@ -32,11 +35,27 @@ struct RequestOutput {
   RequestId id{};
   std::vector<GeneratedToken> tokens;  // since the last output; with kStop the last one of all is
                                        // the stop token that was sampled
+  int64_t queued_ns = 0;  // with the first token: how long it waited to enter the batch
   // Once, with the first token: for prompt positions 1.. (the first token has no probability).
   std::vector<TokenLogprobs> prompt_logprobs;
   int32_t cached_tokens = 0;  // with tokens: of the prompt, found in pages of requests before it
   std::optional<FinishReason> finish;
   Status error;  // why, with kError
+};
+
+// How many tokens steps had.
+struct TokensOfSteps {
+  static constexpr std::array<int64_t, 15> kBounds = {
+      1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536};
+  std::array<int64_t, kBounds.size() + 1>
+      steps{};         // at most kBounds[i], and more than those before
+  int64_t tokens = 0;  // of all
+
+  void Add(int64_t of_step) {
+    const auto bound = std::lower_bound(kBounds.begin(), kBounds.end(), of_step);
+    ++steps[static_cast<size_t>(bound - kBounds.begin())];
+    tokens += of_step;
+  }
 };
 
 // A snapshot for metrics.
@@ -47,6 +66,7 @@ struct EngineStats {
   int64_t total_pages = 0;
   int64_t free_pages = 0;
   int64_t steps = 0;
+  TokensOfSteps tokens_of_steps;
   int64_t preemptions = 0;
   int64_t prompt_tokens = 0;  // computed, since start
   int64_t generated_tokens = 0;

@@ -19,6 +19,14 @@ ApiError EngineError(const Status& status) {
   }
 }
 
+ApiError TooLong(int timeout_ms) {
+  return {504,
+          fmt::format("The request took more than {} s, which is all that one may take here: ask "
+                      "for fewer tokens.",
+                      timeout_ms / 1000.0),
+          "timeout_error", "", "request_timeout"};
+}
+
 std::string ToJson(const ApiError& error) {
   const auto or_null = [](const std::string& text) {
     return text.empty() ? json::value(nullptr) : json::value(text);

@@ -24,6 +24,9 @@ inline ApiError BadParameter(std::string param, std::string message, std::string
 // Of an error that the engine reports.
 ApiError EngineError(const Status& status);
 
+// A request took longer than --request-timeout. To send it again would take as long.
+ApiError TooLong(int timeout_ms);
+
 // {"error": {"message", "type", "param", "code"}}
 std::string ToJson(const ApiError& error);
 

@@ -25,29 +25,40 @@ namespace {
 
 constexpr size_t kWriteSliceBytes = size_t{64} << 10;
 constexpr size_t kWatchBytes = 4096, kDiscardBytes = 16384;  // of one read
+constexpr size_t kNetworkBytes = 8;                          // of an IPv6 address
 constexpr int kKernelUnsentBytes = 16 << 10;
 constexpr int kKeepAliveS = 15;
 constexpr size_t kLeastBytesPerMs = 64;  // of a client that takes a large answer
 
 }  // namespace
 
-std::string AddressOf(ClientStream::Socket& socket) {
+std::string ClientAt(const in6_addr& address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (IN6_IS_ADDR_V4MAPPED(&address)) {
+    inet_ntop(AF_INET, &address.s6_addr[12], text, sizeof text);
+    return text;
+  }
+  in6_addr network{};
+  std::copy_n(address.s6_addr, kNetworkBytes, network.s6_addr);
+  inet_ntop(AF_INET6, &network, text, sizeof text);
+  return fmt::format("{}/{}", text, 8 * kNetworkBytes);
+}
+
+std::string ClientAt(ClientStream::Socket& socket) {
   sockaddr_storage peer{};
   socklen_t size = sizeof peer;
   const int handle = socket.native_handle();
   if (getpeername(handle, reinterpret_cast<sockaddr*>(&peer), &size) != 0) return "";
-  char text[INET6_ADDRSTRLEN] = "";
   if (peer.ss_family == AF_INET) {
+    char text[INET_ADDRSTRLEN] = "";
     inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in&>(peer).sin_addr, text, sizeof text);
-  } else if (peer.ss_family == AF_INET6) {
-    inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr, text, sizeof text);
-  } else {
-    ucred who{};
-    socklen_t bytes = sizeof who;
-    getsockopt(handle, SOL_SOCKET, SO_PEERCRED, &who, &bytes);
-    return fmt::format("user {}", who.uid);
+    return text;
   }
-  return text;
+  if (peer.ss_family == AF_INET6) return ClientAt(reinterpret_cast<sockaddr_in6&>(peer).sin6_addr);
+  ucred who{};
+  socklen_t bytes = sizeof who;
+  getsockopt(handle, SOL_SOCKET, SO_PEERCRED, &who, &bytes);
+  return fmt::format("user {}", who.uid);
 }
 
 ClientSocket::ClientSocket(Socket socket, Limits limits, std::shared_ptr<Tls::Context> tls)
@@ -57,8 +68,8 @@ ClientSocket::ClientSocket(Socket socket, Limits limits, std::shared_ptr<Tls::Co
       deadline_(stream_.get_executor()),
       flush_deadline_(stream_.get_executor()),
       changed_timer_(stream_.get_executor()) {
-  address_ = AddressOf(this->socket());
-  peer_ = address_.empty() ? "?" : address_;
+  client_ = ClientAt(this->socket());
+  peer_ = client_.empty() ? "?" : client_;
   SetUpTcp();
 }
 
@@ -66,8 +77,14 @@ void ClientSocket::SetUpTcp() {
   error_code error;
   const auto peer = socket().remote_endpoint(error);
   if (error || peer.protocol().family() == AF_UNIX) return;
-  const auto* address = reinterpret_cast<const sockaddr_in*>(peer.data());  // IPv6 has it there too
-  peer_ += fmt::format(":{}", ntohs(address->sin_port));
+  const auto* address = reinterpret_cast<const sockaddr_in*>(peer.data());
+  char text[INET6_ADDRSTRLEN] = "";
+  const void* number = &address->sin_addr;
+  if (address->sin_family == AF_INET6) {  // the port is in the same place
+    number = &reinterpret_cast<const sockaddr_in6*>(peer.data())->sin6_addr;
+  }
+  inet_ntop(address->sin_family, number, text, sizeof text);
+  peer_ = fmt::format("{}:{}", text, ntohs(address->sin_port));
   const auto set = [&](int option, const char* name, int value) {
     if (setsockopt(socket().native_handle(), IPPROTO_TCP, option, &value, sizeof value) != 0) {
       LOG_DEBUG("{} {}: {}", peer_, name, std::strerror(errno));

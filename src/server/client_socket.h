@@ -2,6 +2,8 @@
 // on the client while it waits.
 #pragma once
 
+#include <netinet/in.h>
+
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -12,9 +14,11 @@
 
 namespace fathom {
 
-// Where the other end is, without its port: an address, or the user of a Unix socket. "" if it is
-// gone.
-std::string AddressOf(ClientStream::Socket& socket);
+// Who the other end counts as: an IPv4 address, the 64 bits of an IPv6 address that a network's
+// owner is given, or the user of a Unix socket. "" if it is gone.
+std::string ClientAt(ClientStream::Socket& socket);
+// The same of an IPv6 address; of one that stands for IPv4, that.
+std::string ClientAt(const in6_addr& address);
 
 // THREAD: the socket's strand.
 class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
@@ -34,7 +38,7 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
   Socket& socket() { return stream_.socket(); }
   boost::beast::flat_buffer& buffer() { return buffer_; }  // read and not yet used
   const std::string& peer() const { return peer_; }        // for the log
-  const std::string& address() const { return address_; }  // without the port
+  const std::string& client() const { return client_; }    // ClientAt
   // Agrees with the client on keys, where there is TLS. False if that fails, or takes longer.
   awaitable<bool> Handshake(int ms);
   // Waits until there is something to read. False if the client is gone, or the read deadline over.
@@ -84,7 +88,7 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
 
   ClientStream stream_;
   const int send_timeout_ms_;
-  std::string peer_, address_;
+  std::string peer_, client_;
   boost::beast::flat_buffer buffer_;
   boost::asio::steady_timer deadline_, flush_deadline_, changed_timer_;
   bool changed_ = false;

@@ -11,7 +11,6 @@
 #include <new>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "base/log_event.h"
 #include "base/printable.h"
@@ -29,26 +28,12 @@ namespace {
 constexpr size_t kReadAheadBytes = size_t{64} << 10;  // of pipelined requests
 constexpr size_t kLoggedBytes = 96;                   // of a method or a path
 constexpr size_t kJoinedBytes = size_t{16} << 10;     // of an answer that is sent with its head
-constexpr size_t kInlineAnswer = size_t{64} << 10;    // JSON to build; more is a worker's
 constexpr int kLingerMs = 2'000;
 constexpr int kEndMs = 1'000;                      // for a client to agree that TLS ends
 constexpr size_t kTrimmedBytes = size_t{8} << 20;  // memory of a request that the C library keeps
 
 int64_t NowMs() {
   return SteadyClock().NowNs() / 1'000'000;
-}
-
-// Roughly the bytes of JSON that outputs make.
-size_t SizeOf(const std::vector<std::pair<size_t, RequestOutput>>& outputs) {
-  constexpr size_t kBytesPerLogprob = 32;
-  size_t entries = 0;
-  for (const auto& [index, output] : outputs) {
-    for (const TokenLogprobs& logprobs : output.prompt_logprobs) entries += 1 + logprobs.top.size();
-    for (const GeneratedToken& token : output.tokens) {
-      entries += token.logprobs ? 1 + token.logprobs->top.size() : 1;
-    }
-  }
-  return kBytesPerLogprob * entries;
 }
 
 }  // namespace
@@ -152,19 +137,19 @@ std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) const {
   if (reserved_ && !IsAboutServer(exchange.request.path)) {
     return ErrorResponse(EngineError(Unavailable("Too many connections: try again in a moment.")));
   }
-  exchange.request.address = client_->address();
+  exchange.request.address = client_->client();
   return context_.access.CheckHead(exchange.request);
 }
 
 asio::awaitable<bool> Connection::Refuse(Exchange& exchange, const ApiError& error) {
   HttpResponse response = ErrorResponse(error);
+  if (error.status >= 500) exchange.failure = error.message;
   co_return co_await Respond(exchange, std::move(response));
 }
 
 // Does `work` on a worker. It is interrupted when the client leaves, the server stops, or the time
 // for it is over.
-template <class Work>
-asio::awaitable<std::optional<ApiError>> Connection::OnWorker(size_t bytes, Work work) {
+asio::awaitable<std::optional<ApiError>> Connection::OnWorker(size_t bytes, const Work& work) {
   Interrupt interrupt(std::chrono::milliseconds(context_.options.work_timeout_ms),
                       &context_.stopping);
   bool done = false;
@@ -200,13 +185,16 @@ asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
   const size_t bytes = exchange.request.body.size();
   exchange.claim.SetLimit(MaxRequestMemory(bytes));
   client_->StartWatch();
-  const auto work = [&](const Interrupt& interrupt) {
+  const Work work = [&](const Interrupt& interrupt) {
     answer = context_.api.load()->Handle(exchange.request, {&exchange.claim, &interrupt});
     exchange.request.body = {};
     if (exchange.claim.peak() > kTrimmedBytes) malloc_trim(0);
   };
   const std::optional<ApiError> failure = co_await OnWorker(bytes, work);
-  if (failure) answer = ErrorResponse(*failure);
+  if (failure) {
+    exchange.failure = failure->message;
+    answer = ErrorResponse(*failure);
+  }
   exchange.claim.Reset();
   if (auto* response = std::get_if<HttpResponse>(&answer)) {
     co_await client_->StopWatch();
@@ -223,109 +211,6 @@ bool Connection::Left(Exchange& exchange) {
   Log(exchange, 499);  // nginx's number for it
   client_->Drop();
   return false;
-}
-
-asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& generation) {
-  std::optional<RequestStream> stream;
-  Api& api = *context_.api;
-  stream.emplace(api.outputs(), api.engine(), [client = client_] {
-    asio::post(client->socket().get_executor(), [client] { client->Notify(); });
-  });
-  const Status status = stream->Submit(generation.Requests());
-  if (!status.ok()) {
-    const ApiError error = EngineError(status);
-    co_await client_->StopWatch();
-    co_return co_await Refuse(exchange, error);
-  }
-  if (generation.streams()) {
-    client_->Send(
-        fmt::format("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
-                    "Cache-Control: no-cache\r\nX-Request-Id: {}\r\n{}{}{}\r\n",
-                    exchange.request.id, exchange.chunked ? "Transfer-Encoding: chunked\r\n" : "",
-                    exchange.keep_alive && exchange.chunked ? "" : "Connection: close\r\n",
-                    ExtraHeaders(exchange.request)));
-  }
-  bool intact = co_await Pump(exchange, generation, *stream);
-  stream.reset();  // what has not ended is cancelled now, before the answer's last bytes are out
-  exchange.usage = generation.usage();
-  exchange.request.client->SpendTokens(exchange.usage.total_tokens());
-  if (intact && generation.streams()) co_await client_->Flushed();
-  co_await client_->StopWatch();
-  intact = intact && !client_->gone();
-  if (!intact) {
-    generation.Fail(EngineError(Cancelled("The client went away.")), "abort");
-    co_return Left(exchange);
-  }
-  if (!generation.streams()) {
-    if (generation.error()) co_return co_await Refuse(exchange, *generation.error());
-    HttpResponse response;
-    const auto build = [&](const Interrupt&) { response.body = generation.Body(); };
-    if (generation.size() > kInlineAnswer) {
-      const std::optional<ApiError> failure = co_await OnWorker(generation.size(), build);
-      if (failure) co_return co_await Refuse(exchange, *failure);
-    } else {
-      build(Interrupt({}));
-    }
-    co_return co_await Respond(exchange, std::move(response));
-  }
-  const bool failed = generation.error().has_value();
-  Log(exchange, 200, failed ? generation.error()->message : "");
-  co_return !failed && exchange.keep_alive && exchange.chunked;
-}
-
-// Moves tokens from the engine to the client until the generation is done. False if the client is
-// gone or does not read.
-asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generation,
-                                       RequestStream& stream) {
-  const auto frame = [&](const std::string& events) {
-    return exchange.chunked ? fmt::format("{:x}\r\n{}\r\n", events.size(), events) : events;
-  };
-  while (!generation.done()) {
-    if (client_->half_closed() && !std::exchange(exchange.probed, true)) {
-      // What says nothing yet, to learn whether the client is still there: a comment, or the first
-      // bytes of any answer.
-      client_->Send(generation.streams() ? frame(":\n\n") : kProtocol);
-    }
-    co_await client_->Changed();
-    if (client_->gone()) co_return false;
-    std::string events;
-    auto outputs = stream.Take();
-    const auto take = [&](const Interrupt&) {
-      for (auto& [index, output] : outputs) {
-        generation.OnOutput(index, std::move(output), &events);
-        for (const size_t cancelled : generation.TakeCancels()) stream.Cancel(cancelled);
-      }
-    };
-    if (SizeOf(outputs) > kInlineAnswer) {
-      const std::optional<ApiError> failure = co_await OnWorker(SizeOf(outputs), take);
-      if (failure) generation.Fail(*failure, "error");
-    } else {
-      take(Interrupt({}));
-    }
-    if (!generation.streams()) {  // what is collected counts as the answer that it will be
-      const Status room = exchange.claim.Grow(generation.size() - exchange.claim.held());
-      if (!room.ok()) generation.Fail(EngineError(room), "abort");
-    }
-    if (aborting_ && !generation.done()) {
-      generation.Fail(EngineError(Unavailable("The server is shutting down.")), "abort");
-    }
-    if (generation.streams() && generation.done()) {
-      events += generation.error() ? ErrorEvent(*generation.error()).append(kDoneEvent)
-                                   : generation.LastEvents();
-    }
-    if (events.empty()) continue;
-    if (client_->unsent() > context_.options.max_unsent_bytes) {
-      LOG_WARNING("{} does not read: dropped with {} bytes unsent", client_->peer(),
-                  client_->unsent());
-      co_return false;
-    }
-    const bool large = events.size() > context_.options.max_unsent_bytes;
-    client_->Send(frame(events));
-    // One large step is no sign of a client that does not read.
-    if (large) co_await client_->FlushedInTime();
-  }
-  if (generation.streams() && exchange.chunked) client_->Send("0\r\n\r\n");
-  co_return !client_->gone();
 }
 
 // `wanted` by value: the body is sent from where it is.
@@ -364,24 +249,25 @@ std::string Connection::ExtraHeaders(const HttpRequest& request) const {
 }
 
 // Of every exchange once, at its end: log and metrics.
-void Connection::Log(const Exchange& exchange, int status, std::string_view error) const {
+void Connection::Log(const Exchange& exchange, int status) const {
   const HttpRequest& request = exchange.request;
   const std::string_view route = RouteName(request.path);
   const bool known = request.method == "GET" || request.method == "POST";
   const std::string key = request.client ? request.client->key_name() : "";
   Api* api = context_.api;
-  if (api != nullptr) {
-    api->metrics().OnHttp(known ? request.method : "other", route, status);
-    if (!key.empty()) api->metrics().OnKey(key, status, exchange.usage);
-  }
   const std::chrono::duration<double, std::milli> took =
       std::chrono::steady_clock::now() - exchange.began;
+  if (api != nullptr) {
+    api->metrics().OnHttp(known ? request.method : "other", route, status, took.count() / 1000);
+    if (!key.empty()) api->metrics().OnKey(key, status, exchange.usage);
+  }
   std::string line = fmt::format(
       "{} {} {} {} {:.1f} ms, {} prompt + {} generated tokens, id {}", client_->peer(),
       Printable(request.method, kLoggedBytes), Printable(request.path, kLoggedBytes), status,
       took.count(), exchange.usage.prompt_tokens, exchange.usage.completion_tokens, request.id);
   if (!key.empty()) line += fmt::format(", key {}", key);
-  if (!error.empty()) line += fmt::format(", ended by an error: {}", error);
+  const std::string& failure = exchange.failure;
+  if (!failure.empty()) line += fmt::format(", ended by an error: {}", failure);
   const LogField fields[] = {{"client", client_->peer()},
                              {"method", Printable(request.method, kLoggedBytes)},
                              {"path", Printable(request.path, kLoggedBytes)},
@@ -391,7 +277,7 @@ void Connection::Log(const Exchange& exchange, int status, std::string_view erro
                              {"generated_tokens", exchange.usage.completion_tokens},
                              {"id", request.id},
                              {"key", key},
-                             {"error", std::string(error)}};
+                             {"error", failure}};
   const bool quiet = api == nullptr || IsAboutServer(route);
   LogEvent(quiet ? LogLevel::kDebug : LogLevel::kInfo, line, fields);
 }

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <functional>
 #include <limits>
@@ -80,14 +81,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
   awaitable<bool> Refuse(Exchange& exchange, const ApiError& error);
   awaitable<bool> Handle(Exchange& exchange);
   std::string ExtraHeaders(const HttpRequest& request) const;
-  template <class Work>
-  awaitable<std::optional<ApiError>> OnWorker(size_t bytes, Work work);  // what it failed of
+  using Work = std::function<void(const Interrupt&)>;
+  // What it failed of. `work` outlives the wait.
+  awaitable<std::optional<ApiError>> OnWorker(size_t bytes, const Work& work);
   bool Left(Exchange& exchange);
+  // connection_generation.cc
+  void StartLimit(const Exchange& exchange, boost::asio::steady_timer& limit) const;
   awaitable<bool> Generate(Exchange& exchange, Generation& generation);
   awaitable<bool> Pump(Exchange& exchange, Generation& generation, RequestStream& stream);
   awaitable<bool> Respond(Exchange& exchange, HttpResponse wanted);
-  // `error`: what ended a stream whose status was out already.
-  void Log(const Exchange& exchange, int status, std::string_view error = "") const;
+  void Log(const Exchange& exchange, int status) const;
 
   ConnectionContext& context_;
   const bool reserved_;

@@ -64,6 +64,12 @@ struct Exchange {
   // From the head, however much of it could be read.
   void TakeHead();
 
+  // 0: never.
+  bool timed_out(int after_ms) const {
+    return after_ms > 0 &&
+           std::chrono::steady_clock::now() - began >= std::chrono::milliseconds(after_ms);
+  }
+
   MemoryClaim claim;
   boost::beast::http::request_parser<ArrivingBody> parser;
   HttpRequest request;
@@ -74,6 +80,7 @@ struct Exchange {
   bool probed = false;  // after a half-close: an answer that is no stream has begun with kProtocol
   std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
   Usage usage;
+  std::string failure;  // what ended it, for the log
 };
 
 }  // namespace fathom

@@ -123,6 +123,7 @@ void Generation::OnOutput(size_t index, RequestOutput output, std::string* event
   if (piece.first) {
     choice.first_ns = now;
     choice.cached_tokens = output.cached_tokens;
+    choice.queued_ns = output.queued_ns;
     setup_.metrics->OnFirstToken(static_cast<int64_t>(prompt(index).tokens.size()),
                                  Seconds(now - arrival_ns_));
   } else if (!output.tokens.empty()) {
@@ -146,12 +147,25 @@ void Generation::End(size_t index, std::string_view reason) {
   ChoiceState& choice = choices_[index];
   choice.ended = true;
   --open_choices_;
-  const int64_t first_ns = choice.first_ns == 0 ? arrival_ns_ : choice.first_ns;
+  const auto since_arrival = [&](int64_t ns) { return Seconds(ns - arrival_ns_); };
   setup_.metrics->OnEnded({.reason = reason,
                            .prompt_tokens = static_cast<int64_t>(prompt(index).tokens.size()),
                            .generated_tokens = choice.tokens,
-                           .seconds = Seconds(setup_.clock->NowNs() - arrival_ns_),
-                           .seconds_to_first = Seconds(first_ns - arrival_ns_)});
+                           .max_tokens = prompt(index).max_tokens,
+                           .at = since_arrival(setup_.clock->NowNs()),
+                           .entered = Seconds(choice.queued_ns),
+                           .first = since_arrival(choice.first_ns),
+                           .last = since_arrival(choice.last_ns)});
+  if (open_choices_ == 0) CountPrompts();
+}
+
+void Generation::CountPrompts() const {
+  const size_t n = setup_.params.n;
+  for (size_t first = 0; first < choices_.size(); first += n) {
+    int64_t most = 0;
+    for (size_t i = first; i < first + n; ++i) most = std::max(most, choices_[i].tokens);
+    setup_.metrics->OnPromptEnded(static_cast<int64_t>(n), most);
+  }
 }
 
 void Generation::Fail(ApiError error, std::string_view reason) {

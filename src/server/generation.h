@@ -93,12 +93,14 @@ class Generation {
     TextStream text;
     int64_t tokens = 0;
     int64_t cached_tokens = 0;  // of its prompt
+    int64_t queued_ns = 0;  // before it entered the batch
     int64_t first_ns = 0, last_ns = 0;
     bool ended = false;
   };
 
   void TakeTokens(ChoiceState& choice, RequestOutput& output, Piece* piece);
   void End(size_t index, std::string_view reason);
+  void CountPrompts() const;
 
   const GenerationSetup setup_;
   const char* const object_name_;

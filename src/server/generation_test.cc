@@ -344,8 +344,41 @@ TEST_F(GenerationTest, AnErrorEndsEveryChoice) {
   ASSERT_TRUE(generation.done() && generation.error());
   EXPECT_EQ(generation.error()->status, 500);
   const std::string metrics = metrics_.Render({});
-  EXPECT_NE(metrics.find(R"(finished_reason="error",model_name="m"} 2)"), std::string::npos)
+  EXPECT_NE(metrics.find("request_params_n_sum{engine=\"0\",model_name=\"m\"} 2"),
+            std::string::npos);
+  EXPECT_NE(metrics.find(R"(engine="0",finished_reason="error",model_name="m"} 2)"),
+            std::string::npos)
       << metrics;
+}
+
+TEST_F(GenerationTest, TimesAreCountedFromQueueToLastToken) {
+  GenerationParams params;
+  ChatGeneration generation(Setup(params), {});
+  const auto output = [&](int64_t after_s, const char* text, std::optional<FinishReason> finish) {
+    clock_.AdvanceNs(after_s * 1'000'000'000);
+    RequestOutput news{.queued_ns = 2'000'000'000, .finish = finish};
+    for (TokenId id : Tokens(text)) news.tokens.push_back({id, {}});
+    generation.OnOutput(0, std::move(news), nullptr);
+  };
+  output(5, "a", std::nullopt);
+  output(3, " b", FinishReason::kLength);
+  const std::string metrics = metrics_.Render({.tokens_of_steps = {.steps = {7, 1}, .tokens = 15}});
+  const auto value = [&](const std::string& name) {
+    const size_t at = metrics.find(name + "_sum{");
+    return at == metrics.npos ? -1 : std::stod(metrics.substr(metrics.find("} ", at) + 2));
+  };
+  EXPECT_EQ(value("vllm:time_to_first_token_seconds"), 5);
+  EXPECT_EQ(value("vllm:request_queue_time_seconds"), 2);
+  EXPECT_EQ(value("vllm:request_prefill_time_seconds"), 3);
+  EXPECT_EQ(value("vllm:request_decode_time_seconds"), 3);
+  EXPECT_EQ(value("vllm:request_inference_time_seconds"), 6);
+  EXPECT_EQ(value("vllm:e2e_request_latency_seconds"), 8);
+  EXPECT_EQ(value("vllm:request_max_num_generation_tokens"), 2);
+  EXPECT_EQ(value("vllm:iteration_tokens_total"), 15);
+  EXPECT_NE(
+      metrics.find("iteration_tokens_total_bucket{engine=\"0\",model_name=\"m\",le=\"1\"} 7\n"),
+      std::string::npos);
+  EXPECT_EQ(metrics, metrics_.Render({.tokens_of_steps = {.steps = {7, 1}, .tokens = 15}}));
 }
 
 }  // namespace

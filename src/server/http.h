@@ -39,6 +39,7 @@ inline HttpResponse ErrorResponse(const ApiError& error) {
   if (error.status == 429 || error.status == 503) {
     response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
   }
+  if (error.status == 504) response.headers.emplace_back("X-Should-Retry", "false");
   if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }

@@ -1,4 +1,6 @@
 // Many connections, and the end of the server.
+#include <arpa/inet.h>
+
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "server/client_socket.h"
 #include "server/http_server_fixture.h"
 
 namespace fathom {
@@ -77,6 +80,20 @@ TEST_F(HttpServerTest, AFullServerSaysHowItIs) {
   slow.clear();
   busy.clear();
   EXPECT_TRUE(Eventually([&] { return Client(port_).Ask("GET", "/v1/models").status == 200; }));
+}
+
+// Whoever has an IPv6 network has 2^64 addresses of it.
+TEST(ClientAt, CountsANetworkAsOne) {
+  const auto client_at = [](const char* text) {
+    in6_addr address{};
+    EXPECT_EQ(inet_pton(AF_INET6, text, &address), 1);
+    return ClientAt(address);
+  };
+  EXPECT_EQ(client_at("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
+  EXPECT_EQ(client_at("2001:db8:1:2:ffff::1"), "2001:db8:1:2::/64");
+  EXPECT_EQ(client_at("2001:db8:1:3::1"), "2001:db8:1:3::/64");
+  EXPECT_EQ(client_at("::1"), "::/64");
+  EXPECT_EQ(client_at("::ffff:192.0.2.7"), "192.0.2.7");
 }
 
 TEST_F(HttpServerTest, AClientHasItsShareOfConnections) {

@@ -62,6 +62,22 @@ TEST_F(HttpServerTest, AnswersThatAreCollectedCountAgainstTheMemoryOfRequests) {
   EXPECT_EQ(client.Ask("POST", kChat, Chat("hi")).status, 200);  // what it held was given back
 }
 
+TEST_F(HttpServerTest, ARequestEndsWithItsTime) {
+  Serve({.request_timeout_ms = 300});
+  Client client(port_);
+  const Response ended = client.Ask("POST", kChat, Chat("forever"));
+  EXPECT_EQ(ended.status, 504);
+  EXPECT_EQ(ended.headers.at("X-Should-Retry"), "false");
+  EXPECT_NE(ended.body.find("more than 0.3 s"), std::string::npos) << ended.body;
+  EXPECT_EQ(client.Ask("POST", kChat, Chat("nothing")).status, 504);  // while it waits, too
+  const Response stream = client.Ask("POST", kChat, Stream("forever"));
+  EXPECT_EQ(stream.status, 200);
+  EXPECT_NE(stream.body.find("\"code\":\"request_timeout\""), std::string::npos);
+  EXPECT_TRUE(stream.body.ends_with("data: [DONE]\n\n"));
+  EXPECT_TRUE(Eventually([&] { return engine_->live() == 0; }));
+  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi")).status, 200);
+}
+
 TEST_F(HttpServerTest, WhatAWorkerFailsOfIsItsRequestsAnswer) {
   Serve();
   engine_->ThrowFromNowOn();

@@ -71,6 +71,7 @@ class HttpServer::Loop {
   void AwaitSignal();
   void RereadFiles();
   // On the acceptor's strand.
+  void SayThatItLeaves();
   void Leave();
   void BeginDrain();
   void AbortAll();
@@ -94,7 +95,7 @@ class HttpServer::Loop {
   asio::steady_timer drain_timer_;
   // On the acceptor's strand, all of it.
   ConnectionPlaces places_{options_};
-  bool aborting_ = false;
+  bool aborting_ = false, said_that_it_leaves_ = false;
   size_t refusing_ = 0;
   int64_t warned_of_accept_ms_ = -kWarningMs;
 };
@@ -191,7 +192,7 @@ void HttpServer::Loop::WarnOfAccept(error_code error) {
 }
 
 void HttpServer::Loop::Admit(Socket socket) {
-  const std::string address = AddressOf(socket);
+  const std::string address = ClientAt(socket);
   if (address.empty()) return;  // gone already
   switch (places_.Find(address)) {
     case ConnectionPlaces::Place::kPlain:
@@ -247,8 +248,13 @@ void HttpServer::Loop::Open(Socket socket, const std::string& address, bool rese
   });
 }
 
+void HttpServer::Loop::SayThatItLeaves() {
+  if (options_.on_leaving && !std::exchange(said_that_it_leaves_, true)) options_.on_leaving();
+}
+
 // Whoever sends requests here by what /health says has a while to notice.
 void HttpServer::Loop::Leave() {
+  SayThatItLeaves();
   if (options_.drain_delay_ms == 0) return BeginDrain();
   context_->state = ServerState::kLeaving;
   LOG_INFO("stopping in {} s: not ready any more, and serving until then",
@@ -263,6 +269,7 @@ void HttpServer::Loop::Leave() {
 void HttpServer::Loop::BeginDrain() {
   const ServerState before = context_->state.exchange(ServerState::kDraining);
   if (before == ServerState::kDraining) return;
+  SayThatItLeaves();
   const bool served = before != ServerState::kLoading;  // else nobody is waited for
   if (served) {
     LOG_INFO("stopping: {} connections may finish within {} s{}", places_.size(),

@@ -25,9 +25,9 @@ TEST_F(HttpServerTest, SmallEndpointsOnOneConnection) {
   EXPECT_EQ(client.Ask("GET", "/v1/models/org%2Ftiny%202%").parsed().at("id"), "org/tiny 2%");
   EXPECT_EQ(client.Ask("GET", "/v1/models/other").status, 404);
   const Response metrics = client.Ask("GET", "/metrics?x=1");
-  EXPECT_NE(metrics.body.find("vllm:kv_cache_usage_perc{model_name=\"tiny\"} 0.25"),
+  EXPECT_NE(metrics.body.find("vllm:kv_cache_usage_perc{engine=\"0\",model_name=\"tiny\"} 0.25"),
             std::string::npos);
-  EXPECT_NE(metrics.body.find("vllm:num_preemptions_total{model_name=\"tiny\"} 3"),
+  EXPECT_NE(metrics.body.find("vllm:num_preemptions_total{engine=\"0\",model_name=\"tiny\"} 3"),
             std::string::npos);
   client.Send("HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_NE(client.ReadUntil("\r\n\r\n").find("200 OK"), std::string::npos);

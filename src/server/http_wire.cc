@@ -28,6 +28,7 @@ const char* Reason(int status) {
     case 429: return "Too Many Requests";
     case 431: return "Request Header Fields Too Large";
     case 503: return "Service Unavailable";
+    case 504: return "Gateway Timeout";
     default: return "Internal Server Error";
   }
 }

@@ -7,6 +7,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <mutex>
+#include <vector>
 
 #include "base/log_thread.h"
 
@@ -16,12 +17,19 @@ namespace {
 
 using Buckets = prometheus::Histogram::BucketBoundaries;
 
-const Buckets kFirstTokenBuckets = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,  0.25, 0.5,
-                                    0.75,  1.0,   2.5,  5.0,  7.5,  10.0, 20.0, 40.0, 80.0};
-const Buckets kTokenBuckets = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,
-                               0.3,   0.4,    0.5,   0.75, 1.0,   2.5,  5.0,   7.5, 10.0};
-const Buckets kRequestBuckets = {0.01, 0.03, 0.1,  0.3,  0.5,  0.8,  1.0,  1.5,   2.0,   2.5,  5.0,
-                                 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0};
+const Buckets kFirstTokenBuckets = {0.001, 0.005, 0.01, 0.02,  0.04,  0.06,  0.08, 0.1,
+                                    0.25,  0.5,   0.75, 1.0,   2.5,   5.0,   7.5,  10.0,
+                                    20.0,  40.0,  80.0, 160.0, 640.0, 2560.0};
+const Buckets kTokenBuckets = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1,
+                               0.15,  0.2,    0.3,   0.4,  0.5,   0.75, 1.0,   2.5,
+                               5.0,   7.5,    10.0,  20.0, 40.0,  80.0};
+const Buckets kRequestBuckets = {0.01,  0.03,  0.1,   0.3,   0.5,    0.8,    1.0,   1.5,  2.0,
+                                 2.5,   5.0,   10.0,  15.0,  20.0,   30.0,   40.0,  50.0, 60.0,
+                                 120.0, 240.0, 480.0, 960.0, 1920.0, 3840.0, 7680.0};
+const Buckets kHttpBuckets = {0.001, 0.005, 0.01, 0.05, 0.1,   0.25,  0.5,    1.0,   2.5,
+                              5.0,   10.0,  30.0, 60.0, 120.0, 480.0, 1920.0, 7680.0};
+const Buckets kChoiceBuckets = {1, 2, 5, 10, 20, 50, 100};
+const Buckets kStepBuckets(TokensOfSteps::kBounds.begin(), TokensOfSteps::kBounds.end());
 const Buckets kCountBuckets = {1,    2,    5,    10,    20,    50,    100,    200,   500,
                                1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000};
 
@@ -33,7 +41,8 @@ void RaiseTo(prometheus::Counter& counter, double total) {
 }  // namespace
 
 struct Metrics::Families {
-  explicit Families(const std::string& model_name) : labels({{"model_name", model_name}}) {}
+  explicit Families(const std::string& model_name)
+      : labels({{"engine", "0"}, {"model_name", model_name}}) {}
 
   prometheus::Gauge& Gauge(const char* name, const char* help) {
     return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add(labels);
@@ -53,6 +62,20 @@ struct Metrics::Families {
       Gauge("vllm:num_requests_running", "Requests in the engine's running batch.");
   prometheus::Gauge& waiting =
       Gauge("vllm:num_requests_waiting", "Requests waiting for a place in the batch.");
+  prometheus::Gauge& waiting_for_room =
+      prometheus::BuildGauge()
+          .Name("vllm:num_requests_waiting_by_reason")
+          .Help("The same, by what they wait for: slots and pages.")
+          .Register(registry)
+          .Add([this] {
+            prometheus::Labels of_reason = labels;
+            of_reason["reason"] = "capacity";
+            return of_reason;
+          }());
+  prometheus::Family<prometheus::Gauge>& cache_config = prometheus::BuildGauge()
+                                                            .Name("vllm:cache_config_info")
+                                                            .Help("How the KV cache is laid out.")
+                                                            .Register(registry);
   prometheus::Gauge& kv_usage =
       Gauge("vllm:kv_cache_usage_perc", "Share of the KV cache's pages in use; 1 is all.");
   prometheus::Counter& preemptions =
@@ -76,12 +99,36 @@ struct Metrics::Families {
   prometheus::Histogram& per_token =
       Histogram("vllm:request_time_per_output_token_seconds",
                 "Mean time a token of a request, after its first.", kTokenBuckets);
+  prometheus::Histogram& queue_time = Histogram(
+      "vllm:request_queue_time_seconds", "From arrival to entering the batch.", kRequestBuckets);
+  prometheus::Histogram& prefill_time =
+      Histogram("vllm:request_prefill_time_seconds", "From entering the batch to the first token.",
+                kRequestBuckets);
+  prometheus::Histogram& decode_time = Histogram(
+      "vllm:request_decode_time_seconds", "From the first token to the last.", kRequestBuckets);
+  prometheus::Histogram& inference_time =
+      Histogram("vllm:request_inference_time_seconds", "From entering the batch to the last token.",
+                kRequestBuckets);
   prometheus::Histogram& latency =
       Histogram("vllm:e2e_request_latency_seconds", "From arrival to the end.", kRequestBuckets);
   prometheus::Histogram& request_prompt =
       Histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", kCountBuckets);
   prometheus::Histogram& request_generated =
       Histogram("vllm:request_generation_tokens", "Tokens generated for a request.", kCountBuckets);
+  prometheus::Histogram& most_generated =
+      Histogram("vllm:request_max_num_generation_tokens",
+                "Tokens of the longest of a prompt's choices.", kCountBuckets);
+  prometheus::Histogram& asked_choices =
+      Histogram("vllm:request_params_n", "Choices that requests ask for.", kChoiceBuckets);
+  prometheus::Histogram& asked_tokens =
+      Histogram("vllm:request_params_max_tokens", "Tokens that a choice may have.", kCountBuckets);
+  prometheus::Histogram& step_tokens =
+      Histogram("vllm:iteration_tokens_total", "Tokens of a step.", kStepBuckets);
+  prometheus::Family<prometheus::Histogram>& http_seconds =
+      prometheus::BuildHistogram()
+          .Name("http_request_duration_seconds")
+          .Help("From an HTTP request's first byte to its answer's last.")
+          .Register(registry);
   prometheus::Family<prometheus::Counter>& http = prometheus::BuildCounter()
                                                       .Name("http_requests_total")
                                                       .Help("HTTP requests answered.")
@@ -102,21 +149,26 @@ struct Metrics::Families {
       Counter("fathom:log_lines_dropped_total", "Log lines that nobody read in time.");
 
   std::mutex render_mutex;
+  // Guarded by render_mutex:
+  TokensOfSteps seen_steps;
+  prometheus::Gauge* cache_info = nullptr;
 };
 
 Metrics::Metrics(const std::string& model_name)
     : families_(std::make_unique<Families>(model_name)) {
   // Every reason is there from the start, so that rates have a zero to begin from.
   for (const char* reason : {"stop", "length", "abort", "error"}) {
-    families_->ended.Add({{"model_name", model_name}, {"finished_reason", reason}});
+    prometheus::Labels labels = families_->labels;
+    labels["finished_reason"] = reason;
+    families_->ended.Add(labels);
   }
 }
 
 Metrics::~Metrics() = default;
 
-void Metrics::OnFirstToken(int64_t prompt_tokens, double seconds_since_arrival) {
+void Metrics::OnFirstToken(int64_t prompt_tokens, double seconds) {
   families_->prompt_tokens.Increment(static_cast<double>(prompt_tokens));
-  families_->to_first.Observe(seconds_since_arrival);
+  families_->to_first.Observe(seconds);
 }
 
 void Metrics::OnTokens(int64_t tokens) {
@@ -131,16 +183,30 @@ void Metrics::OnEnded(const Ended& ended) {
   prometheus::Labels labels = families_->labels;
   labels["finished_reason"] = ended.reason;
   families_->ended.Add(labels).Increment();
-  families_->latency.Observe(ended.seconds);
+  families_->latency.Observe(ended.at);
   families_->request_prompt.Observe(static_cast<double>(ended.prompt_tokens));
   families_->request_generated.Observe(static_cast<double>(ended.generated_tokens));
-  if (ended.generated_tokens > 1) {
-    families_->per_token.Observe((ended.seconds - ended.seconds_to_first) /
-                                 static_cast<double>(ended.generated_tokens - 1));
-  }
+  families_->asked_tokens.Observe(static_cast<double>(ended.max_tokens));
+  if (ended.generated_tokens == 0) return;
+  families_->queue_time.Observe(ended.entered);
+  families_->prefill_time.Observe(ended.first - ended.entered);
+  families_->decode_time.Observe(ended.last - ended.first);
+  families_->inference_time.Observe(ended.last - ended.entered);
+  if (ended.generated_tokens == 1) return;
+  families_->per_token.Observe((ended.at - ended.first) /
+                               static_cast<double>(ended.generated_tokens - 1));
 }
 
-void Metrics::OnHttp(std::string_view method, std::string_view handler, int status) {
+void Metrics::OnPromptEnded(int64_t choices, int64_t most_generated_tokens) {
+  families_->asked_choices.Observe(static_cast<double>(choices));
+  families_->most_generated.Observe(static_cast<double>(most_generated_tokens));
+}
+
+void Metrics::OnHttp(std::string_view method, std::string_view handler, int status,
+                     double seconds) {
+  families_->http_seconds
+      .Add({{"method", std::string(method)}, {"handler", std::string(handler)}}, kHttpBuckets)
+      .Observe(seconds);
   families_->http
       .Add({{"method", std::string(method)},
             {"handler", std::string(handler)},
@@ -162,6 +228,7 @@ std::string Metrics::Render(const EngineStats& stats) {
   std::lock_guard lock(families_->render_mutex);
   families_->running.Set(static_cast<double>(stats.running));
   families_->waiting.Set(static_cast<double>(stats.waiting));
+  families_->waiting_for_room.Set(static_cast<double>(stats.waiting));
   families_->kv_usage.Set(stats.kv_usage);
   families_->pages.Set(static_cast<double>(stats.total_pages));
   RaiseTo(families_->steps, static_cast<double>(stats.steps));
@@ -169,6 +236,21 @@ std::string Metrics::Render(const EngineStats& stats) {
   RaiseTo(families_->preemptions, static_cast<double>(stats.preemptions));
   RaiseTo(families_->prefix_queries, static_cast<double>(stats.prefix_queries));
   RaiseTo(families_->prefix_hits, static_cast<double>(stats.prefix_hits));
+  if (families_->cache_info == nullptr) {  // what it says stands from the start on
+    prometheus::Labels labels = families_->labels;
+    labels["block_size"] = std::to_string(kPageTokens);
+    labels["num_gpu_blocks"] = std::to_string(stats.total_pages);
+    families_->cache_info = &families_->cache_config.Add(labels);
+    families_->cache_info->Set(1);
+  }
+  std::vector<double> more;
+  for (size_t i = 0; i < stats.tokens_of_steps.steps.size(); ++i) {
+    more.push_back(
+        static_cast<double>(stats.tokens_of_steps.steps[i] - families_->seen_steps.steps[i]));
+  }
+  families_->step_tokens.ObserveMultiple(
+      more, static_cast<double>(stats.tokens_of_steps.tokens - families_->seen_steps.tokens));
+  families_->seen_steps = stats.tokens_of_steps;
   return prometheus::TextSerializer().Serialize(families_->registry.Collect());
 }
 

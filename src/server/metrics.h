@@ -16,18 +16,23 @@ class Metrics {
   explicit Metrics(const std::string& model_name);
   ~Metrics();
 
-  void OnFirstToken(int64_t prompt_tokens, double seconds_since_arrival);
+  // `seconds`: since the arrival.
+  void OnFirstToken(int64_t prompt_tokens, double seconds);
   void OnTokens(int64_t tokens);
   void OnTokenGap(double seconds);  // between two deliveries of one choice
 
+  // A choice, in seconds since its arrival.
   struct Ended {
     std::string_view reason;  // "stop", "length", "abort" or "error"
-    int64_t prompt_tokens, generated_tokens;
-    double seconds;               // from arrival
-    double seconds_to_first = 0;  // if there was one
+    int64_t prompt_tokens, generated_tokens, max_tokens;
+    double at;
+    // If it has tokens: when it entered the batch, and when its first and last ones came.
+    double entered = 0, first = 0, last = 0;
   };
   void OnEnded(const Ended& ended);
-  void OnHttp(std::string_view method, std::string_view handler, int status);
+  // All choices of a prompt.
+  void OnPromptEnded(int64_t choices, int64_t most_generated_tokens);
+  void OnHttp(std::string_view method, std::string_view handler, int status, double seconds);
   void OnKey(const std::string& name, int status, const Usage& usage);
 
   // The exposition text, with the engine's gauges as they are now.

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,6 +40,7 @@ struct ServerOptions {
   int header_timeout_ms = 10'000;                     // from the first byte to the last
   int body_timeout_ms = 60'000;
   int work_timeout_ms = 10'000;      // to parse, render and tokenise a request
+  int request_timeout_ms = 0;        // from its first byte to its last token; 0: without end
   int idle_timeout_ms = 75'000;      // of a kept-alive connection between requests
   int send_timeout_ms = 30'000;      // one write, or the gap between a client's reads
   int drain_delay_ms = 0;            // after SIGTERM, not ready but serving
@@ -46,6 +48,7 @@ struct ServerOptions {
   int io_threads = 2;
   // SIGTERM and SIGINT drain; the second one ends requests. SIGHUP reads files again.
   bool handle_signals = false;
+  std::function<void()> on_leaving;  // once, when a stop has begun; THREAD: one of the server's
 };
 
 // Whether SIGHUP has something to do.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "tensor/out_of_memory.h"
 
@@ -22,6 +23,14 @@ Buffer::Buffer(size_t bytes) : size_(bytes) {
   // Advice only: without it the buffer is as right, and slower.
   if (bytes >= kHugePage) (void)madvise(p, mapped, MADV_HUGEPAGE);
   data_ = {static_cast<std::byte*>(p), Free{mapped}};
+}
+
+void Buffer::Commit() {
+  if (size_ == 0) return;
+  if (madvise(data(), size_, MADV_POPULATE_WRITE) == 0) return;
+  // Older than Linux 5.14, or no memory: then this ends the process, as a later write would have.
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  for (size_t at = 0; at < size_; at += page) static_cast<volatile std::byte*>(data())[at] = {};
 }
 
 void Buffer::Free::operator()(std::byte* p) const {

@@ -17,6 +17,9 @@ class Buffer {
   Buffer() = default;
   explicit Buffer(size_t bytes);
 
+  // Has the system give the memory now, not when it is first written. THREAD: any.
+  void Commit();
+
   std::byte* data() const { return data_.get(); }
   size_t size() const { return size_; }
 

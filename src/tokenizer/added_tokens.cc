@@ -81,10 +81,10 @@ std::vector<Range> TrustedRanges(std::string_view piece, std::string_view whole,
 }  // namespace
 
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) {
-  const auto normalized =
-      std::ranges::partition(tokens, [](const AddedToken& token) { return !token.normalized; });
-  normalized_ = MakePass({normalized.begin(), normalized.end()});
-  raw_ = MakePass({tokens.begin(), normalized.begin()});
+  const auto normalized = std::partition(
+      tokens.begin(), tokens.end(), [](const AddedToken& token) { return !token.normalized; });
+  normalized_ = MakePass({normalized, tokens.end()});
+  raw_ = MakePass({tokens.begin(), normalized});
 }
 
 AddedTokens::Pass AddedTokens::MakePass(std::vector<AddedToken> tokens) {
@@ -111,9 +111,9 @@ const AddedToken* AddedTokens::Pass::LongestAt(std::string_view text) const {
     const auto byte_at_depth = [depth](const AddedToken& token) {
       return static_cast<uint8_t>(token.content[depth]);
     };
-    const auto range =
-        std::ranges::equal_range(low, high, static_cast<uint8_t>(text[depth]), {}, byte_at_depth);
-    low = range.begin(), high = range.end();
+    const auto wanted = static_cast<uint8_t>(text[depth]);
+    low = std::ranges::lower_bound(low, high, wanted, {}, byte_at_depth);
+    high = std::ranges::upper_bound(low, high, wanted, {}, byte_at_depth);
   }
   return longest;
 }

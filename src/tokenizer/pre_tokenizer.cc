@@ -50,7 +50,7 @@ void PreTokenizer::AddSplit(Regex regex, SplitBehavior behavior, bool inverted) 
   steps_.push_back({std::move(regex), behavior, inverted});
 }
 
-Status PreTokenizer::Split(std::string_view text, Words* words) const {
+Status PreTokenizer::Split(std::string_view text, Words* words, const WorkLimits& limits) const {
   words->pieces.clear();
   words->prefixed.clear();
   if (!text.empty()) words->pieces.push_back(text);
@@ -62,7 +62,7 @@ Status PreTokenizer::Split(std::string_view text, Words* words) const {
     words->pieces.clear();
     for (const std::string_view piece : before) {
       if (step.regex) {
-        TRY(step.regex->FindAll(piece, &matches));
+        TRY(step.regex->FindAll(piece, &matches, limits));
         RunsOf(matches, piece.size(), step.inverted, &runs);
         AppendPieces(piece, runs, step.behavior, &words->pieces);
       } else if (piece.starts_with(' ')) {

@@ -29,7 +29,7 @@ class PreTokenizer {
   void AddPrefixSpace() { steps_.push_back({std::nullopt, SplitBehavior::kIsolated, false}); }
 
   // The words of `text`, in order, none empty. REQUIRES: UTF-8; `text` outlives `words`.
-  Status Split(std::string_view text, Words* words) const;
+  Status Split(std::string_view text, Words* words, const WorkLimits& limits = {}) const;
 
  private:
   struct Step {

@@ -3,7 +3,11 @@
 
 #include <pcre2.h>
 
+#include <algorithm>
+#include <optional>
+
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/printable.h"
 #include "tokenizer/regex_syntax.h"
 #include "tokenizer/utf8.h"
@@ -63,10 +67,10 @@ Result<Regex> Regex::Compile(std::string_view pattern) {
   compiled->pattern = pattern;
   int error = 0;
   PCRE2_SIZE offset = 0;
-  compiled->code.reset(
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
-                    &offset, options.get()));
+  compiled->code.reset(pcre2_compile(
+      reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT,
+      &error, &offset, options.get()));
   if (!compiled->code) {
     return InvalidArgument("the regular expression '{}' does not compile ({})", Printable(pattern),
                            MessageOf(error));
@@ -81,17 +85,74 @@ Result<Regex> Regex::Compile(std::string_view pattern) {
   return Regex(std::move(compiled));
 }
 
-Status Regex::FindAll(std::string_view text, std::vector<Match>* matches) const {
+namespace {
+
+// The first character that begins at `at` or behind it.
+size_t CharacterAt(std::string_view text, size_t at) {
+  while (at < text.size() && (text[at] & 0xC0) == 0x80) ++at;
+  return at;
+}
+
+// How far to look for the begin of a match before the limits are asked again: as far as takes about
+// a millisecond, since a pattern may read all that is left of the text at each place.
+class Stride {
+ public:
+  explicit Stride(const pcre2_match_context* shared)
+      : context_(pcre2_match_context_copy(const_cast<pcre2_match_context*>(shared))) {
+    CHECK(context_ != nullptr, "out of memory");
+  }
+  pcre2_match_context* context() const { return context_.get(); }
+  void Begin(size_t at) {
+    pcre2_set_offset_limit(context_.get(), at + bytes_ - 1);
+    began_ns_ = SteadyClock().NowNs();
+  }
+  // Nothing was found in so many bytes.
+  size_t End() {
+    const size_t passed = bytes_;
+    const int64_t took_ns = SteadyClock().NowNs() - began_ns_;
+    if (took_ns < kLeastNs) bytes_ *= 2;
+    if (took_ns > kMostNs) bytes_ = std::max<size_t>(bytes_ / 2, 1);
+    return passed;
+  }
+
+ private:
+  static constexpr int64_t kLeastNs = 250'000, kMostNs = 1'000'000;
+  const std::unique_ptr<pcre2_match_context, FreeMatchContext> context_;
+  size_t bytes_ = 64;
+  int64_t began_ns_ = 0;
+};
+
+// Of a text with so few bytes even reading the rest at each place takes less than a second.
+constexpr size_t kShortText = size_t{16} << 10;
+constexpr size_t kMatchesBetweenLooks = 1024;
+
+}  // namespace
+
+Status Regex::FindAll(std::string_view text, std::vector<Match>* matches,
+                      const WorkLimits& limits) const {
   matches->clear();
   const std::unique_ptr<pcre2_match_data, FreeMatchData> data(
       pcre2_match_data_create_from_pattern(compiled_->code.get(), nullptr));
   CHECK(data != nullptr, "out of memory");
   const PCRE2_SIZE* const offsets = pcre2_get_ovector_pointer(data.get());
+  std::optional<Stride> stride;
+  if (text.size() > kShortText) stride.emplace(compiled_->context.get());
+  size_t looked_at = 0;  // so many matches
   for (size_t at = 0; at <= text.size();) {
-    const int found =
-        pcre2_match(compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
-                    at, PCRE2_NO_UTF_CHECK, data.get(), compiled_->context.get());
-    if (found == PCRE2_ERROR_NOMATCH) return {};
+    if (stride) stride->Begin(at);
+    const int found = pcre2_match(compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()),
+                                  text.size(), at, PCRE2_NO_UTF_CHECK, data.get(),
+                                  stride ? stride->context() : compiled_->context.get());
+    if (found == PCRE2_ERROR_NOMATCH) {
+      if (!stride) return {};
+      at = CharacterAt(text, at + stride->End());
+      TRY(limits.Check());
+      continue;
+    }
+    if (matches->size() >= looked_at + kMatchesBetweenLooks) {
+      looked_at = matches->size();
+      TRY(limits.Check());
+    }
     if (found < 0) {
       return ResourceExhausted(
           "the regular expression '{}' of tokenizer.json gave up in a text of {} bytes ({}): send "

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/work_limits.h"
 
 namespace fathom {
 
@@ -24,8 +25,9 @@ class Regex {
 
   // All matches, left to right, without overlap; an empty match right after a match is skipped.
   // Look-arounds see `text` only. kResourceExhausted past the match limit, which holds for each
-  // match: the pattern is the operator's, only the text is a stranger's. REQUIRES: UTF-8.
-  Status FindAll(std::string_view text, std::vector<Match>* matches) const;
+  // place where a match may begin, and what `limits` says. REQUIRES: UTF-8.
+  Status FindAll(std::string_view text, std::vector<Match>* matches,
+                 const WorkLimits& limits = {}) const;
 
  private:
   struct Compiled;

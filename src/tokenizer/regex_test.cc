@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "tokenizer/regex_syntax.h"
 
 namespace fathom {
@@ -115,6 +117,29 @@ TEST(Regex, WorkIsBounded) {
   EXPECT_NE(matches[0].find("shorter text"), std::string::npos) << matches[0];
   // A run of one class is no backtracking, however long.
   EXPECT_EQ(Matches(R"(\s+(?!\S)|\s+)", std::string(1 << 20, ' ') + "x").size(), 2u);
+}
+
+// At each place the pattern reads all that is left, in vain: hours for the whole text.
+TEST(Regex, LongSearchesAreInterrupted) {
+  const Regex regex = Regex::Compile("a+b|é").value();
+  const std::string text(8 << 20, 'a');
+  const auto began = std::chrono::steady_clock::now();
+  const Interrupt interrupt(std::chrono::milliseconds(100));
+  std::vector<Regex::Match> matches;
+  const Status status = regex.FindAll(text, &matches, {.interrupt = &interrupt});
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status.message();
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(2));
+}
+
+TEST(Regex, LongTextsMatchAsShortOnes) {
+  // Where a search is taken up again is the begin of a character, and the end is looked at too.
+  std::string text;
+  for (int i = 0; i < 20'000; ++i) text += "é中";
+  EXPECT_EQ(Matches("x", text), Texts{});
+  EXPECT_EQ(Matches("[a-z]", text + "x" + text + "y"), (Texts{"x", "y"}));
+  EXPECT_EQ(Matches(R"(\z)", text), Texts{""});
+  EXPECT_EQ(Matches("(?<=中)x|中(?=y)", text + "x" + text + "y"), (Texts{"x", "中"}));
+  EXPECT_EQ(Matches(".", text).size(), 40'000u);
 }
 
 TEST(Regex, EscapedTextMatchesItself) {

@@ -60,7 +60,7 @@ Result<std::vector<TokenId>> Tokenizer::EncodeText(std::string_view text,
       ids.push_back(*piece.id);
       continue;
     }
-    TRY(parts_->pre_tokenizer.Split(piece.text, &words));
+    TRY(parts_->pre_tokenizer.Split(piece.text, &words, limits));
     for (const std::string_view word : words.pieces) {
       since_check += word.size();
       if (since_check >= kCheckedBytes) {

@@ -22,9 +22,9 @@ START_TIMEOUT_S = 60
 
 
 class Server:
-    def __init__(self, *flags, stderr=subprocess.STDOUT, **popen):
+    def __init__(self, *flags, model=MODEL, stderr=subprocess.STDOUT, **popen):
         self.log = tempfile.TemporaryFile("w+")
-        command = [BINARY, "serve", MODEL, "--port", "0", *flags]
+        command = [BINARY, "serve", model, "--port", "0", *flags]
         self.process = subprocess.Popen(command, stdout=self.log, stderr=stderr, **popen)
         self.url = self._wait_for_url()
 

@@ -1,4 +1,4 @@
-"""The formats of the KV cache, through the API."""
+"""The KV cache, through the API: its formats, and when its memory is taken."""
 
 import re
 
@@ -15,3 +15,12 @@ def test_fp8_cache_answers_as_the_reference_in_less_memory(reference):
         # 6 layers and one of MTP, of 512 codes, a scale and 64 numbers in BF16.
         page = 64 * 7 * (512 + 4 + 64 * 2)
         assert f"{(1 << 30) // page * 64} per GiB" in server.output()
+
+
+def test_memory_is_taken_at_the_start_and_planned_with_that_of_requests():
+    cache = 256 << 20
+    with serving("--kv-cache-memory-bytes", str(cache), "--max-request-memory-bytes", "900MiB") as server:
+        with open(f"/proc/{server.process.pid}/status") as status:
+            resident = int(re.search(r"VmRSS:\s+(\d+) kB", status.read())[1]) << 10
+        assert cache < resident < cache + (128 << 20)  # what requests may take is not taken yet
+        assert "requests' text 0.88 GiB" in server.output()

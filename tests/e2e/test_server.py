@@ -288,7 +288,7 @@ def test_generate_answers_in_the_terminal():
     assert raw.stdout == "4\n"
 
 
-def test_the_service_manager_hears_when_the_server_is_ready(tmp_path):
+def test_the_service_manager_hears_how_the_server_is(tmp_path):
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(path)
@@ -297,6 +297,8 @@ def test_the_service_manager_hears_when_the_server_is_ready(tmp_path):
             assert manager.recv(100) == b"STATUS=loading the model"
             assert manager.recv(100) == b"READY=1"
             assert requests.get(f"{server.url}/health", timeout=10).status_code == 200
+            assert server.stop() == 0
+            assert manager.recv(100) == b"STOPPING=1"
 
 
 def test_logs_in_json():

@@ -1,0 +1,161 @@
+// Requests for text: what passes between their clients and the engine.
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "server/connection.h"
+#include "server/http_wire.h"
+#include "server/json_body.h"
+
+namespace fathom {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+namespace {
+
+constexpr size_t kInlineAnswer = size_t{64} << 10;  // JSON to build; more is a worker's
+
+// Roughly the bytes of JSON that outputs make.
+size_t SizeOf(const std::vector<std::pair<size_t, RequestOutput>>& outputs) {
+  constexpr size_t kBytesPerLogprob = 32;
+  size_t entries = 0;
+  for (const auto& [index, output] : outputs) {
+    for (const TokenLogprobs& logprobs : output.prompt_logprobs) entries += 1 + logprobs.top.size();
+    for (const GeneratedToken& token : output.tokens) {
+      entries += token.logprobs ? 1 + token.logprobs->top.size() : 1;
+    }
+  }
+  return kBytesPerLogprob * entries;
+}
+
+// What ends a request before its text does.
+std::optional<ApiError> EndedBy(bool aborting, const Exchange& exchange,
+                                const ServerOptions& options) {
+  if (aborting) return EngineError(Unavailable("The server is shutting down."));
+  if (!exchange.timed_out(options.request_timeout_ms)) return std::nullopt;
+  return TooLong(options.request_timeout_ms);
+}
+
+}  // namespace
+
+asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& generation) {
+  std::optional<RequestStream> stream;
+  Api& api = *context_.api;
+  stream.emplace(api.outputs(), api.engine(), [client = client_] {
+    asio::post(client->socket().get_executor(), [client] { client->Notify(); });
+  });
+  asio::steady_timer limit(client_->socket().get_executor());
+  StartLimit(exchange, limit);
+  const Status status = stream->Submit(generation.Requests());
+  if (!status.ok()) {
+    const ApiError error = EngineError(status);
+    co_await client_->StopWatch();
+    co_return co_await Refuse(exchange, error);
+  }
+  if (generation.streams()) {
+    client_->Send(
+        fmt::format("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+                    "Cache-Control: no-cache\r\nX-Request-Id: {}\r\n{}{}{}\r\n",
+                    exchange.request.id, exchange.chunked ? "Transfer-Encoding: chunked\r\n" : "",
+                    exchange.keep_alive && exchange.chunked ? "" : "Connection: close\r\n",
+                    ExtraHeaders(exchange.request)));
+  }
+  bool intact = co_await Pump(exchange, generation, *stream);
+  stream.reset();  // what has not ended is cancelled now, before the answer's last bytes are out
+  exchange.usage = generation.usage();
+  exchange.request.client->SpendTokens(exchange.usage.total_tokens());
+  if (intact && generation.streams()) co_await client_->Flushed();
+  co_await client_->StopWatch();
+  intact = intact && !client_->gone();
+  if (!intact) {
+    generation.Fail(EngineError(Cancelled("The client went away.")), "abort");
+    co_return Left(exchange);
+  }
+  if (!generation.streams()) {
+    if (generation.error()) co_return co_await Refuse(exchange, *generation.error());
+    HttpResponse response;
+    const Work build = [&](const Interrupt&) { response.body = generation.Body(); };
+    if (generation.size() > kInlineAnswer) {
+      const std::optional<ApiError> failure = co_await OnWorker(generation.size(), build);
+      if (failure) co_return co_await Refuse(exchange, *failure);
+    } else {
+      build(Interrupt({}));
+    }
+    co_return co_await Respond(exchange, std::move(response));
+  }
+  const bool failed = generation.error().has_value();
+  if (failed) exchange.failure = generation.error()->message;
+  Log(exchange, 200);
+  co_return !failed && exchange.keep_alive && exchange.chunked;
+}
+
+// Moves tokens from the engine to the client until the generation is done. False if the client is
+// gone or does not read.
+asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generation,
+                                       RequestStream& stream) {
+  const auto frame = [&](const std::string& events) {
+    return exchange.chunked ? fmt::format("{:x}\r\n{}\r\n", events.size(), events) : events;
+  };
+  while (!generation.done()) {
+    if (client_->half_closed() && !std::exchange(exchange.probed, true)) {
+      // What says nothing yet, to learn whether the client is still there: a comment, or the first
+      // bytes of any answer.
+      client_->Send(generation.streams() ? frame(":\n\n") : kProtocol);
+    }
+    co_await client_->Changed();
+    if (client_->gone()) co_return false;
+    std::string events;
+    auto outputs = stream.Take();
+    const Work take = [&](const Interrupt&) {
+      for (auto& [index, output] : outputs) {
+        generation.OnOutput(index, std::move(output), &events);
+        for (const size_t cancelled : generation.TakeCancels()) stream.Cancel(cancelled);
+      }
+    };
+    if (SizeOf(outputs) > kInlineAnswer) {
+      const std::optional<ApiError> failure = co_await OnWorker(SizeOf(outputs), take);
+      if (failure) generation.Fail(*failure, "error");
+    } else {
+      take(Interrupt({}));
+    }
+    if (!generation.streams()) {  // what is collected counts as the answer that it will be
+      const Status room = exchange.claim.Grow(generation.size() - exchange.claim.held());
+      if (!room.ok()) generation.Fail(EngineError(room), "abort");
+    }
+    const std::optional<ApiError> end = EndedBy(aborting_, exchange, context_.options);
+    if (end && !generation.done()) generation.Fail(*end, "abort");
+    if (generation.streams() && generation.done()) {
+      events += generation.error() ? ErrorEvent(*generation.error()).append(kDoneEvent)
+                                   : generation.LastEvents();
+    }
+    if (events.empty()) continue;
+    if (client_->unsent() > context_.options.max_unsent_bytes) {
+      LOG_WARNING("{} does not read: dropped with {} bytes unsent", client_->peer(),
+                  client_->unsent());
+      co_return false;
+    }
+    const bool large = events.size() > context_.options.max_unsent_bytes;
+    client_->Send(frame(events));
+    // One large step is no sign of a client that does not read.
+    if (large) co_await client_->FlushedInTime();
+  }
+  if (generation.streams() && exchange.chunked) client_->Send("0\r\n\r\n");
+  co_return !client_->gone();
+}
+
+// Looks at the request again when its time is over.
+void Connection::StartLimit(const Exchange& exchange, asio::steady_timer& limit) const {
+  if (context_.options.request_timeout_ms == 0) return;
+  limit.expires_at(exchange.began + std::chrono::milliseconds(context_.options.request_timeout_ms));
+  limit.async_wait([client = client_](error_code error) {
+    if (!error) client->Notify();
+  });
+}
+
+}  // namespace fathom
