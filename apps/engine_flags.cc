@@ -71,13 +71,10 @@ void TakeWhatRunsAnyway(CLI::App& command) {
     command.add_flag_function(flag, [](int64_t) {})->group("");
   }
   using Values = std::set<std::string>;
-  const Values parsers = {"deepseek_r1", "deepseek_v3", "deepseek_v31"};
   for (const auto& [flag, values] : {std::pair{"--pipeline-parallel-size", Values{"1"}},
                                      {"--data-parallel-size", Values{"1"}},
                                      {"--gpu-memory-utilization", Values{"0.9", "0.90"}},
-                                     {"--block-size", Values{"64"}},
-                                     {"--tool-call-parser", parsers},
-                                     {"--reasoning-parser", parsers}}) {
+                                     {"--block-size", Values{"64"}}}) {
     command
         .add_option_function<std::string>(
             flag,
@@ -147,6 +144,15 @@ void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* g
   command.add_option("--kv-cache-dtype", s.kv_cache_dtype, kKvCacheHelp)
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp8"}))
       ->capture_default_str()
+      ->group(group);
+}
+
+void AddTemplateFlag(CLI::App& command, EngineSettings* settings, const char* group) {
+  command
+      .add_option("--chat-template", settings->chat_template_file,
+                  "A Jinja chat template instead of the model's own")
+      ->type_name("FILE")
+      ->check([](const std::string& file) { return file.empty() ? "the name is empty" : ""; })
       ->group(group);
 }
 

@@ -16,6 +16,9 @@ void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* g
 // Adds the model and the engine's flags to `command`; they are stored in `*settings`.
 void AddEngineFlags(CLI::App& command, EngineSettings* settings);
 
+// --chat-template, where there is chat.
+void AddTemplateFlag(CLI::App& command, EngineSettings* settings, const char* group);
+
 // Refuses a number outside, in words: CLI::Range says doubles with six decimals.
 CLI::Validator Between(double low, double high);
 

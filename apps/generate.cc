@@ -284,6 +284,7 @@ void AddGenerate(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<GenerateOptions>();
   options->engine.max_num_seqs = 1;
   AddEngineFlags(*command, &options->engine);
+  AddTemplateFlag(*command, &options->engine, "Options");
   command->add_option("prompt", options->prompt, "What to answer")
       ->check([](const std::string& prompt) {
         return prompt.empty() ? "it is empty: leave it out to talk, or to read standard input" : "";

@@ -103,18 +103,29 @@ Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const EngineSettings& s,
   return tokenizer;
 }
 
+// The template's text, and what to call it; "" if there is none.
+Result<std::pair<std::string, std::string>> ChatTemplateText(const EngineSettings& s,
+                                                             const Tokenizer& tokenizer) {
+  if (s.chat_template_file.empty()) {
+    return std::pair(tokenizer.chat_template(), s.model + ": the chat template");
+  }
+  Result<std::string> text = ReadFile(s.chat_template_file, kMaxTemplateBytes);
+  if (!text.ok()) return text.status().WithContext("--chat-template");
+  return std::pair(*std::move(text), "--chat-template " + s.chat_template_file);
+}
+
 Result<std::optional<ChatTemplate>> ParseChatTemplate(const EngineSettings& s,
                                                       const Tokenizer* tokenizer) {
   if (tokenizer == nullptr || s.chat_template == ChatTemplateUse::kNone) {
     return std::optional<ChatTemplate>();
   }
-  const std::string& source = tokenizer->chat_template();
+  const auto [source, name] = TRY(ChatTemplateText(s, *tokenizer));
   if (source.empty()) {
     if (s.chat_template == ChatTemplateUse::kIfThere) return std::optional<ChatTemplate>();
     return InvalidArgument("{} has no chat template: use --raw", s.model);
   }
   Result<ChatTemplate> parsed = ChatTemplate::Parse(source);
-  if (!parsed.ok()) return parsed.status().WithContext(s.model + ": the chat template");
+  if (!parsed.ok()) return parsed.status().WithContext(name);
   return std::optional(*std::move(parsed));
 }
 

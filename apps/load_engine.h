@@ -27,6 +27,7 @@ struct EngineSettings : BackendSettings, EngineLimits {
   int32_t num_layers = 0;            // dummy weights: only the first so many layers; 0: all
   bool needs_tokenizer = true;       // otherwise LoadedEngine has none
   ChatTemplateUse chat_template = ChatTemplateUse::kIfThere;
+  std::string chat_template_file;  // instead of the checkpoint's own; "": none
 
   // What suits the device, where it is 0.
   void FillDefaults() { EngineLimits::FillDefaults(device == "cuda"); }

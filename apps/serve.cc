@@ -45,6 +45,9 @@ ServedEngine ServedEngineFor(const ServeOptions& options, LoadedEngine& loaded,
                       .model_names = options.served_model_names,
                       .eos_tokens = loaded.eos,
                       .vocab_size = static_cast<int32_t>(loaded.config.vocab_size)};
+  if (options.tool_call_parser == "deepseek_v3") served.tool_call_form = ToolCallForm::kFenced;
+  if (options.tool_call_parser == "deepseek_v31") served.tool_call_form = ToolCallForm::kNameFirst;
+  served.parse_reasoning = options.reasoning_parser != "none";
   if (served.model_names.empty()) served.model_names = {loaded.model_name};
   if (options.generation_config == "auto") served.defaults = DefaultsOf(loaded.generation);
   if (!loaded.backend.ops->name.starts_with("cuda")) served.sources = CpuSources();

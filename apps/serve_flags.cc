@@ -119,6 +119,26 @@ void AddTlsFlags(CLI::App& command, TlsFiles& tls) {
   }
 }
 
+// Names as in vLLM. DeepSeek's models all think in one form, whose beginning the prompt's end
+// shows.
+void AddChatFlags(CLI::App& command, ServeOptions* options) {
+  constexpr char kChatGroup[] = "Chat";
+  AddTemplateFlag(command, &options->engine, kChatGroup);
+  command
+      .add_option("--tool-call-parser", options->tool_call_parser,
+                  "How the model writes calls of tools: deepseek_v3 (V3, V3-0324, R1), "
+                  "deepseek_v31; auto: as its chat template does")
+      ->check(CLI::IsMember({"auto", "deepseek_v3", "deepseek_v31"}))
+      ->capture_default_str()
+      ->group(kChatGroup);
+  command
+      .add_option("--reasoning-parser", options->reasoning_parser,
+                  "none leaves thinking in the content; all others split it off, for every model")
+      ->check(CLI::IsMember({"auto", "deepseek_r1", "deepseek_v3", "deepseek_v31", "none"}))
+      ->capture_default_str()
+      ->group(kChatGroup);
+}
+
 void AddLimitFlags(CLI::App& command, ServeOptions* options) {
   ServerOptions& server = options->server;
   command
@@ -234,6 +254,7 @@ void AddServerFlags(CLI::App& command, ServeOptions* options) {
       ->check(CLI::IsMember({"auto", "vllm"}))
       ->capture_default_str()
       ->group(kServerGroup);
+  AddChatFlags(command, options);
   AddLimitFlags(command, options);
   AddTimeFlags(command, options);
 }

@@ -19,6 +19,7 @@ struct ServeOptions {
   uint16_t port = 8000;
   std::string uds;  // a file instead of both
   std::string generation_config = "auto";
+  std::string tool_call_parser = "auto", reasoning_parser = "auto";
   std::vector<std::string> served_model_names;
   double shutdown_timeout_s = 30, drain_delay_s = 0;
   double send_timeout_s = 30, work_timeout_s = 10, request_timeout_s = 3600;

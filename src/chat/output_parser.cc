@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <random>
+#include <utility>
 
 #include "base/check.h"
 #include "base/rng.h"
@@ -67,7 +68,8 @@ Found Find(std::string_view text, std::span<const std::string_view> markers) {
 
 }  // namespace
 
-OutputParser::OutputParser(OutputParserOptions options) : options_(options) {
+OutputParser::OutputParser(OutputParserOptions options)
+    : options_(options), call_(options.tool_call_form) {
   state_ = !options.parse_reasoning      ? State::kContent
            : options.starts_in_reasoning ? State::kReasoningStart
                                          : State::kContentStart;
@@ -87,7 +89,7 @@ std::span<const std::string_view> OutputParser::Markers() const {
       if (options_.may_think_late) break;
       return std::span<const std::string_view>(kToolMarkers).first(options_.parse_tools ? 1 : 0);
     case State::kBetweenCalls:
-    case State::kName: return kToolMarkers;
+    case State::kCallHead: return kToolMarkers;
     case State::kArguments: return kArgumentMarkers;
   }
   return std::span<const std::string_view>(kLateMarkers).subspan(options_.parse_tools ? 0 : 1);
@@ -116,7 +118,8 @@ ChatDelta OutputParser::Finish() {
   ChatDelta delta;
   if (!held_.empty()) Text(held_, delta);
   held_.clear();
-  if (state_ == State::kName) AbandonCall(delta);
+  if (state_ == State::kCallHead) AbandonCall(delta);
+  if (state_ == State::kArguments) EndCall(delta);
   return delta;
 }
 
@@ -131,16 +134,8 @@ void OutputParser::Text(std::string_view text, ChatDelta& delta) {
       [[fallthrough]];
     case State::kContent:
     case State::kBetweenCalls: return Content(text, delta);
-    case State::kName:
-      name_ += text;
-      if (name_.size() > kMaxToolNameBytes) AbandonCall(delta);  // no tool has such a name
-      return;
-    case State::kArguments:
-      if (delta.tool_calls.empty() || delta.tool_calls.back().index != next_index_ - 1) {
-        delta.tool_calls.push_back({next_index_ - 1, {}, {}, {}});
-      }
-      delta.tool_calls.back().arguments += text;
-      return;
+    case State::kCallHead:
+    case State::kArguments: return CallText(text, delta);
   }
 }
 
@@ -150,19 +145,20 @@ void OutputParser::Marker(std::string_view marker, ChatDelta& delta) {
     state_ = State::kReasoning;
   } else if (marker == kEndThink) {
     state_ = State::kContent;
-  } else if (state_ == State::kName && marker == kSeparator && !Trim(name_).empty()) {
-    StartCall(delta);
+  } else if (state_ == State::kCallHead && marker == kSeparator && call_.Separator(marker)) {
+    if (call_.named()) ShowCall({}, delta);
   } else {
-    if (state_ == State::kName) AbandonCall(delta);
-    const bool in_call = state_ == State::kArguments;
-    if (marker == kCallsBegin || (marker == kCallEnd && in_call)) {
+    const bool in_call = state_ == State::kCallHead || state_ == State::kArguments;
+    if (in_call) EndCall(delta);
+    if (marker == kCallsBegin || (marker == kCallEnd && state_ == State::kArguments)) {
       state_ = State::kBetweenCalls;
       drop_whitespace_ = true;
     } else if (marker == kCallsEnd) {
       state_ = State::kContent;
       drop_whitespace_ = true;
     } else if (marker == kCallBegin) {
-      state_ = State::kName;
+      call_.Begin();
+      state_ = State::kCallHead;
     } else {
       Content(marker, delta);  // the end or the separator of no call
     }
@@ -178,21 +174,47 @@ void OutputParser::Content(std::string_view text, ChatDelta& delta) {
   delta.content += text;
 }
 
-void OutputParser::StartCall(ChatDelta& delta) {
-  delta.tool_calls.push_back({next_index_,
-                              CallId(*options_.tool_call_id_seed, next_index_),
-                              std::string(Trim(name_)),
-                              {}});
-  ++next_index_;
-  name_.clear();
-  state_ = State::kArguments;
+void OutputParser::CallText(std::string_view text, ChatDelta& delta) {
+  std::string arguments;
+  call_.Push(text, &arguments);
+  if (call_.named()) {
+    ShowCall(std::move(arguments), delta);
+  } else if (call_.head().size() > kMaxToolNameBytes) {
+    AbandonCall(delta);  // no tool has such a name
+  }
+}
+
+// The name, the first time, and more of the arguments. REQUIRES: call_.named().
+void OutputParser::ShowCall(std::string arguments, ChatDelta& delta) {
+  if (state_ == State::kCallHead) {
+    delta.tool_calls.push_back({next_index_, CallId(*options_.tool_call_id_seed, next_index_),
+                                call_.name(), std::move(arguments)});
+    ++next_index_;
+    state_ = State::kArguments;
+    return;
+  }
+  if (arguments.empty()) return;
+  if (delta.tool_calls.empty() || delta.tool_calls.back().index != next_index_ - 1) {
+    delta.tool_calls.push_back({next_index_ - 1, {}, {}, {}});
+  }
+  delta.tool_calls.back().arguments += arguments;
+}
+
+void OutputParser::EndCall(ChatDelta& delta) {
+  std::string arguments;
+  call_.End(&arguments);
+  if (call_.named()) {
+    ShowCall(std::move(arguments), delta);
+  } else {
+    AbandonCall(delta);
+  }
 }
 
 // What looked like a call goes to the content as it was written.
 void OutputParser::AbandonCall(ChatDelta& delta) {
   Content(kCallBegin, delta);
-  Content(name_, delta);
-  name_.clear();
+  Content(call_.head(), delta);
+  call_.Begin();
   state_ = State::kBetweenCalls;
 }
 

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "chat/tool_call_reader.h"
+
 namespace fathom {
 
 // What one Push adds to one tool call. `id` and `name` are whole, and only in the first delta.
@@ -32,7 +34,8 @@ struct OutputParserOptions {
   // beginning only, and is text in what follows.
   bool may_think_late = false;
   bool parse_reasoning = true;  // <think>...</think>
-  bool parse_tools = false;     // DeepSeek V3.1 tool calls
+  bool parse_tools = false;     // tool calls
+  ToolCallForm tool_call_form = ToolCallForm::kNameFirst;
   // Tool-call ids derive from it; without one they are random.
   std::optional<uint64_t> tool_call_id_seed;
 };
@@ -43,7 +46,7 @@ struct OutputParserOptions {
 // by one Push and kMaxToolNameBytes; time is linear in the text.
 class OutputParser {
  public:
-  static constexpr size_t kMaxToolNameBytes = 256;
+  static constexpr size_t kMaxToolNameBytes = ToolCallReader::kMaxHeadBytes;
 
   explicit OutputParser(OutputParserOptions options);
   // Holds back only what may be the start of a marker, and the name of a call until it is whole.
@@ -59,7 +62,7 @@ class OutputParser {
     kContentStart,  // content, nothing but whitespace so far: <think> may still follow
     kContent,
     kBetweenCalls,  // tool calls have begun and not ended
-    kName,
+    kCallHead,      // the name of the call is not whole
     kArguments,
   };
 
@@ -67,13 +70,15 @@ class OutputParser {
   void Text(std::string_view text, ChatDelta& delta);
   void Marker(std::string_view marker, ChatDelta& delta);
   void Content(std::string_view text, ChatDelta& delta);
-  void StartCall(ChatDelta& delta);
+  void CallText(std::string_view text, ChatDelta& delta);
+  void ShowCall(std::string arguments, ChatDelta& delta);
+  void EndCall(ChatDelta& delta);
   void AbandonCall(ChatDelta& delta);
 
   OutputParserOptions options_;  // may_think_late: and no marker of reasoning has come yet
   State state_;
   std::string held_;              // what may be the start of a marker: less than one
-  std::string name_;              // of the call whose separator has not come
+  ToolCallReader call_;           // the one that has begun
   bool drop_whitespace_ = false;  // until other content comes: after tool-call markup
   int next_index_ = 0;            // of the next tool call
 };

@@ -62,7 +62,8 @@ Api::Api(const ServerOptions& options, ServedEngine served)
       engine_(served_.engine),
       outputs_(served_.outputs),
       tokenizer_(served_.tokenizer),
-      prompts_(tokenizer_, served_.chat_template, engine_.max_model_len()),
+      prompts_(tokenizer_, served_.chat_template, {served_.tool_call_form, served_.parse_reasoning},
+               engine_.max_model_len()),
       started_(std::time(nullptr)),
       metrics_(served_.model_names.front()) {}
 

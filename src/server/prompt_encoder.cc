@@ -42,11 +42,31 @@ ApiError TextError(const Status& status, std::string param) {
 }
 
 PromptEncoder::PromptEncoder(const Tokenizer& tokenizer, std::optional<ChatTemplate> chat_template,
-                             int32_t max_model_len)
+                             AnswerForm form, int32_t max_model_len)
     : tokenizer_(tokenizer),
       chat_template_(std::move(chat_template)),
+      trusted_({{"bos_token", tokenizer.bos_token()}, {"eos_token", tokenizer.eos_token()}}),
+      traits_(chat_template_ ? FindTraits(*chat_template_, trusted_) : TemplateTraits()),
+      form_({.tool_calls = form.tool_calls ? form.tool_calls : traits_.tool_call_form,
+             .parse_reasoning = form.parse_reasoning}),
       max_model_len_(max_model_len),
       max_token_bytes_(LongestToken(tokenizer)) {}
+
+// Tools that never reach the prompt, or calls that come back as text, would be a wrong answer.
+std::optional<ApiError> PromptEncoder::CheckTools() const {
+  if (!traits_.reads_tools) {
+    return BadParameter("tools",
+                        "This model's chat template does not read tools, so that the model would "
+                        "never hear of them: fathom serve --chat-template FILE gives it another.");
+  }
+  if (!form_.tool_calls) {
+    return BadParameter("tools",
+                        "This model's chat template does not show how calls of tools are written: "
+                        "fathom serve --tool-call-parser deepseek_v3 (V3, V3-0324, R1) or "
+                        "deepseek_v31 says it.");
+  }
+  return std::nullopt;
+}
 
 std::optional<ApiError> PromptEncoder::EncodeChat(ChatPrompt prompt, const WorkLimits& limits,
                                                   std::vector<TokenId>* tokens,
@@ -55,14 +75,15 @@ std::optional<ApiError> PromptEncoder::EncodeChat(ChatPrompt prompt, const WorkL
     return BadParameter("messages", "This model has no chat template: use /v1/completions.");
   }
   const bool parse_tools = !prompt.tools.empty();
+  if (parse_tools) {
+    if (auto error = CheckTools()) return error;
+  }
   json::object variables = std::move(prompt.template_kwargs);
   variables["messages"] = std::move(prompt.messages);
   variables["add_generation_prompt"] = prompt.add_generation_prompt;
   variables.erase("tools");
   if (parse_tools) variables["tools"] = std::move(prompt.tools);
-  const Result<SpannedText> text = chat_template_->Render(
-      variables, {{"bos_token", tokenizer_.bos_token()}, {"eos_token", tokenizer_.eos_token()}},
-      limits);
+  const Result<SpannedText> text = chat_template_->Render(variables, trusted_, limits);
   if (!text.ok()) return TextError(text.status().WithContext("the chat template"), "messages");
   const size_t fits = max_token_bytes_ * static_cast<size_t>(max_model_len_);
   if (text->text().size() > fits) {
@@ -74,7 +95,9 @@ std::optional<ApiError> PromptEncoder::EncodeChat(ChatPrompt prompt, const WorkL
   if (!encoded.ok()) return TextError(encoded.status(), "messages");
   *tokens = std::move(*encoded);
   *parser = OptionsAfter(text->text(), tokenizer_.IdOf("<think>").has_value());
+  parser->parse_reasoning = form_.parse_reasoning;
   parser->parse_tools = parse_tools;
+  if (parse_tools) parser->tool_call_form = *form_.tool_calls;
   return std::nullopt;
 }
 

@@ -9,6 +9,7 @@
 #include "base/work_limits.h"
 #include "chat/chat_template.h"
 #include "chat/output_parser.h"
+#include "chat/template_traits.h"
 #include "server/api_error.h"
 #include "server/generation.h"
 #include "server/openai_request.h"
@@ -19,12 +20,18 @@ namespace fathom {
 // Of a tokeniser or template that cannot take the request's text, which is in `param`.
 ApiError TextError(const Status& status, std::string param);
 
+// How a model's answers are read; see ServedEngine.
+struct AnswerForm {
+  std::optional<ToolCallForm> tool_calls;
+  bool parse_reasoning = true;
+};
+
 // Immutable. THREAD: any.
 class PromptEncoder {
  public:
   // `tokenizer` must outlive this. `chat_template` may be absent.
   PromptEncoder(const Tokenizer& tokenizer, std::optional<ChatTemplate> chat_template,
-                int32_t max_model_len);
+                AnswerForm form, int32_t max_model_len);
 
   // Renders and tokenises. `*parser` is set to how the answer is to be read.
   std::optional<ApiError> EncodeChat(ChatPrompt prompt, const WorkLimits& limits,
@@ -37,8 +44,13 @@ class PromptEncoder {
                                     int32_t fallback, GenerationPrompt* prompt) const;
 
  private:
+  std::optional<ApiError> CheckTools() const;
+
   const Tokenizer& tokenizer_;
   const std::optional<ChatTemplate> chat_template_;
+  const boost::json::object trusted_;  // what templates are told of the tokenizer
+  const TemplateTraits traits_;
+  const AnswerForm form_;
   const int32_t max_model_len_;
   const size_t max_token_bytes_;
 };

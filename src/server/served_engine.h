@@ -8,6 +8,7 @@
 
 #include "base/ids.h"
 #include "chat/chat_template.h"
+#include "chat/tool_call_reader.h"
 #include "engine/messages.h"
 #include "server/openai_request.h"
 #include "server/request_stream.h"
@@ -22,6 +23,9 @@ struct ServedEngine {
   EngineOutputs& outputs;
   const Tokenizer& tokenizer;
   std::optional<ChatTemplate> chat_template;
+  // How the model writes tool calls; unless given, as its template does.
+  std::optional<ToolCallForm> tool_call_form;
+  bool parse_reasoning = true;           // otherwise thinking is content, with its markers
   std::vector<std::string> model_names;  // the first one is reported
   std::string sources;                   // of this build, for benchmarks; "": not said
   SamplingDefaults defaults;

@@ -61,8 +61,8 @@ def test_mistakes_are_named(arguments, said):
     "flags, hint",
     [
         (["--enforce-eager"], "leave it out"),
-        (["--tool-call-parser", "hermes"], "always read"),
-        (["--reasoning-parser=qwen3"], "always read"),
+        (["--tool-call-parser", "hermes"], "deepseek_v31"),
+        (["--reasoning-parser=qwen3"], "deepseek_r1"),
         (["--gpu-memory-utilization", "0.95"], "--kv-cache-memory-bytes"),
         (["--block-size", "16"], "a page has 64 tokens"),
         (["--num-gpu-blocks-override", "512"], "--kv-cache-memory-bytes"),

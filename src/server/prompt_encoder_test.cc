@@ -1,0 +1,79 @@
+#include "server/prompt_encoder.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <memory>
+
+#include "server/openai_request.h"
+
+namespace fathom {
+namespace {
+
+namespace json = boost::json;
+
+const Tokenizer& TinyTokenizer() {
+  static const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::Load("models/tiny-r1").value();
+  return *tokenizer;
+}
+
+constexpr char kDeaf[] = "{% for m in messages %}{{ m['content'] or '' }}{% endfor %}";
+constexpr char kUnclear[] = "{{ tools | tojson }}{{ messages[0]['content'] }}";
+constexpr char kFenced[] =
+    "{% if tools %}{{ tools | tojson }}{% endif %}"
+    "{% for m in messages %}{{ m['content'] or '' }}{% for c in m['tool_calls'] or [] %}"
+    "{{ '<｜tool▁call▁begin｜>' + c['type'] + '<｜tool▁sep｜>' + c['function']['name'] + '\\n' }}"
+    "{{ '```json\\n' + c['function']['arguments'] + '\\n```<｜tool▁call▁end｜>' }}"
+    "{% endfor %}{% endfor %}";
+
+// How an answer to a request with a tool is to be read, or what is wrong with it.
+std::optional<ApiError> Encode(const std::string& chat_template, AnswerForm form,
+                               OutputParserOptions* parser, bool with_tools = true) {
+  const PromptEncoder encoder(TinyTokenizer(), ChatTemplate::Parse(chat_template).value(), form,
+                              4096);
+  ChatPrompt prompt;
+  prompt.messages = {json::object{{"role", "user"}, {"content", "Hi"}}};
+  if (with_tools) {
+    prompt.tools = {json::object{
+        {"type", "function"},
+        {"function", {{"name", "f"}, {"description", ""}, {"parameters", json::object()}}}}};
+  }
+  std::vector<TokenId> tokens;
+  return encoder.EncodeChat(std::move(prompt), {}, &tokens, parser);
+}
+
+TEST(PromptEncoder, ATemplateThatNeverReadsToolsIsSaid) {
+  OutputParserOptions parser;
+  const std::optional<ApiError> error = Encode(kDeaf, {}, &parser);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->status, 400);
+  EXPECT_EQ(error->param, "tools");
+  EXPECT_NE(error->message.find("--chat-template"), std::string::npos);
+  EXPECT_FALSE(Encode(kDeaf, {}, &parser, /*with_tools=*/false));
+  EXPECT_FALSE(parser.parse_tools);
+}
+
+TEST(PromptEncoder, TheFormOfCallsIsTheTemplatesUnlessNamed) {
+  OutputParserOptions parser;
+  EXPECT_FALSE(Encode(kFenced, {}, &parser));
+  EXPECT_TRUE(parser.parse_tools);
+  EXPECT_EQ(parser.tool_call_form, ToolCallForm::kFenced);
+  EXPECT_FALSE(Encode(kFenced, {.tool_calls = ToolCallForm::kNameFirst}, &parser));
+  EXPECT_EQ(parser.tool_call_form, ToolCallForm::kNameFirst);
+  EXPECT_FALSE(Encode(TinyTokenizer().chat_template(), {}, &parser));
+  EXPECT_EQ(parser.tool_call_form, ToolCallForm::kNameFirst);
+
+  const std::optional<ApiError> unclear = Encode(kUnclear, {}, &parser);
+  ASSERT_TRUE(unclear);
+  EXPECT_NE(unclear->message.find("--tool-call-parser"), std::string::npos);
+  EXPECT_FALSE(Encode(kUnclear, {.tool_calls = ToolCallForm::kFenced}, &parser));
+}
+
+TEST(PromptEncoder, ReasoningStaysInTheContentWhereItIsToldTo) {
+  OutputParserOptions parser;
+  EXPECT_FALSE(Encode(kFenced, {.parse_reasoning = false}, &parser));
+  EXPECT_FALSE(parser.parse_reasoning);
+}
+
+}  // namespace
+}  // namespace fathom
