@@ -45,11 +45,15 @@ bool IsCudaTable(std::string_view name) {
 std::vector<EngineRank> Backend::Ranks() const {
   std::vector<EngineRank> ranks;
   for (size_t i = 0; i < devices.size(); ++i) {
+    const int rank = static_cast<int>(i);
     ranks.push_back(
         {.device = devices[i].get(),
          .shard = {.layout = layout,
-                   .tensor_rank = static_cast<int>(i),
-                   .tensor_group = tensor_group.empty() ? nullptr : tensor_group[i].get()}});
+                   .tensor_rank = rank % layout.tensor,
+                   .data_rank = rank / layout.tensor,
+                   .tensor_group = tensor_groups.empty() ? nullptr : tensor_groups[i].get(),
+                   .world = world.empty() ? nullptr : world[i].get()},
+         .peer_bytes = peer_bytes});
   }
   return ranks;
 }
@@ -67,17 +71,24 @@ Result<Backend> MakeBackend(std::string_view name, const BackendSettings& settin
     TRY(AddGpus(name, std::max(gpu, 0), backend));
     return backend;
   }
+  constexpr int kMostRanks = 1024;
+  if (world > kMostRanks) {
+    return InvalidArgument("{} ranks on a CPU: at most {} are possible", world, kMostRanks);
+  }
   backend.ops = TRY(CpuTable(name, settings.quantization));
   const int threads = settings.threads == 0 ? UsableCpus() : settings.threads;
   for (int rank = 0; rank < world; ++rank) {
     backend.devices.push_back(std::make_unique<CpuDevice>(
         name.starts_with("reference") ? 1 : std::max(1, threads / world), settings.commit_memory));
   }
-  if (world > 1) {
-    for (auto& communicator : SharedMemoryCommunicator::Group(world)) {
-      backend.tensor_group.push_back(std::move(communicator));
-    }
+  const auto group = [](int size, std::vector<std::unique_ptr<Communicator>>& to) {
+    for (auto& rank : SharedMemoryCommunicator::Group(size)) to.push_back(std::move(rank));
+  };
+  const ParallelLayout& layout = settings.layout;
+  for (int g = 0; g < layout.data && layout.tensor > 1; ++g) {
+    group(layout.tensor, backend.tensor_groups);
   }
+  if (layout.expert_parallel()) group(world, backend.world);
   return backend;
 }
 

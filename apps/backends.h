@@ -16,12 +16,15 @@
 
 namespace fathom {
 
-// A table, and a device for each rank with what it meets the others through.
+// A table, and a device for each rank with what it meets the others through: ranks of a
+// tensor-parallel group follow each other.
 struct Backend {
   const Ops* ops = nullptr;
   std::vector<std::unique_ptr<Device>> devices;
-  std::vector<std::unique_ptr<Communicator>> tensor_group;  // none of one rank
+  // Of each rank; empty where the layout needs none.
+  std::vector<std::unique_ptr<Communicator>> tensor_groups, world;
   ParallelLayout layout;
+  size_t peer_bytes = 0;  // EngineRank
 
   std::vector<EngineRank> Ranks() const;
 };

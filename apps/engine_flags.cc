@@ -72,7 +72,6 @@ void TakeWhatRunsAnyway(CLI::App& command) {
   }
   using Values = std::set<std::string>;
   for (const auto& [flag, values] : {std::pair{"--pipeline-parallel-size", Values{"1"}},
-                                     {"--data-parallel-size", Values{"1"}},
                                      {"--gpu-memory-utilization", Values{"0.9", "0.90"}},
                                      {"--block-size", Values{"64"}}}) {
     command
@@ -112,6 +111,18 @@ void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* g
                   "of a CPU")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str()
+      ->group(group);
+  command
+      .add_option(
+          "--data-parallel-size,--dp", s.layout.data,
+          "Groups of ranks that serve requests of their own, each with --max-num-seqs and a "
+          "KV cache; with --enable-expert-parallel")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_flag("--enable-expert-parallel", s.layout.experts,
+                "Each routed expert is on one rank of all groups, instead of being cut over ranks")
       ->group(group);
   command.add_option("--ops", s.ops, kBackendHelp)
       ->check(CLI::IsMember({"cpu", "cpu-bf16", "cpu-fp8", "cuda", "cuda-fp8", "cuda-portable",

@@ -83,6 +83,8 @@ int main(int argc, char** argv) {
   std::vector<const char*> args(argv, argv + argc);
   for (const char*& arg : args) {
     if (std::string_view(arg) == "-tp") arg = "--tensor-parallel-size";
+    if (std::string_view(arg) == "-dp") arg = "--data-parallel-size";
+    if (std::string_view(arg) == "-ep") arg = "--enable-expert-parallel";
   }
   try {
     app.parse(argc, args.data());

@@ -53,7 +53,8 @@ ServedEngine ServedEngineFor(const ServeOptions& options, LoadedEngine& loaded,
   if (!loaded.backend.ops->name.starts_with("cuda")) served.sources = CpuSources();
   // What does not fit the queue can never be served, however idle the server is.
   served.max_choices =
-      std::min(served.max_choices, options.engine.max_num_seqs + options.engine.max_queue);
+      std::min(served.max_choices,
+               options.engine.layout.data * options.engine.max_num_seqs + options.engine.max_queue);
   return served;
 }
 

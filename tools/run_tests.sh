@@ -44,4 +44,6 @@ step "server, through the openai client"
 FATHOM_BINARY=$build/bin/fathom "$python" -m pytest -q tests/e2e
 step "accuracy, a tenth of the questions"
 "$python" tests/e2e/accuracy.py --binary "$build/bin/fathom" --model models/tiny-r1 --sample 10
+step "accuracy of two groups that share experts, a twentieth of the questions"
+"$python" tests/e2e/accuracy.py --binary "$build/bin/fathom" --model models/tiny-r1 --sample 20 --serve-flags="-dp 2 -ep"
 step "done"

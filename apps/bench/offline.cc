@@ -69,13 +69,22 @@ Result<BatchResult> Measure(EngineMeter& meter, const LoadedEngine& loaded,
   return result;
 }
 
-// Routed experts among those of the last MoE layer's first `tokens` tokens. THREAD: the engine's.
+// Routed experts among those of the last MoE layer's tokens, of which each group has its share of
+// `tokens`. THREAD: the engine's.
 double CountExperts(const LoadedEngine& loaded, int32_t tokens) {
-  const TensorView ids = First(loaded.models[0]->expert_ids(), tokens);
-  std::vector<int32_t> chosen(static_cast<size_t>(ids.elements()));
-  Device& device = *loaded.backend.devices[0];
-  device.Download(std::as_writable_bytes(std::span(chosen)), ids);
-  device.WaitFor(device.Mark());
+  const ParallelLayout& layout = loaded.backend.layout;
+  const int32_t of_group = (tokens + layout.data - 1) / layout.data;
+  std::vector<int32_t> chosen;
+  for (int rank = 0; rank < layout.world(); rank += layout.tensor) {
+    const auto at = static_cast<size_t>(rank);
+    const TensorView ids = First(loaded.models[at]->expert_ids(), of_group);
+    std::vector<int32_t> of_rank(static_cast<size_t>(ids.elements()));
+    Device& device = *loaded.backend.devices[at];
+    device.BindThread();
+    device.Download(std::as_writable_bytes(std::span(of_rank)), ids);
+    device.WaitFor(device.Mark());
+    chosen.insert(chosen.end(), of_rank.begin(), of_rank.end());
+  }
   std::sort(chosen.begin(), chosen.end());
   const auto routed =
       std::lower_bound(chosen.begin(), chosen.end(), loaded.config.n_routed_experts);
@@ -122,7 +131,7 @@ EngineSettings SettingsFor(const OfflineOptions& options) {
   const BatchShape largest{.batch_size = most(options.batch_sizes),
                            .input_len = most(options.input_lens),
                            .output_len = options.output_len};
-  s.max_num_seqs = largest.batch_size;
+  s.max_num_seqs = (largest.batch_size + s.layout.data - 1) / s.layout.data;  // of each group
   s.FillDefaults();
   if (s.max_model_len == 0) {
     s.max_model_len = static_cast<int32_t>(std::max<int64_t>(
@@ -141,7 +150,7 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
     meter.CountExperts([&](int32_t tokens) { return CountExperts(loaded, tokens); });
   }
   loaded.engine->Start();
-  const BatchShape warm_up{.batch_size = settings.max_num_seqs,
+  const BatchShape warm_up{.batch_size = settings.max_num_seqs * settings.layout.data,
                            .input_len = std::min(options.input_lens.front(), 64),
                            .output_len = std::min(options.output_len, 4)};
   (void)TRY(meter.TimeDecode(*loaded.engine, warm_up));

@@ -58,10 +58,13 @@ PrefixScope PrefixScopeOf(const Checkpoint& checkpoint, const Ops& ops,
           .kv_format = std::string(Name(options.kv_cache.value_or(ops.kv_cache)))};
 }
 
-// What all of the ranks can have each: those of CPUs share the machine's memory.
+// What all of the ranks can have each, with what their communicators have: those of CPUs share the
+// machine's memory.
 int64_t FreeBytesEach(std::span<const EngineRank> ranks, const Ops& ops) {
   int64_t least = INT64_MAX;
-  for (const EngineRank& rank : ranks) least = std::min(least, rank.device->FreeBytes());
+  for (const EngineRank& rank : ranks) {
+    least = std::min(least, rank.device->FreeBytes() + static_cast<int64_t>(rank.peer_bytes));
+  }
   return IsGpu(ops) ? least : least / static_cast<int64_t>(ranks.size());
 }
 
@@ -73,12 +76,15 @@ Result<MemoryPlan> PlanAhead(const Checkpoint& checkpoint, const Ops& ops,
   const Shard& shard = ranks[0].shard;
   const EngineLimits& limits = options.limits;
   const KvFormat kv = MakeKvFormat(config, options.kv_cache.value_or(ops.kv_cache));
-  const EngineBytes bytes = {.weights = PlannedWeightBytes(checkpoint, shard, options.quantized),
-                             .activations = Activations::Bytes(ConfigOfRank(config, shard), ops,
-                                                               limits.max_num_batched_tokens),
-                             .runner = StepRunner::Bytes(config, ModelOptionsOf(config, options),
-                                                         limits.max_num_seqs, ops),
-                             .requests = limits.request_memory_bytes};
+  const EngineBytes bytes = {
+      .weights = PlannedWeightBytes(checkpoint, shard, options.quantized),
+      .activations =
+          Activations::Bytes(ConfigOfRank(config, shard), ops, limits.max_num_batched_tokens),
+      .pairs = PairExchange::Bytes(config, shard, ops, limits.max_num_batched_tokens),
+      .peers = ranks[0].peer_bytes,
+      .runner =
+          StepRunner::Bytes(config, ModelOptionsOf(config, options), limits.max_num_seqs, ops),
+      .requests = limits.request_memory_bytes};
   return PlanMemory({.items = EngineNeeds(bytes, IsGpu(ops)),
                      .page_bytes = kv.page_bytes() * config.total_layers(),
                      .max_model_len = limits.max_model_len,
@@ -91,11 +97,13 @@ Result<MemoryPlan> PlanAhead(const Checkpoint& checkpoint, const Ops& ops,
 
 // With what the first rank's model measured; the memory that can be had is that from before it was
 // loaded.
-Result<MemoryPlan> PlanAgain(MemoryNeeds needs, const Model& model, const EngineLimits& limits,
-                             const Ops& ops) {
+Result<MemoryPlan> PlanAgain(MemoryNeeds needs, const Model& model, size_t peer_bytes,
+                             const EngineLimits& limits, const Ops& ops) {
   const EngineBytes bytes = {
       .weights = model.weight_bytes(),
       .activations = model.activation_bytes(),
+      .pairs = model.exchange_bytes(),
+      .peers = peer_bytes,
       .runner = StepRunner::Bytes(model.config(), model.options(), limits.max_num_seqs, ops),
       .workspace = model.workspace_bytes(),
       .requests = limits.request_memory_bytes};
@@ -122,6 +130,28 @@ Result<std::vector<std::unique_ptr<Model>>> LoadModels(Checkpoint& checkpoint, c
   return models;
 }
 
+// All that ranks wait for each other through.
+std::vector<Communicator*> GroupsOf(std::span<const EngineRank> ranks) {
+  std::vector<Communicator*> groups;
+  for (const EngineRank& rank : ranks) {
+    for (Communicator* group : {rank.shard.tensor_group, rank.shard.world}) {
+      if (group != nullptr) groups.push_back(group);
+    }
+  }
+  return groups;
+}
+
+// In groups, as ranks lie: one group after another.
+std::unique_ptr<Executor> AsOneExecutor(std::vector<std::unique_ptr<Executor>> ranks,
+                                        const ParallelLayout& layout) {
+  if (ranks.size() == 1) return std::move(ranks[0]);
+  std::vector<std::vector<std::unique_ptr<Executor>>> groups(static_cast<size_t>(layout.data));
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    groups[rank / static_cast<size_t>(layout.tensor)].push_back(std::move(ranks[rank]));
+  }
+  return std::make_unique<RankedExecutor>(std::move(groups));
+}
+
 // All ranks at once: what is recorded may make them wait for each other. `recorded`: by the first.
 Result<std::unique_ptr<Executor>> MakeExecutor(const std::vector<std::unique_ptr<Model>>& models,
                                                std::span<const EngineRank> ranks,
@@ -131,7 +161,9 @@ Result<std::unique_ptr<Executor>> MakeExecutor(const std::vector<std::unique_ptr
   std::barrier<> all(static_cast<std::ptrdiff_t>(ranks.size()));
   if (ranks.size() > 1) {
     options.meet = [&all] { all.arrive_and_wait(); };
-    options.on_failure = [group = ranks[0].shard.tensor_group] { group->Abort(); };
+    options.on_failure = [groups = GroupsOf(ranks)] {
+      for (Communicator* group : groups) group->Abort();
+    };
   }
   TRY(OnRanks(static_cast<int>(ranks.size()), [&](int rank) -> Status {
     const auto at = static_cast<size_t>(rank);
@@ -141,8 +173,7 @@ Result<std::unique_ptr<Executor>> MakeExecutor(const std::vector<std::unique_ptr
     executors[at] = std::move(executor);
     return ranks[at].device->status();
   }));
-  if (ranks.size() == 1) return std::move(executors[0]);
-  return std::unique_ptr<Executor>(new RankedExecutor(std::move(executors)));
+  return AsOneExecutor(std::move(executors), ranks[0].shard.layout);
 }
 
 }  // namespace
@@ -170,6 +201,12 @@ std::vector<MemoryNeed> EngineNeeds(const EngineBytes& bytes, bool gpu) {
                      .bytes = bytes.requests,
                      .lowered_by = "--max-request-memory-bytes"});
   }
+  if (bytes.pairs > 0) {
+    needs.push_back({.name = "exchange of experts' tokens",
+                     .bytes = bytes.pairs,
+                     .lowered_by = "--max-num-batched-tokens"});
+  }
+  if (bytes.peers > 0) needs.push_back({.name = "memory that ranks share", .bytes = bytes.peers});
   if (gpu) needs.push_back({.name = kRecordedSteps, .bytes = kGpuReserveBytes});
   return needs;
 }
@@ -191,12 +228,14 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
   SetMemoryPlan(plan.ToString());
   LOG_INFO("memory plan: {}", plan.ToString());
   if (const std::string unused = plan.UnusedCache(); !unused.empty()) LOG_WARNING("{}", unused);
-  LOG_INFO("at most {} and {} a step, prompts in chunks of {}",
+  const int groups = ranks[0].shard.layout.data;
+  LOG_INFO("at most {} and {} a step{}, prompts in chunks of {}",
            Counted(limits.max_num_seqs, "request"), Counted(limits.max_num_batched_tokens, "token"),
-           limits.prefill_chunk);
+           groups > 1 ? fmt::format(" in each of {} groups", groups) : "", limits.prefill_chunk);
 
   const ModelOptions model_options = ModelOptionsOf(config, filled);
-  EngineOptions engine{.scheduler = {.max_num_seqs = limits.max_num_seqs,
+  EngineOptions engine{.scheduler = {.groups = ranks[0].shard.layout.data,
+                                     .max_num_seqs = limits.max_num_seqs,
                                      .max_num_batched_tokens = limits.max_num_batched_tokens,
                                      .prefill_chunk = limits.prefill_chunk,
                                      .num_pages = static_cast<int32_t>(plan.num_pages),
@@ -211,7 +250,7 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
 
   AssembledEngine assembled;
   assembled.models = TRY(LoadModels(checkpoint, ops, ranks, model_options, progress));
-  plan = TRY(PlanAgain(plan.needs, *assembled.models[0], limits, ops));
+  plan = TRY(PlanAgain(plan.needs, *assembled.models[0], ranks[0].peer_bytes, limits, ops));
   SetMemoryPlan(plan.ToString());
   LOG_INFO("memory: {}", plan.ToString());
   engine.scheduler.num_pages = static_cast<int32_t>(plan.num_pages);

@@ -50,6 +50,7 @@ struct AssemblyOptions {
 struct EngineRank {
   Device* device = nullptr;
   Shard shard;
+  size_t peer_bytes = 0;  // of the device's memory, which its communicators have taken already
 };
 
 // Members are destroyed last to first: the engine before what it runs on. The devices must outlive
@@ -70,6 +71,8 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
 // What the plan counts beside the cache, in its order.
 struct EngineBytes {
   size_t weights = 0, activations = 0;
+  size_t pairs = 0;  // what experts that lie over ranks compute; 0: they do not
+  size_t peers = 0;  // EngineRank::peer_bytes
   StepRunnerBytes runner;
   std::optional<size_t> workspace;  // of ops, which a model measures once it is loaded
   size_t requests = 0;              // that a server holds

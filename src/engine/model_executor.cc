@@ -121,7 +121,7 @@ void ModelExecutor::Enqueue(const StepPlan& plan) {
     for (const SlotOpening& opening : plan.openings) {
       params_[static_cast<size_t>(Raw(opening.slot))] = opening.params;
     }
-    if (!plan.rows.empty()) EnqueueRows(plan, step);
+    if (plan.shape.rows > 0) EnqueueRows(plan, step);  // of whatever group
   }
   step.mark = device_.Mark();
   step.since = std::chrono::steady_clock::now();
@@ -211,7 +211,9 @@ void ModelExecutor::EnqueueRecorded(const BatchCapacity& size, const Batch& batc
 }
 
 void ModelExecutor::EnqueueEagerly(const StepPlan& plan, Enqueued& step) {
-  const Batch batch = runner_.Stage(plan);
+  // A group without rows takes part in what ranks exchange, and no op is without tokens.
+  const BatchCapacity idle = {.rows = 1, .tokens = 1};
+  const Batch batch = runner_.Stage(plan, plan.rows.empty() ? idle : BatchCapacity());
   const TensorView hidden = runner_.Forward(batch);
   EnqueuePromptLogprobs(plan, hidden, step.prompt_passes);
   runner_.SampleAndCommit(batch, hidden, [&](size_t pass) {

@@ -1,25 +1,45 @@
 #include "engine/ranked_executor.h"
 
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
 
 namespace fathom {
+namespace {
+
+StepPlans OneGroup(StepPlan part) {
+  StepPlans plans;
+  plans.groups.push_back(std::move(part));
+  return plans;
+}
+
+}  // namespace
 
 void RankedExecutor::Submit(StepPlans plans) {
-  for (size_t rank = 1; rank < ranks_.size(); ++rank) ranks_[rank]->Submit(plans);
-  ranks_[0]->Submit(std::move(plans));
+  CHECK(plans.groups.size() == groups_.size(), "a step of {} groups for {}", plans.groups.size(),
+        groups_.size());
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    for (size_t rank = 1; rank < groups_[g].size(); ++rank) {
+      groups_[g][rank]->Submit(OneGroup(plans.groups[g]));
+    }
+    groups_[g][0]->Submit(OneGroup(std::move(plans.groups[g])));
+  }
 }
 
 StepResult RankedExecutor::Wait() {
-  StepResult first = ranks_[0]->Wait();
-  for (size_t rank = 1; rank < ranks_.size(); ++rank) {
-    const StepResult other = ranks_[rank]->Wait();
-    CHECK(other.step == first.step, "rank {} is at step {}, the first at {}", rank, other.step,
-          first.step);
-    if (first.status.ok() && !other.status.ok()) first.status = other.status;
+  StepResult all = groups_[0][0]->Wait();
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    for (size_t rank = g == 0 ? 1 : 0; rank < groups_[g].size(); ++rank) {
+      StepResult other = groups_[g][rank]->Wait();
+      CHECK(other.step == all.step, "rank {} of group {} is at step {}, the first at {}", rank, g,
+            other.step, all.step);
+      if (all.status.ok() && !other.status.ok()) all.status = other.status;
+      if (rank > 0) continue;
+      std::move(other.rows.begin(), other.rows.end(), std::back_inserter(all.rows));
+    }
   }
-  return first;
+  return all;
 }
 
 }  // namespace fathom

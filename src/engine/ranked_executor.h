@@ -1,4 +1,5 @@
-// The ranks of a model as one executor: each gets the same steps, and comes to the same tokens.
+// The ranks of a model as one executor: each gets its group's part of every step, and those of a
+// group come to the same tokens.
 #pragma once
 
 #include <memory>
@@ -10,17 +11,18 @@ namespace fathom {
 
 class RankedExecutor final : public Executor {
  public:
-  explicit RankedExecutor(std::vector<std::unique_ptr<Executor>> ranks)
-      : ranks_(std::move(ranks)) {}
+  // Of each data-parallel group its ranks.
+  explicit RankedExecutor(std::vector<std::vector<std::unique_ptr<Executor>>> groups)
+      : groups_(std::move(groups)) {}
 
-  void Submit(StepPlans plans) override;
-  // The first rank's result, once all ranks have the step behind them; of a step that failed on any
-  // rank, that one's status. A rank that fails must see to it that no other waits for it
-  // (ModelExecutorOptions::on_failure).
+  void Submit(StepPlans plans) override;  // REQUIRES: a part for each group
+  // The rows of each group's first rank, once all ranks have the step behind them; of a step that
+  // failed on any rank, that one's status. A rank that fails must see to it that no other waits for
+  // it (ModelExecutorOptions::on_failure).
   StepResult Wait() override;
 
  private:
-  std::vector<std::unique_ptr<Executor>> ranks_;
+  std::vector<std::vector<std::unique_ptr<Executor>>> groups_;
 };
 
 }  // namespace fathom

@@ -13,24 +13,32 @@
 namespace fathom {
 namespace {
 
-// An engine cut over so many tensor-parallel ranks, and what it answered.
+// An engine cut over ranks, and what it answered.
 class RankedEngine {
  public:
-  explicit RankedEngine(int ranks) {
-    auto group = SharedMemoryCommunicator::Group(ranks);
+  // `exchange_tokens`: of all ranks, that are exchanged at a time; 0: the table's.
+  explicit RankedEngine(const ParallelLayout& layout, int64_t exchange_tokens = 0)
+      : world_(SharedMemoryCommunicator::Group(layout.world())) {
+    if (exchange_tokens > 0) ops_.exchange_tokens = exchange_tokens;
     std::vector<EngineRank> places;
-    for (int rank = 0; rank < ranks; ++rank) {
+    for (int rank = 0; rank < layout.world(); ++rank) {
+      if (rank % layout.tensor == 0) {
+        for (auto& member : SharedMemoryCommunicator::Group(layout.tensor)) {
+          tensor_groups_.push_back(std::move(member));
+        }
+      }
+      const auto at = static_cast<size_t>(rank);
       devices_.push_back(std::make_unique<CpuDevice>(1));
-      group_.push_back(std::move(group[static_cast<size_t>(rank)]));
       places.push_back({devices_.back().get(),
-                        {.layout = {.tensor = ranks},
-                         .tensor_rank = rank,
-                         .tensor_group = ranks == 1 ? nullptr : group_.back().get()}});
+                        {.layout = layout,
+                         .tensor_rank = rank % layout.tensor,
+                         .data_rank = rank / layout.tensor,
+                         .tensor_group = layout.tensor == 1 ? nullptr : tensor_groups_[at].get(),
+                         .world = layout.expert_parallel() ? world_[at].get() : nullptr}});
     }
     EngineLimits limits{.max_model_len = 256, .max_num_seqs = 8, .prefill_chunk = 64};
     limits.FillDefaults(/*gpu=*/false);
-    assembled_.emplace(AssembleEngine(checkpoint_, CpuOps(Fp8Activations::kExact), places,
-                                      {.limits = limits},
+    assembled_.emplace(AssembleEngine(checkpoint_, ops_, places, {.limits = limits},
                                       /*progress=*/nullptr,
                                       [this](std::vector<RequestOutput> outputs) { Take(outputs); })
                            .value());
@@ -75,9 +83,10 @@ class RankedEngine {
     changed_.notify_one();
   }
 
+  Ops ops_ = CpuOps(Fp8Activations::kExact);
   Checkpoint checkpoint_ = Checkpoint::Open("models/tiny-r1").value();
   std::vector<std::unique_ptr<CpuDevice>> devices_;
-  std::vector<std::unique_ptr<Communicator>> group_;
+  std::vector<std::unique_ptr<SharedMemoryCommunicator>> world_, tensor_groups_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<int64_t, std::vector<TokenId>> tokens_;  // guarded by mutex_
@@ -89,15 +98,15 @@ class RankedEngine {
 
 TEST(RanksTest, TensorParallelAnswersAsOneRankDoes) {
   const std::vector<int> prompts = {1, 2, 3, 4, 5, 6};
-  const auto expected = RankedEngine(1).Answers(prompts);
+  const auto expected = RankedEngine({}).Answers(prompts);
   for (const int ranks : {2, 4}) {
-    EXPECT_EQ(RankedEngine(ranks).Answers(prompts), expected) << ranks << " ranks";
+    EXPECT_EQ(RankedEngine({.tensor = ranks}).Answers(prompts), expected) << ranks << " ranks";
   }
 }
 
 // The bits of log-probabilities, not tokens alone.
 TEST(RanksTest, TensorParallelHasTheSameBitsAloneAndInCompany) {
-  RankedEngine alone(2), together(2);
+  RankedEngine alone({.tensor = 2}), together({.tensor = 2});
   for (const int prompt : {1, 2, 3, 4}) alone.Answers({prompt});
   together.Answers({1, 2, 3, 4});
   std::vector<std::vector<float>> a, b;
@@ -105,11 +114,41 @@ TEST(RanksTest, TensorParallelHasTheSameBitsAloneAndInCompany) {
   for (const auto& [id, logprobs] : together.logprobs()) b.push_back(logprobs);
   EXPECT_EQ(a, b);
   // The canary: another number of ranks has other bits.
-  RankedEngine one(1);
+  RankedEngine one({});
   one.Answers({1, 2, 3, 4});
   std::vector<std::vector<float>> c;
   for (const auto& [id, logprobs] : one.logprobs()) c.push_back(logprobs);
   EXPECT_NE(b, c);
+}
+
+// Groups that serve different requests, some of which have none at times, and experts anywhere:
+// nothing shows in any bit.
+TEST(RanksTest, DataAndExpertParallelHaveTheBitsOfOneRank) {
+  const std::vector<int> prompts = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  RankedEngine one({});
+  const auto expected = one.Answers(prompts);
+  one.Answers({5});
+  for (const int groups : {2, 3}) {
+    for (const int64_t exchange_tokens : {0, 24}) {
+      SCOPED_TRACE(testing::Message() << groups << " groups, " << exchange_tokens);
+      RankedEngine ranked({.data = groups, .experts = true}, exchange_tokens);
+      EXPECT_EQ(ranked.Answers(prompts), expected);
+      ranked.Answers({5});
+      EXPECT_EQ(ranked.logprobs(), one.logprobs());
+    }
+  }
+}
+
+// Experts over the ranks of tensor-parallel groups: bits are those of tensor parallel ranks, in any
+// company.
+TEST(RanksTest, ExpertsOverTensorParallelRanks) {
+  const std::vector<int> prompts = {1, 2, 3, 4, 5, 6};
+  RankedEngine one_group({.tensor = 2, .experts = true});
+  const auto answers = one_group.Answers(prompts);
+  EXPECT_EQ(answers, RankedEngine({}).Answers(prompts));
+  RankedEngine two_groups({.tensor = 2, .data = 2, .experts = true}, /*exchange_tokens=*/24);
+  EXPECT_EQ(two_groups.Answers(prompts), answers);
+  EXPECT_EQ(two_groups.logprobs(), one_group.logprobs());
 }
 
 }  // namespace

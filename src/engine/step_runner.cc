@@ -64,7 +64,9 @@ Batch StepRunner::Stage(const StepPlan& plan, const BatchCapacity& padded) {
                     .drafts = row.drafts,
                     .samples = row.samples});
   }
-  return inputs_.Stage(rows, slots_.state(), padded);
+  Batch batch = inputs_.Stage(rows, slots_.state(), padded);
+  batch.step_tokens = std::max<int64_t>(batch.step_tokens, plan.shape.tokens);
+  return batch;
 }
 
 TensorView StepRunner::Forward(const Batch& batch) {

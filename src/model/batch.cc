@@ -62,7 +62,7 @@ Batch StepInputs::Stage(std::span<const BatchRow> rows, const SlotState& slots,
   const int64_t live_tokens = batch.tokens;
   CHECK(padded.tokens == 0 || (batch.expanded.empty() && padded.tokens >= batch.tokens),
         "{} tokens padded to {}", batch.tokens, padded.tokens);
-  batch.tokens = std::max(batch.tokens, padded.tokens);
+  batch.tokens = batch.step_tokens = std::max(batch.tokens, padded.tokens);
   logit_vectors_ = std::max(logit_vectors, padded.logit_vectors);
   const int64_t shape = std::max(static_cast<int64_t>(rows.size()), padded.rows);
   CHECK(shape <= capacity_.rows && batch.tokens <= capacity_.tokens &&

@@ -26,7 +26,8 @@ struct ExpandedRow {
 // Expanded rows come first: all of their tokens are live, and where they stand is known to the
 // host. The rest takes the absorbed form, and how much of it is live the device alone knows.
 struct Batch {
-  int64_t tokens = 0;  // capacity; how many are live is map.live
+  int64_t tokens = 0;       // capacity; how many are live is map.live
+  int64_t step_tokens = 0;  // the most of any data-parallel group, which all ranks know alike
   int64_t expanded_tokens = 0;
   std::vector<ExpandedRow> expanded;
   TensorView ids;  // I32 [tokens]

@@ -29,7 +29,7 @@ void RunMlp(OpRunner& run, const MlpWeights& w, const Batch& batch, Activations&
 }
 
 void RunMoe(OpRunner& run, const ModelConfig& config, const MoeWeights& w, const Batch& batch,
-            Activations& a) {
+            Activations& a, PairExchange* exchange) {
   const Ops& ops = run.ops();
   const int64_t tokens = batch.tokens, topk = config.num_experts_per_tok;
   const TensorView live = batch.map.live, normed = First(a.normed, tokens);
@@ -46,6 +46,10 @@ void RunMoe(OpRunner& run, const ModelConfig& config, const MoeWeights& w, const
                   .live = live,
                   .ids = ids.Slice(1, 0, topk),  // behind them: the shared experts
                   .weights = weights.Slice(1, 0, topk)});
+  if (exchange != nullptr) {
+    return exchange->Run(run, w, {normed, ids, weights, live, First(a.branch, tokens)},
+                         batch.step_tokens);
+  }
   run(ops.moe_experts, {.x = normed,
                         .ids = ids,
                         .weights = weights,

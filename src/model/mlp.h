@@ -5,6 +5,7 @@
 #include "checkpoint/model_config.h"
 #include "model/activations.h"
 #include "model/batch.h"
+#include "model/expert_exchange.h"
 #include "model/weights.h"
 #include "ops/op_runner.h"
 
@@ -18,7 +19,8 @@ void RunMlp(OpRunner& run, const MlpWeights& w, const Batch& batch, Activations&
 // DeepseekV2Moe.forward and DeepseekV3MoE.forward of transformers; the router (RouteArgs) is
 // DeepseekV2TopkRouter.forward ("greedy": kGreedy, "group_limited_greedy": kGroupMax) and
 // DeepseekV3TopkRouter.forward (kGroupTopTwoBiased).
+// `exchange`: if experts lie over ranks, else null.
 void RunMoe(OpRunner& run, const ModelConfig& config, const MoeWeights& w, const Batch& batch,
-            Activations& a);
+            Activations& a, PairExchange* exchange);
 
 }  // namespace fathom

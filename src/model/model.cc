@@ -18,7 +18,7 @@ Status CheckLimits(const ModelConfig& config, const Ops& ops, const ParallelLayo
   TRY(check("q_lora_rank", config.q_lora_rank, ops.limits.norm_width));
   TRY(check("n_routed_experts", config.n_routed_experts, ops.limits.experts));
   TRY(check("num_experts_per_tok", config.num_experts_per_tok, ops.limits.topk));
-  TRY(check("--tensor-parallel-size", layout.tensor, ops.limits.ranks));
+  TRY(check("--data-parallel-size times --tensor-parallel-size", layout.world(), ops.limits.ranks));
   return CheckLayout(config, layout);
 }
 
@@ -69,6 +69,9 @@ Model::Model(const Checkpoint& checkpoint, const Ops& ops, Device& device,
     logits_part_.view =
         TensorView(logits_part_.memory->data(), DType::kF32, {options_.max_logit_vectors, vocab});
   }
+  if (options_.shard.layout.expert_parallel()) {
+    exchange_.emplace(config_, options_.shard, ops, options_.max_tokens, device);
+  }
   MeasureWorkspace(device);
 }
 
@@ -115,7 +118,7 @@ void Model::RunLayer(const LayerWeights& layer, const Batch& batch, const KvPage
   Norm(layer.mlp_norm, batch, Pending::kBranch,
        layer.mlp ? layer.mlp->gate_up.weight.get() : nullptr);
   if (layer.moe) {
-    RunMoe(run_, config_, *layer.moe, batch, activations_);
+    RunMoe(run_, config_, *layer.moe, batch, activations_, exchange_ ? &*exchange_ : nullptr);
   } else {
     RunMlp(run_, *layer.mlp, batch, activations_);
   }
@@ -175,6 +178,7 @@ void Model::MeasureWorkspace(Device& device) {
   const int64_t max_pages = (options_.max_model_len + kPageTokens - 1) / kPageTokens;
   const TensorView page_table(nullptr, DType::kI32, {options_.max_rows, max_pages});
   Batch batch{.tokens = tokens,
+              .step_tokens = tokens,
               .ids = per_token,
               .map = {per_token, per_token, page_table, one},
               .absorbed_live = one};

@@ -8,6 +8,7 @@
 #include "model/activations.h"
 #include "model/attention.h"
 #include "model/batch.h"
+#include "model/expert_exchange.h"
 #include "model/kv_pool.h"
 #include "model/shard.h"
 #include "model/weights.h"
@@ -44,6 +45,9 @@ class Model {
   size_t activation_bytes() const {
     return activations_.memory->size() + cos_sin_.memory->size() +
            (logits_part_.memory == nullptr ? 0 : logits_part_.memory->size());
+  }
+  size_t exchange_bytes() const {
+    return PairExchange::Bytes(config_, options_.shard, run_.ops(), options_.max_tokens);
   }
   size_t workspace_bytes() const { return run_.workspace_bytes(); }
   OpRunner& runner() { return run_; }
@@ -101,6 +105,7 @@ class Model {
   PlainTensor logits_part_;  // F32 [logit vectors, this rank's vocabulary]; absent if it has all
   Rotary rotary_;
   Activations activations_;
+  std::optional<PairExchange> exchange_;  // if experts lie over ranks
   OpRunner run_;
   Attention attention_;
 };

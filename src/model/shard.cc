@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <string_view>
 #include <vector>
 
 namespace fathom {
@@ -24,6 +25,11 @@ int Dimension(ShardAxis axis) {
   return axis == ShardAxis::kChannels || axis == ShardAxis::kHeadChannels ? 1 : 0;
 }
 
+// Of the experts of a layer, routed or shared.
+bool IsOfExperts(std::string_view name) {
+  return name.find("experts.") != name.npos;
+}
+
 // The rank's share of a dimension of this size.
 Share ShareAlong(ShardAxis axis, int64_t size, const ModelConfig& config, const Shard& shard) {
   if (axis == ShardAxis::kNone) return {0, size};
@@ -43,24 +49,46 @@ WeightTensor PartOf(const WeightTensor& whole, ShardAxis axis, const ModelConfig
   return (dimension == 1 ? SliceChannels : SliceOutputs)(whole, share.begin, share.end);
 }
 
+namespace {
+
+// The share of a tensor's bytes that is the rank's, but for borders that cut scale tiles.
+double PartOfBytes(const SchemaEntry& entry, const ModelConfig& config, const Shard& shard) {
+  if (shard.layout.expert_parallel() && IsOfExperts(entry.name)) {
+    const Share experts = shard.Experts(config.n_routed_experts);
+    const bool other =
+        entry.expert >= 0 && (entry.expert < experts.begin || entry.expert >= experts.end);
+    return other ? 0 : 1;
+  }
+  const ShardAxis axis = entry.rule->axis;
+  const int64_t size = Shape(*entry.rule, config)[static_cast<size_t>(Dimension(axis))];
+  return static_cast<double>(ShareAlong(axis, size, config, shard).size()) /
+         static_cast<double>(size);
+}
+
+}  // namespace
+
 size_t PartBytes(const Checkpoint& checkpoint, const Shard& shard) {
   const ModelConfig& config = checkpoint.config();
   double bytes = 0;
   for (const SchemaEntry& entry : ExpectedTensors(config)) {
     if (!checkpoint.Has(entry.name)) continue;
-    const ShardAxis axis = entry.rule->axis;
-    const int64_t size = Shape(*entry.rule, config)[static_cast<size_t>(Dimension(axis))];
-    const double share = static_cast<double>(ShareAlong(axis, size, config, shard).size());
-    bytes += static_cast<double>(checkpoint.Bytes(entry.name)) * share / static_cast<double>(size);
+    bytes += static_cast<double>(checkpoint.Bytes(entry.name)) * PartOfBytes(entry, config, shard);
   }
   return static_cast<size_t>(bytes);
 }
 
-Status CheckLayout(const ModelConfig& config, const ParallelLayout& layout) {
+namespace {
+
+// Whether routed experts are cut as MLPs are.
+bool CutsExperts(const ModelConfig& config, const ParallelLayout& layout) {
+  return config.n_routed_experts > 0 && !layout.experts;
+}
+
+Status CheckTensorParallel(const ModelConfig& config, const ParallelLayout& layout) {
   const auto possible = [&](int ranks) {
     return config.num_heads % ranks == 0 && ShareUnit(config.vocab_size, ranks) > 0 &&
            ShareUnit(config.intermediate_size, ranks) > 0 &&
-           (config.n_routed_experts == 0 || ShareUnit(config.moe_intermediate_size, ranks) > 0);
+           (!CutsExperts(config, layout) || ShareUnit(config.moe_intermediate_size, ranks) > 0);
   };
   if (layout.tensor >= 1 && possible(layout.tensor)) return {};
   std::vector<int> sizes;
@@ -70,6 +98,33 @@ Status CheckLayout(const ModelConfig& config, const ParallelLayout& layout) {
   return InvalidArgument(
       "--tensor-parallel-size {}: the model's {} heads cannot be shared out evenly; {} would do",
       layout.tensor, config.num_heads, fmt::join(sizes, ", "));
+}
+
+// Each rank has a routed expert at least.
+Status CheckDataParallel(const ModelConfig& config, const ParallelLayout& layout) {
+  if (layout.experts && config.n_routed_experts == 0) {
+    return InvalidArgument("--enable-expert-parallel: the model has no experts; leave it out");
+  }
+  if (layout.data > 1 && !layout.experts) {
+    return InvalidArgument(
+        "--data-parallel-size {}: groups that cut each expert between them are not supported; add "
+        "--enable-expert-parallel, or take --tensor-parallel-size {}",
+        layout.data, layout.world());
+  }
+  if (!layout.experts || layout.world() <= config.n_routed_experts) return {};
+  return InvalidArgument(
+      "--data-parallel-size {}: {} ranks for the model's {} routed experts, of which each must "
+      "have "
+      "one; at most {} would do",
+      layout.data, layout.world(), config.n_routed_experts,
+      config.n_routed_experts / layout.tensor);
+}
+
+}  // namespace
+
+Status CheckLayout(const ModelConfig& config, const ParallelLayout& layout) {
+  TRY(CheckTensorParallel(config, layout));
+  return CheckDataParallel(config, layout);
 }
 
 }  // namespace fathom

@@ -14,13 +14,21 @@ namespace fathom {
 // A rank's place in a layout, and whom it shares with.
 struct Shard {
   ParallelLayout layout;
-  int tensor_rank = 0;
-  Communicator* tensor_group = nullptr;  // must outlive the model; null: one rank
+  int tensor_rank = 0, data_rank = 0;
+  // These must outlive the model.
+  Communicator* tensor_group = nullptr;  // null: one rank
+  Communicator* world = nullptr;         // all ranks, if experts lie over them: by world_rank()
+
+  int world_rank() const { return data_rank * layout.tensor + tensor_rank; }
 
   // Its share of n heads, or of n elements of an MLP or of the vocabulary.
   Share Heads(int64_t n) const { return ShareOf(n, 1, layout.tensor, tensor_rank); }
   Share Of(int64_t n) const {
     return ShareOf(n, ShareUnit(n, layout.tensor), layout.tensor, tensor_rank);
+  }
+  // Which of n routed experts it has, in whole or cut.
+  Share Experts(int64_t n) const {
+    return layout.expert_parallel() ? ShareOf(n, 1, layout.world(), world_rank()) : Share{0, n};
   }
 };
 

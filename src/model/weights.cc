@@ -117,7 +117,13 @@ class Loader {
     return mlp;
   }
 
+  // With expert parallelism a rank has some routed experts, and all shared ones, whole.
   Result<MoeWeights> Moe(const std::string& name) {
+    const bool whole = shard_.layout.expert_parallel();
+    const Share mine = shard_.Experts(config_.n_routed_experts);
+    const auto cut = [&](const WeightTensor& tensor, ShardAxis axis) {
+      return whole ? tensor : Cut(tensor, axis);
+    };
     MoeWeights moe;
     moe.gate = Router(name + "gate.weight");
     if (config_.router.selection == RouterConfig::kGroupTopTwoBiased) {
@@ -127,9 +133,14 @@ class Loader {
     std::vector<WeightSource> gate_up, down;
     for (int e = 0; e < config_.n_routed_experts; ++e) {
       const std::string expert = fmt::format("{}experts.{}.", name, e);
-      gate_up.push_back({{Part(expert + "gate_proj.weight"), Part(expert + "up_proj.weight")}});
-      down.push_back({{Part(expert + "down_proj.weight")}});
       for (const char* part : kMlpParts) names.push_back(expert + part);
+      if (e < mine.begin || e >= mine.end) continue;
+      const auto of = [&](const char* part, ShardAxis axis) {
+        return cut(checkpoint_.Get(expert + part), axis);
+      };
+      gate_up.push_back({{of("gate_proj.weight", ShardAxis::kOutputs),
+                          of("up_proj.weight", ShardAxis::kOutputs)}});
+      down.push_back({{of("down_proj.weight", ShardAxis::kChannels)}});
     }
     if (config_.n_shared_experts > 0) {
       // The checkpoint has them as one MLP, side by side; each is cut like the routed ones.
@@ -137,12 +148,12 @@ class Loader {
       const int64_t inter = config_.moe_intermediate_size;
       for (int64_t begin = 0; begin < config_.n_shared_experts * inter; begin += inter) {
         const auto outputs = [&](const char* part) {
-          return Cut(SliceOutputs(checkpoint_.Get(shared + part), begin, begin + inter),
+          return cut(SliceOutputs(checkpoint_.Get(shared + part), begin, begin + inter),
                      ShardAxis::kOutputs);
         };
         gate_up.push_back({{outputs("gate_proj.weight"), outputs("up_proj.weight")}});
         const WeightTensor all = checkpoint_.Get(shared + "down_proj.weight");
-        down.push_back({{Cut(SliceChannels(all, begin, begin + inter), ShardAxis::kChannels)}});
+        down.push_back({{cut(SliceChannels(all, begin, begin + inter), ShardAxis::kChannels)}});
       }
       for (const char* part : kMlpParts) names.push_back(shared + part);
     }

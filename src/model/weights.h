@@ -43,7 +43,7 @@ struct MlpWeights {
   Linear down;     // [hidden, inter]
 };
 
-// The routed experts, and after them the shared ones.
+// The routed experts that the rank has, and after them the shared ones.
 struct MoeWeights {
   PlainTensor gate;  // F32 [routed experts, hidden]; BF16 as stored, if activations are
   PlainTensor bias;  // F32 [routed experts], or absent

@@ -38,6 +38,8 @@ Ops Table(PackFunction pack, DType kv_cache) {
       .rms_norm = {RmsNormCpu},
       .all_reduce_norm = {AllReduceNormCpu},
       .all_gather = {AllGatherReference},
+      .dispatch = {DispatchCpu},
+      .combine = {CombineCpu, CombineReferenceWorkspace},
       .linear = {LinearCpu, LinearCpuWorkspace},
       .head_linear = {HeadLinearCpu, HeadLinearCpuWorkspace},
       .silu_mul = {SiluMulCpu},

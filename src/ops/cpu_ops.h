@@ -9,6 +9,8 @@ namespace fathom {
 void EmbedCpu(OpContext&, const EmbedArgs&);
 void RmsNormCpu(OpContext&, const RmsNormArgs&);
 void AllReduceNormCpu(OpContext&, const AllReduceNormArgs&);
+void DispatchCpu(OpContext&, const DispatchArgs&);
+void CombineCpu(OpContext&, const CombineArgs&);
 void LinearCpu(OpContext&, const LinearArgs&);
 size_t LinearCpuWorkspace(const Stream&, const LinearArgs&);
 void HeadLinearCpu(OpContext&, const HeadLinearArgs&);

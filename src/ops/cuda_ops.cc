@@ -18,6 +18,7 @@ Ops Table(Fp8Activations activations) {
       .activation = DType::kBF16,
       .kv_cache = DType::kBF16,
       .context_chunk = 4096,
+      .exchange_tokens = 4096,
       .limits = {.norm_width = 8192, .experts = 1024, .topk = 32, .ranks = 8},
       .pack = activations == Fp8Activations::kExact ? Pack<Fp8Activations::kExact>
                                                     : Pack<Fp8Activations::kQuantized>,
@@ -25,6 +26,8 @@ Ops Table(Fp8Activations activations) {
       .rms_norm = {RmsNormCuda},
       .all_reduce_norm = {AllReduceNormCuda, AllReduceNormCudaWorkspace},
       .all_gather = {AllGatherCuda},
+      .dispatch = {DispatchCuda},
+      .combine = {CombineCuda},
       .linear = {LinearCuda, LinearCudaWorkspace},
       .head_linear = {HeadLinearCuda},
       .silu_mul = {SiluMulCuda},

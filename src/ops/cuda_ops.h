@@ -12,6 +12,8 @@ void RmsNormCuda(OpContext&, const RmsNormArgs&);
 void AllReduceNormCuda(OpContext&, const AllReduceNormArgs&);
 size_t AllReduceNormCudaWorkspace(const Stream&, const AllReduceNormArgs&);
 void AllGatherCuda(OpContext&, const AllGatherArgs&);
+void DispatchCuda(OpContext&, const DispatchArgs&);
+void CombineCuda(OpContext&, const CombineArgs&);
 void LinearCuda(OpContext&, const LinearArgs&);
 size_t LinearCudaWorkspace(const Stream&, const LinearArgs&);
 void HeadLinearCuda(OpContext&, const HeadLinearArgs&);

@@ -14,13 +14,12 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "ops/collectives.h"
 #include "ops/context_piece.h"
 #include "ops/kv_format.h"
 #include "ops/op.h"
 #include "ops/quantized_copy.h"
 #include "ops/slot_state.h"
-#include "parallel/communicator.h"
-#include "parallel/layout.h"
 #include "products/packed_weight.h"
 #include "tensor/tensor_view.h"
 
@@ -55,15 +54,6 @@ struct RmsNormArgs {
 struct AllReduceNormArgs {
   RmsNormArgs norm;     // x: this rank's part, contiguous; with a residual in F32
   bool begins = false;  // the sum takes the residual's place
-  Communicator* ranks = nullptr;
-};
-
-// out[t] = what all ranks have of it, in the order of ranks: the shares of ShareOf(width, unit).
-struct AllGatherArgs {
-  TensorView x;     // F32 [tokens, this rank's share]
-  TensorView live;  // I32 [1]: tokens
-  TensorView out;   // F32 [tokens, width]
-  int64_t unit = 1;
   Communicator* ranks = nullptr;
 };
 
@@ -314,6 +304,7 @@ struct Ops {
   bool quantized_copies = false;  // whether it makes and reads QuantizedCopy
   // Rows' contexts are expanded this many positions at a time, a row's at absolute multiples of it.
   int64_t context_chunk = 512;
+  int64_t exchange_tokens = 1024;  // of all ranks together, that dispatch takes at a time
   OpLimits limits;
 
   // Packs weights; kUnimplemented names what this table cannot run. Reads the sources once.
@@ -323,6 +314,8 @@ struct Ops {
   Op<RmsNormArgs> rms_norm;
   Op<AllReduceNormArgs> all_reduce_norm;
   Op<AllGatherArgs> all_gather;
+  Op<DispatchArgs> dispatch;
+  Op<CombineArgs> combine;
   Op<LinearArgs> linear;
   Op<HeadLinearArgs> head_linear;
   Op<SiluMulArgs> silu_mul;
@@ -377,7 +370,6 @@ const Ops& CudaOps(const CudaDevice& device, Fp8Activations activations);
 void Check(const EmbedArgs&);
 void Check(const RmsNormArgs&);
 void Check(const AllReduceNormArgs&);
-void Check(const AllGatherArgs&);
 void Check(const LinearArgs&);
 void Check(const HeadLinearArgs&);
 void Check(const SiluMulArgs&);

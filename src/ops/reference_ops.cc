@@ -21,6 +21,8 @@ Ops Table(Fp8Activations activations) {
       .rms_norm = {RmsNormReference},
       .all_reduce_norm = {AllReduceNormReference},
       .all_gather = {AllGatherReference},
+      .dispatch = {DispatchReference},
+      .combine = {CombineReference, CombineReferenceWorkspace},
       .linear = {LinearReference, LinearReferenceWorkspace},
       .head_linear = {HeadLinearReference},
       .silu_mul = {SiluMulReference},

@@ -8,8 +8,12 @@ namespace fathom {
 // Sizes of a model's groups of ranks.
 struct ParallelLayout {
   int tensor = 1;  // heads, MLPs and vocabulary are cut over so many ranks
+  int data = 1;    // groups of so many ranks each, which serve requests of their own
+  bool experts =
+      false;  // each routed expert is one rank's, of all groups; else they are cut as MLPs
 
-  int world() const { return tensor; }
+  int world() const { return data * tensor; }
+  bool expert_parallel() const { return experts && world() > 1; }
 };
 
 // Elements [begin, end) of a dimension.

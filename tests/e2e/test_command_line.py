@@ -70,7 +70,7 @@ def test_mistakes_are_named(arguments, said):
         (["--compilation-config", "3"], "leave it out"),
         (["--cuda-graph-sizes", "8"], "leave it out"),
         (["--pipeline-parallel-size=2"], "one process"),
-        (["--data-parallel-size", "2"], "one process"),
+        (["--distributed-executor-backend", "mp"], "one process"),
         (["--dtype", "bfloat16"], "weights keep the types"),
         (["--kv-cache-dtype", "fp8_e4m3"], "fp8 is E4M3"),
     ],
@@ -111,6 +111,21 @@ def test_ranks_share_the_heads_evenly(flag):
     result = run("serve", MODEL, flag, "8")
     assert result.returncode == 1 and result.stdout == ""
     assert "--tensor-parallel-size 8: the model's 4 heads cannot be shared out evenly; 1, 2, 4" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["-dp", "2"], "--data-parallel-size 2: groups that cut each expert between them are not supported; add"),
+        (["--dp=2", "-tp", "2"], "or take --tensor-parallel-size 4"),
+        (["-dp", "20", "-ep", "-tp", "2"], "--data-parallel-size 20: 40 ranks for the model's 16 routed experts, of which each"),
+        (["-dp", "2", "-ep", "-tp", "3"], "--tensor-parallel-size 3: the model's 4 heads cannot be shared out evenly"),
+    ],
+)
+def test_groups_share_experts(flags, said):
+    result = run("serve", MODEL, *flags)
+    assert result.returncode == 1 and result.stdout == ""
+    assert said in result.stderr
 
 
 def test_a_gpu_without_device_cuda_is_refused():

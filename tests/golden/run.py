@@ -14,6 +14,9 @@ import sys
 GOLDEN = pathlib.Path(__file__).resolve().parent
 ROOT = GOLDEN.parent.parent
 FORMS = ("absorbed", "expanded")
+# Data-parallel groups with experts over both: the bits of one rank, which the case without this suffix has.
+SAME_BITS = ", 2 groups"
+GROUPS = ("--dp", "2", "--enable-expert-parallel")
 
 
 def cases():
@@ -36,12 +39,16 @@ def cases():
         yield f"tiny-r1 {ops}", *tiny, ["--ops", ops]
     for ops, ranks in (("cpu", "2"), ("cpu", "4"), ("cpu-fp8", "2"), ("reference", "4")):
         yield f"tiny-r1 {ops}, {ranks} ranks", *tiny, ["--ops", ops, "--tp", ranks]
+    for name in ("cpu own", "cpu-fp8", "reference"):
+        yield f"tiny-r1 {name}{SAME_BITS}", *tiny, ["--ops", name.split()[0], *GROUPS]
+    yield "tiny-r1 cpu, 2 groups of 2 ranks", *tiny, ["--ops", "cpu", "--tp", "2", *GROUPS]
     for folder in sorted(p.parent for p in GOLDEN.glob("*/config.json")):
         fixture = folder, folder / "reference.safetensors"
         for ops in ("reference", "cpu"):
             for form in FORMS:
                 yield f"{folder.name} {ops} {form}", *fixture, ["--ops", ops, "--form", form]
             yield f"{folder.name} {ops}, 2 ranks", *fixture, ["--ops", ops, "--tp", "2"]
+            yield f"{folder.name} {ops} expanded{SAME_BITS}", *fixture, ["--ops", ops, "--form", "expanded", *GROUPS]
         for instructions in ("avx512", "avx2", "portable"):
             yield f"{folder.name} cpu {instructions}", *fixture, ["--ops", "cpu", "--cpu-instructions", instructions]
         yield f"{folder.name} cpu chunks of 50", *fixture, ["--ops", "cpu", "--prefill-chunk", "50"]
@@ -56,11 +63,23 @@ def verify(binary, case):
     return name, done.returncode, done.stdout.strip(), done.stderr.strip()
 
 
+def other_bits(hashes):
+    """A line for each case that lacks the bits that it must have; the last is a canary: of two tensor-parallel
+    ranks logits have other bits, if hashes notice any."""
+    for name, value in hashes.items():
+        one_rank = hashes.get(name.removesuffix(SAME_BITS))
+        if name.endswith(SAME_BITS) and value != one_rank:
+            yield f"{name}: logits {value}, of one rank {one_rank}"
+    if hashes["tiny-r1 cpu, 2 ranks"] == hashes["tiny-r1 cpu own"]:
+        yield "the hash of logits notices nothing"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default="build/bin/fathom")
     binary = parser.parse_args().binary
     passed = failed = 0
+    hashes = {}
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for name, code, out, err in pool.map(lambda c: verify(binary, c), cases()):
             passed, failed = passed + (code == 0), failed + (code != 0)
@@ -68,9 +87,13 @@ def main():
                 print(f"FAILED  {name}: {err}")
                 continue
             r = json.loads(out)
+            hashes[name] = r["logits_hash"]
             print(f"{'ok' if code == 0 else 'FAILED':7} {name:34} max {r['max_relative_error']:.1e}  "
                   f"median {r['median_relative_error']:.1e}  greedy {'equal' if r['greedy_equal'] else 'differs'}"
                   + (f"  drafts {'equal' if r['drafts_equal'] else 'differ'}" if r["draft_tokens"] else ""))
+    for problem in other_bits(hashes):
+        failed += 1
+        print(f"FAILED  {problem}")
     print(f"{passed} passed, {failed} failed")
     sys.exit(1 if failed or not passed else 0)
 

@@ -139,15 +139,19 @@ TEST_F(CudaFailureDeathTest, AnEngineEndsItsRequestsAndItself) {
 
 // An engine over two GPUs.
 struct TwoRanks {
-  explicit TwoRanks(double step_timeout_s) {
+  explicit TwoRanks(double step_timeout_s, const ParallelLayout& layout = {.tensor = 2}) {
     std::vector<EngineRank> ranks;
     for (int gpu = 0; gpu < 2; ++gpu) devices.push_back(CudaDevice::Open(gpu).value());
     group = PeerCommunicator::Group(std::vector{devices[0].get(), devices[1].get()}).value();
     for (int rank = 0; rank < 2; ++rank) {
       const auto at = static_cast<size_t>(rank);
-      ranks.push_back(
-          {devices[at].get(),
-           {.layout = {.tensor = 2}, .tensor_rank = rank, .tensor_group = group[at].get()}});
+      const bool tensor = layout.tensor == 2;
+      ranks.push_back({devices[at].get(),
+                       {.layout = layout,
+                        .tensor_rank = tensor ? rank : 0,
+                        .data_rank = tensor ? 0 : rank,
+                        .tensor_group = tensor ? group[at].get() : nullptr,
+                        .world = tensor ? nullptr : group[at].get()}});
     }
     EngineLimits limits{.max_model_len = 256, .max_num_seqs = 4};
     limits.FillDefaults(/*gpu=*/true);
@@ -178,8 +182,8 @@ struct TwoRanks {
 };
 
 // One of two ranks fails while the other's kernels wait for it: the engine ends.
-void ServeOnTwoGpusOfWhichOneFails() {
-  TwoRanks two(/*step_timeout_s=*/60);
+void ServeOnTwoGpusOfWhichOneFails(const ParallelLayout& layout) {
+  TwoRanks two(/*step_timeout_s=*/60, layout);
   const std::array<float, 4> numbers = {};
   two.devices[1]->BindThread();
   two.devices[1]->UploadBytes(reinterpret_cast<void*>(0x1000), std::as_bytes(std::span(numbers)));
@@ -189,12 +193,16 @@ void ServeOnTwoGpusOfWhichOneFails() {
 
 TEST_F(CudaFailureDeathTest, ARankThatFailsLeavesNoOtherWaiting) {
   if (!CudaDevice::Open(1).ok()) GTEST_SKIP() << "needs two GPUs";
-  const auto serve = [] {
-    ServeOnTwoGpusOfWhichOneFails();
-    std::exit(0);
-  };
-  // A fault of one GPU is one of those that its memory is mapped into, too.
-  EXPECT_EXIT(serve(), testing::ExitedWithCode(0), "GPU [01]: .*illegal memory access .*in step");
+  // Of a group, and of a group that has nothing to do but to exchange experts' tokens.
+  for (const ParallelLayout& layout :
+       {ParallelLayout{.tensor = 2}, ParallelLayout{.data = 2, .experts = true}}) {
+    const auto serve = [&] {
+      ServeOnTwoGpusOfWhichOneFails(layout);
+      std::exit(0);
+    };
+    // A fault of one GPU is one of those that its memory is mapped into, too.
+    EXPECT_EXIT(serve(), testing::ExitedWithCode(0), "GPU [01]: .*illegal memory access .*in step");
+  }
 }
 
 // One of two ranks does not come to where the other waits for it: the engine ends in time.

@@ -4,7 +4,9 @@
 //                  which walks the token's experts in order
 //   bytes, FLOPs:  every chosen expert's weights once per token that chose it (from L2 where tokens
 //                  share it); 6 FLOP a weight position
-//   accumulator:   fp32, in the order of products/cuda/warp_product.cuh; the product stays in fp32
+//   accumulator:   fp32, in the order of products/cuda/warp_product.cuh; the product stays in fp32,
+//                  each expert's output is rounded to BF16, as the tensor cores' paths do and ranks
+//                  send it
 //   expected time: V2-Lite, 1 token, BF16: 104 MB at the device's bandwidth; not measured
 #include "ops/cuda_ops.h"
 #include "ops/moe_experts/bf16_experts_cuda.h"
@@ -55,7 +57,7 @@ __global__ void Down(Matrices m, const X* product, const float* product_scales, 
          product_scales == nullptr ? nullptr : product_scales + pair * m.runs}};
     float y[1];
     WarpProduct<W>(m, routing.ids[pair], n, token, y);
-    sum += routing.weights[pair] * y[0];
+    sum = fmaf(routing.weights[pair], __bfloat162float(__float2bfloat16_rn(y[0])), sum);
   }
   if (threadIdx.x % kWarp == 0) Store(out[t] + n, sum);
 }

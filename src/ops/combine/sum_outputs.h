@@ -1,0 +1,53 @@
+// What CPU ranks and the reference do of combine: each writes what it made into the memory of the
+// rank that sums it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "ops/ops.h"
+
+namespace fathom {
+
+// Where a rank's outputs arrive: [each * topk, hidden].
+inline size_t InboxBytes(const CombineArgs& a) {
+  return static_cast<size_t>(a.exchange.each * a.weights.dim(1) * a.out.dim(1)) * sizeof(float);
+}
+
+// Of pairs [begin, end), into the ranks' inboxes.
+inline void SendOutputs(const CombineArgs& a, std::span<const void* const> inboxes, int64_t begin,
+                        int64_t end) {
+  const int64_t of_rank = a.exchange.each * a.weights.dim(1), hidden = a.out.dim(1);
+  for (int64_t p = begin; p < end; ++p) {
+    const int64_t origin = a.pair_origin.As<int32_t>()[p];
+    auto* inbox = static_cast<float*>(const_cast<void*>(inboxes[origin / of_rank]));
+    std::memcpy(inbox + origin % of_rank * hidden, a.pair_y.As<float>(p),
+                static_cast<size_t>(hidden) * sizeof(float));
+  }
+}
+
+// Tokens first + [begin, end).
+inline void SumOutputs(const CombineArgs& a, const float* inbox, int64_t begin, int64_t end) {
+  const int64_t topk = a.weights.dim(1), hidden = a.out.dim(1);
+  for (int64_t n = begin; n < end; ++n) {
+    const int64_t t = a.exchange.first + n;
+    float* out = a.out.As<float>(t);
+    std::fill_n(out, hidden, 0.0f);
+    if (n % a.exchange.stride != a.exchange.offset) continue;
+    const float* y = inbox + n / a.exchange.stride * topk * hidden;
+    for (int64_t j = 0; j < topk; ++j, y += hidden) {
+      const float weight = a.weights.As<float>(t)[j];
+      for (int64_t i = 0; i < hidden; ++i) out[i] += weight * y[i];
+    }
+  }
+}
+
+// How many tokens from `first` on are live.
+inline int64_t TokensOfExchange(const CombineArgs& a) {
+  return std::clamp<int64_t>(*a.live.As<int32_t>() - a.exchange.first, 0,
+                             a.exchange.each * a.exchange.stride);
+}
+
+}  // namespace fathom
