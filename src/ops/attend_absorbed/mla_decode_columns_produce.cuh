@@ -21,6 +21,7 @@ struct ColumnsShared {
   alignas(1024) Slot slots[kBlocks];              // tiles to sum up, by the block that scored them
   alignas(1024) uint8_t weights[2][kChunkBytes];  // of this block's tiles, by round, on their way
   float best[4][kBlocks][kPairs];  // by round and block: greatest scores of tiles, in log2
+  int32_t pages[kPagesAhead];      // of an item's tiles
   Item item[2];                    // by parity of the item
   Mbarrier item_full[2], item_empty[2];
   Mbarrier keys_full[2], keys_empty[2];  // of chunks 0-3, 4-8
@@ -147,23 +148,27 @@ __device__ void ProduceValues(ColumnsShared<kBlocks>& s, const Maps& maps, const
     const int32_t tiles = item.tiles();
     const int32_t* table =
         step.page_table + int64_t{item.slot} * step.max_pages + item.begin() / kKeys;
-    int32_t pages = 0;
-    for (int32_t tile = 0; tile < (tiles + kBlocks - 1) / kBlocks * kBlocks; ++tile) {
-      if (tile % 32 == 0) pages = tile + lane < tiles ? table[tile + lane] : 0;
-      const int32_t page = __shfl_sync(kAllLanes, pages, tile % 32);
-      const int slot = tile % kBlocks;
-      if (lane == 0) {
+    // One thread walks the tiles, without a word to its warp, which would cost it time.
+    const int32_t turns = (tiles + kBlocks - 1) / kBlocks * kBlocks;
+    for (int32_t begin = 0; begin < turns; begin += kPagesAhead) {
+      for (int32_t tile = begin + lane; tile < min(tiles, begin + kPagesAhead); tile += 32) {
+        s.pages[tile - begin] = table[tile];
+      }
+      __syncwarp();
+      for (int32_t tile = begin; lane == 0 && tile < min(turns, begin + kPagesAhead); ++tile) {
+        const int slot = tile % kBlocks;
         s.slot_empty[slot].Wait(parity);
         Mbarrier& full = s.slot_full[slot];
         if (tile < tiles) {
           full.ArriveExpect(S::kValueChunks * kChunkBytes);
           TmaLoad4(s.slots[slot].values, &maps.values, full, keep,
-                   {0, 0, block_of_cluster * S::kValueChunks, page});
+                   {0, 0, block_of_cluster * S::kValueChunks, s.pages[tile - begin]});
         } else {
           full.Arrive();  // the last round's turn without a tile
         }
+        if (slot == kBlocks - 1) parity ^= 1;
       }
-      if (slot == kBlocks - 1) parity ^= 1;
+      __syncwarp();
     }
   }
 }

@@ -64,27 +64,32 @@ __global__ void __launch_bounds__(kCombineThreads)
   const int32_t token = static_cast<int32_t>(blockIdx.x);
   const int32_t head =
       static_cast<int32_t>(blockIdx.y * kCombineHeads + threadIdx.x / kPairVectors);
-  if (token >= step.Live() || head >= step.heads) return;
-  const int32_t position = step.positions[token];
-  const int32_t splits = position / step.PartTokens(position) + 1;
-  if (splits == 1) return;
+  if (head >= step.heads) return;
   const int64_t first = int64_t{token} * step.max_splits * step.heads + head;
   const int vector = static_cast<int>(threadIdx.x) % kPairVectors;
   const float2* states = output.state + first * kStates + vector / (kStateColumns / 8);
-  float max = -INFINITY;
-  for (int32_t i = 0; i < splits; ++i) {
+  const uint4* partial =
+      reinterpret_cast<const uint4*>(output.partial) + first * kPairVectors + vector;
+  // The first parts, of two at least, are asked for with what tells whether they are needed.
+  float2 first_states[2];
+  uint4 first_parts[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    first_states[i] = states[int64_t{i} * step.heads * kStates];
+    first_parts[i] = partial[int64_t{i} * step.heads * kPairVectors];
+  }
+  const int32_t position = step.positions[token];
+  const int32_t splits = position / step.PartTokens(position) + 1;
+  if (token >= step.Live() || splits == 1) return;
+  float max = fmaxf(first_states[0].x, first_states[1].x);
+  for (int32_t i = 2; i < splits; ++i) {
     max = fmaxf(max, states[int64_t{i} * step.heads * kStates].x);
   }
   const float base = max == -INFINITY ? 0 : max;
-  const uint4* partial =
-      reinterpret_cast<const uint4*>(output.partial) + first * kPairVectors + vector;
   float2 out[4] = {};
   float sum = 0;
-#pragma unroll 4
-  for (int32_t i = 0; i < splits; ++i) {
-    const float2 state = states[int64_t{i} * step.heads * kStates];
+  const auto add = [&](const float2& state, const uint4& part) {
     const float weight = Exp2(state.x - base);
-    const uint4 part = partial[int64_t{i} * step.heads * kPairVectors];
     const __half2* values = reinterpret_cast<const __half2*>(&part);
     sum = fmaf(weight, state.y, sum);
 #pragma unroll
@@ -93,6 +98,12 @@ __global__ void __launch_bounds__(kCombineThreads)
       out[j].x = fmaf(weight, value.x, out[j].x);
       out[j].y = fmaf(weight, value.y, out[j].y);
     }
+  };
+#pragma unroll
+  for (int i = 0; i < 2; ++i) add(first_states[i], first_parts[i]);
+#pragma unroll 4
+  for (int32_t i = 2; i < splits; ++i) {
+    add(states[int64_t{i} * step.heads * kStates], partial[int64_t{i} * step.heads * kPairVectors]);
   }
   __nv_bfloat16* to = output.out + (int64_t{token} * step.heads + head) * kLatent +
                       vector / 4 * 32 + vector % 4 * 2;

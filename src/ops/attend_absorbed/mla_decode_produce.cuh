@@ -11,6 +11,7 @@ namespace fathom::mla {
 inline constexpr int kChunks = 9;         // of 64 values: 8 of the latent, 1 of the rotated key
 inline constexpr int kChunkBytes = 8192;  // 64 tile rows of 128 bytes, swizzled
 inline constexpr int kRopeChunk = 8;
+inline constexpr int kPagesAhead = 64;
 // Tiles with an even number in their item lie in buffer 0, the others in buffer 1. The weights that
 // the owner of a tile leaves for the other group overwrite its rotated keys, so those are freed
 // with the half that the other group reads.
@@ -24,6 +25,7 @@ struct Shared {
   Mbarrier query_full, query_empty;  // `item` goes with the query
   Mbarrier full[2][2];               // [buffer][half]: chunks 0-3, chunks 4-7
   Mbarrier empty[2][2];
+  int32_t pages[kPagesAhead];  // of an item's tiles
   WidenShared widen;
 };
 
@@ -65,7 +67,6 @@ __device__ void Produce(Shared& s, const Maps& maps, const Step& step) {
     const int32_t tiles = item.tokens == 0 ? 0 : item.tiles();
     const int32_t* table =
         step.page_table + int64_t{item.slot} * step.max_pages + item.begin() / kKeys;
-    int32_t pages = lane < tiles ? table[lane] : 0;
     if (lane == 0) {
       s.query_empty.Wait(query_parity ^ 1);
       s.item[query_parity] = item;
@@ -89,20 +90,23 @@ __device__ void Produce(Shared& s, const Maps& maps, const Step& step) {
     query_parity ^= 1;
     if (item.tokens == 0) return;
 
-    for (int32_t tile = 0; tile < tiles; tile += 2) {
-      if (tile % 32 == 0 && tile > 0) pages = tile + lane < tiles ? table[tile + lane] : 0;
-      const int32_t even_page = __shfl_sync(kAllLanes, pages, tile % 32);
-      const int32_t odd_page = __shfl_sync(kAllLanes, pages, tile % 32 + 1);
-      const bool odd = tile + 1 < tiles;
-      const auto load = [&](int buffer, int half) {
-        s.empty[buffer][half].Wait(((parities >> buffer) & 1) ^ 1);
-        LoadHalf<kFp8>(s, maps, buffer, half, buffer == 0 ? even_page : odd_page, once);
-      };
-      if (lane == 0) {
-        load(0, 0), load(0, 1);
-        if (odd) load(1, 1), load(1, 0);
+    // One thread walks the tiles, without a word to its warp, which would cost it time.
+    for (int32_t begin = 0; begin < tiles; begin += kPagesAhead) {
+      const int32_t end = min(tiles, begin + kPagesAhead);
+      for (int32_t tile = begin + lane; tile < end; tile += 32) s.pages[tile - begin] = table[tile];
+      __syncwarp();
+      for (int32_t tile = begin; lane == 0 && tile < end; ++tile) {
+        const int buffer = tile % 2;
+        const uint32_t parity = ((parities >> buffer) & 1) ^ 1;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int half = i ^ buffer;
+          s.empty[buffer][half].Wait(parity);
+          LoadHalf<kFp8>(s, maps, buffer, half, s.pages[tile - begin], once);
+        }
+        parities ^= 1 << buffer;
       }
-      parities ^= odd ? 3 : 1;
+      __syncwarp();
     }
   }
 }
