@@ -77,13 +77,14 @@ TEST(EngineLimits, WhatIsGivenStays) {
 
 TEST(EngineNeeds, SayWhichFlagLowersThem) {
   std::string text;
-  for (const MemoryNeed& need : EngineNeeds({.weights = 1}, /*gpu=*/true)) {
+  for (const MemoryNeed& need : EngineNeeds({.weights = 1, .pairs = 1, .peers = 1}, /*gpu=*/true)) {
     text += need.name + " (" + need.lowered_by + "); ";
   }
   EXPECT_EQ(text,
             "weights (); activations (--max-num-batched-tokens); work space "
             "(--max-num-batched-tokens); request state (--max-num-seqs); logits "
-            "(--max-num-seqs); kernels and recorded steps (); ");
+            "(--max-num-seqs); exchange of experts' tokens (--max-num-batched-tokens); memory that "
+            "ranks share (); kernels and recorded steps (); ");
   const auto on_cpu = EngineNeeds({.requests = 1000}, /*gpu=*/false);
   EXPECT_EQ(on_cpu.back().bytes, 1000u);
   EXPECT_EQ(on_cpu.back().lowered_by, "--max-request-memory-bytes");

@@ -202,6 +202,31 @@ TEST(ExpertRanksTest, ATokenHasTheBitsOfOneRankWhereverItsExpertsAre) {
   }
 }
 
+TEST(ExpertRanksDeathTest, ARankWithoutAnExpertOrATokenIsRefused) {
+  const auto group = SharedMemoryCommunicator::Group(3);
+  const auto view = [](DType type, std::initializer_list<int64_t> shape) {
+    return TensorView(nullptr, type, shape);
+  };
+  const DispatchArgs good = {.x = view(DType::kF32, {4, 8}),
+                             .ids = view(DType::kI32, {4, 2}),
+                             .live = view(DType::kI32, {1}),
+                             .exchange = {.ranks = group[1].get(), .routed = 3, .each = 4},
+                             .pair_x = view(DType::kF32, {24, 8}),
+                             .pair_ids = view(DType::kI32, {24, 1}),
+                             .pair_origin = view(DType::kI32, {24}),
+                             .pair_live = view(DType::kI32, {1})};
+  Check(good);
+  DispatchArgs args = good;
+  args.exchange.routed = 2;
+  EXPECT_DEATH(Check(args), "dispatch: 2 experts");
+  args = good;
+  args.exchange.offset = 1;
+  EXPECT_DEATH(Check(args), "dispatch: 4 tokens from 0 on, 1 of 1");
+  args = good;
+  args.pair_x = view(DType::kBF16, {24, 8});
+  EXPECT_DEATH(Check(args), "dispatch: pair_x is BF16 \\[24, 8\\], not F32 \\[24, 8\\]");
+}
+
 TEST(ExpertRanksTest, NoTokenAnywhere) {
   for (const TestBackend& b : Tables()) ExpectBitsOfOneRank(b, DType::kBF16, {0, 0}, 1, 3);
 }
