@@ -170,8 +170,10 @@ def test_steps_too_long_for_the_memory_are_refused_with_the_plan():
 
 
 def test_a_cache_that_could_not_be_used_whole_is_said():
-    for size, said in (("2016KiB", False), ("1GiB", True)):  # two pages, and far more
-        result = run("generate", MODEL, "hi", "--max-tokens", "1", "--max-model-len", "100", "--kv-cache-memory-bytes", size)
+    # Two pages, and far more, which is of use only to a prefix cache.
+    for size, caching, said in (("2016KiB", "--no-enable-prefix-caching", False),
+                                ("1GiB", "--no-enable-prefix-caching", True), ("1GiB", "--enable-prefix-caching", False)):
+        result = run("generate", MODEL, "hi", "--max-tokens", "1", "--max-model-len", "100", "--kv-cache-memory-bytes", size, caching)
         assert result.returncode == 0
         assert ("--kv-cache-memory-bytes 1073741824: the KV cache takes 2064384 of them" in result.stderr) == said
 
