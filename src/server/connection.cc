@@ -310,8 +310,7 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
       generation.Fail(EngineError(Unavailable("The server is shutting down.")), "abort");
     }
     if (generation.streams() && generation.done()) {
-      events += generation.error() ? ErrorEvent(*generation.error()).append(kDoneEvent)
-                                   : generation.LastEvents();
+      events += generation.error() ? generation.ErrorEvents() : generation.LastEvents();
     }
     if (events.empty()) continue;
     if (client_->unsent() > context_.options.max_unsent_bytes) {
