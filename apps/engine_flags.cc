@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <set>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -15,32 +15,6 @@
 namespace fathom {
 namespace {
 
-void AddDummyFlags(CLI::App& command, EngineSettings* settings) {
-  EngineSettings& s = *settings;
-  const char* group = "Random weights, to measure a model without its own";
-  command
-      .add_option("--load-format", s.load_format,
-                  "auto: the weights in the folder; dummy: random ones, for which a config.json is "
-                  "enough")
-      ->check(CLI::IsMember({"auto", "dummy"}))
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option(
-          "--config-preset", s.config_preset,
-          fmt::format("A published configuration instead of the folder's: {}", kPresetNames))
-      ->check(CLI::IsMember({"v2-lite", "v2", "v3"}))
-      ->group(group);
-  command
-      .add_option("--dtype", s.dtype, "Of the linear layers: fp8, bf16; auto: as the configuration")
-      ->check(CLI::IsMember({"auto", "fp8", "bf16"}))
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--num-layers", s.num_layers, "The first so many layers only; 0: all")
-      ->check(CLI::Range(0, 1 << 20))
-      ->group(group);
-}
-
 // Of --gpu, where a list is a natural thing to say.
 CLI::Validator OneGpu() {
   return CLI::Validator(
@@ -48,6 +22,32 @@ CLI::Validator OneGpu() {
         int gpu = 0;
         if (CLI::detail::lexical_cast(text, gpu) && gpu >= 0 && gpu < 1024) return "";
         return fmt::format("{} is not the number of a GPU: the first is 0", text);
+      },
+      "");
+}
+
+// vLLM's names of what is called otherwise here.
+CLI::Validator Renamed(std::map<std::string, std::string> names) {
+  return CLI::Validator(
+      [names = std::move(names)](std::string& text) -> std::string {
+        if (const auto found = names.find(text); found != names.end()) text = found->second;
+        return "";
+      },
+      "");
+}
+
+// 32k is 32000 and 32K is 32768, as in vLLM.
+CLI::Validator Thousands() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        double number = 0;
+        if (text.empty() || (text.back() != 'k' && text.back() != 'K')) return "";
+        const double times = text.back() == 'k' ? 1000 : 1024;
+        if (CLI::detail::lexical_cast(text.substr(0, text.size() - 1), number) && number >= 0 &&
+            number < 1e6) {
+          text = std::to_string(static_cast<int64_t>(number * times));
+        }
+        return "";
       },
       "");
 }
@@ -62,29 +62,32 @@ CLI::Validator ModelsOwnLength() {
       "");
 }
 
-// Flags of vllm serve that ask for what runs here anyway: these are taken, and not shown in --help.
-// Other values get a hint (vllm_hints.cc).
-void TakeWhatRunsAnyway(CLI::App& command) {
-  for (const char* flag :
-       {"--trust-remote-code", "--enable-auto-tool-choice", "--enable-chunked-prefill",
-        "--async-scheduling", "--disable-log-requests", "--no-enable-log-requests"}) {
-    command.add_flag_function(flag, [](int64_t) {})->group("");
-  }
-  using Values = std::set<std::string>;
-  for (const auto& [flag, values] : {std::pair{"--pipeline-parallel-size", Values{"1"}},
-                                     {"--gpu-memory-utilization", Values{"0.9", "0.90"}},
-                                     {"--block-size", Values{"64"}}}) {
-    command
-        .add_option_function<std::string>(
-            flag,
-            [flag, values](const std::string& value) {
-              if (values.count(value) == 0) {
-                throw CLI::ValidationError(
-                    flag, fmt::format("{} is not {}", value, fmt::join(values, " or ")));
-              }
-            })
-        ->group("");
-  }
+void AddDummyFlags(CLI::App& command, EngineSettings* settings) {
+  EngineSettings& s = *settings;
+  const char* group = "Random weights, to measure a model without its own";
+  command
+      .add_option("--load-format", s.load_format,
+                  "auto: the weights in the folder; dummy: random ones, for which a config.json is "
+                  "enough")
+      ->transform(Renamed({{"safetensors", "auto"}}))
+      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option(
+          "--config-preset", s.config_preset,
+          fmt::format("A published configuration instead of the folder's: {}", kPresetNames))
+      ->check(CLI::IsMember({"v2-lite", "v2", "v3"}))
+      ->group(group);
+  command
+      .add_option("--dtype", s.dtype, "Of the linear layers: fp8, bf16; auto: as the configuration")
+      ->transform(Renamed({{"bfloat16", "auto"}}))
+      ->check(CLI::IsMember({"auto", "fp8", "bf16"}))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--num-layers", s.num_layers, "The first so many layers only; 0: all")
+      ->check(CLI::Range(0, 1 << 20))
+      ->group(group);
 }
 
 }  // namespace
@@ -131,7 +134,7 @@ void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* g
       ->group(group);
   command.add_option("--gpu", s.gpu, kGpuHelp)->check(OneGpu())->default_str("0")->group(group);
   command.add_option("--quantization,-q", s.quantization, kQuantizationHelp)
-      ->check(CLI::IsMember({"none", "int8", "int4"}))
+      ->check(CLI::IsMember({"none", "fp8", "int8", "int4"}))
       ->capture_default_str()
       ->group(group);
   command.add_option("--threads", s.threads, "Threads that compute; 0: one per core")
@@ -153,6 +156,7 @@ void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* g
       ->default_str("all")
       ->group(group);
   command.add_option("--kv-cache-dtype", s.kv_cache_dtype, kKvCacheHelp)
+      ->transform(Renamed({{"fp8_e4m3", "fp8"}, {"bfloat16", "bf16"}}))
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp8"}))
       ->capture_default_str()
       ->group(group);
@@ -181,11 +185,13 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
           "--max-model-len", s.max_model_len,
           "Prompt and generated tokens of one request; 0 or auto: what the model was made for")
       ->transform(ModelsOwnLength())
+      ->transform(Thousands())
       ->check(CLI::Range(0, 1 << 22))
       ->group(group);
   command
       .add_option("--max-num-seqs", s.max_num_seqs,
                   "Requests that run at the same time; 0: 32, on a GPU 256")
+      ->transform(Thousands())
       ->check(CLI::Range(0, 65536))
       ->capture_default_str()
       ->group(group);
@@ -193,6 +199,7 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
       .add_option("--max-num-batched-tokens", s.max_num_batched_tokens,
                   "Tokens in one step; 0: 1024, on a GPU 8192, or more if --prefill-chunk or "
                   "--max-num-seqs need it")
+      ->transform(Thousands())
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str()
       ->group(group);
@@ -200,6 +207,7 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
       .add_option("--prefill-chunk", s.prefill_chunk,
                   "Prompts are computed in chunks that end at multiples of this; 0: 512, on a GPU "
                   "2048")
+      ->transform(Thousands())
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str()
       ->group(group);
@@ -215,7 +223,6 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
                 "earlier ones; it is on unless --no-enable-prefix-caching turns it off")
       ->group(group);
   AddDummyFlags(command, settings);
-  TakeWhatRunsAnyway(command);
 }
 
 void AddLogLevel(CLI::App& command, const char* otherwise) {

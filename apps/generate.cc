@@ -23,6 +23,7 @@
 #include "engine_flags.h"
 #include "server/request_stream.h"
 #include "server/text_stream.h"
+#include "taken_flags.h"
 #include "usage.h"
 
 namespace fathom {
@@ -309,6 +310,7 @@ void AddGenerate(CLI::App& app, int& exit_code) {
       ->group(group);
   command->add_option("--seed", options->seed, "The same seed, the same answer")->group(group);
   AddLogLevel(*command, "warning");
+  TakeWhatRunsAnyway(*command);
   OnRun(*command, exit_code, [options] { return Generate(*options); });
 }
 

@@ -133,11 +133,19 @@ Result<std::optional<ChatTemplate>> ParseChatTemplate(const EngineSettings& s,
 
 Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback on_output) {
   settings.FillDefaults();
+  // As vLLM has it: they are read as they are.
+  const bool stored_fp8 = settings.quantization == "fp8";
+  if (stored_fp8) settings.quantization = "none";
   LoadedEngine loaded;
   loaded.backend = TRY(MakeBackend(TRY(OpsFor(settings)), settings));
   Checkpoint checkpoint = TRY(OpenCheckpoint(settings));
   for (const std::string& warning : checkpoint.warnings()) LOG_WARNING("{}", warning);
   loaded.config = checkpoint.config();
+  if (stored_fp8 && !loaded.config.fp8) {
+    return InvalidArgument(
+        "--quantization fp8: {} is not stored in FP8, and fathom makes int8 or int4 weights",
+        settings.model);
+  }
   loaded.generation = checkpoint.generation();
   loaded.eos = loaded.generation.eos.empty() ? loaded.config.eos : loaded.generation.eos;
   loaded.model_name =

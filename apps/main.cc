@@ -1,12 +1,15 @@
 // fathom: one binary, a subcommand per file.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "command_line.h"
 #include "commands.h"
 #include "usage.h"
 
@@ -79,15 +82,14 @@ int main(int argc, char** argv) {
     std::cerr << app.help();
     return 2;
   }
-  // vLLM's short forms have two letters, which CLI11 would read as two flags.
-  std::vector<const char*> args(argv, argv + argc);
-  for (const char*& arg : args) {
-    if (std::string_view(arg) == "-tp") arg = "--tensor-parallel-size";
-    if (std::string_view(arg) == "-dp") arg = "--data-parallel-size";
-    if (std::string_view(arg) == "-ep") arg = "--enable-expert-parallel";
+  fathom::Result<std::vector<std::string>> arguments = fathom::ReadCommandLine(argc, argv);
+  if (!arguments.ok()) {
+    std::cerr << "fathom: " << arguments.status().message() << "\n";
+    return 2;
   }
+  std::reverse(arguments->begin(), arguments->end());  // as CLI11 takes them
   try {
-    app.parse(argc, args.data());
+    app.parse(*std::move(arguments));
   } catch (const CLI::ParseError& error) {
     return fathom::ExplainParse(app, error);
   }

@@ -18,26 +18,18 @@
 #include "commands.h"
 #include "cpu_sources.h"
 #include "engine_flags.h"
+#include "serve_defaults.h"
 #include "serve_flags.h"
 #include "server/http_server.h"
 #include "service_notice.h"
+#include "taken_flags.h"
 #include "usage.h"
 
 namespace fathom {
 namespace {
 
-SamplingDefaults DefaultsOf(const GenerationConfig& config) {
-  SamplingDefaults defaults{.temperature = config.temperature,
-                            .top_p = config.top_p,
-                            .min_p = config.min_p,
-                            .repetition_penalty = config.repetition_penalty,
-                            .top_k = config.top_k};
-  if (!config.do_sample) defaults.temperature = 0.0f;
-  return defaults;
-}
-
-ServedEngine ServedEngineFor(const ServeOptions& options, LoadedEngine& loaded,
-                             EngineOutputs& outputs) {
+Result<ServedEngine> ServedEngineFor(const ServeOptions& options, LoadedEngine& loaded,
+                                     EngineOutputs& outputs) {
   ServedEngine served{.engine = *loaded.engine,
                       .outputs = outputs,
                       .tokenizer = *loaded.tokenizer,
@@ -49,7 +41,8 @@ ServedEngine ServedEngineFor(const ServeOptions& options, LoadedEngine& loaded,
   if (options.tool_call_parser == "deepseek_v31") served.tool_call_form = ToolCallForm::kNameFirst;
   served.parse_reasoning = options.reasoning_parser != "none";
   if (served.model_names.empty()) served.model_names = {loaded.model_name};
-  if (options.generation_config == "auto") served.defaults = DefaultsOf(loaded.generation);
+  served.max_logprobs = options.max_logprobs;
+  TRY(SetDefaults(options, loaded.generation, &served));
   if (!loaded.backend.ops->name.starts_with("cuda")) served.sources = CpuSources();
   // What does not fit the queue can never be served, however idle the server is.
   served.max_choices =
@@ -159,6 +152,7 @@ Status Serve(ServeOptions options) {
   options.engine.request_memory_bytes = options.server.max_request_memory_bytes;
   const auto began = std::chrono::steady_clock::now();
   TRY(CheckEnvironment());
+  TRY(CheckDefaults(options));
   TRY(RaiseFileLimit(options.server));
   // The port first: a model takes a while to load.
   BoundSocket port = TRY(options.uds.empty() ? BoundSocket::Port(options.host, options.port)
@@ -176,7 +170,7 @@ Status Serve(ServeOptions options) {
   })));
   loaded->engine->OnFailure([&server] { server->Stop(); });
   loaded->engine->Start();
-  ServedEngine served = ServedEngineFor(options, *loaded, outputs);
+  ServedEngine served = TRY(ServedEngineFor(options, *loaded, outputs));
   const std::string model = served.model_names.front();
   server->Serve(std::move(served));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
@@ -197,6 +191,11 @@ void AddServe(CLI::App& app, int& exit_code) {
   AddServerFlags(*command, options.get());
   AddEngineFlags(*command, &options->engine);
   AddLogLevel(*command, "info");
+  TakeWhatRunsAnyway(*command);
+  AddEnvironment(*command);
+  command->footer(
+      "Every flag can be said as FATHOM_..., as FATHOM_MAX_MODEL_LEN, or in the YAML of --config "
+      "FILE;\nthe command line counts before the file, the file before the environment.");
   OnRun(*command, exit_code, [options] { return Serve(*options); });
 }
 

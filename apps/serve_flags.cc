@@ -1,7 +1,10 @@
 #include "serve_flags.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/check.h"
@@ -28,11 +31,9 @@ void CheckOrigin(std::string& origin) {
 
 constexpr char kServerGroup[] = "Server";
 
-// Under which names, and by whom.
-void AddAccessFlags(CLI::App& command, ServeOptions& options) {
-  ServerOptions& server = options.server;
-  // CLI11 gives such a flag all words up to the next one, MODEL too.
-  const auto all_but_model = [&command](std::vector<std::string> words) {
+// CLI11 gives a flag with a list all words up to the next one, MODEL too.
+auto AllButModel(CLI::App& command) {
+  return [&command](std::vector<std::string> words) {
     CLI::Option* model = command.get_option("model");
     if (model->empty() && words.size() > 1) {
       model->add_result(words.back());
@@ -40,6 +41,36 @@ void AddAccessFlags(CLI::App& command, ServeOptions& options) {
     }
     return words;
   };
+}
+
+void AddKeyFlags(CLI::App& command, ServerOptions& server) {
+  const auto all_but_model = AllButModel(command);
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--api-key",
+          [all_but_model, &server](const std::vector<std::string>& words) {
+            std::vector<std::string> keys = all_but_model(words);
+            server.api_key = keys.front();
+            server.other_api_keys.assign(keys.begin() + 1, keys.end());
+          },
+          "What clients must send as Authorization: Bearer KEY, one of several; FATHOM_API_KEY in "
+          "the environment keeps it out of the process list")
+      ->type_name("KEY")
+      ->check([](const std::string& key) { return key.empty() ? kEmptyKey : ""; })
+      ->group(kServerGroup);
+  command
+      .add_option("--api-key-file", server.api_key_file,
+                  "Named keys and their limits, a line each: NAME KEY [requests-per-minute=N] "
+                  "[tokens-per-minute=N] [in-flight=N]; read again on SIGHUP")
+      ->type_name("FILE")
+      ->check([](const std::string& file) { return file.empty() ? "the name is empty" : ""; })
+      ->group(kServerGroup);
+}
+
+// Under which names, and by whom.
+void AddAccessFlags(CLI::App& command, ServeOptions& options) {
+  ServerOptions& server = options.server;
+  const auto all_but_model = AllButModel(command);
   command
       .add_option_function<std::vector<std::string>>(
           "--served-model-name",
@@ -49,20 +80,6 @@ void AddAccessFlags(CLI::App& command, ServeOptions& options) {
           "Names that requests may use; the folder's if none is given. If MODEL stands nowhere "
           "else, the last of several is MODEL")
       ->check([](const std::string& name) { return name.empty() ? "a name is empty" : ""; })
-      ->group(kServerGroup);
-  command
-      .add_option("--api-key", server.api_key,
-                  "What clients must send as Authorization: Bearer KEY; FATHOM_API_KEY in the "
-                  "environment keeps it out of the process list")
-      ->envname("FATHOM_API_KEY")
-      ->check([](const std::string& key) { return key.empty() ? kEmptyKey : ""; })
-      ->group(kServerGroup);
-  command
-      .add_option("--api-key-file", server.api_key_file,
-                  "Named keys and their limits, a line each: NAME KEY [requests-per-minute=N] "
-                  "[tokens-per-minute=N] [in-flight=N]; read again on SIGHUP")
-      ->type_name("FILE")
-      ->check([](const std::string& file) { return file.empty() ? "the name is empty" : ""; })
       ->group(kServerGroup);
   command
       .add_option_function<std::vector<std::string>>(
@@ -96,6 +113,7 @@ void AddAccessFlags(CLI::App& command, ServeOptions& options) {
           "on loopback those of this machine alone unless given")
       ->type_name("NAME")
       ->group(kServerGroup);
+  AddKeyFlags(command, server);
 }
 
 // Spelled as in vLLM.
@@ -137,6 +155,40 @@ void AddChatFlags(CLI::App& command, ServeOptions* options) {
       ->check(CLI::IsMember({"auto", "deepseek_r1", "deepseek_v3", "deepseek_v31", "none"}))
       ->capture_default_str()
       ->group(kChatGroup);
+  command
+      .add_option("--max-stored-responses", options->server.max_stored_responses,
+                  "Of /v1/responses, to be asked for again or gone on with; 64 MiB at most")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str()
+      ->group(kChatGroup);
+  command
+      .add_option("--default-chat-template-kwargs", options->default_template_kwargs,
+                  "chat_template_kwargs that requests leave open: a JSON object")
+      ->type_name("JSON")
+      ->group(kChatGroup);
+}
+
+void AddSamplingFlags(CLI::App& command, ServeOptions* options) {
+  constexpr char kSamplingGroup[] = "Sampling";
+  command
+      .add_option("--generation-config", options->generation_config,
+                  "Sampling that requests leave open: auto takes the model's "
+                  "generation_config.json, vllm takes temperature 1 and no limits")
+      ->check(CLI::IsMember({"auto", "vllm"}))
+      ->capture_default_str()
+      ->group(kSamplingGroup);
+  command
+      .add_option("--override-generation-config", options->override_generation_config,
+                  "What counts before it, a JSON object of: temperature, top_p, top_k, min_p, "
+                  "repetition_penalty")
+      ->type_name("JSON")
+      ->group(kSamplingGroup);
+  command
+      .add_option("--max-logprobs", options->max_logprobs,
+                  "The most likeliest tokens that a request may ask for")
+      ->check(CLI::Range(0, kMaxTopLogprobs))
+      ->capture_default_str()
+      ->group(kSamplingGroup);
 }
 
 void AddLimitFlags(CLI::App& command, ServeOptions* options) {
@@ -222,6 +274,11 @@ void AddTimeFlags(CLI::App& command, ServeOptions* options) {
       ->group(kServerGroup);
 }
 
+// Kubernetes says FATHOM_PORT=tcp://10.0.0.1:8000 to whoever runs beside a service called fathom.
+bool IsOfKubernetes(const char* value) {
+  return value != nullptr && std::string_view(value).starts_with("tcp://");
+}
+
 }  // namespace
 
 void AddServerFlags(CLI::App& command, ServeOptions* options) {
@@ -247,16 +304,24 @@ void AddServerFlags(CLI::App& command, ServeOptions* options) {
       ->group(kServerGroup);
   AddTlsFlags(command, options->server.tls);
   AddAccessFlags(command, *options);
-  command
-      .add_option("--generation-config", options->generation_config,
-                  "Sampling that requests leave open: auto takes the model's "
-                  "generation_config.json, vllm takes temperature 1 and no limits")
-      ->check(CLI::IsMember({"auto", "vllm"}))
-      ->capture_default_str()
-      ->group(kServerGroup);
   AddChatFlags(command, options);
+  AddSamplingFlags(command, options);
   AddLimitFlags(command, options);
   AddTimeFlags(command, options);
+}
+
+void AddEnvironment(CLI::App& command) {
+  for (CLI::Option* option : command.get_options([](const CLI::Option* option) {
+         return option->get_configurable() && !option->get_group().empty();
+       })) {
+    std::string name =
+        option->get_lnames().empty() ? option->get_single_name() : option->get_lnames().front();
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) {
+      return c == '-' ? '_' : static_cast<char>(std::toupper(c));
+    });
+    name.insert(0, "FATHOM_");
+    if (!IsOfKubernetes(std::getenv(name.c_str()))) option->envname(name);
+  }
 }
 
 Status CheckEnvironment() {

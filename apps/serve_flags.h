@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "load_engine.h"
+#include "request/params.h"
 #include "server/options.h"
 
 namespace fathom {
@@ -19,6 +20,8 @@ struct ServeOptions {
   uint16_t port = 8000;
   std::string uds;  // a file instead of both
   std::string generation_config = "auto";
+  std::string override_generation_config, default_template_kwargs;  // JSON objects; "": none
+  int32_t max_logprobs = kMaxTopLogprobs;
   std::string tool_call_parser = "auto", reasoning_parser = "auto";
   std::vector<std::string> served_model_names;
   double shutdown_timeout_s = 30, drain_delay_s = 0;
@@ -27,6 +30,8 @@ struct ServeOptions {
 };
 
 void AddServerFlags(CLI::App& command, ServeOptions* options);
+// Every flag that is there so far can be said as FATHOM_..., where the command line says nothing.
+void AddEnvironment(CLI::App& command);
 // What flags take from the environment, and would not see there.
 Status CheckEnvironment();
 

@@ -17,6 +17,7 @@ build=(
   libboost-json1.81-dev  # 1.81
   libcli11-dev           # 2.1
   libspdlog-dev          # 1.10
+  libyaml-cpp-dev        # 0.7: --config
   libfmt-dev             # 9.1
   libpcre2-dev           # 10.42
   libhwy-dev             # 1.0.3

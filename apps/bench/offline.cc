@@ -13,6 +13,7 @@
 #include "cpu/peak.h"
 #include "engine_flags.h"
 #include "offline_report.h"
+#include "taken_flags.h"
 #include "usage.h"
 
 namespace fathom {
@@ -256,6 +257,7 @@ void AddBenchOffline(CLI::App& app, int& exit_code) {
       ->check([](const std::string&) { return "it is the largest --batch-size: leave it out"; })
       ->description("Not to be given: it is the largest --batch-size");
   AddLogLevel(*command, "warning");
+  TakeWhatRunsAnyway(*command);
   OnRun(*command, exit_code, [options] { return BenchOffline(*options); });
 }
 

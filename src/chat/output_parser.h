@@ -54,6 +54,9 @@ class OutputParser {
   // What was held back. REQUIRES: no Push afterwards.
   ChatDelta Finish();
   bool saw_tool_calls() const { return next_index_ > 0; }
+  bool in_reasoning() const {
+    return state_ == State::kReasoningStart || state_ == State::kReasoning;
+  }
 
  private:
   enum class State {

@@ -63,6 +63,9 @@ Status Access::RereadKeys() {
   ApiKeys keys;
   if (!options_.api_key_file.empty()) keys = TRY(ApiKeys::Read(options_.api_key_file));
   if (!options_.api_key.empty()) TRY(keys.AddShared(kSharedKey, options_.api_key));
+  for (size_t i = 0; i < options_.other_api_keys.size(); ++i) {
+    TRY(keys.AddShared(fmt::format("{} {}", kSharedKey, i + 2), options_.other_api_keys[i]));
+  }
   accounts_.ForgetKeysBut(keys);
   std::lock_guard lock(mutex_);
   keys_ = std::make_shared<const ApiKeys>(std::move(keys));
@@ -100,24 +103,25 @@ std::optional<ApiError> Access::CheckCaller(HttpRequest& head, const Route* rout
                     "authentication_error", "", "invalid_api_key"};
   }
   if (about_server) return std::nullopt;
-  const bool named = key != nullptr && key->name != kSharedKey;
+  const bool named = key != nullptr && !key->name.starts_with(kSharedKey);
   head.client = named ? accounts_.OfKey(*key) : accounts_.OfAddress(head.address);
   return std::nullopt;
 }
 
 std::optional<HttpResponse> Access::CheckHead(HttpRequest& head) {
   const Route* route = FindRoute(head.path);
-  const std::string methods = route != nullptr && route->method == "GET" ? "GET, HEAD" : "POST";
+  std::string methods = route != nullptr && route->method == "GET" ? "GET, HEAD" : "POST";
+  if (route != nullptr && !route->also.empty()) methods.append(", ").append(route->also);
   // Browsers ask without the key.
   if (route != nullptr && head.method == "OPTIONS" && hosts_.Allows(head.host)) {
     return cors_.Preflight(head, methods);
   }
   if (auto error = CheckCaller(head, route)) return ErrorResponse(*error);
   if (route == nullptr) {
-    return ErrorResponse({404, "There is no such path. See /v1/models and /v1/chat/completions.",
-                          "invalid_request_error", "", "not_found"});
+    return ErrorResponse({404, NoSuchPath(head.path), "invalid_request_error", "", "not_found"});
   }
-  if (head.method != route->method && !(head.method == "HEAD" && route->method == "GET")) {
+  if (head.method != route->method && head.method != route->also &&
+      !(head.method == "HEAD" && route->method == "GET")) {
     HttpResponse response =
         ErrorResponse({405, fmt::format("{} takes {} only.", route->path, route->method),
                        "invalid_request_error", "", "method_not_allowed"});

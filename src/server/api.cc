@@ -65,7 +65,8 @@ Api::Api(const ServerOptions& options, ServedEngine served)
       prompts_(tokenizer_, served_.chat_template, {served_.tool_call_form, served_.parse_reasoning},
                engine_.max_model_len()),
       started_(std::time(nullptr)),
-      metrics_(served_.model_names.front()) {}
+      metrics_(served_.model_names.front()),
+      responses_(options.max_stored_responses, options.max_stored_response_bytes) {}
 
 Api::Answer Api::Handle(const HttpRequest& request, const WorkLimits& limits) {
   const Route* route = FindRoute(request.path);
@@ -81,6 +82,11 @@ Api::Answer Api::Dispatch(Endpoint endpoint, const HttpRequest& request, const W
   switch (endpoint) {
     case Endpoint::kChat: return Chat(request, limits);
     case Endpoint::kCompletions: return Completions(request, limits);
+    case Endpoint::kMessages: return Messages(request, limits);
+    case Endpoint::kCountTokens: return CountTokens(request, limits);
+    case Endpoint::kResponses: return Responses(request, limits);
+    case Endpoint::kStoredResponse: return StoredResponse(request);
+    case Endpoint::kCancelResponse: return CancelResponse(request);
     case Endpoint::kTokenize: return Tokenize(request, limits);
     case Endpoint::kDetokenize: return Detokenize(request, limits);
     case Endpoint::kResetPrefixCache: return ResetPrefixCache();
@@ -89,6 +95,7 @@ Api::Answer Api::Dispatch(Endpoint endpoint, const HttpRequest& request, const W
     case Endpoint::kLive: return HttpResponse{.content_type = "text/plain"};
     case Endpoint::kLoad: return Load();
     case Endpoint::kVersion: return Version();
+    case Endpoint::kServerInfo: return ServerInfo();
     case Endpoint::kMetrics: return MetricsText();
     case Endpoint::kOpenApi: return HttpResponse{.body = kOpenApi};
   }
@@ -108,6 +115,32 @@ HttpResponse Api::Version() const {
   json::object version = {{"version", options_.version}};
   if (!served_.sources.empty()) version["sources"] = served_.sources;
   return Ok(std::move(version));
+}
+
+HttpResponse Api::ServerInfo() const {
+  json::array names;
+  for (const std::string& name : served_.model_names) names.emplace_back(name);
+  const SamplingDefaults& given = served_.defaults;
+  const auto or_null = [](const auto& value) {
+    return value ? json::value(*value) : json::value(nullptr);
+  };
+  return Ok(json::object{{"version", options_.version},
+                         {"model", served_.model_names.front()},
+                         {"served_model_names", std::move(names)},
+                         {"max_model_len", engine_.max_model_len()},
+                         {"vocab_size", served_.vocab_size},
+                         {"max_choices", served_.max_choices},
+                         {"max_logprobs", served_.max_logprobs},
+                         {"max_body_bytes", options_.max_body_bytes},
+                         {"chat", prompts_.has_template()},
+                         {"reads_tools", prompts_.traits().reads_tools},
+                         {"default_sampling_params",
+                          {{"temperature", or_null(given.temperature)},
+                           {"top_p", or_null(given.top_p)},
+                           {"top_k", or_null(given.top_k)},
+                           {"min_p", or_null(given.min_p)},
+                           {"repetition_penalty", or_null(given.repetition_penalty)}}},
+                         {"default_chat_template_kwargs", served_.chat_defaults}});
 }
 
 HttpResponse Api::MetricsText() {
@@ -144,7 +177,9 @@ RequestLimits Api::Limits() const {
           .vocab_size = served_.vocab_size,
           .max_model_len = engine_.max_model_len(),
           .max_choices = served_.max_choices,
-          .max_eos_tokens = served_.eos_tokens.size()};
+          .max_logprobs = served_.max_logprobs,
+          .max_eos_tokens = served_.eos_tokens.size(),
+          .chat_defaults = &served_.chat_defaults};
 }
 
 std::optional<ApiError> Api::CheckModel(const std::string& name) const {
@@ -177,9 +212,35 @@ GenerationSetup Api::Setup(const char* id_prefix, const HttpRequest& request,
                         .clock = &clock_,
                         .id = id_prefix + request.id,
                         .model = params.model.empty() ? served_.model_names.front() : params.model,
+                        .fingerprint = "fathom-" + options_.version,
                         .eos_tokens = served_.eos_tokens};
   setup.params = std::move(params);
   return setup;
+}
+
+std::optional<ApiError> Api::Prepare(ChatRequest chat, const HttpRequest& request,
+                                     const WorkLimits& limits, GenerationSetup* setup,
+                                     ChatOutputOptions* output) const {
+  if (auto error = CheckModel(chat.params.model)) return error;
+  PlacesInFlight places;
+  if (auto error = TakePlaces(request, chat.params.n, &places)) return error;
+  GenerationPrompt prompt;
+  *output = {.parallel_tool_calls = chat.parallel_tool_calls,
+             .include_reasoning = chat.include_reasoning,
+             .echoed = std::move(chat.echoed)};
+  if (auto error =
+          prompts_.EncodeChat(std::move(chat.prompt), limits, &prompt.tokens, &output->parser)) {
+    return error;
+  }
+  if (auto error = prompts_.FitTokens(chat.params, "messages", std::numeric_limits<int32_t>::max(),
+                                      &prompt)) {
+    return error;
+  }
+  *setup = Setup("chatcmpl-", request, std::move(chat.params));
+  setup->kept_special = MarkerTokens(tokenizer_, output->parser.parse_tools);
+  setup->prompts.push_back(std::move(prompt));
+  setup->places = std::move(places);
+  return std::nullopt;
 }
 
 Api::Answer Api::Chat(const HttpRequest& request, const WorkLimits& limits) {
@@ -187,24 +248,11 @@ Api::Answer Api::Chat(const HttpRequest& request, const WorkLimits& limits) {
   if (auto error = JsonBody::Parse(request.body, limits, &body)) return ErrorResponse(*error);
   ChatRequest chat(body.storage());
   if (auto error = ParseChat(body.object(), Limits(), &chat)) return ErrorResponse(*error);
-  if (auto error = CheckModel(chat.params.model)) return ErrorResponse(*error);
-  PlacesInFlight places;
-  if (auto error = TakePlaces(request, chat.params.n, &places)) return ErrorResponse(*error);
-  GenerationPrompt prompt;
-  ChatOutputOptions output{.parallel_tool_calls = chat.parallel_tool_calls,
-                           .include_reasoning = chat.include_reasoning};
-  if (auto error =
-          prompts_.EncodeChat(std::move(chat.prompt), limits, &prompt.tokens, &output.parser)) {
+  GenerationSetup setup;
+  ChatOutputOptions output;
+  if (auto error = Prepare(std::move(chat), request, limits, &setup, &output)) {
     return ErrorResponse(*error);
   }
-  if (auto error = prompts_.FitTokens(chat.params, "messages", std::numeric_limits<int32_t>::max(),
-                                      &prompt)) {
-    return ErrorResponse(*error);
-  }
-  GenerationSetup setup = Setup("chatcmpl-", request, std::move(chat.params));
-  setup.kept_special = MarkerTokens(tokenizer_, output.parser.parse_tools);
-  setup.prompts.push_back(std::move(prompt));
-  setup.places = std::move(places);
   return std::make_unique<ChatGeneration>(std::move(setup), output);
 }
 
@@ -226,7 +274,8 @@ Api::Answer Api::Completions(const HttpRequest& request, const WorkLimits& limit
     if (auto error = prompts_.FitTokens(asked.params, "prompt", 16, &prompt))
       return ErrorResponse(*error);
     if (asked.echo) {
-      const std::string* text = std::get_if<std::string>(&given);
+      const std::string* text =
+          asked.params.truncate_prompt_tokens ? nullptr : std::get_if<std::string>(&given);
       prompt.text = text ? *text : tokenizer_.Decode(prompt.tokens, /*skip_special_tokens=*/false);
     }
     prompts.push_back(std::move(prompt));

@@ -10,12 +10,14 @@
 #include "base/clock.h"
 #include "base/work_limits.h"
 #include "engine/messages.h"
+#include "server/chat_generation.h"
 #include "server/generation.h"
 #include "server/http.h"
 #include "server/metrics.h"
 #include "server/openai_request.h"
 #include "server/options.h"
 #include "server/prompt_encoder.h"
+#include "server/response_store.h"
 #include "server/routes.h"
 #include "server/served_engine.h"
 #include "tokenizer/tokenizer.h"
@@ -45,6 +47,12 @@ class Api {
   HttpResponse MetricsText();
   HttpResponse ResetPrefixCache();
   Answer Chat(const HttpRequest& request, const WorkLimits& limits);
+  Answer Messages(const HttpRequest& request, const WorkLimits& limits);
+  HttpResponse CountTokens(const HttpRequest& request, const WorkLimits& limits);
+  Answer Responses(const HttpRequest& request, const WorkLimits& limits);
+  HttpResponse StoredResponse(const HttpRequest& request);
+  HttpResponse CancelResponse(const HttpRequest& request);
+  HttpResponse ServerInfo() const;
   Answer Completions(const HttpRequest& request, const WorkLimits& limits);
   HttpResponse Tokenize(const HttpRequest& request, const WorkLimits& limits);
   HttpResponse Detokenize(const HttpRequest& request, const WorkLimits& limits);
@@ -52,6 +60,10 @@ class Api {
   std::optional<ApiError> CheckModel(const std::string& name) const;
   std::optional<ApiError> TakePlaces(const HttpRequest& request, size_t choices,
                                      PlacesInFlight* places) const;
+  // Of a chat: what it asks of the engine, and how its answer is read.
+  std::optional<ApiError> Prepare(ChatRequest chat, const HttpRequest& request,
+                                  const WorkLimits& limits, GenerationSetup* setup,
+                                  ChatOutputOptions* output) const;
   GenerationSetup Setup(const char* id_prefix, const HttpRequest& request,
                         GenerationParams params) const;
   RequestLimits Limits() const;
@@ -65,6 +77,7 @@ class Api {
   const SteadyClock clock_;
   const int64_t started_;  // Unix time
   mutable Metrics metrics_;
+  ResponseStore responses_;
 };
 
 }  // namespace fathom

@@ -1,5 +1,6 @@
 #include "server/chat_generation.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -12,15 +13,24 @@ ChatGeneration::ChatGeneration(GenerationSetup setup, const ChatOutputOptions& o
                  setup.params.stream ? "chat.completion.chunk" : "chat.completion"),
       options_(options) {
   for (size_t i = 0; i < num_choices(); ++i) {
-    messages_.push_back({.parser = OutputParser(options_.parser)});
+    messages_.push_back({.parser = OutputParser(options_.parser),
+                         .meter = ReasoningMeter(*this->setup().tokenizer)});
+    messages_.back().whole.content = options_.echoed;
   }
 }
 
-ChatDelta ChatGeneration::Parse(const Piece& piece) {
-  OutputParser& parser = messages_[piece.choice].parser;
-  ChatDelta delta = parser.Push(piece.text);
-  if (piece.finish) Append(parser.Finish(), &delta);
-  if (!options_.include_reasoning) delta.reasoning.clear();
+ChatDelta ChatGeneration::Parse(Piece* piece) {
+  Message& message = messages_[piece->choice];
+  const bool thought = message.parser.in_reasoning();
+  ChatDelta delta = message.parser.Push(piece->text);
+  const bool thinks = message.parser.in_reasoning();
+  if (piece->finish) Append(message.parser.Finish(), &delta);
+  const auto [from, to] = message.meter.Count(thought, thinks, piece->tokens);
+  if (!options_.include_reasoning) {
+    delta.reasoning.clear();
+    const auto tokens = piece->tokens.begin();  // nor their log-probabilities
+    piece->tokens.erase(tokens + static_cast<ptrdiff_t>(from), tokens + static_cast<ptrdiff_t>(to));
+  }
   if (!options_.parallel_tool_calls) {
     std::erase_if(delta.tool_calls, [](const ToolCallDelta& call) { return call.index > 0; });
   }
@@ -34,16 +44,20 @@ const char* ChatGeneration::FinishReasonOf(const Piece& piece) const {
 
 void ChatGeneration::Stream(Piece piece, std::string* events) {
   if (piece.first) {
-    *events += ChoiceChunk(piece.choice, {{"delta", {{"role", "assistant"}, {"content", ""}}},
-                                          {"logprobs", nullptr},
-                                          {"finish_reason", nullptr}});
+    json::object more;
+    if (returns_token_ids()) more["prompt_token_ids"] = TokenIds(prompt(piece.choice).tokens);
+    *events += ChoiceChunk(piece.choice,
+                           {{"delta", {{"role", "assistant"}, {"content", options_.echoed}}},
+                            {"logprobs", nullptr},
+                            {"finish_reason", nullptr}},
+                           std::move(more));
   }
-  const ChatDelta delta = Parse(piece);
+  const ChatDelta delta = Parse(&piece);
   const bool logprobs = setup().params.sampling.logprobs >= 0 && !piece.tokens.empty();
   if (delta.empty() && !logprobs && !piece.finish) return;
   json::object choice = {
       {"delta", ToJson(delta)}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
-  if (logprobs) choice["logprobs"] = ChatLogprobs(*setup().tokenizer, piece.tokens);
+  if (logprobs) choice["logprobs"] = ChatLogprobs(names(), piece.tokens);
   if (piece.finish) {
     choice["finish_reason"] = FinishReasonOf(piece);
     choice["stop_reason"] = std::move(piece.stop_reason);
@@ -53,7 +67,11 @@ void ChatGeneration::Stream(Piece piece, std::string* events) {
 
 void ChatGeneration::Collect(Piece piece) {
   Message& message = messages_[piece.choice];
-  Append(Parse(piece), &message.whole);
+  if (piece.first && setup().params.prompt_logprobs >= 0) {
+    prompt_logprobs_ = PromptLogprobs(*setup().tokenizer, prompt(0).tokens, piece.prompt_logprobs,
+                                      setup().params.prompt_logprobs);
+  }
+  Append(Parse(&piece), &message.whole);
   if (setup().params.sampling.logprobs >= 0) {
     std::move(piece.tokens.begin(), piece.tokens.end(), std::back_inserter(message.tokens));
   }
@@ -65,7 +83,9 @@ void ChatGeneration::Collect(Piece piece) {
 json::object ChatGeneration::Choice(size_t choice) {
   Message& message = messages_[choice];
   const ChatDelta& whole = message.whole;
-  json::object fields = {{"role", "assistant"}, {"content", nullptr}, {"refusal", nullptr}};
+  json::object fields = {{"role", "assistant"}, {"content", nullptr},
+                         {"refusal", nullptr},  {"annotations", nullptr},
+                         {"audio", nullptr},    {"function_call", nullptr}};
   // Null says that there is none; an answer that is empty altogether is an empty text.
   if (whole.reasoning.empty() && whole.tool_calls.empty()) fields["content"] = "";
   fields["reasoning"] = nullptr;
@@ -75,11 +95,24 @@ json::object ChatGeneration::Choice(size_t choice) {
     for (json::value& call : calls->get_array()) call.get_object().erase("index");
   }
   return {{"message", std::move(fields)},
-          {"logprobs", setup().params.sampling.logprobs >= 0
-                           ? ChatLogprobs(*setup().tokenizer, message.tokens)
-                           : json::value(nullptr)},
+          {"logprobs", setup().params.sampling.logprobs >= 0 ? ChatLogprobs(names(), message.tokens)
+                                                             : json::value(nullptr)},
           {"finish_reason", message.finish_reason},
           {"stop_reason", std::move(message.stop_reason)}};
+}
+
+// As vLLM's.
+json::object ChatGeneration::Tail() {
+  return {{"prompt_logprobs", std::move(prompt_logprobs_)},
+          {"prompt_token_ids",
+           returns_token_ids() ? json::value(TokenIds(prompt(0).tokens)) : json::value(nullptr)},
+          {"kv_transfer_params", nullptr}};
+}
+
+std::optional<int64_t> ChatGeneration::ReasoningTokens() const {
+  int64_t all = 0;
+  for (const Message& message : messages_) all += message.meter.tokens();
+  return all;
 }
 
 }  // namespace fathom

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "server/generation.h"
+#include "server/reasoning_meter.h"
 
 namespace fathom {
 
@@ -11,6 +12,7 @@ struct ChatOutputOptions {
   OutputParserOptions parser;
   bool parallel_tool_calls = true;  // otherwise only the first call is shown
   bool include_reasoning = true;
+  std::string echoed;  // the answer begins with it
 };
 
 class ChatGeneration final : public Generation {
@@ -20,19 +22,23 @@ class ChatGeneration final : public Generation {
  private:
   struct Message {
     OutputParser parser;
+    ReasoningMeter meter;
     ChatDelta whole;  // of an answer that is not streamed
     std::vector<GeneratedToken> tokens;
     const char* finish_reason = nullptr;
     boost::json::value stop_reason;
   };
 
-  ChatDelta Parse(const Piece& piece);
+  ChatDelta Parse(Piece* piece);
   const char* FinishReasonOf(const Piece& piece) const;
   void Stream(Piece piece, std::string* events) override;
   void Collect(Piece piece) override;
   boost::json::object Choice(size_t choice) override;
+  boost::json::object Tail() override;
+  std::optional<int64_t> ReasoningTokens() const override;
 
   const ChatOutputOptions options_;
+  boost::json::value prompt_logprobs_;
   std::vector<Message> messages_;  // by choice
 };
 

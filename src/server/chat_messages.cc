@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "chat/output_parser.h"
+#include "server/json_syntax.h"
+#include "server/thinking_fields.h"
 
 namespace fathom {
 
@@ -13,8 +15,38 @@ namespace json = boost::json;
 
 namespace {
 
-// The text of a message's content: a string, or a list of {"type": "text", "text": ...} parts,
-// which are joined by line breaks. Null if there is none.
+// In which member of a part its text stands; "" for what is no text. As in vLLM, OpenAI's and
+// Anthropic's names of parts are all read.
+std::string_view TextMember(std::string_view type) {
+  if (type == "text" || type == "input_text" || type == "output_text") return "text";
+  if (type == "refusal") return "refusal";
+  return type == "thinking" ? "thinking" : "";
+}
+
+// Of a string, or of {"type": "text", "text": ...}. Null if there is none.
+const json::string* PartText(const json::value& part, const std::string& name,
+                             RequestFields& message) {
+  if (part.is_string()) return &part.get_string();
+  const json::object* object = part.if_object();
+  const json::value* type = object ? object->if_contains("type") : nullptr;
+  if (type == nullptr || !type->is_string()) {
+    message.Fail("content", fmt::format("{} must be an object with a \"type\"", name));
+    return nullptr;
+  }
+  const std::string_view member = TextMember(type->get_string());
+  if (member.empty()) {
+    message.Fail("content",
+                 fmt::format("{} is of type {}; this model reads text only", name, Excerpt(*type)));
+    return nullptr;
+  }
+  const json::value* text = object->if_contains(member);
+  if (text != nullptr && text->is_string()) return &text->get_string();
+  message.Fail("content", fmt::format("{}.{} must be a string", name, member));
+  return nullptr;
+}
+
+// The text of a message's content: a string, or a list of parts, which are joined by line breaks.
+// Null if there is none.
 json::value ReadContent(RequestFields& message) {
   const json::value* content = message.Find("content");
   if (content == nullptr) return nullptr;
@@ -27,30 +59,25 @@ json::value ReadContent(RequestFields& message) {
   std::string text;
   const json::array& parts = content->get_array();
   for (size_t i = 0; i < parts.size(); ++i) {
-    const std::string name = fmt::format("{}[{}]", message.Name("content"), i);
-    if (parts[i].is_string()) {
-      text.append(i ? "\n" : "").append(std::string_view(parts[i].get_string()));
-      continue;
-    }
-    const json::object* part = parts[i].if_object();
-    const json::value* type = part ? part->if_contains("type") : nullptr;
-    if (type == nullptr || !type->is_string()) {
-      message.Fail("content", fmt::format("{} must be an object with a \"type\"", name));
-      return nullptr;
-    }
-    if (type->get_string() != "text") {
-      message.Fail("content", fmt::format("{} is of type {}; this model reads text only", name,
-                                          Excerpt(*type)));
-      return nullptr;
-    }
-    const json::value* piece = part->if_contains("text");
-    if (piece == nullptr || !piece->is_string()) {
-      message.Fail("content", fmt::format("{}.text must be a string", name));
-      return nullptr;
-    }
-    text.append(i ? "\n" : "").append(std::string_view(piece->get_string()));
+    const json::string* part =
+        PartText(parts[i], fmt::format("{}[{}]", message.Name("content"), i), message);
+    if (part == nullptr) return nullptr;
+    text.append(i ? "\n" : "").append(std::string_view(*part));
   }
   return json::value(text);
+}
+
+// As text: templates write it as it stands, so that what is no object would teach the model wrong.
+std::string ReadArguments(RequestFields& function) {
+  const json::value* given = function.Find("arguments");
+  if (given == nullptr || *given == json::value("")) return "{}";
+  if (given->is_object()) return json::serialize(*given);
+  const std::string text = function.String("arguments", "{}");
+  if (!IsJsonObject(text)) {
+    function.Fail("arguments",
+                  fmt::format("{} must be a JSON object, as text", function.Name("arguments")));
+  }
+  return text;
 }
 
 json::array ReadToolCalls(RequestFields& message) {
@@ -70,7 +97,7 @@ json::array ReadToolCalls(RequestFields& message) {
     RequestFields fields(function->get_object(), message.error(), name + ".function");
     if (fields.Find("name") == nullptr) fields.Fail("name", fields.Name("name") + " is required");
     json::object named = {{"name", fields.String("name", "")},
-                          {"arguments", fields.String("arguments", "{}")}};
+                          {"arguments", ReadArguments(fields)}};
     RequestFields outer(*call, message.error(), name);
     result.push_back(json::object{
         {"id", outer.String("id", "")}, {"type", "function"}, {"function", std::move(named)}});
@@ -125,6 +152,11 @@ json::object ReadTool(RequestFields& tool) {
     return {};
   }
   RequestFields fields(*function, tool.error(), tool.Name("function"));
+  if (fields.Bool("strict", false)) {
+    fields.Fail("strict", fmt::format("{} is not supported: arguments cannot be held to their "
+                                      "schema yet; leave it out, or say false",
+                                      fields.Name("strict")));
+  }
   const std::string name = fields.String("name", "");
   if (name.empty() || name.size() > OutputParser::kMaxToolNameBytes) {
     fields.Fail("name", fmt::format("{} must be a name of 1 to {} bytes", fields.Name("name"),
@@ -160,28 +192,6 @@ bool ReadToolChoice(RequestFields& fields, bool has_tools) {
   return false;
 }
 
-// Whether to think: "thinking" in DeepSeek's templates and tiny-r1's, "enable_thinking" in others;
-// either name means both. Where a request has neither, OpenAI's reasoning_effort decides: "none"
-// does not think, "low", "medium" and "high" do, and other values are left to the template.
-void ReadThinking(RequestFields& fields, json::object* variables) {
-  const json::value* effort = fields.Find("reasoning_effort");
-  const bool named = effort != nullptr && effort->is_string();
-  if (named) variables->emplace("reasoning_effort", *effort);
-  std::optional<json::value> thinking;
-  for (const char* name : {"thinking", "enable_thinking"}) {
-    const json::value* given = variables->if_contains(name);
-    if (given != nullptr && !thinking) thinking = *given;
-  }
-  if (!thinking && named) {
-    const json::string& level = effort->get_string();
-    if (level == "none") thinking = false;
-    if (level == "low" || level == "medium" || level == "high") thinking = true;
-  }
-  if (!thinking) return;
-  variables->emplace("thinking", *thinking);
-  variables->emplace("enable_thinking", *thinking);
-}
-
 // The objects of a list, each read by `read` into `out`.
 template <class Read>
 void ReadObjects(RequestFields& fields, const char* key, size_t max, Read read, json::array* out) {
@@ -203,9 +213,35 @@ void ReadObjects(RequestFields& fields, const char* key, size_t max, Read read, 
   }
 }
 
+// Whether the last message is the beginning of the answer: vLLM's continue_final_message, or
+// DeepSeek's prefix of that message.
+bool ReadContinuation(RequestFields& fields, const json::array& messages, ChatPrompt* prompt) {
+  const json::object* last = messages.back().if_object();
+  const json::value* prefix = last != nullptr ? last->if_contains("prefix") : nullptr;
+  const bool prefixed = prefix != nullptr && *prefix == json::value(true);
+  const bool named = fields.Bool("continue_final_message", false);
+  prompt->add_generation_prompt = fields.Bool("add_generation_prompt", !prefixed);
+  if (!named && !prefixed) return false;
+  if (prompt->add_generation_prompt) {
+    fields.Fail(prefixed ? "add_generation_prompt" : "continue_final_message",
+                "the last message cannot be continued where add_generation_prompt begins another: "
+                "say add_generation_prompt: false");
+  }
+  if (fields.failed()) return false;
+  const json::object& read = prompt->messages.back().get_object();
+  const json::value& content = read.at("content");
+  if (read.at("role") != json::value("assistant") || !content.is_string() ||
+      content.get_string().empty()) {
+    fields.Fail("messages",
+                "only a last message of role \"assistant\" with a content can be "
+                "continued");
+  }
+  return true;
+}
+
 }  // namespace
 
-void ReadChatPrompt(RequestFields& fields, ChatPrompt* prompt) {
+void ReadChatPrompt(RequestFields& fields, const json::object* defaults, ChatPrompt* prompt) {
   const json::array* messages = fields.Array("messages");
   if (messages == nullptr || messages->empty()) {
     fields.Fail("messages", "messages is required: a list of at least one message");
@@ -214,11 +250,12 @@ void ReadChatPrompt(RequestFields& fields, ChatPrompt* prompt) {
   ReadObjects(fields, "messages", kMaxMessages, ReadMessage, &prompt->messages);
   ReadObjects(fields, "tools", kMaxTools, ReadTool, &prompt->tools);
   if (!ReadToolChoice(fields, !prompt->tools.empty())) prompt->tools.clear();
-  prompt->add_generation_prompt = fields.Bool("add_generation_prompt", true);
+  if (fields.failed()) return;
+  prompt->continue_final_message = ReadContinuation(fields, *messages, prompt);
   if (const json::object* kwargs = fields.Object("chat_template_kwargs")) {
     prompt->template_kwargs = *kwargs;
   }
-  ReadThinking(fields, &prompt->template_kwargs);
+  ReadThinking(fields, defaults, &prompt->template_kwargs);
 }
 
 }  // namespace fathom

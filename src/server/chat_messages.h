@@ -7,7 +7,8 @@
 namespace fathom {
 
 // Reads "messages" (required), "tools", "tool_choice", "add_generation_prompt",
-// "chat_template_kwargs" and "reasoning_effort" of a request. Errors go to the reader.
-void ReadChatPrompt(RequestFields& fields, ChatPrompt* prompt);
+// "continue_final_message", "chat_template_kwargs" and whether to think. `defaults`: template
+// kwargs that requests leave open; may be null. Errors go to the reader.
+void ReadChatPrompt(RequestFields& fields, const boost::json::object* defaults, ChatPrompt* prompt);
 
 }  // namespace fathom

@@ -18,7 +18,7 @@ class CompletionGeneration final : public Generation {
     std::string text;
     std::vector<std::pair<TokenId, std::optional<TokenLogprobs>>> tokens;
     const char* finish_reason = nullptr;
-    boost::json::value stop_reason;
+    boost::json::value stop_reason, prompt_logprobs;
   };
 
   // Puts the prompt that is to be echoed before the first piece; calls `add` with each token.

@@ -131,8 +131,7 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
     const std::optional<ApiError> end = EndedBy(aborting_, exchange, context_.options);
     if (end && !generation.done()) generation.Fail(*end, "abort");
     if (generation.streams() && generation.done()) {
-      events += generation.error() ? ErrorEvent(*generation.error()).append(kDoneEvent)
-                                   : generation.LastEvents();
+      events += generation.error() ? generation.ErrorEvents() : generation.LastEvents();
     }
     if (events.empty()) continue;
     if (client_->unsent() > context_.options.max_unsent_bytes) {

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "server/http_wire.h"
+#include "server/routes.h"
 
 namespace fathom {
 
@@ -26,7 +27,7 @@ void Exchange::TakeHead() {
     target = path < target.size() && target[path] == '/' ? target.substr(path) : "/";
   }
   request.method = View(head.method_string());
-  request.path = target.substr(0, target.find('?'));
+  request.path = CanonicalPath(target.substr(0, target.find('?')));
   request.content_type = View(head[http::field::content_type]);
   request.authorization = View(head[http::field::authorization]);
   request.api_key = View(head["X-Api-Key"]);

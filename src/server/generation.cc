@@ -74,7 +74,10 @@ std::vector<GenerateRequest> Generation::Requests() const {
         }
       }
     }
-    if (prompt(i).echo) request.prompt_logprobs = params.sampling.logprobs;
+    request.prompt_logprobs = params.prompt_logprobs;
+    if (prompt(i).echo) {
+      request.prompt_logprobs = std::max(request.prompt_logprobs, params.sampling.logprobs);
+    }
     requests.push_back(std::move(request));
   }
   return requests;
@@ -91,6 +94,7 @@ void Generation::TakeTokens(ChoiceState& choice, RequestOutput& output, Piece* p
         (setup_.params.ignore_eos || std::find(eos.begin(), eos.end(), token.id) == eos.end())) {
       piece->stop_reason = Raw(token.id);
     }
+    if (returns_token_ids()) choice.ids.push_back(token.id);
     piece->tokens.push_back(std::move(token));
     if (choice.text.stopped()) break;
   }
@@ -131,10 +135,11 @@ void Generation::OnOutput(size_t index, RequestOutput output, std::string* event
   }
   choice.last_ns = now;
   TakeTokens(choice, output, &piece);
+  if (!piece.finish && CancelAsked()) piece.finish = FinishReason::kCancelled;
   setup_.metrics->OnTokens(static_cast<int64_t>(piece.tokens.size()));
   if (piece.finish) {
     if (!output.finish) cancels_.push_back(index);
-    End(index, FinishName(*piece.finish));
+    End(index, piece.finish == FinishReason::kCancelled ? "abort" : FinishName(*piece.finish));
   }
   if (streams()) {
     Stream(std::move(piece), events);
@@ -189,15 +194,24 @@ Usage Generation::usage() const {
   for (size_t i = 0; i < choices_.size(); i += static_cast<size_t>(setup_.params.n)) {
     usage.cached_tokens += choices_[i].cached_tokens;
   }
+  usage.reasoning_tokens = ReasoningTokens();
   return usage;
 }
 
-std::string Generation::Chunk(json::array choices, const Usage* usage) const {
-  json::object chunk = {{"id", setup_.id},
-                        {"object", object_name_},
-                        {"created", created_},
-                        {"model", setup_.model},
-                        {"choices", std::move(choices)}};
+json::object Generation::Head() const {
+  json::object head = {{"id", setup_.id},
+                       {"object", object_name_},
+                       {"created", created_},
+                       {"model", setup_.model},
+                       {"system_fingerprint", setup_.fingerprint}};
+  if (!setup_.params.service_tier.empty()) head["service_tier"] = "default";  // there is one
+  return head;
+}
+
+std::string Generation::Chunk(json::array choices, const Usage* usage, json::object more) const {
+  json::object chunk = Head();
+  for (auto& [key, value] : more) chunk[key] = std::move(value);
+  chunk["choices"] = std::move(choices);
   if (usage != nullptr) {
     chunk["usage"] = ToJson(*usage);
   } else if (setup_.params.include_usage) {
@@ -206,19 +220,23 @@ std::string Generation::Chunk(json::array choices, const Usage* usage) const {
   return Event(chunk);
 }
 
-std::string Generation::ChoiceChunk(size_t choice, json::object fields) const {
+std::string Generation::ChoiceChunk(size_t choice, json::object fields, json::object more) {
   fields["index"] = choice;
+  if (returns_token_ids()) fields["token_ids"] = TokenIds(std::exchange(choices_[choice].ids, {}));
   json::array choices;
   choices.push_back(std::move(fields));
   const Usage so_far = usage();
-  return Chunk(std::move(choices), setup_.params.continuous_usage_stats ? &so_far : nullptr);
+  return Chunk(std::move(choices), setup_.params.continuous_usage_stats ? &so_far : nullptr,
+               std::move(more));
 }
 
 size_t Generation::size() const {
   constexpr int64_t kBytesPerToken = 32;
   const Usage all = usage();
-  const int64_t entries = 2 + setup_.params.sampling.logprobs;
-  const int64_t echoed = prompt(0).echo ? all.prompt_tokens * setup_.params.n : 0;
+  const GenerationParams& params = setup_.params;
+  const int64_t entries = 2 + std::max(params.sampling.logprobs, params.prompt_logprobs);
+  const bool shows_prompt = prompt(0).echo || params.prompt_logprobs >= 0 || returns_token_ids();
+  const int64_t echoed = shows_prompt ? all.prompt_tokens * params.n : 0;
   return static_cast<size_t>(kBytesPerToken * entries * (all.completion_tokens + echoed));
 }
 
@@ -226,24 +244,32 @@ std::string Generation::LastEvents() {
   std::string events;
   if (setup_.params.include_usage) {
     const Usage all = usage();
-    events = Chunk({}, &all);
+    events = Chunk({}, &all, {});
   }
   return events.append(kDoneEvent);
 }
 
+std::string Generation::ErrorEvents() {
+  return ErrorEvent(*error_).append(kDoneEvent);
+}
+
 std::string Generation::Body() {
   // Choice by choice: the JSON of all would take many times the text.
-  const json::object head{
-      {"id", setup_.id}, {"object", object_name_}, {"created", created_}, {"model", setup_.model}};
-  std::string body = json::serialize(head);
+  std::string body = json::serialize(Head());
   body.back() = ',';
   body += R"("choices":[)";
   for (size_t i = 0; i < choices_.size(); ++i) {
     json::object choice = Choice(i);
     choice["index"] = i;
+    choice["token_ids"] =
+        returns_token_ids() ? json::value(TokenIds(choices_[i].ids)) : json::value(nullptr);
     body.append(i > 0 ? "," : "").append(json::serialize(choice));
   }
-  return body.append(R"(],"usage":)").append(json::serialize(ToJson(usage()))).append("}");
+  body.append(R"(],"usage":)").append(json::serialize(ToJson(usage())));
+  for (const auto& [key, value] : Tail()) {
+    body.append(fmt::format(R"(,"{}":)", std::string_view(key))).append(json::serialize(value));
+  }
+  return body.append("}");
 }
 
 }  // namespace fathom

@@ -30,8 +30,9 @@ struct GenerationSetup {
   const Tokenizer* tokenizer = nullptr;
   Metrics* metrics = nullptr;
   const Clock* clock = nullptr;
-  std::string id;     // of the response
-  std::string model;  // as reported
+  std::string id;           // of the response
+  std::string model;        // as reported
+  std::string fingerprint;  // of what serves: changes when answers may
   GenerationParams params;
   std::vector<GenerationPrompt> prompts;
   std::vector<TokenId> eos_tokens;
@@ -56,8 +57,10 @@ class Generation {
   // Ends what has not ended, for this `reason` in the metrics. The first error stays.
   void Fail(ApiError error, std::string_view reason);
   // REQUIRES: done(), without an error. A stream's last events, or the whole body of the answer.
-  std::string LastEvents();
-  std::string Body();
+  virtual std::string LastEvents();
+  // REQUIRES: error(). The last events of a stream that failed.
+  virtual std::string ErrorEvents();
+  virtual std::string Body();
   Usage usage() const;
   // Roughly the bytes of JSON that its tokens make.
   size_t size() const;
@@ -78,15 +81,25 @@ class Generation {
   virtual void Stream(Piece piece, std::string* events) = 0;
   virtual void Collect(Piece piece) = 0;
   virtual boost::json::object Choice(size_t choice) = 0;  // of what was collected
+  // Further fields of a whole answer.
+  virtual boost::json::object Tail() { return {}; }
+  // Whether it is to end at its next token, as one that somebody else has ended.
+  virtual bool CancelAsked() const { return false; }
+  virtual std::optional<int64_t> ReasoningTokens() const { return std::nullopt; }
 
-  // {"id", "object", "created", "model", "choices": [choice]}; usage if the request wants it.
-  std::string Chunk(boost::json::array choices, const Usage* usage) const;
-  std::string ChoiceChunk(size_t choice, boost::json::object fields) const;
+  // {"id", "object", "created", "model"} and so on: of a chunk and of a whole answer.
+  boost::json::object Head() const;
+  // An event of one choice, with `more` beside the choices; usage if the request wants it. The ids
+  // of the tokens that are new go into it if the request wants them.
+  std::string ChoiceChunk(size_t choice, boost::json::object fields, boost::json::object more = {});
+  bool returns_token_ids() const { return setup_.params.return_token_ids; }
+  TokenNames names() const { return {*setup_.tokenizer, setup_.params.return_tokens_as_token_ids}; }
   const GenerationSetup& setup() const { return setup_; }
   const GenerationPrompt& prompt(size_t choice) const {
     return setup_.prompts[choice / setup_.params.n];
   }
   size_t num_choices() const { return choices_.size(); }
+  int64_t created() const { return created_; }
 
  private:
   struct ChoiceState {
@@ -96,8 +109,10 @@ class Generation {
     int64_t queued_ns = 0;  // before it entered the batch
     int64_t first_ns = 0, last_ns = 0;
     bool ended = false;
+    std::vector<TokenId> ids;  // that no answer or event has shown, where they are wanted
   };
 
+  std::string Chunk(boost::json::array choices, const Usage* usage, boost::json::object more) const;
   void TakeTokens(ChoiceState& choice, RequestOutput& output, Piece* piece);
   void End(size_t index, std::string_view reason);
   void CountPrompts() const;

@@ -255,7 +255,7 @@ TEST_F(HttpServerTest, AnOverlongPromptIsRefusedWithTheNumbers) {
   EXPECT_NE(message.find("maximum context length is 4096 tokens"), std::string::npos) << message;
   EXPECT_NE(message.find("leaves no room for an answer"), std::string::npos) << message;
   EXPECT_EQ(response.parsed().at("error").at("code"), json::value("context_length_exceeded"));
-  EXPECT_EQ(client.Ask("POST", kChat, Chat("hi", R"(, "max_tokens": 4096)")).status, 400);
+  EXPECT_EQ(client.Ask("POST", kChat, Chat("hi", R"(, "max_tokens": 4097)")).status, 400);
   EXPECT_EQ(client.Ask("POST", kChat, Chat(std::string(3 << 20, 'x'))).status, 400);
 }
 

@@ -1,5 +1,6 @@
 #include "server/metrics.h"
 
+#include <fmt/format.h>
 #include <prometheus/counter.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
@@ -210,7 +211,7 @@ void Metrics::OnHttp(std::string_view method, std::string_view handler, int stat
   families_->http
       .Add({{"method", std::string(method)},
             {"handler", std::string(handler)},
-            {"status", std::to_string(status)}})
+            {"status", fmt::format("{}xx", status / 100)}})  // as vLLM's
       .Increment();
 }
 

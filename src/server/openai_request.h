@@ -34,7 +34,10 @@ struct RequestLimits {
   int32_t vocab_size = 0;
   int32_t max_model_len = 0;
   int32_t max_choices = 1;
+  int32_t max_logprobs = kMaxTopLogprobs;
   size_t max_eos_tokens = 0;
+  // --default-chat-template-kwargs: what requests leave open. Null: nothing.
+  const boost::json::object* chat_defaults = nullptr;
 };
 
 // What chat and completions have in common.
@@ -54,6 +57,12 @@ struct GenerationParams {
   bool include_usage = false;
   bool continuous_usage_stats = false;
   std::string cache_salt;  // only requests of the same share pages of their prompts
+  bool return_token_ids = false;
+  bool return_tokens_as_token_ids = false;  // "token_id:5" where logprobs name tokens
+  int32_t prompt_logprobs = -1;             // as SamplingParams::logprobs
+  std::optional<int32_t> truncate_prompt_tokens;
+  bool truncate_right = false;  // its last tokens go, otherwise its first
+  std::string service_tier;     // "" if not named
 };
 
 // Lives in the storage of the body that it was read from.
@@ -64,6 +73,7 @@ struct ChatPrompt {
   boost::json::array tools;     // empty with tool_choice "none"
   boost::json::object template_kwargs;
   bool add_generation_prompt = true;
+  bool continue_final_message = false;  // the last message's content is the answer's beginning
 };
 
 struct ChatRequest {
@@ -72,6 +82,7 @@ struct ChatRequest {
   ChatPrompt prompt;
   bool parallel_tool_calls = true;
   bool include_reasoning = true;
+  std::string echoed;  // the answer begins with it
 };
 
 using TextOrTokens = std::variant<std::string, std::vector<TokenId>>;

@@ -117,7 +117,7 @@ TEST(ParseChat, NullsCountAsAbsentAndWholeFloatsAsIntegers) {
 }
 
 TEST(ParseChat, ErrorsNameTheParameter) {
-  EXPECT_EQ(BadChat(R"("temperature": 2.5)"), "temperature");
+  EXPECT_EQ(BadChat(R"("temperature": 1000.5)"), "temperature");
   EXPECT_EQ(BadChat(R"("temperature": "hot")"), "temperature");
   EXPECT_EQ(BadChat(R"("top_p": 0)"), "top_p");
   EXPECT_EQ(BadChat(R"("top_k": -2)"), "top_k");
@@ -205,8 +205,16 @@ TEST(ParseChat, ThinkingHasManyNames) {
             R"({"reasoning_effort":"high","thinking":true,"enable_thinking":true})");
   EXPECT_EQ(variables(R"("reasoning_effort": "none", "chat_template_kwargs": {"thinking": true})"),
             R"({"thinking":true,"reasoning_effort":"none","enable_thinking":true})");
-  EXPECT_EQ(variables(R"("reasoning_effort": "utmost")"), R"({"reasoning_effort":"utmost"})");
-  EXPECT_EQ(variables(R"("reasoning_effort": 3)"), "{}");
+  EXPECT_EQ(BadChat(R"("reasoning_effort": "utmost")"), "reasoning_effort");
+  EXPECT_EQ(BadChat(R"("reasoning_effort": 3)"), "reasoning_effort");
+  const std::string off = R"({"thinking":false,"enable_thinking":false})";
+  EXPECT_EQ(variables(R"("thinking": {"type": "disabled"})"), off);
+  EXPECT_EQ(variables(R"("enable_thinking": false)"), off);
+  EXPECT_EQ(variables(R"("reasoning": {"enabled": false})"), off);
+  EXPECT_EQ(variables(R"("thinking": {"type": "enabled"}, "reasoning": {"effort": "none"})"),
+            R"({"reasoning_effort":"none","thinking":true,"enable_thinking":true})");
+  EXPECT_EQ(BadChat(R"("thinking": {"type": "maybe"})"), "thinking.type");
+  EXPECT_EQ(BadChat(R"("reasoning": {"max_tokens": 5})"), "reasoning.max_tokens");
 }
 
 TEST(ParseChat, ToolChoiceNoneLeavesTheToolsOut) {

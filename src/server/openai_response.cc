@@ -1,5 +1,7 @@
 #include "server/openai_response.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -14,25 +16,58 @@ double Finite(float logprob) {
   return std::max(static_cast<double>(logprob), -9999.0);
 }
 
-std::string TokenText(const Tokenizer& tokenizer, TokenId id) {
-  return tokenizer.Decode({&id, 1}, /*skip_special_tokens=*/false);
-}
-
-json::object TokenJson(const Tokenizer& tokenizer, TokenId id, float logprob) {
+json::object TokenJson(const TokenNames& names, TokenId id, float logprob) {
   json::array bytes;
-  for (const char c : tokenizer.TokenBytes(id)) bytes.push_back(static_cast<unsigned char>(c));
-  return {{"token", TokenText(tokenizer, id)},
-          {"logprob", Finite(logprob)},
-          {"bytes", std::move(bytes)}};
+  for (const char c : names.tokenizer.TokenBytes(id)) {
+    bytes.push_back(static_cast<unsigned char>(c));
+  }
+  return {{"token", names.Of(id)}, {"logprob", Finite(logprob)}, {"bytes", std::move(bytes)}};
 }
 
 }  // namespace
 
 json::object ToJson(const Usage& usage) {
-  return {{"prompt_tokens", usage.prompt_tokens},
-          {"completion_tokens", usage.completion_tokens},
-          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+  json::object counts = {{"prompt_tokens", usage.prompt_tokens},
+                         {"completion_tokens", usage.completion_tokens},
+                         {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+                         {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+  if (usage.reasoning_tokens) {
+    counts["completion_tokens_details"] =
+        json::object{{"reasoning_tokens", *usage.reasoning_tokens}};
+  }
+  return counts;
+}
+
+std::string TokenNames::Of(TokenId id) const {
+  if (as_ids) return fmt::format("token_id:{}", Raw(id));
+  return tokenizer.Decode({&id, 1}, /*skip_special_tokens=*/false);
+}
+
+json::array TokenIds(std::span<const TokenId> ids) {
+  json::array list;
+  for (const TokenId id : ids) list.emplace_back(Raw(id));
+  return list;
+}
+
+json::array PromptLogprobs(const Tokenizer& tokenizer, std::span<const TokenId> prompt,
+                           std::span<const TokenLogprobs> logprobs, int32_t top) {
+  json::array list = {nullptr};
+  const TokenNames names{tokenizer};
+  for (size_t i = 0; i < logprobs.size() && i + 1 < prompt.size(); ++i) {
+    json::object entries;
+    const auto add = [&](TokenId id, float logprob, json::value rank) {
+      entries[std::to_string(Raw(id))] = json::object{
+          {"logprob", Finite(logprob)}, {"rank", std::move(rank)}, {"decoded_token", names.Of(id)}};
+    };
+    const TokenId stands = prompt[i + 1];
+    add(stands, logprobs[i].logprob, nullptr);
+    const size_t shown = std::min(logprobs[i].top.size(), static_cast<size_t>(top));
+    for (size_t rank = 0; rank < shown; ++rank) {
+      add(logprobs[i].top[rank].first, logprobs[i].top[rank].second, rank + 1);
+    }
+    list.push_back(std::move(entries));
+  }
+  return list;
 }
 
 std::string Event(const json::value& data) {
@@ -43,23 +78,23 @@ std::string ErrorEvent(const ApiError& error) {
   return "data: " + ToJson(error) + "\n\n";
 }
 
-json::value ChatLogprobs(const Tokenizer& tokenizer, std::span<const GeneratedToken> tokens) {
+json::value ChatLogprobs(const TokenNames& names, std::span<const GeneratedToken> tokens) {
   json::array content;
   for (const GeneratedToken& token : tokens) {
     if (!token.logprobs) continue;
-    json::object entry = TokenJson(tokenizer, token.id, token.logprobs->logprob);
+    json::object entry = TokenJson(names, token.id, token.logprobs->logprob);
     json::array top;
     for (const auto& [id, logprob] : token.logprobs->top) {
-      top.push_back(TokenJson(tokenizer, id, logprob));
+      top.push_back(TokenJson(names, id, logprob));
     }
     entry["top_logprobs"] = std::move(top);
     content.push_back(std::move(entry));
   }
-  return json::object{{"content", std::move(content)}};
+  return json::object{{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
 void LegacyLogprobs::Add(TokenId id, const TokenLogprobs* logprobs) {
-  const std::string text = TokenText(tokenizer_, id);
+  const std::string text = names_.Of(id);
   tokens_.emplace_back(text);
   text_offset_.emplace_back(offset_);
   offset_ += std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
@@ -71,7 +106,7 @@ void LegacyLogprobs::Add(TokenId id, const TokenLogprobs* logprobs) {
   token_logprobs_.emplace_back(Finite(logprobs->logprob));
   json::object top;
   for (const auto& [other, logprob] : logprobs->top) {
-    top.emplace(TokenText(tokenizer_, other), Finite(logprob));
+    top.emplace(names_.Of(other), Finite(logprob));
   }
   top.emplace(text, Finite(logprobs->logprob));
   top_logprobs_.emplace_back(std::move(top));

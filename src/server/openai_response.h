@@ -3,6 +3,7 @@
 
 #include <boost/json.hpp>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,7 +18,8 @@ namespace fathom {
 struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
-  int64_t cached_tokens = 0;  // of the prompts
+  int64_t cached_tokens = 0;                // of the prompts
+  std::optional<int64_t> reasoning_tokens;  // of those generated; of a chat
   int64_t total_tokens() const { return prompt_tokens + completion_tokens; }
 };
 boost::json::object ToJson(const Usage& usage);
@@ -27,19 +29,33 @@ std::string Event(const boost::json::value& data);
 std::string ErrorEvent(const ApiError& error);
 inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
 
-// {"content": [{"token", "logprob", "bytes", "top_logprobs"}]}: of a chat's tokens.
-boost::json::value ChatLogprobs(const Tokenizer& tokenizer, std::span<const GeneratedToken> tokens);
+// What log-probabilities call a token: its text, or "token_id:5".
+struct TokenNames {
+  const Tokenizer& tokenizer;
+  bool as_ids = false;
+  std::string Of(TokenId id) const;
+};
+
+// {"content": [{"token", "logprob", "bytes", "top_logprobs"}], "refusal"}: of a chat's tokens.
+boost::json::value ChatLogprobs(const TokenNames& names, std::span<const GeneratedToken> tokens);
+
+// vLLM's prompt_logprobs: null for the first token, then {ID: {"logprob", "rank", "decoded_token"}}
+// of the token that stands there and the `top` likeliest. The rank is null where it is not known.
+boost::json::array PromptLogprobs(const Tokenizer& tokenizer, std::span<const TokenId> prompt,
+                                  std::span<const TokenLogprobs> logprobs, int32_t top);
+
+boost::json::array TokenIds(std::span<const TokenId> ids);
 
 // {"tokens", "token_logprobs", "top_logprobs", "text_offset"}: of a completion's tokens.
 class LegacyLogprobs {
  public:
-  explicit LegacyLogprobs(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  explicit LegacyLogprobs(const TokenNames& names) : names_(names) {}
   // `logprobs` is null for the first token of a prompt.
   void Add(TokenId id, const TokenLogprobs* logprobs);
   boost::json::object Take();  // what was added since; offsets go on from there
 
  private:
-  const Tokenizer& tokenizer_;
+  const TokenNames names_;
   boost::json::array tokens_, token_logprobs_, top_logprobs_, text_offset_;
   int64_t offset_ = 0;  // characters
 };

@@ -21,6 +21,7 @@ struct TlsFiles {
 
 struct ServerOptions {
   std::string api_key;                                  // "": none, but those of the file
+  std::vector<std::string> other_api_keys;              // as good as it
   std::string api_key_file;                             // "": none; see api_keys.h
   std::optional<std::vector<std::string>> open_routes;  // that need no key; see routes.h
   std::vector<std::string> allowed_origins;             // of web pages; see cors.h
@@ -35,9 +36,11 @@ struct ServerOptions {
   int64_t max_requests_per_client = 512;    // in flight; of a key without its own, or an address
   size_t max_header_bytes = size_t{32} << 10;
   size_t max_body_bytes = size_t{32} << 20;
-  size_t max_request_memory_bytes = size_t{1} << 30;  // of all requests: base/memory_budget.h
-  size_t max_unsent_bytes = size_t{64} << 10;         // of a stream whose client does not read
-  int header_timeout_ms = 10'000;                     // from the first byte to the last
+  size_t max_request_memory_bytes = size_t{1} << 30;    // of all requests: base/memory_budget.h
+  size_t max_stored_responses = 1024;                   // of /v1/responses, to go on with
+  size_t max_stored_response_bytes = size_t{64} << 20;  // of these
+  size_t max_unsent_bytes = size_t{64} << 10;           // of a stream whose client does not read
+  int header_timeout_ms = 10'000;                       // from the first byte to the last
   int body_timeout_ms = 60'000;
   int work_timeout_ms = 10'000;      // to parse, render and tokenise a request
   int request_timeout_ms = 0;        // from its first byte to its last token; 0: without end

@@ -17,6 +17,26 @@ size_t LongestToken(const Tokenizer& tokenizer) {
   return longest;
 }
 
+// What comes after it is cut off, so that the model goes on with the last message. None if the
+// template does not write that message as it stands. Whitespace at the message's end may be gone.
+std::optional<size_t> EndOfFinalMessage(const SpannedText& text, const json::array& messages) {
+  const json::value& content = messages.back().get_object().at("content");
+  std::string_view wanted = content.get_string();
+  size_t at = text.text().rfind(wanted);
+  if (at == std::string::npos) {
+    wanted = wanted.substr(0, wanted.find_last_not_of(" \t\n\r") + 1);
+    at = wanted.empty() ? std::string::npos : text.text().rfind(wanted);
+  }
+  if (at == std::string::npos) return std::nullopt;
+  return at + wanted.size();
+}
+
+// Of an answer whose beginning the request has.
+OutputParserOptions OptionsWithin(std::string_view begun) {
+  const size_t think = begun.rfind("<think>"), end = begun.rfind("</think>");
+  return {.starts_in_reasoning = think != begun.npos && (end == begun.npos || end < think)};
+}
+
 // `completion`: what the request asks for, if it says.
 ApiError TooLong(int32_t max_model_len, const std::string& prompt_tokens,
                  std::optional<int64_t> completion, const char* what) {
@@ -83,8 +103,18 @@ std::optional<ApiError> PromptEncoder::EncodeChat(ChatPrompt prompt, const WorkL
   variables["add_generation_prompt"] = prompt.add_generation_prompt;
   variables.erase("tools");
   if (parse_tools) variables["tools"] = std::move(prompt.tools);
-  const Result<SpannedText> text = chat_template_->Render(variables, trusted_, limits);
+  Result<SpannedText> text = chat_template_->Render(variables, trusted_, limits);
   if (!text.ok()) return TextError(text.status().WithContext("the chat template"), "messages");
+  const json::array& messages = variables.at("messages").get_array();
+  if (prompt.continue_final_message) {
+    const std::optional<size_t> end = EndOfFinalMessage(*text, messages);
+    if (!end) {
+      return BadParameter("messages",
+                          "the last message cannot be continued: this model's chat template does "
+                          "not write its content as it stands");
+    }
+    *text = text->Slice(0, *end);
+  }
   const size_t fits = max_token_bytes_ * static_cast<size_t>(max_model_len_);
   if (text->text().size() > fits) {
     return TooLong(max_model_len_,
@@ -94,7 +124,9 @@ std::optional<ApiError> PromptEncoder::EncodeChat(ChatPrompt prompt, const WorkL
   Result<std::vector<TokenId>> encoded = tokenizer_.Encode(*text, limits);
   if (!encoded.ok()) return TextError(encoded.status(), "messages");
   *tokens = std::move(*encoded);
-  *parser = OptionsAfter(text->text(), tokenizer_.IdOf("<think>").has_value());
+  *parser = prompt.continue_final_message
+                ? OptionsWithin(messages.back().get_object().at("content").get_string())
+                : OptionsAfter(text->text(), tokenizer_.IdOf("<think>").has_value());
   parser->parse_reasoning = form_.parse_reasoning;
   parser->parse_tools = parse_tools;
   if (parse_tools) parser->tool_call_form = *form_.tool_calls;
@@ -121,13 +153,24 @@ std::optional<ApiError> PromptEncoder::EncodeText(const TextOrTokens& prompt,
 
 std::optional<ApiError> PromptEncoder::FitTokens(const GenerationParams& params, const char* what,
                                                  int32_t fallback, GenerationPrompt* prompt) const {
-  if (prompt->tokens.empty()) return BadParameter(what, fmt::format("the {} is empty", what));
-  const int64_t room = max_model_len_ - static_cast<int64_t>(prompt->tokens.size());
-  if (room < params.max_tokens.value_or(1)) {
-    return TooLong(max_model_len_, std::to_string(prompt->tokens.size()), params.max_tokens, what);
+  std::vector<TokenId>& tokens = prompt->tokens;
+  if (tokens.empty()) return BadParameter(what, fmt::format("the {} is empty", what));
+  const size_t most = static_cast<size_t>(params.truncate_prompt_tokens.value_or(0));
+  if (most > 0 && tokens.size() > most) {
+    if (params.truncate_right) {
+      tokens.resize(most);
+    } else {
+      tokens.erase(tokens.begin(), tokens.end() - static_cast<ptrdiff_t>(most));
+    }
+  }
+  // A client's fixed cap may be more than is left; no answer can be longer than the context.
+  const int64_t room = max_model_len_ - static_cast<int64_t>(tokens.size());
+  const int32_t wanted = params.max_tokens.value_or(1);
+  if (room < std::min(wanted, 1) || wanted > max_model_len_) {
+    return TooLong(max_model_len_, std::to_string(tokens.size()), params.max_tokens, what);
   }
   prompt->max_tokens =
-      params.max_tokens.value_or(static_cast<int32_t>(std::min<int64_t>(room, fallback)));
+      static_cast<int32_t>(std::min<int64_t>(room, params.max_tokens.value_or(fallback)));
   return std::nullopt;
 }
 

@@ -33,6 +33,9 @@ class PromptEncoder {
   PromptEncoder(const Tokenizer& tokenizer, std::optional<ChatTemplate> chat_template,
                 AnswerForm form, int32_t max_model_len);
 
+  bool has_template() const { return chat_template_.has_value(); }
+  const TemplateTraits& traits() const { return traits_; }
+
   // Renders and tokenises. `*parser` is set to how the answer is to be read.
   std::optional<ApiError> EncodeChat(ChatPrompt prompt, const WorkLimits& limits,
                                      std::vector<TokenId>* tokens,

@@ -1,6 +1,7 @@
 // What the server can be asked.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "base/status.h"
@@ -10,6 +11,11 @@ namespace fathom {
 enum class Endpoint {
   kChat,
   kCompletions,
+  kMessages,
+  kCountTokens,
+  kResponses,
+  kStoredResponse,
+  kCancelResponse,
   kModels,
   kTokenize,
   kDetokenize,
@@ -18,16 +24,25 @@ enum class Endpoint {
   kLive,
   kLoad,
   kVersion,
+  kServerInfo,
   kMetrics,
   kOpenApi,
 };
 
 struct Route {
-  std::string_view method, path;
+  std::string_view method, path;  // "{id}" stands for any word
   Endpoint endpoint;
   // Says how the server is: needs no key unless told so, and is answered at any load.
   bool about_server = false;
+  std::string_view also = {};  // another method that means the same
 };
+
+// `path` as the route has it that is meant: a slash at its end is dropped, and /v1 in front is
+// added or taken off where only that makes it one.
+std::string CanonicalPath(std::string_view path);
+
+// Why there is nothing at `path`, for those who expect another server.
+std::string NoSuchPath(std::string_view path);
 
 // Null if there is none. /v1/models/NAME is /v1/models.
 const Route* FindRoute(std::string_view path);

@@ -32,6 +32,8 @@ struct ServedEngine {
   std::vector<TokenId> eos_tokens;
   int32_t vocab_size = 0;     // token ids that requests may name: below this
   int32_t max_choices = 256;  // prompts x n of one HTTP request
+  int32_t max_logprobs = kMaxTopLogprobs;
+  boost::json::object chat_defaults = {};  // template kwargs that requests leave open
 };
 
 }  // namespace fathom

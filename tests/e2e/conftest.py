@@ -11,9 +11,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import anthropic
 import openai
 import pytest
 import requests
+import typed_models
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models" / "tiny-r1"
@@ -42,8 +44,15 @@ class Server:
         pytest.fail(f"the server did not get ready:\n{self.output()[-4000:]}")
 
     def client(self, **options):
+        """Whose answers are held against its own types, see typed_models.py."""
         options = {"api_key": "none", "max_retries": 0, "timeout": 60} | options
+        options.setdefault("http_client", typed_models.http_client())
         return openai.OpenAI(base_url=f"{self.url}/v1", **options)
+
+    def claude(self, **options):
+        """Anthropic's."""
+        options = {"api_key": "none", "max_retries": 0, "timeout": 60} | options
+        return anthropic.Anthropic(base_url=self.url, http_client=typed_models.http_client(), **options)
 
     def metric(self, name, **labels):
         """The sum over the series of a metric that have these labels."""
@@ -93,6 +102,18 @@ def server():
 @pytest.fixture(scope="session")
 def client(server):
     return server.client()
+
+
+@pytest.fixture(scope="session")
+def claude(server):
+    return server.claude()
+
+
+@pytest.fixture(autouse=True)
+def answers_are_as_their_clients_types():
+    typed_models.FAULTS.clear()
+    yield
+    assert not typed_models.FAULTS, "\n".join(sorted(set(typed_models.FAULTS)))
 
 
 @pytest.fixture(scope="session")

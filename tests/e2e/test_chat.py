@@ -86,7 +86,10 @@ def test_answers_at_once_without_thinking(client):
         ({"chat_template_kwargs": {"enable_thinking": True}}, True),
         ({"reasoning_effort": "none"}, False),
         ({"reasoning_effort": "low"}, True),
-        ({"reasoning_effort": "minimal"}, True),  # means nothing here: as the template has it
+        ({"reasoning_effort": "minimal"}, True),
+        ({"thinking": {"type": "disabled"}}, False),
+        ({"enable_thinking": False}, False),
+        ({"reasoning": {"effort": "none"}}, False),
         ({"reasoning_effort": "none", "chat_template_kwargs": {"thinking": True}}, True),
     ],
 )

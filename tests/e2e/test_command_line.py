@@ -1,11 +1,13 @@
 """What the command line says of what it cannot take."""
 
+import os
 import resource
 import subprocess
 
 import pytest
+import requests
 
-from conftest import BINARY, MODEL
+from conftest import BINARY, MODEL, serving
 
 
 def run(*arguments, **options):
@@ -38,10 +40,9 @@ def refused(*arguments):
         (["bench"], ["fathom bench: say which command: offline, serve"]),
         (["bench", "serve", "--seed", "x"], ["fathom bench serve: --seed = x: it does not take such a value"]),
         (
-            ["serve", MODEL, "--prot", "1", "--max_num_seqs=3", "--nonsense"],
+            ["serve", MODEL, "--prot", "1", "--nonsense"],
             [
                 "fathom serve: there is no --prot; did you mean --port?",
-                "fathom serve: there is no --max_num_seqs; did you mean --max-num-seqs?",
                 "fathom serve: there is no --nonsense",
             ],
         ),
@@ -60,7 +61,10 @@ def test_mistakes_are_named(arguments, said):
 @pytest.mark.parametrize(
     "flags, hint",
     [
-        (["--enforce-eager"], "leave it out"),
+        (["--seed", "1"], "send \"seed\""),
+        (["--enable-eplb"], "one process"),
+        (["--max-num-queued-reqs", "5"], "say --max-queue"),
+        (["--max-logprobs", "50"], "at most 20"),
         (["--tool-call-parser", "hermes"], "deepseek_v31"),
         (["--reasoning-parser=qwen3"], "deepseek_r1"),
         (["--gpu-memory-utilization", "0.95"], "--kv-cache-memory-bytes"),
@@ -70,9 +74,8 @@ def test_mistakes_are_named(arguments, said):
         (["--compilation-config", "3"], "leave it out"),
         (["--cuda-graph-sizes", "8"], "leave it out"),
         (["--pipeline-parallel-size=2"], "one process"),
-        (["--distributed-executor-backend", "mp"], "one process"),
-        (["--dtype", "bfloat16"], "weights keep the types"),
-        (["--kv-cache-dtype", "fp8_e4m3"], "fp8 is E4M3"),
+        (["--dtype", "float16"], "weights keep the types"),
+        (["--kv-cache-dtype", "fp8_e5m2"], "fp8 is E4M3"),
     ],
 )
 def test_flags_of_vllm_get_a_hint(flags, hint):
@@ -88,7 +91,7 @@ def test_what_vllm_says_of_one_process_and_the_models_own_length_is_taken():
             "--data-parallel-size", "1", "--max-model-len", length, "--port", "0",
         )  # fmt: skip
         assert result.returncode == 1 and result.stderr == "fathom serve: there is no folder nowhere\n"
-    assert refused("serve", MODEL, "--max-model-len", "8k")
+    assert refused("serve", MODEL, "--max-model-len", "8m")
 
 
 def test_what_a_command_line_of_vllm_asks_for_and_gets_anyway_is_taken():
@@ -98,6 +101,39 @@ def test_what_a_command_line_of_vllm_asks_for_and_gets_anyway_is_taken():
         "--enable-prefix-caching", "--async-scheduling", "--disable-log-requests", "--port", "0",
     )  # fmt: skip
     assert result.returncode == 1 and result.stderr == "fathom serve: there is no folder nowhere\n"
+
+
+def test_more_of_what_runs_anyway_is_taken():
+    result = run(
+        "serve", "nowhere", "-tp", "1", "-pp", "1", "-dp", "1", "--enforce-eager", "--seed", "0", "--dtype", "bfloat16",
+        "--kv-cache-dtype", "fp8_e4m3", "--load-format", "safetensors", "--tokenizer-mode", "auto",
+        "--scheduling-policy", "fcfs", "--swap-space", "0", "--distributed-executor-backend", "mp",
+        "--disable-log-stats", "--uvicorn-log-level", "info", "--enable-request-id-headers",
+        "--exclude-tools-when-tool-choice-none", "--disable-custom-all-reduce", "--max-cudagraph-capture-size", "512",
+        "-O3", "--max_model_len", "32k", "--port", "0",
+    )  # fmt: skip
+    assert result.returncode == 1 and result.stderr == "fathom serve: there is no folder nowhere\n"
+    with serving("--quantization", "fp8"):  # as it is stored
+        pass
+
+
+def test_flags_from_the_environment_and_a_file(tmp_path):
+    def length(*flags, **environment):
+        with serving(*flags, env=os.environ | environment) as server:
+            return requests.get(f"{server.url}/server_info", timeout=10).json()["max_model_len"]
+
+    config = tmp_path / "fathom.yaml"
+    config.write_text("max-model-len: 512\nserved_model_name: [a, b]\nenforce-eager: true\nseed: 0\n")
+    assert length("--max_model_len", "1K") == 1024
+    assert length(FATHOM_MAX_MODEL_LEN="256") == 256
+    assert length(FATHOM_MAX_MODEL_LEN="256", FATHOM_PORT="tcp://10.0.0.1:8000") == 256
+    assert length("--config", str(config), FATHOM_MAX_MODEL_LEN="256") == 512
+    assert length("--config", str(config), "--max-model-len", "128") == 128
+    with serving(f"--config={config}") as server:
+        assert [m.id for m in server.client().models.list()] == ["a", "b"]
+    config.write_text("- 5\n")
+    result = run("serve", MODEL, "--config", str(config))
+    assert result.returncode == 2 and "is not a map of flags" in result.stderr
 
 
 @pytest.mark.parametrize("gpus", ["0,1", "all", "-1", "cuda:0"])

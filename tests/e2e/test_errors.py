@@ -22,7 +22,7 @@ def refused(client, **options):
 @pytest.mark.parametrize(
     "param, options",
     [
-        ("temperature", {"temperature": 3}),
+        ("temperature", {"temperature": -1}),
         ("top_p", {"top_p": 0}),
         ("n", {"n": 0}),
         ("max_tokens", {"max_tokens": 0}),
@@ -59,8 +59,14 @@ def test_an_overlong_prompt_names_the_numbers(client):
     assert error.code == "context_length_exceeded"
     assert "maximum context length is 4096 tokens" in str(error)
     assert "has 50" in str(error) and "asks for" not in str(error)
-    error = refused(client, max_tokens=4096)
-    assert error.code == "context_length_exceeded" and "asks for 4096" in str(error)
+    error = refused(client, max_tokens=4097)
+    assert error.code == "context_length_exceeded" and "asks for 4097" in str(error)
+
+
+def test_a_cap_above_the_room_left_is_cut_to_it(client):
+    options = {"model": MODEL, "messages": MESSAGES, "temperature": 0}
+    capped = client.chat.completions.create(max_tokens=4096, **options)
+    assert capped.choices == client.chat.completions.create(**options).choices
 
 
 def test_another_model_is_not_found(client):

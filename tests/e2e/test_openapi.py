@@ -25,7 +25,17 @@ ASKED = {
     ],
     "/tokenize": [{"prompt": "a b", "return_token_strs": True}, {"messages": CHAT["messages"]}],
     "/detokenize": [{"tokens": [1, 2, 3]}],
+    "/v1/messages": [
+        CHAT | {"max_tokens": 60},
+        CHAT | {"max_tokens": 60, "thinking": {"type": "enabled"}, "stream": True},
+    ],
+    "/v1/messages/count_tokens": [{"messages": CHAT["messages"]}],
+    "/v1/responses": [
+        {"input": "What is 2 + 2?", "max_output_tokens": 60},
+        {"input": "What is 2 + 2?", "temperature": 0, "stream": True},
+    ],
 }
+REFUSAL = {"anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("Error", "MessagesError")]}
 TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}
 
 
@@ -102,7 +112,13 @@ def test_every_route_is_described(server, description):
     # A flag that is told of another names all that there are.
     told = subprocess.run([BINARY, "serve", MODEL, "--port", "0", "--open-routes", "/nowhere"],
                           capture_output=True, text=True, timeout=30).stderr
-    assert set(re.findall(r"/[\w./]+", told.split("there are")[1])) == described
+    assert set(re.findall(r"/[\w./{}]+", told.split("there are")[1])) == described
+
+
+def stored(server):
+    """The id of a response."""
+    body = {"input": "What is 2 + 2?", "max_output_tokens": 1}
+    return requests.post(f"{server.url}/v1/responses", json=body, timeout=60).json()["id"]
 
 
 def test_answers_are_as_described(server, description):
@@ -112,7 +128,7 @@ def test_answers_are_as_described(server, description):
             if body is not None:
                 request = operation["requestBody"]["content"]["application/json"]["schema"]
                 assert not description.faults(request, body)
-            url = server.url + path.replace("{name}", "tiny-r1")
+            url = server.url + path.replace("{name}", "tiny-r1").replace("{id}", stored(server))
             answer = requests.request(method, url, json=body, timeout=60)
             assert answer.status_code == 200, answer.text
             media = answer.headers["Content-Type"].split(";")[0]
@@ -146,7 +162,7 @@ def outside(description, schema):
 
 def test_what_the_description_forbids_is_refused_as_described(server, description):
     for path, method, operation in operations(description):
-        if method != "post" or "requestBody" not in operation:
+        if "requestBody" not in operation:
             continue
         schema = description.resolved(operation["requestBody"]["content"]["application/json"]["schema"])
         for name, inner in schema["properties"].items():
@@ -157,7 +173,8 @@ def test_what_the_description_forbids_is_refused_as_described(server, descriptio
                 answer = requests.post(server.url + path, json=body, timeout=60)
                 expected = 404 if name == "model" and answer.status_code == 404 else 400
                 assert answer.status_code == expected, f"{path} {name}={value}: {answer.text[:200]}"
-                assert not description.faults({"$ref": "#/components/schemas/Error"}, answer.json())
+                assert not description.faults(REFUSAL, answer.json())
         for name in schema["required"]:
-            answer = requests.post(server.url + path, json={}, timeout=10)
+            body = {key: value for key, value in ASKED[path][0].items() if key != name}
+            answer = requests.post(server.url + path, json=body, timeout=10)
             assert answer.status_code == 400 and name in answer.text

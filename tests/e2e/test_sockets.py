@@ -218,7 +218,8 @@ def test_serves_on_a_unix_socket(tmp_path):
         body = json.dumps(chat()).encode()
         more = f"{end}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         assert b'"finish_reason":"stop"' in ask_file(path, head(CHAT, "POST", more) + body)
-        assert f"user {os.getuid()} POST {CHAT} 200" in server.output()
+        said = f"user {os.getuid()} POST {CHAT} 200"
+        assert eventually(lambda: said in server.output())
         assert "another program serves there" in refusal("--uds", path)
         server.kill()
     assert path.exists()  # killed; the next one takes its place

@@ -1,0 +1,73 @@
+#include "server/block_generation.h"
+
+#include <utility>
+
+namespace fathom {
+
+BlockGeneration::BlockGeneration(GenerationSetup setup, const ChatOutputOptions& options,
+                                 const char* object_name)
+    : Generation(std::move(setup), object_name),
+      parallel_tool_calls_(options.parallel_tool_calls),
+      parser_(options.parser),
+      meter_(*this->setup().tokenizer) {}
+
+void BlockGeneration::Stream(Piece piece, std::string* events) {
+  if (piece.first) OnBegin(events);
+  Take(std::move(piece), events);
+}
+
+void BlockGeneration::Collect(Piece piece) {
+  Take(std::move(piece), nullptr);
+}
+
+// `events`: null if the answer is not streamed.
+void BlockGeneration::Take(Piece piece, std::string* events) {
+  const bool thought = parser_.in_reasoning();
+  ChatDelta delta = parser_.Push(piece.text);
+  meter_.Count(thought, parser_.in_reasoning(), piece.tokens);
+  if (piece.finish) Append(parser_.Finish(), &delta);
+  AddText(Kind::kThinking, delta.reasoning, events);
+  AddText(Kind::kText, delta.content, events);
+  for (ToolCallDelta& call : delta.tool_calls) {
+    if (call.index > 0 && !parallel_tool_calls_) break;
+    if (!call.name.empty()) {
+      Open({Kind::kCall, "", std::move(call.id), std::move(call.name)}, events);
+    }
+    Add(call.arguments, events);
+  }
+  if (!piece.finish) return;
+  finish_ = piece.finish;
+  stop_reason_ = std::move(piece.stop_reason);
+  Close(events);
+}
+
+// A text of whitespace alone is no block: clients may not send such a block back.
+void BlockGeneration::AddText(Kind kind, std::string_view text, std::string* events) {
+  if (text.empty()) return;
+  if (open_ && blocks_.back().kind == kind) return Add(text, events);
+  blank_ += text;
+  if (blank_.find_first_not_of(" \t\n\v\f\r") == std::string::npos) return;
+  const std::string whole = std::exchange(blank_, {});
+  Open({kind, "", "", ""}, events);
+  Add(whole, events);
+}
+
+void BlockGeneration::Open(Block block, std::string* events) {
+  Close(events);
+  blocks_.push_back(std::move(block));
+  open_ = true;
+  if (events != nullptr) OnOpen(blocks_.back(), events);
+}
+
+void BlockGeneration::Add(std::string_view text, std::string* events) {
+  if (text.empty()) return;
+  blocks_.back().text += text;
+  if (events != nullptr) OnText(blocks_.back(), text, events);
+}
+
+void BlockGeneration::Close(std::string* events) {
+  blank_.clear();
+  if (std::exchange(open_, false) && events != nullptr) OnClose(blocks_.back(), events);
+}
+
+}  // namespace fathom

@@ -1,0 +1,155 @@
+// Fields of a chat that change its prompt or its answer.
+#include <gtest/gtest.h>
+
+#include "server/json_body.h"
+#include "server/openai_request.h"
+#include "server/response_store.h"
+#include "server/routes.h"
+
+namespace fathom {
+namespace {
+
+namespace json = boost::json;
+
+constexpr RequestLimits kLimits{
+    .defaults = {}, .vocab_size = 100, .max_model_len = 64, .max_choices = 8, .max_eos_tokens = 1};
+
+std::optional<ApiError> Parse(const std::string& fields, ChatRequest* request,
+                              const RequestLimits& limits = kLimits) {
+  JsonBody body;
+  if (auto error = JsonBody::Parse("{" + fields + "}", {}, &body)) return error;
+  return ParseChat(body.object(), limits, request);
+}
+
+// The param that the error names.
+std::string Bad(const std::string& fields) {
+  ChatRequest request;
+  const auto error = Parse(fields, &request);
+  return error ? error->param : "";
+}
+
+const std::string kHi = R"("messages": [{"role": "user", "content": "hi"}])";
+
+TEST(ChatFields, WhatWouldBeAnotherAnswerIsRefusedByName) {
+  for (const char* field : {"regex", "ebnf", "grammar", "stop_regex", "thinking_token_budget",
+                            "logprob_token_ids", "kv_transfer_params", "repetition_detection",
+                            "guided_decoding_backend", "allowed_token_ids", "structural_tag"}) {
+    EXPECT_EQ(Bad(kHi + ", \"" + field + "\": \"x\""), field);
+    EXPECT_EQ(Bad(kHi + ", \"" + field + "\": null"), "");
+  }
+  EXPECT_EQ(Bad(kHi + R"(, "priority": 1)"), "priority");
+  EXPECT_EQ(Bad(kHi + R"(, "priority": 0)"), "");
+  EXPECT_EQ(Bad(kHi + R"(, "separate_reasoning": false)"), "separate_reasoning");
+  EXPECT_EQ(
+      Bad(kHi + R"(, "tools": [{"type": "function", "function": {"name": "f", "strict": true}}])"),
+      "tools[0].function.strict");
+  EXPECT_EQ(Bad(kHi + R"(, "stream": true, "prompt_logprobs": 1)"), "prompt_logprobs");
+}
+
+TEST(ChatFields, PartsOfOtherApisAreText) {
+  ChatRequest request;
+  EXPECT_FALSE(Parse(R"("messages": [{"role": "user", "content": [
+      {"type": "input_text", "text": "a"}, {"type": "output_text", "text": "b"},
+      {"type": "refusal", "refusal": "c"}, {"type": "thinking", "thinking": "d"}]}])",
+                     &request));
+  EXPECT_EQ(request.prompt.messages.at(0).at("content"), json::value("a\nb\nc\nd"));
+  EXPECT_EQ(Bad(R"("messages": [{"role": "user", "content": [{"type": "refusal", "text": "c"}]}])"),
+            "messages[0].content");
+}
+
+TEST(ChatFields, ArgumentsOfEarlierCallsAreObjects) {
+  const auto with = [](const std::string& arguments) {
+    return R"("messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "1",
+        "type": "function", "function": {"name": "f", "arguments": )" +
+           arguments + "}}]}]";
+  };
+  for (const char* good : {R"("{\"x\": [1, {}]}")", R"("")", R"({"x": 1})"}) {
+    EXPECT_EQ(Bad(with(good)), "") << good;
+  }
+  for (const char* bad : {R"("{\"x\": ")", R"("[1]")", R"("{} {}")", R"("x")", "5"}) {
+    EXPECT_EQ(Bad(with(bad)), "messages[0].tool_calls[0].function.arguments") << bad;
+  }
+  ChatRequest request;
+  EXPECT_FALSE(Parse(with(R"({"x": 1})"), &request));
+  // So that templates that look at the content first write the calls.
+  EXPECT_TRUE(request.prompt.messages.at(0).at("content").is_null());
+}
+
+TEST(ChatFields, TheLastMessageGoesOn) {
+  const std::string last =
+      R"("messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "so")";
+  ChatRequest request;
+  EXPECT_FALSE(Parse(last + R"(, "prefix": true}])", &request));
+  EXPECT_TRUE(request.prompt.continue_final_message);
+  EXPECT_FALSE(request.prompt.add_generation_prompt);
+  ChatRequest named;
+  EXPECT_FALSE(Parse(last + R"(}], "continue_final_message": true, "add_generation_prompt": false,
+                              "echo": true)",
+                     &named));
+  EXPECT_TRUE(named.prompt.continue_final_message);
+  EXPECT_EQ(named.echoed, "so");
+  EXPECT_EQ(Bad(last + R"(}], "continue_final_message": true)"), "continue_final_message");
+  EXPECT_EQ(Bad(kHi + R"(, "continue_final_message": true, "add_generation_prompt": false)"),
+            "messages");
+}
+
+TEST(ChatFields, TemplateKwargsHaveDefaults) {
+  const json::object defaults = {{"enable_thinking", false}, {"tone", "dry"}};
+  RequestLimits limits = kLimits;
+  limits.chat_defaults = &defaults;
+  const auto kwargs = [&](const std::string& fields) {
+    ChatRequest request;
+    EXPECT_FALSE(Parse(kHi + fields, &request, limits));
+    return request.prompt.template_kwargs;
+  };
+  EXPECT_EQ(kwargs(""),
+            (json::object{{"thinking", false}, {"enable_thinking", false}, {"tone", "dry"}}));
+  EXPECT_EQ(kwargs(R"(, "thinking": {"type": "enabled"}, "chat_template_kwargs": {"tone": "wet"})"),
+            (json::object{{"tone", "wet"}, {"thinking", true}, {"enable_thinking", true}}));
+}
+
+TEST(Routes, PathsAreFoundAsTheyAreMeant) {
+  for (const auto& [asked, path] : std::vector<std::pair<std::string, std::string>>{
+           {"/v1/models/", "/v1/models"},
+           {"/chat/completions", "/v1/chat/completions"},
+           {"/models/tiny-r1", "/v1/models/tiny-r1"},
+           {"/v1/health", "/health"},
+           {"/v1/responses/resp_1/cancel/", "/v1/responses/resp_1/cancel"},
+           {"/nowhere", "/nowhere"},
+           {"/", "/"}}) {
+    EXPECT_EQ(CanonicalPath(asked), path);
+  }
+  EXPECT_EQ(FindRoute("/v1/responses/a/b"), nullptr);
+  EXPECT_EQ(FindRoute("/v1/responses//cancel"), nullptr);
+  EXPECT_EQ(RouteName("/v1/responses/resp_1"), "/v1/responses/{id}");
+  EXPECT_NE(NoSuchPath("/v1/embeddings").find("no embeddings"), std::string::npos);
+  EXPECT_NE(NoSuchPath("/v1/audio/speech").find("no audio"), std::string::npos);
+  EXPECT_NE(NoSuchPath("/x").find("There is no /x"), std::string::npos);
+}
+
+TEST(ResponseStore, TheLeastLatelyUsedGo) {
+  ResponseStore store(2, 1 << 20);
+  store.Put({.id = "a", .response = "1", .messages = "", .cancel = nullptr});
+  store.Put({.id = "b", .response = "2", .messages = "", .cancel = nullptr});
+  EXPECT_TRUE(store.Get("a"));
+  store.Put({.id = "c", .response = "3", .messages = "", .cancel = nullptr});
+  EXPECT_TRUE(store.Get("a"));
+  EXPECT_FALSE(store.Get("b"));
+  EXPECT_TRUE(store.Erase("a"));
+  EXPECT_FALSE(store.Erase("a"));
+}
+
+TEST(ResponseStore, BytesAreBounded) {
+  ResponseStore store(100, 10'000);
+  for (const char* id : {"a", "b", "c"}) {
+    store.Put({.id = id, .response = std::string(4000, 'x'), .messages = "", .cancel = nullptr});
+  }
+  EXPECT_FALSE(store.Get("a"));
+  EXPECT_TRUE(store.Get("b") && store.Get("c"));
+  store.Put({.id = "c", .response = std::string(20'000, 'x'), .messages = "", .cancel = nullptr});
+  EXPECT_FALSE(store.Get("c"));  // in place of which nothing fits
+  EXPECT_NE(ResponseStore::NewId(), ResponseStore::NewId());
+}
+
+}  // namespace
+}  // namespace fathom

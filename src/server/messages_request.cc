@@ -1,0 +1,285 @@
+#include "server/messages_request.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "server/json_fields.h"
+
+namespace fathom {
+
+namespace json = boost::json;
+
+namespace {
+
+json::value TextPart(std::string_view text) {
+  return json::object{{"type", "text"}, {"text", text}};
+}
+
+// The blocks of a content, which may be a plain string.
+template <class Read>
+void ForEachBlock(RequestFields& holder, const char* key, Read read) {
+  const json::value* content = holder.Find(key);
+  if (content == nullptr) return;
+  if (content->is_string()) {
+    const json::object block = {{"type", "text"}, {"text", *content}};
+    RequestFields fields(block, holder.error(), holder.Name(key));
+    return read(fields, std::string("text"));
+  }
+  const json::array* blocks = holder.Array(key);
+  for (size_t i = 0; blocks != nullptr && i < blocks->size() && !holder.failed(); ++i) {
+    const std::string name = fmt::format("{}[{}]", holder.Name(key), i);
+    if (!(*blocks)[i].is_object()) {
+      holder.Fail(key, fmt::format("{} must be an object", name));
+      return;
+    }
+    RequestFields fields((*blocks)[i].get_object(), holder.error(), name);
+    read(fields, fields.String("type", ""));
+  }
+}
+
+std::string Required(RequestFields& fields, const char* key) {
+  if (fields.Find(key) == nullptr) fields.Fail(key, fields.Name(key) + " is required");
+  return fields.String(key, "");
+}
+
+void RefuseBlock(RequestFields& block, const std::string& type) {
+  block.Fail("type", fmt::format("{} is {}; this model reads text, tool_use, tool_result "
+                                 "and thinking",
+                                 block.Name("type"), Excerpt(json::value(type))));
+}
+
+// Text alone, as of a system prompt or a tool's result.
+json::array ReadTexts(RequestFields& holder, const char* key) {
+  json::array parts(holder.storage());
+  ForEachBlock(holder, key, [&](RequestFields& block, const std::string& type) {
+    if (type != "text") return RefuseBlock(block, type);
+    parts.push_back(TextPart(Required(block, "text")));
+  });
+  return parts;
+}
+
+// One message of a user may be several: results of tools have messages of their own.
+void ReadUser(RequestFields& message, json::array* messages) {
+  json::array texts(messages->storage());
+  const auto flush = [&] {
+    if (texts.empty()) return;
+    messages->push_back(json::object{{"role", "user"}, {"content", std::move(texts)}});
+    texts = json::array(messages->storage());
+  };
+  ForEachBlock(message, "content", [&](RequestFields& block, const std::string& type) {
+    if (type == "text") {
+      texts.push_back(TextPart(Required(block, "text")));
+    } else if (type == "tool_result") {
+      flush();
+      json::array result = ReadTexts(block, "content");
+      if (result.empty()) result.push_back(TextPart(""));
+      messages->push_back(json::object{{"role", "tool"},
+                                       {"tool_call_id", Required(block, "tool_use_id")},
+                                       {"content", std::move(result)}});
+    } else {
+      RefuseBlock(block, type);
+    }
+  });
+  flush();
+}
+
+void ReadAssistant(RequestFields& message, json::array* messages) {
+  json::array texts(messages->storage()), calls(messages->storage());
+  std::string thinking;
+  ForEachBlock(message, "content", [&](RequestFields& block, const std::string& type) {
+    if (type == "text") {
+      texts.push_back(TextPart(Required(block, "text")));
+    } else if (type == "thinking") {
+      thinking += Required(block, "thinking");
+    } else if (type == "tool_use") {
+      const json::object* input = block.Object("input");
+      calls.push_back(json::object{
+          {"id", Required(block, "id")},
+          {"type", "function"},
+          {"function",
+           {{"name", Required(block, "name")},
+            {"arguments", input != nullptr ? json::serialize(*input) : std::string("{}")}}}});
+    } else if (type != "redacted_thinking") {  // which nobody here can read
+      RefuseBlock(block, type);
+    }
+  });
+  json::object result({{"role", "assistant"}}, messages->storage());
+  if (!texts.empty()) result["content"] = std::move(texts);
+  if (!thinking.empty()) result["reasoning"] = thinking;
+  if (!calls.empty()) result["tool_calls"] = std::move(calls);
+  messages->push_back(std::move(result));
+}
+
+json::array ReadMessages(RequestFields& fields, const json::storage_ptr& storage) {
+  json::array messages(storage);
+  json::array system = ReadTexts(fields, "system");
+  if (!system.empty()) {
+    messages.push_back(json::object{{"role", "system"}, {"content", std::move(system)}});
+  }
+  const json::array* given = fields.Array("messages");
+  if (given == nullptr || given->empty()) {
+    fields.Fail("messages", "messages is required: a list of at least one message");
+    return messages;
+  }
+  for (size_t i = 0; i < given->size() && !fields.failed(); ++i) {
+    const std::string name = fmt::format("messages[{}]", i);
+    const json::object* object = (*given)[i].if_object();
+    if (object == nullptr) {
+      fields.Fail("messages", fmt::format("{} must be an object", name));
+      break;
+    }
+    RequestFields message(*object, fields.error(), name);
+    const std::string role = message.String("role", "");
+    if (message.Find("content") == nullptr) {
+      message.Fail("content", message.Name("content") + " is required");
+    } else if (role == "user") {
+      ReadUser(message, &messages);
+    } else if (role == "assistant") {
+      ReadAssistant(message, &messages);
+    } else if (role == "system") {
+      messages.push_back(json::object{{"role", role}, {"content", ReadTexts(message, "content")}});
+    } else {
+      message.Fail("role",
+                   fmt::format("{} must be \"user\" or \"assistant\"", message.Name("role")));
+    }
+  }
+  return messages;
+}
+
+json::array ReadTools(RequestFields& fields, const json::storage_ptr& storage) {
+  json::array tools(storage);
+  const json::array* given = fields.Array("tools");
+  for (size_t i = 0; given != nullptr && i < given->size() && !fields.failed(); ++i) {
+    const std::string name = fmt::format("tools[{}]", i);
+    const json::object* object = (*given)[i].if_object();
+    if (object == nullptr) {
+      fields.Fail("tools", fmt::format("{} must be an object", name));
+      break;
+    }
+    RequestFields tool(*object, fields.error(), name);
+    const std::string type = tool.String("type", "custom");
+    if (type != "custom") {
+      tool.Fail("type", fmt::format("{} is {}: this server runs no tools of its own; describe it "
+                                    "with name and input_schema",
+                                    tool.Name("type"), Excerpt(json::value(type))));
+    }
+    if (tool.Bool("strict", false)) {
+      tool.Fail("strict", tool.Name("strict") + " is not supported: leave it out, or say false");
+    }
+    json::object function(
+        {{"name", Required(tool, "name")}, {"description", tool.String("description", "")}},
+        storage);
+    if (const json::object* schema = tool.Object("input_schema")) function["parameters"] = *schema;
+    tools.push_back(json::object{{"type", "function"}, {"function", std::move(function)}});
+  }
+  return tools;
+}
+
+void ReadToolChoice(RequestFields& fields, bool has_tools, json::object* chat) {
+  const json::object* object = fields.Object("tool_choice");
+  if (object == nullptr) return;
+  RequestFields choice(*object, fields.error(), "tool_choice");
+  const std::string type = choice.String("type", "");
+  if (type == "none" || (type == "auto" && has_tools)) {
+    (*chat)["tool_choice"] = type;
+  } else if (type != "auto") {
+    choice.Fail("type", fmt::format("tool_choice.type {} is not supported, as the answer's form "
+                                    "cannot be forced: it may be \"auto\" or \"none\"",
+                                    Excerpt(json::value(type))));
+  }
+  (*chat)["parallel_tool_calls"] = !choice.Bool("disable_parallel_tool_use", false);
+}
+
+// What is none of the text's business, or would be another answer.
+void Refuse(RequestFields& fields) {
+  for (const char* key : {"container", "mcp_servers", "output_format", "speed"}) {
+    if (fields.Find(key) != nullptr) {
+      fields.Fail(key, fmt::format("{} is not supported: leave it out", key));
+    }
+  }
+  if (const json::object* management = fields.Object("context_management")) {
+    RequestFields inner(*management, fields.error(), "context_management");
+    const json::array* edits = inner.Array("edits");
+    for (size_t i = 0; edits != nullptr && i < edits->size(); ++i) {
+      const json::object* edit = (*edits)[i].if_object();
+      const json::value* type = edit != nullptr ? edit->if_contains("type") : nullptr;
+      const bool of_thinking =
+          type != nullptr && type->is_string() && type->get_string().starts_with("clear_thinking");
+      if (of_thinking) continue;  // chat templates leave earlier thinking out anyway
+      inner.Fail("edits", "context_management.edits may only clear thinking");
+    }
+  }
+}
+
+// Thinking and its effort.
+void ReadThinking(RequestFields& fields, json::object* chat) {
+  const json::value* thinking = fields.Find("thinking");
+  (*chat)["thinking"] = thinking != nullptr ? *thinking : json::object{{"type", "disabled"}};
+  const json::object* output = fields.Object("output_config");
+  if (output == nullptr) return;
+  RequestFields inner(*output, fields.error(), "output_config");
+  if (inner.Find("format") != nullptr) {
+    inner.Fail("format",
+               "output_config.format is not supported: output cannot be constrained to "
+               "a grammar yet");
+  }
+  if (const json::value* effort = inner.Find("effort")) (*chat)["reasoning_effort"] = *effort;
+}
+
+}  // namespace
+
+std::optional<ApiError> ParseMessages(const json::object& body, const RequestLimits& limits,
+                                      bool generates, ChatRequest* request) {
+  std::optional<ApiError> error;
+  RequestFields fields(body, &error);
+  Refuse(fields);
+  json::object chat(body.storage());
+  json::array messages = ReadMessages(fields, body.storage());
+  json::array tools = ReadTools(fields, body.storage());
+  ReadToolChoice(fields, !tools.empty(), &chat);
+  ReadThinking(fields, &chat);
+  // No answer is longer than the context: a cap above it says nothing.
+  const auto most = fields.MaybeInteger("max_tokens", 1, INT32_MAX);
+  if (generates && !most) fields.Fail("max_tokens", "max_tokens is required");
+  if (error) return error;
+  if (most) chat["max_tokens"] = std::min<int64_t>(*most, limits.max_model_len);
+  const json::object& last = messages.back().get_object();
+  if (last.at("role") == json::value("assistant")) {  // the answer's beginning
+    chat["continue_final_message"] = true;
+    chat["add_generation_prompt"] = false;
+  }
+  chat["messages"] = std::move(messages);
+  if (!tools.empty()) chat["tools"] = std::move(tools);
+  for (const char* key : {"model", "temperature", "top_p", "top_k", "stream"}) {
+    if (const json::value* value = fields.Find(key)) chat[key] = *value;
+  }
+  if (const json::value* stops = fields.Find("stop_sequences")) {
+    if (fields.Array("stop_sequences") == nullptr) return error;
+    chat["stop"] = *stops;
+  }
+  error = ParseChat(chat, limits, request);
+  if (error && error->param == "stop") error->param = "stop_sequences";
+  return error;
+}
+
+json::object MessagesError(const ApiError& error) {
+  const auto type = [&error]() -> std::string_view {
+    switch (error.status) {
+      case 400: return "invalid_request_error";
+      case 401: return "authentication_error";
+      case 403: return "permission_error";
+      case 404: return "not_found_error";
+      case 413: return "request_too_large";
+      case 429: return "rate_limit_error";
+      case 503: return "overloaded_error";
+      case 408:
+      case 504: return "timeout_error";
+      default: return "api_error";
+    }
+  };
+  return {{"type", "error"}, {"error", {{"type", type()}, {"message", error.message}}}};
+}
+
+}  // namespace fathom

@@ -1,0 +1,33 @@
+// Which tokens of an answer belong to its thinking.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "engine/messages.h"
+#include "tokenizer/tokenizer.h"
+
+namespace fathom {
+
+class ReasoningMeter {
+ public:
+  explicit ReasoningMeter(const Tokenizer& tokenizer)
+      : think_(tokenizer.IdOf("<think>")), end_think_(tokenizer.IdOf("</think>")) {}
+
+  // Counts tokens of the thinking, its markers included, and says which: [first, second). `before`
+  // and `after`: whether the parser was thinking before and after these tokens' text. A piece that
+  // begins or ends the thinking has the marker's token, unless text was held back: then it counts
+  // to the thinking as a whole.
+  std::pair<size_t, size_t> Count(bool before, bool after,
+                                  const std::vector<GeneratedToken>& tokens);
+  int64_t tokens() const { return tokens_; }
+
+ private:
+  std::optional<TokenId> think_, end_think_;
+  int64_t tokens_ = 0;
+};
+
+}  // namespace fathom

@@ -1,0 +1,53 @@
+// Answers of /v1/responses.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "server/block_generation.h"
+#include "server/response_store.h"
+
+namespace fathom {
+
+// What an answer repeats of its request, and where it is kept.
+struct ResponseContext {
+  boost::json::object shown;
+  std::string messages;            // JSON: the conversation that it answers
+  ResponseStore* store = nullptr;  // null: it is not kept
+};
+
+class ResponsesGeneration final : public BlockGeneration {
+ public:
+  ResponsesGeneration(GenerationSetup setup, const ChatOutputOptions& options,
+                      ResponseContext context);
+  ~ResponsesGeneration() override;
+
+  std::string LastEvents() override;
+  std::string ErrorEvents() override;
+  std::string Body() override;
+
+ private:
+  void OnBegin(std::string* events) override;
+  void OnOpen(const Block& block, std::string* events) override;
+  void OnText(const Block& block, std::string_view text, std::string* events) override;
+  void OnClose(const Block& block, std::string* events) override;
+  bool CancelAsked() const override { return *cancel_; }
+
+  // An event of `type`; with `of_block` it names the last block as its item.
+  std::string TypedEvent(std::string_view type, boost::json::object fields, bool of_block = false);
+  std::string ItemId(const Block& block, size_t index) const;
+  boost::json::object Item(const Block& block, size_t index, const char* status) const;
+  boost::json::object Response(const char* status) const;
+  const char* Status() const;
+  // The whole answer, which is also kept.
+  boost::json::object Finished();
+
+  ResponseContext context_;
+  const std::shared_ptr<std::atomic<bool>> cancel_ = std::make_shared<std::atomic<bool>>(false);
+  bool kept_ = false;
+  int64_t sequence_ = 0;  // of the next event
+};
+
+}  // namespace fathom

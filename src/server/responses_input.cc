@@ -1,0 +1,154 @@
+#include "server/responses_input.h"
+
+#include <optional>
+#include <string_view>
+#include <utility>
+
+namespace fathom {
+
+namespace json = boost::json;
+
+namespace {
+
+std::string Required(RequestFields& fields, const char* key) {
+  if (fields.Find(key) == nullptr) fields.Fail(key, fields.Name(key) + " is required");
+  return fields.String(key, "");
+}
+
+// Of a list of parts, the `member` of each that has it, joined.
+std::string JoinedParts(RequestFields& item, const char* key, std::string_view separator) {
+  std::string text;
+  const json::value* content = item.Find(key);
+  if (content != nullptr && content->is_string()) return item.String(key, "");
+  const json::array* parts = item.Array(key);
+  for (size_t i = 0; parts != nullptr && i < parts->size(); ++i) {
+    const std::string name = fmt::format("{}[{}]", item.Name(key), i);
+    const json::object* object = (*parts)[i].if_object();
+    if (object == nullptr) {
+      item.Fail(key, name + " must be an object");
+      break;
+    }
+    RequestFields part(*object, item.error(), name);
+    const std::string type = part.String("type", "");
+    const bool is_text = type == "input_text" || type == "output_text" || type == "text" ||
+                         type == "reasoning_text" || type == "summary_text" || type == "refusal";
+    if (!is_text) {
+      part.Fail("type", fmt::format("{} is {}; this model reads text only", part.Name("type"),
+                                    Excerpt(json::value(type))));
+      break;
+    }
+    text.append(i > 0 ? separator : "")
+        .append(Required(part, type == "refusal" ? "refusal" : "text"));
+  }
+  return text;
+}
+
+// Collects items; those of the assistant that follow each other become one message.
+class InputReader {
+ public:
+  explicit InputReader(json::array* messages) : messages_(*messages) {}
+
+  void Read(RequestFields& item) {
+    const std::string type = item.String("type", "message");
+    if (type == "message") return ReadMessage(item);
+    if (type == "function_call") {
+      AssistantMessage& message = Assistant();
+      message.calls.push_back(
+          {Required(item, "call_id"), Required(item, "name"), Required(item, "arguments")});
+    } else if (type == "function_call_output") {
+      Flush();
+      const std::string output = JoinedParts(item, "output", "\n");
+      Push("tool", output)["tool_call_id"] = Required(item, "call_id");
+    } else if (type == "reasoning") {
+      const std::string text = JoinedParts(item, "content", "\n");
+      Assistant().reasoning += text.empty() ? JoinedParts(item, "summary", "\n") : text;
+    } else {
+      item.Fail("type", fmt::format("{} is {}, which is not supported: message, function_call, "
+                                    "function_call_output and reasoning are",
+                                    item.Name("type"), Excerpt(json::value(type))));
+    }
+  }
+
+  void Flush() {
+    if (!assistant_) return;
+    // Reasoning that nothing follows says nothing to a template.
+    if (!assistant_->content.empty() || !assistant_->calls.empty()) {
+      messages_.push_back(ToChat(*assistant_, messages_.storage()));
+    }
+    assistant_.reset();
+  }
+
+  json::object& Push(std::string_view role, std::string_view content) {
+    messages_.push_back(json::object({{"role", role}, {"content", content}}, messages_.storage()));
+    return messages_.back().get_object();
+  }
+
+ private:
+  void ReadMessage(RequestFields& item) {
+    const std::string role = Required(item, "role");
+    const std::string text = JoinedParts(item, "content", "\n");
+    if (role == "assistant") {
+      if (assistant_ && !assistant_->content.empty()) Flush();
+      Assistant().content = text;
+      return;
+    }
+    Flush();
+    if (role != "user" && role != "system" && role != "developer") {
+      item.Fail("role", fmt::format("{} must be \"user\", \"assistant\", \"system\" or "
+                                    "\"developer\"",
+                                    item.Name("role")));
+    }
+    Push(role, text);
+  }
+
+  AssistantMessage& Assistant() {
+    if (!assistant_) assistant_.emplace();
+    return *assistant_;
+  }
+
+  json::array& messages_;
+  std::optional<AssistantMessage> assistant_;
+};
+
+}  // namespace
+
+void ReadInput(RequestFields& fields, json::array* messages) {
+  InputReader reader(messages);
+  const json::value* input = fields.Find("input");
+  if (input != nullptr && input->is_string()) {
+    reader.Push("user", std::string_view(input->get_string()));
+    return;
+  }
+  const json::array* items = input != nullptr ? input->if_array() : nullptr;
+  if (items == nullptr || items->empty()) {
+    fields.Fail("input", "input is required: a string, or a list of items");
+    return;
+  }
+  for (size_t i = 0; i < items->size() && !fields.failed(); ++i) {
+    const std::string name = fmt::format("input[{}]", i);
+    if (!(*items)[i].is_object()) {
+      fields.Fail("input", name + " must be an object");
+      return;
+    }
+    RequestFields item((*items)[i].get_object(), fields.error(), name);
+    reader.Read(item);
+  }
+  reader.Flush();
+}
+
+json::object ToChat(const AssistantMessage& message, json::storage_ptr storage) {
+  json::object chat({{"role", "assistant"}, {"content", message.content}}, storage);
+  if (!message.reasoning.empty()) chat["reasoning"] = message.reasoning;
+  if (message.calls.empty()) return chat;
+  json::array calls(storage);
+  for (const AssistantMessage::Call& call : message.calls) {
+    calls.push_back(
+        json::object{{"id", call.id},
+                     {"type", "function"},
+                     {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+  }
+  chat["tool_calls"] = std::move(calls);
+  return chat;
+}
+
+}  // namespace fathom

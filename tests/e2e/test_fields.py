@@ -1,0 +1,170 @@
+"""Fields of vLLM, DeepSeek and SGLang beside OpenAI's, and what starts a server with other defaults."""
+
+import openai
+import pytest
+import requests
+from conftest import serving
+
+MODEL = "tiny-r1"
+SAID = [{"role": "user", "content": "What is 2 + 2?"}]
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_time",
+        "description": "Current time in a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+
+
+def ask(client, messages=SAID, **extra):
+    return client.chat.completions.create(model=MODEL, temperature=0, messages=messages, extra_body=extra)
+
+
+def detokenized(server, tokens):
+    return requests.post(f"{server.url}/detokenize", json={"tokens": tokens}, timeout=10).json()["prompt"]
+
+
+def test_hidden_reasoning_hides_its_logprobs_too(client):
+    shown = ask(client, logprobs=True)
+    hidden = ask(client, logprobs=True, include_reasoning=False)
+    assert hidden.choices[0].message.reasoning is None
+    said = "".join(entry.token for entry in hidden.choices[0].logprobs.content)
+    assert said == f"{shown.choices[0].message.content}<｜end▁of▁sentence｜>"
+    assert len(hidden.choices[0].logprobs.content) < len(shown.choices[0].logprobs.content)
+    reasoning = shown.usage.completion_tokens_details.reasoning_tokens
+    assert reasoning == shown.usage.completion_tokens - len(hidden.choices[0].logprobs.content)
+    streamed = [
+        entry.token
+        for chunk in client.chat.completions.create(
+            model=MODEL, temperature=0, messages=SAID, logprobs=True, stream=True, extra_body={"include_reasoning": False})
+        for choice in chunk.choices if choice.logprobs
+        for entry in choice.logprobs.content
+    ]  # fmt: skip
+    assert "".join(streamed) == said
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_token_ids(server, client, stream):
+    ids, prompt, text = [], [], ""
+    answer = client.chat.completions.create(
+        model=MODEL, temperature=0, messages=SAID, stream=stream, extra_body={"return_token_ids": True, "thinking": {"type": "disabled"}}
+    )
+    for part in answer if stream else [answer]:
+        prompt += getattr(part, "prompt_token_ids", None) or []
+        ids += part.choices[0].token_ids
+        text += (part.choices[0].delta if stream else part.choices[0].message).content or ""
+    assert detokenized(server, ids) == f"{text}<｜end▁of▁sentence｜>"
+    assert detokenized(server, prompt).endswith("What is 2 + 2?<｜Assistant｜></think>")
+    named = ask(client, logprobs=True, return_tokens_as_token_ids=True, return_token_ids=True).choices[0]
+    assert [entry.token for entry in named.logprobs.content] == [f"token_id:{i}" for i in named.token_ids]
+
+
+def test_prompt_logprobs(client):
+    whole = ask(client, prompt_logprobs=2, return_token_ids=True, max_tokens=1)
+    first, *rest = whole.prompt_logprobs
+    assert first is None and len(rest) == len(whole.prompt_token_ids) - 1
+    for token, entries in zip(whole.prompt_token_ids[1:], rest, strict=True):
+        assert str(token) in entries and 2 <= len(entries) <= 3
+        assert sorted(e["rank"] for e in entries.values() if e["rank"]) == [1, 2]
+    scored = client.completions.create(
+        model=MODEL, prompt=whole.prompt_token_ids, max_tokens=0, echo=True, logprobs=0, extra_body={"prompt_logprobs": 0})  # fmt: skip
+    echoed = scored.choices[0].logprobs.token_logprobs[1:]
+    assert echoed == pytest.approx([rest[i][str(t)]["logprob"] for i, t in enumerate(whole.prompt_token_ids[1:])])
+    assert [len(entries) for entries in scored.choices[0].prompt_logprobs[1:]] == [1] * len(rest)
+
+
+def test_a_prompt_is_cut_at_its_beginning_or_end(client):
+    def ids(**extra):
+        completion = client.completions.create(
+            model=MODEL, prompt=list(range(100, 120)), max_tokens=1, extra_body={"return_token_ids": True} | extra)  # fmt: skip
+        return completion.choices[0].prompt_token_ids
+
+    assert ids(truncate_prompt_tokens=5) == list(range(115, 120))
+    assert ids(truncate_prompt_tokens=5, truncation_side="right") == list(range(100, 105))
+    assert ids(truncate_prompt_tokens=-1) == list(range(100, 120))
+
+
+@pytest.mark.parametrize("deepseek", [False, True])
+def test_the_last_message_goes_on(client, deepseek):
+    question = {"role": "user", "content": "Umar is 40 years old, works as a lawyer and lives in Hanoi. Answer in JSON."}
+    whole = ask(client, [question], thinking={"type": "disabled"}).choices[0].message.content
+    begun = whole[: whole.index(",") + 1]
+    if deepseek:
+        rest = ask(client, [question, {"role": "assistant", "content": begun, "prefix": True}])
+    else:
+        last = {"role": "assistant", "content": begun}
+        extra = {"continue_final_message": True, "add_generation_prompt": False}
+        rest = ask(client, [question, last], **extra)
+        echoed = ask(client, [question, last], echo=True, **extra).choices[0].message.content
+        assert echoed == whole
+    assert begun + rest.choices[0].message.content == whole
+
+
+def test_every_token_of_a_completion_is_an_event(client):
+    stream = client.completions.create(
+        model=MODEL, prompt="What is", max_tokens=20, stream=True, extra_body={"return_token_ids": True, "ignore_eos": True})  # fmt: skip
+    assert [len(chunk.choices[0].token_ids) for chunk in stream] == [1] * 20
+
+
+def test_a_service_tier_is_repeated(client):
+    assert ask(client).service_tier is None
+    assert ask(client, service_tier="auto").service_tier == "default"
+    assert ask(client).system_fingerprint.startswith("fathom-")
+
+
+# In the form of V3 and R1; tiny-r1 knows another, and writes what it has learnt.
+V3 = """{{ bos_token }}{% for m in messages %}{% if m['role'] == 'user' %}{{ '<｜User｜>' + m['content'] }}
+{%- elif m['role'] == 'assistant' %}{{ '<｜Assistant｜>' + (m['content'] or '') }}{% for c in m['tool_calls'] or [] %}
+{{- '<｜tool▁call▁begin｜>' + c['type'] + '<｜tool▁sep｜>' + c['function']['name'] }}{% endfor %}{% endif %}{% endfor %}
+{{- '<｜Assistant｜></think>' }}"""
+
+
+def test_a_template_that_never_reads_tools_is_said(tmp_path):
+    template = tmp_path / "deaf.jinja"
+    template.write_text(V3)
+    with serving("--chat-template", template, "--default-chat-template-kwargs", '{"thinking": false}') as server:
+        client = server.client()
+        assert ask(client).choices[0].message.content == "4"
+        with pytest.raises(openai.BadRequestError) as caught:
+            ask(client, tools=[TOOL])
+        assert caught.value.param == "tools" and "--chat-template" in str(caught.value)
+    with serving("--chat-template", template, "--reasoning-parser", "none") as server:
+        assert not requests.get(f"{server.url}/server_info", timeout=10).json()["reads_tools"]
+
+
+def test_defaults_of_a_server():
+    with serving(
+        "--default-chat-template-kwargs", '{"thinking": false}', "--override-generation-config", '{"temperature": 0}',
+        "--api-key", "one", "two", "--max-logprobs", "3",
+    ) as server:  # fmt: skip
+        for key in ("one", "two"):
+            client = server.client(api_key=key)
+            answers = {
+                client.chat.completions.create(model=MODEL, messages=SAID).choices[0].message.model_dump_json()
+                for _ in range(3)
+            }
+            assert len(answers) == 1 and '"reasoning":null' in answers.pop()
+        thinking = client.chat.completions.create(model=MODEL, messages=SAID, extra_body={"enable_thinking": True})
+        assert thinking.choices[0].message.reasoning
+        with pytest.raises(openai.AuthenticationError):
+            server.client(api_key="three").models.list()
+        with pytest.raises(openai.BadRequestError):
+            client.chat.completions.create(model=MODEL, messages=SAID, logprobs=True, top_logprobs=4)
+
+
+def test_reasoning_may_stay_in_the_content():
+    with serving("--reasoning-parser", "none") as server:
+        message = ask(server.client()).choices[0].message
+        assert message.reasoning is None and "</think>4" in message.content
+
+
+def test_paths_are_taken_as_they_are_meant(server):
+    chat = {"model": MODEL, "messages": SAID, "max_tokens": 1}
+    for path in ("/v1/chat/completions/", "/chat/completions"):
+        assert requests.post(server.url + path, json=chat, timeout=30).status_code == 200
+    for path, said in (("/v1/embeddings", "no embeddings"), ("/v1/audio/speech", "no audio"), ("/nowhere", "There is no /nowhere")):
+        answer = requests.post(server.url + path, json={}, timeout=10)
+        assert answer.status_code == 404 and said in answer.json()["error"]["message"]
+    assert requests.post(f"{server.url}/ping", timeout=10).status_code == 200
+    assert server.metric("http_requests_total", status="2xx") > 0
