@@ -76,6 +76,18 @@ TEST_F(LogThreadTest, WritesJsonIfTold) {
   EXPECT_NE(text.find(" info an event\n"), std::string::npos);
 }
 
+TEST_F(LogThreadTest, WhatIsWrittenMakesRoom) {
+  const int64_t before = DroppedLogLines();
+  const LogThread thread(/*max_bytes=*/4096);
+  const std::string filler(200, 'x');
+  for (int i = 0; i < 100; ++i) {
+    LOG_INFO("{}", filler);
+    ASSERT_EQ(DroppedLogLines(), before) << i;
+    char byte = 0;
+    while (byte != '\n') ASSERT_EQ(read(pipe_[0], &byte, 1), 1);
+  }
+}
+
 TEST_F(LogThreadTest, WritesEverythingInOrder) {
   {
     const LogThread thread;

@@ -6,7 +6,9 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
+#include <span>
 
+#include "checkpoint/safetensors.h"
 #include "checkpoint/schema.h"
 #include "checkpoint/testing.h"
 
@@ -241,6 +243,18 @@ TEST(Schema, PublishedParameterCounts) {
                                          "num_experts_per_tok=6",
                                          "first_k_dense_replace=1"};
   EXPECT_NEAR(count(lite, false), 15.7, 0.05);
+}
+
+// 2^66 bytes, which are 0 in 64 bits, as the file gives it.
+TEST(Safetensors, SizesThatOverflowAreNoSizes) {
+  const std::string header =
+      R"({"a": {"dtype": "F32", "shape": [2305843009213693952, 8], "data_offsets": [0, 0]}})";
+  const uint64_t size = header.size();
+  std::string file(reinterpret_cast<const char*>(&size), sizeof size);
+  file += header;
+  Problems problems;
+  ASSERT_TRUE(ReadSafetensorsHeader(std::as_bytes(std::span(file)), "a file", problems).ok());
+  EXPECT_FALSE(problems.empty());
 }
 
 }  // namespace

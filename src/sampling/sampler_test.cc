@@ -147,6 +147,18 @@ TEST_P(SamplerTest, VectorsOfAPassHaveAsManyLikeliestAsEachWants) {
   }
 }
 
+TEST_P(SamplerTest, ALaterPassHasTheLogProbabilitiesOfItsOwnTokens) {
+  const std::vector<float> first = {0, 9, 2, 3, 2, 1}, second = {1, 2, 3, 8, 2, 1};
+  Open(0, {.temperature = 0});
+  EXPECT_EQ(Pass({first}, {0}, {1})[0], TokenId{1});
+  std::copy(second.begin(), second.end(), static_cast<float*>(sampler_.logits(pass_).data()));
+  sampler_.Sample(pass_, 1, {.slots = Ints({0}), .positions = Ints({0})}, slots_.state());
+  Sampler::PassLogprobs logprobs;
+  sampler_.LogProbsOfDrawn(pass_, 1, /*top=*/0, logprobs);
+  device_.WaitFor(device_.Mark());
+  EXPECT_NEAR(logprobs.vector(0, 0).logprob, LogProb(second, 3), 1e-5);
+}
+
 TEST_P(SamplerTest, PenaltiesCountWhatWasGenerated) {
   Open(0, {.temperature = 0, .frequency_penalty = 1}, 0, Ids({3, 3}));
   Open(1, {.temperature = 0, .repetition_penalty = 4});  // token 2 is in the prompt

@@ -136,6 +136,7 @@ TEST(Regex, LongTextsMatchAsShortOnes) {
   std::string text;
   for (int i = 0; i < 20'000; ++i) text += "é中";
   EXPECT_EQ(Matches("x", text), Texts{});
+  EXPECT_EQ(Matches("[^é中]", text), Texts{});
   EXPECT_EQ(Matches("[a-z]", text + "x" + text + "y"), (Texts{"x", "y"}));
   EXPECT_EQ(Matches(R"(\z)", text), Texts{""});
   EXPECT_EQ(Matches("(?<=中)x|中(?=y)", text + "x" + text + "y"), (Texts{"x", "中"}));

@@ -146,7 +146,7 @@ class Soak:
         while any(thread.is_alive() for thread in threads):
             if self.server.process.poll() is None:
                 self.sample(began)
-            threads[0].join(max(1, self.seconds / 400))
+            time.sleep(min(9, max(0.5, self.seconds / 400)))
         for thread in threads:
             thread.join()
 
