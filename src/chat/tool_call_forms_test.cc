@@ -79,8 +79,8 @@ struct Sample {
 
 const std::string kOslo = R"({"city": "Oslo"})", kRome = R"({"city": "R\u00f6me", "n": [1, 2]})";
 
-std::vector<Sample> Samples() {
-  const ToolCallForm fenced = ToolCallForm::kFenced, first = ToolCallForm::kNameFirst;
+std::vector<Sample> FencedSamples() {
+  const ToolCallForm fenced = ToolCallForm::kFenced;
   const std::string code = R"({"code": "```python\nx = '```'\n```"})";
   const std::string pretty = "{\n  \"city\": \"Oslo\"\n}";
   return {
@@ -121,6 +121,12 @@ std::vector<Sample> Samples() {
        kBegin + kCall + "function" + kSep + "f```json{\"a\": 1}```" + kCallEnd + kEnd,
        "",
        {{"f", "{\"a\": 1}"}}},
+  };
+}
+
+std::vector<Sample> OddFencedSamples() {
+  const ToolCallForm fenced = ToolCallForm::kFenced;
+  return {
       {"V3: no fence",
        fenced,
        false,
@@ -163,6 +169,12 @@ std::vector<Sample> Samples() {
        kBegin + kCall + "function" + kSep + kSep + kEnd,
        kCall + "function" + kSep + kSep,
        {}},
+  };
+}
+
+std::vector<Sample> NameFirstSamples() {
+  const ToolCallForm first = ToolCallForm::kNameFirst;
+  return {
       {"V3.1: two calls",
        first,
        false,
@@ -182,6 +194,14 @@ std::vector<Sample> Samples() {
        "",
        {{"function", "{}"}}},
   };
+}
+
+std::vector<Sample> Samples() {
+  std::vector<Sample> all;
+  for (const auto& some : {FencedSamples(), OddFencedSamples(), NameFirstSamples()}) {
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
 }
 
 Whole Expected(const Sample& sample) {

@@ -81,8 +81,8 @@ std::vector<Range> TrustedRanges(std::string_view piece, std::string_view whole,
 }  // namespace
 
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) {
-  const auto normalized = std::partition(
-      tokens.begin(), tokens.end(), [](const AddedToken& token) { return !token.normalized; });
+  const auto normalized = std::partition(tokens.begin(), tokens.end(),
+                                         [](const AddedToken& token) { return !token.normalized; });
   normalized_ = MakePass({normalized, tokens.end()});
   raw_ = MakePass({tokens.begin(), normalized});
 }

@@ -244,6 +244,15 @@ TEST_F(ExpertPeersTest, ATokenHasTheBitsOfOneGpu) {
   ExpectBitsOfOneGpu({&ops, DType::kF8E4M3, 2048, 128, 2500}, devices_, ranks_);
 }
 
+// What a token sums up to where each of its pairs comes back as it went.
+BF16 SumOfPairs(const Routing& routing, size_t token, BF16 x) {
+  float sum = 0;
+  for (size_t j = 0; j < kExperts; ++j) {
+    sum = std::fma(routing.weights[token * kExperts + j], ToFloat(x), sum);
+  }
+  return ToBF16(sum);
+}
+
 // Without experts each pair comes back as it went: 10,000 exchanges of random sizes, in pieces,
 // none of which is waited for.
 TEST_F(ExpertPeersTest, RandomRounds) {
@@ -300,17 +309,13 @@ TEST_F(ExpertPeersTest, RandomRounds) {
       device.Download(std::as_writable_bytes(std::span(got)), t.out.Slice(0, 0, live));
       device.stream().Synchronize();
       for (size_t i = 0; i < got.size(); ++i) {
-        const size_t token = i / static_cast<size_t>(c.hidden);
-        float sum = 0;
-        for (size_t j = 0; j < kExperts; ++j) {
-          sum = std::fma(routing.weights[token * kExperts + j],
-                         ToFloat(tokens[static_cast<size_t>(shift * c.hidden) + i]), sum);
-        }
-        if (got[i].bits != ToBF16(sum).bits) {
+        const BF16 want = SumOfPairs(routing, i / static_cast<size_t>(c.hidden),
+                                     tokens[static_cast<size_t>(shift * c.hidden) + i]);
+        if (got[i].bits != want.bits) {
           ranks_[at]->Abort();
           all.arrive_and_drop();
           return Internal("rank {}, round {}: number {} of {} live tokens is {}, not {}", rank,
-                          round, i, live, ToFloat(got[i]), sum);
+                          round, i, live, ToFloat(got[i]), ToFloat(want));
         }
       }
     }
