@@ -33,6 +33,7 @@ struct Setting {
   int threads = 2;
   const Ops* ops = &CpuOps(Fp8Activations::kExact);
   std::optional<DType> kv_cache = {};
+  int32_t drafts = 0;        // that a decode verifies
   int32_t pages = 0;         // 0: enough for every slot
   int32_t pass_vectors = 0;  // logit vectors that are sampled at a time; 0: one for each slot
 };
@@ -91,6 +92,7 @@ inline Results RunAll(const Setting& setting, const std::vector<GenerateRequest>
       *checkpoint, *setting.ops, device,
       {.max_tokens = setting.budget,
        .max_rows = setting.slots,
+       .max_drafts = setting.drafts,
        .max_logit_vectors = setting.pass_vectors > 0 ? setting.pass_vectors : setting.slots,
        .max_model_len = kMaxModelLen,
        .kv_cache = setting.kv_cache},
@@ -105,7 +107,8 @@ inline Results RunAll(const Setting& setting, const std::vector<GenerateRequest>
                                             .prefill_chunk = kChunk,
                                             .num_pages = pages,
                                             .max_model_len = kMaxModelLen,
-                                            .absorbed_limit = (*model)->options().absorbed_limit}};
+                                            .absorbed_limit = (*model)->options().absorbed_limit,
+                                            .max_drafts = setting.drafts}};
   Engine engine(
       options,
       std::make_unique<ModelExecutor>(
