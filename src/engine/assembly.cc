@@ -37,14 +37,16 @@ size_t PlannedWeightBytes(const Checkpoint& checkpoint, const Shard& shard,
          static_cast<size_t>(embedding);
 }
 
-// Logits of a step's rows exist so many at a time.
-constexpr int32_t kMaxPassVectors = 256;
+// A step's logit vectors exist so many at a time.
+constexpr int64_t kMaxPassVectors = 256;
 
 ModelOptions ModelOptionsOf(const ModelConfig& config, const AssemblyOptions& options) {
   const EngineLimits& limits = options.limits;
+  const int64_t vectors = int64_t{limits.max_num_seqs} * (1 + limits.max_drafts);
   return {.max_tokens = limits.max_num_batched_tokens,
           .max_rows = limits.max_num_seqs,
-          .max_logit_vectors = std::min(limits.max_num_seqs, kMaxPassVectors),
+          .max_drafts = limits.max_drafts,
+          .max_logit_vectors = std::min(vectors, kMaxPassVectors),
           .max_model_len = limits.max_model_len,
           .absorbed_limit = AbsorbedLimit(config),
           .kv_cache = options.kv_cache};
@@ -211,6 +213,23 @@ std::vector<MemoryNeed> EngineNeeds(const EngineBytes& bytes, bool gpu) {
   return needs;
 }
 
+std::string TakeRecorded(const RecordedSteps& recorded, MemoryPlan& plan) {
+  const auto gib = [](size_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
+  MemoryNeed& need =
+      *std::find_if(plan.needs.items.begin(), plan.needs.items.end(),
+                    [](const MemoryNeed& item) { return item.name == kRecordedSteps; });
+  const auto bytes = static_cast<size_t>(recorded.bytes);
+  need.remark = fmt::format("{} recorded in {:.1f} s, which took {:.2f}",
+                            Counted(recorded.steps, "step"), recorded.seconds, gib(bytes));
+  const size_t kept = need.bytes.value();
+  if (bytes <= kept) return "";
+  need.bytes = bytes;
+  return fmt::format(
+      "{} and their kernels took {:.2f} GiB, and the memory plan keeps {:.2f} for them: what is "
+      "left for others on this GPU is less than planned; --max-num-seqs lowers their number",
+      Counted(recorded.steps, "recorded step"), gib(bytes), gib(kept));
+}
+
 Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
                                        std::span<const EngineRank> ranks,
                                        const AssemblyOptions& options, const LoadProgress& progress,
@@ -241,6 +260,7 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
                                      .num_pages = static_cast<int32_t>(plan.num_pages),
                                      .max_model_len = limits.max_model_len,
                                      .absorbed_limit = model_options.absorbed_limit,
+                                     .max_drafts = limits.max_drafts,
                                      .prefix_caching = limits.prefix_caching,
                                      .prefix_scope = PrefixScopeOf(checkpoint, ops, options)},
                        .max_queue = limits.max_queue,
@@ -264,14 +284,10 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
                                     .step_timeout_s = options.step_timeout_s},
                                    recorded));
   if (recorded.steps > 0) {
-    MemoryNeed& need =
-        *std::find_if(plan.needs.items.begin(), plan.needs.items.end(),
-                      [](const MemoryNeed& item) { return item.name == kRecordedSteps; });
-    need.name =
-        fmt::format("kernels and {} recorded steps ({:.2f} GiB, made in {:.1f} s)", recorded.steps,
-                    static_cast<double>(recorded.bytes) / (1 << 30), recorded.seconds);
+    const std::string excess = TakeRecorded(recorded, plan);
     SetMemoryPlan(plan.ToString());
     LOG_INFO("memory: {}", plan.ToString());
+    if (!excess.empty()) LOG_WARNING("{}", excess);
   }
   assembled.engine = std::make_unique<Engine>(engine, std::move(executor), assembled.clock.get(),
                                               std::move(on_output));

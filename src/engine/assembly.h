@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -27,13 +28,14 @@ struct EngineLimits {
   int32_t max_num_seqs = 0;   // 0, here and below: FillDefaults
   int32_t max_num_batched_tokens = 0;
   int32_t prefill_chunk = 0;
+  int32_t max_drafts = 0;      // that a decode verifies; nothing proposes any yet
   int64_t kv_cache_bytes = 0;  // 0: see memory_plan.h
   int32_t max_queue = 1024;
   bool prefix_caching = true;
   double queue_timeout_s = 0;       // 0: none
   size_t request_memory_bytes = 0;  // that a server may hold for requests, in host memory
 
-  // What suits the device, where it is 0. A GPU needs more rows to be busy: V2-Lite in BF16 reads
+  // What suits the device, where it is 0. A GPU needs more tokens to be busy: V2-Lite in BF16 reads
   // prompts 1.5 times as fast in steps of 8192 tokens as in those of 1024
   // (docs/design/bf16-gemm.md).
   void FillDefaults(bool gpu);
@@ -78,5 +80,9 @@ struct EngineBytes {
   size_t requests = 0;              // that a server holds
 };
 std::vector<MemoryNeed> EngineNeeds(const EngineBytes& bytes, bool gpu);
+
+// Says in the plan what was recorded. A sentence if that took more than the plan keeps for it, in
+// which case the plan has the larger number; otherwise empty.
+std::string TakeRecorded(const RecordedSteps& recorded, MemoryPlan& plan);
 
 }  // namespace fathom

@@ -90,5 +90,31 @@ TEST(EngineNeeds, SayWhichFlagLowersThem) {
   EXPECT_EQ(on_cpu.back().lowered_by, "--max-request-memory-bytes");
 }
 
+// What was recorded stands beside what is kept for it, and more than that is said.
+TEST(EngineNeeds, WhatWasRecordedIsHeldAgainstWhatIsKept) {
+  const auto taken = [](int64_t bytes, std::string& plan_text) {
+    MemoryPlan plan{.needs = {.items = EngineNeeds({.weights = 1}, /*gpu=*/true), .page_bytes = 1}};
+    const std::string excess = TakeRecorded({.steps = 21, .bytes = bytes, .seconds = 2.5}, plan);
+    plan_text = plan.ToString();
+    return std::pair(excess, plan.needs.item_bytes() - 1);
+  };
+  std::string plan;
+  EXPECT_EQ(taken(int64_t{1} << 29, plan), std::pair(std::string(), int64_t{1} << 30));
+  EXPECT_TRUE(
+      plan.ends_with("kernels and recorded steps 1.00 GiB (21 steps recorded in 2.5 s, "
+                     "which took 0.50)"))
+      << plan;
+  const auto [excess, bytes] = taken(int64_t{3} << 29, plan);
+  EXPECT_TRUE(
+      excess.starts_with("21 recorded steps and their kernels took 1.50 GiB, and the "
+                         "memory plan keeps 1.00 for them"))
+      << excess;
+  EXPECT_EQ(bytes, int64_t{3} << 29);
+  EXPECT_TRUE(
+      plan.ends_with("kernels and recorded steps 1.50 GiB (21 steps recorded in 2.5 s, "
+                     "which took 1.50)"))
+      << plan;
+}
+
 }  // namespace
 }  // namespace fathom

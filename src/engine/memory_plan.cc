@@ -28,7 +28,8 @@ int64_t PagesOfUse(const MemoryNeeds& needs) {
 
 std::string TextOf(const MemoryNeed& need) {
   if (!need.bytes) return need.name + " not yet measured";
-  return fmt::format("{} {:.2f} GiB", need.name, Gib(static_cast<double>(*need.bytes)));
+  return fmt::format("{} {:.2f} GiB{}", need.name, Gib(static_cast<double>(*need.bytes)),
+                     need.remark.empty() ? "" : fmt::format(" ({})", need.remark));
 }
 
 // "--a, --b or --c": what lowers the largest items first, then what lowers the cache.

@@ -16,6 +16,7 @@ struct MemoryNeed {
   std::string name;             // in the plan: "activations"
   std::optional<size_t> bytes;  // nothing: not yet measured
   std::string lowered_by;       // a flag; empty: there is none
+  std::string remark;           // in the plan, behind the bytes; empty: there is none
 };
 
 struct MemoryNeeds {

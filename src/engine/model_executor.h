@@ -28,6 +28,10 @@ struct ModelExecutorOptions {
   std::function<void()> on_failure;  // of several ranks: called once this one's device has failed
 };
 
+// The sizes of steps that are recorded on a device that replays, the smallest number of tokens
+// first: of some numbers of rows, each with as many drafts in every row as are worth a record.
+std::vector<BatchCapacity> RecordedSizes(const ModelOptions& options);
+
 // The steps that were recorded, to be replayed: their number, and what that took.
 struct RecordedSteps {
   int64_t steps = 0;
@@ -95,7 +99,7 @@ class ModelExecutor final : public Executor {
   Device& device_;
   StepRunner runner_;
   std::vector<std::shared_ptr<const RequestParams>> params_;  // of each slot's request
-  std::vector<BatchCapacity> sizes_;  // that steps are padded to, ascending; empty: they are not
+  std::vector<BatchCapacity> sizes_;  // that steps are padded to: RecordedSizes(); empty: are not
   RecordedSteps recorded_;
   std::deque<Enqueued> enqueued_;
   const size_t max_in_flight_;

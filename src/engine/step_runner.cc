@@ -12,14 +12,18 @@ int64_t MaxPages(const ModelOptions& options) {
 
 // Logit vectors are apart from slots: there are as many as a step may want, taken in passes.
 BatchCapacity InputsOf(const ModelOptions& options) {
+  const int64_t most = std::min(options.max_tokens, options.max_rows * (1 + options.max_drafts));
   return {.rows = options.max_rows,
           .tokens = options.max_tokens,
-          .logit_vectors = std::max(options.max_rows, options.max_logit_vectors),
+          .logit_vectors = std::max(most, options.max_logit_vectors),
           .pass_vectors = options.max_logit_vectors};
 }
 
 SlotsCapacity SlotsOf(const ModelConfig& config, const ModelOptions& options, int64_t slots) {
-  return {.slots = slots, .vocab = config.vocab_size, .max_pages = MaxPages(options)};
+  return {.slots = slots,
+          .vocab = config.vocab_size,
+          .max_pages = MaxPages(options),
+          .max_drafts = options.max_drafts};
 }
 
 SamplerCapacity SamplerOf(const ModelConfig& config, const ModelOptions& options) {

@@ -67,6 +67,7 @@ class StepRunner {
                 std::span<const TokenId> tokens, int32_t top, Sampler::PassLogprobs& to);
 
   int64_t pass_vectors() const { return sampler_.pass_vectors(); }
+  const SlotState& slots() const { return slots_.state(); }
 
  private:
   TensorView ComputeLogits(const LogitPass& pass, const TensorView& hidden);

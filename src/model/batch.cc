@@ -21,7 +21,7 @@ size_t StepInputs::LayOut(Arena arena) {
   allocate({&row_capacity_, &row_begin_, &logit_begin_}, rows + 1);
   allocate({&plan_tokens_, &ids_, &positions_, &token_slot_}, capacity_.tokens);
   allocate({&live_rows_, &live_tokens_, &absorbed_live_}, 1);
-  allocate({&logit_index_}, capacity_.logit_vectors);
+  allocate({&logit_index_, &logit_ordinal_}, capacity_.logit_vectors);
   allocate({&pass_live_}, passes);
   return arena.used();
 }
@@ -109,9 +109,10 @@ Batch StepInputs::Stage(std::span<const BatchRow> rows, const SlotState& slots,
            .live = live_rows_};
   passes_.clear();
   for (int64_t at = 0, pass = 0; at < logit_vectors_; at += capacity_.pass_vectors, ++pass) {
-    passes_.push_back(
-        {.index = logit_index_.Slice(0, at, std::min(at + capacity_.pass_vectors, logit_vectors_)),
-         .live = pass_live_.Slice(0, pass, pass + 1)});
+    const int64_t end = std::min(at + capacity_.pass_vectors, logit_vectors_);
+    passes_.push_back({.index = logit_index_.Slice(0, at, end),
+                       .ordinal = logit_ordinal_.Slice(0, at, end),
+                       .live = pass_live_.Slice(0, pass, pass + 1)});
   }
   return batch;
 }
@@ -137,6 +138,7 @@ void StepInputs::Prepare(OpRunner& run, const Batch& batch, const SlotState& slo
        .row_count = rows_.count,
        .logit_begin = rows_.logit_begin,
        .logit_index = logit_index_.Slice(0, 0, logit_vectors_),
+       .logit_ordinal = logit_ordinal_.Slice(0, 0, logit_vectors_),
        .pass_live = pass_live_.Slice(0, 0, static_cast<int64_t>(passes_.size()))});
 }
 

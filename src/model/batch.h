@@ -98,7 +98,7 @@ class StepInputs {
   TensorView row_slot_, row_capacity_, plan_tokens_, plan_begin_, plan_samples_, live_rows_;
   // Computed:
   TensorView ids_, positions_, token_slot_, live_tokens_, absorbed_live_;
-  TensorView row_begin_, row_count_, logit_begin_, logit_index_, pass_live_;
+  TensorView row_begin_, row_count_, logit_begin_, logit_index_, logit_ordinal_, pass_live_;
 
   RowTensors rows_;
   std::vector<LogitPass> passes_;

@@ -69,8 +69,7 @@ struct LinearArgs {
   TensorView out;                        // act or F32 [tokens, out]
 };
 
-// out[t, h] = x[t, h] W[h]^T: a product per head (absorbed W_UK and W_UV), never
-// with quantised activations.
+// out[t, h] = x[t, h] W[h]^T: a product per head (absorbed W_UK, W_UV), activations as they are.
 struct HeadLinearArgs {
   TensorView x;                          // act [tokens, heads, in]; tokens and heads may be strided
   const PackedWeight* weight = nullptr;  // heads matrices [out, in]
@@ -229,15 +228,18 @@ struct PrepareInputsArgs {
   TensorView row_count;      // I32 [rows], out: live tokens of each row
   TensorView logit_begin;  // I32 [rows + 1], out: first logit vector of each row, and their number
   TensorView logit_index;  // I32 [logit vectors], out: each one's token
-  TensorView pass_live;    // I32 [passes], out: live logit vectors of each pass
+  TensorView logit_ordinal;  // I32 [logit vectors], out: how many of its row are before it
+  TensorView pass_live;      // I32 [passes], out: live logit vectors of each pass
 };
 
 // Turns raw logits into those to sample from, in the order that request/params.h gives, up to the
 // ban of stop tokens: bias; repetition (divides positive, multiplies negative logits of tokens in
-// prompt or output; Keskar et al. 2019); frequency x count; presence; ban (-inf).
+// prompt or output; Keskar et al. 2019); frequency x count; presence; ban (-inf). Of a row's
+// vectors each takes the drafts before it as generated, as if the row's tokens came one by one.
 struct AdjustLogitsArgs {
   TensorView logits;      // F32 [logit vectors, vocab], in and out
   TensorView index;       // I32 [logit vectors], in [0, tokens): each one's token
+  TensorView ordinal;     // I32 [logit vectors]: how many of the slot's drafts are before it
   TensorView token_slot;  // I32 [tokens]
   SlotState slots;
   TensorView live;  // I32 [1]: logit vectors

@@ -15,8 +15,9 @@ struct RowTensors {
 
 // Tokens whose hidden states become logits at a time.
 struct LogitPass {
-  TensorView index;  // I32 [logit vectors]: each one's token of the batch
-  TensorView live;   // I32 [1]: logit vectors
+  TensorView index;    // I32 [logit vectors]: each one's token of the batch
+  TensorView ordinal;  // I32 [logit vectors]: how many of its row are before it; to sample
+  TensorView live;     // I32 [1]: logit vectors
 
   int64_t vectors() const { return index.dim(0); }
 };

@@ -40,7 +40,7 @@ Sampler::Sampler(const SamplerCapacity& capacity, const Ops& ops, Device& device
 
   // One pass at full capacity, without running anything.
   const Slots one_slot({.slots = 1, .vocab = capacity.vocab, .max_pages = 1}, device);
-  const LogitPass pass{t_.index, t_.live};
+  const LogitPass pass{.index = t_.index, .ordinal = t_.index, .live = t_.live};
   Gather(pass, t_.hidden);
   Sample(pass, 0, {.slots = t_.index, .positions = t_.index}, one_slot.state());
   run_(ops.log_probs, {.logits = t_.logits,
@@ -85,6 +85,7 @@ void Sampler::Sample(const LogitPass& pass, int64_t first, const TokenMap& map,
                            .out = adjusted});
   run_(ops.adjust_logits, {.logits = adjusted,
                            .index = pass.index,
+                           .ordinal = pass.ordinal,
                            .token_slot = map.slots,
                            .slots = state,
                            .live = pass.live});

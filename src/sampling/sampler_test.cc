@@ -50,7 +50,8 @@ class SamplerTest : public testing::TestWithParam<const Ops*> {
     for (int32_t vector = 0; vector < vectors; ++vector) index.push_back(vector);
     for (int32_t vector = 0; vector <= vectors; ++vector) begin.push_back(vector);
     for (int32_t& position : positions) --position;
-    pass_ = {.index = Ints(index), .live = Ints({vectors})};
+    const std::vector<int32_t> firsts(logits.size(), 0);  // each of a row of its own
+    pass_ = {.index = Ints(index), .ordinal = Ints(firsts), .live = Ints({vectors})};
     sampler_.Gather(pass_, hidden_);
     float* to = static_cast<float*>(sampler_.logits(pass_).data());
     for (const auto& vector : logits) to = std::copy(vector.begin(), vector.end(), to);

@@ -33,6 +33,7 @@ struct Setting {
   int threads = 2;
   const Ops* ops = &CpuOps(Fp8Activations::kExact);
   std::optional<DType> kv_cache = {};
+  int32_t drafts = 0;        // that a decode verifies
   int32_t pages = 0;         // 0: enough for every slot
   int32_t pass_vectors = 0;  // logit vectors that are sampled at a time; 0: one for each slot
   bool prefix_caching = false;
@@ -94,6 +95,7 @@ inline Results RunBatches(const Setting& setting,
       *checkpoint, *setting.ops, device,
       {.max_tokens = setting.budget,
        .max_rows = setting.slots,
+       .max_drafts = setting.drafts,
        .max_logit_vectors = setting.pass_vectors > 0 ? setting.pass_vectors : setting.slots,
        .max_model_len = kMaxModelLen,
        .kv_cache = setting.kv_cache},
@@ -109,6 +111,7 @@ inline Results RunBatches(const Setting& setting,
                                             .num_pages = pages,
                                             .max_model_len = kMaxModelLen,
                                             .absorbed_limit = (*model)->options().absorbed_limit,
+                                            .max_drafts = setting.drafts,
                                             .prefix_caching = setting.prefix_caching}};
   Engine engine(
       options,

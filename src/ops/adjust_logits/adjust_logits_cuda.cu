@@ -2,7 +2,8 @@
 //   formula:       as ops.h says for AdjustLogitsArgs
 //   data mapping:  a block of 1024 threads per logit vector: biases first, then a pass over the
 //                  vocabulary if the request asks for penalties, then bans
-//   bytes, FLOPs:  8 bytes a bias; 13 bytes a token of the vocabulary where penalised
+//   bytes, FLOPs:  8 bytes a bias; 13 bytes a token of the vocabulary where penalised; the drafts
+//                  before a vector are compared with each token, from L1
 //   accumulator:   none
 //   expected time: without penalties one launch (3 us), else 129k x 13 bytes a vector; not measured
 #include "cuda/kernels.cuh"
@@ -15,9 +16,9 @@ constexpr int kMaxBiases = 1024;
 
 struct Adjustment {
   Slices<float> logits;
-  int64_t vocab, slots, tokens;
-  const int32_t *index, *token_slot, *live;
-  Slices<const int32_t> bias_ids, counts, stop_tokens;
+  int64_t vocab, slots, tokens, most_drafts;
+  const int32_t *index, *ordinal, *token_slot, *live;
+  Slices<const int32_t> bias_ids, counts, stop_tokens, drafts;
   Slices<const float> bias_values;
   Slices<const uint8_t> in_prompt;
   int biases, stops;
@@ -45,12 +46,15 @@ __device__ inline void AddBiases(const Adjustment& a, float* logits, int32_t slo
   }
 }
 
-__device__ inline void Penalise(const Adjustment& a, float* logits, int32_t slot) {
+__device__ inline void Penalise(const Adjustment& a, float* logits, int32_t slot,
+                                int32_t drafts_before) {
   const float repetition = a.repetition[slot], frequency = a.frequency[slot];
   const float presence = a.presence[slot];
   if (repetition == 1 && frequency == 0 && presence == 0) return;
+  const int32_t* drafts = a.drafts[slot];
   for (int64_t v = threadIdx.x; v < a.vocab; v += blockDim.x) {
-    const int32_t count = a.counts[slot][v];
+    int32_t count = a.counts[slot][v];
+    for (int i = 0; i < drafts_before; ++i) count += drafts[i] == v;
     float logit = logits[v];
     if (count > 0 || a.in_prompt[slot][v] != 0) {
       logit = logit > 0 ? __fdiv_rn(logit, repetition) : logit * repetition;
@@ -72,12 +76,14 @@ __global__ void AdjustLogits(Adjustment a) {
   DEVICE_CHECK(token >= 0 && token < a.tokens, "adjust_logits: token", token);
   const int32_t slot = a.token_slot[token];
   DEVICE_CHECK(slot >= 0 && slot < a.slots, "adjust_logits: slot", slot);
+  const int32_t ordinal = a.ordinal[vector];
+  DEVICE_CHECK(ordinal >= 0 && ordinal <= a.most_drafts, "adjust_logits: ordinal", ordinal);
   float* logits = a.logits[vector];
   AddBiases(a, logits, slot);
   __syncthreads();
-  Penalise(a, logits, slot);
+  Penalise(a, logits, slot, ordinal);
   __syncthreads();
-  if (a.generated[slot] >= a.min_tokens[slot]) return;
+  if (a.generated[slot] + ordinal >= a.min_tokens[slot]) return;
   for (int i = threadIdx.x; i < a.stops; i += blockDim.x) {
     const int32_t stop = a.stop_tokens[slot][i];
     DEVICE_CHECK(stop < a.vocab, "adjust_logits: stop token", stop);
@@ -96,12 +102,15 @@ void AdjustLogitsCuda(OpContext& context, const AdjustLogitsArgs& a) {
                                  .vocab = a.logits.dim(1),
                                  .slots = s.counts.dim(0),
                                  .tokens = a.token_slot.dim(0),
+                                 .most_drafts = s.drafts.dim(1),
                                  .index = Data<int32_t>(a.index),
+                                 .ordinal = Data<int32_t>(a.ordinal),
                                  .token_slot = Data<int32_t>(a.token_slot),
                                  .live = Data<int32_t>(a.live),
                                  .bias_ids = SlicesOf<const int32_t>(s.bias_ids),
                                  .counts = SlicesOf<const int32_t>(s.counts),
                                  .stop_tokens = SlicesOf<const int32_t>(s.stop_tokens),
+                                 .drafts = SlicesOf<const int32_t>(s.drafts),
                                  .bias_values = SlicesOf<const float>(s.bias_values),
                                  .in_prompt = SlicesOf<const uint8_t>(s.in_prompt),
                                  .biases = static_cast<int>(s.bias_ids.dim(1)),

@@ -17,15 +17,18 @@ std::vector<int32_t> Backwards(int32_t live) {
 }
 
 // Logit vectors of the slots given, with room for one more; the batch has their tokens backwards.
+// `ordinal`: of each; empty: of the first of a row.
 std::vector<float> RunVectors(const TestBackend& b, const TestSlots& slots,
-                              const std::vector<float>& x,
-                              const std::vector<int32_t>& vector_slot) {
+                              const std::vector<float>& x, const std::vector<int32_t>& vector_slot,
+                              std::vector<int32_t> ordinal = {}) {
+  ordinal.resize(vector_slot.size(), 0);
   const auto live = static_cast<int32_t>(vector_slot.size());
   const TestTensor logits(DType::kF32, {live + 1, kVocab}, x);
   const std::vector<int32_t> token_slot(vector_slot.rbegin(), vector_slot.rend());
   RunOp(b, &Ops::adjust_logits,
         {.logits = logits,
          .index = Ints({live + 1}, Backwards(live)),
+         .ordinal = Ints({live + 1}, ordinal),
          .token_slot = Ints({live + 2}, token_slot),
          .slots = slots.state(),
          .live = Live(live)});
@@ -121,6 +124,81 @@ TEST_P(AdjustLogitsTest, AsTheOracleAndAlone) {
   ExpectAsOracle(GetParam(), 1e-6, [&](const TestBackend& b) { return run(b, Range(33)); });
   ExpectTokenInvariance(33, kVocab,
                         [&](const std::vector<int>& vectors) { return run(GetParam(), vectors); });
+}
+
+// Slots as they were before a decode, and as they are once its first `come` drafts were generated.
+TestSlots OneByOne(int come) {
+  TestSlots slots(2, kVocab);
+  At<float>(slots.repetition, 1) = 1.25f;
+  At<float>(slots.frequency, 1) = 0.375f;
+  At<float>(slots.presence, 1) = -0.5f;
+  At<int32_t>(slots.min_tokens, 1) = 7;
+  At<int32_t>(slots.generated, 1) = 5 + come;
+  At<int32_t>(slots.stop_tokens, 1, 0) = 20;
+  At<uint8_t>(slots.in_prompt, 1, 12) = 1;
+  At<int32_t>(slots.counts, 1, 11) = 2;
+  constexpr int32_t kDrafts[] = {11, 299, 11};  // counted before, new, and twice
+  for (int i = 0; i < 3; ++i) At<int32_t>(slots.drafts, 1, i) = kDrafts[i];
+  for (int i = 0; i < come; ++i) ++At<int32_t>(slots.counts, 1, kDrafts[i]);
+  return slots;
+}
+
+// Vectors of a row of 1 + k tokens are those of rows of one token, one by one; other slots' vectors
+// stand between them.
+TEST_P(AdjustLogitsTest, DraftsBeforeAVectorAreAsGenerated) {
+  const std::vector<float> x = Normals(kVocab, 9, 10);
+  std::vector<std::vector<float>> one_by_one;
+  for (int k = 0; k <= 3; ++k) {
+    one_by_one.push_back(RunVectors(GetParam(), OneByOne(k), x, {1}));
+    for (int j = 0; j < k; ++j) EXPECT_NE(one_by_one[k], one_by_one[j]);  // or nothing is shown
+    // The ban falls with the seventh token.
+    EXPECT_EQ(std::isinf(one_by_one[k][20]), k < 2) << k;
+  }
+  for (int k = 0; k <= 3; ++k) {
+    std::vector<float> row, expected;
+    std::vector<int32_t> slots, ordinals;
+    const auto add = [&](int32_t slot, int32_t ordinal, const std::vector<float>& vector) {
+      row.insert(row.end(), x.begin(), x.end());
+      expected.insert(expected.end(), vector.begin(), vector.end());
+      slots.push_back(slot);
+      ordinals.push_back(ordinal);
+    };
+    for (int ordinal = 0; ordinal <= k; ++ordinal) add(1, ordinal, one_by_one[ordinal]);
+    add(0, 0, x);
+    ExpectSameBits(RunVectors(GetParam(), OneByOne(0), row, slots, ordinals), expected);
+    if (k == 0) continue;
+    // The canary: vectors that are adjusted as if each were its row's first are noticed.
+    EXPECT_NE(RunVectors(GetParam(), OneByOne(0), row, slots), expected);
+  }
+}
+
+// Each penalty alone counts a draft, and the ban does.
+TEST_P(AdjustLogitsTest, EachPenaltyCountsADraft) {
+  const auto adjusted = [&](const std::function<void(TestSlots&)>& ask) {
+    TestSlots slots(1, kVocab);
+    At<int32_t>(slots.drafts, 0, 0) = 299;
+    At<int32_t>(slots.drafts, 0, 1) = 299;
+    At<int32_t>(slots.drafts, 0, 2) = 5;  // behind the vector: not yet there
+    ask(slots);
+    return RunVectors(GetParam(), slots, std::vector<float>(kVocab, 2), {0}, {2});
+  };
+  std::vector<float> expected(kVocab, 2);
+  ExpectSameBits(adjusted([](TestSlots&) {}), expected);
+  expected[299] = 1;
+  ExpectSameBits(adjusted([](TestSlots& s) { At<float>(s.repetition, 0) = 2; }), expected);
+  ExpectSameBits(adjusted([](TestSlots& s) { At<float>(s.frequency, 0) = 0.5f; }), expected);
+  ExpectSameBits(adjusted([](TestSlots& s) { At<float>(s.presence, 0) = 1; }), expected);
+  const auto ban = [](int32_t min_tokens) {
+    return [min_tokens](TestSlots& s) {
+      At<int32_t>(s.stop_tokens, 0, 0) = 4;
+      At<int32_t>(s.generated, 0) = 10;
+      At<int32_t>(s.min_tokens, 0) = min_tokens;
+    };
+  };
+  expected[299] = 2;
+  ExpectSameBits(adjusted(ban(12)), expected);
+  expected[4] = -INFINITY;
+  ExpectSameBits(adjusted(ban(13)), expected);
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ void Check(const PrepareInputsArgs& a) {
   check("prepare_inputs: row_count", a.row_count, {rows});
   check("prepare_inputs: logit_begin", a.logit_begin, {rows + 1});
   check("prepare_inputs: logit_index", a.logit_index, {logits});
+  check("prepare_inputs: logit_ordinal", a.logit_ordinal, {logits});
   check("prepare_inputs: pass_live", a.pass_live, {passes});
 }
 

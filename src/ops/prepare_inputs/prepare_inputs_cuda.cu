@@ -18,7 +18,7 @@ struct Plan {
   Slices<const int32_t> drafts;
   int64_t tokens, slots, logits, passes, expanded_tokens, pass_vectors;
   int32_t *ids, *positions, *token_slot, *live_tokens, *absorbed_live;
-  int32_t *row_begin, *row_count, *logit_begin, *logit_index, *pass_live;
+  int32_t *row_begin, *row_count, *logit_begin, *logit_index, *logit_ordinal, *pass_live;
 
   __device__ bool IsDecode(int r) const { return plan_begin[r] == -1; }
   __device__ int LiveTokens(int r) const {
@@ -90,6 +90,7 @@ __global__ void PrepareInputs(Plan p) {
   }
   for (int i = static_cast<int>(threadIdx.x); i < logit_vectors; i += kInputThreads) {
     p.logit_index[before.y + i] = end - logit_vectors + i;
+    p.logit_ordinal[before.y + i] = i;
   }
   if (threadIdx.x == 0) {
     p.row_begin[r] = before.x;
@@ -130,6 +131,7 @@ void PrepareInputsCuda(OpContext& context, const PrepareInputsArgs& a) {
                      .row_count = Data<int32_t>(a.row_count),
                      .logit_begin = Data<int32_t>(a.logit_begin),
                      .logit_index = Data<int32_t>(a.logit_index),
+                     .logit_ordinal = Data<int32_t>(a.logit_ordinal),
                      .pass_live = Data<int32_t>(a.pass_live)};
   // Without rows, one block still writes the counts.
   const auto rows = static_cast<unsigned>(std::max<int64_t>(a.row_slot.dim(0), 1));

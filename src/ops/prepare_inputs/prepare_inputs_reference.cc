@@ -58,6 +58,7 @@ void PrepareInputsReference(OpContext&, const PrepareInputsArgs& a) {
     tokens += live;
     for (int32_t i = 0; i < logit_vectors; ++i) {
       Set(a.logit_index, logits + i) = tokens - logit_vectors + i;
+      Set(a.logit_ordinal, logits + i) = i;
     }
     logits += logit_vectors;
   }

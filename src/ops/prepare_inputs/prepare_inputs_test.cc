@@ -17,7 +17,7 @@ struct Output {
   TestTensor live_tokens{DType::kI32, {1}}, absorbed_live{DType::kI32, {1}};
   TestTensor row_begin{DType::kI32, {kRows + 1}}, row_count{DType::kI32, {kRows}};
   TestTensor logit_begin{DType::kI32, {kRows + 1}}, logit_index{DType::kI32, {kLogits}},
-      pass_live{DType::kI32, {kPasses}};
+      logit_ordinal{DType::kI32, {kLogits}}, pass_live{DType::kI32, {kPasses}};
 };
 
 // The plan's token at place i is 100 + i.
@@ -51,6 +51,7 @@ Output RunRows(const TestBackend& b, const TestSlots& slots, const std::vector<R
          .row_count = out.row_count,
          .logit_begin = out.logit_begin,
          .logit_index = out.logit_index,
+         .logit_ordinal = out.logit_ordinal,
          .pass_live = out.pass_live});
   return out;
 }
@@ -91,6 +92,7 @@ TEST_P(PrepareInputsTest, TakesFromPlanAndSlots) {
   Expect(out.row_count, {5, 2, 3, 1});
   Expect(out.logit_begin, {0, 0, 1, 4, 5});
   Expect(out.logit_index, {6, 7, 8, 9, 10});
+  Expect(out.logit_ordinal, {0, 0, 1, 2, 0});  // of a prompt's last chunk: the first
   Expect(out.pass_live, {3, 2, 0});
 }
 
@@ -147,7 +149,8 @@ TEST_P(PrepareInputsTest, ManyRows) {
       token_slot(DType::kI32, {kMany}), live_tokens(DType::kI32, {1}),
       absorbed_live(DType::kI32, {1}), row_begin(DType::kI32, {kMany + 1}),
       row_count(DType::kI32, {kMany}), logit_begin(DType::kI32, {kMany + 1}),
-      logit_index(DType::kI32, {kMany}), pass_live(DType::kI32, {4});
+      logit_index(DType::kI32, {kMany}), logit_ordinal(DType::kI32, {kMany}),
+      pass_live(DType::kI32, {4});
   RunOp(GetParam(), &Ops::prepare_inputs,
         {.row_slot = Ints({kMany}, row_slot),
          .row_capacity = Ints({kMany + 1}, capacity),
@@ -166,6 +169,7 @@ TEST_P(PrepareInputsTest, ManyRows) {
          .row_count = row_count,
          .logit_begin = logit_begin,
          .logit_index = logit_index,
+         .logit_ordinal = logit_ordinal,
          .pass_live = pass_live});
   const auto live = static_cast<int32_t>(expected.size());
   Expect(ids, expected);
@@ -173,6 +177,7 @@ TEST_P(PrepareInputsTest, ManyRows) {
   Expect(live_tokens, {live});
   EXPECT_EQ(row_begin.Ints()[kMany], live);
   EXPECT_EQ(logit_begin.Ints()[kMany], live);
+  Expect(logit_ordinal, std::vector<int32_t>(expected.size(), 0));
   Expect(pass_live, {128, 128, live - 256, 0});
 }
 
