@@ -351,6 +351,24 @@ TEST_F(GenerationTest, AnErrorEndsEveryChoice) {
       << metrics;
 }
 
+TEST_F(GenerationTest, AChoiceThatHasStoppedTakesNoMore) {
+  GenerationParams params;
+  params.stop = {"stop"};
+  ChatGeneration generation(Setup(params), {});
+  const auto output = [&](const char* text) {
+    RequestOutput news;
+    for (const TokenId id : Tokens(text)) news.tokens.push_back({id, {}});
+    generation.OnOutput(0, std::move(news), nullptr);
+  };
+  output("Now stop");
+  ASSERT_TRUE(generation.done());
+  const int64_t tokens = generation.usage().completion_tokens;
+  output(" and more");
+  EXPECT_TRUE(generation.done());
+  EXPECT_EQ(generation.usage().completion_tokens, tokens);
+  EXPECT_EQ(json::parse(generation.Body()).at("choices").at(0).at("message").at("content"), "Now ");
+}
+
 TEST_F(GenerationTest, TimesAreCountedFromQueueToLastToken) {
   GenerationParams params;
   ChatGeneration generation(Setup(params), {});

@@ -281,6 +281,27 @@ TEST_F(HttpServerTest, AFullQueueIsSaidBeforeTokenising) {
   EXPECT_EQ(client.Ask("POST", kChat, Chat("hi", R"(, "n": 2)")).status, 429);
 }
 
+TEST(RequestStream, SubmitsAllOrNone) {
+  EngineOutputs outputs;
+  FakeEngine engine(
+      outputs, [](const GenerateRequest&) { return Script{.starts = false}; }, 1ms, /*capacity=*/2);
+  RequestStream stream(outputs, engine, [] {});
+  EXPECT_EQ(stream.Submit(std::vector<GenerateRequest>(3)).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(engine.live(), 0);
+  EXPECT_EQ(engine.cancelled(), 2);
+}
+
+TEST_F(HttpServerTest, PromptAndAnswerFillTheContextAndNoMore) {
+  Serve();
+  Client client(port_);
+  const auto status = [&](int max_tokens) {
+    const std::string body = fmt::format(R"({{"prompt": [5, 6], "max_tokens": {}}})", max_tokens);
+    return client.Ask("POST", "/v1/completions", body).status;
+  };
+  EXPECT_EQ(status(4094), 200);
+  EXPECT_EQ(status(4095), 400);
+}
+
 TEST(ErrorResponses, SayWhenToTryAgain) {
   for (const Status& status :
        {ResourceExhausted("full"), Unavailable("ending"), Cancelled("gone")}) {

@@ -3,7 +3,8 @@ that is chosen at run time, builds the copy once, and runs for each fault the te
 
     tests/mutants/run.py build/mutants [--only 7,8] [--jobs 2]
 
-Ends with status 1, and names them, if faults went unnoticed."""
+Ends with status 1, and names them, if faults went unnoticed. On two cores that others used as well
+the build took 8 minutes, and the tests of all faults a minute and a half."""
 
 import argparse
 import concurrent.futures
