@@ -18,7 +18,8 @@ namespace fathom {
 struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
-  std::optional<int64_t> reasoning_tokens;  // of them; of a chat
+  int64_t cached_tokens = 0;                // of the prompts
+  std::optional<int64_t> reasoning_tokens;  // of those generated; of a chat
   int64_t total_tokens() const { return prompt_tokens + completion_tokens; }
 };
 boost::json::object ToJson(const Usage& usage);

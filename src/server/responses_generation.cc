@@ -115,7 +115,7 @@ json::object ResponsesGeneration::Response(const char* status) const {
   const Usage all = usage();
   response["usage"] = json::object{
       {"input_tokens", all.prompt_tokens},
-      {"input_tokens_details", {{"cached_tokens", 0}, {"cache_write_tokens", 0}}},
+      {"input_tokens_details", {{"cached_tokens", all.cached_tokens}, {"cache_write_tokens", 0}}},
       {"output_tokens", all.completion_tokens},
       {"output_tokens_details", {{"reasoning_tokens", all.reasoning_tokens.value_or(0)}}},
       {"total_tokens", all.total_tokens()}};
