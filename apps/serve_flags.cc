@@ -29,7 +29,7 @@ void CheckOrigin(std::string& origin) {
       origin + " is not an origin as http://localhost:3000: scheme, host and port, no path");
 }
 
-constexpr char kServerGroup[] = "Server";
+constexpr char kServerGroup[] = "Server", kAccessGroup[] = "Access", kLimitGroup[] = "Limits";
 
 // CLI11 gives a flag with a list all words up to the next one, MODEL too.
 auto AllButModel(CLI::App& command) {
@@ -57,14 +57,14 @@ void AddKeyFlags(CLI::App& command, ServerOptions& server) {
           "the environment keeps it out of the process list")
       ->type_name("KEY")
       ->check([](const std::string& key) { return key.empty() ? kEmptyKey : ""; })
-      ->group(kServerGroup);
+      ->group(kAccessGroup);
   command
       .add_option("--api-key-file", server.api_key_file,
                   "Named keys and their limits, a line each: NAME KEY [requests-per-minute=N] "
                   "[tokens-per-minute=N] [in-flight=N]; read again on SIGHUP")
       ->type_name("FILE")
       ->check([](const std::string& file) { return file.empty() ? "the name is empty" : ""; })
-      ->group(kServerGroup);
+      ->group(kAccessGroup);
 }
 
 // Under which names, and by whom.
@@ -80,7 +80,7 @@ void AddAccessFlags(CLI::App& command, ServeOptions& options) {
           "Names that requests may use; the folder's if none is given. If MODEL stands nowhere "
           "else, the last of several is MODEL")
       ->check([](const std::string& name) { return name.empty() ? "a name is empty" : ""; })
-      ->group(kServerGroup);
+      ->group(kAccessGroup);
   command
       .add_option_function<std::vector<std::string>>(
           "--open-routes",
@@ -91,7 +91,7 @@ void AddAccessFlags(CLI::App& command, ServeOptions& options) {
           "Routes that need no key, or none; /health /ping /live /load /version /metrics "
           "/openapi.json unless given")
       ->type_name("PATH")
-      ->group(kServerGroup);
+      ->group(kAccessGroup);
   command
       .add_option_function<std::vector<std::string>>(
           "--allowed-origins",
@@ -102,7 +102,7 @@ void AddAccessFlags(CLI::App& command, ServeOptions& options) {
           "Origins of web pages that may use this server from a browser, as "
           "http://localhost:3000 or '*'; none unless given")
       ->type_name("ORIGIN")
-      ->group(kServerGroup);
+      ->group(kAccessGroup);
   command
       .add_option_function<std::vector<std::string>>(
           "--allowed-hosts",
@@ -112,7 +112,7 @@ void AddAccessFlags(CLI::App& command, ServeOptions& options) {
           "Further names that this server may be called by in Host, as models.example.com or '*'; "
           "on loopback those of this machine alone unless given")
       ->type_name("NAME")
-      ->group(kServerGroup);
+      ->group(kAccessGroup);
   AddKeyFlags(command, server);
 }
 
@@ -133,7 +133,7 @@ void AddTlsFlags(CLI::App& command, TlsFiles& tls) {
   for (CLI::Option* option : {certificate, key, client_ca}) {
     option->type_name("FILE")
         ->check([](const std::string& file) { return file.empty() ? "the name is empty" : ""; })
-        ->group(kServerGroup);
+        ->group(kAccessGroup);
   }
 }
 
@@ -198,37 +198,37 @@ void AddLimitFlags(CLI::App& command, ServeOptions* options) {
                   "Requests that wait for a place; more are answered 429")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
-      ->group(kServerGroup);
+      ->group(kLimitGroup);
   command
       .add_option("--max-connections", server.max_connections,
                   "Idle ones give way to more; where none is idle, more are answered 503")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
-      ->group(kServerGroup);
+      ->group(kLimitGroup);
   command
       .add_option("--max-connections-per-client", server.max_connections_per_client,
                   "Of one address; its idle ones give way to more, else they are answered 429")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
-      ->group(kServerGroup);
+      ->group(kLimitGroup);
   command
       .add_option("--max-requests-per-client", server.max_requests_per_client,
                   "Answers in flight or queued for one address, or for a key without a number of "
                   "its own; more are answered 429")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
-      ->group(kServerGroup);
+      ->group(kLimitGroup);
   command.add_option("--max-body-bytes", server.max_body_bytes, "Of one request")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->check(CLI::Range(size_t{1}, size_t{1} << 40))
       ->capture_default_str()
-      ->group(kServerGroup);
+      ->group(kLimitGroup);
   command
       .add_option("--max-request-memory-bytes", server.max_request_memory_bytes,
                   "Of all requests together: bodies, what is made of them, answers not yet sent")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->capture_default_str()
-      ->group(kServerGroup);
+      ->group(kLimitGroup);
 }
 
 void AddTimeFlags(CLI::App& command, ServeOptions* options) {
@@ -236,7 +236,7 @@ void AddTimeFlags(CLI::App& command, ServeOptions* options) {
     command.add_option(name, seconds, what)
         ->check(Between(0.001, 86400))
         ->capture_default_str()
-        ->group(kServerGroup);
+        ->group(kLimitGroup);
   };
   add_seconds("--header-timeout", options->header_timeout_s,
               "Seconds that the head of a request may take to arrive; then 408");
@@ -265,13 +265,13 @@ void AddTimeFlags(CLI::App& command, ServeOptions* options) {
                   "for whoever sends them here to notice")
       ->check(Between(0, 86400))
       ->capture_default_str()
-      ->group(kServerGroup);
+      ->group(kLimitGroup);
   command
       .add_option("--shutdown-timeout", options->shutdown_timeout_s,
                   "Seconds that requests have left after SIGTERM")
       ->check(Between(0, 86400))
       ->capture_default_str()
-      ->group(kServerGroup);
+      ->group(kLimitGroup);
 }
 
 // Kubernetes says FATHOM_PORT=tcp://10.0.0.1:8000 to whoever runs beside a service called fathom.

@@ -11,6 +11,12 @@ namespace fathom {
 
 struct TemplateTraits {
   bool reads_tools = false;  // a request's tools reach the prompt
+  // What a message with calls and without text must have as its content, for its calls to be
+  // written: null, or "". Some templates fail on the one, others leave the calls out with the
+  // other.
+  bool null_content = true;
+  // What it wants a call's arguments to be: an object, which it writes as JSON, or JSON as text.
+  bool object_arguments = false;
   // How it writes the calls of earlier messages, which is how its model was taught to write them.
   // None if it writes none, or in a form that is not known.
   std::optional<ToolCallForm> tool_call_form;

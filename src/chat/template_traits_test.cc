@@ -45,5 +45,27 @@ TEST(TemplateTraits, FormOfCalls) {
   EXPECT_FALSE(TraitsOf(WithCalls("call['function']['name']")).tool_call_form);
 }
 
+// As templates for V3 and R1 have it: calls are left out, or cannot be written, unless their
+// message and their arguments are what the template expects.
+TEST(TemplateTraits, WhatCallsMustBeGivenAs) {
+  const std::string calls =
+                        "{% for call in m['tool_calls'] %}{{ call['type'] + '<｜tool▁sep｜>' + "
+                        "call['function']['name'] + '\\n' + ",
+                    end = " }}{% endfor %}";
+  const std::string text = "call['function']['arguments']", object = text + " | tojson";
+  const auto in = [](const std::string& body) {
+    return TraitsOf("{% for m in messages %}{% if m['role'] == 'assistant' %}" + body +
+                    "{% else %}{{ m['content'] }}{% endif %}{% endfor %}");
+  };
+  TemplateTraits traits = in("{% if m['content'] is none %}" + calls + text + end + "{% endif %}");
+  EXPECT_TRUE(traits.null_content);
+  EXPECT_FALSE(traits.object_arguments);
+  EXPECT_EQ(traits.tool_call_form, ToolCallForm::kFenced);
+  traits = in("{% if '</think>' in m['content'] %}{% endif %}" + calls + object + end);
+  EXPECT_FALSE(traits.null_content);
+  EXPECT_TRUE(traits.object_arguments);
+  EXPECT_EQ(traits.tool_call_form, ToolCallForm::kFenced);
+}
+
 }  // namespace
 }  // namespace fathom

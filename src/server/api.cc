@@ -122,7 +122,7 @@ HttpResponse Api::ServerInfo() const {
   for (const std::string& name : served_.model_names) names.emplace_back(name);
   const SamplingDefaults& given = served_.defaults;
   const auto or_null = [](const auto& value) {
-    return value ? json::value(*value) : json::value(nullptr);
+    return value ? json::value(AsWritten(static_cast<float>(*value))) : json::value(nullptr);
   };
   return Ok(json::object{{"version", options_.version},
                          {"model", served_.model_names.front()},

@@ -127,11 +127,8 @@ json::object ReadMessage(RequestFields& message) {
       result["reasoning_content"] = reasoning;
     }
     json::array calls = ReadToolCalls(message);
-    if (!calls.empty()) {
-      // V3's and R1's templates drop the calls of a message that has a content, be it empty.
-      if (result["content"] == json::value("")) result["content"] = nullptr;
-      result["tool_calls"] = std::move(calls);
-    }
+    if (!calls.empty()) result["tool_calls"] = std::move(calls);
+    if (message.Bool("prefix", false)) result["prefix"] = true;  // V3.1's template reads it
     if (message.Find("function_call") != nullptr) {
       message.Fail("function_call", "function_call is not supported: use tool_calls");
     }

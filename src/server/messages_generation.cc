@@ -71,10 +71,11 @@ void MessagesGeneration::OnClose(const Block& block, std::string* events) {
 
 json::object MessagesGeneration::UsageJson() const {
   const Usage all = usage();
-  return {{"input_tokens", all.prompt_tokens},
+  // Those of the cache are counted beside the others, as Anthropic does.
+  return {{"input_tokens", all.prompt_tokens - all.cached_tokens},
           {"output_tokens", all.completion_tokens},
           {"cache_creation_input_tokens", 0},
-          {"cache_read_input_tokens", 0},
+          {"cache_read_input_tokens", all.cached_tokens},
           {"output_tokens_details", {{"thinking_tokens", all.reasoning_tokens.value_or(0)}}}};
 }
 

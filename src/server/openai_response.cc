@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 namespace fathom {
@@ -41,6 +42,10 @@ json::object ToJson(const Usage& usage) {
 std::string TokenNames::Of(TokenId id) const {
   if (as_ids) return fmt::format("token_id:{}", Raw(id));
   return tokenizer.Decode({&id, 1}, /*skip_special_tokens=*/false);
+}
+
+double AsWritten(float value) {
+  return std::strtod(fmt::format("{}", value).c_str(), nullptr);
 }
 
 json::array TokenIds(std::span<const TokenId> ids) {

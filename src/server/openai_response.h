@@ -44,6 +44,9 @@ boost::json::value ChatLogprobs(const TokenNames& names, std::span<const Generat
 boost::json::array PromptLogprobs(const Tokenizer& tokenizer, std::span<const TokenId> prompt,
                                   std::span<const TokenLogprobs> logprobs, int32_t top);
 
+// The shortest number that is this one as a float: 0.6, not 0.60000002384.
+double AsWritten(float value);
+
 boost::json::array TokenIds(std::span<const TokenId> ids);
 
 // {"tokens", "token_logprobs", "top_logprobs", "text_offset"}: of a completion's tokens.

@@ -1,7 +1,10 @@
 #include "server/prompt_encoder.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
+
+#include "server/json_body.h"
 
 namespace fathom {
 
@@ -17,23 +20,47 @@ size_t LongestToken(const Tokenizer& tokenizer) {
   return longest;
 }
 
-// What comes after it is cut off, so that the model goes on with the last message. None if the
-// template does not write that message as it stands. Whitespace at the message's end may be gone.
-std::optional<size_t> EndOfFinalMessage(const SpannedText& text, const json::array& messages) {
-  const json::value& content = messages.back().get_object().at("content");
-  std::string_view wanted = content.get_string();
-  size_t at = text.text().rfind(wanted);
-  if (at == std::string::npos) {
-    wanted = wanted.substr(0, wanted.find_last_not_of(" \t\n\r") + 1);
-    at = wanted.empty() ? std::string::npos : text.text().rfind(wanted);
+// Brings the calls of earlier messages into the form in which the template writes them.
+void FitCalls(const TemplateTraits& traits, json::array* messages) {
+  for (json::value& entry : *messages) {
+    json::object& message = entry.get_object();
+    json::value* calls = message.if_contains("tool_calls");
+    if (calls == nullptr) continue;
+    json::value& content = message["content"];
+    if (content.is_null() || content == json::value("")) {
+      content = traits.null_content ? json::value(nullptr) : json::value("");
+    }
+    for (json::value& call : calls->get_array()) {
+      if (!traits.object_arguments) break;
+      json::value& arguments = call.get_object()["function"].get_object()["arguments"];
+      arguments =
+          json::parse(arguments.get_string(), arguments.storage(), {.max_depth = kMaxJsonDepth});
+    }
   }
-  if (at == std::string::npos) return std::nullopt;
-  return at + wanted.size();
 }
 
-// Of an answer whose beginning the request has.
-OutputParserOptions OptionsWithin(std::string_view begun) {
+// Where the last message's content stands in the prompt: [begin, end). What comes after it is cut
+// off, so that the model goes on with it. None if the template does not write it as it stands;
+// whitespace at its end may be gone.
+std::optional<std::pair<size_t, size_t>> FinalMessageIn(std::string_view prompt,
+                                                        const json::array& messages) {
+  std::string_view wanted = messages.back().get_object().at("content").get_string();
+  size_t at = prompt.rfind(wanted);
+  if (at == prompt.npos) {
+    wanted = wanted.substr(0, wanted.find_last_not_of(" \t\n\r") + 1);
+    at = wanted.empty() ? prompt.npos : prompt.rfind(wanted);
+  }
+  if (at == prompt.npos) return std::nullopt;
+  return std::pair(at, at + wanted.size());
+}
+
+// Of an answer that began with `begun`, after `before`.
+OutputParserOptions OptionsWithin(std::string_view before, std::string_view begun) {
   const size_t think = begun.rfind("<think>"), end = begun.rfind("</think>");
+  if (think == begun.npos && end == begun.npos) {
+    return {.starts_in_reasoning =
+                OptionsAfter(before, /*has_think_token=*/false).starts_in_reasoning};
+  }
   return {.starts_in_reasoning = think != begun.npos && (end == begun.npos || end < think)};
 }
 
@@ -98,6 +125,7 @@ std::optional<ApiError> PromptEncoder::EncodeChat(ChatPrompt prompt, const WorkL
   if (parse_tools) {
     if (auto error = CheckTools()) return error;
   }
+  FitCalls(traits_, &prompt.messages);
   json::object variables = std::move(prompt.template_kwargs);
   variables["messages"] = std::move(prompt.messages);
   variables["add_generation_prompt"] = prompt.add_generation_prompt;
@@ -106,14 +134,18 @@ std::optional<ApiError> PromptEncoder::EncodeChat(ChatPrompt prompt, const WorkL
   Result<SpannedText> text = chat_template_->Render(variables, trusted_, limits);
   if (!text.ok()) return TextError(text.status().WithContext("the chat template"), "messages");
   const json::array& messages = variables.at("messages").get_array();
+  std::optional<OutputParserOptions> within;
   if (prompt.continue_final_message) {
-    const std::optional<size_t> end = EndOfFinalMessage(*text, messages);
-    if (!end) {
+    const auto last = FinalMessageIn(text->text(), messages);
+    if (!last) {
       return BadParameter("messages",
                           "the last message cannot be continued: this model's chat template does "
                           "not write its content as it stands");
     }
-    *text = text->Slice(0, *end);
+    const auto [begin, end] = *last;
+    const std::string_view rendered = text->text();
+    within = OptionsWithin(rendered.substr(0, begin), rendered.substr(begin, end - begin));
+    *text = text->Slice(0, end);
   }
   const size_t fits = max_token_bytes_ * static_cast<size_t>(max_model_len_);
   if (text->text().size() > fits) {
@@ -124,9 +156,7 @@ std::optional<ApiError> PromptEncoder::EncodeChat(ChatPrompt prompt, const WorkL
   Result<std::vector<TokenId>> encoded = tokenizer_.Encode(*text, limits);
   if (!encoded.ok()) return TextError(encoded.status(), "messages");
   *tokens = std::move(*encoded);
-  *parser = prompt.continue_final_message
-                ? OptionsWithin(messages.back().get_object().at("content").get_string())
-                : OptionsAfter(text->text(), tokenizer_.IdOf("<think>").has_value());
+  *parser = within ? *within : OptionsAfter(text->text(), tokenizer_.IdOf("<think>").has_value());
   parser->parse_reasoning = form_.parse_reasoning;
   parser->parse_tools = parse_tools;
   if (parse_tools) parser->tool_call_form = *form_.tool_calls;

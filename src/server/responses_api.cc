@@ -57,7 +57,7 @@ Api::Answer Api::Responses(const HttpRequest& request, const WorkLimits& limits)
   // What was used, where the request left it open.
   for (const auto& [key, used] : {std::pair("temperature", setup.params.sampling.temperature),
                                   std::pair("top_p", setup.params.sampling.top_p)}) {
-    if (asked.shown[key].is_null()) asked.shown[key] = used;
+    if (asked.shown[key].is_null()) asked.shown[key] = AsWritten(used);
   }
   return std::make_unique<ResponsesGeneration>(
       std::move(setup), output,

@@ -115,7 +115,7 @@ json::object ResponsesGeneration::Response(const char* status) const {
   const Usage all = usage();
   response["usage"] = json::object{
       {"input_tokens", all.prompt_tokens},
-      {"input_tokens_details", {{"cached_tokens", 0}, {"cache_write_tokens", 0}}},
+      {"input_tokens_details", {{"cached_tokens", all.cached_tokens}, {"cache_write_tokens", 0}}},
       {"output_tokens", all.completion_tokens},
       {"output_tokens_details", {{"reasoning_tokens", all.reasoning_tokens.value_or(0)}}},
       {"total_tokens", all.total_tokens()}};
@@ -133,11 +133,13 @@ json::object ResponsesGeneration::Finished() {
       case Kind::kCall: answer.calls.push_back({block.id, block.name, block.text}); break;
     }
   }
-  json::array messages = json::parse(context_.messages).get_array();
-  messages.push_back(ToChat(answer));
+  // As text: a conversation may be long, and is not looked at here. It is not empty.
+  std::string messages = std::move(context_.messages);
+  messages.back() = ',';
+  messages.append(json::serialize(ToChat(answer))).append("]");
   context_.store->Put({.id = setup().id,
                        .response = json::serialize(response),
-                       .messages = json::serialize(messages),
+                       .messages = std::move(messages),
                        .cancel = nullptr});
   kept_ = true;
   return response;

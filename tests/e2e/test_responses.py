@@ -175,3 +175,16 @@ def test_what_codex_sends(server):
     assert events[-1]["type"] == "response.completed"
     replayed = body | {"input": body["input"] + events[-1]["response"]["output"]}
     assert requests.post(f"{server.url}/v1/responses", json=replayed, timeout=60).status_code == 200
+
+
+def test_a_conversation_goes_on_for_several_turns(client):
+    """What is stored of each turn is what would be sent again."""
+    items, previous = [], None
+    for question in ("What is 2 + 2?", "What is 3 + 4?", "What is 12 + 30?"):
+        items.append({"role": "user", "content": question})
+        by_id = ask(client, question, **({"previous_response_id": previous} if previous else {}))
+        sent_again = ask(client, items, store=False)
+        assert by_id.output_text == sent_again.output_text
+        assert by_id.usage.input_tokens == sent_again.usage.input_tokens
+        items += [item.model_dump(exclude_none=True) for item in by_id.output]
+        previous = by_id.id
