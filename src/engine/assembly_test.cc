@@ -51,6 +51,21 @@ TEST_F(AssemblyTest, AnEngineAnswers) {
   EXPECT_EQ(tokens_, 3u);
 }
 
+// The same answer, from rows that have room for drafts.
+TEST_F(AssemblyTest, RoomForDrafts) {
+  Result<AssembledEngine> assembled =
+      Assemble({.max_model_len = 100, .max_num_seqs = 2, .max_drafts = 3});
+  ASSERT_TRUE(assembled.ok()) << assembled.status().message();
+  EXPECT_EQ(assembled->models[0]->options().max_drafts, 3);
+  EXPECT_EQ(assembled->models[0]->options().max_logit_vectors, 2 * 4);
+  assembled->engine->Start();
+  ASSERT_TRUE(
+      assembled->engine->Submit({{.prompt = {TokenId{5}}, .max_tokens = 3}, RequestId{1}}).ok());
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return ended_; });
+  EXPECT_EQ(tokens_, 3u);
+}
+
 TEST_F(AssemblyTest, TheModelsOwnLengthUnlessLess) {
   EXPECT_EQ(Assemble({.max_num_seqs = 1})->engine->max_model_len(), 4096);
   EXPECT_NE(Refused({.max_model_len = 5000}).find("made for 4096 positions"), std::string::npos);

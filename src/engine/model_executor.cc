@@ -27,8 +27,8 @@ std::vector<int64_t> StepSizes(int64_t most) {
   return sizes;
 }
 
-// Drafts in each row that are worth sizes of their own: none, 1, 2, 4, and so on up to the most. A
-// step between them is padded.
+// Drafts of each row that are worth sizes of their own: none, 1, 2, 4, and so on up to the most.
+// What is between them is padded.
 std::vector<int64_t> DraftDepths(int64_t most) {
   std::vector<int64_t> depths = {0};
   for (int64_t depth = 1; depth < most; depth *= 2) depths.push_back(depth);

@@ -1,0 +1,161 @@
+// More drafts change no bit: whatever a proposer guesses, a verifier that lets a draft stand if it
+// is the token that was drawn gives the tokens and log-probabilities of decodes one by one.
+#include <utility>
+
+#include "golden/run_requests.h"
+
+namespace fathom {
+namespace {
+
+constexpr int32_t kDrafts = 3;
+
+// A proposer for tests: what followed a token elsewhere, and at times something else. Each has one
+// run at a time, on the executor's thread.
+struct Proposer {
+  std::map<int32_t, int32_t> successors;
+  int64_t accepted = 0, rejected = 0;
+
+  int32_t After(int32_t token, int32_t position) const {
+    const auto at = successors.find(token);
+    return at == successors.end() || position % 7 == 0 ? (token + 1) % 4000 : at->second;
+  }
+};
+Proposer* proposer = nullptr;
+const Ops* right = nullptr;
+
+// Sets the drafts of every slot that a step had a row of; how many, depends on where it stands.
+void Propose(const CommitArgs& a) {
+  for (int32_t r = 0; r < *a.live_rows.As<int32_t>(); ++r) {
+    const int32_t slot = a.row_slot.As<int32_t>()[r];
+    const int32_t position = a.slots.length.As<int32_t>()[slot];
+    int32_t token = a.slots.last_token.As<int32_t>()[slot];
+    for (int32_t i = 0; i < kDrafts; ++i) {
+      token = proposer->After(token, position + i);
+      a.slots.drafts.As<int32_t>(slot)[i] = token;
+    }
+    a.slots.num_drafts.As<int32_t>()[slot] = position % 5 == 0 ? position % 3 : kDrafts;
+  }
+}
+
+// What verifying will be: before commit, each row keeps the drafts that are what was drawn, and the
+// token behind them.
+void VerifyCommitPropose(OpContext& context, const CommitArgs& a) {
+  const int32_t* logits = a.logit_begin.As<int32_t>();
+  for (int32_t r = 0; r < *a.live_rows.As<int32_t>(); ++r) {
+    const int32_t vectors = logits[r + 1] - logits[r], slot = a.row_slot.As<int32_t>()[r];
+    const int32_t *sampled = a.sampled.As<int32_t>() + logits[r],
+                  *drafts = a.slots.drafts.As<int32_t>(slot);
+    int32_t stand = std::min(vectors, 1);
+    while (stand < vectors && sampled[stand - 1] == drafts[stand - 1]) ++stand;
+    a.row_count.As<int32_t>()[r] -= vectors - stand;
+    proposer->accepted += std::max(stand - 1, 0);
+    proposer->rejected += vectors - stand;
+  }
+  right->commit.run(context, a);
+  Propose(a);
+}
+
+void CommitAllPropose(OpContext& context, const CommitArgs& a) {
+  right->commit.run(context, a);
+  Propose(a);
+}
+
+// Every logit vector as if it were its row's first.
+void AdjustAsTheFirst(OpContext& context, const AdjustLogitsArgs& a) {
+  std::vector<int32_t> zeros(static_cast<size_t>(a.ordinal.dim(0)), 0);
+  AdjustLogitsArgs wrong = a;
+  wrong.ordinal = TensorView(zeros.data(), DType::kI32, {a.ordinal.dim(0)});
+  right->adjust_logits.run(context, wrong);
+}
+
+// Answers of 40 tokens, with every penalty; some end at a stop token, once so many are generated.
+std::vector<GenerateRequest> Requests() {
+  std::vector<GenerateRequest> requests = MakeRequests();
+  std::erase_if(requests, [](const auto& r) { return r.prompt.size() > 200; });
+  for (GenerateRequest& request : requests) {
+    const size_t i = Raw(request.id);
+    request.max_tokens = 40;
+    request.sampling.frequency_penalty = i % 3 == 1 ? 0.4f : 0.0f;
+    request.sampling.presence_penalty = i % 4 == 2 ? 0.7f : 0.0f;
+  }
+  const Results without_stops = RunAll({}, requests);
+  for (GenerateRequest& request : requests) {
+    if (Raw(request.id) % 2 == 0) continue;
+    const auto& tokens = without_stops.at(request.id);
+    request.min_tokens = 12;
+    request.stop_tokens = {tokens[4].id, tokens[20].id};
+  }
+  return requests;
+}
+
+class Drafts : public testing::Test {
+ protected:
+  // Of the requests with drafts, by a table that makes `commit` and `adjust` of the setting's.
+  Results RunWithDrafts(Setting setting, decltype(Ops().commit.run) commit = VerifyCommitPropose,
+                        decltype(Ops().adjust_logits.run) adjust = nullptr) {
+    right = setting.ops;
+    Ops ops = *right;
+    ops.commit.run = commit;
+    if (adjust != nullptr) ops.adjust_logits.run = adjust;
+    setting.ops = &ops;
+    setting.drafts = kDrafts;
+    proposer = &proposer_;
+    return RunAll(setting, requests_, &preemptions_);
+  }
+  // What followed a token in these answers.
+  void Learn(const Results& results) {
+    proposer_ = {};
+    for (const auto& [id, tokens] : results) {
+      for (size_t i = 1; i < tokens.size(); ++i) {
+        proposer_.successors[Raw(tokens[i - 1].id)] = Raw(tokens[i].id);
+      }
+    }
+  }
+
+  std::vector<GenerateRequest> requests_ = Requests();
+  Proposer proposer_;
+  int64_t preemptions_ = 0;  // of the last run
+};
+
+TEST_F(Drafts, ChangeNoBit) {
+  for (const Setting& setting : FewerUnderSanitizer(Tables())) {
+    const Results base = RunAll(setting, requests_);
+    size_t lengths = 0, stopped = 0;
+    for (const auto& [id, tokens] : base) {
+      lengths += tokens.size();
+      stopped += tokens.size() < 40;
+    }
+    EXPECT_GT(stopped, 0u);
+    Learn(base);
+    ExpectSameBits(base, RunWithDrafts(setting));
+    EXPECT_GT(proposer_.accepted, static_cast<int64_t>(lengths / 8));
+    EXPECT_GT(proposer_.rejected, static_cast<int64_t>(lengths / 8));
+  }
+}
+
+// Vectors of a row in passes of their own, few slots, a small budget, and preemptions.
+TEST_F(Drafts, ChangeNoBitHoweverStepsAreCut) {
+  std::erase_if(requests_, [](const auto& r) { return Raw(r.id) % 4 != 1; });
+  for (GenerateRequest& request : requests_) {
+    request.max_tokens = 150;
+    request.min_tokens = 140;
+  }
+  const Results base = RunAll({}, requests_);
+  Learn(base);
+  for (const Setting& setting : {Setting{.budget = 300, .slots = 5, .pass_vectors = 1},
+                                 Setting{.budget = 256, .slots = 32, .pages = 9}}) {
+    ExpectSameBits(base, RunWithDrafts(setting));
+  }
+  EXPECT_GE(preemptions_, 1);
+}
+
+TEST_F(Drafts, CanaryWhatIsNotVerifiedOrAdjustedIsNoticed) {
+  const Results base = RunAll({}, requests_);
+  Learn(base);
+  EXPECT_EQ(Difference(base, RunWithDrafts({})), "");
+  EXPECT_NE(Difference(base, RunWithDrafts({}, CommitAllPropose)), "");
+  EXPECT_NE(Difference(base, RunWithDrafts({}, VerifyCommitPropose, AdjustAsTheFirst)), "");
+}
+
+}  // namespace
+}  // namespace fathom
