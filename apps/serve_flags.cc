@@ -253,7 +253,7 @@ void AddTimeFlags(CLI::App& command, ServeOptions* options) {
     command.add_option(name, seconds, what)
         ->check(Between(0, 1e6))
         ->capture_default_str()
-        ->group(kServerGroup);
+        ->group(kLimitGroup);
   };
   add_limit("--queue-timeout", options->engine.queue_timeout_s,
             "Seconds that a request may wait for a place among those that run; then 503. 0: any");

@@ -8,7 +8,7 @@ namespace fathom {
 
 // In turn; nobody passes one that finds no room, but for those that wait for a page which another
 // request is computing.
-void Scheduler::AdmitWaiting() {
+void Scheduler::OpenSlots() {
   for (size_t i = 0; i < waiting_.size();) {
     Sequence& seq = *waiting_[i];
     if (seq.rows_in_flight > 0) return;

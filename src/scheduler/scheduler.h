@@ -160,7 +160,7 @@ class Scheduler {
   StepPlans TakeParts();
   int32_t PrefillTokens(const Sequence& seq, int32_t begin, int32_t end) const;
   // Admission.
-  void AdmitWaiting();
+  void OpenSlots();
   Entrance EntranceOfHead();
   Entrance BestEntrance(const Sequence& seq, bool with_tokens);
   Entrance EntranceOf(const Sequence& seq, Group& group) const;
