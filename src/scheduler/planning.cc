@@ -27,7 +27,7 @@ StepPlans Scheduler::Plan() {
   }
   for (Group& group : groups_) PlanDecodes(group, held_back[static_cast<size_t>(group.number)]);
   for (Group& group : groups_) PlanPrefills(group);
-  OpenSlots();
+  AdmitWaiting();
   if (hold_back) prefill_left_out_ = false;  // the next step is the decodes' again
   StepPlans plans = TakeParts();
   if (plans.empty()) {
@@ -101,7 +101,7 @@ void Scheduler::PlanChunk(Group& group, Sequence& seq) {
   group.prefills = true;
 }
 
-void Scheduler::OpenSlots() {
+void Scheduler::AdmitWaiting() {
   while (!waiting_.empty()) {
     Sequence& head = *waiting_.front();
     if (Group* group = GroupForHead(NextPrefillTokens(head))) {

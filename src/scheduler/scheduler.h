@@ -123,7 +123,7 @@ class Scheduler {
   void PlanPrefills(Group& group);
   void PlanChunk(Group& group, Sequence& seq);
   void AddPrefill(Group& group, Sequence& seq, int32_t tokens);
-  void OpenSlots();
+  void AdmitWaiting();
   StepPlans TakeParts();
   int32_t NextPrefillTokens(const Sequence& seq) const;
   Group* GroupForHead(int32_t tokens);
