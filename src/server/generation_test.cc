@@ -345,11 +345,8 @@ TEST_F(GenerationTest, AnErrorEndsEveryChoice) {
   ASSERT_TRUE(generation.done() && generation.error());
   EXPECT_EQ(generation.error()->status, 500);
   const std::string metrics = metrics_.Render({});
-  EXPECT_NE(metrics.find("request_params_n_sum{engine=\"0\",model_name=\"m\"} 2"),
-            std::string::npos);
-  EXPECT_NE(metrics.find(R"(engine="0",finished_reason="error",model_name="m"} 2)"),
-            std::string::npos)
-      << metrics;
+  EXPECT_NE(metrics.find(R"(request_params_n_sum{engine="0",model_name="m"} 2)"), metrics.npos);
+  EXPECT_NE(metrics.find(R"(engine="0",finished_reason="error",model_name="m"} 2)"), metrics.npos);
 }
 
 TEST_F(GenerationTest, AChoiceThatHasStoppedTakesNoMore) {
@@ -394,9 +391,7 @@ TEST_F(GenerationTest, TimesAreCountedFromQueueToLastToken) {
   }
   EXPECT_EQ(value("vllm:request_max_num_generation_tokens"), 2);
   EXPECT_EQ(value("vllm:iteration_tokens_total"), 15);
-  EXPECT_NE(
-      metrics.find("iteration_tokens_total_bucket{engine=\"0\",model_name=\"m\",le=\"1\"} 7\n"),
-      std::string::npos);
+  EXPECT_NE(metrics.find(R"(model_name="m",le="1"} 7)"), std::string::npos);
   EXPECT_EQ(metrics, metrics_.Render({.tokens_of_steps = {.steps = {7, 1}, .tokens = 15}}));
 }
 
