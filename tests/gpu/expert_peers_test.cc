@@ -83,7 +83,8 @@ struct Routing {
 };
 
 template <class Args>
-void Run(const Op<Args>& op, CudaDevice& device, const TensorView& workspace, const Args& args) {
+void Enqueue(const Op<Args>& op, CudaDevice& device, const TensorView& workspace,
+             const Args& args) {
   OpContext context{
       device.stream(),
       {static_cast<std::byte*>(workspace.data()), static_cast<size_t>(workspace.elements())}};
@@ -127,7 +128,7 @@ std::vector<BF16> OneGpu(const Case& c, CudaDevice& device, const std::vector<Te
       .live = memory.Make(DType::kI32, {1}, std::vector{static_cast<int32_t>(live)}),
       .out = out};
   const auto bytes = static_cast<int64_t>(c.ops->moe_experts.Workspace(device.stream(), args)) + 64;
-  Run(c.ops->moe_experts, device, memory.Make(DType::kU8, {bytes}), args);
+  Enqueue(c.ops->moe_experts, device, memory.Make(DType::kU8, {bytes}), args);
   std::vector<BF16> result(static_cast<size_t>(live * c.hidden));
   device.Download(std::as_writable_bytes(std::span(result)), out);
   device.stream().Synchronize();
@@ -193,24 +194,24 @@ void ExpectBitsOfOneGpu(const Case& c, std::span<const std::unique_ptr<CudaDevic
         static_cast<int64_t>(c.ops->moe_experts.Workspace(device.stream(), experts)) + 64;
     const TensorView workspace = t.memory.Make(DType::kU8, {bytes});
     all.arrive_and_wait();  // nothing is laid out while another waits
-    Run(c.ops->dispatch, device, workspace,
-        {.x = t.x,
-         .ids = t.ids,
-         .live = t.count,
-         .exchange = exchange,
-         .pair_x = t.pair_x,
-         .pair_ids = t.pair_ids,
-         .pair_origin = t.origin,
-         .pair_live = t.pair_live});
-    Run(c.ops->moe_experts, device, workspace, experts);
-    Run(c.ops->combine, device, workspace,
-        {.pair_y = t.pair_y,
-         .pair_origin = t.origin,
-         .pair_live = t.pair_live,
-         .exchange = exchange,
-         .weights = t.weights,
-         .live = t.count,
-         .out = t.out});
+    Enqueue(c.ops->dispatch, device, workspace,
+            {.x = t.x,
+             .ids = t.ids,
+             .live = t.count,
+             .exchange = exchange,
+             .pair_x = t.pair_x,
+             .pair_ids = t.pair_ids,
+             .pair_origin = t.origin,
+             .pair_live = t.pair_live});
+    Enqueue(c.ops->moe_experts, device, workspace, experts);
+    Enqueue(c.ops->combine, device, workspace,
+            {.pair_y = t.pair_y,
+             .pair_origin = t.origin,
+             .pair_live = t.pair_live,
+             .exchange = exchange,
+             .weights = t.weights,
+             .live = t.count,
+             .out = t.out});
     std::vector<BF16> got(expected.size());
     device.Download(std::as_writable_bytes(std::span(got)), t.out.Slice(0, 0, live));
     device.stream().Synchronize();
@@ -276,23 +277,23 @@ TEST_F(ExpertPeersTest, RandomRounds) {
       const TensorView n = lives.Slice(0, live, live + 1);
       ExpertExchange exchange = {.ranks = ranks_[at].get(), .routed = kRouted, .each = each};
       for (; exchange.first < c.tokens; exchange.first += each) {
-        Run(c.ops->dispatch, device, workspace,
-            {.x = these,
-             .ids = t.ids,
-             .live = n,
-             .exchange = exchange,
-             .pair_x = t.pair_x,
-             .pair_ids = t.pair_ids,
-             .pair_origin = t.origin,
-             .pair_live = t.pair_live});
-        Run(c.ops->combine, device, workspace,
-            {.pair_y = t.pair_x,
-             .pair_origin = t.origin,
-             .pair_live = t.pair_live,
-             .exchange = exchange,
-             .weights = t.weights,
-             .live = n,
-             .out = t.out});
+        Enqueue(c.ops->dispatch, device, workspace,
+                {.x = these,
+                 .ids = t.ids,
+                 .live = n,
+                 .exchange = exchange,
+                 .pair_x = t.pair_x,
+                 .pair_ids = t.pair_ids,
+                 .pair_origin = t.origin,
+                 .pair_live = t.pair_live});
+        Enqueue(c.ops->combine, device, workspace,
+                {.pair_y = t.pair_x,
+                 .pair_origin = t.origin,
+                 .pair_live = t.pair_live,
+                 .exchange = exchange,
+                 .weights = t.weights,
+                 .live = n,
+                 .out = t.out});
       }
       if (!looks) continue;
       ++checked;

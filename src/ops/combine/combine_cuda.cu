@@ -1,14 +1,13 @@
 // What the experts of all ranks made of a token, summed, on CUDA.
 //   formula:       out[t] = sum over j in order of weights[t, j] y[t, j]
-//   data mapping:  rounds of as many tokens as a window holds the pairs of. A block copies pairs
-//   into
-//                  the windows of their ranks; all meet; a thread sums 8 channels of a token
+//   data mapping:  rounds of as many tokens as a window holds the pairs of. Warps copy pairs, or
+//                  parts of few, into the windows of their ranks; all meet; a thread sums 8
+//                  channels of a token
 //   bytes, FLOPs:  2 bytes a channel of a pair read and written, most of them over NVLink, and read
 //                  again; 2 FLOPs
 //   accumulator:   fp32, over j in order, by fused multiply-adds, as moe_experts sums
 //   expected time: 128 tokens of 7168 with 8 experts on each of two H200s: 7.3 MB over NVLink at
-//   335
-//                  GB/s, 22 us, and some 10 us; not measured
+//                  335 GB/s, 22 us, and some 10 us; not measured
 #include <algorithm>
 
 #include "ops/cuda_ops.h"
@@ -30,17 +29,25 @@ struct CombineRound {
   uint4* out;
   int64_t first, each, begin, count;
   int32_t stride, offset, topk, vectors;  // of a token
+  int32_t parts;                          // that a pair is sent in, a warp each
 };
 
 __global__ void __launch_bounds__(kSendThreads) SendOutputs(PeerView peers, CombineRound r) {
   AfterPriorKernels();
-  const int64_t pairs = *r.pair_live, of_rank = r.each * r.topk;
-  for (int64_t p = blockIdx.x; p < pairs; p += gridDim.x) {
-    const int64_t origin = r.origin[p], rank = origin / of_rank;
+  constexpr int kWarps = kSendThreads / kWarp;
+  const int64_t units = int64_t{*r.pair_live} * r.parts, of_rank = r.each * r.topk;
+  for (int64_t unit = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp; unit < units;
+       unit += int64_t{gridDim.x} * kWarps) {
+    const int64_t p = unit / r.parts, origin = r.origin[p], rank = origin / of_rank;
     const int64_t pair = origin - rank * of_rank - r.begin * r.topk;  // of the round
     if (pair < 0 || pair >= r.count * r.topk) continue;
     uint4* to = WindowAhead<uint4>(peers, static_cast<int>(rank)) + pair * r.vectors;
-    for (int64_t v = threadIdx.x; v < r.vectors; v += kSendThreads) to[v] = r.y[p * r.vectors + v];
+    const uint4* from = r.y + p * r.vectors;
+#pragma unroll 4
+    for (int64_t v = unit % r.parts * kWarp + threadIdx.x % kWarp; v < r.vectors;
+         v += r.parts * kWarp) {
+      to[v] = from[v];
+    }
   }
 }
 
@@ -78,6 +85,8 @@ void CombineCuda(OpContext& context, const CombineArgs& a) {
   const int64_t most =
       static_cast<int64_t>(PeerExchange::kWindowBytes) / (int64_t{topk} * vectors * 16);
   CHECK(most > 0, "combine: {} experts of {}", topk, a.out.ToString());
+  constexpr int kWarps = kSendThreads / kWarp;
+  const int64_t pairs = a.pair_y.dim(0), warps = int64_t{kSendBlocks} * kWarps;
   CombineRound round = {.y = Data<const uint4>(a.pair_y),
                         .origin = Data<int32_t>(a.pair_origin),
                         .pair_live = Data<int32_t>(a.pair_live),
@@ -89,13 +98,13 @@ void CombineCuda(OpContext& context, const CombineArgs& a) {
                         .stride = e.stride,
                         .offset = e.offset,
                         .topk = topk,
-                        .vectors = vectors};
+                        .vectors = vectors,
+                        .parts = static_cast<int32_t>(std::clamp<int64_t>(warps / pairs, 1, 8))};
   const cudaStream_t stream = Cuda(context).get();
-  const auto pairs = static_cast<unsigned>(a.pair_y.dim(0));
+  const unsigned send_blocks = std::min(Blocks(pairs * round.parts, kWarps), kSendBlocks);
   for (; round.begin < e.each; round.begin += round.count) {
     round.count = std::min(most, e.each - round.begin);
-    LaunchOverlapped(SendOutputs, std::min(pairs, kSendBlocks), kSendThreads, 0, stream, peers,
-                     round);
+    LaunchOverlapped(SendOutputs, send_blocks, kSendThreads, 0, stream, peers, round);
     LaunchPeerBarrier(peers, stream);
     const dim3 blocks(static_cast<unsigned>(round.count * e.stride), Blocks(vectors, kSumThreads));
     LaunchOverlapped(SumOutputs, blocks, kSumThreads, 0, stream, peers, round);
