@@ -1,9 +1,8 @@
 // Tokens to the ranks that have their experts, on CUDA.
 //   formula:       pair_x[p] = x[t] of the rank and the token that the pair is of
 //   data mapping:  rounds of as many tokens as a window holds. Each rank writes its tokens and
-//   their
-//                  experts' ids into all windows, a block a token; all meet; a block looks at a
-//                  token of a rank, takes places for its pairs, and copies it to each
+//                  their experts' ids into all windows, a block a token; all meet; a block looks at
+//                  a token of a rank, takes places for its pairs, and copies it to each
 //   bytes, FLOPs:  2 (ranks - 1) bytes a channel of a token out and in; then 2 bytes a channel of a
 //                  token read, and of a pair written; no arithmetic
 //   accumulator:   none
