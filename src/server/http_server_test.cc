@@ -291,7 +291,7 @@ TEST(RequestStream, SubmitsAllOrNone) {
   EXPECT_EQ(engine.cancelled(), 2);
 }
 
-TEST_F(HttpServerTest, PromptAndAnswerFillTheContextAndNoMore) {
+TEST_F(HttpServerTest, AnAnswerMayBeAsLongAsTheContextAndNoMore) {
   Serve();
   Client client(port_);
   const auto status = [&](int max_tokens) {
@@ -299,7 +299,8 @@ TEST_F(HttpServerTest, PromptAndAnswerFillTheContextAndNoMore) {
     return client.Ask("POST", "/v1/completions", body).status;
   };
   EXPECT_EQ(status(4094), 200);
-  EXPECT_EQ(status(4095), 400);
+  EXPECT_EQ(status(4095), 200);  // cut to the room that is left, as vLLM does
+  EXPECT_EQ(status(4097), 400);
 }
 
 TEST(ErrorResponses, SayWhenToTryAgain) {

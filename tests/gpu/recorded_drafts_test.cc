@@ -9,7 +9,7 @@
 namespace fathom {
 namespace {
 
-constexpr BatchCapacity kPadded = {.rows = 4, .tokens = 16, .logit_vectors = 16};
+constexpr BatchCapacity kPadded = {.rows = 3, .tokens = 12, .logit_vectors = 12};
 
 class RecordedDraftsTest : public testing::Test {
  protected:

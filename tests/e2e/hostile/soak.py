@@ -77,7 +77,7 @@ class Clients:
             next(answer.iter_content(10))
 
     def refused(self, rng):
-        bodies = [{}, {"messages": 5}, self.body(rng, temperature=9), self.body(rng, model="none"),
+        bodies = [{}, {"messages": 5}, self.body(rng, temperature=-9), self.body(rng, model="none"),
                   self.body(rng, logit_bias={"9999999": 1}), self.body(rng, stop=[""] * 9)]
         assert self.ask(rng.choice(bodies)).status_code in (400, 404)
 
