@@ -25,6 +25,7 @@ class RecordedDraftsTest : public testing::Test {
 TEST_F(RecordedDraftsTest, TokensHaveTheSameBitsInReplayedRowsOfDraftsAsOneByOne) {
   for (const Ops* ops : {&CudaPortableOps(Fp8Activations::kQuantized),
                          &CudaOps(*device_, Fp8Activations::kQuantized)}) {
+    device_->BindThread();  // another device may have had this thread
     TestDecodes without(*ops, *device_, /*max_drafts=*/0), eager(*ops, *device_, kTestDrafts);
     const TestDecodes::Tokens one_by_one = without.OneByOne(3 * kTestCycleTokens);
     EXPECT_TRUE(WithDrafts(eager, one_by_one) == one_by_one) << ops->name;
