@@ -83,6 +83,12 @@ double BytesOnDevice(const SchemaEntry& entry, const ModelConfig& config, const 
 
 }  // namespace
 
+bool IsReplicated(const SchemaEntry& entry, const ParallelLayout& layout) {
+  if (layout.world() == 1) return false;
+  if (layout.expert_parallel() && IsOfExperts(entry.name)) return entry.expert < 0;
+  return layout.tensor == 1 || entry.rule->axis == ShardAxis::kNone;
+}
+
 size_t PartBytes(const ModelConfig& config, const Ops& ops, const Shard& shard,
                  const StoredBytes& stored) {
   double bytes = 0;

@@ -51,6 +51,9 @@ using StoredBytes = std::function<uint64_t(const SchemaEntry&)>;
 size_t PartBytes(const ModelConfig& config, const Ops& ops, const Shard& shard,
                  const StoredBytes& stored);
 
+// Whether all ranks have all of a tensor.
+bool IsReplicated(const SchemaEntry& entry, const ParallelLayout& layout);
+
 // kInvalidArgument, naming sizes that would do, for what a model cannot be cut into.
 Status CheckLayout(const ModelConfig& config, const ParallelLayout& layout);
 
