@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "apps" / "plan" / "gpu_types" / "h200.json"
 PAGE = ROOT / "docs" / "plan.md"
 BEGIN, END = "<!-- tools/plan_errors.py --write -->\n", "<!-- end -->\n"
+PUBLISHED = 512_000  # by vLLM, of R1 in FP8 with latents in BF16
 FITTED_BY = "tools/plan_errors.py --fit"
 
 
@@ -123,6 +124,12 @@ def summary(of, found):
     return "\n".join(lines) + "\n"
 
 
+def capacity(binary):
+    done = subprocess.run([binary, "plan", "--config-preset", "v3", "--tp", "8", "--json"], capture_output=True, text=True, check=True)
+    tokens = json.loads(done.stdout)["layouts"][0]["kv_cache_tokens"]
+    return f"\nR1's KV cache on eight H200s: {tokens:,} tokens predicted, {PUBLISHED:,} published: {100 * (tokens / PUBLISHED - 1):+.0f} %.\n"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default=str(ROOT / "build" / "bin" / "fathom"))
@@ -136,10 +143,11 @@ def main():
     for case, error in zip(of, found):
         print(f"{case.shape:<18} {case.ranks} {case.name():>14} measured {case.measured_ms:8.2f} ms, "
               f"predicted {case.measured_ms * (1 + error):8.2f}, {100 * error:+.0f} %")
-    print(summary(of, found), end="")
+    text = summary(of, found) + capacity(options.binary)
+    print(text, end="")
     if options.write:
         before, rest = PAGE.read_text().split(BEGIN)
-        PAGE.write_text(before + BEGIN + summary(of, found) + END + rest.split(END)[1])
+        PAGE.write_text(before + BEGIN + text + END + rest.split(END)[1])
 
 
 if __name__ == "__main__":

@@ -26,13 +26,14 @@ struct PlanOptions {
   std::string gpu_type = "h200", gpu_file;
   double memory_bytes = 0, bandwidth_gb_s = 0, bf16_tflops = 0, fp8_tflops = 0;
   std::vector<int64_t> batch_sizes = {1, 8, 32, 128};
-  int64_t context = 4096;
-  std::vector<int64_t> prefill_lens = {4096};
+  int64_t context = -1;  // -1, and none: kUsualLength
+  std::vector<int64_t> prefill_lens;
   double experts_per_layer = 0;
   bool json = false;
   bool one_layout = false;  // what is asked for, and not all of so many GPUs
 };
 
+constexpr int64_t kUsualLength = 4096;  // or half of --max-model-len, if that is less
 constexpr size_t kMaxFiguresBytes = 1 << 20;
 
 Result<GpuFigures> FiguresOf(const PlanOptions& o) {
@@ -105,6 +106,9 @@ Result<PlanReport> MakeReport(PlanOptions o) {
   EngineLimits& limits = o.engine;
   limits.FillDefaults(/*gpu=*/true);
   if (limits.max_model_len == 0) limits.max_model_len = config.max_position_embeddings;
+  const int64_t usual = std::min<int64_t>(kUsualLength, limits.max_model_len / 2);
+  if (o.context < 0) o.context = usual;
+  if (o.prefill_lens.empty()) o.prefill_lens = {usual};
   TRY(CheckShape(o, config));
   const Ops ops = CudaProperties(gpu.hopper);
   const AssemblyOptions options = {.limits = limits,
@@ -197,12 +201,12 @@ void AddShapeFlags(CLI::App& command, PlanOptions& o) {
       ->group(group);
   command.add_option("--context", o.context, "Positions of each of them")
       ->check(CLI::Range(0, 1 << 22))
-      ->capture_default_str()
+      ->default_str("4096")
       ->group(group);
   command.add_option("--prefill-len", o.prefill_lens, "Tokens of a prompt that is read alone")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 22))
-      ->capture_default_str()
+      ->default_str("4096")
       ->group(group);
   command
       .add_option("--experts-per-layer", o.experts_per_layer,

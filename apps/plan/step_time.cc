@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "bench/step_work.h"
 #include "model/attention.h"
 #include "model/shard.h"
 #include "parallel/peer_view.h"
+#include "step_work.h"
 
 namespace fathom {
 namespace {
