@@ -21,14 +21,15 @@ FIGURES = ROOT / "apps" / "plan" / "gpu_types" / "h200.json"
 PAGE = ROOT / "docs" / "plan.md"
 BEGIN, END = "<!-- tools/plan_errors.py --write -->\n", "<!-- end -->\n"
 PUBLISHED = 512_000  # by vLLM, of R1 in FP8 with latents in BF16
+LAYOUTS = {"1": ["--tp", 1], "tp 2": ["--tp", 2], "dp 2 + ep": ["--dp", 2, "--enable-expert-parallel"]}
 FITTED_BY = "tools/plan_errors.py --fit"
 
 
 @dataclass
 class Case:
     shape: str  # of the stored result
-    ranks: int
-    batch: int  # 0: a prompt
+    layout: str  # "1", "tp 2", or "dp 2 + ep"
+    batch: int  # of each group; 0: a prompt
     tokens: int  # of context, or of the prompt
     experts: float  # that were drawn; 0: uniformly
     measured_ms: float
@@ -39,7 +40,7 @@ class Case:
         what = ["--batch-size", self.batch, "--context", round(self.tokens), "--experts-per-layer", self.experts] if self.batch \
             else ["--prefill-len", self.tokens]
         return ["plan", "--json", "--config-preset", preset, "--num-layers", layers, "--dtype", self.shape.split("-")[-1],
-                "--tp", self.ranks, "--max-model-len", 32768, "--prefill-chunk", 4096, *what]
+                *LAYOUTS[self.layout], "--max-model-len", 32768, "--prefill-chunk", 4096, *what]
 
     def predicted_ms(self, binary, figures):
         command = [binary, *map(str, self.arguments()), "--gpu-file", figures]
@@ -60,19 +61,24 @@ def cases():
         result = load(f"h200/{shape}.json")
         for r in result["results"]:
             experts[shape.split("-")[0], shape.split("-")[-1], r["batch_size"], r["input_len"]] = r["experts_per_layer"]
-            found.append(Case(shape, 1, r["batch_size"], r["decode_context"], r["experts_per_layer"], r["decode_step_ms"]))
+            found.append(Case(shape, "1", r["batch_size"], r["decode_context"], r["experts_per_layer"], r["decode_step_ms"]))
         for r in result["prefills"]:
-            found.append(Case(shape, 1, 0, r["input_len"], 0, 1e3 * r["input_len"] / r["prefill_tokens_per_s"]))
+            found.append(Case(shape, "1", 0, r["input_len"], 0, 1e3 * r["input_len"] / r["prefill_tokens_per_s"]))
     for r in load("h200-x2/tensor_parallel.json")["results"]:
-        for ranks in (1, 2):
+        for ranks, layout in ((1, "1"), (2, "tp 2")):
             rate = r[f"tp{ranks}_tokens_per_s"]
             if "prefill" in r:
-                found.append(Case(r["model"], ranks, 0, r["prefill"], 0, 1e3 * r["prefill"] / rate))
+                found.append(Case(r["model"], layout, 0, r["prefill"], 0, 1e3 * r["prefill"] / rate))
                 continue
             # How many experts were drawn was not stored there: as with one GPU, at the nearest context.
             parts, batch, context = r["model"].split("-"), r["batch_size"], r["context"]
             drawn = experts[parts[0], parts[-1], batch, 1024 if context == 1024 else 4096]
-            found.append(Case(r["model"], ranks, batch, context + 12, drawn, 1e3 * batch / rate))
+            found.append(Case(r["model"], layout, batch, context + 12, drawn, 1e3 * batch / rate))
+    for r in load("h200-x2/expert_parallel.json")["results"]:
+        batch, tokens = r["batch_size_of_a_group"], r["context"] + 12
+        for name, layout, groups in (("one_gpu", "1", 1), ("two_groups", "dp 2 + ep", 2)):
+            found.append(Case(r["model"], layout, batch, tokens, r[f"{name}_experts_per_layer"],
+                              1e3 * groups * batch / r[f"{name}_tokens_per_s"]))
     return found
 
 
@@ -86,7 +92,7 @@ def fit(binary):
     """Multiplies one share after the other as long as that lowers the mean square of the logarithms' errors."""
     stored = json.loads(FIGURES.read_text())
     shares = {name: figure["value"] for name, figure in stored["figures"].items() if figure["command"] == FITTED_BY}
-    of = [case for case in cases() if case.ranks == 1]
+    of = [case for case in cases() if case.layout == "1"]
 
     def cost(values):
         for name, value in values.items():
@@ -115,11 +121,11 @@ def fit(binary):
 
 
 def summary(of, found):
-    lines = ["| shape | GPUs | results | median | worst | within 15 % | within 25 % |", "|---|---|---|---|---|---|---|"]
-    for shape, ranks in sorted({(c.shape, c.ranks) for c in of}):
-        mine = [(abs(e), e, c) for c, e in zip(of, found) if (c.shape, c.ranks) == (shape, ranks)]
+    lines = ["| shape | layout | results | median | worst | within 15 % | within 25 % |", "|---|---|---|---|---|---|---|"]
+    for shape, layout in sorted({(c.shape, c.layout) for c in of}):
+        mine = [(abs(e), e, c) for c, e in zip(of, found) if (c.shape, c.layout) == (shape, layout)]
         size, worst, case = max(mine, key=lambda m: m[0])
-        lines.append(f"| {shape} | {ranks} | {len(mine)} | {100 * statistics.median(m[0] for m in mine):.0f} % "
+        lines.append(f"| {shape} | {layout} | {len(mine)} | {100 * statistics.median(m[0] for m in mine):.0f} % "
                      f"| {100 * worst:+.0f} %, {case.name()} | {sum(m[0] <= 0.15 for m in mine)} | {sum(m[0] <= 0.25 for m in mine)} |")
     return "\n".join(lines) + "\n"
 
@@ -141,7 +147,7 @@ def main():
     of = cases()
     found = errors(options.binary, of, str(FIGURES))
     for case, error in zip(of, found):
-        print(f"{case.shape:<18} {case.ranks} {case.name():>14} measured {case.measured_ms:8.2f} ms, "
+        print(f"{case.shape:<16} {case.layout:<9} {case.name():>14} measured {case.measured_ms:8.2f} ms, "
               f"predicted {case.measured_ms * (1 + error):8.2f}, {100 * error:+.0f} %")
     text = summary(of, found) + capacity(options.binary)
     print(text, end="")
