@@ -13,6 +13,7 @@ import os
 import pathlib
 import statistics
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 
@@ -141,15 +142,20 @@ def main():
     parser.add_argument("--binary", default=str(ROOT / "build" / "bin" / "fathom"))
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--check", action="store_true", help="print nothing, but fail if docs/plan.md says otherwise")
     options = parser.parse_args()
     if options.fit:
         fit(options.binary)
     of = cases()
     found = errors(options.binary, of, str(FIGURES))
+    text = summary(of, found) + capacity(options.binary)
+    if options.check:
+        if BEGIN + text + END not in PAGE.read_text():
+            sys.exit("docs/plan.md has other errors than today's predictions: tools/plan_errors.py --write")
+        return
     for case, error in zip(of, found):
         print(f"{case.shape:<16} {case.layout:<9} {case.name():>14} measured {case.measured_ms:8.2f} ms, "
               f"predicted {case.measured_ms * (1 + error):8.2f}, {100 * error:+.0f} %")
-    text = summary(of, found) + capacity(options.binary)
     print(text, end="")
     if options.write:
         before, rest = PAGE.read_text().split(BEGIN)
