@@ -232,6 +232,16 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
                 "Requests share the pages of equal beginnings of their prompts, and find those of "
                 "earlier ones; it is on unless --no-enable-prefix-caching turns it off")
       ->group(group);
+  command
+      .add_option("--speculative-config", s.speculative_config,
+                  "Guess tokens ahead and verify them together, without changing a bit of the "
+                  "answer: '{\"method\": \"ngram\", \"num_speculative_tokens\": 4}', with "
+                  "prompt_lookup_min and prompt_lookup_max, guesses that the text repeats itself")
+      ->type_name("JSON")
+      ->group(group);
+  command
+      .add_flag("--no-speculation", s.no_speculation, "As if --speculative-config were not given")
+      ->group(group);
   AddDummyFlags(command, settings);
 }
 

@@ -12,6 +12,7 @@
 #include "base/mmap.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/presets.h"
+#include "speculation_flag.h"
 
 namespace fathom {
 namespace {
@@ -170,6 +171,9 @@ Result<ModelConfig> DummyConfig(const EngineSettings& s) {
 
 Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback on_output) {
   settings.FillDefaults();
+  if (!settings.no_speculation) {
+    settings.speculation = TRY(ParseSpeculation(settings.speculative_config));
+  }
   // As vLLM has it: they are read as they are.
   const bool stored_fp8 = settings.quantization == "fp8";
   if (stored_fp8) settings.quantization = "none";

@@ -26,7 +26,9 @@ struct EngineSettings : BackendSettings, EngineLimits {
   std::string dtype = "auto";        // dummy weights: "fp8" or "bf16"; "auto": as the config says
   std::string synthetic_routing;     // "uniform", "zipf", a file's name, or empty: the router's
   int32_t num_layers = 0;            // dummy weights: only the first so many layers; 0: all
-  bool needs_tokenizer = true;       // otherwise LoadedEngine has none
+  std::string speculative_config;    // ParseSpeculation
+  bool no_speculation = false;
+  bool needs_tokenizer = true;  // otherwise LoadedEngine has none
   ChatTemplateUse chat_template = ChatTemplateUse::kIfThere;
   std::string chat_template_file;  // instead of the checkpoint's own; "": none
 

@@ -42,12 +42,18 @@ size_t PlannedWeightBytes(const Checkpoint& checkpoint, const Ops& ops, const Sh
 // A step's logit vectors exist so many at a time.
 constexpr int64_t kMaxPassVectors = 256;
 
+std::optional<NgramLookup> LookupOf(const Speculation& speculation) {
+  if (speculation.method != Speculation::Method::kNgram) return std::nullopt;
+  return NgramLookup{.least = speculation.lookup_min, .most = speculation.lookup_max};
+}
+
 ModelOptions ModelOptionsOf(const ModelConfig& config, const AssemblyOptions& options) {
   const EngineLimits& limits = options.limits;
-  const int64_t vectors = int64_t{limits.max_num_seqs} * (1 + limits.max_drafts);
+  const int64_t vectors = int64_t{limits.max_num_seqs} * (1 + limits.speculation.num_tokens);
   return {.max_tokens = limits.max_num_batched_tokens,
           .max_rows = limits.max_num_seqs,
-          .max_drafts = limits.max_drafts,
+          .max_drafts = limits.speculation.num_tokens,
+          .ngram = LookupOf(limits.speculation),
           .max_logit_vectors = std::min(vectors, kMaxPassVectors),
           .max_model_len = limits.max_model_len,
           .absorbed_limit = AbsorbedLimit(config),
@@ -272,7 +278,7 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
                                      .num_pages = static_cast<int32_t>(plan.num_pages),
                                      .max_model_len = limits.max_model_len,
                                      .absorbed_limit = model_options.absorbed_limit,
-                                     .max_drafts = limits.max_drafts,
+                                     .max_drafts = limits.speculation.num_tokens,
                                      .prefix_caching = limits.prefix_caching,
                                      .prefix_scope = PrefixScopeOf(checkpoint, ops, options)},
                        .max_queue = limits.max_queue,

@@ -18,6 +18,7 @@
 #include "engine/step_runner.h"
 #include "model/model.h"
 #include "ops/ops.h"
+#include "speculation/speculation.h"
 #include "tensor/device.h"
 
 namespace fathom {
@@ -28,7 +29,7 @@ struct EngineLimits {
   int32_t max_num_seqs = 0;   // 0, here and below: FillDefaults
   int32_t max_num_batched_tokens = 0;
   int32_t prefill_chunk = 0;
-  int32_t max_drafts = 0;      // that a decode verifies; nothing proposes any yet
+  Speculation speculation;     // checked
   int64_t kv_cache_bytes = 0;  // 0: see memory_plan.h
   int32_t max_queue = 1024;
   bool prefix_caching = true;

@@ -54,7 +54,12 @@ TEST_F(AssemblyTest, AnEngineAnswers) {
 // The same answer, from rows that have room for drafts.
 TEST_F(AssemblyTest, RoomForDrafts) {
   Result<AssembledEngine> assembled =
-      Assemble({.max_model_len = 100, .max_num_seqs = 2, .max_drafts = 3});
+      Assemble({.max_model_len = 100,
+                .max_num_seqs = 2,
+                .speculation = {.method = Speculation::Method::kNgram,
+                                .num_tokens = 3,
+                                .lookup_min = 1,
+                                .lookup_max = 2}});
   ASSERT_TRUE(assembled.ok()) << assembled.status().message();
   EXPECT_EQ(assembled->models[0]->options().max_drafts, 3);
   EXPECT_EQ(assembled->models[0]->options().max_logit_vectors, 2 * 4);

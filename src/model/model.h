@@ -18,11 +18,12 @@
 namespace fathom {
 
 struct ModelOptions {
-  int64_t max_tokens = 512;        // of a step
-  int64_t max_rows = 32;           // of a step
-  int64_t max_drafts = 0;          // that a decode verifies
-  int64_t max_logit_vectors = 32;  // of one Logits() call
-  int64_t max_model_len = 0;       // positions; 0: the config's
+  int64_t max_tokens = 512;          // of a step
+  int64_t max_rows = 32;             // of a step
+  int64_t max_drafts = 0;            // that a decode verifies
+  std::optional<NgramLookup> ngram;  // who proposes them; absent: nobody
+  int64_t max_logit_vectors = 32;    // of one Logits() call
+  int64_t max_model_len = 0;         // positions; 0: the config's
   // Prompts' parts of chunks that are longer take the expanded form (base/attention_form.h):
   // whoever plans steps takes it from here. Negative: AbsorbedLimit().
   int64_t absorbed_limit = -1;

@@ -45,7 +45,9 @@ Ops Table(Fp8Activations activations) {
       .adjust_logits = {AdjustLogitsCuda},
       .log_probs = {LogProbsCuda},
       .sample = {SampleCuda},
+      .verify_drafts = {VerifyDraftsCuda},
       .commit = {CommitCuda},
+      .propose_ngram = {ProposeNgramCuda},
   };
 }
 
