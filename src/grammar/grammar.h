@@ -9,14 +9,9 @@
 
 #include "base/ids.h"
 #include "base/status.h"
+#include "base/token_mask.h"
 
 namespace fathom {
-
-// Bits of a mask come in words of 32, the lowest first: bit `id % 32` of word `id / 32` is 1 where
-// the token may come next.
-constexpr int64_t MaskWords(int64_t vocab) {
-  return (vocab + 31) / 32;
-}
 
 // How far one answer has come. An error is a fault of the grammar's, after which nothing more is
 // asked of the state. THREAD: one at a time.
@@ -25,8 +20,8 @@ class GrammarState {
   virtual ~GrammarState() = default;
   // The answer's next token. False: the grammar forbids it, and the state is as before.
   virtual Result<bool> Accept(TokenId token) = 0;
-  // What may come next: an end-of-text token where the answer may end. kInternal if nothing may.
-  // REQUIRES: MaskWords() of the vocabulary; not terminated().
+  // What may come next (base/token_mask.h): an end-of-text token where the answer may end.
+  // kInternal if nothing may. REQUIRES: MaskWords() of the vocabulary; not terminated().
   virtual Status FillMask(std::span<uint32_t> words) = 0;
   virtual bool terminated() const = 0;  // an end-of-text token was accepted
 };
