@@ -35,7 +35,7 @@ EDGES = {
     "server": ["engine", "request", "grammar", "chat", "tokenizer"],
     "apps": ["server", "engine", "request", "grammar", "scheduler", "model", "checkpoint", "ops", "products", "parallel", "quant", "cpu", "cuda",
              "tensor", "chat", "tokenizer"],
-    "bench": ["scheduler", "ops", "products", "quant", "cpu", "cuda", "tensor"],
+    "bench": ["scheduler", "grammar", "tokenizer", "ops", "products", "quant", "cpu", "cuda", "tensor"],
 }
 # Headers of an op's folder that another may include: (the folder, the header): why.
 BETWEEN_OPS = {}

@@ -18,7 +18,8 @@ class GrammarGuide {
   // REQUIRES: the request has a grammar.
   static Result<GrammarGuide> Start(const GenerateRequest& request, int32_t vocab_size);
 
-  // The answer's next token. An error ends the request: nothing is asked of this any more.
+  // The answer's next token. An error ends the request: nothing is asked of this any more. One that
+  // took too long is an error: no other request may wait for a grammar that is slow on purpose.
   Status Take(TokenId token);
 
   // What may come next (base/token_mask.h). Before the grammar begins that is all but the end.
@@ -27,6 +28,7 @@ class GrammarGuide {
  private:
   GrammarGuide(std::unique_ptr<GrammarState> state, const GenerateRequest& request,
                int32_t vocab_size);
+  Status Follow(TokenId token);
 
   std::unique_ptr<GrammarState> state_;
   std::optional<TokenId> begins_after_;  // it has not begun

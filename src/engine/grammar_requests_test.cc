@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
+#include <ctime>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -26,13 +27,23 @@ TokenId Word(int32_t i, int32_t which) {
   return TokenId{300 + 2 * i + which};
 }
 
-enum class Fault { kNone, kNoStart, kNoMask, kForbids };
+enum class Fault { kNone, kNoStart, kNoMask, kForbids, kSlow };
+
+// Takes 150 ms of this thread's time.
+void Work() {
+  timespec now{};
+  const auto read = [&] { clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now); };
+  read();
+  const int64_t end_ms = now.tv_sec * 1000 + now.tv_nsec / 1'000'000 + 150;
+  while (now.tv_sec * 1000 + now.tv_nsec / 1'000'000 < end_ms) read();
+}
 
 class WordsState final : public GrammarState {
  public:
   explicit WordsState(Fault fault) : fault_(fault) {}
   Result<bool> Accept(TokenId token) override {
     if (fault_ == Fault::kForbids && at_ == 2) return false;
+    if (fault_ == Fault::kSlow && at_ == 1) Work();
     if (at_ == kWords) return terminated_ = token == kEnd;
     if (token != Word(at_, 0) && token != Word(at_, 1)) return false;
     return ++at_, true;
@@ -220,13 +231,14 @@ TEST_F(GrammarRequests, BeginsBehindAToken) {
 }
 
 TEST_F(GrammarRequests, AFaultEndsItsRequestAlone) {
-  for (const Fault fault : {Fault::kNoStart, Fault::kNoMask, Fault::kForbids}) {
+  for (const Fault fault : {Fault::kNoStart, Fault::kNoMask, Fault::kForbids, Fault::kSlow}) {
     std::vector<GenerateRequest> requests = {Request(1, 4, true), Request(2, 5, false),
                                              Request(3, 6, true)};
     requests[0].grammar = std::make_shared<Words>(fault);
     const auto outputs = Ask(requests);
     EXPECT_EQ(outputs[0].finish, FinishReason::kError);
-    EXPECT_EQ(outputs[0].error.code(), StatusCode::kInternal);
+    EXPECT_EQ(outputs[0].error.code(),
+              fault == Fault::kSlow ? StatusCode::kInvalidArgument : StatusCode::kInternal);
     EXPECT_LE(outputs[0].tokens.size(), 2u);
     EXPECT_EQ(TokensOf(outputs[1]), TokensOf(Ask({requests[1]})[0]));
     ExpectWords(outputs[2]);

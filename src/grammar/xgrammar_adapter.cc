@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -112,14 +113,19 @@ class XgrammarGrammar final : public Grammar {
   const int32_t vocab_;
 };
 
+// In a row, between the parts of JSON: enough for lines indented 15 levels deep. Without an end a
+// model may fill its whole answer with it.
+constexpr int kMaxWhitespace = 32;
+
 xgrammar::CompiledGrammar Compile(xgrammar::GrammarCompiler& compiler, const GrammarSpec& spec) {
   switch (spec.kind) {
     case GrammarKind::kJsonObject:
       return compiler.CompileJSONSchema(R"({"type": "object"})", /*any_whitespace=*/true,
-                                        std::nullopt, std::nullopt, /*strict_mode=*/false);
+                                        std::nullopt, std::nullopt, /*strict_mode=*/false,
+                                        kMaxWhitespace);
     case GrammarKind::kJsonSchema:
       return compiler.CompileJSONSchema(spec.text, /*any_whitespace=*/true, std::nullopt,
-                                        std::nullopt, spec.strict);
+                                        std::nullopt, spec.strict, kMaxWhitespace);
     case GrammarKind::kRegex: return compiler.CompileRegex(spec.text);
     case GrammarKind::kEbnf: return compiler.CompileGrammar(spec.text);
   }
@@ -134,16 +140,33 @@ xgrammar::TokenizerInfo InfoOf(const GrammarVocabulary& vocabulary) {
 
 }  // namespace
 
-GrammarCompiler::Compile MakeXgrammarCompile(const GrammarVocabulary& vocabulary) {
-  return [info = InfoOf(vocabulary), size = vocabulary.size](
+GrammarCompiler::Compile MakeXgrammarCompile(GrammarVocabulary vocabulary) {
+  // Made when the first grammar comes: servers that see none pay neither time nor memory for it.
+  struct Lazy {
+    explicit Lazy(GrammarVocabulary given) : vocabulary(std::move(given)) {}
+    const xgrammar::TokenizerInfo& Info() {
+      std::call_once(once, [this] { info.emplace(InfoOf(vocabulary)); });
+      return *info;
+    }
+    const GrammarVocabulary vocabulary;
+    std::once_flag once;
+    std::optional<xgrammar::TokenizerInfo> info;
+  };
+  return [lazy = std::make_shared<Lazy>(std::move(vocabulary))](
              const GrammarSpec& spec) -> Result<std::shared_ptr<const Grammar>> {
     const Warnings warned;
+    const int32_t size = lazy->vocabulary.size;
     try {
+      const xgrammar::TokenizerInfo& info = lazy->Info();
       // Neither threads nor a cache of its own: both are GrammarCompiler's.
       xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
       auto grammar = std::make_shared<XgrammarGrammar>(fathom::Compile(compiler, spec), size);
       if (!warned.text().empty()) {
         return InvalidArgument("an answer could not be held to it: {}", warned.text());
+      }
+      std::vector<uint32_t> first(static_cast<size_t>(MaskWords(size)));
+      if (!TRY(grammar->Start())->FillMask(first).ok()) {
+        return InvalidArgument("no token of the vocabulary can begin an answer");
       }
       return std::shared_ptr<const Grammar>(std::move(grammar));
     } catch (const std::exception& error) {

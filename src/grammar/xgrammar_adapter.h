@@ -8,7 +8,7 @@
 
 namespace fathom {
 
-// `vocabulary` is read while the compiler is made. REQUIRES: specs that CheckGrammar() lets pass.
-GrammarCompiler::Compile MakeXgrammarCompile(const GrammarVocabulary& vocabulary);
+// REQUIRES: specs that CheckGrammar() lets pass.
+GrammarCompiler::Compile MakeXgrammarCompile(GrammarVocabulary vocabulary);
 
 }  // namespace fathom

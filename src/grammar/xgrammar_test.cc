@@ -126,9 +126,13 @@ TEST(Xgrammar, TokensOfSeveralBytesAndSpecialOnes) {
 // A text that no token can go on with is an error, not a mask without bits.
 TEST(Xgrammar, NoTokenFits) {
   GrammarVocabulary few{.tokens = {"", "", "a"}, .eos = {kEos}, .size = 3};
-  const auto grammar = MakeXgrammarCompile(few)({GrammarKind::kRegex, "b"});
-  if (!grammar.ok()) return;  // found out already
+  const auto compile = MakeXgrammarCompile(few);
+  EXPECT_EQ(compile({GrammarKind::kRegex, "b"}).status().code(), StatusCode::kInvalidArgument);
+  const auto grammar = compile({GrammarKind::kRegex, "ab"});
+  ASSERT_TRUE(grammar.ok()) << grammar.status().message();
   const auto state = *(*grammar)->Start();
+  EXPECT_FALSE(state->Accept(TokenId{0}).value());
+  EXPECT_TRUE(state->Accept(TokenId{2}).value());
   std::vector<uint32_t> words(1);
   EXPECT_EQ(state->FillMask(words).code(), StatusCode::kInternal);
 }
@@ -146,7 +150,8 @@ TEST(Xgrammar, WhatItCannotHold) {
   for (const char* pattern : {"a(?=b)", "(", "[z-a]", "a{3,1}"}) {
     EXPECT_FALSE(Compile({GrammarKind::kRegex, pattern}).ok()) << pattern;
   }
-  for (const char* grammar : {"root ::= ", "other ::= \"a\"", "root ::= missing", "root = \"a\""}) {
+  for (const char* grammar :
+       {"root ::= ", "other ::= \"a\"", "root ::= missing", "root = \"a\"", "root ::= root"}) {
     EXPECT_FALSE(Compile({GrammarKind::kEbnf, grammar}).ok()) << grammar;
   }
 }

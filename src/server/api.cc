@@ -236,7 +236,17 @@ std::optional<ApiError> Api::Prepare(ChatRequest chat, const HttpRequest& reques
                                       &prompt)) {
     return error;
   }
+  std::optional<TokenId> grammar_after;
+  if (chat.params.grammar && output->parser.starts_in_reasoning) {
+    grammar_after = tokenizer_.IdOf("</think>");
+    if (!grammar_after) {
+      return BadParameter(chat.params.grammar->param,
+                          "this model's thinking ends with no token of its own, so that no grammar "
+                          "can begin behind it: say thinking: false");
+    }
+  }
   *setup = Setup("chatcmpl-", request, std::move(chat.params));
+  setup->grammar_after = grammar_after;
   setup->kept_special = MarkerTokens(tokenizer_, output->parser.parse_tools);
   setup->prompts.push_back(std::move(prompt));
   setup->places = std::move(places);

@@ -76,6 +76,11 @@ std::optional<ApiError> ParseChat(const json::object& body, const RequestLimits&
   request->parallel_tool_calls = fields.Bool("parallel_tool_calls", true);
   request->include_reasoning = fields.Bool("include_reasoning", true);
   if (!fields.failed()) ReadChatPrompt(fields, limits.chat_defaults, &request->prompt);
+  if (params.grammar && !request->prompt.tools.empty()) {
+    fields.Fail("tools", fmt::format("tools cannot be called where {} holds the answer: say "
+                                     "tool_choice: \"none\", or leave one of them out",
+                                     params.grammar->param));
+  }
   if (!fields.failed() && fields.Bool("echo", false)) {
     const json::object& last = request->prompt.messages.back().get_object();
     const json::value& content = last.at("content");

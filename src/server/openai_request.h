@@ -12,6 +12,7 @@
 #include "base/ids.h"
 #include "engine/messages.h"
 #include "server/api_error.h"
+#include "server/structured_fields.h"
 
 namespace fathom {
 
@@ -63,6 +64,7 @@ struct GenerationParams {
   std::optional<int32_t> truncate_prompt_tokens;
   bool truncate_right = false;  // its last tokens go, otherwise its first
   std::string service_tier;     // "" if not named
+  std::optional<AskedGrammar> grammar;
 };
 
 // Lives in the storage of the body that it was read from.
