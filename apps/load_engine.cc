@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <iterator>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "base/log.h"
@@ -46,6 +48,7 @@ class ProgressLine {
 
 constexpr uint64_t kDummySeed = 0;
 constexpr size_t kMaxConfigBytes = 1 << 20;
+constexpr size_t kMaxSharesBytes = 4 << 20;
 
 // The configuration of a model that is to be measured without its weights.
 Result<ModelConfig> DummyConfig(const EngineSettings& s) {
@@ -85,6 +88,41 @@ Result<Checkpoint> OpenCheckpoint(const EngineSettings& s) {
         "--config-preset v2-lite");
   }
   return Checkpoint::Open(s.model);
+}
+
+// Numbers, in a line for each MoE layer, or in one line for all.
+Result<SyntheticRouting> ParseShares(const std::string& text) {
+  SyntheticRouting routing;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream numbers(line);
+    const std::vector<double> shares{std::istream_iterator<double>(numbers), {}};
+    if (!numbers.eof()) {
+      return InvalidArgument("line {} has something else than numbers", routing.shares.size() + 1);
+    }
+    routing.shares.push_back(shares);
+  }
+  return routing;
+}
+
+Result<std::optional<SyntheticRouting>> MakeSyntheticRouting(const std::string& name,
+                                                             const ModelConfig& config) {
+  if (name.empty()) return std::optional<SyntheticRouting>();
+  SyntheticRouting routing;
+  if (name == "uniform") {
+    routing = SyntheticRouting::Uniform(config);
+  } else if (name == "zipf") {
+    routing = SyntheticRouting::Zipf(config);
+  } else {
+    const Result<std::string> text = ReadFile(name, kMaxSharesBytes);
+    if (!text.ok())
+      return text.status().WithContext("--synthetic-routing: uniform, zipf or a file");
+    Result<SyntheticRouting> parsed = ParseShares(*text);
+    if (!parsed.ok()) return parsed.status().WithContext("--synthetic-routing " + name);
+    routing = *std::move(parsed);
+  }
+  TRY(routing.Check(config));
+  return std::optional(std::move(routing));
 }
 
 Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const EngineSettings& s,
@@ -158,7 +196,8 @@ Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback 
       checkpoint, *loaded.backend.ops, loaded.backend.Ranks(),
       {.limits = settings,
        .kv_cache = TRY(ParseKvCacheDType(settings.kv_cache_dtype)),
-       .quantized = TRY(ParseQuantization(settings.quantization))},
+       .quantized = TRY(ParseQuantization(settings.quantization)),
+       .synthetic_routing = TRY(MakeSyntheticRouting(settings.synthetic_routing, loaded.config))},
       [&](uint64_t done, uint64_t total) { progress.Show(done, total); }, std::move(on_output)));
   loaded.models = std::move(assembled.models);
   loaded.clock = std::move(assembled.clock);

@@ -24,6 +24,7 @@ struct EngineSettings : BackendSettings, EngineLimits {
   std::string load_format = "auto";  // "dummy": random weights, to measure a model without its own
   std::string config_preset;         // dummy weights: PresetConfig, instead of the folder's config
   std::string dtype = "auto";        // dummy weights: "fp8" or "bf16"; "auto": as the config says
+  std::string synthetic_routing;     // "uniform", "zipf", a file's name, or empty: the router's
   int32_t num_layers = 0;            // dummy weights: only the first so many layers; 0: all
   bool needs_tokenizer = true;       // otherwise LoadedEngine has none
   ChatTemplateUse chat_template = ChatTemplateUse::kIfThere;

@@ -193,13 +193,6 @@ int main(int argc, char** argv) {
                                       TimeExperts({4096, 2048, 1024, 512});
                                     }},
                                    {"decode", TimeDecode}};
-  if (argc < 3) {
-    std::fprintf(stderr, "usage: bf16_gemm_bench FILE.json CASE...\n");
-    return 2;
-  }
-  for (int i = 2; i < argc; ++i) {
-    if (!RunCase(argv[i], cases)) return 2;
-  }
-  report.Write(argv[1], "bf16_gemm");
-  return failures == 0 ? 0 : 1;
+  const int status = RunCases("bf16_gemm", argc, argv, cases, report);
+  return failures == 0 ? status : 1;
 }

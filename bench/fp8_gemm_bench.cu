@@ -278,7 +278,7 @@ void TimeExperts(int32_t tokens, int32_t topk, int64_t experts, int64_t hidden, 
                              .down = down.weights(),
                              .out = out.get()};
   const DeviceArray<std::byte> workspace(Fp8ExpertsWorkspace(params));
-  params.workspace = workspace.get();
+  params.workspace = {workspace.get(), workspace.size()};
   const double us = MedianOfRested(kRestMs, kLaunches, [&](int i, cudaStream_t stream) {
     params.ids = device_ids.get() + i * tokens * topk;
     LaunchFp8Experts(params, stream);
@@ -417,12 +417,5 @@ int main(int argc, char** argv) {
                                    {"masked", TimeMasked},      {"grouped", TimeGrouped},
                                    {"silu", TimeAllSilu},       {"other", TimeOther},
                                    {"library", TimeAllLibrary}, {"uneven", TimeAllUneven}};
-  if (argc < 3) {
-    std::fprintf(stderr, "usage: fp8_gemm_bench FILE.json CASE...\n");
-    return 2;
-  }
-  for (int i = 2; i < argc; ++i) {
-    if (!RunCase(argv[i], cases)) return 2;
-    report.Write(argv[1], "fp8_gemm");
-  }
+  return RunCases("fp8_gemm", argc, argv, cases, report);
 }

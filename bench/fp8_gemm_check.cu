@@ -387,7 +387,7 @@ void CheckExperts() {
                                .down = down.weights(),
                                .out = out.get()};
     const DeviceArray<std::byte> workspace(Fp8ExpertsWorkspace(params));
-    params.workspace = workspace.get();
+    params.workspace = {workspace.get(), workspace.size()};
     Poison(workspace);
     LaunchFp8Experts(params, nullptr);
     BENCH_CHECK(cudaDeviceSynchronize());

@@ -88,7 +88,8 @@ class MlaProblem {
     d_positions.reset(new DeviceArray<int32_t>(positions));
     d_page_table.reset(new DeviceArray<int32_t>(page_table));
     d_live.reset(new DeviceArray<int32_t>(std::vector<int32_t>{live}));
-    workspace.reset(new DeviceArray<uint8_t>(MlaDecodeWorkspace(tokens, heads, max_pages, split)));
+    workspace.reset(
+        new DeviceArray<std::byte>(MlaDecodeWorkspace(tokens, heads, max_pages, split)));
     BENCH_CHECK(cudaMemset(workspace->get(), 0xff, workspace->size()));  // NaN
     BENCH_CHECK(cudaDeviceSynchronize());
   }
@@ -114,7 +115,7 @@ class MlaProblem {
             .heads = heads,
             .scale = scale,
             .split = split,
-            .workspace = workspace->get(),
+            .workspace = {workspace->get(), workspace->size()},
             .out = out->get()};
   }
 
@@ -128,7 +129,7 @@ class MlaProblem {
   std::vector<int32_t> slots, positions, page_table;
   std::unique_ptr<DeviceArray<__nv_bfloat16>> q_latent, q, pool, out;
   std::unique_ptr<DeviceArray<int32_t>> d_slots, d_positions, d_page_table, d_live;
-  std::unique_ptr<DeviceArray<uint8_t>> workspace;
+  std::unique_ptr<DeviceArray<std::byte>> workspace;
 };
 
 // A block per token and head, in fp32 throughout.

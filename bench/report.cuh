@@ -116,6 +116,21 @@ inline bool RunCase(const char* name, const std::vector<Case>& cases) {
   return false;
 }
 
+// The main of a bench whose arguments are a file for its report and cases. The file is written
+// after each case: what comes later may be cut off.
+inline int RunCases(const char* bench, int argc, char** argv, const std::vector<Case>& cases,
+                    Report& report) {
+  if (argc < 3) {
+    std::fprintf(stderr, "usage: %s_bench FILE.json CASE...\n", bench);
+    return 2;
+  }
+  for (int i = 2; i < argc; ++i) {
+    if (!RunCase(argv[i], cases)) return 2;
+    report.Write(argv[1], bench);
+  }
+  return 0;
+}
+
 // Inputs of so many bytes that, each taking its turn, none is still in the L2.
 inline int SetsPastL2(double bytes) {
   return static_cast<int>(std::clamp(200e6 / bytes + 1, 2.0, 48.0));

@@ -85,6 +85,13 @@ def of_models():
             entry = next(e for e in stored("h200-x2/tensor_parallel")["results"] if {"model": name, **case}.items() <= e.items())
             one, two = (entry[f"tp{ranks}_tokens_per_s"] for ranks in (1, 2))
             yield "docs/ranks.md", f"| {shape} | {batch} | {tokens} | {{}} | {{}} | {{}} |", [count(one), count(two), f"{two / one:.2f}"]
+    for shape, name in (("V3, 5 layers, FP8", "v3-5-layers-fp8"), ("V2-Lite, FP8", "v2-lite-fp8"), ("V2-Lite, BF16", "v2-lite-bf16")):
+        for batch in (1, 8, 32, 128):
+            case = {"model": name, "routing": "uniform", "batch_size_of_a_group": batch}
+            entry = next(e for e in stored("h200-x2/expert_parallel")["results"] if case.items() <= e.items())
+            one, two = (entry[f"{layout}_tokens_per_s"] for layout in ("one_gpu", "two_groups"))
+            experts = (count(entry[f"{layout}_experts_per_layer"]) for layout in ("one_gpu", "two_groups"))
+            yield "docs/ranks.md", f"| {shape} | {batch} | {{}} | {{}} | {{}} | {{}} / {{}} |", [count(one), count(two), f"{two / one:.2f}", *experts]
 
 
 def of_accuracy():

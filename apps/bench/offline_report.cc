@@ -104,6 +104,7 @@ void PrintJson(const OfflineOptions& o, const MeasuredModel& model, const Machin
   out["output_len"] = o.output_len;
   out["repeats"] = o.repeats;
   out["temperature"] = o.temperature;
+  if (!o.engine.synthetic_routing.empty()) out["synthetic_routing"] = o.engine.synthetic_routing;
   out["read_bandwidth_gb_s"] = machine.read_bandwidth / 1e9;
   out["fp32_peak_gflops"] = machine.peaks.fp32 / 1e9;
   out["bf16_peak_gflops"] = OrNull(machine.peaks.bf16, 1e9);

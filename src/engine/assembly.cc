@@ -49,7 +49,8 @@ ModelOptions ModelOptionsOf(const ModelConfig& config, const AssemblyOptions& op
           .max_logit_vectors = std::min(vectors, kMaxPassVectors),
           .max_model_len = limits.max_model_len,
           .absorbed_limit = AbsorbedLimit(config),
-          .kv_cache = options.kv_cache};
+          .kv_cache = options.kv_cache,
+          .synthetic_routing = options.synthetic_routing};
 }
 
 // Pages stay within this engine: what stands here is for those that may come to leave it.

@@ -45,6 +45,7 @@ struct AssemblyOptions {
   EngineLimits limits;                    // with the defaults filled in
   std::optional<DType> kv_cache;          // MakeKvFormat; nothing: the table's
   std::optional<WeightFormat> quantized;  // what the table makes of weights while they load
+  std::optional<SyntheticRouting> synthetic_routing;  // of a benchmark; checked
   double step_timeout_s = ModelExecutorOptions().step_timeout_s;
 };
 

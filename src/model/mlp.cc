@@ -33,7 +33,8 @@ void RunMoe(OpRunner& run, const ModelConfig& config, const MoeWeights& w, const
   const Ops& ops = run.ops();
   const int64_t tokens = batch.tokens, topk = config.num_experts_per_tok;
   const TensorView live = batch.map.live, normed = First(a.normed, tokens);
-  const TensorView ids = First(a.expert_ids, tokens), weights = First(a.expert_weights, tokens);
+  const TensorView routed = First(a.expert_ids, tokens);
+  const TensorView weights = First(a.expert_weights, tokens);
   run(ops.route, {.x = normed,
                   .gate = w.gate.view,
                   .bias = w.bias.view,
@@ -44,8 +45,10 @@ void RunMoe(OpRunner& run, const ModelConfig& config, const MoeWeights& w, const
                   .norm_topk_prob = config.router.norm_topk_prob,
                   .scaling = config.router.routed_scaling_factor,
                   .live = live,
-                  .ids = ids.Slice(1, 0, topk),  // behind them: the shared experts
+                  .ids = routed.Slice(1, 0, topk),  // behind them: the shared experts
                   .weights = weights.Slice(1, 0, topk)});
+  const TensorView& synthetic = w.synthetic_ids.view;
+  const TensorView ids = synthetic.absent() ? routed : First(synthetic, tokens);
   if (exchange != nullptr) {
     return exchange->Run(run, w, {normed, ids, weights, live, First(a.branch, tokens)},
                          batch.step_tokens);

@@ -72,7 +72,31 @@ Model::Model(const Checkpoint& checkpoint, const Ops& ops, Device& device,
   if (options_.shard.layout.expert_parallel()) {
     exchange_.emplace(config_, options_.shard, ops, options_.max_tokens, device);
   }
+  if (options_.synthetic_routing) DrawSyntheticRouting(device);
   MeasureWorkspace(device);
+}
+
+const TensorView& Model::expert_ids() const {
+  const std::vector<LayerWeights>& layers = weights_.layers;
+  const auto last = std::find_if(layers.rbegin(), layers.rend(),
+                                 [](const LayerWeights& layer) { return layer.moe.has_value(); });
+  const bool synthetic = options_.synthetic_routing && last != layers.rend();
+  return synthetic ? last->moe->synthetic_ids.view : activations_.expert_ids;
+}
+
+void Model::DrawSyntheticRouting(Device& device) {
+  int moe_layer = 0;
+  for (LayerWeights& layer : weights_.layers) {
+    if (!layer.moe) continue;
+    const std::vector<int32_t> ids = options_.synthetic_routing->Draw(
+        config_, options_.max_tokens, moe_layer++, options_.shard.data_rank);
+    PlainTensor& drawn = layer.moe->synthetic_ids;
+    drawn.memory = device.Allocate(ids.size() * sizeof(int32_t));
+    drawn.view = TensorView(drawn.memory->data(), DType::kI32,
+                            {options_.max_tokens, activations_.expert_ids.dim(1)});
+    device.Upload(drawn.view, std::as_bytes(std::span(ids)));
+    synthetic_routing_bytes_ += drawn.memory->size();
+  }
 }
 
 KvFormat Model::kv_format() const {

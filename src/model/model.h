@@ -11,6 +11,7 @@
 #include "model/expert_exchange.h"
 #include "model/kv_pool.h"
 #include "model/shard.h"
+#include "model/synthetic_routing.h"
 #include "model/weights.h"
 #include "ops/op_runner.h"
 
@@ -25,8 +26,9 @@ struct ModelOptions {
   // Prompts' parts of chunks that are longer take the expanded form (base/attention_form.h):
   // whoever plans steps takes it from here. Negative: AbsorbedLimit().
   int64_t absorbed_limit = -1;
-  std::optional<DType> kv_cache;  // MakeKvFormat; absent: the table's default
-  Shard shard;                    // what of the model this is
+  std::optional<DType> kv_cache;                      // MakeKvFormat; absent: the table's default
+  std::optional<SyntheticRouting> synthetic_routing;  // checked; for benchmarks
+  Shard shard;                                        // what of the model this is
 };
 
 // THREAD: one at a time.
@@ -45,16 +47,17 @@ class Model {
   size_t weight_bytes() const { return weights_.bytes; }
   size_t activation_bytes() const {
     return activations_.memory->size() + cos_sin_.memory->size() +
-           (logits_part_.memory == nullptr ? 0 : logits_part_.memory->size());
+           (logits_part_.memory == nullptr ? 0 : logits_part_.memory->size()) +
+           synthetic_routing_bytes_;
   }
   size_t exchange_bytes() const {
     return PairExchange::Bytes(config_, options_.shard, run_.ops(), options_.max_tokens);
   }
   size_t workspace_bytes() const { return run_.workspace_bytes(); }
   OpRunner& runner() { return run_; }
-  // I32 [tokens, topk + shared]: the experts of the last MoE layer that ran; absent without
-  // experts.
-  const TensorView& expert_ids() const { return activations_.expert_ids; }
+  // I32 [tokens, topk + shared]: the experts of the last MoE layer that ran, MTP layers aside;
+  // absent without experts.
+  const TensorView& expert_ids() const;
 
   // One pass over the batch: writes its latents, returns final-normed hidden states
   // [tokens, hidden], valid until the next pass. DeepseekV2Model.forward and
@@ -96,6 +99,7 @@ class Model {
   // `out`: in a.normed's place.
   void Norm(const PlainTensor& weight, const Batch& batch, Pending pending,
             const PackedWeight* reader = nullptr, const TensorView& out = {});
+  void DrawSyntheticRouting(Device& device);
   void MeasureWorkspace(Device& device);
 
   ModelConfig config_;
@@ -104,6 +108,7 @@ class Model {
   ModelWeights weights_;
   PlainTensor cos_sin_;
   PlainTensor logits_part_;  // F32 [logit vectors, this rank's vocabulary]; absent if it has all
+  size_t synthetic_routing_bytes_ = 0;
   Rotary rotary_;
   Activations activations_;
   std::optional<PairExchange> exchange_;  // if experts lie over ranks

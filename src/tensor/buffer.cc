@@ -9,6 +9,7 @@
 namespace fathom {
 namespace {
 constexpr size_t kAlignment = 64;
+constexpr size_t kArenaAlignment = 256;  // lines of a GPU's L2 come in twos
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t RoundUp(size_t n, size_t to) {
   return (n + to - 1) / to * to;
@@ -40,11 +41,15 @@ void Buffer::Free::operator()(std::byte* p) const {
 TensorView Arena::Allocate(DType dtype, std::initializer_list<int64_t> shape) {
   size_t bytes = ByteSize(dtype);
   for (int64_t n : shape) bytes *= static_cast<size_t>(n);
+  return TensorView(TakeBytes(bytes), dtype, shape);
+}
+
+std::byte* Arena::TakeBytes(size_t bytes) {
   const size_t begin = used_;
   CHECK(bytes <= size_ - begin, "arena of {} bytes: {} used, {} more asked for", size_, used_,
         bytes);
-  used_ = RoundUp(begin + bytes, kAlignment);
-  return TensorView(data_ == nullptr ? nullptr : data_ + begin, dtype, shape);
+  used_ = RoundUp(begin + bytes, kArenaAlignment);
+  return data_ == nullptr ? nullptr : data_ + begin;
 }
 
 }  // namespace fathom

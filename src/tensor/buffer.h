@@ -41,9 +41,16 @@ class Arena {
 
   // A contiguous tensor. REQUIRES: room for it.
   TensorView Allocate(DType dtype, std::initializer_list<int64_t> shape);
+  // `count` values of a type that tensors do not have, or that a kernel's parameters name.
+  template <class T>
+  T* Take(int64_t count) {
+    return reinterpret_cast<T*>(TakeBytes(static_cast<size_t>(count) * sizeof(T)));
+  }
   size_t used() const { return used_; }
 
  private:
+  std::byte* TakeBytes(size_t bytes);
+
   std::byte* data_;
   size_t size_;
   size_t used_ = 0;

@@ -55,11 +55,14 @@ TEST(Arena, MeasuresWhatItLaterGives) {
   Arena measure = Arena::Measuring();
   measure.Allocate(DType::kBF16, {3, 5});
   measure.Allocate(DType::kF32, {7});
-  EXPECT_EQ(measure.used(), 64u + 64u);
+  measure.Take<double>(3);
+  EXPECT_EQ(measure.used(), 3 * 256u);
   Buffer buffer(measure.used());
   Arena arena(buffer.data(), buffer.size());
   arena.Allocate(DType::kBF16, {3, 5});
   EXPECT_EQ(arena.Allocate(DType::kF32, {7}).As<float>()[6], 0.0f);
+  EXPECT_EQ(arena.Take<double>(3)[2], 0.0);
+  EXPECT_DEATH(arena.Take<char>(1), "768 used, 1 more asked for");
 }
 
 }  // namespace

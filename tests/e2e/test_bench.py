@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import pathlib
 import subprocess
 import threading
 import time
@@ -221,6 +222,24 @@ def test_offline_with_random_weights():
         ((MODEL, "--load-format", "dummy", "--num-layers", "7"), "the model has 6"),
     ):
         done = run("offline", *wrong)
+        assert done.returncode == 1 and sentence in done.stderr, done.stderr
+
+
+def test_offline_with_experts_drawn_at_random(tmp_path):
+    config = json.loads((pathlib.Path(MODEL) / "config.json").read_text())
+    experts, topk = config["n_routed_experts"], config["num_experts_per_tok"]
+    shares = tmp_path / "shares.txt"
+    shares.write_text(" ".join(["1"] * topk + ["0"] * (experts - topk)) + "\n")
+    args = ("--batch-size", 16, "--input-len", 8, "--output-len", 4, "--repeats", 1, "--read-bytes", "16MiB")
+    distinct = {}
+    for routing in ("uniform", "zipf", shares):
+        result = report("offline", MODEL, "--synthetic-routing", routing, *args)
+        assert result["synthetic_routing"] == str(routing)
+        distinct[str(routing)] = result["experts_per_layer"]
+    assert distinct[str(shares)] == topk < distinct["zipf"] <= distinct["uniform"] <= experts
+    shares.write_text("1 2 three\n")
+    for wrong, sentence in (("even", "uniform, zipf or a file"), (shares, "line 1 has something else than numbers")):
+        done = run("offline", MODEL, "--synthetic-routing", wrong, *args)
         assert done.returncode == 1 and sentence in done.stderr, done.stderr
 
 

@@ -50,7 +50,7 @@ void AttendAbsorbedHopper(OpContext& context, const AttendAbsorbedArgs& a) {
   if (!Fits(a)) return AttendAbsorbedCuda(context, a);
   if (a.q_latent.elements() == 0) return;
   MlaDecodeParams params = ParamsOf(a);
-  params.workspace = context.workspace.data();
+  params.workspace = context.workspace;
   LaunchMlaDecode(params, Cuda(context).get());
   Cuda(context).CheckLaunch("attend_absorbed", a.q_latent);
 }

@@ -7,6 +7,7 @@
 #include "cuda/tensor_map.h"
 #include "ops/attend_absorbed/mla_decode_step.h"
 #include "products/hopper/gemm_launch.h"
+#include "tensor/buffer.h"
 
 namespace fathom {
 namespace mla {
@@ -86,21 +87,25 @@ int32_t MaxSplits(int32_t max_pages, const MlaDecodeSplit& split) {
 // as a step of decoding has by default.
 constexpr int32_t kPassTokens = 256;
 
-size_t PartialBytes(int32_t tokens, int32_t heads, int32_t max_splits) {
-  return sizeof(__half) * kLatent * tokens * max_splits * heads;
-}
-
-size_t StateBytes(int32_t tokens, int32_t heads, int32_t max_splits) {
-  return sizeof(float2) * (kLatent / 64) * tokens * max_splits * heads;
-}
-
 // Blocks of the columns kernel: GH100 has so many multiprocessors. A constant, so that work space
 // is known without a GPU.
 constexpr int64_t kMostBlocks = 144;
 
-// Of all its clusters.
-constexpr size_t kExchangeBytes =
-    sizeof(__nv_bfloat16) * kPairs * kKeys * kExchangeRounds * kMostBlocks;
+// The work space of a pass. `exchange` is of all clusters of the columns kernel.
+struct WideBuffers {
+  WideBuffers(int32_t tokens, int32_t heads, int32_t max_splits, Arena arena) {
+    const int64_t vectors = int64_t{tokens} * max_splits * heads;
+    partial = arena.Take<__half>(vectors * kLatent);
+    state = arena.Take<float2>(vectors * (kLatent / 64));
+    exchange = arena.Take<uint8_t>(int64_t{sizeof(__nv_bfloat16)} * kPairs * kKeys *
+                                   kExchangeRounds * kMostBlocks);
+    used = arena.used();
+  }
+  __half* partial;
+  float2* state;
+  uint8_t* exchange;
+  size_t used;
+};
 
 constexpr float kLog2E = 1.4426950408889634f;
 
@@ -111,37 +116,46 @@ int64_t MaxSingles(int64_t tokens, int64_t max_sections) {
   return std::max(k * max_sections * (blocks - k) / blocks + 1, kFineGroups * blocks);
 }
 
-// The work space of the narrow kernel: plan, first_single, states, parts.
-struct NarrowLayout {
-  NarrowLayout(int32_t tokens, int32_t max_pages, int32_t section_tokens)
-      : parts(tokens + MaxSingles(tokens, MaxParts(max_pages * kKeys, section_tokens))),
-        states_at((8 + 4 * static_cast<size_t>(tokens) + 255) / 256 * 256),
-        parts_at(states_at + 8 * kNarrowHeads * parts),
-        bytes(parts_at + 4 * kNarrowHeads * kLatent * parts) {}
-  size_t parts, states_at, parts_at, bytes;
+// The work space of the narrow kernel.
+struct NarrowBuffers {
+  NarrowBuffers(int32_t tokens, int32_t max_pages, int32_t section_tokens, Arena arena) {
+    const int64_t vectors =
+        kNarrowHeads * (tokens + MaxSingles(tokens, MaxParts(max_pages * kKeys, section_tokens)));
+    plan = arena.Take<int2>(1);
+    first_single = arena.Take<int32_t>(tokens);
+    states = arena.Take<float4>(vectors / 2);
+    parts = arena.Take<float4>(vectors * kLatent / 4);
+    used = arena.used();
+  }
+  int2* plan;
+  int32_t* first_single;
+  float4 *states, *parts;
+  size_t used;
 };
+
+Arena ArenaOf(const MlaDecodeParams& p) {
+  return Arena(p.workspace.data(), p.workspace.size());
+}
 
 void LaunchNarrow(const MlaDecodeParams& p, cudaStream_t stream) {
   // A section has a power of two of groups.
   const int32_t section_tokens = p.split.tokens;
   CHECK(section_tokens >= 128 && section_tokens <= 8192 &&
         std::has_single_bit(0u + section_tokens));
-  const NarrowLayout layout(p.tokens, p.max_pages, section_tokens);
-  std::byte* workspace = static_cast<std::byte*>(p.workspace);
+  const NarrowBuffers b(p.tokens, p.max_pages, section_tokens, ArenaOf(p));
   const NarrowStep step = {.slots = p.slots,
                            .positions = p.positions,
                            .page_table = p.page_table,
                            .live = p.live,
-                           .plan = reinterpret_cast<int2*>(workspace),
-                           .first_single = reinterpret_cast<int32_t*>(workspace + 8),
+                           .plan = b.plan,
+                           .first_single = b.first_single,
                            .max_pages = p.max_pages,
                            .heads = p.heads,
                            .tokens = p.tokens,
                            .section_log2 = std::countr_zero(section_tokens / (2u * kKeys)),
                            .fp8 = p.scales != nullptr};
-  const NarrowOutput output = {.out = static_cast<__nv_bfloat16*>(p.out),
-                               .parts = reinterpret_cast<float4*>(workspace + layout.parts_at),
-                               .states = reinterpret_cast<float4*>(workspace + layout.states_at)};
+  const NarrowOutput output = {
+      .out = static_cast<__nv_bfloat16*>(p.out), .parts = b.parts, .states = b.states};
   Gpu::OfThread().Check(StartNarrow(MakeMaps(p, true), step, output, p.scale * kLog2E,
                                     static_cast<int>(Multiprocessors()), stream));
   if (p.max_pages > 2) Gpu::OfThread().Check(StartCombineNarrow(step, output, stream));
@@ -195,14 +209,11 @@ void LaunchWide(const MlaDecodeParams& p, int32_t first, cudaStream_t stream) {
                      .short_tokens = p.split.short_tokens,
                      .max_splits = max_splits,
                      .fp8 = p.scales != nullptr};
-  std::byte* workspace = static_cast<std::byte*>(p.workspace);
-  const size_t partial_bytes = PartialBytes(pass.tokens, p.heads, max_splits);
-  const Output output = {
-      .out = static_cast<__nv_bfloat16*>(p.out) + pairs * kLatent,
-      .partial = reinterpret_cast<__half*>(workspace),
-      .state = reinterpret_cast<float2*>(workspace + partial_bytes),
-      .exchange = reinterpret_cast<uint8_t*>(workspace + partial_bytes +
-                                             StateBytes(pass.tokens, p.heads, max_splits))};
+  const WideBuffers b(pass.tokens, p.heads, max_splits, ArenaOf(p));
+  const Output output = {.out = static_cast<__nv_bfloat16*>(p.out) + pairs * kLatent,
+                         .partial = b.partial,
+                         .state = b.state,
+                         .exchange = b.exchange};
   const int64_t items = int64_t{pass.tokens} * max_splits * head_blocks;
   Maps maps = MakeMaps(pass, false);
   const float scale_log2 = p.scale * kLog2E;
@@ -233,12 +244,11 @@ MlaDecodeSplit MlaDecodeSplitOf(int32_t heads, int32_t max_pages, bool fp8) {
 size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages,
                           const MlaDecodeSplit& split) {
   if (heads <= mla::kNarrowHeads) {
-    return mla::NarrowLayout(tokens, max_pages, split.tokens).bytes;
+    return mla::NarrowBuffers(tokens, max_pages, split.tokens, Arena::Measuring()).used;
   }
   const int32_t splits = mla::MaxSplits(max_pages, split);
   const int32_t pass = std::min(tokens, mla::kPassTokens);
-  return mla::PartialBytes(pass, heads, splits) + mla::StateBytes(pass, heads, splits) +
-         mla::kExchangeBytes;
+  return mla::WideBuffers(pass, heads, splits, Arena::Measuring()).used;
 }
 
 void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace fathom {
 
@@ -42,10 +43,10 @@ struct MlaDecodeParams {
   int32_t max_pages = 0;
   int32_t tokens = 0;  // capacity
   int32_t heads = 0;
-  float scale = 1;            // above 0
-  MlaDecodeSplit split;       // MlaDecodeSplitOf(heads, max_pages, FP8 latents)
-  void* workspace = nullptr;  // MlaDecodeWorkspace bytes, aligned to 16
-  void* out = nullptr;        // BF16 [tokens, heads, 512], dense, aligned to 16 bytes
+  float scale = 1;                 // above 0
+  MlaDecodeSplit split;            // MlaDecodeSplitOf(heads, max_pages, FP8 latents)
+  std::span<std::byte> workspace;  // MlaDecodeWorkspace bytes, aligned to 256
+  void* out = nullptr;             // BF16 [tokens, heads, 512], dense, aligned to 16 bytes
 };
 
 // Up to 16 heads a part is one section (docs/design/mla-decode.md), of a power of two of positions,

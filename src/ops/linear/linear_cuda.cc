@@ -28,7 +28,7 @@ Bf16ProductParams Bf16ProductOf(const LinearArgs& a) {
 
 namespace {
 
-void LaunchPlain(const LinearArgs& a, std::byte* workspace, cudaStream_t stream) {
+void LaunchPlain(const LinearArgs& a, std::span<std::byte> workspace, cudaStream_t stream) {
   const int64_t tokens = a.x.dim(0);
   PlainProductParams params = {.weight = a.weight,
                                .x = static_cast<const BF16*>(a.x.data()),
@@ -39,7 +39,8 @@ void LaunchPlain(const LinearArgs& a, std::byte* workspace, cudaStream_t stream)
                                .y_stride = a.out.stride(0),
                                .f32 = a.out.dtype() == DType::kF32};
   if (a.weight->quantize_activations) {
-    params.quantized = QuantizedTokensAt(AsCuda(a.weight), tokens, workspace);
+    Arena arena(workspace.data(), workspace.size());
+    params.quantized = QuantizedTokensIn(arena, AsCuda(a.weight), tokens);
     LaunchQuantizeRuns<BF16>(stream, AsCuda(a.weight),
                              {.x = params.x,
                               .stride = params.x_stride,
@@ -53,7 +54,9 @@ void LaunchPlain(const LinearArgs& a, std::byte* workspace, cudaStream_t stream)
 }  // namespace
 
 size_t LinearCudaWorkspace(const Stream&, const LinearArgs& a) {
-  return a.weight->quantize_activations ? QuantizedTokensBytes(AsCuda(a.weight), a.x.dim(0)) : 0;
+  Arena arena = Arena::Measuring();
+  if (a.weight->quantize_activations) QuantizedTokensIn(arena, AsCuda(a.weight), a.x.dim(0));
+  return arena.used();
 }
 
 void LinearCuda(OpContext& context, const LinearArgs& a) {
@@ -61,7 +64,7 @@ void LinearCuda(OpContext& context, const LinearArgs& a) {
   if (Bf16LinearFits(a)) {
     LaunchBf16Product(Bf16ProductOf(a), Cuda(context).get());
   } else {
-    LaunchPlain(a, context.workspace.data(), Cuda(context).get());
+    LaunchPlain(a, context.workspace, Cuda(context).get());
   }
   Cuda(context).CheckLaunch("linear", a.x);
 }

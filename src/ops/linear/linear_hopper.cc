@@ -7,6 +7,7 @@
 #include "products/hopper/bf16_product.h"
 #include "products/hopper/fp8_few_tokens.h"
 #include "products/hopper/fp8_weights.h"
+#include "tensor/buffer.h"
 
 namespace fathom {
 namespace {
@@ -15,16 +16,20 @@ bool Fp8Fits(const LinearArgs& a) {
   return Fp8WeightsFit(AsCuda(a.weight)) && a.x.stride(0) % 8 == 0 && a.weight->out % 8 == 0;
 }
 
-size_t CodeBytes(const LinearArgs& a) {
-  return (static_cast<size_t>(a.x.dim(0) * a.x.dim(1)) + 255) / 256 * 256;
+QuantizedOut QuantizedIn(Arena& arena, const LinearArgs& a) {
+  const int64_t tokens = a.x.dim(0), in = a.x.dim(1), pitch = Fp8ScalePitch(tokens);
+  const int64_t runs = (in + kScaleTile - 1) / kScaleTile;
+  uint8_t* codes = arena.Take<uint8_t>(tokens * in);
+  return {.codes = codes,
+          .scales = arena.Take<float>(runs * pitch),
+          .scale_pitch = pitch,
+          .scale_ue8m0 = a.weight->scale_ue8m0};
 }
 
-Fp8Tokens Quantize(const LinearArgs& a, std::byte* workspace, cudaStream_t stream) {
+Fp8Tokens Quantize(const LinearArgs& a, std::span<std::byte> workspace, cudaStream_t stream) {
   const int64_t tokens = a.x.dim(0), in = a.x.dim(1);
-  const QuantizedOut x = {.codes = reinterpret_cast<uint8_t*>(workspace),
-                          .scales = reinterpret_cast<float*>(workspace + CodeBytes(a)),
-                          .scale_pitch = Fp8ScalePitch(tokens),
-                          .scale_ue8m0 = a.weight->scale_ue8m0};
+  Arena arena(workspace.data(), workspace.size());
+  const QuantizedOut x = QuantizedIn(arena, a);
   LaunchQuantizeTokens({.x = static_cast<const __nv_bfloat16*>(a.x.data()),
                         .stride = a.x.stride(0),
                         .capacity = tokens,
@@ -35,7 +40,7 @@ Fp8Tokens Quantize(const LinearArgs& a, std::byte* workspace, cudaStream_t strea
   return {x.codes, x.scales, tokens, in, x.scale_pitch};
 }
 
-void LaunchFp8(const LinearArgs& a, std::byte* workspace, cudaStream_t stream) {
+void LaunchFp8(const LinearArgs& a, std::span<std::byte> workspace, cudaStream_t stream) {
   const int64_t tokens = a.x.dim(0);
   const auto* live = static_cast<const int32_t*>(a.live.data());
   const bool f32 = a.out.dtype() == DType::kF32;
@@ -66,14 +71,15 @@ void LaunchFp8(const LinearArgs& a, std::byte* workspace, cudaStream_t stream) {
 
 size_t LinearHopperWorkspace(const Stream& stream, const LinearArgs& a) {
   if (!Fp8Fits(a)) return LinearCudaWorkspace(stream, a);
-  const int64_t runs = (a.x.dim(1) + kScaleTile - 1) / kScaleTile;
-  return CodeBytes(a) + static_cast<size_t>(runs * Fp8ScalePitch(a.x.dim(0))) * sizeof(float);
+  Arena arena = Arena::Measuring();
+  QuantizedIn(arena, a);
+  return arena.used();
 }
 
 void LinearHopper(OpContext& context, const LinearArgs& a) {
   if (a.x.dim(0) == 0) return;
   if (Fp8Fits(a)) {
-    LaunchFp8(a, context.workspace.data(), Cuda(context).get());
+    LaunchFp8(a, context.workspace, Cuda(context).get());
   } else if (Bf16LinearFits(a)) {
     LaunchBf16ProductOnHopper(Bf16ProductOf(a), Cuda(context).get());
   } else {

@@ -7,13 +7,13 @@
 //   accumulator:   fp32; the product and each expert's output are rounded to BF16
 //   expected time: V2-Lite, 1 token: 104 MB at 70 % of the bandwidth, 31 us; not measured
 #include "cuda/kernels.cuh"
-#include "cuda/pieces.h"
 #include "ops/moe_experts/bf16_experts_cuda.h"
 #include "ops/moe_experts/grouped_gemm_cuda.h"
 #include "products/cuda/cuda_weight.h"
 #include "products/cuda/few_pairs.cuh"
 #include "products/hopper/bf16_gemm.h"
 #include "products/hopper/bf16_product.h"
+#include "tensor/buffer.h"
 
 namespace fathom {
 namespace kernels {
@@ -30,19 +30,19 @@ __global__ void TokensOfPlaces(const int32_t* places, const int32_t* live, int t
   if (pair < int64_t{*live} * topk) token_of[places[pair]] = static_cast<int32_t>(pair / topk);
 }
 
-// Without memory they are only counted.
 struct Buffers {
-  Buffers(const MoeExpertsArgs& a, std::byte* memory) : pieces(memory) {
+  Buffers(const MoeExpertsArgs& a, Arena arena) {
     const int64_t pairs = a.ids.elements(), experts = a.down->count;
-    counts = pieces.Take<int32_t>(experts);
-    begins = pieces.Take<int32_t>(experts);
-    places = pieces.Take<int32_t>(pairs);
-    token_of = pieces.Take<int32_t>(pairs);
-    product = pieces.Take<BF16>(pairs * a.down->in);
+    counts = arena.Take<int32_t>(experts);
+    begins = arena.Take<int32_t>(experts);
+    places = arena.Take<int32_t>(pairs);
+    token_of = arena.Take<int32_t>(pairs);
+    product = arena.Take<BF16>(pairs * a.down->in);
     // First what each pair reads of x, if it is gathered; then what the experts make of it.
-    y = pieces.Take<BF16>(pairs * std::max(a.down->out, a.gate_up->in));
+    y = arena.Take<BF16>(pairs * std::max(a.down->out, a.gate_up->in));
+    used = arena.used();
   }
-  Pieces pieces;
+  size_t used;
   int32_t *counts, *begins, *places, *token_of;
   BF16 *product, *y;
 };
@@ -52,9 +52,9 @@ static const BF16* Values(const PackedWeight* weight) {
 }
 
 // Of few tokens: nothing is sorted, and a pair's place is the pair. The same bits.
-static void LaunchFewTokens(const MoeExpertsArgs& a, std::byte* workspace,
+static void LaunchFewTokens(const MoeExpertsArgs& a, std::span<std::byte> workspace,
                             Bf16ProductLaunch& launch, cudaStream_t stream) {
-  const Buffers b(a, workspace);
+  const Buffers b(a, Arena(workspace.data(), workspace.size()));
   Bf16ProductParams product = {.x = Data<BF16>(a.x),
                                .x_stride = a.x.stride(0),
                                .w = Values(a.gate_up),
@@ -110,7 +110,7 @@ static void GiveTokensOfPairs(const MoeExpertsArgs& a, const Buffers& b, bool ga
   gate_up.x_stride = gate_up.in;
 }
 
-static void LaunchExperts(const MoeExpertsArgs& a, std::byte* workspace, bool on_hopper,
+static void LaunchExperts(const MoeExpertsArgs& a, std::span<std::byte> workspace, bool on_hopper,
                           cudaStream_t stream) {
   const int64_t tokens = a.x.dim(0), pairs = a.ids.elements(), experts = a.down->count;
   Bf16ProductLaunch& launch = on_hopper ? LaunchBf16ProductOnHopper : LaunchBf16Product;
@@ -118,7 +118,7 @@ static void LaunchExperts(const MoeExpertsArgs& a, std::byte* workspace, bool on
   if (tokens <= FewPairs::kPairs && pairs <= most_unsorted) {
     return LaunchFewTokens(a, workspace, launch, stream);
   }
-  const Buffers b(a, workspace);
+  const Buffers b(a, Arena(workspace.data(), workspace.size()));
   const auto topk = static_cast<int32_t>(a.ids.dim(1));
   const int32_t* live = Data<int32_t>(a.live);
   LaunchSortPairs({.ids = Data<int32_t>(a.ids),
@@ -177,14 +177,16 @@ bool Bf16ExpertsFit(const MoeExpertsArgs& a) {
 }
 
 size_t Bf16ExpertsWorkspace(const MoeExpertsArgs& a) {
-  return kernels::Buffers(a, nullptr).pieces.used();
+  return kernels::Buffers(a, Arena::Measuring()).used;
 }
 
-void LaunchBf16Experts(const MoeExpertsArgs& a, std::byte* workspace, cudaStream_t stream) {
+void LaunchBf16Experts(const MoeExpertsArgs& a, std::span<std::byte> workspace,
+                       cudaStream_t stream) {
   kernels::LaunchExperts(a, workspace, /*on_hopper=*/false, stream);
 }
 
-void LaunchBf16ExpertsOnHopper(const MoeExpertsArgs& a, std::byte* workspace, cudaStream_t stream) {
+void LaunchBf16ExpertsOnHopper(const MoeExpertsArgs& a, std::span<std::byte> workspace,
+                               cudaStream_t stream) {
   kernels::LaunchExperts(a, workspace, /*on_hopper=*/true, stream);
 }
 

@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <span>
 
 #include "ops/ops.h"
 
@@ -15,9 +16,10 @@ namespace fathom {
 bool Bf16ExpertsFit(const MoeExpertsArgs& args);
 size_t Bf16ExpertsWorkspace(const MoeExpertsArgs& args);
 // REQUIRES: Bf16ExpertsFit.
-void LaunchBf16Experts(const MoeExpertsArgs& args, std::byte* workspace, cudaStream_t stream);
+void LaunchBf16Experts(const MoeExpertsArgs& args, std::span<std::byte> workspace,
+                       cudaStream_t stream);
 // The same by Hopper's kernels, where layouts suit them.
-void LaunchBf16ExpertsOnHopper(const MoeExpertsArgs& args, std::byte* workspace,
+void LaunchBf16ExpertsOnHopper(const MoeExpertsArgs& args, std::span<std::byte> workspace,
                                cudaStream_t stream);
 
 }  // namespace fathom

@@ -5,9 +5,9 @@
 
 #include "base/check.h"
 #include "cuda/gpu.h"
-#include "cuda/pieces.h"
 #include "products/cuda/quantize_tokens.h"
 #include "products/hopper/fp8_few_tokens.h"
+#include "tensor/buffer.h"
 
 namespace fathom {
 namespace {
@@ -16,21 +16,26 @@ int64_t Runs(int64_t channels) {
   return (channels + 127) / 128;
 }
 
+Arena ArenaOf(const Fp8ExpertsParams& p) {
+  return Arena(p.workspace.data(), p.workspace.size());
+}
+
 struct Buffers {
-  explicit Buffers(const Fp8ExpertsParams& p) : pieces(p.workspace) {
+  Buffers(const Fp8ExpertsParams& p, Arena arena) {
     pairs = p.tokens * p.topk;
     pitch = Fp8ScalePitch(pairs);
     const int64_t hidden = p.gate_up.in, inter = p.down.in;
-    counts = pieces.Take<int32_t>(p.gate_up.count);
-    begins = pieces.Take<int32_t>(p.gate_up.count);
-    places = pieces.Take<int32_t>(pairs);
-    x_codes = pieces.Take<uint8_t>(pairs * hidden);
-    x_scales = pieces.Take<float>(Runs(hidden) * pitch);
-    product_codes = pieces.Take<uint8_t>(pairs * inter);
-    product_scales = pieces.Take<float>(Runs(inter) * pitch);
-    y = pieces.Take<__nv_bfloat16>(pairs * hidden);
+    counts = arena.Take<int32_t>(p.gate_up.count);
+    begins = arena.Take<int32_t>(p.gate_up.count);
+    places = arena.Take<int32_t>(pairs);
+    x_codes = arena.Take<uint8_t>(pairs * hidden);
+    x_scales = arena.Take<float>(Runs(hidden) * pitch);
+    product_codes = arena.Take<uint8_t>(pairs * inter);
+    product_scales = arena.Take<float>(Runs(inter) * pitch);
+    y = arena.Take<__nv_bfloat16>(pairs * hidden);
+    used = arena.used();
   }
-  Pieces pieces;
+  size_t used;
   int64_t pairs, pitch;
   int32_t *counts, *begins, *places;
   uint8_t *x_codes, *product_codes;
@@ -40,19 +45,20 @@ struct Buffers {
 
 // Of few tokens: nothing is sorted, and a pair's place is the pair.
 struct FewTokensBuffers {
-  explicit FewTokensBuffers(const Fp8ExpertsParams& p) : pieces(p.workspace) {
+  FewTokensBuffers(const Fp8ExpertsParams& p, Arena arena) {
     const int64_t pairs = std::min(p.tokens, kFp8FewTokens) * p.topk;
-    product = pieces.Take<float>(pairs * p.down.in);
-    y = pieces.Take<__nv_bfloat16>(pairs * p.gate_up.in);
+    product = arena.Take<float>(pairs * p.down.in);
+    y = arena.Take<__nv_bfloat16>(pairs * p.gate_up.in);
+    used = arena.used();
   }
-  Pieces pieces;
+  size_t used;
   float* product;
   __nv_bfloat16* y;
 };
 
 void LaunchFewTokens(const Fp8ExpertsParams& p, cudaStream_t stream) {
   const int64_t hidden = p.gate_up.in, inter = p.down.in;
-  const FewTokensBuffers b(p);
+  const FewTokensBuffers b(p, ArenaOf(p));
   LaunchFp8FewTokens({.x = p.x,
                       .x_stride = p.x_stride,
                       .scale_ue8m0 = p.scale_ue8m0,
@@ -91,11 +97,10 @@ void LaunchFewTokens(const Fp8ExpertsParams& p, cudaStream_t stream) {
 
 }  // namespace
 
-size_t Fp8ExpertsWorkspace(const Fp8ExpertsParams& params) {
-  Fp8ExpertsParams p = params;
-  p.workspace = nullptr;
+size_t Fp8ExpertsWorkspace(const Fp8ExpertsParams& p) {
   // A smaller step needs no more than a larger one.
-  return std::max(FewTokensBuffers(p).pieces.used(), Buffers(p).pieces.used());
+  return std::max(FewTokensBuffers(p, Arena::Measuring()).used,
+                  Buffers(p, Arena::Measuring()).used);
 }
 
 void LaunchFp8Experts(const Fp8ExpertsParams& p, cudaStream_t stream) {
@@ -108,7 +113,7 @@ void LaunchFp8Experts(const Fp8ExpertsParams& p, cudaStream_t stream) {
   // The same bits.
   if (p.tokens <= kFp8FewTokens && p.tokens * p.topk <= kFp8MostPairs)
     return LaunchFewTokens(p, stream);
-  const Buffers b(p);
+  const Buffers b(p, ArenaOf(p));
   LaunchSortPairs({.ids = p.ids,
                    .live = p.live,
                    .tokens = p.tokens,

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "products/hopper/fp8_gemm.h"
 
@@ -68,7 +69,7 @@ struct Fp8ExpertsParams {
   Fp8Weights down;     // [experts, hidden, inter]
   bool scale_ue8m0 = false;
   __nv_bfloat16* out = nullptr;    // [tokens, hidden]
-  std::byte* workspace = nullptr;  // Fp8ExpertsWorkspace bytes, aligned to 256
+  std::span<std::byte> workspace;  // Fp8ExpertsWorkspace bytes, aligned to 256
 };
 size_t Fp8ExpertsWorkspace(const Fp8ExpertsParams& params);
 void LaunchFp8Experts(const Fp8ExpertsParams& params, cudaStream_t stream);

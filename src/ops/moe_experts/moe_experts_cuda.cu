@@ -78,28 +78,28 @@ void LaunchDown(cudaStream_t stream, const MoeExpertsArgs& a, const X* product,
       MatricesOf(a.down), product, product_scales, routing, SlicesOf<BF16>(a.out));
 }
 
-// The work space: fp32 products, and quantised activations one after the other in one place.
-struct Layout {
-  size_t product, quantized, bytes;
+struct Buffers {
+  Buffers(const MoeExpertsArgs& a, Arena arena) {
+    product = arena.Take<float>(a.ids.elements() * a.down->in);
+    // Activations are quantised one after the other, in one place.
+    Arena for_down = arena;
+    if (a.gate_up->quantize_activations) {
+      x = QuantizedTokensIn(arena, AsCuda(a.gate_up), a.x.dim(0));
+    }
+    if (a.down->quantize_activations) {
+      quantized_product = QuantizedTokensIn(for_down, AsCuda(a.down), a.ids.elements());
+    }
+    used = std::max(arena.used(), for_down.used());
+  }
+  float* product;
+  QuantizedTokens x, quantized_product;
+  size_t used;
 };
-static Layout LayoutOf(const MoeExpertsArgs& a) {
-  const int64_t tokens = a.x.dim(0), pairs = a.ids.elements();
-  size_t quantized = 0;
-  if (a.gate_up->quantize_activations) {
-    quantized = QuantizedTokensBytes(AsCuda(a.gate_up), tokens);
-  }
-  if (a.down->quantize_activations) {
-    quantized = std::max(quantized, QuantizedTokensBytes(AsCuda(a.down), pairs));
-  }
-  const size_t product =
-      (static_cast<size_t>(pairs * a.down->in) * sizeof(float) + 255) / 256 * 256;
-  return {0, product, product + quantized};
-}
 
 }  // namespace kernels
 
 size_t MoeExpertsCudaWorkspace(const Stream&, const MoeExpertsArgs& a) {
-  return Bf16ExpertsFit(a) ? Bf16ExpertsWorkspace(a) : kernels::LayoutOf(a).bytes;
+  return Bf16ExpertsFit(a) ? Bf16ExpertsWorkspace(a) : kernels::Buffers(a, Arena::Measuring()).used;
 }
 
 void MoeExpertsCuda(OpContext& context, const MoeExpertsArgs& a) {
@@ -107,45 +107,42 @@ void MoeExpertsCuda(OpContext& context, const MoeExpertsArgs& a) {
   using namespace kernels;
   const cudaStream_t stream = Cuda(context).get();
   if (Bf16ExpertsFit(a)) {
-    LaunchBf16Experts(a, context.workspace.data(), stream);
+    LaunchBf16Experts(a, context.workspace, stream);
     return Cuda(context).CheckLaunch("moe_experts", a.x);
   }
-  const Layout layout = LayoutOf(a);
-  auto* product = reinterpret_cast<float*>(context.workspace.data() + layout.product);
-  std::byte* quantized = context.workspace.data() + layout.quantized;
+  const Buffers b(a, Arena(context.workspace.data(), context.workspace.size()));
   const int64_t tokens = a.x.dim(0), pairs = a.ids.elements();
   const Routing routing = {Data<int32_t>(a.ids), Data<float>(a.weights), Data<int32_t>(a.live),
                            a.ids.dim(1)};
   if (a.gate_up->quantize_activations) {
     const CudaWeight& w = AsCuda(a.gate_up);
-    const QuantizedTokens q = QuantizedTokensAt(w, tokens, quantized);
     LaunchQuantizeRuns<BF16>(stream, w,
                              {.x = Data<BF16>(a.x),
                               .stride = a.x.stride(0),
                               .tokens = tokens,
                               .live = routing.live,
-                              .out = q});
-    LaunchGateUp<E4M3, E4M3>(stream, a, {q.codes, w.in}, q.scales, routing, product);
+                              .out = b.x});
+    LaunchGateUp<E4M3, E4M3>(stream, a, {b.x.codes, w.in}, b.x.scales, routing, b.product);
   } else {
     WithFormat(a.gate_up->format, [&](auto element) {
       LaunchGateUp<decltype(element), BF16>(stream, a, SlicesOf<const BF16>(a.x), nullptr, routing,
-                                            product);
+                                            b.product);
     });
   }
   if (a.down->quantize_activations) {
     const CudaWeight& w = AsCuda(a.down);
-    const QuantizedTokens q = QuantizedTokensAt(w, pairs, quantized);
     LaunchQuantizeRuns<float>(stream, w,
-                              {.x = product,
+                              {.x = b.product,
                                .stride = w.in,
                                .tokens = pairs,
                                .live = routing.live,
                                .live_factor = routing.topk,
-                               .out = q});
-    LaunchDown<E4M3, E4M3>(stream, a, q.codes, q.scales, routing);
+                               .out = b.quantized_product});
+    LaunchDown<E4M3, E4M3>(stream, a, b.quantized_product.codes, b.quantized_product.scales,
+                           routing);
   } else {
     WithFormat(a.down->format, [&](auto element) {
-      LaunchDown<decltype(element), float>(stream, a, product, nullptr, routing);
+      LaunchDown<decltype(element), float>(stream, a, b.product, nullptr, routing);
     });
   }
   Cuda(context).CheckLaunch("moe_experts", a.x);

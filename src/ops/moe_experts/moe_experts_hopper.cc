@@ -37,10 +37,10 @@ void MoeExpertsHopper(OpContext& context, const MoeExpertsArgs& a) {
   if (a.x.dim(0) == 0) return;
   if (Fp8Fits(a)) {
     Fp8ExpertsParams params = ParamsOf(a);
-    params.workspace = context.workspace.data();
+    params.workspace = context.workspace;
     LaunchFp8Experts(params, Cuda(context).get());
   } else if (Bf16ExpertsFit(a)) {
-    LaunchBf16ExpertsOnHopper(a, context.workspace.data(), Cuda(context).get());
+    LaunchBf16ExpertsOnHopper(a, context.workspace, Cuda(context).get());
   } else {
     return MoeExpertsCuda(context, a);
   }

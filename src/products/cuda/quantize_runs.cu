@@ -60,16 +60,9 @@ __global__ void QuantizeRuns(Slices<const T> x, Matrices m, bool ue8m0, LiveToke
 
 }  // namespace kernels
 
-static size_t CodeBytes(const CudaWeight& w, int64_t tokens) {
-  return (static_cast<size_t>(tokens * w.in) + 255) / 256 * 256;
-}
-
-size_t QuantizedTokensBytes(const CudaWeight& w, int64_t tokens) {
-  return CodeBytes(w, tokens) + static_cast<size_t>(tokens * w.runs()) * sizeof(float);
-}
-
-QuantizedTokens QuantizedTokensAt(const CudaWeight& w, int64_t tokens, std::byte* memory) {
-  return {reinterpret_cast<E4M3*>(memory), reinterpret_cast<float*>(memory + CodeBytes(w, tokens))};
+QuantizedTokens QuantizedTokensIn(Arena& arena, const CudaWeight& w, int64_t tokens) {
+  E4M3* codes = arena.Take<E4M3>(tokens * w.in);
+  return {codes, arena.Take<float>(tokens * w.runs())};
 }
 
 template <class T>

@@ -3,10 +3,10 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstddef>
 #include <cstdint>
 
 #include "products/cuda/cuda_weight.h"
+#include "tensor/buffer.h"
 
 namespace fathom {
 
@@ -15,8 +15,7 @@ struct QuantizedTokens {
   E4M3* codes = nullptr;
   float* scales = nullptr;
 };
-size_t QuantizedTokensBytes(const CudaWeight& weight, int64_t tokens);
-QuantizedTokens QuantizedTokensAt(const CudaWeight& weight, int64_t tokens, std::byte* memory);
+QuantizedTokens QuantizedTokensIn(Arena& arena, const CudaWeight& weight, int64_t tokens);
 
 // Quantises the first *live * live_factor tokens of x as QuantizeRun of quant/e4m3.h does, to the
 // bit.
