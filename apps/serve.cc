@@ -53,7 +53,8 @@ Result<ServedEngine> ServedEngineFor(const ServeOptions& options, LoadedEngine& 
   return served;
 }
 
-// Special tokens and the markers of an answer's parts belong to no grammar.
+// Special tokens belong to no grammar. The markers of an answer's parts do, as tokens alone: with a
+// byte before them that no text has, no grammar of text leads to them.
 GrammarVocabulary VocabularyOf(const LoadedEngine& loaded) {
   GrammarVocabulary vocabulary{.eos = loaded.eos,
                                .size = static_cast<int32_t>(loaded.config.vocab_size)};
@@ -64,7 +65,9 @@ GrammarVocabulary VocabularyOf(const LoadedEngine& loaded) {
   }
   for (const std::string_view marker : OutputMarkers(/*parse_tools=*/true)) {
     const std::optional<TokenId> id = loaded.tokenizer->IdOf(marker);
-    if (id && Raw(*id) < tokens) vocabulary.tokens[static_cast<size_t>(Raw(*id))].clear();
+    if (id && Raw(*id) < tokens) {
+      vocabulary.tokens[static_cast<size_t>(Raw(*id))] = "\xff" + std::string(marker);
+    }
   }
   return vocabulary;
 }

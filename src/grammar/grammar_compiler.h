@@ -25,8 +25,9 @@ namespace fathom {
 enum class GrammarKind {
   kJsonObject,  // any JSON object; no text
   kJsonSchema,
-  kRegex,  // of the whole answer
-  kEbnf,   // of the rule "root"
+  kRegex,          // of the whole answer
+  kEbnf,           // of the rule "root"
+  kStructuralTag,  // xgrammar's: text, tokens and schemas one after another; made by us
 };
 
 // What a request asks for, as it says it.

@@ -22,6 +22,10 @@ inline constexpr int kMaxPatternDepth = 32;        // parentheses within parenth
 // Characters of a pattern, each as often as the counted repetitions around it ask for.
 inline constexpr int64_t kMaxExpandedPattern = 10000;
 
+// In a row, between the parts of JSON: enough for lines indented 15 levels deep. Without an end a
+// model may fill its whole answer with it.
+inline constexpr int kMaxWhitespace = 32;
+
 // kInvalidArgument, naming the place, for what is too large, malformed, or of what a compiler would
 // not hold an answer to.
 Status CheckGrammar(const GrammarSpec& spec);
@@ -30,5 +34,6 @@ Status CheckGrammar(const GrammarSpec& spec);
 Status CheckSchema(std::string_view schema, bool strict);
 Status CheckPattern(std::string_view pattern, std::string_view where);
 Status CheckEbnf(std::string_view grammar);
+Status CheckStructuralTag(std::string_view tag);  // the schemas in it
 
 }  // namespace fathom

@@ -146,6 +146,7 @@ Status CheckGrammar(const GrammarSpec& spec) {
       return CheckSchema(spec.text, spec.strict);
     case GrammarKind::kRegex: return CheckPattern(spec.text, "the regular expression");
     case GrammarKind::kEbnf: return CheckEbnf(spec.text);
+    case GrammarKind::kStructuralTag: return CheckStructuralTag(spec.text);
   }
   CHECK(false, "grammar kind {}", static_cast<int>(spec.kind));
 }

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "grammar/grammar_limits.h"
+
 namespace {
 
 // What xgrammar has warned of on this thread, while somebody asks. Each warning is of something in
@@ -113,10 +115,6 @@ class XgrammarGrammar final : public Grammar {
   const int32_t vocab_;
 };
 
-// In a row, between the parts of JSON: enough for lines indented 15 levels deep. Without an end a
-// model may fill its whole answer with it.
-constexpr int kMaxWhitespace = 32;
-
 xgrammar::CompiledGrammar Compile(xgrammar::GrammarCompiler& compiler, const GrammarSpec& spec) {
   switch (spec.kind) {
     case GrammarKind::kJsonObject:
@@ -128,6 +126,7 @@ xgrammar::CompiledGrammar Compile(xgrammar::GrammarCompiler& compiler, const Gra
                                         std::nullopt, spec.strict, kMaxWhitespace);
     case GrammarKind::kRegex: return compiler.CompileRegex(spec.text);
     case GrammarKind::kEbnf: return compiler.CompileGrammar(spec.text);
+    case GrammarKind::kStructuralTag: return compiler.CompileStructuralTag(spec.text);
   }
   CHECK(false, "grammar kind {}", static_cast<int>(spec.kind));
 }

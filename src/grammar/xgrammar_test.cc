@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -21,7 +22,9 @@ GrammarVocabulary TestVocabulary() {
   for (int byte = 0; byte < 256; ++byte) {
     vocabulary.tokens.emplace_back(1, static_cast<char>(byte));
   }
-  for (const char* text : {"{\"", "\": ", "\"a\"", "tru", "123"}) vocabulary.tokens.push_back(text);
+  for (const char* text : {"{\"", "\": ", "\"a\"", "tru", "123", "\xff<call>"}) {
+    vocabulary.tokens.push_back(text);
+  }
   return vocabulary;
 }
 
@@ -135,6 +138,39 @@ TEST(Xgrammar, NoTokenFits) {
   EXPECT_TRUE(state->Accept(TokenId{2}).value());
   std::vector<uint32_t> words(1);
   EXPECT_EQ(state->FillMask(words).code(), StatusCode::kInternal);
+}
+
+// A token with a byte that no text has is reached by its id alone.
+TEST(Xgrammar, MarkersAreTokensAndNoText) {
+  const auto marker = static_cast<int32_t>(Vocabulary().tokens.size()) - 1;
+  for (const GrammarSpec& spec :
+       {GrammarSpec{GrammarKind::kRegex, "a[^b]*.*"}, GrammarSpec{GrammarKind::kJsonObject},
+        GrammarSpec{GrammarKind::kEbnf, "root ::= \"a\" [^x]*"}}) {
+    const auto state = *(*Compile(spec))->Start();
+    const std::string begin = spec.kind == GrammarKind::kJsonObject ? "{\"k" : "a";
+    for (const char c : begin) ASSERT_TRUE(*state->Accept(ByteToken(c)));
+    EXPECT_FALSE(Allowed(*state).contains(marker));
+    EXPECT_TRUE(Allowed(*state).contains(Raw(ByteToken('z'))));
+  }
+  const std::string tag = fmt::format(
+      R"({{"type": "structural_tag", "format": {{"type": "sequence", "elements": [
+          {{"type": "token", "token": {0}}}, {{"type": "const_string", "value": "f"}},
+          {{"type": "json_schema", "json_schema": {{"type": "boolean"}}}},
+          {{"type": "token", "token": {0}}}]}}}})",
+      marker);
+  const auto grammar = Compile({GrammarKind::kStructuralTag, tag});
+  ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+  const auto state = *(*grammar)->Start();
+  EXPECT_EQ(Allowed(*state), std::set<int32_t>{marker});
+  ASSERT_TRUE(*state->Accept(TokenId{marker}));
+  for (const char c : std::string("ftrue")) ASSERT_TRUE(*state->Accept(ByteToken(c))) << c;
+  EXPECT_TRUE(Allowed(*state).contains(marker));
+  ASSERT_TRUE(*state->Accept(TokenId{marker}));
+  EXPECT_EQ(Allowed(*state), std::set<int32_t>{Raw(kEos)});
+  const size_t at = tag.find("boolean");
+  const std::string bad = std::string(tag).replace(at - 9, 18, R"("not": {"type": 1}, "x": 1)");
+  EXPECT_EQ(Compile({GrammarKind::kStructuralTag, bad}).status().code(),
+            StatusCode::kInvalidArgument);
 }
 
 // What the compiler would leave out with a warning, and what it throws at, is refused.

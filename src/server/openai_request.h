@@ -74,6 +74,8 @@ struct ChatPrompt {
   boost::json::array messages;  // as chat templates expect them: content is a string or null
   boost::json::array tools;     // empty with tool_choice "none"
   boost::json::object template_kwargs;
+  bool must_call = false;      // the answer is a call of one of the tools
+  std::string must_call_name;  // ... of this one; "": of any
   bool add_generation_prompt = true;
   bool continue_final_message = false;  // the last message's content is the answer's beginning
 };

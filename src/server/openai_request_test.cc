@@ -147,10 +147,14 @@ TEST(ParseChat, ErrorsNameTheParameter) {
 }
 
 TEST(ParseChat, WhatIsNotSupportedSaysSo) {
-  EXPECT_EQ(BadChat(R"("tools": [{"function": {"name": "f"}}], "tool_choice": "required")"),
+  EXPECT_EQ(BadChat(R"("tools": [{"function": {"name": "f"}}], "tool_choice": "always")"),
             "tool_choice");
   EXPECT_EQ(BadChat(R"("tool_choice": {"type": "function", "function": {"name": "f"}})"),
             "tool_choice");
+  EXPECT_EQ(BadChat(R"("tools": [{"function": {"name": "g"}}],
+                       "tool_choice": {"type": "function", "function": {"name": "f"}})"),
+            "tool_choice");
+  GoodChat(R"("tools": [{"function": {"name": "f"}}], "tool_choice": "required")");
   EXPECT_EQ(BadChat(R"("best_of": 2)"), "best_of");
   EXPECT_EQ(BadChat(R"("suffix": "end")"), "suffix");
   EXPECT_EQ(BadChat(R"("functions": [])"), "functions");

@@ -30,7 +30,7 @@ def refused(client, **options):
         ("logit_bias", {"logit_bias": {"999999": 1}}),
         ("response_format.type", {"response_format": {"type": "xml"}}),
         ("tool_choice", {"tools": [{"type": "function", "function": {"name": "f"}}],
-                         "tool_choice": "required"}),
+                         "tool_choice": "always"}),
         ("messages", {"messages": []}),
         ("messages[0].content", {"messages": [{"role": "user", "content": [
             {"type": "image_url", "image_url": {"url": "data:,"}}]}]}),

@@ -111,6 +111,42 @@ def test_responses(client):
     assert response.text.format.type == "json_schema"
 
 
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "description": "Of a place.", "parameters": {
+        "type": "object", "properties": {"place": {"enum": ["Oslo", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+        "required": ["place"], "additionalProperties": False}}},
+    {"type": "function", "function": {"name": "stop", "description": "No more.", "parameters": {
+        "type": "object", "properties": {}, "additionalProperties": False}}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_forced_calls(client, thinking):
+    for seed in range(6):
+        named = {"type": "function", "function": {"name": "weather"}}
+        choice = ask(client, thinking, tools=TOOLS, tool_choice=named, seed=seed, temperature=1)
+        assert choice.finish_reason == "tool_calls" and not choice.message.content
+        assert bool(choice.message.reasoning) == thinking
+        (call,) = choice.message.tool_calls
+        assert call.function.name == "weather"
+        jsonschema.validate(json.loads(call.function.arguments), TOOLS[0]["function"]["parameters"])
+
+        choice = ask(client, thinking, tools=TOOLS, tool_choice="required", parallel_tool_calls=False,
+                     seed=seed, temperature=1)  # fmt: skip
+        (call,) = choice.message.tool_calls
+        schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
+        jsonschema.validate(json.loads(call.function.arguments), schemas[call.function.name])
+
+
+def test_several_calls_may_be_forced(client):
+    for seed in range(6):
+        choice = ask(client, tools=TOOLS, tool_choice="required", seed=seed, temperature=1)
+        calls = choice.message.tool_calls
+        assert calls and all(call.function.name in ("weather", "stop") for call in calls)
+        if choice.finish_reason != "length":
+            assert all(isinstance(json.loads(call.function.arguments), dict) for call in calls)
+
+
 def random_schema(rng, depth=0):
     """What ends soon, whatever a model makes of it: strings and arrays are bounded."""
     kinds = ["integer", "number", "string", "boolean", "null", "enum", "const"]
