@@ -39,8 +39,7 @@ Status AddGpus(std::string_view name, int first, Backend& backend) {
     TRY(group(std::span(gpus).subspan(first, tensor), backend.tensor_groups));
   }
   if (layout.expert_parallel()) TRY(group(gpus, backend.world));
-  backend.peer_bytes =
-      ((tensor > 1 ? 1 : 0) + (layout.expert_parallel() ? 1 : 0)) * PeerCommunicator::Bytes();
+  backend.peer_bytes = PeerBytes(layout);
   return {};
 }
 

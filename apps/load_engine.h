@@ -26,7 +26,9 @@ struct EngineSettings : BackendSettings, EngineLimits {
   std::string dtype = "auto";        // dummy weights: "fp8" or "bf16"; "auto": as the config says
   std::string synthetic_routing;     // "uniform", "zipf", a file's name, or empty: the router's
   int32_t num_layers = 0;            // dummy weights: only the first so many layers; 0: all
-  bool needs_tokenizer = true;       // otherwise LoadedEngine has none
+  std::string speculative_config;    // ParseSpeculation
+  bool no_speculation = false;
+  bool needs_tokenizer = true;  // otherwise LoadedEngine has none
   ChatTemplateUse chat_template = ChatTemplateUse::kIfThere;
   std::string chat_template_file;  // instead of the checkpoint's own; "": none
 
@@ -47,6 +49,9 @@ struct LoadedEngine {
   std::vector<TokenId> eos;  // generation_config.json's, or config.json's
   std::string model_name;    // the folder's, or the preset's
 };
+
+// The configuration that the settings name, whose weights need not be there.
+Result<ModelConfig> DummyConfig(const EngineSettings& s);
 
 // Shows progress on stderr: a bar on a terminal, log lines otherwise.
 Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback on_output);

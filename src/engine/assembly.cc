@@ -26,11 +26,13 @@ bool IsGpu(const Ops& ops) {
 }
 
 // What the weights of a rank will take, nearly: quantised ones are not as large as they are stored.
-size_t PlannedWeightBytes(const Checkpoint& checkpoint, const Shard& shard,
+size_t PlannedWeightBytes(const Checkpoint& checkpoint, const Ops& ops, const Shard& shard,
                           std::optional<WeightFormat> quantized) {
-  const size_t stored = PartBytes(checkpoint, shard);
-  if (!quantized) return stored;
   const ModelConfig& config = checkpoint.config();
+  const size_t stored = PartBytes(config, ops, shard, [&](const SchemaEntry& entry) {
+    return checkpoint.Has(entry.name) ? checkpoint.Bytes(entry.name) : 0;
+  });
+  if (!quantized) return stored;
   const double numbers = static_cast<double>(stored) / (config.fp8 ? 1 : 2);
   const int64_t embedding = 2 * int64_t{config.vocab_size} * config.hidden_size;
   return static_cast<size_t>(numbers * quantized->bytes_per_weight()) +
@@ -40,12 +42,18 @@ size_t PlannedWeightBytes(const Checkpoint& checkpoint, const Shard& shard,
 // A step's logit vectors exist so many at a time.
 constexpr int64_t kMaxPassVectors = 256;
 
+std::optional<NgramLookup> LookupOf(const Speculation& speculation) {
+  if (speculation.method != Speculation::Method::kNgram) return std::nullopt;
+  return NgramLookup{.least = speculation.lookup_min, .most = speculation.lookup_max};
+}
+
 ModelOptions ModelOptionsOf(const ModelConfig& config, const AssemblyOptions& options) {
   const EngineLimits& limits = options.limits;
-  const int64_t vectors = int64_t{limits.max_num_seqs} * (1 + limits.max_drafts);
+  const int64_t vectors = int64_t{limits.max_num_seqs} * (1 + limits.speculation.num_tokens);
   return {.max_tokens = limits.max_num_batched_tokens,
           .max_rows = limits.max_num_seqs,
-          .max_drafts = limits.max_drafts,
+          .max_drafts = limits.speculation.num_tokens,
+          .ngram = LookupOf(limits.speculation),
           .max_logit_vectors = std::min(vectors, kMaxPassVectors),
           .max_model_len = limits.max_model_len,
           .absorbed_limit = AbsorbedLimit(config),
@@ -75,27 +83,12 @@ int64_t FreeBytesEach(std::span<const EngineRank> ranks, const Ops& ops) {
 // part.
 Result<MemoryPlan> PlanAhead(const Checkpoint& checkpoint, const Ops& ops,
                              std::span<const EngineRank> ranks, const AssemblyOptions& options) {
-  const ModelConfig& config = checkpoint.config();
   const Shard& shard = ranks[0].shard;
-  const EngineLimits& limits = options.limits;
-  const KvFormat kv = MakeKvFormat(config, options.kv_cache.value_or(ops.kv_cache));
-  const EngineBytes bytes = {
-      .weights = PlannedWeightBytes(checkpoint, shard, options.quantized),
-      .activations =
-          Activations::Bytes(ConfigOfRank(config, shard), ops, limits.max_num_batched_tokens),
-      .pairs = PairExchange::Bytes(config, shard, ops, limits.max_num_batched_tokens),
-      .peers = ranks[0].peer_bytes,
-      .runner =
-          StepRunner::Bytes(config, ModelOptionsOf(config, options), limits.max_num_seqs, ops),
-      .requests = limits.request_memory_bytes};
-  return PlanMemory({.items = EngineNeeds(bytes, IsGpu(ops)),
-                     .page_bytes = kv.page_bytes() * config.total_layers(),
-                     .max_model_len = limits.max_model_len,
-                     .max_num_seqs = limits.max_num_seqs,
-                     .kv_cache_bytes = limits.kv_cache_bytes,
-                     .prefix_caching = limits.prefix_caching,
-                     .memory_bytes = FreeBytesEach(ranks, ops),
-                     .memory_is_ours = IsGpu(ops)});
+  return PlanMemory(
+      NeedsAhead(checkpoint.config(), ops, shard, options,
+                 {.weights = PlannedWeightBytes(checkpoint, ops, shard, options.quantized),
+                  .peers = ranks[0].peer_bytes,
+                  .available = FreeBytesEach(ranks, ops)}));
 }
 
 // With what the first rank's model measured; the memory that can be had is that from before it was
@@ -181,6 +174,30 @@ Result<std::unique_ptr<Executor>> MakeExecutor(const std::vector<std::unique_ptr
 
 }  // namespace
 
+MemoryNeeds NeedsAhead(const ModelConfig& config, const Ops& ops, const Shard& shard,
+                       const AssemblyOptions& options, const RankMemory& memory) {
+  const EngineLimits& limits = options.limits;
+  const KvFormat kv = MakeKvFormat(config, options.kv_cache.value_or(ops.kv_cache));
+  ModelOptions model = ModelOptionsOf(config, options);
+  model.shard = shard;
+  const EngineBytes bytes = {
+      .weights = memory.weights,
+      .activations = Model::ActivationBytes(config, ops, model),
+      .pairs = PairExchange::Bytes(config, shard, ops, limits.max_num_batched_tokens),
+      .peers = memory.peers,
+      .runner = StepRunner::Bytes(config, model, limits.max_num_seqs, ops),
+      .workspace = memory.workspace,
+      .requests = limits.request_memory_bytes};
+  return {.items = EngineNeeds(bytes, IsGpu(ops)),
+          .page_bytes = kv.page_bytes() * config.total_layers(),
+          .max_model_len = limits.max_model_len,
+          .max_num_seqs = limits.max_num_seqs,
+          .kv_cache_bytes = limits.kv_cache_bytes,
+          .prefix_caching = limits.prefix_caching,
+          .memory_bytes = memory.available,
+          .memory_is_ours = IsGpu(ops)};
+}
+
 void EngineLimits::FillDefaults(bool gpu) {
   if (max_num_seqs == 0) {
     max_num_seqs = gpu ? 256 : 32;
@@ -261,7 +278,7 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
                                      .num_pages = static_cast<int32_t>(plan.num_pages),
                                      .max_model_len = limits.max_model_len,
                                      .absorbed_limit = model_options.absorbed_limit,
-                                     .max_drafts = limits.max_drafts,
+                                     .max_drafts = limits.speculation.num_tokens,
                                      .prefix_caching = limits.prefix_caching,
                                      .prefix_scope = PrefixScopeOf(checkpoint, ops, options)},
                        .max_queue = limits.max_queue,

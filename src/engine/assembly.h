@@ -18,6 +18,7 @@
 #include "engine/step_runner.h"
 #include "model/model.h"
 #include "ops/ops.h"
+#include "speculation/speculation.h"
 #include "tensor/device.h"
 
 namespace fathom {
@@ -28,7 +29,7 @@ struct EngineLimits {
   int32_t max_num_seqs = 0;   // 0, here and below: FillDefaults
   int32_t max_num_batched_tokens = 0;
   int32_t prefill_chunk = 0;
-  int32_t max_drafts = 0;      // that a decode verifies; nothing proposes any yet
+  Speculation speculation;     // checked
   int64_t kv_cache_bytes = 0;  // 0: see memory_plan.h
   int32_t max_queue = 1024;
   bool prefix_caching = true;
@@ -70,6 +71,18 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
                                        std::span<const EngineRank> ranks,
                                        const AssemblyOptions& options, const LoadProgress& progress,
                                        Engine::OutputCallback on_output);
+
+// Of a rank's memory what only weights and devices can say.
+struct RankMemory {
+  size_t weights = 0;               // PartBytes
+  size_t peers = 0;                 // EngineRank::peer_bytes
+  std::optional<size_t> workspace;  // nothing: a loaded model measures it
+  int64_t available = 0;            // MemoryNeeds::memory_bytes
+};
+// What an engine with these limits, all of them filled in, needs of a rank's memory, by sizes
+// alone: there may be neither weights nor a device yet.
+MemoryNeeds NeedsAhead(const ModelConfig& config, const Ops& ops, const Shard& shard,
+                       const AssemblyOptions& options, const RankMemory& memory);
 
 // What the plan counts beside the cache, in its order.
 struct EngineBytes {

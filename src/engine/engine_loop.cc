@@ -1,5 +1,6 @@
 #include "engine/engine_loop.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -73,6 +74,17 @@ Status CheckRequest(const GenerateRequest& request, int32_t vocab_size) {
 }
 
 }  // namespace
+
+void DraftStats::Add(int64_t drafts, int64_t stood) {
+  if (drafts == 0) return;
+  stood = std::clamp<int64_t>(stood, 0, drafts);
+  ++decodes;
+  proposed += drafts;
+  accepted += stood;
+  for (size_t place = 0; place < std::min<size_t>(static_cast<size_t>(stood), kPlaces); ++place) {
+    ++accepted_at[place];
+  }
+}
 
 EngineLoop::EngineLoop(const EngineOptions& options, Executor* executor, const Clock* clock,
                        Engine::OutputCallback on_output)
@@ -218,6 +230,7 @@ void EngineLoop::ApplyOldest() {
   std::vector<RowOutcome> outcomes;
   for (size_t i = 0; i < result.rows.size(); ++i) {
     RowResult& row = result.rows[i];
+    drafts_.Add(row.drafts, static_cast<int64_t>(row.tokens.size()) - 1);
     FollowGrammar(rows[i], row);
     if (!row.status.ok() && !rows[i].is_decode()) row.tokens.clear();
     RowOutcome& outcome = outcomes.emplace_back(!row.status.ok());
@@ -289,7 +302,8 @@ void EngineLoop::HandOut() {
               .prompt_tokens = scheduler_.prompt_tokens(),
               .generated_tokens = scheduler_.generated_tokens(),
               .prefix_queries = scheduler_.prefix_queries(),
-              .prefix_hits = scheduler_.prefix_hits()};
+              .prefix_hits = scheduler_.prefix_hits(),
+              .drafts = drafts_};
   }
   inbox_.Forget(ended);
   LogThroughput();

@@ -89,6 +89,7 @@ class EngineLoop {
   std::vector<RequestOutput> outputs_;  // of this round
   int64_t steps_ = 0;
   TokensOfSteps tokens_of_steps_;
+  DraftStats drafts_;
   // At the last log line, or when the work began after it.
   int64_t logged_ns_ = 0;
   int64_t logged_prompt_tokens_ = 0;

@@ -15,6 +15,7 @@ struct RowResult {
   // decode brought before that stands, as it would without drafts.
   Status status;
   std::vector<GeneratedToken> tokens;          // as RowOutcome::tokens
+  int32_t drafts = 0;                          // that a decode verified; one less of `tokens` stood
   std::vector<TokenLogprobs> prompt_logprobs;  // if asked for: of the successors of its tokens, as
                                                // far as they lie within the prompt
 };

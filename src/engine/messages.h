@@ -63,6 +63,18 @@ struct TokensOfSteps {
 };
 
 // A snapshot for metrics.
+// Of decodes that had drafts.
+struct DraftStats {
+  static constexpr size_t kPlaces = 15;
+
+  int64_t decodes = 0;
+  int64_t proposed = 0;                        // and verified
+  int64_t accepted = 0;                        // of these
+  std::array<int64_t, kPlaces> accepted_at{};  // of these, in each place of a decode's drafts
+
+  void Add(int64_t drafts, int64_t stood);
+};
+
 struct EngineStats {
   int64_t running = 0;
   int64_t waiting = 0;
@@ -77,6 +89,7 @@ struct EngineStats {
   // Prompt tokens that were looked up in the prefix cache, and those that were found.
   int64_t prefix_queries = 0;
   int64_t prefix_hits = 0;
+  DraftStats drafts;
 };
 
 // THREAD: any.

@@ -200,6 +200,8 @@ void ModelExecutor::TakeDrawn(const Enqueued& step, size_t row, RowResult& resul
   const auto first = static_cast<size_t>(step.drawn.logit_begin[row]);
   const auto count = static_cast<size_t>(awaited.is_decode ? step.drawn.count[row] : 1);
   const auto pass_vectors = static_cast<size_t>(runner_.pass_vectors());
+  if (awaited.is_decode)
+    result.drafts = std::max(0, step.drawn.logit_begin[row + 1] - step.drawn.logit_begin[row] - 1);
   for (size_t at = first; at < first + count; ++at) {
     const std::optional<TokenId> token = step.drawn.token(at);
     if (!token) {

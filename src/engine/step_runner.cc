@@ -23,7 +23,8 @@ SlotsCapacity SlotsOf(const ModelConfig& config, const ModelOptions& options, in
   return {.slots = slots,
           .vocab = config.vocab_size,
           .max_pages = MaxPages(options),
-          .max_drafts = options.max_drafts};
+          .max_drafts = options.max_drafts,
+          .max_text = options.ngram ? options.max_model_len : 0};
 }
 
 SamplerCapacity SamplerOf(const ModelConfig& config, const ModelOptions& options) {
@@ -94,7 +95,12 @@ void StepRunner::SampleAndCommit(const Batch& batch, const TensorView& hidden,
     if (after_pass) after_pass(i);
     first += pass.vectors();
   }
+  const bool drafts = model_.options().max_drafts > 0;
+  if (drafts) sampler_.VerifyDrafts(inputs_.rows(), slots_.state());
   sampler_.Commit(inputs_.rows(), batch.map.positions, slots_.state());
+  if (const std::optional<NgramLookup>& ngram = model_.options().ngram) {
+    sampler_.ProposeNgram(*ngram, inputs_.rows(), batch.map.positions, slots_.state());
+  }
 }
 
 void StepRunner::DownloadDrawn(const StepPlan& plan, Sampler::Drawn& to) {

@@ -26,7 +26,7 @@ TEST(StepRunner, TokensHaveTheSameBitsInRowsOfDraftsAsOneByOne) {
   }
 }
 
-// The canary: a draft that is not what follows has other bits behind it.
+// The canary: a draft that is not what follows has other bits behind it, and falls.
 TEST(StepRunner, AWrongDraftIsNoticed) {
   const Ops& ops = CpuOps(Fp8Activations::kExact);
   CpuDevice device(2);
@@ -40,6 +40,7 @@ TEST(StepRunner, AWrongDraftIsNoticed) {
   EXPECT_TRUE(tokens[1][0] == one_by_one[1][0]);
   EXPECT_NE(tokens[1][1].hidden, one_by_one[1][1].hidden);
   EXPECT_NE(tokens[1][1].logits, one_by_one[1][1].logits);
+  EXPECT_EQ(with.stood(), (std::vector<int32_t>{2, 1, 2}));
 }
 
 // Rows with room for drafts bring one token each while slots have none.

@@ -90,8 +90,8 @@ class TestDecodes {
     runner_.SampleAndCommit(batch, runner_.Forward(batch));
   }
 
-  // What the next step draws, behind these drafts of each request. All of them stand. The step is
-  // recorded or replayed if it is `padded`.
+  // What the next step draws, behind these drafts of each request, whether they stand or not. The
+  // step is recorded or replayed if it is `padded`.
   Tokens Step(const std::vector<std::vector<TokenId>>& drafts, const BatchCapacity& padded = {}) {
     std::vector<int32_t> capacities, index;
     for (size_t r = 0; r < drafts.size(); ++r) {
@@ -119,16 +119,18 @@ class TestDecodes {
     const auto vectors = static_cast<int64_t>(index.size());
     const auto states = Read(hidden.Slice(0, 0, vectors), vectors);
     const auto logits = Read(runner_.Logits(hidden, index), vectors);
+    stood_ = drawn.count;
     Tokens tokens(drafts.size());
     for (size_t r = 0, at = 0; r < drafts.size(); ++r) {
-      CHECK(drawn.count[r] == 1 + capacities[r], "{} tokens of request {} stand, of {}",
-            drawn.count[r], r, 1 + capacities[r]);
-      for (int32_t i = 0; i < drawn.count[r]; ++i, ++at) {
+      for (int32_t i = 0; i <= capacities[r]; ++i, ++at) {
         tokens[r].push_back({drawn.token(at).value(), states[at], logits[at]});
       }
     }
     return tokens;
   }
+
+  // Of the last step's requests: how many tokens stand.
+  const std::vector<int32_t>& stood() const { return stood_; }
 
   // As many tokens of each request, one by one.
   Tokens OneByOne(int count) {
@@ -164,6 +166,7 @@ class TestDecodes {
   std::unique_ptr<Model> model_;
   StepRunner runner_;
   std::map<int64_t, TensorView> hidden_;  // of steps padded to so many tokens
+  std::vector<int32_t> stood_;
   uint64_t steps_ = 0;
 };
 
@@ -185,6 +188,7 @@ inline TestDecodes::Tokens WithDrafts(TestDecodes& decodes, const TestDecodes::T
     }
     TestDecodes::Tokens next = decodes.Step(drafts, padded);
     for (size_t r = 0; r < next.size(); ++r) {
+      CHECK(decodes.stood()[r] == static_cast<int32_t>(next[r].size()), "a true draft fell");
       for (DecodedToken& token : next[r]) tokens[r].push_back(std::move(token));
     }
   }

@@ -18,11 +18,12 @@
 namespace fathom {
 
 struct ModelOptions {
-  int64_t max_tokens = 512;        // of a step
-  int64_t max_rows = 32;           // of a step
-  int64_t max_drafts = 0;          // that a decode verifies
-  int64_t max_logit_vectors = 32;  // of one Logits() call
-  int64_t max_model_len = 0;       // positions; 0: the config's
+  int64_t max_tokens = 512;          // of a step
+  int64_t max_rows = 32;             // of a step
+  int64_t max_drafts = 0;            // that a decode verifies
+  std::optional<NgramLookup> ngram;  // who proposes them; absent: nobody
+  int64_t max_logit_vectors = 32;    // of one Logits() call
+  int64_t max_model_len = 0;         // positions; 0: the config's
   // Prompts' parts of chunks that are longer take the expanded form (base/attention_form.h):
   // whoever plans steps takes it from here. Negative: AbsorbedLimit().
   int64_t absorbed_limit = -1;
@@ -30,6 +31,9 @@ struct ModelOptions {
   std::optional<SyntheticRouting> synthetic_routing;  // checked; for benchmarks
   Shard shard;                                        // what of the model this is
 };
+
+// kUnimplemented if the model, or the layout, is beyond the table's limits; CheckLayout.
+Status CheckLimits(const ModelConfig& config, const Ops& ops, const ParallelLayout& layout);
 
 // THREAD: one at a time.
 class Model {
@@ -40,15 +44,18 @@ class Model {
                                              Device& device, const ModelOptions& options,
                                              const LoadProgress& progress);
 
+  // What a model takes of a device's memory beside weights, exchange and work space.
+  // REQUIRES: options.max_model_len > 0.
+  static size_t ActivationBytes(const ModelConfig& config, const Ops& ops,
+                                const ModelOptions& options);
+
   const ModelConfig& config() const { return config_; }     // the whole model's
   const ModelOptions& options() const { return options_; }  // with the defaults filled in
   KvFormat kv_format() const;
   const ModelWeights& weights() const { return weights_; }
   size_t weight_bytes() const { return weights_.bytes; }
   size_t activation_bytes() const {
-    return activations_.memory->size() + cos_sin_.memory->size() +
-           (logits_part_.memory == nullptr ? 0 : logits_part_.memory->size()) +
-           synthetic_routing_bytes_;
+    return ActivationBytes(config_, run_.ops(), options_) + synthetic_routing_bytes_;
   }
   size_t exchange_bytes() const {
     return PairExchange::Bytes(config_, options_.shard, run_.ops(), options_.max_tokens);

@@ -65,14 +65,37 @@ double PartOfBytes(const SchemaEntry& entry, const ModelConfig& config, const Sh
          static_cast<double>(size);
 }
 
+// A tensor's bytes on a device: norms, biases and, where activations are not BF16, routers become
+// fp32 (ModelWeights).
+double BytesOnDevice(const SchemaEntry& entry, const ModelConfig& config, const Ops& ops,
+                     uint64_t stored) {
+  const TensorRule& rule = *entry.rule;
+  const std::vector<int64_t> shape = Shape(rule, config);
+  const auto elements = static_cast<double>(shape[0] * (shape.size() > 1 ? shape[1] : 1));
+  const bool router = rule.kind == TensorRule::kMatrix && rule.scope == TensorRule::kMoeLayer;
+  if (rule.kind == TensorRule::kVector) return sizeof(float) * elements;
+  if (router && ops.activation != DType::kBF16) return sizeof(float) * elements;
+  if (!entry.name.ends_with("kv_b_proj.weight")) return static_cast<double>(stored);
+  const bool absorbed_in_bf16 = ops.activation == DType::kBF16;
+  return static_cast<double>(stored) +
+         (absorbed_in_bf16 ? ByteSize(DType::kBF16) * elements : static_cast<double>(stored));
+}
+
 }  // namespace
 
-size_t PartBytes(const Checkpoint& checkpoint, const Shard& shard) {
-  const ModelConfig& config = checkpoint.config();
+bool IsReplicated(const SchemaEntry& entry, const ParallelLayout& layout) {
+  if (layout.world() == 1) return false;
+  if (layout.expert_parallel() && IsOfExperts(entry.name)) return entry.expert < 0;
+  return layout.tensor == 1 || entry.rule->axis == ShardAxis::kNone;
+}
+
+size_t PartBytes(const ModelConfig& config, const Ops& ops, const Shard& shard,
+                 const StoredBytes& stored) {
   double bytes = 0;
   for (const SchemaEntry& entry : ExpectedTensors(config)) {
-    if (!checkpoint.Has(entry.name)) continue;
-    bytes += static_cast<double>(checkpoint.Bytes(entry.name)) * PartOfBytes(entry, config, shard);
+    const uint64_t whole = entry.rule->RepeatsMain() ? 0 : stored(entry);
+    if (whole == 0) continue;
+    bytes += BytesOnDevice(entry, config, ops, whole) * PartOfBytes(entry, config, shard);
   }
   return static_cast<size_t>(bytes);
 }

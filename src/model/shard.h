@@ -1,10 +1,14 @@
 // Which part of a model is a rank's.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
 #include "base/status.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/schema.h"
+#include "ops/ops.h"
 #include "parallel/communicator.h"
 #include "parallel/layout.h"
 #include "quant/weight_tensor.h"
@@ -40,9 +44,15 @@ ModelConfig ConfigOfRank(const ModelConfig& config, const Shard& shard);
 WeightTensor PartOf(const WeightTensor& whole, ShardAxis axis, const ModelConfig& config,
                     const Shard& shard);
 
-// Bytes of the rank's part of a checkpoint's tensors, as they are stored, but for borders that cut
-// scale tiles.
-size_t PartBytes(const Checkpoint& checkpoint, const Shard& shard);
+// A tensor's bytes where it is stored, scales included; 0: it is not there.
+using StoredBytes = std::function<uint64_t(const SchemaEntry&)>;
+// Bytes of the rank's weights on a device, but for borders that cut scale tiles, if matrices stay
+// in the type in which they are stored; W_UK and W_UV stand there once more for the absorbed form.
+size_t PartBytes(const ModelConfig& config, const Ops& ops, const Shard& shard,
+                 const StoredBytes& stored);
+
+// Whether all ranks have all of a tensor.
+bool IsReplicated(const SchemaEntry& entry, const ParallelLayout& layout);
 
 // kInvalidArgument, naming sizes that would do, for what a model cannot be cut into.
 Status CheckLayout(const ModelConfig& config, const ParallelLayout& layout);

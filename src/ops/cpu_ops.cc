@@ -55,7 +55,9 @@ Ops Table(PackFunction pack, DType kv_cache) {
       .adjust_logits = {AdjustLogitsCpu},
       .log_probs = {LogProbsCpu, LogProbsCpuWorkspace},
       .sample = {SampleCpu, SampleCpuWorkspace},
+      .verify_drafts = {VerifyDraftsReference},
       .commit = {CommitReference},
+      .propose_ngram = {ProposeNgramReference},
   };
 }
 

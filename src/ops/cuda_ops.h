@@ -34,6 +34,8 @@ void AdjustLogitsCuda(OpContext&, const AdjustLogitsArgs&);
 void LogProbsCuda(OpContext&, const LogProbsArgs&);
 void SampleCuda(OpContext&, const SampleArgs&);
 void CommitCuda(OpContext&, const CommitArgs&);
+void VerifyDraftsCuda(OpContext&, const VerifyDraftsArgs&);
+void ProposeNgramCuda(OpContext&, const ProposeNgramArgs&);
 
 inline CudaStream& Cuda(OpContext& context) {
   return static_cast<CudaStream&>(context.stream);

@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "ops/collectives.h"
 #include "ops/context_piece.h"
+#include "ops/drafts.h"
 #include "ops/kv_format.h"
 #include "ops/op.h"
 #include "ops/quantized_copy.h"
@@ -334,7 +335,9 @@ struct Ops {
   Op<AdjustLogitsArgs> adjust_logits;
   Op<LogProbsArgs> log_probs;
   Op<SampleArgs> sample;
+  Op<VerifyDraftsArgs> verify_drafts;
   Op<CommitArgs> commit;
+  Op<ProposeNgramArgs> propose_ngram;
 };
 
 class CudaDevice;  // cuda/device.h

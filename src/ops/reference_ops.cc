@@ -38,7 +38,9 @@ Ops Table(Fp8Activations activations) {
       .adjust_logits = {AdjustLogitsReference},
       .log_probs = {LogProbsReference, LogProbsReferenceWorkspace},
       .sample = {SampleReference, SampleReferenceWorkspace},
+      .verify_drafts = {VerifyDraftsReference},
       .commit = {CommitReference},
+      .propose_ngram = {ProposeNgramReference},
   };
 }
 

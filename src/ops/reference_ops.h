@@ -36,5 +36,7 @@ size_t LogProbsReferenceWorkspace(const Stream&, const LogProbsArgs&);
 void SampleReference(OpContext&, const SampleArgs&);
 size_t SampleReferenceWorkspace(const Stream&, const SampleArgs&);
 void CommitReference(OpContext&, const CommitArgs&);
+void VerifyDraftsReference(OpContext&, const VerifyDraftsArgs&);
+void ProposeNgramReference(OpContext&, const ProposeNgramArgs&);
 
 }  // namespace fathom

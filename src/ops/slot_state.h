@@ -15,6 +15,8 @@ struct SlotState {
   TensorView ended;       // I32 [slots]: 1 once a stop token was sampled, or sampling failed
   TensorView drafts;      // I32 [slots, most drafts]: guesses at what follows last_token
   TensorView num_drafts;  // I32 [slots]
+  // I32 [slots, positions]: the request's tokens, as far as they are known; absent if nobody asks.
+  TensorView history;
   TensorView page_table;  // I32 [slots, max_pages]
   // What SamplingParams says (request/params.h).
   TensorView temperature, top_p, min_p;        // F32 [slots]

@@ -12,7 +12,7 @@ static TestTensor Filled(DType dtype, int64_t slots, float value) {
   return TestTensor(dtype, {slots}, std::vector<float>(slots, value));
 }
 
-TestSlots::TestSlots(int slots, int vocab, int stops, int biases, int most_drafts)
+TestSlots::TestSlots(int slots, int vocab, int stops, int biases, int most_drafts, int most_text)
     : last_token(Filled(DType::kI32, slots, 0)),
       length(Filled(DType::kI32, slots, 0)),
       generated(Filled(DType::kI32, slots, 0)),
@@ -20,6 +20,7 @@ TestSlots::TestSlots(int slots, int vocab, int stops, int biases, int most_draft
       ended(Filled(DType::kI32, slots, 0)),
       drafts(Filled(DType::kI32, slots, most_drafts, -1)),
       num_drafts(Filled(DType::kI32, slots, 0)),
+      history(Filled(DType::kI32, slots, most_text, -1)),
       page_table(Filled(DType::kI32, slots, 2, 0)),
       temperature(Filled(DType::kF32, slots, 1)),
       top_p(Filled(DType::kF32, slots, 1)),
@@ -46,6 +47,7 @@ SlotState TestSlots::state() const {
           .ended = ended,
           .drafts = drafts,
           .num_drafts = num_drafts,
+          .history = history,
           .page_table = page_table,
           .temperature = temperature,
           .top_p = top_p,

@@ -11,11 +11,13 @@ namespace fathom {
 // room for a thousand tokens.
 class TestSlots {
  public:
-  TestSlots(int slots, int vocab, int stops = 3, int biases = 4, int most_drafts = 3);
+  TestSlots(int slots, int vocab, int stops = 3, int biases = 4, int most_drafts = 3,
+            int most_text = 40);
 
   SlotState state() const;
 
-  TestTensor last_token, length, generated, final_length, ended, drafts, num_drafts, page_table;
+  TestTensor last_token, length, generated, final_length, ended, drafts, num_drafts, history,
+      page_table;
   TestTensor temperature, top_p, min_p, top_k, presence, frequency, repetition;
   TestTensor seed, min_tokens, stop_tokens, bias_ids, bias_values, counts, in_prompt;
   TestTensor masked, mask;

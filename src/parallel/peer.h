@@ -20,9 +20,6 @@ class PeerCommunicator final : public Communicator {
   static Result<std::vector<std::unique_ptr<PeerCommunicator>>> Group(
       std::span<CudaDevice* const> devices);
 
-  // What a rank's device has of its memory taken for a group.
-  static size_t Bytes() { return sizeof(PeerExchange) + sizeof(PeerCounters); }
-
   void Abort() override;  // of all ranks
   const PeerView& view() const { return view_; }
 

@@ -110,6 +110,28 @@ void Sampler::Commit(const RowTensors& rows, const TensorView& positions, const 
                            .slots = state});
 }
 
+void Sampler::VerifyDrafts(const RowTensors& rows, const SlotState& state) {
+  run_(run_.ops().verify_drafts, {.row_slot = rows.slot,
+                                  .logit_begin = rows.logit_begin,
+                                  .sampled = t_.tokens,
+                                  .row_count = rows.count,
+                                  .live_rows = rows.live,
+                                  .slots = state});
+}
+
+void Sampler::ProposeNgram(const NgramLookup& lookup, const RowTensors& rows,
+                           const TensorView& positions, const SlotState& state) {
+  run_(run_.ops().propose_ngram, {.row_slot = rows.slot,
+                                  .row_begin = rows.begin,
+                                  .positions = positions,
+                                  .logit_begin = rows.logit_begin,
+                                  .sampled = t_.tokens,
+                                  .row_count = rows.count,
+                                  .live_rows = rows.live,
+                                  .lookup = lookup,
+                                  .slots = state});
+}
+
 TokenLogprobs Sampler::PassLogprobs::vector(size_t vector, int32_t top) const {
   const size_t width = top_ids.size() / vectors();
   TokenLogprobs result = {.logprob = logprobs[vector]};
@@ -158,7 +180,7 @@ void Sampler::Download(const RowTensors& rows, int64_t num_rows, int64_t logit_v
   };
   download(t_.tokens, logit_vectors, drawn.ids);
   download(t_.ok, logit_vectors, drawn.ok);
-  download(rows.logit_begin, num_rows, drawn.logit_begin);
+  download(rows.logit_begin, num_rows + 1, drawn.logit_begin);
   download(rows.count, num_rows, drawn.count);
 }
 

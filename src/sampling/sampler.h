@@ -47,8 +47,14 @@ class Sampler {
   // step's; leaves the raw logits as they are.
   void Sample(const LogitPass& pass, int64_t first, const TokenMap& map, const SlotState& state);
 
+  // Which of the step's drafts stand, by what was sampled. Before Commit().
+  void VerifyDrafts(const RowTensors& rows, const SlotState& state);
   // Advances the slots of a step past it, by what was sampled.
   void Commit(const RowTensors& rows, const TensorView& positions, const SlotState& state);
+
+  // Drafts of the next step's decodes. After Commit().
+  void ProposeNgram(const NgramLookup& lookup, const RowTensors& rows, const TensorView& positions,
+                    const SlotState& state);
 
   // Log-probabilities of a pass on their way to the host.
   struct PassLogprobs {
@@ -68,7 +74,7 @@ class Sampler {
   // What was drawn, and what of it stands, on their way to the host.
   struct Drawn {
     std::vector<int32_t> ids, ok;                              // of each logit vector
-    std::vector<int32_t> logit_begin, count;                   // of each row: RowTensors
+    std::vector<int32_t> logit_begin, count;                   // of rows: RowTensors
     std::optional<TokenId> token(size_t logit_vector) const {  // nothing where sampling failed
       return ok[logit_vector] != 0 ? std::optional(TokenId{ids[logit_vector]}) : std::nullopt;
     }

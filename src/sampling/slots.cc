@@ -17,6 +17,9 @@ size_t Slots::LayOut(const SlotsCapacity& capacity, Arena arena, SlotState& s) {
     *view = arena.Allocate(DType::kF32, {slots});
   }
   s.drafts = arena.Allocate(DType::kI32, {slots, capacity.max_drafts});
+  if (capacity.max_text > 0) {
+    s.history = arena.Allocate(DType::kI32, {slots, capacity.max_text});
+  }
   s.page_table = arena.Allocate(DType::kI32, {slots, capacity.max_pages});
   s.seed = arena.Allocate(DType::kI32, {slots, 2});
   s.stop_tokens = arena.Allocate(DType::kI32, {slots, kMaxStopTokens});
@@ -85,6 +88,12 @@ void Slots::Open(const SlotOpening& opening) {
   std::vector<uint8_t> in_prompt(static_cast<size_t>(capacity_.vocab), 0);
   for (TokenId token : opening.generated) ++counts[static_cast<size_t>(Raw(token))];
   for (TokenId token : params.prompt) in_prompt[static_cast<size_t>(Raw(token))] = 1;
+  if (!state_.history.absent()) {
+    std::vector<TokenId> text = params.prompt;
+    text.insert(text.end(), opening.generated.begin(), opening.generated.end());
+    const auto size = static_cast<int64_t>(text.size());
+    device_.Upload(state_.history.At(Raw(slot)).Slice(0, 0, size), std::as_bytes(std::span(text)));
+  }
   upload(state_.counts, counts);
   upload(state_.in_prompt, in_prompt);
 }

@@ -18,6 +18,7 @@ struct SlotsCapacity {
   int64_t vocab = 0;
   int64_t max_pages = 0;   // of one request
   int64_t max_drafts = 0;  // of one request
+  int64_t max_text = 0;    // tokens of one request that are kept as text; 0: none
 };
 
 class Slots {

@@ -85,6 +85,17 @@ struct Metrics::Families {
       Counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.");
   prometheus::Counter& prefix_hits =
       Counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.");
+  prometheus::Counter& drafts =
+      Counter("vllm:spec_decode_num_drafts_total", "Decodes that verified drafts.");
+  prometheus::Counter& draft_tokens =
+      Counter("vllm:spec_decode_num_draft_tokens_total", "Drafts that were verified.");
+  prometheus::Counter& accepted_tokens =
+      Counter("vllm:spec_decode_num_accepted_tokens_total", "Drafts that stood.");
+  prometheus::Family<prometheus::Counter>& accepted_at =
+      prometheus::BuildCounter()
+          .Name("vllm:spec_decode_num_accepted_tokens_per_pos_total")
+          .Help("Drafts that stood, by their place among a decode's.")
+          .Register(registry);
   prometheus::Counter& prompt_tokens =
       Counter("vllm:prompt_tokens_total", "Prompt tokens processed.");
   prometheus::Counter& generated_tokens =
@@ -237,6 +248,16 @@ std::string Metrics::Render(const EngineStats& stats) {
   RaiseTo(families_->preemptions, static_cast<double>(stats.preemptions));
   RaiseTo(families_->prefix_queries, static_cast<double>(stats.prefix_queries));
   RaiseTo(families_->prefix_hits, static_cast<double>(stats.prefix_hits));
+  RaiseTo(families_->drafts, static_cast<double>(stats.drafts.decodes));
+  RaiseTo(families_->draft_tokens, static_cast<double>(stats.drafts.proposed));
+  RaiseTo(families_->accepted_tokens, static_cast<double>(stats.drafts.accepted));
+  for (size_t place = 0; place < stats.drafts.accepted_at.size(); ++place) {
+    if (stats.drafts.accepted_at[place] == 0) break;
+    prometheus::Labels labels = families_->labels;
+    labels["position"] = std::to_string(place);
+    RaiseTo(families_->accepted_at.Add(labels),
+            static_cast<double>(stats.drafts.accepted_at[place]));
+  }
   if (families_->cache_info == nullptr) {  // what it says stands from the start on
     prometheus::Labels labels = families_->labels;
     labels["block_size"] = std::to_string(kPageTokens);

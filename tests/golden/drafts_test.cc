@@ -1,5 +1,6 @@
 // More drafts change no bit: whatever a proposer guesses, a verifier that lets a draft stand if it
 // is the token that was drawn gives the tokens and log-probabilities of decodes one by one.
+#include <numeric>
 #include <utility>
 
 #include "golden/run_requests.h"
@@ -37,28 +38,19 @@ void Propose(const CommitArgs& a) {
   }
 }
 
-// What verifying will be: before commit, each row keeps the drafts that are what was drawn, and the
-// token behind them.
-void VerifyCommitPropose(OpContext& context, const CommitArgs& a) {
-  const int32_t* logits = a.logit_begin.As<int32_t>();
+void CommitPropose(OpContext& context, const CommitArgs& a) {
+  const int32_t *logits = a.logit_begin.As<int32_t>(), *begin = a.row_begin.As<int32_t>();
   for (int32_t r = 0; r < *a.live_rows.As<int32_t>(); ++r) {
-    const int32_t vectors = logits[r + 1] - logits[r], slot = a.row_slot.As<int32_t>()[r];
-    const int32_t *sampled = a.sampled.As<int32_t>() + logits[r],
-                  *drafts = a.slots.drafts.As<int32_t>(slot);
-    int32_t stand = std::min(vectors, 1);
-    while (stand < vectors && sampled[stand - 1] == drafts[stand - 1]) ++stand;
-    a.row_count.As<int32_t>()[r] -= vectors - stand;
-    proposer->accepted += std::max(stand - 1, 0);
-    proposer->rejected += vectors - stand;
+    const int32_t vectors = logits[r + 1] - logits[r],
+                  dropped = begin[r + 1] - begin[r] - a.row_count.As<int32_t>()[r];
+    proposer->accepted += std::max(vectors - 1 - dropped, 0);
+    proposer->rejected += dropped;
   }
   right->commit.run(context, a);
   Propose(a);
 }
 
-void CommitAllPropose(OpContext& context, const CommitArgs& a) {
-  right->commit.run(context, a);
-  Propose(a);
-}
+void VerifyNothing(OpContext&, const VerifyDraftsArgs&) {}
 
 // Every logit vector as if it were its row's first.
 void AdjustAsTheFirst(OpContext& context, const AdjustLogitsArgs& a) {
@@ -90,13 +82,13 @@ std::vector<GenerateRequest> Requests() {
 
 class Drafts : public testing::Test {
  protected:
-  // Of the requests with drafts, by a table that makes `commit` and `adjust` of the setting's.
-  Results RunWithDrafts(Setting setting, decltype(Ops().commit.run) commit = VerifyCommitPropose,
-                        decltype(Ops().adjust_logits.run) adjust = nullptr) {
+  // Of the requests with drafts, by the setting's table with the test's proposer behind commit.
+  Results RunWithDrafts(
+      Setting setting, const std::function<void(Ops&)>& change = [](Ops&) {}) {
     right = setting.ops;
     Ops ops = *right;
-    ops.commit.run = commit;
-    if (adjust != nullptr) ops.adjust_logits.run = adjust;
+    ops.commit.run = CommitPropose;
+    change(ops);
     setting.ops = &ops;
     setting.drafts = kDrafts;
     proposer = &proposer_;
@@ -133,6 +125,48 @@ TEST_F(Drafts, ChangeNoBit) {
   }
 }
 
+// The real proposer, which finds what tiny-r1 repeats: greedy answers to random prompts run in
+// circles.
+TEST_F(Drafts, NgramsChangeNoBit) {
+  std::erase_if(requests_, [](const auto& r) { return Raw(r.id) % 3 == 0; });
+  for (GenerateRequest& request : requests_) {
+    request.max_tokens = 90;
+    if (Raw(request.id) % 2 == 0) request.sampling = {.temperature = 0, .logprobs = 3};
+  }
+  for (const Setting& setting : FewerUnderSanitizer(Tables())) {
+    const Results base = RunAll(setting, requests_);
+    for (const int32_t drafts : {1, 4, 7}) {
+      Setting ngram = setting;
+      ngram.drafts = drafts;
+      ngram.ngram = NgramLookup{.least = 1, .most = 4};
+      EngineStats stats;
+      ExpectSameBits(base, RunBatches(ngram, {requests_}, &stats));
+      EXPECT_GT(stats.drafts.accepted, 5);
+      EXPECT_GT(stats.drafts.proposed, stats.drafts.accepted);
+      EXPECT_EQ(stats.drafts.accepted_at[static_cast<size_t>(drafts)], 0);
+      const auto& places = stats.drafts.accepted_at;
+      EXPECT_EQ(std::accumulate(places.begin(), places.end(), int64_t{0}), stats.drafts.accepted);
+      if (setting.ops != Setting().ops) break;
+    }
+  }
+}
+
+TEST_F(Drafts, NgramsChangeNoBitHoweverStepsAreCut) {
+  std::erase_if(requests_, [](const auto& r) { return Raw(r.id) % 4 != 1; });
+  for (GenerateRequest& request : requests_) {
+    request.max_tokens = 150;
+    request.min_tokens = 140;
+  }
+  const Results base = RunAll({}, requests_);
+  const NgramLookup lookup = {.least = 1, .most = 3};
+  for (const Setting& setting :
+       {Setting{.budget = 300, .slots = 5, .drafts = 5, .pass_vectors = 1, .ngram = lookup},
+        Setting{.budget = 256, .slots = 32, .drafts = 3, .pages = 9, .ngram = lookup}}) {
+    ExpectSameBits(base, RunAll(setting, requests_, &preemptions_));
+  }
+  EXPECT_GE(preemptions_, 1);
+}
+
 // Vectors of a row in passes of their own, few slots, a small budget, and preemptions.
 TEST_F(Drafts, ChangeNoBitHoweverStepsAreCut) {
   std::erase_if(requests_, [](const auto& r) { return Raw(r.id) % 4 != 1; });
@@ -153,8 +187,11 @@ TEST_F(Drafts, CanaryWhatIsNotVerifiedOrAdjustedIsNoticed) {
   const Results base = RunAll({}, requests_);
   Learn(base);
   EXPECT_EQ(Difference(base, RunWithDrafts({})), "");
-  EXPECT_NE(Difference(base, RunWithDrafts({}, CommitAllPropose)), "");
-  EXPECT_NE(Difference(base, RunWithDrafts({}, VerifyCommitPropose, AdjustAsTheFirst)), "");
+  const auto with = [&](const std::function<void(Ops&)>& change) {
+    return Difference(base, RunWithDrafts({}, change));
+  };
+  EXPECT_NE(with([](Ops& ops) { ops.verify_drafts.run = VerifyNothing; }), "");
+  EXPECT_NE(with([](Ops& ops) { ops.adjust_logits.run = AdjustAsTheFirst; }), "");
 }
 
 }  // namespace

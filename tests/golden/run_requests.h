@@ -33,9 +33,10 @@ struct Setting {
   int threads = 2;
   const Ops* ops = &CpuOps(Fp8Activations::kExact);
   std::optional<DType> kv_cache = {};
-  int32_t drafts = 0;        // that a decode verifies
+  int32_t drafts = 0;  // that a decode verifies
   int32_t pages = 0;         // 0: enough for every slot
   int32_t pass_vectors = 0;  // logit vectors that are sampled at a time; 0: one for each slot
+  std::optional<NgramLookup> ngram = {};
   bool prefix_caching = false;
 };
 
@@ -96,6 +97,7 @@ inline Results RunBatches(const Setting& setting,
       {.max_tokens = setting.budget,
        .max_rows = setting.slots,
        .max_drafts = setting.drafts,
+       .ngram = setting.ngram,
        .max_logit_vectors = setting.pass_vectors > 0 ? setting.pass_vectors : setting.slots,
        .max_model_len = kMaxModelLen,
        .kv_cache = setting.kv_cache},

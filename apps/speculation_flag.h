@@ -1,0 +1,15 @@
+// --speculative-config: who proposes drafts.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+#include "speculation/speculation.h"
+
+namespace fathom {
+
+// A JSON object as vLLM's: {"method": "ngram", "num_speculative_tokens": 4}, with
+// prompt_lookup_min and prompt_lookup_max (5 and 5; one alone is both). "": none.
+Result<Speculation> ParseSpeculation(const std::string& text);
+
+}  // namespace fathom

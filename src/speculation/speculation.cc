@@ -1,0 +1,25 @@
+#include "speculation/speculation.h"
+
+namespace fathom {
+
+Status Speculation::Check() const {
+  if (method == Method::kNone) return {};
+  if (num_tokens < 1 || num_tokens > kMostTokens) {
+    return InvalidArgument("num_speculative_tokens is {}: it must be between 1 and {}", num_tokens,
+                           kMostTokens);
+  }
+  if (lookup_min < 1 || lookup_max > kMostLookup || lookup_min > lookup_max) {
+    return InvalidArgument(
+        "prompt_lookup_min is {} and prompt_lookup_max {}: they must be between 1 and {}, the "
+        "first not above the second",
+        lookup_min, lookup_max, kMostLookup);
+  }
+  return {};
+}
+
+Result<Speculation::Method> ParseSpeculationMethod(std::string_view name) {
+  if (name == "ngram") return Speculation::Method::kNgram;
+  return Unimplemented("method \"{}\": fathom has \"ngram\"", name);
+}
+
+}  // namespace fathom

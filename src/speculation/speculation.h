@@ -1,0 +1,28 @@
+// Who proposes drafts, and how many. Host policy: proposing is an op (ops/drafts.h).
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace fathom {
+
+struct Speculation {
+  enum class Method : uint8_t { kNone, kNgram };
+
+  // Bounds of what can be asked for.
+  static constexpr int32_t kMostTokens = 15, kMostLookup = 32;
+
+  Method method = Method::kNone;
+  int32_t num_tokens = 0;                  // drafts of a decode at most; 0 without a method
+  int32_t lookup_min = 0, lookup_max = 0;  // of n-grams: tokens that match
+
+  // kInvalidArgument, naming the key of --speculative-config, for what is out of bounds.
+  Status Check() const;
+};
+
+// "ngram"; kUnimplemented for methods that other engines have.
+Result<Speculation::Method> ParseSpeculationMethod(std::string_view name);
+
+}  // namespace fathom
