@@ -14,8 +14,9 @@ Status AddGpus(std::string_view name, int first, Backend& backend) {
     Result<std::unique_ptr<CudaDevice>> opened = CudaDevice::Open(first + rank);
     if (!opened.ok() && rank > 0) {
       return opened.status().WithContext(
-          fmt::format("--data-parallel-size {} x --tensor-parallel-size {}", backend.layout.data,
-                      backend.layout.tensor));
+          fmt::format("--pipeline-parallel-size {} x --data-parallel-size {} x "
+                      "--tensor-parallel-size {}",
+                      backend.layout.pipeline, backend.layout.data, backend.layout.tensor));
     }
     std::unique_ptr<CudaDevice> device = TRY(std::move(opened));
     const Ops& ops = name.starts_with("cuda-portable") ? CudaPortableOps(activations)
@@ -28,19 +29,15 @@ Status AddGpus(std::string_view name, int first, Backend& backend) {
     gpus.push_back(device.get());
     backend.devices.push_back(std::move(device));
   }
-  const auto group = [&](std::span<CudaDevice* const> members,
-                         std::vector<std::unique_ptr<Communicator>>& to) -> Status {
-    for (auto& rank : TRY(PeerCommunicator::Group(members))) to.push_back(std::move(rank));
-    return {};
+  const auto join = [&](std::span<const int> ranks) -> Result<std::vector<std::unique_ptr<Communicator>>> {
+    std::vector<CudaDevice*> devices;
+    for (const int rank : ranks) devices.push_back(gpus[static_cast<size_t>(rank)]);
+    std::vector<std::unique_ptr<Communicator>> members;
+    for (auto& member : TRY(PeerCommunicator::Group(devices))) members.push_back(std::move(member));
+    return members;
   };
-  const ParallelLayout& layout = backend.layout;
-  const auto tensor = static_cast<size_t>(layout.tensor);
-  for (size_t first = 0; first < gpus.size() && tensor > 1; first += tensor) {
-    TRY(group(std::span(gpus).subspan(first, tensor), backend.tensor_groups));
-  }
-  if (layout.expert_parallel()) TRY(group(gpus, backend.world));
-  backend.peer_bytes =
-      ((tensor > 1 ? 1 : 0) + (layout.expert_parallel() ? 1 : 0)) * PeerCommunicator::Bytes();
+  backend.joined = TRY(JoinedRanks::Join(backend.layout, join));
+  backend.group_bytes = PeerCommunicator::Bytes();
   return {};
 }
 

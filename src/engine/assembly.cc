@@ -77,12 +77,28 @@ int64_t FreeBytesEach(std::span<const EngineRank> ranks, const Ops& ops) {
   return IsGpu(ops) ? least : least / static_cast<int64_t>(ranks.size());
 }
 
-// Before anything large is allocated or read; of the first rank, of which no other has a larger
-// part.
+// Of each stage the first rank, of which no other there has a larger part.
+std::vector<size_t> FirstOfStages(const ParallelLayout& layout) {
+  std::vector<size_t> first;
+  for (int rank = 0; rank < layout.world(); rank += layout.stage_ranks()) {
+    first.push_back(static_cast<size_t>(rank));
+  }
+  return first;
+}
+
+// Of stages the one with room for the fewest pages, and of such the one that takes most.
+const MemoryPlan& Tightest(const std::vector<MemoryPlan>& stages) {
+  return *std::min_element(stages.begin(), stages.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.num_pages, -a.total_bytes()) < std::pair(b.num_pages, -b.total_bytes());
+  });
+}
+
+// Before anything large is allocated or read; of a stage's first rank.
 Result<MemoryPlan> PlanAhead(const Checkpoint& checkpoint, const Ops& ops,
-                             std::span<const EngineRank> ranks, const AssemblyOptions& options) {
+                             std::span<const EngineRank> ranks, const EngineRank& rank,
+                             const AssemblyOptions& options) {
   const ModelConfig& config = checkpoint.config();
-  const Shard& shard = ranks[0].shard;
+  const Shard& shard = rank.shard;
   const EngineLimits& limits = options.limits;
   const KvFormat kv = MakeKvFormat(config, options.kv_cache.value_or(ops.kv_cache));
   const EngineBytes bytes = {
@@ -90,12 +106,12 @@ Result<MemoryPlan> PlanAhead(const Checkpoint& checkpoint, const Ops& ops,
       .activations =
           Activations::Bytes(ConfigOfRank(config, shard), ops, limits.max_num_batched_tokens),
       .pairs = PairExchange::Bytes(config, shard, ops, limits.max_num_batched_tokens),
-      .peers = ranks[0].peer_bytes,
+      .peers = rank.peer_bytes,
       .runner =
           StepRunner::Bytes(config, ModelOptionsOf(config, options), limits.max_num_seqs, ops),
       .requests = limits.request_memory_bytes};
   return PlanMemory({.items = EngineNeeds(bytes, IsGpu(ops)),
-                     .page_bytes = kv.page_bytes() * config.total_layers(),
+                     .page_bytes = kv.page_bytes() * CachedLayers(checkpoint, shard),
                      .max_model_len = limits.max_model_len,
                      .max_num_seqs = limits.max_num_seqs,
                      .kv_cache_bytes = limits.kv_cache_bytes,
@@ -104,7 +120,7 @@ Result<MemoryPlan> PlanAhead(const Checkpoint& checkpoint, const Ops& ops,
                      .memory_is_ours = IsGpu(ops)});
 }
 
-// With what the first rank's model measured; the memory that can be had is that from before it was
+// With what its model measured; the memory that can be had is that from before it was
 // loaded.
 Result<MemoryPlan> PlanAgain(MemoryNeeds needs, const Model& model, size_t peer_bytes,
                              const EngineLimits& limits, const Ops& ops) {
@@ -126,7 +142,7 @@ Result<std::vector<std::unique_ptr<Model>>> LoadModels(Checkpoint& checkpoint, c
                                                        const LoadProgress& progress) {
   std::vector<std::unique_ptr<Model>> models(ranks.size());
   const int count = static_cast<int>(ranks.size());
-  checkpoint.SetReaders(count);
+  checkpoint.SetReaders(ranks[0].shard.layout.stage_ranks());
   TRY(OnRanks(count, [&](int rank) -> Status {
     const EngineRank& at = ranks[static_cast<size_t>(rank)];
     at.device->BindThread();
@@ -143,20 +159,22 @@ Result<std::vector<std::unique_ptr<Model>>> LoadModels(Checkpoint& checkpoint, c
 std::vector<Communicator*> GroupsOf(std::span<const EngineRank> ranks) {
   std::vector<Communicator*> groups;
   for (const EngineRank& rank : ranks) {
-    for (Communicator* group : {rank.shard.tensor_group, rank.shard.world}) {
+    const RankGroups& of = rank.shard.groups;
+    for (Communicator* group : {of.tensor, of.experts, of.before, of.after, of.stages}) {
       if (group != nullptr) groups.push_back(group);
     }
   }
   return groups;
 }
 
-// In groups, as ranks lie: one group after another.
+// In groups, of each the stages in their order.
 std::unique_ptr<Executor> AsOneExecutor(std::vector<std::unique_ptr<Executor>> ranks,
                                         const ParallelLayout& layout) {
   if (ranks.size() == 1) return std::move(ranks[0]);
   std::vector<std::vector<std::unique_ptr<Executor>>> groups(static_cast<size_t>(layout.data));
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    groups[rank / static_cast<size_t>(layout.tensor)].push_back(std::move(ranks[rank]));
+    const int group = layout.GroupOf(static_cast<int>(rank));
+    groups[static_cast<size_t>(group)].push_back(std::move(ranks[rank]));
   }
   return std::make_unique<RankedExecutor>(std::move(groups));
 }
@@ -250,7 +268,12 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
                            limits.max_model_len, config.max_position_embeddings);
   }
   if (limits.max_model_len == 0) limits.max_model_len = config.max_position_embeddings;
-  MemoryPlan plan = TRY(PlanAhead(checkpoint, ops, ranks, filled));
+  const std::vector<size_t> first = FirstOfStages(ranks[0].shard.layout);
+  std::vector<MemoryPlan> plans;
+  for (const size_t rank : first) {
+    plans.push_back(TRY(PlanAhead(checkpoint, ops, ranks, ranks[rank], filled)));
+  }
+  MemoryPlan plan = Tightest(plans);
   SetMemoryPlan(plan.ToString());
   LOG_INFO("memory plan: {}", plan.ToString());
   if (const std::string unused = plan.UnusedCache(); !unused.empty()) LOG_WARNING("{}", unused);
@@ -277,7 +300,11 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
 
   AssembledEngine assembled;
   assembled.models = TRY(LoadModels(checkpoint, ops, ranks, model_options, progress));
-  plan = TRY(PlanAgain(plan.needs, *assembled.models[0], ranks[0].peer_bytes, limits, ops));
+  for (size_t stage = 0; stage < plans.size(); ++stage) {
+    plans[stage] = TRY(PlanAgain(plans[stage].needs, *assembled.models[first[stage]],
+                                 ranks[first[stage]].peer_bytes, limits, ops));
+  }
+  plan = Tightest(plans);
   SetMemoryPlan(plan.ToString());
   LOG_INFO("memory: {}", plan.ToString());
   engine.scheduler.num_pages = static_cast<int32_t>(plan.num_pages);

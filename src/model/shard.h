@@ -5,8 +5,8 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/schema.h"
-#include "parallel/communicator.h"
 #include "parallel/layout.h"
+#include "parallel/rank_groups.h"
 #include "quant/weight_tensor.h"
 
 namespace fathom {
@@ -14,12 +14,15 @@ namespace fathom {
 // A rank's place in a layout, and whom it shares with.
 struct Shard {
   ParallelLayout layout;
-  int tensor_rank = 0, data_rank = 0;
-  // These must outlive the model.
-  Communicator* tensor_group = nullptr;  // null: one rank
-  Communicator* world = nullptr;         // all ranks, if experts lie over them: by world_rank()
+  int tensor_rank = 0, data_rank = 0, stage = 0;
+  RankGroups groups;  // which must outlive the model
 
-  int world_rank() const { return data_rank * layout.tensor + tensor_rank; }
+  static Shard OfRank(const ParallelLayout& layout, int rank, const RankGroups& groups) {
+    return {layout, rank % layout.tensor, layout.GroupOf(rank), layout.StageOf(rank), groups};
+  }
+  int rank_in_stage() const { return data_rank * layout.tensor + tensor_rank; }
+  bool first_stage() const { return stage == 0; }
+  bool last_stage() const { return stage == layout.pipeline - 1; }  // it has head and MTP layers
 
   // Its share of n heads, or of n elements of an MLP or of the vocabulary.
   Share Heads(int64_t n) const { return ShareOf(n, 1, layout.tensor, tensor_rank); }
@@ -28,7 +31,7 @@ struct Shard {
   }
   // Which of n routed experts it has, in whole or cut.
   Share Experts(int64_t n) const {
-    return layout.expert_parallel() ? ShareOf(n, 1, layout.world(), world_rank()) : Share{0, n};
+    return layout.expert_parallel() ? ShareOf(n, 1, layout.stage_ranks(), rank_in_stage()) : Share{0, n};
   }
 };
 
@@ -39,6 +42,14 @@ ModelConfig ConfigOfRank(const ModelConfig& config, const Shard& shard);
 // every rank's.
 WeightTensor PartOf(const WeightTensor& whole, ShardAxis axis, const ModelConfig& config,
                     const Shard& shard);
+
+// The layers of a stage, MTP layers aside: such that the stage with most bytes of weights, embedding
+// and head with them, has the least that it can.
+Share LayersOfStage(const Checkpoint& checkpoint, const ParallelLayout& layout, int stage);
+// Layers that a rank has pages of.
+int64_t CachedLayers(const Checkpoint& checkpoint, const Shard& shard);
+// Whether the rank looks tokens up: drafts begin with their embeddings too.
+bool HasEmbedding(const ModelConfig& config, const Shard& shard);
 
 // Bytes of the rank's part of a checkpoint's tensors, as they are stored, but for borders that cut
 // scale tiles.
