@@ -72,9 +72,12 @@ Result<Backend> MakeBackend(std::string_view name, const BackendSettings& settin
   }
   backend.ops = TRY(CpuTable(name, settings.quantization));
   const int threads = settings.threads == 0 ? UsableCpus() : settings.threads;
+  // Of stages one works at a time, and the others sleep.
+  const int at_work = settings.layout.stage_ranks();
   for (int rank = 0; rank < world; ++rank) {
     backend.devices.push_back(std::make_unique<CpuDevice>(
-        name.starts_with("reference") ? 1 : std::max(1, threads / world), settings.commit_memory));
+        name.starts_with("reference") ? 1 : std::max(1, threads / at_work),
+        settings.commit_memory));
   }
   backend.joined = TRY(JoinedRanks::Join(settings.layout, SharedMemoryCommunicator::GroupOf));
   return backend;

@@ -29,14 +29,7 @@ Status AddGpus(std::string_view name, int first, Backend& backend) {
     gpus.push_back(device.get());
     backend.devices.push_back(std::move(device));
   }
-  const auto join = [&](std::span<const int> ranks) -> Result<std::vector<std::unique_ptr<Communicator>>> {
-    std::vector<CudaDevice*> devices;
-    for (const int rank : ranks) devices.push_back(gpus[static_cast<size_t>(rank)]);
-    std::vector<std::unique_ptr<Communicator>> members;
-    for (auto& member : TRY(PeerCommunicator::Group(devices))) members.push_back(std::move(member));
-    return members;
-  };
-  backend.joined = TRY(JoinedRanks::Join(backend.layout, join));
+  backend.joined = TRY(JoinedRanks::Join(backend.layout, PeerCommunicator::Among(std::move(gpus))));
   backend.group_bytes = PeerCommunicator::Bytes();
   return {};
 }

@@ -235,10 +235,11 @@ void AddRunFlags(CLI::App& command, OfflineOptions* options) {
       ->default_str("4GiB")
       ->group(group);
   command
-      .add_option("--synthetic-routing", options->engine.synthetic_routing,
-                  "Draw each token's experts at random in the router's stead: uniform, zipf, or a "
-                  "file with a line of the experts' shares for each MoE layer. Random weights route "
-                  "nearly all tokens alike")
+      .add_option(
+          "--synthetic-routing", options->engine.synthetic_routing,
+          "Draw each token's experts at random in the router's stead: uniform, zipf, or a "
+          "file with a line of the experts' shares for each MoE layer. Random weights route "
+          "nearly all tokens alike")
       ->group(group);
   command.add_option("--seed", options->seed, "Of the prompts' random tokens")
       ->capture_default_str()

@@ -136,6 +136,29 @@ Result<MemoryPlan> PlanAgain(MemoryNeeds needs, const Model& model, size_t peer_
   return PlanMemory(needs);
 }
 
+// Of each stage.
+Result<std::vector<MemoryPlan>> PlanStages(const Checkpoint& checkpoint, const Ops& ops,
+                                           std::span<const EngineRank> ranks,
+                                           const AssemblyOptions& options) {
+  std::vector<MemoryPlan> plans;
+  for (const size_t rank : FirstOfStages(ranks[0].shard.layout)) {
+    plans.push_back(TRY(PlanAhead(checkpoint, ops, ranks, ranks[rank], options)));
+  }
+  return plans;
+}
+
+Status PlanStagesAgain(const std::vector<std::unique_ptr<Model>>& models,
+                       std::span<const EngineRank> ranks, const EngineLimits& limits,
+                       const Ops& ops, std::vector<MemoryPlan>& plans) {
+  const std::vector<size_t> first = FirstOfStages(ranks[0].shard.layout);
+  for (size_t stage = 0; stage < plans.size(); ++stage) {
+    const size_t rank = first[stage];
+    plans[stage] =
+        TRY(PlanAgain(plans[stage].needs, *models[rank], ranks[rank].peer_bytes, limits, ops));
+  }
+  return {};
+}
+
 Result<std::vector<std::unique_ptr<Model>>> LoadModels(Checkpoint& checkpoint, const Ops& ops,
                                                        std::span<const EngineRank> ranks,
                                                        const ModelOptions& options,
@@ -268,11 +291,7 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
                            limits.max_model_len, config.max_position_embeddings);
   }
   if (limits.max_model_len == 0) limits.max_model_len = config.max_position_embeddings;
-  const std::vector<size_t> first = FirstOfStages(ranks[0].shard.layout);
-  std::vector<MemoryPlan> plans;
-  for (const size_t rank : first) {
-    plans.push_back(TRY(PlanAhead(checkpoint, ops, ranks, ranks[rank], filled)));
-  }
+  std::vector<MemoryPlan> plans = TRY(PlanStages(checkpoint, ops, ranks, filled));
   MemoryPlan plan = Tightest(plans);
   SetMemoryPlan(plan.ToString());
   LOG_INFO("memory plan: {}", plan.ToString());
@@ -300,10 +319,7 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
 
   AssembledEngine assembled;
   assembled.models = TRY(LoadModels(checkpoint, ops, ranks, model_options, progress));
-  for (size_t stage = 0; stage < plans.size(); ++stage) {
-    plans[stage] = TRY(PlanAgain(plans[stage].needs, *assembled.models[first[stage]],
-                                 ranks[first[stage]].peer_bytes, limits, ops));
-  }
+  TRY(PlanStagesAgain(assembled.models, ranks, limits, ops, plans));
   plan = Tightest(plans);
   SetMemoryPlan(plan.ToString());
   LOG_INFO("memory: {}", plan.ToString());

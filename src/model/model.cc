@@ -18,7 +18,8 @@ Status CheckLimits(const ModelConfig& config, const Ops& ops, const ParallelLayo
   TRY(check("q_lora_rank", config.q_lora_rank, ops.limits.norm_width));
   TRY(check("n_routed_experts", config.n_routed_experts, ops.limits.experts));
   TRY(check("num_experts_per_tok", config.num_experts_per_tok, ops.limits.topk));
-  TRY(check("--data-parallel-size times --tensor-parallel-size", layout.stage_ranks(), ops.limits.ranks));
+  TRY(check("--data-parallel-size times --tensor-parallel-size", layout.stage_ranks(),
+            ops.limits.ranks));
   TRY(check("--pipeline-parallel-size", layout.pipeline, ops.limits.ranks));
   return CheckLayout(config, layout);
 }
@@ -146,7 +147,8 @@ TensorView Model::ForwardMtp(int index, const Batch& batch, const TensorView& hi
   norm(hidden, mtp.hidden_norm, width);
   Norm(mtp.embedding_norm, batch, Embed(batch), nullptr, in.Slice(1, 0, width));
   run_(run_.ops().linear, {.x = in, .weight = mtp.eh_proj.weight.get(), .live = live, .out = x});
-  RunLayer(mtp.layer, batch, pool.Layer(static_cast<int64_t>(weights_.layers.size()) + index), Pending::kNothing);
+  RunLayer(mtp.layer, batch, pool.Layer(static_cast<int64_t>(weights_.layers.size()) + index),
+           Pending::kNothing);
   Norm(mtp.head_norm, batch, Pending::kBranch);
   return First(a.normed, tokens);
 }

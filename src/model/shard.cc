@@ -88,8 +88,8 @@ bool IsTied(const Checkpoint& checkpoint) {
 
 // Of weights.
 struct StageBytes {
-  std::vector<double> layers;     // of each
-  double first = 0, last = 0;     // beside its layers, of the first stage and of the last one
+  std::vector<double> layers;  // of each
+  double first = 0, last = 0;  // beside its layers, of the first stage and of the last one
 };
 
 StageBytes BytesByStage(const Checkpoint& checkpoint) {

@@ -31,7 +31,8 @@ struct Shard {
   }
   // Which of n routed experts it has, in whole or cut.
   Share Experts(int64_t n) const {
-    return layout.expert_parallel() ? ShareOf(n, 1, layout.stage_ranks(), rank_in_stage()) : Share{0, n};
+    return layout.expert_parallel() ? ShareOf(n, 1, layout.stage_ranks(), rank_in_stage())
+                                    : Share{0, n};
   }
 };
 
@@ -43,8 +44,8 @@ ModelConfig ConfigOfRank(const ModelConfig& config, const Shard& shard);
 WeightTensor PartOf(const WeightTensor& whole, ShardAxis axis, const ModelConfig& config,
                     const Shard& shard);
 
-// The layers of a stage, MTP layers aside: such that the stage with most bytes of weights, embedding
-// and head with them, has the least that it can.
+// The layers of a stage, MTP layers aside: such that the stage with most bytes of weights,
+// embedding and head with them, has the least that it can.
 Share LayersOfStage(const Checkpoint& checkpoint, const ParallelLayout& layout, int stage);
 // Layers that a rank has pages of.
 int64_t CachedLayers(const Checkpoint& checkpoint, const Shard& shard);

@@ -72,13 +72,12 @@ struct MtpWeights {
 };
 
 struct ModelWeights {
-  PlainTensor
-      embedding;  // BF16, F16 or F32 [vocab, hidden]; of a rank its part of them, as lm_head; absent where
-                  // nothing reads it (HasEmbedding)
+  PlainTensor embedding;  // BF16, F16 or F32 [vocab, hidden]; of a rank its part of them, as
+                          // lm_head; absent where nothing reads it (HasEmbedding)
   std::vector<LayerWeights> layers;  // of its stage
   int first_layer = 0;               // their first one
-  PlainTensor final_norm;  // this and what follows: of the last stage alone
-  Linear lm_head;          // [vocab, hidden]
+  PlainTensor final_norm;            // this and what follows: of the last stage alone
+  Linear lm_head;                    // [vocab, hidden]
   std::vector<MtpWeights> mtp;
   size_t bytes = 0;  // on the device
 };

@@ -7,8 +7,8 @@ namespace fathom {
 
 // Sizes of a model's groups of ranks.
 struct ParallelLayout {
-  int tensor = 1;  // heads, MLPs and vocabulary are cut over so many ranks
-  int data = 1;    // groups of so many ranks each, which serve requests of their own
+  int tensor = 1;    // heads, MLPs and vocabulary are cut over so many ranks
+  int data = 1;      // groups of so many ranks each, which serve requests of their own
   int pipeline = 1;  // stages, each with so many ranks and some of the layers
   bool experts =
       false;  // each routed expert is one rank's, of all groups; else they are cut as MLPs

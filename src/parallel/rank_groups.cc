@@ -46,8 +46,7 @@ Result<JoinedRanks> JoinedRanks::Join(const ParallelLayout& layout, const MakeGr
       const int rank = stage * stage_ranks + place;
       stages.push_back(rank);
       if (stage == 0) continue;
-      TRY(joined.Add({rank - stage_ranks, rank}, make,
-                     {&RankGroups::after, &RankGroups::before}));
+      TRY(joined.Add({rank - stage_ranks, rank}, make, {&RankGroups::after, &RankGroups::before}));
     }
     TRY(joined.Add(std::move(stages), make, {&RankGroups::stages}));
   }
