@@ -48,7 +48,7 @@ std::vector<EngineRank> Backend::Ranks() const {
     const RankGroups& groups = joined.Of(static_cast<int>(i));
     ranks.push_back({.device = devices[i].get(),
                      .shard = Shard::OfRank(layout, static_cast<int>(i), groups),
-                     .peer_bytes = static_cast<size_t>(groups.size()) * group_bytes});
+                     .peer_bytes = peer_bytes});
   }
   return ranks;
 }

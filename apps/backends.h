@@ -23,7 +23,7 @@ struct Backend {
   std::vector<std::unique_ptr<Device>> devices;
   JoinedRanks joined;
   ParallelLayout layout;
-  size_t group_bytes = 0;  // that a rank's device has taken for each group it is in
+  size_t peer_bytes = 0;  // EngineRank
 
   std::vector<EngineRank> Ranks() const;
 };

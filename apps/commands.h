@@ -11,6 +11,7 @@ namespace fathom {
 void AddServe(CLI::App& app, int& exit_code);
 void AddGenerate(CLI::App& app, int& exit_code);
 void AddInspect(CLI::App& app, int& exit_code);
+void AddPlan(CLI::App& app, int& exit_code);
 void AddVerify(CLI::App& app, int& exit_code);
 void AddBench(CLI::App& app, int& exit_code);
 

@@ -30,7 +30,7 @@ Status AddGpus(std::string_view name, int first, Backend& backend) {
     backend.devices.push_back(std::move(device));
   }
   backend.joined = TRY(JoinedRanks::Join(backend.layout, PeerCommunicator::Among(std::move(gpus))));
-  backend.group_bytes = PeerCommunicator::Bytes();
+  backend.peer_bytes = PeerBytes(backend.layout);
   return {};
 }
 

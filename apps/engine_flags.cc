@@ -73,6 +73,13 @@ void AddDummyFlags(CLI::App& command, EngineSettings* settings) {
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str()
       ->group(group);
+  AddConfigFlags(command, settings, group);
+}
+
+}  // namespace
+
+void AddConfigFlags(CLI::App& command, EngineSettings* settings, const char* group) {
+  EngineSettings& s = *settings;
   command
       .add_option(
           "--config-preset", s.config_preset,
@@ -89,8 +96,6 @@ void AddDummyFlags(CLI::App& command, EngineSettings* settings) {
       ->check(CLI::Range(0, 1 << 20))
       ->group(group);
 }
-
-}  // namespace
 
 CLI::Validator Between(double low, double high) {
   return CLI::Validator(
@@ -179,15 +184,8 @@ void AddTemplateFlag(CLI::App& command, EngineSettings* settings, const char* gr
       ->group(group);
 }
 
-void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
-  EngineSettings& s = *settings;
-  command
-      .add_option("model", s.model,
-                  "A Hugging Face folder of a DeepSeek model, or the hub id of one that is in the "
-                  "local cache")
-      ->required();
-  const char* group = "Engine";
-  AddBackendFlags(command, settings, group);
+void AddLimitFlags(CLI::App& command, EngineLimits* limits, const char* group) {
+  EngineLimits& s = *limits;
   command
       .add_option(
           "--max-model-len", s.max_model_len,
@@ -225,6 +223,18 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
                   "requests of --max-model-len, at most 4 GiB, on a GPU at most what is left")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->group(group);
+}
+
+void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
+  EngineSettings& s = *settings;
+  command
+      .add_option("model", s.model,
+                  "A Hugging Face folder of a DeepSeek model, or the hub id of one that is in the "
+                  "local cache")
+      ->required();
+  const char* group = "Engine";
+  AddBackendFlags(command, settings, group);
+  AddLimitFlags(command, settings, group);
   command
       .add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", s.prefix_caching,
                 "Requests share the pages of equal beginnings of their prompts, and find those of "

@@ -16,6 +16,12 @@ void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* g
 // Adds the model and the engine's flags to `command`; they are stored in `*settings`.
 void AddEngineFlags(CLI::App& command, EngineSettings* settings);
 
+// How much an engine takes on, and the size of its KV cache.
+void AddLimitFlags(CLI::App& command, EngineLimits* limits, const char* group);
+
+// Which configuration, where there are no weights: --config-preset, --dtype, --num-layers.
+void AddConfigFlags(CLI::App& command, EngineSettings* settings, const char* group);
+
 // --chat-template, where there is chat.
 void AddTemplateFlag(CLI::App& command, EngineSettings* settings, const char* group);
 

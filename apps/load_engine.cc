@@ -51,31 +51,6 @@ constexpr uint64_t kDummySeed = 0;
 constexpr size_t kMaxConfigBytes = 1 << 20;
 constexpr size_t kMaxSharesBytes = 4 << 20;
 
-// The configuration of a model that is to be measured without its weights.
-Result<ModelConfig> DummyConfig(const EngineSettings& s) {
-  ModelConfig config;
-  if (!s.config_preset.empty()) {
-    config = TRY(PresetConfig(s.config_preset));
-  } else if (!s.model.empty()) {
-    const std::string folder = TRY(ResolveFolder(s.model));
-    config = TRY(ParseModelConfig(TRY(ReadFile(folder + "/config.json", kMaxConfigBytes))));
-  } else {
-    return InvalidArgument(
-        "--load-format dummy needs --config-preset ({}), or a folder that has a "
-        "config.json",
-        kPresetNames);
-  }
-  if (s.num_layers > config.num_layers) {
-    return InvalidArgument("--num-layers {}: the model has {}", s.num_layers, config.num_layers);
-  }
-  if (s.num_layers > 0) {
-    config.num_layers = s.num_layers;
-    config.num_mtp_layers = 0;
-  }
-  if (s.dtype != "auto") config.fp8 = s.dtype == "fp8";
-  return config;
-}
-
 Result<Checkpoint> OpenCheckpoint(const EngineSettings& s) {
   if (s.load_format == "dummy") return Checkpoint::Dummy(TRY(DummyConfig(s)), kDummySeed);
   if (!s.config_preset.empty() || s.num_layers > 0 || s.dtype != "auto") {
@@ -169,6 +144,30 @@ Result<std::optional<ChatTemplate>> ParseChatTemplate(const EngineSettings& s,
 }
 
 }  // namespace
+
+Result<ModelConfig> DummyConfig(const EngineSettings& s) {
+  ModelConfig config;
+  if (!s.config_preset.empty()) {
+    config = TRY(PresetConfig(s.config_preset));
+  } else if (!s.model.empty()) {
+    const std::string folder = TRY(ResolveFolder(s.model));
+    config = TRY(ParseModelConfig(TRY(ReadFile(folder + "/config.json", kMaxConfigBytes))));
+  } else {
+    return InvalidArgument(
+        "--load-format dummy needs --config-preset ({}), or a folder that has a "
+        "config.json",
+        kPresetNames);
+  }
+  if (s.num_layers > config.num_layers) {
+    return InvalidArgument("--num-layers {}: the model has {}", s.num_layers, config.num_layers);
+  }
+  if (s.num_layers > 0) {
+    config.num_layers = s.num_layers;
+    config.num_mtp_layers = 0;
+  }
+  if (s.dtype != "auto") config.fp8 = s.dtype == "fp8";
+  return config;
+}
 
 Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback on_output) {
   settings.FillDefaults();

@@ -50,6 +50,9 @@ struct LoadedEngine {
   std::string model_name;    // the folder's, or the preset's
 };
 
+// The configuration that the settings name, whose weights need not be there.
+Result<ModelConfig> DummyConfig(const EngineSettings& s);
+
 // Shows progress on stderr: a bar on a terminal, log lines otherwise.
 Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback on_output);
 

@@ -76,6 +76,7 @@ int main(int argc, char** argv) {
   fathom::AddServe(app, exit_code);
   fathom::AddGenerate(app, exit_code);
   fathom::AddInspect(app, exit_code);
+  fathom::AddPlan(app, exit_code);
   fathom::AddVerify(app, exit_code);
   fathom::AddBench(app, exit_code);
   if (argc == 1) {

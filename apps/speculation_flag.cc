@@ -12,6 +12,13 @@ namespace json = boost::json;
 
 constexpr int32_t kDefaultLookup = 5;
 
+Result<int32_t> Whole(std::string_view key, const json::value& value) {
+  if (!value.is_int64() || value.get_int64() != static_cast<int32_t>(value.get_int64())) {
+    return InvalidArgument("{} must be a whole number", key);
+  }
+  return static_cast<int32_t>(value.get_int64());
+}
+
 Status Fill(const json::object& given, Speculation* speculation) {
   std::optional<int32_t> least, most;
   for (const auto& [key, value] : given) {
@@ -20,16 +27,12 @@ Status Fill(const json::object& given, Speculation* speculation) {
       speculation->method = TRY(ParseSpeculationMethod(std::string_view(value.get_string())));
       continue;
     }
-    if (!value.is_int64() || value.get_int64() != static_cast<int32_t>(value.get_int64())) {
-      return InvalidArgument("{} must be a whole number", std::string_view(key));
-    }
-    const auto number = static_cast<int32_t>(value.get_int64());
     if (key == "num_speculative_tokens") {
-      speculation->num_tokens = number;
+      speculation->num_tokens = TRY(Whole(key, value));
     } else if (key == "prompt_lookup_min") {
-      least = number;
+      least = TRY(Whole(key, value));
     } else if (key == "prompt_lookup_max") {
-      most = number;
+      most = TRY(Whole(key, value));
     } else {
       return InvalidArgument(
           "{} is not known: there are method, num_speculative_tokens, prompt_lookup_min and "

@@ -26,16 +26,17 @@ EDGES = {
     "model": ["ops", "parallel", "checkpoint", "quant", "tensor"],
     "cache": [],
     "request": [],
+    "grammar": [],
     "scheduler": ["cache", "request"],
     "speculation": [],
     "sampling": ["request", "ops", "tensor"],
-    "engine": ["request", "scheduler", "speculation", "sampling", "model", "cache", "checkpoint", "ops", "products", "parallel", "quant", "tensor"],
+    "engine": ["request", "grammar", "scheduler", "speculation", "sampling", "model", "cache", "checkpoint", "ops", "products", "parallel", "quant", "tensor"],
     "tokenizer": [],
     "chat": [],
-    "server": ["engine", "request", "chat", "tokenizer"],
-    "apps": ["server", "engine", "request", "scheduler", "speculation", "model", "checkpoint", "ops", "products", "parallel", "quant", "cpu", "cuda",
+    "server": ["engine", "request", "grammar", "chat", "tokenizer"],
+    "apps": ["server", "engine", "request", "grammar", "scheduler", "speculation", "model", "checkpoint", "ops", "products", "parallel", "quant", "cpu", "cuda",
              "tensor", "chat", "tokenizer"],
-    "bench": ["scheduler", "ops", "products", "quant", "cpu", "cuda", "tensor"],
+    "bench": ["scheduler", "grammar", "tokenizer", "ops", "products", "quant", "cpu", "cuda", "tensor"],
 }
 # Headers of an op's folder that another may include: (the folder, the header): why.
 BETWEEN_OPS = {}

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what fathom needs to build and test on Debian 12 (versions in comments are those of bookworm).
-# Does nothing, and needs neither root nor network, when everything is already there.
+# Does nothing, and needs neither root nor network, when everything is already there. The source of
+# xgrammar (PyPI) goes into the user's cache: cmake/xgrammar.cmake.
 #   tools/install_deps.sh            build and run
 #   tools/install_deps.sh --test     build, run and test
 #   tools/install_deps.sh --tidy     build, run and `make tidy`
@@ -62,7 +63,12 @@ missing=()
 for package in "${packages[@]}"; do
   enough "$package" || missing+=("$package")
 done
-[ ${#missing[@]} -eq 0 ] && exit 0
+# Which a build would otherwise fetch itself: from here on it needs no network.
+fetch_sources() { cmake -P "$(dirname "$0")/../cmake/xgrammar.cmake"; }
+if [ ${#missing[@]} -eq 0 ]; then
+  fetch_sources
+  exit 0
+fi
 
 if ! command -v apt-get >/dev/null; then
   echo "fathom builds on Debian 12 or a relative of it: apt-get was not found. Missing: ${missing[*]}" >&2
@@ -86,3 +92,4 @@ for i in "${!missing[@]}"; do
 done
 echo "installing: ${missing[*]}"
 "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fetch_sources

@@ -163,6 +163,8 @@ def serve_section(result):
     load = (f"{result['completed']} requests ({result['failed']} failed), "
             + ("all at once" if rate == "inf" else f"{rate:g} a second")
             + ("" if limit is None else f", at most {limit} at a time")
+            + (f", in talks of {result['turns']} turns with {result['think_time_s']:g} s between them" if "turns" in result else "")
+            + (f"; {100 * result['cached_share']:.1f} % of prompt tokens were cached" if "turns" in result else "")
             + f"; {result['total_input_tokens']} prompt and {result['total_output_tokens']} output tokens.")
     latencies = [f"{result[f'median_{name}_ms']:.1f} / {result[f'p99_{name}_ms']:.1f}"
                  for name in ("ttft", "tpot", "itl", "e2el")]

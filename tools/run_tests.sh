@@ -13,6 +13,7 @@ tools/check_layering.py --canary
 tools/check_layering.py
 tools/check_sizes.py --canary
 tools/check_sizes.py
+python3 tests/mutants/run.py --check
 tools/make_performance.py --canary
 tools/make_performance.py --check
 git ls-files '*.cc' '*.h' '*.cu' '*.cuh' | xargs clang-format-14 --dry-run -Werror
@@ -25,6 +26,9 @@ tools/make_performance.py --stored
 step "build"
 cmake -S . -B "$build" -G Ninja -DFATHOM_TESTS=ON -DFATHOM_CUDA="${FATHOM_CUDA:-AUTO}" >/dev/null
 cmake --build "$build"
+
+step "predictions beside stored results"
+tools/plan_errors.py --check --binary "$build/bin/fathom"
 
 step "test clients"
 tools/python_env.sh "$build/venv"
@@ -46,4 +50,6 @@ step "accuracy, a tenth of the questions"
 "$python" tests/e2e/accuracy.py --binary "$build/bin/fathom" --model models/tiny-r1 --sample 10
 step "accuracy of two groups that share experts, a twentieth of the questions"
 "$python" tests/e2e/accuracy.py --binary "$build/bin/fathom" --model models/tiny-r1 --sample 20 --serve-flags="-dp 2 -ep"
+step "accuracy of two pipeline stages, likewise"
+"$python" tests/e2e/accuracy.py --binary "$build/bin/fathom" --model models/tiny-r1 --sample 20 --serve-flags="-pp 2"
 step "done"

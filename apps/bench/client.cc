@@ -79,6 +79,23 @@ int32_t Count(const json::object& usage, const char* name) {
   return count == nullptr ? 0 : static_cast<int32_t>(*count);
 }
 
+// What {"prompt_tokens_details": {"cached_tokens": n}} says.
+std::optional<int32_t> Cached(const json::object& usage) {
+  const json::value* details = usage.if_contains("prompt_tokens_details");
+  const json::object* fields = details == nullptr ? nullptr : details->if_object();
+  if (fields == nullptr || !fields->contains("cached_tokens")) return std::nullopt;
+  return Count(*fields, "cached_tokens");
+}
+
+// A chat's answer, without its reasoning: what a next turn would send back.
+std::string_view Content(const json::object& choice) {
+  const json::value* delta = choice.if_contains("delta");
+  const json::object* fields = delta == nullptr ? nullptr : delta->if_object();
+  const json::value* content = fields == nullptr ? nullptr : fields->if_contains("content");
+  const json::string* text = content == nullptr ? nullptr : content->if_string();
+  return text == nullptr ? std::string_view() : std::string_view(*text);
+}
+
 // Turns a stream's events into a record.
 class AnswerReader {
  public:
@@ -102,6 +119,7 @@ class AnswerReader {
     if (const json::value* usage = chunk.if_contains("usage"); usage && usage->is_object()) {
       record_.prompt_tokens = Count(usage->get_object(), "prompt_tokens");
       record_.output_tokens = Count(usage->get_object(), "completion_tokens");
+      record_.cached_tokens = Cached(usage->get_object());
       counted_ = true;
     }
   }
@@ -122,6 +140,7 @@ class AnswerReader {
  private:
   void OnChoice(const json::object& choice) {
     const double now = SecondsNow();
+    record_.content += Content(choice);
     if (HasText(choice)) {
       if (texts_++ == 0) {
         record_.first_s = now;

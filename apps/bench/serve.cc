@@ -1,16 +1,11 @@
 // fathom bench serve: loads an OpenAI-compatible server and reports what its clients see.
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/redirect_error.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <boost/json.hpp>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -18,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "base/rng.h"
 #include "bench.h"
 #include "client.h"
 #include "engine_flags.h"
+#include "load_run.h"
 #include "source.h"
 #include "summary.h"
 #include "usage.h"
@@ -32,83 +27,6 @@ namespace {
 namespace asio = boost::asio;
 namespace json = boost::json;
 using boost::system::error_code;
-
-struct LoadOptions {
-  std::string base_url = "http://127.0.0.1:8000";
-  std::string endpoint = "/v1/completions";
-  std::string api_key;
-  SourceOptions source;
-  double request_rate = INFINITY;  // per second
-  int32_t max_concurrency = 0;     // 0: any
-  int32_t num_warmups = 1;
-  double timeout_s = 3600;
-  std::vector<std::string> goodput;
-  std::string label;
-  bool json = false;
-};
-
-// Sends requests at their times, as many at once as may be.
-class LoadRun {
- public:
-  LoadRun(const LoadOptions& options, const Target& target, const RequestSource& source)
-      : options_(options), client_(target), source_(source), room_(io_) {}
-
-  // Requests [first, first + count) of the source.
-  std::vector<RequestRecord> Run(int64_t first, int64_t count, double rate) {
-    records_.assign(static_cast<size_t>(count), {});
-    completed_ = 0;
-    asio::co_spawn(io_, Send(first, rate), asio::detached);
-    io_.restart();
-    io_.run();
-    return std::move(records_);
-  }
-
- private:
-  asio::awaitable<void> Send(int64_t first, double rate) {
-    Rng rng(options_.source.seed, ~uint64_t{0});
-    asio::steady_timer timer(io_);
-    auto due = std::chrono::steady_clock::now();
-    for (size_t i = 0; i < records_.size(); ++i) {
-      error_code error;
-      timer.expires_at(due);
-      co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, error));
-      while (options_.max_concurrency > 0 && active_ >= options_.max_concurrency) {
-        room_.expires_at(std::chrono::steady_clock::time_point::max());
-        co_await room_.async_wait(asio::redirect_error(asio::use_awaitable, error));
-      }
-      ++active_;
-      asio::co_spawn(io_, One(first, i), asio::detached);
-      // A Poisson process: independent gaps, exponentially distributed.
-      const double gap_s = std::isinf(rate) ? 0 : -std::log(1 - double{rng.Uniform()}) / rate;
-      due += std::chrono::nanoseconds(static_cast<int64_t>(1e9 * gap_s));
-    }
-  }
-
-  asio::awaitable<void> One(int64_t first, size_t index) {
-    const RequestSource::Prepared request = source_.At(first + static_cast<int64_t>(index));
-    records_[index] = co_await client_.Generate(options_.endpoint, request);
-    --active_;
-    ++completed_;
-    room_.cancel();
-    ShowProgress();
-  }
-
-  void ShowProgress() const {
-    if (isatty(STDERR_FILENO) == 0) return;
-    fmt::print(stderr, "\r{} of {} requests{}", completed_, records_.size(),
-               completed_ == records_.size() ? "\n" : "");
-    std::fflush(stderr);
-  }
-
-  const LoadOptions& options_;
-  BenchClient client_;
-  const RequestSource& source_;
-  asio::io_context io_{1};
-  asio::steady_timer room_;  // cancelled when a request ends
-  int32_t active_ = 0;
-  size_t completed_ = 0;
-  std::vector<RequestRecord> records_;
-};
 
 Result<Target> Resolve(const LoadOptions& options) {
   Target target = TRY(Target::Parse(options.base_url));
@@ -174,7 +92,26 @@ Result<ServiceLevel> ParseLevel(const std::vector<std::string>& bounds) {
   return level;
 }
 
-void PrintJson(const LoadOptions& o, const LoadSummary& summary, const std::string& sources) {
+// Of each turn of all talks.
+json::array ByTurn(const std::vector<RequestRecord>& records, int32_t turns) {
+  json::array out;
+  for (size_t turn = 0; turn < static_cast<size_t>(turns); ++turn) {
+    std::vector<RequestRecord> mine;
+    for (size_t i = turn; i < records.size(); i += static_cast<size_t>(turns)) {
+      mine.push_back(records[i]);
+    }
+    const LoadSummary summary = Summarize(mine, {});
+    out.push_back({{"turn", turn + 1},
+                   {"total_input_tokens", summary.prompt_tokens},
+                   {"cached_share", summary.CachedShare()},
+                   {"median_ttft_ms", summary.ttft_ms.median},
+                   {"p99_ttft_ms", summary.ttft_ms.p99}});
+  }
+  return out;
+}
+
+void PrintJson(const LoadOptions& o, const LoadSummary& summary, const std::string& sources,
+               json::array by_turn) {
   json::object out = RunRecord();
   out["benchmark"] = "serve";
   if (!sources.empty()) out["sources"] = sources;
@@ -185,7 +122,12 @@ void PrintJson(const LoadOptions& o, const LoadSummary& summary, const std::stri
   out["num_prompts"] = o.source.num_prompts;
   out["request_rate"] = std::isinf(o.request_rate) ? json::value("inf") : o.request_rate;
   out["max_concurrency"] = o.max_concurrency > 0 ? json::value(o.max_concurrency) : json::value();
-  out["dataset"] = o.source.dataset_path.empty() ? "random" : o.source.dataset_path;
+  out["dataset"] = o.source.dataset_path.empty() ? o.dataset : o.source.dataset_path;
+  if (o.multi_turn()) {
+    out["turns"] = o.turns;
+    out["think_time_s"] = o.think_time_s;
+    out["by_turn"] = std::move(by_turn);
+  }
   out["input_len"] =
       o.source.dataset_path.empty() ? json::value(o.source.input_len) : json::value();
   if (o.source.prefix_len > 0) out["prefix_len"] = o.source.prefix_len;
@@ -202,12 +144,29 @@ void RaiseFileLimit() {
   (void)setrlimit(RLIMIT_NOFILE, &limit);  // otherwise connections fail, and say so
 }
 
+Status CheckDataset(const LoadOptions& o) {
+  if (!o.multi_turn()) return {};
+  if (!o.source.chat) {
+    return InvalidArgument(
+        "--dataset multi-turn: turns are messages: add --endpoint /v1/chat/completions");
+  }
+  if (!o.source.dataset_path.empty()) {
+    return InvalidArgument("--dataset multi-turn makes random talks: leave --dataset-path out");
+  }
+  if (o.source.num_prompts % o.turns != 0) {
+    return InvalidArgument("--num-prompts {}: talks have {} turns each, of which it is no multiple",
+                           o.source.num_prompts, o.turns);
+  }
+  return {};
+}
+
 Status BenchServe(LoadOptions options) {
   RaiseFileLimit();
   const ServiceLevel level = TRY(ParseLevel(options.goodput));
+  options.source.chat = options.endpoint.ends_with("/chat/completions");
+  TRY(CheckDataset(options));
   const Target target = TRY(Resolve(options));
   if (options.source.model.empty()) options.source.model = TRY(FirstModel(target));
-  options.source.chat = options.endpoint.ends_with("/chat/completions");
   const RequestSource source = TRY(RequestSource::Make(options.source));
   const std::string sources = options.json ? SourcesOf(target) : "";
   LoadRun run(options, target, source);
@@ -216,9 +175,11 @@ Status BenchServe(LoadOptions options) {
   for (const RequestRecord& record : run.Run(count, options.num_warmups, INFINITY)) {
     if (!record.ok()) return Unavailable("a first request failed: {}", record.error);
   }
-  const LoadSummary summary = Summarize(run.Run(0, count, options.request_rate), level);
+  const int32_t turns = options.multi_turn() ? options.turns : 1;
+  const std::vector<RequestRecord> records = run.Run(0, count, options.request_rate, turns);
+  const LoadSummary summary = Summarize(records, level);
   if (options.json) {
-    PrintJson(options, summary, sources);
+    PrintJson(options, summary, sources, ByTurn(records, turns));
   } else {
     fmt::print("{}, {} of {}: {}", options.source.model, options.endpoint, options.base_url,
                ToTable(summary));
@@ -292,6 +253,32 @@ void AddLoadFlags(CLI::App& command, LoadOptions* options) {
   command.add_flag("--json", options->json, "One JSON object instead of a table")->group(group);
 }
 
+void AddTalkFlags(CLI::App& command, LoadOptions* options) {
+  const char* group = "Prompts";
+  auto* dataset = command
+                      .add_option("--dataset", options->dataset,
+                                  "random: requests of their own; multi-turn: talks, in which each "
+                                  "turn has all questions and answers before it")
+                      ->check(CLI::IsMember({"random", "multi-turn"}))
+                      ->capture_default_str()
+                      ->group(group);
+  command
+      .add_option("--turns", options->turns,
+                  "Of a talk; --num-prompts counts turns, --request-rate and --max-concurrency "
+                  "talks")
+      ->check(CLI::Range(2, 10'000))
+      ->capture_default_str()
+      ->needs(dataset)
+      ->group(group);
+  command
+      .add_option("--think-time", options->think_time_s,
+                  "Seconds between an answer and the talk's next turn, on average")
+      ->check(Between(0, 3600))
+      ->capture_default_str()
+      ->needs(dataset)
+      ->group(group);
+}
+
 void AddPromptFlags(CLI::App& command, SourceOptions* source) {
   const char* group = "Prompts";
   command
@@ -341,6 +328,7 @@ void AddBenchServe(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<LoadOptions>();
   AddTargetFlags(*command, options.get());
   AddLoadFlags(*command, options.get());
+  AddTalkFlags(*command, options.get());
   AddPromptFlags(*command, &options->source);
   OnRun(*command, exit_code, [options] { return BenchServe(*options); });
 }

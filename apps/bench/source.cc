@@ -82,11 +82,11 @@ Status RequestSource::ReadLines() {
   return {};
 }
 
-json::object RequestSource::RandomRequest(int64_t index) const {
+json::object RequestSource::RandomRequest(int64_t index, int32_t prefix_len) const {
   Rng shared(options_.seed, kPrefixStream), own(options_.seed, static_cast<uint64_t>(index));
-  const int32_t length = options_.prefix_len + options_.input_len;
+  const int32_t length = prefix_len + options_.input_len;
   const auto below = [&](int32_t at, size_t n) {
-    return (at < options_.prefix_len ? shared : own).Below(static_cast<uint32_t>(n));
+    return (at < prefix_len ? shared : own).Below(static_cast<uint32_t>(n));
   };
   if (options_.chat) {
     std::string text;
@@ -105,8 +105,19 @@ json::object RequestSource::RandomRequest(int64_t index) const {
 }
 
 RequestSource::Prepared RequestSource::At(int64_t index) const {
-  json::object request =
-      lines_.empty() ? RandomRequest(index) : lines_[static_cast<size_t>(index) % lines_.size()];
+  return Prepare(lines_.empty() ? RandomRequest(index, options_.prefix_len)
+                                : lines_[static_cast<size_t>(index) % lines_.size()]);
+}
+
+RequestSource::Prepared RequestSource::Turn(int64_t index, json::array& messages) const {
+  const int32_t prefix_len = messages.empty() ? options_.prefix_len : 0;
+  json::object request = RandomRequest(index, prefix_len);
+  messages.push_back(std::move(request["messages"].as_array()[0]));
+  request["messages"] = messages;
+  return Prepare(std::move(request));
+}
+
+RequestSource::Prepared RequestSource::Prepare(json::object request) const {
   if (!request.contains("max_tokens")) request["max_tokens"] = options_.output_len;
   const auto max_tokens = static_cast<int32_t>(request["max_tokens"].as_int64());
   request["model"] = options_.model;

@@ -1,7 +1,8 @@
 // The requests of a load test: random prompts, or those of a file.
 #pragma once
 
-#include <boost/json/value.hpp>
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -36,11 +37,14 @@ class RequestSource {
   };
   // Request `index` of any number: the same for the same options; a file's lines come round again.
   Prepared At(int64_t index) const;
+  // A talk's next turn, request `index`: `messages` gets its question. REQUIRES: options.chat.
+  Prepared Turn(int64_t index, boost::json::array& messages) const;
 
  private:
   explicit RequestSource(const SourceOptions& options) : options_(options) {}
   Status ReadLines();
-  boost::json::object RandomRequest(int64_t index) const;
+  boost::json::object RandomRequest(int64_t index, int32_t prefix_len) const;
+  Prepared Prepare(boost::json::object request) const;
 
   SourceOptions options_;
   std::vector<boost::json::object> lines_;  // with "prompt" or "messages", as the endpoint wants

@@ -66,6 +66,11 @@ Distribution DistributionOf(std::vector<double> values) {
           .p99 = Quantile(values, 0.99)};
 }
 
+double LoadSummary::CachedShare() const {
+  const auto cached = static_cast<double>(cached_tokens.value_or(0));
+  return prompt_tokens > 0 ? cached / static_cast<double>(prompt_tokens) : 0;
+}
+
 double LoadSummary::PerSecond(int64_t count) const {
   return duration_s > 0 ? static_cast<double>(count) / duration_s : 0;
 }
@@ -87,6 +92,9 @@ LoadSummary Summarize(std::span<const RequestRecord> records, const ServiceLevel
     summary.short_answers += record.output_tokens < record.wanted_tokens;
     summary.prompt_tokens += record.prompt_tokens;
     summary.output_tokens += record.output_tokens;
+    if (record.cached_tokens) {
+      summary.cached_tokens = summary.cached_tokens.value_or(0) + *record.cached_tokens;
+    }
     good += level.Holds(record);
     ttft.push_back(1e3 * record.ttft_s());
     e2el.push_back(1e3 * record.latency_s());
@@ -112,6 +120,10 @@ json::object ToJson(const LoadSummary& s) {
                       {"request_throughput", s.PerSecond(s.completed)},
                       {"output_throughput", s.PerSecond(s.output_tokens)},
                       {"total_token_throughput", s.PerSecond(s.prompt_tokens + s.output_tokens)}};
+  if (s.cached_tokens) {
+    out["total_cached_tokens"] = *s.cached_tokens;
+    out["cached_share"] = s.CachedShare();
+  }
   if (s.good) out["request_goodput"] = s.PerSecond(*s.good);
   for (const Latencies& l : LatenciesOf(s)) {
     out[fmt::format("mean_{}_ms", l.key)] = l.values.mean;
@@ -136,6 +148,10 @@ std::string ToTable(const LoadSummary& s) {
                      s.PerSecond(s.output_tokens), s.output_tokens);
   out += fmt::format("{:<24}{:>12.1f}  ({} of prompts)\n", "tokens/s",
                      s.PerSecond(s.prompt_tokens + s.output_tokens), s.prompt_tokens);
+  if (s.cached_tokens) {
+    out += fmt::format("{:<24}{:>10.1f} %  ({} cached)\n", "cached prompt tokens",
+                       100 * s.CachedShare(), *s.cached_tokens);
+  }
   out += fmt::format("\n{:<24}{:>12}{:>12}{:>12}\n", "milliseconds", "mean", "median", "p99");
   for (const Latencies& l : LatenciesOf(s)) {
     out += fmt::format("{:<24}{:>12.2f}{:>12.2f}{:>12.2f}\n", l.title, l.values.mean,

@@ -16,7 +16,9 @@ struct RequestRecord {
   double first_s = 0;                // when the first text came
   double last_s = 0;                 // when the answer was complete
   std::vector<float> inter_token_s;  // between two events with text
+  std::string content;               // of a chat's answer
   int32_t prompt_tokens = 0;
+  std::optional<int32_t> cached_tokens;  // of the prompt; nothing: the server does not say
   int32_t output_tokens = 0;
   int32_t wanted_tokens = 0;
 
@@ -47,12 +49,14 @@ struct LoadSummary {
   int64_t completed = 0, failed = 0;
   int64_t short_answers = 0;  // completed with fewer tokens than asked for
   int64_t prompt_tokens = 0, output_tokens = 0;
-  double duration_s = 0;  // from the first request's sending to the last one's end
+  std::optional<int64_t> cached_tokens;  // of prompts; nothing: the server does not say
+  double duration_s = 0;                 // from the first request's sending to the last one's end
   std::optional<int64_t> good;
   Distribution ttft_ms, tpot_ms, itl_ms, e2el_ms;
   std::vector<std::string> errors;  // the first few, each once
 
   double PerSecond(int64_t count) const;
+  double CachedShare() const;  // of prompt_tokens
 };
 // Failed requests count as such, and in the duration.
 LoadSummary Summarize(std::span<const RequestRecord> records, const ServiceLevel& level);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "quant/weight_format.h"
 
 namespace fathom {
 namespace {
@@ -193,6 +194,20 @@ std::vector<SchemaEntry> ExpectedTensors(const ModelConfig& config) {
     }
   }
   return entries;
+}
+
+uint64_t PublishedBytes(const SchemaEntry& entry, const ModelConfig& config) {
+  const TensorRule& rule = *entry.rule;
+  int64_t elements = 1;
+  for (const int64_t n : Shape(rule, config)) elements *= n;
+  if (rule.kind == TensorRule::kLinear && config.fp8) {
+    const ScaleGroups& tiles = WeightFormat::kFp8.scales;
+    const std::vector<int64_t> shape = Shape(rule, config);
+    const int64_t scales = tiles.outputs.Count(shape[0]) * tiles.channels.Count(shape[1]);
+    return static_cast<uint64_t>(elements + int64_t{sizeof(float)} * scales);
+  }
+  const int64_t width = rule.pattern.ends_with("bias") ? 4 : 2;
+  return static_cast<uint64_t>(elements * width);
 }
 
 }  // namespace fathom

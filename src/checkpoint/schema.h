@@ -60,6 +60,8 @@ struct TensorRule {
   bool (*wanted)(const ModelConfig&) = nullptr;    // null: always
   bool (*optional)(const ModelConfig&) = nullptr;  // null: never; may be missing, checked if there
 
+  // An MTP layer's copy of embedding or head, whose place the main model's take.
+  bool RepeatsMain() const { return scope == kMtpLayer && optional != nullptr; }
   // gate_proj, up_proj or down_proj, of an expert or not.
   bool InMlp() const { return kind == kLinear && pattern.find(".mlp.") != pattern.npos; }
 };
@@ -77,6 +79,9 @@ struct SchemaEntry {
   int32_t expert = -1;  // -1 outside experts
 };
 std::vector<SchemaEntry> ExpectedTensors(const ModelConfig& config);
+// Its bytes in the checkpoints that DeepSeek publishes, scales included: linear layers are FP8 if
+// config.fp8, and all else is BF16, but for the router's bias, F32.
+uint64_t PublishedBytes(const SchemaEntry& entry, const ModelConfig& config);
 // The rule of a tensor by its name. REQUIRES: there is one.
 const TensorRule& RuleOf(std::string_view name);
 

@@ -26,11 +26,11 @@ bool IsGpu(const Ops& ops) {
 }
 
 // What the weights of a rank will take, nearly: quantised ones are not as large as they are stored.
-size_t PlannedWeightBytes(const Checkpoint& checkpoint, const Shard& shard,
+size_t PlannedWeightBytes(const Checkpoint& checkpoint, const Ops& ops, const Shard& shard,
                           std::optional<WeightFormat> quantized) {
-  const size_t stored = PartBytes(checkpoint, shard);
-  if (!quantized) return stored;
   const ModelConfig& config = checkpoint.config();
+  const size_t stored = PartBytes(config, ops, shard, BytesIn(checkpoint));
+  if (!quantized) return stored;
   const double numbers = static_cast<double>(stored) / (config.fp8 ? 1 : 2);
   const int64_t embedding = 2 * int64_t{config.vocab_size} * config.hidden_size;
   return static_cast<size_t>(numbers * quantized->bytes_per_weight()) +
@@ -97,27 +97,14 @@ const MemoryPlan& Tightest(const std::vector<MemoryPlan>& stages) {
 Result<MemoryPlan> PlanAhead(const Checkpoint& checkpoint, const Ops& ops,
                              std::span<const EngineRank> ranks, const EngineRank& rank,
                              const AssemblyOptions& options) {
-  const ModelConfig& config = checkpoint.config();
   const Shard& shard = rank.shard;
-  const EngineLimits& limits = options.limits;
-  const KvFormat kv = MakeKvFormat(config, options.kv_cache.value_or(ops.kv_cache));
-  const EngineBytes bytes = {
-      .weights = PlannedWeightBytes(checkpoint, shard, options.quantized),
-      .activations =
-          Activations::Bytes(ConfigOfRank(config, shard), ops, limits.max_num_batched_tokens),
-      .pairs = PairExchange::Bytes(config, shard, ops, limits.max_num_batched_tokens),
-      .peers = rank.peer_bytes,
-      .runner =
-          StepRunner::Bytes(config, ModelOptionsOf(config, options), limits.max_num_seqs, ops),
-      .requests = limits.request_memory_bytes};
-  return PlanMemory({.items = EngineNeeds(bytes, IsGpu(ops)),
-                     .page_bytes = kv.page_bytes() * CachedLayers(checkpoint, shard),
-                     .max_model_len = limits.max_model_len,
-                     .max_num_seqs = limits.max_num_seqs,
-                     .kv_cache_bytes = limits.kv_cache_bytes,
-                     .prefix_caching = limits.prefix_caching,
-                     .memory_bytes = FreeBytesEach(ranks, ops),
-                     .memory_is_ours = IsGpu(ops)});
+  const ModelConfig& config = checkpoint.config();
+  return PlanMemory(
+      NeedsAhead(config, ops, shard, options,
+                 {.weights = PlannedWeightBytes(checkpoint, ops, shard, options.quantized),
+                  .peers = rank.peer_bytes,
+                  .cached_layers = CachedLayers(config, shard, BytesIn(checkpoint)),
+                  .available = FreeBytesEach(ranks, ops)}));
 }
 
 // With what its model measured; the memory that can be had is that from before it was
@@ -227,6 +214,30 @@ Result<std::unique_ptr<Executor>> MakeExecutor(const std::vector<std::unique_ptr
 }
 
 }  // namespace
+
+MemoryNeeds NeedsAhead(const ModelConfig& config, const Ops& ops, const Shard& shard,
+                       const AssemblyOptions& options, const RankMemory& memory) {
+  const EngineLimits& limits = options.limits;
+  const KvFormat kv = MakeKvFormat(config, options.kv_cache.value_or(ops.kv_cache));
+  ModelOptions model = ModelOptionsOf(config, options);
+  model.shard = shard;
+  const EngineBytes bytes = {
+      .weights = memory.weights,
+      .activations = Model::ActivationBytes(config, ops, model),
+      .pairs = PairExchange::Bytes(config, shard, ops, limits.max_num_batched_tokens),
+      .peers = memory.peers,
+      .runner = StepRunner::Bytes(config, model, limits.max_num_seqs, ops),
+      .workspace = memory.workspace,
+      .requests = limits.request_memory_bytes};
+  return {.items = EngineNeeds(bytes, IsGpu(ops)),
+          .page_bytes = kv.page_bytes() * memory.cached_layers.value_or(config.total_layers()),
+          .max_model_len = limits.max_model_len,
+          .max_num_seqs = limits.max_num_seqs,
+          .kv_cache_bytes = limits.kv_cache_bytes,
+          .prefix_caching = limits.prefix_caching,
+          .memory_bytes = memory.available,
+          .memory_is_ours = IsGpu(ops)};
+}
 
 void EngineLimits::FillDefaults(bool gpu) {
   if (max_num_seqs == 0) {

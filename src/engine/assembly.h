@@ -72,6 +72,19 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
                                        const AssemblyOptions& options, const LoadProgress& progress,
                                        Engine::OutputCallback on_output);
 
+// Of a rank's memory what only weights and devices can say.
+struct RankMemory {
+  size_t weights = 0;                    // PartBytes
+  size_t peers = 0;                      // EngineRank::peer_bytes
+  std::optional<size_t> workspace;       // nothing: a loaded model measures it
+  std::optional<int64_t> cached_layers;  // nothing: all
+  int64_t available = 0;                 // MemoryNeeds::memory_bytes
+};
+// What an engine with these limits, all of them filled in, needs of a rank's memory, by sizes
+// alone: there may be neither weights nor a device yet.
+MemoryNeeds NeedsAhead(const ModelConfig& config, const Ops& ops, const Shard& shard,
+                       const AssemblyOptions& options, const RankMemory& memory);
+
 // What the plan counts beside the cache, in its order.
 struct EngineBytes {
   size_t weights = 0, activations = 0;

@@ -110,6 +110,30 @@ TEST(EngineNeeds, SayWhichFlagLowersThem) {
   EXPECT_EQ(on_cpu.back().lowered_by, "--max-request-memory-bytes");
 }
 
+// The plan before anything is read is that of what was loaded, but for work space.
+TEST_F(AssemblyTest, WhatIsPlannedAheadIsWhatIsTaken) {
+  const EngineLimits limits = {
+      .max_model_len = 512, .max_num_seqs = 4, .max_num_batched_tokens = 128, .prefill_chunk = 128};
+  const Ops& ops = CpuOps(Fp8Activations::kExact);
+  const ModelConfig& config = checkpoint_.config();
+  const size_t weights = PartBytes(
+      config, ops, {}, [&](const SchemaEntry& entry) { return PublishedBytes(entry, config); });
+  const MemoryNeeds needs = NeedsAhead(config, ops, {}, {.limits = limits}, {.weights = weights});
+  const Result<AssembledEngine> assembled = Assemble(limits);
+  ASSERT_TRUE(assembled.ok()) << assembled.status().message();
+  const Model& model = *assembled->models[0];
+  const auto planned = [&](std::string_view name) {
+    for (const MemoryNeed& need : needs.items) {
+      if (need.name == name) return static_cast<double>(need.bytes.value());
+    }
+    return -1.0;
+  };
+  EXPECT_EQ(planned("activations"), static_cast<double>(model.activation_bytes()));
+  // Panels of the CPU's products are filled up.
+  EXPECT_NEAR(planned("weights"), static_cast<double>(model.weight_bytes()),
+              0.02 * static_cast<double>(model.weight_bytes()));
+}
+
 // What was recorded stands beside what is kept for it, and more than that is said.
 TEST(EngineNeeds, WhatWasRecordedIsHeldAgainstWhatIsKept) {
   const auto taken = [](int64_t bytes, std::string& plan_text) {

@@ -31,6 +31,18 @@ Status CheckTokens(const char* what, const std::vector<TokenId>& tokens, int32_t
   return {};
 }
 
+Status CheckGrammar(const GenerateRequest& request, int32_t vocab_size) {
+  if (vocab_size <= 0) return Unimplemented("an engine of no known vocabulary takes no grammar");
+  if (request.min_tokens > 0) {
+    return InvalidArgument("min_tokens is {}: with a grammar, it alone says when an answer may end",
+                           request.min_tokens);
+  }
+  if (request.stop_tokens.empty()) {
+    return InvalidArgument("a grammar needs a stop token, which ends its answer");
+  }
+  return {};
+}
+
 Status CheckRequest(const GenerateRequest& request, int32_t vocab_size) {
   if (request.min_tokens < 0 || request.min_tokens > request.max_tokens) {
     return InvalidArgument("min_tokens is {}: it must be between 0 and max_tokens, which is {}",
@@ -57,7 +69,8 @@ Status CheckRequest(const GenerateRequest& request, int32_t vocab_size) {
     TRY(CheckTokens("logit_bias", {token}, vocab_size));
   }
   TRY(CheckTokens("prompt", request.prompt, vocab_size));
-  return CheckTokens("stop", request.stop_tokens, vocab_size);
+  TRY(CheckTokens("stop", request.stop_tokens, vocab_size));
+  return request.grammar ? CheckGrammar(request, vocab_size) : Status();
 }
 
 }  // namespace
@@ -89,6 +102,7 @@ EngineLoop::EngineLoop(const EngineOptions& options, Executor* executor, const C
 Status EngineLoop::Submit(GenerateRequest request) {
   TRY(scheduler_.CheckFits(static_cast<int64_t>(request.prompt.size()), request.max_tokens));
   TRY(CheckRequest(request, options_.vocab_size));
+  if (request.grammar) request.lockstep = request.masked = true;
   request.arrived_ns = clock_->NowNs();
   return inbox_.Put(std::move(request));
 }
@@ -123,11 +137,18 @@ void EngineLoop::DrainInbox() {
   if (scheduler_.empty()) RestartThroughput();
   if (news.reset_prefix_cache) scheduler_.ResetPrefixCache();
   for (GenerateRequest& request : news.requests) {
-    live_.emplace(request.id, Live{.arrived_ns = request.arrived_ns});
+    Live& live = live_.emplace(request.id, Live{.arrived_ns = request.arrived_ns}).first->second;
+    Status guided;
+    if (request.grammar) {
+      Result<GrammarGuide> guide = GrammarGuide::Start(request, options_.vocab_size);
+      guided = guide.status();
+      if (guide.ok()) live.guide = std::move(guide).value();
+    }
     arrivals_.push_back(request.id);
     RequestParams& params = request;
     scheduler_.Add(request.id, std::make_shared<const RequestParams>(std::move(params)),
                    request.client, request.cache_salt);
+    if (!guided.ok()) EndNow(request.id, guided);
   }
   for (RequestId id : news.cancels) EndNow(id, failure_);
   while (news.stopped && !live_.empty()) EndNow(live_.begin()->first, failure_);
@@ -171,8 +192,31 @@ bool EngineLoop::SubmitNext() {
     }
   }
   tokens_of_steps_.Add(tokens);
+  AddMasks(plans);
   executor_->Submit(std::move(plans));
   return true;
+}
+
+void EngineLoop::AddMasks(StepPlans& plans) const {
+  for (StepPlan& part : plans.groups) {
+    for (StepRow& row : part.rows) {
+      if (!row.samples) continue;
+      const std::optional<GrammarGuide>& guide = live_.at(row.request).guide;
+      if (guide) row.mask = guide->mask();
+    }
+  }
+}
+
+// Its state is that of all results before: a request with a grammar is kept in lockstep.
+void EngineLoop::FollowGrammar(const StepRow& row, RowResult& result) {
+  const auto live = live_.find(row.request);
+  if (live == live_.end() || !live->second.guide) return;
+  for (size_t i = 0; i < result.tokens.size(); ++i) {
+    Status status = live->second.guide->Take(result.tokens[i].id);
+    if (status.ok()) continue;
+    result.tokens.resize(i);
+    result.status = std::move(status);
+  }
 }
 
 void EngineLoop::ApplyOldest() {
@@ -187,6 +231,7 @@ void EngineLoop::ApplyOldest() {
   for (size_t i = 0; i < result.rows.size(); ++i) {
     RowResult& row = result.rows[i];
     drafts_.Add(row.drafts, static_cast<int64_t>(row.tokens.size()) - 1);
+    FollowGrammar(rows[i], row);
     if (!row.status.ok() && !rows[i].is_decode()) row.tokens.clear();
     RowOutcome& outcome = outcomes.emplace_back(!row.status.ok());
     for (const GeneratedToken& token : row.tokens) outcome.tokens.push_back(token.id);

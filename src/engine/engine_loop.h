@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "engine/engine.h"
 #include "engine/executor.h"
+#include "engine/grammar_guide.h"
 #include "engine/messages.h"
 #include "engine/request_inbox.h"
 #include "scheduler/scheduler.h"
@@ -50,6 +51,7 @@ class EngineLoop {
     bool answered = false;              // its first token is out
     // Until then:
     std::vector<TokenLogprobs> prompt_logprobs;
+    std::optional<GrammarGuide> guide;  // of a request with a grammar
   };
 
   // The rows of all groups.
@@ -63,6 +65,8 @@ class EngineLoop {
   void EndNow(RequestId id, const Status& why);
   void EndThoseThatWaitTooLong();
   bool SubmitNext();
+  void AddMasks(StepPlans& plans) const;
+  void FollowGrammar(const StepRow& row, RowResult& result);
   void ApplyOldest();
   // Ends all, and the loop.
   void Fail(Status why);

@@ -91,7 +91,9 @@ Result<MemoryPlan> PlanMemory(const MemoryNeeds& needs) {
   const int64_t affordable = kv_cache_bytes / needs.page_bytes;
   MemoryPlan plan{.needs = needs,
                   .num_pages = std::min<int64_t>({PagesOfUse(needs), affordable, INT32_MAX})};
-  if (plan.num_pages < request_pages) {
+  // Where all else is too much already, no size of the cache would help.
+  const bool hopeless = needs.memory_bytes > 0 && needs.item_bytes() > needs.memory_bytes;
+  if (plan.num_pages < request_pages && !hopeless) {
     const std::string shorter =
         plan.num_pages == 0 ? ""
                             : fmt::format("lower that to {}, or ", plan.num_pages * kPageTokens);

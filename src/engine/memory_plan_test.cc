@@ -120,5 +120,16 @@ TEST(MemoryPlan, OnAGpuTheCacheHasWhatWorkSpaceLeaves) {
   EXPECT_EQ(PlanMemory(needs).status().code(), StatusCode::kResourceExhausted);
 }
 
+// Not what the cache would need: without any it would not fit either.
+TEST(MemoryPlan, WhatIsTooMuchWithoutACacheIsSaidSo) {
+  const Result<MemoryPlan> plan = PlanMemory({.items = {{.name = "weights", .bytes = 2000}},
+                                              .page_bytes = 100,
+                                              .max_model_len = 128,
+                                              .max_num_seqs = 1,
+                                              .kv_cache_bytes = 100,
+                                              .memory_bytes = 1000});
+  EXPECT_NE(plan.status().message().find("GiB are needed"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace fathom

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 
 #include "base/ids.h"
 #include "base/status.h"
+#include "grammar/grammar.h"
 #include "request/params.h"
 
 namespace fathom {
@@ -20,7 +22,9 @@ struct GenerateRequest : RequestParams {
   RequestId id{};
   uint64_t client = 0;     // who asks: those that wait take turns
   std::string cache_salt;  // pages of prompts are shared among requests of equal ones
-  int64_t arrived_ns = 0;  // the engine's to set
+  std::shared_ptr<const Grammar> grammar;  // of the answer; null: none
+  std::optional<TokenId> grammar_after;    // it begins behind this token; else with the first
+  int64_t arrived_ns = 0;                  // the engine's to set
 };
 
 struct GeneratedToken {

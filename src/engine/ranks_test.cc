@@ -158,7 +158,9 @@ TEST(RanksTest, PipelineParallelHasTheBitsOfOneRank) {
     staged.Answers({5});
     EXPECT_EQ(staged.logprobs(), one.logprobs());
     // Every stage guesses and verifies alike.
-    RankedEngine guessing(layout, 0, {.method = Speculation::Method::kNgram, .num_tokens = 3});
+    RankedEngine guessing(
+        layout, 0,
+        {.method = Speculation::Method::kNgram, .num_tokens = 3, .lookup_min = 1, .lookup_max = 3});
     EXPECT_EQ(guessing.Answers(prompts), expected);
   }
 }

@@ -55,6 +55,7 @@ void StepRunner::Begin(const StepPlan& plan) {
   device_.BeginStep(plan.step);
   for (const SlotOpening& opening : plan.openings) slots_.Open(opening);
   for (const StepRow& row : plan.rows) {
+    if (!row.mask.empty()) slots_.SetMask(row.slot, row.mask);
     if (!row.new_pages.empty()) slots_.SetPages(row.slot, row.first_new_page, row.new_pages);
   }
 }

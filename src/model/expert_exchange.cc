@@ -7,6 +7,7 @@ namespace fathom {
 
 PairExchange::PairExchange(const ModelConfig& config, const Shard& shard, const Ops& ops)
     : ranks_(shard.groups.experts),
+      world_(shard.layout.stage_ranks()),
       routed_(config.n_routed_experts),
       shared_(config.n_shared_experts),
       topk_(config.num_experts_per_tok),
@@ -21,7 +22,7 @@ int64_t PairExchange::EachOf(int64_t tokens) const {
 }
 
 int64_t PairExchange::MostPairs(int64_t each) const {
-  return ranks_->size() * each * most_local_ + each * shared_;
+  return world_ * each * most_local_ + each * shared_;
 }
 
 size_t PairExchange::LayOut(int64_t max_tokens, DType activation, Arena arena) {

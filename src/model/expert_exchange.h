@@ -45,7 +45,8 @@ class PairExchange {
   int64_t EachOf(int64_t tokens) const;
   int64_t MostPairs(int64_t each) const;
 
-  Communicator* ranks_;
+  Communicator* ranks_;  // null: only sizes are asked for
+  int64_t world_;
   int64_t routed_, shared_, topk_, hidden_;
   int64_t most_local_;  // routed experts of a token that can be this rank's
   int64_t at_a_time_;   // tokens of a rank

@@ -7,7 +7,6 @@
 #include "model/rope.h"
 
 namespace fathom {
-namespace {
 
 Status CheckLimits(const ModelConfig& config, const Ops& ops, const ParallelLayout& layout) {
   const auto check = [&](const char* what, int64_t value, int64_t limit) -> Status {
@@ -24,7 +23,15 @@ Status CheckLimits(const ModelConfig& config, const Ops& ops, const ParallelLayo
   return CheckLayout(config, layout);
 }
 
-}  // namespace
+size_t Model::ActivationBytes(const ModelConfig& config, const Ops& ops,
+                              const ModelOptions& options) {
+  const Shard& shard = options.shard;
+  const int64_t angles = options.max_model_len * config.qk_rope_head_dim;
+  const bool gathers = shard.layout.tensor > 1 && shard.last_stage();
+  const int64_t logits = !gathers ? 0 : options.max_logit_vectors * shard.Of(config.vocab_size).size();
+  return Activations::Bytes(ConfigOfRank(config, shard), ops, options.max_tokens) +
+         static_cast<size_t>(angles + logits) * sizeof(float);
+}
 
 Result<std::unique_ptr<Model>> Model::Load(const Checkpoint& checkpoint, const Ops& ops,
                                            Device& device, const ModelOptions& options,

@@ -32,6 +32,9 @@ struct ModelOptions {
   Shard shard;                                        // what of the model this is
 };
 
+// kUnimplemented if the model, or the layout, is beyond the table's limits; CheckLayout.
+Status CheckLimits(const ModelConfig& config, const Ops& ops, const ParallelLayout& layout);
+
 // THREAD: one at a time.
 class Model {
  public:
@@ -41,15 +44,18 @@ class Model {
                                              Device& device, const ModelOptions& options,
                                              const LoadProgress& progress);
 
+  // What a model takes of a device's memory beside weights, exchange and work space.
+  // REQUIRES: options.max_model_len > 0.
+  static size_t ActivationBytes(const ModelConfig& config, const Ops& ops,
+                                const ModelOptions& options);
+
   const ModelConfig& config() const { return config_; }     // the whole model's
   const ModelOptions& options() const { return options_; }  // with the defaults filled in
   KvFormat kv_format() const;
   const ModelWeights& weights() const { return weights_; }
   size_t weight_bytes() const { return weights_.bytes; }
   size_t activation_bytes() const {
-    return activations_.memory->size() + cos_sin_.memory->size() +
-           (logits_part_.memory == nullptr ? 0 : logits_part_.memory->size()) +
-           synthetic_routing_bytes_;
+    return ActivationBytes(config_, run_.ops(), options_) + synthetic_routing_bytes_;
   }
   size_t exchange_bytes() const {
     return PairExchange::Bytes(config_, options_.shard, run_.ops(), options_.max_tokens);

@@ -69,6 +69,22 @@ double PartOfBytes(const SchemaEntry& entry, const ModelConfig& config, const Sh
          static_cast<double>(size);
 }
 
+// A tensor's bytes on a device: norms, biases and, where activations are not BF16, routers become
+// fp32 (ModelWeights).
+double BytesOnDevice(const SchemaEntry& entry, const ModelConfig& config, const Ops& ops,
+                     uint64_t stored) {
+  const TensorRule& rule = *entry.rule;
+  const std::vector<int64_t> shape = Shape(rule, config);
+  const auto elements = static_cast<double>(shape[0] * (shape.size() > 1 ? shape[1] : 1));
+  const bool router = rule.kind == TensorRule::kMatrix && rule.scope == TensorRule::kMoeLayer;
+  if (rule.kind == TensorRule::kVector) return sizeof(float) * elements;
+  if (router && ops.activation != DType::kBF16) return sizeof(float) * elements;
+  if (!entry.name.ends_with("kv_b_proj.weight")) return static_cast<double>(stored);
+  const bool absorbed_in_bf16 = ops.activation == DType::kBF16;
+  return static_cast<double>(stored) +
+         (absorbed_in_bf16 ? ByteSize(DType::kBF16) * elements : static_cast<double>(stored));
+}
+
 }  // namespace
 
 bool HasEmbedding(const ModelConfig& config, const Shard& shard) {
@@ -81,9 +97,8 @@ bool IsEmbedding(const SchemaEntry& entry) {
   return entry.name == "model.embed_tokens.weight";
 }
 
-// The embedding is the head too.
-bool IsTied(const Checkpoint& checkpoint) {
-  return checkpoint.config().tie_word_embeddings && !checkpoint.Has("lm_head.weight");
+bool InLayers(const SchemaEntry& entry, const ModelConfig& config) {
+  return entry.layer >= 0 && entry.layer < config.num_layers;
 }
 
 // Of weights.
@@ -92,20 +107,18 @@ struct StageBytes {
   double first = 0, last = 0;  // beside its layers, of the first stage and of the last one
 };
 
-StageBytes BytesByStage(const Checkpoint& checkpoint) {
-  const ModelConfig& config = checkpoint.config();
+StageBytes BytesByStage(const ModelConfig& config, const StoredBytes& stored) {
   StageBytes bytes;
   bytes.layers.resize(static_cast<size_t>(config.num_layers));
   for (const SchemaEntry& entry : ExpectedTensors(config)) {
-    if (!checkpoint.Has(entry.name)) continue;
-    const auto size = static_cast<double>(checkpoint.Bytes(entry.name));
-    if (IsEmbedding(entry)) {
-      bytes.first += size;
-      if (IsTied(checkpoint) || config.num_mtp_layers > 0) bytes.last += size;
-    } else if (entry.layer < 0 || entry.layer >= config.num_layers) {
-      bytes.last += size;
-    } else {
+    const auto size = entry.rule->RepeatsMain() ? 0.0 : static_cast<double>(stored(entry));
+    if (InLayers(entry, config)) {
       bytes.layers[static_cast<size_t>(entry.layer)] += size;
+    } else if (IsEmbedding(entry)) {
+      bytes.first += size;
+      if (config.tie_word_embeddings || config.num_mtp_layers > 0) bytes.last += size;
+    } else {
+      bytes.last += size;
     }
   }
   return bytes;
@@ -146,30 +159,38 @@ std::vector<int64_t> StageBorders(const StageBytes& bytes, int stages) {
 
 }  // namespace
 
-Share LayersOfStage(const Checkpoint& checkpoint, const ParallelLayout& layout, int stage) {
-  if (layout.pipeline == 1) return {0, checkpoint.config().num_layers};
-  const std::vector<int64_t> borders = StageBorders(BytesByStage(checkpoint), layout.pipeline);
-  return {borders[static_cast<size_t>(stage)], borders[static_cast<size_t>(stage) + 1]};
+Share LayersOf(const ModelConfig& config, const Shard& shard, const StoredBytes& stored) {
+  const int stages = shard.layout.pipeline;
+  if (stages == 1) return {0, config.num_layers};
+  const std::vector<int64_t> borders = StageBorders(BytesByStage(config, stored), stages);
+  const auto stage = static_cast<size_t>(shard.stage);
+  return {borders[stage], borders[stage + 1]};
 }
 
-int64_t CachedLayers(const Checkpoint& checkpoint, const Shard& shard) {
-  return LayersOfStage(checkpoint, shard.layout, shard.stage).size() +
-         (shard.last_stage() ? checkpoint.config().num_mtp_layers : 0);
+int64_t CachedLayers(const ModelConfig& config, const Shard& shard, const StoredBytes& stored) {
+  return LayersOf(config, shard, stored).size() + (shard.last_stage() ? config.num_mtp_layers : 0);
 }
 
-size_t PartBytes(const Checkpoint& checkpoint, const Shard& shard) {
-  const ModelConfig& config = checkpoint.config();
-  const Share layers = LayersOfStage(checkpoint, shard.layout, shard.stage);
+bool IsReplicated(const SchemaEntry& entry, const ParallelLayout& layout) {
+  if (layout.world() == 1) return false;
+  if (layout.expert_parallel() && IsOfExperts(entry.name)) return entry.expert < 0;
+  return layout.tensor == 1 || entry.rule->axis == ShardAxis::kNone;
+}
+
+size_t PartBytes(const ModelConfig& config, const Ops& ops, const Shard& shard,
+                 const StoredBytes& stored) {
+  const Share layers = LayersOf(config, shard, stored);
   const auto is_here = [&](const SchemaEntry& entry) {
-    const bool in_layer = entry.layer >= 0 && entry.layer < config.num_layers;
-    if (in_layer) return entry.layer >= layers.begin && entry.layer < layers.end;
+    if (InLayers(entry, config)) return entry.layer >= layers.begin && entry.layer < layers.end;
     if (!IsEmbedding(entry)) return shard.last_stage();
-    return HasEmbedding(config, shard) || (IsTied(checkpoint) && shard.last_stage());
+    return HasEmbedding(config, shard) || (config.tie_word_embeddings && shard.last_stage());
   };
   double bytes = 0;
   for (const SchemaEntry& entry : ExpectedTensors(config)) {
-    if (!checkpoint.Has(entry.name) || !is_here(entry)) continue;
-    bytes += static_cast<double>(checkpoint.Bytes(entry.name)) * PartOfBytes(entry, config, shard);
+    const bool counts = is_here(entry) && !entry.rule->RepeatsMain();
+    const uint64_t whole = !counts ? 0 : stored(entry);
+    if (whole == 0) continue;
+    bytes += BytesOnDevice(entry, config, ops, whole) * PartOfBytes(entry, config, shard);
   }
   return static_cast<size_t>(bytes);
 }

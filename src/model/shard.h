@@ -1,10 +1,14 @@
 // Which part of a model is a rank's.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
 #include "base/status.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/schema.h"
+#include "ops/ops.h"
 #include "parallel/layout.h"
 #include "parallel/rank_groups.h"
 #include "quant/weight_tensor.h"
@@ -44,17 +48,23 @@ ModelConfig ConfigOfRank(const ModelConfig& config, const Shard& shard);
 WeightTensor PartOf(const WeightTensor& whole, ShardAxis axis, const ModelConfig& config,
                     const Shard& shard);
 
-// The layers of a stage, MTP layers aside: such that the stage with most bytes of weights,
+// A tensor's bytes where it is stored, scales included; 0: it is not there.
+using StoredBytes = std::function<uint64_t(const SchemaEntry&)>;
+// Bytes of the rank's weights on a device, but for borders that cut scale tiles, if matrices stay
+// in the type in which they are stored; W_UK and W_UV stand there once more for the absorbed form.
+size_t PartBytes(const ModelConfig& config, const Ops& ops, const Shard& shard,
+                 const StoredBytes& stored);
+
+// Whether all ranks have all of a tensor.
+bool IsReplicated(const SchemaEntry& entry, const ParallelLayout& layout);
+
+// The layers of the rank's stage, MTP layers aside: such that the stage with most bytes of weights,
 // embedding and head with them, has the least that it can.
-Share LayersOfStage(const Checkpoint& checkpoint, const ParallelLayout& layout, int stage);
+Share LayersOf(const ModelConfig& config, const Shard& shard, const StoredBytes& stored);
 // Layers that a rank has pages of.
-int64_t CachedLayers(const Checkpoint& checkpoint, const Shard& shard);
+int64_t CachedLayers(const ModelConfig& config, const Shard& shard, const StoredBytes& stored);
 // Whether the rank looks tokens up: drafts begin with their embeddings too.
 bool HasEmbedding(const ModelConfig& config, const Shard& shard);
-
-// Bytes of the rank's part of a checkpoint's tensors, as they are stored, but for borders that cut
-// scale tiles.
-size_t PartBytes(const Checkpoint& checkpoint, const Shard& shard);
 
 // kInvalidArgument, naming sizes that would do, for what a model cannot be cut into.
 Status CheckLayout(const ModelConfig& config, const ParallelLayout& layout);

@@ -27,16 +27,18 @@ TEST(Shard, WhatCannotBeSharedOutIsRefusedWithWhatWouldDo) {
 TEST(Shard, StagesShareBytesOut) {
   ModelConfig config = PresetConfig("v2-lite").value();
   config.num_layers = 6;
-  const Checkpoint checkpoint = Checkpoint::Dummy(config, 0);
+  const Ops& ops = ReferenceOps(Fp8Activations::kExact);
+  const auto stored = [&](const SchemaEntry& entry) { return PublishedBytes(entry, config); };
   const auto bytes = [&](int stages, int stage) {
-    return PartBytes(checkpoint, {.layout = {.pipeline = stages}, .stage = stage});
+    return PartBytes(config, ops, {.layout = {.pipeline = stages}, .stage = stage}, stored);
   };
-  const size_t whole = PartBytes(checkpoint, {});
+  const size_t whole = PartBytes(config, ops, {}, stored);
   for (const int stages : {2, 3, 6}) {
     size_t sum = 0, most = 0;
     int64_t end = 0;
     for (int stage = 0; stage < stages; ++stage) {
-      const Share layers = LayersOfStage(checkpoint, {.pipeline = stages}, stage);
+      const Share layers =
+          LayersOf(config, {.layout = {.pipeline = stages}, .stage = stage}, stored);
       EXPECT_EQ(layers.begin, end);
       EXPECT_GT(layers.size(), 0);
       end = layers.end;
@@ -57,18 +59,19 @@ TEST(Shard, StagesShareBytesOut) {
 TEST(Shard, PartsOfExpertParallelRanks) {
   ModelConfig config = PresetConfig("v2-lite").value();
   config.num_layers = 3;
-  const Checkpoint checkpoint = Checkpoint::Dummy(config, 0);
+  const Ops& ops = ReferenceOps(Fp8Activations::kExact);
+  const auto stored = [&](const SchemaEntry& entry) { return PublishedBytes(entry, config); };
   size_t routed = 0;
   for (const SchemaEntry& entry : ExpectedTensors(config)) {
-    if (entry.expert >= 0) routed += checkpoint.Bytes(entry.name);
+    if (entry.expert >= 0) routed += stored(entry);
   }
-  const size_t rest = PartBytes(checkpoint, {}) - routed;
+  const size_t rest = PartBytes(config, ops, {}, stored) - routed;
   for (const int groups : {2, 3, 8}) {
     size_t sum = 0;
     for (int rank = 0; rank < groups; ++rank) {
       const Shard shard{.layout = {.data = groups, .experts = true}, .data_rank = rank};
       const Share experts = shard.Experts(config.n_routed_experts);
-      const size_t bytes = PartBytes(checkpoint, shard);
+      const size_t bytes = PartBytes(config, ops, shard, stored);
       EXPECT_EQ(bytes, rest + routed / 64 * static_cast<size_t>(experts.size()));
       sum += bytes;
     }

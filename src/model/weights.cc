@@ -26,7 +26,7 @@ class Loader {
 
   Result<ModelWeights> Load() {
     ModelWeights model;
-    const Share layers = LayersOfStage(checkpoint_, shard_.layout, shard_.stage);
+    const Share layers = LayersOf(config_, shard_, BytesIn(checkpoint_));
     model.first_layer = static_cast<int>(layers.begin);
     if (HasEmbedding(config_, shard_)) model.embedding = Table("model.embed_tokens.weight");
     for (auto i = model.first_layer; i < layers.end; ++i) model.layers.push_back(TRY(Layer(i)));
@@ -258,6 +258,12 @@ class Loader {
 };
 
 }  // namespace
+
+StoredBytes BytesIn(const Checkpoint& checkpoint) {
+  return [&checkpoint](const SchemaEntry& entry) {
+    return checkpoint.Has(entry.name) ? checkpoint.Bytes(entry.name) : 0;
+  };
+}
 
 Result<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const Ops& ops, Device& device,
                                  const Shard& shard, const LoadProgress& progress) {

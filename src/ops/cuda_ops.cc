@@ -1,6 +1,7 @@
 #include "ops/cuda_ops.h"
 
 #include "cuda/device.h"
+#include "ops/cuda_properties.h"
 #include "products/cuda/pack_weight.h"
 
 namespace fathom {
@@ -13,13 +14,14 @@ Result<std::unique_ptr<PackedWeight>> Pack(Stream& stream, const PackArgs& a) {
 }
 
 Ops Table(Fp8Activations activations) {
+  const Ops portable = CudaProperties(/*hopper=*/false);
   return {
-      .name = "cuda-portable",
-      .activation = DType::kBF16,
-      .kv_cache = DType::kBF16,
-      .context_chunk = 4096,
-      .exchange_tokens = 4096,
-      .limits = {.norm_width = 8192, .experts = 1024, .topk = 32, .ranks = 8},
+      .name = portable.name,
+      .activation = portable.activation,
+      .kv_cache = portable.kv_cache,
+      .context_chunk = portable.context_chunk,
+      .exchange_tokens = portable.exchange_tokens,
+      .limits = portable.limits,
       .pack = activations == Fp8Activations::kExact ? Pack<Fp8Activations::kExact>
                                                     : Pack<Fp8Activations::kQuantized>,
       .embed = {EmbedCuda},

@@ -1,12 +1,15 @@
 #include "ops/hopper_ops.h"
 
+#include "ops/cuda_properties.h"
+
 namespace fathom {
 namespace {
 
 Ops Table(Fp8Activations activations) {
   Ops ops = CudaPortableOps(activations);
-  ops.name = "cuda-hopper";
-  ops.quantized_copies = true;
+  const Ops hopper = CudaProperties(/*hopper=*/true);
+  ops.name = hopper.name;
+  ops.quantized_copies = hopper.quantized_copies;
   ops.linear = {LinearHopper, LinearHopperWorkspace};
   ops.head_linear = {HeadLinearHopper};
   ops.mlp = {MlpHopper, MlpHopperWorkspace};

@@ -234,9 +234,10 @@ struct PrepareInputsArgs {
 };
 
 // Turns raw logits into those to sample from, in the order that request/params.h gives, up to the
-// ban of stop tokens: bias; repetition (divides positive, multiplies negative logits of tokens in
-// prompt or output; Keskar et al. 2019); frequency x count; presence; ban (-inf). Of a row's
-// vectors each takes the drafts before it as generated, as if the row's tokens came one by one.
+// mask: bias; repetition (divides positive, multiplies negative logits of tokens in
+// prompt or output; Keskar et al. 2019); frequency x count; presence; ban (-inf); mask
+// (-inf where a masked slot's bit is 0). Of a row's vectors each takes the drafts before it as
+// generated, as if the row's tokens came one by one.
 struct AdjustLogitsArgs {
   TensorView logits;      // F32 [logit vectors, vocab], in and out
   TensorView index;       // I32 [logit vectors], in [0, tokens): each one's token

@@ -29,6 +29,8 @@ struct SlotState {
   TensorView bias_values;                      // F32 [slots, biases]
   TensorView counts;                           // I32 [slots, vocab]: times generated
   TensorView in_prompt;  // U8 [slots, vocab]: 1 where the prompt has the token
+  TensorView masked;     // I32 [slots]: 1: nothing is sampled but what `mask` allows
+  TensorView mask;       // I32 [slots, words]: base/token_mask.h
 };
 
 }  // namespace fathom

@@ -1,5 +1,7 @@
 #include "ops/test_slots.h"
 
+#include "base/token_mask.h"
+
 namespace fathom {
 
 static TestTensor Filled(DType dtype, int64_t slots, int64_t width, float value) {
@@ -33,7 +35,9 @@ TestSlots::TestSlots(int slots, int vocab, int stops, int biases, int most_draft
       bias_ids(Filled(DType::kI32, slots, biases, -1)),
       bias_values(Filled(DType::kF32, slots, biases, 0)),
       counts(Filled(DType::kI32, slots, vocab, 0)),
-      in_prompt(Filled(DType::kU8, slots, vocab, 0)) {}
+      in_prompt(Filled(DType::kU8, slots, vocab, 0)),
+      masked(Filled(DType::kI32, slots, 0)),
+      mask(Filled(DType::kI32, slots, static_cast<int>(MaskWords(vocab)), 0)) {}
 
 SlotState TestSlots::state() const {
   return {.last_token = last_token,
@@ -58,7 +62,9 @@ SlotState TestSlots::state() const {
           .bias_ids = bias_ids,
           .bias_values = bias_values,
           .counts = counts,
-          .in_prompt = in_prompt};
+          .in_prompt = in_prompt,
+          .masked = masked,
+          .mask = mask};
 }
 
 }  // namespace fathom

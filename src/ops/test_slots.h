@@ -20,6 +20,7 @@ class TestSlots {
       page_table;
   TestTensor temperature, top_p, min_p, top_k, presence, frequency, repetition;
   TestTensor seed, min_tokens, stop_tokens, bias_ids, bias_values, counts, in_prompt;
+  TestTensor masked, mask;
 };
 
 // Element (i, j) of a tensor of rank 1 or 2.

@@ -24,9 +24,6 @@ class PeerCommunicator final : public Communicator {
   // For JoinedRanks, of ranks with these devices, in their order.
   static JoinedRanks::MakeGroup Among(std::vector<CudaDevice*> devices);
 
-  // What a rank's device has of its memory taken for a group.
-  static size_t Bytes() { return sizeof(PeerExchange) + sizeof(PeerCounters); }
-
   void Abort() override;  // of all ranks
   const PeerView& view() const { return view_; }
 

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "parallel/layout.h"
+
 namespace fathom {
 
 // Of one rank, mapped into its peers over NVLink.
@@ -26,6 +28,13 @@ struct PeerCounters {
   uint32_t packets = 0;      // likewise
   uint32_t blocks_done = 0;  // of the kernel that runs
 };
+
+// What a rank's device has of its memory taken, for each group that the rank is in.
+inline size_t PeerBytes(const ParallelLayout& layout) {
+  const size_t stages = layout.pipeline == 1 ? 0 : layout.pipeline == 2 ? 2 : 3;  // at most
+  const size_t groups = (layout.tensor > 1 ? 1 : 0) + (layout.expert_parallel() ? 1 : 0) + stages;
+  return groups * (sizeof(PeerExchange) + sizeof(PeerCounters));
+}
 
 struct PeerView {
   int rank = 0, size = 1;

@@ -5,14 +5,6 @@
 
 namespace fathom {
 
-int RankGroups::size() const {
-  int size = 0;
-  for (const Communicator* group : {tensor, experts, before, after, stages}) {
-    size += group != nullptr;
-  }
-  return size;
-}
-
 // `as`: what the group is to each of the ranks; one for all of them if there is but one.
 Status JoinedRanks::Add(std::vector<int> ranks, const MakeGroup& make,
                         std::initializer_list<Communicator * RankGroups::*> as) {

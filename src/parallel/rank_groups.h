@@ -20,8 +20,6 @@ struct RankGroups {
   Communicator* before = nullptr;  // the stage before, and it
   Communicator* after = nullptr;   // it, and the stage after
   Communicator* stages = nullptr;  // its place in every stage, the last stage first
-
-  int size() const;  // how many there are
 };
 
 // All ranks' communicators.

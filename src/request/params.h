@@ -15,8 +15,8 @@ inline constexpr int32_t kMaxLogitBias = 1024;  // entries a request
 inline constexpr int32_t kMaxStopTokens = 64;   // a request
 
 // Applied in this order: logit_bias, repetition, frequency and presence penalties, ban of stop
-// tokens before min_tokens, temperature, top_k, top_p, min_p. Log-probabilities are those of the
-// model: before all of these.
+// tokens before min_tokens, mask of a grammar, temperature, top_k, top_p, min_p. Log-probabilities
+// are those of the model: before all of these.
 struct SamplingParams {
   float temperature = 1.0f;         // 0: greedy, ties to the lower id
   int32_t top_k = 0;                // 0: no limit
@@ -42,6 +42,7 @@ struct RequestParams {
   int32_t min_tokens = 0;            // stop tokens are not sampled, and end nothing, before
   int32_t prompt_logprobs = -1;      // -1: none; else as SamplingParams::logprobs, for the prompt
   bool lockstep = false;  // no row is planned before the result of the one before is known
+  bool masked = false;    // ... and none has drafts: rows that sample come with a mask
 
   friend bool operator==(const RequestParams&, const RequestParams&) = default;
 };

@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "base/token_mask.h"
+
 namespace fathom {
 
 size_t Slots::LayOut(const SlotsCapacity& capacity, Arena arena, SlotState& s) {
@@ -25,6 +27,8 @@ size_t Slots::LayOut(const SlotsCapacity& capacity, Arena arena, SlotState& s) {
   s.bias_values = arena.Allocate(DType::kF32, {slots, kMaxLogitBias});
   s.counts = arena.Allocate(DType::kI32, {slots, vocab});
   s.in_prompt = arena.Allocate(DType::kU8, {slots, vocab});
+  s.masked = arena.Allocate(DType::kI32, {slots});
+  s.mask = arena.Allocate(DType::kI32, {slots, MaskWords(vocab)});
   return arena.used();
 }
 
@@ -54,6 +58,7 @@ void Slots::Open(const SlotOpening& opening) {
   Set(state_.final_length, slot, opening.final_length);
   Set<int32_t>(state_.ended, slot, 0);
   Set<int32_t>(state_.num_drafts, slot, 0);
+  Set<int32_t>(state_.masked, slot, 0);
   Set(state_.min_tokens, slot, params.min_tokens);
   Set(state_.top_k, slot, p.top_k);
   Set(state_.temperature, slot, p.temperature);
@@ -91,6 +96,11 @@ void Slots::Open(const SlotOpening& opening) {
   }
   upload(state_.counts, counts);
   upload(state_.in_prompt, in_prompt);
+}
+
+void Slots::SetMask(SlotId slot, std::span<const uint32_t> words) {
+  Set<int32_t>(state_.masked, slot, 1);
+  device_.Upload(state_.mask.At(Raw(slot)), std::as_bytes(words));
 }
 
 void Slots::SetPages(SlotId slot, int32_t first, std::span<const PageId> pages) {

@@ -122,5 +122,19 @@ TEST_F(SlotsTest, PagesAreAppended) {
   EXPECT_EQ(OfSlot<int32_t>(state_.page_table, 1), (std::vector<int32_t>{0, 0, 0, 6}));
 }
 
+TEST_F(SlotsTest, AMaskIsOfItsSlotAndGoesWithItsRequest) {
+  for (int slot = 0; slot < 3; ++slot) {
+    slots_.Open({.slot = SlotId{slot}, .params = Request({.prompt = Ids({0})})});
+    EXPECT_EQ(One<int32_t>(state_.masked, slot), 0);
+  }
+  slots_.SetMask(SlotId{1}, std::vector<uint32_t>{0x81});
+  EXPECT_EQ(One<int32_t>(state_.masked, 0), 0);
+  EXPECT_EQ(One<int32_t>(state_.masked, 1), 1);
+  EXPECT_EQ(One<int32_t>(state_.masked, 2), 0);
+  EXPECT_EQ(OfSlot<uint32_t>(state_.mask, 1), std::vector<uint32_t>{0x81});
+  slots_.Open({.slot = SlotId{1}, .params = Request({.prompt = Ids({0})})});
+  EXPECT_EQ(One<int32_t>(state_.masked, 1), 0);
+}
+
 }  // namespace
 }  // namespace fathom

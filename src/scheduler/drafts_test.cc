@@ -318,6 +318,23 @@ TEST(SchedulerLockstep, OthersGoOnMeanwhile) {
   harness.RunToTheEnd();
 }
 
+// A mask is for one token: who has one verifies no drafts, whoever else does.
+TEST(SchedulerLockstep, AMaskedRequestHasNoDrafts) {
+  SchedulerHarness harness(WithDrafts(3));
+  RequestParams params = Params(10, 20);
+  params.lockstep = params.masked = true;
+  harness.Add(1, params);
+  harness.Add(2, 10, 20);
+  harness.Plan();
+  harness.Apply();
+  for (const StepRow& row : harness.Plan().rows) {
+    EXPECT_TRUE(row.is_decode());
+    EXPECT_EQ(row.drafts, row.request == RequestId{1} ? 0 : 3);
+  }
+  harness.Apply();
+  harness.RunToTheEnd();
+}
+
 TEST(SchedulerLockstep, AloneItRunsAStepAtATime) {
   SchedulerHarness harness;
   RequestParams params = Params(200, 3);

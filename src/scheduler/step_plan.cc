@@ -20,6 +20,7 @@ class Writer {
   void Header(size_t fields) { Array(fields); }
   void operator()(bool value) { out_.append(buffer_, mp_encode_bool(buffer_, value)); }
   void operator()(uint64_t value) { out_.append(buffer_, mp_encode_uint(buffer_, value)); }
+  void operator()(uint32_t value) { (*this)(uint64_t{value}); }
   // REQUIRES: not negative, but for `least`.
   void operator()(int32_t value, int32_t least = 0) {
     (*this)(static_cast<uint64_t>(int64_t{value} - least));
@@ -65,6 +66,9 @@ class Reader {
     value = mp_decode_bool(&at_);
   }
   void operator()(uint64_t& value) { value = Uint(std::numeric_limits<uint64_t>::max()); }
+  void operator()(uint32_t& value) {
+    value = static_cast<uint32_t>(Uint(std::numeric_limits<uint32_t>::max()));
+  }
   void operator()(int32_t& value, int32_t least = 0) {
     value = static_cast<int32_t>(static_cast<int64_t>(Uint(kMaxInt32)) + least);
   }
@@ -143,10 +147,11 @@ void SamplingFields(Io& io, Params& p) {
 
 template <class Io, class Params>
 void ParamsFields(Io& io, Params& p) {
-  io.Header(7);
+  io.Header(8);
   io(p.prompt);
   SamplingFields(io, p.sampling);
   io(p.stop_tokens), io(p.max_tokens), io(p.min_tokens), io(p.prompt_logprobs, -1), io(p.lockstep);
+  io(p.masked);
 }
 
 void Fields(Writer& io, const SlotOpening& opening) {
@@ -167,10 +172,10 @@ void Fields(Reader& io, SlotOpening& opening) {
 
 template <class Io, class Row>
 void Fields(Io& io, Row& row) {
-  io.Header(10);
+  io.Header(11);
   io(row.slot), io(row.request), io(row.form), io(row.begin, kAtSlot), io(row.tokens);
   io(row.drafts), io(row.first_new_page), io(row.new_pages), io(row.samples);
-  io(row.prompt_logprobs);
+  io(row.mask), io(row.prompt_logprobs);
 }
 
 template <class Io, class Shape>
@@ -218,6 +223,9 @@ Status CheckRow(const StepRow& row) {
   }
   if (row.drafts > 0 && !row.is_decode()) {
     return DataLoss("step plan: {} drafts beside {} tokens", row.drafts, row.tokens.size());
+  }
+  if (!row.mask.empty() && (!row.samples || row.drafts > 0)) {
+    return DataLoss("step plan: a mask of a row that samples nothing, or has drafts");
   }
   if (row.drafts == kMaxInt32 || row.num_tokens() > kMaxInt32 - std::max(row.begin, 0)) {
     return DataLoss("step plan: a row of too many tokens");

@@ -29,7 +29,9 @@ struct StepRow {
   // Appended to the slot's page table from entry `first_new_page` on.
   int32_t first_new_page = 0;
   std::vector<PageId> new_pages;
-  bool samples = false;          // a decode, or the last tokens known: the last one is sampled from
+  bool samples = false;  // a decode, or the last tokens known: the last one is sampled from
+  // Tokens that may be sampled (base/token_mask.h); none: as before, or all.
+  std::vector<uint32_t> mask;
   bool prompt_logprobs = false;  // log-probabilities of all its tokens' successors are wanted
 
   bool is_decode() const { return tokens.empty(); }

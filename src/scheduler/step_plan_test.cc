@@ -29,6 +29,7 @@ SlotOpening SomeOpening() {
   params.min_tokens = 3;
   params.prompt_logprobs = 0;
   params.lockstep = true;
+  params.masked = true;
   return {.slot = SlotId{5},
           .request = RequestId{1},
           .params = std::make_shared<const RequestParams>(params),
@@ -44,7 +45,7 @@ StepPlan WithShape(StepPlan plan) {
   return plan;
 }
 
-// Two openings, a row of known tokens and a decode with drafts.
+// Two openings, a row of known tokens, a decode with drafts and one with a mask.
 StepPlan SomePlan() {
   SlotOpening second = SomeOpening();
   second.slot = SlotId{0};
@@ -61,8 +62,10 @@ StepPlan SomePlan() {
   decode.first_new_page = 7;
   decode.new_pages = {PageId{2147483647}};
   decode.samples = true;
-  return WithShape(
-      {.step = ~uint64_t{0} - 1, .openings = {SomeOpening(), second}, .rows = {known, decode}});
+  const StepRow masked{.samples = true, .mask = {0, ~0U, 0x80000001}};
+  return WithShape({.step = ~uint64_t{0} - 1,
+                    .openings = {SomeOpening(), second},
+                    .rows = {known, decode, masked}});
 }
 
 TEST(StepPlan, RoundTrip) {
@@ -148,6 +151,8 @@ TEST(StepPlan, RowsThatContradictThemselvesAreRefused) {
   EXPECT_TRUE(refused(kKnown, [](StepRow& row) { row.tokens.clear(); }));
   EXPECT_TRUE(refused(kKnown, [](StepRow& row) { row.begin = kAtSlot; }));
   EXPECT_TRUE(refused(kKnown, [](StepRow& row) { row.drafts = 1; }));
+  EXPECT_TRUE(refused(kDecode, [](StepRow& row) { row.mask = {1}; }));  // it has drafts
+  EXPECT_TRUE(refused(kKnown, [](StepRow& row) { row.samples = false, row.mask = {1}; }));
   EXPECT_TRUE(refused(kKnown, [](StepRow& row) { row.begin = 2147483645; }));
   EXPECT_TRUE(refused(kDecode, [](StepRow& row) { row.begin = 0; }));
   EXPECT_TRUE(refused(kDecode, [](StepRow& row) { row.samples = false; }));

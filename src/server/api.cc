@@ -16,6 +16,7 @@
 #include "server/json_body.h"
 #include "server/json_fields.h"
 #include "server/openapi.h"
+#include "server/tool_grammar.h"
 
 namespace fathom {
 
@@ -225,6 +226,7 @@ std::optional<ApiError> Api::Prepare(ChatRequest chat, const HttpRequest& reques
   PlacesInFlight places;
   if (auto error = TakePlaces(request, chat.params.n, &places)) return error;
   GenerationPrompt prompt;
+  const std::vector<CallableTool> to_call = ToolsToCall(chat.prompt);
   *output = {.parallel_tool_calls = chat.parallel_tool_calls,
              .include_reasoning = chat.include_reasoning,
              .echoed = std::move(chat.echoed)};
@@ -236,7 +238,24 @@ std::optional<ApiError> Api::Prepare(ChatRequest chat, const HttpRequest& reques
                                       &prompt)) {
     return error;
   }
+  if (!to_call.empty()) {
+    const bool several = chat.parallel_tool_calls && to_call.size() > 1;
+    if (auto error = GrammarOfCalls(to_call, output->parser.tool_call_form, several, tokenizer_,
+                                    &chat.params.grammar)) {
+      return error;
+    }
+  }
+  std::optional<TokenId> grammar_after;
+  if (chat.params.grammar && output->parser.starts_in_reasoning) {
+    grammar_after = tokenizer_.IdOf("</think>");
+    if (!grammar_after) {
+      return BadParameter(chat.params.grammar->param,
+                          "this model's thinking ends with no token of its own, so that no grammar "
+                          "can begin behind it: say thinking: false");
+    }
+  }
   *setup = Setup("chatcmpl-", request, std::move(chat.params));
+  setup->grammar_after = grammar_after;
   setup->kept_special = MarkerTokens(tokenizer_, output->parser.parse_tools);
   setup->prompts.push_back(std::move(prompt));
   setup->places = std::move(places);

@@ -38,6 +38,7 @@ class Api {
   Metrics& metrics() { return metrics_; }
   EngineClient& engine() { return engine_; }
   EngineOutputs& outputs() { return outputs_; }
+  GrammarCompiler* grammars() { return served_.grammars; }
 
  private:
   Answer Dispatch(Endpoint endpoint, const HttpRequest& request, const WorkLimits& limits);

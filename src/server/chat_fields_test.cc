@@ -31,9 +31,9 @@ std::string Bad(const std::string& fields) {
 const std::string kHi = R"("messages": [{"role": "user", "content": "hi"}])";
 
 TEST(ChatFields, WhatWouldBeAnotherAnswerIsRefusedByName) {
-  for (const char* field : {"regex", "ebnf", "grammar", "stop_regex", "thinking_token_budget",
-                            "logprob_token_ids", "kv_transfer_params", "repetition_detection",
-                            "guided_decoding_backend", "allowed_token_ids", "structural_tag"}) {
+  for (const char* field :
+       {"grammar", "stop_regex", "thinking_token_budget", "logprob_token_ids", "kv_transfer_params",
+        "repetition_detection", "guided_decoding_backend", "allowed_token_ids", "structural_tag"}) {
     EXPECT_EQ(Bad(kHi + ", \"" + field + "\": \"x\""), field);
     EXPECT_EQ(Bad(kHi + ", \"" + field + "\": null"), "");
   }
@@ -44,6 +44,56 @@ TEST(ChatFields, WhatWouldBeAnotherAnswerIsRefusedByName) {
       Bad(kHi + R"(, "tools": [{"type": "function", "function": {"name": "f", "strict": true}}])"),
       "tools[0].function.strict");
   EXPECT_EQ(Bad(kHi + R"(, "stream": true, "prompt_logprobs": 1)"), "prompt_logprobs");
+}
+
+// The grammar that fields ask for: its kind, text and whether it is strict, and who asks.
+std::string Grammar(const std::string& fields) {
+  ChatRequest request;
+  const auto error = Parse(kHi + ", " + fields, &request);
+  if (error) return "error in " + error->param;
+  if (!request.params.grammar) return "none";
+  const auto& [spec, param] = *request.params.grammar;
+  return fmt::format("{}{} {} by {}", static_cast<int>(spec.kind), spec.strict ? " strict" : "",
+                     spec.text, param);
+}
+
+TEST(ChatFields, FormsOfAnswers) {
+  const std::pair<std::string, std::string> cases[] = {
+      {R"("response_format": {"type": "text"})", "none"},
+      {R"("response_format": null, "structured_outputs": {"json": null})", "none"},
+      {R"("response_format": {"type": "json_object"})", "0  by response_format"},
+      {R"("response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": true,
+          "schema": {"type": "object"}}})",
+       R"(1 strict {"type":"object"} by response_format.json_schema.schema)"},
+      {R"("guided_json": "{\"enum\": [1]}")", R"(1 {"enum": [1]} by guided_json)"},
+      {R"("json_schema": "{}")", "1 {} by json_schema"},
+      {R"("guided_regex": "a+")", "2 a+ by guided_regex"},
+      {R"("guided_choice": ["a", "b."])", R"(2 (a|b\.) by guided_choice)"},
+      {R"("guided_grammar": "root ::= \"a\"")", R"(3 root ::= "a" by guided_grammar)"},
+      {R"("ebnf": "x")", "3 x by ebnf"},
+      {R"("structured_outputs": {"regex": "a", "json": null, "json_object": false})",
+       "2 a by structured_outputs.regex"},
+      {R"("structured_outputs": {"choice": ["x"]})", "2 (x) by structured_outputs.choice"},
+      {R"("response_format": {"type": "xml"})", "error in response_format.type"},
+      {R"("response_format": {"type": "json_schema"})", "error in response_format.json_schema"},
+      {R"("response_format": {"type": "json_schema", "json_schema": {"name": "n"}})",
+       "error in response_format.json_schema.schema"},
+      {R"("structured_outputs": {"structural_tag": "x"})",
+       "error in structured_outputs.structural_tag"},
+      {R"("structured_outputs": {"regex": "a", "json": {}})", "error in structured_outputs.json"},
+      {R"("guided_choice": [])", "error in guided_choice"},
+      {R"("guided_choice": ["a", 1])", "error in guided_choice"},
+      {R"("guided_regex": "a", "response_format": {"type": "json_object"})",
+       "error in guided_regex"},
+      {R"("guided_regex": "a", "ignore_eos": true)", "error in ignore_eos"},
+      {R"("guided_regex": "a", "min_tokens": 2)", "error in min_tokens"},
+      {R"("guided_regex": "a", "tools": [{"type": "function", "function": {"name": "f"}}])",
+       "error in tools"},
+      {R"("guided_regex": "a", "tools": [{"type": "function", "function": {"name": "f"}}],
+          "tool_choice": "none")",
+       "2 a by guided_regex"},
+  };
+  for (const auto& [fields, asked] : cases) EXPECT_EQ(Grammar(fields), asked) << fields;
 }
 
 TEST(ChatFields, PartsOfOtherApisAreText) {

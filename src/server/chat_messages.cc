@@ -169,8 +169,32 @@ json::object ReadTool(RequestFields& tool) {
   return json::object({{"type", "function"}, {"function", std::move(described)}}, tool.storage());
 }
 
+// tool_choice "required", or {"type": "function", "function": {"name": ...}}.
+void ReadForcedCall(RequestFields& fields, const json::value& choice, ChatPrompt* prompt) {
+  prompt->must_call = true;
+  if (prompt->tools.empty()) fields.Fail("tool_choice", "tool_choice needs tools to call");
+  if (choice == json::value("required")) return;
+  const json::object* object = choice.if_object();
+  const json::value* function = object != nullptr ? object->if_contains("function") : nullptr;
+  const json::object* named = function != nullptr ? function->if_object() : object;
+  const json::value* name = named != nullptr ? named->if_contains("name") : nullptr;
+  if (name == nullptr || !name->is_string()) {
+    fields.Fail("tool_choice",
+                "tool_choice must be \"none\", \"auto\", \"required\" or "
+                "{\"type\": \"function\", \"function\": {\"name\": ...}}");
+    return;
+  }
+  prompt->must_call_name = std::string(std::string_view(name->get_string()));
+  for (const json::value& tool : prompt->tools) {
+    if (tool.at("function").at("name") == *name) return;
+  }
+  fields.Fail("tool_choice",
+              fmt::format("tool_choice names {}, which is none of the tools", Excerpt(*name)));
+}
+
 // Whether the tools that the request brings are in use.
-bool ReadToolChoice(RequestFields& fields, bool has_tools) {
+bool ReadToolChoice(RequestFields& fields, ChatPrompt* prompt) {
+  const bool has_tools = !prompt->tools.empty();
   for (const char* old : {"functions", "function_call"}) {
     if (fields.Find(old) != nullptr) {
       fields.Fail(old, fmt::format("{} is not supported: use tools and tool_choice", old));
@@ -183,10 +207,8 @@ bool ReadToolChoice(RequestFields& fields, bool has_tools) {
     if (!has_tools) fields.Fail("tool_choice", "tool_choice \"auto\" needs tools");
     return true;
   }
-  fields.Fail("tool_choice", fmt::format("tool_choice must be \"auto\" or \"none\": {} is not "
-                                         "supported, as the answer's form cannot be forced",
-                                         choice->is_object() ? "a named tool" : Excerpt(*choice)));
-  return false;
+  ReadForcedCall(fields, *choice, prompt);
+  return true;
 }
 
 // The objects of a list, each read by `read` into `out`.
@@ -246,7 +268,7 @@ void ReadChatPrompt(RequestFields& fields, const json::object* defaults, ChatPro
   }
   ReadObjects(fields, "messages", kMaxMessages, ReadMessage, &prompt->messages);
   ReadObjects(fields, "tools", kMaxTools, ReadTool, &prompt->tools);
-  if (!ReadToolChoice(fields, !prompt->tools.empty())) prompt->tools.clear();
+  if (!fields.failed() && !ReadToolChoice(fields, prompt)) prompt->tools.clear();
   if (fields.failed()) return;
   prompt->continue_final_message = ReadContinuation(fields, *messages, prompt);
   if (const json::object* kwargs = fields.Object("chat_template_kwargs")) {

@@ -88,6 +88,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // connection_generation.cc
   void StartLimit(const Exchange& exchange, boost::asio::steady_timer& limit) const;
   awaitable<bool> Generate(Exchange& exchange, Generation& generation);
+  awaitable<std::optional<ApiError>> AwaitGrammar(Generation& generation);
   awaitable<bool> Pump(Exchange& exchange, Generation& generation, RequestStream& stream);
   awaitable<bool> Respond(Exchange& exchange, HttpResponse wanted);
   void Log(const Exchange& exchange, int status) const;

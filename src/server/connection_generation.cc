@@ -2,6 +2,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -44,6 +45,47 @@ std::optional<ApiError> EndedBy(bool aborting, const Exchange& exchange,
 
 }  // namespace
 
+// Until it is compiled, the deadline, or nobody waits for it any more.
+asio::awaitable<std::optional<ApiError>> Connection::AwaitGrammar(Generation& generation) {
+  const std::string param = generation.asked_grammar()->param;
+  GrammarCompiler* const grammars = context_.api.load()->grammars();
+  if (grammars == nullptr)
+    co_return BadParameter(param, param + " is not supported by this server");
+  struct Wait {
+    std::optional<GrammarCompiler::Made> made;
+    bool expired = false;
+  };
+  const auto wait = std::make_shared<Wait>();
+  const auto executor = client_->socket().get_executor();
+  grammars->Get(generation.asked_grammar()->spec,
+                [wait, executor, client = client_](GrammarCompiler::Made made) {
+                  asio::post(executor, [wait, client, made = std::move(made)]() mutable {
+                    wait->made = std::move(made);
+                    client->Notify();
+                  });
+                });
+  asio::steady_timer deadline(executor, grammars->options().deadline);
+  deadline.async_wait([wait, client = client_](error_code error) {
+    wait->expired = !error;
+    client->Notify();
+  });
+  while (!wait->made && !wait->expired && !client_->gone() && !aborting_) {
+    co_await client_->Changed();
+  }
+  client_->Notify();  // others may have waited for what was passed over here
+  if (wait->made && wait->made->ok()) {
+    generation.SetGrammar(std::move(*wait->made).value());
+    co_return std::nullopt;
+  }
+  if (wait->made && wait->made->status().code() == StatusCode::kInvalidArgument) {
+    co_return BadParameter(param, fmt::format("{}: {}", param, wait->made->status().message()));
+  }
+  if (wait->made) co_return EngineError(wait->made->status());
+  if (aborting_) co_return EngineError(Unavailable("The server is shutting down."));
+  co_return EngineError(Unavailable("{} takes more than {} s to compile: simplify it, or try again",
+                                    param, grammars->options().deadline.count() / 1000));
+}
+
 asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& generation) {
   std::optional<RequestStream> stream;
   Api& api = *context_.api;
@@ -52,6 +94,14 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& gener
   });
   asio::steady_timer limit(client_->socket().get_executor());
   StartLimit(exchange, limit);
+  if (generation.asked_grammar()) {
+    const std::optional<ApiError> error = co_await AwaitGrammar(generation);
+    if (error) {
+      generation.Fail(*error, "error");
+      co_await client_->StopWatch();
+      co_return co_await Refuse(exchange, *error);
+    }
+  }
   const Status status = stream->Submit(generation.Requests());
   if (!status.ok()) {
     const ApiError error = EngineError(status);

@@ -54,6 +54,7 @@ Generation::Generation(GenerationSetup&& setup, const char* object_name)
 Generation::~Generation() = default;
 
 std::vector<GenerateRequest> Generation::Requests() const {
+  CHECK(asked_grammar().has_value() == (grammar_ != nullptr), "a request without its grammar");
   const GenerationParams& params = setup_.params;
   std::vector<GenerateRequest> requests;
   for (size_t i = 0; i < choices_.size(); ++i) {
@@ -74,6 +75,8 @@ std::vector<GenerateRequest> Generation::Requests() const {
         }
       }
     }
+    request.grammar = grammar_;
+    request.grammar_after = setup_.grammar_after;
     request.prompt_logprobs = params.prompt_logprobs;
     if (prompt(i).echo) {
       request.prompt_logprobs = std::max(request.prompt_logprobs, params.sampling.logprobs);

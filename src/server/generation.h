@@ -4,8 +4,10 @@
 
 #include <boost/json.hpp>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -36,7 +38,8 @@ struct GenerationSetup {
   GenerationParams params;
   std::vector<GenerationPrompt> prompts;
   std::vector<TokenId> eos_tokens;
-  std::vector<TokenId> kept_special;  // see TextStreamOptions
+  std::vector<TokenId> kept_special;     // see TextStreamOptions
+  std::optional<TokenId> grammar_after;  // what ends the thinking before a grammar begins
   PlacesInFlight places;
 };
 
@@ -45,6 +48,9 @@ class Generation {
   virtual ~Generation();
 
   bool streams() const { return setup_.params.stream; }
+  // What the answer is to be held to, if anything; SetGrammar() before Requests().
+  const std::optional<AskedGrammar>& asked_grammar() const { return setup_.params.grammar; }
+  void SetGrammar(std::shared_ptr<const Grammar> grammar) { grammar_ = std::move(grammar); }
   // One per choice, prompt by prompt.
   std::vector<GenerateRequest> Requests() const;
   // News of the request at `index`. A stream's events are appended to `*events`.
@@ -122,6 +128,7 @@ class Generation {
   const int64_t created_;  // Unix time
   const int64_t arrival_ns_;
   TextStreamOptions text_options_;
+  std::shared_ptr<const Grammar> grammar_;
   std::vector<ChoiceState> choices_;
   size_t open_choices_ = 0;
   std::vector<size_t> cancels_;

@@ -196,6 +196,7 @@ void ReadParams(RequestFields& fields, const RequestLimits& limits, GenerationPa
   params->service_tier = fields.String("service_tier", "");
   ReadTruncation(fields, limits, params);
   ReadTokenIds(fields, limits, params);
+  params->grammar = ReadGrammar(fields);
 }
 
 void CheckMinTokens(RequestFields& fields, const GenerationParams& params) {

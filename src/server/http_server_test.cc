@@ -255,6 +255,12 @@ TEST_F(HttpServerTest, AnOverlongPromptIsRefusedWithTheNumbers) {
   EXPECT_NE(message.find("maximum context length is 4096 tokens"), std::string::npos) << message;
   EXPECT_NE(message.find("leaves no room for an answer"), std::string::npos) << message;
   EXPECT_EQ(response.parsed().at("error").at("code"), json::value("context_length_exceeded"));
+  // A prompt that fills the context to its last token.
+  std::string ids = "5";
+  for (int i = 1; i < 4096; ++i) ids += ",5";
+  const Response full = client.Ask("POST", "/v1/completions",
+                                   fmt::format(R"({{"prompt": [{}], "max_tokens": 1}})", ids));
+  EXPECT_EQ(full.parsed().at("error").at("code"), json::value("context_length_exceeded"));
   EXPECT_EQ(client.Ask("POST", kChat, Chat("hi", R"(, "max_tokens": 4097)")).status, 400);
   EXPECT_EQ(client.Ask("POST", kChat, Chat(std::string(3 << 20, 'x'))).status, 400);
 }

@@ -76,6 +76,15 @@ std::optional<ApiError> ParseChat(const json::object& body, const RequestLimits&
   request->parallel_tool_calls = fields.Bool("parallel_tool_calls", true);
   request->include_reasoning = fields.Bool("include_reasoning", true);
   if (!fields.failed()) ReadChatPrompt(fields, limits.chat_defaults, &request->prompt);
+  if (request->prompt.must_call && (params.ignore_eos || params.min_tokens > 0)) {
+    fields.Fail(params.ignore_eos ? "ignore_eos" : "min_tokens",
+                "ignore_eos and min_tokens contradict a tool_choice that forces a call");
+  }
+  if (params.grammar && !request->prompt.tools.empty()) {
+    fields.Fail("tools", fmt::format("tools cannot be called where {} holds the answer: say "
+                                     "tool_choice: \"none\", or leave one of them out",
+                                     params.grammar->param));
+  }
   if (!fields.failed() && fields.Bool("echo", false)) {
     const json::object& last = request->prompt.messages.back().get_object();
     const json::value& content = last.at("content");

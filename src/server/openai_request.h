@@ -12,6 +12,7 @@
 #include "base/ids.h"
 #include "engine/messages.h"
 #include "server/api_error.h"
+#include "server/structured_fields.h"
 
 namespace fathom {
 
@@ -63,6 +64,7 @@ struct GenerationParams {
   std::optional<int32_t> truncate_prompt_tokens;
   bool truncate_right = false;  // its last tokens go, otherwise its first
   std::string service_tier;     // "" if not named
+  std::optional<AskedGrammar> grammar;
 };
 
 // Lives in the storage of the body that it was read from.
@@ -72,6 +74,8 @@ struct ChatPrompt {
   boost::json::array messages;  // as chat templates expect them: content is a string or null
   boost::json::array tools;     // empty with tool_choice "none"
   boost::json::object template_kwargs;
+  bool must_call = false;      // the answer is a call of one of the tools
+  std::string must_call_name;  // ... of this one; "": of any
   bool add_generation_prompt = true;
   bool continue_final_message = false;  // the last message's content is the answer's beginning
 };

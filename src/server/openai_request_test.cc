@@ -147,14 +147,16 @@ TEST(ParseChat, ErrorsNameTheParameter) {
 }
 
 TEST(ParseChat, WhatIsNotSupportedSaysSo) {
-  EXPECT_EQ(BadChat(R"("response_format": {"type": "json_object"})"), "response_format");
-  EXPECT_EQ(BadChat(R"("tools": [{"function": {"name": "f"}}], "tool_choice": "required")"),
+  EXPECT_EQ(BadChat(R"("tools": [{"function": {"name": "f"}}], "tool_choice": "always")"),
             "tool_choice");
   EXPECT_EQ(BadChat(R"("tool_choice": {"type": "function", "function": {"name": "f"}})"),
             "tool_choice");
+  EXPECT_EQ(BadChat(R"("tools": [{"function": {"name": "g"}}],
+                       "tool_choice": {"type": "function", "function": {"name": "f"}})"),
+            "tool_choice");
+  GoodChat(R"("tools": [{"function": {"name": "f"}}], "tool_choice": "required")");
   EXPECT_EQ(BadChat(R"("best_of": 2)"), "best_of");
   EXPECT_EQ(BadChat(R"("suffix": "end")"), "suffix");
-  EXPECT_EQ(BadChat(R"("guided_json": {})"), "guided_json");
   EXPECT_EQ(BadChat(R"("functions": [])"), "functions");
   GoodChat(R"("response_format": {"type": "text"}, "best_of": 1, "use_beam_search": false)");
 }

@@ -35,14 +35,22 @@ void Refuse(RequestFields& fields) {
   if (inner.String("verbosity", "medium") != "medium") {
     inner.Fail("verbosity", "text.verbosity is not supported; it may only be \"medium\"");
   }
+}
+
+// text.format, which says a schema beside its type, as chat's response_format.
+void ReadFormat(RequestFields& fields, json::object* chat) {
+  const json::object* text = fields.Object("text");
+  if (text == nullptr) return;
+  RequestFields inner(*text, fields.error(), "text");
   const json::object* format = inner.Object("format");
   if (format == nullptr) return;
-  const json::value* type = format->if_contains("type");
-  if (type == nullptr || *type != json::value("text")) {
-    inner.Fail("format",
-               "text.format is not supported beyond {\"type\": \"text\"}: output cannot "
-               "be constrained to a grammar yet");
+  json::object described(chat->storage()), schema(chat->storage());
+  if (const json::value* type = format->if_contains("type")) described["type"] = *type;
+  for (const char* key : {"schema", "strict"}) {
+    if (const json::value* value = format->if_contains(key)) schema[key] = *value;
   }
+  if (!schema.empty()) described["json_schema"] = std::move(schema);
+  (*chat)["response_format"] = std::move(described);
 }
 
 json::array ReadTools(RequestFields& fields, const json::storage_ptr& storage) {
@@ -104,6 +112,10 @@ json::object Shown(const json::object& body) {
     return value != nullptr && !value->is_null() ? json::value(*value, json::storage_ptr())
                                                  : otherwise;
   };
+  json::value format = {{"type", "text"}};
+  const json::value text = given("text", json::object());
+  const json::value* own = text.is_object() ? text.get_object().if_contains("format") : nullptr;
+  if (own != nullptr && !own->is_null()) format = *own;
   json::object shown = {
       {"background", false},
       {"instructions", given("instructions", nullptr)},
@@ -115,7 +127,7 @@ json::object Shown(const json::object& body) {
       {"reasoning", given("reasoning", json::object{{"effort", nullptr}, {"summary", nullptr}})},
       {"service_tier", "default"},
       {"temperature", given("temperature", nullptr)},
-      {"text", {{"format", {{"type", "text"}}}, {"verbosity", "medium"}}},
+      {"text", {{"format", format}, {"verbosity", "medium"}}},
       {"tool_choice", given("tool_choice", "auto")},
       {"tools", given("tools", json::array())},
       {"top_logprobs", 0},
@@ -133,6 +145,7 @@ void Rename(ApiError* error) {
   if (error->param == "max_tokens") error->param = "max_output_tokens";
   if (error->param == "reasoning_effort") error->param = "reasoning.effort";
   if (error->param.starts_with("messages")) error->param = "input";
+  if (error->param.starts_with("response_format")) error->param = "text.format";
 }
 
 }  // namespace
@@ -149,6 +162,7 @@ std::optional<ApiError> ParseResponses(const json::object& body, const RequestLi
   json::array tools = ReadTools(fields, body.storage());
   ReadToolChoice(fields, !tools.empty(), &chat);
   CopyFields(fields, limits, &chat);
+  ReadFormat(fields, &chat);
   const std::string instructions = fields.String("instructions", "");
   fields.String("previous_response_id", "");
   request->store = fields.Bool("store", true);

@@ -10,6 +10,7 @@
 #include "chat/chat_template.h"
 #include "chat/tool_call_reader.h"
 #include "engine/messages.h"
+#include "grammar/grammar_compiler.h"
 #include "server/openai_request.h"
 #include "server/request_stream.h"
 #include "tokenizer/tokenizer.h"
@@ -30,8 +31,9 @@ struct ServedEngine {
   std::string sources;                   // of this build, for benchmarks; "": not said
   SamplingDefaults defaults;
   std::vector<TokenId> eos_tokens;
-  int32_t vocab_size = 0;     // token ids that requests may name: below this
-  int32_t max_choices = 256;  // prompts x n of one HTTP request
+  int32_t vocab_size = 0;               // token ids that requests may name: below this
+  GrammarCompiler* grammars = nullptr;  // null: answers are free
+  int32_t max_choices = 256;            // prompts x n of one HTTP request
   int32_t max_logprobs = kMaxTopLogprobs;
   boost::json::object chat_defaults = {};  // template kwargs that requests leave open
 };

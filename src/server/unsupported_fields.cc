@@ -31,18 +31,11 @@ constexpr Unsupported kUnsupported[] = {
     {"kv_transfer_params", "null"},
     {"return_prompt_text", "false"},
     {"return_hidden_states", "false"},
-    // Constrained output.
-    {"guided_json", "null"},
-    {"guided_regex", "null"},
-    {"guided_choice", "null"},
-    {"guided_grammar", "null"},
+    // Constrained output, beyond structured_fields.h.
     {"guided_decoding_backend", "null"},
-    {"structured_outputs", "null"},
+    {"guided_whitespace_pattern", "null"},
     {"structural_tag", "null"},
-    {"regex", "null"},
-    {"ebnf", "null"},
     {"grammar", "null"},
-    {"json_schema", "null"},
     // What is no text, or comes from elsewhere.
     {"prompt_embeds", "null"},
     {"audio", "null"},
@@ -68,14 +61,6 @@ void RefuseUnsupported(RequestFields& fields) {
     fields.Fail(key, fmt::format("{} is not supported{}", key,
                                  allowed.is_null() ? std::string(": leave it out")
                                                    : fmt::format("; it may only be {}", harmless)));
-  }
-  const json::object* format = fields.Object("response_format");
-  if (format == nullptr) return;
-  const json::value* type = format->if_contains("type");
-  if (type == nullptr || *type != json::value("text")) {
-    fields.Fail("response_format",
-                "response_format is not supported beyond {\"type\": \"text\"}: output cannot be "
-                "constrained to a grammar yet");
   }
 }
 

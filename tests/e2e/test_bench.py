@@ -111,6 +111,44 @@ def test_what_a_server_refuses_is_said(server):
     assert nobody.returncode == 1 and "cannot connect" in nobody.stderr
 
 
+CHAT = ("--endpoint", "/v1/chat/completions")
+TALKS = (*CHAT, "--dataset", "multi-turn")
+
+
+def test_talks_grow_and_find_their_beginning(server):
+    result = load(server, *TALKS, "--turns", 3, "--num-prompts", 6, "--think-time", 0.01,
+                  "--random-input-len", 200, "--random-output-len", 8, "--seed", 5)
+    assert (result["completed"], result["turns"], result["dataset"]) == (6, 3, "multi-turn")
+    turns = result["by_turn"]
+    assert [turn["turn"] for turn in turns] == [1, 2, 3]
+    tokens = [turn["total_input_tokens"] for turn in turns]
+    # Each question has 200 words, so that a turn is longer by that than the one before.
+    assert tokens[1] - tokens[0] >= 2 * 200 and tokens[2] - tokens[1] >= 2 * 200
+    assert sum(tokens) == result["total_input_tokens"]
+    # Of the question before, three pages of 64 tokens are found.
+    assert turns[1]["cached_share"] >= 3 * 64 * 2 / tokens[1] and turns[2]["cached_share"] > turns[1]["cached_share"]
+    assert result["cached_share"] == pytest.approx(result["total_cached_tokens"] / result["total_input_tokens"])
+
+
+def test_talks_take_their_time(server):
+    """Two talks at once, each with three pauses of which the mean is 0.2 s."""
+    result = load(server, *TALKS, "--turns", 4, "--num-prompts", 8, "--think-time", 0.2, "--seed", 3, *SMALL)
+    assert result["completed"] == 8 and result["duration"] > 0.15
+    one = load(server, *TALKS, "--turns", 4, "--num-prompts", 8, "--think-time", 0.2, "--seed", 3, "--max-concurrency", 1, *SMALL)
+    assert one["duration"] > result["duration"]
+
+
+def test_talks_are_refused_where_they_cannot_be(server):
+    def refused(*arguments):
+        done = run("serve", "--base-url", server.url, *arguments)
+        assert done.returncode == 1
+        return done.stderr
+
+    assert "add --endpoint /v1/chat/completions" in refused("--dataset", "multi-turn")
+    assert "talks have 5 turns each" in refused(*TALKS, "--num-prompts", 6)
+    assert "leave --dataset-path out" in refused(*TALKS, "--num-prompts", 5, "--dataset-path", __file__)
+
+
 @contextmanager
 def fake_server(answer):
     """A server whose n-th completion has the status and the events that answer(n) gives."""
@@ -246,3 +284,21 @@ def test_offline_with_experts_drawn_at_random(tmp_path):
 def test_random_weights_are_served_with_a_folders_tokenizer():
     with serving("--load-format", "dummy", "--num-layers", "2") as dummy:
         assert load(dummy, "--num-prompts", 3, *SMALL)["total_output_tokens"] == 36
+
+
+def test_turns_behind_one_that_failed_are_not_sent():
+    asked = []
+
+    def answer(count):
+        asked.append(count)
+        if count == 2:
+            return 500, ['{"error": {"message": "broken"}}']
+        text = event(choices=[{"delta": {"content": "yes"}, "finish_reason": "stop"}])
+        return 200, [text, "data: [DONE]\n\n"]
+
+    with fake_server(answer) as url:
+        done = run("serve", "--base-url", url, *TALKS, "--turns", 3, "--num-prompts", 3, "--num-warmups", 0,
+                   "--think-time", 0, "--model", "m", "--json")
+    assert asked == [1, 2] and done.returncode == 1
+    result = json.loads(done.stdout)
+    assert (result["completed"], result["failed"]) == (1, 2) and "broken" in result["errors"][0]

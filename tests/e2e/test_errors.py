@@ -28,9 +28,9 @@ def refused(client, **options):
         ("max_tokens", {"max_tokens": 0}),
         ("top_logprobs", {"logprobs": True, "top_logprobs": 21}),
         ("logit_bias", {"logit_bias": {"999999": 1}}),
-        ("response_format", {"response_format": {"type": "json_object"}}),
+        ("response_format.type", {"response_format": {"type": "xml"}}),
         ("tool_choice", {"tools": [{"type": "function", "function": {"name": "f"}}],
-                         "tool_choice": "required"}),
+                         "tool_choice": "always"}),
         ("messages", {"messages": []}),
         ("messages[0].content", {"messages": [{"role": "user", "content": [
             {"type": "image_url", "image_url": {"url": "data:,"}}]}]}),

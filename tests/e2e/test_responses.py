@@ -137,9 +137,9 @@ def test_length(client):
     "named, options",
     [
         ("background", {"background": True}),
-        ("text.format", {"text": {"format": {"type": "json_object"}}}),
+        ("text.format", {"text": {"format": {"type": "xml"}}}),
         ("tools[0].type", {"tools": [{"type": "web_search"}]}),
-        ("tool_choice", {"tools": TOOLS, "tool_choice": "required"}),
+        ("tool_choice", {"tools": TOOLS, "tool_choice": {"type": "function", "name": "nothing"}}),
         ("input[0].content[0].type", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
         ("max_output_tokens", {"max_output_tokens": 0}),
         ("reasoning.effort", {"reasoning": {"effort": "much"}}),

@@ -7,6 +7,7 @@ S = "statement"
 SCHEDULER = "scheduler_test; simulation_test"
 P = "src/scheduler/planning.cc"
 Q = "src/scheduler/scheduler.cc"
+A = "src/scheduler/admission.cc"
 FAULTS = [
     # Which rows a step has.
     (P, "static_cast<int32_t>(planned.size()) == budget", "false", SCHEDULER),
@@ -17,12 +18,12 @@ FAULTS = [
     (P, "tokens > group.tokens_left", "tokens > group.tokens_left + 1", SCHEDULER),
     (P, "prefill_left_out_ |= !group.prefills;\n    return;", "return;", SCHEDULER, S),
     (P, "if (hold_back) prefill_left_out_ = false;", ";", SCHEDULER, S),
-    (P, "waiting_.empty() || waiting_.front()->rows_in_flight > 0", "waiting_.empty()", SCHEDULER),
-    (P, "best != nullptr && room <= most", "best != nullptr && room >= most", SCHEDULER),
-    (P, "static_cast<int64_t>(group.running.size())", "int64_t{0}", SCHEDULER),
+    (A, "if (seq.rows_in_flight > 0) return;", ";", SCHEDULER, S),
+    (A, "best.group != nullptr && room <= most", "best.group != nullptr && room >= most", SCHEDULER),
+    (A, "static_cast<int64_t>(group.running.size())", "int64_t{0}", SCHEDULER),
     (P, "begin < seq.prompt_size() ? seq.prompt_size() : end", "end", SCHEDULER),
     (P, "begin % options_.prefill_chunk", "0", SCHEDULER),
-    (P, "turn_ = std::max(turn_, seq.turn);", ";", SCHEDULER, S),
+    (A, "turn_ = std::max(turn_, seq.turn);", ";", SCHEDULER, S),
     (P, "PagesSoonFree(group) >= pages_owed + needed", "PagesSoonFree(group) >= needed", SCHEDULER),
     (P, "if (is_self) return false;", ";", SCHEDULER, S),
     (P, "end == seq.prefill_end", "end == prompt_end", SCHEDULER),
@@ -43,9 +44,9 @@ FAULTS = [
     (Q, "++preemptions_;", ";", SCHEDULER, S),
     # Pages.
     ("src/cache/page_pool.cc", "n > free_pages()", "n >= free_pages()", "cache_test; " + SCHEDULER),
-    ("src/cache/page_pool.cc", "--references_[Raw(page)] == 0", "--references_[Raw(page)] >= 0", "cache_test"),
-    ("src/cache/page_pool.cc", "++references_[Raw(page)];", ";", "cache_test", S),
-    ("src/cache/page_pool.cc", "references_[Raw(page)] = 1;", "references_[Raw(page)] = 2;", "cache_test", S),
+    ("src/cache/page_pool.cc", "--dropped.references == 0", "--dropped.references >= 0", "cache_test"),
+    ("src/cache/page_pool.cc", "++shared.references;", ";", "cache_test", S),
+    ("src/cache/page_pool.cc", "pages_[Checked(page)].references = 1;", "pages_[Checked(page)].references = 2;", "cache_test", S),
     # Sampling.
     ("src/sampling/sampler.cc", "top_ids.size() / vectors()", "static_cast<size_t>(top)", "sampling_test"),
     ("src/sampling/sampler.cc", "top_logprobs[vector * width + i]", "top_logprobs[i]", "sampling_test"),
@@ -71,8 +72,8 @@ FAULTS = [
     ("src/ops/adjust_logits/adjust_logits_reference.cc", "logit -= frequency * static_cast<float>(count);",
      "logit -= frequency;", "ops_test *Adjust*", S),
     ("src/ops/adjust_logits/adjust_logits_reference.cc",
-     "a.slots.generated.As<int32_t>()[slot] >= a.slots.min_tokens.As<int32_t>()[slot]",
-     "a.slots.generated.As<int32_t>()[slot] > a.slots.min_tokens.As<int32_t>()[slot]", "ops_test *Adjust*"),
+     "output.Generated(a.slots) >= a.slots.min_tokens.As<int32_t>()[slot]",
+     "output.Generated(a.slots) > a.slots.min_tokens.As<int32_t>()[slot]", "ops_test *Adjust*"),
     ("src/ops/commit/commit_reference.cc",
      "s.generated.As<int32_t>()[slot] < s.min_tokens.As<int32_t>()[slot]", "false", "ops_test *Commit*"),
     ("src/ops/commit/commit_reference.cc", "++s.counts.As<int32_t>(slot)[tokens[i]];", ";", "ops_test *Commit*", S),
@@ -129,13 +130,13 @@ FAULTS = [
      "server_test; regressions_test"),
     ("src/server/json_fields.cc", "range.above_min ? number <= range.min : number < range.min", "number < range.min",
      "server_test"),
-    ("src/server/prompt_encoder.cc", "room < params.max_tokens.value_or(1)", "room + 1 < params.max_tokens.value_or(1)",
+    ("src/server/prompt_encoder.cc", "room < std::min(wanted, 1)", "room + 1 < std::min(wanted, 1)",
      "http_server_test HttpServerTest.*"),
     # Chat.
     ("src/chat/output_parser.cc", "if (marker.starts_with(rest)) return {at, {}};", ";", "output_parser_test", S),
-    ("src/chat/output_parser.cc", "if (state_ == State::kName) AbandonCall(delta);\n  return delta;", "return delta;",
+    ("src/chat/output_parser.cc", "if (state_ == State::kCallHead) AbandonCall(delta);", ";",
      "output_parser_test", S),
-    ("src/chat/output_parser.cc", "name_.size() > kMaxToolNameBytes", "false", "output_parser_test"),
+    ("src/chat/output_parser.cc", "call_.head().size() > kMaxToolNameBytes", "false", "output_parser_test"),
     ("src/chat/output_parser.cc", "has_think_token && !inside && !prompt.ends_with(kEndThink)",
      "has_think_token && !inside", "output_parser_test"),
     # Tokens.

@@ -2,6 +2,7 @@
 that is chosen at run time, builds the copy once, and runs for each fault the tests that must fail.
 
     tests/mutants/run.py build/mutants [--only 7,8] [--jobs 2]
+    tests/mutants/run.py --check        only whether each fault still has its one place in the sources
 
 Ends with status 1, and names them, if faults went unnoticed. On two cores that others used as well
 the build took 8 minutes, and the tests of all faults a minute and a half."""
@@ -63,6 +64,14 @@ def copy_tree(tree):
     write_if_other(tree / "src/base/fault.h", (ROOT / "tests/mutants/fault.h").read_bytes())
 
 
+def check():
+    """A changed line may leave a fault without its place."""
+    for file in sorted({fault[0] for fault in FAULTS}):
+        if not (ROOT / file).exists():
+            sys.exit(f"{file} has faults in tests/mutants/faults.py, and is not there")
+        with_faults(file, (ROOT / file).read_text())
+
+
 def programs(fault):
     """[(program, filter)]"""
     return [tuple((test.split() + ["*"])[:2]) for test in fault[3].split("; ")]
@@ -86,10 +95,15 @@ def fails(build, program, only, number):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--check", action="store_true")
     parser.add_argument("--only", type=lambda text: [int(n) for n in text.split(",")], help="faults, by number")
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
+    if args.check:
+        return check()
+    if args.folder is None:
+        parser.error("say into which folder the copy goes, or --check")
     tree, build = args.folder.resolve() / "tree", args.folder.resolve() / "tree" / "build"
     began = time.monotonic()
     copy_tree(tree)

@@ -1,3 +1,4 @@
+#include "base/token_mask.h"
 #include "ops/check.h"
 
 namespace fathom {
@@ -28,6 +29,8 @@ void Check(const AdjustLogitsArgs& a) {
   const int64_t biases = s.bias_ids.dim(1);
   CheckTensor("adjust_logits: slots.bias_ids", s.bias_ids, DType::kI32, {slots, biases});
   CheckTensor("adjust_logits: slots.bias_values", s.bias_values, DType::kF32, {slots, biases});
+  CheckTensor("adjust_logits: slots.masked", s.masked, DType::kI32, {slots});
+  CheckTensor("adjust_logits: slots.mask", s.mask, DType::kI32, {slots, MaskWords(vocab)});
   CheckLive("adjust_logits: live", a.live);
 }
 

@@ -1,9 +1,11 @@
 // Bias, penalties and bans on CUDA.
 //   formula:       as ops.h says for AdjustLogitsArgs
 //   data mapping:  a block of 1024 threads per logit vector: biases first, then a pass over the
-//                  vocabulary if the request asks for penalties, then bans
+//                  vocabulary if the request asks for penalties, then bans, then another pass if
+//                  it has a mask
 //   bytes, FLOPs:  8 bytes a bias; 13 bytes a token of the vocabulary where penalised; the drafts
-//                  before a vector are compared with each token, from L1
+//                  before a vector are compared with each token, from L1; at most 4 bytes and a bit
+//                  a token where masked
 //   accumulator:   none
 //   expected time: without penalties one launch (3 us), else 129k x 13 bytes a vector; not measured
 #include "cuda/kernels.cuh"
@@ -18,12 +20,12 @@ struct Adjustment {
   Slices<float> logits;
   int64_t vocab, slots, tokens, most_drafts;
   const int32_t *index, *ordinal, *token_slot, *live;
-  Slices<const int32_t> bias_ids, counts, stop_tokens, drafts;
+  Slices<const int32_t> bias_ids, counts, stop_tokens, drafts, mask;
   Slices<const float> bias_values;
   Slices<const uint8_t> in_prompt;
   int biases, stops;
   const float *presence, *frequency, *repetition;
-  const int32_t *generated, *min_tokens;
+  const int32_t *generated, *min_tokens, *masked;
 };
 
 // Each id once, with all its values in order.
@@ -68,6 +70,25 @@ __device__ inline void Penalise(const Adjustment& a, float* logits, int32_t slot
   }
 }
 
+__device__ inline void BanStopTokens(const Adjustment& a, float* logits, int32_t slot,
+                                     int32_t drafts_before) {
+  if (a.generated[slot] + drafts_before >= a.min_tokens[slot]) return;
+  for (int i = threadIdx.x; i < a.stops; i += blockDim.x) {
+    const int32_t stop = a.stop_tokens[slot][i];
+    DEVICE_CHECK(stop < a.vocab, "adjust_logits: stop token", stop);
+    if (stop >= 0) logits[stop] = -INFINITY;
+  }
+}
+
+// May meet the ban at a token: both write the same.
+__device__ inline void Mask(const Adjustment& a, float* logits, int32_t slot) {
+  if (a.masked[slot] == 0) return;
+  for (int64_t v = threadIdx.x; v < a.vocab; v += blockDim.x) {
+    const auto word = static_cast<uint32_t>(a.mask[slot][v / 32]);
+    if ((word >> (v % 32) & 1) == 0) logits[v] = -INFINITY;
+  }
+}
+
 __global__ void AdjustLogits(Adjustment a) {
   AfterPriorKernels();
   const int64_t vector = blockIdx.x;
@@ -83,12 +104,8 @@ __global__ void AdjustLogits(Adjustment a) {
   __syncthreads();
   Penalise(a, logits, slot, ordinal);
   __syncthreads();
-  if (a.generated[slot] + ordinal >= a.min_tokens[slot]) return;
-  for (int i = threadIdx.x; i < a.stops; i += blockDim.x) {
-    const int32_t stop = a.stop_tokens[slot][i];
-    DEVICE_CHECK(stop < a.vocab, "adjust_logits: stop token", stop);
-    if (stop >= 0) logits[stop] = -INFINITY;
-  }
+  BanStopTokens(a, logits, slot, ordinal);
+  Mask(a, logits, slot);
 }
 
 }  // namespace kernels
@@ -111,6 +128,7 @@ void AdjustLogitsCuda(OpContext& context, const AdjustLogitsArgs& a) {
                                  .counts = SlicesOf<const int32_t>(s.counts),
                                  .stop_tokens = SlicesOf<const int32_t>(s.stop_tokens),
                                  .drafts = SlicesOf<const int32_t>(s.drafts),
+                                 .mask = SlicesOf<const int32_t>(s.mask),
                                  .bias_values = SlicesOf<const float>(s.bias_values),
                                  .in_prompt = SlicesOf<const uint8_t>(s.in_prompt),
                                  .biases = static_cast<int>(s.bias_ids.dim(1)),
@@ -119,7 +137,8 @@ void AdjustLogitsCuda(OpContext& context, const AdjustLogitsArgs& a) {
                                  .frequency = Data<float>(s.frequency),
                                  .repetition = Data<float>(s.repetition),
                                  .generated = Data<int32_t>(s.generated),
-                                 .min_tokens = Data<int32_t>(s.min_tokens)};
+                                 .min_tokens = Data<int32_t>(s.min_tokens),
+                                 .masked = Data<int32_t>(s.masked)};
   LaunchOverlapped(AdjustLogits, static_cast<unsigned>(a.logits.dim(0)), 1024, 0,
                    Cuda(context).get(), adjustment);
   Cuda(context).CheckLaunch("adjust_logits", a.logits);

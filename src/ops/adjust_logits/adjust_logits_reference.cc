@@ -63,6 +63,15 @@ void Ban(const AdjustLogitsArgs& a, int64_t vector, const Output& output) {
   }
 }
 
+void Mask(const AdjustLogitsArgs& a, int64_t vector, int32_t slot) {
+  if (a.slots.masked.As<int32_t>()[slot] == 0) return;
+  const int32_t* words = a.slots.mask.As<int32_t>(slot);
+  for (int64_t v = 0; v < a.logits.dim(1); ++v) {
+    const bool allowed = (static_cast<uint32_t>(words[v / 32]) >> (v % 32) & 1) != 0;
+    if (!allowed) a.logits.As<float>(vector)[v] = -std::numeric_limits<float>::infinity();
+  }
+}
+
 }  // namespace
 
 void AdjustVector(const AdjustLogitsArgs& a, int64_t vector) {
@@ -77,6 +86,7 @@ void AdjustVector(const AdjustLogitsArgs& a, int64_t vector) {
   AddBias(a, vector, slot);
   Penalise(a, vector, output);
   Ban(a, vector, output);
+  Mask(a, vector, slot);
 }
 
 void AdjustLogitsReference(OpContext&, const AdjustLogitsArgs& a) {

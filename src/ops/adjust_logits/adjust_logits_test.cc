@@ -88,6 +88,28 @@ TEST_P(AdjustLogitsTest, EachInItsPlace) {
   ExpectSameBits(RunVectors(GetParam(), slots, x, {2}), x);
 }
 
+// After all else, and of its slot alone; a mask that is not in use says nothing.
+TEST_P(AdjustLogitsTest, AMaskLeavesWhatItAllows) {
+  TestSlots slots(3, kVocab);
+  const std::vector<float> x = Normals(3 * kVocab, 7, 10);
+  for (int64_t word = 0; word < slots.mask.view().dim(1); ++word) {
+    At<int32_t>(slots.mask, 1, word) = word % 3 == 0 ? -1 : static_cast<int32_t>(0x80000001u);
+  }
+  ExpectSameBits(RunVectors(GetParam(), slots, x, {0, 1, 2}), x);
+  At<int32_t>(slots.masked, 1) = 1;
+  At<int32_t>(slots.bias_ids, 1, 0) = 40;  // forbidden all the same
+  At<float>(slots.bias_values, 1, 0) = 100;
+  At<int32_t>(slots.stop_tokens, 1, 0) = 299;  // banned, though allowed
+  At<int32_t>(slots.min_tokens, 1) = 1;
+  std::vector<float> expected = x;
+  for (int v = 0; v < kVocab; ++v) {
+    const bool allowed = v / 32 % 3 == 0 || v % 32 == 0 || v % 32 == 31;
+    if (!allowed || v == 299) expected[kVocab + v] = -INFINITY;
+  }
+  EXPECT_EQ(expected[kVocab + 40], -INFINITY);
+  ExpectSameBits(RunVectors(GetParam(), slots, x, {0, 1, 2}), expected);
+}
+
 TEST_P(AdjustLogitsTest, NegativePenaltiesEncourage) {
   TestSlots slots(1, kVocab);
   At<float>(slots.frequency, 0) = -1;

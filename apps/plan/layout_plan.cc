@@ -1,0 +1,89 @@
+#include "layout_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/ids.h"
+#include "model/model.h"
+#include "model/shard.h"
+#include "parallel/peer_view.h"
+
+namespace fathom {
+namespace {
+
+// Of the op that needs most: experts' pairs, as Hopper's kernels lay them out (grouped_gemm_cuda.cc
+// for FP8, bf16_experts_cuda.cu). A loaded model measures it; without a device this is near.
+size_t WorkSpaceBytes(const ModelConfig& config, const Ops& ops, const Shard& shard,
+                      int64_t tokens) {
+  const int64_t hidden = config.hidden_size, each = config.num_experts_per_tok;
+  if (config.n_routed_experts == 0) {
+    return static_cast<size_t>(tokens * shard.Of(config.intermediate_size).size() * 2);
+  }
+  int64_t pairs = tokens * (each + config.n_shared_experts);
+  int64_t inter = shard.Of(config.moe_intermediate_size).size();
+  if (shard.layout.expert_parallel()) {
+    const int world = shard.layout.world();
+    const int64_t local = shard.Experts(config.n_routed_experts).size();
+    const int64_t at_a_time = std::min(ops.exchange_tokens / world, tokens / shard.layout.tensor);
+    pairs = at_a_time * (world * std::min(each, local) + config.n_shared_experts);
+    inter = config.moe_intermediate_size;
+  }
+  const int64_t scales = (hidden + 127) / 128 + (inter + 127) / 128;
+  const int64_t of_pair = config.fp8 ? 3 * hidden + inter + 4 * scales : 2 * (hidden + inter);
+  return static_cast<size_t>(pairs * of_pair);
+}
+
+}  // namespace
+
+int64_t LayoutPlan::group_cache_tokens() const {
+  int64_t pages = INT64_MAX;
+  for (const RankPlan& rank : ranks) pages = std::min(pages, rank.memory.num_pages);
+  return pages * kPageTokens;
+}
+
+Result<LayoutPlan> PlanLayout(const ModelConfig& config, const Ops& ops,
+                              const ParallelLayout& layout, const AssemblyOptions& options,
+                              int64_t memory_bytes) {
+  TRY(CheckLimits(config, ops, layout));
+  LayoutPlan plan{.layout = layout};
+  for (int rank = 0; rank < layout.world(); ++rank) {
+    const Shard shard{
+        .layout = layout, .tensor_rank = rank % layout.tensor, .data_rank = rank / layout.tensor};
+    const auto bytes = [&](bool all) {
+      return PartBytes(config, ops, shard, [&](const SchemaEntry& entry) -> uint64_t {
+        return all || IsReplicated(entry, layout) ? PublishedBytes(entry, config) : 0;
+      });
+    };
+    const int64_t tokens = options.limits.max_num_batched_tokens;
+    const MemoryNeeds needs = NeedsAhead(config, ops, shard, options,
+                                         {.weights = bytes(true),
+                                          .peers = PeerBytes(layout),
+                                          .workspace = WorkSpaceBytes(config, ops, shard, tokens),
+                                          .available = memory_bytes});
+    plan.ranks.push_back({.memory = TRY(PlanMemory(needs)), .replicated_bytes = bytes(false)});
+  }
+  return plan;
+}
+
+std::vector<ParallelLayout> LayoutsOf(int gpus, bool has_experts) {
+  std::vector<ParallelLayout> layouts;
+  for (int tensor = gpus; tensor >= 1; --tensor) {
+    if (gpus % tensor != 0) continue;
+    const int data = gpus / tensor;
+    if (data == 1) layouts.push_back({.tensor = tensor});
+    if (has_experts && gpus > 1) {
+      layouts.push_back({.tensor = tensor, .data = data, .experts = true});
+    }
+  }
+  return layouts;
+}
+
+std::string Describe(const ParallelLayout& layout) {
+  if (layout.world() == 1) return "one GPU";
+  std::string text = layout.tensor > 1 ? fmt::format("tp {}", layout.tensor) : "";
+  if (layout.data > 1) text += fmt::format("{}dp {}", text.empty() ? "" : " x ", layout.data);
+  return layout.experts ? text + " + ep" : text;
+}
+
+}  // namespace fathom

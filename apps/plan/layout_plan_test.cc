@@ -1,0 +1,111 @@
+#include "layout_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "checkpoint/presets.h"
+#include "ops/cuda_properties.h"
+
+namespace fathom {
+namespace {
+
+constexpr int64_t kH200 = 149'570'000'000;
+
+AssemblyOptions OnGpu(int32_t max_model_len = 32768) {
+  AssemblyOptions options{.limits = {.max_model_len = max_model_len}};
+  options.limits.FillDefaults(/*gpu=*/true);
+  return options;
+}
+
+Result<LayoutPlan> Plan(const ModelConfig& config, const ParallelLayout& layout) {
+  return PlanLayout(config, CudaProperties(/*hopper=*/true), layout, OnGpu(), kH200);
+}
+
+size_t Item(const RankPlan& rank, std::string_view name) {
+  for (const MemoryNeed& need : rank.memory.needs.items) {
+    if (need.name == name) return need.bytes.value();
+  }
+  ADD_FAILURE() << name;
+  return 0;
+}
+
+size_t Weights(const char* preset, bool fp8, int32_t layers) {
+  ModelConfig config = PresetConfig(preset).value();
+  config.fp8 = fp8;
+  config.num_layers = layers;
+  config.num_mtp_layers = 0;
+  const Result<LayoutPlan> plan = Plan(config, {});
+  EXPECT_TRUE(plan.ok()) << plan.status().message();
+  return Item(plan->ranks[0], "weights");
+}
+
+// To the byte what loaded models had: weight_bytes of bench/results/h200/.
+TEST(LayoutPlan, WeightsAreThoseThatWereMeasured) {
+  EXPECT_EQ(Weights("v3", true, 5), 28'649'502'816u);
+  EXPECT_EQ(Weights("v2-lite", true, 27), 16'246'680'384u);
+  EXPECT_EQ(Weights("v2-lite", false, 27), 31'526'467'584u);
+}
+
+// Of cut weights each rank has its part, and all have the replicated ones.
+TEST(LayoutPlan, PartsOfRanksAddUpToTheWhole) {
+  ModelConfig config = PresetConfig("v3").value();
+  config.num_layers = 4;
+  config.num_mtp_layers = 0;
+  const double whole = static_cast<double>(Item(Plan(config, {})->ranks[0], "weights"));
+  for (const ParallelLayout& layout :
+       {ParallelLayout{.tensor = 2}, ParallelLayout{.tensor = 8},
+        ParallelLayout{.data = 4, .experts = true}, ParallelLayout{.tensor = 4, .experts = true}}) {
+    const Result<LayoutPlan> plan = Plan(config, layout);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    ASSERT_EQ(plan->ranks.size(), static_cast<size_t>(layout.world()));
+    double cut = 0;
+    for (const RankPlan& rank : plan->ranks) {
+      cut += static_cast<double>(Item(rank, "weights") - rank.replicated_bytes);
+      EXPECT_EQ(rank.replicated_bytes, plan->ranks[0].replicated_bytes);
+      EXPECT_EQ(Item(rank, "memory that ranks share") > 0, true);
+    }
+    EXPECT_NEAR(cut + static_cast<double>(plan->ranks[0].replicated_bytes), whole, 1e-4 * whole)
+        << Describe(layout);
+  }
+}
+
+// Groups have caches of their own, and ranks of a group the same latents.
+TEST(LayoutPlan, TokensOfTheCacheAreThoseOfTheFullestRank) {
+  const ModelConfig config = PresetConfig("v3").value();
+  const Result<LayoutPlan> plan = Plan(config, {.tensor = 4, .data = 2, .experts = true});
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  int64_t least = INT64_MAX;
+  for (const RankPlan& rank : plan->ranks) {
+    least = std::min(least, rank.memory.num_pages * kPageTokens);
+    const int64_t used = rank.memory.total_bytes();
+    EXPECT_LE(used, kH200 / 10 * 9);
+    EXPECT_GT(used, kH200 / 10 * 9 - rank.memory.needs.page_bytes);
+  }
+  EXPECT_EQ(plan->group_cache_tokens(), least);
+}
+
+TEST(LayoutPlan, WhatStartUpRefusesIsRefused) {
+  const ModelConfig v3 = PresetConfig("v3").value();
+  EXPECT_NE(Plan(v3, {.tensor = 4}).status().message().find("GiB are needed"), std::string::npos);
+  EXPECT_NE(Plan(v3, {.tensor = 3}).status().message().find("1, 2, 4, 8, 16"), std::string::npos);
+  EXPECT_NE(Plan(v3, {.tensor = 16}).status().message().find("ops take at most 8"),
+            std::string::npos);
+}
+
+TEST(LayoutPlan, AllLayouts) {
+  const auto names = [](int gpus, bool has_experts) {
+    std::vector<std::string> names;
+    for (const ParallelLayout& layout : LayoutsOf(gpus, has_experts)) {
+      names.push_back(Describe(layout));
+    }
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names(1, true), Names{"one GPU"});
+  EXPECT_EQ(names(4, true), (Names{"tp 4", "tp 4 + ep", "tp 2 x dp 2 + ep", "dp 4 + ep"}));
+  EXPECT_EQ(names(4, false), Names{"tp 4"});
+  EXPECT_EQ(names(6, true),
+            (Names{"tp 6", "tp 6 + ep", "tp 3 x dp 2 + ep", "tp 2 x dp 3 + ep", "dp 6 + ep"}));
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,249 @@
+// `fathom plan`: what a model would take of GPUs, and how fast it would be, without any.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mmap.h"
+#include "checkpoint/folder.h"
+#include "commands.h"
+#include "engine_flags.h"
+#include "gpu_figures.h"
+#include "ops/cuda_properties.h"
+#include "report.h"
+#include "usage.h"
+
+namespace fathom {
+namespace {
+
+struct PlanOptions {
+  EngineSettings engine;  // model, layout and limits of it count
+  int gpus = 1;
+  std::string gpu_type = "h200", gpu_file;
+  double memory_bytes = 0, bandwidth_gb_s = 0, bf16_tflops = 0, fp8_tflops = 0;
+  std::vector<int64_t> batch_sizes = {1, 8, 32, 128};
+  int64_t context = -1;  // -1, and none: kUsualLength
+  std::vector<int64_t> prefill_lens;
+  double experts_per_layer = 0;
+  bool json = false;
+  bool one_layout = false;  // what is asked for, and not all of so many GPUs
+};
+
+constexpr int64_t kUsualLength = 4096;  // or half of --max-model-len, if that is less
+constexpr size_t kMaxFiguresBytes = 1 << 20;
+
+Result<GpuFigures> FiguresOf(const PlanOptions& o) {
+  Result<GpuFigures> gpu = GpuType(o.gpu_type);
+  if (!o.gpu_file.empty()) {
+    gpu = ParseGpuFigures(TRY(ReadFile(o.gpu_file, kMaxFiguresBytes)));
+    if (!gpu.ok()) return gpu.status().WithContext("--gpu-file " + o.gpu_file);
+  }
+  TRY(gpu.status());
+  if (o.memory_bytes > 0) gpu->memory_bytes = o.memory_bytes;
+  if (o.bandwidth_gb_s > 0) gpu->read_bytes_per_s = 1e9 * o.bandwidth_gb_s;
+  if (o.bf16_tflops > 0) gpu->bf16_operations_per_s = 1e12 * o.bf16_tflops;
+  if (o.fp8_tflops > 0) gpu->fp8_operations_per_s = 1e12 * o.fp8_tflops;
+  return gpu;
+}
+
+LayoutReport Predict(const PlanOptions& o, const StepTimeModel& model, LayoutPlan plan) {
+  LayoutReport report{.plan = std::move(plan)};
+  const EngineLimits& limits = o.engine;
+  const int64_t groups = model.layout.data;
+  const int64_t room = report.plan.group_cache_tokens();
+  for (const int64_t batch : o.batch_sizes) {
+    PlannedDecode decode{.batch = batch};
+    const int64_t pages = (o.context + kPageTokens) / kPageTokens;  // with the token that is drawn
+    decode.fits = batch <= limits.max_num_seqs && batch * pages * kPageTokens <= room;
+    decode.parts = PartsOfStep(model, {.rows = batch,
+                                       .context = static_cast<double>(o.context),
+                                       .groups = groups,
+                                       .experts = o.experts_per_layer});
+    decode.seconds = Seconds(decode.parts);
+    decode.tokens_per_s = static_cast<double>(batch * groups) / decode.seconds;
+    report.decodes.push_back(std::move(decode));
+  }
+  for (const int64_t tokens : o.prefill_lens) {
+    report.prefills.push_back(
+        {.tokens = tokens, .seconds = PrefillSeconds(model, tokens, limits.prefill_chunk)});
+  }
+  return report;
+}
+
+Result<ModelConfig> ConfigOf(const PlanOptions& o) {
+  if (o.engine.model.empty() == o.engine.config_preset.empty()) {
+    return InvalidArgument("say which model: its folder, or --config-preset, and not both");
+  }
+  return DummyConfig(o.engine);
+}
+
+Status CheckShape(const PlanOptions& o, const ModelConfig& config) {
+  const int64_t longest = *std::max_element(o.prefill_lens.begin(), o.prefill_lens.end());
+  const int64_t most = o.engine.max_model_len;
+  if (most > config.max_position_embeddings) {
+    return InvalidArgument("--max-model-len {}: the model was made for {} positions", most,
+                           config.max_position_embeddings);
+  }
+  if (std::max(longest, o.context + 1) > most) {
+    return InvalidArgument(
+        "--context {} and --prefill-len {} must be within --max-model-len, which is {}", o.context,
+        longest, most);
+  }
+  if (o.experts_per_layer > config.n_routed_experts) {
+    return InvalidArgument("--experts-per-layer {}: the model has {}", o.experts_per_layer,
+                           config.n_routed_experts);
+  }
+  return {};
+}
+
+Result<PlanReport> MakeReport(PlanOptions o) {
+  const GpuFigures gpu = TRY(FiguresOf(o));
+  const ModelConfig config = TRY(ConfigOf(o));
+  EngineLimits& limits = o.engine;
+  limits.FillDefaults(/*gpu=*/true);
+  if (limits.max_model_len == 0) limits.max_model_len = config.max_position_embeddings;
+  const int64_t usual = std::min<int64_t>(kUsualLength, limits.max_model_len / 2);
+  if (o.context < 0) o.context = usual;
+  if (o.prefill_lens.empty()) o.prefill_lens = {usual};
+  TRY(CheckShape(o, config));
+  const Ops ops = CudaProperties(gpu.hopper);
+  const AssemblyOptions options = {.limits = limits,
+                                   .kv_cache = TRY(ParseKvCacheDType(o.engine.kv_cache_dtype))};
+  const DType kv_dtype = options.kv_cache.value_or(ops.kv_cache);
+  const KvFormat kv = MakeKvFormat(config, kv_dtype);
+  PlanReport report{
+      .model = o.engine.config_preset.empty() ? ModelName(o.engine.model) : o.engine.config_preset,
+      .config = config,
+      .kv_cache = std::string(Name(kv_dtype)),
+      .gpu = gpu,
+      .context = o.context};
+  const auto layouts =
+      o.one_layout ? std::vector{o.engine.layout} : LayoutsOf(o.gpus, config.n_routed_experts > 0);
+  for (const ParallelLayout& layout : layouts) {
+    auto plan = PlanLayout(config, ops, layout, options, static_cast<int64_t>(gpu.memory_bytes));
+    if (!plan.ok()) {
+      report.refused.emplace_back(layout, plan.status().message());
+      continue;
+    }
+    report.layouts.push_back(Predict(o, {config, ops, kv, gpu, layout}, *std::move(plan)));
+  }
+  std::stable_sort(
+      report.layouts.begin(), report.layouts.end(),
+      [](const LayoutReport& a, const LayoutReport& b) { return a.latency() < b.latency(); });
+  return report;
+}
+
+void AddGpuFlags(CLI::App& command, PlanOptions& o) {
+  const char* group = "GPU";
+  command
+      .add_option("--gpu-type", o.gpu_type,
+                  fmt::format("Of which figures are stored: {}", kGpuTypes))
+      ->check(CLI::IsMember({"h200"}))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--gpu-file", o.gpu_file,
+                  "Figures of another one, as apps/plan/gpu_types/h200.json has them")
+      ->type_name("FILE")
+      ->group(group);
+  command.add_option("--gpu-memory", o.memory_bytes, "Instead of its own: free memory, as 80GB")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->group(group);
+  command
+      .add_option("--gpu-bandwidth", o.bandwidth_gb_s,
+                  "Instead of its own: GB/s that are read of its memory")
+      ->check(Between(1, 1e6))
+      ->group(group);
+  command
+      .add_option("--gpu-bf16-tflops", o.bf16_tflops,
+                  "Instead of its own: 10^12 operations a second in BF16")
+      ->check(Between(1, 1e6))
+      ->group(group);
+  command
+      .add_option("--gpu-fp8-tflops", o.fp8_tflops,
+                  "Instead of its own: 10^12 operations a second in FP8")
+      ->check(Between(1, 1e6))
+      ->group(group);
+}
+
+void AddLayoutFlags(CLI::App& command, PlanOptions& o) {
+  const char* group = "Layout";
+  auto* gpus = command
+                   .add_option("--gpus", o.gpus,
+                               "All layouts of so many GPUs of one host, unless one is asked for")
+                   ->check(CLI::Range(1, 8))
+                   ->capture_default_str()
+                   ->group(group);
+  ParallelLayout& layout = o.engine.layout;
+  command.add_option("--tensor-parallel-size,--tp", layout.tensor, "As `fathom serve` takes it")
+      ->check(CLI::Range(1, 1024))
+      ->excludes(gpus)
+      ->group(group);
+  command.add_option("--data-parallel-size,--dp", layout.data, "As `fathom serve` takes it")
+      ->check(CLI::Range(1, 1024))
+      ->excludes(gpus)
+      ->group(group);
+  command.add_flag("--enable-expert-parallel", layout.experts, "As `fathom serve` takes it")
+      ->excludes(gpus)
+      ->group(group);
+}
+
+void AddShapeFlags(CLI::App& command, PlanOptions& o) {
+  const char* group = "What is predicted";
+  command.add_option("--batch-size", o.batch_sizes, "Requests that decode, in each group")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--context", o.context, "Positions of each of them")
+      ->check(CLI::Range(0, 1 << 22))
+      ->default_str("4096")
+      ->group(group);
+  command.add_option("--prefill-len", o.prefill_lens, "Tokens of a prompt that is read alone")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 22))
+      ->default_str("4096")
+      ->group(group);
+  command
+      .add_option("--experts-per-layer", o.experts_per_layer,
+                  "Routed experts that a step of decodes draws; 0: as if all were equally likely")
+      ->check(Between(0, 65536))
+      ->group(group);
+}
+
+}  // namespace
+
+void AddPlan(CLI::App& app, int& exit_code) {
+  auto* command = app.add_subcommand(
+      "plan",
+      "Say what a model would take of each GPU's memory, and how fast it would be, without one.");
+  auto options = std::make_shared<PlanOptions>();
+  command->add_option("model", options->engine.model, "A folder with the model's config.json");
+  command->add_flag("--json", options->json, "Print one JSON object");
+  AddConfigFlags(*command, &options->engine, "Model");
+  AddGpuFlags(*command, *options);
+  AddLayoutFlags(*command, *options);
+  AddShapeFlags(*command, *options);
+  AddLimitFlags(*command, &options->engine, "Engine");
+  command
+      ->add_option("--kv-cache-dtype", options->engine.kv_cache_dtype,
+                   "Numbers of the KV cache: bf16, fp8, or auto: bf16")
+      ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
+      ->capture_default_str()
+      ->group("Engine");
+  OnRun(*command, exit_code, [command, options, &exit_code]() -> Status {
+    options->one_layout = command->count("--tensor-parallel-size") > 0 ||
+                          command->count("--data-parallel-size") > 0 ||
+                          command->count("--enable-expert-parallel") > 0;
+    const PlanReport report = TRY(MakeReport(*options));
+    options->json ? PrintJson(report) : PrintTable(report);
+    if (report.layouts.empty()) exit_code = 1;
+    return {};
+  });
+}
+
+}  // namespace fathom

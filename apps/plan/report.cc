@@ -1,0 +1,202 @@
+#include "report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <limits>
+#include <utility>
+
+namespace fathom {
+namespace {
+
+namespace json = boost::json;
+
+json::object ToJson(const ParallelLayout& layout) {
+  return {{"name", Describe(layout)},
+          {"tensor_parallel_size", layout.tensor},
+          {"data_parallel_size", layout.data},
+          {"enable_expert_parallel", layout.experts}};
+}
+
+json::object ToJson(const RankPlan& rank) {
+  json::object items;
+  for (const MemoryNeed& need : rank.memory.needs.items) items[need.name] = need.bytes.value_or(0);
+  return {{"items", std::move(items)},
+          {"replicated_weights", rank.replicated_bytes},
+          {"kv_cache", rank.memory.kv_cache_bytes()},
+          {"kv_cache_tokens", rank.memory.num_pages * kPageTokens},
+          {"total", rank.memory.total_bytes()}};
+}
+
+json::object ToJson(const PlannedDecode& decode) {
+  json::object parts;
+  for (const StepPart& part : decode.parts) {
+    parts[part.name] = {{"bytes", part.bytes},
+                        {"operations", part.operations},
+                        {"peer_bytes", part.peer_bytes},
+                        {"ms", 1e3 * part.seconds}};
+  }
+  return {{"batch_size", decode.batch},
+          {"fits", decode.fits},
+          {"step_ms", 1e3 * decode.seconds},
+          {"tokens_per_s", decode.tokens_per_s},
+          {"parts", std::move(parts)}};
+}
+
+json::object ToJson(const LayoutReport& layout) {
+  json::array ranks, decodes, prefills;
+  for (const RankPlan& rank : layout.plan.ranks) ranks.push_back(ToJson(rank));
+  for (const PlannedDecode& decode : layout.decodes) decodes.push_back(ToJson(decode));
+  for (const PlannedPrefill& prefill : layout.prefills) {
+    prefills.push_back({{"input_len", prefill.tokens},
+                        {"ms", 1e3 * prefill.seconds},
+                        {"tokens_per_s", static_cast<double>(prefill.tokens) / prefill.seconds}});
+  }
+  json::object out = ToJson(layout.plan.layout);
+  out["group_kv_cache_tokens"] = layout.plan.group_cache_tokens();
+  out["kv_cache_tokens"] = layout.plan.group_cache_tokens() * layout.plan.layout.data;
+  out["ranks"] = std::move(ranks);
+  out["decode"] = std::move(decodes);
+  out["prefill"] = std::move(prefills);
+  return out;
+}
+
+double Gib(double bytes) {
+  return bytes / (1 << 30);
+}
+
+std::string Milliseconds(double seconds) {
+  return fmt::format("{:.2f}", 1e3 * seconds);
+}
+
+// Of one layout: what each item and each part of a step takes.
+void PrintDetails(const LayoutReport& layout) {
+  const RankPlan& first = layout.plan.ranks.front();
+  fmt::print("\nRank 0, GiB\n");
+  for (const MemoryNeed& need : first.memory.needs.items) {
+    fmt::print("  {:<30}{:>9.2f}\n", need.name, Gib(static_cast<double>(need.bytes.value_or(0))));
+    if (need.name == "weights" && first.replicated_bytes > 0) {
+      fmt::print("  {:<30}{:>9.2f}\n", "  of these on all ranks",
+                 Gib(static_cast<double>(first.replicated_bytes)));
+    }
+  }
+  fmt::print("  {:<30}{:>9.2f}\n", "KV cache",
+             Gib(static_cast<double>(first.memory.kv_cache_bytes())));
+  for (const PlannedDecode& decode : layout.decodes) {
+    fmt::print("\nA step of {} requests{}: {} ms\n", decode.batch,
+               layout.plan.layout.data > 1 ? " in each group" : "", Milliseconds(decode.seconds));
+    for (const StepPart& part : decode.parts) {
+      fmt::print("  {:<30}{:>9} ms{:>10.2f} GB{:>10.3f} TFLOP\n", part.name,
+                 Milliseconds(part.seconds), (part.bytes + part.peer_bytes) / 1e9,
+                 part.operations / 1e12);
+    }
+  }
+}
+
+std::vector<std::string> Names(const std::vector<const LayoutReport*>& layouts) {
+  std::vector<std::string> names;
+  for (const LayoutReport* layout : layouts) names.push_back(Describe(layout->plan.layout));
+  return names;
+}
+
+std::vector<const LayoutReport*> InOrder(const PlanReport& report) {
+  std::vector<const LayoutReport*> layouts;
+  for (const LayoutReport& layout : report.layouts) layouts.push_back(&layout);
+  return layouts;
+}
+
+}  // namespace
+
+double LayoutReport::latency() const {
+  for (const PlannedDecode& decode : decodes) {
+    if (decode.fits) return decode.seconds;
+  }
+  return std::numeric_limits<double>::infinity();
+}
+
+double LayoutReport::throughput() const {
+  double most = 0;
+  for (const PlannedDecode& decode : decodes) {
+    if (decode.fits) most = std::max(most, decode.tokens_per_s);
+  }
+  return most;
+}
+
+std::vector<const LayoutReport*> PlanReport::ByThroughput() const {
+  std::vector<const LayoutReport*> layouts = InOrder(*this);
+  std::stable_sort(layouts.begin(), layouts.end(),
+                   [](const LayoutReport* a, const LayoutReport* b) {
+                     return a->throughput() > b->throughput();
+                   });
+  return layouts;
+}
+
+void PrintJson(const PlanReport& report) {
+  json::array layouts, refused;
+  for (const LayoutReport& layout : report.layouts) layouts.push_back(ToJson(layout));
+  for (const auto& [layout, reason] : report.refused) {
+    json::object entry = ToJson(layout);
+    entry["reason"] = reason;
+    refused.push_back(std::move(entry));
+  }
+  const auto names = [](const std::vector<const LayoutReport*>& of) {
+    return json::value_from(Names(of));
+  };
+  const json::object out = {{"model", report.model},
+                            {"num_layers", report.config.num_layers},
+                            {"weights", report.config.fp8 ? "fp8" : "bf16"},
+                            {"kv_cache", report.kv_cache},
+                            {"gpu", report.gpu.name},
+                            {"memory_bytes", report.gpu.memory_bytes},
+                            {"context", report.context},
+                            {"layouts", std::move(layouts)},
+                            {"refused", std::move(refused)},
+                            {"best_for_latency", names(InOrder(report))},
+                            {"best_for_throughput", names(report.ByThroughput())}};
+  fmt::print("{}\n", json::serialize(out));
+}
+
+void PrintTable(const PlanReport& report) {
+  fmt::print("{}, {} layers, {} weights, {} KV cache, on {} with {:.1f} GiB\n", report.model,
+             report.config.num_layers, report.config.fp8 ? "FP8" : "BF16", report.kv_cache,
+             report.gpu.name, Gib(report.gpu.memory_bytes));
+  if (!report.layouts.empty()) {
+    fmt::print(
+        "Predicted times in ms: of a step at context {} by requests in each group, and of a prompt "
+        "alone\n\n{:<20}{:>13}{:>14}",
+        report.context, "layout", "weights GiB", "cache tokens");
+    for (const PlannedDecode& decode : report.layouts.front().decodes) {
+      fmt::print("{:>10}", decode.batch);
+    }
+    for (const PlannedPrefill& prefill : report.layouts.front().prefills) {
+      fmt::print("{:>15}", fmt::format("prompt {}", prefill.tokens));
+    }
+    fmt::print("\n");
+  }
+  for (const LayoutReport& layout : report.layouts) {
+    const LayoutPlan& plan = layout.plan;
+    fmt::print("{:<20}{:>13.2f}{:>14}", Describe(plan.layout),
+               Gib(static_cast<double>(plan.ranks[0].memory.needs.items[0].bytes.value_or(0))),
+               plan.group_cache_tokens() * plan.layout.data);
+    for (const PlannedDecode& decode : layout.decodes) {
+      fmt::print("{:>10}", decode.fits ? Milliseconds(decode.seconds) : "no room");
+    }
+    for (const PlannedPrefill& prefill : layout.prefills) {
+      fmt::print("{:>15}", Milliseconds(prefill.seconds));
+    }
+    fmt::print("\n");
+  }
+  for (const auto& [layout, reason] : report.refused) {
+    fmt::print("{}: {}\n", Describe(layout), reason);
+  }
+  if (report.layouts.size() == 1) PrintDetails(report.layouts.front());
+  if (report.layouts.size() < 2) return;
+  const std::vector<const LayoutReport*> most = report.ByThroughput();
+  fmt::print("\nbest for latency: {}\nbest for throughput: {}, {:.0f} tokens/s\n",
+             fmt::join(Names(InOrder(report)), "; "), fmt::join(Names(most), "; "),
+             most.front()->throughput());
+}
+
+}  // namespace fathom

@@ -1,0 +1,50 @@
+// What `fathom plan` found, as text and as JSON.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "layout_plan.h"
+#include "step_time.h"
+
+namespace fathom {
+
+struct PlannedDecode {
+  int64_t batch = 0;  // requests of each group
+  bool fits = false;  // their contexts are in the cache
+  std::vector<StepPart> parts;
+  double seconds = 0;
+  double tokens_per_s = 0;  // of all groups
+};
+
+struct PlannedPrefill {
+  int64_t tokens = 0;
+  double seconds = 0;
+};
+
+struct LayoutReport {
+  LayoutPlan plan;
+  std::vector<PlannedDecode> decodes;
+  std::vector<PlannedPrefill> prefills;
+
+  double latency() const;     // of a token of the smallest batch that fits
+  double throughput() const;  // the most tokens a second of a batch that fits
+};
+
+struct PlanReport {
+  std::string model;
+  ModelConfig config;
+  std::string kv_cache;
+  GpuFigures gpu;
+  int64_t context = 0;
+  std::vector<LayoutReport> layouts;  // the best for latency first
+  std::vector<std::pair<ParallelLayout, std::string>> refused;
+
+  std::vector<const LayoutReport*> ByThroughput() const;
+};
+
+void PrintJson(const PlanReport& report);
+void PrintTable(const PlanReport& report);
+
+}  // namespace fathom

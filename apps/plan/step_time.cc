@@ -1,0 +1,244 @@
+#include "step_time.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "model/attention.h"
+#include "model/shard.h"
+#include "parallel/peer_view.h"
+#include "step_work.h"
+
+namespace fathom {
+namespace {
+
+constexpr double kBf16 = 2, kFp32 = 4;
+
+// What kernels take, by what limits them.
+class StepTimer {
+ public:
+  StepTimer(const StepTimeModel& model, const PlannedStep& step)
+      : m_(model),
+        c_(model.config),
+        gpu_(model.gpu),
+        step_(step),
+        shard_{.layout = model.layout},
+        ranks_(model.layout.tensor),
+        heads_(static_cast<double>(shard_.Heads(c_.num_heads).size())),
+        tokens_(static_cast<double>(step.rows * step.tokens)),
+        linear_(c_.fp8 ? WeightFormat::kFp8.bytes_per_weight() : kBf16) {}
+
+  std::vector<StepPart> Run() {
+    for (int layer = 0; layer < c_.num_layers; ++layer) {
+      Project();
+      Attend();
+      for (int norm = 0; norm < 2; ++norm) Norm();
+      c_.IsMoeLayer(layer) ? Experts() : DenseMlp();
+    }
+    Head();
+    std::erase_if(parts_, [](const StepPart& part) { return part.seconds == 0; });
+    return std::move(parts_);
+  }
+
+ private:
+  // Products of `weights`, in so many kernels.
+  struct Product {
+    double weights = 0, tokens = 0, width = 0;
+    bool fp8 = false;
+    int kernels = 1;
+  };
+
+  StepPart& Part(std::string_view name) {
+    for (StepPart& part : parts_) {
+      if (part.name == name) return part;
+    }
+    return parts_.emplace_back(StepPart{.name = name});
+  }
+
+  double OperationsPerSecond(bool fp8) const {
+    return fp8 ? gpu_.fp8_operations_per_s * gpu_.fp8_product_share
+               : gpu_.bf16_operations_per_s * gpu_.bf16_product_share;
+  }
+  double ReadRate() const { return gpu_.read_bytes_per_s * gpu_.product_read_share; }
+
+  void Multiply(std::string_view name, const Product& product) {
+    StepPart& part = Part(name);
+    const double bytes = product.weights * product.width;
+    const double operations = 2 * product.weights * product.tokens;
+    part.bytes += bytes;
+    part.operations += operations;
+    part.seconds += std::max(bytes / ReadRate(), operations / OperationsPerSecond(product.fp8)) +
+                    product.kernels * gpu_.launch_s;
+  }
+  void Linear(std::string_view name, double weights, int kernels = 1) {
+    Multiply(name, {.weights = weights,
+                    .tokens = tokens_,
+                    .width = linear_,
+                    .fp8 = c_.fp8,
+                    .kernels = kernels});
+  }
+  // What only passes over activations.
+  void Pass(std::string_view name, double bytes, int kernels) {
+    StepPart& part = Part(name);
+    part.bytes += bytes;
+    part.seconds += bytes / ReadRate() + kernels * gpu_.launch_s;
+  }
+  void Exchange(std::string_view name, double peer_bytes, double seconds) {
+    StepPart& part = Part(name);
+    part.peer_bytes += peer_bytes;
+    part.seconds += seconds;
+  }
+
+  void Project() {
+    constexpr std::string_view kName = "attention's products";
+    const double hidden = c_.hidden_size, q = heads_ * c_.qk_head_dim();
+    if (c_.q_lora_rank > 0) {
+      Linear(kName, (c_.q_lora_rank + c_.latent_dim()) * hidden);
+      Linear(kName, q * c_.q_lora_rank);
+      Pass("norms", tokens_ * c_.q_lora_rank * 5, 1);
+    } else {
+      Linear(kName, (q + c_.latent_dim()) * hidden);
+    }
+    Linear(kName, hidden * heads_ * c_.v_head_dim);
+  }
+
+  void Attend() {
+    constexpr std::string_view kName = "attention";
+    const double latent = c_.kv_lora_rank, rope = c_.qk_rope_head_dim, vdim = c_.v_head_dim;
+    const double nope = c_.qk_nope_head_dim, up = heads_ * latent * (nope + vdim);
+    const auto rows = static_cast<double>(step_.rows), n = static_cast<double>(step_.tokens);
+    const double pairs = rows * n * (step_.context + (n + 1) / 2);
+    const double position = static_cast<double>(m_.kv.page_bytes()) / kPageTokens;
+    Pass(kName, 2 * kBf16 * tokens_ * (heads_ * rope + c_.latent_dim()), 3);
+    double bytes = 0, operations = 0, seconds = 0;
+    if (step_.absorbed) {
+      Multiply("attention's products",
+               {.weights = up, .tokens = tokens_, .width = kBf16, .fp8 = false, .kernels = 2});
+      bytes = rows * step_.context * position;
+      operations = 2 * heads_ * (2 * latent + rope) * pairs;
+      seconds = std::max(bytes / (gpu_.read_bytes_per_s * gpu_.cache_read_share),
+                         operations / (gpu_.bf16_operations_per_s * gpu_.absorbed_share));
+    } else {
+      const double context = rows * (step_.context + n);
+      Multiply("attention's products",
+               {.weights = up, .tokens = context, .width = linear_, .fp8 = c_.fp8, .kernels = 2});
+      bytes = 2 * kBf16 * context * heads_ * (nope + vdim);
+      operations = 2 * heads_ * (nope + rope + vdim) * pairs;
+      seconds =
+          bytes / ReadRate() + operations / (gpu_.bf16_operations_per_s * gpu_.expanded_share);
+    }
+    StepPart& part = Part(kName);
+    part.bytes += bytes;
+    part.operations += operations;
+    part.seconds += seconds;
+  }
+
+  // The residual is read and written in fp32; the branch, the normed copy and its codes follow.
+  void Norm() {
+    Pass("norms", 13 * c_.hidden_size * tokens_, 1);
+    if (ranks_ == 1) return;
+    const double bytes = tokens_ * c_.hidden_size * kBf16, peers = ranks_ - 1;
+    if (bytes <= static_cast<double>(PeerExchange::kPacketBytes)) {
+      return Exchange("all-reduce", bytes * peers,
+                      gpu_.small_all_reduce_s + bytes * peers * gpu_.small_all_reduce_s_per_byte);
+    }
+    // Parts to their owners, with a barrier between, and sums to all.
+    const double moved = 2 * bytes * peers / ranks_;
+    Exchange("all-reduce", 2 * moved, 4 * gpu_.barrier_s + 2 * moved / gpu_.peer_bytes_per_s);
+  }
+
+  void DenseMlp() {
+    const auto inter = static_cast<double>(shard_.Of(c_.intermediate_size).size());
+    Linear("dense MLPs", 3 * c_.hidden_size * inter, 2);
+  }
+
+  void Experts() {
+    const double hidden = c_.hidden_size, topk = c_.num_experts_per_tok;
+    const double shared = c_.n_shared_experts, routed = c_.n_routed_experts;
+    const bool whole = m_.layout.expert_parallel();
+    const double world_tokens = whole ? tokens_ * static_cast<double>(step_.groups) : tokens_;
+    const double mine =
+        whole ? static_cast<double>(shard_.Experts(c_.n_routed_experts).size()) / routed : 1;
+    const auto inter = static_cast<double>(whole ? c_.moe_intermediate_size
+                                                 : shard_.Of(c_.moe_intermediate_size).size());
+    const double drawn = step_.experts > 0
+                             ? step_.experts
+                             : ExpectedExperts(c_.n_routed_experts, c_.num_experts_per_tok,
+                                               static_cast<int64_t>(world_tokens));
+    Pass("routers", routed * hidden * kBf16, 1);
+    // Ranks of a group that have whole experts share its tokens out.
+    const double own = whole ? tokens_ / ranks_ : tokens_;
+    const double pairs = world_tokens * topk * mine + own * shared;
+    const double expert = 3 * hidden * inter;
+    const double bytes = (drawn * mine + shared) * expert * linear_;
+    // Pairs are gathered or quantised, and summed; in BF16 they are copied once more.
+    const double passes = hidden * (own * 4 + pairs * (c_.fp8 ? 3 : 5));
+    const double operations = 2 * expert * pairs;
+    StepPart& part = Part("experts");
+    part.bytes += bytes + passes;
+    part.operations += operations;
+    part.seconds +=
+        std::max(bytes / (gpu_.read_bytes_per_s * gpu_.expert_read_share),
+                 operations / (OperationsPerSecond(c_.fp8) * gpu_.expert_product_share)) +
+        passes / ReadRate() + 5 * gpu_.launch_s;
+    if (whole) ExchangePairs(own);
+  }
+
+  // Tokens go to all peers, and each of their experts' outputs comes back.
+  void ExchangePairs(double own) {
+    const double peers = m_.layout.world() - 1, world = m_.layout.world();
+    const double there = own * c_.hidden_size * kBf16 * peers;
+    const double back = own * c_.num_experts_per_tok * c_.hidden_size * kBf16 * peers / world;
+    const double at_a_time = static_cast<double>(m_.ops.exchange_tokens) / world;
+    const double pieces = std::max(1.0, own / at_a_time);
+    Exchange(
+        "exchange of experts' tokens", there + back,
+        (there + back) / gpu_.peer_bytes_per_s + pieces * (4 * gpu_.barrier_s + 2 * gpu_.launch_s));
+  }
+
+  void Head() {
+    const auto vectors = static_cast<double>(step_.rows);
+    const auto vocab = static_cast<double>(shard_.Of(c_.vocab_size).size());
+    Multiply("head", {.weights = vocab * c_.hidden_size, .tokens = vectors, .width = kBf16});
+    StepPart& part = Part("sampling");
+    part.bytes += vectors * c_.vocab_size * kFp32;
+    part.seconds += vectors * c_.vocab_size * kFp32 * gpu_.logit_reads / gpu_.read_bytes_per_s;
+    if (ranks_ == 1) return;
+    const double gathered = vectors * (c_.vocab_size - vocab) * kFp32;
+    Exchange("logits of all ranks", gathered,
+             2 * gpu_.barrier_s + gathered / gpu_.peer_bytes_per_s);
+  }
+
+  const StepTimeModel& m_;
+  const ModelConfig& c_;
+  const GpuFigures& gpu_;
+  const PlannedStep& step_;
+  const Shard shard_;  // of rank 0, of which no other has a larger part
+  const int ranks_;    // of a group
+  const double heads_, tokens_, linear_;
+  std::vector<StepPart> parts_;
+};
+
+}  // namespace
+
+std::vector<StepPart> PartsOfStep(const StepTimeModel& model, const PlannedStep& step) {
+  return StepTimer(model, step).Run();
+}
+
+double Seconds(const std::vector<StepPart>& parts) {
+  double seconds = 0;
+  for (const StepPart& part : parts) seconds += part.seconds;
+  return seconds;
+}
+
+double PrefillSeconds(const StepTimeModel& model, int64_t prompt, int64_t chunk) {
+  double seconds = 0;
+  for (int64_t begin = 0; begin < prompt; begin += chunk) {
+    const int64_t tokens = std::min(chunk, prompt - begin);
+    seconds += Seconds(PartsOfStep(model, {.tokens = tokens,
+                                           .context = static_cast<double>(begin),
+                                           .absorbed = tokens <= AbsorbedLimit(model.config)}));
+  }
+  return seconds;
+}
+
+}  // namespace fathom

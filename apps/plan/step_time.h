@@ -1,0 +1,51 @@
+// How long a step takes on each of a layout's ranks, predicted from its bytes and operations:
+// docs/plan.md.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/model_config.h"
+#include "gpu_figures.h"
+#include "ops/kv_format.h"
+#include "ops/ops.h"
+#include "parallel/layout.h"
+
+namespace fathom {
+
+struct PlannedStep {
+  int64_t rows = 1;    // of each group that has any
+  int64_t tokens = 1;  // of each row
+  double context = 0;  // positions before them
+  bool absorbed = true;
+  int64_t groups = 1;  // that have rows; all groups wait for them
+  double experts = 0;  // that tokens draw, of a layer's routed ones; 0: as if all were equally
+                       // likely
+};
+
+// A part of a step on the rank that has most to do, over all layers.
+struct StepPart {
+  std::string_view name;
+  double bytes = 0;  // read and written, on the device
+  double operations = 0;
+  double peer_bytes = 0;  // over links between devices
+  double seconds = 0;
+};
+
+struct StepTimeModel {
+  const ModelConfig& config;
+  const Ops& ops;
+  const KvFormat& kv;
+  const GpuFigures& gpu;
+  ParallelLayout layout;
+};
+
+// In the order in which a layer has them; MTP layers are no part of a step.
+std::vector<StepPart> PartsOfStep(const StepTimeModel& model, const PlannedStep& step);
+double Seconds(const std::vector<StepPart>& parts);
+
+// Of one prompt, alone, in chunks of so many tokens.
+double PrefillSeconds(const StepTimeModel& model, int64_t prompt, int64_t chunk);
+
+}  // namespace fathom

@@ -1,0 +1,142 @@
+#include "step_time.h"
+
+#include <gtest/gtest.h>
+
+#include "checkpoint/presets.h"
+#include "model/kv_pool.h"
+#include "ops/cuda_properties.h"
+#include "step_work.h"
+
+namespace fathom {
+namespace {
+
+// Round figures, so that each part can be added up by hand.
+GpuFigures RoundFigures() {
+  return {.name = "round",
+          .hopper = true,
+          .memory_bytes = 1e11,
+          .read_bytes_per_s = 1e12,
+          .bf16_operations_per_s = 1e15,
+          .fp8_operations_per_s = 2e15,
+          .peer_bytes_per_s = 1e11,
+          .launch_s = 1e-6,
+          .small_all_reduce_s = 2e-6,
+          .small_all_reduce_s_per_byte = 1e-11,
+          .barrier_s = 3e-6,
+          .product_read_share = 1,
+          .expert_read_share = 1,
+          .cache_read_share = 1,
+          .bf16_product_share = 1,
+          .fp8_product_share = 1,
+          .expert_product_share = 1,
+          .absorbed_share = 1,
+          .expanded_share = 1,
+          .logit_reads = 1};
+}
+
+class StepTimeTest : public ::testing::Test {
+ protected:
+  std::vector<StepPart> Parts(const ParallelLayout& layout, const PlannedStep& step) {
+    return PartsOfStep({config_, ops_, kv_, gpu_, layout}, step);
+  }
+  static StepPart Of(const std::vector<StepPart>& parts, std::string_view name) {
+    for (const StepPart& part : parts) {
+      if (part.name == name) return part;
+    }
+    return {};
+  }
+  double Bytes(const std::vector<StepPart>& parts) {
+    double bytes = 0;
+    for (const char* name : {"attention's products", "dense MLPs", "head"}) {
+      bytes += Of(parts, name).bytes;
+    }
+    return bytes;
+  }
+
+  ModelConfig config_ = PresetConfig("v3").value();
+  Ops ops_ = CudaProperties(/*hopper=*/true);
+  KvFormat kv_ = MakeKvFormat(config_, DType::kBF16);
+  GpuFigures gpu_ = RoundFigures();
+};
+
+// What `bench offline` calls the least that a step computes is what is predicted from.
+TEST_F(StepTimeTest, OperationsAreThoseOfTheBench) {
+  const PlannedStep step = {.rows = 8, .context = 1000};
+  double operations = 0;
+  for (const StepPart& part : Parts({}, step)) operations += part.operations;
+  const StepWork work = WorkOf({.rows = 8, .context = 1000, .absorbed = true}, config_, {}, kv_);
+  const double routers = 2.0 * config_.n_routed_experts * config_.hidden_size * 8 * 58;
+  EXPECT_NEAR(operations, work.operations - routers, 1e-9 * operations);
+}
+
+// 61 layers of 7168 numbers in BF16 for one token, twice a layer, to one peer.
+TEST_F(StepTimeTest, ASmallAllReduceCostsItsLatencyAndItsBytes) {
+  const StepPart small = Of(Parts({.tensor = 2}, {}), "all-reduce");
+  EXPECT_DOUBLE_EQ(small.peer_bytes, 61 * 2 * 7168 * 2.0);
+  EXPECT_NEAR(small.seconds, 61 * 2 * (2e-6 + 14336 * 1e-11), 1e-12);
+  EXPECT_EQ(Of(Parts({}, {}), "all-reduce").seconds, 0);
+  // Of 1,835,008 bytes: half of them are moved to their owners and back, twice.
+  const StepPart large = Of(Parts({.tensor = 2}, {.rows = 128}), "all-reduce");
+  EXPECT_NEAR(large.seconds, 61 * 2 * (4 * 3e-6 + 2 * 1'835'008 / 1e11), 1e-9);
+}
+
+// A dense layer of one token is read: 3 x 7168 x 18432 weights of a byte and a scale per tile.
+TEST_F(StepTimeTest, ProductsTakeTheirBytesOrTheirOperations) {
+  const double weights = 3.0 * 3 * 7168 * 18432, width = 1 + 4.0 / (128 * 128);
+  EXPECT_NEAR(Of(Parts({}, {}), "dense MLPs").seconds, weights * width / 1e12 + 3 * 2e-6, 1e-9);
+  EXPECT_NEAR(Of(Parts({}, {.rows = 1, .tokens = 8192, .absorbed = false}), "dense MLPs").seconds,
+              2 * weights * 8192 / 2e15 + 3 * 2e-6, 1e-6);
+  EXPECT_NEAR(Of(Parts({.tensor = 4}, {}), "dense MLPs").bytes, weights * width / 4, 1);
+}
+
+// Of a group whose experts lie over ranks each has its share of what all groups draw, whole.
+TEST_F(StepTimeTest, ExpertsOverRanks) {
+  const double expert = 3.0 * 7168 * 2048 * (1 + 4.0 / (128 * 128));
+  const PlannedStep step = {.rows = 4, .groups = 2, .experts = 64};
+  const StepPart part = Of(Parts({.data = 2, .experts = true}, step), "experts");
+  const double pairs = 8 * 8 / 2 + 4, passes = 7168.0 * (4 * 4 + 3 * pairs);
+  EXPECT_NEAR(part.bytes, 58 * ((64 / 2 + 1) * expert + passes), 1);
+  EXPECT_NEAR(part.operations, 58 * 6.0 * 7168 * 2048 * pairs, 1);
+  const StepPart exchange =
+      Of(Parts({.data = 2, .experts = true}, step), "exchange of experts' tokens");
+  EXPECT_NEAR(exchange.peer_bytes, 58 * (4 * 7168 * 2.0 + 4 * 8 * 7168 * 2.0 / 2), 1);
+}
+
+TEST_F(StepTimeTest, CutMatricesAreReadOnce) {
+  const double one = Bytes(Parts({}, {})), four = Bytes(Parts({.tensor = 4}, {}));
+  EXPECT_GT(four, one / 4);  // latents' products are every rank's
+  EXPECT_LT(four, one / 3);
+}
+
+// A prompt of two chunks is two steps, the second behind the first.
+TEST_F(StepTimeTest, PromptsAreReadInChunks) {
+  const StepTimeModel model = {config_, ops_, kv_, gpu_, {}};
+  const PlannedStep first = {.tokens = 4096, .absorbed = false};
+  PlannedStep second = first;
+  second.context = 4096;
+  EXPECT_DOUBLE_EQ(PrefillSeconds(model, 8192, 4096),
+                   Seconds(PartsOfStep(model, first)) + Seconds(PartsOfStep(model, second)));
+  EXPECT_GT(Seconds(PartsOfStep(model, second)), Seconds(PartsOfStep(model, first)));
+}
+
+TEST(GpuFigures, StoredOnesAreWholeAndOthersAreRefused) {
+  const Result<GpuFigures> h200 = GpuType("h200");
+  ASSERT_TRUE(h200.ok()) << h200.status().message();
+  EXPECT_TRUE(h200->hopper);
+  EXPECT_EQ(GpuType("b200").status().message(), "no GPU type b200: there is h200");
+  EXPECT_EQ(ParseGpuFigures("[").status().message(), "not a JSON object");
+  EXPECT_EQ(ParseGpuFigures(R"({"name": "x", "hopper": true})").status().message(),
+            "\"figures\" is missing");
+  EXPECT_EQ(ParseGpuFigures(R"({"name": "x", "hopper": true, "figures": {"memory_bytes": 1}})")
+                .status()
+                .message(),
+            "figures: memory_bytes needs a \"value\" above 0");
+  EXPECT_EQ(
+      ParseGpuFigures(R"({"name": "x", "hopper": true, "figures": {"memory_bytes": {"value": 1}}})")
+          .status()
+          .message(),
+      "figures: memory_bytes needs the \"command\" that measured it");
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,62 @@
+#include "engine/grammar_guide.h"
+
+#include <ctime>
+#include <utility>
+
+#include "base/check.h"
+#include "base/token_mask.h"
+
+namespace fathom {
+namespace {
+
+// A thousand times what a mask takes, and short enough for other requests to bear once.
+constexpr int64_t kMostMs = 100;
+
+// Of this thread's own work, whatever others take of its core.
+int64_t ThreadNs() {
+  timespec now{};
+  CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace
+
+GrammarGuide::GrammarGuide(std::unique_ptr<GrammarState> state, const GenerateRequest& request,
+                           int32_t vocab_size)
+    : state_(std::move(state)),
+      begins_after_(request.grammar_after),
+      mask_(static_cast<size_t>(MaskWords(vocab_size)), ~0U) {
+  for (const TokenId stop : request.stop_tokens) {
+    const auto id = static_cast<uint32_t>(Raw(stop));
+    mask_[id / 32] &= ~(1U << (id % 32));
+  }
+}
+
+Result<GrammarGuide> GrammarGuide::Start(const GenerateRequest& request, int32_t vocab_size) {
+  GrammarGuide guide(TRY(request.grammar->Start()), request, vocab_size);
+  if (!guide.begins_after_) TRY(guide.state_->FillMask(guide.mask_));
+  return guide;
+}
+
+Status GrammarGuide::Take(TokenId token) {
+  const int64_t begin_ns = ThreadNs();
+  TRY(Follow(token));
+  if (ThreadNs() - begin_ns <= kMostMs * 1'000'000) return {};
+  return InvalidArgument("the request's grammar takes more than {} ms for a token: simplify it",
+                         kMostMs);
+}
+
+Status GrammarGuide::Follow(TokenId token) {
+  if (begins_after_) {
+    if (token != *begins_after_) return {};
+    begins_after_.reset();
+    return state_->FillMask(mask_);
+  }
+  if (state_->terminated()) return Internal("an answer goes on behind the end of its grammar");
+  if (!TRY(state_->Accept(token))) {
+    return Internal("token {} was sampled, which the request's grammar forbids", Raw(token));
+  }
+  return state_->terminated() ? Status() : state_->FillMask(mask_);
+}
+
+}  // namespace fathom

@@ -1,0 +1,38 @@
+// Keeps a request's answer to its grammar: its tokens in, the next one's mask out.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "engine/messages.h"
+#include "grammar/grammar.h"
+
+namespace fathom {
+
+class GrammarGuide {
+ public:
+  // REQUIRES: the request has a grammar.
+  static Result<GrammarGuide> Start(const GenerateRequest& request, int32_t vocab_size);
+
+  // The answer's next token. An error ends the request: nothing is asked of this any more. One that
+  // took too long is an error: no other request may wait for a grammar that is slow on purpose.
+  Status Take(TokenId token);
+
+  // What may come next (base/token_mask.h). Before the grammar begins that is all but the end.
+  const std::vector<uint32_t>& mask() const { return mask_; }
+
+ private:
+  GrammarGuide(std::unique_ptr<GrammarState> state, const GenerateRequest& request,
+               int32_t vocab_size);
+  Status Follow(TokenId token);
+
+  std::unique_ptr<GrammarState> state_;
+  std::optional<TokenId> begins_after_;  // it has not begun
+  std::vector<uint32_t> mask_;
+};
+
+}  // namespace fathom

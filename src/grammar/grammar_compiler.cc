@@ -1,0 +1,119 @@
+#include "grammar/grammar_compiler.h"
+
+#include <string_view>
+#include <utility>
+
+#include "grammar/grammar_limits.h"
+
+namespace fathom {
+namespace {
+
+std::string KeyOf(const GrammarSpec& spec) {
+  std::string key = {static_cast<char>('0' + static_cast<int>(spec.kind)), spec.strict ? 's' : '-'};
+  return key + spec.text;
+}
+
+}  // namespace
+
+std::string RegexOfChoices(const std::vector<std::string>& choices) {
+  constexpr std::string_view kSpecial = R"(\^$.|?*+()[]{}/-)";
+  std::string regex = "(";
+  for (size_t i = 0; i < choices.size(); ++i) {
+    if (i > 0) regex += '|';
+    for (const char c : choices[i]) {
+      if (c == '\n' || c == '\r' || c == '\t') {
+        regex += c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
+        continue;
+      }
+      if (kSpecial.find(c) != kSpecial.npos) regex += '\\';
+      regex += c;
+    }
+  }
+  return regex + ")";
+}
+
+GrammarCompiler::GrammarCompiler(Compile compile, const GrammarCompilerOptions& options)
+    : options_(options), compile_(std::move(compile)) {
+  for (int i = 0; i < options.threads; ++i) threads_.emplace_back([this] { Work(); });
+}
+
+GrammarCompiler::~GrammarCompiler() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void GrammarCompiler::Get(GrammarSpec spec, std::function<void(Made)> done) {
+  std::string key = KeyOf(spec);
+  std::unique_lock lock(mutex_);
+  if (std::shared_ptr<const Grammar> grammar = Find(key)) {
+    lock.unlock();
+    return done(std::move(grammar));
+  }
+  if (const auto open = open_.find(key); open != open_.end()) {
+    open->second->waiting.push_back(std::move(done));
+    return;
+  }
+  if (jobs_.size() >= options_.max_waiting) {
+    lock.unlock();
+    return done(Unavailable("Too many grammars are being compiled: try again later."));
+  }
+  auto job = std::make_shared<Job>();
+  job->spec = std::move(spec);
+  job->key = std::move(key);
+  job->deadline = std::chrono::steady_clock::now() + options_.deadline;
+  job->waiting.push_back(std::move(done));
+  open_.emplace(job->key, job);
+  jobs_.push_back(std::move(job));
+  changed_.notify_one();
+}
+
+void GrammarCompiler::Work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+    if (stopping_) return;
+    const std::shared_ptr<Job> job = std::move(jobs_.front());
+    jobs_.pop_front();
+    lock.unlock();
+    Made made = [&]() -> Made {
+      if (std::chrono::steady_clock::now() > job->deadline) {
+        return Unavailable("Too many grammars are being compiled: try again later.");
+      }
+      TRY(CheckGrammar(job->spec));
+      return compile_(job->spec);
+    }();
+    lock.lock();
+    if (made.ok()) Keep(job->key, *made);
+    open_.erase(job->key);
+    const std::vector<std::function<void(Made)>> waiting = std::move(job->waiting);
+    lock.unlock();
+    for (const auto& done : waiting) done(made);
+    lock.lock();
+  }
+}
+
+std::shared_ptr<const Grammar> GrammarCompiler::Find(const std::string& key) {
+  const auto found = by_key_.find(key);
+  if (found == by_key_.end()) return nullptr;
+  entries_.splice(entries_.begin(), entries_, found->second);
+  return entries_.front().grammar;
+}
+
+// A grammar that alone is larger than the cache is not kept.
+void GrammarCompiler::Keep(const std::string& key, std::shared_ptr<const Grammar> grammar) {
+  const auto size = [](const Entry& entry) { return entry.key.size() + entry.grammar->bytes(); };
+  entries_.push_front({key, std::move(grammar)});
+  by_key_[key] = entries_.begin();
+  cached_bytes_ += size(entries_.front());
+  while (cached_bytes_ > options_.cache_bytes || entries_.size() > options_.cache_entries) {
+    cached_bytes_ -= size(entries_.back());
+    by_key_.erase(entries_.back().key);
+    entries_.pop_back();
+  }
+}
+
+}  // namespace fathom

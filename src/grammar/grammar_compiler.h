@@ -1,0 +1,115 @@
+// Grammars from what requests say: limits before the compiler, a deadline around it, and a cache of
+// what it made.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "grammar/grammar.h"
+
+namespace fathom {
+
+enum class GrammarKind {
+  kJsonObject,  // any JSON object; no text
+  kJsonSchema,
+  kRegex,          // of the whole answer
+  kEbnf,           // of the rule "root"
+  kStructuralTag,  // xgrammar's: text, tokens and schemas one after another; made by us
+};
+
+// What a request asks for, as it says it.
+struct GrammarSpec {
+  GrammarKind kind = GrammarKind::kJsonObject;
+  std::string text;
+  // Of a schema: properties and items that it does not name are forbidden, as OpenAI's strict.
+  bool strict = false;
+
+  friend bool operator==(const GrammarSpec&, const GrammarSpec&) = default;
+};
+
+// A regular expression that matches each of the choices and nothing else.
+std::string RegexOfChoices(const std::vector<std::string>& choices);
+
+// What grammars are made for.
+struct GrammarVocabulary {
+  // What each token adds to a text; "" for one that no grammar may use, as special tokens.
+  std::vector<std::string> tokens;
+  std::vector<TokenId> eos;
+  int32_t size = 0;  // of the logits: as many as tokens, or more
+};
+
+struct GrammarCompilerOptions {
+  int threads = 2;
+  size_t max_waiting = 64;  // that no thread has taken
+  std::chrono::milliseconds deadline{5000};
+  size_t cache_bytes = size_t{256} << 20;
+  size_t cache_entries = 256;
+};
+
+// THREAD: any.
+class GrammarCompiler {
+ public:
+  using Made = Result<std::shared_ptr<const Grammar>>;
+  using Compile = std::function<Made(const GrammarSpec&)>;
+
+  // `compile` is called on threads of this, several at a time; xgrammar's is MakeXgrammarCompile().
+  GrammarCompiler(Compile compile, const GrammarCompilerOptions& options);
+  // Waits for what is being compiled; what waits is dropped.
+  ~GrammarCompiler();
+  GrammarCompiler(const GrammarCompiler&) = delete;
+
+  // Calls `done` once, on whatever thread: with a grammar; kInvalidArgument, naming the place, for
+  // what is no grammar, is beyond the limits, or could not be held to; kUnavailable while too many
+  // are being compiled, or if its turn has not come by the deadline. A compiler cannot be
+  // interrupted: whoever waits stops waiting at the deadline, and a grammar that comes later is
+  // kept for who asks again.
+  void Get(GrammarSpec spec, std::function<void(Made)> done);
+
+  const GrammarCompilerOptions& options() const { return options_; }
+
+ private:
+  struct Job {
+    GrammarSpec spec;
+    std::string key;
+    std::chrono::steady_clock::time_point deadline;
+    std::vector<std::function<void(Made)>> waiting;  // who asks for it
+  };
+  struct Entry {
+    std::string key;
+    std::shared_ptr<const Grammar> grammar;
+  };
+
+  void Work();
+  std::shared_ptr<const Grammar> Find(const std::string& key);
+  void Keep(const std::string& key, std::shared_ptr<const Grammar> grammar);
+
+  const GrammarCompilerOptions options_;
+  const Compile compile_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_:
+  std::deque<std::shared_ptr<Job>> jobs_;                       // that no thread has taken
+  std::unordered_map<std::string, std::shared_ptr<Job>> open_;  // by key: these, and those in work
+  std::list<Entry> entries_;                                    // the latest used first
+  std::unordered_map<std::string, std::list<Entry>::iterator> by_key_;
+  size_t cached_bytes_ = 0;
+  bool stopping_ = false;
+
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace fathom

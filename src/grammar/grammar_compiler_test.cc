@@ -1,0 +1,118 @@
+#include "grammar/grammar_compiler.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <latch>
+
+namespace fathom {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Of so many bytes; it is never started.
+class FakeGrammar final : public Grammar {
+ public:
+  explicit FakeGrammar(size_t bytes) : bytes_(bytes) {}
+  Result<std::unique_ptr<GrammarState>> Start() const override { return Internal("a fake"); }
+  size_t bytes() const override { return bytes_; }
+
+ private:
+  const size_t bytes_;
+};
+
+GrammarSpec Regex(std::string text) {
+  return {GrammarKind::kRegex, std::move(text)};
+}
+
+GrammarCompiler::Made Wait(GrammarCompiler& compiler, const GrammarSpec& spec) {
+  std::promise<GrammarCompiler::Made> made;
+  compiler.Get(spec, [&](GrammarCompiler::Made result) { made.set_value(std::move(result)); });
+  return made.get_future().get();
+}
+
+// Counts, and takes as many bytes as the text says.
+struct Counting {
+  std::atomic<int>* calls;
+  GrammarCompiler::Made operator()(const GrammarSpec& spec) const {
+    ++*calls;
+    return std::shared_ptr<const Grammar>(std::make_shared<FakeGrammar>(std::stoi(spec.text)));
+  }
+};
+
+TEST(GrammarCompilerTest, KeepsTheLatestUsed) {
+  std::atomic<int> calls = 0;
+  GrammarCompiler compiler(Counting{&calls}, {.cache_bytes = 1000, .cache_entries = 3});
+  const auto first = *Wait(compiler, Regex("1"));
+  EXPECT_EQ(*Wait(compiler, Regex("1")), first);
+  EXPECT_EQ(calls, 1);
+  GrammarSpec schema{GrammarKind::kJsonSchema, "1"}, strict{GrammarKind::kJsonSchema, "1", true};
+  EXPECT_FALSE(Wait(compiler, schema).ok());  // a number is no schema; and errors are not kept
+  EXPECT_EQ(calls, 1);
+  for (const char* text : {"2", "3"}) ASSERT_TRUE(Wait(compiler, Regex(text)).ok());
+  ASSERT_TRUE(Wait(compiler, Regex("1")).ok());
+  ASSERT_TRUE(Wait(compiler, Regex("4")).ok());  // 2 goes
+  EXPECT_EQ(calls, 4);
+  EXPECT_EQ(*Wait(compiler, Regex("1")), first);
+  EXPECT_EQ(calls, 4);
+  ASSERT_TRUE(Wait(compiler, Regex("2")).ok());
+  EXPECT_EQ(calls, 5);
+  ASSERT_TRUE(Wait(compiler, Regex("995")).ok());  // leaves no room for others
+  ASSERT_TRUE(Wait(compiler, Regex("1")).ok());
+  EXPECT_EQ(calls, 7);
+  ASSERT_TRUE(Wait(compiler, Regex("2000")).ok());  // is not kept
+  ASSERT_TRUE(Wait(compiler, Regex("2000")).ok());
+  EXPECT_EQ(calls, 9);
+}
+
+TEST(GrammarCompilerTest, StrictnessAndKindAreOfTheKey) {
+  std::atomic<int> calls = 0;
+  GrammarCompiler compiler(
+      [&](const GrammarSpec&) -> GrammarCompiler::Made {
+        ++calls;
+        return std::shared_ptr<const Grammar>(std::make_shared<FakeGrammar>(1));
+      },
+      {});
+  for (int round = 0; round < 2; ++round) {
+    for (const GrammarSpec& spec :
+         {GrammarSpec{GrammarKind::kJsonSchema, "{}"},
+          GrammarSpec{GrammarKind::kJsonSchema, "{}", true}, GrammarSpec{GrammarKind::kEbnf, "{}"},
+          GrammarSpec{GrammarKind::kJsonObject}}) {
+      EXPECT_TRUE(Wait(compiler, spec).ok());
+    }
+  }
+  EXPECT_EQ(calls, 4);
+}
+
+// Those who ask for what is being compiled wait for it; others beyond the queue are turned away,
+// and so is what gets no turn by its deadline.
+TEST(GrammarCompilerTest, OneCompilesForAllAndTheQueueIsBounded) {
+  std::atomic<int> calls = 0;
+  std::latch begun(1), go(1);
+  GrammarCompiler compiler(
+      [&](const GrammarSpec& spec) -> GrammarCompiler::Made {
+        ++calls;
+        if (spec.text == "slow") begun.count_down(), go.wait();
+        return std::shared_ptr<const Grammar>(std::make_shared<FakeGrammar>(1));
+      },
+      {.threads = 1, .max_waiting = 1, .deadline = milliseconds(20)});
+  std::vector<std::promise<GrammarCompiler::Made>> made(4);
+  const auto ask = [&](int i, const std::string& text) {
+    compiler.Get(Regex(text), [&made, i](auto result) { made[i].set_value(std::move(result)); });
+  };
+  ask(0, "slow");
+  begun.wait();
+  ask(1, "slow");
+  ask(2, "late");
+  ask(3, "refused");
+  EXPECT_EQ(made[3].get_future().get().status().code(), StatusCode::kUnavailable);
+  std::this_thread::sleep_for(milliseconds(40));
+  go.count_down();
+  EXPECT_EQ(*made[0].get_future().get(), *made[1].get_future().get());
+  EXPECT_EQ(made[2].get_future().get().status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(calls, 1);
+}
+
+}  // namespace
+}  // namespace fathom

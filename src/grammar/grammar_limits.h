@@ -1,0 +1,39 @@
+// What of a request is refused before any compiler sees it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "base/status.h"
+#include "grammar/grammar_compiler.h"
+
+namespace fathom {
+
+inline constexpr size_t kMaxSchemaBytes = size_t{128} << 10;
+inline constexpr size_t kMaxPatternBytes = size_t{8} << 10;  // of a regular expression
+inline constexpr size_t kMaxEbnfBytes = size_t{64} << 10;
+inline constexpr int kMaxSchemaDepth = 64;
+inline constexpr int kMaxSchemaProperties = 2000;  // of all objects of a schema
+inline constexpr int kMaxEnumEntries = 2000;       // of all enumerations of a schema
+inline constexpr int64_t kMaxItems = 1000;         // that a schema may count in an array
+inline constexpr int64_t kMaxLength = 10000;       // that it may count in a string
+inline constexpr int kMaxPatternDepth = 32;        // parentheses within parentheses
+// Characters of a pattern, each as often as the counted repetitions around it ask for.
+inline constexpr int64_t kMaxExpandedPattern = 10000;
+
+// In a row, between the parts of JSON: enough for lines indented 15 levels deep. Without an end a
+// model may fill its whole answer with it.
+inline constexpr int kMaxWhitespace = 32;
+
+// kInvalidArgument, naming the place, for what is too large, malformed, or of what a compiler would
+// not hold an answer to.
+Status CheckGrammar(const GrammarSpec& spec);
+
+// Its parts. `where`: what to call it.
+Status CheckSchema(std::string_view schema, bool strict);
+Status CheckPattern(std::string_view pattern, std::string_view where);
+Status CheckEbnf(std::string_view grammar);
+Status CheckStructuralTag(std::string_view tag);  // the schemas in it
+
+}  // namespace fathom

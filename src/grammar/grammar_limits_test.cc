@@ -1,0 +1,126 @@
+#include "grammar/grammar_limits.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+namespace fathom {
+namespace {
+
+std::string Repeated(const std::string& text, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += text;
+  return all;
+}
+
+void ExpectRefused(const Status& status, const std::string& says) {
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find(says), std::string::npos) << status.message();
+}
+
+TEST(GrammarLimits, SchemasThatPass) {
+  for (const char* schema : {
+           "true",
+           "{}",
+           R"({"type": "string", "minLength": 1, "maxLength": 10000})",
+           R"({"type": ["integer", "null"], "minimum": 0})",
+           R"({"enum": ["a", 1], "type": ["string", "integer"], "description": "x"})",
+           R"({"anyOf": [{"type": "integer"}, {"type": "null"}], "default": null, "title": "N"})",
+           R"({"$ref": "#/$defs/n", "description": "x", "$defs": {"n": {"type": "integer"}}})",
+           R"({"type": "object", "properties": {"next": {"$ref": "#"}}})",
+           R"({"type": "object", "patternProperties": {"^a": {}}, "additionalProperties": false})",
+           R"({"type": "array", "items": {"type": "string"}, "uniqueItems": false})",
+       }) {
+    const Status status = CheckSchema(schema, false);
+    EXPECT_TRUE(status.ok()) << schema << ": " << status.message();
+  }
+}
+
+TEST(GrammarLimits, PlacesAreNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"[1]", "#: a schema is an object or a boolean"},
+      {"{", "no JSON"},
+      {R"({"properties": {"a": {"items": {"not": {}}}}})", "#/properties/a/items: "},
+      {R"({"anyOf": [{}, {"minimum": 3}]})", "#/anyOf/1: minimum needs a type"},
+      {R"({"anyOf": []})", "#/anyOf must be a list"},
+      {R"({"allOf": [{}, {}]})", "#/allOf: "},
+      {R"({"$ref": "#/$defs/gone"})", "is not in the schema"},
+      {R"({"$ref": "http://example.com"})", "is not in the schema"},
+      {R"({"$ref": "#/$defs/a", "minimum": 3, "$defs": {"a": {}}})", "minimum beside $ref"},
+      {R"({"anyOf": [{}], "type": "object"})", "type beside anyOf"},
+      {R"({"enum": ["a"], "type": "integer"})", "#/enum has a value"},
+      {R"({"enum": []})", "#/enum must be a list"},
+      {R"({"type": "array", "uniqueItems": true})", "uniqueItems"},
+      {R"({"type": "array", "maxItems": 1001})", "#/maxItems must be"},
+      {R"({"type": "array", "minItems": -1})", "#/minItems must be"},
+      {R"({"type": "array", "minItems": 1e300})", "#/minItems must be"},
+      {R"({"type": "string", "maxLength": 10001})", "#/maxLength must be"},
+      {R"({"type": "string", "pattern": 5})", "#/pattern must be a string"},
+      {R"({"type": "string", "pattern": "a{99999}"})", "#/pattern repeats"},
+      {R"({"type": "object", "required": ["a"]})", "\"a\" is not among the properties"},
+      {R"({"type": "object", "properties": {}, "patternProperties": {"a": {}}})", "beside"},
+      {R"({"type": "object", "patternProperties": {"a": {}}})", "additionalProperties: false"},
+      {R"({"type": "object", "minProperties": 1})", "#/minProperties"},
+      {R"({"properties": [1]})", "#/properties must be an object"},
+  };
+  for (const auto& [schema, says] : cases) ExpectRefused(CheckSchema(schema, false), says);
+}
+
+// What refers to itself without any text between has no end, for a compiler neither.
+TEST(GrammarLimits, EmptyCircles) {
+  for (const char* schema : {
+           R"({"$ref": "#"})",
+           R"({"anyOf": [{"type": "null"}, {"$ref": "#"}]})",
+           R"({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"},
+                                              "b": {"allOf": [{"$ref": "#/$defs/a"}]}}})",
+       }) {
+    ExpectRefused(CheckSchema(schema, false), "refers to itself");
+  }
+}
+
+TEST(GrammarLimits, Sizes) {
+  const auto nested = [](int depth) {
+    return Repeated(R"({"type":"array","items":)", depth) + "{}" + Repeated("}", depth);
+  };
+  EXPECT_TRUE(CheckSchema(nested(kMaxSchemaDepth - 1), false).ok());
+  ExpectRefused(CheckSchema(nested(kMaxSchemaDepth), false), "nested more than 64 deep");
+  ExpectRefused(CheckGrammar({GrammarKind::kJsonSchema, std::string(kMaxSchemaBytes + 1, ' ')}),
+                "bytes");
+  ExpectRefused(CheckGrammar({GrammarKind::kJsonSchema, ""}), "empty");
+  const auto wide = [](int properties) {
+    std::string text = R"({"type": "object", "properties": {"x": {})";
+    for (int i = 1; i < properties; ++i) text += fmt::format(R"(,"p{}":{{}})", i);
+    return text + "}}";
+  };
+  EXPECT_TRUE(CheckSchema(wide(kMaxSchemaProperties), false).ok());
+  ExpectRefused(CheckSchema(wide(kMaxSchemaProperties + 1), false), "properties");
+  const auto many = [](int entries) {
+    return R"({"enum": [1)" + Repeated(",1", entries - 1) + "]}";
+  };
+  EXPECT_TRUE(CheckSchema(many(kMaxEnumEntries), false).ok());
+  ExpectRefused(CheckSchema(many(kMaxEnumEntries + 1), false), "values in enumerations");
+}
+
+TEST(GrammarLimits, Patterns) {
+  const std::string deep =
+      Repeated("(", kMaxPatternDepth - 1) + "a" + Repeated(")", kMaxPatternDepth - 1);
+  for (const std::string& pattern :
+       {std::string("a{100}"), std::string("(ab){10,20}c*"), std::string("[(){}]{3}\\("),
+        std::string("((a{10}){10}){10}"), std::string("{a}"), deep}) {
+    const Status status = CheckPattern(pattern, "it");
+    EXPECT_TRUE(status.ok()) << pattern << ": " << status.message();
+  }
+  ExpectRefused(CheckPattern("", "it"), "it is empty");
+  ExpectRefused(CheckPattern("(" + deep + ")", "it"), "deep");
+  ExpectRefused(CheckPattern("((a{100}){100}){2}", "it"), "too large");
+  ExpectRefused(CheckPattern("(a{1000}){1,}b{9000}c{1000}", "it"), "too large");
+  ExpectRefused(CheckPattern("a{99999999999999999999}", "it"), "at most");
+  ExpectRefused(CheckPattern(std::string("a\0b", 3), "it"), "U+0000");
+  ExpectRefused(CheckEbnf("root ::= (\"0123456789\"){9999} \"x\""), "too large");
+  EXPECT_TRUE(CheckEbnf("# (((((((((((((((((((((((((((((((((((((((\nroot ::= \"(\" [(]{3}").ok());
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,154 @@
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <vector>
+
+#include "grammar/grammar_limits.h"
+
+namespace fathom {
+namespace {
+
+// Walks over a regular expression or EBNF and measures it; whether it is well-formed is the
+// compiler's to say.
+class PatternMeter {
+ public:
+  PatternMeter(std::string_view text, std::string_view where, bool ebnf)
+      : text_(text), where_(where), ebnf_(ebnf) {}
+
+  Status Measure() {
+    for (at_ = 0; at_ < text_.size();) TRY(Step());
+    return CheckSize(groups_.front().size + groups_.front().last);
+  }
+
+ private:
+  // What stands between parentheses: its last atom may still be repeated.
+  struct Group {
+    int64_t size = 0;
+    int64_t last = 0;
+  };
+
+  Status Step() {
+    const char c = text_[at_];
+    if (c == '[') return Take(Class());
+    if (ebnf_ && c == '"') return Take(Quoted());
+    if (ebnf_ && c == '#') {
+      at_ = std::min(text_.find('\n', at_), text_.size());
+      return {};
+    }
+    if (c == '{') return Repeat();
+    ++at_;
+    if (c == '(') {
+      groups_.emplace_back();
+      if (groups_.size() <= kMaxPatternDepth) return {};
+      return InvalidArgument("{} nests parentheses more than {} deep", where_, kMaxPatternDepth);
+    }
+    if (c == ')' && groups_.size() > 1) {
+      const int64_t size = groups_.back().size + groups_.back().last;
+      groups_.pop_back();
+      return Take(size);
+    }
+    if (c == '\\' && at_ < text_.size()) ++at_;
+    if (c == '*' || c == '+' || c == '?' || c == '|') return {};
+    if (ebnf_ && (c == ' ' || c == '\n')) return {};
+    return Take(1);
+  }
+
+  Status Take(int64_t atom) {
+    Group& group = groups_.back();
+    group.size += group.last;
+    group.last = std::max<int64_t>(atom, 1);
+    return CheckSize(group.size + group.last);
+  }
+
+  // Behind a class of characters, of which there is one however long it is written.
+  int64_t Class() {
+    for (++at_; at_ < text_.size() && text_[at_] != ']'; ++at_) at_ += text_[at_] == '\\';
+    ++at_;
+    return 1;
+  }
+
+  int64_t Quoted() {
+    const size_t begin = at_;
+    for (++at_; at_ < text_.size() && text_[at_] != '"'; ++at_) at_ += text_[at_] == '\\';
+    ++at_;
+    return static_cast<int64_t>(at_ - begin);
+  }
+
+  // {m}, {m,} or {m,n}; any other brace is a character.
+  Status Repeat() {
+    const size_t end = std::min(text_.find('}', at_), text_.size());
+    const std::string_view inside = text_.substr(at_ + 1, end - at_ - 1);
+    const bool counts = !inside.empty() && inside.find_first_not_of("0123456789, ") == inside.npos;
+    if (end == text_.size() || !counts) {
+      ++at_;
+      return Take(1);
+    }
+    at_ = end + 1;
+    int64_t most = 1;
+    for (size_t i = 0; i < inside.size(); ++i) {
+      if (inside[i] == ',' || inside[i] == ' ') continue;
+      int64_t count = 0;
+      const char* last = inside.data() + inside.size();
+      const auto [stop, error] = std::from_chars(inside.data() + i, last, count);
+      if (error != std::errc() || count > kMaxExpandedPattern) {
+        return InvalidArgument("{} repeats {{{}}}: at most {} times are possible", where_,
+                               std::string(inside.substr(0, 32)), kMaxExpandedPattern);
+      }
+      most = std::max(most, count);
+      i = static_cast<size_t>(stop - inside.data()) - 1;
+    }
+    Group& group = groups_.back();
+    group.last *= most;
+    return CheckSize(group.size + group.last);
+  }
+
+  Status CheckSize(int64_t size) const {
+    const int64_t most = ebnf_ ? int64_t{kMaxEbnfBytes} : kMaxExpandedPattern;
+    if (size <= most) return {};
+    return InvalidArgument(
+        "{} is too large: with its counted repetitions it has {} characters or "
+        "more, and may have {}",
+        where_, size, most);
+  }
+
+  const std::string_view text_, where_;
+  const bool ebnf_;
+  size_t at_ = 0;
+  std::vector<Group> groups_ = std::vector<Group>(1);
+};
+
+Status CheckBytes(std::string_view text, size_t most, std::string_view where) {
+  if (text.empty()) return InvalidArgument("{} is empty", where);
+  if (text.size() > most) {
+    return InvalidArgument("{} has {} bytes: at most {} are possible", where, text.size(), most);
+  }
+  if (text.find('\0') != text.npos) return InvalidArgument("{} holds U+0000", where);
+  return {};
+}
+
+}  // namespace
+
+Status CheckPattern(std::string_view pattern, std::string_view where) {
+  TRY(CheckBytes(pattern, kMaxPatternBytes, where));
+  return PatternMeter(pattern, where, /*ebnf=*/false).Measure();
+}
+
+Status CheckEbnf(std::string_view grammar) {
+  TRY(CheckBytes(grammar, kMaxEbnfBytes, "the grammar"));
+  return PatternMeter(grammar, "the grammar", /*ebnf=*/true).Measure();
+}
+
+Status CheckGrammar(const GrammarSpec& spec) {
+  switch (spec.kind) {
+    case GrammarKind::kJsonObject: return {};
+    case GrammarKind::kJsonSchema:
+      TRY(CheckBytes(spec.text, kMaxSchemaBytes, "the schema"));
+      return CheckSchema(spec.text, spec.strict);
+    case GrammarKind::kRegex: return CheckPattern(spec.text, "the regular expression");
+    case GrammarKind::kEbnf: return CheckEbnf(spec.text);
+    case GrammarKind::kStructuralTag: return CheckStructuralTag(spec.text);
+  }
+  CHECK(false, "grammar kind {}", static_cast<int>(spec.kind));
+}
+
+}  // namespace fathom

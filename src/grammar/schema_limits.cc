@@ -1,0 +1,356 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/json.hpp>
+#include <initializer_list>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "grammar/grammar_limits.h"
+
+namespace fathom {
+namespace {
+
+namespace json = boost::json;
+
+using Keywords = std::initializer_list<std::string_view>;
+
+// Those that take the place of all others in a schema, in the order in which the compiler asks for
+// them.
+constexpr std::array<std::string_view, 6> kHeads = {"$ref",  "const", "enum",
+                                                    "anyOf", "oneOf", "allOf"};
+constexpr std::array<std::string_view, 8> kOfObjects = {
+    "properties",           "required",      "patternProperties", "propertyNames",
+    "additionalProperties", "minProperties", "maxProperties",     "unevaluatedProperties"};
+constexpr std::array<std::string_view, 5> kOfArrays = {"items", "prefixItems", "minItems",
+                                                       "maxItems", "unevaluatedItems"};
+constexpr std::array<std::string_view, 9> kOfScalars = {
+    "minimum",          "maximum",    "exclusiveMinimum",
+    "exclusiveMaximum", "multipleOf", "minLength",
+    "maxLength",        "pattern",    "format"};
+// What says something that no grammar here holds an answer to.
+constexpr std::array<std::string_view, 13> kNever = {
+    "not",          "if",          "then",         "else",        "dependentRequired",
+    "dependencies", "contains",    "minContains",  "maxContains", "dependentSchemas",
+    "$dynamicRef",  "uniqueItems", "$recursiveRef"};
+
+std::string_view TypeOf(const json::value& value) {
+  if (value.is_string()) return "string";
+  if (value.is_bool()) return "boolean";
+  if (value.is_null()) return "null";
+  if (value.is_object()) return "object";
+  if (value.is_array()) return "array";
+  return value.is_double() ? "number" : "integer";
+}
+
+bool IsOfType(const json::value& value, const json::value& type) {
+  if (const json::array* types = type.if_array()) {
+    return std::any_of(types->begin(), types->end(),
+                       [&](const json::value& one) { return IsOfType(value, one); });
+  }
+  const std::string_view is = TypeOf(value);
+  return type == json::value(is) || (is == "integer" && type == json::value("number"));
+}
+
+class SchemaChecker {
+ public:
+  SchemaChecker(const json::value& root, bool strict) : root_(root), strict_(strict) {}
+
+  Status Check(const json::value& schema, const std::string& at) {
+    if (schema.is_bool()) return {};
+    const json::object* object = schema.if_object();
+    if (object == nullptr) return InvalidArgument("{}: a schema is an object or a boolean", at);
+    for (const std::string_view key : kNever) {
+      const json::value* given = object->if_contains(key);
+      if (given == nullptr || (key == "uniqueItems" && *given == json::value(false))) continue;
+      return InvalidArgument("{}: answers cannot be held to {}; leave it out", at, key);
+    }
+    TRY(CheckParts(*object, at));
+    for (const std::string_view head : kHeads) {
+      if (object->contains(head)) return CheckHead(*object, head, at);
+    }
+    return CheckTyped(*object, at);
+  }
+
+ private:
+  // Every schema within, wherever it stands.
+  Status CheckParts(const json::object& schema, const std::string& at) {
+    for (const std::string_view key : {"properties", "patternProperties", "$defs", "definitions"}) {
+      const json::value* given = schema.if_contains(key);
+      if (given == nullptr) continue;
+      const json::object* named = given->if_object();
+      if (named == nullptr) return InvalidArgument("{}/{} must be an object", at, key);
+      properties_ += static_cast<int>(named->size());
+      if (properties_ > kMaxSchemaProperties) {
+        return InvalidArgument("{}/{}: the schema has more than {} properties", at, key,
+                               kMaxSchemaProperties);
+      }
+      for (const auto& [name, one] : *named) {
+        const std::string place = fmt::format("{}/{}/{}", at, key, std::string_view(name));
+        if (key == "patternProperties") TRY(CheckPattern(name, place));
+        TRY(Check(one, place));
+      }
+    }
+    for (const std::string_view key : {"anyOf", "oneOf", "allOf", "prefixItems"}) {
+      const json::value* given = schema.if_contains(key);
+      if (given == nullptr) continue;
+      const json::array* list = given->if_array();
+      if (list == nullptr || list->empty()) {
+        return InvalidArgument("{}/{} must be a list of schemas", at, key);
+      }
+      for (size_t i = 0; i < list->size(); ++i) {
+        TRY(Check((*list)[i], fmt::format("{}/{}/{}", at, key, i)));
+      }
+    }
+    for (const std::string_view key : {"items", "additionalProperties", "propertyNames",
+                                       "unevaluatedItems", "unevaluatedProperties"}) {
+      const json::value* given = schema.if_contains(key);
+      if (given != nullptr) TRY(Check(*given, fmt::format("{}/{}", at, key)));
+    }
+    return CheckCounts(schema, at);
+  }
+
+  Status CheckCounts(const json::object& schema, const std::string& at) {
+    const auto at_most = [&](Keywords keys, int64_t most) -> Status {
+      for (const std::string_view key : keys) {
+        const json::value* given = schema.if_contains(key);
+        if (given == nullptr) continue;
+        const int64_t* count = given->if_int64();
+        if (count != nullptr && *count >= 0 && *count <= most) continue;
+        return InvalidArgument("{}/{} must be an integer between 0 and {}", at, key, most);
+      }
+      return {};
+    };
+    TRY(at_most({"minItems", "maxItems"}, kMaxItems));
+    TRY(at_most({"minLength", "maxLength"}, kMaxLength));
+    TRY(at_most({"minProperties", "maxProperties"}, kMaxSchemaProperties));
+    for (const std::string_view key : {"pattern", "format", "$ref"}) {
+      const json::value* given = schema.if_contains(key);
+      if (given != nullptr && !given->is_string()) {
+        return InvalidArgument("{}/{} must be a string", at, key);
+      }
+    }
+    const json::value* pattern = schema.if_contains("pattern");
+    return pattern == nullptr ? Status()
+                              : CheckPattern(pattern->get_string(), fmt::format("{}/pattern", at));
+  }
+
+  // Beside such a keyword the compiler reads no other.
+  Status CheckHead(const json::object& schema, std::string_view head, const std::string& at) {
+    const bool values = head == "const" || head == "enum";
+    const auto refuse = [&](const auto& keywords) -> Status {
+      for (const std::string_view key : keywords) {
+        if (key == head || !schema.contains(key)) continue;
+        return InvalidArgument("{}: answers cannot be held to {} beside {}; join them", at, key,
+                               head);
+      }
+      return {};
+    };
+    TRY(refuse(kHeads));
+    TRY(refuse(kOfObjects));
+    TRY(refuse(kOfArrays));
+    TRY(refuse(kOfScalars));
+    const json::value* type = schema.if_contains("type");
+    if (values) return CheckValues(schema, head, type, at);
+    if (type != nullptr) {
+      return InvalidArgument("{}: answers cannot be held to type beside {}; move it into that", at,
+                             head);
+    }
+    if (head == "allOf" && schema.at(head).get_array().size() > 1) {
+      return InvalidArgument("{}/allOf: answers can be held to one schema, not to {} at once", at,
+                             schema.at(head).get_array().size());
+    }
+    std::set<const json::value*> seen;
+    return CheckInPlace(schema, at, seen);
+  }
+
+  Status CheckValues(const json::object& schema, std::string_view head, const json::value* type,
+                     const std::string& at) {
+    const json::value& given = schema.at(head);
+    const json::array* list = head == "enum" ? given.if_array() : nullptr;
+    if (head == "enum" && (list == nullptr || list->empty())) {
+      return InvalidArgument("{}/enum must be a list of at least one value", at);
+    }
+    const json::value* first = list != nullptr ? list->data() : &given;
+    const size_t count = list != nullptr ? list->size() : 1;
+    entries_ += static_cast<int>(std::min<size_t>(count, kMaxEnumEntries + 1));
+    if (entries_ > kMaxEnumEntries) {
+      return InvalidArgument("{}/enum: the schema has more than {} values in enumerations", at,
+                             kMaxEnumEntries);
+    }
+    for (size_t i = 0; type != nullptr && i < count; ++i) {
+      if (!IsOfType(first[i], *type)) {
+        return InvalidArgument("{}/{} has a value that is not of the type beside it", at, head);
+      }
+    }
+    return {};
+  }
+
+  // References must lead somewhere, and choices must not lead back to themselves without any text.
+  Status CheckInPlace(const json::object& schema, const std::string& at,
+                      std::set<const json::value*>& seen) {
+    if (const json::value* ref = schema.if_contains("$ref")) {
+      const json::value* target = Target(ref->get_string());
+      if (target == nullptr) {
+        return InvalidArgument(
+            "{}/$ref: {} is not in the schema (only # and #/... are, without ~ "
+            "and %)",
+            at, json::serialize(*ref));
+      }
+      return CheckBranch(*target, at + "/$ref", seen);
+    }
+    for (const std::string_view key : {"anyOf", "oneOf", "allOf"}) {
+      const json::value* list = schema.if_contains(key);
+      if (list == nullptr) continue;
+      for (size_t i = 0; i < list->get_array().size(); ++i) {
+        TRY(CheckBranch(list->get_array()[i], fmt::format("{}/{}/{}", at, key, i), seen));
+      }
+    }
+    return {};
+  }
+
+  // `seen`: those on the way here, and those that are known to lead to text.
+  Status CheckBranch(const json::value& schema, const std::string& at,
+                     std::set<const json::value*>& seen) {
+    const json::object* object = schema.if_object();
+    if (object == nullptr) return {};
+    if (std::find(way_.begin(), way_.end(), &schema) != way_.end()) {
+      return InvalidArgument("{} refers to itself and to nothing else", at);
+    }
+    if (!seen.insert(&schema).second) return {};
+    way_.push_back(&schema);
+    const bool shallow = way_.size() <= kMaxSchemaDepth;
+    const Status status =
+        shallow ? CheckInPlace(*object, at, seen)
+                : InvalidArgument("{} refers on more than {} times", at, kMaxSchemaDepth);
+    way_.pop_back();
+    return status;
+  }
+
+  const json::value* Target(std::string_view uri) const {
+    if (uri == "#") return &root_;
+    if (!uri.starts_with("#/") || uri.find_first_of("~%") != uri.npos || uri.ends_with('/')) {
+      return nullptr;
+    }
+    const json::value* at = &root_;
+    for (uri.remove_prefix(2); at != nullptr && !uri.empty();) {
+      const size_t end = std::min(uri.find('/'), uri.size());
+      const json::object* object = at->if_object();
+      at = object != nullptr ? object->if_contains(uri.substr(0, end)) : nullptr;
+      uri.remove_prefix(std::min(end + 1, uri.size()));
+    }
+    return at != nullptr && (at->is_object() || at->is_bool()) ? at : nullptr;
+  }
+
+  Status CheckTyped(const json::object& schema, const std::string& at) {
+    const auto any = [&](const auto& keywords) {
+      return std::find_if(keywords.begin(), keywords.end(),
+                          [&](std::string_view key) { return schema.contains(key); });
+    };
+    const bool like_object = schema.contains("properties") ||
+                             schema.contains("additionalProperties") ||
+                             schema.contains("unevaluatedProperties");
+    const bool like_array = schema.contains("items") || schema.contains("prefixItems") ||
+                            schema.contains("unevaluatedItems");
+    if (!schema.contains("type") && !like_object && !like_array) {
+      for (const std::string_view key :
+           {"required", "patternProperties", "propertyNames", "minProperties", "maxProperties",
+            "minItems", "maxItems"}) {
+        if (schema.contains(key)) return InvalidArgument("{}: {} needs a type", at, key);
+      }
+      const auto scalar = any(kOfScalars);
+      if (scalar != kOfScalars.end()) return InvalidArgument("{}: {} needs a type", at, *scalar);
+    }
+    return CheckObject(schema, at);
+  }
+
+  Status CheckObject(const json::object& schema, const std::string& at) {
+    const json::value* given = schema.if_contains("properties");
+    const json::object* properties = given != nullptr ? given->if_object() : nullptr;
+    const json::value* required = schema.if_contains("required");
+    const json::array* names = required != nullptr ? required->if_array() : nullptr;
+    if (required != nullptr && names == nullptr) {
+      return InvalidArgument("{}/required must be a list of names", at);
+    }
+    for (size_t i = 0; names != nullptr && i < names->size(); ++i) {
+      const json::value& name = (*names)[i];
+      if (name.is_string() && properties != nullptr && properties->contains(name.get_string())) {
+        continue;
+      }
+      return InvalidArgument("{}/required: {} is not among the properties", at,
+                             json::serialize(name));
+    }
+    for (const std::string_view key : {"patternProperties", "propertyNames"}) {
+      if (schema.contains(key) && properties != nullptr) {
+        return InvalidArgument("{}: answers cannot be held to {} beside properties", at, key);
+      }
+    }
+    if (const json::value* patterns = schema.if_contains("patternProperties")) {
+      const json::value* others = schema.if_contains("additionalProperties");
+      const bool closed = others != nullptr ? *others == json::value(false) : strict_;
+      if (patterns->get_object().size() > 1 || !closed) {
+        return InvalidArgument(
+            "{}: answers can be held to one of patternProperties, with "
+            "additionalProperties: false",
+            at);
+      }
+    }
+    const json::value* least = schema.if_contains("minProperties");
+    if (least != nullptr && *least->if_int64() > static_cast<int64_t>(names ? names->size() : 0)) {
+      return InvalidArgument("{}/minProperties: name as many properties in required", at);
+    }
+    return {};
+  }
+
+  const json::value& root_;
+  const bool strict_;
+  int properties_ = 0;
+  int entries_ = 0;
+  std::vector<const json::value*> way_;
+};
+
+// `format`: a part of a structural tag.
+Status CheckFormat(json::value& format) {
+  json::object* object = format.if_object();
+  if (object == nullptr) return {};
+  if (object->contains("json_schema")) {
+    const std::string schema = json::serialize(object->at("json_schema"));
+    if (schema.size() > kMaxSchemaBytes) {
+      return InvalidArgument("a schema has {} bytes: at most {} are possible", schema.size(),
+                             kMaxSchemaBytes);
+    }
+    return CheckSchema(schema, /*strict=*/true);
+  }
+  if (json::value* content = object->if_contains("content")) return CheckFormat(*content);
+  json::value* elements = object->if_contains("elements");
+  if (elements == nullptr) return {};
+  for (json::value& element : elements->as_array()) TRY(CheckFormat(element));
+  return {};
+}
+
+}  // namespace
+
+Status CheckStructuralTag(std::string_view tag) {
+  constexpr size_t kAround = 16;  // levels of formats around a schema
+  boost::system::error_code error;
+  json::value root = json::parse(tag, error, {}, {.max_depth = kMaxSchemaDepth + kAround});
+  if (error || !root.is_object()) return InvalidArgument("a tool's schema is nested too deeply");
+  return CheckFormat(root.get_object()["format"]);
+}
+
+Status CheckSchema(std::string_view schema, bool strict) {
+  boost::system::error_code error;
+  json::parse_options options;
+  options.max_depth = kMaxSchemaDepth;
+  const json::value root = json::parse(schema, error, {}, options);
+  if (error == json::error::too_deep) {
+    return InvalidArgument("the schema is nested more than {} deep", kMaxSchemaDepth);
+  }
+  if (error) return InvalidArgument("the schema is no JSON: {}", error.message());
+  return SchemaChecker(root, strict).Check(root, "#");
+}
+
+}  // namespace fathom

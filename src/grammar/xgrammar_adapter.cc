@@ -1,0 +1,177 @@
+#include "grammar/xgrammar_adapter.h"
+
+#include <dlpack/dlpack.h>
+#include <xgrammar/compiler.h>
+#include <xgrammar/matcher.h>
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "grammar/grammar_limits.h"
+
+namespace {
+
+// What xgrammar has warned of on this thread, while somebody asks. Each warning is of something in
+// a grammar that it leaves out.
+thread_local std::string* warnings = nullptr;
+
+}  // namespace
+
+// With XGRAMMAR_LOG_CUSTOMIZE the library asks for these two.
+namespace xgrammar {
+
+// It must not return, and xgrammar's callers expect what its own does: an exception.
+[[noreturn]] void LogFatalImpl(const std::string&, int, const std::string& message) {
+  throw std::runtime_error(message);
+}
+
+void LogMessageImpl(const std::string&, int, int level, const std::string& message) {
+  constexpr int kWarning = 2;
+  if (warnings == nullptr || level < kWarning) return;
+  if (!warnings->empty()) warnings->append("; ");
+  warnings->append(message);
+}
+
+}  // namespace xgrammar
+
+namespace fathom {
+namespace {
+
+class Warnings {
+ public:
+  Warnings() { warnings = &text_; }
+  ~Warnings() { warnings = nullptr; }
+  Warnings(const Warnings&) = delete;
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+class XgrammarState final : public GrammarState {
+ public:
+  XgrammarState(const xgrammar::CompiledGrammar& grammar, int32_t vocab)
+      : matcher_(grammar), vocab_(vocab) {}
+
+  Result<bool> Accept(TokenId token) override {
+    const Warnings ignored;  // of tokens that are refused
+    try {
+      return matcher_.AcceptToken(Raw(token));
+    } catch (const std::exception& error) {
+      return Internal("the grammar failed at token {}: {}", Raw(token), error.what());
+    }
+  }
+
+  Status FillMask(std::span<uint32_t> words) override {
+    auto size = static_cast<int64_t>(words.size());
+    CHECK(size == MaskWords(vocab_), "a mask of {} words for {} tokens", size, vocab_);
+    DLTensor mask = {.data = words.data(),
+                     .device = {.device_type = kDLCPU, .device_id = 0},
+                     .ndim = 1,
+                     .dtype = xgrammar::GetBitmaskDLType(),
+                     .shape = &size,
+                     .strides = nullptr,
+                     .byte_offset = 0};
+    try {
+      if (!matcher_.FillNextTokenBitmask(&mask)) std::fill(words.begin(), words.end(), ~0U);
+    } catch (const std::exception& error) {
+      return Internal("the grammar failed: {}", error.what());
+    }
+    if (vocab_ % 32 != 0) words.back() &= (1U << (vocab_ % 32)) - 1;
+    if (std::any_of(words.begin(), words.end(), [](uint32_t word) { return word != 0; })) return {};
+    return Internal("no token of the vocabulary can go on with the grammar");
+  }
+
+  bool terminated() const override { return matcher_.IsTerminated(); }
+
+ private:
+  xgrammar::GrammarMatcher matcher_;
+  const int32_t vocab_;
+};
+
+class XgrammarGrammar final : public Grammar {
+ public:
+  XgrammarGrammar(xgrammar::CompiledGrammar grammar, int32_t vocab)
+      : grammar_(std::move(grammar)), bytes_(grammar_.MemorySizeBytes()), vocab_(vocab) {}
+
+  Result<std::unique_ptr<GrammarState>> Start() const override {
+    try {
+      return std::unique_ptr<GrammarState>(std::make_unique<XgrammarState>(grammar_, vocab_));
+    } catch (const std::exception& error) {
+      return Internal("the grammar failed: {}", error.what());
+    }
+  }
+  size_t bytes() const override { return bytes_; }
+
+ private:
+  const xgrammar::CompiledGrammar grammar_;
+  const size_t bytes_;
+  const int32_t vocab_;
+};
+
+xgrammar::CompiledGrammar Compile(xgrammar::GrammarCompiler& compiler, const GrammarSpec& spec) {
+  switch (spec.kind) {
+    case GrammarKind::kJsonObject:
+      return compiler.CompileJSONSchema(R"({"type": "object"})", /*any_whitespace=*/true,
+                                        std::nullopt, std::nullopt, /*strict_mode=*/false,
+                                        kMaxWhitespace);
+    case GrammarKind::kJsonSchema:
+      return compiler.CompileJSONSchema(spec.text, /*any_whitespace=*/true, std::nullopt,
+                                        std::nullopt, spec.strict, kMaxWhitespace);
+    case GrammarKind::kRegex: return compiler.CompileRegex(spec.text);
+    case GrammarKind::kEbnf: return compiler.CompileGrammar(spec.text);
+    case GrammarKind::kStructuralTag: return compiler.CompileStructuralTag(spec.text);
+  }
+  CHECK(false, "grammar kind {}", static_cast<int>(spec.kind));
+}
+
+xgrammar::TokenizerInfo InfoOf(const GrammarVocabulary& vocabulary) {
+  std::vector<int32_t> eos;
+  for (const TokenId id : vocabulary.eos) eos.push_back(Raw(id));
+  return xgrammar::TokenizerInfo(vocabulary.tokens, xgrammar::VocabType::RAW, vocabulary.size, eos);
+}
+
+}  // namespace
+
+GrammarCompiler::Compile MakeXgrammarCompile(GrammarVocabulary vocabulary) {
+  // Made when the first grammar comes: servers that see none pay neither time nor memory for it.
+  struct Lazy {
+    explicit Lazy(GrammarVocabulary given) : vocabulary(std::move(given)) {}
+    const xgrammar::TokenizerInfo& Info() {
+      std::call_once(once, [this] { info.emplace(InfoOf(vocabulary)); });
+      return *info;
+    }
+    const GrammarVocabulary vocabulary;
+    std::once_flag once;
+    std::optional<xgrammar::TokenizerInfo> info;
+  };
+  return [lazy = std::make_shared<Lazy>(std::move(vocabulary))](
+             const GrammarSpec& spec) -> Result<std::shared_ptr<const Grammar>> {
+    const Warnings warned;
+    const int32_t size = lazy->vocabulary.size;
+    try {
+      const xgrammar::TokenizerInfo& info = lazy->Info();
+      // Neither threads nor a cache of its own: both are GrammarCompiler's.
+      xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
+      auto grammar = std::make_shared<XgrammarGrammar>(fathom::Compile(compiler, spec), size);
+      if (!warned.text().empty()) {
+        return InvalidArgument("an answer could not be held to it: {}", warned.text());
+      }
+      std::vector<uint32_t> first(static_cast<size_t>(MaskWords(size)));
+      if (!TRY(grammar->Start())->FillMask(first).ok()) {
+        return InvalidArgument("no token of the vocabulary can begin an answer");
+      }
+      return std::shared_ptr<const Grammar>(std::move(grammar));
+    } catch (const std::exception& error) {
+      return InvalidArgument("it cannot be compiled: {}", error.what());
+    }
+  };
+}
+
+}  // namespace fathom

@@ -1,0 +1,115 @@
+"""`fathom plan`: what a model would take of GPUs, and how fast it would be, where there is none."""
+
+import json
+import subprocess
+
+import pytest
+
+from conftest import BINARY, MODEL
+
+
+def run(*arguments):
+    return subprocess.run([BINARY, "plan", *map(str, arguments)], capture_output=True, text=True, timeout=120)
+
+
+def plan(*arguments):
+    done = run(*arguments, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def refused(*arguments):
+    done = run(*arguments)
+    assert done.returncode != 0 and done.stdout == ""
+    return done.stderr.splitlines()[0].removeprefix("fathom plan: ")
+
+
+@pytest.mark.parametrize(
+    "preset, gpus, layouts",
+    [
+        ("v2-lite", 1, {"one GPU"}),
+        ("v2", 8, {"tp 8", "tp 8 + ep", "tp 4 x dp 2 + ep", "tp 2 x dp 4 + ep", "dp 8 + ep"}),
+        ("v3", 8, {"tp 8", "tp 8 + ep", "tp 4 x dp 2 + ep", "tp 2 x dp 4 + ep", "dp 8 + ep"}),
+    ],
+)
+def test_a_preset(preset, gpus, layouts):
+    found = plan("--config-preset", preset, "--gpus", gpus, "--max-model-len", "32k")
+    assert {layout["name"] for layout in found["layouts"]} == layouts and found["refused"] == []
+    assert set(found["best_for_latency"]) == set(found["best_for_throughput"]) == layouts
+    for layout in found["layouts"]:
+        groups = layout["data_parallel_size"]
+        assert len(layout["ranks"]) == layout["tensor_parallel_size"] * groups == gpus
+        for rank in layout["ranks"]:
+            items = rank["items"]
+            assert {"weights", "activations", "work space", "request state", "logits", "kernels and recorded steps"} <= set(items)
+            assert rank["total"] == sum(items.values()) + rank["kv_cache"] <= 0.9 * found["memory_bytes"]
+            assert (rank["replicated_weights"] > 0) == (gpus > 1)
+        assert layout["group_kv_cache_tokens"] == min(rank["kv_cache_tokens"] for rank in layout["ranks"])
+        assert layout["kv_cache_tokens"] == groups * layout["group_kv_cache_tokens"]
+        for decode in layout["decode"]:
+            assert decode["step_ms"] == pytest.approx(sum(part["ms"] for part in decode["parts"].values()))
+            assert decode["tokens_per_s"] == pytest.approx(1e3 * decode["batch_size"] * groups / decode["step_ms"])
+            assert decode["fits"] == (decode["batch_size"] * 4160 <= layout["group_kv_cache_tokens"])
+    by_name = {layout["name"]: layout for layout in found["layouts"]}
+    latency = [by_name[name]["decode"][0]["step_ms"] for name in found["best_for_latency"]]
+    assert latency == sorted(latency)
+    most = [max(d["tokens_per_s"] for d in by_name[name]["decode"] if d["fits"]) for name in found["best_for_throughput"]]
+    assert most == sorted(most, reverse=True)
+
+
+def test_the_published_capacity():
+    """R1 in FP8 on 8 H200s, latents in BF16: 512,000 tokens in vLLM, which keeps more back."""
+    (layout,) = plan("--config-preset", "v3", "--tp", 8)["layouts"]
+    assert 0.75 < layout["kv_cache_tokens"] / 512_000 < 1.25
+
+
+def test_a_folder():
+    found = plan(MODEL, "--tp", 2)
+    assert found["model"] == "tiny-r1"
+    (layout,) = found["layouts"]
+    assert layout["name"] == "tp 2"
+
+
+def test_one_layout_is_explained():
+    done = run("--config-preset", "v2-lite", "--dp", 2, "--enable-expert-parallel", "--max-model-len", "32k", "--batch-size", 16)
+    assert done.returncode == 0, done.stderr
+    for said in ("Rank 0, GiB", "of these on all ranks", "A step of 16 requests in each group", "exchange of experts' tokens"):
+        assert said in done.stdout
+
+
+def test_figures_of_another_gpu(tmp_path):
+    halves = ("--config-preset", "v2-lite", "--max-model-len", "32k", "--batch-size", 1)
+    (whole,), (slow,) = plan(*halves)["layouts"], plan(*halves, "--gpu-bandwidth", 1000)["layouts"]
+    assert slow["decode"][0]["step_ms"] > 2 * whole["decode"][0]["step_ms"]
+    (small,) = plan(*halves, "--gpu-memory", "80GB")["layouts"]
+    assert small["kv_cache_tokens"] < whole["kv_cache_tokens"] / 2
+    figures = tmp_path / "gpu.json"
+    figures.write_text('{"name": "x"}')
+    assert refused(*halves, "--gpu-file", figures) == f'--gpu-file {figures}: "hopper" is missing'
+
+
+def test_what_does_not_fit_is_said():
+    done = run("--config-preset", "v3", "--gpus", 4)
+    assert done.returncode == 1
+    assert "tp 4: " in done.stdout and "GiB are needed and 139.3 can be had" in done.stdout
+    found = run("--config-preset", "v3", "--gpus", 4, "--json")
+    assert found.returncode == 1
+    assert {entry["name"] for entry in json.loads(found.stdout)["refused"]} == {
+        "tp 4", "tp 4 + ep", "tp 2 x dp 2 + ep", "dp 4 + ep"}
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ([], "say which model: its folder, or --config-preset, and not both"),
+        ([MODEL, "--config-preset", "v3"], "say which model: its folder, or --config-preset, and not both"),
+        (["--config-preset", "v3", "--gpus", 2, "--tp", 2], "--gpus excludes --tensor-parallel-size"),
+        (["--config-preset", "v3", "--num-layers", 100], "--num-layers 100: the model has 61"),
+        (["--config-preset", "v3", "--max-model-len", 4000, "--context", 4096, "--prefill-len", 100],
+         "--context 4096 and --prefill-len 100 must be within --max-model-len, which is 4000"),
+        (["--config-preset", "v3", "--experts-per-layer", 300], "--experts-per-layer 300: the model has 256"),
+        (["--config-preset", "v3", "--gpu-type", "a100"], "--gpu-type: a100 not in {h200}"),
+    ],
+)  # fmt: skip
+def test_refusals(arguments, said):
+    assert refused(*arguments) == said

@@ -1,0 +1,276 @@
+"""Answers that are held to a grammar, from the fields of the API to the text."""
+
+import json
+import os
+import random
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal, Optional
+
+import jsonschema
+import openai
+import pydantic
+import pytest
+import requests
+
+from conftest import serving
+
+MODEL = "tiny-r1"
+MESSAGES = [{"role": "user", "content": "What is 2 + 2?"}]
+# Of random schemas: 300 take half a minute.
+SCHEMAS = int(os.environ.get("FATHOM_SCHEMAS", "30"))
+
+
+def ask(client, thinking=False, **options):
+    extra = {"chat_template_kwargs": {"thinking": thinking}} | options.pop("extra_body", {})
+    options = {"model": MODEL, "messages": MESSAGES, "max_tokens": 400, "seed": 1} | options
+    return client.chat.completions.create(extra_body=extra, **options).choices[0]
+
+
+def format_of(schema, strict=False):
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": strict}}
+
+
+class Step(pydantic.BaseModel):
+    kind: Literal["add", "multiply"]
+    operands: list[int] = pydantic.Field(max_length=3)
+
+
+class Solution(pydantic.BaseModel):
+    steps: list[Step] = pydantic.Field(max_length=2)
+    result: int = pydantic.Field(ge=0, le=99)
+    certain: bool
+    remark: Optional[Literal["easy", "hard"]]
+
+
+def test_parse_of_a_pydantic_model(client):
+    for seed in range(3):
+        completion = client.chat.completions.parse(
+            model=MODEL, messages=MESSAGES, response_format=Solution, seed=seed, temperature=1,
+            max_tokens=400, extra_body={"chat_template_kwargs": {"thinking": False}})  # fmt: skip
+        assert isinstance(completion.choices[0].message.parsed, Solution)
+
+
+def test_the_grammar_begins_behind_the_thinking(client):
+    free = ask(client, thinking=True, temperature=0).message
+    assert free.reasoning
+    choice = ask(client, thinking=True, temperature=0, response_format=format_of(
+        {"type": "object", "properties": {"sum": {"type": "integer", "minimum": 0, "maximum": 9}},
+         "required": ["sum"], "additionalProperties": False}))  # fmt: skip
+    assert choice.finish_reason == "stop"
+    assert choice.message.reasoning == free.reasoning
+    assert list(json.loads(choice.message.content)) == ["sum"]
+
+
+def test_streams_are_the_same_text(client):
+    options = {"response_format": format_of(Solution.model_json_schema()), "temperature": 1}
+    whole = ask(client, **options).message.content
+    chunks = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, max_tokens=400, seed=1, stream=True,
+        extra_body={"chat_template_kwargs": {"thinking": False}}, **options)  # fmt: skip
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole
+
+
+@pytest.mark.parametrize(
+    "fields, pattern",
+    [
+        ({"structured_outputs": {"regex": r"[0-9]{2,4}-[a-f]+\."}}, r"[0-9]{2,4}-[a-f]+\."),
+        ({"guided_regex": r"(yes|no)!"}, r"(yes|no)!"),
+        ({"guided_choice": ["four", "4.", "(4)"]}, r"four|4\.|\(4\)"),
+        ({"structured_outputs": {"choice": ["4"]}}, r"4"),
+        ({"guided_grammar": 'root ::= "<" [0-9] item* ">"\nitem ::= "," [0-9]'}, r"<[0-9](,[0-9])*>"),
+        ({"structured_outputs": {"json": {"type": "integer", "minimum": 3, "maximum": 7}}}, r"[3-7]"),
+        ({"guided_json": {"enum": ["a", "b"]}}, r'"[ab]"'),
+    ],
+)
+def test_other_fields(client, fields, pattern):
+    for seed in range(4):
+        choice = ask(client, seed=seed, temperature=1, extra_body=fields)
+        if choice.finish_reason == "stop":
+            assert re.fullmatch(pattern, choice.message.content), choice.message.content
+        else:  # a pattern may go on for ever
+            assert "+" in pattern or "*" in pattern
+    text = client.completions.create(model=MODEL, prompt="It is", max_tokens=200, seed=5, extra_body=fields)
+    if text.choices[0].finish_reason == "stop":
+        assert re.fullmatch(pattern, text.choices[0].text)
+
+
+def test_json_object(client):
+    choices = [ask(client, seed=seed, response_format={"type": "json_object"}) for seed in range(8)]
+    ended = [choice for choice in choices if choice.finish_reason == "stop"]
+    assert ended and all(isinstance(json.loads(choice.message.content), dict) for choice in ended)
+
+
+def test_responses(client):
+    response = client.responses.create(
+        model=MODEL, input="What is 2 + 2?", max_output_tokens=400,
+        text={"format": {"type": "json_schema", "name": "n", "schema": {"enum": [4, 5]}, "strict": True}},
+    )  # fmt: skip
+    assert json.loads(response.output_text) in (4, 5)
+    assert response.text.format.type == "json_schema"
+
+
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "description": "Of a place.", "parameters": {
+        "type": "object", "properties": {"place": {"enum": ["Oslo", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+        "required": ["place"], "additionalProperties": False}}},
+    {"type": "function", "function": {"name": "stop", "description": "No more.", "parameters": {
+        "type": "object", "properties": {}, "additionalProperties": False}}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_forced_calls(client, thinking):
+    for seed in range(6):
+        named = {"type": "function", "function": {"name": "weather"}}
+        choice = ask(client, thinking, tools=TOOLS, tool_choice=named, seed=seed, temperature=1)
+        assert choice.finish_reason == "tool_calls" and not choice.message.content
+        assert bool(choice.message.reasoning) == thinking
+        (call,) = choice.message.tool_calls
+        assert call.function.name == "weather"
+        jsonschema.validate(json.loads(call.function.arguments), TOOLS[0]["function"]["parameters"])
+
+        choice = ask(client, thinking, tools=TOOLS, tool_choice="required", parallel_tool_calls=False,
+                     seed=seed, temperature=1)  # fmt: skip
+        (call,) = choice.message.tool_calls
+        schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
+        jsonschema.validate(json.loads(call.function.arguments), schemas[call.function.name])
+
+
+def test_several_calls_may_be_forced(client):
+    for seed in range(6):
+        choice = ask(client, tools=TOOLS, tool_choice="required", seed=seed, temperature=1)
+        calls = choice.message.tool_calls
+        assert calls and all(call.function.name in ("weather", "stop") for call in calls)
+        if choice.finish_reason != "length":
+            assert all(isinstance(json.loads(call.function.arguments), dict) for call in calls)
+
+
+def random_schema(rng, depth=0):
+    """What ends soon, whatever a model makes of it: strings and arrays are bounded."""
+    kinds = ["integer", "number", "string", "boolean", "null", "enum", "const"]
+    if depth < 3:
+        kinds += ["object", "object", "array", "anyOf", "ref"]
+    kind = rng.choice(kinds if depth else ["object", "array", "anyOf"])
+    if kind == "integer":
+        low = rng.randint(-50, 50)
+        return {"type": "integer", "minimum": low, "maximum": low + rng.randint(0, 1000)}
+    if kind == "number":
+        return {"type": "number", "minimum": 0, "maximum": rng.randint(1, 9)} if rng.random() < 0.5 else {"type": "number"}
+    if kind == "string":
+        if rng.random() < 0.3:
+            return {"type": "string", "pattern": rng.choice(["^[a-z]{1,4}$", "^\\d{4}-\\d{2}$", "^(x|y)z$", "[0-9]{2}", "^a.b$"])}
+        return {"type": "string", "minLength": rng.randint(0, 3), "maxLength": rng.randint(3, 8)}
+    if kind in ("boolean", "null"):
+        return {"type": kind}
+    if kind == "enum":
+        return {"enum": rng.sample(["a", "b\"\\", "é\n", 1, -2.5, True, None, [1], {"k": "v"}], rng.randint(1, 4))}
+    if kind == "const":
+        return {"const": rng.choice(["x", 7, None, ["a"]])}
+    if kind == "array":
+        least = rng.randint(0, 2)
+        return {"type": "array", "items": random_schema(rng, depth + 1), "minItems": least, "maxItems": least + rng.randint(0, 2)}
+    if kind == "anyOf":
+        return {"anyOf": [random_schema(rng, depth + 1) for _ in range(rng.randint(1, 3))]}
+    if kind == "ref":
+        return {"$ref": "#/$defs/shared"}
+    names = rng.sample(["a", "b", "name", "with space", "ünï", "q\"uote"], rng.randint(1, 4))
+    return {"type": "object", "properties": {name: random_schema(rng, depth + 1) for name in names},
+            "required": rng.sample(names, rng.randint(0, len(names))), "additionalProperties": False}  # fmt: skip
+
+
+def test_answers_validate(client):
+    """Of schemas at random, at a high temperature. An answer that its length cut says nothing."""
+
+    def one(seed):
+        rng = random.Random(seed)
+        schema = random_schema(rng) | {"$defs": {"shared": random_schema(rng, 3)}}
+        choice = ask(client, seed=seed, temperature=1.5, response_format=format_of(schema, rng.random() < 0.5))
+        if choice.finish_reason != "stop":
+            return 0
+        answer = json.loads(choice.message.content)
+        jsonschema.Draft202012Validator(schema).validate(answer)
+        return 1
+
+    with ThreadPoolExecutor(4) as pool:
+        ended = sum(pool.map(one, range(SCHEMAS)))
+    assert ended > 0.8 * SCHEMAS, ended
+
+
+# What a client that means harm, or makes a mistake, may send.
+def nested(depth):
+    schema = {}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+HOSTILE = [
+    {"guided_json": nested(60)},
+    {"guided_json": nested(63)},
+    {"guided_json": {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(2000)}}},
+    {"guided_json": {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(2001)}}},
+    {"guided_json": {"enum": [f"value number {i}" for i in range(2000)]}},
+    {"guided_json": {"$ref": "#"}},
+    {"guided_json": {"anyOf": [{"$ref": "#/anyOf/1"}, {"$ref": "#/anyOf/0"}]}},
+    {"guided_json": {"type": "array", "minItems": 1000, "items": {"type": "array", "minItems": 1000, "items": {"type": "string", "minLength": 9999}}}},
+    {"guided_json": {"type": "string", "pattern": "(a|aa|aaa|aaaa){1,500}b"}},
+    {"guided_json": {"type": "string", "pattern": "((((a*)*)*)*)*b"}},
+    {"guided_json": {"type": "object", "properties": {"x": {"$ref": "#"}}, "required": ["x"], "additionalProperties": False}},
+    {"guided_json": {"type": "object", "properties": {f"p{i}": {"anyOf": [{"$ref": "#"}, {"type": "array", "items": {"$ref": "#"}}]} for i in range(50)}}},
+    {"guided_json": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}},
+    {"guided_json": {"type": "object", "minProperties": 2000}},
+    {"guided_regex": "(" * 31 + "a" + "){1,2}" * 31},
+    {"guided_regex": "((a{1,100}){1,100}){1,100}"},
+    {"guided_regex": "(.*a){25}.*"},
+    {"guided_regex": "[\\u0000-\\uffff]{1,9000}"},
+    {"guided_regex": "(a?){1000}a{1000}"},
+    {"guided_regex": "\\p{L}+(?<!x)\\1"},
+    {"guided_grammar": "root ::= root"},
+    {"guided_grammar": "root ::= root root | \"\""},
+    {"guided_grammar": "root ::= (" * 40 + "\"a\"" + ")" * 40},
+    {"guided_grammar": "root ::= " + " ".join(f"r{i}" for i in range(500)) + "\n" + "\n".join(f"r{i} ::= [a-z]*" for i in range(500))},
+]  # fmt: skip
+
+
+def test_hostile_grammars_are_refused_or_bounded():
+    """While they are compiled, /health answers, and so does a request without a grammar."""
+    with serving() as server:
+
+        def send(fields):
+            body = {"model": MODEL, "prompt": "It is", "max_tokens": 8} | fields
+            begin = time.monotonic()
+            answer = requests.post(f"{server.url}/v1/completions", json=body, timeout=60)
+            return answer.status_code, time.monotonic() - begin, answer.text
+
+        with ThreadPoolExecutor(6) as pool:
+            answers = [pool.submit(send, fields) for fields in HOSTILE]
+            slowest = 0.0
+            while not all(answer.done() for answer in answers):
+                begin = time.monotonic()
+                assert requests.get(f"{server.url}/health", timeout=30).status_code == 200
+                slowest = max(slowest, time.monotonic() - begin)
+                time.sleep(0.02)
+            for fields, answer in zip(HOSTILE, answers):
+                status, seconds, text = answer.result()
+                print(f"{status} {seconds:.2f} s {str(fields)[:60]} {text[:160] if status != 200 else ''}")
+                assert status in (200, 400, 503), (fields, text)
+                assert seconds < 30, fields
+        print(f"health: {slowest * 1000:.0f} ms")
+        assert slowest < 2
+        assert ask(server.client(), temperature=0).message.content == "4"
+        assert server.stop() == 0
+
+
+def test_what_cannot_be_held_to_is_named(client):
+    def refused(**options):
+        with pytest.raises(openai.BadRequestError) as caught:
+            ask(client, **options)
+        return caught.value
+
+    error = refused(response_format=format_of({"type": "object", "properties": {"a": {"not": {}}}}))
+    assert error.param == "response_format.json_schema.schema" and "#/properties/a: " in error.message
+    assert refused(extra_body={"guided_regex": "(a"}).param == "guided_regex"
+    assert "uniqueItems" in refused(extra_body={"guided_json": {"type": "array", "uniqueItems": True}}).message
+    assert refused(extra_body={"guided_json": "{"}).param == "guided_json"
