@@ -28,7 +28,8 @@ size_t Model::ActivationBytes(const ModelConfig& config, const Ops& ops,
   const Shard& shard = options.shard;
   const int64_t angles = options.max_model_len * config.qk_rope_head_dim;
   const bool gathers = shard.layout.tensor > 1 && shard.last_stage();
-  const int64_t logits = !gathers ? 0 : options.max_logit_vectors * shard.Of(config.vocab_size).size();
+  const int64_t logits =
+      !gathers ? 0 : options.max_logit_vectors * shard.Of(config.vocab_size).size();
   return Activations::Bytes(ConfigOfRank(config, shard), ops, options.max_tokens) +
          static_cast<size_t>(angles + logits) * sizeof(float);
 }
