@@ -45,15 +45,10 @@ bool IsCudaTable(std::string_view name) {
 std::vector<EngineRank> Backend::Ranks() const {
   std::vector<EngineRank> ranks;
   for (size_t i = 0; i < devices.size(); ++i) {
-    const int rank = static_cast<int>(i);
-    ranks.push_back(
-        {.device = devices[i].get(),
-         .shard = {.layout = layout,
-                   .tensor_rank = rank % layout.tensor,
-                   .data_rank = rank / layout.tensor,
-                   .tensor_group = tensor_groups.empty() ? nullptr : tensor_groups[i].get(),
-                   .world = world.empty() ? nullptr : world[i].get()},
-         .peer_bytes = peer_bytes});
+    const RankGroups& groups = joined.Of(static_cast<int>(i));
+    ranks.push_back({.device = devices[i].get(),
+                     .shard = Shard::OfRank(layout, static_cast<int>(i), groups),
+                     .peer_bytes = peer_bytes});
   }
   return ranks;
 }
@@ -77,18 +72,14 @@ Result<Backend> MakeBackend(std::string_view name, const BackendSettings& settin
   }
   backend.ops = TRY(CpuTable(name, settings.quantization));
   const int threads = settings.threads == 0 ? UsableCpus() : settings.threads;
+  // Of stages one works at a time, and the others sleep.
+  const int at_work = settings.layout.stage_ranks();
   for (int rank = 0; rank < world; ++rank) {
     backend.devices.push_back(std::make_unique<CpuDevice>(
-        name.starts_with("reference") ? 1 : std::max(1, threads / world), settings.commit_memory));
+        name.starts_with("reference") ? 1 : std::max(1, threads / at_work),
+        settings.commit_memory));
   }
-  const auto group = [](int size, std::vector<std::unique_ptr<Communicator>>& to) {
-    for (auto& rank : SharedMemoryCommunicator::Group(size)) to.push_back(std::move(rank));
-  };
-  const ParallelLayout& layout = settings.layout;
-  for (int g = 0; g < layout.data && layout.tensor > 1; ++g) {
-    group(layout.tensor, backend.tensor_groups);
-  }
-  if (layout.expert_parallel()) group(world, backend.world);
+  backend.joined = TRY(JoinedRanks::Join(settings.layout, SharedMemoryCommunicator::GroupOf));
   return backend;
 }
 

@@ -10,19 +10,18 @@
 #include "base/status.h"
 #include "engine/assembly.h"
 #include "ops/ops.h"
-#include "parallel/communicator.h"
 #include "parallel/layout.h"
+#include "parallel/rank_groups.h"
 #include "tensor/device.h"
 
 namespace fathom {
 
-// A table, and a device for each rank with what it meets the others through: ranks of a
-// tensor-parallel group follow each other.
+// A table, and a device for each rank with what it meets the others through: in the order of
+// ParallelLayout.
 struct Backend {
   const Ops* ops = nullptr;
   std::vector<std::unique_ptr<Device>> devices;
-  // Of each rank; empty where the layout needs none.
-  std::vector<std::unique_ptr<Communicator>> tensor_groups, world;
+  JoinedRanks joined;
   ParallelLayout layout;
   size_t peer_bytes = 0;  // EngineRank
 

@@ -14,8 +14,9 @@ Status AddGpus(std::string_view name, int first, Backend& backend) {
     Result<std::unique_ptr<CudaDevice>> opened = CudaDevice::Open(first + rank);
     if (!opened.ok() && rank > 0) {
       return opened.status().WithContext(
-          fmt::format("--data-parallel-size {} x --tensor-parallel-size {}", backend.layout.data,
-                      backend.layout.tensor));
+          fmt::format("--pipeline-parallel-size {} x --data-parallel-size {} x "
+                      "--tensor-parallel-size {}",
+                      backend.layout.pipeline, backend.layout.data, backend.layout.tensor));
     }
     std::unique_ptr<CudaDevice> device = TRY(std::move(opened));
     const Ops& ops = name.starts_with("cuda-portable") ? CudaPortableOps(activations)
@@ -28,18 +29,8 @@ Status AddGpus(std::string_view name, int first, Backend& backend) {
     gpus.push_back(device.get());
     backend.devices.push_back(std::move(device));
   }
-  const auto group = [&](std::span<CudaDevice* const> members,
-                         std::vector<std::unique_ptr<Communicator>>& to) -> Status {
-    for (auto& rank : TRY(PeerCommunicator::Group(members))) to.push_back(std::move(rank));
-    return {};
-  };
-  const ParallelLayout& layout = backend.layout;
-  const auto tensor = static_cast<size_t>(layout.tensor);
-  for (size_t first = 0; first < gpus.size() && tensor > 1; first += tensor) {
-    TRY(group(std::span(gpus).subspan(first, tensor), backend.tensor_groups));
-  }
-  if (layout.expert_parallel()) TRY(group(gpus, backend.world));
-  backend.peer_bytes = PeerBytes(layout);
+  backend.joined = TRY(JoinedRanks::Join(backend.layout, PeerCommunicator::Among(std::move(gpus))));
+  backend.peer_bytes = PeerBytes(backend.layout);
   return {};
 }
 

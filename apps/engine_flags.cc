@@ -122,6 +122,14 @@ void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* g
       ->group(group);
   command
       .add_option(
+          "--pipeline-parallel-size,--pp", s.layout.pipeline,
+          "Stages with some of the layers each, one after another, each of as many ranks as "
+          "--tensor-parallel-size and --data-parallel-size make")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option(
           "--data-parallel-size,--dp", s.layout.data,
           "Groups of ranks that serve requests of their own, each with --max-num-seqs and a "
           "KV cache; with --enable-expert-parallel")

@@ -29,7 +29,6 @@ using Values = std::set<std::string>;
 
 // No values: any will do.
 const std::pair<const char*, Values> kOptions[] = {
-    {"--pipeline-parallel-size", {"1"}},
     {"--gpu-memory-utilization", {"0.9", "0.90"}},
     {"--block-size", {"64"}},
     {"--seed", {"0"}},

@@ -61,7 +61,7 @@ Result<VerifyReport> Verify(const VerifyOptions& options) {
   if (options.context_chunk > 0) ops.context_chunk = options.context_chunk;
   const std::vector<EngineRank> ranks = backend.Ranks();
   const int count = static_cast<int>(ranks.size());
-  checkpoint.SetReaders(count);
+  checkpoint.SetReaders(options.layout.stage_ranks());
   const ModelOptions model_options = {.max_tokens = options.prefill_chunk,
                                       .max_rows = 1,
                                       .max_logit_vectors = 64,
@@ -94,10 +94,13 @@ Result<VerifyReport> Verify(const VerifyOptions& options) {
     }
     return {};
   }));
-  for (const VerifyReport& other : reports) {
-    reports[0].ranks_agree &= other.logits_hash == reports[0].logits_hash;
+  // Those of the last stage, which has logits.
+  VerifyReport& last = reports.back();
+  for (size_t i = reports.size() - static_cast<size_t>(options.layout.stage_ranks());
+       i < reports.size(); ++i) {
+    last.ranks_agree &= reports[i].logits_hash == last.logits_hash;
   }
-  return reports[0];
+  return last;
 }
 
 // JSON has no NaN or infinity.

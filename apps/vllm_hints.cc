@@ -50,8 +50,6 @@ constexpr auto kHints = std::to_array<std::pair<std::string_view, std::string_vi
     {"--max-num-partial-prefills", kAlwaysOn},
     {"--scheduling-policy",
      "clients take turns, each with its requests in the order they come: leave it out"},
-    {"--pipeline-parallel-size", kOneProcess},
-    {"-pp", kOneProcess},
     {"--distributed-executor-backend", kOneProcess},
     {"--data-parallel-size-local", kOneProcess},
     {"--data-parallel-address", kOneProcess},

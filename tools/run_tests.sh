@@ -50,4 +50,6 @@ step "accuracy, a tenth of the questions"
 "$python" tests/e2e/accuracy.py --binary "$build/bin/fathom" --model models/tiny-r1 --sample 10
 step "accuracy of two groups that share experts, a twentieth of the questions"
 "$python" tests/e2e/accuracy.py --binary "$build/bin/fathom" --model models/tiny-r1 --sample 20 --serve-flags="-dp 2 -ep"
+step "accuracy of two pipeline stages, likewise"
+"$python" tests/e2e/accuracy.py --binary "$build/bin/fathom" --model models/tiny-r1 --sample 20 --serve-flags="-pp 2"
 step "done"

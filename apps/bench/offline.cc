@@ -76,7 +76,9 @@ double CountExperts(const LoadedEngine& loaded, int32_t tokens) {
   const ParallelLayout& layout = loaded.backend.layout;
   const int32_t of_group = (tokens + layout.data - 1) / layout.data;
   std::vector<int32_t> chosen;
-  for (int rank = 0; rank < layout.world(); rank += layout.tensor) {
+  // The last stage has the last of them.
+  for (int rank = layout.world() - layout.stage_ranks(); rank < layout.world();
+       rank += layout.tensor) {
     const auto at = static_cast<size_t>(rank);
     const TensorView ids = First(loaded.models[at]->expert_ids(), of_group);
     std::vector<int32_t> of_rank(static_cast<size_t>(ids.elements()));

@@ -29,9 +29,7 @@ bool IsGpu(const Ops& ops) {
 size_t PlannedWeightBytes(const Checkpoint& checkpoint, const Ops& ops, const Shard& shard,
                           std::optional<WeightFormat> quantized) {
   const ModelConfig& config = checkpoint.config();
-  const size_t stored = PartBytes(config, ops, shard, [&](const SchemaEntry& entry) {
-    return checkpoint.Has(entry.name) ? checkpoint.Bytes(entry.name) : 0;
-  });
+  const size_t stored = PartBytes(config, ops, shard, BytesIn(checkpoint));
   if (!quantized) return stored;
   const double numbers = static_cast<double>(stored) / (config.fp8 ? 1 : 2);
   const int64_t embedding = 2 * int64_t{config.vocab_size} * config.hidden_size;
@@ -79,19 +77,37 @@ int64_t FreeBytesEach(std::span<const EngineRank> ranks, const Ops& ops) {
   return IsGpu(ops) ? least : least / static_cast<int64_t>(ranks.size());
 }
 
-// Before anything large is allocated or read; of the first rank, of which no other has a larger
-// part.
+// Of each stage the first rank, of which no other there has a larger part.
+std::vector<size_t> FirstOfStages(const ParallelLayout& layout) {
+  std::vector<size_t> first;
+  for (int rank = 0; rank < layout.world(); rank += layout.stage_ranks()) {
+    first.push_back(static_cast<size_t>(rank));
+  }
+  return first;
+}
+
+// Of stages the one with room for the fewest pages, and of such the one that takes most.
+const MemoryPlan& Tightest(const std::vector<MemoryPlan>& stages) {
+  return *std::min_element(stages.begin(), stages.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.num_pages, -a.total_bytes()) < std::pair(b.num_pages, -b.total_bytes());
+  });
+}
+
+// Before anything large is allocated or read; of a stage's first rank.
 Result<MemoryPlan> PlanAhead(const Checkpoint& checkpoint, const Ops& ops,
-                             std::span<const EngineRank> ranks, const AssemblyOptions& options) {
-  const Shard& shard = ranks[0].shard;
+                             std::span<const EngineRank> ranks, const EngineRank& rank,
+                             const AssemblyOptions& options) {
+  const Shard& shard = rank.shard;
+  const ModelConfig& config = checkpoint.config();
   return PlanMemory(
-      NeedsAhead(checkpoint.config(), ops, shard, options,
+      NeedsAhead(config, ops, shard, options,
                  {.weights = PlannedWeightBytes(checkpoint, ops, shard, options.quantized),
-                  .peers = ranks[0].peer_bytes,
+                  .peers = rank.peer_bytes,
+                  .cached_layers = CachedLayers(config, shard, BytesIn(checkpoint)),
                   .available = FreeBytesEach(ranks, ops)}));
 }
 
-// With what the first rank's model measured; the memory that can be had is that from before it was
+// With what its model measured; the memory that can be had is that from before it was
 // loaded.
 Result<MemoryPlan> PlanAgain(MemoryNeeds needs, const Model& model, size_t peer_bytes,
                              const EngineLimits& limits, const Ops& ops) {
@@ -107,13 +123,36 @@ Result<MemoryPlan> PlanAgain(MemoryNeeds needs, const Model& model, size_t peer_
   return PlanMemory(needs);
 }
 
+// Of each stage.
+Result<std::vector<MemoryPlan>> PlanStages(const Checkpoint& checkpoint, const Ops& ops,
+                                           std::span<const EngineRank> ranks,
+                                           const AssemblyOptions& options) {
+  std::vector<MemoryPlan> plans;
+  for (const size_t rank : FirstOfStages(ranks[0].shard.layout)) {
+    plans.push_back(TRY(PlanAhead(checkpoint, ops, ranks, ranks[rank], options)));
+  }
+  return plans;
+}
+
+Status PlanStagesAgain(const std::vector<std::unique_ptr<Model>>& models,
+                       std::span<const EngineRank> ranks, const EngineLimits& limits,
+                       const Ops& ops, std::vector<MemoryPlan>& plans) {
+  const std::vector<size_t> first = FirstOfStages(ranks[0].shard.layout);
+  for (size_t stage = 0; stage < plans.size(); ++stage) {
+    const size_t rank = first[stage];
+    plans[stage] =
+        TRY(PlanAgain(plans[stage].needs, *models[rank], ranks[rank].peer_bytes, limits, ops));
+  }
+  return {};
+}
+
 Result<std::vector<std::unique_ptr<Model>>> LoadModels(Checkpoint& checkpoint, const Ops& ops,
                                                        std::span<const EngineRank> ranks,
                                                        const ModelOptions& options,
                                                        const LoadProgress& progress) {
   std::vector<std::unique_ptr<Model>> models(ranks.size());
   const int count = static_cast<int>(ranks.size());
-  checkpoint.SetReaders(count);
+  checkpoint.SetReaders(ranks[0].shard.layout.stage_ranks());
   TRY(OnRanks(count, [&](int rank) -> Status {
     const EngineRank& at = ranks[static_cast<size_t>(rank)];
     at.device->BindThread();
@@ -130,20 +169,22 @@ Result<std::vector<std::unique_ptr<Model>>> LoadModels(Checkpoint& checkpoint, c
 std::vector<Communicator*> GroupsOf(std::span<const EngineRank> ranks) {
   std::vector<Communicator*> groups;
   for (const EngineRank& rank : ranks) {
-    for (Communicator* group : {rank.shard.tensor_group, rank.shard.world}) {
+    const RankGroups& of = rank.shard.groups;
+    for (Communicator* group : {of.tensor, of.experts, of.before, of.after, of.stages}) {
       if (group != nullptr) groups.push_back(group);
     }
   }
   return groups;
 }
 
-// In groups, as ranks lie: one group after another.
+// In groups, of each the stages in their order.
 std::unique_ptr<Executor> AsOneExecutor(std::vector<std::unique_ptr<Executor>> ranks,
                                         const ParallelLayout& layout) {
   if (ranks.size() == 1) return std::move(ranks[0]);
   std::vector<std::vector<std::unique_ptr<Executor>>> groups(static_cast<size_t>(layout.data));
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    groups[rank / static_cast<size_t>(layout.tensor)].push_back(std::move(ranks[rank]));
+    const int group = layout.GroupOf(static_cast<int>(rank));
+    groups[static_cast<size_t>(group)].push_back(std::move(ranks[rank]));
   }
   return std::make_unique<RankedExecutor>(std::move(groups));
 }
@@ -189,7 +230,7 @@ MemoryNeeds NeedsAhead(const ModelConfig& config, const Ops& ops, const Shard& s
       .workspace = memory.workspace,
       .requests = limits.request_memory_bytes};
   return {.items = EngineNeeds(bytes, IsGpu(ops)),
-          .page_bytes = kv.page_bytes() * config.total_layers(),
+          .page_bytes = kv.page_bytes() * memory.cached_layers.value_or(config.total_layers()),
           .max_model_len = limits.max_model_len,
           .max_num_seqs = limits.max_num_seqs,
           .kv_cache_bytes = limits.kv_cache_bytes,
@@ -261,7 +302,8 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
                            limits.max_model_len, config.max_position_embeddings);
   }
   if (limits.max_model_len == 0) limits.max_model_len = config.max_position_embeddings;
-  MemoryPlan plan = TRY(PlanAhead(checkpoint, ops, ranks, filled));
+  std::vector<MemoryPlan> plans = TRY(PlanStages(checkpoint, ops, ranks, filled));
+  MemoryPlan plan = Tightest(plans);
   SetMemoryPlan(plan.ToString());
   LOG_INFO("memory plan: {}", plan.ToString());
   if (const std::string unused = plan.UnusedCache(); !unused.empty()) LOG_WARNING("{}", unused);
@@ -288,7 +330,8 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
 
   AssembledEngine assembled;
   assembled.models = TRY(LoadModels(checkpoint, ops, ranks, model_options, progress));
-  plan = TRY(PlanAgain(plan.needs, *assembled.models[0], ranks[0].peer_bytes, limits, ops));
+  TRY(PlanStagesAgain(assembled.models, ranks, limits, ops, plans));
+  plan = Tightest(plans);
   SetMemoryPlan(plan.ToString());
   LOG_INFO("memory: {}", plan.ToString());
   engine.scheduler.num_pages = static_cast<int32_t>(plan.num_pages);

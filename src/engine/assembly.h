@@ -74,10 +74,11 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
 
 // Of a rank's memory what only weights and devices can say.
 struct RankMemory {
-  size_t weights = 0;               // PartBytes
-  size_t peers = 0;                 // EngineRank::peer_bytes
-  std::optional<size_t> workspace;  // nothing: a loaded model measures it
-  int64_t available = 0;            // MemoryNeeds::memory_bytes
+  size_t weights = 0;                    // PartBytes
+  size_t peers = 0;                      // EngineRank::peer_bytes
+  std::optional<size_t> workspace;       // nothing: a loaded model measures it
+  std::optional<int64_t> cached_layers;  // nothing: all
+  int64_t available = 0;                 // MemoryNeeds::memory_bytes
 };
 // What an engine with these limits, all of them filled in, needs of a rank's memory, by sizes
 // alone: there may be neither weights nor a device yet.

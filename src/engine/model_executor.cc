@@ -158,9 +158,9 @@ void ModelExecutor::Watch(const Enqueued& step) {
 void ModelExecutor::EnqueueRows(const StepPlan& plan, Enqueued& step) {
   for (const StepRow& row : plan.rows) {
     const int32_t logprobs = ParamsOf(row.slot).sampling.logprobs;
-    step.rows.push_back(
-        {.samples = row.samples, .is_decode = row.is_decode(), .logprobs = logprobs});
-    if (row.samples) step.top_logprobs = std::max(step.top_logprobs, logprobs);
+    const bool samples = row.samples && runner_.draws();
+    step.rows.push_back({.samples = samples, .is_decode = row.is_decode(), .logprobs = logprobs});
+    if (samples) step.top_logprobs = std::max(step.top_logprobs, logprobs);
   }
   if (const BatchCapacity* size = RecordedSize(plan.shape)) {
     EnqueueRecorded(*size, runner_.Stage(plan, *size));
@@ -170,7 +170,7 @@ void ModelExecutor::EnqueueRows(const StepPlan& plan, Enqueued& step) {
   } else {
     EnqueueEagerly(plan, step);
   }
-  if (plan.num_logit_vectors() > 0) runner_.DownloadDrawn(plan, step.drawn);
+  if (plan.num_logit_vectors() > 0 && runner_.draws()) runner_.DownloadDrawn(plan, step.drawn);
 }
 
 StepResult ModelExecutor::Finish(Enqueued& step) {
@@ -237,7 +237,7 @@ void ModelExecutor::EnqueueEagerly(const StepPlan& plan, Enqueued& step) {
   const BatchCapacity idle = {.rows = 1, .tokens = 1};
   const Batch batch = runner_.Stage(plan, plan.rows.empty() ? idle : BatchCapacity());
   const TensorView hidden = runner_.Forward(batch);
-  EnqueuePromptLogprobs(plan, hidden, step.prompt_passes);
+  if (runner_.draws()) EnqueuePromptLogprobs(plan, hidden, step.prompt_passes);
   runner_.SampleAndCommit(batch, hidden, [&](size_t pass) {
     if (step.top_logprobs < 0) return;
     runner_.LogProbsOfDrawn(plan, pass, step.top_logprobs, step.logprobs.emplace_back());

@@ -28,14 +28,15 @@ void RankedExecutor::Submit(StepPlans plans) {
 }
 
 StepResult RankedExecutor::Wait() {
-  StepResult all = groups_[0][0]->Wait();
+  StepResult all;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    for (size_t rank = g == 0 ? 1 : 0; rank < groups_[g].size(); ++rank) {
+    for (size_t rank = 0; rank < groups_[g].size(); ++rank) {
       StepResult other = groups_[g][rank]->Wait();
+      if (g == 0 && rank == 0) all.step = other.step;
       CHECK(other.step == all.step, "rank {} of group {} is at step {}, the first at {}", rank, g,
             other.step, all.step);
       if (all.status.ok() && !other.status.ok()) all.status = other.status;
-      if (rank > 0) continue;
+      if (rank + 1 < groups_[g].size()) continue;
       std::move(other.rows.begin(), other.rows.end(), std::back_inserter(all.rows));
     }
   }

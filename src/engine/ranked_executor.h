@@ -11,12 +11,12 @@ namespace fathom {
 
 class RankedExecutor final : public Executor {
  public:
-  // Of each data-parallel group its ranks.
+  // Of each data-parallel group its ranks, the last of which say what was drawn.
   explicit RankedExecutor(std::vector<std::vector<std::unique_ptr<Executor>>> groups)
       : groups_(std::move(groups)) {}
 
   void Submit(StepPlans plans) override;  // REQUIRES: a part for each group
-  // The rows of each group's first rank, once all ranks have the step behind them; of a step that
+  // The rows of each group's last rank, once all ranks have the step behind them; of a step that
   // failed on any rank, that one's status. A rank that fails must see to it that no other waits for
   // it (ModelExecutorOptions::on_failure).
   StepResult Wait() override;

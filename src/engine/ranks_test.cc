@@ -17,26 +17,18 @@ namespace {
 class RankedEngine {
  public:
   // `exchange_tokens`: of all ranks, that are exchanged at a time; 0: the table's.
-  explicit RankedEngine(const ParallelLayout& layout, int64_t exchange_tokens = 0)
-      : world_(SharedMemoryCommunicator::Group(layout.world())) {
+  explicit RankedEngine(const ParallelLayout& layout, int64_t exchange_tokens = 0,
+                        const Speculation& speculation = {})
+      : joined_(JoinedRanks::Join(layout, SharedMemoryCommunicator::GroupOf).value()) {
     if (exchange_tokens > 0) ops_.exchange_tokens = exchange_tokens;
     std::vector<EngineRank> places;
     for (int rank = 0; rank < layout.world(); ++rank) {
-      if (rank % layout.tensor == 0) {
-        for (auto& member : SharedMemoryCommunicator::Group(layout.tensor)) {
-          tensor_groups_.push_back(std::move(member));
-        }
-      }
-      const auto at = static_cast<size_t>(rank);
       devices_.push_back(std::make_unique<CpuDevice>(1));
-      places.push_back({devices_.back().get(),
-                        {.layout = layout,
-                         .tensor_rank = rank % layout.tensor,
-                         .data_rank = rank / layout.tensor,
-                         .tensor_group = layout.tensor == 1 ? nullptr : tensor_groups_[at].get(),
-                         .world = layout.expert_parallel() ? world_[at].get() : nullptr}});
+      places.push_back(
+          {devices_.back().get(), Shard::OfRank(layout, rank, joined_.Of(rank)), /*peer_bytes=*/0});
     }
     EngineLimits limits{.max_model_len = 256, .max_num_seqs = 8, .prefill_chunk = 64};
+    limits.speculation = speculation;
     limits.FillDefaults(/*gpu=*/false);
     assembled_.emplace(AssembleEngine(checkpoint_, ops_, places, {.limits = limits},
                                       /*progress=*/nullptr,
@@ -86,7 +78,7 @@ class RankedEngine {
   Ops ops_ = CpuOps(Fp8Activations::kExact);
   Checkpoint checkpoint_ = Checkpoint::Open("models/tiny-r1").value();
   std::vector<std::unique_ptr<CpuDevice>> devices_;
-  std::vector<std::unique_ptr<SharedMemoryCommunicator>> world_, tensor_groups_;
+  JoinedRanks joined_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<int64_t, std::vector<TokenId>> tokens_;  // guarded by mutex_
@@ -149,6 +141,38 @@ TEST(RanksTest, ExpertsOverTensorParallelRanks) {
   RankedEngine two_groups({.tensor = 2, .data = 2, .experts = true}, /*exchange_tokens=*/24);
   EXPECT_EQ(two_groups.Answers(prompts), answers);
   EXPECT_EQ(two_groups.logprobs(), one_group.logprobs());
+}
+
+// Stages of the layers, with every stage's slots told what the last one drew: decodes, draws at
+// random and log-probabilities of prompts in chunks have one rank's bits.
+TEST(RanksTest, PipelineParallelHasTheBitsOfOneRank) {
+  const std::vector<int> prompts = {1, 2, 3, 4, 5, 6};
+  RankedEngine one({});
+  const auto expected = one.Answers(prompts);
+  one.Answers({5});
+  for (const ParallelLayout& layout : {ParallelLayout{.pipeline = 2}, ParallelLayout{.pipeline = 6},
+                                       ParallelLayout{.data = 2, .pipeline = 2, .experts = true}}) {
+    SCOPED_TRACE(testing::Message() << layout.pipeline << " stages, " << layout.data << " groups");
+    RankedEngine staged(layout);
+    EXPECT_EQ(staged.Answers(prompts), expected);
+    staged.Answers({5});
+    EXPECT_EQ(staged.logprobs(), one.logprobs());
+    // Every stage guesses and verifies alike.
+    RankedEngine guessing(
+        layout, 0,
+        {.method = Speculation::Method::kNgram, .num_tokens = 3, .lookup_min = 1, .lookup_max = 3});
+    EXPECT_EQ(guessing.Answers(prompts), expected);
+  }
+}
+
+// The canary of the test above is the last line: bits of two ranks are not those of one.
+TEST(RanksTest, StagesOfTensorParallelRanksHaveTheBitsOfThoseRanks) {
+  const std::vector<int> prompts = {1, 2, 3, 4};
+  RankedEngine ranks({.tensor = 2}), staged({.tensor = 2, .pipeline = 2}), one({});
+  EXPECT_EQ(staged.Answers(prompts), ranks.Answers(prompts));
+  EXPECT_EQ(staged.logprobs(), ranks.logprobs());
+  one.Answers(prompts);
+  EXPECT_NE(staged.logprobs(), one.logprobs());
 }
 
 }  // namespace

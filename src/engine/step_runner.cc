@@ -46,7 +46,7 @@ StepRunnerBytes StepRunner::Bytes(const ModelConfig& config, const ModelOptions&
 StepRunner::StepRunner(Model& model, Device& device, const StepRunnerCapacity& capacity)
     : model_(model),
       device_(device),
-      pool_(model.kv_format(), model.config().total_layers(), capacity.num_pages, device),
+      pool_(model.kv_format(), model.cached_layers(), capacity.num_pages, device),
       slots_(SlotsOf(model.config(), model.options(), capacity.slots), device),
       sampler_(SamplerOf(model.config(), model.options()), model.runner().ops(), device),
       inputs_(InputsOf(model.options()), device) {}
@@ -90,9 +90,14 @@ void StepRunner::SampleAndCommit(const Batch& batch, const TensorView& hidden,
   int64_t first = 0;
   for (size_t i = 0; i < inputs_.passes().size(); ++i) {
     const LogitPass& pass = inputs_.passes()[i];
-    ComputeLogits(pass, hidden);
-    sampler_.Sample(pass, first, batch.map, slots_.state());
-    if (after_pass) after_pass(i);
+    if (draws()) {
+      ComputeLogits(pass, hidden);
+      sampler_.Sample(pass, first, batch.map, slots_.state());
+    }
+    if (Communicator* stages = model_.options().shard.groups.stages) {
+      sampler_.ShareDrawn(pass, first, stages);
+    }
+    if (after_pass && draws()) after_pass(i);
     first += pass.vectors();
   }
   const bool drafts = model_.options().max_drafts > 0;

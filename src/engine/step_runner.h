@@ -49,7 +49,8 @@ class StepRunner {
   TensorView Forward(const Batch& batch);
   // Model::ForwardMtp.
   TensorView ForwardMtp(int index, const Batch& batch, const TensorView& hidden);
-  // Draws a token of each logit vector, in passes, and advances the slots by what stands.
+  // Draws a token of each logit vector, in passes, and advances the slots by what stands; stages
+  // before the last one are told what it draws.
   // `after_pass` is called with the index of each pass, in order, while its logits are there.
   void SampleAndCommit(const Batch& batch, const TensorView& hidden,
                        const std::function<void(size_t pass)>& after_pass = {});
@@ -66,6 +67,8 @@ class StepRunner {
   void LogProbs(const TensorView& hidden, std::span<const int32_t> index,
                 std::span<const TokenId> tokens, int32_t top, Sampler::PassLogprobs& to);
 
+  // Whether it is the last stage's, which alone has logits and can say what was drawn.
+  bool draws() const { return model_.options().shard.last_stage(); }
   int64_t pass_vectors() const { return sampler_.pass_vectors(); }
   const SlotState& slots() const { return slots_.state(); }
 

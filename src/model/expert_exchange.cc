@@ -6,14 +6,14 @@
 namespace fathom {
 
 PairExchange::PairExchange(const ModelConfig& config, const Shard& shard, const Ops& ops)
-    : ranks_(shard.world),
-      world_(shard.layout.world()),
+    : ranks_(shard.groups.experts),
+      world_(shard.layout.stage_ranks()),
       routed_(config.n_routed_experts),
       shared_(config.n_shared_experts),
       topk_(config.num_experts_per_tok),
       hidden_(config.hidden_size),
       most_local_(std::min<int64_t>(topk_, shard.Experts(routed_).size())),
-      at_a_time_(std::max<int64_t>(1, ops.exchange_tokens / shard.layout.world())),
+      at_a_time_(std::max<int64_t>(1, ops.exchange_tokens / shard.layout.stage_ranks())),
       stride_(shard.layout.tensor),
       offset_(shard.tensor_rank) {}
 

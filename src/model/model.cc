@@ -17,7 +17,9 @@ Status CheckLimits(const ModelConfig& config, const Ops& ops, const ParallelLayo
   TRY(check("q_lora_rank", config.q_lora_rank, ops.limits.norm_width));
   TRY(check("n_routed_experts", config.n_routed_experts, ops.limits.experts));
   TRY(check("num_experts_per_tok", config.num_experts_per_tok, ops.limits.topk));
-  TRY(check("--data-parallel-size times --tensor-parallel-size", layout.world(), ops.limits.ranks));
+  TRY(check("--data-parallel-size times --tensor-parallel-size", layout.stage_ranks(),
+            ops.limits.ranks));
+  TRY(check("--pipeline-parallel-size", layout.pipeline, ops.limits.ranks));
   return CheckLayout(config, layout);
 }
 
@@ -25,8 +27,9 @@ size_t Model::ActivationBytes(const ModelConfig& config, const Ops& ops,
                               const ModelOptions& options) {
   const Shard& shard = options.shard;
   const int64_t angles = options.max_model_len * config.qk_rope_head_dim;
+  const bool gathers = shard.layout.tensor > 1 && shard.last_stage();
   const int64_t logits =
-      shard.layout.tensor == 1 ? 0 : options.max_logit_vectors * shard.Of(config.vocab_size).size();
+      !gathers ? 0 : options.max_logit_vectors * shard.Of(config.vocab_size).size();
   return Activations::Bytes(ConfigOfRank(config, shard), ops, options.max_tokens) +
          static_cast<size_t>(angles + logits) * sizeof(float);
 }
@@ -69,7 +72,7 @@ Model::Model(const Checkpoint& checkpoint, const Ops& ops, Device& device,
                              {options_.max_model_len, 2, config_.qk_rope_head_dim / 2});
   device.Upload(cos_sin_.view, std::as_bytes(std::span(table)));
   rotary_ = {cos_sin_.view, SoftmaxScale(config_)};
-  if (tensor_parallel()) {
+  if (tensor_parallel() && options_.shard.last_stage()) {
     const int64_t vocab = options_.shard.Of(config_.vocab_size).size();
     const auto bytes = static_cast<size_t>(options_.max_logit_vectors * vocab) * sizeof(float);
     logits_part_.memory = device.Allocate(bytes);
@@ -93,6 +96,7 @@ const TensorView& Model::expert_ids() const {
 
 void Model::DrawSyntheticRouting(Device& device) {
   int moe_layer = 0;
+  for (int i = 0; i < weights_.first_layer; ++i) moe_layer += config_.IsMoeLayer(i);
   for (LayerWeights& layer : weights_.layers) {
     if (!layer.moe) continue;
     const std::vector<int32_t> ids = options_.synthetic_routing->Draw(
@@ -112,17 +116,31 @@ KvFormat Model::kv_format() const {
 
 TensorView Model::Forward(const Batch& batch, const KvPool& pool) {
   Activations& a = activations_;
-  Pending pending = Embed(batch);
+  const RankGroups& groups = options_.shard.groups;
+  const TensorView x = First(a.x, batch.tokens);
+  Pending pending = Pending::kNothing;
+  if (groups.before == nullptr) {
+    pending = Embed(batch);
+  } else {
+    run_(run_.ops().all_gather, Broadcast(x, batch.map.live, groups.before));
+  }
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
     RunLayer(weights_.layers[i], batch, pool.Layer(static_cast<int64_t>(i)), pending);
     pending = Pending::kBranch;
   }
-  Norm(weights_.final_norm, batch, pending);
+  if (groups.after == nullptr) {
+    Norm(weights_.final_norm, batch, pending);
+  } else {
+    // Adds what waits. Nobody reads what it norms, so that any weight will do.
+    Norm(weights_.layers.back().mlp_norm, batch, pending);
+    run_(run_.ops().all_gather, Broadcast(x, batch.map.live, groups.after));
+  }
   return First(a.normed, batch.tokens);
 }
 
 TensorView Model::ForwardMtp(int index, const Batch& batch, const TensorView& hidden,
                              const KvPool& pool) {
+  if (!options_.shard.last_stage()) return hidden;
   Activations& a = activations_;
   const MtpWeights& mtp = weights_.mtp[static_cast<size_t>(index)];
   const int64_t width = config_.hidden_size, tokens = batch.tokens;
@@ -137,7 +155,8 @@ TensorView Model::ForwardMtp(int index, const Batch& batch, const TensorView& hi
   norm(hidden, mtp.hidden_norm, width);
   Norm(mtp.embedding_norm, batch, Embed(batch), nullptr, in.Slice(1, 0, width));
   run_(run_.ops().linear, {.x = in, .weight = mtp.eh_proj.weight.get(), .live = live, .out = x});
-  RunLayer(mtp.layer, batch, pool.Layer(config_.num_layers + index), Pending::kNothing);
+  RunLayer(mtp.layer, batch, pool.Layer(static_cast<int64_t>(weights_.layers.size()) + index),
+           Pending::kNothing);
   Norm(mtp.head_norm, batch, Pending::kBranch);
   return First(a.normed, tokens);
 }
@@ -182,7 +201,7 @@ void Model::Norm(const PlainTensor& weight, const Batch& batch, Pending pending,
   if (add && tensor_parallel()) {
     run_(run_.ops().all_reduce_norm, {.norm = norm,
                                       .begins = pending == Pending::kEmbeddings,
-                                      .ranks = options_.shard.tensor_group});
+                                      .ranks = options_.shard.groups.tensor});
   } else {
     run_(run_.ops().rms_norm, norm);
   }
@@ -197,7 +216,7 @@ void Model::Logits(const TensorView& hidden, const TensorView& live, const Tenso
                                .live = live,
                                .out = logits,
                                .unit = ShareUnit(config_.vocab_size, options_.shard.layout.tensor),
-                               .ranks = options_.shard.tensor_group});
+                               .ranks = options_.shard.groups.tensor});
 }
 
 // Walks the widest batches once, without running anything: one that is all absorbed, and one that
@@ -213,7 +232,7 @@ void Model::MeasureWorkspace(Device& device) {
               .ids = per_token,
               .map = {per_token, per_token, page_table, one},
               .absorbed_live = one};
-  const KvPool pool(kv_format(), config_.total_layers(), /*pages=*/1, device);
+  const KvPool pool(kv_format(), cached_layers(), /*pages=*/1, device);
   for (bool expanded : {false, true}) {
     if (expanded) {
       batch.expanded_tokens = tokens;
@@ -230,6 +249,7 @@ void Model::MeasureWorkspace(Device& device) {
       ForwardMtp(static_cast<int>(i), batch, hidden, pool);
     }
   }
+  if (!options_.shard.last_stage()) return;
   const int64_t vectors = options_.max_logit_vectors;
   Logits(TensorView(nullptr, activations_.normed.dtype(), {vectors, config_.hidden_size}), one,
          TensorView(nullptr, DType::kF32, {vectors, config_.vocab_size}));

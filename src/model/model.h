@@ -66,8 +66,14 @@ class Model {
   // absent without experts.
   const TensorView& expert_ids() const;
 
+  // Layers that it has pages of, MTP layers included.
+  int64_t cached_layers() const {
+    return static_cast<int64_t>(weights_.layers.size() + weights_.mtp.size());
+  }
+
   // One pass over the batch: writes its latents, returns final-normed hidden states
-  // [tokens, hidden], valid until the next pass. DeepseekV2Model.forward and
+  // [tokens, hidden], valid until the next pass; of a stage that is not the last they mean nothing,
+  // nor do those of ForwardMtp. DeepseekV2Model.forward and
   // DeepseekV3Model.forward of transformers.
   TensorView Forward(const Batch& batch, const KvPool& pool);
 
@@ -80,7 +86,7 @@ class Model {
                         const KvPool& pool);
 
   // logits [logit vectors, vocab], F32, of hidden states [logit vectors, hidden]: lm_head of
-  // DeepseekV3ForCausalLM.forward in transformers.
+  // DeepseekV3ForCausalLM.forward in transformers. REQUIRES: the last stage.
   void Logits(const TensorView& hidden, const TensorView& live, const TensorView& logits);
 
  private:
@@ -91,7 +97,7 @@ class Model {
   // part: nothing, a layer's branch, or the embeddings that a.x begins with.
   enum class Pending : uint8_t { kNothing, kBranch, kEmbeddings };
 
-  bool tensor_parallel() const { return options_.shard.tensor_group != nullptr; }
+  bool tensor_parallel() const { return options_.shard.groups.tensor != nullptr; }
   // Embeddings of the batch's tokens, in a.x, or waiting.
   Pending Embed(const Batch& batch);
 

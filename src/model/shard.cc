@@ -3,8 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
+#include <numeric>
 #include <string_view>
 #include <vector>
+
+#include "base/printable.h"
 
 namespace fathom {
 
@@ -83,6 +87,90 @@ double BytesOnDevice(const SchemaEntry& entry, const ModelConfig& config, const 
 
 }  // namespace
 
+bool HasEmbedding(const ModelConfig& config, const Shard& shard) {
+  return shard.first_stage() || (shard.last_stage() && config.num_mtp_layers > 0);
+}
+
+namespace {
+
+bool IsEmbedding(const SchemaEntry& entry) {
+  return entry.name == "model.embed_tokens.weight";
+}
+
+bool InLayers(const SchemaEntry& entry, const ModelConfig& config) {
+  return entry.layer >= 0 && entry.layer < config.num_layers;
+}
+
+// Of weights.
+struct StageBytes {
+  std::vector<double> layers;  // of each
+  double first = 0, last = 0;  // beside its layers, of the first stage and of the last one
+};
+
+StageBytes BytesByStage(const ModelConfig& config, const StoredBytes& stored) {
+  StageBytes bytes;
+  bytes.layers.resize(static_cast<size_t>(config.num_layers));
+  for (const SchemaEntry& entry : ExpectedTensors(config)) {
+    const auto size = entry.rule->RepeatsMain() ? 0.0 : static_cast<double>(stored(entry));
+    if (InLayers(entry, config)) {
+      bytes.layers[static_cast<size_t>(entry.layer)] += size;
+    } else if (IsEmbedding(entry)) {
+      bytes.first += size;
+      if (config.tie_word_embeddings || config.num_mtp_layers > 0) bytes.last += size;
+    } else {
+      bytes.last += size;
+    }
+  }
+  return bytes;
+}
+
+// Where stages begin, and the last one ends.
+std::vector<int64_t> StageBorders(const StageBytes& bytes, int stages) {
+  const auto layers = static_cast<int64_t>(bytes.layers.size());
+  const auto width = static_cast<size_t>(layers + 1);
+  std::vector<double> before(width);  // of the layers before
+  std::partial_sum(bytes.layers.begin(), bytes.layers.end(), before.begin() + 1);
+  // Of the first s stages, which end before a layer: the most bytes of one, and where it begins.
+  std::vector<double> most(width, std::numeric_limits<double>::infinity());
+  std::vector<std::vector<int64_t>> begins(static_cast<size_t>(stages));
+  most[0] = 0;
+  for (int s = 0; s < stages; ++s) {
+    std::vector<double> next(width, std::numeric_limits<double>::infinity());
+    std::vector<int64_t>& begin = begins[static_cast<size_t>(s)];
+    begin.resize(width);
+    const double beside = (s == 0 ? bytes.first : 0) + (s == stages - 1 ? bytes.last : 0);
+    for (size_t end = 1; end < width; ++end) {
+      for (size_t from = 0; from < end; ++from) {
+        const double here = std::max(most[from], before[end] - before[from] + beside);
+        if (here >= next[end]) continue;
+        next[end] = here;
+        begin[end] = static_cast<int64_t>(from);
+      }
+    }
+    most = std::move(next);
+  }
+  std::vector<int64_t> borders(static_cast<size_t>(stages) + 1);
+  borders.back() = layers;
+  for (auto s = static_cast<size_t>(stages); s > 0; --s) {
+    borders[s - 1] = begins[s - 1][static_cast<size_t>(borders[s])];
+  }
+  return borders;
+}
+
+}  // namespace
+
+Share LayersOf(const ModelConfig& config, const Shard& shard, const StoredBytes& stored) {
+  const int stages = shard.layout.pipeline;
+  if (stages == 1) return {0, config.num_layers};
+  const std::vector<int64_t> borders = StageBorders(BytesByStage(config, stored), stages);
+  const auto stage = static_cast<size_t>(shard.stage);
+  return {borders[stage], borders[stage + 1]};
+}
+
+int64_t CachedLayers(const ModelConfig& config, const Shard& shard, const StoredBytes& stored) {
+  return LayersOf(config, shard, stored).size() + (shard.last_stage() ? config.num_mtp_layers : 0);
+}
+
 bool IsReplicated(const SchemaEntry& entry, const ParallelLayout& layout) {
   if (layout.world() == 1) return false;
   if (layout.expert_parallel() && IsOfExperts(entry.name)) return entry.expert < 0;
@@ -91,9 +179,16 @@ bool IsReplicated(const SchemaEntry& entry, const ParallelLayout& layout) {
 
 size_t PartBytes(const ModelConfig& config, const Ops& ops, const Shard& shard,
                  const StoredBytes& stored) {
+  const Share layers = LayersOf(config, shard, stored);
+  const auto is_here = [&](const SchemaEntry& entry) {
+    if (InLayers(entry, config)) return entry.layer >= layers.begin && entry.layer < layers.end;
+    if (!IsEmbedding(entry)) return shard.last_stage();
+    return HasEmbedding(config, shard) || (config.tie_word_embeddings && shard.last_stage());
+  };
   double bytes = 0;
   for (const SchemaEntry& entry : ExpectedTensors(config)) {
-    const uint64_t whole = entry.rule->RepeatsMain() ? 0 : stored(entry);
+    const bool counts = is_here(entry) && !entry.rule->RepeatsMain();
+    const uint64_t whole = !counts ? 0 : stored(entry);
     if (whole == 0) continue;
     bytes += BytesOnDevice(entry, config, ops, whole) * PartOfBytes(entry, config, shard);
   }
@@ -132,20 +227,26 @@ Status CheckDataParallel(const ModelConfig& config, const ParallelLayout& layout
     return InvalidArgument(
         "--data-parallel-size {}: groups that cut each expert between them are not supported; add "
         "--enable-expert-parallel, or take --tensor-parallel-size {}",
-        layout.data, layout.world());
+        layout.data, layout.stage_ranks());
   }
-  if (!layout.experts || layout.world() <= config.n_routed_experts) return {};
+  if (!layout.experts || layout.stage_ranks() <= config.n_routed_experts) return {};
   return InvalidArgument(
       "--data-parallel-size {}: {} ranks for the model's {} routed experts, of which each must "
       "have "
       "one; at most {} would do",
-      layout.data, layout.world(), config.n_routed_experts,
+      layout.data, layout.stage_ranks(), config.n_routed_experts,
       config.n_routed_experts / layout.tensor);
 }
 
 }  // namespace
 
 Status CheckLayout(const ModelConfig& config, const ParallelLayout& layout) {
+  if (layout.pipeline < 1 || layout.pipeline > config.num_layers) {
+    return InvalidArgument(
+        "--pipeline-parallel-size {}: the model has {}, and each stage needs one; at most {} would "
+        "do",
+        layout.pipeline, Counted(config.num_layers, "layer"), config.num_layers);
+  }
   TRY(CheckTensorParallel(config, layout));
   return CheckDataParallel(config, layout);
 }

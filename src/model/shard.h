@@ -9,8 +9,8 @@
 #include "checkpoint/model_config.h"
 #include "checkpoint/schema.h"
 #include "ops/ops.h"
-#include "parallel/communicator.h"
 #include "parallel/layout.h"
+#include "parallel/rank_groups.h"
 #include "quant/weight_tensor.h"
 
 namespace fathom {
@@ -18,12 +18,15 @@ namespace fathom {
 // A rank's place in a layout, and whom it shares with.
 struct Shard {
   ParallelLayout layout;
-  int tensor_rank = 0, data_rank = 0;
-  // These must outlive the model.
-  Communicator* tensor_group = nullptr;  // null: one rank
-  Communicator* world = nullptr;         // all ranks, if experts lie over them: by world_rank()
+  int tensor_rank = 0, data_rank = 0, stage = 0;
+  RankGroups groups;  // which must outlive the model
 
-  int world_rank() const { return data_rank * layout.tensor + tensor_rank; }
+  static Shard OfRank(const ParallelLayout& layout, int rank, const RankGroups& groups) {
+    return {layout, rank % layout.tensor, layout.GroupOf(rank), layout.StageOf(rank), groups};
+  }
+  int rank_in_stage() const { return data_rank * layout.tensor + tensor_rank; }
+  bool first_stage() const { return stage == 0; }
+  bool last_stage() const { return stage == layout.pipeline - 1; }  // it has head and MTP layers
 
   // Its share of n heads, or of n elements of an MLP or of the vocabulary.
   Share Heads(int64_t n) const { return ShareOf(n, 1, layout.tensor, tensor_rank); }
@@ -32,7 +35,8 @@ struct Shard {
   }
   // Which of n routed experts it has, in whole or cut.
   Share Experts(int64_t n) const {
-    return layout.expert_parallel() ? ShareOf(n, 1, layout.world(), world_rank()) : Share{0, n};
+    return layout.expert_parallel() ? ShareOf(n, 1, layout.stage_ranks(), rank_in_stage())
+                                    : Share{0, n};
   }
 };
 
@@ -53,6 +57,14 @@ size_t PartBytes(const ModelConfig& config, const Ops& ops, const Shard& shard,
 
 // Whether all ranks have all of a tensor.
 bool IsReplicated(const SchemaEntry& entry, const ParallelLayout& layout);
+
+// The layers of the rank's stage, MTP layers aside: such that the stage with most bytes of weights,
+// embedding and head with them, has the least that it can.
+Share LayersOf(const ModelConfig& config, const Shard& shard, const StoredBytes& stored);
+// Layers that a rank has pages of.
+int64_t CachedLayers(const ModelConfig& config, const Shard& shard, const StoredBytes& stored);
+// Whether the rank looks tokens up: drafts begin with their embeddings too.
+bool HasEmbedding(const ModelConfig& config, const Shard& shard);
 
 // kInvalidArgument, naming sizes that would do, for what a model cannot be cut into.
 Status CheckLayout(const ModelConfig& config, const ParallelLayout& layout);

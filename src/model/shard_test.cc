@@ -23,6 +23,38 @@ TEST(Shard, WhatCannotBeSharedOutIsRefusedWithWhatWouldDo) {
   EXPECT_NE(Refused(v3, {.experts = true}).find("has no experts"), std::string::npos);
 }
 
+// Every layer is one stage's, and no other cut leaves the largest stage with less.
+TEST(Shard, StagesShareBytesOut) {
+  ModelConfig config = PresetConfig("v2-lite").value();
+  config.num_layers = 6;
+  const Ops& ops = ReferenceOps(Fp8Activations::kExact);
+  const auto stored = [&](const SchemaEntry& entry) { return PublishedBytes(entry, config); };
+  const auto bytes = [&](int stages, int stage) {
+    return PartBytes(config, ops, {.layout = {.pipeline = stages}, .stage = stage}, stored);
+  };
+  const size_t whole = PartBytes(config, ops, {}, stored);
+  for (const int stages : {2, 3, 6}) {
+    size_t sum = 0, most = 0;
+    int64_t end = 0;
+    for (int stage = 0; stage < stages; ++stage) {
+      const Share layers =
+          LayersOf(config, {.layout = {.pipeline = stages}, .stage = stage}, stored);
+      EXPECT_EQ(layers.begin, end);
+      EXPECT_GT(layers.size(), 0);
+      end = layers.end;
+      sum += bytes(stages, stage);
+      most = std::max(most, bytes(stages, stage));
+    }
+    EXPECT_EQ(end, config.num_layers);
+    EXPECT_NEAR(static_cast<double>(sum), static_cast<double>(whole), stages);
+    // Layers of experts, the largest that there are, are the unit in which stages can differ.
+    EXPECT_LT(most, whole / static_cast<size_t>(stages) + whole / 6);
+  }
+  EXPECT_EQ(Refused(config, {.pipeline = 6}), "");
+  EXPECT_NE(Refused(config, {.pipeline = 7}).find("has 6 layers"), std::string::npos);
+  EXPECT_NE(Refused(config, {.pipeline = 7}).find("at most 6 would do"), std::string::npos);
+}
+
 // Each routed expert is one rank's, and all else every group's.
 TEST(Shard, PartsOfExpertParallelRanks) {
   ModelConfig config = PresetConfig("v2-lite").value();

@@ -26,14 +26,11 @@ class Loader {
 
   Result<ModelWeights> Load() {
     ModelWeights model;
-    model.embedding = Table("model.embed_tokens.weight");
-    for (int i = 0; i < config_.num_layers; ++i) model.layers.push_back(TRY(Layer(i)));
-    model.final_norm = Floats("model.norm.weight");
-    const bool tied = config_.tie_word_embeddings && !checkpoint_.Has("lm_head.weight");
-    model.lm_head = TRY(Matrix({tied ? "model.embed_tokens.weight" : "lm_head.weight"}));
-    for (int i = 0; i < config_.num_mtp_layers; ++i) {
-      model.mtp.push_back(TRY(Mtp(config_.num_layers + i)));
-    }
+    const Share layers = LayersOf(config_, shard_, BytesIn(checkpoint_));
+    model.first_layer = static_cast<int>(layers.begin);
+    if (HasEmbedding(config_, shard_)) model.embedding = Table("model.embed_tokens.weight");
+    for (auto i = model.first_layer; i < layers.end; ++i) model.layers.push_back(TRY(Layer(i)));
+    if (shard_.last_stage()) TRY(AfterLayers(model));
     model.bytes = bytes_;
     // Copies of embedding and head that MTP layers bring along are not read.
     if (progress_) progress_(checkpoint_.total_bytes(), checkpoint_.total_bytes());
@@ -41,6 +38,16 @@ class Loader {
   }
 
  private:
+  Status AfterLayers(ModelWeights& model) {
+    model.final_norm = Floats("model.norm.weight");
+    const bool tied = config_.tie_word_embeddings && !checkpoint_.Has("lm_head.weight");
+    model.lm_head = TRY(Matrix({tied ? "model.embed_tokens.weight" : "lm_head.weight"}));
+    for (int i = 0; i < config_.num_mtp_layers; ++i) {
+      model.mtp.push_back(TRY(Mtp(config_.num_layers + i)));
+    }
+    return {};
+  }
+
   Result<LayerWeights> Layer(int index) {
     const std::string name = fmt::format("model.layers.{}.", index);
     LayerWeights layer;
@@ -234,7 +241,9 @@ class Loader {
   void Done(const std::string& name) {
     // A tied embedding is read twice.
     done_ = std::min(done_ + checkpoint_.Bytes(name), checkpoint_.total_bytes());
-    checkpoint_.Drop(name);
+    // The first stage and the last may both read the embedding, which readers do not count.
+    const bool of_two = shard_.layout.pipeline > 1 && name == "model.embed_tokens.weight";
+    if (!of_two) checkpoint_.Drop(name);
     if (progress_) progress_(done_, checkpoint_.total_bytes());
   }
 
@@ -249,6 +258,12 @@ class Loader {
 };
 
 }  // namespace
+
+StoredBytes BytesIn(const Checkpoint& checkpoint) {
+  return [&checkpoint](const SchemaEntry& entry) {
+    return checkpoint.Has(entry.name) ? checkpoint.Bytes(entry.name) : 0;
+  };
+}
 
 Result<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const Ops& ops, Device& device,
                                  const Shard& shard, const LoadProgress& progress) {

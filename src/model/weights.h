@@ -72,14 +72,18 @@ struct MtpWeights {
 };
 
 struct ModelWeights {
-  PlainTensor
-      embedding;  // BF16, F16 or F32 [vocab, hidden]; of a rank its part of them, as lm_head
-  std::vector<LayerWeights> layers;
-  PlainTensor final_norm;
-  Linear lm_head;  // [vocab, hidden]
+  PlainTensor embedding;  // BF16, F16 or F32 [vocab, hidden]; of a rank its part of them, as
+                          // lm_head; absent where nothing reads it (HasEmbedding)
+  std::vector<LayerWeights> layers;  // of its stage
+  int first_layer = 0;               // their first one
+  PlainTensor final_norm;            // this and what follows: of the last stage alone
+  Linear lm_head;                    // [vocab, hidden]
   std::vector<MtpWeights> mtp;
   size_t bytes = 0;  // on the device
 };
+
+// Of its tensors.
+StoredBytes BytesIn(const Checkpoint& checkpoint);
 
 // Bytes of the checkpoint read so far, of how many.
 using LoadProgress = std::function<void(uint64_t done, uint64_t total)>;

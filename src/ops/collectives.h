@@ -17,7 +17,8 @@
 
 namespace fathom {
 
-// out[t] = what all ranks have of it, in the order of ranks: the shares of ShareOf(width, unit).
+// out[t] = what all ranks have of it, in the order of ranks: the shares of ShareOf(width, unit). A
+// rank that has all of it may have it in place.
 struct AllGatherArgs {
   TensorView x;     // F32 [tokens, this rank's share]
   TensorView live;  // I32 [1]: tokens
@@ -25,6 +26,9 @@ struct AllGatherArgs {
   int64_t unit = 1;
   Communicator* ranks = nullptr;
 };
+
+// Of numbers of four bytes [tokens, ...]: what the group's first rank has, all have after it.
+AllGatherArgs Broadcast(const TensorView& x, const TensorView& live, Communicator* ranks);
 
 // Which tokens a rank sends, and who has their experts.
 struct ExpertExchange {

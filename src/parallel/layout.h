@@ -7,13 +7,18 @@ namespace fathom {
 
 // Sizes of a model's groups of ranks.
 struct ParallelLayout {
-  int tensor = 1;  // heads, MLPs and vocabulary are cut over so many ranks
-  int data = 1;    // groups of so many ranks each, which serve requests of their own
+  int tensor = 1;    // heads, MLPs and vocabulary are cut over so many ranks
+  int data = 1;      // groups of so many ranks each, which serve requests of their own
+  int pipeline = 1;  // stages, each with so many ranks and some of the layers
   bool experts =
       false;  // each routed expert is one rank's, of all groups; else they are cut as MLPs
 
-  int world() const { return data * tensor; }
-  bool expert_parallel() const { return experts && world() > 1; }
+  int world() const { return pipeline * stage_ranks(); }
+  int stage_ranks() const { return data * tensor; }  // which experts lie over
+  bool expert_parallel() const { return experts && stage_ranks() > 1; }
+  // Ranks follow each other by stage, then by group, then within it.
+  int StageOf(int rank) const { return rank / stage_ranks(); }
+  int GroupOf(int rank) const { return rank % stage_ranks() / tensor; }
 };
 
 // Elements [begin, end) of a dimension.

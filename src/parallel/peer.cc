@@ -83,6 +83,17 @@ class PeerCommunicator::Memory {
   uint32_t* abort_ = nullptr;
 };
 
+JoinedRanks::MakeGroup PeerCommunicator::Among(std::vector<CudaDevice*> devices) {
+  return [devices = std::move(devices)](
+             std::span<const int> ranks) -> Result<std::vector<std::unique_ptr<Communicator>>> {
+    std::vector<CudaDevice*> of_group;
+    for (const int rank : ranks) of_group.push_back(devices[static_cast<size_t>(rank)]);
+    std::vector<std::unique_ptr<Communicator>> members;
+    for (auto& member : TRY(Group(of_group))) members.push_back(std::move(member));
+    return members;
+  };
+}
+
 void PeerCommunicator::Abort() {
   memory_->Abort();
 }

@@ -9,6 +9,7 @@
 #include "cuda/device.h"
 #include "parallel/communicator.h"
 #include "parallel/peer_view.h"
+#include "parallel/rank_groups.h"
 
 namespace fathom {
 
@@ -19,6 +20,9 @@ class PeerCommunicator final : public Communicator {
   // that cannot read each other's memory. THREAD: one, before the ranks' own begin.
   static Result<std::vector<std::unique_ptr<PeerCommunicator>>> Group(
       std::span<CudaDevice* const> devices);
+
+  // For JoinedRanks, of ranks with these devices, in their order.
+  static JoinedRanks::MakeGroup Among(std::vector<CudaDevice*> devices);
 
   void Abort() override;  // of all ranks
   const PeerView& view() const { return view_; }

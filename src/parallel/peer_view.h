@@ -31,7 +31,8 @@ struct PeerCounters {
 
 // What a rank's device has of its memory taken, for each group that the rank is in.
 inline size_t PeerBytes(const ParallelLayout& layout) {
-  const size_t groups = (layout.tensor > 1 ? 1 : 0) + (layout.expert_parallel() ? 1 : 0);
+  const size_t stages = layout.pipeline == 1 ? 0 : layout.pipeline == 2 ? 2 : 3;  // at most
+  const size_t groups = (layout.tensor > 1 ? 1 : 0) + (layout.expert_parallel() ? 1 : 0) + stages;
   return groups * (sizeof(PeerExchange) + sizeof(PeerCounters));
 }
 

@@ -23,6 +23,13 @@ std::vector<std::unique_ptr<SharedMemoryCommunicator>> SharedMemoryCommunicator:
   return ranks;
 }
 
+Result<std::vector<std::unique_ptr<Communicator>>> SharedMemoryCommunicator::GroupOf(
+    std::span<const int> ranks) {
+  std::vector<std::unique_ptr<Communicator>> members;
+  for (auto& member : Group(static_cast<int>(ranks.size()))) members.push_back(std::move(member));
+  return members;
+}
+
 std::span<const void* const> SharedMemoryCommunicator::Meet(const void* mine) {
   place_->brought[static_cast<size_t>(rank())] = mine;
   place_->all.arrive_and_wait();

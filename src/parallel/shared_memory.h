@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/status.h"
 #include "parallel/communicator.h"
 
 namespace fathom {
@@ -15,6 +16,9 @@ class SharedMemoryCommunicator final : public Communicator {
  public:
   // Those of a group of `size` ranks, which share what they meet in.
   static std::vector<std::unique_ptr<SharedMemoryCommunicator>> Group(int size);
+
+  // For JoinedRanks.
+  static Result<std::vector<std::unique_ptr<Communicator>>> GroupOf(std::span<const int> ranks);
 
   // Waits, asleep, until all ranks are here; then what each of them brought, in the order of ranks,
   // which may be read until Part(). THREAD: the rank's.

@@ -99,6 +99,11 @@ void Sampler::Sample(const LogitPass& pass, int64_t first, const TokenMap& map,
                     .ok = t_.ok.Slice(0, first, first + vectors)});
 }
 
+void Sampler::ShareDrawn(const LogitPass& pass, int64_t first, Communicator* ranks) {
+  run_(run_.ops().all_gather,
+       Broadcast(t_.tokens.Slice(0, first, first + pass.vectors()), pass.live, ranks));
+}
+
 void Sampler::Commit(const RowTensors& rows, const TensorView& positions, const SlotState& state) {
   run_(run_.ops().commit, {.row_slot = rows.slot,
                            .row_begin = rows.begin,

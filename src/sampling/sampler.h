@@ -47,6 +47,9 @@ class Sampler {
   // step's; leaves the raw logits as they are.
   void Sample(const LogitPass& pass, int64_t first, const TokenMap& map, const SlotState& state);
 
+  // What the group's first rank sampled in a pass becomes what all of them did.
+  void ShareDrawn(const LogitPass& pass, int64_t first, Communicator* ranks);
+
   // Which of the step's drafts stand, by what was sampled. Before Commit().
   void VerifyDrafts(const RowTensors& rows, const SlotState& state);
   // Advances the slots of a step past it, by what was sampled.

@@ -73,7 +73,6 @@ def test_mistakes_are_named(arguments, said):
         (["--attention-backend", "FLASHMLA"], "leave it out"),
         (["--compilation-config", "3"], "leave it out"),
         (["--cuda-graph-sizes", "8"], "leave it out"),
-        (["--pipeline-parallel-size=2"], "one process"),
         (["--dtype", "float16"], "weights keep the types"),
         (["--kv-cache-dtype", "fp8_e5m2"], "fp8 is E4M3"),
     ],
@@ -162,6 +161,13 @@ def test_groups_share_experts(flags, said):
     result = run("serve", MODEL, *flags)
     assert result.returncode == 1 and result.stdout == ""
     assert said in result.stderr
+
+
+@pytest.mark.parametrize("flags", [["-pp", "7"], ["--pp=7"], ["--pipeline-parallel-size", "7"]])
+def test_each_stage_has_a_layer(flags):
+    result = run("serve", MODEL, *flags)
+    assert result.returncode == 1 and result.stdout == ""
+    assert "--pipeline-parallel-size 7: the model has 6 layers, and each stage needs one; at most 6 would do" in result.stderr
 
 
 def test_a_gpu_without_device_cuda_is_refused():

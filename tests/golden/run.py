@@ -16,6 +16,8 @@ ROOT = GOLDEN.parent.parent
 FORMS = ("absorbed", "expanded")
 # Data-parallel groups with experts over both: the bits of one rank, which the case without this suffix has.
 SAME_BITS = ", 2 groups"
+# Stages of a pipeline: the bits of one stage, likewise.
+STAGES = ", 2 stages"
 GROUPS = ("--dp", "2", "--enable-expert-parallel")
 
 
@@ -42,6 +44,10 @@ def cases():
     for name in ("cpu own", "cpu-fp8", "reference"):
         yield f"tiny-r1 {name}{SAME_BITS}", *tiny, ["--ops", name.split()[0], *GROUPS]
     yield "tiny-r1 cpu, 2 groups of 2 ranks", *tiny, ["--ops", "cpu", "--tp", "2", *GROUPS]
+    for name in ("cpu own", "cpu-fp8", "reference"):
+        yield f"tiny-r1 {name}{STAGES}", *tiny, ["--ops", name.split()[0], "--pp", "2"]
+    yield f"tiny-r1 cpu, 2 ranks{STAGES}", *tiny, ["--ops", "cpu", "--tp", "2", "--pp", "2"]
+    yield f"tiny-r1 cpu own{SAME_BITS}{STAGES}", *tiny, ["--ops", "cpu", "--pp", "2", *GROUPS]
     for folder in sorted(p.parent for p in GOLDEN.glob("*/config.json")):
         fixture = folder, folder / "reference.safetensors"
         for ops in ("reference", "cpu"):
@@ -49,6 +55,9 @@ def cases():
                 yield f"{folder.name} {ops} {form}", *fixture, ["--ops", ops, "--form", form]
             yield f"{folder.name} {ops}, 2 ranks", *fixture, ["--ops", ops, "--tp", "2"]
             yield f"{folder.name} {ops} expanded{SAME_BITS}", *fixture, ["--ops", ops, "--form", "expanded", *GROUPS]
+            if json.loads((folder / "config.json").read_text())["num_hidden_layers"] > 1:
+                yield f"{folder.name} {ops} expanded{STAGES}", *fixture, ["--ops", ops, "--form", "expanded", "--pp", "2"]
+                yield f"{folder.name} {ops}, 2 ranks{STAGES}", *fixture, ["--ops", ops, "--tp", "2", "--pp", "2"]
         for instructions in ("avx512", "avx2", "portable"):
             yield f"{folder.name} cpu {instructions}", *fixture, ["--ops", "cpu", "--cpu-instructions", instructions]
         yield f"{folder.name} cpu chunks of 50", *fixture, ["--ops", "cpu", "--prefill-chunk", "50"]
@@ -67,9 +76,10 @@ def other_bits(hashes):
     """A line for each case that lacks the bits that it must have; the last is a canary: of two tensor-parallel
     ranks logits have other bits, if hashes notice any."""
     for name, value in hashes.items():
-        one_rank = hashes.get(name.removesuffix(SAME_BITS))
-        if name.endswith(SAME_BITS) and value != one_rank:
-            yield f"{name}: logits {value}, of one rank {one_rank}"
+        for suffix in (SAME_BITS, STAGES):
+            without = hashes.get(name.removesuffix(suffix))
+            if name.endswith(suffix) and value != without:
+                yield f"{name}: logits {value}, without that {without}"
     if hashes["tiny-r1 cpu, 2 ranks"] == hashes["tiny-r1 cpu own"]:
         yield "the hash of logits notices nothing"
 

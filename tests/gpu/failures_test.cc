@@ -142,16 +142,12 @@ struct TwoRanks {
   explicit TwoRanks(double step_timeout_s, const ParallelLayout& layout = {.tensor = 2}) {
     std::vector<EngineRank> ranks;
     for (int gpu = 0; gpu < 2; ++gpu) devices.push_back(CudaDevice::Open(gpu).value());
-    group = PeerCommunicator::Group(std::vector{devices[0].get(), devices[1].get()}).value();
+    joined =
+        JoinedRanks::Join(layout, PeerCommunicator::Among({devices[0].get(), devices[1].get()}))
+            .value();
     for (int rank = 0; rank < 2; ++rank) {
-      const auto at = static_cast<size_t>(rank);
-      const bool tensor = layout.tensor == 2;
-      ranks.push_back({devices[at].get(),
-                       {.layout = layout,
-                        .tensor_rank = tensor ? rank : 0,
-                        .data_rank = tensor ? 0 : rank,
-                        .tensor_group = tensor ? group[at].get() : nullptr,
-                        .world = tensor ? nullptr : group[at].get()}});
+      ranks.push_back({devices[static_cast<size_t>(rank)].get(),
+                       Shard::OfRank(layout, rank, joined.Of(rank)), /*peer_bytes=*/0});
     }
     EngineLimits limits{.max_model_len = 256, .max_num_seqs = 4};
     limits.FillDefaults(/*gpu=*/true);
@@ -176,7 +172,7 @@ struct TwoRanks {
 
   Checkpoint checkpoint = Checkpoint::Open("models/tiny-r1").value();
   std::vector<std::unique_ptr<CudaDevice>> devices;
-  std::vector<std::unique_ptr<PeerCommunicator>> group;
+  JoinedRanks joined;
   std::promise<RequestOutput> ended;
   AssembledEngine assembled;
 };
@@ -193,9 +189,10 @@ void ServeOnTwoGpusOfWhichOneFails(const ParallelLayout& layout) {
 
 TEST_F(CudaFailureDeathTest, ARankThatFailsLeavesNoOtherWaiting) {
   if (!CudaDevice::Open(1).ok()) GTEST_SKIP() << "needs two GPUs";
-  // Of a group, and of a group that has nothing to do but to exchange experts' tokens.
+  // Of a group, of a group that has nothing to do but to exchange experts' tokens, and of a stage.
   for (const ParallelLayout& layout :
-       {ParallelLayout{.tensor = 2}, ParallelLayout{.data = 2, .experts = true}}) {
+       {ParallelLayout{.tensor = 2}, ParallelLayout{.data = 2, .experts = true},
+        ParallelLayout{.pipeline = 2}}) {
     const auto serve = [&] {
       ServeOnTwoGpusOfWhichOneFails(layout);
       std::exit(0);

@@ -10,4 +10,16 @@ void Check(const AllGatherArgs& a) {
   CheckLive("all_gather: live", a.live);
 }
 
+// The first rank's share is all of each token, and the others' nothing.
+AllGatherArgs Broadcast(const TensorView& x, const TensorView& live, Communicator* ranks) {
+  CHECK(ByteSize(x.dtype()) == sizeof(float), "broadcast of {}", x.ToString());
+  const int64_t tokens = x.dim(0), width = x.elements() / tokens;
+  const int64_t mine = ranks->rank() == 0 ? width : 0;
+  return {.x = TensorView(x.data(), DType::kF32, {tokens, mine}),
+          .live = live,
+          .out = TensorView(x.data(), DType::kF32, {tokens, width}),
+          .unit = width,
+          .ranks = ranks};
+}
+
 }  // namespace fathom

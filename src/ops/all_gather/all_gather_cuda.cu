@@ -64,8 +64,10 @@ void AllGatherCuda(OpContext& context, const AllGatherArgs& a) {
     const auto grid = [&](int64_t numbers) {
       return dim3(std::min(Blocks(numbers, 4 * kThreads), 128u), static_cast<unsigned>(count));
     };
-    LaunchOverlapped(SendShares, grid(share.size()), kThreads, 0, stream, peers, round,
-                     Data<const float>(a.x));
+    if (share.size() > 0) {
+      LaunchOverlapped(SendShares, grid(share.size()), kThreads, 0, stream, peers, round,
+                       Data<const float>(a.x));
+    }
     LaunchPeerBarrier(peers, stream);
     LaunchOverlapped(TakeTokens, grid(width), kThreads, 0, stream, peers, round,
                      Data<float>(a.out));
