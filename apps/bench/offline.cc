@@ -19,13 +19,16 @@
 namespace fathom {
 namespace {
 
-// Of the formats that the loaded model has.
-WeightWidths WidthsOf(const ModelWeights& weights) {
-  const AttentionWeights& attention = weights.layers.front().attention;
+// Of the formats that the loaded model has: the first rank's has the embedding, the last one's the
+// head.
+WeightWidths WidthsOf(const LoadedEngine& loaded) {
+  const ModelWeights &first = loaded.models.front()->weights(),
+                     &last = loaded.models.back()->weights();
+  const AttentionWeights& attention = first.layers.front().attention;
   return {.linear = attention.o.weight->format.bytes_per_weight(),
           .absorbed = attention.w_uk.weight->format.bytes_per_weight(),
-          .head = weights.lm_head.weight->format.bytes_per_weight(),
-          .embedding = static_cast<double>(ByteSize(weights.embedding.view.dtype()))};
+          .head = last.lm_head.weight->format.bytes_per_weight(),
+          .embedding = static_cast<double>(ByteSize(first.embedding.view.dtype()))};
 }
 
 // What a run times.
@@ -57,7 +60,7 @@ Result<BatchResult> Measure(EngineMeter& meter, const LoadedEngine& loaded,
              timed.decode ? result.decode_runs.back() : 0);
   }
   const Model& model = *loaded.models[0];
-  const WeightWidths widths = WidthsOf(model.weights());
+  const WeightWidths widths = WidthsOf(loaded);
   const bool absorbed = shape.input_len <= model.options().absorbed_limit;
   result.step = WorkOf({.rows = shape.batch_size,
                         .context = result.context,

@@ -263,6 +263,15 @@ def test_offline_with_random_weights():
         assert done.returncode == 1 and sentence in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("layout", ["-pp 2", "-tp 2", "-dp 2 -ep", "-tp 2 -pp 2"])
+def test_offline_on_several_ranks(layout):
+    args = ("--batch-size", 4, "--input-len", 8, "--output-len", 4, "--repeats", 1, "--read-bytes", "16MiB")
+    one, ranks = (report("offline", MODEL, *flags, *args) for flags in ((), layout.split()))
+    # All of it is somewhere, and not all of it on two ranks: attention is every group's.
+    assert one["weight_bytes"] <= ranks["weight_bytes"] < 2 * one["weight_bytes"]
+    assert one["operations_per_step"] == ranks["operations_per_step"]
+
+
 def test_offline_with_experts_drawn_at_random(tmp_path):
     config = json.loads((pathlib.Path(MODEL) / "config.json").read_text())
     experts, topk = config["n_routed_experts"], config["num_experts_per_tok"]
