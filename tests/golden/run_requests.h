@@ -33,7 +33,7 @@ struct Setting {
   int threads = 2;
   const Ops* ops = &CpuOps(Fp8Activations::kExact);
   std::optional<DType> kv_cache = {};
-  int32_t drafts = 0;  // that a decode verifies
+  int32_t drafts = 0;        // that a decode verifies
   int32_t pages = 0;         // 0: enough for every slot
   int32_t pass_vectors = 0;  // logit vectors that are sampled at a time; 0: one for each slot
   std::optional<NgramLookup> ngram = {};
