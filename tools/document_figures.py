@@ -92,6 +92,13 @@ def of_models():
             one, two = (entry[f"{layout}_tokens_per_s"] for layout in ("one_gpu", "two_groups"))
             experts = (count(entry[f"{layout}_experts_per_layer"]) for layout in ("one_gpu", "two_groups"))
             yield "docs/ranks.md", f"| {shape} | {batch} | {{}} | {{}} | {{}} | {{}} / {{}} |", [count(one), count(two), f"{two / one:.2f}", *experts]
+        for batch in (8, 128):
+            case = {"model": name, "batch_size": batch}
+            entry = next((e for e in stored("h200-x2/pipeline_parallel")["results"] if case.items() <= e.items()), None)
+            if entry is None:
+                continue
+            one, two = entry["one_gpu_tokens_per_s"], entry["two_stages_tokens_per_s"]
+            yield "docs/ranks.md", f"| {shape}, --pp 2 | {batch} | {{}} | {{}} | {{}} |", [count(one), count(two), f"{two / one:.2f}"]
 
 
 def of_accuracy():
