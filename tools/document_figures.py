@@ -156,6 +156,19 @@ def of_attention():
                "heads 16, tokens 2048, begin 6144", "heads 16, tokens 512, begin 7680")])
     yield (page, "4 of 1024 tokens take {} us, 16 of 256 take {} us; one of 1024 tokens alone takes {}",
            [digits(time(f"heads 16, {case}")) for case in ("4 rows of 1024 tokens", "16 rows of 256 tokens", "tokens 1024, begin 0")])
+    page, contexts = "docs/design/mla-decode.md", (1024, 4096, 8192)
+    steps = stored("h200/mla_decode_steps")
+    for heads in (16, 64, 128):
+        for rows in (1, 4, 32, 128):
+            if (heads, rows) == (64, 4):
+                continue
+            of = lambda context, key: next(v[key] for k, v in steps.items()
+                                           if k.startswith(f"heads {heads}, rows {rows}, context {context}, tokens 1,"))
+            yield (page, f"| {heads} heads, {rows} row{'s' if rows > 1 else ''} of 1024 / 4096 / 8192 | {{}} / {{}} / {{}} us |",
+                   [digits(of(context, "us")) for context in contexts])
+            if (heads, rows) == (16, 128):
+                yield (page, "| 16 heads, 128 rows of 4096 / 8192, as shares of a copy's rate | {} / {} % |",
+                       [percent(of(context, "share_of_copy")) for context in contexts[1:]])
     cached = lambda case: digits(kernel("mla_decode_fp8", case))
     for heads, rows, contexts, splits in ((16, 128, (4096, 1024), (512, 512)), (16, 32, (4096, 1024), (512, 512)),
                                           (16, 4, (4096, 1024), (512, 512)), (16, 8, (32768,), (512, 512)),
