@@ -269,7 +269,8 @@ def test_offline_on_several_ranks(layout):
     one, ranks = (report("offline", MODEL, *flags, *args) for flags in ((), layout.split()))
     # All of it is somewhere, and not all of it on two ranks: attention is every group's.
     assert one["weight_bytes"] <= ranks["weight_bytes"] < 2 * one["weight_bytes"]
-    assert one["operations_per_step"] == ranks["operations_per_step"]
+    # A request may enter a step later than the others, and the timed steps then see longer contexts.
+    assert ranks["operations_per_step"] == pytest.approx(one["operations_per_step"], rel=0.005)
 
 
 def test_offline_with_experts_drawn_at_random(tmp_path):
