@@ -41,7 +41,10 @@ Status Fill(const json::object& given, Speculation* speculation) {
     }
   }
   if (speculation->method == Speculation::Method::kNone) {
-    return InvalidArgument("method is missing: fathom has \"ngram\"");
+    return InvalidArgument("method is missing: fathom has \"mtp\" and \"ngram\"");
+  }
+  if (speculation->method == Speculation::Method::kMtp && (least || most)) {
+    return InvalidArgument("prompt_lookup_min and prompt_lookup_max are for method \"ngram\"");
   }
   speculation->lookup_min = least.value_or(most.value_or(kDefaultLookup));
   speculation->lookup_max = most.value_or(speculation->lookup_min);

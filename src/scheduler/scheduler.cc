@@ -18,6 +18,7 @@ Status Validate(const SchedulerOptions& options) {
   TRY(at_least("steps in flight:", options.depth, 1));
   TRY(at_least("absorbed_limit:", options.absorbed_limit, 0));
   TRY(at_least("drafts of a decode:", options.max_drafts, 0));
+  TRY(at_least("lookahead of drafts:", options.lookahead, 0));
   if (options.max_num_batched_tokens < std::max(options.prefill_chunk, options.max_num_seqs)) {
     return InvalidArgument(
         "--max-num-batched-tokens {} is too small: a step must hold one prefill chunk of {} tokens "
@@ -284,7 +285,7 @@ void Scheduler::CheckSequence(const Sequence& seq) const {
     CHECK(seq.awaited_group < 0 && seq.published <= seq.prefix.size());
     const int32_t reserved = std::max(seq.planned_most(), seq.prefill_end);
     const auto pages = static_cast<int64_t>(seq.pages.size());
-    CHECK(PagesFor(reserved) <= pages && pages <= PagesFor(seq.final_length - 1));
+    CHECK(PagesOf(seq, reserved) <= pages && pages <= PagesFor(seq.final_length - 1));
     CHECK(seq.fully_planned() || seq.planned_least() <= seq.planned_most());
   }
 }

@@ -8,6 +8,7 @@ Status Speculation::Check() const {
     return InvalidArgument("num_speculative_tokens is {}: it must be between 1 and {}", num_tokens,
                            kMostTokens);
   }
+  if (method == Method::kMtp) return {};
   if (lookup_min < 1 || lookup_max > kMostLookup || lookup_min > lookup_max) {
     return InvalidArgument(
         "prompt_lookup_min is {} and prompt_lookup_max {}: they must be between 1 and {}, the "
@@ -19,7 +20,8 @@ Status Speculation::Check() const {
 
 Result<Speculation::Method> ParseSpeculationMethod(std::string_view name) {
   if (name == "ngram") return Speculation::Method::kNgram;
-  return Unimplemented("method \"{}\": fathom has \"ngram\"", name);
+  if (name == "mtp") return Speculation::Method::kMtp;
+  return Unimplemented("method \"{}\": fathom has \"mtp\" and \"ngram\"", name);
 }
 
 }  // namespace fathom

@@ -9,7 +9,7 @@
 namespace fathom {
 
 struct Speculation {
-  enum class Method : uint8_t { kNone, kNgram };
+  enum class Method : uint8_t { kNone, kNgram, kMtp };
 
   // Bounds of what can be asked for.
   static constexpr int32_t kMostTokens = 15, kMostLookup = 32;
@@ -20,9 +20,11 @@ struct Speculation {
 
   // kInvalidArgument, naming the key of --speculative-config, for what is out of bounds.
   Status Check() const;
+  // Positions behind what is drawn that a draft layer computes for its later drafts.
+  int32_t lookahead() const { return method == Method::kMtp ? num_tokens - 1 : 0; }
 };
 
-// "ngram"; kUnimplemented for methods that other engines have.
+// "ngram" or "mtp"; kUnimplemented for methods that other engines have.
 Result<Speculation::Method> ParseSpeculationMethod(std::string_view name);
 
 }  // namespace fathom
