@@ -46,6 +46,10 @@ Status Fill(const json::object& given, Speculation* speculation) {
   if (speculation->method == Speculation::Method::kMtp && (least || most)) {
     return InvalidArgument("prompt_lookup_min and prompt_lookup_max are for method \"ngram\"");
   }
+  if (speculation->num_tokens == 0 && !given.contains("num_speculative_tokens")) {
+    speculation->num_tokens = Speculation::kAdaptsUpTo;
+    speculation->adapts = true;
+  }
   speculation->lookup_min = least.value_or(most.value_or(kDefaultLookup));
   speculation->lookup_max = most.value_or(speculation->lookup_min);
   return speculation->Check();

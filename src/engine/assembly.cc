@@ -343,6 +343,7 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
                                      .draft_layers = model_options.mtp},
                        .max_queue = limits.max_queue,
                        .queue_timeout_s = limits.queue_timeout_s,
+                       .adapts_drafts = limits.speculation.adapts,
                        .vocab_size = config.vocab_size};
   TRY(Validate(engine.scheduler));
 

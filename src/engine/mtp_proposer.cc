@@ -36,7 +36,7 @@ MtpProposer::MtpProposer(Model& model, const KvPool& pool, Sampler& sampler, Dev
 void MtpProposer::Propose(const DrawnStep& step, const TensorView& hidden) {
   const Shard& shard = model_.options().shard;
   if (shard.last_stage()) ProposeOfLastStage(step, hidden);
-  if (shard.groups.stages == nullptr || !step.samples) return;
+  if (shard.groups.stages == nullptr) return;
   OpRunner& run = model_.runner();
   for (const TensorView& drafts : {step.slots.drafts, step.slots.num_drafts}) {
     run(run.ops().all_gather, Broadcast(drafts, t_.all_slots, shard.groups.stages));
@@ -45,10 +45,11 @@ void MtpProposer::Propose(const DrawnStep& step, const TensorView& hidden) {
 
 void MtpProposer::ProposeOfLastStage(const DrawnStep& step, const TensorView& hidden) {
   Prepare(step);
+  if (!step.all_tokens) return;
   Batch shifted = step.batch;
   shifted.ids = t_.next_ids.Slice(0, 0, shifted.tokens);
   const TensorView all = model_.ForwardMtp(0, shifted, hidden, pool_);
-  if (!step.samples) return;
+  if (step.drafts == 0) return;
   const int64_t rows = step.rows.slot.dim(0);
   TensorView from = t_.hidden.Slice(0, 0, rows);
   OpRunner& run = model_.runner();
@@ -63,7 +64,7 @@ void MtpProposer::ProposeOfLastStage(const DrawnStep& step, const TensorView& hi
                             .page_table = step.slots.page_table,
                             .live = t_.live_drafts},
                     .absorbed_live = t_.live_drafts};
-  for (int32_t drafts = 1; drafts < model_.options().max_drafts; ++drafts) {
+  for (int32_t drafts = 1; drafts < step.drafts; ++drafts) {
     from = model_.ForwardMtp(0, chain, from, pool_);
     AddDraft(step, from, drafts);
   }

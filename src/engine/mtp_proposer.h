@@ -19,8 +19,10 @@ struct DrawnStep {
   const Batch& batch;
   const RowTensors& rows;
   SlotState slots;
-  int64_t step_rows = 0;  // the most of any data-parallel group, which all ranks know alike
-  bool samples = false;   // some row of some group
+  // Which all ranks of all groups know alike:
+  int64_t step_rows = 0;   // the most of any data-parallel group
+  int32_t drafts = 0;      // to propose; 0: none, or nobody samples
+  bool all_tokens = true;  // the draft layer computes the step's tokens
 };
 
 // THREAD: one at a time.
@@ -34,7 +36,7 @@ class MtpProposer {
   // Has the draft layer compute its latents of the step's tokens, each from its final-normed hidden
   // state [tokens, hidden] and the token behind it, and sets the drafts of the slots: the likeliest
   // token, then what the layer makes of its own output. Stages before the last one are told. Ops
-  // alone.
+  // alone. REQUIRES: step.all_tokens, or no drafts.
   void Propose(const DrawnStep& step, const TensorView& hidden);
 
  private:

@@ -75,8 +75,14 @@ Batch StepRunner::Stage(const StepPlan& plan, const BatchCapacity& padded) {
   }
   Batch batch = inputs_.Stage(rows, slots_.state(), padded);
   batch.step_tokens = std::max<int64_t>(batch.step_tokens, plan.shape.tokens);
-  step_rows_ = plan.shape.rows;
-  samples_ = std::max<int64_t>(plan.shape.logit_vectors, padded.logit_vectors) > 0;
+  const StepShape& shape = plan.shape;
+  step_rows_ = shape.rows;
+  // A recorded step proposes as many as its size has room for.
+  const int64_t of_size = padded.rows > 0 ? padded.tokens / padded.rows - 1 : 0;
+  const int64_t drafts = std::clamp<int64_t>(of_size, shape.drafts, model_.options().max_drafts);
+  all_tokens_ = drafts > 0 || shape.tokens > shape.rows;  // then there is part of a prompt
+  const bool samples = std::max<int64_t>(shape.logit_vectors, padded.logit_vectors) > 0;
+  drafts_ = samples ? static_cast<int32_t>(drafts) : 0;
   return batch;
 }
 
@@ -113,7 +119,8 @@ void StepRunner::SampleAndCommit(const Batch& batch, const TensorView& hidden,
                    .rows = inputs_.rows(),
                    .slots = slots_.state(),
                    .step_rows = step_rows_,
-                   .samples = samples_},
+                   .drafts = drafts_,
+                   .all_tokens = all_tokens_},
                   hidden);
   }
   if (const std::optional<NgramLookup>& ngram = model_.options().ngram) {

@@ -84,9 +84,10 @@ class StepRunner {
   Sampler sampler_;
   StepInputs inputs_;
   std::optional<MtpProposer> mtp_;
-  // Of the plan that was staged last: of any group.
+  // Of the plan that was staged last, as DrawnStep says:
   int64_t step_rows_ = 0;
-  bool samples_ = false;
+  int32_t drafts_ = 0;
+  bool all_tokens_ = true;
 };
 
 }  // namespace fathom

@@ -66,7 +66,7 @@ void Scheduler::PlanDecodes(Group& group, int32_t held_back) {
   }
   if (planned.empty()) return;
   const int32_t each = budget / static_cast<int32_t>(planned.size()) - 1;
-  const int32_t drafts = std::min(each, options_.max_drafts);
+  const int32_t drafts = std::min(each, drafts_);
   for (size_t i = 0; drafts > 0 && i < planned.size(); ++i) {
     AddDrafts(group, drafts, *planned[i], group.part.rows[i]);
   }
@@ -187,7 +187,7 @@ void Scheduler::HandOverPages(Sequence& seq, StepRow& row) {
 // The step, of which every group has the same number and shape.
 StepPlans Scheduler::TakeParts() {
   StepPlans plans;
-  StepShape shape;
+  StepShape shape{.drafts = drafts_};
   for (Group& group : groups_) {
     Widen(shape, group.part, group.logprobs);
     plans.groups.push_back(std::exchange(group.part, {}));

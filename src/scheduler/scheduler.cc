@@ -35,13 +35,20 @@ Scheduler::Group::Group(int32_t number, const SchedulerOptions& options)
   }
 }
 
-Scheduler::Scheduler(const SchedulerOptions& options) : options_(options) {
+Scheduler::Scheduler(const SchedulerOptions& options)
+    : options_(options), drafts_(options.max_drafts) {
   const Status valid = Validate(options);
   CHECK(valid.ok(), "{}", valid.message());
   for (int32_t number = 0; number < options.groups; ++number) groups_.emplace_back(number, options);
 }
 
 Scheduler::~Scheduler() = default;
+
+void Scheduler::SetDrafts(int32_t drafts) {
+  CHECK(drafts >= 0 && drafts <= options_.max_drafts, "{} drafts, at most {}", drafts,
+        options_.max_drafts);
+  drafts_ = drafts;
+}
 
 Status Scheduler::CheckFits(int64_t prompt_tokens, int64_t max_tokens) const {
   if (prompt_tokens < 1) return InvalidArgument("the prompt is empty: it needs at least one token");

@@ -91,6 +91,10 @@ class Scheduler {
   // From now on no page is found that was written before.
   void ResetPrefixCache();
 
+  // Of the decodes of the steps from now on, at the most; at first max_drafts.
+  // REQUIRES: 0 to max_drafts.
+  void SetDrafts(int32_t drafts);
+
   // The next step of all groups; empty() if nothing can run before another result.
   // REQUIRES: fewer than `depth` plans without Apply().
   StepPlans Plan();
@@ -197,6 +201,7 @@ class Scheduler {
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
   std::deque<Sequence*> waiting_;   // by turn
   std::deque<uint64_t> in_flight_;  // steps planned and not applied
+  int32_t drafts_;
   uint64_t next_step_ = 0;
   uint64_t next_arrival_ = 0;
   uint64_t turn_ = 0;  // the latest that has entered

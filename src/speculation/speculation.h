@@ -13,9 +13,11 @@ struct Speculation {
 
   // Bounds of what can be asked for.
   static constexpr int32_t kMostTokens = 15, kMostLookup = 32;
+  static constexpr int32_t kAdaptsUpTo = 3;  // if nobody says how many
 
   Method method = Method::kNone;
   int32_t num_tokens = 0;                  // drafts of a decode at most; 0 without a method
+  bool adapts = false;                     // fewer where they bring nothing (draft_depth.h)
   int32_t lookup_min = 0, lookup_max = 0;  // of n-grams: tokens that match
 
   // kInvalidArgument, naming the key of --speculative-config, for what is out of bounds.

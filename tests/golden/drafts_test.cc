@@ -169,7 +169,9 @@ TEST_F(Drafts, OfTheModelOrOfNgramsChangeNoBitHoweverStepsAreCut) {
   const Results base = RunAll({}, requests_);
   const Setting cut = {.budget = 300, .slots = 5, .pass_vectors = 1};
   const Setting preempted = {.budget = 256, .slots = 32, .pages = 9};
-  for (const Setting& setting : {WithNgrams(cut, 5), WithMtp(cut, 5)}) {
+  for (Setting setting : {WithNgrams(cut, 5), WithMtp(cut, 5), WithMtp({}, 3)}) {
+    ExpectSameBits(base, RunAll(setting, requests_));
+    setting.adapts = true;
     ExpectSameBits(base, RunAll(setting, requests_));
   }
   for (const Setting& setting : {WithNgrams(preempted, 3), WithMtp(preempted, 3)}) {

@@ -38,6 +38,7 @@ struct Setting {
   int32_t pass_vectors = 0;  // logit vectors that are sampled at a time; 0: one for each slot
   std::optional<NgramLookup> ngram = {};
   bool mtp = false;
+  bool adapts = false;  // `drafts` are the most
   bool prefix_caching = false;
 };
 
@@ -118,7 +119,8 @@ inline Results RunBatches(const Setting& setting,
                                             .max_drafts = setting.drafts,
                                             .lookahead = setting.mtp ? setting.drafts - 1 : 0,
                                             .prefix_caching = setting.prefix_caching,
-                                            .draft_layers = setting.mtp}};
+                                            .draft_layers = setting.mtp},
+                              .adapts_drafts = setting.adapts};
   Engine engine(
       options,
       std::make_unique<ModelExecutor>(
