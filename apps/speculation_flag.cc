@@ -59,7 +59,6 @@ Status Fill(const json::object& given, Speculation* speculation) {
 
 Result<Speculation> ParseSpeculation(const std::string& text) {
   Speculation speculation;
-  if (text.empty()) return speculation;
   boost::system::error_code error;
   const json::value value = json::parse(text, error);
   if (error || !value.is_object()) {

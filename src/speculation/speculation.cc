@@ -2,6 +2,11 @@
 
 namespace fathom {
 
+Speculation Speculation::Default(int mtp_layers) {
+  if (mtp_layers != 1) return {};
+  return {.method = Method::kMtp, .num_tokens = kAdaptsUpTo, .adapts = true};
+}
+
 Status Speculation::Check() const {
   if (method == Method::kNone) return {};
   if (num_tokens < 1 || num_tokens > kMostTokens) {

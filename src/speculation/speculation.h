@@ -20,6 +20,9 @@ struct Speculation {
   bool adapts = false;                     // fewer where they bring nothing (draft_depth.h)
   int32_t lookup_min = 0, lookup_max = 0;  // of n-grams: tokens that match
 
+  // If nobody says anything else: a model that has one MTP layer proposes, as deep as it pays.
+  static Speculation Default(int mtp_layers);
+
   // kInvalidArgument, naming the key of --speculative-config, for what is out of bounds.
   Status Check() const;
   // Positions behind what is drawn that a draft layer computes for its later drafts.
