@@ -169,7 +169,7 @@ Result<ModelConfig> DummyConfig(const EngineSettings& s) {
   }
   if (s.num_layers > 0) {
     config.num_layers = s.num_layers;
-    config.num_mtp_layers = 0;
+    if (s.speculative_config.empty()) config.num_mtp_layers = 0;
   }
   if (s.dtype != "auto") config.fp8 = s.dtype == "fp8";
   return config;
@@ -204,7 +204,8 @@ Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback 
       {.limits = settings,
        .kv_cache = TRY(ParseKvCacheDType(settings.kv_cache_dtype)),
        .quantized = TRY(ParseQuantization(settings.quantization)),
-       .synthetic_routing = TRY(MakeSyntheticRouting(settings.synthetic_routing, loaded.config))},
+       .synthetic_routing = TRY(MakeSyntheticRouting(settings.synthetic_routing, loaded.config)),
+       .synthetic_acceptance = settings.synthetic_acceptance},
       [&](uint64_t done, uint64_t total) { progress.Show(done, total); }, std::move(on_output)));
   loaded.models = std::move(assembled.models);
   loaded.clock = std::move(assembled.clock);

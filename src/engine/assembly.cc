@@ -53,6 +53,7 @@ ModelOptions ModelOptionsOf(const ModelConfig& config, const AssemblyOptions& op
           .max_drafts = limits.speculation.num_tokens,
           .ngram = LookupOf(limits.speculation),
           .mtp = limits.speculation.method == Speculation::Method::kMtp,
+          .synthetic_acceptance = options.synthetic_acceptance,
           .max_logit_vectors = std::min(vectors, kMaxPassVectors),
           .max_model_len = limits.max_model_len,
           .absorbed_limit = AbsorbedLimit(config),

@@ -111,8 +111,10 @@ void StepRunner::SampleAndCommit(const Batch& batch, const TensorView& hidden,
     if (after_pass && draws()) after_pass(i);
     first += pass.vectors();
   }
-  const bool drafts = model_.options().max_drafts > 0;
-  if (drafts) sampler_.VerifyDrafts(inputs_.rows(), slots_.state());
+  const ModelOptions& options = model_.options();
+  if (options.max_drafts > 0) {
+    sampler_.VerifyDrafts(inputs_.rows(), slots_.state(), options.synthetic_acceptance);
+  }
   sampler_.Commit(inputs_.rows(), batch.map.positions, slots_.state());
   if (mtp_) {
     mtp_->Propose({.batch = batch,
@@ -123,7 +125,7 @@ void StepRunner::SampleAndCommit(const Batch& batch, const TensorView& hidden,
                    .all_tokens = all_tokens_},
                   hidden);
   }
-  if (const std::optional<NgramLookup>& ngram = model_.options().ngram) {
+  if (const std::optional<NgramLookup>& ngram = options.ngram) {
     sampler_.ProposeNgram(*ngram, inputs_.rows(), batch.map.positions, slots_.state());
   }
 }

@@ -19,6 +19,8 @@ struct VerifyDraftsArgs {
   TensorView row_count;    // I32 [rows], in and out: live tokens of each row, then those that stand
   TensorView live_rows;    // I32 [1]
   SlotState slots;
+  // Of a benchmark: this share stands, whatever was drawn (synthetic_acceptance.h). Negative: no.
+  double synthetic_acceptance = -1;
 };
 
 // Which earlier text counts as a match: so many tokens alike, at least and at most.

@@ -115,13 +115,15 @@ void Sampler::Commit(const RowTensors& rows, const TensorView& positions, const 
                            .slots = state});
 }
 
-void Sampler::VerifyDrafts(const RowTensors& rows, const SlotState& state) {
+void Sampler::VerifyDrafts(const RowTensors& rows, const SlotState& state,
+                           double synthetic_acceptance) {
   run_(run_.ops().verify_drafts, {.row_slot = rows.slot,
                                   .logit_begin = rows.logit_begin,
                                   .sampled = t_.tokens,
                                   .row_count = rows.count,
                                   .live_rows = rows.live,
-                                  .slots = state});
+                                  .slots = state,
+                                  .synthetic_acceptance = synthetic_acceptance});
 }
 
 void Sampler::ProposeNgram(const NgramLookup& lookup, const RowTensors& rows,

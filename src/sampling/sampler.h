@@ -50,8 +50,9 @@ class Sampler {
   // What the group's first rank sampled in a pass becomes what all of them did.
   void ShareDrawn(const LogitPass& pass, int64_t first, Communicator* ranks);
 
-  // Which of the step's drafts stand, by what was sampled. Before Commit().
-  void VerifyDrafts(const RowTensors& rows, const SlotState& state);
+  // Which of the step's drafts stand, by what was sampled, or by chance (VerifyDraftsArgs). Before
+  // Commit().
+  void VerifyDrafts(const RowTensors& rows, const SlotState& state, double synthetic_acceptance);
   // Advances the slots of a step past it, by what was sampled.
   void Commit(const RowTensors& rows, const TensorView& positions, const SlotState& state);
 

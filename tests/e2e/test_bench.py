@@ -273,6 +273,22 @@ def test_offline_on_several_ranks(layout):
     assert ranks["operations_per_step"] == pytest.approx(one["operations_per_step"], rel=0.005)
 
 
+def test_offline_with_drafts_that_stand_by_chance():
+    args = ("--batch-size", 4, "--input-len", 8, "--output-len", 40, "--repeats", 1, "--read-bytes", "16MiB")
+    drafts = ("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 2}', "--synthetic-routing", "uniform")
+    per_row = {}
+    for share in (0, 0.8, 1):
+        result = report("offline", MODEL, *drafts, "--synthetic-acceptance", share, *args)
+        assert result["synthetic_acceptance"] == share and "num_speculative_tokens" in result["speculative_config"]
+        per_row[share] = result["decode_tokens_per_step"] / 4
+    assert per_row[0] == 1 and per_row[1] == 3 and 2.1 < per_row[0.8] < 2.8  # 1 + 0.8 + 0.64
+    # Beside a step without drafts: thrice the tokens, the draft layer for four, and two heads more.
+    plain = report("offline", MODEL, "--synthetic-routing", "uniform", *args)
+    assert 3 < result["operations_per_step"] / plain["operations_per_step"] < 5
+    done = run("offline", MODEL, "--synthetic-acceptance", "0.5", *args)
+    assert done.returncode == 1 and "add --speculative-config" in done.stderr, done.stderr
+
+
 def test_offline_with_experts_drawn_at_random(tmp_path):
     config = json.loads((pathlib.Path(MODEL) / "config.json").read_text())
     experts, topk = config["n_routed_experts"], config["num_experts_per_tok"]

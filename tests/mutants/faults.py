@@ -11,7 +11,7 @@ A = "src/scheduler/admission.cc"
 FAULTS = [
     # Which rows a step has.
     (P, "static_cast<int32_t>(planned.size()) == budget", "false", SCHEDULER),
-    (P, "std::min(each, options_.max_drafts)", "each", SCHEDULER),
+    (P, "std::min(each, drafts_)", "each", SCHEDULER),
     (P, "std::min(drafts, last - seq.planned_least())", "drafts", SCHEDULER),
     (P, "seq.tokens_in_flight += drafts;", ";", SCHEDULER, S),
     (P, "group.tokens_left -= drafts;", ";", SCHEDULER, S),
