@@ -35,6 +35,7 @@ using boost::system::error_code;
 namespace {
 
 constexpr size_t kMaxErrorBytes = 4096;  // of a refusal's body
+constexpr size_t kMaxMetricsBytes = size_t{4} << 20;
 constexpr uint64_t kMaxStreamBytes = uint64_t{1} << 30;
 constexpr size_t kReadBytes = size_t{64} << 10;
 
@@ -322,6 +323,13 @@ Result<HttpReply> Fetch(const Target& target, const HttpRequest& request) {
   asio::co_spawn(io, fetch, asio::detached);
   io.run();
   return reply;
+}
+
+std::optional<DraftCounts> FetchDraftCounts(const Target& target) {
+  const HttpRequest request = {.path = "/metrics", .body = "", .max_bytes = kMaxMetricsBytes};
+  const Result<HttpReply> reply = Fetch(target, request);
+  if (!reply.ok() || reply->status != 200) return std::nullopt;
+  return ReadDraftCounts(reply->body);
 }
 
 }  // namespace fathom

@@ -4,10 +4,12 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/status.h"
+#include "draft_counts.h"
 #include "source.h"
 #include "summary.h"
 
@@ -41,6 +43,9 @@ struct HttpRequest {
   size_t max_bytes = size_t{1} << 20;
 };
 Result<HttpReply> Fetch(const Target& target, const HttpRequest& request);
+
+// What the server's /metrics count of drafts; nothing if it has none.
+std::optional<DraftCounts> FetchDraftCounts(const Target& target);
 
 // What the body of a refusal says: {"error": {"message": ...}}, or what else a server may say.
 std::string ErrorMessage(const std::string& body);

@@ -164,8 +164,11 @@ Status BenchServe(LoadOptions options) {
     if (!record.ok()) return Unavailable("a first request failed: {}", record.error);
   }
   const int32_t turns = options.multi_turn() ? options.turns : 1;
+  const std::optional<DraftCounts> before = FetchDraftCounts(target);
   const std::vector<RequestRecord> records = run.Run(0, count, options.request_rate, turns);
-  const LoadSummary summary = Summarize(records, level);
+  const std::optional<DraftCounts> after = FetchDraftCounts(target);
+  LoadSummary summary = Summarize(records, level);
+  if (before && after) summary.drafts = *after - *before;
   if (options.json) {
     PrintJson(options, summary, sources, ByTurn(records, turns));
   } else {

@@ -143,18 +143,17 @@ Judgement Judge(const Agreement& all, const AgreementLimits& limits) {
   // Unlikely tokens, of which prompts are full, differ by more than those that matter; divergence
   // weighs them by how likely they are.
   const bool weighed = !all.divergence.values.empty();
-  const Spread& plain = weighed ? all.generated
-                                : std::max(all.generated, all.prompt,
-                                           [](auto& a, auto& b) { return a.mean() < b.mean(); });
+  const double mean =
+      weighed ? all.generated.mean() : std::max(all.generated.mean(), all.prompt.mean());
   const std::string divergence = weighed ? fmt::format(", distributions by {:.4f} (limit {})",
                                                        all.divergence.mean(), limits.divergence)
                                          : "";
   const bool agree =
-      plain.mean() <= limits.mean && faults == 0 && all.divergence.mean() <= limits.divergence;
+      mean <= limits.mean && faults == 0 && all.divergence.mean() <= limits.divergence;
   return {agree ? Verdict::kAgree : Verdict::kDiffer,
           fmt::format("log-probabilities differ by {:.4f} on average (limit {}){}, and of {} {} "
                       "other than by a tie of numbers",
-                      plain.mean(), limits.mean, divergence, Counted(all.tokens, "greedy token"),
+                      mean, limits.mean, divergence, Counted(all.tokens, "greedy token"),
                       faults == 0   ? "none is"
                       : faults == 1 ? "1 is"
                                     : fmt::format("{} are", faults))};

@@ -11,7 +11,6 @@ namespace {
 namespace json = boost::json;
 
 constexpr size_t kMaxReplyBytes = size_t{64} << 20;
-constexpr size_t kMaxMetricsBytes = size_t{4} << 20;
 
 json::array Numbers(std::span<const TokenId> ids) {
   json::array list;
@@ -176,13 +175,6 @@ Result<std::optional<std::vector<TokenId>>> AskedServer::Tokenize(const CompareP
   if (reply.status != 200) return Refusal("POST /tokenize", reply);
   tokens = TRY(ReadTokenized(reply.body, vocab_size_));
   return tokens;
-}
-
-std::optional<DraftCounts> AskedServer::Drafts() const {
-  const Result<HttpReply> reply =
-      Fetch(target_, {.path = "/metrics", .body = "", .max_bytes = kMaxMetricsBytes});
-  if (!reply.ok() || reply->status != 200) return std::nullopt;
-  return ReadDraftCounts(reply->body);
 }
 
 }  // namespace fathom

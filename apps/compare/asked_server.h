@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/client.h"
-#include "bench/draft_counts.h"
+#include "client.h"
+#include "draft_counts.h"
 #include "prompts.h"
 #include "reply.h"
 
@@ -40,7 +40,7 @@ class AskedServer {
   // has no /tokenize.
   Result<std::optional<std::vector<TokenId>>> Tokenize(const ComparePrompt& prompt);
   // Nothing if it counts none.
-  std::optional<DraftCounts> Drafts() const;
+  std::optional<DraftCounts> Drafts() const { return FetchDraftCounts(target_); }
 
   const std::string& model() const { return model_; }
   const std::string& owner() const { return owner_; }  // "vllm", "sglang", "fathom"; "": unknown

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "bench/bench.h"
+#include "bench.h"
 #include "commands.h"
 #include "comparison.h"
 #include "engine_flags.h"

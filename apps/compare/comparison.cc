@@ -5,10 +5,11 @@
 #include <cmath>
 #include <utility>
 
-#include "bench/load_run.h"
+#include "base/printable.h"
 #include "engine_answers.h"
 #include "grammar/xgrammar_adapter.h"
 #include "grammar_vocabulary.h"
+#include "load_run.h"
 #include "prompts.h"
 
 namespace fathom {
@@ -168,7 +169,7 @@ Result<LoadSummary> Comparing::Load(const std::string& url, const std::string& m
   const LoadSummary summary = Summarize(run.Run(0, count, INFINITY), {});
   if (summary.completed > 0) return summary;
   return Unavailable("{}: no request of the load of {} was answered: {}", url, concurrency,
-                     summary.errors.empty() ? "" : summary.errors.front());
+                     summary.errors.empty() ? "" : Printable(summary.errors.front(), 300));
 }
 
 Status Comparing::RunLoads() {

@@ -8,10 +8,10 @@
 
 #include "agreement.h"
 #include "asked_server.h"
-#include "bench/draft_counts.h"
-#include "bench/summary.h"
+#include "draft_counts.h"
 #include "load_engine.h"
 #include "server/request_stream.h"
+#include "summary.h"
 
 namespace fathom {
 

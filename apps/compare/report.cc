@@ -25,8 +25,17 @@ std::string Gap(const std::optional<double>& gap) {
   return gap ? fmt::format("by {:.3f}", *gap) : "the other is not listed";
 }
 
+// A line that goes on under its text where it is longer than a page is wide.
 std::string Line(std::string_view title, std::string_view text) {
-  return fmt::format("{:<18}{}\n", title, text);
+  constexpr size_t kIndent = 18, kWidth = 96;
+  std::string out = fmt::format("{:<{}}", title, kIndent);
+  size_t room = kWidth - kIndent;
+  while (text.size() > room && text.rfind(' ', room) != std::string_view::npos) {
+    const size_t space = text.rfind(' ', room);
+    out += fmt::format("{}\n{:<{}}", text.substr(0, space), "", kIndent);
+    text.remove_prefix(space + 1);
+  }
+  return fmt::format("{}{}\n", out, text);
 }
 
 std::string SpreadLine(std::string_view title, const Spread& spread) {
@@ -107,8 +116,8 @@ std::string DraftText(const std::optional<DraftCounts>& drafts) {
 std::string StructuredLine(const StructuredCheck& s) {
   if (!s.refusal.empty()) return "the server refuses response_format: " + s.refusal;
   const auto is_json = [](bool whole) { return whole ? "valid JSON" : "NO whole JSON"; };
-  return fmt::format("here {}, there {}; {}; {} of {} tokens equal from the first on",
-                     is_json(s.our_json), is_json(s.their_json),
+  return fmt::format("here {}, there {}; {}; the first {} of {} tokens equal", is_json(s.our_json),
+                     is_json(s.their_json),
                      s.forbidden_at
                          ? fmt::format("our grammar forbids their token {}", *s.forbidden_at)
                          : "our grammar takes their answer",
@@ -227,7 +236,7 @@ std::string ToPage(const Comparison& c, const CompareOptions& options, const Tok
   const std::string_view verdict = c.judgement.verdict == Verdict::kAgree    ? "They agree"
                                    : c.judgement.verdict == Verdict::kDiffer ? "They DIFFER"
                                                                              : "No verdict";
-  return out + fmt::format("\n{}: {}.\n", verdict, c.judgement.why);
+  return out + "\n" + Line(verdict, c.judgement.why + ".");
 }
 
 json::object ToJson(const Comparison& c, const CompareOptions& options,
