@@ -58,7 +58,7 @@ double Spread::max() const {
 
 bool Parting::IsTie(const AgreementLimits& limits) const {
   if (!our_gap) return false;
-  return *our_gap + their_gap.value_or(0) <= limits.tie;
+  return *our_gap + std::abs(their_gap.value_or(0)) <= limits.tie;
 }
 
 std::optional<double> CoarseDivergence(const TokenLogprobs& theirs, const TokenLogprobs& ours) {

@@ -40,7 +40,8 @@ struct Spread {
 };
 
 // A position at which the likeliest tokens differ. A gap is by how much each side prefers its own
-// to the other's; nothing if it does not list the other's.
+// to the other's; nothing if it does not list the other's. A server whose gap is negative did not
+// take its likeliest.
 struct Parting {
   size_t prompt = 0, position = 0;
   TokenId ours{}, theirs{};

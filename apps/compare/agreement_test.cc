@@ -54,6 +54,14 @@ TEST(AgreementTest, APartingIsATieOrAFault) {
   const Agreement fault = compare(unlisted);
   EXPECT_FALSE(fault.partings[0].our_gap);
   EXPECT_TRUE(fault.generated.values.empty());
+  // Theirs is not the likeliest by their own numbers, which are ours.
+  GeneratedToken odd = far;
+  odd.id = TokenId{5};
+  odd.logprobs->logprob = -3.0f;
+  const Agreement negative =
+      Compare({{.tokens = {odd}, .prompt = {}}, {.tokens = {far}, .prompt = {}}}, 0);
+  EXPECT_NEAR(*negative.partings[0].their_gap, -2.9, 1e-6);
+  EXPECT_FALSE(negative.partings[0].IsTie({}));
   EXPECT_EQ(Judge(fault, {.mean = 9, .divergence = 9, .tie = 9}).verdict, Verdict::kDiffer);
 }
 

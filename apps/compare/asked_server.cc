@@ -18,8 +18,10 @@ json::array Numbers(std::span<const TokenId> ids) {
   return list;
 }
 
+// A field or an endpoint that the server does not know, as against a key that is missing or a queue
+// that is full.
 bool Refused(int status) {
-  return status >= 400 && status < 500;
+  return status == 400 || status == 404 || status == 405 || status == 422 || status == 501;
 }
 
 Status Refusal(const std::string& path, const HttpReply& reply) {
@@ -37,9 +39,8 @@ std::string TextAt(const json::value& value, std::string_view pointer) {
 }  // namespace
 
 Result<AskedServer> AskedServer::Connect(const AskOptions& options) {
-  Result<Target> target = Target::Resolve(options.url, options.api_key, options.timeout_s);
-  if (!target.ok()) return target.status().WithContext("--server");
-  AskedServer server(options, *std::move(target));
+  AskedServer server(options,
+                     TRY(Target::Resolve(options.url, options.api_key, options.timeout_s)));
   const HttpReply reply = TRY(Fetch(server.target_, {.path = "/v1/models"}));
   if (reply.status != 200) return Refusal("GET /v1/models", reply);
   boost::system::error_code error;
@@ -126,7 +127,6 @@ Status AskedServer::AddEcho(std::span<const TokenId> prompt, Answer* answer) {
   if (prompt_source_ != PromptSource::kEcho || prompt.size() < 2) return {};
   json::object request = Completion(prompt, 1);
   request["echo"] = true;
-  request.erase("return_token_ids");
   const HttpReply reply = TRY(Post("/v1/completions", request));
   if (reply.status == 200) {
     answer->prompt = TRY(ReadEcho(reply.body, Asked(prompt)));

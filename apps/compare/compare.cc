@@ -3,6 +3,7 @@
 #include <boost/json.hpp>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "bench.h"
@@ -18,13 +19,27 @@ namespace {
 
 namespace json = boost::json;
 
+Result<AskedServer> Connect(const char* flag, const AskOptions& options) {
+  Result<AskedServer> server = AskedServer::Connect(options);
+  return server.ok() ? std::move(server) : server.status().WithContext(flag);
+}
+
 Result<Verdict> RunCompare(const CompareOptions& options) {
-  AskedServer server = TRY(AskedServer::Connect(options.server));  // before a model is loaded
+  // Before a model is loaded, which may take minutes.
+  AskedServer server = TRY(Connect("--server", options.server));
+  std::optional<AskedServer> against;
+  if (!options.against.empty()) {
+    AskOptions other = options.server;
+    other.url = options.against;
+    other.model.clear();
+    against = TRY(Connect("--against", other));
+  }
   EngineOutputs outputs;
   LoadedEngine loaded = TRY(LoadEngine(
       options.engine, [&](std::vector<RequestOutput> news) { outputs.Deliver(std::move(news)); }));
   loaded.engine->Start();
-  const Comparison comparison = TRY(RunComparison(options, server, loaded, outputs));
+  const Comparison comparison = TRY(RunComparison(
+      options, {.server = server, .against = against ? &*against : nullptr}, loaded, outputs));
   if (options.json) {
     json::object out = RunRecord();
     for (auto& member : ToJson(comparison, options, *loaded.tokenizer)) {

@@ -1,8 +1,11 @@
 #include "comparison.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
+#include <cstdio>
 #include <utility>
 
 #include "base/printable.h"
@@ -45,12 +48,19 @@ Result<std::optional<size_t>> FirstForbidden(const Grammar& grammar,
   return std::optional<size_t>();
 }
 
+void ShowProgress(size_t done, size_t all) {
+  if (isatty(STDERR_FILENO) == 0) return;
+  fmt::print(stderr, "\r{} of {} prompts{}", done, all, done == all ? "\n" : "");
+  std::fflush(stderr);
+}
+
 class Comparing {
  public:
-  Comparing(const CompareOptions& options, AskedServer& server, LoadedEngine& loaded,
+  Comparing(const CompareOptions& options, const ComparedServers& servers, LoadedEngine& loaded,
             EngineOutputs& outputs)
       : options_(options),
-        server_(server),
+        server_(servers.server),
+        against_(servers.against),
         loaded_(loaded),
         engine_(*loaded.engine, outputs, options.server.top) {}
 
@@ -65,6 +75,7 @@ class Comparing {
 
   const CompareOptions& options_;
   AskedServer& server_;
+  const AskedServer* const against_;
   LoadedEngine& loaded_;
   EngineAnswers engine_;
   Comparison result_;
@@ -74,6 +85,7 @@ Status Comparing::AskPrompts(const std::vector<ComparePrompt>& prompts) {
   const std::optional<DraftCounts> before = server_.Drafts();
   for (size_t i = 0; i < prompts.size(); ++i) {
     const ComparePrompt& prompt = prompts[i];
+    ShowProgress(i, prompts.size());
     const auto in_prompt = [&](const Status& status) {
       return status.WithContext("prompt " + prompt.name);
     };
@@ -92,6 +104,7 @@ Status Comparing::AskPrompts(const std::vector<ComparePrompt>& prompts) {
         {.name = prompt.name, .tokens = prompt.tokens.size(), .agreement = Compare(exchanged, i)});
     result_.all.Add(result_.prompts.back().agreement);
   }
+  ShowProgress(prompts.size(), prompts.size());
   const std::optional<DraftCounts> after = server_.Drafts();
   if (before && after) result_.their_drafts = *after - *before;
   if (loaded_.engine->Stats().drafts.decodes > 0) {
@@ -173,19 +186,12 @@ Result<LoadSummary> Comparing::Load(const std::string& url, const std::string& m
 }
 
 Status Comparing::RunLoads() {
-  std::string other;
-  if (!options_.against.empty()) {
-    AskOptions options = options_.server;
-    options.url = options_.against;
-    options.model.clear();
-    const Result<AskedServer> asked = AskedServer::Connect(options);
-    if (!asked.ok()) return asked.status().WithContext("--against " + options_.against);
-    other = asked->model();
-  }
   for (const int32_t concurrency : options_.loads) {
     LoadCheck check{.concurrency = concurrency, .server = {}, .against = {}};
     check.server = TRY(Load(options_.server.url, server_.model(), concurrency));
-    if (!other.empty()) check.against = TRY(Load(options_.against, other, concurrency));
+    if (against_ != nullptr) {
+      check.against = TRY(Load(options_.against, against_->model(), concurrency));
+    }
     result_.loads.push_back(std::move(check));
   }
   return {};
@@ -210,9 +216,9 @@ Result<Comparison> Comparing::Run() {
 
 }  // namespace
 
-Result<Comparison> RunComparison(const CompareOptions& options, AskedServer& server,
+Result<Comparison> RunComparison(const CompareOptions& options, const ComparedServers& servers,
                                  LoadedEngine& loaded, EngineOutputs& outputs) {
-  return Comparing(options, server, loaded, outputs).Run();
+  return Comparing(options, servers, loaded, outputs).Run();
 }
 
 }  // namespace fathom

@@ -66,8 +66,12 @@ struct Comparison {
   std::vector<LoadCheck> loads;
 };
 
+struct ComparedServers {
+  AskedServer& server;
+  const AskedServer* against = nullptr;  // CompareOptions::against; null: none
+};
 // `loaded`'s engine has been started, and delivers to `outputs`.
-Result<Comparison> RunComparison(const CompareOptions& options, AskedServer& server,
+Result<Comparison> RunComparison(const CompareOptions& options, const ComparedServers& servers,
                                  LoadedEngine& loaded, EngineOutputs& outputs);
 
 }  // namespace fathom

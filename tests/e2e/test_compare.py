@@ -188,8 +188,20 @@ def test_one_slip_is_one_slip(stand, few):
         if part["position"] == 3:
             assert part["ours"] != part["theirs"] and part["our_gap"] > 0
             assert part["their_gap"] == pytest.approx(-part["our_gap"], abs=1e-4)
+            assert part["tie"] == (2 * part["our_gap"] <= 0.5)
     for prompt in result["prompts"]:
         assert prompt["tokens"] == 12 and prompt["equal_answers"] == 0
+
+
+def test_another_chat_template_is_noticed(stand, few):
+    def reverse(path, request, reply):
+        if path == "/tokenize" and "messages" in request:
+            reply["tokens"].reverse()
+        return reply
+
+    stand.change = reverse
+    result = report(stand.here, *few)
+    assert result["tokenizers"] == {"asked": 2, "differing": ["line 1"]}
 
 
 def test_echo_stands_in_for_prompt_logprobs(stand, few):
@@ -301,7 +313,12 @@ def test_rubbish_is_named(stand, few, reply, sentence):
 def test_what_fails_is_said(stand, few):
     stand.refuse = lambda path, request: (500, b'{"error": {"message": "out of pages"}}')
     assert "HTTP 500: out of pages" in refused(stand.here, *few)
-    assert "cannot connect" in refused("http://127.0.0.1:1", *few)
+    stand.refuse = lambda path, request: (429, b'{"error": {"message": "too many"}}') if path != "/v1/models" else None
+    assert "HTTP 429: too many" in refused(stand.here, *few)
+    stand.refuse = lambda path, request: (503, b"no") if request.get("stream") else None
+    assert "no request of the load of 2 was answered: HTTP 503: no" in refused(stand.here, *few[:-1], 2)
+    assert "--server: GET /v1/models: cannot connect" in refused("http://127.0.0.1:1", *few)
+    assert "--against: GET /v1/models: cannot connect" in refused(stand.here, *few, "--against", "http://127.0.0.1:1")
     assert "must begin with http://" in refused("https://127.0.0.1:1", *few)
 
 
