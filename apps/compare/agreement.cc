@@ -127,6 +127,17 @@ Agreement Compare(const Exchanged& exchanged, size_t prompt_index) {
   return result;
 }
 
+void Repeats::Add(std::span<const GeneratedToken> first, std::span<const GeneratedToken> second) {
+  const size_t shared = std::min(first.size(), second.size());
+  size_t i = 0;
+  for (; i < shared && first[i].id == second[i].id; ++i) {
+    if (!first[i].logprobs || !second[i].logprobs) continue;
+    generated.Add(first[i].logprobs->logprob, second[i].logprobs->logprob);
+  }
+  ++answers;
+  equal_answers += i == first.size() && i == second.size();
+}
+
 Judgement Judge(const Agreement& all, const AgreementLimits& limits) {
   if (all.tokens == 0) return {Verdict::kUnknown, "the server generated no token"};
   const auto faults = std::count_if(all.partings.begin(), all.partings.end(),

@@ -68,6 +68,14 @@ Agreement Compare(const Exchanged& exchanged, size_t prompt_index);
 // outcome: what the whole vocabulary would give is this or more. Nothing where both list nothing.
 std::optional<double> CoarseDivergence(const TokenLogprobs& theirs, const TokenLogprobs& ours);
 
+// A server's answers to the same question twice: what it differs from itself by.
+struct Repeats {
+  int64_t answers = 0, equal_answers = 0;
+  Spread generated;  // up to where the two answers part
+
+  void Add(std::span<const GeneratedToken> first, std::span<const GeneratedToken> second);
+};
+
 enum class Verdict { kAgree, kDiffer, kUnknown };
 struct Judgement {
   Verdict verdict = Verdict::kUnknown;

@@ -93,6 +93,19 @@ TEST(AgreementTest, DivergenceIsThatOfWhatBothList) {
   EXPECT_FALSE(CoarseDivergence(p, {}));
 }
 
+TEST(AgreementTest, RepeatsAreHeldAgainstEachOtherUntilTheyPart) {
+  const GeneratedToken a = Token({{TokenId{5}, -1.0f}}), near = Token({{TokenId{5}, -1.5f}});
+  const GeneratedToken b = Token({{TokenId{6}, -2.0f}});
+  Repeats repeats;
+  repeats.Add(std::vector{a, a, b}, std::vector{a, near, b});
+  repeats.Add(std::vector{a, b, a}, std::vector{near, a, a});
+  repeats.Add(std::vector{a}, std::vector{a, a});
+  repeats.Add({}, {});
+  EXPECT_EQ(repeats.answers, 4);
+  EXPECT_EQ(repeats.equal_answers, 2);
+  EXPECT_EQ(repeats.generated.values, (std::vector<double>{0, 0.5, 0, 0.5, 0}));
+}
+
 TEST(AgreementTest, SpreadsAreOfAllPrompts) {
   Spread spread;
   for (int i = 1; i <= 200; ++i) spread.Add(0, i);

@@ -97,6 +97,9 @@ Status Comparing::AskPrompts(const std::vector<ComparePrompt>& prompts) {
       return in_prompt(Unavailable("the server generated {} tokens, and was asked for {}",
                                    exchanged.theirs.tokens.size(), options_.max_tokens));
     }
+    const Result<Answer> again = server_.Greedy(prompt.tokens, options_.max_tokens);
+    if (!again.ok()) return in_prompt(again.status());
+    result_.repeats.Add(exchanged.theirs.tokens, again->tokens);
     Result<Answer> ours = engine_.Follow(prompt.tokens, exchanged.theirs.tokens);
     if (!ours.ok()) return in_prompt(ours.status());
     exchanged.ours = *std::move(ours);

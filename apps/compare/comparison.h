@@ -59,6 +59,7 @@ struct Comparison {
   std::vector<ComparedPrompt> prompts;
   std::vector<std::string> left_out;
   Agreement all;
+  Repeats repeats;  // of the server's greedy answers
   Judgement judgement;
   TokenizerCheck tokenizers;
   std::optional<DraftCounts> our_drafts, their_drafts;  // while greedy answers were made

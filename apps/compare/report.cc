@@ -96,6 +96,16 @@ std::string GreedyLines(const Comparison& c, const AgreementLimits& limits,
   return out;
 }
 
+std::string RepeatLine(const Repeats& r) {
+  std::string text = fmt::format("{} of {} answers of the server are the same when asked again",
+                                 r.equal_answers, r.answers);
+  if (!r.generated.values.empty()) {
+    text += fmt::format("; log-probabilities differ by {:.4f}, at most {:.4f}", r.generated.mean(),
+                        r.generated.max());
+  }
+  return Line("asked twice", text);
+}
+
 std::string TokenizerLine(const Comparison& c) {
   const TokenizerCheck& t = c.tokenizers;
   if (t.asked == 0) return Line("tokenizers", "not compared: the server has no /tokenize");
@@ -228,6 +238,7 @@ std::string ToPage(const Comparison& c, const CompareOptions& options, const Tok
                                 Printable(c.their_model), options.server.url, owner);
   out += PromptRows(c) + "\n" + LogprobLines(c) + "\n";
   out += GreedyLines(c, options.limits, tokenizer);
+  out += RepeatLine(c.repeats);
   out += TokenizerLine(c);
   out += Line("speculation",
               fmt::format("here {}; there {}", DraftText(c.our_drafts), DraftText(c.their_drafts)));
@@ -264,6 +275,10 @@ json::object ToJson(const Comparison& c, const CompareOptions& options,
         {"divergence", options.limits.divergence},
         {"tie", options.limits.tie}}},
       {"all", AgreementJson(c.all)},
+      {"repeats",
+       {{"answers", c.repeats.answers},
+        {"equal_answers", c.repeats.equal_answers},
+        {"answer_logprobs", SpreadJson(c.repeats.generated)}}},
       {"prompts", std::move(prompts)},
       {"left_out", json::array(c.left_out.begin(), c.left_out.end())},
       {"partings", PartingsJson(c, options.limits, tokenizer)},

@@ -135,6 +135,8 @@ def test_fathom_is_fathom_to_the_bit(server):
     assert (result["server_owner"], result["prompt_logprobs_from"]) == ("fathom", "prompt_logprobs")
     assert len(result["prompts"]) == 11 and result["left_out"] == [] and result["partings"] == []
     assert result["tokenizers"] == {"asked": 11, "differing": []}
+    assert result["repeats"]["equal_answers"] == result["repeats"]["answers"] == 11
+    assert result["repeats"]["answer_logprobs"]["max"] == 0
     structured = result["structured"]
     assert structured["our_json"] and structured["their_json"] and structured["forbidden_at"] is None
     assert structured["equal_tokens"] == structured["our_tokens"] == structured["their_tokens"] > 5
@@ -191,6 +193,19 @@ def test_one_slip_is_one_slip(stand, few):
             assert part["tie"] == (2 * part["our_gap"] <= 0.5)
     for prompt in result["prompts"]:
         assert prompt["tokens"] == 12 and prompt["equal_answers"] == 0
+
+
+def test_a_server_that_differs_from_itself(stand, few):
+    drifts = iter(range(100))
+
+    def drift(choice):
+        by = 0.01 * next(drifts)
+        choice["logprobs"]["token_logprobs"] = [x - by for x in choice["logprobs"]["token_logprobs"]]
+
+    stand.change = of_completions(drift)
+    repeats = report(stand.here, *few, "--mean-limit", 9)["repeats"]
+    assert repeats["equal_answers"] == 3
+    assert repeats["answer_logprobs"]["mean"] == pytest.approx(0.01, abs=1e-5)
 
 
 def test_another_chat_template_is_noticed(stand, few):
