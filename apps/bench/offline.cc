@@ -139,6 +139,8 @@ EngineSettings SettingsFor(const OfflineOptions& options) {
                            .output_len = options.output_len};
   s.max_num_seqs = (largest.batch_size + s.layout.data - 1) / s.layout.data;  // of each group
   s.FillDefaults();
+  // What a step takes is measured: how many drafts stand is a text's matter.
+  s.no_speculation = s.speculative_config.empty();
   if (s.max_model_len == 0) {
     s.max_model_len = static_cast<int32_t>(std::max<int64_t>(
         EngineMeter::MaxPositions(largest, s.prefill_chunk), most(options.prefill_lens) + 1));

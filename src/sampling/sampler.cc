@@ -79,7 +79,7 @@ void Sampler::Sample(const LogitPass& pass, int64_t first, const TokenMap& map,
   const int64_t vectors = pass.vectors();
   const TensorView adjusted = t_.adjusted.Slice(0, 0, vectors);
   // A copy: log-probabilities are those of the raw logits.
-  run_(ops.gather_tokens, {.x = logits(pass),
+  run_(ops.gather_tokens, {.x = logits(pass.vectors()),
                            .index = t_.identity.Slice(0, 0, vectors),
                            .live = pass.live,
                            .out = adjusted});
@@ -162,7 +162,7 @@ void Sampler::LogProbs(const LogitPass& pass, const TensorView& tokens, int32_t 
   const TensorView logprob = t_.logprob.Slice(0, 0, vectors);
   const TensorView top_ids(t_.top_ids.data(), DType::kI32, {vectors, count});
   const TensorView top_logprobs(t_.top_logprobs.data(), DType::kF32, {vectors, count});
-  run_(run_.ops().log_probs, {.logits = logits(pass),
+  run_(run_.ops().log_probs, {.logits = logits(pass.vectors()),
                               .tokens = tokens,
                               .live = pass.live,
                               .logprob = logprob,
@@ -175,6 +175,17 @@ void Sampler::LogProbs(const LogitPass& pass, const TensorView& tokens, int32_t 
   device.Download(std::as_writable_bytes(std::span(to.logprobs)), logprob);
   device.Download(std::as_writable_bytes(std::span(to.top_ids)), top_ids);
   device.Download(std::as_writable_bytes(std::span(to.top_logprobs)), top_logprobs);
+}
+
+void Sampler::Likeliest(const TensorView& live, const TensorView& tokens) {
+  const int64_t vectors = tokens.dim(0);
+  run_(run_.ops().log_probs,
+       {.logits = logits(vectors),
+        .tokens = t_.identity.Slice(0, 0, vectors),
+        .live = live,
+        .logprob = t_.logprob.Slice(0, 0, vectors),
+        .top_ids = TensorView(tokens.data(), DType::kI32, {vectors, 1}),
+        .top_logprobs = TensorView(t_.top_logprobs.data(), DType::kF32, {vectors, 1})});
 }
 
 void Sampler::Download(const RowTensors& rows, int64_t num_rows, int64_t logit_vectors,

@@ -39,8 +39,8 @@ class Sampler {
   LogitPass Stage(std::span<const int32_t> index);
   // The hidden states of the pass, [logit vectors, hidden].
   TensorView Gather(const LogitPass& pass, const TensorView& hidden);
-  TensorView logits(const LogitPass& pass) const {  // F32 [logit vectors, vocab]: raw
-    return t_.logits.Slice(0, 0, pass.vectors());
+  TensorView logits(int64_t vectors) const {  // F32 [logit vectors, vocab]: raw
+    return t_.logits.Slice(0, 0, vectors);
   }
 
   // Draws a token for every logit vector of a step's pass, which begin at `first` among the
@@ -54,6 +54,11 @@ class Sampler {
   void VerifyDrafts(const RowTensors& rows, const SlotState& state);
   // Advances the slots of a step past it, by what was sampled.
   void Commit(const RowTensors& rows, const TensorView& positions, const SlotState& state);
+
+  // Of the logits of as many vectors as `tokens`, I32 [logit vectors], has room for.
+  void Likeliest(const TensorView& live, const TensorView& tokens);
+  // I32 [logit vectors of a step]: what Sample() drew; -1 where it failed.
+  const TensorView& drawn() const { return t_.tokens; }
 
   // Drafts of the next step's decodes. After Commit().
   void ProposeNgram(const NgramLookup& lookup, const RowTensors& rows, const TensorView& positions,
