@@ -49,7 +49,7 @@ Result<Answer> EngineAnswers::Follow(const std::vector<TokenId>& prompt,
   std::vector<TokenId> known = prompt;
   bool first = true;
   while (first || answer.tokens.size() < theirs.size()) {
-    const size_t left = theirs.size() - answer.tokens.size();
+    const size_t before = answer.tokens.size(), left = theirs.size() - before;
     GenerateRequest request = Greedy(known, static_cast<int32_t>(std::max<size_t>(left, 1)));
     request.sampling.logprobs = top_;
     if (first) request.prompt_logprobs = top_;
@@ -66,6 +66,9 @@ Result<Answer> EngineAnswers::Follow(const std::vector<TokenId>& prompt,
       }
       return true;
     }));
+    if (left > 0 && answer.tokens.size() == before) {
+      return Internal("the engine ended its answer without a token");
+    }
   }
   return answer;
 }

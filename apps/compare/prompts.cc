@@ -98,6 +98,7 @@ Result<ComparePrompt> ParseLine(std::string_view line, const LoadedEngine& loade
   } else if (prompt != nullptr && prompt->is_string()) {
     result.text = prompt->get_string();
   } else if (prompt != nullptr && prompt->is_array()) {
+    if (prompt->get_array().empty()) return InvalidArgument("its prompt has no token");
     result.tokens = TRY(Ids(prompt->get_array(), loaded.config.vocab_size));
   } else {
     return InvalidArgument("it has neither \"messages\" nor a \"prompt\" of text or token ids");
@@ -119,7 +120,7 @@ Result<ComparePrompts> ReadPrompts(const std::string& path, const LoadedEngine& 
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const std::string name = fmt::format("line {}", number);
     Result<ComparePrompt> prompt = ParseLine(line, loaded);
-    if (!prompt.ok()) return prompt.status().WithContext(path + ", " + name);
+    if (!prompt.ok()) return prompt.status().WithContext(fmt::format("{}, {}", path, name));
     prompt->name = name;
     if (!Fits(loaded, *prompt, max_tokens)) {
       return InvalidArgument("{}, {}: {} tokens and an answer of {} are more than the model's {}",

@@ -353,6 +353,6 @@ def test_prompts_that_are_none(server, tmp_path):
     path = tmp_path / "prompts.jsonl"
     for line, sentence in (('{"text": "no"}', "line 2: it has neither"), ('{"prompt": [5000]}', "no token of the model"),
                            ("{", "not a JSON object"), (json.dumps({"prompt": [7] * 4090}), "more than the model's 4096"),
-                           ('{"prompt": []}', "it is empty")):
+                           ('{"prompt": []}', "its prompt has no token")):
         path.write_text(json.dumps(TEXT) + "\n" + line + "\n")
         assert sentence in refused(server.url, "--prompts", path, "--loads", 0), line
