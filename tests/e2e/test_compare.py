@@ -56,6 +56,7 @@ class Stand:
     def __init__(self, url):
         self.url = url
         self.paths = []
+        self.piece, self.pause_s = 1 << 20, 0  # how it writes
         self.change = lambda path, request, reply: reply
         self.refuse = lambda path, request: None  # (status, bytes) instead of an answer
 
@@ -90,8 +91,9 @@ def standing(url):
             try:
                 self.send_response(status)
                 self.end_headers()
-                for at in range(0, len(reply), 1 << 20):
-                    self.wfile.write(reply[at : at + (1 << 20)])
+                for at in range(0, len(reply), stand.piece):
+                    self.wfile.write(reply[at : at + stand.piece])
+                    time.sleep(stand.pause_s)
             except OSError:
                 pass  # whoever asked has gone
 
@@ -337,11 +339,16 @@ def test_what_fails_is_said(stand, few):
     assert "must begin with http://" in refused("https://127.0.0.1:1", *few)
 
 
-def test_a_server_that_hangs_is_left(stand, few):
+@pytest.mark.parametrize("drips", [False, True])
+def test_a_server_that_hangs_is_left(stand, few, drips):
     def hang(path, request):
-        if path == "/v1/completions":
+        if path != "/v1/completions":
+            return None
+        if drips:
+            stand.piece, stand.pause_s = 10, 0.05
+        else:
             time.sleep(4)
-        return None
+        return 200, b" " * 1000
 
     stand.refuse = hang
     began = time.monotonic()
