@@ -98,7 +98,7 @@ void MtpProposer::AddDraft(const DrawnStep& step, const TensorView& hidden, int3
     const int64_t end = std::min(begin + sampler_.pass_vectors(), rows);
     const TensorView live = t_.pass_live.Slice(0, pass, pass + 1);
     const TensorView likeliest = t_.likeliest.Slice(0, begin, end);
-    model_.Logits(hidden.Slice(0, begin, end), live, sampler_.logits(end - begin));
+    model_.Logits(hidden.Slice(0, begin, end), live, sampler_.draft_logits(end - begin));
     sampler_.Likeliest(live, likeliest);
     run(run.ops().add_draft, {.draft_slot = t_.draft_slot.Slice(0, begin, end),
                               .likeliest = likeliest,

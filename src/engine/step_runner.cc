@@ -155,7 +155,7 @@ void StepRunner::LogProbs(const TensorView& hidden, std::span<const int32_t> ind
 }
 
 TensorView StepRunner::ComputeLogits(const LogitPass& pass, const TensorView& hidden) {
-  const TensorView logits = sampler_.logits(pass.vectors());
+  const TensorView logits = sampler_.logits(pass);
   model_.Logits(sampler_.Gather(pass, hidden), pass.live, logits);
   return logits;
 }

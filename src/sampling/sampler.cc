@@ -79,7 +79,7 @@ void Sampler::Sample(const LogitPass& pass, int64_t first, const TokenMap& map,
   const int64_t vectors = pass.vectors();
   const TensorView adjusted = t_.adjusted.Slice(0, 0, vectors);
   // A copy: log-probabilities are those of the raw logits.
-  run_(ops.gather_tokens, {.x = logits(pass.vectors()),
+  run_(ops.gather_tokens, {.x = logits(pass),
                            .index = t_.identity.Slice(0, 0, vectors),
                            .live = pass.live,
                            .out = adjusted});
@@ -162,7 +162,7 @@ void Sampler::LogProbs(const LogitPass& pass, const TensorView& tokens, int32_t 
   const TensorView logprob = t_.logprob.Slice(0, 0, vectors);
   const TensorView top_ids(t_.top_ids.data(), DType::kI32, {vectors, count});
   const TensorView top_logprobs(t_.top_logprobs.data(), DType::kF32, {vectors, count});
-  run_(run_.ops().log_probs, {.logits = logits(pass.vectors()),
+  run_(run_.ops().log_probs, {.logits = logits(pass),
                               .tokens = tokens,
                               .live = pass.live,
                               .logprob = logprob,
@@ -180,7 +180,7 @@ void Sampler::LogProbs(const LogitPass& pass, const TensorView& tokens, int32_t 
 void Sampler::Likeliest(const TensorView& live, const TensorView& tokens) {
   const int64_t vectors = tokens.dim(0);
   run_(run_.ops().log_probs,
-       {.logits = logits(vectors),
+       {.logits = draft_logits(vectors),
         .tokens = t_.identity.Slice(0, 0, vectors),
         .live = live,
         .logprob = t_.logprob.Slice(0, 0, vectors),

@@ -39,8 +39,8 @@ class Sampler {
   LogitPass Stage(std::span<const int32_t> index);
   // The hidden states of the pass, [logit vectors, hidden].
   TensorView Gather(const LogitPass& pass, const TensorView& hidden);
-  TensorView logits(int64_t vectors) const {  // F32 [logit vectors, vocab]: raw
-    return t_.logits.Slice(0, 0, vectors);
+  TensorView logits(const LogitPass& pass) const {  // F32 [logit vectors, vocab]: raw
+    return t_.logits.Slice(0, 0, pass.vectors());
   }
 
   // Draws a token for every logit vector of a step's pass, which begin at `first` among the
@@ -55,7 +55,10 @@ class Sampler {
   // Advances the slots of a step past it, by what was sampled.
   void Commit(const RowTensors& rows, const TensorView& positions, const SlotState& state);
 
-  // Of the logits of as many vectors as `tokens`, I32 [logit vectors], has room for.
+  // F32 [logit vectors, vocab]: for logits of drafts. Those of the step stay: their
+  // log-probabilities may yet be asked for.
+  TensorView draft_logits(int64_t vectors) const { return t_.adjusted.Slice(0, 0, vectors); }
+  // Of as many of these as `tokens`, I32 [logit vectors], has room for.
   void Likeliest(const TensorView& live, const TensorView& tokens);
   // I32 [logit vectors of a step]: what Sample() drew; -1 where it failed.
   const TensorView& drawn() const { return t_.tokens; }

@@ -53,7 +53,7 @@ class SamplerTest : public testing::TestWithParam<const Ops*> {
     const std::vector<int32_t> firsts(logits.size(), 0);  // each of a row of its own
     pass_ = {.index = Ints(index), .ordinal = Ints(firsts), .live = Ints({vectors})};
     sampler_.Gather(pass_, hidden_);
-    float* to = static_cast<float*>(sampler_.logits(pass_.vectors()).data());
+    float* to = static_cast<float*>(sampler_.logits(pass_).data());
     for (const auto& vector : logits) to = std::copy(vector.begin(), vector.end(), to);
     sampler_.Sample(pass_, 0, {.slots = Ints(slots), .positions = Ints(positions)}, slots_.state());
     Sampler::Drawn drawn;
@@ -152,7 +152,7 @@ TEST_P(SamplerTest, ALaterPassHasTheLogProbabilitiesOfItsOwnTokens) {
   const std::vector<float> first = {0, 9, 2, 3, 2, 1}, second = {1, 2, 3, 8, 2, 1};
   Open(0, {.temperature = 0});
   EXPECT_EQ(Pass({first}, {0}, {1})[0], TokenId{1});
-  std::copy(second.begin(), second.end(), static_cast<float*>(sampler_.logits(pass_.vectors()).data()));
+  std::copy(second.begin(), second.end(), static_cast<float*>(sampler_.logits(pass_).data()));
   sampler_.Sample(pass_, 1, {.slots = Ints({0}), .positions = Ints({0})}, slots_.state());
   Sampler::PassLogprobs logprobs;
   sampler_.LogProbsOfDrawn(pass_, 1, /*top=*/0, logprobs);
