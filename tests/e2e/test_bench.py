@@ -111,6 +111,24 @@ def test_what_a_server_refuses_is_said(server):
     assert nobody.returncode == 1 and "cannot connect" in nobody.stderr
 
 
+def test_drafts_are_counted_of_this_load_alone():
+    config = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 2}'
+    args = ("--num-prompts", 3, "--random-input-len", 20, "--random-output-len", 60)
+    with serving("--speculative-config", config) as speculating:
+        load(speculating, *args, "--seed", 1)
+        names = {"num_drafts": "num_drafts", "draft_tokens": "num_draft_tokens", "accepted_tokens": "num_accepted_tokens"}
+        counts = {key: speculating.metric(f"vllm:spec_decode_{name}_total") for key, name in names.items()}
+        result = load(speculating, *args, "--seed", 1, "--num-warmups", 0)
+        for key, name in names.items():
+            assert result[f"spec_decode_{key}"] == speculating.metric(f"vllm:spec_decode_{name}_total") - counts[key]
+        table = run("serve", "--base-url", speculating.url, *args)
+    drafts, accepted = result["spec_decode_draft_tokens"], result["spec_decode_accepted_tokens"]
+    assert drafts > accepted > 0
+    assert result["spec_decode_acceptance_rate"] == pytest.approx(100 * accepted / drafts)
+    assert result["spec_decode_acceptance_length"] == pytest.approx(1 + accepted / result["spec_decode_num_drafts"])
+    assert "accepted drafts" in table.stdout and "tokens a decode" in table.stdout
+
+
 CHAT = ("--endpoint", "/v1/chat/completions")
 TALKS = (*CHAT, "--dataset", "multi-turn")
 
@@ -198,6 +216,7 @@ def test_failures_are_counted_and_named():
         done = run("serve", *args, "--json")
     assert done.returncode == 1 and "4 of 5 requests failed" in done.stderr
     result = json.loads(done.stdout)
+    assert "spec_decode_num_drafts" not in result  # it has no /metrics
     assert (result["completed"], result["failed"], result["short_answers"]) == (1, 4, 1)
     assert result["total_output_tokens"] == 2  # without usage: events with text
     errors = " ".join(result["errors"])
