@@ -1,15 +1,21 @@
 #!/usr/bin/env python3
 """Asks a server that runs tiny-r1 every field that the official clients have, through these clients,
-and writes what came of it into docs/api.md.
+runs the tests of other clients, and writes what came of it into docs/api.md; --check says whether that
+is what stands there.
 
     build/venv/bin/python tools/make_api_fields.py --binary build/bin/fathom"""
 
 import argparse
+import difflib
+import importlib.metadata
 import json
 import os
+import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- fields: begin -->", "<!-- fields: end -->"
@@ -126,10 +132,46 @@ def table(server):
     return "\n".join(lines) + "\n"
 
 
+# Tests in tests/e2e/test_clients.py begin with these; packages.
+CLIENTS = {
+    "langchain": "langchain-openai",
+    "litellm": "litellm",
+    "instructor": "instructor",
+    "llm": "llm",
+    "openai_agents": "openai-agents",
+}
+
+
+def through_clients():
+    """What tests with clients that stand on OpenAI's saw, by client."""
+    with tempfile.NamedTemporaryFile(suffix=".xml") as report:
+        command = [sys.executable, "-m", "pytest", "-q", ROOT / "tests/e2e/test_clients.py", f"--junitxml={report.name}"]
+        ran = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        if ran.returncode not in (0, 1):
+            sys.exit(ran.stdout)
+        cases = list(ElementTree.parse(report.name).iter("testcase"))
+    lines = ["", "**Clients that stand on OpenAI's**", ""]
+    for name, package in CLIENTS.items():
+        prefix = f"test_{name}_"
+        told = {True: [], False: []}
+        for case in cases:
+            if case.get("name").startswith(prefix):
+                failed = case.find("failure") is not None or case.find("error") is not None
+                what = case.get("name").removeprefix(prefix)
+                told[not failed].append(what.partition("[")[0].replace("_", " ") + (f" ({what.partition('[')[2][:-1]})" if "[" in what else ""))
+        said = [f"works: {', '.join(told[True])}"] if told[True] else []
+        said += [f"**fails**: {', '.join(told[False])}"] if told[False] else []
+        if not said:
+            sys.exit(f"no test in tests/e2e/test_clients.py begins with {prefix}")
+        lines += wrapped(f"- {package} {importlib.metadata.version(package)}: {'; '.join(said)}")
+    return "\n".join(lines) + "\n"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", required=True)
     parser.add_argument("--page", default=ROOT / "docs" / "api.md", type=Path)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is stale")
     options = parser.parse_args()
     os.environ["FATHOM_BINARY"] = str(Path(options.binary).resolve())
     sys.path.insert(0, str(ROOT / "tests" / "e2e"))
@@ -137,10 +179,16 @@ def main():
 
     with serving() as server:
         made = table(server)
+    made += through_clients()
     text = options.page.read_text()
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)
-    options.page.write_text(f"{head}{BEGIN}\n{made}\n{END}{tail}")
+    fresh = f"{head}{BEGIN}\n{made}\n{END}{tail}"
+    if not options.check:
+        options.page.write_text(fresh)
+    elif fresh != text:
+        sys.stdout.writelines(difflib.unified_diff(text.splitlines(True), fresh.splitlines(True), "docs/api.md", "now"))
+        sys.exit("docs/api.md is stale: tools/make_api_fields.py writes it anew")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Makes the virtual environment of the tests, or brings it up to date with requirements.txt.
+# Makes the virtual environment of the tests, or brings it up to date with requirements.txt and
+# requirements_alone.txt.
 # Does nothing, and needs no network, when that is done already.
 #   tools/python_env.sh VENV
 set -euo pipefail
 [ $# -eq 1 ] || { echo "usage: $0 VENV" >&2; exit 2; }
 venv=${1%/}
-requirements=$(dirname "$(realpath "$0")")/requirements.txt
+here=$(dirname "$(realpath "$0")")
 stamp=$venv/requirements.sha256
-want=$(sha256sum <"$requirements")
+want=$(cat "$here"/requirements.txt "$here"/requirements_alone.txt | sha256sum)
 
 current() { [ -x "$venv/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$want" ]; }
 current && exit 0
@@ -27,5 +28,7 @@ if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
   "$python" -m venv --clear "$venv"
 fi
 echo "installing the Python packages of the tests into $venv"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$here/requirements.txt"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
+  -r "$here/requirements_alone.txt"
 echo "$want" >"$stamp"

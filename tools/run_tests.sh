@@ -46,6 +46,8 @@ step "differential: chat templates"
 
 step "server, through the openai client"
 FATHOM_BINARY=$build/bin/fathom "$python" -m pytest -q tests/e2e
+step "docs/api.md beside what clients hear"
+"$python" tools/make_api_fields.py --check --binary "$build/bin/fathom"
 step "accuracy, a tenth of the questions"
 "$python" tests/e2e/accuracy.py --binary "$build/bin/fathom" --model models/tiny-r1 --sample 10
 step "accuracy of two groups that share experts, a twentieth of the questions"
