@@ -63,6 +63,7 @@ ServerOptions ServerOptionsFor(const ServeOptions& options) {
   server.header_timeout_ms = static_cast<int>(options.header_timeout_s * 1000);
   server.body_timeout_ms = static_cast<int>(options.body_timeout_s * 1000);
   server.idle_timeout_ms = static_cast<int>(options.idle_timeout_s * 1000);
+  server.sse_keep_alive_ms = static_cast<int>(options.sse_keep_alive_s * 1000);
   server.send_timeout_ms = static_cast<int>(options.send_timeout_s * 1000);
   server.request_timeout_ms = static_cast<int>(options.request_timeout_s * 1000);
   server.handle_signals = true;

@@ -257,6 +257,10 @@ void AddTimeFlags(CLI::App& command, ServeOptions* options) {
   };
   add_limit("--queue-timeout", options->engine.queue_timeout_s,
             "Seconds that a request may wait for a place among those that run; then 503. 0: any");
+  add_limit(
+      "--sse-keep-alive-interval", options->sse_keep_alive_s,
+      "Seconds of silence after which a stream is sent a comment, so that nobody between takes "
+      "it for dead. 0: none");
   add_limit("--request-timeout", options->request_timeout_s,
             "Seconds that a request may take, its answer included; then 504. 0: any");
   command

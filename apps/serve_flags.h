@@ -25,6 +25,7 @@ struct ServeOptions {
   std::string tool_call_parser = "auto", reasoning_parser = "auto";
   std::vector<std::string> served_model_names;
   double shutdown_timeout_s = 30, drain_delay_s = 0;
+  double sse_keep_alive_s = 0;
   double send_timeout_s = 30, work_timeout_s = 10, request_timeout_s = 3600;
   double header_timeout_s = 10, body_timeout_s = 60, idle_timeout_s = 75;
 };

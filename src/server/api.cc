@@ -16,6 +16,7 @@
 #include "server/json_body.h"
 #include "server/json_fields.h"
 #include "server/openapi.h"
+#include "server/token_fields.h"
 #include "server/tool_grammar.h"
 
 namespace fathom {
@@ -254,7 +255,13 @@ std::optional<ApiError> Api::Prepare(ChatRequest chat, const HttpRequest& reques
                           "can begin behind it: say thinking: false");
     }
   }
+  std::shared_ptr<const Grammar> token_grammar;
+  if (auto error = GrammarOfTokens(chat.params, tokenizer_, served_.eos_tokens, served_.vocab_size,
+                                   &token_grammar)) {
+    return error;
+  }
   *setup = Setup("chatcmpl-", request, std::move(chat.params));
+  setup->token_grammar = std::move(token_grammar);
   setup->grammar_after = grammar_after;
   setup->kept_special = MarkerTokens(tokenizer_, output->parser.parse_tools);
   setup->prompts.push_back(std::move(prompt));
@@ -299,7 +306,13 @@ Api::Answer Api::Completions(const HttpRequest& request, const WorkLimits& limit
     }
     prompts.push_back(std::move(prompt));
   }
+  std::shared_ptr<const Grammar> token_grammar;
+  if (auto error = GrammarOfTokens(asked.params, tokenizer_, served_.eos_tokens, served_.vocab_size,
+                                   &token_grammar)) {
+    return ErrorResponse(*error);
+  }
   GenerationSetup setup = Setup("cmpl-", request, std::move(asked.params));
+  setup.token_grammar = std::move(token_grammar);
   setup.prompts = std::move(prompts);
   setup.places = std::move(places);
   return std::make_unique<CompletionGeneration>(std::move(setup));

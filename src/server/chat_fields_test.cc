@@ -33,7 +33,7 @@ const std::string kHi = R"("messages": [{"role": "user", "content": "hi"}])";
 TEST(ChatFields, WhatWouldBeAnotherAnswerIsRefusedByName) {
   for (const char* field :
        {"grammar", "stop_regex", "thinking_token_budget", "logprob_token_ids", "kv_transfer_params",
-        "repetition_detection", "guided_decoding_backend", "allowed_token_ids", "structural_tag"}) {
+        "repetition_detection", "guided_decoding_backend", "logprob_token_ids", "structural_tag"}) {
     EXPECT_EQ(Bad(kHi + ", \"" + field + "\": \"x\""), field);
     EXPECT_EQ(Bad(kHi + ", \"" + field + "\": null"), "");
   }

@@ -152,6 +152,18 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
   const auto frame = [&](const std::string& events) {
     return exchange.chunked ? fmt::format("{:x}\r\n{}\r\n", events.size(), events) : events;
   };
+  // A stream that has nothing to say shows that it lives.
+  const std::chrono::milliseconds silence(generation.streams() ? context_.options.sse_keep_alive_ms
+                                                               : 0);
+  asio::steady_timer silent(client_->socket().get_executor());
+  const auto listen = [&] {
+    if (silence.count() == 0) return;
+    silent.expires_after(silence);
+    silent.async_wait([client = client_](error_code error) {
+      if (!error) client->Notify();
+    });
+  };
+  listen();
   while (!generation.done()) {
     if (client_->half_closed() && !std::exchange(exchange.probed, true)) {
       // What says nothing yet, to learn whether the client is still there: a comment, or the first
@@ -183,7 +195,12 @@ asio::awaitable<bool> Connection::Pump(Exchange& exchange, Generation& generatio
     if (generation.streams() && generation.done()) {
       events += generation.error() ? generation.ErrorEvents() : generation.LastEvents();
     }
+    if (events.empty() && silence.count() > 0 &&
+        silent.expiry() <= std::chrono::steady_clock::now()) {
+      events = ":\n\n";
+    }
     if (events.empty()) continue;
+    listen();
     if (client_->unsent() > context_.options.max_unsent_bytes) {
       LOG_WARNING("{} does not read: dropped with {} bytes unsent", client_->peer(),
                   client_->unsent());

@@ -36,7 +36,8 @@ Generation::Generation(GenerationSetup&& setup, const char* object_name)
     : setup_(std::move(setup)),
       object_name_(object_name),
       created_(std::time(nullptr)),
-      arrival_ns_(setup_.clock->NowNs()) {
+      arrival_ns_(setup_.clock->NowNs()),
+      grammar_(setup_.token_grammar) {
   const GenerationParams& params = setup_.params;
   text_options_ = {
       .skip_special_tokens = params.skip_special_tokens,
@@ -54,7 +55,7 @@ Generation::Generation(GenerationSetup&& setup, const char* object_name)
 Generation::~Generation() = default;
 
 std::vector<GenerateRequest> Generation::Requests() const {
-  CHECK(asked_grammar().has_value() == (grammar_ != nullptr), "a request without its grammar");
+  CHECK(!asked_grammar() || grammar_ != nullptr, "a request without its grammar");
   const GenerationParams& params = setup_.params;
   std::vector<GenerateRequest> requests;
   for (size_t i = 0; i < choices_.size(); ++i) {

@@ -38,8 +38,9 @@ struct GenerationSetup {
   GenerationParams params;
   std::vector<GenerationPrompt> prompts;
   std::vector<TokenId> eos_tokens;
-  std::vector<TokenId> kept_special;     // see TextStreamOptions
-  std::optional<TokenId> grammar_after;  // what ends the thinking before a grammar begins
+  std::vector<TokenId> kept_special;             // see TextStreamOptions
+  std::shared_ptr<const Grammar> token_grammar;  // of bad_words and the like; null: none
+  std::optional<TokenId> grammar_after;          // what ends the thinking before a grammar begins
   PlacesInFlight places;
 };
 

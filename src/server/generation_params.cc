@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "server/token_fields.h"
 #include "server/unsupported_fields.h"
 
 namespace fathom {
@@ -197,6 +198,7 @@ void ReadParams(RequestFields& fields, const RequestLimits& limits, GenerationPa
   ReadTruncation(fields, limits, params);
   ReadTokenIds(fields, limits, params);
   params->grammar = ReadGrammar(fields);
+  ReadTokenRules(fields, limits, params);
 }
 
 void CheckMinTokens(RequestFields& fields, const GenerationParams& params) {

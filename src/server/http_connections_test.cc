@@ -142,6 +142,15 @@ TEST_F(HttpServerTest, SaysThatTheModelIsLoading) {
   EXPECT_EQ(Client(port_).Ask("GET", "/load").parsed().at("server_load"), json::value(0));
 }
 
+TEST_F(HttpServerTest, ASilentStreamShowsThatItLives) {
+  Serve({.sse_keep_alive_ms = 20});
+  Client client(port_);
+  client.Request("POST", kChat, Stream("nothing"));
+  const std::string comment = "3\r\n:\n\n\r\n";
+  EXPECT_TRUE(client.ReadUntil(comment).starts_with("HTTP/1.1 200"));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(client.ReadUntil(comment), comment);
+}
+
 TEST_F(HttpServerTest, CanStopWhileTheModelIsLoading) {
   engine_ = std::make_unique<FakeEngine>(outputs_, ScriptFor, 1ms);
   Listen({});

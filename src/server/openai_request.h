@@ -65,6 +65,8 @@ struct GenerationParams {
   bool truncate_right = false;  // its last tokens go, otherwise its first
   std::string service_tier;     // "" if not named
   std::optional<AskedGrammar> grammar;
+  std::vector<TokenId> allowed_token_ids;  // empty: all
+  std::vector<std::string> bad_words;
 };
 
 // Lives in the storage of the body that it was read from.

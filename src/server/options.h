@@ -46,6 +46,7 @@ struct ServerOptions {
   int request_timeout_ms = 0;        // from its first byte to its last token; 0: without end
   int idle_timeout_ms = 75'000;      // of a kept-alive connection between requests
   int send_timeout_ms = 30'000;      // one write, or the gap between a client's reads
+  int sse_keep_alive_ms = 0;         // a comment in a stream that is silent for so long; 0: none
   int drain_delay_ms = 0;            // after SIGTERM, not ready but serving
   int shutdown_timeout_ms = 30'000;  // for requests in flight to end by themselves
   int io_threads = 2;

@@ -44,6 +44,51 @@ def test_hidden_reasoning_hides_its_logprobs_too(client):
     assert "".join(streamed) == said
 
 
+def tokens_of(server, text):
+    asked = {"prompt": text, "add_special_tokens": False}
+    return requests.post(f"{server.url}/tokenize", json=asked, timeout=10).json()["tokens"]
+
+
+def test_no_tokens_but_the_allowed(server, client):
+    allowed = tokens_of(server, "yes no")
+    options = {"model": MODEL, "prompt": "It is", "max_tokens": 20, "temperature": 1, "seed": 1}
+    extra = {"allowed_token_ids": allowed, "return_token_ids": True}
+    choice = client.completions.create(extra_body=extra, **options).choices[0]
+    assert set(choice.token_ids) <= set(allowed) and choice.finish_reason == "length"
+    ends = {"allowed_token_ids": allowed[:1], "stop_token_ids": allowed[:1]}
+    assert client.completions.create(extra_body=ends, **options).choices[0].finish_reason == "stop"
+    thinks = ask(client, allowed_token_ids=allowed, return_token_ids=True, max_tokens=9).choices[0]
+    assert set(thinks.token_ids) <= set(allowed) and len(thinks.token_ids) == 9
+
+
+def test_bad_words_are_not_said(client):
+    free = ask(client).choices[0].message.reasoning
+    words = [word for word in free.split() if word.isalpha()][:3]
+    assert words
+    held = ask(client, bad_words=words).choices[0].message
+    said = (held.reasoning or held.content).split()
+    assert said and not set(words) & set(said) and held.reasoning != free
+
+
+@pytest.mark.parametrize(
+    "fields, named",
+    [
+        ({"bad_words": "x"}, "bad_words"),
+        ({"bad_words": [""]}, "bad_words"),
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"allowed_token_ids": [10**9]}, "allowed_token_ids"),
+        ({"allowed_token_ids": [5], "min_tokens": 2}, "min_tokens"),
+        ({"bad_words": ["x"], "ignore_eos": True}, "ignore_eos"),
+        ({"bad_words": ["x"], "guided_regex": "a"}, "bad_words"),
+        ({"bad_words": ["x"], "tools": [TOOL], "tool_choice": "required"}, "bad_words"),
+    ],
+)
+def test_token_rules_that_cannot_be(client, fields, named):
+    with pytest.raises(openai.BadRequestError) as error:
+        ask(client, **fields)
+    assert error.value.param == named
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_token_ids(server, client, stream):
     ids, prompt, text = [], [], ""
