@@ -17,7 +17,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 TOOLS = [{"type": "function", "function": {
-    "name": "get_weather", "description": "Weather of a city",
+    "name": "get_time", "description": "Current time in a city",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
 ENDLESS = {"ignore_eos": True, "max_tokens": 3000}
 GREEDY = {"temperature": "0"}
@@ -30,13 +30,13 @@ class Page:
         self.driver, self.url = driver, url
         self.open()
 
-    def open(self, fragment="", **settings):
+    def open(self, **settings):
         """Anew, with nothing kept but these settings."""
-        self.driver.get(f"{self.url}/{fragment}")
-        self.run("localStorage.clear(); localStorage.setItem('fathom.settings', JSON.stringify(arguments[0]))",
-                 GREEDY | settings)
-        self.driver.get("about:blank")
-        self.driver.get(f"{self.url}/{fragment}")
+        if not self.driver.current_url.startswith(self.url):
+            self.driver.get(self.url)
+        self.run("localStorage.clear(); localStorage.setItem('fathom.settings', JSON.stringify(arguments[0]));"
+                 "history.replaceState(null, '', '/')", GREEDY | settings)
+        self.driver.refresh()
 
     def run(self, script, *arguments):
         return self.driver.execute_script(script, *arguments)
@@ -183,7 +183,7 @@ def test_what_a_model_writes_never_runs(page):
     wrong = "script, img, svg, math, iframe, form, base, style, input, [id], [style], [onclick], [onerror], [onmouseover]"
     for text in HOSTILE:
         page.open(fields=json.dumps({"structured_outputs": {"choice": [text]}}))
-        page.ask(text)
+        page.ask("Go on.")
         source = page.one(".answer .text").get_attribute("textContent")
         assert source.strip(), text
         assert not page.all(", ".join(f".message {name}" for name in wrong.split(", "))), text
@@ -192,7 +192,7 @@ def test_what_a_model_writes_never_runs(page):
             assert not address or re.match("https://(a|b|evil).example/", address), text
             ActionChains(page.driver).move_to_element(link).perform()
         assert page.run("return window.hacked ?? null") is None, text
-        assert page.texts(".said") == [text.replace("\n", "\n")] and len(page.driver.window_handles) == 1
+        assert len(page.driver.window_handles) == 1
 
 
 def test_the_policy_stands_behind_the_cleaning(page):
@@ -236,14 +236,14 @@ def test_tools_are_shown_and_answered(page):
     assert page.one("#settings-fault").text.startswith("Tools: this is not JSON")
     page.run("arguments[0].value = arguments[1]", tools, json.dumps(TOOLS))
     page.one("#close-settings").click()
-    page.ask("What is the weather in Oslo?")
-    assert page.texts(".call .label") == ["Calls get_weather"]
+    page.ask("What time is it in Oslo?")
+    assert page.texts(".call .label") == ["Calls get_time"]
     assert json.loads(page.one(".call pre").text) == {"city": "Oslo"}
-    page.one(".results textarea").send_keys('{"weather": "sunny"}')
+    page.one(".results textarea").send_keys('{"time": "10:15"}')
     page.one(".results button").click()
     page.wait()
-    assert page.texts(".tool .label") == ["Result of get_weather"] and not page.all(".results")
-    assert "sunny" in page.texts(".answer .text")[-1]
+    assert page.texts(".tool .label") == ["Result of get_time"] and not page.all(".results")
+    assert "10:15" in page.texts(".answer .text")[-1]
 
 
 def test_probabilities_of_tokens(page):
@@ -251,7 +251,7 @@ def test_probabilities_of_tokens(page):
     assert page.ask("What is 2 + 2?") == "4"
     page.one(".answer [aria-pressed]").click()
     tokens = page.all(".token")
-    assert "".join(token.text for token in tokens).endswith("4")
+    assert "</think>4" in "".join(token.text for token in tokens)
     ActionChains(page.driver).move_to_element(tokens[0]).perform()
     card = page.one("#token-card")
     assert card.is_displayed() and len(page.texts("#token-card li")) == 5
