@@ -95,13 +95,23 @@ def page(driver, server):
 def test_a_talk_with_its_thinking_folded(page):
     assert page.ask("What is 17 + 25?") == "42"
     thinking = page.one(".thinking")
-    assert re.fullmatch(r"Thought for \d+\.\d s", thinking.text)
+    assert re.fullmatch(r"Thought (for \d+\.\d s|briefly)", thinking.text)
     page.one(".thinking summary").click()
     assert "7 + 5" in thinking.text
-    assert re.match(r"\d+ tokens · \d+\.\d tokens/s · first after ", page.one(".stats").text)
+    assert re.match(r"\d+ tokens · (\d+\.\d tokens/s · )?first after ", page.one(".stats").text)
     assert page.ask("What is 3 + 4?") == "7"
     assert page.one("#status").get_attribute("textContent") == "The answer is complete. 7"
     assert page.texts("h1") == ["tiny-r1"]
+
+
+def test_how_fast_it_is_is_said(page):
+    page.open(fields=json.dumps(ENDLESS | {"max_tokens": 300}))
+    began = time.monotonic()
+    page.ask("What is 2 + 2?")
+    all_over = 300 / (time.monotonic() - began)
+    said = float(re.match(r"300 tokens · (\d+\.\d) tokens/s · first after ", page.one(".stats").text)[1])
+    assert 0.9 * all_over < said < 20 * all_over
+    assert page.texts(".note") == ["Cut off: the answer has as many tokens as it may have."]
 
 
 def test_it_asks_nobody_but_its_server(page):

@@ -11,11 +11,13 @@ function prettyJson(text) {
 
 const seconds = (ms) => `${(ms / 1000).toFixed(ms < 10000 ? 2 : 1)} s`;
 
-// The speed after the first tokens, as the time before them is the prompt's.
+// The speed after the first tokens, as the time before them is the prompt's. What comes in one burst
+// says when the network had it, not how fast it was written.
+const kBurstMs = 50;
 function speedOf(message) {
   const tokens = (message.usage?.completion_tokens ?? 0) - (message.firstTokens ?? 0);
   const took = message.lastAt - message.firstAt;
-  return tokens > 0 && took > 0 ? `${(1000 * tokens / took).toFixed(1)} tokens/s` : '';
+  return tokens > 0 && took >= kBurstMs ? `${(1000 * tokens / took).toFixed(1)} tokens/s` : '';
 }
 
 function statsOf(message) {
@@ -128,7 +130,8 @@ class AnswerView {
   labelThinking(now) {
     const ended = this.message.thoughtAt ?? (this.done && this.message.lastAt);
     const took = (ended ?? now) - this.message.firstAt;
-    const label = `${ended ? 'Thought for' : 'Thinking for'} ${(took / 1000).toFixed(1)} s`;
+    const time = took < kBurstMs ? 'briefly' : `for ${(took / 1000).toFixed(1)} s`;
+    const label = `${ended ? 'Thought' : 'Thinking'} ${time}`;
     if (label !== this.summary.textContent) this.summary.textContent = label;
   }
 
