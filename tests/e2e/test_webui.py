@@ -105,11 +105,11 @@ def test_a_talk_with_its_thinking_folded(page):
 
 
 def test_how_fast_it_is_is_said(page):
-    page.open(fields=json.dumps(ENDLESS | {"max_tokens": 300}))
+    page.open(fields=json.dumps(ENDLESS | {"max_tokens": 1000}))
     began = time.monotonic()
     page.ask("What is 2 + 2?")
-    all_over = 300 / (time.monotonic() - began)
-    said = float(re.match(r"300 tokens · (\d+\.\d) tokens/s · first after ", page.one(".stats").text)[1])
+    all_over = 1000 / (time.monotonic() - began)
+    said = float(re.match(r"1000 tokens · (\d+\.\d) tokens/s · first after ", page.one(".stats").text)[1])
     assert 0.9 * all_over < said < 20 * all_over
     assert page.texts(".note") == ["Cut off: the answer has as many tokens as it may have."]
 

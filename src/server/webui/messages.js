@@ -13,7 +13,7 @@ const seconds = (ms) => `${(ms / 1000).toFixed(ms < 10000 ? 2 : 1)} s`;
 
 // The speed after the first tokens, as the time before them is the prompt's. What comes in one burst
 // says when the network had it, not how fast it was written.
-const kBurstMs = 50;
+const kBurstMs = 250;
 function speedOf(message) {
   const tokens = (message.usage?.completion_tokens ?? 0) - (message.firstTokens ?? 0);
   const took = message.lastAt - message.firstAt;
@@ -130,7 +130,7 @@ class AnswerView {
   labelThinking(now) {
     const ended = this.message.thoughtAt ?? (this.done && this.message.lastAt);
     const took = (ended ?? now) - this.message.firstAt;
-    const time = took < kBurstMs ? 'briefly' : `for ${(took / 1000).toFixed(1)} s`;
+    const time = took < 50 ? 'briefly' : `for ${(took / 1000).toFixed(1)} s`;
     const label = `${ended ? 'Thought' : 'Thinking'} ${time}`;
     if (label !== this.summary.textContent) this.summary.textContent = label;
   }
