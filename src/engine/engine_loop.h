@@ -15,6 +15,7 @@
 #include "engine/messages.h"
 #include "engine/request_inbox.h"
 #include "scheduler/scheduler.h"
+#include "speculation/draft_depth.h"
 
 namespace fathom {
 
@@ -58,6 +59,10 @@ class EngineLoop {
   struct StepInFlight {
     uint64_t step = 0;
     std::vector<StepRow> rows;
+    // If drafts adapt:
+    int32_t decodes = 0;  // in the fullest group, about
+    DraftDepth::Choice drafts;
+    int64_t submitted_ns = 0;
   };
 
   void DrainInbox();
@@ -65,6 +70,8 @@ class EngineLoop {
   void EndNow(RequestId id, const Status& why);
   void EndThoseThatWaitTooLong();
   bool SubmitNext();
+  void ChooseDrafts(StepInFlight& step);
+  void JudgeDrafts(const StepInFlight& step, const StepResult& result);
   void AddMasks(StepPlans& plans) const;
   void FollowGrammar(const StepRow& row, RowResult& result);
   void ApplyOldest();
@@ -90,6 +97,8 @@ class EngineLoop {
   int64_t steps_ = 0;
   TokensOfSteps tokens_of_steps_;
   DraftStats drafts_;
+  std::optional<DraftDepth> draft_depth_;
+  int64_t last_result_ns_ = 0;
   // At the last log line, or when the work began after it.
   int64_t logged_ns_ = 0;
   int64_t logged_prompt_tokens_ = 0;
