@@ -173,6 +173,18 @@ def test_regenerate_and_edit(page):
     assert page.texts(".talk") == ["What is 5 + 4?"]
 
 
+@pytest.mark.parametrize("clipboard", ["own", "none"])
+def test_copy(page, clipboard):
+    """By the clipboard, and where a page has none: not this machine, and no TLS."""
+    if clipboard == "none":
+        page.run("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    page.ask("What is 17 + 25?")
+    page.one(".answer [aria-label='Copy this answer']").click()
+    assert eventually(lambda: page.one("#status").get_attribute("textContent") == "Copied")
+    page.one("#entry").send_keys(Keys.CONTROL, "v")
+    assert page.one("#entry").get_attribute("value") == "42"
+
+
 HOSTILE = [
     "<script>window.hacked = 1</script>",
     "<img src=x onerror='window.hacked = 1'>",

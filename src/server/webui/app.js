@@ -1,7 +1,9 @@
 // The talk that is shown, the answer that is being written, and what the buttons do.
 
 const kSaveEveryMs = 1000;
-const newTalk = () => ({id: crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`, title: '', messages: []});
+const newTalk = () => ({
+  id: `${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}`, title: '', messages: [],
+});
 
 let talk = newTalk();
 let views = [];      // of the talk's messages
@@ -65,7 +67,8 @@ function showTalk(shown) {
   for (const message of talk.messages) {
     const view = addView(message);
     if (message === answer?.message) continue;
-    if (message.role === 'assistant' && !message.fault) message.finish ??= 'stopped';  // by a reload
+    // By a reload.
+    if (message.role === 'assistant' && !message.fault) message.finish ??= 'stopped';
     view.finish();
   }
   awaitResults();
@@ -101,7 +104,6 @@ function say(text, at = talk.messages.length) {
   cutAt(at);
   const message = {role: 'user', content: text};
   talk.messages.push(message);
-  talk.title ||= titleOf(text);
   if (at === 0) talk.title = titleOf(text);
   addView(message);
   respond();
@@ -132,7 +134,9 @@ function showBusy() {
 
 // Asks for the next message of the talk, and shows it while it comes.
 async function respond() {
-  const message = {role: 'assistant', content: '', reasoning: '', calls: [], askedAt: performance.now()};
+  const message = {
+    role: 'assistant', content: '', reasoning: '', calls: [], askedAt: performance.now(),
+  };
   const asked = talk;
   const before = [...asked.messages];
   asked.messages.push(message);

@@ -1,5 +1,5 @@
-// Makes elements. Text is always text: nothing here, or in the files after it, makes HTML of a string
-// but markdown.js.
+// Makes elements. Text is always text: nothing here, or in the files after it, makes HTML of a
+// string but markdown.js.
 
 const byId = (id) => document.getElementById(id);
 
@@ -28,9 +28,22 @@ function announce(text) {
   byId('status').textContent = text;
 }
 
+// Browsers give pages a clipboard by TLS and on this machine alone.
+function copyWithoutTls(text) {
+  const focused = document.activeElement;
+  const area = element('textarea', {class: 'unseen'});
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  const copied = document.execCommand('copy');
+  area.remove();
+  focused.focus();
+  if (!copied) throw new Error('not copied');
+}
+
 async function copyText(text, from) {
   try {
-    await navigator.clipboard.writeText(text);
+    await (navigator.clipboard?.writeText(text) ?? copyWithoutTls(text));
     announce('Copied');
     const before = from.textContent;
     from.textContent = 'Copied';

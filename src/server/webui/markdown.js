@@ -1,9 +1,10 @@
-// Markdown to elements, safely: marked reads it, with HTML in it taken for text; DOMPurify lets only
-// the elements through that Markdown has; and the page's Content-Security-Policy would run nothing
-// that came through both.
+// Markdown to elements, safely: marked reads it, with HTML in it taken for text; DOMPurify lets
+// only the elements through that Markdown has; and the page's Content-Security-Policy would run
+// nothing that came through both.
 
-const kTags = ['a', 'b', 'blockquote', 'br', 'code', 'del', 'em', 'h1', 'h2', 'h3', 'h4', 'h5', 'h6',
-  'hr', 'i', 'li', 'ol', 'p', 'pre', 'span', 'strong', 'table', 'tbody', 'td', 'th', 'thead', 'tr', 'ul'];
+const kTags = ['a', 'b', 'blockquote', 'br', 'code', 'del', 'em', 'h1', 'h2', 'h3', 'h4', 'h5',
+  'h6', 'hr', 'i', 'li', 'ol', 'p', 'pre', 'span', 'strong', 'table', 'tbody', 'td', 'th', 'thead',
+  'tr', 'ul'];
 const kPurify = {
   ALLOWED_TAGS: kTags,
   ALLOWED_ATTR: ['href', 'title', 'class', 'start', 'align'],
@@ -50,7 +51,8 @@ function furnish(fragment) {
     link.rel = 'noopener noreferrer';
   }
   for (const table of fragment.querySelectorAll('table')) {
-    const frame = element('div', {class: 'wide', tabindex: '0', role: 'region', 'aria-label': 'Table'});
+    const frame = element('div',
+      {class: 'wide', tabindex: '0', role: 'region', 'aria-label': 'Table'});
     table.replaceWith(frame);
     frame.append(table);
   }
@@ -74,8 +76,9 @@ function renderMarkdown(text) {
   return toFragment(marked.lexer(text));
 }
 
-// A text that grows. Blocks before the last one can no longer change, and are made once; the last one
-// is made again, the less often the longer that takes, so that a fast model does not outrun the page.
+// A text that grows. Blocks before the last one can no longer change, and are made once; the last
+// one is made again, the less often the longer that takes, so that a fast model does not outrun the
+// page.
 class GrowingMarkdown {
   constructor(place) {
     this.live = element('div');

@@ -11,8 +11,8 @@ function prettyJson(text) {
 
 const seconds = (ms) => `${(ms / 1000).toFixed(ms < 10000 ? 2 : 1)} s`;
 
-// The speed after the first tokens, as the time before them is the prompt's. What comes in one burst
-// says when the network had it, not how fast it was written.
+// The speed after the first tokens, as the time before them is the prompt's. What comes in one
+// burst says when the network had it, not how fast it was written.
 const kBurstMs = 250;
 function speedOf(message) {
   const tokens = (message.usage?.completion_tokens ?? 0) - (message.firstTokens ?? 0);
@@ -42,10 +42,12 @@ class UserView {
   constructor(message, actions) {
     this.message = message;
     this.text = element('div', {class: 'said'}, message.content);
-    const edit = button('Edit', 'Edit this message, and drop what follows', () => this.edit(actions));
+    const edit = button('Edit', 'Edit this message, and drop what follows',
+      () => this.edit(actions));
     const copy = button('Copy', 'Copy this message', () => copyText(message.content, copy));
     this.foot = element('div', {class: 'foot'}, edit, copy);
-    this.root = element('article', {class: 'message user', 'aria-label': 'You'}, this.text, this.foot);
+    this.root = element('article', {class: 'message user', 'aria-label': 'You'}, this.text,
+      this.foot);
   }
 
   edit(actions) {
@@ -57,8 +59,9 @@ class UserView {
       this.foot.firstElementChild.focus();
     };
     const send = () => { if (area.value.trim()) actions.edit(area.value.trim()); };
-    const form = element('form', {class: 'edit', onsubmit: (event) => { event.preventDefault(); send(); }},
-      area, element('div', {class: 'buttons'}, button('Cancel', 'Leave it as it was', close),
+    const onsubmit = (event) => { event.preventDefault(); send(); };
+    const form = element('form', {class: 'edit', onsubmit}, area,
+      element('div', {class: 'buttons'}, button('Cancel', 'Leave it as it was', close),
         element('button', {type: 'submit', class: 'strong'}, 'Send again')));
     area.addEventListener('keydown', (event) => {
       if (event.key === 'Escape') close();
@@ -75,8 +78,9 @@ class UserView {
 
 class ToolView {
   constructor(message) {
-    this.root = element('article', {class: 'message tool', 'aria-label': `Result of ${message.name}`},
-      element('div', {class: 'label'}, `Result of ${message.name}`),
+    const label = `Result of ${message.name}`;
+    this.root = element('article', {class: 'message tool', 'aria-label': label},
+      element('div', {class: 'label'}, label),
       element('pre', {tabindex: '0'}, message.content));
   }
 
@@ -98,13 +102,16 @@ class AnswerView {
     this.calls = element('div', {class: 'calls'});
     this.note = element('p', {class: 'note', hidden: true});
     this.stats = element('span', {class: 'stats'});
-    this.toggle = button('Tokens', 'Show token by token', () => this.showTokens(this.tokenPlace.hidden));
+    this.toggle = button('Tokens', 'Show token by token',
+      () => this.showTokens(this.tokenPlace.hidden));
     this.toggle.hidden = true;
     this.toggle.setAttribute('aria-pressed', 'false');
     const copy = button('Copy', 'Copy this answer', () => copyText(message.content, copy));
-    const again = button('Regenerate', 'Answer again, and drop what follows', () => actions.again());
+    const again = button('Regenerate', 'Answer again, and drop what follows',
+      () => actions.again());
     this.foot = element('div', {class: 'foot'}, again, copy, this.toggle, this.stats);
-    this.root = element('article', {class: 'message answer', 'aria-label': 'Answer', 'aria-busy': 'true'},
+    this.root = element('article',
+      {class: 'message answer', 'aria-label': 'Answer', 'aria-busy': 'true'},
       this.thinking, this.text, this.tokenPlace, this.calls, this.note, this.foot);
     this.markdown = new GrowingMarkdown(this.text);
   }
@@ -170,10 +177,12 @@ class AnswerView {
   askForResults() {
     const areas = this.message.calls.map(({name}) => element('textarea',
       {'aria-label': `Result of ${name}`, placeholder: `What ${name} gives`, rows: '2'}));
-    this.calls.append(element('form', {class: 'results', onsubmit: (event) => {
+    const onsubmit = (event) => {
       event.preventDefault();
       this.actions.results(areas.map((area) => area.value));
-    }}, ...areas, element('button', {type: 'submit'}, areas.length > 1 ? 'Send results' : 'Send result')));
+    };
+    this.calls.append(element('form', {class: 'results', onsubmit}, ...areas,
+      element('button', {type: 'submit'}, areas.length > 1 ? 'Send results' : 'Send result')));
   }
 }
 

@@ -1,6 +1,7 @@
 // The dialog of settings, and the request that they make.
 
-const kNumbers = ['temperature', 'top_p', 'top_k', 'min_p', 'repetition_penalty', 'max_tokens', 'seed'];
+const kNumbers = ['temperature', 'top_p', 'top_k', 'min_p', 'repetition_penalty', 'max_tokens',
+  'seed'];
 
 let settings = store.settings();
 
@@ -22,7 +23,9 @@ const fieldsOf = (typed) => parseTyped(typed.fields, 'Further fields',
 
 // The body that asks for the next message of `messages`.
 function requestBody(messages, model) {
-  const body = {model, stream: true, stream_options: {include_usage: true, continuous_usage_stats: true}};
+  const body = {
+    model, stream: true, stream_options: {include_usage: true, continuous_usage_stats: true},
+  };
   const system = settings.system?.trim();
   body.messages = [...(system ? [{role: 'system', content: system}] : []), ...messages.map(toApi)];
   for (const name of kNumbers) {

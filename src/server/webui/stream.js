@@ -12,11 +12,13 @@ async function ask(path, key, body, signal) {
   if (key) headers.Authorization = `Bearer ${key}`;
   if (body) headers['Content-Type'] = 'application/json';
   const answer = await fetch(path, {
-    method: body ? 'POST' : 'GET', headers, body: body && JSON.stringify(body), signal, cache: 'no-store',
+    method: body ? 'POST' : 'GET', headers, body: body && JSON.stringify(body), signal,
+    cache: 'no-store',
   });
   if (answer.ok) return answer;
   const said = await answer.json().catch(() => null);
-  throw new ServerError(answer.status, said?.error?.message ?? `The server answered ${answer.status}.`);
+  throw new ServerError(answer.status,
+    said?.error?.message ?? `The server answered ${answer.status}.`);
 }
 
 const askJson = async (path, key) => (await ask(path, key)).json();

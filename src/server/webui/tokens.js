@@ -1,5 +1,5 @@
-// An answer token by token, each tinted by how likely it was; what else could have stood there is on a
-// card, for the mouse and for the keyboard (arrows go from token to token).
+// An answer token by token, each tinted by how likely it was; what else could have stood there is
+// on a card, for the mouse and for the keyboard (arrows go from token to token).
 
 const percent = (logprob) => `${(100 * Math.exp(logprob)).toFixed(1)} %`;
 const visible = (token) => token.replaceAll('\n', '↵\n');
