@@ -116,7 +116,6 @@ function giveResults({calls}, texts) {
     talk.messages.push(message);
     addView(message);
   });
-  for (const form of byId('messages').querySelectorAll('.results')) form.remove();
   respond();
 }
 
@@ -134,6 +133,7 @@ function showBusy() {
 
 // Asks for the next message of the talk, and shows it while it comes.
 async function respond() {
+  for (const form of byId('messages').querySelectorAll('.results')) form.remove();
   const message = {
     role: 'assistant', content: '', reasoning: '', calls: [], askedAt: performance.now(),
   };

@@ -27,7 +27,8 @@ function requestBody(messages, model) {
     model, stream: true, stream_options: {include_usage: true, continuous_usage_stats: true},
   };
   const system = settings.system?.trim();
-  body.messages = [...(system ? [{role: 'system', content: system}] : []), ...messages.map(toApi)];
+  body.messages = [...(system ? [{role: 'system', content: system}] : []),
+    ...messages.filter(saysSomething).map(toApi)];
   for (const name of kNumbers) {
     if (settings[name]) body[name] = Number(settings[name]);
   }

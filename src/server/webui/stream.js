@@ -73,6 +73,10 @@ function takeChunk(message, chunk, now) {
   if (choice.finish_reason) message.finish = choice.finish_reason;
 }
 
+// An answer that failed before its first word does not.
+const saysSomething = (message) =>
+  message.role !== 'assistant' || message.content !== '' || message.calls.length > 0;
+
 // What the talk says, in the API's words. Thinking is not sent back, as DeepSeek's API wants it.
 function toApi(message) {
   if (message.role === 'tool') {
