@@ -58,6 +58,8 @@ class EngineLoop {
   struct StepInFlight {
     uint64_t step = 0;
     std::vector<StepRow> rows;
+    std::vector<std::vector<RequestId>>
+        masked;  // of each group, those whose masks are not sent yet
   };
 
   void DrainInbox();
@@ -65,8 +67,9 @@ class EngineLoop {
   void EndNow(RequestId id, const Status& why);
   void EndThoseThatWaitTooLong();
   bool SubmitNext();
-  void AddMasks(StepPlans& plans) const;
-  void FollowGrammar(const StepRow& row, RowResult& result);
+  // Of the oldest step in flight: all tokens before it are known.
+  void SendMasks();
+  void FollowGrammars(const std::vector<StepRow>& rows, std::vector<RowResult>& results);
   void ApplyOldest();
   // Ends all, and the loop.
   void Fail(Status why);
@@ -90,6 +93,7 @@ class EngineLoop {
   int64_t steps_ = 0;
   TokensOfSteps tokens_of_steps_;
   DraftStats drafts_;
+  GrammarWorkers grammar_workers_;
   // At the last log line, or when the work began after it.
   int64_t logged_ns_ = 0;
   int64_t logged_prompt_tokens_ = 0;
