@@ -34,6 +34,6 @@ Status CheckGrammar(const GrammarSpec& spec);
 Status CheckSchema(std::string_view schema, bool strict);
 Status CheckPattern(std::string_view pattern, std::string_view where);
 Status CheckEbnf(std::string_view grammar);
-Status CheckStructuralTag(std::string_view tag);  // the schemas in it
+Status CheckStructuralTag(std::string_view tag);  // what stands in it
 
 }  // namespace fathom

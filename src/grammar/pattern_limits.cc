@@ -146,7 +146,8 @@ Status CheckGrammar(const GrammarSpec& spec) {
       return CheckSchema(spec.text, spec.strict);
     case GrammarKind::kRegex: return CheckPattern(spec.text, "the regular expression");
     case GrammarKind::kEbnf: return CheckEbnf(spec.text);
-    case GrammarKind::kStructuralTag: return CheckStructuralTag(spec.text);
+    case GrammarKind::kStructuralTag:
+    case GrammarKind::kCalls: return CheckStructuralTag(spec.text);
   }
   CHECK(false, "grammar kind {}", static_cast<int>(spec.kind));
 }

@@ -312,34 +312,7 @@ class SchemaChecker {
   std::vector<const json::value*> way_;
 };
 
-// `format`: a part of a structural tag.
-Status CheckFormat(json::value& format) {
-  json::object* object = format.if_object();
-  if (object == nullptr) return {};
-  if (object->contains("json_schema")) {
-    const std::string schema = json::serialize(object->at("json_schema"));
-    if (schema.size() > kMaxSchemaBytes) {
-      return InvalidArgument("a schema has {} bytes: at most {} are possible", schema.size(),
-                             kMaxSchemaBytes);
-    }
-    return CheckSchema(schema, /*strict=*/true);
-  }
-  if (json::value* content = object->if_contains("content")) return CheckFormat(*content);
-  json::value* elements = object->if_contains("elements");
-  if (elements == nullptr) return {};
-  for (json::value& element : elements->as_array()) TRY(CheckFormat(element));
-  return {};
-}
-
 }  // namespace
-
-Status CheckStructuralTag(std::string_view tag) {
-  constexpr size_t kAround = 16;  // levels of formats around a schema
-  boost::system::error_code error;
-  json::value root = json::parse(tag, error, {}, {.max_depth = kMaxSchemaDepth + kAround});
-  if (error || !root.is_object()) return InvalidArgument("a tool's schema is nested too deeply");
-  return CheckFormat(root.get_object()["format"]);
-}
 
 Status CheckSchema(std::string_view schema, bool strict) {
   boost::system::error_code error;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "grammar/grammar_limits.h"
+#include "grammar/structural_tag.h"
 #include "grammar/xgrammar_adapter.h"
 
 namespace fathom {
@@ -158,7 +159,7 @@ TEST(Xgrammar, MarkersAreTokensAndNoText) {
           {{"type": "json_schema", "json_schema": {{"type": "boolean"}}}},
           {{"type": "token", "token": {0}}}]}}}})",
       marker);
-  const auto grammar = Compile({GrammarKind::kStructuralTag, tag});
+  const auto grammar = Compile({GrammarKind::kCalls, tag});
   ASSERT_TRUE(grammar.ok()) << grammar.status().message();
   const auto state = *(*grammar)->Start();
   EXPECT_EQ(Allowed(*state), std::set<int32_t>{marker});
@@ -169,8 +170,47 @@ TEST(Xgrammar, MarkersAreTokensAndNoText) {
   EXPECT_EQ(Allowed(*state), std::set<int32_t>{Raw(kEos)});
   const size_t at = tag.find("boolean");
   const std::string bad = std::string(tag).replace(at - 9, 18, R"("not": {"type": 1}, "x": 1)");
-  EXPECT_EQ(Compile({GrammarKind::kStructuralTag, bad}).status().code(),
-            StatusCode::kInvalidArgument);
+  EXPECT_EQ(Compile({GrammarKind::kCalls, bad}).status().code(), StatusCode::kInvalidArgument);
+}
+
+// Free text, in which a marker begins what a schema holds; then the answer ends.
+TEST(Xgrammar, AMarkerInFreeTextBeginsASchema) {
+  const auto marker = static_cast<int32_t>(Vocabulary().tokens.size()) - 1;
+  const auto grammar = Compile({GrammarKind::kCalls, fmt::format(R"({{"format":
+      {{"type": "token_triggered_tags", "trigger_tokens": [{0}], "stop_after_first": true,
+        "tags": [{{"type": "tag", "begin": {{"type": "token", "token": {0}}},
+                   "content": {{"type": "json_schema", "json_schema": {{"type": "boolean"}}}},
+                   "end": {{"type": "token", "token": {0}}}}}]}}}})",
+                                                                 marker)});
+  ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+  for (const std::string text : {"", "free {1, \xc3\xa9"}) {
+    const auto state = *(*grammar)->Start();
+    for (const char c : text) ASSERT_TRUE(*state->Accept(ByteToken(c))) << c;
+    const std::set<int32_t> allowed = Allowed(*state);
+    EXPECT_TRUE(allowed.contains(Raw(kEos)) && allowed.contains(Raw(ByteToken('a'))));
+    EXPECT_TRUE(allowed.contains(marker));
+    EXPECT_FALSE(allowed.contains(Raw(kSpecial)));
+    ASSERT_TRUE(*state->Accept(TokenId{marker}));
+    EXPECT_EQ(Allowed(*state).contains(Raw(ByteToken('a'))), false);
+    for (const char c : std::string("true")) ASSERT_TRUE(*state->Accept(ByteToken(c))) << c;
+    ASSERT_TRUE(*state->Accept(TokenId{marker}));
+    EXPECT_EQ(Allowed(*state), std::set<int32_t>{Raw(kEos)});
+  }
+}
+
+// A request's own tag, in whose free text no marker is.
+TEST(Xgrammar, StructuralTagsOfRequests) {
+  const auto read = ReadStructuralTag(R"({"triggers": ["<f="], "structures": [
+      {"begin": "<f=a>", "schema": {"type": "boolean"}, "end": "</f>"},
+      {"begin": "<f=b>", "schema": {"enum": [1, 2]}, "end": "</f>"}]})");
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  const GrammarSpec spec = {GrammarKind::kStructuralTag, *read};
+  ExpectMatches(spec, {"", "so: <f=a>true</f> and <f=b>2</f>.", "a < f"},
+                {"<f=a>1</f>", "<f=c>1</f>", "<f=a>true"});
+  const auto state = *(*Compile(spec))->Start();
+  const auto marker = static_cast<int32_t>(Vocabulary().tokens.size()) - 1;
+  EXPECT_FALSE(Allowed(*state).contains(marker));
+  EXPECT_FALSE(Allowed(*state).contains(Raw(kSpecial)));
 }
 
 // What the compiler would leave out with a warning, and what it throws at, is refused.
