@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "grammar/ebnf_pattern.h"
 #include "grammar/grammar_limits.h"
 
 namespace {
@@ -49,6 +50,7 @@ class Warnings {
   ~Warnings() { warnings = nullptr; }
   Warnings(const Warnings&) = delete;
   const std::string& text() const { return text_; }
+  void Forget() { text_.clear(); }
 
  private:
   std::string text_;
@@ -127,7 +129,33 @@ class XgrammarGrammar final : public Grammar {
   const std::vector<TokenId> barred_;
 };
 
-xgrammar::CompiledGrammar Compile(xgrammar::GrammarCompiler& compiler, const GrammarSpec& spec) {
+// One automaton for a whole pattern, whose masks take some microseconds: nothing in them depends on
+// what stands around a rule. Nothing where xgrammar makes none.
+std::optional<xgrammar::CompiledGrammar> CompileWhole(xgrammar::GrammarCompiler& compiler,
+                                                      std::string_view pattern, Warnings& warned) {
+  std::string quoted;
+  for (const char c : pattern) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c == '\n' ? "\\n" : c == '\r' ? "\\r" : c == '\t' ? "\\t" : std::string(1, c);
+  }
+  std::optional<xgrammar::CompiledGrammar> compiled;
+  try {
+    compiled = compiler.CompileGrammar("root ::= Regex(\"" + quoted + "\")");
+  } catch (const std::exception&) {
+  }
+  if (!warned.text().empty()) compiled.reset();
+  warned.Forget();
+  return compiled;
+}
+
+xgrammar::CompiledGrammar Compile(xgrammar::GrammarCompiler& compiler, const GrammarSpec& spec,
+                                  Warnings& warned) {
+  std::optional<std::string> pattern;
+  if (spec.kind == GrammarKind::kRegex) pattern = spec.text;
+  if (spec.kind == GrammarKind::kEbnf) pattern = PatternOfEbnf(spec.text);
+  if (pattern) {
+    if (auto whole = CompileWhole(compiler, *pattern, warned)) return *std::move(whole);
+  }
   switch (spec.kind) {
     case GrammarKind::kJsonObject:
       return compiler.CompileJSONSchema(R"({"type": "object"})", /*any_whitespace=*/true,
@@ -177,14 +205,14 @@ GrammarCompiler::Compile MakeXgrammarCompile(GrammarVocabulary vocabulary) {
   };
   return [lazy = std::make_shared<Lazy>(std::move(vocabulary))](
              const GrammarSpec& spec) -> Result<std::shared_ptr<const Grammar>> {
-    const Warnings warned;
+    Warnings warned;
     const int32_t size = lazy->vocabulary.size;
     try {
       const xgrammar::TokenizerInfo& info = lazy->Info();
       // Neither threads nor a cache of its own: both are GrammarCompiler's.
       xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
-      auto grammar = std::make_shared<XgrammarGrammar>(fathom::Compile(compiler, spec), size,
-                                                       BarredFrom(spec, lazy->vocabulary));
+      auto grammar = std::make_shared<XgrammarGrammar>(fathom::Compile(compiler, spec, warned),
+                                                       size, BarredFrom(spec, lazy->vocabulary));
       if (!warned.text().empty()) {
         return InvalidArgument("an answer could not be held to it: {}", warned.text());
       }

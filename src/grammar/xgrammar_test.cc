@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "grammar/ebnf_pattern.h"
 #include "grammar/grammar_limits.h"
 #include "grammar/structural_tag.h"
 #include "grammar/xgrammar_adapter.h"
@@ -97,10 +98,42 @@ TEST(Xgrammar, Schema) {
 
 TEST(Xgrammar, RegexChoicesAndEbnf) {
   ExpectMatches({GrammarKind::kRegex, "[a-c]{2,3}(-\\d+)?"}, {"ab", "abc-7"}, {"a", "abca", "ab-"});
+  ExpectMatches({GrammarKind::kRegex, "^(?:\\w+\\s\\.[^\\d\\n]?)*?x.$"},
+                {"xx", "ab .cx\n", "a .b_\t.-x\u00e9"}, {"x", "ab c.x-", "a .1xx", "a.xx"});
+  ExpectMatches({GrammarKind::kRegex, "a|b{0}c|\"\\\\|[\\\\\"\\]]{2}"},
+                {"a", "c", "\"\\", "]\"", "\\\\"}, {"b", "ac", "]", "bc"});
   ExpectMatches({GrammarKind::kRegex, RegexOfChoices({"yes", "no.", "(a|b)*", "ü\n-/"})},
                 {"yes", "no.", "(a|b)*", "ü\n-/"}, {"nox", "a", "", "yesno."});
   ExpectMatches({GrammarKind::kEbnf, "root ::= \"(\" root \")\" | \"x\""}, {"x", "((x))"},
                 {"(x", "xx"});
+}
+
+// Patterns become one automaton where they can, grammars without recursion too: the same texts
+// match as in a grammar of several rules, which a rule that is never used forces.
+TEST(Xgrammar, OneAutomatonMatchesWhatRulesDo) {
+  const std::vector<std::string> texts = {
+      "",        "a",   "ab",  "abc",  "aab",  "abab",  "b",     "ba",  "a b",
+      "ab cd e", "a-7", "-7",  "x\ny", "x.y",  "xzy",   "\"q\"", "[c]", "a\\b",
+      "é",       "éé",  "aé",  "yes",  "no",   "a  b",  "AB",    "a1",  "1.5",
+      "a/b",     "(a)", "{a}", "a|b",  "a\tb", "axxxb", "axb",   "^",   "$"};
+  for (const char* rules :
+       {"root ::= (word \" \")* word\nword ::= [a-z]+", "root ::= \"a\" | \"ab\" \"c\"?",
+        "root ::= \"ab\"{1,2} # twice\n", "root ::= x | y\nx ::= \"yes\"\ny ::= [^a-z\\n]+ \"7\"",
+        "root ::= \"a\" \"\" \"b\"", "root ::= (\"a\" | \"\") \"b\"",
+        "root ::= \"a\\\\b\" | \"\\\"q\\\"\"",
+        "root ::= \"(a)\" | \"{a}\" | \"a|b\" | \"x.y\" | \"^\" | \"$\" | \"a/b\" | \"[c]\"",
+        "root ::= \"é\"+ | \"x\" [\\n.] \"y\" | \"a\\tb\"", "root ::= \"a\" [x-z]{2,} \"b\"",
+        "root ::= [^\\]\\-]"}) {
+    ASSERT_TRUE(PatternOfEbnf(rules).has_value()) << rules;
+    const auto one = Compile({GrammarKind::kEbnf, rules});
+    const auto several =
+        Compile({GrammarKind::kEbnf, std::string(rules) + "\nunused ::= \"\\x41\""});
+    ASSERT_TRUE(one.ok()) << rules << one.status().message();
+    ASSERT_TRUE(several.ok()) << rules << several.status().message();
+    for (const std::string& text : texts) {
+      EXPECT_EQ(Matches(**one, text), Matches(**several, text)) << rules << " of " << text;
+    }
+  }
 }
 
 TEST(Xgrammar, TokensOfSeveralBytesAndSpecialOnes) {
