@@ -198,7 +198,6 @@ std::optional<std::string> PatternOfEbnf(std::string_view grammar) {
   Inliner inliner;
   if (!lexemes || !inliner.Read(*lexemes)) return std::nullopt;
   std::optional<std::string> pattern = inliner.Expand("root");
-  if (!pattern || !CheckPattern(*pattern, "").ok()) return std::nullopt;
   return pattern;
 }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <charconv>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "grammar/grammar_limits.h"
@@ -20,11 +21,16 @@ class PatternMeter {
     return CheckSize(groups_.front().size + groups_.front().last);
   }
 
+  // Repetitions whose number is open, each as often as the counted ones around it ask for.
+  int64_t choices() const { return groups_.front().choices + groups_.front().last_choices; }
+
  private:
   // What stands between parentheses: its last atom may still be repeated.
   struct Group {
     int64_t size = 0;
     int64_t last = 0;
+    int64_t choices = 0;  // choices() of them
+    int64_t last_choices = 0;
   };
 
   Status Step() {
@@ -43,11 +49,14 @@ class PatternMeter {
       return InvalidArgument("{} nests parentheses more than {} deep", where_, kMaxPatternDepth);
     }
     if (c == ')' && groups_.size() > 1) {
-      const int64_t size = groups_.back().size + groups_.back().last;
+      const Group closed = groups_.back();
       groups_.pop_back();
-      return Take(size);
+      TRY(Take(closed.size + closed.last));
+      groups_.back().last_choices = closed.choices + closed.last_choices;
+      return {};
     }
     if (c == '\\' && at_ < text_.size()) ++at_;
+    groups_.back().last_choices += c == '*' || c == '+' || c == '?';
     if (c == '*' || c == '+' || c == '?' || c == '|') return {};
     if (ebnf_ && (c == ' ' || c == '\n')) return {};
     return Take(1);
@@ -57,6 +66,7 @@ class PatternMeter {
     Group& group = groups_.back();
     group.size += group.last;
     group.last = std::max<int64_t>(atom, 1);
+    group.choices += std::exchange(group.last_choices, 0);
     return CheckSize(group.size + group.last);
   }
 
@@ -99,6 +109,8 @@ class PatternMeter {
     }
     Group& group = groups_.back();
     group.last *= most;
+    const bool open = inside.find(',') != inside.npos;
+    group.last_choices = group.last_choices * most + (open ? most : 0);
     return CheckSize(group.size + group.last);
   }
 
@@ -131,6 +143,13 @@ Status CheckBytes(std::string_view text, size_t most, std::string_view where) {
 Status CheckPattern(std::string_view pattern, std::string_view where) {
   TRY(CheckBytes(pattern, kMaxPatternBytes, where));
   return PatternMeter(pattern, where, /*ebnf=*/false).Measure();
+}
+
+bool IsSmallAutomaton(std::string_view pattern) {
+  constexpr int64_t kMostCharacters = 2000, kMostChoices = 20;
+  PatternMeter meter(pattern, "", /*ebnf=*/false);
+  return meter.Measure().ok() && meter.choices() <= kMostChoices &&
+         pattern.size() <= kMostCharacters;
 }
 
 Status CheckEbnf(std::string_view grammar) {

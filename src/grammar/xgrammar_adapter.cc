@@ -153,7 +153,7 @@ xgrammar::CompiledGrammar Compile(xgrammar::GrammarCompiler& compiler, const Gra
   std::optional<std::string> pattern;
   if (spec.kind == GrammarKind::kRegex) pattern = spec.text;
   if (spec.kind == GrammarKind::kEbnf) pattern = PatternOfEbnf(spec.text);
-  if (pattern) {
+  if (pattern && IsSmallAutomaton(*pattern)) {
     if (auto whole = CompileWhole(compiler, *pattern, warned)) return *std::move(whole);
   }
   switch (spec.kind) {
