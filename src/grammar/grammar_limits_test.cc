@@ -118,6 +118,17 @@ TEST(GrammarLimits, Patterns) {
   ExpectRefused(CheckPattern("(a{1000}){1,}b{9000}c{1000}", "it"), "too large");
   ExpectRefused(CheckPattern("a{99999999999999999999}", "it"), "at most");
   ExpectRefused(CheckPattern(std::string("a\0b", 3), "it"), "U+0000");
+  for (const char* pattern :
+       {"^[a-z]{1,200}$", "^(\\d{1,3}\\.){3}\\d{1,3}$", "(a|bc*){1,90}", "(a+b*)*"}) {
+    EXPECT_TRUE(CheckSchemaPattern(pattern, "it").ok()) << pattern;
+  }
+  ExpectRefused(CheckSchemaPattern("^(\\w{1,17} ?){1,17}$", "it"),
+                "repeats what is itself repeated");
+  ExpectRefused(CheckSchemaPattern("(((a?){5}){5}){5}", "it"), "125 times in all");
+  const std::string choices = "a?b*c+(d{2,4})";  // seven
+  EXPECT_TRUE(IsSmallAutomaton(choices + choices + "e{6}e{0,6}"));
+  EXPECT_FALSE(IsSmallAutomaton(choices + choices + "e{6}e{0,7}"));
+  EXPECT_FALSE(IsSmallAutomaton("(" + choices + "){3}"));
   ExpectRefused(CheckEbnf("root ::= (\"0123456789\"){9999} \"x\""), "too large");
   EXPECT_TRUE(CheckEbnf("# (((((((((((((((((((((((((((((((((((((((\nroot ::= \"(\" [(]{3}").ok());
 }

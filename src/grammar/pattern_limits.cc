@@ -23,6 +23,8 @@ class PatternMeter {
 
   // Repetitions whose number is open, each as often as the counted ones around it ask for.
   int64_t choices() const { return groups_.front().choices + groups_.front().last_choices; }
+  // The most of those that a counted repetition multiplies.
+  int64_t nested() const { return nested_; }
 
  private:
   // What stands between parentheses: its last atom may still be repeated.
@@ -110,7 +112,9 @@ class PatternMeter {
     Group& group = groups_.back();
     group.last *= most;
     const bool open = inside.find(',') != inside.npos;
-    group.last_choices = group.last_choices * most + (open ? most : 0);
+    group.last_choices *= most;
+    if (most > 1) nested_ = std::max(nested_, group.last_choices);
+    if (open) group.last_choices += most;
     return CheckSize(group.size + group.last);
   }
 
@@ -126,6 +130,7 @@ class PatternMeter {
   const std::string_view text_, where_;
   const bool ebnf_;
   size_t at_ = 0;
+  int64_t nested_ = 0;
   std::vector<Group> groups_ = std::vector<Group>(1);
 };
 
@@ -143,6 +148,16 @@ Status CheckBytes(std::string_view text, size_t most, std::string_view where) {
 Status CheckPattern(std::string_view pattern, std::string_view where) {
   TRY(CheckBytes(pattern, kMaxPatternBytes, where));
   return PatternMeter(pattern, where, /*ebnf=*/false).Measure();
+}
+
+Status CheckSchemaPattern(std::string_view pattern, std::string_view where) {
+  constexpr int64_t kMostNested = 100;
+  TRY(CheckPattern(pattern, where));
+  PatternMeter meter(pattern, where, /*ebnf=*/false);
+  TRY(meter.Measure());
+  if (meter.nested() <= kMostNested) return {};
+  return InvalidArgument("{} repeats what is itself repeated: {} times in all, and {} are possible",
+                         where, meter.nested(), kMostNested);
 }
 
 bool IsSmallAutomaton(std::string_view pattern) {

@@ -90,7 +90,7 @@ class SchemaChecker {
       }
       for (const auto& [name, one] : *named) {
         const std::string place = fmt::format("{}/{}/{}", at, key, std::string_view(name));
-        if (key == "patternProperties") TRY(CheckPattern(name, place));
+        if (key == "patternProperties") TRY(CheckSchemaPattern(name, place));
         TRY(Check(one, place));
       }
     }
@@ -134,8 +134,9 @@ class SchemaChecker {
       }
     }
     const json::value* pattern = schema.if_contains("pattern");
-    return pattern == nullptr ? Status()
-                              : CheckPattern(pattern->get_string(), fmt::format("{}/pattern", at));
+    return pattern == nullptr
+               ? Status()
+               : CheckSchemaPattern(pattern->get_string(), fmt::format("{}/pattern", at));
   }
 
   // Beside such a keyword the compiler reads no other.

@@ -162,7 +162,7 @@ Status CheckFormat(const json::value& format) {
     return CheckSchema(text, /*strict=*/true);
   }
   if (const json::value* pattern = object->if_contains("pattern")) {
-    return CheckPattern(std::string_view(pattern->as_string()), "a pattern");
+    return CheckSchemaPattern(std::string_view(pattern->as_string()), "a pattern");
   }
   if (const json::value* grammar = object->if_contains("grammar")) {
     return CheckEbnf(std::string_view(grammar->as_string()));
