@@ -13,6 +13,7 @@ void AddGenerate(CLI::App& app, int& exit_code);
 void AddInspect(CLI::App& app, int& exit_code);
 void AddPlan(CLI::App& app, int& exit_code);
 void AddVerify(CLI::App& app, int& exit_code);
+void AddCompare(CLI::App& app, int& exit_code);
 void AddBench(CLI::App& app, int& exit_code);
 
 }  // namespace fathom

@@ -243,12 +243,14 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
   command
       .add_option("--speculative-config", s.speculative_config,
                   "Guess tokens ahead and verify them together, without changing a bit of the "
-                  "answer: '{\"method\": \"ngram\", \"num_speculative_tokens\": 4}', with "
-                  "prompt_lookup_min and prompt_lookup_max, guesses that the text repeats itself")
+                  "answer: method mtp, the default of models that have a draft layer, asks that "
+                  "layer; '{\"method\": \"ngram\", \"num_speculative_tokens\": 4}', with "
+                  "prompt_lookup_min and prompt_lookup_max, guesses that the text repeats itself. "
+                  "Without num_speculative_tokens there are up to 3, as many as pay")
       ->type_name("JSON")
       ->group(group);
   command
-      .add_flag("--no-speculation", s.no_speculation, "As if --speculative-config were not given")
+      .add_flag("--no-speculation", s.no_speculation, "No drafts: a draft layer is not even read")
       ->group(group);
   AddDummyFlags(command, settings);
 }

@@ -143,6 +143,12 @@ Result<std::optional<ChatTemplate>> ParseChatTemplate(const EngineSettings& s,
   return std::optional(*std::move(parsed));
 }
 
+Result<Speculation> SpeculationOf(const EngineSettings& s, const ModelConfig& config) {
+  if (s.no_speculation) return Speculation();
+  if (s.speculative_config.empty()) return Speculation::Default(config.num_mtp_layers);
+  return ParseSpeculation(s.speculative_config);
+}
+
 }  // namespace
 
 Result<ModelConfig> DummyConfig(const EngineSettings& s) {
@@ -163,7 +169,7 @@ Result<ModelConfig> DummyConfig(const EngineSettings& s) {
   }
   if (s.num_layers > 0) {
     config.num_layers = s.num_layers;
-    config.num_mtp_layers = 0;
+    if (s.speculative_config.empty()) config.num_mtp_layers = 0;
   }
   if (s.dtype != "auto") config.fp8 = s.dtype == "fp8";
   return config;
@@ -171,9 +177,6 @@ Result<ModelConfig> DummyConfig(const EngineSettings& s) {
 
 Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback on_output) {
   settings.FillDefaults();
-  if (!settings.no_speculation) {
-    settings.speculation = TRY(ParseSpeculation(settings.speculative_config));
-  }
   // As vLLM has it: they are read as they are.
   const bool stored_fp8 = settings.quantization == "fp8";
   if (stored_fp8) settings.quantization = "none";
@@ -182,6 +185,7 @@ Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback 
   Checkpoint checkpoint = TRY(OpenCheckpoint(settings));
   for (const std::string& warning : checkpoint.warnings()) LOG_WARNING("{}", warning);
   loaded.config = checkpoint.config();
+  settings.speculation = TRY(SpeculationOf(settings, loaded.config));
   if (stored_fp8 && !loaded.config.fp8) {
     return InvalidArgument(
         "--quantization fp8: {} is not stored in FP8, and fathom makes int8 or int4 weights",
@@ -200,7 +204,8 @@ Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback 
       {.limits = settings,
        .kv_cache = TRY(ParseKvCacheDType(settings.kv_cache_dtype)),
        .quantized = TRY(ParseQuantization(settings.quantization)),
-       .synthetic_routing = TRY(MakeSyntheticRouting(settings.synthetic_routing, loaded.config))},
+       .synthetic_routing = TRY(MakeSyntheticRouting(settings.synthetic_routing, loaded.config)),
+       .synthetic_acceptance = settings.synthetic_acceptance},
       [&](uint64_t done, uint64_t total) { progress.Show(done, total); }, std::move(on_output)));
   loaded.models = std::move(assembled.models);
   loaded.clock = std::move(assembled.clock);

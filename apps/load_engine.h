@@ -25,6 +25,7 @@ struct EngineSettings : BackendSettings, EngineLimits {
   std::string config_preset;         // dummy weights: PresetConfig, instead of the folder's config
   std::string dtype = "auto";        // dummy weights: "fp8" or "bf16"; "auto": as the config says
   std::string synthetic_routing;     // "uniform", "zipf", a file's name, or empty: the router's
+  double synthetic_acceptance = -1;  // the share of drafts that stand by chance; negative: none
   int32_t num_layers = 0;            // dummy weights: only the first so many layers; 0: all
   std::string speculative_config;    // ParseSpeculation
   bool no_speculation = false;

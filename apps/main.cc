@@ -78,6 +78,7 @@ int main(int argc, char** argv) {
   fathom::AddInspect(app, exit_code);
   fathom::AddPlan(app, exit_code);
   fathom::AddVerify(app, exit_code);
+  fathom::AddCompare(app, exit_code);
   fathom::AddBench(app, exit_code);
   if (argc == 1) {
     std::cerr << app.help();

@@ -41,7 +41,14 @@ Status Fill(const json::object& given, Speculation* speculation) {
     }
   }
   if (speculation->method == Speculation::Method::kNone) {
-    return InvalidArgument("method is missing: fathom has \"ngram\"");
+    return InvalidArgument("method is missing: fathom has \"mtp\" and \"ngram\"");
+  }
+  if (speculation->method == Speculation::Method::kMtp && (least || most)) {
+    return InvalidArgument("prompt_lookup_min and prompt_lookup_max are for method \"ngram\"");
+  }
+  if (speculation->num_tokens == 0 && !given.contains("num_speculative_tokens")) {
+    speculation->num_tokens = Speculation::kAdaptsUpTo;
+    speculation->adapts = true;
   }
   speculation->lookup_min = least.value_or(most.value_or(kDefaultLookup));
   speculation->lookup_max = most.value_or(speculation->lookup_min);
@@ -52,7 +59,6 @@ Status Fill(const json::object& given, Speculation* speculation) {
 
 Result<Speculation> ParseSpeculation(const std::string& text) {
   Speculation speculation;
-  if (text.empty()) return speculation;
   boost::system::error_code error;
   const json::value value = json::parse(text, error);
   if (error || !value.is_object()) {

@@ -74,6 +74,24 @@ void AddMlp(const WorkShape& step, const ModelConfig& c, int layer, Tally& tally
   tally.linear_operations += of_experts;
 }
 
+void AddHead(const WorkShape& step, const ModelConfig& c, Tally& tally) {
+  tally.bytes += kFloat * c.hidden_size;  // the final norm
+  tally.Matrix(double{1} * c.vocab_size * c.hidden_size, tally.widths.head,
+               static_cast<double>(step.rows * step.logit_vectors));
+}
+
+// With what so many layers read and write of the cache.
+StepWork WorkOfLayers(const WorkShape& step, double layers, const Tally& tally,
+                      const KvFormat& kv) {
+  const double position = static_cast<double>(kv.page_bytes()) / kPageTokens;
+  const double rows = static_cast<double>(step.rows), tokens = static_cast<double>(step.tokens);
+  return {.weight_bytes = tally.bytes,
+          .cache_read_bytes = layers * rows * step.context * position,
+          .cache_written_bytes = layers * rows * tokens * position,
+          .operations = tally.operations,
+          .linear_operations = tally.linear_operations};
+}
+
 }  // namespace
 
 double ExpectedExperts(int64_t experts, int64_t topk, int64_t tokens) {
@@ -83,23 +101,42 @@ double ExpectedExperts(int64_t experts, int64_t topk, int64_t tokens) {
 
 StepWork WorkOf(const WorkShape& step, const ModelConfig& config, const WeightWidths& widths,
                 const KvFormat& kv) {
-  const double rows = static_cast<double>(step.rows), tokens = static_cast<double>(step.tokens);
-  const double hidden = config.hidden_size, layers = config.num_layers;
+  const double tokens = static_cast<double>(step.rows * step.tokens);
   Tally tally{.widths = widths};
-  tally.bytes += rows * tokens * hidden * widths.embedding;
+  tally.bytes += tokens * config.hidden_size * widths.embedding;
   for (int layer = 0; layer < config.num_layers; ++layer) {
     AddAttention(step, config, tally);
     AddMlp(step, config, layer, tally);
   }
-  tally.bytes += kFloat * hidden;  // the final norm
-  tally.Matrix(config.vocab_size * hidden, widths.head, rows);
+  AddHead(step, config, tally);
+  return WorkOfLayers(step, config.num_layers, tally, kv);
+}
 
-  const double position = static_cast<double>(kv.page_bytes()) / kPageTokens;
-  return {.weight_bytes = tally.bytes,
-          .cache_read_bytes = layers * rows * step.context * position,
-          .cache_written_bytes = layers * rows * tokens * position,
-          .operations = tally.operations,
-          .linear_operations = tally.linear_operations};
+StepWork WorkWithDrafts(WorkShape step, int64_t drafts, const ModelConfig& config,
+                        const WeightWidths& widths, const KvFormat& kv) {
+  step.tokens = step.logit_vectors = 1 + drafts;
+  StepWork work = WorkOf(step, config, widths, kv);
+  step.logit_vectors = 1;
+  for (int64_t i = 0; i < drafts; ++i) {
+    const double tokens = static_cast<double>(step.rows * step.tokens);
+    const double hidden = config.hidden_size;
+    Tally tally{.widths = widths};
+    tally.bytes += tokens * hidden * widths.embedding + 2 * kFloat * hidden;  // and its norms
+    tally.Linear(2 * hidden * hidden, tokens);                                // eh_proj
+    AddAttention(step, config, tally);
+    AddMlp(step, config, config.num_layers, tally);
+    AddHead(step, config, tally);
+    const StepWork layer = WorkOfLayers(step, 1, tally, kv);
+    work.weight_bytes += layer.weight_bytes;
+    work.cache_read_bytes += layer.cache_read_bytes;
+    work.cache_written_bytes += layer.cache_written_bytes;
+    work.operations += layer.operations;
+    work.linear_operations += layer.linear_operations;
+    step.context = i == 0 ? step.context + static_cast<double>(step.tokens) : step.context + 1;
+    step.tokens = 1;
+    step.experts = 0;
+  }
+  return work;
 }
 
 }  // namespace fathom

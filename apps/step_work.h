@@ -18,10 +18,11 @@ struct WeightWidths {
 };
 
 // `rows` requests that compute `tokens` each, after `context` positions that are cached. Every row
-// samples.
+// samples one, or `logit_vectors`.
 struct WorkShape {
   int64_t rows = 1;
   int64_t tokens = 1;
+  int64_t logit_vectors = 1;
   double context = 0;     // a mean over rows and steps may be a fraction
   bool absorbed = false;  // the form of MLA: one for all tokens, though a prompt's may differ
   double experts = 0;     // drawn by at least one token of a layer; 0: as ExpectedExperts
@@ -37,9 +38,15 @@ struct StepWork {
   double bytes() const { return weight_bytes + cache_read_bytes + cache_written_bytes; }
 };
 
-// MTP layers are no part of a step. Activations are not counted: they stay in caches.
+// MTP layers are no part of a step but behind decodes with drafts. Activations are not counted:
+// they stay in caches.
 StepWork WorkOf(const WorkShape& step, const ModelConfig& config, const WeightWidths& widths,
                 const KvFormat& kv);
+
+// Of decodes that verify `drafts` each, and have the draft layer propose as many: it goes over the
+// step's tokens, then over one of each row for every further draft. REQUIRES: drafts >= 1.
+StepWork WorkWithDrafts(WorkShape step, int64_t drafts, const ModelConfig& config,
+                        const WeightWidths& widths, const KvFormat& kv);
 
 // How many of `experts` are drawn by at least one of `tokens`, each of which draws `topk` different
 // ones, all equally likely: n (1 - (1 - k / n)^t).

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -32,7 +35,7 @@ using boost::system::error_code;
 namespace {
 
 constexpr size_t kMaxErrorBytes = 4096;  // of a refusal's body
-constexpr size_t kMaxReplyBytes = size_t{1} << 20;
+constexpr size_t kMaxMetricsBytes = size_t{4} << 20;
 constexpr uint64_t kMaxStreamBytes = uint64_t{1} << 30;
 constexpr size_t kReadBytes = size_t{64} << 10;
 
@@ -41,7 +44,6 @@ std::string Text(const json::value& value) {
   return text == nullptr ? json::serialize(value) : std::string(text->data(), text->size());
 }
 
-// {"error": {"message": ...}}, or what else a server may say.
 std::string ErrorMessage(const json::object& reply) {
   const json::value* error = reply.if_contains("error");
   if (error == nullptr) error = reply.if_contains("detail");
@@ -49,12 +51,6 @@ std::string ErrorMessage(const json::object& reply) {
   const json::object* fields = error->if_object();
   const json::value* message = fields == nullptr ? nullptr : fields->if_contains("message");
   return Text(message == nullptr ? *error : *message);
-}
-
-std::string ErrorMessage(const std::string& body) {
-  error_code error;
-  const json::value reply = json::parse(body, error);
-  return error || !reply.is_object() ? body : ErrorMessage(reply.as_object());
 }
 
 // Whether a choice of a chunk brings something that was generated.
@@ -163,11 +159,16 @@ class AnswerReader {
 
 }  // namespace
 
+std::string ErrorMessage(const std::string& body) {
+  error_code error;
+  const json::value reply = json::parse(body, error);
+  return error || !reply.is_object() ? body : ErrorMessage(reply.as_object());
+}
+
 Result<Target> Target::Parse(const std::string& base_url) {
   constexpr std::string_view kScheme = "http://";
   if (!base_url.starts_with(kScheme)) {
-    return InvalidArgument("--base-url {}: it must begin with http:// (https is not supported)",
-                           base_url);
+    return InvalidArgument("{}: it must begin with http:// (https is not supported)", base_url);
   }
   Target target;
   std::string_view rest = std::string_view(base_url).substr(kScheme.size());
@@ -187,8 +188,20 @@ Result<Target> Target::Parse(const std::string& base_url) {
     target.host = target.host.substr(1, target.host.size() - 2);
   }
   if (target.host.empty() || target.port.empty()) {
-    return InvalidArgument("--base-url {}: it is not http://HOST:PORT", base_url);
+    return InvalidArgument("{}: it is not http://HOST:PORT", base_url);
   }
+  return target;
+}
+
+Result<Target> Target::Resolve(const std::string& base_url, const std::string& api_key,
+                               double timeout_s) {
+  Target target = TRY(Parse(base_url));
+  target.api_key = api_key;
+  target.timeout_ms = static_cast<int>(timeout_s * 1000);
+  asio::io_context io;
+  error_code error;
+  target.addresses = asio::ip::tcp::resolver(io).resolve(target.host, target.port, error);
+  if (error) return Unavailable("{}: {}", base_url, error.message());
   return target;
 }
 
@@ -282,19 +295,41 @@ asio::awaitable<RequestRecord> BenchClient::Generate(const std::string& path,
   co_return record;
 }
 
-asio::awaitable<Result<std::string>> BenchClient::Get(const std::string& path) {
-  std::string body;
-  const std::string text = Head("GET", path, 0);
+asio::awaitable<Result<HttpReply>> BenchClient::Fetch(const HttpRequest& request) {
+  HttpReply reply;
+  bool fits = true;
+  const std::string_view method = request.body.empty() ? "GET" : "POST";
+  const std::string text = Head(method, request.path, request.body.size()) + request.body;
   const OnBody on_body = [&](int, std::string_view bytes) {
-    body += bytes;
-    return body.size() < kMaxReplyBytes;
+    fits = reply.body.size() + bytes.size() <= request.max_bytes;
+    if (fits) reply.body += bytes;
+    return fits;
   };
-  const Reply reply = co_await Exchange(text, on_body);
-  if (!reply.error.empty()) co_return Unavailable("{}", reply.error);
-  if (reply.status != 200) {
-    co_return Unavailable("GET {}: HTTP {}: {}", path, reply.status, ErrorMessage(body));
+  const Reply end = co_await Exchange(text, on_body);
+  if (!fits) {
+    co_return Unavailable("{} {}: an answer of more than {} bytes", method, request.path,
+                          request.max_bytes);
   }
-  co_return body;
+  if (!end.error.empty()) co_return Unavailable("{} {}: {}", method, request.path, end.error);
+  reply.status = end.status;
+  co_return reply;
+}
+
+Result<HttpReply> Fetch(const Target& target, const HttpRequest& request) {
+  asio::io_context io;
+  BenchClient client(target);
+  Result<HttpReply> reply = Internal("no reply");
+  const auto fetch = [&]() -> asio::awaitable<void> { reply = co_await client.Fetch(request); };
+  asio::co_spawn(io, fetch, asio::detached);
+  io.run();
+  return reply;
+}
+
+std::optional<DraftCounts> FetchDraftCounts(const Target& target) {
+  const HttpRequest request = {.path = "/metrics", .body = "", .max_bytes = kMaxMetricsBytes};
+  const Result<HttpReply> reply = Fetch(target, request);
+  if (!reply.ok() || reply->status != 200) return std::nullopt;
+  return ReadDraftCounts(reply->body);
 }
 
 }  // namespace fathom

@@ -4,10 +4,12 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/status.h"
+#include "draft_counts.h"
 #include "source.h"
 #include "summary.h"
 
@@ -21,9 +23,32 @@ struct Target {
   int timeout_ms = 0;  // of a whole request
   boost::asio::ip::tcp::resolver::results_type addresses;
 
-  // "http://host[:port][/prefix][/v1]"; does not resolve the host.
+  // "http://host[:port][/prefix][/v1]"; does not resolve the host. Errors do not name the flag.
   static Result<Target> Parse(const std::string& base_url);
+  // And resolves it.
+  static Result<Target> Resolve(const std::string& base_url, const std::string& api_key,
+                                double timeout_s);
 };
+
+struct HttpReply {
+  int status = 0;
+  std::string body;
+};
+
+// GET, or POST of a JSON body, and waits for the whole reply. kUnavailable if none came within the
+// target's timeout, or one of more than `max_bytes`.
+struct HttpRequest {
+  std::string path;
+  std::string body;  // empty: GET
+  size_t max_bytes = size_t{1} << 20;
+};
+Result<HttpReply> Fetch(const Target& target, const HttpRequest& request);
+
+// What the server's /metrics count of drafts; nothing if it has none.
+std::optional<DraftCounts> FetchDraftCounts(const Target& target);
+
+// What the body of a refusal says: {"error": {"message": ...}}, or what else a server may say.
+std::string ErrorMessage(const std::string& body);
 
 // Coroutines run on one thread. Targets outlive them.
 class BenchClient {
@@ -35,8 +60,7 @@ class BenchClient {
   // twice.)
   boost::asio::awaitable<RequestRecord> Generate(const std::string& path,
                                                  const RequestSource::Prepared& request);
-  // GET; a body of at most a megabyte.
-  boost::asio::awaitable<Result<std::string>> Get(const std::string& path);
+  boost::asio::awaitable<Result<HttpReply>> Fetch(const HttpRequest& request);
 
  private:
   struct Reply {

@@ -41,11 +41,11 @@ void EngineMeter::Deliver(const std::vector<RequestOutput>& outputs) {
   changed_.notify_one();
 }
 
-int64_t EngineMeter::MaxPositions(const BatchShape& shape, int32_t prefill_chunk) {
+int64_t EngineMeter::MaxPositions(const BatchShape& shape, int32_t prefill_chunk, int32_t drafts) {
   const int64_t chunks = (shape.input_len + prefill_chunk - 1) / prefill_chunk;
   // A page more than that: the scheduler keeps one free for each running request.
-  return shape.input_len + shape.batch_size * chunks + shape.output_len + kPlannedAhead +
-         kPageTokens;
+  const int64_t decodes = shape.batch_size * chunks + shape.output_len + kPlannedAhead;
+  return shape.input_len + decodes * (1 + drafts) + kPageTokens;
 }
 
 Status EngineMeter::Submit(EngineClient& engine, const BatchShape& shape, int32_t max_tokens) {
@@ -122,7 +122,7 @@ Result<DecodeTimes> EngineMeter::TimeDecode(EngineClient& engine, const BatchSha
     }
     // Of n tokens that a request has, the last one is not yet cached.
     times.context = shape.input_len + static_cast<double>(early_tokens_) / shape.batch_size - 1 +
-                    (shape.output_len - 1) / 2.0;
+                    (static_cast<double>(times.tokens) / shape.batch_size - 1) / 2;
   }
   CancelAll(engine);
   TRY(WaitUntil([this] { return live_.empty(); }));
@@ -132,9 +132,9 @@ Result<DecodeTimes> EngineMeter::TimeDecode(EngineClient& engine, const BatchSha
          stats = engine.Stats()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    times.experts = count_experts_(shape.batch_size);
+    times.experts = count_experts_(shape.batch_size * (1 + drafts_));
   }
-  if (times.tokens != int64_t{shape.batch_size} * shape.output_len) {
+  if (drafts_ == 0 && times.tokens != int64_t{shape.batch_size} * shape.output_len) {
     return Internal("{} tokens came in {} steps of {} requests", times.tokens, steps, batch);
   }
   return times;

@@ -22,7 +22,7 @@ struct BatchShape {
 
 struct DecodeTimes {
   double seconds = 0;
-  int64_t tokens = 0;
+  int64_t tokens = 0;                // with drafts that stand
   double context = 0;                // mean of positions cached before a step, over its rows
   std::vector<double> step_seconds;  // between two results
   double experts = 0;                // that the last step drew in a layer; 0: not counted
@@ -33,6 +33,8 @@ class EngineMeter {
   // `seed`: of the prompts. `temperature` 0: greedy.
   EngineMeter(uint64_t seed, float temperature) : temperature_(temperature), rng_(seed) {}
 
+  // Decodes bring up to so many tokens more than one. Before the first request.
+  void SetDrafts(int32_t most) { drafts_ = most; }
   // Prompts are random tokens below this. Before the first request.
   void SetVocabulary(int32_t size) { vocab_size_ = size; }
 
@@ -52,7 +54,7 @@ class EngineMeter {
 
   // Positions that a request of TimeDecode may take: while the last prompts are computed, the first
   // requests decode already.
-  static int64_t MaxPositions(const BatchShape& shape, int32_t prefill_chunk);
+  static int64_t MaxPositions(const BatchShape& shape, int32_t prefill_chunk, int32_t drafts = 0);
 
  private:
   // What one delivery brought.
@@ -67,7 +69,7 @@ class EngineMeter {
   Status WaitUntil(Condition condition);
 
   float temperature_;
-  int32_t vocab_size_ = 1;
+  int32_t vocab_size_ = 1, drafts_ = 0;
   std::function<double(int32_t)> count_experts_;  // may be empty
   Rng rng_;
   uint64_t next_id_ = 1;

@@ -49,6 +49,7 @@ Result<BatchResult> Measure(EngineMeter& meter, const LoadedEngine& loaded,
     if (timed.decode) {
       const DecodeTimes times = TRY(meter.TimeDecode(*loaded.engine, shape));
       result.decode_runs.push_back(static_cast<double>(times.tokens) / times.seconds);
+      result.tokens_per_step = static_cast<double>(times.tokens) / shape.output_len;
       result.step_seconds.insert(result.step_seconds.end(), times.step_seconds.begin(),
                                  times.step_seconds.end());
       result.context = times.context;
@@ -62,14 +63,17 @@ Result<BatchResult> Measure(EngineMeter& meter, const LoadedEngine& loaded,
   const Model& model = *loaded.models[0];
   const WeightWidths widths = WidthsOf(loaded);
   const bool absorbed = shape.input_len <= model.options().absorbed_limit;
-  result.step = WorkOf({.rows = shape.batch_size,
-                        .context = result.context,
-                        .absorbed = true,
-                        .experts = result.experts},
-                       loaded.config, widths, model.kv_format());
+  const WorkShape step = {.rows = shape.batch_size,
+                          .context = result.context,
+                          .absorbed = true,
+                          .experts = result.experts};
+  const KvFormat kv = model.kv_format();
+  result.step = options.drafts() == 0
+                    ? WorkOf(step, loaded.config, widths, kv)
+                    : WorkWithDrafts(step, options.drafts(), loaded.config, widths, kv);
   result.prefill_work =
       WorkOf({.rows = shape.batch_size, .tokens = shape.input_len, .absorbed = absorbed},
-             loaded.config, widths, model.kv_format());
+             loaded.config, widths, kv);
   return result;
 }
 
@@ -139,20 +143,31 @@ EngineSettings SettingsFor(const OfflineOptions& options) {
                            .output_len = options.output_len};
   s.max_num_seqs = (largest.batch_size + s.layout.data - 1) / s.layout.data;  // of each group
   s.FillDefaults();
+  // What a step takes is measured: how many drafts stand is a text's matter.
+  s.no_speculation = s.speculative_config.empty();
   if (s.max_model_len == 0) {
-    s.max_model_len = static_cast<int32_t>(std::max<int64_t>(
-        EngineMeter::MaxPositions(largest, s.prefill_chunk), most(options.prefill_lens) + 1));
+    s.max_model_len = static_cast<int32_t>(
+        std::max<int64_t>(EngineMeter::MaxPositions(largest, s.prefill_chunk, options.drafts()),
+                          most(options.prefill_lens) + 1));
   }
   return s;
 }
 
 Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
+  if (options.engine.synthetic_acceptance >= 0 && options.engine.speculative_config.empty()) {
+    return InvalidArgument(
+        "--synthetic-acceptance: of which drafts? add --speculative-config "
+        "'{{\"method\": \"mtp\", \"num_speculative_tokens\": 1}}'");
+  }
   const EngineSettings settings = SettingsFor(options);
   EngineMeter meter(options.seed, options.temperature);
   LoadedEngine loaded = TRY(
       LoadEngine(settings, [&](std::vector<RequestOutput> outputs) { meter.Deliver(outputs); }));
   meter.SetVocabulary(loaded.config.vocab_size);
-  if (!loaded.models[0]->expert_ids().absent()) {
+  meter.SetDrafts(options.drafts());
+  // Drafts' tokens leave the draft layer's experts behind, unless all are drawn beforehand.
+  const bool known = options.drafts() == 0 || !settings.synthetic_routing.empty();
+  if (known && !loaded.models[0]->expert_ids().absent()) {
     meter.CountExperts([&](int32_t tokens) { return CountExperts(loaded, tokens); });
   }
   loaded.engine->Start();
@@ -243,6 +258,12 @@ void AddRunFlags(CLI::App& command, OfflineOptions* options) {
           "Draw each token's experts at random in the router's stead: uniform, zipf, or a "
           "file with a line of the experts' shares for each MoE layer. Random weights route "
           "nearly all tokens alike")
+      ->group(group);
+  command
+      .add_option("--synthetic-acceptance", options->engine.synthetic_acceptance,
+                  "Let this share of drafts stand, drawn at random, whatever the model says: no "
+                  "guess of random weights is right. With --speculative-config")
+      ->check(CLI::Range(0.0, 1.0))
       ->group(group);
   command.add_option("--seed", options->seed, "Of the prompts' random tokens")
       ->capture_default_str()

@@ -57,6 +57,7 @@ json::object ToJson(const BatchResult& r, const MeasuredModel& model, const Mach
     out["decode_tokens_per_s"] = r.decode();
     out["decode_runs"] = Array(r.decode_runs);
     out["decode_step_ms"] = 1e3 * Median(r.step_seconds);
+    out["decode_tokens_per_step"] = r.tokens_per_step;
     out["decode_context"] = r.context;
     out["experts_per_layer"] = r.experts;
     out["unique_bytes_per_step"] = r.step.bytes();
@@ -105,6 +106,10 @@ void PrintJson(const OfflineOptions& o, const MeasuredModel& model, const Machin
   out["repeats"] = o.repeats;
   out["temperature"] = o.temperature;
   if (!o.engine.synthetic_routing.empty()) out["synthetic_routing"] = o.engine.synthetic_routing;
+  if (o.drafts() > 0) out["speculative_config"] = o.engine.speculative_config;
+  if (o.engine.synthetic_acceptance >= 0) {
+    out["synthetic_acceptance"] = o.engine.synthetic_acceptance;
+  }
   out["read_bandwidth_gb_s"] = machine.read_bandwidth / 1e9;
   out["fp32_peak_gflops"] = machine.peaks.fp32 / 1e9;
   out["bf16_peak_gflops"] = OrNull(machine.peaks.bf16, 1e9);

@@ -12,6 +12,7 @@
 #include "cpu/peak.h"
 #include "load_engine.h"
 #include "meter.h"
+#include "speculation_flag.h"
 #include "step_work.h"
 
 namespace fathom {
@@ -29,6 +30,13 @@ struct OfflineOptions {
   uint64_t seed = 0;
   float temperature = 0;
   bool json = false;
+
+  // Of each decode; a flag that makes no sense is refused later.
+  int32_t drafts() const {
+    if (engine.speculative_config.empty()) return 0;
+    const Result<Speculation> speculation = ParseSpeculation(engine.speculative_config);
+    return speculation.ok() ? speculation->num_tokens : 0;
+  }
 };
 
 struct Machine {
@@ -53,15 +61,16 @@ struct BatchResult {
   std::vector<double> prefill_runs, decode_runs;  // tokens per second
   std::vector<double> step_seconds;               // of all decode steps
   double context = 0;
-  double experts = 0;     // DecodeTimes'
-  StepWork step;          // of decode
-  StepWork prefill_work;  // of all prompts
+  double tokens_per_step = 0;  // of all rows, with drafts that stand
+  double experts = 0;          // DecodeTimes'
+  StepWork step;               // of decode
+  StepWork prefill_work;       // of all prompts
 
   double prompt_tokens() const { return double{1} * shape.batch_size * shape.input_len; }
   double prefill() const { return Median(prefill_runs); }  // of a run that has it
   double prefill_rate() const { return prefill_work.operations / prompt_tokens() * prefill(); }
   double decode() const { return Median(decode_runs); }
-  double steps_per_s() const { return decode() / shape.batch_size; }
+  double steps_per_s() const { return decode() / tokens_per_step; }
 };
 
 // What is left of a model once its memory is given back.

@@ -2,15 +2,13 @@
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
-#include <boost/asio/io_context.hpp>
 #include <boost/json.hpp>
 #include <cmath>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench.h"
@@ -24,33 +22,23 @@
 namespace fathom {
 namespace {
 
-namespace asio = boost::asio;
 namespace json = boost::json;
 using boost::system::error_code;
 
 Result<Target> Resolve(const LoadOptions& options) {
-  Target target = TRY(Target::Parse(options.base_url));
-  target.api_key = options.api_key;
-  target.timeout_ms = static_cast<int>(options.timeout_s * 1000);
-  asio::io_context io;
-  error_code error;
-  target.addresses = asio::ip::tcp::resolver(io).resolve(target.host, target.port, error);
-  if (error) return Unavailable("--base-url {}: {}", options.base_url, error.message());
-  return target;
+  Result<Target> target = Target::Resolve(options.base_url, options.api_key, options.timeout_s);
+  return target.ok() ? std::move(target) : target.status().WithContext("--base-url");
 }
 
 // The string at `pointer` of the JSON that the server has at `path`; "" if there is none.
 Result<std::string> StringAt(const Target& target, const std::string& path,
                              std::string_view pointer) {
-  asio::io_context io;
-  BenchClient client(target);
-  Result<std::string> reply = Internal("no reply");
-  const auto fetch = [&]() -> asio::awaitable<void> { reply = co_await client.Get(path); };
-  asio::co_spawn(io, fetch, asio::detached);
-  io.run();
-  const std::string body = TRY(std::move(reply));
+  const HttpReply reply = TRY(Fetch(target, {.path = path}));
+  if (reply.status != 200) {
+    return Unavailable("GET {}: HTTP {}: {}", path, reply.status, ErrorMessage(reply.body));
+  }
   error_code error;
-  const json::value value = json::parse(body, error);
+  const json::value value = json::parse(reply.body, error);
   const json::value* found = error ? nullptr : value.find_pointer(pointer, error);
   if (found == nullptr || !found->is_string()) return std::string();
   return std::string(found->get_string().data(), found->get_string().size());
@@ -176,8 +164,11 @@ Status BenchServe(LoadOptions options) {
     if (!record.ok()) return Unavailable("a first request failed: {}", record.error);
   }
   const int32_t turns = options.multi_turn() ? options.turns : 1;
+  const std::optional<DraftCounts> before = FetchDraftCounts(target);
   const std::vector<RequestRecord> records = run.Run(0, count, options.request_rate, turns);
-  const LoadSummary summary = Summarize(records, level);
+  const std::optional<DraftCounts> after = FetchDraftCounts(target);
+  LoadSummary summary = Summarize(records, level);
+  if (before && after) summary.drafts = *after - *before;
   if (options.json) {
     PrintJson(options, summary, sources, ByTurn(records, turns));
   } else {

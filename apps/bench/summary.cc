@@ -125,6 +125,13 @@ json::object ToJson(const LoadSummary& s) {
     out["cached_share"] = s.CachedShare();
   }
   if (s.good) out["request_goodput"] = s.PerSecond(*s.good);
+  if (s.drafts && s.drafts->decodes > 0) {
+    out["spec_decode_num_drafts"] = s.drafts->decodes;
+    out["spec_decode_draft_tokens"] = s.drafts->proposed;
+    out["spec_decode_accepted_tokens"] = s.drafts->accepted;
+    out["spec_decode_acceptance_rate"] = 100 * s.drafts->AcceptedShare();  // in per cent, as vLLM's
+    out["spec_decode_acceptance_length"] = s.drafts->MeanTokens();
+  }
   for (const Latencies& l : LatenciesOf(s)) {
     out[fmt::format("mean_{}_ms", l.key)] = l.values.mean;
     out[fmt::format("median_{}_ms", l.key)] = l.values.median;
@@ -151,6 +158,12 @@ std::string ToTable(const LoadSummary& s) {
   if (s.cached_tokens) {
     out += fmt::format("{:<24}{:>10.1f} %  ({} cached)\n", "cached prompt tokens",
                        100 * s.CachedShare(), *s.cached_tokens);
+  }
+  if (s.drafts && s.drafts->decodes > 0) {
+    out += fmt::format("{:<24}{:>10.1f} %  ({:.0f} of {:.0f})\n", "accepted drafts",
+                       100 * s.drafts->AcceptedShare(), s.drafts->accepted, s.drafts->proposed);
+    out += fmt::format("{:<24}{:>12.2f}  (of decodes with drafts)\n", "tokens a decode",
+                       s.drafts->MeanTokens());
   }
   out += fmt::format("\n{:<24}{:>12}{:>12}{:>12}\n", "milliseconds", "mean", "median", "p99");
   for (const Latencies& l : LatenciesOf(s)) {

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "draft_counts.h"
+
 namespace fathom {
 
 struct RequestRecord {
@@ -52,6 +54,7 @@ struct LoadSummary {
   std::optional<int64_t> cached_tokens;  // of prompts; nothing: the server does not say
   double duration_s = 0;                 // from the first request's sending to the last one's end
   std::optional<int64_t> good;
+  std::optional<DraftCounts> drafts;  // that the server counted meanwhile; its caller fills it in
   Distribution ttft_ms, tpot_ms, itl_ms, e2el_ms;
   std::vector<std::string> errors;  // the first few, each once
 

@@ -105,6 +105,7 @@ Result<PlanReport> MakeReport(PlanOptions o) {
   const ModelConfig config = TRY(ConfigOf(o));
   EngineLimits& limits = o.engine;
   limits.FillDefaults(/*gpu=*/true);
+  limits.speculation = Speculation::Default(config.num_mtp_layers);
   if (limits.max_model_len == 0) limits.max_model_len = config.max_position_embeddings;
   const int64_t usual = std::min<int64_t>(kUsualLength, limits.max_model_len / 2);
   if (o.context < 0) o.context = usual;

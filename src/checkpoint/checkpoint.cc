@@ -283,8 +283,7 @@ void Checkpoint::Contents::WarnOfOthers() {
   }
   if (others == 0) return;
   warnings.push_back(
-      fmt::format("{} tensors are not part of the model and are ignored, the first "
-                  "is {} in {}",
+      fmt::format("{} tensors are not part of the model and are ignored, the first is {} in {}",
                   others, Printable(first->name), FileOf(*first)));
 }
 
@@ -292,9 +291,8 @@ TensorView Checkpoint::Contents::View(const StoredTensor& tensor) const {
   CHECK(tensor.in_schema, "{} is not in the schema", tensor.name);
   const std::byte* data = BytesOf(tensor).data();
   if (reinterpret_cast<uintptr_t>(data) % ByteSize(*tensor.dtype) != 0) data = AlignedCopy(tensor);
-  if (tensor.shape.size() == 1) {
-    return TensorView::ReadOnly(data, *tensor.dtype, {tensor.shape[0]});
-  }
+  const bool vector = tensor.shape.size() == 1;
+  if (vector) return TensorView::ReadOnly(data, *tensor.dtype, {tensor.shape[0]});
   return TensorView::ReadOnly(data, *tensor.dtype, {tensor.shape[0], tensor.shape[1]});
 }
 
@@ -348,6 +346,9 @@ Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 Checkpoint::~Checkpoint() = default;
 
+void Checkpoint::LeaveOutMtp() {
+  contents_->config.num_mtp_layers = 0;
+}
 void Checkpoint::SetReaders(int readers) {
   contents_->readers = readers;
 }
@@ -386,8 +387,8 @@ WeightTensor Checkpoint::Get(std::string_view name) const {
 
 uint64_t Checkpoint::Bytes(std::string_view name) const {
   const StoredTensor& tensor = contents_->At(name);
-  return tensor.bytes +
-         (tensor.dtype == DType::kF8E4M3 ? contents_->At(ScaleName(name)).bytes : uint64_t{0});
+  const bool fp8 = tensor.dtype == DType::kF8E4M3;
+  return tensor.bytes + (fp8 ? contents_->At(ScaleName(name)).bytes : uint64_t{0});
 }
 
 void Checkpoint::Drop(std::string_view name) const {

@@ -42,6 +42,8 @@ class Checkpoint {
   // Says that the tensor and its scales are not needed again: their pages may leave memory. Views
   // of them are invalid afterwards. Of several readers each says so, and the last one counts.
   void Drop(std::string_view name) const;
+  // From now on config() has no MTP layers: nobody will read them. total_bytes() has theirs still.
+  void LeaveOutMtp();
   // How many readers there are: 1 until this is called, before any of them reads.
   void SetReaders(int readers);
 

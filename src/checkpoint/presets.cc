@@ -54,6 +54,11 @@ constexpr std::string_view kV3 = R"({
 
 Result<ModelConfig> PresetConfig(std::string_view name) {
   if (name == "v2-lite") return ParseModelConfig(kV2Lite);
+  if (name == "v2-lite-mtp") {
+    ModelConfig config = TRY(ParseModelConfig(kV2Lite));
+    config.num_mtp_layers = 1;
+    return config;
+  }
   if (name == "v2") return ParseModelConfig(kV2);
   if (name == "v3") return ParseModelConfig(kV3);
   return InvalidArgument("no preset {}: there are {}", name, kPresetNames);

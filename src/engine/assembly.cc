@@ -52,6 +52,8 @@ ModelOptions ModelOptionsOf(const ModelConfig& config, const AssemblyOptions& op
           .max_rows = limits.max_num_seqs,
           .max_drafts = limits.speculation.num_tokens,
           .ngram = LookupOf(limits.speculation),
+          .mtp = limits.speculation.method == Speculation::Method::kMtp,
+          .synthetic_acceptance = options.synthetic_acceptance,
           .max_logit_vectors = std::min(vectors, kMaxPassVectors),
           .max_model_len = limits.max_model_len,
           .absorbed_limit = AbsorbedLimit(config),
@@ -163,6 +165,20 @@ Result<std::vector<std::unique_ptr<Model>>> LoadModels(Checkpoint& checkpoint, c
     return {};
   }));
   return models;
+}
+
+// The model's draft layer is read and has a part of the cache only if it proposes.
+Status TakeDraftLayer(Checkpoint& checkpoint, const Speculation& speculation) {
+  const int layers = checkpoint.config().num_mtp_layers;
+  if (speculation.method != Speculation::Method::kMtp) {
+    checkpoint.LeaveOutMtp();
+  } else if (layers != 1) {
+    return InvalidArgument(
+        "--speculative-config: method \"mtp\" needs a model with one layer for it "
+        "(num_nextn_predict_layers), and this one has {}: take \"ngram\", or no drafts",
+        layers);
+  }
+  return {};
 }
 
 // All that ranks wait for each other through.
@@ -293,6 +309,7 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
                                        std::span<const EngineRank> ranks,
                                        const AssemblyOptions& options, const LoadProgress& progress,
                                        Engine::OutputCallback on_output) {
+  TRY(TakeDraftLayer(checkpoint, options.limits.speculation));
   const ModelConfig& config = checkpoint.config();
   TRY(CheckLayout(config, ranks[0].shard.layout));
   AssemblyOptions filled = options;
@@ -321,10 +338,13 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
                                      .max_model_len = limits.max_model_len,
                                      .absorbed_limit = model_options.absorbed_limit,
                                      .max_drafts = limits.speculation.num_tokens,
+                                     .lookahead = limits.speculation.lookahead(),
                                      .prefix_caching = limits.prefix_caching,
-                                     .prefix_scope = PrefixScopeOf(checkpoint, ops, options)},
+                                     .prefix_scope = PrefixScopeOf(checkpoint, ops, options),
+                                     .draft_layers = model_options.mtp},
                        .max_queue = limits.max_queue,
                        .queue_timeout_s = limits.queue_timeout_s,
+                       .adapts_drafts = limits.speculation.adapts,
                        .vocab_size = config.vocab_size};
   TRY(Validate(engine.scheduler));
 

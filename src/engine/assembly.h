@@ -47,6 +47,7 @@ struct AssemblyOptions {
   std::optional<DType> kv_cache;          // MakeKvFormat; nothing: the table's
   std::optional<WeightFormat> quantized;  // what the table makes of weights while they load
   std::optional<SyntheticRouting> synthetic_routing;  // of a benchmark; checked
+  double synthetic_acceptance = -1;                   // the same
   double step_timeout_s = ModelExecutorOptions().step_timeout_s;
 };
 

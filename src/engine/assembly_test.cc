@@ -29,6 +29,7 @@ class AssemblyTest : public ::testing::Test {
   std::string Refused(const EngineLimits& limits) {
     return std::string(Assemble(limits).status().message());
   }
+  void ExpectPlanned(const EngineLimits& limits);
 
   Checkpoint checkpoint_ = Checkpoint::Open("models/tiny-r1").value();
   CpuDevice device_{1};
@@ -110,10 +111,22 @@ TEST(EngineNeeds, SayWhichFlagLowersThem) {
   EXPECT_EQ(on_cpu.back().lowered_by, "--max-request-memory-bytes");
 }
 
-// The plan before anything is read is that of what was loaded, but for work space.
+// The plan before anything is read is that of what was loaded, but for work space. The draft layer
+// is a part of it only if it proposes.
 TEST_F(AssemblyTest, WhatIsPlannedAheadIsWhatIsTaken) {
-  const EngineLimits limits = {
+  EngineLimits limits = {
       .max_model_len = 512, .max_num_seqs = 4, .max_num_batched_tokens = 128, .prefill_chunk = 128};
+  limits.speculation = {.method = Speculation::Method::kMtp, .num_tokens = 2};
+  ExpectPlanned(limits);
+  limits.speculation = {};
+  EXPECT_EQ(checkpoint_.config().num_mtp_layers, 1);
+  checkpoint_.LeaveOutMtp();
+  ExpectPlanned(limits);
+  limits.speculation = {.method = Speculation::Method::kMtp, .num_tokens = 2};
+  EXPECT_NE(Refused(limits).find("needs a model with one layer for it"), std::string::npos);
+}
+
+void AssemblyTest::ExpectPlanned(const EngineLimits& limits) {
   const Ops& ops = CpuOps(Fp8Activations::kExact);
   const ModelConfig& config = checkpoint_.config();
   const size_t weights = PartBytes(

@@ -16,6 +16,7 @@ struct EngineOptions {
   SchedulerOptions scheduler;
   int32_t max_queue = 256;     // requests waiting, beyond one for each slot
   double queue_timeout_s = 0;  // that one may wait to enter the batch; 0: without end
+  bool adapts_drafts = false;  // to what they bring (speculation/draft_depth.h); else max_drafts
   int32_t vocab_size = 0;      // prompt and stop tokens must be below; 0: any
 };
 

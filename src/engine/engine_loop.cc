@@ -107,6 +107,9 @@ EngineLoop::EngineLoop(const EngineOptions& options, Executor* executor, const C
       inbox_(int64_t{options.scheduler.groups} * options.scheduler.max_num_seqs +
              options.max_queue),
       scheduler_(options.scheduler) {
+  if (options.adapts_drafts && options.scheduler.max_drafts > 0) {
+    draft_depth_.emplace(options.scheduler.max_drafts);
+  }
   RestartThroughput();
   HandOut();  // so that Stats() is true from the start
 }
@@ -192,9 +195,14 @@ void EngineLoop::EndThoseThatWaitTooLong() {
 }
 
 bool EngineLoop::SubmitNext() {
+  StepInFlight next;
+  if (draft_depth_) ChooseDrafts(next);
   StepPlans plans = scheduler_.Plan();
   if (plans.empty()) return false;
-  in_flight_.push_back({.step = plans.step(), .rows = plans.Rows(), .masked = MaskedOf(plans)});
+  next.step = plans.step();
+  next.rows = plans.Rows();
+  next.masked = MaskedOf(plans);
+  in_flight_.push_back(std::move(next));
   int64_t tokens = 0;
   for (const StepRow& row : in_flight_.back().rows) {
     tokens += row.num_tokens();
@@ -207,6 +215,28 @@ bool EngineLoop::SubmitNext() {
   executor_->Submit(std::move(plans));
   if (in_flight_.size() == 1) SendMasks();
   return true;
+}
+
+void EngineLoop::ChooseDrafts(StepInFlight& step) {
+  const int32_t groups = options_.scheduler.groups;
+  step.decodes = (scheduler_.running() + groups - 1) / groups;
+  step.drafts = draft_depth_->Choose(step.decodes);
+  step.submitted_ns = clock_->NowNs();
+  scheduler_.SetDrafts(step.drafts.drafts);
+}
+
+// A step that was waited for behind another took the time between their results.
+void EngineLoop::JudgeDrafts(const StepInFlight& step, const StepResult& result) {
+  const int64_t now = clock_->NowNs(), before = std::exchange(last_result_ns_, now);
+  const bool decodes_only = std::ranges::all_of(step.rows, &StepRow::is_decode);
+  if (!step.drafts.settled || !decodes_only) return;
+  if (step.submitted_ns < before) {
+    draft_depth_->Took(step.decodes, step.drafts.drafts, static_cast<double>(now - before) * 1e-9);
+  }
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    const auto stood = static_cast<int32_t>(result.rows[i].tokens.size()) - 1;
+    if (stood >= 0) draft_depth_->Verified(step.decodes, step.rows[i].drafts, stood);
+  }
 }
 
 void EngineLoop::SendMasks() {
@@ -238,11 +268,14 @@ void EngineLoop::FollowGrammars(const std::vector<StepRow>& rows, std::vector<Ro
 void EngineLoop::ApplyOldest() {
   StepResult result = executor_->Wait();
   if (!result.status.ok()) return Fail(std::move(result.status));
-  const auto [step, rows, masked] = std::move(in_flight_.front());
+  const StepInFlight oldest = std::move(in_flight_.front());
+  const uint64_t step = oldest.step;
+  const std::vector<StepRow>& rows = oldest.rows;
   in_flight_.pop_front();
   CHECK(result.step == step && result.rows.size() == rows.size(),
         "the executor answered step {} with {} rows, not step {} with {}", result.step,
         result.rows.size(), step, rows.size());
+  if (draft_depth_) JudgeDrafts(oldest, result);
   for (const RowResult& row : result.rows) {
     drafts_.Add(row.drafts, static_cast<int64_t>(row.tokens.size()) - 1);
   }
@@ -271,8 +304,9 @@ void EngineLoop::Fail(Status why) {
   inbox_.Stop(Unavailable("the device failed: ask another server"));
   DrainInbox();  // which ends all that live, as at every stop
   for (; !in_flight_.empty(); in_flight_.pop_front()) {
-    const auto& [step, rows, masked] = in_flight_.front();
-    scheduler_.Apply(step, rows, std::vector<RowOutcome>(rows.size()));  // of ended requests
+    const StepInFlight& step = in_flight_.front();
+    // Of ended requests.
+    scheduler_.Apply(step.step, step.rows, std::vector<RowOutcome>(step.rows.size()));
   }
 }
 

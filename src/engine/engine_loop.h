@@ -15,6 +15,7 @@
 #include "engine/messages.h"
 #include "engine/request_inbox.h"
 #include "scheduler/scheduler.h"
+#include "speculation/draft_depth.h"
 
 namespace fathom {
 
@@ -58,8 +59,12 @@ class EngineLoop {
   struct StepInFlight {
     uint64_t step = 0;
     std::vector<StepRow> rows;
-    std::vector<std::vector<RequestId>>
-        masked;  // of each group, those whose masks are not sent yet
+    // Of each group, those whose masks are not sent yet.
+    std::vector<std::vector<RequestId>> masked;
+    // If drafts adapt:
+    int32_t decodes = 0;  // in the fullest group, about
+    DraftDepth::Choice drafts;
+    int64_t submitted_ns = 0;
   };
 
   void DrainInbox();
@@ -70,6 +75,8 @@ class EngineLoop {
   // Of the oldest step in flight: all tokens before it are known.
   void SendMasks();
   void FollowGrammars(const std::vector<StepRow>& rows, std::vector<RowResult>& results);
+  void ChooseDrafts(StepInFlight& step);
+  void JudgeDrafts(const StepInFlight& step, const StepResult& result);
   void ApplyOldest();
   // Ends all, and the loop.
   void Fail(Status why);
@@ -94,6 +101,8 @@ class EngineLoop {
   TokensOfSteps tokens_of_steps_;
   DraftStats drafts_;
   GrammarWorkers grammar_workers_;
+  std::optional<DraftDepth> draft_depth_;
+  int64_t last_result_ns_ = 0;
   // At the last log line, or when the work began after it.
   int64_t logged_ns_ = 0;
   int64_t logged_prompt_tokens_ = 0;

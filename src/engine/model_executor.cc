@@ -251,7 +251,7 @@ const BatchCapacity* ModelExecutor::RecordedSize(const StepShape& shape) const {
   if (shape.logprob_vectors > runner_.pass_vectors()) return nullptr;
   const auto size = std::find_if(sizes_.begin(), sizes_.end(), [&](const BatchCapacity& s) {
     return s.rows >= shape.rows && s.tokens >= shape.tokens &&
-           s.logit_vectors >= shape.logit_vectors;
+           s.logit_vectors >= shape.logit_vectors && s.tokens >= s.rows * (1 + shape.drafts);
   });
   return size == sizes_.end() ? nullptr : &*size;
 }

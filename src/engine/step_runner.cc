@@ -24,7 +24,7 @@ SlotsCapacity SlotsOf(const ModelConfig& config, const ModelOptions& options, in
           .vocab = config.vocab_size,
           .max_pages = MaxPages(options),
           .max_drafts = options.max_drafts,
-          .max_text = options.ngram ? options.max_model_len : 0};
+          .max_text = options.ngram || options.mtp ? options.max_model_len : 0};
 }
 
 SamplerCapacity SamplerOf(const ModelConfig& config, const ModelOptions& options) {
@@ -40,7 +40,8 @@ StepRunnerBytes StepRunner::Bytes(const ModelConfig& config, const ModelOptions&
                                   int64_t slots, const Ops& ops) {
   return {.slots = Slots::Bytes(SlotsOf(config, options, slots)),
           .logits = Sampler::Bytes(SamplerOf(config, options), ops) +
-                    StepInputs::Bytes(InputsOf(options))};
+                    StepInputs::Bytes(InputsOf(options)) +
+                    (options.mtp ? MtpProposer::Bytes(config, options, ops) : 0)};
 }
 
 StepRunner::StepRunner(Model& model, Device& device, const StepRunnerCapacity& capacity)
@@ -49,7 +50,9 @@ StepRunner::StepRunner(Model& model, Device& device, const StepRunnerCapacity& c
       pool_(model.kv_format(), model.cached_layers(), capacity.num_pages, device),
       slots_(SlotsOf(model.config(), model.options(), capacity.slots), device),
       sampler_(SamplerOf(model.config(), model.options()), model.runner().ops(), device),
-      inputs_(InputsOf(model.options()), device) {}
+      inputs_(InputsOf(model.options()), device) {
+  if (model.options().mtp) mtp_.emplace(model, pool_, sampler_, device, capacity.slots);
+}
 
 void StepRunner::Begin(const StepPlan& plan) {
   device_.BeginStep(plan.step);
@@ -71,6 +74,14 @@ Batch StepRunner::Stage(const StepPlan& plan, const BatchCapacity& padded) {
   }
   Batch batch = inputs_.Stage(rows, slots_.state(), padded);
   batch.step_tokens = std::max<int64_t>(batch.step_tokens, plan.shape.tokens);
+  const StepShape& shape = plan.shape;
+  step_rows_ = shape.rows;
+  // A recorded step proposes as many as its size has room for.
+  const int64_t of_size = padded.rows > 0 ? padded.tokens / padded.rows - 1 : 0;
+  const int64_t drafts = std::clamp<int64_t>(of_size, shape.drafts, model_.options().max_drafts);
+  all_tokens_ = drafts > 0 || shape.tokens > shape.rows;  // then there is part of a prompt
+  const bool samples = std::max<int64_t>(shape.logit_vectors, padded.logit_vectors) > 0;
+  drafts_ = samples ? static_cast<int32_t>(drafts) : 0;
   return batch;
 }
 
@@ -110,10 +121,21 @@ void StepRunner::SampleAndCommit(const Batch& batch, const TensorView& hidden,
     if (after_pass && draws()) after_pass(i);
     first += pass.vectors();
   }
-  const bool drafts = model_.options().max_drafts > 0;
-  if (drafts) sampler_.VerifyDrafts(inputs_.rows(), slots_.state());
+  const ModelOptions& options = model_.options();
+  if (options.max_drafts > 0) {
+    sampler_.VerifyDrafts(inputs_.rows(), slots_.state(), options.synthetic_acceptance);
+  }
   sampler_.Commit(inputs_.rows(), batch.map.positions, slots_.state());
-  if (const std::optional<NgramLookup>& ngram = model_.options().ngram) {
+  if (mtp_) {
+    mtp_->Propose({.batch = batch,
+                   .rows = inputs_.rows(),
+                   .slots = slots_.state(),
+                   .step_rows = step_rows_,
+                   .drafts = drafts_,
+                   .all_tokens = all_tokens_},
+                  hidden);
+  }
+  if (const std::optional<NgramLookup>& ngram = options.ngram) {
     sampler_.ProposeNgram(*ngram, inputs_.rows(), batch.map.positions, slots_.state());
   }
 }

@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "base/ids.h"
+#include "engine/mtp_proposer.h"
 #include "model/batch.h"
 #include "model/kv_pool.h"
 #include "model/model.h"
@@ -83,6 +85,11 @@ class StepRunner {
   Slots slots_;
   Sampler sampler_;
   StepInputs inputs_;
+  std::optional<MtpProposer> mtp_;
+  // Of the plan that was staged last, as DrawnStep says:
+  int64_t step_rows_ = 0;
+  int32_t drafts_ = 0;
+  bool all_tokens_ = true;
 };
 
 }  // namespace fathom

@@ -43,6 +43,35 @@ TEST(StepRunner, AWrongDraftIsNoticed) {
   EXPECT_EQ(with.stood(), (std::vector<int32_t>{2, 1, 2}));
 }
 
+// A recorded step is replayed whole before the log-probabilities of what it drew are read: what
+// proposes behind the draw must leave the logits as they are.
+TEST(StepRunner, TheModelsDraftsLeaveTheLogitsOfWhatWasDrawn) {
+  const Ops& ops = CpuOps(Fp8Activations::kExact);
+  CpuDevice device(2);
+  ModelOptions options = TestModelOptions(kTestDrafts);
+  options.mtp = true;
+  const auto model =
+      Model::Load(Checkpoint::Open("models/tiny-r1").value(), ops, device, options, nullptr)
+          .value();
+  StepRunner runner(*model, device,
+                    {.num_pages = kTestRequests * kTestPagesEach, .slots = kTestRequests});
+  StepPlan plan = PromptsPlan();
+  plan.shape.drafts = 2;
+  runner.Begin(plan);
+  const Batch batch = runner.Stage(plan);
+  Sampler::PassLogprobs before, after;
+  runner.SampleAndCommit(batch, runner.Forward(batch),
+                         [&](size_t pass) { runner.LogProbsOfDrawn(plan, pass, 4, before); });
+  runner.LogProbsOfDrawn(plan, 0, 4, after);
+  device.WaitFor(device.Mark());
+  EXPECT_EQ(before.logprobs, after.logprobs);
+  EXPECT_EQ(before.top_ids, after.top_ids);
+  EXPECT_EQ(before.top_logprobs, after.top_logprobs);
+  for (int64_t slot = 0; slot < kTestRequests; ++slot) {
+    EXPECT_EQ(runner.slots().num_drafts.As<int32_t>()[slot], 2);
+  }
+}
+
 // Rows with room for drafts bring one token each while slots have none.
 TEST(ModelExecutor, RowsWithRoomForDrafts) {
   const Ops& ops = CpuOps(Fp8Activations::kExact);

@@ -21,7 +21,9 @@ struct ModelOptions {
   int64_t max_tokens = 512;          // of a step
   int64_t max_rows = 32;             // of a step
   int64_t max_drafts = 0;            // that a decode verifies
-  std::optional<NgramLookup> ngram;  // who proposes them; absent: nobody
+  std::optional<NgramLookup> ngram;  // who proposes them; absent: `mtp` says
+  bool mtp = false;                  // the MTP layer does
+  double synthetic_acceptance = -1;  // of a benchmark: VerifyDraftsArgs
   int64_t max_logit_vectors = 32;    // of one Logits() call
   int64_t max_model_len = 0;         // positions; 0: the config's
   // Prompts' parts of chunks that are longer take the expanded form (base/attention_form.h):

@@ -58,6 +58,8 @@ Ops Table(PackFunction pack, DType kv_cache) {
       .verify_drafts = {VerifyDraftsReference},
       .commit = {CommitReference},
       .propose_ngram = {ProposeNgramReference},
+      .prepare_drafts = {PrepareDraftsReference},
+      .add_draft = {AddDraftReference},
   };
 }
 

@@ -48,6 +48,8 @@ Ops Table(Fp8Activations activations) {
       .verify_drafts = {VerifyDraftsCuda},
       .commit = {CommitCuda},
       .propose_ngram = {ProposeNgramCuda},
+      .prepare_drafts = {PrepareDraftsCuda},
+      .add_draft = {AddDraftCuda},
   };
 }
 

@@ -36,6 +36,8 @@ void SampleCuda(OpContext&, const SampleArgs&);
 void CommitCuda(OpContext&, const CommitArgs&);
 void VerifyDraftsCuda(OpContext&, const VerifyDraftsArgs&);
 void ProposeNgramCuda(OpContext&, const ProposeNgramArgs&);
+void PrepareDraftsCuda(OpContext&, const PrepareDraftsArgs&);
+void AddDraftCuda(OpContext&, const AddDraftArgs&);
 
 inline CudaStream& Cuda(OpContext& context) {
   return static_cast<CudaStream&>(context.stream);

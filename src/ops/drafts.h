@@ -19,6 +19,8 @@ struct VerifyDraftsArgs {
   TensorView row_count;    // I32 [rows], in and out: live tokens of each row, then those that stand
   TensorView live_rows;    // I32 [1]
   SlotState slots;
+  // Of a benchmark: this share stands, whatever was drawn (synthetic_acceptance.h). Negative: no.
+  double synthetic_acceptance = -1;
 };
 
 // Which earlier text counts as a match: so many tokens alike, at least and at most.
@@ -43,7 +45,42 @@ struct ProposeNgramArgs {
   SlotState slots;         // out: drafts, num_drafts, history
 };
 
+// What a draft layer (DeepSeek-V3, section 2.2) computes behind a step: it goes over the step's
+// tokens, each beside the token that follows it, and proposes for each slot that sampled and goes
+// on, from the token before the slot's last one. Behind commit.
+struct PrepareDraftsArgs {
+  TensorView ids, positions;  // I32 [tokens]: the step's
+  TensorView row_slot;        // I32 [rows]
+  TensorView row_begin;       // I32 [rows + 1]
+  TensorView logit_begin;     // I32 [rows + 1]
+  TensorView sampled;         // I32 [logit vectors]; -1 where sampling failed
+  TensorView row_count;       // I32 [rows]: as commit left them
+  TensorView live_rows;       // I32 [1]
+  int64_t pass_vectors = 1;   // of logits of drafts
+  SlotState slots;            // out: num_drafts, 0. Has a history.
+
+  TensorView next_ids;     // I32 [tokens], out: the token at the next position
+  TensorView draft_slot;   // I32 [rows], out: who gets drafts, in the rows' order
+  TensorView draft_index;  // I32 [rows], out: the batch's token from which
+  TensorView live_drafts;  // I32 [1], out: of these
+  TensorView pass_live;    // I32 [passes], out: of each pass of them
+};
+
+// One draft more for each slot that has `drafts` of them.
+struct AddDraftArgs {
+  TensorView draft_slot;  // I32 [rows]
+  TensorView likeliest;   // I32 [rows]: what is guessed
+  TensorView live;        // I32 [1]: rows
+  int32_t drafts = 0;
+  SlotState slots;  // out: drafts, num_drafts
+  // I32 [rows], out: where the draft layer goes on from here, beside what was guessed. It stays
+  // below the last position that the request computes, behind which drafts are of no use.
+  TensorView positions;
+};
+
 void Check(const VerifyDraftsArgs&);
 void Check(const ProposeNgramArgs&);
+void Check(const PrepareDraftsArgs&);
+void Check(const AddDraftArgs&);
 
 }  // namespace fathom

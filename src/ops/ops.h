@@ -338,6 +338,8 @@ struct Ops {
   Op<VerifyDraftsArgs> verify_drafts;
   Op<CommitArgs> commit;
   Op<ProposeNgramArgs> propose_ngram;
+  Op<PrepareDraftsArgs> prepare_drafts;
+  Op<AddDraftArgs> add_draft;
 };
 
 class CudaDevice;  // cuda/device.h

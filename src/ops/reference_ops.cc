@@ -41,6 +41,8 @@ Ops Table(Fp8Activations activations) {
       .verify_drafts = {VerifyDraftsReference},
       .commit = {CommitReference},
       .propose_ngram = {ProposeNgramReference},
+      .prepare_drafts = {PrepareDraftsReference},
+      .add_draft = {AddDraftReference},
   };
 }
 

@@ -38,5 +38,7 @@ size_t SampleReferenceWorkspace(const Stream&, const SampleArgs&);
 void CommitReference(OpContext&, const CommitArgs&);
 void VerifyDraftsReference(OpContext&, const VerifyDraftsArgs&);
 void ProposeNgramReference(OpContext&, const ProposeNgramArgs&);
+void PrepareDraftsReference(OpContext&, const PrepareDraftsArgs&);
+void AddDraftReference(OpContext&, const AddDraftArgs&);
 
 }  // namespace fathom

@@ -115,13 +115,15 @@ void Sampler::Commit(const RowTensors& rows, const TensorView& positions, const 
                            .slots = state});
 }
 
-void Sampler::VerifyDrafts(const RowTensors& rows, const SlotState& state) {
+void Sampler::VerifyDrafts(const RowTensors& rows, const SlotState& state,
+                           double synthetic_acceptance) {
   run_(run_.ops().verify_drafts, {.row_slot = rows.slot,
                                   .logit_begin = rows.logit_begin,
                                   .sampled = t_.tokens,
                                   .row_count = rows.count,
                                   .live_rows = rows.live,
-                                  .slots = state});
+                                  .slots = state,
+                                  .synthetic_acceptance = synthetic_acceptance});
 }
 
 void Sampler::ProposeNgram(const NgramLookup& lookup, const RowTensors& rows,
@@ -175,6 +177,17 @@ void Sampler::LogProbs(const LogitPass& pass, const TensorView& tokens, int32_t 
   device.Download(std::as_writable_bytes(std::span(to.logprobs)), logprob);
   device.Download(std::as_writable_bytes(std::span(to.top_ids)), top_ids);
   device.Download(std::as_writable_bytes(std::span(to.top_logprobs)), top_logprobs);
+}
+
+void Sampler::Likeliest(const TensorView& live, const TensorView& tokens) {
+  const int64_t vectors = tokens.dim(0);
+  run_(run_.ops().log_probs,
+       {.logits = draft_logits(vectors),
+        .tokens = t_.identity.Slice(0, 0, vectors),
+        .live = live,
+        .logprob = t_.logprob.Slice(0, 0, vectors),
+        .top_ids = TensorView(tokens.data(), DType::kI32, {vectors, 1}),
+        .top_logprobs = TensorView(t_.top_logprobs.data(), DType::kF32, {vectors, 1})});
 }
 
 void Sampler::Download(const RowTensors& rows, int64_t num_rows, int64_t logit_vectors,

@@ -50,10 +50,19 @@ class Sampler {
   // What the group's first rank sampled in a pass becomes what all of them did.
   void ShareDrawn(const LogitPass& pass, int64_t first, Communicator* ranks);
 
-  // Which of the step's drafts stand, by what was sampled. Before Commit().
-  void VerifyDrafts(const RowTensors& rows, const SlotState& state);
+  // Which of the step's drafts stand, by what was sampled, or by chance (VerifyDraftsArgs). Before
+  // Commit().
+  void VerifyDrafts(const RowTensors& rows, const SlotState& state, double synthetic_acceptance);
   // Advances the slots of a step past it, by what was sampled.
   void Commit(const RowTensors& rows, const TensorView& positions, const SlotState& state);
+
+  // F32 [logit vectors, vocab]: for logits of drafts. Those of the step stay: their
+  // log-probabilities may yet be asked for.
+  TensorView draft_logits(int64_t vectors) const { return t_.adjusted.Slice(0, 0, vectors); }
+  // Of as many of these as `tokens`, I32 [logit vectors], has room for.
+  void Likeliest(const TensorView& live, const TensorView& tokens);
+  // I32 [logit vectors of a step]: what Sample() drew; -1 where it failed.
+  const TensorView& drawn() const { return t_.tokens; }
 
   // Drafts of the next step's decodes. After Commit().
   void ProposeNgram(const NgramLookup& lookup, const RowTensors& rows, const TensorView& positions,

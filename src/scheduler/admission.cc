@@ -75,7 +75,7 @@ Scheduler::Entrance Scheduler::EntranceOf(const Sequence& seq, Group& group) con
     ++entrance.shared;
   }
   const int32_t taken =
-      PagesFor(seq.length()) - entrance.cached + group.index.Idle(seq.prefix, entrance.cached);
+      PagesOf(seq, seq.length()) - entrance.cached + group.index.Idle(seq.prefix, entrance.cached);
   // A page for each running request is not free, or its next decode would preempt the newcomer.
   entrance.pages_left =
       group.pool.free_pages() - taken - static_cast<int64_t>(group.running.size());

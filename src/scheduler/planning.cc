@@ -66,7 +66,7 @@ void Scheduler::PlanDecodes(Group& group, int32_t held_back) {
   }
   if (planned.empty()) return;
   const int32_t each = budget / static_cast<int32_t>(planned.size()) - 1;
-  const int32_t drafts = std::min(each, options_.max_drafts);
+  const int32_t drafts = std::min(each, drafts_);
   for (size_t i = 0; drafts > 0 && i < planned.size(); ++i) {
     AddDrafts(group, drafts, *planned[i], group.part.rows[i]);
   }
@@ -74,12 +74,12 @@ void Scheduler::PlanDecodes(Group& group, int32_t held_back) {
 
 // Gives a decode that has its token up to `drafts` drafts too: none of them costs another request
 // its pages.
-void Scheduler::AddDrafts(Group& group, int32_t drafts, Sequence& seq, StepRow& row) {
+void Scheduler::AddDrafts(Group& group, int32_t drafts, Sequence& seq, StepRow& row) const {
   if (seq.params->masked) return;
   const int32_t last = seq.final_length - 1;  // the token there is sampled, never computed
   for (drafts = std::min(drafts, last - seq.planned_least()); drafts > 0; --drafts) {
-    const int32_t needed = PagesFor(std::min(seq.planned_most() + drafts, last)) -
-                           static_cast<int32_t>(seq.pages.size());
+    const int32_t needed =
+        PagesOf(seq, seq.planned_most() + drafts) - static_cast<int32_t>(seq.pages.size());
     if (needed <= 0 || group.pool.Allocate(needed, seq.pages)) break;
   }
   row.drafts = drafts;
@@ -116,8 +116,8 @@ int32_t Scheduler::PrefillTokens(const Sequence& seq, int32_t begin, int32_t end
 // False if it must sit this step out: it waits for pages that steps in flight still hold
 // (`pages_owed` counts those promised in this plan), or it was itself the one to preempt.
 bool Scheduler::ReserveToken(Group& group, Sequence& seq, int32_t& pages_owed) {
-  const int32_t needed = PagesFor(std::min(seq.planned_most() + 1, seq.final_length - 1)) -
-                         static_cast<int32_t>(seq.pages.size());
+  const int32_t needed =
+      PagesOf(seq, seq.planned_most() + 1) - static_cast<int32_t>(seq.pages.size());
   while (needed > 0 && !group.pool.Allocate(needed, seq.pages)) {
     if (PagesSoonFree(group) >= pages_owed + needed) {
       pages_owed += needed;
@@ -188,7 +188,7 @@ void Scheduler::HandOverPages(Sequence& seq, StepRow& row) {
 // The step, of which every group has the same number and shape.
 StepPlans Scheduler::TakeParts() {
   StepPlans plans;
-  StepShape shape;
+  StepShape shape{.drafts = drafts_};
   for (Group& group : groups_) {
     Widen(shape, group.part, group.logprobs);
     plans.groups.push_back(std::exchange(group.part, {}));

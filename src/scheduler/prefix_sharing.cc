@@ -39,7 +39,7 @@ bool Scheduler::Awaits(const Sequence& seq) const {
 void Scheduler::TakePages(const Entrance& entrance, Sequence& seq) {
   Group& group = *entrance.group;
   group.index.Hold(seq.prefix, entrance.cached, seq.pages);
-  const int32_t own = PagesFor(seq.prefill_end) - entrance.cached;
+  const int32_t own = PagesOf(seq, seq.prefill_end) - entrance.cached;
   const bool allocated = group.pool.Allocate(own, seq.pages);
   CHECK(allocated, "{} pages for request {}", own, Raw(seq.id));
   seq.awaited_group = -1;

@@ -18,6 +18,7 @@ Status Validate(const SchedulerOptions& options) {
   TRY(at_least("steps in flight:", options.depth, 1));
   TRY(at_least("absorbed_limit:", options.absorbed_limit, 0));
   TRY(at_least("drafts of a decode:", options.max_drafts, 0));
+  TRY(at_least("lookahead of drafts:", options.lookahead, 0));
   if (options.max_num_batched_tokens < std::max(options.prefill_chunk, options.max_num_seqs)) {
     return InvalidArgument(
         "--max-num-batched-tokens {} is too small: a step must hold one prefill chunk of {} tokens "
@@ -34,13 +35,20 @@ Scheduler::Group::Group(int32_t number, const SchedulerOptions& options)
   }
 }
 
-Scheduler::Scheduler(const SchedulerOptions& options) : options_(options) {
+Scheduler::Scheduler(const SchedulerOptions& options)
+    : options_(options), drafts_(options.max_drafts) {
   const Status valid = Validate(options);
   CHECK(valid.ok(), "{}", valid.message());
   for (int32_t number = 0; number < options.groups; ++number) groups_.emplace_back(number, options);
 }
 
 Scheduler::~Scheduler() = default;
+
+void Scheduler::SetDrafts(int32_t drafts) {
+  CHECK(drafts >= 0 && drafts <= options_.max_drafts, "{} drafts, at most {}", drafts,
+        options_.max_drafts);
+  drafts_ = drafts;
+}
 
 Status Scheduler::CheckFits(int64_t prompt_tokens, int64_t max_tokens) const {
   if (prompt_tokens < 1) return InvalidArgument("the prompt is empty: it needs at least one token");
@@ -284,7 +292,7 @@ void Scheduler::CheckSequence(const Sequence& seq) const {
     CHECK(seq.awaited_group < 0 && seq.published <= seq.prefix.size());
     const int32_t reserved = std::max(seq.planned_most(), seq.prefill_end);
     const auto pages = static_cast<int64_t>(seq.pages.size());
-    CHECK(PagesFor(reserved) <= pages && pages <= PagesFor(seq.final_length - 1));
+    CHECK(PagesOf(seq, reserved) <= pages && pages <= PagesFor(seq.final_length - 1));
     CHECK(seq.fully_planned() || seq.planned_least() <= seq.planned_most());
   }
 }

@@ -1,6 +1,7 @@
 // Pure policy: requests and pages in, step plans out. No tensors, no device, no threads.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -30,6 +31,7 @@ struct SchedulerOptions {
   int64_t absorbed_limit = -1;
   int32_t depth = 2;       // steps planned ahead of results
   int32_t max_drafts = 0;  // that a decode verifies at most
+  int32_t lookahead = 0;   // positions behind what is drawn that a chain of drafts is computed at
 
   bool prefix_caching = false;    // requests share the full pages of equal beginnings
   PrefixScope prefix_scope = {};  // what of it is the engine's; a request adds its own
@@ -88,6 +90,10 @@ class Scheduler {
   bool Cancel(RequestId id);
   // From now on no page is found that was written before.
   void ResetPrefixCache();
+
+  // Of the decodes of the steps from now on, at the most; at first max_drafts.
+  // REQUIRES: 0 to max_drafts.
+  void SetDrafts(int32_t drafts);
 
   // The next step of all groups; empty() if nothing can run before another result.
   // REQUIRES: fewer than `depth` plans without Apply().
@@ -149,6 +155,10 @@ class Scheduler {
     bool waits() const { return shared > cached; }
   };
 
+  // Of so many positions of a request, and of drafts behind them, as far as it can ever go.
+  int32_t PagesOf(const Sequence& seq, int64_t positions) const {
+    return PagesFor(std::min<int64_t>(positions + options_.lookahead, seq.final_length - 1));
+  }
   Group& GroupOf(const Sequence& seq) { return groups_[static_cast<size_t>(seq.group)]; }
   uint64_t TurnOf(uint64_t client) const;
   int64_t FinalLength(int64_t prompt_tokens, int64_t max_tokens) const;
@@ -174,7 +184,7 @@ class Scheduler {
   void WithdrawPromises(Sequence& seq);
   static void CheckWritable(const Group& group, const Sequence& seq, const StepRow& row);
   bool ReserveToken(Group& group, Sequence& seq, int32_t& pages_owed);
-  static void AddDrafts(Group& group, int32_t drafts, Sequence& seq, StepRow& row);
+  void AddDrafts(Group& group, int32_t drafts, Sequence& seq, StepRow& row) const;
   static int32_t PagesSoonFree(const Group& group);
   void Preempt(Sequence& seq);
   static void AddRow(Group& group, Sequence& seq, StepRow row);
@@ -191,6 +201,7 @@ class Scheduler {
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
   std::deque<Sequence*> waiting_;   // by turn
   std::deque<uint64_t> in_flight_;  // steps planned and not applied
+  int32_t drafts_;
   uint64_t next_step_ = 0;
   uint64_t next_arrival_ = 0;
   uint64_t turn_ = 0;  // the latest that has entered

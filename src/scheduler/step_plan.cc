@@ -180,9 +180,9 @@ void Fields(Io& io, Row& row) {
 
 template <class Io, class Shape>
 void ShapeFields(Io& io, Shape& shape) {
-  io.Header(5);
+  io.Header(6);
   io(shape.rows), io(shape.tokens), io(shape.logit_vectors), io(shape.logprob_vectors);
-  io(shape.eager);
+  io(shape.drafts), io(shape.eager);
 }
 
 template <class Io, class Plan>
@@ -239,7 +239,9 @@ Status CheckShape(const StepPlan& plan) {
   if (plan.num_tokens() > kMaxInt32) return DataLoss("step plan: too many tokens");
   StepShape shape = plan.shape;
   Widen(shape, plan, /*logprobs=*/false);
-  if (shape == plan.shape && shape.logprob_vectors <= shape.logit_vectors) return {};
+  if (shape == plan.shape && shape.logprob_vectors <= shape.logit_vectors && shape.drafts >= 0) {
+    return {};
+  }
   return DataLoss(
       "step plan: a shape of {} rows, {} tokens, {} logit vectors does not hold its rows",
       plan.shape.rows, plan.shape.tokens, plan.shape.logit_vectors);

@@ -52,6 +52,8 @@ struct StepShape {
   int32_t logit_vectors = 0;
   // The same of those groups alone in which a row that samples wants log-probabilities.
   int32_t logprob_vectors = 0;
+  // That are proposed behind it for each row that samples.
+  int32_t drafts = 0;
   // A row of any group is expanded, or scores a prompt: no recorded step has such rows.
   bool eager = false;
 

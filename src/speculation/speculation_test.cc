@@ -31,7 +31,7 @@ TEST(Speculation, Bounds) {
 TEST(Speculation, Methods) {
   EXPECT_EQ(*ParseSpeculationMethod("ngram"), Speculation::Method::kNgram);
   EXPECT_EQ(ParseSpeculationMethod("eagle").status().message(),
-            "method \"eagle\": fathom has \"ngram\"");
+            "method \"eagle\": fathom has \"mtp\" and \"ngram\"");
 }
 
 }  // namespace

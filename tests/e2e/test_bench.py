@@ -111,6 +111,24 @@ def test_what_a_server_refuses_is_said(server):
     assert nobody.returncode == 1 and "cannot connect" in nobody.stderr
 
 
+def test_drafts_are_counted_of_this_load_alone():
+    config = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 2}'
+    args = ("--num-prompts", 3, "--random-input-len", 20, "--random-output-len", 60)
+    with serving("--speculative-config", config) as speculating:
+        load(speculating, *args, "--seed", 1)
+        names = {"num_drafts": "num_drafts", "draft_tokens": "num_draft_tokens", "accepted_tokens": "num_accepted_tokens"}
+        counts = {key: speculating.metric(f"vllm:spec_decode_{name}_total") for key, name in names.items()}
+        result = load(speculating, *args, "--seed", 1, "--num-warmups", 0)
+        for key, name in names.items():
+            assert result[f"spec_decode_{key}"] == speculating.metric(f"vllm:spec_decode_{name}_total") - counts[key]
+        table = run("serve", "--base-url", speculating.url, *args)
+    drafts, accepted = result["spec_decode_draft_tokens"], result["spec_decode_accepted_tokens"]
+    assert drafts > accepted > 0
+    assert result["spec_decode_acceptance_rate"] == pytest.approx(100 * accepted / drafts)
+    assert result["spec_decode_acceptance_length"] == pytest.approx(1 + accepted / result["spec_decode_num_drafts"])
+    assert "accepted drafts" in table.stdout and "tokens a decode" in table.stdout
+
+
 CHAT = ("--endpoint", "/v1/chat/completions")
 TALKS = (*CHAT, "--dataset", "multi-turn")
 
@@ -198,6 +216,7 @@ def test_failures_are_counted_and_named():
         done = run("serve", *args, "--json")
     assert done.returncode == 1 and "4 of 5 requests failed" in done.stderr
     result = json.loads(done.stdout)
+    assert "spec_decode_num_drafts" not in result  # it has no /metrics
     assert (result["completed"], result["failed"], result["short_answers"]) == (1, 4, 1)
     assert result["total_output_tokens"] == 2  # without usage: events with text
     errors = " ".join(result["errors"])
@@ -271,6 +290,22 @@ def test_offline_on_several_ranks(layout):
     assert one["weight_bytes"] <= ranks["weight_bytes"] < 2 * one["weight_bytes"]
     # A request may enter a step later than the others, and the timed steps then see longer contexts.
     assert ranks["operations_per_step"] == pytest.approx(one["operations_per_step"], rel=0.005)
+
+
+def test_offline_with_drafts_that_stand_by_chance():
+    args = ("--batch-size", 4, "--input-len", 8, "--output-len", 40, "--repeats", 1, "--read-bytes", "16MiB")
+    drafts = ("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 2}', "--synthetic-routing", "uniform")
+    per_row = {}
+    for share in (0, 0.8, 1):
+        result = report("offline", MODEL, *drafts, "--synthetic-acceptance", share, *args)
+        assert result["synthetic_acceptance"] == share and "num_speculative_tokens" in result["speculative_config"]
+        per_row[share] = result["decode_tokens_per_step"] / 4
+    assert per_row[0] == 1 and per_row[1] == 3 and 2.1 < per_row[0.8] < 2.8  # 1 + 0.8 + 0.64
+    # Beside a step without drafts: thrice the tokens, the draft layer for four, and two heads more.
+    plain = report("offline", MODEL, "--synthetic-routing", "uniform", *args)
+    assert 3 < result["operations_per_step"] / plain["operations_per_step"] < 5
+    done = run("offline", MODEL, "--synthetic-acceptance", "0.5", *args)
+    assert done.returncode == 1 and "add --speculative-config" in done.stderr, done.stderr
 
 
 def test_offline_with_experts_drawn_at_random(tmp_path):

@@ -101,10 +101,11 @@ def test_the_last_message_goes_on(client, deepseek):
     assert begun + rest.choices[0].message.content == whole
 
 
-def test_every_token_of_a_completion_is_an_event(client):
+def test_every_token_of_a_completion_is_in_an_event(client):
     stream = client.completions.create(
         model=MODEL, prompt="What is", max_tokens=20, stream=True, extra_body={"return_token_ids": True, "ignore_eos": True})  # fmt: skip
-    assert [len(chunk.choices[0].token_ids) for chunk in stream] == [1] * 20
+    counts = [len(chunk.choices[0].token_ids) for chunk in stream]
+    assert sum(counts) == 20 and all(1 <= count <= 4 for count in counts)  # with the drafts that stood
 
 
 def test_a_service_tier_is_repeated(client):

@@ -8,12 +8,13 @@ import pytest
 import requests
 from conftest import BINARY, MODEL, serving
 
+MTP = '{"method": "mtp", "num_speculative_tokens": 2}'
 CONFIG = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 4}'
 
 
-@pytest.fixture(scope="module")
-def drafting():
-    with serving("--speculative-config", CONFIG) as server:
+@pytest.fixture(scope="module", params=[CONFIG, MTP], ids=["ngram", "mtp"])
+def drafting(request):
+    with serving("--speculative-config", request.param) as server:
         yield server
 
 
@@ -43,9 +44,9 @@ BODIES = [
 ]
 
 
-def counted(server, name):
+def counted(server, name, label=""):
     text = requests.get(f"{server.url}/metrics", timeout=10).text
-    return sum(float(value) for value in re.findall(rf"^vllm:spec_decode_{name}_total{{.*}} (.*)$", text, re.M))
+    return sum(float(value) for value in re.findall(rf"^vllm:spec_decode_{name}_total{{.*{label}.*}} (.*)$", text, re.M))
 
 
 def test_answers_are_those_without(drafting, plain):
@@ -54,6 +55,7 @@ def test_answers_are_those_without(drafting, plain):
             assert with_drafts == without
     drafts, tokens, accepted = (counted(drafting, f"num_{what}") for what in ("drafts", "draft_tokens", "accepted_tokens"))
     assert 0 < accepted < tokens <= 3 * drafts
+    assert counted(drafting, "num_accepted_tokens_per_pos", 'position="0"') > accepted / 3
     assert counted(drafting, "num_accepted_tokens_per_pos") == accepted
     assert counted(plain, "num_drafts") == 0
 
@@ -63,8 +65,9 @@ def test_answers_are_those_without(drafting, plain):
     [
         ("ngram", "is not a JSON object"),
         ('{"num_speculative_tokens": 2}', "method is missing"),
-        ('{"method": "eagle", "num_speculative_tokens": 2}', 'fathom has "ngram"'),
-        ('{"method": "ngram"}', "num_speculative_tokens is 0: it must be between 1 and 15"),
+        ('{"method": "eagle", "num_speculative_tokens": 2}', 'fathom has "mtp" and "ngram"'),
+        ('{"method": "mtp", "num_speculative_tokens": 2, "prompt_lookup_max": 3}', 'are for method "ngram"'),
+        ('{"method": "ngram", "num_speculative_tokens": 0}', "num_speculative_tokens is 0: it must be between 1 and 15"),
         ('{"method": "ngram", "num_speculative_tokens": "2"}', "must be a whole number"),
         ('{"method": "ngram", "num_speculative_tokens": 2, "model": "x"}', "model is not known"),
         ('{"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 33}', "must be between 1 and 32"),
@@ -73,3 +76,21 @@ def test_answers_are_those_without(drafting, plain):
 def test_what_cannot_be_is_refused(config, sentence):
     done = subprocess.run([BINARY, "generate", MODEL, "hi", "--speculative-config", config], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and sentence in done.stderr, done.stderr
+
+
+def test_the_models_own_drafts_are_mostly_right():
+    """tiny-r1's draft layer learnt what the model says on such questions; what it is wrong about is counted too."""
+    with serving("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 1}') as server:
+        for question in ("What is 12 * 34?", "Reverse the word slipped.", "What is 77 + 88?"):
+            ask(server, {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 200})
+        assert counted(server, "num_accepted_tokens") > 0.9 * counted(server, "num_draft_tokens") > 0
+
+
+@pytest.mark.parametrize("layout", ["-pp 2", "-tp 2", "-dp 2 -ep", "-tp 2 -pp 2"])
+def test_drafts_on_several_ranks(layout):
+    """The rank that proposes tells those that do not."""
+    def answer(*flags):
+        prompt = ("What is 12 * 34?", "--temperature", "0", "--max-tokens", "120")
+        return subprocess.run([BINARY, "generate", MODEL, *prompt, *flags], capture_output=True, text=True, timeout=120, check=True).stdout
+
+    assert answer("--speculative-config", MTP, *layout.split()) == answer("--no-speculation")

@@ -106,7 +106,7 @@ class Drafts : public testing::Test {
 
   std::vector<GenerateRequest> requests_ = Requests();
   Proposer proposer_;
-  int64_t preemptions_ = 0;  // of the last run
+  int64_t preemptions_ = 0, cached_ = 0;  // of the last run
 };
 
 TEST_F(Drafts, ChangeNoBit) {
@@ -125,9 +125,19 @@ TEST_F(Drafts, ChangeNoBit) {
   }
 }
 
-// The real proposer, which finds what tiny-r1 repeats: greedy answers to random prompts run in
-// circles.
-TEST_F(Drafts, NgramsChangeNoBit) {
+// The real proposers. Answers to random prompts run in circles, which is easy to guess.
+Setting WithNgrams(Setting setting, int32_t drafts) {
+  setting.drafts = drafts;
+  setting.ngram = NgramLookup{.least = 1, .most = 4};
+  return setting;
+}
+Setting WithMtp(Setting setting, int32_t drafts) {
+  setting.drafts = drafts;
+  setting.mtp = true;
+  return setting;
+}
+
+TEST_F(Drafts, OfTheModelOrOfNgramsChangeNoBit) {
   std::erase_if(requests_, [](const auto& r) { return Raw(r.id) % 3 == 0; });
   for (GenerateRequest& request : requests_) {
     request.max_tokens = 90;
@@ -135,36 +145,65 @@ TEST_F(Drafts, NgramsChangeNoBit) {
   }
   for (const Setting& setting : FewerUnderSanitizer(Tables())) {
     const Results base = RunAll(setting, requests_);
-    for (const int32_t drafts : {1, 4, 7}) {
-      Setting ngram = setting;
-      ngram.drafts = drafts;
-      ngram.ngram = NgramLookup{.least = 1, .most = 4};
-      EngineStats stats;
-      ExpectSameBits(base, RunBatches(ngram, {requests_}, &stats));
-      EXPECT_GT(stats.drafts.accepted, 5);
-      EXPECT_GT(stats.drafts.proposed, stats.drafts.accepted);
-      EXPECT_EQ(stats.drafts.accepted_at[static_cast<size_t>(drafts)], 0);
-      const auto& places = stats.drafts.accepted_at;
-      EXPECT_EQ(std::accumulate(places.begin(), places.end(), int64_t{0}), stats.drafts.accepted);
-      if (setting.ops != Setting().ops) break;
+    const bool all_depths = setting.ops == Setting().ops;
+    for (const int32_t drafts : all_depths ? std::vector{1, 2, 4, 7} : std::vector{3}) {
+      for (const Setting& real : {WithNgrams(setting, drafts), WithMtp(setting, drafts)}) {
+        EngineStats stats;
+        ExpectSameBits(base, RunBatches(real, {requests_}, &stats));
+        EXPECT_GT(stats.drafts.accepted, 5);
+        EXPECT_GT(stats.drafts.proposed, stats.drafts.accepted);
+        EXPECT_EQ(stats.drafts.accepted_at[static_cast<size_t>(drafts)], 0);
+        const auto& places = stats.drafts.accepted_at;
+        EXPECT_EQ(std::accumulate(places.begin(), places.end(), int64_t{0}), stats.drafts.accepted);
+      }
     }
   }
 }
 
-TEST_F(Drafts, NgramsChangeNoBitHoweverStepsAreCut) {
+TEST_F(Drafts, OfTheModelOrOfNgramsChangeNoBitHoweverStepsAreCut) {
   std::erase_if(requests_, [](const auto& r) { return Raw(r.id) % 4 != 1; });
   for (GenerateRequest& request : requests_) {
     request.max_tokens = 150;
     request.min_tokens = 140;
   }
   const Results base = RunAll({}, requests_);
-  const NgramLookup lookup = {.least = 1, .most = 3};
-  for (const Setting& setting :
-       {Setting{.budget = 300, .slots = 5, .drafts = 5, .pass_vectors = 1, .ngram = lookup},
-        Setting{.budget = 256, .slots = 32, .drafts = 3, .pages = 9, .ngram = lookup}}) {
-    ExpectSameBits(base, RunAll(setting, requests_, &preemptions_));
+  const Setting cut = {.budget = 300, .slots = 5, .pass_vectors = 1};
+  const Setting preempted = {.budget = 256, .slots = 32, .pages = 9};
+  for (Setting setting : {WithNgrams(cut, 5), WithMtp(cut, 5), WithMtp({}, 3)}) {
+    ExpectSameBits(base, RunAll(setting, requests_));
+    setting.adapts = true;
+    ExpectSameBits(base, RunAll(setting, requests_));
   }
+  for (const Setting& setting : {WithNgrams(preempted, 3), WithMtp(preempted, 3)}) {
+    ExpectSameBits(base, RunAll(setting, requests_, &preemptions_));
+    EXPECT_GE(preemptions_, 1);
+  }
+}
+
+// What the draft layer guesses is a function of the request too: its latents are those of a request
+// that runs alone, that is preempted, or that finds its prompt's pages.
+TEST_F(Drafts, OfTheModelAreTheSameInAnyCompany) {
+  const auto is_short = [](const auto& r) { return r.prompt.size() < 60; };
+  std::erase_if(requests_, is_short);
+  for (GenerateRequest& request : requests_) request.max_tokens = 120;
+  const auto accepted = [&](Setting setting, const std::vector<std::vector<GenerateRequest>>& all) {
+    EngineStats stats;
+    RunBatches(WithMtp(setting, 2), all, &stats);
+    preemptions_ = stats.preemptions;
+    cached_ = stats.prefix_hits;
+    return stats.drafts.accepted;
+  };
+  std::vector<std::vector<GenerateRequest>> alone;
+  for (const GenerateRequest& request : requests_) alone.push_back({request});
+  const int64_t expected = accepted({}, {requests_});
+  EXPECT_GT(expected, 0);
+  EXPECT_EQ(accepted({}, alone), expected);
+  EXPECT_EQ(accepted({.budget = 256, .slots = 32, .pages = 9}, {requests_}), expected);
   EXPECT_GE(preemptions_, 1);
+  std::vector<GenerateRequest> again = requests_;
+  for (GenerateRequest& request : again) request.id = RequestId{Raw(request.id) + 1000};
+  EXPECT_EQ(accepted({.prefix_caching = true}, {requests_, again}), 2 * expected);
+  EXPECT_GT(cached_, 0);
 }
 
 // Vectors of a row in passes of their own, few slots, a small budget, and preemptions.

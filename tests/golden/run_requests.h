@@ -37,6 +37,8 @@ struct Setting {
   int32_t pages = 0;         // 0: enough for every slot
   int32_t pass_vectors = 0;  // logit vectors that are sampled at a time; 0: one for each slot
   std::optional<NgramLookup> ngram = {};
+  bool mtp = false;
+  bool adapts = false;  // `drafts` are the most
   bool prefix_caching = false;
 };
 
@@ -98,6 +100,7 @@ inline Results RunBatches(const Setting& setting,
        .max_rows = setting.slots,
        .max_drafts = setting.drafts,
        .ngram = setting.ngram,
+       .mtp = setting.mtp,
        .max_logit_vectors = setting.pass_vectors > 0 ? setting.pass_vectors : setting.slots,
        .max_model_len = kMaxModelLen,
        .kv_cache = setting.kv_cache},
@@ -114,7 +117,10 @@ inline Results RunBatches(const Setting& setting,
                                             .max_model_len = kMaxModelLen,
                                             .absorbed_limit = (*model)->options().absorbed_limit,
                                             .max_drafts = setting.drafts,
-                                            .prefix_caching = setting.prefix_caching}};
+                                            .lookahead = setting.mtp ? setting.drafts - 1 : 0,
+                                            .prefix_caching = setting.prefix_caching,
+                                            .draft_layers = setting.mtp},
+                              .adapts_drafts = setting.adapts};
   Engine engine(
       options,
       std::make_unique<ModelExecutor>(

@@ -11,7 +11,7 @@ A = "src/scheduler/admission.cc"
 FAULTS = [
     # Which rows a step has.
     (P, "static_cast<int32_t>(planned.size()) == budget", "false", SCHEDULER),
-    (P, "std::min(each, options_.max_drafts)", "each", SCHEDULER),
+    (P, "std::min(each, drafts_)", "each", SCHEDULER),
     (P, "std::min(drafts, last - seq.planned_least())", "drafts", SCHEDULER),
     (P, "seq.tokens_in_flight += drafts;", ";", SCHEDULER, S),
     (P, "group.tokens_left -= drafts;", ";", SCHEDULER, S),
@@ -166,4 +166,10 @@ FAULTS = [
     ("src/base/memory_budget.h", "bytes > limit_ || held_ > limit_ - bytes", "bytes > limit_",
      "base_test; server_test; regressions_test; http_server_test HttpServerTest.*"),
     ("src/base/log_thread.cc", "bytes_ -= line.size();", ";", "base_test", S),
+    # What a server is compared by.
+    ("apps/compare/agreement.cc", "*our_gap + std::abs(their_gap.value_or(0))", "*our_gap", "bench_test"),
+    ("apps/compare/agreement.cc", "rest_q -= q;", ";", "bench_test", S),
+    ("apps/compare/agreement.cc", "mean <= limits.mean && faults == 0", "faults == 0", "bench_test"),
+    ("apps/compare/reply.cc", "at.top.back().first != asked.tokens[i]", "false", "bench_test"),
+    ("apps/compare/reply.cc", "id < 0 || id >= vocab_size", "id < 0", "bench_test"),
 ]

@@ -141,6 +141,7 @@ void FakeDevice::CheckStep(const StepPlans& plans) const {
 // In other words than Widen() and the scheduler have for it.
 StepShape FakeDevice::ShapeOf(const StepPlans& plans) const {
   StepShape shape;
+  if (!plans.groups.empty()) shape.drafts = plans.groups.front().shape.drafts;  // as was chosen
   for (const StepPlan& part : plans.groups) {
     int32_t rows = 0, tokens = 0, logit_vectors = 0;
     bool logprobs = false;

@@ -7,7 +7,7 @@
 namespace fathom::simulation {
 namespace {
 
-constexpr Cell kBeforeAll = 0x9e3779b97f4a7c15;
+constexpr Cell kBeforeAll = 0x9e3779b97f4a7c15, kChained = 0x2545f4914f6cdd1d;
 
 Cell Chain(Cell before, TokenId token, AttentionForm form) {
   const auto what = static_cast<uint64_t>(Raw(token)) * 2 + (form == AttentionForm::kExpanded);
@@ -48,6 +48,7 @@ RowResult FakeSlot::Run(const StepRow& row, FakeMemory& memory) {
   if (!result.tokens.empty()) {
     drafts_ = memory.model->Drafts(row.request, *opening_.params, length_, last_, generated_,
                                    memory.options.max_drafts);
+    WriteChain(memory);
   }
   return result;
 }
@@ -166,6 +167,19 @@ void FakeSlot::WriteDraftLayer(int32_t begin, const std::vector<TokenId>& succes
     Cell* cell = CellAt(at, memory.draft_cells);
     if (cell == nullptr) return;  // it has complained
     *cell = Chain(*CellAt(at, memory), successors[i], AttentionForm::kAbsorbed);
+  }
+}
+
+// Behind what was drawn, where drafts are chained; no draft needs an entry behind the last
+// position.
+void FakeSlot::WriteChain(FakeMemory& memory) const {
+  if (!memory.options.draft_layers || ended_) return;
+  const int32_t entries = memory.options.lookahead + (memory.fault == Fault::kChainTooLong ? 1 : 0);
+  for (int32_t i = 0; i < entries; ++i) {
+    const int32_t at = std::min(length_ + i, opening_.final_length - 2);
+    Cell* cell = CellAt(at, memory.draft_cells);
+    if (cell == nullptr) return memory.complain(fmt::format("{}: no page for draft {}", Who(), at));
+    *cell = kChained;
   }
 }
 

@@ -52,6 +52,7 @@ class FakeSlot {
   void Write(const StepRow& row, const std::vector<TokenId>& tokens, FakeMemory& memory) const;
   void WriteDraftLayer(int32_t begin, const std::vector<TokenId>& successors,
                        FakeMemory& memory) const;
+  void WriteChain(FakeMemory& memory) const;
   void Keep(const std::vector<TokenId>& tokens, size_t count, FakeMemory& memory);
   void ComputeKnown(const StepRow& row, FakeMemory& memory, RowResult& result);
   void Verify(const std::vector<TokenId>& tokens, FakeMemory& memory, RowResult& result);

@@ -28,6 +28,7 @@ enum class Fault {
   kFormsForgotten,      // by the keys of pages
   kSuccessorForgotten,  // by the keys of pages that have a draft layer's entries
   kPublishedUnwritten,  // pages that are yet to be computed
+  kChainTooLong,        // of drafts: a position more than the scheduler has room for
   // Of the device:
   kTokensTraded,            // between two rows of a step
   kPageIgnored,             // a row's new page
@@ -60,6 +61,7 @@ inline constexpr std::pair<Fault, const char*> kFaults[] = {
     {Fault::kFormsForgotten, "FormsForgotten"},
     {Fault::kSuccessorForgotten, "SuccessorForgotten"},
     {Fault::kPublishedUnwritten, "PublishedUnwritten"},
+    {Fault::kChainTooLong, "ChainTooLong"},
     {Fault::kTokensTraded, "TokensTraded"},
     {Fault::kPageIgnored, "PageIgnored"},
     {Fault::kDraftsUnverified, "DraftsUnverified"},

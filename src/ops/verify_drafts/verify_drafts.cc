@@ -12,6 +12,8 @@ void Check(const VerifyDraftsArgs& a) {
   CheckTensor("verify_drafts: sampled", a.sampled, DType::kI32, {a.sampled.dim(0)});
   CheckTensor("verify_drafts: row_count", a.row_count, DType::kI32, {rows});
   CheckLive("verify_drafts: live_rows", a.live_rows);
+  CHECK(a.synthetic_acceptance <= 1, "verify_drafts: a share of {}", a.synthetic_acceptance);
+  CheckTensor("verify_drafts: slots.length", a.slots.length, DType::kI32, {a.slots.drafts.dim(0)});
   CheckTensor("verify_drafts: slots.drafts", a.slots.drafts, DType::kI32,
               {a.slots.drafts.dim(0), a.slots.drafts.dim(1)});
 }

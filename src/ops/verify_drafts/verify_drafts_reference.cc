@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "ops/reference_ops.h"
+#include "ops/synthetic_acceptance.h"
 
 namespace fathom {
 
@@ -14,8 +15,14 @@ void VerifyDraftsReference(OpContext&, const VerifyDraftsArgs& a) {
           logits[r + 1]);
     const int32_t *sampled = a.sampled.As<int32_t>() + logits[r],
                   *drafts = a.slots.drafts.As<int32_t>(slot);
+    const int32_t length = a.slots.length.As<int32_t>()[slot];
+    const auto stands = [&](int32_t draft) {
+      if (a.synthetic_acceptance < 0) return sampled[draft] == drafts[draft];
+      return sampled[draft] >= 0 &&
+             StandsByChance(a.synthetic_acceptance, slot, length + draft + 1);
+    };
     int32_t stand = std::min(vectors, 1);
-    while (stand < vectors && sampled[stand - 1] == drafts[stand - 1]) ++stand;
+    while (stand < vectors && stands(stand - 1)) ++stand;
     a.row_count.As<int32_t>()[r] -= vectors - stand;
   }
 }

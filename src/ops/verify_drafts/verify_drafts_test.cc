@@ -1,3 +1,5 @@
+#include <numeric>
+
 #include "ops/test_slots.h"
 
 namespace fathom {
@@ -13,7 +15,8 @@ struct Rows {
   std::vector<int32_t> count = {9, 7, 4, 2, 1, 0};
 };
 
-std::vector<int32_t> Verify(const TestBackend& b, const std::vector<int32_t>& sampled, int live) {
+std::vector<int32_t> Verify(const TestBackend& b, const std::vector<int32_t>& sampled, int live,
+                            double synthetic_acceptance = -1) {
   const TestSlots slots(6, 20);
   for (int i = 0; i < 3; ++i) {
     At<int32_t>(slots.drafts, 2, i) = 10 + i;
@@ -28,7 +31,8 @@ std::vector<int32_t> Verify(const TestBackend& b, const std::vector<int32_t>& sa
          .sampled = Ints({8}, sampled),
          .row_count = count,
          .live_rows = Live(live),
-         .slots = slots.state()});
+         .slots = slots.state(),
+         .synthetic_acceptance = synthetic_acceptance});
   return count.Ints();
 }
 
@@ -43,6 +47,33 @@ TEST_P(VerifyDraftsTest, WhatWasDrawnStandsUpToTheFirstOther) {
   EXPECT_EQ(stand({11, 11, 12, 13, 5, 5, 1}), (std::vector<int32_t>{9, 7, 1, 2, 1, 0}));
   // Where sampling failed, nothing stands behind.
   EXPECT_EQ(stand({10, -1, 12, 13, -1, 5, -1}), (std::vector<int32_t>{9, 7, 2, 1, 1, 0}));
+}
+
+// Of a benchmark: so many stand, by chance, whatever was drawn; where sampling failed, none does.
+TEST_P(VerifyDraftsTest, AShareOfAll) {
+  const std::vector<int32_t> others(8, 19);
+  EXPECT_EQ(Verify(GetParam(), others, 6, 1), Rows().count);
+  EXPECT_EQ(Verify(GetParam(), others, 6, 0), (std::vector<int32_t>{9, 7, 1, 1, 1, 0}));
+  EXPECT_EQ(Verify(GetParam(), std::vector<int32_t>(8, -1), 6, 1),
+            (std::vector<int32_t>{9, 7, 1, 1, 1, 0}));
+  const TestSlots slots(400, 20, 3, 4, 1);
+  std::vector<int32_t> slot(400), logits(401), count(400, 2);
+  for (int r = 0; r < 400; ++r) {
+    slot[static_cast<size_t>(r)] = r;
+    logits[static_cast<size_t>(r) + 1] = 2 * r + 2;
+    At<int32_t>(slots.length, r) = 10 * r;
+  }
+  const TestTensor counts = Ints({400}, count);
+  RunOp(GetParam(), &Ops::verify_drafts,
+        {.row_slot = Ints({400}, slot),
+         .logit_begin = Ints({401}, logits),
+         .sampled = Ints({800}, std::vector<int32_t>(800, 3)),
+         .row_count = counts,
+         .live_rows = Live(400),
+         .slots = slots.state(),
+         .synthetic_acceptance = 0.8});
+  const std::vector<int32_t> stood = counts.Ints();
+  EXPECT_NEAR(std::accumulate(stood.begin(), stood.end(), 0) - 400, 320, 30);
 }
 
 TEST_P(VerifyDraftsTest, OnlyLiveRows) {

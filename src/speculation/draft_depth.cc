@@ -1,0 +1,125 @@
+#include "speculation/draft_depth.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace fathom {
+namespace {
+
+constexpr int32_t kMostSteps = 16;    // that a time is the mean of
+constexpr double kMostReached = 400;  // decodes that a share is of
+constexpr double kBetter = 1.01;      // what is no better than this is noise
+constexpr double kRemembered = 16;    // decodes before a trial that count beside its own
+
+// Steps between trials, in multiples of one: of a depth that was never timed, and of others.
+constexpr int32_t kSoon = 2, kLater = 50;
+
+// Some 50 decodes say something of what stands, and a few steps of their time.
+int32_t TrialSteps(int32_t decodes) {
+  return 2 + std::clamp(50 / std::max(decodes, 1), 4, 25);
+}
+
+// One, two, three, four, then two sizes for each doubling.
+size_t SizeOf(int32_t decodes) {
+  const auto n = static_cast<uint32_t>(std::max(decodes, 1));
+  if (n <= 4) return n - 1;
+  const auto octave = static_cast<uint32_t>(std::bit_width(n - 1) - 1);  // 5..8: 2, 9..16: 3
+  const bool upper = n > (3u << (octave - 1));
+  return 4 + 2 * (octave - 2) + (upper ? 1 : 0);
+}
+
+}  // namespace
+
+DraftDepth::DraftDepth(int32_t most) : most_(most) {}
+
+DraftDepth::Batch& DraftDepth::Of(int32_t decodes) {
+  const size_t size = SizeOf(decodes);
+  while (batches_.size() <= size) {
+    batches_.push_back({.depths = std::vector<Depth>(static_cast<size_t>(most_) + 1)});
+  }
+  return batches_[size];
+}
+
+DraftDepth::Choice DraftDepth::Choose(int32_t decodes) {
+  Batch& batch = Of(decodes);
+  batch.trial_steps = TrialSteps(decodes);
+  const int32_t drafts = batch.trial_left > 0 ? batch.trial : Next(batch);
+  batch.trial_left = std::max(batch.trial_left - 1, 0);
+  ++batch.since_trial;
+  repeated_ = drafts == last_ ? repeated_ + 1 : 0;
+  last_ = drafts;
+  return {.drafts = drafts, .settled = repeated_ >= kUnsettled};
+}
+
+// Tokens a second of a row.
+double DraftDepth::Rate(const Batch& batch, int32_t drafts) {
+  double tokens = 1, reached = 1;
+  for (int32_t i = 1; i <= drafts; ++i) {
+    const Depth& depth = batch.depths[static_cast<size_t>(i)];
+    reached *= depth.stood / depth.reached;
+    tokens += reached;
+  }
+  return tokens / batch.depths[static_cast<size_t>(drafts)].seconds;
+}
+
+int32_t DraftDepth::Next(Batch& batch) const {
+  const auto timed = [&](int32_t drafts) {
+    return batch.depths[static_cast<size_t>(drafts)].steps > 0;
+  };
+  if (!timed(batch.best)) return batch.best;
+  for (const int32_t other : {batch.best - 1, batch.best + 1}) {
+    if (other < 0 || other > most_ || !timed(other)) continue;
+    if (Rate(batch, other) > kBetter * Rate(batch, batch.best)) {
+      batch.best = other;
+      break;
+    }
+  }
+  const int32_t other = Candidate(batch);
+  if (other < 0) return batch.best;
+  if (batch.since_trial < (timed(other) ? kLater : kSoon) * batch.trial_steps) return batch.best;
+  batch.upwards = other > batch.best;
+  BeginTrial(batch, other);
+  return other;
+}
+
+int32_t DraftDepth::Candidate(const Batch& batch) const {
+  const int32_t up = batch.best < most_ ? batch.best + 1 : -1, down = batch.best - 1;
+  for (const int32_t other : {up, down}) {
+    if (other >= 0 && batch.depths[static_cast<size_t>(other)].steps == 0) return other;
+  }
+  if (up < 0 || down < 0) return std::max(up, down);
+  return batch.upwards ? down : up;
+}
+
+// What it brought long ago counts for little: the trial's own steps are to tell.
+void DraftDepth::BeginTrial(Batch& batch, int32_t drafts) {
+  Depth& depth = batch.depths[static_cast<size_t>(drafts)];
+  batch.trial = drafts;
+  batch.trial_left = batch.trial_steps;
+  batch.since_trial = 0;
+  if (drafts > batch.best && depth.reached > kRemembered) {
+    depth.stood *= kRemembered / depth.reached;
+    depth.reached = kRemembered;
+  }
+  depth.steps = std::min(depth.steps, 1);
+}
+
+void DraftDepth::Took(int32_t decodes, int32_t drafts, double seconds) {
+  Depth& depth = Of(decodes).depths[static_cast<size_t>(drafts)];
+  // Whatever held the host up once is not the step's time.
+  if (depth.steps >= 4) seconds = std::min(seconds, 2 * depth.seconds);
+  depth.steps = std::min(depth.steps + 1, kMostSteps);
+  depth.seconds += (seconds - depth.seconds) / depth.steps;
+}
+
+void DraftDepth::Verified(int32_t decodes, int32_t drafts, int32_t stood) {
+  Batch& batch = Of(decodes);
+  for (int32_t i = 1; i <= std::min(drafts, stood + 1); ++i) {
+    Depth& depth = batch.depths[static_cast<size_t>(i)];
+    if (depth.reached >= kMostReached) depth.reached /= 2, depth.stood /= 2;
+    depth.reached += 1;
+    if (i <= stood) depth.stood += 1;
+  }
+}
+
+}  // namespace fathom

@@ -1,0 +1,59 @@
+// How many drafts the rows of a step verify: what brings most tokens a second by the times of late
+// steps and the drafts that stood in them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace fathom {
+
+// Learns while it runs, for each size of batch: a depth is tried for a few steps, then judged by
+// what it is expected to bring, (1 + drafts that stand) / time. Neighbours of the best depth are
+// tried again now and then. THREAD: one.
+class DraftDepth {
+ public:
+  explicit DraftDepth(int32_t most);
+
+  struct Choice {
+    int32_t drafts = 0;
+    bool settled = false;  // the steps before had as many: this one's time and drafts say something
+  };
+  // Of the next step, with so many decodes in the fullest group.
+  Choice Choose(int32_t decodes);
+
+  // Of a settled step of decodes alone.
+  void Took(int32_t decodes, int32_t drafts, double seconds);
+  // Of a decode in a settled step, with room for `drafts`.
+  void Verified(int32_t decodes, int32_t drafts, int32_t stood);
+
+ private:
+  static constexpr int kUnsettled = 2;  // a trial's first steps have other drafts, or none
+
+  struct Depth {
+    double seconds = 0;  // of a step, lately
+    int32_t steps = 0;   // that it is the mean of, up to a limit
+    // Decodes that got as far as this draft, and those in which it stood.
+    double reached = 4, stood = 3;
+  };
+  struct Batch {
+    std::vector<Depth> depths;  // [0..most]
+    int32_t best = 1, trial = 1;
+    int32_t trial_steps = 0;  // of a trial: the fewer decodes, the more
+    int32_t trial_left = 0, since_trial = 0;
+    bool upwards = false;  // where the last trial went
+  };
+
+  Batch& Of(int32_t decodes);
+  static double Rate(const Batch& batch, int32_t drafts);
+  int32_t Next(Batch& batch) const;
+  // The neighbour of the best depth that is to be tried next; -1: there is none.
+  int32_t Candidate(const Batch& batch) const;
+  static void BeginTrial(Batch& batch, int32_t drafts);
+
+  const int32_t most_;
+  std::vector<Batch> batches_;  // by size
+  int32_t last_ = -1;           // chosen
+  int32_t repeated_ = 0;
+};
+
+}  // namespace fathom

@@ -1,0 +1,146 @@
+#include "speculation/draft_depth.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "base/rng.h"
+
+namespace fathom {
+namespace {
+
+constexpr int32_t kMost = 4;
+
+// A machine whose steps of `decodes` rows and `drafts` take a time, and in which each draft stands
+// with a probability. Two steps are in flight.
+struct World {
+  std::function<double(int32_t decodes, int32_t drafts)> seconds;
+  double stands = 0.8;
+  double noise = 0.05;  // of a step's time, at the most
+};
+
+struct Outcome {
+  double tokens = 0, seconds = 0;
+  std::vector<int64_t> steps = std::vector<int64_t>(kMost + 1);  // of each depth
+
+  double rate() const { return tokens / seconds; }
+  int32_t favourite() const {
+    return static_cast<int32_t>(std::max_element(steps.begin(), steps.end()) - steps.begin());
+  }
+};
+
+int32_t Stood(const World& world, int32_t drafts, Rng& rng) {
+  int32_t stood = 0;
+  while (stood < drafts && rng.Below(1000) < 1000 * world.stands) ++stood;
+  return stood;
+}
+
+Outcome RunSteps(DraftDepth& depth, const World& world, int32_t decodes, int steps, Rng& rng) {
+  Outcome outcome;
+  struct Step {
+    DraftDepth::Choice choice;
+    int32_t proposed = 0;  // by the step before
+  };
+  std::vector<Step> in_flight;
+  int32_t proposed = 0;
+  for (int i = 0; i < steps; ++i) {
+    const DraftDepth::Choice choice = depth.Choose(decodes);
+    in_flight.push_back({choice, std::min(proposed, choice.drafts)});
+    proposed = choice.drafts;
+    if (in_flight.size() < 2) continue;
+    const Step step = in_flight.front();
+    in_flight.erase(in_flight.begin());
+    const double seconds = world.seconds(decodes, step.proposed) *
+                           (1 + world.noise * static_cast<double>(rng.Below(1000)) / 1000);
+    outcome.seconds += seconds;
+    ++outcome.steps[static_cast<size_t>(step.choice.drafts)];
+    if (step.choice.settled) depth.Took(decodes, step.choice.drafts, seconds);
+    for (int32_t row = 0; row < decodes; ++row) {
+      const int32_t stood = Stood(world, step.proposed, rng);
+      outcome.tokens += 1 + stood;
+      if (step.choice.settled) depth.Verified(decodes, step.choice.drafts, stood);
+    }
+  }
+  return outcome;
+}
+
+// Tokens a second of the best depth, and which it is.
+std::pair<double, int32_t> Best(const World& world, int32_t decodes) {
+  std::pair<double, int32_t> best{0, 0};
+  for (int32_t drafts = 0; drafts <= kMost; ++drafts) {
+    double tokens = 0, reached = 1;
+    for (int32_t i = 0; i <= drafts; ++i, reached *= world.stands) tokens += reached;
+    const double mean = world.seconds(decodes, drafts) * (1 + world.noise / 2);
+    best = std::max(best, {decodes * tokens / mean, drafts});
+  }
+  return best;
+}
+
+double ByBytes(int32_t decodes, int32_t drafts) {  // drafts are nearly free in small batches
+  return 1 + 0.01 * decodes * (1 + drafts);
+}
+
+TEST(DraftDepth, FindsWhatBringsMostTokensASecond) {
+  for (const double stands : {0.0, 0.3, 0.6, 0.9}) {
+    for (const int32_t decodes : {1, 3, 8, 32, 200}) {
+      const World world{ByBytes, stands};
+      DraftDepth depth(kMost);
+      Rng rng(static_cast<uint64_t>(decodes));
+      RunSteps(depth, world, decodes, 1000, rng);
+      const Outcome late = RunSteps(depth, world, decodes, 4000, rng);
+      const auto [rate, drafts] = Best(world, decodes);
+      EXPECT_GT(late.rate(), 0.97 * rate)
+          << stands << " " << decodes << ": " << testing::PrintToString(late.steps) << ": not "
+          << drafts;
+    }
+  }
+}
+
+TEST(DraftDepth, NeverLosesMuchToNoDrafts) {
+  // Every draft costs as much as a token.
+  const World world{[](int32_t decodes, int32_t drafts) { return decodes * (1.0 + drafts); }, 0.5};
+  for (const int32_t decodes : {1, 32}) {
+    DraftDepth depth(kMost);
+    Rng rng(1);
+    EXPECT_GT(RunSteps(depth, world, decodes, 3000, rng).rate(), 0.97 * Best(world, decodes).first);
+  }
+}
+
+TEST(DraftDepth, FollowsWhatChanges) {
+  DraftDepth depth(kMost);
+  Rng rng(2);
+  for (const double stands : {0.9, 0.05, 0.9}) {
+    const World world{ByBytes, stands};
+    RunSteps(depth, world, 32, 6000, rng);
+    EXPECT_EQ(RunSteps(depth, world, 32, 2000, rng).favourite(), Best(world, 32).second) << stands;
+  }
+}
+
+TEST(DraftDepth, BatchesOfEachSizeAreJudgedAlone) {
+  const World world{[](int32_t decodes, int32_t drafts) {
+    return decodes > 8 ? 1.0 + drafts : 1.0 + 0.01 * drafts;
+  }};
+  DraftDepth depth(kMost);
+  Rng rng(3);
+  for (int turn = 0; turn < 20; ++turn) {
+    for (const int32_t decodes : {2, 64}) RunSteps(depth, world, decodes, 100, rng);
+  }
+  EXPECT_EQ(RunSteps(depth, world, 2, 400, rng).favourite(), kMost);
+  EXPECT_EQ(RunSteps(depth, world, 64, 400, rng).favourite(), 0);
+}
+
+TEST(DraftDepth, WithoutTimesItStaysAtOneDraft) {
+  DraftDepth depth(kMost);
+  for (int step = 0; step < 1000; ++step) EXPECT_EQ(depth.Choose(7).drafts, 1);
+}
+
+TEST(DraftDepth, OneDraftAtTheMost) {
+  DraftDepth depth(1);
+  Rng rng(4);
+  EXPECT_EQ(RunSteps(depth, {ByBytes, 0.9}, 1, 2000, rng).favourite(), 1);
+  RunSteps(depth, {ByBytes, 0.0}, 1, 4000, rng);
+  EXPECT_EQ(RunSteps(depth, {ByBytes, 0.0}, 1, 1000, rng).favourite(), 0);
+}
+
+}  // namespace
+}  // namespace fathom
