@@ -6,6 +6,7 @@ import random
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Literal, Optional
 
 import anthropic
@@ -146,6 +147,22 @@ def test_several_calls_may_be_forced(client):
         assert calls and all(call.function.name in ("weather", "stop") for call in calls)
         if choice.finish_reason != "length":
             assert all(isinstance(json.loads(call.function.arguments), dict) for call in calls)
+
+
+def test_answers_that_are_json_anyway_stay_right(client):
+    """tiny-r1's questions that want JSON, behind its thinking: a grammar makes none of them worse."""
+    asked = json.loads((Path(__file__).parents[1] / "golden" / "tiny-r1" / "questions.json").read_text())
+    asked = [question for question in asked if question["task"] == "to_json"][:: 1 if SCHEMAS > 30 else 4]
+
+    def right(question, **options):
+        messages = [{"role": "user", "content": question["question"]}]
+        return ask(client, True, messages=messages, temperature=0, **options).message.content == question["answer"]
+
+    with ThreadPoolExecutor(4) as pool:
+        free = sum(pool.map(right, asked))
+        held = sum(pool.map(lambda question: right(question, response_format={"type": "json_object"}), asked))
+    print(f"of {len(asked)} questions {free} are right without a grammar, {held} with one")
+    assert held >= free > 0.9 * len(asked)
 
 
 WEATHER = {"role": "user", "content": "What is the weather in Oslo and in Rome?"}
