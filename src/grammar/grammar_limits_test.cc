@@ -64,8 +64,22 @@ TEST(GrammarLimits, PlacesAreNamed) {
       {R"({"type": "object", "patternProperties": {"a": {}}})", "additionalProperties: false"},
       {R"({"type": "object", "minProperties": 1})", "#/minProperties"},
       {R"({"properties": [1]})", "#/properties must be an object"},
+      {R"({"properties": {"x": {}}, "unevaluatedProperties": false})", "unevaluatedProperties"},
+      {R"({"type": "array", "unevaluatedItems": {"type": "string"}})", "unevaluatedItems"},
+      {R"({"type": "object", "properties": {"é": {}}})", "say additionalProperties: false"},
+      {R"({"properties": {"a\nb": {}}, "additionalProperties": {"type": "null"}})",
+       "say additionalProperties: false"},
   };
   for (const auto& [schema, says] : cases) ExpectRefused(CheckSchema(schema, false), says);
+}
+
+TEST(GrammarLimits, WhatSaysNothingIsTaken) {
+  for (const char* schema : {R"({"type": "object", "unevaluatedProperties": true})",
+                             R"({"type": "array", "uniqueItems": false, "unevaluatedItems": true})",
+                             R"({"properties": {"é\n\"": {}}, "additionalProperties": false})"}) {
+    EXPECT_TRUE(CheckSchema(schema, false).ok()) << schema;
+  }
+  EXPECT_TRUE(CheckSchema(R"({"properties": {"é": {}}})", true).ok());
 }
 
 // What refers to itself without any text between has no end, for a compiler neither.
