@@ -241,6 +241,11 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
                 "earlier ones; it is on unless --no-enable-prefix-caching turns it off")
       ->group(group);
   command
+      .add_flag("--prefix-cache-reuse-decoded", s.reuse_decoded,
+                "Share pages of generated tokens too, so that a talk's next turn finds its last "
+                "answer: then an answer's last bits depend on what was found")
+      ->group(group);
+  command
       .add_option("--speculative-config", s.speculative_config,
                   "Guess tokens ahead and verify them together, without changing a bit of the "
                   "answer: method mtp, the default of models that have a draft layer, asks that "

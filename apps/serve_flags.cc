@@ -89,7 +89,7 @@ void AddAccessFlags(CLI::App& command, ServeOptions& options) {
             if (words.size() == 1 && words[0] == "none") server.open_routes->clear();
           },
           "Routes that need no key, or none; /health /ping /live /load /version /metrics "
-          "/openapi.json unless given")
+          "/openapi.json / unless given")
       ->type_name("PATH")
       ->group(kAccessGroup);
   command
@@ -301,6 +301,10 @@ void AddServerFlags(CLI::App& command, ServeOptions* options) {
       .add_option("--uds", options->uds, "A Unix socket to serve on, instead of --host and --port")
       ->type_name("FILE")
       ->check([](const std::string& file) { return file.empty() ? "the name is empty" : ""; })
+      ->group(kServerGroup);
+  command
+      .add_flag("--webui,!--no-webui", options->server.webui,
+                "A page to talk to the model on, at /; it is there unless --no-webui leaves it out")
       ->group(kServerGroup);
   AddTlsFlags(command, options->server.tls);
   AddAccessFlags(command, *options);

@@ -25,6 +25,9 @@ build=(
   prometheus-cpp-dev     # 1.0.1
   libssl-dev             # 3.0: OpenSSL
   libmsgpuck-dev         # 1.0.3: msgpack
+  libjs-marked           # 4.2.3: these three are in the page that `fathom serve` has at /
+  node-dompurify         # 2.4.1
+  node-highlight.js      # 9.18.5
 )
 test=(
   libgtest-dev           # 1.12
@@ -33,6 +36,8 @@ test=(
   openssl                # 3.0: their certificates
   clang-format-14        # 14.0.6
   prometheus             # 2.42: promtool
+  chromium               # 156.0: a browser for that page; 15 s, 131 MB to download
+  chromium-driver        # 156.0
 )
 fuzz=(
   clang-14               # 14.0.6: libFuzzer

@@ -45,17 +45,18 @@ PrefixKey PrefixScope::Key() const {
 }
 
 void PrefixChain::MakeKeys(const PrefixHash& hash) {
-  PrefixKey parent = scope;
+  for (int32_t at = 0; at < size(); ++at) MakeKey(at, hash);
+}
+
+void PrefixChain::MakeKey(int32_t at, const PrefixHash& hash) {
+  PrefixPage& page = pages[static_cast<size_t>(at)];
+  CHECK(page.tokens.size() == kPageTokens, "a page of {} tokens", page.tokens.size());
   std::vector<uint8_t> bytes;
-  for (PrefixPage& page : pages) {
-    CHECK(page.tokens.size() == kPageTokens, "a page of {} tokens", page.tokens.size());
-    bytes.clear();
-    Append(parent, bytes);
-    for (const TokenId token : page.tokens) Append(token, bytes);
-    Append(page.expanded, bytes);
-    Append(page.successor, bytes);
-    parent = page.key = hash(bytes);
-  }
+  Append(at == 0 ? scope : pages[static_cast<size_t>(at) - 1].key, bytes);
+  for (const TokenId token : page.tokens) Append(token, bytes);
+  Append(page.expanded, bytes);
+  Append(page.successor, bytes);
+  page.key = hash(bytes);
 }
 
 PrefixIndex::PrefixIndex(PagePool* pool)

@@ -53,6 +53,8 @@ struct PrefixChain {
 
   int32_t size() const { return static_cast<int32_t>(pages.size()); }
   void MakeKeys(const PrefixHash& hash = Sha256);  // once the rest is set
+  void MakeKey(int32_t at,
+               const PrefixHash& hash);  // of one page, once those before it have theirs
 };
 
 // The published pages of a pool, which keeps them. A key finds a page; that this is the right one

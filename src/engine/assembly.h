@@ -33,6 +33,7 @@ struct EngineLimits {
   int64_t kv_cache_bytes = 0;  // 0: see memory_plan.h
   int32_t max_queue = 1024;
   bool prefix_caching = true;
+  bool reuse_decoded = false;       // SchedulerOptions
   double queue_timeout_s = 0;       // 0: none
   size_t request_memory_bytes = 0;  // that a server may hold for requests, in host memory
 

@@ -66,8 +66,7 @@ Scheduler::Entrance Scheduler::EntranceOf(const Sequence& seq, Group& group) con
   // The last token is always computed, and its page written. Who wants log-probabilities of a
   // prompt has all of it computed.
   const bool shares = seq.params->prompt_logprobs < 0;
-  const int32_t most =
-      shares ? std::min(seq.prefix.size(), (seq.prompt_size() - 1) / kPageTokens) : 0;
+  const int32_t most = shares ? std::min(seq.prefix.size(), (seq.length() - 1) / kPageTokens) : 0;
   Entrance entrance{.group = &group};
   entrance.cached = entrance.shared = group.index.Find(seq.prefix, most);
   while (entrance.shared < most &&

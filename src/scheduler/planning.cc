@@ -147,12 +147,17 @@ int32_t Scheduler::PagesSoonFree(const Group& group) {
   return static_cast<int32_t>(pages);
 }
 
+AttentionForm Scheduler::FormOfRow(const Sequence& seq, int32_t begin, int32_t tokens) const {
+  if (!options_.reuse_decoded) {
+    return FormOfToken(begin, seq.prompt_size(), options_.prefill_chunk, options_.absorbed_limit);
+  }
+  return tokens > options_.absorbed_limit ? AttentionForm::kExpanded : AttentionForm::kAbsorbed;
+}
+
 void Scheduler::AddPrefill(Group& group, Sequence& seq, int32_t tokens) {
   const int32_t begin = seq.prefilled, end = begin + tokens, prompt_end = seq.prompt_size();
   StepRow row{
-      .form = FormOfToken(begin, prompt_end, options_.prefill_chunk, options_.absorbed_limit),
-      .begin = begin,
-      .samples = end == seq.prefill_end};
+      .form = FormOfRow(seq, begin, tokens), .begin = begin, .samples = end == seq.prefill_end};
   for (int32_t at = begin; at < end; ++at) row.tokens.push_back(seq.token(at));
   const int32_t prompt_planned = std::min(end, prompt_end);
   if (prompt_planned > seq.prompt_planned) {  // else it was preempted, and has reported already

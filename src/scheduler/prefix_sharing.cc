@@ -19,7 +19,7 @@ PrefixChain Scheduler::ChainOf(const RequestParams& params, const std::string& c
   for (int64_t begin = 0; begin < pages * kPageTokens; begin += kPageTokens) {
     PrefixPage& page = chain.pages.emplace_back();
     page.tokens = prompt.subspan(static_cast<size_t>(begin), kPageTokens);
-    for (int64_t i = 0; i < kPageTokens; ++i) {
+    for (int64_t i = 0; !options_.reuse_decoded && i < kPageTokens; ++i) {
       const AttentionForm form =
           FormOfToken(begin + i, prompt_end, options_.prefill_chunk, options_.absorbed_limit);
       page.expanded |= uint64_t{form == AttentionForm::kExpanded} << i;
@@ -28,6 +28,20 @@ PrefixChain Scheduler::ChainOf(const RequestParams& params, const std::string& c
   }
   chain.MakeKeys(options_.prefix_hash);
   return chain;
+}
+
+// The pages that what was generated has filled: their tokens are computed, and the token behind
+// each is known.
+void Scheduler::ExtendChain(Sequence& seq) const {
+  PrefixChain& chain = seq.prefix;
+  for (int32_t begin = chain.size() * kPageTokens; begin + kPageTokens < seq.length();
+       begin += kPageTokens) {
+    std::array<TokenId, kPageTokens>& tokens = seq.decoded_pages.emplace_back();
+    for (int32_t i = 0; i < kPageTokens; ++i) tokens[static_cast<size_t>(i)] = seq.token(begin + i);
+    PrefixPage& page = chain.pages.emplace_back(PrefixPage{.tokens = tokens});
+    if (options_.draft_layers) page.successor = seq.token(begin + kPageTokens);
+    chain.MakeKey(chain.size() - 1, options_.prefix_hash);
+  }
 }
 
 bool Scheduler::Awaits(const Sequence& seq) const {
@@ -57,7 +71,7 @@ void Scheduler::TakePages(const Entrance& entrance, Sequence& seq) {
   prefix_hits_ += seq.cached_tokens;
 }
 
-// The first `written` positions of its prompt are in its pages for good.
+// The first `written` positions are in its pages for good.
 void Scheduler::Publish(Sequence& seq, int32_t written) {
   Group& group = GroupOf(seq);
   const int32_t full = std::min(seq.prefix.size(), written / kPageTokens);

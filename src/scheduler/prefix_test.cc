@@ -122,6 +122,47 @@ TEST(Prefix, DecodedPagesAreNotPublished) {
   EXPECT_EQ(harness.cached[2], 0);
 }
 
+// A talk goes on: what was said is part of the next prompt, whatever form it took.
+TEST(Prefix, DecodedPagesArePublishedIfThatIsAskedFor) {
+  for (const bool draft_layers : {false, true}) {
+    SchedulerOptions options = Sharing();
+    options.reuse_decoded = true;
+    options.draft_layers = draft_layers;
+    options.absorbed_limit = 100;
+    SchedulerHarness harness(options);
+    harness.Add(1, 60, 133);  // 192 positions are computed, and the token at 192 is known
+    harness.RunToTheEnd();
+    RequestParams params = Params(60, 1);
+    for (const TokenId token : harness.tokens[1]) params.prompt.push_back(token);
+    params.prompt.push_back(TokenId{7});
+    harness.Add(2, params);
+    harness.RunToTheEnd();
+    EXPECT_EQ(harness.cached[2], 192);
+    params.prompt[150] = TokenId{7};  // in the third page
+    harness.Add(3, params);
+    harness.RunToTheEnd();
+    EXPECT_EQ(harness.cached[3], 128);
+    params.prompt[128] = TokenId{7};  // the successor of the second page
+    harness.Add(4, params);
+    harness.RunToTheEnd();
+    EXPECT_EQ(harness.cached[4], draft_layers ? 64 : 128);
+  }
+}
+
+TEST(Prefix, APreemptedRequestFindsWhatItGeneratedIfThatIsAskedFor) {
+  SchedulerOptions options = Sharing();
+  options.reuse_decoded = true;
+  options.num_pages = 9;
+  options.max_num_seqs = 2;
+  options.absorbed_limit = 1000;
+  SchedulerHarness harness(options);
+  harness.Add(1, Own(1, 0, 60, 300));
+  harness.Add(2, Own(2, 0, 60, 300));
+  harness.RunToTheEnd();
+  EXPECT_GT(harness.scheduler.preemptions(), 0);
+  for (uint64_t id : {1, 2}) EXPECT_EQ(harness.tokens[id], SchedulerHarness::Plain(60, 300));
+}
+
 TEST(Prefix, PromptLogprobsTakeNoHitAndGiveSome) {
   SchedulerHarness harness(Sharing());
   RequestParams params = Params(200, 1);

@@ -150,6 +150,11 @@ std::vector<RowEffect> Scheduler::Apply(uint64_t step, std::span<const StepRow> 
       effects[i].cached_tokens = seq.cached_tokens;
       const bool written = !row.is_decode() && !outcomes[i].failed;
       if (written) Publish(seq, row.begin + row.num_tokens());
+      const bool decoded = row.is_decode() && !outcomes[i].failed;
+      if (options_.prefix_caching && options_.reuse_decoded && decoded) {
+        ExtendChain(seq);
+        Publish(seq, seq.length() - 1);
+      }
       if (effects[i].end) End(seq);
     }
     ReleaseIfDrained(seq);

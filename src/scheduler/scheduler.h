@@ -33,7 +33,10 @@ struct SchedulerOptions {
   int32_t max_drafts = 0;  // that a decode verifies at most
   int32_t lookahead = 0;   // positions behind what is drawn that a chain of drafts is computed at
 
-  bool prefix_caching = false;    // requests share the full pages of equal beginnings
+  bool prefix_caching = false;  // requests share the full pages of equal beginnings
+  // Pages of generated tokens too, and whatever form their tokens took: rows of known tokens take
+  // the form that is cheaper for them. Then bits depend on what was found.
+  bool reuse_decoded = false;
   PrefixScope prefix_scope = {};  // what of it is the engine's; a request adds its own
   bool draft_layers = false;      // pages have entries of theirs, which depend on the next token
   PrefixHash prefix_hash = Sha256;
@@ -169,6 +172,7 @@ class Scheduler {
   void AddPrefill(Group& group, Sequence& seq, int32_t tokens);
   StepPlans TakeParts();
   int32_t PrefillTokens(const Sequence& seq, int32_t begin, int32_t end) const;
+  AttentionForm FormOfRow(const Sequence& seq, int32_t begin, int32_t tokens) const;
   // Admission.
   void OpenSlots();
   Entrance EntranceOfHead();
@@ -178,6 +182,7 @@ class Scheduler {
   void OpenSlot(const Entrance& entrance, Sequence& seq);
   // Shared prefixes.
   PrefixChain ChainOf(const RequestParams& params, const std::string& cache_salt) const;
+  void ExtendChain(Sequence& seq) const;
   bool Awaits(const Sequence& seq) const;
   void TakePages(const Entrance& entrance, Sequence& seq);
   void Publish(Sequence& seq, int32_t written);

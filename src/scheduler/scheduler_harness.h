@@ -194,7 +194,11 @@ class SchedulerHarness {
   }
 
   // Told in other words than base/attention_form.h tells it.
-  AttentionForm FormAt(uint64_t id, int32_t position) const {
+  AttentionForm FormAt(const StepRow& row, uint64_t id, int32_t position) const {
+    if (scheduler.options().reuse_decoded) {
+      const bool longer = row.num_tokens() > scheduler.options().absorbed_limit;
+      return longer ? AttentionForm::kExpanded : AttentionForm::kAbsorbed;
+    }
     const auto prompt = static_cast<int32_t>(asked_.at(id).prompt.size());
     const int32_t chunk = scheduler.options().prefill_chunk;
     int64_t of_the_prompt = 0;  // of the position's chunk
@@ -220,7 +224,7 @@ class SchedulerHarness {
       const int32_t last = row.is_decode() ? prompt : row.begin + row.num_tokens() - 1;
       EXPECT_EQ(row.begin >= 0 && row.begin < prompt, last < prompt) << "across the prompt's end";
       for (int32_t at = std::max(row.begin, 0); at <= last && !row.is_decode(); ++at) {
-        EXPECT_EQ(row.form, FormAt(id, at)) << "request " << id << " position " << at;
+        EXPECT_EQ(row.form, FormAt(row, id, at)) << "request " << id << " position " << at;
       }
       EXPECT_TRUE(!row.is_decode() || row.form == AttentionForm::kAbsorbed);
       EXPECT_TRUE(!asked_.at(id).lockstep || RowsInFlight(row.request) == 0);

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <tuple>
 #include <vector>
@@ -32,6 +34,8 @@ struct Sequence {
   SequenceState state = SequenceState::kWaiting;
   int32_t prompt_planned = 0;  // prompt positions planned in any life, so that none reports twice
   PrefixChain prefix;          // full pages of its prompt; none: it shares nothing
+  // Tokens of those pages behind them that have generated ones, if these are shared too.
+  std::deque<std::array<TokenId, kPageTokens>> decoded_pages;
   int32_t cached_tokens = -1;  // of its prompt, found when it first entered a slot; -1: it has not
   // While it waits: the page that another request of this group computes, and that it will share.
   int32_t awaited_group = -1;

@@ -83,6 +83,13 @@ bool Access::IsOpen(const Route& route) const {
   return std::find(open.begin(), open.end(), route.path) != open.end();
 }
 
+// A page under another's name that leads here has the same origin too (DNS rebinding); it has no
+// key, and an address is no name.
+bool Access::IsFromOwnPage(const HttpRequest& head, const ApiKeys& keys) const {
+  return options_.webui && IsSameOrigin(head.origin, head.host) &&
+         (!keys.empty() || hosts_.IsOurs(head.host));
+}
+
 // `route`: null if there is none.
 std::optional<ApiError> Access::CheckCaller(HttpRequest& head, const Route* route) {
   if (!hosts_.Allows(head.host)) {
@@ -93,10 +100,11 @@ std::optional<ApiError> Access::CheckCaller(HttpRequest& head, const Route* rout
                     "permission_error", "", "host_not_allowed"};
   }
   const bool about_server = route != nullptr && route->about_server;
-  if (!about_server && !head.origin.empty() && !cors_.Allows(head.origin)) {
+  const auto keys = this->keys();
+  if (!about_server && !head.origin.empty() && !cors_.Allows(head.origin) &&
+      !IsFromOwnPage(head, *keys)) {
     return CorsPolicy::NotAllowed();
   }
-  const auto keys = this->keys();
   const ApiKey* key = keys->empty() ? nullptr : keys->Find(KeyOf(head));
   if (!keys->empty() && key == nullptr && !(route != nullptr && IsOpen(*route))) {
     return ApiError{401, "The API key is missing or wrong: send Authorization: Bearer KEY.",
@@ -110,6 +118,7 @@ std::optional<ApiError> Access::CheckCaller(HttpRequest& head, const Route* rout
 
 std::optional<HttpResponse> Access::CheckHead(HttpRequest& head) {
   const Route* route = FindRoute(head.path);
+  if (route != nullptr && route->endpoint == Endpoint::kWebPage && !options_.webui) route = nullptr;
   std::string methods = route != nullptr && route->method == "GET" ? "GET, HEAD" : "POST";
   if (route != nullptr && !route->also.empty()) methods.append(", ").append(route->also);
   // Browsers ask without the key.

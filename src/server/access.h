@@ -33,6 +33,7 @@ class Access {
  private:
   explicit Access(const ServerOptions& options);
   bool IsOpen(const Route& route) const;
+  bool IsFromOwnPage(const HttpRequest& head, const ApiKeys& keys) const;
   std::optional<ApiError> CheckCaller(HttpRequest& head, const Route* route);
   std::shared_ptr<const ApiKeys> keys() const;
 

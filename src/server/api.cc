@@ -17,6 +17,7 @@
 #include "server/json_fields.h"
 #include "server/openapi.h"
 #include "server/tool_grammar.h"
+#include "server/web_page.h"
 
 namespace fathom {
 
@@ -99,6 +100,7 @@ Api::Answer Api::Dispatch(Endpoint endpoint, const HttpRequest& request, const W
     case Endpoint::kServerInfo: return ServerInfo();
     case Endpoint::kMetrics: return MetricsText();
     case Endpoint::kOpenApi: return HttpResponse{.body = kOpenApi};
+    case Endpoint::kWebPage: return WebPage(request);
   }
   return ErrorResponse({500, "The route has no handler.", "server_error"});
 }

@@ -230,7 +230,7 @@ asio::awaitable<bool> Connection::Respond(Exchange& exchange, HttpResponse wante
   head += HeaderLines(response.headers);
   head += ExtraHeaders(exchange.request) + "\r\n";
   const int status = response.status;
-  if (exchange.head_only) response.body.clear();
+  if (exchange.head_only || status == 304) response.body.clear();
   if (response.body.size() < kJoinedBytes) {
     client_->Send(head + response.body);
   } else {

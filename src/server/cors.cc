@@ -19,6 +19,24 @@ bool IsHeaderList(std::string_view names) {
          });
 }
 
+std::string Lowered(std::string_view text) {
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return lower;
+}
+
+// Of a Host header, without the port.
+std::string NameOf(std::string_view host) {
+  const size_t end = host.starts_with('[') ? host.find(']') : host.rfind(':');
+  return Lowered(host.starts_with('[') && end != host.npos ? host.substr(1, end - 1)
+                                                           : host.substr(0, end));
+}
+
+bool IsLocalName(std::string_view name) {
+  return name == "localhost" || name.ends_with(".localhost");
+}
+
 }  // namespace
 
 bool CorsPolicy::any() const {
@@ -66,23 +84,36 @@ HttpResponse CorsPolicy::Preflight(const HttpRequest& head, std::string methods)
   return response;
 }
 
+bool HostPolicy::IsGiven(std::string_view name) const {
+  return std::find(allowed_.begin(), allowed_.end(), name) != allowed_.end();
+}
+
 bool HostPolicy::Allows(std::string_view host) const {
   if (host.empty() || (!loopback_ && allowed_.empty())) return true;
-  const size_t end = host.starts_with('[') ? host.find(']') : host.rfind(':');
-  std::string name(host.starts_with('[') && end != host.npos ? host.substr(1, end - 1)
-                                                             : host.substr(0, end));
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::string name = NameOf(host);
   if (loopback_) {
     in_addr ipv4{};
-    if (name == "localhost" || name.ends_with(".localhost") || name == "::1") return true;
+    if (IsLocalName(name) || name == "::1") return true;
     if (inet_pton(AF_INET, name.c_str(), &ipv4) == 1 &&
         ntohl(ipv4.s_addr) >> 24 == IN_LOOPBACKNET) {
       return true;
     }
   }
-  return std::any_of(allowed_.begin(), allowed_.end(),
-                     [&](const std::string& allowed) { return allowed == "*" || allowed == name; });
+  return IsGiven("*") || IsGiven(name);
+}
+
+bool HostPolicy::IsOurs(std::string_view host) const {
+  const std::string name = NameOf(host);
+  in_addr ipv4{};
+  in6_addr ipv6{};
+  return IsLocalName(name) || IsGiven(name) || inet_pton(AF_INET, name.c_str(), &ipv4) == 1 ||
+         inet_pton(AF_INET6, name.c_str(), &ipv6) == 1;
+}
+
+bool IsSameOrigin(std::string_view origin, std::string_view host) {
+  const size_t scheme = origin.find("://");
+  return scheme != origin.npos && !host.empty() &&
+         Lowered(origin.substr(scheme + 3)) == Lowered(host);
 }
 
 }  // namespace fathom

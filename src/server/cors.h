@@ -12,6 +12,10 @@
 
 namespace fathom {
 
+// Whether a page of `origin` comes from the server that is called `host`, whichever the scheme: a
+// proxy in front may speak TLS for it.
+bool IsSameOrigin(std::string_view origin, std::string_view host);
+
 // Immutable. THREAD: any.
 class CorsPolicy {
  public:
@@ -45,8 +49,13 @@ class HostPolicy {
 
   // `host` as in a Host header; "" (of HTTP/1.0) is allowed, as browsers always send one.
   bool Allows(std::string_view host) const;
+  // Whether `host` cannot be the name of another's page: it is an address, this machine's, or one
+  // of those given, "*" aside.
+  bool IsOurs(std::string_view host) const;
 
  private:
+  bool IsGiven(std::string_view name) const;
+
   const bool loopback_;
   const std::vector<std::string> allowed_;
 };

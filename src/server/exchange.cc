@@ -33,6 +33,7 @@ void Exchange::TakeHead() {
   request.api_key = View(head["X-Api-Key"]);
   request.origin = View(head[http::field::origin]);
   request.wanted_headers = View(head[http::field::access_control_request_headers]);
+  request.known_tags = View(head[http::field::if_none_match]);
   request.id = RequestIdFrom(View(head["X-Request-Id"]));
   head_only = head.method() == http::verb::head;
   chunked = head.version() >= 11;

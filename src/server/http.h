@@ -21,6 +21,7 @@ struct HttpRequest {
   std::string host;            // as the client calls this server: name and port
   std::string origin;          // of the web page that sends it; "" from other programs
   std::string wanted_headers;  // Access-Control-Request-Headers
+  std::string known_tags;      // If-None-Match: of what the client has already
   std::string id;              // X-Request-Id: the client's, if it is fit to print, or a new one
   std::string address;         // it comes from
   std::shared_ptr<ClientAccount> client;  // who asks; null for what says how the server is

@@ -26,6 +26,7 @@ struct ServerOptions {
   std::optional<std::vector<std::string>> open_routes;  // that need no key; see routes.h
   std::vector<std::string> allowed_origins;             // of web pages; see cors.h
   std::vector<std::string> allowed_hosts;               // further names of this server; see cors.h
+  bool webui = true;                                    // "/" is a page to talk on
   TlsFiles tls;
   bool loopback = false;  // only this machine reaches it; of the port
   std::string version;

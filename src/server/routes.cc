@@ -30,6 +30,7 @@ constexpr Route kRoutes[] = {
     {"GET", "/server_info", Endpoint::kServerInfo},
     {"GET", "/metrics", Endpoint::kMetrics, true},
     {"GET", "/openapi.json", Endpoint::kOpenApi, true},
+    {"GET", "/", Endpoint::kWebPage, true},
 };
 
 // Whether `path` is that of a route, whose "{id}" may be any word.

@@ -27,6 +27,7 @@ enum class Endpoint {
   kServerInfo,
   kMetrics,
   kOpenApi,
+  kWebPage,
 };
 
 struct Route {

@@ -112,7 +112,7 @@ def test_every_route_is_described(server, description):
     # A flag that is told of another names all that there are.
     told = subprocess.run([BINARY, "serve", MODEL, "--port", "0", "--open-routes", "/nowhere"],
                           capture_output=True, text=True, timeout=30).stderr
-    assert set(re.findall(r"/[\w./{}]+", told.split("there are")[1])) == described
+    assert set(re.findall(r"/[\w./{}]*", told.split("there are")[1])) == described
 
 
 def stored(server):
@@ -136,6 +136,7 @@ def test_answers_are_as_described(server, description):
             seen.add((path, media))
             values = {
                 "text/plain": lambda: [answer.text],
+                "text/html": lambda: [answer.text],
                 "application/json": lambda: [answer.json()],
                 "text/event-stream": lambda: [json.loads(e) for e in re.findall(r"^data: (\{.*)$", answer.text, re.M)],
             }[media]()

@@ -129,3 +129,15 @@ def test_a_reset_forgets(cached):
 def test_pages_that_nobody_uses_are_free(cached):
     complete(cached, tokens(200, 6))
     assert cached.metric("vllm:kv_cache_usage_perc") == 0
+
+
+def test_decoded_pages_are_found_if_that_is_asked_for(cached):
+    with serving("--prefill-chunk", "256", "--prefix-cache-reuse-decoded") as reusing:
+        prompt = tokens(100, 77)
+        # Without it the longer prompt takes another form, from its first page on.
+        for server, expected in ((cached, 0), (reusing, 3 * PAGE)):
+            said = complete(server, prompt, max_tokens=120, return_token_ids=True)["choices"][0]["token_ids"]
+            assert len(said) == 120
+            answer = complete(server, prompt + said + tokens(20, 78))
+            assert found(answer) == expected
+            assert answer["choices"][0]["logprobs"]["token_logprobs"][0] < 0

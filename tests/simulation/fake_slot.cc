@@ -58,6 +58,7 @@ RowResult FakeSlot::Run(const StepRow& row, FakeMemory& memory) {
 AttentionForm FakeSlot::FormAt(int32_t position, const SchedulerOptions& options) const {
   const auto prompt = static_cast<int64_t>(opening_.params->prompt.size());
   const int64_t first = position - position % options.prefill_chunk;
+  if (options.reuse_decoded) return AttentionForm::kAbsorbed;  // forms are not told apart
   const bool longer =
       options.absorbed_limit < options.prefill_chunk && options.absorbed_limit < prompt - first;
   return position < prompt && longer ? AttentionForm::kExpanded : AttentionForm::kAbsorbed;
@@ -111,7 +112,11 @@ void FakeSlot::CheckKnown(const StepRow& row, FakeMemory& memory) const {
     if (row.tokens[static_cast<size_t>(i)] != Known(at)) {
       memory.complain(fmt::format("{}: another token at {}", Who(), at));
     }
-    if (row.form != FormAt(at, memory.options)) {
+    const bool expanded = row.num_tokens() > memory.options.absorbed_limit;
+    const AttentionForm form = !memory.options.reuse_decoded ? FormAt(at, memory.options)
+                               : expanded                    ? AttentionForm::kExpanded
+                                                             : AttentionForm::kAbsorbed;
+    if (row.form != form) {
       memory.complain(fmt::format("{}: another form at {}", Who(), at));
       return;
     }
@@ -153,7 +158,8 @@ void FakeSlot::Write(const StepRow& row, const std::vector<TokenId>& tokens,
       memory.complain(fmt::format("{}: position {} is computed, and it ends with {} tokens", Who(),
                                   at, opening_.final_length));
     }
-    before = Chain(before, tokens[i], row.form);
+    const bool forms = !memory.options.reuse_decoded;
+    before = Chain(before, tokens[i], forms ? row.form : AttentionForm::kAbsorbed);
     *CellAt(at, memory) = before;
   }
 }

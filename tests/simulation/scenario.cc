@@ -64,6 +64,7 @@ EngineOptions RandomOptions(Rng& rng) {
   s.absorbed_limit = RandomAbsorbedLimit(rng, s.prefill_chunk);
   s.prefix_caching = rng.Below(4) > 0;
   s.draft_layers = rng.Below(2) == 0;
+  s.reuse_decoded = rng.Below(3) == 0;
   options.adapts_drafts = rng.Below(2) == 0;
   if (s.draft_layers && s.max_drafts > 0) s.lookahead = s.max_drafts - 1;
   if (rng.Below(6) == 0) {  // keys that collide
