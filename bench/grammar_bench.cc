@@ -1,12 +1,14 @@
 // What a grammar costs a step: Accept() of a token and FillMask() of the next, on one core, at each
-// token of an answer; and what compiling it took. Answers are written byte by byte into tokens by
-// the longest token that goes on with the text.
+// token of an answer; and what compiling it took. Then 128 rows of a step, on one thread and shared
+// by several, beside what writing as many bytes takes. Answers are written byte by byte into tokens
+// by the longest token that goes on with the text.
 //
 //     ninja -C build grammar_bench && build/bin/grammar_bench FOLDER-WITH-tokenizer.json
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -14,6 +16,8 @@
 
 #include "base/check.h"
 #include "base/token_mask.h"
+#include "cpu/cpu_count.h"
+#include "cpu/thread_pool.h"
 #include "grammar/grammar_limits.h"
 #include "grammar/xgrammar_adapter.h"
 #include "tokenizer/tokenizer.h"
@@ -88,6 +92,40 @@ class Bench {
                tokens.size(), sum / static_cast<double>(steps.size()), share(0.5), share(0.99));
   }
 
+  // Of a step in which each row has a grammar, at every place of its answer.
+  void RunRows(const Case& c, int threads) {
+    constexpr int64_t kRows = 128;
+    const GrammarCompiler::Made grammar = compile_(c.spec);
+    CHECK(grammar.ok());
+    const std::vector<TokenId> tokens = TokensOf(c.answer);
+    const auto words = static_cast<size_t>(MaskWords(vocabulary_.size));
+    std::vector<std::vector<uint32_t>> masks(kRows, std::vector<uint32_t>(words));
+    std::vector<std::unique_ptr<GrammarState>> states;
+    for (int64_t row = 0; row < kRows; ++row) states.push_back(*(*grammar)->Start());
+    ThreadPool pool(threads);
+    const auto step_us = [&](const auto& of_row) {
+      const auto begin = Clock::now();
+      pool.ParallelFor(kRows, /*grain=*/1, [&](int64_t first, int64_t end, int) {
+        for (int64_t row = first; row < end; ++row) of_row(static_cast<size_t>(row));
+      });
+      return MicrosSince(begin);
+    };
+    std::vector<double> steps, writes;
+    for (const TokenId token : tokens) {
+      steps.push_back(step_us([&](size_t row) {
+        CHECK(*states[row]->Accept(token) && states[row]->FillMask(masks[row]).ok());
+      }));
+      writes.push_back(step_us([&](size_t row) {
+        std::fill(masks[row].begin(), masks[row].end(), static_cast<uint32_t>(Raw(token)));
+      }));
+    }
+    std::sort(steps.begin(), steps.end());
+    std::sort(writes.begin(), writes.end());
+    fmt::print("{:<14} {:>7} {:>16.1f} us {:>16.1f} us {:>16.1f} us\n", c.name, threads,
+               steps[steps.size() / 2], steps[steps.size() / 2] / kRows,
+               writes[writes.size() / 2] / kRows);
+  }
+
  private:
   std::vector<TokenId> TokensOf(std::string_view text) const {
     std::vector<TokenId> tokens;
@@ -114,17 +152,22 @@ int Main(int argc, char** argv) {
   fmt::print("{} tokens\n{:<14} {:>12} {:>13} {:>12} {:>12} {:>12} {:>12}\n",
              (*tokenizer)->vocab_size(), "", "compiled in", "", "", "a step", "median", "99%");
   const std::string number = "The answer is 42, and nothing else.";
-  for (const Case& c : {
-           Case{"first", {GrammarKind::kRegex, "[a-z]+"}, "abc"},  // with the vocabulary's tables
-           Case{"JSON object", {GrammarKind::kJsonObject}, kAnswer},
-           Case{"schema", {GrammarKind::kJsonSchema, kPerson, true}, kAnswer},
-           Case{"free schema", {GrammarKind::kJsonSchema, kPerson}, kAnswer},
-           Case{"regex", {GrammarKind::kRegex, "The answer is [0-9]{1,3}, .*"}, number},
-           Case{"EBNF",
-                {GrammarKind::kEbnf, "root ::= (word \" \")* word\nword ::= [a-z]+"},
-                "grammars are only a few words long"},
-       }) {
-    bench.Run(c);
+  const std::vector<Case> cases = {
+      Case{"first", {GrammarKind::kRegex, "[a-z]+"}, "abc"},  // with the vocabulary's tables
+      Case{"JSON object", {GrammarKind::kJsonObject}, kAnswer},
+      Case{"schema", {GrammarKind::kJsonSchema, kPerson, true}, kAnswer},
+      Case{"free schema", {GrammarKind::kJsonSchema, kPerson}, kAnswer},
+      Case{"regex", {GrammarKind::kRegex, "The answer is [0-9]{1,3}, .*"}, number},
+      Case{"EBNF",
+           {GrammarKind::kEbnf, "root ::= (word \" \")* word\nword ::= [a-z]+"},
+           "grammars are only a few words long"},
+  };
+  for (const Case& c : cases) bench.Run(c);
+  fmt::print("\n{:<14} {:>7} {:>19} {:>19} {:>19}\n", "128 rows", "threads", "median of a step",
+             "a row", "writing a mask");
+  for (const int threads : {1, 2, 4, 8}) {
+    if (threads > UsableCpus()) break;
+    for (size_t i = 1; i < cases.size(); ++i) bench.RunRows(cases[i], threads);
   }
   return 0;
 }

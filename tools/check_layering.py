@@ -30,7 +30,7 @@ EDGES = {
     "scheduler": ["cache", "request"],
     "speculation": [],
     "sampling": ["request", "ops", "tensor"],
-    "engine": ["request", "grammar", "scheduler", "speculation", "sampling", "model", "cache", "checkpoint", "ops", "products", "parallel", "quant", "tensor"],
+    "engine": ["request", "grammar", "scheduler", "speculation", "sampling", "model", "cache", "checkpoint", "ops", "products", "parallel", "quant", "cpu", "tensor"],
     "tokenizer": [],
     "chat": [],
     "server": ["engine", "request", "grammar", "chat", "tokenizer"],

@@ -73,6 +73,18 @@ Status CheckRequest(const GenerateRequest& request, int32_t vocab_size) {
   return request.grammar ? CheckGrammar(request, vocab_size) : Status();
 }
 
+// Of each group, the requests of its masked rows.
+std::vector<std::vector<RequestId>> MaskedOf(const StepPlans& plans) {
+  std::vector<std::vector<RequestId>> groups;
+  for (const StepPlan& part : plans.groups) {
+    std::vector<RequestId>& masked = groups.emplace_back();
+    for (const StepRow& row : part.rows) {
+      if (row.masked) masked.push_back(row.request);
+    }
+  }
+  return groups;
+}
+
 }  // namespace
 
 void DraftStats::Add(int64_t drafts, int64_t stood) {
@@ -105,7 +117,7 @@ EngineLoop::EngineLoop(const EngineOptions& options, Executor* executor, const C
 Status EngineLoop::Submit(GenerateRequest request) {
   TRY(scheduler_.CheckFits(static_cast<int64_t>(request.prompt.size()), request.max_tokens));
   TRY(CheckRequest(request, options_.vocab_size));
-  if (request.grammar) request.lockstep = request.masked = true;
+  if (request.grammar) request.masked = true;
   request.arrived_ns = clock_->NowNs();
   return inbox_.Put(std::move(request));
 }
@@ -189,6 +201,7 @@ bool EngineLoop::SubmitNext() {
   if (plans.empty()) return false;
   next.step = plans.step();
   next.rows = plans.Rows();
+  next.masked = MaskedOf(plans);
   in_flight_.push_back(std::move(next));
   int64_t tokens = 0;
   for (const StepRow& row : in_flight_.back().rows) {
@@ -199,8 +212,8 @@ bool EngineLoop::SubmitNext() {
     }
   }
   tokens_of_steps_.Add(tokens);
-  AddMasks(plans);
   executor_->Submit(std::move(plans));
+  if (in_flight_.size() == 1) SendMasks();
   return true;
 }
 
@@ -226,26 +239,30 @@ void EngineLoop::JudgeDrafts(const StepInFlight& step, const StepResult& result)
   }
 }
 
-void EngineLoop::AddMasks(StepPlans& plans) const {
-  for (StepPlan& part : plans.groups) {
-    for (StepRow& row : part.rows) {
-      if (!row.samples) continue;
-      const std::optional<GrammarGuide>& guide = live_.at(row.request).guide;
-      if (guide) row.mask = guide->mask();
+void EngineLoop::SendMasks() {
+  if (in_flight_.empty()) return;
+  std::vector<StepMasks> groups;
+  bool any = false;
+  for (const std::vector<RequestId>& requests : std::exchange(in_flight_.front().masked, {})) {
+    StepMasks& part = groups.emplace_back(in_flight_.front().step);
+    for (const RequestId request : requests) {
+      const auto live = live_.find(request);
+      part.masks.push_back(live == live_.end() ? std::vector<uint32_t>()
+                                               : live->second.guide->mask());
+      any = true;
     }
   }
+  if (any) executor_->SubmitMasks(std::move(groups));
 }
 
-// Its state is that of all results before: a request with a grammar is kept in lockstep.
-void EngineLoop::FollowGrammar(const StepRow& row, RowResult& result) {
-  const auto live = live_.find(row.request);
-  if (live == live_.end() || !live->second.guide) return;
-  for (size_t i = 0; i < result.tokens.size(); ++i) {
-    Status status = live->second.guide->Take(result.tokens[i].id);
-    if (status.ok()) continue;
-    result.tokens.resize(i);
-    result.status = std::move(status);
+void EngineLoop::FollowGrammars(const std::vector<StepRow>& rows, std::vector<RowResult>& results) {
+  std::vector<GuidedRow> guided;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto live = live_.find(rows[i].request);
+    if (live == live_.end() || !live->second.guide || results[i].tokens.empty()) continue;
+    guided.push_back({&*live->second.guide, &results[i]});
   }
+  grammar_workers_.Follow(guided);
 }
 
 void EngineLoop::ApplyOldest() {
@@ -259,11 +276,13 @@ void EngineLoop::ApplyOldest() {
         "the executor answered step {} with {} rows, not step {} with {}", result.step,
         result.rows.size(), step, rows.size());
   if (draft_depth_) JudgeDrafts(oldest, result);
+  for (const RowResult& row : result.rows) {
+    drafts_.Add(row.drafts, static_cast<int64_t>(row.tokens.size()) - 1);
+  }
+  FollowGrammars(rows, result.rows);
   std::vector<RowOutcome> outcomes;
   for (size_t i = 0; i < result.rows.size(); ++i) {
     RowResult& row = result.rows[i];
-    drafts_.Add(row.drafts, static_cast<int64_t>(row.tokens.size()) - 1);
-    FollowGrammar(rows[i], row);
     if (!row.status.ok() && !rows[i].is_decode()) row.tokens.clear();
     RowOutcome& outcome = outcomes.emplace_back(!row.status.ok());
     for (const GeneratedToken& token : row.tokens) outcome.tokens.push_back(token.id);
@@ -272,6 +291,7 @@ void EngineLoop::ApplyOldest() {
   for (size_t i = 0; i < effects.size(); ++i) {
     if (effects[i].counts) AddOutput(rows[i], std::move(result.rows[i]), effects[i]);
   }
+  SendMasks();
   ++steps_;
 }
 

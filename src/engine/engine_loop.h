@@ -59,6 +59,8 @@ class EngineLoop {
   struct StepInFlight {
     uint64_t step = 0;
     std::vector<StepRow> rows;
+    // Of each group, those whose masks are not sent yet.
+    std::vector<std::vector<RequestId>> masked;
     // If drafts adapt:
     int32_t decodes = 0;  // in the fullest group, about
     DraftDepth::Choice drafts;
@@ -70,10 +72,11 @@ class EngineLoop {
   void EndNow(RequestId id, const Status& why);
   void EndThoseThatWaitTooLong();
   bool SubmitNext();
+  // Of the oldest step in flight: all tokens before it are known.
+  void SendMasks();
+  void FollowGrammars(const std::vector<StepRow>& rows, std::vector<RowResult>& results);
   void ChooseDrafts(StepInFlight& step);
   void JudgeDrafts(const StepInFlight& step, const StepResult& result);
-  void AddMasks(StepPlans& plans) const;
-  void FollowGrammar(const StepRow& row, RowResult& result);
   void ApplyOldest();
   // Ends all, and the loop.
   void Fail(Status why);
@@ -97,6 +100,7 @@ class EngineLoop {
   int64_t steps_ = 0;
   TokensOfSteps tokens_of_steps_;
   DraftStats drafts_;
+  GrammarWorkers grammar_workers_;
   std::optional<DraftDepth> draft_depth_;
   int64_t last_result_ns_ = 0;
   // At the last log line, or when the work began after it.

@@ -26,6 +26,7 @@ class CountingExecutor final : public Executor {
   CountingExecutor(std::atomic<int64_t>* waits, const std::atomic<int64_t>* good_steps)
       : waits_(waits), good_steps_(good_steps) {}
   void Submit(StepPlans plans) override { steps_.push_back(std::move(plans.groups.at(0))); }
+  void SubmitMasks(std::vector<StepMasks>) override { ADD_FAILURE() << "no row is masked"; }
   StepResult Wait() override {
     if (++*waits_ > *good_steps_) {
       return {.step = steps_.front().step, .rows = {}, .status = Internal("in step 7, op linear")};

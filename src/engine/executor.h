@@ -31,7 +31,10 @@ class Executor {
  public:
   virtual ~Executor() = default;
   virtual void Submit(StepPlans plans) = 0;  // enqueues and returns
-  virtual StepResult Wait() = 0;             // of the oldest step not yet waited for
+  // Of each group, for a step that was submitted and has masked rows: once, in the order of steps,
+  // when all steps before it have been waited for. Until then they are not sampled from.
+  virtual void SubmitMasks(std::vector<StepMasks> groups) = 0;
+  virtual StepResult Wait() = 0;  // of the oldest step not yet waited for
 };
 
 }  // namespace fathom

@@ -1,16 +1,33 @@
 #include "engine/grammar_guide.h"
 
+#include <algorithm>
 #include <ctime>
 #include <utility>
 
 #include "base/check.h"
 #include "base/token_mask.h"
+#include "cpu/cpu_count.h"
 
 namespace fathom {
 namespace {
 
 // A thousand times what a mask takes, and short enough for other requests to bear once.
 constexpr int64_t kMostMs = 100;
+
+// A quarter of the cores: the others are the ops' and the server's.
+int WorkerCount() {
+  return std::clamp(UsableCpus() / 4, 1, 8);
+}
+
+void FollowRow(const GuidedRow& row) {
+  std::vector<GeneratedToken>& tokens = row.result->tokens;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    Status status = row.guide->Take(tokens[i].id);
+    if (status.ok()) continue;
+    tokens.resize(i);
+    row.result->status = std::move(status);
+  }
+}
 
 // Of this thread's own work, whatever others take of its core.
 int64_t ThreadNs() {
@@ -57,6 +74,17 @@ Status GrammarGuide::Follow(TokenId token) {
     return Internal("token {} was sampled, which the request's grammar forbids", Raw(token));
   }
   return state_->terminated() ? Status() : state_->FillMask(mask_);
+}
+
+void GrammarWorkers::Follow(const std::vector<GuidedRow>& rows) {
+  if (rows.empty()) return;
+  if (rows.size() == 1) return FollowRow(rows[0]);
+  if (!pool_) pool_ = std::make_unique<ThreadPool>(WorkerCount());
+  pool_->ParallelFor(static_cast<int64_t>(rows.size()), /*grain=*/1,
+                     [&](int64_t begin, int64_t end, int) {
+                       for (int64_t i = begin; i < end; ++i)
+                         FollowRow(rows[static_cast<size_t>(i)]);
+                     });
 }
 
 }  // namespace fathom

@@ -8,6 +8,8 @@
 
 #include "base/ids.h"
 #include "base/status.h"
+#include "cpu/thread_pool.h"
+#include "engine/executor.h"
 #include "engine/messages.h"
 #include "grammar/grammar.h"
 
@@ -33,6 +35,22 @@ class GrammarGuide {
   std::unique_ptr<GrammarState> state_;
   std::optional<TokenId> begins_after_;  // it has not begun
   std::vector<uint32_t> mask_;
+};
+
+// What a request's row brought, to be taken by its guide.
+struct GuidedRow {
+  GrammarGuide* guide = nullptr;
+  RowResult* result = nullptr;  // cut before a token that fails, with its error
+};
+
+// Has guides take what their rows brought, several at a time. Which thread makes which mask changes
+// no bit of it.
+class GrammarWorkers {
+ public:
+  void Follow(const std::vector<GuidedRow>& rows);
+
+ private:
+  std::unique_ptr<ThreadPool> pool_;  // made when two rows come together
 };
 
 }  // namespace fathom

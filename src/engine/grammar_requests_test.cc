@@ -203,7 +203,7 @@ TEST_F(GrammarRequests, ASlotsNextRequestIsFree) {
 TEST_F(GrammarRequests, APreemptionKeepsTheGrammar) {
   std::vector<GenerateRequest> requests;
   for (uint64_t seed = 0; seed < 6; ++seed) requests.push_back(Request(seed, 62, true));
-  const auto outputs = Ask(requests, 7);
+  const auto outputs = Ask(requests, 5);
   EXPECT_GT(preemptions_, 0);
   for (size_t i = 0; i < 6; ++i) {
     ExpectWords(outputs[i]);

@@ -11,6 +11,8 @@
 namespace fathom {
 namespace {
 
+constexpr std::chrono::microseconds kLook{10};  // between looks at what a device has done
+
 Status NanError() {
   return Internal("the model's logits hold NaN: the checkpoint or its numbers are damaged");
 }
@@ -62,6 +64,7 @@ ModelExecutor::ModelExecutor(Model& model, Device& device, const ModelExecutorOp
       step_timeout_(options.step_timeout_s),
       on_failure_(options.on_failure),
       steps_(static_cast<size_t>(options.max_in_flight)),
+      masks_(static_cast<size_t>(options.max_in_flight)),
       results_(static_cast<size_t>(options.max_in_flight)) {
   if (device.records()) sizes_ = RecordedSizes(model.options());
   thread_ = std::thread([this, meet = options.meet] { Loop(meet); });
@@ -70,6 +73,7 @@ ModelExecutor::ModelExecutor(Model& model, Device& device, const ModelExecutorOp
 
 ModelExecutor::~ModelExecutor() {
   steps_.Close();
+  masks_.Close();
   thread_.join();
 }
 
@@ -77,6 +81,12 @@ void ModelExecutor::Submit(StepPlans plans) {
   CHECK(plans.groups.size() == 1, "{} groups: one device serves one", plans.groups.size());
   CHECK(steps_.TryPush(std::move(plans.groups.front())),
         "more steps in flight than the executor was made for");
+}
+
+void ModelExecutor::SubmitMasks(std::vector<StepMasks> groups) {
+  CHECK(groups.size() == 1, "masks of {} groups: one device serves one", groups.size());
+  if (!runner_.draws()) return;
+  CHECK(masks_.TryPush(std::move(groups.front())), "masks of more steps than are in flight");
 }
 
 StepResult ModelExecutor::Wait() {
@@ -91,8 +101,7 @@ void ModelExecutor::Loop(const std::function<void()>& meet) {
   warm_.count_down();
   for (;;) {
     if (!enqueued_.empty() && device_.Passed(enqueued_.front().mark)) {
-      CHECK(results_.TryPush(Finish(enqueued_.front())));
-      enqueued_.pop_front();
+      FinishOldest();
       continue;
     }
     if (!enqueued_.empty()) Watch(enqueued_.front());
@@ -105,7 +114,7 @@ void ModelExecutor::Loop(const std::function<void()>& meet) {
       }
       if (enqueued_.empty()) return;  // closed
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(10));
+    std::this_thread::sleep_for(kLook);
   }
 }
 
@@ -120,7 +129,7 @@ void ModelExecutor::WarmUp(const std::function<void()>& meet) {
   for (const BatchCapacity& size : sizes_) {
     const Batch batch = runner_.Stage({}, size);
     for (int i = 0; i < 2; ++i) {  // the second time records
-      EnqueueRecorded(size, batch);
+      EnqueueRecorded(size, batch, {});
       all_here();
     }
   }
@@ -148,6 +157,26 @@ void ModelExecutor::Enqueue(const StepPlan& plan) {
   step.tokens = plan.num_tokens();
 }
 
+void ModelExecutor::FinishOldest() {
+  while (!device_.Passed(enqueued_.front().mark)) {
+    Watch(enqueued_.front());
+    std::this_thread::sleep_for(kLook);
+  }
+  CHECK(results_.TryPush(Finish(enqueued_.front())));
+  enqueued_.pop_front();
+}
+
+void ModelExecutor::AwaitMasks(const StepPlan& plan) {
+  if (!runner_.draws()) return;
+  if (std::ranges::none_of(plan.rows, [](const StepRow& row) { return row.masked; })) return;
+  while (enqueued_.size() > 1) FinishOldest();
+  if (!device_.status().ok()) return;  // whoever makes masks has heard so, and makes none
+  const std::optional<StepMasks> masks = masks_.Pop();
+  if (!masks) return;  // closed: nobody waits for the step
+  CHECK(masks->step == plan.step, "masks of step {} for step {}", masks->step, plan.step);
+  runner_.SetMasks(plan, *masks);
+}
+
 void ModelExecutor::Watch(const Enqueued& step) {
   if (std::chrono::steady_clock::now() - step.since < step_timeout_) return;
   device_.Abandon(fmt::format("step {}, of {} and {}, has not ended in {:.0f} s", step.result.step,
@@ -163,7 +192,7 @@ void ModelExecutor::EnqueueRows(const StepPlan& plan, Enqueued& step) {
     if (samples) step.top_logprobs = std::max(step.top_logprobs, logprobs);
   }
   if (const BatchCapacity* size = RecordedSize(plan.shape)) {
-    EnqueueRecorded(*size, runner_.Stage(plan, *size));
+    EnqueueRecorded(*size, runner_.Stage(plan, *size), plan);
     if (step.top_logprobs >= 0) {
       runner_.LogProbsOfDrawn(plan, 0, step.top_logprobs, step.logprobs.emplace_back());
     }
@@ -227,9 +256,14 @@ const BatchCapacity* ModelExecutor::RecordedSize(const StepShape& shape) const {
   return size == sizes_.end() ? nullptr : &*size;
 }
 
-void ModelExecutor::EnqueueRecorded(const BatchCapacity& size, const Batch& batch) {
+void ModelExecutor::EnqueueRecorded(const BatchCapacity& size, const Batch& batch,
+                                    const StepPlan& plan) {
   const uint64_t key = static_cast<uint64_t>(size.rows) << 32 | static_cast<uint64_t>(size.tokens);
-  device_.RecordOrReplay(key, [&] { runner_.SampleAndCommit(batch, runner_.Forward(batch)); });
+  constexpr uint64_t kSampling = uint64_t{1} << 63;
+  TensorView hidden;  // not set where the pass is replayed, as is what reads it
+  device_.RecordOrReplay(key, [&] { hidden = runner_.Forward(batch); });
+  AwaitMasks(plan);
+  device_.RecordOrReplay(key | kSampling, [&] { runner_.SampleAndCommit(batch, hidden); });
 }
 
 void ModelExecutor::EnqueueEagerly(const StepPlan& plan, Enqueued& step) {
@@ -238,6 +272,7 @@ void ModelExecutor::EnqueueEagerly(const StepPlan& plan, Enqueued& step) {
   const Batch batch = runner_.Stage(plan, plan.rows.empty() ? idle : BatchCapacity());
   const TensorView hidden = runner_.Forward(batch);
   if (runner_.draws()) EnqueuePromptLogprobs(plan, hidden, step.prompt_passes);
+  AwaitMasks(plan);
   runner_.SampleAndCommit(batch, hidden, [&](size_t pass) {
     if (step.top_logprobs < 0) return;
     runner_.LogProbsOfDrawn(plan, pass, step.top_logprobs, step.logprobs.emplace_back());

@@ -46,6 +46,7 @@ class ModelExecutor final : public Executor {
   ~ModelExecutor() override;
 
   void Submit(StepPlans plans) override;  // REQUIRES: of one group
+  void SubmitMasks(std::vector<StepMasks> groups) override;
   StepResult Wait() override;
 
   const RecordedSteps& recorded() const { return recorded_; }
@@ -81,14 +82,20 @@ class ModelExecutor final : public Executor {
   void Enqueue(const StepPlan& plan);
   void EnqueueRows(const StepPlan& plan, Enqueued& step);
   StepResult Finish(Enqueued& step);
+  // Waits until it has ended, and hands its results out.
+  void FinishOldest();
+  // Waits for the masks of a plan's rows, if it has any, and uploads them. Results of the steps
+  // before it are handed out first, as the masks are made from them.
+  void AwaitMasks(const StepPlan& plan);
   // Gives a step up that has not ended in time.
   void Watch(const Enqueued& step);
   void TakeDrawn(const Enqueued& step, size_t row, RowResult& result) const;
   // The smallest recorded size that holds the step, for every group alike; null if there is none,
   // or if something in it cannot be replayed.
   const BatchCapacity* RecordedSize(const StepShape& shape) const;
-  // What was staged: forward pass, sampling and commit, recorded per size of the step.
-  void EnqueueRecorded(const BatchCapacity& size, const Batch& batch);
+  // What was staged, recorded per size of the step: the forward pass, and apart from it sampling
+  // and commit, so that masks may come between them.
+  void EnqueueRecorded(const BatchCapacity& size, const Batch& batch, const StepPlan& plan);
   void EnqueueEagerly(const StepPlan& plan, Enqueued& step);
   void EnqueuePromptLogprobs(const StepPlan& plan, const TensorView& hidden,
                              std::vector<PromptPass>& passes);
@@ -106,6 +113,7 @@ class ModelExecutor final : public Executor {
   const std::chrono::duration<double> step_timeout_;
   const std::function<void()> on_failure_;
   BoundedQueue<StepPlan> steps_;
+  BoundedQueue<StepMasks> masks_;
   BoundedQueue<StepResult> results_;
   std::latch warm_{1};  // once steps may come
   std::thread thread_;

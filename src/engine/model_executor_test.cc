@@ -9,10 +9,12 @@
 #include <vector>
 
 #include "base/test_folder.h"
+#include "base/token_mask.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/testing.h"
 #include "cpu/cpu_device.h"
 #include "engine/engine.h"
+#include "engine/ranked_executor.h"
 #include "model/model.h"
 #include "ops/sample/uniform.h"
 #include "scheduler/one_request.h"
@@ -137,6 +139,49 @@ TEST(ModelExecutor, GivesUpAStepThatDoesNotEndAndTellsOtherRanks) {
   const StepResult result = executor.Wait();
   EXPECT_EQ(result.status.message(), "step 0, of 1 row and 3 tokens, has not ended in 0 s");
   EXPECT_EQ(told, 1);
+}
+
+// A step waits for its masks behind its forward pass; the results of the step before, of which they
+// are made, come out before them. Whoever gives up leaves a step without masks behind.
+TEST(ModelExecutor, AStepWaitsForItsMasksAndTheOneBeforeDoesNot) {
+  const Checkpoint checkpoint = Checkpoint::Open("models/tiny-r1").value();
+  CpuDevice device(1);
+  const auto model =
+      Model::Load(checkpoint, CpuOps(Fp8Activations::kExact), device,
+                  {.max_tokens = 8, .max_rows = 1, .max_logit_vectors = 1, .max_model_len = 64},
+                  nullptr)
+          .value();
+  RankedExecutor executor = [&] {
+    std::vector<std::vector<std::unique_ptr<Executor>>> groups(1);
+    groups[0].push_back(std::make_unique<ModelExecutor>(
+        *model, device, ModelExecutorOptions{.num_pages = 1, .slots = 1}));
+    return RankedExecutor(std::move(groups));
+  }();
+  RequestParams params;
+  params.prompt = Ids({5, 6, 7});
+  OneRequest request(std::make_shared<const RequestParams>(params), 1);
+  const auto submit = [&](bool masked) {
+    StepPlan plan = request.Next(AttentionForm::kAbsorbed, params.prompt);
+    plan.rows[0].samples = true;
+    plan.rows[0].masked = masked;
+    Widen(plan.shape, plan, /*logprobs=*/false);
+    executor.Submit({.groups = {plan}});
+    return plan.step;
+  };
+  submit(false);
+  for (const TokenId only : Ids({300, 77})) {
+    const uint64_t step = submit(true);
+    EXPECT_EQ(executor.Wait().step, step - 1);  // though the next step is there
+    std::vector<uint32_t> mask(static_cast<size_t>(MaskWords(checkpoint.config().vocab_size)), 0);
+    mask[static_cast<size_t>(Raw(only) / 32)] = 1U << (Raw(only) % 32);
+    executor.SubmitMasks({{.step = step, .masks = {mask}}});
+    const uint64_t next = submit(false);
+    const StepResult result = executor.Wait();
+    ASSERT_EQ(result.rows[0].tokens.size(), 1u);
+    EXPECT_EQ(result.rows[0].tokens[0].id, only);
+    EXPECT_EQ(result.step, next - 1);
+  }
+  submit(true);
 }
 
 // Log-probabilities of a small model with these edits of its config.json and these tensors.

@@ -27,6 +27,18 @@ void RankedExecutor::Submit(StepPlans plans) {
   }
 }
 
+void RankedExecutor::SubmitMasks(std::vector<StepMasks> groups) {
+  CHECK(groups.size() == groups_.size(), "masks of {} groups for {}", groups.size(),
+        groups_.size());
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (groups[g].masks.empty()) continue;
+    for (size_t rank = 1; rank < groups_[g].size(); ++rank) {
+      groups_[g][rank]->SubmitMasks({groups[g]});
+    }
+    groups_[g][0]->SubmitMasks({std::move(groups[g])});
+  }
+}
+
 StepResult RankedExecutor::Wait() {
   StepResult all;
   for (size_t g = 0; g < groups_.size(); ++g) {

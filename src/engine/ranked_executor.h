@@ -16,6 +16,7 @@ class RankedExecutor final : public Executor {
       : groups_(std::move(groups)) {}
 
   void Submit(StepPlans plans) override;  // REQUIRES: a part for each group
+  void SubmitMasks(std::vector<StepMasks> groups) override;
   // The rows of each group's last rank, once all ranks have the step behind them; of a step that
   // failed on any rank, that one's status. A rank that fails must see to it that no other waits for
   // it (ModelExecutorOptions::on_failure).

@@ -58,7 +58,6 @@ void StepRunner::Begin(const StepPlan& plan) {
   device_.BeginStep(plan.step);
   for (const SlotOpening& opening : plan.openings) slots_.Open(opening);
   for (const StepRow& row : plan.rows) {
-    if (!row.mask.empty()) slots_.SetMask(row.slot, row.mask);
     if (!row.new_pages.empty()) slots_.SetPages(row.slot, row.first_new_page, row.new_pages);
   }
 }
@@ -84,6 +83,17 @@ Batch StepRunner::Stage(const StepPlan& plan, const BatchCapacity& padded) {
   const bool samples = std::max<int64_t>(shape.logit_vectors, padded.logit_vectors) > 0;
   drafts_ = samples ? static_cast<int32_t>(drafts) : 0;
   return batch;
+}
+
+void StepRunner::SetMasks(const StepPlan& plan, const StepMasks& masks) {
+  auto mask = masks.masks.begin();
+  for (const StepRow& row : plan.rows) {
+    if (!row.masked) continue;
+    CHECK(mask != masks.masks.end(), "step {} has fewer masks than masked rows", plan.step);
+    if (!mask->empty()) slots_.SetMask(row.slot, *mask);
+    ++mask;
+  }
+  CHECK(mask == masks.masks.end(), "step {} has more masks than masked rows", plan.step);
 }
 
 TensorView StepRunner::Forward(const Batch& batch) {

@@ -45,6 +45,8 @@ class StepRunner {
   void Begin(const StepPlan& plan);
   // Uploads the plan's rows. The batch's shapes have room for `padded`: StepInputs::Stage.
   Batch Stage(const StepPlan& plan, const BatchCapacity& padded = {});
+  // Uploads what the plan's masked rows may sample: before SampleAndCommit().
+  void SetMasks(const StepPlan& plan, const StepMasks& masks);
 
   // These are ops alone, without uploads, over the batch that was staged last.
   // Its final-normed hidden states [tokens, hidden], valid until the next pass.

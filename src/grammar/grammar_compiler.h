@@ -27,7 +27,8 @@ enum class GrammarKind {
   kJsonSchema,
   kRegex,          // of the whole answer
   kEbnf,           // of the rule "root"
-  kStructuralTag,  // xgrammar's: text, tokens and schemas one after another; made by us
+  kStructuralTag,  // ReadStructuralTag()'s: text, schemas and patterns
+  kCalls,          // the server's own structural tag: schemas between markers, which are tokens
 };
 
 // What a request asks for, as it says it.

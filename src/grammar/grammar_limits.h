@@ -33,7 +33,13 @@ Status CheckGrammar(const GrammarSpec& spec);
 // Its parts. `where`: what to call it.
 Status CheckSchema(std::string_view schema, bool strict);
 Status CheckPattern(std::string_view pattern, std::string_view where);
+// Of a string in a schema, of which an automaton is made whatever it takes: repetitions in counted
+// repetitions are few.
+Status CheckSchemaPattern(std::string_view pattern, std::string_view where);
+// Whether the whole pattern is soon made an automaton of: the time grows with the square of the
+// repetitions that a text may be in at once.
+bool IsSmallAutomaton(std::string_view pattern);
 Status CheckEbnf(std::string_view grammar);
-Status CheckStructuralTag(std::string_view tag);  // the schemas in it
+Status CheckStructuralTag(std::string_view tag);  // what stands in it
 
 }  // namespace fathom

@@ -64,8 +64,22 @@ TEST(GrammarLimits, PlacesAreNamed) {
       {R"({"type": "object", "patternProperties": {"a": {}}})", "additionalProperties: false"},
       {R"({"type": "object", "minProperties": 1})", "#/minProperties"},
       {R"({"properties": [1]})", "#/properties must be an object"},
+      {R"({"properties": {"x": {}}, "unevaluatedProperties": false})", "unevaluatedProperties"},
+      {R"({"type": "array", "unevaluatedItems": {"type": "string"}})", "unevaluatedItems"},
+      {R"({"type": "object", "properties": {"é": {}}})", "say additionalProperties: false"},
+      {R"({"properties": {"a\nb": {}}, "additionalProperties": {"type": "null"}})",
+       "say additionalProperties: false"},
   };
   for (const auto& [schema, says] : cases) ExpectRefused(CheckSchema(schema, false), says);
+}
+
+TEST(GrammarLimits, WhatSaysNothingIsTaken) {
+  for (const char* schema : {R"({"type": "object", "unevaluatedProperties": true})",
+                             R"({"type": "array", "uniqueItems": false, "unevaluatedItems": true})",
+                             R"({"properties": {"é\n\"": {}}, "additionalProperties": false})"}) {
+    EXPECT_TRUE(CheckSchema(schema, false).ok()) << schema;
+  }
+  EXPECT_TRUE(CheckSchema(R"({"properties": {"é": {}}})", true).ok());
 }
 
 // What refers to itself without any text between has no end, for a compiler neither.
@@ -118,6 +132,17 @@ TEST(GrammarLimits, Patterns) {
   ExpectRefused(CheckPattern("(a{1000}){1,}b{9000}c{1000}", "it"), "too large");
   ExpectRefused(CheckPattern("a{99999999999999999999}", "it"), "at most");
   ExpectRefused(CheckPattern(std::string("a\0b", 3), "it"), "U+0000");
+  for (const char* pattern :
+       {"^[a-z]{1,200}$", "^(\\d{1,3}\\.){3}\\d{1,3}$", "(a|bc*){1,90}", "(a+b*)*"}) {
+    EXPECT_TRUE(CheckSchemaPattern(pattern, "it").ok()) << pattern;
+  }
+  ExpectRefused(CheckSchemaPattern("^(\\w{1,17} ?){1,17}$", "it"),
+                "repeats what is itself repeated");
+  ExpectRefused(CheckSchemaPattern("(((a?){5}){5}){5}", "it"), "125 times in all");
+  const std::string choices = "a?b*c+(d{2,4})";  // seven
+  EXPECT_TRUE(IsSmallAutomaton(choices + choices + "e{6}e{0,6}"));
+  EXPECT_FALSE(IsSmallAutomaton(choices + choices + "e{6}e{0,7}"));
+  EXPECT_FALSE(IsSmallAutomaton("(" + choices + "){3}"));
   ExpectRefused(CheckEbnf("root ::= (\"0123456789\"){9999} \"x\""), "too large");
   EXPECT_TRUE(CheckEbnf("# (((((((((((((((((((((((((((((((((((((((\nroot ::= \"(\" [(]{3}").ok());
 }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <charconv>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "grammar/grammar_limits.h"
@@ -20,11 +21,18 @@ class PatternMeter {
     return CheckSize(groups_.front().size + groups_.front().last);
   }
 
+  // Repetitions whose number is open, each as often as the counted ones around it ask for.
+  int64_t choices() const { return groups_.front().choices + groups_.front().last_choices; }
+  // The most of those that a counted repetition multiplies.
+  int64_t nested() const { return nested_; }
+
  private:
   // What stands between parentheses: its last atom may still be repeated.
   struct Group {
     int64_t size = 0;
     int64_t last = 0;
+    int64_t choices = 0;  // choices() of them
+    int64_t last_choices = 0;
   };
 
   Status Step() {
@@ -43,11 +51,14 @@ class PatternMeter {
       return InvalidArgument("{} nests parentheses more than {} deep", where_, kMaxPatternDepth);
     }
     if (c == ')' && groups_.size() > 1) {
-      const int64_t size = groups_.back().size + groups_.back().last;
+      const Group closed = groups_.back();
       groups_.pop_back();
-      return Take(size);
+      TRY(Take(closed.size + closed.last));
+      groups_.back().last_choices = closed.choices + closed.last_choices;
+      return {};
     }
     if (c == '\\' && at_ < text_.size()) ++at_;
+    groups_.back().last_choices += c == '*' || c == '+' || c == '?';
     if (c == '*' || c == '+' || c == '?' || c == '|') return {};
     if (ebnf_ && (c == ' ' || c == '\n')) return {};
     return Take(1);
@@ -57,6 +68,7 @@ class PatternMeter {
     Group& group = groups_.back();
     group.size += group.last;
     group.last = std::max<int64_t>(atom, 1);
+    group.choices += std::exchange(group.last_choices, 0);
     return CheckSize(group.size + group.last);
   }
 
@@ -99,6 +111,10 @@ class PatternMeter {
     }
     Group& group = groups_.back();
     group.last *= most;
+    const bool open = inside.find(',') != inside.npos;
+    group.last_choices *= most;
+    if (most > 1) nested_ = std::max(nested_, group.last_choices);
+    if (open) group.last_choices += most;
     return CheckSize(group.size + group.last);
   }
 
@@ -114,6 +130,7 @@ class PatternMeter {
   const std::string_view text_, where_;
   const bool ebnf_;
   size_t at_ = 0;
+  int64_t nested_ = 0;
   std::vector<Group> groups_ = std::vector<Group>(1);
 };
 
@@ -133,6 +150,23 @@ Status CheckPattern(std::string_view pattern, std::string_view where) {
   return PatternMeter(pattern, where, /*ebnf=*/false).Measure();
 }
 
+Status CheckSchemaPattern(std::string_view pattern, std::string_view where) {
+  constexpr int64_t kMostNested = 100;
+  TRY(CheckPattern(pattern, where));
+  PatternMeter meter(pattern, where, /*ebnf=*/false);
+  TRY(meter.Measure());
+  if (meter.nested() <= kMostNested) return {};
+  return InvalidArgument("{} repeats what is itself repeated: {} times in all, and {} are possible",
+                         where, meter.nested(), kMostNested);
+}
+
+bool IsSmallAutomaton(std::string_view pattern) {
+  constexpr int64_t kMostCharacters = 2000, kMostChoices = 20;
+  PatternMeter meter(pattern, "", /*ebnf=*/false);
+  return meter.Measure().ok() && meter.choices() <= kMostChoices &&
+         pattern.size() <= kMostCharacters;
+}
+
 Status CheckEbnf(std::string_view grammar) {
   TRY(CheckBytes(grammar, kMaxEbnfBytes, "the grammar"));
   return PatternMeter(grammar, "the grammar", /*ebnf=*/true).Measure();
@@ -146,7 +180,8 @@ Status CheckGrammar(const GrammarSpec& spec) {
       return CheckSchema(spec.text, spec.strict);
     case GrammarKind::kRegex: return CheckPattern(spec.text, "the regular expression");
     case GrammarKind::kEbnf: return CheckEbnf(spec.text);
-    case GrammarKind::kStructuralTag: return CheckStructuralTag(spec.text);
+    case GrammarKind::kStructuralTag:
+    case GrammarKind::kCalls: return CheckStructuralTag(spec.text);
   }
   CHECK(false, "grammar kind {}", static_cast<int>(spec.kind));
 }

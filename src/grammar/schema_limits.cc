@@ -22,20 +22,36 @@ using Keywords = std::initializer_list<std::string_view>;
 // them.
 constexpr std::array<std::string_view, 6> kHeads = {"$ref",  "const", "enum",
                                                     "anyOf", "oneOf", "allOf"};
-constexpr std::array<std::string_view, 8> kOfObjects = {
+constexpr std::array<std::string_view, 7> kOfObjects = {
     "properties",           "required",      "patternProperties", "propertyNames",
-    "additionalProperties", "minProperties", "maxProperties",     "unevaluatedProperties"};
-constexpr std::array<std::string_view, 5> kOfArrays = {"items", "prefixItems", "minItems",
-                                                       "maxItems", "unevaluatedItems"};
+    "additionalProperties", "minProperties", "maxProperties"};
+constexpr std::array<std::string_view, 4> kOfArrays = {"items", "prefixItems", "minItems",
+                                                       "maxItems"};
 constexpr std::array<std::string_view, 9> kOfScalars = {
     "minimum",          "maximum",    "exclusiveMinimum",
     "exclusiveMaximum", "multipleOf", "minLength",
     "maxLength",        "pattern",    "format"};
 // What says something that no grammar here holds an answer to.
-constexpr std::array<std::string_view, 13> kNever = {
-    "not",          "if",          "then",         "else",        "dependentRequired",
-    "dependencies", "contains",    "minContains",  "maxContains", "dependentSchemas",
-    "$dynamicRef",  "uniqueItems", "$recursiveRef"};
+constexpr std::array<std::string_view, 15> kNever = {"not",
+                                                     "if",
+                                                     "then",
+                                                     "else",
+                                                     "dependentRequired",
+                                                     "dependencies",
+                                                     "contains",
+                                                     "minContains",
+                                                     "maxContains",
+                                                     "dependentSchemas",
+                                                     "$dynamicRef",
+                                                     "uniqueItems",
+                                                     "$recursiveRef",
+                                                     "unevaluatedItems",
+                                                     "unevaluatedProperties"};
+
+// Of a text that JSON writes in one way, unless it is made longer than it need be.
+bool IsPlain(char c) {
+  return c >= ' ' && c <= '~' && c != '"' && c != '\\';
+}
 
 std::string_view TypeOf(const json::value& value) {
   if (value.is_string()) return "string";
@@ -65,7 +81,9 @@ class SchemaChecker {
     if (object == nullptr) return InvalidArgument("{}: a schema is an object or a boolean", at);
     for (const std::string_view key : kNever) {
       const json::value* given = object->if_contains(key);
-      if (given == nullptr || (key == "uniqueItems" && *given == json::value(false))) continue;
+      const bool may_be = key == "uniqueItems" || key.starts_with("unevaluated");
+      // Which says nothing.
+      if (given == nullptr || (may_be && *given == json::value(key != "uniqueItems"))) continue;
       return InvalidArgument("{}: answers cannot be held to {}; leave it out", at, key);
     }
     TRY(CheckParts(*object, at));
@@ -90,7 +108,7 @@ class SchemaChecker {
       }
       for (const auto& [name, one] : *named) {
         const std::string place = fmt::format("{}/{}/{}", at, key, std::string_view(name));
-        if (key == "patternProperties") TRY(CheckPattern(name, place));
+        if (key == "patternProperties") TRY(CheckSchemaPattern(name, place));
         TRY(Check(one, place));
       }
     }
@@ -105,8 +123,7 @@ class SchemaChecker {
         TRY(Check((*list)[i], fmt::format("{}/{}/{}", at, key, i)));
       }
     }
-    for (const std::string_view key : {"items", "additionalProperties", "propertyNames",
-                                       "unevaluatedItems", "unevaluatedProperties"}) {
+    for (const std::string_view key : {"items", "additionalProperties", "propertyNames"}) {
       const json::value* given = schema.if_contains(key);
       if (given != nullptr) TRY(Check(*given, fmt::format("{}/{}", at, key)));
     }
@@ -134,8 +151,9 @@ class SchemaChecker {
       }
     }
     const json::value* pattern = schema.if_contains("pattern");
-    return pattern == nullptr ? Status()
-                              : CheckPattern(pattern->get_string(), fmt::format("{}/pattern", at));
+    return pattern == nullptr
+               ? Status()
+               : CheckSchemaPattern(pattern->get_string(), fmt::format("{}/pattern", at));
   }
 
   // Beside such a keyword the compiler reads no other.
@@ -250,11 +268,9 @@ class SchemaChecker {
       return std::find_if(keywords.begin(), keywords.end(),
                           [&](std::string_view key) { return schema.contains(key); });
     };
-    const bool like_object = schema.contains("properties") ||
-                             schema.contains("additionalProperties") ||
-                             schema.contains("unevaluatedProperties");
-    const bool like_array = schema.contains("items") || schema.contains("prefixItems") ||
-                            schema.contains("unevaluatedItems");
+    const bool like_object =
+        schema.contains("properties") || schema.contains("additionalProperties");
+    const bool like_array = schema.contains("items") || schema.contains("prefixItems");
     if (!schema.contains("type") && !like_object && !like_array) {
       for (const std::string_view key :
            {"required", "patternProperties", "propertyNames", "minProperties", "maxProperties",
@@ -283,14 +299,24 @@ class SchemaChecker {
       return InvalidArgument("{}/required: {} is not among the properties", at,
                              json::serialize(name));
     }
+    const json::value* others = schema.if_contains("additionalProperties");
+    const bool closed = others != nullptr ? *others == json::value(false) : strict_;
+    // In an open object xgrammar takes such a name, written otherwise, for one of the others.
+    for (size_t i = 0; !closed && properties != nullptr && i < properties->size(); ++i) {
+      const std::string_view name = (properties->begin() + static_cast<ptrdiff_t>(i))->key();
+      if (std::ranges::all_of(name, [](char c) { return IsPlain(c); })) continue;
+      return InvalidArgument(
+          "{}/properties: {} can be written in several ways: say additionalProperties: false "
+          "beside "
+          "it",
+          at, json::serialize(json::value(name)));
+    }
     for (const std::string_view key : {"patternProperties", "propertyNames"}) {
       if (schema.contains(key) && properties != nullptr) {
         return InvalidArgument("{}: answers cannot be held to {} beside properties", at, key);
       }
     }
     if (const json::value* patterns = schema.if_contains("patternProperties")) {
-      const json::value* others = schema.if_contains("additionalProperties");
-      const bool closed = others != nullptr ? *others == json::value(false) : strict_;
       if (patterns->get_object().size() > 1 || !closed) {
         return InvalidArgument(
             "{}: answers can be held to one of patternProperties, with "
@@ -312,34 +338,7 @@ class SchemaChecker {
   std::vector<const json::value*> way_;
 };
 
-// `format`: a part of a structural tag.
-Status CheckFormat(json::value& format) {
-  json::object* object = format.if_object();
-  if (object == nullptr) return {};
-  if (object->contains("json_schema")) {
-    const std::string schema = json::serialize(object->at("json_schema"));
-    if (schema.size() > kMaxSchemaBytes) {
-      return InvalidArgument("a schema has {} bytes: at most {} are possible", schema.size(),
-                             kMaxSchemaBytes);
-    }
-    return CheckSchema(schema, /*strict=*/true);
-  }
-  if (json::value* content = object->if_contains("content")) return CheckFormat(*content);
-  json::value* elements = object->if_contains("elements");
-  if (elements == nullptr) return {};
-  for (json::value& element : elements->as_array()) TRY(CheckFormat(element));
-  return {};
-}
-
 }  // namespace
-
-Status CheckStructuralTag(std::string_view tag) {
-  constexpr size_t kAround = 16;  // levels of formats around a schema
-  boost::system::error_code error;
-  json::value root = json::parse(tag, error, {}, {.max_depth = kMaxSchemaDepth + kAround});
-  if (error || !root.is_object()) return InvalidArgument("a tool's schema is nested too deeply");
-  return CheckFormat(root.get_object()["format"]);
-}
 
 Status CheckSchema(std::string_view schema, bool strict) {
   boost::system::error_code error;

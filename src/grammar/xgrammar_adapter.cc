@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "grammar/ebnf_pattern.h"
 #include "grammar/grammar_limits.h"
 
 namespace {
@@ -49,6 +50,7 @@ class Warnings {
   ~Warnings() { warnings = nullptr; }
   Warnings(const Warnings&) = delete;
   const std::string& text() const { return text_; }
+  void Forget() { text_.clear(); }
 
  private:
   std::string text_;
@@ -56,8 +58,10 @@ class Warnings {
 
 class XgrammarState final : public GrammarState {
  public:
-  XgrammarState(const xgrammar::CompiledGrammar& grammar, int32_t vocab)
-      : matcher_(grammar), vocab_(vocab) {}
+  // `barred`: tokens that are in no text, though xgrammar takes them for some.
+  XgrammarState(const xgrammar::CompiledGrammar& grammar, int32_t vocab,
+                std::vector<TokenId> barred)
+      : matcher_(grammar), vocab_(vocab), barred_(std::move(barred)) {}
 
   Result<bool> Accept(TokenId token) override {
     const Warnings ignored;  // of tokens that are refused
@@ -83,6 +87,10 @@ class XgrammarState final : public GrammarState {
     } catch (const std::exception& error) {
       return Internal("the grammar failed: {}", error.what());
     }
+    for (const TokenId token : barred_) {
+      const auto id = static_cast<uint32_t>(Raw(token));
+      words[id / 32] &= ~(1U << (id % 32));
+    }
     if (vocab_ % 32 != 0) words.back() &= (1U << (vocab_ % 32)) - 1;
     if (std::any_of(words.begin(), words.end(), [](uint32_t word) { return word != 0; })) return {};
     return Internal("no token of the vocabulary can go on with the grammar");
@@ -93,16 +101,21 @@ class XgrammarState final : public GrammarState {
  private:
   xgrammar::GrammarMatcher matcher_;
   const int32_t vocab_;
+  const std::vector<TokenId> barred_;
 };
 
 class XgrammarGrammar final : public Grammar {
  public:
-  XgrammarGrammar(xgrammar::CompiledGrammar grammar, int32_t vocab)
-      : grammar_(std::move(grammar)), bytes_(grammar_.MemorySizeBytes()), vocab_(vocab) {}
+  XgrammarGrammar(xgrammar::CompiledGrammar grammar, int32_t vocab, std::vector<TokenId> barred)
+      : grammar_(std::move(grammar)),
+        bytes_(grammar_.MemorySizeBytes()),
+        vocab_(vocab),
+        barred_(std::move(barred)) {}
 
   Result<std::unique_ptr<GrammarState>> Start() const override {
     try {
-      return std::unique_ptr<GrammarState>(std::make_unique<XgrammarState>(grammar_, vocab_));
+      return std::unique_ptr<GrammarState>(
+          std::make_unique<XgrammarState>(grammar_, vocab_, barred_));
     } catch (const std::exception& error) {
       return Internal("the grammar failed: {}", error.what());
     }
@@ -113,9 +126,36 @@ class XgrammarGrammar final : public Grammar {
   const xgrammar::CompiledGrammar grammar_;
   const size_t bytes_;
   const int32_t vocab_;
+  const std::vector<TokenId> barred_;
 };
 
-xgrammar::CompiledGrammar Compile(xgrammar::GrammarCompiler& compiler, const GrammarSpec& spec) {
+// One automaton for a whole pattern, whose masks take some microseconds: nothing in them depends on
+// what stands around a rule. Nothing where xgrammar makes none.
+std::optional<xgrammar::CompiledGrammar> CompileWhole(xgrammar::GrammarCompiler& compiler,
+                                                      std::string_view pattern, Warnings& warned) {
+  std::string quoted;
+  for (const char c : pattern) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c == '\n' ? "\\n" : c == '\r' ? "\\r" : c == '\t' ? "\\t" : std::string(1, c);
+  }
+  std::optional<xgrammar::CompiledGrammar> compiled;
+  try {
+    compiled = compiler.CompileGrammar("root ::= Regex(\"" + quoted + "\")");
+  } catch (const std::exception&) {
+  }
+  if (!warned.text().empty()) compiled.reset();
+  warned.Forget();
+  return compiled;
+}
+
+xgrammar::CompiledGrammar Compile(xgrammar::GrammarCompiler& compiler, const GrammarSpec& spec,
+                                  Warnings& warned) {
+  std::optional<std::string> pattern;
+  if (spec.kind == GrammarKind::kRegex) pattern = spec.text;
+  if (spec.kind == GrammarKind::kEbnf) pattern = PatternOfEbnf(spec.text);
+  if (pattern && IsSmallAutomaton(*pattern)) {
+    if (auto whole = CompileWhole(compiler, *pattern, warned)) return *std::move(whole);
+  }
   switch (spec.kind) {
     case GrammarKind::kJsonObject:
       return compiler.CompileJSONSchema(R"({"type": "object"})", /*any_whitespace=*/true,
@@ -126,9 +166,21 @@ xgrammar::CompiledGrammar Compile(xgrammar::GrammarCompiler& compiler, const Gra
                                         std::nullopt, spec.strict, kMaxWhitespace);
     case GrammarKind::kRegex: return compiler.CompileRegex(spec.text);
     case GrammarKind::kEbnf: return compiler.CompileGrammar(spec.text);
-    case GrammarKind::kStructuralTag: return compiler.CompileStructuralTag(spec.text);
+    case GrammarKind::kStructuralTag:
+    case GrammarKind::kCalls: return compiler.CompileStructuralTag(spec.text);
   }
   CHECK(false, "grammar kind {}", static_cast<int>(spec.kind));
+}
+
+// The free text between a tag's parts is any bytes for xgrammar, markers' first ones too.
+std::vector<TokenId> BarredFrom(const GrammarSpec& spec, const GrammarVocabulary& vocabulary) {
+  std::vector<TokenId> barred;
+  if (spec.kind == GrammarKind::kCalls) return barred;
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    const std::string& text = vocabulary.tokens[id];
+    if (text.size() > 1 && text[0] == '\xff') barred.push_back(TokenId{static_cast<int32_t>(id)});
+  }
+  return barred;
 }
 
 xgrammar::TokenizerInfo InfoOf(const GrammarVocabulary& vocabulary) {
@@ -153,13 +205,14 @@ GrammarCompiler::Compile MakeXgrammarCompile(GrammarVocabulary vocabulary) {
   };
   return [lazy = std::make_shared<Lazy>(std::move(vocabulary))](
              const GrammarSpec& spec) -> Result<std::shared_ptr<const Grammar>> {
-    const Warnings warned;
+    Warnings warned;
     const int32_t size = lazy->vocabulary.size;
     try {
       const xgrammar::TokenizerInfo& info = lazy->Info();
       // Neither threads nor a cache of its own: both are GrammarCompiler's.
       xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
-      auto grammar = std::make_shared<XgrammarGrammar>(fathom::Compile(compiler, spec), size);
+      auto grammar = std::make_shared<XgrammarGrammar>(fathom::Compile(compiler, spec, warned),
+                                                       size, BarredFrom(spec, lazy->vocabulary));
       if (!warned.text().empty()) {
         return InvalidArgument("an answer could not be held to it: {}", warned.text());
       }

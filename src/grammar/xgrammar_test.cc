@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "grammar/ebnf_pattern.h"
 #include "grammar/grammar_limits.h"
+#include "grammar/structural_tag.h"
 #include "grammar/xgrammar_adapter.h"
 
 namespace fathom {
@@ -96,10 +98,42 @@ TEST(Xgrammar, Schema) {
 
 TEST(Xgrammar, RegexChoicesAndEbnf) {
   ExpectMatches({GrammarKind::kRegex, "[a-c]{2,3}(-\\d+)?"}, {"ab", "abc-7"}, {"a", "abca", "ab-"});
+  ExpectMatches({GrammarKind::kRegex, "^(?:\\w+\\s\\.[^\\d\\n]?)*?x.$"},
+                {"xx", "ab .cx\n", "a .b_\t.-x\u00e9"}, {"x", "ab c.x-", "a .1xx", "a.xx"});
+  ExpectMatches({GrammarKind::kRegex, "a|b{0}c|\"\\\\|[\\\\\"\\]]{2}"},
+                {"a", "c", "\"\\", "]\"", "\\\\"}, {"b", "ac", "]", "bc"});
   ExpectMatches({GrammarKind::kRegex, RegexOfChoices({"yes", "no.", "(a|b)*", "ü\n-/"})},
                 {"yes", "no.", "(a|b)*", "ü\n-/"}, {"nox", "a", "", "yesno."});
   ExpectMatches({GrammarKind::kEbnf, "root ::= \"(\" root \")\" | \"x\""}, {"x", "((x))"},
                 {"(x", "xx"});
+}
+
+// Patterns become one automaton where they can, grammars without recursion too: the same texts
+// match as in a grammar of several rules, which a rule that is never used forces.
+TEST(Xgrammar, OneAutomatonMatchesWhatRulesDo) {
+  const std::vector<std::string> texts = {
+      "",        "a",   "ab",  "abc",  "aab",  "abab",  "b",     "ba",  "a b",
+      "ab cd e", "a-7", "-7",  "x\ny", "x.y",  "xzy",   "\"q\"", "[c]", "a\\b",
+      "é",       "éé",  "aé",  "yes",  "no",   "a  b",  "AB",    "a1",  "1.5",
+      "a/b",     "(a)", "{a}", "a|b",  "a\tb", "axxxb", "axb",   "^",   "$"};
+  for (const char* rules :
+       {"root ::= (word \" \")* word\nword ::= [a-z]+", "root ::= \"a\" | \"ab\" \"c\"?",
+        "root ::= \"ab\"{1,2} # twice\n", "root ::= x | y\nx ::= \"yes\"\ny ::= [^a-z\\n]+ \"7\"",
+        "root ::= \"a\" \"\" \"b\"", "root ::= (\"a\" | \"\") \"b\"",
+        "root ::= \"a\\\\b\" | \"\\\"q\\\"\"",
+        "root ::= \"(a)\" | \"{a}\" | \"a|b\" | \"x.y\" | \"^\" | \"$\" | \"a/b\" | \"[c]\"",
+        "root ::= \"é\"+ | \"x\" [\\n.] \"y\" | \"a\\tb\"", "root ::= \"a\" [x-z]{2,} \"b\"",
+        "root ::= [^\\]\\-]"}) {
+    ASSERT_TRUE(PatternOfEbnf(rules).has_value()) << rules;
+    const auto one = Compile({GrammarKind::kEbnf, rules});
+    const auto several =
+        Compile({GrammarKind::kEbnf, std::string(rules) + "\nunused ::= \"\\x41\""});
+    ASSERT_TRUE(one.ok()) << rules << one.status().message();
+    ASSERT_TRUE(several.ok()) << rules << several.status().message();
+    for (const std::string& text : texts) {
+      EXPECT_EQ(Matches(**one, text), Matches(**several, text)) << rules << " of " << text;
+    }
+  }
 }
 
 TEST(Xgrammar, TokensOfSeveralBytesAndSpecialOnes) {
@@ -158,7 +192,7 @@ TEST(Xgrammar, MarkersAreTokensAndNoText) {
           {{"type": "json_schema", "json_schema": {{"type": "boolean"}}}},
           {{"type": "token", "token": {0}}}]}}}})",
       marker);
-  const auto grammar = Compile({GrammarKind::kStructuralTag, tag});
+  const auto grammar = Compile({GrammarKind::kCalls, tag});
   ASSERT_TRUE(grammar.ok()) << grammar.status().message();
   const auto state = *(*grammar)->Start();
   EXPECT_EQ(Allowed(*state), std::set<int32_t>{marker});
@@ -169,8 +203,47 @@ TEST(Xgrammar, MarkersAreTokensAndNoText) {
   EXPECT_EQ(Allowed(*state), std::set<int32_t>{Raw(kEos)});
   const size_t at = tag.find("boolean");
   const std::string bad = std::string(tag).replace(at - 9, 18, R"("not": {"type": 1}, "x": 1)");
-  EXPECT_EQ(Compile({GrammarKind::kStructuralTag, bad}).status().code(),
-            StatusCode::kInvalidArgument);
+  EXPECT_EQ(Compile({GrammarKind::kCalls, bad}).status().code(), StatusCode::kInvalidArgument);
+}
+
+// Free text, in which a marker begins what a schema holds; then the answer ends.
+TEST(Xgrammar, AMarkerInFreeTextBeginsASchema) {
+  const auto marker = static_cast<int32_t>(Vocabulary().tokens.size()) - 1;
+  const auto grammar = Compile({GrammarKind::kCalls, fmt::format(R"({{"format":
+      {{"type": "token_triggered_tags", "trigger_tokens": [{0}], "stop_after_first": true,
+        "tags": [{{"type": "tag", "begin": {{"type": "token", "token": {0}}},
+                   "content": {{"type": "json_schema", "json_schema": {{"type": "boolean"}}}},
+                   "end": {{"type": "token", "token": {0}}}}}]}}}})",
+                                                                 marker)});
+  ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+  for (const std::string text : {"", "free {1, \xc3\xa9"}) {
+    const auto state = *(*grammar)->Start();
+    for (const char c : text) ASSERT_TRUE(*state->Accept(ByteToken(c))) << c;
+    const std::set<int32_t> allowed = Allowed(*state);
+    EXPECT_TRUE(allowed.contains(Raw(kEos)) && allowed.contains(Raw(ByteToken('a'))));
+    EXPECT_TRUE(allowed.contains(marker));
+    EXPECT_FALSE(allowed.contains(Raw(kSpecial)));
+    ASSERT_TRUE(*state->Accept(TokenId{marker}));
+    EXPECT_EQ(Allowed(*state).contains(Raw(ByteToken('a'))), false);
+    for (const char c : std::string("true")) ASSERT_TRUE(*state->Accept(ByteToken(c))) << c;
+    ASSERT_TRUE(*state->Accept(TokenId{marker}));
+    EXPECT_EQ(Allowed(*state), std::set<int32_t>{Raw(kEos)});
+  }
+}
+
+// A request's own tag, in whose free text no marker is.
+TEST(Xgrammar, StructuralTagsOfRequests) {
+  const auto read = ReadStructuralTag(R"({"triggers": ["<f="], "structures": [
+      {"begin": "<f=a>", "schema": {"type": "boolean"}, "end": "</f>"},
+      {"begin": "<f=b>", "schema": {"enum": [1, 2]}, "end": "</f>"}]})");
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  const GrammarSpec spec = {GrammarKind::kStructuralTag, *read};
+  ExpectMatches(spec, {"", "so: <f=a>true</f> and <f=b>2</f>.", "a < f"},
+                {"<f=a>1</f>", "<f=c>1</f>", "<f=a>true"});
+  const auto state = *(*Compile(spec))->Start();
+  const auto marker = static_cast<int32_t>(Vocabulary().tokens.size()) - 1;
+  EXPECT_FALSE(Allowed(*state).contains(marker));
+  EXPECT_FALSE(Allowed(*state).contains(Raw(kSpecial)));
 }
 
 // What the compiler would leave out with a warning, and what it throws at, is refused.

@@ -42,7 +42,7 @@ struct RequestParams {
   int32_t min_tokens = 0;            // stop tokens are not sampled, and end nothing, before
   int32_t prompt_logprobs = -1;      // -1: none; else as SamplingParams::logprobs, for the prompt
   bool lockstep = false;  // no row is planned before the result of the one before is known
-  bool masked = false;    // ... and none has drafts: rows that sample come with a mask
+  bool masked = false;    // rows that sample wait for a mask, and none has drafts
 
   friend bool operator==(const RequestParams&, const RequestParams&) = default;
 };

@@ -173,6 +173,7 @@ void Scheduler::AddPrefill(Group& group, Sequence& seq, int32_t tokens) {
 void Scheduler::AddRow(Group& group, Sequence& seq, StepRow row) {
   row.slot = seq.slot;
   row.request = seq.id;
+  row.masked = row.samples && seq.params->masked;
   row.first_new_page = seq.pages_planned;
   CheckWritable(group, seq, row);
   HandOverPages(seq, row);

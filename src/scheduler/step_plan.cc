@@ -175,7 +175,7 @@ void Fields(Io& io, Row& row) {
   io.Header(11);
   io(row.slot), io(row.request), io(row.form), io(row.begin, kAtSlot), io(row.tokens);
   io(row.drafts), io(row.first_new_page), io(row.new_pages), io(row.samples);
-  io(row.mask), io(row.prompt_logprobs);
+  io(row.masked), io(row.prompt_logprobs);
 }
 
 template <class Io, class Shape>
@@ -224,7 +224,7 @@ Status CheckRow(const StepRow& row) {
   if (row.drafts > 0 && !row.is_decode()) {
     return DataLoss("step plan: {} drafts beside {} tokens", row.drafts, row.tokens.size());
   }
-  if (!row.mask.empty() && (!row.samples || row.drafts > 0)) {
+  if (row.masked && (!row.samples || row.drafts > 0)) {
     return DataLoss("step plan: a mask of a row that samples nothing, or has drafts");
   }
   if (row.drafts == kMaxInt32 || row.num_tokens() > kMaxInt32 - std::max(row.begin, 0)) {

@@ -29,9 +29,8 @@ struct StepRow {
   // Appended to the slot's page table from entry `first_new_page` on.
   int32_t first_new_page = 0;
   std::vector<PageId> new_pages;
-  bool samples = false;  // a decode, or the last tokens known: the last one is sampled from
-  // Tokens that may be sampled (base/token_mask.h); none: as before, or all.
-  std::vector<uint32_t> mask;
+  bool samples = false;          // a decode, or the last tokens known: the last one is sampled from
+  bool masked = false;           // what may be sampled comes in the step's StepMasks
   bool prompt_logprobs = false;  // log-probabilities of all its tokens' successors are wanted
 
   bool is_decode() const { return tokens.empty(); }
@@ -81,6 +80,14 @@ struct StepPlan {
     return n;
   }
   friend bool operator==(const StepPlan&, const StepPlan&) = default;
+};
+
+// What the masked rows of a step's part may sample, in their order (base/token_mask.h); an empty
+// mask changes nothing: its request has ended. They follow the plan while the forward pass runs, as
+// they need the tokens of the step before; sampling alone waits for them.
+struct StepMasks {
+  uint64_t step = 0;
+  std::vector<std::vector<uint32_t>> masks;
 };
 
 // A step: the part of each group, all of the same number and shape. One without rows is run too,

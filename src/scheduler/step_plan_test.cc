@@ -62,7 +62,7 @@ StepPlan SomePlan() {
   decode.first_new_page = 7;
   decode.new_pages = {PageId{2147483647}};
   decode.samples = true;
-  const StepRow masked{.samples = true, .mask = {0, ~0U, 0x80000001}};
+  const StepRow masked{.samples = true, .masked = true};
   return WithShape({.step = ~uint64_t{0} - 1,
                     .openings = {SomeOpening(), second},
                     .rows = {known, decode, masked}});
@@ -151,8 +151,8 @@ TEST(StepPlan, RowsThatContradictThemselvesAreRefused) {
   EXPECT_TRUE(refused(kKnown, [](StepRow& row) { row.tokens.clear(); }));
   EXPECT_TRUE(refused(kKnown, [](StepRow& row) { row.begin = kAtSlot; }));
   EXPECT_TRUE(refused(kKnown, [](StepRow& row) { row.drafts = 1; }));
-  EXPECT_TRUE(refused(kDecode, [](StepRow& row) { row.mask = {1}; }));  // it has drafts
-  EXPECT_TRUE(refused(kKnown, [](StepRow& row) { row.samples = false, row.mask = {1}; }));
+  EXPECT_TRUE(refused(kDecode, [](StepRow& row) { row.masked = true; }));  // it has drafts
+  EXPECT_TRUE(refused(kKnown, [](StepRow& row) { row.samples = false, row.masked = true; }));
   EXPECT_TRUE(refused(kKnown, [](StepRow& row) { row.begin = 2147483645; }));
   EXPECT_TRUE(refused(kDecode, [](StepRow& row) { row.begin = 0; }));
   EXPECT_TRUE(refused(kDecode, [](StepRow& row) { row.samples = false; }));

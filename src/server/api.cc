@@ -229,7 +229,7 @@ std::optional<ApiError> Api::Prepare(ChatRequest chat, const HttpRequest& reques
   PlacesInFlight places;
   if (auto error = TakePlaces(request, chat.params.n, &places)) return error;
   GenerationPrompt prompt;
-  const std::vector<CallableTool> to_call = ToolsToCall(chat.prompt);
+  const HeldCalls held = CallsOf(chat.prompt, chat.parallel_tool_calls);
   *output = {.parallel_tool_calls = chat.parallel_tool_calls,
              .include_reasoning = chat.include_reasoning,
              .echoed = std::move(chat.echoed)};
@@ -241,10 +241,9 @@ std::optional<ApiError> Api::Prepare(ChatRequest chat, const HttpRequest& reques
                                       &prompt)) {
     return error;
   }
-  if (!to_call.empty()) {
-    const bool several = chat.parallel_tool_calls && to_call.size() > 1;
-    if (auto error = GrammarOfCalls(to_call, output->parser.tool_call_form, several, tokenizer_,
-                                    &chat.params.grammar)) {
+  if (!held.tools.empty()) {
+    if (auto error =
+            GrammarOfCalls(held, output->parser.tool_call_form, tokenizer_, &chat.params.grammar)) {
       return error;
     }
   }

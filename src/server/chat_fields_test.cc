@@ -40,9 +40,11 @@ TEST(ChatFields, WhatWouldBeAnotherAnswerIsRefusedByName) {
   EXPECT_EQ(Bad(kHi + R"(, "priority": 1)"), "priority");
   EXPECT_EQ(Bad(kHi + R"(, "priority": 0)"), "");
   EXPECT_EQ(Bad(kHi + R"(, "separate_reasoning": false)"), "separate_reasoning");
-  EXPECT_EQ(
-      Bad(kHi + R"(, "tools": [{"type": "function", "function": {"name": "f", "strict": true}}])"),
-      "tools[0].function.strict");
+  const std::string strict =
+      kHi + R"(, "tools": [{"type": "function", "function": {"name": "f", "strict": true}}])";
+  EXPECT_EQ(Bad(strict), "");
+  EXPECT_EQ(Bad(strict + R"(, "ignore_eos": true)"), "ignore_eos");
+  EXPECT_EQ(Bad(strict + R"(, "ignore_eos": true, "tool_choice": "none")"), "");
   EXPECT_EQ(Bad(kHi + R"(, "stream": true, "prompt_logprobs": 1)"), "prompt_logprobs");
 }
 
@@ -80,6 +82,13 @@ TEST(ChatFields, FormsOfAnswers) {
        "error in response_format.json_schema.schema"},
       {R"("structured_outputs": {"structural_tag": "x"})",
        "error in structured_outputs.structural_tag"},
+      {R"("structured_outputs": {"structural_tag": "{\"format\": {\"type\": \"any_text\"}}"})",
+       R"(4 {"type":"structural_tag","format":{"type":"any_text"}})"
+       " by structured_outputs.structural_tag"},
+      {R"("response_format": {"type": "structural_tag", "format": {"type": "any_text"}})",
+       R"(4 {"type":"structural_tag","format":{"type":"any_text"}} by response_format)"},
+      {R"("response_format": {"type": "structural_tag", "format": {"type": "token"}})",
+       "error in response_format"},
       {R"("structured_outputs": {"regex": "a", "json": {}})", "error in structured_outputs.json"},
       {R"("guided_choice": [])", "error in guided_choice"},
       {R"("guided_choice": ["a", 1])", "error in guided_choice"},

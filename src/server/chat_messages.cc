@@ -139,7 +139,7 @@ json::object ReadMessage(RequestFields& message) {
   return result;
 }
 
-json::object ReadTool(RequestFields& tool) {
+json::object ReadTool(RequestFields& tool, std::vector<std::string>* strict) {
   if (tool.String("type", "function") != "function") {
     tool.Fail("type", fmt::format("{} must be \"function\"", tool.Name("type")));
   }
@@ -149,12 +149,8 @@ json::object ReadTool(RequestFields& tool) {
     return {};
   }
   RequestFields fields(*function, tool.error(), tool.Name("function"));
-  if (fields.Bool("strict", false)) {
-    fields.Fail("strict", fmt::format("{} is not supported: arguments cannot be held to their "
-                                      "schema yet; leave it out, or say false",
-                                      fields.Name("strict")));
-  }
   const std::string name = fields.String("name", "");
+  if (fields.Bool("strict", false)) strict->push_back(name);
   if (name.empty() || name.size() > OutputParser::kMaxToolNameBytes) {
     fields.Fail("name", fmt::format("{} must be a name of 1 to {} bytes", fields.Name("name"),
                                     OutputParser::kMaxToolNameBytes));
@@ -267,8 +263,12 @@ void ReadChatPrompt(RequestFields& fields, const json::object* defaults, ChatPro
     return;
   }
   ReadObjects(fields, "messages", kMaxMessages, ReadMessage, &prompt->messages);
-  ReadObjects(fields, "tools", kMaxTools, ReadTool, &prompt->tools);
-  if (!fields.failed() && !ReadToolChoice(fields, prompt)) prompt->tools.clear();
+  const auto read_tool = [&](RequestFields& tool) { return ReadTool(tool, &prompt->strict_tools); };
+  ReadObjects(fields, "tools", kMaxTools, read_tool, &prompt->tools);
+  if (!fields.failed() && !ReadToolChoice(fields, prompt)) {
+    prompt->tools.clear();
+    prompt->strict_tools.clear();
+  }
   if (fields.failed()) return;
   prompt->continue_final_message = ReadContinuation(fields, *messages, prompt);
   if (const json::object* kwargs = fields.Object("chat_template_kwargs")) {

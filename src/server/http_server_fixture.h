@@ -78,7 +78,8 @@ class HttpServerTest : public testing::Test {
                     .model_names = {"tiny", "org/tiny 2%"},
                     .sources = "0123abcd",
                     .eos_tokens = {*TinyTokenizer().IdOf(TinyTokenizer().eos_token())},
-                    .vocab_size = TinyTokenizer().vocab_size()});
+                    .vocab_size = TinyTokenizer().vocab_size(),
+                    .grammars = grammars_.get()});
   }
   void Stop() {
     if (!server_) return;
@@ -96,6 +97,7 @@ class HttpServerTest : public testing::Test {
   static constexpr char kChat[] = "/v1/chat/completions";
 
   FakeEngine::Scripter scripter_ = ScriptFor;
+  std::unique_ptr<GrammarCompiler> grammars_;  // none: answers are free
   EngineOutputs outputs_;
   std::unique_ptr<FakeEngine> engine_;
   std::unique_ptr<HttpServer> server_;

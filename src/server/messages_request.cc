@@ -165,13 +165,11 @@ json::array ReadTools(RequestFields& fields, const json::storage_ptr& storage) {
                                     "with name and input_schema",
                                     tool.Name("type"), Excerpt(json::value(type))));
     }
-    if (tool.Bool("strict", false)) {
-      tool.Fail("strict", tool.Name("strict") + " is not supported: leave it out, or say false");
-    }
     json::object function(
         {{"name", Required(tool, "name")}, {"description", tool.String("description", "")}},
         storage);
     if (const json::object* schema = tool.Object("input_schema")) function["parameters"] = *schema;
+    if (tool.Bool("strict", false)) function["strict"] = true;
     tools.push_back(json::object{{"type", "function"}, {"function", std::move(function)}});
   }
   return tools;
@@ -184,9 +182,14 @@ void ReadToolChoice(RequestFields& fields, bool has_tools, json::object* chat) {
   const std::string type = choice.String("type", "");
   if (type == "none" || (type == "auto" && has_tools)) {
     (*chat)["tool_choice"] = type;
+  } else if (type == "any") {
+    (*chat)["tool_choice"] = "required";
+  } else if (type == "tool") {
+    (*chat)["tool_choice"] = {{"type", "function"},
+                              {"function", {{"name", Required(choice, "name")}}}};
   } else if (type != "auto") {
-    choice.Fail("type", fmt::format("tool_choice.type {} is not supported, as the answer's form "
-                                    "cannot be forced: it may be \"auto\" or \"none\"",
+    choice.Fail("type", fmt::format("tool_choice.type is {}: it may be \"auto\", \"any\", "
+                                    "\"tool\" or \"none\"",
                                     Excerpt(json::value(type))));
   }
   (*chat)["parallel_tool_calls"] = !choice.Bool("disable_parallel_tool_use", false);
@@ -194,7 +197,7 @@ void ReadToolChoice(RequestFields& fields, bool has_tools, json::object* chat) {
 
 // What is none of the text's business, or would be another answer.
 void Refuse(RequestFields& fields) {
-  for (const char* key : {"container", "mcp_servers", "output_format", "speed"}) {
+  for (const char* key : {"container", "mcp_servers", "speed"}) {
     if (fields.Find(key) != nullptr) {
       fields.Fail(key, fmt::format("{} is not supported: leave it out", key));
     }
@@ -213,6 +216,21 @@ void Refuse(RequestFields& fields) {
   }
 }
 
+// {"type": "json_schema", "schema": ...}, as chat's response_format.
+void ReadFormat(RequestFields& holder, const char* key, json::object* chat) {
+  const json::object* object = holder.Object(key);
+  if (object == nullptr) return;
+  RequestFields format(*object, holder.error(), holder.Name(key));
+  const json::value* schema = format.Find("schema");
+  if (format.String("type", "") != "json_schema" || schema == nullptr) {
+    format.Fail("type", fmt::format("{} must be {{\"type\": \"json_schema\", \"schema\": ...}}",
+                                    holder.Name(key)));
+    return;
+  }
+  (*chat)["response_format"] = {{"type", "json_schema"},
+                                {"json_schema", {{"schema", *schema}, {"strict", true}}}};
+}
+
 // Thinking and its effort.
 void ReadThinking(RequestFields& fields, json::object* chat) {
   const json::value* thinking = fields.Find("thinking");
@@ -220,11 +238,7 @@ void ReadThinking(RequestFields& fields, json::object* chat) {
   const json::object* output = fields.Object("output_config");
   if (output == nullptr) return;
   RequestFields inner(*output, fields.error(), "output_config");
-  if (inner.Find("format") != nullptr) {
-    inner.Fail("format",
-               "output_config.format is not supported: output cannot be constrained to "
-               "a grammar yet");
-  }
+  ReadFormat(inner, "format", chat);
   if (const json::value* effort = inner.Find("effort")) (*chat)["reasoning_effort"] = *effort;
 }
 
@@ -239,6 +253,7 @@ std::optional<ApiError> ParseMessages(const json::object& body, const RequestLim
   json::array messages = ReadMessages(fields, body.storage());
   json::array tools = ReadTools(fields, body.storage());
   ReadToolChoice(fields, !tools.empty(), &chat);
+  ReadFormat(fields, "output_format", &chat);  // its older name
   ReadThinking(fields, &chat);
   // No answer is longer than the context: a cap above it says nothing.
   const auto most = fields.MaybeInteger("max_tokens", 1, INT32_MAX);
@@ -260,7 +275,9 @@ std::optional<ApiError> ParseMessages(const json::object& body, const RequestLim
     chat["stop"] = *stops;
   }
   error = ParseChat(chat, limits, request);
+  if (request->params.grammar) request->params.grammar->param = "output_config.format";
   if (error && error->param == "stop") error->param = "stop_sequences";
+  if (error && error->param.starts_with("response_format")) error->param = "output_config.format";
   return error;
 }
 

@@ -76,9 +76,11 @@ std::optional<ApiError> ParseChat(const json::object& body, const RequestLimits&
   request->parallel_tool_calls = fields.Bool("parallel_tool_calls", true);
   request->include_reasoning = fields.Bool("include_reasoning", true);
   if (!fields.failed()) ReadChatPrompt(fields, limits.chat_defaults, &request->prompt);
-  if (request->prompt.must_call && (params.ignore_eos || params.min_tokens > 0)) {
+  const bool held = request->prompt.must_call || !request->prompt.strict_tools.empty();
+  if (held && (params.ignore_eos || params.min_tokens > 0)) {
     fields.Fail(params.ignore_eos ? "ignore_eos" : "min_tokens",
-                "ignore_eos and min_tokens contradict a tool_choice that forces a call");
+                "ignore_eos and min_tokens contradict strict tools, and a tool_choice that forces "
+                "a call");
   }
   if (params.grammar && !request->prompt.tools.empty()) {
     fields.Fail("tools", fmt::format("tools cannot be called where {} holds the answer: say "

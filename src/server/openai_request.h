@@ -75,6 +75,7 @@ struct ChatPrompt {
       : messages(storage), tools(storage), template_kwargs(storage) {}
   boost::json::array messages;  // as chat templates expect them: content is a string or null
   boost::json::array tools;     // empty with tool_choice "none"
+  std::vector<std::string> strict_tools;  // of these, whose arguments keep to their schemas
   boost::json::object template_kwargs;
   bool must_call = false;      // the answer is a call of one of the tools
   std::string must_call_name;  // ... of this one; "": of any

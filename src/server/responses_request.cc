@@ -178,6 +178,7 @@ std::optional<ApiError> ParseResponses(const json::object& body, const RequestLi
   if (!tools.empty()) chat["tools"] = std::move(tools);
   error = ParseChat(chat, limits, &request->chat);
   if (error) Rename(&*error);
+  if (request->chat.params.grammar) request->chat.params.grammar->param = "text.format";
   return error;
 }
 

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "grammar/structural_tag.h"
+
 namespace fathom {
 
 namespace json = boost::json;
@@ -41,6 +43,16 @@ std::optional<AskedGrammar> Choice(RequestFields& fields, const char* key) {
   return AskedGrammar{{GrammarKind::kRegex, RegexOfChoices(choices)}, fields.Name(key)};
 }
 
+std::optional<AskedGrammar> StructuralTag(RequestFields& fields, const char* key,
+                                          const std::string& text) {
+  const Result<std::string> tag = ReadStructuralTag(text);
+  if (!tag.ok()) {
+    fields.Fail(key, fmt::format("{}: {}", fields.Name(key), tag.status().message()));
+    return std::nullopt;
+  }
+  return AskedGrammar{{GrammarKind::kStructuralTag, *tag}, fields.Name(key)};
+}
+
 std::optional<AskedGrammar> ResponseFormat(RequestFields& fields) {
   const json::object* object = fields.Object("response_format");
   if (object == nullptr) return std::nullopt;
@@ -48,9 +60,13 @@ std::optional<AskedGrammar> ResponseFormat(RequestFields& fields) {
   const std::string type = format.String("type", "");
   if (type == "text") return std::nullopt;
   if (type == "json_object") return AskedGrammar{{GrammarKind::kJsonObject, ""}, "response_format"};
+  if (type == "structural_tag") {
+    return StructuralTag(fields, "response_format", json::serialize(*object));
+  }
   if (type != "json_schema") {
     format.Fail("type",
-                "response_format.type must be \"text\", \"json_object\" or \"json_schema\"");
+                "response_format.type must be \"text\", \"json_object\", \"json_schema\" or "
+                "\"structural_tag\"");
     return std::nullopt;
   }
   const json::object* inner = format.Object("json_schema");
@@ -67,7 +83,7 @@ std::optional<AskedGrammar> ResponseFormat(RequestFields& fields) {
   return Schema(*schema, described.Bool("strict", false), described.Name("schema"));
 }
 
-// vLLM's: one of json, json_object, regex, choice and grammar.
+// vLLM's: one of json, json_object, regex, choice, grammar and structural_tag.
 std::optional<AskedGrammar> StructuredOutputs(RequestFields& fields) {
   const json::object* object = fields.Object("structured_outputs");
   if (object == nullptr) return std::nullopt;
@@ -87,9 +103,11 @@ std::optional<AskedGrammar> StructuredOutputs(RequestFields& fields) {
       asked = Text(inner, "grammar", GrammarKind::kEbnf);
     } else if (key == "choice") {
       asked = Choice(inner, "choice");
+    } else if (key == "structural_tag") {
+      asked = StructuralTag(inner, "structural_tag", inner.String("structural_tag", ""));
     } else {
       inner.Fail(key, fmt::format("{} is not supported: structured_outputs takes json, "
-                                  "json_object, regex, choice or grammar",
+                                  "json_object, regex, choice, grammar or structural_tag",
                                   inner.Name(key)));
     }
   }

@@ -1,5 +1,6 @@
 #include "server/tool_grammar.h"
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <string_view>
 #include <utility>
@@ -55,37 +56,60 @@ json::object CallOf(const CallableTool& tool, ToolCallForm form, const CallMarke
 
 }  // namespace
 
-std::vector<CallableTool> ToolsToCall(const ChatPrompt& prompt) {
-  std::vector<CallableTool> tools;
-  if (!prompt.must_call) return tools;
+HeldCalls CallsOf(const ChatPrompt& prompt, bool parallel) {
+  HeldCalls held{.tools = {}, .forced = prompt.must_call};
+  const auto is_strict = [&](std::string_view name) {
+    return std::ranges::find(prompt.strict_tools, name) != prompt.strict_tools.end();
+  };
+  if (!held.forced && prompt.strict_tools.empty()) return held;
   for (const json::value& tool : prompt.tools) {
     const json::object& function = tool.at("function").as_object();
     const std::string_view name = function.at("name").as_string();
     if (!prompt.must_call_name.empty() && name != prompt.must_call_name) continue;
     json::object parameters = function.at("parameters").as_object();
-    if (parameters.empty()) parameters = {{"type", "object"}, {"additionalProperties", true}};
-    tools.push_back({std::string(name), json::serialize(parameters)});
+    const bool by_schema = held.forced || is_strict(name);
+    if (parameters.empty() || !by_schema) {
+      parameters = {{"type", "object"}, {"additionalProperties", true}};
+    }
+    held.tools.push_back({std::string(name), json::serialize(parameters)});
   }
-  return tools;
+  // A call that is forced to one tool is one call.
+  held.several = parallel && (held.tools.size() > 1 || !held.forced);
+  return held;
 }
 
-std::optional<ApiError> GrammarOfCalls(const std::vector<CallableTool>& tools, ToolCallForm form,
-                                       bool several, const Tokenizer& tokenizer,
+std::optional<ApiError> GrammarOfCalls(const HeldCalls& held, ToolCallForm form,
+                                       const Tokenizer& tokenizer,
                                        std::optional<AskedGrammar>* grammar) {
   const std::optional<CallMarkers> markers = MarkersOf(tokenizer);
   if (!markers) {
-    return BadParameter("tool_choice",
-                        "this model has no tokens for calls of tools: a call cannot be forced");
+    return BadParameter(held.forced ? "tool_choice" : "tools",
+                        "this model has no tokens for calls of tools: a call cannot be forced, nor "
+                        "held to a schema");
   }
   json::array calls;
-  for (const CallableTool& tool : tools) calls.push_back(CallOf(tool, form, *markers));
-  json::object any = {{"type", "or"}, {"elements", std::move(calls)}};
-  json::object all = any;
-  if (several) all = {{"type", "plus"}, {"content", std::move(any)}};
-  const json::object tag = {
-      {"type", "structural_tag"},
-      {"format", Sequence({markers->calls_begin, std::move(all), markers->calls_end})}};
-  *grammar = AskedGrammar{{GrammarKind::kStructuralTag, json::serialize(tag)}, "tools"};
+  for (const CallableTool& tool : held.tools) calls.push_back(CallOf(tool, form, *markers));
+  json::object all = {{"type", "or"}, {"elements", std::move(calls)}};
+  if (held.several) all = {{"type", "plus"}, {"content", std::move(all)}};
+  json::object format;
+  if (held.forced) {
+    format = Sequence({markers->calls_begin, std::move(all), markers->calls_end});
+  } else {
+    const auto id = [](const json::object& marker) { return marker.at("token"); };
+    format = {{"type", "token_triggered_tags"},
+              {"trigger_tokens", {id(markers->calls_begin)}},
+              {"tags",
+               {{{"type", "tag"},
+                 {"begin", markers->calls_begin},
+                 {"content", std::move(all)},
+                 {"end", markers->calls_end}}}},
+              {"exclude_tokens",
+               {id(markers->calls_end), id(markers->call_begin), id(markers->call_end),
+                id(markers->separator)}},
+              {"stop_after_first", true}};
+  }
+  const json::object tag = {{"type", "structural_tag"}, {"format", std::move(format)}};
+  *grammar = AskedGrammar{{GrammarKind::kCalls, json::serialize(tag)}, "tools"};
   return std::nullopt;
 }
 

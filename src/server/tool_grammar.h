@@ -18,13 +18,21 @@ struct CallableTool {
   std::string parameters;
 };
 
-// Those that a request's tool_choice lets the answer call; none if it need not call any.
-std::vector<CallableTool> ToolsToCall(const ChatPrompt& prompt);
+// The calls that an answer is held to; without tools to none.
+struct HeldCalls {
+  std::vector<CallableTool> tools;
+  bool forced = false;   // the answer is a call, otherwise free text that may end in calls
+  bool several = false;  // one after the other
+};
 
-// Sets `*grammar` to: one call of these tools, or more if `several`, each in the model's form with
-// arguments by its schema, and nothing else. An error if the model has no tokens for calls.
-std::optional<ApiError> GrammarOfCalls(const std::vector<CallableTool>& tools, ToolCallForm form,
-                                       bool several, const Tokenizer& tokenizer,
+// Those of a request: with a tool_choice that forces a call, or with strict tools. Tools that are
+// not strict may then have any JSON object as arguments.
+HeldCalls CallsOf(const ChatPrompt& prompt, bool parallel);
+
+// Sets `*grammar` to these calls, each in the model's form with arguments by its schema. An error
+// if the model has no tokens for calls.
+std::optional<ApiError> GrammarOfCalls(const HeldCalls& held, ToolCallForm form,
+                                       const Tokenizer& tokenizer,
                                        std::optional<AskedGrammar>* grammar);
 
 }  // namespace fathom

@@ -140,7 +140,7 @@ def test_tokens_are_counted(claude):
     "named, options",
     [
         ("messages[0].content[0].type", {"messages": [{"role": "user", "content": [{"type": "image"}]}]}),
-        ("tool_choice.type", {"tools": TOOLS, "tool_choice": {"type": "any"}}),
+        ("tool_choice.type", {"tools": TOOLS, "tool_choice": {"type": "some"}}),
         ("tools[0].type", {"tools": [{"type": "web_search_20260209", "name": "web_search"}]}),
         ("max_tokens", {"max_tokens": 0}),
         ("temperature", {"extra_body": {"temperature": -1}}),

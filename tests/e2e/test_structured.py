@@ -6,8 +6,10 @@ import random
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Literal, Optional
 
+import anthropic
 import jsonschema
 import openai
 import pydantic
@@ -147,6 +149,120 @@ def test_several_calls_may_be_forced(client):
             assert all(isinstance(json.loads(call.function.arguments), dict) for call in calls)
 
 
+def test_answers_that_are_json_anyway_stay_right(client):
+    """tiny-r1's questions that want JSON, behind its thinking: a grammar makes none of them worse."""
+    asked = json.loads((Path(__file__).parents[1] / "golden" / "tiny-r1" / "questions.json").read_text())
+    asked = [question for question in asked if question["task"] == "to_json"][:: 1 if SCHEMAS > 30 else 4]
+
+    def right(question, **options):
+        messages = [{"role": "user", "content": question["question"]}]
+        return ask(client, True, messages=messages, temperature=0, **options).message.content == question["answer"]
+
+    with ThreadPoolExecutor(4) as pool:
+        free = sum(pool.map(right, asked))
+        held = sum(pool.map(lambda question: right(question, response_format={"type": "json_object"}), asked))
+    print(f"of {len(asked)} questions {free} are right without a grammar, {held} with one")
+    assert held >= free > 0.9 * len(asked)
+
+
+WEATHER = {"role": "user", "content": "What is the weather in Oslo and in Rome?"}
+
+
+def strict_tools(**schema):
+    schema = {"type": "object", "properties": {"city": schema}, "required": ["city"], "additionalProperties": False}
+    weather = {"name": "get_weather", "description": "Current weather in a city", "parameters": schema}
+    return [{"type": "function", "function": weather | {"strict": True}}]
+
+
+def test_strict_tools_hold_the_calls_of_a_free_answer(client):
+    """The model asks for Oslo and Rome; a schema that has neither takes its place."""
+    tools = strict_tools(enum=["Paris", "Vienna"])
+    loose = [{"type": "function", "function": tools[0]["function"] | {"strict": False}}]
+    options = {"messages": [WEATHER], "temperature": 0}
+
+    def cities(**more):
+        choice = ask(client, **options, **more)
+        assert choice.finish_reason == "tool_calls"
+        return [json.loads(call.function.arguments)["city"] for call in choice.message.tool_calls]
+
+    assert cities(tools=loose) == ["Oslo", "Rome"]
+    held = cities(tools=tools)
+    assert held and set(held) <= {"Paris", "Vienna"}
+    assert len(cities(tools=tools, parallel_tool_calls=False)) == 1
+    assert len(cities(tools=loose, parallel_tool_calls=False)) == 1
+    assert cities(tools=strict_tools(type="string")) == ["Oslo", "Rome"]
+    # What calls nothing says what it says without them.
+    plain = {"messages": [{"role": "user", "content": "What is 2 + 2?"}], "temperature": 0}
+    held, free = (ask(client, tools=given, **plain) for given in (tools, loose))
+    assert (held.message.content, held.finish_reason) == (free.message.content, free.finish_reason)
+    thought = ask(client, thinking=True, tools=tools, **options).message  # the calls are behind it
+    assert thought.reasoning and {"Paris", "Vienna"} >= {
+        json.loads(call.function.arguments)["city"] for call in thought.tool_calls or []}  # fmt: skip
+
+
+def test_a_strict_tool_that_cannot_be_held_is_refused(client):
+    with pytest.raises(openai.BadRequestError, match="uniqueItems") as caught:
+        ask(client, tools=strict_tools(type="array", uniqueItems=True))
+    assert caught.value.param == "tools"
+
+
+def test_structural_tags(client):
+    """vLLM's two forms, in its two fields: text, and a schema between two strings."""
+    schema = {"enum": [4, 5]}
+    newer = {"type": "structural_tag", "format": {"type": "sequence", "elements": [
+        {"type": "const_string", "value": "So: "},
+        {"type": "tag", "begin": "<n>", "content": {"type": "json_schema", "json_schema": schema}, "end": "</n>"}]}}  # fmt: skip
+    older = {"type": "structural_tag", "triggers": ["<n"],
+             "structures": [{"begin": "<n>", "schema": schema, "end": "</n>"}]}  # fmt: skip
+    for fields in ({"response_format": newer}, {"extra_body": {"structured_outputs": {"structural_tag": json.dumps(newer)}}}):
+        choice = ask(client, **fields)
+        assert choice.finish_reason == "stop"
+        assert re.fullmatch("So: <n>[45]</n>", choice.message.content)
+    choice = ask(client, response_format=older, temperature=0)  # free text, which the model ends itself
+    assert choice.message.content == ask(client, temperature=0).message.content
+    with pytest.raises(openai.BadRequestError, match="format/elements"):
+        ask(client, response_format={"type": "structural_tag", "format": {"type": "or", "elements": []}})
+
+
+def test_messages(server):
+    """Anthropic's: any tool, a named one, strict ones, and a form of the text."""
+    claude = server.claude()
+    weather = {"name": "get_weather", "description": "Current weather in a city", "input_schema": {
+        "type": "object", "properties": {"city": {"enum": ["Paris", "Vienna"]}},
+        "required": ["city"], "additionalProperties": False}}  # fmt: skip
+    end = {"name": "stop", "description": "No more.", "input_schema": {"type": "object", "additionalProperties": False}}
+
+    def blocks(question="What is the weather in Oslo?", **options):
+        options = {"model": MODEL, "max_tokens": 400, "extra_body": {"seed": 1}} | options
+        messages = [{"role": "user", "content": question}]
+        return claude.messages.create(messages=messages, **options).content
+
+    (call,) = blocks(tools=[weather, end], tool_choice={"type": "tool", "name": "get_weather"})
+    assert call.type == "tool_use" and call.input["city"] in ("Paris", "Vienna")
+    for question in ("What is 2 + 2?", "What is the weather in Oslo?"):
+        (call,) = blocks(question, tools=[weather, end], tool_choice={"type": "any", "disable_parallel_tool_use": True})
+        assert call.type == "tool_use" and call.name in ("get_weather", "stop")
+    free = blocks(tools=[weather | {"strict": True}])
+    assert all(block.input["city"] in ("Paris", "Vienna") for block in free if block.type == "tool_use")
+    form = {"type": "json_schema", "schema": {"enum": [7, 8]}}
+    (text,) = blocks("What is 2 + 2?", extra_body={"seed": 1, "output_config": {"format": form}})
+    assert json.loads(text.text) in (7, 8)
+    bad = {"type": "json_schema", "schema": {"not": {}}}
+    with pytest.raises(anthropic.BadRequestError, match="output_config.format"):
+        blocks("What is 2 + 2?", extra_body={"output_config": {"format": bad}})
+    with pytest.raises(anthropic.BadRequestError, match="tool_choice"):
+        blocks(tools=[weather], tool_choice={"type": "tool", "name": "nothing"})
+
+
+def test_responses_force_a_named_tool(client):
+    function = {key: value for key, value in TOOLS[0]["function"].items() if key != "description"}
+    response = client.responses.create(
+        model=MODEL, input="What is 2 + 2?", max_output_tokens=400, tools=[{"type": "function"} | function],
+        tool_choice={"type": "function", "name": "weather"})  # fmt: skip
+    (call,) = [item for item in response.output if item.type == "function_call"]
+    jsonschema.validate(json.loads(call.arguments), function["parameters"])
+
+
 def random_schema(rng, depth=0):
     """What ends soon, whatever a model makes of it: strings and arrays are bounded."""
     kinds = ["integer", "number", "string", "boolean", "null", "enum", "const"]
@@ -234,6 +350,19 @@ HOSTILE = [
 ]  # fmt: skip
 
 
+# More of the same, for which `make test` takes no time: FATHOM_HOSTILE=1.
+MORE_HOSTILE = (
+    [{"guided_json": nested(depth)} for depth in range(20, 60, 4)]
+    + [{"guided_regex": f"(a{{1,{n}}}b{{1,{n}}}){{1,{n}}}"} for n in range(5, 95, 9)]
+    + [{"guided_regex": f"(.{{0,{n}}}){{1,{n}}}"} for n in range(3, 93, 9)]
+    + [{"guided_regex": "".join(f"[^{chr(97 + i)}]*" for i in range(n))} for n in range(5, 25, 2)]
+    + [{"guided_json": {"type": "string", "pattern": f"^(\\w{{1,{n}}} ?){{1,{n}}}$"}} for n in range(5, 65, 6)]
+    + [{"guided_json": {"type": "array", "minItems": n, "items": {"enum": list(range(n))}}} for n in range(100, 1100, 100)]
+    + [{"guided_grammar": "root ::= " + "(" * n + "\"a\"? root" + ")*" * n} for n in range(2, 22, 2)]
+    + [{"guided_grammar": "root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1} r{i + 1}?" for i in range(n)) + f"\nr{n} ::= [a-z]"} for n in range(3, 23, 2)]
+)  # fmt: skip
+
+
 def test_hostile_grammars_are_refused_or_bounded():
     """While they are compiled, /health answers, and so does a request without a grammar."""
     with serving() as server:
@@ -245,14 +374,15 @@ def test_hostile_grammars_are_refused_or_bounded():
             return answer.status_code, time.monotonic() - begin, answer.text
 
         with ThreadPoolExecutor(6) as pool:
-            answers = [pool.submit(send, fields) for fields in HOSTILE]
+            hostile = HOSTILE + (MORE_HOSTILE if os.environ.get("FATHOM_HOSTILE") else [])
+            answers = [pool.submit(send, fields) for fields in hostile]
             slowest = 0.0
             while not all(answer.done() for answer in answers):
                 begin = time.monotonic()
                 assert requests.get(f"{server.url}/health", timeout=30).status_code == 200
                 slowest = max(slowest, time.monotonic() - begin)
                 time.sleep(0.02)
-            for fields, answer in zip(HOSTILE, answers):
+            for fields, answer in zip(hostile, answers):
                 status, seconds, text = answer.result()
                 print(f"{status} {seconds:.2f} s {str(fields)[:60]} {text[:160] if status != 200 else ''}")
                 assert status in (200, 400, 503), (fields, text)

@@ -164,7 +164,8 @@ TEST_F(CudaCallsTest, StepsNeitherAllocateNorWait) {
   Calls().Stop();
   const int64_t steps = engine.Stats().steps - first_step;
   EXPECT_GE(steps, 350);
-  EXPECT_NEAR(static_cast<double>(Calls().counts()["cudaGraphLaunch"]), steps, 4);
+  // The forward pass, and what samples from it.
+  EXPECT_NEAR(static_cast<double>(Calls().counts()["cudaGraphLaunch"]), 2 * steps, 8);
   EXPECT_LE(Calls().counts()["cudaEventSynchronize"], steps + 4);
   ExpectNone(Calls());
   RecordProperty("decode_steps", static_cast<int>(steps));

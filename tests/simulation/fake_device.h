@@ -28,6 +28,7 @@ class FakeDevice final : public Executor {
   FakeDevice(FakeDeviceOptions options, const PretendModel* model, VirtualClock* clock);
 
   void Submit(StepPlans plans) override;
+  void SubmitMasks(std::vector<StepMasks>) override { options_.complain("no row is masked"); }
   StepResult Wait() override;
 
   // What a request asks, before any row of it comes.

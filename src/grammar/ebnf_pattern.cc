@@ -1,0 +1,204 @@
+#include "grammar/ebnf_pattern.h"
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "grammar/grammar_limits.h"
+
+namespace fathom {
+namespace {
+
+bool IsNameByte(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+         c == '-' || c == '.';
+}
+
+bool Among(std::string_view bytes, char c) {
+  return bytes.find(c) != bytes.npos;
+}
+
+enum class Kind { kName, kIs, kPattern, kPunctuation, kQuantifier };
+
+// `text` of what is quoted, a class or a quantifier is a pattern already.
+struct Lexeme {
+  Kind kind;
+  std::string text;
+};
+
+// Cuts a grammar into lexemes. What it does not know for certain it does not take.
+class Lexer {
+ public:
+  explicit Lexer(std::string_view text) : text_(text) {}
+
+  std::optional<std::vector<Lexeme>> All() {
+    std::vector<Lexeme> lexemes;
+    while (Skip()) {
+      std::optional<Lexeme> next = Next();
+      if (!next) return std::nullopt;
+      lexemes.push_back(std::move(*next));
+    }
+    return lexemes;
+  }
+
+ private:
+  // To the next lexeme, if there is one.
+  bool Skip() {
+    for (; at_ < text_.size(); ++at_) {
+      if (text_[at_] == '#') at_ = text_.find('\n', at_);
+      if (at_ == text_.npos) return false;
+      if (!Among(" \t\r\n", text_[at_])) return true;
+    }
+    return false;
+  }
+
+  std::optional<Lexeme> Next() {
+    const char c = text_[at_];
+    if (c == '"') return Quoted();
+    if (c == '[') return Class();
+    if (c == '{') return Count();
+    if (text_.substr(at_).starts_with("::=")) return at_ += 3, Lexeme{Kind::kIs, ""};
+    ++at_;
+    if (c == '*' || c == '+' || c == '?') return Lexeme{Kind::kQuantifier, std::string(1, c)};
+    if (c == '(' || c == ')' || c == '|') return Lexeme{Kind::kPunctuation, std::string(1, c)};
+    if (!IsNameByte(c)) return std::nullopt;
+    const size_t begin = at_ - 1;
+    while (at_ < text_.size() && IsNameByte(text_[at_])) ++at_;
+    if (at_ < text_.size() && text_[at_] == '(') return std::nullopt;  // a macro
+    return Lexeme{Kind::kName, std::string(text_.substr(begin, at_ - begin))};
+  }
+
+  // The escapes that mean the same in quotes, classes and patterns.
+  static bool IsCommonEscape(char c) { return c == 'n' || c == 'r' || c == 't' || c == '\\'; }
+
+  std::optional<Lexeme> Quoted() {
+    constexpr std::string_view kSpecial = R"(^$.|?*+()[]{}/-)";
+    std::string pattern;
+    for (++at_; at_ < text_.size(); ++at_) {
+      const char c = text_[at_];
+      if (c == '"') return ++at_, Lexeme{Kind::kPattern, pattern};
+      if (c == '\n') return std::nullopt;
+      if (c == '\\') {
+        if (++at_ == text_.size()) return std::nullopt;
+        if (IsCommonEscape(text_[at_])) pattern += '\\';
+        if (!IsCommonEscape(text_[at_]) && text_[at_] != '"') return std::nullopt;
+      } else if (Among(kSpecial, c)) {
+        pattern += '\\';
+      }
+      pattern += text_[at_];
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Lexeme> Class() {
+    const size_t begin = at_;
+    for (++at_; at_ < text_.size(); ++at_) {
+      const char c = text_[at_];
+      if (c == ']') {
+        ++at_;
+        const std::string_view whole = text_.substr(begin, at_ - begin);
+        if (whole == "[]" || whole == "[^]") return std::nullopt;
+        return Lexeme{Kind::kPattern, std::string(whole)};
+      }
+      if (c == '[' || c == '\n') return std::nullopt;
+      if (c != '\\') continue;
+      if (++at_ == text_.size()) return std::nullopt;
+      if (!IsCommonEscape(text_[at_]) && text_[at_] != ']' && text_[at_] != '-') {
+        return std::nullopt;
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Lexeme> Count() {
+    const size_t end = text_.find('}', at_);
+    if (end == text_.npos) return std::nullopt;
+    std::string text;
+    for (const char c : text_.substr(at_, end + 1 - at_)) {
+      if (c == ' ') continue;
+      if (!Among("0123456789,{}", c)) return std::nullopt;
+      text += c;
+    }
+    at_ = end + 1;
+    return Lexeme{Kind::kQuantifier, text};
+  }
+
+  const std::string_view text_;
+  size_t at_ = 0;
+};
+
+// Puts the bodies of rules in the place of their names.
+class Inliner {
+ public:
+  // False for what is no list of rules.
+  bool Read(const std::vector<Lexeme>& lexemes) {
+    std::vector<Lexeme>* body = nullptr;
+    for (size_t i = 0; i < lexemes.size(); ++i) {
+      if (lexemes[i].kind == Kind::kIs) return false;
+      const bool begins = i + 1 < lexemes.size() && lexemes[i + 1].kind == Kind::kIs;
+      if (begins) {
+        const auto [at, is_new] = rules_.try_emplace(lexemes[i].text);
+        if (lexemes[i].kind != Kind::kName || !is_new) return false;
+        body = &at->second;
+        ++i;
+      } else if (body != nullptr) {
+        body->push_back(lexemes[i]);
+      } else {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  std::optional<std::string> Expand(const std::string& name) {
+    const auto rule = rules_.find(name);
+    if (rule == rules_.end() || !active_.try_emplace(name).second) return std::nullopt;
+    std::string pattern = "(";
+    char before = '|';  // what the last lexeme was: '|' or '(', an element 'e', a quantifier 'q'
+    int depth = 0;
+    for (const Lexeme& lexeme : rule->second) {
+      if (!Follows(lexeme, before, depth)) return std::nullopt;
+      if (lexeme.kind == Kind::kName) {
+        const std::optional<std::string> inner = Expand(lexeme.text);
+        if (!inner) return std::nullopt;
+        pattern += *inner;
+      } else if (lexeme.kind == Kind::kPattern && lexeme.text[0] != '[') {
+        pattern += "(" + lexeme.text + ")";  // of which a quantifier repeats all
+      } else {
+        pattern += lexeme.text;
+      }
+      if (pattern.size() > kMaxPatternBytes) return std::nullopt;
+    }
+    if (before == '|' || depth != 0) return std::nullopt;
+    active_.erase(name);
+    return pattern + ")";
+  }
+
+ private:
+  // Whether the lexeme may stand behind what was before it, where patterns mean the same: every
+  // alternative has an element, and no quantifier has another.
+  static bool Follows(const Lexeme& lexeme, char& before, int& depth) {
+    const bool wants_element = before == '|' || before == '(';
+    if (lexeme.kind == Kind::kQuantifier) return std::exchange(before, 'q') == 'e';
+    if (lexeme.kind != Kind::kPunctuation) return before = 'e', true;
+    if (lexeme.text == "(") return before = '(', ++depth, true;
+    if (wants_element) return false;
+    before = lexeme.text == "|" ? '|' : 'e';
+    return lexeme.text == "|" || --depth >= 0;
+  }
+
+  std::map<std::string, std::vector<Lexeme>> rules_;
+  std::map<std::string, bool> active_;  // that are being expanded
+};
+
+}  // namespace
+
+std::optional<std::string> PatternOfEbnf(std::string_view grammar) {
+  const std::optional<std::vector<Lexeme>> lexemes = Lexer(grammar).All();
+  Inliner inliner;
+  if (!lexemes || !inliner.Read(*lexemes)) return std::nullopt;
+  std::optional<std::string> pattern = inliner.Expand("root");
+  return pattern;
+}
+
+}  // namespace fathom
