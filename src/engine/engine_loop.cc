@@ -199,6 +199,7 @@ bool EngineLoop::SubmitNext() {
   if (draft_depth_) ChooseDrafts(next);
   StepPlans plans = scheduler_.Plan();
   if (plans.empty()) return false;
+  if (!plans.has_rows()) return executor_->Submit(std::move(plans)), true;
   next.step = plans.step();
   next.rows = plans.Rows();
   next.masked = MaskedOf(plans);
@@ -218,8 +219,8 @@ bool EngineLoop::SubmitNext() {
 }
 
 void EngineLoop::ChooseDrafts(StepInFlight& step) {
-  const int32_t groups = options_.scheduler.groups;
-  step.decodes = (scheduler_.running() + groups - 1) / groups;
+  const int32_t parts = options_.scheduler.groups * options_.scheduler.stages;
+  step.decodes = (scheduler_.running() + parts - 1) / parts;
   step.drafts = draft_depth_->Choose(step.decodes);
   step.submitted_ns = clock_->NowNs();
   scheduler_.SetDrafts(step.drafts.drafts);

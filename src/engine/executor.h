@@ -30,11 +30,13 @@ struct StepResult {
 class Executor {
  public:
   virtual ~Executor() = default;
-  virtual void Submit(StepPlans plans) = 0;  // enqueues and returns
+  // Enqueues and returns. A step without rows moves those before it on, and is not waited for; with
+  // stages, a step comes to its end once as many others follow as there are stages after the first.
+  virtual void Submit(StepPlans plans) = 0;
   // Of each group, for a step that was submitted and has masked rows: once, in the order of steps,
   // when all steps before it have been waited for. Until then they are not sampled from.
   virtual void SubmitMasks(std::vector<StepMasks> groups) = 0;
-  virtual StepResult Wait() = 0;  // of the oldest step not yet waited for
+  virtual StepResult Wait() = 0;  // of the oldest step with rows not yet waited for
 };
 
 }  // namespace fathom

@@ -30,11 +30,14 @@ StepPlans Scheduler::Plan() {
   OpenSlots();
   if (hold_back) prefill_left_out_ = false;  // the next step is the decodes' again
   StepPlans plans = TakeParts();
-  if (plans.empty()) {
+  if (plans.has_rows()) last_with_rows_ = next_step_;
+  // Every stage has a step with rows behind it once as many follow as there are stages after it.
+  if (!last_with_rows_ || next_step_ - *last_with_rows_ >= static_cast<uint64_t>(options_.stages)) {
     CHECK(!in_flight_.empty() || empty(), "requests, nothing in flight, and nothing can run");
-    return plans;
+    return {};
   }
-  in_flight_.push_back(next_step_++);
+  if (plans.has_rows()) in_flight_.push_back(next_step_);
+  ++next_step_;
   return plans;
 }
 
@@ -47,13 +50,23 @@ int32_t Scheduler::FirstPrefillTokens(const Group& group, const Entrance& head) 
   return head.group == &group ? head.tokens : 0;
 }
 
-void Scheduler::PlanDecodes(Group& group, int32_t held_back) {
-  std::vector<Sequence*> by_turn;  // a copy: preemption changes group.running
+// Those that may decode, by turn. Of several stages no more than a step's share of all that decode,
+// so that the next steps have as many.
+std::vector<Sequence*> Scheduler::DecodesOf(const Group& group) const {
+  const auto stages = static_cast<uint64_t>(options_.stages);
+  std::vector<Sequence*> ready;
+  size_t all = 0;
   for (Sequence* seq : group.running) {
-    if (!seq->prefilling() && !seq->fully_planned() && !seq->held_in_lockstep()) {
-      by_turn.push_back(seq);
-    }
+    if (seq->prefilling() || seq->fully_planned() || seq->held_in_lockstep()) continue;
+    ++all;
+    if (next_step_ >= seq->sampled_in + stages) ready.push_back(seq);
   }
+  ready.resize(std::min<size_t>(ready.size(), (all + stages - 1) / stages));
+  return ready;
+}
+
+void Scheduler::PlanDecodes(Group& group, int32_t held_back) {
+  const std::vector<Sequence*> by_turn = DecodesOf(group);  // preemption changes group.running
   const int32_t budget = group.tokens_left - held_back;
   std::vector<Sequence*> planned;
   int32_t pages_owed = 0;
@@ -170,7 +183,7 @@ void Scheduler::AddPrefill(Group& group, Sequence& seq, int32_t tokens) {
   AddRow(group, seq, std::move(row));
 }
 
-void Scheduler::AddRow(Group& group, Sequence& seq, StepRow row) {
+void Scheduler::AddRow(Group& group, Sequence& seq, StepRow row) const {
   row.slot = seq.slot;
   row.request = seq.id;
   row.masked = row.samples && seq.params->masked;
@@ -179,6 +192,7 @@ void Scheduler::AddRow(Group& group, Sequence& seq, StepRow row) {
   HandOverPages(seq, row);
   ++seq.rows_in_flight;
   seq.samples_in_flight += row.samples;
+  if (row.samples) seq.sampled_in = next_step_;
   group.tokens_left -= row.num_tokens();
   group.logprobs |= row.samples && seq.params->sampling.logprobs >= 0;
   group.part.rows.push_back(std::move(row));

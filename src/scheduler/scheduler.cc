@@ -15,7 +15,8 @@ Status Validate(const SchedulerOptions& options) {
   TRY(at_least("--prefill-chunk", options.prefill_chunk, 1));
   TRY(at_least("pages of the KV cache:", options.num_pages, 1));
   TRY(at_least("--max-model-len", options.max_model_len, 2));
-  TRY(at_least("steps in flight:", options.depth, 1));
+  TRY(at_least("pipeline stages:", options.stages, 1));
+  TRY(at_least("steps in flight:", options.depth, options.stages == 1 ? 1 : options.stages + 1));
   TRY(at_least("absorbed_limit:", options.absorbed_limit, 0));
   TRY(at_least("drafts of a decode:", options.max_drafts, 0));
   TRY(at_least("lookahead of drafts:", options.lookahead, 0));

@@ -29,7 +29,10 @@ struct SchedulerOptions {
   // Prompts' parts of chunks that are longer take the expanded form (base/attention_form.h). To be
   // set: the model's.
   int64_t absorbed_limit = -1;
-  int32_t depth = 2;       // steps planned ahead of results
+  // Pipeline stages, of which each works on another step: what a step draws is known to the first
+  // stage when the one so many steps later begins.
+  int32_t stages = 1;
+  int32_t depth = 2;       // steps planned ahead of results; more than there are stages
   int32_t max_drafts = 0;  // that a decode verifies at most
   int32_t lookahead = 0;   // positions behind what is drawn that a chain of drafts is computed at
 
@@ -62,14 +65,15 @@ struct RowEffect {
   int32_t cached_tokens = 0;  // of its prompt: found when it first entered a slot
 };
 
-// Policy: in each group every running request decodes in each step, by turn, and verifies as many
-// drafts as budget and free pages have room for once everybody has a token; what the budget leaves
-// goes to prefill chunks, by turn. Clients take turns to enter, each with its own oldest request.
-// That one enters with the pages of its whole prefill, and in the group where pages and the step's
-// tokens then have the most room. It stays there until its end, unless a decode finds no page for
-// its token: then the request of its group whose turn is the last is preempted. That one gives its
-// pages back and later, in whatever group, but in its old turn, computes its prompt and generated
-// tokens anew, in the forms that they had. Any request that fits alone thus ends.
+// Policy: in each group every running request decodes in each step (of several stages: each has its
+// share of them in turn), by turn, and verifies as many drafts as budget and free pages have room
+// for once everybody has a token; what the budget leaves goes to prefill chunks, by turn. Clients
+// take turns to enter, each with its own oldest request. That one enters with the pages of its
+// whole prefill, and in the group where pages and the step's tokens then have the most room. It
+// stays there until its end, unless a decode finds no page for its token: then the request of its
+// group whose turn is the last is preempted. That one gives its pages back and later, in whatever
+// group, but in its old turn, computes its prompt and generated tokens anew, in the forms that they
+// had. Any request that fits alone thus ends.
 //
 // With prefix caching a request enters with the pages of its prompt's beginning that the group's
 // index has, never that of the last token, and one whose next page another request is computing
@@ -98,8 +102,9 @@ class Scheduler {
   // REQUIRES: 0 to max_drafts.
   void SetDrafts(int32_t drafts);
 
-  // The next step of all groups; empty() if nothing can run before another result.
-  // REQUIRES: fewer than `depth` plans without Apply().
+  // The next step of all groups; empty() if nothing can run before another result. With stages it
+  // may have no rows: it moves those before it on, and is not applied.
+  // REQUIRES: fewer than `depth` plans with rows without Apply().
   StepPlans Plan();
   // One effect per row. REQUIRES: `step` is the oldest not yet applied, and `rows` are its Rows().
   std::vector<RowEffect> Apply(uint64_t step, std::span<const StepRow> rows,
@@ -170,6 +175,7 @@ class Scheduler {
   void PlanPrefills(Group& group);
   void PlanChunk(Group& group, Sequence& seq);
   void AddPrefill(Group& group, Sequence& seq, int32_t tokens);
+  std::vector<Sequence*> DecodesOf(const Group& group) const;
   StepPlans TakeParts();
   int32_t PrefillTokens(const Sequence& seq, int32_t begin, int32_t end) const;
   AttentionForm FormOfRow(const Sequence& seq, int32_t begin, int32_t tokens) const;
@@ -192,7 +198,7 @@ class Scheduler {
   void AddDrafts(Group& group, int32_t drafts, Sequence& seq, StepRow& row) const;
   static int32_t PagesSoonFree(const Group& group);
   void Preempt(Sequence& seq);
-  static void AddRow(Group& group, Sequence& seq, StepRow row);
+  void AddRow(Group& group, Sequence& seq, StepRow row) const;
   static void HandOverPages(Sequence& seq, StepRow& row);
   std::optional<SequenceEnd> Advance(Sequence& seq, const StepRow& row, const RowOutcome& outcome);
   void End(Sequence& seq);
@@ -208,6 +214,7 @@ class Scheduler {
   std::deque<uint64_t> in_flight_;  // steps planned and not applied
   int32_t drafts_;
   uint64_t next_step_ = 0;
+  std::optional<uint64_t> last_with_rows_;
   uint64_t next_arrival_ = 0;
   uint64_t turn_ = 0;  // the latest that has entered
   // The last step left out a group's first prefill for want of tokens: the next one holds some

@@ -58,7 +58,8 @@ class SchedulerHarness {
   // Plans a step, in flight until Apply(); no rows: nothing could run. Of one group: its part.
   StepPlan Plan() {
     EXPECT_EQ(scheduler.options().groups, 1);
-    return PlanGroups().groups[0];
+    const StepPlans plans = PlanGroups();
+    return plans.empty() ? StepPlan() : plans.groups[0];
   }
   StepPlans PlanGroups() {
     StepPlans plans = scheduler.Plan();
@@ -71,7 +72,7 @@ class SchedulerHarness {
       ++entered[Raw(opening.request)];
       EXPECT_EQ(*opening.params, asked_.at(Raw(opening.request)));
     }
-    if (!plans.empty()) in_flight.push_back(plans);
+    if (plans.has_rows()) in_flight.push_back(plans);
     scheduler.CheckIntegrity();
     return plans;
   }

@@ -53,6 +53,7 @@ struct Sequence {
   int32_t rows_in_flight = 0;
   int32_t samples_in_flight = 0;  // rows that sample: each brings a token at least
   int32_t tokens_in_flight = 0;   // that these rows bring at most
+  uint64_t sampled_in = 0;        // the step of the last row that samples; set before it decodes
 
   int32_t prompt_size() const { return static_cast<int32_t>(params->prompt.size()); }
   int32_t length() const { return prompt_size() + static_cast<int32_t>(generated.size()); }

@@ -249,9 +249,9 @@ Status CheckShape(const StepPlan& plan) {
 
 }  // namespace
 
-bool StepPlans::empty() const {
-  return std::all_of(groups.begin(), groups.end(),
-                     [](const StepPlan& part) { return part.rows.empty(); });
+bool StepPlans::has_rows() const {
+  return std::any_of(groups.begin(), groups.end(),
+                     [](const StepPlan& part) { return !part.rows.empty(); });
 }
 
 std::vector<StepRow> StepPlans::Rows() const {

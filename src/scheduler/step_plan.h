@@ -96,7 +96,8 @@ struct StepPlans {
   std::vector<StepPlan> groups;
 
   uint64_t step() const { return groups.front().step; }
-  bool empty() const;                 // no group has a row
+  bool empty() const { return groups.empty(); }  // there is no step
+  bool has_rows() const;
   std::vector<StepRow> Rows() const;  // of one group after another
 };
 

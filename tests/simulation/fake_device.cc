@@ -58,7 +58,10 @@ FakeDevice::FakeDevice(FakeDeviceOptions options, const PretendModel* model, Vir
 void FakeDevice::Submit(StepPlans plans) {
   Spoil(plans);
   CheckStep(plans);
-  steps_.push_back(plans.step());
+  pushes_ = plans.has_rows() ? options_.scheduler.stages - 1 : std::max(pushes_ - 1, 0);
+  latest_ = plans.step();
+  const bool has_rows = plans.has_rows();
+  if (has_rows) steps_.push_back(latest_);
   plans.groups.resize(groups_.size());  // it has complained of the one that is left out
   for (size_t g = 0; g < plans.groups.size(); ++g) {
     const StepPlan& plan = plans.groups[g];
@@ -67,7 +70,7 @@ void FakeDevice::Submit(StepPlans plans) {
     Result<StepPlan> parsed = ParseStepPlan(bytes);
     CHECK(parsed.ok() && *parsed == plan, "step {} does not survive its bytes", plan.step);
     if (options_.trace) options_.trace(ToString(*parsed));
-    groups_[g].Take(*std::move(parsed));
+    if (has_rows) groups_[g].Take(*std::move(parsed));
     // What a group does not run now, it runs when it is waited for.
     for (uint32_t n = rng_.Below(4); n > 0; --n) groups_[g].RunSomeRow(rng_);
   }
@@ -75,6 +78,10 @@ void FakeDevice::Submit(StepPlans plans) {
 
 StepResult FakeDevice::Wait() {
   CHECK(!steps_.empty(), "nothing is in flight");
+  if (latest_ < steps_.front() + static_cast<uint64_t>(options_.scheduler.stages) - 1) {
+    options_.complain(
+        fmt::format("step {}: nothing moves it on to the last stage", steps_.front()));
+  }
   StepResult result{.step = steps_.front(), .rows = {}};
   int64_t latest_ns = 0;
   const auto finished = [](const FakeGroup& group) { return group.finished_oldest(); };
@@ -127,8 +134,8 @@ void FakeDevice::CheckStep(const StepPlans& plans) const {
     options_.complain(fmt::format("step {}: {}", plans.step(), what));
   };
   if (plans.groups.size() != groups_.size()) complain("a group is left out");
-  if (plans.empty()) complain("an empty step");
-  if (steps_.size() >= static_cast<size_t>(options_.scheduler.depth)) {
+  if (!plans.has_rows() && pushes_ == 0) complain("a step without rows that moves nothing on");
+  if (plans.has_rows() && steps_.size() >= static_cast<size_t>(options_.scheduler.depth)) {
     complain("more steps than the depth");
   }
   const StepShape shape = ShapeOf(plans);

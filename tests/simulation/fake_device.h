@@ -53,6 +53,8 @@ class FakeDevice final : public Executor {
   KnownRequests requests_;
   std::deque<FakeGroup> groups_;
   std::deque<uint64_t> steps_;  // in flight
+  uint64_t latest_ = 0;
+  int32_t pushes_ = 0;  // steps until none with rows is short of the last stage
   int64_t late_answers_ = 0;
   uint64_t hash_ = 0xcbf29ce484222325;
 };

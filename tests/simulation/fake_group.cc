@@ -57,7 +57,7 @@ void FakeGroup::CheckPlan(const StepPlan& plan) {
   for (const StepRow& row : plan.rows) {
     if (seen.at(Raw(row.slot))) Complain(fmt::format("slot {} twice in a step", Raw(row.slot)));
     seen[Raw(row.slot)] = true;
-    CheckRow(row);
+    CheckRow(plan.step, row);
   }
 }
 
@@ -87,7 +87,7 @@ void FakeGroup::CheckOpening(const SlotOpening& opening) {
       .final_length = opening.final_length};
 }
 
-void FakeGroup::CheckRow(const StepRow& row) {
+void FakeGroup::CheckRow(uint64_t step, const StepRow& row) {
   const auto who = fmt::format("request {}", Raw(row.request));
   Holder& holder = holders_.at(Raw(row.slot));
   if (requests_->ended.contains(row.request)) Complain(who + ": a row after the end");
@@ -104,8 +104,13 @@ void FakeGroup::CheckRow(const StepRow& row) {
       IsInFlight([&](const StepRow& other) { return other.request == row.request; })) {
     Complain(who + ": in lockstep, and two rows are in flight");
   }
+  const uint64_t sampled_in = holder.sampled_in;
+  if (row.samples) holder.sampled_in = step;
   holder.samples += row.samples;
   if (!row.is_decode()) return CheckKnownRow(row, holder);
+  if (step < sampled_in + static_cast<uint64_t>(memory_.options.stages)) {
+    Complain(who + ": a decode, and the first stage cannot know yet of what");
+  }
   const int32_t least = holder.known + holder.samples - 2;  // where it begins
   if (least + row.num_tokens() > holder.final_length - 1) Complain(who + ": a row past its end");
   if (holder.next_begin != holder.known) Complain(who + ": a decode before its prefill");
@@ -162,7 +167,8 @@ void FakeGroup::RunRow(Step& step, size_t r) {
   for (const SlotOpening& opening : step.plan.openings) {
     if (opening.slot == row.slot) slot.Open(opening, memory_);
   }
-  step.results[r] = slot.Run(row, memory_);
+  // In another's slot nothing of a row means anything: it has been complained of.
+  if (slot.request() == row.request) step.results[r] = slot.Run(row, memory_);
   step.done[r] = true;
   --step.rows_left;
 }

@@ -46,9 +46,10 @@ class FakeGroup {
   struct Holder {
     RequestId request{};
     std::shared_ptr<const RequestParams> params;
-    int32_t known = 0;       // tokens on entering the slot
-    int32_t next_begin = 0;  // of its next row of known tokens
-    int32_t samples = 0;     // rows that bring a token at least
+    int32_t known = 0;        // tokens on entering the slot
+    int32_t next_begin = 0;   // of its next row of known tokens
+    int32_t samples = 0;      // rows that bring a token at least
+    uint64_t sampled_in = 0;  // the step of the last of them
     int32_t final_length = 0;
   };
   struct Step {
@@ -61,7 +62,7 @@ class FakeGroup {
   void Complain(std::string text) { memory_.complain(std::move(text)); }
   void CheckPlan(const StepPlan& plan);
   void CheckOpening(const SlotOpening& opening);
-  void CheckRow(const StepRow& row);
+  void CheckRow(uint64_t step, const StepRow& row);
   void CheckKnownRow(const StepRow& row, Holder& holder);
   bool IsInFlight(const std::function<bool(const StepRow&)>& is) const;
   bool SlotIsBusy(size_t before_step, SlotId slot) const;

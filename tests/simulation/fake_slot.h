@@ -34,6 +34,7 @@ struct FakeMemory {
 class FakeSlot {
  public:
   void Open(const SlotOpening& opening, FakeMemory& memory);
+  RequestId request() const { return opening_.request; }
   // Complains of a row that does not fit what the slot holds, and of a context that is not what it
   // must be.
   RowResult Run(const StepRow& row, FakeMemory& memory);

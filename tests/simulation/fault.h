@@ -20,6 +20,8 @@ enum class Fault {
   kGroupLeftOut,        // of a step in which it has no row
   kShapesDiffer,        // one group's from the others'
   kShapeOfOneGroup,     // each group is told of itself alone
+  kDecodeTooEarly,      // for the first stage to know its token
+  kStepLeftBehind,      // between stages, with nothing that moves it on
   // Of shared prefixes:
   kWrongPageShared,     // two published pages trade their content's names
   kSharedPageWritten,   // a request begins one position before the end of its hit
@@ -54,6 +56,8 @@ inline constexpr std::pair<Fault, const char*> kFaults[] = {
     {Fault::kGroupLeftOut, "GroupLeftOut"},
     {Fault::kShapesDiffer, "ShapesDiffer"},
     {Fault::kShapeOfOneGroup, "ShapeOfOneGroup"},
+    {Fault::kDecodeTooEarly, "DecodeTooEarly"},
+    {Fault::kStepLeftBehind, "StepLeftBehind"},
     {Fault::kWrongPageShared, "WrongPageShared"},
     {Fault::kSharedPageWritten, "SharedPageWritten"},
     {Fault::kPageInUseEvicted, "PageInUseEvicted"},

@@ -40,6 +40,7 @@ struct SchedulerSaboteur {
     const bool preempted = seq.state == SequenceState::kWaiting;
     const bool resumes = preempted && seq.rows_in_flight == 0 && !seq.generated.empty();
     if (fault == Fault::kPagesFreedAtOnce && !runs) seq.pages.clear();
+    if (fault == Fault::kDecodeTooEarly) seq.sampled_in = 0;
     if (fault == Fault::kTokenForgotten && resumes) seq.generated.pop_back();
     if (fault == Fault::kLogprobsRepeated && preempted) seq.prompt_planned = 0;
     if (fault == Fault::kLockstepIgnored && runs && seq.params->lockstep) {
@@ -78,6 +79,7 @@ struct SchedulerSaboteur {
   }
 
   static void Break(Scheduler& scheduler, Fault fault) {
+    if (fault == Fault::kStepLeftBehind) scheduler.last_with_rows_.reset();
     for (auto& [id, seq] : scheduler.sequences_) BreakSequence(scheduler, *seq, fault);
     for (Scheduler::Group& group : scheduler.groups_) BreakGroup(group, fault);
   }

@@ -59,7 +59,8 @@ EngineOptions RandomOptions(Rng& rng) {
   const int32_t shares[] = {1, 2, s.max_num_seqs + 1};
   const int32_t plenty = longest * shares[rng.Below(std::size(shares))];
   s.num_pages = std::max(1, longest - 1 + static_cast<int32_t>(rng.Below(plenty)));
-  s.depth = 1 + static_cast<int32_t>(rng.Below(4));
+  if (rng.Below(3) == 0) s.stages = 2 + static_cast<int32_t>(rng.Below(3));
+  s.depth = (s.stages > 1 ? s.stages + 1 : 1) + static_cast<int32_t>(rng.Below(4));
   s.max_drafts = static_cast<int32_t>(rng.Below(5));
   s.absorbed_limit = RandomAbsorbedLimit(rng, s.prefill_chunk);
   s.prefix_caching = rng.Below(4) > 0;
@@ -92,7 +93,7 @@ void Families(Rng& rng, SchedulerOptions& s, Workload& workload) {
   s.prefix_caching = true;
   s.max_model_len = 200 + static_cast<int32_t>(rng.Below(300));
   s.num_pages = PagesFor(s.max_model_len - 1) * (1 + static_cast<int32_t>(rng.Below(3)));
-  s.depth = 2 + static_cast<int32_t>(rng.Below(3));
+  s.depth = s.stages + 1 + static_cast<int32_t>(rng.Below(3));
   if (rng.Below(2) == 0) {  // chunks of which some parts are absorbed, pages long
     s.prefill_chunk = rng.Below(2) == 0 ? 128 : 192;
     s.absorbed_limit = kPageTokens + static_cast<int32_t>(rng.Below(60));
