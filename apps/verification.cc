@@ -123,9 +123,10 @@ void Verification::Feed(OneRequest& request, std::span<const TokenId> tokens, co
     const auto row = tokens.first(std::min(tokens.size(), prefill_chunk_));
     const StepPlan plan = request.Next(FormOfNext(request), row);
     runner_.Begin(plan);
-    const Batch batch = runner_.Stage(plan);
-    const TensorView hidden = runner_.Forward(batch);
-    runner_.SampleAndCommit(batch, hidden);
+    const StagedStep& step = runner_.Stage(plan);
+    const TensorView hidden = runner_.Forward(step);
+    runner_.HandOn(step);
+    runner_.SampleAndCommit(step, hidden);
     visit(plan, hidden);
     tokens = tokens.subspan(row.size());
   }

@@ -330,6 +330,7 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
            groups > 1 ? fmt::format(" in each of {} groups", groups) : "", limits.prefill_chunk);
 
   const ModelOptions model_options = ModelOptionsOf(config, filled);
+  const int stages = ranks[0].shard.layout.pipeline;
   EngineOptions engine{.scheduler = {.groups = ranks[0].shard.layout.data,
                                      .max_num_seqs = limits.max_num_seqs,
                                      .max_num_batched_tokens = limits.max_num_batched_tokens,
@@ -337,6 +338,8 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
                                      .num_pages = static_cast<int32_t>(plan.num_pages),
                                      .max_model_len = limits.max_model_len,
                                      .absorbed_limit = model_options.absorbed_limit,
+                                     .stages = stages,
+                                     .depth = stages + 1,
                                      .max_drafts = limits.speculation.num_tokens,
                                      .lookahead = limits.speculation.lookahead(),
                                      .prefix_caching = limits.prefix_caching,

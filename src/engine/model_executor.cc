@@ -60,10 +60,12 @@ ModelExecutor::ModelExecutor(Model& model, Device& device, const ModelExecutorOp
     : device_(device),
       runner_(model, device, {.num_pages = options.num_pages, .slots = options.slots}),
       params_(static_cast<size_t>(options.slots)),
+      stage_(static_cast<size_t>(model.options().shard.stage)),
+      stages_(static_cast<size_t>(model.options().shard.layout.pipeline)),
       max_in_flight_(static_cast<size_t>(options.max_in_flight)),
       step_timeout_(options.step_timeout_s),
       on_failure_(options.on_failure),
-      steps_(static_cast<size_t>(options.max_in_flight)),
+      steps_(max_in_flight_ * stages_),  // others follow each to move it on
       masks_(static_cast<size_t>(options.max_in_flight)),
       results_(static_cast<size_t>(options.max_in_flight)) {
   if (device.records()) sizes_ = RecordedSizes(model.options());
@@ -109,7 +111,7 @@ void ModelExecutor::Loop(const std::function<void()>& meet) {
     if (enqueued_.size() < max_in_flight_) {
       std::optional<StepPlan> step = enqueued_.empty() ? steps_.Pop() : steps_.TryPop();
       if (step) {
-        Enqueue(*step);
+        Enqueue(*std::move(step));
         continue;
       }
       if (enqueued_.empty()) return;  // closed
@@ -127,9 +129,12 @@ void ModelExecutor::WarmUp(const std::function<void()>& meet) {
   const auto start = std::chrono::steady_clock::now();
   const int64_t free = device_.FreeBytes();
   for (const BatchCapacity& size : sizes_) {
-    const Batch batch = runner_.Stage({}, size);
-    for (int i = 0; i < 2; ++i) {  // the second time records
-      EnqueueRecorded(size, batch, {});
+    // The second time in each place records; the first stage has the most.
+    for (size_t i = 0; i < 2 * stages_; ++i) {
+      Passing passing{.size = &size, .staged = &runner_.Stage({}, size)};
+      ForwardRecorded(passing);
+      runner_.HandOn(*passing.staged);
+      SampleRecorded(passing);
       all_here();
     }
   }
@@ -142,19 +147,17 @@ void ModelExecutor::WarmUp(const std::function<void()>& meet) {
       .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
 }
 
-void ModelExecutor::Enqueue(const StepPlan& plan) {
-  Enqueued& step = enqueued_.emplace_back();
-  step.result = {.step = plan.step, .rows = std::vector<RowResult>(plan.rows.size())};
-  if (device_.status().ok()) {  // a device that failed is asked for nothing more
-    runner_.Begin(plan);
-    for (const SlotOpening& opening : plan.openings) {
-      params_[static_cast<size_t>(Raw(opening.slot))] = opening.params;
-    }
-    if (plan.shape.rows > 0) EnqueueRows(plan, step);  // of whatever group
+void ModelExecutor::Enqueue(StepPlan plan) {
+  passing_.push_back({.plan = std::move(plan)});
+  Passing* const now = passing_.size() > stage_ ? &passing_[passing_.size() - 1 - stage_] : nullptr;
+  if (now != nullptr) EnqueueForward(*now);
+  // Before it is handed on: the stage after this one takes it once it has told what is drawn.
+  const bool ends = passing_.size() == stages_;
+  if (ends) EnqueueSampling(passing_.front());
+  if (now != nullptr && now->staged != nullptr && device_.status().ok()) {
+    runner_.HandOn(*now->staged);
   }
-  step.mark = device_.Mark();
-  step.since = std::chrono::steady_clock::now();
-  step.tokens = plan.num_tokens();
+  if (ends) passing_.pop_front();
 }
 
 void ModelExecutor::FinishOldest() {
@@ -184,22 +187,59 @@ void ModelExecutor::Watch(const Enqueued& step) {
                               Counted(step.tokens, "token"), step_timeout_.count()));
 }
 
-void ModelExecutor::EnqueueRows(const StepPlan& plan, Enqueued& step) {
+void ModelExecutor::EnqueueForward(Passing& passing) {
+  const StepPlan& plan = passing.plan;
+  Enqueued& step = passing.step;
+  step.result = {.step = plan.step, .rows = std::vector<RowResult>(plan.rows.size())};
+  step.tokens = plan.num_tokens();
+  // Whatever group's rows; and a device that failed is asked for nothing more.
+  if (plan.shape.rows == 0 || !device_.status().ok()) return;
+  runner_.Begin(plan);
+  for (const SlotOpening& opening : plan.openings) {
+    params_[static_cast<size_t>(Raw(opening.slot))] = opening.params;
+  }
   for (const StepRow& row : plan.rows) {
     const int32_t logprobs = ParamsOf(row.slot).sampling.logprobs;
     const bool samples = row.samples && runner_.draws();
     step.rows.push_back({.samples = samples, .is_decode = row.is_decode(), .logprobs = logprobs});
     if (samples) step.top_logprobs = std::max(step.top_logprobs, logprobs);
   }
-  if (const BatchCapacity* size = RecordedSize(plan.shape)) {
-    EnqueueRecorded(*size, runner_.Stage(plan, *size), plan);
-    if (step.top_logprobs >= 0) {
-      runner_.LogProbsOfDrawn(plan, 0, step.top_logprobs, step.logprobs.emplace_back());
-    }
-  } else {
-    EnqueueEagerly(plan, step);
+  passing.size = RecordedSize(plan.shape);
+  if (passing.size != nullptr) {
+    passing.staged = &runner_.Stage(plan, *passing.size);
+    ForwardRecorded(passing);
+    return;
   }
-  if (plan.num_logit_vectors() > 0 && runner_.draws()) runner_.DownloadDrawn(plan, step.drawn);
+  // A group without rows takes part in what ranks exchange, and no op is without tokens.
+  const BatchCapacity idle = {.rows = 1, .tokens = 1};
+  passing.staged = &runner_.Stage(plan, plan.rows.empty() ? idle : BatchCapacity());
+  passing.hidden = runner_.Forward(*passing.staged);
+  if (runner_.draws()) EnqueuePromptLogprobs(plan, passing.hidden, step.prompt_passes);
+}
+
+void ModelExecutor::EnqueueSampling(Passing& passing) {
+  const StepPlan& plan = passing.plan;
+  if (plan.shape.rows == 0) return;  // nobody waits for it
+  Enqueued& step = enqueued_.emplace_back(std::move(passing.step));
+  const auto log_probs = [&](size_t pass) {
+    if (step.top_logprobs < 0) return;
+    runner_.LogProbsOfDrawn(plan, *passing.staged, pass, step.top_logprobs,
+                            step.logprobs.emplace_back());
+  };
+  if (passing.staged != nullptr) AwaitMasks(plan);
+  if (passing.staged != nullptr && device_.status().ok()) {
+    if (passing.size != nullptr) {
+      SampleRecorded(passing);
+      log_probs(0);
+    } else {
+      runner_.SampleAndCommit(*passing.staged, passing.hidden, log_probs);
+    }
+    if (plan.num_logit_vectors() > 0 && runner_.draws()) {
+      runner_.DownloadDrawn(plan, *passing.staged, step.drawn);
+    }
+  }
+  step.mark = device_.Mark();
+  step.since = std::chrono::steady_clock::now();
 }
 
 StepResult ModelExecutor::Finish(Enqueued& step) {
@@ -256,27 +296,21 @@ const BatchCapacity* ModelExecutor::RecordedSize(const StepShape& shape) const {
   return size == sizes_.end() ? nullptr : &*size;
 }
 
-void ModelExecutor::EnqueueRecorded(const BatchCapacity& size, const Batch& batch,
-                                    const StepPlan& plan) {
-  const uint64_t key = static_cast<uint64_t>(size.rows) << 32 | static_cast<uint64_t>(size.tokens);
-  constexpr uint64_t kSampling = uint64_t{1} << 63;
-  TensorView hidden;  // not set where the pass is replayed, as is what reads it
-  device_.RecordOrReplay(key, [&] { hidden = runner_.Forward(batch); });
-  AwaitMasks(plan);
-  device_.RecordOrReplay(key | kSampling, [&] { runner_.SampleAndCommit(batch, hidden); });
+uint64_t ModelExecutor::KeyOf(const Passing& passing) const {
+  return static_cast<uint64_t>(runner_.PlaceOf(*passing.staged)) << 48 |
+         static_cast<uint64_t>(passing.size->rows) << 24 |
+         static_cast<uint64_t>(passing.size->tokens);
 }
 
-void ModelExecutor::EnqueueEagerly(const StepPlan& plan, Enqueued& step) {
-  // A group without rows takes part in what ranks exchange, and no op is without tokens.
-  const BatchCapacity idle = {.rows = 1, .tokens = 1};
-  const Batch batch = runner_.Stage(plan, plan.rows.empty() ? idle : BatchCapacity());
-  const TensorView hidden = runner_.Forward(batch);
-  if (runner_.draws()) EnqueuePromptLogprobs(plan, hidden, step.prompt_passes);
-  AwaitMasks(plan);
-  runner_.SampleAndCommit(batch, hidden, [&](size_t pass) {
-    if (step.top_logprobs < 0) return;
-    runner_.LogProbsOfDrawn(plan, pass, step.top_logprobs, step.logprobs.emplace_back());
-  });
+void ModelExecutor::ForwardRecorded(Passing& passing) {
+  device_.RecordOrReplay(KeyOf(passing),
+                         [&] { passing.hidden = runner_.Forward(*passing.staged); });
+}
+
+void ModelExecutor::SampleRecorded(const Passing& passing) {
+  constexpr uint64_t kSampling = uint64_t{1} << 63;
+  device_.RecordOrReplay(KeyOf(passing) | kSampling,
+                         [&] { runner_.SampleAndCommit(*passing.staged, passing.hidden); });
 }
 
 void ModelExecutor::EnqueuePromptLogprobs(const StepPlan& plan, const TensorView& hidden,

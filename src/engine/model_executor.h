@@ -76,11 +76,28 @@ class ModelExecutor final : public Executor {
     int64_t tokens = 0;                           // of the plan
   };
 
+  // A plan on its way through the pipeline's stages, all of which are told of it at once.
+  struct Passing {
+    StepPlan plan;
+    const BatchCapacity* size = nullptr;  // that it is recorded in, if it is
+    const StagedStep* staged = nullptr;   // once it has come to this stage; null if nobody has rows
+    TensorView hidden;                    // not set where the pass is replayed
+    Enqueued step;
+  };
+
   void Loop(const std::function<void()>& meet);
   // Records the steps of every size once, with no live row.
   void WarmUp(const std::function<void()>& meet);
-  void Enqueue(const StepPlan& plan);
-  void EnqueueRows(const StepPlan& plan, Enqueued& step);
+  // Each stage is a step behind the one before it. So with a plan comes, for this stage, the pass
+  // of one that came before, and the end of one that the last stage has drawn from meanwhile.
+  void Enqueue(StepPlan plan);
+  void EnqueueForward(Passing& passing);
+  void EnqueueSampling(Passing& passing);
+  // What was staged, recorded per size of the step and place: the forward pass, and apart from it
+  // sampling and commit, so that masks may come between them.
+  uint64_t KeyOf(const Passing& passing) const;
+  void ForwardRecorded(Passing& passing);
+  void SampleRecorded(const Passing& passing);
   StepResult Finish(Enqueued& step);
   // Waits until it has ended, and hands its results out.
   void FinishOldest();
@@ -93,10 +110,6 @@ class ModelExecutor final : public Executor {
   // The smallest recorded size that holds the step, for every group alike; null if there is none,
   // or if something in it cannot be replayed.
   const BatchCapacity* RecordedSize(const StepShape& shape) const;
-  // What was staged, recorded per size of the step: the forward pass, and apart from it sampling
-  // and commit, so that masks may come between them.
-  void EnqueueRecorded(const BatchCapacity& size, const Batch& batch, const StepPlan& plan);
-  void EnqueueEagerly(const StepPlan& plan, Enqueued& step);
   void EnqueuePromptLogprobs(const StepPlan& plan, const TensorView& hidden,
                              std::vector<PromptPass>& passes);
   const RequestParams& ParamsOf(SlotId slot) const {
@@ -108,6 +121,8 @@ class ModelExecutor final : public Executor {
   std::vector<std::shared_ptr<const RequestParams>> params_;  // of each slot's request
   std::vector<BatchCapacity> sizes_;  // that steps are padded to: RecordedSizes(); empty: are not
   RecordedSteps recorded_;
+  const size_t stage_, stages_;
+  std::deque<Passing> passing_;  // `stages` at most, oldest first
   std::deque<Enqueued> enqueued_;
   const size_t max_in_flight_;
   const std::chrono::duration<double> step_timeout_;

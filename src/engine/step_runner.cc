@@ -1,7 +1,7 @@
 #include "engine/step_runner.h"
 
 #include <algorithm>
-#include <vector>
+#include <utility>
 
 namespace fathom {
 namespace {
@@ -27,6 +27,11 @@ SlotsCapacity SlotsOf(const ModelConfig& config, const ModelOptions& options, in
           .max_text = options.ngram || options.mtp ? options.max_model_len : 0};
 }
 
+// Those that it has seen, and of which it has not heard yet what they drew.
+int64_t StepsInHand(const Shard& shard) {
+  return shard.layout.pipeline - shard.stage;
+}
+
 SamplerCapacity SamplerOf(const ModelConfig& config, const ModelOptions& options) {
   return {.logit_vectors = InputsOf(options).logit_vectors,
           .pass_vectors = options.max_logit_vectors,
@@ -40,7 +45,8 @@ StepRunnerBytes StepRunner::Bytes(const ModelConfig& config, const ModelOptions&
                                   int64_t slots, const Ops& ops) {
   return {.slots = Slots::Bytes(SlotsOf(config, options, slots)),
           .logits = Sampler::Bytes(SamplerOf(config, options), ops) +
-                    StepInputs::Bytes(InputsOf(options)) +
+                    StepInputs::Bytes(InputsOf(options)) *
+                        static_cast<size_t>(StepsInHand(options.shard)) +
                     (options.mtp ? MtpProposer::Bytes(config, options, ops) : 0)};
 }
 
@@ -49,8 +55,10 @@ StepRunner::StepRunner(Model& model, Device& device, const StepRunnerCapacity& c
       device_(device),
       pool_(model.kv_format(), model.cached_layers(), capacity.num_pages, device),
       slots_(SlotsOf(model.config(), model.options(), capacity.slots), device),
-      sampler_(SamplerOf(model.config(), model.options()), model.runner().ops(), device),
-      inputs_(InputsOf(model.options()), device) {
+      sampler_(SamplerOf(model.config(), model.options()), model.runner().ops(), device) {
+  for (int64_t i = 0; i < StepsInHand(model.options().shard); ++i) {
+    staged_.emplace_back(InputsOf(model.options()), device);
+  }
   if (model.options().mtp) mtp_.emplace(model, pool_, sampler_, device, capacity.slots);
 }
 
@@ -62,7 +70,8 @@ void StepRunner::Begin(const StepPlan& plan) {
   }
 }
 
-Batch StepRunner::Stage(const StepPlan& plan, const BatchCapacity& padded) {
+const StagedStep& StepRunner::Stage(const StepPlan& plan, const BatchCapacity& padded) {
+  StagedStep& step = staged_[std::exchange(next_place_, (next_place_ + 1) % staged_.size())];
   std::vector<BatchRow> rows;
   for (const StepRow& row : plan.rows) {
     rows.push_back({.slot = row.slot,
@@ -72,17 +81,17 @@ Batch StepRunner::Stage(const StepPlan& plan, const BatchCapacity& padded) {
                     .drafts = row.drafts,
                     .samples = row.samples});
   }
-  Batch batch = inputs_.Stage(rows, slots_.state(), padded);
-  batch.step_tokens = std::max<int64_t>(batch.step_tokens, plan.shape.tokens);
+  step.batch = step.inputs.Stage(rows, slots_.state(), padded);
   const StepShape& shape = plan.shape;
-  step_rows_ = shape.rows;
+  step.batch.step_tokens = std::max<int64_t>(step.batch.step_tokens, shape.tokens);
+  step.step_rows = shape.rows;
   // A recorded step proposes as many as its size has room for.
   const int64_t of_size = padded.rows > 0 ? padded.tokens / padded.rows - 1 : 0;
   const int64_t drafts = std::clamp<int64_t>(of_size, shape.drafts, model_.options().max_drafts);
-  all_tokens_ = drafts > 0 || shape.tokens > shape.rows;  // then there is part of a prompt
+  step.all_tokens = drafts > 0 || shape.tokens > shape.rows;  // then there is part of a prompt
   const bool samples = std::max<int64_t>(shape.logit_vectors, padded.logit_vectors) > 0;
-  drafts_ = samples ? static_cast<int32_t>(drafts) : 0;
-  return batch;
+  step.drafts = samples ? static_cast<int32_t>(drafts) : 0;
+  return step;
 }
 
 void StepRunner::SetMasks(const StepPlan& plan, const StepMasks& masks) {
@@ -96,24 +105,26 @@ void StepRunner::SetMasks(const StepPlan& plan, const StepMasks& masks) {
   CHECK(mask == masks.masks.end(), "step {} has more masks than masked rows", plan.step);
 }
 
-TensorView StepRunner::Forward(const Batch& batch) {
-  inputs_.Prepare(model_.runner(), batch, slots_.state());
-  return model_.Forward(batch, pool_);
+TensorView StepRunner::Forward(const StagedStep& step) {
+  step.inputs.Prepare(model_.runner(), step.batch, slots_.state());
+  return model_.Forward(step.batch, pool_);
 }
 
-TensorView StepRunner::ForwardMtp(int index, const Batch& batch, const TensorView& hidden) {
-  inputs_.Prepare(model_.runner(), batch, slots_.state());
-  return model_.ForwardMtp(index, batch, hidden, pool_);
+TensorView StepRunner::ForwardMtp(int index, const StagedStep& step, const TensorView& hidden) {
+  step.inputs.Prepare(model_.runner(), step.batch, slots_.state());
+  return model_.ForwardMtp(index, step.batch, hidden, pool_);
 }
 
-void StepRunner::SampleAndCommit(const Batch& batch, const TensorView& hidden,
+void StepRunner::SampleAndCommit(const StagedStep& step, const TensorView& hidden,
                                  const std::function<void(size_t pass)>& after_pass) {
+  const StepInputs& inputs = step.inputs;
+  const TokenMap& map = step.batch.map;
   int64_t first = 0;
-  for (size_t i = 0; i < inputs_.passes().size(); ++i) {
-    const LogitPass& pass = inputs_.passes()[i];
+  for (size_t i = 0; i < inputs.passes().size(); ++i) {
+    const LogitPass& pass = inputs.passes()[i];
     if (draws()) {
       ComputeLogits(pass, hidden);
-      sampler_.Sample(pass, first, batch.map, slots_.state());
+      sampler_.Sample(pass, first, map, slots_.state());
     }
     if (Communicator* stages = model_.options().shard.groups.stages) {
       sampler_.ShareDrawn(pass, first, stages);
@@ -123,32 +134,32 @@ void StepRunner::SampleAndCommit(const Batch& batch, const TensorView& hidden,
   }
   const ModelOptions& options = model_.options();
   if (options.max_drafts > 0) {
-    sampler_.VerifyDrafts(inputs_.rows(), slots_.state(), options.synthetic_acceptance);
+    sampler_.VerifyDrafts(inputs.rows(), slots_.state(), options.synthetic_acceptance);
   }
-  sampler_.Commit(inputs_.rows(), batch.map.positions, slots_.state());
+  sampler_.Commit(inputs.rows(), map.positions, slots_.state());
   if (mtp_) {
-    mtp_->Propose({.batch = batch,
-                   .rows = inputs_.rows(),
+    mtp_->Propose({.batch = step.batch,
+                   .rows = inputs.rows(),
                    .slots = slots_.state(),
-                   .step_rows = step_rows_,
-                   .drafts = drafts_,
-                   .all_tokens = all_tokens_},
+                   .step_rows = step.step_rows,
+                   .drafts = step.drafts,
+                   .all_tokens = step.all_tokens},
                   hidden);
   }
   if (const std::optional<NgramLookup>& ngram = options.ngram) {
-    sampler_.ProposeNgram(*ngram, inputs_.rows(), batch.map.positions, slots_.state());
+    sampler_.ProposeNgram(*ngram, inputs.rows(), map.positions, slots_.state());
   }
 }
 
-void StepRunner::DownloadDrawn(const StepPlan& plan, Sampler::Drawn& to) {
-  sampler_.Download(inputs_.rows(), static_cast<int64_t>(plan.rows.size()),
+void StepRunner::DownloadDrawn(const StepPlan& plan, const StagedStep& step, Sampler::Drawn& to) {
+  sampler_.Download(step.inputs.rows(), static_cast<int64_t>(plan.rows.size()),
                     plan.num_logit_vectors(), to);
 }
 
 // Of the vectors of a pass that the host may have to read: those beyond are padding.
-void StepRunner::LogProbsOfDrawn(const StepPlan& plan, size_t pass, int32_t top,
-                                 Sampler::PassLogprobs& to) {
-  const LogitPass& whole = inputs_.passes()[pass];
+void StepRunner::LogProbsOfDrawn(const StepPlan& plan, const StagedStep& step, size_t pass,
+                                 int32_t top, Sampler::PassLogprobs& to) {
+  const LogitPass& whole = step.inputs.passes()[pass];
   const int64_t first = static_cast<int64_t>(pass) * sampler_.pass_vectors();
   const int64_t vectors = std::min(whole.vectors(), plan.num_logit_vectors() - first);
   sampler_.LogProbsOfDrawn({.index = whole.index.Slice(0, 0, vectors), .live = whole.live}, first,

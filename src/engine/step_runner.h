@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "base/ids.h"
 #include "engine/mtp_proposer.h"
@@ -30,7 +31,21 @@ struct StepRunnerBytes {
   size_t logits = 0;  // logit vectors, and the inputs of a step
 };
 
-// A step is Begin(), Stage(), Forward() and SampleAndCommit(). All of them enqueue, none waits.
+// A plan whose rows are on the device.
+struct StagedStep {
+  StagedStep(const BatchCapacity& capacity, Device& device) : inputs(capacity, device) {}
+
+  StepInputs inputs;
+  Batch batch;
+  // As DrawnStep says:
+  int64_t step_rows = 0;
+  int32_t drafts = 0;
+  bool all_tokens = true;
+};
+
+// A step is Begin(), Stage(), Forward(), HandOn() and SampleAndCommit(). All of them enqueue, none
+// waits. Of several pipeline stages one may run others' Forward() and HandOn() before a step's
+// SampleAndCommit(), as many as there are stages after it.
 // THREAD: one at a time.
 class StepRunner {
  public:
@@ -43,26 +58,36 @@ class StepRunner {
 
   // Errors name this step from here on. Opens the plan's slots, and adds the pages of its rows.
   void Begin(const StepPlan& plan);
-  // Uploads the plan's rows. The batch's shapes have room for `padded`: StepInputs::Stage.
-  Batch Stage(const StepPlan& plan, const BatchCapacity& padded = {});
+  // Uploads the plan's rows. The batch's shapes have room for `padded`: StepInputs::Stage. What it
+  // returns takes its turn among places(), and stays until that comes again.
+  const StagedStep& Stage(const StepPlan& plan, const BatchCapacity& padded = {});
+  // Where steps are staged: as many as one stage has in its hands. What is recorded is of one
+  // place.
+  size_t places() const { return staged_.size(); }
+  size_t PlaceOf(const StagedStep& step) const {
+    return static_cast<size_t>(&step - staged_.data());
+  }
   // Uploads what the plan's masked rows may sample: before SampleAndCommit().
   void SetMasks(const StepPlan& plan, const StepMasks& masks);
 
-  // These are ops alone, without uploads, over the batch that was staged last.
-  // Its final-normed hidden states [tokens, hidden], valid until the next pass.
-  TensorView Forward(const Batch& batch);
+  // These are ops alone, without uploads.
+  // Final-normed hidden states [tokens, hidden], valid until the next pass: Model::Forward.
+  TensorView Forward(const StagedStep& step);
+  // Model::HandOn, of the step whose Forward() was the last.
+  void HandOn(const StagedStep& step) { model_.HandOn(step.batch); }
   // Model::ForwardMtp.
-  TensorView ForwardMtp(int index, const Batch& batch, const TensorView& hidden);
+  TensorView ForwardMtp(int index, const StagedStep& step, const TensorView& hidden);
   // Draws a token of each logit vector, in passes, and advances the slots by what stands; stages
-  // before the last one are told what it draws.
+  // before the last one, to which `hidden` means nothing, are told what it draws.
   // `after_pass` is called with the index of each pass, in order, while its logits are there.
-  void SampleAndCommit(const Batch& batch, const TensorView& hidden,
+  void SampleAndCommit(const StagedStep& step, const TensorView& hidden,
                        const std::function<void(size_t pass)>& after_pass = {});
 
-  // Of the plan that was staged last; `to` is written once a later mark has been waited for.
-  void DownloadDrawn(const StepPlan& plan, Sampler::Drawn& to);
+  // Of the step that was sampled last; `to` is written once a later mark has been waited for.
+  void DownloadDrawn(const StepPlan& plan, const StagedStep& step, Sampler::Drawn& to);
   // Log-probabilities of what was drawn in a pass, while its logits are there.
-  void LogProbsOfDrawn(const StepPlan& plan, size_t pass, int32_t top, Sampler::PassLogprobs& to);
+  void LogProbsOfDrawn(const StepPlan& plan, const StagedStep& step, size_t pass, int32_t top,
+                       Sampler::PassLogprobs& to);
 
   // Logits [index, vocab] of tokens of the batch that the caller chose, at most pass_vectors() of
   // them; valid until the next pass.
@@ -84,12 +109,9 @@ class StepRunner {
   KvPool pool_;
   Slots slots_;
   Sampler sampler_;
-  StepInputs inputs_;
+  std::vector<StagedStep> staged_;
+  size_t next_place_ = 0;
   std::optional<MtpProposer> mtp_;
-  // Of the plan that was staged last, as DrawnStep says:
-  int64_t step_rows_ = 0;
-  int32_t drafts_ = 0;
-  bool all_tokens_ = true;
 };
 
 }  // namespace fathom

@@ -58,11 +58,11 @@ TEST(StepRunner, TheModelsDraftsLeaveTheLogitsOfWhatWasDrawn) {
   StepPlan plan = PromptsPlan();
   plan.shape.drafts = 2;
   runner.Begin(plan);
-  const Batch batch = runner.Stage(plan);
+  const StagedStep& step = runner.Stage(plan);
   Sampler::PassLogprobs before, after;
-  runner.SampleAndCommit(batch, runner.Forward(batch),
-                         [&](size_t pass) { runner.LogProbsOfDrawn(plan, pass, 4, before); });
-  runner.LogProbsOfDrawn(plan, 0, 4, after);
+  runner.SampleAndCommit(step, runner.Forward(step),
+                         [&](size_t pass) { runner.LogProbsOfDrawn(plan, step, pass, 4, before); });
+  runner.LogProbsOfDrawn(plan, step, 0, 4, after);
   device.WaitFor(device.Mark());
   EXPECT_EQ(before.logprobs, after.logprobs);
   EXPECT_EQ(before.top_ids, after.top_ids);

@@ -86,8 +86,8 @@ class TestDecodes {
                 {.num_pages = kTestRequests * kTestPagesEach, .slots = kTestRequests}) {
     runner_.Begin(PromptsPlan());
     const StepPlan plan = PromptsPlan();
-    const Batch batch = runner_.Stage(plan);
-    runner_.SampleAndCommit(batch, runner_.Forward(batch));
+    const StagedStep& step = runner_.Stage(plan);
+    runner_.SampleAndCommit(step, runner_.Forward(step));
   }
 
   // What the next step draws, behind these drafts of each request, whether they stand or not. The
@@ -103,10 +103,10 @@ class TestDecodes {
     }
     const StepPlan plan = DecodesPlan(++steps_, capacities);
     runner_.Begin(plan);
-    const Batch batch = runner_.Stage(plan, padded);
+    const StagedStep& step = runner_.Stage(plan, padded);
     const auto enqueue = [&] {
-      hidden_[padded.tokens] = runner_.Forward(batch);
-      runner_.SampleAndCommit(batch, hidden_[padded.tokens]);
+      hidden_[padded.tokens] = runner_.Forward(step);
+      runner_.SampleAndCommit(step, hidden_[padded.tokens]);
     };
     if (padded.tokens == 0) {
       enqueue();
@@ -114,7 +114,7 @@ class TestDecodes {
       device_.RecordOrReplay(static_cast<uint64_t>(padded.rows << 32 | padded.tokens), enqueue);
     }
     Sampler::Drawn drawn;
-    runner_.DownloadDrawn(plan, drawn);
+    runner_.DownloadDrawn(plan, step, drawn);
     const TensorView hidden = hidden_[padded.tokens];
     const auto vectors = static_cast<int64_t>(index.size());
     const auto states = Read(hidden.Slice(0, 0, vectors), vectors);

@@ -117,7 +117,7 @@ Batch StepInputs::Stage(std::span<const BatchRow> rows, const SlotState& slots,
   return batch;
 }
 
-void StepInputs::Prepare(OpRunner& run, const Batch& batch, const SlotState& slots) {
+void StepInputs::Prepare(OpRunner& run, const Batch& batch, const SlotState& slots) const {
   const int64_t rows = rows_.slot.dim(0);
   run(run.ops().prepare_inputs,
       {.row_slot = rows_.slot,

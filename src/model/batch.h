@@ -79,7 +79,7 @@ class StepInputs {
   Batch Stage(std::span<const BatchRow> rows, const SlotState& slots,
               const BatchCapacity& padded = {});
   // Computes on the device what the rows' tokens are, and which of them are live.
-  void Prepare(OpRunner& run, const Batch& batch, const SlotState& slots);
+  void Prepare(OpRunner& run, const Batch& batch, const SlotState& slots) const;
 
   // Of the last Stage():
   const RowTensors& rows() const { return rows_; }

@@ -133,9 +133,15 @@ TensorView Model::Forward(const Batch& batch, const KvPool& pool) {
   } else {
     // Adds what waits. Nobody reads what it norms, so that any weight will do.
     Norm(weights_.layers.back().mlp_norm, batch, pending);
-    run_(run_.ops().all_gather, Broadcast(x, batch.map.live, groups.after));
   }
   return First(a.normed, batch.tokens);
+}
+
+void Model::HandOn(const Batch& batch) {
+  Communicator* const after = options_.shard.groups.after;
+  if (after == nullptr) return;
+  run_(run_.ops().all_gather,
+       Broadcast(First(activations_.x, batch.tokens), batch.map.live, after));
 }
 
 TensorView Model::ForwardMtp(int index, const Batch& batch, const TensorView& hidden,
@@ -245,6 +251,7 @@ void Model::MeasureWorkspace(Device& device) {
       }
     }
     const TensorView hidden = Forward(batch, pool);
+    HandOn(batch);
     for (size_t i = 0; i < weights_.mtp.size(); ++i) {
       ForwardMtp(static_cast<int>(i), batch, hidden, pool);
     }

@@ -78,6 +78,9 @@ class Model {
   // nor do those of ForwardMtp. DeepseekV2Model.forward and
   // DeepseekV3Model.forward of transformers.
   TensorView Forward(const Batch& batch, const KvPool& pool);
+  // Hands the stage after this one, if there is one, what Forward() has come to of the batch, as
+  // the next Forward() there takes it. Before this one's next pass.
+  void HandOn(const Batch& batch);
 
   // MTP layer `index`: from hidden states of positions t (Forward's, or this function's for further
   // drafts) and a batch whose ids are the tokens of t + 1. Returns the shared head's input for

@@ -48,9 +48,9 @@ class Rows {
           form,
           std::span(tokens_).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
       runner_->Begin(plan);
-      const Batch batch = runner_->Stage(plan);
-      const TensorView hidden = runner_->Forward(batch);
-      runner_->SampleAndCommit(batch, hidden);
+      const StagedStep& step = runner_->Stage(plan);
+      const TensorView hidden = runner_->Forward(step);
+      runner_->SampleAndCommit(step, hidden);
       const auto* data = static_cast<const std::byte*>(hidden.data());
       states.insert(states.end(), data,
                     data + static_cast<size_t>(hidden.elements()) * ByteSize(hidden.dtype()));
