@@ -44,7 +44,8 @@ void EngineMeter::Deliver(const std::vector<RequestOutput>& outputs) {
 int64_t EngineMeter::MaxPositions(const BatchShape& shape, int32_t prefill_chunk, int32_t drafts) {
   const int64_t chunks = (shape.input_len + prefill_chunk - 1) / prefill_chunk;
   // A page more than that: the scheduler keeps one free for each running request.
-  const int64_t decodes = shape.batch_size * chunks + shape.output_len + kPlannedAhead;
+  const int64_t decodes =
+      shape.batch_size * chunks + shape.output_len + kPlannedAhead * shape.stages;
   return shape.input_len + decodes * (1 + drafts) + kPageTokens;
 }
 
@@ -132,9 +133,10 @@ Result<DecodeTimes> EngineMeter::TimeDecode(EngineClient& engine, const BatchSha
          stats = engine.Stats()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    times.experts = count_experts_(shape.batch_size * (1 + drafts_));
+    times.experts = count_experts_(shape.rows_of_step() * (1 + drafts_));
   }
-  if (drafts_ == 0 && times.tokens != int64_t{shape.batch_size} * shape.output_len) {
+  const bool all_decode = drafts_ == 0 && shape.stages == 1;
+  if (all_decode && times.tokens != int64_t{shape.batch_size} * shape.output_len) {
     return Internal("{} tokens came in {} steps of {} requests", times.tokens, steps, batch);
   }
   return times;

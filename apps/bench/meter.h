@@ -1,6 +1,7 @@
 // Times the engine at work on a fixed number of equal requests.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -18,6 +19,13 @@ struct BatchShape {
   int32_t batch_size = 1;
   int32_t input_len = 512;
   int32_t output_len = 64;  // decode steps that are timed, with every request in each
+  // Pipeline stages work on a step each, and these have the requests between them.
+  int32_t stages = 1;
+
+  int32_t rows_of_step() const {
+    const int32_t steps = std::min(stages, batch_size);
+    return (batch_size + steps - 1) / steps;
+  }
 };
 
 struct DecodeTimes {

@@ -63,7 +63,7 @@ Result<BatchResult> Measure(EngineMeter& meter, const LoadedEngine& loaded,
   const Model& model = *loaded.models[0];
   const WeightWidths widths = WidthsOf(loaded);
   const bool absorbed = shape.input_len <= model.options().absorbed_limit;
-  const WorkShape step = {.rows = shape.batch_size,
+  const WorkShape step = {.rows = shape.rows_of_step(),
                           .context = result.context,
                           .absorbed = true,
                           .experts = result.experts};
@@ -140,7 +140,8 @@ EngineSettings SettingsFor(const OfflineOptions& options) {
   };
   const BatchShape largest{.batch_size = most(options.batch_sizes),
                            .input_len = most(options.input_lens),
-                           .output_len = options.output_len};
+                           .output_len = options.output_len,
+                           .stages = s.layout.pipeline};
   s.max_num_seqs = (largest.batch_size + s.layout.data - 1) / s.layout.data;  // of each group
   s.FillDefaults();
   // What a step takes is measured: how many drafts stand is a text's matter.
@@ -173,7 +174,8 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
   loaded.engine->Start();
   const BatchShape warm_up{.batch_size = settings.max_num_seqs * settings.layout.data,
                            .input_len = std::min(options.input_lens.front(), 64),
-                           .output_len = std::min(options.output_len, 4)};
+                           .output_len = std::min(options.output_len, 4),
+                           .stages = settings.layout.pipeline};
   (void)TRY(meter.TimeDecode(*loaded.engine, warm_up));
   const Model& model = *loaded.models[0];
   MeasuredModel measured{
@@ -192,8 +194,10 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
   }
   for (const int32_t input_len : options.input_lens) {
     for (const int32_t batch_size : options.batch_sizes) {
-      const BatchShape shape{
-          .batch_size = batch_size, .input_len = input_len, .output_len = options.output_len};
+      const BatchShape shape{.batch_size = batch_size,
+                             .input_len = input_len,
+                             .output_len = options.output_len,
+                             .stages = settings.layout.pipeline};
       measured.results.push_back(
           TRY(Measure(meter, loaded, options, shape, {.prefill = !apart, .decode = true})));
     }
