@@ -123,7 +123,7 @@ void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* g
   command
       .add_option(
           "--pipeline-parallel-size,--pp", s.layout.pipeline,
-          "Stages with some of the layers each, one after another, each of as many ranks as "
+          "Stages with some of the layers each, at work on other steps, each of as many ranks as "
           "--tensor-parallel-size and --data-parallel-size make")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str()

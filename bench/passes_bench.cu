@@ -219,7 +219,8 @@ class Passes {
                      .experts = static_cast<int32_t>(s_.experts + s_.shared),
                      .counts = counts_.As<int32_t>(),
                      .begins = counts_.As<int32_t>() + 512,
-                     .places = sorted_.As<int32_t>()},
+                     .places = sorted_.As<int32_t>(),
+                     .on_hopper = true},
                     stream);
   }
 

@@ -92,13 +92,11 @@ def of_models():
             one, two = (entry[f"{layout}_tokens_per_s"] for layout in ("one_gpu", "two_groups"))
             experts = (count(entry[f"{layout}_experts_per_layer"]) for layout in ("one_gpu", "two_groups"))
             yield "docs/ranks.md", f"| {shape} | {batch} | {{}} | {{}} | {{}} | {{}} / {{}} |", [count(one), count(two), f"{two / one:.2f}", *experts]
-        for batch in (8, 128):
-            case = {"model": name, "batch_size": batch}
-            entry = next((e for e in stored("h200-x2/pipeline_parallel")["results"] if case.items() <= e.items()), None)
-            if entry is None:
-                continue
-            one, two = entry["one_gpu_tokens_per_s"], entry["two_stages_tokens_per_s"]
-            yield "docs/ranks.md", f"| {shape}, --pp 2 | {batch} | {{}} | {{}} | {{}} |", [count(one), count(two), f"{two / one:.2f}"]
+    shapes = {"v2-lite-fp8": "V2-Lite, FP8", "v2-lite-bf16": "V2-Lite, BF16"}
+    for entry in stored("h200-x2/pipeline_parallel")["results"]:
+        one, two = entry["one_gpu_tokens_per_s"], entry["two_stages_tokens_per_s"]
+        yield ("docs/ranks.md", f"| {shapes[entry['model']]} | {entry['one_gpu_requests']} / {entry['two_stages_requests']} | {{}} | {{}} | {{}} |",
+               [count(one), count(two), f"{two / one:.2f}"])
 
 
 def of_accuracy():

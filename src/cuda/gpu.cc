@@ -20,8 +20,7 @@ Gpu::Gpu(int ordinal)
     : ordinal_(ordinal),
       multiprocessors_(Attribute(cudaDevAttrMultiProcessorCount, ordinal)),
       major_(Attribute(cudaDevAttrComputeCapabilityMajor, ordinal)),
-      minor_(Attribute(cudaDevAttrComputeCapabilityMinor, ordinal)),
-      has_clusters_(Attribute(cudaDevAttrClusterLaunch, ordinal) != 0) {
+      minor_(Attribute(cudaDevAttrComputeCapabilityMinor, ordinal)) {
   BindThread();
 }
 

@@ -56,7 +56,6 @@ class Gpu {
   // Whether a kernel's blocks may start while the one before it ends (programmatic dependent
   // launch).
   bool overlaps_kernels() const { return major_ >= 9; }
-  bool has_clusters() const { return has_clusters_; }
 
   // Whether a call went well. A fault of the device is kept in status(), with the op, its shape and
   // the step (base/activity.h); an error that can only be a bug stops the process.
@@ -83,7 +82,6 @@ class Gpu {
   void SetSharedMemory(const void* kernel, size_t bytes);
 
   int ordinal_, multiprocessors_ = 0, major_ = 0, minor_ = 0;
-  bool has_clusters_ = false;
   KernelSet kernels_;  // that may take their shared memory
   Status status_;
 };

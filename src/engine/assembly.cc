@@ -69,6 +69,30 @@ PrefixScope PrefixScopeOf(const Checkpoint& checkpoint, const Ops& ops,
           .kv_format = std::string(Name(options.kv_cache.value_or(ops.kv_cache)))};
 }
 
+// But for pages, which the memory plan says.
+EngineOptions EngineOptionsOf(const ModelConfig& config, const EngineLimits& limits,
+                              const ModelOptions& model, const ParallelLayout& layout,
+                              PrefixScope scope) {
+  return {.scheduler = {.groups = layout.data,
+                        .max_num_seqs = limits.max_num_seqs,
+                        .max_num_batched_tokens = limits.max_num_batched_tokens,
+                        .prefill_chunk = limits.prefill_chunk,
+                        .max_model_len = limits.max_model_len,
+                        .absorbed_limit = model.absorbed_limit,
+                        .stages = layout.pipeline,
+                        .depth = layout.pipeline + 1,
+                        .max_drafts = limits.speculation.num_tokens,
+                        .lookahead = limits.speculation.lookahead(),
+                        .prefix_caching = limits.prefix_caching,
+                        .reuse_decoded = limits.reuse_decoded,
+                        .prefix_scope = std::move(scope),
+                        .draft_layers = model.mtp},
+          .max_queue = limits.max_queue,
+          .queue_timeout_s = limits.queue_timeout_s,
+          .adapts_drafts = limits.speculation.adapts,
+          .vocab_size = config.vocab_size};
+}
+
 // What all of the ranks can have each, with what their communicators have: those of CPUs share the
 // machine's memory.
 int64_t FreeBytesEach(std::span<const EngineRank> ranks, const Ops& ops) {
@@ -330,26 +354,9 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
            groups > 1 ? fmt::format(" in each of {} groups", groups) : "", limits.prefill_chunk);
 
   const ModelOptions model_options = ModelOptionsOf(config, filled);
-  const int stages = ranks[0].shard.layout.pipeline;
-  EngineOptions engine{.scheduler = {.groups = ranks[0].shard.layout.data,
-                                     .max_num_seqs = limits.max_num_seqs,
-                                     .max_num_batched_tokens = limits.max_num_batched_tokens,
-                                     .prefill_chunk = limits.prefill_chunk,
-                                     .num_pages = static_cast<int32_t>(plan.num_pages),
-                                     .max_model_len = limits.max_model_len,
-                                     .absorbed_limit = model_options.absorbed_limit,
-                                     .stages = stages,
-                                     .depth = stages + 1,
-                                     .max_drafts = limits.speculation.num_tokens,
-                                     .lookahead = limits.speculation.lookahead(),
-                                     .prefix_caching = limits.prefix_caching,
-                                     .reuse_decoded = limits.reuse_decoded,
-                                     .prefix_scope = PrefixScopeOf(checkpoint, ops, options),
-                                     .draft_layers = model_options.mtp},
-                       .max_queue = limits.max_queue,
-                       .queue_timeout_s = limits.queue_timeout_s,
-                       .adapts_drafts = limits.speculation.adapts,
-                       .vocab_size = config.vocab_size};
+  EngineOptions engine = EngineOptionsOf(config, limits, model_options, ranks[0].shard.layout,
+                                         PrefixScopeOf(checkpoint, ops, options));
+  engine.scheduler.num_pages = static_cast<int32_t>(plan.num_pages);
   TRY(Validate(engine.scheduler));
 
   AssembledEngine assembled;

@@ -62,7 +62,6 @@ struct TokensOfSteps {
   }
 };
 
-// A snapshot for metrics.
 // Of decodes that had drafts.
 struct DraftStats {
   static constexpr size_t kPlaces = 15;
@@ -75,6 +74,7 @@ struct DraftStats {
   void Add(int64_t drafts, int64_t stood);
 };
 
+// A snapshot for metrics.
 struct EngineStats {
   int64_t running = 0;
   int64_t waiting = 0;

@@ -21,16 +21,16 @@ Result<JoinedRanks> JoinedRanks::Join(const ParallelLayout& layout, const MakeGr
   JoinedRanks joined;
   joined.groups_.resize(static_cast<size_t>(layout.world()));
   const int stage_ranks = layout.stage_ranks();
-  const auto row = [](int first, int count) {
+  const auto consecutive = [](int first, int count) {
     std::vector<int> ranks(static_cast<size_t>(count));
     std::iota(ranks.begin(), ranks.end(), first);
     return ranks;
   };
   for (int first = 0; first < layout.world() && layout.tensor > 1; first += layout.tensor) {
-    TRY(joined.Add(row(first, layout.tensor), make, {&RankGroups::tensor}));
+    TRY(joined.Add(consecutive(first, layout.tensor), make, {&RankGroups::tensor}));
   }
   for (int first = 0; first < layout.world() && layout.expert_parallel(); first += stage_ranks) {
-    TRY(joined.Add(row(first, stage_ranks), make, {&RankGroups::experts}));
+    TRY(joined.Add(consecutive(first, stage_ranks), make, {&RankGroups::experts}));
   }
   for (int place = 0; place < stage_ranks && layout.pipeline > 1; ++place) {
     std::vector<int> stages;

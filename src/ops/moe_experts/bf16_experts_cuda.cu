@@ -128,7 +128,8 @@ static void LaunchExperts(const MoeExpertsArgs& a, std::span<std::byte> workspac
                    .experts = static_cast<int32_t>(experts),
                    .counts = b.counts,
                    .begins = b.begins,
-                   .places = b.places},
+                   .places = b.places,
+                   .on_hopper = on_hopper},
                   stream);
   Bf16ProductParams gate_up = {.x = Data<BF16>(a.x),
                                .x_stride = a.x.stride(0),

@@ -121,7 +121,8 @@ void LaunchFp8Experts(const Fp8ExpertsParams& p, cudaStream_t stream) {
                    .experts = static_cast<int32_t>(experts),
                    .counts = b.counts,
                    .begins = b.begins,
-                   .places = b.places},
+                   .places = b.places,
+                   .on_hopper = true},
                   stream);
   LaunchQuantizeTokens({.x = p.x,
                         .stride = p.x_stride,

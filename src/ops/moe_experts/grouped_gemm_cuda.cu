@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kCombineThreads) Combine(const CombineParams p
 
 void LaunchSortPairs(const SortPairsParams& p, cudaStream_t stream) {
   constexpr int kBlocks = 8;
-  if (p.tokens * p.topk <= kClusterPairs || !Gpu::OfThread().has_clusters()) {
+  if (p.tokens * p.topk <= kClusterPairs || !p.on_hopper) {
     return kernels::LaunchOverlapped(SortPairs<1, 1>, 1, kSortThreads, 0, stream, p);
   }
   LaunchClusters(SortPairs<kBlocks, 8>, {.blocks = kBlocks, .threads = kSortThreads}, stream, p);

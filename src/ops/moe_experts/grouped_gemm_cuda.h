@@ -1,5 +1,6 @@
 // Experts in FP8 on Hopper: pairs (token, chosen expert) sorted by expert, one grouped product with
-// SiLU and quantisation behind it, a second one, and the sum over each token's experts.
+// SiLU and quantisation behind it, a second one, and the sum over each token's experts. BF16
+// experts have their pairs sorted, gathered and summed by the same kernels.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -26,6 +27,7 @@ struct SortPairsParams {
   int32_t* counts = nullptr;  // [experts], out
   int32_t* begins = nullptr;  // [experts], out: each expert's first pair
   int32_t* places = nullptr;  // [tokens, topk], out: where each pair comes
+  bool on_hopper = false;     // blocks of a cluster share many pairs
 };
 void LaunchSortPairs(const SortPairsParams& params, cudaStream_t stream);
 

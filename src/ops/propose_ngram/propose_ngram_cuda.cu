@@ -1,8 +1,9 @@
 // Drafts from a slot's own text, on CUDA.
 //   formula:       as drafts.h says
 //   data mapping:  a block per row; a thread looks at every kThreads'th place where a match may end
-//   bytes, FLOPs:  4 bytes a position of the context; a comparison each, more where tokens are
-//   alike accumulator:   none; of matches the greatest (length, end) counts, whoever found it
+//   bytes, FLOPs:  4 bytes a position of the context; a comparison each, more where tokens
+//                  are alike
+//   accumulator:   none; of matches the greatest (length, end) counts, whoever found it
 //   expected time: 128 rows of 8192: 4 MB, 4 us; not measured
 #include "cuda/kernels.cuh"
 #include "ops/cuda_ops.h"
