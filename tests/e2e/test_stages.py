@@ -15,7 +15,7 @@ KINDS = (
     {"response_format": {"type": "json_schema", "json_schema": {"name": "sum", "schema": SCHEMA}}},
     {"min_tokens": 30, "presence_penalty": 0.7},
     {"n": 2},
-    {"stop": ["77"], "temperature": 1.5},
+    {"stop": ["77"], "temperature": 2, "messages": [{"role": "user", "content": "Whatever comes to your mind."}]},
 )
 
 
