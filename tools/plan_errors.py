@@ -22,14 +22,14 @@ FIGURES = ROOT / "apps" / "plan" / "gpu_types" / "h200.json"
 PAGE = ROOT / "docs" / "plan.md"
 BEGIN, END = "<!-- tools/plan_errors.py --write -->\n", "<!-- end -->\n"
 PUBLISHED = 512_000  # by vLLM, of R1 in FP8 with latents in BF16
-LAYOUTS = {"1": ["--tp", 1], "tp 2": ["--tp", 2], "dp 2 + ep": ["--dp", 2, "--enable-expert-parallel"]}
+LAYOUTS = {"1": ["--tp", 1], "tp 2": ["--tp", 2], "pp 2": ["--pp", 2], "dp 2 + ep": ["--dp", 2, "--enable-expert-parallel"]}
 FITTED_BY = "tools/plan_errors.py --fit"
 
 
 @dataclass
 class Case:
     shape: str  # of the stored result
-    layout: str  # "1", "tp 2", or "dp 2 + ep"
+    layout: str  # of LAYOUTS
     batch: int  # of each group; 0: a prompt
     tokens: int  # of context, or of the prompt
     experts: float  # that were drawn; 0: uniformly
@@ -80,6 +80,11 @@ def cases():
         for name, layout, groups in (("one_gpu", "1", 1), ("two_groups", "dp 2 + ep", 2)):
             found.append(Case(r["model"], layout, batch, tokens, r[f"{name}_experts_per_layer"],
                               1e3 * groups * batch / r[f"{name}_tokens_per_s"]))
+    for r in load("h200-x2/pipeline_parallel.json")["results"]:
+        for name, layout in (("one_gpu", "1"), ("two_stages", "pp 2")):
+            batch = r[f"{name}_requests"]
+            found.append(Case(r["model"], layout, batch, r["context"] + 30, r[f"{name}_experts_per_layer"],
+                              1e3 * batch / r[f"{name}_tokens_per_s"]))
     return found
 
 

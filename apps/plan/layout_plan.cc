@@ -1,6 +1,7 @@
 #include "layout_plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -23,7 +24,7 @@ size_t WorkSpaceBytes(const ModelConfig& config, const Ops& ops, const Shard& sh
   int64_t pairs = tokens * (each + config.n_shared_experts);
   int64_t inter = shard.Of(config.moe_intermediate_size).size();
   if (shard.layout.expert_parallel()) {
-    const int world = shard.layout.world();
+    const int world = shard.layout.stage_ranks();
     const int64_t local = shard.Experts(config.n_routed_experts).size();
     const int64_t at_a_time = std::min(ops.exchange_tokens / world, tokens / shard.layout.tensor);
     pairs = at_a_time * (world * std::min(each, local) + config.n_shared_experts);
@@ -48,18 +49,19 @@ Result<LayoutPlan> PlanLayout(const ModelConfig& config, const Ops& ops,
   TRY(CheckLimits(config, ops, layout));
   LayoutPlan plan{.layout = layout};
   for (int rank = 0; rank < layout.world(); ++rank) {
-    const Shard shard{
-        .layout = layout, .tensor_rank = rank % layout.tensor, .data_rank = rank / layout.tensor};
+    const Shard shard = Shard::OfRank(layout, rank, {});
     const auto bytes = [&](bool all) {
       return PartBytes(config, ops, shard, [&](const SchemaEntry& entry) -> uint64_t {
         return all || IsReplicated(entry, layout) ? PublishedBytes(entry, config) : 0;
       });
     };
+    const auto published = [&](const SchemaEntry& entry) { return PublishedBytes(entry, config); };
     const int64_t tokens = options.limits.max_num_batched_tokens;
     const MemoryNeeds needs = NeedsAhead(config, ops, shard, options,
                                          {.weights = bytes(true),
                                           .peers = PeerBytes(layout),
                                           .workspace = WorkSpaceBytes(config, ops, shard, tokens),
+                                          .cached_layers = CachedLayers(config, shard, published),
                                           .available = memory_bytes});
     plan.ranks.push_back({.memory = TRY(PlanMemory(needs)), .replicated_bytes = bytes(false)});
   }
@@ -68,12 +70,16 @@ Result<LayoutPlan> PlanLayout(const ModelConfig& config, const Ops& ops,
 
 std::vector<ParallelLayout> LayoutsOf(int gpus, bool has_experts) {
   std::vector<ParallelLayout> layouts;
-  for (int tensor = gpus; tensor >= 1; --tensor) {
-    if (gpus % tensor != 0) continue;
-    const int data = gpus / tensor;
-    if (data == 1) layouts.push_back({.tensor = tensor});
-    if (has_experts && gpus > 1) {
-      layouts.push_back({.tensor = tensor, .data = data, .experts = true});
+  for (int stages = 1; stages <= gpus; ++stages) {
+    if (gpus % stages != 0) continue;
+    const int ranks = gpus / stages;
+    for (int tensor = ranks; tensor >= 1; --tensor) {
+      if (ranks % tensor != 0) continue;
+      const int data = ranks / tensor;
+      if (data == 1) layouts.push_back({.tensor = tensor, .pipeline = stages});
+      if (has_experts && ranks > 1) {
+        layouts.push_back({.tensor = tensor, .data = data, .pipeline = stages, .experts = true});
+      }
     }
   }
   return layouts;
@@ -81,9 +87,11 @@ std::vector<ParallelLayout> LayoutsOf(int gpus, bool has_experts) {
 
 std::string Describe(const ParallelLayout& layout) {
   if (layout.world() == 1) return "one GPU";
-  std::string text = layout.tensor > 1 ? fmt::format("tp {}", layout.tensor) : "";
-  if (layout.data > 1) text += fmt::format("{}dp {}", text.empty() ? "" : " x ", layout.data);
-  return layout.experts ? text + " + ep" : text;
+  std::vector<std::string> sizes;
+  if (layout.pipeline > 1) sizes.push_back(fmt::format("pp {}", layout.pipeline));
+  if (layout.tensor > 1) sizes.push_back(fmt::format("tp {}", layout.tensor));
+  if (layout.data > 1) sizes.push_back(fmt::format("dp {}", layout.data));
+  return fmt::format("{}{}", fmt::join(sizes, " x "), layout.experts ? " + ep" : "");
 }
 
 }  // namespace fathom

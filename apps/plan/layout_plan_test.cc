@@ -68,6 +68,25 @@ TEST(LayoutPlan, PartsOfRanksAddUpToTheWhole) {
   }
 }
 
+// Each stage has its layers alone, and their latents, so that more tokens fit.
+TEST(LayoutPlan, StagesHaveTheLayersBetweenThem) {
+  const ModelConfig config = PresetConfig("v2-lite").value();
+  const Result<LayoutPlan> one = Plan(config, {}), two = Plan(config, {.pipeline = 2});
+  ASSERT_TRUE(one.ok() && two.ok());
+  ASSERT_EQ(two->ranks.size(), 2u);
+  size_t weights = 0;
+  int64_t layers = 0;
+  for (const RankPlan& rank : two->ranks) {
+    weights += Item(rank, "weights");
+    layers += rank.memory.needs.page_bytes;
+    EXPECT_EQ(rank.replicated_bytes, 0u);
+    EXPECT_LT(Item(rank, "weights"), Item(one->ranks[0], "weights") * 55 / 100);
+  }
+  EXPECT_EQ(weights, Item(one->ranks[0], "weights"));
+  EXPECT_EQ(layers, one->ranks[0].memory.needs.page_bytes);
+  EXPECT_GT(two->group_cache_tokens(), 2 * one->group_cache_tokens());
+}
+
 // Groups have caches of their own, and ranks of a group the same latents.
 TEST(LayoutPlan, TokensOfTheCacheAreThoseOfTheFullestRank) {
   const ModelConfig config = PresetConfig("v3").value();
@@ -101,10 +120,10 @@ TEST(LayoutPlan, AllLayouts) {
   };
   using Names = std::vector<std::string>;
   EXPECT_EQ(names(1, true), Names{"one GPU"});
-  EXPECT_EQ(names(4, true), (Names{"tp 4", "tp 4 + ep", "tp 2 x dp 2 + ep", "dp 4 + ep"}));
-  EXPECT_EQ(names(4, false), Names{"tp 4"});
-  EXPECT_EQ(names(6, true),
-            (Names{"tp 6", "tp 6 + ep", "tp 3 x dp 2 + ep", "tp 2 x dp 3 + ep", "dp 6 + ep"}));
+  EXPECT_EQ(names(4, true), (Names{"tp 4", "tp 4 + ep", "tp 2 x dp 2 + ep", "dp 4 + ep",
+                                   "pp 2 x tp 2", "pp 2 x tp 2 + ep", "pp 2 x dp 2 + ep", "pp 4"}));
+  EXPECT_EQ(names(4, false), (Names{"tp 4", "pp 2 x tp 2", "pp 4"}));
+  EXPECT_EQ(names(3, true), (Names{"tp 3", "tp 3 + ep", "dp 3 + ep", "pp 3"}));
 }
 
 }  // namespace

@@ -188,6 +188,11 @@ void AddLayoutFlags(CLI::App& command, PlanOptions& o) {
       ->check(CLI::Range(1, 1024))
       ->excludes(gpus)
       ->group(group);
+  command
+      .add_option("--pipeline-parallel-size,--pp", layout.pipeline, "As `fathom serve` takes it")
+      ->check(CLI::Range(1, 1024))
+      ->excludes(gpus)
+      ->group(group);
   command.add_flag("--enable-expert-parallel", layout.experts, "As `fathom serve` takes it")
       ->excludes(gpus)
       ->group(group);
@@ -239,6 +244,7 @@ void AddPlan(CLI::App& app, int& exit_code) {
   OnRun(*command, exit_code, [command, options, &exit_code]() -> Status {
     options->one_layout = command->count("--tensor-parallel-size") > 0 ||
                           command->count("--data-parallel-size") > 0 ||
+                          command->count("--pipeline-parallel-size") > 0 ||
                           command->count("--enable-expert-parallel") > 0;
     const PlanReport report = TRY(MakeReport(*options));
     options->json ? PrintJson(report) : PrintTable(report);

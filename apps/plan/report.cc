@@ -17,6 +17,7 @@ json::object ToJson(const ParallelLayout& layout) {
   return {{"name", Describe(layout)},
           {"tensor_parallel_size", layout.tensor},
           {"data_parallel_size", layout.data},
+          {"pipeline_parallel_size", layout.pipeline},
           {"enable_expert_parallel", layout.experts}};
 }
 
@@ -165,7 +166,7 @@ void PrintTable(const PlanReport& report) {
   if (!report.layouts.empty()) {
     fmt::print(
         "Predicted times in ms: of a step at context {} by requests in each group, and of a prompt "
-        "alone\n\n{:<20}{:>13}{:>14}",
+        "alone\n\n{:<25}{:>13}{:>14}",
         report.context, "layout", "weights GiB", "cache tokens");
     for (const PlannedDecode& decode : report.layouts.front().decodes) {
       fmt::print("{:>10}", decode.batch);
@@ -177,7 +178,7 @@ void PrintTable(const PlanReport& report) {
   }
   for (const LayoutReport& layout : report.layouts) {
     const LayoutPlan& plan = layout.plan;
-    fmt::print("{:<20}{:>13.2f}{:>14}", Describe(plan.layout),
+    fmt::print("{:<25}{:>13.2f}{:>14}", Describe(plan.layout),
                Gib(static_cast<double>(plan.ranks[0].memory.needs.items[0].bytes.value_or(0))),
                plan.group_cache_tokens() * plan.layout.data);
     for (const PlannedDecode& decode : layout.decodes) {

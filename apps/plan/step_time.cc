@@ -16,25 +16,35 @@ constexpr double kBf16 = 2, kFp32 = 4;
 // What kernels take, by what limits them.
 class StepTimer {
  public:
-  StepTimer(const StepTimeModel& model, const PlannedStep& step)
+  StepTimer(const StepTimeModel& model, const PlannedStep& step, int stage)
       : m_(model),
         c_(model.config),
         gpu_(model.gpu),
         step_(step),
-        shard_{.layout = model.layout},
+        shard_{.layout = model.layout, .stage = stage},
         ranks_(model.layout.tensor),
         heads_(static_cast<double>(shard_.Heads(c_.num_heads).size())),
         tokens_(static_cast<double>(step.rows * step.tokens)),
         linear_(c_.fp8 ? WeightFormat::kFp8.bytes_per_weight() : kBf16) {}
 
   std::vector<StepPart> Run() {
-    for (int layer = 0; layer < c_.num_layers; ++layer) {
+    const Share layers =
+        LayersOf(c_, shard_, [&](const SchemaEntry& entry) { return PublishedBytes(entry, c_); });
+    for (int64_t layer = layers.begin; layer < layers.end; ++layer) {
       Project();
       Attend();
       for (int norm = 0; norm < 2; ++norm) Norm();
-      c_.IsMoeLayer(layer) ? Experts() : DenseMlp();
+      c_.IsMoeLayer(static_cast<int>(layer)) ? Experts() : DenseMlp();
     }
-    Head();
+    if (shard_.last_stage()) {
+      Head();
+    } else {
+      Send("handing on to the next stage", tokens_ * c_.hidden_size * kFp32, 1);
+    }
+    if (m_.layout.pipeline > 1) {
+      Send("drawn tokens to all stages", static_cast<double>(step_.rows) * kFp32,
+           m_.layout.pipeline - 1);
+    }
     std::erase_if(parts_, [](const StepPart& part) { return part.seconds == 0; });
     return std::move(parts_);
   }
@@ -138,12 +148,19 @@ class StepTimer {
     if (ranks_ == 1) return;
     const double bytes = tokens_ * c_.hidden_size * kBf16, peers = ranks_ - 1;
     if (bytes <= static_cast<double>(PeerExchange::kPacketBytes)) {
-      return Exchange("all-reduce", bytes * peers,
-                      gpu_.small_all_reduce_s + bytes * peers * gpu_.small_all_reduce_s_per_byte);
+      return Send("all-reduce", bytes, peers);
     }
     // Parts to their owners, with a barrier between, and sums to all.
     const double moved = 2 * bytes * peers / ranks_;
     Exchange("all-reduce", 2 * moved, 4 * gpu_.barrier_s + 2 * moved / gpu_.peer_bytes_per_s);
+  }
+
+  // What a rank has to each of so many others.
+  void Send(std::string_view name, double bytes, double peers) {
+    const bool small = bytes <= static_cast<double>(PeerExchange::kPacketBytes);
+    Exchange(name, bytes * peers,
+             small ? gpu_.small_all_reduce_s + bytes * peers * gpu_.small_all_reduce_s_per_byte
+                   : 2 * gpu_.barrier_s + bytes * peers / gpu_.peer_bytes_per_s);
   }
 
   void DenseMlp() {
@@ -185,7 +202,7 @@ class StepTimer {
 
   // Tokens go to all peers, and each of their experts' outputs comes back.
   void ExchangePairs(double own) {
-    const double peers = m_.layout.world() - 1, world = m_.layout.world();
+    const double peers = m_.layout.stage_ranks() - 1, world = m_.layout.stage_ranks();
     const double there = own * c_.hidden_size * kBf16 * peers;
     const double back = own * c_.num_experts_per_tok * c_.hidden_size * kBf16 * peers / world;
     const double at_a_time = static_cast<double>(m_.ops.exchange_tokens) / world;
@@ -212,16 +229,55 @@ class StepTimer {
   const ModelConfig& c_;
   const GpuFigures& gpu_;
   const PlannedStep& step_;
-  const Shard shard_;  // of rank 0, of which no other has a larger part
+  const Shard shard_;  // of the stage's first rank, of which no other has a larger part
   const int ranks_;    // of a group
   const double heads_, tokens_, linear_;
   std::vector<StepPart> parts_;
 };
 
+// Of stages that each begin a turn together: the time of all turns. `seconds(stage, turn)`: what
+// the stage does in it; 0 if nothing.
+template <class SecondsOf>
+double SecondsOfTurns(int stages, int64_t turns, const SecondsOf& seconds) {
+  double sum = 0;
+  for (int64_t turn = 0; turn < turns; ++turn) {
+    double longest = 0;
+    for (int stage = 0; stage < stages; ++stage) longest = std::max(longest, seconds(stage, turn));
+    sum += longest;
+  }
+  return sum;
+}
+
 }  // namespace
 
 std::vector<StepPart> PartsOfStep(const StepTimeModel& model, const PlannedStep& step) {
-  return StepTimer(model, step).Run();
+  const int stages = model.layout.pipeline;
+  if (stages == 1) return StepTimer(model, step, 0).Run();
+  const int64_t steps = std::min<int64_t>(stages, step.rows);  // at the same time
+  PlannedStep share = step;
+  share.rows = (step.rows + steps - 1) / steps;
+  std::vector<StepPart> parts;
+  std::vector<double> of_stage;
+  for (int stage = 0; stage < stages; ++stage) {
+    const std::vector<StepPart> here = StepTimer(model, share, stage).Run();
+    of_stage.push_back(Seconds(here));
+    for (const StepPart& part : here) {
+      const auto same = std::ranges::find(parts, part.name, &StepPart::name);
+      StepPart& sum = same != parts.end() ? *same : parts.emplace_back(StepPart{.name = part.name});
+      sum.bytes += part.bytes;
+      sum.operations += part.operations;
+      sum.peer_bytes += part.peer_bytes;
+      sum.seconds += part.seconds;
+    }
+  }
+  // Step i begins in turn i, and each stage has it a turn later than the one before.
+  const double round = SecondsOfTurns(stages, stages, [&](int stage, int64_t turn) {
+    const int64_t of_step = (turn - stage + stages) % stages;
+    return of_step < steps ? of_stage[static_cast<size_t>(stage)] : 0;
+  });
+  const double waits = round - Seconds(parts);
+  if (waits > 0) parts.push_back({.name = "waiting for other stages", .seconds = waits});
+  return parts;
 }
 
 double Seconds(const std::vector<StepPart>& parts) {
@@ -231,14 +287,16 @@ double Seconds(const std::vector<StepPart>& parts) {
 }
 
 double PrefillSeconds(const StepTimeModel& model, int64_t prompt, int64_t chunk) {
-  double seconds = 0;
-  for (int64_t begin = 0; begin < prompt; begin += chunk) {
-    const int64_t tokens = std::min(chunk, prompt - begin);
-    seconds += Seconds(PartsOfStep(model, {.tokens = tokens,
-                                           .context = static_cast<double>(begin),
-                                           .absorbed = tokens <= AbsorbedLimit(model.config)}));
-  }
-  return seconds;
+  const int stages = model.layout.pipeline;
+  const int64_t chunks = (prompt + chunk - 1) / chunk;
+  return SecondsOfTurns(stages, chunks + stages - 1, [&](int stage, int64_t turn) {
+    const int64_t begin = (turn - stage) * chunk, tokens = std::min(chunk, prompt - begin);
+    if (begin < 0 || tokens <= 0) return 0.0;
+    const PlannedStep step = {.tokens = tokens,
+                              .context = static_cast<double>(begin),
+                              .absorbed = tokens <= AbsorbedLimit(model.config)};
+    return Seconds(StepTimer(model, step, stage).Run());
+  });
 }
 
 }  // namespace fathom

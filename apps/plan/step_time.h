@@ -15,7 +15,7 @@
 namespace fathom {
 
 struct PlannedStep {
-  int64_t rows = 1;    // of each group that has any
+  int64_t rows = 1;    // of each group that has any; pipeline stages have them between their steps
   int64_t tokens = 1;  // of each row
   double context = 0;  // positions before them
   bool absorbed = true;
@@ -41,11 +41,13 @@ struct StepTimeModel {
   ParallelLayout layout;
 };
 
-// In the order in which a layer has them; MTP layers are no part of a step.
+// Until each row has its next token, in the order in which a layer has them; MTP layers are no part
+// of a step. Of several pipeline stages that is a step on each of them, with the time in which it
+// waits for those that take longer.
 std::vector<StepPart> PartsOfStep(const StepTimeModel& model, const PlannedStep& step);
 double Seconds(const std::vector<StepPart>& parts);
 
-// Of one prompt, alone, in chunks of so many tokens.
+// Of one prompt, alone, in chunks of so many tokens, which stages work on at the same time.
 double PrefillSeconds(const StepTimeModel& model, int64_t prompt, int64_t chunk);
 
 }  // namespace fathom

@@ -119,6 +119,28 @@ TEST_F(StepTimeTest, PromptsAreReadInChunks) {
   EXPECT_GT(Seconds(PartsOfStep(model, second)), Seconds(PartsOfStep(model, first)));
 }
 
+// One row goes through the stages alone: the same work as on one device, and what it is handed on
+// by. Of two rows each stage has one at a time, and each waits for the slower stage.
+TEST_F(StepTimeTest, StagesWorkAtTheSameTime) {
+  const std::vector<StepPart> one = Parts({}, {}), alone = Parts({.pipeline = 2}, {});
+  const char* kHandedOn = "handing on to the next stage";
+  EXPECT_DOUBLE_EQ(Of(alone, kHandedOn).peer_bytes, 7168 * 4.0);
+  const double handed =
+      Of(alone, kHandedOn).seconds + Of(alone, "drawn tokens to all stages").seconds;
+  EXPECT_NEAR(Seconds(alone), Seconds(one) + handed, 1e-9);
+  const std::vector<StepPart> two = Parts({.pipeline = 2}, {.rows = 2});
+  const double waits = Of(two, "waiting for other stages").seconds;
+  EXPECT_GT(waits, 0);
+  EXPECT_NEAR(Seconds(two), Seconds(alone) + waits, 1e-9);
+  EXPECT_LT(Seconds(two), 1.2 * Seconds(alone)) << "stages have equal bytes";
+  // Two chunks of a prompt take three turns, of which only the middle one has both stages at work.
+  const StepTimeModel both = {config_, ops_, kv_, gpu_, {.pipeline = 2}};
+  const StepTimeModel whole = {config_, ops_, kv_, gpu_, {}};
+  const double share = PrefillSeconds(both, 8192, 4096) / PrefillSeconds(whole, 8192, 4096);
+  EXPECT_GT(share, 0.7);
+  EXPECT_LT(share, 0.85);
+}
+
 TEST(GpuFigures, StoredOnesAreWholeAndOthersAreRefused) {
   const Result<GpuFigures> h200 = GpuType("h200");
   ASSERT_TRUE(h200.ok()) << h200.status().message();

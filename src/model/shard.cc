@@ -172,7 +172,7 @@ int64_t CachedLayers(const ModelConfig& config, const Shard& shard, const Stored
 }
 
 bool IsReplicated(const SchemaEntry& entry, const ParallelLayout& layout) {
-  if (layout.world() == 1) return false;
+  if (layout.stage_ranks() == 1) return false;
   if (layout.expert_parallel() && IsOfExperts(entry.name)) return entry.expert < 0;
   return layout.tensor == 1 || entry.rule->axis == ShardAxis::kNone;
 }

@@ -55,7 +55,7 @@ using StoredBytes = std::function<uint64_t(const SchemaEntry&)>;
 size_t PartBytes(const ModelConfig& config, const Ops& ops, const Shard& shard,
                  const StoredBytes& stored);
 
-// Whether all ranks have all of a tensor.
+// Whether all ranks of a stage have all of a tensor.
 bool IsReplicated(const SchemaEntry& entry, const ParallelLayout& layout);
 
 // The layers of the rank's stage, MTP layers aside: such that the stage with most bytes of weights,

@@ -24,12 +24,18 @@ def refused(*arguments):
     return done.stderr.splitlines()[0].removeprefix("fathom plan: ")
 
 
+OF_EIGHT = {"tp 8", "tp 8 + ep", "tp 4 x dp 2 + ep", "tp 2 x dp 4 + ep", "dp 8 + ep",
+            "pp 2 x tp 4", "pp 2 x tp 4 + ep", "pp 2 x tp 2 x dp 2 + ep", "pp 2 x dp 4 + ep",
+            "pp 4 x tp 2", "pp 4 x tp 2 + ep", "pp 4 x dp 2 + ep", "pp 8"}
+
+
 @pytest.mark.parametrize(
     "preset, gpus, layouts",
     [
         ("v2-lite", 1, {"one GPU"}),
-        ("v2", 8, {"tp 8", "tp 8 + ep", "tp 4 x dp 2 + ep", "tp 2 x dp 4 + ep", "dp 8 + ep"}),
-        ("v3", 8, {"tp 8", "tp 8 + ep", "tp 4 x dp 2 + ep", "tp 2 x dp 4 + ep", "dp 8 + ep"}),
+        ("v2-lite", 2, {"tp 2", "tp 2 + ep", "dp 2 + ep", "pp 2"}),
+        ("v2", 8, OF_EIGHT),
+        ("v3", 8, OF_EIGHT),
     ],
 )
 def test_a_preset(preset, gpus, layouts):
@@ -38,12 +44,13 @@ def test_a_preset(preset, gpus, layouts):
     assert set(found["best_for_latency"]) == set(found["best_for_throughput"]) == layouts
     for layout in found["layouts"]:
         groups = layout["data_parallel_size"]
-        assert len(layout["ranks"]) == layout["tensor_parallel_size"] * groups == gpus
+        stages = layout["pipeline_parallel_size"]
+        assert len(layout["ranks"]) == layout["tensor_parallel_size"] * groups * stages == gpus
         for rank in layout["ranks"]:
             items = rank["items"]
             assert {"weights", "activations", "work space", "request state", "logits", "kernels and recorded steps"} <= set(items)
             assert rank["total"] == sum(items.values()) + rank["kv_cache"] <= 0.9 * found["memory_bytes"]
-            assert (rank["replicated_weights"] > 0) == (gpus > 1)
+            assert (rank["replicated_weights"] > 0) == (gpus > stages)
         assert layout["group_kv_cache_tokens"] == min(rank["kv_cache_tokens"] for rank in layout["ranks"])
         assert layout["kv_cache_tokens"] == groups * layout["group_kv_cache_tokens"]
         for decode in layout["decode"]:
@@ -95,7 +102,7 @@ def test_what_does_not_fit_is_said():
     found = run("--config-preset", "v3", "--gpus", 4, "--json")
     assert found.returncode == 1
     assert {entry["name"] for entry in json.loads(found.stdout)["refused"]} == {
-        "tp 4", "tp 4 + ep", "tp 2 x dp 2 + ep", "dp 4 + ep"}
+        "tp 4", "tp 4 + ep", "tp 2 x dp 2 + ep", "dp 4 + ep", "pp 2 x tp 2", "pp 2 x tp 2 + ep", "pp 2 x dp 2 + ep", "pp 4"}
 
 
 @pytest.mark.parametrize(
