@@ -107,14 +107,9 @@ CLI::Validator Between(double low, double high) {
       "");
 }
 
-void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* group) {
-  BackendSettings& s = *settings;
-  command.add_option("--device", s.device, kDeviceHelp)
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str()
-      ->group(group);
+void AddLayoutFlags(CLI::App& command, ParallelLayout* layout, const char* group) {
   command
-      .add_option("--tensor-parallel-size,--tp", s.layout.tensor,
+      .add_option("--tensor-parallel-size,--tp", layout->tensor,
                   "Cut heads, MLPs and vocabulary over so many ranks: GPUs from --gpu on, or parts "
                   "of a CPU")
       ->check(CLI::Range(1, 1024))
@@ -122,7 +117,7 @@ void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* g
       ->group(group);
   command
       .add_option(
-          "--pipeline-parallel-size,--pp", s.layout.pipeline,
+          "--pipeline-parallel-size,--pp", layout->pipeline,
           "Stages with some of the layers each, at work on other steps, each of as many ranks as "
           "--tensor-parallel-size and --data-parallel-size make")
       ->check(CLI::Range(1, 1024))
@@ -130,16 +125,25 @@ void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* g
       ->group(group);
   command
       .add_option(
-          "--data-parallel-size,--dp", s.layout.data,
+          "--data-parallel-size,--dp", layout->data,
           "Groups of ranks that serve requests of their own, each with --max-num-seqs and a "
           "KV cache; with --enable-expert-parallel")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str()
       ->group(group);
   command
-      .add_flag("--enable-expert-parallel", s.layout.experts,
+      .add_flag("--enable-expert-parallel", layout->experts,
                 "Each routed expert is on one rank of all groups, instead of being cut over ranks")
       ->group(group);
+}
+
+void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* group) {
+  BackendSettings& s = *settings;
+  command.add_option("--device", s.device, kDeviceHelp)
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str()
+      ->group(group);
+  AddLayoutFlags(command, &s.layout, group);
   command.add_option("--ops", s.ops, kBackendHelp)
       ->check(CLI::IsMember({"cpu", "cpu-bf16", "cpu-fp8", "cuda", "cuda-fp8", "cuda-portable",
                              "cuda-portable-fp8", "reference", "reference-fp8"}))

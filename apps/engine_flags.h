@@ -10,6 +10,9 @@ class Validator;
 
 namespace fathom {
 
+// How a model is cut over ranks: the sizes of `*layout`.
+void AddLayoutFlags(CLI::App& command, ParallelLayout* layout, const char* group);
+
 // Those of a backend, which `fathom verify` has too; their defaults are what `*settings` has.
 void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* group);
 

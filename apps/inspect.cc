@@ -13,6 +13,8 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/schema.h"
 #include "commands.h"
+#include "engine_flags.h"
+#include "inspect_ranks.h"
 #include "tokenizer/tokenizer.h"
 
 namespace fathom {
@@ -22,6 +24,7 @@ struct InspectOptions {
   std::string model;
   bool json = false;
   bool tensors = false;
+  ParallelLayout layout;
 };
 
 struct FileSummary {
@@ -216,6 +219,41 @@ void PrintTensors(const Checkpoint& checkpoint) {
   }
 }
 
+void PrintRanks(const ModelConfig& config, const std::vector<PartOfRank>& ranks) {
+  if (ranks.size() < 2) return;
+  fmt::print("\n{:<6}{:<7}{:<7}{:<12}{:<12}{:<12}{:<16}{}\n", "rank", "stage", "group", "layers",
+             "heads", "experts", "vocabulary", "weights");
+  const auto span = [](const Share& share) {
+    return share.size() == 0 ? "none" : fmt::format("{}-{}", share.begin, share.end - 1);
+  };
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const PartOfRank& part = ranks[rank];
+    const bool has_vocabulary = part.has_embedding || part.has_head;
+    fmt::print("{:<6}{:<7}{:<7}{:<12}{:<12}{:<12}{:<16}{}\n", rank, part.stage, part.group,
+               span(part.layers), span(part.heads),
+               config.n_routed_experts > 0 ? span(part.experts) : "none",
+               has_vocabulary ? span(part.vocabulary) : "none",
+               Scaled(static_cast<uint64_t>(part.weight_bytes), "B"));
+  }
+}
+
+boost::json::array ToJson(const std::vector<PartOfRank>& ranks) {
+  boost::json::array json;
+  const auto span = [](const Share& share) { return boost::json::array{share.begin, share.end}; };
+  for (const PartOfRank& part : ranks) {
+    json.push_back({{"stage", part.stage},
+                    {"group", part.group},
+                    {"layers", span(part.layers)},
+                    {"heads", span(part.heads)},
+                    {"experts", span(part.experts)},
+                    {"vocabulary", span(part.vocabulary)},
+                    {"embedding", part.has_embedding},
+                    {"head", part.has_head},
+                    {"weight_bytes", part.weight_bytes}});
+  }
+  return json;
+}
+
 boost::json::object ConfigJson(const ModelConfig& c) {
   boost::json::object json = {
       {"model_type", c.model_type},
@@ -244,7 +282,7 @@ boost::json::object ConfigJson(const ModelConfig& c) {
 }
 
 void PrintJson(const Checkpoint& checkpoint, const Summary& s, const Result<TextSide>& text,
-               bool with_tensors) {
+               const std::vector<PartOfRank>& ranks, bool with_tensors) {
   boost::json::object by_dtype;
   for (const auto& [dtype, bytes] : s.bytes_by_dtype) by_dtype[dtype] = bytes;
   boost::json::array files, tensors, warnings;
@@ -265,6 +303,7 @@ void PrintJson(const Checkpoint& checkpoint, const Summary& s, const Result<Text
                               {"ignored_tensors", s.ignored_tensors},
                               {"files", files},
                               {"tokenizer", ToJson(text)},
+                              {"ranks", ToJson(ranks)},
                               {"warnings", warnings}};
   if (with_tensors) {
     for (const StoredTensor& tensor : checkpoint.tensors()) {
@@ -280,23 +319,27 @@ void PrintJson(const Checkpoint& checkpoint, const Summary& s, const Result<Text
   fmt::print("{}\n", boost::json::serialize(json));
 }
 
+int Refuse(const InspectOptions& options, const Status& why) {
+  if (options.json) {
+    fmt::print("{}\n", boost::json::serialize(boost::json::object{{"error", why.message()}}));
+  } else {
+    fmt::print(stderr, "fathom inspect: {}\n", why.message());
+  }
+  return 1;
+}
+
 int Inspect(const InspectOptions& options) {
   const Result<Checkpoint> checkpoint = Checkpoint::Open(options.model);
-  if (!checkpoint.ok()) {
-    if (options.json) {
-      fmt::print("{}\n", boost::json::serialize(
-                             boost::json::object{{"error", checkpoint.status().message()}}));
-    } else {
-      fmt::print(stderr, "fathom inspect: {}\n", checkpoint.status().message());
-    }
-    return 1;
-  }
+  if (!checkpoint.ok()) return Refuse(options, checkpoint.status());
+  const Result<std::vector<PartOfRank>> ranks = PartsOfRanks(*checkpoint, options.layout);
+  if (!ranks.ok()) return Refuse(options, ranks.status());
   const Summary summary = Summarise(*checkpoint);
   const Result<TextSide> text = InspectText(*checkpoint);
   if (options.json) {
-    PrintJson(*checkpoint, summary, text, options.tensors);
+    PrintJson(*checkpoint, summary, text, *ranks, options.tensors);
   } else {
     PrintText(*checkpoint, summary, text);
+    PrintRanks(checkpoint->config(), *ranks);
     if (options.tensors) PrintTensors(*checkpoint);
     if (!text.ok()) {
       std::fflush(stdout);
@@ -316,6 +359,7 @@ void AddInspect(CLI::App& app, int& exit_code) {
   command->add_option("model", options->model, "A Hugging Face folder")->required();
   command->add_flag("--json", options->json, "Print one JSON object");
   command->add_flag("--tensors", options->tensors, "List every tensor");
+  AddLayoutFlags(*command, &options->layout, "Say what each rank gets");
   command->callback([options, &exit_code] { exit_code = Inspect(*options); });
 }
 

@@ -171,7 +171,10 @@ void AddGpuFlags(CLI::App& command, PlanOptions& o) {
       ->group(group);
 }
 
-void AddLayoutFlags(CLI::App& command, PlanOptions& o) {
+constexpr const char* kLayoutFlags[] = {"--tensor-parallel-size", "--data-parallel-size",
+                                        "--pipeline-parallel-size", "--enable-expert-parallel"};
+
+void AddWhichLayouts(CLI::App& command, PlanOptions& o) {
   const char* group = "Layout";
   auto* gpus = command
                    .add_option("--gpus", o.gpus,
@@ -179,23 +182,8 @@ void AddLayoutFlags(CLI::App& command, PlanOptions& o) {
                    ->check(CLI::Range(1, 8))
                    ->capture_default_str()
                    ->group(group);
-  ParallelLayout& layout = o.engine.layout;
-  command.add_option("--tensor-parallel-size,--tp", layout.tensor, "As `fathom serve` takes it")
-      ->check(CLI::Range(1, 1024))
-      ->excludes(gpus)
-      ->group(group);
-  command.add_option("--data-parallel-size,--dp", layout.data, "As `fathom serve` takes it")
-      ->check(CLI::Range(1, 1024))
-      ->excludes(gpus)
-      ->group(group);
-  command
-      .add_option("--pipeline-parallel-size,--pp", layout.pipeline, "As `fathom serve` takes it")
-      ->check(CLI::Range(1, 1024))
-      ->excludes(gpus)
-      ->group(group);
-  command.add_flag("--enable-expert-parallel", layout.experts, "As `fathom serve` takes it")
-      ->excludes(gpus)
-      ->group(group);
+  AddLayoutFlags(command, &o.engine.layout, group);
+  for (const char* flag : kLayoutFlags) gpus->excludes(command.get_option(flag));
 }
 
 void AddShapeFlags(CLI::App& command, PlanOptions& o) {
@@ -232,7 +220,7 @@ void AddPlan(CLI::App& app, int& exit_code) {
   command->add_flag("--json", options->json, "Print one JSON object");
   AddConfigFlags(*command, &options->engine, "Model");
   AddGpuFlags(*command, *options);
-  AddLayoutFlags(*command, *options);
+  AddWhichLayouts(*command, *options);
   AddShapeFlags(*command, *options);
   AddLimitFlags(*command, &options->engine, "Engine");
   command
@@ -242,10 +230,8 @@ void AddPlan(CLI::App& app, int& exit_code) {
       ->capture_default_str()
       ->group("Engine");
   OnRun(*command, exit_code, [command, options, &exit_code]() -> Status {
-    options->one_layout = command->count("--tensor-parallel-size") > 0 ||
-                          command->count("--data-parallel-size") > 0 ||
-                          command->count("--pipeline-parallel-size") > 0 ||
-                          command->count("--enable-expert-parallel") > 0;
+    options->one_layout = std::ranges::any_of(
+        kLayoutFlags, [&](const char* flag) { return command->count(flag) > 0; });
     const PlanReport report = TRY(MakeReport(*options));
     options->json ? PrintJson(report) : PrintTable(report);
     if (report.layouts.empty()) exit_code = 1;

@@ -208,6 +208,18 @@ def test_a_hub_id_in_the_local_cache_is_enough(tmp_path):
     assert absent.returncode == 1 and "hf download someone/other" in absent.stderr
 
 
+def test_inspect_says_what_each_rank_gets():
+    alone = json.loads(run("inspect", MODEL, "--json").stdout)
+    assert [rank["layers"] for rank in alone["ranks"]] == [[0, 6]]
+    ranks = json.loads(run("inspect", MODEL, "-pp", "2", "-dp", "2", "-ep", "--json").stdout)["ranks"]
+    assert [(rank["stage"], rank["group"], rank["layers"], rank["experts"]) for rank in ranks] == [
+        (0, 0, [0, 4], [0, 8]), (0, 1, [0, 4], [8, 16]), (1, 0, [4, 6], [0, 8]), (1, 1, [4, 6], [8, 16])]
+    assert [rank["head"] for rank in ranks] == [False, False, True, True]
+    assert all(0 < rank["weight_bytes"] < alone["ranks"][0]["weight_bytes"] for rank in ranks)
+    refused = run("inspect", MODEL, "-tp", "3")
+    assert refused.returncode == 1 and "4 heads cannot be shared out evenly; 1, 2, 4 would do" in refused.stderr
+
+
 def test_inspect_reports_the_tokenizer(tmp_path):
     whole = json.loads(run("inspect", MODEL, "--json").stdout)
     assert whole["tokenizer"] == {"vocab_size": 4096, "chat_template": True}
