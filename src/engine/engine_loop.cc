@@ -342,12 +342,22 @@ void EngineLoop::HandOut() {
   for (const RequestOutput& output : outputs_) {
     if (output.finish) ended.push_back(output.id);
   }
+  std::vector<GroupStats> groups;
+  const auto usage = [](int32_t free, int32_t pages) {
+    return 1.0 - static_cast<double>(free) / pages;
+  };
+  for (int32_t group = 0; group < options_.scheduler.groups; ++group) {
+    groups.push_back(
+        {.running = scheduler_.running(group),
+         .kv_usage = usage(scheduler_.free_pages(group), options_.scheduler.num_pages)});
+  }
   {
     const int32_t pages = scheduler_.num_pages();
     std::lock_guard lock(stats_mutex_);
-    stats_ = {.running = scheduler_.running(),
+    stats_ = {.groups = std::move(groups),
+              .running = scheduler_.running(),
               .waiting = scheduler_.waiting(),
-              .kv_usage = 1.0 - static_cast<double>(scheduler_.free_pages()) / pages,
+              .kv_usage = usage(scheduler_.free_pages(), pages),
               .total_pages = pages,
               .free_pages = scheduler_.free_pages(),
               .steps = steps_,

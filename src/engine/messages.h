@@ -74,8 +74,15 @@ struct DraftStats {
   void Add(int64_t drafts, int64_t stood);
 };
 
+// Of a data-parallel group.
+struct GroupStats {
+  int64_t running = 0;
+  double kv_usage = 0;  // share of its pages in use, 0..1
+};
+
 // A snapshot for metrics.
 struct EngineStats {
+  std::vector<GroupStats> groups;
   int64_t running = 0;
   int64_t waiting = 0;
   double kv_usage = 0;  // share of the pages in use, 0..1

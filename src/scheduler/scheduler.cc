@@ -119,15 +119,23 @@ const Sequence& Scheduler::sequence(RequestId id) const {
   return *found->second;
 }
 
+int32_t Scheduler::running(int32_t group) const {
+  return static_cast<int32_t>(groups_[static_cast<size_t>(group)].running.size());
+}
+
 int32_t Scheduler::running() const {
-  size_t running = 0;
-  for (const Group& group : groups_) running += group.running.size();
-  return static_cast<int32_t>(running);
+  int32_t running = 0;
+  for (const Group& group : groups_) running += this->running(group.number);
+  return running;
+}
+
+int32_t Scheduler::free_pages(int32_t group) const {
+  return groups_[static_cast<size_t>(group)].pool.free_pages();
 }
 
 int32_t Scheduler::free_pages() const {
   int32_t pages = 0;
-  for (const Group& group : groups_) pages += group.pool.free_pages();
+  for (const Group& group : groups_) pages += free_pages(group.number);
   return pages;
 }
 

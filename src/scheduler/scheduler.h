@@ -115,10 +115,12 @@ class Scheduler {
 
   const SchedulerOptions& options() const { return options_; }
   int32_t running() const;
+  int32_t running(int32_t group) const;
   int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
   // No request, and nothing of an ended one in flight.
   bool empty() const { return sequences_.empty(); }
   int32_t free_pages() const;
+  int32_t free_pages(int32_t group) const;
   int32_t num_pages() const { return options_.groups * options_.num_pages; }
   int64_t preemptions() const { return preemptions_; }
   int64_t prompt_tokens() const { return prompt_tokens_; }        // planned, each once

@@ -55,7 +55,11 @@ class FakeEngine final : public EngineClient {
   }
   EngineStats Stats() const override {
     std::lock_guard lock(mutex_);
-    return {.running = static_cast<int64_t>(live_.size()), .kv_usage = 0.25, .preemptions = 3};
+    const auto running = static_cast<int64_t>(live_.size());
+    return {.groups = {{.running = running, .kv_usage = 0.25}},
+            .running = running,
+            .kv_usage = 0.25,
+            .preemptions = 3};
   }
   int32_t max_model_len() const override { return 4096; }
 

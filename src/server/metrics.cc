@@ -59,8 +59,11 @@ struct Metrics::Families {
   const prometheus::Labels labels;
   prometheus::Registry registry;
 
-  prometheus::Gauge& running =
-      Gauge("vllm:num_requests_running", "Requests in the engine's running batch.");
+  // Of each data-parallel group, which are vLLM's engines.
+  prometheus::Family<prometheus::Gauge>& running = prometheus::BuildGauge()
+                                                       .Name("vllm:num_requests_running")
+                                                       .Help("Requests in a group's running batch.")
+                                                       .Register(registry);
   prometheus::Gauge& waiting =
       Gauge("vllm:num_requests_waiting", "Requests waiting for a place in the batch.");
   prometheus::Gauge& waiting_for_room =
@@ -77,8 +80,11 @@ struct Metrics::Families {
                                                             .Name("vllm:cache_config_info")
                                                             .Help("How the KV cache is laid out.")
                                                             .Register(registry);
-  prometheus::Gauge& kv_usage =
-      Gauge("vllm:kv_cache_usage_perc", "Share of the KV cache's pages in use; 1 is all.");
+  prometheus::Family<prometheus::Gauge>& kv_usage =
+      prometheus::BuildGauge()
+          .Name("vllm:kv_cache_usage_perc")
+          .Help("Share of a group's KV cache in use; 1 is all.")
+          .Register(registry);
   prometheus::Counter& preemptions =
       Counter("vllm:num_preemptions_total", "Requests put back to waiting for lack of pages.");
   prometheus::Counter& prefix_queries =
@@ -238,10 +244,14 @@ void Metrics::OnKey(const std::string& name, int status, const Usage& usage) {
 
 std::string Metrics::Render(const EngineStats& stats) {
   std::lock_guard lock(families_->render_mutex);
-  families_->running.Set(static_cast<double>(stats.running));
+  for (size_t group = 0; group < stats.groups.size(); ++group) {
+    prometheus::Labels labels = families_->labels;
+    labels["engine"] = std::to_string(group);
+    families_->running.Add(labels).Set(static_cast<double>(stats.groups[group].running));
+    families_->kv_usage.Add(labels).Set(stats.groups[group].kv_usage);
+  }
   families_->waiting.Set(static_cast<double>(stats.waiting));
   families_->waiting_for_room.Set(static_cast<double>(stats.waiting));
-  families_->kv_usage.Set(stats.kv_usage);
   families_->pages.Set(static_cast<double>(stats.total_pages));
   RaiseTo(families_->steps, static_cast<double>(stats.steps));
   RaiseTo(families_->dropped_log_lines, static_cast<double>(DroppedLogLines()));

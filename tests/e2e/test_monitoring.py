@@ -44,3 +44,16 @@ def test_every_metric_that_is_asked_for_is_there(tmp_path):
     assert 'vllm:num_requests_running{engine="0",model_name="tiny-r1"}' in text
     for label in ('finished_reason="error"', 'status="200"', 'handler="/v1/completions"', 'kind="prompt"'):
         assert label in text
+
+
+def test_each_group_has_its_series():
+    """As vLLM's engines have; what runs in all is their sum."""
+    with serving("-dp", "2", "-ep", "--no-speculation") as server:
+        stream = {"model": "tiny-r1", "prompt": "What is", "max_tokens": 1500, "stream": True, "extra_body": {"ignore_eos": True}}
+        streams = [server.client().completions.create(**stream) for _ in range(2)]
+        for one in streams:
+            next(iter(one))
+        assert [server.metric("vllm:num_requests_running", engine=group) for group in ("0", "1")] == [1, 1]
+        assert all(0 < server.metric("vllm:kv_cache_usage_perc", engine=group) < 1 for group in ("0", "1"))
+        for one in streams:
+            one.close()
