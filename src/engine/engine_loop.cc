@@ -249,7 +249,7 @@ void EngineLoop::SendMasks() {
     for (const RequestId request : requests) {
       const auto live = live_.find(request);
       part.masks.push_back(live == live_.end() ? std::vector<uint32_t>()
-                                               : live->second.guide->mask());
+                                               : live->second.guide->masks());
       any = true;
     }
   }

@@ -16,6 +16,7 @@ struct RowResult {
   Status status;
   std::vector<GeneratedToken> tokens;          // as RowOutcome::tokens
   int32_t drafts = 0;                          // that a decode verified; one less of `tokens` stood
+  std::vector<TokenId> proposed;               // of a masked row: what its next one verifies first
   std::vector<TokenLogprobs> prompt_logprobs;  // if asked for: of the successors of its tokens, as
                                                // far as they lie within the prompt
 };

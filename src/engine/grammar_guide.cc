@@ -26,6 +26,10 @@ void FollowRow(const GuidedRow& row) {
     if (status.ok()) continue;
     tokens.resize(i);
     row.result->status = std::move(status);
+    return;
+  }
+  if (Status status = row.guide->Foresee(row.result->proposed); !status.ok()) {
+    row.result->status = std::move(status);
   }
 }
 
@@ -36,44 +40,81 @@ int64_t ThreadNs() {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
+Status CheckTime(int64_t begin_ns, int64_t tokens) {
+  if (ThreadNs() - begin_ns <= tokens * kMostMs * 1'000'000) return {};
+  return InvalidArgument("the request's grammar takes more than {} ms for a token: simplify it",
+                         kMostMs);
+}
+
 }  // namespace
 
 GrammarGuide::GrammarGuide(std::unique_ptr<GrammarState> state, const GenerateRequest& request,
                            int32_t vocab_size)
     : state_(std::move(state)),
       begins_after_(request.grammar_after),
-      mask_(static_cast<size_t>(MaskWords(vocab_size)), ~0U) {
+      before_it_begins_(static_cast<size_t>(MaskWords(vocab_size)), ~0U) {
   for (const TokenId stop : request.stop_tokens) {
     const auto id = static_cast<uint32_t>(Raw(stop));
-    mask_[id / 32] &= ~(1U << (id % 32));
+    before_it_begins_[id / 32] &= ~(1U << (id % 32));
   }
 }
 
 Result<GrammarGuide> GrammarGuide::Start(const GenerateRequest& request, int32_t vocab_size) {
   GrammarGuide guide(TRY(request.grammar->Start()), request, vocab_size);
-  if (!guide.begins_after_) TRY(guide.state_->FillMask(guide.mask_));
+  TRY(guide.AppendMask());
   return guide;
+}
+
+Status GrammarGuide::AppendMask() {
+  const size_t end = masks_.size(), words = before_it_begins_.size();
+  masks_.resize(end + words);
+  const auto mask = std::span(masks_).subspan(end);
+  if (!begins_after_) return state_->FillMask(mask);
+  std::copy(before_it_begins_.begin(), before_it_begins_.end(), mask.begin());
+  return {};
 }
 
 Status GrammarGuide::Take(TokenId token) {
   const int64_t begin_ns = ThreadNs();
   TRY(Follow(token));
-  if (ThreadNs() - begin_ns <= kMostMs * 1'000'000) return {};
-  return InvalidArgument("the request's grammar takes more than {} ms for a token: simplify it",
-                         kMostMs);
+  return CheckTime(begin_ns, 1);
 }
 
 Status GrammarGuide::Follow(TokenId token) {
+  masks_.clear();
   if (begins_after_) {
-    if (token != *begins_after_) return {};
-    begins_after_.reset();
-    return state_->FillMask(mask_);
+    if (token == *begins_after_) begins_after_.reset();
+    return AppendMask();
   }
   if (state_->terminated()) return Internal("an answer goes on behind the end of its grammar");
   if (!TRY(state_->Accept(token))) {
     return Internal("token {} was sampled, which the request's grammar forbids", Raw(token));
   }
-  return state_->terminated() ? Status() : state_->FillMask(mask_);
+  return state_->terminated() ? Status() : AppendMask();
+}
+
+Status GrammarGuide::Foresee(std::span<const TokenId> drafts) {
+  if (drafts.empty() || masks_.empty()) return {};
+  const int64_t begin_ns = ThreadNs();
+  TRY(FollowDrafts(drafts));
+  return CheckTime(begin_ns, static_cast<int64_t>(drafts.size()));
+}
+
+Status GrammarGuide::FollowDrafts(std::span<const TokenId> drafts) {
+  const std::optional<TokenId> begins_after = begins_after_;
+  int32_t accepted = 0;
+  for (const TokenId draft : drafts) {
+    if (begins_after_) {
+      if (draft == *begins_after_) begins_after_.reset();
+    } else {
+      if (!TRY(state_->Accept(draft))) break;
+      ++accepted;
+      if (state_->terminated()) break;
+    }
+    TRY(AppendMask());
+  }
+  begins_after_ = begins_after;
+  return accepted == 0 ? Status() : state_->Rollback(accepted);
 }
 
 void GrammarWorkers::Follow(const std::vector<GuidedRow>& rows) {

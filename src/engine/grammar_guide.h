@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/ids.h"
@@ -24,17 +25,26 @@ class GrammarGuide {
   // took too long is an error: no other request may wait for a grammar that is slow on purpose.
   Status Take(TokenId token);
 
-  // What may come next (base/token_mask.h). Before the grammar begins that is all but the end.
-  const std::vector<uint32_t>& mask() const { return mask_; }
+  // Makes the masks of what may follow each of these, which are guesses at the next tokens, up to
+  // the first that is forbidden: nothing that follows that one will stand. Errors as Take().
+  Status Foresee(std::span<const TokenId> drafts);
+
+  // What may come next (base/token_mask.h), and behind each draft that was foreseen. Before the
+  // grammar begins that is all but the end.
+  const std::vector<uint32_t>& masks() const { return masks_; }
 
  private:
   GrammarGuide(std::unique_ptr<GrammarState> state, const GenerateRequest& request,
                int32_t vocab_size);
   Status Follow(TokenId token);
+  Status FollowDrafts(std::span<const TokenId> drafts);
+  // The mask of the state as it is, behind the others.
+  Status AppendMask();
 
   std::unique_ptr<GrammarState> state_;
-  std::optional<TokenId> begins_after_;  // it has not begun
-  std::vector<uint32_t> mask_;
+  std::optional<TokenId> begins_after_;     // it has not begun
+  std::vector<uint32_t> before_it_begins_;  // the mask
+  std::vector<uint32_t> masks_;
 };
 
 // What a request's row brought, to be taken by its guide.

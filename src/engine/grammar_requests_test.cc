@@ -8,8 +8,10 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/token_mask.h"
 #include "checkpoint/checkpoint.h"
 #include "cpu/cpu_device.h"
 #include "engine/engine.h"
@@ -57,6 +59,10 @@ class WordsState final : public GrammarState {
     return {};
   }
   bool terminated() const override { return terminated_; }
+  Status Rollback(int32_t tokens) override {
+    at_ -= tokens - std::exchange(terminated_, false);
+    return {};
+  }
 
  private:
   const Fault fault_;
@@ -242,6 +248,58 @@ TEST_F(GrammarRequests, AFaultEndsItsRequestAlone) {
     EXPECT_LE(outputs[0].tokens.size(), 2u);
     EXPECT_EQ(TokensOf(outputs[1]), TokensOf(Ask({requests[1]})[0]));
     ExpectWords(outputs[2]);
+  }
+}
+
+// Of a guide's masks, which tokens each allows.
+std::vector<std::set<int32_t>> AllowedBy(const GrammarGuide& guide, int32_t vocab) {
+  std::vector<std::set<int32_t>> allowed;
+  const auto words = static_cast<size_t>(MaskWords(vocab));
+  for (size_t i = 0; i < guide.masks().size(); ++i) {
+    if (i % words == 0) allowed.emplace_back();
+    for (uint32_t bit = 0; bit < 32; ++bit) {
+      if ((guide.masks()[i] >> bit & 1) != 0) {
+        allowed.back().insert(static_cast<int32_t>(i % words * 32 + bit));
+      }
+    }
+  }
+  return allowed;
+}
+
+TEST(GrammarGuideTest, ForeseesWhatMayFollowEachDraftUpToTheFirstForbiddenOne) {
+  constexpr int32_t kVocab = 400;
+  const auto words = [](std::initializer_list<int32_t> at) {
+    std::vector<std::set<int32_t>> allowed;
+    for (const int32_t i : at) allowed.push_back({Raw(Word(i, 0)), Raw(Word(i, 1))});
+    return allowed;
+  };
+  GrammarGuide guide = GrammarGuide::Start(Request(1, 4, true), kVocab).value();
+  EXPECT_EQ(AllowedBy(guide, kVocab), words({0}));
+  const std::vector<TokenId> right = {Word(0, 1), Word(1, 0), Word(2, 1)};
+  ASSERT_TRUE(guide.Foresee(right).ok());
+  EXPECT_EQ(AllowedBy(guide, kVocab), words({0, 1, 2, 3}));
+  ASSERT_TRUE(guide.Take(Word(0, 0)).ok()) << "it is where it was";
+  EXPECT_EQ(AllowedBy(guide, kVocab), words({1}));
+  ASSERT_TRUE(guide.Foresee(std::vector<TokenId>{Word(1, 0), Word(1, 0), Word(3, 0)}).ok());
+  EXPECT_EQ(AllowedBy(guide, kVocab), words({1, 2})) << "the second is forbidden";
+  for (int32_t at = 1; at < kWords; ++at) ASSERT_TRUE(guide.Take(Word(at, 1)).ok());
+  ASSERT_TRUE(guide.Foresee(std::vector<TokenId>{kEnd, kEnd}).ok());
+  EXPECT_EQ(AllowedBy(guide, kVocab), std::vector<std::set<int32_t>>{{Raw(kEnd)}});
+  ASSERT_TRUE(guide.Take(kEnd).ok());
+
+  // A draft that begins the grammar.
+  GenerateRequest thinking = Request(1, 4, true);
+  thinking.grammar_after = TokenId{7};
+  GrammarGuide later = GrammarGuide::Start(thinking, kVocab).value();
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(later.Foresee(std::vector<TokenId>{TokenId{9}, TokenId{7}, Word(0, 1)}).ok());
+    const auto allowed = AllowedBy(later, kVocab);
+    ASSERT_EQ(allowed.size(), 4u);
+    EXPECT_EQ(allowed[0], allowed[1]);
+    EXPECT_TRUE(allowed[1].contains(7) && !allowed[1].contains(Raw(kEnd)));
+    EXPECT_EQ(allowed[2], words({0})[0]);
+    EXPECT_EQ(allowed[3], words({1})[0]);
+    ASSERT_TRUE(later.Take(TokenId{9}).ok()) << "it has not begun";
   }
 }
 

@@ -201,7 +201,11 @@ void ModelExecutor::EnqueueForward(Passing& passing) {
   for (const StepRow& row : plan.rows) {
     const int32_t logprobs = ParamsOf(row.slot).sampling.logprobs;
     const bool samples = row.samples && runner_.draws();
-    step.rows.push_back({.samples = samples, .is_decode = row.is_decode(), .logprobs = logprobs});
+    step.rows.push_back({.samples = samples,
+                         .is_decode = row.is_decode(),
+                         .masked = row.masked,
+                         .slot = row.slot,
+                         .logprobs = logprobs});
     if (samples) step.top_logprobs = std::max(step.top_logprobs, logprobs);
   }
   passing.size = RecordedSize(plan.shape);
@@ -236,6 +240,7 @@ void ModelExecutor::EnqueueSampling(Passing& passing) {
     }
     if (plan.num_logit_vectors() > 0 && runner_.draws()) {
       runner_.DownloadDrawn(plan, *passing.staged, step.drawn);
+      if (std::ranges::any_of(plan.rows, &StepRow::masked)) runner_.DownloadDrafts(step.proposed);
     }
   }
   step.mark = device_.Mark();
@@ -266,6 +271,11 @@ StepResult ModelExecutor::Finish(Enqueued& step) {
 // if it had no live token; else one.
 void ModelExecutor::TakeDrawn(const Enqueued& step, size_t row, RowResult& result) const {
   const AwaitedRow& awaited = step.rows[row];
+  if (awaited.masked) {
+    for (const int32_t draft : step.proposed.Of(awaited.slot)) {
+      result.proposed.push_back(TokenId{draft});
+    }
+  }
   const auto first = static_cast<size_t>(step.drawn.logit_begin[row]);
   const auto count = static_cast<size_t>(awaited.is_decode ? step.drawn.count[row] : 1);
   const auto pass_vectors = static_cast<size_t>(runner_.pass_vectors());

@@ -54,7 +54,8 @@ class ModelExecutor final : public Executor {
  private:
   // A row whose results the host awaits.
   struct AwaitedRow {
-    bool samples = false, is_decode = false;
+    bool samples = false, is_decode = false, masked = false;
+    SlotId slot{};
     int32_t logprobs = -1;  // SamplingParams::logprobs
   };
   // Log-probabilities of some of a row's prompt tokens.
@@ -69,6 +70,7 @@ class ModelExecutor final : public Executor {
     std::vector<AwaitedRow> rows;  // of the plan
     int32_t top_logprobs = -1;     // the most that any row that samples wants
     Sampler::Drawn drawn;
+    StepRunner::SlotDrafts proposed;              // if any row is masked: masks follow drafts
     std::vector<Sampler::PassLogprobs> logprobs;  // of each pass, if any row wants them
     std::vector<PromptPass> prompt_passes;
     uint64_t mark = 0;

@@ -99,7 +99,7 @@ void StepRunner::SetMasks(const StepPlan& plan, const StepMasks& masks) {
   for (const StepRow& row : plan.rows) {
     if (!row.masked) continue;
     CHECK(mask != masks.masks.end(), "step {} has fewer masks than masked rows", plan.step);
-    if (!mask->empty()) slots_.SetMask(row.slot, *mask);
+    if (!mask->empty()) slots_.SetMasks(row.slot, *mask);
     ++mask;
   }
   CHECK(mask == masks.masks.end(), "step {} has more masks than masked rows", plan.step);
@@ -154,6 +154,20 @@ void StepRunner::SampleAndCommit(const StagedStep& step, const TensorView& hidde
 void StepRunner::DownloadDrawn(const StepPlan& plan, const StagedStep& step, Sampler::Drawn& to) {
   sampler_.Download(step.inputs.rows(), static_cast<int64_t>(plan.rows.size()),
                     plan.num_logit_vectors(), to);
+}
+
+void StepRunner::DownloadDrafts(SlotDrafts& to) {
+  const auto download = [&](const TensorView& from, std::vector<int32_t>& ints) {
+    ints.resize(static_cast<size_t>(from.elements()));
+    device_.Download(std::as_writable_bytes(std::span(ints)), from);
+  };
+  download(slots_.state().drafts, to.drafts);
+  download(slots_.state().num_drafts, to.counts);
+}
+
+std::span<const int32_t> StepRunner::SlotDrafts::Of(SlotId slot) const {
+  const auto at = static_cast<size_t>(Raw(slot)), most = drafts.size() / counts.size();
+  return std::span(drafts).subspan(at * most, static_cast<size_t>(counts[at]));
 }
 
 // Of the vectors of a pass that the host may have to read: those beyond are padding.

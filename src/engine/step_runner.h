@@ -85,6 +85,12 @@ class StepRunner {
 
   // Of the step that was sampled last; `to` is written once a later mark has been waited for.
   void DownloadDrawn(const StepPlan& plan, const StagedStep& step, Sampler::Drawn& to);
+  // The slots' drafts, after the step that was sampled last; `to` as above.
+  struct SlotDrafts {
+    std::vector<int32_t> drafts, counts;  // [slots, most], [slots]
+    std::span<const int32_t> Of(SlotId slot) const;
+  };
+  void DownloadDrafts(SlotDrafts& to);
   // Log-probabilities of what was drawn in a pass, while its logits are there.
   void LogProbsOfDrawn(const StepPlan& plan, const StagedStep& step, size_t pass, int32_t top,
                        Sampler::PassLogprobs& to);

@@ -24,6 +24,8 @@ class GrammarState {
   // kInternal if nothing may. REQUIRES: MaskWords() of the vocabulary; not terminated().
   virtual Status FillMask(std::span<uint32_t> words) = 0;
   virtual bool terminated() const = 0;  // an end-of-text token was accepted
+  // As if the last so many tokens had not been accepted. REQUIRES: so many were.
+  virtual Status Rollback(int32_t tokens) = 0;
 };
 
 // Immutable. THREAD: any.

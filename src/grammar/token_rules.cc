@@ -35,12 +35,15 @@ class TokenState final : public GrammarState {
 
   Result<bool> Accept(TokenId token) override {
     if (!Holds(mask_, token)) return false;
-    const std::vector<TokenId>& stop = rules_->stop;
-    terminated_ = std::find(stop.begin(), stop.end(), token) != stop.end();
-    latest_.push_back(token);
-    if (latest_.size() > rules_->longest) latest_.erase(latest_.begin());
+    tokens_.push_back(token);
     Mask();
     return true;
+  }
+
+  Status Rollback(int32_t tokens) override {
+    tokens_.resize(tokens_.size() - static_cast<size_t>(tokens));
+    Mask();
+    return {};
   }
 
   Status FillMask(std::span<uint32_t> words) override {
@@ -51,24 +54,26 @@ class TokenState final : public GrammarState {
     return {};
   }
 
-  bool terminated() const override { return terminated_; }
+  bool terminated() const override {
+    const std::vector<TokenId>& stop = rules_->stop;
+    return !tokens_.empty() && std::find(stop.begin(), stop.end(), tokens_.back()) != stop.end();
+  }
 
  private:
   void Mask() {
     mask_ = rules_->mask;
     for (const std::vector<TokenId>& run : rules_->banned) {
       const size_t before = run.size() - 1;
-      if (before > latest_.size()) continue;
-      if (std::equal(run.begin(), run.end() - 1, latest_.end() - static_cast<ptrdiff_t>(before))) {
+      if (before > tokens_.size()) continue;
+      if (std::equal(run.begin(), run.end() - 1, tokens_.end() - static_cast<ptrdiff_t>(before))) {
         Set(mask_, run.back(), false);
       }
     }
   }
 
   std::shared_ptr<const Rules> rules_;
-  std::vector<TokenId> latest_;  // as many as the longest banned run asks for
+  std::vector<TokenId> tokens_;  // of the answer
   std::vector<uint32_t> mask_;
-  bool terminated_ = false;
 };
 
 class TokenGrammar final : public Grammar {

@@ -67,5 +67,18 @@ TEST(TokenRules, NothingLeftIsAnError) {
   EXPECT_EQ(state->FillMask(mask).code(), StatusCode::kInternal);
 }
 
+TEST(TokenRules, GoesBack) {
+  const auto state = Start({.allowed = Tokens({1, 2, Raw(kStop)}), .banned = {Tokens({1, 1, 2})}});
+  for (const int32_t id : {1, 1}) EXPECT_TRUE(state->Accept(TokenId{id}).value());
+  const std::vector<int32_t> before = Next(*state);
+  EXPECT_TRUE(state->Accept(TokenId{1}).value());
+  EXPECT_TRUE(state->Accept(kStop).value());
+  EXPECT_TRUE(state->terminated());
+  EXPECT_TRUE(state->Rollback(2).ok());
+  EXPECT_FALSE(state->terminated());
+  EXPECT_EQ(Next(*state), before);
+  EXPECT_FALSE(state->Accept(TokenId{2}).value());
+}
+
 }  // namespace
 }  // namespace fathom

@@ -98,6 +98,15 @@ class XgrammarState final : public GrammarState {
 
   bool terminated() const override { return matcher_.IsTerminated(); }
 
+  Status Rollback(int32_t tokens) override {
+    try {
+      matcher_.Rollback(tokens);
+      return {};
+    } catch (const std::exception& error) {
+      return Internal("the grammar failed on its way back: {}", error.what());
+    }
+  }
+
  private:
   xgrammar::GrammarMatcher matcher_;
   const int32_t vocab_;

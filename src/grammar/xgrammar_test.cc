@@ -71,6 +71,29 @@ bool Matches(const Grammar& grammar, const std::string& text) {
   return may;
 }
 
+// At each byte of a text: so many tokens on, and back, it is where it was.
+TEST(XgrammarTest, GoesBack) {
+  for (const GrammarSpec& spec :
+       {GrammarSpec{.kind = GrammarKind::kJsonObject},
+        GrammarSpec{.kind = GrammarKind::kRegex, .text = R"(\{"a": (123|[0-9]{2})\})"}}) {
+    const auto grammar = Compile(spec);
+    ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+    const std::string text = R"({"a": 123})";
+    const auto state = *(*grammar)->Start();
+    for (size_t at = 0; at < text.size(); ++at) {
+      const std::set<int32_t> before = Allowed(*state);
+      int32_t on = 0;
+      for (; at + on < text.size(); ++on) ASSERT_TRUE(*state->Accept(ByteToken(text[at + on])));
+      if (*state->Accept(kEos)) ++on;
+      EXPECT_TRUE(state->terminated());
+      ASSERT_TRUE(state->Rollback(on).ok());
+      EXPECT_FALSE(state->terminated());
+      EXPECT_EQ(Allowed(*state), before) << at;
+      ASSERT_TRUE(*state->Accept(ByteToken(text[at])));
+    }
+  }
+}
+
 void ExpectMatches(const GrammarSpec& spec, const std::vector<std::string>& good,
                    const std::vector<std::string>& bad) {
   const auto grammar = Compile(spec);

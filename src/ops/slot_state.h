@@ -30,7 +30,9 @@ struct SlotState {
   TensorView counts;                           // I32 [slots, vocab]: times generated
   TensorView in_prompt;  // U8 [slots, vocab]: 1 where the prompt has the token
   TensorView masked;     // I32 [slots]: 1: nothing is sampled but what `mask` allows
-  TensorView mask;       // I32 [slots, words]: base/token_mask.h
+  // I32 [slots, (1 + drafts) * words]: base/token_mask.h; what may follow the last token, and each
+  // draft
+  TensorView mask;
 };
 
 }  // namespace fathom

@@ -37,7 +37,7 @@ TestSlots::TestSlots(int slots, int vocab, int stops, int biases, int most_draft
       counts(Filled(DType::kI32, slots, vocab, 0)),
       in_prompt(Filled(DType::kU8, slots, vocab, 0)),
       masked(Filled(DType::kI32, slots, 0)),
-      mask(Filled(DType::kI32, slots, static_cast<int>(MaskWords(vocab)), 0)) {}
+      mask(Filled(DType::kI32, slots, (1 + most_drafts) * MaskWords(vocab), 0)) {}
 
 SlotState TestSlots::state() const {
   return {.last_token = last_token,

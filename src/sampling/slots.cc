@@ -28,7 +28,7 @@ size_t Slots::LayOut(const SlotsCapacity& capacity, Arena arena, SlotState& s) {
   s.counts = arena.Allocate(DType::kI32, {slots, vocab});
   s.in_prompt = arena.Allocate(DType::kU8, {slots, vocab});
   s.masked = arena.Allocate(DType::kI32, {slots});
-  s.mask = arena.Allocate(DType::kI32, {slots, MaskWords(vocab)});
+  s.mask = arena.Allocate(DType::kI32, {slots, (1 + capacity.max_drafts) * MaskWords(vocab)});
   return arena.used();
 }
 
@@ -98,9 +98,11 @@ void Slots::Open(const SlotOpening& opening) {
   upload(state_.in_prompt, in_prompt);
 }
 
-void Slots::SetMask(SlotId slot, std::span<const uint32_t> words) {
+void Slots::SetMasks(SlotId slot, std::span<const uint32_t> words) {
+  const auto size = static_cast<int64_t>(words.size());
+  CHECK(size > 0 && size % MaskWords(capacity_.vocab) == 0, "masks of {} words", size);
   Set<int32_t>(state_.masked, slot, 1);
-  device_.Upload(state_.mask.At(Raw(slot)), std::as_bytes(words));
+  device_.Upload(state_.mask.At(Raw(slot)).Slice(0, 0, size), std::as_bytes(words));
 }
 
 void Slots::SetPages(SlotId slot, int32_t first, std::span<const PageId> pages) {

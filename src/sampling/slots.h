@@ -32,8 +32,9 @@ class Slots {
   // REQUIRES: params within the bounds of request/params.h, ids in the vocabulary.
   void Open(const SlotOpening& opening);
 
-  // From now on nothing is sampled but what the mask allows (base/token_mask.h).
-  void SetMask(SlotId slot, std::span<const uint32_t> words);
+  // From now on nothing is sampled but what masks allow (base/token_mask.h): the first one what
+  // follows the last token, the next ones, as far as there are any, what follows each draft.
+  void SetMasks(SlotId slot, std::span<const uint32_t> words);
 
   // Entries [first, first + pages) of the slot's page table.
   void SetPages(SlotId slot, int32_t first, std::span<const PageId> pages);

@@ -127,7 +127,7 @@ TEST_F(SlotsTest, AMaskIsOfItsSlotAndGoesWithItsRequest) {
     slots_.Open({.slot = SlotId{slot}, .params = Request({.prompt = Ids({0})})});
     EXPECT_EQ(One<int32_t>(state_.masked, slot), 0);
   }
-  slots_.SetMask(SlotId{1}, std::vector<uint32_t>{0x81});
+  slots_.SetMasks(SlotId{1}, std::vector<uint32_t>{0x81});
   EXPECT_EQ(One<int32_t>(state_.masked, 0), 0);
   EXPECT_EQ(One<int32_t>(state_.masked, 1), 1);
   EXPECT_EQ(One<int32_t>(state_.masked, 2), 0);

@@ -318,18 +318,19 @@ TEST(SchedulerLockstep, OthersGoOnMeanwhile) {
   harness.RunToTheEnd();
 }
 
-// A mask is for one token: who has one verifies no drafts, whoever else does.
-TEST(SchedulerLockstep, AMaskedRequestHasNoDrafts) {
+// There is a mask for each of them.
+TEST(SchedulerDrafts, AMaskedRequestHasThemToo) {
   SchedulerHarness harness(WithDrafts(3));
   RequestParams params = Params(10, 20);
-  params.lockstep = params.masked = true;
+  params.masked = true;
   harness.Add(1, params);
   harness.Add(2, 10, 20);
   harness.Plan();
   harness.Apply();
   for (const StepRow& row : harness.Plan().rows) {
     EXPECT_TRUE(row.is_decode());
-    EXPECT_EQ(row.drafts, row.request == RequestId{1} ? 0 : 3);
+    EXPECT_EQ(row.masked, row.request == RequestId{1});
+    EXPECT_EQ(row.drafts, 3);
   }
   harness.Apply();
   harness.RunToTheEnd();

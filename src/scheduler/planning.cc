@@ -88,7 +88,6 @@ void Scheduler::PlanDecodes(Group& group, int32_t held_back) {
 // Gives a decode that has its token up to `drafts` drafts too: none of them costs another request
 // its pages.
 void Scheduler::AddDrafts(Group& group, int32_t drafts, Sequence& seq, StepRow& row) const {
-  if (seq.params->masked) return;
   const int32_t last = seq.final_length - 1;  // the token there is sampled, never computed
   for (drafts = std::min(drafts, last - seq.planned_least()); drafts > 0; --drafts) {
     const int32_t needed =

@@ -224,8 +224,8 @@ Status CheckRow(const StepRow& row) {
   if (row.drafts > 0 && !row.is_decode()) {
     return DataLoss("step plan: {} drafts beside {} tokens", row.drafts, row.tokens.size());
   }
-  if (row.masked && (!row.samples || row.drafts > 0)) {
-    return DataLoss("step plan: a mask of a row that samples nothing, or has drafts");
+  if (row.masked && !row.samples) {
+    return DataLoss("step plan: a mask of a row that samples nothing");
   }
   if (row.drafts == kMaxInt32 || row.num_tokens() > kMaxInt32 - std::max(row.begin, 0)) {
     return DataLoss("step plan: a row of too many tokens");

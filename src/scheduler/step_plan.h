@@ -82,9 +82,10 @@ struct StepPlan {
   friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };
 
-// What the masked rows of a step's part may sample, in their order (base/token_mask.h); an empty
-// mask changes nothing: its request has ended. They follow the plan while the forward pass runs, as
-// they need the tokens of the step before; sampling alone waits for them.
+// What the masked rows of a step's part may sample, in their order (base/token_mask.h): behind the
+// row's first token, and behind each draft up to the first that is forbidden, one mask after
+// another. None of a row change nothing: its request has ended. They follow the plan while the
+// forward pass runs, as they need the tokens of the step before; sampling alone waits for them.
 struct StepMasks {
   uint64_t step = 0;
   std::vector<std::vector<uint32_t>> masks;

@@ -151,7 +151,7 @@ TEST(StepPlan, RowsThatContradictThemselvesAreRefused) {
   EXPECT_TRUE(refused(kKnown, [](StepRow& row) { row.tokens.clear(); }));
   EXPECT_TRUE(refused(kKnown, [](StepRow& row) { row.begin = kAtSlot; }));
   EXPECT_TRUE(refused(kKnown, [](StepRow& row) { row.drafts = 1; }));
-  EXPECT_TRUE(refused(kDecode, [](StepRow& row) { row.masked = true; }));  // it has drafts
+  EXPECT_FALSE(refused(kDecode, [](StepRow& row) { row.masked = true; }));
   EXPECT_TRUE(refused(kKnown, [](StepRow& row) { row.samples = false, row.masked = true; }));
   EXPECT_TRUE(refused(kKnown, [](StepRow& row) { row.begin = 2147483645; }));
   EXPECT_TRUE(refused(kDecode, [](StepRow& row) { row.begin = 0; }));

@@ -56,7 +56,7 @@ def copy_tree(tree):
     listed = subprocess.run(["git", "ls-files", *COPIED], cwd=ROOT, capture_output=True, text=True, check=True)
     faulty = {fault[0] for fault in FAULTS}
     for name in listed.stdout.split():
-        if re.search(r"\.(cc|h|inc|in|cmake|txt|cu|cuh|json)$", name) and (ROOT / name).exists():
+        if re.search(r"\.(cc|h|inc|in|cmake|txt|cu|cuh|json|js|css|html)$", name) and (ROOT / name).exists():
             text = (ROOT / name).read_bytes()
             if name in faulty:
                 text = with_faults(name, text.decode()).encode()

@@ -30,7 +30,8 @@ void Check(const AdjustLogitsArgs& a) {
   CheckTensor("adjust_logits: slots.bias_ids", s.bias_ids, DType::kI32, {slots, biases});
   CheckTensor("adjust_logits: slots.bias_values", s.bias_values, DType::kF32, {slots, biases});
   CheckTensor("adjust_logits: slots.masked", s.masked, DType::kI32, {slots});
-  CheckTensor("adjust_logits: slots.mask", s.mask, DType::kI32, {slots, MaskWords(vocab)});
+  CheckTensor("adjust_logits: slots.mask", s.mask, DType::kI32,
+              {slots, (1 + s.drafts.dim(1)) * MaskWords(vocab)});
   CheckLive("adjust_logits: live", a.live);
 }
 

@@ -81,10 +81,12 @@ __device__ inline void BanStopTokens(const Adjustment& a, float* logits, int32_t
 }
 
 // May meet the ban at a token: both write the same.
-__device__ inline void Mask(const Adjustment& a, float* logits, int32_t slot) {
+__device__ inline void Mask(const Adjustment& a, float* logits, int32_t slot,
+                            int32_t drafts_before) {
   if (a.masked[slot] == 0) return;
+  const int32_t* words = a.mask[slot] + drafts_before * ((a.vocab + 31) / 32);
   for (int64_t v = threadIdx.x; v < a.vocab; v += blockDim.x) {
-    const auto word = static_cast<uint32_t>(a.mask[slot][v / 32]);
+    const auto word = static_cast<uint32_t>(words[v / 32]);
     if ((word >> (v % 32) & 1) == 0) logits[v] = -INFINITY;
   }
 }
@@ -105,7 +107,7 @@ __global__ void AdjustLogits(Adjustment a) {
   Penalise(a, logits, slot, ordinal);
   __syncthreads();
   BanStopTokens(a, logits, slot, ordinal);
-  Mask(a, logits, slot);
+  Mask(a, logits, slot, ordinal);
 }
 
 }  // namespace kernels

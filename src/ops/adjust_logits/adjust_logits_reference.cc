@@ -2,6 +2,7 @@
 #include <limits>
 #include <span>
 
+#include "base/token_mask.h"
 #include "ops/adjust_logits/adjust_vector.h"
 #include "ops/reference_ops.h"
 
@@ -65,7 +66,8 @@ void Ban(const AdjustLogitsArgs& a, int64_t vector, const Output& output) {
 
 void Mask(const AdjustLogitsArgs& a, int64_t vector, int32_t slot) {
   if (a.slots.masked.As<int32_t>()[slot] == 0) return;
-  const int32_t* words = a.slots.mask.As<int32_t>(slot);
+  const int32_t* words =
+      a.slots.mask.As<int32_t>(slot) + a.ordinal.As<int32_t>()[vector] * MaskWords(a.logits.dim(1));
   for (int64_t v = 0; v < a.logits.dim(1); ++v) {
     const bool allowed = (static_cast<uint32_t>(words[v / 32]) >> (v % 32) & 1) != 0;
     if (!allowed) a.logits.As<float>(vector)[v] = -std::numeric_limits<float>::infinity();

@@ -110,6 +110,27 @@ TEST_P(AdjustLogitsTest, AMaskLeavesWhatItAllows) {
   ExpectSameBits(RunVectors(GetParam(), slots, x, {0, 1, 2}), expected);
 }
 
+// Behind each draft what its own mask allows, and not what the last token's does.
+TEST_P(AdjustLogitsTest, EachDraftHasItsMask) {
+  constexpr int64_t kWords = (kVocab + 31) / 32;
+  TestSlots slots(2, kVocab);
+  At<int32_t>(slots.masked, 1) = 1;
+  for (int64_t ordinal = 0; ordinal < 4; ++ordinal) {
+    for (int64_t word = 0; word < kWords; ++word) {
+      At<int32_t>(slots.mask, 1, ordinal * kWords + word) = 1 << (ordinal + word);
+    }
+  }
+  const std::vector<float> x = Normals(5 * kVocab, 8, 10);
+  std::vector<float> expected = x;
+  for (int64_t vector = 0; vector < 4; ++vector) {
+    const int64_t ordinal = 3 - vector;
+    for (int v = 0; v < kVocab; ++v) {
+      if (v % 32 != (ordinal + v / 32) % 32) expected[vector * kVocab + v] = -INFINITY;
+    }
+  }
+  ExpectSameBits(RunVectors(GetParam(), slots, x, {1, 1, 1, 1, 0}, {3, 2, 1, 0, 2}), expected);
+}
+
 TEST_P(AdjustLogitsTest, NegativePenaltiesEncourage) {
   TestSlots slots(1, kVocab);
   At<float>(slots.frequency, 0) = -1;
