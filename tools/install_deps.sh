@@ -38,6 +38,7 @@ test=(
   prometheus             # 2.42: promtool
   chromium               # 156.0: a browser for that page; 15 s, 131 MB to download
   chromium-driver        # 156.0
+  json-schema-test-suite # 2.0.0
 )
 fuzz=(
   clang-14               # 14.0.6: libFuzzer
