@@ -45,6 +45,7 @@ Result<ServedEngine> ServedEngineFor(const ServeOptions& options, LoadedEngine& 
   served.parse_reasoning = options.reasoning_parser != "none";
   if (served.model_names.empty()) served.model_names = {loaded.model_name};
   served.max_logprobs = options.max_logprobs;
+  served.priorities = options.scheduling_policy == "priority";
   TRY(SetDefaults(options, loaded.generation, &served));
   if (!loaded.backend.ops->name.starts_with("cuda")) served.sources = CpuSources();
   // What does not fit the queue can never be served, however idle the server is.

@@ -200,6 +200,13 @@ void AddLimitFlags(CLI::App& command, ServeOptions* options) {
       ->capture_default_str()
       ->group(kLimitGroup);
   command
+      .add_option("--scheduling-policy", options->scheduling_policy,
+                  "fcfs: clients take turns, each with its requests in the order they come; "
+                  "priority: those of a request's lower `priority` first")
+      ->check(CLI::IsMember({"fcfs", "priority"}))
+      ->capture_default_str()
+      ->group(kLimitGroup);
+  command
       .add_option("--max-connections", server.max_connections,
                   "Idle ones give way to more; where none is idle, more are answered 503")
       ->check(CLI::Range(1, 1 << 20))

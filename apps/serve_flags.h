@@ -22,6 +22,7 @@ struct ServeOptions {
   std::string generation_config = "auto";
   std::string override_generation_config, default_template_kwargs;  // JSON objects; "": none
   int32_t max_logprobs = kMaxTopLogprobs;
+  std::string scheduling_policy = "fcfs";
   std::string tool_call_parser = "auto", reasoning_parser = "auto";
   std::vector<std::string> served_model_names;
   double shutdown_timeout_s = 30, drain_delay_s = 0;

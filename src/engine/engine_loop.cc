@@ -162,7 +162,7 @@ void EngineLoop::DrainInbox() {
     arrivals_.push_back(request.id);
     RequestParams& params = request;
     scheduler_.Add(request.id, std::make_shared<const RequestParams>(std::move(params)),
-                   request.client, request.cache_salt);
+                   request.client, request.cache_salt, request.priority);
     if (!guided.ok()) EndNow(request.id, guided);
   }
   for (RequestId id : news.cancels) EndNow(id, failure_);

@@ -21,6 +21,7 @@ namespace fathom {
 struct GenerateRequest : RequestParams {
   RequestId id{};
   uint64_t client = 0;     // who asks: those that wait take turns
+  int32_t priority = 0;    // one of a lower number comes before
   std::string cache_salt;  // pages of prompts are shared among requests of equal ones
   std::shared_ptr<const Grammar> grammar;  // of the answer; null: none
   std::optional<TokenId> grammar_after;    // it begins behind this token; else with the first

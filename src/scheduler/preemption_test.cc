@@ -218,5 +218,29 @@ TEST(Scheduler, PreemptedRequestDoesNotReturnBeforeItsRowsInFlightAreDone) {
   EXPECT_EQ(harness.tokens[2], SchedulerHarness::Plain(55, 200));
 }
 
+// One that comes later and goes before: it enters first, though it is of the same client, and is
+// not the one that is preempted.
+TEST(SchedulerPreemption, PriorityComesBeforeTurns) {
+  SchedulerOptions options = SmallOptions();  // 10 pages
+  options.max_num_seqs = 2;
+  SchedulerHarness harness(options);
+  harness.Add(1, 250, 200);
+  harness.Plan();
+  harness.Add(2, 250, 200);
+  harness.Add(3, Params(250, 200), 0, {}, -5);
+  std::vector<RequestId> entered;
+  for (int step = 0; step < 4; ++step) {
+    if (harness.full()) harness.Apply();
+    for (const SlotOpening& opening : (harness.PlanGroups(), harness.openings)) {
+      entered.push_back(opening.request);
+    }
+  }
+  EXPECT_EQ(entered, std::vector<RequestId>{RequestId{3}});
+  harness.RunToTheEnd();
+  EXPECT_GT(harness.scheduler.preemptions(), 0);
+  EXPECT_EQ(harness.entered[3], 1) << "others give way to it";
+  EXPECT_GT(harness.entered[1], 1);
+}
+
 }  // namespace
 }  // namespace fathom

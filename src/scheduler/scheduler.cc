@@ -86,7 +86,7 @@ uint64_t Scheduler::TurnOf(uint64_t client) const {
 }
 
 void Scheduler::Add(RequestId id, std::shared_ptr<const RequestParams> params, uint64_t client,
-                    const std::string& cache_salt) {
+                    const std::string& cache_salt, int32_t priority) {
   const Status fits = CheckFits(static_cast<int64_t>(params->prompt.size()), params->max_tokens);
   CHECK(fits.ok(), "request {}: {}", Raw(id), fits.message());
   auto seq = std::make_unique<Sequence>();
@@ -94,6 +94,7 @@ void Scheduler::Add(RequestId id, std::shared_ptr<const RequestParams> params, u
   seq->params = std::move(params);
   seq->prefix = ChainOf(*seq->params, cache_salt);
   seq->client = client;
+  seq->priority = priority;
   seq->turn = TurnOf(client);
   seq->arrival = next_arrival_++;
   seq->final_length =
@@ -257,9 +258,10 @@ void Scheduler::CheckGroup(const Group& group) const {
   group.index.CheckIntegrity();
   const auto& running = group.running;
   CHECK(std::is_sorted(running.begin(), running.end(), ComesBefore));
-  // A request that waits may come before others that run, if these have another group, or if it
-  // waits, or has waited, for another's pages.
+  // A request that waits may come before others that run, if these have another group or a later
+  // priority, or if it waits, or has waited, for another's pages.
   CHECK(options_.groups > 1 || options_.prefix_caching || running.empty() || waiting_.empty() ||
+        waiting_.front()->priority < running.back()->priority ||
         ComesBefore(running.back(), waiting_.front()));
   std::vector<bool> slot_taken(static_cast<size_t>(options_.max_num_seqs));
   const auto take_slot = [&](SlotId slot) {

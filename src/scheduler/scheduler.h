@@ -88,10 +88,11 @@ class Scheduler {
   // context if one token is all it asks for. THREAD: any.
   Status CheckFits(int64_t prompt_tokens, int64_t max_tokens) const;
 
-  // `client`: who asks. `cache_salt`: pages are shared among equal ones. REQUIRES: CheckFits(), a
-  // new id.
+  // `client`: who asks. `cache_salt`: pages are shared among equal ones. `priority`: those of a
+  // lower number enter before others, and are preempted after them. REQUIRES: CheckFits(), a new
+  // id.
   void Add(RequestId id, std::shared_ptr<const RequestParams> params, uint64_t client = 0,
-           const std::string& cache_salt = {});
+           const std::string& cache_salt = {}, int32_t priority = 0);
   // False if the request is unknown or has ended. Its pages are free once no row of it is in
   // flight; Apply() drops the results of those.
   bool Cancel(RequestId id);

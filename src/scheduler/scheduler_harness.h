@@ -50,10 +50,11 @@ class SchedulerHarness {
   void Add(uint64_t id, int32_t prompt_tokens, int32_t max_tokens, uint64_t client = 0) {
     Add(id, Params(prompt_tokens, max_tokens), client);
   }
-  void Add(uint64_t id, RequestParams params, uint64_t client = 0, const std::string& salt = {}) {
+  void Add(uint64_t id, RequestParams params, uint64_t client = 0, const std::string& salt = {},
+           int32_t priority = 0) {
     asked_[id] = params;
     scheduler.Add(RequestId{id}, std::make_shared<const RequestParams>(std::move(params)), client,
-                  salt);
+                  salt, priority);
   }
   // Plans a step, in flight until Apply(); no rows: nothing could run. Of one group: its part.
   StepPlan Plan() {

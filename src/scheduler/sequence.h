@@ -27,7 +27,8 @@ struct Sequence {
   RequestId id{};
   std::shared_ptr<const RequestParams> params;
   uint64_t client = 0;       // who asks
-  uint64_t turn = 0;         // those that run and wait are in the order of (turn, arrival)
+  int32_t priority = 0;      // a lower one comes before
+  uint64_t turn = 0;         // those that run and wait are in order of (priority, turn, arrival)
   uint64_t arrival = 0;      // order of Add()
   int32_t final_length = 0;  // prompt and generated tokens at which it ends at the latest
   std::vector<TokenId> generated;
@@ -79,7 +80,7 @@ struct Sequence {
 };
 
 inline bool ComesBefore(const Sequence* a, const Sequence* b) {
-  return std::tie(a->turn, a->arrival) < std::tie(b->turn, b->arrival);
+  return std::tie(a->priority, a->turn, a->arrival) < std::tie(b->priority, b->turn, b->arrival);
 }
 
 }  // namespace fathom

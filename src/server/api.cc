@@ -183,6 +183,7 @@ RequestLimits Api::Limits() const {
           .max_choices = served_.max_choices,
           .max_logprobs = served_.max_logprobs,
           .max_eos_tokens = served_.eos_tokens.size(),
+          .priorities = served_.priorities,
           .chat_defaults = &served_.chat_defaults};
 }
 

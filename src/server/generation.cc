@@ -61,6 +61,7 @@ std::vector<GenerateRequest> Generation::Requests() const {
   for (size_t i = 0; i < choices_.size(); ++i) {
     GenerateRequest request;
     request.client = setup_.places.client();
+    request.priority = params.priority;
     request.cache_salt = params.cache_salt;
     request.prompt = prompt(i).tokens;
     request.sampling = params.sampling;

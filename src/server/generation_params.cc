@@ -194,6 +194,13 @@ void ReadParams(RequestFields& fields, const RequestLimits& limits, GenerationPa
     fields.Fail("cache_salt", fmt::format("cache_salt has {} bytes; at most {} are allowed",
                                           params->cache_salt.size(), kMaxCacheSaltBytes));
   }
+  params->priority = static_cast<int32_t>(
+      fields.Integer("priority", 0, std::numeric_limits<int32_t>::min(), kMaxInt32));
+  if (params->priority != 0 && !limits.priorities) {
+    fields.Fail(
+        "priority",
+        "priority may only be 0: the server was started without --scheduling-policy priority");
+  }
   params->service_tier = fields.String("service_tier", "");
   ReadTruncation(fields, limits, params);
   ReadTokenIds(fields, limits, params);

@@ -37,6 +37,7 @@ struct RequestLimits {
   int32_t max_choices = 1;
   int32_t max_logprobs = kMaxTopLogprobs;
   size_t max_eos_tokens = 0;
+  bool priorities = false;  // --scheduling-policy priority
   // --default-chat-template-kwargs: what requests leave open. Null: nothing.
   const boost::json::object* chat_defaults = nullptr;
 };
@@ -57,6 +58,7 @@ struct GenerationParams {
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage_stats = false;
+  int32_t priority = 0;    // a lower number comes before
   std::string cache_salt;  // only requests of the same share pages of their prompts
   bool return_token_ids = false;
   bool return_tokens_as_token_ids = false;  // "token_id:5" where logprobs name tokens

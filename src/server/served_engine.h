@@ -35,6 +35,7 @@ struct ServedEngine {
   GrammarCompiler* grammars = nullptr;  // null: answers are free
   int32_t max_choices = 256;            // prompts x n of one HTTP request
   int32_t max_logprobs = kMaxTopLogprobs;
+  bool priorities = false;                 // requests may have one
   boost::json::object chat_defaults = {};  // template kwargs that requests leave open
 };
 

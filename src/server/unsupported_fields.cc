@@ -18,7 +18,6 @@ constexpr Unsupported kUnsupported[] = {
     {"suffix", "\"\""},
     {"use_beam_search", "false"},
     {"length_penalty", "1"},
-    {"priority", "0"},
     {"logits_processors", "[]"},
     {"custom_logit_processor", "null"},
     {"logprob_token_ids", "null"},

@@ -1,9 +1,11 @@
 """Fields of vLLM, DeepSeek and SGLang beside OpenAI's, and what starts a server with other defaults."""
 
+import threading
+
 import openai
 import pytest
 import requests
-from conftest import serving
+from conftest import eventually, serving
 
 MODEL = "tiny-r1"
 SAID = [{"role": "user", "content": "What is 2 + 2?"}]
@@ -214,3 +216,28 @@ def test_paths_are_taken_as_they_are_meant(server):
         assert answer.status_code == 404 and said in answer.json()["error"]["message"]
     assert requests.post(f"{server.url}/ping", timeout=10).status_code == 200
     assert server.metric("http_requests_total", status="2xx") > 0
+
+
+def test_a_lower_priority_number_comes_before(server):
+    """Where the server has that policy; else any client could pass the others."""
+    completion = {"model": MODEL, "prompt": "What is", "extra_body": {"ignore_eos": True}}
+    with pytest.raises(openai.BadRequestError, match="--scheduling-policy priority"):
+        server.client().completions.create(**completion | {"extra_body": {"priority": 1}})
+    with serving("--scheduling-policy", "priority", "--max-num-seqs", "1") as one_at_a_time:
+        ended = []
+
+        def run(name, priority, tokens):
+            body = completion | {"max_tokens": tokens, "extra_body": {"ignore_eos": True, "priority": priority}}
+            one_at_a_time.client().completions.create(**body)
+            ended.append(name)
+
+        threads = [threading.Thread(target=run, args=("first", 0, 800))]
+        threads[0].start()
+        assert eventually(lambda: one_at_a_time.metric("vllm:num_requests_running") == 1)
+        for waiting, (name, priority) in enumerate([("later", 5), ("usual", 0), ("urgent", -3)], 1):
+            threads.append(threading.Thread(target=run, args=(name, priority, 5)))
+            threads[-1].start()
+            assert eventually(lambda: one_at_a_time.metric("vllm:num_requests_waiting") == waiting)
+        for thread in threads:
+            thread.join(60)
+        assert ended == ["first", "urgent", "usual", "later"]

@@ -17,7 +17,8 @@ struct Workload {
   uint32_t stop_tokens = 4;  // of a request, fewer than this
   uint32_t pause_bits = 20;  // between bursts at most 2^pause_bits ns
   uint32_t lockstep_in = 0;  // one request in so many; 0: none
-  uint32_t scores_in = 3;    // one request in so many wants log-probabilities of its prompt
+  bool priorities = false;
+  uint32_t scores_in = 3;  // one request in so many wants log-probabilities of its prompt
   std::vector<std::vector<TokenId>> beginnings;  // that prompts share; most prompts have one
 };
 
@@ -33,6 +34,7 @@ Workload RandomWorkload(Rng& rng) {
   workload.stop_tokens = kStopTokens[rng.Below(std::size(kStopTokens))];
   workload.pause_bits = 20 + rng.Below(11);
   workload.lockstep_in = rng.Below(2) == 0 ? 1 + rng.Below(6) : 0;
+  workload.priorities = rng.Below(3) == 0;
   return workload;
 }
 
@@ -187,6 +189,7 @@ Scenario RandomScenario(Rng& rng, int requests) {
     client.request = RandomRequest(rng, scenario.options.scheduler, workload);
     client.request.id = RequestId{number * 7 + 3};
     client.request.client = number % 3;
+    if (workload.priorities) client.request.priority = static_cast<int32_t>(rng.Below(3)) - 1;
     scenario.events.push_back({now_ns, Event::Kind::kArrives, number});
     if (rng.Below(100) == 0) scenario.events.push_back({now_ns, Event::Kind::kForgets, 0});
     if (rng.Below(10) == 0) client.cancel_at_token = 1 + rng.Below(10);
