@@ -55,7 +55,6 @@ void PrefixChain::MakeKey(int32_t at, const PrefixHash& hash) {
   Append(at == 0 ? scope : pages[static_cast<size_t>(at) - 1].key, bytes);
   for (const TokenId token : page.tokens) Append(token, bytes);
   Append(page.expanded, bytes);
-  Append(page.successor, bytes);
   page.key = hash(bytes);
 }
 
@@ -71,7 +70,7 @@ PageId PrefixIndex::PageOf(const PrefixChain& chain, int32_t at, PageId parent) 
   if (found == by_key_.end()) return kNoPage;
   const Entry& entry = *entries_[static_cast<size_t>(Raw(found->second))];
   const bool same = entry.parent == parent && entry.scope == chain.scope &&
-                    entry.expanded == wanted.expanded && entry.successor == wanted.successor &&
+                    entry.expanded == wanted.expanded &&
                     std::ranges::equal(entry.tokens, wanted.tokens);
   return same ? found->second : kNoPage;
 }
@@ -106,11 +105,8 @@ bool PrefixIndex::Publish(const PrefixChain& chain, int32_t at, std::span<const 
   if (parent != kNoPage && !Contains(parent)) return false;
   if (!by_key_.emplace(content.key, page).second) return false;
   Entry& entry = entries_[static_cast<size_t>(Raw(page))].emplace();
-  entry = {.key = content.key,
-           .scope = chain.scope,
-           .parent = parent,
-           .expanded = content.expanded,
-           .successor = content.successor};
+  entry = {
+      .key = content.key, .scope = chain.scope, .parent = parent, .expanded = content.expanded};
   std::ranges::copy(content.tokens, entry.tokens.begin());
   if (parent != kNoPage) ++entries_[static_cast<size_t>(Raw(parent))]->children;
   pool_->Keep(page);

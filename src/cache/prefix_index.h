@@ -40,7 +40,6 @@ struct PrefixScope {
 struct PrefixPage {
   std::span<const TokenId> tokens;  // kPageTokens of them
   uint64_t expanded = 0;            // bit i: token i takes the expanded form of attention
-  TokenId successor{-1};  // with a draft layer, whose entry at a position depends on the next token
   PrefixKey key{};
 };
 
@@ -99,7 +98,6 @@ class PrefixIndex {
     int32_t children = 0;
     std::array<TokenId, kPageTokens> tokens{};
     uint64_t expanded = 0;
-    TokenId successor{-1};
   };
 
   PageId PageOf(const PrefixChain& chain, int32_t at, PageId parent) const;

@@ -102,10 +102,6 @@ TEST_F(PrefixIndexTest, AKeyIsOfAllThatLatentsDependOn) {
   forms.chain.pages[0].expanded = 1;
   forms.chain.MakeKeys();
   EXPECT_EQ(index_.Find(forms.chain, 2), 0);
-  Prompt successor("ab");
-  successor.chain.pages[1].successor = TokenId{'c'};
-  successor.chain.MakeKeys();
-  EXPECT_EQ(index_.Find(successor.chain, 2), 1);
   EXPECT_EQ(Found("ab", {.model = "m"}), 0);
   EXPECT_EQ(Found("ab", {.kv_format = "fp8"}), 0);
   EXPECT_EQ(Found("ab", {.adapter = "a"}), 0);

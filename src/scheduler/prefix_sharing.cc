@@ -14,9 +14,7 @@ PrefixChain Scheduler::ChainOf(const RequestParams& params, const std::string& c
   chain.scope = scope.Key();
   const std::span prompt(params.prompt);
   const auto prompt_end = static_cast<int64_t>(prompt.size());
-  // With a draft layer the entry at the prompt's last position depends on what is drawn there.
-  const int64_t pages = (options_.draft_layers ? prompt_end - 1 : prompt_end) / kPageTokens;
-  for (int64_t begin = 0; begin < pages * kPageTokens; begin += kPageTokens) {
+  for (int64_t begin = 0; begin + kPageTokens <= prompt_end; begin += kPageTokens) {
     PrefixPage& page = chain.pages.emplace_back();
     page.tokens = prompt.subspan(static_cast<size_t>(begin), kPageTokens);
     for (int64_t i = 0; !options_.reuse_decoded && i < kPageTokens; ++i) {
@@ -24,7 +22,6 @@ PrefixChain Scheduler::ChainOf(const RequestParams& params, const std::string& c
           FormOfToken(begin + i, prompt_end, options_.prefill_chunk, options_.absorbed_limit);
       page.expanded |= uint64_t{form == AttentionForm::kExpanded} << i;
     }
-    if (options_.draft_layers) page.successor = prompt[static_cast<size_t>(begin + kPageTokens)];
   }
   chain.MakeKeys(options_.prefix_hash);
   return chain;
@@ -39,7 +36,6 @@ void Scheduler::ExtendChain(Sequence& seq) const {
     std::array<TokenId, kPageTokens>& tokens = seq.decoded_pages.emplace_back();
     for (int32_t i = 0; i < kPageTokens; ++i) tokens[static_cast<size_t>(i)] = seq.token(begin + i);
     PrefixPage& page = chain.pages.emplace_back(PrefixPage{.tokens = tokens});
-    if (options_.draft_layers) page.successor = seq.token(begin + kPageTokens);
     chain.MakeKey(chain.size() - 1, options_.prefix_hash);
   }
 }

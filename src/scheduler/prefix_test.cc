@@ -124,29 +124,22 @@ TEST(Prefix, DecodedPagesAreNotPublished) {
 
 // A talk goes on: what was said is part of the next prompt, whatever form it took.
 TEST(Prefix, DecodedPagesArePublishedIfThatIsAskedFor) {
-  for (const bool draft_layers : {false, true}) {
-    SchedulerOptions options = Sharing();
-    options.reuse_decoded = true;
-    options.draft_layers = draft_layers;
-    options.absorbed_limit = 100;
-    SchedulerHarness harness(options);
-    harness.Add(1, 60, 133);  // 192 positions are computed, and the token at 192 is known
-    harness.RunToTheEnd();
-    RequestParams params = Params(60, 1);
-    for (const TokenId token : harness.tokens[1]) params.prompt.push_back(token);
-    params.prompt.push_back(TokenId{7});
-    harness.Add(2, params);
-    harness.RunToTheEnd();
-    EXPECT_EQ(harness.cached[2], 192);
-    params.prompt[150] = TokenId{7};  // in the third page
-    harness.Add(3, params);
-    harness.RunToTheEnd();
-    EXPECT_EQ(harness.cached[3], 128);
-    params.prompt[128] = TokenId{7};  // the successor of the second page
-    harness.Add(4, params);
-    harness.RunToTheEnd();
-    EXPECT_EQ(harness.cached[4], draft_layers ? 64 : 128);
-  }
+  SchedulerOptions options = Sharing();
+  options.reuse_decoded = true;
+  options.absorbed_limit = 100;
+  SchedulerHarness harness(options);
+  harness.Add(1, 60, 133);  // 192 positions are computed, and the token at 192 is known
+  harness.RunToTheEnd();
+  RequestParams params = Params(60, 1);
+  for (const TokenId token : harness.tokens[1]) params.prompt.push_back(token);
+  params.prompt.push_back(TokenId{7});
+  harness.Add(2, params);
+  harness.RunToTheEnd();
+  EXPECT_EQ(harness.cached[2], 192);
+  params.prompt[150] = TokenId{7};  // in the third page
+  harness.Add(3, params);
+  harness.RunToTheEnd();
+  EXPECT_EQ(harness.cached[3], 128);
 }
 
 TEST(Prefix, APreemptedRequestFindsWhatItGeneratedIfThatIsAskedFor) {
@@ -202,19 +195,6 @@ TEST(Prefix, PagesOfAnotherFormAreNotShared) {
   EXPECT_EQ(harness.cached[2], 0);
   EXPECT_EQ(harness.cached[3], 128);
   EXPECT_EQ(harness.cached[4], 192);
-}
-
-TEST(Prefix, WithDraftLayersAPageIsOfItsSuccessorToo) {
-  SchedulerOptions options = Sharing();
-  options.draft_layers = true;
-  SchedulerHarness harness(options);
-  harness.Add(1, 128, 1);  // its second page depends on what is drawn
-  harness.RunToTheEnd();
-  harness.Add(2, Own(2, 64, 128, 1));  // the token behind the first page is another
-  harness.Add(3, 129, 1);
-  harness.RunToTheEnd();
-  EXPECT_EQ(harness.cached[2], 0);
-  EXPECT_EQ(harness.cached[3], 64);
 }
 
 TEST(Prefix, APreemptedRequestFindsItsPagesAgain) {

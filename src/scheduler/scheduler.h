@@ -41,7 +41,6 @@ struct SchedulerOptions {
   // the form that is cheaper for them. Then bits depend on what was found.
   bool reuse_decoded = false;
   PrefixScope prefix_scope = {};  // what of it is the engine's; a request adds its own
-  bool draft_layers = false;      // pages have entries of theirs, which depend on the next token
   PrefixHash prefix_hash = Sha256;
 };
 

@@ -118,8 +118,7 @@ inline Results RunBatches(const Setting& setting,
                                             .absorbed_limit = (*model)->options().absorbed_limit,
                                             .max_drafts = setting.drafts,
                                             .lookahead = setting.mtp ? setting.drafts - 1 : 0,
-                                            .prefix_caching = setting.prefix_caching,
-                                            .draft_layers = setting.mtp},
+                                            .prefix_caching = setting.prefix_caching},
                               .adapts_drafts = setting.adapts};
   Engine engine(
       options,

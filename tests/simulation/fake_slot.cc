@@ -95,7 +95,9 @@ void FakeSlot::CheckContext(FakeMemory& memory) const {
                                 cell == nullptr ? "has no page" : "holds something else"));
     return;
   }
-  for (int32_t at = 0; memory.options.draft_layers && at < length_ - 1; ++at) {
+  for (int32_t at = 0; at < length_ - 1; ++at) {
+    // The last entry of a page that others wrote was made with the token that they had behind it.
+    if (at < opening_.length && (at + 1) % kPageTokens == 0) continue;
     const Cell* cell = CellAt(at, memory.draft_cells);
     if (cell != nullptr && *cell == draft_context_[static_cast<size_t>(at)]) continue;
     memory.complain(fmt::format("{}: the draft layer's entry at {} is another", Who(), at));
@@ -167,7 +169,6 @@ void FakeSlot::Write(const StepRow& row, const std::vector<TokenId>& tokens,
 // Entries from `begin` on, each with the token that follows its own.
 void FakeSlot::WriteDraftLayer(int32_t begin, const std::vector<TokenId>& successors,
                                FakeMemory& memory) const {
-  if (!memory.options.draft_layers) return;
   for (size_t i = 0; i < successors.size(); ++i) {
     const int32_t at = begin + static_cast<int32_t>(i);
     Cell* cell = CellAt(at, memory.draft_cells);
@@ -179,7 +180,7 @@ void FakeSlot::WriteDraftLayer(int32_t begin, const std::vector<TokenId>& succes
 // Behind what was drawn, where drafts are chained; no draft needs an entry behind the last
 // position.
 void FakeSlot::WriteChain(FakeMemory& memory) const {
-  if (!memory.options.draft_layers || ended_) return;
+  if (ended_) return;
   const int32_t entries = memory.options.lookahead + (memory.fault == Fault::kChainTooLong ? 1 : 0);
   for (int32_t i = 0; i < entries; ++i) {
     const int32_t at = std::min(length_ + i, opening_.final_length - 2);

@@ -24,7 +24,7 @@ struct FakeMemory {
   const Fault fault;
   const std::function<void(std::string)> complain;
   std::vector<Cell> cells;  // [page, offset]
-  // Of a draft layer, if pages have its entries: [page, offset]. Of the cell and of the next token.
+  // Of a draft layer: [page, offset]. Of the cell and of the next token.
   std::vector<Cell> draft_cells = {};
   int64_t drafts_accepted = 0;
   int64_t drafts_rejected = 0;
@@ -72,7 +72,7 @@ class FakeSlot {
   std::vector<TokenId> drafts_;  // of what follows last_
   // What the cells below length_ must hold, from what is known of the request itself.
   std::vector<Cell> context_;
-  std::vector<Cell> draft_context_;  // of a draft layer, but for the last position
+  std::vector<Cell> draft_context_;  // of a draft layer, but for the last one
 };
 
 }  // namespace fathom::simulation

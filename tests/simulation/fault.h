@@ -28,7 +28,6 @@ enum class Fault {
   kPageInUseEvicted,    // and is handed out again
   kReferenceForgotten,  // of one of two requests that share a page
   kFormsForgotten,      // by the keys of pages
-  kSuccessorForgotten,  // by the keys of pages that have a draft layer's entries
   kPublishedUnwritten,  // pages that are yet to be computed
   kChainTooLong,        // of drafts: a position more than the scheduler has room for
   // Of the device:
@@ -63,7 +62,6 @@ inline constexpr std::pair<Fault, const char*> kFaults[] = {
     {Fault::kPageInUseEvicted, "PageInUseEvicted"},
     {Fault::kReferenceForgotten, "ReferenceForgotten"},
     {Fault::kFormsForgotten, "FormsForgotten"},
-    {Fault::kSuccessorForgotten, "SuccessorForgotten"},
     {Fault::kPublishedUnwritten, "PublishedUnwritten"},
     {Fault::kChainTooLong, "ChainTooLong"},
     {Fault::kTokensTraded, "TokensTraded"},

@@ -54,12 +54,9 @@ struct SchedulerSaboteur {
                            seq.prefilled == seq.published * kPageTokens;
     if (fault == Fault::kSharedPageWritten && after_hit) --seq.prefilled;
     if (fault == Fault::kPublishedUnwritten && runs) scheduler.Publish(seq, seq.prefill_end);
-    if (fault != Fault::kFormsForgotten && fault != Fault::kSuccessorForgotten) return;
+    if (fault != Fault::kFormsForgotten) return;
     if (runs) scheduler.WithdrawPromises(seq);  // they are by its keys
-    for (PrefixPage& page : seq.prefix.pages) {
-      if (fault == Fault::kFormsForgotten) page.expanded = 0;
-      if (fault == Fault::kSuccessorForgotten) page.successor = TokenId{-1};
-    }
+    for (PrefixPage& page : seq.prefix.pages) page.expanded = 0;
     seq.prefix.MakeKeys(scheduler.options_.prefix_hash);
   }
 

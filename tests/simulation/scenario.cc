@@ -66,10 +66,9 @@ EngineOptions RandomOptions(Rng& rng) {
   s.max_drafts = static_cast<int32_t>(rng.Below(5));
   s.absorbed_limit = RandomAbsorbedLimit(rng, s.prefill_chunk);
   s.prefix_caching = rng.Below(4) > 0;
-  s.draft_layers = rng.Below(2) == 0;
   s.reuse_decoded = rng.Below(3) == 0;
   options.adapts_drafts = rng.Below(2) == 0;
-  if (s.draft_layers && s.max_drafts > 0) s.lookahead = s.max_drafts - 1;
+  if (s.max_drafts > 0 && rng.Below(2) == 0) s.lookahead = s.max_drafts - 1;
   if (rng.Below(6) == 0) {  // keys that collide
     s.prefix_hash = [](std::span<const uint8_t> bytes) {
       return PrefixKey{static_cast<uint8_t>(Sha256(bytes)[0] & 15)};
