@@ -194,7 +194,7 @@ void OutputParser::ShowCall(std::string arguments, ChatDelta& delta) {
     return;
   }
   if (arguments.empty()) return;
-  if (delta.tool_calls.empty() || delta.tool_calls.back().index != next_index_ - 1) {
+  if (delta.tool_calls.empty()) {
     delta.tool_calls.push_back({next_index_ - 1, {}, {}, {}});
   }
   delta.tool_calls.back().arguments += arguments;

@@ -41,8 +41,7 @@ struct RequestParams {
   int32_t max_tokens = 16;           // 1 or more
   int32_t min_tokens = 0;            // stop tokens are not sampled, and end nothing, before
   int32_t prompt_logprobs = -1;      // -1: none; else as SamplingParams::logprobs, for the prompt
-  bool lockstep = false;  // no row is planned before the result of the one before is known
-  bool masked = false;    // rows that sample wait for a mask, and none has drafts
+  bool masked = false;               // rows that sample wait for masks
 
   friend bool operator==(const RequestParams&, const RequestParams&) = default;
 };

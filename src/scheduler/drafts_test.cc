@@ -1,4 +1,4 @@
-// Rows that may bring several tokens, requests in lockstep, and the forms of rows.
+// Rows that may bring several tokens, and the forms of rows.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -284,40 +284,6 @@ TEST(SchedulerDrafts, EverybodysTokenComesBeforeAnybodysDrafts) {
   harness.RunToTheEnd();
 }
 
-TEST(SchedulerLockstep, NeverTwoRowsInFlight) {
-  for (int32_t depth = 1; depth <= 4; ++depth) {
-    for (const int32_t drafts : {0, 4}) {
-      SchedulerOptions options = WithDrafts(drafts, depth);
-      options.num_pages = 8;
-      SchedulerHarness harness(options);  // which holds every plan against lockstep
-      for (uint64_t id = 1; id <= 4; ++id) {
-        RequestParams params = Params(id == 1 ? 300 : 60, 200);
-        params.lockstep = id <= 2;
-        harness.accepts[id] = drafts / 2;
-        harness.Add(id, params);
-      }
-      harness.RunToTheEnd();
-      EXPECT_EQ(harness.tokens[1], SchedulerHarness::Plain(300, 200));
-      EXPECT_EQ(harness.tokens[2], SchedulerHarness::Plain(60, 200));
-    }
-  }
-}
-
-TEST(SchedulerLockstep, OthersGoOnMeanwhile) {
-  SchedulerHarness harness;
-  RequestParams params = Params(10, 20);
-  params.lockstep = true;
-  harness.Add(1, params);
-  harness.Add(2, 10, 20);
-  EXPECT_EQ(harness.Plan().rows.size(), 2u);
-  const StepPlan second = harness.Plan();
-  ASSERT_EQ(second.rows.size(), 1u);
-  EXPECT_EQ(second.rows[0].request, RequestId{2});
-  harness.Apply();
-  EXPECT_EQ(harness.Plan().rows.size(), 2u);
-  harness.RunToTheEnd();
-}
-
 // There is a mask for each of them.
 TEST(SchedulerDrafts, AMaskedRequestHasThemToo) {
   SchedulerHarness harness(WithDrafts(3));
@@ -334,19 +300,6 @@ TEST(SchedulerDrafts, AMaskedRequestHasThemToo) {
   }
   harness.Apply();
   harness.RunToTheEnd();
-}
-
-TEST(SchedulerLockstep, AloneItRunsAStepAtATime) {
-  SchedulerHarness harness;
-  RequestParams params = Params(200, 3);
-  params.lockstep = true;
-  harness.Add(1, params);
-  for (int step = 0; step < 4; ++step) {
-    EXPECT_EQ(harness.Plan().rows.size(), 1u);
-    EXPECT_TRUE(harness.Plan().rows.empty());
-    harness.Apply();
-  }
-  EXPECT_EQ(harness.ends[1], SequenceEnd::kLength);
 }
 
 }  // namespace

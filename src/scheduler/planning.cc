@@ -43,7 +43,7 @@ StepPlans Scheduler::Plan() {
 
 int32_t Scheduler::FirstPrefillTokens(const Group& group, const Entrance& head) const {
   for (const Sequence* seq : group.running) {
-    if (seq->prefilling() && !seq->held_in_lockstep()) {
+    if (seq->prefilling()) {
       return PrefillTokens(*seq, seq->prefilled, seq->prefill_end);
     }
   }
@@ -57,7 +57,7 @@ std::vector<Sequence*> Scheduler::DecodesOf(const Group& group) const {
   std::vector<Sequence*> ready;
   size_t all = 0;
   for (Sequence* seq : group.running) {
-    if (seq->prefilling() || seq->fully_planned() || seq->held_in_lockstep()) continue;
+    if (seq->prefilling() || seq->fully_planned()) continue;
     ++all;
     if (next_step_ >= seq->sampled_in + stages) ready.push_back(seq);
   }
@@ -102,7 +102,7 @@ void Scheduler::AddDrafts(Group& group, int32_t drafts, Sequence& seq, StepRow& 
 
 void Scheduler::PlanPrefills(Group& group) {
   for (Sequence* seq : group.running) {
-    if (seq->prefilling() && !seq->held_in_lockstep()) PlanChunk(group, *seq);
+    if (seq->prefilling()) PlanChunk(group, *seq);
   }
 }
 

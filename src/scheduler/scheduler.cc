@@ -300,7 +300,6 @@ void Scheduler::CheckSequence(const Sequence& seq) const {
   CHECK(seq.tokens_in_flight >= seq.samples_in_flight);
   CHECK(seq.tokens_in_flight <= int64_t{seq.samples_in_flight} * (1 + options_.max_drafts));
   CHECK(seq.rows_in_flight <= static_cast<int64_t>(in_flight_.size()));
-  CHECK(!seq.params->lockstep || seq.rows_in_flight <= 1);
   if (seq.state == SequenceState::kEnded) return;
   // A row may turn out to be one too many only where the rows before it may bring several tokens.
   CHECK(options_.max_drafts > 0 || seq.length() + seq.samples_in_flight <= seq.final_length);

@@ -229,16 +229,7 @@ class SchedulerHarness {
         EXPECT_EQ(row.form, FormAt(row, id, at)) << "request " << id << " position " << at;
       }
       EXPECT_TRUE(!row.is_decode() || row.form == AttentionForm::kAbsorbed);
-      EXPECT_TRUE(!asked_.at(id).lockstep || RowsInFlight(row.request) == 0);
     }
-  }
-
-  int RowsInFlight(RequestId id) const {
-    int rows = 0;
-    for (const StepPlans& plans : in_flight) {
-      for (const StepRow& row : plans.Rows()) rows += row.request == id;
-    }
-    return rows;
   }
 
   std::vector<std::vector<Slot>> slots_;  // [group][slot]

@@ -70,8 +70,6 @@ struct Sequence {
   bool fully_planned() const {
     return !prefilling() && length() + samples_in_flight >= final_length;
   }
-  // Whether its next row must wait for a result.
-  bool held_in_lockstep() const { return params->lockstep && rows_in_flight > 0; }
   // REQUIRES: position < length().
   TokenId token(int32_t position) const {
     return position < prompt_size() ? params->prompt[static_cast<size_t>(position)]

@@ -147,10 +147,10 @@ void SamplingFields(Io& io, Params& p) {
 
 template <class Io, class Params>
 void ParamsFields(Io& io, Params& p) {
-  io.Header(8);
+  io.Header(7);
   io(p.prompt);
   SamplingFields(io, p.sampling);
-  io(p.stop_tokens), io(p.max_tokens), io(p.min_tokens), io(p.prompt_logprobs, -1), io(p.lockstep);
+  io(p.stop_tokens), io(p.max_tokens), io(p.min_tokens), io(p.prompt_logprobs, -1);
   io(p.masked);
 }
 

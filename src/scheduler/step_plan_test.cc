@@ -28,7 +28,6 @@ SlotOpening SomeOpening() {
   params.max_tokens = 2147483647;
   params.min_tokens = 3;
   params.prompt_logprobs = 0;
-  params.lockstep = true;
   params.masked = true;
   return {.slot = SlotId{5},
           .request = RequestId{1},

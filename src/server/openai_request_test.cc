@@ -4,6 +4,7 @@
 
 #include "base/rng.h"
 #include "server/json_body.h"
+#include "server/openapi.h"
 
 namespace fathom {
 namespace {
@@ -144,6 +145,14 @@ TEST(ParseChat, ErrorsNameTheParameter) {
   EXPECT_EQ(BadChat(R"("stream_options": {"include_usage": true})"), "stream_options");
   EXPECT_EQ(BadChat(R"("stream": true, "stream_options": {"include_usage": 1})"),
             "stream_options.include_usage");
+}
+
+TEST(OpenApi, BoundsAreThoseOfTheServer) {
+  const boost::json::value description = boost::json::parse(kOpenApi);
+  for (const std::string name : {"ChatRequest", "CompletionRequest"}) {
+    const std::string schema = "/components/schemas/" + name + "/properties/n/maximum";
+    EXPECT_EQ(description.at_pointer(schema).to_number<int>(), kMaxN);
+  }
 }
 
 TEST(ParseChat, WhatIsNotSupportedSaysSo) {

@@ -100,10 +100,6 @@ void FakeGroup::CheckRow(uint64_t step, const StepRow& row) {
       Complain(who + ": no such page");
     }
   }
-  if (holder.params->lockstep &&
-      IsInFlight([&](const StepRow& other) { return other.request == row.request; })) {
-    Complain(who + ": in lockstep, and two rows are in flight");
-  }
   const uint64_t sampled_in = holder.sampled_in;
   if (row.samples) holder.sampled_in = step;
   holder.samples += row.samples;

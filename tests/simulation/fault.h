@@ -9,10 +9,9 @@ namespace fathom::simulation {
 enum class Fault {
   kNone,
   // Of the scheduler:
-  kPagesFreedAtOnce,  // with steps still in flight
-  kTokenForgotten,    // by a preemption
-  kLogprobsRepeated,  // after a preemption
-  kLockstepIgnored,
+  kPagesFreedAtOnce,    // with steps still in flight
+  kTokenForgotten,      // by a preemption
+  kLogprobsRepeated,    // after a preemption
   kFormOfRowLength,     // instead of the token's chunk
   kPagesOfTheLeast,     // as if every row brought one token
   kRowInAnotherGroup,   // two rows trade their groups
@@ -47,7 +46,6 @@ inline constexpr std::pair<Fault, const char*> kFaults[] = {
     {Fault::kPagesFreedAtOnce, "PagesFreedAtOnce"},
     {Fault::kTokenForgotten, "TokenForgotten"},
     {Fault::kLogprobsRepeated, "LogprobsRepeated"},
-    {Fault::kLockstepIgnored, "LockstepIgnored"},
     {Fault::kFormOfRowLength, "FormOfRowLength"},
     {Fault::kPagesOfTheLeast, "PagesOfTheLeast"},
     {Fault::kRowInAnotherGroup, "RowInAnotherGroup"},

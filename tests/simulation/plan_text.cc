@@ -6,10 +6,9 @@ namespace fathom::simulation {
 namespace {
 
 std::string ToString(const SlotOpening& opening) {
-  return fmt::format("  slot {} opens for request {}: {} + {} tokens, from {} to {} at most{}\n",
+  return fmt::format("  slot {} opens for request {}: {} + {} tokens, from {} to {} at most\n",
                      Raw(opening.slot), Raw(opening.request), opening.params->prompt.size(),
-                     opening.generated.size(), opening.length, opening.final_length,
-                     opening.params->lockstep ? ", in lockstep" : "");
+                     opening.generated.size(), opening.length, opening.final_length);
 }
 
 std::string ToString(const StepRow& row) {

@@ -1,8 +1,6 @@
 #include "simulation/saboteur.h"
 
-#include <memory>
 #include <utility>
-#include <vector>
 
 #include "scheduler/scheduler.h"
 
@@ -43,13 +41,6 @@ struct SchedulerSaboteur {
     if (fault == Fault::kDecodeTooEarly) seq.sampled_in = 0;
     if (fault == Fault::kTokenForgotten && resumes) seq.generated.pop_back();
     if (fault == Fault::kLogprobsRepeated && preempted) seq.prompt_planned = 0;
-    if (fault == Fault::kLockstepIgnored && runs && seq.params->lockstep) {
-      static std::vector<std::shared_ptr<const RequestParams>> told;  // its chain is of that prompt
-      told.push_back(seq.params);
-      RequestParams params = *seq.params;  // the device has been told otherwise
-      params.lockstep = false;
-      seq.params = std::make_shared<const RequestParams>(std::move(params));
-    }
     const bool after_hit = runs && seq.prefilling() && seq.published > 0 &&
                            seq.prefilled == seq.published * kPageTokens;
     if (fault == Fault::kSharedPageWritten && after_hit) --seq.prefilled;

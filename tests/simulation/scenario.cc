@@ -16,7 +16,6 @@ struct Workload {
   int32_t max_tokens = 40;   // of a request, at most
   uint32_t stop_tokens = 4;  // of a request, fewer than this
   uint32_t pause_bits = 20;  // between bursts at most 2^pause_bits ns
-  uint32_t lockstep_in = 0;  // one request in so many; 0: none
   bool priorities = false;
   uint32_t scores_in = 3;  // one request in so many wants log-probabilities of its prompt
   std::vector<std::vector<TokenId>> beginnings;  // that prompts share; most prompts have one
@@ -33,7 +32,6 @@ Workload RandomWorkload(Rng& rng) {
   constexpr uint32_t kStopTokens[] = {1, 2, 3, 3, 9};
   workload.stop_tokens = kStopTokens[rng.Below(std::size(kStopTokens))];
   workload.pause_bits = 20 + rng.Below(11);
-  workload.lockstep_in = rng.Below(2) == 0 ? 1 + rng.Below(6) : 0;
   workload.priorities = rng.Below(3) == 0;
   return workload;
 }
@@ -151,7 +149,6 @@ GenerateRequest RandomRequest(Rng& rng, const SchedulerOptions& options, const W
   if (rng.Below(workload.scores_in) == 0)
     request.prompt_logprobs = static_cast<int32_t>(rng.Below(3));
   if (rng.Below(4) == 0) request.sampling.logprobs = static_cast<int32_t>(rng.Below(3));
-  request.lockstep = workload.lockstep_in > 0 && rng.Below(workload.lockstep_in) == 0;
   return request;
 }
 
