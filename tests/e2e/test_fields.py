@@ -231,11 +231,11 @@ def test_a_lower_priority_number_comes_before(server):
             one_at_a_time.client().completions.create(**body)
             ended.append(name)
 
-        threads = [threading.Thread(target=run, args=("first", 0, 800))]
+        threads = [threading.Thread(target=run, args=("first", 0, 1500))]
         threads[0].start()
         assert eventually(lambda: one_at_a_time.metric("vllm:num_requests_running") == 1)
         for waiting, (name, priority) in enumerate([("later", 5), ("usual", 0), ("urgent", -3)], 1):
-            threads.append(threading.Thread(target=run, args=(name, priority, 5)))
+            threads.append(threading.Thread(target=run, args=(name, priority, 200)))  # longer than clients take to say so
             threads[-1].start()
             assert eventually(lambda: one_at_a_time.metric("vllm:num_requests_waiting") == waiting)
         for thread in threads:
