@@ -84,7 +84,6 @@ void AddConfigFlags(CLI::App& command, EngineSettings* settings, const char* gro
       .add_option(
           "--config-preset", s.config_preset,
           fmt::format("A published configuration instead of the folder's: {}", kPresetNames))
-      ->check(CLI::IsMember({"v2-lite", "v2", "v3"}))
       ->group(group);
   command
       .add_option("--dtype", s.dtype, "Of the linear layers: fp8, bf16; auto: as the configuration")
