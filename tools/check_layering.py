@@ -21,6 +21,7 @@ EDGES = {
     "quant": ["tensor"],
     "products": ["quant", "cpu", "cuda", "tensor"],
     "parallel": ["tensor", "cuda"],
+    "hosts": ["parallel"],
     "ops": ["products", "parallel", "quant", "cpu", "cuda", "tensor"],
     "checkpoint": ["quant", "tensor"],
     "model": ["ops", "parallel", "checkpoint", "quant", "tensor"],

@@ -3,6 +3,8 @@
 
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <string>
 
 #include "base/activity.h"
 #include "base/machine_memory.h"
@@ -34,8 +36,15 @@ class CpuDevice final : public Device {
     CHECK(from.contiguous() && to.size() == Bytes(from));
     if (!to.empty()) std::memcpy(to.data(), from.data(), to.size());
   }
-  Status status() const override { return {}; }
-  void Abandon(const std::string& why) override { CHECK(false, "ops ended: {}", why); }
+  // A CPU does not fail, but what its ranks wait for may.
+  Status status() const override {
+    std::lock_guard lock(mutex_);
+    return failure_;
+  }
+  void Abandon(const std::string& why) override {
+    std::lock_guard lock(mutex_);
+    if (failure_.ok()) failure_ = Internal("{}", why);
+  }
   void BeginStep(uint64_t step) override { current_activity.step = static_cast<int64_t>(step); }
   uint64_t Mark() override { return 0; }
   bool Passed(uint64_t) override { return true; }
@@ -61,6 +70,8 @@ class CpuDevice final : public Device {
 
   CpuStream stream_;
   const bool commit_;
+  mutable std::mutex mutex_;
+  Status failure_;  // guarded by mutex_
 };
 
 }  // namespace fathom

@@ -1,18 +1,19 @@
-// Ranks that are threads of one process and share its memory: CPU ranks, and the reference of the
-// others.
+// Ranks that are threads of one process and share its memory: CPU ranks of a host, and the
+// reference of the others.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
-#include "parallel/communicator.h"
+#include "parallel/meeting_place.h"
+#include "parallel/meeting_ranks.h"
 
 namespace fathom {
 
-class SharedMemoryCommunicator final : public Communicator {
+class SharedMemoryCommunicator final : public MeetingRanks {
  public:
   // Those of a group of `size` ranks, which share what they meet in.
   static std::vector<std::unique_ptr<SharedMemoryCommunicator>> Group(int size);
@@ -20,18 +21,15 @@ class SharedMemoryCommunicator final : public Communicator {
   // For JoinedRanks.
   static Result<std::vector<std::unique_ptr<Communicator>>> GroupOf(std::span<const int> ranks);
 
-  // Waits, asleep, until all ranks are here; then what each of them brought, in the order of ranks,
-  // which may be read until Part(). THREAD: the rank's.
-  std::span<const void* const> Meet(const void* mine);
-  // Waits until all ranks have read what they wanted of it.
-  void Part();
+  std::span<const Pieces> Meet(Pieces mine) override;
+  void Part() override { (void)place_->Arrive(); }
+  void Abort() override { place_->GiveUp(); }
 
  private:
-  struct Place;
-  SharedMemoryCommunicator(int rank, int size, std::shared_ptr<Place> place)
-      : Communicator(rank, size), place_(std::move(place)) {}
+  SharedMemoryCommunicator(int rank, int size, std::shared_ptr<MeetingPlace> place)
+      : MeetingRanks(rank, size), place_(std::move(place)) {}
 
-  std::shared_ptr<Place> place_;
+  std::shared_ptr<MeetingPlace> place_;
 };
 
 }  // namespace fathom

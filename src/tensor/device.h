@@ -45,7 +45,7 @@ class Device {
   // The first failure of the device, naming op, shape and step; OK while there was none. Since then
   // calls do nothing, and what was downloaded means nothing.
   virtual Status status() const = 0;
-  // What was enqueued does not end: the device has failed, for this reason.
+  // What was enqueued does not end: the device has failed, for this reason. THREAD: any.
   virtual void Abandon(const std::string& why) = 0;
 
   // The step that errors name from here on.

@@ -6,15 +6,16 @@
 //   expected time: two meetings of the ranks, some 10 us where each has a core; not measured
 #include "ops/all_reduce_norm/sum_parts.h"
 #include "ops/cpu_ops.h"
-#include "parallel/shared_memory.h"
 
 namespace fathom {
 
 void AllReduceNormCpu(OpContext& context, const AllReduceNormArgs& a) {
-  auto& ranks = static_cast<SharedMemoryCommunicator&>(*a.ranks);
-  const auto parts = ranks.Meet(a.norm.x.data());
+  auto& ranks = static_cast<MeetingRanks&>(*a.ranks);
+  const int64_t tokens = Live(a.norm.live, a.norm.x.dim(0));
+  const auto parts = ranks.Meet({PieceOf(a.norm.x, 0, tokens)});
+  if (parts.empty()) return;
   Pool(context).ParallelFor(
-      Live(a.norm.live, a.norm.x.dim(0)), Grain(2 * ranks.size() * a.norm.x.dim(1)),
+      tokens, Grain(2 * ranks.size() * a.norm.x.dim(1)),
       [&](int64_t begin, int64_t end, int) { SumParts(a, parts, begin, end); });
   ranks.Part();
   RmsNormCpu(context, NormOfSum(a));

@@ -5,17 +5,18 @@
 #include <span>
 
 #include "ops/ops.h"
+#include "ops/pieces.h"
 
 namespace fathom {
 
 // Adds tokens [begin, end) of what all ranks brought to the residual, or begins it with them.
-inline void SumParts(const AllReduceNormArgs& a, std::span<const void* const> parts, int64_t begin,
-                     int64_t end) {
+inline void SumParts(const AllReduceNormArgs& a, std::span<const MeetingRanks::Pieces> parts,
+                     int64_t begin, int64_t end) {
   const int64_t width = a.norm.x.dim(1);
   float* residual = a.norm.residual.As<float>();
   for (int64_t i = begin * width; i < end * width; ++i) {
-    float sum = static_cast<const float*>(parts[0])[i];
-    for (size_t r = 1; r < parts.size(); ++r) sum += static_cast<const float*>(parts[r])[i];
+    float sum = As<float>(parts[0][0])[i];
+    for (size_t r = 1; r < parts.size(); ++r) sum += As<float>(parts[r][0])[i];
     residual[i] = a.begins ? sum : residual[i] + sum;
   }
 }

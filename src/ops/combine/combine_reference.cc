@@ -1,6 +1,5 @@
 #include "ops/combine/sum_outputs.h"
 #include "ops/reference_ops.h"
-#include "parallel/shared_memory.h"
 
 namespace fathom {
 
@@ -9,10 +8,13 @@ size_t CombineReferenceWorkspace(const Stream&, const CombineArgs& a) {
 }
 
 void CombineReference(OpContext& context, const CombineArgs& a) {
-  auto& ranks = static_cast<SharedMemoryCommunicator&>(*a.exchange.ranks);
-  SendOutputs(a, ranks.Meet(context.workspace.data()), 0, *a.pair_live.As<int32_t>());
+  auto& ranks = static_cast<MeetingRanks&>(*a.exchange.ranks);
+  const auto all = ranks.Meet(PiecesOf(a));
+  if (all.empty()) return;
+  auto* inbox = reinterpret_cast<float*>(context.workspace.data());
+  for (const MeetingRanks::Pieces& from : all) TakeOutputs(a, from, 0, PairsIn(from), inbox);
   ranks.Part();
-  SumOutputs(a, reinterpret_cast<const float*>(context.workspace.data()), 0, TokensOfExchange(a));
+  SumOutputs(a, inbox, 0, TokensOfExchange(a));
 }
 
 }  // namespace fathom

@@ -1,5 +1,5 @@
-// What CPU ranks and the reference do of combine: each writes what it made into the memory of the
-// rank that sums it.
+// What CPU ranks and the reference do of combine: each takes what others made of its tokens, and
+// sums it.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <span>
 
 #include "ops/ops.h"
+#include "ops/pieces.h"
 
 namespace fathom {
 
@@ -16,14 +17,24 @@ inline size_t InboxBytes(const CombineArgs& a) {
   return static_cast<size_t>(a.exchange.each * a.weights.dim(1) * a.out.dim(1)) * sizeof(float);
 }
 
-// Of pairs [begin, end), into the ranks' inboxes.
-inline void SendOutputs(const CombineArgs& a, std::span<const void* const> inboxes, int64_t begin,
-                        int64_t end) {
+// What a rank brings: of its live pairs the origins and the outputs.
+inline MeetingRanks::Pieces PiecesOf(const CombineArgs& a) {
+  const int64_t pairs = *a.pair_live.As<int32_t>();
+  return {PieceOf(a.pair_origin, 0, pairs), PieceOf(a.pair_y, 0, pairs)};
+}
+
+inline int64_t PairsIn(const MeetingRanks::Pieces& pieces) {
+  return static_cast<int64_t>(pieces[0].size() / sizeof(int32_t));
+}
+
+// Of a rank's pairs [begin, end) those of this rank's tokens, into its inbox.
+inline void TakeOutputs(const CombineArgs& a, const MeetingRanks::Pieces& from, int64_t begin,
+                        int64_t end, float* inbox) {
   const int64_t of_rank = a.exchange.each * a.weights.dim(1), hidden = a.out.dim(1);
   for (int64_t p = begin; p < end; ++p) {
-    const int64_t origin = a.pair_origin.As<int32_t>()[p];
-    auto* inbox = static_cast<float*>(const_cast<void*>(inboxes[origin / of_rank]));
-    std::memcpy(inbox + origin % of_rank * hidden, a.pair_y.As<float>(p),
+    const int64_t origin = As<int32_t>(from[0])[p];
+    if (origin / of_rank != a.exchange.ranks->rank()) continue;
+    std::memcpy(inbox + origin % of_rank * hidden, As<float>(from[1]) + p * hidden,
                 static_cast<size_t>(hidden) * sizeof(float));
   }
 }

@@ -7,13 +7,14 @@
 //   expected time: two meetings of the ranks, some 10 us where each has a core; not measured
 #include "ops/cpu_ops.h"
 #include "ops/dispatch/pairs_of_ranks.h"
-#include "parallel/shared_memory.h"
 
 namespace fathom {
 
 void DispatchCpu(OpContext& context, const DispatchArgs& a) {
-  auto& ranks = static_cast<SharedMemoryCommunicator&>(*a.exchange.ranks);
-  const auto all = ranks.Meet(&a);
+  auto& ranks = static_cast<MeetingRanks&>(*a.exchange.ranks);
+  const SentTokens sent(a.exchange, *a.live.As<int32_t>());
+  const auto all = ranks.Meet(PiecesOf(a, sent));
+  if (all.empty()) return;
   Pool(context).ParallelFor(
       ListPairs(a, all), Grain(a.x.dim(1)),
       [&](int64_t begin, int64_t end, int) { CopyTokens(a, all, begin, end); });

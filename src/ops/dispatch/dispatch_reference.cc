@@ -1,12 +1,13 @@
 #include "ops/dispatch/pairs_of_ranks.h"
 #include "ops/reference_ops.h"
-#include "parallel/shared_memory.h"
 
 namespace fathom {
 
 void DispatchReference(OpContext&, const DispatchArgs& a) {
-  auto& ranks = static_cast<SharedMemoryCommunicator&>(*a.exchange.ranks);
-  const auto all = ranks.Meet(&a);
+  auto& ranks = static_cast<MeetingRanks&>(*a.exchange.ranks);
+  const SentTokens sent(a.exchange, *a.live.As<int32_t>());
+  const auto all = ranks.Meet(PiecesOf(a, sent));
+  if (all.empty()) return;
   CopyTokens(a, all, 0, ListPairs(a, all));
   ranks.Part();
 }

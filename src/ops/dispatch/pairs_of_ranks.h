@@ -1,43 +1,55 @@
 // What CPU ranks and the reference do of dispatch: each looks at all ranks' tokens.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <span>
 
 #include "base/check.h"
 #include "ops/ops.h"
+#include "ops/pieces.h"
 
 namespace fathom {
 
-// `all`: the DispatchArgs of each rank.
-inline const DispatchArgs& OfRank(std::span<const void* const> all, int64_t rank) {
-  return *static_cast<const DispatchArgs*>(all[static_cast<size_t>(rank)]);
+// What a rank brings: these numbers, and of its live tokens from `first` on the ids and vectors.
+struct SentTokens {
+  explicit SentTokens(const ExpertExchange& e, int64_t live)
+      : first(e.first), each(e.each), stride(e.stride), offset(e.offset) {
+    tokens = std::clamp<int64_t>(live - first, 0, each * stride);
+  }
+  int64_t first, each, stride, offset, tokens;
+};
+
+inline MeetingRanks::Pieces PiecesOf(const DispatchArgs& a, const SentTokens& sent) {
+  const int64_t end = sent.first + sent.tokens;
+  return {std::as_bytes(std::span(&sent, 1)), PieceOf(a.ids, end - sent.tokens, end),
+          PieceOf(a.x, end - sent.tokens, end)};
 }
 
 // Numbers this rank's pairs, in the order of ranks, tokens and their experts; returns how many.
-inline int64_t ListPairs(const DispatchArgs& a, std::span<const void* const> all) {
+inline int64_t ListPairs(const DispatchArgs& a, std::span<const MeetingRanks::Pieces> all) {
   const ExpertExchange& mine = a.exchange;
   const int rank = mine.ranks->rank();
   const Share experts = ShareOf(mine.routed, 1, mine.ranks->size(), rank);
   const int64_t topk = a.ids.dim(1);
   int64_t pairs = 0;
   for (int64_t r = 0; r < static_cast<int64_t>(all.size()); ++r) {
-    const DispatchArgs& from = OfRank(all, r);
-    const ExpertExchange& e = from.exchange;
+    const MeetingRanks::Pieces& from = all[static_cast<size_t>(r)];
+    const SentTokens& e = *As<SentTokens>(from[0]);
     CHECK(e.first == mine.first && e.each == mine.each && e.stride == mine.stride,
           "dispatch: rank {} sends {} tokens from {} on, this one {} from {}", r, e.each, e.first,
           mine.each, mine.first);
     for (int64_t i = 0; i < e.each; ++i) {
-      const int64_t t = e.first + e.offset + i * e.stride;
-      if (t >= *from.live.As<int32_t>()) break;
+      const int64_t t = e.offset + i * e.stride;
+      if (t >= e.tokens) break;
       for (int64_t j = 0; j < topk; ++j) {
-        const int64_t id = from.ids.As<int32_t>(t)[j];
-        const bool shared = id >= e.routed;
+        const int64_t id = As<int32_t>(from[1])[t * topk + j];
+        const bool shared = id >= mine.routed;
         if (shared ? r != rank : id < experts.begin || id >= experts.end) continue;
         CHECK(pairs < a.pair_ids.dim(0), "dispatch: more than {} pairs", pairs);
         a.pair_ids.As<int32_t>()[pairs] =
-            static_cast<int32_t>(shared ? id - e.routed + experts.size() : id - experts.begin);
+            static_cast<int32_t>(shared ? id - mine.routed + experts.size() : id - experts.begin);
         a.pair_origin.As<int32_t>()[pairs++] = static_cast<int32_t>((r * e.each + i) * topk + j);
       }
     }
@@ -47,15 +59,15 @@ inline int64_t ListPairs(const DispatchArgs& a, std::span<const void* const> all
 }
 
 // Of pairs [begin, end).
-inline void CopyTokens(const DispatchArgs& a, std::span<const void* const> all, int64_t begin,
-                       int64_t end) {
+inline void CopyTokens(const DispatchArgs& a, std::span<const MeetingRanks::Pieces> all,
+                       int64_t begin, int64_t end) {
   const int64_t topk = a.ids.dim(1), hidden = a.x.dim(1);
   for (int64_t p = begin; p < end; ++p) {
     const int64_t token = a.pair_origin.As<int32_t>()[p] / topk;
-    const DispatchArgs& from = OfRank(all, token / a.exchange.each);
-    const ExpertExchange& e = from.exchange;
+    const MeetingRanks::Pieces& from = all[static_cast<size_t>(token / a.exchange.each)];
+    const SentTokens& e = *As<SentTokens>(from[0]);
     std::memcpy(a.pair_x.As<float>(p),
-                from.x.As<float>(e.first + e.offset + token % e.each * e.stride),
+                As<float>(from[2]) + (e.offset + token % e.each * e.stride) * hidden,
                 static_cast<size_t>(hidden) * sizeof(float));
   }
 }

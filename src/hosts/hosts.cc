@@ -1,0 +1,410 @@
+#include "hosts/hosts.h"
+
+#include <algorithm>
+#include <atomic>
+#include <boost/json.hpp>
+#include <charconv>
+#include <list>
+#include <utility>
+
+#include "base/log.h"
+
+namespace fathom {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::chrono::seconds kHandshake{5};
+constexpr size_t kMostVisits = 256;  // at a time
+constexpr uint64_t kMaxHelloBytes = 1 << 16;
+constexpr uint32_t kHello = 1, kAnswer = 2, kLeastSaid = 2;
+
+// What a host that connects is there for.
+struct Hello {
+  bool lane = false;
+  int index = 0;      // a host
+  uint16_t port = 0;  // on which it listens
+  HostFacts facts;
+  int group = 0, from = 0, to = 0;  // a lane
+};
+
+std::string Text(const Hello& hello) {
+  json::object facts;
+  for (const auto& [name, value] : hello.facts) facts[name] = value;
+  return json::serialize(json::object{{"lane", hello.lane},
+                                      {"index", hello.index},
+                                      {"port", hello.port},
+                                      {"facts", std::move(facts)},
+                                      {"group", hello.group},
+                                      {"from", hello.from},
+                                      {"to", hello.to}});
+}
+
+Result<json::object> ParseObject(const std::string& text, std::string_view whose) {
+  boost::system::error_code error;
+  const json::value value = json::parse(text, error, {}, {.max_depth = 4});
+  if (error || !value.is_object()) return DataLoss("{} says what is no JSON object", whose);
+  return value.as_object();
+}
+
+int64_t Number(const json::object& object, std::string_view key, int64_t most) {
+  const json::value* value = object.if_contains(key);
+  const int64_t* number = value == nullptr ? nullptr : value->if_int64();
+  return number == nullptr || *number < 0 || *number > most ? -1 : *number;
+}
+
+Result<Hello> ParseHello(const std::string& text, std::string_view whose) {
+  const json::object object = TRY(ParseObject(text, whose));
+  constexpr int64_t kMost = 1 << 20;
+  const json::value* lane = object.if_contains("lane");
+  const int64_t index = Number(object, "index", kMost), port = Number(object, "port", UINT16_MAX),
+                group = Number(object, "group", kMost), from = Number(object, "from", kMost),
+                to = Number(object, "to", kMost);
+  const json::value* facts = object.if_contains("facts");
+  if (lane == nullptr || !lane->is_bool() || std::min({index, port, group, from, to}) < 0 ||
+      facts == nullptr || !facts->is_object()) {
+    return DataLoss("{} says what it came for in a form that this host does not know", whose);
+  }
+  Hello hello{.lane = lane->as_bool(),
+              .index = static_cast<int>(index),
+              .port = static_cast<uint16_t>(port),
+              .group = static_cast<int>(group),
+              .from = static_cast<int>(from),
+              .to = static_cast<int>(to)};
+  for (const auto& [name, value] : facts->as_object()) {
+    if (value.is_string()) hello.facts[std::string(name)] = value.as_string();
+  }
+  return hello;
+}
+
+// Of the answer to a Hello: "" is yes.
+Status Verdict(const json::object& answer) {
+  const json::value* error = answer.if_contains("error");
+  if (error == nullptr || !error->is_string()) return DataLoss("an answer without a verdict");
+  if (error->as_string().empty()) return {};
+  return InvalidArgument("{}", std::string_view(error->as_string()));
+}
+
+std::string Refusal(std::string_view why) {
+  return json::serialize(json::object{{"error", why}});
+}
+
+}  // namespace
+
+Status CheckHosts(const HostsOptions& o, int ranks) {
+  if (o.count == 1) return {};
+  if (o.index >= o.count) {
+    return InvalidArgument("--node-rank {}: of --nnodes {} the last is {}", o.index, o.count,
+                           o.count - 1);
+  }
+  if (ranks % o.count != 0) {
+    return InvalidArgument(
+        "--nnodes {}: {} ranks cannot be dealt evenly; the sizes of --tp, --pp and --dp multiplied "
+        "must be a multiple of it",
+        o.count, ranks);
+  }
+  if (o.address.empty()) {
+    return InvalidArgument("--nnodes {} needs --master-addr, an address of the first host",
+                           o.count);
+  }
+  if (!o.secret_file.empty()) return {};
+  return InvalidArgument(
+      "--nnodes {} needs --hosts-secret-file, a file with the same secret on every host; openssl "
+      "rand -hex 32 makes one",
+      o.count);
+}
+
+Hosts::Hosts(const HostsOptions& options, std::string secret, int ranks_each)
+    : options_(options), secret_(std::move(secret)), ranks_each_(ranks_each) {}
+
+Result<std::unique_ptr<Hosts>> Hosts::Join(const HostsOptions& options, const HostFacts& facts,
+                                           int ranks) {
+  TRY(CheckHosts(options, ranks));
+  std::string secret = TRY(ReadHostSecret(options.secret_file));
+  std::unique_ptr<Hosts> hosts(new Hosts(options, std::move(secret), ranks / options.count));
+  TRY(hosts->first() ? hosts->Gather(facts) : hosts->Enter(facts));
+  return hosts;
+}
+
+Hosts::~Hosts() {
+  listener_.Shutdown();
+  if (accepting_.joinable()) accepting_.join();
+  std::map<int, std::unique_ptr<HostLink>> links;  // whose threads may look at links_ to the end
+  {
+    std::lock_guard lock(mutex_);
+    links.swap(links_);
+  }
+}
+
+Status Hosts::Gather(const HostFacts& facts) {
+  facts_ = facts;
+  listener_ = TRY(Listener::On(options_.address, options_.port));
+  accepting_ = std::thread([this] { AcceptLoop(); });
+  LOG_INFO("waiting for {} other hosts on {} port {}", options_.count - 1, options_.address,
+           listener_.port());
+  std::unique_lock lock(mutex_);
+  const size_t others = static_cast<size_t>(options_.count - 1);
+  if (!changed_.wait_for(lock, options_.patience, [&] { return gathered_.size() == others; })) {
+    return Unavailable("{} of {} other hosts have come within {} s", gathered_.size(), others,
+                       options_.patience.count());
+  }
+  json::array addresses;
+  for (const auto& [host, visitor] : gathered_) {
+    addresses.push_back(json::array{host, visitor.socket.peer_address(), visitor.port});
+  }
+  const std::string answer =
+      json::serialize(json::object{{"error", ""}, {"hosts", std::move(addresses)}});
+  complete_ = true;
+  std::map<int, Visitor> gathered = std::move(gathered_);
+  gathered_.clear();
+  for (auto& [host, visitor] : gathered) TRY(SendFrame(visitor.socket, kAnswer, answer));
+  lock.unlock();
+  for (auto& [host, visitor] : gathered) AddLink(host, std::move(visitor.socket));
+  return {};
+}
+
+Status Hosts::Enter(const HostFacts& facts) {
+  Socket socket = TRY(Socket::Connect(options_.address, options_.port, options_.patience));
+  listener_ = TRY(Listener::On(socket.local_address(), 0));
+  socket.SetTimeout(kHandshake);
+  TRY(ProveSecret(socket, secret_, HostSide::kConnects));
+  TRY(SendFrame(socket, kHello,
+                Text({.index = options_.index, .port = listener_.port(), .facts = facts})));
+  socket.SetTimeout(options_.patience);  // others may come later
+  const Frame frame = TRY(ReceiveFrame(socket, kMaxHelloBytes));
+  const json::object answer = TRY(ParseObject(frame.bytes, "the first host"));
+  TRY(Verdict(answer));
+  addresses_[0] = {options_.address, options_.port};
+  const json::value* table = answer.if_contains("hosts");
+  if (table == nullptr || !table->is_array()) return DataLoss("the first host names no others");
+  for (const json::value& entry : table->as_array()) {
+    const json::array* of = entry.if_array();
+    if (of == nullptr || of->size() != 3 || !of->at(0).is_int64() || !of->at(1).is_string() ||
+        !of->at(2).is_int64()) {
+      return DataLoss("the first host names others in a form that this one does not know");
+    }
+    addresses_[static_cast<int>(of->at(0).as_int64())] = {
+        std::string(of->at(1).as_string()), static_cast<uint16_t>(of->at(2).as_int64())};
+  }
+  accepting_ = std::thread([this] { AcceptLoop(); });
+  AddLink(0, std::move(socket));
+  return {};
+}
+
+void Hosts::AcceptLoop() {
+  // Each on a thread of its own: one that is silent keeps nobody out.
+  struct Visit {
+    std::thread thread;
+    std::atomic<bool> over = false;
+  };
+  std::list<Visit> visits;
+  const auto forget = [](Visit& visit) {
+    if (visit.over) visit.thread.join();
+    return visit.over.load();
+  };
+  for (;;) {
+    Result<Socket> socket = listener_.Accept();
+    if (!socket.ok()) break;
+    visits.remove_if(forget);
+    if (visits.size() >= kMostVisits) continue;  // its connection is closed
+    Visit& visit = visits.emplace_back();
+    visit.thread = std::thread([this, &visit, at = *std::move(socket)]() mutable {
+      const std::string who = at.peer();
+      const Status status = Welcome(std::move(at));
+      if (!status.ok()) LOG_ERROR("a host was refused, {}: {}", who, status.message());
+      visit.over = true;
+    });
+  }
+  for (Visit& visit : visits) visit.thread.join();
+}
+
+Status Hosts::Welcome(Socket socket) {
+  socket.SetTimeout(kHandshake);
+  TRY(ProveSecret(socket, secret_, HostSide::kListens));
+  const Frame frame = TRY(ReceiveFrame(socket, kMaxHelloBytes));
+  Result<Hello> hello = ParseHello(frame.bytes, socket.peer());
+  if (!hello.ok()) return hello.status();
+  if (!hello->lane) {
+    return WelcomeHost(std::move(socket), hello->index, hello->port, hello->facts);
+  }
+  socket.SetTimeout({});
+  std::lock_guard lock(mutex_);
+  if (waiting_.size() >= 4096) return ResourceExhausted("lanes that nobody waits for");
+  waiting_[{hello->group, hello->from, hello->to}] = std::move(socket);
+  changed_.notify_all();
+  return {};
+}
+
+Status Hosts::WelcomeHost(Socket socket, int index, uint16_t port, const HostFacts& facts) {
+  Status status = CompareFacts(facts_, facts, fmt::format("host {}", index));
+  std::lock_guard lock(mutex_);
+  if (status.ok() && (!first() || index < 1 || index >= options_.count)) {
+    status = InvalidArgument("--node-rank {} among --nnodes {}", index, options_.count);
+  }
+  const auto before = gathered_.find(index);  // one that has gone has made room
+  if (status.ok() && (complete_ || (before != gathered_.end() && !before->second.socket.Ended()))) {
+    status = InvalidArgument("--node-rank {} is taken: another host has come with it", index);
+  }
+  if (!status.ok()) {
+    (void)SendFrame(socket, kAnswer, Refusal(status.message()));
+    return status;
+  }
+  gathered_[index] = {std::move(socket), port};
+  changed_.notify_all();
+  return {};
+}
+
+void Hosts::AddLink(int host, Socket socket) {
+  auto link = std::make_unique<HostLink>(
+      std::move(socket), fmt::format("host {}", host),
+      [this, host](uint32_t kind, std::string bytes) { return Take(host, kind, std::move(bytes)); },
+      [this, host](Status why) {
+        // The first host's leave is the end; anybody else's is a loss.
+        if (why.ok() && host != 0) why = Unavailable("host {} has left", host);
+        End(std::move(why));
+      });
+  std::lock_guard lock(mutex_);
+  links_[host] = std::move(link);
+}
+
+Result<Socket> Hosts::LaneTo(const LaneKey& key) {
+  const int there = HostOf(key.to);
+  if (there < options_.index) {
+    const Address& address = addresses_.at(there);
+    Socket socket = TRY(Socket::Connect(address.host, address.port, kHandshake));
+    socket.SetTimeout(kHandshake);
+    TRY(ProveSecret(socket, secret_, HostSide::kConnects));
+    TRY(SendFrame(socket, kHello,
+                  Text({.lane = true, .group = key.group, .from = key.from, .to = key.to})));
+    socket.SetTimeout({});
+    return socket;
+  }
+  const LaneKey theirs{key.group, key.to, key.from};
+  std::unique_lock lock(mutex_);
+  const bool came = changed_.wait_for(
+      lock, options_.patience, [&] { return ended_.has_value() || waiting_.contains(theirs); });
+  if (ended_ || !came) return Unavailable("rank {} of host {} has not come", key.to, there);
+  return std::move(waiting_.extract(theirs).mapped());
+}
+
+Result<std::vector<std::unique_ptr<Communicator>>> Hosts::GroupOf(std::span<const int> ranks) {
+  const int group = groups_++;
+  std::vector<size_t> local;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (Here(ranks[i])) local.push_back(i);
+  }
+  const auto place = std::make_shared<MeetingPlace>(local.size());
+  std::vector<std::unique_ptr<Communicator>> members(ranks.size());
+  for (const size_t i : local) {
+    const auto lanes = std::make_shared<Lanes>(ranks.size());
+    for (size_t other = 0; other < ranks.size(); ++other) {
+      if (Here(ranks[other])) continue;
+      lanes->sockets[other] = TRY(LaneTo({group, ranks[i], ranks[other]}));
+    }
+    members[i] = std::make_unique<LaneCommunicator>(static_cast<int>(i), place, local, lanes,
+                                                    [this](Status why) { Fail(std::move(why)); });
+    std::lock_guard lock(mutex_);
+    lanes_.push_back(lanes);
+    places_.push_back(place);
+  }
+  return members;
+}
+
+Result<int64_t> Hosts::Least(int64_t mine) {
+  const std::string text = std::to_string(mine);
+  if (!first()) Send(0, kLeastSaid, text);
+  std::unique_lock lock(mutex_);
+  const auto all_said = [this] {
+    return ended_.has_value() || std::ranges::all_of(links_, [this](const auto& link) {
+             return !said_[link.first].empty();
+           });
+  };
+  if (!changed_.wait_for(lock, options_.patience, all_said) || ended_) {
+    return ended_ && !ended_->ok() ? *ended_ : Unavailable("not all hosts have come this far");
+  }
+  int64_t least = first() ? mine : INT64_MAX;
+  for (auto& [host, said] : said_) {
+    least = std::min(least, said.front());
+    said.erase(said.begin());
+  }
+  lock.unlock();
+  if (first()) {
+    for (const auto& [host, link] : links_) link->Send(kLeastSaid, std::to_string(least));
+  }
+  return least;
+}
+
+Status Hosts::Take(int host, uint32_t kind, std::string bytes) {
+  std::unique_lock lock(mutex_);
+  if (kind == kLeastSaid) {
+    int64_t number = 0;
+    const auto [end, error] = std::from_chars(bytes.data(), bytes.data() + bytes.size(), number);
+    if (error != std::errc() || end != bytes.data() + bytes.size()) {
+      return DataLoss("a number was expected");
+    }
+    if (said_[host].size() >= 16) return DataLoss("more numbers than were asked for");
+    said_[host].push_back(number);
+    changed_.notify_all();
+    return {};
+  }
+  if (kind < HostLink::kFirstOfOthers) return DataLoss("a message of kind {}", kind);
+  if (!on_message_) {
+    if (early_.size() >= 64) return DataLoss("messages before any was asked for");
+    early_.push_back({host, kind, std::move(bytes)});
+    return {};
+  }
+  lock.unlock();
+  return on_message_(host, kind, std::move(bytes));
+}
+
+void Hosts::Listen(OnMessage on_message) {
+  std::unique_lock lock(mutex_);
+  // Under the lock, so that none that comes now overtakes them.
+  for (Message& message : early_) {
+    const Status status = on_message(message.host, message.kind, std::move(message.bytes));
+    if (!status.ok()) LOG_ERROR("host {}: {}", message.host, status.message());
+  }
+  early_.clear();
+  on_message_ = std::move(on_message);
+}
+
+void Hosts::Send(int host, uint32_t kind, std::string bytes) {
+  links_.at(host)->Send(kind, std::move(bytes));
+}
+
+void Hosts::OnEnd(std::function<void(Status)> on_end) {
+  std::unique_lock lock(mutex_);
+  on_end_ = std::move(on_end);
+  if (!ended_ || !on_end_) return;
+  lock.unlock();
+  on_end_(*ended_);
+}
+
+void Hosts::Leave() {
+  for (const auto& [host, link] : links_) link->Leave();
+}
+
+void Hosts::Fail(Status why) {
+  End(std::move(why));
+}
+
+void Hosts::End(Status why) {
+  std::unique_lock lock(mutex_);
+  if (ended_) return;
+  ended_ = why;
+  for (const auto& lanes : lanes_) {
+    if (const auto held = lanes.lock()) held->Shutdown();
+  }
+  for (const auto& place : places_) {
+    if (const auto held = place.lock()) held->GiveUp();
+  }
+  for (const auto& [host, link] : links_) {
+    if (!why.ok()) link->Shutdown();  // they hear of it at once
+  }
+  changed_.notify_all();
+  const auto on_end = on_end_;
+  lock.unlock();
+  if (on_end) on_end(why);
+}
+
+}  // namespace fathom

@@ -1,0 +1,133 @@
+// The hosts of an engine: how they find each other, and what joins their ranks.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/status.h"
+#include "hosts/handshake.h"
+#include "hosts/lane_communicator.h"
+#include "hosts/link.h"
+#include "hosts/socket.h"
+#include "parallel/communicator.h"
+
+namespace fathom {
+
+struct HostsOptions {
+  int count = 1, index = 0;  // of hosts, and which one this is
+  std::string address;       // of the first one, which the others reach and it listens on
+  uint16_t port = 0;
+  std::string secret_file;  // ReadHostSecret
+  // For others to come, and to load their parts of the model.
+  std::chrono::seconds patience{600};
+};
+
+// kInvalidArgument, in words of the flags.
+Status CheckHosts(const HostsOptions& options, int ranks);
+
+// THREAD: any, but where it says otherwise.
+class Hosts {
+ public:
+  // Waits until all have come, know the secret, and are alike. Hosts have equally many of the
+  // `ranks`, one after another. One that differs is refused, which it and the first one say by
+  // name; the first one goes on waiting.
+  static Result<std::unique_ptr<Hosts>> Join(const HostsOptions& options, const HostFacts& facts,
+                                             int ranks);
+  ~Hosts();
+
+  int count() const { return options_.count; }
+  int index() const { return options_.index; }
+  bool first() const { return options_.index == 0; }
+  int ranks_each() const { return ranks_each_; }
+  int HostOf(int rank) const { return rank / ranks_each_; }
+  bool Here(int rank) const { return HostOf(rank) == options_.index; }
+
+  // For JoinedRanks: of ranks that are elsewhere it has nothing. All hosts call it with the same
+  // groups in the same order.
+  Result<std::vector<std::unique_ptr<Communicator>>> GroupOf(std::span<const int> ranks);
+
+  // Waits for all hosts, and returns the least of what they say. Each calls it equally often, from
+  // one thread.
+  Result<int64_t> Least(int64_t mine);
+
+  // Messages of the engine, from HostLink::kFirstOfOthers on: between the first host and each other
+  // one. Those that came before Listen() wait for it.
+  using OnMessage = std::function<Status(int host, uint32_t kind, std::string bytes)>;
+  void Listen(OnMessage on_message);
+  void Send(int host, uint32_t kind, std::string bytes);
+
+  // `on_end` is called once, when a host is lost or has left, or the first one took its leave (OK):
+  // from then on nothing of this holds, and ranks that meet give up. At once if that is past.
+  void OnEnd(std::function<void(Status)> on_end);
+  // Tells the others that this host ends as it should.
+  void Leave();
+  void Fail(Status why);  // as a host that is lost
+
+ private:
+  struct LaneKey {
+    int group, from, to;
+    auto operator<=>(const LaneKey&) const = default;
+  };
+
+  Hosts(const HostsOptions& options, std::string secret, int ranks_each);
+  Status Gather(const HostFacts& facts);  // the first one
+  Status Enter(const HostFacts& facts);   // the others
+  // Proves the secret to who connected, and hears what it came for.
+  Status Welcome(Socket socket);
+  Status WelcomeHost(Socket socket, int index, uint16_t port, const HostFacts& facts);
+  void AcceptLoop();
+  void AddLink(int host, Socket socket);
+  Result<Socket> LaneTo(const LaneKey& key);
+  Status Take(int host, uint32_t kind, std::string bytes);
+  void End(Status why);
+
+  const HostsOptions options_;
+  const std::string secret_;
+  const int ranks_each_;
+  HostFacts facts_;
+  Listener listener_;
+  int groups_ = 0;  // that GroupOf() has made. THREAD: of start-up
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_:
+  struct Visitor {
+    Socket socket;
+    uint16_t port = 0;  // where it listens
+  };
+  std::map<int, Visitor> gathered_;  // by host, until all are there:
+  bool complete_ = false;
+  std::map<LaneKey, Socket> waiting_;         // lanes that others have opened
+  std::map<int, std::vector<int64_t>> said_;  // Least(), by host
+  struct Message {
+    int host;
+    uint32_t kind;
+    std::string bytes;
+  };
+  std::vector<Message> early_;
+  OnMessage on_message_;
+  std::optional<Status> ended_;
+  std::function<void(Status)> on_end_;
+  std::vector<std::weak_ptr<Lanes>> lanes_;
+  std::vector<std::weak_ptr<MeetingPlace>> places_;
+
+  struct Address {
+    std::string host;
+    uint16_t port = 0;
+  };
+  std::map<int, Address> addresses_;                // of hosts before this one; set by Enter
+  std::map<int, std::unique_ptr<HostLink>> links_;  // by host; set before others run
+  std::thread accepting_;
+};
+
+}  // namespace fathom

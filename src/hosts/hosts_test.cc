@@ -1,0 +1,174 @@
+#include "hosts/hosts.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <numeric>
+#include <thread>
+
+#include "base/test_folder.h"
+#include "parallel/rank_groups.h"
+
+namespace fathom {
+namespace {
+
+using Pieces = MeetingRanks::Pieces;
+
+// A port that was free a moment ago.
+uint16_t FreePort() {
+  return Listener::On("127.0.0.1", 0).value().port();
+}
+
+class HostsTest : public testing::Test {
+ protected:
+  HostsOptions Options(int count, int index) {
+    return {.count = count,
+            .index = index,
+            .address = "127.0.0.1",
+            .port = port_,
+            .secret_file = Secret("0123456789abcdef"),
+            .patience = std::chrono::seconds(20)};
+  }
+  std::string Secret(const std::string& text) {
+    folder_.Write(text, text + "\n");
+    return folder_.path() + "/" + text;
+  }
+  // Each on a thread of its own.
+  static std::vector<std::unique_ptr<Hosts>> JoinAll(const std::vector<HostsOptions>& options,
+                                                     int ranks) {
+    std::vector<std::unique_ptr<Hosts>> hosts(options.size());
+    OnEach(options.size(), [&](size_t i) {
+      hosts[i] = Hosts::Join(options[i], {{"build", "1"}}, ranks).value();
+    });
+    return hosts;
+  }
+  static void OnEach(size_t count, const std::function<void(size_t)>& body) {
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < count; ++i) threads.emplace_back([&body, i] { body(i); });
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  TestFolder folder_;
+  const uint16_t port_ = FreePort();
+};
+
+TEST_F(HostsTest, AllSayTheLeastOfWhatEachSays) {
+  const auto hosts = JoinAll({Options(3, 0), Options(3, 1), Options(3, 2)}, 6);
+  OnEach(3, [&](size_t i) {
+    for (int64_t round = 0; round < 20; ++round) {
+      const auto at = static_cast<int64_t>(i);
+      EXPECT_EQ(hosts[i]->Least(100 * round + (at + round) % 3).value(), 100 * round);
+    }
+  });
+}
+
+// Of any size, pieces without a byte too.
+TEST_F(HostsTest, RanksOfAllHostsReadWhatEachBrought) {
+  constexpr int kRanks = 6, kRounds = 50;
+  const auto hosts = JoinAll({Options(3, 0), Options(3, 1), Options(3, 2)}, kRanks);
+  std::vector<JoinedRanks> joined(3);
+  OnEach(3, [&](size_t i) {
+    joined[i] = JoinedRanks::Join({.tensor = kRanks}, [&](std::span<const int> ranks) {
+                  return hosts[i]->GroupOf(ranks);
+                }).value();
+  });
+  const auto size_of = [](int rank, int round) {
+    return static_cast<size_t>(round % 3 == 2 ? rank * 300'000 : (rank + round) % 4);
+  };
+  std::atomic<int> read = 0;
+  OnEach(kRanks, [&](size_t at) {
+    const int rank = static_cast<int>(at);
+    auto& me = static_cast<MeetingRanks&>(*joined[at / 2].Of(rank).tensor);
+    ASSERT_EQ(me.rank(), rank);
+    for (int round = 0; round < kRounds; ++round) {
+      const std::vector<int> first(size_of(rank, round), rank), second(3, rank * round);
+      const auto all = me.Meet({std::as_bytes(std::span(first)), std::as_bytes(std::span(second))});
+      ASSERT_EQ(all.size(), kRanks);
+      for (int r = 0; r < kRanks; ++r) {
+        const Pieces& pieces = all[static_cast<size_t>(r)];
+        const std::vector<int> of_r(size_of(r, round), r), also(3, r * round);
+        const auto equal = [](std::span<const std::byte> piece, const std::vector<int>& numbers) {
+          return std::ranges::equal(piece, std::as_bytes(std::span(numbers)));
+        };
+        ASSERT_TRUE(equal(pieces[0], of_r) && equal(pieces[1], also)) << rank << " " << r;
+        ++read;
+      }
+      me.Part();
+    }
+  });
+  EXPECT_EQ(read, kRanks * kRanks * kRounds);
+}
+
+TEST_F(HostsTest, WhoWaitsForALostHostGivesUp) {
+  auto hosts = JoinAll({Options(2, 0), Options(2, 1)}, 2);
+  std::vector<JoinedRanks> joined(2);
+  OnEach(2, [&](size_t i) {
+    joined[i] = JoinedRanks::Join({.tensor = 2}, [&](std::span<const int> ranks) {
+                  return hosts[i]->GroupOf(ranks);
+                }).value();
+  });
+  Status why;
+  hosts[0]->OnEnd([&](Status status) { why = std::move(status); });
+  std::thread waits([&] {
+    auto& me = static_cast<MeetingRanks&>(*joined[0].Of(0).tensor);
+    EXPECT_TRUE(me.Meet({{}}).empty());
+  });
+  hosts[1].reset();
+  waits.join();
+  hosts[0].reset();  // its threads have said what they had to say
+  EXPECT_EQ(why.code(), StatusCode::kUnavailable);
+  EXPECT_NE(why.message().find("closed"), std::string::npos) << why.message();
+}
+
+TEST_F(HostsTest, TheFirstHostsLeaveIsTheEndAndAnOthersALoss) {
+  auto hosts = JoinAll({Options(2, 0), Options(2, 1)}, 2);
+  std::optional<Status> first, second;
+  hosts[0]->OnEnd([&](Status status) { first = std::move(status); });
+  hosts[1]->OnEnd([&](Status status) { second = std::move(status); });
+  hosts[0]->Leave();
+  hosts[0].reset();
+  hosts[1].reset();
+  EXPECT_TRUE(second && second->ok());
+
+  hosts = JoinAll({Options(2, 0), Options(2, 1)}, 2);
+  hosts[0]->OnEnd([&](Status status) { first = std::move(status); });
+  hosts[1]->Leave();
+  hosts[1].reset();
+  hosts[0].reset();
+  EXPECT_EQ(first->message(), "host 1 has left");
+}
+
+// The first host goes on waiting, and the right ones find it.
+TEST_F(HostsTest, StrangersAreRefusedByName) {
+  std::unique_ptr<Hosts> first;
+  std::thread waits([&] { first = Hosts::Join(Options(2, 0), {{"build", "1"}}, 2).value(); });
+  HostsOptions wrong = Options(2, 1);
+  wrong.secret_file = Secret("another secret, as long");
+  const Status stranger = Hosts::Join(wrong, {{"build", "1"}}, 2).status();
+  EXPECT_NE(stranger.message().find("has another secret"), std::string::npos) << stranger.message();
+  const Status older = Hosts::Join(Options(2, 1), {{"build", "0"}}, 2).status();
+  EXPECT_EQ(older.message(), "build differs: host 1 has 0, this host 1");
+  Socket silent = Socket::Connect("127.0.0.1", port_, std::chrono::seconds(5)).value();
+  Socket noisy = Socket::Connect("127.0.0.1", port_, std::chrono::seconds(5)).value();
+  const std::string noise(10'000, 'x');
+  EXPECT_TRUE(noisy.Send(std::as_bytes(std::span(noise))).ok());
+  const auto second = Hosts::Join(Options(2, 1), {{"build", "1"}}, 2);
+  EXPECT_TRUE(second.ok()) << second.status().message();
+  waits.join();
+}
+
+TEST_F(HostsTest, FlagsThatMakeNoHostsAreRefused) {
+  const auto message = [&](HostsOptions options, int ranks) {
+    return CheckHosts(options, ranks).message();
+  };
+  EXPECT_NE(message(Options(2, 2), 2).find("the last is 1"), std::string::npos);
+  EXPECT_NE(message(Options(2, 0), 3).find("dealt evenly"), std::string::npos);
+  EXPECT_NE(message({.count = 2}, 2).find("--master-addr"), std::string::npos);
+  EXPECT_NE(message({.count = 2, .address = "a"}, 2).find("--hosts-secret-file"),
+            std::string::npos);
+  EXPECT_EQ(message({}, 7), "");
+  EXPECT_NE(ReadHostSecret(Secret("short")).status().message().find("16"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace fathom
