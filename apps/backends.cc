@@ -45,15 +45,15 @@ bool IsCudaTable(std::string_view name) {
 std::vector<EngineRank> Backend::Ranks() const {
   std::vector<EngineRank> ranks;
   for (size_t i = 0; i < devices.size(); ++i) {
-    const RankGroups& groups = joined.Of(static_cast<int>(i));
+    const int rank = first_rank + static_cast<int>(i);
     ranks.push_back({.device = devices[i].get(),
-                     .shard = Shard::OfRank(layout, static_cast<int>(i), groups),
+                     .shard = Shard::OfRank(layout, rank, joined.Of(rank)),
                      .peer_bytes = peer_bytes});
   }
   return ranks;
 }
 
-Result<Backend> MakeBackend(std::string_view name, const BackendSettings& settings) {
+Result<Backend> MakeBackend(std::string_view name, const BackendSettings& settings, Hosts* hosts) {
   const int gpu = settings.gpu, world = settings.layout.world();
   if (gpu >= 0 && !name.starts_with("cuda")) {
     return InvalidArgument(
@@ -63,6 +63,13 @@ Result<Backend> MakeBackend(std::string_view name, const BackendSettings& settin
   }
   Backend backend{.layout = settings.layout};
   if (IsCudaTable(name) && settings.quantization == "none") {
+    if (hosts != nullptr) {
+      return Unimplemented(
+          "--nnodes {}: GPUs of several hosts are not there yet, CPUs are; leave --nnodes out to "
+          "use "
+          "the GPUs of this host",
+          hosts->count());
+    }
     TRY(AddGpus(name, std::max(gpu, 0), backend));
     return backend;
   }
@@ -72,14 +79,21 @@ Result<Backend> MakeBackend(std::string_view name, const BackendSettings& settin
   }
   backend.ops = TRY(CpuTable(name, settings.quantization));
   const int threads = settings.threads == 0 ? UsableCpus() : settings.threads;
+  const int here = hosts == nullptr ? world : hosts->ranks_each();
   // Of stages one works at a time, and the others sleep.
-  const int at_work = settings.layout.stage_ranks();
-  for (int rank = 0; rank < world; ++rank) {
+  const int at_work = std::min(settings.layout.stage_ranks(), here);
+  for (int rank = 0; rank < here; ++rank) {
     backend.devices.push_back(std::make_unique<CpuDevice>(
         name.starts_with("reference") ? 1 : std::max(1, threads / at_work),
         settings.commit_memory));
   }
-  backend.joined = TRY(JoinedRanks::Join(settings.layout, SharedMemoryCommunicator::GroupOf));
+  if (hosts == nullptr) {
+    backend.joined = TRY(JoinedRanks::Join(settings.layout, SharedMemoryCommunicator::GroupOf));
+    return backend;
+  }
+  backend.first_rank = hosts->index() * here;
+  backend.joined = TRY(JoinedRanks::Join(
+      settings.layout, [hosts](std::span<const int> ranks) { return hosts->GroupOf(ranks); }));
   return backend;
 }
 

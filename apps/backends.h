@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "engine/assembly.h"
+#include "hosts/hosts.h"
 #include "ops/ops.h"
 #include "parallel/layout.h"
 #include "parallel/rank_groups.h"
@@ -16,13 +17,14 @@
 
 namespace fathom {
 
-// A table, and a device for each rank with what it meets the others through: in the order of
-// ParallelLayout.
+// A table, and a device for each rank of this host with what it meets the others through: in the
+// order of ParallelLayout.
 struct Backend {
   const Ops* ops = nullptr;
   std::vector<std::unique_ptr<Device>> devices;
   JoinedRanks joined;
   ParallelLayout layout;
+  int first_rank = 0;     // of this host's
   size_t peer_bytes = 0;  // EngineRank
 
   std::vector<EngineRank> Ranks() const;
@@ -58,8 +60,10 @@ inline constexpr char kKvCacheHelp[] =
 inline constexpr char kQuantizationHelp[] =
     "Quantise weights while they load, on --ops cpu: int8, int4, or none: as they are stored";
 
-// Of the table `name`; the ranks of CPUs share `settings.threads`.
-Result<Backend> MakeBackend(std::string_view name, const BackendSettings& settings);
+// Of the table `name`; the ranks of CPUs share `settings.threads`. `hosts`: that share the ranks;
+// null: this one has all.
+Result<Backend> MakeBackend(std::string_view name, const BackendSettings& settings,
+                            Hosts* hosts = nullptr);
 
 // Sets the table, and adds a GPU from `first` on for each rank of the layout. cuda_backend.cc; in
 // builds without CUDA no_cuda_backend.cc, which refuses.

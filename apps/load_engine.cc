@@ -12,6 +12,7 @@
 #include "base/mmap.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/presets.h"
+#include "host_facts.h"
 #include "speculation_flag.h"
 
 namespace fathom {
@@ -181,8 +182,14 @@ Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback 
   const bool stored_fp8 = settings.quantization == "fp8";
   if (stored_fp8) settings.quantization = "none";
   LoadedEngine loaded;
-  loaded.backend = TRY(MakeBackend(TRY(OpsFor(settings)), settings));
+  const std::string ops = TRY(OpsFor(settings));
   Checkpoint checkpoint = TRY(OpenCheckpoint(settings));
+  if (settings.hosts.count > 1) {
+    TRY(CheckLayout(checkpoint.config(), settings.layout));
+    loaded.hosts = TRY(Hosts::Join(settings.hosts, TRY(FactsOf(settings, ops, checkpoint)),
+                                   settings.layout.world()));
+  }
+  loaded.backend = TRY(MakeBackend(ops, settings, loaded.hosts.get()));
   for (const std::string& warning : checkpoint.warnings()) LOG_WARNING("{}", warning);
   loaded.config = checkpoint.config();
   settings.speculation = TRY(SpeculationOf(settings, loaded.config));
@@ -205,11 +212,15 @@ Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback 
        .kv_cache = TRY(ParseKvCacheDType(settings.kv_cache_dtype)),
        .quantized = TRY(ParseQuantization(settings.quantization)),
        .synthetic_routing = TRY(MakeSyntheticRouting(settings.synthetic_routing, loaded.config)),
-       .synthetic_acceptance = settings.synthetic_acceptance},
+       .synthetic_acceptance = settings.synthetic_acceptance,
+       .hosts = loaded.hosts.get()},
       [&](uint64_t done, uint64_t total) { progress.Show(done, total); }, std::move(on_output)));
   loaded.models = std::move(assembled.models);
   loaded.clock = std::move(assembled.clock);
+  loaded.watch = std::move(assembled.watch);
   loaded.engine = std::move(assembled.engine);
+  loaded.watched = std::move(assembled.watched);
+  loaded.follower = std::move(assembled.follower);
   return loaded;
 }
 

@@ -26,6 +26,7 @@ struct EngineSettings : BackendSettings, EngineLimits {
   std::string dtype = "auto";        // dummy weights: "fp8" or "bf16"; "auto": as the config says
   std::string synthetic_routing;     // "uniform", "zipf", a file's name, or empty: the router's
   double synthetic_acceptance = -1;  // the share of drafts that stand by chance; negative: none
+  HostsOptions hosts;                // that share the ranks
   int32_t num_layers = 0;            // dummy weights: only the first so many layers; 0: all
   std::string speculative_config;    // ParseSpeculation
   bool no_speculation = false;
@@ -41,10 +42,14 @@ struct EngineSettings : BackendSettings, EngineLimits {
 struct LoadedEngine {
   std::unique_ptr<Tokenizer> tokenizer;  // null if none was needed
   std::optional<ChatTemplate> chat_template;
+  std::unique_ptr<Hosts> hosts;  // null if this one has all ranks
   Backend backend;
   std::vector<std::unique_ptr<Model>> models;  // of each rank
   std::unique_ptr<Clock> clock;
-  std::unique_ptr<Engine> engine;  // not yet started
+  std::unique_ptr<HostWatch> watch;
+  std::unique_ptr<Engine> engine;  // not yet started; null on hosts but the first
+  std::unique_ptr<WatchedEngine> watched;
+  std::unique_ptr<StepFollower> follower;
   ModelConfig config;
   GenerationConfig generation;
   std::vector<TokenId> eos;  // generation_config.json's, or config.json's

@@ -147,6 +147,25 @@ class Running {
   std::thread thread_;
 };
 
+// On hosts but the first: the server only says that it is there.
+Status FollowFirstHost(LoadedEngine& loaded, HttpServer& server, Running& running) {
+  const Hosts& hosts = *loaded.hosts;
+  const int first = hosts.index() * hosts.ranks_each();
+  server.Follow();
+  LOG_INFO("host {} of {} is at work: ranks {} to {}", hosts.index(), hosts.count(), first,
+           first + hosts.ranks_each() - 1);
+  NotifyService("READY=1");
+  // Either may come first: the engine's end, or a signal.
+  std::thread until_signal([&] {
+    running.Join();
+    loaded.watch->Stop();
+  });
+  const Status ended = loaded.watch->Wait();
+  server.Stop();
+  until_signal.join();
+  return ended;
+}
+
 Status Serve(ServeOptions options) {
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads the log may leave
   // What asks for a second reading must not end a server that is still loading.
@@ -173,6 +192,7 @@ Status Serve(ServeOptions options) {
   loaded.emplace(TRY(LoadEngine(options.engine, [&outputs](std::vector<RequestOutput> news) {
     outputs.Deliver(std::move(news));
   })));
+  if (loaded->follower) return FollowFirstHost(*loaded, *server, running);
   loaded->engine->OnFailure([&server] { server->Stop(); });
   loaded->engine->Start();
   ServedEngine served = TRY(ServedEngineFor(options, *loaded, outputs));
@@ -188,7 +208,9 @@ Status Serve(ServeOptions options) {
   const LogThread log_thread;  // nobody's request waits for who reads the log
   running.Join();
   loaded->engine->OnFailure(nullptr);
-  return loaded->engine->status();
+  const Status status = loaded->engine->status();
+  if (loaded->hosts && !status.ok()) loaded->hosts->Fail(status);
+  return status;
 }
 
 }  // namespace

@@ -31,11 +31,11 @@ EDGES = {
     "scheduler": ["cache", "request"],
     "speculation": [],
     "sampling": ["request", "ops", "tensor"],
-    "engine": ["request", "grammar", "scheduler", "speculation", "sampling", "model", "cache", "checkpoint", "ops", "products", "parallel", "quant", "cpu", "tensor"],
+    "engine": ["request", "grammar", "scheduler", "speculation", "sampling", "model", "cache", "checkpoint", "ops", "products", "hosts", "parallel", "quant", "cpu", "tensor"],
     "tokenizer": [],
     "chat": [],
     "server": ["engine", "request", "grammar", "chat", "tokenizer"],
-    "apps": ["server", "engine", "request", "grammar", "scheduler", "speculation", "model", "checkpoint", "ops", "products", "parallel", "quant", "cpu", "cuda",
+    "apps": ["server", "engine", "request", "grammar", "scheduler", "speculation", "model", "checkpoint", "ops", "products", "hosts", "parallel", "quant", "cpu", "cuda",
              "tensor", "chat", "tokenizer"],
     "bench": ["scheduler", "grammar", "tokenizer", "ops", "products", "quant", "cpu", "cuda", "tensor"],
 }

@@ -1,14 +1,13 @@
 #include "engine/assembly.h"
 
 #include <algorithm>
-#include <barrier>
 #include <string>
 #include <utility>
 
 #include "base/log.h"
 #include "base/printable.h"
 #include "engine/model_executor.h"
-#include "engine/ranked_executor.h"
+#include "engine/rank_executors.h"
 #include "model/activations.h"
 #include "parallel/on_ranks.h"
 #include "quant/weight_format.h"
@@ -102,11 +101,11 @@ int64_t FreeBytesEach(std::span<const EngineRank> ranks, const Ops& ops) {
   return IsGpu(ops) ? least : least / static_cast<int64_t>(ranks.size());
 }
 
-// Of each stage the first rank, of which no other there has a larger part.
-std::vector<size_t> FirstOfStages(const ParallelLayout& layout) {
+// Of each stage of this host the first rank, of which no other here has a larger part.
+std::vector<size_t> FirstOfStages(std::span<const EngineRank> ranks) {
   std::vector<size_t> first;
-  for (int rank = 0; rank < layout.world(); rank += layout.stage_ranks()) {
-    first.push_back(static_cast<size_t>(rank));
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (rank == 0 || ranks[rank].shard.stage != ranks[rank - 1].shard.stage) first.push_back(rank);
   }
   return first;
 }
@@ -153,7 +152,7 @@ Result<std::vector<MemoryPlan>> PlanStages(const Checkpoint& checkpoint, const O
                                            std::span<const EngineRank> ranks,
                                            const AssemblyOptions& options) {
   std::vector<MemoryPlan> plans;
-  for (const size_t rank : FirstOfStages(ranks[0].shard.layout)) {
+  for (const size_t rank : FirstOfStages(ranks)) {
     plans.push_back(TRY(PlanAhead(checkpoint, ops, ranks, ranks[rank], options)));
   }
   return plans;
@@ -162,7 +161,7 @@ Result<std::vector<MemoryPlan>> PlanStages(const Checkpoint& checkpoint, const O
 Status PlanStagesAgain(const std::vector<std::unique_ptr<Model>>& models,
                        std::span<const EngineRank> ranks, const EngineLimits& limits,
                        const Ops& ops, std::vector<MemoryPlan>& plans) {
-  const std::vector<size_t> first = FirstOfStages(ranks[0].shard.layout);
+  const std::vector<size_t> first = FirstOfStages(ranks);
   for (size_t stage = 0; stage < plans.size(); ++stage) {
     const size_t rank = first[stage];
     plans[stage] =
@@ -171,13 +170,24 @@ Status PlanStagesAgain(const std::vector<std::unique_ptr<Model>>& models,
   return {};
 }
 
+// Ranks of this host that read the same layers.
+int MostOfAStage(std::span<const EngineRank> ranks) {
+  int most = 0;
+  for (const EngineRank& rank : ranks) {
+    const auto same = std::ranges::count_if(
+        ranks, [&](const EngineRank& other) { return other.shard.stage == rank.shard.stage; });
+    most = std::max(most, static_cast<int>(same));
+  }
+  return most;
+}
+
 Result<std::vector<std::unique_ptr<Model>>> LoadModels(Checkpoint& checkpoint, const Ops& ops,
                                                        std::span<const EngineRank> ranks,
                                                        const ModelOptions& options,
                                                        const LoadProgress& progress) {
   std::vector<std::unique_ptr<Model>> models(ranks.size());
   const int count = static_cast<int>(ranks.size());
-  checkpoint.SetReaders(ranks[0].shard.layout.stage_ranks());
+  checkpoint.SetReaders(MostOfAStage(ranks));
   TRY(OnRanks(count, [&](int rank) -> Status {
     const EngineRank& at = ranks[static_cast<size_t>(rank)];
     at.device->BindThread();
@@ -202,54 +212,6 @@ Status TakeDraftLayer(Checkpoint& checkpoint, const Speculation& speculation) {
         layers);
   }
   return {};
-}
-
-// All that ranks wait for each other through.
-std::vector<Communicator*> GroupsOf(std::span<const EngineRank> ranks) {
-  std::vector<Communicator*> groups;
-  for (const EngineRank& rank : ranks) {
-    const RankGroups& of = rank.shard.groups;
-    for (Communicator* group : {of.tensor, of.experts, of.before, of.after, of.stages}) {
-      if (group != nullptr) groups.push_back(group);
-    }
-  }
-  return groups;
-}
-
-// In groups, of each the stages in their order.
-std::unique_ptr<Executor> AsOneExecutor(std::vector<std::unique_ptr<Executor>> ranks,
-                                        const ParallelLayout& layout) {
-  if (ranks.size() == 1) return std::move(ranks[0]);
-  std::vector<std::vector<std::unique_ptr<Executor>>> groups(static_cast<size_t>(layout.data));
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const int group = layout.GroupOf(static_cast<int>(rank));
-    groups[static_cast<size_t>(group)].push_back(std::move(ranks[rank]));
-  }
-  return std::make_unique<RankedExecutor>(std::move(groups));
-}
-
-// All ranks at once: what is recorded may make them wait for each other. `recorded`: by the first.
-Result<std::unique_ptr<Executor>> MakeExecutor(const std::vector<std::unique_ptr<Model>>& models,
-                                               std::span<const EngineRank> ranks,
-                                               ModelExecutorOptions options,
-                                               RecordedSteps& recorded) {
-  std::vector<std::unique_ptr<Executor>> executors(ranks.size());
-  std::barrier<> all(static_cast<std::ptrdiff_t>(ranks.size()));
-  if (ranks.size() > 1) {
-    options.meet = [&all] { all.arrive_and_wait(); };
-    options.on_failure = [groups = GroupsOf(ranks)] {
-      for (Communicator* group : groups) group->Abort();
-    };
-  }
-  TRY(OnRanks(static_cast<int>(ranks.size()), [&](int rank) -> Status {
-    const auto at = static_cast<size_t>(rank);
-    ranks[at].device->BindThread();
-    auto executor = std::make_unique<ModelExecutor>(*models[at], *ranks[at].device, options);
-    if (rank == 0) recorded = executor->recorded();
-    executors[at] = std::move(executor);
-    return ranks[at].device->status();
-  }));
-  return AsOneExecutor(std::move(executors), ranks[0].shard.layout);
 }
 
 }  // namespace
@@ -364,24 +326,42 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
   plan = Tightest(plans);
   SetMemoryPlan(plan.ToString());
   LOG_INFO("memory: {}", plan.ToString());
+  if (options.hosts != nullptr) plan.num_pages = TRY(options.hosts->Least(plan.num_pages));
   engine.scheduler.num_pages = static_cast<int32_t>(plan.num_pages);
 
   assembled.clock = std::make_unique<SteadyClock>();
-  RecordedSteps recorded;
-  auto executor = TRY(MakeExecutor(assembled.models, ranks,
-                                   {.num_pages = plan.num_pages,
-                                    .slots = limits.max_num_seqs,
-                                    .max_in_flight = engine.scheduler.depth,
-                                    .step_timeout_s = options.step_timeout_s},
-                                   recorded));
+  RankExecutors executors = TRY(MakeRankExecutors(assembled.models, ranks,
+                                                  {.num_pages = plan.num_pages,
+                                                   .slots = limits.max_num_seqs,
+                                                   .max_in_flight = engine.scheduler.depth,
+                                                   .step_timeout_s = options.step_timeout_s},
+                                                  options.hosts));
+  const RecordedSteps& recorded = executors.recorded;
   if (recorded.steps > 0) {
     const std::string excess = TakeRecorded(recorded, plan);
     SetMemoryPlan(plan.ToString());
     LOG_INFO("memory: {}", plan.ToString());
     if (!excess.empty()) LOG_WARNING("{}", excess);
   }
-  assembled.engine = std::make_unique<Engine>(engine, std::move(executor), assembled.clock.get(),
-                                              std::move(on_output));
+  std::vector<std::shared_ptr<RemoteResults>> remote;
+  if (options.hosts != nullptr && !options.hosts->first()) {
+    assembled.follower = std::make_unique<StepFollower>(
+        *options.hosts, ByGroup(std::move(executors.ranks), ranks), engine.scheduler.stages,
+        SlotMaskRoom{.vocab = config.vocab_size, .max_drafts = engine.scheduler.max_drafts});
+  } else {
+    assembled.engine = std::make_unique<Engine>(
+        engine, AsOneExecutor(std::move(executors.ranks), ranks, options.hosts, remote),
+        assembled.clock.get(), std::move(on_output));
+  }
+  if (options.hosts != nullptr) {
+    std::vector<Device*> devices;
+    for (const EngineRank& rank : ranks) devices.push_back(rank.device);
+    assembled.watch =
+        std::make_unique<HostWatch>(*options.hosts, std::move(devices), std::move(remote));
+    if (assembled.engine) {
+      assembled.watched = std::make_unique<WatchedEngine>(*assembled.watch, *assembled.engine);
+    }
+  }
   return assembled;
 }
 

@@ -13,8 +13,10 @@
 #include "base/clock.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/engine.h"
+#include "engine/host_watch.h"
 #include "engine/memory_plan.h"
 #include "engine/model_executor.h"
+#include "engine/step_follower.h"
 #include "engine/step_runner.h"
 #include "model/model.h"
 #include "ops/ops.h"
@@ -50,6 +52,7 @@ struct AssemblyOptions {
   std::optional<SyntheticRouting> synthetic_routing;  // of a benchmark; checked
   double synthetic_acceptance = -1;                   // the same
   double step_timeout_s = ModelExecutorOptions().step_timeout_s;
+  Hosts* hosts = nullptr;  // that share the ranks; null: this one has all. Must outlive the engine
 };
 
 // A rank: a device, and what of the model is computed on it.
@@ -64,11 +67,15 @@ struct EngineRank {
 struct AssembledEngine {
   std::vector<std::unique_ptr<Model>> models;  // of each rank
   std::unique_ptr<Clock> clock;
-  std::unique_ptr<Engine> engine;  // not yet started
+  std::unique_ptr<HostWatch> watch;        // of several hosts
+  std::unique_ptr<Engine> engine;          // not yet started; of hosts the first one's
+  std::unique_ptr<WatchedEngine> watched;  // of several hosts
+  std::unique_ptr<StepFollower> follower;  // the other hosts', at work
 };
 
 // Refuses, before anything large is allocated or read, limits that make no engine and what memory
-// cannot hold. Ranks are loaded at the same time, and progress is the first one's.
+// cannot hold. Ranks are loaded at the same time, and progress is the first one's. `ranks`: those
+// of this host.
 Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
                                        std::span<const EngineRank> ranks,
                                        const AssemblyOptions& options, const LoadProgress& progress,

@@ -71,6 +71,10 @@ void Engine::OnFailure(std::function<void()> callback) {
   loop_->OnFailure(std::move(callback));
 }
 
+void Engine::Abandon(Status why) {
+  loop_->turns().Abandon(std::move(why));
+}
+
 Status Engine::Submit(GenerateRequest request) {
   return loop_->turns().Submit(std::move(request));
 }

@@ -37,6 +37,8 @@ class Engine final : public EngineClient {
   // the engine.
   Status status() const;
   void OnFailure(std::function<void()> callback);  // null: none, from the return on
+  // As if the device had failed, for this reason. THREAD: any.
+  void Abandon(Status why);
 
   Status Submit(GenerateRequest request) override;
   void Cancel(RequestId id) override;

@@ -165,8 +165,9 @@ void EngineLoop::DrainInbox() {
                    request.client, request.cache_salt, request.priority);
     if (!guided.ok()) EndNow(request.id, guided);
   }
-  for (RequestId id : news.cancels) EndNow(id, failure_);
-  while (news.stopped && !live_.empty()) EndNow(live_.begin()->first, failure_);
+  const Status why = news.cancels.empty() && !news.stopped ? Status() : status();
+  for (RequestId id : news.cancels) EndNow(id, why);
+  while (news.stopped && !live_.empty()) EndNow(live_.begin()->first, why);
 }
 
 void EngineLoop::EndNow(RequestId id, const Status& why) {
@@ -296,13 +297,18 @@ void EngineLoop::ApplyOldest() {
   ++steps_;
 }
 
-void EngineLoop::Fail(Status why) {
-  LOG_ERROR("the device failed: {}", why.message());
+void EngineLoop::Abandon(Status why) {
   {
     std::lock_guard lock(stats_mutex_);
+    if (!failure_.ok()) return;
+    LOG_ERROR("the device failed: {}", why.message());
     failure_ = std::move(why);
   }
   inbox_.Stop(Unavailable("the device failed: ask another server"));
+}
+
+void EngineLoop::Fail(Status why) {
+  Abandon(std::move(why));
   DrainInbox();  // which ends all that live, as at every stop
   for (; !in_flight_.empty(); in_flight_.pop_front()) {
     const StepInFlight& step = in_flight_.front();

@@ -36,6 +36,7 @@ class EngineLoop {
   void Stop() { inbox_.Stop(Unavailable("the engine is stopping: ask another server, or later")); }
   // As Engine.
   Status status() const;
+  void Abandon(Status why);
 
   // THREAD: the engine's.
   // One round: takes what came, plans and submits until `depth` steps are in flight, applies the
@@ -110,7 +111,7 @@ class EngineLoop {
 
   mutable std::mutex stats_mutex_;
   EngineStats stats_;  // guarded by stats_mutex_
-  Status failure_;     // guarded by stats_mutex_; the engine's thread alone writes it
+  Status failure_;     // guarded by stats_mutex_
 };
 
 }  // namespace fathom

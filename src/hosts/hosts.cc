@@ -133,6 +133,9 @@ Hosts::~Hosts() {
   {
     std::lock_guard lock(mutex_);
     links.swap(links_);
+    for (const auto& [host, link] : links) {
+      if (!ended_) link->Leave();
+    }
   }
 }
 
@@ -347,25 +350,28 @@ Status Hosts::Take(int host, uint32_t kind, std::string bytes) {
     changed_.notify_all();
     return {};
   }
-  if (kind < HostLink::kFirstOfOthers) return DataLoss("a message of kind {}", kind);
-  if (!on_message_) {
-    if (early_.size() >= 64) return DataLoss("messages before any was asked for");
-    early_.push_back({host, kind, std::move(bytes)});
-    return {};
-  }
   lock.unlock();
-  return on_message_(host, kind, std::move(bytes));
+  if (kind < HostLink::kFirstOfOthers) return DataLoss("a message of kind {}", kind);
+  std::lock_guard listening(messages_mutex_);
+  if (on_message_) return on_message_(host, kind, std::move(bytes));
+  if (early_.size() >= 64) return DataLoss("messages before any was asked for");
+  early_.push_back({host, kind, std::move(bytes)});
+  return {};
 }
 
 void Hosts::Listen(OnMessage on_message) {
-  std::unique_lock lock(mutex_);
-  // Under the lock, so that none that comes now overtakes them.
-  for (Message& message : early_) {
-    const Status status = on_message(message.host, message.kind, std::move(message.bytes));
-    if (!status.ok()) LOG_ERROR("host {}: {}", message.host, status.message());
+  Status status;
+  {
+    std::lock_guard lock(messages_mutex_);
+    on_message_ = std::move(on_message);
+    for (Message& message : early_) {
+      if (status.ok()) {
+        status = on_message_(message.host, message.kind, std::move(message.bytes));
+      }
+    }
+    early_.clear();
   }
-  early_.clear();
-  on_message_ = std::move(on_message);
+  if (!status.ok()) Fail(std::move(status));
 }
 
 void Hosts::Send(int host, uint32_t kind, std::string bytes) {
@@ -373,15 +379,12 @@ void Hosts::Send(int host, uint32_t kind, std::string bytes) {
 }
 
 void Hosts::OnEnd(std::function<void(Status)> on_end) {
-  std::unique_lock lock(mutex_);
+  std::lock_guard ending(end_mutex_);
   on_end_ = std::move(on_end);
-  if (!ended_ || !on_end_) return;
+  std::unique_lock lock(mutex_);
+  const std::optional<Status> ended = ended_;
   lock.unlock();
-  on_end_(*ended_);
-}
-
-void Hosts::Leave() {
-  for (const auto& [host, link] : links_) link->Leave();
+  if (ended && on_end_) on_end_(*ended);
 }
 
 void Hosts::Fail(Status why) {
@@ -402,9 +405,9 @@ void Hosts::End(Status why) {
     if (!why.ok()) link->Shutdown();  // they hear of it at once
   }
   changed_.notify_all();
-  const auto on_end = on_end_;
   lock.unlock();
-  if (on_end) on_end(why);
+  std::lock_guard ending(end_mutex_);
+  if (on_end_) on_end_(why);
 }
 
 }  // namespace fathom

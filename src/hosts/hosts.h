@@ -26,8 +26,8 @@ namespace fathom {
 struct HostsOptions {
   int count = 1, index = 0;  // of hosts, and which one this is
   std::string address;       // of the first one, which the others reach and it listens on
-  uint16_t port = 0;
-  std::string secret_file;  // ReadHostSecret
+  uint16_t port = 29500;     // as PyTorch's launchers have it
+  std::string secret_file;   // ReadHostSecret
   // For others to come, and to load their parts of the model.
   std::chrono::seconds patience{600};
 };
@@ -43,6 +43,7 @@ class Hosts {
   // name; the first one goes on waiting.
   static Result<std::unique_ptr<Hosts>> Join(const HostsOptions& options, const HostFacts& facts,
                                              int ranks);
+  // Tells the others that this host ends as it should, if nothing has failed.
   ~Hosts();
 
   int count() const { return options_.count; }
@@ -61,17 +62,17 @@ class Hosts {
   Result<int64_t> Least(int64_t mine);
 
   // Messages of the engine, from HostLink::kFirstOfOthers on: between the first host and each other
-  // one. Those that came before Listen() wait for it.
+  // one, one at a time. Those that came before Listen() wait for it; once it returns, what listened
+  // before is not called any more.
   using OnMessage = std::function<Status(int host, uint32_t kind, std::string bytes)>;
   void Listen(OnMessage on_message);
   void Send(int host, uint32_t kind, std::string bytes);
 
   // `on_end` is called once, when a host is lost or has left, or the first one took its leave (OK):
-  // from then on nothing of this holds, and ranks that meet give up. At once if that is past.
+  // from then on nothing of this holds, and ranks that meet give up. At once if that is past. It
+  // must not block; null: none, from the return on.
   void OnEnd(std::function<void(Status)> on_end);
-  // Tells the others that this host ends as it should.
-  void Leave();
-  void Fail(Status why);  // as a host that is lost
+  void Fail(Status why);  // as if a host were lost: the others hear of it
 
  private:
   struct LaneKey {
@@ -109,6 +110,15 @@ class Hosts {
   bool complete_ = false;
   std::map<LaneKey, Socket> waiting_;         // lanes that others have opened
   std::map<int, std::vector<int64_t>> said_;  // Least(), by host
+  std::optional<Status> ended_;
+  std::vector<std::weak_ptr<Lanes>> lanes_;
+  std::vector<std::weak_ptr<MeetingPlace>> places_;
+
+  std::mutex end_mutex_;
+  std::function<void(Status)> on_end_;  // guarded by end_mutex_
+
+  std::mutex messages_mutex_;
+  // Guarded by messages_mutex_:
   struct Message {
     int host;
     uint32_t kind;
@@ -116,10 +126,6 @@ class Hosts {
   };
   std::vector<Message> early_;
   OnMessage on_message_;
-  std::optional<Status> ended_;
-  std::function<void(Status)> on_end_;
-  std::vector<std::weak_ptr<Lanes>> lanes_;
-  std::vector<std::weak_ptr<MeetingPlace>> places_;
 
   struct Address {
     std::string host;

@@ -113,7 +113,7 @@ TEST_F(HostsTest, WhoWaitsForALostHostGivesUp) {
     auto& me = static_cast<MeetingRanks&>(*joined[0].Of(0).tensor);
     EXPECT_TRUE(me.Meet({{}}).empty());
   });
-  hosts[1].reset();
+  hosts[1]->Fail(Internal("a fault"));
   waits.join();
   hosts[0].reset();  // its threads have said what they had to say
   EXPECT_EQ(why.code(), StatusCode::kUnavailable);
@@ -125,14 +125,12 @@ TEST_F(HostsTest, TheFirstHostsLeaveIsTheEndAndAnOthersALoss) {
   std::optional<Status> first, second;
   hosts[0]->OnEnd([&](Status status) { first = std::move(status); });
   hosts[1]->OnEnd([&](Status status) { second = std::move(status); });
-  hosts[0]->Leave();
   hosts[0].reset();
   hosts[1].reset();
   EXPECT_TRUE(second && second->ok());
 
   hosts = JoinAll({Options(2, 0), Options(2, 1)}, 2);
   hosts[0]->OnEnd([&](Status status) { first = std::move(status); });
-  hosts[1]->Leave();
   hosts[1].reset();
   hosts[0].reset();
   EXPECT_EQ(first->message(), "host 1 has left");

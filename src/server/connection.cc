@@ -127,7 +127,8 @@ asio::awaitable<bool> Connection::ServeOne() {
 
 std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) const {
   // One that is stopped before it has a model has nothing to answer with either.
-  const ServerState state = context_.api == nullptr ? ServerState::kLoading : context_.state.load();
+  ServerState state = context_.state;
+  if (context_.api == nullptr && state != ServerState::kFollowing) state = ServerState::kLoading;
   exchange.keep_alive = exchange.parser.keep_alive() && state == ServerState::kReady;
   const std::optional<ApiError> bad = BadHead(exchange.parser.get());
   exchange.unread = bad || !exchange.parser.is_done();

@@ -59,6 +59,7 @@ class HttpServer::Loop {
   Status Listen(BoundSocket port);
   void Run();
   void Serve(ServedEngine served);
+  void Begin(ServerState state);
   void Stop() {
     asio::post(acceptor_.get_executor(), [this] { BeginDrain(); });
   }
@@ -126,8 +127,12 @@ void HttpServer::Loop::Serve(ServedEngine served) {
   CHECK(!served.model_names.empty() && served.vocab_size > 0, "a served engine is not filled in");
   api_ = std::make_unique<Api>(options_, std::move(served));
   context_->api = api_.get();
+  Begin(ServerState::kReady);
+}
+
+void HttpServer::Loop::Begin(ServerState state) {
   ServerState loading = ServerState::kLoading;
-  context_->state.compare_exchange_strong(loading, ServerState::kReady);
+  context_->state.compare_exchange_strong(loading, state);
   if (!options_.handle_signals) return;
   asio::post(acceptor_.get_executor(), [this] {
     signals_.add(SIGTERM);
@@ -162,7 +167,9 @@ void HttpServer::Loop::AwaitSignal() {
       return;
     }
     AwaitSignal();  // before the drain, which may be over at once and then ends this wait too
-    if (context_->state != ServerState::kReady) return AbortAll();
+    const ServerState state = context_->state;
+    if (state == ServerState::kFollowing) return BeginDrain();
+    if (state != ServerState::kReady) return AbortAll();
     signal == SIGTERM ? Leave() : BeginDrain();
   });
 }
@@ -270,7 +277,7 @@ void HttpServer::Loop::BeginDrain() {
   const ServerState before = context_->state.exchange(ServerState::kDraining);
   if (before == ServerState::kDraining) return;
   SayThatItLeaves();
-  const bool served = before != ServerState::kLoading;  // else nobody is waited for
+  const bool served = before == ServerState::kReady || before == ServerState::kLeaving;
   if (served) {
     LOG_INFO("stopping: {} connections may finish within {} s{}", places_.size(),
              options_.shutdown_timeout_ms / 1000,
@@ -335,6 +342,10 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Listen(ServerOptions options, Bo
 
 void HttpServer::Run() {
   loop_->Run();
+}
+
+void HttpServer::Follow() {
+  loop_->Begin(ServerState::kFollowing);
 }
 
 void HttpServer::Serve(ServedEngine served) {

@@ -23,6 +23,8 @@ class HttpServer {
   void Run();
   // Once. THREAD: any.
   void Serve(ServedEngine served);
+  // Instead of Serve(): only says that it is there, for its ranks serve another host.
+  void Follow();
   // No request begins any more; those in flight may end by themselves for shutdown_timeout_ms, then
   // they end with an error. THREAD: any.
   void Stop();

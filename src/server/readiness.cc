@@ -14,6 +14,12 @@ std::optional<HttpResponse> AnswerOfState(ServerState state, std::string_view pa
   const bool asks_health = about_server && route->endpoint == Endpoint::kHealth;
   switch (state) {
     case ServerState::kReady: return std::nullopt;
+    case ServerState::kFollowing:
+      if (asks_health || (about_server && route->endpoint == Endpoint::kLive)) {
+        return HttpResponse{.content_type = "text/plain"};
+      }
+      return ErrorResponse(EngineError(Unavailable(
+          "This host computes for the first one of its engine, which answers: ask that one.")));
     case ServerState::kLoading:
       if (about_server && route->endpoint == Endpoint::kLive) {
         return HttpResponse{.content_type = "text/plain"};

@@ -10,6 +10,7 @@ namespace fathom {
 
 enum class ServerState {
   kLoading,
+  kFollowing,  // computes for a server on another host
   kReady,
   kLeaving,   // says that it is not ready, so that nobody sends it more; yet serves who comes
   kDraining,  // requests in flight may end; no others begin

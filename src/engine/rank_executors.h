@@ -1,0 +1,36 @@
+// The executors of this host's ranks, and those of other hosts' that stand beside them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/assembly.h"
+#include "engine/model_executor.h"
+#include "engine/remote_executor.h"
+
+namespace fathom {
+
+struct RankExecutors {
+  std::vector<std::unique_ptr<Executor>> ranks;  // in the order of ranks
+  RecordedSteps recorded;                        // by the first
+};
+
+// All ranks at once: what is recorded may make them wait for each other. `hosts`: null if there is
+// but one.
+Result<RankExecutors> MakeRankExecutors(const std::vector<std::unique_ptr<Model>>& models,
+                                        std::span<const EngineRank> ranks,
+                                        ModelExecutorOptions options, Hosts* hosts);
+
+// By data-parallel group, of each group its ranks here as one.
+std::map<uint32_t, std::unique_ptr<Executor>> ByGroup(
+    std::vector<std::unique_ptr<Executor>> executors, std::span<const EngineRank> ranks);
+
+// All ranks of all hosts as one executor, whose results come from those of the last stage. `remote`
+// gets what stands for the ranks elsewhere.
+std::unique_ptr<Executor> AsOneExecutor(std::vector<std::unique_ptr<Executor>> executors,
+                                        std::span<const EngineRank> ranks, Hosts* hosts,
+                                        std::vector<std::shared_ptr<RemoteResults>>& remote);
+
+}  // namespace fathom

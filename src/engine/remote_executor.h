@@ -1,0 +1,53 @@
+// A group's ranks on another host, as an executor of the first one.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string_view>
+
+#include "engine/executor.h"
+#include "hosts/hosts.h"
+
+namespace fathom {
+
+// What those ranks said. THREAD: any.
+class RemoteResults {
+ public:
+  RemoteResults(int host, int group) : host(host), group(group) {}
+
+  Status Take(std::string_view message);  // of a kResultMessage
+  void Fail(const Status& why);           // nothing comes any more
+  StepResult Wait(uint64_t step);         // of a host that is lost: why
+
+  const int host, group;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_:
+  std::deque<StepResult> results_;
+  Status failure_;
+};
+
+class RemoteExecutor final : public Executor {
+ public:
+  // `hosts` must outlive it.
+  RemoteExecutor(Hosts& hosts, std::shared_ptr<RemoteResults> results)
+      : hosts_(hosts), results_(std::move(results)) {}
+
+  void Submit(StepPlans plans) override;  // REQUIRES: of one group
+  void SubmitMasks(std::vector<StepMasks> groups) override;
+  StepResult Wait() override;
+
+ private:
+  void Send(uint32_t kind, std::string_view message);
+
+  Hosts& hosts_;
+  const std::shared_ptr<RemoteResults> results_;
+  std::deque<uint64_t> awaited_;  // steps that end with a result
+};
+
+}  // namespace fathom
