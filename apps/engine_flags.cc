@@ -178,6 +178,36 @@ void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* g
       ->group(group);
 }
 
+void AddHostFlags(CLI::App& command, HostsOptions* hosts) {
+  const char* group = "Several hosts";
+  command
+      .add_option("--nnodes", hosts->count,
+                  "Hosts that share the ranks of --tp, --pp and --dp, each with equally many: the "
+                  "same command on each, but for --node-rank")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--node-rank", hosts->index,
+                  "Which host this is: 0 answers requests, the others compute for it")
+      ->check(CLI::Range(0, 1023))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--master-addr", hosts->address,
+                  "Address of host 0, on which it listens to the others, and on no other")
+      ->group(group);
+  command.add_option("--master-port", hosts->port, "Port of host 0 for the other hosts")
+      ->check(CLI::Range(1, 65535))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--hosts-secret-file", hosts->secret_file,
+                  "A file with a secret that all hosts have; openssl rand -hex 32 makes one")
+      ->type_name("FILE")
+      ->group(group);
+}
+
 void AddTemplateFlag(CLI::App& command, EngineSettings* settings, const char* group) {
   command
       .add_option("--chat-template", settings->chat_template_file,

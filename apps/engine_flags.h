@@ -25,6 +25,9 @@ void AddLimitFlags(CLI::App& command, EngineLimits* limits, const char* group);
 // Which configuration, where there are no weights: --config-preset, --dtype, --num-layers.
 void AddConfigFlags(CLI::App& command, EngineSettings* settings, const char* group);
 
+// Several hosts that share an engine's ranks.
+void AddHostFlags(CLI::App& command, HostsOptions* hosts);
+
 // --chat-template, where there is chat.
 void AddTemplateFlag(CLI::App& command, EngineSettings* settings, const char* group);
 

@@ -267,6 +267,7 @@ Status Generate(const GenerateOptions& options) {
   settings.chat_template = options.raw ? ChatTemplateUse::kNone : ChatTemplateUse::kRequired;
   LoadedEngine loaded = TRY(LoadEngine(
       settings, [&outputs](std::vector<RequestOutput> news) { outputs.Deliver(std::move(news)); }));
+  if (loaded.follower) return loaded.watch->Wait();
   loaded.engine->Start();
   Conversation conversation(options, loaded, outputs);
   if (options.prompt) return conversation.Ask(*options.prompt);
@@ -285,6 +286,7 @@ void AddGenerate(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<GenerateOptions>();
   options->engine.max_num_seqs = 1;
   AddEngineFlags(*command, &options->engine);
+  AddHostFlags(*command, &options->engine.hosts);
   AddTemplateFlag(*command, &options->engine, "Options");
   command->add_option("prompt", options->prompt, "What to answer")
       ->check([](const std::string& prompt) {

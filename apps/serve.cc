@@ -208,9 +208,7 @@ Status Serve(ServeOptions options) {
   const LogThread log_thread;  // nobody's request waits for who reads the log
   running.Join();
   loaded->engine->OnFailure(nullptr);
-  const Status status = loaded->engine->status();
-  if (loaded->hosts && !status.ok()) loaded->hosts->Fail(status);
-  return status;
+  return loaded->engine->status();
 }
 
 }  // namespace
@@ -220,6 +218,7 @@ void AddServe(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<ServeOptions>();
   AddServerFlags(*command, options.get());
   AddEngineFlags(*command, &options->engine);
+  AddHostFlags(*command, &options->engine.hosts);
   AddLogLevel(*command, "info");
   TakeWhatRunsAnyway(*command);
   AddEnvironment(*command);

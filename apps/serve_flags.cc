@@ -292,36 +292,6 @@ bool IsOfKubernetes(const char* value) {
 
 }  // namespace
 
-void AddHostFlags(CLI::App& command, HostsOptions* hosts) {
-  const char* group = "Several hosts";
-  command
-      .add_option("--nnodes", hosts->count,
-                  "Hosts that share the ranks of --tp, --pp and --dp, each with equally many: the "
-                  "same command on each, but for --node-rank")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--node-rank", hosts->index,
-                  "Which host this is: 0 answers requests, the others compute for it")
-      ->check(CLI::Range(0, 1023))
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--master-addr", hosts->address,
-                  "Address of host 0, on which it listens to the others, and on no other")
-      ->group(group);
-  command.add_option("--master-port", hosts->port, "Port of host 0 for the other hosts")
-      ->check(CLI::Range(1, 65535))
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--hosts-secret-file", hosts->secret_file,
-                  "A file with a secret that all hosts have; openssl rand -hex 32 makes one")
-      ->type_name("FILE")
-      ->group(group);
-}
-
 void AddServerFlags(CLI::App& command, ServeOptions* options) {
   command
       .add_option_function<std::string>(
@@ -347,7 +317,6 @@ void AddServerFlags(CLI::App& command, ServeOptions* options) {
       .add_flag("--webui,!--no-webui", options->server.webui,
                 "A page to talk to the model on, at /; it is there unless --no-webui leaves it out")
       ->group(kServerGroup);
-  AddHostFlags(command, &options->engine.hosts);
   AddTlsFlags(command, options->server.tls);
   AddAccessFlags(command, *options);
   AddChatFlags(command, options);

@@ -31,8 +31,6 @@ struct ServeOptions {
   double header_timeout_s = 10, body_timeout_s = 60, idle_timeout_s = 75;
 };
 
-// Several hosts that share an engine's ranks.
-void AddHostFlags(CLI::App& command, HostsOptions* hosts);
 void AddServerFlags(CLI::App& command, ServeOptions* options);
 // Every flag that is there so far can be said as FATHOM_..., where the command line says nothing.
 void AddEnvironment(CLI::App& command);

@@ -214,6 +214,30 @@ Status TakeDraftLayer(Checkpoint& checkpoint, const Speculation& speculation) {
   return {};
 }
 
+// On hosts but the first what follows its steps.
+void AddEngine(const EngineOptions& engine, std::vector<std::unique_ptr<Executor>> executors,
+               std::span<const EngineRank> ranks, Hosts* hosts, Engine::OutputCallback on_output,
+               AssembledEngine& assembled) {
+  std::vector<std::shared_ptr<RemoteResults>> remote;
+  if (hosts != nullptr && !hosts->first()) {
+    assembled.follower = std::make_unique<StepFollower>(
+        *hosts, ByGroup(std::move(executors), ranks), engine.scheduler.stages,
+        SlotMaskRoom{.vocab = engine.vocab_size, .max_drafts = engine.scheduler.max_drafts});
+  } else {
+    assembled.engine =
+        std::make_unique<Engine>(engine, AsOneExecutor(std::move(executors), ranks, hosts, remote),
+                                 assembled.clock.get(), std::move(on_output));
+  }
+  if (hosts != nullptr) {
+    std::vector<Device*> devices;
+    for (const EngineRank& rank : ranks) devices.push_back(rank.device);
+    assembled.watch = std::make_unique<HostWatch>(*hosts, std::move(devices), std::move(remote));
+    if (assembled.engine) {
+      assembled.watched = std::make_unique<WatchedEngine>(*assembled.watch, *assembled.engine);
+    }
+  }
+}
+
 }  // namespace
 
 MemoryNeeds NeedsAhead(const ModelConfig& config, const Ops& ops, const Shard& shard,
@@ -343,25 +367,8 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
     LOG_INFO("memory: {}", plan.ToString());
     if (!excess.empty()) LOG_WARNING("{}", excess);
   }
-  std::vector<std::shared_ptr<RemoteResults>> remote;
-  if (options.hosts != nullptr && !options.hosts->first()) {
-    assembled.follower = std::make_unique<StepFollower>(
-        *options.hosts, ByGroup(std::move(executors.ranks), ranks), engine.scheduler.stages,
-        SlotMaskRoom{.vocab = config.vocab_size, .max_drafts = engine.scheduler.max_drafts});
-  } else {
-    assembled.engine = std::make_unique<Engine>(
-        engine, AsOneExecutor(std::move(executors.ranks), ranks, options.hosts, remote),
-        assembled.clock.get(), std::move(on_output));
-  }
-  if (options.hosts != nullptr) {
-    std::vector<Device*> devices;
-    for (const EngineRank& rank : ranks) devices.push_back(rank.device);
-    assembled.watch =
-        std::make_unique<HostWatch>(*options.hosts, std::move(devices), std::move(remote));
-    if (assembled.engine) {
-      assembled.watched = std::make_unique<WatchedEngine>(*assembled.watch, *assembled.engine);
-    }
-  }
+  AddEngine(engine, std::move(executors.ranks), ranks, options.hosts, std::move(on_output),
+            assembled);
   return assembled;
 }
 

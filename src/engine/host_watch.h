@@ -22,6 +22,7 @@ class HostWatch {
             std::vector<std::shared_ptr<RemoteResults>> remote);
   ~HostWatch();
 
+  Hosts& hosts() const { return hosts_; }
   // Abandons this engine too; null: none, from the return on. THREAD: any.
   void SetEngine(Engine* engine);
 
@@ -43,14 +44,20 @@ class HostWatch {
   std::optional<Status> ended_;
 };
 
-// As long as it lives, the engine hears of lost hosts.
+// As long as it lives, the engine hears of lost hosts; and at its end they of a failed engine.
 class WatchedEngine {
  public:
-  WatchedEngine(HostWatch& watch, Engine& engine) : watch_(watch) { watch_.SetEngine(&engine); }
-  ~WatchedEngine() { watch_.SetEngine(nullptr); }
+  WatchedEngine(HostWatch& watch, Engine& engine) : watch_(watch), engine_(engine) {
+    watch_.SetEngine(&engine_);
+  }
+  ~WatchedEngine() {
+    watch_.SetEngine(nullptr);
+    if (const Status status = engine_.status(); !status.ok()) watch_.hosts().Fail(status);
+  }
 
  private:
   HostWatch& watch_;
+  Engine& engine_;
 };
 
 }  // namespace fathom

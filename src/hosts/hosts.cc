@@ -2,92 +2,19 @@
 
 #include <algorithm>
 #include <atomic>
-#include <boost/json.hpp>
 #include <charconv>
 #include <list>
 #include <utility>
 
 #include "base/log.h"
+#include "hosts/hello.h"
 
 namespace fathom {
 namespace {
 
-namespace json = boost::json;
-
 constexpr std::chrono::seconds kHandshake{5};
 constexpr size_t kMostVisits = 256;  // at a time
-constexpr uint64_t kMaxHelloBytes = 1 << 16;
 constexpr uint32_t kHello = 1, kAnswer = 2, kLeastSaid = 2;
-
-// What a host that connects is there for.
-struct Hello {
-  bool lane = false;
-  int index = 0;      // a host
-  uint16_t port = 0;  // on which it listens
-  HostFacts facts;
-  int group = 0, from = 0, to = 0;  // a lane
-};
-
-std::string Text(const Hello& hello) {
-  json::object facts;
-  for (const auto& [name, value] : hello.facts) facts[name] = value;
-  return json::serialize(json::object{{"lane", hello.lane},
-                                      {"index", hello.index},
-                                      {"port", hello.port},
-                                      {"facts", std::move(facts)},
-                                      {"group", hello.group},
-                                      {"from", hello.from},
-                                      {"to", hello.to}});
-}
-
-Result<json::object> ParseObject(const std::string& text, std::string_view whose) {
-  boost::system::error_code error;
-  const json::value value = json::parse(text, error, {}, {.max_depth = 4});
-  if (error || !value.is_object()) return DataLoss("{} says what is no JSON object", whose);
-  return value.as_object();
-}
-
-int64_t Number(const json::object& object, std::string_view key, int64_t most) {
-  const json::value* value = object.if_contains(key);
-  const int64_t* number = value == nullptr ? nullptr : value->if_int64();
-  return number == nullptr || *number < 0 || *number > most ? -1 : *number;
-}
-
-Result<Hello> ParseHello(const std::string& text, std::string_view whose) {
-  const json::object object = TRY(ParseObject(text, whose));
-  constexpr int64_t kMost = 1 << 20;
-  const json::value* lane = object.if_contains("lane");
-  const int64_t index = Number(object, "index", kMost), port = Number(object, "port", UINT16_MAX),
-                group = Number(object, "group", kMost), from = Number(object, "from", kMost),
-                to = Number(object, "to", kMost);
-  const json::value* facts = object.if_contains("facts");
-  if (lane == nullptr || !lane->is_bool() || std::min({index, port, group, from, to}) < 0 ||
-      facts == nullptr || !facts->is_object()) {
-    return DataLoss("{} says what it came for in a form that this host does not know", whose);
-  }
-  Hello hello{.lane = lane->as_bool(),
-              .index = static_cast<int>(index),
-              .port = static_cast<uint16_t>(port),
-              .group = static_cast<int>(group),
-              .from = static_cast<int>(from),
-              .to = static_cast<int>(to)};
-  for (const auto& [name, value] : facts->as_object()) {
-    if (value.is_string()) hello.facts[std::string(name)] = value.as_string();
-  }
-  return hello;
-}
-
-// Of the answer to a Hello: "" is yes.
-Status Verdict(const json::object& answer) {
-  const json::value* error = answer.if_contains("error");
-  if (error == nullptr || !error->is_string()) return DataLoss("an answer without a verdict");
-  if (error->as_string().empty()) return {};
-  return InvalidArgument("{}", std::string_view(error->as_string()));
-}
-
-std::string Refusal(std::string_view why) {
-  return json::serialize(json::object{{"error", why}});
-}
 
 }  // namespace
 
@@ -151,12 +78,11 @@ Status Hosts::Gather(const HostFacts& facts) {
     return Unavailable("{} of {} other hosts have come within {} s", gathered_.size(), others,
                        options_.patience.count());
   }
-  json::array addresses;
+  HostAddresses addresses;
   for (const auto& [host, visitor] : gathered_) {
-    addresses.push_back(json::array{host, visitor.socket.peer_address(), visitor.port});
+    addresses[host] = {visitor.socket.peer_address(), visitor.port};
   }
-  const std::string answer =
-      json::serialize(json::object{{"error", ""}, {"hosts", std::move(addresses)}});
+  const std::string answer = WelcomeText(addresses);
   complete_ = true;
   std::map<int, Visitor> gathered = std::move(gathered_);
   gathered_.clear();
@@ -175,20 +101,8 @@ Status Hosts::Enter(const HostFacts& facts) {
                 Text({.index = options_.index, .port = listener_.port(), .facts = facts})));
   socket.SetTimeout(options_.patience);  // others may come later
   const Frame frame = TRY(ReceiveFrame(socket, kMaxHelloBytes));
-  const json::object answer = TRY(ParseObject(frame.bytes, "the first host"));
-  TRY(Verdict(answer));
+  addresses_ = TRY(ParseAnswer(frame.bytes));
   addresses_[0] = {options_.address, options_.port};
-  const json::value* table = answer.if_contains("hosts");
-  if (table == nullptr || !table->is_array()) return DataLoss("the first host names no others");
-  for (const json::value& entry : table->as_array()) {
-    const json::array* of = entry.if_array();
-    if (of == nullptr || of->size() != 3 || !of->at(0).is_int64() || !of->at(1).is_string() ||
-        !of->at(2).is_int64()) {
-      return DataLoss("the first host names others in a form that this one does not know");
-    }
-    addresses_[static_cast<int>(of->at(0).as_int64())] = {
-        std::string(of->at(1).as_string()), static_cast<uint16_t>(of->at(2).as_int64())};
-  }
   accepting_ = std::thread([this] { AcceptLoop(); });
   AddLink(0, std::move(socket));
   return {};
@@ -249,7 +163,7 @@ Status Hosts::WelcomeHost(Socket socket, int index, uint16_t port, const HostFac
     status = InvalidArgument("--node-rank {} is taken: another host has come with it", index);
   }
   if (!status.ok()) {
-    (void)SendFrame(socket, kAnswer, Refusal(status.message()));
+    (void)SendFrame(socket, kAnswer, RefusalText(status.message()));
     return status;
   }
   gathered_[index] = {std::move(socket), port};
@@ -273,7 +187,7 @@ void Hosts::AddLink(int host, Socket socket) {
 Result<Socket> Hosts::LaneTo(const LaneKey& key) {
   const int there = HostOf(key.to);
   if (there < options_.index) {
-    const Address& address = addresses_.at(there);
+    const HostAddress& address = addresses_.at(there);
     Socket socket = TRY(Socket::Connect(address.host, address.port, kHandshake));
     socket.SetTimeout(kHandshake);
     TRY(ProveSecret(socket, secret_, HostSide::kConnects));
@@ -303,6 +217,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> Hosts::GroupOf(std::span<cons
     for (size_t other = 0; other < ranks.size(); ++other) {
       if (Here(ranks[other])) continue;
       lanes->sockets[other] = TRY(LaneTo({group, ranks[i], ranks[other]}));
+      lanes->names[other] = fmt::format("rank {} of host {}", ranks[other], HostOf(ranks[other]));
     }
     members[i] = std::make_unique<LaneCommunicator>(static_cast<int>(i), place, local, lanes,
                                                     [this](Status why) { Fail(std::move(why)); });

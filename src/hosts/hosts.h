@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 #include "hosts/handshake.h"
+#include "hosts/hello.h"
 #include "hosts/lane_communicator.h"
 #include "hosts/link.h"
 #include "hosts/socket.h"
@@ -127,11 +128,7 @@ class Hosts {
   std::vector<Message> early_;
   OnMessage on_message_;
 
-  struct Address {
-    std::string host;
-    uint16_t port = 0;
-  };
-  std::map<int, Address> addresses_;                // of hosts before this one; set by Enter
+  HostAddresses addresses_;                         // of hosts before this one; set by Enter
   std::map<int, std::unique_ptr<HostLink>> links_;  // by host; set before others run
   std::thread accepting_;
 };

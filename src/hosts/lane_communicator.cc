@@ -9,6 +9,8 @@
 #include <deque>
 #include <utility>
 
+#include "base/activity.h"
+
 namespace fathom {
 namespace {
 
@@ -25,8 +27,13 @@ bool Advance(std::vector<std::span<const std::byte>>& pieces, size_t& at, size_t
 }  // namespace
 
 struct LaneCommunicator::Exchange {
-  Exchange(size_t with, Socket& lane, const Pieces& mine, std::vector<std::byte>& arrived)
-      : rank(with), socket(lane), out_sizes(mine.size()), in_sizes(mine.size()), body(arrived) {
+  Exchange(size_t with, Lanes& lanes, const Pieces& mine, std::vector<std::byte>& arrived)
+      : rank(with),
+        name(lanes.names[with]),
+        socket(lanes.sockets[with]),
+        out_sizes(mine.size()),
+        in_sizes(mine.size()),
+        body(arrived) {
     for (size_t i = 0; i < mine.size(); ++i) out_sizes[i] = mine[i].size();
     out.push_back(std::as_bytes(std::span(out_sizes)));
     out.insert(out.end(), mine.begin(), mine.end());
@@ -36,7 +43,7 @@ struct LaneCommunicator::Exchange {
   }
 
   Status Fails(const char* what) const {
-    return Unavailable("{} {}: {}", what, socket.peer(), std::strerror(errno));
+    return Unavailable("{} {}: {}", what, name, std::strerror(errno));
   }
 
   Status SendSome() {
@@ -55,7 +62,7 @@ struct LaneCommunicator::Exchange {
       const ssize_t n = recv(socket.descriptor(), in.data(), in.size(), MSG_DONTWAIT);
       if (n < 0 && errno == EAGAIN) return {};
       if (n < 0) return Fails("receiving from");
-      if (n == 0) return Unavailable("{} has closed its lane", socket.peer());
+      if (n == 0) return Unavailable("{} has closed its lane", name);
       in = in.subspan(static_cast<size_t>(n));
       if (!in.empty()) continue;
       if (sizes_known) {
@@ -72,7 +79,7 @@ struct LaneCommunicator::Exchange {
     uint64_t bytes = 0;
     for (const uint64_t size : in_sizes) {
       if (size > kMaxBytes - bytes) {
-        return DataLoss("{} announces more than {} bytes", socket.peer(), kMaxBytes);
+        return DataLoss("{} announces more than {} bytes", name, kMaxBytes);
       }
       bytes += size;
     }
@@ -93,6 +100,7 @@ struct LaneCommunicator::Exchange {
   }
 
   const size_t rank;
+  const std::string& name;
   Socket& socket;
   std::vector<uint64_t> out_sizes, in_sizes;
   std::vector<std::span<const std::byte>> out;
@@ -121,7 +129,7 @@ void LaneCommunicator::Abort() {
 std::span<const MeetingRanks::Pieces> LaneCommunicator::Meet(Pieces mine) {
   if (Status status = ExchangeWithOthers(mine); !status.ok()) {
     Abort();
-    on_failure_(std::move(status));
+    on_failure_(Status(status.code(), status.message() + DescribeActivity()));
     return {};
   }
   const auto me = std::find(local_.begin(), local_.end(), static_cast<size_t>(rank()));
@@ -134,8 +142,8 @@ std::span<const MeetingRanks::Pieces> LaneCommunicator::Meet(Pieces mine) {
 Status LaneCommunicator::ExchangeWithOthers(const Pieces& mine) {
   std::deque<Exchange> exchanges;  // which hold views of themselves
   for (size_t rank = 0; rank < lanes_->sockets.size(); ++rank) {
-    Socket& socket = lanes_->sockets[rank];
-    if (socket.open()) exchanges.emplace_back(rank, socket, mine, arrived_[rank]);
+    if (!lanes_->sockets[rank].open()) continue;
+    exchanges.emplace_back(rank, *lanes_, mine, arrived_[rank]);
   }
   for (;;) {
     std::vector<pollfd> waiting;

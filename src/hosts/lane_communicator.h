@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -17,12 +18,13 @@ namespace fathom {
 // Of one rank, by the ranks of its group: those of its own host, and itself, have none.
 class Lanes {
  public:
-  explicit Lanes(size_t ranks) : sockets(ranks) {}
+  explicit Lanes(size_t ranks) : sockets(ranks), names(ranks) {}
   // THREAD: any.
   void Shutdown() {
     for (Socket& socket : sockets) socket.Shutdown();
   }
   std::vector<Socket> sockets;
+  std::vector<std::string> names;  // of those ranks, for messages
 };
 
 class LaneCommunicator final : public MeetingRanks {

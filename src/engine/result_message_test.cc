@@ -1,0 +1,80 @@
+#include "engine/result_message.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace fathom {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+StepResult Example() {
+  RowResult first;
+  first.tokens.push_back(
+      {TokenId{7}, TokenLogprobs{-0.5f, {{TokenId{7}, -0.5f}, {TokenId{1}, -kInfinity}}}});
+  first.tokens.push_back({TokenId{129279}, std::nullopt});
+  first.drafts = 3;
+  first.proposed = {TokenId{4}, TokenId{0}};
+  first.prompt_logprobs.push_back({-2, {}});
+  RowResult failed;
+  failed.status = Internal("the logits hold \"NaN\"");
+  return {.step = uint64_t{1} << 40, .rows = {first, failed, {}}, .status = {}};
+}
+
+TEST(ResultMessageTest, ComesBackAsItWas) {
+  const StepResult sent = Example();
+  const StepResult back = ParseStepResult(Serialize(sent)).value();
+  EXPECT_EQ(back.step, sent.step);
+  EXPECT_TRUE(back.status.ok());
+  ASSERT_EQ(back.rows.size(), 3u);
+  const RowResult& row = back.rows[0];
+  ASSERT_EQ(row.tokens.size(), 2u);
+  EXPECT_EQ(row.tokens[0].id, TokenId{7});
+  EXPECT_EQ(row.tokens[0].logprobs->logprob, -0.5f);
+  EXPECT_EQ(row.tokens[0].logprobs->top, sent.rows[0].tokens[0].logprobs->top);
+  EXPECT_EQ(row.tokens[1].id, TokenId{129279});
+  EXPECT_FALSE(row.tokens[1].logprobs);
+  EXPECT_EQ(row.drafts, 3);
+  EXPECT_EQ(row.proposed, sent.rows[0].proposed);
+  ASSERT_EQ(row.prompt_logprobs.size(), 1u);
+  EXPECT_EQ(row.prompt_logprobs[0].logprob, -2);
+  EXPECT_EQ(back.rows[1].status.code(), StatusCode::kInternal);
+  EXPECT_EQ(back.rows[1].status.message(), sent.rows[1].status.message());
+  EXPECT_TRUE(back.rows[2].tokens.empty());
+}
+
+TEST(ResultMessageTest, AFailedStepSaysWhy) {
+  const StepResult back =
+      ParseStepResult(Serialize({.step = 3, .rows = {}, .status = Unavailable("gone")})).value();
+  EXPECT_EQ(back.status.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(back.status.message(), "gone");
+}
+
+TEST(ResultMessageTest, BitsOfNanSurvive) {
+  StepResult result = Example();
+  result.rows[0].tokens[0].logprobs->logprob = std::nanf("");
+  const StepResult back = ParseStepResult(Serialize(result)).value();
+  EXPECT_TRUE(std::isnan(back.rows[0].tokens[0].logprobs->logprob));
+}
+
+// Every prefix, and every byte turned: an error or another result, never a crash.
+TEST(ResultMessageTest, DamagedOnesAreRefusedOrRead) {
+  const std::string bytes = Serialize(Example());
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_EQ(ParseStepResult(bytes.substr(0, size)).status().code(), StatusCode::kDataLoss);
+  }
+  EXPECT_EQ(ParseStepResult(bytes + "x").status().code(), StatusCode::kDataLoss);
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    for (const char flip : {'\x01', '\x20', '\x80', '\xff'}) {
+      std::string damaged = bytes;
+      damaged[at] = static_cast<char>(damaged[at] ^ flip);
+      const Result<StepResult> read = ParseStepResult(damaged);
+      EXPECT_TRUE(read.ok() || read.status().code() == StatusCode::kDataLoss);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fathom

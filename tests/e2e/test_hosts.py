@@ -1,0 +1,251 @@
+"""Two hosts that share an engine's ranks: the second one in a network namespace of its own, or, where the kernel forbids that,
+a process beside the first."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+import pytest
+import requests
+from conftest import BINARY, MODEL, Server, eventually
+from test_stages import KINDS, answers, ask
+
+FLAGS = ("--max-num-seqs", "16", "--prefill-chunk", "64", "--threads", "1")
+
+
+class Network:
+    """The first host's address, and what a command of the second one begins with."""
+
+    def __init__(self):
+        self.name = f"fathom{os.getpid() % 10000}"
+        octet = os.getpid() % 250
+        self.address, self.prefix, self.why_not = f"10.213.{octet}.1", ["ip", "netns", "exec", self.name], ""
+        commands = (f"netns add {self.name}", f"link add {self.name} type veth peer name {self.name}b",
+                    f"link set {self.name}b netns {self.name}", f"addr add {self.address}/24 dev {self.name}",
+                    f"link set {self.name} up", f"-n {self.name} addr add 10.213.{octet}.2/24 dev {self.name}b",
+                    f"-n {self.name} link set {self.name}b up", f"-n {self.name} link set lo up")
+        for command in commands:
+            done = self.ip(command)
+            if done.returncode != 0:
+                self.close()
+                self.address, self.prefix, self.why_not = "127.0.0.1", [], done.stderr.strip()
+                return
+
+    @staticmethod
+    def ip(command):
+        try:
+            return subprocess.run(["ip", *command.split()], capture_output=True, text=True)
+        except FileNotFoundError:
+            return subprocess.CompletedProcess(command, 1, "", "there is no ip command")
+
+    def close(self):
+        self.ip(f"link del {self.name}")
+        self.ip(f"netns del {self.name}")
+
+
+@pytest.fixture(scope="module")
+def network():
+    network = Network()
+    if network.why_not:
+        print(f"no network namespaces ({network.why_not}): both hosts are on the loopback interface")
+    yield network
+    network.close()
+
+
+@pytest.fixture(scope="module")
+def secret(tmp_path_factory):
+    file = tmp_path_factory.mktemp("secret") / "secret"
+    file.write_text("a secret of more than sixteen bytes\n")
+    return file
+
+
+class OtherHost:
+    """The second one, which prints no address to ask."""
+
+    def __init__(self, network, *flags, binary=BINARY):
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([*network.prefix, binary, "serve", MODEL, "--port", "8712", "--node-rank", "1", *flags],
+                                        stdout=self.log, stderr=subprocess.STDOUT)
+
+    def output(self):
+        self.log.seek(0)
+        return self.log.read()
+
+    def health(self, network):
+        """Asked from where it is."""
+        asked = subprocess.run([*network.prefix, "curl", "-s", "-m", "2", "-o", "/dev/null", "-w", "%{http_code}",
+                                "http://127.0.0.1:8712/health"], capture_output=True, text=True)
+        return asked.stdout
+
+
+def shared_flags(network, secret):
+    with socket.create_server((network.address, 0)) as free:
+        port = free.getsockname()[1]
+    flags = {"--nnodes": 2, "--master-addr": network.address, "--master-port": port, "--hosts-secret-file": secret, "--max-num-seqs": 16,
+             "--prefill-chunk": 64, "--threads": 1}
+    return [str(word) for flag in flags.items() for word in flag]
+
+
+@contextlib.contextmanager
+def two_hosts(network, secret, *flags):
+    flags = [*shared_flags(network, secret), *flags]
+    other = OtherHost(network, *flags)
+    first = None
+    try:
+        first = Server(*flags)
+        yield first, other
+    finally:
+        other.process.kill()
+        other.process.wait()
+        if first:
+            first.kill()
+
+
+@contextlib.contextmanager
+def one_host(*flags):
+    server = Server(*FLAGS, *flags)
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("flags", [["-pp", "2"], ["-dp", "2", "-ep"], ["-tp", "2"], ["-pp", "2", "-tp", "2"],
+                                   ["-tp", "2", "-dp", "2", "-ep", "--no-speculation"]], ids=" ".join)
+def test_answers_are_those_of_one_host(flags, network, secret):
+    """Tensor-parallel ranks round otherwise than one: these are held against one host with as many."""
+    with one_host(*flags if "-tp" in flags else []) as server:
+        expected = answers(server)
+    with two_hosts(network, secret, *flags) as (server, other):
+        assert eventually(lambda: other.health(network) == "200")
+        assert answers(server) == expected
+        assert [ask(server, number) for number in range(len(KINDS))] == expected[:len(KINDS)], "alone"
+        assert server.stop() == 0
+        assert other.process.wait(10) == 0, other.output()
+
+
+def test_other_seeds_say_something_else(network, secret):
+    """The canary: the comparison above would see it."""
+    with two_hosts(network, secret, "-pp", "2") as (server, _):
+        first = [ask(server, number) for number in range(5)]
+        assert [ask(server, number, seed=number + 999) for number in range(5)] != first
+
+
+def errors_of(events):
+    return [at for at, line in events if b'"error"' in line]
+
+
+def streams(server, events):
+    """Reads one answer after the other until one ends with an error, and notes what came and when."""
+    body = {"prompt": "1 + 1", "max_tokens": 400, "min_tokens": 400, "stream": True}
+    while not errors_of(events):
+        with requests.post(f"{server.url}/v1/completions", json=body, stream=True, timeout=60) as answer:
+            assert answer.status_code == 200
+            events += [(time.monotonic(), line) for line in answer.iter_lines() if line]
+
+
+def lose(process, network):
+    process.send_signal(signal.SIGKILL)
+
+
+def silence(process, network):
+    """Its network is gone, and nobody is told."""
+    if network.prefix:
+        network.ip(f"link set {network.name} down")
+    else:
+        process.send_signal(signal.SIGSTOP)
+
+
+@pytest.mark.parametrize("flags", [["-pp", "2"], ["-tp", "2"]], ids=" ".join)
+@pytest.mark.parametrize("how, within_s", [(lose, 1), (silence, 10)])
+def test_a_lost_host_ends_everything_with_a_word(how, within_s, flags, network, secret):
+    with two_hosts(network, secret, *flags, "--max-model-len", "512", "--shutdown-timeout", "5") as (server, other):
+        events = []
+        reader = threading.Thread(target=streams, args=(server, events))
+        reader.start()
+        assert eventually(lambda: len(events) > 20)
+        how(other.process, network)
+        lost = time.monotonic()
+        try:
+            reader.join(within_s + 5)
+            assert errors_of(events), events[-1]
+            assert errors_of(events)[0] - lost < within_s
+            with contextlib.suppress(requests.ConnectionError):
+                assert requests.get(f"{server.url}/health", timeout=2).status_code == 503
+            assert server.process.wait(10) != 0
+            assert "host 1" in server.output(), server.output()[-2000:]
+        finally:
+            if network.prefix:
+                network.ip(f"link set {network.name} up")
+        if how is silence:
+            other.process.send_signal(signal.SIGCONT)
+            assert other.process.wait(20) != 0, other.output()
+            assert "host 0" in other.output()
+
+
+def test_the_first_host_that_is_lost_ends_the_others(network, secret):
+    with two_hosts(network, secret, "-pp", "2") as (server, other):
+        server.process.kill()
+        assert other.process.wait(10) != 0
+        assert "host 0" in other.output()
+
+
+def test_a_host_that_is_told_to_stop_is_a_lost_one(network, secret):
+    with two_hosts(network, secret, "-pp", "2") as (server, other):
+        other.process.send_signal(signal.SIGTERM)
+        assert other.process.wait(10) == 0, other.output()
+        assert server.process.wait(10) != 0
+        assert "host 1 has left" in server.output()
+
+
+def another_build(folder):
+    """The same program, with another hash of its sources."""
+    hashed = re.search(rb'"sources":\s*"([0-9a-f]{16})"', sources_line())
+    content = BINARY.read_bytes()
+    assert content.count(hashed[1]) >= 1
+    binary = folder / "fathom"
+    binary.write_bytes(content.replace(hashed[1], hashed[1][::-1]))
+    binary.chmod(0o755)
+    return binary
+
+
+def sources_line():
+    """`fathom bench offline` prints the hash; of a tiny run."""
+    return subprocess.run([BINARY, "bench", "offline", MODEL, "--json", "--input-len", "8", "--output-len", "1", "--repeats", "1",
+                           "--read-bytes", "1MiB"], capture_output=True, check=True).stdout
+
+
+def test_a_host_that_differs_is_refused_by_name(network, secret, tmp_path):
+    flags = [*shared_flags(network, secret), "-pp", "2"]
+    other_secret = tmp_path / "secret"
+    other_secret.write_text("another secret, long enough\n")
+    wrong = {
+        "has another secret": dict(flags=[other_secret if word == str(secret) else word for word in flags]),
+        "--max-num-seqs differs: ": dict(flags=["8" if word == "16" else word for word in flags]),
+        "build differs: ": dict(flags=flags, binary=another_build(tmp_path)),
+    }
+    first = subprocess.Popen([BINARY, "serve", MODEL, "--port", "0", *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        for message, how in wrong.items():
+            other = OtherHost(network, *how.pop("flags"), **how)
+            assert other.process.wait(30) != 0
+            assert message in other.output(), other.output()
+        other = OtherHost(network, *flags)
+        said = ""
+        while "serves" not in said:
+            line = first.stdout.readline()
+            assert line, said
+            said += line
+        for message in wrong:
+            assert message in said, said
+        other.process.kill()
+        other.process.wait()
+    finally:
+        first.kill()
+        first.wait()
