@@ -9,7 +9,8 @@ namespace fathom {
 namespace {
 
 constexpr std::string_view kOneProcess =
-    "a model runs in one process on one machine today: leave it out";
+    "a host has one process, with a thread for each rank: leave it out";
+constexpr std::string_view kServing = "serve and generate share ranks with other hosts";
 constexpr std::string_view kAlwaysOn = "it is always on: leave it out";
 constexpr std::string_view kNoAdapters = "adapters are not supported";
 
@@ -56,11 +57,11 @@ constexpr auto kHints = std::to_array<std::pair<std::string_view, std::string_vi
     {"--data-parallel-rpc-port", kOneProcess},
     {"--data-parallel-backend", kOneProcess},
     {"--data-parallel-rank", kOneProcess},
-    {"--headless", kOneProcess},
+    {"--headless", "hosts but --node-rank 0 answer nobody, without a flag: leave it out"},
     {"--api-server-count", kOneProcess},
-    {"--nnodes", kOneProcess},
-    {"--node-rank", kOneProcess},
-    {"--master-addr", kOneProcess},
+    {"--nnodes", kServing},
+    {"--node-rank", kServing},
+    {"--master-addr", kServing},
     {"--enable-eplb", kOneProcess},
     {"--eplb-config", kOneProcess},
     {"--all2all-backend", kOneProcess},

@@ -39,6 +39,8 @@ test=(
   chromium               # 156.0: a browser for that page; 15 s, 131 MB to download
   chromium-driver        # 156.0
   json-schema-test-suite # 2.0.0
+  iproute2               # 6.1: hosts in network namespaces
+  curl                   # 7.88: asks a server from there
 )
 fuzz=(
   clang-14               # 14.0.6: libFuzzer
