@@ -29,6 +29,7 @@ cmake --build "$build"
 
 step "predictions beside stored results"
 tools/plan_errors.py --check --binary "$build/bin/fathom"
+tools/speculation_table.py --check
 
 step "test clients"
 tools/python_env.sh "$build/venv"

@@ -24,6 +24,9 @@ SHAPES = {
     "v3-4-layers": ["--config-preset", "v3", "--num-layers", "4"],
     "v3-8-layers": ["--config-preset", "v3", "--num-layers", "8"],
 }
+# Layers and heads, for the operations of attention: 2 (2 latent + rope) of a query and a position that it sees.
+ATTENTION = {"v2-lite": (27, 16), "v3-4-layers": (4, 128), "v3-8-layers": (8, 128)}
+OPERATIONS_OF_A_PAIR = 2 * (2 * 512 + 64)
 DEPTHS = ["0", "1", "2", "3", "4", "adaptive"]
 V3_LAYERS, FEW, MANY = 61, 4, 8
 
@@ -54,19 +57,31 @@ def measure(binary, shapes, depths):
     return 1 if failed else 0
 
 
+def floor_ms(run, r, shape, drafts):
+    """The least time of a step. Layers follow each other, and so do a layer's attention and its products: for each of the two the
+    longer of its bytes at the rate of reading, and its operations at the peak of their type, both measured in the same run."""
+    layers, heads = ATTENTION[shape]
+    tokens = layers * (1 + drafts) + (2 * drafts if drafts else 0)  # of a row; the draft layer: 1 + drafts, then one each
+    attention = OPERATIONS_OF_A_PAIR * heads * r["batch_size"] * tokens * r["decode_context"]
+    rate, bf16, fp8 = 1e6 * run["read_bandwidth_gb_s"], 1e6 * run["bf16_peak_gflops"], 1e6 * run["fp8_peak_gflops"]  # of a ms
+    return max(r["weight_bytes_per_step"] / rate, (r["operations_per_step"] - attention) / fp8) + \
+        max(r["cache_bytes_per_step"] / rate, attention / bf16)
+
+
 def steps(shape, depth):
-    """By (batch, context): tokens and ms of a step, its floor in ms, and experts of a layer."""
+    """By (batch, context): tokens and ms of a step, and its floor in ms."""
     run = json.loads((RESULTS / f"{shape}-{depth}.json").read_text())
     return {(r["batch_size"], r["input_len"]): (r["decode_tokens_per_step"],
                                                 1e3 * r["decode_tokens_per_step"] / r["decode_tokens_per_s"],
-                                                r["decode_floor_ms"], r["experts_per_layer"]) for r in run["results"]}
+                                                floor_ms(run, r, shape, 0 if depth == "adaptive" else int(depth)))
+            for r in run["results"]}
 
 
 def whole_v3(depth):
     few, many = steps(f"v3-{FEW}-layers", depth), steps(f"v3-{MANY}-layers", depth)
     longer = (V3_LAYERS - FEW) / (MANY - FEW)
-    return {cell: ((few[cell][0] + many[cell][0]) / 2, *(few[cell][i] + longer * (many[cell][i] - few[cell][i]) for i in (1, 2)),
-                   many[cell][3]) for cell in few}
+    return {cell: ((few[cell][0] + many[cell][0]) / 2, *(few[cell][i] + longer * (many[cell][i] - few[cell][i]) for i in (1, 2)))
+            for cell in few}
 
 
 def table(of, adaptive):
@@ -74,10 +89,10 @@ def table(of, adaptive):
     fixed = {depth: of(depth) for depth in DEPTHS if depth != "adaptive"}
     lines = ["| requests, context | tokens/s without | 1 draft | 2 | 3 | 4 | best allowed | best / allowed | as many as pay |",
              "|---|---|---|---|---|---|---|---|---|"]
-    for cell, (tokens, ms, floor, _) in fixed["0"].items():
+    for cell, (tokens, ms, floor) in fixed["0"].items():
         gains, allowed = [], []
         for depth in DEPTHS[1:5]:
-            t, m, f, _ = fixed[depth][cell]
+            t, m, f = fixed[depth][cell]
             gains.append(t / m / (tokens / ms))
             allowed.append(t / f / (tokens / floor))
         each = " | ".join(f"{gain:.2f} of {most:.2f}" for gain, most in zip(gains, allowed))
