@@ -66,6 +66,8 @@ TEST(ResultMessageTest, DamagedOnesAreRefusedOrRead) {
     EXPECT_EQ(ParseStepResult(bytes.substr(0, size)).status().code(), StatusCode::kDataLoss);
   }
   EXPECT_EQ(ParseStepResult(bytes + "x").status().code(), StatusCode::kDataLoss);
+  const std::string unknown_status = "\x93\x03\x92\xcc\xc8\xa0\x90";
+  EXPECT_EQ(ParseStepResult(unknown_status).status().code(), StatusCode::kDataLoss);
   for (size_t at = 0; at < bytes.size(); ++at) {
     for (const char flip : {'\x01', '\x20', '\x80', '\xff'}) {
       std::string damaged = bytes;

@@ -155,6 +155,24 @@ TEST_F(HostsTest, StrangersAreRefusedByName) {
   waits.join();
 }
 
+// Who does not know the secret has a proof of it all the same: the one that it is sent.
+TEST_F(HostsTest, AProofThatIsSentBackIsNone) {
+  std::unique_ptr<Hosts> first;
+  std::thread waits([&] { first = Hosts::Join(Options(2, 0), {{"build", "1"}}, 2).value(); });
+  Socket mirror = Socket::Connect("127.0.0.1", port_, std::chrono::seconds(5)).value();
+  mirror.SetTimeout(std::chrono::seconds(5));
+  for (const size_t bytes : {size_t{47}, size_t{32}}) {  // greeting and random number, proof
+    std::vector<std::byte> said(bytes);
+    ASSERT_TRUE(mirror.Receive(said).ok());
+    ASSERT_TRUE(mirror.Send(said).ok());
+  }
+  (void)SendFrame(mirror, 1, Text(Hello{.index = 9}));
+  EXPECT_EQ(ReceiveFrame(mirror, kMaxHelloBytes).status().code(), StatusCode::kUnavailable);
+  const auto second = Hosts::Join(Options(2, 1), {{"build", "1"}}, 2);
+  EXPECT_TRUE(second.ok()) << second.status().message();
+  waits.join();
+}
+
 TEST_F(HostsTest, FlagsThatMakeNoHostsAreRefused) {
   const auto message = [&](HostsOptions options, int ranks) {
     return CheckHosts(options, ranks).message();

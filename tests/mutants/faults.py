@@ -86,9 +86,9 @@ FAULTS = [
     ("src/ops/log_probs/log_probs_reference.cc", "!RanksAbove(logits[y], logits[x]) && x < y",
      "!RanksAbove(logits[y], logits[x]) && x > y", "ops_test *LogProbs*"),
     # The engine.
-    ("src/engine/engine_loop.cc", "request.min_tokens < 0 || request.min_tokens > request.max_tokens",
+    ("src/engine/check_request.cc", "request.min_tokens < 0 || request.min_tokens > request.max_tokens",
      "request.min_tokens < 0", "engine_test Engine*"),
-    ("src/engine/engine_loop.cc", "vocab_size > 0 && Raw(token) >= vocab_size",
+    ("src/engine/check_request.cc", "vocab_size > 0 && Raw(token) >= vocab_size",
      "vocab_size > 0 && Raw(token) > vocab_size", "engine_test Engine*"),
     ("src/engine/engine_loop.cc", "live == live_.end() || live->second.entered_ns", "live == live_.end()",
      "engine_test EngineLoop*"),
@@ -178,4 +178,12 @@ FAULTS = [
     ("apps/compare/agreement.cc", "mean <= limits.mean && faults == 0", "faults == 0", "bench_test"),
     ("apps/compare/reply.cc", "at.top.back().first != asked.tokens[i]", "false", "bench_test"),
     ("apps/compare/reply.cc", "id < 0 || id >= vocab_size", "id < 0", "bench_test"),
+    # Hosts.
+    ("src/hosts/handshake.cc", "CRYPTO_memcmp(theirs.data(), expected.data(), expected.size()) == 0", "true", "hosts_test"),
+    ("src/hosts/handshake.cc", "static_cast<char>(side)", "'x'", "hosts_test"),
+    ("src/hosts/handshake.cc", "found->second == value", "true", "hosts_test"),
+    ("src/hosts/lane_communicator.cc", "if (n == 0) return Unavailable(\"{} has closed its lane\", name);", ";", "hosts_test", S),
+    ("src/hosts/hosts.cc", "least = std::min(least, said.front());", "least = said.front();", "hosts_test", S),
+    ("src/hosts/hosts.cc", "if (const auto held = lanes.lock()) held->Shutdown();", ";", "hosts_test", S),
+    ("src/engine/result_message.cc", "code > kLastCode", "false", "engine_test ResultMessage*"),
 ]
