@@ -202,6 +202,10 @@ void AddHostFlags(CLI::App& command, HostsOptions* hosts) {
       ->capture_default_str()
       ->group(group);
   command
+      .add_flag("--headless", hosts->headless,
+                "Answer nobody but who asks for /health: as hosts but 0 do without it")
+      ->group(group);
+  command
       .add_option("--hosts-secret-file", hosts->secret_file,
                   "A file with a secret that all hosts have; openssl rand -hex 32 makes one")
       ->type_name("FILE")

@@ -184,6 +184,7 @@ Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback 
   LoadedEngine loaded;
   const std::string ops = TRY(OpsFor(settings));
   Checkpoint checkpoint = TRY(OpenCheckpoint(settings));
+  TRY(CheckHosts(settings.hosts, settings.layout.world()));
   if (settings.hosts.count > 1) {
     TRY(CheckLayout(checkpoint.config(), settings.layout));
     loaded.hosts = TRY(Hosts::Join(settings.hosts, TRY(FactsOf(settings, ops, checkpoint)),

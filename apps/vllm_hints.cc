@@ -57,7 +57,7 @@ constexpr auto kHints = std::to_array<std::pair<std::string_view, std::string_vi
     {"--data-parallel-rpc-port", kOneProcess},
     {"--data-parallel-backend", kOneProcess},
     {"--data-parallel-rank", kOneProcess},
-    {"--headless", "hosts but --node-rank 0 answer nobody, without a flag: leave it out"},
+    {"--headless", kServing},
     {"--api-server-count", kOneProcess},
     {"--nnodes", kServing},
     {"--node-rank", kServing},

@@ -19,6 +19,11 @@ constexpr uint32_t kHello = 1, kAnswer = 2, kLeastSaid = 2;
 }  // namespace
 
 Status CheckHosts(const HostsOptions& o, int ranks) {
+  if (o.headless && o.index == 0) {
+    return InvalidArgument(
+        "--headless: host 0 answers requests; say which other one this is with "
+        "--node-rank, or leave it out");
+  }
   if (o.count == 1) return {};
   if (o.index >= o.count) {
     return InvalidArgument("--node-rank {}: of --nnodes {} the last is {}", o.index, o.count,

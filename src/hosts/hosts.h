@@ -26,6 +26,7 @@ namespace fathom {
 
 struct HostsOptions {
   int count = 1, index = 0;  // of hosts, and which one this is
+  bool headless = false;     // as all but the first are anyway
   std::string address;       // of the first one, which the others reach and it listens on
   uint16_t port = 29500;     // as PyTorch's launchers have it
   std::string secret_file;   // ReadHostSecret

@@ -183,6 +183,7 @@ TEST_F(HostsTest, FlagsThatMakeNoHostsAreRefused) {
   EXPECT_NE(message({.count = 2, .address = "a"}, 2).find("--hosts-secret-file"),
             std::string::npos);
   EXPECT_EQ(message({}, 7), "");
+  EXPECT_NE(message({.headless = true}, 1).find("--node-rank"), std::string::npos);
   EXPECT_NE(ReadHostSecret(Secret("short")).status().message().find("16"), std::string::npos);
 }
 
