@@ -42,6 +42,8 @@ step "golden references"
 
 step "differential: tokenizer"
 "$python" tests/fuzz/tokenizer_differential.py --binary "$build/tests/tokenize_lines" --count 100000
+step "differential: JSON schemas"
+"$python" tests/fuzz/xgrammar_schemas.py --binary "$build/tests/schema_takes"
 step "differential: chat templates"
 "$python" tests/fuzz/chat_template_differential.py --binary "$build/tests/chat_render" --count 3000
 

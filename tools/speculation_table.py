@@ -85,19 +85,18 @@ def whole_v3(depth):
 
 
 def table(of, adaptive):
-    """One line for each batch and context; `of(depth)` gives steps, `adaptive(cell)` the share of the best depth."""
+    """One line for each batch and context; `of(depth)` gives steps, `adaptive(cell)` what choosing brings."""
     fixed = {depth: of(depth) for depth in DEPTHS if depth != "adaptive"}
-    lines = ["| requests, context | tokens/s without | 1 draft | 2 | 3 | 4 | best allowed | best / allowed | as many as pay |",
-             "|---|---|---|---|---|---|---|---|---|"]
+    lines = ["| requests, context | without | 1 draft | 2 | 3 | 4 | share | as many as pay |", "|---|---|---|---|---|---|---|---|"]
     for cell, (tokens, ms, floor) in fixed["0"].items():
         gains, allowed = [], []
         for depth in DEPTHS[1:5]:
             t, m, f = fixed[depth][cell]
             gains.append(t / m / (tokens / ms))
             allowed.append(t / f / (tokens / floor))
-        each = " | ".join(f"{gain:.2f} of {most:.2f}" for gain, most in zip(gains, allowed))
+        each = " | ".join(f"{gain:.2f} / {most:.2f}" for gain, most in zip(gains, allowed))
         best, most = max(1, *gains), max(1, *allowed)
-        lines.append(f"| {cell[0]}, {cell[1]} | {1e3 * tokens / ms:,.0f} | {each} | {most:.2f} | {best / most:.2f} | {adaptive(cell)} |")
+        lines.append(f"| {cell[0]}, {cell[1]} | {1e3 * tokens / ms:,.0f} | {each} | {best / most:.2f} | {adaptive(cell)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -107,7 +106,7 @@ def of_best(shape):
     def share(cell):
         rate = {depth: every[depth][cell][0] / every[depth][cell][1] for depth in DEPTHS}
         chosen = rate.pop("adaptive")
-        return f"{chosen / rate['0']:.2f}, {chosen / max(rate.values()):.2f} of the best"
+        return f"{chosen / rate['0']:.2f} ({chosen / max(rate.values()):.2f})"
     return share
 
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/mmap.h"
+#include "grammar/byte_vocabulary.h"
 #include "grammar/grammar_limits.h"
 #include "grammar/xgrammar_adapter.h"
 
@@ -19,26 +20,6 @@ namespace {
 namespace json = boost::json;
 
 constexpr char kSuite[] = "/usr/share/json-schema-test-suite/tests/draft7";
-constexpr TokenId kEos{256};
-
-// Each byte is a token.
-GrammarVocabulary Bytes() {
-  GrammarVocabulary vocabulary{.eos = {kEos}, .size = 257};
-  for (int byte = 0; byte < 256; ++byte) {
-    vocabulary.tokens.emplace_back(1, static_cast<char>(byte));
-  }
-  vocabulary.tokens.emplace_back("<eos>");
-  return vocabulary;
-}
-
-bool Takes(const Grammar& grammar, const std::string& text) {
-  const auto state = grammar.Start().value();
-  for (const char c : text) {
-    if (!state->Accept(TokenId{static_cast<unsigned char>(c)}).value()) return false;
-  }
-  return state->Accept(kEos).value();
-}
-
 // As the suite has it: Boost.JSON writes 2.2 as 2.2E0.
 std::string TextOf(const json::value& value) {
   if (value.is_double()) return fmt::format("{}", value.as_double());
@@ -120,7 +101,7 @@ class JsonSchemaSuite : public testing::Test {
       const json::value& instance = test.at("data");
       const bool valid = test.at("valid").as_bool() && IsOfType(instance, type);
       ++(valid ? counts.valid : counts.invalid);
-      if (Takes(**grammar, TextOf(instance)) == valid) continue;
+      if (TakesBytes(**grammar, TextOf(instance)) == valid) continue;
       const std::string which =
           fmt::format("{}: {}: {}", file, group.at("description").as_string().c_str(),
                       test.at("description").as_string().c_str());
@@ -129,7 +110,7 @@ class JsonSchemaSuite : public testing::Test {
     }
   }
 
-  const GrammarCompiler::Compile compile_ = MakeXgrammarCompile(Bytes());
+  const GrammarCompiler::Compile compile_ = MakeXgrammarCompile(ByteVocabulary());
   std::set<std::string> left_out_;  // valid, and not taken
 };
 

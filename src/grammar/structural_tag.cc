@@ -73,7 +73,9 @@ class TagReader {
     }
     for (auto& [key, part] : *format) {
       if (key == "type") continue;
-      const auto is_key = [&](std::string_view known) { return known == std::string_view(key); };
+      const auto is_key = [&key = key](std::string_view known) {
+        return known == std::string_view(key);
+      };
       if (std::ranges::none_of(shape->required, is_key) &&
           std::ranges::none_of(shape->optional, is_key)) {
         return InvalidArgument("{}/{} is not known", at, std::string_view(key));
