@@ -242,9 +242,8 @@ Result<int64_t> Hosts::Least(int64_t mine) {
              return !said_[link.first].empty();
            });
   };
-  if (!changed_.wait_for(lock, options_.patience, all_said) || ended_) {
-    return ended_ && !ended_->ok() ? *ended_ : Unavailable("not all hosts have come this far");
-  }
+  changed_.wait(lock, all_said);
+  if (ended_) return ended_->ok() ? Unavailable("the first host has left") : *ended_;
   int64_t least = first() ? mine : INT64_MAX;
   for (auto& [host, said] : said_) {
     least = std::min(least, said.front());

@@ -25,13 +25,12 @@
 namespace fathom {
 
 struct HostsOptions {
-  int count = 1, index = 0;  // of hosts, and which one this is
-  bool headless = false;     // as all but the first are anyway
-  std::string address;       // of the first one, which the others reach and it listens on
-  uint16_t port = 29500;     // as PyTorch's launchers have it
-  std::string secret_file;   // ReadHostSecret
-  // For others to come, and to load their parts of the model.
-  std::chrono::seconds patience{600};
+  int count = 1, index = 0;            // of hosts, and which one this is
+  bool headless = false;               // as all but the first are anyway
+  std::string address;                 // of the first one, which the others reach and it listens on
+  uint16_t port = 29500;               // as PyTorch's launchers have it
+  std::string secret_file;             // ReadHostSecret
+  std::chrono::seconds patience{600};  // for others to come
 };
 
 // kInvalidArgument, in words of the flags.
@@ -59,8 +58,8 @@ class Hosts {
   // groups in the same order.
   Result<std::vector<std::unique_ptr<Communicator>>> GroupOf(std::span<const int> ranks);
 
-  // Waits for all hosts, and returns the least of what they say. Each calls it equally often, from
-  // one thread.
+  // Waits for all hosts, however long they load, and returns the least of what they say. Each calls
+  // it equally often, from one thread.
   Result<int64_t> Least(int64_t mine);
 
   // Messages of the engine, from HostLink::kFirstOfOthers on: between the first host and each other

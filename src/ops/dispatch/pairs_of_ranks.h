@@ -23,8 +23,7 @@ struct SentTokens {
 
 inline MeetingRanks::Pieces PiecesOf(const DispatchArgs& a, const SentTokens& sent) {
   const int64_t begin = sent.tokens == 0 ? 0 : sent.first, end = begin + sent.tokens;
-  return {std::as_bytes(std::span(&sent, 1)), PieceOf(a.ids, begin, end),
-          PieceOf(a.x, begin, end)};
+  return {std::as_bytes(std::span(&sent, 1)), PieceOf(a.ids, begin, end), PieceOf(a.x, begin, end)};
 }
 
 // Numbers this rank's pairs, in the order of ranks, tokens and their experts; returns how many.
