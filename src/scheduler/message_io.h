@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -47,9 +48,12 @@ class MessageWriter {
     for (const T& value : values) Put(value);
   }
   void operator()(const std::string& text) {
-    char header[8];
-    out_.append(header, mp_encode_strl(header, static_cast<uint32_t>(text.size())));
+    out_.append(buffer_, mp_encode_strl(buffer_, static_cast<uint32_t>(text.size())));
     out_ += text;
+  }
+  void Binary(std::span<const std::byte> bytes) {
+    out_.append(buffer_, mp_encode_binl(buffer_, static_cast<uint32_t>(bytes.size())));
+    out_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
   std::string Take() { return std::move(out_); }
 
@@ -112,6 +116,18 @@ class MessageReader {
     if (size > end_ - at_) return Fail(DataLoss("{}: a text of {} bytes", what_, size));
     text.assign(at_, size);
     at_ += size;
+  }
+  // As it lies in the message; "" if there is none.
+  std::string_view Binary() {
+    // The library asserts that a byte follows the type's.
+    if (!Is(MP_BIN) || end_ - at_ < 2 || mp_check_binl(at_, end_) > 0) {
+      return Fail(DataLoss("{}: bytes were expected", what_)), "";
+    }
+    const uint32_t size = mp_decode_binl(&at_);
+    if (size > end_ - at_)
+      return Fail(DataLoss("{}: {} bytes, {} left", what_, size, end_ - at_)), "";
+    at_ += size;
+    return {at_ - size, size};
   }
   void operator()(AttentionForm& form) {
     bool expanded = false;

@@ -89,7 +89,7 @@ TEST(StepMasks, SizesThatAreNotThereAreRefusedBeforeAllocating) {
   EXPECT_EQ(Parse(head + "\xc6\xff\xff\xff\xff").status().message(),
             "step masks: 4294967295 bytes, 0 left");
   const std::string rows = {'\x92', '\xcd', '\x01', '\x2c', '\xdd', '\xff', '\xff', '\xff', '\xff'};
-  EXPECT_EQ(Parse(rows).status().message(), "step masks: of 4294967295 rows, and 3 are masked");
+  EXPECT_EQ(Parse(rows).status().message(), "step masks: array of 4294967295 items");
 }
 
 // What random damage leaves parseable are masks that fit the plan, and go round.
