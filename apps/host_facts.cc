@@ -7,6 +7,7 @@
 
 #include "base/mmap.h"
 #include "cpu_sources.h"
+#include "model/shard.h"
 
 namespace fathom {
 namespace {
@@ -19,10 +20,12 @@ std::string Hex(const unsigned char* digest) {
   return fmt::format("{:02x}", fmt::join(std::span(digest, 8), ""));
 }
 
-Result<std::string> ModelFact(const EngineSettings& s, const Checkpoint& checkpoint) {
-  if (s.load_format == "dummy") {
-    return fmt::format("random weights of {} {}, {} layers, {}", s.config_preset, s.model,
-                       checkpoint.config().num_layers, s.dtype);
+Result<std::string> ModelFact(const Checkpoint& checkpoint) {
+  const ModelConfig& c = checkpoint.config();
+  if (checkpoint.folder().empty()) {
+    return fmt::format("random weights of {} layers of {} channels, {} heads, {} experts, {}",
+                       c.num_layers, c.hidden_size, c.num_heads, c.n_routed_experts,
+                       c.fp8 ? "FP8" : "BF16");
   }
   std::string text = TRY(ReadFile(checkpoint.folder() + "/config.json", kMaxConfigBytes));
   for (const StoredTensor& tensor : checkpoint.tensors()) {
@@ -38,24 +41,28 @@ Result<std::string> ModelFact(const EngineSettings& s, const Checkpoint& checkpo
 
 }  // namespace
 
-Result<HostFacts> FactsOf(const EngineSettings& s, std::string_view ops,
+Result<HostFacts> FactsOf(const BackendSettings& s, std::string_view ops,
                           const Checkpoint& checkpoint) {
   const ParallelLayout& layout = s.layout;
   return HostFacts{
       {"build", fmt::format("{} {}", FATHOM_VERSION, CpuSources())},
-      {"model", TRY(ModelFact(s, checkpoint))},
+      {"model", TRY(ModelFact(checkpoint))},
       {"--ops", std::string(ops)},
-      {"--nnodes", std::to_string(s.hosts.count)},
       {"layout", fmt::format("--tp {} --pp {} --dp {}{}", layout.tensor, layout.pipeline,
                              layout.data, layout.experts ? " --enable-expert-parallel" : "")},
       {"--quantization", s.quantization},
-      {"--kv-cache-dtype", s.kv_cache_dtype},
-      {"--max-model-len", std::to_string(s.max_model_len)},
-      {"--max-num-seqs", std::to_string(s.max_num_seqs)},
-      {"--max-num-batched-tokens", std::to_string(s.max_num_batched_tokens)},
-      {"--prefill-chunk", std::to_string(s.prefill_chunk)},
-      {"--kv-cache-memory-bytes", std::to_string(s.kv_cache_bytes)},
-      {"--speculative-config", s.no_speculation ? "none" : s.speculative_config}};
+      {"--kv-cache-dtype", s.kv_cache_dtype}};
+}
+
+Result<std::unique_ptr<Hosts>> JoinHosts(const HostsOptions& options,
+                                         const BackendSettings& settings, std::string_view ops,
+                                         const Checkpoint& checkpoint, HostFacts others) {
+  TRY(CheckHosts(options, settings.layout.world()));
+  if (options.count == 1) return std::unique_ptr<Hosts>();
+  TRY(CheckLayout(checkpoint.config(), settings.layout));
+  others.merge(TRY(FactsOf(settings, ops, checkpoint)));
+  others["--nnodes"] = std::to_string(options.count);
+  return Hosts::Join(options, others, settings.layout.world());
 }
 
 }  // namespace fathom

@@ -150,6 +150,16 @@ Result<Speculation> SpeculationOf(const EngineSettings& s, const ModelConfig& co
   return ParseSpeculation(s.speculative_config);
 }
 
+// Flags of the engine that all hosts must have alike.
+HostFacts FlagFacts(const EngineSettings& s) {
+  return {{"--max-model-len", std::to_string(s.max_model_len)},
+          {"--max-num-seqs", std::to_string(s.max_num_seqs)},
+          {"--max-num-batched-tokens", std::to_string(s.max_num_batched_tokens)},
+          {"--prefill-chunk", std::to_string(s.prefill_chunk)},
+          {"--kv-cache-memory-bytes", std::to_string(s.kv_cache_bytes)},
+          {"--speculative-config", s.no_speculation ? "none" : s.speculative_config}};
+}
+
 }  // namespace
 
 Result<ModelConfig> DummyConfig(const EngineSettings& s) {
@@ -184,12 +194,7 @@ Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback 
   LoadedEngine loaded;
   const std::string ops = TRY(OpsFor(settings));
   Checkpoint checkpoint = TRY(OpenCheckpoint(settings));
-  TRY(CheckHosts(settings.hosts, settings.layout.world()));
-  if (settings.hosts.count > 1) {
-    TRY(CheckLayout(checkpoint.config(), settings.layout));
-    loaded.hosts = TRY(Hosts::Join(settings.hosts, TRY(FactsOf(settings, ops, checkpoint)),
-                                   settings.layout.world()));
-  }
+  loaded.hosts = TRY(JoinHosts(settings.hosts, settings, ops, checkpoint, FlagFacts(settings)));
   loaded.backend = TRY(MakeBackend(ops, settings, loaded.hosts.get()));
   for (const std::string& warning : checkpoint.warnings()) LOG_WARNING("{}", warning);
   loaded.config = checkpoint.config();

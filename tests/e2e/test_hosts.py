@@ -2,6 +2,7 @@
 a process beside the first."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -13,7 +14,7 @@ import time
 
 import pytest
 import requests
-from conftest import BINARY, MODEL, Server, eventually
+from conftest import BINARY, MODEL, ROOT, Server, eventually
 from test_stages import KINDS, answers, ask
 
 FLAGS = ("--max-num-seqs", "16", "--prefill-chunk", "64", "--threads", "1")
@@ -128,6 +129,33 @@ def test_answers_are_those_of_one_host(flags, network, secret):
         assert [ask(server, number) for number in range(len(KINDS))] == expected[:len(KINDS)], "alone"
         assert server.stop() == 0
         assert other.process.wait(10) == 0, other.output()
+
+
+def on_both(network, secret, *words):
+    """What both hosts print of a command that ends by itself."""
+    words = [str(word) for word in words]
+    flags = shared_flags(network, secret)
+    flags = words + flags[:flags.index("--max-num-seqs")]
+    with subprocess.Popen([*network.prefix, BINARY, *flags, "--node-rank", "1"], stdout=subprocess.PIPE, text=True) as other:
+        first = subprocess.run([BINARY, *flags], capture_output=True, text=True, timeout=60)
+        said = other.communicate(timeout=60)[0]
+        assert first.returncode == 0 and other.returncode == 0, first.stderr
+    return first.stdout, said
+
+
+@pytest.mark.parametrize("layout", ["--pp", "--tp"])
+def test_logits_are_those_of_one_host(layout, network, secret):
+    reference = ROOT / "tests" / "golden" / "tiny-r1" / "reference.safetensors"
+    command = ["verify", MODEL, "--reference", reference, "--ops", "cpu", "--json", layout, "2"]
+    alone = json.loads(subprocess.run([BINARY, *command], capture_output=True, check=True).stdout)
+    said = [json.loads(text) for text in on_both(network, secret, *command) if text]
+    assert len(said) == (1 if layout == "--pp" else 2), "hosts that have the last stage"
+    assert all(report["passed"] and report["logits_hash"] == alone["logits_hash"] for report in said)
+
+
+def test_a_prompt_is_answered_by_two_hosts(network, secret):
+    command = ["generate", MODEL, "What is 12 + 13?", "--pp", "2"]
+    assert "25" in on_both(network, secret, *command)[0]
 
 
 def test_other_seeds_say_something_else(network, secret):
