@@ -311,9 +311,16 @@ void Hosts::Fail(Status why) {
 }
 
 void Hosts::End(Status why) {
-  std::unique_lock lock(mutex_);
-  if (ended_) return;
-  ended_ = why;
+  // Who comes second waits: once this returns, whoever had to know has been told.
+  std::lock_guard ending(end_mutex_);
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_) return;
+    ended_ = why;
+  }
+  // Before ranks that meet are let go: what they would go on with means nothing.
+  if (on_end_) on_end_(why);
+  std::lock_guard lock(mutex_);
   for (const auto& lanes : lanes_) {
     if (const auto held = lanes.lock()) held->Shutdown();
   }
@@ -324,9 +331,6 @@ void Hosts::End(Status why) {
     if (!why.ok()) link->Shutdown();  // they hear of it at once
   }
   changed_.notify_all();
-  lock.unlock();
-  std::lock_guard ending(end_mutex_);
-  if (on_end_) on_end_(why);
 }
 
 }  // namespace fathom

@@ -71,7 +71,7 @@ class Hosts {
 
   // `on_end` is called once, when a host is lost or has left, or the first one took its leave (OK):
   // from then on nothing of this holds, and ranks that meet give up. At once if that is past. It
-  // must not block; null: none, from the return on.
+  // must neither block nor fail this; null: none, from the return on.
   void OnEnd(std::function<void(Status)> on_end);
   void Fail(Status why);  // as if a host were lost: the others hear of it
 

@@ -128,8 +128,8 @@ void LaneCommunicator::Abort() {
 
 std::span<const MeetingRanks::Pieces> LaneCommunicator::Meet(Pieces mine) {
   if (Status status = ExchangeWithOthers(mine); !status.ok()) {
-    Abort();
     on_failure_(Status(status.code(), status.message() + DescribeActivity()));
+    Abort();
     return {};
   }
   const auto me = std::find(local_.begin(), local_.end(), static_cast<size_t>(rank()));
