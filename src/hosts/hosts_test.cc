@@ -108,10 +108,16 @@ TEST_F(HostsTest, WhoWaitsForALostHostGivesUp) {
                 }).value();
   });
   Status why;
-  hosts[0]->OnEnd([&](Status status) { why = std::move(status); });
+  std::atomic<bool> told = false;
+  hosts[0]->OnEnd([&](Status status) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    why = std::move(status);
+    told = true;
+  });
   std::thread waits([&] {
     auto& me = static_cast<MeetingRanks&>(*joined[0].Of(0).tensor);
     EXPECT_TRUE(me.Meet({{}}).empty());
+    EXPECT_TRUE(told) << "a rank went on with what did not come";
   });
   hosts[1]->Fail(Internal("a fault"));
   waits.join();
