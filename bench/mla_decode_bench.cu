@@ -167,6 +167,11 @@ bool Check(const std::string& only) {
     ok &= CheckCompany("16 heads, many", 16, 256, many, 17);
     ok &= CheckCompany("16 heads, many, 128", 16, 128, many, 23);
     ok &= CheckCompany("128 heads", 128, 512, few, 1);
+    // Rows over the borders of pages, groups and sections.
+    const std::vector<MlaRow> pairs = {{2, 2},   {65, 2},  {130, 4}, {129, 3}, {514, 7},
+                                       {515, 5}, {700, 1}, {64, 2},  {128, 8}, {4097, 4}};
+    ok &= CheckCompany("16 heads, rows over borders", 16, 0, pairs, 1);
+    ok &= CheckCompany("8 heads, rows over borders, FP8", 8, 0, pairs, 1, /*fp8=*/true);
     // Rows over the border of short contexts, of two parts.
     const std::vector<MlaRow> border = {{4098, 8}, {4096, 1}, {4097, 1}, {4100, 3}, {513, 2}};
     ok &= CheckCompany("20 heads, default", 20, 0, border, 1);
@@ -255,7 +260,9 @@ void TimeNarrow(const Limits& limits) {
     Time({16, 1, 32768, 1, split}, limits);
     Time({16, 128, 1024, 1, split}, limits);
   }
-  for (const int tokens : {2, 4, 8}) Time({16, 128, 4096, tokens, 256}, limits);
+  for (const int rows : {1, 32, 128}) {
+    for (const int tokens : {2, 3, 4, 8}) Time({16, rows, 4096, tokens, 0}, limits);
+  }
 }
 void TimeWide(const Limits& limits) {
   for (const int heads : {32, 64, 128}) Time({heads, 128, 4096, 1, 1024}, limits);

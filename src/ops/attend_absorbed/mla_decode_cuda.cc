@@ -13,40 +13,51 @@ namespace fathom {
 namespace mla {
 namespace {
 
-// `narrow`: one load brings all of a query.
-Maps MakeMaps(const MlaDecodeParams& p, bool narrow) {
-  const uint32_t query_chunks = narrow ? kLatent / 64 : 1;
-  const uint64_t pairs = static_cast<uint64_t>(p.tokens) * p.heads, pages = p.pages;
-  const uint64_t page_bytes = p.page_bytes;
-  Maps maps = {
-      .q_latent = MakeTensorMap({.data = p.q_latent,
-                                 .sizes = {64, pairs, kLatent / 64},
-                                 .strides = {kLatent * 2, 128},
-                                 .box = {64, kQueryBox, query_chunks}}),
-      .q_rope = {},
-      .latent = {},
-      .rope = MakeTensorMap({.data = p.rope,
-                             .sizes = {kMlaRope, kKeys, 1, pages},
-                             .strides = {kMlaRope * 2, kMlaRope * 2, page_bytes},
-                             .box = {64, kKeys, 1, 1}}),
-      .scales = {},
-      .values = {},
-  };
-  const uint64_t heads = p.heads, tokens = p.tokens, head_bytes = 2 * p.q_rope_stride;
+// The queries of `tokens` tokens for the narrow kernel: chunks of their latent channels, in each of
+// which tokens follow each other, and their rotated channels. Heads that are not there are zeros.
+void MakeNarrowQueryMaps(const MlaDecodeParams& p, uint32_t tokens, CUtensorMap* latent,
+                         CUtensorMap* rope) {
+  const uint64_t heads = p.heads, all = p.tokens, head_bytes = 2 * p.q_rope_stride;
+  *latent = MakeTensorMap({.data = p.q_latent,
+                           .sizes = {64, heads, all, kLatent / 64},
+                           .strides = {kLatent * 2, heads * kLatent * 2, 128},
+                           .box = {64, kNarrowHeads, tokens, kLatent / 64}});
   const uint64_t token_bytes =
       p.q_rope_token_stride > 0 ? 2 * p.q_rope_token_stride : heads * head_bytes;
-  if (narrow) {
-    maps.q_rope = MakeTensorMap({.data = p.q_rope,
-                                 .sizes = {kMlaRope, heads, tokens},
-                                 .strides = {head_bytes, token_bytes},
+  *rope = MakeTensorMap({.data = p.q_rope,
+                         .sizes = {kMlaRope, heads, all},
+                         .strides = {head_bytes, token_bytes},
+                         .box = {64, kNarrowHeads, tokens}});
+}
+
+void MakeWideQueryMaps(const MlaDecodeParams& p, Maps& maps) {
+  const uint64_t pairs = static_cast<uint64_t>(p.tokens) * p.heads,
+                 head_bytes = 2 * p.q_rope_stride;
+  CHECK(p.q_rope_token_stride == 0 || 2 * p.q_rope_token_stride == p.heads * head_bytes,
+        "mla_decode: tokens of q_rope lie apart");
+  maps.q_latent = MakeTensorMap({.data = p.q_latent,
+                                 .sizes = {64, pairs, kLatent / 64},
+                                 .strides = {kLatent * 2, 128},
                                  .box = {64, kQueryBox, 1}});
+  maps.q_rope = MakeTensorMap({.data = p.q_rope,
+                               .sizes = {kMlaRope, pairs},
+                               .strides = {head_bytes},
+                               .box = {64, kQueryBox}});
+}
+
+Maps MakeMaps(const MlaDecodeParams& p, bool narrow) {
+  const uint64_t pages = p.pages, page_bytes = p.page_bytes;
+  Maps maps = {};
+  if (narrow) {
+    MakeNarrowQueryMaps(p, 1, &maps.q_latent, &maps.q_rope);
+    MakeNarrowQueryMaps(p, 2, &maps.pair_latent, &maps.pair_rope);
   } else {
-    CHECK(token_bytes == heads * head_bytes, "mla_decode: tokens of q_rope lie apart");
-    maps.q_rope = MakeTensorMap({.data = p.q_rope,
-                                 .sizes = {kMlaRope, pairs},
-                                 .strides = {head_bytes},
-                                 .box = {64, kQueryBox}});
+    MakeWideQueryMaps(p, maps);
   }
+  maps.rope = MakeTensorMap({.data = p.rope,
+                             .sizes = {kMlaRope, kKeys, 1, pages},
+                             .strides = {kMlaRope * 2, kMlaRope * 2, page_bytes},
+                             .box = {64, kKeys, 1, 1}});
   // Half a page: chunks of 128 bytes a position, one after the other. Asking for 256 bytes at each
   // costs a sixteenth of the rate.
   const CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
@@ -109,11 +120,13 @@ struct WideBuffers {
 
 constexpr float kLog2E = 1.4426950408889634f;
 
-// At most so many units are computed one by one. Sections: k tokens of n each, of which a share of
-// 1 / Multiprocessors() or more goes to each token's first item. Groups: those of small steps.
+// At most so many parts are of units computed one by one. Sections: k items of n each, of one or
+// two tokens, of which a share of 1 / Multiprocessors() or more goes to each first item. Groups:
+// those of small steps.
 int64_t MaxSingles(int64_t tokens, int64_t max_sections) {
-  const int64_t blocks = Multiprocessors(), k = std::min(tokens, blocks / 2);
-  return std::max(k * max_sections * (blocks - k) / blocks + 1, kFineGroups * blocks);
+  const int64_t blocks = Multiprocessors(), k = std::min((tokens + 1) / 2, blocks / 2);
+  return std::max(std::min(tokens, 2 * k) * max_sections * (blocks - k) / blocks + 1,
+                  std::min<int64_t>(tokens, 2) * kFineGroups * blocks);
 }
 
 // The work space of the narrow kernel.
@@ -123,13 +136,14 @@ struct NarrowBuffers {
         kNarrowHeads * (tokens + MaxSingles(tokens, MaxParts(max_pages * kKeys, section_tokens)));
     plan = arena.Take<int2>(1);
     first_single = arena.Take<int32_t>(tokens);
-    states = arena.Take<float4>(vectors / 2);
+    states = arena.Take<float2>(vectors);
     parts = arena.Take<float4>(vectors * kLatent / 4);
     used = arena.used();
   }
   int2* plan;
   int32_t* first_single;
-  float4 *states, *parts;
+  float2* states;
+  float4* parts;
   size_t used;
 };
 

@@ -2,7 +2,7 @@
 // groups into sections, sections into the result, in order.
 #pragma once
 
-#include "ops/attend_absorbed/mla_decode_narrow.cuh"
+#include "ops/attend_absorbed/mla_decode_narrow_finish.cuh"
 
 namespace fathom::mla {
 
@@ -33,7 +33,8 @@ struct FoldedValues {
   // `at` in a part, of two heads from `head` on.
   __device__ void Load(const NarrowOutput& output, int64_t place, int at, int head) {
     const float4 values = output.parts[place * (kPartValues / 4) + at];
-    const float4 states = output.states[(place * kNarrowHeads + head) / 2];
+    const float4 states =
+        reinterpret_cast<const float4*>(output.states)[(place * kNarrowHeads + head) / 2];
     state[0] = {states.x, states.y}, state[1] = {states.z, states.w};
     value[0][0] = values.x, value[0][1] = values.y;
     value[1][0] = values.z, value[1][1] = values.w;

@@ -23,11 +23,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     s.query_full.Init(1);
     s.query_empty.Init(8);
     for (int buffer = 0; buffer < 2; ++buffer) {
+      s.factors[buffer].full.Init(1);
       for (int half = 0; half < 2; ++half) {
         s.full[buffer][half].Init(1);
         s.widen.raw[buffer][half].Init(1);
+        s.empty[buffer][half].Init(4);
       }
-      s.empty[buffer].Init(4);
     }
     FenceMbarrierInit();
     PrefetchTensorMap(&maps.latent);
@@ -42,12 +43,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (group == 2) {
     LowerRegisters<56>();
     if (threadIdx.x / 32 == 8) ProduceNarrow<kFp8>(s, maps, step);
+    if (threadIdx.x / 32 == 9) StateKeeper(s, step, output).Run();
   } else if (group == 0) {
     RaiseRegisters<224>();
-    NarrowConsumer<0, kFp8>(s, step, output, scale_log2).Run();
+    ConsumeNarrow<0, kFp8>(s, step, output, scale_log2);
   } else {
     RaiseRegisters<224>();
-    NarrowConsumer<1, kFp8>(s, step, output, scale_log2).Run();
+    ConsumeNarrow<1, kFp8>(s, step, output, scale_log2);
   }
 }
 
@@ -63,13 +65,14 @@ __global__ void __launch_bounds__(256) CombineNarrow(const __grid_constant__ Nar
   const int thread = static_cast<int>(threadIdx.x % 128), lane = thread % 32;
   const int first_head = i % 2 * 8 + 2 * (lane % 4);
   const FoldedValues folded = FoldParts(output, parts, (group * 8 + i) * 128 + thread, first_head);
+  const float inverse[2] = {__frcp_rn(folded.state[0].sum), __frcp_rn(folded.state[1].sum)};
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     const int head = first_head + j % 2;
     const int at = (4 * group + i / 2) * 64 + thread / 32 * 16 + lane / 4 + j / 2 * 8;
     if (head < step.heads) {
       output.out[(int64_t{parts.token} * step.heads + head) * kLatent + at] =
-          __float2bfloat16_rn(folded.value[j / 2][j % 2] / folded.state[j % 2].sum);
+          __float2bfloat16_rn(__fmul_rn(folded.value[j / 2][j % 2], inverse[j % 2]));
     }
   }
 }

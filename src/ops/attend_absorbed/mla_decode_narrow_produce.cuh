@@ -1,6 +1,7 @@
 // The narrow MLA decode kernel's shared memory, and the warp that fills it.
 #pragma once
 
+#include "cuda/exp2.h"
 #include "cuda/mbarrier.h"
 #include "cuda/tma.h"
 #include "ops/attend_absorbed/mla_decode_narrow_work.cuh"
@@ -12,28 +13,65 @@ inline constexpr int kNarrowChunks = 9;       // of 64 values: 8 of the latent, 
 inline constexpr int kTileChunkBytes = 8192;  // 64 positions of 128 bytes, swizzled
 inline constexpr int kHeadChunkBytes = 2048;  // 16 heads of 128 bytes, swizzled
 
-// Tiles alternate between the buffers: warpgroup g has all tiles of buffer g.
+inline constexpr int kNarrowColumns = 2 * kNarrowHeads;  // of two tokens
+inline constexpr int kNarrowPagesAhead = 64;
+
+// A result over some positions: values (elsewhere), their greatest score, and the sum of weights.
+// Folding in another gives the factors of both sides' values. At first there is nothing in it.
+struct Running {
+  float max = -INFINITY, sum = 0;
+
+  __device__ __forceinline__ void Fold(float other_max, float other_sum, float& keep, float& take) {
+    const float both = fmaxf(max, other_max), base = both == -INFINITY ? 0 : both;
+    keep = Exp2(max - base);
+    take = Exp2(other_max - base);
+    max = both;
+    sum = __fmaf_rn(sum, keep, __fmul_rn(other_sum, take));
+  }
+  static __device__ __forceinline__ float Apply(float value, float keep, float other, float take) {
+    return __fmaf_rn(value, keep, __fmul_rn(other, take));
+  }
+};
+
+// Tiles alternate between the buffers. Half g of a tile is summed up by warpgroup g, which frees
+// it.
 struct NarrowShared {
   alignas(1024) uint8_t keys[2][kNarrowChunks][kTileChunkBytes];
-  uint8_t query[kNarrowChunks][kHeadChunkBytes];
-  uint8_t weights[2][kHeadChunkBytes];  // [16 heads][64 positions]
-  float exchange[2][32][128];           // the half of its sums that the other group merges
-  float best[2][4][kNarrowHeads];       // by warp: greatest score of a tile
-  float max[2][kNarrowHeads];           // of a group's positions, in units of log2
-  float sum[2][4][kNarrowHeads];        // by warp: weights of a group's positions
-  NarrowItem item;
+  // Chunks of one token's heads, 2048 bytes each, or of two tokens', 4096 bytes.
+  uint8_t query[kNarrowChunks][2 * kHeadChunkBytes];
+  uint8_t weights[2][2 * kHeadChunkBytes];  // [tile][column][64 positions]
+  // [tile][warp]: greatest scores; and for that warp alone, what weights are relative to.
+  alignas(16) float best[2][4][kNarrowColumns], base[2][4][kNarrowColumns];
+  // A tile's weights: by warp, their sums; what they are relative to, in units of log2; and what
+  // sums over the tile before it are multiplied by.
+  struct Columns {
+    alignas(16) float sum[4][kNarrowColumns];
+    float max[kNarrowColumns], scale[kNarrowColumns];
+  };
+  Columns column[2][2];  // [parity of the group of positions][tile]
+  // What values over the section or the item so far, and new ones, are multiplied by, and one over
+  // the item's sum of weights.
+  struct Factors {
+    alignas(16) float2 section[kNarrowColumns], item[kNarrowColumns];
+    float inverse[kNarrowColumns];
+    Mbarrier full;
+  };
+  Factors factors[2];  // by parity of the group of positions
+  NarrowItem item[2];  // by parity: the next one comes while an item's result is written
   Mbarrier query_full, query_empty;  // `item` goes with the query
   Mbarrier full[2][2];               // [buffer][half]: chunks 0-3, chunks 4-8
-  Mbarrier empty[2];
+  Mbarrier empty[2][2];
+  int32_t pages[kNarrowPagesAhead];  // of an item's tiles
   WidenShared widen;
 };
 
-// Loads a tile, once its place is free.
+// Loads a tile, each half once its place is free.
 template <bool kFp8>
 __device__ __forceinline__ void LoadTile(NarrowShared& s, const Maps& maps, int buffer,
-                                         int32_t page, uint64_t policy) {
+                                         int32_t page, uint32_t parity, uint64_t policy) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
+    s.empty[buffer][half].Wait(parity);
     Mbarrier& full = s.full[buffer][half];
     const int rope = half == 1 ? kTileChunkBytes : 0;
     if constexpr (kFp8) {
@@ -51,11 +89,27 @@ __device__ __forceinline__ void LoadTile(NarrowShared& s, const Maps& maps, int 
   }
 }
 
+// One load brings the latent channels of all heads, one the rotated ones; of two tokens, those of
+// both lie together in each chunk.
+__device__ __forceinline__ void LoadQuery(NarrowShared& s, const Maps& maps,
+                                          const NarrowItem& item) {
+  const uint64_t keep = EvictNormal();
+  uint8_t* rope = s.query[0] + item.tokens * 8 * kHeadChunkBytes;
+  s.query_full.ArriveExpect(item.tokens * kNarrowChunks * kHeadChunkBytes);
+  if (item.tokens == 1) {
+    TmaLoad4(s.query, &maps.q_latent, s.query_full, keep, {0, 0, item.token, 0});
+    TmaLoad3(rope, &maps.q_rope, s.query_full, keep, {0, 0, item.token});
+  } else {
+    TmaLoad4(s.query, &maps.pair_latent, s.query_full, keep, {0, 0, item.token, 0});
+    TmaLoad3(rope, &maps.pair_rope, s.query_full, keep, {0, 0, item.token});
+  }
+}
+
 // The producer: one warp.
 template <bool kFp8>
 __device__ void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowStep& step) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const uint64_t keep = EvictNormal(), once = EvictFirst();
+  const uint64_t again = EvictNormal(), once = EvictFirst();
   NarrowWalk walk(step);
   uint32_t query_parity = 0, parities = 0;  // bit b: of buffer b
   for (int32_t turn = 0;; ++turn) {
@@ -63,31 +117,30 @@ __device__ void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowSte
     const int32_t tiles = item.token < 0 ? 0 : item.tiles();
     const int32_t* table =
         step.page_table + int64_t{item.slot} * step.max_pages + item.group * (kGroupTokens / kKeys);
-    int32_t pages = lane < tiles ? table[lane] : 0;
     if (lane == 0) {
       s.query_empty.Wait(query_parity ^ 1);
-      s.item = item;
+      s.item[query_parity] = item;
       if (item.token < 0) {
         s.query_full.Arrive();
       } else {
-        const int32_t first_pair = item.token * step.heads;
-        s.query_full.ArriveExpect(sizeof(s.query));
-        TmaLoad3(s.query[0], &maps.q_latent, s.query_full, keep, {0, first_pair, 0});
-        TmaLoad3(s.query[8], &maps.q_rope, s.query_full, keep, {0, 0, item.token});
+        LoadQuery(s, maps, item);
       }
     }
     query_parity ^= 1;
     if (item.token < 0) return;
 
-    for (int32_t tile = 0; tile < tiles; ++tile) {
-      if (tile % 32 == 0 && tile > 0) pages = tile + lane < tiles ? table[tile + lane] : 0;
-      const int32_t page = __shfl_sync(kAllLanes, pages, tile % 32);
-      const int buffer = tile % 2;
-      if (lane == 0) {
-        s.empty[buffer].Wait(((parities >> buffer) & 1) ^ 1);
-        LoadTile<kFp8>(s, maps, buffer, page, once);
+    // One thread walks the tiles, without a word to its warp, which would cost it time.
+    for (int32_t begin = 0; begin < tiles; begin += kNarrowPagesAhead) {
+      const int32_t end = min(tiles, begin + kNarrowPagesAhead);
+      for (int32_t tile = begin + lane; tile < end; tile += 32) s.pages[tile - begin] = table[tile];
+      __syncwarp();
+      for (int32_t tile = begin; lane == 0 && tile < end; ++tile) {
+        const int buffer = tile % 2;
+        LoadTile<kFp8>(s, maps, buffer, s.pages[tile - begin], (parities >> buffer & 1) ^ 1,
+                       item.shared ? again : once);
+        parities ^= 1u << buffer;
       }
-      parities ^= 1u << buffer;
+      __syncwarp();
     }
   }
 }

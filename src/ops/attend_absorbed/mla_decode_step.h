@@ -50,8 +50,9 @@ struct Step {
 
 struct Maps {
   CUtensorMap q_latent, q_rope, latent, rope;
-  CUtensorMap scales;  // of FP8
-  CUtensorMap values;  // of the columns kernel: those of one block
+  CUtensorMap pair_latent, pair_rope;  // of the narrow kernel: queries of two tokens
+  CUtensorMap scales;                  // of FP8
+  CUtensorMap values;                  // of the columns kernel: those of one block
 };
 
 struct Output {
@@ -74,7 +75,7 @@ struct NarrowStep {
   const int32_t* live;
   // Written by the kernel for CombineNarrow.
   int2* plan;             // [1]: log2 of a unit's groups, and units of a token's first item
-  int32_t* first_single;  // [tokens]: for those that have more units, the ordinal of the next
+  int32_t* first_single;  // [tokens]: for those that have more units, where the next one's part is
   int32_t max_pages;
   int32_t heads;
   int32_t tokens;        // capacity
@@ -84,9 +85,9 @@ struct NarrowStep {
 
 struct NarrowOutput {
   __nv_bfloat16* out;  // [tokens, heads, latent]
-  // Of first items, by token, then of single units, by ordinal. Values lie as threads hold them.
+  // Of tokens' first items, then of their single units. Values lie as threads hold them.
   float4* parts;   // [tokens + singles, 16 * latent]
-  float4* states;  // [tokens + singles, 16, 2]: maximum in log2, sum of weights
+  float2* states;  // [tokens + singles, 16]: maximum in log2, sum of weights
 };
 
 // Of the columns kernel: `cluster` blocks, 4 or 8, share an item.
