@@ -48,10 +48,10 @@ struct OrderShared {
 // One taker's items: of `takers` blocks, or clusters of blocks. Each taker finds the order of all
 // items for itself. All lanes of a warp call it together.
 //
-// A group is up to step.group_tokens tokens of a row, which share items. A group has two runs of
-// items of one size: number `token` is the last part of its context, number live + `token` are the
-// parts before, one after the other; head blocks of a part follow each other, and so meet in the
-// L2.
+// A group is up to step.group_tokens tokens of a row, which share items. It has two runs, each of
+// items of one size: run `token`, its first token, is the last part of the context, and run live +
+// `token` the parts before, in order. The head blocks of a part follow each other, so that they
+// read it from the L2 together.
 template <int kTokens>
 class ItemOrder {
  public:
