@@ -3,6 +3,8 @@
 // writes the same as JSON.
 #include <cstring>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <string>
 
 #include "bench/mla_decode_problem.cuh"
@@ -203,15 +205,31 @@ struct Timing {
   int heads, rows, context, tokens;
   int split;  // 0: the default
   bool fp8 = false;
+  int least_context = 0;  // above 0: rows' contexts are drawn from here to `context`
 };
+
+// Of a launch's rows; all launches have the same.
+std::vector<int> ContextsOf(const Timing& t) {
+  std::vector<int> contexts(t.rows, t.context);
+  std::mt19937_64 random(1);
+  for (int& context : contexts) {
+    if (t.least_context == 0) break;
+    context = t.least_context + static_cast<int>(random() % (t.context - t.least_context + 1));
+  }
+  return contexts;
+}
 
 void Time(const Timing& t, const Limits& limits) {
   // Launches take turns through sets of rows that together exceed the L2 several times.
-  const double row_bytes = (t.fp8 ? 644.0 : 1152.0) * t.context;
-  const int sets = std::max(1, std::min(64, int(512e6 / (row_bytes * t.rows))));
-  const MlaProblem problem(t.heads,
-                           std::vector<MlaRow>(size_t(t.rows) * sets, {t.context, t.tokens}),
-                           t.split, 0, t.fp8);
+  const std::vector<int> contexts = ContextsOf(t);
+  const double positions = std::accumulate(contexts.begin(), contexts.end(), 0.0);
+  const double cache_bytes = (t.fp8 ? 644.0 : 1152.0) * positions;
+  const int sets = std::max(1, std::min(64, int(512e6 / cache_bytes)));
+  std::vector<MlaRow> rows;
+  for (int set = 0; set < sets; ++set) {
+    for (const int context : contexts) rows.push_back({context, t.tokens});
+  }
+  const MlaProblem problem(t.heads, rows, t.split, 0, t.fp8);
   const MlaDecodeSplit& parts = problem.split;
   const auto split_at = [&](const MlaDecodeSplit& of) {
     return t.context <= of.short_context ? of.short_tokens : of.tokens;
@@ -232,20 +250,23 @@ void Time(const Timing& t, const Limits& limits) {
     LaunchMlaDecode(p, stream);
   });
   const double pairs = double(tokens) * t.heads;
-  const double bytes = row_bytes * t.rows + pairs * (1088 + 512) * 2;
-  const double flops = pairs * t.context * 2 * (576 + 512);
-  std::printf("%-5s %5d %5d %7d %6d %6d %9.1f %7.0f %5.1f %7.1f %5.1f\n", t.fp8 ? "FP8" : "BF16",
-              t.heads, t.rows, t.context, t.tokens, split, us, 1e-3 * bytes / us,
+  const double bytes = cache_bytes + pairs * (1088 + 512) * 2;
+  const double flops = positions * t.tokens * t.heads * 2 * (576 + 512);
+  const bool mixed = t.least_context > 0;
+  const std::string context =
+      (mixed ? std::to_string(t.least_context) + "-" : "") + std::to_string(t.context);
+  std::printf("%-5s %5d %5d %8s %6d %6d %9.1f %7.0f %5.1f %7.1f %5.1f\n", t.fp8 ? "FP8" : "BF16",
+              t.heads, t.rows, context.c_str(), t.tokens, split, us, 1e-3 * bytes / us,
               1e-1 * bytes / us / limits.copy, 1e-6 * flops / us,
               1e-4 * flops / us / limits.matrix);
   std::fflush(stdout);
   json.Add(
-      "\"%sheads %d, rows %d, context %d, tokens %d, split %d\": {\"us\": %.2f, \"gbps\": %.1f, "
+      "\"%sheads %d, rows %d, %s %s, tokens %d, split %d\": {\"us\": %.2f, \"gbps\": %.1f, "
       "\"share_of_copy\": %.3f, \"tflops\": %.1f, \"share_of_matrix\": %.3f, \"default_split\": "
       "%s}",
-      t.fp8 ? "FP8, " : "", t.heads, t.rows, t.context, t.tokens, split, us, 1e-3 * bytes / us,
-      1e-3 * bytes / us / limits.copy, 1e-6 * flops / us, 1e-6 * flops / us / limits.matrix,
-      usual ? "true" : "false");
+      t.fp8 ? "FP8, " : "", t.heads, t.rows, mixed ? "mixed contexts" : "context", context.c_str(),
+      t.tokens, split, us, 1e-3 * bytes / us, 1e-3 * bytes / us / limits.copy, 1e-6 * flops / us,
+      1e-6 * flops / us / limits.matrix, usual ? "true" : "false");
 }
 
 // Few heads, many, the two caches side by side, and where short contexts are cut.
@@ -288,19 +309,22 @@ void TimeParts(const Limits& limits) {
   }
 }
 
-// The default, over the shapes that users of other kernels know.
+// The default, over the shapes that users of other kernels know, and with parts of unequal size.
 void TimeSteps(const Limits& limits) {
   for (const int heads : {16, 32, 64, 128}) {
     for (const int rows : {1, 4, 8, 16, 32, 128}) {
       for (const int context : {1024, 4096, 8192}) Time({heads, rows, context, 1, 0}, limits);
     }
   }
+  for (const int context : {4190, 8300}) Time({128, 128, context, 1, 0}, limits);
+  Time({.heads = 128, .rows = 128, .context = 8192, .tokens = 1, .split = 0, .least_context = 512},
+       limits);
 }
 
 void TimeAll(const std::string& only) {
   const Limits limits = MeasureLimits();
   std::printf(
-      "cache heads  rows context tokens  split        us    GB/s  copy%%  TFLOPS wgmma%%\n");
+      "cache heads  rows  context tokens  split        us    GB/s  copy%%  TFLOPS wgmma%%\n");
   if (only.empty() || only == "narrow") TimeNarrow(limits);
   if (only.empty() || only == "wide") TimeWide(limits);
   if (only.empty() || only == "fp8") TimeFp8(limits);

@@ -26,4 +26,6 @@ fathom_library(ops_cuda KERNELS
   DEPENDS base tensor quant products products_cuda parallel parallel_cuda ops cuda
   LIBRARIES ${FATHOM_CUDART})
 list(REMOVE_ITEM OPS_TEST_SOURCES contract_test.cc)  # of CPU tables alone
-fathom_test(cuda_test SOURCES ${OPS_TEST_SOURCES} testing_cuda.cc DEPENDS ops ops_cuda)
+set(CUDA_TEST_SOURCES attend_absorbed/mla_decode_order_test.cu)
+fathom_cuda_sources(PORTABLE ${CUDA_TEST_SOURCES})
+fathom_test(cuda_test SOURCES ${OPS_TEST_SOURCES} ${CUDA_TEST_SOURCES} testing_cuda.cc DEPENDS ops ops_cuda)

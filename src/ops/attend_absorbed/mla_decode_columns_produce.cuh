@@ -23,6 +23,7 @@ struct ColumnsShared {
   float best[4][kBlocks][kPairs];  // by round and block: greatest scores of tiles, in log2
   int32_t pages[kPagesAhead];      // of an item's tiles
   Item item[2];                    // by parity of the item
+  OrderShared<kColumnsTokens> order;
   Mbarrier item_full[2], item_empty[2];
   Mbarrier keys_full[2], keys_empty[2];  // of chunks 0-3, 4-8
   Mbarrier slot_full[kBlocks], slot_empty[kBlocks];
@@ -86,11 +87,11 @@ __device__ void ProduceKeys(ColumnsShared<kBlocks>& s, const Maps& maps, const S
   const auto block_of_cluster = static_cast<int32_t>(ClusterRank());
   const uint64_t keep = EvictNormal();
   const int odd = block_of_cluster % 2;
-  ItemWalk walk(step);
-  const auto clusters = static_cast<int32_t>(gridDim.x) / kBlocks;
+  ItemOrder order(s.order, step, static_cast<int32_t>(blockIdx.x) / kBlocks,
+                  static_cast<int32_t>(gridDim.x) / kBlocks);
   uint32_t turn = 0, parity = 1;  // at first there is room
-  for (int32_t index = static_cast<int32_t>(blockIdx.x) / kBlocks;; index += clusters, ++turn) {
-    const Item item = walk.Find(index);
+  for (;; ++turn) {
+    const Item item = order.Next();
     const int32_t tiles = item.tokens == 0 ? 0 : item.tiles();
     const int32_t* table =
         step.page_table + int64_t{item.slot} * step.max_pages + item.begin() / kKeys;

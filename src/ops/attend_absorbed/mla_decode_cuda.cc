@@ -94,10 +94,6 @@ int32_t MaxSplits(int32_t max_pages, const MlaDecodeSplit& split) {
   return std::max(MaxParts(positions, split.tokens), short_parts);
 }
 
-// Tokens of a pass of the kernel for many heads: 256 keep all multiprocessors busy, and are as many
-// as a step of decoding has by default.
-constexpr int32_t kPassTokens = 256;
-
 // Blocks of the columns kernel: GH100 has so many multiprocessors. A constant, so that work space
 // is known without a GPU.
 constexpr int64_t kMostBlocks = 144;
@@ -181,6 +177,7 @@ int ClusterOf(const MlaDecodeParams& p) {
   if (p.scales != nullptr) return 1;
   const int64_t parts =
       int64_t{p.tokens} * ((p.heads + kPairs - 1) / kPairs) * (p.split.tokens <= 2048 ? 2 : 1);
+  static_assert(kColumnsTokens >= 16);
   return parts <= 7 ? 8 : parts <= 16 ? 4 : 1;
 }
 

@@ -3,8 +3,8 @@
 
 #include "cuda/mbarrier.h"
 #include "cuda/tma.h"
+#include "ops/attend_absorbed/mla_decode_order.cuh"
 #include "ops/attend_absorbed/mla_decode_widen.cuh"
-#include "ops/attend_absorbed/mla_decode_work.cuh"
 
 namespace fathom::mla {
 
@@ -26,6 +26,7 @@ struct Shared {
   Mbarrier full[2][2];               // [buffer][half]: chunks 0-3, chunks 4-7
   Mbarrier empty[2][2];
   int32_t pages[kPagesAhead];  // of an item's tiles
+  OrderShared<kPassTokens> order;
   WidenShared widen;
 };
 
@@ -59,11 +60,10 @@ template <bool kFp8>
 __device__ void Produce(Shared& s, const Maps& maps, const Step& step) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const uint64_t keep = EvictNormal(), once = EvictFirst();
-  ItemWalk walk(step);
+  ItemOrder order(s.order, step, static_cast<int32_t>(blockIdx.x), static_cast<int32_t>(gridDim.x));
   uint32_t query_parity = 0, parities = 0;  // bit b: of buffer b
-  for (int32_t index = static_cast<int32_t>(blockIdx.x);;
-       index += static_cast<int32_t>(gridDim.x)) {
-    const Item item = walk.Find(index);
+  for (;;) {
+    const Item item = order.Next();
     const int32_t tiles = item.tokens == 0 ? 0 : item.tiles();
     const int32_t* table =
         step.page_table + int64_t{item.slot} * step.max_pages + item.begin() / kKeys;

@@ -7,7 +7,7 @@
 
 #include "cuda/exp2.h"
 #include "cuda/warp.h"
-#include "ops/attend_absorbed/mla_decode_work.cuh"
+#include "ops/attend_absorbed/mla_decode_step.h"
 
 namespace fathom::mla {
 

@@ -17,6 +17,10 @@ inline constexpr int kPairs = 64;     // (token, head) pairs: the M of wgmma
 inline constexpr int kKeys = 64;      // positions of a tile: a page
 inline constexpr int kQueryBox = 16;  // pairs that one TMA load of queries brings
 inline constexpr int kNarrowHeads = kMlaNarrowHeads;
+// Tokens of a pass of the kernel for many heads: 256 keep all multiprocessors busy, and are as many
+// as a step of decoding has by default.
+inline constexpr int kPassTokens = 256;
+inline constexpr int kColumnsTokens = 32;  // at most, of the columns kernel
 inline constexpr int kExchangeRounds = 4;  // of tiles, whose weights are on their way
 inline constexpr int kFineGroups = 1;      // of 128 positions a block: so few are dealt singly
 inline constexpr int kThreads = 384;       // two warpgroups of consumers, one with the producer;
