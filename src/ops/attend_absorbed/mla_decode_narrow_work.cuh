@@ -55,6 +55,7 @@ class NarrowWalk {
     unit_log2_ = fine ? 0 : step.section_log2;
     prefix_ = fine ? 1 : (sections + blocks - 1) / blocks;
     if (block == 0 && lane_ == 0) *step.plan = make_int2(unit_log2_, prefix_);
+    begin_ = -32;
   }
 
   // This block's item number `turn`, from 0 on. Blocks go back and forth through the list, so that
@@ -104,13 +105,7 @@ class NarrowWalk {
 
   // Item number `index`, which must not fall from call to call.
   __device__ NarrowItem Find(int32_t index) {
-    if (index >= items_ && !singles_) singles_ = begin_anew_ = true;
-    if (begin_anew_) {
-      begin_anew_ = false;
-      before_ = parts_before_ = 0;
-      if (begin_ > 0) Look(0);
-      Count();
-    }
+    if (index >= items_ && !singles_) singles_ = true, begin_ = -32, before_ = total_ = 0;
     const int32_t ordinal = singles_ ? index - items_ : index;
     while (ordinal >= before_ + total_) {
       if (begin_ + 32 >= live_) return {.token = -1};
@@ -154,23 +149,14 @@ class NarrowWalk {
   __device__ void Count() {
     until_ = count_ == 0 ? 0 : singles_ ? max(0, Units(position_) - prefix_) : 1;
     parts_until_ = until_ * count_;
-    const bool pairs = singles_ && __any_sync(kAllLanes, parts_until_ > until_);
-    SumUpLanes(until_);
-    if (pairs) {
-      SumUpLanes(parts_until_);
-    } else {
-      parts_until_ = until_;
-    }
-    total_ = __shfl_sync(kAllLanes, until_, 31);
-    parts_total_ = __shfl_sync(kAllLanes, parts_until_, 31);
-  }
-  // Adds what lower lanes have.
-  __device__ void SumUpLanes(int32_t& value) const {
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
-      const int32_t lower = __shfl_up_sync(kAllLanes, value, distance);
-      if (lane_ >= distance) value += lower;
+      const int32_t lower = __shfl_up_sync(kAllLanes, until_, distance);
+      const int32_t lower_parts = __shfl_up_sync(kAllLanes, parts_until_, distance);
+      if (lane_ >= distance) until_ += lower, parts_until_ += lower_parts;
     }
+    total_ = __shfl_sync(kAllLanes, until_, 31);
+    parts_total_ = singles_ ? __shfl_sync(kAllLanes, parts_until_, 31) : 0;
   }
 
   const NarrowStep& step_;
@@ -178,10 +164,9 @@ class NarrowWalk {
   const int32_t live_;
   int32_t items_;  // first ones, of all tokens
   int32_t unit_log2_, prefix_;
-  bool singles_ = false;    // whether single units are looked at, and no longer first items
-  bool begin_anew_ = true;  // with the first tokens
+  bool singles_ = false;  // whether single units are looked at, and no longer first items
   // Of this lane's token, of the 32 that are looked at:
-  int32_t begin_, position_, slot_;
+  int32_t begin_ = -32, position_, slot_;
   int32_t shared_;                         // whether its row has several items
   int32_t count_;                          // tokens of the items that begin with it, or 0
   int32_t until_ = 0, parts_until_ = 0;    // items of this and the lower lanes' tokens; their parts
