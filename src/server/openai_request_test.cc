@@ -299,7 +299,8 @@ TEST(ParseCompletion, LogprobTokenIds) {
                                 std::string(R"("logprob_token_ids": [1])"),
                                 std::string(R"("logprobs": 0, "max_tokens": 0, "echo": true,
                                                 "logprob_token_ids": [1])")}) {
-    EXPECT_EQ(parse(bad, &request), "logprob_token_ids") << bad;
+    CompletionRequest refused;
+    EXPECT_EQ(parse(bad, &refused), "logprob_token_ids") << bad;
   }
 }
 
