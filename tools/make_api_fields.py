@@ -69,6 +69,7 @@ FIELDS = {
 NEEDS = {
     "stream_options": {"stream": True},
     "top_logprobs": {"logprobs": True},
+    "logprob_token_ids": {"logprobs": True},
     "tool_choice": {"tools": [CALL]},
     "continue_final_message": {"add_generation_prompt": False, "messages": PREFILL[:1] + [{"role": "assistant", "content": "It is"}]},
 }

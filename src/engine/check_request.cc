@@ -45,6 +45,13 @@ Status CheckRequest(const GenerateRequest& request, int32_t vocab_size) {
     return InvalidArgument("logprobs is {}: it must be between 0 and {}, or -1 for none",
                            sampling.logprobs, kMaxTopLogprobs);
   }
+  if (sampling.logprob_token_ids.size() > static_cast<size_t>(kMaxLogprobTokenIds)) {
+    return InvalidArgument("{} logprob_token_ids: at most {} are possible",
+                           sampling.logprob_token_ids.size(), kMaxLogprobTokenIds);
+  }
+  if (!sampling.logprob_token_ids.empty() && sampling.logprobs < 0) {
+    return InvalidArgument("logprob_token_ids without logprobs: set both");
+  }
   if (sampling.logit_bias.size() > static_cast<size_t>(kMaxLogitBias)) {
     return InvalidArgument("{} entries in logit_bias: at most {} are possible",
                            sampling.logit_bias.size(), kMaxLogitBias);
@@ -52,6 +59,7 @@ Status CheckRequest(const GenerateRequest& request, int32_t vocab_size) {
   for (const auto& [token, bias] : sampling.logit_bias) {
     TRY(CheckTokens("logit_bias", {token}, vocab_size));
   }
+  TRY(CheckTokens("logprob_token_ids", sampling.logprob_token_ids, vocab_size));
   TRY(CheckTokens("prompt", request.prompt, vocab_size));
   TRY(CheckTokens("stop", request.stop_tokens, vocab_size));
   return request.grammar ? CheckGrammar(request, vocab_size) : Status();

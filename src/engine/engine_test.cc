@@ -230,6 +230,16 @@ TEST(Engine, BadRequestsAreRefused) {
   EXPECT_EQ(code([](auto& r) { r.min_tokens = 4; }), bad);
   EXPECT_EQ(code([](auto& r) { r.prompt_logprobs = 21; }), bad);
   EXPECT_EQ(code([](auto& r) { r.sampling.logprobs = 21; }), bad);
+  EXPECT_EQ(code([](auto& r) { r.sampling.logprob_token_ids = {TokenId{5}}; }), bad);
+  const auto named = [&](std::vector<TokenId> ids) {
+    return code([&](auto& r) {
+      r.sampling.logprobs = 0;
+      r.sampling.logprob_token_ids = std::move(ids);
+    });
+  };
+  EXPECT_EQ(named({TokenId{5}, TokenId{1000}}), bad);
+  EXPECT_EQ(named({TokenId{-1}}), bad);
+  EXPECT_EQ(named(std::vector<TokenId>(kMaxLogprobTokenIds + 1)), bad);
   EXPECT_EQ(code([](auto& r) { r.sampling.logit_bias = {{TokenId{-1}, 1.0f}}; }), bad);
   EXPECT_EQ(code([](auto& r) { r.sampling.logit_bias.resize(kMaxLogitBias + 1); }), bad);
   EXPECT_EQ(code([](auto&) {}), StatusCode::kOk);

@@ -199,14 +199,18 @@ void ModelExecutor::EnqueueForward(Passing& passing) {
     params_[static_cast<size_t>(Raw(opening.slot))] = opening.params;
   }
   for (const StepRow& row : plan.rows) {
-    const int32_t logprobs = ParamsOf(row.slot).sampling.logprobs;
     const bool samples = row.samples && runner_.draws();
     step.rows.push_back({.samples = samples,
                          .is_decode = row.is_decode(),
                          .masked = row.masked,
                          .slot = row.slot,
-                         .logprobs = logprobs});
-    if (samples) step.top_logprobs = std::max(step.top_logprobs, logprobs);
+                         .params = ParamsOf(row.slot)});
+    const SamplingParams& asked = step.rows.back().params->sampling;
+    if (!samples || asked.logprobs < 0) continue;
+    if (!step.logprob_widths) step.logprob_widths.emplace();
+    auto& [top, named] = *step.logprob_widths;
+    if (asked.logprob_token_ids.empty()) top = std::max(top, asked.logprobs);
+    named = std::max(named, static_cast<int32_t>(asked.logprob_token_ids.size()));
   }
   passing.size = RecordedSize(plan.shape);
   if (passing.size != nullptr) {
@@ -226,8 +230,8 @@ void ModelExecutor::EnqueueSampling(Passing& passing) {
   if (plan.shape.rows == 0) return;  // nobody waits for it
   Enqueued& step = enqueued_.emplace_back(std::move(passing.step));
   const auto log_probs = [&](size_t pass) {
-    if (step.top_logprobs < 0) return;
-    runner_.LogProbsOfDrawn(plan, *passing.staged, pass, step.top_logprobs,
+    if (!step.logprob_widths) return;
+    runner_.LogProbsOfDrawn(plan, *passing.staged, pass, *step.logprob_widths,
                             step.logprobs.emplace_back());
   };
   if (passing.staged != nullptr) AwaitMasks(plan);
@@ -288,10 +292,12 @@ void ModelExecutor::TakeDrawn(const Enqueued& step, size_t row, RowResult& resul
       return;
     }
     GeneratedToken& generated = result.tokens.emplace_back(*token);
-    if (awaited.logprobs >= 0) {
-      generated.logprobs =
-          step.logprobs[at / pass_vectors].vector(at % pass_vectors, awaited.logprobs);
-    }
+    const SamplingParams& asked = awaited.params->sampling;
+    if (asked.logprobs < 0) continue;
+    const Sampler::PassLogprobs& pass = step.logprobs[at / pass_vectors];
+    generated.logprobs = asked.logprob_token_ids.empty()
+                             ? pass.vector(at % pass_vectors, asked.logprobs)
+                             : pass.vector(at % pass_vectors, asked.logprob_token_ids);
   }
 }
 
@@ -331,7 +337,7 @@ void ModelExecutor::EnqueuePromptLogprobs(const StepPlan& plan, const TensorView
     const int32_t first = begin;
     begin += row.num_tokens();
     if (!row.prompt_logprobs) continue;
-    const RequestParams& params = ParamsOf(row.slot);
+    const RequestParams& params = *ParamsOf(row.slot);
     const auto known = static_cast<int32_t>(params.prompt.size()) - 1 - row.begin;
     const int32_t count = std::min(row.num_tokens(), known);  // with a successor in the prompt
     const auto step = static_cast<int32_t>(runner_.pass_vectors());

@@ -6,6 +6,7 @@
 #include <functional>
 #include <latch>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -56,7 +57,7 @@ class ModelExecutor final : public Executor {
   struct AwaitedRow {
     bool samples = false, is_decode = false, masked = false;
     SlotId slot{};
-    int32_t logprobs = -1;  // SamplingParams::logprobs
+    std::shared_ptr<const RequestParams> params;
   };
   // Log-probabilities of some of a row's prompt tokens.
   struct PromptPass {
@@ -68,7 +69,8 @@ class ModelExecutor final : public Executor {
   struct Enqueued {
     StepResult result;
     std::vector<AwaitedRow> rows;  // of the plan
-    int32_t top_logprobs = -1;     // the most that any row that samples wants
+    // The most that any row that samples wants, if one does.
+    std::optional<Sampler::LogprobWidths> logprob_widths;
     Sampler::Drawn drawn;
     StepRunner::SlotDrafts proposed;              // if any row is masked: masks follow drafts
     std::vector<Sampler::PassLogprobs> logprobs;  // of each pass, if any row wants them
@@ -114,8 +116,8 @@ class ModelExecutor final : public Executor {
   const BatchCapacity* RecordedSize(const StepShape& shape) const;
   void EnqueuePromptLogprobs(const StepPlan& plan, const TensorView& hidden,
                              std::vector<PromptPass>& passes);
-  const RequestParams& ParamsOf(SlotId slot) const {
-    return *params_[static_cast<size_t>(Raw(slot))];
+  const std::shared_ptr<const RequestParams>& ParamsOf(SlotId slot) const {
+    return params_[static_cast<size_t>(Raw(slot))];
   }
 
   Device& device_;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <future>
 #include <string>
@@ -91,6 +92,29 @@ TEST(ModelExecutor, FirstTokenIsDrawnAtThePromptsLength) {
     differ += tokens[seed].id != tokens[0].id;
   }
   EXPECT_GT(differ, 0u) << "the draws say nothing";
+}
+
+// Named tokens have the bits that they have among the likeliest, and a request beside those that
+// name some, in the same step, has its own.
+TEST(ModelExecutor, NamedTokensHaveTheBitsOfTheLikeliest) {
+  GenerateRequest likeliest;
+  likeliest.prompt = Ids({5, 6, 7, 8, 9});
+  likeliest.sampling = {.temperature = 0, .logprobs = 20};
+  const GeneratedToken alone = FirstTokens("models/tiny-r1", {likeliest})[0];
+  GenerateRequest named = likeliest, other = likeliest;
+  for (const auto& [id, logprob] : alone.logprobs->top) {
+    named.sampling.logprob_token_ids.insert(named.sampling.logprob_token_ids.begin(), id);
+  }
+  other.prompt = Ids({300, 20});
+  other.sampling.logprob_token_ids = Ids({1, 2, 3});
+  const auto tokens = FirstTokens("models/tiny-r1", {other, named, likeliest});
+  EXPECT_EQ(tokens[2].logprobs->top, alone.logprobs->top);
+  EXPECT_EQ(tokens[1].logprobs->logprob, alone.logprobs->logprob);
+  auto reversed = tokens[1].logprobs->top;
+  std::reverse(reversed.begin(), reversed.end());
+  EXPECT_EQ(reversed, alone.logprobs->top);
+  ASSERT_EQ(tokens[0].logprobs->top.size(), 3u);
+  EXPECT_NE(tokens[0].logprobs->top[0].second, tokens[0].logprobs->top[1].second);
 }
 
 // A CPU that never gets done with what it was given, as a GPU whose kernel waits forever.

@@ -172,12 +172,12 @@ std::span<const int32_t> StepRunner::SlotDrafts::Of(SlotId slot) const {
 
 // Of the vectors of a pass that the host may have to read: those beyond are padding.
 void StepRunner::LogProbsOfDrawn(const StepPlan& plan, const StagedStep& step, size_t pass,
-                                 int32_t top, Sampler::PassLogprobs& to) {
+                                 Sampler::LogprobWidths widths, Sampler::PassLogprobs& to) {
   const LogitPass& whole = step.inputs.passes()[pass];
   const int64_t first = static_cast<int64_t>(pass) * sampler_.pass_vectors();
   const int64_t vectors = std::min(whole.vectors(), plan.num_logit_vectors() - first);
   sampler_.LogProbsOfDrawn({.index = whole.index.Slice(0, 0, vectors), .live = whole.live}, first,
-                           top, to);
+                           widths, step.batch.map.slots, slots_.state(), to);
 }
 
 TensorView StepRunner::Logits(const TensorView& hidden, std::span<const int32_t> index) {

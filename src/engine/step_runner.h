@@ -92,8 +92,8 @@ class StepRunner {
   };
   void DownloadDrafts(SlotDrafts& to);
   // Log-probabilities of what was drawn in a pass, while its logits are there.
-  void LogProbsOfDrawn(const StepPlan& plan, const StagedStep& step, size_t pass, int32_t top,
-                       Sampler::PassLogprobs& to);
+  void LogProbsOfDrawn(const StepPlan& plan, const StagedStep& step, size_t pass,
+                       Sampler::LogprobWidths widths, Sampler::PassLogprobs& to);
 
   // Logits [index, vocab] of tokens of the batch that the caller chose, at most pass_vectors() of
   // them; valid until the next pass.

@@ -57,16 +57,25 @@ TEST(StepRunner, TheModelsDraftsLeaveTheLogitsOfWhatWasDrawn) {
                     {.num_pages = kTestRequests * kTestPagesEach, .slots = kTestRequests});
   StepPlan plan = PromptsPlan();
   plan.shape.drafts = 2;
+  for (SlotOpening& opening : plan.openings) {
+    RequestParams params = *opening.params;
+    params.sampling.logprob_token_ids = {TokenId{5}, TokenId{Raw(opening.slot)}};
+    opening.params = std::make_shared<const RequestParams>(std::move(params));
+  }
   runner.Begin(plan);
   const StagedStep& step = runner.Stage(plan);
   Sampler::PassLogprobs before, after;
-  runner.SampleAndCommit(step, runner.Forward(step),
-                         [&](size_t pass) { runner.LogProbsOfDrawn(plan, step, pass, 4, before); });
-  runner.LogProbsOfDrawn(plan, step, 0, 4, after);
+  const Sampler::LogprobWidths widths{.top = 4, .named = 2};
+  runner.SampleAndCommit(step, runner.Forward(step), [&](size_t pass) {
+    runner.LogProbsOfDrawn(plan, step, pass, widths, before);
+  });
+  runner.LogProbsOfDrawn(plan, step, 0, widths, after);
   device.WaitFor(device.Mark());
   EXPECT_EQ(before.logprobs, after.logprobs);
   EXPECT_EQ(before.top_ids, after.top_ids);
   EXPECT_EQ(before.top_logprobs, after.top_logprobs);
+  EXPECT_EQ(before.named.size(), size_t{2 * kTestRequests});
+  EXPECT_EQ(before.named, after.named);
   for (int64_t slot = 0; slot < kTestRequests; ++slot) {
     EXPECT_EQ(runner.slots().num_drafts.As<int32_t>()[slot], 2);
   }

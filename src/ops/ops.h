@@ -247,8 +247,9 @@ struct AdjustLogitsArgs {
   TensorView live;  // I32 [1]: logit vectors
 };
 
-// Log-probabilities of raw logits: of the given token and of the `top` likeliest, ties to the lower
-// id. A vector with NaN has NaN (and any top ids of the vocabulary).
+// Log-probabilities of raw logits: of the given token, of the `top` likeliest, ties to the lower
+// id, and of the ids that slots name. A vector with NaN has NaN (and any top ids of the
+// vocabulary).
 struct LogProbsArgs {
   TensorView logits;        // F32 [logit vectors, vocab]
   TensorView tokens;        // I32 [logit vectors], in [0, vocab), or -1: its logprob is NaN
@@ -256,6 +257,7 @@ struct LogProbsArgs {
   TensorView logprob;       // F32 [logit vectors], out
   TensorView top_ids;       // I32 [logit vectors, top], out; top may be 0
   TensorView top_logprobs;  // F32 [logit vectors, top], out
+  SlotIds named;
 };
 
 // Draws a token per logit vector from adjusted logits. Temperature 0: the greatest, ties to the

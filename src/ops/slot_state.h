@@ -27,12 +27,21 @@ struct SlotState {
   TensorView stop_tokens;                      // I32 [slots, stop tokens], padded with -1
   TensorView bias_ids;                         // I32 [slots, biases], padded with -1
   TensorView bias_values;                      // F32 [slots, biases]
-  TensorView counts;                           // I32 [slots, vocab]: times generated
-  TensorView in_prompt;  // U8 [slots, vocab]: 1 where the prompt has the token
-  TensorView masked;     // I32 [slots]: 1: nothing is sampled but what `mask` allows
+  TensorView logprob_ids;  // I32 [slots, ids], padded with -1: SamplingParams::logprob_token_ids
+  TensorView counts;       // I32 [slots, vocab]: times generated
+  TensorView in_prompt;    // U8 [slots, vocab]: 1 where the prompt has the token
+  TensorView masked;       // I32 [slots]: 1: nothing is sampled but what `mask` allows
   // I32 [slots, (1 + drafts) * words]: base/token_mask.h; what may follow the last token, and each
   // draft
   TensorView mask;
+};
+
+// What the slots of logit vectors name, to be looked up in each of these; absent: nothing.
+struct SlotIds {
+  TensorView index;       // I32 [logit vectors]: each one's token of the batch
+  TensorView token_slot;  // I32 [tokens]
+  TensorView of_slots;    // I32 [slots, most ids], in [0, vocab), padded with -1
+  TensorView logprobs;    // F32 [logit vectors, ids], out: of the first `ids`; NaN for -1
 };
 
 }  // namespace fathom

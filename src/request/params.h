@@ -10,9 +10,10 @@
 
 namespace fathom {
 
-inline constexpr int32_t kMaxTopLogprobs = 20;  // as the OpenAI API
-inline constexpr int32_t kMaxLogitBias = 1024;  // entries a request
-inline constexpr int32_t kMaxStopTokens = 64;   // a request
+inline constexpr int32_t kMaxTopLogprobs = 20;       // as the OpenAI API
+inline constexpr int32_t kMaxLogprobTokenIds = 128;  // a request; as vLLM
+inline constexpr int32_t kMaxLogitBias = 1024;       // entries a request
+inline constexpr int32_t kMaxStopTokens = 64;        // a request
 
 // Applied in this order: logit_bias, repetition, frequency and presence penalties, ban of stop
 // tokens before min_tokens, mask of a grammar, temperature, top_k, top_p, min_p. Log-probabilities
@@ -27,6 +28,8 @@ struct SamplingParams {
   float repetition_penalty = 1.0f;  // 0.001 or more; over prompt and generated tokens
   uint64_t seed = 0;                // Philox key; the counter is the token's position
   int32_t logprobs = -1;            // -1: none; else how many likeliest tokens to report, 0..20
+  // Reported instead of the likeliest, in this order; empty: the likeliest. With logprobs >= 0.
+  std::vector<TokenId> logprob_token_ids;
   std::vector<std::pair<TokenId, float>> logit_bias;
 
   friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
@@ -46,10 +49,11 @@ struct RequestParams {
   friend bool operator==(const RequestParams&, const RequestParams&) = default;
 };
 
-// Of one position: the log-probability of the token that stands there, and of the likeliest ones.
+// Of one position: the log-probability of the token that stands there, and of the likeliest ones,
+// or of those that the request named.
 struct TokenLogprobs {
   float logprob = 0;
-  std::vector<std::pair<TokenId, float>> top;  // likeliest first, ties to the lower id
+  std::vector<std::pair<TokenId, float>> top;  // likeliest first, ties to the lower id; or as named
 };
 
 }  // namespace fathom

@@ -18,6 +18,7 @@ size_t Sampler::Tensors::LayOut(const SamplerCapacity& capacity, const Ops& ops,
   logprob = arena.Allocate(DType::kF32, {vectors});
   top_ids = arena.Allocate(DType::kI32, {vectors, top});
   top_logprobs = arena.Allocate(DType::kF32, {vectors, top});
+  named_logprobs = arena.Allocate(DType::kF32, {vectors, kMaxLogprobTokenIds});
   for (TensorView* view : {&tokens, &ok}) {
     *view = arena.Allocate(DType::kI32, {capacity.logit_vectors});
   }
@@ -148,18 +149,38 @@ TokenLogprobs Sampler::PassLogprobs::vector(size_t vector, int32_t top) const {
   return result;
 }
 
+TokenLogprobs Sampler::PassLogprobs::vector(size_t vector, std::span<const TokenId> ids) const {
+  const size_t width = named.size() / vectors();
+  CHECK(ids.size() <= width, "{} ids were named, and {} looked up", ids.size(), width);
+  TokenLogprobs result = this->vector(vector, /*top=*/0);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    result.top.emplace_back(ids[i], named[vector * width + i]);
+  }
+  return result;
+}
+
 void Sampler::LogProbs(const LogitPass& pass, std::span<const TokenId> tokens, int32_t top,
                        PassLogprobs& to) {
   CHECK(static_cast<int64_t>(tokens.size()) == pass.vectors());
-  LogProbs(pass, UploadInts(t_.given_tokens, std::as_bytes(tokens)), top, to);
+  LogProbs(pass, UploadInts(t_.given_tokens, std::as_bytes(tokens)), top, {}, to);
 }
 
-void Sampler::LogProbsOfDrawn(const LogitPass& pass, int64_t first, int32_t top, PassLogprobs& to) {
-  LogProbs(pass, t_.tokens.Slice(0, first, first + pass.vectors()), top, to);
+void Sampler::LogProbsOfDrawn(const LogitPass& pass, int64_t first, LogprobWidths widths,
+                              const TensorView& token_slot, const SlotState& state,
+                              PassLogprobs& to) {
+  SlotIds named;
+  if (widths.named > 0) {
+    named = {.index = pass.index,
+             .token_slot = token_slot,
+             .of_slots = state.logprob_ids,
+             .logprobs =
+                 TensorView(t_.named_logprobs.data(), DType::kF32, {pass.vectors(), widths.named})};
+  }
+  LogProbs(pass, t_.tokens.Slice(0, first, first + pass.vectors()), widths.top, named, to);
 }
 
 void Sampler::LogProbs(const LogitPass& pass, const TensorView& tokens, int32_t top,
-                       PassLogprobs& to) {
+                       const SlotIds& named, PassLogprobs& to) {
   const int64_t vectors = pass.vectors(), count = std::min<int64_t>(top, capacity_.vocab);
   const TensorView logprob = t_.logprob.Slice(0, 0, vectors);
   const TensorView top_ids(t_.top_ids.data(), DType::kI32, {vectors, count});
@@ -169,7 +190,8 @@ void Sampler::LogProbs(const LogitPass& pass, const TensorView& tokens, int32_t 
                               .live = pass.live,
                               .logprob = logprob,
                               .top_ids = top_ids,
-                              .top_logprobs = top_logprobs});
+                              .top_logprobs = top_logprobs,
+                              .named = named});
   to.logprobs.resize(static_cast<size_t>(vectors));
   to.top_ids.resize(static_cast<size_t>(vectors * count));
   to.top_logprobs.resize(to.top_ids.size());
@@ -177,6 +199,9 @@ void Sampler::LogProbs(const LogitPass& pass, const TensorView& tokens, int32_t 
   device.Download(std::as_writable_bytes(std::span(to.logprobs)), logprob);
   device.Download(std::as_writable_bytes(std::span(to.top_ids)), top_ids);
   device.Download(std::as_writable_bytes(std::span(to.top_logprobs)), top_logprobs);
+  if (named.logprobs.absent()) return;
+  to.named.resize(static_cast<size_t>(named.logprobs.elements()));
+  device.Download(std::as_writable_bytes(std::span(to.named)), named.logprobs);
 }
 
 void Sampler::Likeliest(const TensorView& live, const TensorView& tokens) {

@@ -70,18 +70,25 @@ class Sampler {
 
   // Log-probabilities of a pass on their way to the host.
   struct PassLogprobs {
-    std::vector<float> logprobs, top_logprobs;
+    std::vector<float> logprobs, top_logprobs, named;
     std::vector<int32_t> top_ids;
     size_t vectors() const { return logprobs.size(); }
     TokenLogprobs vector(size_t vector,
                          int32_t top) const;  // with the `top` likeliest, of those there are
+    // With the `ids` of its slot, instead.
+    TokenLogprobs vector(size_t vector, std::span<const TokenId> ids) const;
+  };
+  // How many of each logit vector: of the likeliest, and of SlotState::logprob_ids.
+  struct LogprobWidths {
+    int32_t top = 0, named = 0;
   };
   // Those of `tokens`, and of the `top` likeliest; `to` is written once a later mark has been
   // waited for. Beyond the pass's live vectors it is garbage.
   void LogProbs(const LogitPass& pass, std::span<const TokenId> tokens, int32_t top,
                 PassLogprobs& to);
-  // Those of the tokens that Sample() drew.
-  void LogProbsOfDrawn(const LogitPass& pass, int64_t first, int32_t top, PassLogprobs& to);
+  // Those of the tokens that Sample() drew from a step's pass, and of what `widths` says.
+  void LogProbsOfDrawn(const LogitPass& pass, int64_t first, LogprobWidths widths,
+                       const TensorView& token_slot, const SlotState& state, PassLogprobs& to);
 
   // What was drawn, and what of it stands, on their way to the host.
   struct Drawn {
@@ -99,14 +106,15 @@ class Sampler {
   struct Tensors {
     // Of a pass:
     TensorView identity, index, live, given_tokens, top_ids;
-    TensorView hidden, logits, adjusted, logprob, top_logprobs;
+    TensorView hidden, logits, adjusted, logprob, top_logprobs, named_logprobs;
     // Of a step:
     TensorView tokens, ok;
 
     size_t LayOut(const SamplerCapacity& capacity, const Ops& ops, Arena arena);
   };
 
-  void LogProbs(const LogitPass& pass, const TensorView& tokens, int32_t top, PassLogprobs& to);
+  void LogProbs(const LogitPass& pass, const TensorView& tokens, int32_t top, const SlotIds& named,
+                PassLogprobs& to);
   TensorView UploadInts(const TensorView& to, std::span<const std::byte> from);
 
   SamplerCapacity capacity_;

@@ -55,7 +55,8 @@ class SamplerTest : public testing::TestWithParam<const Ops*> {
     sampler_.Gather(pass_, hidden_);
     float* to = static_cast<float*>(sampler_.logits(pass_).data());
     for (const auto& vector : logits) to = std::copy(vector.begin(), vector.end(), to);
-    sampler_.Sample(pass_, 0, {.slots = Ints(slots), .positions = Ints(positions)}, slots_.state());
+    token_slot_ = Ints(slots);
+    sampler_.Sample(pass_, 0, {.slots = token_slot_, .positions = Ints(positions)}, slots_.state());
     Sampler::Drawn drawn;
     const RowTensors rows{.count = Ints(std::vector<int32_t>(logits.size(), 1)),
                           .logit_begin = Ints(begin)};
@@ -64,14 +65,17 @@ class SamplerTest : public testing::TestWithParam<const Ops*> {
     for (size_t vector = 0; vector < logits.size(); ++vector) tokens.push_back(drawn.token(vector));
     return tokens;
   }
+  Sampler::PassLogprobs OfDrawn(Sampler::LogprobWidths widths, int64_t first = 0) {
+    Sampler::PassLogprobs logprobs;
+    sampler_.LogProbsOfDrawn(pass_, first, widths, token_slot_, slots_.state(), logprobs);
+    device_.WaitFor(device_.Mark());
+    return logprobs;
+  }
   // Of the pass's first vector.
   TokenLogprobs LogProbs(std::span<const TokenId> tokens, int32_t top) {
+    if (tokens.empty()) return OfDrawn({.top = top}).vector(0, top);
     Sampler::PassLogprobs logprobs;
-    if (tokens.empty()) {
-      sampler_.LogProbsOfDrawn(pass_, 0, top, logprobs);
-    } else {
-      sampler_.LogProbs(pass_, tokens, top, logprobs);
-    }
+    sampler_.LogProbs(pass_, tokens, top, logprobs);
     device_.WaitFor(device_.Mark());
     return logprobs.vector(0, top);
   }
@@ -90,7 +94,8 @@ class SamplerTest : public testing::TestWithParam<const Ops*> {
   Slots slots_{{.slots = 4, .vocab = kVocab, .max_pages = 1}, device_};
   Sampler sampler_{
       {.logit_vectors = 3, .pass_vectors = 3, .vocab = kVocab, .hidden = kHidden}, ops_, device_};
-  LogitPass pass_;  // the last one
+  LogitPass pass_;         // the last one
+  TensorView token_slot_;  // of it
   std::unique_ptr<DeviceMemory> memory_ = device_.Allocate(256);
   TensorView hidden_{memory_->data(), ops_.activation, {3, kHidden}};
   std::vector<std::unique_ptr<std::vector<int32_t>>> kept_;
@@ -129,9 +134,7 @@ TEST_P(SamplerTest, VectorsOfAPassHaveAsManyLikeliestAsEachWants) {
   Open(0, {.temperature = 0});
   Open(1, {.temperature = 0});
   Pass({first, second}, {0, 1}, {1, 1});
-  Sampler::PassLogprobs logprobs;
-  sampler_.LogProbsOfDrawn(pass_, 0, /*top=*/5, logprobs);
-  device_.WaitFor(device_.Mark());
+  const Sampler::PassLogprobs logprobs = OfDrawn({.top = 5});
   const TokenLogprobs wide = logprobs.vector(0, 5), narrow = logprobs.vector(1, 1),
                       all = logprobs.vector(1, 5);
   ASSERT_EQ(wide.top.size(), 5u);
@@ -148,16 +151,38 @@ TEST_P(SamplerTest, VectorsOfAPassHaveAsManyLikeliestAsEachWants) {
   }
 }
 
+TEST_P(SamplerTest, NamedTokensAreThoseOfEachVectorsRequestInItsOrder) {
+  const std::vector<float> first = {0, 1, 2, 3, 2.5, 1}, second = {4, 0, 3, 1, 2, -1};
+  const std::vector<TokenId> of_first = Ids({5, 0, 3}), of_second = Ids({1});
+  Open(0, {.temperature = 0, .logprobs = 0, .logprob_token_ids = of_first});
+  Open(1, {.temperature = 0, .logprobs = 2});
+  Open(3, {.temperature = 0, .logprobs = 0, .logprob_token_ids = of_second});
+  Pass({second, first, second}, {3, 0, 1}, {1, 1, 1});
+  const Sampler::PassLogprobs logprobs = OfDrawn({.top = 2, .named = 3});
+  const auto expect = [&](size_t vector, const std::vector<TokenId>& ids,
+                          const std::vector<float>& logits) {
+    const TokenLogprobs got = logprobs.vector(vector, ids);
+    ASSERT_EQ(got.top.size(), ids.size());
+    for (size_t i = 0; i < ids.size(); ++i) {
+      EXPECT_EQ(got.top[i].first, ids[i]);
+      EXPECT_NEAR(got.top[i].second, LogProb(logits, static_cast<size_t>(Raw(ids[i]))), 1e-5);
+    }
+  };
+  expect(0, of_second, second);
+  expect(1, of_first, first);
+  const TokenLogprobs likeliest = logprobs.vector(2, 2);
+  ASSERT_EQ(likeliest.top.size(), 2u);
+  EXPECT_EQ(likeliest.top[1].first, TokenId{2});
+  EXPECT_EQ(likeliest.logprob, likeliest.top[0].second);
+}
+
 TEST_P(SamplerTest, ALaterPassHasTheLogProbabilitiesOfItsOwnTokens) {
   const std::vector<float> first = {0, 9, 2, 3, 2, 1}, second = {1, 2, 3, 8, 2, 1};
   Open(0, {.temperature = 0});
   EXPECT_EQ(Pass({first}, {0}, {1})[0], TokenId{1});
   std::copy(second.begin(), second.end(), static_cast<float*>(sampler_.logits(pass_).data()));
   sampler_.Sample(pass_, 1, {.slots = Ints({0}), .positions = Ints({0})}, slots_.state());
-  Sampler::PassLogprobs logprobs;
-  sampler_.LogProbsOfDrawn(pass_, 1, /*top=*/0, logprobs);
-  device_.WaitFor(device_.Mark());
-  EXPECT_NEAR(logprobs.vector(0, 0).logprob, LogProb(second, 3), 1e-5);
+  EXPECT_NEAR(OfDrawn({}, /*first=*/1).vector(0, 0).logprob, LogProb(second, 3), 1e-5);
 }
 
 TEST_P(SamplerTest, PenaltiesCountWhatWasGenerated) {

@@ -25,6 +25,7 @@ size_t Slots::LayOut(const SlotsCapacity& capacity, Arena arena, SlotState& s) {
   s.stop_tokens = arena.Allocate(DType::kI32, {slots, kMaxStopTokens});
   s.bias_ids = arena.Allocate(DType::kI32, {slots, kMaxLogitBias});
   s.bias_values = arena.Allocate(DType::kF32, {slots, kMaxLogitBias});
+  s.logprob_ids = arena.Allocate(DType::kI32, {slots, kMaxLogprobTokenIds});
   s.counts = arena.Allocate(DType::kI32, {slots, vocab});
   s.in_prompt = arena.Allocate(DType::kU8, {slots, vocab});
   s.masked = arena.Allocate(DType::kI32, {slots});
@@ -51,7 +52,8 @@ void Slots::Open(const SlotOpening& opening) {
   const RequestParams& params = *opening.params;
   const SamplingParams& p = params.sampling;
   const SlotId slot = opening.slot;
-  CHECK(params.stop_tokens.size() <= kMaxStopTokens && p.logit_bias.size() <= kMaxLogitBias);
+  CHECK(params.stop_tokens.size() <= kMaxStopTokens && p.logit_bias.size() <= kMaxLogitBias &&
+        p.logprob_token_ids.size() <= kMaxLogprobTokenIds);
   Set<int32_t>(state_.last_token, slot, 0);
   Set(state_.length, slot, opening.length);
   Set(state_.generated, slot, static_cast<int32_t>(opening.generated.size()));
@@ -83,6 +85,9 @@ void Slots::Open(const SlotOpening& opening) {
   upload(state_.stop_tokens, stops);
   upload(state_.bias_ids, bias_ids);
   upload(state_.bias_values, bias_values);
+  std::vector<TokenId> logprob_ids = p.logprob_token_ids;
+  logprob_ids.resize(kMaxLogprobTokenIds, TokenId{-1});
+  upload(state_.logprob_ids, logprob_ids);
 
   std::vector<int32_t> counts(static_cast<size_t>(capacity_.vocab), 0);
   std::vector<uint8_t> in_prompt(static_cast<size_t>(capacity_.vocab), 0);

@@ -50,6 +50,7 @@ TEST_F(SlotsTest, ARequestFindsWhatItAskedFor) {
                               .frequency_penalty = 2,
                               .repetition_penalty = 1.5f,
                               .seed = 0x123456789abcdef0,
+                              .logprob_token_ids = Ids({7, 0}),
                               .logit_bias = {{TokenId{3}, 4.0f}, {TokenId{5}, -100.0f}}};
   slots_.Open({.slot = SlotId{1},
                .params = Request({.prompt = Ids({0, 1, 1}),
@@ -73,6 +74,10 @@ TEST_F(SlotsTest, ARequestFindsWhatItAskedFor) {
   EXPECT_EQ(One<float>(state_.repetition, 1), 1.5f);
   EXPECT_EQ(OfSlot<uint32_t>(state_.seed, 1), (std::vector<uint32_t>{0x9abcdef0, 0x12345678}));
   std::vector<int32_t> stops(kMaxStopTokens, -1), bias_ids(kMaxLogitBias, -1);
+  std::vector<int32_t> named(kMaxLogprobTokenIds, -1);
+  named[0] = 7;
+  named[1] = 0;
+  EXPECT_EQ(OfSlot<int32_t>(state_.logprob_ids, 1), named);
   stops[0] = 2;
   stops[1] = 6;
   bias_ids[0] = 3;
@@ -91,7 +96,8 @@ TEST_F(SlotsTest, ARequestFindsWhatItAskedFor) {
 }
 
 TEST_F(SlotsTest, NothingIsLeftOfTheRequestBefore) {
-  const SamplingParams first{.seed = ~uint64_t{0}, .logit_bias = {{TokenId{3}, 4.0f}}};
+  const SamplingParams first{
+      .seed = ~uint64_t{0}, .logprob_token_ids = Ids({4}), .logit_bias = {{TokenId{3}, 4.0f}}};
   slots_.Open(
       {.slot = SlotId{0},
        .params = Request(
@@ -110,6 +116,7 @@ TEST_F(SlotsTest, NothingIsLeftOfTheRequestBefore) {
   EXPECT_EQ(OfSlot<uint32_t>(state_.seed, 0), std::vector<uint32_t>(2));
   EXPECT_EQ(OfSlot<int32_t>(state_.stop_tokens, 0), std::vector<int32_t>(kMaxStopTokens, -1));
   EXPECT_EQ(OfSlot<int32_t>(state_.bias_ids, 0), std::vector<int32_t>(kMaxLogitBias, -1));
+  EXPECT_EQ(OfSlot<int32_t>(state_.logprob_ids, 0), std::vector<int32_t>(kMaxLogprobTokenIds, -1));
   EXPECT_EQ(OfSlot<int32_t>(state_.counts, 0), std::vector<int32_t>(kVocab));
   EXPECT_EQ(OfSlot<uint8_t>(state_.in_prompt, 0), (std::vector<uint8_t>{0, 0, 0, 0, 0, 1, 0, 0}));
 }

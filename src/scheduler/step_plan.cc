@@ -15,10 +15,10 @@ constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
 template <class Io, class Params>
 void SamplingFields(Io& io, Params& p) {
-  io.Header(10);
+  io.Header(11);
   io(p.temperature), io(p.top_k), io(p.top_p), io(p.min_p);
   io(p.presence_penalty), io(p.frequency_penalty), io(p.repetition_penalty);
-  io(p.seed), io(p.logprobs, -1), io(p.logit_bias);
+  io(p.seed), io(p.logprobs, -1), io(p.logprob_token_ids), io(p.logit_bias);
 }
 
 template <class Io, class Params>

@@ -23,6 +23,7 @@ SlotOpening SomeOpening() {
                      .repetition_penalty = 3.4e38f,
                      .seed = ~uint64_t{0},
                      .logprobs = 20,
+                     .logprob_token_ids = {TokenId{9}, TokenId{2147483647}},
                      .logit_bias = {{TokenId{7}, -100.0f}, {TokenId{0}, 100.0f}}};
   params.stop_tokens = {TokenId{1}, TokenId{2147483647}};
   params.max_tokens = 2147483647;

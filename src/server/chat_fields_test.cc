@@ -31,9 +31,8 @@ std::string Bad(const std::string& fields) {
 const std::string kHi = R"("messages": [{"role": "user", "content": "hi"}])";
 
 TEST(ChatFields, WhatWouldBeAnotherAnswerIsRefusedByName) {
-  for (const char* field :
-       {"grammar", "stop_regex", "thinking_token_budget", "logprob_token_ids", "kv_transfer_params",
-        "repetition_detection", "guided_decoding_backend", "logprob_token_ids", "structural_tag"}) {
+  for (const char* field : {"grammar", "stop_regex", "thinking_token_budget", "kv_transfer_params",
+                            "repetition_detection", "guided_decoding_backend", "structural_tag"}) {
     EXPECT_EQ(Bad(kHi + ", \"" + field + "\": \"x\""), field);
     EXPECT_EQ(Bad(kHi + ", \"" + field + "\": null"), "");
   }

@@ -42,6 +42,10 @@ const char* ChatGeneration::FinishReasonOf(const Piece& piece) const {
   return called && piece.finish == FinishReason::kStop ? "tool_calls" : FinishName(*piece.finish);
 }
 
+json::value ChatGeneration::Logprobs(std::span<const GeneratedToken> tokens) const {
+  return ChatLogprobs(names(), tokens, !setup().params.sampling.logprob_token_ids.empty());
+}
+
 void ChatGeneration::Stream(Piece piece, std::string* events) {
   if (piece.first) {
     json::object more;
@@ -57,7 +61,7 @@ void ChatGeneration::Stream(Piece piece, std::string* events) {
   if (delta.empty() && !logprobs && !piece.finish) return;
   json::object choice = {
       {"delta", ToJson(delta)}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
-  if (logprobs) choice["logprobs"] = ChatLogprobs(names(), piece.tokens);
+  if (logprobs) choice["logprobs"] = Logprobs(piece.tokens);
   if (piece.finish) {
     choice["finish_reason"] = FinishReasonOf(piece);
     choice["stop_reason"] = std::move(piece.stop_reason);
@@ -95,8 +99,8 @@ json::object ChatGeneration::Choice(size_t choice) {
     for (json::value& call : calls->get_array()) call.get_object().erase("index");
   }
   return {{"message", std::move(fields)},
-          {"logprobs", setup().params.sampling.logprobs >= 0 ? ChatLogprobs(names(), message.tokens)
-                                                             : json::value(nullptr)},
+          {"logprobs",
+           setup().params.sampling.logprobs >= 0 ? Logprobs(message.tokens) : json::value(nullptr)},
           {"finish_reason", message.finish_reason},
           {"stop_reason", std::move(message.stop_reason)}};
 }

@@ -1,6 +1,7 @@
 // Answers of /v1/chat/completions.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "server/generation.h"
@@ -30,6 +31,7 @@ class ChatGeneration final : public Generation {
   };
 
   ChatDelta Parse(Piece* piece);
+  boost::json::value Logprobs(std::span<const GeneratedToken> tokens) const;
   const char* FinishReasonOf(const Piece& piece) const;
   void Stream(Piece piece, std::string* events) override;
   void Collect(Piece piece) override;

@@ -239,7 +239,8 @@ size_t Generation::size() const {
   constexpr int64_t kBytesPerToken = 32;
   const Usage all = usage();
   const GenerationParams& params = setup_.params;
-  const int64_t entries = 2 + std::max(params.sampling.logprobs, params.prompt_logprobs);
+  const auto named = static_cast<int32_t>(params.sampling.logprob_token_ids.size());
+  const int64_t entries = 2 + std::max({params.sampling.logprobs, params.prompt_logprobs, named});
   const bool shows_prompt = prompt(0).echo || params.prompt_logprobs >= 0 || returns_token_ids();
   const int64_t echoed = shows_prompt ? all.prompt_tokens * params.n : 0;
   return static_cast<size_t>(kBytesPerToken * entries * (all.completion_tokens + echoed));

@@ -6,6 +6,7 @@
 #include "server/chat_messages.h"
 #include "server/generation_params.h"
 #include "server/json_fields.h"
+#include "server/token_fields.h"
 
 namespace fathom {
 
@@ -73,6 +74,7 @@ std::optional<ApiError> ParseChat(const json::object& body, const RequestLimits&
   } else if (top > 0) {
     fields.Fail("top_logprobs", "top_logprobs is only allowed with logprobs: true");
   }
+  ReadLogprobTokenIds(fields, limits, &params);
   request->parallel_tool_calls = fields.Bool("parallel_tool_calls", true);
   request->include_reasoning = fields.Bool("include_reasoning", true);
   if (!fields.failed()) ReadChatPrompt(fields, limits.chat_defaults, &request->prompt);
@@ -117,6 +119,7 @@ std::optional<ApiError> ParseCompletion(const json::object& body, const RequestL
     fields.Fail("logprobs", fmt::format("logprobs must be an integer between 0 and {}, not true",
                                         limits.max_logprobs));
   }
+  ReadLogprobTokenIds(fields, limits, &params);
   request->add_special_tokens = fields.Bool("add_special_tokens", true);
   if (!fields.failed()) ReadPrompts(fields, limits, request);
   return error;

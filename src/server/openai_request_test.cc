@@ -141,6 +141,11 @@ TEST(ParseChat, ErrorsNameTheParameter) {
   EXPECT_EQ(BadChat(R"("seed": "x")"), "seed");
   EXPECT_EQ(BadChat(R"("top_logprobs": 3)"), "top_logprobs");
   EXPECT_EQ(BadChat(R"("logprobs": true, "top_logprobs": 21)"), "top_logprobs");
+  EXPECT_EQ(BadChat(R"("logprob_token_ids": [5])"), "logprob_token_ids");
+  EXPECT_EQ(BadChat(R"("logprobs": false, "logprob_token_ids": [5])"), "logprob_token_ids");
+  for (const std::string bad : {"5", "[]", "[100]", "[-1]", "[1.5]", "[\"a\"]"}) {
+    EXPECT_EQ(BadChat(R"("logprobs": true, "logprob_token_ids": )" + bad), "logprob_token_ids");
+  }
   EXPECT_EQ(BadChat(R"("min_tokens": 3, "max_tokens": 2)"), "min_tokens");
   EXPECT_EQ(BadChat(R"("stream_options": {"include_usage": true})"), "stream_options");
   EXPECT_EQ(BadChat(R"("stream": true, "stream_options": {"include_usage": 1})"),
@@ -274,6 +279,29 @@ TEST(ParseCompletion, NothingNeedBeGeneratedWithEcho) {
   EXPECT_EQ(request.params.max_tokens, 0);
   EXPECT_EQ(request.params.sampling.logprobs, 2);
   EXPECT_TRUE(Parse(&ParseCompletion, R"({"prompt": "a", "max_tokens": 0})", &request));
+}
+
+// Their number is bounded, and they are of tokens that are generated.
+TEST(ParseCompletion, LogprobTokenIds) {
+  const auto parse = [](const std::string& fields, CompletionRequest* request) {
+    const auto error = Parse(&ParseCompletion, R"({"prompt": "a", )" + fields + "}", request);
+    return error ? error->param : "";
+  };
+  CompletionRequest request;
+  EXPECT_EQ(parse(R"("logprobs": 2, "logprob_token_ids": [7, 5, 7, 0, 5])", &request), "");
+  EXPECT_EQ(request.params.sampling.logprob_token_ids,
+            (std::vector<TokenId>{TokenId{7}, TokenId{5}, TokenId{0}}));
+  EXPECT_EQ(request.params.sampling.logprobs, 2);  // of what is echoed
+  std::string ids = "1";
+  for (int i = 1; i < kMaxLogprobTokenIds; ++i) ids += ", 1";
+  EXPECT_EQ(parse(R"("logprobs": 0, "logprob_token_ids": [)" + ids + "]", &request), "");
+  for (const std::string bad : {R"("logprobs": 0, "logprob_token_ids": [1, )" + ids + "]",
+                                std::string(R"("logprob_token_ids": [1])"),
+                                std::string(R"("logprobs": 0, "max_tokens": 0, "echo": true,
+                                                "logprob_token_ids": [1])")}) {
+    CompletionRequest refused;
+    EXPECT_EQ(parse(bad, &refused), "logprob_token_ids") << bad;
+  }
 }
 
 TEST(ParseCompletion, ChoicesAreBounded) {

@@ -83,13 +83,16 @@ std::string ErrorEvent(const ApiError& error) {
   return "data: " + ToJson(error) + "\n\n";
 }
 
-json::value ChatLogprobs(const TokenNames& names, std::span<const GeneratedToken> tokens) {
+json::value ChatLogprobs(const TokenNames& names, std::span<const GeneratedToken> tokens,
+                         bool named) {
   json::array content;
   for (const GeneratedToken& token : tokens) {
     if (!token.logprobs) continue;
     json::object entry = TokenJson(names, token.id, token.logprobs->logprob);
     json::array top;
+    if (named) top.push_back(entry);
     for (const auto& [id, logprob] : token.logprobs->top) {
+      if (named && id == token.id) continue;
       top.push_back(TokenJson(names, id, logprob));
     }
     entry["top_logprobs"] = std::move(top);

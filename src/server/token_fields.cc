@@ -1,5 +1,6 @@
 #include "server/token_fields.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -49,6 +50,28 @@ void ReadTokenRules(RequestFields& fields, const RequestLimits& limits, Generati
     const bool wanted =
         key == std::string_view("min_tokens") ? params->min_tokens > 0 : params->ignore_eos;
     if (wanted) fields.Fail(key, fmt::format("{} is not supported beside {}", key, asked));
+  }
+}
+
+void ReadLogprobTokenIds(RequestFields& fields, const RequestLimits& limits,
+                         GenerationParams* params) {
+  constexpr const char* kKey = "logprob_token_ids";
+  const json::array* ids = fields.Array(kKey);
+  if (ids == nullptr) return;
+  if (ids->empty() || ids->size() > kMaxLogprobTokenIds) {
+    fields.Fail(kKey, fmt::format("{} has {} entries; it must have 1 to {}", kKey, ids->size(),
+                                  kMaxLogprobTokenIds));
+    return;
+  }
+  std::vector<TokenId>& named = params->sampling.logprob_token_ids;
+  for (const TokenId id : ReadTokens(fields, kKey, *ids, limits.vocab_size)) {
+    if (std::find(named.begin(), named.end(), id) == named.end()) named.push_back(id);
+  }
+  if (params->sampling.logprobs < 0) {
+    fields.Fail(kKey, fmt::format("{} is only allowed with logprobs", kKey));
+  }
+  if (params->max_tokens == 0) {
+    fields.Fail(kKey, fmt::format("{} is of generated tokens: max_tokens must not be 0", kKey));
   }
 }
 

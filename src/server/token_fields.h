@@ -1,4 +1,5 @@
-// vLLM's fields that say which tokens an answer may hold: allowed_token_ids and bad_words.
+// vLLM's fields that name tokens: which an answer may hold (allowed_token_ids, bad_words), and
+// whose log-probabilities it shows (logprob_token_ids).
 #pragma once
 
 #include <memory>
@@ -13,7 +14,12 @@ namespace fathom {
 // Refuses by name what they contradict. Once params->grammar is known.
 void ReadTokenRules(RequestFields& fields, const RequestLimits& limits, GenerationParams* params);
 
-// Whether the request asked for either.
+// logprob_token_ids, each once. Once all other fields are known that it needs: of completions
+// max_tokens and echo, of both logprobs.
+void ReadLogprobTokenIds(RequestFields& fields, const RequestLimits& limits,
+                         GenerationParams* params);
+
+// Whether the request asked for allowed_token_ids or bad_words.
 bool HasTokenRules(const GenerationParams& params);
 
 // Null where neither was asked for. A bad word is banned as the tokens that it has alone, and

@@ -20,7 +20,6 @@ constexpr Unsupported kUnsupported[] = {
     {"length_penalty", "1"},
     {"logits_processors", "[]"},
     {"custom_logit_processor", "null"},
-    {"logprob_token_ids", "null"},
     {"thinking_token_budget", "null"},
     {"repetition_detection", "null"},
     {"stop_regex", "null"},

@@ -16,7 +16,7 @@ ASKED = {
         CHAT,
         CHAT | {"logprobs": True, "top_logprobs": 2, "n": 2, "seed": 5, "temperature": 1},
         CHAT | {"max_tokens": 2, "tools": [TOOL], "stop": ["x"], "include_reasoning": False},
-        CHAT | {"stream": True, "stream_options": {"include_usage": True}, "logprobs": True},
+        CHAT | {"stream": True, "stream_options": {"include_usage": True}, "logprobs": True, "logprob_token_ids": [5, 7]},
     ],
     "/v1/completions": [
         TEXT,

@@ -39,6 +39,7 @@ BODIES = [
         {"temperature": 0.7, "top_p": 0.9, "frequency_penalty": 0.5, "presence_penalty": 0.3},
         {"temperature": 0, "stop": ["8"]},
         {"temperature": 1, "min_tokens": 40, "n": 2},
+        {"temperature": 1, "logprob_token_ids": [20, 4000, 5]},
         {"temperature": 0, "max_tokens": 7},
     )
 ]

@@ -36,6 +36,27 @@ TEST(Canary, ProductsThatDependOnCompanyAreNoticed) {
             "");
 }
 
+// Looks every vector's ids up that the slot of the batch's first token names.
+void LogProbsOfFirstSlot(OpContext& context, const LogProbsArgs& a) {
+  LogProbsArgs wrong = a;
+  std::vector<int32_t> first(static_cast<size_t>(a.logits.dim(0)), 0);
+  if (!a.named.logprobs.absent()) {
+    wrong.named.index = TensorView(first.data(), DType::kI32, {a.logits.dim(0)});
+  }
+  CpuOps(Fp8Activations::kExact).log_probs.run(context, wrong);
+}
+
+TEST(Canary, NamedIdsOfAnotherRequestAreNoticed) {
+  std::vector<GenerateRequest> requests = MakeRequests();
+  requests.erase(requests.begin() + 3, requests.end());
+  ASSERT_FALSE(requests[2].sampling.logprob_token_ids.empty());
+  Ops wrong = CpuOps(Fp8Activations::kExact);
+  wrong.log_probs.run = LogProbsOfFirstSlot;
+  EXPECT_EQ(Difference(RunAll({}, {requests[2]}), RunAll({.ops = &wrong}, {requests[2]})), "");
+  EXPECT_NE(Difference(RunAll({.ops = &wrong}, requests), RunAll({.ops = &wrong}, {requests[2]})),
+            "");
+}
+
 // Without the instructions of this CPU, as on others.
 TEST(Invariance, OfOtherInstructions) {
   std::vector<GenerateRequest> requests = MakeRequests();

@@ -169,6 +169,9 @@ inline std::vector<GenerateRequest> MakeRequests() {
     request.sampling.repetition_penalty = requests.size() % 3 == 0 ? 1.2f : 1.0f;
     request.sampling.seed = requests.size();
     request.sampling.logprobs = 3;
+    if (requests.size() % 4 == 2) {  // others beside their likeliest
+      request.sampling.logprob_token_ids = {TokenId{length}, TokenId{4000}, TokenId{0}};
+    }
     requests.push_back(std::move(request));
   }
   if (kUnderSanitizer) std::erase_if(requests, [](const auto& r) { return Raw(r.id) % 4 != 1; });

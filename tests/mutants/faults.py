@@ -53,9 +53,10 @@ FAULTS = [
     # Sampling.
     ("src/sampling/sampler.cc", "top_ids.size() / vectors()", "static_cast<size_t>(top)", "sampling_test"),
     ("src/sampling/sampler.cc", "top_logprobs[vector * width + i]", "top_logprobs[i]", "sampling_test"),
+    ("src/sampling/sampler.cc", "named[vector * width + i]", "named[i]", "sampling_test"),
     ("src/sampling/sampler.cc", " logprobs[vector]", "logprobs[0]", "sampling_test"),
-    ("src/sampling/sampler.cc", "LogProbs(pass, t_.tokens.Slice(0, first, first + pass.vectors()), top, to)",
-     "LogProbs(pass, t_.tokens.Slice(0, 0, pass.vectors()), top, to)", "sampling_test; engine_test ModelExecutor*"),
+    ("src/sampling/sampler.cc", "LogProbs(pass, t_.tokens.Slice(0, first, first + pass.vectors()), widths.top, named, to)",
+     "LogProbs(pass, t_.tokens.Slice(0, 0, pass.vectors()), widths.top, named, to)", "sampling_test; engine_test ModelExecutor*"),
     ("src/sampling/slots.cc", "static_cast<int32_t>(p.seed >> 32)", "0", "sampling_test; engine_test ModelExecutor*"),
     ("src/sampling/slots.cc", "static_cast<int32_t>(opening.generated.size())", "0", "sampling_test"),
     ("src/sampling/slots.cc", "for (size_t i = 0; i < params.stop_tokens.size(); ++i) stops[i] = Raw(params.stop_tokens[i]);",

@@ -1,7 +1,8 @@
 // Log-probabilities on CUDA.
-//   formula:       logit - log(sum of exp), of a given token and of the `top` likeliest
+//   formula:       logit - log(sum of exp), of a given token, the `top` likeliest and named ids
 //   data mapping:  a block of 1024 threads per logit vector; the likeliest are found one after
-//                  another, each as the best of those that rank below the one before
+//                  another, each as the best of those that rank below the one before; a thread
+//                  for each named id
 //   bytes, FLOPs:  2 + top passes over the vector, from L2; an exponential in double per token
 //   accumulator:   double, in a tree over the block
 //   expected time: 129k tokens, top 20: some 150 us a vector and multiprocessor; not measured
@@ -48,9 +49,38 @@ struct Asked {
   float* logprob;
 };
 
+// Of each logit vector, the `count` likeliest: out.
+struct Likeliest {
+  Slices<int32_t> ids;
+  Slices<float> logprobs;
+  int count;
+};
+
+// SlotIds; none: `count` is 0.
+struct Named {
+  const int32_t *index, *token_slot;
+  int64_t tokens, slots;
+  Slices<const int32_t> ids;
+  Slices<float> logprobs;
+  int count;
+};
+
+// One vector's, by all threads of a block.
+__device__ inline void NamedLogProbs(const Named& named, int64_t vector, const float* x,
+                                     int64_t vocab, double lse) {
+  const int32_t token = named.index[vector];
+  DEVICE_CHECK(token >= 0 && token < named.tokens, "log_probs: index", token);
+  const int32_t slot = named.token_slot[token];
+  DEVICE_CHECK(slot >= 0 && slot < named.slots, "log_probs: slot", slot);
+  for (int i = threadIdx.x; i < named.count; i += blockDim.x) {
+    const int32_t id = named.ids[slot][i];
+    DEVICE_CHECK(id >= -1 && id < vocab, "log_probs: named id", id);
+    named.logprobs[vector][i] = id < 0 ? NAN : static_cast<float>(x[id] - lse);
+  }
+}
+
 __global__ void __launch_bounds__(kThreads)
-    LogProbs(Slices<const float> logits, int64_t vocab, Asked asked, Slices<int32_t> top_ids,
-             Slices<float> top_logprobs, int top) {
+    LogProbs(Slices<const float> logits, int64_t vocab, Asked asked, Likeliest top, Named named) {
   static_assert(kThreads == kWarp * kWarp);
   __shared__ float max_scratch[kWarp];
   __shared__ double sum_scratch[kWarp];
@@ -68,8 +98,9 @@ __global__ void __launch_bounds__(kThreads)
   DEVICE_CHECK(token >= -1 && token < vocab, "log_probs: token", token);
   if (threadIdx.x == 0)
     asked.logprob[vector] = token < 0 ? NAN : static_cast<float>(x[token] - lse);
+  if (named.count > 0) NamedLogProbs(named, vector, x, vocab, lse);
   Ranked last = {0, -1};
-  for (int i = 0; i < top; ++i) {
+  for (int i = 0; i < top.count; ++i) {
     Ranked best = {0, -1};
     for (int64_t v = threadIdx.x; v < vocab; v += kThreads) {
       const Ranked candidate = {x[v], static_cast<int32_t>(v)};
@@ -77,8 +108,8 @@ __global__ void __launch_bounds__(kThreads)
     }
     last = BlockFirst(best, scratch);
     if (threadIdx.x == 0) {
-      top_ids[vector][i] = last.id;
-      top_logprobs[vector][i] = static_cast<float>(last.logit - lse);
+      top.ids[vector][i] = last.id;
+      top.logprobs[vector][i] = static_cast<float>(last.logit - lse);
     }
   }
 }
@@ -88,11 +119,22 @@ __global__ void __launch_bounds__(kThreads)
 void LogProbsCuda(OpContext& context, const LogProbsArgs& a) {
   if (a.logits.elements() == 0) return;
   using namespace kernels;
+  Named named = {};
+  if (const SlotIds& asked = a.named; !asked.logprobs.absent()) {
+    named = {.index = Data<int32_t>(asked.index),
+             .token_slot = Data<int32_t>(asked.token_slot),
+             .tokens = asked.token_slot.dim(0),
+             .slots = asked.of_slots.dim(0),
+             .ids = SlicesOf<const int32_t>(asked.of_slots),
+             .logprobs = SlicesOf<float>(asked.logprobs),
+             .count = static_cast<int>(asked.logprobs.dim(1))};
+  }
   LogProbs<<<static_cast<unsigned>(a.logits.dim(0)), kThreads, 0, Cuda(context).get()>>>(
       SlicesOf<const float>(a.logits), a.logits.dim(1),
       Asked{Data<int32_t>(a.tokens), Data<int32_t>(a.live), Data<float>(a.logprob)},
-      SlicesOf<int32_t>(a.top_ids), SlicesOf<float>(a.top_logprobs),
-      static_cast<int>(a.top_ids.dim(1)));
+      Likeliest{SlicesOf<int32_t>(a.top_ids), SlicesOf<float>(a.top_logprobs),
+                static_cast<int>(a.top_ids.dim(1))},
+      named);
   Cuda(context).CheckLaunch("log_probs", a.logits);
 }
 

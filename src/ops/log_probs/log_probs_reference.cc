@@ -20,6 +20,21 @@ static double LogSumExp(const float* logits, int64_t n) {
   return max + std::log(sum);
 }
 
+static void NamedLogProbs(const LogProbsArgs& a, int64_t vector, double lse) {
+  const SlotIds& named = a.named;
+  const int64_t vocab = a.logits.dim(1), slots = named.of_slots.dim(0);
+  const int32_t token = named.index.As<int32_t>()[vector];
+  CHECK(token >= 0 && token < named.token_slot.dim(0), "log_probs: index {}", token);
+  const int32_t slot = named.token_slot.As<int32_t>()[token];
+  CHECK(slot >= 0 && slot < slots, "log_probs: slot {} of {}", slot, slots);
+  for (int64_t i = 0; i < named.logprobs.dim(1); ++i) {
+    const int32_t id = named.of_slots.As<int32_t>(slot)[i];
+    CHECK(id >= -1 && id < vocab, "log_probs: named id {} of {}", id, vocab);
+    named.logprobs.As<float>(vector)[i] =
+        id < 0 ? NAN : static_cast<float>(a.logits.As<float>(vector)[id] - lse);
+  }
+}
+
 void LogProbsVector(const LogProbsArgs& a, int64_t vector, int32_t* order) {
   const int64_t vocab = a.logits.dim(1), top = a.top_ids.dim(1);
   const float* logits = a.logits.As<float>(vector);
@@ -36,6 +51,7 @@ void LogProbsVector(const LogProbsArgs& a, int64_t vector, int32_t* order) {
     a.top_ids.As<int32_t>(vector)[i] = order[i];
     a.top_logprobs.As<float>(vector)[i] = static_cast<float>(logits[order[i]] - lse);
   }
+  if (!a.named.logprobs.absent()) NamedLogProbs(a, vector, lse);
 }
 
 void LogProbsReference(OpContext& context, const LogProbsArgs& a) {

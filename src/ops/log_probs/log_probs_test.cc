@@ -9,13 +9,29 @@ namespace {
 EVERY_BACKEND(LogProbsTest);
 
 struct Output {
-  std::vector<float> logprob, top_logprobs;
+  std::vector<float> logprob, top_logprobs, named;
   std::vector<int32_t> top_ids;
 };
 
+// Three slots and what they name, of which `count` are asked for; the batch's tokens are of slots
+// 2, 0, 1, 1.
+struct NamedIds {
+  std::vector<std::vector<int32_t>> of_slots;
+  std::vector<int32_t> index;
+  int count = 0;
+};
+
 Output RunVectors(const TestBackend& b, const std::vector<float>& logits,
-                  const std::vector<int32_t>& tokens, int vocab, int top) {
+                  const std::vector<int32_t>& tokens, int vocab, int top,
+                  const NamedIds& asked = {}) {
   const auto live = static_cast<int32_t>(tokens.size());
+  const bool has_named = asked.count > 0;
+  const int64_t most = has_named ? static_cast<int64_t>(asked.of_slots[0].size()) : 1;
+  std::vector<int32_t> of_slots;
+  for (const auto& ids : asked.of_slots) of_slots.insert(of_slots.end(), ids.begin(), ids.end());
+  const TestTensor index = Ints({live + 1}, asked.index), token_slot = Ints({4}, {2, 0, 1, 1});
+  const TestTensor slot_ids = Ints({3, most}, of_slots);
+  TestTensor named(DType::kF32, {live + 1, has_named ? asked.count : 1});
   TestTensor logprob(DType::kF32, {live + 1}), top_ids(DType::kI32, {live + 1, top});
   TestTensor top_logprobs(DType::kF32, {live + 1, top});
   RunOp(b, &Ops::log_probs,
@@ -24,13 +40,16 @@ Output RunVectors(const TestBackend& b, const std::vector<float>& logits,
          .live = Live(live),
          .logprob = logprob,
          .top_ids = top_ids,
-         .top_logprobs = top_logprobs});
+         .top_logprobs = top_logprobs,
+         .named = has_named ? SlotIds{index, token_slot, slot_ids, named} : SlotIds()});
+  EXPECT_TRUE(named.PoisonedFrom(has_named ? live : 0));
   EXPECT_TRUE(logprob.PoisonedFrom(live) && top_ids.PoisonedFrom(live) &&
               top_logprobs.PoisonedFrom(live));
-  Output out = {logprob.Floats(), top_logprobs.Floats(), top_ids.Ints()};
+  Output out = {logprob.Floats(), top_logprobs.Floats(), named.Floats(), top_ids.Ints()};
   out.logprob.resize(live);
   out.top_ids.resize(live * top);
   out.top_logprobs.resize(live * top);
+  out.named.resize(live * asked.count);
   return out;
 }
 
@@ -101,6 +120,56 @@ TEST_P(LogProbsTest, NoTokenHasNoProbability) {
   ExpectSameBits(PickVectors(got.logprob, 1, {1}), PickVectors(clean.logprob, 1, {1}));
   ExpectSameBits(got.top_logprobs, clean.top_logprobs);
   EXPECT_EQ(got.top_ids, clean.top_ids);
+}
+
+// Of each vector's own slot; what else is asked for has the bits that it has without.
+TEST_P(LogProbsTest, NamedIdsHaveTheBitsOfTheLikeliest) {
+  constexpr int kVocab = 129, kCount = 5;
+  const std::vector<float> x = Normals(3 * kVocab, 6, 4);
+  const NamedIds asked = {
+      .of_slots = {{7, 0, 128, 7, -1, 3}, {1, -1, -1, -1, -1, -1}, {128, 64, 5, 6, 100, 2}},
+      .index = {3, 0, 1},
+      .count = kCount};
+  const std::vector<int32_t> tokens = {0, -1, 50};
+  const Output got = RunVectors(GetParam(), x, tokens, kVocab, kVocab, asked);
+  const Output without = RunVectors(GetParam(), x, tokens, kVocab, kVocab);
+  ExpectSameBits(got.logprob, without.logprob);
+  ExpectSameBits(got.top_logprobs, without.top_logprobs);
+  EXPECT_EQ(got.top_ids, without.top_ids);
+  constexpr int kSlots[] = {1, 2, 0};
+  std::vector<float> expected;
+  for (int vector = 0; vector < 3; ++vector) {
+    for (int i = 0; i < kCount; ++i) {
+      const int32_t id = asked.of_slots[kSlots[vector]][i];
+      const auto ids = without.top_ids.begin() + vector * kVocab;
+      const auto at = std::find(ids, ids + kVocab, id) - without.top_ids.begin();
+      expected.push_back(id < 0 ? NAN : without.top_logprobs[at]);
+    }
+  }
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (std::isnan(expected[i])) {
+      EXPECT_TRUE(std::isnan(got.named[i])) << i;
+    } else {
+      ExpectSameBits({got.named[i]}, {expected[i]});
+    }
+  }
+  NamedIds all = {
+      .of_slots = asked.of_slots, .index = {0, 1, 0}, .count = 4};  // of slots 2, 0, 2: none is -1
+  ExpectAsOracle(GetParam(), 1e-6, [&](const TestBackend& b) {
+    return RunVectors(b, x, tokens, kVocab, 0, all).named;
+  });
+  all.index.clear();
+  EXPECT_TRUE(RunVectors(GetParam(), {}, {}, kVocab, 0, all).named.empty());
+}
+
+TEST_P(LogProbsTest, NanStaysInItsVectorsNamedIds) {
+  std::vector<float> x = Normals(3 * 200, 2);
+  const NamedIds asked = {.of_slots = {{3, 4}, {5, 199}, {0, 1}}, .index = {1, 2, 3}, .count = 2};
+  const Output clean = RunVectors(GetParam(), x, {5, 6, 7}, 200, 0, asked);
+  x[200 + 50] = NAN;
+  const Output got = RunVectors(GetParam(), x, {5, 6, 7}, 200, 0, asked);
+  ExpectSameBits(PickVectors(got.named, 2, {0, 2}), PickVectors(clean.named, 2, {0, 2}));
+  EXPECT_TRUE(std::isnan(got.named[2]) && std::isnan(got.named[3]));
 }
 
 TEST_P(LogProbsTest, AVectorDoesNotDependOnOthers) {
