@@ -112,6 +112,29 @@ bool CheckNan(int heads, bool fp8) {
                 worst);
 }
 
+bool CheckCompanies() {
+  bool ok = true;
+  const std::vector<MlaRow> few = {{700, 8}, {1300, 1}, {64, 3}, {1025, 5}};
+  std::vector<MlaRow> many;
+  for (int i = 0; i < 140; ++i) many.push_back({100 + i * 1237 % 5000, 1 + i % 3});
+  ok &= CheckCompany("16 heads, few", 16, 256, few, 1);
+  ok &= CheckCompany("16 heads, many", 16, 256, many, 17);
+  ok &= CheckCompany("16 heads, many, 128", 16, 128, many, 23);
+  ok &= CheckCompany("128 heads", 128, 512, few, 1);
+  // Rows over the borders of pages, groups and sections.
+  const std::vector<MlaRow> pairs = {{2, 2},   {65, 2},  {130, 4}, {129, 3}, {514, 7},
+                                     {515, 5}, {700, 1}, {64, 2},  {128, 8}, {4097, 4}};
+  ok &= CheckCompany("16 heads, rows over borders", 16, 0, pairs, 1);
+  ok &= CheckCompany("8 heads, rows over borders, FP8", 8, 0, pairs, 1, /*fp8=*/true);
+  // Rows over the border of short contexts, of two parts.
+  const std::vector<MlaRow> border = {{4098, 8}, {4096, 1}, {4097, 1}, {4100, 3}, {513, 2}};
+  ok &= CheckCompany("20 heads, default", 20, 0, border, 1);
+  ok &= CheckCompany("128 heads, default", 128, 0, border, 1);
+  ok &= CheckCompany("16 heads, FP8", 16, 256, many, 17, /*fp8=*/true);
+  ok &= CheckCompany("128 heads, FP8", 128, 512, few, 1, /*fp8=*/true);
+  return ok;
+}
+
 bool Check(const std::string& only) {
   bool ok = true;
   const auto run = [&](const char* name, const auto& make) {
@@ -161,26 +184,7 @@ bool Check(const std::string& only) {
     run((name + ", 20 x 3000").c_str(),
         [&] { return MlaProblem(heads, std::vector<MlaRow>(20, {3000}), 512, 0, /*fp8=*/true); });
   }
-  if (only.empty() || only == "company") {
-    const std::vector<MlaRow> few = {{700, 8}, {1300, 1}, {64, 3}, {1025, 5}};
-    std::vector<MlaRow> many;
-    for (int i = 0; i < 140; ++i) many.push_back({100 + i * 1237 % 5000, 1 + i % 3});
-    ok &= CheckCompany("16 heads, few", 16, 256, few, 1);
-    ok &= CheckCompany("16 heads, many", 16, 256, many, 17);
-    ok &= CheckCompany("16 heads, many, 128", 16, 128, many, 23);
-    ok &= CheckCompany("128 heads", 128, 512, few, 1);
-    // Rows over the borders of pages, groups and sections.
-    const std::vector<MlaRow> pairs = {{2, 2},   {65, 2},  {130, 4}, {129, 3}, {514, 7},
-                                       {515, 5}, {700, 1}, {64, 2},  {128, 8}, {4097, 4}};
-    ok &= CheckCompany("16 heads, rows over borders", 16, 0, pairs, 1);
-    ok &= CheckCompany("8 heads, rows over borders, FP8", 8, 0, pairs, 1, /*fp8=*/true);
-    // Rows over the border of short contexts, of two parts.
-    const std::vector<MlaRow> border = {{4098, 8}, {4096, 1}, {4097, 1}, {4100, 3}, {513, 2}};
-    ok &= CheckCompany("20 heads, default", 20, 0, border, 1);
-    ok &= CheckCompany("128 heads, default", 128, 0, border, 1);
-    ok &= CheckCompany("16 heads, FP8", 16, 256, many, 17, /*fp8=*/true);
-    ok &= CheckCompany("128 heads, FP8", 128, 512, few, 1, /*fp8=*/true);
-  }
+  if (only.empty() || only == "company") ok &= CheckCompanies();
   if (only.empty() || only == "NaN") {
     for (const int heads : {16, 128}) ok &= CheckNan(heads, false) & CheckNan(heads, true);
   }
