@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "server/json_parts.h"
+
 namespace fathom {
 
 namespace json = boost::json;
@@ -42,7 +44,7 @@ const char* ChatGeneration::FinishReasonOf(const Piece& piece) const {
   return called && piece.finish == FinishReason::kStop ? "tool_calls" : FinishName(*piece.finish);
 }
 
-json::value ChatGeneration::Logprobs(std::span<const GeneratedToken> tokens) const {
+json::object ChatGeneration::LogprobsOf(std::span<const GeneratedToken> tokens) const {
   return ChatLogprobs(names(), tokens, !setup().params.sampling.logprob_token_ids.empty());
 }
 
@@ -61,7 +63,7 @@ void ChatGeneration::Stream(Piece piece, std::string* events) {
   if (delta.empty() && !logprobs && !piece.finish) return;
   json::object choice = {
       {"delta", ToJson(delta)}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
-  if (logprobs) choice["logprobs"] = Logprobs(piece.tokens);
+  if (logprobs) choice["logprobs"] = LogprobsOf(piece.tokens);
   if (piece.finish) {
     choice["finish_reason"] = FinishReasonOf(piece);
     choice["stop_reason"] = std::move(piece.stop_reason);
@@ -99,10 +101,17 @@ json::object ChatGeneration::Choice(size_t choice) {
     for (json::value& call : calls->get_array()) call.get_object().erase("index");
   }
   return {{"message", std::move(fields)},
-          {"logprobs",
-           setup().params.sampling.logprobs >= 0 ? Logprobs(message.tokens) : json::value(nullptr)},
           {"finish_reason", message.finish_reason},
           {"stop_reason", std::move(message.stop_reason)}};
+}
+
+std::string ChatGeneration::Logprobs(size_t choice) {
+  if (setup().params.sampling.logprobs < 0) return "null";
+  const std::vector<GeneratedToken>& tokens = messages_[choice].tokens;
+  JsonParts parts;
+  parts.Add(LogprobsOf({}));
+  for (const GeneratedToken& token : tokens) parts.Add(LogprobsOf({&token, 1}));
+  return parts.Text();
 }
 
 // As vLLM's.

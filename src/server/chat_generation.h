@@ -31,11 +31,12 @@ class ChatGeneration final : public Generation {
   };
 
   ChatDelta Parse(Piece* piece);
-  boost::json::value Logprobs(std::span<const GeneratedToken> tokens) const;
+  boost::json::object LogprobsOf(std::span<const GeneratedToken> tokens) const;
   const char* FinishReasonOf(const Piece& piece) const;
   void Stream(Piece piece, std::string* events) override;
   void Collect(Piece piece) override;
   boost::json::object Choice(size_t choice) override;
+  std::string Logprobs(size_t choice) override;
   boost::json::object Tail() override;
   std::optional<int64_t> ReasoningTokens() const override;
 

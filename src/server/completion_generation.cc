@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/json_parts.h"
+
 namespace fathom {
 
 namespace json = boost::json;
@@ -72,19 +74,24 @@ void CompletionGeneration::Collect(Piece piece) {
 
 json::object CompletionGeneration::Choice(size_t choice) {
   Completion& completion = completions_[choice];
-  // JSON takes many times what it is made of: one choice's at a time.
-  for (const auto& [id, logprobs] : completion.tokens) {
-    completion.logprobs.Add(id, logprobs ? &*logprobs : nullptr);
-  }
-  completion.tokens = {};
   return {{"text", completion.text},
-          {"logprobs",
-           wants_logprobs() ? json::value(completion.logprobs.Take()) : json::value(nullptr)},
           {"finish_reason", completion.finish_reason},
           {"stop_reason", std::move(completion.stop_reason)},
           {"prompt_logprobs", std::move(completion.prompt_logprobs)},
           {"prompt_token_ids", returns_token_ids() ? json::value(TokenIds(prompt(choice).tokens))
                                                    : json::value(nullptr)}};
+}
+
+std::string CompletionGeneration::Logprobs(size_t choice) {
+  if (!wants_logprobs()) return "null";
+  Completion& completion = completions_[choice];
+  JsonParts parts;
+  parts.Add(completion.logprobs.Take());
+  for (const auto& [id, logprobs] : completion.tokens) {
+    completion.logprobs.Add(id, logprobs ? &*logprobs : nullptr);
+    parts.Add(completion.logprobs.Take());
+  }
+  return parts.Text();
 }
 
 }  // namespace fathom

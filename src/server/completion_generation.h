@@ -28,6 +28,7 @@ class CompletionGeneration final : public Generation {
   void Stream(Piece piece, std::string* events) override;
   void Collect(Piece piece) override;
   boost::json::object Choice(size_t choice) override;
+  std::string Logprobs(size_t choice) override;
 
   std::vector<Completion> completions_;  // by choice
 };

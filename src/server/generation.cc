@@ -270,6 +270,8 @@ std::string Generation::Body() {
     choice["token_ids"] =
         returns_token_ids() ? json::value(TokenIds(choices_[i].ids)) : json::value(nullptr);
     body.append(i > 0 ? "," : "").append(json::serialize(choice));
+    body.back() = ',';
+    body.append(R"("logprobs":)").append(Logprobs(i)).append("}");
   }
   body.append(R"(],"usage":)").append(json::serialize(ToJson(usage())));
   for (const auto& [key, value] : Tail()) {

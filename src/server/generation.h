@@ -87,7 +87,10 @@ class Generation {
   };
   virtual void Stream(Piece piece, std::string* events) = 0;
   virtual void Collect(Piece piece) = 0;
-  virtual boost::json::object Choice(size_t choice) = 0;  // of what was collected
+  // Of what was collected: all of a choice but its log-probabilities, and these as JSON's text,
+  // since their JSON takes many times its text.
+  virtual boost::json::object Choice(size_t choice) = 0;
+  virtual std::string Logprobs(size_t) { return "null"; }
   // Further fields of a whole answer.
   virtual boost::json::object Tail() { return {}; }
   // Whether it is to end at its next token, as one that somebody else has ended.

@@ -83,8 +83,8 @@ std::string ErrorEvent(const ApiError& error) {
   return "data: " + ToJson(error) + "\n\n";
 }
 
-json::value ChatLogprobs(const TokenNames& names, std::span<const GeneratedToken> tokens,
-                         bool named) {
+json::object ChatLogprobs(const TokenNames& names, std::span<const GeneratedToken> tokens,
+                          bool named) {
   json::array content;
   for (const GeneratedToken& token : tokens) {
     if (!token.logprobs) continue;
@@ -98,7 +98,7 @@ json::value ChatLogprobs(const TokenNames& names, std::span<const GeneratedToken
     entry["top_logprobs"] = std::move(top);
     content.push_back(std::move(entry));
   }
-  return json::object{{"content", std::move(content)}, {"refusal", nullptr}};
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
 void LegacyLogprobs::Add(TokenId id, const TokenLogprobs* logprobs) {

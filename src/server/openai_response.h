@@ -38,8 +38,8 @@ struct TokenNames {
 
 // {"content": [{"token", "logprob", "bytes", "top_logprobs"}], "refusal"}: of a chat's tokens.
 // `named`: not the likeliest are there, but logprob_token_ids; as in vLLM behind the token itself.
-boost::json::value ChatLogprobs(const TokenNames& names, std::span<const GeneratedToken> tokens,
-                                bool named);
+boost::json::object ChatLogprobs(const TokenNames& names, std::span<const GeneratedToken> tokens,
+                                 bool named);
 
 // vLLM's prompt_logprobs: null for the first token, then {ID: {"logprob", "rank", "decoded_token"}}
 // of the token that stands there and the `top` likeliest. The rank is null where it is not known.
