@@ -293,7 +293,7 @@ def test_offline_on_several_ranks(layout):
     # All of it is somewhere, and not all of it on two ranks: attention is every group's.
     assert one["weight_bytes"] <= ranks["weight_bytes"] < 2 * one["weight_bytes"]
     # A request may enter a step later than the others, and the timed steps then see longer contexts.
-    assert ranks["operations_per_step"] == pytest.approx(one["operations_per_step"], rel=0.005)
+    assert ranks["operations_per_step"] == pytest.approx(one["operations_per_step"], rel=0.02)
 
 
 def test_offline_with_drafts_that_stand_by_chance():
