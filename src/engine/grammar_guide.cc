@@ -11,8 +11,8 @@
 namespace fathom {
 namespace {
 
-// A thousand times what a mask takes, and short enough for other requests to bear once.
-constexpr int64_t kMostMs = 100;
+// Two hundred times what a mask takes, and short enough for other requests to bear once.
+constexpr int64_t kMostMs = 20;
 
 // A quarter of the cores: the others are the ops' and the server's.
 int WorkerCount() {
