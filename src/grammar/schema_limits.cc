@@ -150,7 +150,21 @@ class SchemaChecker {
         return InvalidArgument("{}/{} must be a string", at, key);
       }
     }
+    for (const std::string_view what : {"Items", "Length", "Properties"}) {
+      const json::value* least = schema.if_contains(fmt::format("min{}", what));
+      const json::value* most = schema.if_contains(fmt::format("max{}", what));
+      if (least != nullptr && most != nullptr && least->get_int64() > most->get_int64()) {
+        return InvalidArgument("{}: min{} is above max{}", at, what, what);
+      }
+    }
     const json::value* pattern = schema.if_contains("pattern");
+    if (pattern != nullptr && schema.contains("format")) {
+      return InvalidArgument("{}: answers cannot be held to pattern beside format; join them", at);
+    }
+    if (const json::value* type = schema.if_contains("type");
+        type != nullptr && type->is_array() && type->get_array().empty()) {
+      return InvalidArgument("{}/type must name a type", at);
+    }
     return pattern == nullptr
                ? Status()
                : CheckSchemaPattern(pattern->get_string(), fmt::format("{}/pattern", at));
