@@ -1,5 +1,7 @@
 #include "server/structured_fields.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -83,15 +85,29 @@ std::optional<AskedGrammar> ResponseFormat(RequestFields& fields) {
   return Schema(*schema, described.Bool("strict", false), described.Name("schema"));
 }
 
-// vLLM's: one of json, json_object, regex, choice, grammar and structural_tag.
+constexpr std::string_view kStructuredKinds[] = {"json",    "json_object", "regex",
+                                                 "grammar", "choice",      "structural_tag"};
+
+// vLLM's: one of these.
 std::optional<AskedGrammar> StructuredOutputs(RequestFields& fields) {
   const json::object* object = fields.Object("structured_outputs");
   if (object == nullptr) return std::nullopt;
   RequestFields inner(*object, fields.error(), "structured_outputs");
   std::optional<AskedGrammar> asked;
   for (const auto& [key, value] : *object) {
-    const bool off = value.is_null() || value == json::value(false);
-    if (off) continue;
+    if (value.is_null()) continue;
+    const bool known =
+        std::ranges::find(kStructuredKinds, std::string_view(key)) != std::end(kStructuredKinds);
+    if (!known || key == "json_object") {  // a switch
+      if (value == json::value(false)) continue;
+      if (!known) {
+        inner.Fail(key, fmt::format("{} is not supported: structured_outputs takes json, "
+                                    "json_object, regex, choice, grammar or structural_tag",
+                                    inner.Name(key)));
+        continue;
+      }
+      if (!inner.Bool("json_object", false)) continue;
+    }
     if (asked) inner.Fail(key, "structured_outputs may ask for one thing only");
     if (key == "json") {
       asked = Schema(value, /*strict=*/false, inner.Name("json"));
@@ -103,12 +119,8 @@ std::optional<AskedGrammar> StructuredOutputs(RequestFields& fields) {
       asked = Text(inner, "grammar", GrammarKind::kEbnf);
     } else if (key == "choice") {
       asked = Choice(inner, "choice");
-    } else if (key == "structural_tag") {
-      asked = StructuralTag(inner, "structural_tag", inner.String("structural_tag", ""));
     } else {
-      inner.Fail(key, fmt::format("{} is not supported: structured_outputs takes json, "
-                                  "json_object, regex, choice, grammar or structural_tag",
-                                  inner.Name(key)));
+      asked = StructuralTag(inner, "structural_tag", inner.String("structural_tag", ""));
     }
   }
   return asked;
