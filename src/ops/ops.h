@@ -127,7 +127,7 @@ struct RotateAndCacheArgs {
 struct AttendAbsorbedArgs {
   TensorView q_latent;  // act [tokens, heads, latent]
   TensorView q_rope;    // act [tokens, heads, rope]; tokens and heads may be strided
-  TokenMap tokens;
+  TokenMap tokens;      // early (op.h): right behind a head_linear behind a rotate_and_cache
   KvPages pages;
   float scale = 1;
   TensorView out;  // act [tokens, heads, latent]

@@ -8,6 +8,8 @@
 
 namespace fathom::mla {
 
+inline constexpr int kPagesAhead = 64;
+
 template <int kBlocks>
 struct ColumnsShared {
   static constexpr int kColumns = kLatent / kBlocks;
@@ -112,8 +114,12 @@ __device__ void ProduceKeys(ColumnsShared<kBlocks>& s, const Maps& maps, const S
         TmaPrefetch4(&maps.rope, {0, 0, 0, pages});
       }
     };
+    if (block_of_cluster < tiles) take_pages(0);
+    if (turn == 0) {
+      WaitForPriorKernels();  // so far only what is early (ops.h) was read
+      AllowNextKernel();
+    }
     if (block_of_cluster < tiles) {
-      take_pages(0);
       if (lane == 0) LoadQuery(s, maps, step, item, parity);
       parity ^= 1;
     }

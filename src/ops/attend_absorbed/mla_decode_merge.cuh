@@ -12,7 +12,7 @@ struct TokenParts {
   __device__ TokenParts(const NarrowStep& step, int32_t token) : token(token) {
     const int32_t live_tokens = *step.live, position = step.positions[token];
     const int2 plan = *step.plan;  // log2 of a unit's groups, and units of the first item
-    first = step.tokens + step.first_single[token] - 1;
+    first = step.first_single[token] - 1;
     live = token < live_tokens;
     count = (position >> (kGroupLog2 + plan.x)) + 2 - plan.y;
     section_mask = (1 << (step.section_log2 - plan.x)) - 1;

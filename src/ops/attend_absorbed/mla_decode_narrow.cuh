@@ -149,10 +149,12 @@ class NarrowConsumer {
 
   // This warpgroup's tile of an FP8 cache.
   __device__ void Widen() {
+    int lane = lane_;  // the compiler must not keep what follows from it: registers are short
+    asm volatile("" : "+r"(lane));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       s_.widen.raw[kGroup][half].Wait(BufferParity(kGroup));
-      WidenHalf<8, 4>(s_.keys[kGroup][4 * half], s_.widen.scales[kGroup], warp_);
+      WidenHalf<8, 4>(s_.keys[kGroup][4 * half], s_.widen.scales[kGroup], warp_, lane);
     }
     FenceAsyncShared();
     NamedBarrierSync(kOwnBarrier, 128);

@@ -14,7 +14,6 @@ inline constexpr int kTileChunkBytes = 8192;  // 64 positions of 128 bytes, swiz
 inline constexpr int kHeadChunkBytes = 2048;  // 16 heads of 128 bytes, swizzled
 
 inline constexpr int kNarrowColumns = 2 * kNarrowHeads;  // of two tokens
-inline constexpr int kNarrowPagesAhead = 64;
 
 // A result over some positions: values (elsewhere), their greatest score, and the sum of weights.
 // Folding in another gives the factors of both sides' values. At first there is nothing in it.
@@ -57,11 +56,12 @@ struct NarrowShared {
     Mbarrier full;
   };
   Factors factors[2];  // by parity of the group of positions
+  NarrowTokens tokens;
   NarrowItem item[2];  // by parity: the next one comes while an item's result is written
   Mbarrier query_full, query_empty;  // `item` goes with the query
   Mbarrier full[2][2];               // [buffer][half]: chunks 0-3, chunks 4-8
   Mbarrier empty[2][2];
-  int32_t pages[kNarrowPagesAhead];  // of an item's tiles
+  int32_t pages[kWarp];  // of an item's next tiles
   WidenShared widen;
 };
 
@@ -110,13 +110,19 @@ template <bool kFp8>
 __device__ void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowStep& step) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const uint64_t again = EvictNormal(), once = EvictFirst();
-  NarrowWalk walk(step);
+  NarrowWalk walk(step, s.tokens);
   uint32_t query_parity = 0, parities = 0;  // bit b: of buffer b
   for (int32_t turn = 0;; ++turn) {
     const NarrowItem item = walk.Take(turn);
     const int32_t tiles = item.token < 0 ? 0 : item.tiles();
     const int32_t* table =
         step.page_table + int64_t{item.slot} * step.max_pages + item.group * (kGroupTokens / kKeys);
+    int32_t page = lane < tiles ? table[lane] : 0;
+    if (turn == 0) {
+      WaitForPriorKernels();  // so far only what is early (ops.h) was read
+      AllowNextKernel();
+    }
+    walk.Publish(turn, item);
     if (lane == 0) {
       s.query_empty.Wait(query_parity ^ 1);
       s.item[query_parity] = item;
@@ -130,11 +136,11 @@ __device__ void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowSte
     if (item.token < 0) return;
 
     // One thread walks the tiles, without a word to its warp, which would cost it time.
-    for (int32_t begin = 0; begin < tiles; begin += kNarrowPagesAhead) {
-      const int32_t end = min(tiles, begin + kNarrowPagesAhead);
-      for (int32_t tile = begin + lane; tile < end; tile += 32) s.pages[tile - begin] = table[tile];
+    for (int32_t begin = 0; begin < tiles; begin += kWarp) {
+      s.pages[lane] = page;
+      page = begin + kWarp + lane < tiles ? table[begin + kWarp + lane] : 0;
       __syncwarp();
-      for (int32_t tile = begin; lane == 0 && tile < end; ++tile) {
+      for (int32_t tile = begin; lane == 0 && tile < min(tiles, begin + kWarp); ++tile) {
         const int buffer = tile % 2;
         LoadTile<kFp8>(s, maps, buffer, s.pages[tile - begin], (parities >> buffer & 1) ^ 1,
                        item.shared ? again : once);

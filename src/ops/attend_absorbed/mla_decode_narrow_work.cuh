@@ -3,6 +3,8 @@
 // two tokens of a row, which then read it once.
 #pragma once
 
+#include <cuda_pipeline.h>
+
 #include <cstdint>
 
 #include "cuda/warp.h"
@@ -32,16 +34,35 @@ struct NarrowItem {
   __device__ int32_t tiles() const { return (length() + kKeys - 1) / kKeys; }
 };
 
+// The first tokens of a step of more than 32, in shared memory: one trip for all of them.
+inline constexpr int kNarrowTokens = 256;
+struct NarrowTokens {
+  int32_t positions[kNarrowTokens], slots[kNarrowTokens];
+
+  // All lanes of a warp together.
+  __device__ void Load(const NarrowStep& step, int lane) {
+    for (int token = lane; token < min(step.tokens, kNarrowTokens); token += kWarp) {
+      __pipeline_memcpy_async(&positions[token], step.positions + token, sizeof(int32_t));
+      __pipeline_memcpy_async(&slots[token], step.slots + token, sizeof(int32_t));
+    }
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
+    __syncwarp();
+  }
+};
+
 // Deals out the work. A unit is a section, or a group where blocks would have little to do. First
 // come the first items, each with the first `prefix` units of its tokens, then the other units one
-// by one. All lanes of a warp call it together.
+// by one. All lanes of a warp call it together. Of memory only what is early (ops.h) is read, and
+// nothing is written, but by Publish.
 class NarrowWalk {
  public:
-  __device__ explicit NarrowWalk(const NarrowStep& step)
-      : step_(step), lane_(static_cast<int>(threadIdx.x % 32)), live_(*step.live) {
-    const int32_t block = static_cast<int32_t>(blockIdx.x), blocks = gridDim.x;
+  __device__ NarrowWalk(const NarrowStep& step, NarrowTokens& tokens)
+      : step_(step), tokens_(tokens), lane_(static_cast<int>(threadIdx.x % 32)), live_(*step.live) {
+    if (several_looks()) tokens.Load(step, lane_);
+    const int32_t blocks = static_cast<int32_t>(gridDim.x);
     int32_t items = 0, groups = 0, sections = 0;
-    for (int32_t begin = 0; begin == 0 || begin < live_; begin += 32) {  // one trip for few tokens
+    for (int32_t begin = 0; begin == 0 || begin < live_; begin += 32) {
       Look(begin);
       if (count_ == 0) continue;
       ++items;
@@ -54,8 +75,6 @@ class NarrowWalk {
     const bool fine = groups <= kFineGroups * blocks;
     unit_log2_ = fine ? 0 : step.section_log2;
     prefix_ = fine ? 1 : (sections + blocks - 1) / blocks;
-    if (block == 0 && lane_ == 0) *step.plan = make_int2(unit_log2_, prefix_);
-    begin_ = -32;
   }
 
   // This block's item number `turn`, from 0 on. Blocks go back and forth through the list, so that
@@ -80,16 +99,27 @@ class NarrowWalk {
     return Find(before + wave * count + (wave % 2 == 0 ? at : count - 1 - at));
   }
 
+  // Leaves what CombineNarrow must know of this block's item number `turn`.
+  __device__ void Publish(int32_t turn, const NarrowItem& item) const {
+    if (turn == 0 && blockIdx.x == 0 && lane_ == 0) *step_.plan = make_int2(unit_log2_, prefix_);
+    const bool first_single = item.group > 0 && item.group == prefix_ << unit_log2_;
+    if (first_single && lane_ < item.tokens) {
+      step_.first_single[item.token + lane_] = lane_ == 0 ? item.part : item.next_part;
+    }
+  }
+
  private:
   // Looks at 32 tokens from `begin` on, one a lane. Tokens pair up from their row's first on, which
   // is never sought before `begin`.
   __device__ void Look(int32_t begin) {
-    begin_ = begin;
     const int32_t token = begin + lane_;
-    // One trip to memory: what may be past the live tokens is looked at later.
-    const bool inside = token < step_.tokens;
-    position_ = inside ? step_.positions[token] : 0;
-    slot_ = inside ? step_.slots[token] : 0;
+    if (several_looks() && token < kNarrowTokens) {
+      position_ = tokens_.positions[token];
+      slot_ = tokens_.slots[token];
+    } else {
+      position_ = token < step_.tokens ? step_.positions[token] : 0;
+      slot_ = token < step_.tokens ? step_.slots[token] : 0;
+    }
     const int32_t lower_slot = __shfl_up_sync(kAllLanes, slot_, 1);
     const int32_t lower_position = __shfl_up_sync(kAllLanes, position_, 1);
     const bool follows = lane_ > 0 && token < live_ && lower_slot == slot_ &&
@@ -111,8 +141,13 @@ class NarrowWalk {
       if (begin_ + 32 >= live_) return {.token = -1};
       before_ += total_;
       parts_before_ += parts_total_;
-      Look(begin_ + 32);
-      Count();
+      begin_ += 32;
+      if (several_looks()) Look(begin_);
+      if (singles_) {
+        CountSingles();
+      } else {
+        CountItems();
+      }
     }
     const int32_t local = ordinal - before_;
     const int lane = __ffs(static_cast<int>(__ballot_sync(kAllLanes, local < until_))) - 1;
@@ -130,24 +165,29 @@ class NarrowWalk {
     }
     const int32_t units = Units(item.position) - prefix_;
     const int32_t unit = local - __shfl_sync(kAllLanes, until_, lane) + units;
-    const int32_t part =
-        parts_before_ + __shfl_sync(kAllLanes, parts_until_, lane) - units * item.tokens;
-    if (unit == 0 && lane_ < item.tokens) {
-      step_.first_single[item.token + lane_] = part + lane_ * units;
-    }
+    const int32_t part = step_.tokens + parts_before_ + __shfl_sync(kAllLanes, parts_until_, lane) -
+                         units * item.tokens;
     item.group = (prefix_ + unit) << unit_log2_;
     item.groups = 1 << unit_log2_;
-    item.part = step_.tokens + part + unit;
+    item.part = part + unit;
     item.next_part = item.part + units;
     return item;
   }
 
+  // Whether there are more tokens than lanes: others are looked at once, when they are counted.
+  __device__ bool several_looks() const { return step_.tokens > kWarp; }
   __device__ int32_t Units(int32_t position) const {
     return (position >> (kGroupLog2 + unit_log2_)) + 1;
   }
-  // Items of these tokens: the first ones, or single units.
-  __device__ void Count() {
-    until_ = count_ == 0 ? 0 : singles_ ? max(0, Units(position_) - prefix_) : 1;
+  // The first items of these tokens.
+  __device__ void CountItems() {
+    const uint32_t items = __ballot_sync(kAllLanes, count_ > 0);
+    until_ = __popc(items << (31 - lane_));
+    total_ = __popc(items);
+  }
+  // Their single units.
+  __device__ void CountSingles() {
+    until_ = count_ == 0 ? 0 : max(0, Units(position_) - prefix_);
     parts_until_ = until_ * count_;
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
@@ -156,10 +196,11 @@ class NarrowWalk {
       if (lane_ >= distance) until_ += lower, parts_until_ += lower_parts;
     }
     total_ = __shfl_sync(kAllLanes, until_, 31);
-    parts_total_ = singles_ ? __shfl_sync(kAllLanes, parts_until_, 31) : 0;
+    parts_total_ = __shfl_sync(kAllLanes, parts_until_, 31);
   }
 
   const NarrowStep& step_;
+  const NarrowTokens& tokens_;
   const int lane_;
   const int32_t live_;
   int32_t items_;  // first ones, of all tokens

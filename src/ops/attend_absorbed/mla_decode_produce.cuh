@@ -11,7 +11,6 @@ namespace fathom::mla {
 inline constexpr int kChunks = 9;         // of 64 values: 8 of the latent, 1 of the rotated key
 inline constexpr int kChunkBytes = 8192;  // 64 tile rows of 128 bytes, swizzled
 inline constexpr int kRopeChunk = 8;
-inline constexpr int kPagesAhead = 64;
 // Tiles with an even number in their item lie in buffer 0, the others in buffer 1. The weights that
 // the owner of a tile leaves for the other group overwrite its rotated keys, so those are freed
 // with the half that the other group reads.
@@ -25,7 +24,7 @@ struct Shared {
   Mbarrier query_full, query_empty;  // `item` goes with the query
   Mbarrier full[2][2];               // [buffer][half]: chunks 0-3, chunks 4-7
   Mbarrier empty[2][2];
-  int32_t pages[kPagesAhead];  // of an item's tiles
+  int32_t pages[kWarp];  // of an item's next tiles
   OrderShared<kPassTokens> order;
   WidenShared widen;
 };
@@ -62,11 +61,16 @@ __device__ void Produce(Shared& s, const Maps& maps, const Step& step) {
   const uint64_t keep = EvictNormal(), once = EvictFirst();
   ItemOrder order(s.order, step, static_cast<int32_t>(blockIdx.x), static_cast<int32_t>(gridDim.x));
   uint32_t query_parity = 0, parities = 0;  // bit b: of buffer b
-  for (;;) {
+  for (bool first = true;; first = false) {
     const Item item = order.Next();
     const int32_t tiles = item.tokens == 0 ? 0 : item.tiles();
     const int32_t* table =
         step.page_table + int64_t{item.slot} * step.max_pages + item.begin() / kKeys;
+    int32_t page = lane < tiles ? table[lane] : 0;
+    if (first) {
+      WaitForPriorKernels();  // so far only what is early (ops.h) was read
+      AllowNextKernel();
+    }
     if (lane == 0) {
       s.query_empty.Wait(query_parity ^ 1);
       s.item[query_parity] = item;
@@ -91,11 +95,11 @@ __device__ void Produce(Shared& s, const Maps& maps, const Step& step) {
     if (item.tokens == 0) return;
 
     // One thread walks the tiles, without a word to its warp, which would cost it time.
-    for (int32_t begin = 0; begin < tiles; begin += kPagesAhead) {
-      const int32_t end = min(tiles, begin + kPagesAhead);
-      for (int32_t tile = begin + lane; tile < end; tile += 32) s.pages[tile - begin] = table[tile];
+    for (int32_t begin = 0; begin < tiles; begin += kWarp) {
+      s.pages[lane] = page;
+      page = begin + kWarp + lane < tiles ? table[begin + kWarp + lane] : 0;
       __syncwarp();
-      for (int32_t tile = begin; lane == 0 && tile < end; ++tile) {
+      for (int32_t tile = begin; lane == 0 && tile < min(tiles, begin + kWarp); ++tile) {
         const int buffer = tile % 2;
         const uint32_t parity = ((parities >> buffer) & 1) ^ 1;
 #pragma unroll

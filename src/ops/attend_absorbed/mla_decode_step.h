@@ -79,7 +79,7 @@ struct NarrowStep {
   const int32_t* live;
   // Written by the kernel for CombineNarrow.
   int2* plan;             // [1]: log2 of a unit's groups, and units of a token's first item
-  int32_t* first_single;  // [tokens]: for those that have more units, where the next one's part is
+  int32_t* first_single;  // [tokens]: of those that have more units, the part of the next one
   int32_t max_pages;
   int32_t heads;
   int32_t tokens;        // capacity

@@ -43,9 +43,9 @@ __device__ __forceinline__ uint2 WidenFour(uint32_t codes, __nv_bfloat162 factor
 // Widens one half of a tile: `chunks` are its four. Of kWarps warps each takes every kWarps-th unit
 // of kUnitPositions positions, 8 or 4, from `unit` on, and writes over no codes but theirs.
 template <int kUnitPositions, int kWarps>
-__device__ __forceinline__ void WidenHalf(uint8_t* chunks, const float* scales, int unit) {
+__device__ __forceinline__ void WidenHalf(uint8_t* chunks, const float* scales, int unit,
+                                          int lane) {
   constexpr int kVectors = kUnitPositions / 2;  // of a lane
-  const int lane = static_cast<int>(threadIdx.x % 32);
   // Eight lanes have four vectors in each of two tile rows, whose swizzles make them lie in
   // different banks, of codes and of values.
   const int vector = lane % 4, second = kUnitPositions == 8 ? 0 : lane / 16;
@@ -96,22 +96,22 @@ inline constexpr int kFirstWidenWarp = 9, kWidenWarps = 7;
 template <class Shared>
 __device__ void WidenItems(Shared& s) {
   const int warp = static_cast<int>(threadIdx.x / 32) - kFirstWidenWarp;
-  const bool leads = threadIdx.x % 32 == 0;
+  const int lane = static_cast<int>(threadIdx.x % 32);
   uint32_t parities = 0;  // bit b: of buffer b
   for (uint32_t item_parity = 0;; item_parity ^= 1) {
     s.query_full.Wait(item_parity);
     const int32_t tiles = s.item[item_parity].tokens == 0 ? 0 : s.item[item_parity].tiles();
     __syncwarp();
     if (tiles == 0) return;
-    if (leads) s.query_empty.Arrive();
+    if (lane == 0) s.query_empty.Arrive();
     const auto widen = [&](int buffer, int half) {
       s.widen.raw[buffer][half].Wait((parities >> buffer) & 1);
       // 16 units a half: some warps have three of one half, others of the other.
       WidenHalf<4, kWidenWarps>(s.keys[buffer][4 * half], s.widen.scales[buffer],
-                                half == 0 ? warp : kWidenWarps - 1 - warp);
+                                half == 0 ? warp : kWidenWarps - 1 - warp, lane);
       FenceAsyncShared();
       __syncwarp();
-      if (leads) s.full[buffer][half].Arrive();
+      if (lane == 0) s.full[buffer][half].Arrive();
     };
     for (int32_t tile = 0; tile < tiles; tile += 2) {
       const bool odd = tile + 1 < tiles;
