@@ -62,6 +62,7 @@ json::array ReadTexts(RequestFields& holder, const char* key) {
 
 // One message of a user may be several: results of tools have messages of their own.
 void ReadUser(RequestFields& message, json::array* messages) {
+  const size_t before = messages->size();
   json::array texts(messages->storage());
   const auto flush = [&] {
     if (texts.empty()) return;
@@ -83,6 +84,9 @@ void ReadUser(RequestFields& message, json::array* messages) {
     }
   });
   flush();
+  if (messages->size() == before) {
+    message.Fail("content", message.Name("content") + " must not be empty");
+  }
 }
 
 void ReadAssistant(RequestFields& message, json::array* messages) {
