@@ -7,6 +7,7 @@
 #include "server/generation_params.h"
 #include "server/json_fields.h"
 #include "server/token_fields.h"
+#include "server/unsupported_fields.h"
 
 namespace fathom {
 
@@ -53,6 +54,17 @@ void ReadPrompts(RequestFields& fields, const RequestLimits& limits, CompletionR
   }
 }
 
+// It goes back to nobody, but who keeps it elsewhere relies on what it may be.
+void CheckMetadata(RequestFields& fields) {
+  const json::object* metadata = fields.Object("metadata");
+  if (metadata == nullptr) return;
+  RequestFields inner(*metadata, fields.error(), "metadata");
+  for (const auto& [key, value] : *metadata) inner.String(key, "");
+}
+
+// What completions have, and a chat has not: its template says where special tokens stand.
+constexpr UnsupportedField kNotInChats[] = {{"add_special_tokens", "[false]"}};
+
 }  // namespace
 
 std::optional<ApiError> ParseChat(const json::object& body, const RequestLimits& limits,
@@ -60,6 +72,8 @@ std::optional<ApiError> ParseChat(const json::object& body, const RequestLimits&
   std::optional<ApiError> error;
   RequestFields fields(body, &error);
   GenerationParams& params = request->params;
+  RefuseFields(fields, kNotInChats);
+  CheckMetadata(fields);
   ReadParams(fields, limits, &params);
   // The older name counts only where the newer one is absent.
   const char* key =
@@ -129,6 +143,7 @@ std::optional<ApiError> ParseTokenize(const json::object& body, const RequestLim
                                       TokenizeRequest* request) {
   std::optional<ApiError> error;
   RequestFields fields(body, &error);
+  RefuseUnsupported(fields);
   request->model = fields.String("model", "");
   request->return_token_strs = fields.Bool("return_token_strs", false);
   if (fields.Find("messages") != nullptr) {
@@ -137,8 +152,11 @@ std::optional<ApiError> ParseTokenize(const json::object& body, const RequestLim
     return error;
   }
   request->add_special_tokens = fields.Bool("add_special_tokens", true);
-  if (fields.Find("prompt") == nullptr) {
+  const json::value* prompt = fields.Find("prompt");
+  if (prompt == nullptr) {
     fields.Fail("prompt", "prompt (a string) or messages (a list) is required");
+  } else if (prompt->is_array()) {
+    fields.Fail("prompt", "prompt must be a string, not a list: send a request for each prompt");
   }
   request->prompt = fields.String("prompt", "");
   return error;

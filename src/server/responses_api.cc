@@ -51,7 +51,7 @@ Api::Answer Api::Responses(const HttpRequest& request, const WorkLimits& limits)
   GenerationSetup setup;
   ChatOutputOptions output;
   if (auto error = Prepare(std::move(asked.chat), request, limits, &setup, &output)) {
-    return ErrorResponse(*error);
+    return ErrorResponse(InWordsOfResponses(std::move(*error)));
   }
   setup.id = ResponseStore::NewId();
   // What was used, where the request left it open.
