@@ -231,7 +231,8 @@ std::optional<ApiError> Api::Prepare(ChatRequest chat, const HttpRequest& reques
   PlacesInFlight places;
   if (auto error = TakePlaces(request, chat.params.n, &places)) return error;
   GenerationPrompt prompt;
-  const HeldCalls held = CallsOf(chat.prompt, chat.parallel_tool_calls);
+  const HeldCalls held =
+      CallsOf(chat.prompt, chat.parallel_tool_calls, chat.params.grammar.has_value());
   *output = {.parallel_tool_calls = chat.parallel_tool_calls,
              .include_reasoning = chat.include_reasoning,
              .echoed = std::move(chat.echoed)};

@@ -7,6 +7,7 @@
 #include "server/generation_params.h"
 #include "server/json_fields.h"
 #include "server/token_fields.h"
+#include "server/tool_grammar.h"
 #include "server/unsupported_fields.h"
 
 namespace fathom {
@@ -98,10 +99,13 @@ std::optional<ApiError> ParseChat(const json::object& body, const RequestLimits&
                 "ignore_eos and min_tokens contradict strict tools, and a tool_choice that forces "
                 "a call");
   }
-  if (params.grammar && !request->prompt.tools.empty()) {
-    fields.Fail("tools", fmt::format("tools cannot be called where {} holds the answer: say "
-                                     "tool_choice: \"none\", or leave one of them out",
-                                     params.grammar->param));
+  if (params.grammar && !request->prompt.tools.empty() &&
+      !GoesWithTools(*params.grammar, request->prompt)) {
+    fields.Fail(
+        "tools",
+        fmt::format("tools cannot be called where {} holds the answer, unless by a schema "
+                    "with strict: true: say tool_choice: \"none\", or leave one of them out",
+                    params.grammar->param));
   }
   if (!fields.failed() && fields.Bool("echo", false)) {
     const json::object& last = request->prompt.messages.back().get_object();
