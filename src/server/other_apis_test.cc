@@ -9,6 +9,7 @@
 
 #include "server/json_body.h"
 #include "server/messages_request.h"
+#include "server/openapi.h"
 #include "server/responses_request.h"
 
 namespace fathom {
@@ -27,9 +28,11 @@ struct Read {
   std::string param() const { return error ? error->param : ""; }
 };
 
-Read Messages(const std::string& fields) {
+const std::string kMost = R"("max_tokens": 9)";
+
+Read Messages(const std::string& fields, const std::string& most = kMost + ", ") {
   Read read;
-  read.error = JsonBody::Parse("{\"max_tokens\": 9, " + fields + "}", {}, &read.body);
+  read.error = JsonBody::Parse("{" + most + fields + "}", {}, &read.body);
   if (read.error) return read;
   read.chat.emplace(read.body.storage());
   read.error = ParseMessages(read.body.object(), kLimits, /*generates=*/true, &*read.chat);
@@ -160,6 +163,26 @@ TEST(OtherApis, WhatTheyHaveNoPlaceForIsRefusedByName) {
   EXPECT_EQ(Messages(kHi + R"(, "parallel_tool_calls": false)").param(), "parallel_tool_calls");
   for (const char* key : {"messages", "max_tokens", "previous_input_messages"}) {
     EXPECT_EQ(Responses(kInput + fmt::format(", \"{}\": 5", key)).param(), key);
+  }
+}
+
+// A value that no field of that name may have is refused where it is not ignored.
+TEST(OtherApis, NoFieldOfAChatIsIgnored) {
+  const json::value description = json::parse(kOpenApi);
+  const json::object& chat =
+      description.at_pointer("/components/schemas/ChatRequest/properties").as_object();
+  EXPECT_GT(chat.size(), 40);
+  for (const auto& [key, schema] : chat) {
+    const json::value* type = schema.as_object().if_contains("type");
+    const bool is_object = type != nullptr && *type == json::value("object");
+    const std::string_view name = key;
+    const std::string field = fmt::format("\"{}\": {}", name, is_object ? "5" : "{\"a\": 1}");
+    std::string around;
+    if (name != "messages") around += ", " + kHi;
+    if (name != "max_tokens") around += ", " + kMost;
+    for (const Read& read : {Messages(field + around, ""), Responses(field + ", " + kInput)}) {
+      EXPECT_TRUE(read.param().starts_with(name)) << name << ": " << read.said();
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/json_syntax.h"
+#include "server/unsupported_fields.h"
 
 namespace fathom {
 
@@ -110,6 +111,8 @@ class InputReader {
   }
 
   void ReadMessage(RequestFields& item) {
+    constexpr UnsupportedField kPrefix = {"prefix", "[false]", "/v1/chat/completions has it"};
+    RefuseFields(item, {&kPrefix, 1});
     const std::string role = Required(item, "role");
     const std::string text = JoinedParts(item, "content", "\n");
     if (role == "assistant") {
