@@ -3,10 +3,12 @@
 
 #include <array>
 #include <initializer_list>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "base/rng.h"
 #include "server/json_body.h"
 #include "server/messages_request.h"
 #include "server/openapi.h"
@@ -254,6 +256,47 @@ TEST(OtherApis, ResultsBelongToCalls) {
   EXPECT_EQ(said({hi, result}), "messages[1].content[0].tool_use_id");
   EXPECT_EQ(said({hi, use, result, R"({"role": "assistant", "content": "so"})", result}),
             "messages[4].content[0].tool_use_id");
+}
+
+TEST(OtherApis, ReasoningAloneIsNoConversation) {
+  const std::string reasoning = R"("instructions": "Be brief.", "input": [{"type": "reasoning"}])";
+  EXPECT_EQ(Responses(reasoning).param(), "input");
+  EXPECT_EQ(Responses(reasoning, R"([{"role": "user", "content": "hi"}])").said(), "");
+}
+
+// Bytes cut out of and put into good requests: an error or a request, never anything else.
+TEST(OtherApis, SurviveDamage) {
+  const std::string good =
+      R"({"max_tokens": 5, "system": [{"type": "text", "text": "x"}], "messages": [
+          {"role": "user", "content": [{"type": "text", "text": "x"}]},
+          {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
+          {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": []}]}],
+          "input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}]},
+          {"type": "reasoning", "summary": []}, {"type": "function_call", "call_id": "c", "name": "f",
+           "arguments": "{}"}, {"type": "function_call_output", "call_id": "c", "output": "x"}],
+          "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
+          "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"name": "f"}]},
+          "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}}})";
+  constexpr std::string_view kPieces[] = {"null", "-1", "[]", "{}", "\"", ",", "true", "x"};
+  Rng rng(7);
+  int parsed = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    std::string text = good;
+    for (uint32_t i = 0; i <= rng.Below(3); ++i) {
+      const size_t at = rng.Below(static_cast<uint32_t>(text.size()));
+      text.replace(at, rng.Below(24), kPieces[rng.Below(std::size(kPieces))]);
+    }
+    JsonBody body;
+    if (JsonBody::Parse(text, {}, &body)) continue;
+    ++parsed;
+    ChatRequest chat(body.storage());
+    ResponsesRequest responses(body.storage());
+    for (const auto& error : {ParseMessages(body.object(), kLimits, /*generates=*/true, &chat),
+                              ParseResponses(body.object(), kLimits, "", &responses)}) {
+      EXPECT_FALSE(error && (error->message.empty() || error->status != 400)) << text;
+    }
+  }
+  EXPECT_GT(parsed, 500);
 }
 
 TEST(OtherApis, MetadataAreStrings) {

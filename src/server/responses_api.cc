@@ -83,7 +83,8 @@ HttpResponse Api::CancelResponse(const HttpRequest& request) {
   if (!stored) return ErrorResponse(NoResponse(id, 404, "response_id"));
   if (stored->cancel == nullptr) return {.body = stored->response};
   *stored->cancel = true;
-  json::value response = json::parse(stored->response);
+  // What it repeats of the request stands a few levels deeper than there.
+  json::value response = json::parse(stored->response, {}, {.max_depth = kMaxJsonDepth + 8});
   response.get_object()["status"] = "cancelled";
   return {.body = json::serialize(response)};
 }

@@ -163,6 +163,7 @@ void ReadInput(RequestFields& fields, json::array* messages) {
     reader.Read(item);
   }
   reader.Flush();
+  if (messages->empty()) fields.Fail("input", "input must hold more than reasoning");
 }
 
 json::object ToChat(const AssistantMessage& message, json::storage_ptr storage) {
