@@ -22,11 +22,28 @@ BEGIN, END = "<!-- fields: begin -->", "<!-- fields: end -->"
 
 CALL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 SCHEMA = {"name": "n", "schema": {"type": "object"}}
+# Allowed to be called, as a chat has it, and as the Responses API has it.
+ONE_ALLOWED = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]}
+ALLOWED = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}
+# Forms of answers in fields of vLLM and SGLang, and what a chat alone can show.
+FORMS = [
+    ("structured_outputs", {"json": {}}), ("structured_outputs", {"choice": ["4"]}), ("guided_json", {}), ("guided_regex", "[0-9]"),
+    ("guided_choice", ["4", "5"]), ("guided_grammar", 'root ::= "4"'), ("json_schema", "{}"), ("regex", "[0-9]"), ("ebnf", 'root ::= "4"'),
+    ("guided_decoding_backend", "xgrammar"), ("guided_decoding_backend", "outlines"),
+]
+OF_CHAT = [
+    ("min_p", 0.1), ("seed", 1), ("presence_penalty", 1), ("frequency_penalty", 1), ("repetition_penalty", 1.1), ("logit_bias", {"5": -1}),
+    ("min_tokens", 2), ("ignore_eos", True), ("stop_token_ids", [5]), ("bad_words", ["x"]), ("allowed_token_ids", [5]),
+    ("truncate_prompt_tokens", 5), ("cache_salt", "s"), ("chat_template_kwargs", {"thinking": False}), *FORMS, ("n", 2),
+    ("logprobs", True), ("prompt_logprobs", 1), ("return_token_ids", True), ("include_reasoning", False), ("priority", 1),
+    ("thinking_token_budget", 5), ("lora_path", "x"), ("vllm_xargs", {"a": 1}),
+]
 SAID = [{"role": "user", "content": "What is 2 + 2?"}]
 CHAT = {"model": "tiny-r1", "messages": SAID, "max_tokens": 40}
 TEXT = {"model": "tiny-r1", "prompt": "What is", "max_tokens": 4}
 RESPONSE = {"model": "tiny-r1", "input": "What is 2 + 2?", "max_output_tokens": 40}
 CLAUDE_TOOL = {"name": "f", "input_schema": {"type": "object"}}
+CLAUDE_FORMAT = {"type": "json_schema", "schema": {"type": "object"}}
 PREFILL = [*SAID, {"role": "assistant", "content": "It is", "prefix": True}]
 
 # By endpoint: the field and what it asks.
@@ -43,12 +60,13 @@ FIELDS = {
         ("return_token_ids", True), ("return_tokens_as_token_ids", True), ("truncate_prompt_tokens", 5), ("service_tier", "auto"),
         ("user", "me"), ("metadata", {"a": "b"}), ("store", False), ("prediction", {"type": "content", "content": "4"}),
         ("bad_words", ["x"]), ("allowed_token_ids", [5]), ("logprob_token_ids", [5]), ("priority", 1), ("documents", [{"text": "x"}]),
-        ("structured_outputs", {"json": {}}), ("guided_json", {}), ("chat_template", "x"), ("thinking_token_budget", 5),
+        *FORMS, ("chat_template", "x"), ("thinking_token_budget", 5), ("tool_choice", {"type": "allowed_tools", "allowed_tools": ONE_ALLOWED}),
+        ("lora_path", "x"), ("vllm_xargs", {"a": 1}), ("mm_processor_kwargs", {"a": 1}),
     ],
     "/v1/completions": [
         ("stream", True), ("prompt", [[1, 2], [3]]), ("n", 2), ("echo", True), ("logprobs", 2), ("max_tokens", 4096), ("stop", "x"), ("seed", 1),
         ("suffix", "x"), ("best_of", 2), ("prompt_logprobs", 1), ("return_token_ids", True), ("truncate_prompt_tokens", 1),
-        ("use_beam_search", True), ("response_format", {"type": "json_object"}),
+        ("use_beam_search", True), ("response_format", {"type": "json_object"}), *FORMS,
     ],
     "/v1/responses": [
         ("stream", True), ("instructions", "Be brief."), ("store", False), ("temperature", 0.5), ("top_p", 0.9),
@@ -56,6 +74,7 @@ FIELDS = {
         ("tool_choice", "required"), ("parallel_tool_calls", False), ("reasoning", {"effort": "low"}), ("include", ["reasoning.encrypted_content"]),
         ("include", ["message.output_text.logprobs"]), ("text", {"format": {"type": "json_object"}}), ("truncation", "auto"), ("background", True),
         ("previous_response_id", "resp_0"), ("metadata", {"a": "b"}), ("top_logprobs", 2), ("conversation", "conv_0"), ("prompt_cache_key", "k"),
+        ("tool_choice", ALLOWED), ("text", {"format": {"type": "json_schema"} | SCHEMA}), ("stop", "x"), ("top_k", 5), *OF_CHAT,
     ],
     "/v1/messages": [
         ("stream", True), ("system", "Be brief."), ("temperature", 0.5), ("top_p", 0.9), ("top_k", 5), ("stop_sequences", ["x"]),
@@ -63,7 +82,7 @@ FIELDS = {
         ("tool_choice", {"type": "any"}), ("thinking", {"type": "enabled", "budget_tokens": 1024}), ("metadata", {"user_id": "me"}),
         ("messages", PREFILL[:1] + [{"role": "assistant", "content": "It is"}]), ("output_config", {"effort": "low"}),
         ("messages", [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "data:,"}}]}]),
-        ("container", "c"), ("mcp_servers", []), ("service_tier", "auto"),
+        ("container", "c"), ("mcp_servers", ["x"]), ("service_tier", "auto"), ("stop", "x"), ("output_config", {"format": CLAUDE_FORMAT}), *OF_CHAT,
     ],
 }  # fmt: skip
 NEEDS = {

@@ -15,6 +15,7 @@
 #include "server/completion_generation.h"
 #include "server/json_body.h"
 #include "server/json_fields.h"
+#include "server/messages_request.h"
 #include "server/openapi.h"
 #include "server/token_fields.h"
 #include "server/tool_grammar.h"
@@ -77,7 +78,7 @@ Api::Answer Api::Handle(const HttpRequest& request, const WorkLimits& limits) {
   try {
     return Dispatch(route->endpoint, request, limits);
   } catch (const std::bad_alloc&) {
-    return ErrorResponse(MemoryError(limits));
+    return Refusal(request, MemoryError(limits));
   }
 }
 
@@ -230,7 +231,8 @@ std::optional<ApiError> Api::Prepare(ChatRequest chat, const HttpRequest& reques
   PlacesInFlight places;
   if (auto error = TakePlaces(request, chat.params.n, &places)) return error;
   GenerationPrompt prompt;
-  const HeldCalls held = CallsOf(chat.prompt, chat.parallel_tool_calls);
+  const HeldCalls held =
+      CallsOf(chat.prompt, chat.parallel_tool_calls, chat.params.grammar.has_value());
   *output = {.parallel_tool_calls = chat.parallel_tool_calls,
              .include_reasoning = chat.include_reasoning,
              .echoed = std::move(chat.echoed)};

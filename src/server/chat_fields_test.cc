@@ -47,6 +47,58 @@ TEST(ChatFields, WhatWouldBeAnotherAnswerIsRefusedByName) {
   EXPECT_EQ(Bad(kHi + R"(, "stream": true, "prompt_logprobs": 1)"), "prompt_logprobs");
 }
 
+TEST(ChatFields, WhatNobodyHereDoesMayBeEmpty) {
+  const std::pair<const char*, const char*> fields[] = {
+      {"lora_path", "\"\""},         {"vllm_xargs", "{}"},
+      {"mm_processor_kwargs", "{}"}, {"media_io_kwargs", "{}"},
+      {"custom_params", "{}"},       {"input_ids", "[]"},
+      {"no_stop_trim", "false"},     {"guided_decoding_backend", "\"xgrammar\""},
+      {"verbosity", "\"medium\""},   {"add_special_tokens", "false"}};
+  for (const auto& [field, harmless] : fields) {
+    EXPECT_EQ(Bad(kHi + fmt::format(", \"{}\": {}", field, harmless)), "");
+    EXPECT_EQ(Bad(kHi + fmt::format(", \"{}\": [\"x\"]", field)), field);
+  }
+  EXPECT_EQ(Bad(kHi + R"(, "metadata": {"a": "b", "c": 1})"), "metadata.c");
+}
+
+const std::string kTwoTools = R"(, "tools": [{"type": "function", "function": {"name": "f"}},
+    {"type": "function", "function": {"name": "g", "strict": true}}])";
+
+TEST(ChatFields, SomeToolsAreAllowed) {
+  const auto allowed = [](const std::string& mode, const std::string& names) {
+    return kHi + kTwoTools +
+           fmt::format(R"(, "tool_choice": {{"type": "allowed_tools", "allowed_tools":
+                           {{"mode": "{}", "tools": [{}]}}}})",
+                       mode, names);
+  };
+  const std::string g = R"({"type": "function", "function": {"name": "g"}})";
+  ChatRequest request;
+  EXPECT_FALSE(Parse(allowed("auto", g), &request));
+  EXPECT_FALSE(request.prompt.must_call);
+  ASSERT_EQ(request.prompt.tools.size(), 1);
+  EXPECT_EQ(request.prompt.tools.at(0).at("function").at("name"), json::value("g"));
+  EXPECT_EQ(request.prompt.strict_tools, std::vector<std::string>{"g"});
+  EXPECT_EQ(Bad(allowed("required", g)), "");
+  EXPECT_EQ(Bad(allowed("none", g)), "tool_choice");
+  EXPECT_EQ(Bad(allowed("auto", "")), "tool_choice");
+  EXPECT_EQ(Bad(allowed("auto", R"({"type": "function", "function": {"name": "h"}})")),
+            "tool_choice");
+  EXPECT_EQ(Bad(kHi + kTwoTools + R"(, "tool_choice": {"type": "custom", "name": "f"})"),
+            "tool_choice");
+}
+
+TEST(ChatFields, ArgumentsOfToolsAreObjects) {
+  const auto with = [](const std::string& type) {
+    return kHi + R"(, "tools": [{"type": "function", "function": {"name": "f", "parameters":
+                        {"type": )" +
+           type + "}}}]";
+  };
+  EXPECT_EQ(Bad(with("\"object\"")), "");
+  EXPECT_EQ(Bad(with(R"(["null", "object"])")), "");
+  EXPECT_EQ(Bad(with("\"array\"")), "tools[0].function.parameters.type");
+  EXPECT_EQ(Bad(with(R"(["array", "null"])")), "tools[0].function.parameters.type");
+}
+
 // The grammar that fields ask for: its kind, text and whether it is strict, and who asks.
 std::string Grammar(const std::string& fields) {
   ChatRequest request;
@@ -77,6 +129,12 @@ TEST(ChatFields, FormsOfAnswers) {
       {R"("structured_outputs": {"choice": ["x"]})", "2 (x) by structured_outputs.choice"},
       {R"("response_format": {"type": "xml"})", "error in response_format.type"},
       {R"("response_format": {"type": "json_schema"})", "error in response_format.json_schema"},
+      {R"("response_format": {"type": "json_schema", "json_schema": {"schema": {}}})",
+       "error in response_format.json_schema.name"},
+      {R"("structured_outputs": {"regex": "a", "backend": "xgrammar"})",
+       "2 a by structured_outputs.regex"},
+      {R"("structured_outputs": {"regex": "a", "backend": "outlines"})",
+       "error in structured_outputs.backend"},
       {R"("response_format": {"type": "json_schema", "json_schema": {"name": "n"}})",
        "error in response_format.json_schema.schema"},
       {R"("structured_outputs": {"structural_tag": "x"})",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -139,6 +140,20 @@ json::object ReadMessage(RequestFields& message) {
   return result;
 }
 
+// A call's arguments are an object, in every model's form.
+void CheckParameters(const json::object& schema, const std::string& name, RequestFields& function) {
+  const json::value* type = schema.if_contains("type");
+  if (type == nullptr || type->is_null() || *type == json::value("object")) return;
+  const json::array* several = type->if_array();
+  if (several != nullptr && std::ranges::find(*several, json::value("object")) != several->end()) {
+    return;
+  }
+  function.Fail("parameters.type",
+                fmt::format("{} is {}: the arguments of \"{}\" must be an object, so that the "
+                            "schema's type must be \"object\"",
+                            function.Name("parameters.type"), Excerpt(*type), name));
+}
+
 json::object ReadTool(RequestFields& tool, std::vector<std::string>* strict) {
   if (tool.String("type", "function") != "function") {
     tool.Fail("type", fmt::format("{} must be \"function\"", tool.Name("type")));
@@ -157,6 +172,7 @@ json::object ReadTool(RequestFields& tool, std::vector<std::string>* strict) {
   }
   // Templates print description and parameters without asking whether they are there.
   const json::object* parameters = fields.Object("parameters");
+  if (parameters != nullptr) CheckParameters(*parameters, name, fields);
   json::object described(
       {{"name", name}, {"description", fields.String("description", "")}, {"parameters", nullptr}},
       tool.storage());
@@ -165,27 +181,75 @@ json::object ReadTool(RequestFields& tool, std::vector<std::string>* strict) {
   return json::object({{"type", "function"}, {"function", std::move(described)}}, tool.storage());
 }
 
-// tool_choice "required", or {"type": "function", "function": {"name": ...}}.
+// The name in {"type": "function", "function": {"name": ...}}, or as the Responses API has it
+// without "function"; null if it has none. Whether there is such a tool is checked.
+const json::string* NamedTool(RequestFields& fields, const json::value& choice,
+                              const ChatPrompt& prompt) {
+  const json::object* object = choice.if_object();
+  if (object == nullptr) return nullptr;
+  const json::value* type = object->if_contains("type");
+  if (type != nullptr && *type != json::value("function")) return nullptr;
+  const json::value* function = object->if_contains("function");
+  const json::object* named = function != nullptr ? function->if_object() : object;
+  const json::value* name = named != nullptr ? named->if_contains("name") : nullptr;
+  if (name == nullptr || !name->is_string()) return nullptr;
+  const auto is_it = [&](const json::value& tool) {
+    return tool.at("function").at("name") == *name;
+  };
+  if (std::ranges::none_of(prompt.tools, is_it)) {
+    fields.Fail("tool_choice",
+                fmt::format("tool_choice names {}, which is none of the tools", Excerpt(*name)));
+  }
+  return &name->get_string();
+}
+
+// {"type": "allowed_tools", "allowed_tools": {"mode", "tools"}}, or as the Responses API has it
+// without the inner "allowed_tools". The model hears of these tools alone.
+void ReadAllowedTools(RequestFields& fields, const json::object& choice, ChatPrompt* prompt) {
+  const json::value* inner = choice.if_contains("allowed_tools");
+  const json::object* allowed = inner != nullptr ? inner->if_object() : &choice;
+  const json::value* mode = allowed != nullptr ? allowed->if_contains("mode") : nullptr;
+  const json::value* list = allowed != nullptr ? allowed->if_contains("tools") : nullptr;
+  const bool required = mode != nullptr && *mode == json::value("required");
+  const bool known = required || (mode != nullptr && *mode == json::value("auto"));
+  if (!known || list == nullptr || !list->is_array() || list->get_array().empty()) {
+    fields.Fail("tool_choice",
+                "tool_choice of type \"allowed_tools\" must have a mode, \"auto\" or \"required\", "
+                "and tools, a list of at least one of {\"type\": \"function\", ...}");
+    return;
+  }
+  std::set<std::string_view> names;
+  for (const json::value& one : list->get_array()) {
+    const json::string* name = NamedTool(fields, one, *prompt);
+    if (name == nullptr) {
+      fields.Fail("tool_choice", "the tools of tool_choice must be functions with a name");
+      return;
+    }
+    names.insert(*name);
+  }
+  const auto is_left_out = [&](std::string_view name) { return !names.contains(name); };
+  json::array kept(prompt->tools.storage());
+  for (json::value& tool : prompt->tools) {
+    if (!is_left_out(tool.at("function").at("name").as_string())) kept.push_back(std::move(tool));
+  }
+  prompt->tools = std::move(kept);
+  std::erase_if(prompt->strict_tools, is_left_out);
+  prompt->must_call = required;
+}
+
+// tool_choice "required", or a tool's name.
 void ReadForcedCall(RequestFields& fields, const json::value& choice, ChatPrompt* prompt) {
   prompt->must_call = true;
   if (prompt->tools.empty()) fields.Fail("tool_choice", "tool_choice needs tools to call");
   if (choice == json::value("required")) return;
-  const json::object* object = choice.if_object();
-  const json::value* function = object != nullptr ? object->if_contains("function") : nullptr;
-  const json::object* named = function != nullptr ? function->if_object() : object;
-  const json::value* name = named != nullptr ? named->if_contains("name") : nullptr;
-  if (name == nullptr || !name->is_string()) {
+  const json::string* name = NamedTool(fields, choice, *prompt);
+  if (name == nullptr) {
     fields.Fail("tool_choice",
-                "tool_choice must be \"none\", \"auto\", \"required\" or "
-                "{\"type\": \"function\", \"function\": {\"name\": ...}}");
+                "tool_choice must be \"none\", \"auto\", \"required\", or of type \"function\" or "
+                "\"allowed_tools\": {\"type\": \"function\", \"function\": {\"name\": ...}}");
     return;
   }
-  prompt->must_call_name = std::string(std::string_view(name->get_string()));
-  for (const json::value& tool : prompt->tools) {
-    if (tool.at("function").at("name") == *name) return;
-  }
-  fields.Fail("tool_choice",
-              fmt::format("tool_choice names {}, which is none of the tools", Excerpt(*name)));
+  prompt->must_call_name = std::string(std::string_view(*name));
 }
 
 // Whether the tools that the request brings are in use.
@@ -203,7 +267,13 @@ bool ReadToolChoice(RequestFields& fields, ChatPrompt* prompt) {
     if (!has_tools) fields.Fail("tool_choice", "tool_choice \"auto\" needs tools");
     return true;
   }
-  ReadForcedCall(fields, *choice, prompt);
+  const json::object* object = choice->if_object();
+  const json::value* type = object != nullptr ? object->if_contains("type") : nullptr;
+  if (type != nullptr && *type == json::value("allowed_tools")) {
+    ReadAllowedTools(fields, *object, prompt);
+  } else {
+    ReadForcedCall(fields, *choice, prompt);
+  }
   return true;
 }
 

@@ -16,6 +16,7 @@
 #include "base/printable.h"
 #include "server/http_wire.h"
 #include "server/json_body.h"
+#include "server/messages_request.h"
 #include "server/request_reader.h"
 
 namespace fathom {
@@ -143,7 +144,7 @@ std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) const {
 }
 
 asio::awaitable<bool> Connection::Refuse(Exchange& exchange, const ApiError& error) {
-  HttpResponse response = ErrorResponse(error);
+  HttpResponse response = Refusal(exchange.request, error);
   if (error.status >= 500) exchange.failure = error.message;
   co_return co_await Respond(exchange, std::move(response));
 }
@@ -194,7 +195,7 @@ asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
   const std::optional<ApiError> failure = co_await OnWorker(bytes, work);
   if (failure) {
     exchange.failure = failure->message;
-    answer = ErrorResponse(*failure);
+    answer = Refusal(exchange.request, *failure);
   }
   exchange.claim.Reset();
   if (auto* response = std::get_if<HttpResponse>(&answer)) {
@@ -218,7 +219,7 @@ bool Connection::Left(Exchange& exchange) {
 asio::awaitable<bool> Connection::Respond(Exchange& exchange, HttpResponse wanted) {
   HttpResponse response = std::move(wanted);
   if (const Status room = exchange.claim.Grow(response.body.size()); !room.ok()) {
-    response = ErrorResponse(EngineError(room));
+    response = Refusal(exchange.request, EngineError(room));
   }
   const bool keep_alive =
       exchange.keep_alive && !exchange.unread && context_.state != ServerState::kDraining;

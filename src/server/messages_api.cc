@@ -10,27 +10,17 @@ namespace fathom {
 
 namespace json = boost::json;
 
-namespace {
-
-HttpResponse Refusal(const ApiError& error) {
-  HttpResponse response = ErrorResponse(error);
-  response.body = json::serialize(MessagesError(error));
-  return response;
-}
-
-}  // namespace
-
 Api::Answer Api::Messages(const HttpRequest& request, const WorkLimits& limits) {
   JsonBody body;
-  if (auto error = JsonBody::Parse(request.body, limits, &body)) return Refusal(*error);
+  if (auto error = JsonBody::Parse(request.body, limits, &body)) return Refusal(request, *error);
   ChatRequest chat(body.storage());
   if (auto error = ParseMessages(body.object(), Limits(), /*generates=*/true, &chat)) {
-    return Refusal(*error);
+    return Refusal(request, *error);
   }
   GenerationSetup setup;
   ChatOutputOptions output;
   if (auto error = Prepare(std::move(chat), request, limits, &setup, &output)) {
-    return Refusal(*error);
+    return Refusal(request, *error);
   }
   setup.id = "msg_" + request.id;
   return std::make_unique<MessagesGeneration>(std::move(setup), output);
@@ -38,16 +28,16 @@ Api::Answer Api::Messages(const HttpRequest& request, const WorkLimits& limits) 
 
 HttpResponse Api::CountTokens(const HttpRequest& request, const WorkLimits& limits) {
   JsonBody body;
-  if (auto error = JsonBody::Parse(request.body, limits, &body)) return Refusal(*error);
+  if (auto error = JsonBody::Parse(request.body, limits, &body)) return Refusal(request, *error);
   ChatRequest chat(body.storage());
   if (auto error = ParseMessages(body.object(), Limits(), /*generates=*/false, &chat)) {
-    return Refusal(*error);
+    return Refusal(request, *error);
   }
-  if (auto error = CheckModel(chat.params.model)) return Refusal(*error);
+  if (auto error = CheckModel(chat.params.model)) return Refusal(request, *error);
   std::vector<TokenId> tokens;
   OutputParserOptions unused;
   if (auto error = prompts_.EncodeChat(std::move(chat.prompt), limits, &tokens, &unused)) {
-    return Refusal(*error);
+    return Refusal(request, *error);
   }
   return {.body = json::serialize(json::object{{"input_tokens", tokens.size()}})};
 }

@@ -1,11 +1,16 @@
 #include "server/messages_request.h"
 
 #include <algorithm>
+#include <array>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "server/chat_words.h"
 #include "server/json_fields.h"
+#include "server/routes.h"
+#include "server/unsupported_fields.h"
 
 namespace fathom {
 
@@ -60,8 +65,22 @@ json::array ReadTexts(RequestFields& holder, const char* key) {
   return parts;
 }
 
+// The calls of the assistant's last turn, by their ids.
+using Calls = std::set<std::string, std::less<>>;
+
+std::string ReadCallId(RequestFields& result, const Calls& calls) {
+  std::string id = Required(result, "tool_use_id");
+  if (!calls.contains(id)) {
+    result.Fail("tool_use_id",
+                fmt::format("{} is {}: no tool_use of the assistant's message before has that id",
+                            result.Name("tool_use_id"), Excerpt(json::value(id))));
+  }
+  return id;
+}
+
 // One message of a user may be several: results of tools have messages of their own.
-void ReadUser(RequestFields& message, json::array* messages) {
+void ReadUser(RequestFields& message, const Calls& calls, json::array* messages) {
+  const size_t before = messages->size();
   json::array texts(messages->storage());
   const auto flush = [&] {
     if (texts.empty()) return;
@@ -76,16 +95,19 @@ void ReadUser(RequestFields& message, json::array* messages) {
       json::array result = ReadTexts(block, "content");
       if (result.empty()) result.push_back(TextPart(""));
       messages->push_back(json::object{{"role", "tool"},
-                                       {"tool_call_id", Required(block, "tool_use_id")},
+                                       {"tool_call_id", ReadCallId(block, calls)},
                                        {"content", std::move(result)}});
     } else {
       RefuseBlock(block, type);
     }
   });
   flush();
+  if (messages->size() == before) {
+    message.Fail("content", message.Name("content") + " must not be empty");
+  }
 }
 
-void ReadAssistant(RequestFields& message, json::array* messages) {
+void ReadAssistant(RequestFields& message, Calls* made, json::array* messages) {
   json::array texts(messages->storage()), calls(messages->storage());
   std::string thinking;
   ForEachBlock(message, "content", [&](RequestFields& block, const std::string& type) {
@@ -95,6 +117,7 @@ void ReadAssistant(RequestFields& message, json::array* messages) {
       thinking += Required(block, "thinking");
     } else if (type == "tool_use") {
       const json::object* input = block.Object("input");
+      made->insert(Required(block, "id"));
       calls.push_back(json::object{
           {"id", Required(block, "id")},
           {"type", "function"},
@@ -123,6 +146,8 @@ json::array ReadMessages(RequestFields& fields, const json::storage_ptr& storage
     fields.Fail("messages", "messages is required: a list of at least one message");
     return messages;
   }
+  Calls calls;
+  std::string before;  // the role
   for (size_t i = 0; i < given->size() && !fields.failed(); ++i) {
     const std::string name = fmt::format("messages[{}]", i);
     const json::object* object = (*given)[i].if_object();
@@ -135,15 +160,17 @@ json::array ReadMessages(RequestFields& fields, const json::storage_ptr& storage
     if (message.Find("content") == nullptr) {
       message.Fail("content", message.Name("content") + " is required");
     } else if (role == "user") {
-      ReadUser(message, &messages);
+      ReadUser(message, calls, &messages);
     } else if (role == "assistant") {
-      ReadAssistant(message, &messages);
+      if (before == "user") calls.clear();
+      ReadAssistant(message, &calls, &messages);
     } else if (role == "system") {
       messages.push_back(json::object{{"role", role}, {"content", ReadTexts(message, "content")}});
     } else {
       message.Fail("role",
                    fmt::format("{} must be \"user\" or \"assistant\"", message.Name("role")));
     }
+    if (role != "system") before = role;
   }
   return messages;
 }
@@ -197,11 +224,19 @@ void ReadToolChoice(RequestFields& fields, bool has_tools, json::object* chat) {
 
 // What is none of the text's business, or would be another answer.
 void Refuse(RequestFields& fields) {
-  for (const char* key : {"container", "mcp_servers", "speed"}) {
-    if (fields.Find(key) != nullptr) {
-      fields.Fail(key, fmt::format("{} is not supported: leave it out", key));
-    }
-  }
+  static constexpr UnsupportedField kUnsupported[] = {
+      {"container", "[]"},
+      {"mcp_servers", "[]"},
+      {"speed", "[]"},
+      // A chat's names of what is there by another.
+      {"stop", "[]", "say stop_sequences"},
+      {"max_completion_tokens", "[]", "say max_tokens"},
+      {"response_format", "[]", "say output_config.format"},
+      {"reasoning", "[]", "say thinking, and output_config.effort"},
+      {"reasoning_effort", "[]", "say thinking, and output_config.effort"},
+      {"parallel_tool_calls", "[true]", "say tool_choice.disable_parallel_tool_use"},
+  };
+  RefuseFields(fields, kUnsupported);
   if (const json::object* management = fields.Object("context_management")) {
     RequestFields inner(*management, fields.error(), "context_management");
     const json::array* edits = inner.Array("edits");
@@ -227,9 +262,19 @@ void ReadFormat(RequestFields& holder, const char* key, json::object* chat) {
                                     holder.Name(key)));
     return;
   }
-  (*chat)["response_format"] = {{"type", "json_schema"},
-                                {"json_schema", {{"schema", *schema}, {"strict", true}}}};
+  (*chat)["response_format"] = {
+      {"type", "json_schema"},
+      {"json_schema", {{"name", "answer"}, {"schema", *schema}, {"strict", true}}}};
 }
+
+// Of what ParseChat finds wrong.
+constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+    {"response_format.json_schema", "output_config.format"},
+    {"response_format", "output_config.format"},
+    {"reasoning_effort", "output_config.effort"},
+    {"stop", "stop_sequences"},
+    {"].function.parameters", "].input_schema"},
+    {"].function", "]"}};
 
 // Thinking and its effort.
 void ReadThinking(RequestFields& fields, json::object* chat) {
@@ -250,6 +295,10 @@ std::optional<ApiError> ParseMessages(const json::object& body, const RequestLim
   RequestFields fields(body, &error);
   Refuse(fields);
   json::object chat(body.storage());
+  TakeChatFields(fields, body,
+                 {"messages", "system", "tools", "tool_choice", "max_tokens", "stop_sequences",
+                  "thinking", "output_config", "output_format", "context_management"},
+                 &chat);
   json::array messages = ReadMessages(fields, body.storage());
   json::array tools = ReadTools(fields, body.storage());
   ReadToolChoice(fields, !tools.empty(), &chat);
@@ -267,17 +316,13 @@ std::optional<ApiError> ParseMessages(const json::object& body, const RequestLim
   }
   chat["messages"] = std::move(messages);
   if (!tools.empty()) chat["tools"] = std::move(tools);
-  for (const char* key : {"model", "temperature", "top_p", "top_k", "stream"}) {
-    if (const json::value* value = fields.Find(key)) chat[key] = *value;
-  }
   if (const json::value* stops = fields.Find("stop_sequences")) {
     if (fields.Array("stop_sequences") == nullptr) return error;
     chat["stop"] = *stops;
   }
   error = ParseChat(chat, limits, request);
-  if (request->params.grammar) request->params.grammar->param = "output_config.format";
-  if (error && error->param == "stop") error->param = "stop_sequences";
-  if (error && error->param.starts_with("response_format")) error->param = "output_config.format";
+  if (auto& grammar = request->params.grammar) grammar->param = Reworded(grammar->param, kWords);
+  if (error) return Reworded(std::move(*error), kWords);
   return error;
 }
 
@@ -297,6 +342,14 @@ json::object MessagesError(const ApiError& error) {
     }
   };
   return {{"type", "error"}, {"error", {{"type", type()}, {"message", error.message}}}};
+}
+
+HttpResponse Refusal(const HttpRequest& request, const ApiError& error) {
+  HttpResponse response = ErrorResponse(error);
+  if (RouteName(request.path).starts_with("/v1/messages")) {
+    response.body = json::serialize(MessagesError(error));
+  }
+  return response;
 }
 
 }  // namespace fathom

@@ -5,6 +5,7 @@
 #include <boost/json.hpp>
 #include <optional>
 
+#include "server/http.h"
 #include "server/openai_request.h"
 
 namespace fathom {
@@ -16,5 +17,8 @@ std::optional<ApiError> ParseMessages(const boost::json::object& body, const Req
 
 // {"type": "error", "error": {"type", "message"}}
 boost::json::object MessagesError(const ApiError& error);
+
+// What a request is refused with, in the form of the API that its path is of.
+HttpResponse Refusal(const HttpRequest& request, const ApiError& error);
 
 }  // namespace fathom

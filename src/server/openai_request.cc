@@ -7,6 +7,8 @@
 #include "server/generation_params.h"
 #include "server/json_fields.h"
 #include "server/token_fields.h"
+#include "server/tool_grammar.h"
+#include "server/unsupported_fields.h"
 
 namespace fathom {
 
@@ -53,6 +55,17 @@ void ReadPrompts(RequestFields& fields, const RequestLimits& limits, CompletionR
   }
 }
 
+// It goes back to nobody, but who keeps it elsewhere relies on what it may be.
+void CheckMetadata(RequestFields& fields) {
+  const json::object* metadata = fields.Object("metadata");
+  if (metadata == nullptr) return;
+  RequestFields inner(*metadata, fields.error(), "metadata");
+  for (const auto& [key, value] : *metadata) inner.String(key, "");
+}
+
+// What completions have, and a chat has not: its template says where special tokens stand.
+constexpr UnsupportedField kNotInChats[] = {{"add_special_tokens", "[false]"}};
+
 }  // namespace
 
 std::optional<ApiError> ParseChat(const json::object& body, const RequestLimits& limits,
@@ -60,6 +73,8 @@ std::optional<ApiError> ParseChat(const json::object& body, const RequestLimits&
   std::optional<ApiError> error;
   RequestFields fields(body, &error);
   GenerationParams& params = request->params;
+  RefuseFields(fields, kNotInChats);
+  CheckMetadata(fields);
   ReadParams(fields, limits, &params);
   // The older name counts only where the newer one is absent.
   const char* key =
@@ -84,10 +99,13 @@ std::optional<ApiError> ParseChat(const json::object& body, const RequestLimits&
                 "ignore_eos and min_tokens contradict strict tools, and a tool_choice that forces "
                 "a call");
   }
-  if (params.grammar && !request->prompt.tools.empty()) {
-    fields.Fail("tools", fmt::format("tools cannot be called where {} holds the answer: say "
-                                     "tool_choice: \"none\", or leave one of them out",
-                                     params.grammar->param));
+  if (params.grammar && !request->prompt.tools.empty() &&
+      !GoesWithTools(*params.grammar, request->prompt)) {
+    fields.Fail(
+        "tools",
+        fmt::format("tools cannot be called where {} holds the answer, unless by a schema "
+                    "with strict: true: say tool_choice: \"none\", or leave one of them out",
+                    params.grammar->param));
   }
   if (!fields.failed() && fields.Bool("echo", false)) {
     const json::object& last = request->prompt.messages.back().get_object();
@@ -129,6 +147,7 @@ std::optional<ApiError> ParseTokenize(const json::object& body, const RequestLim
                                       TokenizeRequest* request) {
   std::optional<ApiError> error;
   RequestFields fields(body, &error);
+  RefuseUnsupported(fields);
   request->model = fields.String("model", "");
   request->return_token_strs = fields.Bool("return_token_strs", false);
   if (fields.Find("messages") != nullptr) {
@@ -137,8 +156,11 @@ std::optional<ApiError> ParseTokenize(const json::object& body, const RequestLim
     return error;
   }
   request->add_special_tokens = fields.Bool("add_special_tokens", true);
-  if (fields.Find("prompt") == nullptr) {
+  const json::value* prompt = fields.Find("prompt");
+  if (prompt == nullptr) {
     fields.Fail("prompt", "prompt (a string) or messages (a list) is required");
+  } else if (prompt->is_array()) {
+    fields.Fail("prompt", "prompt must be a string, not a list: send a request for each prompt");
   }
   request->prompt = fields.String("prompt", "");
   return error;

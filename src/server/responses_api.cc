@@ -51,7 +51,7 @@ Api::Answer Api::Responses(const HttpRequest& request, const WorkLimits& limits)
   GenerationSetup setup;
   ChatOutputOptions output;
   if (auto error = Prepare(std::move(asked.chat), request, limits, &setup, &output)) {
-    return ErrorResponse(*error);
+    return ErrorResponse(InWordsOfResponses(std::move(*error)));
   }
   setup.id = ResponseStore::NewId();
   // What was used, where the request left it open.
@@ -83,7 +83,8 @@ HttpResponse Api::CancelResponse(const HttpRequest& request) {
   if (!stored) return ErrorResponse(NoResponse(id, 404, "response_id"));
   if (stored->cancel == nullptr) return {.body = stored->response};
   *stored->cancel = true;
-  json::value response = json::parse(stored->response);
+  // What it repeats of the request stands a few levels deeper than there.
+  json::value response = json::parse(stored->response, {}, {.max_depth = kMaxJsonDepth + 8});
   response.get_object()["status"] = "cancelled";
   return {.body = json::serialize(response)};
 }

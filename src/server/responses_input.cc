@@ -1,8 +1,12 @@
 #include "server/responses_input.h"
 
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
+
+#include "server/json_syntax.h"
+#include "server/unsupported_fields.h"
 
 namespace fathom {
 
@@ -46,19 +50,31 @@ std::string JoinedParts(RequestFields& item, const char* key, std::string_view s
 // Collects items; those of the assistant that follow each other become one message.
 class InputReader {
  public:
-  explicit InputReader(json::array* messages) : messages_(*messages) {}
+  // `messages`: those of an earlier response.
+  explicit InputReader(json::array* messages) : messages_(*messages) {
+    for (const json::value& message : messages_) {
+      const json::value* made = message.get_object().if_contains("tool_calls");
+      if (made == nullptr) continue;
+      for (const json::value& call : made->as_array()) {
+        calls_.insert(std::string(std::string_view(call.at("id").as_string())));
+      }
+    }
+  }
 
   void Read(RequestFields& item) {
     const std::string type = item.String("type", "message");
     if (type == "message") return ReadMessage(item);
     if (type == "function_call") {
-      AssistantMessage& message = Assistant();
-      message.calls.push_back(
-          {Required(item, "call_id"), Required(item, "name"), Required(item, "arguments")});
+      ReadCall(item);
     } else if (type == "function_call_output") {
       Flush();
       const std::string output = JoinedParts(item, "output", "\n");
-      Push("tool", output)["tool_call_id"] = Required(item, "call_id");
+      const std::string id = Required(item, "call_id");
+      if (!calls_.contains(id)) {
+        item.Fail("call_id", fmt::format("{} is {}: no function_call before has that call_id",
+                                         item.Name("call_id"), Excerpt(json::value(id))));
+      }
+      Push("tool", output)["tool_call_id"] = id;
     } else if (type == "reasoning") {
       const std::string text = JoinedParts(item, "content", "\n");
       Assistant().reasoning += text.empty() ? JoinedParts(item, "summary", "\n") : text;
@@ -84,7 +100,19 @@ class InputReader {
   }
 
  private:
+  void ReadCall(RequestFields& item) {
+    const std::string id = Required(item, "call_id"), arguments = Required(item, "arguments");
+    if (!arguments.empty() && !IsJsonObject(arguments)) {
+      item.Fail("arguments",
+                fmt::format("{} must be a JSON object, as text", item.Name("arguments")));
+    }
+    calls_.insert(id);
+    Assistant().calls.push_back({id, Required(item, "name"), arguments});
+  }
+
   void ReadMessage(RequestFields& item) {
+    constexpr UnsupportedField kPrefix = {"prefix", "[false]", "/v1/chat/completions has it"};
+    RefuseFields(item, {&kPrefix, 1});
     const std::string role = Required(item, "role");
     const std::string text = JoinedParts(item, "content", "\n");
     if (role == "assistant") {
@@ -107,6 +135,7 @@ class InputReader {
   }
 
   json::array& messages_;
+  std::set<std::string, std::less<>> calls_;  // by their ids
   std::optional<AssistantMessage> assistant_;
 };
 
@@ -134,6 +163,7 @@ void ReadInput(RequestFields& fields, json::array* messages) {
     reader.Read(item);
   }
   reader.Flush();
+  if (messages->empty()) fields.Fail("input", "input must hold more than reasoning");
 }
 
 json::object ToChat(const AssistantMessage& message, json::storage_ptr storage) {

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <string_view>
 
+#include "server/chat_words.h"
 #include "server/json_fields.h"
 #include "server/responses_input.h"
+#include "server/unsupported_fields.h"
 
 namespace fathom {
 
@@ -12,17 +14,26 @@ namespace json = boost::json;
 
 namespace {
 
-// What would be another answer, with what may stand there all the same, in JSON.
+// What would be another answer.
 void Refuse(RequestFields& fields) {
-  static constexpr std::pair<const char*, const char*> kUnsupported[] = {
-      {"background", "false"},     {"conversation", "null"}, {"prompt", "null"},
-      {"max_tool_calls", "null"},  {"top_logprobs", "0"},    {"truncation", "\"disabled\""},
-      {"context_management", "[]"}};
-  for (const auto& [key, harmless] : kUnsupported) {
-    const json::value* value = fields.Find(key);
-    if (value == nullptr || *value == json::parse(harmless)) continue;
-    fields.Fail(key, fmt::format("{} is not supported; it may only be {}", key, harmless));
-  }
+  static constexpr UnsupportedField kUnsupported[] = {
+      {"background", "[false]"},
+      {"conversation", "[]"},
+      {"prompt", "[]"},
+      {"max_tool_calls", "[]"},
+      {"truncation", R"(["disabled"])", "say truncate_prompt_tokens"},
+      {"context_management", "[]"},
+      // vLLM's.
+      {"previous_input_messages", "[]", "say previous_response_id, or input"},
+      {"previous_response", "[]", "say previous_response_id, or input"},
+      {"enable_response_messages", "[false]"},
+      // A chat's names of what is there by another.
+      {"messages", "[]", "say input"},
+      {"max_tokens", "[]", "say max_output_tokens"},
+      {"max_completion_tokens", "[]", "say max_output_tokens"},
+      {"response_format", "[]", "say text.format"},
+  };
+  RefuseFields(fields, kUnsupported);
   const json::array* include = fields.Array("include");
   for (size_t i = 0; include != nullptr && i < include->size(); ++i) {
     // There is nothing to encrypt: an answer shows its reasoning.
@@ -45,11 +56,14 @@ void ReadFormat(RequestFields& fields, json::object* chat) {
   const json::object* format = inner.Object("format");
   if (format == nullptr) return;
   json::object described(chat->storage()), schema(chat->storage());
-  if (const json::value* type = format->if_contains("type")) described["type"] = *type;
-  for (const char* key : {"schema", "strict"}) {
-    if (const json::value* value = format->if_contains(key)) schema[key] = *value;
+  for (const auto& [key, value] : *format) {
+    const bool of_schema =
+        key == "name" || key == "description" || key == "schema" || key == "strict";
+    (of_schema ? schema : described)[key] = value;
   }
-  if (!schema.empty()) described["json_schema"] = std::move(schema);
+  if (format->if_contains("type") != nullptr && format->at("type") == json::value("json_schema")) {
+    described["json_schema"] = std::move(schema);
+  }
   (*chat)["response_format"] = std::move(described);
 }
 
@@ -87,24 +101,6 @@ void ReadToolChoice(RequestFields& fields, bool has_tools, json::object* chat) {
   (*chat)["tool_choice"] = *choice;
 }
 
-// In the names of the chat request's fields.
-void CopyFields(RequestFields& fields, const RequestLimits& limits, json::object* chat) {
-  // Those after parallel_tool_calls are vLLM's, as in a chat.
-  for (const char* key :
-       {"model", "temperature", "top_p", "stream", "parallel_tool_calls", "top_k", "min_p", "seed",
-        "stop", "ignore_eos", "presence_penalty", "frequency_penalty", "repetition_penalty",
-        "logit_bias", "chat_template_kwargs"}) {
-    if (const json::value* value = fields.Find(key)) (*chat)[key] = *value;
-  }
-  // No answer is longer than the context: a cap above it says nothing.
-  if (const auto most = fields.MaybeInteger("max_output_tokens", 1, INT32_MAX)) {
-    (*chat)["max_tokens"] = std::min<int64_t>(*most, limits.max_model_len);
-  }
-  const json::object* reasoning = fields.Object("reasoning");
-  const json::value* effort = reasoning != nullptr ? reasoning->if_contains("effort") : nullptr;
-  if (effort != nullptr) (*chat)["reasoning_effort"] = *effort;
-}
-
 // The fields of a response that say what was asked.
 json::object Shown(const json::object& body) {
   const auto given = [&](const char* key, json::value otherwise) {
@@ -140,13 +136,12 @@ json::object Shown(const json::object& body) {
   return shown;
 }
 
-// Of what ParseChat finds wrong, in the words of this API.
-void Rename(ApiError* error) {
-  if (error->param == "max_tokens") error->param = "max_output_tokens";
-  if (error->param == "reasoning_effort") error->param = "reasoning.effort";
-  if (error->param.starts_with("messages")) error->param = "input";
-  if (error->param.starts_with("response_format")) error->param = "text.format";
-}
+constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+    {"response_format.json_schema", "text.format"},
+    {"response_format", "text.format"},
+    {"max_tokens", "max_output_tokens"},
+    {"messages", "input"},
+    {"].function", "]"}};
 
 }  // namespace
 
@@ -156,12 +151,19 @@ std::optional<ApiError> ParseResponses(const json::object& body, const RequestLi
   RequestFields fields(body, &error);
   Refuse(fields);
   json::object chat(body.storage());
+  TakeChatFields(fields, body,
+                 {"input", "instructions", "tools", "tool_choice", "text", "include", "store",
+                  "previous_response_id", "max_output_tokens", "prompt", "truncation"},
+                 &chat);
+  // No answer is longer than the context: a cap above it says nothing.
+  if (const auto most = fields.MaybeInteger("max_output_tokens", 1, INT32_MAX)) {
+    chat["max_tokens"] = std::min<int64_t>(*most, limits.max_model_len);
+  }
   json::array messages(body.storage());
   if (!earlier.empty()) messages = json::parse(earlier, body.storage()).get_array();
   ReadInput(fields, &messages);
   json::array tools = ReadTools(fields, body.storage());
   ReadToolChoice(fields, !tools.empty(), &chat);
-  CopyFields(fields, limits, &chat);
   ReadFormat(fields, &chat);
   const std::string instructions = fields.String("instructions", "");
   fields.String("previous_response_id", "");
@@ -177,9 +179,14 @@ std::optional<ApiError> ParseResponses(const json::object& body, const RequestLi
   chat["messages"] = std::move(messages);
   if (!tools.empty()) chat["tools"] = std::move(tools);
   error = ParseChat(chat, limits, &request->chat);
-  if (error) Rename(&*error);
-  if (request->chat.params.grammar) request->chat.params.grammar->param = "text.format";
+  auto& grammar = request->chat.params.grammar;
+  if (grammar) grammar->param = Reworded(grammar->param, kWords);
+  if (error) return InWordsOfResponses(std::move(*error));
   return error;
+}
+
+ApiError InWordsOfResponses(ApiError error) {
+  return Reworded(std::move(error), kWords);
 }
 
 }  // namespace fathom

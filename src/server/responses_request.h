@@ -23,4 +23,7 @@ struct ResponsesRequest {
 std::optional<ApiError> ParseResponses(const boost::json::object& body, const RequestLimits& limits,
                                        const std::string& earlier, ResponsesRequest* request);
 
+// What is wrong with the chat request that it has become.
+ApiError InWordsOfResponses(ApiError error);
+
 }  // namespace fathom

@@ -77,6 +77,9 @@ std::optional<AskedGrammar> ResponseFormat(RequestFields& fields) {
     return std::nullopt;
   }
   RequestFields described(*inner, fields.error(), "response_format.json_schema");
+  if (described.String("name", "").empty()) {
+    described.Fail("name", described.Name("name") + " is required: any name");
+  }
   const json::value* schema = described.Find("schema");
   if (schema == nullptr) {
     described.Fail("schema", "response_format.json_schema.schema is required");
@@ -96,6 +99,9 @@ std::optional<AskedGrammar> StructuredOutputs(RequestFields& fields) {
   std::optional<AskedGrammar> asked;
   for (const auto& [key, value] : *object) {
     if (value.is_null()) continue;
+    if (key == "backend" && (value == json::value("auto") || value == json::value("xgrammar"))) {
+      continue;  // who does it anyway
+    }
     const bool known =
         std::ranges::find(kStructuredKinds, std::string_view(key)) != std::end(kStructuredKinds);
     if (!known || key == "json_object") {  // a switch

@@ -6,12 +6,18 @@
 #include <utility>
 
 #include "grammar/grammar_limits.h"
+#include "server/json_body.h"
 
 namespace fathom {
 
 namespace json = boost::json;
 
 namespace {
+
+// Of a body, which may be nested deeper than Boost.JSON expects.
+json::value Parsed(const std::string& schema) {
+  return json::parse(schema, {}, {.max_depth = kMaxJsonDepth});
+}
 
 json::object Text(std::string_view text) {
   return {{"type", "const_string"}, {"value", text}};
@@ -43,7 +49,7 @@ json::object Sequence(json::array elements) {
 
 json::object CallOf(const CallableTool& tool, ToolCallForm form, const CallMarkers& markers) {
   json::object arguments = {{"type", "json_schema"},
-                            {"json_schema", json::parse(tool.parameters)},
+                            {"json_schema", Parsed(tool.parameters)},
                             {"max_whitespace_cnt", kMaxWhitespace}};
   if (form == ToolCallForm::kNameFirst) {
     return Sequence({markers.call_begin, Text(tool.name), markers.separator, std::move(arguments),
@@ -54,14 +60,32 @@ json::object CallOf(const CallableTool& tool, ToolCallForm form, const CallMarke
                    markers.call_end});
 }
 
+// What the text is held to where nothing is called. Within a tag schemas are strict.
+Result<json::object> FormatOf(const GrammarSpec& spec) {
+  json::value schema = {{"type", "object"}, {"additionalProperties", true}};
+  if (spec.kind == GrammarKind::kJsonSchema) {
+    TRY(CheckGrammar(spec));
+    schema = Parsed(spec.text);
+  }
+  return json::object{{"type", "json_schema"},
+                      {"json_schema", std::move(schema)},
+                      {"max_whitespace_cnt", kMaxWhitespace}};
+}
+
 }  // namespace
 
-HeldCalls CallsOf(const ChatPrompt& prompt, bool parallel) {
+bool GoesWithTools(const AskedGrammar& grammar, const ChatPrompt& prompt) {
+  const GrammarSpec& spec = grammar.spec;
+  return spec.kind == GrammarKind::kJsonObject ||
+         (spec.kind == GrammarKind::kJsonSchema && (spec.strict || prompt.must_call));
+}
+
+HeldCalls CallsOf(const ChatPrompt& prompt, bool parallel, bool text_held) {
   HeldCalls held{.tools = {}, .forced = prompt.must_call};
   const auto is_strict = [&](std::string_view name) {
     return std::ranges::find(prompt.strict_tools, name) != prompt.strict_tools.end();
   };
-  if (!held.forced && prompt.strict_tools.empty()) return held;
+  if (!held.forced && prompt.strict_tools.empty() && !text_held) return held;
   for (const json::value& tool : prompt.tools) {
     const json::object& function = tool.at("function").as_object();
     const std::string_view name = function.at("name").as_string();
@@ -92,8 +116,15 @@ std::optional<ApiError> GrammarOfCalls(const HeldCalls& held, ToolCallForm form,
   json::object all = {{"type", "or"}, {"elements", std::move(calls)}};
   if (held.several) all = {{"type", "plus"}, {"content", std::move(all)}};
   json::object format;
-  if (held.forced) {
+  if (held.forced || *grammar) {
     format = Sequence({markers->calls_begin, std::move(all), markers->calls_end});
+    if (!held.forced) {
+      const std::string& param = (*grammar)->param;
+      Result<json::object> text = FormatOf((*grammar)->spec);
+      if (!text.ok()) return BadParameter(param, param + ": " + text.status().message());
+      json::array either = {*std::move(text), std::move(format)};
+      format = {{"type", "or"}, {"elements", std::move(either)}};
+    }
   } else {
     const auto id = [](const json::object& marker) { return marker.at("token"); };
     format = {{"type", "token_triggered_tags"},

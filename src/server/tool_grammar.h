@@ -25,12 +25,17 @@ struct HeldCalls {
   bool several = false;  // one after the other
 };
 
-// Those of a request: with a tool_choice that forces a call, or with strict tools. Tools that are
-// not strict may then have any JSON object as arguments.
-HeldCalls CallsOf(const ChatPrompt& prompt, bool parallel);
+// Whether tools may stand beside a grammar: free text under it, or calls.
+bool GoesWithTools(const AskedGrammar& grammar, const ChatPrompt& prompt);
 
-// Sets `*grammar` to these calls, each in the model's form with arguments by its schema. An error
-// if the model has no tokens for calls.
+// Those of a request: with a tool_choice that forces a call, with strict tools, or where the text
+// is held to a form. Tools that are not strict may then have any JSON object as arguments.
+HeldCalls CallsOf(const ChatPrompt& prompt, bool parallel, bool text_held);
+
+// Sets `*grammar` to these calls, each in the model's form with arguments by its schema; or, where
+// no call is forced, to what it is instead. An error if the model has no tokens for calls, or the
+// schema of the text is none.
+// REQUIRES: GoesWithTools(**grammar), if there is one.
 std::optional<ApiError> GrammarOfCalls(const HeldCalls& held, ToolCallForm form,
                                        const Tokenizer& tokenizer,
                                        std::optional<AskedGrammar>* grammar);

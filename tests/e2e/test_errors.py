@@ -31,6 +31,11 @@ def refused(client, **options):
         ("response_format.type", {"response_format": {"type": "xml"}}),
         ("tool_choice", {"tools": [{"type": "function", "function": {"name": "f"}}],
                          "tool_choice": "always"}),
+        ("tools[0].function.parameters.type", {"tools": [{"type": "function", "function": {
+            "name": "f", "parameters": {"type": "array"}}}]}),
+        ("metadata.a", {"metadata": {"a": 1}}),
+        ("response_format.json_schema.name", {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}),
+        ("lora_path", {"extra_body": {"lora_path": "x"}}),
         ("messages", {"messages": []}),
         ("messages[0].content", {"messages": [{"role": "user", "content": [
             {"type": "image_url", "image_url": {"url": "data:,"}}]}]}),

@@ -211,11 +211,28 @@ def test_paths_are_taken_as_they_are_meant(server):
     chat = {"model": MODEL, "messages": SAID, "max_tokens": 1}
     for path in ("/v1/chat/completions/", "/chat/completions"):
         assert requests.post(server.url + path, json=chat, timeout=30).status_code == 200
-    for path, said in (("/v1/embeddings", "no embeddings"), ("/v1/audio/speech", "no audio"), ("/nowhere", "There is no /nowhere")):
+    for path, said in (("/v1/embeddings", "no embeddings"), ("/v1/audio/speech", "no audio"), ("/nowhere", "There is no /nowhere"),
+                       ("/generate", "/v1/completions continues a prompt"), ("/abort_request", "its connection is closed"),
+                       ("/docs", "/openapi.json describes")):
         answer = requests.post(server.url + path, json={}, timeout=10)
         assert answer.status_code == 404 and said in answer.json()["error"]["message"]
     assert requests.post(f"{server.url}/ping", timeout=10).status_code == 200
     assert server.metric("http_requests_total", status="2xx") > 0
+
+
+def test_a_prompt_is_tokenised_by_itself(server):
+    answer = requests.post(f"{server.url}/tokenize", json={"prompt": ["a", "b"]}, timeout=10)
+    assert answer.status_code == 400 and "a request for each prompt" in answer.json()["error"]["message"]
+
+
+def test_some_tools_are_allowed(client):
+    other = {"type": "function", "function": TOOL["function"] | {"name": "get_weather"}}
+    for name in ("get_time", "get_weather"):
+        only = {"mode": "required", "tools": [{"type": "function", "function": {"name": name}}]}
+        message = client.chat.completions.create(
+            model=MODEL, temperature=0, messages=SAID, tools=[TOOL, other],
+            tool_choice={"type": "allowed_tools", "allowed_tools": only}).choices[0].message  # fmt: skip
+        assert {call.function.name for call in message.tool_calls} == {name}
 
 
 def test_a_lower_priority_number_comes_before(server):

@@ -145,7 +145,17 @@ def test_tokens_are_counted(claude):
         ("max_tokens", {"max_tokens": 0}),
         ("temperature", {"extra_body": {"temperature": -1}}),
         ("thinking.type", {"thinking": {"type": "sometimes"}}),
-        ("mcp_servers", {"extra_body": {"mcp_servers": []}}),
+        ("mcp_servers", {"extra_body": {"mcp_servers": ["x"]}}),
+        ("messages[0].content", {"messages": [{"role": "user", "content": []}]}),
+        ("n is not supported", {"extra_body": {"n": 2}}),
+        ("stop_sequences", {"stop_sequences": [""]}),
+        ("tools[0].input_schema.type", {"tools": [TOOLS[0] | {"input_schema": {"type": "array"}}]}),
+        ("messages[0].content[0].tool_use_id", {"messages": [
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_0", "content": "x"}]}]}),
+        # What is found wrong while it is compiled.
+        ("structured_outputs.regex", {"extra_body": {"structured_outputs": {"regex": "(a"}}}),
+        ("output_config.format.schema", {"extra_body": {
+            "output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}}),
     ],
 )
 def test_what_is_not_served_is_refused_by_name(claude, named, options):
@@ -190,3 +200,10 @@ def test_what_claude_code_sends(server):
     answer = requests.post(f"{server.url}/v1/messages?beta=true", json=body, headers=headers, timeout=60)
     assert answer.status_code == 200, answer.text
     assert answer.text.rstrip().endswith('data: {"type":"message_stop"}')
+
+
+def test_fields_of_a_chat_do_what_they_do_there(claude):
+    held = ask(claude, "What is 2 + 2?", extra_body={"structured_outputs": {"choice": ["seven"]}})
+    assert held.content[0].text == "seven"
+    cut = ask(claude, "What is 2 + 2?", max_tokens=1, extra_body={"truncate_prompt_tokens": 3})
+    assert cut.usage.input_tokens == 3

@@ -137,13 +137,19 @@ def test_length(client):
     "named, options",
     [
         ("background", {"background": True}),
-        ("text.format", {"text": {"format": {"type": "xml"}}}),
+        ("text.format.type", {"text": {"format": {"type": "xml"}}}),
         ("tools[0].type", {"tools": [{"type": "web_search"}]}),
         ("tool_choice", {"tools": TOOLS, "tool_choice": {"type": "function", "name": "nothing"}}),
         ("input[0].content[0].type", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
         ("max_output_tokens", {"max_output_tokens": 0}),
         ("reasoning.effort", {"reasoning": {"effort": "much"}}),
         ("input", {"input": []}),
+        ("input", {"input": "x " * 9000}),
+        ("input[0].call_id", {"input": [{"type": "function_call_output", "call_id": "call_0", "output": "x"}]}),
+        ("metadata.a", {"metadata": {"a": 1}}),
+        ("n", {"extra_body": {"n": 2}}),
+        ("max_tokens", {"extra_body": {"max_tokens": 5}}),
+        ("structured_outputs.regex", {"extra_body": {"structured_outputs": {"regex": "(a"}}}),
     ],
 )
 def test_what_is_not_served_is_refused_by_name(client, named, options):
@@ -190,3 +196,17 @@ def test_a_conversation_goes_on_for_several_turns(client):
         assert by_id.usage.input_tokens == sent_again.usage.input_tokens
         items += [item.model_dump(exclude_none=True) for item in by_id.output]
         previous = by_id.id
+
+
+def test_fields_of_a_chat_do_what_they_do_there(client):
+    held = ask(client, "What is 2 + 2?", extra_body={"structured_outputs": {"choice": ["seven"]}})
+    assert held.output_text == "seven"
+    cut = ask(client, "What is 2 + 2?", extra_body={"truncate_prompt_tokens": 3, "max_output_tokens": 1})
+    assert cut.usage.input_tokens == 3
+
+
+def test_some_tools_are_allowed(client):
+    names = [tool["name"] for tool in TOOLS]
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": names[-1]}]}
+    response = ask(client, "What is 2 + 2?", tools=TOOLS, tool_choice=allowed)
+    assert {item.name for item in response.output if item.type == "function_call"} == {names[-1]}

@@ -206,6 +206,46 @@ def test_a_strict_tool_that_cannot_be_held_is_refused(client):
     assert caught.value.param == "tools"
 
 
+def test_a_deep_schema_of_a_tool(client):
+    schema = {"type": "string"}
+    for _ in range(17):  # two levels of JSON each
+        schema = {"type": "object", "properties": {"a": schema}, "required": ["a"], "additionalProperties": False}
+    function = {"name": "f", "parameters": schema, "strict": True}
+    assert ask(client, tools=[{"type": "function", "function": function}]).finish_reason
+
+
+def test_json_or_calls(client):
+    """Tools beside a form: the model asks for Oslo and Rome, and answers another question in JSON."""
+    (tool,) = strict_tools(type="string")
+    loose = {"type": "function", "function": tool["function"] | {"strict": False}}
+    person = [{"role": "user", "content": "Umar is 40 years old, works as a lawyer and lives in Hanoi. Answer in JSON."}]
+    free = ask(client, messages=person, temperature=0).message.content
+    schema = {"type": "object", "properties": {key: {"enum": [f"not {value}"]} for key, value in json.loads(free).items()},
+              "required": list(json.loads(free)), "additionalProperties": False}  # fmt: skip
+    for response_format in ({"type": "json_object"}, format_of(schema, strict=True)):
+        for given in (tool, loose):
+            options = {"response_format": response_format, "temperature": 0, "tools": [given]}
+            said = ask(client, messages=person, **options)
+            assert said.finish_reason == "stop" and not said.message.tool_calls
+            if response_format["type"] == "json_object":
+                assert said.message.content == free
+            else:
+                jsonschema.validate(json.loads(said.message.content), schema)
+            called = ask(client, messages=[WEATHER], **options)
+            assert called.finish_reason == "tool_calls" and not called.message.content
+            assert [json.loads(call.function.arguments)["city"] for call in called.message.tool_calls] == ["Oslo", "Rome"]
+    thought = ask(client, thinking=True, messages=person, **options).message
+    assert thought.reasoning and (thought.tool_calls or json.loads(thought.content))
+    forced = ask(client, tools=[tool], tool_choice="required", response_format=format_of({"type": "object"}))
+    assert forced.message.tool_calls
+    for unfit, named in ((format_of({"type": "object"}), "tools"),
+                         (format_of({"type": "object", "properties": {"a": {"not": {}}}}, strict=True),
+                          "response_format.json_schema.schema")):  # fmt: skip
+        with pytest.raises(openai.BadRequestError) as caught:
+            ask(client, tools=[tool], response_format=unfit)
+        assert caught.value.param == named
+
+
 def test_structural_tags(client):
     """vLLM's two forms, in its two fields: text, and a schema between two strings."""
     schema = {"enum": [4, 5]}

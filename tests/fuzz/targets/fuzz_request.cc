@@ -4,7 +4,9 @@
 #include "chat/chat_template.h"
 #include "fuzz.h"
 #include "server/json_body.h"
+#include "server/messages_request.h"
 #include "server/openai_request.h"
+#include "server/responses_request.h"
 
 namespace fathom {
 namespace {
@@ -38,9 +40,13 @@ void Parse(const boost::json::object& body, const JsonBody& json, FuzzLimits& wo
   TokenizeRequest tokenize;
   DetokenizeRequest detokenize;
   const auto error = ParseChat(body, Limits(), &chat);
+  ChatRequest messages(json.storage());
+  ResponsesRequest responses(json.storage());
   for (const auto& why :
-       {error, ParseCompletion(body, Limits(), &completion),
-        ParseTokenize(body, Limits(), &tokenize), ParseDetokenize(body, Limits(), &detokenize)}) {
+       {error, ParseMessages(body, Limits(), /*generates=*/true, &messages),
+        ParseResponses(body, Limits(), "", &responses),
+        ParseCompletion(body, Limits(), &completion), ParseTokenize(body, Limits(), &tokenize),
+        ParseDetokenize(body, Limits(), &detokenize)}) {
     CHECK(!why || (!why->message.empty() && why->status >= 400 && !ToJson(*why).empty()));
   }
   if (!error) Render(std::move(chat.prompt), work);
