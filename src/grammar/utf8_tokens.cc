@@ -24,9 +24,9 @@ Utf8Tokens::Utf8Tokens(const std::vector<std::string>& tokens) {
     first_.push_back(token.empty() ? 0 : static_cast<uint8_t>(token.front()));
     last_.push_back(token.empty() ? 0 : static_cast<uint8_t>(token.back()));
     broken_.push_back(std::ranges::adjacent_find(token, pair) != token.end());
-    if (broken_.back() || (first_.back() & 0xc0) == 0x80) {
-      suspects_.push_back(TokenId{static_cast<int32_t>(first_.size()) - 1});
-    }
+    const TokenId id{static_cast<int32_t>(first_.size()) - 1};
+    if (broken_.back()) never_.push_back(id);
+    if ((first_.back() & 0xc0) == 0x80) within_.push_back(id);
   }
 }
 
@@ -36,9 +36,14 @@ bool Utf8Tokens::MayFollow(uint8_t last, TokenId token) const {
 }
 
 void Utf8Tokens::Mask(uint8_t last, std::span<uint32_t> words) const {
-  for (const TokenId token : suspects_) {
+  const auto clear = [&](TokenId token) {
     const auto id = static_cast<uint32_t>(Raw(token));
-    if (!MayFollow(last, token)) words[id / 32] &= ~(1U << (id % 32));
+    words[id / 32] &= ~(1U << (id % 32));
+  };
+  for (const TokenId token : never_) clear(token);
+  if (last != 0xe0 && last != 0xed && last != 0xf0 && last != 0xf4) return;  // see IsPair()
+  for (const TokenId token : within_) {
+    if (!MayFollow(last, token)) clear(token);
   }
 }
 

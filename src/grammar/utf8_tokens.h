@@ -24,10 +24,9 @@ class Utf8Tokens {
   uint8_t Last(TokenId token) const;
 
  private:
-  std::vector<uint8_t> first_, last_;  // bytes of each token
-  std::vector<bool> broken_;           // within itself
-  // Tokens that may be wrong somewhere: those that are broken or begin within a character.
-  std::vector<TokenId> suspects_;
+  std::vector<uint8_t> first_, last_;    // bytes of each token
+  std::vector<bool> broken_;             // within itself
+  std::vector<TokenId> never_, within_;  // those, and what begins within a character
 };
 
 }  // namespace fathom
