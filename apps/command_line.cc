@@ -1,15 +1,21 @@
 #include "command_line.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <cstdio>
 #include <cstdlib>
-#include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
 #include "base/mmap.h"
+#include "usage.h"
 
 namespace fathom {
 namespace {
@@ -44,9 +50,15 @@ std::string Spelled(std::string_view argument) {
   return WithDashes(argument.substr(0, end)) + std::string(argument.substr(end));
 }
 
-bool Says(const std::vector<std::string>& arguments, const std::string& flag) {
-  return std::any_of(arguments.begin(), arguments.end(), [&](const std::string& argument) {
-    return argument == flag || argument.starts_with(flag + "=");
+// Whether the command line says `option`, by any of its names.
+bool Says(const std::vector<std::string>& arguments, const CLI::Option& option) {
+  return std::ranges::any_of(arguments, [&](const std::string& argument) {
+    const std::string flag = argument.substr(0, argument.find('='));
+    const auto is = [&](const std::string& name) { return flag == "--" + name; };
+    return std::ranges::any_of(option.get_lnames(), is) ||
+           std::ranges::any_of(option.get_snames(), [&](const std::string& letter) {
+             return !flag.starts_with("--") && flag.starts_with("-" + letter);
+           });
   });
 }
 
@@ -68,58 +80,145 @@ Result<std::string> TakeConfigFlag(std::vector<std::string>* arguments) {
   return std::string(named != nullptr ? named : "");
 }
 
-// What one entry of the file adds to the command line.
-Status AddEntry(const std::string& file, const YAML::Node& key, const YAML::Node& value,
-                std::vector<std::string>* arguments) {
-  const std::string name = WithDashes(key.as<std::string>());
-  const std::string flag = "--" + name;
-  if (Says(*arguments, flag)) return {};
-  std::vector<std::string> words;
-  if (value.IsSequence()) {
-    words.push_back(flag);
-    for (const YAML::Node& entry : value) {
-      if (!entry.IsScalar()) return InvalidArgument("{}: {} holds more than words", file, name);
-      words.push_back(entry.as<std::string>());
+class ConfigFile {
+ public:
+  ConfigFile(std::string file, CLI::App* command, CommandLine* line)
+      : file_(std::move(file)), command_(command), line_(line) {}
+
+  Status Add() {
+    Result<std::string> text = ReadFile(file_, kMaxConfigBytes);
+    if (!text.ok()) return text.status().WithContext("--config");
+    const std::vector<std::string> said = line_->arguments;
+    try {
+      const YAML::Node root = YAML::Load(*text);
+      if (!root.IsMap()) return InvalidArgument("{} is not a map of flags, as port: 8000", file_);
+      for (const auto& entry : root) {
+        if (!entry.first.IsScalar()) return InvalidArgument("{}: a key is not a word", file_);
+        TRY(AddEntry(entry.first.as<std::string>(), entry.second, said));
+      }
+    } catch (const YAML::Exception& error) {
+      return InvalidArgument("{}: {}", file_, error.what());
     }
-  } else if (value.IsMap() || value.IsNull()) {
-    return InvalidArgument("{}: {} needs a value, or a list of them", file, name);
-  } else if (const std::string text = value.as<std::string>(); text == "true") {
-    words.push_back(flag);
-  } else if (text == "false") {
-    return {};  // flags are off unless they are there
-  } else if (name == "model") {
-    words.push_back(text);
-  } else {
-    words.push_back(flag + "=" + text);
+    return {};
   }
-  // MODEL stands before all flags: one with a list of words would take it in.
-  arguments->insert(name == "model" ? arguments->begin() + 1 : arguments->end(), words.begin(),
-                    words.end());
-  return {};
+
+ private:
+  template <class... Args>
+  Status Refuse(const std::string& key, fmt::format_string<Args...> what, Args&&... args) const {
+    return InvalidArgument("{}: {}: {}", file_, key,
+                           fmt::format(what, std::forward<Args>(args)...));
+  }
+
+  // `said`: the command line, which counts before the file.
+  Status AddEntry(const std::string& key, const YAML::Node& value,
+                  const std::vector<std::string>& said) {
+    const std::string name = WithDashes(key);
+    const std::string flag = name == "model" ? name : "--" + name;
+    CLI::Option* option = command_->get_option_no_throw(flag);
+    if (option == nullptr || name == "help") return Refuse(key, "{}", NoFlag(*command_, flag));
+    if (!taken_.insert(option).second) return Refuse(key, "it is there more than once");
+    if (value.IsMap())
+      return Refuse(key, "a map is no value; JSON is written in quotes, as '{{...}}'");
+    if (value.IsNull()) return Refuse(key, "it needs a value");
+    const bool is_flag = option->get_expected_min() == 0;
+    const bool one = is_flag || option->get_expected_max() <= 1;
+    if (one && value.IsSequence()) return Refuse(key, "it takes one value, not a list");
+    if (value.IsSequence() && value.size() == 0) return Refuse(key, "the list is empty");
+    std::vector<std::string> words;
+    for (size_t i = 0; i < (value.IsSequence() ? value.size() : 1); ++i) {
+      const YAML::Node& word = value.IsSequence() ? value[i] : value;
+      if (!word.IsScalar()) return Refuse(key, "its list holds more than words");
+      words.push_back(word.as<std::string>());
+    }
+    if (bool on = false; is_flag && !YAML::convert<bool>::decode(value, on)) {
+      return Refuse(key, "it is true or false, not {}", words.front());
+    } else if (is_flag) {
+      words.front() = on ? "true" : "false";
+    }
+    if (Says(said, *option)) return {};
+    const std::string source = fmt::format("{}: {}", file_, key);
+    line_->sources["--" + name] = source;
+    if (const std::string shown = option->get_name(); !shown.empty())
+      line_->sources[shown] = source;
+    if (name != "model") {
+      for (const std::string& word : words) line_->arguments.push_back(flag + "=" + word);
+    } else if (words.front().empty()) {
+      return Refuse(key, "it is empty");
+    } else {
+      option->required(false)->envname("")->default_val(words.front());
+    }
+    return {};
+  }
+
+  const std::string file_;
+  CLI::App* const command_;
+  CommandLine* const line_;
+  std::set<const CLI::Option*> taken_;
+};
+
+bool IsSet(const std::string& variable) {
+  const char* value = std::getenv(variable.c_str());
+  return value != nullptr && *value != '\0';
 }
 
-Status AddFile(const std::string& file, std::vector<std::string>* arguments) {
-  Result<std::string> text = ReadFile(file, kMaxConfigBytes);
-  if (!text.ok()) return text.status().WithContext("--config");
-  try {
-    const YAML::Node root = YAML::Load(*text);
-    if (!root.IsMap()) return InvalidArgument("{} is not a map of flags, as port: 8000", file);
-    for (const auto& entry : root) TRY(AddEntry(file, entry.first, entry.second, arguments));
-  } catch (const YAML::Exception& error) {
-    return InvalidArgument("{}: {}", file, error.what());
+// Whoever runs beside a service called fathom in Kubernetes has FATHOM_SERVICE_HOST, FATHOM_PORT,
+// FATHOM_PORT_8000_TCP and the like.
+bool IsOfKubernetes(std::string_view name) {
+  constexpr std::string_view kPort = "FATHOM_PORT_";
+  return name.starts_with("FATHOM_SERVICE_") ||
+         (name.starts_with(kPort) && name.size() > kPort.size() && name[kPort.size()] <= '9');
+}
+
+// Variables that no flag is said by: a slip of whoever set them.
+void WarnOfVariables(const CLI::App& command) {
+  // What the service file, the build, the tests and the tools read.
+  constexpr std::array<std::string_view, 12> kOthers = {
+      "FATHOM_CONFIG", "FATHOM_FLAGS",   "FATHOM_CACHE",      "FATHOM_BINARY",
+      "FATHOM_CUDA",   "FATHOM_CUPTI",   "FATHOM_FAULT",      "FATHOM_SCHEMAS",
+      "FATHOM_SEED",   "FATHOM_HOSTILE", "FATHOM_CUDA_TIMES", "FATHOM_CUDA_SYNC"};
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back(VariableOf(name));
   }
-  return {};
+  names.push_back(VariableOf("model"));
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::string name(text.substr(0, text.find('=')));
+    if (!name.starts_with("FATHOM_") || IsOfKubernetes(name) ||
+        std::ranges::find(names, name) != names.end() ||
+        std::ranges::find(kOthers, name) != kOthers.end()) {
+      continue;
+    }
+    const std::string nearest = Nearest(name, names);
+    fmt::print(stderr, "fathom serve: the variable {} says nothing here{}\n", name,
+               nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
+  }
 }
 
 }  // namespace
 
-Result<std::vector<std::string>> ReadCommandLine(int argc, const char* const* argv) {
-  std::vector<std::string> arguments;
-  for (int i = 1; i < argc; ++i) arguments.push_back(Spelled(argv[i]));
-  if (arguments.empty() || arguments.front() != "serve") return arguments;
-  const std::string file = TRY(TakeConfigFlag(&arguments));
-  if (!file.empty()) TRY(AddFile(file, &arguments));
-  return arguments;
+std::string VariableOf(std::string_view name) {
+  std::string variable = "FATHOM_";
+  for (const char c : name) {
+    variable += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return variable;
+}
+
+Result<CommandLine> ReadCommandLine(int argc, const char* const* argv, CLI::App& app) {
+  CommandLine line;
+  for (int i = 1; i < argc; ++i) line.arguments.push_back(Spelled(argv[i]));
+  if (line.arguments.empty() || line.arguments.front() != "serve") return line;
+  CLI::App* const serve = app.get_subcommand("serve");
+  const std::string file = TRY(TakeConfigFlag(&line.arguments));
+  if (!file.empty()) TRY(ConfigFile(file, serve, &line).Add());
+  for (const CLI::Option* option : serve->get_options()) {
+    const std::string variable = option->get_envname();
+    if (variable.empty() || !IsSet(variable) || Says(line.arguments, *option)) continue;
+    line.sources.emplace(option->get_name(), variable);
+  }
+  WarnOfVariables(*serve);
+  return line;
 }
 
 }  // namespace fathom

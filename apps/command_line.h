@@ -1,16 +1,33 @@
 // What a command line says, in the words that the flags have.
 #pragma once
 
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
 
+namespace CLI {
+class App;
+}  // namespace CLI
+
 namespace fathom {
 
-// The arguments after the program's name: flags with dashes where they were written with
-// underscores, vLLM's short forms in full, and what --config FILE says of flags that are not there.
-// FILE is YAML as vLLM's: `max-model-len: 4096`, `enforce-eager: true`, lists, and `model`.
-Result<std::vector<std::string>> ReadCommandLine(int argc, const char* const* argv);
+struct CommandLine {
+  std::vector<std::string> arguments;  // after the program's name
+  // Of flags whose value stands elsewhere, "--port": where that is, "FILE: port" or "FATHOM_PORT".
+  std::map<std::string, std::string> sources;
+};
+
+// How a flag without its dashes is said in the environment: FATHOM_MAX_MODEL_LEN.
+std::string VariableOf(std::string_view name);
+
+// Flags with dashes where they were written with underscores, vLLM's short forms in full, and what
+// --config FILE says of flags of `serve`, a command of `app`, that are not there. FILE is YAML as
+// vLLM's: `max-model-len: 4096`, `enforce-eager: true`, lists where a flag takes several values,
+// and `model`, which becomes the argument's default. Warns on stderr of variables FATHOM_... that
+// are no flag's.
+Result<CommandLine> ReadCommandLine(int argc, const char* const* argv, CLI::App& app);
 
 }  // namespace fathom

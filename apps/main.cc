@@ -84,16 +84,16 @@ int main(int argc, char** argv) {
     std::cerr << app.help();
     return 2;
   }
-  fathom::Result<std::vector<std::string>> arguments = fathom::ReadCommandLine(argc, argv);
-  if (!arguments.ok()) {
-    std::cerr << "fathom: " << arguments.status().message() << "\n";
+  fathom::Result<fathom::CommandLine> line = fathom::ReadCommandLine(argc, argv, app);
+  if (!line.ok()) {
+    std::cerr << "fathom: " << line.status().message() << "\n";
     return 2;
   }
-  std::reverse(arguments->begin(), arguments->end());  // as CLI11 takes them
+  std::reverse(line->arguments.begin(), line->arguments.end());  // as CLI11 takes them
   try {
-    app.parse(*std::move(arguments));
+    app.parse(std::move(line->arguments));
   } catch (const CLI::ParseError& error) {
-    return fathom::ExplainParse(app, error);
+    return fathom::ExplainParse(app, error, line->sources);
   }
   return exit_code;
 }

@@ -1,7 +1,6 @@
 #include "serve_flags.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -9,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/log_event.h"
+#include "command_line.h"
 #include "engine_flags.h"
 
 namespace fathom {
@@ -35,7 +35,7 @@ constexpr char kServerGroup[] = "Server", kAccessGroup[] = "Access", kLimitGroup
 auto AllButModel(CLI::App& command) {
   return [&command](std::vector<std::string> words) {
     CLI::Option* model = command.get_option("model");
-    if (model->empty() && words.size() > 1) {
+    if (model->empty() && model->get_required() && words.size() > 1) {
       model->add_result(words.back());
       words.pop_back();
     }
@@ -329,12 +329,8 @@ void AddEnvironment(CLI::App& command) {
   for (CLI::Option* option : command.get_options([](const CLI::Option* option) {
          return option->get_configurable() && !option->get_group().empty();
        })) {
-    std::string name =
-        option->get_lnames().empty() ? option->get_single_name() : option->get_lnames().front();
-    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) {
-      return c == '-' ? '_' : static_cast<char>(std::toupper(c));
-    });
-    name.insert(0, "FATHOM_");
+    const std::string name = VariableOf(
+        option->get_lnames().empty() ? option->get_single_name() : option->get_lnames().front());
     if (!IsOfKubernetes(std::getenv(name.c_str()))) option->envname(name);
   }
 }

@@ -52,9 +52,10 @@ const std::pair<const char*, Values> kOptions[] = {
 }  // namespace
 
 void TakeWhatRunsAnyway(CLI::App& command) {
+  static bool ignored = false;
   for (const char* flag : kFlags) {
     if (command.get_option_no_throw(flag) != nullptr) continue;
-    command.add_flag_function(flag, [](int64_t) {})->group("");
+    command.add_flag(flag, ignored)->group("");
   }
   for (const auto& [flag, values] : kOptions) {
     if (command.get_option_no_throw(flag) != nullptr) continue;

@@ -30,22 +30,6 @@ size_t Distance(std::string_view a, std::string_view b) {
   return costs.back();
 }
 
-// The nearest of `names`, or "" if none is near.
-std::string Nearest(std::string name, const std::vector<std::string>& names) {
-  std::replace(name.begin(), name.end(), '_', '-');
-  const size_t near = std::max<size_t>(2, name.size() / 4);
-  std::string nearest;
-  size_t least = near + 1;
-  for (const std::string& other : names) {
-    const size_t distance = Distance(name, other);
-    if (distance < least) {
-      least = distance;
-      nearest = other;
-    }
-  }
-  return nearest;
-}
-
 std::vector<std::string> FlagsOf(const CLI::App& command) {
   std::vector<std::string> flags;
   for (const CLI::Option* option : command.get_options()) {
@@ -60,6 +44,22 @@ std::vector<std::string> CommandsOf(const CLI::App& command) {
   return names;
 }
 
+}  // namespace
+
+std::string Nearest(std::string name, const std::vector<std::string>& names) {
+  const size_t near = std::max<size_t>(2, name.size() / 4);
+  std::string nearest;
+  size_t least = near + 1;
+  for (const std::string& other : names) {
+    const size_t distance = Distance(name, other);
+    if (distance < least) {
+      least = distance;
+      nearest = other;
+    }
+  }
+  return nearest;
+}
+
 std::string NoFlag(const CLI::App& command, const std::string& argument) {
   const std::string flag = argument.substr(0, argument.find('='));
   if (const std::string_view hint = VllmHint(flag); !hint.empty()) {
@@ -69,6 +69,8 @@ std::string NoFlag(const CLI::App& command, const std::string& argument) {
   return fmt::format("there is no {}{}", flag,
                      nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
 }
+
+namespace {
 
 // What is wrong with arguments that nobody took. Where there are flags among them, the others may
 // be their values.
@@ -93,7 +95,7 @@ std::vector<std::string> ExplainRest(const CLI::App& command, bool wants_command
 
 // CLI11's own messages begin with the option's name.
 std::string ExplainValue(const CLI::ParseError& error) {
-  std::string text = error.what();
+  const std::string text = error.what();
   const std::string name = text.substr(0, text.find(':'));
   if (dynamic_cast<const CLI::ValidationError*>(&error) != nullptr) {
     const std::string_view hint = VllmHint(name);
@@ -108,9 +110,17 @@ std::string ExplainValue(const CLI::ParseError& error) {
   }
   constexpr std::string_view kConversion = "Could not convert: ";
   if (text.starts_with(kConversion)) {
-    return text.substr(kConversion.size()) + ": it does not take such a value";
+    const std::string what = text.substr(kConversion.size());  // without the name of a hidden flag
+    return (what.starts_with(" = ") ? "a flag" : "") + what + ": it does not take such a value";
   }
   return text;
+}
+
+// "--port: ..." as "FATHOM_PORT: ...", if that is where the value stands.
+std::string WithSource(const std::string& text, const std::map<std::string, std::string>& sources) {
+  const size_t end = std::min(text.find_first_of(": "), text.size());
+  const auto source = sources.find(text.substr(0, end));
+  return source == sources.end() ? text : source->second + text.substr(end);
 }
 
 }  // namespace
@@ -128,7 +138,8 @@ void OnRun(CLI::App& command, int& exit_code, std::function<Status()> run) {
   });
 }
 
-int ExplainParse(const CLI::App& app, const CLI::ParseError& error) {
+int ExplainParse(const CLI::App& app, const CLI::ParseError& error,
+                 const std::map<std::string, std::string>& sources) {
   if (error.get_exit_code() == 0) return app.exit(error);
   const CLI::App* command = &app;
   std::string name = app.get_name();
@@ -144,7 +155,7 @@ int ExplainParse(const CLI::App& app, const CLI::ParseError& error) {
   } else if (wants_command) {
     lines.push_back(fmt::format("say which command: {}", fmt::join(CommandsOf(*command), ", ")));
   } else {
-    lines.push_back(ExplainValue(error));
+    lines.push_back(WithSource(ExplainValue(error), sources));
   }
   for (const std::string& line : lines) fmt::print(stderr, "{}: {}\n", name, line);
   fmt::print(stderr, "{} --help says what it takes\n", name);

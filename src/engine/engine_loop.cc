@@ -283,7 +283,7 @@ void EngineLoop::AddOutput(const StepRow& row, RowResult result, const RowEffect
       output.queued_ns = *known.entered_ns - known.arrived_ns;
   }
   if (!effect.end) return;
-  if (!result.status.ok()) {  // comes by itself, as it does after a token of another step
+  if (*effect.end == SequenceEnd::kFailed) {  // comes by itself, as after a token of another step
     RequestOutput& output = outputs_.emplace_back();
     output.id = row.request;
     output.error = std::move(result.status);

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "grammar/grammar_compiler.h"
+#include "grammar/pattern_syntax.h"
 
 namespace fathom {
 
@@ -34,12 +35,14 @@ Status CheckGrammar(const GrammarSpec& spec);
 Status CheckSchema(std::string_view schema, bool strict);
 Status CheckPattern(std::string_view pattern, std::string_view where);
 // Of a string in a schema, of which an automaton is made whatever it takes: repetitions in counted
-// repetitions are few.
-Status CheckSchemaPattern(std::string_view pattern, std::string_view where);
+// repetitions are few; and its syntax.
+Status CheckSchemaPattern(std::string_view pattern, std::string_view where,
+                          PatternUse use = PatternUse::kJsonString);
 // Whether the whole pattern is soon made an automaton of: the time grows with the square of the
 // repetitions that a text may be in at once.
 bool IsSmallAutomaton(std::string_view pattern);
 Status CheckEbnf(std::string_view grammar);
-Status CheckStructuralTag(std::string_view tag);  // what stands in it
+// What stands in it; `own`: of the server, so that its places say nothing to who asked.
+Status CheckStructuralTag(std::string_view tag, bool own = false);
 
 }  // namespace fathom

@@ -134,6 +134,15 @@ class PatternMeter {
   std::vector<Group> groups_ = std::vector<Group>(1);
 };
 
+// uD800 to uDFFF, or the same with eight digits, behind a backslash.
+bool NamesSurrogate(std::string_view escape) {
+  const std::string_view digits = escape.starts_with('u')       ? escape.substr(1)
+                                  : escape.starts_with("U0000") ? escape.substr(5)
+                                                                : "";
+  return digits.size() >= 4 && (digits[0] == 'd' || digits[0] == 'D') &&
+         std::string_view("89abcdefABCDEF").find(digits[1]) != digits.npos;
+}
+
 Status CheckBytes(std::string_view text, size_t most, std::string_view where) {
   if (text.empty()) return InvalidArgument("{} is empty", where);
   if (text.size() > most) {
@@ -150,12 +159,12 @@ Status CheckPattern(std::string_view pattern, std::string_view where) {
   return PatternMeter(pattern, where, /*ebnf=*/false).Measure();
 }
 
-Status CheckSchemaPattern(std::string_view pattern, std::string_view where) {
+Status CheckSchemaPattern(std::string_view pattern, std::string_view where, PatternUse use) {
   constexpr int64_t kMostNested = 100;
   TRY(CheckPattern(pattern, where));
   PatternMeter meter(pattern, where, /*ebnf=*/false);
   TRY(meter.Measure());
-  if (meter.nested() <= kMostNested) return {};
+  if (meter.nested() <= kMostNested) return CheckPatternSyntax(pattern, where, use);
   return InvalidArgument("{} repeats what is itself repeated: {} times in all, and {} are possible",
                          where, meter.nested(), kMostNested);
 }
@@ -169,7 +178,13 @@ bool IsSmallAutomaton(std::string_view pattern) {
 
 Status CheckEbnf(std::string_view grammar) {
   TRY(CheckBytes(grammar, kMaxEbnfBytes, "the grammar"));
-  return PatternMeter(grammar, "the grammar", /*ebnf=*/true).Measure();
+  TRY(PatternMeter(grammar, "the grammar", /*ebnf=*/true).Measure());
+  for (size_t at = 0; (at = grammar.find('\\', at)) != grammar.npos; at += 2) {
+    if (!NamesSurrogate(grammar.substr(at + 1))) continue;
+    return InvalidArgument("the grammar names half of a character, {}, which no answer has",
+                           grammar.substr(at, grammar[at + 1] == 'u' ? 6 : 10));
+  }
+  return {};
 }
 
 Status CheckGrammar(const GrammarSpec& spec) {
@@ -178,10 +193,12 @@ Status CheckGrammar(const GrammarSpec& spec) {
     case GrammarKind::kJsonSchema:
       TRY(CheckBytes(spec.text, kMaxSchemaBytes, "the schema"));
       return CheckSchema(spec.text, spec.strict);
-    case GrammarKind::kRegex: return CheckPattern(spec.text, "the regular expression");
+    case GrammarKind::kRegex:
+      TRY(CheckPattern(spec.text, "the regular expression"));
+      return CheckPatternSyntax(spec.text, "the regular expression", PatternUse::kText);
     case GrammarKind::kEbnf: return CheckEbnf(spec.text);
-    case GrammarKind::kStructuralTag:
-    case GrammarKind::kCalls: return CheckStructuralTag(spec.text);
+    case GrammarKind::kStructuralTag: return CheckStructuralTag(spec.text);
+    case GrammarKind::kCalls: return CheckStructuralTag(spec.text, /*own=*/true);
   }
   CHECK(false, "grammar kind {}", static_cast<int>(spec.kind));
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "grammar/grammar_limits.h"
+#include "grammar/schema_keywords.h"
 
 namespace fathom {
 namespace {
@@ -75,8 +76,27 @@ class SchemaChecker {
  public:
   SchemaChecker(const json::value& root, bool strict) : root_(root), strict_(strict) {}
 
+  Status CheckAll() {
+    TRY(CheckTaken(root_, "#"));
+    // What is referred to may stand where no keyword is. `targets_` grows meanwhile.
+    for (size_t i = 0; i < targets_.size(); ++i) {
+      const auto [target, at] = targets_[i];
+      TRY(CheckTaken(*target, at));
+    }
+    return {};
+  }
+
+ private:
+  // Of a schema that some value must meet.
+  Status CheckTaken(const json::value& schema, const std::string& at) {
+    if (schema != json::value(false)) return Check(schema, at);
+    return InvalidArgument(
+        "{}: no value is valid under false; leave it out, beside \"additionalProperties\": false",
+        at);
+  }
+
   Status Check(const json::value& schema, const std::string& at) {
-    if (schema.is_bool()) return {};
+    if (!checked_.insert(&schema).second || schema.is_bool()) return {};
     const json::object* object = schema.if_object();
     if (object == nullptr) return InvalidArgument("{}: a schema is an object or a boolean", at);
     for (const std::string_view key : kNever) {
@@ -86,6 +106,7 @@ class SchemaChecker {
       if (given == nullptr || (may_be && *given == json::value(key != "uniqueItems"))) continue;
       return InvalidArgument("{}: answers cannot be held to {}; leave it out", at, key);
     }
+    TRY(CheckTypeNames(*object, at));
     TRY(CheckParts(*object, at));
     for (const std::string_view head : kHeads) {
       if (object->contains(head)) return CheckHead(*object, head, at);
@@ -93,7 +114,6 @@ class SchemaChecker {
     return CheckTyped(*object, at);
   }
 
- private:
   // Every schema within, wherever it stands.
   Status CheckParts(const json::object& schema, const std::string& at) {
     for (const std::string_view key : {"properties", "patternProperties", "$defs", "definitions"}) {
@@ -109,7 +129,7 @@ class SchemaChecker {
       for (const auto& [name, one] : *named) {
         const std::string place = fmt::format("{}/{}/{}", at, key, std::string_view(name));
         if (key == "patternProperties") TRY(CheckSchemaPattern(name, place));
-        TRY(Check(one, place));
+        TRY(key.ends_with("roperties") ? CheckTaken(one, place) : Check(one, place));
       }
     }
     for (const std::string_view key : {"anyOf", "oneOf", "allOf", "prefixItems"}) {
@@ -120,7 +140,7 @@ class SchemaChecker {
         return InvalidArgument("{}/{} must be a list of schemas", at, key);
       }
       for (size_t i = 0; i < list->size(); ++i) {
-        TRY(Check((*list)[i], fmt::format("{}/{}/{}", at, key, i)));
+        TRY(CheckTaken((*list)[i], fmt::format("{}/{}/{}", at, key, i)));
       }
     }
     for (const std::string_view key : {"items", "additionalProperties", "propertyNames"}) {
@@ -161,10 +181,9 @@ class SchemaChecker {
     if (pattern != nullptr && schema.contains("format")) {
       return InvalidArgument("{}: answers cannot be held to pattern beside format; join them", at);
     }
-    if (const json::value* type = schema.if_contains("type");
-        type != nullptr && type->is_array() && type->get_array().empty()) {
-      return InvalidArgument("{}/type must name a type", at);
-    }
+    TRY(CheckNumbers(schema, at));
+    TRY(CheckStrings(schema, at));
+    TRY(CheckItems(schema, strict_, at));
     return pattern == nullptr
                ? Status()
                : CheckSchemaPattern(pattern->get_string(), fmt::format("{}/pattern", at));
@@ -195,6 +214,7 @@ class SchemaChecker {
       return InvalidArgument("{}/allOf: answers can be held to one schema, not to {} at once", at,
                              schema.at(head).get_array().size());
     }
+    if (head == "oneOf") TRY(CheckOneOf(schema.at(head).get_array(), at));
     std::set<const json::value*> seen;
     return CheckInPlace(schema, at, seen);
   }
@@ -232,6 +252,7 @@ class SchemaChecker {
             "and %)",
             at, json::serialize(*ref));
       }
+      targets_.emplace_back(target, std::string(ref->get_string()));
       return CheckBranch(*target, at + "/$ref", seen);
     }
     for (const std::string_view key : {"anyOf", "oneOf", "allOf"}) {
@@ -338,6 +359,13 @@ class SchemaChecker {
             at);
       }
     }
+    if (const json::value* all = schema.if_contains("propertyNames")) {
+      TRY(CheckNames(*all, at + "/propertyNames"));
+    }
+    const json::value* most = schema.if_contains("maxProperties");
+    if (most != nullptr && names != nullptr && most->get_int64() < std::ssize(*names)) {
+      return InvalidArgument("{}/maxProperties is below the number of required properties", at);
+    }
     const json::value* least = schema.if_contains("minProperties");
     if (least != nullptr && *least->if_int64() > static_cast<int64_t>(names ? names->size() : 0)) {
       return InvalidArgument("{}/minProperties: name as many properties in required", at);
@@ -350,6 +378,8 @@ class SchemaChecker {
   int properties_ = 0;
   int entries_ = 0;
   std::vector<const json::value*> way_;
+  std::set<const json::value*> checked_;
+  std::vector<std::pair<const json::value*, std::string>> targets_;
 };
 
 }  // namespace
@@ -363,7 +393,7 @@ Status CheckSchema(std::string_view schema, bool strict) {
     return InvalidArgument("the schema is nested more than {} deep", kMaxSchemaDepth);
   }
   if (error) return InvalidArgument("the schema is no JSON: {}", error.message());
-  return SchemaChecker(root, strict).Check(root, "#");
+  return SchemaChecker(root, strict).CheckAll();
 }
 
 }  // namespace fathom

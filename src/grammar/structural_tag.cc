@@ -1,5 +1,7 @@
 #include "grammar/structural_tag.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <boost/json.hpp>
@@ -48,6 +50,47 @@ bool AreStrings(const json::value& value) {
          std::ranges::all_of(*list, [](const json::value& one) { return one.is_string(); });
 }
 
+bool IsEmpty(const json::value& value) {
+  return value == json::value("");
+}
+
+// Each tag begins with one of the triggers, and each trigger begins one.
+Status CheckTriggers(const json::object& format, const std::string& at) {
+  const json::array& triggers = format.at("triggers").get_array();
+  const json::array& tags = format.at("tags").get_array();
+  const auto begins = [](const json::value& trigger, const json::value& tag) {
+    return tag.at("begin").get_string().starts_with(std::string_view(trigger.get_string()));
+  };
+  for (size_t i = 0; i < tags.size(); ++i) {
+    const auto of = std::ranges::count_if(
+        triggers, [&](const json::value& trigger) { return begins(trigger, tags[i]); });
+    if (of == 1) continue;
+    return InvalidArgument("{}/tags[{}]/begin must begin with one of the triggers{}", at, i,
+                           of == 0 ? "" : ", and begins with several");
+  }
+  for (size_t i = 0; i < triggers.size(); ++i) {
+    if (std::ranges::any_of(tags, [&](const auto& tag) { return begins(triggers[i], tag); }))
+      continue;
+    return InvalidArgument("{}/triggers[{}] begins no tag; leave it out", at, i);
+  }
+  return {};
+}
+
+// What the parts of a format say together.
+Status CheckWhole(const json::object& format, std::string_view type, const std::string& at) {
+  if (type == "triggered_tags") return CheckTriggers(format, at);
+  if (type == "repeat" && format.at("min").get_int64() > format.at("max").get_int64()) {
+    return InvalidArgument("{}/min is above max", at);
+  }
+  if (type != "tag") return {};
+  const json::value& end = format.at("end");
+  const json::value& inner = format.at("content").at("type");
+  const bool endless = inner == "any_text" || inner == "triggered_tags";
+  const bool ends = end.is_array() ? !std::ranges::all_of(end.get_array(), IsEmpty) : !IsEmpty(end);
+  return ends || !endless ? Status()
+                          : InvalidArgument("{}/end must not be empty: free text ends there", at);
+}
+
 // Reads the formats of a tag, and bounds the spaces between the parts of JSON in them.
 class TagReader {
  public:
@@ -85,7 +128,7 @@ class TagReader {
     if (format->erase("style") > 0 || shape->type == "json_schema") {
       (*format)["max_whitespace_cnt"] = kMaxWhitespace;
     }
-    return {};
+    return CheckWhole(*format, shape->type, at);
   }
 
  private:
@@ -95,7 +138,10 @@ class TagReader {
     };
     if (key == "content") return Read(part, at);
     if (key == "elements" || key == "tags") return ReadList(part, key == "tags", at);
-    if (key == "triggers" || key == "excludes") return must(AreStrings(part), "a list of strings");
+    if (key == "triggers" || key == "excludes") {
+      return must(AreStrings(part) && std::ranges::none_of(part.get_array(), IsEmpty),
+                  "a list of strings that are not empty");
+    }
     if (key == "end") return must(part.is_string() || AreStrings(part), "a string, or some");
     if (key == "at_least_one" || key == "stop_after_first") {
       return must(part.is_bool(), "true or false");
@@ -151,29 +197,40 @@ Result<json::value> FormatOfStructures(const json::object& tag) {
   return json::value{{"type", "triggered_tags"}, {"triggers", *triggers}, {"tags", tags}};
 }
 
-// The limits of what a format holds.
-Status CheckFormat(const json::value& format) {
+// The limits of what a format holds. Places are named if `at` is not empty.
+Status CheckFormat(const json::value& format, const std::string& at) {
   const json::object* object = format.if_object();
   if (object == nullptr) return {};
+  const auto within = [&](std::string_view key) {
+    return at.empty() ? at : fmt::format("{}/{}", at, key);
+  };
   if (const json::value* schema = object->if_contains("json_schema")) {
     const std::string text = json::serialize(*schema);
     if (text.size() > kMaxSchemaBytes) {
       return InvalidArgument("a schema has {} bytes: at most {} are possible", text.size(),
                              kMaxSchemaBytes);
     }
-    return CheckSchema(text, /*strict=*/true);
+    const Status status = CheckSchema(text, /*strict=*/true);
+    return status.ok() || at.empty() ? status : status.WithContext(within("json_schema"));
   }
   if (const json::value* pattern = object->if_contains("pattern")) {
-    return CheckSchemaPattern(std::string_view(pattern->as_string()), "a pattern");
+    return CheckSchemaPattern(std::string_view(pattern->as_string()),
+                              at.empty() ? "a pattern" : within("pattern"), PatternUse::kText);
   }
   if (const json::value* grammar = object->if_contains("grammar")) {
-    return CheckEbnf(std::string_view(grammar->as_string()));
+    const Status status = CheckEbnf(std::string_view(grammar->as_string()));
+    return status.ok() || at.empty() ? status : status.WithContext(within("grammar"));
   }
-  if (const json::value* content = object->if_contains("content")) return CheckFormat(*content);
+  if (const json::value* content = object->if_contains("content")) {
+    return CheckFormat(*content, within("content"));
+  }
   for (const char* key : {"elements", "tags"}) {
     const json::value* parts = object->if_contains(key);
     if (parts == nullptr) continue;
-    for (const json::value& part : parts->as_array()) TRY(CheckFormat(part));
+    for (size_t i = 0; i < parts->as_array().size(); ++i) {
+      TRY(CheckFormat(parts->get_array()[i],
+                      at.empty() ? at : fmt::format("{}/{}[{}]", at, key, i)));
+    }
   }
   return {};
 }
@@ -203,9 +260,9 @@ Result<std::string> ReadStructuralTag(std::string_view text) {
   return json::serialize(json::object{{"type", "structural_tag"}, {"format", std::move(format)}});
 }
 
-Status CheckStructuralTag(std::string_view tag) {
+Status CheckStructuralTag(std::string_view tag, bool own) {
   const json::value root = TRY(ParseTag(tag));
-  return CheckFormat(root.at("format"));
+  return CheckFormat(root.at("format"), own ? "" : "format");
 }
 
 }  // namespace fathom

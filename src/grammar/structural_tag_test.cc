@@ -65,11 +65,11 @@ TEST(StructuralTag, WhatIsRefusedNamesItsPlace) {
   begins(Tag(R"({"type": "tags_with_separator", "separator": ",", "tags": [{"type": "regex"}]})"),
          "format/tags[0]/type must be");
   // Limits of what stands in it.
-  begins(Tag(R"({"type": "json_schema", "json_schema": {"not": {}}})"), "#");
+  begins(Tag(R"({"type": "json_schema", "json_schema": {"not": {}}})"), "format/json_schema: #: ");
   begins(Tag(R"({"type": "regex", "pattern": ")" + std::string(kMaxPatternBytes + 1, 'a') + "\"}"),
-         "a pattern");
+         "format/pattern has");
   begins(Tag(R"({"type": "grammar", "grammar": ")" + std::string(kMaxEbnfBytes + 1, 'a') + "\"}"),
-         "the grammar");
+         "format/grammar: the grammar");
   begins(std::string(kMaxSchemaBytes + 1, ' '), "it has");
   std::string deep = R"({"type": "any_text"})";
   for (int i = 0; i < 90; ++i) deep = R"({"type": "star", "content": )" + deep + "}";

@@ -13,8 +13,11 @@
 #include <utility>
 #include <vector>
 
+#include "grammar/ascii_schema.h"
 #include "grammar/ebnf_pattern.h"
 #include "grammar/grammar_limits.h"
+#include "grammar/plain_sentence.h"
+#include "grammar/utf8_tokens.h"
 
 namespace {
 
@@ -34,7 +37,9 @@ namespace xgrammar {
 
 void LogMessageImpl(const std::string&, int, int level, const std::string& message) {
   constexpr int kWarning = 2;
-  if (warnings == nullptr || level < kWarning) return;
+  // The same is said at every look at a pattern.
+  if (warnings == nullptr || level < kWarning || warnings->find(message) != std::string::npos)
+    return;
   if (!warnings->empty()) warnings->append("; ");
   warnings->append(message);
 }
@@ -60,13 +65,16 @@ class XgrammarState final : public GrammarState {
  public:
   // `barred`: tokens that are in no text, though xgrammar takes them for some.
   XgrammarState(const xgrammar::CompiledGrammar& grammar, int32_t vocab,
-                std::vector<TokenId> barred)
-      : matcher_(grammar), vocab_(vocab), barred_(std::move(barred)) {}
+                std::shared_ptr<const Utf8Tokens> utf8, std::vector<TokenId> barred)
+      : matcher_(grammar), vocab_(vocab), utf8_(std::move(utf8)), barred_(std::move(barred)) {}
 
   Result<bool> Accept(TokenId token) override {
     const Warnings ignored;  // of tokens that are refused
+    if (!utf8_->MayFollow(ends_.back(), token)) return false;
     try {
-      return matcher_.AcceptToken(Raw(token));
+      const bool taken = matcher_.AcceptToken(Raw(token));
+      if (taken) ends_.push_back(utf8_->Last(token));
+      return taken;
     } catch (const std::exception& error) {
       return Internal("the grammar failed at token {}: {}", Raw(token), error.what());
     }
@@ -91,6 +99,7 @@ class XgrammarState final : public GrammarState {
       const auto id = static_cast<uint32_t>(Raw(token));
       words[id / 32] &= ~(1U << (id % 32));
     }
+    utf8_->Mask(ends_.back(), words);
     if (vocab_ % 32 != 0) words.back() &= (1U << (vocab_ % 32)) - 1;
     if (std::any_of(words.begin(), words.end(), [](uint32_t word) { return word != 0; })) return {};
     return Internal("no token of the vocabulary can go on with the grammar");
@@ -101,6 +110,7 @@ class XgrammarState final : public GrammarState {
   Status Rollback(int32_t tokens) override {
     try {
       matcher_.Rollback(tokens);
+      ends_.resize(ends_.size() - static_cast<size_t>(tokens));
       return {};
     } catch (const std::exception& error) {
       return Internal("the grammar failed on its way back: {}", error.what());
@@ -110,21 +120,25 @@ class XgrammarState final : public GrammarState {
  private:
   xgrammar::GrammarMatcher matcher_;
   const int32_t vocab_;
+  const std::shared_ptr<const Utf8Tokens> utf8_;
   const std::vector<TokenId> barred_;
+  std::vector<uint8_t> ends_ = {0};  // the last byte behind each token, from before the first
 };
 
 class XgrammarGrammar final : public Grammar {
  public:
-  XgrammarGrammar(xgrammar::CompiledGrammar grammar, int32_t vocab, std::vector<TokenId> barred)
+  XgrammarGrammar(xgrammar::CompiledGrammar grammar, int32_t vocab,
+                  std::shared_ptr<const Utf8Tokens> utf8, std::vector<TokenId> barred)
       : grammar_(std::move(grammar)),
         bytes_(grammar_.MemorySizeBytes()),
         vocab_(vocab),
+        utf8_(std::move(utf8)),
         barred_(std::move(barred)) {}
 
   Result<std::unique_ptr<GrammarState>> Start() const override {
     try {
       return std::unique_ptr<GrammarState>(
-          std::make_unique<XgrammarState>(grammar_, vocab_, barred_));
+          std::make_unique<XgrammarState>(grammar_, vocab_, utf8_, barred_));
     } catch (const std::exception& error) {
       return Internal("the grammar failed: {}", error.what());
     }
@@ -135,6 +149,7 @@ class XgrammarGrammar final : public Grammar {
   const xgrammar::CompiledGrammar grammar_;
   const size_t bytes_;
   const int32_t vocab_;
+  const std::shared_ptr<const Utf8Tokens> utf8_;
   const std::vector<TokenId> barred_;
 };
 
@@ -171,12 +186,12 @@ xgrammar::CompiledGrammar Compile(xgrammar::GrammarCompiler& compiler, const Gra
                                         std::nullopt, std::nullopt, /*strict_mode=*/false,
                                         kMaxWhitespace);
     case GrammarKind::kJsonSchema:
-      return compiler.CompileJSONSchema(spec.text, /*any_whitespace=*/true, std::nullopt,
-                                        std::nullopt, spec.strict, kMaxWhitespace);
+      return compiler.CompileJSONSchema(WithAsciiPatterns(spec.text), /*any_whitespace=*/true,
+                                        std::nullopt, std::nullopt, spec.strict, kMaxWhitespace);
     case GrammarKind::kRegex: return compiler.CompileRegex(spec.text);
     case GrammarKind::kEbnf: return compiler.CompileGrammar(spec.text);
     case GrammarKind::kStructuralTag:
-    case GrammarKind::kCalls: return compiler.CompileStructuralTag(spec.text);
+    case GrammarKind::kCalls: return compiler.CompileStructuralTag(WithAsciiPatterns(spec.text));
   }
   CHECK(false, "grammar kind {}", static_cast<int>(spec.kind));
 }
@@ -205,12 +220,16 @@ GrammarCompiler::Compile MakeXgrammarCompile(GrammarVocabulary vocabulary) {
   struct Lazy {
     explicit Lazy(GrammarVocabulary given) : vocabulary(std::move(given)) {}
     const xgrammar::TokenizerInfo& Info() {
-      std::call_once(once, [this] { info.emplace(InfoOf(vocabulary)); });
+      std::call_once(once, [this] {
+        info.emplace(InfoOf(vocabulary));
+        utf8 = std::make_shared<Utf8Tokens>(vocabulary.tokens);
+      });
       return *info;
     }
     const GrammarVocabulary vocabulary;
     std::once_flag once;
     std::optional<xgrammar::TokenizerInfo> info;
+    std::shared_ptr<const Utf8Tokens> utf8;
   };
   return [lazy = std::make_shared<Lazy>(std::move(vocabulary))](
              const GrammarSpec& spec) -> Result<std::shared_ptr<const Grammar>> {
@@ -220,10 +239,11 @@ GrammarCompiler::Compile MakeXgrammarCompile(GrammarVocabulary vocabulary) {
       const xgrammar::TokenizerInfo& info = lazy->Info();
       // Neither threads nor a cache of its own: both are GrammarCompiler's.
       xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
-      auto grammar = std::make_shared<XgrammarGrammar>(fathom::Compile(compiler, spec, warned),
-                                                       size, BarredFrom(spec, lazy->vocabulary));
+      auto grammar =
+          std::make_shared<XgrammarGrammar>(fathom::Compile(compiler, spec, warned), size,
+                                            lazy->utf8, BarredFrom(spec, lazy->vocabulary));
       if (!warned.text().empty()) {
-        return InvalidArgument("an answer could not be held to it: {}", warned.text());
+        return InvalidArgument("{}", PlainSentence(spec.kind, warned.text()));
       }
       std::vector<uint32_t> first(static_cast<size_t>(MaskWords(size)));
       if (!TRY(grammar->Start())->FillMask(first).ok()) {
@@ -231,7 +251,7 @@ GrammarCompiler::Compile MakeXgrammarCompile(GrammarVocabulary vocabulary) {
       }
       return std::shared_ptr<const Grammar>(std::move(grammar));
     } catch (const std::exception& error) {
-      return InvalidArgument("it cannot be compiled: {}", error.what());
+      return InvalidArgument("{}", PlainSentence(spec.kind, error.what()));
     }
   };
 }

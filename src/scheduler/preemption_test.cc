@@ -176,6 +176,16 @@ TEST(Scheduler, FailedRowEndsThatRequestOnly) {
   EXPECT_EQ(harness.tokens[2], SchedulerHarness::Plain(20, 5));
 }
 
+// As when a grammar takes too long for the drafts behind an answer's last token.
+TEST(Scheduler, WhatFailsBehindItsEndHasEnded) {
+  SchedulerHarness harness;
+  harness.Add(1, 20, 5);
+  harness.fail_late = {1};
+  harness.RunToTheEnd();
+  EXPECT_EQ(harness.ends[1], SequenceEnd::kLength);
+  EXPECT_EQ(harness.tokens[1], SchedulerHarness::Plain(20, 5));
+}
+
 // Request 2 is preempted with two rows in flight; before they are done, others leave pages enough
 // for it to come back. Its slot and its pages are still in use then.
 TEST(Scheduler, PreemptedRequestDoesNotReturnBeforeItsRowsInFlightAreDone) {

@@ -49,7 +49,8 @@ Status Validate(const SchedulerOptions& options);
 
 // What the device says of a row.
 struct RowOutcome {
-  bool failed = false;  // the request ends, after the tokens that a decode brought before
+  // The request ends, after the tokens that a decode brought before, if none of these ended it.
+  bool failed = false;
   // If the row samples and the request had not ended: 1 to num_tokens() of a decode, else 1, or
   // fewer if it failed; none after a token that ends the request.
   std::vector<TokenId> tokens;

@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -133,6 +134,7 @@ class SchedulerHarness {
   std::map<std::pair<uint64_t, int32_t>, TokenId> say;
   std::map<uint64_t, int32_t> accepts;  // drafts of each of a request's decodes, if it has so many
   std::map<uint64_t, int32_t> fails;    // the position whose token cannot be drawn
+  std::set<uint64_t> fail_late;         // with the token that ends them
   std::map<uint64_t, std::vector<TokenId>> tokens;
   std::map<uint64_t, SequenceEnd> ends;
   std::map<uint64_t, int32_t> cached;  // tokens of each prompt
@@ -181,6 +183,7 @@ class SchedulerHarness {
           ++slot.generated > params.min_tokens &&
           std::find(stops.begin(), stops.end(), outcome.tokens.back()) != stops.end();
       slot.ended = stops_now || slot.length + 1 == slot.opening.final_length;
+      outcome.failed = slot.ended && fail_late.contains(Raw(row.request));
     }
     return outcome;
   }

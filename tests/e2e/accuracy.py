@@ -4,6 +4,7 @@
     accuracy.py --url http://127.0.0.1:8000                          # a running server
     accuracy.py ... --sample 10                                      # every tenth question
     accuracy.py ... --device cuda --plain                            # on a GPU; without the openai client
+    accuracy.py ... --task to_json --response-format json_object     # one task, held to a form
 
 Fails if a request fails, if the mean accuracy over the tasks is below 0.965, or if more than 1 % of
 the questions are right where the reference is wrong or the other way round.
@@ -50,7 +51,7 @@ class Reply:
     error: str = ""
 
 
-def load_questions(folder, sample):
+def load_questions(folder, sample, task=None):
     asked = json.loads((folder / "questions.json").read_text())
     answers = json.loads((folder / "answers.json").read_text())
     if len(asked) != len(answers):
@@ -61,7 +62,7 @@ def load_questions(folder, sample):
     ]
     if missing := {q.task for q in questions} - {q.task for q in questions[::sample]}:
         sys.exit(f"--sample {sample} leaves no question of {sorted(missing)}: take a smaller one")
-    return questions[::sample]
+    return [q for q in questions[::sample] if q.task == (task or q.task)]
 
 
 def free_port():
@@ -113,22 +114,23 @@ def running_server(binary, model, device, flags):
             process.wait()
 
 
-def parameters(model, question):
+def parameters(model, question, form):
     return {
         "model": model,
         "messages": [{"role": "user", "content": question.question}],
         "temperature": 0,
         "max_tokens": MAX_TOKENS,
-    }
+    } | ({"response_format": {"type": form}} if form else {})
 
 
 THINKING = {"chat_template_kwargs": {"thinking": True}}
 
 
 class OpenAIClient:
-    def __init__(self, url):
+    def __init__(self, url, form):
         import openai
 
+        self.form = form
         self.error = openai.OpenAIError
         self.client = openai.OpenAI(
             base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=REQUEST_TIMEOUT_S
@@ -138,7 +140,7 @@ class OpenAIClient:
     def ask(self, question):
         try:
             response = self.client.chat.completions.create(
-                **parameters(self.model, question), extra_body=THINKING
+                **parameters(self.model, question, self.form), extra_body=THINKING
             )
         except self.error as e:
             return Reply(error=f"{type(e).__name__}: {e}")
@@ -151,15 +153,15 @@ class OpenAIClient:
 class PlainClient:
     """For machines that have Python and nothing else."""
 
-    def __init__(self, url):
-        self.url = url
+    def __init__(self, url, form):
+        self.url, self.form = url, form
         with urllib.request.urlopen(f"{url}/v1/models", timeout=REQUEST_TIMEOUT_S) as r:
             self.model = json.load(r)["data"][0]["id"]
 
     def ask(self, question):
         request = urllib.request.Request(
             f"{self.url}/v1/chat/completions",
-            json.dumps({**parameters(self.model, question), **THINKING}).encode(),
+            json.dumps({**parameters(self.model, question, self.form), **THINKING}).encode(),
             {"Content-Type": "application/json"},
         )
         try:
@@ -250,6 +252,8 @@ def parse_args():
     p.add_argument("--plain", action="store_true", help="without the openai client")
     p.add_argument("--model", help="the checkpoint for --binary")
     p.add_argument("--serve-flags", type=str.split, default=[], help="for --binary: such as '--quantization int8'")
+    p.add_argument("--task", help="ask the questions of this task only")
+    p.add_argument("--response-format", choices=["json_object"], help="hold the answers to a form")
     p.add_argument("--concurrency", type=positive, default=32, help="requests in flight (32)")
     p.add_argument("--sample", type=positive, default=1, help="ask every Nth question only")
     p.add_argument("--questions", type=Path, default=GOLDEN, help="folder of questions.json")
@@ -261,7 +265,7 @@ def parse_args():
 
 def main():
     args = parse_args()
-    questions = load_questions(args.questions, args.sample)
+    questions = load_questions(args.questions, args.sample, args.task)
     if args.sample > 1:
         print(f"a sample: every {args.sample}th question, limits as for all of them")
     with contextlib.ExitStack() as stack:
@@ -271,7 +275,7 @@ def main():
         url = url.rstrip("/")
         if not healthy(url):
             sys.exit(f"no server answers at {url}/health: start one, or name it with --url")
-        client = (PlainClient if args.plain else OpenAIClient)(url)
+        client = (PlainClient if args.plain else OpenAIClient)(url, args.response_format)
         replies = ask_all(client, questions, args.concurrency)
     problems = report(questions, replies, args.max_changed)
     for problem in problems:

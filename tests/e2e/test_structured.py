@@ -2,9 +2,7 @@
 
 import json
 import os
-import random
 import re
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, Optional
@@ -14,9 +12,10 @@ import jsonschema
 import openai
 import pydantic
 import pytest
-import requests
 
 from conftest import serving
+from hostile_grammars import HOSTILE, MORE_HOSTILE, send_all
+from random_schemas import ask_all
 
 MODEL = "tiny-r1"
 MESSAGES = [{"role": "user", "content": "What is 2 + 2?"}]
@@ -303,132 +302,21 @@ def test_responses_force_a_named_tool(client):
     jsonschema.validate(json.loads(call.arguments), function["parameters"])
 
 
-def random_schema(rng, depth=0):
-    """What ends soon, whatever a model makes of it: strings and arrays are bounded."""
-    kinds = ["integer", "number", "string", "boolean", "null", "enum", "const"]
-    if depth < 3:
-        kinds += ["object", "object", "array", "anyOf", "ref"]
-    kind = rng.choice(kinds if depth else ["object", "array", "anyOf"])
-    if kind == "integer":
-        low = rng.randint(-50, 50)
-        return {"type": "integer", "minimum": low, "maximum": low + rng.randint(0, 1000)}
-    if kind == "number":
-        return {"type": "number", "minimum": 0, "maximum": rng.randint(1, 9)} if rng.random() < 0.5 else {"type": "number"}
-    if kind == "string":
-        if rng.random() < 0.3:
-            return {"type": "string", "pattern": rng.choice(["^[a-z]{1,4}$", "^\\d{4}-\\d{2}$", "^(x|y)z$", "[0-9]{2}", "^a.b$"])}
-        return {"type": "string", "minLength": rng.randint(0, 3), "maxLength": rng.randint(3, 8)}
-    if kind in ("boolean", "null"):
-        return {"type": kind}
-    if kind == "enum":
-        return {"enum": rng.sample(["a", "b\"\\", "é\n", 1, -2.5, True, None, [1], {"k": "v"}], rng.randint(1, 4))}
-    if kind == "const":
-        return {"const": rng.choice(["x", 7, None, ["a"]])}
-    if kind == "array":
-        least = rng.randint(0, 2)
-        return {"type": "array", "items": random_schema(rng, depth + 1), "minItems": least, "maxItems": least + rng.randint(0, 2)}
-    if kind == "anyOf":
-        return {"anyOf": [random_schema(rng, depth + 1) for _ in range(rng.randint(1, 3))]}
-    if kind == "ref":
-        return {"$ref": "#/$defs/shared"}
-    names = rng.sample(["a", "b", "name", "with space", "ünï", "q\"uote"], rng.randint(1, 4))
-    return {"type": "object", "properties": {name: random_schema(rng, depth + 1) for name in names},
-            "required": rng.sample(names, rng.randint(0, len(names))), "additionalProperties": False}  # fmt: skip
-
-
-def test_answers_validate(client):
+def test_answers_validate(server):
     """Of schemas at random, at a high temperature. An answer that its length cut says nothing."""
-
-    def one(seed):
-        rng = random.Random(seed)
-        schema = random_schema(rng) | {"$defs": {"shared": random_schema(rng, 3)}}
-        choice = ask(client, seed=seed, temperature=1.5, response_format=format_of(schema, rng.random() < 0.5))
-        if choice.finish_reason != "stop":
-            return 0
-        answer = json.loads(choice.message.content)
-        jsonschema.Draft202012Validator(schema).validate(answer)
-        return 1
-
-    with ThreadPoolExecutor(4) as pool:
-        ended = sum(pool.map(one, range(SCHEMAS)))
-    assert ended > 0.8 * SCHEMAS, ended
-
-
-# What a client that means harm, or makes a mistake, may send.
-def nested(depth):
-    schema = {}
-    for _ in range(depth):
-        schema = {"type": "array", "items": schema}
-    return schema
-
-
-HOSTILE = [
-    {"guided_json": nested(60)},
-    {"guided_json": nested(63)},
-    {"guided_json": {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(2000)}}},
-    {"guided_json": {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(2001)}}},
-    {"guided_json": {"enum": [f"value number {i}" for i in range(2000)]}},
-    {"guided_json": {"$ref": "#"}},
-    {"guided_json": {"anyOf": [{"$ref": "#/anyOf/1"}, {"$ref": "#/anyOf/0"}]}},
-    {"guided_json": {"type": "array", "minItems": 1000, "items": {"type": "array", "minItems": 1000, "items": {"type": "string", "minLength": 9999}}}},
-    {"guided_json": {"type": "string", "pattern": "(a|aa|aaa|aaaa){1,500}b"}},
-    {"guided_json": {"type": "string", "pattern": "((((a*)*)*)*)*b"}},
-    {"guided_json": {"type": "object", "properties": {"x": {"$ref": "#"}}, "required": ["x"], "additionalProperties": False}},
-    {"guided_json": {"type": "object", "properties": {f"p{i}": {"anyOf": [{"$ref": "#"}, {"type": "array", "items": {"$ref": "#"}}]} for i in range(50)}}},
-    {"guided_json": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}},
-    {"guided_json": {"type": "object", "minProperties": 2000}},
-    {"guided_regex": "(" * 31 + "a" + "){1,2}" * 31},
-    {"guided_regex": "((a{1,100}){1,100}){1,100}"},
-    {"guided_regex": "(.*a){25}.*"},
-    {"guided_regex": "[\\u0000-\\uffff]{1,9000}"},
-    {"guided_regex": "(a?){1000}a{1000}"},
-    {"guided_regex": "\\p{L}+(?<!x)\\1"},
-    {"guided_grammar": "root ::= root"},
-    {"guided_grammar": "root ::= root root | \"\""},
-    {"guided_grammar": "root ::= (" * 40 + "\"a\"" + ")" * 40},
-    {"guided_grammar": "root ::= " + " ".join(f"r{i}" for i in range(500)) + "\n" + "\n".join(f"r{i} ::= [a-z]*" for i in range(500))},
-]  # fmt: skip
-
-
-# More of the same, for which `make test` takes no time: FATHOM_HOSTILE=1.
-MORE_HOSTILE = (
-    [{"guided_json": nested(depth)} for depth in range(20, 60, 4)]
-    + [{"guided_regex": f"(a{{1,{n}}}b{{1,{n}}}){{1,{n}}}"} for n in range(5, 95, 9)]
-    + [{"guided_regex": f"(.{{0,{n}}}){{1,{n}}}"} for n in range(3, 93, 9)]
-    + [{"guided_regex": "".join(f"[^{chr(97 + i)}]*" for i in range(n))} for n in range(5, 25, 2)]
-    + [{"guided_json": {"type": "string", "pattern": f"^(\\w{{1,{n}}} ?){{1,{n}}}$"}} for n in range(5, 65, 6)]
-    + [{"guided_json": {"type": "array", "minItems": n, "items": {"enum": list(range(n))}}} for n in range(100, 1100, 100)]
-    + [{"guided_grammar": "root ::= " + "(" * n + "\"a\"? root" + ")*" * n} for n in range(2, 22, 2)]
-    + [{"guided_grammar": "root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1} r{i + 1}?" for i in range(n)) + f"\nr{n} ::= [a-z]"} for n in range(3, 23, 2)]
-)  # fmt: skip
+    outcomes = [outcome for _, outcome, _ in ask_all(server.url, SCHEMAS)]
+    assert not outcomes.count("invalid") and not outcomes.count("refused")
+    assert outcomes.count("valid") > 0.8 * SCHEMAS, outcomes
 
 
 def test_hostile_grammars_are_refused_or_bounded():
     """While they are compiled, /health answers, and so does a request without a grammar."""
     with serving() as server:
-
-        def send(fields):
-            body = {"model": MODEL, "prompt": "It is", "max_tokens": 8} | fields
-            begin = time.monotonic()
-            answer = requests.post(f"{server.url}/v1/completions", json=body, timeout=60)
-            return answer.status_code, time.monotonic() - begin, answer.text
-
-        with ThreadPoolExecutor(6) as pool:
-            hostile = HOSTILE + (MORE_HOSTILE if os.environ.get("FATHOM_HOSTILE") else [])
-            answers = [pool.submit(send, fields) for fields in hostile]
-            slowest = 0.0
-            while not all(answer.done() for answer in answers):
-                begin = time.monotonic()
-                assert requests.get(f"{server.url}/health", timeout=30).status_code == 200
-                slowest = max(slowest, time.monotonic() - begin)
-                time.sleep(0.02)
-            for fields, answer in zip(hostile, answers):
-                status, seconds, text = answer.result()
-                print(f"{status} {seconds:.2f} s {str(fields)[:60]} {text[:160] if status != 200 else ''}")
-                assert status in (200, 400, 503), (fields, text)
-                assert seconds < 30, fields
-        print(f"health: {slowest * 1000:.0f} ms")
-        assert slowest < 2
+        answers, health = send_all(server.url, HOSTILE + (MORE_HOSTILE if os.environ.get("FATHOM_HOSTILE") else []))
+        for fields, status, seconds, text in answers:
+            assert status in (200, 400, 503), (fields, text)
+            assert seconds < 30, fields
+        assert max(health) < 2
         assert ask(server.client(), temperature=0).message.content == "4"
         assert server.stop() == 0
 

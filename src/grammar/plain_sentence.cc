@@ -1,0 +1,45 @@
+#include "grammar/plain_sentence.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fathom {
+namespace {
+
+std::string_view NameOf(GrammarKind kind) {
+  switch (kind) {
+    case GrammarKind::kJsonObject:
+    case GrammarKind::kJsonSchema: return "schema";
+    case GrammarKind::kRegex: return "regular expression";
+    case GrammarKind::kEbnf: return "grammar";
+    case GrammarKind::kStructuralTag:
+    case GrammarKind::kCalls: return "structural tag";
+  }
+  return "grammar";
+}
+
+void CutBefore(std::string& text, std::string_view what) {
+  if (const size_t at = text.rfind(what); at != text.npos) text.erase(0, at + what.size());
+}
+
+}  // namespace
+
+std::string PlainSentence(GrammarKind kind, std::string_view message) {
+  std::string text(message);
+  CutBefore(text, "is false: ");  // of "Check failed: (...) is false: "
+  CutBefore(text, "Invalid structural tag error: ");
+  // Of a grammar that a schema or an expression became.
+  const bool asked = kind == GrammarKind::kEbnf || kind == GrammarKind::kStructuralTag;
+  for (const char* where : {"EBNF parser error at ", "EBNF lexer error at "}) {
+    if (text.find(where) != text.npos) CutBefore(text, asked ? where : ": ");
+  }
+  std::ranges::replace(text, '\n', ' ');
+  while (text.ends_with(' ') || text.ends_with('.')) text.pop_back();
+  const bool own = text.find("heck failed") != text.npos || text.find(".cc:") != text.npos ||
+                   text.find(".h:") != text.npos;
+  if (own || text.empty()) text = "it says something that answers cannot be held to";
+  return fmt::format("the {} cannot be compiled: {}", NameOf(kind), text);
+}
+
+}  // namespace fathom
