@@ -1,7 +1,10 @@
 #include "grammar/grammar_compiler.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <latch>
@@ -40,6 +43,18 @@ struct Counting {
     return std::shared_ptr<const Grammar>(std::make_shared<FakeGrammar>(std::stoi(spec.text)));
   }
 };
+
+TEST(GrammarCompilerTest, LeavesCoresToOthers) {
+  std::atomic<int> niceness = 0;
+  const auto tells = [&](const GrammarSpec&) -> GrammarCompiler::Made {
+    niceness = getpriority(PRIO_PROCESS, static_cast<id_t>(gettid()));
+    return std::shared_ptr<const Grammar>(std::make_shared<FakeGrammar>(1));
+  };
+  GrammarCompiler compiler(tells, {});
+  ASSERT_TRUE(Wait(compiler, Regex("1")).ok());
+  const int own = getpriority(PRIO_PROCESS, static_cast<id_t>(gettid()));
+  EXPECT_EQ(niceness, std::min(own + 10, 19));
+}
 
 TEST(GrammarCompilerTest, KeepsTheLatestUsed) {
   std::atomic<int> calls = 0;

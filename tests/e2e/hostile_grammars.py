@@ -8,9 +8,9 @@ refusal (400, 503), or takes longer than 30 s.
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import sys
-import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -79,50 +79,61 @@ def send(url, fields):
 
 def send_all(url, grammars):
     """For each grammar: fields, status, seconds and text of the answer; and the seconds that /health took meanwhile."""
-    health = []
-    with ThreadPoolExecutor(6) as pool:
-        answers = [pool.submit(send, url, fields) for fields in grammars]
-        while not all(answer.done() for answer in answers):
-            began = time.monotonic()
-            assert requests.get(f"{url}/health", timeout=30).status_code == 200
-            health.append(time.monotonic() - began)
-            time.sleep(0.02)
-        return [answer.result() for answer in answers], health
+    with ThreadPoolExecutor(6) as pool, Clocked(ask_health, url) as health:
+        answers = list(pool.map(lambda fields: send(url, fields), grammars))
+    return answers, health.seconds
 
 
-class Stream:
-    """Requests without a grammar, one after the other: the times between their tokens."""
+class Clocked:
+    """A process of its own, which others of this script cannot hold up: the seconds that it measures while it is open."""
 
-    def __init__(self, url):
-        self.url, self.gaps, self.ended = url, [], threading.Event()
-        self.thread = threading.Thread(target=self.run)
-
-    def run(self):
-        while not self.ended.is_set():
-            body = {"model": "tiny-r1", "prompt": "Once upon a time", "max_tokens": 500, "ignore_eos": True, "stream": True}
-            last = None
-            with requests.post(f"{self.url}/v1/completions", json=body, stream=True, timeout=60) as answer:
-                for line in answer.iter_lines(chunk_size=1):
-                    now = time.monotonic()
-                    if not line.startswith(b"data: {") or not json.loads(line[6:])["choices"]:
-                        continue
-                    if last is not None:
-                        self.gaps.append(now - last)
-                    last = now
-                    if self.ended.is_set():
-                        return
+    def __init__(self, measure, url):
+        self.queue, self.ended = multiprocessing.SimpleQueue(), multiprocessing.Event()
+        self.process = multiprocessing.Process(target=lambda: self.queue.put(list(measure(url, self.ended))), daemon=True)
+        self.seconds = []
 
     def __enter__(self):
-        self.thread.start()
+        self.process.start()
         return self
 
     def __exit__(self, *_):
         self.ended.set()
-        self.thread.join()
+        self.seconds = self.queue.get()
+        self.process.join()
 
-    def summary(self):
-        cuts = statistics.quantiles(self.gaps, n=100)
-        return f"{cuts[49] * 1000:.0f} ms apart at the median and {cuts[98] * 1000:.0f} ms at the 99th percentile"
+
+def ask_health(url, ended):
+    while not ended.is_set():
+        began = time.monotonic()
+        assert requests.get(f"{url}/health", timeout=30).status_code == 200
+        yield time.monotonic() - began
+        time.sleep(0.02)
+
+
+def stream(url, ended):
+    """Requests without a grammar, one after the other: the times between their tokens."""
+    while not ended.is_set():
+        body = {"model": "tiny-r1", "prompt": "Once upon a time", "max_tokens": 500, "ignore_eos": True, "stream": True}
+        last = None
+        with requests.post(f"{url}/v1/completions", json=body, stream=True, timeout=60) as answer:
+            for line in answer.iter_lines(chunk_size=1):
+                now = time.monotonic()
+                if not line.startswith(b"data: {") or not json.loads(line[6:])["choices"]:
+                    continue
+                if last is not None:
+                    yield now - last
+                last = now
+                if ended.is_set():
+                    return
+
+
+def pace(seconds):
+    cuts = statistics.quantiles(seconds, n=100)
+    return f"{cuts[49] * 1000:.0f} ms apart at the median and {cuts[98] * 1000:.0f} ms at the 99th percentile"
+
+
+def worst(seconds):
+    return f"{max(seconds) * 1000:.0f} ms at worst of {len(seconds)}"
 
 
 def main():
@@ -131,17 +142,17 @@ def main():
     parser.add_argument("--model", default="models/tiny-r1")
     args = parser.parse_args()
     with running_server(args.binary, args.model, "cpu", ["--served-model-name", "tiny-r1"]) as url:
-        with Stream(url) as alone:
-            time.sleep(10)
-        with Stream(url) as beside:
+        with Clocked(stream, url) as alone, Clocked(ask_health, url) as quiet:
+            time.sleep(30)
+        with Clocked(stream, url) as beside:
             answers, health = send_all(url, HOSTILE + MORE_HOSTILE)
     statuses = Counter(status for _, status, _, _ in answers)
     bad = [(fields, status) for fields, status, seconds, _ in answers if status not in (200, 400, 503) or seconds > 30]
     for fields, status in bad:
         print(f"{status}: {str(fields)[:200]}")
     print(f"{len(answers)} grammars: " + ", ".join(f"{count} answered {status}" for status, count in sorted(statuses.items()))
-          + f", the slowest after {max(seconds for _, _, seconds, _ in answers):.1f} s; /health took {max(health) * 1000:.0f} ms at worst")
-    print(f"another stream's tokens came {beside.summary()}; alone {alone.summary()}")
+          + f", the slowest after {max(seconds for _, _, seconds, _ in answers):.1f} s; /health took {worst(health)}; before them {worst(quiet.seconds)}")
+    print(f"another stream's tokens came {pace(beside.seconds)}; alone {pace(alone.seconds)}")
     return int(bool(bad))
 
 
