@@ -40,7 +40,7 @@ FAULTS = [
     (Q, "static_cast<int64_t>(seq.generated.size()) > seq.params->min_tokens",
      "static_cast<int64_t>(seq.generated.size()) >= seq.params->min_tokens", SCHEDULER),
     (Q, "seq.length() == seq.final_length", "seq.length() > seq.final_length", SCHEDULER),
-    (Q, "outcome.failed ? SequenceEnd::kFailed : end", "end", SCHEDULER),
+    (Q, "outcome.failed && !end ? SequenceEnd::kFailed : end", "end", SCHEDULER),
     (Q, "seq.rows_in_flight > 0 || seq.state == SequenceState::kRunning", "seq.state == SequenceState::kRunning",
      SCHEDULER),
     (Q, "if (seq.state == SequenceState::kWaiting) std::erase(waiting_, &seq);", ";", SCHEDULER, S),
