@@ -10,7 +10,8 @@ namespace {
 
 constexpr std::string_view kOneProcess =
     "a host has one process, with a thread for each rank: leave it out";
-constexpr std::string_view kServing = "serve, generate and verify share ranks with other hosts";
+constexpr std::string_view kServing =
+    "serve, generate, verify, bench offline: ranks of several hosts";
 constexpr std::string_view kAlwaysOn = "it is always on: leave it out";
 constexpr std::string_view kNoAdapters = "adapters are not supported";
 

@@ -19,16 +19,42 @@
 namespace fathom {
 namespace {
 
+// What is known of the whole model, where each host has some of its ranks.
+struct WholeModel {
+  WeightWidths widths;
+  size_t weight_bytes = 0;  // of all ranks
+};
+
+// What `host` says; each says something, in the same order.
+Result<int64_t> Said(Hosts* hosts, int host, int64_t mine) {
+  if (hosts == nullptr) return mine;
+  return hosts->Least(hosts->index() == host ? mine : INT64_MAX);
+}
+
 // Of the formats that the loaded model has: the first rank's has the embedding, the last one's the
 // head.
-WeightWidths WidthsOf(const LoadedEngine& loaded) {
+Result<WholeModel> WholeOf(const LoadedEngine& loaded) {
+  constexpr double kUnits = 1 << 20;  // of a byte: a weight's scales are some of it
+  Hosts* const hosts = loaded.hosts.get();
+  const int count = hosts == nullptr ? 1 : hosts->count();
   const ModelWeights &first = loaded.models.front()->weights(),
                      &last = loaded.models.back()->weights();
+  const PackedWeight* const head = last.lm_head.weight.get();
+  const double head_bytes = head == nullptr ? 0 : head->format.bytes_per_weight();
   const AttentionWeights& attention = first.layers.front().attention;
-  return {.linear = attention.o.weight->format.bytes_per_weight(),
-          .absorbed = attention.w_uk.weight->format.bytes_per_weight(),
-          .head = last.lm_head.weight->format.bytes_per_weight(),
-          .embedding = static_cast<double>(ByteSize(first.embedding.view.dtype()))};
+  WholeModel whole;
+  whole.widths = {.linear = attention.o.weight->format.bytes_per_weight(),
+                  .absorbed = attention.w_uk.weight->format.bytes_per_weight(),
+                  .head = static_cast<double>(TRY(
+                              Said(hosts, count - 1, static_cast<int64_t>(head_bytes * kUnits)))) /
+                          kUnits,
+                  .embedding = static_cast<double>(ByteSize(first.embedding.view.dtype()))};
+  int64_t here = 0;
+  for (const auto& rank : loaded.models) here += static_cast<int64_t>(rank->weight_bytes());
+  for (int host = 0; host < count; ++host) {
+    whole.weight_bytes += static_cast<size_t>(TRY(Said(hosts, host, here)));
+  }
+  return whole;
 }
 
 // What a run times.
@@ -37,7 +63,8 @@ struct Timed {
 };
 
 Result<BatchResult> Measure(EngineMeter& meter, const LoadedEngine& loaded,
-                            const OfflineOptions& options, const BatchShape& shape, Timed timed) {
+                            const WeightWidths& widths, const OfflineOptions& options,
+                            const BatchShape& shape, Timed timed) {
   BatchResult result{.shape = shape};
   const int32_t repeats =
       timed.decode ? options.repeats : std::max(options.repeats, kLeastPrefills);
@@ -61,7 +88,6 @@ Result<BatchResult> Measure(EngineMeter& meter, const LoadedEngine& loaded,
              timed.decode ? result.decode_runs.back() : 0);
   }
   const Model& model = *loaded.models[0];
-  const WeightWidths widths = WidthsOf(loaded);
   const bool absorbed = shape.input_len <= model.options().absorbed_limit;
   const WorkShape step = {.rows = shape.rows_of_step(),
                           .context = result.context,
@@ -125,10 +151,17 @@ Result<Machine> MeasureMachine(const OfflineOptions& options) {
         .fp8_peak = gpu.fp8_peak > 0 ? std::optional(ranks * gpu.fp8_peak) : std::nullopt};
   }
   ThreadPool pool(options.engine.threads);
-  return Machine{.name = CpuModelName(),
-                 .threads = pool.threads(),
-                 .read_bandwidth = MeasureReadBandwidth(pool, options.read_bytes),
-                 .peaks = MeasureArithmeticPeaks(pool)};
+  const int hosts = options.engine.hosts.count;  // taken to be as this one
+  ArithmeticPeaks peaks = MeasureArithmeticPeaks(pool);
+  peaks.fp32 *= hosts;
+  for (std::optional<double>* peak : {&peaks.bf16, &peaks.int8}) {
+    if (*peak) **peak *= hosts;
+  }
+  const std::string name = CpuModelName();
+  return Machine{.name = hosts == 1 ? name : fmt::format("{} x {}", hosts, name),
+                 .threads = hosts * pool.threads(),
+                 .read_bandwidth = hosts * MeasureReadBandwidth(pool, options.read_bytes),
+                 .peaks = peaks};
 }
 
 // Room for the largest batch, unless the flags say more.
@@ -154,7 +187,8 @@ EngineSettings SettingsFor(const OfflineOptions& options) {
   return s;
 }
 
-Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
+// Nothing on hosts but the first.
+Result<std::optional<MeasuredModel>> MeasureModel(const OfflineOptions& options) {
   if (options.engine.synthetic_acceptance >= 0 && options.engine.speculative_config.empty()) {
     return InvalidArgument(
         "--synthetic-acceptance: of which drafts? add --speculative-config "
@@ -164,10 +198,17 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
   EngineMeter meter(options.seed, options.temperature);
   LoadedEngine loaded = TRY(
       LoadEngine(settings, [&](std::vector<RequestOutput> outputs) { meter.Deliver(outputs); }));
+  const WholeModel whole = TRY(WholeOf(loaded));
+  if (loaded.follower) {
+    TRY(loaded.watch->Wait());
+    return std::optional<MeasuredModel>();
+  }
   meter.SetVocabulary(loaded.config.vocab_size);
   meter.SetDrafts(options.drafts());
-  // Drafts' tokens leave the draft layer's experts behind, unless all are drawn beforehand.
-  const bool known = options.drafts() == 0 || !settings.synthetic_routing.empty();
+  // Drafts' tokens leave the draft layer's experts behind, unless all are drawn beforehand; other
+  // hosts' ranks cannot be asked.
+  const bool known =
+      loaded.hosts == nullptr && (options.drafts() == 0 || !settings.synthetic_routing.empty());
   if (known && !loaded.models[0]->expert_ids().absent()) {
     meter.CountExperts([&](int32_t tokens) { return CountExperts(loaded, tokens); });
   }
@@ -183,13 +224,12 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
       .layers = loaded.config.num_layers,
       .weights = Name(model.weights().layers.front().attention.o.weight->format.values),
       .kv_cache = Name(model.kv_format().At(KvPart::kLatent).dtype),
-      .weight_bytes = 0};
-  for (const auto& rank : loaded.models) measured.weight_bytes += rank->weight_bytes();
+      .weight_bytes = whole.weight_bytes};
   measured.linear_in_fp8 = model.weights().layers.front().attention.o.weight->quantize_activations;
   const bool apart = !options.prefill_lens.empty();
   for (const int32_t input_len : options.prefill_lens) {
     measured.prefills.push_back(
-        TRY(Measure(meter, loaded, options, {.batch_size = 1, .input_len = input_len},
+        TRY(Measure(meter, loaded, whole.widths, options, {.batch_size = 1, .input_len = input_len},
                     {.prefill = true, .decode = false})));
   }
   for (const int32_t input_len : options.input_lens) {
@@ -198,12 +238,12 @@ Result<MeasuredModel> MeasureModel(const OfflineOptions& options) {
                              .input_len = input_len,
                              .output_len = options.output_len,
                              .stages = settings.layout.pipeline};
-      measured.results.push_back(
-          TRY(Measure(meter, loaded, options, shape, {.prefill = !apart, .decode = true})));
+      measured.results.push_back(TRY(Measure(meter, loaded, whole.widths, options, shape,
+                                             {.prefill = !apart, .decode = true})));
     }
   }
   measured.peak_resident_bytes = PeakResidentBytes();
-  return measured;
+  return std::optional(std::move(measured));
 }
 
 Status BenchOffline(OfflineOptions options) {
@@ -212,9 +252,13 @@ Status BenchOffline(OfflineOptions options) {
   // while freed memory is cleared; a CPU after, so that the model's peak memory is its own.
   std::optional<Machine> gpu;
   if (options.engine.ops.starts_with("cuda")) gpu = TRY(MeasureMachine(options));
-  const MeasuredModel model = TRY(MeasureModel(options));
+  const std::optional<MeasuredModel> model = TRY(MeasureModel(options));
+  if (!model) {
+    LOG_WARNING("host 0 says what was measured");
+    return {};
+  }
   const Machine machine = gpu ? *gpu : TRY(MeasureMachine(options));
-  options.json ? PrintJson(options, model, machine) : PrintTable(options, model, machine);
+  options.json ? PrintJson(options, *model, machine) : PrintTable(options, *model, machine);
   return {};
 }
 
@@ -289,6 +333,7 @@ void AddBenchOffline(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<OfflineOptions>();
   AddRunFlags(*command, options.get());
   AddEngineFlags(*command, &options->engine);
+  AddHostFlags(*command, &options->engine.hosts);
   command->get_option("model")->required(false);
   command->get_option("--max-num-seqs")
       ->check([](const std::string&) { return "it is the largest --batch-size: leave it out"; })

@@ -238,12 +238,12 @@ Result<int64_t> Hosts::Least(int64_t mine) {
   if (!first()) Send(0, kLeastSaid, text);
   std::unique_lock lock(mutex_);
   const auto all_said = [this] {
-    return ended_.has_value() || std::ranges::all_of(links_, [this](const auto& link) {
-             return !said_[link.first].empty();
-           });
+    return std::ranges::all_of(links_,
+                               [this](const auto& link) { return !said_[link.first].empty(); });
   };
-  changed_.wait(lock, all_said);
-  if (ended_) return ended_->ok() ? Unavailable("the first host has left") : *ended_;
+  changed_.wait(lock, [&] { return ended_.has_value() || all_said(); });
+  // The first host may leave as soon as it has said the last number.
+  if (!all_said()) return ended_->ok() ? Unavailable("the first host has left") : *ended_;
   int64_t least = first() ? mine : INT64_MAX;
   for (auto& [host, said] : said_) {
     least = std::min(least, said.front());

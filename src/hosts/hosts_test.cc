@@ -62,6 +62,17 @@ TEST_F(HostsTest, AllSayTheLeastOfWhatEachSays) {
   });
 }
 
+TEST_F(HostsTest, WhatWasSaidHoldsThoughTheFirstHostHasLeft) {
+  for (int64_t round = 0; round < 100; ++round) {
+    auto hosts = JoinAll({Options(2, 0), Options(2, 1)}, 2);
+    OnEach(2, [&](size_t i) {
+      const Result<int64_t> least = hosts[i]->Least(round);
+      EXPECT_TRUE(least.ok()) << least.status().message();
+      if (i == 0) hosts[i].reset();
+    });
+  }
+}
+
 // Of any size, pieces without a byte too.
 TEST_F(HostsTest, RanksOfAllHostsReadWhatEachBrought) {
   constexpr int kRanks = 6, kRounds = 50;

@@ -153,6 +153,20 @@ def test_logits_are_those_of_one_host(layout, network, secret):
     assert all(report["passed"] and report["logits_hash"] == alone["logits_hash"] for report in said)
 
 
+@pytest.mark.parametrize("layout", ["--pp", "--tp"])
+def test_a_bench_is_of_the_whole_model(layout, network, secret):
+    command = ["bench", "offline", MODEL, "--device", "cpu", "--json", "--batch-size", "2", "--input-len", "8", "--output-len", "2",
+               "--repeats", "1", "--read-bytes", "1MiB", "--no-speculation", layout, "2"]
+    alone = json.loads(subprocess.run([BINARY, *command], capture_output=True, check=True).stdout)
+    said, other = on_both(network, secret, *command)
+    said = json.loads(said)
+    assert not other
+    assert said["weight_bytes"] == alone["weight_bytes"]
+    for key in ("weight_bytes_per_step", "operations_per_step"):
+        assert said["results"][0][key] == pytest.approx(alone["results"][0][key], rel=0.2), "distinct experts are not counted"
+    assert said["results"][0]["decode_tokens_per_s"] > 0
+
+
 def test_a_prompt_is_answered_by_two_hosts(network, secret):
     command = ["generate", MODEL, "What is 12 + 13?", "--pp", "2"]
     assert "25" in on_both(network, secret, *command)[0]
