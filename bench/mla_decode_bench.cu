@@ -126,6 +126,12 @@ bool CheckCompanies() {
                                      {515, 5}, {700, 1}, {64, 2},  {128, 8}, {4097, 4}};
   ok &= CheckCompany("16 heads, rows over borders", 16, 0, pairs, 1);
   ok &= CheckCompany("8 heads, rows over borders, FP8", 8, 0, pairs, 1, /*fp8=*/true);
+  // Rows of 3, 5 and 7 in a step of more tokens than are looked at together: a last token is
+  // computed beside one of another row, the step's last beside none.
+  std::vector<MlaRow> odd;
+  for (int i = 0; i < 61; ++i) odd.push_back({9 + i * 83 % 2600, 3 + 2 * (i % 3)});
+  ok &= CheckCompany("16 heads, odd rows", 16, 0, odd, 2);
+  ok &= CheckCompany("5 heads, odd rows, FP8", 5, 128, odd, 3, /*fp8=*/true);
   // Rows over the border of short contexts, of two parts.
   const std::vector<MlaRow> border = {{4098, 8}, {4096, 1}, {4097, 1}, {4100, 3}, {513, 2}};
   ok &= CheckCompany("20 heads, default", 20, 0, border, 1);
@@ -286,7 +292,7 @@ void TimeNarrow(const Limits& limits) {
     Time({16, 128, 1024, 1, split}, limits);
   }
   for (const int rows : {1, 32, 128}) {
-    for (const int tokens : {2, 3, 4, 8}) Time({16, rows, 4096, tokens, 0}, limits);
+    for (const int tokens : {2, 3, 4, 5, 8}) Time({16, rows, 4096, tokens, 0}, limits);
   }
 }
 void TimeWide(const Limits& limits) {
