@@ -61,16 +61,11 @@ Result<Backend> MakeBackend(std::string_view name, const BackendSettings& settin
         "--gpu out",
         gpu, name);
   }
-  Backend backend{.layout = settings.layout};
+  const int here = hosts == nullptr ? world : hosts->ranks_each();
+  Backend backend{.layout = settings.layout,
+                  .first_rank = hosts == nullptr ? 0 : hosts->index() * here};
   if (IsCudaTable(name) && settings.quantization == "none") {
-    if (hosts != nullptr) {
-      return Unimplemented(
-          "--nnodes {}: GPUs of several hosts are not there yet, CPUs are; leave --nnodes out to "
-          "use "
-          "the GPUs of this host",
-          hosts->count());
-    }
-    TRY(AddGpus(name, std::max(gpu, 0), backend));
+    TRY(AddGpus(name, std::max(gpu, 0), hosts, backend));
     return backend;
   }
   constexpr int kMostRanks = 1024;
@@ -79,7 +74,6 @@ Result<Backend> MakeBackend(std::string_view name, const BackendSettings& settin
   }
   backend.ops = TRY(CpuTable(name, settings.quantization));
   const int threads = settings.threads == 0 ? UsableCpus() : settings.threads;
-  const int here = hosts == nullptr ? world : hosts->ranks_each();
   // Of stages one works at a time, and the others sleep.
   const int at_work = std::min(settings.layout.stage_ranks(), here);
   for (int rank = 0; rank < here; ++rank) {
@@ -91,7 +85,6 @@ Result<Backend> MakeBackend(std::string_view name, const BackendSettings& settin
     backend.joined = TRY(JoinedRanks::Join(settings.layout, SharedMemoryCommunicator::GroupOf));
     return backend;
   }
-  backend.first_rank = hosts->index() * here;
   backend.joined = TRY(JoinedRanks::Join(
       settings.layout, [hosts](std::span<const int> ranks) { return hosts->GroupOf(ranks); }));
   return backend;

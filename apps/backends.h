@@ -65,9 +65,9 @@ inline constexpr char kQuantizationHelp[] =
 Result<Backend> MakeBackend(std::string_view name, const BackendSettings& settings,
                             Hosts* hosts = nullptr);
 
-// Sets the table, and adds a GPU from `first` on for each rank of the layout. cuda_backend.cc; in
+// Sets the table, and adds a GPU from `first` on for each rank of this host. cuda_backend.cc; in
 // builds without CUDA no_cuda_backend.cc, which refuses.
-Status AddGpus(std::string_view name, int first, Backend& backend);
+Status AddGpus(std::string_view name, int first, Hosts* hosts, Backend& backend);
 // What suits the GPU: cuda-fp8 where there are kernels for it, elsewhere cuda, which is as fast
 // there and more accurate.
 Result<std::string> CudaOpsFor(int gpu);

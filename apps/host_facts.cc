@@ -65,4 +65,12 @@ Result<std::unique_ptr<Hosts>> JoinHosts(const HostsOptions& options,
   return Hosts::Join(options, others, settings.layout.world());
 }
 
+void EndWithLostHost(Hosts& hosts) {
+  hosts.OnEnd([](const Status& why) {
+    fmt::print(stderr, "fathom: {}\n", why.ok() ? "host 0 has left" : why.message());
+    std::fflush(stderr);
+    std::_Exit(1);
+  });
+}
+
 }  // namespace fathom

@@ -22,4 +22,8 @@ Result<std::unique_ptr<Hosts>> JoinHosts(const HostsOptions& options,
                                          const BackendSettings& settings, std::string_view ops,
                                          const Checkpoint& checkpoint, HostFacts others);
 
+// From here on, until something else listens, a lost host ends this process with a word: what GPUs
+// of hosts do together waits for it for ever.
+void EndWithLostHost(Hosts& hosts);
+
 }  // namespace fathom

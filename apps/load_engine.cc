@@ -211,6 +211,7 @@ Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback 
   loaded.tokenizer = TRY(LoadTokenizer(settings, loaded.config));
   loaded.chat_template = TRY(ParseChatTemplate(settings, loaded.tokenizer.get()));
 
+  if (loaded.hosts != nullptr && ops.starts_with("cuda")) EndWithLostHost(*loaded.hosts);
   ProgressLine progress;
   AssembledEngine assembled = TRY(AssembleEngine(
       checkpoint, *loaded.backend.ops, loaded.backend.Ranks(),

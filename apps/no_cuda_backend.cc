@@ -11,7 +11,7 @@ Status NoCuda() {
 
 }  // namespace
 
-Status AddGpus(std::string_view, int, Backend&) {
+Status AddGpus(std::string_view, int, Hosts*, Backend&) {
   return NoCuda();
 }
 

@@ -1,6 +1,8 @@
 #include "cuda/device.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "cuda/check.h"
@@ -66,6 +68,8 @@ CudaDevice::~CudaDevice() {
   gpu_.BindThread();
   stream_->Synchronize();
   if (gpu_.failed()) {  // it is asked for nothing more: the process is about to leave
+    // Without a word to CUDA, which would wait for kernels that wait for ever.
+    on_exit([](int status, void*) { std::fflush(nullptr), std::_Exit(status); }, nullptr);
     static_cast<void>(downloads_.release());
     static_cast<void>(uploads_.release());
     static_cast<void>(stream_.release());

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::chrono::seconds kHandshake{5};
 constexpr size_t kMostVisits = 256;  // at a time
-constexpr uint32_t kHello = 1, kAnswer = 2, kLeastSaid = 2;
+constexpr uint32_t kHello = 1, kAnswer = 2, kSaid = 2;
 
 }  // namespace
 
@@ -233,39 +233,56 @@ Result<std::vector<std::unique_ptr<Communicator>>> Hosts::GroupOf(std::span<cons
   return members;
 }
 
-Result<int64_t> Hosts::Least(int64_t mine) {
-  const std::string text = std::to_string(mine);
-  if (!first()) Send(0, kLeastSaid, text);
+Result<std::vector<std::string>> Hosts::Share(std::string mine) {
+  CHECK(mine.size() <= kMostSaid, "{} bytes for all hosts", mine.size());
+  constexpr size_t kEntry = kMostSaid + 1;  // its size, and what is said
+  mine.insert(mine.begin(), static_cast<char>(mine.size()));
+  mine.resize(kEntry);
+  if (!first()) Send(0, kSaid, mine);
   std::unique_lock lock(mutex_);
   const auto all_said = [this] {
     return std::ranges::all_of(links_,
                                [this](const auto& link) { return !said_[link.first].empty(); });
   };
   changed_.wait(lock, [&] { return ended_.has_value() || all_said(); });
-  // The first host may leave as soon as it has said the last number.
+  // The first host may leave as soon as it has said the last of it.
   if (!all_said()) return ended_->ok() ? Unavailable("the first host has left") : *ended_;
-  int64_t least = first() ? mine : INT64_MAX;
+  std::string all = first() ? mine : "";
   for (auto& [host, said] : said_) {
-    least = std::min(least, said.front());
-    said.erase(said.begin());
+    all += said.front();
+    said.pop_front();
   }
   lock.unlock();
+  if (all.size() != kEntry * static_cast<size_t>(count())) {
+    return DataLoss("{} bytes of what {} hosts say", all.size(), count());
+  }
   if (first()) {
-    for (const auto& [host, link] : links_) link->Send(kLeastSaid, std::to_string(least));
+    for (const auto& [host, link] : links_) link->Send(kSaid, all);
+  }
+  std::vector<std::string> each;
+  for (size_t at = 0; at < all.size(); at += kEntry) {
+    each.push_back(all.substr(at + 1, static_cast<unsigned char>(all[at])));
+  }
+  return each;
+}
+
+Result<int64_t> Hosts::Least(int64_t mine) {
+  int64_t least = mine;
+  for (const std::string& said : TRY(Share(std::to_string(mine)))) {
+    int64_t number = 0;
+    const auto [end, error] = std::from_chars(said.data(), said.data() + said.size(), number);
+    if (error != std::errc() || end != said.data() + said.size())
+      return DataLoss("a number was expected");
+    least = std::min(least, number);
   }
   return least;
 }
 
 Status Hosts::Take(int host, uint32_t kind, std::string bytes) {
   std::unique_lock lock(mutex_);
-  if (kind == kLeastSaid) {
-    int64_t number = 0;
-    const auto [end, error] = std::from_chars(bytes.data(), bytes.data() + bytes.size(), number);
-    if (error != std::errc() || end != bytes.data() + bytes.size()) {
-      return DataLoss("a number was expected");
-    }
-    if (said_[host].size() >= 16) return DataLoss("more numbers than were asked for");
-    said_[host].push_back(number);
+  if (kind == kSaid) {
+    if (said_[host].size() >= 16) return DataLoss("more was said than asked for");
+    said_[host].push_back(std::move(bytes));
     changed_.notify_all();
     return {};
   }

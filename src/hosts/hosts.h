@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -50,6 +51,8 @@ class Hosts {
   int count() const { return options_.count; }
   int index() const { return options_.index; }
   bool first() const { return options_.index == 0; }
+  // Over which this host listens to the others: Listener.
+  std::string interface() const { return listener_.interface(); }
   int ranks_each() const { return ranks_each_; }
   int HostOf(int rank) const { return rank / ranks_each_; }
   bool Here(int rank) const { return HostOf(rank) == options_.index; }
@@ -58,9 +61,11 @@ class Hosts {
   // groups in the same order.
   Result<std::vector<std::unique_ptr<Communicator>>> GroupOf(std::span<const int> ranks);
 
-  // Waits for all hosts, however long they load, and returns the least of what they say. Each calls
-  // it equally often, from one thread.
-  Result<int64_t> Least(int64_t mine);
+  // Waits for all hosts, however long they load, and returns what each says, kMostSaid bytes at
+  // most. Each calls it equally often, from one thread.
+  Result<std::vector<std::string>> Share(std::string mine);
+  Result<int64_t> Least(int64_t mine);  // of what each says, likewise
+  static constexpr size_t kMostSaid = 255;
 
   // Messages of the engine, from HostLink::kFirstOfOthers on: between the first host and each other
   // one, one at a time. Those that came before Listen() wait for it; once it returns, what listened
@@ -109,8 +114,8 @@ class Hosts {
   };
   std::map<int, Visitor> gathered_;  // by host, until all are there:
   bool complete_ = false;
-  std::map<LaneKey, Socket> waiting_;         // lanes that others have opened
-  std::map<int, std::vector<int64_t>> said_;  // Least(), by host
+  std::map<LaneKey, Socket> waiting_;            // lanes that others have opened
+  std::map<int, std::deque<std::string>> said_;  // Share(), by host
   std::optional<Status> ended_;
   std::vector<std::weak_ptr<Lanes>> lanes_;
   std::vector<std::weak_ptr<MeetingPlace>> places_;

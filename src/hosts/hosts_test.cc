@@ -62,6 +62,14 @@ TEST_F(HostsTest, AllSayTheLeastOfWhatEachSays) {
   });
 }
 
+TEST_F(HostsTest, AllHearWhatEachSays) {
+  const auto hosts = JoinAll({Options(3, 0), Options(3, 1), Options(3, 2)}, 6);
+  const std::vector<std::string> expected = {"", std::string("\0\xff", 2),
+                                             std::string(Hosts::kMostSaid, 'x')};
+  OnEach(3, [&](size_t i) { EXPECT_EQ(hosts[i]->Share(expected[i]).value(), expected); });
+  for (const auto& host : hosts) EXPECT_EQ(host->interface(), "lo");
+}
+
 TEST_F(HostsTest, WhatWasSaidHoldsThoughTheFirstHostHasLeft) {
   for (int64_t round = 0; round < 100; ++round) {
     auto hosts = JoinAll({Options(2, 0), Options(2, 1)}, 2);

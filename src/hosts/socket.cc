@@ -1,5 +1,6 @@
 #include "hosts/socket.h"
 
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -156,6 +157,23 @@ Result<Listener> Listener::On(const std::string& address, uint16_t port) {
   // Of both families the port stands in the same place.
   listener.port_ = ntohs(reinterpret_cast<const sockaddr_in*>(&bound)->sin_port);
   return listener;
+}
+
+std::string Listener::interface() const {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return "";
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owned(all, freeifaddrs);
+  const std::string mine = socket_.local_address();
+  for (const ifaddrs* at = all; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr) continue;
+    const bool four = at->ifa_addr->sa_family == AF_INET;
+    if (!four && at->ifa_addr->sa_family != AF_INET6) continue;
+    sockaddr_storage address{};
+    const socklen_t size = four ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    std::memcpy(&address, at->ifa_addr, size);
+    if (Numbers(address, size, /*with_port=*/false) == mine) return at->ifa_name;
+  }
+  return "";
 }
 
 Result<Socket> Listener::Accept() {

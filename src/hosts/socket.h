@@ -54,6 +54,7 @@ class Listener {
   Result<Socket> Accept();
   void Shutdown() { socket_.Shutdown(); }  // THREAD: any
   uint16_t port() const { return port_; }
+  std::string interface() const;  // that has its address, "eth0"; "" if none has
 
  private:
   Socket socket_;

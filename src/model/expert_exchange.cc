@@ -82,6 +82,7 @@ void PairExchange::Run(OpRunner& run, const MoeWeights& w, const RoutedTokens& t
                       .pair_origin = some(origin_),
                       .pair_live = live_,
                       .exchange = exchange,
+                      .ids = tokens.ids,
                       .weights = tokens.weights,
                       .live = tokens.live,
                       .out = tokens.out});

@@ -59,6 +59,7 @@ struct CombineArgs {
   TensorView pair_origin;  // I32 [pairs]
   TensorView pair_live;    // I32 [1]
   ExpertExchange exchange;
+  TensorView ids;      // as of dispatch
   TensorView weights;  // F32 [tokens, topk]
   TensorView live;     // I32 [1]: tokens
   TensorView out;      // act [tokens, hidden]

@@ -125,6 +125,7 @@ std::vector<float> RankOfMany(const Ops& ops, const Packed& w, const Group& g, C
          .pair_origin = origin,
          .pair_live = pair_live,
          .exchange = exchange,
+         .ids = ids,
          .weights = weights,
          .live = live,
          .out = out});

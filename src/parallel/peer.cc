@@ -4,6 +4,7 @@
 
 #include "cuda/check.h"
 #include "cuda/driver.h"
+#include "parallel/peer_barrier.h"
 
 namespace fathom {
 
@@ -39,6 +40,7 @@ class PeerCommunicator::Memory {
     PeerView view{.rank = rank, .size = static_cast<int>(mappings_.size()), .abort = abort_};
     for (int r = 0; r < view.size; ++r) {
       view.exchange[r] = reinterpret_cast<PeerExchange*>(mappings_[static_cast<size_t>(r)].at);
+      for (int parity : {0, 1}) view.windows[r][parity] = view.exchange[r]->windows[parity];
     }
     view.mine = view.exchange[rank];
     view.counters = reinterpret_cast<PeerCounters*>(view.mine + 1);
@@ -92,6 +94,10 @@ JoinedRanks::MakeGroup PeerCommunicator::Among(std::vector<CudaDevice*> devices)
     for (auto& member : TRY(Group(of_group))) members.push_back(std::move(member));
     return members;
   };
+}
+
+void PeerCommunicator::Meet(cudaStream_t stream, const WindowParts&) {
+  LaunchPeerBarrier(view(), stream);
 }
 
 void PeerCommunicator::Abort() {

@@ -7,14 +7,13 @@
 
 #include "base/status.h"
 #include "cuda/device.h"
-#include "parallel/communicator.h"
-#include "parallel/peer_view.h"
+#include "parallel/gpu_ranks.h"
 #include "parallel/rank_groups.h"
 
 namespace fathom {
 
 // Peers see a small arena for exchange, never weights or cache. No NVLink multicast.
-class PeerCommunicator final : public Communicator {
+class PeerCommunicator final : public GpuRanks {
  public:
   // Those of a group with a rank on each device, which must outlive it. kUnimplemented for GPUs
   // that cannot read each other's memory. THREAD: one, before the ranks' own begin.
@@ -24,15 +23,15 @@ class PeerCommunicator final : public Communicator {
   // For JoinedRanks, of ranks with these devices, in their order.
   static JoinedRanks::MakeGroup Among(std::vector<CudaDevice*> devices);
 
+  void Meet(cudaStream_t stream, const WindowParts& parts) override;
+  bool linked() const override { return true; }
   void Abort() override;  // of all ranks
-  const PeerView& view() const { return view_; }
 
  private:
   class Memory;
   PeerCommunicator(const PeerView& view, std::shared_ptr<Memory> memory)
-      : Communicator(view.rank, view.size), view_(view), memory_(std::move(memory)) {}
+      : GpuRanks(view), memory_(std::move(memory)) {}
 
-  PeerView view_;
   std::shared_ptr<Memory> memory_;
 };
 

@@ -1,4 +1,4 @@
-// What kernels see of the ranks of a host: memory of each that all of them write and read.
+// What kernels see of the ranks that are GPUs: memory that each of them writes for the others.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,13 @@
 
 namespace fathom {
 
-// Of one rank, mapped into its peers over NVLink.
+inline constexpr int kMostGpuRanks = 32;                  // of a group
+inline constexpr size_t kWindowBytes = size_t{16} << 20;  // what a round of a large message brings
+
+// Of a rank that its peers reach over NVLink: mapped into all of them.
 struct PeerExchange {
   static constexpr int kMaxRanks = 8;
-  static constexpr size_t kPacketBytes = size_t{1} << 20;   // of small messages' numbers
-  static constexpr size_t kWindowBytes = size_t{16} << 20;  // of what a round of a large one brings
+  static constexpr size_t kPacketBytes = size_t{1} << 20;  // of small messages' numbers
 
   uint32_t barrier_flags[kMaxRanks][32];  // of each peer, the epoch in which it is; a line each
   // Of small messages: eight bytes of numbers in sixteen, each half with its epoch; by the epoch's
@@ -24,12 +26,13 @@ struct PeerExchange {
 
 // Of one rank alone. Epochs count on in replayed graphs.
 struct PeerCounters {
-  uint32_t barrier = 0;      // epochs that are over
+  uint32_t barrier = 0;      // epochs that are over; 0 for ever where NCCL moves windows
   uint32_t packets = 0;      // likewise
   uint32_t blocks_done = 0;  // of the kernel that runs
 };
 
-// What a rank's device has of its memory taken, for each group that the rank is in.
+// What a rank's device has of its memory taken, for each group that the rank is in, if all ranks
+// are on one host.
 inline size_t PeerBytes(const ParallelLayout& layout) {
   const size_t stages = layout.pipeline == 1 ? 0 : layout.pipeline == 2 ? 2 : 3;  // at most
   const size_t groups = (layout.tensor > 1 ? 1 : 0) + (layout.expert_parallel() ? 1 : 0) + stages;
@@ -38,9 +41,12 @@ inline size_t PeerBytes(const ParallelLayout& layout) {
 
 struct PeerView {
   int rank = 0, size = 1;
+  // What is written for a rank ahead of the barrier that ends epoch e lies in windows[rank][e & 1].
+  uint32_t* windows[kMostGpuRanks][2] = {};
+  PeerCounters* counters = nullptr;
+  // Of peers alone:
   PeerExchange* mine = nullptr;
   PeerExchange* exchange[PeerExchange::kMaxRanks] = {};  // of all ranks
-  PeerCounters* counters = nullptr;
   const uint32_t* abort = nullptr;  // in the host's memory: what waits gives up once it is not 0
 };
 

@@ -209,6 +209,7 @@ void ExpectBitsOfOneGpu(const Case& c, std::span<const std::unique_ptr<CudaDevic
              .pair_origin = t.origin,
              .pair_live = t.pair_live,
              .exchange = exchange,
+             .ids = t.ids,
              .weights = t.weights,
              .live = t.count,
              .out = t.out});
@@ -271,8 +272,8 @@ TEST_F(ExpertPeersTest, RandomRounds) {
     // In each round other tokens, so that what is left of the last one shows.
     const std::vector<BF16> tokens = ToBF16s(Normals((c.tokens + kShifts) * c.hidden, 50 + at));
     const TensorView x = t.memory.Make(DType::kBF16, {c.tokens + kShifts, c.hidden}, tokens);
-    std::vector<int32_t> counts = Range(static_cast<int>(c.tokens) + 1);
-    const TensorView lives = t.memory.Make(DType::kI32, {c.tokens + 1}, counts);
+    const TensorView lives =
+        t.memory.Make(DType::kI32, {c.tokens + 1}, Range(static_cast<int>(c.tokens) + 1));
     const TensorView workspace = t.memory.Make(DType::kU8, {64});
     device.stream().Synchronize();
     all.arrive_and_wait();
@@ -281,12 +282,11 @@ TEST_F(ExpertPeersTest, RandomRounds) {
       const int64_t each = 1 + same.Below(static_cast<uint32_t>(c.tokens));
       const int64_t live = own.Below(static_cast<uint32_t>(c.tokens) + 1);
       const int64_t shift = own.Below(kShifts);
-      const TensorView these = x.Slice(0, shift, shift + c.tokens);
       const TensorView n = lives.Slice(0, live, live + 1);
       ExpertExchange exchange = {.ranks = ranks_[at].get(), .routed = kRouted, .each = each};
       for (; exchange.first < c.tokens; exchange.first += each) {
         Enqueue(c.ops->dispatch, device, workspace,
-                {.x = these,
+                {.x = x.Slice(0, shift, shift + c.tokens),
                  .ids = t.ids,
                  .live = n,
                  .exchange = exchange,
@@ -299,6 +299,7 @@ TEST_F(ExpertPeersTest, RandomRounds) {
                  .pair_origin = t.origin,
                  .pair_live = t.pair_live,
                  .exchange = exchange,
+                 .ids = t.ids,
                  .weights = t.weights,
                  .live = n,
                  .out = t.out});

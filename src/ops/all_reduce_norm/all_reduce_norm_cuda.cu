@@ -1,9 +1,10 @@
 // The sum of all ranks' parts on CUDA, and the norm that follows.
 //   formula:       s = the sum over ranks of x, in their order, rounded to BF16;
 //                  residual += s, then rms_norm of it
-//   data mapping:  up to kPacketBytes: a thread takes 8 numbers, sends them to all peers as packets
-//                  with an epoch, and sums what comes. More: rounds in which each rank sums the
-//                  tokens that it owns, and hands the sums to all
+//   data mapping:  up to kPacketBytes between linked GPUs: a thread takes 8 numbers, sends them to
+//   all
+//                  peers as packets with an epoch, and sums what comes. Else: rounds in which each
+//                  rank sums the tokens that it owns, and hands the sums to all
 //   bytes, FLOPs:  small: 4 (ranks - 1) bytes out and in a number; large: 4 (ranks - 1) / ranks;
 //                  ranks FLOPs a number
 //   accumulator:   fp32; the same bits in both forms
@@ -14,7 +15,7 @@
 #include <algorithm>
 
 #include "ops/cuda_ops.h"
-#include "parallel/peer.h"
+#include "parallel/gpu_ranks.h"
 #include "parallel/peer_rounds.cuh"
 
 namespace fathom {
@@ -97,6 +98,12 @@ struct Round {
   int64_t first, count, each, per_token;
   const int32_t* live;
 
+  // What a rank owns, live or not.
+  WindowPart PartOf(int rank) const {
+    const int64_t begin = std::min(count, rank * each);
+    return {static_cast<size_t>(begin) * sizeof(uint4),
+            static_cast<size_t>(std::min(count, begin + each) - begin) * sizeof(uint4)};
+  }
   __device__ int64_t end() const {
     const int64_t left = *live * per_token - first;
     return left < count ? left : count;
@@ -144,20 +151,23 @@ __global__ void __launch_bounds__(kThreads) TakeSums(PeerView peers, Round round
 }
 
 // A large message in rounds.
-void SumLarge(const PeerView& peers, const RmsNormArgs& norm, const SumsOut& out,
-              cudaStream_t stream) {
+void SumLarge(GpuRanks& ranks, const RmsNormArgs& norm, const SumsOut& out, cudaStream_t stream) {
+  const PeerView& peers = ranks.view();
   const int64_t per_token = norm.x.dim(1) / kPiece, pieces = norm.x.dim(0) * per_token;
   const auto* x = Data<const uint4>(norm.x);
-  constexpr int64_t kMost = PeerExchange::kWindowBytes / sizeof(uint4);
+  constexpr int64_t kMost = kWindowBytes / sizeof(uint4);
   for (int64_t first = 0; first < pieces; first += kMost / peers.size * peers.size) {
     const int64_t count = std::min(pieces - first, kMost / peers.size * peers.size);
     const Round round{first, count, (count + peers.size - 1) / peers.size, per_token,
                       Data<int32_t>(norm.live)};
     const unsigned blocks = std::min(Blocks(count, kThreads), 1024u);
     LaunchOverlapped(SendParts, blocks, kThreads, 0, stream, peers, round, x);
-    LaunchPeerBarrier(peers, stream);
+    ranks.Meet(stream, [&round](int from, int to) -> WindowPart {
+      if (from == to) return {};
+      return {static_cast<size_t>(from * round.each) * sizeof(uint4), round.PartOf(to).bytes};
+    });
     LaunchOverlapped(SumOwned, blocks, kThreads, 0, stream, peers, round, x);
-    LaunchPeerBarrier(peers, stream);
+    ranks.Meet(stream, [&round](int from, int) { return round.PartOf(from); });
     LaunchOverlapped(TakeSums, blocks, kThreads, 0, stream, peers, round, out);
   }
 }
@@ -175,16 +185,16 @@ void AllReduceNormCuda(OpContext& context, const AllReduceNormArgs& a) {
   using namespace kernels;
   CHECK(x.dtype() == DType::kBF16 && x.dim(1) % kPiece == 0, "all_reduce_norm: x is {}",
         x.ToString());
-  const PeerView& peers = static_cast<PeerCommunicator&>(*a.ranks).view();
+  auto& ranks = static_cast<GpuRanks&>(*a.ranks);
   const cudaStream_t stream = Cuda(context).get();
   const SumsOut out{reinterpret_cast<uint4*>(context.workspace.data()),
                     a.begins ? Data<float4>(a.norm.residual) : nullptr};
   const int64_t per_token = x.dim(1) / kPiece, pieces = x.dim(0) * per_token;
-  if (static_cast<size_t>(pieces) * sizeof(uint4) <= PeerExchange::kPacketBytes) {
-    LaunchOverlapped(SumSmall, Blocks(pieces, kThreads), kThreads, 0, stream, peers,
+  if (ranks.linked() && static_cast<size_t>(pieces) * sizeof(uint4) <= PeerExchange::kPacketBytes) {
+    LaunchOverlapped(SumSmall, Blocks(pieces, kThreads), kThreads, 0, stream, ranks.view(),
                      Data<const uint4>(x), per_token, Data<int32_t>(a.norm.live), out);
   } else {
-    SumLarge(peers, a.norm, out, stream);
+    SumLarge(ranks, a.norm, out, stream);
   }
   Cuda(context).CheckLaunch("all_reduce_norm", x);
   RmsNormArgs norm = a.norm;

@@ -14,6 +14,7 @@ void Check(const CombineArgs& a) {
   CheckTensor("combine: pair_origin", a.pair_origin, DType::kI32, {pairs});
   CheckLive("combine: pair_live", a.pair_live);
   CheckTensor("combine: weights", a.weights, DType::kF32, {tokens, a.weights.dim(1)});
+  CheckTensor("combine: ids", a.ids, DType::kI32, {tokens, a.weights.dim(1)});
   CheckLive("combine: live", a.live);
   CheckTensor("combine: out", a.out, a.out.dtype(), {tokens, hidden});
 }

@@ -12,7 +12,7 @@
 #include <algorithm>
 
 #include "ops/cuda_ops.h"
-#include "parallel/peer.h"
+#include "parallel/gpu_ranks.h"
 #include "parallel/peer_rounds.cuh"
 
 namespace fathom {
@@ -118,13 +118,14 @@ __global__ void __launch_bounds__(kThreads) TakePairs(PeerView peers, DispatchRo
 void DispatchCuda(OpContext& context, const DispatchArgs& a) {
   using namespace kernels;
   const ExpertExchange& e = a.exchange;
-  const PeerView& peers = static_cast<PeerCommunicator&>(*e.ranks).view();
+  auto& ranks = static_cast<GpuRanks&>(*e.ranks);
+  const PeerView& peers = ranks.view();
   const auto topk = static_cast<int32_t>(a.ids.dim(1));
   const int64_t hidden = a.x.dim(1);
   CHECK(a.x.dtype() == DType::kBF16 && hidden % 8 == 0 && topk <= kMostExperts,
         "dispatch: {} experts of {}", topk, a.x.ToString());
   const auto vectors = static_cast<int32_t>(hidden / 8);
-  const auto window = static_cast<int64_t>(PeerExchange::kWindowBytes) / peers.size;
+  const auto window = static_cast<int64_t>(kWindowBytes) / peers.size;
   const int64_t most = (window - RankWindow::kHeader - 16) / (vectors * 16 + topk * 4);
   const Share experts = ShareOf(e.routed, 1, peers.size, peers.rank);
   DispatchRound round = {.x = Data<const uint4>(a.x),
@@ -149,7 +150,11 @@ void DispatchCuda(OpContext& context, const DispatchArgs& a) {
     round.count = std::min(most, e.each - round.begin);
     const auto blocks = static_cast<unsigned>(round.count);
     LaunchOverlapped(SendTokens, blocks, kThreads, 0, stream, peers, round);
-    LaunchPeerBarrier(peers, stream);
+    ranks.Meet(stream, [&round](int from, int) -> WindowPart {
+      const auto bytes =
+          static_cast<size_t>(RankWindow::Bytes(round.count, round.topk, round.vectors));
+      return {static_cast<size_t>(from) * bytes, bytes};
+    });
     LaunchOverlapped(TakePairs, dim3(blocks, static_cast<unsigned>(peers.size)), kThreads, 0,
                      stream, peers, round);
   }

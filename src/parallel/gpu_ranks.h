@@ -1,0 +1,39 @@
+// Ranks that are GPUs: each writes what is for the others into windows, all meet, and each reads
+// its own.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <functional>
+
+#include "parallel/communicator.h"
+#include "parallel/peer_view.h"
+
+namespace fathom {
+
+// Bytes of a window.
+struct WindowPart {
+  size_t at = 0, bytes = 0;
+};
+// What rank `from` writes into the window of rank `to`, at most: by sizes alone, so that all ranks
+// say the same.
+using WindowParts = std::function<WindowPart(int from, int to)>;
+
+class GpuRanks : public Communicator {
+ public:
+  // What was written ahead of this on the stream, by any rank, may be read behind it.
+  virtual void Meet(cudaStream_t stream, const WindowParts& parts) = 0;
+  // Whether kernels write into the other ranks' own memory, and see what these write.
+  virtual bool linked() const = 0;
+
+  const PeerView& view() const { return view_; }
+
+ protected:
+  explicit GpuRanks(const PeerView& view) : Communicator(view.rank, view.size), view_(view) {}
+
+ private:
+  const PeerView view_;
+};
+
+}  // namespace fathom
