@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   NarrowShared& s = *reinterpret_cast<NarrowShared*>(memory);
   if (threadIdx.x == 0) {
     s.query_full.Init(1);
-    s.query_empty.Init(8);
+    s.query_empty.Init(9);
     for (int buffer = 0; buffer < 2; ++buffer) {
       s.factors[buffer].full.Init(1);
       for (int half = 0; half < 2; ++half) {
