@@ -63,7 +63,12 @@ TEST(GrammarLimits, PlacesAreNamed) {
       {R"({"type": []})", "#/type must name a type"},
       {R"({"type": "string", "pattern": 5})", "#/pattern must be a string"},
       {R"({"type": "string", "pattern": "a{99999}"})", "#/pattern repeats"},
-      {R"({"type": "object", "required": ["a"]})", "\"a\" is not among the properties"},
+      {R"({"properties": {"b": {"required": ["a"], "additionalProperties": false}}})",
+       "#/properties/b/required: \"a\" is not among the properties"},
+      {R"({"type": "object", "required": ["é"]})", "#/required: \"é\" can be written in several"},
+      {R"({"type": "object", "required": [1]})", "#/required must be a list of names"},
+      {R"({"type": "object", "required": ["a"], "propertyNames": {"enum": ["a"]}})",
+       "#/required: answers cannot be held to \"a\" beside propertyNames"},
       {R"({"type": "object", "properties": {}, "patternProperties": {"a": {}}})", "beside"},
       {R"({"type": "object", "patternProperties": {"a": {}}})", "additionalProperties: false"},
       {R"({"type": "object", "minProperties": 1})", "#/minProperties"},
@@ -96,6 +101,10 @@ TEST(GrammarLimits, EmptyCircles) {
        }) {
     ExpectRefused(CheckSchema(schema, false), "refers to itself");
   }
+  ExpectRefused(CheckSchema(R"({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"},
+                                "b": {"$ref": "#/$defs/a"}}})",
+                            false),
+                "#/$defs/b refers to itself and to nothing else");
 }
 
 TEST(GrammarLimits, Sizes) {

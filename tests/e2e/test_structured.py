@@ -5,7 +5,7 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal, Optional
+from typing import Annotated, Literal, Optional, Union
 
 import anthropic
 import jsonschema
@@ -51,6 +51,73 @@ def test_parse_of_a_pydantic_model(client):
             model=MODEL, messages=MESSAGES, response_format=Solution, seed=seed, temperature=1,
             max_tokens=400, extra_body={"chat_template_kwargs": {"thinking": False}})  # fmt: skip
         assert isinstance(completion.choices[0].message.parsed, Solution)
+
+
+class Closed(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+
+class Square(Closed):
+    kind: Literal["square"]
+    side: int = pydantic.Field(ge=0, le=9)
+
+
+class Circle(Closed):
+    kind: Literal["circle"]
+    radius: bool
+
+
+class Shape(Closed):
+    shape: Union[Square, Circle] = pydantic.Field(discriminator="kind")
+    size: Union[Annotated[int, pydantic.Field(ge=0, le=9)], Annotated[str, pydantic.Field(max_length=3)]]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_union_of_models_told_apart_by_a_field(client, strict):
+    """Pydantic's own schema has oneOf, with references to objects whose `kind` is a constant."""
+    schema = Shape.model_json_schema()
+    assert schema["properties"]["shape"]["oneOf"] == [{"$ref": "#/$defs/Square"}, {"$ref": "#/$defs/Circle"}]
+    kinds = set()
+    for seed in range(6):
+        said = ask(client, seed=seed, temperature=1.5, response_format=format_of(schema, strict))
+        assert said.finish_reason == "stop"
+        jsonschema.Draft202012Validator(schema).validate(json.loads(said.message.content))
+        kinds.add(type(Shape.model_validate_json(said.message.content).shape))
+        completion = client.chat.completions.parse(
+            model=MODEL, messages=MESSAGES, response_format=Shape, seed=seed, temperature=1.5,
+            max_tokens=400, extra_body={"chat_template_kwargs": {"thinking": False}})  # fmt: skip
+        assert isinstance(completion.choices[0].message.parsed, Shape)
+    assert kinds == {Square, Circle}
+
+
+def test_one_of(client):
+    for schema in ({"oneOf": [{"type": "integer"}, {"type": "string", "maxLength": 3}]},
+                   {"oneOf": [{"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"], "maxProperties": 1}, {"type": "null"}]},
+                   {"oneOf": [{"type": "array", "items": {"enum": [1, 2]}, "maxItems": 3}, {"type": "integer"}]}):  # fmt: skip
+        said = ask(client, temperature=1.5, response_format=format_of(schema)).message.content
+        jsonschema.Draft202012Validator(schema).validate(json.loads(said))
+
+
+def test_strict_forbids_what_is_not_named(client):
+    """Where an object names no property, it has none; what says that it is open stays so."""
+    bare = {"type": "object", "properties": {"a": {"type": "object"}, "b": {"type": ["object", "array"]}}, "required": ["a", "b"]}
+    for seed in range(4):
+        options = {"seed": seed, "temperature": 1.5}
+        assert json.loads(ask(client, response_format=format_of({"type": "object"}, strict=True), **options).message.content) == {}
+        said = json.loads(ask(client, response_format=format_of(bare, strict=True), **options).message.content)
+        assert said in ({"a": {}, "b": {}}, {"a": {}, "b": []})
+        for parameters in ({}, {"parameters": {"type": "object"}}, {"parameters": {}}):
+            tool = {"type": "function", "function": {"name": "f", "strict": True} | parameters}
+            (call,) = ask(client, tools=[tool], tool_choice="required", **options).message.tool_calls
+            assert json.loads(call.function.arguments) == {}
+
+
+def test_required_may_name_what_properties_do_not(client):
+    schema = {"type": "object", "required": ["a"], "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 9}, "maxProperties": 1}
+    said = json.loads(ask(client, response_format=format_of(schema)).message.content)
+    assert list(said) == ["a"] and 0 <= said["a"] <= 9
+    with pytest.raises(openai.BadRequestError, match="#/required: .*a.* is not among the properties"):
+        ask(client, response_format=format_of(schema | {"additionalProperties": False}))
 
 
 def test_the_grammar_begins_behind_the_thinking(client):
@@ -200,7 +267,7 @@ def test_strict_tools_hold_the_calls_of_a_free_answer(client):
 
 
 def test_a_strict_tool_that_cannot_be_held_is_refused(client):
-    with pytest.raises(openai.BadRequestError, match="uniqueItems") as caught:
+    with pytest.raises(openai.BadRequestError, match="tools: get_weather: #/properties/city: .*uniqueItems") as caught:
         ask(client, tools=strict_tools(type="array", uniqueItems=True))
     assert caught.value.param == "tools"
 
