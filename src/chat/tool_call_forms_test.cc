@@ -155,7 +155,7 @@ std::vector<Sample> OddFencedSamples() {
        fenced,
        false,
        kBegin + kCall + "function" + kSep + "get_we",
-       kCall + "function" + kSep + "get_we",
+       "",
        {}},
       {"V3: no name",
        fenced,

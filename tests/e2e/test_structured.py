@@ -12,6 +12,7 @@ import jsonschema
 import openai
 import pydantic
 import pytest
+import requests
 
 from conftest import serving
 from hostile_grammars import HOSTILE, MORE_HOSTILE, send_all
@@ -204,6 +205,47 @@ def test_forced_calls(client, thinking):
         (call,) = choice.message.tool_calls
         schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
         jsonschema.validate(json.loads(call.function.arguments), schemas[call.function.name])
+
+
+def test_a_forced_call_that_is_cut_shows_no_markers(server, client):
+    """Wherever max_tokens cuts it: the name once it is whole, and the arguments so far."""
+    whole = ask(client, tools=TOOLS, tool_choice="required", temperature=0, parallel_tool_calls=False).message.tool_calls[0].function
+    seen = set()
+    for length in range(1, 24):
+        options = {"tools": TOOLS, "tool_choice": "required", "temperature": 0, "max_tokens": length, "parallel_tool_calls": False}
+        cut = ask(client, **options)
+        assert cut.finish_reason == "length" and not cut.message.content, cut
+        calls = [(call.function.name, call.function.arguments) for call in cut.message.tool_calls or []]
+        assert not calls or (calls[0][0] == whole.name and whole.arguments.startswith(calls[0][1])), calls
+        seen.add(len(calls))
+        chunks = list(client.chat.completions.create(model=MODEL, messages=MESSAGES, seed=1, stream=True,
+                                                     extra_body={"chat_template_kwargs": {"thinking": False}}, **options))  # fmt: skip
+        assert not any(chunk.choices[0].delta.content for chunk in chunks)
+        deltas = [call.function for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+        assert "".join(delta.name or "" for delta in deltas) == "".join(name for name, _ in calls)
+        assert "".join(delta.arguments or "" for delta in deltas) == "".join(arguments for _, arguments in calls)
+    assert seen == {0, 1}
+
+
+def test_what_stops_a_form_early_is_said(server, client):
+    options = {"tools": TOOLS, "tool_choice": "required", "temperature": 0}
+    for stop in ("{", '"', "function", "json"):
+        cut = ask(client, stop=[stop], **options)
+        assert cut.finish_reason in ("stop", "tool_calls") and not cut.message.content
+        if cut.finish_reason == "tool_calls":  # the call has no such text
+            json.loads(cut.message.tool_calls[0].function.arguments)
+            assert cut.stop_reason is None
+        else:
+            assert cut.stop_reason == stop
+    cut = ask(client, stop=["{"], **options)
+    assert cut.finish_reason == "stop" and cut.message.tool_calls[0].function.arguments == ""
+    (comma,) = requests.post(f"{server.url}/tokenize", json={"prompt": ":", "add_special_tokens": False}, timeout=10).json()["tokens"]
+    said = ask(client, response_format={"type": "json_object"}, extra_body={"stop_token_ids": [comma]}, seed=3, temperature=1)
+    assert said.finish_reason == "stop"
+    claude = server.claude()
+    tool = {"name": "f", "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}}
+    cut = claude.messages.create(model=MODEL, max_tokens=100, messages=MESSAGES, tools=[tool], tool_choice={"type": "any"}, stop_sequences=["{"])
+    assert (cut.stop_reason, cut.stop_sequence) == ("stop_sequence", "{")
 
 
 def test_several_calls_may_be_forced(client):
