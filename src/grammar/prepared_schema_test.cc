@@ -114,6 +114,17 @@ TEST(PreparedSchema, OneOfWhoseBranchesCannotOverlap) {
   }
 }
 
+// A string of counted length holds what other strings do.
+TEST(PreparedSchema, NoStringHasControlCharacters) {
+  for (const char* more :
+       {"", R"(, "maxLength": 4)", R"(, "minLength": 1)", R"(, "pattern": "^[^b]{1,4}$")"}) {
+    const std::string schema = std::string(R"({"type": "string")") + more + "}";
+    ExpectTakes(schema, false, {"\"a\"", "\"\xc3\xa9 x\""}, {});
+    for (char c = 1; c < ' '; ++c) ExpectTakes(schema, false, {}, {std::string("\"a") + c + "\""});
+    ExpectTakes(schema, false, {}, {std::string("\"a\0\"", 4)});
+  }
+}
+
 TEST(PreparedSchema, OneOfWhoseBranchesMayOverlap) {
   for (const char* schema :
        {R"({"oneOf": [{"type": "integer", "maximum": 3}, {"type": "number", "minimum": 4}]})",
