@@ -121,8 +121,23 @@ TEST(GrammarLimits, Sizes) {
     for (int i = 1; i < properties; ++i) text += fmt::format(R"(,"p{}":{{}})", i);
     return text + "}}";
   };
-  EXPECT_TRUE(CheckSchema(wide(kMaxSchemaProperties), false).ok());
-  ExpectRefused(CheckSchema(wide(kMaxSchemaProperties + 1), false), "properties");
+  EXPECT_TRUE(CheckSchema(wide(kMaxOptionalProperties), false).ok());
+  ExpectRefused(CheckSchema(R"({"items": )" + wide(kMaxOptionalProperties + 1) + "}", false),
+                "#/items/properties: too many are optional: 400 may be in a row");
+  // Those that are required count once, and end a row of others.
+  const auto required = [&](int properties, int each) {
+    std::string text = wide(properties);
+    text.back() = ',';
+    text += R"("required": ["gone")";
+    for (int i = each; i < properties; i += each) text += fmt::format(R"(,"p{}")", i);
+    return text + "]}";
+  };
+  EXPECT_TRUE(CheckSchema(required(kMaxSchemaProperties - 1, 1), false).ok());
+  EXPECT_TRUE(CheckSchema(required(kMaxSchemaProperties - 1, 80), false).ok());
+  ExpectRefused(CheckSchema(required(kMaxSchemaProperties - 1, 90), false),
+                "too many are optional");
+  ExpectRefused(CheckSchema(required(kMaxSchemaProperties, 1), false), "#/required has too many");
+  ExpectRefused(CheckSchema(wide(kMaxSchemaProperties + 1), false), "more than 2000 properties");
   const auto many = [](int entries) {
     return R"({"enum": [1)" + Repeated(",1", entries - 1) + "]}";
   };

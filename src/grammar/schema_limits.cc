@@ -297,6 +297,7 @@ class SchemaChecker {
       if (scalar != kOfScalars.end()) return InvalidArgument("{}: {} needs a type", at, *scalar);
     }
     TRY(CountRequired(schema, at));
+    TRY(CountOptional(schema, at));
     return CheckProperties(schema, strict_, at);
   }
 
@@ -318,10 +319,33 @@ class SchemaChecker {
     return {};
   }
 
+  // Of each of them any that follows up to the next required one may come, at every token.
+  Status CountOptional(const json::object& schema, const std::string& at) {
+    const json::value* properties = schema.if_contains("properties");
+    if (properties == nullptr) return {};
+    std::set<std::string_view> required;
+    if (const json::value* names = schema.if_contains("required"); names && names->is_array()) {
+      for (const json::value& name : names->get_array()) {
+        if (name.is_string()) required.insert(name.get_string());
+      }
+    }
+    int64_t run = 0;
+    for (const auto& member : properties->get_object()) {
+      run = required.contains(member.key()) ? 0 : run + 1;
+      if (run > 0) optional_ += 2 * run - 1;  // squares, run by run
+    }
+    if (optional_ <= int64_t{kMaxOptionalProperties} * kMaxOptionalProperties) return {};
+    return InvalidArgument(
+        "{}/properties: too many are optional: {} may be in a row, fewer in several objects; name "
+        "some in required",
+        at, kMaxOptionalProperties);
+  }
+
   const json::value& root_;
   const bool strict_;
   int properties_ = 0;
   int entries_ = 0;
+  int64_t optional_ = 0;              // the squares of how many optional properties are in a row
   size_t bytes_ = 0;                  // of schemas that `required` has copied
   int64_t steps_ = int64_t{4} << 20;  // that comparing the branches of oneOf may take
   std::vector<const json::value*> way_;

@@ -175,7 +175,7 @@ std::optional<xgrammar::CompiledGrammar> CompileWhole(xgrammar::GrammarCompiler&
 xgrammar::CompiledGrammar Compile(xgrammar::GrammarCompiler& compiler, const GrammarSpec& spec,
                                   Warnings& warned) {
   std::optional<std::string> pattern;
-  if (spec.kind == GrammarKind::kRegex) pattern = spec.text;
+  if (spec.kind == GrammarKind::kRegex || spec.kind == GrammarKind::kChoices) pattern = spec.text;
   if (spec.kind == GrammarKind::kEbnf) pattern = PatternOfEbnf(spec.text);
   if (pattern && IsSmallAutomaton(*pattern)) {
     if (auto whole = CompileWhole(compiler, *pattern, warned)) return *std::move(whole);
@@ -189,6 +189,7 @@ xgrammar::CompiledGrammar Compile(xgrammar::GrammarCompiler& compiler, const Gra
       return compiler.CompileJSONSchema(PreparedSchema(spec.text, spec.strict),
                                         /*any_whitespace=*/true, std::nullopt, std::nullopt,
                                         spec.strict, kMaxWhitespace);
+    case GrammarKind::kChoices:
     case GrammarKind::kRegex: return compiler.CompileRegex(spec.text);
     case GrammarKind::kEbnf: return compiler.CompileGrammar(spec.text);
     case GrammarKind::kStructuralTag:
