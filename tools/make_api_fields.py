@@ -147,7 +147,7 @@ def table(server):
                 answer = str(said.setdefault(answer, len(said) + 1))
             row = rows.setdefault(f"`{field}: {short(value)}`", {})
             row[path] = answer if row.get(path, answer) == answer else f"{row[path]}, {answer}"
-    lines = ["", *wrapped(f"{'; '.join(clients)}. A number is that of the refusal below; nothing, that nobody asked."), ""]
+    lines = ["", *wrapped(f"{'; '.join(clients)}. A number is that of the refusal below; nothing, that nobody asked.", ""), ""]
     lines += ["| field | " + " | ".join(path.removeprefix("/v1/") for path in FIELDS) + " |", "|---" * (1 + len(FIELDS)) + "|"]
     lines += [f"| {asked} | {' | '.join(row.get(path, '') for path in FIELDS)} |" for asked, row in rows.items()]
     lines.append("")
