@@ -10,6 +10,7 @@
 
 namespace CLI {
 class App;
+class Option;
 }  // namespace CLI
 
 namespace fathom {
@@ -23,11 +24,17 @@ struct CommandLine {
 // How a flag without its dashes is said in the environment: FATHOM_MAX_MODEL_LEN.
 std::string VariableOf(std::string_view name);
 
+std::string WithDashes(std::string_view name);
+
+// Whether `arguments` say `option`, by any of its names.
+bool Says(const std::vector<std::string>& arguments, const CLI::Option& option);
+
 // Flags with dashes where they were written with underscores, vLLM's short forms in full, and what
-// --config FILE says of flags of `serve`, a command of `app`, that are not there. FILE is YAML as
-// vLLM's: `max-model-len: 4096`, `enforce-eager: true`, lists where a flag takes several values,
-// and `model`, which becomes the argument's default. Warns on stderr of variables FATHOM_... that
-// are no flag's.
+// --config FILE says of flags of `serve`, a command of `app`, that are not there, then what
+// FATHOM_... variables say of those that neither says. FILE is YAML as vLLM's: `max-model-len:
+// 4096`, `enforce-eager: true`, lists where a flag takes several values, maps where it takes JSON,
+// and `model`, which becomes the argument's default. Two variables of one flag are an error. Warns
+// on stderr of variables FATHOM_... that are no flag's.
 Result<CommandLine> ReadCommandLine(int argc, const char* const* argv, CLI::App& app);
 
 }  // namespace fathom

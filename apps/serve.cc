@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/log_thread.h"
 #include "chat/output_parser.h"
+#include "command_line.h"
 #include "commands.h"
 #include "cpu_sources.h"
 #include "engine_flags.h"
@@ -221,7 +222,7 @@ void AddServe(CLI::App& app, int& exit_code) {
   AddHostFlags(*command, &options->engine.hosts);
   AddLogLevel(*command, "info");
   TakeWhatRunsAnyway(*command);
-  AddEnvironment(*command);
+  command->get_option("model")->envname(VariableOf("model"));
   command->footer(
       "Every flag can be said as FATHOM_..., as FATHOM_MAX_MODEL_LEN, or in the YAML of --config "
       "FILE;\nthe command line counts before the file, the file before the environment.");

@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 #include "base/log_event.h"
-#include "command_line.h"
 #include "engine_flags.h"
 
 namespace fathom {
@@ -285,11 +284,6 @@ void AddTimeFlags(CLI::App& command, ServeOptions* options) {
       ->group(kLimitGroup);
 }
 
-// Kubernetes says FATHOM_PORT=tcp://10.0.0.1:8000 to whoever runs beside a service called fathom.
-bool IsOfKubernetes(const char* value) {
-  return value != nullptr && std::string_view(value).starts_with("tcp://");
-}
-
 }  // namespace
 
 void AddServerFlags(CLI::App& command, ServeOptions* options) {
@@ -323,16 +317,6 @@ void AddServerFlags(CLI::App& command, ServeOptions* options) {
   AddSamplingFlags(command, options);
   AddLimitFlags(command, options);
   AddTimeFlags(command, options);
-}
-
-void AddEnvironment(CLI::App& command) {
-  for (CLI::Option* option : command.get_options([](const CLI::Option* option) {
-         return option->get_configurable() && !option->get_group().empty();
-       })) {
-    const std::string name = VariableOf(
-        option->get_lnames().empty() ? option->get_single_name() : option->get_lnames().front());
-    if (!IsOfKubernetes(std::getenv(name.c_str()))) option->envname(name);
-  }
 }
 
 Status CheckEnvironment() {

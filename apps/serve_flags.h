@@ -32,8 +32,6 @@ struct ServeOptions {
 };
 
 void AddServerFlags(CLI::App& command, ServeOptions* options);
-// Every flag that is there so far can be said as FATHOM_..., where the command line says nothing.
-void AddEnvironment(CLI::App& command);
 // What flags take from the environment, and would not see there.
 Status CheckEnvironment();
 

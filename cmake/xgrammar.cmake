@@ -46,11 +46,25 @@ endif()
 # The core: neither its Python bindings nor its own tests' helpers. Its warnings are not ours.
 file(GLOB sources "${XGRAMMAR_SOURCE}/cpp/*.cc" "${XGRAMMAR_SOURCE}/cpp/converter_ext/*.cc"
      "${XGRAMMAR_SOURCE}/cpp/support/*.cc")
+# In strings of counted length it takes control characters as they stand, but for line ends; JSON has
+# none of them.
+set(converter "${XGRAMMAR_SOURCE}/cpp/json_schema_converter.cc")
+list(REMOVE_ITEM sources "${converter}")
+file(READ "${converter}" code)
+string(REPLACE [=[{'"', '"'}, {'\\', '\\'}, {'\r', '\r'}, {'\n', '\n'}}, true)]=]
+               [=[{'"', '"'}, {'\\', '\\'}, {0, 0x1f}}, true)]=] mended "${code}")
+if(mended STREQUAL code)
+  message(FATAL_ERROR "xgrammar ${XGRAMMAR_VERSION} has no strings of counted length where they were")
+endif()
+file(WRITE "${CMAKE_CURRENT_BINARY_DIR}/xgrammar/mended.cc" "${mended}")
+configure_file("${CMAKE_CURRENT_BINARY_DIR}/xgrammar/mended.cc"
+               "${CMAKE_CURRENT_BINARY_DIR}/xgrammar/json_schema_converter.cc" COPYONLY)
+list(APPEND sources "${CMAKE_CURRENT_BINARY_DIR}/xgrammar/json_schema_converter.cc")
 add_library(xgrammar STATIC ${sources})
 set_target_properties(xgrammar PROPERTIES CXX_STANDARD 17 CXX_CLANG_TIDY "")
 target_compile_options(xgrammar PRIVATE -w)
 target_compile_definitions(xgrammar PRIVATE XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0
                            XGRAMMAR_LOG_CUSTOMIZE=1)
 target_include_directories(xgrammar SYSTEM PUBLIC "${XGRAMMAR_SOURCE}/include" "${XGRAMMAR_SOURCE}/3rdparty/dlpack/include"
-                           PRIVATE "${XGRAMMAR_SOURCE}/3rdparty/picojson")
+                           PRIVATE "${XGRAMMAR_SOURCE}/3rdparty/picojson" "${XGRAMMAR_SOURCE}/cpp")
 target_link_libraries(xgrammar PUBLIC Threads::Threads)

@@ -129,26 +129,30 @@ def outcome(send, path, field, value):
 
 def short(value):
     text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return (text if len(text) <= 40 else text[:37] + "...").replace("|", "\\|")
 
 
-def wrapped(text):
-    return textwrap.wrap(text, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+def wrapped(text, indent="  "):
+    return textwrap.wrap(text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def table(server):
-    """By endpoint: what works, and what is refused with which words."""
-    lines = []
+    """A row for what is asked, a column for each endpoint: works, or the number of what is said."""
+    rows, said, clients = {}, {}, []
     for path, (client, send) in senders(server).items():
-        works, refused = [], []
+        clients.append(f"`{path}` through `{client}` {importlib.metadata.version(client)}")
         for field, value in FIELDS[path]:
-            said = outcome(send, path, field, value)
-            asked = f"`{field}: {short(value)}`"
-            works += [asked] if said == "works" else []
-            refused += [] if said == "works" else wrapped(f"- {asked}: {said}")
-        lines += ["", f"**{path}**, through `{client}`", ""]
-        lines += wrapped(f"- these work: {', '.join(works)}")
-        lines += refused
+            answer = outcome(send, path, field, value)
+            if answer != "works":
+                answer = str(said.setdefault(answer, len(said) + 1))
+            row = rows.setdefault(f"`{field}: {short(value)}`", {})
+            row[path] = answer if row.get(path, answer) == answer else f"{row[path]}, {answer}"
+    lines = ["", *wrapped(f"{'; '.join(clients)}. A number is that of the refusal below; nothing, that nobody asked.", ""), ""]
+    lines += ["| field | " + " | ".join(path.removeprefix("/v1/") for path in FIELDS) + " |", "|---" * (1 + len(FIELDS)) + "|"]
+    lines += [f"| {asked} | {' | '.join(row.get(path, '') for path in FIELDS)} |" for asked, row in rows.items()]
+    lines.append("")
+    for answer, number in said.items():
+        lines += wrapped(f"{number}. {answer}", "   ")
     return "\n".join(lines) + "\n"
 
 

@@ -118,7 +118,6 @@ ChatDelta OutputParser::Finish() {
   ChatDelta delta;
   if (!held_.empty()) Text(held_, delta);
   held_.clear();
-  if (state_ == State::kCallHead) AbandonCall(delta);
   if (state_ == State::kArguments) EndCall(delta);
   return delta;
 }

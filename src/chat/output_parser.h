@@ -41,9 +41,10 @@ struct OutputParserOptions {
 };
 
 // Incremental; one per choice. However the text is cut into pieces, the deltas concatenate to the
-// same whole. No byte is lost but markers and the whitespace around tool calls: a call without a
-// name comes back as content, an unterminated call keeps the arguments it has. Memory is bounded
-// by one Push and kMaxToolNameBytes; time is linear in the text.
+// same whole. No byte is lost but markers, the whitespace around tool calls, and a last call that
+// is cut before its name is whole: a call without a name comes back as content, an unterminated
+// call keeps the arguments it has. Memory is bounded by one Push and kMaxToolNameBytes; time is
+// linear in the text.
 class OutputParser {
  public:
   static constexpr size_t kMaxToolNameBytes = ToolCallReader::kMaxHeadBytes;
@@ -54,6 +55,8 @@ class OutputParser {
   // What was held back. REQUIRES: no Push afterwards.
   ChatDelta Finish();
   bool saw_tool_calls() const { return next_index_ > 0; }
+  // Between the markers of a call, also once Finish() has cut it.
+  bool in_call() const { return state_ == State::kCallHead || state_ == State::kArguments; }
   bool in_reasoning() const {
     return state_ == State::kReasoningStart || state_ == State::kReasoning;
   }

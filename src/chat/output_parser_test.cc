@@ -157,10 +157,13 @@ TEST(OutputParser, MalformedMarkupLosesNoText) {
   EXPECT_EQ(whole.calls[1].arguments, "2");
   EXPECT_EQ(whole.content, "x");
   // A call without a name or a separator is content.
-  EXPECT_EQ(ParseTools(kBegin + kCall + "get").content, kCall + "get");
   EXPECT_EQ(ParseTools(kBegin + kCall + "get" + kCallEnd + kEnd).content, kCall + "get" + kCallEnd);
   EXPECT_EQ(ParseTools(kBegin + kCall + " " + kSep + "{}" + kCallEnd).content,
             kCall + " " + kSep + "{}" + kCallEnd);
+  // A call that is cut before its name is whole is none, and no content.
+  whole = ParseTools(kBegin + kCall + "get");
+  EXPECT_EQ(whole.content, "");
+  EXPECT_TRUE(whole.calls.empty());
   // Text between and after calls: only whitespace is dropped.
   EXPECT_EQ(ParseTools(kBegin + "\n and " + kCall + "f" + kSep + kCallEnd + " \n" + kEnd + "\nz ")
                 .content,

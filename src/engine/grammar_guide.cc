@@ -42,8 +42,7 @@ int64_t ThreadNs() {
 
 Status CheckTime(int64_t begin_ns, int64_t tokens) {
   if (ThreadNs() - begin_ns <= tokens * kMostMs * 1'000'000) return {};
-  return InvalidArgument("the request's grammar takes more than {} ms for a token: simplify it",
-                         kMostMs);
+  return InvalidArgument("the grammar takes more than {} ms for a token: simplify it", kMostMs);
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ enum class GrammarKind {
   kEbnf,           // of the rule "root"
   kStructuralTag,  // ReadStructuralTag()'s: text, schemas and patterns
   kCalls,          // the server's own structural tag: schemas between markers, which are tokens
+  kChoices,        // RegexOfChoices(): a regular expression with limits of its own
 };
 
 // What a request asks for, as it says it.

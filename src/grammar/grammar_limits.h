@@ -13,13 +13,16 @@ namespace fathom {
 
 inline constexpr size_t kMaxSchemaBytes = size_t{128} << 10;
 inline constexpr size_t kMaxPatternBytes = size_t{8} << 10;  // of a regular expression
+inline constexpr size_t kMaxChoiceBytes = kMaxSchemaBytes;   // of all choices together
 inline constexpr size_t kMaxEbnfBytes = size_t{64} << 10;
 inline constexpr int kMaxSchemaDepth = 64;
 inline constexpr int kMaxSchemaProperties = 2000;  // of all objects of a schema
-inline constexpr int kMaxEnumEntries = 2000;       // of all enumerations of a schema
-inline constexpr int64_t kMaxItems = 1000;         // that a schema may count in an array
-inline constexpr int64_t kMaxLength = 10000;       // that it may count in a string
-inline constexpr int kMaxPatternDepth = 32;        // parentheses within parentheses
+// In a row, between two that are required: a token's time grows with the square of their number.
+inline constexpr int kMaxOptionalProperties = 400;
+inline constexpr int kMaxEnumEntries = 2000;  // of all enumerations of a schema
+inline constexpr int64_t kMaxItems = 1000;    // that a schema may count in an array
+inline constexpr int64_t kMaxLength = 10000;  // that it may count in a string
+inline constexpr int kMaxPatternDepth = 32;   // parentheses within parentheses
 // Characters of a pattern, each as often as the counted repetitions around it ask for.
 inline constexpr int64_t kMaxExpandedPattern = 10000;
 

@@ -63,7 +63,12 @@ TEST(GrammarLimits, PlacesAreNamed) {
       {R"({"type": []})", "#/type must name a type"},
       {R"({"type": "string", "pattern": 5})", "#/pattern must be a string"},
       {R"({"type": "string", "pattern": "a{99999}"})", "#/pattern repeats"},
-      {R"({"type": "object", "required": ["a"]})", "\"a\" is not among the properties"},
+      {R"({"properties": {"b": {"required": ["a"], "additionalProperties": false}}})",
+       "#/properties/b/required: \"a\" is not among the properties"},
+      {R"({"type": "object", "required": ["é"]})", "#/required: \"é\" can be written in several"},
+      {R"({"type": "object", "required": [1]})", "#/required must be a list of names"},
+      {R"({"type": "object", "required": ["a"], "propertyNames": {"enum": ["a"]}})",
+       "#/required: answers cannot be held to \"a\" beside propertyNames"},
       {R"({"type": "object", "properties": {}, "patternProperties": {"a": {}}})", "beside"},
       {R"({"type": "object", "patternProperties": {"a": {}}})", "additionalProperties: false"},
       {R"({"type": "object", "minProperties": 1})", "#/minProperties"},
@@ -96,6 +101,10 @@ TEST(GrammarLimits, EmptyCircles) {
        }) {
     ExpectRefused(CheckSchema(schema, false), "refers to itself");
   }
+  ExpectRefused(CheckSchema(R"({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"},
+                                "b": {"$ref": "#/$defs/a"}}})",
+                            false),
+                "#/$defs/b refers to itself and to nothing else");
 }
 
 TEST(GrammarLimits, Sizes) {
@@ -112,8 +121,23 @@ TEST(GrammarLimits, Sizes) {
     for (int i = 1; i < properties; ++i) text += fmt::format(R"(,"p{}":{{}})", i);
     return text + "}}";
   };
-  EXPECT_TRUE(CheckSchema(wide(kMaxSchemaProperties), false).ok());
-  ExpectRefused(CheckSchema(wide(kMaxSchemaProperties + 1), false), "properties");
+  EXPECT_TRUE(CheckSchema(wide(kMaxOptionalProperties), false).ok());
+  ExpectRefused(CheckSchema(R"({"items": )" + wide(kMaxOptionalProperties + 1) + "}", false),
+                "#/items/properties: too many are optional: 400 may be in a row");
+  // Those that are required count once, and end a row of others.
+  const auto required = [&](int properties, int each) {
+    std::string text = wide(properties);
+    text.back() = ',';
+    text += R"("required": ["gone")";
+    for (int i = each; i < properties; i += each) text += fmt::format(R"(,"p{}")", i);
+    return text + "]}";
+  };
+  EXPECT_TRUE(CheckSchema(required(kMaxSchemaProperties - 1, 1), false).ok());
+  EXPECT_TRUE(CheckSchema(required(kMaxSchemaProperties - 1, 80), false).ok());
+  ExpectRefused(CheckSchema(required(kMaxSchemaProperties - 1, 90), false),
+                "too many are optional");
+  ExpectRefused(CheckSchema(required(kMaxSchemaProperties, 1), false), "#/required has too many");
+  ExpectRefused(CheckSchema(wide(kMaxSchemaProperties + 1), false), "more than 2000 properties");
   const auto many = [](int entries) {
     return R"({"enum": [1)" + Repeated(",1", entries - 1) + "]}";
   };

@@ -196,6 +196,7 @@ Status CheckGrammar(const GrammarSpec& spec) {
     case GrammarKind::kRegex:
       TRY(CheckPattern(spec.text, "the regular expression"));
       return CheckPatternSyntax(spec.text, "the regular expression", PatternUse::kText);
+    case GrammarKind::kChoices: return CheckBytes(spec.text, 3 * kMaxChoiceBytes, "the choices");
     case GrammarKind::kEbnf: return CheckEbnf(spec.text);
     case GrammarKind::kStructuralTag: return CheckStructuralTag(spec.text);
     case GrammarKind::kCalls: return CheckStructuralTag(spec.text, /*own=*/true);

@@ -15,6 +15,7 @@ std::string_view NameOf(GrammarKind kind) {
     case GrammarKind::kEbnf: return "grammar";
     case GrammarKind::kStructuralTag:
     case GrammarKind::kCalls: return "structural tag";
+    case GrammarKind::kChoices: return "list of choices";
   }
   return "grammar";
 }

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <boost/json.hpp>
+#include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 
@@ -29,7 +31,16 @@ Status CheckItems(const boost::json::object& schema, bool strict, const std::str
 Status CheckNames(const boost::json::value& names, const std::string& at);
 
 // The branches of `oneOf`: what is valid under one is valid under no other, by their types, by
-// their values, or by those of a property that all of them require.
-Status CheckOneOf(const boost::json::array& branches, const std::string& at);
+// their values, or by a property that one of them requires. `root`: what references are of.
+// `*steps`: that the schema has left; a `oneOf` is refused where these do not suffice.
+Status CheckOneOf(const boost::json::value& root, const boost::json::array& branches,
+                  const std::string& at, int64_t* steps);
+
+// `required` to `maxProperties`: some object meets them all. `strict`: properties that nothing
+// names are forbidden.
+Status CheckProperties(const boost::json::object& schema, bool strict, const std::string& at);
+
+// The schema at a reference, # or #/..., without ~ and %; null if there is none.
+const boost::json::value* SchemaAt(const boost::json::value& root, std::string_view uri);
 
 }  // namespace fathom

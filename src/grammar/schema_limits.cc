@@ -49,11 +49,6 @@ constexpr std::array<std::string_view, 15> kNever = {"not",
                                                      "unevaluatedItems",
                                                      "unevaluatedProperties"};
 
-// Of a text that JSON writes in one way, unless it is made longer than it need be.
-bool IsPlain(char c) {
-  return c >= ' ' && c <= '~' && c != '"' && c != '\\';
-}
-
 std::string_view TypeOf(const json::value& value) {
   if (value.is_string()) return "string";
   if (value.is_bool()) return "boolean";
@@ -214,7 +209,7 @@ class SchemaChecker {
       return InvalidArgument("{}/allOf: answers can be held to one schema, not to {} at once", at,
                              schema.at(head).get_array().size());
     }
-    if (head == "oneOf") TRY(CheckOneOf(schema.at(head).get_array(), at));
+    if (head == "oneOf") TRY(CheckOneOf(root_, schema.at(head).get_array(), at, &steps_));
     std::set<const json::value*> seen;
     return CheckInPlace(schema, at, seen);
   }
@@ -245,15 +240,16 @@ class SchemaChecker {
   Status CheckInPlace(const json::object& schema, const std::string& at,
                       std::set<const json::value*>& seen) {
     if (const json::value* ref = schema.if_contains("$ref")) {
-      const json::value* target = Target(ref->get_string());
+      const json::value* target = SchemaAt(root_, ref->get_string());
       if (target == nullptr) {
         return InvalidArgument(
             "{}/$ref: {} is not in the schema (only # and #/... are, without ~ "
             "and %)",
             at, json::serialize(*ref));
       }
-      targets_.emplace_back(target, std::string(ref->get_string()));
-      return CheckBranch(*target, at + "/$ref", seen);
+      const std::string place(ref->get_string());
+      targets_.emplace_back(target, place);
+      return CheckBranch(*target, place, seen);
     }
     for (const std::string_view key : {"anyOf", "oneOf", "allOf"}) {
       const json::value* list = schema.if_contains(key);
@@ -283,21 +279,6 @@ class SchemaChecker {
     return status;
   }
 
-  const json::value* Target(std::string_view uri) const {
-    if (uri == "#") return &root_;
-    if (!uri.starts_with("#/") || uri.find_first_of("~%") != uri.npos || uri.ends_with('/')) {
-      return nullptr;
-    }
-    const json::value* at = &root_;
-    for (uri.remove_prefix(2); at != nullptr && !uri.empty();) {
-      const size_t end = std::min(uri.find('/'), uri.size());
-      const json::object* object = at->if_object();
-      at = object != nullptr ? object->if_contains(uri.substr(0, end)) : nullptr;
-      uri.remove_prefix(std::min(end + 1, uri.size()));
-    }
-    return at != nullptr && (at->is_object() || at->is_bool()) ? at : nullptr;
-  }
-
   Status CheckTyped(const json::object& schema, const std::string& at) {
     const auto any = [&](const auto& keywords) {
       return std::find_if(keywords.begin(), keywords.end(),
@@ -315,68 +296,58 @@ class SchemaChecker {
       const auto scalar = any(kOfScalars);
       if (scalar != kOfScalars.end()) return InvalidArgument("{}: {} needs a type", at, *scalar);
     }
-    return CheckObject(schema, at);
+    TRY(CountRequired(schema, at));
+    TRY(CountOptional(schema, at));
+    return CheckProperties(schema, strict_, at);
   }
 
-  Status CheckObject(const json::object& schema, const std::string& at) {
-    const json::value* given = schema.if_contains("properties");
-    const json::object* properties = given != nullptr ? given->if_object() : nullptr;
+  // Each name that `properties` lacks becomes one of them (PreparedSchema()).
+  Status CountRequired(const json::object& schema, const std::string& at) {
     const json::value* required = schema.if_contains("required");
-    const json::array* names = required != nullptr ? required->if_array() : nullptr;
-    if (required != nullptr && names == nullptr) {
-      return InvalidArgument("{}/required must be a list of names", at);
-    }
-    for (size_t i = 0; names != nullptr && i < names->size(); ++i) {
-      const json::value& name = (*names)[i];
-      if (name.is_string() && properties != nullptr && properties->contains(name.get_string())) {
-        continue;
-      }
-      return InvalidArgument("{}/required: {} is not among the properties", at,
-                             json::serialize(name));
-    }
+    if (required == nullptr || !required->is_array()) return {};
+    const json::value* given = schema.if_contains("properties");
     const json::value* others = schema.if_contains("additionalProperties");
-    const bool closed = others != nullptr ? *others == json::value(false) : strict_;
-    // In an open object xgrammar takes such a name, written otherwise, for one of the others.
-    for (size_t i = 0; !closed && properties != nullptr && i < properties->size(); ++i) {
-      const std::string_view name = (properties->begin() + static_cast<ptrdiff_t>(i))->key();
-      if (std::ranges::all_of(name, [](char c) { return IsPlain(c); })) continue;
-      return InvalidArgument(
-          "{}/properties: {} can be written in several ways: say additionalProperties: false "
-          "beside "
-          "it",
-          at, json::serialize(json::value(name)));
-    }
-    for (const std::string_view key : {"patternProperties", "propertyNames"}) {
-      if (schema.contains(key) && properties != nullptr) {
-        return InvalidArgument("{}: answers cannot be held to {} beside properties", at, key);
-      }
-    }
-    if (const json::value* patterns = schema.if_contains("patternProperties")) {
-      if (patterns->get_object().size() > 1 || !closed) {
-        return InvalidArgument(
-            "{}: answers can be held to one of patternProperties, with "
-            "additionalProperties: false",
-            at);
-      }
-    }
-    if (const json::value* all = schema.if_contains("propertyNames")) {
-      TRY(CheckNames(*all, at + "/propertyNames"));
-    }
-    const json::value* most = schema.if_contains("maxProperties");
-    if (most != nullptr && names != nullptr && most->get_int64() < std::ssize(*names)) {
-      return InvalidArgument("{}/maxProperties is below the number of required properties", at);
-    }
-    const json::value* least = schema.if_contains("minProperties");
-    if (least != nullptr && *least->if_int64() > static_cast<int64_t>(names ? names->size() : 0)) {
-      return InvalidArgument("{}/minProperties: name as many properties in required", at);
+    const size_t bytes = others != nullptr ? json::serialize(*others).size() : 0;
+    for (const json::value& name : required->get_array()) {
+      const bool named =
+          given != nullptr && name.is_string() && given->get_object().contains(name.get_string());
+      if (named) continue;
+      bytes_ += bytes;
+      if (++properties_ <= kMaxSchemaProperties && bytes_ <= kMaxSchemaBytes) continue;
+      return InvalidArgument("{}/required has too many names that are not in properties", at);
     }
     return {};
+  }
+
+  // Of each of them any that follows up to the next required one may come, at every token.
+  Status CountOptional(const json::object& schema, const std::string& at) {
+    const json::value* properties = schema.if_contains("properties");
+    if (properties == nullptr) return {};
+    std::set<std::string_view> required;
+    if (const json::value* names = schema.if_contains("required"); names && names->is_array()) {
+      for (const json::value& name : names->get_array()) {
+        if (name.is_string()) required.insert(name.get_string());
+      }
+    }
+    int64_t run = 0;
+    for (const auto& member : properties->get_object()) {
+      run = required.contains(member.key()) ? 0 : run + 1;
+      if (run > 0) optional_ += 2 * run - 1;  // squares, run by run
+    }
+    if (optional_ <= int64_t{kMaxOptionalProperties} * kMaxOptionalProperties) return {};
+    return InvalidArgument(
+        "{}/properties: too many are optional: {} may be in a row, fewer in several objects; name "
+        "some in required",
+        at, kMaxOptionalProperties);
   }
 
   const json::value& root_;
   const bool strict_;
   int properties_ = 0;
   int entries_ = 0;
+  int64_t optional_ = 0;              // the squares of how many optional properties are in a row
+  size_t bytes_ = 0;                  // of schemas that `required` has copied
+  int64_t steps_ = int64_t{4} << 20;  // that comparing the branches of oneOf may take
   std::vector<const json::value*> way_;
   std::set<const json::value*> checked_;
   std::vector<std::pair<const json::value*, std::string>> targets_;

@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "grammar/ascii_schema.h"
 #include "grammar/ebnf_pattern.h"
 #include "grammar/grammar_limits.h"
 #include "grammar/plain_sentence.h"
+#include "grammar/prepared_schema.h"
 #include "grammar/utf8_tokens.h"
 
 namespace {
@@ -175,7 +175,7 @@ std::optional<xgrammar::CompiledGrammar> CompileWhole(xgrammar::GrammarCompiler&
 xgrammar::CompiledGrammar Compile(xgrammar::GrammarCompiler& compiler, const GrammarSpec& spec,
                                   Warnings& warned) {
   std::optional<std::string> pattern;
-  if (spec.kind == GrammarKind::kRegex) pattern = spec.text;
+  if (spec.kind == GrammarKind::kRegex || spec.kind == GrammarKind::kChoices) pattern = spec.text;
   if (spec.kind == GrammarKind::kEbnf) pattern = PatternOfEbnf(spec.text);
   if (pattern && IsSmallAutomaton(*pattern)) {
     if (auto whole = CompileWhole(compiler, *pattern, warned)) return *std::move(whole);
@@ -186,12 +186,15 @@ xgrammar::CompiledGrammar Compile(xgrammar::GrammarCompiler& compiler, const Gra
                                         std::nullopt, std::nullopt, /*strict_mode=*/false,
                                         kMaxWhitespace);
     case GrammarKind::kJsonSchema:
-      return compiler.CompileJSONSchema(WithAsciiPatterns(spec.text), /*any_whitespace=*/true,
-                                        std::nullopt, std::nullopt, spec.strict, kMaxWhitespace);
+      return compiler.CompileJSONSchema(PreparedSchema(spec.text, spec.strict),
+                                        /*any_whitespace=*/true, std::nullopt, std::nullopt,
+                                        spec.strict, kMaxWhitespace);
+    case GrammarKind::kChoices:
     case GrammarKind::kRegex: return compiler.CompileRegex(spec.text);
     case GrammarKind::kEbnf: return compiler.CompileGrammar(spec.text);
     case GrammarKind::kStructuralTag:
-    case GrammarKind::kCalls: return compiler.CompileStructuralTag(WithAsciiPatterns(spec.text));
+    case GrammarKind::kCalls:
+      return compiler.CompileStructuralTag(PreparedSchema(spec.text, /*strict=*/false));
   }
   CHECK(false, "grammar kind {}", static_cast<int>(spec.kind));
 }

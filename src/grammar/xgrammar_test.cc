@@ -127,6 +127,10 @@ TEST(Xgrammar, RegexChoicesAndEbnf) {
                 {"a", "c", "\"\\", "]\"", "\\\\"}, {"b", "ac", "]", "bc"});
   ExpectMatches({GrammarKind::kRegex, RegexOfChoices({"yes", "no.", "(a|b)*", "ü\n-/"})},
                 {"yes", "no.", "(a|b)*", "ü\n-/"}, {"nox", "a", "", "yesno."});
+  std::vector<std::string> many;
+  for (int i = 1000; i < 2000; ++i) many.push_back(fmt::format("choice (number) {}", i));
+  ExpectMatches({GrammarKind::kChoices, RegexOfChoices(many)}, {many[0], many[999]},
+                {"choice (number) 2000", "choice (number) 100", ""});
   ExpectMatches({GrammarKind::kEbnf, "root ::= \"(\" root \")\" | \"x\""}, {"x", "((x))"},
                 {"(x", "xx"});
 }

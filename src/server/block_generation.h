@@ -35,7 +35,10 @@ class BlockGeneration : public Generation {
   // Once it has ended.
   const std::optional<FinishReason>& finish() const { return finish_; }
   const boost::json::value& stop_reason() const { return stop_reason_; }
-  bool called_tools() const { return parser_.saw_tool_calls(); }
+  // REQUIRES: finish().
+  bool ended_in_calls() const {
+    return EndedInCalls(parser_, *finish_, stop_reason_, asked_grammar().has_value());
+  }
 
  private:
   void Stream(Piece piece, std::string* events) override;

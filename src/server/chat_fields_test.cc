@@ -36,6 +36,11 @@ TEST(ChatFields, WhatWouldBeAnotherAnswerIsRefusedByName) {
     EXPECT_EQ(Bad(kHi + ", \"" + field + "\": \"x\""), field);
     EXPECT_EQ(Bad(kHi + ", \"" + field + "\": null"), "");
   }
+  EXPECT_EQ(Bad(kHi + R"(, "web_search_options": {})"), "web_search_options");
+  EXPECT_EQ(Bad(kHi + R"(, "web_search_options": null)"), "");
+  ChatRequest request;
+  EXPECT_EQ(Parse(kHi + R"(, "structural_tag": "{}")", &request)->message,
+            "structural_tag is not supported: say structured_outputs.structural_tag");
   EXPECT_EQ(Bad(kHi + R"(, "priority": 1)"), "priority");
   EXPECT_EQ(Bad(kHi + R"(, "priority": 0)"), "");
   EXPECT_EQ(Bad(kHi + R"(, "separate_reasoning": false)"), "separate_reasoning");
@@ -63,6 +68,30 @@ TEST(ChatFields, WhatNobodyHereDoesMayBeEmpty) {
 
 const std::string kTwoTools = R"(, "tools": [{"type": "function", "function": {"name": "f"}},
     {"type": "function", "function": {"name": "g", "strict": true}}])";
+
+TEST(ChatFields, ToolsOfOneNameAreOneTool) {
+  const auto tools = [](const std::string& one, const std::string& other) {
+    const std::string tool = R"({"type": "function", "function": {"name": "f", "parameters": {)";
+    return kHi + ", \"tools\": [" + tool + one + "}}}, " + tool + other + "}}}]";
+  };
+  EXPECT_EQ(Bad(tools("", R"("type": "object")")), "tools");
+  EXPECT_EQ(Bad(tools(R"("type": "object")", R"("type": "object")")), "");
+}
+
+TEST(ChatFields, ChoicesAreAsManyAsAnEnums) {
+  const auto choices = [](size_t count, size_t length) {
+    std::string list;
+    for (size_t i = 0; i < count; ++i) {
+      list += fmt::format("{}\"{:0{}}\"", i > 0 ? "," : "", i, length);
+    }
+    return kHi + ", \"guided_choice\": [" + list + "]";
+  };
+  EXPECT_EQ(Bad(choices(2000, 65)), "");
+  EXPECT_EQ(Bad(choices(2001, 4)), "guided_choice");
+  ChatRequest request;
+  EXPECT_EQ(Parse(choices(2000, 66), &request)->message,
+            "guided_choice has 132000 bytes of strings: at most 131072 are possible");
+}
 
 TEST(ChatFields, SomeToolsAreAllowed) {
   const auto allowed = [](const std::string& mode, const std::string& names) {
@@ -121,12 +150,12 @@ TEST(ChatFields, FormsOfAnswers) {
       {R"("guided_json": "{\"enum\": [1]}")", R"(1 {"enum": [1]} by guided_json)"},
       {R"("json_schema": "{}")", "1 {} by json_schema"},
       {R"("guided_regex": "a+")", "2 a+ by guided_regex"},
-      {R"("guided_choice": ["a", "b."])", R"(2 (a|b\.) by guided_choice)"},
+      {R"("guided_choice": ["a", "b."])", R"(6 (a|b\.) by guided_choice)"},
       {R"("guided_grammar": "root ::= \"a\"")", R"(3 root ::= "a" by guided_grammar)"},
       {R"("ebnf": "x")", "3 x by ebnf"},
       {R"("structured_outputs": {"regex": "a", "json": null, "json_object": false})",
        "2 a by structured_outputs.regex"},
-      {R"("structured_outputs": {"choice": ["x"]})", "2 (x) by structured_outputs.choice"},
+      {R"("structured_outputs": {"choice": ["x"]})", "6 (x) by structured_outputs.choice"},
       {R"("response_format": {"type": "xml"})", "error in response_format.type"},
       {R"("response_format": {"type": "json_schema"})", "error in response_format.json_schema"},
       {R"("response_format": {"type": "json_schema", "json_schema": {"schema": {}}})",

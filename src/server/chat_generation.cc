@@ -39,9 +39,17 @@ ChatDelta ChatGeneration::Parse(Piece* piece) {
   return delta;
 }
 
+bool EndedInCalls(const OutputParser& parser, FinishReason finish, const json::value& stop_reason,
+                  bool held) {
+  if (!parser.saw_tool_calls() || finish != FinishReason::kStop) return false;
+  return stop_reason.is_null() || (!held && !parser.in_call());
+}
+
 const char* ChatGeneration::FinishReasonOf(const Piece& piece) const {
-  const bool called = messages_[piece.choice].parser.saw_tool_calls();
-  return called && piece.finish == FinishReason::kStop ? "tool_calls" : FinishName(*piece.finish);
+  return EndedInCalls(messages_[piece.choice].parser, *piece.finish, piece.stop_reason,
+                      asked_grammar().has_value())
+             ? "tool_calls"
+             : FinishName(*piece.finish);
 }
 
 json::object ChatGeneration::LogprobsOf(std::span<const GeneratedToken> tokens) const {

@@ -16,6 +16,11 @@ struct ChatOutputOptions {
   std::string echoed;  // the answer begins with it
 };
 
+// Whether an answer ended in calls, none of them cut by its length or by `stop_reason`, what the
+// request has named in `stop`. `held`: to a form, which that cuts wherever it comes.
+bool EndedInCalls(const OutputParser& parser, FinishReason finish,
+                  const boost::json::value& stop_reason, bool held);
+
 class ChatGeneration final : public Generation {
  public:
   ChatGeneration(GenerationSetup setup, const ChatOutputOptions& options);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -298,6 +299,21 @@ void ReadObjects(RequestFields& fields, const char* key, size_t max, Read read, 
   }
 }
 
+// A call says a name alone, so that nobody knows which of two tools it is of.
+void CheckToolNames(RequestFields& fields, const json::array& tools) {
+  std::map<std::string_view, size_t> first;
+  for (size_t i = 0; i < tools.size() && !fields.failed(); ++i) {
+    const json::object& function = tools[i].at("function").as_object();
+    const auto [same, added] = first.emplace(function.at("name").as_string(), i);
+    const json::object& other = tools[same->second].at("function").as_object();
+    if (added || other.at("parameters") == function.at("parameters")) continue;
+    fields.Fail("tools",
+                fmt::format("tools[{}].function.name is {}: tools[{}] has that name and other "
+                            "parameters",
+                            i, Excerpt(function.at("name")), same->second));
+  }
+}
+
 // Whether the last message is the beginning of the answer: vLLM's continue_final_message, or
 // DeepSeek's prefix of that message.
 bool ReadContinuation(RequestFields& fields, const json::array& messages, ChatPrompt* prompt) {
@@ -335,6 +351,7 @@ void ReadChatPrompt(RequestFields& fields, const json::object* defaults, ChatPro
   ReadObjects(fields, "messages", kMaxMessages, ReadMessage, &prompt->messages);
   const auto read_tool = [&](RequestFields& tool) { return ReadTool(tool, &prompt->strict_tools); };
   ReadObjects(fields, "tools", kMaxTools, read_tool, &prompt->tools);
+  if (!fields.failed()) CheckToolNames(fields, prompt->tools);
   if (!fields.failed() && !ReadToolChoice(fields, prompt)) {
     prompt->tools.clear();
     prompt->strict_tools.clear();

@@ -111,14 +111,23 @@ void Generation::TakeTokens(ChoiceState& choice, RequestOutput& output, Piece* p
   }
 }
 
+ApiError Generation::ErrorOf(const RequestOutput& output) const {
+  if (output.finish != FinishReason::kError || output.error.ok()) {
+    return EngineError(Unavailable("The engine stopped before this request ended."));
+  }
+  // Once it runs, nothing but its grammar is found wrong with a request.
+  if (asked_grammar() && output.error.code() == StatusCode::kInvalidArgument) {
+    const std::string& param = asked_grammar()->param;
+    return BadParameter(param, fmt::format("{}: {}", param, output.error.message()));
+  }
+  return EngineError(output.error);
+}
+
 void Generation::OnOutput(size_t index, RequestOutput output, std::string* events) {
   ChoiceState& choice = choices_[index];
   if (choice.ended || error_) return;
   if (output.finish == FinishReason::kError || output.finish == FinishReason::kCancelled) {
-    Fail(EngineError(output.finish == FinishReason::kError && !output.error.ok()
-                         ? output.error
-                         : Unavailable("The engine stopped before this request ended.")),
-         "error");
+    Fail(ErrorOf(output), "error");
     return;
   }
   if (prompt(index).max_tokens == 0) {  // only the prompt's log-probabilities are wanted

@@ -123,6 +123,7 @@ class Generation {
   };
 
   std::string Chunk(boost::json::array choices, const Usage* usage, boost::json::object more) const;
+  ApiError ErrorOf(const RequestOutput& output) const;
   void TakeTokens(ChoiceState& choice, RequestOutput& output, Piece* piece);
   void End(size_t index, std::string_view reason);
   void CountPrompts() const;

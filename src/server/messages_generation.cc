@@ -88,7 +88,7 @@ json::object MessagesGeneration::Stop() const {
     stop["stop_reason"] = "stop_sequence";
     stop["stop_sequence"] = stop_reason();
   } else {
-    stop["stop_reason"] = called_tools() ? "tool_use" : "end_turn";
+    stop["stop_reason"] = ended_in_calls() ? "tool_use" : "end_turn";
   }
   return stop;
 }

@@ -172,6 +172,7 @@ json::array ReadMessages(RequestFields& fields, const json::storage_ptr& storage
     }
     if (role != "system") before = role;
   }
+  if (before.empty()) fields.Fail("messages", "messages must hold one of the user's");
   return messages;
 }
 
@@ -195,6 +196,9 @@ json::array ReadTools(RequestFields& fields, const json::storage_ptr& storage) {
     json::object function(
         {{"name", Required(tool, "name")}, {"description", tool.String("description", "")}},
         storage);
+    if (tool.Find("input_schema") == nullptr) {
+      tool.Fail("input_schema", tool.Name("input_schema") + " is required");
+    }
     if (const json::object* schema = tool.Object("input_schema")) function["parameters"] = *schema;
     if (tool.Bool("strict", false)) function["strict"] = true;
     tools.push_back(json::object{{"type", "function"}, {"function", std::move(function)}});

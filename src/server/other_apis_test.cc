@@ -63,6 +63,14 @@ TEST(ParseMessages, AUserSaysSomething) {
   EXPECT_EQ(Messages(R"("messages": [{"role": "user", "content": []}])").said(),
             "messages[0].content must not be empty");
   EXPECT_EQ(Messages(kHi).said(), "");
+  EXPECT_EQ(Messages(R"("messages": [{"role": "system", "content": "hi"}])").said(),
+            "messages must hold one of the user's");
+  EXPECT_EQ(Messages(kHi + R"(, "tools": [{"name": "f"}])").said(),
+            "tools[0].input_schema is required");
+  EXPECT_EQ(Responses(R"("input": [{"role": "user"}])").said(), "input[0].content is required");
+  EXPECT_EQ(
+      Responses(R"("input": [{"role": "user", "content": "hi"}, {"role": "assistant"}])").said(),
+      "input[1].content is required");
 }
 
 TEST(OtherApis, TakeAChatsFields) {
@@ -193,7 +201,7 @@ TEST(OtherApis, ErrorsHaveTheNamesOfTheApi) {
             "stop_sequences must not hold an empty string: every text has one");
   EXPECT_EQ(Messages(kHi + R"(, "output_config": {"effort": "stop"})").param(),
             "output_config.effort");
-  EXPECT_EQ(Messages(kHi + R"(, "tools": [{"name": ""}])").said(),
+  EXPECT_EQ(Messages(kHi + R"(, "tools": [{"name": "", "input_schema": {}}])").said(),
             "tools[0].name must be a name of 1 to 256 bytes");
   EXPECT_EQ(
       Messages(kHi + R"(, "tools": [{"name": "f", "input_schema": {"type": "array"}}])").said(),

@@ -114,6 +114,9 @@ class InputReader {
     constexpr UnsupportedField kPrefix = {"prefix", "[false]", "/v1/chat/completions has it"};
     RefuseFields(item, {&kPrefix, 1});
     const std::string role = Required(item, "role");
+    if (item.Find("content") == nullptr) {
+      item.Fail("content", item.Name("content") + " is required");
+    }
     const std::string text = JoinedParts(item, "content", "\n");
     if (role == "assistant") {
       if (assistant_ && !assistant_->content.empty()) Flush();

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "grammar/grammar_limits.h"
 #include "grammar/structural_tag.h"
 
 namespace fathom {
@@ -34,15 +35,21 @@ std::optional<AskedGrammar> Choice(RequestFields& fields, const char* key) {
   const json::array* list = fields.Array(key);
   if (list == nullptr) return std::nullopt;
   std::vector<std::string> choices;
+  size_t bytes = 0;
   for (const json::value& value : *list) {
     if (!value.is_string() || value.get_string().empty()) break;
     choices.emplace_back(std::string_view(value.get_string()));
+    bytes += choices.back().size();
   }
   if (choices.empty() || choices.size() != list->size() || choices.size() > kMaxChoices) {
     fields.Fail(key, fmt::format("{} must be a list of 1 to {} strings, none of them empty",
                                  fields.Name(key), kMaxChoices));
   }
-  return AskedGrammar{{GrammarKind::kRegex, RegexOfChoices(choices)}, fields.Name(key)};
+  if (bytes > kMaxChoiceBytes) {
+    fields.Fail(key, fmt::format("{} has {} bytes of strings: at most {} are possible",
+                                 fields.Name(key), bytes, kMaxChoiceBytes));
+  }
+  return AskedGrammar{{GrammarKind::kChoices, RegexOfChoices(choices)}, fields.Name(key)};
 }
 
 std::optional<AskedGrammar> StructuralTag(RequestFields& fields, const char* key,

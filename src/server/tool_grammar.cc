@@ -1,11 +1,14 @@
 #include "server/tool_grammar.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <boost/json.hpp>
 #include <string_view>
 #include <utility>
 
 #include "grammar/grammar_limits.h"
+#include "grammar/prepared_schema.h"
 #include "server/json_body.h"
 
 namespace fathom {
@@ -49,7 +52,7 @@ json::object Sequence(json::array elements) {
 
 json::object CallOf(const CallableTool& tool, ToolCallForm form, const CallMarkers& markers) {
   json::object arguments = {{"type", "json_schema"},
-                            {"json_schema", Parsed(tool.parameters)},
+                            {"json_schema", Parsed(PreparedSchema(tool.parameters, tool.strict))},
                             {"max_whitespace_cnt", kMaxWhitespace}};
   if (form == ToolCallForm::kNameFirst) {
     return Sequence({markers.call_begin, Text(tool.name), markers.separator, std::move(arguments),
@@ -65,7 +68,7 @@ Result<json::object> FormatOf(const GrammarSpec& spec) {
   json::value schema = {{"type", "object"}, {"additionalProperties", true}};
   if (spec.kind == GrammarKind::kJsonSchema) {
     TRY(CheckGrammar(spec));
-    schema = Parsed(spec.text);
+    schema = Parsed(PreparedSchema(spec.text, spec.strict));
   }
   return json::object{{"type", "json_schema"},
                       {"json_schema", std::move(schema)},
@@ -91,11 +94,12 @@ HeldCalls CallsOf(const ChatPrompt& prompt, bool parallel, bool text_held) {
     const std::string_view name = function.at("name").as_string();
     if (!prompt.must_call_name.empty() && name != prompt.must_call_name) continue;
     json::object parameters = function.at("parameters").as_object();
-    const bool by_schema = held.forced || is_strict(name);
-    if (parameters.empty() || !by_schema) {
-      parameters = {{"type", "object"}, {"additionalProperties", true}};
+    const bool strict = is_strict(name);
+    if (parameters.empty() || (!held.forced && !strict)) {
+      parameters = {{"type", "object"}};
+      if (!strict) parameters["additionalProperties"] = true;
     }
-    held.tools.push_back({std::string(name), json::serialize(parameters)});
+    held.tools.push_back({std::string(name), json::serialize(parameters), strict});
   }
   // A call that is forced to one tool is one call.
   held.several = parallel && (held.tools.size() > 1 || !held.forced);
@@ -112,7 +116,13 @@ std::optional<ApiError> GrammarOfCalls(const HeldCalls& held, ToolCallForm form,
                         "held to a schema");
   }
   json::array calls;
-  for (const CallableTool& tool : held.tools) calls.push_back(CallOf(tool, form, *markers));
+  for (const CallableTool& tool : held.tools) {
+    const Status taken = CheckSchema(tool.parameters, /*strict=*/true);
+    if (!taken.ok()) {
+      return BadParameter("tools", fmt::format("tools: {}: {}", tool.name, taken.message()));
+    }
+    calls.push_back(CallOf(tool, form, *markers));
+  }
   json::object all = {{"type", "or"}, {"elements", std::move(calls)}};
   if (held.several) all = {{"type", "plus"}, {"content", std::move(all)}};
   json::object format;

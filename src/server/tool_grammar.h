@@ -16,6 +16,7 @@ namespace fathom {
 struct CallableTool {
   std::string name;
   std::string parameters;
+  bool strict = false;  // nothing that they do not name, in objects without names neither
 };
 
 // The calls that an answer is held to; without tools to none.
@@ -34,7 +35,7 @@ HeldCalls CallsOf(const ChatPrompt& prompt, bool parallel, bool text_held);
 
 // Sets `*grammar` to these calls, each in the model's form with arguments by its schema; or, where
 // no call is forced, to what it is instead. An error if the model has no tokens for calls, or the
-// schema of the text is none.
+// schema of the text or of a tool cannot be held to.
 // REQUIRES: GoesWithTools(**grammar), if there is one.
 std::optional<ApiError> GrammarOfCalls(const HeldCalls& held, ToolCallForm form,
                                        const Tokenizer& tokenizer,

@@ -38,7 +38,7 @@ constexpr UnsupportedField kUnsupported[] = {
     // Constrained output, beyond structured_fields.h.
     {"guided_decoding_backend", R"(["auto", "xgrammar"])"},
     {"guided_whitespace_pattern", "[]"},
-    {"structural_tag", "[]"},
+    {"structural_tag", "[]", "say structured_outputs.structural_tag"},
     {"grammar", "[]"},
     // What is no text, or comes from elsewhere.
     {"prompt_embeds", "[]"},
@@ -47,7 +47,7 @@ constexpr UnsupportedField kUnsupported[] = {
     {"modalities", R"([["text"]])"},
     {"mm_processor_kwargs", "[]"},
     {"media_io_kwargs", "[]"},
-    {"web_search_options", "[]"},
+    {"web_search_options", "[null]", "this server searches nothing; leave it out"},  // {}: search
     {"chat_template", "[]"},
     {"documents", "[[]]"},
 };

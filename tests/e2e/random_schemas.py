@@ -1,6 +1,7 @@
 """Asks for answers to random JSON schemas, at a high temperature, and validates them with jsonschema.
 
     random_schemas.py --binary build/bin/fathom --model models/tiny-r1    # starts the server, and stops it
+    random_schemas.py --binary build/bin/fathom --load-format dummy       # random weights
     random_schemas.py --url http://127.0.0.1:8000 --schemas 50            # a running server
 
 Fails if an answer that ended is invalid, or a schema is refused.
@@ -90,9 +91,9 @@ def ask(url, seed):
     return schema, "valid", ""
 
 
-def ask_all(url, count):
+def ask_all(url, seeds):
     with ThreadPoolExecutor(4) as pool:
-        return list(pool.map(lambda seed: ask(url, seed), range(count)))
+        return list(pool.map(lambda seed: ask(url, seed), seeds))
 
 
 def main():
@@ -101,12 +102,13 @@ def main():
     where.add_argument("--url", help="of a running server")
     where.add_argument("--binary", help="the fathom to start, on a free port")
     parser.add_argument("--model", default="models/tiny-r1", help="the checkpoint for --binary")
+    parser.add_argument("--load-format", default="auto", choices=["auto", "dummy"], help="dummy: random weights in the model's place")
     parser.add_argument("--schemas", type=int, default=300, help="how many (300)")
     args = parser.parse_args()
     with contextlib.ExitStack() as stack:
-        url = args.url or stack.enter_context(running_server(args.binary, args.model, "cpu", []))
+        url = args.url or stack.enter_context(running_server(args.binary, args.model, "cpu", ["--load-format", args.load_format]))
         began = time.monotonic()
-        asked = ask_all(url, args.schemas)
+        asked = ask_all(url, range(args.schemas))
         seconds = time.monotonic() - began
     outcomes = Counter(outcome for _, outcome, _ in asked)
     for schema, outcome, why in asked:

@@ -5,7 +5,7 @@ import os
 import pytest
 import requests
 
-from conftest import serving
+from conftest import MODEL, serving
 from test_command_line import run
 
 
@@ -24,7 +24,11 @@ def config(tmp_path):
         ("port: 1\nport: 2\n", "port: it is there more than once"),
         ("max-model-len: 1k\nmax_model_len: 2k\n", "max_model_len: it is there more than once"),
         ("webui: true\nno-webui: true\n", "no-webui: it is there more than once"),
-        ("speculative-config: {method: ngram}\n", "speculative-config: a map is no value; JSON is written in quotes, as '{...}'"),
+        ("served-model-name: {a: b}\n", "served-model-name: it takes no map"),
+        ("port: {a: b}\n", "port: it takes no map"),
+        ("speculative-config: {method: ngram, method: mtp}\n", "speculative-config: method is in its map more than once"),
+        ("speculative-config: {[a]: b}\n", "speculative-config: a key of its map is not a word"),
+        ("speculative-config: &a {method: *a}\n", "speculative-config: its maps and lists are nested more than 16 deep"),
         ("served-model-name: [a, {b: c}]\n", "served-model-name: its list holds more than words"),
         ("served-model-name: []\n", "served-model-name: the list is empty"),
         ("port: [1, 2]\n", "port: it takes one value, not a list"),
@@ -34,7 +38,8 @@ def config(tmp_path):
         ("prot: 1\n", "prot: there is no --prot; did you mean --port?"),
         ("enable-eplb: true\n", "enable-eplb: --enable-eplb: "),
         ("model: ''\n", "model: it is empty"),
-        ("help: true\n", "help: there is no --help"),
+        ("help: true\n", "help: the command line alone says it"),
+        ("config: other.yaml\n", "config: the command line alone says it"),
     ],
 )
 def test_entries_that_cannot_be_taken_name_the_file_and_the_key(config, text, said):
@@ -61,6 +66,9 @@ def test_values_that_cannot_be_taken_name_the_file_and_the_key(config, text, sai
     ("FATHOM_TENSOR_PARALLEL_SIZE", "x", "Value x not in range 1 to 1024"),
     ("FATHOM_ENABLE_PREFIX_CACHING", "maybe", "it does not take such a value"),
     ("FATHOM_WEBUI", "maybe", "it does not take such a value"),
+    ("FATHOM_NO_WEBUI", "maybe", "it does not take such a value"),
+    ("FATHOM_TP", "x", "Value x not in range 1 to 1024"),
+    ("FATHOM_GPU_MEMORY_UTILIZATION", "0.5", "0.5 is not 0.9"),
 ])  # fmt: skip
 def test_values_that_cannot_be_taken_name_the_variable(variable, value, said):
     result = run("serve", "nowhere", env=os.environ | {variable: value})
@@ -85,6 +93,47 @@ def test_variables_of_no_flag_are_warned_of():
     # What flags and the service file have, and what Kubernetes sets beside a service of this name.
     assert said(FATHOM_PORT="tcp://10.0.0.1:8000", FATHOM_SERVICE_HOST="10.0.0.1", FATHOM_PORT_8000_TCP_PROTO="tcp",
                 FATHOM_ENFORCE_EAGER="true", FATHOM_FLAGS="", FATHOM_CONFIG="") == []  # fmt: skip
+
+
+@pytest.mark.parametrize("one, other", [("FATHOM_WEBUI", "FATHOM_NO_WEBUI"), ("FATHOM_TENSOR_PARALLEL_SIZE", "FATHOM_TP")])
+def test_two_variables_of_one_flag_are_refused(one, other):
+    both = os.environ | {one: "1", other: "1"}
+    result = run("serve", "nowhere", env=both)
+    assert result.returncode == 2 and result.stderr == f"fathom: {one} and {other} say the same flag: keep one of them\n"
+    said = run("serve", "nowhere", "--no-webui", "--tp", "1", env=both)  # the command line counts before both
+    assert said.returncode == 1 and said.stderr == "fathom serve: there is no folder nowhere\n"
+
+
+def test_every_name_of_a_flag_is_a_variable(monkeypatch):
+    for name, value in (("FATHOM_NO_WEBUI", "true"), ("FATHOM_NO_ENABLE_PREFIX_CACHING", "1"), ("FATHOM_API_KEY", "k"),
+                        ("FATHOM_OPEN_ROUTES", "/server_info")):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    with serving() as server:
+        assert requests.get(server.url, timeout=10, headers={"Authorization": "Bearer k"}).status_code == 404
+        assert requests.get(f"{server.url}/server_info", timeout=10).status_code == 200
+        ask = lambda: server.client(api_key="k").completions.create(model="tiny-r1", prompt=[7] * 200, max_tokens=1)
+        assert [(u.prompt_tokens_details and u.prompt_tokens_details.cached_tokens) or 0 for u in (ask().usage, ask().usage)] == [0, 0]
+    with serving("--webui") as server:
+        assert requests.get(server.url, timeout=10, headers={"Authorization": "Bearer k"}).status_code == 200
+
+
+def test_a_map_of_a_file_is_json(config):
+    file = config("""
+default-chat-template-kwargs:
+  thinking: true
+  tags: [{a: 1, b: -2.5, c: ~, "1": "1"}, yes, plain, 'no']
+speculative-config:
+  method: "ngram"
+  num_speculative_tokens: 2
+override-generation-config: {temperature: 0.25}
+""")
+    with serving("--config", str(file)) as server:
+        info = requests.get(f"{server.url}/server_info", timeout=10).json()
+        assert info["default_chat_template_kwargs"] == {"thinking": True, "tags": [{"a": 1, "b": -2.5, "c": None, "1": "1"}, True, "plain", "no"]}
+        assert info["default_sampling_params"]["temperature"] == 0.25
+    config("speculative-config: {method: ngram, num_speculative_tokens: '2'}\n")
+    result = run("serve", str(MODEL), "--port", "0", "--config", str(file))
+    assert result.returncode == 1 and "num_speculative_tokens must be a whole number" in result.stderr, result.stderr
 
 
 def test_a_flag_that_says_nothing_takes_no_other_word():

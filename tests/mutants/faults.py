@@ -141,7 +141,7 @@ FAULTS = [
      "http_server_test HttpServerTest.*"),
     # Chat.
     ("src/chat/output_parser.cc", "if (marker.starts_with(rest)) return {at, {}};", ";", "output_parser_test", S),
-    ("src/chat/output_parser.cc", "if (state_ == State::kCallHead) AbandonCall(delta);", ";",
+    ("src/chat/output_parser.cc", "if (state_ == State::kArguments) EndCall(delta);", ";",
      "output_parser_test", S),
     ("src/chat/output_parser.cc", "call_.head().size() > kMaxToolNameBytes", "false", "output_parser_test"),
     ("src/chat/output_parser.cc", "has_think_token && !inside && !prompt.ends_with(kEndThink)",
