@@ -40,9 +40,9 @@ int64_t NowMs() {
 }  // namespace
 
 Connection::Connection(ClientSocket::Socket socket, std::shared_ptr<Tls::Context> tls,
-                       ConnectionContext& context, bool reserved)
+                       ConnectionContext& context, std::optional<ApiError> refusal)
     : context_(context),
-      reserved_(reserved),
+      refusal_(std::move(refusal)),
       client_(std::make_shared<ClientSocket>(
           std::move(socket),
           ClientSocket::Limits{.max_ahead = kReadAheadBytes + context.options.max_header_bytes,
@@ -64,6 +64,13 @@ void Connection::EndIfIdle() {
     error_code ignored;
     self->ending_ = true;  // a request that came meanwhile is its last
     if (self->idle_) self->client_->socket().cancel(ignored);
+  });
+}
+
+void Connection::Drop() {
+  asio::post(client_->socket().get_executor(), [self = shared_from_this()] {
+    self->ending_ = true;
+    self->client_->Drop();
   });
 }
 
@@ -134,11 +141,9 @@ std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) const {
   const std::optional<ApiError> bad = BadHead(exchange.parser.get());
   exchange.unread = bad || !exchange.parser.is_done();
   if (bad) return ErrorResponse(*bad);
-  if (reserved_ || ending_) exchange.keep_alive = false;
+  if (refusal_ || ending_) exchange.keep_alive = false;
   if (auto answer = AnswerOfState(state, exchange.request.path)) return answer;
-  if (reserved_ && !IsAboutServer(exchange.request.path)) {
-    return ErrorResponse(EngineError(Unavailable("Too many connections: try again in a moment.")));
-  }
+  if (refusal_ && !IsAboutServer(exchange.request.path)) return ErrorResponse(*refusal_);
   exchange.request.address = client_->client();
   return context_.access.CheckHead(exchange.request);
 }

@@ -48,19 +48,21 @@ struct ConnectionContext {
   std::atomic<bool> stopping{false};  // nobody waits for any work
 };
 
-// THREAD: all but Start, EndIfIdle and Abort run on the connection's strand.
+// THREAD: all but Start, EndIfIdle, Drop and Abort run on the connection's strand.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   // REQUIRES: the socket's executor is a strand.
-  // `tls`: its certificate; null: in the clear. `reserved`: says how the server is and no more, as
-  // there is no room for it.
+  // `tls`: its certificate; null: in the clear. `refusal`: of all but requests for how the
+  // server is, as there is no room for it; nullopt: there is.
   Connection(ClientSocket::Socket socket, std::shared_ptr<Tls::Context> tls,
-             ConnectionContext& context, bool reserved);
+             ConnectionContext& context, std::optional<ApiError> refusal);
 
   // Serves until the connection ends, then calls `done` once.
   void Start(std::function<void()> done);
   // THREAD: any. Ends the connection if it is between requests, else after the present one.
   void EndIfIdle();
+  // THREAD: any. Ends it at once.
+  void Drop();
   // THREAD: any. When it last became idle (steady clock); kBusy while it is not.
   int64_t idle_since_ms() const { return idle_since_ms_; }
   static constexpr int64_t kBusy = std::numeric_limits<int64_t>::max();
@@ -94,7 +96,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Log(const Exchange& exchange, int status) const;
 
   ConnectionContext& context_;
-  const bool reserved_;
+  const std::optional<ApiError> refusal_;
   const std::shared_ptr<ClientSocket> client_;
   std::atomic<int64_t> idle_since_ms_{kBusy};
   bool idle_ = false;  // between requests

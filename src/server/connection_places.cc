@@ -1,55 +1,87 @@
 #include "server/connection_places.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
+#include "base/clock.h"
+
 namespace fathom {
+
+namespace {
+
+constexpr int64_t kReservedMs = 1'000;  // that a connection of the reserve has for itself
+
+int64_t NowMs() {
+  return SteadyClock().NowNs() / 1'000'000;
+}
+
+}  // namespace
 
 ConnectionPlaces::Place ConnectionPlaces::Find(const std::string& address) {
   const auto of_client = by_address_.find(address);
-  if (of_client != by_address_.end() && of_client->second >= options_.max_connections_per_client &&
-      !EndLongestIdle(address, /*reserved=*/false)) {
-    return Place::kNoneOfClient;
+  const bool too_many = of_client != by_address_.end() &&
+                        of_client->second.plain >= options_.max_connections_per_client &&
+                        !EndOne(address, /*reserved=*/false);
+  if (!too_many && (taken_.plain < options_.max_connections || EndOne("", /*reserved=*/false))) {
+    return {.found = true};
   }
-  if (taken_ < options_.max_connections || EndLongestIdle("", /*reserved=*/false)) {
-    return Place::kPlain;
-  }
-  if (reserved_ < options_.reserved_connections || EndLongestIdle("", /*reserved=*/true)) {
-    return Place::kReserved;
-  }
-  return Place::kNone;
+  return {
+      .found = ReserveHasRoom(address),
+      .refusal = EngineError(
+          too_many ? ResourceExhausted("Too many connections from one address: try again later.")
+                   : Unavailable("Too many connections: try again later."))};
 }
 
-// Of those of `address`, or of all if it is empty. False if none is idle.
-bool ConnectionPlaces::EndLongestIdle(const std::string& address, bool reserved) {
+bool ConnectionPlaces::ReserveHasRoom(const std::string& address) {
+  const size_t share = std::max<size_t>(options_.reserved_connections / 4, 1);
+  const auto of_client = by_address_.find(address);
+  if (of_client != by_address_.end() && of_client->second.reserved >= share) {
+    return EndOne(address, /*reserved=*/true);
+  }
+  return taken_.reserved < options_.reserved_connections || EndOne("", /*reserved=*/true);
+}
+
+// Of those of `address`, or of all if it is empty. False if none gives way.
+bool ConnectionPlaces::EndOne(const std::string& address, bool reserved) {
+  const int64_t had_time_ms = NowMs() - kReservedMs;
   auto longest = connections_.end();
   int64_t since_ms = Connection::kBusy;
   for (auto it = connections_.begin(); it != connections_.end(); ++it) {
     const Held& held = it->second;
     const bool meant =
         !held.ending && held.reserved == reserved && (address.empty() || held.address == address);
-    if (!meant || it->first->idle_since_ms() >= since_ms) continue;
+    if (!meant) continue;
+    int64_t gives_way_ms = it->first->idle_since_ms();
+    if (reserved && held.came_ms <= had_time_ms) gives_way_ms = held.came_ms;
+    if (gives_way_ms >= since_ms) continue;
     longest = it;
-    since_ms = it->first->idle_since_ms();
+    since_ms = gives_way_ms;
   }
   if (longest == connections_.end()) return false;
-  longest->first->EndIfIdle();
+  if (reserved && longest->second.came_ms <= had_time_ms) {
+    longest->first->Drop();
+  } else {
+    longest->first->EndIfIdle();
+  }
   longest->second.ending = true;
   Free(longest->second);
   return true;
 }
 
 void ConnectionPlaces::Free(const Held& held) {
-  --(held.reserved ? reserved_ : taken_);
-  if (--by_address_[held.address] == 0) by_address_.erase(held.address);
+  --taken_.of(held.reserved);
+  Count& of_client = by_address_[held.address];
+  --of_client.of(held.reserved);
+  if (of_client.plain + of_client.reserved == 0) by_address_.erase(held.address);
 }
 
 void ConnectionPlaces::Add(std::shared_ptr<Connection> connection, const std::string& address,
                            bool reserved) {
   connections_[std::move(connection)] = {
-      .address = address, .reserved = reserved, .guest = guests_only_};
-  ++(reserved ? reserved_ : taken_);
-  ++by_address_[address];
+      .address = address, .reserved = reserved, .guest = guests_only_, .came_ms = NowMs()};
+  ++taken_.of(reserved);
+  ++by_address_[address].of(reserved);
   guests_ += guests_only_;
 }
 

@@ -2,25 +2,34 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
+#include "server/api_error.h"
 #include "server/connection.h"
 #include "server/options.h"
 
 namespace fathom {
 
 // Whoever is idle the longest gives way to whoever comes; where nobody is, routes that say how the
-// server is have a reserve. THREAD: one at a time.
+// server is have a reserve. There whoever has had a second gives way too, done or not, and an
+// address has a quarter of it at most. THREAD: one at a time.
 class ConnectionPlaces {
  public:
   explicit ConnectionPlaces(const ServerOptions& options) : options_(options) {}
 
-  enum class Place { kPlain, kReserved, kNoneOfClient, kNone };
+  struct Place {
+    bool found = false;
+    // What the client is answered: always, or, if a place was found, where it asks for anything but
+    // how the server is. nullopt: the place is not of the reserve.
+    std::optional<ApiError> refusal;
+  };
   // For one more of `address`. Tells others to end, if it must.
   Place Find(const std::string& address);
-  // REQUIRES: Find gave kReserved, or kPlain.
+  // REQUIRES: Find found a place; `reserved`: of the reserve.
   void Add(std::shared_ptr<Connection> connection, const std::string& address, bool reserved);
   void Remove(const std::shared_ptr<Connection>& connection);
 
@@ -35,15 +44,21 @@ class ConnectionPlaces {
   struct Held {
     std::string address;
     bool reserved = false, guest = false;
-    bool ending = false;  // it was idle, and gives way
+    int64_t came_ms = 0;  // steady clock
+    bool ending = false;  // it gives way
   };
-  bool EndLongestIdle(const std::string& address, bool reserved);
+  struct Count {  // of connections that do not end
+    size_t plain = 0, reserved = 0;
+    size_t& of(bool is_reserved) { return is_reserved ? reserved : plain; }
+  };
+  bool ReserveHasRoom(const std::string& address);
+  bool EndOne(const std::string& address, bool reserved);
   void Free(const Held& held);
 
   const ServerOptions& options_;
   std::unordered_map<std::shared_ptr<Connection>, Held> connections_;
-  std::unordered_map<std::string, size_t> by_address_;  // those of connections_ that do not end
-  size_t taken_ = 0, reserved_ = 0;                     // the same, of no reserve and of it
+  std::unordered_map<std::string, Count> by_address_;
+  Count taken_;
   size_t guests_ = 0;
   bool guests_only_ = false;
 };

@@ -77,9 +77,32 @@ TEST_F(HttpServerTest, AFullServerSaysHowItIs) {
   }));
   EXPECT_EQ(refused.parsed().at("error").at("code"), json::value("unavailable"));
   EXPECT_TRUE(refused.headers.contains("Retry-After"));
+  // Slow or not, whoever has had a second gives way, long before the time for a head is over.
+  const auto began = std::chrono::steady_clock::now();
+  EXPECT_TRUE(Eventually([&] { return Client(port_).Ask("GET", "/health").status == 200; }));
+  EXPECT_LT(std::chrono::steady_clock::now() - began, 5s);
   slow.clear();
   busy.clear();
   EXPECT_TRUE(Eventually([&] { return Client(port_).Ask("GET", "/v1/models").status == 200; }));
+}
+
+TEST_F(HttpServerTest, AnAddressHasItsShareOfTheReserve) {
+  Serve({.max_connections = 1, .reserved_connections = 16});
+  Client busy(port_);
+  busy.Request("POST", kChat, Chat("nothing"));
+  ASSERT_TRUE(Eventually([&] { return engine_->live() == 1; }));
+  std::vector<std::unique_ptr<Client>> slow;
+  for (int i = 0; i < 40; ++i) {  // of three addresses
+    slow.push_back(std::make_unique<Client>(port_, 0, static_cast<uint8_t>(2 + i % 3)));
+    slow.back()->Send("G");
+    EXPECT_EQ(Client(port_).Ask("GET", "/health").status, 200) << i;
+  }
+  std::vector<std::unique_ptr<Client>> other;
+  EXPECT_TRUE(Eventually([&] {  // a fourth address, once its share is taken
+    other.push_back(std::make_unique<Client>(port_, 0, uint8_t{5}));
+    other.back()->Send("G");
+    return Client(port_, 0, 5).Ask("GET", "/health").status == 503;
+  }));
 }
 
 // Whoever has an IPv6 network has 2^64 addresses of it.
@@ -102,11 +125,15 @@ TEST_F(HttpServerTest, AClientHasItsShareOfConnections) {
   first.Request("POST", kChat, Chat("nothing"));
   second.Request("POST", kChat, Chat("nothing"));
   ASSERT_TRUE(Eventually([&] { return engine_->live() == 2; }));
-  const Response refused = Client(port_).Read();
+  const Response refused = Client(port_).Ask("GET", "/v1/models");
   EXPECT_EQ(refused.status, 429);
   EXPECT_TRUE(refused.headers.contains("Retry-After"));
+  for (const char* path : {"/health", "/ping", "/metrics"}) {  // from the reserve
+    EXPECT_EQ(Client(port_).Ask("GET", path).status, 200) << path;
+  }
+  EXPECT_EQ(Client(port_, 0, 2).Ask("GET", "/v1/models").status, 200);
   first.Close();
-  EXPECT_TRUE(Eventually([&] { return Client(port_).Ask("GET", "/health").status == 200; }));
+  EXPECT_TRUE(Eventually([&] { return Client(port_).Ask("GET", "/v1/models").status == 200; }));
 }
 
 TEST_F(HttpServerTest, DrainsWhatIsInFlight) {

@@ -80,7 +80,7 @@ class HttpServer::Loop {
   void Admit(Socket socket);
   void Refuse(Socket socket, const ApiError& error);
   asio::awaitable<void> SendRefusal(Socket socket, std::string text);
-  void Open(Socket socket, const std::string& address, bool reserved);
+  void Open(Socket socket, const std::string& address, std::optional<ApiError> refusal);
   void WarnOfAccept(error_code error);
 
   const ServerOptions options_;
@@ -201,20 +201,11 @@ void HttpServer::Loop::WarnOfAccept(error_code error) {
 void HttpServer::Loop::Admit(Socket socket) {
   const std::string address = ClientAt(socket);
   if (address.empty()) return;  // gone already
-  switch (places_.Find(address)) {
-    case ConnectionPlaces::Place::kPlain:
-      Open(std::move(socket), address, /*reserved=*/false);
-      break;
-    case ConnectionPlaces::Place::kReserved:
-      Open(std::move(socket), address, /*reserved=*/true);
-      break;
-    case ConnectionPlaces::Place::kNoneOfClient:
-      Refuse(std::move(socket), EngineError(ResourceExhausted(
-                                    "Too many connections from one address: try again later.")));
-      break;
-    case ConnectionPlaces::Place::kNone:
-      Refuse(std::move(socket), EngineError(Unavailable("Too many connections: try again later.")));
-      break;
+  ConnectionPlaces::Place place = places_.Find(address);
+  if (place.found) {
+    Open(std::move(socket), address, std::move(place.refusal));
+  } else {
+    Refuse(std::move(socket), *place.refusal);
   }
 }
 
@@ -243,9 +234,11 @@ asio::awaitable<void> HttpServer::Loop::SendRefusal(Socket socket, std::string t
   if (!client->gone()) co_await client->Linger(kRefusalMs);
 }
 
-void HttpServer::Loop::Open(Socket socket, const std::string& address, bool reserved) {
+void HttpServer::Loop::Open(Socket socket, const std::string& address,
+                            std::optional<ApiError> refusal) {
+  const bool reserved = refusal.has_value();
   auto connection = std::make_shared<Connection>(
-      std::move(socket), tls_ ? tls_->context() : nullptr, *context_, reserved);
+      std::move(socket), tls_ ? tls_->context() : nullptr, *context_, std::move(refusal));
   places_.Add(connection, address, reserved);
   connection->Start([this, connection] {
     asio::post(acceptor_.get_executor(), [this, connection] {

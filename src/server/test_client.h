@@ -24,7 +24,8 @@ struct Response {
 
 class Client {
  public:
-  explicit Client(uint16_t port, int receive_buffer = 0) {
+  // `from`: the last byte of its address, 127.0.0.x.
+  explicit Client(uint16_t port, int receive_buffer = 0, uint8_t from = 1) {
     socket_ = socket(AF_INET, SOCK_STREAM, 0);
     if (receive_buffer > 0) {
       setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
@@ -33,9 +34,12 @@ class Client {
     setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
     sockaddr_in address{};
     address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl((INADDR_LOOPBACK & ~0xffU) | from);
+    const bool bound = bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
     address.sin_port = htons(port);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    connected_ = connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    connected_ =
+        bound && connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
   }
   ~Client() { Close(); }
   void Close() {
