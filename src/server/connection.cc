@@ -83,7 +83,10 @@ void Connection::Abort() {
 
 asio::awaitable<void> Connection::Serve() {
   bool more = co_await Handshake();
-  while (more && !ending_) more = co_await ServeOne();
+  while (more && !ending_) {
+    more = co_await ServeOne();
+    context_.trim.OnFreed(std::exchange(held_bytes_, 0));
+  }
   co_await client_->End(kEndMs);
 }
 
@@ -120,6 +123,12 @@ asio::awaitable<bool> Connection::WaitForRequest() {
 asio::awaitable<bool> Connection::ServeOne() {
   if (!co_await WaitForRequest()) co_return false;
   Exchange exchange(context_.options, context_.memory);
+  const bool more = co_await ServeExchange(exchange);
+  held_bytes_ = exchange.claim.peak();
+  co_return more;
+}
+
+asio::awaitable<bool> Connection::ServeExchange(Exchange& exchange) {
   // Locals, not temporaries, on both sides of a co_await: GCC 12 destroys some of those twice.
   ReadEnd read = co_await ReadHead(*client_, context_.options, exchange);
   if (read.gone) co_return false;

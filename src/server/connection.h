@@ -15,6 +15,7 @@
 #include "server/api.h"
 #include "server/client_socket.h"
 #include "server/exchange.h"
+#include "server/memory_trim.h"
 #include "server/readiness.h"
 #include "server/request_stream.h"
 
@@ -43,6 +44,7 @@ struct ConnectionContext {
   Access& access;
   Workers& workers;
   MemoryBudget memory{options.max_request_memory_bytes};
+  MemoryTrim trim{workers.For(std::numeric_limits<size_t>::max())};
   std::atomic<Api*> api{nullptr};  // not while the model is loading
   std::atomic<ServerState> state{ServerState::kLoading};
   std::atomic<bool> stopping{false};  // nobody waits for any work
@@ -75,6 +77,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   awaitable<void> Serve();
   awaitable<bool> ServeOne();  // whether another request may follow
+  awaitable<bool> ServeExchange(Exchange& exchange);
   awaitable<bool> Handshake();
   awaitable<bool> WaitForRequest();
   void BeginIdle();
@@ -102,7 +105,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool idle_ = false;  // between requests
   bool fresh_ = true;  // before the first one
   bool aborting_ = false;
-  bool ending_ = false;  // told to give way: serves no further request
+  size_t held_bytes_ = 0;  // the most of the last exchange, which is gone
+  bool ending_ = false;    // told to give way: serves no further request
 };
 
 }  // namespace fathom
