@@ -1,6 +1,9 @@
 #include "serve_flags.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -26,6 +29,23 @@ void CheckOrigin(std::string& origin) {
   throw CLI::ValidationError(
       "--allowed-origins",
       origin + " is not an origin as http://localhost:3000: scheme, host and port, no path");
+}
+
+// Of a Host header without its port, as HostPolicy compares it.
+void CheckHost(std::string& host) {
+  CLI::detail::remove_quotes(CLI::detail::trim(host));
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  in6_addr ipv6{};
+  const bool plain = !host.empty() && std::all_of(host.begin(), host.end(), [](unsigned char c) {
+    return std::isalnum(c) || c == '-' || c == '_' || c == '.';
+  });
+  if (!plain && host != "*" && inet_pton(AF_INET6, host.c_str(), &ipv6) != 1) {
+    throw CLI::ValidationError(
+        "--allowed-hosts",
+        host + " is not a name as models.example.com: no scheme, no port, no path");
+  }
+  std::transform(host.begin(), host.end(), host.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
 }
 
 constexpr char kServerGroup[] = "Server", kAccessGroup[] = "Access", kLimitGroup[] = "Limits";
@@ -107,6 +127,7 @@ void AddAccessFlags(CLI::App& command, ServeOptions& options) {
           "--allowed-hosts",
           [all_but_model, &server](const std::vector<std::string>& words) {
             server.allowed_hosts = all_but_model(words);
+            for (std::string& host : server.allowed_hosts) CheckHost(host);
           },
           "Further names that this server may be called by in Host, as models.example.com or '*'; "
           "on loopback those of this machine alone unless given")
@@ -295,17 +316,17 @@ void AddServerFlags(CLI::App& command, ServeOptions* options) {
       ->default_str("text")
       ->check(CLI::IsMember({"text", "json"}))
       ->group(kServerGroup);
-  command.add_option("--host", options->host, "0.0.0.0 for every network of this machine")
-      ->capture_default_str()
-      ->group(kServerGroup);
-  command.add_option("--port", options->port, "0 for any free one")
-      ->check(CLI::Range(0, 65535))
-      ->capture_default_str()
-      ->group(kServerGroup);
+  CLI::Option* host =
+      command.add_option("--host", options->host, "0.0.0.0 for every network of this machine");
+  host->capture_default_str()->group(kServerGroup);
+  CLI::Option* port = command.add_option("--port", options->port, "0 for any free one");
+  port->check(CLI::Range(0, 65535))->capture_default_str()->group(kServerGroup);
   command
       .add_option("--uds", options->uds, "A Unix socket to serve on, instead of --host and --port")
       ->type_name("FILE")
       ->check([](const std::string& file) { return file.empty() ? "the name is empty" : ""; })
+      ->excludes(host)
+      ->excludes(port)
       ->group(kServerGroup);
   command
       .add_flag("--webui,!--no-webui", options->server.webui,

@@ -46,6 +46,7 @@ Status AddLimit(std::string_view word, KeyLimits& limits) {
     return InvalidArgument(
         "after NAME KEY only requests-per-minute=N, tokens-per-minute=N and in-flight=N may stand");
   }
+  if (*limit != 0) return InvalidArgument("{} is there more than once", name);
   const std::string_view digits = word.substr(equals + 1);
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *limit);
   if (error != std::errc() || end != digits.data() + digits.size() || *limit < 1 ||

@@ -106,10 +106,9 @@ std::optional<ApiError> ClientAccount::Take(int64_t choices) {
   }
   if (in_flight_ + choices > max_in_flight_) {
     return TooMany(
-        fmt::format("{} answers are in flight for {}, which may have {}: try again when "
-                    "some have ended.",
-                    in_flight_, key_name_.empty() ? "this address" : "the key " + key_name_,
-                    max_in_flight_),
+        fmt::format("{} in flight for {}, which may have {}: try again when some have ended.",
+                    in_flight_ == 1 ? "1 answer is" : fmt::format("{} answers are", in_flight_),
+                    key_name_.empty() ? "this address" : "the key " + key_name_, max_in_flight_),
         0);
   }
   in_flight_ += choices;

@@ -41,6 +41,10 @@ constexpr int kAbortGraceMs = 1'000;  // to send the last errors
 constexpr int kRefusalMs = 1'000;       // to send one
 constexpr int64_t kWarningMs = 10'000;  // between two warnings of the same thing
 
+std::string Connections(size_t count) {
+  return fmt::format("{} connection{}", count, count == 1 ? "" : "s");
+}
+
 }  // namespace
 
 class HttpServer::Loop {
@@ -272,8 +276,8 @@ void HttpServer::Loop::BeginDrain() {
   SayThatItLeaves();
   const bool served = before == ServerState::kReady || before == ServerState::kLeaving;
   if (served) {
-    LOG_INFO("stopping: {} connections may finish within {} s{}", places_.size(),
-             options_.shutdown_timeout_ms / 1000,
+    LOG_INFO("stopping: {} may finish within {} s{}", Connections(places_.size()),
+             options_.shutdown_timeout_ms / 1000.0,
              options_.handle_signals ? "; a second Ctrl-C ends them at once" : "");
   }
   places_.AdmitGuests();
@@ -290,7 +294,7 @@ void HttpServer::Loop::AbortAll() {
   if (std::exchange(aborting_, true)) return;
   BeginDrain();
   if (places_.size() == 0) return;
-  LOG_WARNING("ending {} connections that are still at work", places_.size());
+  LOG_WARNING("ending {} still at work", Connections(places_.size()));
   places_.AbortAll();
   drain_timer_.expires_after(std::chrono::milliseconds(kAbortGraceMs));
   drain_timer_.async_wait([this](error_code error) {

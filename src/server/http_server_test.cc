@@ -124,6 +124,9 @@ TEST_F(HttpServerTest, ReadsHttpAsItIsWritten) {
   EXPECT_EQ(status("GET /version HTTP/1.1\r\n\r\n"), 400);
   EXPECT_EQ(status("GET /version HTTP/1.0\r\n\r\n"), 200);
   EXPECT_EQ(status("GET /version HTTP/1.1\r\n" + host + host + "\r\n"), 400);
+  const std::string origin = "Origin: http://localhost\r\n";
+  EXPECT_EQ(status("GET /version HTTP/1.1\r\n" + host + origin + "\r\n"), 200);
+  EXPECT_EQ(status("GET /version HTTP/1.1\r\n" + host + origin + origin + "\r\n"), 400);
   EXPECT_EQ(status("\r\n\r\nGET /version HTTP/1.1\r\n" + host + "\r\n"), 200);
   for (const char* key :
        {"Authorization: bearer secret", "Authorization: BEARER  secret", "X-Api-Key: secret"}) {

@@ -74,10 +74,17 @@ std::optional<ApiError> BadHead(const http::request_header<>& head) {
     const auto value = head[field];
     return value.empty() || boost::beast::iequals(value, {harmless.data(), harmless.size()});
   };
-  const auto hosts = std::distance(head.equal_range(http::field::host).first,
-                                   head.equal_range(http::field::host).second);
+  const auto count = [&](http::field field) {
+    const auto range = head.equal_range(field);
+    return std::distance(range.first, range.second);
+  };
+  const auto hosts = count(http::field::host);
   if (hosts > 1 || (hosts == 0 && head.version() >= 11)) {
     return ApiError{400, "A request has one Host header (RFC 9112, 3.2)."};
+  }
+  // Only the first would be held against --allowed-origins.
+  if (count(http::field::origin) > 1) {
+    return ApiError{400, "A request has at most one Origin header (RFC 6454, 7.3)."};
   }
   // Where such a body ends is not known: a part of it could pass for the next request.
   if (!is(http::field::transfer_encoding, "chunked")) {

@@ -151,6 +151,11 @@ struct Metrics::Families {
                                                       .Name("http_requests_total")
                                                       .Help("HTTP requests answered.")
                                                       .Register(registry);
+  prometheus::Family<prometheus::Counter>& answers =
+      prometheus::BuildCounter()
+          .Name("fathom:http_answers_total")
+          .Help("The same by exact status, which tells refusals (429, 503) from errors.")
+          .Register(registry);
   prometheus::Family<prometheus::Counter>& of_key = prometheus::BuildCounter()
                                                         .Name("fathom:key_requests_total")
                                                         .Help("HTTP requests answered, by key.")
@@ -229,6 +234,8 @@ void Metrics::OnHttp(std::string_view method, std::string_view handler, int stat
       .Add({{"method", std::string(method)},
             {"handler", std::string(handler)},
             {"status", fmt::format("{}xx", status / 100)}})  // as vLLM's
+      .Increment();
+  families_->answers.Add({{"handler", std::string(handler)}, {"status", std::to_string(status)}})
       .Increment();
 }
 

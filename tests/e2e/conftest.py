@@ -26,7 +26,8 @@ START_TIMEOUT_S = 60
 class Server:
     def __init__(self, *flags, model=MODEL, stderr=subprocess.STDOUT, **popen):
         self.log = tempfile.TemporaryFile("w+")
-        command = [BINARY, "serve", model, "--port", "0", *flags]
+        port = [] if "--uds" in flags else ["--port", "0"]
+        command = [BINARY, "serve", model, *port, *flags]
         self.process = subprocess.Popen(command, stdout=self.log, stderr=stderr, **popen)
         self.url = self._wait_for_url()
 

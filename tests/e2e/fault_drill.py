@@ -1,5 +1,5 @@
 """Faults on purpose, one after the other: what clients see, what the log says, how long it takes.
-Prints docs/operating.md's list of them; ends with an error where a server does not do what it must.
+Prints docs/operating.md's table of them; ends with an error where a server does not do what it must.
 
     FATHOM_BINARY=build/bin/fathom python tests/e2e/fault_drill.py"""
 
@@ -13,7 +13,6 @@ import socket
 import struct
 import subprocess
 import tempfile
-import textwrap
 import time
 from pathlib import Path
 
@@ -62,7 +61,7 @@ def refused(*arguments, **more):
     ran, took = timed(lambda: subprocess.run([BINARY, "serve", *arguments], capture_output=True, text=True,
                                              timeout=60, **more))
     assert ran.returncode != 0
-    return f"the port does not open; status {ran.returncode}", ran.stderr.strip().splitlines()[-1], took
+    return f"no port; status {ran.returncode}", ran.stderr.strip().splitlines()[-1], took
 
 
 def queue_full():
@@ -70,7 +69,7 @@ def queue_full():
         held = streams(server, 2)
         answer, took = timed(lambda: ask(server))
         assert answer.status_code == 429 and len(held) == 2
-        return f"429, `{error(answer)}`", said(server, r"POST \S+ 429"), took
+        return "429", said(server, r"POST \S+ 429"), took
 
 
 def queue_timeout():
@@ -78,14 +77,14 @@ def queue_timeout():
         held = streams(server)
         answer, took = timed(lambda: ask(server))
         assert answer.status_code == 503 and answer.headers["Retry-After"] and held
-        return "503 with `Retry-After`, or a stream's error event", said(server, ENDED), took
+        return "503, or an error event", said(server, ENDED), took
 
 
 def request_timeout():
     with serving(*SMALL, "--request-timeout", "0.2") as server:
         answer, took = timed(lambda: ask(server, LONG))
         assert answer.status_code == 504, answer.text
-        return "504, or a stream's error event", said(server, ENDED), took
+        return "504, or an error event", said(server, ENDED), took
 
 
 def client_leaves():
@@ -95,7 +94,7 @@ def client_leaves():
         began = time.monotonic()
         stream.close()
         assert eventually(lambda: requests.get(f"{server.url}/load", timeout=5).json()["kv_cache_usage"] == 0)
-        return "nothing: it has left", said(server, r"POST \S+ 499"), time.monotonic() - began
+        return "it has left", said(server, r"POST \S+ 499"), time.monotonic() - began
 
 
 def slow_reader():
@@ -115,7 +114,7 @@ def slow_head():
         client.sendall(b"GET /health HTTP/1.1\r\nHost:")
         answer, took = timed(lambda: client.recv(1000))
         assert b" 408 " in answer
-        return "408", "(a line at `--log-level debug`)", took
+        return "408", "(at `--log-level debug`)", took
 
 
 def announced_bodies():
@@ -127,7 +126,7 @@ def announced_bodies():
                              b"\r\nContent-Length: 33554432\r\n\r\n{")
         answer, took = timed(lambda: ask(server))
         assert answer.status_code == 200
-        return "others are served as ever", said(server, r"POST \S+ 200"), took
+        return "others are served", said(server, r"POST \S+ 200"), took
 
 
 def idle_connections():
@@ -137,7 +136,7 @@ def idle_connections():
         assert answer.status_code == 200
         assert requests.get(f"{server.url}/health", timeout=1).status_code == 200
         del held
-        return "others are served; who is idle the longest is closed", said(server, r"POST \S+ 200"), took
+        return "others are served", said(server, r"POST \S+ 200"), took
 
 
 def log_is_not_read():
@@ -154,7 +153,7 @@ def log_is_not_read():
             os.read(reader, 1 << 20)
         os.close(reader)
         os.close(writer)
-    return "nothing: they are served", "(lines dropped; `/metrics` counts them)", took
+    return "they are served", "(lines dropped and counted)", took
 
 
 def bad_keys():
@@ -166,7 +165,7 @@ def bad_keys():
             server.process.send_signal(signal.SIGHUP)
             line, took = timed(lambda: said(server, r"keys stay as they were: [^\n]*"))
             assert ask(server, headers={"Authorization": "Bearer sk-a"}).status_code == 200
-            return "nothing: the keys of before are good", line.replace(str(keys), "FILE"), took
+            return "the old keys are good", line.replace(str(keys), "FILE"), took
 
 
 def told_to_stop():
@@ -176,8 +175,8 @@ def told_to_stop():
             read = pool.submit(lambda: stream.content)
             took = timed(server.stop)[1]
             assert b"The server is shutting down" in read.result() and server.process.returncode == 0
-        return ("a stream ends with an error event and `[DONE]`, new requests get 503",
-                said(server, r"ending \d+ connections[^\n]*"), took)
+        return ("an error event, `[DONE]`",
+                said(server, r"ending \d+ connections?[^\n]*"), took)
 
 
 def killed():
@@ -192,7 +191,7 @@ def killed():
             pass
     server, took = timed(lambda: serving(*SMALL).__enter__())
     server.kill()
-    return "a stream is cut off without its end; connections are refused", "(nothing; ready again)", took
+    return "the stream is cut off", "(nothing; ready again)", took
 
 
 def not_a_number():
@@ -213,7 +212,7 @@ def not_a_number():
             assert answer.status_code == 500, answer.text
             assert requests.post(url, json={"prompt": [1, 2]}, timeout=60).status_code == 200
             assert "NaN" in error(answer)
-            return "500, or a stream's error event; others go on", said(server, ENDED), took
+            return "500, or an error event", said(server, ENDED), took
 
 
 def port_is_taken():
@@ -231,27 +230,27 @@ def file_is_cut_off():
         path = next(model.glob("*-00002-*.safetensors"))
         os.truncate(path, path.stat().st_size // 2)
         seen, line, took = refused(model, "--port", "0")
-        return seen, line.replace(str(model), "MODEL")[:120] + "...", took
+        return seen, line.replace(str(model), "MODEL"), took
 
 
 def memory_is_short():
     seen, line, took = refused(MODEL, "--port", "0", "--max-num-seqs", "4096", "--kv-cache-memory-bytes", "200GiB")
-    return seen, line[:110] + "...", took
+    return seen, line, took
 
 
 DRILL = [
     ("The queue is full", queue_full),
-    ("A request waits too long (`--queue-timeout 0.5`)", queue_timeout),
-    ("A request takes too long (`--request-timeout 0.2`)", request_timeout),
+    ("`--queue-timeout 0.5` passes", queue_timeout),
+    ("`--request-timeout 0.2` passes", request_timeout),
     ("A client leaves in mid-stream", client_leaves),
-    ("A client does not read (`--send-timeout 1`)", slow_reader),
-    ("A head comes too slowly (`--header-timeout 1`)", slow_head),
-    ("Nine clients announce 32 MiB and send nothing", announced_bodies),
+    ("No reads, `--send-timeout 1`", slow_reader),
+    ("A slow head, `--header-timeout 1`", slow_head),
+    ("Nine bodies of 32 MiB, not sent", announced_bodies),
     ("1,040 connections are idle", idle_connections),
     ("Nobody reads the log", log_is_not_read),
-    ("A file of keys is broken at SIGHUP", bad_keys),
-    ("SIGTERM while a stream runs (`--shutdown-timeout 1`)", told_to_stop),
-    ("SIGKILL while a stream runs", killed),
+    ("SIGHUP, a broken file of keys", bad_keys),
+    ("SIGTERM, `--shutdown-timeout 1`", told_to_stop),
+    ("SIGKILL in mid-stream", killed),
     ("Logits are NaN", not_a_number),
     ("The port is taken", port_is_taken),
     ("A file of weights is cut off", file_is_cut_off),
@@ -259,12 +258,19 @@ DRILL = [
 ]
 
 
+def table_row(fault, clients, log, took):
+    """At most 100 columns: the log's line is cut off where it has no room."""
+    begins, ends = f"| {fault} | {clients} | ", f" | {1000 * took:.0f} |"
+    room = 100 - len(begins) - len(ends) - len("``")
+    log = log.removeprefix("ended by an error: ").removeprefix("fathom serve: ")
+    shown = log if len(log) <= room else log[: room - 3] + "..."
+    return begins + (log if log.startswith("(") else f"`{shown}`") + ends
+
+
 def main():
+    print("| fault | clients see | the log says | ms |\n|---|---|---|---|")
     for fault, provoke in DRILL:
-        clients, log, took = provoke()
-        log = log if log.startswith("(") else f"`{log}`"
-        text = f"- **{fault}**: {clients}. Log: {log}. {1000 * took:.0f} ms."
-        print(textwrap.fill(text, 100, subsequent_indent="  ", break_on_hyphens=False), flush=True)
+        print(table_row(fault, *provoke()), flush=True)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,11 @@ def refused(*arguments):
         (["serve", MODEL, "--served-model-name", "a", ""], ["fathom serve: --served-model-name: a name is empty"]),
         (["serve", MODEL, "--port"], ["fathom serve: --port needs a value"]),
         (["serve", MODEL, "--port", "1", "--port", "2"], ["fathom serve: --port is given more than once"]),
+        (["serve", MODEL, "--uds", "f", "--port", "1"], ["fathom serve: --port excludes --uds"]),
+        (["serve", MODEL, "--allowed-hosts", "a.example", "http://x"], [
+            "fathom serve: --allowed-hosts: http://x is not a name as models.example.com: no scheme, no port, no path"]),
+        (["serve", MODEL, "--allowed-hosts", "x:80"], [
+            "fathom serve: --allowed-hosts: x:80 is not a name as models.example.com: no scheme, no port, no path"]),
         (["serve"], ["fathom serve: no model: name its folder"]),
         (["serve", MODEL, "elsewhere"], ["fathom serve: one argument too many: elsewhere"]),
         (["serv", MODEL], ["fathom: there is no command serv; did you mean serve?"]),

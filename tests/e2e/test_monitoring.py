@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import requests
-from conftest import ROOT, serving
+from conftest import ROOT, eventually, serving
 
 BOARD = json.loads((ROOT / "deploy" / "grafana.json").read_text())
 ALERTS = ROOT / "deploy" / "alerts.yml"
@@ -30,20 +30,49 @@ def test_promtool_takes_alerts_and_queries(tmp_path):
     promtool("check", "rules", tmp_path / "board.yml")
 
 
+def series_of(text):
+    """(name, labels) of each series that `text`, a query or an exposition, names with labels."""
+    return [(name, re.findall(r'(\w+)(=~|!=|!~|=)"([^"]*)"', labels))
+            for name, labels in re.findall(rf"({NAME.pattern}){{([^}}]*)}}", text)]  # fmt: skip
+
+
+def is_there(wanted, there):
+    """Whether a series of `there` has the name and each label that is wanted, values as well."""
+    name, matchers = wanted
+    assert all(how in ("=", "=~") for _, how, _ in matchers), f"not understood: {wanted}"
+    return any(
+        name == other and all(label in labels and re.fullmatch(value if how == "=~" else re.escape(value), labels[label])
+                              for label, how, value in matchers)
+        for other, labels in there)  # fmt: skip
+
+
 def test_every_metric_that_is_asked_for_is_there(tmp_path):
     keys = tmp_path / "keys"
-    keys.write_text("anna sk-a\n")
+    keys.write_text("anna sk-a requests-per-minute=2\n")
     with serving("--api-key-file", keys) as server:
-        server.client(api_key="sk-a").completions.create(model="tiny-r1", prompt="What is", max_tokens=3)
-        text = requests.get(f"{server.url}/metrics", timeout=10).text
+        client = server.client(api_key="sk-a")
+        client.completions.create(model="tiny-r1", prompt="What is", max_tokens=3)
+        for status in (200, 429):
+            chat = {"model": "tiny-r1", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
+            key = {"Authorization": "Bearer sk-a"}
+            answer = requests.post(f"{server.url}/v1/chat/completions", json=chat, headers=key, timeout=30)
+            assert answer.status_code == status
+        told = lambda: requests.get(f"{server.url}/metrics", timeout=10).text  # noqa: E731
+        assert eventually(lambda: 'status="429"' in told())
+        text = told()
     there = {re.split(r"[{ ]", line)[0] for line in text.splitlines() if not line.startswith("#")}
-    asked = {name for query in [*QUERIES, ALERTS.read_text()] for name in NAME.findall(query)}
+    queries = [*QUERIES, ALERTS.read_text()]
+    asked = {name for query in queries for name in NAME.findall(query)}
     assert len(asked) > 20
     assert asked - there == set()
-    # Labels by which the board and the alerts choose.
-    assert 'vllm:num_requests_running{engine="0",model_name="tiny-r1"}' in text
-    for label in ('finished_reason="error"', 'status="200"', 'handler="/v1/completions"', 'kind="prompt"'):
-        assert label in text
+    exposed = [(name, {label: value for label, _, value in labels}) for name, labels in series_of(text)]
+    # What the board and the alerts choose by, and what the alerts are tested with.
+    chosen = [series for query in queries for series in series_of(query.replace("$model", "tiny-r1"))]
+    fed = series_of((ROOT / "tests" / "e2e" / "alerts_test.yml").read_text())
+    fed = [(name, [one for one in labels if one[0] != "instance"]) for name, labels in fed]
+    fed = [one for one in fed if ("handler", "=", "/health") not in one[1]]  # 503: not ready, so no metrics yet
+    assert len(chosen) > 20 and len(fed) > 10
+    assert [series for series in chosen + fed if not is_there(series, exposed)] == []
 
 
 def test_each_group_has_its_series():

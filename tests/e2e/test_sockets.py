@@ -184,7 +184,8 @@ def test_certificates_are_read_again(tmp_path, authority):
 
 
 def refusal(*flags):
-    ended = subprocess.run([BINARY, "serve", MODEL, "--port", "0", *flags], capture_output=True,
+    port = [] if "--uds" in flags else ["--port", "0"]
+    ended = subprocess.run([BINARY, "serve", MODEL, *port, *flags], capture_output=True,
                            text=True, timeout=60)
     assert ended.returncode != 0
     return ended.stderr

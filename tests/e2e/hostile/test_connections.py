@@ -1,12 +1,14 @@
 """Connections that do nothing, and a server that may not have many."""
 
+import os
 import re
 import resource
 import socket
 import subprocess
+import time
 
 import requests
-from conftest import BINARY, MODEL, serving
+from conftest import BINARY, MODEL, eventually, serving
 
 
 def address(server):
@@ -29,6 +31,24 @@ def test_idle_connections_shut_nobody_out():
             assert requests.get(f"{server.url}/health", timeout=2).status_code == 200
             assert requests.get(f"{server.url}/v1/models", timeout=2).status_code == 200
         for client in idle:
+            client.close()
+
+
+def test_without_descriptors_it_says_so_once_and_waits():
+    with serving() as server:
+        assert requests.get(f"{server.url}/health", timeout=5).status_code == 200
+        pid = server.process.pid
+        used = lambda: max(int(one) for one in os.listdir(f"/proc/{pid}/fd")) + 1  # noqa: E731
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE, (used(), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        said = lambda: server.output().count("no connection can be accepted for now: Too many open files")  # noqa: E731
+        waiting = [socket.create_connection(address(server), timeout=10) for _ in range(20)]
+        assert eventually(lambda: said() > 0)
+        time.sleep(1)  # ten more tries to accept one
+        assert said() == 1
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        waiting[-1].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert waiting[-1].recv(12) == b"HTTP/1.1 200"
+        for client in waiting:
             client.close()
 
 
