@@ -32,7 +32,7 @@ enum NarrowBarrier : uint32_t {
 // At the latter two: both groups, and the warp that keeps the states.
 inline constexpr uint32_t kSeesawThreads = 256 + 32;
 
-// One of the two warpgroups that compute an item of kTokens tokens. Group 0 scores the even tiles
+// One of the two warpgroups that compute an item kTokens wide. Group 0 scores the even tiles
 // and sums up values 0-255 of all tiles, group 1 the odd tiles and values 256-511. They are half a
 // tile apart: one buffer is filled, or its weights are computed, while products read the other.
 //
@@ -88,6 +88,10 @@ class NarrowConsumer {
   }
   static __device__ constexpr int ColumnOf(int i) {
     return i % kProduct / 4 * 2 + i % 2;
+  }
+  // Whether the item has this token of its columns'.
+  __device__ bool Has(int token) const {
+    return token == 0 || item_.tokens > 1;
   }
 
   // A group of positions, of which the last token sees `left` or all; perhaps the item's last.
@@ -214,7 +218,8 @@ class NarrowConsumer {
     const int tile_row = warp_ * 16 + lane_ / 4;
 #pragma unroll
     for (int i = 0; i < kProduct; ++i) {
-      const int later_tokens = kTokens - 1 - i / 8;
+      // Of two tokens the first sees a position less, and a token that is not there as much.
+      const int later_tokens = i / 8 < kTokens - 1 ? item_.tokens - 1 : 0;
       if (tile_row + i % 4 / 2 * 8 >= seen - later_tokens) scores_[i] = -INFINITY;
     }
   }

@@ -63,9 +63,10 @@ class StateKeeper {
     return sum;
   }
   __device__ void Write(const NarrowItem& item, const Running& state) const {
-    if (lane_ >= item.tokens * kNarrowHeads) return;
-    const int c = lane_ % (4 * item.tokens);  // as thread lane_ / (4 tokens) % 4 has it
-    const int head = c % 4 / 2 * 8 + lane_ / (4 * item.tokens) * 2 + c % 2;
+    const int own = 4 * item.width();  // columns of a thread
+    const int c = lane_ % own;         // as thread lane_ / own has it
+    if (lane_ >= 4 * own || c >= 4 * item.tokens) return;
+    const int head = c % 4 / 2 * 8 + lane_ / own * 2 + c % 2;
     const int64_t part = c < 4 ? item.part : item.next_part;
     output_.states[part * kNarrowHeads + head] = {state.max, state.sum};
   }
@@ -117,7 +118,7 @@ NARROW_CONSUMER::Write() {
   for (int i = 0; i < kValues; ++i) {
     const int c = ColumnOf(i), token = c / 4, head = c % 4 / 2 * 8 + lane_ % 4 * 2 + c % 2;
     const int value = (4 * kGroup + i / kProduct) * 64 + warp_ * 16 + lane_ / 4 + i % 4 / 2 * 8;
-    if (head < step_.heads) {
+    if (head < step_.heads && Has(token)) {
       output_.out[(int64_t{item_.token + token} * step_.heads + head) * kLatent + value] =
           __float2bfloat16_rn(__fmul_rn(running_[i], inverse[c]));
     }
@@ -126,12 +127,15 @@ NARROW_CONSUMER::Write() {
 
 NARROW_CONSUMER::WriteParts() {
 #pragma unroll
-  for (int i = 0; i < kValues / 4; ++i) {
-    const int chunk = i / (kProduct / 4), token = i % (kProduct / 4) / 2;
-    const int64_t part = token == 0 ? item_.part : item_.next_part;
-    const float* value = running_ + 4 * i;
-    output_.parts[part * (kPartValues / 4) + (kGroup * 8 + chunk * 2 + i % 2) * 128 + thread_] =
-        make_float4(value[0], value[1], value[2], value[3]);
+  for (int token = 0; token < kTokens; ++token) {
+    if (!Has(token)) return;
+    float4* part =
+        output_.parts + (token == 0 ? item_.part : item_.next_part) * int64_t{kPartValues / 4};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float* value = running_ + i / 2 * kProduct + 8 * token + i % 2 * 4;
+      part[(kGroup * 8 + i) * 128 + thread_] = make_float4(value[0], value[1], value[2], value[3]);
+    }
   }
 }
 
@@ -146,7 +150,7 @@ __device__ void ConsumeNarrow(NarrowShared& s, const NarrowStep& step, const Nar
     s.query_full.Wait(parity);
     const NarrowItem& item = s.item[parity];
     if (item.token < 0) return;
-    if (item.tokens == 1) {
+    if (item.width() == 1) {
       NarrowConsumer<kGroup, kFp8, 1>(s, step, output, scale_log2, item, phase).Run();
     } else {
       NarrowConsumer<kGroup, kFp8, 2>(s, step, output, scale_log2, item, phase).Run();

@@ -90,13 +90,14 @@ __device__ __forceinline__ void LoadTile(NarrowShared& s, const Maps& maps, int 
 }
 
 // One load brings the latent channels of all heads, one the rotated ones; of two tokens, those of
-// both lie together in each chunk.
+// both lie together in each chunk. A second one that the item does not have is another row's, or
+// zeros behind the step's: columns do not meet.
 __device__ __forceinline__ void LoadQuery(NarrowShared& s, const Maps& maps,
                                           const NarrowItem& item) {
   const uint64_t keep = EvictNormal();
-  uint8_t* rope = s.query[0] + item.tokens * 8 * kHeadChunkBytes;
-  s.query_full.ArriveExpect(item.tokens * kNarrowChunks * kHeadChunkBytes);
-  if (item.tokens == 1) {
+  uint8_t* rope = s.query[0] + item.width() * 8 * kHeadChunkBytes;
+  s.query_full.ArriveExpect(item.width() * kNarrowChunks * kHeadChunkBytes);
+  if (item.width() == 1) {
     TmaLoad4(s.query, &maps.q_latent, s.query_full, keep, {0, 0, item.token, 0});
     TmaLoad3(rope, &maps.q_rope, s.query_full, keep, {0, 0, item.token});
   } else {

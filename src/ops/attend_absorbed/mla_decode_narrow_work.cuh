@@ -1,6 +1,8 @@
 // How the blocks of the narrow MLA decode kernel share a step: each takes items, back and forth,
 // from a list that nobody stores. An item is a run of groups of one token's context, or of that of
-// two tokens of a row, which then read it once.
+// two tokens of a row, which then read it once. Items of one row go through it at one speed, so
+// that what one loads is in the L2 when the others want it: a token that is left over is computed
+// as two.
 #pragma once
 
 #include <cuda_pipeline.h>
@@ -27,6 +29,8 @@ struct NarrowItem {
   int32_t next_part;  // output. Where the second token's goes
   bool shared;        // other items, of the same row, read the same context
 
+  // Tokens that are computed; what comes of one behind `tokens` is not written.
+  __device__ int32_t width() const { return shared ? 2 : tokens; }
   // Positions from the item's first on that the last token sees, at most those of its groups.
   __device__ int32_t length() const {
     return min(position + tokens - group * kGroupTokens, groups * kGroupTokens);
@@ -109,28 +113,34 @@ class NarrowWalk {
   }
 
  private:
-  // Looks at 32 tokens from `begin` on, one a lane. Tokens pair up from their row's first on, which
-  // is never sought before `begin`.
+  struct Token {
+    int32_t position, slot;
+    __device__ bool Precedes(const Token& next) const {
+      return slot == next.slot && position + 1 == next.position;
+    }
+  };
+  // One behind the live ones may be anything.
+  __device__ Token At(int32_t token) const {
+    const bool here = several_looks() && token < kNarrowTokens;
+    if (!here && token >= step_.tokens) return {0, 0};
+    return {(here ? tokens_.positions : step_.positions)[token],
+            (here ? tokens_.slots : step_.slots)[token]};
+  }
+
+  // Looks at 32 tokens from `begin` on, one a lane. Tokens whose contexts have as many groups pair
+  // up from their row's first on, which is never sought before `begin`.
   __device__ void Look(int32_t begin) {
     const int32_t token = begin + lane_;
-    if (several_looks() && token < kNarrowTokens) {
-      position_ = tokens_.positions[token];
-      slot_ = tokens_.slots[token];
-    } else {
-      position_ = token < step_.tokens ? step_.positions[token] : 0;
-      slot_ = token < step_.tokens ? step_.slots[token] : 0;
-    }
-    const int32_t lower_slot = __shfl_up_sync(kAllLanes, slot_, 1);
-    const int32_t lower_position = __shfl_up_sync(kAllLanes, position_, 1);
-    const bool follows = lane_ > 0 && token < live_ && lower_slot == slot_ &&
-                         lower_position + 1 == position_ && position_ % kGroupTokens != 0;
-    const uint32_t following = __ballot_sync(kAllLanes, follows);
-    const uint32_t rows = ~following & (kAllLanes >> (31 - lane_));
-    const int32_t in_row = lane_ - (31 - __clz(static_cast<int>(rows)));
-    const uint32_t later = following >> lane_ >> 1;
-    shared_ = in_row > 1 || (later & 3) == 3;
-    const bool first = token < live_ && in_row % 2 == 0;
-    count_ = first ? 1 + static_cast<int32_t>(later & 1) : 0;
+    const Token last = At(max(begin - 1, 0)), own = At(token), next = At(token + 1);
+    position_ = own.position, slot_ = own.slot;
+    // Bits: tokens whose row goes on behind them; and that go on with a row, bit 0 for lane 0 only.
+    const uint32_t going_on = __ballot_sync(kAllLanes, token + 1 < live_ && own.Precedes(next)),
+                   joining = going_on << 1 | (begin > 0 && last.Precedes(own));
+    const uint32_t firsts = 1 | ~joining | __ballot_sync(kAllLanes, position_ % kGroupTokens == 0);
+    const int32_t before = __clz(static_cast<int>(firsts << (31 - lane_)));  // since a first one
+    const uint32_t second = ~firsts >> lane_ >> 1 & 1;
+    count_ = token < live_ && before % 2 == 0 ? 1 + static_cast<int32_t>(second) : 0;
+    shared_ = static_cast<int32_t>((joining | going_on >> second) >> lane_ & 1);
   }
 
   // Item number `index`, which must not fall from call to call.
@@ -208,7 +218,7 @@ class NarrowWalk {
   bool singles_ = false;  // whether single units are looked at, and no longer first items
   // Of this lane's token, of the 32 that are looked at:
   int32_t begin_ = -32, position_, slot_;
-  int32_t shared_;                         // whether its row has several items
+  int32_t shared_;                         // whether its row has other items than its own
   int32_t count_;                          // tokens of the items that begin with it, or 0
   int32_t until_ = 0, parts_until_ = 0;    // items of this and the lower lanes' tokens; their parts
   int32_t total_ = 0, parts_total_ = 0;    // of these tokens
