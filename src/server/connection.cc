@@ -136,7 +136,7 @@ asio::awaitable<bool> Connection::ServeExchange(Exchange& exchange) {
   // Only a POST has a body that anybody wants; the connection ends after another's.
   if (!read.refusal && exchange.request.method == "POST") {
     read = co_await ReadBody(*client_, context_.options, exchange);
-    if (read.gone) co_return false;
+    if (read.gone) co_return Left(exchange);
   }
   if (read.refusal) co_return co_await Respond(exchange, std::move(*read.refusal));
   co_return co_await Handle(exchange);

@@ -1,11 +1,15 @@
 // One client's connection: its requests, one after the other, and their answers.
 #pragma once
 
+#include <sys/resource.h>
+
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <functional>
+#include <latch>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -22,9 +26,19 @@
 namespace fathom {
 
 // Threads that parse, render and tokenise, so that no I/O thread does. Long requests have their
-// own, and do not keep short ones waiting.
+// own, and do not keep short ones waiting; the system has these give way to all other threads.
 class Workers {
  public:
+  Workers() {
+    const auto all = std::make_shared<std::latch>(kThreads + 1);  // so that each takes one
+    for (int i = 0; i < kThreads; ++i) {
+      boost::asio::post(long_, [all] {
+        setpriority(PRIO_PROCESS, 0, kLongNice);  // of this thread, on Linux
+        all->arrive_and_wait();
+      });
+    }
+    all->arrive_and_wait();  // one that is stopped would keep the other waiting
+  }
   boost::asio::thread_pool& For(size_t bytes) { return bytes > kLongBytes ? long_ : short_; }
   // Waits for the work that has begun; what has not is dropped.
   void Stop() {
@@ -34,7 +48,8 @@ class Workers {
 
  private:
   static constexpr size_t kLongBytes = size_t{64} << 10;
-  static constexpr int kThreads = 2;  // of each
+  static constexpr int kThreads = 2;   // of each
+  static constexpr int kLongNice = 5;  // a third of another thread's share
   boost::asio::thread_pool short_{kThreads}, long_{kThreads};
 };
 

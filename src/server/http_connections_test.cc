@@ -231,6 +231,17 @@ TEST_F(HttpServerTest, EndsStreamsWithAnErrorWhenDrainingTakesTooLong) {
   EXPECT_EQ(engine_->live(), 0);
 }
 
+TEST_F(HttpServerTest, ARequestWhoseClientLeavesWithinTheBodyIsLogged) {
+  Serve();
+  Client(port_).Send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+      "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{");
+  EXPECT_TRUE(Eventually([&] {
+    const std::string metrics = Client(port_).Ask("GET", "/metrics").body;
+    return metrics.find(R"({handler="/v1/completions",status="499"} 1)") != std::string::npos;
+  }));
+}
+
 TEST_F(HttpServerTest, ManyClientsComeAndGo) {
   Serve({.io_threads = 4}, 200us, /*capacity=*/1000);
   std::vector<std::jthread> threads;

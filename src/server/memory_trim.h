@@ -13,7 +13,11 @@ namespace fathom {
 // Once in so many freed bytes, on a worker: it takes the locks that all who allocate wait for.
 class MemoryTrim {
  public:
-  explicit MemoryTrim(boost::asio::thread_pool& workers) : workers_(workers) {}
+  explicit MemoryTrim(boost::asio::thread_pool& workers) : workers_(workers) {
+    // malloc_trim passes over the end of other threads' heaps, of which the C library keeps up to
+    // 64 MiB each unless told.
+    mallopt(M_TRIM_THRESHOLD, kKeptBytes);
+  }
 
   // THREAD: any. After `bytes` were freed.
   void OnFreed(size_t bytes) {
@@ -27,6 +31,7 @@ class MemoryTrim {
 
  private:
   static constexpr size_t kBytes = size_t{32} << 20;
+  static constexpr int kKeptBytes = 1 << 20;
   boost::asio::thread_pool& workers_;
   std::atomic<size_t> freed_{0};  // since the last time
   std::atomic<bool> asked_{false};
