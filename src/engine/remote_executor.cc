@@ -24,22 +24,28 @@ void RemoteResults::Fail(const Status& why) {
   changed_.notify_one();
 }
 
-StepResult RemoteResults::Wait(uint64_t step) {
+StepResult RemoteResults::Wait(uint64_t step, size_t rows) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return !failure_.ok() || !results_.empty(); });
   StepResult failed{.step = step, .rows = {}, .status = failure_};
   if (!failure_.ok()) return failed;
   StepResult result = std::move(results_.front());
   results_.pop_front();
-  if (result.step == step) return result;
-  failed.status = Internal("host {} is at step {}, the first one at {}", host, result.step, step);
+  if (result.step != step) {
+    failed.status = Internal("host {} is at step {}, the first one at {}", host, result.step, step);
+  } else if (result.status.ok() && result.rows.size() != rows) {
+    failed.status = Internal("host {} answers step {} with {} rows, which has {}", host, step,
+                             result.rows.size(), rows);
+  } else {
+    return result;
+  }
   return failed;
 }
 
 void RemoteExecutor::Submit(StepPlans plans) {
   CHECK(plans.groups.size() == 1);
   const StepPlan& plan = plans.groups.front();
-  if (plan.shape.rows > 0) awaited_.push_back(plan.step);
+  if (plan.shape.rows > 0) awaited_.push_back({plan.step, plan.rows.size()});
   Send(kPlanMessage, Serialize(plan));
 }
 
@@ -50,9 +56,9 @@ void RemoteExecutor::SubmitMasks(std::vector<StepMasks> groups) {
 
 StepResult RemoteExecutor::Wait() {
   CHECK(!awaited_.empty(), "no step of host {} is in flight", results_->host);
-  const uint64_t step = awaited_.front();
+  const Awaited awaited = awaited_.front();
   awaited_.pop_front();
-  return results_->Wait(step);
+  return results_->Wait(awaited.step, awaited.rows);
 }
 
 void RemoteExecutor::Send(uint32_t kind, std::string_view message) {

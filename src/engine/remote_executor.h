@@ -20,7 +20,8 @@ class RemoteResults {
 
   Status Take(std::string_view message);  // of a kResultMessage
   void Fail(const Status& why);           // nothing comes any more
-  StepResult Wait(uint64_t step);         // of a host that is lost: why
+  // Of a step of so many rows. Of a host that is lost: why.
+  StepResult Wait(uint64_t step, size_t rows);
 
   const int host, group;
 
@@ -47,7 +48,11 @@ class RemoteExecutor final : public Executor {
 
   Hosts& hosts_;
   const std::shared_ptr<RemoteResults> results_;
-  std::deque<uint64_t> awaited_;  // steps that end with a result
+  struct Awaited {
+    uint64_t step = 0;
+    size_t rows = 0;
+  };
+  std::deque<Awaited> awaited_;  // steps that end with a result
 };
 
 }  // namespace fathom

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/remote_executor.h"
+
 namespace fathom {
 namespace {
 
@@ -75,6 +77,19 @@ TEST(ResultMessageTest, DamagedOnesAreRefusedOrRead) {
       const Result<StepResult> read = ParseStepResult(damaged);
       EXPECT_TRUE(read.ok() || read.status().code() == StatusCode::kDataLoss);
     }
+  }
+}
+
+// The engine checks both: a host that answers otherwise would end the process.
+TEST(ResultMessageTest, ResultsOfAnotherStepOrOtherRowsFailTheStep) {
+  RemoteResults results(/*host=*/1, /*group=*/0);
+  const StepResult sent = Example();
+  for (const auto& [step, rows] : {std::pair(sent.step, size_t{3}), {7, 3}, {sent.step, 2}}) {
+    ASSERT_TRUE(results.Take(Serialize(sent)).ok());
+    const StepResult got = results.Wait(step, rows);
+    EXPECT_EQ(got.step, step);
+    EXPECT_EQ(got.status.ok(), step == sent.step && rows == sent.rows.size());
+    EXPECT_EQ(got.rows.size(), got.status.ok() ? rows : 0);
   }
 }
 

@@ -16,10 +16,17 @@ Result<json::object> ParseObject(const std::string& text, std::string_view whose
   return value.as_object();
 }
 
-int64_t Number(const json::object& object, std::string_view key, int64_t most) {
-  const json::value* value = object.if_contains(key);
-  const int64_t* number = value == nullptr ? nullptr : value->if_int64();
+constexpr int64_t kMostNumber = 1 << 20;  // of hosts, groups and ranks
+
+// -1 if it is none.
+int64_t Number(const json::value& value, int64_t most) {
+  const int64_t* number = value.if_int64();
   return number == nullptr || *number < 0 || *number > most ? -1 : *number;
+}
+
+int64_t Number(const json::object& object, std::string_view key, int64_t most = kMostNumber) {
+  const json::value* value = object.if_contains(key);
+  return value == nullptr ? -1 : Number(*value, most);
 }
 
 }  // namespace
@@ -38,11 +45,10 @@ std::string Text(const Hello& hello) {
 
 Result<Hello> ParseHello(const std::string& text, std::string_view whose) {
   const json::object object = TRY(ParseObject(text, whose));
-  constexpr int64_t kMost = 1 << 20;
   const json::value* lane = object.if_contains("lane");
-  const int64_t index = Number(object, "index", kMost), port = Number(object, "port", UINT16_MAX),
-                group = Number(object, "group", kMost), from = Number(object, "from", kMost),
-                to = Number(object, "to", kMost);
+  const int64_t index = Number(object, "index"), port = Number(object, "port", UINT16_MAX),
+                group = Number(object, "group"), from = Number(object, "from"),
+                to = Number(object, "to");
   const json::value* facts = object.if_contains("facts");
   if (lane == nullptr || !lane->is_bool() || std::min({index, port, group, from, to}) < 0 ||
       facts == nullptr || !facts->is_object()) {
@@ -83,12 +89,14 @@ Result<HostAddresses> ParseAnswer(const std::string& text) {
   HostAddresses addresses;
   for (const json::value& entry : hosts->as_array()) {
     const json::array* of = entry.if_array();
-    if (of == nullptr || of->size() != 3 || !of->at(0).is_int64() || !of->at(1).is_string() ||
-        !of->at(2).is_int64()) {
+    const bool known = of != nullptr && of->size() == 3 && (*of)[1].is_string();
+    const int64_t host = known ? Number((*of)[0], kMostNumber) : -1;
+    const int64_t port = known ? Number((*of)[2], UINT16_MAX) : -1;
+    if (std::min(host, port) < 0) {
       return DataLoss("the first host names others in a form that this one does not know");
     }
-    addresses[static_cast<int>(of->at(0).as_int64())] = {
-        std::string(of->at(1).as_string()), static_cast<uint16_t>(of->at(2).as_int64())};
+    addresses[static_cast<int>(host)] = {std::string((*of)[1].as_string()),
+                                         static_cast<uint16_t>(port)};
   }
   return addresses;
 }

@@ -107,6 +107,9 @@ Status Hosts::Enter(const HostFacts& facts) {
   socket.SetTimeout(options_.patience);  // others may come later
   const Frame frame = TRY(ReceiveFrame(socket, kMaxHelloBytes));
   addresses_ = TRY(ParseAnswer(frame.bytes));
+  for (int host = 1; host < options_.index; ++host) {
+    if (!addresses_.contains(host)) return DataLoss("the first host names no host {}", host);
+  }
   addresses_[0] = {options_.address, options_.port};
   accepting_ = std::thread([this] { AcceptLoop(); });
   AddLink(0, std::move(socket));

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/test_folder.h"
+#include "hosts/hello.h"
 #include "parallel/rank_groups.h"
 
 namespace fathom {
@@ -196,6 +197,24 @@ TEST_F(HostsTest, AProofThatIsSentBackIsNone) {
   const auto second = Hosts::Join(Options(2, 1), {{"build", "1"}}, 2);
   EXPECT_TRUE(second.ok()) << second.status().message();
   waits.join();
+}
+
+TEST_F(HostsTest, AFirstHostThatNamesOthersWronglyIsRefused) {
+  for (const char* entry :
+       {"[4294967297,\"a\",1]", "[-1,\"a\",1]", "[1,\"a\",65536]", "[1,2,3]", "[1]", "1"}) {
+    const std::string answer = fmt::format("{{\"error\":\"\",\"hosts\":[{}]}}", entry);
+    EXPECT_EQ(ParseAnswer(answer).status().code(), StatusCode::kDataLoss) << entry;
+  }
+  Listener listener = Listener::On("127.0.0.1", port_).value();
+  std::thread first([&] {
+    Socket socket = listener.Accept().value();
+    ASSERT_TRUE(ProveSecret(socket, "0123456789abcdef", HostSide::kListens).ok());
+    ASSERT_TRUE(ReceiveFrame(socket, kMaxHelloBytes).ok());
+    ASSERT_TRUE(SendFrame(socket, 2, WelcomeText({{2, {"127.0.0.1", 1}}})).ok());
+  });
+  const Status status = Hosts::Join(Options(3, 2), {{"build", "1"}}, 3).status();
+  first.join();
+  EXPECT_EQ(status.message(), "the first host names no host 1");
 }
 
 TEST_F(HostsTest, FlagsThatMakeNoHostsAreRefused) {
