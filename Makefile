@@ -28,7 +28,7 @@ bundle:
 # Clients that mean harm, for ten minutes where `make test` takes seconds.
 hostile: build
 	@tools/python_env.sh $(BUILD)/venv
-	FATHOM_HOSTILE_S=600 FATHOM_BINARY=$(BUILD)/bin/fathom $(BUILD)/venv/bin/python -m pytest -q tests/e2e/hostile
+	FATHOM_HOSTILE_S=600 FATHOM_GATE_S=5 FATHOM_BINARY=$(BUILD)/bin/fathom $(BUILD)/venv/bin/python -m pytest -q tests/e2e/hostile
 
 # The same for an hour, with a picture of memory and descriptors in build/soak.
 soak: build

@@ -32,8 +32,8 @@ class Server:
         self.url = self._wait_for_url()
 
     def output(self):
-        self.log.seek(0)
-        return self.log.read()
+        # Opened anew: a seek here would move the place that the server writes at.
+        return Path(f"/proc/self/fd/{self.log.fileno()}").read_text()
 
     def _wait_for_url(self):
         deadline = time.monotonic() + START_TIMEOUT_S

@@ -27,8 +27,8 @@ import soak_picture
 from conftest import eventually, serving
 from test_memory import MIB, resident
 
-CHAT = "/v1/chat/completions"
-PAUSE_S = 0.02
+CHAT, COMPLETIONS, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
+WORKERS = 10
 FLAGS = ["--max-num-seqs", "4", "--max-model-len", "1024", "--max-queue", "16", "--header-timeout", "2",
          "--body-timeout", "2", "--idle-timeout", "2", "--log-format", "json"]
 
@@ -42,19 +42,28 @@ class Clients:
         self.server, self.keys = server, keys
         self.port = int(server.url.rsplit(":", 1)[1])
         self.headers = {"Authorization": "Bearer sk-a"}
-        self.statuses = {}
+        self.statuses, self.asked, self.deck = {}, {}, []
         self.health_s = []
         self.lock = threading.Lock()
 
-    def kinds(self):
-        return [self.chat, self.stream, self.leave, self.refused, self.stranger, self.noise, self.watch]
+    # Of twenty requests so many of each kind, in any order.
+    MIX = {"chat": 6, "stream": 5, "complete": 2, "message": 1, "leave": 2, "refused": 2, "stranger": 1, "noise": 1}
+
+    def next_kind(self, rng):
+        with self.lock:
+            if not self.deck:
+                self.deck = [kind for kind, count in self.MIX.items() for _ in range(count)]
+                rng.shuffle(self.deck)
+            kind = self.deck.pop()
+            self.asked[kind] = self.asked.get(kind, 0) + 1
+        return getattr(self, kind)
 
     def note(self, status):
         with self.lock:
             self.statuses[status] = self.statuses.get(status, 0) + 1
 
-    def ask(self, body, stream=False, timeout=120, **more):
-        answer = requests.post(self.server.url + CHAT, json=body, headers=self.headers | more,
+    def ask(self, body, path=CHAT, stream=False, timeout=120, **more):
+        answer = requests.post(self.server.url + path, json=body, headers=self.headers | more,
                                stream=stream, timeout=timeout)
         self.note(answer.status_code)
         return answer
@@ -65,7 +74,18 @@ class Clients:
                 "max_tokens": rng.randint(1, 40), "temperature": rng.choice([0, 1])} | more
 
     def chat(self, rng):
-        answer = self.ask(self.body(rng, n=rng.randint(1, 3)))
+        more = rng.choice([{}, {"logprobs": True, "top_logprobs": 5}, {"response_format": {"type": "json_object"}}])
+        answer = self.ask(self.body(rng, n=rng.randint(1, 3), **more))
+        assert answer.status_code in (200, 429), answer.text
+
+    def complete(self, rng):
+        prompts = [[rng.randint(5, 900) for _ in range(rng.randint(1, 500))] for _ in range(rng.randint(1, 2))]
+        answer = self.ask({"prompt": prompts, "max_tokens": rng.randint(1, 20), "echo": rng.random() < 0.5},
+                          COMPLETIONS)
+        assert answer.status_code in (200, 429), answer.text
+
+    def message(self, rng):
+        answer = self.ask(self.body(rng, model="tiny-r1"), MESSAGES)
         assert answer.status_code in (200, 429), answer.text
 
     def stream(self, rng):
@@ -104,7 +124,7 @@ class Clients:
     def reload(self, rng):
         self.keys.write_text(f"a sk-a\nother sk-{rng.randrange(10**9)}\n" if rng.random() < 0.8 else "bad\n")
         self.server.process.send_signal(signal.SIGHUP)
-        time.sleep(0.05)
+        time.sleep(0.5)
         self.keys.write_text("a sk-a\n")
 
     def watch(self, rng):
@@ -129,18 +149,18 @@ class Soak:
         self.before, self.files = resident(self.server)[0], descriptors(self.server)
         began = time.monotonic()
 
-        def work(kind, number):
-            rng = random.Random(f"{self.seed} {kind.__name__} {number}")
+        def work(name, choose):
+            rng = random.Random(f"{self.seed} {name}")
             while time.monotonic() < began + self.seconds and not self.failures:
+                kind = choose(rng)
                 try:
                     kind(rng)
                 except Exception as failure:
                     self.failures.append(f"{kind.__name__}: {failure!r}")
-                time.sleep(PAUSE_S)  # or what is refused at once would be most of the load
 
-        threads = [threading.Thread(target=work, args=(kind, i))
-                   for kind in self.clients.kinds() for i in range(2)]
-        threads.append(threading.Thread(target=work, args=(self.clients.reload, 0)))
+        threads = [threading.Thread(target=work, args=(i, self.clients.next_kind)) for i in range(WORKERS)]
+        for kind in (self.clients.watch, self.clients.reload):
+            threads.append(threading.Thread(target=work, args=(kind.__name__, lambda rng, kind=kind: kind)))
         for thread in threads:
             thread.start()
         while any(thread.is_alive() for thread in threads):
@@ -162,13 +182,14 @@ class Soak:
         assert eventually(lambda: descriptors(server) <= self.files + 4), seed
         assert {200, 400, 401} <= set(self.clients.statuses)
         lines = [line for line in server.output().splitlines() if line.startswith("{")]
-        logged = sum(json.loads(line).get("path") == CHAT for line in lines)
+        logged = sum(json.loads(line).get("method") == "POST" for line in lines)
         assert logged >= sum(self.clients.statuses.values())
         assert server.stop(120) == 0, f"{seed}: {server.output()[-4000:]}"
 
     def summary(self):
         health = sorted(self.clients.health_s)
-        return {"seconds": self.seconds, "seed": self.seed, "statuses": self.clients.statuses,
+        return {"seconds": self.seconds, "seed": self.seed, "asked": self.clients.asked,
+                "statuses": self.clients.statuses,
                 "health_p99_ms": round(1000 * health[len(health) * 99 // 100], 1),
                 "health_worst_ms": round(1000 * health[-1], 1),
                 "memory_mib": [self.before // MIB, self.samples[-1][1], max(s[1] for s in self.samples)],

@@ -1,0 +1,252 @@
+"""What must hold while any hostile client is at work, and after it: the same process, /health within
+a second, memory within what requests may take and given back, and a line in the log for each
+request. How much longer another client waits for its tokens is measured beside it.
+
+    FATHOM_BINARY=build/bin/fathom python tests/e2e/hostile/gate.py --seconds 10 --out build/gate.json
+
+prints that as a table, a row for each of `cases.py`."""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import requests
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from conftest import eventually, serving
+from test_memory import MIB, resident
+
+REQUEST_MEMORY = 128 * MIB
+FLAGS = ["--max-num-seqs", "8", "--max-queue", "64", "--max-connections-per-client", "256",
+         "--max-requests-per-client", "32", "--header-timeout", "2", "--body-timeout", "2", "--idle-timeout", "2",
+         "--send-timeout", "2", "--max-body-bytes", str(8 * MIB), "--max-request-memory-bytes", str(REQUEST_MEMORY),
+         "--log-format", "json"]
+GROWTH = 64 * MIB
+HEALTH_MS = 1000
+SETTLED_S = 10
+NICENESS = 10  # of hostile clients here: it is not their share of the machine that is measured
+
+
+class Attack:
+    """A hostile client's means. Every request that is sent whole has an id, by which its line in the
+    log is found."""
+
+    def __init__(self, server, name, seconds):
+        self.port = int(server.url.rsplit(":", 1)[1])
+        self.name, self.end = f"{name}-{time.time_ns()}", time.monotonic() + seconds
+        self.lock = threading.Lock()
+        self.certain, self.possible = set(), set()
+        self.held, self.failures = [], []
+
+    def going(self):
+        return time.monotonic() < self.end and not self.failures
+
+    def hold_on(self):
+        while self.going():
+            time.sleep(0.05)
+
+    def connect(self, receive_buffer=None):
+        client = socket.socket()
+        if receive_buffer:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        client.settimeout(30)
+        client.connect(("127.0.0.1", self.port))
+        return client
+
+    def hold(self, client):
+        """Until the attack is over."""
+        with self.lock:
+            self.held.append(client)
+        return client
+
+    def head(self, length, path="/v1/chat/completions", method="POST", certain=True, more="Connection: close\r\n"):
+        with self.lock:
+            ids = self.certain if certain else self.possible
+            ids.add(name := f"{self.name}-{len(self.certain) + len(self.possible)}")
+        size = "" if length is None else f"Content-Length: {length}\r\n"
+        return (f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                f"X-Request-Id: {name}\r\n{size}{more}\r\n").encode()
+
+    def whole(self, body, **more):
+        data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        return self.head(len(data), **more) + data
+
+    def ask(self, body, expected, **more):
+        """Sends a request, takes the answer and returns it."""
+        with self.connect() as client:
+            client.sendall(self.whole(body, **more))
+            return self.answer(client, expected)
+
+    def answer(self, client, expected):
+        data = bytearray()
+        while piece := client.recv(1 << 16):
+            data += piece
+        status = int(data[9:12]) if data.startswith(b"HTTP/1.1 ") else 0
+        assert status in expected, f"{bytes(data[:400])} is none of {expected}"
+        return bytes(data)
+
+    def crowd(self, count, work):
+        """So many threads that do `work(rng)` again and again."""
+
+        def run(number):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+            rng = random.Random(f"{self.name} {number}")
+            try:
+                while self.going():
+                    work(rng)
+            except Exception as failure:
+                self.failures.append(repr(failure))
+
+        threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def close(self):
+        for client in self.held:
+            client.close()
+
+
+def reset(client):
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+class Gate:
+    def __init__(self, server):
+        self.server, self.log_at, self.lines = server, 0, Counter()
+        port = server.url.rsplit(":", 1)[1]
+        self.neighbour = subprocess.Popen([sys.executable, HERE / "neighbour.py", port], text=True,
+                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        time.sleep(1)
+        self.neighbour_saw()
+        self.before = resident(server)[0]
+
+    def close(self):
+        self.neighbour.kill()
+        self.neighbour.wait()
+
+    def neighbour_saw(self):
+        """Since the last call."""
+        self.neighbour.stdin.write("\n")
+        self.neighbour.stdin.flush()
+        return json.loads(self.neighbour.stdout.readline())
+
+    def grown(self):
+        return resident(self.server)[0] - self.before
+
+    def read_log(self):
+        text = self.server.output()
+        end = text.rfind("\n") + 1
+        for line in text[self.log_at : end].splitlines():
+            if line.startswith("{"):
+                self.lines[json.loads(line).get("id")] += 1
+        self.log_at = end
+
+    def missing(self, attack):
+        self.read_log()
+        return [name for name in attack.certain if self.lines[name] == 0]
+
+    def load(self):
+        return requests.get(f"{self.server.url}/load", timeout=5).json()["server_load"]
+
+    def quiet(self, seconds):
+        time.sleep(seconds)
+        return self.neighbour_saw()
+
+    def run(self, case, seconds):
+        """The case, with as long a quiet time before it and after it. Returns what was measured."""
+        quiet = [self.quiet(seconds)]
+        Path(f"/proc/{self.server.process.pid}/clear_refs").write_text("5")  # the peak starts anew
+        attack = Attack(self.server, case.__name__, seconds)
+        try:
+            case(attack)
+        finally:
+            attack.close()
+        during = self.neighbour_saw()
+        self.check(attack, during)
+        peak = resident(self.server)[1] - self.before
+        left = self.grown()
+        self.neighbour_saw()
+        quiet.append(self.quiet(seconds))
+        alone = sorted(saw["p99_ms"] for saw in quiet)
+        return {"case": case.__name__.replace("_", " "), "requests": len(attack.certain) + len(attack.possible),
+                "peak_mib": peak / MIB, "left_mib": left / MIB, "health_ms": during["health_ms"],
+                "quiet_p99_ms": alone, "p99_ms": during["p99_ms"], "tokens": during["tokens"],
+                "ratio": during["p99_ms"] / alone[1]}
+
+    def check(self, attack, during):
+        server = self.server
+        assert not attack.failures, attack.failures
+        assert server.process.poll() is None, server.output()[-4000:]
+        assert not during["failures"] and during["tokens"] > 0, during
+        assert during["health_ms"] < HEALTH_MS, during
+        assert eventually(lambda: self.load() <= 1, SETTLED_S)  # the neighbour's
+        assert eventually(lambda: not self.missing(attack), SETTLED_S), self.missing(attack)[:5]
+        twice = [name for name in attack.certain | attack.possible if self.lines[name] > 1]
+        assert not twice, twice[:5]
+        assert resident(server)[1] - self.before < REQUEST_MEMORY + GROWTH
+        assert eventually(lambda: self.grown() < GROWTH, SETTLED_S), self.grown() // MIB
+        assert server.metric("fathom:log_lines_dropped_total") == 0
+
+
+@contextlib.contextmanager
+def opened():
+    with serving(*FLAGS) as server:
+        gate = Gate(server)
+        try:
+            yield gate
+        finally:
+            gate.close()
+        assert server.stop() == 0, server.output()[-4000:]
+
+
+COLUMNS = "| case | requests | peak MiB | left MiB | /health ms | p99 ms alone | p99 ms | ratio |"
+
+
+def table_row(row):
+    alone = " to ".join(f"{ms:.1f}" for ms in row["quiet_p99_ms"])
+    return (f"| {row['case']} | {row['requests']:,} | {row['peak_mib']:.0f} | {row['left_mib']:.0f} | "
+            f"{row['health_ms']:.0f} | {alone} | {row['p99_ms']:.1f} | {row['ratio']:.1f} |")
+
+
+def main():
+    from cases import CASES
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=10, help="of each case")
+    parser.add_argument("--case", action="append", help="only this one; may be given several times")
+    parser.add_argument("--out", type=Path, help="a file for the figures")
+    args = parser.parse_args()
+    rows, failed = [], []
+    print(COLUMNS + "\n" + "|---" * 8 + "|")
+    with opened() as gate:
+        for case in CASES:
+            if args.case and case.__name__ not in args.case:
+                continue
+            try:
+                rows.append(gate.run(case, args.seconds))
+                print(table_row(rows[-1]), flush=True)
+            except AssertionError as failure:
+                failed.append(case.__name__)
+                print(f"{case.__name__}: {failure}", flush=True)
+    if args.out:
+        args.out.write_text(json.dumps(rows))
+    return f"failed: {', '.join(failed)}" if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

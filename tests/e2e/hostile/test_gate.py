@@ -1,0 +1,23 @@
+"""Each of `cases.py` against one server, for as long as FATHOM_GATE_S says: 0.3 s unless given.
+
+How much longer the neighbour waits for its tokens is printed (pytest -rP); on a machine that others
+use too it is no ground to fail. docs/hostile.md has it from a longer run."""
+
+import os
+
+import pytest
+from cases import CASES
+from gate import COLUMNS, opened, table_row
+
+SECONDS = float(os.environ.get("FATHOM_GATE_S", "0.3"))
+
+
+@pytest.fixture(scope="module")
+def gate():
+    with opened() as gate:
+        yield gate
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_others_are_served_beside(gate, case):
+    print(COLUMNS + "\n" + table_row(gate.run(case, SECONDS)))
