@@ -76,8 +76,10 @@ Status CheckMultiple(const json::object& schema, const Bound* low, const Bound* 
         "{} integers between them",
         at, kMostNumbers);
   }
-  for (int64_t number = low->value; number <= high->value; ++number) {
+  // The number before the end, as there may be none behind it.
+  for (int64_t number = low->value;; ++number) {
     if (number % static_cast<int64_t>(value) == 0) return {};
+    if (number == high->value) break;
   }
   return InvalidArgument("{}/multipleOf: none is between {} and {}", at, low->key, high->key);
 }

@@ -237,9 +237,11 @@ class SchemaChecker {
   }
 
   // References must lead somewhere, and choices must not lead back to themselves without any text.
+  // What is referred to may not have been looked at: what is wrong there is refused in its turn.
   Status CheckInPlace(const json::object& schema, const std::string& at,
                       std::set<const json::value*>& seen) {
     if (const json::value* ref = schema.if_contains("$ref")) {
+      if (!ref->is_string()) return {};
       const json::value* target = SchemaAt(root_, ref->get_string());
       if (target == nullptr) {
         return InvalidArgument(
@@ -252,10 +254,10 @@ class SchemaChecker {
       return CheckBranch(*target, place, seen);
     }
     for (const std::string_view key : {"anyOf", "oneOf", "allOf"}) {
-      const json::value* list = schema.if_contains(key);
-      if (list == nullptr) continue;
-      for (size_t i = 0; i < list->get_array().size(); ++i) {
-        TRY(CheckBranch(list->get_array()[i], fmt::format("{}/{}/{}", at, key, i), seen));
+      const json::value* given = schema.if_contains(key);
+      const json::array* list = given != nullptr ? given->if_array() : nullptr;
+      for (size_t i = 0; list != nullptr && i < list->size(); ++i) {
+        TRY(CheckBranch((*list)[i], fmt::format("{}/{}/{}", at, key, i), seen));
       }
     }
     return {};

@@ -344,7 +344,7 @@ def hostile_grammars(attack):
 
 def damaged_schemas(attack):
     attack.crowd(2, lambda rng: attack.ask(Clients.body(rng, response_format={"type": "json_schema", "json_schema": {
-        "name": "x", "schema": rng.choice([{"type": 5}, {"$ref": "#/nothing"}, {"enum": []}, {"pattern": "("}, [], ""])}}),
+        "name": "x", "schema": rng.choice([{"type": 5}, {"$ref": "#/x", "x": {"anyOf": 5}}, {"enum": []}, {"pattern": "("}, [], ""])}}),
         (200, 400, 429)))
 
 
