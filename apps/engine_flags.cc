@@ -294,6 +294,12 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
   command
       .add_flag("--no-speculation", s.no_speculation, "No drafts: a draft layer is not even read")
       ->group(group);
+  command
+      .add_flag("--batch-invariance,!--no-batch-invariance", s.batch_invariant,
+                "A token's bits do not depend on who shares its step; --no-batch-invariance gives "
+                "that up where it costs time: on Hopper, in attention of few requests with more "
+                "than 16 heads, and of rows with drafts")
+      ->group(group);
   AddDummyFlags(command, settings);
 }
 

@@ -157,6 +157,7 @@ HostFacts FlagFacts(const EngineSettings& s) {
           {"--max-num-batched-tokens", std::to_string(s.max_num_batched_tokens)},
           {"--prefill-chunk", std::to_string(s.prefill_chunk)},
           {"--kv-cache-memory-bytes", std::to_string(s.kv_cache_bytes)},
+          {"--batch-invariance", s.batch_invariant ? "on" : "off"},
           {"--speculative-config", s.no_speculation ? "none" : s.speculative_config}};
 }
 

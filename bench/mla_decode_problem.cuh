@@ -88,10 +88,20 @@ class MlaProblem {
     d_positions.reset(new DeviceArray<int32_t>(positions));
     d_page_table.reset(new DeviceArray<int32_t>(page_table));
     d_live.reset(new DeviceArray<int32_t>(std::vector<int32_t>{live}));
+    SetSplit(split);
+  }
+
+  void SetSplit(const MlaDecodeSplit& to) {
+    split = to;
     workspace.reset(
         new DeviceArray<std::byte>(MlaDecodeWorkspace(tokens, heads, max_pages, split)));
     BENCH_CHECK(cudaMemset(workspace->get(), 0xff, workspace->size()));  // NaN
     BENCH_CHECK(cudaDeviceSynchronize());
+  }
+  // The split of a step of `step_rows` of the rows, which have `step_tokens` tokens.
+  void SplitForStep(int step_tokens, int step_rows) {
+    const bool fp8 = format.Find(KvPart::kLatentScale) != nullptr;
+    SetSplit(MlaDecodeSplitOfStep(step_tokens, step_rows, heads, max_pages, fp8));
   }
 
   MlaDecodeParams Params() const {

@@ -167,6 +167,16 @@ def of_attention():
             if (heads, rows) == (16, 128):
                 yield (page, "| 16 heads, 128 rows of 4096 / 8192, as shares of a copy's rate | {} / {} % |",
                        [percent(of(context, "share_of_copy")) for context in contexts[1:]])
+    splits = stored("h200/mla_decode_splits")
+    for heads, rows, contexts, tokens in (*((128, rows, (1024, 4096, 8192), (1,)) for rows in (1, 4, 8, 32, 128)),
+                                          *((128, rows, (32768, 65536, 131072), (1,)) for rows in (1, 8)),
+                                          *((heads, rows, (4096,), (1, 2, 4, 8)) for heads in (16, 32) for rows in (1, 32, 128))):
+        of = lambda form, context, count: next(digits(v["us"]) for k, v in splits.items() if k.startswith(
+            f"{form}heads {heads}, rows {rows}, context {context}, tokens {count},"))
+        what = " / ".join(map(str, contexts)) + (f" with {' / '.join(map(str, tokens))} tokens" if len(tokens) > 1 else "")
+        blanks = " / ".join("{}" for _ in contexts for _ in tokens)
+        yield (page, f"| {heads} heads, {rows} row{'s' if rows > 1 else ''} of {what} | {blanks} | {blanks} |",
+               [of(form, context, count) for form in ("", "of step, ") for context in contexts for count in tokens])
     cached = lambda case: digits(kernel("mla_decode_fp8", case))
     for heads, rows, contexts, splits in ((16, 128, (4096, 1024), (512, 512)), (16, 32, (4096, 1024), (512, 512)),
                                           (16, 4, (4096, 1024), (512, 512)), (16, 8, (32768,), (512, 512)),

@@ -210,7 +210,8 @@ class Recorder:
         for name, command in (
                 ("mla_decode_check", [mla, "check", "--json"]), ("mla_decode_narrow", [mla, "time", "narrow", "--json"]),
                 ("mla_decode_wide", [mla, "time", "wide", "--json"]), ("mla_decode_fp8", [mla, "time", "fp8", "--json"]),
-                ("mla_decode_steps", [mla, "time", "steps", "--json"])):
+                ("mla_decode_steps", [mla, "time", "steps", "--json"]),
+                ("mla_decode_splits", [mla, "time", "splits", "--json"])):
             if mla.exists():
                 self.run(name, [*command, self.results / f"{name}.json"], 60)
         flash = self.bin / "flash_attend_bench"

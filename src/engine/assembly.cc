@@ -56,6 +56,7 @@ ModelOptions ModelOptionsOf(const ModelConfig& config, const AssemblyOptions& op
           .max_logit_vectors = std::min(vectors, kMaxPassVectors),
           .max_model_len = limits.max_model_len,
           .absorbed_limit = AbsorbedLimit(config),
+          .batch_invariant = limits.batch_invariant,
           .kv_cache = options.kv_cache,
           .synthetic_routing = options.synthetic_routing};
 }

@@ -36,6 +36,7 @@ struct EngineLimits {
   int32_t max_queue = 1024;
   bool prefix_caching = true;
   bool reuse_decoded = false;       // SchedulerOptions
+  bool batch_invariant = true;      // ModelOptions
   double queue_timeout_s = 0;       // 0: none
   size_t request_memory_bytes = 0;  // that a server may hold for requests, in host memory
 

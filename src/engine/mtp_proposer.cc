@@ -63,7 +63,8 @@ void MtpProposer::ProposeOfLastStage(const DrawnStep& step, const TensorView& hi
                             .positions = t_.positions.Slice(0, 0, rows),
                             .page_table = step.slots.page_table,
                             .live = t_.live_drafts},
-                    .absorbed_live = t_.live_drafts};
+                    .absorbed_live = t_.live_drafts,
+                    .absorbed_rows = rows};
   for (int32_t drafts = 1; drafts < step.drafts; ++drafts) {
     from = model_.ForwardMtp(0, chain, from, pool_);
     AddDraft(step, from, drafts);

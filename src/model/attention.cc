@@ -92,7 +92,8 @@ void Attention::AttendAbsorbed(const AttentionWeights& w, const Batch& batch, co
                                         .live = batch.absorbed_live},
                              .pages = pages,
                              .scale = rotary_.softmax_scale,
-                             .out = attended});
+                             .out = attended,
+                             .step_rows = batch_invariant_ ? 0 : batch.absorbed_rows});
   run_(ops.head_linear, {.x = attended,
                          .weight = w.w_uv.weight.get(),
                          .live = batch.absorbed_live,

@@ -31,8 +31,9 @@ int64_t AbsorbedLimit(const ModelConfig& config);
 class Attention {
  public:
   // All must outlive it.
-  Attention(OpRunner& run, const ModelConfig& config, const Rotary& rotary, Activations& a)
-      : run_(run), config_(config), rotary_(rotary), a_(a) {}
+  Attention(OpRunner& run, const ModelConfig& config, const Rotary& rotary, Activations& a,
+            bool batch_invariant)
+      : run_(run), config_(config), rotary_(rotary), a_(a), batch_invariant_(batch_invariant) {}
 
   // Of one layer: writes the tokens' latents to `pages` and attends; a.normed -> a.branch.
   void Run(const AttentionWeights& w, const Batch& batch, const KvPages& pages);
@@ -50,6 +51,7 @@ class Attention {
   const ModelConfig& config_;
   const Rotary& rotary_;
   Activations& a_;
+  const bool batch_invariant_;
 };
 
 }  // namespace fathom

@@ -102,11 +102,17 @@ Batch StepInputs::Stage(std::span<const BatchRow> rows, const SlotState& slots,
                .page_table = slots.page_table,
                .live = live_tokens_};
   batch.absorbed_live = absorbed_live_;
+  batch.absorbed_rows = shape - static_cast<int64_t>(batch.expanded.size());
   rows_ = {.slot = row_slot_.Slice(0, 0, shape),
            .begin = row_begin_.Slice(0, 0, shape + 1),
            .count = row_count_.Slice(0, 0, shape),
            .logit_begin = logit_begin_.Slice(0, 0, shape + 1),
            .live = live_rows_};
+  CutPasses();
+  return batch;
+}
+
+void StepInputs::CutPasses() {
   passes_.clear();
   for (int64_t at = 0, pass = 0; at < logit_vectors_; at += capacity_.pass_vectors, ++pass) {
     const int64_t end = std::min(at + capacity_.pass_vectors, logit_vectors_);
@@ -114,7 +120,6 @@ Batch StepInputs::Stage(std::span<const BatchRow> rows, const SlotState& slots,
                        .ordinal = logit_ordinal_.Slice(0, at, end),
                        .live = pass_live_.Slice(0, pass, pass + 1)});
   }
-  return batch;
 }
 
 void StepInputs::Prepare(OpRunner& run, const Batch& batch, const SlotState& slots) const {

@@ -32,7 +32,8 @@ struct Batch {
   std::vector<ExpandedRow> expanded;
   TensorView ids;  // I32 [tokens]
   TokenMap map;
-  TensorView absorbed_live;  // I32 [1]
+  TensorView absorbed_live;   // I32 [1]
+  int64_t absorbed_rows = 0;  // capacity: of those the other tokens are of
 
   int64_t absorbed_tokens() const { return tokens - expanded_tokens; }
   // That part of a tensor [tokens, ...].
@@ -88,6 +89,7 @@ class StepInputs {
  private:
   StepInputs() = default;  // to measure
   size_t LayOut(Arena arena);
+  void CutPasses();  // passes_, of logit_vectors_
   template <class Fill>
   void Upload(const TensorView& to, const Fill& fill);
 

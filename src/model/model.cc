@@ -65,7 +65,7 @@ Model::Model(const Checkpoint& checkpoint, const Ops& ops, Device& device,
       weights_(std::move(weights)),
       activations_(part_, ops, options.max_tokens, device),
       run_(ops, device),
-      attention_(run_, part_, rotary_, activations_) {
+      attention_(run_, part_, rotary_, activations_, options_.batch_invariant) {
   const std::vector<float> table = CosSinTable(config_, options_.max_model_len);
   cos_sin_.memory = device.Allocate(table.size() * sizeof(float));
   cos_sin_.view = TensorView(cos_sin_.memory->data(), DType::kF32,
@@ -237,7 +237,8 @@ void Model::MeasureWorkspace(Device& device) {
               .step_tokens = tokens,
               .ids = per_token,
               .map = {per_token, per_token, page_table, one},
-              .absorbed_live = one};
+              .absorbed_live = one,
+              .absorbed_rows = options_.max_rows};
   const KvPool pool(kv_format(), cached_layers(), /*pages=*/1, device);
   for (bool expanded : {false, true}) {
     if (expanded) {

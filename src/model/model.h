@@ -29,6 +29,7 @@ struct ModelOptions {
   // Prompts' parts of chunks that are longer take the expanded form (base/attention_form.h):
   // whoever plans steps takes it from here. Negative: AbsorbedLimit().
   int64_t absorbed_limit = -1;
+  bool batch_invariant = true;                        // AttendAbsorbedArgs
   std::optional<DType> kv_cache;                      // MakeKvFormat; absent: the table's default
   std::optional<SyntheticRouting> synthetic_routing;  // checked; for benchmarks
   Shard shard;                                        // what of the model this is

@@ -50,8 +50,7 @@ struct RmsNormArgs {
 };
 
 // residual += the sum over ranks of x, in fp32, in the order of ranks, rounded once to act; then
-// rms_norm of it: all ranks come to the same bits, and a token to the same in a message of any
-// size.
+// rms_norm of it: all ranks come to the same bits, and a token to the same in any message.
 struct AllReduceNormArgs {
   RmsNormArgs norm;     // x: this rank's part, contiguous; with a residual in F32
   bool begins = false;  // the sum takes the residual's place
@@ -130,7 +129,8 @@ struct AttendAbsorbedArgs {
   TokenMap tokens;      // early (op.h): right behind a head_linear behind a rotate_and_cache
   KvPages pages;
   float scale = 1;
-  TensorView out;  // act [tokens, heads, latent]
+  TensorView out;         // act [tokens, heads, latent]
+  int64_t step_rows = 0;  // above 0: of so many rows at most; then bits may depend on the step
 };
 
 // Gathers the latents and keys of the pieces' positions, one piece after another.

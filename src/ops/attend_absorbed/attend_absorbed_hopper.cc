@@ -1,5 +1,7 @@
 // Absorbed attention by the Hopper kernel where its sizes fit, else by the portable one; the choice
 // depends on the model alone.
+#include <algorithm>
+
 #include "ops/attend_absorbed/mla_decode_cuda.h"
 #include "ops/hopper_ops.h"
 
@@ -17,6 +19,8 @@ bool Fits(const AttendAbsorbedArgs& a) {
 MlaDecodeParams ParamsOf(const AttendAbsorbedArgs& a) {
   const auto heads = static_cast<int32_t>(a.q_latent.dim(1));
   const auto max_pages = static_cast<int32_t>(a.tokens.page_table.dim(1));
+  const auto tokens = static_cast<int32_t>(a.q_latent.dim(0));
+  const bool fp8 = a.pages.scales.data() != nullptr;
   return {.q_latent = a.q_latent.data(),
           .q_rope = a.q_rope.data(),
           .q_rope_stride = a.q_rope.stride(1),
@@ -31,10 +35,13 @@ MlaDecodeParams ParamsOf(const AttendAbsorbedArgs& a) {
           .page_table = static_cast<const int32_t*>(a.tokens.page_table.data()),
           .live = static_cast<const int32_t*>(a.tokens.live.data()),
           .max_pages = max_pages,
-          .tokens = static_cast<int32_t>(a.q_latent.dim(0)),
+          .tokens = tokens,
           .heads = heads,
           .scale = a.scale,
-          .split = MlaDecodeSplitOf(heads, max_pages, a.pages.scales.data() != nullptr),
+          .split = a.step_rows == 0
+                       ? MlaDecodeSplitOf(heads, max_pages, fp8)
+                       : MlaDecodeSplitOfStep(tokens, static_cast<int32_t>(a.step_rows), heads,
+                                              max_pages, fp8),
           .out = a.out.data()};
 }
 
@@ -43,7 +50,12 @@ MlaDecodeParams ParamsOf(const AttendAbsorbedArgs& a) {
 size_t AttendAbsorbedHopperWorkspace(const Stream&, const AttendAbsorbedArgs& a) {
   if (!Fits(a)) return 0;
   const MlaDecodeParams p = ParamsOf(a);
-  return MlaDecodeWorkspace(p.tokens, p.heads, p.max_pages, p.split);
+  const auto bytes = [&](const MlaDecodeSplit& split) {
+    return MlaDecodeWorkspace(p.tokens, p.heads, p.max_pages, split);
+  };
+  const size_t invariant = bytes(MlaDecodeSplitOf(p.heads, p.max_pages, p.scales != nullptr));
+  // A smaller step may be split where this one is not.
+  return a.step_rows == 0 ? invariant : std::max(invariant, bytes({.parts = 1}));
 }
 
 void AttendAbsorbedHopper(OpContext& context, const AttendAbsorbedArgs& a) {

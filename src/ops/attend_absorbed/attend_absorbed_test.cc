@@ -17,6 +17,7 @@ struct Case {
   std::vector<int> slots, positions;
   std::vector<float> q_latent, q_rope;  // [tokens, heads, latent], [tokens, heads, rope]
   float scale;
+  int64_t step_rows = 0;
 
   int64_t width() const { return int64_t{heads} * pages->latent_dim(); }
   int tokens() const { return static_cast<int>(slots.size()); }
@@ -59,7 +60,8 @@ std::vector<float> RunTokens(const TestBackend& b, const Case& c, const std::vec
          .tokens = map.map(),
          .pages = c.pages->pages(),
          .scale = c.scale,
-         .out = out});
+         .out = out,
+         .step_rows = c.step_rows});
   EXPECT_TRUE(out.PoisonedFrom(live));
   std::vector<float> result = out.Floats();
   result.resize(live * c.width());
@@ -210,6 +212,28 @@ TEST_P(AttendAbsorbedTest, FewTokensHaveTheBitsOfMany) {
     const std::vector<float> all = RunTokens(GetParam(), c, Range(c.tokens()));
     for (const std::vector<int>& few : {std::vector{0}, {4}, {5}, {10}, {0, 1, 2}, {3, 4, 6}}) {
       ExpectSameBits(PickVectors(all, c.width(), few), RunTokens(GetParam(), c, few));
+    }
+  }
+}
+
+// As many parts as suit the step: rows of one token and of several, whose contexts end in every
+// part; alone, and in company.
+TEST_P(AttendAbsorbedTest, WithoutBatchInvariance) {
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    TestPages pages(dtype, 3, 42, 512, 64, 1);
+    pages.Fill(0, 1300, 1);
+    pages.Fill(1, 1025, 2);
+    pages.Fill(2, 70, 3);
+    for (const int heads : {4, 16, 20, 72, 128}) {
+      Case c = MakeCase(pages, heads, {0, 0, 0, 0, 1, 1, 1, 2, 2, 2},
+                        {1296, 1297, 1298, 1299, 1022, 1023, 1024, 62, 63, 64});
+      for (const int tokens : {10, 7, 1}) {
+        SCOPED_TRACE(testing::Message() << Name(dtype) << " " << heads << " heads, " << tokens);
+        c.step_rows = (tokens + 3) / 4;
+        const auto run = [&](const TestBackend& b) { return RunTokens(b, c, Range(tokens)); };
+        ExpectAsOracle(GetParam(), kTolerance + Rounding(GetParam()), run);
+        ExpectSameBits(run(GetParam()), run(GetParam()));
+      }
     }
   }
 }

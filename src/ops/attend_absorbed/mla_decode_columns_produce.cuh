@@ -76,7 +76,7 @@ __device__ void LoadQuery(ColumnsShared<kBlocks>& s, const Maps& maps, const Ste
                  {0, first_pair + at, (chunk + 4 * odd) % 8});
       }
       if (half == 1) {
-        TmaLoad2(s.keys[kRopeChunk] + at * 128, &maps.q_rope, full, keep, 0, first_pair + at);
+        TmaLoad3(s.keys[kRopeChunk] + at * 128, &maps.q_rope, full, keep, {0, first_pair + at, 0});
       }
     }
   }

@@ -13,6 +13,10 @@ namespace fathom {
 namespace mla {
 namespace {
 
+uint64_t TokenBytesOfRope(const MlaDecodeParams& p) {
+  return 2 * (p.q_rope_token_stride > 0 ? p.q_rope_token_stride : p.heads * p.q_rope_stride);
+}
+
 // The queries of `tokens` tokens for the narrow kernel: chunks of their latent channels, in each of
 // which tokens follow each other, and their rotated channels. Heads that are not there are zeros.
 void MakeNarrowQueryMaps(const MlaDecodeParams& p, uint32_t tokens, CUtensorMap* latent,
@@ -22,27 +26,26 @@ void MakeNarrowQueryMaps(const MlaDecodeParams& p, uint32_t tokens, CUtensorMap*
                            .sizes = {64, heads, all, kLatent / 64},
                            .strides = {kLatent * 2, heads * kLatent * 2, 128},
                            .box = {64, kNarrowHeads, tokens, kLatent / 64}});
-  const uint64_t token_bytes =
-      p.q_rope_token_stride > 0 ? 2 * p.q_rope_token_stride : heads * head_bytes;
   *rope = MakeTensorMap({.data = p.q_rope,
                          .sizes = {kMlaRope, heads, all},
-                         .strides = {head_bytes, token_bytes},
+                         .strides = {head_bytes, TokenBytesOfRope(p)},
                          .box = {64, kNarrowHeads, tokens}});
 }
 
 void MakeWideQueryMaps(const MlaDecodeParams& p, Maps& maps) {
-  const uint64_t pairs = static_cast<uint64_t>(p.tokens) * p.heads,
+  const uint64_t tokens = p.tokens, heads = p.heads, pairs = tokens * heads,
                  head_bytes = 2 * p.q_rope_stride;
-  CHECK(p.q_rope_token_stride == 0 || 2 * p.q_rope_token_stride == p.heads * head_bytes,
+  const bool by_token = p.heads == kQueryBox;
+  CHECK(by_token || TokenBytesOfRope(p) == heads * head_bytes,
         "mla_decode: tokens of q_rope lie apart");
   maps.q_latent = MakeTensorMap({.data = p.q_latent,
                                  .sizes = {64, pairs, kLatent / 64},
                                  .strides = {kLatent * 2, 128},
                                  .box = {64, kQueryBox, 1}});
   maps.q_rope = MakeTensorMap({.data = p.q_rope,
-                               .sizes = {kMlaRope, pairs},
-                               .strides = {head_bytes},
-                               .box = {64, kQueryBox}});
+                               .sizes = {kMlaRope, by_token ? heads : pairs, by_token ? tokens : 1},
+                               .strides = {head_bytes, TokenBytesOfRope(p)},
+                               .box = {64, kQueryBox, 1}});
 }
 
 Maps MakeMaps(const MlaDecodeParams& p, bool narrow) {
@@ -88,6 +91,7 @@ int32_t MaxParts(int32_t positions, int32_t part_tokens) {
   return (positions + part_tokens - 1) / part_tokens;
 }
 int32_t MaxSplits(int32_t max_pages, const MlaDecodeSplit& split) {
+  if (split.parts > 0) return std::min(max_pages, split.parts);
   const int32_t positions = max_pages * kKeys,
                 short_context = std::min(positions, split.short_context);
   const int32_t short_parts = short_context > 0 ? MaxParts(short_context, split.short_tokens) : 0;
@@ -98,10 +102,16 @@ int32_t MaxSplits(int32_t max_pages, const MlaDecodeSplit& split) {
 // is known without a GPU.
 constexpr int64_t kMostBlocks = 144;
 
+// Parts' sums of 512 values, of a pass. With MlaDecodeSplitOfStep fewer tokens have more parts:
+// what is enough for any step.
+int64_t PartVectors(int32_t tokens, int32_t heads, int32_t max_pages, const MlaDecodeSplit& split) {
+  if (split.parts > 0) return 2 * kMostBlocks * kPairs;
+  return int64_t{tokens} * MaxSplits(max_pages, split) * heads;
+}
+
 // The work space of a pass. `exchange` is of all clusters of the columns kernel.
 struct WideBuffers {
-  WideBuffers(int32_t tokens, int32_t heads, int32_t max_splits, Arena arena) {
-    const int64_t vectors = int64_t{tokens} * max_splits * heads;
+  WideBuffers(int64_t vectors, Arena arena) {
     partial = arena.Take<__half>(vectors * kLatent);
     state = arena.Take<float2>(vectors * (kLatent / 64));
     exchange = arena.Take<uint8_t>(int64_t{sizeof(__nv_bfloat16)} * kPairs * kKeys *
@@ -174,7 +184,7 @@ void LaunchNarrow(const MlaDecodeParams& p, cudaStream_t stream) {
 // Blocks that share an item, so that few items keep more multiprocessors busy; 1: none do. Bits are
 // the same. Measured on an H200: docs/design/mla-decode.md.
 int ClusterOf(const MlaDecodeParams& p) {
-  if (p.scales != nullptr) return 1;
+  if (p.scales != nullptr || p.split.parts > 0) return 1;
   const int64_t parts =
       int64_t{p.tokens} * ((p.heads + kPairs - 1) / kPairs) * (p.split.tokens <= 2048 ? 2 : 1);
   static_assert(kColumnsTokens >= 16);
@@ -218,9 +228,10 @@ void LaunchWide(const MlaDecodeParams& p, int32_t first, cudaStream_t stream) {
                      .part_tokens = p.split.tokens,
                      .short_context = p.split.short_context,
                      .short_tokens = p.split.short_tokens,
+                     .parts = p.split.parts,
                      .max_splits = max_splits,
                      .fp8 = p.scales != nullptr};
-  const WideBuffers b(pass.tokens, p.heads, max_splits, ArenaOf(p));
+  const WideBuffers b(PartVectors(pass.tokens, p.heads, p.max_pages, p.split), ArenaOf(p));
   const Output output = {.out = static_cast<__nv_bfloat16*>(p.out) + pairs * kLatent,
                          .partial = b.partial,
                          .state = b.state,
@@ -252,21 +263,44 @@ MlaDecodeSplit MlaDecodeSplitOf(int32_t heads, int32_t max_pages, bool fp8) {
           .short_tokens = (fp8 ? 16 : pages / 2) * mla::kKeys};
 }
 
+MlaDecodeSplit MlaDecodeSplitOfStep(int32_t tokens, int32_t rows, int32_t heads, int32_t max_pages,
+                                    bool fp8) {
+  using namespace mla;
+  const int32_t row_tokens = (tokens + rows - 1) / std::max(rows, 1);
+  // The narrow kernel's items have two tokens at most.
+  const bool wide = heads > kNarrowHeads || (heads == kNarrowHeads && row_tokens > 2);
+  if (tokens == 0 || rows == 0 || !wide) return MlaDecodeSplitOf(heads, max_pages, fp8);
+  const int64_t shared = std::clamp(kPairs / heads, 1, row_tokens),
+                items = (std::min(tokens, kPassTokens) + shared - 1) / shared *
+                        ((heads + kPairs - 1) / kPairs),
+                most = std::max(int64_t{1}, 2 * kMostBlocks / items);
+  // Time in contexts of one block: turns of parts, each of which costs some four pages more. The
+  // host does not know contexts: as for 64 pages.
+  const auto time = [&](int64_t parts) {
+    const int64_t turns = (items * parts + Multiprocessors() - 1) / Multiprocessors();
+    return static_cast<double>(turns) * (1.0 / static_cast<double>(parts) + 1.0 / 16);
+  };
+  int64_t best = 1;
+  for (int64_t parts = 2; parts <= std::min<int64_t>(most, 64); ++parts) {
+    if (time(parts) < time(best)) best = parts;
+  }
+  return {.tokens = max_pages * kKeys, .parts = static_cast<int32_t>(best)};
+}
+
 size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages,
                           const MlaDecodeSplit& split) {
-  if (heads <= mla::kNarrowHeads) {
+  if (heads <= mla::kNarrowHeads && split.parts == 0) {
     return mla::NarrowBuffers(tokens, max_pages, split.tokens, Arena::Measuring()).used;
   }
-  const int32_t splits = mla::MaxSplits(max_pages, split);
   const int32_t pass = std::min(tokens, mla::kPassTokens);
-  return mla::WideBuffers(pass, heads, splits, Arena::Measuring()).used;
+  return mla::WideBuffers(mla::PartVectors(pass, heads, max_pages, split), Arena::Measuring()).used;
 }
 
 void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
   if (p.tokens == 0) return;
   CHECK(p.heads > 0 && p.scale > 0 && p.split.tokens > 0 && p.split.tokens % mla::kKeys == 0 &&
         p.split.short_tokens % mla::kKeys == 0);
-  if (p.heads <= mla::kNarrowHeads) return mla::LaunchNarrow(p, stream);
+  if (p.heads <= mla::kNarrowHeads && p.split.parts == 0) return mla::LaunchNarrow(p, stream);
   for (int32_t first = 0; first < p.tokens; first += mla::kPassTokens) {
     mla::LaunchWide(p, first, stream);
   }

@@ -20,6 +20,9 @@ struct MlaDecodeSplit {
   // With more than 16 heads: contexts of up to `short_context` positions have parts of
   // `short_tokens`.
   int32_t short_context = 0, short_tokens = 0;
+  // Above 0: that of MlaDecodeSplitOfStep. Contexts have at most so many parts of as many pages,
+  // and the kernel for many heads takes any number of them.
+  int32_t parts = 0;
 };
 
 struct MlaDecodeParams {
@@ -44,7 +47,7 @@ struct MlaDecodeParams {
   int32_t tokens = 0;  // capacity
   int32_t heads = 0;
   float scale = 1;                 // above 0
-  MlaDecodeSplit split;            // MlaDecodeSplitOf(heads, max_pages, FP8 latents)
+  MlaDecodeSplit split;            // one of the two below
   std::span<std::byte> workspace;  // MlaDecodeWorkspace bytes, aligned to 256
   void* out = nullptr;             // BF16 [tokens, heads, 512], dense, aligned to 16 bytes
 };
@@ -52,6 +55,12 @@ struct MlaDecodeParams {
 // Up to 16 heads a part is one section (docs/design/mla-decode.md), of a power of two of positions,
 // at least 128. More heads: at most 64 parts.
 MlaDecodeSplit MlaDecodeSplitOf(int32_t heads, int32_t max_pages, bool fp8);
+
+// As many parts as suit a step of `tokens` tokens in `rows` rows, so that a token's bits depend on
+// both: faster with more than 16 heads, and with fewer in rows of several tokens. Of other steps
+// that of MlaDecodeSplitOf.
+MlaDecodeSplit MlaDecodeSplitOfStep(int32_t tokens, int32_t rows, int32_t heads, int32_t max_pages,
+                                    bool fp8);
 
 // Bytes of work space: contexts' parts, before they are merged. With more than 16 heads of 256
 // tokens at most: a larger step takes them in turn, each two kernels.

@@ -55,7 +55,8 @@ __global__ void __launch_bounds__(kFp8 ? kFp8Threads : kThreads, 1)
 }
 
 // out = sum of exp2(max_i - max) partial_i / sum of exp2(max_i - max) sum_i, over parts i in order.
-// A block per token and 4 heads, a thread per 8 columns.
+// A block per token and 4 heads, a thread per 8 columns. kBatch parts are on their way together.
+template <int kBatch>
 __global__ void __launch_bounds__(kCombineThreads)
     CombineKernel(const __grid_constant__ Step step, const __grid_constant__ Output output) {
   WaitForPriorKernels();
@@ -81,8 +82,14 @@ __global__ void __launch_bounds__(kCombineThreads)
   const int32_t splits = position / step.PartTokens(position) + 1;
   if (token >= step.Live() || splits == 1) return;
   float max = fmaxf(first_states[0].x, first_states[1].x);
-  for (int32_t i = 2; i < splits; ++i) {
+  constexpr int kSharers = kStateColumns / 8;  // threads that share states
+#pragma unroll 8
+  for (int32_t i = 2 + vector % kSharers; i < splits; i += kSharers) {
     max = fmaxf(max, states[int64_t{i} * step.heads * kStates].x);
+  }
+#pragma unroll
+  for (int distance = 1; distance < kSharers; distance *= 2) {
+    max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, distance));
   }
   const float base = max == -INFINITY ? 0 : max;
   float2 out[4] = {};
@@ -100,9 +107,19 @@ __global__ void __launch_bounds__(kCombineThreads)
   };
 #pragma unroll
   for (int i = 0; i < 2; ++i) add(first_states[i], first_parts[i]);
-#pragma unroll 4
-  for (int32_t i = 2; i < splits; ++i) {
-    add(states[int64_t{i} * step.heads * kStates], partial[int64_t{i} * step.heads * kPairVectors]);
+  for (int32_t begin = 2; begin < splits; begin += kBatch) {
+    float2 batch_states[kBatch];
+    uint4 batch_parts[kBatch];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int64_t at = int64_t{min(begin + j, splits - 1)} * step.heads;
+      batch_states[j] = states[at * kStates];
+      batch_parts[j] = partial[at * kPairVectors];
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      if (begin + j < splits) add(batch_states[j], batch_parts[j]);
+    }
   }
   __nv_bfloat16* to = output.out + (int64_t{token} * step.heads + head) * kLatent +
                       vector / 4 * 32 + vector % 4 * 2;
@@ -132,7 +149,9 @@ cudaError_t StartDecode(const Maps& maps, const Step& step, const Output& output
 
 cudaError_t StartCombine(const Step& step, const Output& output, int32_t tokens,
                          cudaStream_t stream) {
-  return LaunchEarly(CombineKernel, dim3(tokens, (step.heads + kCombineHeads - 1) / kCombineHeads),
+  // Few blocks wait for memory one batch after another; many need its registers for each other.
+  const auto kernel = int64_t{tokens} * step.heads <= 1024 ? CombineKernel<16> : CombineKernel<4>;
+  return LaunchEarly(kernel, dim3(tokens, (step.heads + kCombineHeads - 1) / kCombineHeads),
                      kCombineThreads, 0, stream, step, output);
 }
 

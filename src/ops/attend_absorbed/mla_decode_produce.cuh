@@ -86,8 +86,13 @@ __device__ void Produce(Shared& s, const Maps& maps, const Step& step) {
             TmaLoad3(s.query[chunk] + at * 128, &maps.q_latent, s.query_full, keep,
                      {0, first_pair + at, chunk});
           }
-          TmaLoad2(s.query[kRopeChunk] + at * 128, &maps.q_rope, s.query_full, keep, 0,
-                   first_pair + at);
+          if (step.heads == kQueryBox) {  // a token a box, and tokens may lie apart
+            TmaLoad3(s.query[kRopeChunk] + at * 128, &maps.q_rope, s.query_full, keep,
+                     {0, 0, item.token + box});
+          } else {
+            TmaLoad3(s.query[kRopeChunk] + at * 128, &maps.q_rope, s.query_full, keep,
+                     {0, first_pair + at, 0});
+          }
         }
       }
     }

@@ -41,6 +41,7 @@ struct Step {
   int32_t part_tokens;    // multiples of kKeys: of a part of a context,
   int32_t short_context;  // and if it has up to so many positions
   int32_t short_tokens;   // of these
+  int32_t parts;          // MlaDecodeSplit
   int32_t max_splits;
   bool fp8;  // the cache; the host's choice of a kernel
 
@@ -48,6 +49,10 @@ struct Step {
   __device__ int32_t Live() const { return *live - first < tokens ? *live - first : tokens; }
   // Positions of a part of the context that a token at `position` sees.
   __device__ int32_t PartTokens(int32_t position) const {
+    if (parts > 0) {
+      const int32_t tiles = (position / kKeys + parts) / parts;
+      return (tiles > 1 ? tiles : 2) * kKeys;
+    }
     return position < short_context ? short_tokens : part_tokens;
   }
 };
