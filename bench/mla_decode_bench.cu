@@ -96,7 +96,7 @@ void Time(const Timing& t, const Limits& limits) {
       "\"%s%sheads %d, rows %d, %s %s, tokens %d, split %d\": {\"us\": %.2f, \"gbps\": %.1f, "
       "\"share_of_copy\": %.3f, \"tflops\": %.1f, \"share_of_matrix\": %.3f, \"default_split\": "
       "%s}",
-      of_step ? "of step, " : "", t.fp8 ? "FP8, " : "", t.heads, t.rows,
+      of_step ? "step, " : "", t.fp8 ? "FP8, " : "", t.heads, t.rows,
       mixed ? "mixed contexts" : "context", context.c_str(), t.tokens, split, us, 1e-3 * bytes / us,
       1e-3 * bytes / us / limits.copy, 1e-6 * flops / us, 1e-6 * flops / us / limits.matrix,
       usual ? "true" : "false");

@@ -173,10 +173,10 @@ def of_attention():
                                           *((heads, rows, (4096,), (1, 2, 4, 8)) for heads in (16, 32) for rows in (1, 32, 128))):
         of = lambda form, context, count: next(digits(v["us"]) for k, v in splits.items() if k.startswith(
             f"{form}heads {heads}, rows {rows}, context {context}, tokens {count},"))
-        what = " / ".join(map(str, contexts)) + (f" with {' / '.join(map(str, tokens))} tokens" if len(tokens) > 1 else "")
+        what = " / ".join(map(str, contexts)) + (f", {' / '.join(map(str, tokens))} tokens" if len(tokens) > 1 else "")
         blanks = " / ".join("{}" for _ in contexts for _ in tokens)
-        yield (page, f"| {heads} heads, {rows} row{'s' if rows > 1 else ''} of {what} | {blanks} | {blanks} |",
-               [of(form, context, count) for form in ("", "of step, ") for context in contexts for count in tokens])
+        yield (page, f"| {heads}, {rows} of {what} | {blanks} | {blanks} |",
+               [of(form, context, count) for form in ("", "step, ") for context in contexts for count in tokens])
     cached = lambda case: digits(kernel("mla_decode_fp8", case))
     for heads, rows, contexts, splits in ((16, 128, (4096, 1024), (512, 512)), (16, 32, (4096, 1024), (512, 512)),
                                           (16, 4, (4096, 1024), (512, 512)), (16, 8, (32768,), (512, 512)),
