@@ -1,6 +1,7 @@
 #include "serve_defaults.h"
 
 #include <boost/json.hpp>
+#include <cstdint>
 #include <optional>
 
 #include "server/json_fields.h"
@@ -15,7 +16,8 @@ SamplingDefaults DefaultsOf(const GenerationConfig& config) {
                             .top_p = config.top_p,
                             .min_p = config.min_p,
                             .repetition_penalty = config.repetition_penalty,
-                            .top_k = config.top_k};
+                            .top_k = config.top_k,
+                            .max_tokens = config.max_new_tokens};
   if (!config.do_sample) defaults.temperature = 0.0f;
   return defaults;
 }
@@ -47,9 +49,13 @@ Status Override(const json::object& given, SamplingDefaults* defaults) {
       defaults->repetition_penalty = number({0.001, 10});
     } else if (key == "top_k") {
       defaults->top_k = static_cast<int32_t>(fields.Integer(key, 0, -1, 1 << 30));
+    } else if (key == "max_new_tokens") {
+      // What an operator says is a limit too, as in vLLM; what a model says is a default alone.
+      defaults->max_tokens = static_cast<int32_t>(fields.Integer(key, 1, 1, INT32_MAX));
+      defaults->most_tokens = defaults->max_tokens;
     } else {
-      fields.Fail(key, fmt::format("{} is none of temperature, top_p, top_k, min_p and "
-                                   "repetition_penalty",
+      fields.Fail(key, fmt::format("{} is none of temperature, top_p, top_k, min_p, "
+                                   "repetition_penalty and max_new_tokens",
                                    std::string_view(key)));
     }
   }

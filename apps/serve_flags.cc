@@ -200,7 +200,7 @@ void AddSamplingFlags(CLI::App& command, ServeOptions* options) {
   command
       .add_option("--override-generation-config", options->override_generation_config,
                   "What counts before it, a JSON object of: temperature, top_p, top_k, min_p, "
-                  "repetition_penalty")
+                  "repetition_penalty, and max_new_tokens, which no answer exceeds")
       ->type_name("JSON")
       ->group(kSamplingGroup);
   command

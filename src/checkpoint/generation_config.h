@@ -14,6 +14,7 @@ namespace fathom {
 struct GenerationConfig {
   std::optional<float> temperature, top_p, min_p, repetition_penalty;
   std::optional<int> top_k;  // 0 or -1: no limit
+  std::optional<int> max_new_tokens;
   std::vector<TokenId> eos;  // empty: those of config.json
   bool do_sample = true;     // false only where the file says so: greedy
 };

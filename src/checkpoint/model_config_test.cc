@@ -235,7 +235,8 @@ TEST(ModelConfig, BrokenJson) {
 TEST(GenerationConfig, ReadsAndRefuses) {
   const Result<GenerationConfig> config = ParseGenerationConfig(
       R"({"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.05, "do_sample": false,
-          "repetition_penalty": 1.1, "eos_token_id": [1, 2], "transformers_version": "4.46"})",
+          "repetition_penalty": 1.1, "max_new_tokens": 300, "eos_token_id": [1, 2],
+          "transformers_version": "4.46"})",
       10);
   ASSERT_TRUE(config.ok()) << config.status().ToString();
   EXPECT_EQ(config->temperature, 0.6f);
@@ -243,6 +244,7 @@ TEST(GenerationConfig, ReadsAndRefuses) {
   EXPECT_EQ(config->top_k, 20);
   EXPECT_EQ(config->min_p, 0.05f);
   EXPECT_EQ(config->repetition_penalty, 1.1f);
+  EXPECT_EQ(config->max_new_tokens, 300);
   EXPECT_FALSE(config->do_sample);
   EXPECT_EQ(config->eos.size(), 2u);
 
@@ -250,6 +252,7 @@ TEST(GenerationConfig, ReadsAndRefuses) {
   ASSERT_TRUE(empty.ok());
   EXPECT_FALSE(empty->temperature.has_value());
   EXPECT_FALSE(empty->top_k.has_value());
+  EXPECT_FALSE(empty->max_new_tokens.has_value());
   EXPECT_TRUE(empty->do_sample);
 
   for (const auto& [text, field] : {std::pair{R"({"temperature": -1})", "temperature"},
@@ -257,6 +260,7 @@ TEST(GenerationConfig, ReadsAndRefuses) {
                                     {R"({"top_k": 1.5})", "top_k"},
                                     {R"({"min_p": 2})", "min_p"},
                                     {R"({"repetition_penalty": 0})", "repetition_penalty"},
+                                    {R"({"max_new_tokens": 0})", "max_new_tokens"},
                                     {R"({"eos_token_id": 10})", "eos_token_id"},
                                     {R"({"do_sample": "yes"})", "do_sample"}}) {
     const Result<GenerationConfig> bad = ParseGenerationConfig(text, 10);

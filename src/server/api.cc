@@ -129,6 +129,9 @@ HttpResponse Api::ServerInfo() const {
   const auto or_null = [](const auto& value) {
     return value ? json::value(AsWritten(static_cast<float>(*value))) : json::value(nullptr);
   };
+  const auto tokens_or_null = [](const std::optional<int32_t>& tokens) {
+    return tokens ? json::value(*tokens) : json::value(nullptr);
+  };
   return Ok(json::object{{"version", options_.version},
                          {"model", served_.model_names.front()},
                          {"served_model_names", std::move(names)},
@@ -144,7 +147,9 @@ HttpResponse Api::ServerInfo() const {
                            {"top_p", or_null(given.top_p)},
                            {"top_k", or_null(given.top_k)},
                            {"min_p", or_null(given.min_p)},
-                           {"repetition_penalty", or_null(given.repetition_penalty)}}},
+                           {"repetition_penalty", or_null(given.repetition_penalty)},
+                           {"max_tokens", tokens_or_null(given.max_tokens)}}},
+                         {"max_output_tokens", tokens_or_null(given.most_tokens)},
                          {"default_chat_template_kwargs", served_.chat_defaults}});
 }
 
@@ -240,8 +245,7 @@ std::optional<ApiError> Api::Prepare(ChatRequest chat, const HttpRequest& reques
           prompts_.EncodeChat(std::move(chat.prompt), limits, &prompt.tokens, &output->parser)) {
     return error;
   }
-  if (auto error = prompts_.FitTokens(chat.params, "messages", std::numeric_limits<int32_t>::max(),
-                                      &prompt)) {
+  if (auto error = prompts_.FitTokens(chat.params, "messages", served_.defaults, &prompt)) {
     return error;
   }
   if (!held.tools.empty()) {
@@ -295,13 +299,15 @@ Api::Answer Api::Completions(const HttpRequest& request, const WorkLimits& limit
   const size_t choices = asked.prompts.size() * asked.params.n;
   PlacesInFlight places;
   if (auto error = TakePlaces(request, choices, &places)) return ErrorResponse(*error);
+  SamplingDefaults defaults = served_.defaults;
+  defaults.max_tokens = 16;  // OpenAI's
   std::vector<GenerationPrompt> prompts;
   for (TextOrTokens& given : asked.prompts) {
     GenerationPrompt prompt{.echo = asked.echo};
     if (auto error = prompts_.EncodeText(given, asked.add_special_tokens, limits, &prompt.tokens)) {
       return ErrorResponse(*error);
     }
-    if (auto error = prompts_.FitTokens(asked.params, "prompt", 16, &prompt))
+    if (auto error = prompts_.FitTokens(asked.params, "prompt", defaults, &prompt))
       return ErrorResponse(*error);
     if (asked.echo) {
       const std::string* text =

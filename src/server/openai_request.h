@@ -16,10 +16,12 @@
 
 namespace fathom {
 
-// Sampling values of a request that does not name its own: the model's generation_config.json.
+// What holds for a request that does not name its own: the model's generation_config.json.
 struct SamplingDefaults {
   std::optional<float> temperature, top_p, min_p, repetition_penalty;
   std::optional<int32_t> top_k;
+  std::optional<int32_t> max_tokens;   // of chats: completions have OpenAI's 16
+  std::optional<int32_t> most_tokens;  // that any request gets, whatever it names
 };
 
 inline constexpr int kMaxStopStrings = 64;

@@ -182,7 +182,8 @@ std::optional<ApiError> PromptEncoder::EncodeText(const TextOrTokens& prompt,
 }
 
 std::optional<ApiError> PromptEncoder::FitTokens(const GenerationParams& params, const char* what,
-                                                 int32_t fallback, GenerationPrompt* prompt) const {
+                                                 const SamplingDefaults& defaults,
+                                                 GenerationPrompt* prompt) const {
   std::vector<TokenId>& tokens = prompt->tokens;
   if (tokens.empty()) return BadParameter(what, fmt::format("the {} is empty", what));
   const size_t most = static_cast<size_t>(params.truncate_prompt_tokens.value_or(0));
@@ -199,8 +200,9 @@ std::optional<ApiError> PromptEncoder::FitTokens(const GenerationParams& params,
   if (room < std::min(wanted, 1) || wanted > max_model_len_) {
     return TooLong(max_model_len_, std::to_string(tokens.size()), params.max_tokens, what);
   }
-  prompt->max_tokens =
-      static_cast<int32_t>(std::min<int64_t>(room, params.max_tokens.value_or(fallback)));
+  const int32_t asked = params.max_tokens.value_or(defaults.max_tokens.value_or(max_model_len_));
+  const int32_t limit = defaults.most_tokens.value_or(max_model_len_);
+  prompt->max_tokens = static_cast<int32_t>(std::min<int64_t>({room, asked, limit}));
   return std::nullopt;
 }
 

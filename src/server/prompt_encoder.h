@@ -42,9 +42,11 @@ class PromptEncoder {
                                      OutputParserOptions* parser) const;
   std::optional<ApiError> EncodeText(const TextOrTokens& prompt, bool add_special_tokens,
                                      const WorkLimits& limits, std::vector<TokenId>* tokens) const;
-  // How many tokens a prompt may be followed by, or why it does not fit.
+  // How many tokens a prompt may be followed by, or why it does not fit. Of `defaults` those of
+  // max_tokens count.
   std::optional<ApiError> FitTokens(const GenerationParams& params, const char* what,
-                                    int32_t fallback, GenerationPrompt* prompt) const;
+                                    const SamplingDefaults& defaults,
+                                    GenerationPrompt* prompt) const;
 
  private:
   std::optional<ApiError> CheckTools() const;

@@ -75,5 +75,30 @@ TEST(PromptEncoder, ReasoningStaysInTheContentWhereItIsToldTo) {
   EXPECT_FALSE(parser.parse_reasoning);
 }
 
+// A prompt of 90 tokens in a context of 100.
+TEST(PromptEncoder, TokensOfAnAnswerAreTheLeastThatAnybodySays) {
+  const PromptEncoder encoder(TinyTokenizer(), std::nullopt, {}, 100);
+  const auto fitted = [&](std::optional<int32_t> asked, const SamplingDefaults& defaults) {
+    GenerationParams params;
+    params.max_tokens = asked;
+    GenerationPrompt prompt{.tokens = std::vector<TokenId>(90, TokenId{5})};
+    const auto error = encoder.FitTokens(params, "prompt", defaults, &prompt);
+    EXPECT_FALSE(error) << error->message;
+    return prompt.max_tokens;
+  };
+  EXPECT_EQ(fitted({}, {}), 10);
+  EXPECT_EQ(fitted(4, {}), 4);
+  EXPECT_EQ(fitted(50, {}), 10);
+  // A model's default is nobody's limit, and may be more than the context.
+  EXPECT_EQ(fitted({}, {.max_tokens = 3}), 3);
+  EXPECT_EQ(fitted(4, {.max_tokens = 3}), 4);
+  EXPECT_EQ(fitted({}, {.max_tokens = 5000}), 10);
+  // An operator's is everybody's.
+  EXPECT_EQ(fitted({}, {.max_tokens = 3, .most_tokens = 3}), 3);
+  EXPECT_EQ(fitted(4, {.max_tokens = 3, .most_tokens = 3}), 3);
+  EXPECT_EQ(fitted(2, {.max_tokens = 3, .most_tokens = 3}), 2);
+  EXPECT_EQ(fitted({}, {.max_tokens = 16, .most_tokens = 3}), 3);
+}
+
 }  // namespace
 }  // namespace fathom

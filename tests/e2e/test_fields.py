@@ -1,10 +1,13 @@
 """Fields of vLLM, DeepSeek and SGLang beside OpenAI's, and what starts a server with other defaults."""
 
+import json
+import shutil
 import threading
 
 import openai
 import pytest
 import requests
+from conftest import MODEL as MODEL_FOLDER
 from conftest import eventually, serving
 
 MODEL = "tiny-r1"
@@ -199,6 +202,32 @@ def test_defaults_of_a_server():
             server.client(api_key="three").models.list()
         with pytest.raises(openai.BadRequestError):
             client.chat.completions.create(model=MODEL, messages=SAID, logprobs=True, top_logprobs=4)
+
+
+def test_an_answer_is_no_longer_than_the_operator_says():
+    with serving("--override-generation-config", '{"max_new_tokens": 5}') as server:
+        client = server.client()
+        for asked in ({}, {"max_tokens": 40}, {"max_tokens": 40, "min_tokens": 30}):
+            answer = ask(client, **asked)
+            assert answer.usage.completion_tokens == 5 and answer.choices[0].finish_reason == "length"
+        completion = client.completions.create(model=MODEL, prompt="One, two,", temperature=0)
+        assert completion.usage.completion_tokens <= 5
+        info = requests.get(f"{server.url}/server_info", timeout=10).json()
+        assert info["max_output_tokens"] == info["default_sampling_params"]["max_tokens"] == 5
+
+
+def test_a_models_own_length_is_a_default_alone(tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(MODEL_FOLDER, model)
+    config = model / "generation_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_new_tokens": 5}))
+    with serving("--served-model-name", MODEL, model=model) as server:
+        client = server.client()
+        assert client.chat.completions.create(model=MODEL, messages=SAID).usage.completion_tokens == 5
+        longer = client.chat.completions.create(
+            model=MODEL, messages=SAID, max_tokens=8, extra_body={"ignore_eos": True}
+        )
+        assert longer.usage.completion_tokens == 8
 
 
 def test_reasoning_may_stay_in_the_content():
