@@ -279,6 +279,7 @@ void EngineLoop::AddOutput(const StepRow& row, RowResult result, const RowEffect
     output.tokens = std::move(result.tokens);
     output.prompt_logprobs = std::exchange(prompt_logprobs, {});
     output.cached_tokens = effect.cached_tokens;
+    output.preemptions = effect.preemptions;
     if (!std::exchange(known.answered, true))
       output.queued_ns = *known.entered_ns - known.arrived_ns;
   }

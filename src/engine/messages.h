@@ -44,6 +44,7 @@ struct RequestOutput {
   // Once, with the first token: for prompt positions 1.. (the first token has no probability).
   std::vector<TokenLogprobs> prompt_logprobs;
   int32_t cached_tokens = 0;  // with tokens: of the prompt, found in pages of requests before it
+  int32_t preemptions = 0;    // with tokens: how often it gave its pages back, so far
   std::optional<FinishReason> finish;
   Status error;  // why, with kError
 };

@@ -15,6 +15,8 @@ TEST(Scheduler, FullPoolPreemptsWhoArrivedLastAndLosesNothing) {
   harness.Add(2, 250, 120);
   harness.RunToTheEnd();
   EXPECT_GE(harness.scheduler.preemptions(), 1);
+  EXPECT_EQ(harness.preempted[1], 0);
+  EXPECT_EQ(harness.preempted[2], harness.scheduler.preemptions());
   for (uint64_t id : {1, 2}) {
     EXPECT_EQ(harness.tokens[id], SchedulerHarness::Plain(250, 120));
     EXPECT_EQ(harness.ends[id], SequenceEnd::kLength);

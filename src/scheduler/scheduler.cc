@@ -158,6 +158,7 @@ std::vector<RowEffect> Scheduler::Apply(uint64_t step, std::span<const StepRow> 
       effects[i].counts = true;
       effects[i].end = Advance(seq, row, outcomes[i]);
       effects[i].cached_tokens = seq.cached_tokens;
+      effects[i].preemptions = seq.preemptions;
       const bool written = !row.is_decode() && !outcomes[i].failed;
       if (written) Publish(seq, row.begin + row.num_tokens());
       const bool decoded = row.is_decode() && !outcomes[i].failed;
@@ -205,6 +206,7 @@ void Scheduler::End(Sequence& seq) {
 
 void Scheduler::Preempt(Sequence& seq) {
   ++preemptions_;
+  ++seq.preemptions;
   Leave(seq);
   seq.state = SequenceState::kWaiting;
   waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), &seq, ComesBefore), &seq);

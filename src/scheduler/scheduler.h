@@ -63,6 +63,7 @@ struct RowEffect {
   bool counts = false;  // false: the request had ended before; the outcome is dropped
   std::optional<SequenceEnd> end;
   int32_t cached_tokens = 0;  // of its prompt: found when it first entered a slot
+  int32_t preemptions = 0;    // of it, so far
 };
 
 // Policy: in each group every running request decodes in each step (of several stages: each has its

@@ -101,6 +101,7 @@ class SchedulerHarness {
         tokens[id].insert(tokens[id].end(), outcomes[i].tokens.begin(), outcomes[i].tokens.end());
       }
       if (effects[i].counts) cached[id] = effects[i].cached_tokens;
+      if (effects[i].counts) preempted[id] = effects[i].preemptions;
       if (effects[i].end) ends[id] = *effects[i].end;
     }
     scheduler.CheckIntegrity();
@@ -137,7 +138,8 @@ class SchedulerHarness {
   std::set<uint64_t> fail_late;         // with the token that ends them
   std::map<uint64_t, std::vector<TokenId>> tokens;
   std::map<uint64_t, SequenceEnd> ends;
-  std::map<uint64_t, int32_t> cached;  // tokens of each prompt
+  std::map<uint64_t, int32_t> cached;     // tokens of each prompt
+  std::map<uint64_t, int32_t> preempted;  // how often
 
  private:
   // What a device keeps.

@@ -38,6 +38,7 @@ struct Sequence {
   // Tokens of those pages behind them that have generated ones, if these are shared too.
   std::deque<std::array<TokenId, kPageTokens>> decoded_pages;
   int32_t cached_tokens = -1;  // of its prompt, found when it first entered a slot; -1: it has not
+  int32_t preemptions = 0;
   // While it waits: the page that another request of this group computes, and that it will share.
   int32_t awaited_group = -1;
   PrefixKey awaited{};

@@ -143,11 +143,12 @@ void Generation::OnOutput(size_t index, RequestOutput output, std::string* event
     choice.cached_tokens = output.cached_tokens;
     choice.queued_ns = output.queued_ns;
     setup_.metrics->OnFirstToken(static_cast<int64_t>(prompt(index).tokens.size()),
-                                 Seconds(now - arrival_ns_));
+                                 choice.cached_tokens, Seconds(now - arrival_ns_));
   } else if (!output.tokens.empty()) {
     setup_.metrics->OnTokenGap(Seconds(now - choice.last_ns));
   }
   choice.last_ns = now;
+  choice.preemptions = output.preemptions;
   TakeTokens(choice, output, &piece);
   if (!piece.finish && CancelAsked()) piece.finish = FinishReason::kCancelled;
   setup_.metrics->OnTokens(static_cast<int64_t>(piece.tokens.size()));
@@ -169,8 +170,10 @@ void Generation::End(size_t index, std::string_view reason) {
   const auto since_arrival = [&](int64_t ns) { return Seconds(ns - arrival_ns_); };
   setup_.metrics->OnEnded({.reason = reason,
                            .prompt_tokens = static_cast<int64_t>(prompt(index).tokens.size()),
+                           .cached_tokens = choice.cached_tokens,
                            .generated_tokens = choice.tokens,
                            .max_tokens = prompt(index).max_tokens,
+                           .preemptions = choice.preemptions,
                            .at = since_arrival(setup_.clock->NowNs()),
                            .entered = Seconds(choice.queued_ns),
                            .first = since_arrival(choice.first_ns),

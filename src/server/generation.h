@@ -116,7 +116,8 @@ class Generation {
     TextStream text;
     int64_t tokens = 0;
     int64_t cached_tokens = 0;  // of its prompt
-    int64_t queued_ns = 0;      // before it entered the batch
+    int64_t preemptions = 0;
+    int64_t queued_ns = 0;  // before it entered the batch
     int64_t first_ns = 0, last_ns = 0;
     bool ended = false;
     std::vector<TokenId> ids;  // that no answer or event has shown, where they are wanted

@@ -367,33 +367,5 @@ TEST_F(GenerationTest, AChoiceThatHasStoppedTakesNoMore) {
   EXPECT_EQ(json::parse(generation.Body()).at("choices").at(0).at("message").at("content"), "Now ");
 }
 
-TEST_F(GenerationTest, TimesAreCountedFromQueueToLastToken) {
-  GenerationParams params;
-  ChatGeneration generation(Setup(params), {});
-  const auto output = [&](int64_t after_s, const char* text, std::optional<FinishReason> finish) {
-    clock_.AdvanceNs(after_s * 1'000'000'000);
-    RequestOutput news{.queued_ns = 2'000'000'000, .finish = finish};
-    for (TokenId id : Tokens(text)) news.tokens.push_back({id, {}});
-    generation.OnOutput(0, std::move(news), nullptr);
-  };
-  output(5, "a", std::nullopt);
-  output(3, " b", FinishReason::kLength);
-  const std::string metrics = metrics_.Render({.tokens_of_steps = {.steps = {7, 1}, .tokens = 15}});
-  const auto value = [&](const std::string& name) {
-    const size_t at = metrics.find(name + "_sum{");
-    return at == metrics.npos ? -1 : std::stod(metrics.substr(metrics.find("} ", at) + 2));
-  };
-  EXPECT_EQ(value("vllm:time_to_first_token_seconds"), 5);
-  EXPECT_EQ(value("vllm:e2e_request_latency_seconds"), 8);
-  for (const auto& [name, seconds] :
-       {std::pair{"queue", 2}, {"prefill", 3}, {"decode", 3}, {"inference", 6}}) {
-    EXPECT_EQ(value(fmt::format("vllm:request_{}_time_seconds", name)), seconds) << name;
-  }
-  EXPECT_EQ(value("vllm:request_max_num_generation_tokens"), 2);
-  EXPECT_EQ(value("vllm:iteration_tokens_total"), 15);
-  EXPECT_NE(metrics.find(R"(model_name="m",le="1"} 7)"), std::string::npos);
-  EXPECT_EQ(metrics, metrics_.Render({.tokens_of_steps = {.steps = {7, 1}, .tokens = 15}}));
-}
-
 }  // namespace
 }  // namespace fathom

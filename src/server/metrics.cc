@@ -29,6 +29,7 @@ const Buckets kRequestBuckets = {0.01,  0.03,  0.1,   0.3,   0.5,    0.8,    1.0
                                  120.0, 240.0, 480.0, 960.0, 1920.0, 3840.0, 7680.0};
 const Buckets kHttpBuckets = {0.001, 0.005, 0.01, 0.05, 0.1,   0.25,  0.5,    1.0,   2.5,
                               5.0,   10.0,  30.0, 60.0, 120.0, 480.0, 1920.0, 7680.0};
+const Buckets kPreemptionBuckets = {1, 2, 3, 4, 5, 10, 20};
 const Buckets kChoiceBuckets = {1, 2, 5, 10, 20, 50, 100};
 const Buckets kStepBuckets(TokensOfSteps::kBounds.begin(), TokensOfSteps::kBounds.end());
 const Buckets kCountBuckets = {1,    2,    5,    10,    20,    50,    100,    200,   500,
@@ -56,6 +57,12 @@ struct Metrics::Families {
                                                                                      buckets);
   }
 
+  prometheus::Labels With(const char* name, const std::string& value) const {
+    prometheus::Labels more = labels;
+    more[name] = value;
+    return more;
+  }
+
   const prometheus::Labels labels;
   prometheus::Registry registry;
 
@@ -71,11 +78,7 @@ struct Metrics::Families {
           .Name("vllm:num_requests_waiting_by_reason")
           .Help("The same, by what they wait for: slots and pages.")
           .Register(registry)
-          .Add([this] {
-            prometheus::Labels of_reason = labels;
-            of_reason["reason"] = "capacity";
-            return of_reason;
-          }());
+          .Add(With("reason", "capacity"));
   prometheus::Family<prometheus::Gauge>& cache_config = prometheus::BuildGauge()
                                                             .Name("vllm:cache_config_info")
                                                             .Help("How the KV cache is laid out.")
@@ -104,6 +107,18 @@ struct Metrics::Families {
           .Register(registry);
   prometheus::Counter& prompt_tokens =
       Counter("vllm:prompt_tokens_total", "Prompt tokens processed.");
+  prometheus::Counter& cached_tokens = Counter(
+      "vllm:prompt_tokens_cached_total", "Prompt tokens that were found in the prefix cache.");
+  prometheus::Family<prometheus::Counter>& tokens_by_source =
+      prometheus::BuildCounter()
+          .Name("vllm:prompt_tokens_by_source_total")
+          .Help("Prompt tokens by where they came from: computed here, or found in the cache.")
+          .Register(registry);
+  prometheus::Family<prometheus::Gauge>& sleep_state =
+      prometheus::BuildGauge()
+          .Name("vllm:engine_sleep_state")
+          .Help("1 for the state that the engine is in; it never sleeps.")
+          .Register(registry);
   prometheus::Counter& generated_tokens =
       Counter("vllm:generation_tokens_total", "Tokens generated.");
   prometheus::Family<prometheus::Counter>& ended = prometheus::BuildCounter()
@@ -133,6 +148,12 @@ struct Metrics::Families {
       Histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", kCountBuckets);
   prometheus::Histogram& request_generated =
       Histogram("vllm:request_generation_tokens", "Tokens generated for a request.", kCountBuckets);
+  prometheus::Histogram& request_computed = Histogram(
+      "vllm:request_prefill_kv_computed_tokens",
+      "Prompt tokens of a request that were not found in the prefix cache.", kCountBuckets);
+  prometheus::Histogram& request_preemptions = Histogram(
+      "vllm:request_num_preemptions",
+      "How often a request was put back to waiting for lack of pages.", kPreemptionBuckets);
   prometheus::Histogram& most_generated =
       Histogram("vllm:request_max_num_generation_tokens",
                 "Tokens of the longest of a prompt's choices.", kCountBuckets);
@@ -181,16 +202,23 @@ Metrics::Metrics(const std::string& model_name)
     : families_(std::make_unique<Families>(model_name)) {
   // Every reason is there from the start, so that rates have a zero to begin from.
   for (const char* reason : {"stop", "length", "abort", "error"}) {
-    prometheus::Labels labels = families_->labels;
-    labels["finished_reason"] = reason;
-    families_->ended.Add(labels);
+    families_->ended.Add(families_->With("finished_reason", reason));
+  }
+  // So is every source; no cache but the engine's own has tokens.
+  for (const char* source : {"local_compute", "local_cache_hit", "external_kv_transfer"}) {
+    families_->tokens_by_source.Add(families_->With("source", source));
   }
 }
 
 Metrics::~Metrics() = default;
 
-void Metrics::OnFirstToken(int64_t prompt_tokens, double seconds) {
-  families_->prompt_tokens.Increment(static_cast<double>(prompt_tokens));
+void Metrics::OnFirstToken(int64_t prompt_tokens, int64_t cached_tokens, double seconds) {
+  const auto cached = static_cast<double>(cached_tokens);
+  const double computed = static_cast<double>(prompt_tokens) - cached;
+  families_->prompt_tokens.Increment(computed + cached);
+  families_->cached_tokens.Increment(cached);
+  families_->tokens_by_source.Add(families_->With("source", "local_compute")).Increment(computed);
+  families_->tokens_by_source.Add(families_->With("source", "local_cache_hit")).Increment(cached);
   families_->to_first.Observe(seconds);
 }
 
@@ -203,14 +231,15 @@ void Metrics::OnTokenGap(double seconds) {
 }
 
 void Metrics::OnEnded(const Ended& ended) {
-  prometheus::Labels labels = families_->labels;
-  labels["finished_reason"] = ended.reason;
-  families_->ended.Add(labels).Increment();
+  families_->ended.Add(families_->With("finished_reason", std::string(ended.reason))).Increment();
   families_->latency.Observe(ended.at);
   families_->request_prompt.Observe(static_cast<double>(ended.prompt_tokens));
   families_->request_generated.Observe(static_cast<double>(ended.generated_tokens));
   families_->asked_tokens.Observe(static_cast<double>(ended.max_tokens));
+  families_->request_preemptions.Observe(static_cast<double>(ended.preemptions));
   if (ended.generated_tokens == 0) return;
+  families_->request_computed.Observe(
+      static_cast<double>(ended.prompt_tokens - ended.cached_tokens));
   families_->queue_time.Observe(ended.entered);
   families_->prefill_time.Observe(ended.first - ended.entered);
   families_->decode_time.Observe(ended.last - ended.first);
@@ -256,6 +285,10 @@ std::string Metrics::Render(const EngineStats& stats) {
     labels["engine"] = std::to_string(group);
     families_->running.Add(labels).Set(static_cast<double>(stats.groups[group].running));
     families_->kv_usage.Add(labels).Set(stats.groups[group].kv_usage);
+    for (const char* state : {"awake", "weights_offloaded", "discard_all"}) {
+      labels["sleep_state"] = state;
+      families_->sleep_state.Add(labels).Set(state == std::string_view("awake") ? 1 : 0);
+    }
   }
   families_->waiting.Set(static_cast<double>(stats.waiting));
   families_->waiting_for_room.Set(static_cast<double>(stats.waiting));
@@ -270,9 +303,7 @@ std::string Metrics::Render(const EngineStats& stats) {
   RaiseTo(families_->accepted_tokens, static_cast<double>(stats.drafts.accepted));
   for (size_t place = 0; place < stats.drafts.accepted_at.size(); ++place) {
     if (stats.drafts.accepted_at[place] == 0) break;
-    prometheus::Labels labels = families_->labels;
-    labels["position"] = std::to_string(place);
-    RaiseTo(families_->accepted_at.Add(labels),
+    RaiseTo(families_->accepted_at.Add(families_->With("position", std::to_string(place))),
             static_cast<double>(stats.drafts.accepted_at[place]));
   }
   if (families_->cache_info == nullptr) {  // what it says stands from the start on

@@ -16,15 +16,15 @@ class Metrics {
   explicit Metrics(const std::string& model_name);
   ~Metrics();
 
-  // `seconds`: since the arrival.
-  void OnFirstToken(int64_t prompt_tokens, double seconds);
+  // `seconds`: since the arrival. `cached_tokens`: of the prompt.
+  void OnFirstToken(int64_t prompt_tokens, int64_t cached_tokens, double seconds);
   void OnTokens(int64_t tokens);
   void OnTokenGap(double seconds);  // between two deliveries of one choice
 
   // A choice, in seconds since its arrival.
   struct Ended {
     std::string_view reason;  // "stop", "length", "abort" or "error"
-    int64_t prompt_tokens, generated_tokens, max_tokens;
+    int64_t prompt_tokens, cached_tokens, generated_tokens, max_tokens, preemptions;
     double at;
     // If it has tokens: when it entered the batch, and when its first and last ones came.
     double entered = 0, first = 0, last = 0;

@@ -100,6 +100,20 @@ def test_choices_of_a_stream(cached):
     assert texts == [choice.text for choice in whole.choices] and finished == {0, 1, 2}
 
 
+def test_metrics_say_where_prompts_came_from():
+    with serving("--prefill-chunk", "256") as server:
+        prompt = tokens(200, 9)
+        for expected in (0, 192):
+            assert found(complete(server, prompt)) == expected
+        source = "vllm:prompt_tokens_by_source_total"
+        assert server.metric(source, source="local_compute") == 208
+        assert server.metric(source, source="local_cache_hit") == 192
+        assert server.metric("vllm:prompt_tokens_cached_total") == 192
+        assert server.metric("vllm:prompt_tokens_total") == 400
+        assert server.metric("vllm:request_prefill_kv_computed_tokens_sum") == 208
+        assert server.metric("vllm:engine_sleep_state", sleep_state="awake") == 1
+
+
 def test_a_salt_separates(cached):
     prompt = tokens(200, 3)
     assert found(complete(cached, prompt, cache_salt="mine")) == 0
