@@ -4,6 +4,7 @@
 #include <atomic>
 #include <charconv>
 #include <list>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
@@ -12,7 +13,8 @@
 namespace fathom {
 namespace {
 
-constexpr std::chrono::seconds kHandshake{5};
+constexpr std::chrono::seconds kHandshake{5};  // all of it
+constexpr std::chrono::milliseconds kBetweenAccepts{100};
 constexpr size_t kMostVisits = 256;  // at a time
 constexpr uint32_t kHello = 1, kAnswer = 2, kSaid = 2;
 
@@ -59,6 +61,7 @@ Result<std::unique_ptr<Hosts>> Hosts::Join(const HostsOptions& options, const Ho
 }
 
 Hosts::~Hosts() {
+  leaving_ = true;
   listener_.Shutdown();
   if (accepting_.joinable()) accepting_.join();
   std::map<int, std::unique_ptr<HostLink>> links;  // whose threads may look at links_ to the end
@@ -100,7 +103,7 @@ Status Hosts::Gather(const HostFacts& facts) {
 Status Hosts::Enter(const HostFacts& facts) {
   Socket socket = TRY(Socket::Connect(options_.address, options_.port, options_.patience));
   listener_ = TRY(Listener::On(socket.local_address(), 0));
-  socket.SetTimeout(kHandshake);
+  socket.SetDeadline(kHandshake);
   TRY(ProveSecret(socket, secret_, HostSide::kConnects));
   TRY(SendFrame(socket, kHello,
                 Text({.index = options_.index, .port = listener_.port(), .facts = facts})));
@@ -127,9 +130,19 @@ void Hosts::AcceptLoop() {
     if (visit.over) visit.thread.join();
     return visit.over.load();
   };
-  for (;;) {
+  bool warned = false;
+  while (!leaving_) {
     Result<Socket> socket = listener_.Accept();
-    if (!socket.ok()) break;
+    if (socket.status().code() == StatusCode::kUnavailable) break;
+    if (!socket.ok()) {
+      // Those that have come go on, and give back what is lacking here.
+      if (!std::exchange(warned, true)) {
+        LOG_WARNING("no host can be accepted for now: {}", socket.status().message());
+      }
+      std::this_thread::sleep_for(kBetweenAccepts);
+      continue;
+    }
+    warned = false;
     visits.remove_if(forget);
     if (visits.size() >= kMostVisits) continue;  // its connection is closed
     Visit& visit = visits.emplace_back();
@@ -144,7 +157,7 @@ void Hosts::AcceptLoop() {
 }
 
 Status Hosts::Welcome(Socket socket) {
-  socket.SetTimeout(kHandshake);
+  socket.SetDeadline(kHandshake);
   TRY(ProveSecret(socket, secret_, HostSide::kListens));
   const Frame frame = TRY(ReceiveFrame(socket, kMaxHelloBytes));
   Result<Hello> hello = ParseHello(frame.bytes, socket.peer());
@@ -174,6 +187,7 @@ Status Hosts::WelcomeHost(Socket socket, int index, uint16_t port, const HostFac
     (void)SendFrame(socket, kAnswer, RefusalText(status.message()));
     return status;
   }
+  socket.SetTimeout(kHandshake);
   gathered_[index] = {std::move(socket), port};
   changed_.notify_all();
   return {};
@@ -197,7 +211,7 @@ Result<Socket> Hosts::LaneTo(const LaneKey& key) {
   if (there < options_.index) {
     const HostAddress& address = addresses_.at(there);
     Socket socket = TRY(Socket::Connect(address.host, address.port, kHandshake));
-    socket.SetTimeout(kHandshake);
+    socket.SetDeadline(kHandshake);
     TRY(ProveSecret(socket, secret_, HostSide::kConnects));
     TRY(SendFrame(socket, kHello,
                   Text({.lane = true, .group = key.group, .from = key.from, .to = key.to})));

@@ -1,6 +1,7 @@
 // The hosts of an engine: how they find each other, and what joins their ranks.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -135,6 +136,7 @@ class Hosts {
 
   HostAddresses addresses_;                         // of hosts before this one; set by Enter
   std::map<int, std::unique_ptr<HostLink>> links_;  // by host; set before others run
+  std::atomic<bool> leaving_ = false;
   std::thread accepting_;
 };
 

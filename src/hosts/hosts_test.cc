@@ -1,7 +1,12 @@
 #include "hosts/hosts.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <numeric>
 #include <thread>
@@ -102,7 +107,12 @@ TEST_F(HostsTest, RanksOfAllHostsReadWhatEachBrought) {
     ASSERT_EQ(me.rank(), rank);
     for (int round = 0; round < kRounds; ++round) {
       const std::vector<int> first(size_of(rank, round), rank), second(3, rank * round);
-      const auto all = me.Meet({std::as_bytes(std::span(first)), std::as_bytes(std::span(second))});
+      const auto all = me.Meet({std::as_bytes(std::span(first)), std::as_bytes(std::span(second))},
+                               [&](int r, size_t piece) -> MeetingRanks::Bounds {
+                                 const size_t bytes =
+                                     4 * (piece == 0 ? size_of(r, round) : size_t{3});
+                                 return {bytes, bytes};
+                               });
       ASSERT_EQ(all.size(), kRanks);
       for (int r = 0; r < kRanks; ++r) {
         const Pieces& pieces = all[static_cast<size_t>(r)];
@@ -136,7 +146,7 @@ TEST_F(HostsTest, WhoWaitsForALostHostGivesUp) {
   });
   std::thread waits([&] {
     auto& me = static_cast<MeetingRanks&>(*joined[0].Of(0).tensor);
-    EXPECT_TRUE(me.Meet({{}}).empty());
+    EXPECT_TRUE(me.Meet({{}}, {}).empty());
     EXPECT_TRUE(told) << "a rank went on with what did not come";
   });
   hosts[1]->Fail(Internal("a fault"));
@@ -144,6 +154,37 @@ TEST_F(HostsTest, WhoWaitsForALostHostGivesUp) {
   hosts[0].reset();  // its threads have said what they had to say
   EXPECT_EQ(why.code(), StatusCode::kUnavailable);
   EXPECT_NE(why.message().find("closed"), std::string::npos) << why.message();
+}
+
+// Before there is room for it, and by name.
+TEST_F(HostsTest, APieceOfAnotherSizeIsRefused) {
+  for (const size_t brought : {size_t{8}, size_t{24}, size_t{1} << 20}) {
+    auto hosts = JoinAll({Options(2, 0), Options(2, 1)}, 2);
+    std::vector<JoinedRanks> joined(2);
+    OnEach(2, [&](size_t i) {
+      joined[i] = JoinedRanks::Join({.tensor = 2}, [&](std::span<const int> ranks) {
+                    return hosts[i]->GroupOf(ranks);
+                  }).value();
+    });
+    std::optional<Status> why;
+    hosts[0]->OnEnd([&](Status status) { why = std::move(status); });
+    OnEach(2, [&](size_t i) {
+      auto& me = static_cast<MeetingRanks&>(*joined[i].Of(static_cast<int>(i)).tensor);
+      const std::vector<std::byte> mine(i == 0 ? 16 : brought);
+      const auto all = me.Meet({mine}, [&](int, size_t) -> MeetingRanks::Bounds {
+        return {i == 0 ? size_t{16} : 0, i == 0 ? size_t{20} : 16};
+      });
+      if (i == 0) {
+        EXPECT_TRUE(all.empty());
+      }
+    });
+    hosts[0].reset();
+    ASSERT_TRUE(why);
+    EXPECT_EQ(why->code(), StatusCode::kDataLoss);
+    EXPECT_TRUE(why->message().starts_with(fmt::format(
+        "rank 1 of host 1 brings {} bytes as its piece 0, and 16 to 20 are expected", brought)))
+        << why->message();
+  }
 }
 
 TEST_F(HostsTest, TheFirstHostsLeaveIsTheEndAndAnOthersALoss) {
@@ -176,6 +217,54 @@ TEST_F(HostsTest, StrangersAreRefusedByName) {
   Socket noisy = Socket::Connect("127.0.0.1", port_, std::chrono::seconds(5)).value();
   const std::string noise(10'000, 'x');
   EXPECT_TRUE(noisy.Send(std::as_bytes(std::span(noise))).ok());
+  const auto second = Hosts::Join(Options(2, 1), {{"build", "1"}}, 2);
+  EXPECT_TRUE(second.ok()) << second.status().message();
+  waits.join();
+}
+
+// Byte by byte, it would take over twenty seconds.
+TEST_F(HostsTest, AStrangerThatSpeaksSlowlyIsNotHeardToTheEnd) {
+  std::unique_ptr<Hosts> first;
+  std::thread waits([&] { first = Hosts::Join(Options(2, 0), {{"build", "1"}}, 2).value(); });
+  Socket slow = Socket::Connect("127.0.0.1", port_, std::chrono::seconds(5)).value();
+  const auto began = std::chrono::steady_clock::now();
+  const auto took = [&] { return std::chrono::steady_clock::now() - began; };
+  while (took() < std::chrono::seconds(15) && slow.Send(std::array{std::byte{'f'}}).ok()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  }
+  EXPECT_LT(took(), std::chrono::seconds(10));
+  const auto second = Hosts::Join(Options(2, 1), {{"build", "1"}}, 2);
+  EXPECT_TRUE(second.ok()) << second.status().message();
+  waits.join();
+}
+
+// Those that come meanwhile wait, and whoever comes then is heard.
+TEST_F(HostsTest, ALackOfDescriptorsIsWaitedOut) {
+  std::unique_ptr<Hosts> first;
+  std::thread waits([&] { first = Hosts::Join(Options(2, 0), {{"build", "1"}}, 2).value(); });
+  (void)Socket::Connect("127.0.0.1", port_, std::chrono::seconds(5)).value();  // it listens
+  Socket other(socket(AF_INET, SOCK_STREAM, 0));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the first visitor is forgotten
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = dup(other.descriptor());
+  close(next);
+  const rlimit none{.rlim_cur = static_cast<rlim_t>(next), .rlim_max = before.rlim_max};
+  testing::internal::CaptureStderr();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port_);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(other.descriptor(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  std::byte greeting[1];
+  other.SetTimeout(std::chrono::seconds(4));
+  EXPECT_TRUE(other.Receive(greeting).ok());
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("no host can be accepted for now"), std::string::npos) << said;
+  EXPECT_EQ(said.find("no host can"), said.rfind("no host can"));  // once
   const auto second = Hosts::Join(Options(2, 1), {{"build", "1"}}, 2);
   EXPECT_TRUE(second.ok()) << second.status().message();
   waits.join();

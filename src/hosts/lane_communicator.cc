@@ -27,8 +27,10 @@ bool Advance(std::vector<std::span<const std::byte>>& pieces, size_t& at, size_t
 }  // namespace
 
 struct LaneCommunicator::Exchange {
-  Exchange(size_t with, Lanes& lanes, const Pieces& mine, std::vector<std::byte>& arrived)
+  Exchange(size_t with, Lanes& lanes, const Pieces& mine, const BoundsOf& bounds_of,
+           std::vector<std::byte>& arrived)
       : rank(with),
+        bounds(bounds_of),
         name(lanes.names[with]),
         socket(lanes.sockets[with]),
         out_sizes(mine.size()),
@@ -77,7 +79,13 @@ struct LaneCommunicator::Exchange {
   Status MakeRoom() {
     sizes_known = true;
     uint64_t bytes = 0;
-    for (const uint64_t size : in_sizes) {
+    for (size_t i = 0; i < in_sizes.size(); ++i) {
+      const uint64_t size = in_sizes[i];
+      const Bounds may = bounds ? bounds(static_cast<int>(rank), i) : Bounds{0, kMaxBytes};
+      if (size < may.least || size > may.most) {
+        return DataLoss("{} brings {} bytes as its piece {}, and {} to {} are expected", name, size,
+                        i, may.least, may.most);
+      }
       if (size > kMaxBytes - bytes) {
         return DataLoss("{} announces more than {} bytes", name, kMaxBytes);
       }
@@ -100,6 +108,7 @@ struct LaneCommunicator::Exchange {
   }
 
   const size_t rank;
+  const BoundsOf& bounds;
   const std::string& name;
   Socket& socket;
   std::vector<uint64_t> out_sizes, in_sizes;
@@ -126,8 +135,8 @@ void LaneCommunicator::Abort() {
   place_->GiveUp();
 }
 
-std::span<const MeetingRanks::Pieces> LaneCommunicator::Meet(Pieces mine) {
-  if (Status status = ExchangeWithOthers(mine); !status.ok()) {
+std::span<const MeetingRanks::Pieces> LaneCommunicator::Meet(Pieces mine, const BoundsOf& bounds) {
+  if (Status status = ExchangeWithOthers(mine, bounds); !status.ok()) {
     on_failure_(Status(status.code(), status.message() + DescribeActivity()));
     Abort();
     return {};
@@ -139,11 +148,11 @@ std::span<const MeetingRanks::Pieces> LaneCommunicator::Meet(Pieces mine) {
   return all_;
 }
 
-Status LaneCommunicator::ExchangeWithOthers(const Pieces& mine) {
+Status LaneCommunicator::ExchangeWithOthers(const Pieces& mine, const BoundsOf& bounds) {
   std::deque<Exchange> exchanges;  // which hold views of themselves
   for (size_t rank = 0; rank < lanes_->sockets.size(); ++rank) {
     if (!lanes_->sockets[rank].open()) continue;
-    exchanges.emplace_back(rank, *lanes_, mine, arrived_[rank]);
+    exchanges.emplace_back(rank, *lanes_, mine, bounds, arrived_[rank]);
   }
   for (;;) {
     std::vector<pollfd> waiting;

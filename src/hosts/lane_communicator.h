@@ -34,14 +34,14 @@ class LaneCommunicator final : public MeetingRanks {
   LaneCommunicator(int rank, std::shared_ptr<MeetingPlace> place, std::vector<size_t> local,
                    std::shared_ptr<Lanes> lanes, std::function<void(Status)> on_failure);
 
-  std::span<const Pieces> Meet(Pieces mine) override;
+  std::span<const Pieces> Meet(Pieces mine, const BoundsOf& bounds) override;
   void Part() override { (void)place_->Arrive(); }
   void Abort() override;
 
  private:
   // Bytes on their way to a rank elsewhere, and from it: the sizes of the pieces, then the pieces.
   struct Exchange;
-  Status ExchangeWithOthers(const Pieces& mine);
+  Status ExchangeWithOthers(const Pieces& mine, const BoundsOf& bounds);
 
   const std::shared_ptr<MeetingPlace> place_;
   const std::vector<size_t> local_;

@@ -57,6 +57,7 @@ void SendSmallOnesAtOnce(int descriptor) {
 
 Socket& Socket::operator=(Socket&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
+  std::swap(deadline_, other.deadline_);
   return *this;
 }
 
@@ -86,7 +87,24 @@ Result<Socket> Socket::Connect(const std::string& address, uint16_t port,
 }
 
 void Socket::SetTimeout(std::chrono::milliseconds timeout) {
-  const auto ms = timeout.count();
+  deadline_.reset();
+  LimitWait(timeout);
+}
+
+void Socket::SetDeadline(std::chrono::milliseconds from_now) {
+  deadline_ = Clock::now() + from_now;
+}
+
+Status Socket::AwaitDeadline() {
+  if (!deadline_) return {};
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - Clock::now());
+  if (left.count() <= 0) return Unavailable("{} takes too long", peer());
+  LimitWait(left);
+  return {};
+}
+
+void Socket::LimitWait(std::chrono::milliseconds most) {
+  const auto ms = most.count();
   const timeval value{.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
   setsockopt(descriptor_, SOL_SOCKET, SO_RCVTIMEO, &value, sizeof value);
   setsockopt(descriptor_, SOL_SOCKET, SO_SNDTIMEO, &value, sizeof value);
@@ -94,6 +112,7 @@ void Socket::SetTimeout(std::chrono::milliseconds timeout) {
 
 Status Socket::Send(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
+    TRY(AwaitDeadline());
     const ssize_t sent = send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && errno == EAGAIN) return Unavailable("{} takes nothing", peer());
@@ -105,6 +124,7 @@ Status Socket::Send(std::span<const std::byte> bytes) {
 
 Status Socket::Receive(std::span<std::byte> bytes) {
   while (!bytes.empty()) {
+    TRY(AwaitDeadline());
     const ssize_t got = recv(descriptor_, bytes.data(), bytes.size(), 0);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return Unavailable("{} says nothing", peer());
@@ -184,7 +204,8 @@ Result<Socket> Listener::Accept() {
       return Socket(descriptor);
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
-    return Unavailable("accept: {}", std::strerror(errno));
+    if (errno == EINVAL || errno == EBADF) return Unavailable("no host is waited for any more");
+    return ResourceExhausted("{}", std::strerror(errno));
   }
 }
 

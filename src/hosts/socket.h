@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,7 +17,8 @@ class Socket {
  public:
   Socket() = default;
   explicit Socket(int descriptor) : descriptor_(descriptor) {}
-  Socket(Socket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  Socket(Socket&& other) noexcept
+      : descriptor_(std::exchange(other.descriptor_, -1)), deadline_(other.deadline_) {}
   Socket& operator=(Socket&& other) noexcept;
   ~Socket();
 
@@ -25,7 +27,10 @@ class Socket {
                                 std::chrono::seconds patience);
 
   // Send() and Receive() fail once no byte has moved for so long; without it they wait for ever.
+  // Lifts a deadline.
   void SetTimeout(std::chrono::milliseconds timeout);
+  // They fail once so long has passed from now, however many bytes have moved.
+  void SetDeadline(std::chrono::milliseconds from_now);
   // All of it, or kUnavailable. One thread may send while another receives.
   Status Send(std::span<const std::byte> bytes);
   Status Receive(std::span<std::byte> bytes);
@@ -41,7 +46,12 @@ class Socket {
   std::string peer() const;  // address and port, for messages
 
  private:
+  using Clock = std::chrono::steady_clock;
+  void LimitWait(std::chrono::milliseconds most);
+  Status AwaitDeadline();  // no wait that follows outlasts it
+
   int descriptor_ = -1;
+  std::optional<Clock::time_point> deadline_;
 };
 
 class Listener {
@@ -50,7 +60,8 @@ class Listener {
   // that this host does not have.
   static Result<Listener> On(const std::string& address, uint16_t port);
 
-  // Waits; kUnavailable once shut down.
+  // Waits; kUnavailable once shut down, kResourceExhausted for what may pass, as a lack of
+  // descriptors.
   Result<Socket> Accept();
   void Shutdown() { socket_.Shutdown(); }  // THREAD: any
   uint16_t port() const { return port_; }

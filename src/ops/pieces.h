@@ -17,6 +17,11 @@ inline std::span<const std::byte> PieceOf(const TensorView& x, int64_t begin, in
           static_cast<size_t>(end - begin) * token};
 }
 
+// Of a piece that holds tokens: those that are read, and the most that it has room for.
+inline MeetingRanks::Bounds TokenBounds(int64_t read, int64_t capacity, size_t token_bytes) {
+  return {static_cast<size_t>(read) * token_bytes, static_cast<size_t>(capacity) * token_bytes};
+}
+
 template <class T>
 const T* As(std::span<const std::byte> piece) {
   return reinterpret_cast<const T*>(piece.data());

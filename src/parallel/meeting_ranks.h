@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -15,10 +16,18 @@ class MeetingRanks : public Communicator {
   using Pieces = std::vector<std::span<const std::byte>>;
 
   using Communicator::Communicator;
+  // Bytes of a piece.
+  struct Bounds {
+    size_t least = 0, most = 0;
+  };
+  // What `rank` may bring as its piece of this number. Those of another process are held to it
+  // before there is room for them, and whoever breaks it is lost; empty: they may bring anything.
+  using BoundsOf = std::function<Bounds(int rank, size_t piece)>;
+
   // Waits, asleep, until all ranks are here; then what each of them brought, in the order of ranks,
   // which may be read until Part(). Nothing once the ranks have given up (Abort). THREAD: the
   // rank's.
-  virtual std::span<const Pieces> Meet(Pieces mine) = 0;
+  virtual std::span<const Pieces> Meet(Pieces mine, const BoundsOf& bounds) = 0;
   // Waits until all ranks have read what they wanted of it. REQUIRES: Meet() brought something.
   virtual void Part() = 0;
 };

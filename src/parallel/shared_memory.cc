@@ -21,7 +21,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> SharedMemoryCommunicator::Gro
   return members;
 }
 
-std::span<const MeetingRanks::Pieces> SharedMemoryCommunicator::Meet(Pieces mine) {
+std::span<const MeetingRanks::Pieces> SharedMemoryCommunicator::Meet(Pieces mine, const BoundsOf&) {
   place_->brought[static_cast<size_t>(rank())] = std::move(mine);
   if (!place_->Arrive()) return {};
   return place_->brought;

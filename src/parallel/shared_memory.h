@@ -21,7 +21,7 @@ class SharedMemoryCommunicator final : public MeetingRanks {
   // For JoinedRanks.
   static Result<std::vector<std::unique_ptr<Communicator>>> GroupOf(std::span<const int> ranks);
 
-  std::span<const Pieces> Meet(Pieces mine) override;
+  std::span<const Pieces> Meet(Pieces mine, const BoundsOf&) override;
   void Part() override { (void)place_->Arrive(); }
   void Abort() override { place_->GiveUp(); }
 

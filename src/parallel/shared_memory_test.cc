@@ -21,7 +21,7 @@ TEST(SharedMemoryTest, EachRankReadsWhatAllBrought) {
       int mine = 0;
       for (int round = 0; round < kRounds; ++round) {
         mine = round * kRanks + rank;
-        const auto all = me.Meet({std::as_bytes(std::span(&mine, 1))});
+        const auto all = me.Meet({std::as_bytes(std::span(&mine, 1))}, {});
         for (int r = 0; r < kRanks; ++r) {
           if (*reinterpret_cast<const int*>(all[static_cast<size_t>(r)][0].data()) !=
               round * kRanks + r) {
@@ -39,12 +39,12 @@ TEST(SharedMemoryTest, EachRankReadsWhatAllBrought) {
 TEST(SharedMemoryTest, WhoWaitsGivesUpOnceARankFailed) {
   const auto group = SharedMemoryCommunicator::Group(2);
   std::thread waits([&] {
-    EXPECT_TRUE(group[1]->Meet({}).empty());
-    EXPECT_TRUE(group[1]->Meet({}).empty());
+    EXPECT_TRUE(group[1]->Meet({}, {}).empty());
+    EXPECT_TRUE(group[1]->Meet({}, {}).empty());
   });
   group[0]->Abort();
   waits.join();
-  EXPECT_TRUE(group[0]->Meet({}).empty());
+  EXPECT_TRUE(group[0]->Meet({}, {}).empty());
 }
 
 }  // namespace

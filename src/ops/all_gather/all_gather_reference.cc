@@ -8,7 +8,10 @@ namespace fathom {
 void AllGatherReference(OpContext&, const AllGatherArgs& a) {
   auto& ranks = static_cast<MeetingRanks&>(*a.ranks);
   const int64_t tokens = *a.live.As<int32_t>();
-  const auto all = ranks.Meet({PieceOf(a.x, 0, tokens)});
+  const auto all = ranks.Meet({PieceOf(a.x, 0, tokens)}, [&](int rank, size_t) {
+    const Share share = ShareOf(a.out.dim(1), a.unit, ranks.size(), rank);
+    return TokenBounds(tokens, a.out.dim(0), static_cast<size_t>(share.size()) * sizeof(float));
+  });
   if (all.empty()) return;
   for (int rank = 0; rank < ranks.size(); ++rank) {
     const Share share = ShareOf(a.out.dim(1), a.unit, ranks.size(), rank);

@@ -12,7 +12,8 @@ namespace fathom {
 void AllReduceNormCpu(OpContext& context, const AllReduceNormArgs& a) {
   auto& ranks = static_cast<MeetingRanks&>(*a.ranks);
   const int64_t tokens = Live(a.norm.live, a.norm.x.dim(0));
-  const auto parts = ranks.Meet({PieceOf(a.norm.x, 0, tokens)});
+  const auto parts = ranks.Meet({PieceOf(a.norm.x, 0, tokens)},
+                                [&](int, size_t) { return BoundsOfParts(a, tokens); });
   if (parts.empty()) return;
   Pool(context).ParallelFor(
       tokens, Grain(2 * ranks.size() * a.norm.x.dim(1)),

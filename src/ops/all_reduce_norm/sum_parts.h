@@ -9,6 +9,12 @@
 
 namespace fathom {
 
+// What each rank brings: its parts of these tokens.
+inline MeetingRanks::Bounds BoundsOfParts(const AllReduceNormArgs& a, int64_t tokens) {
+  const TensorView& x = a.norm.x;
+  return TokenBounds(tokens, x.dim(0), static_cast<size_t>(x.dim(1)) * ByteSize(x.dtype()));
+}
+
 // Adds tokens [begin, end) of what all ranks brought to the residual, or begins it with them.
 inline void SumParts(const AllReduceNormArgs& a, std::span<const MeetingRanks::Pieces> parts,
                      int64_t begin, int64_t end) {

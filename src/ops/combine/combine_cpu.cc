@@ -11,7 +11,7 @@ namespace fathom {
 
 void CombineCpu(OpContext& context, const CombineArgs& a) {
   auto& ranks = static_cast<MeetingRanks&>(*a.exchange.ranks);
-  const auto all = ranks.Meet(PiecesOf(a));
+  const auto all = ranks.Meet(PiecesOf(a), BoundsOfPieces(a));
   if (all.empty()) return;
   auto* inbox = reinterpret_cast<float*>(context.workspace.data());
   for (const MeetingRanks::Pieces& from : all) {

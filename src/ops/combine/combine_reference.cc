@@ -9,7 +9,7 @@ size_t CombineReferenceWorkspace(const Stream&, const CombineArgs& a) {
 
 void CombineReference(OpContext& context, const CombineArgs& a) {
   auto& ranks = static_cast<MeetingRanks&>(*a.exchange.ranks);
-  const auto all = ranks.Meet(PiecesOf(a));
+  const auto all = ranks.Meet(PiecesOf(a), BoundsOfPieces(a));
   if (all.empty()) return;
   auto* inbox = reinterpret_cast<float*>(context.workspace.data());
   for (const MeetingRanks::Pieces& from : all) TakeOutputs(a, from, 0, PairsIn(from), inbox);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <span>
 
+#include "base/check.h"
 #include "ops/ops.h"
 #include "ops/pieces.h"
 
@@ -23,6 +24,16 @@ inline MeetingRanks::Pieces PiecesOf(const CombineArgs& a) {
   return {PieceOf(a.pair_origin, 0, pairs), PieceOf(a.pair_y, 0, pairs)};
 }
 
+// `a` outlives it.
+inline MeetingRanks::BoundsOf BoundsOfPieces(const CombineArgs& a) {
+  return [&a](int, size_t piece) {
+    const size_t of_pair = piece == 0
+                               ? sizeof(int32_t)
+                               : static_cast<size_t>(a.pair_y.dim(1)) * ByteSize(a.pair_y.dtype());
+    return TokenBounds(0, a.pair_y.dim(0), of_pair);
+  };
+}
+
 inline int64_t PairsIn(const MeetingRanks::Pieces& pieces) {
   return static_cast<int64_t>(pieces[0].size() / sizeof(int32_t));
 }
@@ -31,8 +42,11 @@ inline int64_t PairsIn(const MeetingRanks::Pieces& pieces) {
 inline void TakeOutputs(const CombineArgs& a, const MeetingRanks::Pieces& from, int64_t begin,
                         int64_t end, float* inbox) {
   const int64_t of_rank = a.exchange.each * a.weights.dim(1), hidden = a.out.dim(1);
+  CHECK(from[1].size() == static_cast<size_t>(PairsIn(from) * hidden) * sizeof(float),
+        "combine: {} pairs in {} bytes", PairsIn(from), from[1].size());
   for (int64_t p = begin; p < end; ++p) {
     const int64_t origin = As<int32_t>(from[0])[p];
+    CHECK(origin >= 0, "combine: a pair of token {}", origin);
     if (origin / of_rank != a.exchange.ranks->rank()) continue;
     std::memcpy(inbox + origin % of_rank * hidden, As<float>(from[1]) + p * hidden,
                 static_cast<size_t>(hidden) * sizeof(float));

@@ -13,7 +13,7 @@ namespace fathom {
 void DispatchCpu(OpContext& context, const DispatchArgs& a) {
   auto& ranks = static_cast<MeetingRanks&>(*a.exchange.ranks);
   const SentTokens sent(a.exchange, *a.live.As<int32_t>());
-  const auto all = ranks.Meet(PiecesOf(a, sent));
+  const auto all = ranks.Meet(PiecesOf(a, sent), BoundsOfPieces(a));
   if (all.empty()) return;
   Pool(context).ParallelFor(
       ListPairs(a, all), Grain(a.x.dim(1)),

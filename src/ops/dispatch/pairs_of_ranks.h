@@ -26,6 +26,16 @@ inline MeetingRanks::Pieces PiecesOf(const DispatchArgs& a, const SentTokens& se
   return {std::as_bytes(std::span(&sent, 1)), PieceOf(a.ids, begin, end), PieceOf(a.x, begin, end)};
 }
 
+// `a` outlives it.
+inline MeetingRanks::BoundsOf BoundsOfPieces(const DispatchArgs& a) {
+  return [&a](int, size_t piece) -> MeetingRanks::Bounds {
+    if (piece == 0) return {sizeof(SentTokens), sizeof(SentTokens)};
+    const TensorView& x = piece == 1 ? a.ids : a.x;
+    return TokenBounds(0, a.exchange.each * a.exchange.stride,
+                       static_cast<size_t>(x.dim(1)) * ByteSize(x.dtype()));
+  };
+}
+
 // Numbers this rank's pairs, in the order of ranks, tokens and their experts; returns how many.
 inline int64_t ListPairs(const DispatchArgs& a, std::span<const MeetingRanks::Pieces> all) {
   const ExpertExchange& mine = a.exchange;
@@ -39,6 +49,12 @@ inline int64_t ListPairs(const DispatchArgs& a, std::span<const MeetingRanks::Pi
     CHECK(e.first == mine.first && e.each == mine.each && e.stride == mine.stride,
           "dispatch: rank {} sends {} tokens from {} on, this one {} from {}", r, e.each, e.first,
           mine.each, mine.first);
+    const auto tokens = static_cast<size_t>(e.tokens);
+    CHECK(e.tokens >= 0 && e.offset >= 0 && e.offset < e.stride &&
+              from[1].size() == tokens * static_cast<size_t>(topk) * sizeof(int32_t) &&
+              from[2].size() == tokens * static_cast<size_t>(a.x.dim(1)) * sizeof(float),
+          "dispatch: rank {} sends {} tokens in {} and {} bytes", r, e.tokens, from[1].size(),
+          from[2].size());
     for (int64_t i = 0; i < e.each; ++i) {
       const int64_t t = e.offset + i * e.stride;
       if (t >= e.tokens) break;
