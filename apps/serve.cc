@@ -25,6 +25,7 @@
 #include "serve_defaults.h"
 #include "serve_flags.h"
 #include "server/http_server.h"
+#include "server/refused_connections.h"
 #include "service_notice.h"
 #include "taken_flags.h"
 #include "usage.h"
@@ -103,7 +104,8 @@ void PrintReady(const ServeOptions& options, const std::string& model, uint16_t 
 // So that every connection has its file descriptor, and its client is not left hanging.
 Status RaiseFileLimit(const ServerOptions& server) {
   constexpr rlim_t kOthers = 256;  // of the log, the model's files, a GPU
-  const rlim_t wanted = server.max_connections + 2 * server.reserved_connections + kOthers;
+  const rlim_t wanted =
+      server.max_connections + server.reserved_connections + RefusedConnections::kMost + kOthers;
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return {};
   if (limit.rlim_max < wanted) {

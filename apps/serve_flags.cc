@@ -256,6 +256,13 @@ void AddLimitFlags(CLI::App& command, ServeOptions* options) {
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->capture_default_str()
       ->group(kLimitGroup);
+  command
+      .add_option("--max-client-memory-bytes", server.max_client_memory_bytes,
+                  "Of these, for the large requests of one key or address; 0: a quarter, or one "
+                  "request; raise it behind a proxy")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->capture_default_str()
+      ->group(kLimitGroup);
 }
 
 void AddTimeFlags(CLI::App& command, ServeOptions* options) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <limits>
+#include <memory>
 #include <utility>
 
 #include "base/status.h"
@@ -18,7 +19,9 @@ class MemoryBudget {
   // Requests that hold more than this share it with each other, and leave the rest to small ones.
   static constexpr size_t kSmallBytes = size_t{256} << 10;
 
-  explicit MemoryBudget(size_t limit) : limit_(limit) {}
+  // `of_client`: what those of one may hold.
+  explicit MemoryBudget(size_t limit, size_t of_client = std::numeric_limits<size_t>::max())
+      : limit_(limit), of_client_(of_client) {}
   size_t used() const { return used_; }
 
  private:
@@ -30,7 +33,23 @@ class MemoryBudget {
     return false;
   }
 
-  const size_t limit_;
+  const size_t limit_, of_client_;
+  std::atomic<size_t> used_{0};
+};
+
+// What the requests of one client hold. THREAD: any.
+class ClientMemory {
+ public:
+  size_t used() const { return used_; }
+
+ private:
+  friend class MemoryClaim;
+  bool Take(size_t bytes, size_t limit) {
+    if (used_.fetch_add(bytes) + bytes <= limit) return true;
+    used_ -= bytes;
+    return false;
+  }
+
   std::atomic<size_t> used_{0};
 };
 
@@ -41,13 +60,23 @@ class MemoryClaim {
   ~MemoryClaim() { Shrink(held_); }
   MemoryClaim(const MemoryClaim&) = delete;
 
-  // kResourceExhausted beyond the request's own limit, kUnavailable beyond everybody's.
+  // From now on it counts as this client's too. REQUIRES: held() is 0.
+  void CountFor(std::shared_ptr<ClientMemory> client) { client_ = std::move(client); }
+  // kResourceExhausted beyond the request's own limit, kUnavailable beyond the client's, which
+  // binds no small one, and beyond everybody's.
   Status Grow(size_t bytes) {
     if (bytes > limit_ || held_ > limit_ - bytes) {
       return failure_ = ResourceExhausted(
                  "The request takes more than {} bytes of memory to read: shorten it.", limit_);
     }
-    if (!budget_.Take(bytes, held_ + bytes <= MemoryBudget::kSmallBytes)) {
+    const bool small = held_ + bytes <= MemoryBudget::kSmallBytes;
+    const size_t of_client = small ? std::numeric_limits<size_t>::max() : budget_.of_client_;
+    if (client_ && !client_->Take(bytes, of_client)) {
+      return failure_ = Unavailable(
+                 "Too many large requests of one client at once: try again when some have ended.");
+    }
+    if (!budget_.Take(bytes, small)) {
+      if (client_) client_->used_ -= bytes;
       return failure_ = Unavailable("Too many large requests at once: try again in a moment.");
     }
     held_ += bytes;
@@ -57,6 +86,7 @@ class MemoryClaim {
   void Shrink(size_t bytes) {
     held_ -= bytes;
     budget_.used_ -= bytes;
+    if (client_) client_->used_ -= bytes;
   }
   // Gives everything back, and lifts the limit.
   void Reset() {
@@ -71,6 +101,7 @@ class MemoryClaim {
 
  private:
   MemoryBudget& budget_;
+  std::shared_ptr<ClientMemory> client_;
   size_t limit_ = std::numeric_limits<size_t>::max();
   size_t held_ = 0, peak_ = 0;
   Status failure_;

@@ -107,8 +107,9 @@ std::optional<ApiError> Access::CheckCaller(HttpRequest& head, const Route* rout
   }
   const ApiKey* key = keys->empty() ? nullptr : keys->Find(KeyOf(head));
   if (!keys->empty() && key == nullptr && !(route != nullptr && IsOpen(*route))) {
-    return ApiError{401, "The API key is missing or wrong: send Authorization: Bearer KEY.",
-                    "authentication_error", "", "invalid_api_key"};
+    return ApiError{
+        401, "The API key is missing or wrong: send Authorization: Bearer KEY, or X-Api-Key: KEY.",
+        "authentication_error", "", "invalid_api_key"};
   }
   if (about_server) return std::nullopt;
   const bool named = key != nullptr && !key->name.starts_with(kSharedKey);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/memory_budget.h"
 #include "server/api_error.h"
 #include "server/api_keys.h"
 
@@ -58,10 +59,13 @@ class ClientAccount {
   void GiveBack(int64_t choices);
   int64_t in_flight() const;
 
+  ClientMemory& memory() { return memory_; }
+
  private:
   const uint64_t id_;
   const std::string key_name_;
   const Clock& clock_;
+  ClientMemory memory_;
   mutable std::mutex mutex_;
   // Guarded by mutex_:
   MinuteShare requests_, tokens_;

@@ -17,6 +17,7 @@
 #include "server/http_wire.h"
 #include "server/json_body.h"
 #include "server/messages_request.h"
+#include "server/refused_connections.h"
 #include "server/request_reader.h"
 
 namespace fathom {
@@ -32,6 +33,11 @@ constexpr size_t kJoinedBytes = size_t{16} << 10;     // of an answer that is se
 constexpr int kLingerMs = 2'000;
 constexpr int kEndMs = 1'000;                      // for a client to agree that TLS ends
 constexpr size_t kTrimmedBytes = size_t{8} << 20;  // memory of a request that the C library keeps
+
+// And not how the server is, which has no client.
+bool IsWork(const HttpRequest& request) {
+  return request.method == "POST" && request.client != nullptr;
+}
 
 int64_t NowMs() {
   return SteadyClock().NowNs() / 1'000'000;
@@ -120,8 +126,23 @@ asio::awaitable<bool> Connection::WaitForRequest() {
   co_return readable;
 }
 
+// Of the reserve, before it has asked anything: it gives way to others, and is told why.
+asio::awaitable<void> Connection::TurnAway() {
+  CountRefusal();
+  client_->Send(ClosingAnswer(*refusal_));
+  co_await client_->Flushed();
+  if (!client_->stream().tls()) (void)DiscardArrived(client_->socket());
+}
+
+void Connection::CountRefusal() const {
+  if (Api* api = context_.api) api->metrics().OnRefusedConnection(NameOfRefusal(*refusal_));
+}
+
 asio::awaitable<bool> Connection::ServeOne() {
-  if (!co_await WaitForRequest()) co_return false;
+  if (!co_await WaitForRequest()) {
+    if (refusal_ && ending_ && !client_->gone()) co_await TurnAway();
+    co_return false;
+  }
   Exchange exchange(context_.options, context_.memory);
   const bool more = co_await ServeExchange(exchange);
   held_bytes_ = exchange.claim.peak();
@@ -133,8 +154,11 @@ asio::awaitable<bool> Connection::ServeExchange(Exchange& exchange) {
   ReadEnd read = co_await ReadHead(*client_, context_.options, exchange);
   if (read.gone) co_return false;
   if (!read.refusal) read.refusal = CheckHead(exchange);
-  // Only a POST has a body that anybody wants; the connection ends after another's.
-  if (!read.refusal && exchange.request.method == "POST") {
+  // Only what a client asks by a POST has a body that anybody wants; the connection ends after
+  // another's.
+  if (!read.refusal && IsWork(exchange.request)) {
+    const std::shared_ptr<ClientAccount>& client = exchange.request.client;
+    exchange.claim.CountFor({client, &client->memory()});
     read = co_await ReadBody(*client_, context_.options, exchange);
     if (read.gone) co_return Left(exchange);
   }
@@ -152,7 +176,10 @@ std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) const {
   if (bad) return ErrorResponse(*bad);
   if (refusal_ || ending_) exchange.keep_alive = false;
   if (auto answer = AnswerOfState(state, exchange.request.path)) return answer;
-  if (refusal_ && !IsAboutServer(exchange.request.path)) return ErrorResponse(*refusal_);
+  if (refusal_ && !IsAboutServer(exchange.request.path)) {
+    CountRefusal();
+    return ErrorResponse(*refusal_);
+  }
   exchange.request.address = client_->client();
   return context_.access.CheckHead(exchange.request);
 }
@@ -193,7 +220,7 @@ asio::awaitable<std::optional<ApiError>> Connection::OnWorker(size_t bytes, cons
 }
 
 asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
-  if (exchange.request.method != "POST") {
+  if (!IsWork(exchange.request)) {
     Api::Answer answer = context_.api.load()->Handle(exchange.request, {});
     co_return co_await Respond(exchange, std::move(std::get<HttpResponse>(answer)));
   }

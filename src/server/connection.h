@@ -58,7 +58,7 @@ struct ConnectionContext {
   const ServerOptions& options;
   Access& access;
   Workers& workers;
-  MemoryBudget memory{options.max_request_memory_bytes};
+  MemoryBudget memory{options.max_request_memory_bytes, options.max_client_memory_bytes};
   MemoryTrim trim{workers.For(std::numeric_limits<size_t>::max())};
   std::atomic<Api*> api{nullptr};  // not while the model is loading
   std::atomic<ServerState> state{ServerState::kLoading};
@@ -95,6 +95,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   awaitable<bool> ServeExchange(Exchange& exchange);
   awaitable<bool> Handshake();
   awaitable<bool> WaitForRequest();
+  awaitable<void> TurnAway();
   void BeginIdle();
   void EndIdle();
   std::optional<HttpResponse> CheckHead(Exchange& exchange) const;
@@ -105,6 +106,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // What it failed of. `work` outlives the wait.
   awaitable<std::optional<ApiError>> OnWorker(size_t bytes, const Work& work);
   bool Left(Exchange& exchange);
+  void CountRefusal() const;
   // connection_generation.cc
   void StartLimit(const Exchange& exchange, boost::asio::steady_timer& limit) const;
   awaitable<bool> Generate(Exchange& exchange, Generation& generation);

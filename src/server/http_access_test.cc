@@ -1,6 +1,9 @@
 // Whom the server lets in, and how much of it each may have.
 #include <fstream>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/test_folder.h"
 #include "server/access.h"
@@ -108,6 +111,56 @@ TEST_F(HttpAccessTest, AClientHasItsShareInFlight) {
   anna.Close();
   EXPECT_TRUE(Eventually(
       [&] { return Client(port_).Ask("POST", kChat, Chat("hi"), Key("sk-anna")).status == 200; }));
+}
+
+// Bodies that stay on their way keep nobody else's out; whose key it is counts, not the address.
+TEST_F(HttpAccessTest, AClientHasItsShareOfTheMemoryOfRequests) {
+  WriteKeys("anna sk-anna\nben sk-ben\n");
+  Serve({.api_key_file = keys_,
+         .max_body_bytes = size_t{4} << 20,
+         .max_request_memory_bytes = size_t{260} << 20});
+  const std::string most(4'000'000, ' ');
+  const auto begin = [&](Client& client) {
+    client.Send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" + Key("sk-anna") +
+                "Content-Length: 4194304\r\n\r\n" + most);
+  };
+  std::vector<std::unique_ptr<Client>> slow;
+  for (size_t i = 0; i < 24; ++i) {
+    slow.push_back(std::make_unique<Client>(port_, 0, static_cast<uint8_t>(1 + i % 2)));
+    begin(*slow.back());
+  }
+  Response refused;
+  EXPECT_TRUE(Eventually([&] {  // once they have arrived
+    refused = Client(port_).Ask("POST", kChat, most, Key("sk-anna"));
+    return refused.status == 503;
+  }));
+  EXPECT_EQ(refused.headers.at("Retry-After"), "1");
+  EXPECT_NE(refused.body.find("large requests of one client"), std::string::npos) << refused.body;
+  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi"), Key("sk-anna")).status, 200);
+  const std::string large = Chat(std::string(3'000'000, ' '));
+  EXPECT_EQ(Client(port_).Ask("POST", kChat, large, Key("sk-ben")).status, 400);  // it was read
+  slow.clear();
+  EXPECT_TRUE(Eventually(
+      [&] { return Client(port_).Ask("POST", kChat, large, Key("sk-anna")).status == 400; }));
+}
+
+TEST_F(HttpAccessTest, AShareHasRoomForARequest) {
+  const auto listen = [](ServerOptions options) {
+    return HttpServer::Listen(std::move(options), BoundSocket::Port("127.0.0.1", 0).value())
+        .status()
+        .message();
+  };
+  EXPECT_NE(listen({.max_client_memory_bytes = size_t{271} << 20}).find("--max-client-memory"),
+            std::string::npos);
+  EXPECT_EQ(listen({.max_client_memory_bytes = size_t{272} << 20}), "");
+}
+
+TEST_F(HttpAccessTest, ARefusalNamesBothWaysToSendAKey) {
+  Serve({.api_key = "secret"});
+  const Response refused = Client(port_).Ask("GET", "/v1/models");
+  EXPECT_EQ(refused.status, 401);
+  EXPECT_NE(refused.body.find("Authorization: Bearer KEY, or X-Api-Key: KEY"), std::string::npos);
+  EXPECT_EQ(Client(port_).Ask("GET", "/v1/models", "", "X-Api-Key: secret\r\n").status, 200);
 }
 
 TEST_F(HttpAccessTest, WhichRoutesNeedNoKeyIsTold) {

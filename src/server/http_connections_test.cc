@@ -12,6 +12,7 @@
 #include "base/rng.h"
 #include "server/client_socket.h"
 #include "server/http_server_fixture.h"
+#include "server/refused_connections.h"
 
 namespace fathom {
 namespace {
@@ -84,6 +85,35 @@ TEST_F(HttpServerTest, AFullServerSaysHowItIs) {
   slow.clear();
   busy.clear();
   EXPECT_TRUE(Eventually([&] { return Client(port_).Ask("GET", "/v1/models").status == 200; }));
+}
+
+// However many come at once, and whether they have sent their requests by then or not.
+TEST_F(HttpServerTest, WhoeverIsTurnedAwayIsTold) {
+  Serve({.max_connections = 1, .reserved_connections = 4});
+  Client busy(port_);
+  busy.Request("POST", kChat, Chat("nothing"));
+  ASSERT_TRUE(Eventually([&] { return engine_->live() == 1; }));
+  constexpr size_t kNewcomers = 2 * RefusedConnections::kMost;
+  const std::string body = Chat(std::string(100'000, ' '));
+  std::vector<std::unique_ptr<Client>> newcomers;
+  for (size_t i = 0; i < kNewcomers; ++i) {
+    newcomers.push_back(std::make_unique<Client>(port_));
+    if (i % 2 == 0) newcomers.back()->Request("POST", kChat, body);
+  }
+  for (size_t i = 0; i < kNewcomers; ++i) {
+    if (i % 2 != 0) newcomers[i]->Request("POST", kChat, body);
+    Response refused = newcomers[i]->Read();
+    EXPECT_EQ(refused.status, 503) << i;
+    EXPECT_EQ(refused.headers["Retry-After"], "1") << i;
+    EXPECT_EQ(refused.headers["Connection"], "close") << i;
+    EXPECT_TRUE(newcomers[i]->Ended()) << i;
+  }
+  const std::string refused = R"(fathom:connections_refused_total{reason="server"} )";
+  EXPECT_TRUE(Eventually([&] {  // who asks may be turned away too, and counts
+    const std::string metrics = Client(port_).Ask("GET", "/metrics").body;
+    const size_t at = metrics.find(refused);
+    return at != metrics.npos && std::stod(metrics.substr(at + refused.size())) >= kNewcomers;
+  }));
 }
 
 TEST_F(HttpServerTest, AnAddressHasItsShareOfTheReserve) {

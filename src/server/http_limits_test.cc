@@ -118,8 +118,8 @@ TEST_F(HttpServerTest, BodiesInFlightAreBoundedTogether) {
   Serve({.max_body_bytes = size_t{4} << 20, .max_request_memory_bytes = size_t{65} << 20});
   const std::string announced = std::string(kPostHead) + "Content-Length: 4194304\r\n\r\n";
   std::vector<std::unique_ptr<Client>> slow;
-  for (int i = 0; i < 100; ++i) {
-    slow.push_back(std::make_unique<Client>(port_));
+  for (int i = 0; i < 100; ++i) {  // of three clients, or the share of one would be the bound
+    slow.push_back(std::make_unique<Client>(port_, 0, static_cast<uint8_t>(1 + i % 3)));
     slow.back()->Send(announced + " ");
   }
   EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi")).status, 200);

@@ -27,6 +27,7 @@
 #include "server/connection_places.h"
 #include "server/http_wire.h"
 #include "server/json_body.h"
+#include "server/refused_connections.h"
 
 namespace fathom {
 
@@ -38,7 +39,6 @@ namespace {
 
 constexpr int kAbortGraceMs = 1'000;  // to send the last errors
 
-constexpr int kRefusalMs = 1'000;       // to send one
 constexpr int64_t kWarningMs = 10'000;  // between two warnings of the same thing
 
 std::string Connections(size_t count) {
@@ -83,7 +83,6 @@ class HttpServer::Loop {
   void FinishIfDrained();
   void Admit(Socket socket);
   void Refuse(Socket socket, const ApiError& error);
-  asio::awaitable<void> SendRefusal(Socket socket, std::string text);
   void Open(Socket socket, const std::string& address, std::optional<ApiError> refusal);
   void WarnOfAccept(error_code error);
 
@@ -101,7 +100,7 @@ class HttpServer::Loop {
   // On the acceptor's strand, all of it.
   ConnectionPlaces places_{options_};
   bool aborting_ = false, said_that_it_leaves_ = false;
-  size_t refusing_ = 0;
+  RefusedConnections refused_{acceptor_.get_executor()};
   int64_t warned_of_accept_ms_ = -kWarningMs;
 };
 
@@ -213,29 +212,10 @@ void HttpServer::Loop::Admit(Socket socket) {
   }
 }
 
-// Says so, to as many at a time as a full server has the room for.
 void HttpServer::Loop::Refuse(Socket socket, const ApiError& error) {
+  if (Api* api = context_->api) api->metrics().OnRefusedConnection(NameOfRefusal(error));
   // Agreeing on keys, only to refuse, is more work than it is worth.
-  if (tls_ || refusing_ >= options_.reserved_connections) return;
-  const HttpResponse response = ErrorResponse(error);
-  std::string text = fmt::format(
-      "{}{} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n{}\r\n{}",
-      kProtocol, response.status, Reason(response.status), response.content_type,
-      response.body.size(), HeaderLines(response.headers), response.body);
-  ++refusing_;
-  const auto executor = socket.get_executor();
-  asio::co_spawn(executor, SendRefusal(std::move(socket), std::move(text)),
-                 [this](const std::exception_ptr&) {
-                   asio::post(acceptor_.get_executor(), [this] { --refusing_; });
-                 });
-}
-
-asio::awaitable<void> HttpServer::Loop::SendRefusal(Socket socket, std::string text) {
-  const auto client = std::make_shared<ClientSocket>(
-      std::move(socket), ClientSocket::Limits{.send_timeout_ms = kRefusalMs});
-  client->Send(std::move(text));
-  co_await client->Flushed();
-  if (!client->gone()) co_await client->Linger(kRefusalMs);
+  if (!tls_) refused_.Add(std::move(socket), ClosingAnswer(error));
 }
 
 void HttpServer::Loop::Open(Socket socket, const std::string& address,
@@ -307,6 +287,7 @@ void HttpServer::Loop::FinishIfDrained() {
   error_code ignored;
   acceptor_.close(ignored);
   signals_.cancel();
+  refused_.Close();
   if (places_.size() == 0) {
     drain_timer_.cancel();
   } else if (!std::exchange(aborting_, true)) {
@@ -330,6 +311,16 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Listen(ServerOptions options, Bo
         "take {}, three quarters of at least {}",
         options.max_request_memory_bytes, options.max_body_bytes,
         MaxRequestMemory(options.max_body_bytes), least);
+  }
+  if (options.max_client_memory_bytes == 0) {
+    options.max_client_memory_bytes =
+        MaxClientMemory(options.max_request_memory_bytes, options.max_body_bytes);
+  } else if (options.max_client_memory_bytes < MaxRequestMemory(options.max_body_bytes)) {
+    return InvalidArgument(
+        "--max-client-memory-bytes {} is too little for bodies of {} (--max-body-bytes): one may "
+        "take {}",
+        options.max_client_memory_bytes, options.max_body_bytes,
+        MaxRequestMemory(options.max_body_bytes));
   }
   options.loopback = port.loopback();
   auto loop = std::make_unique<Loop>(std::move(options));

@@ -51,6 +51,14 @@ std::string HeaderLines(const std::vector<std::pair<std::string, std::string>>& 
   return lines;
 }
 
+std::string ClosingAnswer(const ApiError& error) {
+  const HttpResponse response = ErrorResponse(error);
+  return fmt::format(
+      "{}{} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n{}\r\n{}",
+      kProtocol, response.status, Reason(response.status), response.content_type,
+      response.body.size(), HeaderLines(response.headers), response.body);
+}
+
 bool IsOfConnection(error_code error) {
   static const auto& http_category = make_error_code(http::error::bad_value).category();
   return error && (error.category() != http_category || error == http::error::end_of_stream ||

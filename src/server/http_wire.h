@@ -31,6 +31,8 @@ std::optional<ApiError> BadHead(const boost::beast::http::request_header<>& head
 std::string RequestIdFrom(std::string_view given);
 
 const char* Reason(int status);
+// All of an answer that a connection ends with, to whatever was asked, or nothing.
+std::string ClosingAnswer(const ApiError& error);
 std::string HeaderLines(const std::vector<std::pair<std::string, std::string>>& headers);
 
 }  // namespace fathom

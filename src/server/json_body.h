@@ -1,6 +1,7 @@
 // A request's body as JSON, in memory that is counted and bounded.
 #pragma once
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cstddef>
 #include <optional>
@@ -17,6 +18,11 @@ inline constexpr size_t kMaxJsonDepth = 64;
 // A body of few bytes may be dense.
 constexpr size_t MaxRequestMemory(size_t body_bytes) {
   return (size_t{16} << 20) + 8 * body_bytes;
+}
+
+// Of a client's requests, unless told otherwise: a quarter of everybody's, or one request.
+constexpr size_t MaxClientMemory(size_t of_all, size_t body_bytes) {
+  return std::max(of_all / 4, MaxRequestMemory(body_bytes));
 }
 
 // What answers a std::bad_alloc, of what lives in a body's storage or of the system.

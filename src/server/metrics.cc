@@ -177,6 +177,11 @@ struct Metrics::Families {
           .Name("fathom:http_answers_total")
           .Help("The same by exact status, which tells refusals (429, 503) from errors.")
           .Register(registry);
+  prometheus::Family<prometheus::Counter>& refused =
+      prometheus::BuildCounter()
+          .Name("fathom:connections_refused_total")
+          .Help("Connections for which there was no room: too many of a client, or of the server.")
+          .Register(registry);
   prometheus::Family<prometheus::Counter>& of_key = prometheus::BuildCounter()
                                                         .Name("fathom:key_requests_total")
                                                         .Help("HTTP requests answered, by key.")
@@ -204,6 +209,7 @@ Metrics::Metrics(const std::string& model_name)
   for (const char* reason : {"stop", "length", "abort", "error"}) {
     families_->ended.Add(families_->With("finished_reason", reason));
   }
+  for (const char* reason : {"client", "server"}) families_->refused.Add({{"reason", reason}});
   // So is every source; no cache but the engine's own has tokens.
   for (const char* source : {"local_compute", "local_cache_hit", "external_kv_transfer"}) {
     families_->tokens_by_source.Add(families_->With("source", source));
@@ -266,6 +272,10 @@ void Metrics::OnHttp(std::string_view method, std::string_view handler, int stat
       .Increment();
   families_->answers.Add({{"handler", std::string(handler)}, {"status", std::to_string(status)}})
       .Increment();
+}
+
+void Metrics::OnRefusedConnection(const char* reason) {
+  families_->refused.Add({{"reason", reason}}).Increment();
 }
 
 void Metrics::OnKey(const std::string& name, int status, const Usage& usage) {

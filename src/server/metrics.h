@@ -33,6 +33,8 @@ class Metrics {
   // All choices of a prompt.
   void OnPromptEnded(int64_t choices, int64_t most_generated_tokens);
   void OnHttp(std::string_view method, std::string_view handler, int status, double seconds);
+  // `reason`: see NameOfRefusal.
+  void OnRefusedConnection(const char* reason);
   void OnKey(const std::string& name, int status, const Usage& usage);
 
   // The exposition text, with the engine's gauges as they are now.

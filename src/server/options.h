@@ -37,8 +37,9 @@ struct ServerOptions {
   int64_t max_requests_per_client = 512;    // in flight; of a key without its own, or an address
   size_t max_header_bytes = size_t{32} << 10;
   size_t max_body_bytes = size_t{32} << 20;
-  size_t max_request_memory_bytes = size_t{1} << 30;    // of all requests: base/memory_budget.h
-  size_t max_stored_responses = 1024;                   // of /v1/responses, to go on with
+  size_t max_request_memory_bytes = size_t{1} << 30;  // of all requests: base/memory_budget.h
+  size_t max_client_memory_bytes = 0;  // of a key's or an address's; 0: MaxClientMemory()
+  size_t max_stored_responses = 1024;  // of /v1/responses, to go on with
   size_t max_stored_response_bytes = size_t{64} << 20;  // of these
   size_t max_unsent_bytes = size_t{64} << 10;           // of a stream whose client does not read
   int header_timeout_ms = 10'000;                       // from the first byte to the last

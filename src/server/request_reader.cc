@@ -20,10 +20,10 @@ namespace {
 constexpr size_t kHeadReadBytes = 4096;
 
 // Of a read under a deadline.
-ReadEnd EndOf(const ClientSocket& client, error_code error, const ServerOptions& options) {
+ReadEnd EndOf(const ClientSocket& client, error_code error, const ServerOptions& options,
+              const MemoryClaim& claim) {
   if (error == boost::system::errc::not_enough_memory) {
-    return {.refusal = ErrorResponse(
-                EngineError(Unavailable("Too many large requests at once: try again later.")))};
+    return {.refusal = ErrorResponse(EngineError(claim.failure()))};
   }
   if (client.gone()) return {.gone = true};
   if (error && client.timed_out()) {
@@ -67,7 +67,7 @@ asio::awaitable<ReadEnd> ReadHead(ClientSocket& client, const ServerOptions& opt
                                      asio::redirect_error(asio::use_awaitable, error));
   }
   exchange.TakeHead();
-  co_return EndOf(client, error, options);
+  co_return EndOf(client, error, options, exchange.claim);
 }
 
 asio::awaitable<ReadEnd> ReadBody(ClientSocket& client, const ServerOptions& options,
@@ -81,7 +81,7 @@ asio::awaitable<ReadEnd> ReadBody(ClientSocket& client, const ServerOptions& opt
   co_await http::async_read(client.stream(), client.buffer(), exchange.parser,
                             asio::redirect_error(asio::use_awaitable, error));
   client.ClearDeadline();
-  ReadEnd end = EndOf(client, error, options);
+  ReadEnd end = EndOf(client, error, options, exchange.claim);
   if (!end.gone && !end.refusal) {
     exchange.unread = false;
     exchange.request.body = std::move(exchange.parser.get().body().text);
