@@ -143,6 +143,8 @@ FAULTS = [
      "server_test"),
     ("src/server/prompt_encoder.cc", "room < std::min(wanted, 1)", "room + 1 < std::min(wanted, 1)",
      "http_server_test HttpServerTest.*"),
+    ("src/server/prompt_encoder.cc", "defaults.most_tokens.value_or(max_model_len_)", "max_model_len_",
+     "server_test PromptEncoder*"),
     # Chat.
     ("src/chat/output_parser.cc", "if (marker.starts_with(rest)) return {at, {}};", ";", "output_parser_test", S),
     ("src/chat/output_parser.cc", "if (state_ == State::kArguments) EndCall(delta);", ";",
@@ -176,6 +178,8 @@ FAULTS = [
      "http_server_test HttpServerTest.*; base_test"),
     ("src/base/memory_budget.h", "bytes > limit_ || held_ > limit_ - bytes", "bytes > limit_",
      "base_test; server_test; regressions_test; http_server_test HttpServerTest.*"),
+    ("src/base/memory_budget.h", "client_ && !client_->Take(bytes, of_client)", "false", "http_server_test HttpAccessTest.*"),
+    ("src/server/refused_connections.cc", "refused_.size() >= kMost", "false", "http_server_test Refused*"),
     ("src/base/log_thread.cc", "bytes_ -= line.size();", ";", "base_test", S),
     # What a server is compared by.
     ("apps/compare/agreement.cc", "*our_gap + std::abs(their_gap.value_or(0))", "*our_gap", "bench_test"),
@@ -188,6 +192,9 @@ FAULTS = [
     ("src/hosts/handshake.cc", "static_cast<char>(side)", "'x'", "hosts_test"),
     ("src/hosts/handshake.cc", "found->second == value", "true", "hosts_test"),
     ("src/hosts/lane_communicator.cc", "if (n == 0) return Unavailable(\"{} has closed its lane\", name);", ";", "hosts_test", S),
+    ("src/hosts/lane_communicator.cc", "size < may.least || size > may.most", "size > may.most", "hosts_test"),
+    ("src/hosts/socket.cc", "if (!deadline_) return {};", "return {};", "hosts_test", S),
+    ("src/hosts/hosts.cc", "socket.status().code() == StatusCode::kUnavailable", "!socket.ok()", "hosts_test"),
     ("src/hosts/hosts.cc", "least = std::min(least, number);", "least = number;", "hosts_test", S),
     ("src/hosts/hosts.cc", "if (const auto held = lanes.lock()) held->Shutdown();", ";", "hosts_test", S),
     ("src/hosts/hosts.cc", "if (on_end_) on_end_(why);", ";", "hosts_test", S),
