@@ -72,9 +72,11 @@ Status EngineLoop::Submit(GenerateRequest request) {
 }
 
 EngineStats EngineLoop::Stats() const {
+  std::vector<RankStats> ranks = executor_->Ranks();
   std::lock_guard lock(stats_mutex_);
   EngineStats stats = stats_;
   stats.waiting += inbox_.untaken();
+  stats.ranks = std::move(ranks);
   return stats;
 }
 

@@ -82,9 +82,23 @@ struct GroupStats {
   double kv_usage = 0;  // share of its pages in use, 0..1
 };
 
+// Of a rank of this host.
+struct RankStats {
+  struct Memory {
+    std::string_view kind;  // "weights"
+    size_t bytes = 0;       // of the rank's device
+  };
+
+  int rank = 0, stage = 0, group = 0;
+  std::vector<Memory> memory;
+  int64_t steps = 0;        // that have ended there
+  double busy_seconds = 0;  // in which it had steps to do, waits for other ranks among them
+};
+
 // A snapshot for metrics.
 struct EngineStats {
   std::vector<GroupStats> groups;
+  std::vector<RankStats> ranks;
   int64_t running = 0;
   int64_t waiting = 0;
   double kv_usage = 0;  // share of the pages in use, 0..1

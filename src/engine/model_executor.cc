@@ -38,6 +38,23 @@ std::vector<int64_t> DraftDepths(int64_t most) {
   return depths;
 }
 
+RankStats StatsOf(const Model& model, const ModelExecutorOptions& options, const Ops& ops) {
+  const ModelOptions& of_model = model.options();
+  const Shard& shard = of_model.shard;
+  const StepRunnerBytes runner = StepRunner::Bytes(model.config(), of_model, options.slots, ops);
+  const int64_t cache = model.kv_format().page_bytes() * model.cached_layers() * options.num_pages;
+  return {.rank = shard.stage * shard.layout.stage_ranks() + shard.rank_in_stage(),
+          .stage = shard.stage,
+          .group = shard.data_rank,
+          .memory = {{"weights", model.weight_bytes()},
+                     {"kv_cache", static_cast<size_t>(cache)},
+                     {"activations", model.activation_bytes()},
+                     {"work_space", model.workspace_bytes()},
+                     {"exchange", model.exchange_bytes()},
+                     {"request_state", runner.slots},
+                     {"logits", runner.logits}}};
+}
+
 }  // namespace
 
 std::vector<BatchCapacity> RecordedSizes(const ModelOptions& options) {
@@ -58,6 +75,7 @@ std::vector<BatchCapacity> RecordedSizes(const ModelOptions& options) {
 
 ModelExecutor::ModelExecutor(Model& model, Device& device, const ModelExecutorOptions& options)
     : device_(device),
+      rank_(StatsOf(model, options, model.runner().ops())),
       runner_(model, device, {.num_pages = options.num_pages, .slots = options.slots}),
       params_(static_cast<size_t>(options.slots)),
       stage_(static_cast<size_t>(model.options().shard.stage)),
@@ -97,10 +115,23 @@ StepResult ModelExecutor::Wait() {
   return std::move(*result);
 }
 
+std::vector<RankStats> ModelExecutor::Ranks() const {
+  RankStats now = rank_;
+  now.steps = steps_ended_;
+  now.busy_seconds = 1e-9 * static_cast<double>(busy_ns_);
+  return {std::move(now)};
+}
+
+void ModelExecutor::CountBusy() {
+  const auto now = std::chrono::steady_clock::now();
+  busy_ns_ += std::chrono::nanoseconds(now - std::exchange(busy_since_, now)).count();
+}
+
 void ModelExecutor::Loop(const std::function<void()>& meet) {
   device_.BindThread();
   WarmUp(meet);
   warm_.count_down();
+  busy_since_ = std::chrono::steady_clock::now();
   for (;;) {
     if (!enqueued_.empty() && device_.Passed(enqueued_.front().mark)) {
       FinishOldest();
@@ -109,7 +140,12 @@ void ModelExecutor::Loop(const std::function<void()>& meet) {
     if (!enqueued_.empty()) Watch(enqueued_.front());
     // A step that waits is enqueued before the one on the device has ended.
     if (enqueued_.size() < max_in_flight_) {
-      std::optional<StepPlan> step = enqueued_.empty() ? steps_.Pop() : steps_.TryPop();
+      std::optional<StepPlan> step = steps_.TryPop();
+      if (!step && enqueued_.empty()) {
+        CountBusy();
+        step = steps_.Pop();
+        busy_since_ = std::chrono::steady_clock::now();
+      }
       if (step) {
         Enqueue(*std::move(step));
         continue;
@@ -165,6 +201,8 @@ void ModelExecutor::FinishOldest() {
     Watch(enqueued_.front());
     std::this_thread::sleep_for(kLook);
   }
+  CountBusy();
+  ++steps_ended_;
   CHECK(results_.TryPush(Finish(enqueued_.front())));
   enqueued_.pop_front();
 }

@@ -1,6 +1,7 @@
 // Runs a model's steps on a thread of their own, so that the engine plans while the device works.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -49,6 +50,7 @@ class ModelExecutor final : public Executor {
   void Submit(StepPlans plans) override;  // REQUIRES: of one group
   void SubmitMasks(std::vector<StepMasks> groups) override;
   StepResult Wait() override;
+  std::vector<RankStats> Ranks() const override;
 
   const RecordedSteps& recorded() const { return recorded_; }
 
@@ -90,6 +92,7 @@ class ModelExecutor final : public Executor {
   };
 
   void Loop(const std::function<void()>& meet);
+  void CountBusy();  // up to now
   // Records the steps of every size once, with no live row.
   void WarmUp(const std::function<void()>& meet);
   // Each stage is a step behind the one before it. So with a plan comes, for this stage, the pass
@@ -121,6 +124,9 @@ class ModelExecutor final : public Executor {
   }
 
   Device& device_;
+  const RankStats rank_;  // but for what it has done, which follows
+  std::atomic<int64_t> steps_ended_{0}, busy_ns_{0};
+  std::chrono::steady_clock::time_point busy_since_;
   StepRunner runner_;
   std::vector<std::shared_ptr<const RequestParams>> params_;  // of each slot's request
   std::vector<BatchCapacity> sizes_;  // that steps are padded to: RecordedSizes(); empty: are not

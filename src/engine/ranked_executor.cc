@@ -1,5 +1,6 @@
 #include "engine/ranked_executor.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -52,6 +53,15 @@ StepResult RankedExecutor::Wait() {
       std::move(other.rows.begin(), other.rows.end(), std::back_inserter(all.rows));
     }
   }
+  return all;
+}
+
+std::vector<RankStats> RankedExecutor::Ranks() const {
+  std::vector<RankStats> all;
+  for (const auto& group : groups_) {
+    for (const auto& member : group) std::ranges::move(member->Ranks(), std::back_inserter(all));
+  }
+  std::ranges::sort(all, {}, &RankStats::rank);
   return all;
 }
 

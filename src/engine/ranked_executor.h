@@ -21,6 +21,7 @@ class RankedExecutor final : public Executor {
   // failed on any rank, that one's status. A rank that fails must see to it that no other waits for
   // it (ModelExecutorOptions::on_failure).
   StepResult Wait() override;
+  std::vector<RankStats> Ranks() const override;  // in the order of ranks
 
  private:
   std::vector<std::vector<std::unique_ptr<Executor>>> groups_;

@@ -191,6 +191,22 @@ struct Metrics::Families {
           .Name("fathom:key_tokens_total")
           .Help("Tokens of prompts and answers, by key.")
           .Register(registry);
+  // Of each rank of this host.
+  prometheus::Family<prometheus::Gauge>& rank_memory =
+      prometheus::BuildGauge()
+          .Name("fathom:rank_memory_bytes")
+          .Help("What a rank has of its device's memory, by what for.")
+          .Register(registry);
+  prometheus::Family<prometheus::Counter>& rank_steps =
+      prometheus::BuildCounter()
+          .Name("fathom:rank_steps_total")
+          .Help("Steps that have ended on a rank.")
+          .Register(registry);
+  prometheus::Family<prometheus::Counter>& rank_busy =
+      prometheus::BuildCounter()
+          .Name("fathom:rank_busy_seconds_total")
+          .Help("Time in which a rank had steps to do, waits for other ranks among it.")
+          .Register(registry);
   prometheus::Gauge& pages = Gauge("fathom:kv_cache_pages", "Pages of the KV cache.");
   prometheus::Counter& steps = Counter("fathom:engine_steps_total", "Forward passes.");
 
@@ -201,7 +217,22 @@ struct Metrics::Families {
   // Guarded by render_mutex:
   TokensOfSteps seen_steps;
   prometheus::Gauge* cache_info = nullptr;
+
+  void Tell(const RankStats& of);
 };
+
+void Metrics::Families::Tell(const RankStats& of) {
+  prometheus::Labels rank = labels;
+  rank["engine"] = std::to_string(of.group);
+  rank["rank"] = std::to_string(of.rank);
+  rank["stage"] = std::to_string(of.stage);
+  RaiseTo(rank_steps.Add(rank), static_cast<double>(of.steps));
+  RaiseTo(rank_busy.Add(rank), of.busy_seconds);
+  for (const RankStats::Memory& memory : of.memory) {
+    rank["kind"] = memory.kind;
+    rank_memory.Add(rank).Set(static_cast<double>(memory.bytes));
+  }
+}
 
 Metrics::Metrics(const std::string& model_name)
     : families_(std::make_unique<Families>(model_name)) {
@@ -300,6 +331,7 @@ std::string Metrics::Render(const EngineStats& stats) {
       families_->sleep_state.Add(labels).Set(state == std::string_view("awake") ? 1 : 0);
     }
   }
+  for (const RankStats& rank : stats.ranks) families_->Tell(rank);
   families_->waiting.Set(static_cast<double>(stats.waiting));
   families_->waiting_for_room.Set(static_cast<double>(stats.waiting));
   families_->pages.Set(static_cast<double>(stats.total_pages));

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 
 import requests
 from conftest import ROOT, eventually, serving
@@ -73,6 +74,21 @@ def test_every_metric_that_is_asked_for_is_there(tmp_path):
     fed = [one for one in fed if ("handler", "=", "/health") not in one[1]]  # 503: not ready, so no metrics yet
     assert len(chosen) > 20 and len(fed) > 10
     assert [series for series in chosen + fed if not is_there(series, exposed)] == []
+
+
+def test_each_rank_has_its_series():
+    """Of two stages of two groups: memory by what for, steps, and the time that they took."""
+    with serving("-pp", "2", "-dp", "2", "-ep", "--no-speculation") as server:
+        server.client().completions.create(model="tiny-r1", prompt="What is", max_tokens=20, extra_body={"ignore_eos": True})
+        for rank, (stage, group) in enumerate((("0", "0"), ("0", "1"), ("1", "0"), ("1", "1"))):
+            of = {"rank": str(rank), "stage": stage, "engine": group}
+            assert server.metric("fathom:rank_steps_total", **of) >= 20
+            assert 0 < server.metric("fathom:rank_busy_seconds_total", **of) < 60
+            kinds = ("weights", "kv_cache", "activations", "exchange")
+            assert all(server.metric("fathom:rank_memory_bytes", kind=kind, **of) > 0 for kind in kinds)
+        busy = server.metric("fathom:rank_busy_seconds_total", rank="0")
+        time.sleep(1)
+        assert server.metric("fathom:rank_busy_seconds_total", rank="0") - busy < 0.5, "idle is not busy"
 
 
 def test_each_group_has_its_series():
