@@ -103,58 +103,91 @@ bool InLayers(const SchemaEntry& entry, const ModelConfig& config) {
 
 // Of weights.
 struct StageBytes {
-  std::vector<double> layers;  // of each
+  std::vector<double> before;  // of the layers before each, and of all
   double first = 0, last = 0;  // beside its layers, of the first stage and of the last one
+
+  // Of a stage with layers [begin, end).
+  double Of(bool is_first, bool is_last, size_t begin, size_t end) const {
+    return before[end] - before[begin] + (is_first ? first : 0) + (is_last ? last : 0);
+  }
 };
 
-StageBytes BytesByStage(const ModelConfig& config, const StoredBytes& stored) {
+// All, or those that are read for a token: of routed experts its own, of the embedding a vector.
+StageBytes BytesByStage(const ModelConfig& config, const StoredBytes& stored, bool for_a_token) {
   StageBytes bytes;
-  bytes.layers.resize(static_cast<size_t>(config.num_layers));
+  bytes.before.resize(static_cast<size_t>(config.num_layers) + 1);
   for (const SchemaEntry& entry : ExpectedTensors(config)) {
-    const auto size = entry.rule->RepeatsMain() ? 0.0 : static_cast<double>(stored(entry));
+    auto size = entry.rule->RepeatsMain() ? 0.0 : static_cast<double>(stored(entry));
+    if (for_a_token && entry.expert >= 0) {
+      size *= static_cast<double>(config.num_experts_per_tok) / config.n_routed_experts;
+    }
     if (InLayers(entry, config)) {
-      bytes.layers[static_cast<size_t>(entry.layer)] += size;
+      bytes.before[static_cast<size_t>(entry.layer) + 1] += size;
     } else if (IsEmbedding(entry)) {
-      bytes.first += size;
-      if (config.tie_word_embeddings || config.num_mtp_layers > 0) bytes.last += size;
+      const bool drafts = config.num_mtp_layers > 0;
+      if (!for_a_token) bytes.first += size;
+      if (config.tie_word_embeddings || (drafts && !for_a_token)) bytes.last += size;
     } else {
       bytes.last += size;
     }
   }
+  std::partial_sum(bytes.before.begin(), bytes.before.end(), bytes.before.begin());
   return bytes;
 }
 
 // Where stages begin, and the last one ends.
-std::vector<int64_t> StageBorders(const StageBytes& bytes, int stages) {
-  const auto layers = static_cast<int64_t>(bytes.layers.size());
-  const auto width = static_cast<size_t>(layers + 1);
-  std::vector<double> before(width);  // of the layers before
-  std::partial_sum(bytes.layers.begin(), bytes.layers.end(), before.begin() + 1);
-  // Of the first s stages, which end before a layer: the most bytes of one, and where it begins.
+struct Borders {
+  std::vector<size_t> at;
+  double most = 0;  // that a stage costs
+};
+
+// Those whose dearest stage is cheapest. `cost`: of stage s with layers [begin, end).
+template <class Cost>
+Borders CheapestBorders(size_t layers, size_t stages, const Cost& cost) {
+  const size_t width = layers + 1;
+  // Of the first s stages, which end before a layer: the most that one costs, and where it begins.
   std::vector<double> most(width, std::numeric_limits<double>::infinity());
-  std::vector<std::vector<int64_t>> begins(static_cast<size_t>(stages));
+  std::vector<std::vector<size_t>> begins(stages, std::vector<size_t>(width));
   most[0] = 0;
-  for (int s = 0; s < stages; ++s) {
+  for (size_t s = 0; s < stages; ++s) {
     std::vector<double> next(width, std::numeric_limits<double>::infinity());
-    std::vector<int64_t>& begin = begins[static_cast<size_t>(s)];
-    begin.resize(width);
-    const double beside = (s == 0 ? bytes.first : 0) + (s == stages - 1 ? bytes.last : 0);
     for (size_t end = 1; end < width; ++end) {
       for (size_t from = 0; from < end; ++from) {
-        const double here = std::max(most[from], before[end] - before[from] + beside);
+        if (most[from] >= next[end]) continue;
+        const double here = std::max(most[from], cost(s, from, end));
         if (here >= next[end]) continue;
         next[end] = here;
-        begin[end] = static_cast<int64_t>(from);
+        begins[s][end] = from;
       }
     }
     most = std::move(next);
   }
-  std::vector<int64_t> borders(static_cast<size_t>(stages) + 1);
-  borders.back() = layers;
-  for (auto s = static_cast<size_t>(stages); s > 0; --s) {
-    borders[s - 1] = begins[s - 1][static_cast<size_t>(borders[s])];
-  }
+  Borders borders{.at = std::vector<size_t>(stages + 1), .most = most.back()};
+  borders.at.back() = layers;
+  for (size_t s = stages; s > 0; --s) borders.at[s - 1] = begins[s - 1][borders.at[s]];
   return borders;
+}
+
+// Such that the fullest stage has the least bytes; of these such that the stage that reads most for
+// a token reads least: layers of experts hold far more than dense ones, and take about as long.
+std::vector<size_t> StageBorders(const ModelConfig& config, const StoredBytes& stored,
+                                 size_t stages) {
+  const StageBytes all = BytesByStage(config, stored, /*for_a_token=*/false);
+  const StageBytes read = BytesByStage(config, stored, /*for_a_token=*/true);
+  const auto bytes = [&](const StageBytes& of, size_t s, size_t begin, size_t end) {
+    return of.Of(s == 0, s == stages - 1, begin, end);
+  };
+  const size_t layers = all.before.size() - 1;
+  const double most = CheapestBorders(layers, stages, [&](size_t s, size_t begin, size_t end) {
+                        return bytes(all, s, begin, end);
+                      }).most;
+  return CheapestBorders(layers, stages,
+                         [&](size_t s, size_t begin, size_t end) {
+                           return bytes(all, s, begin, end) <= most
+                                      ? bytes(read, s, begin, end)
+                                      : std::numeric_limits<double>::infinity();
+                         })
+      .at;
 }
 
 }  // namespace
@@ -162,9 +195,9 @@ std::vector<int64_t> StageBorders(const StageBytes& bytes, int stages) {
 Share LayersOf(const ModelConfig& config, const Shard& shard, const StoredBytes& stored) {
   const int stages = shard.layout.pipeline;
   if (stages == 1) return {0, config.num_layers};
-  const std::vector<int64_t> borders = StageBorders(BytesByStage(config, stored), stages);
+  const auto borders = StageBorders(config, stored, static_cast<size_t>(stages));
   const auto stage = static_cast<size_t>(shard.stage);
-  return {borders[stage], borders[stage + 1]};
+  return {static_cast<int64_t>(borders[stage]), static_cast<int64_t>(borders[stage + 1])};
 }
 
 int64_t CachedLayers(const ModelConfig& config, const Shard& shard, const StoredBytes& stored) {

@@ -59,7 +59,8 @@ size_t PartBytes(const ModelConfig& config, const Ops& ops, const Shard& shard,
 bool IsReplicated(const SchemaEntry& entry, const ParallelLayout& layout);
 
 // The layers of the rank's stage, MTP layers aside: such that the stage with most bytes of weights,
-// embedding and head with them, has the least that it can.
+// embedding and head with them, has the least that it can, and of such cuts one in which the stage
+// that reads most of them for a token reads the least.
 Share LayersOf(const ModelConfig& config, const Shard& shard, const StoredBytes& stored);
 // Layers that a rank has pages of.
 int64_t CachedLayers(const ModelConfig& config, const Shard& shard, const StoredBytes& stored);

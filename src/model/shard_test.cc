@@ -55,6 +55,19 @@ TEST(Shard, StagesShareBytesOut) {
   EXPECT_NE(Refused(config, {.pipeline = 7}).find("at most 6 would do"), std::string::npos);
 }
 
+// Eight layers of experts on one stage are the least that one of eight must have; dense layers,
+// which are small, leave room for as many on theirs, and take as long.
+TEST(Shard, StagesWithAsManyBytesShareWhatATokenReads) {
+  ModelConfig config = PresetConfig("v3").value();
+  config.num_mtp_layers = 0;
+  const auto stored = [&](const SchemaEntry& entry) { return PublishedBytes(entry, config); };
+  for (int stage = 0; stage < 8; ++stage) {
+    const Share layers = LayersOf(config, {.layout = {.pipeline = 8}, .stage = stage}, stored);
+    EXPECT_EQ(layers.begin, 8 * stage);
+    EXPECT_EQ(layers.size(), stage < 7 ? 8 : 5);
+  }
+}
+
 // Each routed expert is one rank's, and all else every group's.
 TEST(Shard, PartsOfExpertParallelRanks) {
   ModelConfig config = PresetConfig("v2-lite").value();
