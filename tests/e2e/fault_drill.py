@@ -97,6 +97,15 @@ def client_leaves():
         return "it has left", said(server, r"POST \S+ 499"), time.monotonic() - began
 
 
+def client_leaves_its_body():
+    with serving(*SMALL) as server:
+        with socket.create_connection(address(server)) as client:
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                           b"Content-Length: 100\r\n\r\n{")
+        line, took = timed(lambda: said(server, r"POST \S+ 499"))
+        return "it has left", line, took
+
+
 def slow_reader():
     with serving(*SMALL, "--send-timeout", "1") as server:
         with socket.socket() as client:
@@ -243,6 +252,7 @@ DRILL = [
     ("`--queue-timeout 0.5` passes", queue_timeout),
     ("`--request-timeout 0.2` passes", request_timeout),
     ("A client leaves in mid-stream", client_leaves),
+    ("A client leaves within its body", client_leaves_its_body),
     ("No reads, `--send-timeout 1`", slow_reader),
     ("A slow head, `--header-timeout 1`", slow_head),
     ("Nine bodies of 32 MiB, not sent", announced_bodies),

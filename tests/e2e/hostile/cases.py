@@ -2,6 +2,7 @@
 time. What a case sends whole has one line in the log; `certain=False` where the server may never
 have seen it."""
 
+import copy
 import json
 import sys
 import time
@@ -156,6 +157,46 @@ def requests_that_are_refused(attack):
         attack.ask(rng.choice(bodies), (400, 404, 405), path=path)
 
     attack.crowd(4, work)
+
+
+CALLS = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+TOOL = {"name": "f", "parameters": {"type": "object"}, "strict": True}
+SOUND = [
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]},
+                         {"role": "assistant", "content": None, "tool_calls": CALLS},
+                         {"role": "tool", "tool_call_id": "c", "content": "5"}],
+            "tools": [{"type": "function", "function": TOOL}], "tool_choice": "required", "stop": ["x"], "max_tokens": 3}),
+    ("/v1/messages", {"messages": [{"role": "user", "content": "hi"},
+                                   {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
+                                   {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "5"}]}],
+                      "tools": [{"name": "f", "input_schema": {"type": "object"}}], "tool_choice": {"type": "any"}, "max_tokens": 3,
+                      "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}}),
+    ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+                                 {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+                                 {"type": "function_call_output", "call_id": "c", "output": "5"}],
+                       "tools": [{"type": "function"} | TOOL], "tool_choice": "required", "max_output_tokens": 3,
+                       "text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}}}),
+]  # fmt: skip
+ODD = [None, True, 0, -1, 2**63 - 1, 2**64 - 1, 1e300, 0.5, "", "x", "{", [], {}, [[]], [{}], [None], CALLS, [TOOL], TOOL]
+
+
+def places(value):
+    keys = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for key in keys:
+        yield value, key
+        yield from places(value[key])
+
+
+def damaged_fields(attack):
+    def work(rng):
+        path, sound = rng.choice(SOUND)
+        body = copy.deepcopy(sound)
+        for _ in range(rng.randint(1, 3)):
+            holder, key = rng.choice(list(places(body)) or [({}, "")])
+            holder[key] = copy.deepcopy(rng.choice(ODD))
+        attack.ask(body, (200, 400, 404, 429), path=path)
+
+    attack.crowd(2, work)
 
 
 def damaged_bytes(attack):
@@ -358,7 +399,7 @@ def prompts_of_the_whole_context(attack):
 CASES = [
     slow_heads, slow_bodies, announced_bodies, bodies_that_never_end, bodies_that_are_left, bodies_of_one_byte_chunks,
     bodies_too_large, long_texts, long_words, dense_json, deep_json, many_keys, many_template_names, many_messages,
-    requests_that_are_refused, damaged_bytes, other_protocols, large_heads, floods_of_connections, idle_connections,
+    requests_that_are_refused, damaged_fields, damaged_bytes, other_protocols, large_heads, floods_of_connections, idle_connections,
     resets, pipelines, pipelines_that_nobody_reads, questions_about_the_server, names_that_cannot_be_printed,
     streams_that_are_left, requests_that_are_left, ends_that_are_half, streams_that_nobody_reads,
     answers_that_nobody_reads, large_answers, texts_of_many_tokens, more_than_the_queue_holds, too_many_choices,
