@@ -126,7 +126,7 @@ void AddLayoutFlags(CLI::App& command, ParallelLayout* layout, const char* group
       .add_option(
           "--data-parallel-size,--dp", layout->data,
           "Groups of ranks that serve requests of their own, each with --max-num-seqs and a "
-          "KV cache; with --enable-expert-parallel")
+          "KV cache, and share the experts")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str()
       ->group(group);

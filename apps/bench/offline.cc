@@ -104,10 +104,11 @@ Result<BatchResult> Measure(EngineMeter& meter, const LoadedEngine& loaded,
 }
 
 // Routed experts among those of the last MoE layer's tokens, of which each group has its share of
-// `tokens`. THREAD: the engine's.
+// `tokens`, or, where groups cut experts between them, all. THREAD: the engine's.
 double CountExperts(const LoadedEngine& loaded, int32_t tokens) {
   const ParallelLayout& layout = loaded.backend.layout;
-  const int32_t of_group = (tokens + layout.data - 1) / layout.data;
+  const int32_t of_group =
+      layout.cuts_over_groups() ? tokens : (tokens + layout.data - 1) / layout.data;
   std::vector<int32_t> chosen;
   // The last stage has the last of them.
   for (int rank = layout.world() - layout.stage_ranks(); rank < layout.world();

@@ -22,13 +22,13 @@ size_t WorkSpaceBytes(const ModelConfig& config, const Ops& ops, const Shard& sh
     return static_cast<size_t>(tokens * shard.Of(config.intermediate_size).size() * 2);
   }
   int64_t pairs = tokens * (each + config.n_shared_experts);
-  int64_t inter = shard.Of(config.moe_intermediate_size).size();
-  if (shard.layout.expert_parallel()) {
+  const int64_t inter = shard.OfExpert(config.moe_intermediate_size).size();
+  if (shard.layout.exchanges_tokens()) {
     const int world = shard.layout.stage_ranks();
     const int64_t local = shard.Experts(config.n_routed_experts).size();
     const int64_t at_a_time = std::min(ops.exchange_tokens / world, tokens / shard.layout.tensor);
-    pairs = at_a_time * (world * std::min(each, local) + config.n_shared_experts);
-    inter = config.moe_intermediate_size;
+    const int64_t others = shard.layout.cuts_over_groups() ? world : 1;  // shared experts' tokens
+    pairs = at_a_time * (world * std::min(each, local) + others * config.n_shared_experts);
   }
   const int64_t scales = (hidden + 127) / 128 + (inter + 127) / 128;
   const int64_t of_pair = config.fp8 ? 3 * hidden + inter + 4 * scales : 2 * (hidden + inter);
@@ -76,7 +76,7 @@ std::vector<ParallelLayout> LayoutsOf(int gpus, bool has_experts) {
     for (int tensor = ranks; tensor >= 1; --tensor) {
       if (ranks % tensor != 0) continue;
       const int data = ranks / tensor;
-      if (data == 1) layouts.push_back({.tensor = tensor, .pipeline = stages});
+      layouts.push_back({.tensor = tensor, .data = data, .pipeline = stages});
       if (has_experts && ranks > 1) {
         layouts.push_back({.tensor = tensor, .data = data, .pipeline = stages, .experts = true});
       }

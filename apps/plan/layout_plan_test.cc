@@ -53,7 +53,8 @@ TEST(LayoutPlan, PartsOfRanksAddUpToTheWhole) {
   const double whole = static_cast<double>(Item(Plan(config, {})->ranks[0], "weights"));
   for (const ParallelLayout& layout :
        {ParallelLayout{.tensor = 2}, ParallelLayout{.tensor = 8},
-        ParallelLayout{.data = 4, .experts = true}, ParallelLayout{.tensor = 4, .experts = true}}) {
+        ParallelLayout{.data = 4, .experts = true}, ParallelLayout{.tensor = 4, .experts = true},
+        ParallelLayout{.data = 4}}) {
     const Result<LayoutPlan> plan = Plan(config, layout);
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     ASSERT_EQ(plan->ranks.size(), static_cast<size_t>(layout.world()));
@@ -120,10 +121,11 @@ TEST(LayoutPlan, AllLayouts) {
   };
   using Names = std::vector<std::string>;
   EXPECT_EQ(names(1, true), Names{"one GPU"});
-  EXPECT_EQ(names(4, true), (Names{"tp 4", "tp 4 + ep", "tp 2 x dp 2 + ep", "dp 4 + ep",
-                                   "pp 2 x tp 2", "pp 2 x tp 2 + ep", "pp 2 x dp 2 + ep", "pp 4"}));
-  EXPECT_EQ(names(4, false), (Names{"tp 4", "pp 2 x tp 2", "pp 4"}));
-  EXPECT_EQ(names(3, true), (Names{"tp 3", "tp 3 + ep", "dp 3 + ep", "pp 3"}));
+  EXPECT_EQ(names(4, true),
+            (Names{"tp 4", "tp 4 + ep", "tp 2 x dp 2", "tp 2 x dp 2 + ep", "dp 4", "dp 4 + ep",
+                   "pp 2 x tp 2", "pp 2 x tp 2 + ep", "pp 2 x dp 2", "pp 2 x dp 2 + ep", "pp 4"}));
+  EXPECT_EQ(names(2, false), (Names{"tp 2", "dp 2", "pp 2"}));
+  EXPECT_EQ(names(3, true), (Names{"tp 3", "tp 3 + ep", "dp 3", "dp 3 + ep", "pp 3"}));
 }
 
 }  // namespace

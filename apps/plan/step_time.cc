@@ -171,19 +171,18 @@ class StepTimer {
   void Experts() {
     const double hidden = c_.hidden_size, topk = c_.num_experts_per_tok;
     const double shared = c_.n_shared_experts, routed = c_.n_routed_experts;
-    const bool whole = m_.layout.expert_parallel();
-    const double world_tokens = whole ? tokens_ * static_cast<double>(step_.groups) : tokens_;
-    const double mine =
-        whole ? static_cast<double>(shard_.Experts(c_.n_routed_experts).size()) / routed : 1;
-    const auto inter = static_cast<double>(whole ? c_.moe_intermediate_size
-                                                 : shard_.Of(c_.moe_intermediate_size).size());
+    const bool whole = m_.layout.expert_parallel(), travel = m_.layout.exchanges_tokens();
+    const double world_tokens = travel ? tokens_ * static_cast<double>(step_.groups) : tokens_;
+    const double mine = static_cast<double>(shard_.Experts(c_.n_routed_experts).size()) / routed;
+    const auto inter = static_cast<double>(shard_.OfExpert(c_.moe_intermediate_size).size());
     const double drawn = step_.experts > 0
                              ? step_.experts
                              : ExpectedExperts(c_.n_routed_experts, c_.num_experts_per_tok,
                                                static_cast<int64_t>(world_tokens));
     Pass("routers", routed * hidden * kBf16, 1);
-    // Ranks of a group that have whole experts share its tokens out.
-    const double own = whole ? tokens_ / ranks_ : tokens_;
+    // Ranks of a group share out who sends its tokens.
+    const double sent = travel ? tokens_ / ranks_ : tokens_;
+    const double own = whole ? sent : world_tokens;  // of which it computes shared experts
     const double pairs = world_tokens * topk * mine + own * shared;
     const double expert = 3 * hidden * inter;
     const double bytes = (drawn * mine + shared) * expert * linear_;
@@ -197,16 +196,18 @@ class StepTimer {
         std::max(bytes / (gpu_.read_bytes_per_s * gpu_.expert_read_share),
                  operations / (OperationsPerSecond(c_.fp8) * gpu_.expert_product_share)) +
         passes / ReadRate() + 5 * gpu_.launch_s;
-    if (whole) ExchangePairs(own);
+    if (travel) ExchangeTokens(sent);
   }
 
-  // Tokens go to all peers, and each of their experts' outputs comes back.
-  void ExchangePairs(double own) {
+  // Tokens go to all peers, and what comes back is each of their experts' outputs, or of experts
+  // that are cut each rank's sum.
+  void ExchangeTokens(double sent) {
     const double peers = m_.layout.stage_ranks() - 1, world = m_.layout.stage_ranks();
-    const double there = own * c_.hidden_size * kBf16 * peers;
-    const double back = own * c_.num_experts_per_tok * c_.hidden_size * kBf16 * peers / world;
+    const double there = sent * c_.hidden_size * kBf16 * peers;
+    const double back =
+        m_.layout.cuts_over_groups() ? there : there * c_.num_experts_per_tok / world;
     const double at_a_time = static_cast<double>(m_.ops.exchange_tokens) / world;
-    const double pieces = std::max(1.0, own / at_a_time);
+    const double pieces = std::max(1.0, sent / at_a_time);
     Exchange(
         "exchange of experts' tokens", there + back,
         (there + back) / gpu_.peer_bytes_per_s + pieces * (4 * gpu_.barrier_s + 2 * gpu_.launch_s));

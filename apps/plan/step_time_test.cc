@@ -102,6 +102,19 @@ TEST_F(StepTimeTest, ExpertsOverRanks) {
   EXPECT_NEAR(exchange.peer_bytes, 58 * (4 * 7168 * 2.0 + 4 * 8 * 7168 * 2.0 / 2), 1);
 }
 
+// Of groups that cut experts between them each rank has a part of all that any of them draws, for
+// all tokens: these go to the other rank, and its sums come back.
+TEST_F(StepTimeTest, ExpertsThatGroupsCut) {
+  const double expert = 3.0 * 7168 * 1024 * (1 + 4.0 / (128 * 128));
+  const PlannedStep step = {.rows = 4, .groups = 2, .experts = 64};
+  const StepPart part = Of(Parts({.data = 2}, step), "experts");
+  const double pairs = 8 * 9, passes = 7168.0 * (8 * 4 + 3 * pairs);
+  EXPECT_NEAR(part.bytes, 58 * (65 * expert + passes), 1);
+  EXPECT_NEAR(part.operations, 58 * 6.0 * 7168 * 1024 * pairs, 1);
+  EXPECT_NEAR(Of(Parts({.data = 2}, step), "exchange of experts' tokens").peer_bytes,
+              58 * 2 * 4 * 7168 * 2.0, 1);
+}
+
 TEST_F(StepTimeTest, CutMatricesAreReadOnce) {
   const double one = Bytes(Parts({}, {})), four = Bytes(Parts({.tensor = 4}, {}));
   EXPECT_GT(four, one / 4);  // latents' products are every rank's

@@ -60,6 +60,11 @@ class RankedEngine {
   }
   // Of all tokens so far.
   std::map<int64_t, std::vector<float>> logprobs() const { return logprobs_; }
+  std::vector<std::vector<float>> LogprobsInOrder() const {
+    std::vector<std::vector<float>> all;
+    for (const auto& [id, logprobs] : logprobs_) all.push_back(logprobs);
+    return all;
+  }
 
  private:
   void Take(const std::vector<RequestOutput>& outputs) {
@@ -101,16 +106,11 @@ TEST(RanksTest, TensorParallelHasTheSameBitsAloneAndInCompany) {
   RankedEngine alone({.tensor = 2}), together({.tensor = 2});
   for (const int prompt : {1, 2, 3, 4}) alone.Answers({prompt});
   together.Answers({1, 2, 3, 4});
-  std::vector<std::vector<float>> a, b;
-  for (const auto& [id, logprobs] : alone.logprobs()) a.push_back(logprobs);
-  for (const auto& [id, logprobs] : together.logprobs()) b.push_back(logprobs);
-  EXPECT_EQ(a, b);
+  EXPECT_EQ(alone.LogprobsInOrder(), together.LogprobsInOrder());
   // The canary: another number of ranks has other bits.
   RankedEngine one({});
   one.Answers({1, 2, 3, 4});
-  std::vector<std::vector<float>> c;
-  for (const auto& [id, logprobs] : one.logprobs()) c.push_back(logprobs);
-  EXPECT_NE(b, c);
+  EXPECT_NE(together.LogprobsInOrder(), one.LogprobsInOrder());
 }
 
 // Groups that serve different requests, some of which have none at times, and experts anywhere:
@@ -141,6 +141,30 @@ TEST(RanksTest, ExpertsOverTensorParallelRanks) {
   RankedEngine two_groups({.tensor = 2, .data = 2, .experts = true}, /*exchange_tokens=*/24);
   EXPECT_EQ(two_groups.Answers(prompts), answers);
   EXPECT_EQ(two_groups.logprobs(), one_group.logprobs());
+}
+
+// Groups that cut each expert between them, so that tokens go to all ranks and their sums come
+// back: the same bits alone and in company, in either group, however many travel at a time, and
+// over stages. Not those of one rank, which is the canary.
+TEST(RanksTest, GroupsThatCutExpertsHaveTheSameBitsAloneAndInCompany) {
+  const std::vector<int> prompts = {1, 2, 3, 4, 5, 6};
+  RankedEngine one({});
+  const auto expected = one.Answers(prompts);
+  for (const int tensor : {1, 2}) {
+    SCOPED_TRACE(testing::Message() << "groups of " << tensor);
+    const ParallelLayout layout{.tensor = tensor, .data = 2};
+    RankedEngine together(layout), alone(layout), pieces(layout, /*exchange_tokens=*/24);
+    EXPECT_EQ(together.Answers(prompts), expected);
+    const auto bits = together.LogprobsInOrder();
+    for (const int prompt : prompts) alone.Answers({prompt});
+    EXPECT_EQ(alone.LogprobsInOrder(), bits);
+    EXPECT_EQ(pieces.Answers(prompts), expected);
+    EXPECT_EQ(pieces.LogprobsInOrder(), bits);
+    RankedEngine staged({.tensor = tensor, .data = 2, .pipeline = 2});
+    EXPECT_EQ(staged.Answers(prompts), expected);
+    EXPECT_EQ(staged.LogprobsInOrder(), bits);
+    EXPECT_NE(one.LogprobsInOrder(), bits);
+  }
 }
 
 // Stages of the layers, with every stage's slots told what the last one drew: decodes, draws at

@@ -6,8 +6,10 @@
 
 namespace fathom {
 
-size_t Activations::LayOut(const ModelConfig& config, const Ops& ops, int64_t tokens, Arena arena) {
+size_t Activations::LayOut(const ModelConfig& config, const Ops& ops, const Tokens& most,
+                           Arena arena) {
   const DType dtype = ops.activation;
+  const int64_t tokens = most.step;
   const int64_t hidden = config.hidden_size, heads = config.num_heads, latent = config.kv_lora_rank;
   const int64_t experts = config.num_experts_per_tok + config.n_shared_experts;  // of a token
   x = arena.Allocate(DType::kF32, {tokens, hidden});
@@ -40,19 +42,19 @@ size_t Activations::LayOut(const ModelConfig& config, const Ops& ops, int64_t to
   context_kv = arena.Allocate(
       dtype, {ops.context_chunk, heads * (config.qk_nope_head_dim + config.v_head_dim)});
   if (config.n_routed_experts > 0) {
-    expert_ids = arena.Allocate(DType::kI32, {tokens, experts});
-    expert_weights = arena.Allocate(DType::kF32, {tokens, experts});
+    expert_ids = arena.Allocate(DType::kI32, {most.routed, experts});
+    expert_weights = arena.Allocate(DType::kF32, {most.routed, experts});
   }
   if (config.num_mtp_layers > 0) mtp_in = arena.Allocate(dtype, {tokens, 2 * hidden});
   live_counts = arena.Allocate(DType::kI32, {ops.context_chunk + 1});
   return arena.used();
 }
 
-size_t Activations::Bytes(const ModelConfig& config, const Ops& ops, int64_t tokens) {
+size_t Activations::Bytes(const ModelConfig& config, const Ops& ops, const Tokens& tokens) {
   return Activations().LayOut(config, ops, tokens, Arena::Measuring());
 }
 
-Activations::Activations(const ModelConfig& config, const Ops& ops, int64_t tokens,
+Activations::Activations(const ModelConfig& config, const Ops& ops, const Tokens& tokens,
                          Device& device) {
   memory = device.Allocate(Bytes(config, ops, tokens));
   LayOut(config, ops, tokens, Arena(memory->data(), memory->size()));
@@ -63,8 +65,8 @@ Activations::Activations(const ModelConfig& config, const Ops& ops, int64_t toke
   if (expert_ids.absent() || config.n_shared_experts == 0) return;
   // Shared experts' ids and weights never change; the router overwrites those before them.
   const int64_t experts = expert_ids.dim(1);
-  std::vector<int32_t> ids(static_cast<size_t>(tokens * experts));
-  for (int64_t i = 0; i < tokens * experts; ++i) {
+  std::vector<int32_t> ids(static_cast<size_t>(expert_ids.elements()));
+  for (int64_t i = 0; i < expert_ids.elements(); ++i) {
     const int64_t shared = std::max<int64_t>(0, i % experts - config.num_experts_per_tok);
     ids[static_cast<size_t>(i)] = static_cast<int32_t>(config.n_routed_experts + shared);
   }

@@ -32,8 +32,8 @@ struct Activations {
 
   // The experts of each token: those chosen, then the shared ones, which are every token's with
   // weight 1 and come after the routed ones. Absent without experts.
-  TensorView expert_ids;      // I32 [tokens, topk + shared]
-  TensorView expert_weights;  // F32 [tokens, topk + shared]
+  TensorView expert_ids;      // I32 [routed tokens, topk + shared]
+  TensorView expert_weights;  // F32 [routed tokens, topk + shared]
 
   TensorView mtp_in;  // [tokens, 2 * hidden]; absent without MTP layers
 
@@ -41,15 +41,19 @@ struct Activations {
 
   std::unique_ptr<DeviceMemory> memory;
 
-  Activations(const ModelConfig& config, const Ops& ops, int64_t tokens, Device& device);
+  struct Tokens {
+    int64_t step = 0;
+    int64_t routed = 0;  // PairExchange::TokensRouted
+  };
+  Activations(const ModelConfig& config, const Ops& ops, const Tokens& tokens, Device& device);
 
   // What they take of a device's memory.
-  static size_t Bytes(const ModelConfig& config, const Ops& ops, int64_t tokens);
+  static size_t Bytes(const ModelConfig& config, const Ops& ops, const Tokens& tokens);
 
  private:
   Activations() = default;
   // Returns the bytes that were used.
-  size_t LayOut(const ModelConfig& config, const Ops& ops, int64_t tokens, Arena arena);
+  size_t LayOut(const ModelConfig& config, const Ops& ops, const Tokens& most, Arena arena);
 };
 
 // The first `tokens` of an activation.

@@ -8,11 +8,12 @@ namespace fathom {
 PairExchange::PairExchange(const ModelConfig& config, const Shard& shard, const Ops& ops)
     : ranks_(shard.groups.experts),
       world_(shard.layout.stage_ranks()),
-      routed_(config.n_routed_experts),
-      shared_(config.n_shared_experts),
-      topk_(config.num_experts_per_tok),
+      cut_(shard.layout.cuts_over_groups()),
+      routed_(cut_ ? world_ : config.n_routed_experts),
+      shared_(cut_ ? 0 : config.n_shared_experts),
+      topk_(cut_ ? world_ : config.num_experts_per_tok),
       hidden_(config.hidden_size),
-      most_local_(std::min<int64_t>(topk_, shard.Experts(routed_).size())),
+      most_local_(cut_ ? 1 : std::min<int64_t>(topk_, shard.Experts(routed_).size())),
       at_a_time_(std::max<int64_t>(1, ops.exchange_tokens / shard.layout.stage_ranks())),
       stride_(shard.layout.tensor),
       offset_(shard.tensor_rank) {}
@@ -33,13 +34,24 @@ size_t PairExchange::LayOut(int64_t max_tokens, DType activation, Arena arena) {
   origin_ = arena.Allocate(DType::kI32, {pairs});
   ones_ = arena.Allocate(DType::kF32, {pairs, 1});
   live_ = arena.Allocate(DType::kI32, {1});
+  if (cut_) {
+    all_ids_ = arena.Allocate(DType::kI32, {max_tokens, world_});
+    all_weights_ = arena.Allocate(DType::kF32, {max_tokens, world_});
+  }
   return arena.used();
 }
 
 size_t PairExchange::Bytes(const ModelConfig& config, const Shard& shard, const Ops& ops,
                            int64_t max_tokens) {
-  if (!shard.layout.expert_parallel()) return 0;
+  if (!UsedBy(config, shard.layout)) return 0;
   return PairExchange(config, shard, ops).LayOut(max_tokens, ops.activation, Arena::Measuring());
+}
+
+int64_t PairExchange::TokensRouted(const ModelConfig& config, const Shard& shard, const Ops& ops,
+                                   int64_t max_tokens) {
+  if (!UsedBy(config, shard.layout) || !shard.layout.cuts_over_groups()) return max_tokens;
+  const PairExchange exchange(config, shard, ops);
+  return std::max(max_tokens, exchange.MostPairs(exchange.EachOf(max_tokens)));
 }
 
 PairExchange::PairExchange(const ModelConfig& config, const Shard& shard, const Ops& ops,
@@ -49,10 +61,22 @@ PairExchange::PairExchange(const ModelConfig& config, const Shard& shard, const 
   LayOut(max_tokens, ops.activation, Arena(memory_->data(), memory_->size()));
   const std::vector<float> ones(static_cast<size_t>(ones_.elements()), 1.0f);
   device.Upload(ones_, std::as_bytes(std::span(ones)));
+  if (!cut_) return;
+  std::vector<int32_t> all;
+  for (int64_t i = 0; i < all_ids_.elements(); ++i) all.push_back(static_cast<int32_t>(i % world_));
+  const std::vector<float> weights(all.size(), 1.0f);
+  device.Upload(all_ids_, std::as_bytes(std::span(all)));
+  device.Upload(all_weights_, std::as_bytes(std::span(weights)));
 }
 
-void PairExchange::Run(OpRunner& run, const MoeWeights& w, const RoutedTokens& tokens,
-                       int64_t step_tokens) {
+RoutedTokens PairExchange::ToAllRanks(const TensorView& x, const TensorView& live,
+                                      const TensorView& out) const {
+  const int64_t tokens = x.dim(0);
+  return {x, all_ids_.Slice(0, 0, tokens), all_weights_.Slice(0, 0, tokens), live, out};
+}
+
+void PairExchange::Run(OpRunner& run, const RoutedTokens& tokens, int64_t step_tokens,
+                       const Compute& compute) {
   const Ops& ops = run.ops();
   for (int64_t first = 0; first < step_tokens;) {
     const ExpertExchange exchange = {.ranks = ranks_,
@@ -71,13 +95,7 @@ void PairExchange::Run(OpRunner& run, const MoeWeights& w, const RoutedTokens& t
                        .pair_ids = some(ids_),
                        .pair_origin = some(origin_),
                        .pair_live = live_});
-    run(ops.moe_experts, {.x = some(x_),
-                          .ids = some(ids_),
-                          .weights = some(ones_),
-                          .gate_up = w.gate_up.weight.get(),
-                          .down = w.down.weight.get(),
-                          .live = live_,
-                          .out = some(y_)});
+    compute({some(x_), some(ids_), some(ones_), live_, some(y_)});
     run(ops.combine, {.pair_y = some(y_),
                       .pair_origin = some(origin_),
                       .pair_live = live_,

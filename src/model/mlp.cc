@@ -28,38 +28,67 @@ void RunMlp(OpRunner& run, const MlpWeights& w, const Batch& batch, Activations&
        .out = First(a.branch, batch.tokens)});
 }
 
+namespace {
+
+// A model's experts, of one layer.
+struct Experts {
+  OpRunner& run;
+  const ModelConfig& config;
+  const MoeWeights& w;
+  Activations& a;
+
+  // With the router's choice for them.
+  RoutedTokens Route(const TensorView& x, const TensorView& live, const TensorView& out) const {
+    const int64_t tokens = x.dim(0), topk = config.num_experts_per_tok;
+    const TensorView routed = First(a.expert_ids, tokens);
+    const TensorView weights = First(a.expert_weights, tokens);
+    run(run.ops().route, {.x = x,
+                          .gate = w.gate.view,
+                          .bias = w.bias.view,
+                          .scoring = ToOps(config.router.scoring),
+                          .selection = ToOps(config.router.selection),
+                          .n_group = config.router.n_group,
+                          .topk_group = config.router.topk_group,
+                          .norm_topk_prob = config.router.norm_topk_prob,
+                          .scaling = config.router.routed_scaling_factor,
+                          .live = live,
+                          .ids = routed.Slice(1, 0, topk),  // behind them: the shared experts
+                          .weights = weights.Slice(1, 0, topk)});
+    const TensorView& synthetic = w.synthetic_ids.view;
+    return {x, synthetic.absent() ? routed : First(synthetic, tokens), weights, live, out};
+  }
+
+  // Sums what this rank has of the tokens' experts.
+  void Compute(const RoutedTokens& tokens) const {
+    run(run.ops().moe_experts, {.x = tokens.x,
+                                .ids = tokens.ids,
+                                .weights = tokens.weights,
+                                .gate_up = w.gate_up.weight.get(),
+                                .down = w.down.weight.get(),
+                                .live = tokens.live,
+                                .out = tokens.out});
+  }
+};
+
+}  // namespace
+
 void RunMoe(OpRunner& run, const ModelConfig& config, const MoeWeights& w, const Batch& batch,
             Activations& a, PairExchange* exchange) {
-  const Ops& ops = run.ops();
-  const int64_t tokens = batch.tokens, topk = config.num_experts_per_tok;
-  const TensorView live = batch.map.live, normed = First(a.normed, tokens);
-  const TensorView routed = First(a.expert_ids, tokens);
-  const TensorView weights = First(a.expert_weights, tokens);
-  run(ops.route, {.x = normed,
-                  .gate = w.gate.view,
-                  .bias = w.bias.view,
-                  .scoring = ToOps(config.router.scoring),
-                  .selection = ToOps(config.router.selection),
-                  .n_group = config.router.n_group,
-                  .topk_group = config.router.topk_group,
-                  .norm_topk_prob = config.router.norm_topk_prob,
-                  .scaling = config.router.routed_scaling_factor,
-                  .live = live,
-                  .ids = routed.Slice(1, 0, topk),  // behind them: the shared experts
-                  .weights = weights.Slice(1, 0, topk)});
-  const TensorView& synthetic = w.synthetic_ids.view;
-  const TensorView ids = synthetic.absent() ? routed : First(synthetic, tokens);
-  if (exchange != nullptr) {
-    return exchange->Run(run, w, {normed, ids, weights, live, First(a.branch, tokens)},
-                         batch.step_tokens);
+  const Experts experts{run, config, w, a};
+  const TensorView x = First(a.normed, batch.tokens), out = First(a.branch, batch.tokens);
+  const TensorView live = batch.map.live;
+  if (exchange == nullptr) {
+    experts.Compute(experts.Route(x, live, out));
+  } else if (exchange->cut()) {
+    // A router is every rank's: each chooses anew for the tokens that it has been sent.
+    exchange->Run(run, exchange->ToAllRanks(x, live, out), batch.step_tokens,
+                  [&](const RoutedTokens& sent) {
+                    experts.Compute(experts.Route(sent.x, sent.live, sent.out));
+                  });
+  } else {
+    exchange->Run(run, experts.Route(x, live, out), batch.step_tokens,
+                  [&](const RoutedTokens& pairs) { experts.Compute(pairs); });
   }
-  run(ops.moe_experts, {.x = normed,
-                        .ids = ids,
-                        .weights = weights,
-                        .gate_up = w.gate_up.weight.get(),
-                        .down = w.down.weight.get(),
-                        .live = live,
-                        .out = First(a.branch, tokens)});
 }
 
 }  // namespace fathom

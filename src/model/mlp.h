@@ -19,7 +19,7 @@ void RunMlp(OpRunner& run, const MlpWeights& w, const Batch& batch, Activations&
 // DeepseekV2Moe.forward and DeepseekV3MoE.forward of transformers; the router (RouteArgs) is
 // DeepseekV2TopkRouter.forward ("greedy": kGreedy, "group_limited_greedy": kGroupMax) and
 // DeepseekV3TopkRouter.forward (kGroupTopTwoBiased).
-// `exchange`: if experts lie over ranks, else null.
+// `exchange`: if tokens travel to their experts (PairExchange::UsedBy), else null.
 void RunMoe(OpRunner& run, const ModelConfig& config, const MoeWeights& w, const Batch& batch,
             Activations& a, PairExchange* exchange);
 

@@ -30,8 +30,14 @@ size_t Model::ActivationBytes(const ModelConfig& config, const Ops& ops,
   const bool gathers = shard.layout.tensor > 1 && shard.last_stage();
   const int64_t logits =
       !gathers ? 0 : options.max_logit_vectors * shard.Of(config.vocab_size).size();
-  return Activations::Bytes(ConfigOfRank(config, shard), ops, options.max_tokens) +
+  return Activations::Bytes(ConfigOfRank(config, shard), ops, TokensOf(config, ops, options)) +
          static_cast<size_t>(angles + logits) * sizeof(float);
+}
+
+Activations::Tokens Model::TokensOf(const ModelConfig& config, const Ops& ops,
+                                    const ModelOptions& options) {
+  return {.step = options.max_tokens,
+          .routed = PairExchange::TokensRouted(config, options.shard, ops, options.max_tokens)};
 }
 
 Result<std::unique_ptr<Model>> Model::Load(const Checkpoint& checkpoint, const Ops& ops,
@@ -63,7 +69,7 @@ Model::Model(const Checkpoint& checkpoint, const Ops& ops, Device& device,
       options_(options),
       part_(ConfigOfRank(config_, options.shard)),
       weights_(std::move(weights)),
-      activations_(part_, ops, options.max_tokens, device),
+      activations_(part_, ops, TokensOf(config_, ops, options), device),
       run_(ops, device),
       attention_(run_, part_, rotary_, activations_, options_.batch_invariant) {
   const std::vector<float> table = CosSinTable(config_, options_.max_model_len);
@@ -79,7 +85,7 @@ Model::Model(const Checkpoint& checkpoint, const Ops& ops, Device& device,
     logits_part_.view =
         TensorView(logits_part_.memory->data(), DType::kF32, {options_.max_logit_vectors, vocab});
   }
-  if (options_.shard.layout.expert_parallel()) {
+  if (PairExchange::UsedBy(config_, options_.shard.layout)) {
     exchange_.emplace(config_, options_.shard, ops, options_.max_tokens, device);
   }
   if (options_.synthetic_routing) DrawSyntheticRouting(device);
@@ -99,12 +105,14 @@ void Model::DrawSyntheticRouting(Device& device) {
   for (int i = 0; i < weights_.first_layer; ++i) moe_layer += config_.IsMoeLayer(i);
   for (LayerWeights& layer : weights_.layers) {
     if (!layer.moe) continue;
+    // Ranks that cut experts between them compute the same tokens.
     const std::vector<int32_t> ids = options_.synthetic_routing->Draw(
-        config_, options_.max_tokens, moe_layer++, options_.shard.data_rank);
+        config_, activations_.expert_ids.dim(0), moe_layer++,
+        options_.shard.layout.cuts_over_groups() ? 0 : options_.shard.data_rank);
     PlainTensor& drawn = layer.moe->synthetic_ids;
     drawn.memory = device.Allocate(ids.size() * sizeof(int32_t));
     drawn.view = TensorView(drawn.memory->data(), DType::kI32,
-                            {options_.max_tokens, activations_.expert_ids.dim(1)});
+                            {activations_.expert_ids.dim(0), activations_.expert_ids.dim(1)});
     device.Upload(drawn.view, std::as_bytes(std::span(ids)));
     synthetic_routing_bytes_ += drawn.memory->size();
   }

@@ -66,7 +66,7 @@ class Model {
   size_t workspace_bytes() const { return run_.workspace_bytes(); }
   OpRunner& runner() { return run_; }
   // I32 [tokens, topk + shared]: the experts of the last MoE layer that ran, MTP layers aside;
-  // absent without experts.
+  // absent without experts. Of all groups' tokens where these cut experts between them.
   const TensorView& expert_ids() const;
 
   // Layers that it has pages of, MTP layers included.
@@ -118,6 +118,8 @@ class Model {
   // `out`: in a.normed's place.
   void Norm(const PlainTensor& weight, const Batch& batch, Pending pending,
             const PackedWeight* reader = nullptr, const TensorView& out = {});
+  static Activations::Tokens TokensOf(const ModelConfig& config, const Ops& ops,
+                                      const ModelOptions& options);
   void DrawSyntheticRouting(Device& device);
   void MeasureWorkspace(Device& device);
 
@@ -130,7 +132,7 @@ class Model {
   size_t synthetic_routing_bytes_ = 0;
   Rotary rotary_;
   Activations activations_;
-  std::optional<PairExchange> exchange_;  // if experts lie over ranks
+  std::optional<PairExchange> exchange_;  // if tokens travel to their experts
   OpRunner run_;
   Attention attention_;
 };

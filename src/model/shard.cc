@@ -53,6 +53,13 @@ WeightTensor PartOf(const WeightTensor& whole, ShardAxis axis, const ModelConfig
   return (dimension == 1 ? SliceChannels : SliceOutputs)(whole, share.begin, share.end);
 }
 
+WeightTensor PartOfExpert(const WeightTensor& whole, ShardAxis axis, const Shard& shard) {
+  const int dimension = Dimension(axis);
+  const Share share = shard.OfExpert(whole.values.dim(dimension));
+  if (share.size() == whole.values.dim(dimension)) return whole;
+  return (dimension == 1 ? SliceChannels : SliceOutputs)(whole, share.begin, share.end);
+}
+
 namespace {
 
 // The share of a tensor's bytes that is the rank's, but for borders that cut scale tiles.
@@ -62,6 +69,10 @@ double PartOfBytes(const SchemaEntry& entry, const ModelConfig& config, const Sh
     const bool other =
         entry.expert >= 0 && (entry.expert < experts.begin || entry.expert >= experts.end);
     return other ? 0 : 1;
+  }
+  if (IsOfExperts(entry.name)) {
+    const int64_t inter = config.moe_intermediate_size;  // shared experts are cut one by one
+    return static_cast<double>(shard.OfExpert(inter).size()) / static_cast<double>(inter);
   }
   const ShardAxis axis = entry.rule->axis;
   const int64_t size = Shape(*entry.rule, config)[static_cast<size_t>(Dimension(axis))];
@@ -206,7 +217,7 @@ int64_t CachedLayers(const ModelConfig& config, const Shard& shard, const Stored
 
 bool IsReplicated(const SchemaEntry& entry, const ParallelLayout& layout) {
   if (layout.stage_ranks() == 1) return false;
-  if (layout.expert_parallel() && IsOfExperts(entry.name)) return entry.expert < 0;
+  if (IsOfExperts(entry.name)) return layout.expert_parallel() && entry.expert < 0;
   return layout.tensor == 1 || entry.rule->axis == ShardAxis::kNone;
 }
 
@@ -230,16 +241,16 @@ size_t PartBytes(const ModelConfig& config, const Ops& ops, const Shard& shard,
 
 namespace {
 
-// Whether routed experts are cut as MLPs are.
-bool CutsExperts(const ModelConfig& config, const ParallelLayout& layout) {
-  return config.n_routed_experts > 0 && !layout.experts;
+// Whether experts can be cut over so many ranks, or need not be.
+bool CanCutExperts(const ModelConfig& config, const ParallelLayout& layout, int ranks) {
+  return config.n_routed_experts == 0 || layout.experts ||
+         ShareUnit(config.moe_intermediate_size, ranks) > 0;
 }
 
 Status CheckTensorParallel(const ModelConfig& config, const ParallelLayout& layout) {
   const auto possible = [&](int ranks) {
     return config.num_heads % ranks == 0 && ShareUnit(config.vocab_size, ranks) > 0 &&
-           ShareUnit(config.intermediate_size, ranks) > 0 &&
-           (!CutsExperts(config, layout) || ShareUnit(config.moe_intermediate_size, ranks) > 0);
+           ShareUnit(config.intermediate_size, ranks) > 0 && CanCutExperts(config, layout, ranks);
   };
   if (layout.tensor >= 1 && possible(layout.tensor)) return {};
   std::vector<int> sizes;
@@ -251,16 +262,17 @@ Status CheckTensorParallel(const ModelConfig& config, const ParallelLayout& layo
       layout.tensor, config.num_heads, fmt::join(sizes, ", "));
 }
 
-// Each rank has a routed expert at least.
+// Each rank has a routed expert at least, or a part of each.
 Status CheckDataParallel(const ModelConfig& config, const ParallelLayout& layout) {
   if (layout.experts && config.n_routed_experts == 0) {
     return InvalidArgument("--enable-expert-parallel: the model has no experts; leave it out");
   }
-  if (layout.data > 1 && !layout.experts) {
+  if (!CanCutExperts(config, layout, layout.stage_ranks())) {
     return InvalidArgument(
-        "--data-parallel-size {}: groups that cut each expert between them are not supported; add "
-        "--enable-expert-parallel, or take --tensor-parallel-size {}",
-        layout.data, layout.stage_ranks());
+        "--data-parallel-size {}: {} ranks cannot cut the model's experts of {} inner channels "
+        "between them; at most {} would do, or --enable-expert-parallel",
+        layout.data, layout.stage_ranks(), config.moe_intermediate_size,
+        config.moe_intermediate_size / layout.tensor);
   }
   if (!layout.experts || layout.stage_ranks() <= config.n_routed_experts) return {};
   return InvalidArgument(

@@ -28,10 +28,15 @@ struct Shard {
   bool first_stage() const { return stage == 0; }
   bool last_stage() const { return stage == layout.pipeline - 1; }  // it has head and MTP layers
 
-  // Its share of n heads, or of n elements of an MLP or of the vocabulary.
+  // Its share of n heads, or of n elements of a dense MLP or of the vocabulary.
   Share Heads(int64_t n) const { return ShareOf(n, 1, layout.tensor, tensor_rank); }
   Share Of(int64_t n) const {
     return ShareOf(n, ShareUnit(n, layout.tensor), layout.tensor, tensor_rank);
+  }
+  // Its share of an expert's n inner channels: of one that is cut all ranks of the stage have one.
+  Share OfExpert(int64_t n) const {
+    const int ranks = layout.expert_parallel() ? 1 : layout.stage_ranks();
+    return ShareOf(n, ShareUnit(n, ranks), ranks, ranks == 1 ? 0 : rank_in_stage());
   }
   // Which of n routed experts it has, in whole or cut.
   Share Experts(int64_t n) const {
@@ -47,6 +52,8 @@ ModelConfig ConfigOfRank(const ModelConfig& config, const Shard& shard);
 // every rank's.
 WeightTensor PartOf(const WeightTensor& whole, ShardAxis axis, const ModelConfig& config,
                     const Shard& shard);
+// Likewise of a matrix of one expert.
+WeightTensor PartOfExpert(const WeightTensor& whole, ShardAxis axis, const Shard& shard);
 
 // A tensor's bytes where it is stored, scales included; 0: it is not there.
 using StoredBytes = std::function<uint64_t(const SchemaEntry&)>;

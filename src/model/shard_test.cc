@@ -15,7 +15,9 @@ TEST(Shard, WhatCannotBeSharedOutIsRefusedWithWhatWouldDo) {
   ModelConfig v3 = PresetConfig("v3").value();
   EXPECT_EQ(Refused(v3, {.data = 8, .experts = true}), "");
   EXPECT_EQ(Refused(v3, {.tensor = 4, .data = 8, .experts = true}), "");
-  EXPECT_NE(Refused(v3, {.data = 2}).find("or take --tensor-parallel-size 2"), std::string::npos);
+  EXPECT_EQ(Refused(v3, {.tensor = 4, .data = 8}), "");
+  EXPECT_NE(Refused(v3, {.tensor = 8, .data = 257}).find("at most 256 would do"),
+            std::string::npos);
   EXPECT_NE(Refused(v3, {.tensor = 4, .data = 65, .experts = true}).find("at most 64 would do"),
             std::string::npos);
   EXPECT_NE(Refused(v3, {.tensor = 3}).find("1, 2, 4, 8, 16"), std::string::npos);
@@ -90,6 +92,25 @@ TEST(Shard, PartsOfExpertParallelRanks) {
     }
     EXPECT_EQ(sum, routed + static_cast<size_t>(groups) * rest);
   }
+}
+
+// Groups that cut experts between them have a part of each, in scale tiles, and the rest as groups
+// that do not.
+TEST(Shard, PartsOfGroupsThatCutExperts) {
+  const ParallelLayout layout{.tensor = 2, .data = 2};
+  int64_t end = 0;
+  for (int rank = 0; rank < 4; ++rank) {
+    const Shard shard = Shard::OfRank(layout, rank, {});
+    const Share part = shard.OfExpert(1408);  // 11 tiles
+    EXPECT_EQ(part.begin, end);
+    EXPECT_EQ(part.size(), rank < 3 ? 3 * 128 : 2 * 128);
+    EXPECT_EQ(shard.Of(1408).size(), rank % 2 == 0 ? 6 * 128 : 5 * 128);
+    EXPECT_EQ(shard.Experts(64), (Share{0, 64}));
+    end = part.end;
+  }
+  EXPECT_EQ(end, 1408);
+  const Shard whole = Shard::OfRank({.tensor = 2, .data = 2, .experts = true}, 3, {});
+  EXPECT_EQ(whole.OfExpert(1408), (Share{0, 1408}));
 }
 
 }  // namespace

@@ -124,12 +124,12 @@ class Loader {
     return mlp;
   }
 
-  // With expert parallelism a rank has some routed experts, and all shared ones, whole.
+  // With expert parallelism a rank has some routed experts, and all shared ones, whole; else a part
+  // of each.
   Result<MoeWeights> Moe(const std::string& name) {
-    const bool whole = shard_.layout.expert_parallel();
     const Share mine = shard_.Experts(config_.n_routed_experts);
     const auto cut = [&](const WeightTensor& tensor, ShardAxis axis) {
-      return whole ? tensor : Cut(tensor, axis);
+      return PartOfExpert(tensor, axis, shard_);
     };
     MoeWeights moe;
     moe.gate = Router(name + "gate.weight");

@@ -49,7 +49,7 @@ struct MoeWeights {
   PlainTensor bias;  // F32 [routed experts], or absent
   Linear gate_up;    // experts x [2 * inter, hidden]
   Linear down;       // experts x [hidden, inter]
-  // I32 [tokens of a step, topk + shared]: SyntheticRouting's, in the router's stead; or absent.
+  // I32 [routed tokens, topk + shared]: SyntheticRouting's, in the router's stead; or absent.
   PlainTensor synthetic_ids;
 };
 

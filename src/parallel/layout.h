@@ -10,12 +10,16 @@ struct ParallelLayout {
   int tensor = 1;    // heads, MLPs and vocabulary are cut over so many ranks
   int data = 1;      // groups of so many ranks each, which serve requests of their own
   int pipeline = 1;  // stages, each with so many ranks and some of the layers
-  bool experts =
-      false;  // each routed expert is one rank's, of all groups; else they are cut as MLPs
+  // Each routed expert is one rank's, of all groups; else each rank has a part of all of them.
+  bool experts = false;
 
   int world() const { return pipeline * stage_ranks(); }
   int stage_ranks() const { return data * tensor; }  // which experts lie over
   bool expert_parallel() const { return experts && stage_ranks() > 1; }
+  // Several groups cut each expert between them.
+  bool cuts_over_groups() const { return !experts && data > 1; }
+  // Tokens travel to experts.
+  bool exchanges_tokens() const { return expert_parallel() || cuts_over_groups(); }
   // Ranks follow each other by stage, then by group, then within it.
   int StageOf(int rank) const { return rank / stage_ranks(); }
   int GroupOf(int rank) const { return rank % stage_ranks() / tensor; }

@@ -35,7 +35,7 @@ struct PeerCounters {
 // are on one host.
 inline size_t PeerBytes(const ParallelLayout& layout) {
   const size_t stages = layout.pipeline == 1 ? 0 : layout.pipeline == 2 ? 2 : 3;  // at most
-  const size_t groups = (layout.tensor > 1 ? 1 : 0) + (layout.expert_parallel() ? 1 : 0) + stages;
+  const size_t groups = (layout.tensor > 1 ? 1 : 0) + (layout.exchanges_tokens() ? 1 : 0) + stages;
   return groups * (sizeof(PeerExchange) + sizeof(PeerCounters));
 }
 

@@ -29,7 +29,7 @@ Result<JoinedRanks> JoinedRanks::Join(const ParallelLayout& layout, const MakeGr
   for (int first = 0; first < layout.world() && layout.tensor > 1; first += layout.tensor) {
     TRY(joined.Add(consecutive(first, layout.tensor), make, {&RankGroups::tensor}));
   }
-  for (int first = 0; first < layout.world() && layout.expert_parallel(); first += stage_ranks) {
+  for (int first = 0; first < layout.world() && layout.exchanges_tokens(); first += stage_ranks) {
     TRY(joined.Add(consecutive(first, stage_ranks), make, {&RankGroups::experts}));
   }
   for (int place = 0; place < stage_ranks && layout.pipeline > 1; ++place) {

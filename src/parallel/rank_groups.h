@@ -15,7 +15,7 @@ namespace fathom {
 // Of one rank; null where the layout needs none.
 struct RankGroups {
   Communicator* tensor = nullptr;   // its tensor-parallel group
-  Communicator* experts = nullptr;  // its stage's ranks, if experts lie over them
+  Communicator* experts = nullptr;  // its stage's ranks, if tokens travel to their experts
   // Of these the group's first rank has what all of them are to have.
   Communicator* before = nullptr;  // the stage before, and it
   Communicator* after = nullptr;   // it, and the stage after

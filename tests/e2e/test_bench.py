@@ -284,7 +284,7 @@ def test_offline_with_random_weights():
         assert done.returncode == 1 and sentence in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("layout", ["-pp 2", "-tp 2", "-dp 2 -ep", "-tp 2 -pp 2"])
+@pytest.mark.parametrize("layout", ["-pp 2", "-tp 2", "-dp 2", "-dp 2 -ep", "-tp 2 -pp 2"])
 def test_offline_on_several_ranks(layout):
     args = ("--input-len", 8, "--output-len", 4, "--repeats", 1, "--read-bytes", "16MiB")
     ranks = report("offline", MODEL, "--batch-size", 4, *layout.split(), *args)

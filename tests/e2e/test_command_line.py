@@ -156,8 +156,7 @@ def test_ranks_share_the_heads_evenly(flag):
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (["-dp", "2"], "--data-parallel-size 2: groups that cut each expert between them are not supported; add"),
-        (["--dp=2", "-tp", "2"], "or take --tensor-parallel-size 4"),
+        (["--dp=40", "-tp", "4"], "160 ranks cannot cut the model's experts of 128 inner channels between them; at most 32"),
         (["-dp", "20", "-ep", "-tp", "2"], "--data-parallel-size 20: 40 ranks for the model's 16 routed experts, of which each"),
         (["-dp", "2", "-ep", "-tp", "3"], "--tensor-parallel-size 3: the model's 4 heads cannot be shared out evenly"),
     ],

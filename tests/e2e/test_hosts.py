@@ -118,10 +118,11 @@ def one_host(*flags):
 
 
 @pytest.mark.parametrize("flags", [["-pp", "2"], ["-dp", "2", "-ep"], ["-tp", "2"], ["-pp", "2", "-tp", "2"],
+                                   ["-dp", "2"],
                                    ["-tp", "2", "-dp", "2", "-ep", "--no-speculation"]], ids=" ".join)
 def test_answers_are_those_of_one_host(flags, network, secret):
-    """Tensor-parallel ranks round otherwise than one: these are held against one host with as many."""
-    with one_host(*flags if "-tp" in flags else []) as server:
+    """Ranks that cut heads or experts round otherwise than one: these are held against one host with as many."""
+    with one_host(*flags if "-tp" in flags or flags == ["-dp", "2"] else []) as server:
         expected = answers(server)
     with two_hosts(network, secret, *flags) as (server, other):
         assert eventually(lambda: other.health(network) == "200")

@@ -19,6 +19,8 @@ SAME_BITS = ", 2 groups"
 # Stages of a pipeline: the bits of one stage, likewise.
 STAGES = ", 2 stages"
 GROUPS = ("--dp", "2", "--enable-expert-parallel")
+# Groups that cut each expert between them: bits of their own.
+CUT_GROUPS = ("--dp", "2")
 
 
 def cases():
@@ -45,6 +47,10 @@ def cases():
         yield f"tiny-r1 {name}{SAME_BITS}", *tiny, ["--ops", name.split()[0], *GROUPS]
     yield "tiny-r1 cpu, 2 groups of 2 ranks", *tiny, ["--ops", "cpu", "--tp", "2", *GROUPS]
     for name in ("cpu own", "cpu-fp8", "reference"):
+        yield f"tiny-r1 {name}, 2 groups cut experts", *tiny, ["--ops", name.split()[0], *CUT_GROUPS]
+    yield f"tiny-r1 cpu own, 2 groups cut experts{STAGES}", *tiny, ["--ops", "cpu", "--pp", "2", *CUT_GROUPS]
+    yield "tiny-r1 cpu, 2 groups of 2 ranks cut experts", *tiny, ["--ops", "cpu", "--tp", "2", *CUT_GROUPS]
+    for name in ("cpu own", "cpu-fp8", "reference"):
         yield f"tiny-r1 {name}{STAGES}", *tiny, ["--ops", name.split()[0], "--pp", "2"]
     yield f"tiny-r1 cpu, 2 ranks{STAGES}", *tiny, ["--ops", "cpu", "--tp", "2", "--pp", "2"]
     yield f"tiny-r1 cpu own{SAME_BITS}{STAGES}", *tiny, ["--ops", "cpu", "--pp", "2", *GROUPS]
@@ -55,6 +61,7 @@ def cases():
                 yield f"{folder.name} {ops} {form}", *fixture, ["--ops", ops, "--form", form]
             yield f"{folder.name} {ops}, 2 ranks", *fixture, ["--ops", ops, "--tp", "2"]
             yield f"{folder.name} {ops} expanded{SAME_BITS}", *fixture, ["--ops", ops, "--form", "expanded", *GROUPS]
+            yield f"{folder.name} {ops}, 2 groups cut experts", *fixture, ["--ops", ops, *CUT_GROUPS]
             if json.loads((folder / "config.json").read_text())["num_hidden_layers"] > 1:
                 yield f"{folder.name} {ops} expanded{STAGES}", *fixture, ["--ops", ops, "--form", "expanded", "--pp", "2"]
                 yield f"{folder.name} {ops}, 2 ranks{STAGES}", *fixture, ["--ops", ops, "--tp", "2", "--pp", "2"]

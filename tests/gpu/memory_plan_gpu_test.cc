@@ -41,7 +41,7 @@ TEST(MemoryPlanGpuTest, FiveLayersOfV3AreServedByDefaultOnAnH200) {
                            .max_model_len = config.max_position_embeddings};
   const MemoryNeeds needs{
       .items = EngineNeeds({.weights = Checkpoint::Dummy(without_tables, 0).total_bytes() + tables,
-                            .activations = Activations::Bytes(config, ops, tokens),
+                            .activations = Activations::Bytes(config, ops, {tokens, tokens}),
                             .runner = StepRunner::Bytes(config, model, limits.max_num_seqs, ops),
                             .workspace = std::max(attention, Fp8ExpertsWorkspace(experts))},
                            /*gpu=*/true),

@@ -3,7 +3,7 @@
 
     two_hosts.py --binary FOLDER/bin/fathom --model models/tiny-r1 --reference tests/golden/tiny-r1/reference.safetensors
 
-Stages, and groups with experts over them, must have the bits of one GPU, alone and in company; tensor-parallel ranks the same
+Stages, and groups with experts over them, must have the bits of one GPU, alone and in company; ranks that cut heads or experts the same
 bits alone and in company, on both hosts, and one rank's limits. A host that is killed ends the other with a word, in time.
 Needs nothing but Python. Prints a line for each check, and the last one as JSON; the exit status says whether all passed.
 """
@@ -23,7 +23,7 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOCKETS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_IB_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}
-LAYOUTS = (["--pp", "2"], ["--dp", "2", "--enable-expert-parallel"], ["--tp", "2"])
+LAYOUTS = (["--pp", "2"], ["--dp", "2", "--enable-expert-parallel"], ["--dp", "2"], ["--tp", "2"])
 ENGINE = ["--device", "cuda", "--max-num-seqs", "16", "--max-model-len", "1024", "--kv-cache-memory-bytes", "256MiB"]
 QUESTIONS = [f"What is {a} + {b}?" for a, b in ((12, 13), (7, 5), (40, 2), (19, 23), (8, 64), (31, 31), (5, 90), (77, 11))]
 
@@ -167,7 +167,7 @@ def main():
             assert [ask(url, number) for number in range(4)] == expected[:4]
             assert [ask(url, number, seed=99) for number in range(4)] != expected[:4], "the canary: other seeds say something else"
         for layout in LAYOUTS:
-            cut = layout[0] == "--tp"
+            cut = layout in (["--dp", "2"], ["--tp", "2"])
 
             def logits():
                 reports = verified(args, hosts, *layout)
