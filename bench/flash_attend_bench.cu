@@ -232,6 +232,27 @@ bool CheckNan() {
   return same;
 }
 
+// Blocks compute several items each, in an order that differs from run to run: bits must not
+// change.
+bool CheckRepeats() {
+  Problem p(48, 1100, 0);
+  const std::vector<int> borders = {0, 300, 301, 1000, 1100};
+  p.PlaceRows(borders);
+  std::vector<__nv_bfloat16> first;
+  bool same = true;
+  for (int i = 0; i < 20; ++i) {
+    BENCH_CHECK(cudaMemset(p.out.get(), 0xee, p.out.size() * 2));
+    for (int launch = 0; launch < 3; ++launch) p.LaunchRows(borders, 0, 4);
+    BENCH_CHECK(cudaDeviceSynchronize());
+    const auto out = p.out.ToHost();
+    if (i == 0) first = out;
+    same &= std::memcmp(out.data(), first.data(), out.size() * 2) == 0;
+  }
+  std::printf("same bits each time: %s\n", same ? "ok" : "FAILED");
+  json.Add("\"check same bits each time\": {\"ok\": %s}", same ? "true" : "false");
+  return same;
+}
+
 bool CheckAll() {
   bool ok = true;
   for (const int tokens : {1, 63, 64, 65, 127, 128, 129, 200, 300}) {
@@ -242,8 +263,11 @@ bool CheckAll() {
   ok &= Check(16, 700, 0, 512);
   ok &= Check(1, 2000, 2000, 1024);
   ok &= Check(40, 300, 100, 256);
+  ok &= Check(90, 300, 0, 1 << 20);  // several items a block
+  ok &= Check(12, 2000, 0, 512);     // of which many see nothing
   ok &= CheckCompany();
   ok &= CheckRows();
+  ok &= CheckRepeats();
   ok &= CheckNan();
   return ok;
 }

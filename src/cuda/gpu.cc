@@ -22,9 +22,15 @@ Gpu::Gpu(int ordinal)
       major_(Attribute(cudaDevAttrComputeCapabilityMajor, ordinal)),
       minor_(Attribute(cudaDevAttrComputeCapabilityMinor, ordinal)) {
   BindThread();
+  void* counter = nullptr;
+  Check(cudaMalloc(&counter, sizeof(*work_counter_)));
+  Check(cudaMemset(counter, 0, sizeof(*work_counter_)));
+  Check(cudaStreamSynchronize(nullptr));  // other streams do not wait for it
+  work_counter_ = static_cast<uint32_t*>(counter);
 }
 
 Gpu::~Gpu() {
+  if (!failed()) cudaFree(work_counter_);  // nothing more is asked of one that failed
   if (gpu_of_thread == this) gpu_of_thread = nullptr;
 }
 

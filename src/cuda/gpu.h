@@ -57,6 +57,10 @@ class Gpu {
   // launch).
   bool overlaps_kernels() const { return major_ >= 9; }
 
+  // A word on the GPU by which blocks of a kernel are handed out work: 0 between kernels. Those of
+  // one stream alone.
+  uint32_t* work_counter() const { return work_counter_; }
+
   // Whether a call went well. A fault of the device is kept in status(), with the op, its shape and
   // the step (base/activity.h); an error that can only be a bug stops the process.
   bool Check(cudaError_t error) {
@@ -82,6 +86,7 @@ class Gpu {
   void SetSharedMemory(const void* kernel, size_t bytes);
 
   int ordinal_, multiprocessors_ = 0, major_ = 0, minor_ = 0;
+  uint32_t* work_counter_ = nullptr;
   KernelSet kernels_;  // that may take their shared memory
   Status status_;
 };

@@ -21,7 +21,7 @@ void LaunchFlashAttend(const FlashAttendParams& p, cudaStream_t stream) {
       .q = MakeTensorMap({.data = p.q,
                           .sizes = {64, tokens, 3, heads},
                           .strides = {token_bytes, 128, kQueryBytes},
-                          .box = {64, 64u * groups, 3, 1}}),
+                          .box = {64, flash::kTokensOfGroup, 3, 1}}),
       .kv = MakeTensorMap({.data = p.kv,
                            .sizes = {64, context, 4, heads},
                            .strides = {heads * kKvBytes, 128, kKvBytes},

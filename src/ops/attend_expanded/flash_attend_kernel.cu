@@ -1,225 +1,217 @@
 // Expanded attention: s = scale (q_nope . k + q_rope . rope), softmax over the piece's positions up
 // to the token's, out = weights v, merged into what earlier pieces left by log-sum-exp.
-// A block has 128 tokens of one row and head (64 where there would be few blocks), 64 a warpgroup;
-// tiles of 128 positions go by. While the values of a tile are added, the next tile is scored and
-// its weights are computed.
-// Builds on FlashAttention-2 (tokens cut between blocks, the online softmax) and -3 (a warp that
-// loads by TMA; the next tile's product is issued before this one's values, so that softmax runs
-// beside it).
-// Bytes: 512 a position, head and 128 tokens, mostly from the L2; operations: 640 a visible pair.
-// fp32 accumulators; weights are rounded to BF16.
-// Expected on an H200: 16 heads, 4096 tokens of 4096: 86 GFLOP, 0.15 ms at 570 TFLOPS.
+// An item has 128 tokens of one row and head (64 where there would be few items), 64 a warpgroup;
+// tiles of 128 positions go by. A block per multiprocessor computes one item after the other.
+// The tensor cores are one warpgroup's at a time, its turn: while the values of a tile are added
+// and the next tile is scored, the other computes weights. An item's last values and the next
+// item's first scores are a turn, too, so that little waits for an item's end. Builds on
+// FlashAttention-2 (tokens cut between blocks, the online softmax), -3 (a warp that loads by TMA,
+// warpgroups that take turns, the next tile's product before this one's values, items handed out
+// longest first) and -4 (sums are rescaled only where they would grow too much). Bytes: 512 a
+// position, head and 128 tokens, mostly from the L2; operations: 640 a visible pair. fp32
+// accumulators; weights are rounded to BF16. Expected on an H200: 16 heads, 4096 tokens of 4096: 86
+// GFLOP, 0.144 ms at 600 TFLOPS.
 #include <cuda_bf16.h>
+
+#include <algorithm>
 
 #include "cuda/exp2.h"
 #include "cuda/fence.h"
 #include "cuda/gpu.h"
 #include "cuda/launch_early.cuh"
-#include "cuda/mbarrier.h"
-#include "cuda/tma.h"
-#include "cuda/warp.h"
 #include "cuda/wgmma_bf16.h"
-#include "ops/attend_expanded/flash_attend_step.h"
+#include "ops/attend_expanded/flash_attend_load.cuh"
+#include "ops/attend_expanded/flash_attend_write.cuh"
 
 namespace fathom::flash {
 namespace {
-
-constexpr int kTokensOfGroup = 64;  // of a warpgroup
-constexpr int kHeadsAtOnce = 16;  // whose blocks run together: they find keys and values in the L2
-constexpr int kChunkBytes = 16384;  // 128 tile rows of 64 values, swizzled
-constexpr int kValue = 128;
-
-template <int kGroups>
-struct Shared {
-  alignas(1024) uint8_t query[3][kGroups * kChunkBytes / 2];
-  alignas(1024) uint8_t keys[2][3][kChunkBytes];
-  alignas(1024) uint8_t values[2][2][kChunkBytes];
-  int32_t seen[2 * kGroups];  // greatest of 32 tokens each
-  Mbarrier query_full, keys_full[2], keys_empty[2], values_full[2], values_empty[2];
-};
-
-// What a block computes: some tokens of a row's piece, and a head.
-struct Work {
-  ContextPiece piece;
-  int32_t token, head;
-
-  // Of the piece's positions, how many a token sees.
-  __device__ __forceinline__ int32_t Seen(const Step& step, int32_t t) const {
-    if (t >= piece.token_begin + piece.tokens) return 0;
-    return max(0, min(piece.count, step.positions[t] - piece.begin + 1));
-  }
-};
-
-// Some heads at a time; of those, the last tokens first: they see most.
-template <int kTokens>
-__device__ __forceinline__ Work WorkOf(const Step& step, int32_t block) {
-  const auto blocks_of = [](const ContextPiece& piece) {
-    return (piece.tokens + kTokens - 1) / kTokens;
-  };
-  int i = 0;
-  for (; block >= blocks_of(step.pieces.of[i]) * step.heads; ++i) {
-    block -= blocks_of(step.pieces.of[i]) * step.heads;
-  }
-  const int32_t blocks = blocks_of(step.pieces.of[i]);
-  const int32_t first_head = block / (kHeadsAtOnce * blocks) * kHeadsAtOnce;
-  const int32_t heads = min(kHeadsAtOnce, step.heads - first_head);
-  const int32_t local = block - first_head * blocks;
-  return {.piece = step.pieces.of[i],
-          .token = step.pieces.of[i].token_begin + (blocks - 1 - local / heads) * kTokens,
-          .head = first_head + local % heads};
-}
-
-__device__ __forceinline__ int32_t Tiles(int32_t seen) {
-  return (seen + kKeys - 1) / kKeys;
-}
-
-// What the tokens of warpgroups [begin, end) see at most.
-template <int kGroups>
-__device__ __forceinline__ int32_t MostSeen(const Shared<kGroups>& s, int begin, int end) {
-  int32_t most = 0;
-  for (int i = 2 * begin; i < 2 * end; ++i) most = max(most, s.seen[i]);
-  return most;
-}
-
-template <int kGroups>
-__device__ void Produce(Shared<kGroups>& s, const Maps& maps, const Work& work) {
-  const uint64_t once = EvictFirst(), keep = EvictNormal();
-  const int32_t tiles = Tiles(MostSeen(s, 0, kGroups));
-  if (tiles == 0) return;  // nobody would wait for the query
-  s.query_full.ArriveExpect(sizeof(s.query));
-  TmaLoad4(s.query, &maps.q, s.query_full, once, {0, work.token, 0, work.head});
-  for (int32_t tile = 0; tile < tiles; ++tile) {
-    const int stage = tile % 2;
-    const int32_t position = work.piece.at + tile * kKeys;
-    const uint32_t empty = (tile / 2 & 1) ^ 1;
-    s.keys_empty[stage].Wait(empty);
-    s.keys_full[stage].ArriveExpect(3 * kChunkBytes);
-    TmaLoad4(s.keys[stage], &maps.kv, s.keys_full[stage], keep, {0, position, 0, work.head});
-    TmaLoad2(s.keys[stage][2], &maps.rope, s.keys_full[stage], keep, 0, position);
-    s.values_empty[stage].Wait(empty);
-    s.values_full[stage].ArriveExpect(2 * kChunkBytes);
-    TmaLoad4(s.values[stage], &maps.kv, s.values_full[stage], keep, {0, position, 2, work.head});
-  }
-}
 
 // A warpgroup: 64 tokens. What a thread has of tokens r and r + 8 is indexed 0 and 1.
 template <int kGroups>
 class Consumer {
  public:
-  __device__ Consumer(Shared<kGroups>& s, const Step& step, const Work& work)
+  __device__ Consumer(Shared<kGroups>& s, const Step& step)
       : s_(s),
         step_(step),
-        group_(static_cast<int>(threadIdx.x / 128)),
-        lane_(static_cast<int>(threadIdx.x % 32)),
-        first_(work.piece.begin == 0),
-        token_(work.token + static_cast<int>(threadIdx.x / 32) * 16 + lane_ / 4),
-        head_(work.head),
-        block_seen_(MostSeen(s, 0, kGroups)),
-        tiles_(Tiles(MostSeen(s, group_, group_ + 1))) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) seen_[i] = work.Seen(step, token_ + 8 * i);
-  }
+        group_(__shfl_sync(kAllLanes, static_cast<int>(threadIdx.x / 128), 0)),
+        lane_(static_cast<int>(threadIdx.x % kWarp)),
+        tile_row_(static_cast<int>(threadIdx.x % 128 / kWarp) * 16 + lane_ / 4) {}
 
   __device__ void Run() {
-#pragma unroll
-    for (int i = 0; i < 64; ++i) out_[i] = 0;
-    if (tiles_ > 0) {
-      s_.query_full.Wait(0);
-      Score(0);
-      WgmmaCommit();
-      WgmmaWait<0>();
-      WgmmaHold(scores_);
-      Free(s_.keys_empty[0]);
+    if (!AwaitItem(0)) return;
+    if (group_ == 1) PassTurn();  // group 0 begins
+    AwaitKeys(0);
+    TakeTurn();
+    Score(0);
+    PassTurn();
+    WgmmaWait<0>();
+    WgmmaHold(scores_);
+    bool more = true;
+    for (uint32_t n = 0; more; ++n) {
+      Begin(s_.items[n & 1]);
+      FreeKeys(0);
       float scale[2];
       Softmax(0, scale);
       Pack();
+      AwaitValues(0);
       for (int32_t tile = 0; tile + 1 < tiles_; ++tile) AddAndScoreNext(tile);
-      ClearValues(tiles_ - 1);
-      AddValues(tiles_ - 1);
-      WgmmaCommit();
-      WgmmaWait<0>();
-      WgmmaHold(out_);
-      Free(s_.values_empty[(tiles_ - 1) % 2]);
+      more = AddLastAndScoreNextItem(n + 1);
       Write();
-    }
-    // Tiles that only the other group's tokens see.
-    for (int32_t tile = tiles_; tile < Tiles(block_seen_); ++tile) {
-      s_.keys_full[tile % 2].Wait(tile / 2 & 1);
-      Free(s_.keys_empty[tile % 2]);
-      s_.values_full[tile % 2].Wait(tile / 2 & 1);
-      Free(s_.values_empty[tile % 2]);
+      WgmmaWait<0>();
+      WgmmaHold(scores_);
     }
   }
 
  private:
+  // Whether there is an item n; then its query is there, too.
+  __device__ bool AwaitItem(uint32_t n) {
+    s_.query_full[group_].Wait(n & 1);
+    return s_.items[n & 1].item.most > 0;
+  }
+
+  __device__ void Begin(const ItemBuffer<kGroups>& buffer) {
+    item_ = buffer.item;
+    // A group without tokens sees nothing of the first tile.
+    tiles_ = max(1, Tiles(buffer.most[group_]));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      states_[i].seen = buffer.seen[group_ * kTokensOfGroup + tile_row_ + 8 * i];
+      states_[i].max = -INFINITY;
+      states_[i].sum = 0;
+    }
+  }
+
   // Adds the values of a tile whose weights are packed; meanwhile computes the next tile's weights.
   __device__ __forceinline__ void AddAndScoreNext(int32_t tile) {
+    AwaitKeys(tile + 1);
+    TakeTurn();
     Score(tile + 1);
-    WgmmaCommit();
     AddValues(tile);
-    WgmmaCommit();
+    PassTurn();
     WgmmaWait<1>();
     WgmmaHold(scores_);
-    Free(s_.keys_empty[(tile + 1) % 2]);
+    FreeKeys(tile + 1);
     float scale[2];
     Softmax(tile + 1, scale);
+    WgmmaHold(scores_);
+    AwaitValues(tile + 1);  // a loop, behind which the compiler leaves the wait for this tile's
     WgmmaWait<0>();
     WgmmaHold(out_);
-    Free(s_.values_empty[tile % 2]);
+    FreeValues(tile);
     Rescale(scale);
     Pack();
   }
 
+  // The item's last turns, and whether there is an item n after it, whose first tile is then being
+  // scored (or what lies there: a branch around products would keep them from overlapping).
+  __device__ __forceinline__ bool AddLastAndScoreNextItem(uint32_t n) {
+    const int32_t last = tiles_ - 1, all = Tiles(item_.most);
+    ClearValues(last);
+    TakeTurn();
+    AddValues(last);
+    WgmmaWait<0>();
+    WgmmaHold(out_);
+    FreeValues(last);
+    // Tiles that only the other group's tokens see.
+    for (int32_t tile = tiles_; tile < all; ++tile) {
+      AwaitKeys(tile);
+      Free(s_.keys_empty[Stage(tile)]);
+      AwaitValues(tile);
+      FreeValues(tile);
+      PassTurn();
+      TakeTurn();
+    }
+    const bool more = AwaitItem(n);
+    if (more) AwaitKeys(all);
+    Score(all);
+    if (more || group_ == 0) PassTurn();  // all that is passed is taken
+    base_ += all;
+    return more;
+  }
+
+  // Turns of the tensor cores.
+  __device__ void TakeTurn() {
+    NamedBarrierSync(3 + group_, 128 * kGroups);
+  }
+  __device__ void PassTurn() {
+    if constexpr (kGroups == 2) NamedBarrierArrive(4 - group_, 256);
+  }
+
+  // Of the item's tiles, where they are, and waits for them.
+  __device__ int Stage(int32_t tile) const {
+    return (base_ + tile) % 2;
+  }
+  __device__ uint32_t Parity(int32_t tile) const {
+    return (base_ + tile) / 2 % 2;
+  }
+  __device__ void AwaitKeys(int32_t tile) {
+    s_.keys_full[Stage(tile)].Wait(Parity(tile));
+  }
+  __device__ void AwaitValues(int32_t tile) {
+    s_.values_full[Stage(tile)].Wait(Parity(tile));
+  }
+  __device__ void FreeKeys(int32_t tile) {
+    Free(s_.keys_empty[Stage(tile)]);
+    if (tile + 1 == tiles_ && lane_ == 0) s_.query_empty[group_].Arrive();
+  }
+  __device__ void FreeValues(int32_t tile) {
+    Free(s_.values_empty[Stage(tile)]);
+  }
+  __device__ void Free(Mbarrier& empty) {
+    __syncwarp();
+    if (lane_ == 0) empty.Arrive();
+  }
+
   // scores_ = Q K^T of a tile, before scaling.
-  __device__ void Score(int32_t tile) {
-    const int stage = tile % 2;
-    s_.keys_full[stage].Wait(tile / 2 & 1);
-    const uint64_t query = WgmmaOperand(SharedAddress(s_.query) + group_ * 8192);
-    const uint64_t keys = WgmmaOperand(SharedAddress(s_.keys[stage]));
+  __device__ __forceinline__ void Score(int32_t tile) {
+    const uint64_t query = WgmmaOperand(SharedAddress(s_.query[group_]));
+    const uint64_t keys = WgmmaOperand(SharedAddress(s_.keys[Stage(tile)]));
     WgmmaFence();
 #pragma unroll
     for (int chunk = 0; chunk < 3; ++chunk) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         WgmmaBf16<128>::Add<Major::kK, Major::kK>(
-            scores_, query + (chunk * static_cast<int>(sizeof(s_.query[0])) + k * 32) / 16,
+            scores_, query + (chunk * kQueryChunkBytes + k * 32) / 16,
             keys + (chunk * kChunkBytes + k * 32) / 16, chunk > 0 || k > 0);
       }
     }
+    WgmmaCommit();
   }
 
-  // Zeroes the values of positions that no token of the block sees: they may be anything, and 0 x
+  // Zeroes the values of positions that no token of the item sees: they may be anything, and 0 x
   // NaN is NaN. Both warpgroups do, as neither waits for the other.
   __device__ void ClearValues(int32_t tile) {
-    const int32_t seen = block_seen_ - tile * kKeys;
+    const int32_t seen = item_.most - tile * kKeys;
     if (seen >= kKeys) return;
-    const int stage = tile % 2;
-    s_.values_full[stage].Wait(tile / 2 & 1);
     for (int i = static_cast<int>(threadIdx.x % 128); i < (kKeys - seen) * 16; i += 128) {
       const int key = seen + i / 16, chunk = i % 16 / 8, part = i % 8;
-      *reinterpret_cast<uint4*>(s_.values[stage][chunk] + key * 128 + part * 16) =
+      *reinterpret_cast<uint4*>(s_.values[Stage(tile)][chunk] + key * 128 + part * 16) =
           make_uint4(0, 0, 0, 0);
     }
     FenceAsyncShared();
     NamedBarrierSync(1 + group_, 128);
   }
 
-  // out_ += weights x values of a tile.
-  __device__ void AddValues(int32_t tile) {
-    const int stage = tile % 2;
-    s_.values_full[stage].Wait(tile / 2 & 1);
-    const uint64_t values = WgmmaOperand(SharedAddress(s_.values[stage]), kChunkBytes);
+  // out_ += weights x values of a tile; of the first, without what was there.
+  __device__ __forceinline__ void AddValues(int32_t tile) {
+    const uint64_t values = WgmmaOperand(SharedAddress(s_.values[Stage(tile)]), kChunkBytes);
     WgmmaFence();
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      WgmmaBf16<128>::Add<Major::kMn>(out_, weights_ + 4 * k, values + k * 2048 / 16, true);
+      WgmmaBf16<128>::Add<Major::kMn>(out_, weights_ + 4 * k, values + k * 2048 / 16,
+                                      tile > 0 || k > 0);
     }
+    WgmmaCommit();
   }
 
-  // Turns scores_ into weights, in place; moves max_ and sum_ on.
-  __device__ void Softmax(int32_t tile, float (&scale)[2]) {
+  // Turns scores_ into weights, in place; moves max and sum on. max is not the greatest score so
+  // far but within kSlack of it (powers of 2): out_ is then seldom rescaled. Each token's own
+  // scores decide.
+  __device__ __forceinline__ void Softmax(int32_t tile, float (&scale)[2]) {
+    constexpr float kSlack = 8;
     const int32_t begin = tile * kKeys;
-    if (begin + kKeys > min(seen_[0], seen_[1])) Mask(begin);
+    if (begin + kKeys > min(states_[0].seen, states_[1].seen)) Mask(begin);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       float best = scores_[2 * i];
@@ -229,10 +221,11 @@ class Consumer {
       }
       best = fmaxf(best, __shfl_xor_sync(kAllLanes, best, 1));
       best = fmaxf(best, __shfl_xor_sync(kAllLanes, best, 2));
-      const float max = fmaxf(max_[i], best * step_.scale_log2);
+      best *= step_.scale_log2;
+      const float max = best > states_[i].max + kSlack ? best : states_[i].max;
       const float base = max == -INFINITY ? 0 : max;  // nothing seen yet: all weights are 0
-      scale[i] = Exp2(max_[i] - base);
-      max_[i] = max;
+      scale[i] = Exp2(states_[i].max - base);
+      states_[i].max = max;
       float sum = 0;
 #pragma unroll
       for (int j = 0; j < 16; ++j) {
@@ -243,22 +236,19 @@ class Consumer {
           sum += score;
         }
       }
-      sum_[i] = fmaf(sum_[i], scale[i], sum);
+      states_[i].sum = fmaf(states_[i].sum, scale[i], sum);
     }
   }
   __device__ void Mask(int32_t begin) {
 #pragma unroll
     for (int i = 0; i < 64; ++i) {
       const int32_t key = begin + 8 * (i / 4) + 2 * (lane_ % 4) + i % 2;
-      if (key >= seen_[i % 4 / 2]) scores_[i] = -INFINITY;
+      if (key >= states_[i % 4 / 2].seen) scores_[i] = -INFINITY;
     }
   }
   __device__ void Pack() {
 #pragma unroll
-    for (int j = 0; j < 32; ++j) {
-      const __nv_bfloat162 pair = __floats2bfloat162_rn(scores_[2 * j], scores_[2 * j + 1]);
-      weights_[j] = *reinterpret_cast<const uint32_t*>(&pair);
-    }
+    for (int j = 0; j < 32; ++j) weights_[j] = PackPair(scores_[2 * j], scores_[2 * j + 1]);
   }
   __device__ void Rescale(const float (&scale)[2]) {
     if (!__any_sync(kAllLanes, scale[0] != 1 || scale[1] != 1)) return;
@@ -266,62 +256,21 @@ class Consumer {
     for (int i = 0; i < 64; ++i) out_[i] *= scale[i % 4 / 2];
   }
 
-  __device__ void Free(Mbarrier& empty) {
-    __syncwarp();
-    if (lane_ == 0) empty.Arrive();
-  }
-
-  __device__ void Write() {
-    constexpr float kLn2 = 0.6931471805599453f;
-    float before[2] = {0, 0};
-    if (!first_) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (seen_[i] > 0) before[i] = step_.lse[int64_t{token_ + 8 * i} * step_.heads + head_];
-      }
-      __syncwarp();  // all lanes of a token have read what one of them overwrites
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      float sum = sum_[i];
-      sum += __shfl_xor_sync(kAllLanes, sum, 1);
-      sum += __shfl_xor_sync(kAllLanes, sum, 2);
-      if (seen_[i] == 0) continue;  // past the tokens, or nothing of the piece is visible
-      const int64_t pair = int64_t{token_ + 8 * i} * step_.heads + head_;
-      const float chunk = max_[i] * kLn2 + logf(sum);
-      float keep = 0, take = 1, lse = chunk;
-      if (!first_) {
-        const float both = fmaxf(before[i], chunk);
-        lse = both + logf(expf(before[i] - both) + expf(chunk - both));
-        keep = expf(before[i] - lse);
-        take = expf(chunk - lse);
-      }
-      const float factor = take / sum;
-      auto* out = reinterpret_cast<__nv_bfloat162*>(step_.out + pair * kValue) + lane_ % 4;
-#pragma unroll
-      for (int j = 0; j < 16; ++j) {
-        float low = out_[4 * j + 2 * i] * factor, high = out_[4 * j + 2 * i + 1] * factor;
-        if (!first_) {
-          const float2 old = __bfloat1622float2(out[4 * j]);
-          low = fmaf(old.x, keep, low);
-          high = fmaf(old.y, keep, high);
-        }
-        out[4 * j] = __floats2bfloat162_rn(low, high);
-      }
-      if (lane_ % 4 == 0) step_.lse[pair] = lse;
-    }
+  __device__ __forceinline__ void Write() {
+    const int64_t token = item_.token + group_ * kTokensOfGroup + tile_row_;
+    const int64_t pair = token * step_.heads + item_.head;
+    WriteToken<0>(step_, pair, item_.first != 0, states_[0], out_);
+    WriteToken<1>(step_, pair + int64_t{8} * step_.heads, item_.first != 0, states_[1], out_);
   }
 
   Shared<kGroups>& s_;
   const Step& step_;
   const int group_, lane_;
-  const bool first_;     // of the row's pieces
-  const int32_t token_;  // of the first of two; the other is 8 further
-  const int32_t head_;
-  const int32_t block_seen_;  // positions that some token of the block sees
-  const int32_t tiles_;       // that some token of this warpgroup sees
-  int32_t seen_[2];
-  float max_[2] = {-INFINITY, -INFINITY}, sum_[2] = {0, 0};
+  const int tile_row_;  // of the first of two tokens; the other is 8 further
+  int32_t base_ = 0;    // tiles of earlier items
+  Item item_;
+  int32_t tiles_;  // that some token of this warpgroup sees, at least 1
+  TokenState states_[2];
   float out_[64], scores_[64];
   uint32_t weights_[32];
 };
@@ -332,7 +281,10 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1)
   extern __shared__ __align__(1024) uint8_t memory[];
   auto& s = *reinterpret_cast<Shared<kGroups>*>(memory);
   if (threadIdx.x == 0) {
-    s.query_full.Init(1);
+    for (int group = 0; group < kGroups; ++group) {
+      s.query_full[group].Init(1);
+      s.query_empty[group].Init(4);
+    }
     for (int stage = 0; stage < 2; ++stage) {
       s.keys_full[stage].Init(1);
       s.values_full[stage].Init(1);
@@ -341,36 +293,31 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1)
     }
     FenceMbarrierInit();
   }
+  __syncthreads();
   WaitForPriorKernels();
   AllowNextKernel();
-  constexpr int kTokens = kGroups * kTokensOfGroup;
-  const Work work = WorkOf<kTokens>(step, static_cast<int32_t>(blockIdx.x));
-  if (threadIdx.x < kTokens) {
-    const int32_t seen = work.Seen(step, work.token + static_cast<int32_t>(threadIdx.x));
-    const int32_t most = __reduce_max_sync(kAllLanes, seen);
-    if (threadIdx.x % 32 == 0) s.seen[threadIdx.x / 32] = most;
-  }
-  __syncthreads();
   if (threadIdx.x >= 128 * kGroups) {
-    if constexpr (kGroups == 2) LowerRegisters<24>();
-    if (threadIdx.x == 128 * kGroups) Produce(s, maps, work);
+    if constexpr (kGroups == 2) LowerRegisters<56>();
+    if (threadIdx.x < 128 * kGroups + kWarp) Producer<kGroups>(s, maps, step).Run();
   } else {
-    if constexpr (kGroups == 2) RaiseRegisters<240>();
-    Consumer<kGroups>(s, step, work).Run();
+    if constexpr (kGroups == 2) RaiseRegisters<224>();
+    Consumer<kGroups>(s, step).Run();
   }
 }
 
 template <int kGroups>
-cudaError_t Start(const Maps& maps, const Step& step, cudaStream_t stream) {
+cudaError_t Start(const Maps& maps, Step step, cudaStream_t stream) {
   constexpr int kBytes = sizeof(Shared<kGroups>), kTokens = kGroups * kTokensOfGroup;
   static_assert(kBytes <= 227 * 1024);
-  Gpu::OfThread().AllowSharedMemory(FlashKernel<kGroups>, kBytes);
-  int blocks = 0;
+  Gpu& gpu = Gpu::OfThread();
+  gpu.AllowSharedMemory(FlashKernel<kGroups>, kBytes);
+  step.handed_out = gpu.work_counter();
+  step.items = 0;
   for (int i = 0; i < step.pieces.count; ++i) {
-    blocks += (step.pieces.of[i].tokens + kTokens - 1) / kTokens * step.heads;
+    step.items += (step.pieces.of[i].tokens + kTokens - 1) / kTokens * step.heads;
   }
-  return LaunchEarly(FlashKernel<kGroups>, dim3(blocks), 128 * (kGroups + 1), kBytes, stream, maps,
-                     step);
+  return LaunchEarly(FlashKernel<kGroups>, dim3(std::min(step.items, gpu.multiprocessors())),
+                     128 * (kGroups + 1), kBytes, stream, maps, step);
 }
 
 }  // namespace
