@@ -221,17 +221,18 @@ void PrintTensors(const Checkpoint& checkpoint) {
 
 void PrintRanks(const ModelConfig& config, const std::vector<PartOfRank>& ranks) {
   if (ranks.size() < 2) return;
-  fmt::print("\n{:<6}{:<7}{:<7}{:<12}{:<12}{:<12}{:<16}{}\n", "rank", "stage", "group", "layers",
-             "heads", "experts", "vocabulary", "weights");
+  fmt::print("\n{:<6}{:<7}{:<7}{:<12}{:<12}{:<12}{:<18}{:<16}{}\n", "rank", "stage", "group",
+             "layers", "heads", "experts", "their channels", "vocabulary", "weights");
   const auto span = [](const Share& share) {
     return share.size() == 0 ? "none" : fmt::format("{}-{}", share.begin, share.end - 1);
   };
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const PartOfRank& part = ranks[rank];
     const bool has_vocabulary = part.has_embedding || part.has_head;
-    fmt::print("{:<6}{:<7}{:<7}{:<12}{:<12}{:<12}{:<16}{}\n", rank, part.stage, part.group,
-               span(part.layers), span(part.heads),
-               config.n_routed_experts > 0 ? span(part.experts) : "none",
+    const bool has_experts = config.n_routed_experts > 0;
+    fmt::print("{:<6}{:<7}{:<7}{:<12}{:<12}{:<12}{:<18}{:<16}{}\n", rank, part.stage, part.group,
+               span(part.layers), span(part.heads), has_experts ? span(part.experts) : "none",
+               has_experts ? span(part.expert_channels) : "none",
                has_vocabulary ? span(part.vocabulary) : "none",
                Scaled(static_cast<uint64_t>(part.weight_bytes), "B"));
   }
@@ -246,6 +247,7 @@ boost::json::array ToJson(const std::vector<PartOfRank>& ranks) {
                     {"layers", span(part.layers)},
                     {"heads", span(part.heads)},
                     {"experts", span(part.experts)},
+                    {"expert_channels", span(part.expert_channels)},
                     {"vocabulary", span(part.vocabulary)},
                     {"embedding", part.has_embedding},
                     {"head", part.has_head},

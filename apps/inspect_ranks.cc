@@ -21,6 +21,9 @@ Result<std::vector<PartOfRank>> PartsOfRanks(const Checkpoint& checkpoint,
                      .heads = shard.Heads(config.num_heads),
                      .experts = shard.Experts(config.n_routed_experts),
                      .vocabulary = shard.Of(config.vocab_size),
+                     .expert_channels = config.n_routed_experts == 0
+                                            ? Share()
+                                            : shard.OfExpert(config.moe_intermediate_size),
                      .has_embedding = HasEmbedding(config, shard),
                      .has_head = shard.last_stage(),
                      .weight_bytes = static_cast<int64_t>(PartBytes(config, ops, shard, stored))});

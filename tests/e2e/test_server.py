@@ -215,6 +215,10 @@ def test_inspect_says_what_each_rank_gets():
     assert [(rank["stage"], rank["group"], rank["layers"], rank["experts"]) for rank in ranks] == [
         (0, 0, [0, 4], [0, 8]), (0, 1, [0, 4], [8, 16]), (1, 0, [4, 6], [0, 8]), (1, 1, [4, 6], [8, 16])]
     assert [rank["head"] for rank in ranks] == [False, False, True, True]
+    cut = json.loads(run("inspect", MODEL, "-tp", "2", "-dp", "2", "--json").stdout)["ranks"]
+    assert [(rank["heads"], rank["experts"], rank["expert_channels"]) for rank in cut] == [
+        ([0, 2], [0, 16], [0, 32]), ([2, 4], [0, 16], [32, 64]), ([0, 2], [0, 16], [64, 96]), ([2, 4], [0, 16], [96, 128])]
+    assert "their channels" in run("inspect", MODEL, "-dp", "2").stdout
     assert all(0 < rank["weight_bytes"] < alone["ranks"][0]["weight_bytes"] for rank in ranks)
     refused = run("inspect", MODEL, "-tp", "3")
     assert refused.returncode == 1 and "4 heads cannot be shared out evenly; 1, 2, 4 would do" in refused.stderr
