@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <thread>
@@ -12,6 +14,7 @@
 #include "base/rng.h"
 #include "base/status.h"
 #include "base/test_folder.h"
+#include "base/thread_priority.h"
 
 namespace fathom {
 namespace {
@@ -130,6 +133,18 @@ TEST(Printable, StopsControlCharacters) {
             "gr\xC3\xBC\xC3\x9F ?5m");
   EXPECT_EQ(Printable(std::string(300, 'n')), std::string(200, 'n') + "...");
   EXPECT_EQ(Printable("ab\xC3\xBC", 3), "ab...");  // no half characters
+}
+
+TEST(ThreadPriority, IsLoweredOfOneThreadAlone) {
+  constexpr int kMost = 19;
+  const int before = getpriority(PRIO_PROCESS, 0);
+  int lowered = 0;
+  std::thread([&] {
+    LowerThisThread(3, "are tests");
+    lowered = getpriority(PRIO_PROCESS, 0);
+  }).join();
+  EXPECT_EQ(lowered, std::min(before + 3, kMost));
+  EXPECT_EQ(getpriority(PRIO_PROCESS, 0), before);
 }
 
 }  // namespace

@@ -1,14 +1,9 @@
 #include "grammar/grammar_compiler.h"
 
-#include <sys/resource.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <string_view>
 #include <utility>
 
-#include "base/log.h"
+#include "base/thread_priority.h"
 #include "grammar/grammar_limits.h"
 
 namespace fathom {
@@ -21,14 +16,7 @@ std::string KeyOf(const GrammarSpec& spec) {
 
 // A tenth of a core where others want it: their tokens keep their pace beside compilers that take
 // seconds, and what takes one second alone is there by the deadline still.
-void LowerThisThread() {
-  constexpr int kNicer = 10;
-  const auto thread = static_cast<id_t>(gettid());  // on Linux, of this thread alone
-  const int now = getpriority(PRIO_PROCESS, thread);
-  if (setpriority(PRIO_PROCESS, thread, now + kNicer) == 0) return;
-  LOG_WARNING("the system keeps threads that compile grammars at full priority: {}",
-              strerror(errno));
-}
+constexpr int kNicer = 10;
 
 }  // namespace
 
@@ -89,7 +77,7 @@ void GrammarCompiler::Get(GrammarSpec spec, std::function<void(Made)> done) {
 }
 
 void GrammarCompiler::Work() {
-  LowerThisThread();
+  LowerThisThread(kNicer, "compile grammars");
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });

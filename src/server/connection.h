@@ -1,8 +1,6 @@
 // One client's connection: its requests, one after the other, and their answers.
 #pragma once
 
-#include <sys/resource.h>
-
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/post.hpp>
@@ -15,6 +13,7 @@
 #include <optional>
 #include <string>
 
+#include "base/thread_priority.h"
 #include "server/access.h"
 #include "server/api.h"
 #include "server/client_socket.h"
@@ -33,7 +32,7 @@ class Workers {
     const auto all = std::make_shared<std::latch>(kThreads + 1);  // so that each takes one
     for (int i = 0; i < kThreads; ++i) {
       boost::asio::post(long_, [all] {
-        setpriority(PRIO_PROCESS, 0, kLongNice);  // of this thread, on Linux
+        LowerThisThread(kLongNice, "read long requests");
         all->arrive_and_wait();
       });
     }

@@ -4,6 +4,7 @@ How much longer the neighbour waits for its tokens is printed (pytest -rP); on a
 use too it is no ground to fail. docs/hostile.md has it from a longer run."""
 
 import os
+from pathlib import Path
 
 import pytest
 from cases import CASES
@@ -16,6 +17,12 @@ SECONDS = float(os.environ.get("FATHOM_GATE_S", "0.3"))
 def gate():
     with opened() as gate:
         yield gate
+
+
+def test_threads_that_read_long_requests_give_way(gate):
+    tasks = Path(f"/proc/{gate.server.process.pid}/task").iterdir()
+    niceness = [int((task / "stat").read_text().rpartition(")")[2].split()[16]) for task in tasks]
+    assert niceness.count(min(19, min(niceness) + 5)) == 2, niceness
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
