@@ -256,7 +256,7 @@ struct LogProbsArgs {
   TensorView live;          // I32 [1]: logit vectors
   TensorView logprob;       // F32 [logit vectors], out
   TensorView top_ids;       // I32 [logit vectors, top], out; top may be 0
-  TensorView top_logprobs;  // F32 [logit vectors, top], out
+  TensorView top_logprobs;  // F32 [logit vectors, top], out; absent: ids alone, `tokens` too
   SlotIds named;
 };
 

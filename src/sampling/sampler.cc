@@ -206,13 +206,9 @@ void Sampler::LogProbs(const LogitPass& pass, const TensorView& tokens, int32_t 
 
 void Sampler::Likeliest(const TensorView& live, const TensorView& tokens) {
   const int64_t vectors = tokens.dim(0);
-  run_(run_.ops().log_probs,
-       {.logits = draft_logits(vectors),
-        .tokens = t_.identity.Slice(0, 0, vectors),
-        .live = live,
-        .logprob = t_.logprob.Slice(0, 0, vectors),
-        .top_ids = TensorView(tokens.data(), DType::kI32, {vectors, 1}),
-        .top_logprobs = TensorView(t_.top_logprobs.data(), DType::kF32, {vectors, 1})});
+  run_(run_.ops().log_probs, {.logits = draft_logits(vectors),
+                              .live = live,
+                              .top_ids = TensorView(tokens.data(), DType::kI32, {vectors, 1})});
 }
 
 void Sampler::Download(const RowTensors& rows, int64_t num_rows, int64_t logit_vectors,

@@ -8,21 +8,28 @@ namespace fathom::mla {
 
 // A token's parts: the first item's, then those of single units.
 struct TokenParts {
-  // One round trip to memory, whether the token is live or not.
-  __device__ TokenParts(const NarrowStep& step, int32_t token) : token(token) {
-    const int32_t live_tokens = *step.live, position = step.positions[token];
-    const int2 plan = *step.plan;  // log2 of a unit's groups, and units of the first item
-    first = step.first_single[token] - 1;
-    live = token < live_tokens;
-    count = (position >> (kGroupLog2 + plan.x)) + 2 - plan.y;
-    section_mask = (1 << (step.section_log2 - plan.x)) - 1;
-  }
   __device__ int64_t Place(int32_t part) const { return part == 0 ? token : first + part; }
 
-  int32_t token, first, count;  // count <= 1: the result is there
+  int32_t token, first, count;  // count <= 1: the result is there, or the token is not live
   int32_t section_mask;         // in units, of which a section has a power of two
-  bool live;
 };
+
+// Those of kTokens tokens from `token` on: one round trip to memory.
+template <int kTokens>
+__device__ inline void FindParts(const NarrowStep& step, int32_t token,
+                                 TokenParts (&parts)[kTokens]) {
+  const int32_t live = *step.live;
+  const int2 plan = *step.plan;  // log2 of a unit's groups, and units of the first item
+#pragma unroll
+  for (int i = 0; i < kTokens; ++i) {
+    const int32_t at = min(token + i, step.tokens - 1);
+    const int32_t count = (step.positions[at] >> (kGroupLog2 + plan.x)) + 2 - plan.y;
+    parts[i] = {.token = at,
+                .first = step.first_single[at] - 1,
+                .count = token + i < live ? count : 0,
+                .section_mask = (1 << (step.section_log2 - plan.x)) - 1};
+  }
+}
 
 // Four values of a result, two of each of two heads, as a thread of NarrowConsumer has them, and
 // the states of their heads.
@@ -50,9 +57,10 @@ struct FoldedValues {
   }
 };
 
+// kBatch parts are on their way together.
+template <int kBatch>
 __device__ inline FoldedValues FoldParts(const NarrowOutput& output, const TokenParts& parts,
                                          int at, int head) {
-  constexpr int kBatch = 16;  // parts on their way together
   FoldedValues section, result;
   for (int32_t begin = 0; begin < parts.count; begin += kBatch) {
     FoldedValues batch[kBatch];

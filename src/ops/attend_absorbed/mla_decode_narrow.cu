@@ -53,18 +53,15 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-// A block per token and index i: a thread has four of the values that it had in NarrowConsumer, 4 i
-// and up.
-__global__ void __launch_bounds__(256) CombineNarrow(const __grid_constant__ NarrowStep step,
-                                                     const __grid_constant__ NarrowOutput output) {
-  WaitForPriorKernels();
-  AllowNextKernel();
-  const TokenParts parts(step, static_cast<int32_t>(blockIdx.x));
-  if (!parts.live || parts.count <= 1) return;
+// A thread has four of the values that it had in NarrowConsumer, 4 i and up, i = blockIdx.y.
+template <int kBatch>
+__device__ void MergeToken(const NarrowStep& step, const NarrowOutput& output,
+                           const TokenParts& parts) {
   const int i = static_cast<int>(blockIdx.y), group = static_cast<int>(threadIdx.x / 128);
   const int thread = static_cast<int>(threadIdx.x % 128), lane = thread % 32;
   const int first_head = i % 2 * 8 + 2 * (lane % 4);
-  const FoldedValues folded = FoldParts(output, parts, (group * 8 + i) * 128 + thread, first_head);
+  const FoldedValues folded =
+      FoldParts<kBatch>(output, parts, (group * 8 + i) * 128 + thread, first_head);
   const float inverse[2] = {__frcp_rn(folded.state[0].sum), __frcp_rn(folded.state[1].sum)};
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
@@ -74,6 +71,20 @@ __global__ void __launch_bounds__(256) CombineNarrow(const __grid_constant__ Nar
       output.out[(int64_t{parts.token} * step.heads + head) * kLatent + at] =
           __float2bfloat16_rn(__fmul_rn(folded.value[j / 2][j % 2], inverse[j % 2]));
     }
+  }
+}
+
+// A block per kTokens tokens and index i. Most of many tokens have nothing to merge.
+template <int kTokens, int kBatch>
+__global__ void __launch_bounds__(256) CombineNarrow(const __grid_constant__ NarrowStep step,
+                                                     const __grid_constant__ NarrowOutput output) {
+  WaitForPriorKernels();
+  AllowNextKernel();
+  TokenParts parts[kTokens];
+  FindParts(step, static_cast<int32_t>(blockIdx.x) * kTokens, parts);
+#pragma unroll
+  for (int i = 0; i < kTokens; ++i) {
+    if (parts[i].count > 1) MergeToken<kBatch>(step, output, parts[i]);
   }
 }
 
@@ -97,7 +108,12 @@ cudaError_t StartNarrow(const Maps& maps, const NarrowStep& step, const NarrowOu
 
 cudaError_t StartCombineNarrow(const NarrowStep& step, const NarrowOutput& output,
                                cudaStream_t stream) {
-  return LaunchEarly(CombineNarrow, dim3(step.tokens, 8), 256, 0, stream, step, output);
+  const auto start = [&](auto kernel, int tokens) {
+    return LaunchEarly(kernel, dim3((step.tokens + tokens - 1) / tokens, 8), 256, 0, stream, step,
+                       output);
+  };
+  if (step.tokens <= 32) return start(CombineNarrow<1, 16>, 1);
+  return step.tokens <= 128 ? start(CombineNarrow<2, 4>, 2) : start(CombineNarrow<8, 4>, 8);
 }
 
 }  // namespace fathom::mla

@@ -3,7 +3,8 @@
 //   data mapping:  a block of 1024 threads per logit vector; the likeliest are found one after
 //                  another, each as the best of those that rank below the one before; a thread
 //                  for each named id
-//   bytes, FLOPs:  2 + top passes over the vector, from L2; an exponential in double per token
+//   bytes, FLOPs:  2 + top passes over the vector, from L2; an exponential in double per token; of
+//                  ids alone only the `top` passes
 //   accumulator:   double, in a tree over the block
 //   expected time: 129k tokens, top 20: some 150 us a vector and multiprocessor; not measured
 #include "cuda/kernels.cuh"
@@ -44,7 +45,7 @@ __device__ inline Ranked BlockFirst(Ranked x, Ranked* scratch) {
 }
 
 // Of each logit vector, if it is live: a token, and what comes of it.
-struct Asked {
+struct Asked {  // tokens null: ids of the likeliest alone
   const int32_t *tokens, *live;
   float* logprob;
 };
@@ -79,29 +80,37 @@ __device__ inline void NamedLogProbs(const Named& named, int64_t vector, const f
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
-    LogProbs(Slices<const float> logits, int64_t vocab, Asked asked, Likeliest top, Named named) {
-  static_assert(kThreads == kWarp * kWarp);
+__device__ inline double BlockLogSumExp(const float* x, int64_t vocab) {
   __shared__ float max_scratch[kWarp];
   __shared__ double sum_scratch[kWarp];
-  __shared__ Ranked scratch[kWarp];
-  const int64_t vector = blockIdx.x;
-  if (vector >= *asked.live) return;
-  const float* x = logits[vector];
   float greatest = -INFINITY;
   for (int64_t v = threadIdx.x; v < vocab; v += kThreads) greatest = fmaxf(greatest, x[v]);
   const double max = BlockReduce(greatest, -INFINITY, max_scratch, Max());
   double sum = 0;
   for (int64_t v = threadIdx.x; v < vocab; v += kThreads) sum += exp(x[v] - max);
-  const double lse = max + log(BlockReduce(sum, 0.0, sum_scratch, Plus()));
-  const int32_t token = asked.tokens[vector];
-  DEVICE_CHECK(token >= -1 && token < vocab, "log_probs: token", token);
-  if (threadIdx.x == 0)
-    asked.logprob[vector] = token < 0 ? NAN : static_cast<float>(x[token] - lse);
+  return max + log(BlockReduce(sum, 0.0, sum_scratch, Plus()));
+}
+
+__global__ void __launch_bounds__(kThreads)
+    LogProbs(Slices<const float> logits, int64_t vocab, Asked asked, Likeliest top, Named named) {
+  static_assert(kThreads == kWarp * kWarp);
+  __shared__ Ranked scratch[kWarp];
+  const int64_t vector = blockIdx.x;
+  if (vector >= *asked.live) return;
+  const float* x = logits[vector];
+  double lse = 0;
+  if (asked.tokens != nullptr) {
+    lse = BlockLogSumExp(x, vocab);
+    const int32_t token = asked.tokens[vector];
+    DEVICE_CHECK(token >= -1 && token < vocab, "log_probs: token", token);
+    if (threadIdx.x == 0)
+      asked.logprob[vector] = token < 0 ? NAN : static_cast<float>(x[token] - lse);
+  }
   if (named.count > 0) NamedLogProbs(named, vector, x, vocab, lse);
   Ranked last = {0, -1};
   for (int i = 0; i < top.count; ++i) {
     Ranked best = {0, -1};
+#pragma unroll 8
     for (int64_t v = threadIdx.x; v < vocab; v += kThreads) {
       const Ranked candidate = {x[v], static_cast<int32_t>(v)};
       if ((last.id < 0 || Before(last, candidate)) && Before(candidate, best)) best = candidate;
@@ -109,7 +118,9 @@ __global__ void __launch_bounds__(kThreads)
     last = BlockFirst(best, scratch);
     if (threadIdx.x == 0) {
       top.ids[vector][i] = last.id;
-      top.logprobs[vector][i] = static_cast<float>(last.logit - lse);
+      if (asked.tokens != nullptr) {
+        top.logprobs[vector][i] = static_cast<float>(last.logit - lse);
+      }
     }
   }
 }
@@ -132,7 +143,8 @@ void LogProbsCuda(OpContext& context, const LogProbsArgs& a) {
   LogProbs<<<static_cast<unsigned>(a.logits.dim(0)), kThreads, 0, Cuda(context).get()>>>(
       SlicesOf<const float>(a.logits), a.logits.dim(1),
       Asked{Data<int32_t>(a.tokens), Data<int32_t>(a.live), Data<float>(a.logprob)},
-      Likeliest{SlicesOf<int32_t>(a.top_ids), SlicesOf<float>(a.top_logprobs),
+      Likeliest{SlicesOf<int32_t>(a.top_ids),
+                a.top_logprobs.absent() ? Slices<float>() : SlicesOf<float>(a.top_logprobs),
                 static_cast<int>(a.top_ids.dim(1))},
       named);
   Cuda(context).CheckLaunch("log_probs", a.logits);

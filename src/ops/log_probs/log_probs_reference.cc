@@ -35,20 +35,34 @@ static void NamedLogProbs(const LogProbsArgs& a, int64_t vector, double lse) {
   }
 }
 
+// The ids of the `top` greatest to the front of `order`.
+static void FindTop(const float* logits, int64_t vocab, int64_t top, int32_t* order) {
+  const auto before = [&](int32_t x, int32_t y) {
+    if (RanksAbove(logits[x], logits[y])) return true;
+    return !RanksAbove(logits[y], logits[x]) && x < y;
+  };
+  if (top == 1) {  // a draft is
+    *order = 0;
+    for (int32_t v = 1; v < vocab; ++v) {
+      if (RanksAbove(logits[v], logits[*order])) *order = v;
+    }
+    return;
+  }
+  std::iota(order, order + vocab, 0);
+  std::partial_sort(order, order + top, order + vocab, before);
+}
+
 void LogProbsVector(const LogProbsArgs& a, int64_t vector, int32_t* order) {
   const int64_t vocab = a.logits.dim(1), top = a.top_ids.dim(1);
   const float* logits = a.logits.As<float>(vector);
+  FindTop(logits, vocab, top, order);
+  std::copy_n(order, top, a.top_ids.As<int32_t>(vector));
+  if (a.top_logprobs.absent()) return;
   const int32_t token = a.tokens.As<int32_t>()[vector];
   CHECK(token >= -1 && token < vocab, "log_probs: token {} of {}", token, vocab);
   const double lse = LogSumExp(logits, vocab);
   a.logprob.As<float>()[vector] = token < 0 ? NAN : static_cast<float>(logits[token] - lse);
-  std::iota(order, order + vocab, 0);
-  std::partial_sort(order, order + top, order + vocab, [&](int32_t x, int32_t y) {
-    if (RanksAbove(logits[x], logits[y])) return true;
-    return !RanksAbove(logits[y], logits[x]) && x < y;
-  });
   for (int64_t i = 0; i < top; ++i) {
-    a.top_ids.As<int32_t>(vector)[i] = order[i];
     a.top_logprobs.As<float>(vector)[i] = static_cast<float>(logits[order[i]] - lse);
   }
   if (!a.named.logprobs.absent()) NamedLogProbs(a, vector, lse);

@@ -53,6 +53,24 @@ Output RunVectors(const TestBackend& b, const std::vector<float>& logits,
   return out;
 }
 
+// What is asked for of a draft: the likeliest id, and no number.
+TEST_P(LogProbsTest, IdsAlone) {
+  for (const auto& [vocab, top] : {std::pair{1, 1}, {7, 3}, {4096, 1}, {5001, 1}}) {
+    SCOPED_TRACE(vocab);
+    std::vector<float> x = Normals(3 * vocab, 1, 5);
+    for (int v = 1; v < vocab; v += 2) x[vocab + v] = 1e3;  // ties: the lowest
+    const std::vector<int32_t> tokens(3, -1);
+    TestTensor ids(DType::kI32, {4, top});
+    RunOp(GetParam(), &Ops::log_probs,
+          {.logits = TestTensor(DType::kF32, {4, vocab}, x), .live = Live(3), .top_ids = ids});
+    EXPECT_TRUE(ids.PoisonedFrom(3));
+    std::vector<int32_t> got = ids.Ints();
+    got.resize(3 * top);
+    EXPECT_EQ(got, RunVectors(GetParam(), x, tokens, vocab, top).top_ids);
+    if (vocab > 1) EXPECT_EQ(got[top], 1);
+  }
+}
+
 TEST_P(LogProbsTest, IsTheFormula) {
   for (const auto& [vocab, top] : {std::pair{1, 1}, {7, 7}, {4096, 20}, {5001, 0}, {129, 5}}) {
     SCOPED_TRACE(vocab);
