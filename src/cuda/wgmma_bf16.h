@@ -1,5 +1,5 @@
-// wgmma with BF16 operands and fp32 accumulators: a warpgroup (four warps, the first's index a
-// multiple of 4) multiplies 64 x 16 by 16 x N. PTX ISA 9.0, "wgmma.mma_async". For sm_90a.
+// wgmma with BF16 or FP16 operands and fp32 accumulators: a warpgroup (four warps, the first's
+// index a multiple of 4) multiplies 64 x 16 by 16 x N. PTX ISA 9.0, "wgmma.mma_async". For sm_90a.
 //
 // Order of use: WgmmaFence, products, WgmmaCommit, WgmmaWait. Until the wait, neither accumulators
 // nor A registers may be touched.
@@ -54,6 +54,8 @@ enum class Major : int { kK = 0, kMn = 1 };
 // d (+)= A B. Add(d, a, b, accumulate): accumulate false overwrites d.
 template <int kN>
 struct WgmmaBf16;
+template <int kN>
+struct WgmmaF16;
 
 #define FATHOM_R0                                                          \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
@@ -74,34 +76,35 @@ struct WgmmaBf16;
       "+f"(d[i + 6]), "+f"(d[i + 7])
 #define FATHOM_D32(i) FATHOM_D8(i), FATHOM_D8(i + 8), FATHOM_D8(i + 16), FATHOM_D8(i + 24)
 
-// N; its registers as text and as operands; the numbers of the operands after them.
-#define FATHOM_WGMMA_BF16(N, REGISTERS, OPERANDS, P0, P1, P2, P3, P4, P5, P6, P7)                \
-  template <>                                                                                    \
-  struct WgmmaBf16<N> {                                                                          \
-    /* A and B in shared memory. */                                                              \
-    template <Major kMajorA, Major kMajorB>                                                      \
-    __device__ static __forceinline__ void Add(float (&d)[N / 2], uint64_t a, uint64_t b,        \
-                                               bool accumulate) {                                \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P2                                       \
-                   ", 0;\n"                                                                      \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" REGISTERS        \
-                   "}, %" P0 ", %" P1 ", p, 1, 1, %" P3 ", %" P4 ";\n}\n"                        \
-                   : OPERANDS                                                                    \
-                   : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)),                          \
-                     "n"(static_cast<int>(kMajorA)), "n"(static_cast<int>(kMajorB)));            \
-    }                                                                                            \
-    /* A in registers, B in shared memory. */                                                    \
-    template <Major kMajorB>                                                                     \
-    __device__ static __forceinline__ void Add(float (&d)[N / 2], const uint32_t* a, uint64_t b, \
-                                               bool accumulate) {                                \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P5                                       \
-                   ", 0;\n"                                                                      \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" REGISTERS        \
-                   "}, {%" P0 ", %" P1 ", %" P2 ", %" P3 "}, %" P4 ", p, 1, 1, %" P6 ";\n}\n"    \
-                   : OPERANDS                                                                    \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                         \
-                     "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(kMajorB)));         \
-    }                                                                                            \
+// The struct, its type and N; its registers as text and as operands; the numbers of the operands
+// after them.
+#define FATHOM_WGMMA(STRUCT, TYPE, N, REGISTERS, OPERANDS, P0, P1, P2, P3, P4, P5, P6, P7)        \
+  template <>                                                                                     \
+  struct STRUCT<N> {                                                                              \
+    /* A and B in shared memory. */                                                               \
+    template <Major kMajorA, Major kMajorB>                                                       \
+    __device__ static __forceinline__ void Add(float (&d)[N / 2], uint64_t a, uint64_t b,         \
+                                               bool accumulate) {                                 \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P2                                        \
+                   ", 0;\n"                                                                       \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS \
+                   "}, %" P0 ", %" P1 ", p, 1, 1, %" P3 ", %" P4 ";\n}\n"                         \
+                   : OPERANDS                                                                     \
+                   : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)),                           \
+                     "n"(static_cast<int>(kMajorA)), "n"(static_cast<int>(kMajorB)));             \
+    }                                                                                             \
+    /* A in registers, B in shared memory. */                                                     \
+    template <Major kMajorB>                                                                      \
+    __device__ static __forceinline__ void Add(float (&d)[N / 2], const uint32_t* a, uint64_t b,  \
+                                               bool accumulate) {                                 \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P5                                        \
+                   ", 0;\n"                                                                       \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" REGISTERS \
+                   "}, {%" P0 ", %" P1 ", %" P2 ", %" P3 "}, %" P4 ", p, 1, 1, %" P6 ";\n}\n"     \
+                   : OPERANDS                                                                     \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                          \
+                     "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(kMajorB)));          \
+    }                                                                                             \
   };
 
 #define FATHOM_O16 FATHOM_D8(0)
@@ -113,13 +116,24 @@ struct WgmmaBf16;
 #define FATHOM_O144 FATHOM_O128, FATHOM_D8(64)
 #define FATHOM_S144 FATHOM_S128 ", %64, %65, %66, %67, %68, %69, %70, %71"
 #define FATHOM_S256 FATHOM_S128 ", " FATHOM_R64 ", " FATHOM_R96
-FATHOM_WGMMA_BF16(16, FATHOM_R0_8, FATHOM_O16, "8", "9", "10", "11", "12", "13", "14", "15")
-FATHOM_WGMMA_BF16(32, FATHOM_R0_16, FATHOM_O32, "16", "17", "18", "19", "20", "21", "22", "23")
-FATHOM_WGMMA_BF16(64, FATHOM_R0, FATHOM_O64, "32", "33", "34", "35", "36", "37", "38", "39")
-FATHOM_WGMMA_BF16(128, FATHOM_S128, FATHOM_O128, "64", "65", "66", "67", "68", "69", "70", "71")
-FATHOM_WGMMA_BF16(144, FATHOM_S144, FATHOM_O144, "72", "73", "74", "75", "76", "77", "78", "79")
-FATHOM_WGMMA_BF16(256, FATHOM_S256, FATHOM_O256, "128", "129", "130", "131", "132", "133", "134",
-                  "135")
+FATHOM_WGMMA(WgmmaBf16, "bf16", 16, FATHOM_R0_8, FATHOM_O16, "8", "9", "10", "11", "12", "13", "14",
+             "15")
+FATHOM_WGMMA(WgmmaBf16, "bf16", 32, FATHOM_R0_16, FATHOM_O32, "16", "17", "18", "19", "20", "21",
+             "22", "23")
+FATHOM_WGMMA(WgmmaBf16, "bf16", 64, FATHOM_R0, FATHOM_O64, "32", "33", "34", "35", "36", "37", "38",
+             "39")
+FATHOM_WGMMA(WgmmaBf16, "bf16", 128, FATHOM_S128, FATHOM_O128, "64", "65", "66", "67", "68", "69",
+             "70", "71")
+FATHOM_WGMMA(WgmmaBf16, "bf16", 144, FATHOM_S144, FATHOM_O144, "72", "73", "74", "75", "76", "77",
+             "78", "79")
+FATHOM_WGMMA(WgmmaBf16, "bf16", 256, FATHOM_S256, FATHOM_O256, "128", "129", "130", "131", "132",
+             "133", "134", "135")
+FATHOM_WGMMA(WgmmaF16, "f16", 16, FATHOM_R0_8, FATHOM_O16, "8", "9", "10", "11", "12", "13", "14",
+             "15")
+FATHOM_WGMMA(WgmmaF16, "f16", 32, FATHOM_R0_16, FATHOM_O32, "16", "17", "18", "19", "20", "21",
+             "22", "23")
+FATHOM_WGMMA(WgmmaF16, "f16", 64, FATHOM_R0, FATHOM_O64, "32", "33", "34", "35", "36", "37", "38",
+             "39")
 
 #undef FATHOM_R0
 #undef FATHOM_R32
@@ -138,6 +152,6 @@ FATHOM_WGMMA_BF16(256, FATHOM_S256, FATHOM_O256, "128", "129", "130", "131", "13
 #undef FATHOM_S128
 #undef FATHOM_S144
 #undef FATHOM_S256
-#undef FATHOM_WGMMA_BF16
+#undef FATHOM_WGMMA
 
 }  // namespace fathom

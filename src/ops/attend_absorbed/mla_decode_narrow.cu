@@ -2,10 +2,11 @@
 // latent. Tiles of 64 positions are M of wgmma, 16 heads of one or two tokens N; a token is worked
 // on by one block where there are many tokens, by many where there are few.
 // Bytes: 1152 a cached position (FP8: 644); operations: 2176 a position and head.
-// fp32 accumulators; weights are rounded to BF16; groups of positions are merged in fp32.
-// Builds on flash decoding (parts of a context for many blocks, merged by another kernel) and on
-// FlashMLA's published notes (two warpgroups take turns; codes of an FP8 cache are widened in
-// shared memory).
+// fp32 accumulators; weights are rounded to BF16, with an FP8 cache to FP16; groups of positions
+// are merged in fp32.
+// Builds on flash decoding (parts of a context for many blocks, merged by another kernel), on
+// FlashMLA's published notes (two warpgroups take turns), and on products of mixed types (codes of
+// an FP8 cache are converted in registers, and A from there).
 // Expected on an H200: 16 heads, 128 rows of 4096: 604 MB, 150 us; see docs/design/mla-decode.md.
 #include "cuda/gpu.h"
 #include "cuda/launch_early.cuh"
@@ -23,11 +24,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     s.query_full.Init(1);
     s.query_empty.Init(9);
-    for (int buffer = 0; buffer < 2; ++buffer) {
-      s.factors[buffer].full.Init(1);
+    for (auto& factors : s.factors) factors.full.Init(1);
+    for (int buffer = 0; buffer < NarrowTiles<kFp8>::kCount; ++buffer) {
       for (int half = 0; half < 2; ++half) {
         s.full[buffer][half].Init(1);
-        s.widen.raw[buffer][half].Init(1);
         s.empty[buffer][half].Init(4);
       }
     }
@@ -41,14 +41,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x / 32 != 8) WaitForPriorKernels();  // the producer looks at the step before
   const int group = static_cast<int>(threadIdx.x / 128);
   if (group == 2) {
-    LowerRegisters<56>();
+    LowerRegisters<kFp8 ? 40 : 56>();
     if (threadIdx.x / 32 == 8) ProduceNarrow<kFp8>(s, maps, step);
     if (threadIdx.x / 32 == 9) StateKeeper(s, step, output).Run();
   } else if (group == 0) {
-    RaiseRegisters<224>();
+    RaiseRegisters<kFp8 ? 232 : 224>();
     ConsumeNarrow<0, kFp8>(s, step, output, scale_log2);
   } else {
-    RaiseRegisters<224>();
+    RaiseRegisters<kFp8 ? 232 : 224>();
     ConsumeNarrow<1, kFp8>(s, step, output, scale_log2);
   }
 }
@@ -66,7 +66,7 @@ __device__ void MergeToken(const NarrowStep& step, const NarrowOutput& output,
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     const int head = first_head + j % 2;
-    const int at = (4 * group + i / 2) * 64 + thread / 32 * 16 + lane / 4 + j / 2 * 8;
+    const int at = NarrowValue(step.fp8, group, thread / 32, i / 2, lane / 4, j / 2);
     if (head < step.heads) {
       output.out[(int64_t{parts.token} * step.heads + head) * kLatent + at] =
           __float2bfloat16_rn(__fmul_rn(folded.value[j / 2][j % 2], inverse[j % 2]));

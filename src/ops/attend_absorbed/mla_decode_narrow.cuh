@@ -28,6 +28,7 @@ enum NarrowBarrier : uint32_t {
   kNarrowSecond = 2,  // of group 1
   kNarrowEven = 3,    // group 0 left the even tile's weights in shared memory
   kNarrowOdd = 4,     // group 1 the odd tile's
+  kNarrowQuery = 5,   // both groups: the query is prepared (FP8)
 };
 // At the latter two: both groups, and the warp that keeps the states.
 inline constexpr uint32_t kSeesawThreads = 256 + 32;
@@ -36,16 +37,12 @@ inline constexpr uint32_t kSeesawThreads = 256 + 32;
 // and sums up values 0-255 of all tiles, group 1 the odd tiles and values 256-511. They are half a
 // tile apart: one buffer is filled, or its weights are computed, while products read the other.
 //
-// A column is a head of a token. A thread holds, of each product, columns 8j + 2 (lane % 4) + e at
-// index 4j + e, of tile row (position or value) 16 warp + lane / 4, and of tile row + 8 at index
-// 4j + 2 + e. What it holds by column is indexed 2j + e.
+// A column is a head of a token; what a thread holds of them says mla_decode_by_column.cuh.
 template <int kGroup, bool kFp8, int kTokens>
 class NarrowConsumer {
  public:
-  // `phase`, which goes from item to item: parities of tile buffers 0 and 1, and from bit 2 on how
-  // many groups of positions there were.
   __device__ NarrowConsumer(NarrowShared& s, const NarrowStep& step, const NarrowOutput& output,
-                            float scale_log2, const NarrowItem& item, uint32_t& phase)
+                            float scale_log2, const NarrowItem& item, NarrowPhase<kFp8>& phase)
       : s_(s),
         step_(step),
         output_(output),
@@ -58,6 +55,7 @@ class NarrowConsumer {
 
   __device__ void Run() {
     const int32_t length = item_.length(), section_tokens = kGroupTokens << step_.section_log2;
+    if constexpr (kFp8) PrepareQuery();
 #pragma unroll
     for (int i = 0; i < kValues; ++i) running_[i] = section_[i] = 0;
     // Positions that the last token sees from the next group on.
@@ -73,22 +71,12 @@ class NarrowConsumer {
  private:
   static constexpr uint32_t kOwnBarrier = kGroup == 0 ? kNarrowFirst : kNarrowSecond;
   static constexpr int kColumns = kTokens * kNarrowHeads;
-  static constexpr int kOwnColumns = kColumns / 4;  // of which a thread holds some
-  static constexpr int kProduct = kColumns / 2;     // what it holds of a product
-  static constexpr int kValues = 4 * kProduct;      // of a result
+  using By = ByColumn<kColumns>;
+  static constexpr int kOwnColumns = By::kOwn;
+  static constexpr int kProduct = By::kProduct;
+  static constexpr int kValues = 4 * kProduct;  // of a result
+  using Pipeline = CodePipeline<kTokens == 1 ? 2 : 1, 2>;
 
-  // In shared memory columns lie as threads hold them: those of lanes 4i, then of 4i + 1, ...
-  template <class T>
-  __device__ const T* OwnColumns(const T* columns) const {
-    return columns + lane_ % 4 * kOwnColumns;
-  }
-  // The place there of the column of which this lane gets what Reduce makes.
-  __device__ int PlaceOfLane() const {
-    return lane_ % 4 * kOwnColumns + lane_ / 4 * kTokens / 2;
-  }
-  static __device__ constexpr int ColumnOf(int i) {
-    return i % kProduct / 4 * 2 + i % 2;
-  }
   // Whether the item has this token of its columns'.
   __device__ bool Has(int token) const {
     return token == 0 || item_.tokens > 1;
@@ -107,7 +95,7 @@ class NarrowConsumer {
     AwaitSums();
     Free(both ? 1 : 0);
     FoldValues(ends_section);
-    phase_ += 4;
+    phase_.Advance(both ? 2 : 1);
   }
 
   // The tiles as group 0 sees them, until the last one's sums are on their way.
@@ -121,67 +109,73 @@ class NarrowConsumer {
     AwaitSums();
     Free(0);
     NamedBarrierSync(kNarrowOdd, kSeesawThreads);
-    s_.full[1][0].Wait(BufferParity(1));  // it is there; but this thread must see it, too
+    AwaitTile(1, 0);  // it is there; but this thread must see it, too
     Rescale();
     AddTile(1);
   }
 
   // The same as group 1 sees them: the even tile's values are added while the odd tile's weights
-  // are computed.
+  // are computed. Codes keep the warps busy, too, so that the weights, which the other group waits
+  // for, come first.
   __device__ void OddSecond(bool both) {
+    if (kFp8 && both) LeaveBest();
     NamedBarrierSync(kNarrowEven, kSeesawThreads);
-    s_.full[0][1].Wait(BufferParity(0));
+    if (kFp8 && both) LeaveOddWeights();
+    AwaitTile(0, 1);
     AddTile(0);
     if (!both) return;
-    LeaveBest();
+    if (!kFp8) LeaveBest();
     AwaitSums();
     Free(0);
-    LeaveWeights(s_.column[Turn()][0].max);
-    NamedBarrierArrive(kNarrowOdd, kSeesawThreads);
+    if (!kFp8) LeaveOddWeights();
     NamedBarrierSync(kOwnBarrier, 128);
     Rescale();
     AddTile(1);
   }
+  __device__ void LeaveOddWeights() {
+    LeaveWeights(s_.column[Turn()][0].max);
+    NamedBarrierArrive(kNarrowOdd, kSeesawThreads);
+  }
 
-  __device__ uint32_t BufferParity(int buffer) const {
-    return phase_ >> buffer & 1;
+  __device__ uint8_t* Chunk(int tile, int chunk) {
+    return s_.Chunk<kFp8>(phase_.Buffer(tile), chunk);
+  }
+  __device__ void AwaitTile(int tile, int half) {
+    s_.full[phase_.Buffer(tile)][half].Wait(phase_.Parity(tile));
+  }
+  // Codes: group 1 may still add the even tile when group 0 has the next one's weights.
+  __device__ uint8_t* Weights(int tile) {
+    return s_.weights[kFp8 ? Turn() : 0][tile];
   }
   // Parity of the group of positions.
   __device__ uint32_t Turn() const {
-    return phase_ >> 2 & 1;
+    return phase_.groups() & 1;
   }
 
-  // This warpgroup's tile of an FP8 cache.
-  __device__ void Widen() {
-    int lane = lane_;  // the compiler must not keep what follows from it: registers are short
-    asm volatile("" : "+r"(lane));
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      s_.widen.raw[kGroup][half].Wait(BufferParity(kGroup));
-      WidenHalf<8, 4>(s_.keys[kGroup][4 * half], s_.widen.scales[kGroup], warp_, lane);
-    }
-    FenceAsyncShared();
-    NamedBarrierSync(kOwnBarrier, 128);
-  }
-
-  // scores_ = K Q^T of this warpgroup's tile, before scaling, of which the last token sees `seen`
-  // positions or all.
+  // scores_ = K Q^T of this warpgroup's tile, of which the last token sees `seen` positions or all:
+  // before scaling, of an FP8 cache what PositionScales::Finish makes of them.
   __device__ void Score(int32_t seen) {
-    const uint32_t parity = BufferParity(kGroup);
-    if constexpr (kFp8) Widen();
     if (seen < kKeys) {
-      s_.full[kGroup][0].Wait(parity);
-      s_.full[kGroup][1].Wait(parity);
+      AwaitTile(kGroup, 0);
+      AwaitTile(kGroup, 1);
       ClearKeys(seen);
     }
-    const uint64_t keys = WgmmaOperand(SharedAddress(s_.keys[kGroup]));
+    if constexpr (kFp8) {
+      ScoreCodes(seen);
+    } else {
+      ScoreKeys();
+    }
+    if (seen < kKeys + kTokens - 1) Mask(seen);
+  }
+  __device__ void ScoreKeys() {
+    const uint64_t keys = WgmmaOperand(SharedAddress(Chunk(kGroup, 0)));
     const uint64_t query = WgmmaOperand(SharedAddress(s_.query));
-    s_.full[kGroup][0].Wait(parity);
+    AwaitTile(kGroup, 0);
     WgmmaFence();
 #pragma unroll
     for (int chunk = 0; chunk < kNarrowChunks; ++chunk) {
       if (chunk == 4) {
-        s_.full[kGroup][1].Wait(parity);
+        AwaitTile(kGroup, 1);
         WgmmaFence();  // after a loop that diverges the compiler would serialise products without
                        // it
       }
@@ -195,7 +189,6 @@ class NarrowConsumer {
     WgmmaCommit();
     WgmmaWait<0>();
     WgmmaHold(scores_);
-    if (seen < kKeys + kTokens - 1) Mask(seen);
   }
 
   __device__ void FreeQuery() {
@@ -206,9 +199,10 @@ class NarrowConsumer {
   // Zeroes the values of positions that nobody sees: a page's tail may hold anything, and 0 x NaN
   // is NaN.
   __device__ void ClearKeys(int32_t seen) {
-    for (int i = thread_; i < (kKeys - seen) * 64; i += 128) {
-      const int tile_row = seen + i / 64, chunk = i % 64 / 8, part = i % 8;
-      *reinterpret_cast<uint4*>(s_.keys[kGroup][chunk] + tile_row * 128 + part * 16) =
+    constexpr int kParts = 8 * NarrowTiles<kFp8>::kLatentChunks;
+    for (int i = thread_; i < (kKeys - seen) * kParts; i += 128) {
+      const int tile_row = seen + i / kParts, chunk = i % kParts / 8, part = i % 8;
+      *reinterpret_cast<uint4*>(Chunk(kGroup, chunk) + tile_row * 128 + part * 16) =
           make_uint4(0, 0, 0, 0);
     }
     FenceAsyncShared();
@@ -224,55 +218,31 @@ class NarrowConsumer {
     }
   }
 
-  // Reduces what a warp's lanes hold by column over its positions; a lane gets one column's result.
-  // Lanes halve the columns between them, so that few values travel.
-  template <class Op>
-  __device__ float Reduce(float (&values)[kOwnColumns], const Op& op) const {
-    int columns = kOwnColumns;
-#pragma unroll
-    for (int distance = 16; distance >= 4; distance /= 2) {
-      const bool upper = (lane_ & distance) != 0;
-      const int half = columns / 2;
-      if (half > 0) {
-#pragma unroll
-        for (int i = 0; i < half; ++i) {
-          const float give = upper ? values[i] : values[half + i];
-          const float keep = upper ? values[half + i] : values[i];
-          values[i] = op(keep, __shfl_xor_sync(kAllLanes, give, distance));
-        }
-        columns = half;
-      } else {
-        values[0] = op(values[0], __shfl_xor_sync(kAllLanes, values[0], distance));
-      }
-    }
-    return values[0];
-  }
-
   // Leaves the greatest scores of this warp's positions.
   __device__ void LeaveBest() {
     float values[kOwnColumns];
 #pragma unroll
     for (int c = 0; c < kOwnColumns; ++c) values[c] = fmaxf(Low(c), High(c));
-    s_.best[kGroup][warp_][PlaceOfLane()] =
-        Reduce(values, [](float a, float b) { return fmaxf(a, b); });
+    By::ReduceMax(values);
+    s_.best[kGroup][warp_][By::PlaceOfLane()] = values[0];
   }
   // Turns scores_ into weights in shared memory; leaves their sums, what they are relative to, and
   // what sums relative to the maxima `before`, if there are such, are multiplied by.
   __device__ void LeaveWeights(const float* before) {
     NamedBarrierSync(kOwnBarrier, 128);  // behind LeaveBest
     NarrowShared::Columns& columns = s_.column[Turn()][kGroup];
-    const int place = PlaceOfLane();
+    const int place = By::PlaceOfLane();
     float best = s_.best[kGroup][0][place];
 #pragma unroll
     for (int warp = 1; warp < 4; ++warp) best = fmaxf(best, s_.best[kGroup][warp][place]);
     RunningMax max;
     if (before != nullptr) max.value = before[place];
-    const float scale = max.Next(__fmul_rn(best, scale_log2_));
-    s_.base[kGroup][warp_][place] = max.base();
+    const float scale = max.Next(kFp8 ? best : __fmul_rn(best, scale_log2_));
+    s_.base[kGroup][warp_][place] = kFp8 ? __fsub_rn(max.base(), kHalfBits) : max.base();
     if (warp_ == 0) columns.max[place] = max.value, columns.scale[place] = scale;
     __syncwarp();
     float values[kOwnColumns];
-    const float4* base = reinterpret_cast<const float4*>(OwnColumns(s_.base[kGroup][warp_]));
+    const float4* base = reinterpret_cast<const float4*>(By::Own(s_.base[kGroup][warp_]));
 #pragma unroll
     for (int c = 0; c < kOwnColumns; c += 4) {
       const float4 of = base[c / 4];
@@ -281,48 +251,30 @@ class NarrowConsumer {
       values[c + 2] = TakeWeights(c + 2, of.z);
       values[c + 3] = TakeWeights(c + 3, of.w);
     }
-    StoreWeights();
+    By::template StoreWeights<kFp8>(SharedAddress(Weights(kGroup)), scores_);
     FenceAsyncShared();
-    columns.sum[warp_][place] = Reduce(values, [](float a, float b) { return __fadd_rn(a, b); });
+    By::ReduceSum(values);
+    columns.sum[warp_][place] = values[0];
   }
   // Scores of a column, of two positions.
   __device__ float& Low(int c) {
-    return scores_[c / 2 * 4 + c % 2];
+    return By::Low(scores_, c);
   }
   __device__ float& High(int c) {
-    return scores_[c / 2 * 4 + 2 + c % 2];
+    return By::High(scores_, c);
   }
   // They become weights; their sum.
   __device__ float TakeWeights(int c, float base) {
+    if constexpr (kFp8) return scales_.TakeWeights(Low(c), High(c), base);
     Low(c) = Exp2(__fmaf_rn(Low(c), scale_log2_, -base));
     High(c) = Exp2(__fmaf_rn(High(c), scale_log2_, -base));
     return __fadd_rn(Low(c), High(c));
-  }
-  __device__ void StoreWeights() {
-    // Matrix i of four: columns 8 (i / 2) and up, positions 16 warp + 8 (i % 2) and up; transposed.
-    const int tile_row = lane_ / 16 * 8 + lane_ % 8, chunk = 2 * warp_ + lane_ / 8 % 2;
-    const uint32_t address =
-        SharedAddress(s_.weights[kGroup]) + tile_row * 128 + ((chunk ^ (tile_row % 8)) * 16);
-#pragma unroll
-    for (int token = 0; token < kTokens; ++token) {
-      uint32_t packed[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float* pair = scores_ + 8 * token + 2 * i;
-        const __nv_bfloat162 rounded = __floats2bfloat162_rn(pair[0], pair[1]);
-        packed[i] = *reinterpret_cast<const uint32_t*>(&rounded);
-      }
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                       address + token * kHeadChunkBytes),
-                   "r"(packed[0]), "r"(packed[1]), "r"(packed[2]), "r"(packed[3])
-                   : "memory");
-    }
   }
 
   // The even tile's sums, relative to the maxima after the odd one. Most tiles leave all maxima as
   // they are: multiplying by 1 is left out.
   __device__ void Rescale() {
-    const float* from = OwnColumns(s_.column[Turn()][1].scale);
+    const float* from = By::Own(s_.column[Turn()][1].scale);
     float scale[kOwnColumns];
     bool any = false;
 #pragma unroll
@@ -332,13 +284,14 @@ class NarrowConsumer {
     }
     if (!__any_sync(kAllLanes, any)) return;
 #pragma unroll
-    for (int i = 0; i < kValues; ++i) out_[i / kProduct][i % kProduct] *= scale[ColumnOf(i)];
+    for (int i = 0; i < kValues; ++i) out_[i / kProduct][i % kProduct] *= scale[By::Of(i)];
   }
 
   // out_ (+)= weights x values of a tile, of this group's values; without waiting.
   __device__ void AddTile(int tile) {
-    const uint64_t values = WgmmaOperand(SharedAddress(s_.keys[tile][4 * kGroup]), kTileChunkBytes);
-    const uint64_t weights = WgmmaOperand(SharedAddress(s_.weights[tile]));
+    if constexpr (kFp8) return AddCodes(tile);
+    const uint64_t values = WgmmaOperand(SharedAddress(Chunk(tile, 4 * kGroup)), kTileChunkBytes);
+    const uint64_t weights = WgmmaOperand(SharedAddress(Weights(tile)));
     WgmmaFence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -357,12 +310,16 @@ class NarrowConsumer {
     for (int chunk = 0; chunk < 4; ++chunk) WgmmaHold(out_[chunk]);
   }
 
-  // This warp needs its half of the buffer no more.
-  __device__ void Free(int buffer) {
+  // This warp needs its half of the tile no more.
+  __device__ void Free(int tile) {
     __syncwarp();
-    if (lane_ == 0) s_.empty[buffer][kGroup].Arrive();
-    phase_ ^= 1u << buffer;
+    if (lane_ == 0) s_.empty[phase_.Buffer(tile)][kGroup].Arrive();
   }
+
+  // Of mla_decode_narrow_codes.cuh: the same of an FP8 cache.
+  __device__ void PrepareQuery();
+  __device__ void ScoreCodes(int32_t seen);
+  __device__ void AddCodes(int tile);
 
   // Of mla_decode_narrow_finish.cuh: a group of positions goes into the section, and that, where it
   // ends, into the item's result, which is written.
@@ -378,7 +335,8 @@ class NarrowConsumer {
   const float scale_log2_;
   const int thread_, lane_, warp_;
   const NarrowItem& item_;
-  uint32_t& phase_;
+  NarrowPhase<kFp8>& phase_;
+  PositionScales scales_;  // of an FP8 cache's tile
   float scores_[kProduct];
   float out_[4][kProduct];  // of a group of positions: [64 values][columns]
   float section_[kValues];  // over the section's groups so far

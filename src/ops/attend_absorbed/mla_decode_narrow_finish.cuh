@@ -2,7 +2,7 @@
 // folded into those over a section, and these into an item's, which are written.
 #pragma once
 
-#include "ops/attend_absorbed/mla_decode_narrow.cuh"
+#include "ops/attend_absorbed/mla_decode_narrow_codes.cuh"
 
 namespace fathom::mla {
 
@@ -78,13 +78,20 @@ class StateKeeper {
   uint32_t turn_ = 0;  // parity of the group of positions
 };
 
+// The value of a tile row, `row` or that 8 further, of a group's products `chunk`.
+__device__ __forceinline__ int NarrowValue(bool fp8, int group, int warp, int chunk, int row,
+                                           int second) {
+  return 256 * group + (fp8 ? ChannelOfTileRow(warp, chunk, row, second)
+                            : 64 * chunk + 16 * warp + row + 8 * second);
+}
+
 #define NARROW_CONSUMER                         \
   template <int kGroup, bool kFp8, int kTokens> \
   __device__ __forceinline__ void NarrowConsumer<kGroup, kFp8, kTokens>
 
 NARROW_CONSUMER::FoldValues(bool ends_section) {
   NarrowShared::Factors& factors = s_.factors[Turn()];
-  factors.full.Wait(phase_ >> 3 & 1);
+  factors.full.Wait(phase_.groups() >> 1 & 1);
   Apply(section_, factors.section, [&](int i) { return out_[i / kProduct][i % kProduct]; });
   if (ends_section) {
     Apply(running_, factors.item, [&](int i) { return section_[i]; });
@@ -97,7 +104,7 @@ template <int kGroup, bool kFp8, int kTokens>
 template <class Other>
 __device__ __forceinline__ void NarrowConsumer<kGroup, kFp8, kTokens>::Apply(
     float (&values)[kValues], const float2* factors, const Other& other) {
-  const float4* pairs = reinterpret_cast<const float4*>(OwnColumns(factors));
+  const float4* pairs = reinterpret_cast<const float4*>(By::Own(factors));
   float2 own[kOwnColumns];
 #pragma unroll
   for (int c = 0; c < kOwnColumns; c += 2) {
@@ -106,18 +113,18 @@ __device__ __forceinline__ void NarrowConsumer<kGroup, kFp8, kTokens>::Apply(
   }
 #pragma unroll
   for (int i = 0; i < kValues; ++i) {
-    const float2 factor = own[ColumnOf(i)];
+    const float2 factor = own[By::Of(i)];
     values[i] = Running::Apply(values[i], factor.x, other(i), factor.y);
   }
 }
 
 NARROW_CONSUMER::Write() {
   if (item_.part >= 0) return WriteParts();
-  const float* inverse = OwnColumns(s_.factors[Turn() ^ 1].inverse);  // of the last group
+  const float* inverse = By::Own(s_.factors[Turn() ^ 1].inverse);  // of the last group
 #pragma unroll
   for (int i = 0; i < kValues; ++i) {
-    const int c = ColumnOf(i), token = c / 4, head = c % 4 / 2 * 8 + lane_ % 4 * 2 + c % 2;
-    const int value = (4 * kGroup + i / kProduct) * 64 + warp_ * 16 + lane_ / 4 + i % 4 / 2 * 8;
+    const int c = By::Of(i), token = c / 4, head = c % 4 / 2 * 8 + lane_ % 4 * 2 + c % 2;
+    const int value = NarrowValue(kFp8, kGroup, warp_, i / kProduct, lane_ / 4, i % 4 / 2);
     if (head < step_.heads && Has(token)) {
       output_.out[(int64_t{item_.token + token} * step_.heads + head) * kLatent + value] =
           __float2bfloat16_rn(__fmul_rn(running_[i], inverse[c]));
@@ -145,7 +152,7 @@ NARROW_CONSUMER::WriteParts() {
 template <int kGroup, bool kFp8>
 __device__ void ConsumeNarrow(NarrowShared& s, const NarrowStep& step, const NarrowOutput& output,
                               float scale_log2) {
-  uint32_t phase = 0;
+  NarrowPhase<kFp8> phase;
   for (uint32_t parity = 0;; parity ^= 1) {
     s.query_full.Wait(parity);
     const NarrowItem& item = s.item[parity];

@@ -1,11 +1,14 @@
 // The narrow MLA decode kernel's shared memory, and the warp that fills it.
 #pragma once
 
+#include <algorithm>
+
 #include "cuda/exp2.h"
 #include "cuda/mbarrier.h"
 #include "cuda/tma.h"
+#include "ops/attend_absorbed/mla_decode_by_column.cuh"
+#include "ops/attend_absorbed/mla_decode_code_tile.cuh"
 #include "ops/attend_absorbed/mla_decode_narrow_work.cuh"
-#include "ops/attend_absorbed/mla_decode_widen.cuh"
 
 namespace fathom::mla {
 
@@ -14,6 +17,39 @@ inline constexpr int kTileChunkBytes = 8192;  // 64 positions of 128 bytes, swiz
 inline constexpr int kHeadChunkBytes = 2048;  // 16 heads of 128 bytes, swizzled
 
 inline constexpr int kNarrowColumns = 2 * kNarrowHeads;  // of two tokens
+
+// A tile in shared memory: chunks of the latent, and one of the rotated key. In BF16 two tiles
+// alternate; an FP8 cache's, which are smaller, go round four places.
+template <bool kFp8>
+struct NarrowTiles {
+  static constexpr int kCount = kFp8 ? 4 : 2;
+  static constexpr int kLatentChunks = kFp8 ? kCodeChunks : 8;
+  static constexpr int kHalf = kLatentChunks / 2;  // chunks
+  static constexpr int kTileBytes = (kLatentChunks + 1) * kTileChunkBytes;
+  static constexpr int kBytes = kCount * kTileBytes;
+};
+inline constexpr int kMostTiles = NarrowTiles<true>::kCount;
+
+// Which places the tiles of a group of positions take, the even one, 0, and the odd one, 1, the
+// parities of these places' phases, and how many groups there were.
+template <bool kFp8>
+struct NarrowPhase {
+  // From bit 3 on groups. Below, BF16: both parities; FP8: how many tiles there were, modulo 8.
+  uint32_t bits = 0;
+
+  __device__ int Buffer(int tile) const {
+    return kFp8 ? static_cast<int>((bits + tile) % 4) : tile;
+  }
+  __device__ uint32_t Parity(int tile) const {
+    return kFp8 ? (bits + tile) / 4 % 2 : bits >> tile & 1;
+  }
+  __device__ uint32_t groups() const { return bits >> 3; }
+  // To the next group: this one had so many tiles.
+  __device__ void Advance(int tiles) {
+    const uint32_t next = kFp8 ? (bits + tiles) & 7 : (bits ^ (tiles == 2 ? 3 : 1)) & 7;
+    bits = ((bits >> 3) + 1) << 3 | next;
+  }
+};
 
 // A result over some positions: values (elsewhere), their greatest score, and the sum of weights.
 // Folding in another gives the factors of both sides' values. At first there is nothing in it.
@@ -32,13 +68,13 @@ struct Running {
   }
 };
 
-// Tiles alternate between the buffers. Half g of a tile is summed up by warpgroup g, which frees
-// it.
+// Half g of a tile is summed up by warpgroup g, which frees it.
 struct NarrowShared {
-  alignas(1024) uint8_t keys[2][kNarrowChunks][kTileChunkBytes];
+  alignas(1024) uint8_t tiles[std::max(NarrowTiles<false>::kBytes, NarrowTiles<true>::kBytes)];
   // Chunks of one token's heads, 2048 bytes each, or of two tokens', 4096 bytes.
   uint8_t query[kNarrowChunks][2 * kHeadChunkBytes];
-  uint8_t weights[2][2 * kHeadChunkBytes];  // [tile][column][64 positions]
+  // [parity of the group of positions, of codes; else 0][tile][column][64 positions]
+  uint8_t weights[2][2][2 * kHeadChunkBytes];
   // [tile][warp]: greatest scores; and for that warp alone, what weights are relative to.
   alignas(16) float best[2][4][kNarrowColumns], base[2][4][kNarrowColumns];
   // A tile's weights: by warp, their sums; what they are relative to, in units of log2; and what
@@ -59,33 +95,39 @@ struct NarrowShared {
   NarrowTokens tokens;
   NarrowItem item[2];  // by parity: the next one comes while an item's result is written
   Mbarrier query_full, query_empty;  // `item` goes with the query; 8 warps and the StateKeeper's
-  Mbarrier full[2][2];               // [buffer][half]: chunks 0-3, chunks 4-8
-  Mbarrier empty[2][2];
+  Mbarrier full[kMostTiles][2];      // [buffer][half]: what it holds says LoadTile
+  Mbarrier empty[kMostTiles][2];
   int32_t pages[kWarp];  // of an item's next tiles
-  WidenShared widen;
+  // Of an FP8 cache: of tiles' positions; and what scores of a column are multiplied by.
+  alignas(128) float scales[kMostTiles][kKeys];
+  alignas(16) float query_factor[kNarrowColumns];
+
+  template <bool kFp8>
+  __device__ uint8_t* Chunk(int buffer, int chunk) {
+    return tiles + buffer * NarrowTiles<kFp8>::kTileBytes + chunk * kTileChunkBytes;
+  }
 };
 
-// Loads a tile, each half once its place is free.
+// Loads a tile, each half once its place is free. The rotated keys come with the half that is
+// scored with them: of codes the first, and their scales too.
 template <bool kFp8>
 __device__ __forceinline__ void LoadTile(NarrowShared& s, const Maps& maps, int buffer,
                                          int32_t page, uint32_t parity, uint64_t policy) {
+  using Tiles = NarrowTiles<kFp8>;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     s.empty[buffer][half].Wait(parity);
     Mbarrier& full = s.full[buffer][half];
-    const int rope = half == 1 ? kTileChunkBytes : 0;
-    if constexpr (kFp8) {
-      Mbarrier& raw = s.widen.raw[buffer][half];
-      raw.ArriveExpect(kRawHalfBytes + (half == 0 ? kKeys * 4 : 0));
-      if (half == 0) TmaLoad2(s.widen.scales[buffer], &maps.scales, raw, policy, 0, page);
-      TmaLoad4(s.keys[buffer][4 * half + kRawChunk], &maps.latent, raw, policy,
-               {0, 0, 2 * half, page});
-      full.ArriveExpect(rope);
-    } else {
-      full.ArriveExpect(4 * kTileChunkBytes + rope);
-      TmaLoad4(s.keys[buffer][4 * half], &maps.latent, full, policy, {0, 0, 4 * half, page});
+    const bool rope = half == (kFp8 ? 0 : 1);
+    const int scales = kFp8 && half == 0 ? kKeys * 4 : 0;
+    full.ArriveExpect((Tiles::kHalf + rope) * kTileChunkBytes + scales);
+    if (scales > 0) TmaLoad2(s.scales[buffer], &maps.scales, full, policy, 0, page);
+    TmaLoad4(s.Chunk<kFp8>(buffer, half * Tiles::kHalf), &maps.latent, full, policy,
+             {0, 0, half * Tiles::kHalf, page});
+    if (rope) {
+      TmaLoad4(s.Chunk<kFp8>(buffer, Tiles::kLatentChunks), &maps.rope, full, policy,
+               {0, 0, 0, page});
     }
-    if (rope > 0) TmaLoad4(s.keys[buffer][8], &maps.rope, full, policy, {0, 0, 0, page});
   }
 }
 
@@ -112,7 +154,8 @@ __device__ void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowSte
   const int lane = static_cast<int>(threadIdx.x % 32);
   const uint64_t again = EvictNormal(), once = EvictFirst();
   NarrowWalk walk(step, s.tokens);
-  uint32_t query_parity = 0, parities = 0;  // bit b: of buffer b
+  uint32_t query_parity = 0;
+  NarrowPhase<kFp8> phase;
   for (int32_t turn = 0;; ++turn) {
     const NarrowItem item = walk.Take(turn);
     const int32_t tiles = item.token < 0 ? 0 : item.tiles();
@@ -142,10 +185,10 @@ __device__ void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowSte
       page = begin + kWarp + lane < tiles ? table[begin + kWarp + lane] : 0;
       __syncwarp();
       for (int32_t tile = begin; lane == 0 && tile < min(tiles, begin + kWarp); ++tile) {
-        const int buffer = tile % 2;
-        LoadTile<kFp8>(s, maps, buffer, s.pages[tile - begin], (parities >> buffer & 1) ^ 1,
+        const int odd = tile % 2;
+        LoadTile<kFp8>(s, maps, phase.Buffer(odd), s.pages[tile - begin], phase.Parity(odd) ^ 1,
                        item.shared ? again : once);
-        parities ^= 1u << buffer;
+        if (odd == 1 || tile + 1 == tiles) phase.Advance(1 + odd);
       }
       __syncwarp();
     }
