@@ -134,6 +134,11 @@ void AddLayoutFlags(CLI::App& command, ParallelLayout* layout, const char* group
       .add_flag("--enable-expert-parallel", layout->experts,
                 "Each routed expert is on one rank of all groups, instead of being cut over ranks")
       ->group(group);
+  command
+      .add_flag("--bf16-residual", layout->bf16_residual,
+                "Stages hand tokens on in BF16: half the bytes of fp32, and other bits than those "
+                "of one stage")
+      ->group(group);
 }
 
 void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* group) {

@@ -48,8 +48,9 @@ Result<HostFacts> FactsOf(const BackendSettings& s, std::string_view ops,
       {"build", fmt::format("{} {}", FATHOM_VERSION, CpuSources())},
       {"model", TRY(ModelFact(checkpoint))},
       {"--ops", std::string(ops)},
-      {"layout", fmt::format("--tp {} --pp {} --dp {}{}", layout.tensor, layout.pipeline,
-                             layout.data, layout.experts ? " --enable-expert-parallel" : "")},
+      {"layout", fmt::format("--tp {} --pp {} --dp {}{}{}", layout.tensor, layout.pipeline,
+                             layout.data, layout.experts ? " --enable-expert-parallel" : "",
+                             layout.bf16_residual ? " --bf16-residual" : "")},
       {"--quantization", s.quantization},
       {"--kv-cache-dtype", s.kv_cache_dtype}};
 }

@@ -39,7 +39,8 @@ class StepTimer {
     if (shard_.last_stage()) {
       Head();
     } else {
-      Send("handing on to the next stage", tokens_ * c_.hidden_size * kFp32, 1);
+      const double width = m_.layout.bf16_residual ? kBf16 : kFp32;
+      Send("handing on to the next stage", tokens_ * c_.hidden_size * width, 1);
     }
     if (m_.layout.pipeline > 1) {
       Send("drawn tokens to all stages", static_cast<double>(step_.rows) * kFp32,

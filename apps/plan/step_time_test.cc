@@ -138,6 +138,8 @@ TEST_F(StepTimeTest, StagesWorkAtTheSameTime) {
   const std::vector<StepPart> one = Parts({}, {}), alone = Parts({.pipeline = 2}, {});
   const char* kHandedOn = "handing on to the next stage";
   EXPECT_DOUBLE_EQ(Of(alone, kHandedOn).peer_bytes, 7168 * 4.0);
+  const std::vector<StepPart> rounded = Parts({.pipeline = 2, .bf16_residual = true}, {});
+  EXPECT_DOUBLE_EQ(Of(rounded, kHandedOn).peer_bytes, 7168 * 2.0);
   const double handed =
       Of(alone, kHandedOn).seconds + Of(alone, "drawn tokens to all stages").seconds;
   EXPECT_NEAR(Seconds(alone), Seconds(one) + handed, 1e-9);

@@ -189,6 +189,22 @@ TEST(RanksTest, PipelineParallelHasTheBitsOfOneRank) {
   }
 }
 
+// A residual that stages hand on in BF16: bits of its own, the same alone and in company, and in
+// groups with experts over them.
+TEST(RanksTest, ARoundedResidualHasTheSameBitsAloneAndInCompany) {
+  const std::vector<int> prompts = {1, 2, 3, 4};
+  const ParallelLayout layout{.pipeline = 2, .bf16_residual = true};
+  RankedEngine together(layout), alone(layout), exact({.pipeline = 2});
+  together.Answers(prompts);
+  for (const int prompt : prompts) alone.Answers({prompt});
+  EXPECT_EQ(alone.LogprobsInOrder(), together.LogprobsInOrder());
+  RankedEngine groups({.data = 2, .pipeline = 2, .experts = true, .bf16_residual = true});
+  groups.Answers(prompts);
+  EXPECT_EQ(groups.LogprobsInOrder(), together.LogprobsInOrder());
+  exact.Answers(prompts);
+  EXPECT_NE(exact.LogprobsInOrder(), together.LogprobsInOrder());
+}
+
 // The canary of the test above is the last line: bits of two ranks are not those of one.
 TEST(RanksTest, StagesOfTensorParallelRanksHaveTheBitsOfThoseRanks) {
   const std::vector<int> prompts = {1, 2, 3, 4};

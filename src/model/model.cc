@@ -127,10 +127,15 @@ TensorView Model::Forward(const Batch& batch, const KvPool& pool) {
   const RankGroups& groups = options_.shard.groups;
   const TensorView x = First(a.x, batch.tokens);
   Pending pending = Pending::kNothing;
+  const TensorView live = batch.map.live;
   if (groups.before == nullptr) {
     pending = Embed(batch);
+  } else if (options_.shard.layout.bf16_residual) {
+    const TensorView rounded = RoundedResidual(batch.tokens);
+    run_(run_.ops().all_gather, Broadcast(rounded, live, groups.before));
+    run_(run_.ops().convert, {.x = rounded, .live = live, .out = x});
   } else {
-    run_(run_.ops().all_gather, Broadcast(x, batch.map.live, groups.before));
+    run_(run_.ops().all_gather, Broadcast(x, live, groups.before));
   }
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
     RunLayer(weights_.layers[i], batch, pool.Layer(static_cast<int64_t>(i)), pending);
@@ -148,8 +153,17 @@ TensorView Model::Forward(const Batch& batch, const KvPool& pool) {
 void Model::HandOn(const Batch& batch) {
   Communicator* const after = options_.shard.groups.after;
   if (after == nullptr) return;
-  run_(run_.ops().all_gather,
-       Broadcast(First(activations_.x, batch.tokens), batch.map.live, after));
+  const TensorView x = First(activations_.x, batch.tokens), live = batch.map.live;
+  if (!options_.shard.layout.bf16_residual) {
+    return run_(run_.ops().all_gather, Broadcast(x, live, after));
+  }
+  const TensorView rounded = RoundedResidual(batch.tokens);
+  run_(run_.ops().convert, {.x = x, .live = live, .out = rounded});
+  run_(run_.ops().all_gather, Broadcast(rounded, live, after));
+}
+
+TensorView Model::RoundedResidual(int64_t tokens) const {
+  return TensorView(activations_.branch.data(), DType::kBF16, {tokens, config_.hidden_size});
 }
 
 TensorView Model::ForwardMtp(int index, const Batch& batch, const TensorView& hidden,

@@ -120,6 +120,8 @@ class Model {
             const PackedWeight* reader = nullptr, const TensorView& out = {});
   static Activations::Tokens TokensOf(const ModelConfig& config, const Ops& ops,
                                       const ModelOptions& options);
+  // The residual in BF16, where a layer's branch would be: between passes that is free.
+  TensorView RoundedResidual(int64_t tokens) const;
   void DrawSyntheticRouting(Device& device);
   void MeasureWorkspace(Device& device);
 

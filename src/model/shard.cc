@@ -292,6 +292,11 @@ Status CheckLayout(const ModelConfig& config, const ParallelLayout& layout) {
         "do",
         layout.pipeline, Counted(config.num_layers, "layer"), config.num_layers);
   }
+  if (layout.bf16_residual && layout.pipeline == 1) {
+    return InvalidArgument(
+        "--bf16-residual: one stage hands nothing on; leave it out, or take "
+        "--pipeline-parallel-size 2");
+  }
   TRY(CheckTensorParallel(config, layout));
   return CheckDataParallel(config, layout);
 }

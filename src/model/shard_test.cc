@@ -53,6 +53,8 @@ TEST(Shard, StagesShareBytesOut) {
     EXPECT_LT(most, whole / static_cast<size_t>(stages) + whole / 6);
   }
   EXPECT_EQ(Refused(config, {.pipeline = 6}), "");
+  EXPECT_EQ(Refused(config, {.pipeline = 2, .bf16_residual = true}), "");
+  EXPECT_NE(Refused(config, {.bf16_residual = true}).find("hands nothing on"), std::string::npos);
   EXPECT_NE(Refused(config, {.pipeline = 7}).find("has 6 layers"), std::string::npos);
   EXPECT_NE(Refused(config, {.pipeline = 7}).find("at most 6 would do"), std::string::npos);
 }

@@ -27,8 +27,16 @@ struct AllGatherArgs {
   Communicator* ranks = nullptr;
 };
 
-// Of numbers of four bytes [tokens, ...]: what the group's first rank has, all have after it.
+// Of [tokens, ...] in words of four bytes: what the group's first rank has, all have after it.
 AllGatherArgs Broadcast(const TensorView& x, const TensorView& live, Communicator* ranks);
+
+// out = x in the other of two types, rounded to nearest even. Pipeline stages hand on the residual
+// in BF16 by it.
+struct ConvertArgs {
+  TensorView x;     // F32 or BF16 [tokens, width]
+  TensorView live;  // I32 [1]: tokens
+  TensorView out;   // BF16 or F32 [tokens, width]
+};
 
 // Which tokens a rank sends, and who has their experts.
 struct ExpertExchange {
@@ -66,6 +74,7 @@ struct CombineArgs {
 };
 
 void Check(const AllGatherArgs&);
+void Check(const ConvertArgs&);
 void Check(const DispatchArgs&);
 void Check(const CombineArgs&);
 

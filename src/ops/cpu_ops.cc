@@ -35,6 +35,7 @@ Ops Table(PackFunction pack, DType kv_cache) {
       .kv_cache = kv_cache,
       .pack = pack,
       .embed = {EmbedCpu},
+      .convert = {ConvertCpu},
       .rms_norm = {RmsNormCpu},
       .all_reduce_norm = {AllReduceNormCpu},
       .all_gather = {AllGatherReference},

@@ -10,6 +10,7 @@ void EmbedCpu(OpContext&, const EmbedArgs&);
 void RmsNormCpu(OpContext&, const RmsNormArgs&);
 void AllReduceNormCpu(OpContext&, const AllReduceNormArgs&);
 void DispatchCpu(OpContext&, const DispatchArgs&);
+void ConvertCpu(OpContext&, const ConvertArgs&);
 void CombineCpu(OpContext&, const CombineArgs&);
 void LinearCpu(OpContext&, const LinearArgs&);
 size_t LinearCpuWorkspace(const Stream&, const LinearArgs&);

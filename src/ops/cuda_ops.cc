@@ -25,6 +25,7 @@ Ops Table(Fp8Activations activations) {
       .pack = activations == Fp8Activations::kExact ? Pack<Fp8Activations::kExact>
                                                     : Pack<Fp8Activations::kQuantized>,
       .embed = {EmbedCuda},
+      .convert = {ConvertCuda},
       .rms_norm = {RmsNormCuda},
       .all_reduce_norm = {AllReduceNormCuda, AllReduceNormCudaWorkspace},
       .all_gather = {AllGatherCuda},

@@ -37,6 +37,7 @@ void CommitCuda(OpContext&, const CommitArgs&);
 void VerifyDraftsCuda(OpContext&, const VerifyDraftsArgs&);
 void ProposeNgramCuda(OpContext&, const ProposeNgramArgs&);
 void PrepareDraftsCuda(OpContext&, const PrepareDraftsArgs&);
+void ConvertCuda(OpContext&, const ConvertArgs&);
 void AddDraftCuda(OpContext&, const AddDraftArgs&);
 
 inline CudaStream& Cuda(OpContext& context) {

@@ -4,7 +4,7 @@ set(CUDA_PORTABLE_SOURCES
   adjust_logits/adjust_logits_cuda.cu all_gather/all_gather_cuda.cu
   all_reduce_norm/all_reduce_norm_cuda.cu attend_absorbed/attend_absorbed_cuda.cu
   attend_expanded/attend_chunk_cuda.cu attend_expanded/attend_expanded_cuda.cu
-  verify_drafts/verify_drafts_cuda.cu combine/combine_cuda.cu commit/commit_cuda.cu propose_ngram/propose_ngram_cuda.cu prepare_drafts/prepare_drafts_cuda.cu add_draft/add_draft_cuda.cu dispatch/dispatch_cuda.cu
+  verify_drafts/verify_drafts_cuda.cu combine/combine_cuda.cu convert/convert_cuda.cu commit/commit_cuda.cu propose_ngram/propose_ngram_cuda.cu prepare_drafts/prepare_drafts_cuda.cu add_draft/add_draft_cuda.cu dispatch/dispatch_cuda.cu
   embed/embed_cuda.cu gather_context/gather_context_cuda.cu gather_tokens/gather_tokens_cuda.cu
   log_probs/log_probs_cuda.cu
   moe_experts/bf16_experts_cuda.cu moe_experts/grouped_gemm_cuda.cu

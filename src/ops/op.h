@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "tensor/stream.h"
@@ -39,6 +40,14 @@ struct Op {
     Check(args);
     return workspace == nullptr ? 0 : workspace(stream, args);
   }
+};
+
+// What a backend's kernels are made for: a model beyond is refused when it loads.
+struct OpLimits {
+  int64_t norm_width = INT64_MAX;  // channels of rms_norm
+  int64_t experts = INT64_MAX;     // that route chooses from
+  int64_t topk = INT64_MAX;        // that it chooses for a token
+  int64_t ranks = INT64_MAX;       // that a model may be cut over
 };
 
 }  // namespace fathom

@@ -294,14 +294,6 @@ struct CommitArgs {
   SlotState slots;         // out
 };
 
-// What a backend's kernels are made for: a model beyond is refused when it loads.
-struct OpLimits {
-  int64_t norm_width = INT64_MAX;  // channels of rms_norm
-  int64_t experts = INT64_MAX;     // that route chooses from
-  int64_t topk = INT64_MAX;        // that it chooses for a token
-  int64_t ranks = INT64_MAX;       // that a model may be cut over
-};
-
 // A backend: a table of functions.
 struct Ops {
   std::string_view name;  // "reference", "cpu", "cuda-portable", "cuda-hopper"
@@ -317,6 +309,7 @@ struct Ops {
   Result<std::unique_ptr<PackedWeight>> (*pack)(Stream&, const PackArgs&) = nullptr;
 
   Op<EmbedArgs> embed;
+  Op<ConvertArgs> convert;
   Op<RmsNormArgs> rms_norm;
   Op<AllReduceNormArgs> all_reduce_norm;
   Op<AllGatherArgs> all_gather;

@@ -18,6 +18,7 @@ Ops Table(Fp8Activations activations) {
       .pack = activations == Fp8Activations::kExact ? Pack<Fp8Activations::kExact>
                                                     : Pack<Fp8Activations::kQuantized>,
       .embed = {EmbedReference},
+      .convert = {ConvertReference},
       .rms_norm = {RmsNormReference},
       .all_reduce_norm = {AllReduceNormReference},
       .all_gather = {AllGatherReference},

@@ -39,6 +39,7 @@ void CommitReference(OpContext&, const CommitArgs&);
 void VerifyDraftsReference(OpContext&, const VerifyDraftsArgs&);
 void ProposeNgramReference(OpContext&, const ProposeNgramArgs&);
 void PrepareDraftsReference(OpContext&, const PrepareDraftsArgs&);
+void ConvertReference(OpContext&, const ConvertArgs&);
 void AddDraftReference(OpContext&, const AddDraftArgs&);
 
 }  // namespace fathom

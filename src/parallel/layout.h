@@ -12,6 +12,7 @@ struct ParallelLayout {
   int pipeline = 1;  // stages, each with so many ranks and some of the layers
   // Each routed expert is one rank's, of all groups; else each rank has a part of all of them.
   bool experts = false;
+  bool bf16_residual = false;  // what stages hand on; else fp32, and the bits of one stage
 
   int world() const { return pipeline * stage_ranks(); }
   int stage_ranks() const { return data * tensor; }  // which experts lie over

@@ -157,6 +157,7 @@ def test_ranks_share_the_heads_evenly(flag):
     "flags, said",
     [
         (["--dp=40", "-tp", "4"], "160 ranks cannot cut the model's experts of 128 inner channels between them; at most 32"),
+        (["-dp", "2", "--bf16-residual"], "--bf16-residual: one stage hands nothing on; leave it out, or take"),
         (["-dp", "20", "-ep", "-tp", "2"], "--data-parallel-size 20: 40 ranks for the model's 16 routed experts, of which each"),
         (["-dp", "2", "-ep", "-tp", "3"], "--tensor-parallel-size 3: the model's 4 heads cannot be shared out evenly"),
     ],

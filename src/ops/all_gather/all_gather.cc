@@ -12,8 +12,10 @@ void Check(const AllGatherArgs& a) {
 
 // The first rank's share is all of each token, and the others' nothing.
 AllGatherArgs Broadcast(const TensorView& x, const TensorView& live, Communicator* ranks) {
-  CHECK(ByteSize(x.dtype()) == sizeof(float), "broadcast of {}", x.ToString());
-  const int64_t tokens = x.dim(0), width = x.elements() / tokens;
+  const int64_t tokens = x.dim(0);
+  const auto bytes = x.elements() / tokens * static_cast<int64_t>(ByteSize(x.dtype()));
+  const auto word = static_cast<int64_t>(sizeof(float)), width = bytes / word;
+  CHECK(bytes % word == 0, "broadcast of {}", x.ToString());
   const int64_t mine = ranks->rank() == 0 ? width : 0;
   return {.x = TensorView(x.data(), DType::kF32, {tokens, mine}),
           .live = live,
