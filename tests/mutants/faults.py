@@ -199,4 +199,10 @@ FAULTS = [
     ("src/hosts/hosts.cc", "if (const auto held = lanes.lock()) held->Shutdown();", ";", "hosts_test", S),
     ("src/hosts/hosts.cc", "if (on_end_) on_end_(why);", ";", "hosts_test", S),
     ("src/engine/result_message.cc", "code > kLastCode", "false", "engine_test ResultMessage*"),
+    # What leaves, and what another host says.
+    ("src/server/connection.cc", "if (read.gone) co_return Left(exchange);", "if (read.gone) co_return false;",
+     "http_server_test HttpServerTest.ARequestWhose*", S),
+    ("src/engine/remote_executor.cc", "result.status.ok() && result.rows.size() != rows", "false",
+     "engine_test ResultMessage*"),
+    ("src/hosts/hosts.cc", "!addresses_.contains(host)", "false", "hosts_test HostsTest.AFirst*"),
 ]
