@@ -75,7 +75,7 @@ class NarrowConsumer {
   static constexpr int kOwnColumns = By::kOwn;
   static constexpr int kProduct = By::kProduct;
   static constexpr int kValues = 4 * kProduct;  // of a result
-  using Pipeline = CodePipeline<kTokens == 1 ? 2 : 1, 2>;
+  using Pipeline = CodePipeline<kTokens == 1 ? 4 : 1, 2>;
 
   // Whether the item has this token of its columns'.
   __device__ bool Has(int token) const {
