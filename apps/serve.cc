@@ -171,8 +171,9 @@ Status FollowFirstHost(LoadedEngine& loaded, HttpServer& server, Running& runnin
 
 Status Serve(ServeOptions options) {
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads the log may leave
-  // What asks for a second reading must not end a server that is still loading.
-  if (HasFilesToReread(options.server)) std::signal(SIGHUP, SIG_IGN);
+  // What asks for a second reading must not end a server that is still loading, or has no files to
+  // read: `systemctl reload` asks any. Without a service manager the terminal's end is meant.
+  if (HasFilesToReread(options.server) || HasServiceManager()) std::signal(SIGHUP, SIG_IGN);
   options.engine.FillDefaults();
   // A container that is too small is to be killed now, not under load.
   options.engine.commit_memory = true;

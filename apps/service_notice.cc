@@ -13,10 +13,14 @@
 
 namespace fathom {
 
-void NotifyService(std::string_view state) {
+bool HasServiceManager() {
   const char* given = std::getenv("NOTIFY_SOCKET");
-  if (given == nullptr || *given == '\0') return;
-  const std::string_view path = given;
+  return given != nullptr && *given != '\0';
+}
+
+void NotifyService(std::string_view state) {
+  if (!HasServiceManager()) return;
+  const std::string_view path = std::getenv("NOTIFY_SOCKET");
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {

@@ -5,7 +5,10 @@
 
 namespace fathom {
 
-// "READY=1", or "STATUS=" and a line for people. Nothing where NOTIFY_SOCKET names nobody.
+// Whether NOTIFY_SOCKET names one.
+bool HasServiceManager();
+
+// "READY=1", or "STATUS=" and a line for people. Nothing where there is none.
 void NotifyService(std::string_view state);
 
 }  // namespace fathom

@@ -1,5 +1,6 @@
 #include "server/tls.h"
 
+#include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <sys/stat.h>
 
@@ -63,6 +64,11 @@ Result<std::shared_ptr<Tls::Context>> MakeContext(const TlsFiles& files) {
   if (error) {
     return Refuse(kKey, files.key,
                   error.message() + " (it must be the certificate's, in PEM, without a password)");
+  }
+  // A key of another kind than the certificate's has a place of its own in the context.
+  if (SSL_CTX_check_private_key(native) != 1) {
+    ERR_clear_error();
+    return Refuse(kKey, files.key, "it is not the key of " + Printable(files.certificate, 256));
   }
   if (!files.client_ca.empty()) TRY(AskForCertificates(files.client_ca, *context));
   return context;

@@ -312,6 +312,7 @@ def test_the_service_manager_hears_how_the_server_is(tmp_path):
         with serving(env=os.environ | {"NOTIFY_SOCKET": path}) as server:
             assert manager.recv(100) == b"STATUS=loading the model"
             assert manager.recv(100) == b"READY=1"
+            server.process.send_signal(signal.SIGHUP)  # a reload, with nothing to read again
             assert requests.get(f"{server.url}/health", timeout=10).status_code == 200
             assert server.stop() == 0
             assert manager.recv(100) == b"STOPPING=1"

@@ -191,10 +191,14 @@ def refusal(*flags):
     return ended.stderr
 
 
-def test_files_that_cannot_be_used_are_named(authority, files):
+def test_files_that_cannot_be_used_are_named(tmp_path, authority, files):
     other = authority.sign("another")
     assert "--ssl-keyfile" in refusal("--ssl-certfile", files[0])
     assert f"--ssl-keyfile {other[1]}:" in refusal("--ssl-certfile", files[0], "--ssl-keyfile", other[1])
+    kinds = tmp_path / "ec.key"
+    Authority._run("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", kinds)
+    assert f"--ssl-keyfile {kinds}: it is not the key of {files[0]}" in refusal(
+        "--ssl-certfile", files[0], "--ssl-keyfile", kinds)
     assert "--ssl-certfile /nowhere: there is no such file" in refusal(
         "--ssl-certfile", "/nowhere", "--ssl-keyfile", files[1])
     assert "/dev/zero: it is no plain file" in refusal("--ssl-certfile", "/dev/zero", "--ssl-keyfile", files[1])
