@@ -1,7 +1,7 @@
 """Each of `cases.py` against one server, for as long as FATHOM_GATE_S says: 0.3 s unless given.
 
 How much longer the neighbour waits for its tokens is printed (pytest -rP); on a machine that others
-use too it is no ground to fail. docs/hostile.md has it from a longer run."""
+use too it is no ground to fail. docs/soak.md has it from a longer run."""
 
 import os
 from pathlib import Path
