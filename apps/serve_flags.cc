@@ -205,7 +205,7 @@ void AddSamplingFlags(CLI::App& command, ServeOptions* options) {
       ->group(kSamplingGroup);
   command
       .add_option("--max-logprobs", options->max_logprobs,
-                  "As many likeliest tokens may a request ask for")
+                  "Likeliest tokens that a request may ask for, at most")
       ->check(CLI::Range(0, kMaxTopLogprobs))
       ->capture_default_str()
       ->group(kSamplingGroup);
