@@ -224,7 +224,7 @@ TEST_P(AttendAbsorbedTest, WithoutBatchInvariance) {
     pages.Fill(0, 1300, 1);
     pages.Fill(1, 1025, 2);
     pages.Fill(2, 70, 3);
-    for (const int heads : {4, 16, 20, 72, 128}) {
+    for (const int heads : {16, 72}) {
       Case c = MakeCase(pages, heads, {0, 0, 0, 0, 1, 1, 1, 2, 2, 2},
                         {1296, 1297, 1298, 1299, 1022, 1023, 1024, 62, 63, 64});
       for (const int tokens : {10, 7, 1}) {
