@@ -170,7 +170,8 @@ def main():
             cut = layout in (["--dp", "2"], ["--tp", "2"])
 
             def logits():
-                reports = verified(args, hosts, *layout)
+                # In BF16 where ranks cut: rounding a sum of parts to FP8 turns a router of tiny-r1 at one position or another.
+                reports = verified(args, hosts, *layout, *(["--ops", "cuda"] if cut else []))
                 assert all(report["passed"] for report in reports), reports
                 assert len({report["logits_hash"] for report in reports}) == 1, "the hosts differ"
                 assert cut or reports[0]["logits_hash"] == one_gpu["logits_hash"], "not the bits of one GPU"

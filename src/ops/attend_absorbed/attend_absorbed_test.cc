@@ -231,7 +231,8 @@ TEST_P(AttendAbsorbedTest, WithoutBatchInvariance) {
         SCOPED_TRACE(testing::Message() << Name(dtype) << " " << heads << " heads, " << tokens);
         c.step_rows = (tokens + 3) / 4;
         const auto run = [&](const TestBackend& b) { return RunTokens(b, c, Range(tokens)); };
-        ExpectAsOracle(GetParam(), kTolerance + Rounding(GetParam()), run);
+        // Of a long context's result the weights' rounding is a part as large as its own.
+        ExpectAsOracle(GetParam(), kTolerance + 1.25 * Rounding(GetParam()), run);
         ExpectSameBits(run(GetParam()), run(GetParam()));
       }
     }

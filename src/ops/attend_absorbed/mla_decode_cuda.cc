@@ -211,7 +211,7 @@ void LaunchWide(const MlaDecodeParams& p, int32_t first, cudaStream_t stream) {
   const int32_t max_splits = MaxSplits(p.max_pages, p.split);
   const int32_t head_blocks = (p.heads + kPairs - 1) / kPairs;
   MlaDecodeParams pass = p;
-  pass.tokens = std::min(p.tokens - first, kPassTokens);
+  pass.tokens = std::min(p.tokens - first, PassTokens(p.heads));
   const int64_t pairs = int64_t{first} * p.heads;
   pass.q_latent = static_cast<const __nv_bfloat16*>(p.q_latent) + pairs * kLatent;
   pass.q_rope = static_cast<const __nv_bfloat16*>(p.q_rope) + pairs * p.q_rope_stride;
@@ -229,6 +229,7 @@ void LaunchWide(const MlaDecodeParams& p, int32_t first, cudaStream_t stream) {
                      .short_context = p.split.short_context,
                      .short_tokens = p.split.short_tokens,
                      .parts = p.split.parts,
+                     .part_share = PartShare(p.split.parts),
                      .max_splits = max_splits,
                      .fp8 = p.scales != nullptr};
   const WideBuffers b(PartVectors(pass.tokens, p.heads, p.max_pages, p.split), ArenaOf(p));
@@ -271,7 +272,7 @@ MlaDecodeSplit MlaDecodeSplitOfStep(int32_t tokens, int32_t rows, int32_t heads,
   const bool wide = heads > kNarrowHeads || (heads == kNarrowHeads && row_tokens > 2);
   if (tokens == 0 || rows == 0 || !wide) return MlaDecodeSplitOf(heads, max_pages, fp8);
   const int64_t shared = std::clamp(kPairs / heads, 1, row_tokens),
-                items = (std::min(tokens, kPassTokens) + shared - 1) / shared *
+                items = (std::min(tokens, PassTokens(heads)) + shared - 1) / shared *
                         ((heads + kPairs - 1) / kPairs),
                 most = std::max(int64_t{1}, 2 * kMostBlocks / items);
   // Time in contexts of one block: turns of parts, each of which costs some four pages more. The
@@ -292,16 +293,17 @@ size_t MlaDecodeWorkspace(int32_t tokens, int32_t heads, int32_t max_pages,
   if (heads <= mla::kNarrowHeads && split.parts == 0) {
     return mla::NarrowBuffers(tokens, max_pages, split.tokens, Arena::Measuring()).used;
   }
-  const int32_t pass = std::min(tokens, mla::kPassTokens);
+  const int32_t pass = std::min(tokens, mla::PassTokens(heads));
   return mla::WideBuffers(mla::PartVectors(pass, heads, max_pages, split), Arena::Measuring()).used;
 }
 
 void LaunchMlaDecode(const MlaDecodeParams& p, cudaStream_t stream) {
   if (p.tokens == 0) return;
-  CHECK(p.heads > 0 && p.scale > 0 && p.split.tokens > 0 && p.split.tokens % mla::kKeys == 0 &&
+  CHECK(p.heads > 0 && (p.split.parts == 0 || p.heads >= mla::kNarrowHeads) && p.scale > 0 &&
+        p.split.tokens > 0 && p.split.tokens % mla::kKeys == 0 &&
         p.split.short_tokens % mla::kKeys == 0);
   if (p.heads <= mla::kNarrowHeads && p.split.parts == 0) return mla::LaunchNarrow(p, stream);
-  for (int32_t first = 0; first < p.tokens; first += mla::kPassTokens) {
+  for (int32_t first = 0; first < p.tokens; first += mla::PassTokens(p.heads)) {
     mla::LaunchWide(p, first, stream);
   }
 }

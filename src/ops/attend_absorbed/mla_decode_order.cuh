@@ -35,23 +35,24 @@ struct Item {
 // Runs of items are sorted by classes of 64 - tiles; longer parts than of 64 tiles are in class 0.
 inline constexpr int kRunClasses = 64;
 
-// What ItemOrder needs of shared memory, for steps of up to kTokens tokens.
+// What ItemOrder needs of shared memory, for steps of up to kTokens tokens. By group, and before
+// FindGroups by token: `slots` and `positions`.
 template <int kTokens>
 struct OrderShared {
   int32_t slots[kTokens], positions[kTokens];
   int32_t class_ends[kRunClasses];  // of the runs that are in `runs` so far
-  int16_t full_parts[kTokens];      // of the group that a token begins: all parts but the last
+  uint16_t tokens[kTokens];         // its first token, and how many, as Pack has them
   uint16_t runs[2 * kTokens];       // sorted, by number
-  uint8_t tokens[kTokens];          // of the group that a token begins; 0: it begins none
+  uint8_t full_parts[kTokens];      // all parts but the last, which are at most 255
 };
 
 // One taker's items: of `takers` blocks, or clusters of blocks. Each taker finds the order of all
 // items for itself. All lanes of a warp call it together.
 //
 // A group is up to step.group_tokens tokens of a row, which share items. It has two runs, each of
-// items of one size: run `token`, its first token, is the last part of the context, and run live +
-// `token` the parts before, in order. The head blocks of a part follow each other, so that they
-// read it from the L2 together.
+// items of one size: run g of group g is the last part of the context, and run groups + g the parts
+// before, in order. The head blocks of a part follow each other, so that they read it from the L2
+// together.
 template <int kTokens>
 class ItemOrder {
  public:
@@ -59,7 +60,6 @@ class ItemOrder {
       : s_(s), step_(step), taker_(taker), takers_(takers) {
     LoadTokens();
     FindGroups();
-    runs_ = 2 * live_;
     if (sorted()) SortRuns();
   }
 
@@ -75,44 +75,49 @@ class ItemOrder {
     const int lane = __ffs(static_cast<int>(__ballot_sync(kAllLanes, local < until_))) - 1;
     const int32_t run = __shfl_sync(kAllLanes, run_, lane);
     const int32_t in_run = local - __shfl_sync(kAllLanes, until_ - count_, lane);
-    const int32_t token = TokenOf(run), position = s_.positions[token];
-    return {.token = token,
-            .tokens = s_.tokens[token],
+    const int32_t group = GroupOf(run), position = s_.positions[group];
+    return {.token = s_.tokens[group] / kMostGroup,
+            .tokens = s_.tokens[group] % kMostGroup + 1,
             .position = position,
-            .slot = s_.slots[token],
+            .slot = s_.slots[group],
             .part_tokens = step_.PartTokens(position),
-            .part = run < live_ ? s_.full_parts[token] : in_run / step_.head_blocks,
+            .part = run < groups_ ? s_.full_parts[group] : in_run / step_.head_blocks,
             .head_block = in_run % step_.head_blocks};
   }
 
  private:
+  static constexpr int kMostGroup = kPairs / kNarrowHeads;  // tokens
   struct Run {
     int32_t items;  // 0: there is no such run
     int32_t tiles;  // of each
   };
 
-  // One trip to memory: what may be past the live tokens is looked at later.
+  // One trip to memory for each 256: what may be past the live tokens is looked at later.
   __device__ void LoadTokens() {
-    int32_t slots[kTokens / 32], positions[kTokens / 32];
+    constexpr int kTrip = kTokens < 256 ? kTokens : 256, kEach = kTrip / 32;
+    for (int32_t begin = 0; begin < step_.tokens; begin += kTrip) {
+      int32_t slots[kEach], positions[kEach];
 #pragma unroll
-    for (int i = 0; i < kTokens / 32; ++i) {
-      const int32_t token = 32 * i + lane();
-      const bool inside = token < step_.tokens;
-      slots[i] = inside ? step_.slots[token] : 0;
-      positions[i] = inside ? step_.positions[token] : 0;
-    }
-    live_ = max(0, step_.Live());
+      for (int i = 0; i < kEach; ++i) {
+        const int32_t token = begin + 32 * i + lane();
+        const bool inside = token < step_.tokens;
+        slots[i] = inside ? step_.slots[token] : 0;
+        positions[i] = inside ? step_.positions[token] : 0;
+      }
+      live_ = max(0, step_.Live());
 #pragma unroll
-    for (int i = 0; i < kTokens / 32; ++i) {
-      s_.slots[32 * i + lane()] = slots[i];
-      s_.positions[32 * i + lane()] = positions[i];
+      for (int i = 0; i < kEach; ++i) {
+        s_.slots[begin + 32 * i + lane()] = slots[i];
+        s_.positions[begin + 32 * i + lane()] = positions[i];
+      }
     }
     __syncwarp();
   }
 
-  // Which tokens begin a group, and how many items there are.
+  // The groups, which take the place of the tokens, and how many items there are.
   __device__ void FindGroups() {
-    int32_t row_begin = 0, items = 0;
+    int32_t row_begin = 0, items = 0, most_full = 0;
+    groups_ = 0;
     for (int32_t begin = 0; begin < live_; begin += 32) {
       const int32_t token = begin + lane();
       const bool live = token < live_;
@@ -120,23 +125,33 @@ class ItemOrder {
       const uint32_t rows = __ballot_sync(kAllLanes, begins_row) & (kAllLanes >> (31 - lane()));
       const int32_t row = rows == 0 ? row_begin : begin + 31 - __clz(static_cast<int>(rows));
       row_begin = __shfl_sync(kAllLanes, row, 31);
-      if (!live) continue;
-      int32_t tokens = 0, full_parts = 0;
-      if ((token - row) % step_.group_tokens == 0) {
-        tokens = 1;
+      const bool begins = live && (token - row) % step_.group_tokens == 0;
+      int32_t tokens = 1, slot = 0, position = 0;
+      if (begins) {
         while (tokens < step_.group_tokens && token + tokens < live_ &&
                Continues(token, token + tokens)) {
           ++tokens;
         }
-        const int32_t position = s_.positions[token];
-        full_parts = (position + tokens - 1) / step_.PartTokens(position);
-        items += (full_parts + 1) * step_.head_blocks;
+        slot = s_.slots[token], position = s_.positions[token];
       }
-      s_.tokens[token] = static_cast<uint8_t>(tokens);
-      s_.full_parts[token] = static_cast<int16_t>(full_parts);
+      // No later token looks at those before its own but for the last of these 32, whose place
+      // another group does not take.
+      const uint32_t all = __ballot_sync(kAllLanes, begins);
+      __syncwarp();
+      if (begins) {
+        const int32_t group = groups_ + __popc(all & ((1u << lane()) - 1));
+        const int32_t full_parts = (position + tokens - 1) / step_.PartTokens(position);
+        items += (full_parts + 1) * step_.head_blocks;
+        most_full = max(most_full, full_parts);
+        s_.slots[group] = slot, s_.positions[group] = position;
+        s_.tokens[group] = static_cast<uint16_t>(token * kMostGroup + tokens - 1);
+        s_.full_parts[group] = static_cast<uint8_t>(full_parts);
+      }
+      groups_ += __popc(all);
+      __syncwarp();
     }
     items_ = __reduce_add_sync(kAllLanes, items);
-    __syncwarp();
+    runs_ = __any_sync(kAllLanes, most_full > 0) ? 2 * groups_ : groups_;
   }
 
   // Whether `later` is of the same row as `token`, and its context cut in the same way.
@@ -156,15 +171,16 @@ class ItemOrder {
   __device__ void SortRuns() {
     for (int i = lane(); i < kRunClasses; i += 32) s_.class_ends[i] = 0;
     __syncwarp();
-    for (int32_t run = lane(); run < 2 * live_; run += 32) {
+    for (int32_t run = lane(); run < runs_; run += 32) {
       const Run of = RunOf(run);
       if (of.items > 0) atomicAdd(&s_.class_ends[ClassOf(of)], 1);
     }
     __syncwarp();
+    const int32_t runs = runs_;
     BeginClasses();
-    for (int32_t begin = 0; begin < 2 * live_; begin += 32) {
+    for (int32_t begin = 0; begin < runs; begin += 32) {
       const int32_t run = begin + lane();
-      const Run of = run < 2 * live_ ? RunOf(run) : Run{};
+      const Run of = run < runs ? RunOf(run) : Run{};
       const int32_t its_class = of.items > 0 ? ClassOf(of) : kRunClasses;
       const uint32_t peers = __match_any_sync(kAllLanes, its_class);
       const int rank = __popc(peers & ((1u << lane()) - 1));
@@ -192,15 +208,15 @@ class ItemOrder {
   __device__ static int32_t ClassOf(const Run& run) {
     return max(0, kRunClasses - run.tiles);
   }
-  __device__ int32_t TokenOf(int32_t run) const {
-    return run < live_ ? run : run - live_;
+  __device__ int32_t GroupOf(int32_t run) const {
+    return run < groups_ ? run : run - groups_;
   }
   __device__ Run RunOf(int32_t run) const {
-    const int32_t token = TokenOf(run), tokens = s_.tokens[token], full = s_.full_parts[token];
-    const int32_t position = s_.positions[token], part_tokens = step_.PartTokens(position);
-    if (run >= live_) return {full * step_.head_blocks, part_tokens / kKeys};
-    const int32_t last = position + tokens - 1 - full * part_tokens;
-    return {tokens == 0 ? 0 : step_.head_blocks, last / kKeys + 1};
+    const int32_t group = GroupOf(run), full = s_.full_parts[group];
+    const int32_t position = s_.positions[group], part_tokens = step_.PartTokens(position);
+    if (run >= groups_) return {full * step_.head_blocks, part_tokens / kKeys};
+    const int32_t last = position + s_.tokens[group] % kMostGroup - full * part_tokens;
+    return {step_.head_blocks, last / kKeys + 1};
   }
 
   // Looks at the next 32 runs, one a lane.
@@ -230,7 +246,7 @@ class ItemOrder {
   OrderShared<kTokens>& s_;
   const Step& step_;
   const int32_t taker_, takers_;
-  int32_t live_;
+  int32_t live_, groups_;
   int32_t items_;                            // of all takers
   int32_t runs_;                             // that are listed
   int32_t turn_ = 0;                         // of Next

@@ -50,6 +50,7 @@ struct Problem {
   int group_tokens() const { return std::max(1, kPairs / heads); }
   int head_blocks() const { return (heads + kPairs - 1) / kPairs; }
   int part_tokens(int position) const {
+    if (split.parts > 0) return std::max(2, (position / kKeys + split.parts) / split.parts) * kKeys;
     return position < split.short_context ? split.short_tokens : split.tokens;
   }
 };
@@ -120,7 +121,9 @@ std::vector<std::vector<ModelItem>> Take(const Problem& p, int32_t room) {
                      .head_blocks = p.head_blocks(),
                      .part_tokens = p.split.tokens,
                      .short_context = p.split.short_context,
-                     .short_tokens = p.split.short_tokens};
+                     .short_tokens = p.split.short_tokens,
+                     .parts = p.split.parts,
+                     .part_share = PartShare(p.split.parts)};
   (p.columns ? TakeItems<kColumnsTokens> : TakeItems<kPassTokens>)<<<p.takers, 32>>>(
       step, static_cast<Item*>(items.view().data()), room);
   CUDA_CHECK(cudaGetLastError());
@@ -214,6 +217,25 @@ TEST_F(MlaDecodeOrderTest, RowsOfSeveralTokens) {
         Dealt({heads, rows, split, dead});
         Dealt({heads, few, split, dead, 0, kClusters, true});
       }
+    }
+  }
+}
+
+// As many parts as suit a step, and as many tokens as a pass has.
+TEST_F(MlaDecodeOrderTest, PartsOfTheStep) {
+  for (const int parts : {1, 2, 3, 7, 64}) {
+    for (const int heads : {16, 20, 32, 72}) {
+      SCOPED_TRACE(testing::Message() << parts << " parts, " << heads << " heads");
+      const MlaDecodeSplit split = {.tokens = 1 << 20, .parts = parts};
+      std::vector<Row> rows;
+      for (int tokens = 1; tokens <= 8; ++tokens) {
+        for (const int context : {tokens, 64, 129, 4096, 4190, 163840}) {
+          rows.push_back({std::max(context, tokens), tokens});
+        }
+      }
+      Dealt({heads, rows, split, 3});
+      Dealt({heads, std::vector<Row>(64, {4090, 8}), split});
+      Dealt({heads, std::vector<Row>(kPassTokens, {700}), split});
     }
   }
 }

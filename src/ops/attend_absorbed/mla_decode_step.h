@@ -17,14 +17,22 @@ inline constexpr int kPairs = 64;     // (token, head) pairs: the M of wgmma
 inline constexpr int kKeys = 64;      // positions of a tile: a page
 inline constexpr int kQueryBox = 16;  // pairs that one TMA load of queries brings
 inline constexpr int kNarrowHeads = kMlaNarrowHeads;
-// Tokens of a pass of the kernel for many heads: 256 keep all multiprocessors busy, and are as many
-// as a step of decoding has by default.
-inline constexpr int kPassTokens = 256;
+// Tokens of a pass of the kernel for many heads, at most. Of more than 64 heads 256 keep all
+// multiprocessors busy, and are as many as a step of decoding has by default.
+inline constexpr int kPassTokens = 512;
+inline int32_t PassTokens(int32_t heads) {
+  return heads > kPairs ? kPassTokens / 2 : kPassTokens;
+}
 inline constexpr int kColumnsTokens = 32;  // at most, of the columns kernel
 inline constexpr int kExchangeRounds = 4;  // of tiles, whose weights are on their way
 inline constexpr int kFineGroups = 1;      // of 128 positions a block: so few are dealt singly
 inline constexpr int kThreads = 384;       // two warpgroups of consumers, one with the producer;
 inline constexpr int kFp8Threads = 512;    // of the wide kernel, and warps that widen
+
+// 2^32 / parts, rounded up; of 1 part 0.
+inline uint32_t PartShare(int32_t parts) {
+  return parts > 1 ? ~0u / static_cast<uint32_t>(parts) + 1 : 0;
+}
 
 // What the kernel knows of the step.
 struct Step {
@@ -41,7 +49,8 @@ struct Step {
   int32_t part_tokens;    // multiples of kKeys: of a part of a context,
   int32_t short_context;  // and if it has up to so many positions
   int32_t short_tokens;   // of these
-  int32_t parts;          // MlaDecodeSplit
+  int32_t parts;          // MlaDecodeSplit, at most 64;
+  uint32_t part_share;    // PartShare(parts)
   int32_t max_splits;
   bool fp8;  // the cache; the host's choice of a kernel
 
@@ -50,8 +59,10 @@ struct Step {
   // Positions of a part of the context that a token at `position` sees.
   __device__ int32_t PartTokens(int32_t position) const {
     if (parts > 0) {
-      const int32_t tiles = (position / kKeys + parts) / parts;
-      return (tiles > 1 ? tiles : 2) * kKeys;
+      const uint32_t all = position / kKeys + parts;
+      const uint32_t tiles =
+          parts == 1 ? all : static_cast<uint32_t>(uint64_t{all} * part_share >> 32);
+      return static_cast<int32_t>(tiles > 1 ? tiles : 2) * kKeys;
     }
     return position < short_context ? short_tokens : part_tokens;
   }
