@@ -24,6 +24,12 @@ __device__ inline void FindPairs(FewPairs& shared, const int32_t* ids, const int
   constexpr int kEach = FewPairs::kMost / 32, kPairs = FewPairs::kPairs;
   const int lane = threadIdx.x % 32;
   const int32_t live = __ldcg(live_tokens);
+  if (tokens == 1) {  // a pair a group
+    if (lane > 0) return;
+    shared.matrix = __ldcg(ids + group), shared.pair[0] = group;
+    shared.count = live > 0;
+    return;
+  }
   int32_t id[kEach], rank[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {  // does not wait for `live`

@@ -32,8 +32,8 @@ constexpr int kTokens = kFp8FewTokens, kChannels = 64;  // of a block
 static_assert(kFp8FewTokens == FewPairs::kPairs && kFp8MostPairs == FewPairs::kMost);
 constexpr int kMultipliers = 128, kQuantizers = 256, kThreads = kQuantizers + 32;
 constexpr int kStageBytes = kChannels * kRun, kMostStages = 24;
-constexpr int kInFlight = 4;              // runs whose products are under way
-constexpr int kBlocksAtATime = 3;         // on a multiprocessor
+constexpr int kLeastStages = 4;
+constexpr int kBlocksAtATime = 4;         // on a multiprocessor, at most
 constexpr int kSharedBytes = 227 * 1024;  // of a multiprocessor, but for 1 KiB a block
 
 struct Args {
@@ -132,38 +132,27 @@ __device__ void Multiply(Sums& sums, const Memory& memory, const Args& a,
   const uint64_t all_weights = WgmmaOperand(SharedAddress(memory.weights));
   const uint64_t all_x = WgmmaOperand(SharedAddress(memory.x));
   const float2* x_scales = reinterpret_cast<const float2*>(memory.x_scales) + threadIdx.x % 4;
-  Ring loaded, released;
-  float product[kInFlight][4];
-  for (int32_t base = 0; base < a.runs + kInFlight; base += kInFlight) {
+  Ring ring;
+  for (int32_t run = 0; run < a.runs; ++run, ring.Advance(a.stages)) {
+    float product[4];
+    memory.shared->full[ring.index].Wait(ring.parity);
+    const uint64_t weights = all_weights + ring.index * (kStageBytes / 16);
+    const uint64_t x = all_x + run * (kTokens * kRun / 16);
+    WgmmaFence();
 #pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
-      const int32_t run = base + i, done = run - kInFlight;
-      WgmmaWait<kInFlight - 1>();
-      WgmmaHold(product[i]);
-      if (done >= 0 && done < a.runs) {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) memory.shared->empty[released.index].Arrive();
-        released.Advance(a.stages);
-        const float2 x_scale = x_scales[done * (kTokens / 2)];
-        const float weight_scale = weight_scales[done];
-        const float scale[2] = {x_scale.x * weight_scale, x_scale.y * weight_scale};
-#pragma unroll
-        for (int n = 0; n < 4; ++n) sums.d[n] = fmaf(product[i][n], scale[n % 2], sums.d[n]);
-      }
-      if (run < a.runs) {
-        memory.shared->full[loaded.index].Wait(loaded.parity);
-        const uint64_t weights = all_weights + loaded.index * (kStageBytes / 16);
-        const uint64_t x = all_x + run * (kTokens * kRun / 16);
-        WgmmaHold(product[i]);
-        WgmmaFence();
-#pragma unroll
-        for (int k = 0; k < kRun / 32; ++k) {
-          WgmmaE4M3(product[i], weights + 2 * k, x + 2 * k, k > 0);
-        }
-        loaded.Advance(a.stages);
-      }
-      WgmmaCommit();
+    for (int k = 0; k < kRun / 32; ++k) {
+      WgmmaE4M3(product, weights + 2 * k, x + 2 * k, k > 0);
     }
+    WgmmaCommit();
+    const float2 x_scale = x_scales[run * (kTokens / 2)];
+    const float weight_scale = weight_scales[run];
+    const float scale[2] = {x_scale.x * weight_scale, x_scale.y * weight_scale};
+    WgmmaWait<0>();
+    WgmmaHold(product);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) memory.shared->empty[ring.index].Arrive();
+#pragma unroll
+    for (int n = 0; n < 4; ++n) sums.d[n] = fmaf(product[n], scale[n % 2], sums.d[n]);
   }
 }
 
@@ -274,15 +263,20 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
   }
 }
 
-// Stages of the ring: what is left of the shared memory of as many blocks as there is work for.
+// Stages of the ring: what is left of the shared memory of as many blocks as fill multiprocessors
+// best, three at least, so that a block finds room where one of the kernel before has ended.
 int64_t Stages(int64_t runs, int64_t blocks) {
-  const int64_t most = std::min<int64_t>(runs, kMostStages);
-  int64_t at_a_time = std::clamp<int64_t>(CeilDivide(blocks, Multiprocessors()), 1, kBlocksAtATime);
+  const auto turns = [&](int64_t at_a_time) {
+    return CeilDivide(blocks, at_a_time * Multiprocessors());
+  };
+  const int64_t most = std::min<int64_t>(runs, kMostStages),
+                least = std::min<int64_t>(most, kLeastStages);
+  int64_t at_a_time = turns(4) * 4 <= turns(3) * 3 ? 4 : 3;
   for (;; --at_a_time) {
     const int64_t left =
         kSharedBytes / at_a_time - 1024 - static_cast<int64_t>(SharedBytes(runs, 0));
     const int64_t stages = std::min<int64_t>(most, left / kStageBytes);
-    if (stages >= std::min<int64_t>(most, kInFlight + 2)) return stages;
+    if (stages >= least) return stages;
     CHECK(at_a_time > 1, "fp8_few_tokens: {} runs", runs);
   }
 }
