@@ -58,6 +58,21 @@ class HostsTest : public testing::Test {
   const uint16_t port_ = FreePort();
 };
 
+// The first of two hosts waits, and whatever came meanwhile, the other one finds it.
+class WaitingHostTest : public HostsTest {
+ protected:
+  void TearDown() override {
+    const auto second = Hosts::Join(Options(2, 1), {{"build", "1"}}, 2);
+    EXPECT_TRUE(second.ok()) << second.status().message();
+    waits_.join();
+  }
+  Socket Stranger() { return Socket::Connect("127.0.0.1", port_, std::chrono::seconds(5)).value(); }
+
+ private:
+  std::unique_ptr<Hosts> first_;
+  std::thread waits_{[this] { first_ = Hosts::Join(Options(2, 0), {{"build", "1"}}, 2).value(); }};
+};
+
 TEST_F(HostsTest, AllSayTheLeastOfWhatEachSays) {
   const auto hosts = JoinAll({Options(3, 0), Options(3, 1), Options(3, 2)}, 6);
   OnEach(3, [&](size_t i) {
@@ -203,46 +218,33 @@ TEST_F(HostsTest, TheFirstHostsLeaveIsTheEndAndAnOthersALoss) {
   EXPECT_EQ(first->message(), "host 1 has left");
 }
 
-// The first host goes on waiting, and the right ones find it.
-TEST_F(HostsTest, StrangersAreRefusedByName) {
-  std::unique_ptr<Hosts> first;
-  std::thread waits([&] { first = Hosts::Join(Options(2, 0), {{"build", "1"}}, 2).value(); });
+TEST_F(WaitingHostTest, StrangersAreRefusedByName) {
   HostsOptions wrong = Options(2, 1);
   wrong.secret_file = Secret("another secret, as long");
   const Status stranger = Hosts::Join(wrong, {{"build", "1"}}, 2).status();
   EXPECT_NE(stranger.message().find("has another secret"), std::string::npos) << stranger.message();
   const Status older = Hosts::Join(Options(2, 1), {{"build", "0"}}, 2).status();
   EXPECT_EQ(older.message(), "build differs: host 1 has 0, this host 1");
-  Socket silent = Socket::Connect("127.0.0.1", port_, std::chrono::seconds(5)).value();
-  Socket noisy = Socket::Connect("127.0.0.1", port_, std::chrono::seconds(5)).value();
+  Socket silent = Stranger();
+  Socket noisy = Stranger();
   const std::string noise(10'000, 'x');
   EXPECT_TRUE(noisy.Send(std::as_bytes(std::span(noise))).ok());
-  const auto second = Hosts::Join(Options(2, 1), {{"build", "1"}}, 2);
-  EXPECT_TRUE(second.ok()) << second.status().message();
-  waits.join();
 }
 
 // Byte by byte, it would take over twenty seconds.
-TEST_F(HostsTest, AStrangerThatSpeaksSlowlyIsNotHeardToTheEnd) {
-  std::unique_ptr<Hosts> first;
-  std::thread waits([&] { first = Hosts::Join(Options(2, 0), {{"build", "1"}}, 2).value(); });
-  Socket slow = Socket::Connect("127.0.0.1", port_, std::chrono::seconds(5)).value();
+TEST_F(WaitingHostTest, AStrangerThatSpeaksSlowlyIsNotHeardToTheEnd) {
+  Socket slow = Stranger();
   const auto began = std::chrono::steady_clock::now();
   const auto took = [&] { return std::chrono::steady_clock::now() - began; };
   while (took() < std::chrono::seconds(15) && slow.Send(std::array{std::byte{'f'}}).ok()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
   }
   EXPECT_LT(took(), std::chrono::seconds(10));
-  const auto second = Hosts::Join(Options(2, 1), {{"build", "1"}}, 2);
-  EXPECT_TRUE(second.ok()) << second.status().message();
-  waits.join();
 }
 
 // Those that come meanwhile wait, and whoever comes then is heard.
-TEST_F(HostsTest, ALackOfDescriptorsIsWaitedOut) {
-  std::unique_ptr<Hosts> first;
-  std::thread waits([&] { first = Hosts::Join(Options(2, 0), {{"build", "1"}}, 2).value(); });
-  (void)Socket::Connect("127.0.0.1", port_, std::chrono::seconds(5)).value();  // it listens
+TEST_F(WaitingHostTest, ALackOfDescriptorsIsWaitedOut) {
+  (void)Stranger();  // it listens
   Socket other(socket(AF_INET, SOCK_STREAM, 0));
   std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the first visitor is forgotten
   rlimit before{};
@@ -265,16 +267,11 @@ TEST_F(HostsTest, ALackOfDescriptorsIsWaitedOut) {
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_NE(said.find("no host can be accepted for now"), std::string::npos) << said;
   EXPECT_EQ(said.find("no host can"), said.rfind("no host can"));  // once
-  const auto second = Hosts::Join(Options(2, 1), {{"build", "1"}}, 2);
-  EXPECT_TRUE(second.ok()) << second.status().message();
-  waits.join();
 }
 
 // Who does not know the secret has a proof of it all the same: the one that it is sent.
-TEST_F(HostsTest, AProofThatIsSentBackIsNone) {
-  std::unique_ptr<Hosts> first;
-  std::thread waits([&] { first = Hosts::Join(Options(2, 0), {{"build", "1"}}, 2).value(); });
-  Socket mirror = Socket::Connect("127.0.0.1", port_, std::chrono::seconds(5)).value();
+TEST_F(WaitingHostTest, AProofThatIsSentBackIsNone) {
+  Socket mirror = Stranger();
   mirror.SetTimeout(std::chrono::seconds(5));
   for (const size_t bytes : {size_t{47}, size_t{32}}) {  // greeting and random number, proof
     std::vector<std::byte> said(bytes);
@@ -283,9 +280,6 @@ TEST_F(HostsTest, AProofThatIsSentBackIsNone) {
   }
   (void)SendFrame(mirror, 1, Text(Hello{.index = 9}));
   EXPECT_EQ(ReceiveFrame(mirror, kMaxHelloBytes).status().code(), StatusCode::kUnavailable);
-  const auto second = Hosts::Join(Options(2, 1), {{"build", "1"}}, 2);
-  EXPECT_TRUE(second.ok()) << second.status().message();
-  waits.join();
 }
 
 TEST_F(HostsTest, AFirstHostThatNamesOthersWronglyIsRefused) {
