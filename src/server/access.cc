@@ -112,6 +112,7 @@ std::optional<ApiError> Access::CheckCaller(HttpRequest& head, const Route* rout
         "authentication_error", "", "invalid_api_key"};
   }
   if (about_server) return std::nullopt;
+  head.owner = key != nullptr ? "key " + key->name : "address " + head.address;
   const bool named = key != nullptr && !key->name.starts_with(kSharedKey);
   head.client = named ? accounts_.OfKey(*key) : accounts_.OfAddress(head.address);
   return std::nullopt;

@@ -3,7 +3,6 @@
 
 #include "server/json_body.h"
 #include "server/openai_request.h"
-#include "server/response_store.h"
 #include "server/routes.h"
 
 namespace fathom {
@@ -274,30 +273,6 @@ TEST(Routes, PathsAreFoundAsTheyAreMeant) {
   EXPECT_NE(NoSuchPath("/v1/embeddings").find("no embeddings"), std::string::npos);
   EXPECT_NE(NoSuchPath("/v1/audio/speech").find("no audio"), std::string::npos);
   EXPECT_NE(NoSuchPath("/x").find("There is no /x"), std::string::npos);
-}
-
-TEST(ResponseStore, TheLeastLatelyUsedGo) {
-  ResponseStore store(2, 1 << 20);
-  store.Put({.id = "a", .response = "1", .messages = "", .cancel = nullptr});
-  store.Put({.id = "b", .response = "2", .messages = "", .cancel = nullptr});
-  EXPECT_TRUE(store.Get("a"));
-  store.Put({.id = "c", .response = "3", .messages = "", .cancel = nullptr});
-  EXPECT_TRUE(store.Get("a"));
-  EXPECT_FALSE(store.Get("b"));
-  EXPECT_TRUE(store.Erase("a"));
-  EXPECT_FALSE(store.Erase("a"));
-}
-
-TEST(ResponseStore, BytesAreBounded) {
-  ResponseStore store(100, 10'000);
-  for (const char* id : {"a", "b", "c"}) {
-    store.Put({.id = id, .response = std::string(4000, 'x'), .messages = "", .cancel = nullptr});
-  }
-  EXPECT_FALSE(store.Get("a"));
-  EXPECT_TRUE(store.Get("b") && store.Get("c"));
-  store.Put({.id = "c", .response = std::string(20'000, 'x'), .messages = "", .cancel = nullptr});
-  EXPECT_FALSE(store.Get("c"));  // in place of which nothing fits
-  EXPECT_NE(ResponseStore::NewId(), ResponseStore::NewId());
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ struct HttpRequest {
   std::string known_tags;      // If-None-Match: of what the client has already
   std::string id;              // X-Request-Id: the client's, if it is fit to print, or a new one
   std::string address;         // it comes from
+  std::string owner;           // of what it leaves here: its key, or its address
   std::shared_ptr<ClientAccount> client;  // who asks; null for what says how the server is
   std::string body;
 };

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <random>
 #include <utility>
 
@@ -10,7 +12,8 @@ namespace {
 
 size_t BytesOf(const ResponseStore::Stored& stored) {
   constexpr size_t kBookkeeping = 256;
-  return kBookkeeping + stored.id.size() + stored.response.size() + stored.messages.size();
+  return kBookkeeping + stored.owner.size() + stored.id.size() + stored.response.size() +
+         stored.messages.size();
 }
 
 }  // namespace
@@ -20,39 +23,65 @@ std::string ResponseStore::NewId() {
   return fmt::format("resp_{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device());
 }
 
-void ResponseStore::EraseLocked(const std::string& id) {
+const ResponseStore::Entry* ResponseStore::FindLocked(const std::string& owner,
+                                                      const std::string& id) const {
   const auto found = by_id_.find(id);
-  if (found == by_id_.end()) return;
-  bytes_ -= BytesOf(*found->second);
-  entries_.erase(found->second);
-  by_id_.erase(found);
+  if (found == by_id_.end() || found->second->owner != owner) return nullptr;
+  return &found->second;
+}
+
+void ResponseStore::EraseLocked(Entry entry) {
+  const auto held = by_owner_.find(entry->owner);
+  held->second.bytes -= BytesOf(*entry);
+  bytes_ -= BytesOf(*entry);
+  by_id_.erase(entry->id);
+  held->second.entries.erase(entry);
+  if (held->second.entries.empty()) by_owner_.erase(held);
+}
+
+void ResponseStore::MakeRoomLocked() {
+  while (by_id_.size() > max_entries_ || bytes_ > max_bytes_) {
+    const bool by_bytes = bytes_ > max_bytes_;
+    // Of those with as much: who has used theirs the longest ago.
+    const auto weight = [by_bytes](const Held& held) {
+      return std::pair(by_bytes ? held.bytes : held.entries.size(), ~held.entries.back().used);
+    };
+    const auto most = std::max_element(
+        by_owner_.begin(), by_owner_.end(),
+        [&](const auto& a, const auto& b) { return weight(a.second) < weight(b.second); });
+    EraseLocked(std::prev(most->second.entries.end()));
+  }
 }
 
 void ResponseStore::Put(Stored stored) {
   std::lock_guard lock(mutex_);
-  EraseLocked(stored.id);
+  if (const auto old = by_id_.find(stored.id); old != by_id_.end()) EraseLocked(old->second);
   if (BytesOf(stored) > max_bytes_) return;
   bytes_ += BytesOf(stored);
-  entries_.push_front(std::move(stored));
-  by_id_[entries_.front().id] = entries_.begin();
-  while (entries_.size() > max_entries_ || bytes_ > max_bytes_) {
-    EraseLocked(std::string(entries_.back().id));
-  }
+  Held& held = by_owner_[stored.owner];
+  held.bytes += BytesOf(stored);
+  held.entries.push_front({std::move(stored), ++uses_});
+  by_id_[held.entries.front().id] = held.entries.begin();
+  MakeRoomLocked();
 }
 
-std::optional<ResponseStore::Stored> ResponseStore::Get(const std::string& id) {
+std::optional<ResponseStore::Stored> ResponseStore::Get(const std::string& owner,
+                                                        const std::string& id) {
   std::lock_guard lock(mutex_);
-  const auto found = by_id_.find(id);
-  if (found == by_id_.end()) return std::nullopt;
-  entries_.splice(entries_.begin(), entries_, found->second);
-  return *found->second;
+  const Entry* found = FindLocked(owner, id);
+  if (found == nullptr) return std::nullopt;
+  std::list<Kept>& entries = by_owner_[owner].entries;
+  entries.splice(entries.begin(), entries, *found);
+  entries.front().used = ++uses_;
+  return entries.front();
 }
 
-bool ResponseStore::Erase(const std::string& id) {
+bool ResponseStore::Erase(const std::string& owner, const std::string& id) {
   std::lock_guard lock(mutex_);
-  const bool known = by_id_.count(id) > 0;
-  EraseLocked(id);
-  return known;
+  const Entry* found = FindLocked(owner, id);
+  if (found == nullptr) return false;
+  EraseLocked(*found);
+  return true;
 }
 
 }  // namespace fathom

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -12,11 +13,13 @@
 
 namespace fathom {
 
-// Holds the last so many, within so many bytes; what was used longest ago goes first. Ids are drawn
-// at random and cannot be guessed, so that who knows one may use it. THREAD: any.
+// Holds so many answers, within so many bytes. Each has an owner, and is there for no other. Where
+// room is wanted, the owner with the most gives way, with what was used longest ago, so that none
+// can drive out what others have. THREAD: any.
 class ResponseStore {
  public:
   struct Stored {
+    std::string owner;
     std::string id;
     std::string response;  // JSON
     std::string messages;  // JSON: the conversation so far, as a chat request has it
@@ -30,17 +33,31 @@ class ResponseStore {
 
   // In place of what has the same id.
   void Put(Stored stored);
-  std::optional<Stored> Get(const std::string& id);
-  bool Erase(const std::string& id);
+  std::optional<Stored> Get(const std::string& owner, const std::string& id);
+  bool Erase(const std::string& owner, const std::string& id);
 
  private:
-  void EraseLocked(const std::string& id);
+  struct Kept : Stored {
+    uint64_t used;  // by uses_
+  };
+  using Entry = std::list<Kept>::iterator;
+  struct Held {
+    std::list<Kept> entries;  // used last first
+    size_t bytes = 0;
+  };
+
+  // Null: there is none, or it is another's.
+  const Entry* FindLocked(const std::string& owner, const std::string& id) const;
+  void EraseLocked(Entry entry);
+  void MakeRoomLocked();
 
   const size_t max_entries_, max_bytes_;
   std::mutex mutex_;
-  std::list<Stored> entries_;  // guarded by mutex_; used last first
-  std::unordered_map<std::string, std::list<Stored>::iterator> by_id_;  // guarded by mutex_
-  size_t bytes_ = 0;                                                    // guarded by mutex_
+  // Guarded by mutex_:
+  std::unordered_map<std::string, Held> by_owner_;
+  std::unordered_map<std::string, Entry> by_id_;
+  size_t bytes_ = 0;
+  uint64_t uses_ = 0;
 };
 
 }  // namespace fathom

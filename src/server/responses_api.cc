@@ -17,8 +17,8 @@ namespace {
 
 ApiError NoResponse(const std::string& id, int status, const char* param) {
   return {status,
-          fmt::format("There is no response {}: it was never stored, or has made room for later "
-                      "ones.",
+          fmt::format("There is no response {}: it was never stored for you, or has made room for "
+                      "later ones.",
                       Printable(id, 64)),
           "invalid_request_error", param, "previous_response_not_found"};
 }
@@ -38,7 +38,7 @@ Api::Answer Api::Responses(const HttpRequest& request, const WorkLimits& limits)
   if (const json::value* previous = body.object().if_contains("previous_response_id");
       previous != nullptr && previous->is_string()) {
     const std::string id(std::string_view(previous->get_string()));
-    const auto stored = responses_.Get(id);
+    const auto stored = responses_.Get(request.owner, id);
     if (!stored || stored->messages.empty()) {
       return ErrorResponse(NoResponse(id, 400, "previous_response_id"));
     }
@@ -63,15 +63,16 @@ Api::Answer Api::Responses(const HttpRequest& request, const WorkLimits& limits)
       std::move(setup), output,
       ResponseContext{.shown = std::move(asked.shown),
                       .messages = std::move(asked.messages),
-                      .store = asked.store ? &responses_ : nullptr});
+                      .store = asked.store ? &responses_ : nullptr,
+                      .owner = request.owner});
 }
 
 HttpResponse Api::StoredResponse(const HttpRequest& request) {
   const std::string id = IdIn(request.path);
-  const auto stored = responses_.Get(id);
+  const auto stored = responses_.Get(request.owner, id);
   if (!stored) return ErrorResponse(NoResponse(id, 404, "response_id"));
   if (request.method != "DELETE") return {.body = stored->response};
-  responses_.Erase(id);
+  responses_.Erase(request.owner, id);
   return {.body =
               json::serialize(json::object{{"id", id}, {"object", "response"}, {"deleted", true}})};
 }
@@ -79,7 +80,7 @@ HttpResponse Api::StoredResponse(const HttpRequest& request) {
 // Ends the answer at its next token; whoever waits for it gets what there is.
 HttpResponse Api::CancelResponse(const HttpRequest& request) {
   const std::string id = IdIn(request.path);
-  const auto stored = responses_.Get(id);
+  const auto stored = responses_.Get(request.owner, id);
   if (!stored) return ErrorResponse(NoResponse(id, 404, "response_id"));
   if (stored->cancel == nullptr) return {.body = stored->response};
   *stored->cancel = true;

@@ -25,7 +25,8 @@ ResponsesGeneration::ResponsesGeneration(GenerationSetup setup, const ChatOutput
                                          ResponseContext context)
     : BlockGeneration(std::move(setup), options, "response"), context_(std::move(context)) {
   if (context_.store == nullptr) return;
-  context_.store->Put({.id = this->setup().id,
+  context_.store->Put({.owner = context_.owner,
+                       .id = this->setup().id,
                        .response = json::serialize(Response("in_progress")),
                        .messages = "",
                        .cancel = cancel_});
@@ -33,7 +34,7 @@ ResponsesGeneration::ResponsesGeneration(GenerationSetup setup, const ChatOutput
 
 // One that did not end is not there to be asked for.
 ResponsesGeneration::~ResponsesGeneration() {
-  if (context_.store != nullptr && !kept_) context_.store->Erase(setup().id);
+  if (context_.store != nullptr && !kept_) context_.store->Erase(context_.owner, setup().id);
 }
 
 std::string ResponsesGeneration::TypedEvent(std::string_view type, json::object fields,
@@ -137,7 +138,8 @@ json::object ResponsesGeneration::Finished() {
   std::string messages = std::move(context_.messages);
   messages.back() = ',';
   messages.append(json::serialize(ToChat(answer))).append("]");
-  context_.store->Put({.id = setup().id,
+  context_.store->Put({.owner = context_.owner,
+                       .id = setup().id,
                        .response = json::serialize(response),
                        .messages = std::move(messages),
                        .cancel = nullptr});

@@ -16,6 +16,7 @@ struct ResponseContext {
   boost::json::object shown;
   std::string messages;            // JSON: the conversation that it answers
   ResponseStore* store = nullptr;  // null: it is not kept
+  std::string owner;               // who may ask for it
 };
 
 class ResponsesGeneration final : public BlockGeneration {

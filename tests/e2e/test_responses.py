@@ -114,6 +114,27 @@ def test_the_store_is_bounded():
         assert [client.responses.retrieve(i).id for i in ids[1:]] == ids[1:]
 
 
+def test_responses_are_their_keys_alone(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("anna sk-a\nben sk-b\n")
+    with serving("--api-key-file", keys, "--max-stored-responses", "4") as server:
+        anna, ben = server.client(api_key="sk-a"), server.client(api_key="sk-b")
+        response = ask(anna, "What is 2 + 2?")
+        for use in (ben.responses.retrieve, ben.responses.delete, ben.responses.cancel):
+            with pytest.raises(openai.NotFoundError):
+                use(response.id)
+        with pytest.raises(openai.BadRequestError) as caught:
+            ask(ben, "x", previous_response_id=response.id)
+        assert caught.value.code == "previous_response_not_found"
+        for _ in range(6):
+            ask(ben, "What is 2 + 2?", max_output_tokens=1)
+        assert anna.responses.retrieve(response.id) == response
+        assert ask(anna, "And 3?", previous_response_id=response.id, max_output_tokens=1).id
+        anna.responses.delete(response.id)
+        with pytest.raises(openai.NotFoundError):
+            anna.responses.retrieve(response.id)
+
+
 def test_cancel_ends_what_is_being_written(server, client):
     stream = client.responses.create(
         model=MODEL, input="x", stream=True, extra_body={"ignore_eos": True, "max_output_tokens": 4000}
