@@ -92,6 +92,7 @@ void PrintReady(const ServeOptions& options, const std::string& model, uint16_t 
     curl = fmt::format("--unix-socket {} {}", options.uds, address);
     address = options.uds;
   }
+  if (!options.server.tls.client_ca.empty()) curl = "--cert CERT --key KEYFILE " + curl;
   const std::string key = AsksForKey(options.server) ? " -H 'Authorization: Bearer KEY'" : "";
   fmt::print(
       "fathom {} serves {} on {} (ready after {:.1f} s). Try:\n\n"
@@ -117,6 +118,16 @@ Status RaiseFileLimit(const ServerOptions& server) {
   limit.rlim_cur = wanted;
   if (setrlimit(RLIMIT_NOFILE, &limit) == 0) return {};
   return Internal("the limit of file descriptors cannot be raised to {}", wanted);
+}
+
+// Metrics name keys, and say how much each is used.
+void WarnOfNames(const ServerOptions& server) {
+  const auto& open = server.open_routes;
+  const bool is_open = !open || std::find(open->begin(), open->end(), "/metrics") != open->end();
+  if (server.api_key_file.empty() || !is_open) return;
+  LOG_WARNING(
+      "/metrics needs no key, and names those of {}: --open-routes without /metrics asks for one",
+      server.api_key_file);
 }
 
 void WarnOfNetwork(const ServeOptions& options, uint16_t port) {
@@ -192,6 +203,7 @@ Status Serve(ServeOptions options) {
   std::optional<LoadedEngine> loaded;  // outlives the server
   const std::unique_ptr<HttpServer> server =
       TRY(HttpServer::Listen(ServerOptionsFor(options), std::move(port)));
+  const LogThread log_thread;  // nobody's request waits for who reads the log
   Running running(*server);
   loaded.emplace(TRY(LoadEngine(options.engine, [&outputs](std::vector<RequestOutput> news) {
     outputs.Deliver(std::move(news));
@@ -208,8 +220,8 @@ Status Serve(ServeOptions options) {
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   PrintReady(options, model, port_number, took.count());
   if (!local) WarnOfNetwork(options, port_number);
+  WarnOfNames(options.server);
   NotifyService("READY=1");
-  const LogThread log_thread;  // nobody's request waits for who reads the log
   running.Join();
   loaded->engine->OnFailure(nullptr);
   return loaded->engine->status();

@@ -60,8 +60,9 @@ HttpResponse Ok(const json::value& body) {
 
 }  // namespace
 
-Api::Api(const ServerOptions& options, ServedEngine served)
+Api::Api(const ServerOptions& options, HttpMetrics& http_metrics, ServedEngine served)
     : options_(options),
+      http_metrics_(http_metrics),
       served_(std::move(served)),
       engine_(served_.engine),
       outputs_(served_.outputs),
@@ -154,7 +155,8 @@ HttpResponse Api::ServerInfo() const {
 }
 
 HttpResponse Api::MetricsText() {
-  return {.body = metrics_.Render(engine_.Stats()), .content_type = Metrics::kContentType};
+  return {.body = metrics_.Render(engine_.Stats()) + http_metrics_.Render(),
+          .content_type = Metrics::kContentType};
 }
 
 HttpResponse Api::ResetPrefixCache() {

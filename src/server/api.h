@@ -13,6 +13,7 @@
 #include "server/chat_generation.h"
 #include "server/generation.h"
 #include "server/http.h"
+#include "server/http_metrics.h"
 #include "server/metrics.h"
 #include "server/openai_request.h"
 #include "server/options.h"
@@ -29,8 +30,8 @@ class Api {
  public:
   using Answer = std::variant<HttpResponse, std::unique_ptr<Generation>>;
 
-  // `options` must outlive this.
-  Api(const ServerOptions& options, ServedEngine served);
+  // `options` and `http_metrics` must outlive this.
+  Api(const ServerOptions& options, HttpMetrics& http_metrics, ServedEngine served);
 
   // Reads, renders and tokenises within `limits`. REQUIRES: Access has nothing against it.
   Answer Handle(const HttpRequest& request, const WorkLimits& limits);
@@ -70,6 +71,7 @@ class Api {
   RequestLimits Limits() const;
 
   const ServerOptions& options_;
+  HttpMetrics& http_metrics_;
   const ServedEngine served_;
   EngineClient& engine_;
   EngineOutputs& outputs_;

@@ -109,6 +109,8 @@ Status ApiKeys::AddLine(std::string_view line) {
 
 Result<ApiKeys> ApiKeys::Parse(std::string_view text) {
   ApiKeys keys;
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // that some editors begin with
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   for (int number = 1; !text.empty(); ++number) {
     const size_t end = std::min(text.find('\n'), text.size());
     if (const Status added = keys.AddLine(text.substr(0, end)); !added.ok()) {

@@ -39,6 +39,14 @@ TEST(ApiKeys, HaveNamesAndLimits) {
   }
 }
 
+TEST(ApiKeys, AByteOrderMarkIsNoPartOfAName) {
+  const std::string mark = "\xEF\xBB\xBF";
+  const ApiKeys keys = ApiKeys::Parse(mark + "anna sk-anna\nben sk-ben\n").value();
+  ASSERT_NE(keys.Find("sk-anna"), nullptr);
+  EXPECT_EQ(keys.Find("sk-anna")->name, "anna");
+  EXPECT_TRUE(Refusal("anna sk-anna\n" + mark + "ben sk-ben\n").starts_with("line 2: a name has"));
+}
+
 TEST(ApiKeys, WhatCannotBeTakenNamesItsLineAndNoKey) {
   EXPECT_NE(Refusal("").find("there is no key in it"), std::string::npos);
   EXPECT_NE(Refusal("# only\n").find("there is no key in it"), std::string::npos);

@@ -3,6 +3,8 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -29,6 +31,17 @@ constexpr size_t kNetworkBytes = 8;                          // of an IPv6 addre
 constexpr int kKernelUnsentBytes = 16 << 10;
 constexpr int kKeepAliveS = 15;
 constexpr size_t kLeastBytesPerMs = 64;  // of a client that takes a large answer
+
+// "" of a client that has sent nothing, as one that only looks whether the port is open.
+std::string WhyNoTls(asio::ssl::stream<ClientStream::Socket&>& stream, bool timed_out,
+                     error_code error) {
+  const SSL* tls = stream.native_handle();
+  if (BIO_number_read(SSL_get_rbio(tls)) == 0) return "";
+  if (timed_out) return "it took too long";
+  const auto verified = SSL_get_verify_result(tls);
+  if (verified == X509_V_OK) return error.message();
+  return fmt::format("{}: {}", error.message(), X509_verify_cert_error_string(verified));
+}
 
 }  // namespace
 
@@ -106,7 +119,7 @@ asio::awaitable<bool> ClientSocket::Handshake(int ms) {
   error_code error;
   co_await stream_.tls()->async_handshake(asio::ssl::stream_base::server,
                                           asio::redirect_error(asio::use_awaitable, error));
-  if (error) LOG_DEBUG("{} no TLS: {}", peer_, error.message());
+  if (error) handshake_failure_ = WhyNoTls(*stream_.tls(), timed_out_, error);
   co_return !error && !gone_;
 }
 

@@ -41,6 +41,8 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
   const std::string& client() const { return client_; }    // ClientAt
   // Agrees with the client on keys, where there is TLS. False if that fails, or takes longer.
   awaitable<bool> Handshake(int ms);
+  // Why not; "" also of a client that has sent nothing.
+  const std::string& handshake_failure() const { return handshake_failure_; }
   // Waits until there is something to read. False if the client is gone, or the read deadline over.
   awaitable<bool> Readable();
 
@@ -88,7 +90,7 @@ class ClientSocket : public std::enable_shared_from_this<ClientSocket> {
 
   ClientStream stream_;
   const int send_timeout_ms_;
-  std::string peer_, client_;
+  std::string peer_, client_, handshake_failure_;
   boost::beast::flat_buffer buffer_;
   boost::asio::steady_timer deadline_, flush_deadline_, changed_timer_;
   bool changed_ = false;

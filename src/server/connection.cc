@@ -39,6 +39,11 @@ bool IsWork(const HttpRequest& request) {
   return request.method == "POST" && request.client != nullptr;
 }
 
+// For a line of the log: what did not arrive.
+std::string OrDash(std::string text) {
+  return text.empty() ? "-" : text;
+}
+
 int64_t NowMs() {
   return SteadyClock().NowNs() / 1'000'000;
 }
@@ -101,7 +106,16 @@ asio::awaitable<bool> Connection::Handshake() {
   BeginIdle();
   const bool agreed = co_await client_->Handshake(context_.options.header_timeout_ms);
   EndIdle();
+  if (!client_->handshake_failure().empty()) OnFailedHandshake();
   co_return agreed;
+}
+
+void Connection::OnFailedHandshake() {
+  context_.metrics.OnFailedHandshake();
+  const std::optional<int64_t> failed = context_.failed_handshakes.OnHappened();
+  if (!failed) return;
+  LOG_WARNING("{} no TLS: {}{}", client_->peer(), client_->handshake_failure(),
+              *failed == 1 ? "" : fmt::format("; {} such clients since the last line", *failed));
 }
 
 void Connection::BeginIdle() {
@@ -134,8 +148,8 @@ asio::awaitable<void> Connection::TurnAway() {
   if (!client_->stream().tls()) (void)DiscardArrived(client_->socket());
 }
 
-void Connection::CountRefusal() const {
-  if (Api* api = context_.api) api->metrics().OnRefusedConnection(NameOfRefusal(*refusal_));
+void Connection::CountRefusal() {
+  context_.metrics.OnRefusedConnection(NameOfRefusal(*refusal_));
 }
 
 asio::awaitable<bool> Connection::ServeOne() {
@@ -166,7 +180,7 @@ asio::awaitable<bool> Connection::ServeExchange(Exchange& exchange) {
   co_return co_await Handle(exchange);
 }
 
-std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) const {
+std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) {
   // One that is stopped before it has a model has nothing to answer with either.
   ServerState state = context_.state;
   if (context_.api == nullptr && state != ServerState::kFollowing) state = ServerState::kLoading;
@@ -292,22 +306,20 @@ std::string Connection::ExtraHeaders(const HttpRequest& request) const {
 }
 
 // Of every exchange once, at its end: log and metrics.
-void Connection::Log(const Exchange& exchange, int status) const {
+void Connection::Log(const Exchange& exchange, int status) {
   const HttpRequest& request = exchange.request;
   const std::string_view route = RouteName(request.path);
   const bool known = request.method == "GET" || request.method == "POST";
   const std::string key = request.client ? request.client->key_name() : "";
-  Api* api = context_.api;
   const std::chrono::duration<double, std::milli> took =
       std::chrono::steady_clock::now() - exchange.began;
-  if (api != nullptr) {
-    api->metrics().OnHttp(known ? request.method : "other", route, status, took.count() / 1000);
-    if (!key.empty()) api->metrics().OnKey(key, status, exchange.usage);
-  }
-  std::string line = fmt::format(
-      "{} {} {} {} {:.1f} ms, {} prompt + {} generated tokens, id {}", client_->peer(),
-      Printable(request.method, kLoggedBytes), Printable(request.path, kLoggedBytes), status,
-      took.count(), exchange.usage.prompt_tokens, exchange.usage.completion_tokens, request.id);
+  context_.metrics.OnHttp(known ? request.method : "other", route, status, took.count() / 1000);
+  if (!key.empty()) context_.metrics.OnKey(key, status, exchange.usage);
+  std::string line =
+      fmt::format("{} {} {} {} {:.1f} ms, {} prompt + {} generated tokens, id {}", client_->peer(),
+                  OrDash(Printable(request.method, kLoggedBytes)),
+                  OrDash(Printable(request.path, kLoggedBytes)), status, took.count(),
+                  exchange.usage.prompt_tokens, exchange.usage.completion_tokens, request.id);
   if (!key.empty()) line += fmt::format(", key {}", key);
   const std::string& failure = exchange.failure;
   if (!failure.empty()) line += fmt::format(", ended by an error: {}", failure);
@@ -321,8 +333,7 @@ void Connection::Log(const Exchange& exchange, int status) const {
                              {"id", request.id},
                              {"key", key},
                              {"error", failure}};
-  const bool quiet = api == nullptr || IsAboutServer(route);
-  LogEvent(quiet ? LogLevel::kDebug : LogLevel::kInfo, line, fields);
+  LogEvent(IsAboutServer(route) ? LogLevel::kDebug : LogLevel::kInfo, line, fields);
 }
 
 }  // namespace fathom

@@ -13,11 +13,14 @@
 #include <optional>
 #include <string>
 
+#include "base/clock.h"
+#include "base/rare_warning.h"
 #include "base/thread_priority.h"
 #include "server/access.h"
 #include "server/api.h"
 #include "server/client_socket.h"
 #include "server/exchange.h"
+#include "server/http_metrics.h"
 #include "server/memory_trim.h"
 #include "server/readiness.h"
 #include "server/request_stream.h"
@@ -47,8 +50,8 @@ class Workers {
 
  private:
   static constexpr size_t kLongBytes = size_t{64} << 10;
-  static constexpr int kThreads = 2;   // of each
-  static constexpr int kLongNice = 5;  // a third of another thread's share
+  static constexpr int kThreads = 2;    // of each
+  static constexpr int kLongNice = 19;  // the least that there is: other threads hardly wait
   boost::asio::thread_pool short_{kThreads}, long_{kThreads};
 };
 
@@ -59,6 +62,9 @@ struct ConnectionContext {
   Workers& workers;
   MemoryBudget memory{options.max_request_memory_bytes, options.max_client_memory_bytes};
   MemoryTrim trim{workers.For(std::numeric_limits<size_t>::max())};
+  HttpMetrics metrics;
+  SteadyClock clock;
+  RareWarning failed_handshakes{clock};
   std::atomic<Api*> api{nullptr};  // not while the model is loading
   std::atomic<ServerState> state{ServerState::kLoading};
   std::atomic<bool> stopping{false};  // nobody waits for any work
@@ -93,11 +99,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   awaitable<bool> ServeOne();  // whether another request may follow
   awaitable<bool> ServeExchange(Exchange& exchange);
   awaitable<bool> Handshake();
+  void OnFailedHandshake();
   awaitable<bool> WaitForRequest();
   awaitable<void> TurnAway();
   void BeginIdle();
   void EndIdle();
-  std::optional<HttpResponse> CheckHead(Exchange& exchange) const;
+  std::optional<HttpResponse> CheckHead(Exchange& exchange);
   awaitable<bool> Refuse(Exchange& exchange, const ApiError& error);
   awaitable<bool> Handle(Exchange& exchange);
   std::string ExtraHeaders(const HttpRequest& request) const;
@@ -105,14 +112,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // What it failed of. `work` outlives the wait.
   awaitable<std::optional<ApiError>> OnWorker(size_t bytes, const Work& work);
   bool Left(Exchange& exchange);
-  void CountRefusal() const;
+  void CountRefusal();
   // connection_generation.cc
   void StartLimit(const Exchange& exchange, boost::asio::steady_timer& limit) const;
   awaitable<bool> Generate(Exchange& exchange, Generation& generation);
   awaitable<std::optional<ApiError>> AwaitGrammar(Generation& generation);
   awaitable<bool> Pump(Exchange& exchange, Generation& generation, RequestStream& stream);
   awaitable<bool> Respond(Exchange& exchange, HttpResponse wanted);
-  void Log(const Exchange& exchange, int status) const;
+  void Log(const Exchange& exchange, int status);
 
   ConnectionContext& context_;
   const std::optional<ApiError> refusal_;

@@ -197,6 +197,36 @@ TEST_F(HttpServerTest, SaysThatTheModelIsLoading) {
   EXPECT_EQ(status("/health"), 200);
   EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi")).status, 200);
   EXPECT_EQ(Client(port_).Ask("GET", "/load").parsed().at("server_load"), json::value(0));
+  const std::string metrics = Client(port_).Ask("GET", "/metrics").body;
+  const std::string refused =
+      R"(fathom:http_answers_total{handler="/v1/chat/completions",status="503"} 1)";
+  EXPECT_NE(metrics.find(refused), metrics.npos) << metrics;
+}
+
+TEST_F(HttpServerTest, RequestsWhileTheModelIsLoadingAreLogged) {
+  engine_ = std::make_unique<FakeEngine>(outputs_, ScriptFor, 1ms);
+  ASSERT_TRUE(SetLogLevel("info"));
+  testing::internal::CaptureStderr();
+  Listen({});
+  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi")).status, 503);
+  EXPECT_EQ(Client(port_).Ask("GET", "/health").status, 503);
+  MakeReady();
+  Stop();
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("POST /v1/chat/completions 503"), log.npos) << log;
+  EXPECT_EQ(log.find("/health"), log.npos) << log;
+}
+
+TEST_F(HttpServerTest, ARequestWhoseFirstLineDoesNotArriveIsLogged) {
+  ASSERT_TRUE(SetLogLevel("info"));
+  testing::internal::CaptureStderr();
+  Serve({.header_timeout_ms = 50});
+  Client slow(port_);
+  slow.Send("GET /v1/mod");
+  EXPECT_TRUE(slow.ReadUntil("\r\n").starts_with("HTTP/1.1 408"));
+  Stop();
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find(" - - 408 "), log.npos) << log;
 }
 
 TEST_F(HttpServerTest, ASilentStreamShowsThatItLives) {

@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/rare_warning.h"
 #include "server/access.h"
 #include "server/api.h"
 #include "server/connection.h"
@@ -38,8 +39,6 @@ using boost::system::error_code;
 namespace {
 
 constexpr int kAbortGraceMs = 1'000;  // to send the last errors
-
-constexpr int64_t kWarningMs = 10'000;  // between two warnings of the same thing
 
 std::string Connections(size_t count) {
   return fmt::format("{} connection{}", count, count == 1 ? "" : "s");
@@ -101,7 +100,8 @@ class HttpServer::Loop {
   ConnectionPlaces places_{options_};
   bool aborting_ = false, said_that_it_leaves_ = false;
   RefusedConnections refused_{acceptor_.get_executor()};
-  int64_t warned_of_accept_ms_ = -kWarningMs;
+  const SteadyClock clock_;
+  RareWarning failed_accepts_{clock_};
 };
 
 Status HttpServer::Loop::Listen(BoundSocket port) {
@@ -128,7 +128,7 @@ void HttpServer::Loop::Run() {
 
 void HttpServer::Loop::Serve(ServedEngine served) {
   CHECK(!served.model_names.empty() && served.vocab_size > 0, "a served engine is not filled in");
-  api_ = std::make_unique<Api>(options_, std::move(served));
+  api_ = std::make_unique<Api>(options_, context_->metrics, std::move(served));
   context_->api = api_.get();
   Begin(ServerState::kReady);
 }
@@ -195,9 +195,7 @@ asio::awaitable<void> HttpServer::Loop::Accept() {
 
 // Out of file descriptors, most likely: those in use have to go first.
 void HttpServer::Loop::WarnOfAccept(error_code error) {
-  const int64_t now_ms = SteadyClock().NowNs() / 1'000'000;
-  if (now_ms - warned_of_accept_ms_ < kWarningMs) return;
-  warned_of_accept_ms_ = now_ms;
+  if (!failed_accepts_.OnHappened()) return;
   LOG_WARNING("no connection can be accepted for now: {}", error.message());
 }
 
@@ -213,7 +211,7 @@ void HttpServer::Loop::Admit(Socket socket) {
 }
 
 void HttpServer::Loop::Refuse(Socket socket, const ApiError& error) {
-  if (Api* api = context_->api) api->metrics().OnRefusedConnection(NameOfRefusal(error));
+  context_->metrics.OnRefusedConnection(NameOfRefusal(error));
   // Agreeing on keys, only to refuse, is more work than it is worth.
   if (!tls_) refused_.Add(std::move(socket), ClosingAnswer(error));
 }
@@ -258,7 +256,7 @@ void HttpServer::Loop::BeginDrain() {
   if (served) {
     LOG_INFO("stopping: {} may finish within {} s{}", Connections(places_.size()),
              options_.shutdown_timeout_ms / 1000.0,
-             options_.handle_signals ? "; a second Ctrl-C ends them at once" : "");
+             options_.handle_signals ? "; a second signal ends them at once" : "");
   }
   places_.AdmitGuests();
   places_.EndIdle();

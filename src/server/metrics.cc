@@ -27,8 +27,6 @@ const Buckets kTokenBuckets = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0
 const Buckets kRequestBuckets = {0.01,  0.03,  0.1,   0.3,   0.5,    0.8,    1.0,   1.5,  2.0,
                                  2.5,   5.0,   10.0,  15.0,  20.0,   30.0,   40.0,  50.0, 60.0,
                                  120.0, 240.0, 480.0, 960.0, 1920.0, 3840.0, 7680.0};
-const Buckets kHttpBuckets = {0.001, 0.005, 0.01, 0.05, 0.1,   0.25,  0.5,    1.0,   2.5,
-                              5.0,   10.0,  30.0, 60.0, 120.0, 480.0, 1920.0, 7680.0};
 const Buckets kPreemptionBuckets = {1, 2, 3, 4, 5, 10, 20};
 const Buckets kChoiceBuckets = {1, 2, 5, 10, 20, 50, 100};
 const Buckets kStepBuckets(TokensOfSteps::kBounds.begin(), TokensOfSteps::kBounds.end());
@@ -163,34 +161,6 @@ struct Metrics::Families {
       Histogram("vllm:request_params_max_tokens", "Tokens that a choice may have.", kCountBuckets);
   prometheus::Histogram& step_tokens =
       Histogram("vllm:iteration_tokens_total", "Tokens of a step.", kStepBuckets);
-  prometheus::Family<prometheus::Histogram>& http_seconds =
-      prometheus::BuildHistogram()
-          .Name("http_request_duration_seconds")
-          .Help("From an HTTP request's first byte to its answer's last.")
-          .Register(registry);
-  prometheus::Family<prometheus::Counter>& http = prometheus::BuildCounter()
-                                                      .Name("http_requests_total")
-                                                      .Help("HTTP requests answered.")
-                                                      .Register(registry);
-  prometheus::Family<prometheus::Counter>& answers =
-      prometheus::BuildCounter()
-          .Name("fathom:http_answers_total")
-          .Help("The same by exact status, which tells refusals (429, 503) from errors.")
-          .Register(registry);
-  prometheus::Family<prometheus::Counter>& refused =
-      prometheus::BuildCounter()
-          .Name("fathom:connections_refused_total")
-          .Help("Connections for which there was no room: too many of a client, or of the server.")
-          .Register(registry);
-  prometheus::Family<prometheus::Counter>& of_key = prometheus::BuildCounter()
-                                                        .Name("fathom:key_requests_total")
-                                                        .Help("HTTP requests answered, by key.")
-                                                        .Register(registry);
-  prometheus::Family<prometheus::Counter>& tokens_of_key =
-      prometheus::BuildCounter()
-          .Name("fathom:key_tokens_total")
-          .Help("Tokens of prompts and answers, by key.")
-          .Register(registry);
   // Of each rank of this host.
   prometheus::Family<prometheus::Gauge>& rank_memory =
       prometheus::BuildGauge()
@@ -240,7 +210,6 @@ Metrics::Metrics(const std::string& model_name)
   for (const char* reason : {"stop", "length", "abort", "error"}) {
     families_->ended.Add(families_->With("finished_reason", reason));
   }
-  for (const char* reason : {"client", "server"}) families_->refused.Add({{"reason", reason}});
   // So is every source; no cache but the engine's own has tokens.
   for (const char* source : {"local_compute", "local_cache_hit", "external_kv_transfer"}) {
     families_->tokens_by_source.Add(families_->With("source", source));
@@ -289,34 +258,6 @@ void Metrics::OnEnded(const Ended& ended) {
 void Metrics::OnPromptEnded(int64_t choices, int64_t most_generated_tokens) {
   families_->asked_choices.Observe(static_cast<double>(choices));
   families_->most_generated.Observe(static_cast<double>(most_generated_tokens));
-}
-
-void Metrics::OnHttp(std::string_view method, std::string_view handler, int status,
-                     double seconds) {
-  families_->http_seconds
-      .Add({{"method", std::string(method)}, {"handler", std::string(handler)}}, kHttpBuckets)
-      .Observe(seconds);
-  families_->http
-      .Add({{"method", std::string(method)},
-            {"handler", std::string(handler)},
-            {"status", fmt::format("{}xx", status / 100)}})  // as vLLM's
-      .Increment();
-  families_->answers.Add({{"handler", std::string(handler)}, {"status", std::to_string(status)}})
-      .Increment();
-}
-
-void Metrics::OnRefusedConnection(const char* reason) {
-  families_->refused.Add({{"reason", reason}}).Increment();
-}
-
-void Metrics::OnKey(const std::string& name, int status, const Usage& usage) {
-  families_->of_key.Add({{"key", name}, {"status", std::to_string(status)}}).Increment();
-  const auto count = [&](const char* kind, int64_t tokens) {
-    families_->tokens_of_key.Add({{"key", name}, {"kind", kind}})
-        .Increment(static_cast<double>(tokens));
-  };
-  count("prompt", usage.prompt_tokens);
-  count("generation", usage.completion_tokens);
 }
 
 std::string Metrics::Render(const EngineStats& stats) {

@@ -1,4 +1,5 @@
-// Prometheus metrics, under vLLM's names where the meaning is the same.
+// Prometheus metrics of a model and its engine, under vLLM's names where the meaning is the same.
+// Those of connections and requests are in http_metrics.h.
 #pragma once
 
 #include <memory>
@@ -6,7 +7,6 @@
 #include <string_view>
 
 #include "engine/messages.h"
-#include "server/openai_response.h"
 
 namespace fathom {
 
@@ -32,10 +32,6 @@ class Metrics {
   void OnEnded(const Ended& ended);
   // All choices of a prompt.
   void OnPromptEnded(int64_t choices, int64_t most_generated_tokens);
-  void OnHttp(std::string_view method, std::string_view handler, int status, double seconds);
-  // `reason`: see NameOfRefusal.
-  void OnRefusedConnection(const char* reason);
-  void OnKey(const std::string& name, int status, const Usage& usage);
 
   // The exposition text, with the engine's gauges as they are now.
   std::string Render(const EngineStats& stats);

@@ -88,6 +88,7 @@ class Client {
       response.headers[head.substr(at, colon - at)] = head.substr(colon + 2, end - colon - 2);
       at = end + 2;
     }
+    if (response.status == 304) return response;  // has a length, and no body
     if (response.headers.contains("Transfer-Encoding")) {
       while (true) {
         const std::string size_line = ReadUntil("\r\n");

@@ -2,10 +2,12 @@
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <openssl/x509.h>
 #include <sys/stat.h>
 
 #include <utility>
 
+#include "base/log.h"
 #include "base/printable.h"
 
 namespace fathom {
@@ -27,6 +29,18 @@ Status CheckFile(const char* flag, const std::string& path) {
   if (!S_ISREG(about.st_mode)) return Refuse(flag, path, "it is no plain file");
   if (about.st_size > kMaxFileBytes) return Refuse(flag, path, "it is larger than 1 MiB");
   return {};
+}
+
+// It is served with all the same: a clock may be wrong, and clients say no themselves.
+void WarnOfDates(const std::string& path, Tls::Context& context) {
+  const X509* certificate = SSL_CTX_get0_certificate(context.native_handle());
+  const char* fault = X509_cmp_current_time(X509_get0_notAfter(certificate)) < 0 ? "has expired"
+                      : X509_cmp_current_time(X509_get0_notBefore(certificate)) > 0
+                          ? "is not valid yet"
+                          : nullptr;
+  if (fault == nullptr) return;
+  LOG_WARNING("--ssl-certfile {}: the certificate {}, and clients will refuse it",
+              Printable(path, 256), fault);
 }
 
 Status AskForCertificates(const std::string& path, Tls::Context& context) {
@@ -84,6 +98,7 @@ Result<std::unique_ptr<Tls>> Tls::Read(TlsFiles files) {
 
 Status Tls::Reread() {
   std::shared_ptr<Context> context = TRY(MakeContext(files_));
+  WarnOfDates(files_.certificate, *context);
   std::lock_guard lock(mutex_);
   context_ = std::move(context);
   return {};

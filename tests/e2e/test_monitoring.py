@@ -1,10 +1,13 @@
 """What deploy/ has for Prometheus and Grafana, held against /metrics and by promtool."""
 
 import json
+import os
 import re
 import shutil
+import socket
 import subprocess
 import time
+from pathlib import Path
 
 import requests
 from conftest import ROOT, eventually, serving
@@ -61,6 +64,7 @@ def test_every_metric_that_is_asked_for_is_there(tmp_path):
         told = lambda: requests.get(f"{server.url}/metrics", timeout=10).text  # noqa: E731
         assert eventually(lambda: 'status="429"' in told())
         text = told()
+        assert "/metrics needs no key, and names those of" in server.output()
     there = {re.split(r"[{ ]", line)[0] for line in text.splitlines() if not line.startswith("#")}
     queries = [*QUERIES, ALERTS.read_text()]
     asked = {name for query in queries for name in NAME.findall(query)}
@@ -74,6 +78,27 @@ def test_every_metric_that_is_asked_for_is_there(tmp_path):
     fed = [one for one in fed if ("handler", "=", "/health") not in one[1]]  # 503: not ready, so no metrics yet
     assert len(chosen) > 20 and len(fed) > 10
     assert [series for series in chosen + fed if not is_there(series, exposed)] == []
+
+
+def test_the_process_says_what_it_takes():
+    with serving() as server:
+        of = Path(f"/proc/{server.process.pid}")
+        fields = (of / "stat").read_text().rpartition(")")[2].split()
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        assert abs(server.metric("process_start_time_seconds") - (time.time() - age)) < 1
+        resident = int((of / "statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+        assert abs(server.metric("process_resident_memory_bytes") / resident - 1) < 0.2
+        assert server.metric("process_virtual_memory_bytes") > server.metric("process_resident_memory_bytes")
+        before = server.metric("process_cpu_seconds_total")
+        server.client().completions.create(model="tiny-r1", prompt="What is", max_tokens=500, extra_body={"ignore_eos": True})
+        used = sum(map(int, (of / "stat").read_text().rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+        assert before < server.metric("process_cpu_seconds_total") and abs(server.metric("process_cpu_seconds_total") - used) < 1
+        files = len(list((of / "fd").iterdir()))
+        held = [socket.create_connection(("127.0.0.1", int(server.url.rsplit(":", 1)[1]))) for _ in range(20)]
+        assert eventually(lambda: 20 <= server.metric("process_open_fds") - files <= 22)
+        assert server.metric("process_max_fds") >= 1024
+        for one in held:
+            one.close()
 
 
 def test_each_rank_has_its_series():

@@ -163,7 +163,7 @@ def test_a_second_interrupt_ends_streams_with_an_error():
         stream = endless(server.client())
         next(stream)
         server.process.send_signal(signal.SIGINT)
-        assert eventually(lambda: "a second Ctrl-C ends them at once" in server.output())
+        assert eventually(lambda: "a second signal ends them at once" in server.output())
         server.process.send_signal(signal.SIGINT)
         with pytest.raises(openai.APIError, match="shutting down"):
             for _ in stream:

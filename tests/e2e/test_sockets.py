@@ -33,7 +33,7 @@ class Authority:
     def path(self, end):
         return str(self.folder / f"{self.name}.{end}")
 
-    def sign(self, name):
+    def sign(self, name, days=2):
         """The files of a certificate for localhost and of its key."""
         files = [str(self.folder / f"{name}.{end}") for end in ("pem", "key", "csr", "ext")]
         pem, key, request, extension = files
@@ -42,7 +42,7 @@ class Authority:
         self._run("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}", "-keyout", key,
                   "-out", request)
         self._run("x509", "-req", "-in", request, "-CA", self.pem, "-CAkey", self.path("key"),
-                  "-days", "2", "-extfile", extension, "-out", pem)
+                  "-days", str(days), "-extfile", extension, "-out", pem)
         return pem, key
 
     @staticmethod
@@ -155,6 +155,39 @@ def test_clients_may_be_asked_for_certificates(tmp_path, authority, files):
         for options in ({}, {"cert": stranger}):
             with pytest.raises(requests.exceptions.ConnectionError):
                 get(**options)
+
+
+def failed_handshakes(server, authority):
+    text = requests.get(f"{server.url}/metrics", verify=authority.pem, timeout=10).text
+    return float(re.search(r"^fathom:tls_handshakes_failed_total (.*)$", text, re.M)[1])
+
+
+def test_handshakes_that_fail_are_counted_and_said_once(authority, files):
+    with serving("--ssl-certfile", files[0], "--ssl-keyfile", files[1]) as server:
+        socket.create_connection(("127.0.0.1", port_of(server)), timeout=10).close()  # sends nothing
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", port_of(server)), timeout=10) as plain:
+                plain.sendall(head("/health"))
+                read_all(plain)
+        assert eventually(lambda: failed_handshakes(server, authority) == 3)
+        assert server.output().count(" no TLS: ") == 1
+        assert server.stop() == 0
+
+
+def test_expired_certificates_are_said(authority, files):
+    pem, key = authority.sign("expired", days=-1)
+    with serving("--ssl-certfile", pem, "--ssl-keyfile", key) as server:
+        assert f"--ssl-certfile {pem}: the certificate has expired, and clients will refuse it" in server.output()
+        with pytest.raises(ssl.SSLCertVerificationError):
+            connect(server, authority)
+        assert eventually(lambda: re.search(r" no TLS: .*certificate expired", server.output()))
+    with serving("--ssl-certfile", files[0], "--ssl-keyfile", files[1], "--ssl-ca-certs", authority.pem) as server:
+        assert "expired" not in server.output()
+        with pytest.raises(requests.exceptions.ConnectionError):
+            requests.get(f"{server.url}/health", verify=authority.pem, cert=(pem, key), timeout=10)
+        assert eventually(lambda: "certificate verify failed" in server.output())
+        assert "certificate has expired" in server.output()
+        assert "curl --cert CERT --key KEYFILE https://" in server.output()
 
 
 def test_certificates_are_read_again(tmp_path, authority):

@@ -22,7 +22,7 @@ def gate():
 def test_threads_that_read_long_requests_give_way(gate):
     tasks = Path(f"/proc/{gate.server.process.pid}/task").iterdir()
     niceness = [int((task / "stat").read_text().rpartition(")")[2].split()[16]) for task in tasks]
-    assert niceness.count(min(19, min(niceness) + 5)) == 2, niceness
+    assert niceness.count(19) >= 2 > niceness.count(min(niceness) + 5), niceness
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
