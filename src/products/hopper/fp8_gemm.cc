@@ -43,6 +43,12 @@ Problem MakeProblem(const Fp8Tokens& x, const Fp8Weights& w, const Fp8TokenGroup
   return problem;
 }
 
+// Tokens of a matrix up to which tiles of 64 are best. Of sorted groups some have more than others,
+// and shared experts all tokens.
+int64_t MostOfSmallTile(const Fp8TokenGroups& groups) {
+  return groups.begins == nullptr ? 64 : 48;
+}
+
 // Measured on an H200 (docs/design/fp8-gemm.md): few tokens are a question of reading weights
 // through as many multiprocessors as pay; many, of rounds of tiles.
 Fp8Tile ChooseTile(const Fp8GemmParams& p) {
@@ -53,7 +59,7 @@ Fp8Tile ChooseTile(const Fp8GemmParams& p) {
         matrices * CeilDivide(tokens, tile_tokens) * CeilDivide(p.w.part_out, tile_channels),
         Multiprocessors());
   };
-  if (tokens <= 64) {
+  if (tokens <= MostOfSmallTile(p.groups)) {
     if (rounds(64, 32) == 1) return Fp8Tile::k64x32;
     if (rounds(64, 128) == 1) return Fp8Tile::k64x128Pair;
     return rounds(64, 192) <= 3 ? Fp8Tile::k64x192 : Fp8Tile::k64x128Pair;
@@ -103,10 +109,10 @@ void LaunchFp8GemmSilu(const Fp8GemmSiluParams& p, cudaStream_t stream) {
   problem.args.out_scale_pitch = p.out_scale_pitch;
   problem.args.ue8m0 = p.scale_ue8m0;
   const int64_t tokens = fp8_gemm::TypicalTokens(p.groups);
-  const Fp8SiluTile tile = p.tile != Fp8SiluTile::kAuto ? p.tile
-                           : tokens <= 64               ? Fp8SiluTile::k64x64Pair
-                           : tokens <= 128              ? Fp8SiluTile::k128x128
-                                                        : Fp8SiluTile::k128x128Pair;
+  const Fp8SiluTile tile = p.tile != Fp8SiluTile::kAuto                    ? p.tile
+                           : tokens <= fp8_gemm::MostOfSmallTile(p.groups) ? Fp8SiluTile::k64x64Pair
+                           : tokens <= 128                                 ? Fp8SiluTile::k128x128
+                                           : Fp8SiluTile::k128x128Pair;
   fp8_gemm::LaunchSiluTile(tile, problem, stream);
 }
 
