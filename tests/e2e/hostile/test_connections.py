@@ -1,5 +1,6 @@
 """Connections that do nothing, and a server that may not have many."""
 
+import json
 import os
 import re
 import resource
@@ -65,3 +66,20 @@ def test_too_few_descriptors_are_said_at_once():
     )
     assert ended.returncode == 1
     assert re.search(r"--max-connections 1024 needs \d+ file descriptors", ended.stderr)
+
+
+def test_a_client_that_leaves_in_its_prefill_ends_it():
+    """Nothing of its prompt is computed but what was in flight."""
+    chunk, tokens = 128, 4000
+    with serving("--prefill-chunk", str(chunk), "--max-num-batched-tokens", str(chunk)) as server:
+        body = json.dumps({"prompt": [5 + i % 900 for i in range(tokens)], "max_tokens": 1})
+        steps = server.metric("fathom:engine_steps_total")
+        with socket.create_connection(address(server)) as client:
+            client.sendall((f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                            f"Content-Length: {len(body)}\r\n\r\n{body}").encode())
+            assert eventually(lambda: server.metric("fathom:engine_steps_total") > steps)
+        assert eventually(lambda: requests.get(f"{server.url}/load", timeout=5).json()["kv_cache_usage"] == 0)
+        assert eventually(lambda: "POST /v1/completions 499" in server.output())
+        assert server.metric("fathom:engine_steps_total") - steps < tokens // chunk / 2
+        answer = requests.post(f"{server.url}/v1/completions", json={"prompt": "2 + 2", "max_tokens": 1}, timeout=30)
+        assert answer.status_code == 200

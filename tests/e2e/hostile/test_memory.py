@@ -64,6 +64,28 @@ def test_many_template_names_hold_up_nobody():
         assert server.stop() == 0
 
 
+def test_work_on_requests_keeps_no_server_from_ending():
+    names = {f"name{i}": i for i in range(200_000)}
+    body = json.dumps({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "chat_template_kwargs": names})
+    with serving("--shutdown-timeout", "0.2") as server:
+
+        def ask():
+            with contextlib.suppress(requests.RequestException):
+                while server.process.poll() is None:
+                    requests.post(f"{server.url}/v1/chat/completions", data=body,
+                                  headers={"Content-Type": "application/json"}, timeout=30)
+
+        clients = [threading.Thread(target=ask) for _ in range(4)]
+        for client in clients:
+            client.start()
+        time.sleep(1)
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 0.2 + 1 + 1  # the last second for machines that others use
+        for client in clients:
+            client.join()
+
+
 def test_nine_announced_bodies_lock_nobody_out():
     with serving() as server:
         host, port = server.url.removeprefix("http://").split(":")
