@@ -116,6 +116,8 @@ FAULTS = [
     ("src/server/client_accounts.cc", "requests_.Spend(1, now_ns);", ";", "server_test; http_server_test", S),
     ("src/server/api_keys.cc", "other.hash == hash", "false", "server_test ApiKeys*"),
     ("src/server/api_keys.cc", "keys.empty()", "false", "server_test ApiKeys*"),
+    ("src/ops/attend_expanded/attend_expanded_cpu.cc", "a.positions.As<int32_t>() + t", "a.positions.As<int32_t>()",
+     "ops_test *AttendExpanded*"),
     ("src/server/response_store.cc", "found->second->owner != owner", "false", "server_test ResponseStore*"),
     ("src/server/response_store.cc", "by_bytes ? held.bytes : held.entries.size()", "held.entries.size()",
      "server_test ResponseStore*"),

@@ -183,6 +183,18 @@ TEST_P(AttendExpandedTest, IsTheFormulaHoweverTheContextIsCut) {
   }
 }
 
+// Of more tokens than a backend takes at once, each with its own position.
+TEST_P(AttendExpandedTest, LongRowsAreTheFormula) {
+  std::vector<int> positions;
+  for (int t = 0; t < 300; ++t) positions.push_back(20 + t);
+  for (const Case& c :
+       {MakeCase(2, 16, 8, 24, 320, positions), MakeCase(2, 128, 64, 128, 320, positions)}) {
+    const Output expected = Formula(c), got = RunTokens(GetParam(), c, Range(300), {0, 320});
+    ExpectClose(got.out, expected.out, kTolerance + Rounding(GetParam()));
+    ExpectClose(got.lse, expected.lse, kTolerance + Summing(GetParam()));
+  }
+}
+
 TEST_P(AttendExpandedTest, ATokenDoesNotDependOnTheSplitOfTheQueries) {
   std::vector<int> positions;
   for (int t = 0; t < 70; ++t) positions.push_back(60 + t);

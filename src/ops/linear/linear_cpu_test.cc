@@ -224,7 +224,7 @@ TEST_P(EveryTarget, Int8IsTheProductOfRoundedNumbers) {
     for (const float v : w) rounded.push_back(std::nearbyint(v * (1 / scale)) * scale);
   };
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
-    const Source w(dtype, 70, 392, 7, 9, 1);
+    const Source w(dtype, 70, 392, 70, 9, 1);
     const WeightSource source{{w.tensor}};
     for (const int64_t tokens : {1, 3, 40}) {
       const std::vector<float> x = Normals(tokens * 392, 3);
