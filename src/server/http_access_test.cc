@@ -160,7 +160,14 @@ TEST_F(HttpAccessTest, ARefusalNamesBothWaysToSendAKey) {
   const Response refused = Client(port_).Ask("GET", "/v1/models");
   EXPECT_EQ(refused.status, 401);
   EXPECT_NE(refused.body.find("Authorization: Bearer KEY, or X-Api-Key: KEY"), std::string::npos);
-  EXPECT_EQ(Client(port_).Ask("GET", "/v1/models", "", "X-Api-Key: secret\r\n").status, 200);
+  const auto status = [&](const std::string& headers) {
+    return Client(port_).Ask("GET", "/v1/models", "", headers).status;
+  };
+  EXPECT_EQ(status("X-Api-Key: secret\r\n"), 200);
+  // Where there is a Bearer, it counts.
+  EXPECT_EQ(status("Authorization: Bearer wrong\r\nX-Api-Key: secret\r\n"), 401);
+  EXPECT_EQ(status("Authorization: Bearer secret\r\nX-Api-Key: wrong\r\n"), 200);
+  EXPECT_EQ(status("Authorization: Basic c2VjcmV0\r\nX-Api-Key: secret\r\n"), 200);
 }
 
 TEST_F(HttpAccessTest, WhichRoutesNeedNoKeyIsTold) {
