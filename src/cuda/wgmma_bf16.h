@@ -116,24 +116,22 @@ struct WgmmaF16;
 #define FATHOM_O144 FATHOM_O128, FATHOM_D8(64)
 #define FATHOM_S144 FATHOM_S128 ", %64, %65, %66, %67, %68, %69, %70, %71"
 #define FATHOM_S256 FATHOM_S128 ", " FATHOM_R64 ", " FATHOM_R96
-FATHOM_WGMMA(WgmmaBf16, "bf16", 16, FATHOM_R0_8, FATHOM_O16, "8", "9", "10", "11", "12", "13", "14",
-             "15")
-FATHOM_WGMMA(WgmmaBf16, "bf16", 32, FATHOM_R0_16, FATHOM_O32, "16", "17", "18", "19", "20", "21",
-             "22", "23")
-FATHOM_WGMMA(WgmmaBf16, "bf16", 64, FATHOM_R0, FATHOM_O64, "32", "33", "34", "35", "36", "37", "38",
-             "39")
+// Of few columns.
+#define FATHOM_WGMMA_FEW(NAME, TYPE)                                                               \
+  FATHOM_WGMMA(NAME, TYPE, 16, FATHOM_R0_8, FATHOM_O16, "8", "9", "10", "11", "12", "13", "14",    \
+               "15")                                                                               \
+  FATHOM_WGMMA(NAME, TYPE, 32, FATHOM_R0_16, FATHOM_O32, "16", "17", "18", "19", "20", "21", "22", \
+               "23")                                                                               \
+  FATHOM_WGMMA(NAME, TYPE, 64, FATHOM_R0, FATHOM_O64, "32", "33", "34", "35", "36", "37", "38",    \
+               "39")
+FATHOM_WGMMA_FEW(WgmmaF16, "f16")
+FATHOM_WGMMA_FEW(WgmmaBf16, "bf16")
 FATHOM_WGMMA(WgmmaBf16, "bf16", 128, FATHOM_S128, FATHOM_O128, "64", "65", "66", "67", "68", "69",
              "70", "71")
 FATHOM_WGMMA(WgmmaBf16, "bf16", 144, FATHOM_S144, FATHOM_O144, "72", "73", "74", "75", "76", "77",
              "78", "79")
 FATHOM_WGMMA(WgmmaBf16, "bf16", 256, FATHOM_S256, FATHOM_O256, "128", "129", "130", "131", "132",
              "133", "134", "135")
-FATHOM_WGMMA(WgmmaF16, "f16", 16, FATHOM_R0_8, FATHOM_O16, "8", "9", "10", "11", "12", "13", "14",
-             "15")
-FATHOM_WGMMA(WgmmaF16, "f16", 32, FATHOM_R0_16, FATHOM_O32, "16", "17", "18", "19", "20", "21",
-             "22", "23")
-FATHOM_WGMMA(WgmmaF16, "f16", 64, FATHOM_R0, FATHOM_O64, "32", "33", "34", "35", "36", "37", "38",
-             "39")
 
 #undef FATHOM_R0
 #undef FATHOM_R32
@@ -152,6 +150,7 @@ FATHOM_WGMMA(WgmmaF16, "f16", 64, FATHOM_R0, FATHOM_O64, "32", "33", "34", "35",
 #undef FATHOM_S128
 #undef FATHOM_S144
 #undef FATHOM_S256
+#undef FATHOM_WGMMA_FEW
 #undef FATHOM_WGMMA
 
 }  // namespace fathom
