@@ -22,7 +22,8 @@ TEST(TextStream, StopStringsBeginAfterTheMinimum) {
   const std::vector<TokenId> tokens = Tokens("a b a b");
   ASSERT_EQ(tokens.size(), 4u);
   const auto stops = std::make_shared<const StopStrings>(std::vector<std::string>{"b"});
-  TextStream stream(TinyTokenizer(), {.min_tokens = 2, .stop = stops});
+  const TextStreamOptions options{.min_tokens = 2, .stop = stops};  // outlives the stream
+  TextStream stream(TinyTokenizer(), options);
   std::string text;
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_FALSE(stream.stopped()) << i;
@@ -34,7 +35,8 @@ TEST(TextStream, StopStringsBeginAfterTheMinimum) {
 
 TEST(TextStream, WhatMightHaveBecomeAStopStringIsShownAtTheEnd) {
   const auto stops = std::make_shared<const StopStrings>(std::vector<std::string>{"b c"});
-  TextStream stream(TinyTokenizer(), {.stop = stops});
+  const TextStreamOptions options{.stop = stops};
+  TextStream stream(TinyTokenizer(), options);
   std::string text;
   for (const TokenId id : Tokens("a b")) text += stream.Push(id);
   EXPECT_EQ(text, "a ");
