@@ -73,7 +73,10 @@ Result<std::shared_ptr<Tls::Context>> MakeContext(const TlsFiles& files) {
   TRY(CheckFile(kCertificate, files.certificate));
   TRY(CheckFile(kKey, files.key));
   context->use_certificate_chain_file(files.certificate, error);
-  if (error) return Refuse(kCertificate, files.certificate, error.message());
+  if (error) {
+    return Refuse(kCertificate, files.certificate,
+                  error.message() + " (it must be a certificate, in PEM)");
+  }
   context->use_private_key_file(files.key, ssl::context::pem, error);
   if (error) {
     return Refuse(kKey, files.key,
