@@ -251,10 +251,12 @@ void EngineLoop::ApplyOldest() {
 void EngineLoop::Abandon(Status why) {
   {
     std::lock_guard lock(stats_mutex_);
-    if (!failure_.ok()) return;
-    LOG_ERROR("the device failed: {}", why.message());
-    failure_ = std::move(why);
+    if (failure_.ok()) {
+      LOG_ERROR("the device failed: {}", why.message());
+      failure_ = std::move(why);
+    }
   }
+  // The second to come, too: Fail() goes on when it is stopped, whoever was first.
   inbox_.Stop(Unavailable("the device failed: ask another server"));
 }
 

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <future>
 #include <map>
 #include <mutex>
@@ -23,12 +24,14 @@ constexpr TokenId kNaN{77};
 
 class CountingExecutor final : public Executor {
  public:
-  CountingExecutor(std::atomic<int64_t>* waits, const std::atomic<int64_t>* good_steps)
-      : waits_(waits), good_steps_(good_steps) {}
+  CountingExecutor(std::atomic<int64_t>* waits, const std::atomic<int64_t>* good_steps,
+                   const std::function<void()>* before_failure)
+      : waits_(waits), good_steps_(good_steps), before_failure_(before_failure) {}
   void Submit(StepPlans plans) override { steps_.push_back(std::move(plans.groups.at(0))); }
   void SubmitMasks(std::vector<StepMasks>) override { ADD_FAILURE() << "no row is masked"; }
   StepResult Wait() override {
     if (++*waits_ > *good_steps_) {
+      (*before_failure_)();
       return {.step = steps_.front().step, .rows = {}, .status = Internal("in step 7, op linear")};
     }
     std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -48,6 +51,7 @@ class CountingExecutor final : public Executor {
  private:
   std::atomic<int64_t>* waits_;
   const std::atomic<int64_t>* good_steps_;
+  const std::function<void()>* before_failure_;
   std::deque<StepPlan> steps_;
   std::map<SlotId, int32_t> lengths_;
 };
@@ -67,7 +71,7 @@ class Harness {
     options.max_queue = max_queue;
     options.vocab_size = vocab_size;
     engine_ = std::make_unique<Engine>(
-        options, std::make_unique<CountingExecutor>(&waits, &good_steps), &clock_,
+        options, std::make_unique<CountingExecutor>(&waits, &good_steps, &before_failure), &clock_,
         [this](std::vector<RequestOutput> outputs) { Take(std::move(outputs)); });
   }
   Engine& engine() { return *engine_; }
@@ -89,6 +93,7 @@ class Harness {
 
   std::atomic<int64_t> waits = 0;
   std::atomic<int64_t> good_steps = INT64_MAX;
+  std::function<void()> before_failure = [] {};
 
  private:
   void Take(std::vector<RequestOutput> outputs) {
@@ -182,6 +187,27 @@ TEST(Engine, FailedDeviceEndsEveryRequestAndTakesNoMore) {
     harness.engine().Cancel(RequestId{1});
     harness.Destroy();
     EXPECT_EQ(harness.gathered().size(), 9u);
+  }
+}
+
+// As of a lost host, which one thread tells the engine while a step of it fails on another.
+TEST(Engine, AStepMayFailWhileTheEngineIsAbandoned) {
+  for (int round = 0; round < 200; ++round) {
+    Harness harness;
+    harness.good_steps = 2;
+    harness.before_failure = [&] {
+      while (harness.engine().status().ok()) {
+      }
+    };
+    for (uint64_t id = 1; id <= 3; ++id) {
+      ASSERT_TRUE(harness.engine().Submit(Request(id, 5, 100)).ok());
+    }
+    harness.engine().Start();
+    while (harness.waits < 3) std::this_thread::yield();
+    harness.engine().Abandon(Unavailable("host 1 is silent"));
+    for (uint64_t id = 1; id <= 3; ++id) {
+      EXPECT_EQ(harness.Await(id).error.message(), "host 1 is silent");
+    }
   }
 }
 
@@ -290,7 +316,8 @@ TEST(Engine, IdleEngineDoesNotTurn) {
 // One runs until the end of its time; one behind it may wait for 10 s, and says how long it has.
 TEST(EngineLoop, RequestsWaitNoLongerThanTheyMay) {
   std::atomic<int64_t> waits = 0, good_steps = INT64_MAX;
-  CountingExecutor executor(&waits, &good_steps);
+  const std::function<void()> nothing = [] {};
+  CountingExecutor executor(&waits, &good_steps, &nothing);
   VirtualClock clock;
   std::map<uint64_t, RequestOutput> last;
   std::map<uint64_t, int64_t> queued_ns;
