@@ -92,6 +92,9 @@ void PrintReady(const ServeOptions& options, const std::string& model, uint16_t 
     curl = fmt::format("--unix-socket {} {}", options.uds, address);
     address = options.uds;
   }
+  if (options.server.tls.wanted()) {
+    curl = fmt::format("--cacert {} {}", options.server.tls.certificate, curl);
+  }
   if (!options.server.tls.client_ca.empty()) curl = "--cert CERT --key KEYFILE " + curl;
   const std::string key = AsksForKey(options.server) ? " -H 'Authorization: Bearer KEY'" : "";
   fmt::print(

@@ -112,10 +112,20 @@ std::optional<ApiError> Access::CheckCaller(HttpRequest& head, const Route* rout
         "authentication_error", "", "invalid_api_key"};
   }
   if (about_server) return std::nullopt;
+  NameCaller(head, key);
+  return std::nullopt;
+}
+
+// `key`: null for who has none.
+void Access::NameCaller(HttpRequest& head, const ApiKey* key) {
   head.owner = key != nullptr ? "key " + key->name : "address " + head.address;
   const bool named = key != nullptr && !key->name.starts_with(kSharedKey);
   head.client = named ? accounts_.OfKey(*key) : accounts_.OfAddress(head.address);
-  return std::nullopt;
+}
+
+void Access::NameCaller(HttpRequest& head) {
+  const auto keys = this->keys();
+  NameCaller(head, keys->empty() ? nullptr : keys->Find(KeyOf(head)));
 }
 
 std::optional<HttpResponse> Access::CheckHead(HttpRequest& head) {

@@ -189,12 +189,15 @@ std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) {
   exchange.unread = bad || !exchange.parser.is_done();
   if (bad) return ErrorResponse(*bad);
   if (refusal_ || ending_) exchange.keep_alive = false;
-  if (auto answer = AnswerOfState(state, exchange.request.path)) return answer;
+  exchange.request.address = client_->client();
+  if (auto answer = AnswerOfState(state, exchange.request.path)) {
+    if (!IsAboutServer(exchange.request.path)) context_.access.NameCaller(exchange.request);
+    return answer;
+  }
   if (refusal_ && !IsAboutServer(exchange.request.path)) {
     CountRefusal();
     return ErrorResponse(*refusal_);
   }
-  exchange.request.address = client_->client();
   return context_.access.CheckHead(exchange.request);
 }
 

@@ -58,6 +58,19 @@ TEST_F(HttpAccessTest, AFileThatCannotBeTakenChangesNothing) {
   EXPECT_EQ(access->CheckHead(head)->status, 401);
 }
 
+TEST_F(HttpAccessTest, WhoAskedWhileTheModelIsLoadingIsLogged) {
+  WriteKeys("anna sk-anna\n");
+  engine_ = std::make_unique<FakeEngine>(outputs_, ScriptFor, 1ms);
+  ASSERT_TRUE(SetLogLevel("info"));
+  testing::internal::CaptureStderr();
+  Listen({.api_key_file = keys_});
+  EXPECT_EQ(Status("sk-anna"), 503);
+  MakeReady();
+  Stop();
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find(", key anna"), log.npos) << log;
+}
+
 TEST_F(HttpAccessTest, AFileWithoutKeysOpensNothing) {
   WriteKeys("# none yet\n");
   const auto refused =
@@ -186,6 +199,10 @@ TEST_F(HttpAccessTest, WhichRoutesNeedNoKeyIsTold) {
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.status().message().find("/healthz is no route: there are /v1/chat"),
             std::string::npos);
+  const auto joined = HttpServer::Listen({.open_routes = std::vector<std::string>{"/ping,/live"}},
+                                         BoundSocket::Port("127.0.0.1", 0).value());
+  ASSERT_FALSE(joined.ok());
+  EXPECT_NE(joined.status().message().find("with spaces between"), std::string::npos);
 }
 
 }  // namespace

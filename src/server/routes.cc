@@ -120,6 +120,9 @@ Status CheckRoute(std::string_view path) {
     all += all.empty() ? "" : ", ";
     all += route.path;
   }
+  if (path.find(',') != path.npos) {
+    return InvalidArgument("{}: several are written with spaces between", Printable(path, 64));
+  }
   return InvalidArgument("{} is no route: there are {}", Printable(path, 64), all);
 }
 
