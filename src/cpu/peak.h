@@ -20,7 +20,7 @@ struct ArithmeticPeaks {
 // The best of five runs of each.
 ArithmeticPeaks MeasureArithmeticPeaks(ThreadPool& pool);
 
-// Bytes per second that the pool's threads read together from `bytes` of memory (best of five
+// Bytes per second that the pool's threads read together from `bytes` of memory (best of ten
 // passes), which should be far larger than the caches. Allocates them for as long as it measures.
 double MeasureReadBandwidth(ThreadPool& pool, int64_t bytes);
 

@@ -88,12 +88,56 @@ void PrefetchShare(const std::byte* tile, int64_t bytes, int64_t begin, int64_t 
   }
 }
 
-// So many tokens are as fast as memory is read, which the hardware does best alone.
-constexpr int64_t kFewTokens = 4;
-
 // A panel's part of a token's results, which is to be written.
 inline void PrefetchOut(const float* to) {
   for (int64_t i = 0; i < kPanel; i += 16) __builtin_prefetch(to + i, 1, 2);
+}
+
+// Of one token, the outputs of one panel.
+inline void StoreOuts(const float* from, const CpuWeight::Panel& panel, float* to) {
+  if (panel.width == kPanel) {
+    std::memcpy(to, from, kPanel * sizeof(float));  // inlined
+  } else {
+    std::memcpy(to, from, static_cast<size_t>(panel.width) * sizeof(float));
+  }
+}
+
+// What is the same of all of a panel's runs but the first and the last.
+struct RunSizes {
+  explicit RunSizes(const CpuWeight& w)
+      : w(w), integer(w.integer()), last(w.runs() - 1), whole_bytes(w.BytesOf(kScaleTile)) {}
+
+  DotTile Take(PanelRuns& walk, int64_t run) const {
+    if (run > 0 && run < last) return walk.Take(integer, kScaleTile / kGroup, whole_bytes);
+    const int64_t channels = w.run_end(run) - w.run_begin(run);
+    return walk.Take(integer, (channels + kGroup - 1) / kGroup, w.RunBytes(run));
+  }
+
+  const CpuWeight& w;
+  const bool integer;
+  const int64_t last, whole_bytes;
+};
+
+// A few tokens times panels, one after the other. REQUIRES: a direct kernel of so many tokens.
+void MultiplyFew(const Panels& panels, const TokenActivations& x, int64_t tokens,
+                 const TokenOutputs& out) {
+  const CpuWeight& w = panels.w;
+  const TokenKernels& by_tokens = w.dots->ahead_is_faster ? w.dots->direct_ahead : w.dots->direct;
+  const DotKernel kernel = by_tokens.kernels[tokens - 1];
+  const RunSizes sizes(w);
+  RunTokens run_tokens;
+  for (int64_t p = panels.begin; p < panels.end; ++p) {
+    alignas(64) float acc[kFewTokens * kPanel] = {};
+    PanelRuns walk(w, panels.matrix, p);
+    for (int64_t run = 0; run <= sizes.last; ++run) {
+      run_tokens.Load(x, run, tokens);
+      kernel(sizes.Take(walk, run), run_tokens.tokens, acc);
+    }
+    for (int64_t i = 0; i < tokens; ++i) {
+      StoreOuts(acc + i * kPanel, w.panels[static_cast<size_t>(p)],
+                out.From(i, panels.OutsBefore(p)).data);
+    }
+  }
 }
 
 // Up to kTileTokens tokens times up to kPanelGroup panels.
@@ -109,29 +153,30 @@ void MultiplyGroup(const Panels& panels, const TokenActivations& x, int64_t toke
     std::memset(acc[p], 0, static_cast<size_t>(tokens * kPanel) * sizeof(float));
     walks[p] = PanelRuns(w, panels.matrix, panels.begin + p);
   }
-  const bool direct = tokens <= kernels.direct_tokens, integer = w.integer();
-  const TokenKernels& by_tokens = direct ? kernels.direct : kernels.decoded;
-  const int64_t passes = (tokens + by_tokens.most - 1) / by_tokens.most;
-  const int64_t runs = w.runs(), whole_bytes = w.BytesOf(kScaleTile);
-  for (int64_t run = 0; run < runs; ++run) {
+  const RunSizes sizes(w);
+  const bool direct = tokens <= kernels.direct_tokens;
+  const int64_t most = direct ? kernels.direct.most : kernels.decoded.most;
+  const int64_t passes = (tokens + most - 1) / most;
+  // A panel that is read once and in order.
+  const bool ahead = panels.count() == 1 && (passes == 1 || !direct) && kernels.ahead_is_faster;
+  const TokenKernels& by_tokens = !direct ? kernels.decoded
+                                  : ahead ? kernels.direct_ahead
+                                          : kernels.direct;
+  const auto decode = ahead ? kernels.decode_ahead : kernels.decode;
+  for (int64_t run = 0; run <= sizes.last; ++run) {
     run_tokens.Load(x, run, tokens);
-    int64_t groups = kScaleTile / kGroup, bytes = whole_bytes;
-    if (run == 0 || run == runs - 1) {
-      groups = (w.run_end(run) - w.run_begin(run) + kGroup - 1) / kGroup;
-      bytes = w.RunBytes(run);
-    }
     for (int64_t p = 0; p < panels.count(); ++p) {
-      DotTile tile = walks[p].Take(integer, groups, bytes);
+      DotTile tile = sizes.Take(walks[p], run);
       if (!direct) {
-        kernels.decode(tile, decoded);
+        decode(tile, decoded);
         tile.w = decoded;
       }
       const std::byte* next = walks[p + 1 < panels.count() ? p + 1 : 0].at();
       for (int64_t i = 0, pass = 0; pass < passes; ++pass) {
         const int64_t n = (tokens - i + passes - pass - 1) / (passes - pass);  // nearly the same
         if (tokens > kFewTokens) {
-          PrefetchShare(next, bytes, i, i + n, tokens);
-          if (run == runs - 1) {
+          if (!ahead) PrefetchShare(next, sizes.whole_bytes, i, i + n, tokens);
+          if (run == sizes.last) {
             const TokenOutputs to = out.From(i, panels.OutsBefore(panels.begin + p));
             for (int64_t r = 0; r < n; ++r) PrefetchOut(to.data + r * to.stride);
           }
@@ -143,14 +188,8 @@ void MultiplyGroup(const Panels& panels, const TokenActivations& x, int64_t toke
   }
   for (int64_t i = 0; i < tokens; ++i) {
     for (int64_t p = 0; p < panels.count(); ++p) {
-      const int64_t width = w.panels[static_cast<size_t>(panels.begin + p)].width;
-      const float* from = acc[p] + i * kPanel;
-      float* to = out.From(i, panels.OutsBefore(panels.begin + p)).data;
-      if (width == kPanel) {
-        std::memcpy(to, from, kPanel * sizeof(float));  // inlined
-      } else {
-        std::memcpy(to, from, static_cast<size_t>(width) * sizeof(float));
-      }
+      const CpuWeight::Panel& panel = w.panels[static_cast<size_t>(panels.begin + p)];
+      StoreOuts(acc[p] + i * kPanel, panel, out.From(i, panels.OutsBefore(panels.begin + p)).data);
     }
   }
 }
@@ -177,6 +216,10 @@ const DotKernels* FindDotKernels(WeightType type, bool split) {
 
 void MultiplyDots(const Panels& panels, const TokenActivations& x, int64_t tokens,
                   const TokenOutputs& out) {
+  const DotKernels& kernels = *panels.w.dots;
+  if (tokens <= std::min({kFewTokens, kernels.direct.most, kernels.direct_tokens})) {
+    return MultiplyFew(panels, x, tokens, out);
+  }
   const int64_t group =
       tokens > kMaxDotTokens ? kPanelGroup : 1;  // a few tokens fit into L1 anyway
   for (int64_t i = 0; i < tokens; i += kTileTokens) {

@@ -13,6 +13,15 @@ struct DotTile {
   bool scale_per_output;
 };
 
+// Into L2: what those who read codes in order do for each line, if so many bytes before its use are
+// worthwhile. A core foresees lines only as far as its window of instructions goes, and on some
+// virtual machines the hardware hardly goes further.
+inline constexpr int64_t kFetchAhead = 8 << 10;
+template <bool kAhead>
+inline void FetchAhead(const std::byte* line) {
+  if constexpr (kAhead) __builtin_prefetch(line + kFetchAhead, 0, 2);
+}
+
 // Records of one run (pack_tokens.h) that follow each other, a token each.
 struct DotTokens {
   const std::byte* values;
@@ -37,6 +46,10 @@ struct DotKernels {
   TokenKernels direct, decoded;
   int64_t direct_tokens;
   void (*decode)(const DotTile& tile, std::byte* to);  // to: kMaxDecodedBytes
+  // The same as `direct` and `decode`, with FetchAhead.
+  TokenKernels direct_ahead;
+  void (*decode_ahead)(const DotTile& tile, std::byte* to);
+  bool ahead_is_faster = false;  // on this machine: fetch_ahead.h
 };
 inline constexpr int64_t kMaxDecodedBytes = kScaleTile * kPanel * 2;
 inline constexpr int64_t kMaxRecordBytes = kScaleTile * 4;  // of a token (pack_tokens.h)

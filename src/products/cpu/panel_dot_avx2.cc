@@ -7,7 +7,7 @@
 //   accumulator:   int32 within a run (exact), fp32 over runs
 //   expected time: one token: its bytes at read bandwidth; many: 16 instructions per 4 channels and
 //                  token beside 12 for the codes, of which two tokens share a pass
-#include "products/cpu/panel_dot.h"
+#include "products/cpu/fetch_ahead.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -42,7 +42,7 @@ inline Words Signed(const std::byte* p) {
   return {_mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), _mm256_srai_epi16(x, 8)};
 }
 
-template <int kTokens>
+template <int kTokens, bool kAhead>
 void Int8(const DotTile& tile, const DotTokens& x, float* acc) {
   __m256i sum[kTokens][kVectors];
 #pragma GCC unroll 2
@@ -52,6 +52,8 @@ void Int8(const DotTile& tile, const DotTokens& x, float* acc) {
   }
   for (int64_t g = 0; g < tile.groups; ++g) {
     Words four[kTokens];
+    FetchAhead<kAhead>(tile.w + kVectors * g * kVectorBytes);
+    FetchAhead<kAhead>(tile.w + (kVectors * g + 2) * kVectorBytes);
 #pragma GCC unroll 2
     for (int r = 0; r < kTokens; ++r) four[r] = Signed(x.values + r * kScaleTile + g * kGroup);
 #pragma GCC unroll 4
@@ -79,6 +81,7 @@ void Int8(const DotTile& tile, const DotTokens& x, float* acc) {
 }
 
 // As DecodeInt4 of panel_dot_int8.cc.
+template <bool kAhead>
 void DecodeInt4(const DotTile& tile, std::byte* to) {
   constexpr int64_t kMultiplierBytes = kPanel * kScaleTile / kSubRun;
   constexpr int64_t kSubRunGroups = kSubRun / kGroup;
@@ -95,6 +98,7 @@ void DecodeInt4(const DotTile& tile, std::byte* to) {
       constant[c] = _mm256_or_si256(word, _mm256_slli_epi16(word, 8));
     }
     for (int64_t g = first; g < first + kSubRunGroups; ++g) {
+      FetchAhead<kAhead>(tile.w + kMultiplierBytes + 2 * g * kVectorBytes);
 #pragma GCC unroll 4
       for (int c = 0; c < kVectors; ++c) {
         const __m256i both = Load(tile.w + kMultiplierBytes + (2 * g + c % 2) * kVectorBytes);
@@ -106,15 +110,27 @@ void DecodeInt4(const DotTile& tile, std::byte* to) {
   }
 }
 
-constexpr TokenKernels kInt8Tokens = {.most = 2, .kernels = {Int8<1>, Int8<2>}};
-constexpr DotKernels kInt8Kernels = {.direct = kInt8Tokens, .direct_tokens = INT64_MAX};
-constexpr DotKernels kInt4Kernels = {
-    .decoded = kInt8Tokens, .direct_tokens = 0, .decode = DecodeInt4};
+template <bool kAhead>
+constexpr TokenKernels kInt8Tokens = {.most = 2, .kernels = {Int8<1, kAhead>, Int8<2, kAhead>}};
+constexpr DotKernels kInt8Kernels = {
+    .direct = kInt8Tokens<false>, .direct_tokens = INT64_MAX, .direct_ahead = kInt8Tokens<true>};
+constexpr DotKernels kInt4Kernels = {.decoded = kInt8Tokens<false>,
+                                     .direct_tokens = 0,
+                                     .decode = DecodeInt4<false>,
+                                     .decode_ahead = DecodeInt4<true>};
 
 }  // namespace
 
 const DotKernels& DotKernelsAvx2(bool int4) {
-  return int4 ? kInt4Kernels : kInt8Kernels;
+  constexpr int64_t kScaleBytes = CpuWeight::kIntegerScaleBytes;
+  static const DotKernels int8 = WithFetchAhead(
+      kInt8Kernels, {.bytes = kScaleBytes + kPanel * kScaleTile, .scale_bytes = kScaleBytes});
+  static const DotKernels int4_kernels = [] {
+    DotKernels kernels = kInt4Kernels;
+    kernels.ahead_is_faster = int8.ahead_is_faster;
+    return kernels;
+  }();
+  return int4 ? int4_kernels : int8;
 }
 
 }  // namespace fathom

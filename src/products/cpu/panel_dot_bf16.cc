@@ -11,7 +11,7 @@
 #include <bit>
 #include <utility>
 
-#include "products/cpu/panel_dot.h"
+#include "products/cpu/fetch_ahead.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -121,7 +121,7 @@ struct Fp8Weights {
 };
 
 // Parts of x are summed apart: twice as many sums hide the instruction's latency of one token.
-template <int kTokens, int kParts, class Weights>
+template <int kTokens, int kParts, class Weights, bool kAhead>
 void Multiply(const DotTile& tile, const DotTokens& x, float* acc) {
   const Weights weights = Weights::Make();
   __m512 sum[kTokens][kParts][2];
@@ -135,6 +135,10 @@ void Multiply(const DotTile& tile, const DotTokens& x, float* acc) {
   for (int64_t g = 0; g < tile.groups; ++g) {
     const std::byte* group = tile.w + g * Weights::kGroupBytes;
     const GroupPairs w[2] = {weights.Half(group, 0), weights.Half(group, 1)};
+#pragma GCC unroll 4
+    for (int64_t line = 0; line < Weights::kGroupBytes; line += kLine) {
+      FetchAhead<kAhead>(group + line);
+    }
 #pragma GCC unroll 2
     for (int j = 0; j < 2; ++j) {
 #pragma GCC unroll 16
@@ -171,12 +175,15 @@ void Multiply(const DotTile& tile, const DotTokens& x, float* acc) {
 }
 
 // As [pairs of channels][kPanel][2] of BF16.
+template <bool kAhead>
 void DecodeFp8(const DotTile& tile, std::byte* to) {
   const Fp8Weights weights = Fp8Weights::Make();
   for (int64_t g = 0; g < tile.groups; ++g) {
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
-      const GroupPairs w = weights.Half(tile.w + g * Fp8Weights::kGroupBytes, half);
+      const std::byte* from = tile.w + g * Fp8Weights::kGroupBytes;
+      FetchAhead<kAhead>(from + half * kLine);
+      const GroupPairs w = weights.Half(from, half);
       std::byte* group = to + g * Bf16Weights::kGroupBytes + half * kLine;
       _mm512_store_si512(group, w.pair[0]);
       _mm512_store_si512(group + 2 * kLine, w.pair[1]);
@@ -184,32 +191,43 @@ void DecodeFp8(const DotTile& tile, std::byte* to) {
   }
 }
 
-template <int kParts, class Weights, int... kLess>
+template <int kParts, class Weights, bool kAhead, int... kLess>
 constexpr TokenKernels UpTo(std::integer_sequence<int, kLess...>) {
-  return {.most = sizeof...(kLess), .kernels = {Multiply<kLess + 1, kParts, Weights>...}};
+  return {.most = sizeof...(kLess), .kernels = {Multiply<kLess + 1, kParts, Weights, kAhead>...}};
 }
 // Registers hold 24 sums; fewer beside what decoding needs.
-template <int kParts>
+template <int kParts, bool kAhead>
 constexpr TokenKernels kBf16Tokens =
-    UpTo<kParts, Bf16Weights>(std::make_integer_sequence<int, kMaxDotTokens / kParts>());
-template <int kParts>
-constexpr TokenKernels kFp8Tokens = UpTo<kParts, Fp8Weights>(std::make_integer_sequence<int, 4>());
+    UpTo<kParts, Bf16Weights, kAhead>(std::make_integer_sequence<int, kMaxDotTokens / kParts>());
+template <int kParts, bool kAhead>
+constexpr TokenKernels kFp8Tokens =
+    UpTo<kParts, Fp8Weights, kAhead>(std::make_integer_sequence<int, 4>());
 
 template <int kParts>
-constexpr DotKernels kBf16Kernels = {.direct = kBf16Tokens<kParts>, .direct_tokens = INT64_MAX};
+constexpr DotKernels kBf16Kernels = {.direct = kBf16Tokens<kParts, false>,
+                                     .direct_tokens = INT64_MAX,
+                                     .direct_ahead = kBf16Tokens<kParts, true>};
 template <int kParts>
-constexpr DotKernels kFp8Kernels = {.direct = kFp8Tokens<kParts>,
-                                    .decoded = kBf16Tokens<kParts>,
+constexpr DotKernels kFp8Kernels = {.direct = kFp8Tokens<kParts, false>,
+                                    .decoded = kBf16Tokens<kParts, false>,
                                     .direct_tokens = 4,
-                                    .decode = DecodeFp8};
+                                    .decode = DecodeFp8<false>,
+                                    .direct_ahead = kFp8Tokens<kParts, true>,
+                                    .decode_ahead = DecodeFp8<true>};
 
 }  // namespace
 
 const DotKernels& DotKernelsBf16(bool split) {
-  return split ? kBf16Kernels<2> : kBf16Kernels<1>;
+  constexpr RunLayout kRun = {.bytes = kPanel * kScaleTile * 2, .scale_bytes = 0};
+  static const DotKernels both = WithFetchAhead(kBf16Kernels<2>, kRun);
+  static const DotKernels one = WithFetchAhead(kBf16Kernels<1>, kRun);
+  return split ? both : one;
 }
 const DotKernels& DotKernelsFp8(bool split) {
-  return split ? kFp8Kernels<2> : kFp8Kernels<1>;
+  constexpr RunLayout kRun = {.bytes = kPanel * kScaleTile, .scale_bytes = 0};
+  static const DotKernels both = WithFetchAhead(kFp8Kernels<2>, kRun);
+  static const DotKernels one = WithFetchAhead(kFp8Kernels<1>, kRun);
+  return split ? both : one;
 }
 
 }  // namespace fathom

@@ -6,7 +6,7 @@
 //   accumulator:   int32 within a run (exact), fp32 over runs
 //   expected time: one token: its bytes at read bandwidth; many: vpdpbusd once a cycle (Zen 4), of
 //                  which conversions at the end of each run take 3 in 32
-#include "products/cpu/panel_dot.h"
+#include "products/cpu/fetch_ahead.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -28,7 +28,7 @@
 namespace fathom {
 namespace {
 
-constexpr int64_t kLine = 64;
+constexpr int64_t kLine = 64, kScaleBytes = CpuWeight::kIntegerScaleBytes;
 
 inline __m512i Load(const std::byte* p) {
   return _mm512_loadu_si512(p);
@@ -67,14 +67,17 @@ inline void Finish(const Scales& scales, const DotTokens& x, const __m512i (&sum
   }
 }
 
-template <int kTokens>
+template <int kTokens, bool kAhead>
 void Int8(const DotTile& tile, const DotTokens& x, float* acc) {
   const Scales scales = LoadScales(tile);
   __m512i sum[kTokens][2];
 #pragma GCC unroll 16
   for (int r = 0; r < kTokens; ++r) sum[r][0] = sum[r][1] = _mm512_set1_epi32(x.offsets[r]);
   for (int64_t g = 0; g < tile.groups; ++g) {
-    const __m512i codes[2] = {Load(tile.w + 2 * g * kLine), Load(tile.w + (2 * g + 1) * kLine)};
+    const std::byte* line = tile.w + 2 * g * kLine;
+    const __m512i codes[2] = {Load(line), Load(line + kLine)};
+    FetchAhead<kAhead>(line);
+    FetchAhead<kAhead>(line + kLine);
 #pragma GCC unroll 16
     for (int r = 0; r < kTokens; ++r) {
       const __m512i four = Broadcast(x.values + r * kScaleTile + g * kGroup);
@@ -95,7 +98,7 @@ inline __m512i Multiplier(__m512i multipliers, int64_t which) {
 }
 
 // Codes are summed as they are; a sub-run's sum then takes its multiplier: the same integers.
-template <int kTokens>
+template <int kTokens, bool kAhead>
 void Int4(const DotTile& tile, const DotTokens& x, float* acc) {
   const Scales scales = LoadScales(tile);
   const __m512i multipliers[2] = {Load(tile.w), Load(tile.w + kLine)};
@@ -104,7 +107,9 @@ void Int4(const DotTile& tile, const DotTokens& x, float* acc) {
   for (int64_t first = 0; first < tile.groups; first += kSubRunGroups) {
     __m512i part[kTokens][2] = {}, eight_x[kTokens] = {};
     for (int64_t g = first; g < first + kSubRunGroups; ++g) {
-      const __m512i both = Load(tile.w + kMultiplierBytes + g * kLine);
+      const std::byte* line = tile.w + kMultiplierBytes + g * kLine;
+      const __m512i both = Load(line);
+      FetchAhead<kAhead>(line);
       const __m512i codes[2] = {_mm512_and_si512(both, low),
                                 _mm512_and_si512(_mm512_srli_epi16(both, 4), low)};
 #pragma GCC unroll 16
@@ -130,6 +135,7 @@ void Int4(const DotTile& tile, const DotTokens& x, float* acc) {
 
 // As 8-bit codes + 128: multiplier (q - 8) + 128, where two q times the multiplier (at most
 // 15 x 15) fit into 16 bits side by side.
+template <bool kAhead>
 void DecodeInt4(const DotTile& tile, std::byte* to) {
   const __m512i low = _mm512_set1_epi8(15);
   for (int64_t first = 0; first < tile.groups; first += kSubRunGroups) {
@@ -144,6 +150,7 @@ void DecodeInt4(const DotTile& tile, std::byte* to) {
     for (int64_t g = first; g < first + kSubRunGroups; ++g) {
       const std::byte* from = tile.w + kMultiplierBytes + g * kLine;
       const __m512i both = Load(from);
+      FetchAhead<kAhead>(from);
       const __m512i codes[2] = {_mm512_and_si512(both, low),
                                 _mm512_and_si512(_mm512_srli_epi16(both, 4), low)};
       for (int c = 0; c < 2; ++c) {
@@ -155,24 +162,38 @@ void DecodeInt4(const DotTile& tile, std::byte* to) {
   }
 }
 
-template <int... kLess>
+template <bool kAhead, int... kLess>
 constexpr TokenKernels Int8UpTo(std::integer_sequence<int, kLess...>) {
-  return {.most = sizeof...(kLess), .kernels = {Int8<kLess + 1>...}};
+  return {.most = sizeof...(kLess), .kernels = {Int8<kLess + 1, kAhead>...}};
 }
-constexpr TokenKernels kInt8Tokens = Int8UpTo(std::make_integer_sequence<int, kMaxDotTokens>());
-constexpr TokenKernels kInt4Tokens = {.most = 4, .kernels = {Int4<1>, Int4<2>, Int4<3>, Int4<4>}};
+template <bool kAhead>
+constexpr TokenKernels kInt8Tokens =
+    Int8UpTo<kAhead>(std::make_integer_sequence<int, kMaxDotTokens>());
+template <bool kAhead>
+constexpr TokenKernels kInt4Tokens = {
+    .most = 4, .kernels = {Int4<1, kAhead>, Int4<2, kAhead>, Int4<3, kAhead>, Int4<4, kAhead>}};
 
-constexpr DotKernels kInt8Kernels = {.direct = kInt8Tokens, .direct_tokens = INT64_MAX};
-constexpr DotKernels kInt4Kernels = {
-    .direct = kInt4Tokens, .decoded = kInt8Tokens, .direct_tokens = 4, .decode = DecodeInt4};
+constexpr DotKernels kInt8Kernels = {
+    .direct = kInt8Tokens<false>, .direct_tokens = INT64_MAX, .direct_ahead = kInt8Tokens<true>};
+constexpr DotKernels kInt4Kernels = {.direct = kInt4Tokens<false>,
+                                     .decoded = kInt8Tokens<false>,
+                                     .direct_tokens = 4,
+                                     .decode = DecodeInt4<false>,
+                                     .direct_ahead = kInt4Tokens<true>,
+                                     .decode_ahead = DecodeInt4<true>};
 
 }  // namespace
 
 const DotKernels& DotKernelsInt8() {
-  return kInt8Kernels;
+  static const DotKernels kernels = WithFetchAhead(
+      kInt8Kernels, {.bytes = kScaleBytes + kPanel * kScaleTile, .scale_bytes = kScaleBytes});
+  return kernels;
 }
 const DotKernels& DotKernelsInt4() {
-  return kInt4Kernels;
+  static const DotKernels kernels = WithFetchAhead(
+      kInt4Kernels, {.bytes = kScaleBytes + kMultiplierBytes + kPanel * kScaleTile / 2,
+                     .scale_bytes = kScaleBytes});
+  return kernels;
 }
 
 }  // namespace fathom

@@ -327,7 +327,6 @@ int64_t PanelGrain(const CpuWeight& w, int64_t tokens, int64_t items, int thread
   // A step of 16 lanes counts as 2 operations beside those of plain loops.
   const int64_t grain = Grain(w.in * kPanel * std::min(tokens, kTileTokens) / 8);
   // A few tokens are as fast as memory is read, and that is fastest in long pieces.
-  constexpr int64_t kFewTokens = 4;
   if (tokens <= kFewTokens) return std::max(grain, items / (2 * threads));
   constexpr int64_t kRangesPerThread = 4;
   return std::max(grain, std::min(kPanelGroup, items / (kRangesPerThread * threads)));

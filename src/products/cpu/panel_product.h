@@ -13,6 +13,8 @@ namespace fathom {
 inline constexpr int64_t kTokenChunk = 512;
 // Tokens that share a decoded tile of weights; callers split more tokens between threads.
 inline constexpr int64_t kTileTokens = 128;
+// So few are as fast as memory is read.
+inline constexpr int64_t kFewTokens = 4;
 // Panels that a thread takes together, so that many tokens are read from cache for all but the
 // first.
 inline constexpr int64_t kPanelGroup = 4;
