@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 import requests
-from conftest import BINARY, MODEL
+from conftest import BINARY, MODEL, serving
 
 CHAT = {"messages": [{"role": "user", "content": "What is 2 + 2?"}], "temperature": 0}
 TEXT = {"prompt": "What is", "max_tokens": 3}
@@ -179,3 +179,29 @@ def test_what_the_description_forbids_is_refused_as_described(server, descriptio
             body = {key: value for key, value in ASKED[path][0].items() if key != name}
             answer = requests.post(server.url + path, json=body, timeout=10)
             assert answer.status_code == 400 and name in answer.text
+
+
+def test_refusals_are_described(description, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("anna sk-a requests-per-minute=1\n")
+    key = {"X-Api-Key": "sk-a"}
+    with serving("--api-key-file", keys, "--open-routes", "none") as server:
+
+        def assert_refused(expected, headers, *, about_server=True, methods=("get", "post", "delete")):
+            for path, method, operation in operations(description):
+                if method not in methods or (operation["security"] == [] and not about_server):
+                    continue
+                answer = requests.request(method, server.url + path, headers=headers, timeout=10)
+                assert answer.status_code == expected, f"{method} {path}: {answer.text[:200]}"
+                refusal = description.resolved(operation["responses"][str(expected)])
+                schema = refusal["content"]["application/json"]["schema"]
+                assert not description.faults(schema, answer.json()), f"{method} {path}"
+
+        assert_refused(401, {})
+        assert_refused(403, key | {"Host": "evil.example"})
+        assert_refused(415, key | {"Content-Type": "text/plain"}, about_server=False, methods=("post",))
+        assert requests.get(f"{server.url}/v1/models", headers=key, timeout=10).status_code == 200
+        assert_refused(429, key, about_server=False)
+    for path, method, operation in operations(description):
+        # Connections for which there is no room are refused unread, whatever they would ask.
+        assert {"429", "503"} <= set(operation["responses"]), f"{method} {path}"
