@@ -68,10 +68,6 @@ Status ApiKeys::Add(std::string_view name, std::string_view key, const KeyLimits
     return InvalidArgument("a name has 1 to {} letters, digits and -_., as log and metrics show it",
                            kMaxNameBytes);
   }
-  const auto visible = [](unsigned char c) { return c > ' ' && c < 0x7f; };
-  if (key.empty() || key.size() > kMaxKeyBytes || !std::all_of(key.begin(), key.end(), visible)) {
-    return InvalidArgument("{}: a key has 1 to {} visible ASCII signs", name, kMaxKeyBytes);
-  }
   return AddKnown(name, key, limits);
 }
 
@@ -80,6 +76,10 @@ Status ApiKeys::AddShared(std::string_view name, std::string_view key) {
 }
 
 Status ApiKeys::AddKnown(std::string_view name, std::string_view key, const KeyLimits& limits) {
+  const auto visible = [](unsigned char c) { return c > ' ' && c < 0x7f; };
+  if (key.empty() || key.size() > kMaxKeyBytes || !std::all_of(key.begin(), key.end(), visible)) {
+    return InvalidArgument("{}: a key has 1 to {} visible ASCII signs", name, kMaxKeyBytes);
+  }
   if (HasName(name)) return InvalidArgument("{}: the name is there already", name);
   const auto hash = HashOf(key);
   for (const ApiKey& other : keys_) {

@@ -67,6 +67,16 @@ TEST(ApiKeys, WhatCannotBeTakenNamesItsLineAndNoKey) {
   EXPECT_TRUE(Refusal(many).starts_with("line 1025: there may be 1024 keys"));
 }
 
+TEST(ApiKeys, SharedOnesAreHeldToTheSame) {
+  ApiKeys keys;
+  EXPECT_TRUE(keys.AddShared("--api-key", "sk-a").ok());
+  for (const char* wrong : {"", " ", "sk a", "sk-b ", "sk-\xC3\xA4", "sk-\n"}) {
+    EXPECT_EQ(keys.AddShared("--api-key 2", wrong).message(),
+              "--api-key 2: a key has 1 to 512 visible ASCII signs")
+        << wrong;
+  }
+}
+
 TEST(ApiKeys, AreReadFromAPlainFile) {
   const TestFolder folder;
   const std::string path = folder.path() + "/keys";

@@ -18,6 +18,14 @@ def test_an_empty_key_is_refused(by_flag):
     assert "the key is empty" in ended.stderr
 
 
+@pytest.mark.parametrize("key", [" ", "sk a", "sk-\u00e4"])
+def test_a_key_that_no_client_could_send_is_refused(key):
+    command = [BINARY, "serve", MODEL, "--port", "0", "--api-key", "sk-a", key]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert ended.returncode != 0
+    assert "--api-key 2: a key has 1 to 512 visible ASCII signs" in ended.stderr
+
+
 def test_keys_are_named_and_read_again(tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("anna sk-anna requests-per-minute=1\nben sk-ben\n")
