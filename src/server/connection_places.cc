@@ -16,6 +16,15 @@ int64_t NowMs() {
   return SteadyClock().NowNs() / 1'000'000;
 }
 
+ApiError TooManyOfClient() {
+  return {429, "Too many connections from one address: try again later.", "rate_limit_error", "",
+          "too_many_connections"};
+}
+
+ApiError ServerFull() {
+  return EngineError(Unavailable("Too many connections: try again later."));
+}
+
 }  // namespace
 
 ConnectionPlaces::Place ConnectionPlaces::Find(const std::string& address) {
@@ -26,11 +35,7 @@ ConnectionPlaces::Place ConnectionPlaces::Find(const std::string& address) {
   if (!too_many && (taken_.plain < options_.max_connections || EndOne("", /*reserved=*/false))) {
     return {.found = true};
   }
-  return {
-      .found = ReserveHasRoom(address),
-      .refusal = EngineError(
-          too_many ? ResourceExhausted("Too many connections from one address: try again later.")
-                   : Unavailable("Too many connections: try again later."))};
+  return {.found = ReserveHasRoom(address), .refusal = too_many ? TooManyOfClient() : ServerFull()};
 }
 
 bool ConnectionPlaces::ReserveHasRoom(const std::string& address) {

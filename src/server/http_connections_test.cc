@@ -157,6 +157,7 @@ TEST_F(HttpServerTest, AClientHasItsShareOfConnections) {
   ASSERT_TRUE(Eventually([&] { return engine_->live() == 2; }));
   const Response refused = Client(port_).Ask("GET", "/v1/models");
   EXPECT_EQ(refused.status, 429);
+  EXPECT_EQ(refused.parsed().at("error").at("code"), json::value("too_many_connections"));
   EXPECT_TRUE(refused.headers.contains("Retry-After"));
   for (const char* path : {"/health", "/ping", "/metrics"}) {  // from the reserve
     EXPECT_EQ(Client(port_).Ask("GET", path).status, 200) << path;
