@@ -71,8 +71,20 @@ TEST_F(GenerationMetricsTest, TimesAndTokensOfARequest) {
     EXPECT_EQ(state("weights_offloaded"), 0);
     EXPECT_EQ(state("discard_all"), 0);
   }
-  EXPECT_NE(metrics.find(R"(model_name="m",le="1"} 7)"), std::string::npos);
+  EXPECT_NE(metrics.find(R"(model_name="m",le="1.0"} 7)"), std::string::npos);
   EXPECT_EQ(metrics, metrics_.Render(stats));
+}
+
+TEST_F(GenerationMetricsTest, BoundsOfBucketsAreWrittenAsVllmWritesThem) {
+  const std::string metrics = Metrics(R"(m",le="5)").Render({});
+  const std::string bucket =
+      R"(vllm:time_to_first_token_seconds_bucket{engine="0",model_name="m\",le=\"5",le=)";
+  for (const char* bound : {"0.001", "0.75", "1.0", "2.5", "2560.0", "+Inf"}) {
+    EXPECT_NE(metrics.find(fmt::format("\n{}\"{}\"}} 0\n", bucket, bound)), std::string::npos)
+        << bound;
+  }
+  EXPECT_NE(metrics.find(R"(le="200000.0"} 0)"), std::string::npos);
+  EXPECT_TRUE(metrics.ends_with('\n'));
 }
 
 // Nothing is known of what it would have found.

@@ -4,10 +4,10 @@
 #include <prometheus/counter.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
-#include <prometheus/text_serializer.h>
 
 #include <vector>
 
+#include "server/exposition.h"
 #include "server/process_metrics.h"
 
 namespace fathom {
@@ -91,7 +91,7 @@ void HttpMetrics::OnKey(const std::string& name, int status, const Usage& usage)
 
 std::string HttpMetrics::Render() {
   families_->process.Update();
-  return prometheus::TextSerializer().Serialize(families_->registry.Collect());
+  return Exposition(families_->registry);
 }
 
 }  // namespace fathom

@@ -5,12 +5,12 @@
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
-#include <prometheus/text_serializer.h>
 
 #include <mutex>
 #include <vector>
 
 #include "base/log_thread.h"
+#include "server/exposition.h"
 
 namespace fathom {
 
@@ -304,7 +304,7 @@ std::string Metrics::Render(const EngineStats& stats) {
   families_->step_tokens.ObserveMultiple(
       more, static_cast<double>(stats.tokens_of_steps.tokens - families_->seen_steps.tokens));
   families_->seen_steps = stats.tokens_of_steps;
-  return prometheus::TextSerializer().Serialize(families_->registry.Collect());
+  return Exposition(families_->registry);
 }
 
 }  // namespace fathom
