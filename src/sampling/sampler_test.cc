@@ -71,13 +71,15 @@ class SamplerTest : public testing::TestWithParam<const Ops*> {
     device_.WaitFor(device_.Mark());
     return logprobs;
   }
-  // Of the pass's first vector.
-  TokenLogprobs LogProbs(std::span<const TokenId> tokens, int32_t top) {
-    if (tokens.empty()) return OfDrawn({.top = top}).vector(0, top);
+  Sampler::PassLogprobs OfGiven(std::span<const TokenId> tokens, int32_t top) {
     Sampler::PassLogprobs logprobs;
     sampler_.LogProbs(pass_, tokens, top, logprobs);
     device_.WaitFor(device_.Mark());
-    return logprobs.vector(0, top);
+    return logprobs;
+  }
+  // Of the pass's first vector.
+  TokenLogprobs LogProbs(std::span<const TokenId> tokens, int32_t top) {
+    return (tokens.empty() ? OfDrawn({.top = top}) : OfGiven(tokens, top)).vector(0, top);
   }
   TensorView Ints(std::vector<int32_t> values) {
     kept_.push_back(std::make_unique<std::vector<int32_t>>(std::move(values)));
@@ -149,6 +151,15 @@ TEST_P(SamplerTest, VectorsOfAPassHaveAsManyLikeliestAsEachWants) {
     EXPECT_EQ(all.top[i].first, TokenId{kOrder[i]});
     EXPECT_NEAR(all.top[i].second, LogProb(second, static_cast<size_t>(kOrder[i])), 1e-5);
   }
+}
+
+TEST_P(SamplerTest, GivenTokensAreEachOfItsVector) {
+  const std::vector<float> first = {0, 1, 2, 3, 2.5, 1}, second = {4, 0, 3, 1, 2, -1};
+  Pass({first, second}, {0, 1}, {1, 1});
+  const Sampler::PassLogprobs logprobs = OfGiven(Ids({1, 3}), 1);
+  EXPECT_NEAR(logprobs.vector(0, 1).logprob, LogProb(first, 1), 1e-5);
+  EXPECT_NEAR(logprobs.vector(1, 1).logprob, LogProb(second, 3), 1e-5);
+  EXPECT_EQ(logprobs.vector(1, 1).top.at(0).first, TokenId{0});
 }
 
 TEST_P(SamplerTest, NamedTokensAreThoseOfEachVectorsRequestInItsOrder) {
