@@ -57,7 +57,7 @@ elseif(NOT FATHOM_CUDA STREQUAL "OFF")
     # fmt 9 half-disables constexpr under nvcc, which then does not compile.
     set(CMAKE_CUDA_FLAGS "-DFMT_USE_CONSTEXPR=1 -DFMT_CONSTEVAL= --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers")
     if(CCACHE)
-      set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+      set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
     endif()
     set(FATHOM_HAS_CUDA ON)
     message(NOTICE "CUDA backend: ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION}")
