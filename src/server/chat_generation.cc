@@ -81,7 +81,7 @@ void ChatGeneration::Stream(Piece piece, std::string* events) {
 
 void ChatGeneration::Collect(Piece piece) {
   Message& message = messages_[piece.choice];
-  if (piece.first && setup().params.prompt_logprobs >= 0) {
+  if (piece.first && piece.choice == 0 && setup().params.prompt_logprobs >= 0) {
     prompt_logprobs_ = PromptLogprobs(*setup().tokenizer, prompt(0).tokens, piece.prompt_logprobs,
                                       setup().params.prompt_logprobs);
   }

@@ -1,6 +1,8 @@
 #include "server/completion_generation.h"
 
 #include <algorithm>
+#include <iterator>
+#include <span>
 #include <utility>
 
 #include "server/json_parts.h"
@@ -9,6 +11,25 @@ namespace fathom {
 
 namespace json = boost::json;
 
+namespace {
+
+// Calls `add` with each token and what is known of it: of the prompt, if it is `echoed`, and of
+// what was generated.
+template <class Add>
+void ForEachToken(const GenerationPrompt* echoed, std::span<const TokenLogprobs> prompt_logprobs,
+                  std::span<const GeneratedToken> generated, Add add) {
+  for (size_t i = 0; echoed != nullptr && i < echoed->tokens.size(); ++i) {
+    // The first token follows nothing, so that it has no probability.
+    const bool known = i > 0 && i <= prompt_logprobs.size();
+    add(echoed->tokens[i], known ? &prompt_logprobs[i - 1] : nullptr);
+  }
+  for (const GeneratedToken& token : generated) {
+    add(token.id, token.logprobs ? &*token.logprobs : nullptr);
+  }
+}
+
+}  // namespace
+
 CompletionGeneration::CompletionGeneration(GenerationSetup setup)
     : Generation(std::move(setup), "text_completion") {
   for (size_t i = 0; i < num_choices(); ++i) {
@@ -16,57 +37,50 @@ CompletionGeneration::CompletionGeneration(GenerationSetup setup)
   }
 }
 
-template <class Add>
-void CompletionGeneration::Prepare(Piece* piece, Add add) {
-  const GenerationPrompt& asked = prompt(piece->choice);
-  if (piece->first && asked.echo) {
-    piece->text.insert(0, asked.text);
-    for (size_t i = 0; wants_logprobs() && i < asked.tokens.size(); ++i) {
-      // The first token follows nothing, so that it has no probability.
-      const bool known = i > 0 && i <= piece->prompt_logprobs.size();
-      if (known) {  // prompt_logprobs may have asked for more
-        auto& top = piece->prompt_logprobs[i - 1].top;
-        top.resize(std::min(top.size(), static_cast<size_t>(setup().params.sampling.logprobs)));
-      }
-      add(asked.tokens[i], known ? &piece->prompt_logprobs[i - 1] : nullptr);
-    }
-  }
-  if (!wants_logprobs()) return;
-  for (GeneratedToken& token : piece->tokens) {
-    add(token.id, token.logprobs ? &*token.logprobs : nullptr);
-  }
-}
-
 void CompletionGeneration::Stream(Piece piece, std::string* events) {
-  Prepare(&piece, [&](TokenId id, const TokenLogprobs* logprobs) {
-    completions_[piece.choice].logprobs.Add(id, logprobs);
-  });
-  // Without text too: clients count events, and time the first.
-  const bool logprobs = wants_logprobs() && (!piece.tokens.empty() || piece.first);
+  const GenerationPrompt& asked = prompt(piece.choice);
+  const bool echo = piece.first && asked.echo;
+  if (echo) piece.text.insert(0, asked.text);
   json::object choice = {{"text", piece.text}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
-  if (logprobs) choice["logprobs"] = completions_[piece.choice].logprobs.Take();
+  // Without text too: clients count events, and time the first.
+  if (wants_logprobs() && (!piece.tokens.empty() || piece.first)) {
+    LegacyLogprobs& logprobs = completions_[piece.choice].logprobs;
+    ForEachToken(echo ? &asked : nullptr, piece.prompt_logprobs, piece.tokens,
+                 [&](TokenId id, const TokenLogprobs* of_it) { logprobs.Add(id, of_it); });
+    choice["logprobs"] = logprobs.Take();
+  }
   if (piece.finish) {
     choice["finish_reason"] = FinishName(*piece.finish);
     choice["stop_reason"] = std::move(piece.stop_reason);
   }
-  if (piece.first && returns_token_ids()) {
-    choice["prompt_token_ids"] = TokenIds(prompt(piece.choice).tokens);
-  }
+  if (piece.first && returns_token_ids()) choice["prompt_token_ids"] = TokenIds(asked.tokens);
   *events += ChoiceChunk(piece.choice, std::move(choice));
 }
 
-void CompletionGeneration::Collect(Piece piece) {
-  Completion& completion = completions_[piece.choice];
+void CompletionGeneration::KeepPrompt(size_t choice, std::vector<TokenLogprobs> logprobs) {
+  Completion& completion = completions_[choice];
+  const GenerationPrompt& asked = prompt(choice);
   const int32_t top = setup().params.prompt_logprobs;
-  if (piece.first && top >= 0) {
-    completion.prompt_logprobs =
-        PromptLogprobs(*setup().tokenizer, prompt(piece.choice).tokens, piece.prompt_logprobs, top);
+  if (top >= 0) {
+    completion.prompt_logprobs = PromptLogprobs(*setup().tokenizer, asked.tokens, logprobs, top);
   }
-  Prepare(&piece, [&](TokenId id, TokenLogprobs* logprobs) {
-    completion.tokens.emplace_back(id,
-                                   logprobs ? std::optional(std::move(*logprobs)) : std::nullopt);
-  });
+  if (!asked.echo || !wants_logprobs()) return;
+  for (TokenLogprobs& of_token : logprobs) {  // prompt_logprobs may have asked for more
+    const auto most = static_cast<size_t>(setup().params.sampling.logprobs);
+    of_token.top.resize(std::min(of_token.top.size(), most));
+  }
+  completion.echoed = std::move(logprobs);
+}
+
+void CompletionGeneration::Collect(Piece piece) {
+  if (piece.first && piece.choice == first_choice(piece.choice)) {
+    KeepPrompt(piece.choice, std::move(piece.prompt_logprobs));
+  }
+  Completion& completion = completions_[piece.choice];
   completion.text += piece.text;
+  if (wants_logprobs()) {
+    std::move(piece.tokens.begin(), piece.tokens.end(), std::back_inserter(completion.tokens));
+  }
   if (!piece.finish) return;
   completion.finish_reason = FinishName(*piece.finish);
   completion.stop_reason = std::move(piece.stop_reason);
@@ -74,12 +88,13 @@ void CompletionGeneration::Collect(Piece piece) {
 
 json::object CompletionGeneration::Choice(size_t choice) {
   Completion& completion = completions_[choice];
-  return {{"text", completion.text},
+  const GenerationPrompt& asked = prompt(choice);
+  return {{"text", asked.echo ? asked.text + completion.text : completion.text},
           {"finish_reason", completion.finish_reason},
           {"stop_reason", std::move(completion.stop_reason)},
-          {"prompt_logprobs", std::move(completion.prompt_logprobs)},
-          {"prompt_token_ids", returns_token_ids() ? json::value(TokenIds(prompt(choice).tokens))
-                                                   : json::value(nullptr)}};
+          {"prompt_logprobs", completions_[first_choice(choice)].prompt_logprobs},
+          {"prompt_token_ids",
+           returns_token_ids() ? json::value(TokenIds(asked.tokens)) : json::value(nullptr)}};
 }
 
 std::string CompletionGeneration::Logprobs(size_t choice) {
@@ -87,10 +102,12 @@ std::string CompletionGeneration::Logprobs(size_t choice) {
   Completion& completion = completions_[choice];
   JsonParts parts;
   parts.Add(completion.logprobs.Take());
-  for (const auto& [id, logprobs] : completion.tokens) {
-    completion.logprobs.Add(id, logprobs ? &*logprobs : nullptr);
-    parts.Add(completion.logprobs.Take());
-  }
+  ForEachToken(prompt(choice).echo ? &prompt(choice) : nullptr,
+               completions_[first_choice(choice)].echoed, completion.tokens,
+               [&](TokenId id, const TokenLogprobs* of_it) {
+                 completion.logprobs.Add(id, of_it);
+                 parts.Add(completion.logprobs.Take());
+               });
   return parts.Text();
 }
 

@@ -13,17 +13,18 @@ class CompletionGeneration final : public Generation {
 
  private:
   struct Completion {
-    LegacyLogprobs logprobs;  // of a stream
-    // Of an answer that is not streamed, with the prompt's if that is echoed.
+    LegacyLogprobs logprobs;
+    // Of an answer that is not streamed.
     std::string text;
-    std::vector<std::pair<TokenId, std::optional<TokenLogprobs>>> tokens;
+    std::vector<GeneratedToken> tokens;  // if their log-probabilities are shown
     const char* finish_reason = nullptr;
-    boost::json::value stop_reason, prompt_logprobs;
+    boost::json::value stop_reason;
+    // Of the prompt, in its first choice.
+    std::vector<TokenLogprobs> echoed;
+    boost::json::value prompt_logprobs;
   };
 
-  // Puts the prompt that is to be echoed before the first piece; calls `add` with each token.
-  template <class Add>
-  void Prepare(Piece* piece, Add add);
+  void KeepPrompt(size_t choice, std::vector<TokenLogprobs> logprobs);
   bool wants_logprobs() const { return setup().params.sampling.logprobs >= 0; }
   void Stream(Piece piece, std::string* events) override;
   void Collect(Piece piece) override;

@@ -79,9 +79,13 @@ std::vector<GenerateRequest> Generation::Requests() const {
     }
     request.grammar = grammar_;
     request.grammar_after = setup_.grammar_after;
-    request.prompt_logprobs = params.prompt_logprobs;
-    if (prompt(i).echo) {
-      request.prompt_logprobs = std::max(request.prompt_logprobs, params.sampling.logprobs);
+    // Who asks computes the whole prompt: one choice does, and the others share its pages. A stream
+    // may show another choice first, so that there each has its own.
+    if (streams() || i == first_choice(i)) {
+      request.prompt_logprobs = params.prompt_logprobs;
+      if (prompt(i).echo) {
+        request.prompt_logprobs = std::max(request.prompt_logprobs, params.sampling.logprobs);
+      }
     }
     requests.push_back(std::move(request));
   }

@@ -109,6 +109,8 @@ class Generation {
     return setup_.prompts[choice / setup_.params.n];
   }
   size_t num_choices() const { return choices_.size(); }
+  // Of the same prompt: what a whole answer says of the prompt comes with it, for the others too.
+  size_t first_choice(size_t choice) const { return choice - choice % setup_.params.n; }
   int64_t created() const { return created_; }
 
  private:

@@ -130,6 +130,66 @@ def test_a_scored_prompt_takes_no_hit(cached):
     assert found(complete(cached, prompt)) == 192
 
 
+@pytest.mark.parametrize(
+    "kind, fields",
+    [
+        ("completions", {"echo": True, "logprobs": 3}),
+        ("completions", {"prompt_logprobs": 4, "echo": True, "logprobs": 2}),
+        ("completions", {"prompt_logprobs": 2}),
+        ("chat/completions", {"prompt_logprobs": 2}),
+        ("chat/completions", {"prompt_logprobs": 2, "logprobs": True, "top_logprobs": 3}),
+    ],
+)
+def test_choices_that_score_their_prompt_compute_it_once(cached, plain, kind, fields):
+    words = " ".join(str(token) for token in tokens(40, str((kind, fields))))
+    body = {"seed": 5, "max_tokens": 6, "temperature": 1, "ignore_eos": True} | fields
+    body |= {"prompt": words} if kind == "completions" else {"messages": [{"role": "user", "content": words}]}
+
+    def ask(server, n, **options):
+        """Without what differs from answer to answer; and how many tokens of prompts it computed."""
+        requests.post(f"{server.url}/reset_prefix_cache", timeout=10)
+        before = server.metric("vllm:request_prefill_kv_computed_tokens_sum")
+        answer = requests.post(f"{server.url}/v1/{kind}", json=body | options | {"n": n}, timeout=120).json()
+        assert [choice.pop("index") for choice in answer["choices"]] == list(range(n))
+        answer = {key: answer[key] for key in ("choices", "usage", "prompt_logprobs") if key in answer}
+        return answer, server.metric("vllm:request_prefill_kv_computed_tokens_sum") - before
+
+    (three, computed), (each, n_fold) = ask(cached, 3), ask(plain, 3)
+    assert three == each and len({str(choice) for choice in three["choices"]}) > 1
+    size = three["usage"]["prompt_tokens"]
+    assert size > 2 * PAGE and n_fold == 3 * size
+    assert computed == size + 2 * (size - (size - 1) // PAGE * PAGE)
+    one = ask(cached, 1)[0]
+    assert one["choices"][0] == three["choices"][0]
+    assert one.get("prompt_logprobs") == three.get("prompt_logprobs")
+    greedy = ask(cached, 3, temperature=0)[0]["choices"]
+    assert greedy == [ask(cached, 1, temperature=0)[0]["choices"][0] for _ in range(3)]
+
+
+def test_choices_of_a_stream_score_their_prompt_each(cached):
+    asked = {"model": "tiny-r1", "prompt": tokens(200, 8), "n": 3, "seed": 5, "max_tokens": 4, "temperature": 1}
+    asked |= {"echo": True, "logprobs": 2}
+    whole = cached.client().completions.create(**asked)
+    before = cached.metric("vllm:request_prefill_kv_computed_tokens_sum")
+    texts, logprobs = ["", "", ""], [[], [], []]
+    for chunk in cached.client().completions.create(**asked, stream=True):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+            logprobs[choice.index] += choice.logprobs.top_logprobs if choice.logprobs else []
+    assert texts == [choice.text for choice in whole.choices]
+    assert logprobs == [choice.logprobs.top_logprobs for choice in whole.choices]
+    assert cached.metric("vllm:request_prefill_kv_computed_tokens_sum") - before == 600
+
+
+def test_choices_that_score_a_prompt_whose_beginning_is_known_compute_it_twice_at_most(cached):
+    prompt = tokens(500, 10)
+    complete(cached, prompt[:260])
+    assert found(complete(cached, prompt[:300])) == 256
+    before = cached.metric("vllm:request_prefill_kv_computed_tokens_sum")
+    complete(cached, prompt, echo=True, n=4)
+    assert 500 < cached.metric("vllm:request_prefill_kv_computed_tokens_sum") - before <= 2 * 500
+
+
 def test_a_reset_forgets(cached):
     prompt = tokens(200, 5)
     complete(cached, prompt)

@@ -134,6 +134,8 @@ FAULTS = [
     ("src/server/generation.cc", "if (choice == 0) return seed;", ";", "server_test Generation*", S),
     ("src/server/generation.cc", "choice.ended || error_", "error_.has_value()", "server_test Generation*"),
     ("src/server/generation.cc", "if (!output.finish) cancels_.push_back(index);", ";", "server_test Generation*", S),
+    ("src/server/generation.cc", "streams() || i == first_choice(i)", "true", "server_test Generation*"),
+    ("src/server/chat_generation.cc", "piece.first && piece.choice == 0", "piece.first", "server_test Generation*"),
     ("src/server/connection_places.cc", "if (!found->second.ending) Free(found->second);", "Free(found->second);",
      "http_server_test HttpServerTest.*", S),
     ("src/server/connection_places.cc", "gives_way_ms >= since_ms", "gives_way_ms <= since_ms",

@@ -1,0 +1,159 @@
+// What choices of one prompt show of it: its first choice asks, whichever comes first.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/chat_generation.h"
+#include "server/completion_generation.h"
+
+namespace fathom {
+namespace {
+
+namespace json = boost::json;
+
+constexpr int32_t kChoices = 3;
+
+class GenerationPromptsTest : public testing::Test {
+ protected:
+  GenerationSetup Setup(bool stream, int32_t prompt_logprobs) {
+    static const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::Load("models/tiny-r1").value();
+    GenerationParams params{.n = kChoices, .stream = stream, .prompt_logprobs = prompt_logprobs};
+    params.sampling.logprobs = 1;
+    GenerationSetup setup{.tokenizer = tokenizer.get(),
+                          .metrics = &metrics_,
+                          .clock = &clock_,
+                          .id = "id",
+                          .model = "m",
+                          .params = std::move(params)};
+    for (const char* text : {"a prompt", "another, longer prompt"}) {
+      setup.prompts.push_back({.tokens = tokenizer->Encode(SpannedText(text, true)).value(),
+                               .max_tokens = 5,
+                               .echo = true,
+                               .text = text});
+    }
+    return setup;
+  }
+
+  // The whole answer of a choice at once: an engine's, which tells what it was asked for. The
+  // values of a prompt are those of its length.
+  static std::string Answer(Generation& generation, size_t choice) {
+    const GenerateRequest request = generation.Requests()[choice];
+    const auto logprobs = [&](float logprob, int32_t top) {
+      TokenLogprobs of_token{.logprob = logprob};
+      for (int32_t i = 0; i < top; ++i) of_token.top.emplace_back(TokenId{60 + i}, logprob - i);
+      return of_token;
+    };
+    RequestOutput output{.finish = FinishReason::kLength};
+    const auto size = static_cast<float>(request.prompt.size());
+    for (size_t i = 1; request.prompt_logprobs >= 0 && i < request.prompt.size(); ++i) {
+      output.prompt_logprobs.push_back(logprobs(-size, request.prompt_logprobs));
+    }
+    output.tokens.push_back({TokenId{70 + static_cast<int32_t>(choice)}, logprobs(-0.5f, 1)});
+    std::string events;
+    generation.OnOutput(choice, std::move(output), &events);
+    return events;
+  }
+  static std::vector<int32_t> Asked(const Generation& generation) {
+    std::vector<int32_t> asked;
+    for (const GenerateRequest& request : generation.Requests()) {
+      asked.push_back(request.prompt_logprobs);
+    }
+    return asked;
+  }
+
+  Metrics metrics_{"m"};
+  VirtualClock clock_;
+};
+
+TEST_F(GenerationPromptsTest, OneChoiceOfAPromptAsksIfTheAnswerIsWhole) {
+  const CompletionGeneration more(Setup(/*stream=*/false, /*prompt_logprobs=*/4));
+  EXPECT_EQ(Asked(more), (std::vector<int32_t>{4, -1, -1, 4, -1, -1}));
+  const CompletionGeneration echoed(Setup(/*stream=*/false, /*prompt_logprobs=*/-1));
+  EXPECT_EQ(Asked(echoed), (std::vector<int32_t>{1, -1, -1, 1, -1, -1}));
+  const CompletionGeneration streamed(Setup(/*stream=*/true, /*prompt_logprobs=*/-1));
+  EXPECT_EQ(Asked(streamed), std::vector<int32_t>(6, 1));
+}
+
+// `shown` of a completion's choice begins with what it should of a prompt of so many tokens.
+void ExpectEchoed(const json::value& shown, size_t prompt_size) {
+  const json::value& logprobs = shown.at("logprobs");
+  ASSERT_EQ(logprobs.at("token_logprobs").as_array().size(), prompt_size + 1);
+  EXPECT_TRUE(logprobs.at("token_logprobs").at(0).is_null());
+  for (size_t i = 1; i < prompt_size; ++i) {
+    EXPECT_EQ(logprobs.at("token_logprobs").at(i).as_double(), -static_cast<double>(prompt_size));
+    EXPECT_EQ(logprobs.at("top_logprobs").at(i).as_object().size(), 2u);  // with the token itself
+  }
+  EXPECT_EQ(logprobs.at("token_logprobs").at(prompt_size).as_double(), -0.5);
+  std::string text;
+  for (const json::value& token : logprobs.at("tokens").as_array()) text += token.as_string();
+  EXPECT_EQ(shown.at("text"), json::value(text));
+}
+
+TEST_F(GenerationPromptsTest, EveryChoiceOfAWholeAnswerShowsItsPrompt) {
+  for (const bool first_is_last : {false, true}) {
+    CompletionGeneration generation(Setup(/*stream=*/false, /*prompt_logprobs=*/4));
+    const std::vector<GenerateRequest> requests = generation.Requests();
+    for (size_t i = 0; i < requests.size(); ++i) {
+      Answer(generation, first_is_last ? requests.size() - 1 - i : i);
+    }
+    ASSERT_TRUE(generation.done());
+    const json::value body = json::parse(generation.Body());
+    for (size_t choice = 0; choice < requests.size(); ++choice) {
+      const json::value& shown = body.at("choices").at(choice);
+      const size_t prompt_size = requests[choice].prompt.size();
+      ExpectEchoed(shown, prompt_size);
+      const json::array& of_prompt = shown.at("prompt_logprobs").as_array();
+      ASSERT_EQ(of_prompt.size(), prompt_size);
+      EXPECT_TRUE(of_prompt[0].is_null());
+      EXPECT_EQ(of_prompt[1].as_object().size(), 5u);
+      EXPECT_EQ(shown.at("prompt_logprobs"),
+                body.at("choices").at(choice / kChoices * kChoices).at("prompt_logprobs"));
+    }
+  }
+}
+
+TEST_F(GenerationPromptsTest, EveryChoiceOfAStreamShowsItsPromptWhenItBegins) {
+  CompletionGeneration generation(Setup(/*stream=*/true, /*prompt_logprobs=*/-1));
+  const std::vector<GenerateRequest> requests = generation.Requests();
+  for (size_t choice = requests.size(); choice-- > 0;) {
+    const std::string event = Answer(generation, choice);
+    const json::value shown = json::parse(event.substr(event.find('{'))).at("choices").at(0);
+    EXPECT_EQ(shown.at("index"), json::value(choice));
+    ExpectEchoed(shown, requests[choice].prompt.size());
+  }
+}
+
+TEST_F(GenerationPromptsTest, AChatShowsItsPromptOnceWhicheverChoiceComesFirst) {
+  for (const size_t last : {size_t{0}, size_t{2}}) {
+    GenerationSetup setup = Setup(/*stream=*/false, /*prompt_logprobs=*/2);
+    setup.prompts.pop_back();
+    setup.prompts[0].echo = false;
+    ChatGeneration generation(std::move(setup), {});
+    const size_t prompt_size = generation.Requests()[0].prompt.size();
+    EXPECT_EQ(Asked(generation), (std::vector<int32_t>{2, -1, -1}));
+    for (const size_t choice : {2 - last, size_t{1}, last}) Answer(generation, choice);
+    ASSERT_TRUE(generation.done());
+    const json::value body = json::parse(generation.Body());
+    const json::array& of_prompt = body.at("prompt_logprobs").as_array();
+    ASSERT_EQ(of_prompt.size(), prompt_size);
+    EXPECT_EQ(of_prompt[1].as_object().size(), 3u);
+  }
+}
+
+// Nothing is shown without what the first choice alone would have told.
+TEST_F(GenerationPromptsTest, AFirstChoiceThatFailsEndsTheOthersThatHaveEnded) {
+  for (const FinishReason finish : {FinishReason::kError, FinishReason::kCancelled}) {
+    CompletionGeneration generation(Setup(/*stream=*/false, /*prompt_logprobs=*/4));
+    for (const size_t choice : {1, 2, 3, 4, 5}) Answer(generation, choice);
+    ASSERT_FALSE(generation.done());
+    generation.OnOutput(0, {.finish = finish, .error = Internal("NaN")}, nullptr);
+    ASSERT_TRUE(generation.done() && generation.error());
+    EXPECT_EQ(generation.error()->status, finish == FinishReason::kError ? 500 : 503);
+  }
+}
+
+}  // namespace
+}  // namespace fathom
