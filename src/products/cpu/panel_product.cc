@@ -326,8 +326,12 @@ void MultiplyPanels(const Panels& panels, const TokenActivations& x, int64_t tok
 int64_t PanelGrain(const CpuWeight& w, int64_t tokens, int64_t items, int threads) {
   // A step of 16 lanes counts as 2 operations beside those of plain loops.
   const int64_t grain = Grain(w.in * kPanel * std::min(tokens, kTileTokens) / 8);
-  // A few tokens are as fast as memory is read, and that is fastest in long pieces.
-  if (tokens <= kFewTokens) return std::max(grain, items / (2 * threads));
+  // A few tokens are as fast as memory is read: in long pieces where the hardware foresees what is
+  // read, and elsewhere in shorter ones, so that threads wait less for the last.
+  if (tokens <= kFewTokens) {
+    const bool ahead = w.dots != nullptr && w.dots->ahead_is_faster;
+    return std::max(grain, items / ((ahead ? 8 : 2) * threads));
+  }
   constexpr int64_t kRangesPerThread = 4;
   return std::max(grain, std::min(kPanelGroup, items / (kRangesPerThread * threads)));
 }
