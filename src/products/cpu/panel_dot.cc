@@ -50,15 +50,16 @@ struct RunTokens {
   int64_t record_bytes;
 
   void Load(const TokenActivations& x, int64_t run, int64_t n) {
-    const std::byte* from = x.values + run * x.run_stride;
     record_bytes = x.record_bytes;
-    if (n == 1 || (x.index == nullptr && x.token_stride == x.record_bytes)) {
-      const int64_t i = x.Index(0);
-      tokens = {.values = from + i * x.token_stride,
-                .scales = x.scales == nullptr ? nullptr : x.scales + run * x.scale_stride + i,
-                .offsets = x.offsets == nullptr ? nullptr : x.offsets + run * x.scale_stride + i};
-      return;
-    }
+    if (n > 1 && (x.index != nullptr || x.token_stride != x.record_bytes)) return Gather(x, run, n);
+    const int64_t i = x.Index(0);
+    tokens = {.values = x.values + run * x.run_stride + i * x.token_stride,
+              .scales = x.scales == nullptr ? nullptr : x.scales + run * x.scale_stride + i,
+              .offsets = x.offsets == nullptr ? nullptr : x.offsets + run * x.scale_stride + i};
+  }
+  // Not in line: a single token finds its run in few instructions.
+  [[gnu::noinline]] void Gather(const TokenActivations& x, int64_t run, int64_t n) {
+    const std::byte* from = x.values + run * x.run_stride;
     for (int64_t r = 0; r < n; ++r) {
       const int64_t i = x.Index(r);
       std::memcpy(values + r * record_bytes, from + i * x.token_stride,
