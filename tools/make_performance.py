@@ -45,7 +45,7 @@ after that, EOS ignored; both are medians over the repeats.
   results without *experts* as many as uniform draws are expected to choose, which random routers do
   not reach) and the KV cache. Activations are not counted.
 - *of bandwidth*: those bytes per second, as a share of what the same threads read from memory in
-  the same run (best of five passes over at least 4 GiB, unless the command says otherwise). On a
+  the same run (best of ten passes over at least 4 GiB, unless the command says otherwise). On a
   shared machine that bandwidth changes by the minute, and with it the share: over 100 % says that
   it rose after it was measured.
 - *sources*: the hash of what the engine was built from (`cmake -P cmake/cpu_source_hash.cmake`); of
