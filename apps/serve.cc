@@ -93,7 +93,7 @@ void PrintReady(const ServeOptions& options, const std::string& model, uint16_t 
     address = options.uds;
   }
   if (options.server.tls.wanted()) {
-    curl = fmt::format("--cacert {} {}", options.server.tls.certificate, curl);
+    curl = fmt::format("--cacert '{}' {}", options.server.tls.certificate, curl);
   }
   if (!options.server.tls.client_ca.empty()) curl = "--cert CERT --key KEYFILE " + curl;
   const std::string key = AsksForKey(options.server) ? " -H 'Authorization: Bearer KEY'" : "";

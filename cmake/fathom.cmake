@@ -18,7 +18,8 @@ add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-missing-field-
 
 find_program(CCACHE ccache)
 if(CCACHE)
-  # Paths below the checkout are made relative, so that another clone finds what this one compiled.
+  # Paths below the checkout are made relative, so that another clone finds what this one compiled
+  # (and its debug information may name this one's folder).
   set(CMAKE_CXX_COMPILER_LAUNCHER
     ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE})
 endif()

@@ -26,8 +26,10 @@ std::atomic<uint64_t> sink;  // keeps results from being optimised away
 
 // A kernel runs `rounds` times kSums instructions and returns the operations that it did.
 using Arithmetic = double (*)(int64_t rounds);
-// Reads [p, p + n), and asks for bytes so far ahead; n is a multiple of kReadGrain.
-using Reader = uint64_t (*)(const std::byte* p, int64_t n, int64_t ahead);
+constexpr int64_t kAhead = 8 << 10;
+// Reads [p, p + n), and asks for what lies kAhead further, or does not; n is a multiple of
+// kReadGrain.
+using Reader = uint64_t (*)(const std::byte* p, int64_t n);
 
 double FmaPortable(int64_t rounds) {
   constexpr int kLanes = 4;
@@ -42,10 +44,11 @@ double FmaPortable(int64_t rounds) {
   return 2.0 * kSums * kLanes * static_cast<double>(rounds);
 }
 
-uint64_t ReadPortable(const std::byte* p, int64_t n, int64_t ahead) {
+template <bool kAsks>
+uint64_t ReadPortable(const std::byte* p, int64_t n) {
   uint64_t sum[4] = {}, words[4];
   for (int64_t i = 0; i < n; i += sizeof words) {
-    __builtin_prefetch(p + i + ahead);
+    if constexpr (kAsks) __builtin_prefetch(p + i + kAhead);
     std::memcpy(words, p + i, sizeof words);
     for (int j = 0; j < 4; ++j) sum[j] ^= words[j];
   }
@@ -119,13 +122,15 @@ FATHOM_TARGET("avx512f,avx512vnni") double DotInt8(int64_t rounds) {
 }
 
 // In order: several streams and wider loads read no faster.
-FATHOM_TARGET("avx2") uint64_t ReadAvx2(const std::byte* p, int64_t n, int64_t ahead) {
+template <bool kAsks>
+FATHOM_TARGET("avx2")
+uint64_t ReadAvx2(const std::byte* p, int64_t n) {
   __m256i sum[4] = {};
   for (int64_t i = 0; i < n; i += sizeof sum) {
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
       const auto* from = reinterpret_cast<const __m256i*>(p + i) + j;
-      if (j % 2 == 0) __builtin_prefetch(p + i + j * 32 + ahead);
+      if (kAsks && j % 2 == 0) __builtin_prefetch(p + i + j * 32 + kAhead);
       sum[j] = _mm256_xor_si256(sum[j], _mm256_loadu_si256(from));
     }
   }
@@ -144,11 +149,12 @@ Arithmetic WidestFma() {
   return FmaPortable;
 }
 
+template <bool kAsks>
 Reader WidestReader() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2")) return ReadAvx2;
+  if (__builtin_cpu_supports("avx2")) return ReadAvx2<kAsks>;
 #endif
-  return ReadPortable;
+  return ReadPortable<kAsks>;
 }
 
 double Best(ThreadPool& pool, Arithmetic kernel) {
@@ -183,14 +189,14 @@ double MeasureReadBandwidth(ThreadPool& pool, int64_t bytes) {
   pool.ParallelFor(n, kReadGrain, [&](int64_t begin, int64_t end, int) {
     std::memset(data + begin, 1, static_cast<size_t>(end - begin));  // so that every page is there
   });
-  const Reader read = WidestReader();
+  const Reader readers[] = {WidestReader<false>(), WidestReader<true>()};
   double best = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
     // Some machines foresee what is read, others want to be asked.
-    for (const int64_t ahead : {0, 8 << 10}) {
+    for (const Reader read : readers) {
       const double begin = SecondsNow();
       pool.ParallelFor(n, kReadGrain, [&](int64_t from, int64_t to, int) {
-        sink.fetch_xor(read(data + from, to - from, ahead), std::memory_order_relaxed);
+        sink.fetch_xor(read(data + from, to - from), std::memory_order_relaxed);
       });
       best = std::max(best, static_cast<double>(n) / (SecondsNow() - begin));
     }

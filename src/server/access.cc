@@ -112,12 +112,12 @@ std::optional<ApiError> Access::CheckCaller(HttpRequest& head, const Route* rout
         "authentication_error", "", "invalid_api_key"};
   }
   if (about_server) return std::nullopt;
-  NameCaller(head, key);
+  SetCaller(head, key);
   return std::nullopt;
 }
 
 // `key`: null for who has none.
-void Access::NameCaller(HttpRequest& head, const ApiKey* key) {
+void Access::SetCaller(HttpRequest& head, const ApiKey* key) {
   head.owner = key != nullptr ? "key " + key->name : "address " + head.address;
   const bool named = key != nullptr && !key->name.starts_with(kSharedKey);
   head.client = named ? accounts_.OfKey(*key) : accounts_.OfAddress(head.address);
@@ -125,7 +125,7 @@ void Access::NameCaller(HttpRequest& head, const ApiKey* key) {
 
 void Access::NameCaller(HttpRequest& head) {
   const auto keys = this->keys();
-  NameCaller(head, keys->empty() ? nullptr : keys->Find(KeyOf(head)));
+  SetCaller(head, keys->empty() ? nullptr : keys->Find(KeyOf(head)));
 }
 
 std::optional<HttpResponse> Access::CheckHead(HttpRequest& head) {

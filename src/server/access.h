@@ -25,7 +25,7 @@ class Access {
   // What can be refused before the body is read: unknown paths, methods, keys, content types. Also
   // answers OPTIONS. Says who asks in `head`.
   std::optional<HttpResponse> CheckHead(HttpRequest& head);
-  // For the log, of a request that is refused whoever asks: says who does in `head`.
+  // Of a request that is refused whoever asks: says in `head` who does, for log and metrics.
   void NameCaller(HttpRequest& head);
   // Reads the file of keys again; one that cannot be taken changes nothing.
   Status RereadKeys();
@@ -37,7 +37,7 @@ class Access {
   bool IsOpen(const Route& route) const;
   bool IsFromOwnPage(const HttpRequest& head, const ApiKeys& keys) const;
   std::optional<ApiError> CheckCaller(HttpRequest& head, const Route* route);
-  void NameCaller(HttpRequest& head, const ApiKey* key);
+  void SetCaller(HttpRequest& head, const ApiKey* key);
   std::shared_ptr<const ApiKeys> keys() const;
 
   const ServerOptions& options_;

@@ -63,10 +63,11 @@ Status ApiKeys::Add(std::string_view name, std::string_view key, const KeyLimits
   const auto plain = [](unsigned char c) {
     return std::isalnum(c) || c == '-' || c == '_' || c == '.';
   };
-  if (name.empty() || name.size() > kMaxNameBytes ||
+  if (name.empty() || name.size() > kMaxNameBytes || name.front() == '-' ||
       !std::all_of(name.begin(), name.end(), plain)) {
-    return InvalidArgument("a name has 1 to {} letters, digits and -_., as log and metrics show it",
-                           kMaxNameBytes);
+    return InvalidArgument(
+        "a name has 1 to {} letters, digits and -_., and no - in front, as log and metrics show it",
+        kMaxNameBytes);
   }
   return AddKnown(name, key, limits);
 }

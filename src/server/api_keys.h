@@ -36,7 +36,7 @@ class ApiKeys {
 
   // kInvalidArgument for a name, or a key, that is there already or cannot be one.
   Status Add(std::string_view name, std::string_view key, const KeyLimits& limits);
-  // A key under a name that no line of a file may have.
+  // A key without a holder, under a name that begins with a "-": no line of a file has such a name.
   Status AddShared(std::string_view name, std::string_view key);
   // Null if it is none of these. Takes the same time for every key of a length.
   const ApiKey* Find(std::string_view key) const;

@@ -54,6 +54,7 @@ TEST(ApiKeys, WhatCannotBeTakenNamesItsLineAndNoKey) {
   EXPECT_TRUE(Refusal("a k1\na k2\n").starts_with("line 2: a: the name is there already"));
   EXPECT_TRUE(Refusal("a k1\nb k1\n").starts_with("line 2: b: a has the same key"));
   EXPECT_TRUE(Refusal("a/b secret").starts_with("line 1: a name has"));
+  EXPECT_TRUE(Refusal("--api-key secret").starts_with("line 1: a name has"));
   for (const char* limit : {"in-flight=0", "in-flight=-1", "in-flight=x", "in-flight=", "in-flight",
                             "tokens-per-minute=9999999999999999999", "secret2"}) {
     const std::string why = Refusal(std::string("a secret ") + limit);

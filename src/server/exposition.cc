@@ -2,24 +2,29 @@
 
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <string_view>
 
 namespace fathom {
 
 std::string Exposition(const prometheus::Registry& registry) {
-  // A label's text can hold no such thing: its quotes are escaped.
-  constexpr std::string_view kBound = ",le=\"";
+  constexpr std::string_view kBound = "le=\"";
   const std::string text = prometheus::TextSerializer().Serialize(registry.Collect());
   std::string exposition;
-  size_t done = 0;
-  for (size_t at = text.find(kBound); at != text.npos; at = text.find(kBound, done)) {
-    const size_t end = text.find('"', at + kBound.size());
-    const size_t no_digit = text.find_first_not_of("0123456789", at + kBound.size());
-    exposition.append(text, done, end - done);
-    if (no_digit == end) exposition += ".0";
-    done = end;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size() - 1) + 1;
+    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+    // A bucket's bound is its line's last label; other labels' quotes are escaped, but for the
+    // last.
+    const size_t at = line.rfind(kBound), number = at == line.npos ? 0 : at + kBound.size();
+    const size_t no_digit = line.find_first_not_of("0123456789", number);
+    exposition += line;
+    if (number > 0 && no_digit > number && line.substr(no_digit).starts_with("\"}")) {
+      exposition.insert(exposition.size() - (line.size() - no_digit), ".0");
+    }
+    begin = end;
   }
-  return exposition.append(text, done);
+  return exposition;
 }
 
 }  // namespace fathom

@@ -83,6 +83,9 @@ TEST_F(GenerationMetricsTest, BoundsOfBucketsAreWrittenAsVllmWritesThem) {
     EXPECT_NE(metrics.find(fmt::format("\n{}\"{}\"}} 0\n", bucket, bound)), std::string::npos)
         << bound;
   }
+  const std::string other = Metrics("m,le=").Render({});
+  EXPECT_NE(other.find(R"(model_name="m,le=",le="1.0"} 0)"), std::string::npos);
+  EXPECT_NE(other.find(R"(model_name="m,le="} 0)"), std::string::npos);
   EXPECT_NE(metrics.find(R"(le="200000.0"} 0)"), std::string::npos);
   EXPECT_TRUE(metrics.ends_with('\n'));
 }

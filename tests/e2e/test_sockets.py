@@ -187,7 +187,7 @@ def test_expired_certificates_are_said(authority, files):
             requests.get(f"{server.url}/health", verify=authority.pem, cert=(pem, key), timeout=10)
         assert eventually(lambda: "certificate verify failed" in server.output())
         assert "certificate has expired" in server.output()
-        assert f"curl --cert CERT --key KEYFILE --cacert {files[0]} https://" in server.output()
+        assert f"curl --cert CERT --key KEYFILE --cacert '{files[0]}' https://" in server.output()
 
 
 def test_certificates_are_read_again(tmp_path, authority):

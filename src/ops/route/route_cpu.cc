@@ -89,7 +89,7 @@ void RouteCpu(OpContext& context, const RouteArgs& a) {
   for (int64_t t = 0; t < tokens; t += kTokenBlock) {
     const int64_t end = std::min(tokens, t + kTokenBlock);
     // A few tokens cost what reading the gate does.
-    const int64_t bytes = sizeof(float) * a.gate.dim(1);
+    const int64_t bytes = int64_t{sizeof(float)} * a.gate.dim(1);
     const int64_t grain = Grain(std::max((end - t) * a.gate.dim(1) / 8, bytes));
     Pool(context).ParallelFor(experts, (grain + kExpertBlock - 1) / kExpertBlock * kExpertBlock,
                               [&](int64_t e, int64_t last, int) {

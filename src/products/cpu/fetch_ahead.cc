@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #include "base/clock.h"
@@ -15,7 +17,7 @@ constexpr int kTrials = 5;  // of which the best counts
 // Asking costs little where it does not help: it is left out where it clearly harms.
 constexpr double kTolerated = 1.05;  // of the time
 
-void LeaveCaches(const std::byte* p, int64_t n) {
+void LeaveCaches([[maybe_unused]] const std::byte* p, [[maybe_unused]] int64_t n) {
 #if defined(__x86_64__)
   for (int64_t i = 0; i < n; i += kLine) __builtin_ia32_clflush(p + i);
   __builtin_ia32_mfence();
@@ -46,7 +48,7 @@ double TimeOneToken(DotKernel kernel, const RunLayout& run, const Buffer& memory
 
 DotKernels WithFetchAhead(const DotKernels& kernels, const RunLayout& run) {
   Buffer memory(kBytes);
-  constexpr int kNormal = 0x39;  // in every format
+  constexpr int kNormal = 0x39;  // as FP8: subnormal codes are slower
   std::memset(memory.data(), kNormal, memory.size());
   double without = HUGE_VAL, with = HUGE_VAL;
   for (int trial = 0; trial < kTrials; ++trial) {
@@ -54,7 +56,7 @@ DotKernels WithFetchAhead(const DotKernels& kernels, const RunLayout& run) {
     with = std::min(with, TimeOneToken(kernels.direct_ahead.kernels[0], run, memory));
   }
   DotKernels measured = kernels;
-  measured.ahead_is_faster = with < kTolerated * without;
+  measured.fetches_ahead = with < kTolerated * without;
   return measured;
 }
 

@@ -11,8 +11,8 @@ struct RunLayout {
   int64_t scale_bytes;  // before its codes; 0: they lie elsewhere
 };
 
-// `kernels` with ahead_is_faster as their kernels of one token, timed for some 5 ms, say. Where the
-// hardware foresees what is read, asking for it takes instructions and may be slower.
+// `kernels` with fetches_ahead set, unless their kernel of one token, timed for some milliseconds,
+// is more than a twentieth slower so: where the hardware foresees what is read it may be.
 DotKernels WithFetchAhead(const DotKernels& kernels, const RunLayout& run);
 
 }  // namespace fathom

@@ -123,7 +123,7 @@ struct RunSizes {
 void MultiplyFew(const Panels& panels, const TokenActivations& x, int64_t tokens,
                  const TokenOutputs& out) {
   const CpuWeight& w = panels.w;
-  const TokenKernels& by_tokens = w.dots->ahead_is_faster ? w.dots->direct_ahead : w.dots->direct;
+  const TokenKernels& by_tokens = w.dots->fetches_ahead ? w.dots->direct_ahead : w.dots->direct;
   const DotKernel kernel = by_tokens.kernels[tokens - 1];
   const RunSizes sizes(w);
   RunTokens run_tokens;
@@ -159,7 +159,7 @@ void MultiplyGroup(const Panels& panels, const TokenActivations& x, int64_t toke
   const int64_t most = direct ? kernels.direct.most : kernels.decoded.most;
   const int64_t passes = (tokens + most - 1) / most;
   // A panel that is read once and in order.
-  const bool ahead = panels.count() == 1 && (passes == 1 || !direct) && kernels.ahead_is_faster;
+  const bool ahead = panels.count() == 1 && (passes == 1 || !direct) && kernels.fetches_ahead;
   const TokenKernels& by_tokens = !direct ? kernels.decoded
                                   : ahead ? kernels.direct_ahead
                                           : kernels.direct;
@@ -217,6 +217,7 @@ const DotKernels* FindDotKernels(WeightType type, bool split) {
 
 void MultiplyDots(const Panels& panels, const TokenActivations& x, int64_t tokens,
                   const TokenOutputs& out) {
+  if (tokens == 0) return;
   const DotKernels& kernels = *panels.w.dots;
   if (tokens <= std::min({kFewTokens, kernels.direct.most, kernels.direct_tokens})) {
     return MultiplyFew(panels, x, tokens, out);

@@ -49,7 +49,7 @@ struct DotKernels {
   // The same as `direct` and `decode`, with FetchAhead.
   TokenKernels direct_ahead;
   void (*decode_ahead)(const DotTile& tile, std::byte* to);
-  bool ahead_is_faster = false;  // on this machine: fetch_ahead.h
+  bool fetches_ahead = false;  // whether these are to be used on this machine: fetch_ahead.h
 };
 inline constexpr int64_t kMaxDecodedBytes = kScaleTile * kPanel * 2;
 inline constexpr int64_t kMaxRecordBytes = kScaleTile * 4;  // of a token (pack_tokens.h)

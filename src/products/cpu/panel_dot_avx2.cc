@@ -125,9 +125,10 @@ const DotKernels& DotKernelsAvx2(bool int4) {
   constexpr int64_t kScaleBytes = CpuWeight::kIntegerScaleBytes;
   static const DotKernels int8 = WithFetchAhead(
       kInt8Kernels, {.bytes = kScaleBytes + kPanel * kScaleTile, .scale_bytes = kScaleBytes});
+  // These have no kernel that could be timed so: they read as int8's.
   static const DotKernels int4_kernels = [] {
     DotKernels kernels = kInt4Kernels;
-    kernels.ahead_is_faster = int8.ahead_is_faster;
+    kernels.fetches_ahead = int8.fetches_ahead;
     return kernels;
   }();
   return int4 ? int4_kernels : int8;

@@ -219,15 +219,21 @@ constexpr DotKernels kFp8Kernels = {.direct = kFp8Tokens<kParts, false>,
 
 const DotKernels& DotKernelsBf16(bool split) {
   constexpr RunLayout kRun = {.bytes = kPanel * kScaleTile * 2, .scale_bytes = 0};
-  static const DotKernels both = WithFetchAhead(kBf16Kernels<2>, kRun);
+  if (split) {
+    static const DotKernels both = WithFetchAhead(kBf16Kernels<2>, kRun);
+    return both;
+  }
   static const DotKernels one = WithFetchAhead(kBf16Kernels<1>, kRun);
-  return split ? both : one;
+  return one;
 }
 const DotKernels& DotKernelsFp8(bool split) {
   constexpr RunLayout kRun = {.bytes = kPanel * kScaleTile, .scale_bytes = 0};
-  static const DotKernels both = WithFetchAhead(kFp8Kernels<2>, kRun);
+  if (split) {
+    static const DotKernels both = WithFetchAhead(kFp8Kernels<2>, kRun);
+    return both;
+  }
   static const DotKernels one = WithFetchAhead(kFp8Kernels<1>, kRun);
-  return split ? both : one;
+  return one;
 }
 
 }  // namespace fathom

@@ -326,10 +326,10 @@ void MultiplyPanels(const Panels& panels, const TokenActivations& x, int64_t tok
 int64_t PanelGrain(const CpuWeight& w, int64_t tokens, int64_t items, int threads) {
   // A step of 16 lanes counts as 2 operations beside those of plain loops.
   const int64_t grain = Grain(w.in * kPanel * std::min(tokens, kTileTokens) / 8);
-  // A few tokens are as fast as memory is read: in long pieces where the hardware foresees what is
-  // read, and elsewhere in shorter ones, so that threads wait less for the last.
+  // A few tokens are as fast as memory is read, and that is fastest in long pieces. Where codes are
+  // asked for ahead shorter ones are as fast, and threads wait less for the last.
   if (tokens <= kFewTokens) {
-    const bool ahead = w.dots != nullptr && w.dots->ahead_is_faster;
+    const bool ahead = w.dots != nullptr && w.dots->fetches_ahead;
     return std::max(grain, items / ((ahead ? 8 : 2) * threads));
   }
   constexpr int64_t kRangesPerThread = 4;
@@ -342,7 +342,7 @@ void MultiplyGated(const Panels& panels, const TokenActivations& x, int64_t toke
   const int64_t half = w.panel_count() / 2;
   CHECK(w.panel_count() % 2 == 0 && w.OutsBetween(0, half) * 2 == w.out,
         "a gate's outputs and those that it gates do not lie in panels of their own");
-  // So many outputs of a token at a time; of a few tokens long pieces, which are read fastest.
+  // So many outputs of a token at a time; of a few tokens all that a thread has.
   alignas(64) float gate[kGatedNumbers], up[kGatedNumbers];
   const int64_t most = std::min(tokens, kTileTokens), group = kGatedNumbers / (most * kPanel);
   for (int64_t i = 0; i < tokens; i += most) {
