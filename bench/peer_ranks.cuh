@@ -14,19 +14,17 @@
 namespace fathom::bench {
 
 constexpr int kMaxRanks = 8;
-constexpr size_t kMostBytes = 256 << 10;  // of a message
 using Seconds = std::chrono::duration<double>;
 using SteadyTime = std::chrono::steady_clock;
 
 // Of each rank, mapped into all.
 struct Exchange {
-  uint32_t flags[kMaxRanks][32];                     // of peers; a line each
-  uint4 packets[2][kMaxRanks][2 * kMostBytes / 16];  // by epoch's parity, of peers
+  uint32_t flags[kMaxRanks][32];  // of peers; a line each
 };
 
 // Of each rank alone.
 struct Counters {
-  uint32_t barrier, all_reduce, blocks_done;
+  uint32_t barrier;
 };
 
 struct Ranks {
@@ -44,20 +42,6 @@ __device__ inline uint32_t LoadAcquire(const uint32_t* from) {
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
   return value;
 }
-__device__ inline void StorePacket(uint4* to, uint32_t a, uint32_t b, uint32_t flag) {
-  asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(flag),
-               "r"(b), "r"(flag)
-               : "memory");
-}
-__device__ inline uint4 LoadPacket(const uint4* from) {
-  uint4 p;
-  asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(p.x), "=r"(p.y), "=r"(p.z), "=r"(p.w)
-               : "l"(from)
-               : "memory");
-  return p;
-}
-
 // Spins until `there` says so, or the host gives up, which costs a read of its memory now and then.
 template <class There>
 __device__ inline void Await(const Ranks& ranks, const There& there) {
@@ -84,49 +68,6 @@ static __global__ void Empty() {}
 static __global__ void Work(int64_t cycles) {
   const int64_t begin = clock64();
   while (clock64() - begin < cycles) {
-  }
-}
-
-// out = the sum over ranks of their `mine`, in fp32, in the order of ranks, rounded once.
-static __global__ void __launch_bounds__(256)
-    AllReduce(Ranks ranks, const uint4* mine, uint4* out, int pieces) {
-  const uint32_t epoch = ranks.counters->all_reduce + 1;
-  const int parity = epoch & 1;
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < pieces) {
-    const uint4 own = mine[i];
-    for (int hop = 1; hop < ranks.count; ++hop) {
-      const int peer = (ranks.self + hop) % ranks.count;
-      uint4* to = ranks.exchange[peer]->packets[parity][ranks.self] + 2 * i;
-      StorePacket(to, own.x, own.y, epoch);
-      StorePacket(to + 1, own.z, own.w, epoch);
-    }
-    float2 sum[4] = {};
-    for (int rank = 0; rank < ranks.count; ++rank) {
-      uint32_t words[4] = {own.x, own.y, own.z, own.w};
-      if (rank != ranks.self) {
-        const uint4* from = ranks.exchange[ranks.self]->packets[parity][rank] + 2 * i;
-        uint4 a, b;
-        Await(ranks, [&] {
-          a = LoadPacket(from), b = LoadPacket(from + 1);
-          return a.y == epoch && a.w == epoch && b.y == epoch && b.w == epoch;
-        });
-        words[0] = a.x, words[1] = a.z, words[2] = b.x, words[3] = b.z;
-      }
-      for (int j = 0; j < 4; ++j) {
-        const float2 x = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(words[j]));
-        sum[j].x += x.x, sum[j].y += x.y;
-      }
-    }
-    uint4 result;
-    auto* pairs = reinterpret_cast<__nv_bfloat162*>(&result);
-    for (int j = 0; j < 4; ++j) pairs[j] = __float22bfloat162_rn(sum[j]);
-    out[i] = result;
-  }
-  __syncthreads();  // all have read the epoch
-  if (threadIdx.x == 0 && atomicAdd(&ranks.counters->blocks_done, 1) == gridDim.x - 1) {
-    ranks.counters->blocks_done = 0;
-    ranks.counters->all_reduce = epoch;
   }
 }
 

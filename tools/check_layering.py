@@ -37,7 +37,7 @@ EDGES = {
     "server": ["engine", "request", "grammar", "chat", "tokenizer"],
     "apps": ["server", "engine", "request", "grammar", "scheduler", "speculation", "model", "checkpoint", "ops", "products", "hosts", "parallel", "quant", "cpu", "cuda",
              "tensor", "chat", "tokenizer"],
-    "bench": ["scheduler", "grammar", "tokenizer", "ops", "products", "quant", "cpu", "cuda", "tensor"],
+    "bench": ["scheduler", "grammar", "tokenizer", "ops", "products", "parallel", "quant", "cpu", "cuda", "tensor"],
 }
 # Headers of an op's folder that another may include: (the folder, the header): why.
 BETWEEN_OPS = {}

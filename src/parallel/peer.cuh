@@ -43,11 +43,27 @@ __device__ inline bool LoadPacket(const uint4* from, uint32_t epoch, uint2& numb
   return first == epoch && second == epoch;
 }
 
-// Ends an epoch of `counter` with the last block of the grid. Whole blocks.
-__device__ inline void EndEpoch(const PeerView& peers, uint32_t* counter, uint32_t epoch) {
+// All ranks have done what they enqueued before this. One warp.
+__device__ inline void MeetPeers(const PeerView& peers) {
+  const uint32_t epoch = peers.counters->barrier + 1;
+  __syncwarp();
+  const int peer = threadIdx.x;
+  if (peer < peers.size) {
+    __threadfence_system();
+    StoreRelease(peers.exchange[peer]->barrier_flags[peers.rank], epoch);
+    const uint32_t* flag = peers.mine->barrier_flags[peer];
+    Await(peers, [&] { return static_cast<int32_t>(LoadAcquire(flag) - epoch) >= 0; });
+  }
+  __syncwarp();
+  if (threadIdx.x == 0) peers.counters->barrier = epoch;
+}
+
+// Ends an epoch of `counter` with the last of the rank's blocks. Whole blocks.
+__device__ inline void EndEpoch(const PeerView& peers, uint32_t* counter, uint32_t epoch,
+                                unsigned blocks) {
   __syncthreads();
   if (threadIdx.x != 0) return;
-  if (atomicAdd(&peers.counters->blocks_done, 1) != gridDim.x * gridDim.y - 1) return;
+  if (atomicAdd(&peers.counters->blocks_done, 1) != blocks - 1) return;
   peers.counters->blocks_done = 0;
   *counter = epoch;
 }

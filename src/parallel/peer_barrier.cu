@@ -12,17 +12,7 @@ namespace kernels {
 //   expected time: a store's way over NVLink; 2.1 us for one like it on two H200s (docs/ranks.md)
 __global__ void PeerBarrier(PeerView peers) {
   AfterPriorKernels();
-  const uint32_t epoch = peers.counters->barrier + 1;
-  __syncwarp();
-  const int peer = threadIdx.x;
-  if (peer < peers.size) {
-    __threadfence_system();
-    StoreRelease(peers.exchange[peer]->barrier_flags[peers.rank], epoch);
-    const uint32_t* flag = peers.mine->barrier_flags[peer];
-    Await(peers, [&] { return static_cast<int32_t>(LoadAcquire(flag) - epoch) >= 0; });
-  }
-  __syncwarp();
-  if (threadIdx.x == 0) peers.counters->barrier = epoch;
+  MeetPeers(peers);
 }
 
 }  // namespace kernels

@@ -1,40 +1,23 @@
-// Experts over several GPUs of one host: the bits of one GPU's moe_experts, and many rounds of what
-// is exchanged. Needs two GPUs that reach each other's memory.
+// Experts over several GPUs of one host, or over ranks on one: the bits of one GPU's moe_experts,
+// and many rounds of what is exchanged.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <barrier>
 #include <cmath>
 
-#include "cuda/device.h"
 #include "ops/test_weights.h"
 #include "parallel/on_ranks.h"
-#include "parallel/peer.h"
+#include "tests/gpu/test_peers.h"
 
 namespace fathom {
 namespace {
 
 constexpr int kRouted = 12, kShared = 1, kTopk = 4, kExperts = kTopk + kShared;  // of a token
 
-// As many ranks as there are GPUs, at most four.
-class ExpertPeersTest : public testing::Test {
- protected:
-  void SetUp() override {
-    for (int gpu = 0; gpu < 4; ++gpu) {
-      auto device = CudaDevice::Open(gpu);
-      if (!device.ok()) break;
-      devices_.push_back(*std::move(device));
-    }
-    if (devices_.size() < 2) GTEST_SKIP() << "needs two GPUs";
-    std::vector<CudaDevice*> all;
-    for (const auto& device : devices_) all.push_back(device.get());
-    ranks_ = PeerCommunicator::Group(all).value();
-  }
-  int count() const { return static_cast<int>(devices_.size()); }
-
-  std::vector<std::unique_ptr<CudaDevice>> devices_;
-  std::vector<std::unique_ptr<PeerCommunicator>> ranks_;
-};
+class ExpertPeersTest : public PeersTest {};
+INSTANTIATE_TEST_SUITE_P(Linked, ExpertPeersTest, testing::Values(0));
+INSTANTIATE_TEST_SUITE_P(OneGpu, ExpertPeersTest, testing::Values(2, 3, 4));
 
 // Tensors of one device.
 class Memory {
@@ -163,9 +146,8 @@ struct RankTensors {
   TensorView x, ids, weights, count, out, pair_x, pair_y, pair_ids, origin, pair_live, ones;
 };
 
-void ExpectBitsOfOneGpu(const Case& c, std::span<const std::unique_ptr<CudaDevice>> devices,
-                        std::span<const std::unique_ptr<PeerCommunicator>> group) {
-  const int ranks = static_cast<int>(devices.size());
+void ExpectBitsOfOneGpu(const Case& c, TestPeers& peers) {
+  const int ranks = peers.count();
   std::vector<TestMatrix> matrices;
   for (int e = 0; e < kRouted + kShared; ++e) {
     for (const auto& [out, in] :
@@ -176,13 +158,13 @@ void ExpectBitsOfOneGpu(const Case& c, std::span<const std::unique_ptr<CudaDevic
   std::barrier<> all(ranks);
   const Status status = OnRanks(ranks, [&](int rank) -> Status {
     const auto at = static_cast<size_t>(rank);
-    CudaDevice& device = *devices[at];
+    CudaDevice& device = peers.device(rank);
     device.BindThread();
     const int64_t live = rank == 1 ? c.tokens / 3 : c.tokens;
     const std::vector<BF16> expected = OneGpu(c, device, matrices, live, 7 + at);
     const Weights w(*c.ops, device, matrices, ShareOf(kRouted, 1, ranks, rank));
     RankTensors t(c, device, ranks, live, 7 + at);
-    const ExpertExchange exchange = {.ranks = group[at].get(), .routed = kRouted, .each = c.tokens};
+    const ExpertExchange exchange = {.ranks = &peers.of(rank), .routed = kRouted, .each = c.tokens};
     const MoeExpertsArgs experts = {.x = t.pair_x,
                                     .ids = t.pair_ids,
                                     .weights = t.ones,
@@ -229,21 +211,21 @@ void ExpectBitsOfOneGpu(const Case& c, std::span<const std::unique_ptr<CudaDevic
                            << status.message();
 }
 
-TEST_F(ExpertPeersTest, ATokenHasTheBitsOfOneGpu) {
+TEST_P(ExpertPeersTest, ATokenHasTheBitsOfOneGpu) {
   for (const auto mode : {Fp8Activations::kExact, Fp8Activations::kQuantized}) {
     std::vector<const Ops*> tables = {&CudaPortableOps(mode)};
-    if (devices_[0]->is_hopper()) tables.push_back(&CudaHopperOps(mode));
+    if (peers_->device(0).is_hopper()) tables.push_back(&CudaHopperOps(mode));
     for (const Ops* ops : tables) {
       for (const DType weights : {DType::kBF16, DType::kF8E4M3}) {
         for (const int64_t tokens : {3, 40, 300}) {
-          ExpectBitsOfOneGpu({ops, weights, 256, 128, tokens}, devices_, ranks_);
+          ExpectBitsOfOneGpu({ops, weights, 256, 128, tokens}, *peers_);
         }
       }
     }
   }
   // Of 2048 channels a window holds 819 tokens with their pairs, and of two ranks 2,038 tokens.
-  const Ops& ops = CudaOps(*devices_[0], Fp8Activations::kQuantized);
-  ExpectBitsOfOneGpu({&ops, DType::kF8E4M3, 2048, 128, 2500}, devices_, ranks_);
+  const Ops& ops = CudaOps(peers_->device(0), Fp8Activations::kQuantized);
+  ExpectBitsOfOneGpu({&ops, DType::kF8E4M3, 2048, 128, 2500}, *peers_);
 }
 
 // What a token sums up to where each of its pairs comes back as it went.
@@ -257,15 +239,15 @@ BF16 SumOfPairs(const Routing& routing, size_t token, BF16 x) {
 
 // Without experts each pair comes back as it went: 10,000 exchanges of random sizes, in pieces,
 // none of which is waited for.
-TEST_F(ExpertPeersTest, RandomRounds) {
-  constexpr int kRounds = 10'000;
+TEST_P(ExpertPeersTest, RandomRounds) {
+  const int rounds = one_gpu() ? 20 : 10'000, looks_each = one_gpu() ? 1 : 100;
   constexpr int64_t kShifts = 64;
   const Case c{&CudaPortableOps(Fp8Activations::kExact), DType::kBF16, 512, 0, 160};
   std::atomic<int> checked{0};
   std::barrier<> all(count());
   const Status status = OnRanks(count(), [&](int rank) -> Status {
     const auto at = static_cast<size_t>(rank);
-    CudaDevice& device = *devices_[at];
+    CudaDevice& device = peers_->device(rank);
     device.BindThread();
     RankTensors t(c, device, count(), c.tokens, at);
     const Routing routing(c.tokens, at);
@@ -278,12 +260,12 @@ TEST_F(ExpertPeersTest, RandomRounds) {
     device.stream().Synchronize();
     all.arrive_and_wait();
     Rng same(5, 5), own(6, at);
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < rounds; ++round) {
       const int64_t each = 1 + same.Below(static_cast<uint32_t>(c.tokens));
       const int64_t live = own.Below(static_cast<uint32_t>(c.tokens) + 1);
       const int64_t shift = own.Below(kShifts);
       const TensorView n = lives.Slice(0, live, live + 1);
-      ExpertExchange exchange = {.ranks = ranks_[at].get(), .routed = kRouted, .each = each};
+      ExpertExchange exchange = {.ranks = &peers_->of(rank), .routed = kRouted, .each = each};
       for (; exchange.first < c.tokens; exchange.first += each) {
         Enqueue(c.ops->dispatch, device, workspace,
                 {.x = x.Slice(0, shift, shift + c.tokens),
@@ -304,7 +286,7 @@ TEST_F(ExpertPeersTest, RandomRounds) {
                  .live = n,
                  .out = t.out});
       }
-      if (same.Below(100) != 0) continue;
+      if (same.Below(looks_each) != 0) continue;
       ++checked;
       std::vector<BF16> got(static_cast<size_t>(live * c.hidden));
       device.Download(std::as_writable_bytes(std::span(got)), t.out.Slice(0, 0, live));
@@ -313,7 +295,7 @@ TEST_F(ExpertPeersTest, RandomRounds) {
         const BF16 want = SumOfPairs(routing, i / static_cast<size_t>(c.hidden),
                                      tokens[static_cast<size_t>(shift * c.hidden) + i]);
         if (got[i].bits != want.bits) {
-          ranks_[at]->Abort();
+          peers_->of(rank).Abort();
           all.arrive_and_drop();
           return Internal("rank {}, round {}: number {} of {} live tokens is {}, not {}", rank,
                           round, i, live, ToFloat(got[i]), ToFloat(want));

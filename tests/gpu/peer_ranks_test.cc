@@ -1,5 +1,5 @@
-// Ranks on several GPUs of one host: sums and gathers of every size, the same bits on all of them.
-// Needs two GPUs that reach each other's memory.
+// Ranks on several GPUs of one host, or on one: sums and gathers of every size, the same bits on
+// all of them.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -7,33 +7,18 @@
 #include <cmath>
 
 #include "base/rng.h"
-#include "cuda/device.h"
 #include "ops/ops.h"
 #include "parallel/on_ranks.h"
-#include "parallel/peer.h"
+#include "tests/gpu/test_peers.h"
 
 namespace fathom {
 namespace {
 
-// As many ranks as there are GPUs, at most four.
-class PeerRanksTest : public testing::Test {
- protected:
-  void SetUp() override {
-    for (int gpu = 0; gpu < 4; ++gpu) {
-      auto device = CudaDevice::Open(gpu);
-      if (!device.ok()) break;
-      devices_.push_back(*std::move(device));
-    }
-    if (devices_.size() < 2) GTEST_SKIP() << "needs two GPUs";
-    std::vector<CudaDevice*> all;
-    for (const auto& device : devices_) all.push_back(device.get());
-    ranks_ = PeerCommunicator::Group(all).value();
-  }
-  int count() const { return static_cast<int>(devices_.size()); }
-
-  std::vector<std::unique_ptr<CudaDevice>> devices_;
-  std::vector<std::unique_ptr<PeerCommunicator>> ranks_;
-};
+// On one GPU ranks send no packets: these have a test of their own (one_launch_test.cc), and here
+// only messages that are too large for packets.
+class PeerRanksTest : public PeersTest {};
+INSTANTIATE_TEST_SUITE_P(Linked, PeerRanksTest, testing::Values(0));
+INSTANTIATE_TEST_SUITE_P(OneGpu, PeerRanksTest, testing::Values(2, 3, 8));
 
 // Part of rank `rank` in round `round`: BF16 numbers of very different sizes, so that another order
 // of sums has other bits.
@@ -58,15 +43,16 @@ std::vector<float> SumOfParts(int ranks, uint64_t round, int64_t n) {
   return sum;
 }
 
-TEST_F(PeerRanksTest, AllReduceNormInBothFormsIsTheSumInTheOrderOfRanks) {
+TEST_P(PeerRanksTest, AllReduceNormInBothFormsIsTheSumInTheOrderOfRanks) {
   // Of 7168 numbers: the forms meet between 73 and 74 tokens; a round of the large one has 1170.
   constexpr int64_t kWidth = 7168;
   for (const int64_t tokens : {1, 3, 72, 73, 74, 75, 1200, 2400}) {
+    if (one_gpu() && tokens <= 73) continue;
     for (const int64_t live : {tokens, tokens / 2, int64_t{0}}) {
       const auto sum = SumOfParts(count(), 7, tokens * kWidth);
       ASSERT_TRUE(OnRanks(count(), [&](int rank) -> Status {
                     const auto at = static_cast<size_t>(rank);
-                    CudaDevice& device = *devices_[at];
+                    CudaDevice& device = peers_->device(rank);
                     device.BindThread();
                     const Ops& ops = CudaPortableOps(Fp8Activations::kExact);
                     const auto x_memory = device.Allocate(tokens * kWidth * 2);
@@ -82,7 +68,7 @@ TEST_F(PeerRanksTest, AllReduceNormInBothFormsIsTheSumInTheOrderOfRanks) {
                     const AllReduceNormArgs args = {
                         .norm = {.x = x, .residual = r, .weight = weight, .live = n, .out = out},
                         .begins = true,
-                        .ranks = ranks_[at].get()};
+                        .ranks = &peers_->of(rank)};
                     const size_t bytes = ops.all_reduce_norm.Workspace(device.stream(), args);
                     const auto workspace = device.Allocate(bytes);
                     const std::vector<BF16> part = Part(rank, 7, tokens * kWidth);
@@ -149,24 +135,25 @@ Status Compare(CudaDevice& device, const TensorView& numbers, int64_t live,
 }
 
 // Sizes, forms and ops in a random order, without waiting for any: what a step would do.
-TEST_F(PeerRanksTest, RandomRounds) {
-  constexpr int64_t kMostTokens = 256, kWidth = 2048, kVocab = 5000;
-  constexpr int kRounds = 10'000;
+TEST_P(PeerRanksTest, RandomRounds) {
+  constexpr int64_t kMostTokens = 256, kVocab = 5000;
+  const int64_t width = one_gpu() ? 8192 : 2048, fewest = one_gpu() ? 65 : 1;  // above the packets
+  const int rounds = one_gpu() ? 20 : 10'000, looks_each = one_gpu() ? 1 : 500;
   std::atomic<int> checked{0};
   const Status all = OnRanks(count(), [&](int rank) -> Status {
     const auto at = static_cast<size_t>(rank);
-    CudaDevice& device = *devices_[at];
+    CudaDevice& device = peers_->device(rank);
     device.BindThread();
     const Ops& ops = CudaPortableOps(Fp8Activations::kExact);
     const Share share = ShareOf(kVocab, ShareUnit(kVocab, count()), count(), rank);
-    const auto part_memory = device.Allocate(kMostTokens * kWidth * 2);
-    const auto residual_memory = device.Allocate(kMostTokens * kWidth * 4);
-    const auto out_memory = device.Allocate(kMostTokens * kWidth * 2);
-    const auto weight_memory = device.Allocate(kWidth * 4);
+    const auto part_memory = device.Allocate(kMostTokens * width * 2);
+    const auto residual_memory = device.Allocate(kMostTokens * width * 4);
+    const auto out_memory = device.Allocate(kMostTokens * width * 2);
+    const auto weight_memory = device.Allocate(width * 4);
     const auto live_memory = device.Allocate(4 * (kMostTokens + 1));
     const auto share_memory = device.Allocate(kMostTokens * share.size() * 4);
     const auto gathered_memory = device.Allocate(kMostTokens * kVocab * 4);
-    const auto workspace = device.Allocate(kMostTokens * kWidth * 2);
+    const auto workspace = device.Allocate(kMostTokens * width * 2);
     const auto of = [](const auto& memory, DType type, int64_t n, int64_t width) {
       return TensorView(memory->data(), type, {n, width});
     };
@@ -174,35 +161,35 @@ TEST_F(PeerRanksTest, RandomRounds) {
     for (int32_t n = 0; n <= kMostTokens; ++n) counts.push_back(n);
     const TensorView lives(live_memory->data(), DType::kI32, {kMostTokens + 1});
     Upload(device, lives, counts);
-    Upload(device, of(part_memory, DType::kBF16, kMostTokens, kWidth),
-           Part(rank, 1, kMostTokens * kWidth));
+    Upload(device, of(part_memory, DType::kBF16, kMostTokens, width),
+           Part(rank, 1, kMostTokens * width));
     Upload(device, of(share_memory, DType::kF32, kMostTokens, share.size()),
            Piece(rank, kMostTokens * share.size()));
-    const std::vector<float> sum = SumOfParts(count(), 1, kMostTokens * kWidth);
+    const std::vector<float> sum = SumOfParts(count(), 1, kMostTokens * width);
     OpContext context{device.stream(), {workspace->data(), workspace->size()}};
     Rng rng(5, 5);  // the same on all ranks
-    for (int round = 0; round < kRounds; ++round) {
-      const auto tokens = static_cast<int64_t>(1 + rng.Next() % kMostTokens);
+    for (int round = 0; round < rounds; ++round) {
+      const auto tokens = static_cast<int64_t>(fewest + rng.Next() % (kMostTokens + 1 - fewest));
       const auto live = static_cast<int64_t>(rng.Next() % (tokens + 1));
       const TensorView n = lives.Slice(0, live, live + 1);
-      const bool gathers = rng.Next() % 8 == 0, looks = rng.Next() % 500 == 0;
-      const TensorView residual = of(residual_memory, DType::kF32, tokens, kWidth);
+      const bool gathers = rng.Next() % 8 == 0, looks = rng.Next() % looks_each == 0;
+      const TensorView residual = of(residual_memory, DType::kF32, tokens, width);
       const TensorView gathered = of(gathered_memory, DType::kF32, tokens, kVocab);
       if (gathers) {
         ops.all_gather(context, {.x = of(share_memory, DType::kF32, tokens, share.size()),
                                  .live = n,
                                  .out = gathered,
                                  .unit = ShareUnit(kVocab, count()),
-                                 .ranks = ranks_[at].get()});
+                                 .ranks = &peers_->of(rank)});
       } else {
         ops.all_reduce_norm(
-            context, {.norm = {.x = of(part_memory, DType::kBF16, tokens, kWidth),
+            context, {.norm = {.x = of(part_memory, DType::kBF16, tokens, width),
                                .residual = residual,
-                               .weight = TensorView(weight_memory->data(), DType::kF32, {kWidth}),
+                               .weight = TensorView(weight_memory->data(), DType::kF32, {width}),
                                .live = n,
-                               .out = of(out_memory, DType::kBF16, tokens, kWidth)},
+                               .out = of(out_memory, DType::kBF16, tokens, width)},
                       .begins = true,
-                      .ranks = ranks_[at].get()});
+                      .ranks = &peers_->of(rank)});
       }
       if (!looks) continue;
       ++checked;

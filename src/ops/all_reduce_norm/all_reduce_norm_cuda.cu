@@ -1,19 +1,19 @@
 // The sum of all ranks' parts on CUDA, and the norm that follows.
 //   formula:       s = the sum over ranks of x, in their order, rounded to BF16;
 //                  residual += s, then rms_norm of it
-//   data mapping:  up to kPacketBytes between linked GPUs: a thread takes 8 numbers, sends them to
-//   all
-//                  peers as packets with an epoch, and sums what comes. Else: rounds in which each
-//                  rank sums the tokens that it owns, and hands the sums to all
+//   data mapping:  up to kPacketBytes between linked GPUs one launch: a block sends a token to all
+//                  peers as packets with an epoch, sums what comes, and norms it (sum_norm.cuh).
+//                  Else: rounds in which each rank sums the tokens that it owns, and hands the sums
+//                  to all; then rms_norm
 //   bytes, FLOPs:  small: 4 (ranks - 1) bytes out and in a number; large: 4 (ranks - 1) / ranks;
-//                  ranks FLOPs a number
+//                  ranks FLOPs a number; and the norm's
 //   accumulator:   fp32; the same bits in both forms
-//   expected time: 8 to 64 KB on two H200s: 2.7 to 3.4 us, and the norm
-//                  (bench/results/h200-x2/rank_threads.json)
+//   expected time: 8 to 64 KB on two H200s: 2.7 to 3.4 us more than the norm
 //   builds on:     one-shot exchange in packets of data and flag, as NCCL's LL protocol; for more,
 //                  reduce-scatter and all-gather (Rabenseifner 2004)
 #include <algorithm>
 
+#include "ops/all_reduce_norm/sum_norm.cuh"
 #include "ops/cuda_ops.h"
 #include "parallel/gpu_ranks.h"
 #include "parallel/peer_rounds.cuh"
@@ -21,28 +21,12 @@
 namespace fathom {
 namespace kernels {
 
-constexpr int kThreads = 128, kPiece = 8;  // numbers of a thread
+constexpr int kThreads = 128;
 
-// Eight sums in fp32.
-struct Sums {
-  float v[kPiece] = {};
-
-  __device__ void Add(uint4 x) {
-    const uint32_t words[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      v[2 * i] += __uint_as_float(words[i] << 16);
-      v[2 * i + 1] += __uint_as_float(words[i] & 0xffff0000u);
-    }
-  }
-  __device__ uint4 Rounded() const {
-    uint4 x;
-    auto* pairs = reinterpret_cast<__nv_bfloat162*>(&x);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) pairs[i] = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
-    return x;
-  }
-};
+template <int kSteps>
+__global__ void __launch_bounds__(kNormThreads) SumNorm(PeerView peers, SumNormArgs args) {
+  SumNormToken<kSteps>(peers, args, blockIdx.x, gridDim.x);
+}
 
 // Where the sums go, and the residual, if it begins with them: with zeros, to which they are added.
 struct SumsOut {
@@ -54,43 +38,6 @@ struct SumsOut {
     if (residual != nullptr) residual[2 * piece] = residual[2 * piece + 1] = {};
   }
 };
-
-// out = the sums of pieces [0, live * per_token).
-__global__ void __launch_bounds__(kThreads)
-    SumSmall(PeerView peers, const uint4* x, int64_t per_token, const int32_t* live, SumsOut out) {
-  AfterPriorKernels();
-  const int64_t pieces = *live * per_token, i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (pieces == 0) return;  // no epoch: nobody would wait for anybody
-  const uint32_t epoch = peers.counters->packets + 1;
-  const int parity = epoch & 1;
-  if (i < pieces) {
-    const uint4 own = x[i];
-    for (int hop = 1; hop < peers.size; ++hop) {
-      const int peer = (peers.rank + hop) % peers.size;
-      auto* to =
-          reinterpret_cast<uint4*>(peers.exchange[peer]->packets[parity][peers.rank]) + 2 * i;
-      StorePacket(to, {own.x, own.y}, epoch);
-      StorePacket(to + 1, {own.z, own.w}, epoch);
-    }
-    Sums sums;
-    for (int rank = 0; rank < peers.size; ++rank) {
-      uint4 part = own;
-      if (rank != peers.rank) {
-        const auto* from =
-            reinterpret_cast<const uint4*>(peers.mine->packets[parity][rank]) + 2 * i;
-        uint2 first, second;
-        Await(peers, [&] {
-          const bool a = LoadPacket(from, epoch, first), b = LoadPacket(from + 1, epoch, second);
-          return a && b;
-        });
-        part = {first.x, first.y, second.x, second.y};
-      }
-      sums.Add(part);
-    }
-    out.Put(i, sums.Rounded());
-  }
-  EndEpoch(peers, &peers.counters->packets, epoch);
-}
 
 // A round of a large message: pieces [first, first + count) of the live ones, of which rank r owns
 // [r, r + 1) * each.
@@ -153,7 +100,7 @@ __global__ void __launch_bounds__(kThreads) TakeSums(PeerView peers, Round round
 // A large message in rounds.
 void SumLarge(GpuRanks& ranks, const RmsNormArgs& norm, const SumsOut& out, cudaStream_t stream) {
   const PeerView& peers = ranks.view();
-  const int64_t per_token = norm.x.dim(1) / kPiece, pieces = norm.x.dim(0) * per_token;
+  const int64_t per_token = norm.x.dim(1) / kVector, pieces = norm.x.dim(0) * per_token;
   const auto* x = Data<const uint4>(norm.x);
   constexpr int64_t kMost = kWindowBytes / sizeof(uint4);
   for (int64_t first = 0; first < pieces; first += kMost / peers.size * peers.size) {
@@ -172,6 +119,19 @@ void SumLarge(GpuRanks& ranks, const RmsNormArgs& norm, const SumsOut& out, cuda
   }
 }
 
+// A small one; false if it is too large for packets, or its tokens do not lie as vectors do.
+bool SumSmall(const GpuRanks& ranks, const AllReduceNormArgs& a, cudaStream_t stream) {
+  const RmsNormArgs& norm = a.norm;
+  const int64_t width = norm.x.dim(1);
+  const size_t bytes = static_cast<size_t>(norm.x.elements()) * sizeof(BF16);
+  if (!ranks.linked() || bytes > PeerExchange::kPacketBytes || !NormsVectors(norm)) return false;
+  CHECK(width <= kMostNormWidth, "all_reduce_norm: tokens of {}", width);
+  const auto kernel = width <= kNormThreads * kVector ? SumNorm<1> : SumNorm<4>;
+  LaunchOverlapped(kernel, static_cast<unsigned>(norm.x.dim(0)), kNormThreads, 0, stream,
+                   ranks.view(), SumNormArgs::Of(a));
+  return true;
+}
+
 }  // namespace kernels
 
 // The sums.
@@ -183,19 +143,14 @@ void AllReduceNormCuda(OpContext& context, const AllReduceNormArgs& a) {
   const TensorView& x = a.norm.x;
   if (x.dim(0) == 0) return;
   using namespace kernels;
-  CHECK(x.dtype() == DType::kBF16 && x.dim(1) % kPiece == 0, "all_reduce_norm: x is {}",
+  CHECK(x.dtype() == DType::kBF16 && x.dim(1) % kVector == 0, "all_reduce_norm: x is {}",
         x.ToString());
   auto& ranks = static_cast<GpuRanks&>(*a.ranks);
   const cudaStream_t stream = Cuda(context).get();
+  if (SumSmall(ranks, a, stream)) return Cuda(context).CheckLaunch("all_reduce_norm", x);
   const SumsOut out{reinterpret_cast<uint4*>(context.workspace.data()),
                     a.begins ? Data<float4>(a.norm.residual) : nullptr};
-  const int64_t per_token = x.dim(1) / kPiece, pieces = x.dim(0) * per_token;
-  if (ranks.linked() && static_cast<size_t>(pieces) * sizeof(uint4) <= PeerExchange::kPacketBytes) {
-    LaunchOverlapped(SumSmall, Blocks(pieces, kThreads), kThreads, 0, stream, ranks.view(),
-                     Data<const uint4>(x), per_token, Data<int32_t>(a.norm.live), out);
-  } else {
-    SumLarge(ranks, a.norm, out, stream);
-  }
+  SumLarge(ranks, a.norm, out, stream);
   Cuda(context).CheckLaunch("all_reduce_norm", x);
   RmsNormArgs norm = a.norm;
   norm.x = TensorView(out.sums, DType::kBF16, {x.dim(0), x.dim(1)});
