@@ -19,6 +19,7 @@ import pathlib
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -76,12 +77,15 @@ class Recorder:
         environment = {**os.environ, **(environment or {})}
         if str(command[0]).startswith(str(self.bin)):
             environment["LD_LIBRARY_PATH"] = ":".join(self.libraries)
+        process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   errors="replace", env=environment, start_new_session=True)
         try:
-            done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=timeout,
-                                  errors="replace", env=environment)
-            code, out = done.returncode, done.stdout + done.stderr
+            out, _ = process.communicate(timeout=timeout)
+            code = process.returncode
         except subprocess.TimeoutExpired:
             code, out = 124, f"took more than {timeout} s"
+            os.killpg(process.pid, signal.SIGKILL)  # what it began, too: a sanitizer's program would stay on the GPU
+            process.wait()
         seconds = self.record["seconds"][name] = round(time.monotonic() - begin, 1)
         word = "ok" if code == 0 else "FAILED" if must_pass else "beyond"
         print(f"{word:7} {name:44} {seconds:6.1f} s", flush=True)

@@ -68,7 +68,7 @@ PeersOnOneGpu::PeersOnOneGpu(std::vector<std::unique_ptr<CudaDevice>> devices)
   CudaDevice& first = device(0);
   first.BindThread();
   // Each rank's exchange and counters, and a word of abort, which stays 0.
-  constexpr size_t kOfRank = sizeof(PeerExchange) + sizeof(PeerCounters);
+  constexpr size_t kOfRank = (sizeof(PeerExchange) + sizeof(PeerCounters) + 255) / 256 * 256;
   const auto ranks = static_cast<size_t>(count());
   exchange_ = first.Allocate(ranks * kOfRank + 64);
   CUDA_CHECK(cudaMemset(exchange_->data(), 0, exchange_->size()));
