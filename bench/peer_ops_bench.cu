@@ -111,9 +111,7 @@ struct Tensors {
   TensorView Make(DType type, std::initializer_list<int64_t> shape) {
     const int64_t elements = TensorView(nullptr, type, shape).elements();
     memory.push_back(device.Allocate(static_cast<size_t>(elements) * ByteSize(type)));
-    const TensorView view(memory.back()->data(), type, shape);
-    BENCH_CHECK(cudaMemset(view.data(), 0, memory.back()->size()));
-    return view;
+    return TensorView(memory.back()->data(), type, shape);
   }
   TensorView Make(DType type, std::initializer_list<int64_t> shape,
                   const std::vector<int32_t>& numbers) {

