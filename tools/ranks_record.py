@@ -5,9 +5,11 @@
     ranks_record.py --tables h200-x2       prints the tables of what is stored of those GPUs
 
 It stores in bench/results/, in a folder by the devices' name and number ("NVIDIA H200", 2 of them: h200-x2): checks.json holds
-the tests of peers, golden comparisons and accuracy by layout; peer_ops.json and rank_threads.json what exchanges take; models.json what whole models do in each layout, beside one GPU.
+the tests of peers, golden comparisons and accuracy by layout; peer_ops.json and rank_threads_*.json what exchanges and launches
+take; models.json what whole models do in each layout, beside one GPU.
 """
 import argparse
+import concurrent.futures
 import json
 import pathlib
 import subprocess
@@ -45,25 +47,28 @@ class RanksRecorder(Recorder):
 
     def golden(self):
         """Limits of one GPU in each layout, and its bits where a layout changes none."""
-        self.record["golden"], hashes = {}, {}
-        folders = [TINY, *sorted(p.parent for p in GOLDEN.glob("*/config.json"))]
-        for folder in folders:
+        cases = []
+        for folder in [TINY, *sorted(p.parent for p in GOLDEN.glob("*/config.json"))]:
             layers = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
-            reference = (GOLDEN / "tiny-r1" if folder == TINY else folder) / "reference.safetensors"
             for ops in ("cuda", "cuda-fp8") if folder == TINY else ("cuda",):
-                for layout, flags in LAYOUTS.items():
-                    if "pp" in layout and layers < 2:
-                        continue
-                    name = f"{folder.name} {ops}, {layout}"
-                    code, out = self.run(name, [self.bin / "fathom", "verify", folder, "--reference", reference, "--ops", ops, "--form",
-                                                "expanded", "--json", *flags], 60, must_pass=folder == TINY)
-                    lines = [line for line in out.splitlines() if line.startswith("{")]
-                    result = self.record["golden"][name] = json.loads(lines[-1]) if lines else {"exit_code": code, "said": out[-400:]}
-                    hashes[folder, ops, layout] = result.get("logits_hash")
-                    if layout in BITS_OF_ONE and hashes[folder, ops, layout] != hashes[folder, ops, "1"]:
-                        self.failures.append(f"{name}: other bits than one GPU's")
+                cases += [(folder, ops, layout) for layout in LAYOUTS if "pp" not in layout or layers > 1]
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            results = dict(zip(cases, pool.map(lambda case: self.verify(*case), cases)))
+        self.record["golden"] = {f"{folder.name} {ops}, {layout}": result for (folder, ops, layout), result in results.items()}
+        hashes = {case: result.get("logits_hash") for case, result in results.items()}
+        for (folder, ops, layout), value in hashes.items():
+            if layout in BITS_OF_ONE and (value is None or value != hashes[folder, ops, "1"]):
+                self.failures.append(f"{folder.name} {ops}, {layout}: other bits than one GPU's")
         if hashes[TINY, "cuda", "tp 2"] == hashes[TINY, "cuda", "1"]:
             self.failures.append("the hash of logits notices nothing of tensor-parallel ranks")
+
+    def verify(self, folder, ops, layout):
+        reference = (GOLDEN / "tiny-r1" if folder == TINY else folder) / "reference.safetensors"
+        code, out = self.run(f"{folder.name} {ops}, {layout}", [
+            self.bin / "fathom", "verify", folder, "--reference", reference, "--ops", ops, "--form", "expanded", "--json",
+            *LAYOUTS[layout]], 60, must_pass=folder == TINY)
+        lines = [line for line in out.splitlines() if line.startswith("{")]
+        return json.loads(lines[-1]) if lines else {"exit_code": code, "said": out[-400:]}
 
     def accuracy(self):
         self.record["accuracy"] = {}
