@@ -49,7 +49,6 @@ __device__ inline void MeetPeers(const PeerView& peers) {
   __syncwarp();
   const int peer = threadIdx.x;
   if (peer < peers.size) {
-    __threadfence_system();
     StoreRelease(peers.exchange[peer]->barrier_flags[peers.rank], epoch);
     const uint32_t* flag = peers.mine->barrier_flags[peer];
     Await(peers, [&] { return static_cast<int32_t>(LoadAcquire(flag) - epoch) >= 0; });
@@ -58,13 +57,14 @@ __device__ inline void MeetPeers(const PeerView& peers) {
   if (threadIdx.x == 0) peers.counters->barrier = epoch;
 }
 
-// Ends an epoch of `counter` with the last of the rank's blocks. Whole blocks.
-__device__ inline void EndEpoch(const PeerView& peers, uint32_t* counter, uint32_t epoch,
-                                unsigned blocks) {
+// Counts an epoch of `counter` that all of the rank's blocks have read: kernels that come after
+// this one are in the next. Whole blocks; it costs least while packets are on their way.
+__device__ inline void CountEpoch(const PeerView& peers, uint32_t* counter, uint32_t epoch,
+                                  unsigned blocks) {
   __syncthreads();
   if (threadIdx.x != 0) return;
-  if (atomicAdd(&peers.counters->blocks_done, 1) != blocks - 1) return;
-  peers.counters->blocks_done = 0;
+  if (atomicAdd(&peers.counters->blocks_here, 1) != blocks - 1) return;
+  peers.counters->blocks_here = 0;
   *counter = epoch;
 }
 

@@ -28,7 +28,7 @@ struct PeerExchange {
 struct PeerCounters {
   uint32_t barrier = 0;      // epochs that are over; 0 for ever where NCCL moves windows
   uint32_t packets = 0;      // likewise
-  uint32_t blocks_done = 0;  // of the kernel that runs
+  uint32_t blocks_here = 0;  // of the kernel that runs
 };
 
 // What a rank's device has of its memory taken, for each group that the rank is in, if all ranks

@@ -53,53 +53,57 @@ __device__ __forceinline__ void SumNormToken(const PeerView& peers, const SumNor
   Raw<float> weight[kSteps];
   LoadSteps<true>(a.scaling.weight, width, weight);
   WaitForPriorKernels();
+  // What is read before the live count is there may be nobody's token.
   const int32_t count = *a.live;
-  if (count == 0) return;  // no epoch: nobody would wait for anybody
   const uint32_t epoch = peers.counters->packets + 1;
+  Raw<BF16> own[kSteps];
+  Raw<float> before[kSteps] = {};
+  LoadSteps<true>(a.x[t], width, own);
+  if (!a.begins) LoadSteps<true>(static_cast<const float*>(a.residual[t]), width, before);
+  if (count == 0) return;  // no epoch: nobody would wait for anybody
   const int parity = epoch & 1;
+  const auto piece = [&](int s) { return 2 * (t * per_token + NormChannel(s) / kVector); };
+  const auto bits = [&](int s) { return *reinterpret_cast<const uint4*>(own[s].v); };
   if (t < count) {
-    const auto piece = [&](int s) { return 2 * (t * per_token + NormChannel(s) / kVector); };
-    uint4 own[kSteps];
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       if (NormChannel(s) >= width) continue;
-      own[s] = *reinterpret_cast<const uint4*>(a.x[t] + NormChannel(s));
+      const uint4 x = bits(s);
       for (int hop = 1; hop < peers.size; ++hop) {
         const int peer = (peers.rank + hop) % peers.size;
         auto* to = reinterpret_cast<uint4*>(peers.exchange[peer]->packets[parity][peers.rank]);
-        StorePacket(to + piece(s), {own[s].x, own[s].y}, epoch);
-        StorePacket(to + piece(s) + 1, {own[s].z, own[s].w}, epoch);
+        StorePacket(to + piece(s), {x.x, x.y}, epoch);
+        StorePacket(to + piece(s) + 1, {x.z, x.w}, epoch);
       }
     }
-    Raw<float> before[kSteps] = {};
-    if (!a.begins) LoadSteps<true>(static_cast<const float*>(a.residual[t]), width, before);
-    Vector values[kSteps] = {};
-#pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      if (NormChannel(s) >= width) continue;
-      Sums sums;
-      for (int rank = 0; rank < peers.size; ++rank) {
-        uint4 part = own[s];
-        if (rank != peers.rank) {
-          const auto* from =
-              reinterpret_cast<const uint4*>(peers.mine->packets[parity][rank]) + piece(s);
-          uint2 first, second;
-          Await(peers, [&] {
-            const bool one = LoadPacket(from, epoch, first);
-            return LoadPacket(from + 1, epoch, second) && one;
-          });
-          part = {first.x, first.y, second.x, second.y};
-        }
-        sums.Add(part);
-      }
-      values[s] = Unpack(sums.Rounded());
-#pragma unroll
-      for (int c = 0; c < kVector; ++c) values[s].v[c] += before[s].v[c];
-    }
-    NormToken<true>(values, weight, a.scaling,
-                    NormedToken<float>{t, a.residual[t], a.out[t], a.quantized});
   }
-  EndEpoch(peers, &peers.counters->packets, epoch, tokens);
+  CountEpoch(peers, &peers.counters->packets, epoch, tokens);
+  if (t >= count) return;
+  Vector values[kSteps] = {};
+#pragma unroll
+  for (int s = 0; s < kSteps; ++s) {
+    if (NormChannel(s) >= width) continue;
+    Sums sums;
+    for (int rank = 0; rank < peers.size; ++rank) {
+      uint4 part = bits(s);
+      if (rank != peers.rank) {
+        const auto* from =
+            reinterpret_cast<const uint4*>(peers.mine->packets[parity][rank]) + piece(s);
+        uint2 first, second;
+        Await(peers, [&] {
+          const bool one = LoadPacket(from, epoch, first);
+          return LoadPacket(from + 1, epoch, second) && one;
+        });
+        part = {first.x, first.y, second.x, second.y};
+      }
+      sums.Add(part);
+    }
+    values[s] = Unpack(sums.Rounded());
+#pragma unroll
+    for (int c = 0; c < kVector; ++c) values[s].v[c] += before[s].v[c];
+  }
+  NormToken<true>(values, weight, a.scaling,
+                  NormedToken<float>{t, a.residual[t], a.out[t], a.quantized});
 }
 
 }  // namespace fathom::kernels
