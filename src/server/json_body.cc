@@ -74,9 +74,9 @@ class Arena final : public ClaimedMemory {
   void do_deallocate(void*, size_t, size_t) override {}
 
   void* NewChunk(size_t size) {
-    chunks_.reserve(chunks_.size() + 1);
-    chunks_.push_back({Get(size, kAlign), size});
-    return chunks_.back().memory;
+    Chunk& chunk = chunks_.emplace_back();  // which may throw, and would lose what is there
+    chunk = {Get(size, kAlign), size};
+    return chunk.memory;
   }
 
   std::vector<Chunk> chunks_;
