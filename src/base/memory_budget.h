@@ -67,7 +67,9 @@ class MemoryClaim {
   Status Grow(size_t bytes) {
     if (bytes > limit_ || held_ > limit_ - bytes) {
       return failure_ = ResourceExhausted(
-                 "The request takes more than {} bytes of memory to read: shorten it.", limit_);
+                 "The request takes more than {} bytes of memory to read: shorten it, above all "
+                 "its lists and objects, each value of which takes 24 bytes or more.",
+                 limit_);
     }
     const bool small = held_ + bytes <= MemoryBudget::kSmallBytes;
     const size_t of_client = small ? std::numeric_limits<size_t>::max() : budget_.of_client_;

@@ -299,6 +299,23 @@ void ReadObjects(RequestFields& fields, const char* key, size_t max, Read read, 
   }
 }
 
+// Boost's comparison copies the members of objects to where they live, and ends the process where
+// that has no room.
+bool AreSame(const json::value& a, const json::value& b) {
+  if (a.is_object() && b.is_object()) {
+    const json::object& other = b.get_object();
+    return a.get_object().size() == other.size() &&
+           std::ranges::all_of(a.get_object(), [&](const json::key_value_pair& member) {
+             const json::value* same = other.if_contains(member.key());
+             return same != nullptr && AreSame(member.value(), *same);
+           });
+  }
+  if (a.is_array() && b.is_array()) {
+    return std::ranges::equal(a.get_array(), b.get_array(), AreSame);
+  }
+  return a == b;
+}
+
 // A call says a name alone, so that nobody knows which of two tools it is of.
 void CheckToolNames(RequestFields& fields, const json::array& tools) {
   std::map<std::string_view, size_t> first;
@@ -306,7 +323,7 @@ void CheckToolNames(RequestFields& fields, const json::array& tools) {
     const json::object& function = tools[i].at("function").as_object();
     const auto [same, added] = first.emplace(function.at("name").as_string(), i);
     const json::object& other = tools[same->second].at("function").as_object();
-    if (added || other.at("parameters") == function.at("parameters")) continue;
+    if (added || AreSame(other.at("parameters"), function.at("parameters"))) continue;
     fields.Fail("tools",
                 fmt::format("tools[{}].function.name is {}: tools[{}] has that name and other "
                             "parameters",

@@ -62,7 +62,8 @@ void CompletionGeneration::KeepPrompt(size_t choice, std::vector<TokenLogprobs> 
   const GenerationPrompt& asked = prompt(choice);
   const int32_t top = setup().params.prompt_logprobs;
   if (top >= 0) {
-    completion.prompt_logprobs = PromptLogprobs(*setup().tokenizer, asked.tokens, logprobs, top);
+    completion.prompt_logprobs =
+        json::serialize(PromptLogprobs(*setup().tokenizer, asked.tokens, logprobs, top));
   }
   if (!asked.echo || !wants_logprobs()) return;
   for (TokenLogprobs& of_token : logprobs) {  // prompt_logprobs may have asked for more
@@ -92,7 +93,6 @@ json::object CompletionGeneration::Choice(size_t choice) {
   return {{"text", asked.echo ? asked.text + completion.text : completion.text},
           {"finish_reason", completion.finish_reason},
           {"stop_reason", std::move(completion.stop_reason)},
-          {"prompt_logprobs", completions_[first_choice(choice)].prompt_logprobs},
           {"prompt_token_ids",
            returns_token_ids() ? json::value(TokenIds(asked.tokens)) : json::value(nullptr)}};
 }
@@ -109,6 +109,10 @@ std::string CompletionGeneration::Logprobs(size_t choice) {
                  parts.Add(completion.logprobs.Take());
                });
   return parts.Text();
+}
+
+const std::string* CompletionGeneration::PromptLogprobsText(size_t choice) {
+  return &completions_[first_choice(choice)].prompt_logprobs;
 }
 
 }  // namespace fathom

@@ -21,7 +21,7 @@ class CompletionGeneration final : public Generation {
     boost::json::value stop_reason;
     // Of the prompt, in its first choice.
     std::vector<TokenLogprobs> echoed;
-    boost::json::value prompt_logprobs;
+    std::string prompt_logprobs = "null";  // as JSON
   };
 
   void KeepPrompt(size_t choice, std::vector<TokenLogprobs> logprobs);
@@ -30,6 +30,7 @@ class CompletionGeneration final : public Generation {
   void Collect(Piece piece) override;
   boost::json::object Choice(size_t choice) override;
   std::string Logprobs(size_t choice) override;
+  const std::string* PromptLogprobsText(size_t choice) override;
 
   std::vector<Completion> completions_;  // by choice
 };

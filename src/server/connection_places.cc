@@ -44,7 +44,24 @@ bool ConnectionPlaces::ReserveHasRoom(const std::string& address) {
   if (of_client != by_address_.end() && of_client->second.reserved >= share) {
     return EndOne(address, /*reserved=*/true);
   }
-  return taken_.reserved < options_.reserved_connections || EndOne("", /*reserved=*/true);
+  if (taken_.reserved < options_.reserved_connections || EndOne("", /*reserved=*/true)) return true;
+  const size_t held = of_client == by_address_.end() ? 0 : of_client->second.reserved;
+  return EndOneOfMost(held);
+}
+
+// Of the address that has most of the reserve, done or not, if whoever has `held` gets no more.
+bool ConnectionPlaces::EndOneOfMost(size_t held) {
+  const auto most = std::ranges::max_element(
+      by_address_, {}, [](const auto& entry) { return entry.second.reserved; });
+  if (most == by_address_.end() || most->second.reserved <= held + 1) return false;
+  const auto meant = [&](const auto& entry) {
+    return entry.second.reserved && !entry.second.ending && entry.second.address == most->first;
+  };
+  const auto one = std::ranges::find_if(connections_, meant);
+  one->first->Drop();
+  one->second.ending = true;
+  Free(one->second);
+  return true;
 }
 
 // Of those of `address`, or of all if it is empty. False if none gives way.

@@ -15,8 +15,9 @@
 namespace fathom {
 
 // Whoever is idle the longest gives way to whoever comes; where nobody is, routes that say how the
-// server is have a reserve. There whoever has had a second gives way too, done or not, and an
-// address has a quarter of it at most. THREAD: one at a time.
+// server is have a reserve. There whoever has had a second gives way too, done or not, an address
+// has a quarter of it at most, and whoever has most gives way to whoever has less. THREAD: one at a
+// time.
 class ConnectionPlaces {
  public:
   explicit ConnectionPlaces(const ServerOptions& options) : options_(options) {}
@@ -53,6 +54,7 @@ class ConnectionPlaces {
   };
   bool ReserveHasRoom(const std::string& address);
   bool EndOne(const std::string& address, bool reserved);
+  bool EndOneOfMost(size_t held);
   void Free(const Held& held);
 
   const ServerOptions& options_;

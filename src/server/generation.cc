@@ -287,7 +287,11 @@ std::string Generation::Body() {
         returns_token_ids() ? json::value(TokenIds(choices_[i].ids)) : json::value(nullptr);
     body.append(i > 0 ? "," : "").append(json::serialize(choice));
     body.back() = ',';
-    body.append(R"("logprobs":)").append(Logprobs(i)).append("}");
+    body.append(R"("logprobs":)").append(Logprobs(i));
+    if (const std::string* of_prompt = PromptLogprobsText(i)) {
+      body.append(R"(,"prompt_logprobs":)").append(*of_prompt);
+    }
+    body += '}';
   }
   body.append(R"(],"usage":)").append(json::serialize(ToJson(usage())));
   for (const auto& [key, value] : Tail()) {

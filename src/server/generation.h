@@ -91,6 +91,8 @@ class Generation {
   // since their JSON takes many times its text.
   virtual boost::json::object Choice(size_t choice) = 0;
   virtual std::string Logprobs(size_t) { return "null"; }
+  // Of the choice's prompt, likewise; null where the answer has none in its choices.
+  virtual const std::string* PromptLogprobsText(size_t) { return nullptr; }
   // Further fields of a whole answer.
   virtual boost::json::object Tail() { return {}; }
   // Whether it is to end at its next token, as one that somebody else has ended.

@@ -163,9 +163,9 @@ TEST_F(HttpAccessTest, AShareHasRoomForARequest) {
         .status()
         .message();
   };
-  EXPECT_NE(listen({.max_client_memory_bytes = size_t{271} << 20}).find("--max-client-memory"),
+  EXPECT_NE(listen({.max_client_memory_bytes = size_t{151} << 20}).find("--max-client-memory"),
             std::string::npos);
-  EXPECT_EQ(listen({.max_client_memory_bytes = size_t{272} << 20}), "");
+  EXPECT_EQ(listen({.max_client_memory_bytes = size_t{152} << 20}), "");
 }
 
 TEST_F(HttpAccessTest, ARefusalNamesBothWaysToSendAKey) {

@@ -133,6 +133,12 @@ TEST_F(HttpServerTest, AnAddressHasItsShareOfTheReserve) {
     other.back()->Send("G");
     return Client(port_, 0, 5).Ask("GET", "/health").status == 503;
   }));
+  // Those who hold all of it give way to others who have less.
+  for (uint8_t address = 6; address < 10; ++address) {
+    other.push_back(std::make_unique<Client>(port_, 0, address));
+    other.back()->Send("GET /health HTTP/1.1\r\n");
+    EXPECT_EQ(Client(port_, 0, address).Ask("GET", "/health").status, 200) << int{address};
+  }
 }
 
 // Whoever has an IPv6 network has 2^64 addresses of it.

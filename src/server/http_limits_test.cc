@@ -71,7 +71,7 @@ TEST_F(HttpServerTest, EncodedBodies) {
 
 // However many share the bound, and though nothing of them is sent before their end.
 TEST_F(HttpServerTest, AnswersThatAreCollectedCountAgainstTheMemoryOfRequests) {
-  Serve({.max_body_bytes = size_t{64} << 10, .max_request_memory_bytes = size_t{23} << 20}, 100us,
+  Serve({.max_body_bytes = size_t{64} << 10, .max_request_memory_bytes = size_t{34} << 20}, 100us,
         /*capacity=*/128);
   const std::string asked =
       R"({"messages": [{"role": "user", "content": "forever"}], "n": 128, "max_tokens": 4000, )"
@@ -150,7 +150,7 @@ TEST_F(HttpServerTest, WorkOnARequestIsBoundedInTime) {
 }
 
 TEST_F(HttpServerTest, AnswersThatNobodyReadsAreBoundedTogether) {
-  Serve({.max_body_bytes = size_t{64} << 10, .max_request_memory_bytes = size_t{23} << 20});
+  Serve({.max_body_bytes = size_t{64} << 10, .max_request_memory_bytes = size_t{34} << 20});
   std::string words;
   for (int i = 0; i < 30'000; ++i) words += "a ";
   const std::string body = R"({"return_token_strs": true, "prompt": ")" + words + "\"}";

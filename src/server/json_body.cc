@@ -46,12 +46,13 @@ class ClaimedMemory : public json::memory_resource {
   const WorkLimits limits_;
 };
 
-// Gives nothing back before the whole.
+// Gives nothing back before the whole, which counts until its request's claim is reset: the
+// allocator has what is freed, and the system only once it was trimmed.
 class Arena final : public ClaimedMemory {
  public:
   using ClaimedMemory::ClaimedMemory;
   ~Arena() override {
-    for (const Chunk& chunk : chunks_) Give(chunk.memory, chunk.size, kAlign);
+    for (const Chunk& chunk : chunks_) ::operator delete(chunk.memory, std::align_val_t(kAlign));
   }
 
  private:
@@ -74,9 +75,9 @@ class Arena final : public ClaimedMemory {
   void do_deallocate(void*, size_t, size_t) override {}
 
   void* NewChunk(size_t size) {
-    chunks_.reserve(chunks_.size() + 1);
-    chunks_.push_back({Get(size, kAlign), size});
-    return chunks_.back().memory;
+    Chunk& chunk = chunks_.emplace_back();  // which may throw, and would lose what is there
+    chunk = {Get(size, kAlign), size};
+    return chunk.memory;
   }
 
   std::vector<Chunk> chunks_;

@@ -15,9 +15,9 @@ namespace fathom {
 inline constexpr size_t kMaxJsonDepth = 64;
 
 // Of a request whose body has `body_bytes`: the body, its JSON, and a template's values made of it.
-// A body of few bytes may be dense.
+// A body of few bytes may be dense; a large one is mostly texts, which are held four times.
 constexpr size_t MaxRequestMemory(size_t body_bytes) {
-  return (size_t{16} << 20) + 8 * body_bytes;
+  return (size_t{24} << 20) + 4 * body_bytes;
 }
 
 // Of a client's requests, unless told otherwise: a quarter of everybody's, or one request.

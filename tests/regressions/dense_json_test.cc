@@ -41,7 +41,8 @@ TEST(DenseJson, IsRefusedBeyondItsMemory) {
       }
     }
     EXPECT_LE(claim.peak(), MaxRequestMemory(text.size()));
-    EXPECT_EQ(claim.held(), text.size()) << "not given back";
+    claim.Reset();
+    EXPECT_EQ(budget.used(), 0u) << "not given back";
   }
 }
 
@@ -67,6 +68,26 @@ TEST(DenseJson, OrdinaryRequestsFit) {
   ASSERT_TRUE(rendered.ok()) << rendered.status().message();
   EXPECT_EQ(rendered->text().substr(0, 4), "250 ");
   EXPECT_LT(claim.peak(), 8 * kMiB + 8 * text.size() / 4);  // far from the limit
+}
+
+// They were copied to be compared, within the request's memory, and the process ended where that
+// had no room: a body of 4 MB, or a smaller one that nests, ended the server.
+TEST(DenseJson, ToolsOfOneNameAreComparedWhereTheyAre) {
+  std::string nested = R"({"type": "object"})";
+  for (int i = 0; i < 20; ++i) nested = R"({"anyOf": [)" + nested + R"(, {"type": "string"}]})";
+  const std::string tool =
+      R"({"type": "function", "function": {"name": "f", "parameters": )" + nested + "}},";
+  const std::string text = R"({"messages": [{"role": "user", "content": "x"}], "tools": [)" +
+                           Repeated(tool, 1000 * tool.size()) + "]}";
+  MemoryBudget budget(size_t{1} << 30);
+  MemoryClaim claim(budget);
+  JsonBody body;
+  ASSERT_FALSE(JsonBody::Parse(text, {.memory = &claim}, &body));
+  const size_t parsed = claim.held();
+  ChatRequest request(body.storage());
+  ASSERT_FALSE(ParseChat(body.object(), {.vocab_size = 10, .max_model_len = 10}, &request));
+  EXPECT_EQ(request.prompt.tools.size(), 1000u);
+  EXPECT_LT(claim.peak(), 3 * parsed);
 }
 
 // Boost.JSON keeps the last of two members of a name; others keep the first.

@@ -116,7 +116,7 @@ def long_words(attack):
 
 def dense_json(attack):
     def work(rng):
-        piece = rng.choice(["{},", "[],", "1,", '{"a":1},', '"",', "-0.1e1,"])
+        piece = rng.choice(["{},", "[],", "1,", '{"a":1},', '"",', "-0.1e1,", "[" + "1," * 999 + "1],"])
         inner = "[" + (piece * (4 * MIB // len(piece)))[:-1] + "]"
         body = '{"messages":[{"role":"user","content":"hi"}],"chat_template_kwargs":{"a":%s}}' % inner
         attack.ask(body, (400, 413, 503))
