@@ -45,9 +45,14 @@ void MtpProposer::Propose(const DrawnStep& step, const TensorView& hidden) {
 
 void MtpProposer::ProposeOfLastStage(const DrawnStep& step, const TensorView& hidden) {
   Prepare(step);
-  if (!step.all_tokens) return;
-  Batch shifted = step.batch;
+  if (step.tokens == DraftTokens::kNone) return;
+  const bool all_tokens = step.tokens == DraftTokens::kAll;
+  Batch shifted = all_tokens ? step.batch : step.batch.Known();
   shifted.ids = t_.next_ids.Slice(0, 0, shifted.tokens);
+  if (!all_tokens) {
+    model_.CacheMtp(0, shifted, hidden.Slice(0, 0, shifted.tokens), pool_);
+    return;
+  }
   const TensorView all = model_.ForwardMtp(0, shifted, hidden, pool_);
   if (step.drafts == 0) return;
   const int64_t rows = step.rows.slot.dim(0);

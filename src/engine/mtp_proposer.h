@@ -14,15 +14,25 @@
 
 namespace fathom {
 
+// Of which of a step's tokens the draft layer gets latents. What it lacks makes its later guesses
+// worse, and no answer different.
+enum class DraftTokens : uint8_t {
+  kNone,
+  // Those of prompts, which pages share, and what is computed again. Nothing is guessed from them,
+  // so that the layer stops at their latents.
+  kKnown,
+  kAll,
+};
+
 // A step of which all is drawn and committed.
 struct DrawnStep {
   const Batch& batch;
   const RowTensors& rows;
   SlotState slots;
   // Which all ranks of all groups know alike:
-  int64_t step_rows = 0;   // the most of any data-parallel group
-  int32_t drafts = 0;      // to propose; 0: none, or nobody samples
-  bool all_tokens = true;  // the draft layer computes the step's tokens
+  int64_t step_rows = 0;  // the most of any data-parallel group
+  int32_t drafts = 0;     // to propose; 0: none, or nobody samples
+  DraftTokens tokens = DraftTokens::kAll;
 };
 
 // THREAD: one at a time.
@@ -33,10 +43,10 @@ class MtpProposer {
 
   static size_t Bytes(const ModelConfig& config, const ModelOptions& options, const Ops& ops);
 
-  // Has the draft layer compute its latents of the step's tokens, each from its final-normed hidden
-  // state [tokens, hidden] and the token behind it, and sets the drafts of the slots: the likeliest
+  // Has the draft layer compute its latents of step.tokens, each from its final-normed hidden state
+  // [tokens, hidden] and the token behind it, and sets the drafts of the slots: the likeliest
   // token, then what the layer makes of its own output. Stages before the last one are told. Ops
-  // alone. REQUIRES: step.all_tokens, or no drafts.
+  // alone. REQUIRES: of all tokens, or no drafts.
   void Propose(const DrawnStep& step, const TensorView& hidden);
 
  private:

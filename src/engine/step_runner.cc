@@ -88,7 +88,9 @@ const StagedStep& StepRunner::Stage(const StepPlan& plan, const BatchCapacity& p
   // A recorded step proposes as many as its size has room for.
   const int64_t of_size = padded.rows > 0 ? padded.tokens / padded.rows - 1 : 0;
   const int64_t drafts = std::clamp<int64_t>(of_size, shape.drafts, model_.options().max_drafts);
-  step.all_tokens = drafts > 0 || shape.tokens > shape.rows;  // then there is part of a prompt
+  step.draft_tokens = drafts > 0                  ? DraftTokens::kAll
+                      : shape.tokens > shape.rows ? DraftTokens::kKnown  // there are some
+                                                  : DraftTokens::kNone;
   const bool samples = std::max<int64_t>(shape.logit_vectors, padded.logit_vectors) > 0;
   step.drafts = samples ? static_cast<int32_t>(drafts) : 0;
   return step;
@@ -143,7 +145,7 @@ void StepRunner::SampleAndCommit(const StagedStep& step, const TensorView& hidde
                    .slots = slots_.state(),
                    .step_rows = step.step_rows,
                    .drafts = step.drafts,
-                   .all_tokens = step.all_tokens},
+                   .tokens = step.draft_tokens},
                   hidden);
   }
   if (const std::optional<NgramLookup>& ngram = options.ngram) {

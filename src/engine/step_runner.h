@@ -40,7 +40,7 @@ struct StagedStep {
   // As DrawnStep says:
   int64_t step_rows = 0;
   int32_t drafts = 0;
-  bool all_tokens = true;
+  DraftTokens draft_tokens = DraftTokens::kAll;
 };
 
 // A step is Begin(), Stage(), Forward(), HandOn() and SampleAndCommit(). All of them enqueue, none

@@ -13,23 +13,15 @@ int64_t AbsorbedLimit(const ModelConfig& config) {
 }
 
 void Attention::Run(const AttentionWeights& w, const Batch& batch, const KvPages& pages) {
-  const Ops& ops = run_.ops();
   const int64_t tokens = batch.tokens;
-  Project(w, batch);
-  run_(ops.rotate_and_cache,
-       {.kv_a = KvA(batch),
-        .latent_norm = w.kv_a_norm.view,
-        .eps = config_.rms_norm_eps,
-        .q_rope = First(a_.q, tokens).Slice(2, config_.qk_nope_head_dim, config_.qk_head_dim()),
-        .cos_sin = rotary_.cos_sin,
-        .tokens = batch.map,
-        .pages = pages});
-
+  ProjectDown(w, batch);
+  if (w.q_b.weight != nullptr) ProjectQueries(w, batch);
+  RotateAndCache(w, batch, pages);
   QuantizedCopy quantized;  // of all tokens, or of none
   if (batch.expanded.empty()) quantized = First(a_.attn_quantized, tokens, w.o.weight.get());
   if (batch.absorbed_tokens() > 0) AttendAbsorbed(w, batch, pages, quantized);
   AttendExpanded(w, batch, pages);
-  run_(ops.linear,
+  run_(run_.ops().linear,
        {.x = First(a_.attn, tokens).Reshaped({tokens, config_.num_heads * config_.v_head_dim}),
         .x_quantized = quantized,
         .weight = w.o.weight.get(),
@@ -37,25 +29,34 @@ void Attention::Run(const AttentionWeights& w, const Batch& batch, const KvPages
         .out = First(a_.branch, tokens)});
 }
 
+// The queries that are turned are no one's: the op has no form without them.
+void Attention::Cache(const AttentionWeights& w, const Batch& batch, const KvPages& pages) {
+  ProjectDown(w, batch);
+  RotateAndCache(w, batch, pages);
+}
+
 TensorView Attention::KvA(const Batch& batch) const {
   const int64_t width = a_.q_kv_a.dim(1);
   return First(a_.q_kv_a, batch.tokens).Slice(1, width - config_.latent_dim(), width);
 }
 
-// [c^Q or q; c^KV and k^R] = [W^DQ or W^Q; W^DKV and W^KR] h, and q = W^UQ norm(c^Q) (section 2.1.2
-// and 2.1.3): q_a_proj, q_a_layernorm and q_b_proj, or q_proj, and kv_a_proj_with_mqa of
-// transformers.
-void Attention::Project(const AttentionWeights& w, const Batch& batch) {
+// [c^Q or q; c^KV and k^R] = [W^DQ or W^Q; W^DKV and W^KR] h (section 2.1.2 and 2.1.3): q_a_proj or
+// q_proj, and kv_a_proj_with_mqa of transformers.
+void Attention::ProjectDown(const AttentionWeights& w, const Batch& batch) {
+  const PackedWeight* const weight = w.q_kv_a.weight.get();
+  run_(run_.ops().linear, {.x = First(a_.normed, batch.tokens),
+                           .x_quantized = First(a_.normed_quantized, batch.tokens, weight),
+                           .weight = weight,
+                           .live = batch.map.live,
+                           .out = First(a_.q_kv_a, batch.tokens)});
+}
+
+// q = W^UQ norm(c^Q): q_a_layernorm and q_b_proj of transformers.
+void Attention::ProjectQueries(const AttentionWeights& w, const Batch& batch) {
   const Ops& ops = run_.ops();
   const int64_t tokens = batch.tokens, width = a_.q_kv_a.dim(1);
-  const TensorView live = batch.map.live, q_kv_a = First(a_.q_kv_a, tokens);
-  run_(ops.linear, {.x = First(a_.normed, tokens),
-                    .x_quantized = First(a_.normed_quantized, tokens, w.q_kv_a.weight.get()),
-                    .weight = w.q_kv_a.weight.get(),
-                    .live = live,
-                    .out = q_kv_a});
-  if (w.q_b.weight == nullptr) return;
-  const TensorView q_a = q_kv_a.Slice(1, 0, width - config_.latent_dim());
+  const TensorView live = batch.map.live;
+  const TensorView q_a = First(a_.q_kv_a, tokens).Slice(1, 0, width - config_.latent_dim());
   const QuantizedCopy copy = First(a_.q_a_quantized, tokens, w.q_b.weight.get());
   run_(ops.rms_norm, {.x = q_a,
                       .weight = w.q_a_norm.view,
@@ -69,6 +70,19 @@ void Attention::Project(const AttentionWeights& w, const Batch& batch) {
         .weight = w.q_b.weight.get(),
         .live = live,
         .out = First(a_.q, tokens).Reshaped({tokens, config_.num_heads * config_.qk_head_dim()})});
+}
+
+void Attention::RotateAndCache(const AttentionWeights& w, const Batch& batch,
+                               const KvPages& pages) {
+  const TensorView q = First(a_.q, batch.tokens);
+  run_(run_.ops().rotate_and_cache,
+       {.kv_a = KvA(batch),
+        .latent_norm = w.kv_a_norm.view,
+        .eps = config_.rms_norm_eps,
+        .q_rope = q.Slice(2, config_.qk_nope_head_dim, config_.qk_head_dim()),
+        .cos_sin = rotary_.cos_sin,
+        .tokens = batch.map,
+        .pages = pages});
 }
 
 // q_latent = q_nope W_UK; attention over the latents themselves; out = attn_latent W_UV^T: W^UK

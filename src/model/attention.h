@@ -37,9 +37,13 @@ class Attention {
 
   // Of one layer: writes the tokens' latents to `pages` and attends; a.normed -> a.branch.
   void Run(const AttentionWeights& w, const Batch& batch, const KvPages& pages);
+  // Writes the latents, as Run() does, and attends to nothing.
+  void Cache(const AttentionWeights& w, const Batch& batch, const KvPages& pages);
 
  private:
-  void Project(const AttentionWeights& w, const Batch& batch);
+  void ProjectDown(const AttentionWeights& w, const Batch& batch);
+  void ProjectQueries(const AttentionWeights& w, const Batch& batch);
+  void RotateAndCache(const AttentionWeights& w, const Batch& batch, const KvPages& pages);
   void AttendAbsorbed(const AttentionWeights& w, const Batch& batch, const KvPages& pages,
                       const QuantizedCopy& quantized);
   void AttendExpanded(const AttentionWeights& w, const Batch& batch, const KvPages& pages);

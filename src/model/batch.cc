@@ -9,7 +9,38 @@ int64_t Passes(int64_t logit_vectors, int64_t pass_vectors) {
   return (logit_vectors + pass_vectors - 1) / pass_vectors;
 }
 
+// How many tokens there are of each kind, and where the expanded rows lie.
+Batch TokensOf(std::span<const BatchRow> rows) {
+  Batch batch;
+  for (const BatchRow& row : rows) {
+    if (row.form == AttentionForm::kExpanded) {
+      CHECK(!row.is_decode() && batch.tokens == batch.expanded_tokens, "expanded rows come first");
+      batch.expanded.push_back({batch.tokens, row.num_tokens(), row.begin, row.slot});
+      batch.expanded_tokens += row.num_tokens();
+    }
+    if (!row.is_decode()) {
+      CHECK(batch.tokens == batch.known_tokens, "decodes come last");
+      batch.known_tokens += row.num_tokens();
+    }
+    batch.tokens += row.num_tokens();
+  }
+  return batch;
+}
+
 }  // namespace
+
+Batch Batch::Known() const {
+  const int64_t known = std::max<int64_t>(known_tokens, 1);
+  return {.tokens = known,
+          .step_tokens = step_tokens,
+          .ids = ids.Slice(0, 0, known),
+          .map = {.slots = map.slots.Slice(0, 0, known),
+                  .positions = map.positions.Slice(0, 0, known),
+                  .page_table = map.page_table,
+                  .live = known_live},
+          .known_tokens = known_tokens,
+          .known_live = known_live};
+}
 
 size_t StepInputs::LayOut(Arena arena) {
   const int64_t rows = capacity_.rows,
@@ -20,7 +51,8 @@ size_t StepInputs::LayOut(Arena arena) {
   allocate({&row_slot_, &plan_begin_, &plan_samples_, &row_count_}, rows);
   allocate({&row_capacity_, &row_begin_, &logit_begin_}, rows + 1);
   allocate({&plan_tokens_, &ids_, &positions_, &token_slot_}, capacity_.tokens);
-  allocate({&live_rows_, &live_tokens_, &absorbed_live_}, 1);
+  allocate({&counts_}, 2);
+  allocate({&live_tokens_, &absorbed_live_}, 1);
   allocate({&logit_index_, &logit_ordinal_}, capacity_.logit_vectors);
   allocate({&pass_live_}, passes);
   return arena.used();
@@ -48,17 +80,9 @@ void StepInputs::Upload(const TensorView& to, const Fill& fill) {
 
 Batch StepInputs::Stage(std::span<const BatchRow> rows, const SlotState& slots,
                         const BatchCapacity& padded) {
-  Batch batch;
+  Batch batch = TokensOf(rows);
   int64_t logit_vectors = 0;
-  for (const BatchRow& row : rows) {
-    if (row.form == AttentionForm::kExpanded) {
-      CHECK(!row.is_decode() && batch.tokens == batch.expanded_tokens, "expanded rows come first");
-      batch.expanded.push_back({batch.tokens, row.num_tokens(), row.begin, row.slot});
-      batch.expanded_tokens += row.num_tokens();
-    }
-    batch.tokens += row.num_tokens();
-    logit_vectors += row.logit_vectors();
-  }
+  for (const BatchRow& row : rows) logit_vectors += row.logit_vectors();
   const int64_t live_tokens = batch.tokens;
   CHECK(padded.tokens == 0 || (batch.expanded.empty() && padded.tokens >= batch.tokens),
         "{} tokens padded to {}", batch.tokens, padded.tokens);
@@ -94,7 +118,9 @@ Batch StepInputs::Stage(std::span<const BatchRow> rows, const SlotState& slots,
     }
     CHECK(static_cast<int64_t>(staging_.size()) == live_tokens);
   });
-  Upload(live_rows_, [&] { staging_.push_back(static_cast<int32_t>(rows.size())); });
+  Upload(counts_, [&] {
+    staging_ = {static_cast<int32_t>(rows.size()), static_cast<int32_t>(batch.known_tokens)};
+  });
 
   batch.ids = ids_.Slice(0, 0, batch.tokens);
   batch.map = {.slots = token_slot_.Slice(0, 0, batch.tokens),
@@ -103,11 +129,12 @@ Batch StepInputs::Stage(std::span<const BatchRow> rows, const SlotState& slots,
                .live = live_tokens_};
   batch.absorbed_live = absorbed_live_;
   batch.absorbed_rows = shape - static_cast<int64_t>(batch.expanded.size());
+  batch.known_live = counts_.Slice(0, 1, 2);
   rows_ = {.slot = row_slot_.Slice(0, 0, shape),
            .begin = row_begin_.Slice(0, 0, shape + 1),
            .count = row_count_.Slice(0, 0, shape),
            .logit_begin = logit_begin_.Slice(0, 0, shape + 1),
-           .live = live_rows_};
+           .live = counts_.Slice(0, 0, 1)};
   CutPasses();
   return batch;
 }
@@ -130,7 +157,7 @@ void StepInputs::Prepare(OpRunner& run, const Batch& batch, const SlotState& slo
        .plan_tokens = plan_tokens_.Slice(0, 0, batch.tokens),
        .plan_begin = plan_begin_.Slice(0, 0, rows),
        .plan_samples = plan_samples_.Slice(0, 0, rows),
-       .live_rows = live_rows_,
+       .live_rows = rows_.live,
        .expanded_tokens = batch.expanded_tokens,
        .pass_vectors = capacity_.pass_vectors,
        .slots = slots,

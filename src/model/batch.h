@@ -23,8 +23,9 @@ struct ExpandedRow {
   SlotId slot{};
 };
 
-// Expanded rows come first: all of their tokens are live, and where they stand is known to the
-// host. The rest takes the absorbed form, and how much of it is live the device alone knows.
+// Rows of known tokens come first, of these the expanded ones: all of their tokens are live, and
+// where they stand is known to the host. Decodes follow, and how much of them is live the device
+// alone knows. What is not expanded takes the absorbed form.
 struct Batch {
   int64_t tokens = 0;       // capacity; how many are live is map.live
   int64_t step_tokens = 0;  // the most of any data-parallel group, which all ranks know alike
@@ -35,11 +36,17 @@ struct Batch {
   TensorView absorbed_live;   // I32 [1]
   int64_t absorbed_rows = 0;  // capacity: of those the other tokens are of
 
+  int64_t known_tokens = 0;  // of rows of known tokens
+  TensorView known_live;     // I32 [1]: as many, for the device
+
   int64_t absorbed_tokens() const { return tokens - expanded_tokens; }
   // That part of a tensor [tokens, ...].
   TensorView Absorbed(const TensorView& view) const {
     return view.Slice(0, expanded_tokens, tokens);
   }
+  // The rows of known tokens without the decodes, for what does not attend: what attention asks is
+  // left out. It has room for a token even if there is none, as no op is without tokens.
+  Batch Known() const;
 };
 
 // A row as the host knows it (scheduler/step_plan.h).
@@ -97,7 +104,8 @@ class StepInputs {
   Device* device_ = nullptr;
   std::unique_ptr<DeviceMemory> memory_;
   // Uploaded:
-  TensorView row_slot_, row_capacity_, plan_tokens_, plan_begin_, plan_samples_, live_rows_;
+  TensorView row_slot_, row_capacity_, plan_tokens_, plan_begin_, plan_samples_;
+  TensorView counts_;  // I32 [2]: rows, and tokens of rows of known tokens
   // Computed:
   TensorView ids_, positions_, token_slot_, live_tokens_, absorbed_live_;
   TensorView row_begin_, row_count_, logit_begin_, logit_index_, logit_ordinal_, pass_live_;

@@ -166,11 +166,8 @@ TensorView Model::RoundedResidual(int64_t tokens) const {
   return TensorView(activations_.branch.data(), DType::kBF16, {tokens, config_.hidden_size});
 }
 
-TensorView Model::ForwardMtp(int index, const Batch& batch, const TensorView& hidden,
-                             const KvPool& pool) {
-  if (!options_.shard.last_stage()) return hidden;
+void Model::BeginMtp(const MtpWeights& mtp, const Batch& batch, const TensorView& hidden) {
   Activations& a = activations_;
-  const MtpWeights& mtp = weights_.mtp[static_cast<size_t>(index)];
   const int64_t width = config_.hidden_size, tokens = batch.tokens;
   const TensorView live = batch.map.live, x = First(a.x, tokens), in = First(a.mtp_in, tokens);
   const auto norm = [&](const TensorView& from, const PlainTensor& weight, int64_t column) {
@@ -183,10 +180,24 @@ TensorView Model::ForwardMtp(int index, const Batch& batch, const TensorView& hi
   norm(hidden, mtp.hidden_norm, width);
   Norm(mtp.embedding_norm, batch, Embed(batch), nullptr, in.Slice(1, 0, width));
   run_(run_.ops().linear, {.x = in, .weight = mtp.eh_proj.weight.get(), .live = live, .out = x});
-  RunLayer(mtp.layer, batch, pool.Layer(static_cast<int64_t>(weights_.layers.size()) + index),
-           Pending::kNothing);
+}
+
+TensorView Model::ForwardMtp(int index, const Batch& batch, const TensorView& hidden,
+                             const KvPool& pool) {
+  if (!options_.shard.last_stage()) return hidden;
+  const MtpWeights& mtp = weights_.mtp[static_cast<size_t>(index)];
+  BeginMtp(mtp, batch, hidden);
+  RunLayer(mtp.layer, batch, MtpPages(index, pool), Pending::kNothing);
   Norm(mtp.head_norm, batch, Pending::kBranch);
-  return First(a.normed, tokens);
+  return First(activations_.normed, batch.tokens);
+}
+
+void Model::CacheMtp(int index, const Batch& batch, const TensorView& hidden, const KvPool& pool) {
+  const MtpWeights& mtp = weights_.mtp[static_cast<size_t>(index)];
+  const AttentionWeights& attention = mtp.layer.attention;
+  BeginMtp(mtp, batch, hidden);
+  Norm(mtp.layer.attention_norm, batch, Pending::kNothing, attention.q_kv_a.weight.get());
+  attention_.Cache(attention, batch, MtpPages(index, pool));
 }
 
 void Model::RunLayer(const LayerWeights& layer, const Batch& batch, const KvPages& pages,

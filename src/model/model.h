@@ -91,6 +91,9 @@ class Model {
   TensorView ForwardMtp(int index, const Batch& batch, const TensorView& hidden,
                         const KvPool& pool);
 
+  // Writes the latents that ForwardMtp writes, and computes nothing else.
+  void CacheMtp(int index, const Batch& batch, const TensorView& hidden, const KvPool& pool);
+
   // logits [logit vectors, vocab], F32, of hidden states [logit vectors, hidden]: lm_head of
   // DeepseekV3ForCausalLM.forward in transformers. REQUIRES: the last stage.
   void Logits(const TensorView& hidden, const TensorView& live, const TensorView& logits);
@@ -106,6 +109,12 @@ class Model {
   bool tensor_parallel() const { return options_.shard.groups.tensor != nullptr; }
   // Embeddings of the batch's tokens, in a.x, or waiting.
   Pending Embed(const Batch& batch);
+
+  // What the layer begins with, in a.x.
+  void BeginMtp(const MtpWeights& mtp, const Batch& batch, const TensorView& hidden);
+  KvPages MtpPages(int index, const KvPool& pool) const {
+    return pool.Layer(static_cast<int64_t>(weights_.layers.size()) + index);
+  }
 
   // x += what a layer adds, but for its last branch, which waits. h = x + attention(norm(x)), then
   // h + mlp(norm(h)): DeepseekV2DecoderLayer.forward and DeepseekV3DecoderLayer.forward of

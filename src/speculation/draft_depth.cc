@@ -6,7 +6,8 @@
 namespace fathom {
 namespace {
 
-constexpr int32_t kMostSteps = 16;    // that a time is the mean of
+constexpr size_t kMostSteps = 16;     // that a time is the median of
+constexpr size_t kKeptSteps = 4;      // from before a trial
 constexpr double kMostReached = 400;  // decodes that a share is of
 constexpr double kBetter = 1.01;      // what is no better than this is noise
 constexpr double kRemembered = 16;    // decodes before a trial that count beside its own
@@ -26,6 +27,17 @@ size_t SizeOf(int32_t decodes) {
   const auto octave = static_cast<uint32_t>(std::bit_width(n - 1) - 1);  // 5..8: 2, 9..16: 3
   const bool upper = n > (3u << (octave - 1));
   return 4 + 2 * (octave - 2) + (upper ? 1 : 0);
+}
+
+// All but so many, the last.
+void Forget(std::vector<double>& times, size_t kept) {
+  if (times.size() > kept) times.erase(times.begin(), times.end() - static_cast<int64_t>(kept));
+}
+
+double Median(std::vector<double> times) {
+  const auto middle = times.begin() + static_cast<int64_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
 }
 
 }  // namespace
@@ -64,7 +76,7 @@ double DraftDepth::Rate(const Batch& batch, int32_t drafts) {
 
 int32_t DraftDepth::Next(Batch& batch) const {
   const auto timed = [&](int32_t drafts) {
-    return batch.depths[static_cast<size_t>(drafts)].steps > 0;
+    return !batch.depths[static_cast<size_t>(drafts)].times.empty();
   };
   if (!timed(batch.best)) return batch.best;
   for (const int32_t other : {batch.best - 1, batch.best + 1}) {
@@ -85,7 +97,7 @@ int32_t DraftDepth::Next(Batch& batch) const {
 int32_t DraftDepth::Candidate(const Batch& batch) const {
   const int32_t up = batch.best < most_ ? batch.best + 1 : -1, down = batch.best - 1;
   for (const int32_t other : {up, down}) {
-    if (other >= 0 && batch.depths[static_cast<size_t>(other)].steps == 0) return other;
+    if (other >= 0 && batch.depths[static_cast<size_t>(other)].times.empty()) return other;
   }
   if (up < 0 || down < 0) return std::max(up, down);
   return batch.upwards ? down : up;
@@ -101,15 +113,14 @@ void DraftDepth::BeginTrial(Batch& batch, int32_t drafts) {
     depth.stood *= kRemembered / depth.reached;
     depth.reached = kRemembered;
   }
-  depth.steps = std::min(depth.steps, 1);
+  Forget(depth.times, kKeptSteps);
 }
 
 void DraftDepth::Took(int32_t decodes, int32_t drafts, double seconds) {
   Depth& depth = Of(decodes).depths[static_cast<size_t>(drafts)];
-  // Whatever held the host up once is not the step's time.
-  if (depth.steps >= 4) seconds = std::min(seconds, 2 * depth.seconds);
-  depth.steps = std::min(depth.steps + 1, kMostSteps);
-  depth.seconds += (seconds - depth.seconds) / depth.steps;
+  depth.times.push_back(seconds);
+  Forget(depth.times, kMostSteps);
+  depth.seconds = Median(depth.times);
 }
 
 void DraftDepth::Verified(int32_t decodes, int32_t drafts, int32_t stood) {

@@ -30,8 +30,8 @@ class DraftDepth {
   static constexpr int kUnsettled = 2;  // a trial's first steps have other drafts, or none
 
   struct Depth {
-    double seconds = 0;  // of a step, lately
-    int32_t steps = 0;   // that it is the mean of, up to a limit
+    std::vector<double> times;  // of late steps, up to a limit
+    double seconds = 0;         // their median: now and then the host is held up, not the step
     // Decodes that got as far as this draft, and those in which it stood.
     double reached = 4, stood = 3;
   };
