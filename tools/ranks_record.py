@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks and measures ranks on this machine's GPUs (two or more) from an unpacked bundle, and stores JSON.
 
-    ranks_record.py --bundle FOLDER [--only tests,golden,accuracy,exchange,v2-lite,v3]
+    ranks_record.py --bundle FOLDER [--only tests,golden,accuracy,exchange,v2-lite-fp8,v2-lite-bf16,v3]
     ranks_record.py --tables h200-x2       prints the tables of what is stored of those GPUs
 
 It stores in bench/results/, in a folder by the devices' name and number ("NVIDIA H200", 2 of them: h200-x2): checks.json holds
@@ -18,7 +18,7 @@ import sys
 from cuda_sources import ROOT
 from gpu_record import GOLDEN, TINY, Recorder, utc_now
 
-PARTS = ["tests", "golden", "accuracy", "exchange", "v2-lite", "v3"]
+PARTS = ["tests", "golden", "accuracy", "exchange", "v2-lite-fp8", "v2-lite-bf16", "v3"]
 LAYOUTS = {"1": [], "tp 2": ["--tp", "2"], "pp 2": ["--pp", "2"], "dp 2 + ep": ["--dp", "2", "--enable-expert-parallel"],
            "dp 2": ["--dp", "2"], "pp 2, BF16 residual": ["--pp", "2", "--bf16-residual"]}
 BITS_OF_ONE = ("pp 2", "dp 2 + ep")
@@ -27,7 +27,7 @@ BATCHES = {"1": "1,8,32,128", "tp 2": "1,8,32,128", "pp 2": "1,8,32,256", "dp 2 
 SHAPE = ["--input-len", "1024,8192", "--prefill-len", "4096,16384", "--output-len", "24", "--repeats", "1", "--prefill-chunk", "4096",
          "--max-num-batched-tokens", "8192", "--max-model-len", "20480", "--synthetic-routing", "uniform", "--read-bytes", "2GiB"]
 # Differences of one and three layers are a dense layer, of three and five a layer of experts; stages have layers alike in seven.
-MODELS = {"v2-lite": [("v2-lite-fp8", ["1", "tp 2", "pp 2", "dp 2 + ep"]), ("v2-lite-bf16", ["1", "tp 2", "pp 2", "dp 2 + ep"])],
+MODELS = {"v2-lite-fp8": [("v2-lite-fp8", ["1", "tp 2", "pp 2", "dp 2 + ep"])], "v2-lite-bf16": [("v2-lite-bf16", ["1", "tp 2", "pp 2", "dp 2 + ep"])],
           "v3": [("v3-5-layers-fp8", ["1", "tp 2", "dp 2 + ep"]), ("v3-7-layers-fp8", ["1", "pp 2"]), ("v3-3-layers-fp8", ["1", "tp 2"]),
                  ("v3-1-layers-fp8", ["1", "tp 2"])]}
 
