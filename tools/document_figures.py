@@ -76,27 +76,6 @@ def of_models():
            [f"{figure:.1f}" for figure in cpu])
     served = [stored(f"tiny-r1-serve-32{name}")["output_throughput"] for name in ("", "-int8", "-bf16")]
     yield ("docs/design/cpu-products.md", "{} tokens a second by default, {} with int8, {} with `cpu-bf16`", map(count, served))
-    for shape, name, cases in (
-            ("V3, 5 layers, FP8", "v3-5-layers-fp8", "1 1024, 8 1024, 32 1024, 128 1024, 128 8192, prompt 4096, prompt 16384"),
-            ("V2-Lite, FP8", "v2-lite-fp8", "1 1024, 32 1024, 128 8192, prompt 4096"),
-            ("V2-Lite, BF16", "v2-lite-bf16", "32 1024, prompt 16384")):
-        for batch, tokens in map(str.split, cases.split(", ")):
-            case = {"prefill": int(tokens)} if batch == "prompt" else {"batch_size": int(batch), "context": int(tokens)}
-            entry = next(e for e in stored("h200-x2/tensor_parallel")["results"] if {"model": name, **case}.items() <= e.items())
-            one, two = (entry[f"tp{ranks}_tokens_per_s"] for ranks in (1, 2))
-            yield "docs/ranks.md", f"| {shape} | {batch} | {tokens} | {{}} | {{}} | {{}} |", [count(one), count(two), f"{two / one:.2f}"]
-    for shape, name in (("V3, 5 layers, FP8", "v3-5-layers-fp8"), ("V2-Lite, FP8", "v2-lite-fp8"), ("V2-Lite, BF16", "v2-lite-bf16")):
-        for batch in (1, 8, 32, 128):
-            case = {"model": name, "routing": "uniform", "batch_size_of_a_group": batch}
-            entry = next(e for e in stored("h200-x2/expert_parallel")["results"] if case.items() <= e.items())
-            one, two = (entry[f"{layout}_tokens_per_s"] for layout in ("one_gpu", "two_groups"))
-            experts = (count(entry[f"{layout}_experts_per_layer"]) for layout in ("one_gpu", "two_groups"))
-            yield "docs/ranks.md", f"| {shape} | {batch} | {{}} | {{}} | {{}} | {{}} / {{}} |", [count(one), count(two), f"{two / one:.2f}", *experts]
-    shapes = {"v2-lite-fp8": "V2-Lite, FP8", "v2-lite-bf16": "V2-Lite, BF16"}
-    for entry in stored("h200-x2/pipeline_parallel")["results"]:
-        one, two = entry["one_gpu_tokens_per_s"], entry["two_stages_tokens_per_s"]
-        yield ("docs/ranks.md", f"| {shapes[entry['model']]} | {entry['one_gpu_requests']} / {entry['two_stages_requests']} | {{}} | {{}} | {{}} |",
-               [count(one), count(two), f"{two / one:.2f}"])
 
 
 def of_accuracy():

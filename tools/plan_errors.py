@@ -34,14 +34,16 @@ class Case:
     tokens: int  # of context, or of the prompt
     experts: float  # that were drawn; 0: uniformly
     measured_ms: float
+    gpu: tuple = ()  # flags for another GPU than an H200: its rates, as they were measured in the same run
 
     def arguments(self):
         preset = "v3" if self.shape.startswith("v3") else "v2-lite"
         layers = int(self.shape.split("-")[1]) if preset == "v3" else 27
+        dtype = self.shape.split(",")[0].split("-")[-1]
         what = ["--batch-size", self.batch, "--context", round(self.tokens), "--experts-per-layer", self.experts] if self.batch \
             else ["--prefill-len", self.tokens]
-        return ["plan", "--json", "--config-preset", preset, "--num-layers", layers, "--dtype", self.shape.split("-")[-1],
-                *LAYOUTS[self.layout], "--max-model-len", 32768, "--prefill-chunk", 4096, *what]
+        return ["plan", "--json", "--config-preset", preset, "--num-layers", layers, "--dtype", dtype,
+                *LAYOUTS[self.layout], "--max-model-len", 32768, "--prefill-chunk", 4096, *what, *self.gpu]
 
     def predicted_ms(self, binary, figures):
         command = [binary, *map(str, self.arguments()), "--gpu-file", figures]
@@ -85,7 +87,26 @@ def cases():
             batch = r[f"{name}_requests"]
             found.append(Case(r["model"], layout, batch, r["context"] + 30, r[f"{name}_experts_per_layer"],
                               1e3 * batch / r[f"{name}_tokens_per_s"]))
+    for folder in sorted(path.parent.name for path in (ROOT / "bench" / "results").glob("*/models.json")):
+        found += cases_of_ranks(folder)
     return found
+
+
+def cases_of_ranks(folder):
+    """Of what tools/ranks_record.py stored."""
+    stored = load(f"{folder}/models.json")
+    for r in stored["results"]:
+        one = next(o for o in stored["results"] if (o["shape"], o["layout"]) == (r["shape"], "1"))
+        gpu = () if folder.startswith("h200") else (
+            "--gpu-memory", "79GB", "--gpu-bandwidth", one["read_bandwidth_gb_s"], "--gpu-bf16-tflops", one["bf16_peak_gflops"] / 1e3,
+            "--gpu-fp8-tflops", one["fp8_peak_gflops"] / 1e3)
+        shape = r["shape"] + ("" if not gpu else f", {stored['device'].split()[1]}")
+        groups = 2 if r["layout"].startswith("dp") else 1
+        for d in r["results"]:
+            yield Case(shape, r["layout"], d["batch_size"] // groups, d["decode_context"], d["experts_per_layer"],
+                       1e3 * d["batch_size"] / d["decode_tokens_per_s"], gpu)
+        for d in r["prefills"]:
+            yield Case(shape, r["layout"], 0, d["input_len"], 0, 1e3 * d["input_len"] / d["prefill_tokens_per_s"], gpu)
 
 
 def errors(binary, of, figures):
@@ -98,7 +119,7 @@ def fit(binary):
     """Multiplies one share after the other as long as that lowers the mean square of the logarithms' errors."""
     stored = json.loads(FIGURES.read_text())
     shares = {name: figure["value"] for name, figure in stored["figures"].items() if figure["command"] == FITTED_BY}
-    of = [case for case in cases() if case.layout == "1"]
+    of = [case for case in cases() if case.layout == "1" and not case.gpu]
 
     def cost(values):
         for name, value in values.items():

@@ -2,7 +2,7 @@
 """Checks and measures ranks on this machine's GPUs (two or more) from an unpacked bundle, and stores JSON.
 
     ranks_record.py --bundle FOLDER [--only tests,golden,accuracy,exchange,v2-lite-fp8,v2-lite-bf16,v3]
-    ranks_record.py --tables h200-x2       prints the tables of what is stored of those GPUs
+    ranks_record.py --write | --check      puts tables of what is stored into docs/ranks.md, or says whether they are there
 
 It stores in bench/results/, in a folder by the devices' name and number ("NVIDIA H200", 2 of them: h200-x2): checks.json holds
 the tests of peers, golden comparisons and accuracy by layout; peer_ops.json and rank_threads_*.json what exchanges and launches
@@ -18,6 +18,8 @@ import sys
 from cuda_sources import ROOT
 from gpu_record import GOLDEN, TINY, Recorder, utc_now
 
+PAGE = ROOT / "docs" / "ranks.md"
+BEGIN, END = "<!-- tools/ranks_record.py --write -->\n", "<!-- end -->\n"
 PARTS = ["tests", "golden", "accuracy", "exchange", "v2-lite-fp8", "v2-lite-bf16", "v3"]
 LAYOUTS = {"1": [], "tp 2": ["--tp", "2"], "pp 2": ["--pp", "2"], "dp 2 + ep": ["--dp", "2", "--enable-expert-parallel"],
            "dp 2": ["--dp", "2"], "pp 2, BF16 residual": ["--pp", "2", "--bf16-residual"]}
@@ -102,34 +104,73 @@ class RanksRecorder(Recorder):
                 self.store("models", {"device": self.record["device"], "gpus": self.record["gpus"], "results": stored})
 
 
-def tables(folder):
-    """Each layout beside one GPU, with as many requests in each group."""
-    results = {(r["shape"], r["layout"]): r for r in json.loads((ROOT / "bench" / "results" / folder / "models.json").read_text())["results"]}
-    print("| shape | layout | requests of a group | context | one | two | times | experts, one / two |\n" + "|---" * 8 + "|")
+NAMES = {"v2-lite-fp8": "V2-Lite, FP8", "v2-lite-bf16": "V2-Lite, BF16", "v3-5-layers-fp8": "V3, 5 layers", "v3-7-layers-fp8": "V3, 7 layers"}
+
+
+def decodes(result):
+    """Tokens a second by requests of a group and context."""
+    groups = 2 if result["layout"].startswith("dp") else 1
+    return {(r["batch_size"] // groups, r["input_len"]): r["decode_tokens_per_s"] for r in result["results"]}
+
+
+def layout_rows(results):
+    """Each layout beside one GPU, with as many requests in each group, or at last in each stage's step."""
     for (shape, layout), result in results.items():
-        one, groups = results[shape, "1"], 2 if layout.startswith("dp") else 1
-        if layout == "1":
+        if layout == "1" or shape not in NAMES:
             continue
-        alone = {(r["batch_size"], r["input_len"]): r for r in one["results"]}
-        for r in result["results"]:
-            batch, context = r["batch_size"] // groups, r["input_len"]
-            base = alone.get((batch, context)) or alone[(batch // 2, context)]  # as many in a step of each stage
-            print(f"| {shape} | {layout} | {base['batch_size']} / {batch} | {context} | {base['decode_tokens_per_s']:,.0f} "
-                  f"| {r['decode_tokens_per_s']:,.0f} | {r['decode_tokens_per_s'] / base['decode_tokens_per_s']:.2f} "
-                  f"| {base['experts_per_layer']:.0f} / {r['experts_per_layer']:.0f} |")
-        for a, b in zip(one["prefills"], result["prefills"]):
-            print(f"| {shape} | {layout} | prompt | {b['input_len']} | {a['prefill_tokens_per_s']:,.0f} | {b['prefill_tokens_per_s']:,.0f} "
-                  f"| {b['prefill_tokens_per_s'] / a['prefill_tokens_per_s']:.2f} | |")
+        one, two = decodes(results[shape, "1"]), decodes(result)
+        cells = []
+        for context in (1024, 8192):
+            for batch in (1, 8, 32, 128):
+                alone, of = one[batch, context], two.get((batch, context)) or two[2 * batch, context]
+                cells.append(f"{alone:,.0f} → {of:,.0f} ({of / alone:.2f})")
+        for alone, of in zip(results[shape, "1"]["prefills"], result["prefills"]):
+            alone, of = alone["prefill_tokens_per_s"], of["prefill_tokens_per_s"]
+            cells.append(f"{alone:,.0f} → {of:,.0f} ({of / alone:.2f})")
+        for name, part in (("1k", cells[:4]), ("8k", cells[4:8])):
+            yield f"| {NAMES[shape]} | {layout} | {name} | {' | '.join(part)} | {cells[8 if name == '1k' else 9]} |"
+
+
+def layer_rows(results):
+    """Microseconds of a layer of V3 with tp 1 and 2, from shapes of one, three and five layers, and the most that two may take."""
+    config = {"dense": (1, 3), "experts": (3, 5)}
+    for kind, (fewer, more) in config.items():
+        of = {ranks: [results[f"v3-{n}-layers-fp8", "1" if ranks == 1 else "tp 2"] for n in (fewer, more)] for ranks in (1, 2)}
+        rate = of[1][1]["read_bandwidth_gb_s"]
+        for i, (small, large) in enumerate(zip(of[1][0]["results"], of[1][1]["results"])):
+            us = {ranks: 500 * (b["results"][i]["decode_step_ms"] - a["results"][i]["decode_step_ms"]) for ranks, (a, b) in of.items()}
+            saved = (large["weight_bytes_per_step"] - small["weight_bytes_per_step"]) / 2 / 2  # half of a layer's
+            most = us[1] - 0.8 * saved / (1e3 * rate) + 16
+            yield f"| {kind} | {large['batch_size']} | {large['input_len']} | {us[1]:.0f} | {us[2]:.0f} | {most:.0f} |"
+
+
+def tables():
+    lines = []
+    for folder in sorted(path.parent.name for path in (ROOT / "bench" / "results").glob("*/models.json")):
+        stored = json.loads((ROOT / "bench" / "results" / folder / "models.json").read_text())
+        results = {(r["shape"], r["layout"]): r for r in stored["results"]}
+        lines += ["", f"{stored['gpus']} x {stored['device']}, tokens a second, one GPU → two (times):", "",
+                  "| shape | layout | context | 1 | 8 | 32 | 128 | prompt of 4k; of 16k |", "|---|---|---|---|---|---|---|---|",
+                  *layout_rows(results)]
+        if ("v3-1-layers-fp8", "tp 2") in results:
+            lines += ["", "A layer of V3 with `--tp 2`, in microseconds:", "", "| layer | requests | context | one | two | at most |",
+                      "|---|---|---|---|---|---|", *layer_rows(results)]
+    return "\n".join(lines) + "\n\n"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bundle", type=pathlib.Path)
     parser.add_argument("--only", default=",".join(PARTS), metavar="PARTS", help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--tables", metavar="FOLDER", help="of bench/results/: measures nothing")
+    parser.add_argument("--write", action="store_true", help="measure nothing")
+    parser.add_argument("--check", action="store_true", help="measure nothing")
     options = parser.parse_args()
-    if options.tables:
-        return tables(options.tables)
+    if options.write or options.check:
+        before, rest = PAGE.read_text().split(BEGIN)
+        page = before + BEGIN + tables() + END + rest.split(END)[1]
+        if options.check and page != PAGE.read_text():
+            sys.exit("docs/ranks.md has other figures than bench/results/: tools/ranks_record.py --write")
+        return PAGE.write_text(page)
     if options.bundle is None or not set(options.only.split(",")) <= set(PARTS):
         parser.error(f"--bundle FOLDER, and --only with some of {', '.join(PARTS)}")
     recorder = RanksRecorder(options.bundle.resolve())

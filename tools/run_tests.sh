@@ -29,6 +29,7 @@ cmake --build "$build"
 
 step "predictions beside stored results"
 tools/plan_errors.py --check --binary "$build/bin/fathom"
+tools/ranks_record.py --check
 tools/speculation_table.py --check
 
 step "test clients"

@@ -197,21 +197,24 @@ class StepTimer {
         std::max(bytes / (gpu_.read_bytes_per_s * gpu_.expert_read_share),
                  operations / (OperationsPerSecond(c_.fp8) * gpu_.expert_product_share)) +
         passes / ReadRate() + 5 * gpu_.launch_s;
-    if (travel) ExchangeTokens(sent);
+    if (travel) ExchangeTokens(sent, world_tokens * (whole ? topk * mine : 1));
   }
 
   // Tokens go to all peers, and what comes back is each of their experts' outputs, or of experts
-  // that are cut each rank's sum.
-  void ExchangeTokens(double sent) {
+  // that are cut each rank's sum. Each pair that arrives is written and its output read, and so is
+  // each output where it is summed.
+  void ExchangeTokens(double sent, double pairs) {
     const double peers = m_.layout.stage_ranks() - 1, world = m_.layout.stage_ranks();
-    const double there = sent * c_.hidden_size * kBf16 * peers;
-    const double back =
-        m_.layout.cuts_over_groups() ? there : there * c_.num_experts_per_tok / world;
+    const double outputs =
+        sent * (m_.layout.cuts_over_groups() ? world : double(c_.num_experts_per_tok));
+    const double token_bytes = c_.hidden_size * kBf16;
+    const double there = sent * token_bytes * peers, back = outputs * token_bytes * peers / world;
+    const double passes = (2 * pairs + outputs) * token_bytes;
     const double at_a_time = static_cast<double>(m_.ops.exchange_tokens) / world;
     const double pieces = std::max(1.0, sent / at_a_time);
-    Exchange(
-        "exchange of experts' tokens", there + back,
-        (there + back) / gpu_.peer_bytes_per_s + pieces * (4 * gpu_.barrier_s + 2 * gpu_.launch_s));
+    Exchange("exchange of experts' tokens", there + back,
+             (there + back) / gpu_.peer_bytes_per_s + passes / ReadRate() +
+                 pieces * (4 * gpu_.barrier_s + 2 * gpu_.launch_s));
   }
 
   void Head() {

@@ -9,7 +9,7 @@ namespace kernels {
 // All ranks have done what they enqueued before this.
 //   data mapping:  one warp; a lane tells one peer this rank's epoch, and awaits that peer's
 //   bytes:         four to each peer, and four that it polls in its own memory; no arithmetic
-//   expected time: a store's way over NVLink; 2.1 us for one like it on two H200s (docs/ranks.md)
+//   expected time: a store's way over NVLink; 2.0 us on two H200s (docs/ranks.md)
 __global__ void PeerBarrier(PeerView peers) {
   AfterPriorKernels();
   MeetPeers(peers);
