@@ -108,9 +108,9 @@ NAMES = {"v2-lite-fp8": "V2-Lite, FP8", "v2-lite-bf16": "V2-Lite, BF16", "v3-5-l
 
 
 def decodes(result):
-    """Tokens a second by requests of a group and context."""
+    """Tokens a second, and distinct experts of a layer, by requests of a group and context."""
     groups = 2 if result["layout"].startswith("dp") else 1
-    return {(r["batch_size"] // groups, r["input_len"]): r["decode_tokens_per_s"] for r in result["results"]}
+    return {(r["batch_size"] // groups, r["input_len"]): (r["decode_tokens_per_s"], r["experts_per_layer"]) for r in result["results"]}
 
 
 def layout_rows(results):
@@ -119,16 +119,18 @@ def layout_rows(results):
         if layout == "1" or shape not in NAMES:
             continue
         one, two = decodes(results[shape, "1"]), decodes(result)
-        cells = []
+        cells, experts = [], []
         for context in (1024, 8192):
             for batch in (1, 8, 32, 128):
-                alone, of = one[batch, context], two.get((batch, context)) or two[2 * batch, context]
+                (alone, drawn), (of, drawn_of) = one[batch, context], two.get((batch, context)) or two[2 * batch, context]
                 cells.append(f"{alone:,.0f} → {of:,.0f} ({of / alone:.2f})")
+                experts.append(f"{drawn:.0f}" if drawn == drawn_of else f"{drawn:.0f} → {drawn_of:.0f}")
         for alone, of in zip(results[shape, "1"]["prefills"], result["prefills"]):
             alone, of = alone["prefill_tokens_per_s"], of["prefill_tokens_per_s"]
             cells.append(f"{alone:,.0f} → {of:,.0f} ({of / alone:.2f})")
         for name, part in (("1k", cells[:4]), ("8k", cells[4:8])):
-            yield f"| {NAMES[shape]} | {layout} | {name} | {' | '.join(part)} | {cells[8 if name == '1k' else 9]} |"
+            yield (f"| {NAMES[shape]} | {layout} | {name} | {' | '.join(part)} | {cells[8 if name == '1k' else 9]} "
+                   f"| {', '.join(experts[:4] if name == '1k' else experts[4:])} |")
 
 
 def layer_rows(results):
@@ -150,7 +152,7 @@ def tables():
         stored = json.loads((ROOT / "bench" / "results" / folder / "models.json").read_text())
         results = {(r["shape"], r["layout"]): r for r in stored["results"]}
         lines += ["", f"{stored['gpus']} x {stored['device']}, tokens a second, one GPU → two (times):", "",
-                  "| shape | layout | context | 1 | 8 | 32 | 128 | prompt of 4k; of 16k |", "|---|---|---|---|---|---|---|---|",
+                  "| shape | layout | context | 1 | 8 | 32 | 128 | prompt of 4k; of 16k | experts |", "|---|---|---|---|---|---|---|---|---|",
                   *layout_rows(results)]
         if ("v3-1-layers-fp8", "tp 2") in results:
             lines += ["", "A layer of V3 with `--tp 2`, in microseconds:", "", "| layer | requests | context | one | two | at most |",

@@ -58,6 +58,7 @@ json::object ToJson(const LayoutReport& layout) {
   json::object out = ToJson(layout.plan.layout);
   out["group_kv_cache_tokens"] = layout.plan.group_cache_tokens();
   out["kv_cache_tokens"] = layout.plan.group_cache_tokens() * layout.plan.layout.data;
+  out["kv_cache_copies"] = layout.plan.layout.tensor;  // of each token, on ranks of its group
   out["ranks"] = std::move(ranks);
   out["decode"] = std::move(decodes);
   out["prefill"] = std::move(prefills);
@@ -85,6 +86,10 @@ void PrintDetails(const LayoutReport& layout) {
   }
   fmt::print("  {:<30}{:>9.2f}\n", "KV cache",
              Gib(static_cast<double>(first.memory.kv_cache_bytes())));
+  if (const int64_t copies = layout.plan.layout.tensor; copies > 1) {
+    fmt::print("    of the same tokens on {} ranks: latents are not cut, and --tp makes no room\n",
+               copies);
+  }
   for (const PlannedDecode& decode : layout.decodes) {
     fmt::print("\nA step of {} requests{}: {} ms\n", decode.batch,
                layout.plan.layout.data > 1 ? " in each group" : "", Milliseconds(decode.seconds));

@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -31,6 +32,13 @@ constexpr size_t kNetworkBytes = 8;                          // of an IPv6 addre
 constexpr int kKernelUnsentBytes = 16 << 10;
 constexpr int kKeepAliveS = 15;
 constexpr size_t kLeastBytesPerMs = 64;  // of a client that takes a large answer
+
+// A wait for an error also ends where there is none: after floods of connections one in some
+// hundred.
+bool HasHungUp(int descriptor) {
+  pollfd of{.fd = descriptor, .events = 0, .revents = 0};
+  return poll(&of, 1, 0) > 0 && (of.revents & (POLLERR | POLLHUP)) != 0;
+}
 
 // "" of a client that has sent nothing, as one that only looks whether the port is open.
 std::string WhyNoTls(asio::ssl::stream<ClientStream::Socket&>& stream, bool timed_out,
@@ -215,8 +223,9 @@ void ClientSocket::StartWatch() {
     self->Notify();
   };
   if (half_closed_) {  // there is nothing left to read but a reset
-    socket().async_wait(Socket::wait_error, [seen](error_code error) {
-      seen(error ? error : asio::error::connection_reset, 0);
+    socket().async_wait(Socket::wait_error, [this, seen](error_code error) {
+      if (!error && HasHungUp(socket().native_handle())) error = asio::error::connection_reset;
+      seen(error, 0);
     });
   } else {
     stream_.async_read_some(buffer_.prepare(std::min(room, kWatchBytes)), seen);

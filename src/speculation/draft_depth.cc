@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 namespace fathom {
 namespace {
@@ -10,6 +11,7 @@ constexpr size_t kMostSteps = 16;     // that a time is the median of
 constexpr size_t kKeptSteps = 4;      // from before a trial
 constexpr double kMostReached = 400;  // decodes that a share is of
 constexpr double kBetter = 1.01;      // what is no better than this is noise
+constexpr double kDoubts = 2;         // standard errors beyond which a difference is believed
 constexpr double kRemembered = 16;    // decodes before a trial that count beside its own
 
 // Steps between trials, in multiples of one: of a depth that was never timed, and of others.
@@ -74,17 +76,21 @@ double DraftDepth::Rate(const Batch& batch, int32_t drafts) {
   return tokens / batch.depths[static_cast<size_t>(drafts)].seconds;
 }
 
+bool DraftDepth::OneMorePays(const Batch& batch, int32_t drafts) {
+  const double doubt = std::hypot(batch.depths[static_cast<size_t>(drafts)].doubt,
+                                  batch.depths[static_cast<size_t>(drafts) + 1].doubt);
+  return Rate(batch, drafts + 1) > (kBetter + kDoubts * doubt) * Rate(batch, drafts);
+}
+
 int32_t DraftDepth::Next(Batch& batch) const {
   const auto timed = [&](int32_t drafts) {
     return !batch.depths[static_cast<size_t>(drafts)].times.empty();
   };
   if (!timed(batch.best)) return batch.best;
-  for (const int32_t other : {batch.best - 1, batch.best + 1}) {
-    if (other < 0 || other > most_ || !timed(other)) continue;
-    if (Rate(batch, other) > kBetter * Rate(batch, batch.best)) {
-      batch.best = other;
-      break;
-    }
+  if (batch.best > 0 && timed(batch.best - 1) && !OneMorePays(batch, batch.best - 1)) {
+    --batch.best;
+  } else if (batch.best < most_ && timed(batch.best + 1) && OneMorePays(batch, batch.best)) {
+    ++batch.best;
   }
   const int32_t other = Candidate(batch);
   if (other < 0) return batch.best;
@@ -121,6 +127,12 @@ void DraftDepth::Took(int32_t decodes, int32_t drafts, double seconds) {
   depth.times.push_back(seconds);
   Forget(depth.times, kMostSteps);
   depth.seconds = Median(depth.times);
+  std::vector<double> off;
+  for (const double time : depth.times) off.push_back(std::abs(time - depth.seconds));
+  // Of a median of numbers that are spread as a bell: 1.25 deviations by the root of their number,
+  // a deviation being 1.48 times the median distance.
+  depth.doubt =
+      1.25 * 1.48 * Median(std::move(off)) / std::sqrt(depth.times.size()) / depth.seconds;
 }
 
 void DraftDepth::Verified(int32_t decodes, int32_t drafts, int32_t stood) {

@@ -9,7 +9,7 @@ namespace fathom {
 
 // Learns while it runs, for each size of batch: a depth is tried for a few steps, then judged by
 // what it is expected to bring, (1 + drafts that stand) / time. Neighbours of the best depth are
-// tried again now and then. THREAD: one.
+// tried again now and then; where two are as good as each other, it is the lesser. THREAD: one.
 class DraftDepth {
  public:
   explicit DraftDepth(int32_t most);
@@ -32,6 +32,7 @@ class DraftDepth {
   struct Depth {
     std::vector<double> times;  // of late steps, up to a limit
     double seconds = 0;         // their median: now and then the host is held up, not the step
+    double doubt = 0;           // its standard error, as a share of it
     // Decodes that got as far as this draft, and those in which it stood.
     double reached = 4, stood = 3;
   };
@@ -45,6 +46,9 @@ class DraftDepth {
 
   Batch& Of(int32_t decodes);
   static double Rate(const Batch& batch, int32_t drafts);
+  // Whether one draft more than `drafts` brings more, beyond what times leave in doubt: fewer
+  // drafts are never far from what there is without any.
+  static bool OneMorePays(const Batch& batch, int32_t drafts);
   int32_t Next(Batch& batch) const;
   // The neighbour of the best depth that is to be tried next; -1: there is none.
   int32_t Candidate(const Batch& batch) const;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Holds the op tables against the golden references: `fathom verify`, in both forms of MLA.
 
-    run.py --binary build/bin/fathom
+    run.py --binary build/bin/fathom [--long]
 """
 import argparse
 import concurrent.futures
@@ -23,9 +23,19 @@ GROUPS = ("--dp", "2", "--enable-expert-parallel")
 CUT_GROUPS = ("--dp", "2")
 
 
+TINY = ROOT / "models" / "tiny-r1", GOLDEN / "tiny-r1" / "reference.safetensors"
+
+
+def long_cases():
+    """Layouts of the reference table, which takes its time."""
+    for name, layout in (("2 ranks", ["--tp", "2"]), ("2 groups of 2 ranks", ["--tp", "2", *GROUPS]),
+                         ("2 stages of 2 ranks", ["--tp", "2", "--pp", "2"])):
+        yield f"tiny-r1 reference, {name}", *TINY, ["--ops", "reference", *layout]
+
+
 def cases():
     """(name, checkpoint, reference, further arguments), slowest first."""
-    tiny = ROOT / "models" / "tiny-r1", GOLDEN / "tiny-r1" / "reference.safetensors"
+    tiny = TINY
     yield "tiny-r1 reference", *tiny, ["--ops", "reference"]
     for form in ("own", *FORMS):
         yield f"tiny-r1 cpu {form}", *tiny, ["--ops", "cpu", "--form", form]
@@ -65,6 +75,10 @@ def cases():
             yield f"{folder.name} {ops}, 2 ranks", *fixture, ["--ops", ops, "--tp", "2"]
             yield f"{folder.name} {ops} expanded{SAME_BITS}", *fixture, ["--ops", ops, "--form", "expanded", *GROUPS]
             yield f"{folder.name} {ops}, 2 groups cut experts", *fixture, ["--ops", ops, *CUT_GROUPS]
+            if folder.name == "v3-fp8":  # it has two heads
+                yield f"{folder.name} {ops}, 2 groups of 2 ranks", *fixture, ["--ops", ops, "--tp", "2", *GROUPS]
+            if folder.name == "v3-16-heads":
+                yield f"{folder.name} {ops}, 4 ranks", *fixture, ["--ops", ops, "--tp", "4"]
             if json.loads((folder / "config.json").read_text())["num_hidden_layers"] > 1:
                 yield f"{folder.name} {ops} expanded{STAGES}", *fixture, ["--ops", ops, "--form", "expanded", "--pp", "2"]
                 yield f"{folder.name} {ops}, 2 ranks{STAGES}", *fixture, ["--ops", ops, "--tp", "2", "--pp", "2"]
@@ -100,11 +114,13 @@ def other_bits(hashes):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default="build/bin/fathom")
-    binary = parser.parse_args().binary
+    parser.add_argument("--long", action="store_true", help="and cases of minutes, which CI leaves out")
+    options = parser.parse_args()
+    binary = options.binary
     passed = failed = 0
     hashes = {}
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for name, code, out, err in pool.map(lambda c: verify(binary, c), cases()):
+        for name, code, out, err in pool.map(lambda c: verify(binary, c), [*(long_cases() if options.long else ()), *cases()]):
             passed, failed = passed + (code == 0), failed + (code != 0)
             if not out:
                 print(f"FAILED  {name}: {err}")

@@ -7,6 +7,7 @@ import resource
 import socket
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import requests
 from conftest import BINARY, MODEL, eventually, serving
@@ -83,3 +84,26 @@ def test_a_client_that_leaves_in_its_prefill_ends_it():
         assert server.metric("fathom:engine_steps_total") - steps < tokens // chunk / 2
         answer = requests.post(f"{server.url}/v1/completions", json={"prompt": "2 + 2", "max_tokens": 1}, timeout=30)
         assert answer.status_code == 200
+
+
+def test_a_client_that_is_done_sending_is_answered_after_a_flood_of_connections():
+    """It was taken for gone, one in some hundred: a wait for an error had ended without one."""
+    body = json.dumps({"prompt": "2 + 2", "max_tokens": 1})
+    request = (f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+               f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}").encode()
+
+    def flood():
+        for _ in range(6000):
+            socket.create_connection(address(server)).close()
+
+    def ask():
+        for _ in range(150):
+            with socket.create_connection(address(server), timeout=30) as client:
+                client.sendall(request)
+                client.shutdown(socket.SHUT_WR)
+                assert client.makefile("rb").read().startswith(b"HTTP/1.1 200")
+
+    with serving() as server, ThreadPoolExecutor(4) as pool:
+        for work in (flood, ask):
+            for done in [pool.submit(work) for _ in range(4)]:
+                done.result()
