@@ -6,7 +6,8 @@
 namespace fathom {
 
 // The calling thread gives way to others: each step of niceness takes a fifth of what it gets
-// beside them. `which`: what such threads do, for a warning if the system does not allow it.
+// beside them, and it holds them up for little at a time. `which`: what such threads do, for a
+// warning if the system does not allow it.
 void LowerThisThread(int steps, std::string_view which);
 
 }  // namespace fathom
