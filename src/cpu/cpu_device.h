@@ -3,10 +3,10 @@
 
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "base/activity.h"
+#include "base/first_failure.h"
 #include "base/machine_memory.h"
 #include "cpu/cpu_stream.h"
 #include "tensor/buffer.h"
@@ -37,14 +37,8 @@ class CpuDevice final : public Device {
     if (!to.empty()) std::memcpy(to.data(), from.data(), to.size());
   }
   // A CPU does not fail, but what its ranks wait for may.
-  Status status() const override {
-    std::lock_guard lock(mutex_);
-    return failure_;
-  }
-  void Abandon(const std::string& why) override {
-    std::lock_guard lock(mutex_);
-    if (failure_.ok()) failure_ = Internal("{}", why);
-  }
+  Status status() const override { return failure_.status(); }
+  void Abandon(const std::string& why) override { failure_.Set(Internal("{}", why)); }
   void BeginStep(uint64_t step) override { current_activity.step = static_cast<int64_t>(step); }
   uint64_t Mark() override { return 0; }
   bool Passed(uint64_t) override { return true; }
@@ -70,8 +64,7 @@ class CpuDevice final : public Device {
 
   CpuStream stream_;
   const bool commit_;
-  mutable std::mutex mutex_;
-  Status failure_;  // guarded by mutex_
+  FirstFailure failure_;
 };
 
 }  // namespace fathom
