@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/activity.h"
 #include "base/first_failure.h"
@@ -17,7 +18,9 @@ namespace fathom {
 class CpuDevice final : public Device {
  public:
   // `commit`: memory is the process's from the start, not from when it is first written.
-  explicit CpuDevice(int threads, bool commit = false) : stream_(threads), commit_(commit) {}
+  // `cores`: those that it shares with others, if it does.
+  explicit CpuDevice(int threads, bool commit = false, std::shared_ptr<SharedCores> cores = nullptr)
+      : stream_(threads, std::move(cores)), commit_(commit) {}
 
   std::string_view name() const override { return "cpu"; }
   CpuStream& stream() override { return stream_; }
