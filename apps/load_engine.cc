@@ -233,6 +233,7 @@ Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback 
        .quantized = TRY(ParseQuantization(settings.quantization)),
        .synthetic_routing = TRY(MakeSyntheticRouting(settings.synthetic_routing, loaded.config)),
        .synthetic_acceptance = settings.synthetic_acceptance,
+       .step_timeout_s = settings.step_timeout_s,
        .hosts = loaded.hosts.get()},
       [&](uint64_t done, uint64_t total) { progress.Show(done, total); }, std::move(on_output)));
   loaded.models = std::move(assembled.models);
