@@ -74,12 +74,14 @@ Result<Backend> MakeBackend(std::string_view name, const BackendSettings& settin
   }
   backend.ops = TRY(CpuTable(name, settings.quantization));
   const int threads = settings.threads == 0 ? UsableCpus() : settings.threads;
-  // Of stages one works at a time, and the others sleep.
+  // Ranks of a stage work at the same time. Stages take turns or not, as there are requests: who
+  // works alone has the others' cores.
   const int at_work = std::min(settings.layout.stage_ranks(), here);
+  const auto cores = here == 1 ? nullptr : std::make_shared<SharedCores>(threads);
   for (int rank = 0; rank < here; ++rank) {
     backend.devices.push_back(std::make_unique<CpuDevice>(
-        name.starts_with("reference") ? 1 : std::max(1, threads / at_work),
-        settings.commit_memory));
+        name.starts_with("reference") ? 1 : std::max(1, threads / at_work), settings.commit_memory,
+        cores));
   }
   if (hosts == nullptr) {
     backend.joined = TRY(JoinedRanks::Join(settings.layout, SharedMemoryCommunicator::GroupOf));

@@ -83,6 +83,14 @@ Status AddGpus(std::string_view name, int first, Hosts* hosts, Backend& backend)
   if (const std::string name = hosts->interface(); !name.empty()) {
     setenv("NCCL_SOCKET_IFNAME", ("=" + name).c_str(), /*overwrite=*/0);
   }
+  if (here > 1) {
+    LOG_WARNING(
+        "steps are not recorded: NCCL joins the hosts, and is not trusted in graphs where a "
+        "process has several GPUs; with a process for each (--nnodes {}, each its --gpu) they "
+        "would be",
+        backend.layout.world());
+    for (CudaDevice* device : gpus) device->RecordNothing();
+  }
   EndWithLostHost(*hosts);
   const int64_t before = gpus[0]->FreeBytes();
   backend.joined = TRY(

@@ -305,6 +305,13 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
                 "that up where it costs time: on Hopper, in attention of few requests with more "
                 "than 16 heads, and of rows with drafts")
       ->group(group);
+  command
+      .add_option("--step-timeout", s.step_timeout_s,
+                  "Seconds after which a step that a GPU has not ended never will: the engine "
+                  "ends, with an error for every request")
+      ->check(Between(0.1, 86400))
+      ->capture_default_str()
+      ->group(group);
   AddDummyFlags(command, settings);
 }
 

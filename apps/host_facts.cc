@@ -6,8 +6,8 @@
 #include <string>
 
 #include "base/mmap.h"
-#include "cpu_sources.h"
 #include "model/shard.h"
+#include "source_hashes.h"
 
 namespace fathom {
 namespace {
@@ -15,10 +15,6 @@ namespace {
 constexpr size_t kMaxConfigBytes = 1 << 20;
 // Norms and biases: all of a model's are some megabytes.
 constexpr uint64_t kSmallBytes = 1 << 16;
-
-std::string Hex(const unsigned char* digest) {
-  return fmt::format("{:02x}", fmt::join(std::span(digest, 8), ""));
-}
 
 Result<std::string> ModelFact(const Checkpoint& checkpoint) {
   const ModelConfig& c = checkpoint.config();
@@ -34,18 +30,24 @@ Result<std::string> ModelFact(const Checkpoint& checkpoint) {
     const TensorView values = checkpoint.Get(tensor.name).values;
     text.append(static_cast<const char*>(values.data()), tensor.bytes);
   }
-  unsigned char digest[SHA256_DIGEST_LENGTH];
-  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest);
-  return Hex(digest);
+  return HashOf(text);
 }
 
 }  // namespace
 
+std::string HashOf(std::string_view text) {
+  unsigned char digest[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest);
+  return fmt::format("{:02x}", fmt::join(std::span(digest, 8), ""));
+}
+
 Result<HostFacts> FactsOf(const BackendSettings& s, std::string_view ops,
                           const Checkpoint& checkpoint) {
   const ParallelLayout& layout = s.layout;
+  // Hosts of CPUs may differ in their kernels of GPUs.
+  const std::string_view sources = ops.starts_with("cuda") ? AllSources() : CpuSources();
   return HostFacts{
-      {"build", fmt::format("{} {}", FATHOM_VERSION, CpuSources())},
+      {"build", fmt::format("{} {}", FATHOM_VERSION, sources)},
       {"model", TRY(ModelFact(checkpoint))},
       {"--ops", std::string(ops)},
       {"layout", fmt::format("--tp {} --pp {} --dp {}{}{}", layout.tensor, layout.pipeline,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "backends.h"
@@ -9,6 +10,9 @@
 #include "hosts/hosts.h"
 
 namespace fathom {
+
+// Of what is too long to compare in words.
+std::string HashOf(std::string_view text);
 
 // The build, the model (by its configuration, its tensors' places and the numbers of the small
 // ones, which differ between models of one shape), the op table, and what all hosts must have alike

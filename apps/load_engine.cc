@@ -51,6 +51,7 @@ class ProgressLine {
 constexpr uint64_t kDummySeed = 0;
 constexpr size_t kMaxConfigBytes = 1 << 20;
 constexpr size_t kMaxSharesBytes = 4 << 20;
+constexpr std::string_view kRoutings = "--synthetic-routing: uniform, zipf or a file";
 
 Result<Checkpoint> OpenCheckpoint(const EngineSettings& s) {
   if (s.load_format == "dummy") return Checkpoint::Dummy(TRY(DummyConfig(s)), kDummySeed);
@@ -92,8 +93,7 @@ Result<std::optional<SyntheticRouting>> MakeSyntheticRouting(const std::string& 
     routing = SyntheticRouting::Zipf(config);
   } else {
     const Result<std::string> text = ReadFile(name, kMaxSharesBytes);
-    if (!text.ok())
-      return text.status().WithContext("--synthetic-routing: uniform, zipf or a file");
+    if (!text.ok()) return text.status().WithContext(kRoutings);
     Result<SyntheticRouting> parsed = ParseShares(*text);
     if (!parsed.ok()) return parsed.status().WithContext("--synthetic-routing " + name);
     routing = *std::move(parsed);
@@ -150,15 +150,26 @@ Result<Speculation> SpeculationOf(const EngineSettings& s, const ModelConfig& co
   return ParseSpeculation(s.speculative_config);
 }
 
+// A file by what is in it: hosts may have it under other names.
+Result<std::string> RoutingFact(const std::string& name) {
+  if (name.empty()) return std::string("none");
+  if (name == "uniform" || name == "zipf") return name;
+  const Result<std::string> text = ReadFile(name, kMaxSharesBytes);
+  if (!text.ok()) return text.status().WithContext(kRoutings);
+  return "a file with hash " + HashOf(*text);
+}
+
 // Flags of the engine that all hosts must have alike.
-HostFacts FlagFacts(const EngineSettings& s) {
-  return {{"--max-model-len", std::to_string(s.max_model_len)},
-          {"--max-num-seqs", std::to_string(s.max_num_seqs)},
-          {"--max-num-batched-tokens", std::to_string(s.max_num_batched_tokens)},
-          {"--prefill-chunk", std::to_string(s.prefill_chunk)},
-          {"--kv-cache-memory-bytes", std::to_string(s.kv_cache_bytes)},
-          {"--batch-invariance", s.batch_invariant ? "on" : "off"},
-          {"--speculative-config", s.no_speculation ? "none" : s.speculative_config}};
+Result<HostFacts> FlagFacts(const EngineSettings& s) {
+  return HostFacts{{"--max-model-len", std::to_string(s.max_model_len)},
+                   {"--max-num-seqs", std::to_string(s.max_num_seqs)},
+                   {"--max-num-batched-tokens", std::to_string(s.max_num_batched_tokens)},
+                   {"--prefill-chunk", std::to_string(s.prefill_chunk)},
+                   {"--kv-cache-memory-bytes", std::to_string(s.kv_cache_bytes)},
+                   {"--batch-invariance", s.batch_invariant ? "on" : "off"},
+                   {"--speculative-config", s.no_speculation ? "none" : s.speculative_config},
+                   {"--synthetic-routing", TRY(RoutingFact(s.synthetic_routing))},
+                   {"--synthetic-acceptance", fmt::format("{}", s.synthetic_acceptance)}};
 }
 
 }  // namespace
@@ -195,7 +206,8 @@ Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback 
   LoadedEngine loaded;
   const std::string ops = TRY(OpsFor(settings));
   Checkpoint checkpoint = TRY(OpenCheckpoint(settings));
-  loaded.hosts = TRY(JoinHosts(settings.hosts, settings, ops, checkpoint, FlagFacts(settings)));
+  loaded.hosts =
+      TRY(JoinHosts(settings.hosts, settings, ops, checkpoint, TRY(FlagFacts(settings))));
   loaded.backend = TRY(MakeBackend(ops, settings, loaded.hosts.get()));
   for (const std::string& warning : checkpoint.warnings()) LOG_WARNING("{}", warning);
   loaded.config = checkpoint.config();
@@ -221,6 +233,7 @@ Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback 
        .quantized = TRY(ParseQuantization(settings.quantization)),
        .synthetic_routing = TRY(MakeSyntheticRouting(settings.synthetic_routing, loaded.config)),
        .synthetic_acceptance = settings.synthetic_acceptance,
+       .step_timeout_s = settings.step_timeout_s,
        .hosts = loaded.hosts.get()},
       [&](uint64_t done, uint64_t total) { progress.Show(done, total); }, std::move(on_output)));
   loaded.models = std::move(assembled.models);

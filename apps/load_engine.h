@@ -26,9 +26,10 @@ struct EngineSettings : BackendSettings, EngineLimits {
   std::string dtype = "auto";        // dummy weights: "fp8" or "bf16"; "auto": as the config says
   std::string synthetic_routing;     // "uniform", "zipf", a file's name, or empty: the router's
   double synthetic_acceptance = -1;  // the share of drafts that stand by chance; negative: none
-  HostsOptions hosts;                // that share the ranks
-  int32_t num_layers = 0;            // dummy weights: only the first so many layers; 0: all
-  std::string speculative_config;    // ParseSpeculation
+  double step_timeout_s = AssemblyOptions().step_timeout_s;  // that a GPU may take
+  HostsOptions hosts;                                        // that share the ranks
+  int32_t num_layers = 0;          // dummy weights: only the first so many layers; 0: all
+  std::string speculative_config;  // ParseSpeculation
   bool no_speculation = false;
   bool needs_tokenizer = true;  // otherwise LoadedEngine has none
   ChatTemplateUse chat_template = ChatTemplateUse::kIfThere;

@@ -18,7 +18,6 @@
 #include "chat/output_parser.h"
 #include "command_line.h"
 #include "commands.h"
-#include "cpu_sources.h"
 #include "engine_flags.h"
 #include "grammar/xgrammar_adapter.h"
 #include "grammar_vocabulary.h"
@@ -27,6 +26,7 @@
 #include "server/http_server.h"
 #include "server/refused_connections.h"
 #include "service_notice.h"
+#include "source_hashes.h"
 #include "taken_flags.h"
 #include "usage.h"
 

@@ -48,7 +48,7 @@ after that, EOS ignored; both are medians over the repeats.
   the same run (best of ten passes over at least 4 GiB, unless the command says otherwise). On a
   shared machine that bandwidth changes by the minute, and with it the share: over 100 % says that
   it rose after it was measured.
-- *sources*: the hash of what the engine was built from (`cmake -P cmake/cpu_source_hash.cmake`); of
+- *sources*: the hash of what the engine was built from (`cmake -P cmake/source_hashes.cmake`); of
   a server under load, the server's.
 - *of fp32 / BF16 / int8*: operations of the prefill (two to a multiply-add: matrices and attention)
   per second, as shares of the fp32, BF16 and int8 peaks that the same threads reached in registers
@@ -360,7 +360,7 @@ def make_page():
 
 def say_stored():
     """Results on CPUs say what they were measured with, or are from before they did."""
-    command = ["cmake", "-P", "cmake/cpu_source_hash.cmake"]
+    command = ["cmake", "-P", "cmake/source_hashes.cmake"]
     now = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     with_these = sum(result.get("sources") == now for result in results)

@@ -5,7 +5,7 @@
 #include <boost/json.hpp>
 #include <utility>
 
-#include "cpu_sources.h"
+#include "source_hashes.h"
 
 namespace fathom {
 namespace {

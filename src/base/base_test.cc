@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/bounded_queue.h"
+#include "base/first_failure.h"
 #include "base/machine_memory.h"
 #include "base/mmap.h"
 #include "base/printable.h"
@@ -96,6 +97,21 @@ TEST(BoundedQueue, PopWaitsForAnotherThread) {
   std::thread producer([&] { EXPECT_TRUE(queue.TryPush(7)); });
   EXPECT_EQ(queue.Pop(), 7);
   producer.join();
+}
+
+TEST(FirstFailure, IsSeenWholeByOtherThreads) {
+  const std::string one(100, '1'), two(100, '2');
+  for (int round = 0; round < 200; ++round) {
+    FirstFailure failure;
+    std::thread first([&] { failure.Set(Internal("{}", one)); });
+    std::thread second([&] { failure.Set(Internal("{}", two)); });
+    while (!failure.failed()) std::this_thread::yield();
+    const std::string seen = failure.status().message();
+    EXPECT_TRUE(seen == one || seen == two) << seen;
+    first.join();
+    second.join();
+    EXPECT_EQ(failure.status().message(), seen);
+  }
 }
 
 TEST(MachineMemory, Limits) {

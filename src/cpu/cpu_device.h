@@ -3,10 +3,11 @@
 
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <string>
+#include <utility>
 
 #include "base/activity.h"
+#include "base/first_failure.h"
 #include "base/machine_memory.h"
 #include "cpu/cpu_stream.h"
 #include "tensor/buffer.h"
@@ -17,7 +18,9 @@ namespace fathom {
 class CpuDevice final : public Device {
  public:
   // `commit`: memory is the process's from the start, not from when it is first written.
-  explicit CpuDevice(int threads, bool commit = false) : stream_(threads), commit_(commit) {}
+  // `cores`: those that it shares with others, if it does.
+  explicit CpuDevice(int threads, bool commit = false, std::shared_ptr<SharedCores> cores = nullptr)
+      : stream_(threads, std::move(cores)), commit_(commit) {}
 
   std::string_view name() const override { return "cpu"; }
   CpuStream& stream() override { return stream_; }
@@ -37,14 +40,8 @@ class CpuDevice final : public Device {
     if (!to.empty()) std::memcpy(to.data(), from.data(), to.size());
   }
   // A CPU does not fail, but what its ranks wait for may.
-  Status status() const override {
-    std::lock_guard lock(mutex_);
-    return failure_;
-  }
-  void Abandon(const std::string& why) override {
-    std::lock_guard lock(mutex_);
-    if (failure_.ok()) failure_ = Internal("{}", why);
-  }
+  Status status() const override { return failure_.status(); }
+  void Abandon(const std::string& why) override { failure_.Set(Internal("{}", why)); }
   void BeginStep(uint64_t step) override { current_activity.step = static_cast<int64_t>(step); }
   uint64_t Mark() override { return 0; }
   bool Passed(uint64_t) override { return true; }
@@ -70,8 +67,7 @@ class CpuDevice final : public Device {
 
   CpuStream stream_;
   const bool commit_;
-  mutable std::mutex mutex_;
-  Status failure_;  // guarded by mutex_
+  FirstFailure failure_;
 };
 
 }  // namespace fathom

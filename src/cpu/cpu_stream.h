@@ -1,6 +1,9 @@
 // A stream that runs each op at once, on the calling thread and its pool.
 #pragma once
 
+#include <memory>
+#include <utility>
+
 #include "cpu/thread_pool.h"
 #include "tensor/stream.h"
 
@@ -8,7 +11,8 @@ namespace fathom {
 
 class CpuStream final : public Stream {
  public:
-  explicit CpuStream(int threads) : pool_(threads) {}
+  explicit CpuStream(int threads, std::shared_ptr<SharedCores> cores = nullptr)
+      : pool_(threads, std::move(cores)) {}
   void Synchronize() override {}
   ThreadPool& pool() { return pool_; }
   int threads() const { return pool_.threads(); }

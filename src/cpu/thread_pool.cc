@@ -1,8 +1,10 @@
 #include "cpu/thread_pool.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -22,15 +24,17 @@ void Pause() {
 #endif
 }
 
-// Returns once `word` differs from `old`.
-uint32_t WaitWhile(const std::atomic<uint32_t>& word, uint32_t old) {
+// Returns once `word` differs from `old`. Looks on while `free` of the cores are, if they are
+// shared.
+uint32_t WaitWhile(const std::atomic<uint32_t>& word, uint32_t old, const SharedCores* cores,
+                   int64_t free) {
   const auto end = std::chrono::steady_clock::now() + kPatience;
-  do {
+  while ((cores == nullptr || cores->free() >= free) && std::chrono::steady_clock::now() < end) {
     for (int i = 0; i < kSpins; ++i) {
       if (const uint32_t now = word.load(std::memory_order_acquire); now != old) return now;
       Pause();
     }
-  } while (std::chrono::steady_clock::now() < end);
+  }
   word.wait(old, std::memory_order_acquire);
   return word.load(std::memory_order_acquire);
 }
@@ -43,6 +47,9 @@ thread_local bool inside_body = false;
 // waits for those who entered, never for a worker that still sleeps.
 struct ThreadPool::State {
   static constexpr uint32_t kOpen = uint32_t{1} << 31;
+
+  explicit State(std::shared_ptr<SharedCores> shared) : cores(std::move(shared)) {}
+  const std::shared_ptr<SharedCores> cores;  // null: they are this pool's own
 
   // The job: written by the caller while the gate is shut and nobody is inside.
   int64_t n = 0, grain = 1;
@@ -84,7 +91,7 @@ struct ThreadPool::State {
   void Work(int thread) {
     uint32_t seen = 0;
     while (true) {
-      seen = WaitWhile(news, seen);
+      seen = WaitWhile(news, seen, cores.get(), /*free=*/1);
       if (stop.load(std::memory_order_acquire)) return;
       if (!Enter()) continue;
       RunRanges(thread);
@@ -93,7 +100,16 @@ struct ThreadPool::State {
   }
 };
 
-ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
+int64_t SharedCores::Take(int64_t wanted) {
+  int64_t free = --free_, taken = 0;
+  do {
+    taken = std::clamp<int64_t>(free, 0, wanted);
+  } while (taken > 0 && !free_.compare_exchange_weak(free, free - taken));
+  return taken;
+}
+
+ThreadPool::ThreadPool(int threads, std::shared_ptr<SharedCores> cores)
+    : state_(std::make_unique<State>(std::move(cores))) {
   CHECK(threads >= 0, "a pool of {} threads", threads);
   if (threads == 0) threads = UsableCpus();
   for (int i = 1; i < threads; ++i) {
@@ -117,26 +133,31 @@ void ThreadPool::Run(int64_t n, int64_t grain, const void* body, RangeFunction c
   CHECK(!inside_body, "ParallelFor within a body of ParallelFor");
   State& s = *state_;
   CHECK(!s.busy.exchange(true, std::memory_order_acquire), "two callers at a time");
-  const int64_t helpers = (n + grain - 1) / grain - 1;  // ranges that others could take
+  const auto workers = static_cast<int64_t>(s.workers.size());
+  // Ranges that others could take.
+  const int64_t wanted = std::clamp<int64_t>((n + grain - 1) / grain - 1, 0, workers);
+  const int64_t helpers = s.cores == nullptr ? wanted : s.cores->Take(wanted);
   s.n = n;
   s.grain = grain;
   s.body = body;
   s.call = call;
   s.next.store(0, std::memory_order_relaxed);
-  if (helpers <= 0 || s.workers.empty()) {
+  if (helpers == 0) {
     s.RunRanges(0);
   } else {
     s.gate.store(State::kOpen, std::memory_order_release);
     s.news.fetch_add(1, std::memory_order_release);
-    if (helpers >= static_cast<int64_t>(s.workers.size())) {
+    if (helpers == workers) {
       s.news.notify_all();
     } else {
       for (int64_t i = 0; i < helpers; ++i) s.news.notify_one();
     }
     s.RunRanges(0);
     uint32_t inside = s.gate.fetch_and(~State::kOpen, std::memory_order_acquire) & ~State::kOpen;
-    while (inside != 0) inside = WaitWhile(s.gate, inside);
+    // The caller has a core, unless there are fewer than callers.
+    while (inside != 0) inside = WaitWhile(s.gate, inside, s.cores.get(), /*free=*/0);
   }
+  if (s.cores != nullptr) s.cores->GiveBack(helpers);
   s.busy.store(false, std::memory_order_release);
 }
 

@@ -1,16 +1,32 @@
 // Threads for CPU ops.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
 namespace fathom {
 
+// Cores that several pools share. A caller works in any case, and is helped while cores are free.
+class SharedCores {
+ public:
+  explicit SharedCores(int cores) : free_(cores) {}
+  // One for the caller, and of `wanted` for helpers as many as are free: their number.
+  int64_t Take(int64_t wanted);
+  void GiveBack(int64_t helpers) { free_ += helpers + 1; }  // with the caller's
+  int64_t free() const { return free_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<int64_t> free_;  // below 0 where there are more callers than cores
+};
+
 // THREAD: one caller at a time.
 class ThreadPool {
  public:
-  // `threads` includes the caller; 0 means UsableCpus() (cpu/cpu_count.h).
-  explicit ThreadPool(int threads);
+  // `threads` includes the caller; 0 means UsableCpus() (cpu/cpu_count.h). Who waits looks on for a
+  // while before it sleeps, but sleeps at once where `cores` are shared and none is free. Null: the
+  // pool's own.
+  explicit ThreadPool(int threads, std::shared_ptr<SharedCores> cores = nullptr);
   ~ThreadPool();
 
   int threads() const;

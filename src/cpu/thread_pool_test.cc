@@ -4,7 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <ctime>
+#include <latch>
+#include <memory>
+#include <mutex>
 #include <numeric>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -76,6 +82,69 @@ TEST(ThreadPool, ComesAndGoes) {
     ThreadPool pool(3);
     if (i % 2 == 0) pool.ParallelFor(3, 1, [](int64_t, int64_t, int) {});
   }
+}
+
+// Which threads of a pool take part where every one of them could.
+std::set<int> ThreadsOf(ThreadPool& pool, int64_t expected) {
+  std::mutex mutex;
+  std::set<int> threads;
+  std::latch here(expected);
+  pool.ParallelFor(expected, 1, [&](int64_t, int64_t, int thread) {
+    {
+      std::lock_guard lock(mutex);
+      threads.insert(thread);
+    }
+    if (expected <= pool.threads()) here.arrive_and_wait();
+  });
+  return threads;
+}
+
+TEST(ThreadPool, HelpersComeWhileCoresThatPoolsShareAreFree) {
+  const auto cores = std::make_shared<SharedCores>(3);
+  ThreadPool one(3, cores), other(3, cores);
+  EXPECT_EQ(ThreadsOf(one, 3), (std::set{0, 1, 2}));
+  std::latch begun(1), done(1);
+  std::thread caller([&] {
+    other.ParallelFor(1, 1, [&](int64_t, int64_t, int) {
+      begun.count_down();
+      done.wait();
+    });
+  });
+  begun.wait();
+  EXPECT_EQ(ThreadsOf(one, 2).size(), 2u) << "a core for one helper";
+  ThreadPool third(2, cores);
+  std::latch third_begun(1);
+  std::thread third_caller([&] {
+    third.ParallelFor(1, 1, [&](int64_t, int64_t, int) {
+      third_begun.count_down();
+      done.wait();
+    });
+  });
+  third_begun.wait();
+  EXPECT_EQ(ThreadsOf(one, 100), (std::set{0})) << "a core for the caller alone";
+  done.count_down();
+  caller.join();
+  third_caller.join();
+  EXPECT_EQ(ThreadsOf(one, 3), (std::set{0, 1, 2})) << "all are given back";
+}
+
+// What a pool whose work comes a piece a millisecond takes of the cores, where others have so many
+// of two meanwhile.
+double CpuSeconds(int others) {
+  const auto cores = std::make_shared<SharedCores>(2);
+  ThreadPool pool(2, cores);
+  const std::clock_t begin = std::clock();
+  for (int i = 0; i < 200; ++i) {
+    pool.ParallelFor(2, 1, [](int64_t, int64_t, int) {});
+    if (others > 0) EXPECT_EQ(cores->Take(others - 1), others - 1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (others > 0) cores->GiveBack(others - 1);
+  }
+  return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+}
+
+TEST(ThreadPool, SleepsAtOnceWhereOthersHaveAllCores) {
+  EXPECT_LT(CpuSeconds(/*others=*/2), 0.7 * CpuSeconds(/*others=*/0));
 }
 
 TEST(ThreadPool, DefaultIsEveryUsableCpu) {

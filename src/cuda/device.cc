@@ -65,8 +65,10 @@ CudaDevice::CudaDevice(int gpu) : gpu_(gpu) {
 }
 
 CudaDevice::~CudaDevice() {
-  gpu_.BindThread();
-  stream_->Synchronize();
+  if (!gpu_.failed()) {
+    gpu_.BindThread();
+    stream_->Synchronize();
+  }
   if (gpu_.failed()) {  // it is asked for nothing more: the process is about to leave
     // Without a word to CUDA, which would wait for kernels that wait for ever.
     on_exit([](int status, void*) { std::fflush(nullptr), std::_Exit(status); }, nullptr);

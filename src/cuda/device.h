@@ -39,8 +39,11 @@ class CudaDevice final : public Device {
   uint64_t Mark() override;
   bool Passed(uint64_t mark) override;
   void WaitFor(uint64_t mark) override;
-  bool records() const override { return !stream_->watches_ops(); }
+  bool records() const override { return records_ && !stream_->watches_ops(); }
   void RecordOrReplay(uint64_t key, const std::function<void()>& enqueue) override;
+
+  // From here on RecordOrReplay() is a call. REQUIRES: nothing was recorded.
+  void RecordNothing() { records_ = false; }
 
   // To any address of the device; as Upload.
   void UploadBytes(void* to, std::span<const std::byte> from);
@@ -81,6 +84,7 @@ class CudaDevice final : public Device {
   std::array<cudaEvent_t, kMaxMarks> marks_{};
   std::array<int64_t, kMaxMarks> mark_steps_{};
   std::map<uint64_t, cudaGraphExec_t> graphs_;  // null: called once
+  bool records_ = true;
 };
 
 }  // namespace fathom

@@ -123,6 +123,15 @@ TEST_F(CudaDeviceTest, DownloadsAreThereOnceTheirMarkHasPassed) {
   device_->stream().Synchronize();  // the last steps' downloads, while they have a place
 }
 
+TEST_F(CudaDeviceTest, WhatIsNotToBeRecordedIsCalledEachTime) {
+  EXPECT_TRUE(device_->records());
+  device_->RecordNothing();
+  EXPECT_FALSE(device_->records());
+  int calls = 0;
+  for (int i = 0; i < 3; ++i) device_->RecordOrReplay(/*key=*/1, [&] { ++calls; });
+  EXPECT_EQ(calls, 3);
+}
+
 TEST_F(CudaDeviceTest, TheLastPieceIsUsedAgain) {
   const auto kept = device_->Allocate(5000);
   std::byte* const at = device_->Allocate(100 << 20)->data();

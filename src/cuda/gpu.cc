@@ -51,7 +51,7 @@ void Gpu::Fail(cudaError_t error) {
 void Gpu::Fail(cudaError_t error, const std::string& text) {
   if (failed()) return;
   CHECK(!IsBug(error), "{}", text);
-  status_ = Internal("GPU {}: {}", ordinal_, text);
+  failure_.Set(Internal("GPU {}: {}", ordinal_, text));
 }
 
 void Gpu::SetSharedMemory(const void* kernel, size_t bytes) {

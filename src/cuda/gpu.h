@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/first_failure.h"
 #include "base/status.h"
 
 namespace fathom {
@@ -70,9 +71,9 @@ class Gpu {
   void Fail(cudaError_t error);
   void Fail(cudaError_t error, const std::string& text);
   // The first failure: nothing of what was asked since can be relied on, and nothing more should be
-  // asked.
-  const Status& status() const { return status_; }
-  bool failed() const { return !status_.ok(); }
+  // asked. THREAD: any, as Fail().
+  Status status() const { return failure_.status(); }
+  bool failed() const { return failure_.failed(); }
 
   // Before every launch of a kernel with more than 48 KiB of dynamic shared memory: `bytes` at
   // most, the same each time. Asks CUDA once.
@@ -88,7 +89,7 @@ class Gpu {
   int ordinal_, multiprocessors_ = 0, major_ = 0, minor_ = 0;
   uint32_t* work_counter_ = nullptr;
   KernelSet kernels_;  // that may take their shared memory
-  Status status_;
+  FirstFailure failure_;
 };
 
 }  // namespace fathom

@@ -293,7 +293,7 @@ StepResult ModelExecutor::Finish(Enqueued& step) {
   device_.WaitFor(step.mark);
   step.result.status = device_.status();
   if (!step.result.status.ok()) {  // nothing was downloaded
-    if (on_failure_) on_failure_();
+    if (on_failure_) on_failure_(step.result.status);
     return std::move(step.result);
   }
   for (size_t i = 0; i < step.rows.size(); ++i) {

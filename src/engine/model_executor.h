@@ -27,7 +27,8 @@ struct ModelExecutorOptions {
   // A step that has not ended by then never will: the device has failed. The longest steps that
   // were measured take some seconds.
   double step_timeout_s = 120;
-  std::function<void()> on_failure;  // of several ranks: called once this one's device has failed
+  // Of several ranks: called with why once this one's device has failed, maybe several times.
+  std::function<void(const Status&)> on_failure;
 };
 
 // The sizes of steps that are recorded on a device that replays, the smallest number of tokens
@@ -136,7 +137,7 @@ class ModelExecutor final : public Executor {
   std::deque<Enqueued> enqueued_;
   const size_t max_in_flight_;
   const std::chrono::duration<double> step_timeout_;
-  const std::function<void()> on_failure_;
+  const std::function<void(const Status&)> on_failure_;
   BoundedQueue<StepPlan> steps_;
   BoundedQueue<StepMasks> masks_;
   BoundedQueue<StepResult> results_;

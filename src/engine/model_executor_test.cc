@@ -155,7 +155,9 @@ TEST(ModelExecutor, GivesUpAStepThatDoesNotEndAndTellsOtherRanks) {
   int told = 0;
   ModelExecutor executor(
       *model, device,
-      {.num_pages = 1, .slots = 1, .step_timeout_s = 0.05, .on_failure = [&] { ++told; }});
+      {.num_pages = 1, .slots = 1, .step_timeout_s = 0.05, .on_failure = [&](const Status&) {
+         ++told;
+       }});
   RequestParams params;
   params.prompt = Ids({5, 6, 7});
   OneRequest request(std::make_shared<const RequestParams>(params), 1);

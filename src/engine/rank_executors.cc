@@ -61,7 +61,12 @@ Result<RankExecutors> MakeRankExecutors(const std::vector<std::unique_ptr<Model>
     options.meet = [&all] { all.arrive_and_wait(); };
   }
   if (ranks.size() > 1 || hosts != nullptr) {
-    options.on_failure = [groups = GroupsOf(ranks)] {
+    std::vector<Device*> devices;
+    for (const EngineRank& rank : ranks) devices.push_back(rank.device);
+    // Nothing more is asked of any: what the others have is not to be relied on either, and none
+    // of them waits for the one that failed.
+    options.on_failure = [devices, groups = GroupsOf(ranks)](const Status& why) {
+      for (Device* device : devices) device->Abandon("given up with " + why.message());
       for (Communicator* group : groups) group->Abort();
     };
   }

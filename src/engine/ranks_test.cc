@@ -58,6 +58,7 @@ class RankedEngine {
     next_ += 1000;
     return answers;
   }
+  CpuDevice& device(size_t rank) { return *devices_[rank]; }
   // Of all tokens so far.
   std::map<int64_t, std::vector<float>> logprobs() const { return logprobs_; }
   std::vector<std::vector<float>> LogprobsInOrder() const {
@@ -98,6 +99,20 @@ TEST(RanksTest, TensorParallelAnswersAsOneRankDoes) {
   const auto expected = RankedEngine({}).Answers(prompts);
   for (const int ranks : {2, 4}) {
     EXPECT_EQ(RankedEngine({.tensor = ranks}).Answers(prompts), expected) << ranks << " ranks";
+  }
+}
+
+TEST(RanksTest, NothingMoreIsAskedOfAnyRankOnceOneHasFailed) {
+  for (const ParallelLayout& layout :
+       {ParallelLayout{.tensor = 2}, ParallelLayout{.data = 2, .pipeline = 2, .experts = true}}) {
+    RankedEngine engine(layout);
+    const auto last = static_cast<size_t>(layout.world() - 1);
+    engine.device(last).Abandon("a fault");
+    EXPECT_EQ(engine.Answers({1}), (std::vector<std::vector<TokenId>>{{}}));
+    EXPECT_EQ(engine.device(last).status().message(), "a fault");
+    for (size_t rank = 0; rank < last; ++rank) {
+      EXPECT_EQ(engine.device(rank).status().message(), "given up with a fault");
+    }
   }
 }
 

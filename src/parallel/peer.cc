@@ -1,5 +1,6 @@
 #include "parallel/peer.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "cuda/check.h"
@@ -18,13 +19,16 @@ class PeerCommunicator::Memory {
     for (CudaDevice* device : devices) Map(*device);
   }
   ~Memory() {
-    bool failed = false;
+    const auto failed = [this] {
+      return std::ranges::any_of(devices_,
+                                 [](CudaDevice* device) { return device->gpu().failed(); });
+    };
     for (CudaDevice* device : devices_) {  // nobody writes into what is unmapped
+      if (failed()) return;  // nothing more is asked of any: the process is about to leave
       device->BindThread();
       device->stream().Synchronize();
-      failed |= !device->status().ok();
     }
-    if (failed) return;  // nothing more is asked of any: the process is about to leave
+    if (failed()) return;
     for (const Mapping& m : mappings_) {
       CU_CHECK(Driver().MemUnmap(m.at, m.size));
       CU_CHECK(Driver().MemAddressFree(m.at, m.size));

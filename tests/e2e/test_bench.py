@@ -29,7 +29,7 @@ def load(server, *arguments):
 
 
 SOURCES = subprocess.run(
-    ["cmake", "-P", ROOT / "cmake" / "cpu_source_hash.cmake"], capture_output=True, text=True, check=True
+    ["cmake", "-P", ROOT / "cmake" / "source_hashes.cmake"], capture_output=True, text=True, check=True
 ).stdout.strip()
 SMALL = ("--random-input-len", 20, "--random-output-len", 12)
 

@@ -140,6 +140,15 @@ def test_flags_from_the_environment_and_a_file(tmp_path):
     assert result.returncode == 2 and "is not a map of flags" in result.stderr
 
 
+def test_how_long_a_step_may_take():
+    (line,) = refused("serve", MODEL, "--step-timeout", "0")
+    assert "--step-timeout" in line and "0 is not a number from 0.1 to 86400" in line
+    result = run("serve", "nowhere", env=os.environ | {"FATHOM_STEP_TIMEOUT": "never"})
+    assert result.returncode == 2 and "never is not a number from 0.1 to 86400" in result.stderr
+    for command in (["serve"], ["generate"], ["bench", "offline"]):
+        assert "--step-timeout FLOAT=120 " in run(*command, "--help").stdout
+
+
 @pytest.mark.parametrize("gpus", ["0,1", "all", "-1", "cuda:0"])
 def test_a_model_runs_on_one_gpu(gpus):
     (line,) = refused("serve", MODEL, "--device", "cuda", f"--gpu={gpus}")

@@ -4,7 +4,7 @@ a process beside the first."""
 import contextlib
 import json
 import os
-import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -257,21 +257,59 @@ def test_a_host_that_is_told_to_stop_is_a_lost_one(network, secret):
         assert "host 1 has left" in server.output()
 
 
-def another_build(folder):
+def source_hash(of, root=ROOT):
+    """Of this tree, of which the binary is built."""
+    return subprocess.run(["cmake", f"-DOF={of}", "-P", root / "cmake" / "source_hashes.cmake"], capture_output=True, text=True,
+                          check=True).stdout.strip()
+
+
+def another_build(folder, of="cpu"):
     """The same program, with another hash of its sources."""
-    hashed = re.search(rb'"sources":\s*"([0-9a-f]{16})"', sources_line())
+    hashed = source_hash(of).encode()
     content = BINARY.read_bytes()
-    assert content.count(hashed[1]) >= 1
+    assert content.count(hashed) >= 1
     binary = folder / "fathom"
-    binary.write_bytes(content.replace(hashed[1], hashed[1][::-1]))
+    binary.write_bytes(content.replace(hashed, hashed[::-1]))
     binary.chmod(0o755)
     return binary
 
 
-def sources_line():
-    """`fathom bench offline` prints the hash; of a tiny run."""
-    return subprocess.run([BINARY, "bench", "offline", MODEL, "--json", "--input-len", "8", "--output-len", "1", "--repeats", "1",
-                           "--read-bytes", "1MiB"], capture_output=True, check=True).stdout
+def test_kernels_of_gpus_are_part_of_the_build(network, secret, tmp_path):
+    """Hosts of GPUs are refused for another one, those of CPUs are not. The GPUs themselves come after the handshake."""
+    for folder in ("src", "apps", "cmake"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    with open(tmp_path / "src" / "parallel" / "peer_barrier.cu", "a") as source:
+        source.write("int more;\n")
+    assert source_hash("cpu", tmp_path) == source_hash("cpu")
+    assert source_hash("all", tmp_path) != source_hash("all")
+    binary, gpus = another_build(tmp_path, "all"), ["--device", "cuda", "--ops", "cuda"]
+    flags = [*shared_flags(network, secret), "-pp", "2"]
+    first = subprocess.Popen([BINARY, "serve", MODEL, "--port", "0", *flags, *gpus],
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        other = OtherHost(network, *flags, *gpus, binary=binary)
+        assert other.process.wait(30) != 0
+        assert "build differs: " in other.output(), other.output()
+    finally:
+        first.kill()
+        first.wait()
+
+
+def test_hosts_route_alike(network, secret, tmp_path):
+    """Under a routing that is not the router's own; a file is known by what is in it."""
+    shares = tmp_path / "shares"
+    shares.write_text("1 " * 8)
+    flags = shared_flags(network, secret)
+    command = [BINARY, "bench", "offline", MODEL, *flags[:flags.index("--max-num-seqs")], "--pp", "2", "--no-speculation"]
+    first = subprocess.Popen([*command, "--synthetic-routing", shares], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        said = subprocess.run([*network.prefix, *command, "--node-rank", "1", "--synthetic-routing", "zipf"], capture_output=True,
+                              text=True, timeout=60)
+        assert said.returncode != 0 and "--synthetic-routing differs: " in said.stderr, said.stderr
+        assert "a file with hash" in said.stderr
+    finally:
+        first.kill()
+        first.wait()
 
 
 def test_a_host_that_differs_is_refused_by_name(network, secret, tmp_path):

@@ -17,6 +17,7 @@
 #include "engine/engine.h"
 #include "engine/model_executor.h"
 #include "model/model.h"
+#include "parallel/peer.h"
 
 namespace fathom {
 namespace {
@@ -181,6 +182,22 @@ TEST_F(CudaCallsTest, StepsNeitherAllocateNorWait) {
   Calls().Stop();
   EXPECT_GT(Calls().counts()["cudaLaunchKernelExC"] + Calls().counts()["cudaLaunchKernel"], 0);
   ExpectNone(Calls());
+}
+
+// Not to wait for it, and not to free what it has.
+TEST_F(CudaCallsTest, NothingIsAskedOfAGpuThatHasFailed) {
+  auto device = CudaDevice::Open(0);
+  if (!device.ok()) GTEST_SKIP() << "not run: " << device.status().message();
+  ASSERT_EQ(Calls().missing(), "");
+  CudaDevice* const gpus[] = {device->get()};
+  auto ranks = PeerCommunicator::Group(gpus);
+  ASSERT_TRUE(ranks.ok()) << ranks.status().message();
+  (*device)->Abandon("a test");
+  Calls().Start();
+  ranks->clear();
+  device->reset();
+  Calls().Stop();
+  EXPECT_EQ(Calls().Sum([](std::string_view) { return true; }), 0);
 }
 
 }  // namespace
