@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/machine_memory.h"
 #include "base/mmap.h"
 #include "checkpoint/dummy.h"
 #include "checkpoint/folder.h"
@@ -46,6 +47,7 @@ struct Checkpoint::Contents {
   std::unordered_map<std::string_view, size_t> by_name;  // into tensors
   std::vector<std::string> warnings;
   uint64_t total_bytes = 0;
+  bool leaves_cache = false;  // what has been read, at once
 
   Status ReadConfigs();
   Status ReadHeaders(Problems& problems);
@@ -290,7 +292,7 @@ TensorView Checkpoint::Contents::View(const StoredTensor& tensor) const {
 
 void Checkpoint::Contents::Drop(const StoredTensor& tensor) const {
   held.Drop(tensor);
-  if (!dummy) mapped[static_cast<size_t>(tensor.file)]->Drop(BytesOf(tensor));
+  if (!dummy) mapped[static_cast<size_t>(tensor.file)]->Drop(BytesOf(tensor), leaves_cache);
 }
 
 Result<Checkpoint> Checkpoint::Open(const std::string& path) {
@@ -305,6 +307,8 @@ Result<Checkpoint> Checkpoint::Open(const std::string& path) {
   contents->CheckSchema(problems);
   if (!problems.empty()) return problems.ToStatus(contents->folder);
   contents->WarnOfOthers();
+  // A smaller model may stay in the page cache, which makes the next start fast.
+  contents->leaves_cache = static_cast<int64_t>(contents->total_bytes) > UsableMemoryBytes() / 2;
   return Checkpoint(std::move(contents));
 }
 

@@ -39,8 +39,8 @@ class Checkpoint {
   WeightTensor Get(std::string_view name) const;
   // Bytes of a tensor and its scales, for progress. REQUIRES: as Get.
   uint64_t Bytes(std::string_view name) const;
-  // Says that nobody needs the tensor and its scales again: their pages may leave memory. Views of
-  // them are invalid afterwards.
+  // Says that nobody needs the tensor and its scales again: their pages may leave memory, and of a
+  // model larger than half of it the page cache too. Views of them are invalid afterwards.
   void Drop(std::string_view name) const;
   // What Get has brought: a tensor counts once, and again each time that it was dropped meanwhile.
   uint64_t asked_bytes() const;
