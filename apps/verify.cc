@@ -9,6 +9,7 @@
 #include "backends.h"
 #include "base/log.h"
 #include "commands.h"
+#include "engine/load_models.h"
 #include "engine_flags.h"
 #include "host_facts.h"
 #include "parallel/on_ranks.h"
@@ -72,13 +73,13 @@ Result<std::optional<VerifyReport>> Verify(const VerifyOptions& options) {
   if (options.context_chunk > 0) ops.context_chunk = options.context_chunk;
   const std::vector<EngineRank> ranks = backend.Ranks();
   const int count = static_cast<int>(ranks.size());
-  checkpoint.SetReaders(std::min(options.layout.stage_ranks(), count));
   const ModelOptions model_options = {.max_tokens = options.prefill_chunk,
                                       .max_rows = 1,
                                       .max_logit_vectors = 64,
                                       .max_model_len = longest,
                                       .kv_cache = TRY(ParseKvCacheDType(options.kv_cache_dtype))};
-  std::vector<std::unique_ptr<Model>> models(ranks.size());
+  const std::vector<std::unique_ptr<Model>> models =
+      TRY(LoadModels(checkpoint, ops, ranks, model_options, /*progress=*/nullptr));
   std::vector<std::unique_ptr<Verification>> verifications(ranks.size());
   std::vector<VerifyReport> reports(ranks.size());
   // What allocates ends on all ranks before one waits for another.
@@ -86,9 +87,6 @@ Result<std::optional<VerifyReport>> Verify(const VerifyOptions& options) {
     const auto at = static_cast<size_t>(rank);
     Device& device = *ranks[at].device;
     device.BindThread();
-    ModelOptions of_rank = model_options;
-    of_rank.shard = ranks[at].shard;
-    models[at] = TRY(Model::Load(checkpoint, ops, device, of_rank, /*progress=*/nullptr));
     verifications[at] = std::make_unique<Verification>(*models[at], device, options.prefill_chunk,
                                                        ForcedForm(options.form));
     device.stream().Synchronize();

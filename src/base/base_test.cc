@@ -1,6 +1,8 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,6 +10,7 @@
 #include <thread>
 
 #include "base/bounded_queue.h"
+#include "base/disk_reads.h"
 #include "base/first_failure.h"
 #include "base/machine_memory.h"
 #include "base/mmap.h"
@@ -78,6 +81,31 @@ TEST(MappedFile, ReadsAndRefuses) {
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   EXPECT_EQ(MappedFile::Open(fifo).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(ReadFile(fifo, 6).status().code(), StatusCode::kInvalidArgument);
+}
+
+// What is dropped from the page cache must come from disk again; what is not, need not.
+TEST(MappedFile, DropsFromThePageCacheWhereAsked) {
+  constexpr int64_t kBytes = 8 << 20;
+  const TestFolder folder;
+  folder.Write("weights", std::string(kBytes, 'w'));
+  const std::string path = folder.path() + "/weights";
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_EQ(fsync(fd), 0);  // what is not on disk stays
+  close(fd);
+  const MappedFile file = MappedFile::Open(path).value();
+  const auto read = [&] {
+    const int64_t before = DiskBytesRead().value_or(0);
+    EXPECT_EQ(std::ranges::count(file.bytes(), std::byte{'w'}), kBytes);
+    return DiskBytesRead().value_or(0) - before;
+  };
+  (void)read();
+  file.Drop(file.bytes(), /*from_cache=*/false);
+  EXPECT_LT(read(), kBytes / 2);
+  file.Drop(file.bytes(), /*from_cache=*/true);
+  const int64_t again = read();
+  if (again == 0) GTEST_SKIP() << "its file system is in memory, or not counted";
+  EXPECT_GE(again, kBytes * 3 / 4);
+  EXPECT_LE(again, kBytes * 5 / 4);
 }
 
 TEST(BoundedQueue, RefusesWhenFullAndDrainsAfterClose) {

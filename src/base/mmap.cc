@@ -37,7 +37,7 @@ Result<size_t> RegularFileSize(int fd, const std::string& path) {
 }  // namespace
 
 Result<MappedFile> MappedFile::Open(const std::string& path) {
-  const Descriptor file = OpenToRead(path);
+  Descriptor file = OpenToRead(path);
   MappedFile mapped;
   mapped.path_ = path;
   mapped.size_ = TRY(RegularFileSize(file.fd, path));
@@ -48,6 +48,7 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
     return ResourceExhausted("cannot map {}: {}", path, std::strerror(errno));
   }
   mapped.data_ = static_cast<std::byte*>(data);
+  mapped.fd_ = std::exchange(file.fd, -1);
   return mapped;
 }
 
@@ -57,22 +58,29 @@ MappedFile::MappedFile(MappedFile&& other) noexcept {
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) munmap(data_, size_);
+  if (data_ == nullptr) return;
+  munmap(data_, size_);
+  close(fd_);
 }
 
-void MappedFile::Drop(std::span<const std::byte> part) const {
+void MappedFile::Drop(std::span<const std::byte> part, bool from_cache) const {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto begin = (reinterpret_cast<uintptr_t>(part.data()) + page - 1) / page * page;
   const auto end = reinterpret_cast<uintptr_t>(part.data() + part.size()) / page * page;
   // Advice only: the bytes are read again from the file if they are touched, so failure is
   // harmless.
-  if (begin < end) (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  if (begin >= end) return;
+  (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  if (!from_cache) return;
+  const auto offset = static_cast<off_t>(begin - reinterpret_cast<uintptr_t>(data_));
+  (void)posix_fadvise(fd_, offset, static_cast<off_t>(end - begin), POSIX_FADV_DONTNEED);
 }
 
 Result<std::string> ReadFile(const std::string& path, size_t max_bytes) {

@@ -18,13 +18,15 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   const std::string& path() const { return path_; }
-  // Tells the kernel that these bytes will not be read again: their pages leave the page cache of
-  // this process. Bytes of pages that `part` covers only partly stay.
-  void Drop(std::span<const std::byte> part) const;
+  // Tells the kernel that these bytes will not be read again: their pages leave the memory of this
+  // process and, with `from_cache`, the page cache, so that they do not displace others. Bytes of
+  // pages that `part` covers only partly stay.
+  void Drop(std::span<const std::byte> part, bool from_cache) const;
 
  private:
   MappedFile() = default;
   std::string path_;
+  int fd_ = -1;
   std::byte* data_ = nullptr;
   size_t size_ = 0;
 };

@@ -3,10 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <system_error>
@@ -14,12 +12,13 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/machine_memory.h"
 #include "base/mmap.h"
 #include "checkpoint/dummy.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/held_tensors.h"
 #include "checkpoint/problems.h"
 #include "checkpoint/schema.h"
-#include "tensor/buffer.h"
 
 namespace fathom {
 namespace {
@@ -48,6 +47,7 @@ struct Checkpoint::Contents {
   std::unordered_map<std::string_view, size_t> by_name;  // into tensors
   std::vector<std::string> warnings;
   uint64_t total_bytes = 0;
+  bool leaves_cache = false;  // what has been read, at once
 
   Status ReadConfigs();
   Status ReadHeaders(Problems& problems);
@@ -79,14 +79,9 @@ struct Checkpoint::Contents {
     return mapped[static_cast<size_t>(tensor.file)]->bytes().subspan(tensor.offset, tensor.bytes);
   }
   TensorView View(const StoredTensor& tensor) const;
-  const std::byte* AlignedCopy(const StoredTensor& tensor) const;
   void Drop(const StoredTensor& tensor) const;
 
-  // Copies of tensors that a file does not align to their type.
-  mutable std::mutex mutex;
-  mutable std::unordered_map<std::string_view, Buffer> copies;  // guarded by mutex
-  int readers = 1;
-  mutable std::unordered_map<std::string_view, int> drops;  // guarded by mutex; below `readers`
+  mutable HeldTensors held;
 };
 
 Status Checkpoint::Contents::ReadConfigs() {
@@ -289,29 +284,15 @@ void Checkpoint::Contents::WarnOfOthers() {
 
 TensorView Checkpoint::Contents::View(const StoredTensor& tensor) const {
   CHECK(tensor.in_schema, "{} is not in the schema", tensor.name);
-  const std::byte* data = BytesOf(tensor).data();
-  if (reinterpret_cast<uintptr_t>(data) % ByteSize(*tensor.dtype) != 0) data = AlignedCopy(tensor);
+  const std::byte* data = held.Hold(tensor, BytesOf(tensor));
   const bool vector = tensor.shape.size() == 1;
   if (vector) return TensorView::ReadOnly(data, *tensor.dtype, {tensor.shape[0]});
   return TensorView::ReadOnly(data, *tensor.dtype, {tensor.shape[0], tensor.shape[1]});
 }
 
-const std::byte* Checkpoint::Contents::AlignedCopy(const StoredTensor& tensor) const {
-  const std::lock_guard lock(mutex);
-  const auto [at, is_new] = copies.try_emplace(tensor.name);
-  if (is_new) {
-    at->second = Buffer(tensor.bytes);
-    std::memcpy(at->second.data(), BytesOf(tensor).data(), tensor.bytes);
-  }
-  return at->second.data();
-}
-
 void Checkpoint::Contents::Drop(const StoredTensor& tensor) const {
-  if (dummy) return;
-  const std::lock_guard lock(mutex);
-  if (readers > 1 && ++drops[tensor.name] < readers) return;
-  mapped[static_cast<size_t>(tensor.file)]->Drop(BytesOf(tensor));
-  copies.erase(tensor.name);
+  held.Drop(tensor);
+  if (!dummy) mapped[static_cast<size_t>(tensor.file)]->Drop(BytesOf(tensor), leaves_cache);
 }
 
 Result<Checkpoint> Checkpoint::Open(const std::string& path) {
@@ -326,6 +307,8 @@ Result<Checkpoint> Checkpoint::Open(const std::string& path) {
   contents->CheckSchema(problems);
   if (!problems.empty()) return problems.ToStatus(contents->folder);
   contents->WarnOfOthers();
+  // A smaller model may stay in the page cache, which makes the next start fast.
+  contents->leaves_cache = static_cast<int64_t>(contents->total_bytes) > UsableMemoryBytes() / 2;
   return Checkpoint(std::move(contents));
 }
 
@@ -349,9 +332,6 @@ Checkpoint::~Checkpoint() = default;
 void Checkpoint::LeaveOutMtp() {
   contents_->config.num_mtp_layers = 0;
 }
-void Checkpoint::SetReaders(int readers) {
-  contents_->readers = readers;
-}
 const ModelConfig& Checkpoint::config() const {
   return contents_->config;
 }
@@ -363,6 +343,9 @@ const std::string& Checkpoint::folder() const {
 }
 uint64_t Checkpoint::total_bytes() const {
   return contents_->total_bytes;
+}
+uint64_t Checkpoint::asked_bytes() const {
+  return contents_->held.asked_bytes();
 }
 const std::vector<StoredTensor>& Checkpoint::tensors() const {
   return contents_->tensors;

@@ -39,13 +39,13 @@ class Checkpoint {
   WeightTensor Get(std::string_view name) const;
   // Bytes of a tensor and its scales, for progress. REQUIRES: as Get.
   uint64_t Bytes(std::string_view name) const;
-  // Says that the tensor and its scales are not needed again: their pages may leave memory. Views
-  // of them are invalid afterwards. Of several readers each says so, and the last one counts.
+  // Says that nobody needs the tensor and its scales again: their pages may leave memory, and of a
+  // model larger than half of it the page cache too. Views of them are invalid afterwards.
   void Drop(std::string_view name) const;
+  // What Get has brought: a tensor counts once, and again each time that it was dropped meanwhile.
+  uint64_t asked_bytes() const;
   // From now on config() has no MTP layers: nobody will read them. total_bytes() has theirs still.
   void LeaveOutMtp();
-  // How many readers there are: 1 until this is called, before any of them reads.
-  void SetReaders(int readers);
 
   uint64_t total_bytes() const;                      // of the tensors in the schema
   const std::vector<StoredTensor>& tensors() const;  // sorted by name; file: index of files()

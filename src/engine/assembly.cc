@@ -6,10 +6,10 @@
 
 #include "base/log.h"
 #include "base/printable.h"
+#include "engine/load_models.h"
 #include "engine/model_executor.h"
 #include "engine/rank_executors.h"
 #include "model/activations.h"
-#include "parallel/on_ranks.h"
 #include "quant/weight_format.h"
 #include "tensor/out_of_memory.h"
 
@@ -169,36 +169,6 @@ Status PlanStagesAgain(const std::vector<std::unique_ptr<Model>>& models,
         TRY(PlanAgain(plans[stage].needs, *models[rank], ranks[rank].peer_bytes, limits, ops));
   }
   return {};
-}
-
-// Ranks of this host that read the same layers.
-int MostOfAStage(std::span<const EngineRank> ranks) {
-  int most = 0;
-  for (const EngineRank& rank : ranks) {
-    const auto same = std::ranges::count_if(
-        ranks, [&](const EngineRank& other) { return other.shard.stage == rank.shard.stage; });
-    most = std::max(most, static_cast<int>(same));
-  }
-  return most;
-}
-
-Result<std::vector<std::unique_ptr<Model>>> LoadModels(Checkpoint& checkpoint, const Ops& ops,
-                                                       std::span<const EngineRank> ranks,
-                                                       const ModelOptions& options,
-                                                       const LoadProgress& progress) {
-  std::vector<std::unique_ptr<Model>> models(ranks.size());
-  const int count = static_cast<int>(ranks.size());
-  checkpoint.SetReaders(MostOfAStage(ranks));
-  TRY(OnRanks(count, [&](int rank) -> Status {
-    const EngineRank& at = ranks[static_cast<size_t>(rank)];
-    at.device->BindThread();
-    ModelOptions of_rank = options;
-    of_rank.shard = at.shard;
-    models[static_cast<size_t>(rank)] = TRY(
-        Model::Load(checkpoint, ops, *at.device, of_rank, rank == 0 ? progress : LoadProgress()));
-    return {};
-  }));
-  return models;
 }
 
 // The model's draft layer is read and has a part of the cache only if it proposes.

@@ -42,14 +42,15 @@ Activations::Tokens Model::TokensOf(const ModelConfig& config, const Ops& ops,
 
 Result<std::unique_ptr<Model>> Model::Load(const Checkpoint& checkpoint, const Ops& ops,
                                            Device& device, const ModelOptions& options,
-                                           const LoadProgress& progress) {
+                                           const LoadProgress& progress,
+                                           const ReadWindow::Reader& reader) {
   ModelOptions filled = options;
   if (filled.max_model_len == 0) filled.max_model_len = checkpoint.config().max_position_embeddings;
   if (filled.absorbed_limit < 0) {
     filled.absorbed_limit = AbsorbedLimit(checkpoint.config());
   }
   TRY(CheckLimits(checkpoint.config(), ops, filled.shard.layout));
-  ModelWeights weights = TRY(LoadWeights(checkpoint, ops, device, filled.shard, progress));
+  ModelWeights weights = TRY(LoadWeights(checkpoint, ops, device, filled.shard, progress, reader));
   std::unique_ptr<Model> model(new Model(checkpoint, ops, device, filled, std::move(weights)));
   const auto work_space = static_cast<int64_t>(model->run_.workspace_bytes());
   if (const int64_t free = device.FreeBytes(); free > 0 && work_space > free) {

@@ -45,7 +45,8 @@ class Model {
   // kResourceExhausted if its work space does not fit.
   static Result<std::unique_ptr<Model>> Load(const Checkpoint& checkpoint, const Ops& ops,
                                              Device& device, const ModelOptions& options,
-                                             const LoadProgress& progress);
+                                             const LoadProgress& progress,
+                                             const ReadWindow::Reader& reader = {});
 
   // What a model takes of a device's memory beside weights, exchange and work space.
   // REQUIRES: options.max_model_len > 0.

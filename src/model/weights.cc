@@ -16,30 +16,37 @@ constexpr const char* kMlpParts[] = {"gate_proj.weight", "up_proj.weight", "down
 class Loader {
  public:
   Loader(const Checkpoint& checkpoint, const Ops& ops, Device& device, const Shard& shard,
-         const LoadProgress& progress)
+         const LoadProgress& progress, const ReadWindow::Reader& reader)
       : checkpoint_(checkpoint),
         config_(checkpoint.config()),
         ops_(ops),
         device_(device),
         shard_(shard),
-        progress_(progress) {}
+        progress_(progress),
+        reader_(reader) {}
 
   Result<ModelWeights> Load() {
     ModelWeights model;
     const Share layers = LayersOf(config_, shard_, BytesIn(checkpoint_));
     model.first_layer = static_cast<int>(layers.begin);
-    if (HasEmbedding(config_, shard_)) model.embedding = Table("model.embed_tokens.weight");
+    TRY(reader_.Wait());
+    if (HasEmbedding(config_, shard_)) {
+      TRY(CheckCopies("embed_tokens.weight", "model.embed_tokens.weight"));
+      model.embedding = Table("model.embed_tokens.weight");
+    }
     for (auto i = model.first_layer; i < layers.end; ++i) model.layers.push_back(TRY(Layer(i)));
     if (shard_.last_stage()) TRY(AfterLayers(model));
     model.bytes = bytes_;
-    // Copies of embedding and head that MTP layers bring along are not read.
+    // MTP layers that are left out, and other stages' layers, are not read.
     if (progress_) progress_(checkpoint_.total_bytes(), checkpoint_.total_bytes());
     return model;
   }
 
  private:
   Status AfterLayers(ModelWeights& model) {
+    TRY(reader_.Wait());
     model.final_norm = Floats("model.norm.weight");
+    TRY(CheckCopies("shared_head.head.weight", "lm_head.weight"));
     const bool tied = config_.tie_word_embeddings && !checkpoint_.Has("lm_head.weight");
     model.lm_head = TRY(Matrix({tied ? "model.embed_tokens.weight" : "lm_head.weight"}));
     for (int i = 0; i < config_.num_mtp_layers; ++i) {
@@ -49,6 +56,7 @@ class Loader {
   }
 
   Result<LayerWeights> Layer(int index) {
+    TRY(reader_.Wait());
     const std::string name = fmt::format("model.layers.{}.", index);
     LayerWeights layer;
     layer.attention_norm = Floats(name + "input_layernorm.weight");
@@ -64,8 +72,6 @@ class Loader {
 
   Result<MtpWeights> Mtp(int index) {
     const std::string name = fmt::format("model.layers.{}.", index);
-    TRY(CheckShared(name + "embed_tokens.weight", "model.embed_tokens.weight"));
-    TRY(CheckShared(name + "shared_head.head.weight", "lm_head.weight"));
     MtpWeights mtp;
     mtp.embedding_norm = Floats(name + "enorm.weight");
     mtp.hidden_norm = Floats(name + "hnorm.weight");
@@ -75,13 +81,20 @@ class Loader {
     return mtp;
   }
 
-  // An MTP layer's own copy of a table must be the main model's, which is used in its place.
-  Status CheckShared(const std::string& copy, const std::string& main) {
-    if (!checkpoint_.Has(copy) || !checkpoint_.Has(main)) return {};
-    const TensorView a = checkpoint_.Get(copy).values, b = checkpoint_.Get(main).values;
-    const size_t bytes = static_cast<size_t>(a.elements()) * ByteSize(a.dtype());
-    if (a.dtype() != b.dtype() || std::memcmp(a.data(), b.data(), bytes) != 0) {
-      return Unimplemented("{} differs from {}: MTP layers share the main model's", copy, main);
+  // MTP layers' own copies of a table must be the main model's, which is used in their place. Each
+  // rank compares its part, before it reads the main model's: after that it may be gone from
+  // memory.
+  Status CheckCopies(const char* copy, const std::string& main) {
+    if (!shard_.last_stage() || !checkpoint_.Has(main)) return {};
+    for (int i = 0; i < config_.num_mtp_layers; ++i) {
+      const std::string name = fmt::format("model.layers.{}.{}", config_.num_layers + i, copy);
+      if (!checkpoint_.Has(name)) continue;
+      const TensorView a = Part(name).values, b = Part(main).values;
+      const size_t bytes = static_cast<size_t>(a.elements()) * ByteSize(a.dtype());
+      if (a.dtype() != b.dtype() || std::memcmp(a.data(), b.data(), bytes) != 0) {
+        return Unimplemented("{} differs from {}: MTP layers share the main model's", name, main);
+      }
+      Done(name);
     }
     return {};
   }
@@ -239,11 +252,13 @@ class Loader {
   }
 
   void Done(const std::string& name) {
-    // A tied embedding is read twice.
-    done_ = std::min(done_ + checkpoint_.Bytes(name), checkpoint_.total_bytes());
-    // The first stage and the last may both read the embedding, which readers do not count.
-    const bool of_two = shard_.layout.pipeline > 1 && name == "model.embed_tokens.weight";
-    if (!of_two) checkpoint_.Drop(name);
+    const uint64_t bytes = checkpoint_.Bytes(name);
+    const bool last = reader_.Pass(bytes);
+    // A tied embedding is read twice, and that of several stages by the first and the last.
+    done_ = std::min(done_ + bytes, checkpoint_.total_bytes());
+    const bool again = name == "model.embed_tokens.weight" &&
+                       (shard_.layout.pipeline > 1 || config_.tie_word_embeddings);
+    if (last && !again) checkpoint_.Drop(name);
     if (progress_) progress_(done_, checkpoint_.total_bytes());
   }
 
@@ -253,6 +268,7 @@ class Loader {
   Device& device_;
   const Shard& shard_;
   const LoadProgress& progress_;
+  const ReadWindow::Reader& reader_;
   uint64_t done_ = 0;
   size_t bytes_ = 0;
 };
@@ -266,8 +282,9 @@ StoredBytes BytesIn(const Checkpoint& checkpoint) {
 }
 
 Result<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const Ops& ops, Device& device,
-                                 const Shard& shard, const LoadProgress& progress) {
-  return Loader(checkpoint, ops, device, shard, progress).Load();
+                                 const Shard& shard, const LoadProgress& progress,
+                                 const ReadWindow::Reader& reader) {
+  return Loader(checkpoint, ops, device, shard, progress, reader).Load();
 }
 
 }  // namespace fathom

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/read_window.h"
 #include "model/shard.h"
 #include "ops/ops.h"
 #include "tensor/device.h"
@@ -89,8 +90,9 @@ StoredBytes BytesIn(const Checkpoint& checkpoint);
 using LoadProgress = std::function<void(uint64_t done, uint64_t total)>;
 
 // Reads, packs and drops tensor by tensor; the extra peak is the routed experts of one layer. Of a
-// rank only its part is read.
+// rank only its part is read, a layer at a time within the reader's window.
 Result<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const Ops& ops, Device& device,
-                                 const Shard& shard, const LoadProgress& progress);
+                                 const Shard& shard, const LoadProgress& progress,
+                                 const ReadWindow::Reader& reader = {});
 
 }  // namespace fathom

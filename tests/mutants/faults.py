@@ -179,6 +179,12 @@ FAULTS = [
     ("src/tokenizer/detokenizer.cc", "pending_.empty() ? \"\" : kReplacementCharacter", "\"\"", "tokenizer_test"),
     ("src/tokenizer/regex.cc", "at + bytes_ - 1", "at", "tokenizer_test Regex*"),
     # Checkpoints.
+    # How far ranks are apart while they read, and when a tensor has been read by all.
+    ("src/checkpoint/read_window.cc", "passed_[at] - Slowest(stages_[at]) <= bytes_", "true", "checkpoint_test ReadWindow*"),
+    ("src/checkpoint/read_window.cc", "stages_[rank] == stage", "true", "checkpoint_test ReadWindow*"),
+    ("src/checkpoint/read_window.cc", "slowest == passed_[at]", "true", "checkpoint_test ReadWindow*; model_test Weights*"),
+    ("src/checkpoint/read_window.cc", "passed_[static_cast<size_t>(rank)] = kAll;", ";", "checkpoint_test ReadWindow*", S),
+    ("src/model/weights.cc", "last && !again", "last", "model_test Weights*"),
     ("src/checkpoint/safetensors.cc", "*end < *begin", "false", "checkpoint_test; safetensors_fuzz_test"),
     ("src/checkpoint/safetensors.cc", "overflow || bytes != tensor.bytes", "bytes != tensor.bytes",
      "checkpoint_test; safetensors_fuzz_test"),
