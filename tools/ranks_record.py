@@ -104,7 +104,7 @@ class RanksRecorder(Recorder):
                 self.store("models", {"device": self.record["device"], "gpus": self.record["gpus"], "results": stored})
 
 
-NAMES = {"v2-lite-fp8": "V2-Lite, FP8", "v2-lite-bf16": "V2-Lite, BF16", "v3-5-layers-fp8": "V3, 5 layers", "v3-7-layers-fp8": "V3, 7 layers"}
+NAMES = {"v2-lite-fp8": "Lite FP8", "v2-lite-bf16": "Lite BF16", "v3-5-layers-fp8": "V3, 5", "v3-7-layers-fp8": "V3, 7"}
 
 
 def decodes(result):
@@ -114,23 +114,21 @@ def decodes(result):
 
 
 def layout_rows(results):
-    """Each layout beside one GPU, with as many requests in each group, or at last in each stage's step."""
+    """Rows of each layout beside one GPU, with as many requests in each group, or at last in each stage's step; and of experts."""
+    rates, experts = [], []
     for (shape, layout), result in results.items():
         if layout == "1" or shape not in NAMES:
             continue
-        one, two = decodes(results[shape, "1"]), decodes(result)
-        cells, experts = [], []
-        for context in (1024, 8192):
-            for batch in (1, 8, 32, 128):
-                (alone, drawn), (of, drawn_of) = one[batch, context], two.get((batch, context)) or two[2 * batch, context]
-                cells.append(f"{alone:,.0f} → {of:,.0f} ({of / alone:.2f})")
-                experts.append(f"{drawn:.0f}" if drawn == drawn_of else f"{drawn:.0f} → {drawn_of:.0f}")
-        for alone, of in zip(results[shape, "1"]["prefills"], result["prefills"]):
-            alone, of = alone["prefill_tokens_per_s"], of["prefill_tokens_per_s"]
-            cells.append(f"{alone:,.0f} → {of:,.0f} ({of / alone:.2f})")
-        for name, part in (("1k", cells[:4]), ("8k", cells[4:8])):
-            yield (f"| {NAMES[shape]} | {layout} | {name} | {' | '.join(part)} | {cells[8 if name == '1k' else 9]} "
-                   f"| {', '.join(experts[:4] if name == '1k' else experts[4:])} |")
+        one, two, name = decodes(results[shape, "1"]), decodes(result), layout.replace(" 2", "")
+        prompts = zip(results[shape, "1"]["prefills"], result["prefills"])
+        for context, (prompt, prompt_of) in zip((1024, 8192), prompts):
+            pairs = [(one[batch, context], two.get((batch, context)) or two[2 * batch, context]) for batch in (1, 8, 32, 128)]
+            cells = [f"{alone:,.0f} x {of / alone:.2f}" for (alone, _), (of, _) in pairs]
+            alone, of = prompt["prefill_tokens_per_s"], prompt_of["prefill_tokens_per_s"]
+            rates.append(f"| {NAMES[shape]} | {name} | {context // 1024}k | {' | '.join(cells)} | {alone / 1e3:.0f}k x {of / alone:.2f} |")
+        drawn = [f"{a:.0f}" if a == b else f"{a:.0f} → {b:.0f}" for (_, a), (_, b) in pairs]
+        experts.append(f"| {NAMES[shape]} | {name} | {' | '.join(drawn)} |")
+    return rates, experts
 
 
 def layer_rows(results):
@@ -151,9 +149,11 @@ def tables():
     for folder in sorted(path.parent.name for path in (ROOT / "bench" / "results").glob("*/models.json")):
         stored = json.loads((ROOT / "bench" / "results" / folder / "models.json").read_text())
         results = {(r["shape"], r["layout"]): r for r in stored["results"]}
-        lines += ["", f"{stored['gpus']} x {stored['device']}, tokens a second, one GPU → two (times):", "",
-                  "| shape | layout | context | 1 | 8 | 32 | 128 | prompt of 4k; of 16k | experts |", "|---|---|---|---|---|---|---|---|---|",
-                  *layout_rows(results)]
+        rates, experts = layout_rows(results)
+        lines += ["", f"{stored['gpus']} x {stored['device']}: tokens a second of one GPU x the times that two have:", "",
+                  "| shape | layout | context | 1 | 8 | 32 | 128 | prompt |", "|---|---|---|---|---|---|---|---|", *rates,
+                  "", "Distinct experts of a layer, of one GPU → of two where they are others:", "",
+                  "| shape | layout | 1 | 8 | 32 | 128 |", "|---|---|---|---|---|---|", *experts]
         if ("v3-1-layers-fp8", "tp 2") in results:
             lines += ["", "A layer of V3 with `--tp 2`, in microseconds:", "", "| layer | requests | context | one | two | at most |",
                       "|---|---|---|---|---|---|", *layer_rows(results)]
