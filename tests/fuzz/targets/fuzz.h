@@ -13,11 +13,13 @@ namespace fathom {
 
 // A request's limits, smaller than the server's, so that a run has many.
 struct FuzzLimits {
+  static constexpr size_t kMost = size_t{16} << 20;
+
   MemoryBudget budget{size_t{64} << 20};
   MemoryClaim claim{budget};
   Interrupt interrupt{std::chrono::milliseconds(500)};
 
-  FuzzLimits() { claim.SetLimit(size_t{16} << 20); }
+  FuzzLimits() { claim.SetLimit(kMost); }
   WorkLimits limits() { return {&claim, &interrupt}; }
 };
 
