@@ -85,8 +85,10 @@ class Recorder:
             code = process.returncode
         except subprocess.TimeoutExpired:
             code, out = 124, f"took more than {timeout} s"
-            os.killpg(process.pid, signal.SIGKILL)  # what it began, too: a sanitizer's program would stay on the GPU
-            process.wait()
+        finally:
+            if process.poll() is None:  # what it began, too: a sanitizer's program would stay on the GPU
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
         seconds = self.record["seconds"][name] = round(time.monotonic() - begin, 1)
         word = "ok" if code == 0 else "FAILED" if must_pass else "beyond"
         print(f"{word:7} {name:44} {seconds:6.1f} s", flush=True)

@@ -220,7 +220,7 @@ void ModelExecutor::AwaitMasks(const StepPlan& plan) {
 
 void ModelExecutor::Watch(const Enqueued& step) {
   if (std::chrono::steady_clock::now() - step.since < step_timeout_) return;
-  device_.Abandon(fmt::format("step {}, of {} and {}, has not ended in {:.0f} s", step.result.step,
+  device_.Abandon(fmt::format("step {}, of {} and {}, has not ended in {:g} s", step.result.step,
                               Counted(static_cast<int64_t>(step.rows.size()), "row"),
                               Counted(step.tokens, "token"), step_timeout_.count()));
 }

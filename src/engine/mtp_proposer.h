@@ -19,7 +19,7 @@ namespace fathom {
 enum class DraftTokens : uint8_t {
   kNone,
   // Those of prompts, which pages share, and what is computed again. Nothing is guessed from them,
-  // so that the layer stops at their latents.
+  // so that the layer stops at their latents. Recorded steps without drafts have none of it.
   kKnown,
   kAll,
 };

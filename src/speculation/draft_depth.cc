@@ -11,6 +11,7 @@ constexpr size_t kMostSteps = 16;     // that a time is the median of
 constexpr size_t kKeptSteps = 4;      // from before a trial
 constexpr double kMostReached = 400;  // decodes that a share is of
 constexpr double kBetter = 1.01;      // what is no better than this is noise
+constexpr double kFewDoubt = 0.25;    // of one step: how far from others, a few do not say
 constexpr double kDoubts = 2;         // standard errors beyond which a difference is believed
 constexpr double kRemembered = 16;    // decodes before a trial that count beside its own
 
@@ -131,8 +132,9 @@ void DraftDepth::Took(int32_t decodes, int32_t drafts, double seconds) {
   for (const double time : depth.times) off.push_back(std::abs(time - depth.seconds));
   // Of a median of numbers that are spread as a bell: 1.25 deviations by the root of their number,
   // a deviation being 1.48 times the median distance.
-  depth.doubt =
-      1.25 * 1.48 * Median(std::move(off)) / std::sqrt(depth.times.size()) / depth.seconds;
+  const double steps = std::sqrt(static_cast<double>(depth.times.size()));
+  depth.doubt = 1.25 * 1.48 * Median(std::move(off)) / steps / depth.seconds;
+  if (depth.times.size() < kKeptSteps) depth.doubt = std::max(depth.doubt, kFewDoubt / steps);
 }
 
 void DraftDepth::Verified(int32_t decodes, int32_t drafts, int32_t stood) {

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import requests
 from conftest import BINARY, MODEL, eventually, serving
@@ -107,3 +108,32 @@ def test_a_client_that_is_done_sending_is_answered_after_a_flood_of_connections(
         for work in (flood, ask):
             for done in [pool.submit(work) for _ in range(4)]:
                 done.result()
+
+
+def test_urgent_data_keeps_no_thread_busy():
+    """Of a client that is read no further, having sent much ahead, while its request runs."""
+    body = json.dumps({"prompt": "2 + 2", "max_tokens": 3000, "ignore_eos": True})
+    request = (f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+               f"Content-Length: {len(body)}\r\n\r\n{body}").encode()
+
+    def seconds(task):
+        fields = (task / "stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def busy_threads(server):
+        """How many take more than a fifth of a core."""
+        tasks = list(Path(f"/proc/{server.process.pid}/task").iterdir())
+        before = [seconds(task) for task in tasks]
+        time.sleep(0.5)
+        return sum(seconds(task) - used > 0.1 for task, used in zip(tasks, before))
+
+    busy = []
+    with serving() as server:
+        for urgent in (b"", b"!"):
+            with socket.create_connection(address(server), timeout=30) as client:
+                client.sendall(request + b"GET / HTTP/1.1\r\n" * 6000)
+                time.sleep(0.1)
+                if urgent:
+                    client.send(urgent, socket.MSG_OOB)
+                busy.append(busy_threads(server))
+    assert busy[1] <= busy[0] + 1, busy  # both threads that serve connections were
