@@ -163,7 +163,7 @@ TEST(ModelExecutor, GivesUpAStepThatDoesNotEndAndTellsOtherRanks) {
   OneRequest request(std::make_shared<const RequestParams>(params), 1);
   executor.Submit({.groups = {request.Next(AttentionForm::kAbsorbed, params.prompt)}});
   const StepResult result = executor.Wait();
-  EXPECT_EQ(result.status.message(), "step 0, of 1 row and 3 tokens, has not ended in 0 s");
+  EXPECT_EQ(result.status.message(), "step 0, of 1 row and 3 tokens, has not ended in 0.05 s");
   EXPECT_EQ(told, 1);
 }
 
