@@ -89,7 +89,7 @@ const StagedStep& StepRunner::Stage(const StepPlan& plan, const BatchCapacity& p
   const int64_t of_size = padded.rows > 0 ? padded.tokens / padded.rows - 1 : 0;
   const int64_t drafts = std::clamp<int64_t>(of_size, shape.drafts, model_.options().max_drafts);
   step.draft_tokens = drafts > 0                  ? DraftTokens::kAll
-                      : shape.tokens > shape.rows ? DraftTokens::kKnown  // most likely
+                      : shape.tokens > shape.rows ? DraftTokens::kKnown  // or none
                                                   : DraftTokens::kNone;
   const bool samples = std::max<int64_t>(shape.logit_vectors, padded.logit_vectors) > 0;
   step.drafts = samples ? static_cast<int32_t>(drafts) : 0;
