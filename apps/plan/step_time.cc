@@ -145,13 +145,14 @@ class StepTimer {
 
   // The residual is read and written in fp32; the branch, the normed copy and its codes follow.
   void Norm() {
-    Pass("norms", 13 * c_.hidden_size * tokens_, 1);
+    const double numbers = c_.hidden_size * tokens_, bytes = kBf16 * numbers, peers = ranks_ - 1;
+    const bool small = bytes <= static_cast<double>(PeerExchange::kPacketBytes);
+    const double owned = small ? numbers : numbers / ranks_;
+    // Of what others own the normed copy is read and written, and codes.
+    Pass("norms", 13 * owned + 5 * (numbers - owned), 1);
     if (ranks_ == 1) return;
-    const double bytes = tokens_ * c_.hidden_size * kBf16, peers = ranks_ - 1;
-    if (bytes <= static_cast<double>(PeerExchange::kPacketBytes)) {
-      return Send("all-reduce", bytes, peers);
-    }
-    // Parts to their owners, with a barrier between, and sums to all.
+    if (small) return Send("all-reduce", bytes, peers);
+    // Parts to their owners, with a barrier between, and what these normed to all.
     const double moved = 2 * bytes * peers / ranks_;
     Exchange("all-reduce", 2 * moved, 4 * gpu_.barrier_s + 2 * moved / gpu_.peer_bytes_per_s);
   }

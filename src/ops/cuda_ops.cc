@@ -27,7 +27,7 @@ Ops Table(Fp8Activations activations) {
       .embed = {EmbedCuda},
       .convert = {ConvertCuda},
       .rms_norm = {RmsNormCuda},
-      .all_reduce_norm = {AllReduceNormCuda, AllReduceNormCudaWorkspace},
+      .all_reduce_norm = {AllReduceNormCuda},
       .all_gather = {AllGatherCuda},
       .dispatch = {DispatchCuda},
       .combine = {CombineCuda},

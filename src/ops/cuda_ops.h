@@ -10,7 +10,6 @@ namespace fathom {
 void EmbedCuda(OpContext&, const EmbedArgs&);
 void RmsNormCuda(OpContext&, const RmsNormArgs&);
 void AllReduceNormCuda(OpContext&, const AllReduceNormArgs&);
-size_t AllReduceNormCudaWorkspace(const Stream&, const AllReduceNormArgs&);
 void AllGatherCuda(OpContext&, const AllGatherArgs&);
 void DispatchCuda(OpContext&, const DispatchArgs&);
 void CombineCuda(OpContext&, const CombineArgs&);

@@ -7,7 +7,9 @@
 #include <cmath>
 
 #include "base/rng.h"
+#include "ops/all_reduce_norm/sum_rounds.h"
 #include "ops/ops.h"
+#include "ops/testing.h"
 #include "parallel/on_ranks.h"
 #include "tests/gpu/test_peers.h"
 
@@ -43,61 +45,120 @@ std::vector<float> SumOfParts(int ranks, uint64_t round, int64_t n) {
   return sum;
 }
 
-TEST_P(PeerRanksTest, AllReduceNormInBothFormsIsTheSumInTheOrderOfRanks) {
+template <class T>
+void Upload(CudaDevice& device, const TensorView& to, const std::vector<T>& numbers) {
+  device.Upload(to, std::as_bytes(std::span(numbers)));
+  device.stream().Synchronize();
+}
+
+template <class T>
+std::vector<T> Download(CudaDevice& device, const TensorView& from) {
+  std::vector<T> numbers(static_cast<size_t>(from.elements()));
+  device.Download(std::as_writable_bytes(std::span(numbers)), from);
+  device.stream().Synchronize();
+  return numbers;
+}
+
+std::vector<std::byte> Bytes(CudaDevice& device, const TensorView& from) {
+  return Download<std::byte>(
+      device, TensorView(from.data(), DType::kU8,
+                         {from.elements() * static_cast<int64_t>(ByteSize(from.dtype()))}));
+}
+
+// Tensors of a device, of zeros, which live as long as this.
+class Memory {
+ public:
+  explicit Memory(CudaDevice& device) : device_(device) {}
+  TensorView operator()(DType type, std::initializer_list<int64_t> shape) const {
+    const TensorView view(nullptr, type, shape);
+    all_.push_back(device_.Allocate(static_cast<size_t>(view.elements()) * ByteSize(type)));
+    return TensorView(all_.back()->data(), type, shape);
+  }
+
+ private:
+  CudaDevice& device_;
+  mutable std::vector<std::unique_ptr<DeviceMemory>> all_;
+};
+
+// What a norm reads, adds to and writes.
+struct Normed {
+  Normed(const Memory& memory, int64_t tokens, int64_t width)
+      : x(memory(DType::kBF16, {tokens, width})),
+        residual(memory(DType::kF32, {tokens, width})),
+        out(memory(DType::kBF16, {tokens, width})),
+        codes(memory(DType::kF8E4M3, {tokens, width})),
+        scales(memory(DType::kF32, {width / 128, (tokens + 31) / 32 * 32})) {}
+
+  RmsNormArgs Args(const TensorView& weight, const TensorView& live) const {
+    return {.x = x,
+            .residual = residual,
+            .weight = weight,
+            .live = live,
+            .out = out,
+            .quantized = {codes, scales, false}};
+  }
+  TensorView x, residual, out, codes, scales;
+};
+
+// The tokens that a rank sums, and keeps the residual of.
+bool Sums(int64_t token, int64_t tokens, int64_t width, int ranks, int rank) {
+  SumRound round;
+  while (token >= round.first + round.count) {
+    round = SumRound::At(round.first + round.count, tokens, static_cast<size_t>(width) * 2, ranks);
+  }
+  const Share mine = round.Of(rank);
+  return token - round.first >= mine.begin && token - round.first < mine.end;
+}
+
+// In every form, on each rank, it has the bits of one rank's norm of the sum.
+TEST_P(PeerRanksTest, AllReduceNormIsTheNormOfTheSumInTheOrderOfRanks) {
   // Of 7168 numbers: the forms meet between 73 and 74 tokens; a round of the large one has 1170.
   constexpr int64_t kWidth = 7168;
   const auto sizes = one_gpu() ? std::vector<int64_t>{74, 1200}
                                : std::vector<int64_t>{1, 3, 72, 73, 74, 75, 1200, 2400};
   for (const int64_t tokens : sizes) {
     const auto sum = SumOfParts(count(), 7, tokens * kWidth);
+    std::vector<BF16> rounded;
+    for (const float x : sum) rounded.push_back(ToBF16(x));
     for (const int64_t live : {tokens, tokens / 2, int64_t{0}}) {
-      ASSERT_TRUE(OnRanks(count(), [&](int rank) -> Status {
-                    CudaDevice& device = peers_->device(rank);
-                    device.BindThread();
-                    const Ops& ops = CudaPortableOps(Fp8Activations::kExact);
-                    const auto x_memory = device.Allocate(tokens * kWidth * 2);
-                    const auto residual_memory = device.Allocate(tokens * kWidth * 4);
-                    const auto out_memory = device.Allocate(tokens * kWidth * 2);
-                    const auto weight_memory = device.Allocate(kWidth * 4);
-                    const auto live_memory = device.Allocate(4);
-                    const TensorView x(x_memory->data(), DType::kBF16, {tokens, kWidth});
-                    const TensorView r(residual_memory->data(), DType::kF32, {tokens, kWidth});
-                    const TensorView out(out_memory->data(), DType::kBF16, {tokens, kWidth});
-                    const TensorView weight(weight_memory->data(), DType::kF32, {kWidth});
-                    const TensorView n(live_memory->data(), DType::kI32, {1});
-                    const AllReduceNormArgs args = {
-                        .norm = {.x = x, .residual = r, .weight = weight, .live = n, .out = out},
-                        .begins = true,
-                        .ranks = &peers_->of(rank)};
-                    const size_t bytes = ops.all_reduce_norm.Workspace(device.stream(), args);
-                    const auto workspace = device.Allocate(bytes);
-                    const std::vector<BF16> part = Part(rank, 7, tokens * kWidth);
-                    device.Upload(x, std::as_bytes(std::span(part)));
-                    const auto count32 = static_cast<int32_t>(live);
-                    device.Upload(n, std::as_bytes(std::span(&count32, 1)));
-                    device.stream().Synchronize();
-                    OpContext context{device.stream(), {workspace->data(), bytes}};
-                    ops.all_reduce_norm(context, args);
-                    std::vector<float> got(static_cast<size_t>(tokens * kWidth));
-                    device.Download(std::as_writable_bytes(std::span(got)), r);
-                    device.stream().Synchronize();
-                    for (size_t i = 0; i < got.size(); ++i) {
-                      const float expected = i < static_cast<size_t>(live * kWidth) ? sum[i] : 0;
-                      if (got[i] != expected) {
-                        return Internal("rank {}, {} of {} tokens: number {} is {}, not {}", rank,
-                                        live, tokens, i, got[i], expected);
-                      }
-                    }
-                    return device.status();
-                  }).ok());
+      const Status all = OnRanks(count(), [&](int rank) -> Status {
+        CudaDevice& device = peers_->device(rank);
+        device.BindThread();
+        const Ops& ops = CudaPortableOps(Fp8Activations::kExact);
+        const Memory memory(device);
+        const TensorView weight = memory(DType::kF32, {kWidth}), n = memory(DType::kI32, {1});
+        const Normed ranks_norm(memory, tokens, kWidth), one(memory, tokens, kWidth);
+        Upload(device, weight, Normals(kWidth, 3));
+        Upload(device, n, std::vector{static_cast<int32_t>(live)});
+        const std::vector<float> before = Normals(tokens * kWidth, 4);
+        Upload(device, one.x, rounded);
+        Upload(device, one.residual, before);
+        Upload(device, ranks_norm.x, Part(rank, 7, tokens * kWidth));
+        Upload(device, ranks_norm.residual, before);
+        OpContext context{device.stream(), {}};
+        ops.all_reduce_norm(context,
+                            {.norm = ranks_norm.Args(weight, n), .ranks = &peers_->of(rank)});
+        ops.rms_norm(context, one.Args(weight, n));
+        for (const auto view : {&Normed::out, &Normed::codes, &Normed::scales}) {
+          const TensorView got = ranks_norm.*view, expected = one.*view;
+          if (Bytes(device, got) == Bytes(device, expected)) continue;
+          return Internal("rank {}, {} of {} tokens: {} differ", rank, live, tokens,
+                          got.ToString());
+        }
+        const auto got = Download<float>(device, ranks_norm.residual);
+        const auto expected = Download<float>(device, one.residual);
+        for (size_t i = 0; i < got.size(); ++i) {
+          const auto token = static_cast<int64_t>(i) / kWidth;
+          const bool adds = Sums(token, tokens, kWidth, count(), rank);
+          if (got[i] == (adds ? expected : before)[i]) continue;
+          return Internal("rank {}, {} of {} tokens: residual {} is {}", rank, live, tokens, i,
+                          got[i]);
+        }
+        return device.status();
+      });
+      EXPECT_TRUE(all.ok()) << all.message();
     }
   }
-}
-
-template <class T>
-void Upload(CudaDevice& device, const TensorView& to, const std::vector<T>& numbers) {
-  device.Upload(to, std::as_bytes(std::span(numbers)));
-  device.stream().Synchronize();
 }
 
 // What a rank has of the logits that RandomRounds gathers, and number i of all ranks'.
@@ -119,15 +180,20 @@ float GatheredNumber(int ranks, int64_t vocab, int64_t i) {
   return 0;
 }
 
+float Number(float x) {
+  return x;
+}
+float Number(BF16 x) {
+  return ToFloat(x);
+}
+
 // Compares the numbers of `live` tokens, [tokens, width], with expected(i).
-template <class Expected>
+template <class T, class Expected>
 Status Compare(CudaDevice& device, const TensorView& numbers, int64_t live,
                const Expected& expected) {
-  std::vector<float> got(static_cast<size_t>(numbers.elements()));
-  device.Download(std::as_writable_bytes(std::span(got)), numbers);
-  device.stream().Synchronize();
+  const auto got = Download<T>(device, numbers);
   for (int64_t i = 0; i < live * numbers.dim(1); ++i) {
-    if (const float number = got[static_cast<size_t>(i)]; number != expected(i)) {
+    if (const float number = Number(got[static_cast<size_t>(i)]); number != expected(i)) {
       return Internal("number {} of {} live tokens is {}, not {}", i, live, number, expected(i));
     }
   }
@@ -149,10 +215,10 @@ TEST_P(PeerRanksTest, RandomRounds) {
     const auto residual_memory = device.Allocate(kMostTokens * width * 4);
     const auto out_memory = device.Allocate(kMostTokens * width * 2);
     const auto weight_memory = device.Allocate(width * 4);
+    const auto one_memory = device.Allocate(kMostTokens * width * 2);
     const auto live_memory = device.Allocate(4 * (kMostTokens + 1));
     const auto share_memory = device.Allocate(kMostTokens * share.size() * 4);
     const auto gathered_memory = device.Allocate(kMostTokens * kVocab * 4);
-    const auto workspace = device.Allocate(kMostTokens * width * 2);
     const auto of = [](const auto& memory, DType type, int64_t n, int64_t width) {
       return TensorView(memory->data(), type, {n, width});
     };
@@ -164,15 +230,26 @@ TEST_P(PeerRanksTest, RandomRounds) {
            Part(rank, 1, kMostTokens * width));
     Upload(device, of(share_memory, DType::kF32, kMostTokens, share.size()),
            Piece(rank, kMostTokens * share.size()));
-    const std::vector<float> sum = SumOfParts(count(), 1, kMostTokens * width);
-    OpContext context{device.stream(), {workspace->data(), workspace->size()}};
+    OpContext context{device.stream(), {}};
+    // What a rank alone makes of the sum.
+    const TensorView one = of(one_memory, DType::kBF16, kMostTokens, width);
+    const TensorView weight(weight_memory->data(), DType::kF32, {width});
+    Upload(device, weight, Normals(width, 3));
+    std::vector<BF16> sum;
+    for (const float x : SumOfParts(count(), 1, kMostTokens * width)) sum.push_back(ToBF16(x));
+    Upload(device, one, sum);
+    ops.rms_norm(context, {.x = one,
+                           .weight = weight,
+                           .live = lives.Slice(0, kMostTokens, kMostTokens + 1),
+                           .out = one});
+    const auto normed = Download<BF16>(device, one);
     Rng rng(5, 5);  // the same on all ranks
     for (int round = 0; round < rounds; ++round) {
       const auto tokens = static_cast<int64_t>(fewest + rng.Next() % (kMostTokens + 1 - fewest));
       const auto live = static_cast<int64_t>(rng.Next() % (tokens + 1));
       const TensorView n = lives.Slice(0, live, live + 1);
       const bool gathers = rng.Next() % 8 == 0, looks = rng.Next() % looks_each == 0;
-      const TensorView residual = of(residual_memory, DType::kF32, tokens, width);
+      const TensorView out = of(out_memory, DType::kBF16, tokens, width);
       const TensorView gathered = of(gathered_memory, DType::kF32, tokens, kVocab);
       if (gathers) {
         ops.all_gather(context, {.x = of(share_memory, DType::kF32, tokens, share.size()),
@@ -181,20 +258,23 @@ TEST_P(PeerRanksTest, RandomRounds) {
                                  .unit = ShareUnit(kVocab, count()),
                                  .ranks = &peers_->of(rank)});
       } else {
-        ops.all_reduce_norm(
-            context, {.norm = {.x = of(part_memory, DType::kBF16, tokens, width),
-                               .residual = residual,
-                               .weight = TensorView(weight_memory->data(), DType::kF32, {width}),
-                               .live = n,
-                               .out = of(out_memory, DType::kBF16, tokens, width)},
-                      .begins = true,
-                      .ranks = &peers_->of(rank)});
+        ops.all_reduce_norm(context,
+                            {.norm = {.x = of(part_memory, DType::kBF16, tokens, width),
+                                      .residual = of(residual_memory, DType::kF32, tokens, width),
+                                      .weight = weight,
+                                      .live = n,
+                                      .out = out},
+                             .begins = true,
+                             .ranks = &peers_->of(rank)});
       }
       if (!looks) continue;
       ++checked;
-      const Status same = Compare(device, gathers ? gathered : residual, live, [&](int64_t i) {
-        return gathers ? GatheredNumber(count(), kVocab, i) : sum[static_cast<size_t>(i)];
-      });
+      const Status same =
+          gathers ? Compare<float>(device, gathered, live,
+                                   [&](int64_t i) { return GatheredNumber(count(), kVocab, i); })
+                  : Compare<BF16>(device, out, live, [&](int64_t i) {
+                      return ToFloat(normed[static_cast<size_t>(i)]);
+                    });
       if (!same.ok()) return Internal("rank {}, round {}: {}", rank, round, same.message());
     }
     device.stream().Synchronize();
