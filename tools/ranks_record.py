@@ -30,8 +30,9 @@ SHAPE = ["--input-len", "1024,8192", "--prefill-len", "4096,16384", "--output-le
          "--max-num-batched-tokens", "8192", "--max-model-len", "20480", "--synthetic-routing", "uniform", "--read-bytes", "2GiB"]
 # Differences of one and three layers are a dense layer, of three and five a layer of experts; stages have layers alike in seven.
 MODELS = {"v2-lite-fp8": [("v2-lite-fp8", ["1", "tp 2", "pp 2", "dp 2 + ep"])], "v2-lite-bf16": [("v2-lite-bf16", ["1", "tp 2", "pp 2", "dp 2 + ep"])],
-          "v3": [("v3-5-layers-fp8", ["1", "tp 2", "dp 2 + ep"]), ("v3-7-layers-fp8", ["1", "pp 2"]), ("v3-3-layers-fp8", ["1", "tp 2"]),
-                 ("v3-1-layers-fp8", ["1", "tp 2"])]}
+          "v3": [("v3-5-layers-fp8", ["1", "tp 2", "dp 2 + ep"]), ("v3-7-layers-fp8", ["1", "pp 2"]),
+                 ("v3-3-layers-fp8", ["1", "tp 2", "dp 2 + ep"]), ("v3-1-layers-fp8", ["1", "tp 2", "dp 2 + ep"])]}
+V3_DENSE, V3_EXPERTS = 3, 58  # layers
 
 
 class RanksRecorder(Recorder):
@@ -131,17 +132,35 @@ def layout_rows(results):
     return rates, experts
 
 
+def v3_parts(results, layout):
+    """Of each (requests of a group, context): microseconds of a dense layer, of one with experts, and of all else (embedding, head,
+    sampling), from shapes of one, three and five layers."""
+    one, three, five = (results[f"v3-{n}-layers-fp8", layout]["results"] for n in (1, 3, 5))
+    groups = 2 if layout.startswith("dp") else 1
+    for a, b, c in zip(one, three, five):
+        dense, experts = (500 * (more["decode_step_ms"] - fewer["decode_step_ms"]) for fewer, more in ((a, b), (b, c)))
+        yield (a["batch_size"] // groups, a["input_len"]), {
+            "dense": dense, "experts": experts, "head": 1e3 * a["decode_step_ms"] - dense}
+
+
 def layer_rows(results):
-    """Microseconds of a layer of V3 with tp 1 and 2, from shapes of one, three and five layers, and the most that two may take."""
-    config = {"dense": (1, 3), "experts": (3, 5)}
-    for kind, (fewer, more) in config.items():
-        of = {ranks: [results[f"v3-{n}-layers-fp8", "1" if ranks == 1 else "tp 2"] for n in (fewer, more)] for ranks in (1, 2)}
-        rate = of[1][1]["read_bandwidth_gb_s"]
-        for i, (small, large) in enumerate(zip(of[1][0]["results"], of[1][1]["results"])):
-            us = {ranks: 500 * (b["results"][i]["decode_step_ms"] - a["results"][i]["decode_step_ms"]) for ranks, (a, b) in of.items()}
-            saved = (large["weight_bytes_per_step"] - small["weight_bytes_per_step"]) / 2 / 2  # half of a layer's
-            most = us[1] - 0.8 * saved / (1e3 * rate) + 16
-            yield f"| {kind} | {large['batch_size']} | {large['input_len']} | {us[1]:.0f} | {us[2]:.0f} | {most:.0f} |"
+    """Microseconds of V3's parts on one GPU and on two; of a layer, the most that tensor-parallel ranks may take."""
+    of = {layout: dict(v3_parts(results, layout)) for layout in ("1", "tp 2", "dp 2 + ep")
+          if ("v3-1-layers-fp8", layout) in results and ("v3-3-layers-fp8", layout) in results}
+    read = {n: results[f"v3-{n}-layers-fp8", "1"] for n in (1, 3, 5)}
+    for part, (fewer, more) in {"dense": (1, 3), "experts": (3, 5), "head": (0, 1)}.items():
+        for i, (cell, us) in enumerate(of["1"].items()):
+            most = "-"
+            if part != "head":
+                saved = sum(sign * read[n]["results"][i]["weight_bytes_per_step"] for n, sign in ((more, 1), (fewer, -1))) / 2 / 2
+                most = f"{us[part] - 0.8 * saved / (1e3 * read[5]['read_bandwidth_gb_s']) + 16:.0f}"
+            groups = f"{of['dp 2 + ep'][cell][part]:.0f}" if "dp 2 + ep" in of else "not measured"
+            yield f"| {part} | {cell[0]} | {cell[1]} | {us[part]:.0f} | {of['tp 2'][cell][part]:.0f} | {most} | {groups} |"
+    for cell in of["1"]:
+        whole = {layout: V3_DENSE * parts[cell]["dense"] + V3_EXPERTS * parts[cell]["experts"] + parts[cell]["head"]
+                 for layout, parts in of.items()}
+        groups = f"{whole['dp 2 + ep']:.0f}" if "dp 2 + ep" in whole else "not measured"
+        yield f"| 61 layers | {cell[0]} | {cell[1]} | {whole['1']:.0f} | {whole['tp 2']:.0f} | - | {groups} |"
 
 
 def tables():
@@ -155,8 +174,8 @@ def tables():
                   "", "Distinct experts of a layer, of one GPU → of two where they are others:", "",
                   "| shape | layout | 1 | 8 | 32 | 128 |", "|---|---|---|---|---|---|", *experts]
         if ("v3-1-layers-fp8", "tp 2") in results:
-            lines += ["", "A layer of V3 with `--tp 2`, in microseconds:", "", "| layer | requests | context | one | two | at most |",
-                      "|---|---|---|---|---|---|", *layer_rows(results)]
+            lines += ["", "V3's parts, in microseconds, and all 61 layers with the head added up:", "",
+                      "| part | requests | context | one | tp | at most | dp + ep |", "|---|---|---|---|---|---|---|", *layer_rows(results)]
     return "\n".join(lines) + "\n\n"
 
 
