@@ -42,7 +42,7 @@ SANITIZED = {
 }
 SHARDS = 5  # of each one's tests
 # What a sanitizer leaves running when it is stopped must not share the GPU with a benchmark: they come last.
-PARTS = ["op_tests", "cuda_calls", "kernel_checks", "golden", "accuracy", "kernel_benchmarks", "model_benchmarks", "sanitizers"]
+PARTS = ["op_tests", "cuda_calls", "kernel_checks", "golden", "accuracy", "kernel_benchmarks", "model_benchmarks", "server", "sanitizers"]
 
 
 def query(field):
@@ -205,7 +205,7 @@ class Recorder:
                                "of": tests, "left_out": left_out.split(":") if left_out else [], "why": why}
 
     def bench_offline(self, name, *arguments):
-        code, out = self.run(name, [self.bin / "fathom", "bench", "offline", "--device", "cuda", "--json", *arguments], 120)
+        code, out = self.run(name, [self.bin / "fathom", "bench", "offline", "--device", "cuda", "--json", *arguments], 240)
         lines = [line for line in out.splitlines() if line.startswith("{")]
         if code == 0 and lines:
             result = json.loads(lines[-1])
@@ -256,18 +256,40 @@ class Recorder:
     def model_benchmarks(self):
         """One load of each model: the contexts, batches and prompts of all lengths follow each other."""
         dummy = ["--load-format", "dummy", "--config-preset"]
-        shape = ["--batch-size", "1,8,32,128", "--input-len", "1024,4096", "--prefill-len", "4096,16384",
-                 "--output-len", "64", "--repeats", "1", "--prefill-chunk", "4096", "--max-num-batched-tokens", "8192"]
+        rest = ["--output-len", "64", "--repeats", "1", "--prefill-chunk", "4096", "--max-num-batched-tokens", "8192",
+                "--synthetic-routing", "uniform"]
+        shape = ["--batch-size", "1,8,32,128", "--input-len", "1024,4096,8192", "--prefill-len", "4096,16384,65536", *rest]
         self.host_gap(*dummy, "v2-lite", "--dtype", "bf16", "--num-layers", "6", "--batch-size", "128",
                       "--input-len", "128", "--output-len", "256", "--repeats", "1")
+        long = ["--input-len", "32768", "--prefill-len", "4096", *rest]
         for dtype in ("bf16", "fp8"):
-            self.bench_offline(f"v2-lite-{dtype}", *dummy, "v2-lite", "--dtype", dtype, *shape,
-                               "--kv-cache-memory-bytes", "20GiB")
-        v3 = [*dummy, "v3", "--num-layers", "5", "--kv-cache-memory-bytes", "4GiB"]
+            v2_lite = [*dummy, "v2-lite", "--dtype", dtype, "--kv-cache-memory-bytes", "42GiB"]
+            self.bench_offline(f"v2-lite-{dtype}", *v2_lite, *shape)
+            self.bench_offline(f"v2-lite-{dtype}-32k", *v2_lite, "--batch-size", "1,8,32", *long)
+        v3 = [*dummy, "v3", "--num-layers", "5", "--kv-cache-memory-bytes", "28GiB"]
         self.bench_offline("v3-5-layers-fp8", *v3, *shape)
-        sampled = ["--batch-size", "1,32,128", "--input-len", "1024", "--prefill-len", "4096", *shape[6:], "--temperature", "1"]
+        self.bench_offline("v3-5-layers-fp8-32k", *v3, "--batch-size", "1,8,32,128", *long)
+        sampled = ["--batch-size", "1,32,128", "--input-len", "1024", "--prefill-len", "4096", *rest, "--temperature", "1"]
         self.bench_offline("v3-5-layers-fp8-sampled", *v3, *sampled)
-        self.bench_offline("v2-lite-fp8-sampled", *dummy, "v2-lite", "--dtype", "fp8", *sampled, "--kv-cache-memory-bytes", "20GiB")
+        self.bench_offline("v2-lite-fp8-sampled", *v2_lite, *sampled)
+
+    def server(self):
+        """512 requests over HTTP, 256 at a time. Random weights route alike, and a server draws no routes."""
+        sys.path.insert(0, str(ROOT / "tests" / "e2e"))
+        from accuracy import running_server
+        for dtype in ("bf16", "fp8"):
+            flags = ["--config-preset", "v2-lite", "--dtype", dtype, "--load-format", "dummy"]
+            try:
+                with running_server(self.bin / "fathom", TINY, "cuda", flags) as url:
+                    code, out = self.run(f"v2-lite-{dtype}-serve", [
+                        self.bin / "fathom", "bench", "serve", "--base-url", url, "--num-prompts", "512", "--max-concurrency", "256",
+                        "--random-input-len", "1024", "--random-output-len", "256", "--label", " ".join(flags), "--json"], 120)
+            except SystemExit as why:
+                self.failures.append(f"v2-lite-{dtype}-serve: {why}")
+                continue
+            if code == 0:
+                self.store(f"v2-lite-{dtype}-serve", {**json.loads(out.splitlines()[-1]), "device": self.record["device"],
+                                                      "sources": self.record["sources"], "driver": self.record["driver"]})
 
     def continue_stored(self):
         """Adds to what is stored, if that is of these sources and this machine: else stores apart from it."""

@@ -102,7 +102,7 @@ def tera(giga):
 
 def provenance(result):
     machine, kind = result["cpu"], "sources"
-    if "cuda_driver" in result:
+    if "driver" in result:
         machine, kind = f"{result['device']} (driver {result['driver']}), {machine}", "CUDA sources"
     sources = f"{kind} {result['sources']}" if "sources" in result else f"{kind} not recorded"
     return f"{result['date'][:10]}, fathom {result['version']}, {sources}, {machine}"
@@ -326,6 +326,8 @@ def gpu_sections():
         result = json.loads(path.read_text())
         if result.get("benchmark") == "offline":
             parts.append((gpu_offline_section if "cuda_driver" in result else offline_section)(result))
+        elif result.get("benchmark") == "serve":
+            parts.append(serve_section(result))
         else:
             parts.append(gpu_bench(path.stem, result))
     return parts
