@@ -5,6 +5,7 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
+#include <numeric>
 
 #include "base/rng.h"
 #include "ops/all_reduce_norm/sum_rounds.h"
@@ -200,6 +201,23 @@ Status Compare(CudaDevice& device, const TensorView& numbers, int64_t live,
   return Status();
 }
 
+// What a rank alone makes of the sum.
+std::vector<BF16> NormOf(CudaDevice& device, const std::vector<float>& sum,
+                         const TensorView& weight) {
+  const Memory memory(device);
+  const auto tokens = static_cast<int64_t>(sum.size()) / weight.dim(0);
+  const TensorView x = memory(DType::kBF16, {tokens, weight.dim(0)});
+  const TensorView live = memory(DType::kI32, {1});
+  std::vector<BF16> rounded;
+  for (const float number : sum) rounded.push_back(ToBF16(number));
+  Upload(device, x, rounded);
+  Upload(device, live, std::vector{static_cast<int32_t>(tokens)});
+  OpContext context{device.stream(), {}};
+  CudaPortableOps(Fp8Activations::kExact)
+      .rms_norm(context, {.x = x, .weight = weight, .live = live, .out = x});
+  return Download<BF16>(device, x);
+}
+
 // Sizes, forms and ops in a random order, without waiting for any: what a step would do.
 TEST_P(PeerRanksTest, RandomRounds) {
   constexpr int64_t kMostTokens = 256, kVocab = 5000;
@@ -211,68 +229,46 @@ TEST_P(PeerRanksTest, RandomRounds) {
     device.BindThread();
     const Ops& ops = CudaPortableOps(Fp8Activations::kExact);
     const Share share = ShareOf(kVocab, ShareUnit(kVocab, count()), count(), rank);
-    const auto part_memory = device.Allocate(kMostTokens * width * 2);
-    const auto residual_memory = device.Allocate(kMostTokens * width * 4);
-    const auto out_memory = device.Allocate(kMostTokens * width * 2);
-    const auto weight_memory = device.Allocate(width * 4);
-    const auto one_memory = device.Allocate(kMostTokens * width * 2);
-    const auto live_memory = device.Allocate(4 * (kMostTokens + 1));
-    const auto share_memory = device.Allocate(kMostTokens * share.size() * 4);
-    const auto gathered_memory = device.Allocate(kMostTokens * kVocab * 4);
-    const auto of = [](const auto& memory, DType type, int64_t n, int64_t width) {
-      return TensorView(memory->data(), type, {n, width});
-    };
-    std::vector<int32_t> counts;
-    for (int32_t n = 0; n <= kMostTokens; ++n) counts.push_back(n);
-    const TensorView lives(live_memory->data(), DType::kI32, {kMostTokens + 1});
+    const Memory memory(device);
+    const Normed all_tokens(memory, kMostTokens, width);
+    const TensorView weight = memory(DType::kF32, {width});
+    const TensorView lives = memory(DType::kI32, {kMostTokens + 1});
+    const TensorView piece = memory(DType::kF32, {kMostTokens * share.size()});
+    const TensorView all_gathered = memory(DType::kF32, {kMostTokens * kVocab});
+    std::vector<int32_t> counts(kMostTokens + 1);
+    std::iota(counts.begin(), counts.end(), 0);
     Upload(device, lives, counts);
-    Upload(device, of(part_memory, DType::kBF16, kMostTokens, width),
-           Part(rank, 1, kMostTokens * width));
-    Upload(device, of(share_memory, DType::kF32, kMostTokens, share.size()),
-           Piece(rank, kMostTokens * share.size()));
-    OpContext context{device.stream(), {}};
-    // What a rank alone makes of the sum.
-    const TensorView one = of(one_memory, DType::kBF16, kMostTokens, width);
-    const TensorView weight(weight_memory->data(), DType::kF32, {width});
     Upload(device, weight, Normals(width, 3));
-    std::vector<BF16> sum;
-    for (const float x : SumOfParts(count(), 1, kMostTokens * width)) sum.push_back(ToBF16(x));
-    Upload(device, one, sum);
-    ops.rms_norm(context, {.x = one,
-                           .weight = weight,
-                           .live = lives.Slice(0, kMostTokens, kMostTokens + 1),
-                           .out = one});
-    const auto normed = Download<BF16>(device, one);
+    Upload(device, all_tokens.x, Part(rank, 1, kMostTokens * width));
+    Upload(device, piece, Piece(rank, kMostTokens * share.size()));
+    const std::vector<BF16> normed =
+        NormOf(device, SumOfParts(count(), 1, kMostTokens * width), weight);
+    OpContext context{device.stream(), {}};
     Rng rng(5, 5);  // the same on all ranks
     for (int round = 0; round < rounds; ++round) {
       const auto tokens = static_cast<int64_t>(fewest + rng.Next() % (kMostTokens + 1 - fewest));
       const auto live = static_cast<int64_t>(rng.Next() % (tokens + 1));
       const TensorView n = lives.Slice(0, live, live + 1);
       const bool gathers = rng.Next() % 8 == 0, looks = rng.Next() % looks_each == 0;
-      const TensorView out = of(out_memory, DType::kBF16, tokens, width);
-      const TensorView gathered = of(gathered_memory, DType::kF32, tokens, kVocab);
+      const TensorView gathered(all_gathered.data(), DType::kF32, {tokens, kVocab});
+      RmsNormArgs norm = all_tokens.Args(weight, n);
+      for (TensorView* of : {&norm.x, &norm.residual, &norm.out}) *of = of->Slice(0, 0, tokens);
+      norm.quantized = {};
       if (gathers) {
-        ops.all_gather(context, {.x = of(share_memory, DType::kF32, tokens, share.size()),
+        ops.all_gather(context, {.x = TensorView(piece.data(), DType::kF32, {tokens, share.size()}),
                                  .live = n,
                                  .out = gathered,
                                  .unit = ShareUnit(kVocab, count()),
                                  .ranks = &peers_->of(rank)});
       } else {
-        ops.all_reduce_norm(context,
-                            {.norm = {.x = of(part_memory, DType::kBF16, tokens, width),
-                                      .residual = of(residual_memory, DType::kF32, tokens, width),
-                                      .weight = weight,
-                                      .live = n,
-                                      .out = out},
-                             .begins = true,
-                             .ranks = &peers_->of(rank)});
+        ops.all_reduce_norm(context, {.norm = norm, .begins = true, .ranks = &peers_->of(rank)});
       }
       if (!looks) continue;
       ++checked;
       const Status same =
           gathers ? Compare<float>(device, gathered, live,
                                    [&](int64_t i) { return GatheredNumber(count(), kVocab, i); })
-                  : Compare<BF16>(device, out, live, [&](int64_t i) {
+                  : Compare<BF16>(device, norm.out, live, [&](int64_t i) {
                       return ToFloat(normed[static_cast<size_t>(i)]);
                     });
       if (!same.ok()) return Internal("rank {}, round {}: {}", rank, round, same.message());
