@@ -69,6 +69,15 @@ Result<RankExecutors> MakeRankExecutors(const std::vector<std::unique_ptr<Model>
       for (Device* device : devices) device->Abandon("given up with " + why.message());
       for (Communicator* group : groups) group->Abort();
     };
+    for (const EngineRank& rank : ranks) {
+      for (Communicator* group : GroupsOf({&rank, 1})) {
+        group->GiveUpAfter(options.step_timeout_s,
+                           [device = rank.device, failed = options.on_failure](const Status& why) {
+                             device->Abandon(why.message());
+                             failed(why);
+                           });
+      }
+    }
   }
   TRY(OnRanks(static_cast<int>(ranks.size()), [&](int rank) -> Status {
     const auto at = static_cast<size_t>(rank);

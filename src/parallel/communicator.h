@@ -1,6 +1,12 @@
 // The ranks that an op's result is made of.
 #pragma once
 
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
 namespace fathom {
 
 // What a rank has in its hand of a group of ranks. Each kind of hardware has its own, as with
@@ -13,11 +19,21 @@ class Communicator {
   // THREAD: any. A rank failed: what waits for it gives up, and what ranks come to means nothing
   // from here on. Of devices that do not fail nothing is to be done.
   virtual void Abort() {}
+  // Of ranks that wait on the host; those of GPUs wait on these. Whoever has waited so long for
+  // others calls `late` with their names, its own, op, shape and step, and gives up as Abort() says
+  // once that returns. Before the ranks first meet. THREAD: `late` is called on the rank's.
+  virtual void GiveUpAfter(double /*seconds*/, std::function<void(const Status&)> /*late*/) {}
   int rank() const { return rank_; }
   int size() const { return size_; }
+  // What the layout calls a rank of the group.
+  int InLayout(int rank) const {
+    return in_layout_.empty() ? rank : in_layout_[static_cast<size_t>(rank)];
+  }
+  void SetInLayout(std::vector<int> ranks) { in_layout_ = std::move(ranks); }
 
  private:
   const int rank_, size_;
+  std::vector<int> in_layout_;  // empty: as in the group
 };
 
 }  // namespace fathom
