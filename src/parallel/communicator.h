@@ -1,13 +1,25 @@
 // The ranks that an op's result is made of.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/status.h"
 
 namespace fathom {
+
+// What a rank waits for others in, or has waited in last.
+struct Meeting {
+  static constexpr uint32_t kNumbers = 1 << 21;
+
+  std::string_view op;            // empty: there was none
+  int64_t tokens = 0, width = 0;  // of its capacity
+  uint32_t number = 0;  // of the group's meetings, modulo kNumbers: ranks are at most one apart
+};
 
 // What a rank has in its hand of a group of ranks. Each kind of hardware has its own, as with
 // streams: ops of a table know theirs. All ranks of a group call the same ops with it in the same
@@ -23,6 +35,8 @@ class Communicator {
   // others calls `late` with their names, its own, op, shape and step, and gives up as Abort() says
   // once that returns. Before the ranks first meet. THREAD: `late` is called on the rank's.
   virtual void GiveUpAfter(double /*seconds*/, std::function<void(const Status&)> /*late*/) {}
+  // If it can be told without asking a device. THREAD: any.
+  virtual std::optional<Meeting> LastMeeting() const { return {}; }
   int rank() const { return rank_; }
   int size() const { return size_; }
   // What the layout calls a rank of the group.

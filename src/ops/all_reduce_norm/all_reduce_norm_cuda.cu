@@ -102,6 +102,7 @@ void SumLarge(GpuRanks& ranks, const RmsNormArgs& norm, const SumsOut& out, cuda
   const PeerView& peers = ranks.view();
   const int64_t per_token = norm.x.dim(1) / kVector, pieces = norm.x.dim(0) * per_token;
   const auto* x = Data<const uint4>(norm.x);
+  const uint64_t wait_bits = WaitBits(MeetingOp::kAllReduceNorm, norm.x.dim(0), norm.x.dim(1));
   constexpr int64_t kMost = kWindowBytes / sizeof(uint4);
   for (int64_t first = 0; first < pieces; first += kMost / peers.size * peers.size) {
     const int64_t count = std::min(pieces - first, kMost / peers.size * peers.size);
@@ -109,12 +110,12 @@ void SumLarge(GpuRanks& ranks, const RmsNormArgs& norm, const SumsOut& out, cuda
                       Data<int32_t>(norm.live)};
     const unsigned blocks = std::min(Blocks(count, kThreads), 1024u);
     LaunchOverlapped(SendParts, blocks, kThreads, 0, stream, peers, round, x);
-    ranks.Meet(stream, [&round](int from, int to) -> WindowPart {
+    ranks.Meet(stream, wait_bits, [&round](int from, int to) -> WindowPart {
       if (from == to) return {};
       return {static_cast<size_t>(from * round.each) * sizeof(uint4), round.PartOf(to).bytes};
     });
     LaunchOverlapped(SumOwned, blocks, kThreads, 0, stream, peers, round, x);
-    ranks.Meet(stream, [&round](int from, int) { return round.PartOf(from); });
+    ranks.Meet(stream, wait_bits, [&round](int from, int) { return round.PartOf(from); });
     LaunchOverlapped(TakeSums, blocks, kThreads, 0, stream, peers, round, out);
   }
 }
