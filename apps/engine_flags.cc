@@ -307,8 +307,8 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
       ->group(group);
   command
       .add_option("--step-timeout", s.step_timeout_s,
-                  "Seconds after which a step that a GPU has not ended never will: the engine "
-                  "ends, with an error for every request")
+                  "Seconds after which a step that a GPU has not ended never will, nor a rank come "
+                  "that others on CPUs wait for: the engine ends, with an error for every request")
       ->check(Between(0.1, 86400))
       ->capture_default_str()
       ->group(group);

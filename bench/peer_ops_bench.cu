@@ -237,7 +237,7 @@ int Main(std::vector<std::string> args) {
   report.Add("barrier", {{"us", bench.Time([](CudaDevice& device, PeerCommunicator& rank) {
                             const cudaStream_t stream = device.stream().get();
                             const PeerView& view = rank.view();
-                            return [view, stream] { LaunchPeerBarrier(view, stream); };
+                            return [view, stream] { LaunchPeerBarrier(view, 0, stream); };
                           })}});
   Sums(bench, report);
   Gathers(bench, report);

@@ -1,6 +1,7 @@
 // A bounded queue between threads.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -36,6 +37,13 @@ class BoundedQueue {
   std::optional<T> Pop() {
     std::unique_lock lock(mutex_);
     ready_.wait(lock, [this] { return closed_ || !items_.empty(); });
+    return PopLocked();
+  }
+
+  // The same, but waits no longer than this.
+  std::optional<T> PopWithin(std::chrono::milliseconds most) {
+    std::unique_lock lock(mutex_);
+    ready_.wait_for(lock, most, [this] { return closed_ || !items_.empty(); });
     return PopLocked();
   }
 

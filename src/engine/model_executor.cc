@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 
@@ -11,31 +13,12 @@
 namespace fathom {
 namespace {
 
-constexpr std::chrono::microseconds kLook{10};  // between looks at what a device has done
+constexpr std::chrono::microseconds kLook{10};       // between looks at what a device has done
+constexpr std::chrono::milliseconds kPatience{100};  // with a result, between looks at the device
+constexpr std::chrono::seconds kLeave{3};  // that a failed device's thread may take to end
 
 Status NanError() {
   return Internal("the model's logits hold NaN: the checkpoint or its numbers are damaged");
-}
-
-// Numbers of rows that are worth a record each: they grow by a third at most from 16 on.
-std::vector<int64_t> StepSizes(int64_t most) {
-  std::vector<int64_t> sizes;
-  for (int64_t size = 1; size < most; size = size < 8    ? size * 2
-                                             : size < 64 ? size + 8
-                                                         : (size + size / 3) / 16 * 16) {
-    sizes.push_back(size);
-  }
-  sizes.push_back(most);
-  return sizes;
-}
-
-// Drafts of each row that are worth sizes of their own: none, 1, 2, 4, and so on up to the most.
-// What is between them is padded.
-std::vector<int64_t> DraftDepths(int64_t most) {
-  std::vector<int64_t> depths = {0};
-  for (int64_t depth = 1; depth < most; depth *= 2) depths.push_back(depth);
-  if (most > 0) depths.push_back(most);
-  return depths;
 }
 
 RankStats StatsOf(const Model& model, const ModelExecutorOptions& options, const Ops& ops) {
@@ -57,22 +40,6 @@ RankStats StatsOf(const Model& model, const ModelExecutorOptions& options, const
 
 }  // namespace
 
-std::vector<BatchCapacity> RecordedSizes(const ModelOptions& options) {
-  std::vector<BatchCapacity> sizes;
-  for (const int64_t drafts : DraftDepths(options.max_drafts)) {
-    const int64_t of_row = 1 + drafts;
-    const int64_t most_rows = std::min(options.max_rows, options.max_tokens / of_row);
-    if (most_rows == 0) break;
-    for (const int64_t rows : StepSizes(most_rows)) {
-      sizes.push_back({.rows = rows, .tokens = rows * of_row, .logit_vectors = rows * of_row});
-    }
-  }
-  std::sort(sizes.begin(), sizes.end(), [](const BatchCapacity& a, const BatchCapacity& b) {
-    return std::pair(a.tokens, a.rows) < std::pair(b.tokens, b.rows);
-  });
-  return sizes;
-}
-
 ModelExecutor::ModelExecutor(Model& model, Device& device, const ModelExecutorOptions& options)
     : device_(device),
       rank_(StatsOf(model, options, model.runner().ops())),
@@ -87,13 +54,23 @@ ModelExecutor::ModelExecutor(Model& model, Device& device, const ModelExecutorOp
       masks_(static_cast<size_t>(options.max_in_flight)),
       results_(static_cast<size_t>(options.max_in_flight)) {
   if (device.records()) sizes_ = RecordedSizes(model.options());
-  thread_ = std::thread([this, meet = options.meet] { Loop(meet); });
+  thread_ = std::thread([this, meet = options.meet] {
+    Loop(meet);
+    ended_.set_value();
+  });
   warm_.wait();
 }
 
 ModelExecutor::~ModelExecutor() {
   steps_.Close();
   masks_.Close();
+  const Status status = device_.status();
+  if (!status.ok() && ended_.get_future().wait_for(kLeave) != std::future_status::ready) {
+    fmt::print(stderr, "fathom: {}; rank {} does not come back, and is left\n", status.message(),
+               rank_.rank);
+    std::fflush(stderr);
+    std::_Exit(1);
+  }
   thread_.join();
 }
 
@@ -110,9 +87,13 @@ void ModelExecutor::SubmitMasks(std::vector<StepMasks> groups) {
 }
 
 StepResult ModelExecutor::Wait() {
-  std::optional<StepResult> result = results_.Pop();
-  CHECK(result.has_value());
-  return std::move(*result);
+  // Of a rank that is stuck in a step nothing comes, though another has given it up.
+  for (bool failed = false;; failed = !device_.status().ok()) {
+    if (std::optional<StepResult> result = results_.PopWithin(kPatience)) {
+      return std::move(*result);
+    }
+    if (failed) return {.step = 0, .rows = {}, .status = device_.status()};
+  }
 }
 
 std::vector<RankStats> ModelExecutor::Ranks() const {

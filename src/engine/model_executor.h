@@ -5,6 +5,7 @@
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <future>
 #include <latch>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 
 #include "base/bounded_queue.h"
 #include "engine/executor.h"
+#include "engine/recorded_sizes.h"
 #include "engine/step_runner.h"
 
 namespace fathom {
@@ -24,16 +26,12 @@ struct ModelExecutorOptions {
   // Of several ranks: waits until all are here. Called between laying out, warming up, recording
   // and the first step: none may lay out memory or record while another's kernels wait for it.
   std::function<void()> meet;
-  // A step that has not ended by then never will: the device has failed. The longest steps that
-  // were measured take some seconds.
+  // A step that a GPU has not ended by then never will: the device has failed. The longest steps
+  // that were measured take some seconds. Ranks on CPUs wait no longer than that for each other.
   double step_timeout_s = 120;
   // Of several ranks: called with why once this one's device has failed, maybe several times.
   std::function<void(const Status&)> on_failure;
 };
-
-// The sizes of steps that are recorded on a device that replays, the smallest number of tokens
-// first: of some numbers of rows, each with as many drafts in every row as are worth a record.
-std::vector<BatchCapacity> RecordedSizes(const ModelOptions& options);
 
 // The steps that were recorded, to be replayed: their number, and what that took.
 struct RecordedSteps {
@@ -46,11 +44,12 @@ class ModelExecutor final : public Executor {
  public:
   // `model` and `device` must outlive the executor, which is the only one to use them.
   ModelExecutor(Model& model, Device& device, const ModelExecutorOptions& options);
+  // A thread that does not come back from a step of a device that has failed ends the process.
   ~ModelExecutor() override;
 
   void Submit(StepPlans plans) override;  // REQUIRES: of one group
   void SubmitMasks(std::vector<StepMasks> groups) override;
-  StepResult Wait() override;
+  StepResult Wait() override;  // once the device has failed, soon
   std::vector<RankStats> Ranks() const override;
 
   const RecordedSteps& recorded() const { return recorded_; }
@@ -142,6 +141,7 @@ class ModelExecutor final : public Executor {
   BoundedQueue<StepMasks> masks_;
   BoundedQueue<StepResult> results_;
   std::latch warm_{1};  // once steps may come
+  std::promise<void> ended_;
   std::thread thread_;
 };
 

@@ -1,8 +1,12 @@
 #include "engine/rank_executors.h"
 
 #include <barrier>
+#include <memory>
+#include <mutex>
 #include <utility>
 
+#include "base/log.h"
+#include "engine/rank_meetings.h"
 #include "engine/ranked_executor.h"
 #include "parallel/on_ranks.h"
 
@@ -65,10 +69,27 @@ Result<RankExecutors> MakeRankExecutors(const std::vector<std::unique_ptr<Model>
     for (const EngineRank& rank : ranks) devices.push_back(rank.device);
     // Nothing more is asked of any: what the others have is not to be relied on either, and none
     // of them waits for the one that failed.
-    options.on_failure = [devices, groups = GroupsOf(ranks)](const Status& why) {
+    const auto first = std::make_shared<std::once_flag>();
+    const std::vector<EngineRank> all_here(ranks.begin(), ranks.end());
+    options.on_failure = [devices, first, all_here, groups = GroupsOf(ranks)](const Status& why) {
+      // Ahead of Abort(), from which on they come to what means nothing.
+      std::call_once(*first, [&] {
+        for (const std::string& line : DescribeMeetings(all_here)) {
+          LOG_ERROR("{}: {}", why.message(), line);
+        }
+      });
       for (Device* device : devices) device->Abandon("given up with " + why.message());
       for (Communicator* group : groups) group->Abort();
     };
+    for (const EngineRank& rank : ranks) {
+      for (Communicator* group : GroupsOf({&rank, 1})) {
+        group->GiveUpAfter(options.step_timeout_s,
+                           [device = rank.device, failed = options.on_failure](const Status& why) {
+                             device->Abandon(why.message());
+                             failed(why);
+                           });
+      }
+    }
   }
   TRY(OnRanks(static_cast<int>(ranks.size()), [&](int rank) -> Status {
     const auto at = static_cast<size_t>(rank);

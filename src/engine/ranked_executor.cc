@@ -46,9 +46,9 @@ StepResult RankedExecutor::Wait() {
     for (size_t rank = 0; rank < groups_[g].size(); ++rank) {
       StepResult other = groups_[g][rank]->Wait();
       if (g == 0 && rank == 0) all.step = other.step;
-      CHECK(other.step == all.step, "rank {} of group {} is at step {}, the first at {}", rank, g,
-            other.step, all.step);
       if (all.status.ok() && !other.status.ok()) all.status = other.status;
+      CHECK(!all.status.ok() || other.step == all.step,
+            "rank {} of group {} is at step {}, the first at {}", rank, g, other.step, all.step);
       if (rank + 1 < groups_[g].size()) continue;
       std::move(other.rows.begin(), other.rows.end(), std::back_inserter(all.rows));
     }

@@ -1,9 +1,13 @@
 // Engines of several ranks on a CPU: tiny-r1, alone and in company.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <regex>
+#include <string>
 #include <vector>
 
 #include "cpu/cpu_device.h"
@@ -18,7 +22,8 @@ class RankedEngine {
  public:
   // `exchange_tokens`: of all ranks, that are exchanged at a time; 0: the table's.
   explicit RankedEngine(const ParallelLayout& layout, int64_t exchange_tokens = 0,
-                        const Speculation& speculation = {})
+                        const Speculation& speculation = {},
+                        double step_timeout_s = AssemblyOptions().step_timeout_s)
       : joined_(JoinedRanks::Join(layout, SharedMemoryCommunicator::GroupOf).value()) {
     if (exchange_tokens > 0) ops_.exchange_tokens = exchange_tokens;
     std::vector<EngineRank> places;
@@ -30,7 +35,8 @@ class RankedEngine {
     EngineLimits limits{.max_model_len = 256, .max_num_seqs = 8, .prefill_chunk = 64};
     limits.speculation = speculation;
     limits.FillDefaults(/*gpu=*/false);
-    assembled_.emplace(AssembleEngine(checkpoint_, ops_, places, {.limits = limits},
+    assembled_.emplace(AssembleEngine(checkpoint_, ops_, places,
+                                      {.limits = limits, .step_timeout_s = step_timeout_s},
                                       /*progress=*/nullptr,
                                       [this](std::vector<RequestOutput> outputs) { Take(outputs); })
                            .value());
@@ -59,6 +65,23 @@ class RankedEngine {
     return answers;
   }
   CpuDevice& device(size_t rank) { return *devices_[rank]; }
+  // Which comes to its next norm, and not out of it. Before there are requests.
+  void Halt(size_t rank) {
+    halted = &devices_[rank]->stream();
+    may_go_on = false;
+    ops_.rms_norm.run = [](OpContext& context, const RmsNormArgs& args) {
+      if (&context.stream == halted) may_go_on.wait(false);
+      CpuOps(Fp8Activations::kExact).rms_norm.run(context, args);
+    };
+  }
+  static void GoOn() {
+    may_go_on = true;
+    may_go_on.notify_all();
+  }
+  std::string error() {
+    const std::lock_guard lock(mutex_);
+    return error_;
+  }
   // Of all tokens so far.
   std::map<int64_t, std::vector<float>> logprobs() const { return logprobs_; }
   std::vector<std::vector<float>> LogprobsInOrder() const {
@@ -77,9 +100,13 @@ class RankedEngine {
         logprobs_[id].push_back(token.logprobs->logprob);
       }
       ended_ += output.finish.has_value();
+      if (!output.error.ok()) error_ = output.error.message();
     }
     changed_.notify_one();
   }
+
+  static inline std::atomic<const Stream*> halted;
+  static inline std::atomic<bool> may_go_on;
 
   Ops ops_ = CpuOps(Fp8Activations::kExact);
   Checkpoint checkpoint_ = Checkpoint::Open("models/tiny-r1").value();
@@ -90,6 +117,7 @@ class RankedEngine {
   std::map<int64_t, std::vector<TokenId>> tokens_;  // guarded by mutex_
   std::map<int64_t, std::vector<float>> logprobs_;  // guarded by mutex_
   size_t ended_ = 0;                                // guarded by mutex_
+  std::string error_;                               // guarded by mutex_
   int64_t next_ = 0;
   std::optional<AssembledEngine> assembled_;
 };
@@ -114,6 +142,34 @@ TEST(RanksTest, NothingMoreIsAskedOfAnyRankOnceOneHasFailed) {
       EXPECT_EQ(engine.device(rank).status().message(), "given up with a fault");
     }
   }
+}
+
+// A rank that does not come: requests end in time, whoever it is that waits for it, and are told
+// rank, op, shape and step.
+TEST(RanksTest, ARankThatDoesNotComeIsGivenUpAndNamed) {
+  for (const size_t late : {0, 1}) {
+    RankedEngine engine({.tensor = 2}, 0, {}, /*step_timeout_s=*/0.3);
+    engine.Halt(late);
+    EXPECT_EQ(engine.Answers({1}), (std::vector<std::vector<TokenId>>{{}}));
+    const std::regex expected(fmt::format(
+        "(given up with )?rank {} has waited 0.3 s for rank {} \\(in step 0, op [a-z_]+ "
+        "of F32 \\[45, [0-9]+\\]\\)",
+        1 - late, late));
+    EXPECT_TRUE(std::regex_match(engine.error(), expected)) << engine.error();
+    RankedEngine::GoOn();
+  }
+}
+
+// Then the process does not wait for it either.
+TEST(RanksDeathTest, ARankThatNeverComesBackDoesNotHoldTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto serve = [] {
+    RankedEngine engine({.tensor = 2}, 0, {}, /*step_timeout_s=*/0.3);
+    engine.Halt(1);
+    engine.Answers({1});
+  };
+  EXPECT_EXIT(serve(), testing::ExitedWithCode(1),
+              "rank 0 has waited 0.3 s for rank 1 .*; rank 1 does not come back, and is left");
 }
 
 // The bits of log-probabilities, not tokens alone.

@@ -31,9 +31,11 @@ StepResult RemoteResults::Wait(uint64_t step, size_t rows) {
   if (!failure_.ok()) return failed;
   StepResult result = std::move(results_.front());
   results_.pop_front();
-  if (result.step != step) {
+  if (!result.status.ok()) {
+    failed.status = result.status;
+  } else if (result.step != step) {
     failed.status = Internal("host {} is at step {}, the first one at {}", host, result.step, step);
-  } else if (result.status.ok() && result.rows.size() != rows) {
+  } else if (result.rows.size() != rows) {
     failed.status = Internal("host {} answers step {} with {} rows, which has {}", host, step,
                              result.rows.size(), rows);
   } else {

@@ -171,6 +171,27 @@ TEST_F(HostsTest, WhoWaitsForALostHostGivesUp) {
   EXPECT_NE(why.message().find("closed"), std::string::npos) << why.message();
 }
 
+// Its host lives, and says so.
+TEST_F(HostsTest, ARankOfAnotherHostThatDoesNotComeIsNamed) {
+  auto hosts = JoinAll({Options(2, 0), Options(2, 1)}, 4);
+  std::vector<JoinedRanks> joined(2);
+  OnEach(2, [&](size_t i) {
+    joined[i] = JoinedRanks::Join({.tensor = 4}, [&](std::span<const int> ranks) {
+                  return hosts[i]->GroupOf(ranks);
+                }).value();
+  });
+  std::optional<Status> why;
+  hosts[0]->OnEnd([&](Status status) { why = std::move(status); });
+  OnEach(3, [&](size_t i) {  // the last rank is not there
+    auto& me = static_cast<MeetingRanks&>(*joined[i / 2].Of(static_cast<int>(i)).tensor);
+    me.GiveUpAfter(i == 1 ? 0.1 : 30, nullptr);
+    EXPECT_TRUE(me.Meet({{}}, {}).empty());
+  });
+  hosts[0].reset();
+  ASSERT_TRUE(why);
+  EXPECT_EQ(why->message(), "rank 1 has waited 0.1 s for rank 3 of host 1");
+}
+
 // Before there is room for it, and by name.
 TEST_F(HostsTest, APieceOfAnotherSizeIsRefused) {
   for (const size_t brought : {size_t{8}, size_t{24}, size_t{1} << 20}) {

@@ -125,6 +125,8 @@ LaneCommunicator::LaneCommunicator(int rank, std::shared_ptr<MeetingPlace> place
     : MeetingRanks(rank, static_cast<int>(lanes->sockets.size())),
       place_(std::move(place)),
       local_(std::move(local)),
+      place_here_(static_cast<size_t>(
+          std::find(local_.begin(), local_.end(), static_cast<size_t>(rank)) - local_.begin())),
       lanes_(std::move(lanes)),
       on_failure_(std::move(on_failure)),
       all_(lanes_->sockets.size()),
@@ -141,11 +143,18 @@ std::span<const MeetingRanks::Pieces> LaneCommunicator::Meet(Pieces mine, const 
     Abort();
     return {};
   }
-  const auto me = std::find(local_.begin(), local_.end(), static_cast<size_t>(rank()));
-  place_->brought[static_cast<size_t>(me - local_.begin())] = std::move(mine);
-  if (!place_->Arrive()) return {};
+  place_->brought[place_here_] = std::move(mine);
+  if (!Arrive()) return {};
   for (size_t i = 0; i < local_.size(); ++i) all_[local_[i]] = place_->brought[i];
   return all_;
+}
+
+bool LaneCommunicator::Arrive() {
+  std::vector<size_t> late;
+  const bool all_here = place_->Arrive(place_here_, Until(), late);
+  for (size_t& here : late) here = local_[here];
+  if (!late.empty()) GiveUpOn(late);
+  return all_here;
 }
 
 Status LaneCommunicator::ExchangeWithOthers(const Pieces& mine, const BoundsOf& bounds) {
@@ -154,6 +163,7 @@ Status LaneCommunicator::ExchangeWithOthers(const Pieces& mine, const BoundsOf& 
     if (!lanes_->sockets[rank].open()) continue;
     exchanges.emplace_back(rank, *lanes_, mine, bounds, arrived_[rank]);
   }
+  const Clock::time_point until = Until();
   for (;;) {
     std::vector<pollfd> waiting;
     for (Exchange& e : exchanges) {
@@ -163,7 +173,16 @@ Status LaneCommunicator::ExchangeWithOthers(const Pieces& mine, const BoundsOf& 
       if (events != 0) waiting.push_back({e.socket.descriptor(), static_cast<short>(events), 0});
     }
     if (waiting.empty()) break;
-    if (poll(waiting.data(), waiting.size(), -1) < 0 && errno != EINTR) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+    if (left.count() <= 0) {
+      std::string names;
+      for (const Exchange& e : exchanges) {
+        if (!e.sent || !e.received) names += (names.empty() ? "" : ", ") + e.name;
+      }
+      return Unavailable("{}", HasWaitedFor(names));
+    }
+    const auto ms = static_cast<int>(std::min<int64_t>(left.count(), 1 << 30));
+    if (poll(waiting.data(), waiting.size(), ms) < 0 && errno != EINTR) {
       return Unavailable("waiting for ranks of other hosts: {}", std::strerror(errno));
     }
   }

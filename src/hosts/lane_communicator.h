@@ -35,16 +35,18 @@ class LaneCommunicator final : public MeetingRanks {
                    std::shared_ptr<Lanes> lanes, std::function<void(Status)> on_failure);
 
   std::span<const Pieces> Meet(Pieces mine, const BoundsOf& bounds) override;
-  void Part() override { (void)place_->Arrive(); }
+  void Part() override { (void)Arrive(); }
   void Abort() override;
 
  private:
   // Bytes on their way to a rank elsewhere, and from it: the sizes of the pieces, then the pieces.
   struct Exchange;
   Status ExchangeWithOthers(const Pieces& mine, const BoundsOf& bounds);
+  bool Arrive();  // where the ranks of this host meet; false: they have given up
 
   const std::shared_ptr<MeetingPlace> place_;
   const std::vector<size_t> local_;
+  const size_t place_here_;  // of this rank, among them
   const std::shared_ptr<Lanes> lanes_;
   const std::function<void(Status)> on_failure_;
   std::vector<Pieces> all_;                      // of the last meeting

@@ -4,11 +4,14 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
+#include <optional>
 
 #include "parallel/communicator.h"
 #include "parallel/peer_view.h"
+#include "parallel/wait_word.h"
 
 namespace fathom {
 
@@ -22,12 +25,16 @@ using WindowParts = std::function<WindowPart(int from, int to)>;
 
 class GpuRanks : public Communicator {
  public:
-  // What was written ahead of this on the stream, by any rank, may be read behind it.
-  virtual void Meet(cudaStream_t stream, const WindowParts& parts) = 0;
+  // What was written ahead of this on the stream, by any rank, may be read behind it. `wait_bits`:
+  // WaitBits of the op that meets.
+  virtual void Meet(cudaStream_t stream, uint64_t wait_bits, const WindowParts& parts) = 0;
   // Whether kernels write into the other ranks' own memory, and see what these write.
   virtual bool linked() const = 0;
 
   const PeerView& view() const { return view_; }
+  std::optional<Meeting> LastMeeting() const override {
+    return MeetingOf(std::atomic_ref(*view_.waits_for).load(std::memory_order_relaxed));
+  }
 
  protected:
   explicit GpuRanks(const PeerView& view) : Communicator(view.rank, view.size), view_(view) {}

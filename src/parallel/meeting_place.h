@@ -1,7 +1,9 @@
 // Where ranks that are threads of one process wait for each other.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <vector>
 
@@ -11,20 +13,27 @@ namespace fathom {
 
 class MeetingPlace {
  public:
-  explicit MeetingPlace(size_t size) : brought(size) {}
+  explicit MeetingPlace(size_t size) : brought(size), arrivals_(size) {}
 
-  // Waits, asleep, until all are here, or have given up: false.
-  bool Arrive() {
+  // Waits, asleep, until all are here. False if they have given up, or it is `until`: then `late`
+  // gets who has not come, and nobody goes on before GiveUp().
+  bool Arrive(size_t who, std::chrono::steady_clock::time_point until, std::vector<size_t>& late) {
     std::unique_lock lock(mutex_);
     if (gave_up_) return false;
-    if (++here_ == brought.size()) {
+    ++arrivals_[who];
+    if (++here_ == brought.size() && !waited_enough_) {
       here_ = 0;
       ++meetings_;
       all_here_.notify_all();
       return true;
     }
-    all_here_.wait(lock, [this, now = meetings_] { return gave_up_ || meetings_ != now; });
-    return !gave_up_;
+    const auto over = [this, now = meetings_] { return gave_up_ || meetings_ != now; };
+    if (all_here_.wait_until(lock, until, over)) return !gave_up_;
+    waited_enough_ = true;
+    for (size_t i = 0; i < arrivals_.size(); ++i) {
+      if (arrivals_[i] < arrivals_[who]) late.push_back(i);
+    }
+    return false;
   }
   // THREAD: any.
   void GiveUp() {
@@ -43,7 +52,8 @@ class MeetingPlace {
   // Guarded by mutex_:
   size_t here_ = 0;
   uint64_t meetings_ = 0;
-  bool gave_up_ = false;
+  std::vector<uint64_t> arrivals_;  // of each
+  bool waited_enough_ = false, gave_up_ = false;
 };
 
 }  // namespace fathom

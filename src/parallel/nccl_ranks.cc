@@ -3,6 +3,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "cuda/check.h"
+#include "parallel/peer_barrier.h"
+
 namespace fathom {
 namespace {
 
@@ -18,6 +21,9 @@ PeerView ViewOf(int rank, int size, std::byte* memory) {
   for (int r = 0; r < size; ++r) view.windows[r][kGoes] = window(r);
   view.windows[rank][kComes] = window(size);
   view.counters = reinterpret_cast<PeerCounters*>(window(size + 1));
+  CUDA_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&view.waits_for), sizeof(uint64_t),
+                           cudaHostAllocPortable | cudaHostAllocMapped));
+  *view.waits_for = 0;
   return view;
 }
 
@@ -62,7 +68,9 @@ Result<std::vector<std::unique_ptr<NcclRanks>>> NcclRanks::Group(const std::stri
   TRY(NcclStatus(nccl, nccl.GroupStart()));
   for (size_t i = 0; i < here.size(); ++i) {
     here[i].device->BindThread();
-    ranks[i]->Meet(here[i].device->stream().get(), [](int, int) { return WindowPart{0, 16}; });
+    ranks[i]->Meet(here[i].device->stream().get(), WaitBits(MeetingOp::kNone, 0, 0), [](int, int) {
+      return WindowPart{0, 16};
+    });
   }
   TRY(NcclStatus(nccl, nccl.GroupEnd()));
   for (const Here& rank : here) {
@@ -73,9 +81,10 @@ Result<std::vector<std::unique_ptr<NcclRanks>>> NcclRanks::Group(const std::stri
   return ranks;
 }
 
-void NcclRanks::Meet(cudaStream_t stream, const WindowParts& parts) {
+void NcclRanks::Meet(cudaStream_t stream, uint64_t wait_bits, const WindowParts& parts) {
   Gpu& gpu = device_.gpu();
   if (gpu.failed()) return;
+  LaunchTellHost(view(), wait_bits, stream);  // kernels of NCCL's say nothing
   const auto at = [this](int rank, int which, const WindowPart& part) {
     return reinterpret_cast<std::byte*>(view().windows[rank][which]) + part.at;
   };

@@ -30,7 +30,7 @@ class NcclRanks final : public GpuRanks {
                                                                std::span<const Here> here);
 
   // Recorded steps may have it. Of a device that failed NCCL is asked for nothing.
-  void Meet(cudaStream_t stream, const WindowParts& parts) override;
+  void Meet(cudaStream_t stream, uint64_t wait_bits, const WindowParts& parts) override;
   bool linked() const override { return false; }
 
  private:

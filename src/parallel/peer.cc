@@ -13,9 +13,9 @@ namespace fathom {
 class PeerCommunicator::Memory {
  public:
   explicit Memory(std::span<CudaDevice* const> devices) : devices_(devices.begin(), devices.end()) {
-    CUDA_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&abort_), sizeof(uint32_t),
+    CUDA_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&host_), sizeof(HostWords),
                              cudaHostAllocPortable | cudaHostAllocMapped));
-    *abort_ = 0;
+    *host_ = {};
     for (CudaDevice* device : devices) Map(*device);
   }
   ~Memory() {
@@ -34,14 +34,17 @@ class PeerCommunicator::Memory {
       CU_CHECK(Driver().MemAddressFree(m.at, m.size));
       CU_CHECK(Driver().MemRelease(m.handle));
     }
-    CUDA_CHECK(cudaFreeHost(abort_));
+    CUDA_CHECK(cudaFreeHost(host_));
   }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  void Abort() { std::atomic_ref(*abort_).store(1); }
+  void Abort() { std::atomic_ref(host_->abort).store(1); }
   PeerView ViewOf(int rank) const {
-    PeerView view{.rank = rank, .size = static_cast<int>(mappings_.size()), .abort = abort_};
+    PeerView view{.rank = rank,
+                  .size = static_cast<int>(mappings_.size()),
+                  .waits_for = &host_->waits_for[rank],
+                  .abort = &host_->abort};
     for (int r = 0; r < view.size; ++r) {
       view.exchange[r] = reinterpret_cast<PeerExchange*>(mappings_[static_cast<size_t>(r)].at);
       for (int parity : {0, 1}) view.windows[r][parity] = view.exchange[r]->windows[parity];
@@ -52,6 +55,11 @@ class PeerCommunicator::Memory {
   }
 
  private:
+  // In the host's memory, where kernels read and write them.
+  struct HostWords {
+    uint32_t abort = 0;
+    alignas(128) uint64_t waits_for[PeerExchange::kMaxRanks] = {};
+  };
   struct Mapping {
     CUdeviceptr at = 0;
     size_t size = 0;
@@ -86,7 +94,7 @@ class PeerCommunicator::Memory {
 
   std::vector<CudaDevice*> devices_;
   std::vector<Mapping> mappings_;  // of each rank
-  uint32_t* abort_ = nullptr;
+  HostWords* host_ = nullptr;
 };
 
 JoinedRanks::MakeGroup PeerCommunicator::Among(std::vector<CudaDevice*> devices) {
@@ -100,8 +108,8 @@ JoinedRanks::MakeGroup PeerCommunicator::Among(std::vector<CudaDevice*> devices)
   };
 }
 
-void PeerCommunicator::Meet(cudaStream_t stream, const WindowParts&) {
-  LaunchPeerBarrier(view(), stream);
+void PeerCommunicator::Meet(cudaStream_t stream, uint64_t wait_bits, const WindowParts&) {
+  LaunchPeerBarrier(view(), wait_bits, stream);
 }
 
 void PeerCommunicator::Abort() {

@@ -23,7 +23,7 @@ class PeerCommunicator final : public GpuRanks {
   // For JoinedRanks, of ranks with these devices, in their order.
   static JoinedRanks::MakeGroup Among(std::vector<CudaDevice*> devices);
 
-  void Meet(cudaStream_t stream, const WindowParts& parts) override;
+  void Meet(cudaStream_t stream, uint64_t wait_bits, const WindowParts& parts) override;
   bool linked() const override { return true; }
   void Abort() override;  // of all ranks
 

@@ -27,7 +27,7 @@ struct PeerExchange {
 // Of one rank alone. Epochs count on in replayed graphs.
 struct PeerCounters {
   uint32_t barrier = 0;      // epochs that are over; 0 for ever where NCCL moves windows
-  uint32_t packets = 0;      // likewise
+  uint32_t packets = 0;      // likewise; where NCCL moves windows, meetings
   uint32_t blocks_here = 0;  // of the kernel that runs
 };
 
@@ -44,6 +44,7 @@ struct PeerView {
   // What is written for a rank ahead of the barrier that ends epoch e lies in windows[rank][e & 1].
   uint32_t* windows[kMostGpuRanks][2] = {};
   PeerCounters* counters = nullptr;
+  uint64_t* waits_for = nullptr;  // in the host's memory: MeetingOf(it), of this rank
   // Of peers alone:
   PeerExchange* mine = nullptr;
   PeerExchange* exchange[PeerExchange::kMaxRanks] = {};  // of all ranks

@@ -12,6 +12,7 @@ Status JoinedRanks::Add(std::vector<int> ranks, const MakeGroup& make,
   for (size_t i = 0; i < ranks.size(); ++i) {
     const auto member = as.size() == 1 ? *as.begin() : as.begin()[i];
     groups_[static_cast<size_t>(ranks[i])].*member = members[i].get();
+    if (members[i] != nullptr) members[i]->SetInLayout(ranks);
     owned_.push_back(std::move(members[i]));
   }
   return {};

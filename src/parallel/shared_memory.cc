@@ -23,8 +23,15 @@ Result<std::vector<std::unique_ptr<Communicator>>> SharedMemoryCommunicator::Gro
 
 std::span<const MeetingRanks::Pieces> SharedMemoryCommunicator::Meet(Pieces mine, const BoundsOf&) {
   place_->brought[static_cast<size_t>(rank())] = std::move(mine);
-  if (!place_->Arrive()) return {};
+  if (!Arrive()) return {};
   return place_->brought;
+}
+
+bool SharedMemoryCommunicator::Arrive() {
+  std::vector<size_t> late;
+  const bool all_here = place_->Arrive(static_cast<size_t>(rank()), Until(), late);
+  if (!late.empty()) GiveUpOn(late);
+  return all_here;
 }
 
 }  // namespace fathom

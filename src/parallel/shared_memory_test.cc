@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
+
+#include "base/activity.h"
 
 namespace fathom {
 namespace {
@@ -45,6 +48,44 @@ TEST(SharedMemoryTest, WhoWaitsGivesUpOnceARankFailed) {
   group[0]->Abort();
   waits.join();
   EXPECT_TRUE(group[0]->Meet({}, {}).empty());
+}
+
+// Who waits long enough says who has not come, by the layout's names, and what for. Nobody goes on
+// before that was heard, whoever comes meanwhile.
+TEST(SharedMemoryTest, WhoHasWaitedLongEnoughNamesWhoHasNotCome) {
+  for (const bool to_part : {false, true}) {
+    const auto group = SharedMemoryCommunicator::Group(3);
+    std::atomic<bool> waited_enough = false, said = false;
+    std::string why;
+    for (const auto& rank : group) {
+      rank->SetInLayout({4, 5, 6});
+      if (rank->rank() == 2) continue;  // who waits without an end is let go all the same
+      rank->GiveUpAfter(rank->rank() == 0 ? 0.3 : 30, [&](const Status& status) {
+        waited_enough = true;
+        waited_enough.notify_all();
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        why = status.message();
+        said = true;
+      });
+    }
+    const auto run = [&](size_t rank) {
+      current_activity = {.step = 7, .describe = [](const void*) -> std::string { return "sum"; }};
+      if (to_part) {
+        ASSERT_EQ(group[rank]->Meet({}, {}).size(), 3u);
+      }
+      if (rank == 2) waited_enough.wait(false);
+      if (to_part) {
+        group[rank]->Part();
+      } else {
+        EXPECT_TRUE(group[rank]->Meet({}, {}).empty());
+      }
+      EXPECT_TRUE(said) << "rank " << rank << " went on with what did not come";
+    };
+    std::vector<std::thread> threads;
+    for (const size_t rank : {0, 1, 2}) threads.emplace_back(run, rank);
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(why, "rank 4 has waited 0.3 s for rank 6 (in step 7, after op sum)");
+  }
 }
 
 }  // namespace

@@ -4,6 +4,8 @@ Prints docs/operating.md's table of them; ends with an error where a server does
     FATHOM_BINARY=build/bin/fathom python tests/e2e/fault_drill.py"""
 
 import concurrent.futures
+import contextlib
+import ctypes
 import json
 import os
 import re
@@ -13,6 +15,7 @@ import socket
 import struct
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -203,6 +206,37 @@ def killed():
     return "the stream is cut off", "(nothing; ready again)", took
 
 
+def halt_busiest_thread(pid):
+    """That alone, for good."""
+    wall, seize, interrupt = 0x40000000, 0x4206, 0x4207  # __WALL, PTRACE_SEIZE, PTRACE_INTERRUPT
+
+    def ticks(task):
+        return sum(map(int, (task / "stat").read_text().rpartition(")")[2].split()[11:13]))
+
+    tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    before = {task: ticks(task) for task in tasks}
+    time.sleep(0.5)
+    busiest = int(max(tasks, key=lambda task: ticks(task) - before[task]).name)
+    ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+    for request in (seize, interrupt):
+        assert ptrace(request, busiest, None, None) == 0, os.strerror(ctypes.get_errno())
+    os.waitpid(busiest, wall)  # it has halted
+    # The process does not end before who halts a thread has heard of its end.
+    threading.Thread(target=os.waitpid, args=(busiest, wall), daemon=True).start()
+
+
+def rank_does_not_come():
+    with serving(*SMALL, "--tp", "2", "--threads", "2", "--step-timeout", "1") as server:
+        (stream,) = streams(server)
+        halt_busiest_thread(server.process.pid)
+        read, took = timed(lambda: stream.content)
+        assert b'"error"' in read and b"has waited 1 s for rank" in read, read[-500:]
+        with contextlib.suppress(requests.ConnectionError):  # it may be gone already
+            assert requests.get(f"{server.url}/health", timeout=5).status_code == 503
+        assert server.process.wait(10) == 1
+        return "an error event; status 1", said(server, r"rank \d has waited 1 s for rank \d [^\n]*"), took
+
+
 def not_a_number():
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "tiny-r1"
@@ -261,6 +295,7 @@ DRILL = [
     ("SIGHUP, a broken file of keys", bad_keys),
     ("SIGTERM, `--shutdown-timeout 1`", told_to_stop),
     ("SIGKILL in mid-stream", killed),
+    ("A rank halts, `--step-timeout 1`", rank_does_not_come),
     ("Logits are NaN", not_a_number),
     ("The port is taken", port_is_taken),
     ("A file of weights is cut off", file_is_cut_off),

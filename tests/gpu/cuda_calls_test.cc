@@ -9,11 +9,15 @@
 #include <algorithm>
 #include <array>
 #include <condition_variable>
+#include <cstdlib>
+#include <memory>
 #include <mutex>
+#include <vector>
 
 #include "base/rng.h"
 #include "checkpoint/checkpoint.h"
 #include "cuda/device.h"
+#include "engine/assembly.h"
 #include "engine/engine.h"
 #include "engine/model_executor.h"
 #include "model/model.h"
@@ -102,11 +106,14 @@ void ExpectNone(const CudaCalls& calls) {
 
 class CudaCallsTest : public testing::Test {
  protected:
+  // As the program does for several ranks: loading a kernel while another rank's waits could hang.
+  static void SetUpTestSuite() { setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0); }
   // CUPTI must be there before CUDA is first used.
   static CudaCalls& Calls() {
     static CudaCalls calls;
     return calls;
   }
+  static void ExpectNoneOfSteps(Engine& engine, Outputs& outputs, int ranks);
 };
 
 TEST_F(CudaCallsTest, SeesWhatItMustFind) {
@@ -123,6 +130,41 @@ TEST_F(CudaCallsTest, SeesWhatItMustFind) {
   Calls().Stop();
   EXPECT_GE(Calls().Sum(Allocates), 2);
   EXPECT_GE(Calls().Sum(Waits), 2);
+}
+
+// Of all ranks together, once requests run.
+void CudaCallsTest::ExpectNoneOfSteps(Engine& engine, Outputs& outputs, int ranks) {
+  engine.Start();
+  SubmitAll(engine, 1, /*prompt=*/600, /*max_tokens=*/8);  // loads kernels of eager steps
+  outputs.WaitForEnds(kSlots);
+
+  // Decode: replayed steps.
+  const int64_t before = outputs.tokens();
+  SubmitAll(engine, 100, /*prompt=*/16, /*max_tokens=*/500);
+  outputs.WaitForTokens(before + kSlots * 50);
+  const int64_t first_step = engine.Stats().steps;
+  Calls().Start();
+  outputs.WaitForTokens(before + kSlots * 450);
+  Calls().Stop();
+  const int64_t steps = engine.Stats().steps - first_step;
+  EXPECT_GE(steps, 350);
+  // The forward pass, and what samples from it.
+  EXPECT_NEAR(static_cast<double>(Calls().counts()["cudaGraphLaunch"]) / ranks, 2 * steps, 8);
+  EXPECT_LE(Calls().counts()["cudaEventSynchronize"], ranks * (steps + 4));
+  ExpectNone(Calls());
+  RecordProperty("decode_steps", static_cast<int>(steps));
+  for (const auto& [name, count] : Calls().counts()) {
+    fmt::print("{:32} {:6.2f} a step\n", name, static_cast<double>(count) / steps);
+  }
+
+  // Prompts that arrive while the engine runs: eager steps.
+  outputs.WaitForEnds(2 * kSlots);
+  Calls().Start();
+  SubmitAll(engine, 200, /*prompt=*/600, /*max_tokens=*/20);
+  outputs.WaitForEnds(3 * kSlots);
+  Calls().Stop();
+  EXPECT_GT(Calls().counts()["cudaLaunchKernelExC"] + Calls().counts()["cudaLaunchKernel"], 0);
+  ExpectNone(Calls());
 }
 
 TEST_F(CudaCallsTest, StepsNeitherAllocateNorWait) {
@@ -151,37 +193,41 @@ TEST_F(CudaCallsTest, StepsNeitherAllocateNorWait) {
                 std::make_unique<ModelExecutor>(
                     **model, **device, ModelExecutorOptions{.num_pages = kPages, .slots = kSlots}),
                 &clock, [&](const std::vector<RequestOutput>& o) { outputs.Take(o); });
-  engine.Start();
-  SubmitAll(engine, 1, /*prompt=*/600, /*max_tokens=*/8);  // loads kernels of eager steps
-  outputs.WaitForEnds(kSlots);
+  ExpectNoneOfSteps(engine, outputs, /*ranks=*/1);
+}
 
-  // Decode: replayed steps.
-  const int64_t before = outputs.tokens();
-  SubmitAll(engine, 100, /*prompt=*/16, /*max_tokens=*/500);
-  outputs.WaitForTokens(before + kSlots * 50);
-  const int64_t first_step = engine.Stats().steps;
-  Calls().Start();
-  outputs.WaitForTokens(before + kSlots * 450);
-  Calls().Stop();
-  const int64_t steps = engine.Stats().steps - first_step;
-  EXPECT_GE(steps, 350);
-  // The forward pass, and what samples from it.
-  EXPECT_NEAR(static_cast<double>(Calls().counts()["cudaGraphLaunch"]), 2 * steps, 8);
-  EXPECT_LE(Calls().counts()["cudaEventSynchronize"], steps + 4);
-  ExpectNone(Calls());
-  RecordProperty("decode_steps", static_cast<int>(steps));
-  for (const auto& [name, count] : Calls().counts()) {
-    fmt::print("{:32} {:6.2f} a step\n", name, static_cast<double>(count) / steps);
+TEST_F(CudaCallsTest, StepsOfTwoRanksNeitherAllocateNorWait) {
+  std::vector<std::unique_ptr<CudaDevice>> devices;
+  std::vector<CudaDevice*> gpus;
+  for (const int gpu : {0, 1}) {
+    auto device = CudaDevice::Open(gpu);
+    if (!device.ok()) GTEST_SKIP() << "not run: needs two GPUs: " << device.status().message();
+    gpus.push_back(device->get());
+    devices.push_back(*std::move(device));
   }
-
-  // Prompts that arrive while the engine runs: eager steps.
-  outputs.WaitForEnds(2 * kSlots);
-  Calls().Start();
-  SubmitAll(engine, 200, /*prompt=*/600, /*max_tokens=*/20);
-  outputs.WaitForEnds(3 * kSlots);
-  Calls().Stop();
-  EXPECT_GT(Calls().counts()["cudaLaunchKernelExC"] + Calls().counts()["cudaLaunchKernel"], 0);
-  ExpectNone(Calls());
+  ASSERT_EQ(Calls().missing(), "");
+  const ParallelLayout layout{.tensor = 2};
+  const auto joined = JoinedRanks::Join(layout, PeerCommunicator::Among(gpus));
+  ASSERT_TRUE(joined.ok()) << joined.status().message();
+  std::vector<EngineRank> ranks;
+  for (const int rank : {0, 1}) {
+    ranks.push_back({gpus[static_cast<size_t>(rank)], Shard::OfRank(layout, rank, joined->Of(rank)),
+                     PeerBytes(layout)});
+  }
+  auto checkpoint = Checkpoint::Open("models/tiny-r1");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  EngineLimits limits{.max_model_len = kMaxModelLen,
+                      .max_num_seqs = kSlots,
+                      .max_num_batched_tokens = kChunk + kSlots,
+                      .prefill_chunk = kChunk,
+                      .kv_cache_bytes = int64_t{64} << 20};
+  limits.FillDefaults(/*gpu=*/true);
+  Outputs outputs;
+  auto assembled = AssembleEngine(*checkpoint, CudaOps(*devices[0], Fp8Activations::kQuantized),
+                                  ranks, {.limits = limits}, /*progress=*/nullptr,
+                                  [&](const std::vector<RequestOutput>& o) { outputs.Take(o); });
+  ASSERT_TRUE(assembled.ok()) << assembled.status().message();
+  ExpectNoneOfSteps(*assembled->engine, outputs, /*ranks=*/2);
 }
 
 // Not to wait for it, and not to free what it has.

@@ -154,17 +154,21 @@ struct TwoRanks {
     assembled = AssembleEngine(checkpoint, CudaPortableOps(Fp8Activations::kExact), ranks,
                                {.limits = limits, .step_timeout_s = step_timeout_s}, nullptr,
                                [this](std::vector<RequestOutput> o) {
+                                 if (!o.back().tokens.empty() && ++outputs == 8)
+                                   decodes.set_value();
                                  if (o.back().finish) ended.set_value(std::move(o.back()));
                                })
                     .value();
   }
-  std::string ErrorOfARequest() {
+  void Start() {
     assembled.engine->Start();
     GenerateRequest request;
     request.id = RequestId{1};
     request.prompt = {TokenId{1}, TokenId{2}};
-    request.max_tokens = 100;
+    request.max_tokens = 240;
     CHECK(assembled.engine->Submit(request).ok());
+  }
+  std::string Error() {
     const RequestOutput output = ended.get_future().get();
     CHECK(output.finish == FinishReason::kError);
     return std::string(output.error.message());
@@ -173,6 +177,8 @@ struct TwoRanks {
   Checkpoint checkpoint = Checkpoint::Open("models/tiny-r1").value();
   std::vector<std::unique_ptr<CudaDevice>> devices;
   JoinedRanks joined;
+  int outputs = 0;
+  std::promise<void> decodes;
   std::promise<RequestOutput> ended;
   AssembledEngine assembled;
 };
@@ -184,7 +190,8 @@ void ServeOnTwoGpusOfWhichOneFails(const ParallelLayout& layout) {
   two.devices[1]->BindThread();
   two.devices[1]->UploadBytes(reinterpret_cast<void*>(0x1000), std::as_bytes(std::span(numbers)));
   two.devices[1]->stream().get();  // which enqueues it
-  fmt::print(stderr, "{}\n", two.ErrorOfARequest());
+  two.Start();
+  fmt::print(stderr, "{}\n", two.Error());
 }
 
 TEST_F(CudaFailureDeathTest, ARankThatFailsLeavesNoOtherWaiting) {
@@ -203,21 +210,33 @@ TEST_F(CudaFailureDeathTest, ARankThatFailsLeavesNoOtherWaiting) {
 }
 
 // One of two ranks does not come to where the other waits for it: the engine ends in time.
-void ServeOnTwoGpusOfWhichOneIsLate() {
+void ServeOnTwoGpusOfWhichOneIsLate(bool once_steps_are_replayed) {
   TwoRanks two(/*step_timeout_s=*/2);
+  if (once_steps_are_replayed) {
+    two.Start();
+    two.decodes.get_future().wait();
+  }
   const auto sleep = [](void*) { std::this_thread::sleep_for(std::chrono::seconds(20)); };
   two.devices[1]->BindThread();
   CHECK(cudaLaunchHostFunc(two.devices[1]->stream().get(), sleep, nullptr) == cudaSuccess);
   const auto begin = std::chrono::steady_clock::now();
-  fmt::print(stderr, "{}\n", two.ErrorOfARequest());
+  if (!once_steps_are_replayed) two.Start();
+  fmt::print(stderr, "{}\n", two.Error());
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(6));
   std::_Exit(0);  // the sleeper is not waited for
 }
 
 TEST_F(CudaFailureDeathTest, ARankThatDoesNotComeIsGivenUp) {
   if (!CudaDevice::Open(1).ok()) GTEST_SKIP() << "needs two GPUs";
-  EXPECT_EXIT(ServeOnTwoGpusOfWhichOneIsLate(), testing::ExitedWithCode(0),
-              "GPU [01]: step 0, of 1 row and 2 tokens, has not ended in 2 s");
+  // Who waits, and who has not come to where: of each rank, and of a recorded step too.
+  constexpr const char* kMeetings =
+      "has not ended in 2 s: meetings of the tensor-parallel group: rank 0 is at [0-9]+, "
+      "all_[a-z_]+ of .[0-9]+, [0-9]+.; rank 1 is at [0-9]+, all_[a-z_]+ of .[0-9]+, [0-9]+. and "
+      "has not come to the next";
+  EXPECT_EXIT(ServeOnTwoGpusOfWhichOneIsLate(false), testing::ExitedWithCode(0),
+              std::string("GPU [01]: step 0, of 1 row and 2 tokens, ") + kMeetings);
+  EXPECT_EXIT(ServeOnTwoGpusOfWhichOneIsLate(true), testing::ExitedWithCode(0),
+              std::string("GPU [01]: step [1-9][0-9]*, of 1 row and 1 token, ") + kMeetings);
 }
 
 void LaunchWhatCannotBe() {

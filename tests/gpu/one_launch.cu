@@ -8,8 +8,8 @@
 namespace fathom {
 namespace kernels {
 
-__global__ void MeetAll(const PeerView* views) {
-  MeetPeers(views[blockIdx.x]);
+__global__ void MeetAll(const PeerView* views, uint64_t wait_bits) {
+  MeetPeers(views[blockIdx.x], wait_bits);
 }
 
 template <int kSteps>
@@ -20,8 +20,8 @@ __global__ void __launch_bounds__(kNormThreads)
 
 }  // namespace kernels
 
-void MeetInOneLaunch(const PeerView* views, int ranks, cudaStream_t stream) {
-  kernels::MeetAll<<<static_cast<unsigned>(ranks), kWarp, 0, stream>>>(views);
+void MeetInOneLaunch(const PeerView* views, int ranks, uint64_t wait_bits, cudaStream_t stream) {
+  kernels::MeetAll<<<static_cast<unsigned>(ranks), kWarp, 0, stream>>>(views, wait_bits);
   CUDA_CHECK(cudaGetLastError());
 }
 

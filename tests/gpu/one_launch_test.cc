@@ -2,6 +2,9 @@
 // order of ranks, the bits of rms_norm, and epochs, over many rounds of other sizes.
 #include <gtest/gtest.h>
 
+#include <string_view>
+#include <thread>
+
 #include "base/rng.h"
 #include "ops/cuda_ops.h"
 #include "ops/testing.h"
@@ -21,6 +24,7 @@ class OneLaunchTest : public PeersTest {
     if (peers_ != nullptr) peers_->device(0).BindThread();
   }
   CudaDevice& device() { return peers_->device(0); }
+  PeersOnOneGpu& peers() { return static_cast<PeersOnOneGpu&>(*peers_); }
   TensorView Make(DType type, std::initializer_list<int64_t> shape) {
     const size_t bytes = static_cast<size_t>(TensorView(nullptr, type, shape).elements());
     memory_.push_back(device().Allocate(bytes * ByteSize(type)));
@@ -39,6 +43,20 @@ class OneLaunchTest : public PeersTest {
     return numbers;
   }
   void Check(int64_t width);
+  std::vector<AllReduceNormArgs> MakeSums(int64_t width, const TensorView& live,
+                                          const TensorView& weight);
+  // What each rank has told the host that it waits for.
+  void ExpectMeetings(std::string_view op, int64_t tokens, int64_t width, uint32_t number) {
+    device().stream().Synchronize();
+    for (int rank = 0; rank < count(); ++rank) {
+      const Meeting last = *peers_->of(rank).LastMeeting();
+      EXPECT_EQ(last.op, op) << rank;
+      EXPECT_EQ(last.tokens, tokens) << rank;
+      EXPECT_EQ(last.width, width) << rank;
+      EXPECT_EQ(last.number, number) << rank;
+    }
+  }
+  uint32_t number_ = 0;  // of meetings
 
  private:
   std::vector<std::unique_ptr<DeviceMemory>> memory_;
@@ -53,11 +71,8 @@ std::vector<BF16> Part(Rng& rng, int64_t n) {
   return part;
 }
 
-void OneLaunchTest::Check(int64_t width) {
-  Rng rng(11, static_cast<uint64_t>(width));
-  const TensorView live = Make(DType::kI32, {1}), weight = Make(DType::kF32, {width});
-  Upload(weight, Normals(width, 3));
-  const int64_t most = kMostTokens * width;
+std::vector<AllReduceNormArgs> OneLaunchTest::MakeSums(int64_t width, const TensorView& live,
+                                                       const TensorView& weight) {
   std::vector<AllReduceNormArgs> ranks;
   for (int rank = 0; rank < count(); ++rank) {
     ranks.push_back({.norm = {.x = Make(DType::kBF16, {kMostTokens, width}),
@@ -67,13 +82,22 @@ void OneLaunchTest::Check(int64_t width) {
                               .live = live,
                               .out = Make(DType::kBF16, {kMostTokens, width})}});
   }
+  return ranks;
+}
+
+void OneLaunchTest::Check(int64_t width) {
+  Rng rng(11, static_cast<uint64_t>(width));
+  const TensorView live = Make(DType::kI32, {1}), weight = Make(DType::kF32, {width});
+  Upload(weight, Normals(width, 3));
+  const int64_t most = kMostTokens * width;
+  std::vector<AllReduceNormArgs> ranks = MakeSums(width, live, weight);
   RmsNormArgs one = ranks[0].norm;
   one.x = Make(DType::kBF16, {kMostTokens, width});
   one.residual = Make(DType::kF32, {kMostTokens, width});
   one.out = Make(DType::kBF16, {kMostTokens, width});
   const auto bytes = static_cast<int64_t>(SumNormInOneLaunchBytes(ranks.size()));
   const TensorView workspace = Make(DType::kU8, {bytes});
-  auto* const views = static_cast<PeersOnOneGpu&>(*peers_).views();
+  auto* const views = peers().views();
   const cudaStream_t stream = device().stream().get();
   OpContext context{device().stream(), {}};
   for (int round = 0; round < kRounds; ++round) {
@@ -93,7 +117,11 @@ void OneLaunchTest::Check(int64_t width) {
     Upload(one.residual, begins ? std::vector<float>(before.size()) : before);
     Upload(live, std::vector{count});
     SumNormInOneLaunch(views, ranks, workspace.data(), stream);
-    MeetInOneLaunch(views, this->count(), stream);
+    if (count > 0) {
+      ExpectMeetings("all_reduce_norm", kMostTokens, width, ++number_);
+    }
+    MeetInOneLaunch(views, this->count(), WaitBits(MeetingOp::kCombine, round, 1 << 20), stream);
+    ExpectMeetings("combine", round, (1 << 20) - 1, ++number_);
     CudaPortableOps(Fp8Activations::kExact).rms_norm(context, one);
     const auto live_numbers = static_cast<size_t>(count * width);
     const auto residual = Download<float>(one.residual);
@@ -112,6 +140,30 @@ void OneLaunchTest::Check(int64_t width) {
 
 TEST_P(OneLaunchTest, SmallSumsHaveTheBitsOfOneRanksNorm) {
   for (const int64_t width : {256, 2048, 7168}) Check(width);
+}
+
+// While it waits the host knows for what, and that the others have not come.
+TEST_P(OneLaunchTest, WhoWaitsHasToldTheHostWhatFor) {
+  constexpr int64_t kWidth = 2048;
+  const TensorView live = Make(DType::kI32, {1}), weight = Make(DType::kF32, {kWidth});
+  const auto bytes = static_cast<int64_t>(SumNormInOneLaunchBytes(1));
+  const TensorView workspace = Make(DType::kU8, {bytes});
+  const std::vector<AllReduceNormArgs> ranks = MakeSums(kWidth, live, weight);
+  Upload(live, std::vector{3});
+  // On a thread of its own: under compute-sanitizer the launch itself may wait.
+  std::thread host([&] {
+    while (peers_->of(0).LastMeeting()->op.empty()) std::this_thread::yield();
+    EXPECT_EQ(peers_->of(0).LastMeeting()->number, 1u);
+    for (int rank = 1; rank < count(); ++rank) {
+      EXPECT_EQ(peers_->of(rank).LastMeeting()->op, "") << rank;
+    }
+    peers().GiveUp();
+  });
+  SumNormInOneLaunch(peers().views(), std::span(ranks).first(1), workspace.data(),
+                     device().stream().get());
+  device().stream().Synchronize();
+  host.join();
+  EXPECT_EQ(peers_->of(0).LastMeeting()->op, "all_reduce_norm");
 }
 
 }  // namespace

@@ -42,7 +42,8 @@ std::unique_ptr<TestPeers> TestPeers::OnGpus() {
 class PeersOnOneGpu::Rank final : public GpuRanks {
  public:
   Rank(const PeerView& view, PeersOnOneGpu& all) : GpuRanks(view), all_(all) {}
-  void Meet(cudaStream_t stream, const WindowParts&) override {
+  void Meet(cudaStream_t stream, uint64_t wait_bits, const WindowParts&) override {
+    all_.wait_bits_ = wait_bits;  // equal on all
     CUDA_CHECK(cudaStreamSynchronize(stream));
     all_.here_.arrive_and_wait();
   }
@@ -54,7 +55,7 @@ class PeersOnOneGpu::Rank final : public GpuRanks {
 };
 
 void PeersOnOneGpu::MeetAll::operator()() noexcept {
-  MeetInOneLaunch(peers->views(), peers->count(), nullptr);
+  MeetInOneLaunch(peers->views(), peers->count(), peers->wait_bits_, nullptr);
   CUDA_CHECK(cudaStreamSynchronize(nullptr));
 }
 
@@ -69,11 +70,10 @@ PeersOnOneGpu::PeersOnOneGpu(std::vector<std::unique_ptr<CudaDevice>> devices)
   devices_ = std::move(devices);
   CudaDevice& first = device(0);
   first.BindThread();
-  // Each rank's exchange and counters, and a word of abort, which stays 0: memory begins with
-  // zeros.
+  // Each rank's exchange and counters: memory begins with zeros.
   constexpr size_t kOfRank = (sizeof(PeerExchange) + sizeof(PeerCounters) + 255) / 256 * 256;
   const auto ranks = static_cast<size_t>(count());
-  exchange_ = first.Allocate(ranks * kOfRank + 64);
+  exchange_ = first.Allocate(ranks * kOfRank);
   std::byte* const memory = exchange_->data();
   std::vector<PeerView> views(ranks);
   for (size_t rank = 0; rank < ranks; ++rank) {
@@ -86,7 +86,8 @@ PeersOnOneGpu::PeersOnOneGpu(std::vector<std::unique_ptr<CudaDevice>> devices)
     }
     view.mine = view.exchange[rank];
     view.counters = reinterpret_cast<PeerCounters*>(view.mine + 1);
-    view.abort = reinterpret_cast<const uint32_t*>(memory + ranks * kOfRank);
+    view.abort = &host_.abort;
+    view.waits_for = &host_.waits_for[rank];
     ranks_.push_back(std::make_unique<Rank>(view, *this));
   }
   views_ = first.Allocate(ranks * sizeof(PeerView));

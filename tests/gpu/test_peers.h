@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <barrier>
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "cuda/device.h"
+#include "cuda/staging.h"
 #include "parallel/gpu_ranks.h"
 
 namespace fathom {
@@ -35,6 +38,7 @@ class PeersOnOneGpu final : public TestPeers {
   static std::unique_ptr<PeersOnOneGpu> Make(int count);  // null without a GPU
 
   const PeerView* views() const { return reinterpret_cast<const PeerView*>(views_->data()); }
+  void GiveUp() { std::atomic_ref(host_.abort).store(1); }  // what waits, does no more
 
  private:
   class Rank;
@@ -44,7 +48,14 @@ class PeersOnOneGpu final : public TestPeers {
   };
   explicit PeersOnOneGpu(std::vector<std::unique_ptr<CudaDevice>> devices);
 
+  struct HostWords {
+    uint32_t abort = 0;
+    alignas(128) uint64_t waits_for[PeerExchange::kMaxRanks] = {};
+  };
+  PinnedMemory pinned_{sizeof(HostWords)};
+  HostWords& host_ = *new (pinned_.data()) HostWords;
   std::unique_ptr<DeviceMemory> exchange_, views_;  // of all ranks
+  std::atomic<uint64_t> wait_bits_ = 0;             // of those who meet
   std::barrier<MeetAll> here_;
 };
 

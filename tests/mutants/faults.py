@@ -221,7 +221,11 @@ FAULTS = [
     # What leaves, and what another host says.
     ("src/server/connection.cc", "if (read.gone) co_return Left(exchange);", "if (read.gone) co_return false;",
      "http_server_test HttpServerTest.ARequestWhose*", S),
-    ("src/engine/remote_executor.cc", "result.status.ok() && result.rows.size() != rows", "false",
+    ("src/parallel/meeting_place.h", "!waited_enough_", "true", "parallel_test SharedMemory*"),
+    ("src/parallel/meeting_place.h", "arrivals_[i] < arrivals_[who]", "true", "parallel_test SharedMemory*"),
+    ("src/parallel/meeting_ranks.cc", "Abort();", ";", "parallel_test SharedMemory*", S),
+    ("src/engine/rank_meetings.cc", "ahead < Meeting::kNumbers / 2", "true", "engine_test RankMeetings*"),
+    ("src/engine/remote_executor.cc", "result.rows.size() != rows", "false",
      "engine_test ResultMessage*"),
     ("src/hosts/hosts.cc", "!addresses_.contains(host)", "false", "hosts_test HostsTest.AFirst*"),
 ]

@@ -70,6 +70,7 @@ void AllGatherCuda(OpContext& context, const AllGatherArgs& a) {
     widest = std::max(widest, round.Share(rank));
   }
   const int64_t own = round.Share(peers.rank);
+  const uint64_t wait_bits = WaitBits(MeetingOp::kAllGather, tokens, width);
   const cudaStream_t stream = Cuda(context).get();
   for (round.first = 0; round.first < tokens; round.first += most) {
     round.count = std::min(most, tokens - round.first);
@@ -81,7 +82,7 @@ void AllGatherCuda(OpContext& context, const AllGatherArgs& a) {
       LaunchOverlapped(SendShares, grid(own, 1), kThreads, 0, stream, peers, round,
                        Data<const float>(a.x));
     }
-    ranks.Meet(stream, [&round](int from, int) -> WindowPart {
+    ranks.Meet(stream, wait_bits, [&round](int from, int) -> WindowPart {
       return {sizeof(float) * static_cast<size_t>(round.count * round.begins[from]),
               sizeof(float) * static_cast<size_t>(round.count * round.Share(from))};
     });

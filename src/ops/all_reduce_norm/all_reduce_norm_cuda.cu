@@ -122,6 +122,7 @@ void SumInWindows(GpuRanks& ranks, const AllReduceNormArgs& a, cudaStream_t stre
   const PeerView& peers = ranks.view();
   const int64_t tokens = a.norm.x.dim(0), width = a.norm.x.dim(1);
   const auto token_bytes = static_cast<size_t>(width) * sizeof(BF16);
+  const uint64_t wait_bits = WaitBits(MeetingOp::kAllReduceNorm, tokens, width);
   const SumNormArgs args = SumNormArgs::Of(a);
   const bool narrow = width <= kNormThreads * kVector;
   const auto launch = [&](auto kernel, int64_t blocks, int threads, const RoundView& view) {
@@ -132,7 +133,7 @@ void SumInWindows(GpuRanks& ranks, const AllReduceNormArgs& a, cudaStream_t stre
     round = SumRound::At(first, tokens, token_bytes, peers.size);
     const RoundView view{round, round.Of(peers.rank), width / kVector};
     launch(SendParts, round.count, kThreads, view);
-    ranks.Meet(stream, [&](int from, int to) -> WindowPart {
+    ranks.Meet(stream, wait_bits, [&](int from, int to) -> WindowPart {
       if (from == to) return {};
       return {from * round.each * token_bytes, round.Of(to).size() * token_bytes};
     });
@@ -140,7 +141,7 @@ void SumInWindows(GpuRanks& ranks, const AllReduceNormArgs& a, cudaStream_t stre
       launch(narrow ? NormSums<1> : NormSums<4>, view.mine.size(), kNormThreads, view);
     }
     if (!round.owned) continue;
-    ranks.Meet(stream, [&](int from, int to) -> WindowPart {
+    ranks.Meet(stream, wait_bits, [&](int from, int to) -> WindowPart {
       if (from == to) return {};
       return {round.Of(from).begin * token_bytes, round.Of(from).size() * token_bytes};
     });

@@ -31,6 +31,7 @@ struct SumNormArgs {
   const int32_t* live;
   Slices<BF16> out;
   QuantizedOut quantized;
+  uint64_t wait_bits;
 
   static SumNormArgs Of(const AllReduceNormArgs& a) {
     const RmsNormArgs& norm = a.norm;
@@ -40,7 +41,8 @@ struct SumNormArgs {
             .scaling = {Data<float>(norm.weight), norm.eps, norm.x.dim(1)},
             .live = Data<int32_t>(norm.live),
             .out = SlicesOf<BF16>(norm.out),
-            .quantized = QuantizedOutOf(norm.quantized)};
+            .quantized = QuantizedOutOf(norm.quantized),
+            .wait_bits = WaitBits(MeetingOp::kAllReduceNorm, norm.x.dim(0), norm.x.dim(1))};
   }
 };
 
@@ -55,7 +57,7 @@ __device__ __forceinline__ void SumNormToken(const PeerView& peers, const SumNor
   WaitForPriorKernels();
   // What is read before the live count is there may be nobody's token.
   const int32_t count = *a.live;
-  const uint32_t epoch = peers.counters->packets + 1;
+  const uint32_t epoch = peers.counters->packets + 1, number = peers.counters->barrier + epoch;
   Raw<BF16> own[kSteps];
   Raw<float> before[kSteps] = {};
   LoadSteps<true>(a.x[t], width, own);
@@ -77,6 +79,7 @@ __device__ __forceinline__ void SumNormToken(const PeerView& peers, const SumNor
       }
     }
   }
+  if (t == 0 && threadIdx.x == 0) TellHost(peers, a.wait_bits, number);
   CountEpoch(peers, &peers.counters->packets, epoch, tokens);
   if (t >= count) return;
   Vector values[kSteps] = {};

@@ -121,12 +121,13 @@ void CombineCuda(OpContext& context, const CombineArgs& a) {
                         .each_rank = static_cast<int32_t>(e.routed / peers.size),
                         .more = static_cast<int32_t>(e.routed % peers.size),
                         .linked = ranks.linked()};
+  const uint64_t wait_bits = WaitBits(MeetingOp::kCombine, a.out.dim(0), hidden);
   const cudaStream_t stream = Cuda(context).get();
   const unsigned send_blocks = std::min(Blocks(pairs * round.parts, kWarps), kSendBlocks);
   for (; round.begin < e.each; round.begin += round.count) {
     round.count = std::min(most, e.each - round.begin);
     LaunchOverlapped(SendOutputs, send_blocks, kSendThreads, 0, stream, peers, round);
-    ranks.Meet(stream, [&round](int from, int) -> WindowPart {
+    ranks.Meet(stream, wait_bits, [&round](int from, int) -> WindowPart {
       return {static_cast<size_t>(round.Region(from)) * sizeof(uint4),
               static_cast<size_t>(round.count * round.topk * round.vectors) * sizeof(uint4)};
     });

@@ -145,12 +145,13 @@ void DispatchCuda(OpContext& context, const DispatchArgs& a) {
                          .pair_origin = Data<int32_t>(a.pair_origin),
                          .pair_live = Data<int32_t>(a.pair_live),
                          .pairs = static_cast<int32_t>(a.pair_ids.dim(0))};
+  const uint64_t wait_bits = WaitBits(MeetingOp::kDispatch, a.x.dim(0), hidden);
   const cudaStream_t stream = Cuda(context).get();
   for (; round.begin < e.each; round.begin += round.count) {
     round.count = std::min(most, e.each - round.begin);
     const auto blocks = static_cast<unsigned>(round.count);
     LaunchOverlapped(SendTokens, blocks, kThreads, 0, stream, peers, round);
-    ranks.Meet(stream, [&round](int from, int) -> WindowPart {
+    ranks.Meet(stream, wait_bits, [&round](int from, int) -> WindowPart {
       const auto bytes =
           static_cast<size_t>(RankWindow::Bytes(round.count, round.topk, round.vectors));
       return {static_cast<size_t>(from) * bytes, bytes};
