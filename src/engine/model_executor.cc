@@ -68,7 +68,7 @@ std::vector<BatchCapacity> RecordedSizes(const ModelOptions& options) {
     }
   }
   std::sort(sizes.begin(), sizes.end(), [](const BatchCapacity& a, const BatchCapacity& b) {
-    return std::pair(a.tokens, a.rows) < std::pair(b.tokens, b.rows);
+    return std::pair(a.tokens, b.rows) < std::pair(b.tokens, a.rows);
   });
   return sizes;
 }
@@ -280,6 +280,7 @@ void ModelExecutor::EnqueueSampling(Passing& passing) {
     } else {
       runner_.SampleAndCommit(*passing.staged, passing.hidden, log_probs);
     }
+    runner_.CacheKnown(*passing.staged);
     if (plan.num_logit_vectors() > 0 && runner_.draws()) {
       runner_.DownloadDrawn(plan, *passing.staged, step.drawn);
       if (std::ranges::any_of(plan.rows, &StepRow::masked)) runner_.DownloadDrafts(step.proposed);

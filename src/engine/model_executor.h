@@ -32,7 +32,8 @@ struct ModelExecutorOptions {
 };
 
 // The sizes of steps that are recorded on a device that replays, the smallest number of tokens
-// first: of some numbers of rows, each with as many drafts in every row as are worth a record.
+// first, of these the fewest drafts: of some numbers of rows, each with as many drafts in every row
+// as are worth a record.
 std::vector<BatchCapacity> RecordedSizes(const ModelOptions& options);
 
 // The steps that were recorded, to be replayed: their number, and what that took.
