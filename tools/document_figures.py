@@ -76,6 +76,13 @@ def of_models():
            [f"{figure:.1f}" for figure in cpu])
     served = [stored(f"tiny-r1-serve-32{name}")["output_throughput"] for name in ("", "-int8", "-bf16")]
     yield ("docs/design/cpu-products.md", "{} tokens a second by default, {} with int8, {} with `cpu-bf16`", map(count, served))
+    one, many = (stored(f"speculation/tiny-r1-{requests}") for requests in (1, 32))
+    yield ("docs/speculation.md", "one request at a time {} tokens a second without and {} with, {} times as many, and 32 at a time {} "
+                                  "without and {} with, {} times.",
+           [figure for of in (one, many) for figure in (count(of["without"]), count(of["with"]), f"{of['times']:.3f}")])
+    times = [pair["with"] / pair["without"] for pair in many["pairs"]]
+    yield "docs/speculation.md", "the 32 requests' pairs had {} to {} times", [f"{most(times):.2f}" for most in (min, max)]
+    yield ("docs/speculation.md", "drafts stood in {} % and {} %.", [f"{of['spec_decode_acceptance_rate']:.1f}" for of in (one, many)])
 
 
 def of_accuracy():

@@ -261,6 +261,7 @@ void ModelExecutor::EnqueueSampling(Passing& passing) {
     } else {
       runner_.SampleAndCommit(*passing.staged, passing.hidden, log_probs);
     }
+    runner_.CacheKnown(*passing.staged);
     if (plan.num_logit_vectors() > 0 && runner_.draws()) {
       runner_.DownloadDrawn(plan, *passing.staged, step.drawn);
       if (std::ranges::any_of(plan.rows, &StepRow::masked)) runner_.DownloadDrafts(step.proposed);

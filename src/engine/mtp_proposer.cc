@@ -45,15 +45,8 @@ void MtpProposer::Propose(const DrawnStep& step, const TensorView& hidden) {
 
 void MtpProposer::ProposeOfLastStage(const DrawnStep& step, const TensorView& hidden) {
   Prepare(step);
-  if (step.tokens == DraftTokens::kNone) return;
-  const bool all_tokens = step.tokens == DraftTokens::kAll;
-  Batch shifted = all_tokens ? step.batch : step.batch.Known();
-  shifted.ids = t_.next_ids.Slice(0, 0, shifted.tokens);
-  if (!all_tokens) {
-    model_.CacheMtp(0, shifted, hidden.Slice(0, 0, shifted.tokens), pool_);
-    return;
-  }
-  const TensorView all = model_.ForwardMtp(0, shifted, hidden, pool_);
+  if (step.tokens != DraftTokens::kAll) return;
+  const TensorView all = model_.ForwardMtp(0, Shifted(step.batch), hidden, pool_);
   if (step.drafts == 0) return;
   const int64_t rows = step.rows.slot.dim(0);
   TensorView from = t_.hidden.Slice(0, 0, rows);
@@ -74,6 +67,16 @@ void MtpProposer::ProposeOfLastStage(const DrawnStep& step, const TensorView& hi
     from = model_.ForwardMtp(0, chain, from, pool_);
     AddDraft(step, from, drafts);
   }
+}
+
+void MtpProposer::CacheKnown(const Batch& batch, const TensorView& hidden) {
+  const Batch known = Shifted(batch.Known());
+  model_.CacheMtp(0, known, hidden.Slice(0, 0, known.tokens), pool_);
+}
+
+Batch MtpProposer::Shifted(Batch batch) const {
+  batch.ids = t_.next_ids.Slice(0, 0, batch.tokens);
+  return batch;
 }
 
 void MtpProposer::Prepare(const DrawnStep& step) {

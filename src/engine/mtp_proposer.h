@@ -19,7 +19,7 @@ namespace fathom {
 enum class DraftTokens : uint8_t {
   kNone,
   // Those of prompts, which pages share, and what is computed again. Nothing is guessed from them,
-  // so that the layer stops at their latents. Recorded steps without drafts have none of it.
+  // so that the layer stops at their latents.
   kKnown,
   kAll,
 };
@@ -43,11 +43,14 @@ class MtpProposer {
 
   static size_t Bytes(const ModelConfig& config, const ModelOptions& options, const Ops& ops);
 
-  // Has the draft layer compute its latents of step.tokens, each from its final-normed hidden state
-  // [tokens, hidden] and the token behind it, and sets the drafts of the slots: the likeliest
-  // token, then what the layer makes of its own output. Stages before the last one are told. Ops
-  // alone. REQUIRES: of all tokens, or no drafts.
+  // Has the draft layer compute its latents of all tokens, if step.tokens says so, each from its
+  // final-normed hidden state [tokens, hidden] and the token behind it, and sets the drafts of the
+  // slots: the likeliest token, then what the layer makes of its own output. Stages before the last
+  // one are told. Ops alone. REQUIRES: of all tokens, or no drafts.
   void Propose(const DrawnStep& step, const TensorView& hidden);
+  // Behind Propose(): has it compute those of the known tokens, as those of all would be. Of the
+  // last stage; ops alone, but of as many tokens as the batch's rows have: no record holds them.
+  void CacheKnown(const Batch& batch, const TensorView& hidden);
 
  private:
   struct Tensors {
@@ -63,6 +66,7 @@ class MtpProposer {
 
   void ProposeOfLastStage(const DrawnStep& step, const TensorView& hidden);
   void Prepare(const DrawnStep& step);
+  Batch Shifted(Batch batch) const;  // with the tokens behind its own, as prepared
   // One more draft for each slot, from hidden states [rows, hidden].
   void AddDraft(const DrawnStep& step, const TensorView& hidden, int32_t drafts);
 

@@ -9,6 +9,7 @@
 
 #include "cpu/cpu_device.h"
 #include "engine/test_decodes.h"
+#include "engine/test_draft_layer.h"
 #include "ops/cpu_ops.h"
 #include "ops/page_tokens.h"
 
@@ -69,6 +70,7 @@ class DraftLayer : public testing::Test {
     runner_->Begin(plan);
     const StagedStep& step = runner_->Stage(plan);
     runner_->SampleAndCommit(step, runner_->Forward(step));
+    runner_->CacheKnown(step);
     Sampler::Drawn drawn;
     runner_->DownloadDrawn(plan, step, drawn);
     device_.WaitFor(device_.Mark());
@@ -79,12 +81,7 @@ class DraftLayer : public testing::Test {
     return tokens;
   }
   // Runs the prompts of the first requests, all but the last one.
-  void Begin() {
-    StepPlan plan = PromptsPlan();
-    plan.openings.pop_back();
-    plan.rows.pop_back();
-    Run(std::move(plan), 1);
-  }
+  void Begin() { Run(FirstPromptsPlan(), 1); }
   int32_t Length(int64_t slot) const { return runner_->slots().length.As<int32_t>()[slot]; }
   size_t layers() const { return static_cast<size_t>(model_->cached_layers()); }
 
@@ -95,18 +92,6 @@ class DraftLayer : public testing::Test {
   std::optional<StepRunner> runner_;
   uint64_t steps_ = 0;
 };
-
-// The last request's prompt, and decodes of the others. `form`: of the prompt.
-StepPlan MixedPlan(AttentionForm form) {
-  StepPlan prompts = PromptsPlan();
-  StepPlan plan{.openings = {prompts.openings.back()}, .rows = {prompts.rows.back()}};
-  plan.rows[0].form = form;
-  for (int32_t r = 0; r < kTestRequests - 1; ++r) {
-    plan.rows.push_back({.slot = SlotId{r}, .samples = true});
-  }
-  Widen(plan.shape, plan, /*logprobs=*/false);
-  return plan;
-}
 
 TEST_F(DraftLayer, WithoutDraftsComputesTheTokensOfPromptsAlone) {
   Begin();
@@ -124,6 +109,40 @@ TEST_F(DraftLayer, WithoutDraftsComputesTheTokensOfPromptsAlone) {
   Run(DecodesPlan(0, {0, 0, 0}), 1);
   EXPECT_EQ(written_.layers.size(), layers());
   EXPECT_EQ(written_.draft_layer().size(), size_t{kTestRequests});
+}
+
+// A row of one token is a prompt's too: what follows a prefix that was found, if that is all.
+TEST_F(DraftLayer, WithoutDraftsComputesTheLastTokenOfAPromptThatIsAlone) {
+  Begin();
+  StepPlan plan = MixedPlan(AttentionForm::kAbsorbed);
+  StepPlan last = plan;
+  const size_t before = plan.rows[0].tokens.size() - 1;
+  plan.rows[0].tokens.pop_back();
+  plan.rows[0].samples = false;
+  Widen(plan.shape = {}, plan, /*logprobs=*/false);
+  Run(std::move(plan), 0);
+  EXPECT_EQ(written_.draft_layer().size(), before);
+
+  last.openings.clear();
+  last.rows[0].tokens.erase(last.rows[0].tokens.begin(), last.rows[0].tokens.end() - 1);
+  last.rows[0].begin = static_cast<int32_t>(before);
+  last.rows[0].new_pages.clear();
+  Widen(last.shape = {}, last, /*logprobs=*/false);
+  Run(std::move(last), 0);
+  ASSERT_EQ(written_.layers.size(), layers());
+  ASSERT_EQ(written_.draft_layer().size(), 1u);
+  EXPECT_EQ(written_.draft_layer().begin()->first, Place(kTestRequests - 1, before));
+}
+
+// A group's few tokens of a prompt beside another's many decodes: the shape says it, no number
+// does.
+TEST_F(DraftLayer, WithoutDraftsComputesAPromptBesideAGroupOfAsManyRows) {
+  Begin();
+  StepPlan plan = MixedPlan(AttentionForm::kAbsorbed);
+  plan.shape.rows = plan.shape.tokens;
+  Run(std::move(plan), 0);
+  ASSERT_EQ(written_.layers.size(), layers());
+  EXPECT_EQ(written_.draft_layer().size(), static_cast<size_t>(Length(kTestRequests - 1)));
 }
 
 // One group's decodes beside another's prompts: ranks that share experts run the layer all alike.
@@ -164,6 +183,27 @@ TEST_F(DraftLayer, GivesPromptsTheSameBitsWithDraftsAndWithout) {
     EXPECT_EQ(drawn[1], drawn[3]);
     EXPECT_EQ(drafts[0], drafts[1]);
   }
+}
+
+// Takes every step of a recorded size for one that is replayed.
+class RecordingCpu final : public CpuDevice {
+ public:
+  using CpuDevice::CpuDevice;
+  bool records() const override { return true; }
+};
+
+// What a record of a step without drafts has not, the executor adds; on GPUs, where steps are
+// replayed: tests/gpu/recorded_drafts_test.cc.
+TEST(DraftLayerOfAnExecutor, HasPromptsOfStepsOfRecordedSizes) {
+  const Ops& ops = CpuOps(Fp8Activations::kExact);
+  CpuDevice cpu(2);
+  const DraftLayerRun eager = RunAPromptWithoutDrafts(ops, cpu);
+  RecordingCpu recording(2), canary(2);
+  EXPECT_TRUE(RunAPromptWithoutDrafts(ops, recording).bits == eager.bits);
+  // What is missing shows, in the pages and in what is guessed.
+  const DraftLayerRun without = RunAPromptWithoutDrafts(ops, canary, /*known=*/false);
+  EXPECT_NE(without.bits.pages, eager.bits.pages);
+  EXPECT_NE(without.bits.proposed, eager.bits.proposed);
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ std::vector<BatchCapacity> RecordedSizes(const ModelOptions& options) {
     }
   }
   std::sort(sizes.begin(), sizes.end(), [](const BatchCapacity& a, const BatchCapacity& b) {
-    return std::pair(a.tokens, a.rows) < std::pair(b.tokens, b.rows);
+    return std::pair(a.tokens, b.rows) < std::pair(b.tokens, a.rows);
   });
   return sizes;
 }

@@ -88,9 +88,9 @@ const StagedStep& StepRunner::Stage(const StepPlan& plan, const BatchCapacity& p
   // A recorded step proposes as many as its size has room for.
   const int64_t of_size = padded.rows > 0 ? padded.tokens / padded.rows - 1 : 0;
   const int64_t drafts = std::clamp<int64_t>(of_size, shape.drafts, model_.options().max_drafts);
-  step.draft_tokens = drafts > 0                  ? DraftTokens::kAll
-                      : shape.tokens > shape.rows ? DraftTokens::kKnown  // or none
-                                                  : DraftTokens::kNone;
+  step.draft_tokens = drafts > 0    ? DraftTokens::kAll
+                      : shape.known ? DraftTokens::kKnown
+                                    : DraftTokens::kNone;
   const bool samples = std::max<int64_t>(shape.logit_vectors, padded.logit_vectors) > 0;
   step.drafts = samples ? static_cast<int32_t>(drafts) : 0;
   return step;
@@ -151,6 +151,11 @@ void StepRunner::SampleAndCommit(const StagedStep& step, const TensorView& hidde
   if (const std::optional<NgramLookup>& ngram = options.ngram) {
     sampler_.ProposeNgram(*ngram, inputs.rows(), map.positions, slots_.state());
   }
+}
+
+void StepRunner::CacheKnown(const StagedStep& step) {
+  if (!mtp_ || !draws() || step.draft_tokens != DraftTokens::kKnown) return;
+  mtp_->CacheKnown(step.batch, model_.hidden(step.batch.tokens));
 }
 
 void StepRunner::DownloadDrawn(const StepPlan& plan, const StagedStep& step, Sampler::Drawn& to) {

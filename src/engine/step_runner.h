@@ -43,9 +43,10 @@ struct StagedStep {
   DraftTokens draft_tokens = DraftTokens::kAll;
 };
 
-// A step is Begin(), Stage(), Forward(), HandOn() and SampleAndCommit(). All of them enqueue, none
-// waits. Of several pipeline stages one may run others' Forward() and HandOn() before a step's
-// SampleAndCommit(), as many as there are stages after it.
+// A step is Begin(), Stage(), Forward(), HandOn(), SampleAndCommit() and CacheKnown(). All of them
+// enqueue, none waits. Of several pipeline stages one may run others' Forward() and HandOn() before
+// a step's SampleAndCommit(), as many as there are stages after it.
+//
 // THREAD: one at a time.
 class StepRunner {
  public:
@@ -82,6 +83,9 @@ class StepRunner {
   // `after_pass` is called with the index of each pass, in order, while its logits are there.
   void SampleAndCommit(const StagedStep& step, const TensorView& hidden,
                        const std::function<void(size_t pass)>& after_pass = {});
+  // The draft layer's part of a step without drafts, if it has known tokens. Of the step's number
+  // of these, so that it is never recorded.
+  void CacheKnown(const StagedStep& step);
 
   // Of the step that was sampled last; `to` is written once a later mark has been waited for.
   void DownloadDrawn(const StepPlan& plan, const StagedStep& step, Sampler::Drawn& to);

@@ -119,20 +119,20 @@ TEST(RecordedSizes, RowsOfOneTokenAndRowsOfDrafts) {
   using Sizes = std::vector<std::pair<int64_t, int64_t>>;
   EXPECT_EQ(RowsAndTokens({.max_tokens = 100, .max_rows = 4}), (Sizes{{1, 1}, {2, 2}, {4, 4}}));
   EXPECT_EQ(RowsAndTokens({.max_tokens = 100, .max_rows = 4, .max_drafts = 3}), (Sizes{{1, 1},
-                                                                                       {1, 2},
                                                                                        {2, 2},
+                                                                                       {1, 2},
                                                                                        {1, 3},
-                                                                                       {1, 4},
-                                                                                       {2, 4},
                                                                                        {4, 4},
+                                                                                       {2, 4},
+                                                                                       {1, 4},
                                                                                        {2, 6},
-                                                                                       {2, 8},
                                                                                        {4, 8},
+                                                                                       {2, 8},
                                                                                        {4, 12},
                                                                                        {4, 16}}));
   // No step has more tokens than there is room for.
   EXPECT_EQ(RowsAndTokens({.max_tokens = 5, .max_rows = 4, .max_drafts = 3}),
-            (Sizes{{1, 1}, {1, 2}, {2, 2}, {1, 3}, {1, 4}, {2, 4}, {4, 4}}));
+            (Sizes{{1, 1}, {2, 2}, {1, 2}, {1, 3}, {4, 4}, {2, 4}, {1, 4}}));
   // Their number grows with the logarithm of the drafts.
   const size_t without = RecordedSizes({.max_tokens = 8192, .max_rows = 256}).size();
   EXPECT_LE(without, 24u);

@@ -148,7 +148,11 @@ TensorView Model::Forward(const Batch& batch, const KvPool& pool) {
     // Adds what waits. Nobody reads what it norms, so that any weight will do.
     Norm(weights_.layers.back().mlp_norm, batch, pending);
   }
-  return First(a.normed, batch.tokens);
+  return hidden(batch.tokens);
+}
+
+TensorView Model::hidden(int64_t tokens) const {
+  return First(activations_.normed, tokens);
 }
 
 void Model::HandOn(const Batch& batch) {

@@ -80,6 +80,8 @@ class Model {
   // nor do those of ForwardMtp. DeepseekV2Model.forward and
   // DeepseekV3Model.forward of transformers.
   TensorView Forward(const Batch& batch, const KvPool& pool);
+  // What the last Forward() returned of a batch's first tokens, or a replay of it left there.
+  TensorView hidden(int64_t tokens) const;
   // Hands the stage after this one, if there is one, what Forward() has come to of the batch, as
   // the next Forward() there takes it. Before this one's next pass.
   void HandOn(const Batch& batch);

@@ -68,7 +68,7 @@ TEST(SchedulerGroups, GroupWithoutRowsHasTheStepAndItsShape) {
   EXPECT_EQ(IdsOf(plans), (Ids{{1}, {2}, {}}));
   for (const StepPlan& part : plans.groups) {
     EXPECT_EQ(part.step, 0u);
-    EXPECT_EQ(part.shape, (StepShape{.rows = 1, .tokens = 20, .logit_vectors = 1}));
+    EXPECT_EQ(part.shape, (StepShape{.rows = 1, .tokens = 20, .logit_vectors = 1, .known = true}));
   }
   harness.RunToTheEnd();
 }

@@ -70,9 +70,9 @@ namespace {
 
 template <class Io, class Shape>
 void ShapeFields(Io& io, Shape& shape) {
-  io.Header(6);
+  io.Header(7);
   io(shape.rows), io(shape.tokens), io(shape.logit_vectors), io(shape.logprob_vectors);
-  io(shape.drafts), io(shape.eager);
+  io(shape.drafts), io(shape.eager), io(shape.known);
 }
 
 template <class Io, class Plan>
@@ -138,6 +138,7 @@ void Widen(StepShape& shape, const StepPlan& part, bool logprobs) {
   shape.eager |= std::any_of(part.rows.begin(), part.rows.end(), [](const StepRow& row) {
     return row.form == AttentionForm::kExpanded || row.prompt_logprobs;
   });
+  shape.known |= !std::ranges::all_of(part.rows, &StepRow::is_decode);
 }
 
 std::string Serialize(const StepPlan& plan) {

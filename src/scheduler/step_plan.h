@@ -56,6 +56,9 @@ struct StepShape {
   int32_t drafts = 0;
   // A row of any group is expanded, or scores a prompt: no recorded step has such rows.
   bool eager = false;
+  // A row of any group is of known tokens, of which a draft layer writes latents without drafts
+  // too.
+  bool known = false;
 
   friend bool operator==(const StepShape&, const StepShape&) = default;
 };

@@ -60,7 +60,8 @@ void AdjustAsTheFirst(OpContext& context, const AdjustLogitsArgs& a) {
   right->adjust_logits.run(context, wrong);
 }
 
-// Answers of 40 tokens, with every penalty; some end at a stop token, once so many are generated.
+// Answers of 40 tokens, with every penalty, bias and bound; some end at a stop token, once so many
+// are generated.
 std::vector<GenerateRequest> Requests() {
   std::vector<GenerateRequest> requests = MakeRequests();
   std::erase_if(requests, [](const auto& r) { return r.prompt.size() > 200; });
@@ -69,6 +70,9 @@ std::vector<GenerateRequest> Requests() {
     request.max_tokens = 40;
     request.sampling.frequency_penalty = i % 3 == 1 ? 0.4f : 0.0f;
     request.sampling.presence_penalty = i % 4 == 2 ? 0.7f : 0.0f;
+    request.sampling.min_p = i % 4 == 0 ? 0.05f : 0.0f;
+    request.sampling.top_k = i % 6 == 2 ? 20 : request.sampling.top_k;
+    if (i % 5 == 2) request.sampling.logit_bias = {{TokenId{77}, 6.0f}, {TokenId{2000}, -100.0f}};
   }
   const Results without_stops = RunAll({}, requests);
   for (GenerateRequest& request : requests) {
@@ -146,7 +150,7 @@ TEST_F(Drafts, OfTheModelOrOfNgramsChangeNoBit) {
   for (const Setting& setting : FewerUnderSanitizer(Tables())) {
     const Results base = RunAll(setting, requests_);
     const bool all_depths = setting.ops == Setting().ops;
-    for (const int32_t drafts : all_depths ? std::vector{1, 2, 4, 7} : std::vector{3}) {
+    for (const int32_t drafts : all_depths ? std::vector{1, 2, 3, 4, 5, 6, 7} : std::vector{3}) {
       for (const Setting& real : {WithNgrams(setting, drafts), WithMtp(setting, drafts)}) {
         EngineStats stats;
         ExpectSameBits(base, RunBatches(real, {requests_}, &stats));
@@ -177,6 +181,26 @@ TEST_F(Drafts, OfTheModelOrOfNgramsChangeNoBitHoweverStepsAreCut) {
   for (const Setting& setting : {WithNgrams(preempted, 3), WithMtp(preempted, 3)}) {
     ExpectSameBits(base, RunAll(setting, requests_, &preemptions_));
     EXPECT_GE(preemptions_, 1);
+  }
+}
+
+// Whoever is left gets what was due, and who goes got the beginning of it.
+TEST_F(Drafts, CancelsWithDraftsInFlightChangeNoBit) {
+  for (GenerateRequest& request : requests_) {
+    request.max_tokens = request.min_tokens = 90;
+    if (Raw(request.id) % 2 == 0) request.sampling = {.temperature = 0, .logprobs = 3};
+  }
+  const Results base = RunAll({}, requests_);
+  for (Setting setting : {WithNgrams({.slots = 8}, 3), WithMtp({.slots = 8}, 3)}) {
+    setting.cancels = true;
+    size_t cut_short = 0;
+    for (const auto& [id, tokens] : RunAll(setting, requests_)) {
+      const auto& all = base.at(id);
+      cut_short += tokens.size() < all.size();
+      if (Raw(id) % 3 != 0) EXPECT_EQ(tokens.size(), all.size());
+      EXPECT_TRUE(std::ranges::mismatch(tokens, all, SameBits).in1 == tokens.end()) << Raw(id);
+    }
+    EXPECT_GT(cut_short, 3u);
   }
 }
 

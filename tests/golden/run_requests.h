@@ -40,6 +40,7 @@ struct Setting {
   bool mtp = false;
   bool adapts = false;  // `drafts` are the most
   bool prefix_caching = false;
+  bool cancels = false;  // every third request, once it has tokens
 };
 
 // Every table, and the default one with an FP8 cache.
@@ -120,11 +121,18 @@ inline Results RunBatches(const Setting& setting,
                                             .lookahead = setting.mtp ? setting.drafts - 1 : 0,
                                             .prefix_caching = setting.prefix_caching},
                               .adapts_drafts = setting.adapts};
+  Engine* running = nullptr;
   Engine engine(
       options,
       std::make_unique<ModelExecutor>(
           **model, device, ModelExecutorOptions{.num_pages = pages, .slots = setting.slots}),
-      &clock, [&](std::vector<RequestOutput> o) { collector.Take(std::move(o)); });
+      &clock, [&](std::vector<RequestOutput> outputs) {
+        for (const RequestOutput& output : outputs) {
+          if (setting.cancels && Raw(output.id) % 3 == 0) running->Cancel(output.id);
+        }
+        collector.Take(std::move(outputs));
+      });
+  running = &engine;
   Results results;
   size_t submitted = 0;
   for (const std::vector<GenerateRequest>& batch : batches) {

@@ -5,6 +5,7 @@
 #include "cuda/device.h"
 #include "engine/model_executor.h"
 #include "engine/test_decodes.h"
+#include "engine/test_draft_layer.h"
 
 namespace fathom {
 namespace {
@@ -61,6 +62,27 @@ TEST_F(RecordedDraftsTest, TheExecutorReplaysRowsWithRoomForDrafts) {
       EXPECT_EQ(result.rows[r].tokens[0].id, one_by_one[r][step - 1].id);
     }
   }
+}
+
+// A record of a step without drafts leaves the draft layer out; a prompt's part that takes the
+// absorbed form in such a step is given to it behind the replay, with the bits of op by op.
+TEST_F(RecordedDraftsTest, WithoutDraftsTheDraftLayerHasPromptsAsOpByOp) {
+  const auto run = [](bool records, bool known) {
+    auto device = CudaDevice::Open(0).value();
+    if (!records) device->RecordNothing();
+    return RunAPromptWithoutDrafts(CudaOps(*device, Fp8Activations::kQuantized), *device, known);
+  };
+  const DraftLayerRun eager = run(false, true), replayed = run(true, true);
+  EXPECT_GT(eager.enqueued, 1);
+  EXPECT_EQ(replayed.enqueued, 1);
+  EXPECT_TRUE(replayed.bits.pages == eager.bits.pages);
+  EXPECT_EQ(replayed.bits.tokens, eager.bits.tokens);
+  EXPECT_EQ(replayed.bits.proposed, eager.bits.proposed);
+  // The canary: what is missing shows.
+  const DraftLayerRun without = run(true, false);
+  EXPECT_EQ(without.enqueued, 0);
+  EXPECT_FALSE(without.bits.pages == eager.bits.pages);
+  EXPECT_NE(without.bits.proposed, eager.bits.proposed);
 }
 
 }  // namespace

@@ -161,6 +161,7 @@ StepShape FakeDevice::ShapeOf(const StepPlans& plans) const {
       const bool wants = asked != requests_.asked.end() && asked->second.sampling.logprobs >= 0;
       logprobs = logprobs || (row.samples && wants);
       shape.eager = shape.eager || row.prompt_logprobs || row.form == AttentionForm::kExpanded;
+      shape.known = shape.known || !row.tokens.empty();
     }
     shape.rows = std::max(shape.rows, rows);
     shape.tokens = std::max(shape.tokens, tokens);
