@@ -15,7 +15,7 @@
 
 namespace fathom {
 
-class CpuDevice final : public Device {
+class CpuDevice : public Device {
  public:
   // `commit`: memory is the process's from the start, not from when it is first written.
   // `cores`: those that it shares with others, if it does.

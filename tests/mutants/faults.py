@@ -224,4 +224,9 @@ FAULTS = [
     ("src/engine/remote_executor.cc", "result.status.ok() && result.rows.size() != rows", "false",
      "engine_test ResultMessage*"),
     ("src/hosts/hosts.cc", "!addresses_.contains(host)", "false", "hosts_test HostsTest.AFirst*"),
+    # On which CPUs threads run.
+    ("src/base/numa_node.cc", "!last || *last < *first", "!last", "base_test CpuList*"),
+    ("src/base/numa_node.cc", "number >= kMostCpus", "false", "base_test CpuList*"),
+    ("src/base/numa_node.cc", "std::tolower(c)", "static_cast<int>(c)", "base_test CpusNear*"),
+    ("src/base/numa_node.cc", "if (!before_.empty()) RunOn(before_);", ";", "base_test OnCpus*; engine_test NearCpus*", S),
 ]
