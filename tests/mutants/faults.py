@@ -224,7 +224,8 @@ FAULTS = [
     ("src/engine/remote_executor.cc", "result.status.ok() && result.rows.size() != rows", "false",
      "engine_test ResultMessage*"),
     ("src/hosts/hosts.cc", "!addresses_.contains(host)", "false", "hosts_test HostsTest.AFirst*"),
-    # On which CPUs threads run.
+    # On which CPUs threads run, and on how many.
+    ("src/cpu/thread_pool.cc", "static_cast<uint32_t>(helpers)", "static_cast<uint32_t>(workers)", "cpu_test ThreadPool.NoMore*"),
     ("src/base/numa_node.cc", "!last || *last < *first", "!last", "base_test CpuList*"),
     ("src/base/numa_node.cc", "number >= kMostCpus", "false", "base_test CpuList*"),
     ("src/base/numa_node.cc", "std::tolower(c)", "static_cast<int>(c)", "base_test CpusNear*"),
