@@ -71,6 +71,7 @@ Status AddGpus(std::string_view name, int first, Hosts* hosts, Backend& backend)
                              first + rank);
     }
     backend.ops = &ops;
+    LOG_INFO("GPU {}: its threads run on {}", first + rank, device->where_threads_run());
     gpus.push_back(device.get());
     backend.devices.push_back(std::move(device));
   }

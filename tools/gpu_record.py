@@ -60,6 +60,20 @@ def folder_of(device):
     return ROOT / "bench" / "results" / re.sub(r"[^a-z0-9]+", "-", device.removeprefix("NVIDIA ").lower()).strip("-")
 
 
+def tests_of(report):
+    """Each test of a report of gtest's: whether it passed, or was skipped, and the errors that it says."""
+    tests = {}
+    for suite in report["testsuites"]:
+        for test in suite["testsuite"]:
+            skipped = test["result"] == "SKIPPED"
+            entry = {"passed": "failures" not in test and not skipped, **({"skipped": True} if skipped else {})}
+            for key in ("largest_error", "largest_share_of_tolerance"):
+                if key in test:
+                    entry[key] = float(test[key])
+            tests[f"{suite['name']}.{test['name']}".replace("All/", "")] = entry
+    return tests
+
+
 class Recorder:
     def __init__(self, bundle):
         self.bin = bundle / "bin"
@@ -97,22 +111,20 @@ class Recorder:
             print("\n".join(out.splitlines()[-15:]), flush=True)
         return code, out
 
-    def op_tests(self):
+    def gtest(self, name, tests, timeout):
+        """What the tests of this filter said, each; a skipped one has not passed."""
         with tempfile.TemporaryDirectory() as folder:
-            report = pathlib.Path(folder) / "ops.json"
-            code, _ = self.run("op tests", [self.bin / "cuda_test", "--gtest_brief=1", "--gtest_filter=-CudaCallsTest*",
-                                            f"--gtest_output=json:{report}"], 120)
-            tests = {}
-            if report.exists():
-                for suite in json.loads(report.read_text())["testsuites"]:
-                    for test in suite["testsuite"]:
-                        entry = {"passed": "failures" not in test}
-                        for key in ("largest_error", "largest_share_of_tolerance"):
-                            if key in test:
-                                entry[key] = float(test[key])
-                        tests[f"{suite['name']}.{test['name']}".replace("All/", "")] = entry
-            self.record["op_tests"] = {"exit_code": code, "passed": sum(t["passed"] for t in tests.values()),
-                                       "of": len(tests), "tests": tests}
+            report = pathlib.Path(folder) / "tests.json"
+            code, _ = self.run(name, [self.bin / "cuda_test", "--gtest_brief=1", f"--gtest_filter={tests}",
+                                      f"--gtest_output=json:{report}"], timeout)
+            entries = tests_of(json.loads(report.read_text())) if report.exists() else {}
+        if code == 0 and not entries:
+            self.failures.append(f"{name}: there are no tests {tests}")
+        return {"exit_code": code, "passed": sum(t["passed"] for t in entries.values()),
+                "skipped": sum("skipped" in t for t in entries.values()), "of": len(entries), "tests": entries}
+
+    def op_tests(self):
+        self.record["op_tests"] = self.gtest("op tests", "-CudaCallsTest*", 120)
 
     def cuda_calls(self):
         """That steps neither allocate nor wait, counted with CUPTI, which toolkits and PyTorch bring."""
@@ -200,9 +212,10 @@ class Recorder:
             summaries = {line.strip("= ") for out in outs for line in out.splitlines() if "SUMMARY" in line}
             if 124 in codes:
                 summaries.add(f"did not end in time: {codes.count(124)} of {SHARDS} parts")
-            ran = [int(count) for out in outs for count in re.findall(r"(\d+) tests? from .* ran", out)]
-            verdicts[check] = {"exit_code": max(codes, key=abs), "summary": "; ".join(sorted(summaries)), "tests": sum(ran),
-                               "of": tests, "left_out": left_out.split(":") if left_out else [], "why": why}
+            counted = lambda pattern: sum(int(count) for out in outs for count in re.findall(pattern, out))
+            skipped = counted(r"\[  SKIPPED \] (\d+) tests?[.,]")
+            verdicts[check] = {"exit_code": max(codes, key=abs), "summary": "; ".join(sorted(summaries)),
+                               "tests": counted(r"(\d+) tests? from .* ran") - skipped, "skipped": skipped, "of": tests, "left_out": left_out.split(":") if left_out else [], "why": why}
 
     def bench_offline(self, name, *arguments):
         code, out = self.run(name, [self.bin / "fathom", "bench", "offline", "--device", "cuda", "--json", *arguments], 240)

@@ -260,13 +260,14 @@ def gpu_tests(record):
     parts = [wrapped(f"{record['device']}, driver {record['driver']}, {record.get('system', 'system not recorded')}, {record['date'][:10]}, CUDA sources {record['sources']}."
                      + "".join(f" {part} ran again on {date[:10]}." for part, date in record.get("ran_again", {}).items())), "",
              *([wrapped(f"What failed: {'; '.join(failures)}."), ""] if failures else []),
-             f"Op tests against the reference: {ops['passed']} of {ops['of']} passed. The largest relative error of each op:", "",
+             f"Op tests against the reference: {ops['passed']} of {ops['of']} passed"
+             + (f", {ops['skipped']} skipped" if ops.get("skipped") else "") + ". The largest relative error of each op:", "",
              table(("op", "largest error"), [(s.removesuffix("Test"), f"{e:.1e}") for s, e in errors.items()])]
     parts += golden_part(record["golden"])
     if "cuda_calls" in record:
         calls = record["cuda_calls"]
         said = ", ".join(f"{name} {count:.2f}" for name, count in calls["per_step"].items())
-        verdict = "FAILED" if calls["exit_code"] else "no allocation, and no wait but for the event of a step that has ended"
+        verdict = "FAILED" if calls["exit_code"] else "not counted" if calls["skipped"] else "no allocation, and no wait but for the event of a step that has ended"
         parts += [wrapped(f"Calls of CUDA in a decode step of tiny-r1 once it runs, counted with CUPTI: {verdict}. {said}."), ""]
     if "kernel_checks" in record:
         parts += [table(("checks of kernels", "passed", "exit code"),

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """Checks and measures ranks on this machine's GPUs (two or more) from an unpacked bundle, and stores JSON.
 
-    ranks_record.py --bundle FOLDER [--only tests,golden,accuracy,exchange,v2-lite-fp8,v2-lite-bf16,v3]
+    ranks_record.py --bundle FOLDER [--only tests,two-hosts,golden,accuracy,exchange,v2-lite-fp8,v2-lite-bf16,v3]
     ranks_record.py --write | --check      puts tables of what is stored into docs/ranks.md, or says whether they are there
 
 It stores in bench/results/, in a folder by the devices' name and number ("NVIDIA H200", 2 of them: h200-x2): checks.json holds
-the tests of peers, golden comparisons and accuracy by layout; peer_ops.json and rank_threads_*.json what exchanges and launches
+the tests of peers and of their failures, two processes as two hosts, golden comparisons and accuracy by layout; peer_ops.json and rank_threads_*.json what exchanges and launches
 take; models.json what whole models do in each layout, beside one GPU.
 """
 import argparse
 import concurrent.futures
 import json
+import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -20,7 +22,7 @@ from gpu_record import GOLDEN, TINY, Recorder, utc_now
 
 PAGE = ROOT / "docs" / "ranks.md"
 BEGIN, END = "<!-- tools/ranks_record.py --write -->\n", "<!-- end -->\n"
-PARTS = ["tests", "golden", "accuracy", "exchange", "v2-lite-fp8", "v2-lite-bf16", "v3"]
+PARTS = ["tests", "two-hosts", "golden", "accuracy", "exchange", "v2-lite-fp8", "v2-lite-bf16", "v3"]
 LAYOUTS = {"1": [], "tp 2": ["--tp", "2"], "pp 2": ["--pp", "2"], "dp 2 + ep": ["--dp", "2", "--enable-expert-parallel"],
            "dp 2": ["--dp", "2"], "pp 2, BF16 residual": ["--pp", "2", "--bf16-residual"]}
 BITS_OF_ONE = ("pp 2", "dp 2 + ep")
@@ -44,9 +46,18 @@ class RanksRecorder(Recorder):
         self.results.mkdir(parents=True, exist_ok=True)
 
     def tests(self):
-        """Of peers; with all ranks on one GPU they run under compute-sanitizer, by gpu_record.py."""
-        code, out = self.run("peers", [self.bin / "cuda_test", "--gtest_brief=1", "--gtest_filter=*Linked*:TwoDevices*"], 60)
-        self.record["tests"] = {"exit_code": code, "summary": [line for line in out.splitlines() if " ran. (" in line or "PASSED" in line]}
+        """Of peers, and of what is said when one fails; with all ranks on one GPU peers run under compute-sanitizer, by gpu_record.py."""
+        tests = self.record["tests"] = self.gtest("peers", "*Linked*:TwoDevices*:CudaFailureDeathTest.ARank*", 180)
+        if tests["skipped"]:  # nothing else runs them
+            self.failures.append(f"peers: {tests['skipped']} of {tests['of']} tests were skipped")
+
+    def two_hosts(self):
+        """Two processes as two hosts whose GPUs NCCL joins over sockets."""
+        folders = [*self.libraries, *(f"{path}/nvidia/nccl/lib" for path in sys.path if path), os.environ.get("LD_LIBRARY_PATH", "")]
+        code, out = self.run("two hosts", [sys.executable, "tests/gpu/two_hosts.py", "--binary", self.bin / "fathom", "--model", TINY], 570,
+                             environment={"LD_LIBRARY_PATH": ":".join(filter(None, folders))})
+        lines = [line for line in out.splitlines() if line.startswith("{")]
+        self.record["two_hosts"] = {"exit_code": code, **(json.loads(lines[-1]) if lines else {"said": out[-400:]})}
 
     def golden(self):
         """Limits of one GPU in each layout, and its bits where a layout changes none."""
@@ -163,6 +174,59 @@ def layer_rows(results):
         yield f"| 61 layers | {cell[0]} | {cell[1]} | {whole['1']:.0f} | {whole['tp 2']:.0f} | - | {groups} |"
 
 
+def verdict_of_tests(tests):
+    if "of" not in tests:  # stored before each test was
+        return "; ".join(re.findall(r"PASSED  \] (\d+) tests?", " ".join(tests["summary"]))) + " passed"
+    return f"{tests['passed']} of {tests['of']} passed" + (f", {tests['skipped']} skipped" if tests["skipped"] else "")
+
+
+def verdict_of_two_hosts(record):
+    checks = record.get("checks", {}).values()
+    said = f"{sum(check['passed'] for check in checks)} of {len(checks)} checks passed"
+    ends = [(check["error_s"], check["end_s"]) for check in checks if "error_s" in check]
+    if ends:
+        error_s, end_s = map(max, zip(*ends))
+        said += f"; after a host was lost an error within {error_s:.2f} s, the end within {end_s:.2f} s"
+    return said
+
+
+def beside_one(golden):
+    """(layout, result, that of one GPU) of each comparison on several."""
+    for name, result in golden.items():
+        layout = max((layout for layout in LAYOUTS if name.endswith(f", {layout}")), key=len)
+        if layout != "1":
+            yield layout, result, golden[name.removesuffix(layout) + "1"]
+
+
+def verdict_of_bits(golden):
+    alike = ["logits_hash" in one and result.get("logits_hash") == one["logits_hash"]
+             for layout, result, one in beside_one(golden) if layout in BITS_OF_ONE]
+    return f"{sum(alike)} of {len(alike)} comparisons"
+
+
+def verdict_of_errors(golden):
+    times, key = {}, "median_position_error"
+    for layout, result, one in beside_one(golden):
+        if layout not in BITS_OF_ONE and key in result and key in one:
+            times[layout] = max(times.get(layout, 0), result[key] / one[key])
+    return "; ".join(f"{layout}: {most:.2f}" for layout, most in times.items())
+
+
+def verdict_of_accuracy(layouts):
+    means = {layout: next((line.split() for line in accuracy["report"] if line.startswith("mean ")), None) for layout, accuracy in layouts.items()}
+    return "; ".join(f"{layout}: {float(mean[2]):.3f}" if mean else f"{layout}: none" for layout, mean in means.items())
+
+
+def check_rows(record):
+    """What checks.json says."""
+    for what, part, verdict in (("tests of two GPUs", "tests", verdict_of_tests),
+                                ("two processes as two hosts, joined over sockets", "two_hosts", verdict_of_two_hosts),
+                                (f"the bits of one GPU: {', '.join(BITS_OF_ONE)}", "golden", verdict_of_bits),
+                                ("largest error, times one GPU's", "golden", verdict_of_errors),
+                                ("share of right answers over HTTP, 32 in flight", "accuracy", verdict_of_accuracy)):
+        yield f"| {what} | {verdict(record[part]) if part in record else 'not run'} |"
+
+
 def tables():
     lines = []
     for folder in sorted(path.parent.name for path in (ROOT / "bench" / "results").glob("*/models.json")):
@@ -176,6 +240,10 @@ def tables():
         if ("v3-1-layers-fp8", "tp 2") in results:
             lines += ["", "V3's parts, in microseconds, and all 61 layers with the head added up:", "",
                       "| part | requests | context | one | tp | at most | dp + ep |", "|---|---|---|---|---|---|---|", *layer_rows(results)]
+        checks = ROOT / "bench" / "results" / folder / "checks.json"
+        if checks.exists():
+            lines += ["", "Checks of that machine:", "", "| what | verdict |", "|---|---|",
+                      *check_rows(json.loads(checks.read_text()))]
     return "\n".join(lines) + "\n\n"
 
 
@@ -194,6 +262,7 @@ def main():
         return PAGE.write_text(page)
     if options.bundle is None or not set(options.only.split(",")) <= set(PARTS):
         parser.error(f"--bundle FOLDER, and --only with some of {', '.join(PARTS)}")
+    os.chdir(ROOT)
     recorder = RanksRecorder(options.bundle.resolve())
     failed = []
     path = recorder.results / "checks.json"
@@ -201,7 +270,7 @@ def main():
         recorder.record = {**json.loads(path.read_text()), "date": recorder.record["date"]}
     for part in options.only.split(","):
         recorder.failures = []
-        recorder.models(part) if part in MODELS else getattr(recorder, part)()
+        recorder.models(part) if part in MODELS else getattr(recorder, part.replace("-", "_"))()
         recorder.record.setdefault("failures", {})[part] = recorder.failures
         failed += recorder.failures
         recorder.store("checks", recorder.record)

@@ -1,27 +1,15 @@
 #include "cpu/cpu_count.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <charconv>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/control_group.h"
+#include "base/numa_node.h"
 
 namespace fathom {
 namespace {
-
-int AffinityCpus() {
-  // The kernel refuses masks shorter than its own: grow until it does not.
-  for (size_t cpus = 1024; cpus <= 65536; cpus *= 2) {
-    std::vector<cpu_set_t> mask(cpus / CPU_SETSIZE);
-    const size_t bytes = mask.size() * sizeof(cpu_set_t);
-    if (sched_getaffinity(0, bytes, mask.data()) == 0) return CPU_COUNT_S(bytes, mask.data());
-  }
-  return static_cast<int>(std::thread::hardware_concurrency());
-}
 
 // The smallest quota of this process's control group and of those around it; 0 for none.
 int ControlGroupCpus() {
@@ -53,7 +41,8 @@ int QuotaCpus(std::string_view cpu_max) {
 }
 
 int UsableCpus() {
-  const int affinity = std::max(AffinityCpus(), 1), quota = ControlGroupCpus();
+  const int affinity = std::max(static_cast<int>(AllowedCpus().size()), 1);
+  const int quota = ControlGroupCpus();
   return quota > 0 ? std::min(affinity, quota) : affinity;
 }
 

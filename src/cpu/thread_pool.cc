@@ -43,10 +43,11 @@ thread_local bool inside_body = false;
 
 }  // namespace
 
-// A job is open while its caller claims ranges. Workers enter an open job through `gate`, so a job
-// waits for those who entered, never for a worker that still sleeps.
+// A job is open while its caller claims ranges, and has room for as many workers as it got cores
+// for, whether they slept or looked on. They enter through `gate`, so a job waits for those who
+// entered, never for a worker that still sleeps.
 struct ThreadPool::State {
-  static constexpr uint32_t kOpen = uint32_t{1} << 31;
+  static constexpr uint32_t kRoom = 1 << 16;  // for one; below it the gate counts who is inside
 
   explicit State(std::shared_ptr<SharedCores> shared) : cores(std::move(shared)) {}
   const std::shared_ptr<SharedCores> cores;  // null: they are this pool's own
@@ -57,7 +58,7 @@ struct ThreadPool::State {
   RangeFunction call = nullptr;
 
   alignas(64) std::atomic<int64_t> next{0};   // first index not claimed yet
-  alignas(64) std::atomic<uint32_t> gate{0};  // kOpen, and how many workers are inside
+  alignas(64) std::atomic<uint32_t> gate{0};  // room, and how many workers are inside
   alignas(64) std::atomic<uint32_t> news{0};  // counts jobs, to wake workers; and the end
   std::atomic<bool> stop{false};
   std::atomic<bool> busy{false};  // guards against two callers
@@ -75,8 +76,8 @@ struct ThreadPool::State {
 
   bool Enter() {
     uint32_t seen = gate.load(std::memory_order_relaxed);
-    while ((seen & kOpen) != 0) {
-      if (gate.compare_exchange_weak(seen, seen + 1, std::memory_order_acquire,
+    while (seen >= kRoom) {
+      if (gate.compare_exchange_weak(seen, seen - kRoom + 1, std::memory_order_acquire,
                                      std::memory_order_relaxed)) {
         return true;
       }
@@ -110,7 +111,7 @@ int64_t SharedCores::Take(int64_t wanted) {
 
 ThreadPool::ThreadPool(int threads, std::shared_ptr<SharedCores> cores)
     : state_(std::make_unique<State>(std::move(cores))) {
-  CHECK(threads >= 0, "a pool of {} threads", threads);
+  CHECK(threads >= 0 && threads <= int{State::kRoom}, "a pool of {} threads", threads);
   if (threads == 0) threads = UsableCpus();
   for (int i = 1; i < threads; ++i) {
     state_->workers.emplace_back([state = state_.get(), i] { state->Work(i); });
@@ -145,7 +146,7 @@ void ThreadPool::Run(int64_t n, int64_t grain, const void* body, RangeFunction c
   if (helpers == 0) {
     s.RunRanges(0);
   } else {
-    s.gate.store(State::kOpen, std::memory_order_release);
+    s.gate.store(static_cast<uint32_t>(helpers) * State::kRoom, std::memory_order_release);
     s.news.fetch_add(1, std::memory_order_release);
     if (helpers == workers) {
       s.news.notify_all();
@@ -153,7 +154,7 @@ void ThreadPool::Run(int64_t n, int64_t grain, const void* body, RangeFunction c
       for (int64_t i = 0; i < helpers; ++i) s.news.notify_one();
     }
     s.RunRanges(0);
-    uint32_t inside = s.gate.fetch_and(~State::kOpen, std::memory_order_acquire) & ~State::kOpen;
+    uint32_t inside = s.gate.fetch_and(State::kRoom - 1, std::memory_order_acquire) % State::kRoom;
     // The caller has a core, unless there are fewer than callers.
     while (inside != 0) inside = WaitWhile(s.gate, inside, s.cores.get(), /*free=*/0);
   }

@@ -128,6 +128,25 @@ TEST(ThreadPool, HelpersComeWhileCoresThatPoolsShareAreFree) {
   EXPECT_EQ(ThreadsOf(one, 3), (std::set{0, 1, 2})) << "all are given back";
 }
 
+// All workers look on when the job comes, and would take part.
+TEST(ThreadPool, NoMoreHelpersComeThanThereAreCoresFor) {
+  const auto cores = std::make_shared<SharedCores>(4);
+  ThreadPool pool(4, cores);
+  for (int round = 0; round < 20; ++round) {
+    EXPECT_EQ(ThreadsOf(pool, 4).size(), 4u);
+    ASSERT_EQ(cores->Take(1), 1);  // another caller and its helper: two are left
+    std::mutex mutex;
+    std::set<int> threads;
+    pool.ParallelFor(50, 1, [&](int64_t, int64_t, int thread) {
+      const std::lock_guard lock(mutex);
+      threads.insert(thread);
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    });
+    EXPECT_LE(threads.size(), 2u);
+    cores->GiveBack(1);
+  }
+}
+
 // What a pool whose work comes a piece a millisecond takes of the cores, where others have so many
 // of two meanwhile.
 double CpuSeconds(int others) {
@@ -136,7 +155,9 @@ double CpuSeconds(int others) {
   const std::clock_t begin = std::clock();
   for (int i = 0; i < 200; ++i) {
     pool.ParallelFor(2, 1, [](int64_t, int64_t, int) {});
-    if (others > 0) EXPECT_EQ(cores->Take(others - 1), others - 1);
+    if (others > 0) {
+      EXPECT_EQ(cores->Take(others - 1), others - 1);
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (others > 0) cores->GiveBack(others - 1);
   }

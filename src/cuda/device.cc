@@ -1,6 +1,7 @@
 #include "cuda/device.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -16,6 +17,13 @@ constexpr size_t kDownloadBytes = size_t{8} << 20;
 
 size_t Bytes(const TensorView& view) {
   return static_cast<size_t>(view.elements()) * ByteSize(view.dtype());
+}
+
+// Of the NUMA node that this GPU hangs from.
+NearCpus CpusNearGpu(int gpu) {
+  std::array<char, 32> pci_device{};
+  CUDA_CHECK(cudaDeviceGetPCIBusId(pci_device.data(), pci_device.size(), gpu));
+  return CpusNear(pci_device.data(), AllowedCpus());
 }
 
 }  // namespace
@@ -51,7 +59,8 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::Open(int gpu) {
   return std::unique_ptr<CudaDevice>(new CudaDevice(gpu));
 }
 
-CudaDevice::CudaDevice(int gpu) : gpu_(gpu) {
+CudaDevice::CudaDevice(int gpu) : gpu_(gpu), near_(CpusNearGpu(gpu)) {
+  const OnCpus near(near_.cpus);  // memory that copies pass through lies there too
   cudaDeviceProp properties{};
   CUDA_CHECK(cudaGetDeviceProperties(&properties, gpu));
   name_ = properties.name;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "base/numa_node.h"
 #include "base/status.h"
 #include "cuda/arena.h"
 #include "cuda/gpu.h"
@@ -27,6 +28,8 @@ class CudaDevice final : public Device {
   std::string_view name() const override { return name_; }  // "NVIDIA H200"
   CudaStream& stream() override { return *stream_; }
   void BindThread() override;
+  std::span<const int> near_cpus() const override { return near_.cpus; }
+  const std::string& where_threads_run() const { return near_.remark; }  // NearCpus
   int64_t FreeBytes() const override;
   std::unique_ptr<DeviceMemory> Allocate(size_t bytes) override;
   void Seal() override { arena_->Seal(); }
@@ -72,6 +75,7 @@ class CudaDevice final : public Device {
   size_t DownloadOffset(size_t bytes);
 
   Gpu gpu_;
+  const NearCpus near_;
   std::string name_;
   std::unique_ptr<CudaArena> arena_;
   std::unique_ptr<CudaStream> stream_;

@@ -4,6 +4,7 @@
 
 #include "base/disk_reads.h"
 #include "base/log.h"
+#include "base/numa_node.h"
 #include "checkpoint/read_window.h"
 #include "parallel/on_ranks.h"
 
@@ -33,6 +34,7 @@ Result<std::vector<std::unique_ptr<Model>>> LoadModels(const Checkpoint& checkpo
   std::vector<std::unique_ptr<Model>> models(ranks.size());
   const auto load = [&](int rank) -> Status {
     const auto at = static_cast<size_t>(rank);
+    const OnCpus near(ranks[at].device->near_cpus());
     ranks[at].device->BindThread();
     ModelOptions of_rank = options;
     of_rank.shard = ranks[at].shard;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/numa_node.h"
 #include "engine/rank_meetings.h"
 #include "engine/ranked_executor.h"
 #include "parallel/on_ranks.h"
@@ -93,6 +94,7 @@ Result<RankExecutors> MakeRankExecutors(const std::vector<std::unique_ptr<Model>
   }
   TRY(OnRanks(static_cast<int>(ranks.size()), [&](int rank) -> Status {
     const auto at = static_cast<size_t>(rank);
+    const OnCpus near(ranks[at].device->near_cpus());  // the executor's thread too
     ranks[at].device->BindThread();
     auto executor = std::make_unique<ModelExecutor>(*models[at], *ranks[at].device, options);
     if (rank == 0) made.recorded = executor->recorded();

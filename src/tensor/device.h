@@ -30,6 +30,8 @@ class Device {
   virtual Stream& stream() = 0;
   // A thread calls this before it first uses the device.
   virtual void BindThread() = 0;
+  // CPUs that its threads run on (base/numa_node.h: OnCpus); none: any.
+  virtual std::span<const int> near_cpus() const { return {}; }
   // Memory that can still be had.
   virtual int64_t FreeBytes() const = 0;
   virtual std::unique_ptr<DeviceMemory> Allocate(size_t bytes) = 0;

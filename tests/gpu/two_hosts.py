@@ -5,7 +5,8 @@
 
 Stages, and groups with experts over them, must have the bits of one GPU, alone and in company; ranks that cut heads or experts the same
 bits alone and in company, on both hosts, and one rank's limits. A host that is killed ends the other with a word, in time.
-Needs nothing but Python. Prints a line for each check, and the last one as JSON; the exit status says whether all passed.
+Needs nothing but Python. Prints a line for each check, and last a line of JSON, which tools/ranks_record.py stores; the exit status
+says whether all passed.
 """
 import argparse
 import concurrent.futures
@@ -32,8 +33,9 @@ def gpus():
     return len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
 
 
-def of_host(index):
-    return {**os.environ, **SOCKETS, "NCCL_HOSTID": f"host{index}", "CUDA_VISIBLE_DEVICES": str(index % gpus())}
+def of_host(index, folder):
+    return {**os.environ, **SOCKETS, "NCCL_HOSTID": f"host{index}", "CUDA_VISIBLE_DEVICES": str(index % gpus()),
+            "NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": f"{folder}/nccl.%p"}
 
 
 def free_port():
@@ -45,17 +47,23 @@ class Hosts:
     """How two commands find each other."""
 
     def __init__(self, folder):
+        self.folder = folder
         self.secret = folder / "secret"
         self.secret.write_text("a secret of more than sixteen bytes\n")
+
+    def transports(self):
+        """What NCCL says that it moved bytes through, so far."""
+        said = "".join(path.read_text(errors="replace") for path in self.folder.glob("nccl.*"))
+        return sorted(set(re.findall(r"Channel .* via ([A-Z]\w*(?:/[A-Z]\w*)?)", said)))
 
     def flags(self):
         return ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port()), "--hosts-secret-file", str(self.secret)]
 
 
 class Process:
-    def __init__(self, command, index):
+    def __init__(self, command, index, folder):
         self.log = tempfile.TemporaryFile("w+")
-        self.running = subprocess.Popen(list(map(str, command)), stdout=self.log, stderr=subprocess.STDOUT, env=of_host(index))
+        self.running = subprocess.Popen(list(map(str, command)), stdout=self.log, stderr=subprocess.STDOUT, env=of_host(index, folder))
 
     def output(self):
         self.log.seek(0)
@@ -74,7 +82,8 @@ def verified(args, hosts, *layout):
     """What both hosts say of the model's logits; of one GPU without a layout."""
     command = [args.binary, "verify", args.model, "--reference", args.reference, "--device", "cuda", "--json", *layout]
     others = hosts.flags() if layout else []
-    processes = [Process([*command, *others, *(["--node-rank", index] if layout else [])], index) for index in range(2 if layout else 1)]
+    processes = [Process([*command, *others, *(["--node-rank", index] if layout else [])], index, hosts.folder)
+                 for index in range(2 if layout else 1)]
     codes = [process.end(120) for process in processes]
     outputs = [process.output() for process in processes]
     assert codes == [0] * len(codes), f"exit statuses {codes}: {[text[-1500:] for text in outputs]}"
@@ -85,7 +94,8 @@ def verified(args, hosts, *layout):
 def serving(args, hosts, *layout):
     command = [args.binary, "serve", args.model, *ENGINE, "--port", "0", *layout]
     others = hosts.flags() if layout else []
-    processes = [Process([*command, *others, *(["--node-rank", index] if layout else [])], index) for index in range(2 if layout else 1)]
+    processes = [Process([*command, *others, *(["--node-rank", index] if layout else [])], index, hosts.folder)
+                 for index in range(2 if layout else 1)]
     try:
         until = time.monotonic() + 120
         while not (url := re.search(r"http://[\d.]+:\d+", processes[0].output())):
@@ -142,14 +152,55 @@ def errors_after_a_host_is_lost(url, processes):
     return error_s, time.monotonic() - lost
 
 
-def check(record, name, body):
-    begin = time.monotonic()
-    try:
-        said = body()
-    except Exception as error:
-        said, record["failed"] = f"FAILED: {error}", [*record["failed"], name]
-    print(f"{name}: {said} ({time.monotonic() - begin:.0f} s)", flush=True)
-    record["checks"][name] = str(said)
+class Record:
+    """The verdict of each check."""
+
+    def __init__(self):
+        self.checks = {}
+
+    def check(self, name, body):
+        """Whether it passed. `body` returns what it says in words, and figures by name."""
+        begin = time.monotonic()
+        try:
+            said, figures = body()
+            verdict = {"passed": True, "said": said, **figures}
+        except Exception as error:
+            verdict = {"passed": False, "said": str(error)}
+        verdict["seconds"] = round(time.monotonic() - begin, 1)
+        self.checks[name] = verdict
+        print(f"{'ok' if verdict['passed'] else 'FAILED':7} {name}: {verdict['said']} ({verdict['seconds']:.0f} s)", flush=True)
+        return verdict["passed"]
+
+
+def check_layout(record, args, hosts, layout, one_gpu):
+    """`one_gpu`: its report of logits, and its answers."""
+    report_of_one, expected = one_gpu
+    cut = layout in (["--dp", "2"], ["--tp", "2"])
+
+    def logits():
+        # In BF16 where ranks cut: rounding a sum of parts to FP8 turns a router of tiny-r1 at one position or another.
+        reports = verified(args, hosts, *layout, *(["--ops", "cuda"] if cut else []))
+        assert all(report["passed"] for report in reports), reports
+        assert len({report["logits_hash"] for report in reports}) == 1, "the hosts differ"
+        assert cut or reports[0]["logits_hash"] == report_of_one["logits_hash"], "not the bits of one GPU"
+        return "the same on both hosts" if cut else "the bits of one GPU", {}
+
+    def over_http():
+        with serving(args, hosts, *layout) as (url, processes):
+            together = answers(url)
+            alone = [ask(url, number) for number in range(4)]
+            assert alone == together[:4], "alone and in company differ"
+            assert cut or together == expected, "not the answers of one GPU"
+            error_s, end_s = errors_after_a_host_is_lost(url, processes)
+            assert error_s < 1 and end_s < 10, f"{error_s:.2f} s, {end_s:.2f} s"
+        with serving(args, hosts, *layout) as (url, processes):
+            assert ask(url, 0) == alone[0], "another run says something else"
+            stops(processes)
+        return (f"as they should be; a lost host: an error after {error_s:.2f} s, the end after {end_s:.2f} s",
+                {"error_s": round(error_s, 3), "end_s": round(end_s, 3)})
+
+    record.check(f"logits of {' '.join(layout)}", logits)
+    record.check(f"answers of {' '.join(layout)}", over_http)
 
 
 def main():
@@ -158,42 +209,33 @@ def main():
     parser.add_argument("--model", default=ROOT / "models" / "tiny-r1")
     parser.add_argument("--reference", default=ROOT / "tests" / "golden" / "tiny-r1" / "reference.safetensors")
     args = parser.parse_args()
-    record = {"gpus": gpus(), "checks": {}, "failed": []}
+    if gpus() == 0:
+        sys.exit("two_hosts.py needs a GPU, and nvidia-smi lists none")
+    record, one_gpu = Record(), []
     with tempfile.TemporaryDirectory() as folder:
         hosts = Hosts(pathlib.Path(folder))
-        (one_gpu,) = verified(args, hosts)
-        with serving(args, hosts) as (url, _):
-            expected = answers(url)
-            assert [ask(url, number) for number in range(4)] == expected[:4]
-            assert [ask(url, number, seed=99) for number in range(4)] != expected[:4], "the canary: other seeds say something else"
-        for layout in LAYOUTS:
-            cut = layout in (["--dp", "2"], ["--tp", "2"])
 
-            def logits():
-                # In BF16 where ranks cut: rounding a sum of parts to FP8 turns a router of tiny-r1 at one position or another.
-                reports = verified(args, hosts, *layout, *(["--ops", "cuda"] if cut else []))
-                assert all(report["passed"] for report in reports), reports
-                assert len({report["logits_hash"] for report in reports}) == 1, "the hosts differ"
-                assert cut or reports[0]["logits_hash"] == one_gpu["logits_hash"], "not the bits of one GPU"
-                return "the same on both hosts" if cut else "the bits of one GPU"
+        def alone():
+            one_gpu.extend(verified(args, hosts))
+            with serving(args, hosts) as (url, _):
+                expected = answers(url)
+                assert [ask(url, number) for number in range(4)] == expected[:4], "alone and in company differ"
+                assert [ask(url, number, seed=99) for number in range(4)] != expected[:4], "the canary: other seeds say the same"
+            one_gpu.append(expected)
+            return "says the same again, and something else with other seeds", {}
 
-            def over_http():
-                with serving(args, hosts, *layout) as (url, processes):
-                    together = answers(url)
-                    alone = [ask(url, number) for number in range(4)]
-                    assert alone == together[:4], "alone and in company differ"
-                    assert cut or together == expected, "not the answers of one GPU"
-                    error_s, end_s = errors_after_a_host_is_lost(url, processes)
-                    assert error_s < 5 and end_s < 10, f"{error_s:.2f} s, {end_s:.2f} s"
-                with serving(args, hosts, *layout) as (url, processes):
-                    assert ask(url, 0) == alone[0], "another run says something else"
-                    stops(processes)
-                    return f"as they should be; a lost host: an error after {error_s:.2f} s, the end after {end_s:.2f} s"
+        def over_sockets():
+            found = hosts.transports()
+            assert set(found) <= {"NET/Socket"}, f"NCCL took {', '.join(found)}"
+            return ", ".join(found) or "NCCL does not say what it took", {"transports": found}
 
-            check(record, f"logits of {' '.join(layout)}", logits)
-            check(record, f"answers of {' '.join(layout)}", over_http)
-    print(json.dumps(record))
-    return 1 if record["failed"] else 0
+        if record.check("one GPU", alone):
+            for layout in LAYOUTS:
+                check_layout(record, args, hosts, layout, one_gpu)
+            record.check("bytes travelled over", over_sockets)
+    failed = [name for name, verdict in record.checks.items() if not verdict["passed"]]
+    print(json.dumps({"gpus": gpus(), "checks": record.checks, "failed": failed}))
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

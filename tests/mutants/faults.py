@@ -228,4 +228,10 @@ FAULTS = [
     ("src/engine/remote_executor.cc", "result.rows.size() != rows", "false",
      "engine_test ResultMessage*"),
     ("src/hosts/hosts.cc", "!addresses_.contains(host)", "false", "hosts_test HostsTest.AFirst*"),
+    # On which CPUs threads run, and on how many.
+    ("src/cpu/thread_pool.cc", "static_cast<uint32_t>(helpers)", "static_cast<uint32_t>(workers)", "cpu_test ThreadPool.NoMore*"),
+    ("src/base/numa_node.cc", "!last || *last < *first", "!last", "base_test CpuList*"),
+    ("src/base/numa_node.cc", "number >= kMostCpus", "false", "base_test CpuList*"),
+    ("src/base/numa_node.cc", "std::tolower(c)", "static_cast<int>(c)", "base_test CpusNear*"),
+    ("src/base/numa_node.cc", "if (!before_.empty()) RunOn(before_);", ";", "base_test OnCpus*; engine_test NearCpus*", S),
 ]
