@@ -221,6 +221,10 @@ FAULTS = [
     # What leaves, and what another host says.
     ("src/server/connection.cc", "if (read.gone) co_return Left(exchange);", "if (read.gone) co_return false;",
      "http_server_test HttpServerTest.ARequestWhose*", S),
+    ("src/server/connection.cc", "response.status == 429 && exchange.request.client", "false",
+     "http_server_test *HeldBack*"),
+    ("src/server/client_accounts.cc", "refused_ns_ + gap_ms * kMillisecondNs", "now_ns + gap_ms * kMillisecondNs",
+     "server_test ClientAccount*"),
     ("src/engine/remote_executor.cc", "result.status.ok() && result.rows.size() != rows", "false",
      "engine_test ResultMessage*"),
     ("src/hosts/hosts.cc", "!addresses_.contains(host)", "false", "hosts_test HostsTest.AFirst*"),
