@@ -135,6 +135,20 @@ TEST(ClientAccount, NewLimitsForgiveNothing) {
   EXPECT_TRUE(account.Headers().empty());
 }
 
+TEST(ClientAccount, RefusalsAreHeldBackOneAfterTheOther) {
+  SetClock clock;
+  ClientAccount account(1, "", clock), other(2, "", clock);
+  const auto hold = [](ClientAccount& of) {
+    return of.HoldRefusalMs(/*gap_ms=*/5, /*most_ms=*/12);
+  };
+  for (const int64_t ms : {0, 5, 10, 12, 12}) EXPECT_EQ(hold(account), ms);
+  EXPECT_EQ(hold(other), 0);
+  clock.now_ns += 10'000'000;
+  EXPECT_EQ(hold(account), 7);
+  clock.now_ns += 12'000'000;  // a gap since that one was due
+  EXPECT_EQ(hold(account), 0);
+}
+
 TEST(ClientAccounts, AreCountedByKeyOrByAddress) {
   SetClock clock;
   ClientAccounts accounts(/*max_in_flight=*/3, clock);

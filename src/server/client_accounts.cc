@@ -7,6 +7,7 @@ namespace fathom {
 namespace {
 
 constexpr double kMinuteNs = 60e9;
+constexpr int64_t kMillisecondNs = 1'000'000;
 
 ApiError TooMany(std::string message, int64_t wait_ms) {
   ApiError error{429, std::move(message), "rate_limit_error", "", "rate_limit_exceeded"};
@@ -94,6 +95,14 @@ std::vector<std::pair<std::string, std::string>> ClientAccount::Headers() const 
   add("requests", requests_);
   add("tokens", tokens_);
   return headers;
+}
+
+int64_t ClientAccount::HoldRefusalMs(int64_t gap_ms, int64_t most_ms) {
+  std::lock_guard lock(mutex_);
+  const int64_t now_ns = clock_.NowNs();
+  refused_ns_ =
+      std::clamp(refused_ns_ + gap_ms * kMillisecondNs, now_ns, now_ns + most_ms * kMillisecondNs);
+  return (refused_ns_ - now_ns) / kMillisecondNs;
 }
 
 std::optional<ApiError> ClientAccount::Take(int64_t choices) {

@@ -54,6 +54,10 @@ class ClientAccount {
   // x-ratelimit-*, of the limits that there are.
   std::vector<std::pair<std::string, std::string>> Headers() const;
 
+  // How long the answer that tells it to wait (429) is held back, so that asking on without a wait
+  // is slow: `gap_ms` after the one before, and `most_ms` at most.
+  int64_t HoldRefusalMs(int64_t gap_ms, int64_t most_ms);
+
   // Choices in flight; refused beyond the limit.
   std::optional<ApiError> Take(int64_t choices);
   void GiveBack(int64_t choices);
@@ -70,6 +74,7 @@ class ClientAccount {
   // Guarded by mutex_:
   MinuteShare requests_, tokens_;
   int64_t max_in_flight_ = 0, in_flight_ = 0;
+  int64_t refused_ns_ = 0;  // when the last 429 is due
 };
 
 // Choices of a request that are in flight while this lives.

@@ -273,9 +273,24 @@ bool Connection::Left(Exchange& exchange) {
   return false;
 }
 
+// Until then, or the server stops.
+asio::awaitable<void> Connection::HoldBack(int64_t ms) {
+  asio::steady_timer due(client_->socket().get_executor(), std::chrono::milliseconds(ms));
+  due.async_wait([client = client_](error_code error) {
+    if (!error) client->Notify();
+  });
+  while (due.expiry() > std::chrono::steady_clock::now() && !client_->gone() && !aborting_) {
+    co_await client_->Changed();
+  }
+}
+
 // `wanted` by value: the body is sent from where it is.
 asio::awaitable<bool> Connection::Respond(Exchange& exchange, HttpResponse wanted) {
   HttpResponse response = std::move(wanted);
+  if (response.status == 429 && exchange.request.client) {
+    co_await HoldBack(exchange.request.client->HoldRefusalMs(context_.options.refusal_gap_ms,
+                                                             context_.options.refusal_delay_ms));
+  }
   if (const Status room = exchange.claim.Grow(response.body.size()); !room.ok()) {
     response = Refusal(exchange.request, EngineError(room));
   }

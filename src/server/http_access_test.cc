@@ -126,6 +126,28 @@ TEST_F(HttpAccessTest, AClientHasItsShareInFlight) {
       [&] { return Client(port_).Ask("POST", kChat, Chat("hi"), Key("sk-anna")).status == 200; }));
 }
 
+// Forty clients that asked on at once were refused 7,000 times a second, and took a core for it.
+TEST_F(HttpAccessTest, WhoAsksOnAlthoughToldToWaitIsHeldBack) {
+  Serve({.max_requests_per_client = 1,
+         .refusal_gap_ms = 3'600'000,  // until the server stops
+         .refusal_delay_ms = 3'600'000,
+         .shutdown_timeout_ms = 1});
+  Client busy(port_), first(port_), second(port_), other(port_, 0, /*from=*/2);
+  busy.Request("POST", kChat, Chat("nothing"));
+  ASSERT_TRUE(Eventually([&] { return engine_->live() == 1; }));
+  EXPECT_EQ(first.Ask("POST", kChat, Chat("hi")).status, 429);
+  second.Request("POST", kChat, Chat("hi"));
+  const std::string refused =
+      "http_requests_total{handler=\"/v1/chat/completions\",method=\"POST\","
+      "status=\"4xx\"} ";
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(other.Ask("POST", kChat, Chat("hi")).status, 200);
+    EXPECT_NE(other.Ask("GET", "/metrics").body.find(refused + "1"), std::string::npos);
+  }
+  server_->Stop();
+  EXPECT_EQ(second.Read().status, 429);  // and does not keep it
+}
+
 // Bodies that stay on their way keep nobody else's out; whose key it is counts, not the address.
 TEST_F(HttpAccessTest, AClientHasItsShareOfTheMemoryOfRequests) {
   WriteKeys("anna sk-anna\nben sk-ben\n");

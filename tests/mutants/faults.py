@@ -221,6 +221,12 @@ FAULTS = [
     # What leaves, and what another host says.
     ("src/server/connection.cc", "if (read.gone) co_return Left(exchange);", "if (read.gone) co_return false;",
      "http_server_test HttpServerTest.ARequestWhose*", S),
+    ("src/server/connection.cc", "response.status == 429 && exchange.request.client", "false",
+     "http_server_test *HeldBack*"),
+    ("src/server/connection.cc", "due.expiry() > std::chrono::steady_clock::now() && !client_->gone() && !aborting_",
+     "due.expiry() > std::chrono::steady_clock::now() && !client_->gone()", "http_server_test *HeldBack*"),
+    ("src/server/client_accounts.cc", "refused_ns_ + gap_ms * kMillisecondNs", "now_ns + gap_ms * kMillisecondNs",
+     "server_test ClientAccount*"),
     ("src/parallel/meeting_place.h", "!waited_enough_", "true", "parallel_test SharedMemory*"),
     ("src/parallel/meeting_place.h", "arrivals_[i] < arrivals_[who]", "true", "parallel_test SharedMemory*"),
     ("src/parallel/meeting_ranks.cc", "Abort();", ";", "parallel_test SharedMemory*", S),

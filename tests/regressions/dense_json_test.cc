@@ -46,6 +46,24 @@ TEST(DenseJson, IsRefusedBeyondItsMemory) {
   }
 }
 
+// A small body has no use of the memory that any may take: what it takes follows its size.
+TEST(DenseJson, SmallBodiesTakeLittle) {
+  const ChatTemplate reads = ChatTemplate::Parse("{{ a|length }}").value();
+  for (const char* piece : {"{},", "[],", "1,", "\"\",", "[1],", "{\"a\":1},", "{\"a\":{}},"}) {
+    for (size_t kib = 1; kib <= 256; kib *= 4) {
+      const std::string text = "{\"a\":[" + Repeated(piece, (kib << 10) - 8) + "]}";
+      MemoryBudget budget(size_t{1} << 30);
+      MemoryClaim claim(budget);
+      ASSERT_TRUE(claim.Grow(text.size()).ok());
+      JsonBody body;
+      ASSERT_FALSE(JsonBody::Parse(text, {.memory = &claim}, &body));
+      EXPECT_LE(claim.peak(), (size_t{64} << 10) + 26 * text.size()) << kib << " KiB of " << piece;
+      ASSERT_TRUE(reads.Render(body.object(), {}, {.memory = &claim}).ok());
+      EXPECT_LE(claim.peak(), (size_t{64} << 10) + 64 * text.size()) << kib << " KiB of " << piece;
+    }
+  }
+}
+
 TEST(DenseJson, OrdinaryRequestsFit) {
   const std::string tool =
       R"({"type": "function", "function": {"name": "look_up", "description": "Looks a word up.",)"

@@ -5,7 +5,9 @@ tokens is measured beside it.
 
     FATHOM_BINARY=build/bin/fathom python tests/e2e/hostile/gate.py --seconds 10 --out build/gate.json
 
-prints that as a table, a row for each of `cases.py`."""
+prints that as a table, a row for each of `cases.py`. With --control each has a second row, in which
+the hostile client asks a second server, a process of its own beside the one that is watched: what
+the other client waits longer then is the machine's time, whoever is asked."""
 
 import argparse
 import contextlib
@@ -173,33 +175,39 @@ class Gate:
         time.sleep(seconds)
         return self.neighbour_saw()
 
-    def run(self, case, seconds):
-        """The case, with as long a quiet time before it and after it. Returns what was measured."""
+    def run(self, case, seconds, control=None):
+        """The case, with as long a quiet time before it and after it. Returns what was measured.
+        `control`: a server at which the case is set instead, while this one is watched."""
         quiet = [self.quiet(seconds)]
         Path(f"/proc/{self.server.process.pid}/clear_refs").write_text("5")  # the peak starts anew
-        attack = Attack(self.server, case.__name__, seconds)
+        attack = Attack(control or self.server, case.__name__, seconds)
         try:
             case(attack)
         finally:
             attack.close()
         during = self.neighbour_saw()
-        self.check(attack, during)
+        self.check_others(attack, during)
+        if control is None:
+            self.check_server(attack)
         peak = resident(self.server)[1] - self.before
         left = self.grown()
         self.neighbour_saw()
         quiet.append(self.quiet(seconds))
         alone = sorted(saw["p99_ms"] for saw in quiet)
-        return {"case": case.__name__.replace("_", " "), "requests": len(attack.certain) + len(attack.possible),
+        name = case.__name__.replace("_", " ") + (", at another process" if control else "")
+        return {"case": name, "requests": len(attack.certain) + len(attack.possible),
                 "peak_mib": peak / MIB, "left_mib": left / MIB, "health_ms": during["health_ms"],
                 "quiet_p99_ms": alone, "p99_ms": during["p99_ms"], "tokens": during["tokens"],
                 "ratio": during["p99_ms"] / alone[1]}
 
-    def check(self, attack, during):
-        server = self.server
+    def check_others(self, attack, during):
         assert not attack.failures, attack.failures
-        assert server.process.poll() is None, server.output()[-4000:]
+        assert self.server.process.poll() is None, self.server.output()[-4000:]
         assert not during["failures"] and during["tokens"] > 0, during
         assert during["health_ms"] < HEALTH_MS, during
+
+    def check_server(self, attack):
+        server = self.server
         assert eventually(lambda: self.load() <= 1, SETTLED_S)  # the neighbour's
         assert eventually(lambda: not self.missing(attack), SETTLED_S), self.missing(attack)[:5]
         twice = [name for name in attack.certain | attack.possible if self.lines[name] > 1]
@@ -236,16 +244,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10, help="of each case")
     parser.add_argument("--case", action="append", help="only this one; may be given several times")
+    parser.add_argument("--control", action="store_true", help="each case at another process, too")
     parser.add_argument("--out", type=Path, help="a file for the figures")
     args = parser.parse_args()
     rows, failed = [], []
     print(COLUMNS + "\n" + "|---" * 8 + "|")
-    with opened() as gate:
-        for case in CASES:
-            if args.case and case.__name__ not in args.case:
-                continue
+    wanted = [case for case in CASES if not args.case or case.__name__ in args.case]
+    with opened() as gate, serving(*FLAGS) if args.control else contextlib.nullcontext() as other:
+        for case, control in [(case, at) for case in wanted for at in ([None, other] if other else [None])]:
             try:
-                rows.append(gate.run(case, args.seconds))
+                rows.append(gate.run(case, args.seconds, control))
                 print(table_row(rows[-1]), flush=True)
             except AssertionError as failure:
                 failed.append(case.__name__)

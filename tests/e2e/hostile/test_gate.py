@@ -7,8 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from cases import CASES
-from gate import COLUMNS, opened, table_row
+from cases import CASES, requests_that_are_refused
+from conftest import serving
+from gate import COLUMNS, FLAGS, opened, table_row
 
 SECONDS = float(os.environ.get("FATHOM_GATE_S", "0.3"))
 
@@ -28,3 +29,13 @@ def test_threads_that_read_long_requests_give_way(gate):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_others_are_served_beside(gate, case):
     print(COLUMNS + "\n" + table_row(gate.run(case, SECONDS)))
+
+
+def test_a_control_asks_nothing_of_the_server_that_is_watched(gate):
+    def refused(server):
+        return server.metric("http_requests_total", status="4xx")
+
+    before = refused(gate.server)
+    with serving(*FLAGS) as other:
+        assert gate.run(requests_that_are_refused, SECONDS, other)["requests"] <= refused(other)
+    assert refused(gate.server) == before
