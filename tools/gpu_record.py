@@ -124,7 +124,7 @@ class Recorder:
                 "skipped": sum("skipped" in t for t in entries.values()), "of": len(entries), "tests": entries}
 
     def op_tests(self):
-        self.record["op_tests"] = self.gtest("op tests", "-CudaCallsTest*", 120)
+        self.record["op_tests"] = self.gtest("op tests", "-CudaCallsTest*", 200)
 
     def cuda_calls(self):
         """That steps neither allocate nor wait, counted with CUPTI, which toolkits and PyTorch bring."""

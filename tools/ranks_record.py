@@ -50,6 +50,7 @@ class RanksRecorder(Recorder):
         tests = self.record["tests"] = self.gtest("peers", "*Linked*:TwoDevices*:CudaFailureDeathTest.ARank*", 180)
         if tests["skipped"]:  # nothing else runs them
             self.failures.append(f"peers: {tests['skipped']} of {tests['of']} tests were skipped")
+        self.cuda_calls()
 
     def two_hosts(self):
         """Two processes as two hosts whose GPUs NCCL joins over sockets."""
