@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Holds the op tables against the golden references: `fathom verify`, in both forms of MLA.
 
-    run.py --binary build/bin/fathom [--long]
+    run.py --binary build/bin/fathom [--ranks]
 """
 import argparse
 import concurrent.futures
@@ -26,13 +26,6 @@ CUT_GROUPS = ("--dp", "2")
 TINY = ROOT / "models" / "tiny-r1", GOLDEN / "tiny-r1" / "reference.safetensors"
 
 
-def long_cases():
-    """Layouts of the reference table, which takes its time."""
-    for name, layout in (("2 ranks", ["--tp", "2"]), ("2 groups of 2 ranks", ["--tp", "2", *GROUPS]),
-                         ("2 stages of 2 ranks", ["--tp", "2", "--pp", "2"])):
-        yield f"tiny-r1 reference, {name}", *TINY, ["--ops", "reference", *layout]
-
-
 def cases():
     """(name, checkpoint, reference, further arguments), slowest first."""
     tiny = TINY
@@ -51,11 +44,12 @@ def cases():
         yield f"tiny-r1 cpu {instructions}", *tiny, ["--ops", "cpu", "--cpu-instructions", instructions]
     for ops in ("cpu-fp8", "reference-fp8"):
         yield f"tiny-r1 {ops}", *tiny, ["--ops", ops]
-    for ops, ranks in (("cpu", "2"), ("cpu", "4"), ("cpu-fp8", "2"), ("reference", "4")):
+    for ops, ranks in (("cpu", "2"), ("cpu", "4"), ("cpu-fp8", "2"), ("reference", "2"), ("reference", "4")):
         yield f"tiny-r1 {ops}, {ranks} ranks", *tiny, ["--ops", ops, "--tp", ranks]
     for name in ("cpu own", "cpu-fp8", "reference"):
         yield f"tiny-r1 {name}{SAME_BITS}", *tiny, ["--ops", name.split()[0], *GROUPS]
-    yield "tiny-r1 cpu, 2 groups of 2 ranks", *tiny, ["--ops", "cpu", "--tp", "2", *GROUPS]
+    for ops in ("cpu", "reference"):
+        yield f"tiny-r1 {ops}, 2 groups of 2 ranks", *tiny, ["--ops", ops, "--tp", "2", *GROUPS]
     for name in ("cpu own", "cpu-fp8", "reference"):
         yield f"tiny-r1 {name}, 2 groups cut experts", *tiny, ["--ops", name.split()[0], *CUT_GROUPS]
     yield f"tiny-r1 cpu own, 2 groups cut experts{STAGES}", *tiny, ["--ops", "cpu", "--pp", "2", *CUT_GROUPS]
@@ -65,7 +59,8 @@ def cases():
     for ops in ("cpu", "cpu-fp8", "reference"):
         yield f"tiny-r1 {ops}, 2 stages, BF16 residual", *tiny, ["--ops", ops, "--pp", "2", "--bf16-residual"]
     yield "tiny-r1 cpu, 2 stages of 2 ranks, BF16 residual", *tiny, ["--ops", "cpu", "--tp", "2", "--pp", "2", "--bf16-residual"]
-    yield f"tiny-r1 cpu, 2 ranks{STAGES}", *tiny, ["--ops", "cpu", "--tp", "2", "--pp", "2"]
+    for ops in ("cpu", "reference"):
+        yield f"tiny-r1 {ops}, 2 ranks{STAGES}", *tiny, ["--ops", ops, "--tp", "2", "--pp", "2"]
     yield f"tiny-r1 cpu own{SAME_BITS}{STAGES}", *tiny, ["--ops", "cpu", "--pp", "2", *GROUPS]
     for folder in sorted(p.parent for p in GOLDEN.glob("*/config.json")):
         fixture = folder, folder / "reference.safetensors"
@@ -91,6 +86,13 @@ def cases():
                                                                         "--context-chunk", "48"]
 
 
+def of_ranks(cases):
+    """Those of several ranks, and those that other_bits() holds them against."""
+    several = [case[0] for case in cases if {"--tp", "--pp", "--dp"} & set(case[3])]
+    beside = {name.removesuffix(suffix) for name in several for suffix in (SAME_BITS, STAGES)} | {"tiny-r1 cpu own"}
+    return [case for case in cases if case[0] in beside]
+
+
 def verify(binary, case):
     name, model, reference, arguments = case
     command = [binary, "verify", str(model), "--reference", str(reference), "--threads", "1", "--json", *arguments]
@@ -114,13 +116,14 @@ def other_bits(hashes):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default="build/bin/fathom")
-    parser.add_argument("--long", action="store_true", help="and cases of minutes, which CI leaves out")
+    parser.add_argument("--ranks", action="store_true", help="only cases of several ranks, and what they are compared with")
     options = parser.parse_args()
     binary = options.binary
     passed = failed = 0
     hashes = {}
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for name, code, out, err in pool.map(lambda c: verify(binary, c), [*(long_cases() if options.long else ()), *cases()]):
+        chosen = of_ranks(list(cases())) if options.ranks else cases()
+        for name, code, out, err in pool.map(lambda c: verify(binary, c), chosen):
             passed, failed = passed + (code == 0), failed + (code != 0)
             if not out:
                 print(f"FAILED  {name}: {err}")
