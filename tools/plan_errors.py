@@ -59,34 +59,13 @@ def load(name):
 
 
 def cases():
-    found, experts = [], {}
+    found = []
     for shape in ("v2-lite-fp8", "v2-lite-bf16", "v3-5-layers-fp8"):
         result = load(f"h200/{shape}.json")
         for r in result["results"]:
-            experts[shape.split("-")[0], shape.split("-")[-1], r["batch_size"], r["input_len"]] = r["experts_per_layer"]
             found.append(Case(shape, "1", r["batch_size"], r["decode_context"], r["experts_per_layer"], r["decode_step_ms"]))
         for r in result["prefills"]:
             found.append(Case(shape, "1", 0, r["input_len"], 0, 1e3 * r["input_len"] / r["prefill_tokens_per_s"]))
-    for r in load("h200-x2/tensor_parallel.json")["results"]:
-        for ranks, layout in ((1, "1"), (2, "tp 2")):
-            rate = r[f"tp{ranks}_tokens_per_s"]
-            if "prefill" in r:
-                found.append(Case(r["model"], layout, 0, r["prefill"], 0, 1e3 * r["prefill"] / rate))
-                continue
-            # How many experts were drawn was not stored there: as with one GPU, at the nearest context.
-            parts, batch, context = r["model"].split("-"), r["batch_size"], r["context"]
-            drawn = experts[parts[0], parts[-1], batch, 1024 if context == 1024 else 4096]
-            found.append(Case(r["model"], layout, batch, context + 12, drawn, 1e3 * batch / rate))
-    for r in load("h200-x2/expert_parallel.json")["results"]:
-        batch, tokens = r["batch_size_of_a_group"], r["context"] + 12
-        for name, layout, groups in (("one_gpu", "1", 1), ("two_groups", "dp 2 + ep", 2)):
-            found.append(Case(r["model"], layout, batch, tokens, r[f"{name}_experts_per_layer"],
-                              1e3 * groups * batch / r[f"{name}_tokens_per_s"]))
-    for r in load("h200-x2/pipeline_parallel.json")["results"]:
-        for name, layout in (("one_gpu", "1"), ("two_stages", "pp 2")):
-            batch = r[f"{name}_requests"]
-            found.append(Case(r["model"], layout, batch, r["context"] + 30, r[f"{name}_experts_per_layer"],
-                              1e3 * batch / r[f"{name}_tokens_per_s"]))
     for folder in sorted(path.parent.name for path in (ROOT / "bench" / "results").glob("*/models.json")):
         found += cases_of_ranks(folder)
     return found

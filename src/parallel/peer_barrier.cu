@@ -7,7 +7,8 @@ namespace fathom {
 namespace kernels {
 
 // All ranks have done what they enqueued before this.
-//   data mapping:  one warp; a lane tells one peer this rank's epoch, and awaits that peer's
+//   data mapping:  two warps; a lane of the first tells one peer this rank's epoch, and awaits that
+//                  peer's; the second tells the host
 //   bytes:         four to each peer, and four that it polls in its own memory; eight to the host,
 //                  which nobody waits for; no arithmetic
 //   expected time: a store's way over NVLink; 2.0 us on two H200s (docs/ranks.md)
@@ -25,7 +26,8 @@ __global__ void CountMeeting(PeerView peers, uint64_t wait_bits) {
 }  // namespace kernels
 
 void LaunchPeerBarrier(const PeerView& peers, uint64_t wait_bits, cudaStream_t stream) {
-  kernels::LaunchOverlapped(kernels::PeerBarrier, 1, kWarp, 0, stream, peers, wait_bits);
+  kernels::LaunchOverlapped(kernels::PeerBarrier, 1, kernels::kMeetThreads, 0, stream, peers,
+                            wait_bits);
 }
 
 void LaunchTellHost(const PeerView& peers, uint64_t wait_bits, cudaStream_t stream) {
