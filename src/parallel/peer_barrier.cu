@@ -7,11 +7,10 @@ namespace fathom {
 namespace kernels {
 
 // All ranks have done what they enqueued before this.
-//   data mapping:  two warps; a lane of the first tells one peer this rank's epoch, and awaits that
-//                  peer's; the second tells the host
-//   bytes:         four to each peer, and four that it polls in its own memory; eight to the host,
-//                  which nobody waits for; no arithmetic
-//   expected time: a store's way over NVLink; 2.0 us on two H200s (docs/ranks.md)
+//   data mapping:  one warp; a lane tells one peer this rank's epoch, and awaits that peer's
+//   bytes:         four to each peer, and four that it polls in its own memory; eight to the host;
+//                  no arithmetic
+//   expected time: a store's way to the host; 2.9 us on two H200s (docs/ranks.md)
 __global__ void PeerBarrier(PeerView peers, uint64_t wait_bits) {
   AfterPriorKernels();
   MeetPeers(peers, wait_bits);
@@ -26,8 +25,7 @@ __global__ void CountMeeting(PeerView peers, uint64_t wait_bits) {
 }  // namespace kernels
 
 void LaunchPeerBarrier(const PeerView& peers, uint64_t wait_bits, cudaStream_t stream) {
-  kernels::LaunchOverlapped(kernels::PeerBarrier, 1, kernels::kMeetThreads, 0, stream, peers,
-                            wait_bits);
+  kernels::LaunchOverlapped(kernels::PeerBarrier, 1, kWarp, 0, stream, peers, wait_bits);
 }
 
 void LaunchTellHost(const PeerView& peers, uint64_t wait_bits, cudaStream_t stream) {

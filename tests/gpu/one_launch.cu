@@ -21,8 +21,7 @@ __global__ void __launch_bounds__(kNormThreads)
 }  // namespace kernels
 
 void MeetInOneLaunch(const PeerView* views, int ranks, uint64_t wait_bits, cudaStream_t stream) {
-  kernels::MeetAll<<<static_cast<unsigned>(ranks), kernels::kMeetThreads, 0, stream>>>(views,
-                                                                                       wait_bits);
+  kernels::MeetAll<<<static_cast<unsigned>(ranks), kWarp, 0, stream>>>(views, wait_bits);
   CUDA_CHECK(cudaGetLastError());
 }
 
