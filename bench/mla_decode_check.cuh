@@ -196,6 +196,17 @@ inline bool Check(const std::string& only) {
       for (int i = 0; i < 200 && (only.empty() || only == "short rounds"); ++i) Decode(problem);
     }
   }
+  // Clusters with several items, the last of them short: while the sums of one were written, scores
+  // of the next once went four rounds ahead, over maxima that were still to be read, and waited
+  // forever.
+  if (only.empty() || only == "several items") {
+    const std::vector<MlaRow> two = {{32769}, {32801}}, three = {{12300}, {12301}, {12290}};
+    std::vector<MlaRow> eight;
+    for (int i = 0; i < 8; ++i) eight.push_back({12290 + 70 * i});
+    ok &= CheckCompany("128 heads, clusters of 8 with several items", 128, 0, two, 1);
+    ok &= CheckCompany("64 heads, clusters of 8 with several items", 64, 0, three, 1);
+    ok &= CheckCompany("128 heads, clusters of 4 with several items", 128, 0, eight, 1);
+  }
   run("no live token", [] { return MlaProblem(16, {}, 256, 4); });
   run("200 rows", [] {
     std::vector<MlaRow> rows;

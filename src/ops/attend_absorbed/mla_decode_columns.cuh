@@ -96,9 +96,11 @@ class Scorer {
 #pragma unroll
       for (int i = 0; i < 2; ++i) best[i] = BestScore(scores_, i, scale_log2_);
     }
-    ExchangeBest(best, base);
+    // Before maxima go out, which all blocks must have a place for: what left this buffer was sent
+    // once all had summed up this block's tile of four rounds ago, and so had read its maxima.
     const int buffer = round_ % 2;
     s_.weights_empty[buffer].Wait(round_ / 2 % 2 ^ 1);
+    ExchangeBest(best, base);
     if (tile < tiles_) {
       uint32_t weights[16];
       MakeWeights(scores_, scale_log2_, base, weights);
