@@ -43,7 +43,7 @@ class Case:
         what = ["--batch-size", self.batch, "--context", round(self.tokens), "--experts-per-layer", self.experts] if self.batch \
             else ["--prefill-len", self.tokens]
         return ["plan", "--json", "--config-preset", preset, "--num-layers", layers, "--dtype", dtype,
-                *LAYOUTS[self.layout], "--max-model-len", 32768, "--prefill-chunk", 4096, *what, *self.gpu]
+                *LAYOUTS[self.layout], "--max-model-len", 81920, "--prefill-chunk", 4096, *what, *self.gpu]
 
     def predicted_ms(self, binary, figures):
         command = [binary, *map(str, self.arguments()), "--gpu-file", figures]

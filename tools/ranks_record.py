@@ -183,11 +183,11 @@ def verdict_of_tests(tests):
 
 def verdict_of_two_hosts(record):
     checks = record.get("checks", {}).values()
-    said = f"{sum(check['passed'] for check in checks)} of {len(checks)} checks passed"
+    said = f"{sum(check['passed'] for check in checks)} of {len(checks)} checks"
     ends = [(check["error_s"], check["end_s"]) for check in checks if "error_s" in check]
     if ends:
         error_s, end_s = map(max, zip(*ends))
-        said += f"; after a host was lost an error within {error_s:.2f} s, the end within {end_s:.2f} s"
+        said += f"; one lost: an error in {error_s:.2f} s, end in {end_s:.2f}"
     return said
 
 
@@ -221,7 +221,7 @@ def verdict_of_accuracy(layouts):
 def check_rows(record):
     """What checks.json says."""
     for what, part, verdict in (("tests of two GPUs", "tests", verdict_of_tests),
-                                ("two processes as two hosts, joined over sockets", "two_hosts", verdict_of_two_hosts),
+                                ("two hosts, over sockets", "two_hosts", verdict_of_two_hosts),
                                 (f"the bits of one GPU: {', '.join(BITS_OF_ONE)}", "golden", verdict_of_bits),
                                 ("largest error, times one GPU's", "golden", verdict_of_errors),
                                 ("share of right answers over HTTP, 32 in flight", "accuracy", verdict_of_accuracy)):
