@@ -103,6 +103,11 @@ struct Metrics::Families {
           .Name("vllm:spec_decode_num_accepted_tokens_per_pos_total")
           .Help("Drafts that stood, by their place among a decode's.")
           .Register(registry);
+  prometheus::Gauge& acceptance =
+      Gauge("vllm:spec_decode_draft_acceptance_rate", "The share of all drafts that stood.");
+  prometheus::Gauge& accepted_length = Gauge("fathom:spec_decode_mean_accepted_length",
+                                             "Tokens of a decode that verified drafts, its own "
+                                             "among them.");
   prometheus::Counter& prompt_tokens =
       Counter("vllm:prompt_tokens_total", "Prompt tokens processed.");
   prometheus::Counter& cached_tokens = Counter(
@@ -283,7 +288,14 @@ std::string Metrics::Render(const EngineStats& stats) {
   RaiseTo(families_->prefix_hits, static_cast<double>(stats.prefix_hits));
   RaiseTo(families_->drafts, static_cast<double>(stats.drafts.decodes));
   RaiseTo(families_->draft_tokens, static_cast<double>(stats.drafts.proposed));
-  RaiseTo(families_->accepted_tokens, static_cast<double>(stats.drafts.accepted));
+  const auto accepted = static_cast<double>(stats.drafts.accepted);
+  RaiseTo(families_->accepted_tokens, accepted);
+  if (stats.drafts.proposed > 0) {
+    families_->acceptance.Set(accepted / static_cast<double>(stats.drafts.proposed));
+  }
+  if (stats.drafts.decodes > 0) {
+    families_->accepted_length.Set(1 + accepted / static_cast<double>(stats.drafts.decodes));
+  }
   for (size_t place = 0; place < stats.drafts.accepted_at.size(); ++place) {
     if (stats.drafts.accepted_at[place] == 0) break;
     RaiseTo(families_->accepted_at.Add(families_->With("position", std::to_string(place))),

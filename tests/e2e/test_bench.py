@@ -121,6 +121,9 @@ def test_drafts_are_counted_of_this_load_alone():
         result = load(speculating, *args, "--seed", 1, "--num-warmups", 0)
         for key, name in names.items():
             assert result[f"spec_decode_{key}"] == speculating.metric(f"vllm:spec_decode_{name}_total") - counts[key]
+        decodes, proposed, stood = (speculating.metric(f"vllm:spec_decode_{name}_total") for name in names.values())
+        assert speculating.metric("vllm:spec_decode_draft_acceptance_rate") == pytest.approx(stood / proposed)
+        assert speculating.metric("fathom:spec_decode_mean_accepted_length") == pytest.approx(1 + stood / decodes)
         table = run("serve", "--base-url", speculating.url, *args)
     drafts, accepted = result["spec_decode_draft_tokens"], result["spec_decode_accepted_tokens"]
     assert drafts > accepted > 0
