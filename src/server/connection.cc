@@ -75,6 +75,7 @@ void Connection::EndIfIdle() {
     error_code ignored;
     self->ending_ = true;  // a request that came meanwhile is its last
     if (self->idle_) self->client_->socket().cancel(ignored);
+    self->client_->Notify();  // an answer that is held back comes now
   });
 }
 
@@ -273,15 +274,19 @@ bool Connection::Left(Exchange& exchange) {
   return false;
 }
 
-// Until then, or the server stops.
+// Until then, or the server stops, or somebody else wants the connection's place.
 asio::awaitable<void> Connection::HoldBack(int64_t ms) {
+  if (ms <= 0) co_return;
+  BeginIdle();
   asio::steady_timer due(client_->socket().get_executor(), std::chrono::milliseconds(ms));
   due.async_wait([client = client_](error_code error) {
     if (!error) client->Notify();
   });
-  while (due.expiry() > std::chrono::steady_clock::now() && !client_->gone() && !aborting_) {
+  while (due.expiry() > std::chrono::steady_clock::now() && !client_->gone() && !ending_ &&
+         !aborting_) {
     co_await client_->Changed();
   }
+  EndIdle();
 }
 
 // `wanted` by value: the body is sent from where it is.
@@ -294,8 +299,8 @@ asio::awaitable<bool> Connection::Respond(Exchange& exchange, HttpResponse wante
   if (const Status room = exchange.claim.Grow(response.body.size()); !room.ok()) {
     response = Refusal(exchange.request, EngineError(room));
   }
-  const bool keep_alive =
-      exchange.keep_alive && !exchange.unread && context_.state != ServerState::kDraining;
+  const bool keep_alive = exchange.keep_alive && !exchange.unread && !ending_ &&
+                          context_.state != ServerState::kDraining;
   std::string head = fmt::format(
       "{}{} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nX-Request-Id: {}\r\n"
       "Connection: {}\r\n",

@@ -130,8 +130,7 @@ TEST_F(HttpAccessTest, AClientHasItsShareInFlight) {
 TEST_F(HttpAccessTest, WhoAsksOnAlthoughToldToWaitIsHeldBack) {
   Serve({.max_requests_per_client = 1,
          .refusal_gap_ms = 3'600'000,  // until the server stops
-         .refusal_delay_ms = 3'600'000,
-         .shutdown_timeout_ms = 1});
+         .refusal_delay_ms = 3'600'000});
   Client busy(port_), first(port_), second(port_), other(port_, 0, /*from=*/2);
   busy.Request("POST", kChat, Chat("nothing"));
   ASSERT_TRUE(Eventually([&] { return engine_->live() == 1; }));
@@ -146,6 +145,27 @@ TEST_F(HttpAccessTest, WhoAsksOnAlthoughToldToWaitIsHeldBack) {
   }
   server_->Stop();
   EXPECT_EQ(second.Read().status, 429);  // and does not keep it
+}
+
+// Others of its address were turned away for connections whose answers were held back.
+TEST_F(HttpAccessTest, AnAnswerThatIsHeldBackTakesNobodysPlace) {
+  Serve({.max_connections_per_client = 3,
+         .max_requests_per_client = 1,
+         .refusal_gap_ms = 3'600'000,
+         .refusal_delay_ms = 3'600'000});
+  Client busy(port_), first(port_), second(port_), other(port_, 0, /*from=*/2);
+  busy.Request("POST", kChat, Chat("nothing"));
+  ASSERT_TRUE(Eventually([&] { return engine_->live() == 1; }));
+  EXPECT_EQ(first.Ask("POST", kChat, Chat("hi")).status, 429);
+  second.Request("POST", kChat, Chat("hi"));
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(other.Ask("POST", kChat, Chat("hi")).status, 200);
+  Client third(port_), fourth(port_);
+  EXPECT_EQ(third.Ask("GET", "/v1/models").status,
+            200);  // in the place of the first, which is idle
+  EXPECT_EQ(fourth.Ask("GET", "/v1/models").status, 200);
+  const Response told = second.Read();
+  EXPECT_EQ(told.status, 429);
+  EXPECT_EQ(told.headers.at("Connection"), "close");
 }
 
 // Bodies that stay on their way keep nobody else's out; whose key it is counts, not the address.

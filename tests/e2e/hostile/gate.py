@@ -243,7 +243,9 @@ def main():
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10, help="of each case")
-    parser.add_argument("--case", action="append", help="only this one; may be given several times")
+    parser.add_argument("--case", action="append", type=lambda name: name.replace(" ", "_"), metavar="NAME",
+                        choices=[case.__name__ for case in CASES],
+                        help="only this one, as the table names it; may be given several times")
     parser.add_argument("--control", action="store_true", help="each case at another process, too")
     parser.add_argument("--out", type=Path, help="a file for the figures")
     args = parser.parse_args()
