@@ -282,8 +282,7 @@ asio::awaitable<void> Connection::HoldBack(int64_t ms) {
   due.async_wait([client = client_](error_code error) {
     if (!error) client->Notify();
   });
-  while (due.expiry() > std::chrono::steady_clock::now() && !client_->gone() && !ending_ &&
-         !aborting_) {
+  while (due.expiry() > std::chrono::steady_clock::now() && !client_->gone() && !ending_) {
     co_await client_->Changed();
   }
   EndIdle();

@@ -223,7 +223,7 @@ FAULTS = [
      "http_server_test HttpServerTest.ARequestWhose*", S),
     ("src/server/connection.cc", "response.status == 429 && exchange.request.client", "false",
      "http_server_test *HeldBack*"),
-    ("src/server/connection.cc", "due.expiry() > std::chrono::steady_clock::now() && !client_->gone() && !aborting_",
+    ("src/server/connection.cc", "due.expiry() > std::chrono::steady_clock::now() && !client_->gone() && !ending_",
      "due.expiry() > std::chrono::steady_clock::now() && !client_->gone()", "http_server_test *HeldBack*"),
     ("src/server/client_accounts.cc", "refused_ns_ + gap_ms * kMillisecondNs", "now_ns + gap_ms * kMillisecondNs",
      "server_test ClientAccount*"),
