@@ -200,9 +200,9 @@ void PrintTable(const PlanReport& report) {
   if (report.layouts.size() == 1) PrintDetails(report.layouts.front());
   if (report.layouts.size() < 2) return;
   const std::vector<const LayoutReport*> most = report.ByThroughput();
-  fmt::print("\nbest for latency: {}\nbest for throughput: {}, {:.0f} tokens/s\n",
-             fmt::join(Names(InOrder(report)), "; "), fmt::join(Names(most), "; "),
-             most.front()->throughput());
+  fmt::print("\nbest for latency: {}\nbest for throughput, with {:.0f} tokens/s: {}\n",
+             fmt::join(Names(InOrder(report)), "; "), most.front()->throughput(),
+             fmt::join(Names(most), "; "));
 }
 
 }  // namespace fathom

@@ -26,11 +26,11 @@ Status CheckHosts(const HostsOptions& o, int ranks) {
         "--headless: host 0 answers requests; say which other one this is with "
         "--node-rank, or leave it out");
   }
-  if (o.count == 1) return {};
   if (o.index >= o.count) {
     return InvalidArgument("--node-rank {}: of --nnodes {} the last is {}", o.index, o.count,
                            o.count - 1);
   }
+  if (o.count == 1) return {};
   if (ranks % o.count != 0) {
     return InvalidArgument(
         "--nnodes {}: {} ranks cannot be dealt evenly; the sizes of --tp, --pp and --dp multiplied "

@@ -33,6 +33,8 @@ class MeetingPlace {
     for (size_t i = 0; i < arrivals_.size(); ++i) {
       if (arrivals_[i] < arrivals_[who]) late.push_back(i);
     }
+    // The last has come since another found it late, who is about to say so.
+    if (late.empty()) all_here_.wait(lock, [this] { return gave_up_; });
     return false;
   }
   // THREAD: any.

@@ -259,6 +259,19 @@ TEST_F(HttpServerTest, CanStopWhileTheModelIsLoading) {
   EXPECT_EQ(running_.wait_for(5s), std::future_status::ready);
 }
 
+// As where an engine fails once it has started, and before the server has heard that it is there.
+TEST_F(HttpServerTest, EndsIfItWasStoppedAheadOfItsEngine) {
+  engine_ = std::make_unique<FakeEngine>(outputs_, ScriptFor, 1ms);
+  ServerOptions options;
+  options.handle_signals = true;
+  server_ =
+      HttpServer::Listen(std::move(options), BoundSocket::Port("127.0.0.1", 0).value()).value();
+  server_->Stop();
+  MakeReady();
+  running_ = std::async(std::launch::async, [this] { server_->Run(); });
+  EXPECT_EQ(running_.wait_for(5s), std::future_status::ready);
+}
+
 // Whoever looks finds a server that says so, until the last request has ended.
 TEST_F(HttpServerTest, IsNotReadyWhileItDrains) {
   Serve();

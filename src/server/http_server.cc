@@ -138,6 +138,7 @@ void HttpServer::Loop::Begin(ServerState state) {
   context_->state.compare_exchange_strong(loading, state);
   if (!options_.handle_signals) return;
   asio::post(acceptor_.get_executor(), [this] {
+    if (!acceptor_.is_open()) return;  // the engine has failed meanwhile, and all is over
     signals_.add(SIGTERM);
     signals_.add(SIGINT);
     if (HasFilesToReread(options_)) signals_.add(SIGHUP);

@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "tensor/out_of_memory.h"
 
 namespace fathom {
@@ -11,6 +13,7 @@ namespace {
 constexpr size_t kAlignment = 64;
 constexpr size_t kArenaAlignment = 256;  // lines of a GPU's L2 come in twos
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kCommitted = size_t{64} << 20;  // at a time
 constexpr size_t RoundUp(size_t n, size_t to) {
   return (n + to - 1) / to * to;
 }
@@ -27,11 +30,16 @@ Buffer::Buffer(size_t bytes) : size_(bytes) {
 }
 
 void Buffer::Commit() {
-  if (size_ == 0) return;
-  if (madvise(data(), size_, MADV_POPULATE_WRITE) == 0) return;
-  // Older than Linux 5.14, or no memory: then this ends the process, as a later write would have.
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  for (size_t at = 0; at < size_; at += page) static_cast<volatile std::byte*>(data())[at] = {};
+  // In pieces: during a call no other thread can map memory, nor, behind one that wants to, fault
+  // it in, and a host that says nothing for seconds is given up by the others.
+  for (size_t begin = 0; begin < size_; begin += kCommitted) {
+    const size_t bytes = std::min(size_ - begin, kCommitted);
+    if (madvise(data() + begin, bytes, MADV_POPULATE_WRITE) == 0) continue;
+    // Older than Linux 5.14, or no memory: then this ends the process, as a later write would have.
+    volatile std::byte* const piece = data() + begin;
+    for (size_t at = 0; at < bytes; at += page) piece[at] = {};
+  }
 }
 
 void Buffer::Free::operator()(std::byte* p) const {
