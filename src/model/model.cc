@@ -245,6 +245,8 @@ void Model::Norm(const PlainTensor& weight, const Batch& batch, Pending pending,
   if (add && tensor_parallel()) {
     run_(run_.ops().all_reduce_norm, {.norm = norm,
                                       .begins = pending == Pending::kEmbeddings,
+                                      // The next stage norms all of it.
+                                      .whole = options_.shard.groups.after != nullptr,
                                       .ranks = options_.shard.groups.tensor});
   } else {
     run_(run_.ops().rms_norm, norm);

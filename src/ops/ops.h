@@ -51,12 +51,13 @@ struct RmsNormArgs {
 
 // residual += the sum over ranks of x, in fp32, in the order of ranks, rounded once to act; then
 // rms_norm of it: all ranks come to the same bits of `out`, and a token to the same in any message.
-// Ranks that are GPUs add only to what they own of a large message (all_reduce_norm/sum_rounds.h):
-// their residuals are for all_reduce_norms of as many tokens, and for the same rank of another
-// stage.
+// Ranks that are GPUs add only to what they own of a large message (all_reduce_norm/sum_rounds.h),
+// unless the residual is to be whole: it is then for other ops than all_reduce_norms of as many
+// tokens.
 struct AllReduceNormArgs {
   RmsNormArgs norm;     // x: this rank's part, contiguous; with a residual in F32
   bool begins = false;  // the sum takes the residual's place
+  bool whole = false;   // every rank adds all tokens; the same for all sums of a pass
   Communicator* ranks = nullptr;
 };
 

@@ -102,10 +102,11 @@ struct Normed {
 };
 
 // The tokens that a rank sums, and keeps the residual of.
-bool Sums(int64_t token, int64_t tokens, int64_t width, int ranks, int rank) {
+bool Sums(int64_t token, int64_t tokens, int64_t width, int ranks, int rank, bool whole) {
   SumRound round;
   while (token >= round.first + round.count) {
-    round = SumRound::At(round.first + round.count, tokens, static_cast<size_t>(width) * 2, ranks);
+    round = SumRound::At(round.first + round.count, tokens, static_cast<size_t>(width) * 2, ranks,
+                         whole);
   }
   const Share mine = round.Of(rank);
   return token - round.first >= mine.begin && token - round.first < mine.end;
@@ -121,7 +122,8 @@ TEST_P(PeerRanksTest, AllReduceNormIsTheNormOfTheSumInTheOrderOfRanks) {
     const auto sum = SumOfParts(count(), 7, tokens * kWidth);
     std::vector<BF16> rounded;
     for (const float x : sum) rounded.push_back(ToBF16(x));
-    for (const int64_t live : {tokens, tokens / 2, int64_t{0}}) {
+    for (const auto& [live, whole] :
+         {std::pair(tokens, false), {tokens / 2, false}, {int64_t{0}, false}, {tokens, true}}) {
       const Status all = OnRanks(count(), [&](int rank) -> Status {
         CudaDevice& device = peers_->device(rank);
         device.BindThread();
@@ -137,8 +139,9 @@ TEST_P(PeerRanksTest, AllReduceNormIsTheNormOfTheSumInTheOrderOfRanks) {
         Upload(device, ranks_norm.x, Part(rank, 7, tokens * kWidth));
         Upload(device, ranks_norm.residual, before);
         OpContext context{device.stream(), {}};
-        ops.all_reduce_norm(context,
-                            {.norm = ranks_norm.Args(weight, n), .ranks = &peers_->of(rank)});
+        ops.all_reduce_norm(
+            context,
+            {.norm = ranks_norm.Args(weight, n), .whole = whole, .ranks = &peers_->of(rank)});
         ops.rms_norm(context, one.Args(weight, n));
         for (const auto view : {&Normed::out, &Normed::codes, &Normed::scales}) {
           const TensorView got = ranks_norm.*view, expected = one.*view;
@@ -150,7 +153,7 @@ TEST_P(PeerRanksTest, AllReduceNormIsTheNormOfTheSumInTheOrderOfRanks) {
         const auto expected = Download<float>(device, one.residual);
         for (size_t i = 0; i < got.size(); ++i) {
           const auto token = static_cast<int64_t>(i) / kWidth;
-          const bool adds = Sums(token, tokens, kWidth, count(), rank);
+          const bool adds = Sums(token, tokens, kWidth, count(), rank, whole);
           if (got[i] == (adds ? expected : before)[i]) continue;
           return Internal("rank {}, {} of {} tokens: residual {} is {}", rank, live, tokens, i,
                           got[i]);

@@ -130,7 +130,7 @@ void SumInWindows(GpuRanks& ranks, const AllReduceNormArgs& a, cudaStream_t stre
   };
   SumRound round;
   for (int64_t first = 0; first < tokens; first += round.count) {
-    round = SumRound::At(first, tokens, token_bytes, peers.size);
+    round = SumRound::At(first, tokens, token_bytes, peers.size, a.whole);
     const RoundView view{round, round.Of(peers.rank), width / kVector};
     launch(SendParts, round.count, kThreads, view);
     ranks.Meet(stream, wait_bits, [&](int from, int to) -> WindowPart {

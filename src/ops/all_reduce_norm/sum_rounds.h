@@ -1,6 +1,7 @@
 // How all_reduce_norm on GPUs cuts what travels in windows: into rounds of tokens. Each token of a
 // large message has an owner, who sums, adds to its residual, norms, and hands on what it normed. A
-// small message (where no packets can go) is summed by all: that is one exchange, not two.
+// small message (where no packets can go) is summed by all: that is one exchange, not two; and so
+// is a large one whose residual is to be whole.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +17,9 @@ struct SumRound {
   bool owned = false;            // else all ranks sum all tokens
 
   // By sizes alone, so that all ranks, and all messages of a step, are cut alike.
-  static SumRound At(int64_t first, int64_t tokens, size_t token_bytes, int ranks) {
-    const bool owned = static_cast<size_t>(tokens) * token_bytes > PeerExchange::kPacketBytes;
+  static SumRound At(int64_t first, int64_t tokens, size_t token_bytes, int ranks, bool whole) {
+    const bool owned =
+        !whole && static_cast<size_t>(tokens) * token_bytes > PeerExchange::kPacketBytes;
     const auto each = static_cast<int64_t>(kWindowBytes / token_bytes) / ranks;
     const int64_t count = std::min(tokens - first, owned ? each * ranks : each);
     return {first, count, owned ? (count + ranks - 1) / ranks : count, owned};
