@@ -6,7 +6,8 @@
 //   bytes, FLOPs:  2 + top passes over the vector, from L2; an exponential in double per token; of
 //                  ids alone only the `top` passes
 //   accumulator:   double, in a tree over the block
-//   expected time: 129k tokens: bytes from L2 at 35 GB/s a multiprocessor, 15 us a pass
+//   expected time: 129k tokens: bytes from L2 at 35 GB/s a multiprocessor,
+//                  15 us a pass; not measured
 #include "cuda/kernels.cuh"
 #include "ops/cuda_ops.h"
 
