@@ -17,19 +17,20 @@ import sys
 import tempfile
 from dataclasses import dataclass
 
+from layouts import flags, size
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "apps" / "plan" / "gpu_types" / "h200.json"
 PAGE = ROOT / "docs" / "plan.md"
 BEGIN, END = "<!-- tools/plan_errors.py --write -->\n", "<!-- end -->\n"
 PUBLISHED = 512_000  # by vLLM, of R1 in FP8 with latents in BF16
-LAYOUTS = {"1": ["--tp", 1], "tp 2": ["--tp", 2], "pp 2": ["--pp", 2], "dp 2 + ep": ["--dp", 2, "--enable-expert-parallel"]}
 FITTED_BY = "tools/plan_errors.py --fit"
 
 
 @dataclass
 class Case:
     shape: str  # of the stored result
-    layout: str  # of LAYOUTS
+    layout: str
     batch: int  # of each group; 0: a prompt
     tokens: int  # of context, or of the prompt
     experts: float  # that were drawn; 0: uniformly
@@ -43,7 +44,7 @@ class Case:
         what = ["--batch-size", self.batch, "--context", round(self.tokens), "--experts-per-layer", self.experts] if self.batch \
             else ["--prefill-len", self.tokens]
         return ["plan", "--json", "--config-preset", preset, "--num-layers", layers, "--dtype", dtype,
-                *LAYOUTS[self.layout], "--max-model-len", 81920, "--prefill-chunk", 4096, *what, *self.gpu]
+                *(flags(self.layout) or ["--tp", 1]), "--max-model-len", 81920, "--prefill-chunk", 4096, *what, *self.gpu]
 
     def predicted_ms(self, binary, figures):
         command = [binary, *map(str, self.arguments()), "--gpu-file", figures]
@@ -80,7 +81,7 @@ def cases_of_ranks(folder):
             "--gpu-memory", "79GB", "--gpu-bandwidth", one["read_bandwidth_gb_s"], "--gpu-bf16-tflops", one["bf16_peak_gflops"] / 1e3,
             "--gpu-fp8-tflops", one["fp8_peak_gflops"] / 1e3)
         shape = r["shape"] + ("" if not gpu else f", {stored['device'].split()[1]}")
-        groups = 2 if r["layout"].startswith("dp") else 1
+        groups = size(r["layout"], "dp")
         for d in r["results"]:
             yield Case(shape, r["layout"], d["batch_size"] // groups, d["decode_context"], d["experts_per_layer"],
                        1e3 * d["batch_size"] / d["decode_tokens_per_s"], gpu)

@@ -19,21 +19,21 @@ import sys
 
 from cuda_sources import ROOT
 from gpu_record import GOLDEN, TINY, Recorder, utc_now
+from layouts import flags, keeps_bits, size
 
 PAGE = ROOT / "docs" / "ranks.md"
 BEGIN, END = "<!-- tools/ranks_record.py --write -->\n", "<!-- end -->\n"
 PARTS = ["tests", "two-hosts", "golden", "accuracy", "exchange", "v2-lite-fp8", "v2-lite-bf16", "v3"]
-LAYOUTS = {"1": [], "tp 2": ["--tp", "2"], "pp 2": ["--pp", "2"], "dp 2 + ep": ["--dp", "2", "--enable-expert-parallel"],
-           "dp 2": ["--dp", "2"], "pp 2, BF16 residual": ["--pp", "2", "--bf16-residual"]}
-BITS_OF_ONE = ("pp 2", "dp 2 + ep")
-# Requests; two groups have as many each as one GPU, and two stages at last in each step.
-BATCHES = {"1": "1,8,32,128", "tp 2": "1,8,32,128", "pp 2": "1,8,32,256", "dp 2 + ep": "2,16,64,256"}
+# Of so many GPUs: checked, and measured.
+LAYOUTS = {2: ["1", "tp 2", "pp 2", "dp 2 + ep", "dp 2", "pp 2, BF16 residual"],
+           4: ["1", "tp 4", "pp 4", "dp 4 + ep", "tp 2 dp 2 + ep", "pp 2 tp 2", "pp 2 dp 2 + ep"]}
+MEASURED = {2: ["1", "tp 2", "pp 2", "dp 2 + ep"], 4: ["1", "tp 4", "dp 4 + ep", "pp 2 tp 2"]}
+STAGES = "v3-7-layers-fp8"  # whose stages have layers alike
 SHAPE = ["--input-len", "1024,8192", "--prefill-len", "4096,16384", "--output-len", "24", "--repeats", "1", "--prefill-chunk", "4096",
          "--max-num-batched-tokens", "8192", "--max-model-len", "20480", "--synthetic-routing", "uniform", "--read-bytes", "2GiB"]
-# Differences of one and three layers are a dense layer, of three and five a layer of experts; stages have layers alike in seven.
-MODELS = {"v2-lite-fp8": [("v2-lite-fp8", ["1", "tp 2", "pp 2", "dp 2 + ep"])], "v2-lite-bf16": [("v2-lite-bf16", ["1", "tp 2", "pp 2", "dp 2 + ep"])],
-          "v3": [("v3-5-layers-fp8", ["1", "tp 2", "dp 2 + ep"]), ("v3-7-layers-fp8", ["1", "pp 2"]),
-                 ("v3-3-layers-fp8", ["1", "tp 2", "dp 2 + ep"]), ("v3-1-layers-fp8", ["1", "tp 2", "dp 2 + ep"])]}
+# Differences of one and three layers are a dense layer, of three and five a layer of experts.
+MODELS = {"v2-lite-fp8": ["v2-lite-fp8"], "v2-lite-bf16": ["v2-lite-bf16"],
+          "v3": ["v3-5-layers-fp8", STAGES, "v3-3-layers-fp8", "v3-1-layers-fp8"]}
 V3_DENSE, V3_EXPERTS = 3, 58  # layers
 
 
@@ -42,6 +42,7 @@ class RanksRecorder(Recorder):
         super().__init__(bundle)
         count = len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines())
         self.record["gpus"] = count
+        self.layouts, self.measured = LAYOUTS[count], MEASURED[count]
         self.results = self.results.with_name(f"{self.results.name}-x{count}")
         self.results.mkdir(parents=True, exist_ok=True)
 
@@ -66,31 +67,31 @@ class RanksRecorder(Recorder):
         for folder in [TINY, *sorted(p.parent for p in GOLDEN.glob("*/config.json"))]:
             layers = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
             for ops in ("cuda", "cuda-fp8") if folder == TINY else ("cuda",):
-                cases += [(folder, ops, layout) for layout in LAYOUTS if "pp" not in layout or layers > 1]
+                cases += [(folder, ops, layout) for layout in self.layouts if "pp" not in layout or layers > 1]
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
             results = dict(zip(cases, pool.map(lambda case: self.verify(*case), cases)))
         self.record["golden"] = {f"{folder.name} {ops}, {layout}": result for (folder, ops, layout), result in results.items()}
         hashes = {case: result.get("logits_hash") for case, result in results.items()}
         for (folder, ops, layout), value in hashes.items():
-            if layout in BITS_OF_ONE and (value is None or value != hashes[folder, ops, "1"]):
+            if keeps_bits(layout) and (value is None or value != hashes[folder, ops, "1"]):
                 self.failures.append(f"{folder.name} {ops}, {layout}: other bits than one GPU's")
-        if hashes[TINY, "cuda", "tp 2"] == hashes[TINY, "cuda", "1"]:
+        if hashes[TINY, "cuda", self.layouts[1]] == hashes[TINY, "cuda", "1"]:
             self.failures.append("the hash of logits notices nothing of tensor-parallel ranks")
 
     def verify(self, folder, ops, layout):
         reference = (GOLDEN / "tiny-r1" if folder == TINY else folder) / "reference.safetensors"
         code, out = self.run(f"{folder.name} {ops}, {layout}", [
             self.bin / "fathom", "verify", folder, "--reference", reference, "--ops", ops, "--form", "expanded", "--json",
-            *LAYOUTS[layout]], 60, must_pass=folder == TINY)
+            *flags(layout)], 60, must_pass=folder == TINY)
         lines = [line for line in out.splitlines() if line.startswith("{")]
         return json.loads(lines[-1]) if lines else {"exit_code": code, "said": out[-400:]}
 
     def accuracy(self):
         self.record["accuracy"] = {}
-        for layout in ("tp 2", "pp 2", "dp 2 + ep"):
+        for layout in self.measured[1:]:
             code, out = self.run(f"accuracy over HTTP, {layout}", [
                 sys.executable, "tests/e2e/accuracy.py", "--binary", self.bin / "fathom", "--model", TINY, "--device", "cuda", "--plain",
-                "--max-changed", "0.03", "--sample", "4", "--serve-flags", " ".join(LAYOUTS[layout])], 120)
+                "--max-changed", "0.03", "--sample", "4", "--serve-flags", " ".join(flags(layout))], 120)
             self.record["accuracy"][layout] = {"exit_code": code, "report": [
                 line for line in out.splitlines() if not line.endswith(" answered")][-8:]}
 
@@ -102,13 +103,16 @@ class RanksRecorder(Recorder):
     def models(self, part):
         path = self.results / "models.json"
         stored = json.loads(path.read_text())["results"] if path.exists() else []
-        for shape, layouts in MODELS[part]:
+        for shape in MODELS[part]:
             preset, dtype = shape.split("-fp8")[0].split("-bf16")[0], shape.rsplit("-", 1)[1]
             what = ["--config-preset", "v3", "--num-layers", preset.split("-")[1]] if part == "v3" else ["--config-preset", preset, "--dtype", dtype]
-            for layout in layouts:
+            for layout in self.measured:
+                if part == "v3" and layout != "1" and ("pp" in layout) != (shape == STAGES):
+                    continue
+                batches = [size(layout, "dp") * each for each in (1, 8, 32, 128 * size(layout, "pp"))]  # full steps of all stages at last
                 code, out = self.run(f"{shape}, {layout}", [
-                    self.bin / "fathom", "bench", "offline", "--device", "cuda", "--json", "--load-format", "dummy", *what, *LAYOUTS[layout],
-                    "--batch-size", BATCHES[layout], *SHAPE], 120)
+                    self.bin / "fathom", "bench", "offline", "--device", "cuda", "--json", "--load-format", "dummy", *what, *flags(layout),
+                    "--batch-size", ",".join(map(str, batches)), *SHAPE], 120)
                 lines = [line for line in out.splitlines() if line.startswith("{")]
                 if code != 0 or not lines:
                     continue
@@ -122,7 +126,7 @@ NAMES = {"v2-lite-fp8": "Lite FP8", "v2-lite-bf16": "Lite BF16", "v3-5-layers-fp
 
 def decodes(result):
     """Tokens a second, and distinct experts of a layer, by requests of a group and context."""
-    groups = 2 if result["layout"].startswith("dp") else 1
+    groups = size(result["layout"], "dp")
     return {(r["batch_size"] // groups, r["input_len"]): (r["decode_tokens_per_s"], r["experts_per_layer"]) for r in result["results"]}
 
 
@@ -132,10 +136,10 @@ def layout_rows(results):
     for (shape, layout), result in results.items():
         if layout == "1" or shape not in NAMES:
             continue
-        one, two, name = decodes(results[shape, "1"]), decodes(result), layout.replace(" 2", "")
+        one, two, name = decodes(results[shape, "1"]), decodes(result), layout
         prompts = zip(results[shape, "1"]["prefills"], result["prefills"])
         for context, (prompt, prompt_of) in zip((1024, 8192), prompts):
-            pairs = [(one[batch, context], two.get((batch, context)) or two[2 * batch, context]) for batch in (1, 8, 32, 128)]
+            pairs = [(one[batch, context], two.get((batch, context)) or two[size(layout, "pp") * batch, context]) for batch in (1, 8, 32, 128)]
             cells = [f"{alone:,.0f} x {of / alone:.2f}" for (alone, _), (of, _) in pairs]
             alone, of = prompt["prefill_tokens_per_s"], prompt_of["prefill_tokens_per_s"]
             rates.append(f"| {NAMES[shape]} | {name} | {context // 1024}k | {' | '.join(cells)} | {alone / 1e3:.0f}k x {of / alone:.2f} |")
@@ -148,31 +152,30 @@ def v3_parts(results, layout):
     """Of each (requests of a group, context): microseconds of a dense layer, of one with experts, and of all else (embedding, head,
     sampling), from shapes of one, three and five layers."""
     one, three, five = (results[f"v3-{n}-layers-fp8", layout]["results"] for n in (1, 3, 5))
-    groups = 2 if layout.startswith("dp") else 1
+    groups = size(layout, "dp")
     for a, b, c in zip(one, three, five):
         dense, experts = (500 * (more["decode_step_ms"] - fewer["decode_step_ms"]) for fewer, more in ((a, b), (b, c)))
         yield (a["batch_size"] // groups, a["input_len"]), {
             "dense": dense, "experts": experts, "head": 1e3 * a["decode_step_ms"] - dense}
 
 
-def layer_rows(results):
-    """Microseconds of V3's parts on one GPU and on two; of a layer, the most that tensor-parallel ranks may take."""
-    of = {layout: dict(v3_parts(results, layout)) for layout in ("1", "tp 2", "dp 2 + ep")
-          if ("v3-1-layers-fp8", layout) in results and ("v3-3-layers-fp8", layout) in results}
+def layer_rows(results, gpus):
+    """Microseconds of V3's parts on one GPU and on several; of a layer, the most that tensor-parallel ranks may take."""
+    tensor, groups = f"tp {gpus}", f"dp {gpus} + ep"
+    of = {layout: dict(v3_parts(results, layout)) for layout in ("1", tensor, groups) if ("v3-1-layers-fp8", layout) in results}
     read = {n: results[f"v3-{n}-layers-fp8", "1"] for n in (1, 3, 5)}
     for part, (fewer, more) in {"dense": (1, 3), "experts": (3, 5), "head": (0, 1)}.items():
         for i, (cell, us) in enumerate(of["1"].items()):
             most = "-"
             if part != "head":
-                saved = sum(sign * read[n]["results"][i]["weight_bytes_per_step"] for n, sign in ((more, 1), (fewer, -1))) / 2 / 2
-                most = f"{us[part] - 0.8 * saved / (1e3 * read[5]['read_bandwidth_gb_s']) + 16:.0f}"
-            groups = f"{of['dp 2 + ep'][cell][part]:.0f}" if "dp 2 + ep" in of else "not measured"
-            yield f"| {part} | {cell[0]} | {cell[1]} | {us[part]:.0f} | {of['tp 2'][cell][part]:.0f} | {most} | {groups} |"
+                layer = sum(sign * read[n]["results"][i]["weight_bytes_per_step"] for n, sign in ((more, 1), (fewer, -1))) / 2
+                most = f"{us[part] - 0.8 * layer * (gpus - 1) / gpus / (1e3 * read[5]['read_bandwidth_gb_s']) + 16:.0f}"
+            dp = f"{of[groups][cell][part]:.0f}" if groups in of else "not measured"
+            yield f"| {part} | {cell[0]} | {cell[1]} | {us[part]:.0f} | {of[tensor][cell][part]:.0f} | {most} | {dp} |"
     for cell in of["1"]:
-        whole = {layout: V3_DENSE * parts[cell]["dense"] + V3_EXPERTS * parts[cell]["experts"] + parts[cell]["head"]
+        whole = {layout: f"{V3_DENSE * parts[cell]['dense'] + V3_EXPERTS * parts[cell]['experts'] + parts[cell]['head']:.0f}"
                  for layout, parts in of.items()}
-        groups = f"{whole['dp 2 + ep']:.0f}" if "dp 2 + ep" in whole else "not measured"
-        yield f"| 61 layers | {cell[0]} | {cell[1]} | {whole['1']:.0f} | {whole['tp 2']:.0f} | - | {groups} |"
+        yield f"| 61 layers | {cell[0]} | {cell[1]} | {whole['1']} | {whole[tensor]} | - | {whole.get(groups, 'not measured')} |"
 
 
 def verdict_of_tests(tests):
@@ -194,21 +197,21 @@ def verdict_of_two_hosts(record):
 def beside_one(golden):
     """(layout, result, that of one GPU) of each comparison on several."""
     for name, result in golden.items():
-        layout = max((layout for layout in LAYOUTS if name.endswith(f", {layout}")), key=len)
+        layout = name.split(", ", 1)[1]
         if layout != "1":
             yield layout, result, golden[name.removesuffix(layout) + "1"]
 
 
 def verdict_of_bits(golden):
     alike = ["logits_hash" in one and result.get("logits_hash") == one["logits_hash"]
-             for layout, result, one in beside_one(golden) if layout in BITS_OF_ONE]
+             for layout, result, one in beside_one(golden) if keeps_bits(layout)]
     return f"{sum(alike)} of {len(alike)} comparisons"
 
 
 def verdict_of_errors(golden):
     times, key = {}, "median_position_error"
     for layout, result, one in beside_one(golden):
-        if layout not in BITS_OF_ONE and key in result and key in one:
+        if not keeps_bits(layout) and key in result and key in one:
             times[layout] = max(times.get(layout, 0), result[key] / one[key])
     return "; ".join(f"{layout}: {most:.2f}" for layout, most in times.items())
 
@@ -220,9 +223,9 @@ def verdict_of_accuracy(layouts):
 
 def check_rows(record):
     """What checks.json says."""
-    for what, part, verdict in (("tests of two GPUs", "tests", verdict_of_tests),
+    for what, part, verdict in (("tests of peers", "tests", verdict_of_tests),
                                 ("two hosts, over sockets", "two_hosts", verdict_of_two_hosts),
-                                (f"the bits of one GPU: {', '.join(BITS_OF_ONE)}", "golden", verdict_of_bits),
+                                ("the bits of one GPU, where a layout keeps them", "golden", verdict_of_bits),
                                 ("largest error, times one GPU's", "golden", verdict_of_errors),
                                 ("share of right answers over HTTP, 32 in flight", "accuracy", verdict_of_accuracy)):
         yield f"| {what} | {verdict(record[part]) if part in record else 'not run'} |"
@@ -234,13 +237,13 @@ def tables():
         stored = json.loads((ROOT / "bench" / "results" / folder / "models.json").read_text())
         results = {(r["shape"], r["layout"]): r for r in stored["results"]}
         rates, experts = layout_rows(results)
-        lines += ["", f"{stored['gpus']} x {stored['device']}: tokens a second of one GPU x the times that two have:", "",
+        lines += ["", f"{stored['gpus']} x {stored['device']}: tokens a second of one GPU x the times that all have:", "",
                   "| shape | layout | context | 1 | 8 | 32 | 128 | prompt |", "|---|---|---|---|---|---|---|---|", *rates,
-                  "", "Distinct experts of a layer, of one GPU → of two where they are others:", "",
+                  "", "Distinct experts of a layer, of one GPU → of all where they are others:", "",
                   "| shape | layout | 1 | 8 | 32 | 128 |", "|---|---|---|---|---|---|", *experts]
-        if ("v3-1-layers-fp8", "tp 2") in results:
+        if ("v3-1-layers-fp8", f"tp {stored['gpus']}") in results:
             lines += ["", "V3's parts, in microseconds, and all 61 layers with the head added up:", "",
-                      "| part | requests | context | one | tp | at most | dp + ep |", "|---|---|---|---|---|---|---|", *layer_rows(results)]
+                      "| part | requests | context | one | tp | at most | dp + ep |", "|---|---|---|---|---|---|---|", *layer_rows(results, stored["gpus"])]
         checks = ROOT / "bench" / "results" / folder / "checks.json"
         if checks.exists():
             lines += ["", "Checks of that machine:", "", "| what | verdict |", "|---|---|",
