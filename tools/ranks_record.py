@@ -67,7 +67,7 @@ class RanksRecorder(Recorder):
         for folder in [TINY, *sorted(p.parent for p in GOLDEN.glob("*/config.json"))]:
             layers = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
             for ops in ("cuda", "cuda-fp8") if folder == TINY else ("cuda",):
-                cases += [(folder, ops, layout) for layout in self.layouts if "pp" not in layout or layers > 1]
+                cases += [(folder, ops, layout) for layout in self.layouts if layers >= size(layout, "pp")]
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
             results = dict(zip(cases, pool.map(lambda case: self.verify(*case), cases)))
         self.record["golden"] = {f"{folder.name} {ops}, {layout}": result for (folder, ops, layout), result in results.items()}
