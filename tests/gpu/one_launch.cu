@@ -12,10 +12,10 @@ __global__ void MeetAll(const PeerView* views, uint64_t wait_bits) {
   MeetPeers(views[blockIdx.x], wait_bits);
 }
 
-template <int kSteps>
+template <int kSteps, int kMost>
 __global__ void __launch_bounds__(kNormThreads)
     SumNormAll(const PeerView* views, const SumNormArgs* args) {
-  SumNormToken<kSteps>(views[blockIdx.y], args[blockIdx.y], blockIdx.x, gridDim.x);
+  SumNormToken<kSteps, kMost>(views[blockIdx.y], args[blockIdx.y], blockIdx.x, gridDim.x);
 }
 
 }  // namespace kernels
@@ -29,7 +29,7 @@ size_t SumNormInOneLaunchBytes(size_t ranks) {
   return ranks * sizeof(kernels::SumNormArgs);
 }
 
-void SumNormInOneLaunch(const PeerView* views, std::span<const AllReduceNormArgs> ranks,
+void SumNormInOneLaunch(const PeerView* views, int size, std::span<const AllReduceNormArgs> ranks,
                         void* workspace, cudaStream_t stream) {
   using namespace kernels;
   std::vector<SumNormArgs> args;
@@ -37,9 +37,12 @@ void SumNormInOneLaunch(const PeerView* views, std::span<const AllReduceNormArgs
   CUDA_CHECK(cudaMemcpyAsync(workspace, args.data(), args.size() * sizeof(SumNormArgs),
                              cudaMemcpyHostToDevice, stream));
   const TensorView& x = ranks[0].norm.x;
-  const auto kernel = x.dim(1) <= kNormThreads * kVector ? SumNormAll<1> : SumNormAll<4>;
+  const bool narrow = x.dim(1) <= kNormThreads * kVector;
   const dim3 blocks(static_cast<unsigned>(x.dim(0)), static_cast<unsigned>(ranks.size()));
-  kernel<<<blocks, kNormThreads, 0, stream>>>(views, static_cast<const SumNormArgs*>(workspace));
+  ForMostRanks(size, [&](auto most) {
+    const auto kernel = narrow ? SumNormAll<1, most()> : SumNormAll<4, most()>;
+    kernel<<<blocks, kNormThreads, 0, stream>>>(views, static_cast<const SumNormArgs*>(workspace));
+  });
   CUDA_CHECK(cudaGetLastError());
 }
 

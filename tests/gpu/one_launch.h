@@ -15,10 +15,9 @@ namespace fathom {
 // What MeetPeers does; `views` [ranks] lie in the device's memory.
 void MeetInOneLaunch(const PeerView* views, int ranks, uint64_t wait_bits, cudaStream_t stream);
 
-// What small all_reduce_norms do, those of ranks 0, 1, ...; of fewer than there are, these wait for
-// the others. `workspace`, on the device, has room for
-// SumNormInOneLaunchBytes.
-void SumNormInOneLaunch(const PeerView* views, std::span<const AllReduceNormArgs> ranks,
+// What small all_reduce_norms of `size` ranks do, those of ranks 0, 1, ...; fewer than there are
+// wait for the others. `workspace`, on the device, has room for SumNormInOneLaunchBytes.
+void SumNormInOneLaunch(const PeerView* views, int size, std::span<const AllReduceNormArgs> ranks,
                         void* workspace, cudaStream_t stream);
 size_t SumNormInOneLaunchBytes(size_t ranks);
 

@@ -116,7 +116,7 @@ void OneLaunchTest::Check(int64_t width) {
     Upload(one.x, rounded);
     Upload(one.residual, begins ? std::vector<float>(before.size()) : before);
     Upload(live, std::vector{count});
-    SumNormInOneLaunch(views, ranks, workspace.data(), stream);
+    SumNormInOneLaunch(views, this->count(), ranks, workspace.data(), stream);
     if (count > 0) {
       ExpectMeetings("all_reduce_norm", kMostTokens, width, ++number_);
     }
@@ -159,7 +159,7 @@ TEST_P(OneLaunchTest, WhoWaitsHasToldTheHostWhatFor) {
     }
     peers().GiveUp();
   });
-  SumNormInOneLaunch(peers().views(), std::span(ranks).first(1), workspace.data(),
+  SumNormInOneLaunch(peers().views(), count(), std::span(ranks).first(1), workspace.data(),
                      device().stream().get());
   device().stream().Synchronize();
   host.join();

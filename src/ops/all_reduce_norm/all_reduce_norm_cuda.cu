@@ -24,9 +24,9 @@ namespace kernels {
 
 constexpr int kThreads = 128;
 
-template <int kSteps>
+template <int kSteps, int kMost>
 __global__ void __launch_bounds__(kNormThreads) SumNorm(PeerView peers, SumNormArgs args) {
-  SumNormToken<kSteps>(peers, args, blockIdx.x, gridDim.x);
+  SumNormToken<kSteps, kMost>(peers, args, blockIdx.x, gridDim.x);
 }
 
 // A round as this rank's kernels see it.
@@ -152,8 +152,11 @@ void SumInWindows(GpuRanks& ranks, const AllReduceNormArgs& a, cudaStream_t stre
 // Between linked GPUs, up to what packets hold.
 void SumInPackets(const GpuRanks& ranks, const AllReduceNormArgs& a, cudaStream_t stream) {
   const bool narrow = a.norm.x.dim(1) <= kNormThreads * kVector;
-  LaunchOverlapped(narrow ? SumNorm<1> : SumNorm<4>, static_cast<unsigned>(a.norm.x.dim(0)),
-                   kNormThreads, 0, stream, ranks.view(), SumNormArgs::Of(a));
+  ForMostRanks(ranks.size(), [&](auto most) {
+    LaunchOverlapped(narrow ? SumNorm<1, most()> : SumNorm<4, most()>,
+                     static_cast<unsigned>(a.norm.x.dim(0)), kNormThreads, 0, stream, ranks.view(),
+                     SumNormArgs::Of(a));
+  });
 }
 
 }  // namespace kernels

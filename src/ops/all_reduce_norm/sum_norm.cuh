@@ -3,6 +3,9 @@
 // so that a test can have all ranks in one launch (tests/gpu/one_launch_test.cu).
 #pragma once
 
+#include <algorithm>
+#include <type_traits>
+
 #include "ops/norm_token.cuh"
 #include "ops/quantized_copy_cuda.h"
 #include "parallel/peer.cuh"
@@ -46,8 +49,19 @@ struct SumNormArgs {
   }
 };
 
-// Token t of `tokens`, a block for each; up to kSteps * 2048 channels, aligned.
-template <int kSteps>
+// Calls `launch` with the type of the least of 2, 4 and 8 that is no less than `ranks`.
+template <class Launch>
+void ForMostRanks(int ranks, const Launch& launch) {
+  static_assert(PeerExchange::kMaxRanks == 8);
+  if (ranks <= 2) return launch(std::integral_constant<int, 2>());
+  if (ranks <= 4) return launch(std::integral_constant<int, 4>());
+  launch(std::integral_constant<int, 8>());
+}
+
+// Token t of `tokens`, a block for each; up to kSteps * 2048 channels, aligned, of up to kMost
+// ranks. Packets of kTogether steps from all ranks are asked for at once: one by one each takes a
+// trip to the L2, and twelve such trips cost four ranks 4 us.
+template <int kSteps, int kMost>
 __device__ __forceinline__ void SumNormToken(const PeerView& peers, const SumNormArgs& a,
                                              unsigned t, unsigned tokens) {
   AllowNextKernel();
@@ -83,27 +97,40 @@ __device__ __forceinline__ void SumNormToken(const PeerView& peers, const SumNor
   CountEpoch(peers, &peers.counters->packets, epoch, tokens);
   if (t >= count) return;
   Vector values[kSteps] = {};
+  constexpr int kTogether = std::min(kSteps, 8 / kMost);
 #pragma unroll
-  for (int s = 0; s < kSteps; ++s) {
-    if (NormChannel(s) >= width) continue;
-    Sums sums;
-    for (int rank = 0; rank < peers.size; ++rank) {
-      uint4 part = bits(s);
-      if (rank != peers.rank) {
-        const auto* from =
-            reinterpret_cast<const uint4*>(peers.mine->packets[parity][rank]) + piece(s);
-        uint2 first, second;
-        Await(peers, [&] {
-          const bool one = LoadPacket(from, epoch, first);
-          return LoadPacket(from + 1, epoch, second) && one;
-        });
-        part = {first.x, first.y, second.x, second.y};
+  for (int first = 0; first < kSteps; first += kTogether) {
+    uint2 parts[kTogether][kMost][2];
+    Await(peers, [&] {
+      bool there = true;
+#pragma unroll
+      for (int u = 0; u < kTogether; ++u) {
+#pragma unroll
+        for (int rank = 0; rank < kMost; ++rank) {
+          if (rank == peers.rank || rank >= peers.size || NormChannel(first + u) >= width) continue;
+          const auto* from =
+              reinterpret_cast<const uint4*>(peers.mine->packets[parity][rank]) + piece(first + u);
+          there &= LoadPacket(from, epoch, parts[u][rank][0]);
+          there &= LoadPacket(from + 1, epoch, parts[u][rank][1]);
+        }
       }
-      sums.Add(part);
-    }
-    values[s] = Unpack(sums.Rounded());
+      return there;
+    });
 #pragma unroll
-    for (int c = 0; c < kVector; ++c) values[s].v[c] += before[s].v[c];
+    for (int u = 0; u < kTogether; ++u) {
+      const int s = first + u;
+      if (NormChannel(s) >= width) continue;
+      Sums sums;
+#pragma unroll
+      for (int rank = 0; rank < kMost; ++rank) {
+        const auto& [low, high] = parts[u][rank];
+        if (rank >= peers.size) continue;
+        sums.Add(rank == peers.rank ? bits(s) : uint4{low.x, low.y, high.x, high.y});
+      }
+      values[s] = Unpack(sums.Rounded());
+#pragma unroll
+      for (int c = 0; c < kVector; ++c) values[s].v[c] += before[s].v[c];
+    }
   }
   NormToken<true>(values, weight, a.scaling,
                   NormedToken<float>{t, a.residual[t], a.out[t], a.quantized});
