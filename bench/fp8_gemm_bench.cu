@@ -2,7 +2,7 @@
 // with inputs rotated past the L2.
 //
 //     fp8_gemm_bench FILE.json CASE...     cases: limits large small few masked grouped uneven silu
-//     other library
+//     chains other library
 #include <cmath>
 #include <random>
 
@@ -26,16 +26,25 @@ constexpr TileName kFewTokens[] = {{Fp8Tile::kAuto, "auto"},
                                    {Fp8Tile::k64x32, "64x32"},
                                    {Fp8Tile::k64x64Pair, "64x64 pair"},
                                    {Fp8Tile::k64x128Pair, "64x128 pair"},
-                                   {Fp8Tile::k64x192, "64x192"}};
+                                   {Fp8Tile::k64x192, "64x192"},
+                                   {Fp8Tile::k64x64Chains, "64x64 chains"},
+                                   {Fp8Tile::k64x128Chains, "64x128 chains"}};
 constexpr TileName kSomeTokens[] = {{Fp8Tile::kAuto, "auto"},
                                     {Fp8Tile::k64x64Pair, "64x64 pair"},
                                     {Fp8Tile::k128x64Pair, "128x64 pair"},
-                                    {Fp8Tile::k128x128Pair, "128x128 pair"}};
+                                    {Fp8Tile::k128x128Pair, "128x128 pair"},
+                                    {Fp8Tile::k64x64Chains, "64x64 chains"},
+                                    {Fp8Tile::k64x128Chains, "64x128 chains"},
+                                    {Fp8Tile::k128x128Chains, "128x128 chains"},
+                                    {Fp8Tile::k256x128Chains, "256x128 chains"},
+                                    {Fp8Tile::k128x128Folds, "128x128 folds"}};
 constexpr TileName kManyTokens[] = {{Fp8Tile::kAuto, "auto"},
                                     {Fp8Tile::k128x64Pair, "128x64 pair"},
                                     {Fp8Tile::k128x128Pair, "128x128 pair"},
                                     {Fp8Tile::k256x128Pair, "256x128 pair"},
-                                    {Fp8Tile::k128x256Pair, "128x256 pair"}};
+                                    {Fp8Tile::k128x256Pair, "128x256 pair"},
+                                    {Fp8Tile::k256x128Chains, "256x128 chains"},
+                                    {Fp8Tile::k128x128Folds, "128x128 folds"}};
 
 // Inputs that take turns.
 struct Sets {
@@ -67,6 +76,7 @@ void TimeDense(int64_t tokens, int64_t n, int64_t k, const TileName (&tiles)[kCo
   const Sets sets(1, tokens, 1, n, k);
   const DeviceArray<int32_t> live(std::vector<int32_t>{static_cast<int32_t>(tokens)});
   for (const TileName& tile : tiles) {
+    if (tile.tile != Fp8Tile::kAuto && !Suits(tile.tile, sets.w[0]->weights())) continue;
     const double us = MedianOfRested(kRestMs, sets.size(), [&](int i, cudaStream_t stream) {
       LaunchFp8Gemm({.x = sets.x[i]->tokens(),
                      .w = sets.w[i]->weights(),
@@ -77,6 +87,21 @@ void TimeDense(int64_t tokens, int64_t n, int64_t k, const TileName (&tiles)[kCo
                     stream);
     });
     report.Add(ProductName("dense", tokens, n, k, tile.name), Rates(us, 1, tokens, n, k, 2));
+  }
+}
+
+// Products that several blocks share: V3's latents, V2-Lite's attention.
+void TimeChains() {
+  for (const auto& [n, k] : {std::pair{576, 7168},
+                             {1536, 7168},
+                             {2112, 7168},
+                             {4096, 7168},
+                             {2048, 2048},
+                             {3648, 2048},
+                             {2048, 10944}}) {
+    for (const int64_t tokens : {1, 16, 64}) TimeDense(tokens, n, k, kFewTokens);
+    for (const int64_t tokens : {128, 256, 512}) TimeDense(tokens, n, k, kSomeTokens);
+    for (const int64_t tokens : {1024, 4096}) TimeDense(tokens, n, k, kManyTokens);
   }
 }
 
@@ -116,6 +141,7 @@ void TimeGroups(const GroupShape& shape, const TileName (&tiles)[kCount]) {
   for (int64_t e = 0; e < experts; ++e) starts.push_back(static_cast<int32_t>(e * tokens));
   const DeviceArray<int32_t> begins(starts);
   for (const TileName& tile : tiles) {
+    if (tile.tile != Fp8Tile::kAuto && !Suits(tile.tile, sets.w[0]->weights())) continue;
     const double us = MedianOfRested(kRestMs, sets.size(), [&](int i, cudaStream_t stream) {
       LaunchFp8Gemm({.x = sets.x[i]->tokens(),
                      .w = sets.w[i]->weights(),
@@ -238,6 +264,7 @@ void TimeUneven(int32_t tokens) {
     add("uneven silu", 2 * kInter, kHidden, name, us, 0.5);
   }
   for (const TileName& tile : kManyTokens) {
+    if (tile.tile != Fp8Tile::kAuto && !Suits(tile.tile, down.weights())) continue;
     const double us = MedianOfRested(kRestMs, 2, [&](int, cudaStream_t stream) {
       LaunchFp8Gemm({.x = product.tokens(),
                      .w = down.weights(),
@@ -412,10 +439,10 @@ void TimeLimits() {
 
 int main(int argc, char** argv) {
   using namespace fathom::bench;
-  const std::vector<Case> cases = {{"limits", TimeLimits},      {"large", TimeLarge},
-                                   {"small", TimeSmall},        {"few", TimeAllFew},
-                                   {"masked", TimeMasked},      {"grouped", TimeGrouped},
-                                   {"silu", TimeAllSilu},       {"other", TimeOther},
-                                   {"library", TimeAllLibrary}, {"uneven", TimeAllUneven}};
+  const std::vector<Case> cases = {
+      {"limits", TimeLimits},    {"large", TimeLarge},   {"small", TimeSmall},
+      {"few", TimeAllFew},       {"masked", TimeMasked}, {"grouped", TimeGrouped},
+      {"silu", TimeAllSilu},     {"other", TimeOther},   {"library", TimeAllLibrary},
+      {"uneven", TimeAllUneven}, {"chains", TimeChains}};
   return RunCases("fp8_gemm", argc, argv, cases, report);
 }

@@ -50,7 +50,21 @@ constexpr NamedTile kTiles[] = {{Fp8Tile::k64x32, "64x32"},
                                 {Fp8Tile::k128x64Pair, "128x64 pair"},
                                 {Fp8Tile::k128x128Pair, "128x128 pair"},
                                 {Fp8Tile::k256x128Pair, "256x128 pair"},
-                                {Fp8Tile::k128x256Pair, "128x256 pair"}};
+                                {Fp8Tile::k128x256Pair, "128x256 pair"},
+                                {Fp8Tile::k64x64Chains, "64x64 chains"},
+                                {Fp8Tile::k64x128Chains, "64x128 chains"},
+                                {Fp8Tile::k128x128Chains, "128x128 chains"},
+                                {Fp8Tile::k256x128Chains, "256x128 chains"},
+                                {Fp8Tile::k128x128Folds, "128x128 folds"}};
+
+// Tiles that give a product's bits.
+std::vector<NamedTile> TilesOf(const Fp8Weights& w) {
+  std::vector<NamedTile> tiles;
+  for (const NamedTile& named : kTiles) {
+    if (Suits(named.tile, w)) tiles.push_back(named);
+  }
+  return tiles;
+}
 
 // Groups of tokens with these counts, one behind the other or `capacity` apart.
 struct Groups {
@@ -133,6 +147,8 @@ std::string Name(const char* what, int64_t tokens, const Shape& s) {
 // The tile that each shape gets, at every count of tokens, in a capacity that leaves some dead.
 void CheckDense() {
   for (const Shape& s : {Shape{1, 576, 7168},
+                         {1, 2112, 7168},
+                         {1, 3648, 2048},
                          {2, 1408, 2048},
                          {2, 10944, 2048},
                          {1, 2048, 10944},
@@ -166,7 +182,7 @@ void CheckLarge() {
   DeviceArray<float> ref(4096 * s.part_out);
   Reference(x.tokens(), w.weights(), groups.groups, 4090, 61, ref.get());
   const std::vector<float> wanted = ref.ToHost();
-  for (const auto& [tile, name] : kTiles) {
+  for (const auto& [tile, name] : TilesOf(w.weights())) {
     if (tile < Fp8Tile::k128x64Pair) continue;
     const std::vector<float> out = ProductF32(x, w.weights(), groups, tile);
     double difference = 0, norm = 0;
@@ -183,20 +199,27 @@ void CheckLarge() {
 
 // Every tile gives the same bits, and so do fewer tokens.
 void CheckTiles() {
-  for (const Shape& s :
-       {Shape{2, 1408, 2048}, {1, 1160, 10944}, {1, 7168, 128}, {3, 328, 384}, {2, 192, 1456}}) {
+  for (const Shape& s : {Shape{2, 1408, 2048},
+                         {2, 1160, 10944},
+                         {1, 7168, 128},
+                         {3, 328, 384},
+                         {2, 192, 1456},
+                         {1, 1160, 10944},
+                         {1, 2112, 7168},
+                         {1, 3640, 2128}}) {
     const WeightsData w(1, s.parts, s.part_out, s.in, 12);
     const TokensData x(400, s.in, 22);
     const Groups all({390}, false, 400), some({77}, false, 400);
     const int64_t width = s.parts * s.part_out;
     const std::vector<float> ref = ReferenceOf(x, w, all);
-    const std::vector<float> first = ProductF32(x, w.weights(), all, Fp8Tile::k128x128Pair);
-    for (const auto& [tile, name] : kTiles) {
+    const std::vector<NamedTile> tiles = TilesOf(w.weights());
+    const std::vector<float> first = ProductF32(x, w.weights(), all, tiles.back().tile);
+    for (const auto& [tile, name] : tiles) {
       const std::vector<float> out = ProductF32(x, w.weights(), all, tile);
       const double error = Error(out, ref, width, all.live);
       Expect(error < 5e-4, Name(name, 390, s) + " against fp64", error);
       const bool same = std::memcmp(out.data(), first.data(), 390 * width * sizeof(float)) == 0;
-      Expect(same, Name(name, 390, s) + " against the bits of 128x128 pair", !same);
+      Expect(same, Name(name, 390, s) + " against the bits of " + tiles.back().name, !same);
       const std::vector<float> fewer = ProductF32(x, w.weights(), some, tile);
       const bool as_few =
           std::memcmp(fewer.data(), first.data(), 77 * width * sizeof(float)) == 0 &&
@@ -217,7 +240,7 @@ void CheckGrouped() {
       const Groups groups(kRaggedCounts, sorted, 260);
       const TokensData x(groups.tokens, s.in, 23);
       const std::vector<float> ref = ReferenceOf(x, w, groups);
-      for (const auto& [tile, name] : kTiles) {
+      for (const auto& [tile, name] : TilesOf(w.weights())) {
         const double error =
             Error(ProductBf16(x, w, groups, tile), ref, s.parts * s.part_out, groups.live);
         Expect(error < 2.5e-3, Name(sorted ? "sorted" : "masked", groups.tokens, s) + " " + name,

@@ -52,6 +52,11 @@ struct TokensData {
   DeviceArray<float> scales;
 };
 
+// Whether a tile gives a dense product's bits, or the only ones of several matrices.
+inline bool Suits(Fp8Tile tile, const Fp8Weights& w) {
+  return (tile >= Fp8Tile::k64x64Chains) == (Fp8ChainsOf(w) > 1);
+}
+
 struct WeightsData {
   WeightsData(int64_t count_, int64_t parts_, int64_t part_out_, int64_t in_, uint64_t seed)
       : count(count_),

@@ -27,6 +27,13 @@ __device__ __forceinline__ void StoreAtPeer(uint32_t to, float value, uint32_t b
       : "memory");
 }
 
+// The same of four, which those see there who meet this thread (ClusterSync).
+__device__ __forceinline__ void StoreAtPeer(uint32_t to, float4 value) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(value.x),
+               "f"(value.y), "f"(value.z), "f"(value.w)
+               : "memory");
+}
+
 // What this thread did or has seen is seen by blocks of the cluster that hear of it from now on.
 __device__ __forceinline__ void FenceCluster() {
   asm volatile("fence.acq_rel.cluster;" ::: "memory");

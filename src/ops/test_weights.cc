@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "ops/test_hopper_sum.h"
+#include "products/hopper/fp8_chains.h"
 #include "quant/e4m3.h"
 
 namespace fathom {
@@ -56,14 +57,20 @@ std::vector<Fp8Sums> SumsOf(const TestBackend& backend) {
 }
 
 std::vector<float> Fp8Product(const std::vector<float>& x, const Parts& parts, bool scale_ue8m0,
-                              Fp8Sums sums) {
+                              Fp8Sums sums, int chains) {
   std::vector<float> out;
   const int64_t in = static_cast<int64_t>(x.size());
   for (const WeightTensor& part : parts) {
     const ScaleGroups& tiles = part.format.scales;
     for (int64_t output = 0; output < part.values.dim(0); ++output) {
-      float y = 0;
-      for (int64_t begin = 0, end; begin < in; begin = end) {
+      float total = -0.0f, y = 0;
+      int chain = 0, left = 0;
+      for (int64_t begin = 0, end; begin < in; begin = end, --left) {
+        if (left == 0 && sums == Fp8Sums::kHopper) {
+          const auto runs = static_cast<int32_t>((in + kScaleTile - 1) / kScaleTile);
+          left = Fp8RunsOfChain(runs, chain++, chains).count;
+          if (begin > 0) total += y, y = 0;
+        }
         const int64_t tile = tiles.channels.Of(begin);
         end = tiles.channels.End(tile, in);
         std::vector<uint8_t> codes(end - begin), w;
@@ -81,7 +88,7 @@ std::vector<float> Fp8Product(const std::vector<float>& x, const Parts& parts, b
         for (size_t k = 0; k < w.size(); ++k) sum += kE4M3Values[codes[k]] * kE4M3Values[w[k]];
         y += sum * both;
       }
-      out.push_back(y);
+      out.push_back(total + y);
     }
   }
   return out;

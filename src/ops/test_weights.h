@@ -41,8 +41,9 @@ enum class Fp8Sums {
 // What a table may do: which kernel runs depends on the GPU and the weights' shape.
 std::vector<Fp8Sums> SumsOf(const TestBackend& backend);
 // What a real FP8 product does, as plainly as can be written: out = x W^T for one token of x.
+// Hopper's sums have so many chains (fp8_chains.h).
 std::vector<float> Fp8Product(const std::vector<float>& x, const Parts& parts, bool scale_ue8m0,
-                              Fp8Sums sums = Fp8Sums::kReference);
+                              Fp8Sums sums = Fp8Sums::kReference, int chains = 1);
 // silu(gate) * up of [gate, up], which were rounded to `gate_up_type`, rounded to `type`.
 std::vector<float> SiluProduct(const std::vector<float>& gate_up, DType gate_up_type, DType type);
 // x W^T for one token of x, in double; the weights rounded to a type.

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "ops/test_weights.h"
+#include "products/hopper/fp8_chains.h"
 
 namespace fathom {
 namespace {
@@ -53,8 +54,11 @@ std::vector<float> Exact(const Case& c) {
 
 std::vector<float> Fp8(const Case& c, Fp8Sums sums = Fp8Sums::kReference) {
   std::vector<float> out;
+  const int64_t outputs = c.parts[0].values.dim(0);
+  const int chains = c.parts.size() == 1 ? Fp8Chains(outputs, c.in()) : 1;
   for (int t = 0; t < c.tokens(); ++t) {
-    const std::vector<float> y = Fp8Product(c.Token(t), c.parts, c.options.scale_ue8m0, sums);
+    const std::vector<float> y =
+        Fp8Product(c.Token(t), c.parts, c.options.scale_ue8m0, sums, chains);
     out.insert(out.end(), y.begin(), y.end());
   }
   return out;
@@ -98,7 +102,9 @@ TEST_P(LinearTest, Fp8WithHalfFullTiles) {
                                 {40, 1408},
                                 {5, 10944},
                                 {1, 1},
-                                {384, 2048}}) {
+                                {384, 2048},
+                                {72, 4240},
+                                {136, 7168}}) {
     for (const bool ue8m0 : {false, true}) {
       SCOPED_TRACE(testing::Message() << out << " x " << in << (ue8m0 ? " ue8m0" : ""));
       const TestMatrix m(DType::kF8E4M3, out, in, 3);

@@ -3,6 +3,7 @@
 //   data mapping:  a block per 64 channels of W, the tensor core's operand of 64 tile rows; x is
 //                  its operand of 8. One warp streams W through a ring by TMA, eight quantise x
 //                  into shared memory meanwhile, and four of these then multiply run by run
+//                  (Fp8Chains: blocks of a cluster have a chain of the runs each)
 //   bytes, FLOPs:  W once; x once per block, from the L2; 2 FLOPs a weight and token
 //   accumulator:   the tensor core's within a run, fp32 registers across runs, in order
 //   builds on:     the DeepSeek-V3 report, section 3.3, for the scaling; a warp of its own that
@@ -14,6 +15,7 @@
 #include "cuda/e4m3.h"
 #include "cuda/fence.h"
 #include "cuda/gpu.h"
+#include "cuda/launch_clusters.cuh"
 #include "cuda/launch_early.cuh"
 #include "cuda/tensor_map.h"
 #include "cuda/tma.h"
@@ -21,7 +23,7 @@
 #include "products/cuda/few_pairs.cuh"
 #include "products/cuda/quantize_vector.cuh"
 #include "products/hopper/fp8_few_tokens.h"
-#include "products/hopper/fp8_gemm_tile.cuh"
+#include "products/hopper/fp8_gemm_chains.cuh"
 
 namespace fathom {
 namespace fp8_few_tokens {
@@ -45,6 +47,7 @@ struct Args {
   int32_t tokens, topk, channels, runs;
   int32_t parts, part_out, part_tiles, scale_groups;
   int32_t stages;
+  int32_t chains, chain_runs;  // of the longest
   bool x_of_pairs, early, ue8m0;
 };
 
@@ -59,11 +62,11 @@ struct Memory {
   __device__ Memory(uint8_t* memory, const Args& a)
       : weights(memory),
         x(weights + a.stages * kStageBytes),
-        x_scales(reinterpret_cast<float*>(x + a.runs * kTokens * kRun)),
-        weight_scales(x_scales + a.runs * kTokens),
-        shared(reinterpret_cast<Shared*>(weight_scales + 2 * a.runs)) {}
+        x_scales(reinterpret_cast<float*>(x + a.chain_runs * kTokens * kRun)),
+        weight_scales(x_scales + a.chain_runs * kTokens),
+        shared(reinterpret_cast<Shared*>(weight_scales + 2 * a.chain_runs)) {}
   uint8_t *weights, *x;
-  float *x_scales, *weight_scales;  // [runs][tokens]; [two parts][runs]
+  float *x_scales, *weight_scales;  // of a chain: [runs][tokens]; [two parts][runs]
   Shared* shared;
 };
 size_t SharedBytes(int64_t runs, int64_t stages) {
@@ -85,13 +88,15 @@ struct Ring {
 
 // Codes and scales of the block's tokens, in the order in which wgmma reads them. All threads.
 template <class X>
-__device__ void QuantizeX(const Memory& memory, const Args& a, int32_t tokens) {
+__device__ void QuantizeX(const Memory& memory, const Args& a, const Fp8Runs& runs,
+                          int32_t tokens) {
   constexpr int kAtOnce = 4;  // vectors of a thread
-  const int32_t vectors = a.runs * kRunLanes, total = tokens * vectors;
+  const int32_t vectors = runs.count * kRunLanes, total = tokens * vectors;
+  const int32_t first_channel = runs.first * kRun;
   const auto token_of = [&](int32_t r) {
     const int32_t pair = a.ids == nullptr ? r : memory.shared->pairs.pair[r];
     const int32_t of_x = a.ids == nullptr || a.x_of_pairs ? pair : pair / a.topk;
-    return static_cast<const X*>(a.x) + of_x * a.x_stride;
+    return static_cast<const X*>(a.x) + of_x * a.x_stride + first_channel;
   };
   for (int32_t first = threadIdx.x / 32 * 32; first < total; first += kAtOnce * kQuantizers) {
     Vector x[kAtOnce];
@@ -99,7 +104,7 @@ __device__ void QuantizeX(const Memory& memory, const Args& a, int32_t tokens) {
     for (int j = 0; j < kAtOnce; ++j) {
       if (first + j * kQuantizers >= total) break;
       const int32_t i = first + j * kQuantizers + threadIdx.x % 32, vector = i % vectors;
-      const bool inside = i < total && vector * kVector < a.channels;
+      const bool inside = i < total && first_channel + vector * kVector < a.channels;
       x[j] = inside ? ReadVector(token_of(i / vectors) + vector * kVector) : Vector{};
     }
 #pragma unroll
@@ -127,13 +132,13 @@ struct Sums {
 };
 
 // `weight_scales`: of this warp's channels.
-__device__ void Multiply(Sums& sums, const Memory& memory, const Args& a,
+__device__ void Multiply(Sums& sums, const Memory& memory, const Args& a, int32_t runs,
                          const float* weight_scales) {
   const uint64_t all_weights = WgmmaOperand(SharedAddress(memory.weights));
   const uint64_t all_x = WgmmaOperand(SharedAddress(memory.x));
   const float2* x_scales = reinterpret_cast<const float2*>(memory.x_scales) + threadIdx.x % 4;
   Ring ring;
-  for (int32_t run = 0; run < a.runs; ++run, ring.Advance(a.stages)) {
+  for (int32_t run = 0; run < runs; ++run, ring.Advance(a.stages)) {
     float product[4];
     memory.shared->full[ring.index].Wait(ring.parity);
     const uint64_t weights = all_weights + ring.index * (kStageBytes / 16);
@@ -156,15 +161,36 @@ __device__ void Multiply(Sums& sums, const Memory& memory, const Args& a,
   }
 }
 
+// Adds up the chains of a cluster's blocks, in the first of them, which this one then is; another
+// has nothing more to do. What is sent lies where x was. Those who multiply, while none else waits.
+__device__ bool AddChains(Sums& sums, const Memory& memory, const Args& a) {
+  const uint32_t rank = ClusterRank();
+  float4* const room = reinterpret_cast<float4*>(memory.x) + threadIdx.x;  // [chains - 1][threads]
+  ClusterSync();  // all have begun, and read their x
+  if (rank > 0) {
+    StoreAtPeer(PeerAddress(room + (rank - 1) * kMultipliers, 0),
+                make_float4(sums.d[0], sums.d[1], sums.d[2], sums.d[3]));
+  }
+  ClusterSync();
+  if (rank > 0) return false;
+  for (int32_t chain = 1; chain < a.chains; ++chain) {
+    const float4 part = room[(chain - 1) * kMultipliers];
+    const float numbers[4] = {part.x, part.y, part.z, part.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums.d[i] = __fadd_rn(sums.d[i], numbers[i]);
+  }
+  return true;
+}
+
 // The loading warp: every run, in order. What is the same in all lanes comes by shuffles, so that
 // the compiler knows it.
 template <bool kSilu>
-__device__ void LoadWeights(const Memory& memory, const Args& a, const CUtensorMap* weight_map,
-                            int32_t weight_channel) {
+__device__ void LoadWeights(const Memory& memory, const Args& a, const Fp8Runs& runs,
+                            const CUtensorMap* weight_map, int32_t weight_channel) {
   const uint64_t policy = EvictFirst();
   const int32_t channel = Uniform(weight_channel);
   Ring ring;
-  for (int32_t run = 0; run < a.runs; ++run, ring.Advance(a.stages)) {
+  for (int32_t run = runs.first; run < runs.first + runs.count; ++run, ring.Advance(a.stages)) {
     ring.index = Uniform(ring.index);
     ring.parity = Uniform(ring.parity);
     Mbarrier& full = memory.shared->full[ring.index];
@@ -203,37 +229,43 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
   if (experts && shared.pairs.count == 0) return WaitForPriorKernels();
 
   const int32_t matrix = experts ? shared.pairs.matrix : 0;
-  const int32_t tile = static_cast<int32_t>(blockIdx.x), part = tile / a.part_tiles;
+  const Fp8Runs runs =
+      Fp8RunsOfChain(a.runs, static_cast<int32_t>(blockIdx.x) % a.chains, a.chains);
+  const int32_t tile = static_cast<int32_t>(blockIdx.x) / a.chains, part = tile / a.part_tiles;
   constexpr int32_t kTile = kSilu ? kChannels / 2 : kChannels;
   const int32_t channel = (tile - part * a.part_tiles) * kTile;  // of the part
   const int32_t weight_channel = (matrix * a.parts + part) * a.part_out + channel;
   if (warp == kQuantizers / 32) {
     // Which weights a dense product needs is known before the kernels before it have ended.
-    LoadWeights<kSilu>(memory, a, &weight_map, weight_channel);
+    LoadWeights<kSilu>(memory, a, runs, &weight_map, weight_channel);
     return;
   }
   // Read before x is, and stored after it.
   static_assert(fp8_gemm::kMostRuns <= kQuantizers);
-  const bool scales = threadIdx.x < a.runs;
+  const bool scales = threadIdx.x < runs.count;
   const float* channel_scales =
       a.weight_scales +
-      static_cast<int64_t>((matrix * a.parts + part) * a.scale_groups + channel / kRun) * a.runs;
+      static_cast<int64_t>((matrix * a.parts + part) * a.scale_groups + channel / kRun) * a.runs +
+      runs.first;
   float scale[2];
   scale[0] = scales ? __ldg(channel_scales + threadIdx.x) : 0;
   if (kSilu) scale[1] = scales ? __ldg(channel_scales + a.scale_groups * a.runs + threadIdx.x) : 0;
   WaitForPriorKernels();
   AllowNextKernel();  // after the wait: see Fp8FewTokensParams::early
   const int32_t tokens = experts ? shared.pairs.count : min(*a.live, a.tokens);
-  QuantizeX<X>(memory, a, experts ? shared.pairs.count : a.tokens);  // does not wait for `live`
+  // It does not wait for `live`.
+  QuantizeX<X>(memory, a, runs, experts ? shared.pairs.count : a.tokens);
   if (scales) {
     memory.weight_scales[threadIdx.x] = scale[0];
-    if (kSilu) memory.weight_scales[a.runs + threadIdx.x] = scale[1];
+    if (kSilu) memory.weight_scales[a.chain_runs + threadIdx.x] = scale[1];
   }
   FenceAsyncShared();
   NamedBarrierSync(1, kQuantizers);
   if (threadIdx.x >= kMultipliers) return;
   Sums sums = {};
-  Multiply(sums, memory, a, memory.weight_scales + (kSilu && warp >= 2 ? a.runs : 0));
+  Multiply(sums, memory, a, runs.count,
+           memory.weight_scales + (kSilu && warp >= 2 ? a.chain_runs : 0));
+  if (a.chains > 1 && !AddChains(sums, memory, a)) return;
 
   if constexpr (kSilu) {  // the last two warps have up
     if (warp >= 2) {
@@ -297,11 +329,21 @@ void Launch(const Fp8FewTokensParams& p, Args args, cudaStream_t stream) {
                      .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
   const int64_t tiles = (kSilu ? 1 : w.parts) * args.part_tiles;
   const int64_t groups = p.ids == nullptr ? 1 : p.tokens * p.topk;
-  args.stages = static_cast<int32_t>(Stages(args.runs, tiles * groups));
+  args.chains = p.ids == nullptr ? Fp8ChainsOf(w) : 1;
+  args.chain_runs = static_cast<int32_t>(CeilDivide(args.runs, args.chains));
+  args.stages = static_cast<int32_t>(Stages(args.chain_runs, tiles * groups * args.chains));
+  const size_t bytes = SharedBytes(args.chain_runs, args.stages);
   Gpu::OfThread().AllowSharedMemory(kernel, kSharedBytes);
+  if (args.chains > 1) {
+    LaunchClusters(
+        kernel,
+        {.clusters = tiles, .blocks = args.chains, .threads = kThreads, .shared_bytes = bytes},
+        stream, weight_map, args);
+    return;
+  }
   Gpu::OfThread().Check(
       LaunchEarly(kernel, dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(groups)),
-                  kThreads, SharedBytes(args.runs, args.stages), stream, weight_map, args));
+                  kThreads, bytes, stream, weight_map, args));
 }
 
 }  // namespace fp8_few_tokens
@@ -332,6 +374,8 @@ void LaunchFp8FewTokens(const Fp8FewTokensParams& p, cudaStream_t stream) {
                      .part_tiles = 0,
                      .scale_groups = static_cast<int32_t>(CeilDivide(w.part_out, kRun)),
                      .stages = 0,
+                     .chains = 1,
+                     .chain_runs = 0,
                      .x_of_pairs = p.x_of_pairs,
                      .early = p.early,
                      .ue8m0 = p.scale_ue8m0};

@@ -39,6 +39,7 @@ Problem MakeProblem(const Fp8Tokens& x, const Fp8Weights& w, const Fp8TokenGroup
   args.parts = static_cast<int32_t>(w.parts);
   args.part_out = static_cast<int32_t>(w.part_out);
   args.runs = static_cast<int32_t>(CeilDivide(w.in, kRun));
+  args.chains = dense ? Fp8ChainsOf(w) : 1;
   args.scale_groups = static_cast<int32_t>(CeilDivide(w.part_out, kRun));
   return problem;
 }
@@ -49,10 +50,23 @@ int64_t MostOfSmallTile(const Fp8TokenGroups& groups) {
   return groups.begins == nullptr ? 64 : 48;
 }
 
+// The same where blocks can share a tile: they do if all are at work at the same time.
+Fp8Tile ChooseTileOfChains(int64_t tokens, int64_t out, int chains) {
+  const int64_t clusters = chains == 4 ? 30 : 66;  // that an H200 runs at once
+  const auto at_once = [&](int64_t tile_tokens, int64_t tile_channels) {
+    return CeilDivide(tokens, tile_tokens) * CeilDivide(out, tile_channels) <= clusters;
+  };
+  if (at_once(64, 64)) return Fp8Tile::k64x64Chains;
+  if (at_once(64, 128)) return Fp8Tile::k64x128Chains;
+  if (at_once(128, 128)) return Fp8Tile::k128x128Chains;
+  return at_once(256, 128) ? Fp8Tile::k256x128Chains : Fp8Tile::k128x128Folds;
+}
+
 // Measured on an H200 (docs/design/fp8-gemm.md): few tokens are a question of reading weights
 // through as many multiprocessors as pay; many, of rounds of tiles.
-Fp8Tile ChooseTile(const Fp8GemmParams& p) {
+Fp8Tile ChooseTile(const Fp8GemmParams& p, int chains) {
   const int64_t tokens = TypicalTokens(p.groups);
+  if (chains > 1) return ChooseTileOfChains(tokens, p.w.part_out, chains);
   const int64_t matrices = std::min(p.w.count, p.x.capacity) * p.w.parts;
   const auto rounds = [&](int64_t tile_tokens, int64_t tile_channels) {
     return CeilDivide(
@@ -93,7 +107,10 @@ void LaunchFp8Gemm(const Fp8GemmParams& p, cudaStream_t stream) {
   problem.args.out = p.out;
   problem.args.out_stride = p.out_stride;
   problem.args.f32 = p.output == Fp8GemmOutput::kF32;
-  const Fp8Tile tile = p.tile == Fp8Tile::kAuto ? fp8_gemm::ChooseTile(p) : p.tile;
+  const int chains = problem.args.chains;
+  const Fp8Tile tile = p.tile == Fp8Tile::kAuto ? fp8_gemm::ChooseTile(p, chains) : p.tile;
+  CHECK((tile >= Fp8Tile::k64x64Chains) == (chains > 1), "fp8_gemm: tile {} for {} chains",
+        static_cast<int>(tile), chains);
   fp8_gemm::LaunchTile(tile, problem, stream);
 }
 

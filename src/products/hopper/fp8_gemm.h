@@ -2,13 +2,15 @@
 // 128 channels and E4M3 weights that have a scale per 128x128 tile; one matrix, or one per expert.
 //
 // The 128 channels of a run are multiplied and added by the tensor core; the run's sum, times both
-// scales, is added in fp32 in order of runs, whatever the tile: a token's bits do not depend on how
-// many tokens there are.
+// scales, is added in fp32 in order of runs, or of some in chains (fp8_chains.h), whatever the
+// tile: a token's bits do not depend on how many tokens there are.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+
+#include "products/hopper/fp8_chains.h"
 
 namespace fathom {
 
@@ -37,6 +39,11 @@ struct Fp8Weights {
   int64_t in = 0;        // a multiple of 16
 };
 
+// Of a dense product's sums.
+inline int Fp8ChainsOf(const Fp8Weights& w) {
+  return w.count == 1 && w.parts == 1 ? Fp8Chains(w.part_out, w.in) : 1;
+}
+
 // Which live tokens of x belong to which matrix. Counts and begins are on the device. Dense: one
 // count. Tokens sorted by expert: counts and begins. [experts, capacity, channels]: counts only.
 struct Fp8TokenGroups {
@@ -49,7 +56,8 @@ struct Fp8TokenGroups {
 enum class Fp8GemmOutput : uint8_t { kBF16, kF32 };
 
 // Tiles of the output by one block: tokens x channels. Of a pair, two blocks of a cluster share the
-// tokens' activations, of k128x256Pair the weights. kAuto chooses by shape.
+// tokens' activations, of k128x256Pair the weights. Of chains, as many blocks as there are share
+// the tile, and k128x128Folds has them one after the other. kAuto chooses by shape.
 enum class Fp8Tile : uint8_t {
   kAuto,
   k64x32,
@@ -60,6 +68,12 @@ enum class Fp8Tile : uint8_t {
   k128x128Pair,
   k256x128Pair,
   k128x256Pair,
+  // Where there are several chains (fp8_chains.h), and only there:
+  k64x64Chains,
+  k64x128Chains,
+  k128x128Chains,
+  k256x128Chains,
+  k128x128Folds,
 };
 
 // out[token] = x[token] W[its matrix]^T.

@@ -1,6 +1,6 @@
 // The FP8 block-scaled product on Hopper.
 //   formula:       y[r, n] = sum over runs of (sum over the run's 128 k of x[r, k] W[n, k]) *
-//                  (sx[r, run] * sw[n / 128, run])
+//                  (sx[r, run] * sw[n / 128, run]), of some matrices in chains (Fp8Chains)
 //   data mapping:  persistent blocks walk tiles; one thread feeds a ring of shared-memory stages (a
 //                  run of x and of W each) by TMA, warpgroups multiply 64 tokens by kMmaN channels
 //   bytes, FLOPs:  in x (tokens + out) + 2 x tokens x out bytes; 2 x tokens x out x in FLOPs
@@ -13,6 +13,7 @@
 
 #include "cuda/fence.h"
 #include "cuda/tma.h"
+#include "products/hopper/fp8_gemm_chains.cuh"
 #include "products/hopper/fp8_gemm_store.cuh"
 #include "products/hopper/fp8_gemm_sum.cuh"
 #include "products/hopper/fp8_gemm_tile.cuh"
@@ -22,6 +23,13 @@ namespace fathom::fp8_gemm {
 // Of all matrices, one below the other: where the tile begins.
 __device__ __forceinline__ int32_t WeightChannel(const Args& args, const Work& work) {
   return (work.group * args.parts + work.part) * args.part_out + work.channel;
+}
+
+// The runs that a block of this rank multiplies.
+template <class T>
+__device__ __forceinline__ Fp8Runs RunsOfBlock(const Args& args, uint32_t rank) {
+  if (T::kShare != Share::kTile) return {0, args.runs};
+  return Fp8RunsOfChain(args.runs, static_cast<int32_t>(rank), T::kBlocks);
 }
 
 // Asks for what does not wait for the kernels before, and then waits for them.
@@ -41,6 +49,7 @@ __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int3
                      int32_t step, uint32_t rank) {
   constexpr int kBoxChannels = T::kN / T::kWeightBoxes;
   constexpr uint16_t kAllBlocks = (1 << T::kBlocks) - 1;
+  const Fp8Runs runs = RunsOfBlock<T>(args, rank);
   const uint64_t policy = EvictNormal(), weight_policy = args.read_once ? EvictFirst() : policy;
   const uint32_t bytes = (T::kXBoxes * args.x_box_tokens + T::kN) * kRun + T::kScaleBytes;
   RingPosition<T::kStages> ring;
@@ -56,7 +65,8 @@ __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int3
     if (!first) find_next();
     const int32_t x_token = Uniform(work.token);
     const int32_t weight_channel = Uniform(WeightChannel(args, work));
-    const auto load_weights = [&](uint32_t stage, int32_t run) {
+    const auto load_weights = [&](uint32_t stage, int32_t of_block) {
+      const int32_t run = runs.first + of_block;
       Mbarrier& full = shared.full[stage];
       full.ArriveExpect(bytes);
 #pragma unroll
@@ -72,16 +82,17 @@ __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int3
         }
       }
     };
-    const int32_t early = first ? min(args.runs, T::kStages) : 0;
+    const int32_t early = first ? min(runs.count, T::kStages) : 0;
     if (first) LoadEarly(early, load_weights);
     ring.index = Uniform(ring.index);
     ring.parity = Uniform(ring.parity);
-    for (int32_t run = 0; run < args.runs; ++run, ring.Advance()) {
+    for (int32_t i = 0; i < runs.count; ++i, ring.Advance()) {
+      const int32_t run = runs.first + i;
       Mbarrier& full = shared.full[ring.index];
-      if (run >= early) shared.empty[ring.index].Wait(ring.parity ^ 1);
+      if (i >= early) shared.empty[ring.index].Wait(ring.parity ^ 1);
       if (ElectLane()) {
-        if (run == 0) shared.next[ring.index] = next;
-        if (run >= early) load_weights(ring.index, run);
+        if (i == 0) shared.next[ring.index] = next;
+        if (i >= early) load_weights(ring.index, i);
         uint8_t* x = shared.x[ring.index];
         if constexpr (T::kShare == Share::kX) {
           const int part = rank * args.x_box_tokens;
@@ -111,6 +122,7 @@ __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int3
 template <class T>
 __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index, int32_t step,
                               uint32_t rank) {
+  const Fp8Runs runs = RunsOfBlock<T>(args, rank);
   Place<T> place;
   RingPosition<T::kStages> ring;
   Work work;
@@ -131,8 +143,9 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
       scales[n].Start(
           args.weight_scales +
               (static_cast<int64_t>(of.group * args.parts + part) * args.scale_groups + tile) *
-                  args.runs,
-          args.runs);
+                  args.runs +
+              runs.first,
+          runs.count);
     }
   };
   Scales next_scales;
@@ -159,13 +172,16 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
     Sums<T> sums[T::kUnits] = {};
     place.shift = work.token & 3;
     if constexpr (T::kTwoProducts) {
-      SumOverlapped<T>(sums[0], shared, ring, place, weight_scales[0], args.runs);
-    } else if (place.UnitToken(0) < work.tokens && work.channels > 0) {
-      SumUnits<T>(sums, shared, ring, place, weight_scales, args.runs);
+      SumOverlapped<T>(sums[0], shared, ring, place, weight_scales[0], runs.count);
+    } else if (place.UnitToken(0) >= work.tokens || work.channels <= 0) {
+      SkipRuns(shared, ring, place, runs.count);
+    } else if constexpr (T::kFolds) {
+      SumAndFold<T>(sums, shared, ring, place, weight_scales, args);
     } else {
-      SkipRuns(shared, ring, place, args.runs);
+      SumUnits<T>(sums, shared, ring, place, weight_scales, runs.count, [](int32_t) {});
     }
     if (args.live != nullptr) work.tokens = min(work.tokens, __ldcg(args.live) - work.token);
+    if constexpr (T::kShare == Share::kTile) SumChains<T>(sums, shared, work, place, rank);
     Store<T>(sums, shared, args, work, place);
   }
   if (first) wait();  // a block may have no tile
@@ -183,7 +199,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     PrefetchTensorMap(&maps.weights);
     for (int stage = 0; stage < T::kStages; ++stage) {
       shared.full[stage].Init(1);
-      shared.empty[stage].Init(T::kBlocks * T::kWarps);
+      shared.empty[stage].Init(T::kRingBlocks * T::kWarps);
     }
     if constexpr (T::kHalves) {
       for (auto& turn : shared.run_largest.full) {
@@ -203,12 +219,17 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     if (warp == T::kWarps) {
       Load(shared, args, maps, index, step, rank);
     }
+    if constexpr (T::kShare == Share::kTile) {  // where those who multiply meet
+      __syncwarp();
+      ClusterSync();
+      ClusterSync();
+    }
   } else {
     RaiseRegisters<T::kRegisters>();
     MultiplyTiles(shared, args, index, step, rank);
   }
   // The other block may still write to this one's memory or arrive at its barriers.
-  if constexpr (T::kBlocks > 1) {
+  if constexpr (T::kBlocks > 1 && T::kShare != Share::kTile) {
     __syncwarp();
     ClusterSync();
   }

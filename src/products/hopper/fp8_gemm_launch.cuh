@@ -52,7 +52,9 @@ void Launch(const Problem& problem, cudaStream_t stream) {
   const int64_t down =
       std::min(w.count * CeilDivide(problem.groups.capacity, T::kClusterM),
                CeilDivide(x.capacity, T::kClusterM) + std::min(w.count, x.capacity));
-  const int64_t clusters = std::clamp<int64_t>(across * down, 1, Multiprocessors() / T::kBlocks);
+  // Of chains a block has no other tile.
+  const int64_t most = T::kShare == Share::kTile ? across * down : Multiprocessors() / T::kBlocks;
+  const int64_t clusters = std::clamp<int64_t>(across * down, 1, most);
   LaunchClusters(Kernel<T>,
                  {.clusters = clusters,
                   .blocks = T::kBlocks,

@@ -24,6 +24,7 @@ struct Args {
   int32_t parts, part_out, part_tiles;  // of the weights; a block's tiles along part_out
   int32_t runs, scale_groups;
   int32_t x_box_tokens;
+  int32_t chains;
   bool f32, ue8m0;
   bool read_once;         // weights: by one tile of tokens each
   bool counts_are_there;  // before the launch before has ended
@@ -47,6 +48,7 @@ inline int64_t TypicalTokens(const Fp8TokenGroups& groups) {
 }
 
 void LaunchTile(Fp8Tile tile, const Problem& problem, cudaStream_t stream);
+void LaunchChains(Fp8Tile tile, const Problem& problem, cudaStream_t stream);
 void LaunchSiluTile(Fp8SiluTile tile, const Problem& problem, cudaStream_t stream);
 
 }  // namespace fathom::fp8_gemm

@@ -175,7 +175,7 @@ __device__ void Store(Sums<T> (&sums)[T::kUnits], Shared<T>& shared, const Args&
   uint8_t* staging = shared.staging[place.warp];
   // Experts of few tokens leave most warps nothing to do.
   const auto nothing = [&](int unit) {
-    return place.UnitToken(unit) + place.warp % 4 * 16 >= work.tokens;
+    return !place.Owns(unit) || place.UnitToken(unit) + place.warp % 4 * 16 >= work.tokens;
   };
   if constexpr (T::kHalves) {
     if (!nothing(0)) StoreHalves<T>(sums[0], shared, args, work, place);

@@ -7,6 +7,10 @@
 #include "products/hopper/fp8_gemm_tile.cuh"
 
 namespace fathom::fp8_gemm {
+
+// The sum of no chains: it changes nothing, not even a negative zero.
+inline constexpr float kNoChain = -0.0f;
+
 // The scale of a weight tile for each run: a lane holds every 32nd, and the next already.
 class WeightScales {
  public:
@@ -108,12 +112,12 @@ __device__ __forceinline__ void AddScaled(Sums<T>& sum, const Sums<T>& product, 
 }
 
 // The sums of a tile, one product at a time, units in turn: the other warpgroup's products run
-// while this one's are scaled.
-template <class T>
+// while this one's are scaled. `added` is told of each run whose products the sums have.
+template <class T, class Added>
 __device__ __forceinline__ void SumUnits(Sums<T> (&sums)[T::kUnits], Shared<T>& shared,
                                          RingPosition<T::kStages>& ring, const Place<T>& place,
                                          WeightScalesOf<T> (&weight_scales)[T::kUnitsN],
-                                         int32_t runs) {
+                                         int32_t runs, const Added& added) {
   const Operands operands(shared, place);
   using Scales = float2[T::kUnits];
   // Waits for a stage, and reads its scales.
@@ -145,16 +149,41 @@ __device__ __forceinline__ void SumUnits(Sums<T> (&sums)[T::kUnits], Shared<T>& 
         WgmmaHold(product);
         if (unit < kLast) AddScaled<T>(sums[unit], product, scales[unit]);
       }
-      Release<T::kBlocks>(shared.empty[stage], place.lane);
+      Release<T::kRingBlocks>(shared.empty[stage], place.lane);
       if (--left == 0) break;
       // Before the last product is scaled, not after; but not while it runs, when reading is slow.
       read(next, i);
       AddScaled<T>(sums[kLast], product, scales[kLast]);
+      added(first + i - 1);
 #pragma unroll
       for (int unit = 0; unit < T::kUnits; ++unit) scales[unit] = next[unit];
     }
     AddScaled<T>(sums[kLast], product, scales[kLast]);
+    added(min(runs, first + WeightScales::kHeld) - 1);
   }
+}
+
+// The sums of a tile's chains, one after the other, and of all chains in order.
+template <class T>
+__device__ __forceinline__ void SumAndFold(Sums<T> (&sums)[T::kUnits], Shared<T>& shared,
+                                           RingPosition<T::kStages>& ring, const Place<T>& place,
+                                           WeightScalesOf<T> (&weight_scales)[T::kUnitsN],
+                                           const Args& args) {
+  Sums<T> total;
+#pragma unroll
+  for (float& number : total) number = kNoChain;
+  int32_t chain = 0, end = Fp8RunsOfChain(args.runs, 0, args.chains).count;
+  SumUnits<T>(sums, shared, ring, place, weight_scales, args.runs, [&](int32_t run) {
+    if (run + 1 != end) return;
+    end += Fp8RunsOfChain(args.runs, ++chain, args.chains).count;
+#pragma unroll
+    for (int i = 0; i < T::kMmaN / 2; ++i) {
+      total[i] = __fadd_rn(total[i], sums[0][i]);
+      sums[0][i] = 0;
+    }
+  });
+#pragma unroll
+  for (int i = 0; i < T::kMmaN / 2; ++i) sums[0][i] = total[i];
 }
 
 // A warpgroup without tokens only says that it has read.
@@ -163,7 +192,7 @@ __device__ __forceinline__ void SkipRuns(Shared<T>& shared, RingPosition<T::kSta
                                          const Place<T>& place, int32_t runs) {
   for (int32_t run = 0; run < runs; ++run, ring.Advance()) {
     shared.full[ring.index].Wait(ring.parity);
-    Release<T::kBlocks>(shared.empty[ring.index], place.lane);
+    Release<T::kRingBlocks>(shared.empty[ring.index], place.lane);
   }
 }
 
@@ -184,7 +213,7 @@ __device__ __forceinline__ void SumOverlapped(Sums<T>& sum, Shared<T>& shared,
   };
   const auto finish = [&](Sums<T>& product, float2 scale) {
     WgmmaHold(product);
-    Release<T::kBlocks>(shared.empty[ring.index], place.lane);
+    Release<T::kRingBlocks>(shared.empty[ring.index], place.lane);
     ring.Advance();
     AddScaled<T>(sum, product, scale);
   };

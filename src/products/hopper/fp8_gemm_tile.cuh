@@ -8,15 +8,17 @@
 
 namespace fathom::fp8_gemm {
 
-// What all blocks of a cluster need, and each loads a part of, for all.
-enum class Share { kNone, kX, kWeights };
+// What all blocks of a cluster need, and each loads a part of, for all. With kTile they need
+// nothing alike: each has one chain of the runs of their one tile.
+enum class Share { kNone, kX, kWeights, kTile };
 
 // How a block works: kWarpgroupsM x kWarpgroupsN warpgroups, each of kUnitsM x kUnitsN products of
 // 64 tokens and kMmaN channels. kSilu: the two units along N are gate and up of the same channels;
 // with two warpgroups along N (kHalves) each has one of the two, and each block of a pair half a
-// run.
+// run. kFolds: a block has all chains, one after the other.
 template <int kWarpgroupsM_, int kWarpgroupsN_, int kUnitsM_, int kUnitsN_, int kMmaN_,
-          int kStages_, Share kShare_ = Share::kNone, int kBlocks_ = 1, bool kSilu_ = false>
+          int kStages_, Share kShare_ = Share::kNone, int kBlocks_ = 1, bool kSilu_ = false,
+          bool kFolds_ = false>
 struct Tile {
   static constexpr int kWarpgroupsM = kWarpgroupsM_, kWarpgroupsN = kWarpgroupsN_;
   static constexpr int kUnitsM = kUnitsM_, kUnitsN = kUnitsN_, kMmaN = kMmaN_, kStages = kStages_;
@@ -26,7 +28,9 @@ struct Tile {
   static constexpr int kN = kMmaN * kWarpgroupsN * kUnitsN;  // channels of W
   static constexpr int kOut = kSilu ? kN / 2 : kN;           // channels of the output
   static constexpr int kUnits = kUnitsM * kUnitsN;
-  static constexpr int kBlocks = kBlocks_;  // of a cluster
+  static constexpr int kBlocks = kBlocks_;                                  // of a cluster
+  static constexpr int kRingBlocks = kShare == Share::kTile ? 1 : kBlocks;  // that load for others
+  static constexpr bool kFolds = kFolds_;
   static constexpr int kXBoxes = kShare == Share::kX ? kBlocks : 1;
   static constexpr int kWeightBoxes = kSilu || kShare == Share::kWeights ? 2 : 1;
   // TMA reads scales from a multiple of 4 tokens on: up to 3 tokens before the tile, in boxes of up
@@ -42,12 +46,18 @@ struct Tile {
   static constexpr int kMostRegisters = (65536 - 128 * kLoaderRegisters) / (kThreads - 128) / 8 * 8;
   static constexpr int kRegisters = kMostRegisters < 240 ? kMostRegisters : 240;
   // Products of the next run are begun before those of the last are scaled.
-  static constexpr bool kTwoProducts = kUnits == 1;
+  static constexpr bool kTwoProducts = kUnits == 1 && !kFolds;
   static_assert(kThreads >= kMaxGroups / 2 && kN % 8 == 0 && kN <= 256);
   static_assert(!kSilu || kHalves || (kUnitsN == 2 && kMmaN == kRun));
   static_assert(!kHalves || (kM == 64 && kMmaN == kRun / 2 && kShare == Share::kX && kBlocks == 2));
   static_assert((kShare == Share::kNone) == (kBlocks == 1));
   static_assert(kShare != Share::kWeights || (kBlocks == 2 && kN == 256));
+  // What blocks of kTile send each other lies where tokens were: a warp's part of the sums goes to
+  // one of them, 64 bytes a channel.
+  static constexpr int kParts = kWarps * kUnits;
+  static_assert(kShare != Share::kTile || (kParts % kBlocks == 0 && !kSilu && !kFolds &&
+                                           kParts * kMmaN * 64 <= kStages * kM * kRun));
+  static_assert(!kFolds || (kUnits == 1 && !kSilu));
 };
 
 // The greatest magnitudes of a run of kHalves, by warp of its tokens, for each of the four warps
@@ -166,6 +176,13 @@ struct Place {
   }
   // The first of the two tokens of a unit whose sums this thread holds; the other is 8 further.
   __device__ int Token(int unit) const { return UnitToken(unit) + warp % 4 * 16 + lane / 4; }
+  // Which block of kTile adds up this warp's part of a unit's chains, and stores it: as many in
+  // each.
+  __device__ int PartOf(int unit) const { return unit * T::kWarps + warp; }
+  __device__ bool Owns(int unit) const {
+    return T::kShare != Share::kTile ||
+           PartOf(unit) % T::kBlocks == static_cast<int>(ClusterRank());
+  }
   int warp, lane, warpgroup_m, warpgroup_n;
   int shift = 0;       // of the tile's first token in the stage's scales
   uint32_t ended = 0;  // tiles of kHalves whose end this warp has done
