@@ -1,6 +1,7 @@
 // In which order Hopper's FP8 products add up a long sum.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace fathom {
@@ -10,10 +11,10 @@ namespace fathom {
 // sums are added in order: several blocks share such a product. It follows from the matrix alone,
 // as it decides bits. Experts, and gate and up, have one chain.
 inline int Fp8Chains(int64_t out, int64_t in) {
-  constexpr int64_t kBlocks = 144;  // as many as a GH100 has multiprocessors
   const int64_t blocks = (out + 63) / 64, runs = (in + 127) / 128;
-  if (4 * blocks <= kBlocks && runs >= 32) return 4;
-  return 2 * blocks <= kBlocks && runs >= 16 ? 2 : 1;
+  // An H200 runs so many clusters of 4, 3 and 2 blocks at once.
+  const int64_t chains = blocks <= 30 ? 4 : blocks <= 42 ? 3 : blocks <= 66 ? 2 : 1;
+  return static_cast<int>(std::clamp<int64_t>(runs / 8, 1, chains));
 }
 
 struct Fp8Runs {

@@ -19,7 +19,12 @@ static void LaunchChainsOf(Fp8Tile tile, const Problem& problem, cudaStream_t st
 }
 
 void LaunchChains(Fp8Tile tile, const Problem& problem, cudaStream_t stream) {
-  (problem.args.chains == 4 ? LaunchChainsOf<4> : LaunchChainsOf<2>)(tile, problem, stream);
+  switch (problem.args.chains) {
+    case 2: return LaunchChainsOf<2>(tile, problem, stream);
+    case 3: return LaunchChainsOf<3>(tile, problem, stream);
+    case 4: return LaunchChainsOf<4>(tile, problem, stream);
+    default: CHECK(false, "fp8_gemm: {} chains", problem.args.chains);
+  }
 }
 
 }  // namespace fathom::fp8_gemm

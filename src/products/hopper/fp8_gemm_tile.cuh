@@ -55,8 +55,10 @@ struct Tile {
   // What blocks of kTile send each other lies where tokens were: a warp's part of the sums goes to
   // one of them, 64 bytes a channel.
   static constexpr int kParts = kWarps * kUnits;
-  static_assert(kShare != Share::kTile || (kParts % kBlocks == 0 && !kSilu && !kFolds &&
-                                           kParts * kMmaN * 64 <= kStages * kM * kRun));
+  static constexpr int kMostOwned = (kParts + kBlocks - 1) / kBlocks;
+  static_assert(kShare != Share::kTile ||
+                (!kSilu && !kFolds &&
+                 kMostOwned * kBlocks * kMmaN * 64 <= kStages * (kM + kN) * kRun));
   static_assert(!kFolds || (kUnits == 1 && !kSilu));
 };
 
@@ -176,8 +178,7 @@ struct Place {
   }
   // The first of the two tokens of a unit whose sums this thread holds; the other is 8 further.
   __device__ int Token(int unit) const { return UnitToken(unit) + warp % 4 * 16 + lane / 4; }
-  // Which block of kTile adds up this warp's part of a unit's chains, and stores it: as many in
-  // each.
+  // Blocks of kTile add up the chains of parts in turn, and store them.
   __device__ int PartOf(int unit) const { return unit * T::kWarps + warp; }
   __device__ bool Owns(int unit) const {
     return T::kShare != Share::kTile ||
