@@ -276,6 +276,9 @@ std::string TakeRecorded(const RecordedSteps& recorded, MemoryPlan& plan) {
   const auto bytes = static_cast<size_t>(recorded.bytes);
   need.remark = fmt::format("{} recorded in {:.1f} s, which took {:.2f}",
                             Counted(recorded.steps, "step"), recorded.seconds, gib(bytes));
+  if (!recorded.times.empty()) {
+    need.remark += fmt::format(", and timed in {:.1f} s", recorded.timing_seconds);
+  }
   const size_t kept = need.bytes.value();
   if (bytes <= kept) return "";
   need.bytes = bytes;
@@ -329,6 +332,7 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
                                                   {.num_pages = plan.num_pages,
                                                    .slots = limits.max_num_seqs,
                                                    .max_in_flight = engine.scheduler.depth,
+                                                   .time_steps = engine.adapts_drafts,
                                                    .step_timeout_s = options.step_timeout_s},
                                                   options.hosts));
   const RecordedSteps& recorded = executors.recorded;
@@ -337,6 +341,7 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
     SetMemoryPlan(plan.ToString());
     LOG_INFO("memory: {}", plan.ToString());
     if (!excess.empty()) LOG_WARNING("{}", excess);
+    engine.step_times = recorded.times;
   }
   AddEngine(engine, std::move(executors.ranks), ranks, options.hosts, std::move(on_output),
             assembled);

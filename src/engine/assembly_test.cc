@@ -149,9 +149,12 @@ void AssemblyTest::ExpectPlanned(const EngineLimits& limits) {
 
 // What was recorded stands beside what is kept for it, and more than that is said.
 TEST(EngineNeeds, WhatWasRecordedIsHeldAgainstWhatIsKept) {
-  const auto taken = [](int64_t bytes, std::string& plan_text) {
+  std::vector<StepTime> times;
+  const auto taken = [&](int64_t bytes, std::string& plan_text) {
     MemoryPlan plan{.needs = {.items = EngineNeeds({.weights = 1}, /*gpu=*/true), .page_bytes = 1}};
-    const std::string excess = TakeRecorded({.steps = 21, .bytes = bytes, .seconds = 2.5}, plan);
+    const std::string excess = TakeRecorded(
+        {.steps = 21, .bytes = bytes, .seconds = 2.5, .times = times, .timing_seconds = 0.21},
+        plan);
     plan_text = plan.ToString();
     return std::pair(excess, plan.needs.item_bytes() - 1);
   };
@@ -161,6 +164,7 @@ TEST(EngineNeeds, WhatWasRecordedIsHeldAgainstWhatIsKept) {
       plan.ends_with("kernels and recorded steps 1.00 GiB (21 steps recorded in 2.5 s, "
                      "which took 0.50)"))
       << plan;
+  times = {{.decodes = 1, .drafts = 0, .seconds = 1}};
   const auto [excess, bytes] = taken(int64_t{3} << 29, plan);
   EXPECT_TRUE(
       excess.starts_with("21 recorded steps and their kernels took 1.50 GiB, and the "
@@ -169,7 +173,7 @@ TEST(EngineNeeds, WhatWasRecordedIsHeldAgainstWhatIsKept) {
   EXPECT_EQ(bytes, int64_t{3} << 29);
   EXPECT_TRUE(
       plan.ends_with("kernels and recorded steps 1.50 GiB (21 steps recorded in 2.5 s, "
-                     "which took 1.50)"))
+                     "which took 1.50, and timed in 0.2 s)"))
       << plan;
 }
 

@@ -108,6 +108,7 @@ class StepRunner {
 
   // Whether it is the last stage's, which alone has logits and can say what was drawn.
   bool draws() const { return model_.options().shard.last_stage(); }
+  int64_t max_model_len() const { return model_.options().max_model_len; }
   int64_t pass_vectors() const { return sampler_.pass_vectors(); }
   const SlotState& slots() const { return slots_.state(); }
 
