@@ -6,7 +6,9 @@
 #include <mutex>
 #include <string>
 
+#include "checkpoint/presets.h"
 #include "cpu/cpu_device.h"
+#include "engine/recorded_sizes.h"
 
 namespace fathom {
 namespace {
@@ -94,6 +96,31 @@ TEST(EngineLimits, WhatIsGivenStays) {
   long_chunk.FillDefaults(/*gpu=*/false);
   EXPECT_EQ(long_chunk.max_num_seqs, 32);
   EXPECT_EQ(long_chunk.max_num_batched_tokens, 4096);
+}
+
+// How many steps a GPU will record stands in the plan before they are; a CPU records none.
+TEST(EngineNeeds, SayHowManyStepsAreToBeRecorded) {
+  const auto config = PresetConfig("v3").value();
+  const auto recorded = [&](std::string_view table, int32_t drafts, bool records) {
+    Ops ops = CpuOps(Fp8Activations::kExact);
+    ops.name = table;
+    EngineLimits limits{.max_model_len = 1024};
+    if (drafts > 0)
+      limits.speculation = {.method = Speculation::Method::kMtp, .num_tokens = drafts};
+    limits.FillDefaults(/*gpu=*/true);
+    const MemoryNeeds needs =
+        NeedsAhead(config, ops, {}, {.limits = limits}, {.weights = 1, .records = records});
+    return std::pair(needs.recorded_steps, needs.items.back().remark);
+  };
+  const auto sizes = [](int64_t drafts) {
+    return static_cast<int64_t>(
+        RecordedSizes({.max_tokens = 8192, .max_rows = 256, .max_drafts = drafts}).size());
+  };
+  EXPECT_EQ(recorded("cuda", 0, true),
+            std::pair(sizes(0), fmt::format("{} steps to record", sizes(0))));
+  EXPECT_EQ(recorded("cuda", 3, true).first, sizes(3));
+  EXPECT_EQ(recorded("cuda", 3, false), std::pair(int64_t{0}, std::string()));
+  EXPECT_EQ(recorded("cpu", 3, true), std::pair(int64_t{0}, std::string()));
 }
 
 TEST(EngineNeeds, SayWhichFlagLowersThem) {
