@@ -45,6 +45,7 @@ struct Setting {
   bool cancels = false;  // every third request, once it has tokens
   // What it runs on; nothing: a CPU of so many threads.
   std::function<std::unique_ptr<Device>()> open = {};
+  std::function<void()> warm = {};  // called before the first step, once all are recorded
 };
 
 // Every table, and the default one with an FP8 cache.
@@ -132,6 +133,7 @@ inline Results RunBatches(const Setting& setting,
       ModelExecutorOptions{
           .num_pages = pages, .slots = setting.slots, .time_steps = setting.adapts});
   options.step_times = executor->recorded().times;
+  if (setting.warm) setting.warm();
   Engine* running = nullptr;
   Engine engine(options, std::move(executor), &clock, [&](std::vector<RequestOutput> outputs) {
     for (const RequestOutput& output : outputs) {
