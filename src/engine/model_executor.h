@@ -26,8 +26,9 @@ struct ModelExecutorOptions {
   int32_t max_in_flight = 2;  // SchedulerOptions::depth
   // Whether steps of decodes are timed, where steps are recorded: for drafts that adapt.
   bool time_steps = false;
-  // Of several ranks: waits until all are here. Called between laying out, warming up, recording
-  // and the first step: none may lay out memory or record while another's kernels wait for it.
+  // Of several ranks: waits until all are here. Called between laying out, warming up, recording,
+  // timing and the first step: none may lay out memory or record while another's kernels wait for
+  // it.
   std::function<void()> meet;
   // A step that a GPU has not ended by then never will: the device has failed. The longest steps
   // that were measured take some seconds. Ranks on CPUs wait no longer than that for each other.
