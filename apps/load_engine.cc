@@ -242,6 +242,7 @@ Result<LoadedEngine> LoadEngine(EngineSettings settings, Engine::OutputCallback 
   loaded.engine = std::move(assembled.engine);
   loaded.watched = std::move(assembled.watched);
   loaded.follower = std::move(assembled.follower);
+  loaded.recorded = std::move(assembled.recorded);
   return loaded;
 }
 

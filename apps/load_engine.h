@@ -51,6 +51,7 @@ struct LoadedEngine {
   std::unique_ptr<Engine> engine;  // not yet started; null on hosts but the first
   std::unique_ptr<WatchedEngine> watched;
   std::unique_ptr<StepFollower> follower;
+  RecordedSteps recorded;  // by the first rank
   ModelConfig config;
   GenerationConfig generation;
   std::vector<TokenId> eos;  // generation_config.json's, or config.json's

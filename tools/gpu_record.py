@@ -37,7 +37,8 @@ SANITIZED = {
     "racecheck": (PORTABLE, "*DoesNotDepend*:*WithoutBatchInvariance*:*DistributionIsTheSoftmax*:*TopK*:*TopP*:*MinP*:*FunctionOfSeed*"
                             ":*ExpertPeersTest.ATokenHasTheBits*",
                   "whose many launches take minutes: small tests run the same kernels; and Hopper's products, whose barriers it does not know"),
-    "memcheck": ("*", "*DeathTest*", "whose children fault on purpose, which the sanitizer waits for without end"),
+    "memcheck": ("*", "*DeathTest*:RealDraftsTest*",
+                 "whose children fault on purpose, which the sanitizer waits for without end; and dozens of whole engines, which take minutes"),
     "synccheck": (PORTABLE, "", ""),
 }
 SHARDS = 5  # of each one's tests

@@ -225,7 +225,8 @@ Result<std::optional<MeasuredModel>> MeasureModel(const OfflineOptions& options)
       .layers = loaded.config.num_layers,
       .weights = Name(model.weights().layers.front().attention.o.weight->format.values),
       .kv_cache = Name(model.kv_format().At(KvPart::kLatent).dtype),
-      .weight_bytes = whole.weight_bytes};
+      .weight_bytes = whole.weight_bytes,
+      .recorded = loaded.recorded};
   measured.linear_in_fp8 = model.weights().layers.front().attention.o.weight->quantize_activations;
   const bool apart = !options.prefill_lens.empty();
   for (const int32_t input_len : options.prefill_lens) {

@@ -117,6 +117,12 @@ void PrintJson(const OfflineOptions& o, const MeasuredModel& model, const Machin
   out["fp8_peak_gflops"] = OrNull(machine.fp8_peak, 1e9);
   out["weight_bytes"] = model.weight_bytes;
   out["peak_resident_bytes"] = model.peak_resident_bytes;
+  if (const RecordedSteps& recorded = model.recorded; recorded.steps > 0) {
+    out["recorded_steps"] = recorded.steps;
+    out["recorded_bytes"] = recorded.bytes;
+    out["recording_s"] = recorded.seconds;
+    if (!recorded.times.empty()) out["step_timing_s"] = recorded.timing_seconds;
+  }
   json::array results, prefills;
   for (const BatchResult& r : model.results) results.push_back(ToJson(r, model, machine));
   for (const BatchResult& r : model.prefills) prefills.push_back(ToJson(r, model, machine));
@@ -145,6 +151,10 @@ void PrintTable(const OfflineOptions& o, const MeasuredModel& model, const Machi
   fmt::print("weights {:.2f} GB; the process had at most {:.2f} GB\n",
              static_cast<double>(model.weight_bytes) / 1e9,
              static_cast<double>(model.peak_resident_bytes) / 1e9);
+  if (const RecordedSteps& recorded = model.recorded; recorded.steps > 0) {
+    fmt::print("start-up recorded {} steps in {:.1f} s, which took {:.2f} GB\n", recorded.steps,
+               recorded.seconds, static_cast<double>(recorded.bytes) / 1e9);
+  }
   fmt::print("floor: the bytes at the read bandwidth, or the operations at the peaks\n\n");
   const char* prefill = "{:>6} {:>7} | {:>9} {:>8} {:>8} {:>8} {:>8} {:>9}\n";
   fmt::print(fmt::runtime(prefill), "", "prompt", "prefill", "of fp32", "of bf16", "of int8",

@@ -81,6 +81,7 @@ struct MeasuredModel {
   size_t weight_bytes = 0;
   int64_t peak_resident_bytes = 0;
   bool linear_in_fp8 = false;  // FP8 weights that meet FP8 activations
+  RecordedSteps recorded;      // at start-up, on a GPU
   std::vector<BatchResult> results, prefills;
 };
 

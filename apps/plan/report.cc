@@ -28,7 +28,8 @@ json::object ToJson(const RankPlan& rank) {
           {"replicated_weights", rank.replicated_bytes},
           {"kv_cache", rank.memory.kv_cache_bytes()},
           {"kv_cache_tokens", rank.memory.num_pages * kPageTokens},
-          {"total", rank.memory.total_bytes()}};
+          {"total", rank.memory.total_bytes()},
+          {"recorded_steps", rank.memory.needs.recorded_steps}};
 }
 
 json::object ToJson(const PlannedDecode& decode) {
@@ -78,7 +79,8 @@ void PrintDetails(const LayoutReport& layout) {
   const RankPlan& first = layout.plan.ranks.front();
   fmt::print("\nRank 0, GiB\n");
   for (const MemoryNeed& need : first.memory.needs.items) {
-    fmt::print("  {:<30}{:>9.2f}\n", need.name, Gib(static_cast<double>(need.bytes.value_or(0))));
+    fmt::print("  {:<30}{:>9.2f}{}\n", need.name, Gib(static_cast<double>(need.bytes.value_or(0))),
+               need.remark.empty() ? "" : fmt::format("  {}", need.remark));
     if (need.name == "weights" && first.replicated_bytes > 0) {
       fmt::print("  {:<30}{:>9.2f}\n", "  of these on all ranks",
                  Gib(static_cast<double>(first.replicated_bytes)));
@@ -90,6 +92,8 @@ void PrintDetails(const LayoutReport& layout) {
     fmt::print("    of the same tokens on {} ranks: latents are not cut, and --tp makes no room\n",
                copies);
   }
+  fmt::print("Start-up records {} steps; how many seconds that takes is not measured.\n",
+             first.memory.needs.recorded_steps);
   for (const PlannedDecode& decode : layout.decodes) {
     fmt::print("\nA step of {} requests{}: {} ms\n", decode.batch,
                layout.plan.layout.data > 1 ? " in each group" : "", Milliseconds(decode.seconds));

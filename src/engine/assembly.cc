@@ -9,6 +9,7 @@
 #include "engine/load_models.h"
 #include "engine/model_executor.h"
 #include "engine/rank_executors.h"
+#include "engine/recorded_sizes.h"
 #include "model/activations.h"
 #include "quant/weight_format.h"
 #include "tensor/out_of_memory.h"
@@ -129,7 +130,8 @@ Result<MemoryPlan> PlanAhead(const Checkpoint& checkpoint, const Ops& ops,
                  {.weights = PlannedWeightBytes(checkpoint, ops, shard, options.quantized),
                   .peers = rank.peer_bytes,
                   .cached_layers = CachedLayers(config, shard, BytesIn(checkpoint)),
-                  .available = FreeBytesEach(ranks, ops)}));
+                  .available = FreeBytesEach(ranks, ops),
+                  .records = rank.device->records()}));
 }
 
 // With what its model measured; the memory that can be had is that from before it was
@@ -143,7 +145,8 @@ Result<MemoryPlan> PlanAgain(MemoryNeeds needs, const Model& model, size_t peer_
       .peers = peer_bytes,
       .runner = StepRunner::Bytes(model.config(), model.options(), limits.max_num_seqs, ops),
       .workspace = model.workspace_bytes(),
-      .requests = limits.request_memory_bytes};
+      .requests = limits.request_memory_bytes,
+      .recorded_steps = needs.recorded_steps};
   needs.items = EngineNeeds(bytes, IsGpu(ops));
   return PlanMemory(needs);
 }
@@ -217,6 +220,8 @@ MemoryNeeds NeedsAhead(const ModelConfig& config, const Ops& ops, const Shard& s
   const KvFormat kv = MakeKvFormat(config, options.kv_cache.value_or(ops.kv_cache));
   ModelOptions model = ModelOptionsOf(config, options);
   model.shard = shard;
+  const bool records = IsGpu(ops) && memory.records;
+  const auto recorded = static_cast<int64_t>(records ? RecordedSizes(model).size() : 0);
   const EngineBytes bytes = {
       .weights = memory.weights,
       .activations = Model::ActivationBytes(config, ops, model),
@@ -224,7 +229,8 @@ MemoryNeeds NeedsAhead(const ModelConfig& config, const Ops& ops, const Shard& s
       .peers = memory.peers,
       .runner = StepRunner::Bytes(config, model, limits.max_num_seqs, ops),
       .workspace = memory.workspace,
-      .requests = limits.request_memory_bytes};
+      .requests = limits.request_memory_bytes,
+      .recorded_steps = recorded};
   return {.items = EngineNeeds(bytes, IsGpu(ops)),
           .page_bytes = kv.page_bytes() * memory.cached_layers.value_or(config.total_layers()),
           .max_model_len = limits.max_model_len,
@@ -232,7 +238,8 @@ MemoryNeeds NeedsAhead(const ModelConfig& config, const Ops& ops, const Shard& s
           .kv_cache_bytes = limits.kv_cache_bytes,
           .prefix_caching = limits.prefix_caching,
           .memory_bytes = memory.available,
-          .memory_is_ours = IsGpu(ops)};
+          .memory_is_ours = IsGpu(ops),
+          .recorded_steps = recorded};
 }
 
 void EngineLimits::FillDefaults(bool gpu) {
@@ -264,7 +271,13 @@ std::vector<MemoryNeed> EngineNeeds(const EngineBytes& bytes, bool gpu) {
                      .lowered_by = "--max-num-batched-tokens"});
   }
   if (bytes.peers > 0) needs.push_back({.name = "memory that ranks share", .bytes = bytes.peers});
-  if (gpu) needs.push_back({.name = kRecordedSteps, .bytes = kGpuReserveBytes});
+  if (gpu) {
+    needs.push_back({.name = kRecordedSteps,
+                     .bytes = kGpuReserveBytes,
+                     .remark = bytes.recorded_steps > 0
+                                   ? Counted(bytes.recorded_steps, "step") + " to record"
+                                   : ""});
+  }
   return needs;
 }
 
@@ -276,6 +289,9 @@ std::string TakeRecorded(const RecordedSteps& recorded, MemoryPlan& plan) {
   const auto bytes = static_cast<size_t>(recorded.bytes);
   need.remark = fmt::format("{} recorded in {:.1f} s, which took {:.2f}",
                             Counted(recorded.steps, "step"), recorded.seconds, gib(bytes));
+  if (!recorded.times.empty()) {
+    need.remark += fmt::format(", and timed in {:.1f} s", recorded.timing_seconds);
+  }
   const size_t kept = need.bytes.value();
   if (bytes <= kept) return "";
   need.bytes = bytes;
@@ -329,14 +345,16 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
                                                   {.num_pages = plan.num_pages,
                                                    .slots = limits.max_num_seqs,
                                                    .max_in_flight = engine.scheduler.depth,
+                                                   .time_steps = engine.adapts_drafts,
                                                    .step_timeout_s = options.step_timeout_s},
                                                   options.hosts));
-  const RecordedSteps& recorded = executors.recorded;
+  const RecordedSteps& recorded = assembled.recorded = std::move(executors.recorded);
   if (recorded.steps > 0) {
     const std::string excess = TakeRecorded(recorded, plan);
     SetMemoryPlan(plan.ToString());
     LOG_INFO("memory: {}", plan.ToString());
     if (!excess.empty()) LOG_WARNING("{}", excess);
+    engine.step_times = recorded.times;
   }
   AddEngine(engine, std::move(executors.ranks), ranks, options.hosts, std::move(on_output),
             assembled);

@@ -72,6 +72,7 @@ struct AssembledEngine {
   std::unique_ptr<Engine> engine;          // not yet started; of hosts the first one's
   std::unique_ptr<WatchedEngine> watched;  // of several hosts
   std::unique_ptr<StepFollower> follower;  // the other hosts', at work
+  RecordedSteps recorded;                  // by the first rank
 };
 
 // Refuses, before anything large is allocated or read, limits that make no engine and what memory
@@ -89,6 +90,7 @@ struct RankMemory {
   std::optional<size_t> workspace;       // nothing: a loaded model measures it
   std::optional<int64_t> cached_layers;  // nothing: all
   int64_t available = 0;                 // MemoryNeeds::memory_bytes
+  bool records = true;                   // Device::records(), of a GPU
 };
 // What an engine with these limits, all of them filled in, needs of a rank's memory, by sizes
 // alone: there may be neither weights nor a device yet.
@@ -103,6 +105,7 @@ struct EngineBytes {
   StepRunnerBytes runner;
   std::optional<size_t> workspace;  // of ops, which a model measures once it is loaded
   size_t requests = 0;              // that a server holds
+  int64_t recorded_steps = 0;       // that are to be recorded
 };
 std::vector<MemoryNeed> EngineNeeds(const EngineBytes& bytes, bool gpu);
 

@@ -6,7 +6,9 @@
 #include <mutex>
 #include <string>
 
+#include "checkpoint/presets.h"
 #include "cpu/cpu_device.h"
+#include "engine/recorded_sizes.h"
 
 namespace fathom {
 namespace {
@@ -96,6 +98,31 @@ TEST(EngineLimits, WhatIsGivenStays) {
   EXPECT_EQ(long_chunk.max_num_batched_tokens, 4096);
 }
 
+// How many steps a GPU will record stands in the plan before they are; a CPU records none.
+TEST(EngineNeeds, SayHowManyStepsAreToBeRecorded) {
+  const auto config = PresetConfig("v3").value();
+  const auto recorded = [&](std::string_view table, int32_t drafts, bool records) {
+    Ops ops = CpuOps(Fp8Activations::kExact);
+    ops.name = table;
+    EngineLimits limits{.max_model_len = 1024};
+    if (drafts > 0)
+      limits.speculation = {.method = Speculation::Method::kMtp, .num_tokens = drafts};
+    limits.FillDefaults(/*gpu=*/true);
+    const MemoryNeeds needs =
+        NeedsAhead(config, ops, {}, {.limits = limits}, {.weights = 1, .records = records});
+    return std::pair(needs.recorded_steps, needs.items.back().remark);
+  };
+  const auto sizes = [](int64_t drafts) {
+    return static_cast<int64_t>(
+        RecordedSizes({.max_tokens = 8192, .max_rows = 256, .max_drafts = drafts}).size());
+  };
+  EXPECT_EQ(recorded("cuda", 0, true),
+            std::pair(sizes(0), fmt::format("{} steps to record", sizes(0))));
+  EXPECT_EQ(recorded("cuda", 3, true).first, sizes(3));
+  EXPECT_EQ(recorded("cuda", 3, false), std::pair(int64_t{0}, std::string()));
+  EXPECT_EQ(recorded("cpu", 3, true), std::pair(int64_t{0}, std::string()));
+}
+
 TEST(EngineNeeds, SayWhichFlagLowersThem) {
   std::string text;
   for (const MemoryNeed& need : EngineNeeds({.weights = 1, .pairs = 1, .peers = 1}, /*gpu=*/true)) {
@@ -149,9 +176,12 @@ void AssemblyTest::ExpectPlanned(const EngineLimits& limits) {
 
 // What was recorded stands beside what is kept for it, and more than that is said.
 TEST(EngineNeeds, WhatWasRecordedIsHeldAgainstWhatIsKept) {
-  const auto taken = [](int64_t bytes, std::string& plan_text) {
+  std::vector<StepTime> times;
+  const auto taken = [&](int64_t bytes, std::string& plan_text) {
     MemoryPlan plan{.needs = {.items = EngineNeeds({.weights = 1}, /*gpu=*/true), .page_bytes = 1}};
-    const std::string excess = TakeRecorded({.steps = 21, .bytes = bytes, .seconds = 2.5}, plan);
+    const std::string excess = TakeRecorded(
+        {.steps = 21, .bytes = bytes, .seconds = 2.5, .times = times, .timing_seconds = 0.21},
+        plan);
     plan_text = plan.ToString();
     return std::pair(excess, plan.needs.item_bytes() - 1);
   };
@@ -161,6 +191,7 @@ TEST(EngineNeeds, WhatWasRecordedIsHeldAgainstWhatIsKept) {
       plan.ends_with("kernels and recorded steps 1.00 GiB (21 steps recorded in 2.5 s, "
                      "which took 0.50)"))
       << plan;
+  times = {{.decodes = 1, .drafts = 0, .seconds = 1}};
   const auto [excess, bytes] = taken(int64_t{3} << 29, plan);
   EXPECT_TRUE(
       excess.starts_with("21 recorded steps and their kernels took 1.50 GiB, and the "
@@ -169,7 +200,7 @@ TEST(EngineNeeds, WhatWasRecordedIsHeldAgainstWhatIsKept) {
   EXPECT_EQ(bytes, int64_t{3} << 29);
   EXPECT_TRUE(
       plan.ends_with("kernels and recorded steps 1.50 GiB (21 steps recorded in 2.5 s, "
-                     "which took 1.50)"))
+                     "which took 1.50, and timed in 0.2 s)"))
       << plan;
 }
 

@@ -9,6 +9,7 @@
 #include "engine/executor.h"
 #include "engine/messages.h"
 #include "scheduler/scheduler.h"
+#include "speculation/draft_depth.h"
 
 namespace fathom {
 
@@ -18,6 +19,7 @@ struct EngineOptions {
   double queue_timeout_s = 0;  // that one may wait to enter the batch; 0: without end
   bool adapts_drafts = false;  // to what they bring (speculation/draft_depth.h); else max_drafts
   int32_t vocab_size = 0;      // prompt and stop tokens must be below; 0: any
+  std::vector<StepTime> step_times = {};  // measured before the first step, if drafts adapt
 };
 
 class Engine final : public EngineClient {

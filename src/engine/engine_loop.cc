@@ -58,6 +58,7 @@ EngineLoop::EngineLoop(const EngineOptions& options, Executor* executor, const C
       scheduler_(options.scheduler) {
   if (options.adapts_drafts && options.scheduler.max_drafts > 0) {
     draft_depth_.emplace(options.scheduler.max_drafts);
+    for (const StepTime& time : options.step_times) draft_depth_->Expect(time);
   }
   RestartThroughput();
   HandOut();  // so that Stats() is true from the start

@@ -32,6 +32,7 @@ struct MemoryNeeds {
   // Of memory_bytes: the device has nothing else to do, so that the cache may have what is left but
   // a tenth.
   bool memory_is_ours = false;
+  int64_t recorded_steps = 0;  // that start-up will record
 
   int64_t item_bytes() const;  // of all items that are measured
 };

@@ -8,7 +8,9 @@
 #include <optional>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/printable.h"
+#include "engine/timed_decodes.h"
 
 namespace fathom {
 namespace {
@@ -50,6 +52,7 @@ ModelExecutor::ModelExecutor(Model& model, Device& device, const ModelExecutorOp
       max_in_flight_(static_cast<size_t>(options.max_in_flight)),
       step_timeout_(options.step_timeout_s),
       on_failure_(options.on_failure),
+      timed_decodes_(options.time_steps ? MostTimedDecodes(runner_, options.num_pages) : 0),
       steps_(max_in_flight_ * stages_),  // others follow each to move it on
       masks_(static_cast<size_t>(options.max_in_flight)),
       results_(static_cast<size_t>(options.max_in_flight)) {
@@ -143,25 +146,40 @@ void ModelExecutor::WarmUp(const std::function<void()>& meet) {
     if (meet) meet();
   };
   all_here();
-  const auto start = std::chrono::steady_clock::now();
+  const double start = SecondsNow();
   const int64_t free = device_.FreeBytes();
   for (const BatchCapacity& size : sizes_) {
     // The second time in each place records; the first stage has the most.
     for (size_t i = 0; i < 2 * stages_; ++i) {
-      Passing passing{.size = &size, .staged = &runner_.Stage({}, size)};
-      ForwardRecorded(passing);
-      runner_.HandOn(*passing.staged);
-      SampleRecorded(passing);
+      RunRecorded({}, size);
       all_here();
     }
   }
+  recorded_.seconds = SecondsNow() - start;
+  if (timed_decodes_ > 0 && !sizes_.empty()) {
+    const auto replay = [&](const StepPlan& plan) {
+      const BatchCapacity* const size = RecordedSize(plan.shape);
+      if (size != nullptr) RunRecorded(plan, *size);
+      return size != nullptr;
+    };
+    recorded_.times = TimeDecodes(runner_, device_, timed_decodes_, replay, all_here);
+  }
+  recorded_.timing_seconds = SecondsNow() - start - recorded_.seconds;
   all_here();
   device_.Seal();
-  if (!device_.status().ok()) return;  // as the first step will tell
-  recorded_ = {
-      .steps = static_cast<int64_t>(sizes_.size()),
-      .bytes = std::max<int64_t>(free - device_.FreeBytes(), 0),
-      .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
+  if (!device_.status().ok()) {  // as the first step will tell
+    recorded_ = {};
+    return;
+  }
+  recorded_.steps = static_cast<int64_t>(sizes_.size());
+  recorded_.bytes = std::max<int64_t>(free - device_.FreeBytes(), 0);
+}
+
+void ModelExecutor::RunRecorded(const StepPlan& plan, const BatchCapacity& size) {
+  Passing passing{.size = &size, .staged = &runner_.Stage(plan, size)};
+  ForwardRecorded(passing);
+  runner_.HandOn(*passing.staged);
+  SampleRecorded(passing);
 }
 
 void ModelExecutor::Enqueue(StepPlan plan) {

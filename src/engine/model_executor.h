@@ -16,6 +16,7 @@
 #include "engine/executor.h"
 #include "engine/recorded_sizes.h"
 #include "engine/step_runner.h"
+#include "speculation/draft_depth.h"
 
 namespace fathom {
 
@@ -23,8 +24,11 @@ struct ModelExecutorOptions {
   int64_t num_pages = 0;
   int64_t slots = 0;          // SchedulerOptions::max_num_seqs
   int32_t max_in_flight = 2;  // SchedulerOptions::depth
-  // Of several ranks: waits until all are here. Called between laying out, warming up, recording
-  // and the first step: none may lay out memory or record while another's kernels wait for it.
+  // Whether steps of decodes are timed, where steps are recorded: for drafts that adapt.
+  bool time_steps = false;
+  // Of several ranks: waits until all are here. Called between laying out, warming up, recording,
+  // timing and the first step: none may lay out memory or record while another's kernels wait for
+  // it.
   std::function<void()> meet;
   // A step that a GPU has not ended by then never will: the device has failed. The longest steps
   // that were measured take some seconds. Ranks on CPUs wait no longer than that for each other.
@@ -38,6 +42,9 @@ struct RecordedSteps {
   int64_t steps = 0;
   int64_t bytes = 0;  // of the device's memory
   double seconds = 0;
+  // If asked for: of each size of batch (DraftDepth::Sizes) with each number of drafts.
+  std::vector<StepTime> times;
+  double timing_seconds = 0;  // that it took to find these out
 };
 
 class ModelExecutor final : public Executor {
@@ -93,7 +100,7 @@ class ModelExecutor final : public Executor {
 
   void Loop(const std::function<void()>& meet);
   void CountBusy();  // up to now
-  // Records the steps of every size once, with no live row.
+  // Records the steps of every size once, with no live row, and times what is replayed.
   void WarmUp(const std::function<void()>& meet);
   // Each stage is a step behind the one before it. So with a plan comes, for this stage, the pass
   // of one that came before, and the end of one that the last stage has drawn from meanwhile.
@@ -103,6 +110,7 @@ class ModelExecutor final : public Executor {
   // What was staged, recorded per size of the step and place: the forward pass, and apart from it
   // sampling and commit, so that masks may come between them.
   uint64_t KeyOf(const Passing& passing) const;
+  void RunRecorded(const StepPlan& plan, const BatchCapacity& size);  // all of it
   void ForwardRecorded(Passing& passing);
   void SampleRecorded(const Passing& passing);
   StepResult Finish(Enqueued& step);
@@ -137,6 +145,7 @@ class ModelExecutor final : public Executor {
   const size_t max_in_flight_;
   const std::chrono::duration<double> step_timeout_;
   const std::function<void(const Status&)> on_failure_;
+  const int32_t timed_decodes_;  // at start-up, at the most
   BoundedQueue<StepPlan> steps_;
   BoundedQueue<StepMasks> masks_;
   BoundedQueue<StepResult> results_;

@@ -10,6 +10,7 @@
 #include "cpu/cpu_device.h"
 #include "engine/test_decodes.h"
 #include "engine/test_draft_layer.h"
+#include "engine/test_recording_cpu.h"
 #include "ops/cpu_ops.h"
 #include "ops/page_tokens.h"
 
@@ -184,13 +185,6 @@ TEST_F(DraftLayer, GivesPromptsTheSameBitsWithDraftsAndWithout) {
     EXPECT_EQ(drafts[0], drafts[1]);
   }
 }
-
-// Takes every step of a recorded size for one that is replayed.
-class RecordingCpu final : public CpuDevice {
- public:
-  using CpuDevice::CpuDevice;
-  bool records() const override { return true; }
-};
 
 // What a record of a step without drafts has not, the executor adds; on GPUs, where steps are
 // replayed: tests/gpu/recorded_drafts_test.cc.

@@ -81,8 +81,9 @@ const StagedStep& StepRunner::Stage(const StepPlan& plan, const BatchCapacity& p
                     .drafts = row.drafts,
                     .samples = row.samples});
   }
-  step.batch = step.inputs.Stage(rows, slots_.state(), padded);
   const StepShape& shape = plan.shape;
+  step.keeps_logits = shape.logprob_vectors > 0;
+  step.batch = step.inputs.Stage(rows, slots_.state(), padded, step.keeps_logits);
   step.batch.step_tokens = std::max<int64_t>(step.batch.step_tokens, shape.tokens);
   step.step_rows = shape.rows;
   // A recorded step proposes as many as its size has room for.
@@ -180,6 +181,7 @@ std::span<const int32_t> StepRunner::SlotDrafts::Of(SlotId slot) const {
 // Of the vectors of a pass that the host may have to read: those beyond are padding.
 void StepRunner::LogProbsOfDrawn(const StepPlan& plan, const StagedStep& step, size_t pass,
                                  Sampler::LogprobWidths widths, Sampler::PassLogprobs& to) {
+  CHECK(step.keeps_logits, "step {} keeps no logits", plan.step);
   const LogitPass& whole = step.inputs.passes()[pass];
   const int64_t first = static_cast<int64_t>(pass) * sampler_.pass_vectors();
   const int64_t vectors = std::min(whole.vectors(), plan.num_logit_vectors() - first);

@@ -41,6 +41,7 @@ struct StagedStep {
   int64_t step_rows = 0;
   int32_t drafts = 0;
   DraftTokens draft_tokens = DraftTokens::kAll;
+  bool keeps_logits = false;  // for LogProbsOfDrawn
 };
 
 // A step is Begin(), Stage(), Forward(), HandOn(), SampleAndCommit() and CacheKnown(). All of them
@@ -95,7 +96,8 @@ class StepRunner {
     std::span<const int32_t> Of(SlotId slot) const;
   };
   void DownloadDrafts(SlotDrafts& to);
-  // Log-probabilities of what was drawn in a pass, while its logits are there.
+  // Log-probabilities of what was drawn in a pass, until the next one. REQUIRES: the plan's shape
+  // says that some are wanted.
   void LogProbsOfDrawn(const StepPlan& plan, const StagedStep& step, size_t pass,
                        Sampler::LogprobWidths widths, Sampler::PassLogprobs& to);
 
@@ -108,6 +110,7 @@ class StepRunner {
 
   // Whether it is the last stage's, which alone has logits and can say what was drawn.
   bool draws() const { return model_.options().shard.last_stage(); }
+  int64_t max_model_len() const { return model_.options().max_model_len; }
   int64_t pass_vectors() const { return sampler_.pass_vectors(); }
   const SlotState& slots() const { return slots_.state(); }
 

@@ -57,6 +57,7 @@ TEST(StepRunner, TheModelsDraftsLeaveTheLogitsOfWhatWasDrawn) {
                     {.num_pages = kTestRequests * kTestPagesEach, .slots = kTestRequests});
   StepPlan plan = PromptsPlan();
   plan.shape.drafts = 2;
+  Widen(plan.shape, plan, /*logprobs=*/true);
   for (SlotOpening& opening : plan.openings) {
     RequestParams params = *opening.params;
     params.sampling.logprob_token_ids = {TokenId{5}, TokenId{Raw(opening.slot)}};
@@ -71,6 +72,7 @@ TEST(StepRunner, TheModelsDraftsLeaveTheLogitsOfWhatWasDrawn) {
   });
   runner.LogProbsOfDrawn(plan, step, 0, widths, after);
   device.WaitFor(device.Mark());
+  EXPECT_GT(before.top_logprobs[0], before.top_logprobs[1]);  // logits were kept
   EXPECT_EQ(before.logprobs, after.logprobs);
   EXPECT_EQ(before.top_ids, after.top_ids);
   EXPECT_EQ(before.top_logprobs, after.top_logprobs);

@@ -51,7 +51,7 @@ size_t StepInputs::LayOut(Arena arena) {
   allocate({&row_slot_, &plan_begin_, &plan_samples_, &row_count_}, rows);
   allocate({&row_capacity_, &row_begin_, &logit_begin_}, rows + 1);
   allocate({&plan_tokens_, &ids_, &positions_, &token_slot_}, capacity_.tokens);
-  allocate({&counts_}, 2);
+  allocate({&counts_}, 2 + passes);
   allocate({&live_tokens_, &absorbed_live_}, 1);
   allocate({&logit_index_, &logit_ordinal_}, capacity_.logit_vectors);
   allocate({&pass_live_}, passes);
@@ -79,7 +79,7 @@ void StepInputs::Upload(const TensorView& to, const Fill& fill) {
 }
 
 Batch StepInputs::Stage(std::span<const BatchRow> rows, const SlotState& slots,
-                        const BatchCapacity& padded) {
+                        const BatchCapacity& padded, bool keeps_logits) {
   Batch batch = TokensOf(rows);
   int64_t logit_vectors = 0;
   for (const BatchRow& row : rows) logit_vectors += row.logit_vectors();
@@ -120,6 +120,10 @@ Batch StepInputs::Stage(std::span<const BatchRow> rows, const SlotState& slots,
   });
   Upload(counts_, [&] {
     staging_ = {static_cast<int32_t>(rows.size()), static_cast<int32_t>(batch.known_tokens)};
+    for (int64_t at = 0; at < logit_vectors_; at += capacity_.pass_vectors) {
+      const int64_t kept = std::clamp<int64_t>(logit_vectors - at, 0, capacity_.pass_vectors);
+      staging_.push_back(keeps_logits ? static_cast<int32_t>(kept) : 0);
+    }
   });
 
   batch.ids = ids_.Slice(0, 0, batch.tokens);
@@ -145,7 +149,8 @@ void StepInputs::CutPasses() {
     const int64_t end = std::min(at + capacity_.pass_vectors, logit_vectors_);
     passes_.push_back({.index = logit_index_.Slice(0, at, end),
                        .ordinal = logit_ordinal_.Slice(0, at, end),
-                       .live = pass_live_.Slice(0, pass, pass + 1)});
+                       .live = pass_live_.Slice(0, pass, pass + 1),
+                       .kept = counts_.Slice(0, 2 + pass, 3 + pass)});
   }
 }
 

@@ -82,10 +82,11 @@ class StepInputs {
   static size_t Bytes(const BatchCapacity& capacity);
 
   // Uploads the rows. The batch's shapes have room for `padded` rows, tokens and logit vectors;
-  // zero: for those there are. Only a batch without expanded rows may be padded. REQUIRES: all
-  // within capacity; rows ordered as in a StepPlan.
+  // zero: for those there are. Only a batch without expanded rows may be padded. `keeps_logits`:
+  // log-probabilities of what is drawn may be asked for. REQUIRES: all within capacity; rows
+  // ordered as in a StepPlan.
   Batch Stage(std::span<const BatchRow> rows, const SlotState& slots,
-              const BatchCapacity& padded = {});
+              const BatchCapacity& padded = {}, bool keeps_logits = true);
   // Computes on the device what the rows' tokens are, and which of them are live.
   void Prepare(OpRunner& run, const Batch& batch, const SlotState& slots) const;
 
@@ -105,7 +106,8 @@ class StepInputs {
   std::unique_ptr<DeviceMemory> memory_;
   // Uploaded:
   TensorView row_slot_, row_capacity_, plan_tokens_, plan_begin_, plan_samples_;
-  TensorView counts_;  // I32 [2]: rows, and tokens of rows of known tokens
+  // I32 [2 + passes]: rows, tokens of rows of known tokens, and of each pass LogitPass::kept
+  TensorView counts_;
   // Computed:
   TensorView ids_, positions_, token_slot_, live_tokens_, absorbed_live_;
   TensorView row_begin_, row_count_, logit_begin_, logit_index_, logit_ordinal_, pass_live_;

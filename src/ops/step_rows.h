@@ -18,6 +18,9 @@ struct LogitPass {
   TensorView index;    // I32 [logit vectors]: each one's token of the batch
   TensorView ordinal;  // I32 [logit vectors]: how many of its row are before it; to sample
   TensorView live;     // I32 [1]: logit vectors
+  // I32 [1]: how many keep the model's logits when they are drawn from, for their
+  // log-probabilities; absent: all that are live.
+  TensorView kept;
 
   int64_t vectors() const { return index.dim(0); }
 };

@@ -14,7 +14,7 @@ size_t Sampler::Tensors::LayOut(const SamplerCapacity& capacity, const Ops& ops,
   live = arena.Allocate(DType::kI32, {1});
   hidden = arena.Allocate(ops.activation, {vectors, capacity.hidden});
   logits = arena.Allocate(DType::kF32, {vectors, capacity.vocab});
-  adjusted = arena.Allocate(DType::kF32, {vectors, capacity.vocab});
+  kept = arena.Allocate(DType::kF32, {vectors, capacity.vocab});
   logprob = arena.Allocate(DType::kF32, {vectors});
   top_ids = arena.Allocate(DType::kI32, {vectors, top});
   top_logprobs = arena.Allocate(DType::kF32, {vectors, top});
@@ -78,19 +78,19 @@ void Sampler::Sample(const LogitPass& pass, int64_t first, const TokenMap& map,
                      const SlotState& state) {
   const Ops& ops = run_.ops();
   const int64_t vectors = pass.vectors();
-  const TensorView adjusted = t_.adjusted.Slice(0, 0, vectors);
-  // A copy: log-probabilities are those of the raw logits.
+  // Log-probabilities are those of the model. Whether anybody asks is said on the device, as a
+  // record is of steps of both kinds.
   run_(ops.gather_tokens, {.x = logits(pass),
                            .index = t_.identity.Slice(0, 0, vectors),
-                           .live = pass.live,
-                           .out = adjusted});
-  run_(ops.adjust_logits, {.logits = adjusted,
+                           .live = pass.kept.absent() ? pass.live : pass.kept,
+                           .out = t_.kept.Slice(0, 0, vectors)});
+  run_(ops.adjust_logits, {.logits = logits(pass),
                            .index = pass.index,
                            .ordinal = pass.ordinal,
                            .token_slot = map.slots,
                            .slots = state,
                            .live = pass.live});
-  run_(ops.sample, {.logits = adjusted,
+  run_(ops.sample, {.logits = logits(pass),
                     .index = pass.index,
                     .token_slot = map.slots,
                     .positions = map.positions,
@@ -162,7 +162,8 @@ TokenLogprobs Sampler::PassLogprobs::vector(size_t vector, std::span<const Token
 void Sampler::LogProbs(const LogitPass& pass, std::span<const TokenId> tokens, int32_t top,
                        PassLogprobs& to) {
   CHECK(static_cast<int64_t>(tokens.size()) == pass.vectors());
-  LogProbs(pass, UploadInts(t_.given_tokens, std::as_bytes(tokens)), top, {}, to);
+  LogProbs(logits(pass), pass.live, UploadInts(t_.given_tokens, std::as_bytes(tokens)), top, {},
+           to);
 }
 
 void Sampler::LogProbsOfDrawn(const LogitPass& pass, int64_t first, LogprobWidths widths,
@@ -176,18 +177,19 @@ void Sampler::LogProbsOfDrawn(const LogitPass& pass, int64_t first, LogprobWidth
              .logprobs =
                  TensorView(t_.named_logprobs.data(), DType::kF32, {pass.vectors(), widths.named})};
   }
-  LogProbs(pass, t_.tokens.Slice(0, first, first + pass.vectors()), widths.top, named, to);
+  LogProbs(t_.kept.Slice(0, 0, pass.vectors()), pass.live,
+           t_.tokens.Slice(0, first, first + pass.vectors()), widths.top, named, to);
 }
 
-void Sampler::LogProbs(const LogitPass& pass, const TensorView& tokens, int32_t top,
-                       const SlotIds& named, PassLogprobs& to) {
-  const int64_t vectors = pass.vectors(), count = std::min<int64_t>(top, capacity_.vocab);
+void Sampler::LogProbs(const TensorView& logits, const TensorView& live, const TensorView& tokens,
+                       int32_t top, const SlotIds& named, PassLogprobs& to) {
+  const int64_t vectors = logits.dim(0), count = std::min<int64_t>(top, capacity_.vocab);
   const TensorView logprob = t_.logprob.Slice(0, 0, vectors);
   const TensorView top_ids(t_.top_ids.data(), DType::kI32, {vectors, count});
   const TensorView top_logprobs(t_.top_logprobs.data(), DType::kF32, {vectors, count});
-  run_(run_.ops().log_probs, {.logits = logits(pass),
+  run_(run_.ops().log_probs, {.logits = logits,
                               .tokens = tokens,
-                              .live = pass.live,
+                              .live = live,
                               .logprob = logprob,
                               .top_ids = top_ids,
                               .top_logprobs = top_logprobs,

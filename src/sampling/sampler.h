@@ -39,12 +39,12 @@ class Sampler {
   LogitPass Stage(std::span<const int32_t> index);
   // The hidden states of the pass, [logit vectors, hidden].
   TensorView Gather(const LogitPass& pass, const TensorView& hidden);
-  TensorView logits(const LogitPass& pass) const {  // F32 [logit vectors, vocab]: raw
+  TensorView logits(const LogitPass& pass) const {  // F32 [logit vectors, vocab]: the model's
     return t_.logits.Slice(0, 0, pass.vectors());
   }
 
   // Draws a token for every logit vector of a step's pass, which begin at `first` among the
-  // step's; leaves the raw logits as they are.
+  // step's. Adjusts the logits, and keeps a copy of those that pass.kept says.
   void Sample(const LogitPass& pass, int64_t first, const TokenMap& map, const SlotState& state);
 
   // What the group's first rank sampled in a pass becomes what all of them did.
@@ -56,9 +56,9 @@ class Sampler {
   // Advances the slots of a step past it, by what was sampled.
   void Commit(const RowTensors& rows, const TensorView& positions, const SlotState& state);
 
-  // F32 [logit vectors, vocab]: for logits of drafts. Those of the step stay: their
-  // log-probabilities may yet be asked for.
-  TensorView draft_logits(int64_t vectors) const { return t_.adjusted.Slice(0, 0, vectors); }
+  // F32 [logit vectors, vocab]: for logits of drafts, in place of those that were drawn from. What
+  // is kept stays: log-probabilities may yet be asked for.
+  TensorView draft_logits(int64_t vectors) const { return t_.logits.Slice(0, 0, vectors); }
   // Of as many of these as `tokens`, I32 [logit vectors], has room for.
   void Likeliest(const TensorView& live, const TensorView& tokens);
   // I32 [logit vectors of a step]: what Sample() drew; -1 where it failed.
@@ -82,11 +82,12 @@ class Sampler {
   struct LogprobWidths {
     int32_t top = 0, named = 0;
   };
-  // Those of `tokens`, and of the `top` likeliest; `to` is written once a later mark has been
-  // waited for. Beyond the pass's live vectors it is garbage.
+  // Those of `tokens`, and of the `top` likeliest, by logits(); `to` is written once a later mark
+  // has been waited for. Beyond the pass's live vectors it is garbage.
   void LogProbs(const LogitPass& pass, std::span<const TokenId> tokens, int32_t top,
                 PassLogprobs& to);
-  // Those of the tokens that Sample() drew from a step's pass, and of what `widths` says.
+  // Those of the tokens that Sample() drew from a step's pass, and of what `widths` says, by what
+  // it kept.
   void LogProbsOfDrawn(const LogitPass& pass, int64_t first, LogprobWidths widths,
                        const TensorView& token_slot, const SlotState& state, PassLogprobs& to);
 
@@ -106,15 +107,15 @@ class Sampler {
   struct Tensors {
     // Of a pass:
     TensorView identity, index, live, given_tokens, top_ids;
-    TensorView hidden, logits, adjusted, logprob, top_logprobs, named_logprobs;
+    TensorView hidden, logits, kept, logprob, top_logprobs, named_logprobs;
     // Of a step:
     TensorView tokens, ok;
 
     size_t LayOut(const SamplerCapacity& capacity, const Ops& ops, Arena arena);
   };
 
-  void LogProbs(const LogitPass& pass, const TensorView& tokens, int32_t top, const SlotIds& named,
-                PassLogprobs& to);
+  void LogProbs(const TensorView& logits, const TensorView& live, const TensorView& tokens,
+                int32_t top, const SlotIds& named, PassLogprobs& to);
   TensorView UploadInts(const TensorView& to, std::span<const std::byte> from);
 
   SamplerCapacity capacity_;

@@ -125,10 +125,30 @@ TEST_P(SamplerTest, BiasesMoveTheTokenAndNotTheLogProbabilities) {
   EXPECT_EQ(drawn.top[0].first, TokenId{3});
   EXPECT_NEAR(drawn.top[0].second, LogProb(vector, 3), 1e-5);
   EXPECT_EQ(drawn.top[1].first, TokenId{4});
+  EXPECT_EQ(LogProbs({}, kMaxTopLogprobs).top.size(), size_t{kVocab});
+  // Those of given tokens are of logits() as it is, and leave alone what was kept.
+  std::copy(vector.begin(), vector.end(), static_cast<float*>(sampler_.logits(pass_).data()));
   const TokenLogprobs given = LogProbs(Ids({2}), 0);
   EXPECT_NEAR(given.logprob, LogProb(vector, 2), 1e-5);
   EXPECT_TRUE(given.top.empty());
-  EXPECT_EQ(LogProbs({}, kMaxTopLogprobs).top.size(), size_t{kVocab});
+  EXPECT_EQ(LogProbs({}, 2).logprob, drawn.logprob);
+}
+
+// Logits that nobody asks for are not copied, and what was kept before stays.
+TEST_P(SamplerTest, LogitsAreKeptOfAsManyVectorsAsThePassSays) {
+  const std::vector<float> first = {0, 9, 2, 3, 2, 1}, second = {1, 2, 3, 8, 2, 1};
+  Open(0, {.temperature = 0, .logit_bias = {{TokenId{5}, 50.0f}}});
+  EXPECT_EQ(Pass({first, first}, {0, 0}, {1, 1})[1], TokenId{5});
+  const Sampler::PassLogprobs kept = OfDrawn({.top = 1});
+  for (const int32_t more : {0, 1}) {
+    float* const logits = static_cast<float*>(sampler_.logits(pass_).data());
+    for (const int64_t at : {int64_t{0}, kVocab}) std::ranges::copy(second, logits + at);
+    pass_.kept = Ints({more});
+    sampler_.Sample(pass_, 0, {.slots = token_slot_, .positions = Ints({0, 0})}, slots_.state());
+    const Sampler::PassLogprobs now = OfDrawn({.top = 1});
+    EXPECT_EQ(now.vector(1, 0).logprob, kept.vector(1, 0).logprob);
+    EXPECT_NEAR(now.vector(0, 0).logprob, LogProb(more == 0 ? first : second, 5), 1e-5);
+  }
 }
 
 TEST_P(SamplerTest, VectorsOfAPassHaveAsManyLikeliestAsEachWants) {

@@ -7,13 +7,14 @@
 namespace fathom {
 namespace {
 
-constexpr size_t kMostSteps = 16;     // that a time is the median of
-constexpr size_t kKeptSteps = 4;      // from before a trial
-constexpr double kMostReached = 400;  // decodes that a share is of
-constexpr double kBetter = 1.01;      // what is no better than this is noise
-constexpr double kFewDoubt = 0.25;    // of one step: how far from others, a few do not say
-constexpr double kDoubts = 2;         // standard errors beyond which a difference is believed
-constexpr double kRemembered = 16;    // decodes before a trial that count beside its own
+constexpr size_t kMostSteps = 16;        // that a time is the median of
+constexpr size_t kKeptSteps = 4;         // from before a trial
+constexpr double kMostReached = 400;     // decodes that a share is of
+constexpr double kBetter = 1.01;         // what is no better than this is noise
+constexpr double kFewDoubt = 0.25;       // of one step: how far from others, a few do not say
+constexpr double kDoubts = 2;            // standard errors beyond which a difference is believed
+constexpr double kExpectedDoubt = 0.03;  // of a time that was known before the first step
+constexpr double kRemembered = 16;       // decodes before a trial that count beside its own
 
 // Steps between trials, in multiples of one: of a depth that was never timed, and of others.
 constexpr int32_t kSoon = 2, kLater = 50;
@@ -55,6 +56,25 @@ DraftDepth::Batch& DraftDepth::Of(int32_t decodes) {
   return batches_[size];
 }
 
+// One step alone does not overrule what was expected.
+bool DraftDepth::Depth::timed() const {
+  return times.size() >= (expected > 0 ? kKeptSteps : 1);
+}
+
+std::vector<int32_t> DraftDepth::Sizes(int32_t most) {
+  std::vector<int32_t> sizes;
+  for (int32_t decodes = 1; decodes <= most; ++decodes) {
+    if (decodes == most || SizeOf(decodes) < SizeOf(decodes + 1)) sizes.push_back(decodes);
+  }
+  return sizes;
+}
+
+void DraftDepth::Expect(const StepTime& time) {
+  if (time.drafts <= most_) {
+    Of(time.decodes).depths[static_cast<size_t>(time.drafts)].expected = time.seconds;
+  }
+}
+
 DraftDepth::Choice DraftDepth::Choose(int32_t decodes) {
   Batch& batch = Of(decodes);
   batch.trial_steps = TrialSteps(decodes);
@@ -66,33 +86,35 @@ DraftDepth::Choice DraftDepth::Choose(int32_t decodes) {
   return {.drafts = drafts, .settled = repeated_ >= kUnsettled};
 }
 
-// Tokens a second of a row.
-double DraftDepth::Rate(const Batch& batch, int32_t drafts) {
-  double tokens = 1, reached = 1;
+std::optional<bool> DraftDepth::OneMorePays(const Batch& batch, int32_t drafts) {
+  const auto &lesser = batch.depths[static_cast<size_t>(drafts)],
+             &greater = batch.depths[static_cast<size_t>(drafts) + 1];
+  double longer = greater.seconds / lesser.seconds, doubt = std::hypot(lesser.doubt, greater.doubt);
+  if (!lesser.timed() || !greater.timed()) {
+    if (lesser.expected == 0 || greater.expected == 0) return std::nullopt;
+    longer = greater.expected / lesser.expected;
+    doubt = kExpectedDoubt;
+  }
+  double tokens = 1, reached = 1;  // of a row
   for (int32_t i = 1; i <= drafts; ++i) {
     const Depth& depth = batch.depths[static_cast<size_t>(i)];
     reached *= depth.stood / depth.reached;
     tokens += reached;
   }
-  return tokens / batch.depths[static_cast<size_t>(drafts)].seconds;
-}
-
-bool DraftDepth::OneMorePays(const Batch& batch, int32_t drafts) {
-  const double doubt = std::hypot(batch.depths[static_cast<size_t>(drafts)].doubt,
-                                  batch.depths[static_cast<size_t>(drafts) + 1].doubt);
-  return Rate(batch, drafts + 1) > (kBetter + kDoubts * doubt) * Rate(batch, drafts);
+  const double more = 1 + reached * greater.stood / greater.reached / tokens;
+  return more > (kBetter + kDoubts * doubt) * longer;
 }
 
 int32_t DraftDepth::Next(Batch& batch) const {
   const auto timed = [&](int32_t drafts) {
-    return !batch.depths[static_cast<size_t>(drafts)].times.empty();
+    return batch.depths[static_cast<size_t>(drafts)].timed();
   };
-  if (!timed(batch.best)) return batch.best;
-  if (batch.best > 0 && timed(batch.best - 1) && !OneMorePays(batch, batch.best - 1)) {
+  if (batch.best > 0 && !OneMorePays(batch, batch.best - 1).value_or(true)) {
     --batch.best;
-  } else if (batch.best < most_ && timed(batch.best + 1) && OneMorePays(batch, batch.best)) {
+  } else if (batch.best < most_ && OneMorePays(batch, batch.best).value_or(false)) {
     ++batch.best;
   }
+  if (!timed(batch.best)) return batch.best;
   const int32_t other = Candidate(batch);
   if (other < 0) return batch.best;
   if (batch.since_trial < (timed(other) ? kLater : kSoon) * batch.trial_steps) return batch.best;
@@ -104,7 +126,7 @@ int32_t DraftDepth::Next(Batch& batch) const {
 int32_t DraftDepth::Candidate(const Batch& batch) const {
   const int32_t up = batch.best < most_ ? batch.best + 1 : -1, down = batch.best - 1;
   for (const int32_t other : {up, down}) {
-    if (other >= 0 && batch.depths[static_cast<size_t>(other)].times.empty()) return other;
+    if (other >= 0 && !batch.depths[static_cast<size_t>(other)].timed()) return other;
   }
   if (up < 0 || down < 0) return std::max(up, down);
   return batch.upwards ? down : up;

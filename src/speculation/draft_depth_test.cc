@@ -69,14 +69,18 @@ Outcome RunSteps(DraftDepth& depth, const World& world, int32_t decodes, int ste
   return outcome;
 }
 
+// Tokens a second with so many drafts.
+double RateOf(const World& world, int32_t decodes, int32_t drafts) {
+  double tokens = 0, reached = 1;
+  for (int32_t i = 0; i <= drafts; ++i, reached *= world.stands) tokens += reached;
+  return decodes * tokens / (world.seconds(decodes, drafts) * (1 + world.noise / 2));
+}
+
 // Tokens a second of the best depth, and which it is.
 std::pair<double, int32_t> Best(const World& world, int32_t decodes) {
   std::pair<double, int32_t> best{0, 0};
   for (int32_t drafts = 0; drafts <= kMost; ++drafts) {
-    double tokens = 0, reached = 1;
-    for (int32_t i = 0; i <= drafts; ++i, reached *= world.stands) tokens += reached;
-    const double mean = world.seconds(decodes, drafts) * (1 + world.noise / 2);
-    best = std::max(best, {decodes * tokens / mean, drafts});
+    best = std::max(best, {RateOf(world, decodes, drafts), drafts});
   }
   return best;
 }
@@ -137,6 +141,84 @@ TEST(DraftDepth, FollowsWhatChanges) {
     RunSteps(depth, world, 32, 6000, rng);
     EXPECT_EQ(RunSteps(depth, world, 32, 2000, rng).favourite(), Best(world, 32).second) << stands;
   }
+}
+
+// By how much times that are known before the first step are off, of each depth. Short contexts
+// make all of them too short alike.
+const std::vector<std::vector<double>> kRightTables = {{1, 1, 1, 1, 1}, {0.7, 0.7, 0.7, 0.7, 0.7}};
+const std::vector<std::vector<double>> kWrongTables = {
+    {1, 0.7, 0.7, 0.7, 0.7},    // drafts look 30 % cheaper than they are,
+    {1, 1.3, 1.3, 1.3, 1.3},    // or dearer,
+    {0.7, 1.3, 0.7, 1.3, 0.7},  // or any of both
+    {1.3, 0.7, 1.3, 0.7, 1.3}};
+// Ones in which no draft pays, two do, none stands, and all pay.
+const std::vector<World> kWorlds = {
+    {[](int32_t decodes, int32_t drafts) { return decodes * (1.0 + drafts); }, 0.8},
+    {[](int32_t, int32_t drafts) { return std::max(1.0 + 0.05 * drafts, 0.6 * drafts); }, 0.8},
+    {ByBytes, 0.0},
+    {ByBytes, 0.9}};
+
+DraftDepth Expecting(const World& world, int32_t decodes, const std::vector<double>& off) {
+  DraftDepth depth(kMost);
+  for (int32_t drafts = 0; drafts < static_cast<int32_t>(off.size()); ++drafts) {
+    const double right = world.seconds(decodes, drafts);
+    depth.Expect({decodes, drafts, right * off[static_cast<size_t>(drafts)]});
+  }
+  return depth;
+}
+
+// The first 50 steps bring what the best depth does, but for trials of its neighbours.
+TEST(DraftDepth, BeginsWhereTimesKnownBeforeSay) {
+  const World& all_pay = kWorlds.back();
+  for (const std::vector<double>& table : kRightTables) {
+    for (const int32_t decodes : {1, 8, 32}) {
+      for (const World& world : kWorlds) {
+        DraftDepth depth = Expecting(world, decodes, table);
+        Rng rng(static_cast<uint64_t>(decodes));
+        EXPECT_GT(RunSteps(depth, world, decodes, 50, rng).rate(),
+                  0.85 * Best(world, decodes).first)
+            << decodes << ": " << &world - kWorlds.data();
+      }
+      DraftDepth depth = Expecting(all_pay, decodes, table), without(kMost);
+      Rng rng(1), again(1);
+      EXPECT_GT(RunSteps(depth, all_pay, decodes, 50, rng).rate(),
+                1.05 * RunSteps(without, all_pay, decodes, 50, again).rate());
+    }
+  }
+}
+
+// Right, off by 30 %, or none: from step 50 on little is lost to no drafts, and soon the best is
+// found.
+TEST(DraftDepth, TimesKnownBeforeGiveWayToThoseOfSteps) {
+  std::vector<std::vector<double>> tables = kWrongTables;
+  tables.insert(tables.end(), kRightTables.begin(), kRightTables.end());
+  tables.push_back({});
+  tables.push_back({1, 1});  // of some depths alone
+  for (const std::vector<double>& table : tables) {
+    for (const int32_t decodes : {1, 8, 32}) {
+      for (const World& world : kWorlds) {
+        DraftDepth depth = Expecting(world, decodes, table);
+        Rng rng(static_cast<uint64_t>(decodes));
+        RunSteps(depth, world, decodes, 50, rng);
+        EXPECT_GT(RunSteps(depth, world, decodes, 1500, rng).rate(),
+                  0.97 * RateOf(world, decodes, 0));
+        EXPECT_GT(RunSteps(depth, world, decodes, 2000, rng).rate(),
+                  0.97 * Best(world, decodes).first)
+            << testing::PrintToString(table) << decodes << ": " << &world - kWorlds.data();
+      }
+    }
+  }
+}
+
+TEST(DraftDepth, SizesAreTheLargestBatchesThatAreJudgedAlike) {
+  EXPECT_EQ(DraftDepth::Sizes(1), std::vector<int32_t>{1});
+  EXPECT_EQ(DraftDepth::Sizes(40), (std::vector<int32_t>{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 40}));
+  // What is said of one of them is known of all that are judged with it.
+  DraftDepth depth(kMost);
+  depth.Expect({8, 0, 1.0});
+  depth.Expect({8, 1, 3.0});
+  EXPECT_EQ(depth.Choose(7).drafts, 0);
+  EXPECT_EQ(depth.Choose(9).drafts, 1);
 }
 
 TEST(DraftDepth, BatchesOfEachSizeAreJudgedAlone) {

@@ -50,6 +50,7 @@ def test_a_preset(preset, gpus, layouts):
             assert {"weights", "activations", "work space", "request state", "logits", "kernels and recorded steps"} <= set(items)
             assert rank["total"] == sum(items.values()) + rank["kv_cache"] <= 0.9 * found["memory_bytes"]
             assert (rank["replicated_weights"] > 0) == (gpus > stages)
+            assert rank["recorded_steps"] > 0
         assert layout["group_kv_cache_tokens"] == min(rank["kv_cache_tokens"] for rank in layout["ranks"])
         assert layout["kv_cache_tokens"] == groups * layout["group_kv_cache_tokens"]
         for decode in layout["decode"]:

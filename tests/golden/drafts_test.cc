@@ -1,9 +1,9 @@
 // More drafts change no bit: whatever a proposer guesses, a verifier that lets a draft stand if it
 // is the token that was drawn gives the tokens and log-probabilities of decodes one by one.
-#include <numeric>
 #include <utility>
 
-#include "golden/run_requests.h"
+#include "engine/test_recording_cpu.h"
+#include "golden/real_drafts.h"
 
 namespace fathom {
 namespace {
@@ -50,38 +50,12 @@ void CommitPropose(OpContext& context, const CommitArgs& a) {
   Propose(a);
 }
 
-void VerifyNothing(OpContext&, const VerifyDraftsArgs&) {}
-
 // Every logit vector as if it were its row's first.
 void AdjustAsTheFirst(OpContext& context, const AdjustLogitsArgs& a) {
   std::vector<int32_t> zeros(static_cast<size_t>(a.ordinal.dim(0)), 0);
   AdjustLogitsArgs wrong = a;
   wrong.ordinal = TensorView(zeros.data(), DType::kI32, {a.ordinal.dim(0)});
   right->adjust_logits.run(context, wrong);
-}
-
-// Answers of 40 tokens, with every penalty, bias and bound; some end at a stop token, once so many
-// are generated.
-std::vector<GenerateRequest> Requests() {
-  std::vector<GenerateRequest> requests = MakeRequests();
-  std::erase_if(requests, [](const auto& r) { return r.prompt.size() > 200; });
-  for (GenerateRequest& request : requests) {
-    const size_t i = Raw(request.id);
-    request.max_tokens = 40;
-    request.sampling.frequency_penalty = i % 3 == 1 ? 0.4f : 0.0f;
-    request.sampling.presence_penalty = i % 4 == 2 ? 0.7f : 0.0f;
-    request.sampling.min_p = i % 4 == 0 ? 0.05f : 0.0f;
-    request.sampling.top_k = i % 6 == 2 ? 20 : request.sampling.top_k;
-    if (i % 5 == 2) request.sampling.logit_bias = {{TokenId{77}, 6.0f}, {TokenId{2000}, -100.0f}};
-  }
-  const Results without_stops = RunAll({}, requests);
-  for (GenerateRequest& request : requests) {
-    if (Raw(request.id) % 2 == 0) continue;
-    const auto& tokens = without_stops.at(request.id);
-    request.min_tokens = 12;
-    request.stop_tokens = {tokens[4].id, tokens[20].id};
-  }
-  return requests;
 }
 
 class Drafts : public testing::Test {
@@ -108,7 +82,7 @@ class Drafts : public testing::Test {
     }
   }
 
-  std::vector<GenerateRequest> requests_ = Requests();
+  std::vector<GenerateRequest> requests_ = RequestsWithEveryParameter();
   Proposer proposer_;
   int64_t preemptions_ = 0, cached_ = 0;  // of the last run
 };
@@ -129,39 +103,25 @@ TEST_F(Drafts, ChangeNoBit) {
   }
 }
 
-// The real proposers. Answers to random prompts run in circles, which is easy to guess.
-Setting WithNgrams(Setting setting, int32_t drafts) {
-  setting.drafts = drafts;
-  setting.ngram = NgramLookup{.least = 1, .most = 4};
-  return setting;
-}
-Setting WithMtp(Setting setting, int32_t drafts) {
-  setting.drafts = drafts;
-  setting.mtp = true;
-  return setting;
+TEST_F(Drafts, OfTheModelOrOfNgramsChangeNoBit) {
+  const std::vector<GenerateRequest> requests = RequestsForRealDrafts();
+  for (const Setting& setting : FewerUnderSanitizer(Tables())) {
+    const Results base = RunAll(setting, requests);
+    const bool all_depths = setting.ops == Setting().ops;
+    ExpectRealDraftsChangeNoBit(setting, requests, base,
+                                all_depths ? std::vector{1, 2, 3, 4, 5, 6, 7} : std::vector{3});
+    if (!all_depths) continue;
+    // In steps that are padded as where they are recorded; on a GPU: tests/gpu/real_drafts_test.cc.
+    Setting padded = setting;
+    padded.pass_vectors = padded.slots * (1 + kDrafts);
+    padded.open = [] { return std::make_unique<RecordingCpu>(2); };
+    ExpectRealDraftsChangeNoBit(padded, requests, base, {kDrafts});
+  }
 }
 
-TEST_F(Drafts, OfTheModelOrOfNgramsChangeNoBit) {
-  std::erase_if(requests_, [](const auto& r) { return Raw(r.id) % 3 == 0; });
-  for (GenerateRequest& request : requests_) {
-    request.max_tokens = 90;
-    if (Raw(request.id) % 2 == 0) request.sampling = {.temperature = 0, .logprobs = 3};
-  }
-  for (const Setting& setting : FewerUnderSanitizer(Tables())) {
-    const Results base = RunAll(setting, requests_);
-    const bool all_depths = setting.ops == Setting().ops;
-    for (const int32_t drafts : all_depths ? std::vector{1, 2, 3, 4, 5, 6, 7} : std::vector{3}) {
-      for (const Setting& real : {WithNgrams(setting, drafts), WithMtp(setting, drafts)}) {
-        EngineStats stats;
-        ExpectSameBits(base, RunBatches(real, {requests_}, &stats));
-        EXPECT_GT(stats.drafts.accepted, 5);
-        EXPECT_GT(stats.drafts.proposed, stats.drafts.accepted);
-        EXPECT_EQ(stats.drafts.accepted_at[static_cast<size_t>(drafts)], 0);
-        const auto& places = stats.drafts.accepted_at;
-        EXPECT_EQ(std::accumulate(places.begin(), places.end(), int64_t{0}), stats.drafts.accepted);
-      }
-    }
-  }
+TEST_F(Drafts, CanaryRealDraftsThatAreNotVerifiedAreNoticed) {
+  const std::vector<GenerateRequest> requests = RequestsForRealDrafts();
+  ExpectUnverifiedDraftsAreNoticed({}, requests, RunAll({}, requests));
 }
 
 TEST_F(Drafts, OfTheModelOrOfNgramsChangeNoBitHoweverStepsAreCut) {
@@ -176,6 +136,9 @@ TEST_F(Drafts, OfTheModelOrOfNgramsChangeNoBitHoweverStepsAreCut) {
   for (Setting setting : {WithNgrams(cut, 5), WithMtp(cut, 5), WithMtp({}, 3)}) {
     ExpectSameBits(base, RunAll(setting, requests_));
     setting.adapts = true;
+    ExpectSameBits(base, RunAll(setting, requests_));
+    // Steps are timed at start-up in the slots and pages that requests then have.
+    setting.open = [] { return std::make_unique<RecordingCpu>(2); };
     ExpectSameBits(base, RunAll(setting, requests_));
   }
   for (const Setting& setting : {WithNgrams(preempted, 3), WithMtp(preempted, 3)}) {

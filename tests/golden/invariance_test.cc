@@ -1,7 +1,9 @@
 // A token's result is a function of its request alone: the same bits alone and in company, for
 // every token budget, number of slots, number of threads and order of arrival.
 #include <cmath>
+#include <utility>
 
+#include "engine/test_recording_cpu.h"
 #include "golden/run_requests.h"
 
 namespace fathom {
@@ -102,6 +104,55 @@ TEST(Invariance, ForEveryOrderOfArrival) {
     std::reverse(requests.begin(), requests.end());
     table.budget = 640, table.slots = 7;
     ExpectSameBits(base, RunAll(table, requests));
+  }
+}
+
+const Ops* right = nullptr;
+constexpr int64_t kVocab = 4096;
+int64_t kept = 0;  // logit vectors whose logits were kept for log-probabilities; of one run
+
+void CountKept(OpContext& context, const GatherTokensArgs& a) {
+  if (a.x.dim(1) == kVocab) kept += *a.live.As<int32_t>();
+  right->gather_tokens.run(context, a);
+}
+
+// Logits are kept in steps in which a request wants log-probabilities, and no token depends on it.
+TEST(Invariance, OfTokensWhoeverWantsLogProbabilities) {
+  right = Setting().ops;
+  Ops ops = *right;
+  ops.gather_tokens.run = CountKept;
+  // Steps as they come, and in several passes and padded as where they are recorded, with drafts.
+  const Setting plain{.ops = &ops};
+  const Setting padded{
+      .slots = 8, .ops = &ops, .drafts = 3, .pass_vectors = 9, .mtp = true, .open = [] {
+        return std::make_unique<RecordingCpu>(2);
+      }};
+  const std::vector<GenerateRequest> all = MakeRequests();
+  std::vector<GenerateRequest> some = all, none = all;
+  for (GenerateRequest& request : some) {
+    if (Raw(request.id) % 5 != 0)
+      request.sampling.logprobs = -1, request.sampling.logprob_token_ids = {};
+  }
+  for (GenerateRequest& request : none)
+    request.sampling.logprobs = -1, request.sampling.logprob_token_ids = {};
+  const Results base = RunAll({}, all);
+  for (const Setting& setting : {plain, padded}) {
+    ExpectSameBits(base, RunAll(setting, all));
+    kept = 0;
+    const Results of_some = RunAll(setting, some);
+    EXPECT_GT(std::exchange(kept, 0), 0);
+    const Results of_none = RunAll(setting, none);
+    EXPECT_EQ(kept, 0);
+    for (const auto& [id, tokens] : base) {
+      const auto ids = [&](const Results& results) {
+        std::vector<TokenId> ids;
+        for (const GeneratedToken& token : results.at(id)) ids.push_back(token.id);
+        return ids;
+      };
+      EXPECT_EQ(ids(base), ids(of_some));
+      EXPECT_EQ(ids(base), ids(of_none));
+      if (Raw(id) % 5 == 0) ExpectSameBits({{id, tokens}}, {{id, of_some.at(id)}});
+    }
   }
 }
 

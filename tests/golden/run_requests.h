@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <bit>
 #include <condition_variable>
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -41,6 +43,9 @@ struct Setting {
   bool adapts = false;  // `drafts` are the most
   bool prefix_caching = false;
   bool cancels = false;  // every third request, once it has tokens
+  // What it runs on; nothing: a CPU of so many threads.
+  std::function<std::unique_ptr<Device>()> open = {};
+  std::function<void()> warm = {};  // called before the first step, once all are recorded
 };
 
 // Every table, and the default one with an FP8 cache.
@@ -94,7 +99,9 @@ inline Results RunBatches(const Setting& setting,
                           EngineStats* stats = nullptr) {
   auto checkpoint = Checkpoint::Open("models/tiny-r1");
   CHECK(checkpoint.ok(), "{}", checkpoint.status().message());
-  CpuDevice device(setting.threads);
+  const std::unique_ptr<Device> opened =
+      setting.open ? setting.open() : std::make_unique<CpuDevice>(setting.threads);
+  Device& device = *opened;
   auto model = Model::Load(
       *checkpoint, *setting.ops, device,
       {.max_tokens = setting.budget,
@@ -111,27 +118,29 @@ inline Results RunBatches(const Setting& setting,
   Collector collector;
   const int32_t pages =
       setting.pages > 0 ? setting.pages : setting.slots * kMaxModelLen / kPageTokens;
-  const EngineOptions options{.scheduler = {.max_num_seqs = setting.slots,
-                                            .max_num_batched_tokens = setting.budget,
-                                            .prefill_chunk = kChunk,
-                                            .num_pages = pages,
-                                            .max_model_len = kMaxModelLen,
-                                            .absorbed_limit = (*model)->options().absorbed_limit,
-                                            .max_drafts = setting.drafts,
-                                            .lookahead = setting.mtp ? setting.drafts - 1 : 0,
-                                            .prefix_caching = setting.prefix_caching},
-                              .adapts_drafts = setting.adapts};
+  EngineOptions options{.scheduler = {.max_num_seqs = setting.slots,
+                                      .max_num_batched_tokens = setting.budget,
+                                      .prefill_chunk = kChunk,
+                                      .num_pages = pages,
+                                      .max_model_len = kMaxModelLen,
+                                      .absorbed_limit = (*model)->options().absorbed_limit,
+                                      .max_drafts = setting.drafts,
+                                      .lookahead = setting.mtp ? setting.drafts - 1 : 0,
+                                      .prefix_caching = setting.prefix_caching},
+                        .adapts_drafts = setting.adapts};
+  auto executor = std::make_unique<ModelExecutor>(
+      **model, device,
+      ModelExecutorOptions{
+          .num_pages = pages, .slots = setting.slots, .time_steps = setting.adapts});
+  options.step_times = executor->recorded().times;
+  if (setting.warm) setting.warm();
   Engine* running = nullptr;
-  Engine engine(
-      options,
-      std::make_unique<ModelExecutor>(
-          **model, device, ModelExecutorOptions{.num_pages = pages, .slots = setting.slots}),
-      &clock, [&](std::vector<RequestOutput> outputs) {
-        for (const RequestOutput& output : outputs) {
-          if (setting.cancels && Raw(output.id) % 3 == 0) running->Cancel(output.id);
-        }
-        collector.Take(std::move(outputs));
-      });
+  Engine engine(options, std::move(executor), &clock, [&](std::vector<RequestOutput> outputs) {
+    for (const RequestOutput& output : outputs) {
+      if (setting.cancels && Raw(output.id) % 3 == 0) running->Cancel(output.id);
+    }
+    collector.Take(std::move(outputs));
+  });
   running = &engine;
   Results results;
   size_t submitted = 0;

@@ -66,6 +66,15 @@ EngineOptions RandomOptions(Rng& rng) {
   s.prefix_caching = rng.Below(4) > 0;
   s.reuse_decoded = rng.Below(3) == 0;
   options.adapts_drafts = rng.Below(2) == 0;
+  if (options.adapts_drafts && rng.Below(2) == 0) {  // measured, or so somebody says
+    for (const int32_t decodes : DraftDepth::Sizes(s.max_num_seqs)) {
+      for (int32_t drafts = 0; drafts <= s.max_drafts; ++drafts) {
+        if (rng.Below(8) > 0) {
+          options.step_times.push_back({decodes, drafts, 1e-5 * (1.0 + rng.Below(100))});
+        }
+      }
+    }
+  }
   if (s.max_drafts > 0 && rng.Below(2) == 0) s.lookahead = s.max_drafts - 1;
   if (rng.Below(6) == 0) {  // keys that collide
     s.prefix_hash = [](std::span<const uint8_t> bytes) {
