@@ -185,36 +185,30 @@ void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* g
 
 void AddHostFlags(CLI::App& command, HostsOptions* hosts) {
   const char* group = "Several hosts";
-  command
-      .add_option("--nnodes", hosts->count,
-                  "Hosts that share the ranks of --tp, --pp and --dp, each with equally many: the "
-                  "same command on each, but for --node-rank")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--node-rank", hosts->index,
-                  "Which host this is: 0 answers requests, the others compute for it")
-      ->check(CLI::Range(0, 1023))
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--master-addr", hosts->address,
-                  "Address of host 0, on which it listens to the others, and on no other")
-      ->group(group);
-  command.add_option("--master-port", hosts->port, "Port of host 0 for the other hosts")
-      ->check(CLI::Range(1, 65535))
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_flag("--headless", hosts->headless,
-                "Answer nobody but who asks for /health: as hosts but 0 do without it")
-      ->group(group);
-  command
-      .add_option("--hosts-secret-file", hosts->secret_file,
-                  "A file with a secret that all hosts have; openssl rand -hex 32 makes one")
-      ->type_name("FILE")
-      ->group(group);
+  CLI::Option* const count = command.add_option(
+      "--nnodes", hosts->count,
+      "Hosts that share the ranks of --tp, --pp and --dp, each with equally many: the "
+      "same command on each, but for --node-rank");
+  count->check(CLI::Range(1, 1024))->capture_default_str()->group(group);
+  CLI::Option* const between_hosts[] = {
+      command
+          .add_option("--node-rank", hosts->index,
+                      "Which host this is: 0 answers requests, the others compute for it")
+          ->check(CLI::Range(0, 1023))
+          ->capture_default_str(),
+      command.add_option("--master-addr", hosts->address,
+                         "Address of host 0, on which it listens to the others, and on no other"),
+      command.add_option("--master-port", hosts->port, "Port of host 0 for the other hosts")
+          ->check(CLI::Range(1, 65535))
+          ->capture_default_str(),
+      command.add_flag("--headless", hosts->headless,
+                       "Answer nobody but who asks for /health: as hosts but 0 do without it"),
+      command
+          .add_option("--hosts-secret-file", hosts->secret_file,
+                      "A file with a secret that all hosts have; openssl rand -hex 32 makes one")
+          ->type_name("FILE")};
+  // One that stood alone would be passed over, and the host would serve by itself.
+  for (CLI::Option* option : between_hosts) option->needs(count)->group(group);
 }
 
 void AddTemplateFlag(CLI::App& command, EngineSettings* settings, const char* group) {

@@ -149,6 +149,17 @@ def test_how_long_a_step_may_take():
         assert "--step-timeout FLOAT=120 " in run(*command, "--help").stdout
 
 
+@pytest.mark.parametrize("flag", [["--node-rank", "1"], ["--node-rank", "0"], ["--master-addr", "10.0.0.1"], ["--master-port", "29500"],
+                                  ["--headless"], ["--hosts-secret-file", "/etc/hostname"]])
+@pytest.mark.parametrize("command", [["serve", MODEL], ["verify", MODEL, "--reference", "f"], ["generate", MODEL, "hi"],
+                                     ["bench", "offline", MODEL]])
+def test_what_is_between_hosts_means_nothing_of_one(command, flag):
+    (line,) = refused(*command, *flag)
+    assert line.endswith(f": {flag[0]}: it means nothing without --nnodes: say that too, or leave it out")
+    result = run("serve", "nowhere", "--nnodes", "1", "--master-addr", "10.0.0.1", "--node-rank", "0")
+    assert result.returncode == 1 and result.stderr == "fathom serve: there is no folder nowhere\n"
+
+
 @pytest.mark.parametrize("gpus", ["0,1", "all", "-1", "cuda:0"])
 def test_a_model_runs_on_one_gpu(gpus):
     (line,) = refused("serve", MODEL, "--device", "cuda", f"--gpu={gpus}")
