@@ -81,18 +81,21 @@ void AddDummyFlags(CLI::App& command, EngineSettings* settings) {
 void AddConfigFlags(CLI::App& command, EngineSettings* settings, const char* group) {
   EngineSettings& s = *settings;
   command
-      .add_option(
-          "--config-preset", s.config_preset,
-          fmt::format("A published configuration instead of the folder's: {}", kPresetNames))
+      .add_option("--config-preset", s.config_preset,
+                  fmt::format("A published configuration, in place of a folder's config.json: {}",
+                              kPresetNames))
       ->group(group);
   command
-      .add_option("--dtype", s.dtype, "Of the linear layers: fp8, bf16; auto: as the configuration")
+      .add_option(
+          "--dtype", s.dtype,
+          "Numbers of the linear layers' weights: fp8, bf16; auto: as the configuration says")
       ->transform(Renamed({{"bfloat16", "auto"}}))
       ->check(CLI::IsMember({"auto", "fp8", "bf16"}))
       ->capture_default_str()
       ->group(group);
   command.add_option("--num-layers", s.num_layers, "The first so many layers only; 0: all")
       ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str()
       ->group(group);
 }
 
@@ -108,9 +111,10 @@ CLI::Validator Between(double low, double high) {
 
 void AddLayoutFlags(CLI::App& command, ParallelLayout* layout, const char* group) {
   command
-      .add_option("--tensor-parallel-size,--tp", layout->tensor,
-                  "Cut heads, MLPs and vocabulary over so many ranks: GPUs from --gpu on, or parts "
-                  "of a CPU")
+      .add_option(
+          "--tensor-parallel-size,--tp", layout->tensor,
+          "Cut heads, MLPs and vocabulary over so many ranks: GPUs one after another, or parts "
+          "of a CPU")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str()
       ->group(group);
@@ -229,35 +233,41 @@ void AddLimitFlags(CLI::App& command, EngineLimits* limits, const char* group) {
       ->transform(ModelsOwnLength())
       ->transform(Thousands())
       ->check(CLI::Range(0, 1 << 22))
+      ->default_str("auto")
       ->group(group);
   command
-      .add_option("--max-num-seqs", s.max_num_seqs,
-                  "Requests that run at the same time; 0: 32, on a GPU 256")
+      .add_option(
+          "--max-num-seqs", s.max_num_seqs,
+          "Requests that run at the same time, in each data-parallel group; 0: 32, on a GPU 256")
       ->transform(Thousands())
       ->check(CLI::Range(0, 65536))
       ->capture_default_str()
       ->group(group);
   command
       .add_option("--max-num-batched-tokens", s.max_num_batched_tokens,
-                  "Tokens in one step; 0: 1024, on a GPU 8192, or more if --prefill-chunk or "
+                  "Tokens in one step of a data-parallel group; 0: 1024, on a GPU 8192, or more if "
+                  "--prefill-chunk or "
                   "--max-num-seqs need it")
       ->transform(Thousands())
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--prefill-chunk", s.prefill_chunk,
-                  "Prompts are computed in chunks that end at multiples of this; 0: 512, on a GPU "
-                  "2048")
+      .add_option(
+          "--prefill-chunk", s.prefill_chunk,
+          "Prompts are computed in chunks that end at multiples of so many tokens; 0: 512, on "
+          "a GPU 2048")
       ->transform(Thousands())
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--kv-cache-memory-bytes", s.kv_cache_bytes,
-                  "Memory of the KV cache, as 1073741824 or 1GiB; 0: enough for --max-num-seqs "
-                  "requests of --max-model-len, at most 4 GiB, on a GPU at most what is left")
+      .add_option(
+          "--kv-cache-memory-bytes", s.kv_cache_bytes,
+          "Memory of each rank's KV cache, as 1073741824 or 1GiB; 0: enough for --max-num-seqs "
+          "requests of --max-model-len, at most 4 GiB, on a GPU at most what is left")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->default_str("0")
       ->group(group);
 }
 

@@ -141,32 +141,41 @@ Result<PlanReport> MakeReport(PlanOptions o) {
 void AddGpuFlags(CLI::App& command, PlanOptions& o) {
   const char* group = "GPU";
   command
-      .add_option("--gpu-type", o.gpu_type,
-                  fmt::format("Of which figures are stored: {}", kGpuTypes))
+      .add_option(
+          "--gpu-type", o.gpu_type,
+          fmt::format("The GPU, of those whose measured figures are in this binary: {}", kGpuTypes))
       ->check(CLI::IsMember({"h200"}))
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--gpu-file", o.gpu_file,
-                  "Figures of another one, as apps/plan/gpu_types/h200.json has them")
+      .add_option(
+          "--gpu-file", o.gpu_file,
+          "A file with the figures of another GPU, in place of --gpu-type; the form is that of "
+          "apps/plan/gpu_types/h200.json among the sources")
       ->type_name("FILE")
       ->group(group);
-  command.add_option("--gpu-memory", o.memory_bytes, "Instead of its own: free memory, as 80GB")
+  command
+      .add_option("--gpu-memory", o.memory_bytes,
+                  "Memory of each GPU that a fresh process finds free, as 80GB or 74GiB; "
+                  "without it that of --gpu-type")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->group(group);
   command
-      .add_option("--gpu-bandwidth", o.bandwidth_gb_s,
-                  "Instead of its own: GB/s that are read of its memory")
+      .add_option(
+          "--gpu-bandwidth", o.bandwidth_gb_s,
+          "GB/s (10^9 bytes) at which a GPU reads its memory; without it that of --gpu-type")
       ->check(Between(1, 1e6))
       ->group(group);
   command
-      .add_option("--gpu-bf16-tflops", o.bf16_tflops,
-                  "Instead of its own: 10^12 operations a second in BF16")
+      .add_option(
+          "--gpu-bf16-tflops", o.bf16_tflops,
+          "Peak of BF16 products, in 10^12 operations a second; without it that of --gpu-type")
       ->check(Between(1, 1e6))
       ->group(group);
   command
-      .add_option("--gpu-fp8-tflops", o.fp8_tflops,
-                  "Instead of its own: 10^12 operations a second in FP8")
+      .add_option(
+          "--gpu-fp8-tflops", o.fp8_tflops,
+          "Peak of FP8 products, in 10^12 operations a second; without it that of --gpu-type")
       ->check(Between(1, 1e6))
       ->group(group);
 }
@@ -176,36 +185,52 @@ constexpr const char* kLayoutFlags[] = {"--tensor-parallel-size", "--data-parall
 
 void AddWhichLayouts(CLI::App& command, PlanOptions& o) {
   const char* group = "Layout";
-  auto* gpus = command
-                   .add_option("--gpus", o.gpus,
-                               "All layouts of so many GPUs of one host, unless one is asked for")
-                   ->check(CLI::Range(1, 8))
-                   ->capture_default_str()
-                   ->group(group);
+  auto* gpus =
+      command
+          .add_option(
+              "--gpus", o.gpus,
+              "GPUs, for all of whose layouts there are predictions; without it those of the one "
+              "layout that the sizes below make")
+          ->check(CLI::Range(1, 8))
+          ->capture_default_str()
+          ->group(group);
   AddLayoutFlags(command, &o.engine.layout, group);
   for (const char* flag : kLayoutFlags) gpus->excludes(command.get_option(flag));
 }
 
 void AddShapeFlags(CLI::App& command, PlanOptions& o) {
   const char* group = "What is predicted";
-  command.add_option("--batch-size", o.batch_sizes, "Requests that decode, in each group")
+  command
+      .add_option("--batch-size", o.batch_sizes,
+                  "Requests that decode at the same time in each data-parallel group: numbers with "
+                  "commas between them, with a column for each")
       ->delimiter(',')
       ->check(CLI::Range(1, 65536))
       ->capture_default_str()
       ->group(group);
-  command.add_option("--context", o.context, "Positions of each of them")
+  command
+      .add_option("--context", o.context,
+                  "Tokens that each of them has in the KV cache; at most half of --max-model-len "
+                  "unless it is said")
       ->check(CLI::Range(0, 1 << 22))
       ->default_str("4096")
       ->group(group);
-  command.add_option("--prefill-len", o.prefill_lens, "Tokens of a prompt that is read alone")
+  command
+      .add_option(
+          "--prefill-len", o.prefill_lens,
+          "Tokens of a prompt that is computed alone: numbers with commas between them, with "
+          "a column for each; at most half of --max-model-len unless it is said")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 22))
       ->default_str("4096")
       ->group(group);
   command
-      .add_option("--experts-per-layer", o.experts_per_layer,
-                  "Routed experts that a step of decodes draws; 0: as if all were equally likely")
+      .add_option(
+          "--experts-per-layer", o.experts_per_layer,
+          "Routed experts of a layer that a step of decodes draws in all; 0: as many as if all "
+          "were equally likely")
       ->check(Between(0, 65536))
+      ->capture_default_str()
       ->group(group);
 }
 
@@ -216,8 +241,10 @@ void AddPlan(CLI::App& app, int& exit_code) {
       "plan",
       "Say what a model would take of each GPU's memory, and how fast it would be, without one.");
   auto options = std::make_shared<PlanOptions>();
-  command->add_option("model", options->engine.model, "A folder with the model's config.json");
-  command->add_flag("--json", options->json, "Print one JSON object");
+  command->add_option("model", options->engine.model,
+                      "A folder with the model's config.json, or --config-preset");
+  command->add_flag("--json", options->json,
+                    "Print one JSON object, with every rank, in place of tables");
   AddConfigFlags(*command, &options->engine, "Model");
   AddGpuFlags(*command, *options);
   AddWhichLayouts(*command, *options);
@@ -225,7 +252,8 @@ void AddPlan(CLI::App& app, int& exit_code) {
   AddLimitFlags(*command, &options->engine, "Engine");
   command
       ->add_option("--kv-cache-dtype", options->engine.kv_cache_dtype,
-                   "Numbers of the KV cache: bf16, fp8, or auto: bf16")
+                   "Numbers of the KV cache: bf16, fp8 (latents in E4M3 with a scale per token, "
+                   "rotated keys in BF16: little more than half the bytes), or auto: bf16")
       ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
       ->capture_default_str()
       ->group("Engine");

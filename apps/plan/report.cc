@@ -8,6 +8,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/printable.h"
+
 namespace fathom {
 namespace {
 
@@ -91,7 +93,7 @@ void PrintDetails(const LayoutReport& layout) {
                copies);
   }
   for (const PlannedDecode& decode : layout.decodes) {
-    fmt::print("\nA step of {} requests{}: {} ms\n", decode.batch,
+    fmt::print("\nA step of {}{}: {} ms\n", Counted(decode.batch, "request"),
                layout.plan.layout.data > 1 ? " in each group" : "", Milliseconds(decode.seconds));
     for (const StepPart& part : decode.parts) {
       fmt::print("  {:<30}{:>9} ms{:>10.2f} GB{:>10.3f} TFLOP\n", part.name,
@@ -165,9 +167,9 @@ void PrintJson(const PlanReport& report) {
 }
 
 void PrintTable(const PlanReport& report) {
-  fmt::print("{}, {} layers, {} weights, {} KV cache, on {} with {:.1f} GiB\n", report.model,
-             report.config.num_layers, report.config.fp8 ? "FP8" : "BF16", report.kv_cache,
-             report.gpu.name, Gib(report.gpu.memory_bytes));
+  fmt::print("{}, {}, {} weights, {} KV cache, on {} with {:.1f} GiB\n", report.model,
+             Counted(report.config.num_layers, "layer"), report.config.fp8 ? "FP8" : "BF16",
+             report.kv_cache, report.gpu.name, Gib(report.gpu.memory_bytes));
   if (!report.layouts.empty()) {
     fmt::print(
         "Predicted times in ms: of a step at context {} by requests in each group, and of a prompt "

@@ -24,7 +24,8 @@ struct RowResult {
 struct StepResult {
   uint64_t step = 0;
   std::vector<RowResult> rows;  // as StepPlans::Rows(), if the status is OK
-  Status status{};  // why the device failed: then it does nothing more, and so do later steps
+  Status status{};  // why the device, or a rank, failed: then it does nothing more, and so do later
+                    // steps
 };
 
 // THREAD: the engine's.

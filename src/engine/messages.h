@@ -120,7 +120,7 @@ class EngineClient {
  public:
   virtual ~EngineClient() = default;
   // kResourceExhausted when the queue is full, kInvalidArgument for what can never run,
-  // kUnavailable while stopping, or once the device failed. Outputs go to the callback that the
+  // kUnavailable while stopping, or once the engine failed. Outputs go to the callback that the
   // engine was made with.
   virtual Status Submit(GenerateRequest request) = 0;
   // Frees the request's pages within a step; unknown ids are ignored. The last output then has

@@ -81,6 +81,8 @@ def test_one_layout_is_explained():
     assert done.returncode == 0, done.stderr
     for said in ("Rank 0, GiB", "of these on all ranks", "A step of 16 requests in each group", "exchange of experts' tokens"):
         assert said in done.stdout
+    said = run("--config-preset", "v2-lite", "--num-layers", 1, "--batch-size", 1).stdout
+    assert "v2-lite, 1 layer, " in said and "A step of 1 request: " in said
 
 
 def test_figures_of_another_gpu(tmp_path):
