@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <optional>
 #include <utility>
 
@@ -15,7 +13,6 @@ namespace {
 
 constexpr std::chrono::microseconds kLook{10};       // between looks at what a device has done
 constexpr std::chrono::milliseconds kPatience{100};  // with a result, between looks at the device
-constexpr std::chrono::seconds kLeave{3};  // that a failed device's thread may take to end
 
 Status NanError() {
   return Internal("the model's logits hold NaN: the checkpoint or its numbers are damaged");
@@ -54,11 +51,15 @@ ModelExecutor::ModelExecutor(Model& model, Device& device, const ModelExecutorOp
       masks_(static_cast<size_t>(options.max_in_flight)),
       results_(static_cast<size_t>(options.max_in_flight)) {
   if (device.records()) sizes_ = RecordedSizes(model.options());
-  thread_ = std::thread([this, meet = options.meet] {
-    Loop(meet);
+  StepWatch watch(device, rank_.rank, options.step_timeout_s, on_failure_);
+  thread_ = std::thread([this, &watch, meet = options.meet] {
+    device_.BindThread();
+    WarmUp(meet, watch);
+    warm_.set_value();
+    Loop();
     ended_.set_value();
   });
-  warm_.wait();
+  watch.Until(warm_.get_future());
 }
 
 ModelExecutor::~ModelExecutor() {
@@ -66,10 +67,7 @@ ModelExecutor::~ModelExecutor() {
   masks_.Close();
   const Status status = device_.status();
   if (!status.ok() && ended_.get_future().wait_for(kLeave) != std::future_status::ready) {
-    fmt::print(stderr, "fathom: {}; rank {} does not come back, and is left\n", status.message(),
-               rank_.rank);
-    std::fflush(stderr);
-    std::_Exit(1);
+    LeaveRank(status, rank_.rank);
   }
   thread_.join();
 }
@@ -108,10 +106,7 @@ void ModelExecutor::CountBusy() {
   busy_ns_ += std::chrono::nanoseconds(now - std::exchange(busy_since_, now)).count();
 }
 
-void ModelExecutor::Loop(const std::function<void()>& meet) {
-  device_.BindThread();
-  WarmUp(meet);
-  warm_.count_down();
+void ModelExecutor::Loop() {
   busy_since_ = std::chrono::steady_clock::now();
   for (;;) {
     if (!enqueued_.empty() && device_.Passed(enqueued_.front().mark)) {
@@ -137,25 +132,29 @@ void ModelExecutor::Loop(const std::function<void()>& meet) {
   }
 }
 
-void ModelExecutor::WarmUp(const std::function<void()>& meet) {
+void ModelExecutor::WarmUp(const std::function<void()>& meet, StepWatch& watch) {
   const auto all_here = [&] {
     device_.WaitFor(device_.Mark());
+    watch.End();  // whoever does not come is watched itself
     if (meet) meet();
   };
+  watch.Begin("laying out memory");
   all_here();
   const auto start = std::chrono::steady_clock::now();
   const int64_t free = device_.FreeBytes();
   for (const BatchCapacity& size : sizes_) {
     // The second time in each place records; the first stage has the most.
     for (size_t i = 0; i < 2 * stages_; ++i) {
-      Passing passing{.size = &size, .staged = &runner_.Stage({}, size)};
-      ForwardRecorded(passing);
-      runner_.HandOn(*passing.staged);
-      SampleRecorded(passing);
+      watch.Begin("recording a " + StepText({}, size.rows, size.tokens));
+      if (device_.status().ok()) {
+        Passing passing{.size = &size, .staged = &runner_.Stage({}, size)};
+        ForwardRecorded(passing);
+        runner_.HandOn(*passing.staged);
+        SampleRecorded(passing);
+      }
       all_here();
     }
   }
-  all_here();
   device_.Seal();
   if (!device_.status().ok()) return;  // as the first step will tell
   recorded_ = {
@@ -201,9 +200,9 @@ void ModelExecutor::AwaitMasks(const StepPlan& plan) {
 
 void ModelExecutor::Watch(const Enqueued& step) {
   if (std::chrono::steady_clock::now() - step.since < step_timeout_) return;
-  device_.Abandon(fmt::format("step {}, of {} and {}, has not ended in {:g} s", step.result.step,
-                              Counted(static_cast<int64_t>(step.rows.size()), "row"),
-                              Counted(step.tokens, "token"), step_timeout_.count()));
+  const auto rows = static_cast<int64_t>(step.rows.size());
+  device_.Abandon(
+      HasNotEnded(StepText(step.result.step, rows, step.tokens), step_timeout_.count()));
 }
 
 void ModelExecutor::EnqueueForward(Passing& passing) {

@@ -6,7 +6,6 @@
 #include <deque>
 #include <functional>
 #include <future>
-#include <latch>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -16,6 +15,7 @@
 #include "engine/executor.h"
 #include "engine/recorded_sizes.h"
 #include "engine/step_runner.h"
+#include "engine/step_watch.h"
 
 namespace fathom {
 
@@ -26,8 +26,9 @@ struct ModelExecutorOptions {
   // Of several ranks: waits until all are here. Called between laying out, warming up, recording
   // and the first step: none may lay out memory or record while another's kernels wait for it.
   std::function<void()> meet;
-  // A step that a GPU has not ended by then never will: the device has failed. The longest steps
-  // that were measured take some seconds. Ranks on CPUs wait no longer than that for each other.
+  // A step that a GPU has not ended by then never will, be it recorded or run: the device has
+  // failed. The longest steps that were measured take some seconds. Ranks on CPUs wait no longer
+  // than that for each other.
   double step_timeout_s = 120;
   // Of several ranks: called with why once this one's device has failed, maybe several times.
   std::function<void(const Status&)> on_failure;
@@ -91,10 +92,10 @@ class ModelExecutor final : public Executor {
     Enqueued step;
   };
 
-  void Loop(const std::function<void()>& meet);
+  void Loop();
   void CountBusy();  // up to now
   // Records the steps of every size once, with no live row.
-  void WarmUp(const std::function<void()>& meet);
+  void WarmUp(const std::function<void()>& meet, StepWatch& watch);
   // Each stage is a step behind the one before it. So with a plan comes, for this stage, the pass
   // of one that came before, and the end of one that the last stage has drawn from meanwhile.
   void Enqueue(StepPlan plan);
@@ -140,7 +141,7 @@ class ModelExecutor final : public Executor {
   BoundedQueue<StepPlan> steps_;
   BoundedQueue<StepMasks> masks_;
   BoundedQueue<StepResult> results_;
-  std::latch warm_{1};  // once steps may come
+  std::promise<void> warm_;  // once steps may come
   std::promise<void> ended_;
   std::thread thread_;
 };

@@ -1,0 +1,80 @@
+// Devices that hang before the first request: they are given up as one that hangs in a step is.
+#include "engine/step_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cpu/cpu_device.h"
+#include "engine/load_models.h"
+#include "engine/rank_executors.h"
+#include "parallel/shared_memory.h"
+
+namespace fathom {
+namespace {
+
+// Of what it is asked to wait for, number `hangs_at` does not end until the device is given up, or
+// never.
+class HangingDevice final : public CpuDevice {
+ public:
+  HangingDevice(int hangs_at, bool for_ever)
+      : CpuDevice(1), hangs_at_(hangs_at), for_ever_(for_ever) {}
+  bool records() const override { return true; }
+  void WaitFor(uint64_t) override {
+    if (++waits_ != hangs_at_) return;
+    while (for_ever_ || status().ok()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+ private:
+  const int hangs_at_;
+  const bool for_ever_;
+  int waits_ = 0;
+};
+
+constexpr int kNever = 0, kLayingOut = 1, kFirstStep = 2;
+
+// What comes of starting ranks, of which the last hangs.
+Status Start(const ParallelLayout& layout, int hangs_at, bool for_ever = false) {
+  const JoinedRanks joined = JoinedRanks::Join(layout, SharedMemoryCommunicator::GroupOf).value();
+  std::vector<std::unique_ptr<HangingDevice>> devices;
+  std::vector<EngineRank> ranks;
+  for (int rank = 0; rank < layout.world(); ++rank) {
+    const bool last = rank == layout.world() - 1;
+    devices.push_back(std::make_unique<HangingDevice>(last ? hangs_at : kNever, for_ever));
+    ranks.push_back({devices.back().get(), Shard::OfRank(layout, rank, joined.Of(rank)),
+                     /*peer_bytes=*/0});
+  }
+  const Checkpoint checkpoint = Checkpoint::Open("models/tiny-r1").value();
+  const auto models = LoadModels(checkpoint, CpuOps(Fp8Activations::kExact), ranks,
+                                 {.max_tokens = 64, .max_rows = 2, .max_model_len = 64}, nullptr)
+                          .value();
+  return MakeRankExecutors(models, ranks, {.num_pages = 4, .slots = 2, .step_timeout_s = 1},
+                           nullptr)
+      .status();
+}
+
+TEST(StepWatch, WhatHangsBeforeTheFirstRequestIsGivenUp) {
+  for (const ParallelLayout& layout : {ParallelLayout(), ParallelLayout{.tensor = 2}}) {
+    EXPECT_TRUE(Start(layout, kNever).ok());
+    const std::string given_up = layout.world() > 1 ? "given up with " : "";
+    EXPECT_EQ(Start(layout, kLayingOut).message(),
+              given_up + "laying out memory has not ended in 1 s");
+    EXPECT_EQ(Start(layout, kFirstStep).message(),
+              given_up + "recording a step, of 1 row and 1 token, has not ended in 1 s");
+  }
+}
+
+TEST(StepWatchDeathTest, ARankThatDoesNotComeBackIsLeft) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  // Rank 0, which waits for it, is not blamed.
+  EXPECT_EXIT((void)Start({.tensor = 2}, kFirstStep, /*for_ever=*/true), testing::ExitedWithCode(1),
+              "fathom: recording a step, of 1 row and 1 token, has not ended in 1 s; rank 1 does "
+              "not come back, and is left");
+}
+
+}  // namespace
+}  // namespace fathom
