@@ -215,6 +215,16 @@ void AddHostFlags(CLI::App& command, HostsOptions* hosts) {
   for (CLI::Option* option : between_hosts) option->needs(count)->group(group);
 }
 
+void AddStepTimeout(CLI::App& command, double* seconds, const char* group) {
+  command
+      .add_option("--step-timeout", *seconds,
+                  "Seconds after which a step that a GPU has not ended never will, nor a rank come "
+                  "that others on CPUs wait for: all ends, with an error for every request")
+      ->check(Between(0.1, 86400))
+      ->capture_default_str()
+      ->group(group);
+}
+
 void AddTemplateFlag(CLI::App& command, EngineSettings* settings, const char* group) {
   command
       .add_option("--chat-template", settings->chat_template_file,
@@ -309,13 +319,7 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
                 "that up where it costs time: on Hopper, in attention of few requests with more "
                 "than 16 heads, and of rows with drafts")
       ->group(group);
-  command
-      .add_option("--step-timeout", s.step_timeout_s,
-                  "Seconds after which a step that a GPU has not ended never will, nor a rank come "
-                  "that others on CPUs wait for: the engine ends, with an error for every request")
-      ->check(Between(0.1, 86400))
-      ->capture_default_str()
-      ->group(group);
+  AddStepTimeout(command, &s.step_timeout_s, group);
   AddDummyFlags(command, settings);
 }
 

@@ -145,7 +145,7 @@ def test_how_long_a_step_may_take():
     assert "--step-timeout" in line and "0 is not a number from 0.1 to 86400" in line
     result = run("serve", "nowhere", env=os.environ | {"FATHOM_STEP_TIMEOUT": "never"})
     assert result.returncode == 2 and "never is not a number from 0.1 to 86400" in result.stderr
-    for command in (["serve"], ["generate"], ["bench", "offline"]):
+    for command in (["serve"], ["generate"], ["verify"], ["bench", "offline"]):
         assert "--step-timeout FLOAT=120 " in run(*command, "--help").stdout
 
 

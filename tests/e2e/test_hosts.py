@@ -4,6 +4,7 @@ a process beside the first."""
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -152,6 +153,26 @@ def test_logits_are_those_of_one_host(layout, network, secret):
     said = [json.loads(text) for text in on_both(network, secret, *command) if text]
     assert len(said) == (1 if layout == "--pp" else 2), "hosts that have the last stage"
     assert all(report["passed"] and report["logits_hash"] == alone["logits_hash"] for report in said)
+
+
+def test_verify_does_not_wait_for_ever(network, secret):
+    """The other host halts in the middle: before it counts as silent, a step is given up."""
+    reference = ROOT / "tests" / "golden" / "tiny-r1" / "reference.safetensors"
+    flags = shared_flags(network, secret)
+    flags = ["verify", MODEL, "--reference", reference, "--ops", "reference", "--tp", "2", "--step-timeout", "1",
+             *flags[:flags.index("--max-num-seqs")]]
+    first = subprocess.Popen([BINARY, *flags], stderr=subprocess.PIPE, text=True)
+    other = subprocess.Popen([*network.prefix, BINARY, *flags, "--node-rank", "1"], stderr=subprocess.PIPE, text=True)
+    try:
+        assert any("weights: tensors" in line for line in other.stderr)  # it is about to begin
+        other.send_signal(signal.SIGSTOP)
+        said = first.communicate(timeout=60)[1]
+        assert first.returncode == 1 and "fathom verify: " in said
+        assert re.search(r"rank 0 has waited 1 s for rank 1 of host 1 \(in step \d+, op all_reduce_norm of F32 \[\d+, 256\]\)", said), said
+    finally:
+        for process in (first, other):
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.parametrize("layout", ["--pp", "--tp"])
