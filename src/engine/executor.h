@@ -39,7 +39,7 @@ class Executor {
   // when all steps before it have been waited for. Until then they are not sampled from.
   virtual void SubmitMasks(std::vector<StepMasks> groups) = 0;
   virtual StepResult Wait() = 0;  // of the oldest step with rows not yet waited for
-  // THREAD: any. Of the ranks that are of this process.
+  // THREAD: any. Of ranks of other hosts, what they said last.
   virtual std::vector<RankStats> Ranks() const { return {}; }
 };
 

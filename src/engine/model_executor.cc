@@ -26,13 +26,8 @@ RankStats StatsOf(const Model& model, const ModelExecutorOptions& options, const
   return {.rank = shard.stage * shard.layout.stage_ranks() + shard.rank_in_stage(),
           .stage = shard.stage,
           .group = shard.data_rank,
-          .memory = {{"weights", model.weight_bytes()},
-                     {"kv_cache", static_cast<size_t>(cache)},
-                     {"activations", model.activation_bytes()},
-                     {"work_space", model.workspace_bytes()},
-                     {"exchange", model.exchange_bytes()},
-                     {"request_state", runner.slots},
-                     {"logits", runner.logits}}};
+          .memory = {model.weight_bytes(), static_cast<size_t>(cache), model.activation_bytes(),
+                     model.workspace_bytes(), model.exchange_bytes(), runner.slots, runner.logits}};
 }
 
 }  // namespace
@@ -97,13 +92,14 @@ StepResult ModelExecutor::Wait() {
 std::vector<RankStats> ModelExecutor::Ranks() const {
   RankStats now = rank_;
   now.steps = steps_ended_;
-  now.busy_seconds = 1e-9 * static_cast<double>(busy_ns_);
+  now.busy_ns = busy_ns_;
   return {std::move(now)};
 }
 
 void ModelExecutor::CountBusy() {
   const auto now = std::chrono::steady_clock::now();
-  busy_ns_ += std::chrono::nanoseconds(now - std::exchange(busy_since_, now)).count();
+  const std::chrono::nanoseconds busy = now - std::exchange(busy_since_, now);
+  busy_ns_ += static_cast<uint64_t>(busy.count());
 }
 
 void ModelExecutor::Loop() {

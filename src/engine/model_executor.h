@@ -126,7 +126,7 @@ class ModelExecutor final : public Executor {
 
   Device& device_;
   const RankStats rank_;  // but for what it has done, which follows
-  std::atomic<int64_t> steps_ended_{0}, busy_ns_{0};
+  std::atomic<uint64_t> steps_ended_{0}, busy_ns_{0};
   std::chrono::steady_clock::time_point busy_since_;
   StepRunner runner_;
   std::vector<std::shared_ptr<const RequestParams>> params_;  // of each slot's request

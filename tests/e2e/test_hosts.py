@@ -3,6 +3,7 @@ a process beside the first."""
 
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
@@ -129,6 +130,9 @@ def test_answers_are_those_of_one_host(flags, network, secret):
         assert eventually(lambda: other.health(network) == "200")
         assert answers(server) == expected
         assert [ask(server, number) for number in range(len(KINDS))] == expected[:len(KINDS)], "alone"
+        last = str(math.prod(int(flag) for flag in flags if flag.isdigit()) - 1)  # of the other host
+        assert eventually(lambda: server.metric("fathom:rank_steps_total", rank=last) == server.metric("fathom:rank_steps_total", rank="0"))
+        assert server.metric("fathom:rank_memory_bytes", rank=last, kind="weights") > 0
         assert server.stop() == 0
         assert other.process.wait(10) == 0, other.output()
 
