@@ -13,6 +13,7 @@
 #include "commands.h"
 #include "engine_flags.h"
 #include "gpu_figures.h"
+#include "hosts/hosts.h"
 #include "ops/cuda_properties.h"
 #include "report.h"
 #include "usage.h"
@@ -22,7 +23,11 @@ namespace {
 
 struct PlanOptions {
   EngineSettings engine;  // model, layout and limits of it count
-  int gpus = 1;
+  int gpus = 1;           // of each host
+  int hosts = 1;
+  double network_gb_s = NetworkFigures().bytes_per_s / 1e9;
+  double network_us = NetworkFigures().exchange_s * 1e6;
+  bool network_said = false;
   std::string gpu_type = "h200", gpu_file;
   double memory_bytes = 0, bandwidth_gb_s = 0, bf16_tflops = 0, fp8_tflops = 0;
   std::vector<int64_t> batch_sizes = {1, 8, 32, 128};
@@ -100,6 +105,14 @@ Status CheckShape(const PlanOptions& o, const ModelConfig& config) {
   return {};
 }
 
+Result<ReportedHosts> HostsOf(const PlanOptions& o, int gpus) {
+  TRY(CheckDealt(o.hosts, gpus));
+  return ReportedHosts{.count = o.hosts,
+                       .gpus_each = gpus / o.hosts,
+                       .network = {1e9 * o.network_gb_s, 1e-6 * o.network_us},
+                       .assumed = !o.network_said};
+}
+
 Result<PlanReport> MakeReport(PlanOptions o) {
   const GpuFigures gpu = TRY(FiguresOf(o));
   const ModelConfig config = TRY(ConfigOf(o));
@@ -122,15 +135,19 @@ Result<PlanReport> MakeReport(PlanOptions o) {
       .kv_cache = std::string(Name(kv_dtype)),
       .gpu = gpu,
       .context = o.context};
-  const auto layouts =
-      o.one_layout ? std::vector{o.engine.layout} : LayoutsOf(o.gpus, config.n_routed_experts > 0);
+  const auto layouts = o.one_layout ? std::vector{o.engine.layout}
+                                    : LayoutsOf(o.gpus * o.hosts, config.n_routed_experts > 0);
+  if (o.hosts > 1) report.hosts = TRY(HostsOf(o, layouts[0].world()));
   for (const ParallelLayout& layout : layouts) {
-    auto plan = PlanLayout(config, ops, layout, options, static_cast<int64_t>(gpu.memory_bytes));
+    auto plan = PlanLayout(config, ops, layout, options,
+                           {static_cast<int64_t>(gpu.memory_bytes), report.hosts.gpus_each});
     if (!plan.ok()) {
       report.refused.emplace_back(layout, plan.status().message());
       continue;
     }
-    report.layouts.push_back(Predict(o, {config, ops, kv, gpu, layout}, *std::move(plan)));
+    report.layouts.push_back(
+        Predict(o, {config, ops, kv, gpu, layout, report.hosts.gpus_each, report.hosts.network},
+                *std::move(plan)));
   }
   std::stable_sort(
       report.layouts.begin(), report.layouts.end(),
@@ -183,17 +200,45 @@ void AddGpuFlags(CLI::App& command, PlanOptions& o) {
 constexpr const char* kLayoutFlags[] = {"--tensor-parallel-size", "--data-parallel-size",
                                         "--pipeline-parallel-size", "--enable-expert-parallel"};
 
+void AddHostCount(CLI::App& command, PlanOptions& o, const char* group) {
+  auto* hosts = command
+                    .add_option("--nnodes", o.hosts,
+                                "Hosts, each with --gpus GPUs, or with equally many of those that "
+                                "the sizes below make")
+                    ->check(CLI::Range(1, 64))
+                    ->capture_default_str()
+                    ->group(group);
+  command
+      .add_option("--network-bandwidth", o.network_gb_s,
+                  "GB/s (10^9 bytes) that each GPU sends to other hosts while it gets as much; "
+                  "assumed unless it is said: it was not measured")
+      ->check(Between(0.001, 1e6))
+      ->capture_default_str()
+      ->needs(hosts)
+      ->group(group);
+  command
+      .add_option(
+          "--network-latency", o.network_us,
+          "Microseconds that an exchange between hosts takes, however few its bytes; assumed "
+          "likewise")
+      ->check(Between(0, 1e6))
+      ->capture_default_str()
+      ->needs(hosts)
+      ->group(group);
+}
+
 void AddWhichLayouts(CLI::App& command, PlanOptions& o) {
   const char* group = "Layout";
   auto* gpus =
       command
           .add_option(
               "--gpus", o.gpus,
-              "GPUs, for all of whose layouts there are predictions; without it those of the one "
-              "layout that the sizes below make")
+              "GPUs of each host: all layouts of them are predicted; the sizes below ask for one "
+              "layout instead")
           ->check(CLI::Range(1, 8))
           ->capture_default_str()
           ->group(group);
+  AddHostCount(command, o, group);
   AddLayoutFlags(command, &o.engine.layout, group);
   for (const char* flag : kLayoutFlags) gpus->excludes(command.get_option(flag));
 }
@@ -260,6 +305,8 @@ void AddPlan(CLI::App& app, int& exit_code) {
   OnRun(*command, exit_code, [command, options, &exit_code]() -> Status {
     options->one_layout = std::ranges::any_of(
         kLayoutFlags, [&](const char* flag) { return command->count(flag) > 0; });
+    options->network_said =
+        command->count("--network-bandwidth") > 0 && command->count("--network-latency") > 0;
     const PlanReport report = TRY(MakeReport(*options));
     options->json ? PrintJson(report) : PrintTable(report);
     if (report.layouts.empty()) exit_code = 1;

@@ -21,6 +21,14 @@ constexpr uint32_t kHello = 1, kAnswer = 2, kSaid = 2;
 
 }  // namespace
 
+Status CheckDealt(int hosts, int ranks) {
+  if (ranks % hosts == 0) return {};
+  return InvalidArgument(
+      "--nnodes {}: {} cannot be dealt evenly; the sizes of --tp, --pp and --dp multiplied must be "
+      "a multiple of it",
+      hosts, Counted(ranks, "rank"));
+}
+
 Status CheckHosts(const HostsOptions& o, int ranks) {
   if (o.headless && o.index == 0) {
     return InvalidArgument(
@@ -32,13 +40,7 @@ Status CheckHosts(const HostsOptions& o, int ranks) {
                            o.count - 1);
   }
   if (o.count == 1) return {};
-  if (ranks % o.count != 0) {
-    return InvalidArgument(
-        "--nnodes {}: {} cannot be dealt evenly; the sizes of --tp, --pp and --dp multiplied must "
-        "be "
-        "a multiple of it",
-        o.count, Counted(ranks, "rank"));
-  }
+  TRY(CheckDealt(o.count, ranks));
   if (o.address.empty()) {
     return InvalidArgument("--nnodes {} needs --master-addr, an address of the first host",
                            o.count);
