@@ -47,6 +47,7 @@ ModelExecutor::ModelExecutor(Model& model, Device& device, const ModelExecutorOp
       results_(static_cast<size_t>(options.max_in_flight)) {
   if (device.records()) sizes_ = RecordedSizes(model.options());
   StepWatch watch(device, rank_.rank, options.step_timeout_s, on_failure_);
+  const std::future<void> warm = warm_.get_future();
   thread_ = std::thread([this, &watch, meet = options.meet] {
     device_.BindThread();
     WarmUp(meet, watch);
@@ -54,7 +55,7 @@ ModelExecutor::ModelExecutor(Model& model, Device& device, const ModelExecutorOp
     Loop();
     ended_.set_value();
   });
-  watch.Until(warm_.get_future());
+  watch.Until(warm);
 }
 
 ModelExecutor::~ModelExecutor() {
@@ -131,6 +132,7 @@ void ModelExecutor::Loop() {
 void ModelExecutor::WarmUp(const std::function<void()>& meet, StepWatch& watch) {
   const auto all_here = [&] {
     device_.WaitFor(device_.Mark());
+    if (const Status failed = device_.status(); !failed.ok() && on_failure_) on_failure_(failed);
     watch.End();  // whoever does not come is watched itself
     if (meet) meet();
   };
