@@ -81,18 +81,21 @@ void AddDummyFlags(CLI::App& command, EngineSettings* settings) {
 void AddConfigFlags(CLI::App& command, EngineSettings* settings, const char* group) {
   EngineSettings& s = *settings;
   command
-      .add_option(
-          "--config-preset", s.config_preset,
-          fmt::format("A published configuration instead of the folder's: {}", kPresetNames))
+      .add_option("--config-preset", s.config_preset,
+                  fmt::format("A published configuration, in place of a folder's config.json: {}",
+                              kPresetNames))
       ->group(group);
   command
-      .add_option("--dtype", s.dtype, "Of the linear layers: fp8, bf16; auto: as the configuration")
+      .add_option(
+          "--dtype", s.dtype,
+          "Numbers of the linear layers' weights: fp8, bf16; auto: as the configuration says")
       ->transform(Renamed({{"bfloat16", "auto"}}))
       ->check(CLI::IsMember({"auto", "fp8", "bf16"}))
       ->capture_default_str()
       ->group(group);
   command.add_option("--num-layers", s.num_layers, "The first so many layers only; 0: all")
       ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str()
       ->group(group);
 }
 
@@ -108,9 +111,10 @@ CLI::Validator Between(double low, double high) {
 
 void AddLayoutFlags(CLI::App& command, ParallelLayout* layout, const char* group) {
   command
-      .add_option("--tensor-parallel-size,--tp", layout->tensor,
-                  "Cut heads, MLPs and vocabulary over so many ranks: GPUs from --gpu on, or parts "
-                  "of a CPU")
+      .add_option(
+          "--tensor-parallel-size,--tp", layout->tensor,
+          "Cut heads, MLPs and vocabulary over so many ranks: GPUs one after another, or parts "
+          "of a CPU")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str()
       ->group(group);
@@ -185,35 +189,39 @@ void AddBackendFlags(CLI::App& command, BackendSettings* settings, const char* g
 
 void AddHostFlags(CLI::App& command, HostsOptions* hosts) {
   const char* group = "Several hosts";
+  CLI::Option* const count = command.add_option(
+      "--nnodes", hosts->count,
+      "Hosts that share the ranks of --tp, --pp and --dp, each with equally many: the "
+      "same command on each, but for --node-rank");
+  count->check(CLI::Range(1, 1024))->capture_default_str()->group(group);
+  CLI::Option* const between_hosts[] = {
+      command
+          .add_option("--node-rank", hosts->index,
+                      "Which host this is: 0 answers requests, the others compute for it")
+          ->check(CLI::Range(0, 1023))
+          ->capture_default_str(),
+      command.add_option("--master-addr", hosts->address,
+                         "Address of host 0, on which it listens to the others, and on no other"),
+      command.add_option("--master-port", hosts->port, "Port of host 0 for the other hosts")
+          ->check(CLI::Range(1, 65535))
+          ->capture_default_str(),
+      command.add_flag("--headless", hosts->headless,
+                       "Answer nobody but who asks for /health: as hosts but 0 do without it"),
+      command
+          .add_option("--hosts-secret-file", hosts->secret_file,
+                      "A file with a secret that all hosts have; openssl rand -hex 32 makes one")
+          ->type_name("FILE")};
+  // One that stood alone would be passed over, and the host would serve by itself.
+  for (CLI::Option* option : between_hosts) option->needs(count)->group(group);
+}
+
+void AddStepTimeout(CLI::App& command, double* seconds, const char* group) {
   command
-      .add_option("--nnodes", hosts->count,
-                  "Hosts that share the ranks of --tp, --pp and --dp, each with equally many: the "
-                  "same command on each, but for --node-rank")
-      ->check(CLI::Range(1, 1024))
+      .add_option("--step-timeout", *seconds,
+                  "Seconds after which a step that a GPU has not ended never will, nor a rank come "
+                  "that others on CPUs wait for: all ends, with an error for every request")
+      ->check(Between(0.1, 86400))
       ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--node-rank", hosts->index,
-                  "Which host this is: 0 answers requests, the others compute for it")
-      ->check(CLI::Range(0, 1023))
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--master-addr", hosts->address,
-                  "Address of host 0, on which it listens to the others, and on no other")
-      ->group(group);
-  command.add_option("--master-port", hosts->port, "Port of host 0 for the other hosts")
-      ->check(CLI::Range(1, 65535))
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_flag("--headless", hosts->headless,
-                "Answer nobody but who asks for /health: as hosts but 0 do without it")
-      ->group(group);
-  command
-      .add_option("--hosts-secret-file", hosts->secret_file,
-                  "A file with a secret that all hosts have; openssl rand -hex 32 makes one")
-      ->type_name("FILE")
       ->group(group);
 }
 
@@ -235,35 +243,41 @@ void AddLimitFlags(CLI::App& command, EngineLimits* limits, const char* group) {
       ->transform(ModelsOwnLength())
       ->transform(Thousands())
       ->check(CLI::Range(0, 1 << 22))
+      ->default_str("auto")
       ->group(group);
   command
-      .add_option("--max-num-seqs", s.max_num_seqs,
-                  "Requests that run at the same time; 0: 32, on a GPU 256")
+      .add_option(
+          "--max-num-seqs", s.max_num_seqs,
+          "Requests that run at the same time, in each data-parallel group; 0: 32, on a GPU 256")
       ->transform(Thousands())
       ->check(CLI::Range(0, 65536))
       ->capture_default_str()
       ->group(group);
   command
       .add_option("--max-num-batched-tokens", s.max_num_batched_tokens,
-                  "Tokens in one step; 0: 1024, on a GPU 8192, or more if --prefill-chunk or "
+                  "Tokens in one step of a data-parallel group; 0: 1024, on a GPU 8192, or more if "
+                  "--prefill-chunk or "
                   "--max-num-seqs need it")
       ->transform(Thousands())
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--prefill-chunk", s.prefill_chunk,
-                  "Prompts are computed in chunks that end at multiples of this; 0: 512, on a GPU "
-                  "2048")
+      .add_option(
+          "--prefill-chunk", s.prefill_chunk,
+          "Prompts are computed in chunks that end at multiples of so many tokens; 0: 512, on "
+          "a GPU 2048")
       ->transform(Thousands())
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--kv-cache-memory-bytes", s.kv_cache_bytes,
-                  "Memory of the KV cache, as 1073741824 or 1GiB; 0: enough for --max-num-seqs "
-                  "requests of --max-model-len, at most 4 GiB, on a GPU at most what is left")
+      .add_option(
+          "--kv-cache-memory-bytes", s.kv_cache_bytes,
+          "Memory of each rank's KV cache, as 1073741824 or 1GiB; 0: enough for --max-num-seqs "
+          "requests of --max-model-len, at most 4 GiB, on a GPU at most what is left")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->default_str("0")
       ->group(group);
 }
 
@@ -305,13 +319,7 @@ void AddEngineFlags(CLI::App& command, EngineSettings* settings) {
                 "that up where it costs time: on Hopper, in attention of few requests with more "
                 "than 16 heads, and of rows with drafts")
       ->group(group);
-  command
-      .add_option("--step-timeout", s.step_timeout_s,
-                  "Seconds after which a step that a GPU has not ended never will, nor a rank come "
-                  "that others on CPUs wait for: the engine ends, with an error for every request")
-      ->check(Between(0.1, 86400))
-      ->capture_default_str()
-      ->group(group);
+  AddStepTimeout(command, &s.step_timeout_s, group);
   AddDummyFlags(command, settings);
 }
 

@@ -28,6 +28,9 @@ void AddConfigFlags(CLI::App& command, EngineSettings* settings, const char* gro
 // Several hosts that share an engine's ranks.
 void AddHostFlags(CLI::App& command, HostsOptions* hosts);
 
+// --step-timeout, which `fathom verify` has too.
+void AddStepTimeout(CLI::App& command, double* seconds, const char* group);
+
 // --chat-template, where there is chat.
 void AddTemplateFlag(CLI::App& command, EngineSettings* settings, const char* group);
 

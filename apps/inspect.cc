@@ -149,15 +149,15 @@ void PrintModel(const ModelConfig& c, const Summary& s) {
                             : "");
   Line("sizes", "hidden {}, dense MLP {}, vocabulary {}, context {} tokens", c.hidden_size,
        c.intermediate_size, c.vocab_size, c.max_position_embeddings);
-  Line("attention", "{} heads: queries and keys {} + {} rotary, values {}; latent {}; queries {}",
-       c.num_heads, c.qk_nope_head_dim, c.qk_rope_head_dim, c.v_head_dim, c.kv_lora_rank,
-       c.q_lora_rank > 0 ? fmt::format("of rank {}", c.q_lora_rank) : "in full");
+  Line("attention", "{}: queries and keys {} + {} rotary, values {}; latent {}; queries {}",
+       Counted(c.num_heads, "head"), c.qk_nope_head_dim, c.qk_rope_head_dim, c.v_head_dim,
+       c.kv_lora_rank, c.q_lora_rank > 0 ? fmt::format("of rank {}", c.q_lora_rank) : "in full");
   if (c.n_routed_experts > 0) {
     const RouterConfig& r = c.router;
     Line("experts", "{} of {} per token, and {} shared; MLP {}", c.num_experts_per_tok,
          c.n_routed_experts, c.n_shared_experts, c.moe_intermediate_size);
-    Line("router", "{}, {}, {} of {} groups, weights {}, scaled by {}", ScoringName(r.scoring),
-         SelectionName(r.selection), r.topk_group, r.n_group,
+    Line("router", "{}, {}, {} of {}, weights {}, scaled by {}", ScoringName(r.scoring),
+         SelectionName(r.selection), r.topk_group, Counted(r.n_group, "group"),
          r.norm_topk_prob ? "normalised" : "as they are", r.routed_scaling_factor);
   }
   Line("rotary", "theta {}{}", c.rope_theta,
@@ -191,8 +191,8 @@ void PrintText(const Checkpoint& checkpoint, const Summary& s, const Result<Text
        c.total_layers() * (c.kv_lora_rank + int64_t{sizeof(float)} + 2 * c.qk_rope_head_dim),
        Scaled(static_cast<uint64_t>(s.kv_bytes_per_token * c.max_position_embeddings), "B"));
   for (size_t i = 0; i < s.files.size(); ++i) {
-    Line(i == 0 ? "files" : "", "{}: {} tensors, {}", checkpoint.files()[i], s.files[i].tensors,
-         Scaled(s.files[i].bytes, "B"));
+    Line(i == 0 ? "files" : "", "{}: {}, {}", checkpoint.files()[i],
+         Counted(s.files[i].tensors, "tensor"), Scaled(s.files[i].bytes, "B"));
   }
   if (text.ok()) {
     Line("tokenizer", "{} tokens, {}", text->vocab_size,

@@ -169,8 +169,10 @@ Status FollowFirstHost(LoadedEngine& loaded, HttpServer& server, Running& runnin
   const Hosts& hosts = *loaded.hosts;
   const int first = hosts.index() * hosts.ranks_each();
   server.Follow();
-  LOG_INFO("host {} of {} is at work: ranks {} to {}", hosts.index(), hosts.count(), first,
-           first + hosts.ranks_each() - 1);
+  const int last = first + hosts.ranks_each() - 1;
+  LOG_INFO(
+      "host {} of {} is at work: {}", hosts.index(), hosts.count(),
+      first == last ? fmt::format("rank {}", first) : fmt::format("ranks {} to {}", first, last));
   NotifyService("READY=1");
   // Either may come first: the engine's end, or a signal.
   std::thread until_signal([&] {

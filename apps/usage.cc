@@ -108,6 +108,12 @@ std::string ExplainValue(const CLI::ParseError& error) {
   if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && text.starts_with("model ")) {
     return "no model: name its folder";
   }
+  constexpr std::string_view kRequires = " requires ";
+  if (const size_t at = text.find(kRequires);
+      dynamic_cast<const CLI::RequiresError*>(&error) != nullptr && at != std::string::npos) {
+    return fmt::format("{}: it means nothing without {}: say that too, or leave it out",
+                       text.substr(0, at), text.substr(at + kRequires.size()));
+  }
   constexpr std::string_view kConversion = "Could not convert: ";
   if (text.starts_with(kConversion)) {
     const std::string what = text.substr(kConversion.size());  // without the name of a hidden flag

@@ -97,7 +97,8 @@ Verification::Verification(Model& model, Device& device, int64_t prefill_chunk,
       prefill_chunk_(static_cast<size_t>(prefill_chunk)),
       forced_form_(forced_form) {}
 
-void Verification::Run(const ReferencePrompt& p, VerifyReport& report) {
+void Verification::Run(const ReferencePrompt& p, StepWatch& watch, VerifyReport& report) {
+  watch_ = &watch;
   OneRequest request = Request(p.prompt, p.greedy.size());
   const TokenId next = Prefill(p, request, report);
   Greedy(p, next, request, report);
@@ -122,12 +123,14 @@ void Verification::Feed(OneRequest& request, std::span<const TokenId> tokens, co
   while (!tokens.empty()) {
     const auto row = tokens.first(std::min(tokens.size(), prefill_chunk_));
     const StepPlan plan = request.Next(FormOfNext(request), row);
+    watch_->Begin(StepText(plan.step, 1, plan.num_tokens()));
     runner_.Begin(plan);
     const StagedStep& step = runner_.Stage(plan);
     const TensorView hidden = runner_.Forward(step);
     runner_.HandOn(step);
     runner_.SampleAndCommit(step, hidden);
     visit(plan, hidden);
+    watch_->End();
     tokens = tokens.subspan(row.size());
   }
 }

@@ -9,6 +9,7 @@
 
 #include "base/attention_form.h"
 #include "engine/step_runner.h"
+#include "engine/step_watch.h"
 #include "model/model.h"
 #include "reference_file.h"
 #include "scheduler/one_request.h"
@@ -47,8 +48,8 @@ class Verification {
   Verification(Model& model, Device& device, int64_t prefill_chunk,
                std::optional<AttentionForm> forced_form);
 
-  // REQUIRES: the model has an MTP layer if the prompt has drafts.
-  void Run(const ReferencePrompt& p, VerifyReport& report);
+  // Each step is watched. REQUIRES: the model has an MTP layer if the prompt has drafts.
+  void Run(const ReferencePrompt& p, StepWatch& watch, VerifyReport& report);
 
  private:
   OneRequest Request(std::span<const TokenId> prompt, size_t max_tokens) const;
@@ -71,6 +72,7 @@ class Verification {
   const size_t vocab_;
   const int32_t num_pages_;
   StepRunner runner_;
+  StepWatch* watch_ = nullptr;  // of Run()
   const size_t prefill_chunk_;
   const std::optional<AttentionForm> forced_form_;
 };

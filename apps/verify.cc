@@ -3,13 +3,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <future>
+#include <limits>
 #include <optional>
 #include <string>
 
 #include "backends.h"
 #include "base/log.h"
+#include "base/numa_node.h"
 #include "commands.h"
 #include "engine/load_models.h"
+#include "engine/rank_executors.h"
+#include "engine/step_watch.h"
 #include "engine_flags.h"
 #include "host_facts.h"
 #include "parallel/on_ranks.h"
@@ -23,6 +28,7 @@ namespace {
 struct VerifyOptions : BackendSettings {
   std::string model, reference;
   HostsOptions hosts;
+  double step_timeout_s = AssemblyOptions().step_timeout_s;
   int64_t prefill_chunk = 512;
   std::string form = "own";
   int64_t context_chunk = 0;
@@ -49,6 +55,19 @@ std::optional<AttentionForm> ForcedForm(const std::string& form) {
   return form == "expanded" ? AttentionForm::kExpanded : AttentionForm::kAbsorbed;
 }
 
+// Tokens of the longest, if the model can compute all of them.
+Result<int64_t> LongestOf(const std::vector<ReferencePrompt>& prompts, const ModelConfig& config,
+                          const std::string& file) {
+  int64_t longest = 0;
+  for (const ReferencePrompt& p : prompts) {
+    longest = std::max(longest, static_cast<int64_t>(p.prompt.size() + p.greedy.size()));
+    if (!p.draft.empty() && config.num_mtp_layers == 0) {
+      return InvalidArgument("{} has drafts, and the model has no MTP layer", file);
+    }
+  }
+  return longest;
+}
+
 // Nothing on a host without ranks of the last stage, which alone has logits.
 // REQUIRES: options.ops is there.
 Result<std::optional<VerifyReport>> Verify(const VerifyOptions& options) {
@@ -62,13 +81,7 @@ Result<std::optional<VerifyReport>> Verify(const VerifyOptions& options) {
   const ModelConfig& config = checkpoint.config();
   const std::vector<ReferencePrompt> prompts =
       TRY(ReadReference(options.reference, config.vocab_size));
-  int64_t longest = 0;
-  for (const ReferencePrompt& p : prompts) {
-    longest = std::max(longest, static_cast<int64_t>(p.prompt.size() + p.greedy.size()));
-    if (!p.draft.empty() && config.num_mtp_layers == 0) {
-      return InvalidArgument("{} has drafts, and the model has no MTP layer", options.reference);
-    }
-  }
+  const int64_t longest = TRY(LongestOf(prompts, config, options.reference));
   Ops ops = *backend.ops;
   if (options.context_chunk > 0) ops.context_chunk = options.context_chunk;
   const std::vector<EngineRank> ranks = backend.Ranks();
@@ -82,10 +95,12 @@ Result<std::optional<VerifyReport>> Verify(const VerifyOptions& options) {
       TRY(LoadModels(checkpoint, ops, ranks, model_options, /*progress=*/nullptr));
   std::vector<std::unique_ptr<Verification>> verifications(ranks.size());
   std::vector<VerifyReport> reports(ranks.size());
+  const auto on_failure = FailTogether(ranks, options.step_timeout_s);
   // What allocates ends on all ranks before one waits for another.
   TRY(OnRanks(count, [&](int rank) -> Status {
     const auto at = static_cast<size_t>(rank);
     Device& device = *ranks[at].device;
+    const OnCpus near(device.near_cpus());
     device.BindThread();
     verifications[at] = std::make_unique<Verification>(*models[at], device, options.prefill_chunk,
                                                        ForcedForm(options.form));
@@ -94,14 +109,24 @@ Result<std::optional<VerifyReport>> Verify(const VerifyOptions& options) {
   }));
   TRY(OnRanks(count, [&](int rank) -> Status {
     const auto at = static_cast<size_t>(rank);
-    ranks[at].device->BindThread();
-    reports[at].limit = Limit(options, *models[at]);
-    reports[at].tokens_must_match = reports[at].limit == kExactLimit;
-    for (const ReferencePrompt& p : prompts) {
-      verifications[at]->Run(p, reports[at]);
-      TRY(ranks[at].device->status());  // once it failed, what was compared means nothing
-    }
-    return {};
+    Device& device = *ranks[at].device;
+    const OnCpus near(device.near_cpus());  // the thread that compares too
+    // A CPU's step takes as long as it takes: it is for other ranks that it waits in vain.
+    const double most_s = options.ops.starts_with("cuda") ? options.step_timeout_s
+                                                          : std::numeric_limits<double>::infinity();
+    StepWatch watch(device, backend.first_rank + rank, most_s, on_failure);
+    auto compared = std::async(std::launch::async, [&]() -> Status {
+      device.BindThread();
+      reports[at].limit = Limit(options, *models[at]);
+      reports[at].tokens_must_match = reports[at].limit == kExactLimit;
+      for (const ReferencePrompt& p : prompts) {
+        verifications[at]->Run(p, watch, reports[at]);
+        TRY(device.status());  // once it failed, what was compared means nothing
+      }
+      return {};
+    });
+    watch.Until(compared);
+    return compared.get();
   }));
   if (hosts) (void)TRY(hosts->Least(0));  // none leaves before all have read what it brought
   if (!ranks.back().shard.last_stage()) return std::optional<VerifyReport>();
@@ -168,6 +193,7 @@ void AddVerify(CLI::App& app, int& exit_code) {
   options->device.clear();  // not given: that of --ops
   AddBackendFlags(*command, options.get(), "Options");
   AddHostFlags(*command, &options->hosts);
+  AddStepTimeout(*command, &options->step_timeout_s, "Options");
   command->add_option("--prefill-chunk", options->prefill_chunk, "Longest row of a prefill")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();

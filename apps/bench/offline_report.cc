@@ -5,6 +5,7 @@
 #include <boost/json.hpp>
 #include <utility>
 
+#include "base/printable.h"
 #include "source_hashes.h"
 
 namespace fathom {
@@ -136,18 +137,17 @@ void PrintJson(const OfflineOptions& o, const MeasuredModel& model, const Machin
 }
 
 void PrintTable(const OfflineOptions& o, const MeasuredModel& model, const Machine& m) {
-  fmt::print("{}, {} layers, {} weights{}, {} KV cache, ops {}; {} decode steps, median of {}{}\n",
-             model.name, model.layers, model.weights,
+  fmt::print("{}, {}, {} weights{}, {} KV cache, ops {}; {}, median of {}{}\n", model.name,
+             Counted(model.layers, "layer"), model.weights,
              o.engine.load_format == "dummy" ? " (random)" : "", model.kv_cache, o.engine.ops,
-             o.output_len, o.repeats,
+             Counted(o.output_len, "decode step"), o.repeats,
              o.prefill_lens.empty()
                  ? ""
                  : fmt::format(", prefills of {}", std::max(o.repeats, kLeastPrefills)));
   fmt::print(
       "{}{}: reads {:.1f} GB/s; peaks in 10^9 operations/s: fp32 {}, bf16 {}, int8 {}, fp8 {}\n",
-      m.name, m.driver.empty() ? fmt::format(", {} threads", m.threads) : "",
-      m.read_bandwidth / 1e9, PeakText(m.peaks.fp32), PeakText(m.peaks.bf16),
-      PeakText(m.peaks.int8), PeakText(m.fp8_peak));
+      m.name, m.driver.empty() ? ", " + Counted(m.threads, "thread") : "", m.read_bandwidth / 1e9,
+      PeakText(m.peaks.fp32), PeakText(m.peaks.bf16), PeakText(m.peaks.int8), PeakText(m.fp8_peak));
   fmt::print("weights {:.2f} GB; the process had at most {:.2f} GB\n",
              static_cast<double>(model.weight_bytes) / 1e9,
              static_cast<double>(model.peak_resident_bytes) / 1e9);

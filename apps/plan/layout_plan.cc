@@ -35,7 +35,39 @@ size_t WorkSpaceBytes(const ModelConfig& config, const Ops& ops, const Shard& sh
   return static_cast<size_t>(pairs * of_pair);
 }
 
+// Of a rank's exchanges: between GPUs of one host, and where they span hosts.
+size_t ExchangeBytes(const ParallelLayout& layout, int gpus_each, int rank) {
+  if (gpus_each == 0) return PeerBytes(layout);
+  const PeersElsewhere over = ElsewhereOf(layout, gpus_each, rank);
+  const int stage = layout.StageOf(rank);
+  const auto bytes = [](bool there, int elsewhere, int size) -> size_t {
+    if (!there) return 0;
+    return elsewhere > 0 ? WindowsBytes(size) : sizeof(PeerExchange) + sizeof(PeerCounters);
+  };
+  return bytes(layout.tensor > 1, over.tensor, layout.tensor) +
+         bytes(layout.exchanges_tokens(), over.experts, layout.stage_ranks()) +
+         bytes(stage > 0, over.before, 2) + bytes(stage + 1 < layout.pipeline, over.after, 2) +
+         bytes(layout.pipeline > 1, over.stages, layout.pipeline);
+}
+
 }  // namespace
+
+PeersElsewhere ElsewhereOf(const ParallelLayout& layout, int gpus_each, int rank) {
+  if (gpus_each == 0) return {};
+  const auto count = [&](int first, int step, int ranks) {
+    int elsewhere = 0;
+    for (int i = 0; i < ranks; ++i) {
+      elsewhere += (first + i * step) / gpus_each != rank / gpus_each ? 1 : 0;
+    }
+    return elsewhere;
+  };
+  const int each = layout.stage_ranks(), stage = layout.StageOf(rank);
+  return {.tensor = count(rank - rank % layout.tensor, 1, layout.tensor),
+          .experts = layout.exchanges_tokens() ? count(stage * each, 1, each) : 0,
+          .before = stage > 0 ? count(rank - each, 1, 1) : 0,
+          .after = stage + 1 < layout.pipeline ? count(rank + each, 1, 1) : 0,
+          .stages = count(rank % each, each, layout.pipeline)};
+}
 
 int64_t LayoutPlan::group_cache_tokens() const {
   int64_t pages = INT64_MAX;
@@ -45,7 +77,7 @@ int64_t LayoutPlan::group_cache_tokens() const {
 
 Result<LayoutPlan> PlanLayout(const ModelConfig& config, const Ops& ops,
                               const ParallelLayout& layout, const AssemblyOptions& options,
-                              int64_t memory_bytes) {
+                              const PlannedHosts& hosts) {
   TRY(CheckLimits(config, ops, layout));
   LayoutPlan plan{.layout = layout};
   for (int rank = 0; rank < layout.world(); ++rank) {
@@ -59,10 +91,10 @@ Result<LayoutPlan> PlanLayout(const ModelConfig& config, const Ops& ops,
     const int64_t tokens = options.limits.max_num_batched_tokens;
     const MemoryNeeds needs = NeedsAhead(config, ops, shard, options,
                                          {.weights = bytes(true),
-                                          .peers = PeerBytes(layout),
+                                          .peers = ExchangeBytes(layout, hosts.gpus_each, rank),
                                           .workspace = WorkSpaceBytes(config, ops, shard, tokens),
                                           .cached_layers = CachedLayers(config, shard, published),
-                                          .available = memory_bytes});
+                                          .available = hosts.memory_bytes});
     plan.ranks.push_back({.memory = TRY(PlanMemory(needs)), .replicated_bytes = bytes(false)});
   }
   return plan;

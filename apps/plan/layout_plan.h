@@ -28,10 +28,24 @@ struct LayoutPlan {
   int64_t group_cache_tokens() const;
 };
 
+// A GPU's memory, and how many GPUs each host has; 0: all are of one host.
+struct PlannedHosts {
+  int64_t memory_bytes = 0;
+  int gpus_each = 0;
+};
+
 // Limits are those of each group, filled in. What start-up would refuse is refused, as it would.
 Result<LayoutPlan> PlanLayout(const ModelConfig& config, const Ops& ops,
                               const ParallelLayout& layout, const AssemblyOptions& options,
-                              int64_t memory_bytes);
+                              const PlannedHosts& hosts);
+
+// Of those that a rank exchanges something with, how many are on other hosts.
+struct PeersElsewhere {
+  int tensor = 0, experts = 0;  // of its group; of all groups, if tokens travel to experts
+  int before = 0, after = 0;    // the stages beside it
+  int stages = 0;               // all of them
+};
+PeersElsewhere ElsewhereOf(const ParallelLayout& layout, int gpus_each, int rank);
 
 // Every layout of exactly so many ranks, whether or not the model can be cut so.
 std::vector<ParallelLayout> LayoutsOf(int gpus, bool has_experts);

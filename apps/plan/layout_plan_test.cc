@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "checkpoint/presets.h"
 #include "ops/cuda_properties.h"
+#include "parallel/peer_view.h"
 
 namespace fathom {
 namespace {
@@ -17,7 +20,7 @@ AssemblyOptions OnGpu(int32_t max_model_len = 32768) {
 }
 
 Result<LayoutPlan> Plan(const ModelConfig& config, const ParallelLayout& layout) {
-  return PlanLayout(config, CudaProperties(/*hopper=*/true), layout, OnGpu(), kH200);
+  return PlanLayout(config, CudaProperties(/*hopper=*/true), layout, OnGpu(), {kH200});
 }
 
 size_t Item(const RankPlan& rank, std::string_view name) {
@@ -101,6 +104,38 @@ TEST(LayoutPlan, TokensOfTheCacheAreThoseOfTheFullestRank) {
     EXPECT_GT(used, kH200 / 10 * 9 - rank.memory.needs.page_bytes);
   }
   EXPECT_EQ(plan->group_cache_tokens(), least);
+}
+
+// Two hosts of four GPUs: ranks of a stage, of a group over both hosts, and of all stages.
+TEST(LayoutPlan, WhoIsElsewhere) {
+  const auto of = [](const ParallelLayout& layout, int rank) {
+    const PeersElsewhere over = ElsewhereOf(layout, /*gpus_each=*/4, rank);
+    return std::array{over.tensor, over.experts, over.before, over.after, over.stages};
+  };
+  using Counts = std::array<int, 5>;
+  EXPECT_EQ(of({.tensor = 4, .pipeline = 2}, 0), (Counts{0, 0, 0, 1, 1}));
+  EXPECT_EQ(of({.tensor = 4, .pipeline = 2}, 7), (Counts{0, 0, 1, 0, 1}));
+  EXPECT_EQ(of({.tensor = 8}, 3), (Counts{4, 0, 0, 0, 0}));
+  EXPECT_EQ(of({.tensor = 2, .data = 4}, 3), (Counts{0, 4, 0, 0, 0}));
+  EXPECT_EQ(of({.pipeline = 8}, 2), (Counts{0, 0, 0, 0, 4}));
+  EXPECT_EQ(of({.pipeline = 8}, 3), (Counts{0, 0, 0, 1, 4}));
+  EXPECT_EQ(of({.pipeline = 8}, 4), (Counts{0, 0, 1, 0, 4}));
+}
+
+// What NCCL's windows take in place of a GPU's exchange with its peers, and nothing else.
+TEST(LayoutPlan, ExchangesBetweenHostsHaveTheirOwnMemory) {
+  const ModelConfig config = PresetConfig("v2-lite").value();
+  const ParallelLayout layout = {.tensor = 2, .pipeline = 2};
+  const auto plan = [&](int gpus_each) {
+    return PlanLayout(config, CudaProperties(/*hopper=*/true), layout, OnGpu(), {kH200, gpus_each})
+        .value();
+  };
+  constexpr size_t kPeers = sizeof(PeerExchange) + sizeof(PeerCounters);
+  const LayoutPlan one = plan(4), two = plan(2), four = plan(1);
+  EXPECT_EQ(Item(one.ranks[0], "memory that ranks share"), 3 * kPeers);
+  EXPECT_EQ(Item(two.ranks[0], "memory that ranks share"), kPeers + 2 * WindowsBytes(2));
+  EXPECT_EQ(Item(four.ranks[0], "memory that ranks share"), 3 * WindowsBytes(2));
+  EXPECT_EQ(Item(one.ranks[0], "weights"), Item(four.ranks[0], "weights"));
 }
 
 TEST(LayoutPlan, WhatStartUpRefusesIsRefused) {

@@ -13,6 +13,7 @@
 #include "commands.h"
 #include "engine_flags.h"
 #include "gpu_figures.h"
+#include "hosts/hosts.h"
 #include "ops/cuda_properties.h"
 #include "report.h"
 #include "usage.h"
@@ -22,7 +23,11 @@ namespace {
 
 struct PlanOptions {
   EngineSettings engine;  // model, layout and limits of it count
-  int gpus = 1;
+  int gpus = 1;           // of each host
+  int hosts = 1;
+  double network_gb_s = NetworkFigures().bytes_per_s / 1e9;
+  double network_us = NetworkFigures().exchange_s * 1e6;
+  bool network_said = false;
   std::string gpu_type = "h200", gpu_file;
   double memory_bytes = 0, bandwidth_gb_s = 0, bf16_tflops = 0, fp8_tflops = 0;
   std::vector<int64_t> batch_sizes = {1, 8, 32, 128};
@@ -100,6 +105,14 @@ Status CheckShape(const PlanOptions& o, const ModelConfig& config) {
   return {};
 }
 
+Result<ReportedHosts> HostsOf(const PlanOptions& o, int gpus) {
+  TRY(CheckDealt(o.hosts, gpus));
+  return ReportedHosts{.count = o.hosts,
+                       .gpus_each = gpus / o.hosts,
+                       .network = {1e9 * o.network_gb_s, 1e-6 * o.network_us},
+                       .assumed = !o.network_said};
+}
+
 Result<PlanReport> MakeReport(PlanOptions o) {
   const GpuFigures gpu = TRY(FiguresOf(o));
   const ModelConfig config = TRY(ConfigOf(o));
@@ -122,15 +135,19 @@ Result<PlanReport> MakeReport(PlanOptions o) {
       .kv_cache = std::string(Name(kv_dtype)),
       .gpu = gpu,
       .context = o.context};
-  const auto layouts =
-      o.one_layout ? std::vector{o.engine.layout} : LayoutsOf(o.gpus, config.n_routed_experts > 0);
+  const auto layouts = o.one_layout ? std::vector{o.engine.layout}
+                                    : LayoutsOf(o.gpus * o.hosts, config.n_routed_experts > 0);
+  if (o.hosts > 1) report.hosts = TRY(HostsOf(o, layouts[0].world()));
   for (const ParallelLayout& layout : layouts) {
-    auto plan = PlanLayout(config, ops, layout, options, static_cast<int64_t>(gpu.memory_bytes));
+    auto plan = PlanLayout(config, ops, layout, options,
+                           {static_cast<int64_t>(gpu.memory_bytes), report.hosts.gpus_each});
     if (!plan.ok()) {
       report.refused.emplace_back(layout, plan.status().message());
       continue;
     }
-    report.layouts.push_back(Predict(o, {config, ops, kv, gpu, layout}, *std::move(plan)));
+    report.layouts.push_back(
+        Predict(o, {config, ops, kv, gpu, layout, report.hosts.gpus_each, report.hosts.network},
+                *std::move(plan)));
   }
   std::stable_sort(
       report.layouts.begin(), report.layouts.end(),
@@ -141,32 +158,41 @@ Result<PlanReport> MakeReport(PlanOptions o) {
 void AddGpuFlags(CLI::App& command, PlanOptions& o) {
   const char* group = "GPU";
   command
-      .add_option("--gpu-type", o.gpu_type,
-                  fmt::format("Of which figures are stored: {}", kGpuTypes))
+      .add_option(
+          "--gpu-type", o.gpu_type,
+          fmt::format("The GPU, of those whose measured figures are in this binary: {}", kGpuTypes))
       ->check(CLI::IsMember({"h200"}))
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--gpu-file", o.gpu_file,
-                  "Figures of another one, as apps/plan/gpu_types/h200.json has them")
+      .add_option(
+          "--gpu-file", o.gpu_file,
+          "A file with the figures of another GPU, in place of --gpu-type; the form is that of "
+          "apps/plan/gpu_types/h200.json among the sources")
       ->type_name("FILE")
       ->group(group);
-  command.add_option("--gpu-memory", o.memory_bytes, "Instead of its own: free memory, as 80GB")
+  command
+      .add_option("--gpu-memory", o.memory_bytes,
+                  "Memory of each GPU that a fresh process finds free, as 80GB or 74GiB; "
+                  "without it that of --gpu-type")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->group(group);
   command
-      .add_option("--gpu-bandwidth", o.bandwidth_gb_s,
-                  "Instead of its own: GB/s that are read of its memory")
+      .add_option(
+          "--gpu-bandwidth", o.bandwidth_gb_s,
+          "GB/s (10^9 bytes) at which a GPU reads its memory; without it that of --gpu-type")
       ->check(Between(1, 1e6))
       ->group(group);
   command
-      .add_option("--gpu-bf16-tflops", o.bf16_tflops,
-                  "Instead of its own: 10^12 operations a second in BF16")
+      .add_option(
+          "--gpu-bf16-tflops", o.bf16_tflops,
+          "Peak of BF16 products, in 10^12 operations a second; without it that of --gpu-type")
       ->check(Between(1, 1e6))
       ->group(group);
   command
-      .add_option("--gpu-fp8-tflops", o.fp8_tflops,
-                  "Instead of its own: 10^12 operations a second in FP8")
+      .add_option(
+          "--gpu-fp8-tflops", o.fp8_tflops,
+          "Peak of FP8 products, in 10^12 operations a second; without it that of --gpu-type")
       ->check(Between(1, 1e6))
       ->group(group);
 }
@@ -174,38 +200,82 @@ void AddGpuFlags(CLI::App& command, PlanOptions& o) {
 constexpr const char* kLayoutFlags[] = {"--tensor-parallel-size", "--data-parallel-size",
                                         "--pipeline-parallel-size", "--enable-expert-parallel"};
 
+void AddHostCount(CLI::App& command, PlanOptions& o, const char* group) {
+  auto* hosts = command
+                    .add_option("--nnodes", o.hosts,
+                                "Hosts, each with --gpus GPUs, or with equally many of those that "
+                                "the sizes below make")
+                    ->check(CLI::Range(1, 64))
+                    ->capture_default_str()
+                    ->group(group);
+  command
+      .add_option("--network-bandwidth", o.network_gb_s,
+                  "GB/s (10^9 bytes) that each GPU sends to other hosts while it gets as much; "
+                  "assumed unless it is said: it was not measured")
+      ->check(Between(0.001, 1e6))
+      ->capture_default_str()
+      ->needs(hosts)
+      ->group(group);
+  command
+      .add_option(
+          "--network-latency", o.network_us,
+          "Microseconds that an exchange between hosts takes, however few its bytes; assumed "
+          "likewise")
+      ->check(Between(0, 1e6))
+      ->capture_default_str()
+      ->needs(hosts)
+      ->group(group);
+}
+
 void AddWhichLayouts(CLI::App& command, PlanOptions& o) {
   const char* group = "Layout";
-  auto* gpus = command
-                   .add_option("--gpus", o.gpus,
-                               "All layouts of so many GPUs of one host, unless one is asked for")
-                   ->check(CLI::Range(1, 8))
-                   ->capture_default_str()
-                   ->group(group);
+  auto* gpus =
+      command
+          .add_option(
+              "--gpus", o.gpus,
+              "GPUs of each host: all layouts of them are predicted; the sizes below ask for one "
+              "layout instead")
+          ->check(CLI::Range(1, 8))
+          ->capture_default_str()
+          ->group(group);
+  AddHostCount(command, o, group);
   AddLayoutFlags(command, &o.engine.layout, group);
   for (const char* flag : kLayoutFlags) gpus->excludes(command.get_option(flag));
 }
 
 void AddShapeFlags(CLI::App& command, PlanOptions& o) {
   const char* group = "What is predicted";
-  command.add_option("--batch-size", o.batch_sizes, "Requests that decode, in each group")
+  command
+      .add_option("--batch-size", o.batch_sizes,
+                  "Requests that decode at the same time in each data-parallel group: numbers with "
+                  "commas between them, with a column for each")
       ->delimiter(',')
       ->check(CLI::Range(1, 65536))
       ->capture_default_str()
       ->group(group);
-  command.add_option("--context", o.context, "Positions of each of them")
+  command
+      .add_option("--context", o.context,
+                  "Tokens that each of them has in the KV cache; at most half of --max-model-len "
+                  "unless it is said")
       ->check(CLI::Range(0, 1 << 22))
       ->default_str("4096")
       ->group(group);
-  command.add_option("--prefill-len", o.prefill_lens, "Tokens of a prompt that is read alone")
+  command
+      .add_option(
+          "--prefill-len", o.prefill_lens,
+          "Tokens of a prompt that is computed alone: numbers with commas between them, with "
+          "a column for each; at most half of --max-model-len unless it is said")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 22))
       ->default_str("4096")
       ->group(group);
   command
-      .add_option("--experts-per-layer", o.experts_per_layer,
-                  "Routed experts that a step of decodes draws; 0: as if all were equally likely")
+      .add_option(
+          "--experts-per-layer", o.experts_per_layer,
+          "Routed experts of a layer that a step of decodes draws in all; 0: as many as if all "
+          "were equally likely")
       ->check(Between(0, 65536))
+      ->capture_default_str()
       ->group(group);
 }
 
@@ -216,8 +286,10 @@ void AddPlan(CLI::App& app, int& exit_code) {
       "plan",
       "Say what a model would take of each GPU's memory, and how fast it would be, without one.");
   auto options = std::make_shared<PlanOptions>();
-  command->add_option("model", options->engine.model, "A folder with the model's config.json");
-  command->add_flag("--json", options->json, "Print one JSON object");
+  command->add_option("model", options->engine.model,
+                      "A folder with the model's config.json, or --config-preset");
+  command->add_flag("--json", options->json,
+                    "Print one JSON object, with every rank, in place of tables");
   AddConfigFlags(*command, &options->engine, "Model");
   AddGpuFlags(*command, *options);
   AddWhichLayouts(*command, *options);
@@ -225,13 +297,16 @@ void AddPlan(CLI::App& app, int& exit_code) {
   AddLimitFlags(*command, &options->engine, "Engine");
   command
       ->add_option("--kv-cache-dtype", options->engine.kv_cache_dtype,
-                   "Numbers of the KV cache: bf16, fp8, or auto: bf16")
+                   "Numbers of the KV cache: bf16, fp8 (latents in E4M3 with a scale per token, "
+                   "rotated keys in BF16: little more than half the bytes), or auto: bf16")
       ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
       ->capture_default_str()
       ->group("Engine");
   OnRun(*command, exit_code, [command, options, &exit_code]() -> Status {
     options->one_layout = std::ranges::any_of(
         kLayoutFlags, [&](const char* flag) { return command->count(flag) > 0; });
+    options->network_said =
+        command->count("--network-bandwidth") > 0 && command->count("--network-latency") > 0;
     const PlanReport report = TRY(MakeReport(*options));
     options->json ? PrintJson(report) : PrintTable(report);
     if (report.layouts.empty()) exit_code = 1;

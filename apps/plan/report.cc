@@ -8,6 +8,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/printable.h"
+
 namespace fathom {
 namespace {
 
@@ -38,6 +40,7 @@ json::object ToJson(const PlannedDecode& decode) {
     parts[part.name] = {{"bytes", part.bytes},
                         {"operations", part.operations},
                         {"peer_bytes", part.peer_bytes},
+                        {"network_bytes", part.network_bytes},
                         {"ms", 1e3 * part.seconds}};
   }
   return {{"batch_size", decode.batch},
@@ -95,7 +98,7 @@ void PrintDetails(const LayoutReport& layout) {
   fmt::print("Start-up records {} steps; how many seconds that takes is not measured.\n",
              first.memory.needs.recorded_steps);
   for (const PlannedDecode& decode : layout.decodes) {
-    fmt::print("\nA step of {} requests{}: {} ms\n", decode.batch,
+    fmt::print("\nA step of {}{}: {} ms\n", Counted(decode.batch, "request"),
                layout.plan.layout.data > 1 ? " in each group" : "", Milliseconds(decode.seconds));
     for (const StepPart& part : decode.parts) {
       fmt::print("  {:<30}{:>9} ms{:>10.2f} GB{:>10.3f} TFLOP\n", part.name,
@@ -115,6 +118,16 @@ std::vector<const LayoutReport*> InOrder(const PlanReport& report) {
   std::vector<const LayoutReport*> layouts;
   for (const LayoutReport& layout : report.layouts) layouts.push_back(&layout);
   return layouts;
+}
+
+void PrintHosts(const ReportedHosts& hosts) {
+  fmt::print(
+      "{} hosts with {} each; between them {:g} GB/s of each GPU and {:g} us an exchange, {}\n",
+      hosts.count, Counted(hosts.gpus_each, "GPU"), hosts.network.bytes_per_s / 1e9,
+      hosts.network.exchange_s * 1e6, hosts.assumed ? "assumed and not measured" : "as was said");
+  if (hosts.gpus_each == 1) return;
+  fmt::print(
+      "Not counted: hosts with several GPUs do not record their steps, but launch each kernel\n");
 }
 
 }  // namespace
@@ -154,6 +167,7 @@ void PrintJson(const PlanReport& report) {
   const auto names = [](const std::vector<const LayoutReport*>& of) {
     return json::value_from(Names(of));
   };
+  const ReportedHosts& hosts = report.hosts;
   const json::object out = {{"model", report.model},
                             {"num_layers", report.config.num_layers},
                             {"weights", report.config.fp8 ? "fp8" : "bf16"},
@@ -161,6 +175,10 @@ void PrintJson(const PlanReport& report) {
                             {"gpu", report.gpu.name},
                             {"memory_bytes", report.gpu.memory_bytes},
                             {"context", report.context},
+                            {"hosts", hosts.count},
+                            {"network_gb_s", hosts.network.bytes_per_s / 1e9},
+                            {"network_us", hosts.network.exchange_s * 1e6},
+                            {"network_assumed", hosts.assumed},
                             {"layouts", std::move(layouts)},
                             {"refused", std::move(refused)},
                             {"best_for_latency", names(InOrder(report))},
@@ -169,9 +187,10 @@ void PrintJson(const PlanReport& report) {
 }
 
 void PrintTable(const PlanReport& report) {
-  fmt::print("{}, {} layers, {} weights, {} KV cache, on {} with {:.1f} GiB\n", report.model,
-             report.config.num_layers, report.config.fp8 ? "FP8" : "BF16", report.kv_cache,
-             report.gpu.name, Gib(report.gpu.memory_bytes));
+  fmt::print("{}, {}, {} weights, {} KV cache, on {} with {:.1f} GiB\n", report.model,
+             Counted(report.config.num_layers, "layer"), report.config.fp8 ? "FP8" : "BF16",
+             report.kv_cache, report.gpu.name, Gib(report.gpu.memory_bytes));
+  if (report.hosts.count > 1) PrintHosts(report.hosts);
   if (!report.layouts.empty()) {
     fmt::print(
         "Predicted times in ms: of a step at context {} by requests in each group, and of a prompt "

@@ -32,12 +32,21 @@ struct LayoutReport {
   double throughput() const;  // the most tokens a second of a batch that fits
 };
 
+// Of several hosts.
+struct ReportedHosts {
+  int count = 1;
+  int gpus_each = 0;  // 0: there is but one
+  NetworkFigures network;
+  bool assumed = false;  // a figure of it
+};
+
 struct PlanReport {
   std::string model;
   ModelConfig config;
   std::string kv_cache;
   GpuFigures gpu;
   int64_t context = 0;
+  ReportedHosts hosts;
   std::vector<LayoutReport> layouts;  // the best for latency first
   std::vector<std::pair<ParallelLayout, std::string>> refused;
 

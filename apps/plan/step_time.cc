@@ -1,8 +1,10 @@
 #include "step_time.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
+#include "layout_plan.h"
 #include "model/attention.h"
 #include "model/shard.h"
 #include "parallel/peer_view.h"
@@ -22,6 +24,7 @@ class StepTimer {
         gpu_(model.gpu),
         step_(step),
         shard_{.layout = model.layout, .stage = stage},
+        elsewhere_(MostElsewhere(model, stage)),
         ranks_(model.layout.tensor),
         heads_(static_cast<double>(shard_.Heads(c_.num_heads).size())),
         tokens_(static_cast<double>(step.rows * step.tokens)),
@@ -40,11 +43,11 @@ class StepTimer {
       Head();
     } else {
       const double width = m_.layout.bf16_residual ? kBf16 : kFp32;
-      Send("handing on to the next stage", tokens_ * c_.hidden_size * width, 1);
+      Send("handing on to the next stage", tokens_ * c_.hidden_size * width, 1, elsewhere_.after);
     }
     if (m_.layout.pipeline > 1) {
       Send("drawn tokens to all stages", static_cast<double>(step_.rows) * kFp32,
-           m_.layout.pipeline - 1);
+           m_.layout.pipeline - 1, elsewhere_.stages);
     }
     std::erase_if(parts_, [](const StepPart& part) { return part.seconds == 0; });
     return std::move(parts_);
@@ -93,6 +96,35 @@ class StepTimer {
     part.bytes += bytes;
     part.seconds += bytes / ReadRate() + kernels * gpu_.launch_s;
   }
+  // Of a stage's ranks the one with most of them; a host's GPUs send at the same time.
+  static PeersElsewhere MostElsewhere(const StepTimeModel& model, int stage) {
+    PeersElsewhere most;
+    const int each = model.layout.stage_ranks();
+    for (int rank = stage * each; rank < (stage + 1) * each; ++rank) {
+      const PeersElsewhere of = ElsewhereOf(model.layout, model.gpus_each, rank);
+      most.tensor = std::max(most.tensor, of.tensor);
+      most.experts = std::max(most.experts, of.experts);
+      most.after = std::max(most.after, of.after);
+      most.stages = std::max(most.stages, of.stages);
+    }
+    return most;
+  }
+
+  // What a rank has to so many others, `elsewhere` of them on other hosts, to each equally much, in
+  // rounds of so many exchanges: NCCL takes it there while it takes the rest over links.
+  void OverHosts(std::string_view name, double bytes, double peers, double elsewhere,
+                 double exchanges) {
+    const double out = bytes * elsewhere / peers;
+    Exchange(name, bytes,
+             exchanges * m_.network.exchange_s +
+                 std::max(out / m_.network.bytes_per_s, (bytes - out) / gpu_.peer_bytes_per_s));
+    Part(name).network_bytes += out;
+  }
+  // Rounds that a message of so many bytes takes.
+  static double Rounds(double bytes) {
+    return std::max(1.0, std::ceil(bytes / static_cast<double>(kWindowBytes)));
+  }
+
   void Exchange(std::string_view name, double peer_bytes, double seconds) {
     StepPart& part = Part(name);
     part.peer_bytes += peer_bytes;
@@ -151,14 +183,18 @@ class StepTimer {
     // Of what others own the normed copy is read and written, and codes.
     Pass("norms", 13 * owned + 5 * (numbers - owned), 1);
     if (ranks_ == 1) return;
-    if (small) return Send("all-reduce", bytes, peers);
+    if (small) return Send("all-reduce", bytes, peers, elsewhere_.tensor);
     // Parts to their owners, with a barrier between, and what these normed to all.
     const double moved = 2 * bytes * peers / ranks_;
+    if (elsewhere_.tensor > 0) {
+      return OverHosts("all-reduce", moved, peers, elsewhere_.tensor, 2 * Rounds(bytes));
+    }
     Exchange("all-reduce", 2 * moved, 4 * gpu_.barrier_s + 2 * moved / gpu_.peer_bytes_per_s);
   }
 
-  // What a rank has to each of so many others.
-  void Send(std::string_view name, double bytes, double peers) {
+  // What a rank has to each of so many others, `elsewhere` of them on other hosts.
+  void Send(std::string_view name, double bytes, double peers, double elsewhere) {
+    if (elsewhere > 0) return OverHosts(name, bytes * peers, peers, elsewhere, Rounds(bytes));
     const bool small = bytes <= static_cast<double>(PeerExchange::kPacketBytes);
     Exchange(name, bytes * peers,
              small ? gpu_.small_all_reduce_s + bytes * peers * gpu_.small_all_reduce_s_per_byte
@@ -213,6 +249,11 @@ class StepTimer {
     const double passes = (2 * pairs + outputs) * token_bytes;
     const double at_a_time = static_cast<double>(m_.ops.exchange_tokens) / world;
     const double pieces = std::max(1.0, sent / at_a_time);
+    if (elsewhere_.experts > 0) {
+      OverHosts("exchange of experts' tokens", there + back, peers, elsewhere_.experts,
+                2 * std::ceil(pieces));
+      return Pass("exchange of experts' tokens", passes, 2 * static_cast<int>(std::ceil(pieces)));
+    }
     Exchange("exchange of experts' tokens", there + back,
              (there + back) / gpu_.peer_bytes_per_s + passes / ReadRate() +
                  pieces * (4 * gpu_.barrier_s + 2 * gpu_.launch_s));
@@ -227,6 +268,10 @@ class StepTimer {
     part.seconds += vectors * c_.vocab_size * kFp32 * gpu_.logit_reads / gpu_.read_bytes_per_s;
     if (ranks_ == 1) return;
     const double gathered = vectors * (c_.vocab_size - vocab) * kFp32;
+    if (elsewhere_.tensor > 0) {
+      return OverHosts("logits of all ranks", gathered, ranks_ - 1, elsewhere_.tensor,
+                       Rounds(gathered));
+    }
     Exchange("logits of all ranks", gathered,
              2 * gpu_.barrier_s + gathered / gpu_.peer_bytes_per_s);
   }
@@ -236,7 +281,8 @@ class StepTimer {
   const GpuFigures& gpu_;
   const PlannedStep& step_;
   const Shard shard_;  // of the stage's first rank, of which no other has a larger part
-  const int ranks_;    // of a group
+  const PeersElsewhere elsewhere_;
+  const int ranks_;  // of a group
   const double heads_, tokens_, linear_;
   std::vector<StepPart> parts_;
 };
@@ -273,6 +319,7 @@ std::vector<StepPart> PartsOfStep(const StepTimeModel& model, const PlannedStep&
       sum.bytes += part.bytes;
       sum.operations += part.operations;
       sum.peer_bytes += part.peer_bytes;
+      sum.network_bytes += part.network_bytes;
       sum.seconds += part.seconds;
     }
   }

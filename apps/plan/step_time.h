@@ -29,8 +29,15 @@ struct StepPart {
   std::string_view name;
   double bytes = 0;  // read and written, on the device
   double operations = 0;
-  double peer_bytes = 0;  // over links between devices
+  double peer_bytes = 0;     // over links between devices
+  double network_bytes = 0;  // of these, to other hosts
   double seconds = 0;
+};
+
+// What joins hosts. Nothing of it was measured: what is not said is assumed.
+struct NetworkFigures {
+  double bytes_per_s = 50e9;  // of each GPU, out and in at the same time: 400 Gbit/s
+  double exchange_s = 20e-6;  // until what ranks exchange begins to arrive
 };
 
 struct StepTimeModel {
@@ -39,6 +46,8 @@ struct StepTimeModel {
   const KvFormat& kv;
   const GpuFigures& gpu;
   ParallelLayout layout;
+  int gpus_each = 0;  // of a host; 0: all are of one
+  NetworkFigures network;
 };
 
 // Until each row has its next token, in the order in which a layer has them; MTP layers are no part

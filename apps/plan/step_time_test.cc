@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "checkpoint/presets.h"
 #include "model/kv_pool.h"
 #include "ops/cuda_properties.h"
+#include "parallel/peer_view.h"
 #include "step_work.h"
 
 namespace fathom {
@@ -173,6 +176,43 @@ TEST(GpuFigures, StoredOnesAreWholeAndOthersAreRefused) {
           .status()
           .message(),
       "figures: memory_bytes needs the \"command\" that measured it");
+}
+
+// Round figures: what crosses takes the network's time, and what does not what it took.
+TEST_F(StepTimeTest, WhatGoesToOtherHostsIsPricedByTheNetwork) {
+  const auto parts = [&](const ParallelLayout& layout, int gpus_each, const PlannedStep& step) {
+    return PartsOfStep({config_, ops_, kv_, gpu_, layout, gpus_each, {1e9, 1e-3}}, step);
+  };
+  const double hidden = config_.hidden_size;
+  // A stage on each host: the residual of 4 bytes a number goes over once, and drawn tokens.
+  const ParallelLayout stages = {.tensor = 4, .pipeline = 2};
+  const auto here = parts(stages, 8, {}), there = parts(stages, 4, {});
+  const StepPart handed = Of(there, "handing on to the next stage");
+  EXPECT_DOUBLE_EQ(handed.network_bytes, 4 * hidden);
+  EXPECT_DOUBLE_EQ(handed.seconds, 1e-3 + 4 * hidden / 1e9);
+  EXPECT_DOUBLE_EQ(Of(there, "drawn tokens to all stages").seconds, 2 * (1e-3 + 4 / 1e9));
+  EXPECT_EQ(Of(there, "all-reduce").network_bytes, 0);
+  EXPECT_EQ(Of(there, "all-reduce").seconds, Of(here, "all-reduce").seconds);
+  for (const StepPart& part : here) EXPECT_EQ(part.network_bytes, 0) << part.name;
+  EXPECT_EQ(Seconds(here), Seconds(Parts(stages, {})));
+  // A group over both hosts: of each of two norms a layer, 4 of 7 peers are elsewhere.
+  const ParallelLayout group = {.tensor = 8};
+  const StepPart small = Of(parts(group, 4, {}), "all-reduce");
+  const double norms = 2.0 * config_.num_layers;
+  EXPECT_DOUBLE_EQ(small.network_bytes, norms * 4 * 2 * hidden);
+  EXPECT_NEAR(small.seconds, norms * (1e-3 + 4 * 2 * hidden / 1e9), 1e-9);
+  // Large messages: parts to their owners, and what these normed to all, in rounds of 16 MB.
+  const double bytes = 4096 * 2 * hidden, rounds = std::ceil(bytes / kWindowBytes);
+  const StepPart large = Of(parts(group, 4, {.tokens = 4096, .absorbed = false}), "all-reduce");
+  EXPECT_DOUBLE_EQ(large.network_bytes, norms * 2 * bytes * 4 / 8);
+  EXPECT_NEAR(large.seconds, norms * (2 * rounds * 1e-3 + bytes / 1e9), 1e-6);
+  // Experts' tokens: half of a token's peers, and what comes back of its eight experts.
+  const ParallelLayout groups = {.data = 8, .experts = true};
+  const StepPart pairs =
+      Of(parts(groups, 4, {.rows = 16, .groups = 8}), "exchange of experts' tokens");
+  const double moe = config_.num_layers - 3.0;
+  EXPECT_NEAR(pairs.network_bytes, moe * 16 * 2 * hidden * (4 + 8 * 4 / 8.0), 1);
+  EXPECT_GT(pairs.seconds, moe * (2e-3 + 16 * 2 * hidden * 8 / 1e9));
 }
 
 }  // namespace

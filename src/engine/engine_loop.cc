@@ -253,12 +253,12 @@ void EngineLoop::Abandon(Status why) {
   {
     std::lock_guard lock(stats_mutex_);
     if (failure_.ok()) {
-      LOG_ERROR("the device failed: {}", why.message());
+      LOG_ERROR("the engine has failed: {}", why.message());
       failure_ = std::move(why);
     }
   }
   // The second to come, too: Fail() goes on when it is stopped, whoever was first.
-  inbox_.Stop(Unavailable("the device failed: ask another server"));
+  inbox_.Stop(Unavailable("the engine has failed: ask another server"));
 }
 
 void EngineLoop::Fail(Status why) {

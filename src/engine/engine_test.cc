@@ -179,7 +179,7 @@ TEST(Engine, FailedDeviceEndsEveryRequestAndTakesNoMore) {
     EXPECT_EQ(harness.waits, good_steps + 1);
     const Status refused = harness.engine().Submit(Request(10, 5, 3));
     EXPECT_EQ(refused.code(), StatusCode::kUnavailable);
-    EXPECT_NE(refused.message().find("the device failed"), std::string::npos);
+    EXPECT_NE(refused.message().find("the engine has failed"), std::string::npos);
     EXPECT_FALSE(harness.engine().HasRoom(1));
     const EngineStats stats = harness.engine().Stats();
     EXPECT_EQ(stats.running + stats.waiting, 0);

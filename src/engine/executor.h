@@ -24,7 +24,8 @@ struct RowResult {
 struct StepResult {
   uint64_t step = 0;
   std::vector<RowResult> rows;  // as StepPlans::Rows(), if the status is OK
-  Status status{};  // why the device failed: then it does nothing more, and so do later steps
+  Status status{};  // why the device, or a rank, failed: then it does nothing more, and so do later
+                    // steps
 };
 
 // THREAD: the engine's.
@@ -38,7 +39,7 @@ class Executor {
   // when all steps before it have been waited for. Until then they are not sampled from.
   virtual void SubmitMasks(std::vector<StepMasks> groups) = 0;
   virtual StepResult Wait() = 0;  // of the oldest step with rows not yet waited for
-  // THREAD: any. Of the ranks that are of this process.
+  // THREAD: any. Of ranks of other hosts, what they said last.
   virtual std::vector<RankStats> Ranks() const { return {}; }
 };
 

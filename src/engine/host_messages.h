@@ -16,6 +16,7 @@ enum HostMessage : uint32_t {
   kPlanMessage = HostLink::kFirstOfOthers,  // StepPlan, to a host with ranks of the group
   kMasksMessage,                            // StepMasks, the same
   kResultMessage,                           // StepResult, of that host's ranks
+  kRanksMessage,                            // RankStats of these, behind each result
 };
 
 inline constexpr size_t kMostInFlight = 256;  // steps, with room to spare

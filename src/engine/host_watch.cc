@@ -13,10 +13,9 @@ HostWatch::HostWatch(Hosts& hosts, std::vector<Device*> devices,
     hosts_.Listen([this](int host, uint32_t kind, const std::string& bytes) -> Status {
       const GroupMessage of = TRY(SplitGroup(bytes));
       for (const auto& results : remote_) {
-        if (kind == kResultMessage && host == results->host &&
-            of.group == static_cast<uint32_t>(results->group)) {
-          return results->Take(of.message);
-        }
+        if (host != results->host || of.group != static_cast<uint32_t>(results->group)) continue;
+        if (kind == kResultMessage) return results->Take(of.message);
+        if (kind == kRanksMessage) return results->TakeRanks(of.message, hosts_.ranks_each());
       }
       return DataLoss("a message of kind {} of group {}", kind, of.group);
     });

@@ -82,23 +82,20 @@ struct GroupStats {
   double kv_usage = 0;  // share of its pages in use, 0..1
 };
 
-// Of a rank of this host.
 struct RankStats {
-  struct Memory {
-    std::string_view kind;  // "weights"
-    size_t bytes = 0;       // of the rank's device
-  };
+  static constexpr auto kMemoryKinds = std::to_array<std::string_view>(
+      {"weights", "kv_cache", "activations", "work_space", "exchange", "request_state", "logits"});
 
   int rank = 0, stage = 0, group = 0;
-  std::vector<Memory> memory;
-  int64_t steps = 0;        // that have ended there
-  double busy_seconds = 0;  // in which it had steps to do, waits for other ranks among them
+  std::array<uint64_t, kMemoryKinds.size()> memory{};  // bytes of its device, by kind
+  uint64_t steps = 0;                                  // that have ended there
+  uint64_t busy_ns = 0;  // in which it had steps to do, waits for other ranks among them
 };
 
 // A snapshot for metrics.
 struct EngineStats {
   std::vector<GroupStats> groups;
-  std::vector<RankStats> ranks;
+  std::vector<RankStats> ranks;  // of other hosts as of their last answers
   int64_t running = 0;
   int64_t waiting = 0;
   double kv_usage = 0;  // share of the pages in use, 0..1
@@ -120,7 +117,7 @@ class EngineClient {
  public:
   virtual ~EngineClient() = default;
   // kResourceExhausted when the queue is full, kInvalidArgument for what can never run,
-  // kUnavailable while stopping, or once the device failed. Outputs go to the callback that the
+  // kUnavailable while stopping, or once the engine failed. Outputs go to the callback that the
   // engine was made with.
   virtual Status Submit(GenerateRequest request) = 0;
   // Frees the request's pages within a step; unknown ids are ignored. The last output then has

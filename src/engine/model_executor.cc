@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <optional>
 #include <utility>
 
@@ -17,7 +15,6 @@ namespace {
 
 constexpr std::chrono::microseconds kLook{10};       // between looks at what a device has done
 constexpr std::chrono::milliseconds kPatience{100};  // with a result, between looks at the device
-constexpr std::chrono::seconds kLeave{3};  // that a failed device's thread may take to end
 
 Status NanError() {
   return Internal("the model's logits hold NaN: the checkpoint or its numbers are damaged");
@@ -31,13 +28,8 @@ RankStats StatsOf(const Model& model, const ModelExecutorOptions& options, const
   return {.rank = shard.stage * shard.layout.stage_ranks() + shard.rank_in_stage(),
           .stage = shard.stage,
           .group = shard.data_rank,
-          .memory = {{"weights", model.weight_bytes()},
-                     {"kv_cache", static_cast<size_t>(cache)},
-                     {"activations", model.activation_bytes()},
-                     {"work_space", model.workspace_bytes()},
-                     {"exchange", model.exchange_bytes()},
-                     {"request_state", runner.slots},
-                     {"logits", runner.logits}}};
+          .memory = {model.weight_bytes(), static_cast<size_t>(cache), model.activation_bytes(),
+                     model.workspace_bytes(), model.exchange_bytes(), runner.slots, runner.logits}};
 }
 
 }  // namespace
@@ -57,11 +49,16 @@ ModelExecutor::ModelExecutor(Model& model, Device& device, const ModelExecutorOp
       masks_(static_cast<size_t>(options.max_in_flight)),
       results_(static_cast<size_t>(options.max_in_flight)) {
   if (device.records()) sizes_ = RecordedSizes(model.options());
-  thread_ = std::thread([this, meet = options.meet] {
-    Loop(meet);
+  StepWatch watch(device, rank_.rank, options.step_timeout_s, on_failure_);
+  const std::future<void> warm = warm_.get_future();
+  thread_ = std::thread([this, &watch, meet = options.meet] {
+    device_.BindThread();
+    WarmUp(meet, watch);
+    warm_.set_value();
+    Loop();
     ended_.set_value();
   });
-  warm_.wait();
+  watch.Until(warm);
 }
 
 ModelExecutor::~ModelExecutor() {
@@ -69,10 +66,7 @@ ModelExecutor::~ModelExecutor() {
   masks_.Close();
   const Status status = device_.status();
   if (!status.ok() && ended_.get_future().wait_for(kLeave) != std::future_status::ready) {
-    fmt::print(stderr, "fathom: {}; rank {} does not come back, and is left\n", status.message(),
-               rank_.rank);
-    std::fflush(stderr);
-    std::_Exit(1);
+    LeaveRank(status, rank_.rank);
   }
   thread_.join();
 }
@@ -102,19 +96,17 @@ StepResult ModelExecutor::Wait() {
 std::vector<RankStats> ModelExecutor::Ranks() const {
   RankStats now = rank_;
   now.steps = steps_ended_;
-  now.busy_seconds = 1e-9 * static_cast<double>(busy_ns_);
+  now.busy_ns = busy_ns_;
   return {std::move(now)};
 }
 
 void ModelExecutor::CountBusy() {
   const auto now = std::chrono::steady_clock::now();
-  busy_ns_ += std::chrono::nanoseconds(now - std::exchange(busy_since_, now)).count();
+  const std::chrono::nanoseconds busy = now - std::exchange(busy_since_, now);
+  busy_ns_ += static_cast<uint64_t>(busy.count());
 }
 
-void ModelExecutor::Loop(const std::function<void()>& meet) {
-  device_.BindThread();
-  WarmUp(meet);
-  warm_.count_down();
+void ModelExecutor::Loop() {
   busy_since_ = std::chrono::steady_clock::now();
   for (;;) {
     if (!enqueued_.empty() && device_.Passed(enqueued_.front().mark)) {
@@ -140,18 +132,22 @@ void ModelExecutor::Loop(const std::function<void()>& meet) {
   }
 }
 
-void ModelExecutor::WarmUp(const std::function<void()>& meet) {
+void ModelExecutor::WarmUp(const std::function<void()>& meet, StepWatch& watch) {
   const auto all_here = [&] {
     device_.WaitFor(device_.Mark());
+    if (const Status failed = device_.status(); !failed.ok() && on_failure_) on_failure_(failed);
+    watch.End();  // whoever does not come is watched itself
     if (meet) meet();
   };
+  watch.Begin("laying out memory");
   all_here();
   const double start = SecondsNow();
   const int64_t free = device_.FreeBytes();
   for (const BatchCapacity& size : sizes_) {
     // The second time in each place records; the first stage has the most.
     for (size_t i = 0; i < 2 * stages_; ++i) {
-      RunRecorded({}, size);
+      watch.Begin("recording a " + StepText({}, size.rows, size.tokens));
+      if (device_.status().ok()) RunRecorded({}, size);
       all_here();
     }
   }
@@ -159,8 +155,10 @@ void ModelExecutor::WarmUp(const std::function<void()>& meet) {
   if (timed_decodes_ > 0 && !sizes_.empty()) {
     const auto replay = [&](const StepPlan& plan) {
       const BatchCapacity* const size = RecordedSize(plan.shape);
-      if (size != nullptr) RunRecorded(plan, *size);
-      return size != nullptr;
+      if (size == nullptr) return false;
+      watch.Begin("timing a " + StepText({}, size->rows, size->tokens));
+      if (device_.status().ok()) RunRecorded(plan, *size);
+      return true;
     };
     recorded_.times = TimeDecodes(runner_, device_, timed_decodes_, replay, all_here);
   }
@@ -219,9 +217,9 @@ void ModelExecutor::AwaitMasks(const StepPlan& plan) {
 
 void ModelExecutor::Watch(const Enqueued& step) {
   if (std::chrono::steady_clock::now() - step.since < step_timeout_) return;
-  device_.Abandon(fmt::format("step {}, of {} and {}, has not ended in {:g} s", step.result.step,
-                              Counted(static_cast<int64_t>(step.rows.size()), "row"),
-                              Counted(step.tokens, "token"), step_timeout_.count()));
+  const auto rows = static_cast<int64_t>(step.rows.size());
+  device_.Abandon(
+      HasNotEnded(StepText(step.result.step, rows, step.tokens), step_timeout_.count()));
 }
 
 void ModelExecutor::EnqueueForward(Passing& passing) {

@@ -6,7 +6,6 @@
 #include <deque>
 #include <functional>
 #include <future>
-#include <latch>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -16,6 +15,7 @@
 #include "engine/executor.h"
 #include "engine/recorded_sizes.h"
 #include "engine/step_runner.h"
+#include "engine/step_watch.h"
 #include "speculation/draft_depth.h"
 
 namespace fathom {
@@ -30,8 +30,9 @@ struct ModelExecutorOptions {
   // timing and the first step: none may lay out memory or record while another's kernels wait for
   // it.
   std::function<void()> meet;
-  // A step that a GPU has not ended by then never will: the device has failed. The longest steps
-  // that were measured take some seconds. Ranks on CPUs wait no longer than that for each other.
+  // A step that a GPU has not ended by then never will, be it recorded or run: the device has
+  // failed. The longest steps that were measured take some seconds. Ranks on CPUs wait no longer
+  // than that for each other.
   double step_timeout_s = 120;
   // Of several ranks: called with why once this one's device has failed, maybe several times.
   std::function<void(const Status&)> on_failure;
@@ -98,10 +99,10 @@ class ModelExecutor final : public Executor {
     Enqueued step;
   };
 
-  void Loop(const std::function<void()>& meet);
+  void Loop();
   void CountBusy();  // up to now
   // Records the steps of every size once, with no live row, and times what is replayed.
-  void WarmUp(const std::function<void()>& meet);
+  void WarmUp(const std::function<void()>& meet, StepWatch& watch);
   // Each stage is a step behind the one before it. So with a plan comes, for this stage, the pass
   // of one that came before, and the end of one that the last stage has drawn from meanwhile.
   void Enqueue(StepPlan plan);
@@ -133,7 +134,7 @@ class ModelExecutor final : public Executor {
 
   Device& device_;
   const RankStats rank_;  // but for what it has done, which follows
-  std::atomic<int64_t> steps_ended_{0}, busy_ns_{0};
+  std::atomic<uint64_t> steps_ended_{0}, busy_ns_{0};
   std::chrono::steady_clock::time_point busy_since_;
   StepRunner runner_;
   std::vector<std::shared_ptr<const RequestParams>> params_;  // of each slot's request
@@ -149,7 +150,7 @@ class ModelExecutor final : public Executor {
   BoundedQueue<StepPlan> steps_;
   BoundedQueue<StepMasks> masks_;
   BoundedQueue<StepResult> results_;
-  std::latch warm_{1};  // once steps may come
+  std::promise<void> warm_;  // once steps may come
   std::promise<void> ended_;
   std::thread thread_;
 };

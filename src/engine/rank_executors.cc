@@ -56,6 +56,33 @@ HostsPart PartOf(const Hosts& hosts, int host, int group, const ParallelLayout& 
 
 }  // namespace
 
+std::function<void(const Status&)> FailTogether(std::span<const EngineRank> ranks,
+                                                double step_timeout_s) {
+  std::vector<Device*> devices;
+  for (const EngineRank& rank : ranks) devices.push_back(rank.device);
+  const auto first = std::make_shared<std::once_flag>();
+  const std::vector<EngineRank> all_here(ranks.begin(), ranks.end());
+  const auto on_failure = [devices, first, all_here, groups = GroupsOf(ranks)](const Status& why) {
+    // Ahead of Abort(), from which on they come to what means nothing.
+    std::call_once(*first, [&] {
+      for (const std::string& line : DescribeMeetings(all_here)) {
+        LOG_ERROR("{}: {}", why.message(), line);
+      }
+    });
+    for (Device* device : devices) device->Abandon("given up with " + why.message());
+    for (Communicator* group : groups) group->Abort();
+  };
+  for (const EngineRank& rank : ranks) {
+    for (Communicator* group : GroupsOf({&rank, 1})) {
+      group->GiveUpAfter(step_timeout_s, [device = rank.device, on_failure](const Status& why) {
+        device->Abandon(why.message());
+        on_failure(why);
+      });
+    }
+  }
+  return on_failure;
+}
+
 Result<RankExecutors> MakeRankExecutors(const std::vector<std::unique_ptr<Model>>& models,
                                         std::span<const EngineRank> ranks,
                                         ModelExecutorOptions options, Hosts* hosts) {
@@ -66,31 +93,7 @@ Result<RankExecutors> MakeRankExecutors(const std::vector<std::unique_ptr<Model>
     options.meet = [&all] { all.arrive_and_wait(); };
   }
   if (ranks.size() > 1 || hosts != nullptr) {
-    std::vector<Device*> devices;
-    for (const EngineRank& rank : ranks) devices.push_back(rank.device);
-    // Nothing more is asked of any: what the others have is not to be relied on either, and none
-    // of them waits for the one that failed.
-    const auto first = std::make_shared<std::once_flag>();
-    const std::vector<EngineRank> all_here(ranks.begin(), ranks.end());
-    options.on_failure = [devices, first, all_here, groups = GroupsOf(ranks)](const Status& why) {
-      // Ahead of Abort(), from which on they come to what means nothing.
-      std::call_once(*first, [&] {
-        for (const std::string& line : DescribeMeetings(all_here)) {
-          LOG_ERROR("{}: {}", why.message(), line);
-        }
-      });
-      for (Device* device : devices) device->Abandon("given up with " + why.message());
-      for (Communicator* group : groups) group->Abort();
-    };
-    for (const EngineRank& rank : ranks) {
-      for (Communicator* group : GroupsOf({&rank, 1})) {
-        group->GiveUpAfter(options.step_timeout_s,
-                           [device = rank.device, failed = options.on_failure](const Status& why) {
-                             device->Abandon(why.message());
-                             failed(why);
-                           });
-      }
-    }
+    options.on_failure = FailTogether(ranks, options.step_timeout_s);
   }
   TRY(OnRanks(static_cast<int>(ranks.size()), [&](int rank) -> Status {
     const auto at = static_cast<size_t>(rank);

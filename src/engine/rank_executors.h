@@ -1,6 +1,7 @@
 // The executors of this host's ranks, and those of other hosts' that stand beside them.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -11,6 +12,13 @@
 #include "engine/remote_executor.h"
 
 namespace fathom {
+
+// Has ranks that wait for each other on the host do so no longer than that. Returns what is to be
+// called once one of them has failed, from any thread: it logs what each has come to, and nothing
+// more is asked of any, as what the others have is not to be relied on either, and none of them
+// waits for the one that failed.
+std::function<void(const Status&)> FailTogether(std::span<const EngineRank> ranks,
+                                                double step_timeout_s);
 
 struct RankExecutors {
   std::vector<std::unique_ptr<Executor>> ranks;  // in the order of ranks

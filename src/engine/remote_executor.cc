@@ -1,5 +1,6 @@
 #include "engine/remote_executor.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -16,6 +17,24 @@ Status RemoteResults::Take(std::string_view message) {
   results_.push_back(std::move(result));
   changed_.notify_one();
   return {};
+}
+
+Status RemoteResults::TakeRanks(std::string_view message, int ranks_each) {
+  std::vector<RankStats> ranks = TRY(ParseRankStats(message, ranks_each));
+  const auto same = [](const RankStats& a, const RankStats& b) {
+    return a.rank == b.rank && a.stage == b.stage;
+  };
+  std::lock_guard lock(mutex_);
+  bool ours = ranks_.empty() || std::ranges::equal(ranks, ranks_, same);
+  for (const RankStats& of : ranks) ours &= of.rank / ranks_each == host && of.group == group;
+  if (!ours) return DataLoss("metrics of other ranks than its own");
+  ranks_ = std::move(ranks);
+  return {};
+}
+
+std::vector<RankStats> RemoteResults::Ranks() const {
+  std::lock_guard lock(mutex_);
+  return ranks_;
 }
 
 void RemoteResults::Fail(const Status& why) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string_view>
+#include <vector>
 
 #include "engine/executor.h"
 #include "hosts/hosts.h"
@@ -19,17 +20,21 @@ class RemoteResults {
   RemoteResults(int host, int group) : host(host), group(group) {}
 
   Status Take(std::string_view message);  // of a kResultMessage
-  void Fail(const Status& why);           // nothing comes any more
+  // Of a kRanksMessage: of ranks of that host, which has so many, and group, always the same ones.
+  Status TakeRanks(std::string_view message, int ranks_each);
+  std::vector<RankStats> Ranks() const;
+  void Fail(const Status& why);  // nothing comes any more
   // Of a step of so many rows. Of a host that is lost: why.
   StepResult Wait(uint64_t step, size_t rows);
 
   const int host, group;
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_:
   std::deque<StepResult> results_;
+  std::vector<RankStats> ranks_;
   Status failure_;
 };
 
@@ -42,6 +47,7 @@ class RemoteExecutor final : public Executor {
   void Submit(StepPlans plans) override;  // REQUIRES: of one group
   void SubmitMasks(std::vector<StepMasks> groups) override;
   StepResult Wait() override;
+  std::vector<RankStats> Ranks() const override { return results_->Ranks(); }
 
  private:
   void Send(uint32_t kind, std::string_view message);

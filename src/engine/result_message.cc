@@ -86,6 +86,19 @@ static void ResultFields(Io& io, Message& result) {
   io(result.rows, kMaxStepRows);
 }
 
+template <class Io, class Rank>
+static void StatsFields(Io& io, Rank& of) {
+  io.Header(5 + of.memory.size());
+  io(of.rank), io(of.stage), io(of.group), io(of.steps), io(of.busy_ns);
+  for (auto& bytes : of.memory) io(bytes);
+}
+static void Fields(MessageWriter& io, const RankStats& of) {
+  StatsFields(io, of);
+}
+static void Fields(MessageReader& io, RankStats& of) {
+  StatsFields(io, of);
+}
+
 std::string Serialize(const StepResult& result) {
   MessageWriter out;
   ResultFields(out, result);
@@ -99,6 +112,21 @@ Result<StepResult> ParseStepResult(std::string_view bytes) {
   TRY(in.status());
   if (!in.AtEnd()) return DataLoss("step result: bytes after its end");
   return result;
+}
+
+std::string Serialize(const std::vector<RankStats>& ranks) {
+  MessageWriter out;
+  out(ranks);
+  return out.Take();
+}
+
+Result<std::vector<RankStats>> ParseRankStats(std::string_view bytes, int64_t most) {
+  MessageReader in("ranks' metrics", bytes);
+  std::vector<RankStats> ranks;
+  in(ranks, most);
+  TRY(in.status());
+  if (!in.AtEnd()) return DataLoss("ranks' metrics: bytes after their end");
+  return ranks;
 }
 
 }  // namespace fathom

@@ -12,4 +12,8 @@ namespace fathom {
 std::string Serialize(const StepResult& result);             // msgpack
 Result<StepResult> ParseStepResult(std::string_view bytes);  // kDataLoss for what is malformed
 
+// For metrics; at most so many ranks.
+std::string Serialize(const std::vector<RankStats>& ranks);
+Result<std::vector<RankStats>> ParseRankStats(std::string_view bytes, int64_t most);
+
 }  // namespace fathom

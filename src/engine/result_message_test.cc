@@ -93,5 +93,53 @@ TEST(ResultMessageTest, ResultsOfAnotherStepOrOtherRowsFailTheStep) {
   }
 }
 
+RankStats StatsOf(int rank, int stage, int group) {
+  return {.rank = rank,
+          .stage = stage,
+          .group = group,
+          .memory = {1, 2, 3, 4, 5, 6, uint64_t{1} << 40},
+          .steps = 9,
+          .busy_ns = uint64_t{1} << 50};
+}
+
+// No more series than there are ranks, whatever a host says.
+TEST(RankStatsMessageTest, OfItsOwnRanksAloneAndAlwaysTheSame) {
+  RemoteResults results(/*host=*/1, /*group=*/0);
+  EXPECT_TRUE(results.Ranks().empty());
+  const auto takes = [&](const std::vector<RankStats>& ranks) {
+    return results.TakeRanks(Serialize(ranks), /*ranks_each=*/2).ok();
+  };
+  EXPECT_FALSE(takes({StatsOf(1, 1, 0)})) << "of host 0";
+  EXPECT_FALSE(takes({StatsOf(4, 1, 0)})) << "of host 2";
+  EXPECT_FALSE(takes({StatsOf(2, 1, 1)})) << "of another group";
+  EXPECT_FALSE(takes({StatsOf(2, 1, 0), StatsOf(3, 1, 0), StatsOf(3, 1, 0)})) << "more than it has";
+  EXPECT_TRUE(takes({StatsOf(2, 1, 0), StatsOf(3, 1, 0)}));
+  EXPECT_FALSE(takes({StatsOf(2, 1, 0)})) << "fewer than before";
+  EXPECT_FALSE(takes({StatsOf(2, 1, 0), StatsOf(3, 2, 0)})) << "of another stage than before";
+  ASSERT_EQ(results.Ranks().size(), 2u);
+  const RankStats& back = results.Ranks()[1];
+  EXPECT_EQ(back.rank, 3);
+  EXPECT_EQ(back.stage, 1);
+  EXPECT_EQ(back.steps, 9u);
+  EXPECT_EQ(back.busy_ns, uint64_t{1} << 50);
+  EXPECT_EQ(back.memory, StatsOf(0, 0, 0).memory);
+}
+
+TEST(RankStatsMessageTest, DamagedOnesAreRefusedOrRead) {
+  const std::string bytes = Serialize(std::vector{StatsOf(2, 1, 0), StatsOf(3, 1, 0)});
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_EQ(ParseRankStats(bytes.substr(0, size), 2).status().code(), StatusCode::kDataLoss);
+  }
+  EXPECT_EQ(ParseRankStats(bytes + "x", 2).status().code(), StatusCode::kDataLoss);
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    for (const char flip : {'\x01', '\x20', '\x80', '\xff'}) {
+      std::string damaged = bytes;
+      damaged[at] = static_cast<char>(damaged[at] ^ flip);
+      const auto read = ParseRankStats(damaged, 2);
+      EXPECT_TRUE(read.ok() || read.status().code() == StatusCode::kDataLoss);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace fathom

@@ -17,6 +17,7 @@ StepFollower::StepFollower(Hosts& hosts, std::map<uint32_t, std::unique_ptr<Exec
     group.answers = std::thread([this, number = number, &group] {
       while (const std::optional<uint64_t> step = group.awaited.Pop()) {
         hosts_.Send(0, kResultMessage, OfGroup(number, Serialize(group.executor->Wait())));
+        hosts_.Send(0, kRanksMessage, OfGroup(number, Serialize(group.executor->Ranks())));
       }
     });
   }

@@ -41,7 +41,7 @@ class TimedDecodes {
       opens.openings.push_back({.slot = SlotId{i}, .params = params, .final_length = kPageTokens});
       opens.rows.push_back({.slot = SlotId{i}, .new_pages = {PageId{i}}, .samples = true});
     }
-    runner_.Begin(opens);
+    if (device_.status().ok()) runner_.Begin(opens);
   }
 
   // The next step of the first of them, as if each had so many drafts.
@@ -63,6 +63,7 @@ class TimedDecodes {
  private:
   template <class T>
   void Upload(const TensorView& to, const std::vector<T>& from) {
+    if (!device_.status().ok()) return;  // but ranks still meet
     device_.Upload(to, std::as_bytes(std::span(from).first(static_cast<size_t>(to.elements()))));
   }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/printable.h"
 #include "hosts/hello.h"
 
 namespace fathom {
@@ -20,6 +21,14 @@ constexpr uint32_t kHello = 1, kAnswer = 2, kSaid = 2;
 
 }  // namespace
 
+Status CheckDealt(int hosts, int ranks) {
+  if (ranks % hosts == 0) return {};
+  return InvalidArgument(
+      "--nnodes {}: {} cannot be dealt evenly; the sizes of --tp, --pp and --dp multiplied must be "
+      "a multiple of it",
+      hosts, Counted(ranks, "rank"));
+}
+
 Status CheckHosts(const HostsOptions& o, int ranks) {
   if (o.headless && o.index == 0) {
     return InvalidArgument(
@@ -31,12 +40,7 @@ Status CheckHosts(const HostsOptions& o, int ranks) {
                            o.count - 1);
   }
   if (o.count == 1) return {};
-  if (ranks % o.count != 0) {
-    return InvalidArgument(
-        "--nnodes {}: {} ranks cannot be dealt evenly; the sizes of --tp, --pp and --dp multiplied "
-        "must be a multiple of it",
-        o.count, ranks);
-  }
+  TRY(CheckDealt(o.count, ranks));
   if (o.address.empty()) {
     return InvalidArgument("--nnodes {} needs --master-addr, an address of the first host",
                            o.count);
@@ -78,13 +82,15 @@ Status Hosts::Gather(const HostFacts& facts) {
   facts_ = facts;
   listener_ = TRY(Listener::On(options_.address, options_.port));
   accepting_ = std::thread([this] { AcceptLoop(); });
-  LOG_INFO("waiting for {} other hosts on {} port {}", options_.count - 1, options_.address,
-           listener_.port());
+  LOG_INFO("waiting for {} on {} port {}", Counted(options_.count - 1, "other host"),
+           options_.address, listener_.port());
   std::unique_lock lock(mutex_);
   const size_t others = static_cast<size_t>(options_.count - 1);
   if (!changed_.wait_for(lock, options_.patience, [&] { return gathered_.size() == others; })) {
-    return Unavailable("{} of {} other hosts have come within {} s", gathered_.size(), others,
-                       options_.patience.count());
+    return Unavailable("{} came within {} s, where {} expected",
+                       Counted(static_cast<int64_t>(gathered_.size()), "other host"),
+                       options_.patience.count(),
+                       others == 1 ? "1 was" : fmt::format("{} were", others));
   }
   HostAddresses addresses;
   for (const auto& [host, visitor] : gathered_) {

@@ -35,7 +35,8 @@ struct HostsOptions {
   std::chrono::seconds patience{600};  // for others to come
 };
 
-// kInvalidArgument, in words of the flags.
+// kInvalidArgument, in words of the flags. The first: whether ranks can be dealt to so many hosts.
+Status CheckDealt(int hosts, int ranks);
 Status CheckHosts(const HostsOptions& options, int ranks);
 
 // THREAD: any, but where it says otherwise.

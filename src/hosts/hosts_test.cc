@@ -326,7 +326,8 @@ TEST_F(HostsTest, FlagsThatMakeNoHostsAreRefused) {
     return CheckHosts(options, ranks).message();
   };
   EXPECT_NE(message(Options(2, 2), 2).find("the last is 1"), std::string::npos);
-  EXPECT_NE(message(Options(2, 0), 3).find("dealt evenly"), std::string::npos);
+  EXPECT_NE(message(Options(2, 0), 3).find("3 ranks cannot be dealt evenly"), std::string::npos);
+  EXPECT_NE(message(Options(2, 0), 1).find("1 rank cannot be dealt evenly"), std::string::npos);
   EXPECT_NE(message({.count = 2}, 2).find("--master-addr"), std::string::npos);
   EXPECT_NE(message({.count = 2, .address = "a"}, 2).find("--hosts-secret-file"),
             std::string::npos);

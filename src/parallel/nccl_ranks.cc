@@ -27,10 +27,6 @@ PeerView ViewOf(int rank, int size, std::byte* memory) {
   return view;
 }
 
-size_t MemoryBytes(int size) {
-  return static_cast<size_t>(size + 1) * kWindowBytes + sizeof(PeerCounters);
-}
-
 }  // namespace
 
 Result<std::string> NewNcclId() {
@@ -60,7 +56,7 @@ Result<std::vector<std::unique_ptr<NcclRanks>>> NcclRanks::Group(const std::stri
   for (size_t i = 0; i < here.size(); ++i) {
     CudaDevice& device = *here[i].device;
     device.BindThread();
-    std::unique_ptr<DeviceMemory> memory = device.Allocate(MemoryBytes(size));
+    std::unique_ptr<DeviceMemory> memory = device.Allocate(WindowsBytes(size));
     const PeerView view = ViewOf(here[i].rank, size, memory->data());
     ranks.emplace_back(new NcclRanks(view, std::move(memory), nccl, comms[i], device));
   }

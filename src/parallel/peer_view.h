@@ -39,6 +39,12 @@ inline size_t PeerBytes(const ParallelLayout& layout) {
   return groups * (sizeof(PeerExchange) + sizeof(PeerCounters));
 }
 
+// The same of a group of so many over several hosts: what goes to each rank, and what comes. What
+// NCCL takes beside it is its own.
+inline size_t WindowsBytes(int size) {
+  return static_cast<size_t>(size + 1) * kWindowBytes + sizeof(PeerCounters);
+}
+
 struct PeerView {
   int rank = 0, size = 1;
   // What is written for a rank ahead of the barrier that ends epoch e lies in windows[rank][e & 1].

@@ -166,7 +166,7 @@ struct Metrics::Families {
       Histogram("vllm:request_params_max_tokens", "Tokens that a choice may have.", kCountBuckets);
   prometheus::Histogram& step_tokens =
       Histogram("vllm:iteration_tokens_total", "Tokens of a step.", kStepBuckets);
-  // Of each rank of this host.
+  // Of each rank.
   prometheus::Family<prometheus::Gauge>& rank_memory =
       prometheus::BuildGauge()
           .Name("fathom:rank_memory_bytes")
@@ -202,10 +202,10 @@ void Metrics::Families::Tell(const RankStats& of) {
   rank["rank"] = std::to_string(of.rank);
   rank["stage"] = std::to_string(of.stage);
   RaiseTo(rank_steps.Add(rank), static_cast<double>(of.steps));
-  RaiseTo(rank_busy.Add(rank), of.busy_seconds);
-  for (const RankStats::Memory& memory : of.memory) {
-    rank["kind"] = memory.kind;
-    rank_memory.Add(rank).Set(static_cast<double>(memory.bytes));
+  RaiseTo(rank_busy.Add(rank), 1e-9 * static_cast<double>(of.busy_ns));
+  for (size_t kind = 0; kind < of.memory.size(); ++kind) {
+    rank["kind"] = RankStats::kMemoryKinds[kind];
+    rank_memory.Add(rank).Set(static_cast<double>(of.memory[kind]));
   }
 }
 

@@ -145,8 +145,19 @@ def test_how_long_a_step_may_take():
     assert "--step-timeout" in line and "0 is not a number from 0.1 to 86400" in line
     result = run("serve", "nowhere", env=os.environ | {"FATHOM_STEP_TIMEOUT": "never"})
     assert result.returncode == 2 and "never is not a number from 0.1 to 86400" in result.stderr
-    for command in (["serve"], ["generate"], ["bench", "offline"]):
+    for command in (["serve"], ["generate"], ["verify"], ["bench", "offline"]):
         assert "--step-timeout FLOAT=120 " in run(*command, "--help").stdout
+
+
+@pytest.mark.parametrize("flag", [["--node-rank", "1"], ["--node-rank", "0"], ["--master-addr", "10.0.0.1"], ["--master-port", "29500"],
+                                  ["--headless"], ["--hosts-secret-file", "/etc/hostname"]])
+@pytest.mark.parametrize("command", [["serve", MODEL], ["verify", MODEL, "--reference", "f"], ["generate", MODEL, "hi"],
+                                     ["bench", "offline", MODEL]])
+def test_what_is_between_hosts_means_nothing_of_one(command, flag):
+    (line,) = refused(*command, *flag)
+    assert line.endswith(f": {flag[0]}: it means nothing without --nnodes: say that too, or leave it out")
+    result = run("serve", "nowhere", "--nnodes", "1", "--master-addr", "10.0.0.1", "--node-rank", "0")
+    assert result.returncode == 1 and result.stderr == "fathom serve: there is no folder nowhere\n"
 
 
 @pytest.mark.parametrize("gpus", ["0,1", "all", "-1", "cuda:0"])

@@ -3,7 +3,9 @@ a process beside the first."""
 
 import contextlib
 import json
+import math
 import os
+import re
 import shutil
 import signal
 import socket
@@ -128,6 +130,9 @@ def test_answers_are_those_of_one_host(flags, network, secret):
         assert eventually(lambda: other.health(network) == "200")
         assert answers(server) == expected
         assert [ask(server, number) for number in range(len(KINDS))] == expected[:len(KINDS)], "alone"
+        last = str(math.prod(int(flag) for flag in flags if flag.isdigit()) - 1)  # of the other host
+        assert eventually(lambda: server.metric("fathom:rank_steps_total", rank=last) == server.metric("fathom:rank_steps_total", rank="0"))
+        assert server.metric("fathom:rank_memory_bytes", rank=last, kind="weights") > 0
         assert server.stop() == 0
         assert other.process.wait(10) == 0, other.output()
 
@@ -152,6 +157,26 @@ def test_logits_are_those_of_one_host(layout, network, secret):
     said = [json.loads(text) for text in on_both(network, secret, *command) if text]
     assert len(said) == (1 if layout == "--pp" else 2), "hosts that have the last stage"
     assert all(report["passed"] and report["logits_hash"] == alone["logits_hash"] for report in said)
+
+
+def test_verify_does_not_wait_for_ever(network, secret):
+    """The other host halts in the middle: before it counts as silent, a step is given up."""
+    reference = ROOT / "tests" / "golden" / "tiny-r1" / "reference.safetensors"
+    flags = shared_flags(network, secret)
+    flags = ["verify", MODEL, "--reference", reference, "--ops", "reference", "--tp", "2", "--step-timeout", "1",
+             *flags[:flags.index("--max-num-seqs")]]
+    first = subprocess.Popen([BINARY, *flags], stderr=subprocess.PIPE, text=True)
+    other = subprocess.Popen([*network.prefix, BINARY, *flags, "--node-rank", "1"], stderr=subprocess.PIPE, text=True)
+    try:
+        assert any("weights: tensors" in line for line in other.stderr)  # it is about to begin
+        other.send_signal(signal.SIGSTOP)
+        said = first.communicate(timeout=60)[1]
+        assert first.returncode == 1 and "fathom verify: " in said
+        assert re.search(r"rank 0 has waited 1 s for rank 1 of host 1 \(in step \d+, op all_reduce_norm of F32 \[\d+, 256\]\)", said), said
+    finally:
+        for process in (first, other):
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.parametrize("layout", ["--pp", "--tp"])

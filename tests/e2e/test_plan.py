@@ -82,6 +82,8 @@ def test_one_layout_is_explained():
     assert done.returncode == 0, done.stderr
     for said in ("Rank 0, GiB", "of these on all ranks", "A step of 16 requests in each group", "exchange of experts' tokens"):
         assert said in done.stdout
+    said = run("--config-preset", "v2-lite", "--num-layers", 1, "--batch-size", 1).stdout
+    assert "v2-lite, 1 layer, " in said and "A step of 1 request: " in said
 
 
 def test_figures_of_another_gpu(tmp_path):
@@ -93,6 +95,27 @@ def test_figures_of_another_gpu(tmp_path):
     figures = tmp_path / "gpu.json"
     figures.write_text('{"name": "x"}')
     assert refused(*halves, "--gpu-file", figures) == f'--gpu-file {figures}: "hopper" is missing'
+
+
+def test_two_hosts():
+    """R1 on 2 x 8 GPUs of 79 GB, which hold it over both hosts only."""
+    of = ("--config-preset", "v3", "--gpu-memory", "79GB", "--max-model-len", "32k", "--batch-size", 8)
+    assert "GiB are needed" in run(*of, "--tp", 8).stdout
+    found = plan(*of, "--nnodes", 2, "--tp", 8, "--pp", 2)
+    (layout,) = found["layouts"]
+    assert found["hosts"] == 2 and found["network_assumed"] and len(layout["ranks"]) == 16
+    assert layout["kv_cache_tokens"] > 100_000
+    (decode,) = layout["decode"]
+    crossing = {name for name, part in decode["parts"].items() if part["network_bytes"] > 0}
+    assert crossing == {"handing on to the next stage", "drawn tokens to all stages"}
+    said = (*of, "--nnodes", 2, "--tp", 8, "--pp", 2, "--network-bandwidth", 1, "--network-latency", 1000)
+    slow = plan(*said)
+    assert not slow["network_assumed"]
+    assert slow["layouts"][0]["decode"][0]["step_ms"] > decode["step_ms"] + 2
+    text = run(*said).stdout
+    assert "2 hosts with 8 GPUs each; between them 1 GB/s of each GPU and 1000 us an exchange, as was said" in text
+    found = plan("--config-preset", "v2-lite", "--gpus", 2, "--nnodes", 2)
+    assert "pp 2 x tp 2" in {layout["name"] for layout in found["layouts"]} and all(len(e["ranks"]) == 4 for e in found["layouts"])
 
 
 def test_what_does_not_fit_is_said():
@@ -112,6 +135,10 @@ def test_what_does_not_fit_is_said():
         ([], "say which model: its folder, or --config-preset, and not both"),
         ([MODEL, "--config-preset", "v3"], "say which model: its folder, or --config-preset, and not both"),
         (["--config-preset", "v3", "--gpus", 2, "--tp", 2], "--gpus excludes --tensor-parallel-size"),
+        (["--config-preset", "v3", "--nnodes", 2, "--tp", 3],
+         "--nnodes 2: 3 ranks cannot be dealt evenly; the sizes of --tp, --pp and --dp multiplied must be a multiple of it"),
+        (["--config-preset", "v3", "--network-latency", 2],
+         "--network-latency: it means nothing without --nnodes: say that too, or leave it out"),
         (["--config-preset", "v3", "--num-layers", 100], "--num-layers 100: the model has 61"),
         (["--config-preset", "v3", "--max-model-len", 4000, "--context", 4096, "--prefill-len", 100],
          "--context 4096 and --prefill-len 100 must be within --max-model-len, which is 4000"),

@@ -139,7 +139,8 @@ TEST_F(CudaFailureDeathTest, AnEngineEndsItsRequestsAndItself) {
 
 // An engine over two GPUs.
 struct TwoRanks {
-  explicit TwoRanks(double step_timeout_s, const ParallelLayout& layout = {.tensor = 2}) {
+  explicit TwoRanks(double step_timeout_s, const ParallelLayout& layout = {.tensor = 2},
+                    const Ops& ops = CudaPortableOps(Fp8Activations::kExact)) {
     std::vector<EngineRank> ranks;
     for (int gpu = 0; gpu < 2; ++gpu) devices.push_back(CudaDevice::Open(gpu).value());
     joined =
@@ -151,7 +152,7 @@ struct TwoRanks {
     }
     EngineLimits limits{.max_model_len = 256, .max_num_seqs = 4};
     limits.FillDefaults(/*gpu=*/true);
-    assembled = AssembleEngine(checkpoint, CudaPortableOps(Fp8Activations::kExact), ranks,
+    assembled = AssembleEngine(checkpoint, ops, ranks,
                                {.limits = limits, .step_timeout_s = step_timeout_s}, nullptr,
                                [this](std::vector<RequestOutput> o) {
                                  if (!o.back().tokens.empty() && ++outputs == 8)
@@ -237,6 +238,39 @@ TEST_F(CudaFailureDeathTest, ARankThatDoesNotComeIsGivenUp) {
               std::string("GPU [01]: step 0, of 1 row and 2 tokens, ") + kMeetings);
   EXPECT_EXIT(ServeOnTwoGpusOfWhichOneIsLate(true), testing::ExitedWithCode(0),
               std::string("GPU [01]: step [1-9][0-9]*, of 1 row and 1 token, ") + kMeetings);
+}
+
+// An op table's embed, but that GPU 1 sleeps behind the call of this number.
+struct LateEmbed {
+  static inline void (*embed)(OpContext&, const EmbedArgs&);
+  static inline int calls_left;
+
+  static void Run(OpContext& context, const EmbedArgs& args) {
+    embed(context, args);
+    if (Gpu::OfThread().ordinal() != 1 || --calls_left != 0) return;
+    const auto sleep = [](void*) { std::this_thread::sleep_for(std::chrono::seconds(20)); };
+    CHECK(cudaLaunchHostFunc(static_cast<CudaStream&>(context.stream).get(), sleep, nullptr) ==
+          cudaSuccess);
+  }
+};
+
+// One of two ranks hangs before the first request, in the first run of a step or in its record.
+void RecordOnTwoGpusOfWhichOneIsLate(int call) {
+  Ops ops = CudaPortableOps(Fp8Activations::kExact);
+  LateEmbed::embed = std::exchange(ops.embed.run, LateEmbed::Run);
+  LateEmbed::calls_left = call;
+  const TwoRanks two(/*step_timeout_s=*/2, {.tensor = 2}, ops);
+}
+
+TEST_F(CudaFailureDeathTest, AHangWhileStepsAreRecordedIsGivenUp) {
+  if (!CudaDevice::Open(1).ok()) GTEST_SKIP() << "needs two GPUs";
+  for (const int call : {1, 2}) {
+    EXPECT_EXIT(RecordOnTwoGpusOfWhichOneIsLate(call), testing::ExitedWithCode(1),
+                "GPU [01]: recording a step, of 1 row and 1 token, has not ended in 2 s: meetings "
+                "of the tensor-parallel group: rank 0 is at [0-9]+, all_[a-z_]+ of .[0-9]+, "
+                "[0-9]+.; rank 1 is at (none|[0-9]+, all_[a-z_]+ of .[0-9]+, [0-9]+.) and has not "
+                "come to the next.*rank 1 does not come back, and is left");
+  }
 }
 
 void LaunchWhatCannotBe() {

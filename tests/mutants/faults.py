@@ -238,6 +238,7 @@ FAULTS = [
     ("src/parallel/meeting_place.h", "arrivals_[i] < arrivals_[who]", "true", "parallel_test SharedMemory*"),
     ("src/parallel/meeting_ranks.cc", "Abort();", ";", "parallel_test SharedMemory*", S),
     ("src/engine/rank_meetings.cc", "ahead < Meeting::kNumbers / 2", "true", "engine_test RankMeetings*"),
+    ("src/engine/step_watch.cc", "what_.empty() || late < late.zero()", "true", "engine_test StepWatch.*"),
     ("src/engine/remote_executor.cc", "result.rows.size() != rows", "false",
      "engine_test ResultMessage*"),
     ("src/hosts/hosts.cc", "!addresses_.contains(host)", "false", "hosts_test HostsTest.AFirst*"),
