@@ -243,6 +243,7 @@ class Recorder:
         for bench, name, cases in (
                 ("fp8", "large", ["large"]), ("fp8", "small", ["small"]), ("fp8", "few", ["few"]),
                 ("fp8", "grouped", ["masked", "grouped", "uneven"]), ("fp8", "silu", ["silu"]), ("fp8", "other", ["other"]),
+                ("fp8", "chains", ["chains"]),
                 ("fp8", "library", ["library"]), ("bf16", "check", ["check"]), ("bf16", "dense", ["dense"]),
                 ("bf16", "some", ["some", "few"]), ("bf16", "experts", ["experts"]), ("bf16", "decode", ["decode"])):
             program = self.bin / f"{bench}_gemm_bench"
