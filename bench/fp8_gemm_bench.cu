@@ -36,14 +36,12 @@ constexpr TileName kSomeTokens[] = {{Fp8Tile::kAuto, "auto"},
                                     {Fp8Tile::k64x64Chains, "64x64 chains"},
                                     {Fp8Tile::k64x128Chains, "64x128 chains"},
                                     {Fp8Tile::k128x128Chains, "128x128 chains"},
-                                    {Fp8Tile::k256x128Chains, "256x128 chains"},
                                     {Fp8Tile::k128x128Folds, "128x128 folds"}};
 constexpr TileName kManyTokens[] = {{Fp8Tile::kAuto, "auto"},
                                     {Fp8Tile::k128x64Pair, "128x64 pair"},
                                     {Fp8Tile::k128x128Pair, "128x128 pair"},
                                     {Fp8Tile::k256x128Pair, "256x128 pair"},
                                     {Fp8Tile::k128x256Pair, "128x256 pair"},
-                                    {Fp8Tile::k256x128Chains, "256x128 chains"},
                                     {Fp8Tile::k128x128Folds, "128x128 folds"}};
 
 // Inputs that take turns.
@@ -90,7 +88,7 @@ void TimeDense(int64_t tokens, int64_t n, int64_t k, const TileName (&tiles)[kCo
   }
 }
 
-// Products that several blocks share: V3's latents, V2-Lite's attention.
+// Products that several blocks share.
 void TimeChains() {
   for (const auto& [n, k] : {std::pair{576, 7168},
                              {1536, 7168},

@@ -1,7 +1,6 @@
 // In which order Hopper's FP8 products add up a long sum.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 namespace fathom {
@@ -12,9 +11,9 @@ namespace fathom {
 // as it decides bits. Experts, and gate and up, have one chain.
 inline int Fp8Chains(int64_t out, int64_t in) {
   const int64_t blocks = (out + 63) / 64, runs = (in + 127) / 128;
+  if (runs < 32) return 1;  // blocks that meet take longer than they spare
   // An H200 runs so many clusters of 4, 3 and 2 blocks at once.
-  const int64_t chains = blocks <= 30 ? 4 : blocks <= 42 ? 3 : blocks <= 66 ? 2 : 1;
-  return static_cast<int>(std::clamp<int64_t>(runs / 8, 1, chains));
+  return blocks <= 30 ? 4 : blocks <= 42 ? 3 : blocks <= 66 ? 2 : 1;
 }
 
 struct Fp8Runs {

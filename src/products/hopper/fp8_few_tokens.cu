@@ -59,13 +59,17 @@ struct Shared {
 
 // What lies where in dynamic shared memory.
 struct Memory {
-  __device__ Memory(uint8_t* memory, const Args& a)
+  __device__ Memory(uint8_t* memory, const Args& a, bool chains)
+      : Memory(memory, a, chains ? a.chain_runs : a.runs, chains ? a.chains - 1 : 0) {}
+  __device__ Memory(uint8_t* memory, const Args& a, int32_t runs, int32_t others)
       : weights(memory),
         x(weights + a.stages * kStageBytes),
-        x_scales(reinterpret_cast<float*>(x + a.chain_runs * kTokens * kRun)),
-        weight_scales(x_scales + a.chain_runs * kTokens),
-        shared(reinterpret_cast<Shared*>(weight_scales + 2 * a.chain_runs)) {}
+        room(reinterpret_cast<float4*>(x + runs * kTokens * kRun)),
+        x_scales(reinterpret_cast<float*>(room + others * kMultipliers)),
+        weight_scales(x_scales + runs * kTokens),
+        shared(reinterpret_cast<Shared*>(weight_scales + 2 * runs)) {}
   uint8_t *weights, *x;
+  float4* room;                     // for what blocks send: [chains but the first][multipliers]
   float *x_scales, *weight_scales;  // of a chain: [runs][tokens]; [two parts][runs]
   Shared* shared;
 };
@@ -162,11 +166,11 @@ __device__ void Multiply(Sums& sums, const Memory& memory, const Args& a, int32_
 }
 
 // Adds up the chains of a cluster's blocks, in the first of them, which this one then is; another
-// has nothing more to do. What is sent lies where x was. Those who multiply, while none else waits.
+// has nothing more to do. Those who multiply; all have arrived once before.
 __device__ bool AddChains(Sums& sums, const Memory& memory, const Args& a) {
   const uint32_t rank = ClusterRank();
-  float4* const room = reinterpret_cast<float4*>(memory.x) + threadIdx.x;  // [chains - 1][threads]
-  ClusterSync();  // all have begun, and read their x
+  float4* const room = memory.room + threadIdx.x;
+  ClusterWait();  // all have begun
   if (rank > 0) {
     StoreAtPeer(PeerAddress(room + (rank - 1) * kMultipliers, 0),
                 make_float4(sums.d[0], sums.d[1], sums.d[2], sums.d[3]));
@@ -207,11 +211,11 @@ __device__ void LoadWeights(const Memory& memory, const Args& a, const Fp8Runs& 
   }
 }
 
-template <class X, class Y, bool kSilu>
+template <class X, class Y, bool kSilu, bool kChains>
 __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
     Kernel(const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ Args a) {
   extern __shared__ __align__(1024) uint8_t dynamic[];
-  const Memory memory(dynamic, a);
+  const Memory memory(dynamic, a, kChains);
   Shared& shared = *memory.shared;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
   const bool experts = a.ids != nullptr;
@@ -229,9 +233,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
   if (experts && shared.pairs.count == 0) return WaitForPriorKernels();
 
   const int32_t matrix = experts ? shared.pairs.matrix : 0;
+  if constexpr (kChains) ClusterArrive();
+  const auto block = static_cast<int32_t>(blockIdx.x);
   const Fp8Runs runs =
-      Fp8RunsOfChain(a.runs, static_cast<int32_t>(blockIdx.x) % a.chains, a.chains);
-  const int32_t tile = static_cast<int32_t>(blockIdx.x) / a.chains, part = tile / a.part_tiles;
+      kChains ? Fp8RunsOfChain(a.runs, block % a.chains, a.chains) : Fp8Runs{0, a.runs};
+  const int32_t tile = kChains ? block / a.chains : block, part = tile / a.part_tiles;
   constexpr int32_t kTile = kSilu ? kChannels / 2 : kChannels;
   const int32_t channel = (tile - part * a.part_tiles) * kTile;  // of the part
   const int32_t weight_channel = (matrix * a.parts + part) * a.part_out + channel;
@@ -257,15 +263,17 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
   QuantizeX<X>(memory, a, runs, experts ? shared.pairs.count : a.tokens);
   if (scales) {
     memory.weight_scales[threadIdx.x] = scale[0];
-    if (kSilu) memory.weight_scales[a.chain_runs + threadIdx.x] = scale[1];
+    if (kSilu) memory.weight_scales[runs.count + threadIdx.x] = scale[1];
   }
   FenceAsyncShared();
   NamedBarrierSync(1, kQuantizers);
   if (threadIdx.x >= kMultipliers) return;
   Sums sums = {};
   Multiply(sums, memory, a, runs.count,
-           memory.weight_scales + (kSilu && warp >= 2 ? a.chain_runs : 0));
-  if (a.chains > 1 && !AddChains(sums, memory, a)) return;
+           memory.weight_scales + (kSilu && warp >= 2 ? runs.count : 0));
+  if constexpr (kChains) {
+    if (!AddChains(sums, memory, a)) return;
+  }
 
   if constexpr (kSilu) {  // the last two warps have up
     if (warp >= 2) {
@@ -315,7 +323,6 @@ int64_t Stages(int64_t runs, int64_t blocks) {
 
 template <class X, class Y, bool kSilu>
 void Launch(const Fp8FewTokensParams& p, Args args, cudaStream_t stream) {
-  const auto kernel = Kernel<X, Y, kSilu>;
   const Fp8Weights& w = p.w;
   constexpr uint32_t kBoxChannels = kSilu ? kChannels / 2 : kChannels;
   args.part_tiles = static_cast<int32_t>(CeilDivide(w.part_out, kBoxChannels));
@@ -333,14 +340,21 @@ void Launch(const Fp8FewTokensParams& p, Args args, cudaStream_t stream) {
   args.chain_runs = static_cast<int32_t>(CeilDivide(args.runs, args.chains));
   args.stages = static_cast<int32_t>(Stages(args.chain_runs, tiles * groups * args.chains));
   const size_t bytes = SharedBytes(args.chain_runs, args.stages);
-  Gpu::OfThread().AllowSharedMemory(kernel, kSharedBytes);
-  if (args.chains > 1) {
-    LaunchClusters(
-        kernel,
-        {.clusters = tiles, .blocks = args.chains, .threads = kThreads, .shared_bytes = bytes},
-        stream, weight_map, args);
-    return;
+  if constexpr (!kSilu) {
+    if (args.chains > 1) {
+      const auto kernel = Kernel<X, Y, kSilu, true>;
+      Gpu::OfThread().AllowSharedMemory(kernel, kSharedBytes);
+      LaunchClusters(kernel,
+                     {.clusters = tiles,
+                      .blocks = args.chains,
+                      .threads = kThreads,
+                      .shared_bytes = bytes + (args.chains - 1) * kMultipliers * sizeof(float4)},
+                     stream, weight_map, args);
+      return;
+    }
   }
+  const auto kernel = Kernel<X, Y, kSilu, false>;
+  Gpu::OfThread().AllowSharedMemory(kernel, kSharedBytes);
   Gpu::OfThread().Check(
       LaunchEarly(kernel, dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(groups)),
                   kThreads, bytes, stream, weight_map, args));

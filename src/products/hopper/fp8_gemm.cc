@@ -50,24 +50,22 @@ int64_t MostOfSmallTile(const Fp8TokenGroups& groups) {
   return groups.begins == nullptr ? 64 : 48;
 }
 
-// The same where blocks can share a tile: they do if all are at work at the same time. Of short
-// chains half as many pairs are best.
-Fp8Tile ChooseTileOfChains(int64_t tokens, int64_t out, int64_t runs, int chains) {
-  const int64_t clusters = chains == 4 ? 30 : chains == 3 ? 42 : runs <= 32 ? 32 : 64;
+// The same where blocks can share a tile: they do if all are at work at the same time.
+Fp8Tile ChooseTileOfChains(int64_t tokens, int64_t out, int chains) {
+  const int64_t clusters = chains == 4 ? 30 : chains == 3 ? 42 : 64;
   const auto at_once = [&](int64_t tile_tokens, int64_t tile_channels) {
     return CeilDivide(tokens, tile_tokens) * CeilDivide(out, tile_channels) <= clusters;
   };
   if (at_once(64, 64)) return Fp8Tile::k64x64Chains;
   if (at_once(64, 128)) return Fp8Tile::k64x128Chains;
-  if (at_once(128, 128)) return Fp8Tile::k128x128Chains;
-  return chains > 2 && at_once(256, 128) ? Fp8Tile::k256x128Chains : Fp8Tile::k128x128Folds;
+  return at_once(128, 128) ? Fp8Tile::k128x128Chains : Fp8Tile::k128x128Folds;
 }
 
 // Measured on an H200 (docs/design/fp8-gemm.md): few tokens are a question of reading weights
 // through as many multiprocessors as pay; many, of rounds of tiles.
 Fp8Tile ChooseTile(const Fp8GemmParams& p, int chains) {
   const int64_t tokens = TypicalTokens(p.groups);
-  if (chains > 1) return ChooseTileOfChains(tokens, p.w.part_out, CeilDivide(p.w.in, kRun), chains);
+  if (chains > 1) return ChooseTileOfChains(tokens, p.w.part_out, chains);
   const int64_t matrices = std::min(p.w.count, p.x.capacity) * p.w.parts;
   const auto rounds = [&](int64_t tile_tokens, int64_t tile_channels) {
     return CeilDivide(
