@@ -119,7 +119,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   awaitable<std::optional<ApiError>> AwaitGrammar(Generation& generation);
   awaitable<bool> Pump(Exchange& exchange, Generation& generation, RequestStream& stream);
   awaitable<bool> Respond(Exchange& exchange, HttpResponse wanted);
-  awaitable<void> HoldBack(int64_t ms);
+  awaitable<void> HoldBack(Exchange& exchange, int64_t ms);
   void Log(const Exchange& exchange, int status);
 
   ConnectionContext& context_;
