@@ -263,7 +263,7 @@ asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
     if (aborting_) *response = ShuttingDown();
     co_return co_await Respond(exchange, std::move(*response));
   }
-  Generation& generation = *std::get<std::unique_ptr<Generation>>(answer);
+  auto& generation = std::get<std::unique_ptr<Generation>>(answer);
   co_return co_await Generate(exchange, generation);
 }
 

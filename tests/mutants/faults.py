@@ -227,6 +227,7 @@ FAULTS = [
      "due.expiry() > std::chrono::steady_clock::now() && !client_->gone()", "http_server_test *HeldBack*"),
     ("src/server/connection.cc", "client_->half_closed() && !std::exchange(exchange.probed, true)", "false",
      "http_server_test HttpRefusals*"),
+    ("src/server/connection_generation.cc", "generation.reset();", ";", "http_server_test HttpRefusals*", S),
     ("src/server/client_accounts.cc", "refused_ns_ + gap_ms * kMillisecondNs", "now_ns + gap_ms * kMillisecondNs",
      "server_test ClientAccount*"),
     ("src/parallel/meeting_place.h", "!waited_enough_", "true", "parallel_test SharedMemory*"),
