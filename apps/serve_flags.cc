@@ -245,6 +245,15 @@ void AddLimitFlags(CLI::App& command, ServeOptions* options) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
       ->group(kLimitGroup);
+  command
+      .add_option(
+          "--refusal-gap", server.refusal_gap_ms,
+          "Milliseconds between two answers of 429 to one client that asks on at once; they "
+          "wait for it, a second at most. 0: no wait")
+      ->type_name("MS")
+      ->check(CLI::Range(0, server.refusal_delay_ms))
+      ->capture_default_str()
+      ->group(kLimitGroup);
   command.add_option("--max-body-bytes", server.max_body_bytes, "Of one request")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->check(CLI::Range(size_t{1}, size_t{1} << 40))
