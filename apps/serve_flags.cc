@@ -234,7 +234,8 @@ void AddLimitFlags(CLI::App& command, ServeOptions* options) {
       ->group(kLimitGroup);
   command
       .add_option("--max-connections-per-client", server.max_connections_per_client,
-                  "Of one address; its idle ones give way to more, else they are answered 429")
+                  "Of one address, and no more than --max-connections; its idle ones give way to "
+                  "more, else they are answered 429")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
       ->group(kLimitGroup);
