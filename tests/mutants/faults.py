@@ -217,6 +217,9 @@ FAULTS = [
     ("src/hosts/hosts.cc", "least = std::min(least, number);", "least = number;", "hosts_test", S),
     ("src/hosts/hosts.cc", "if (const auto held = lanes.lock()) held->Shutdown();", ";", "hosts_test", S),
     ("src/hosts/hosts.cc", "if (on_end_) on_end_(why);", ";", "hosts_test", S),
+    ("src/grammar/grammar_pace.cc", "ThreadNs() - begin_ns <= tokens * kMostMs * 1'000'000", "true",
+     "grammar_test GrammarPace*"),
+    ("src/grammar/grammar_pace.cc", "for (; left > 0; --left) word &= word - 1;", ";", "grammar_test GrammarPace*", S),
     ("src/engine/result_message.cc", "code > kLastCode", "false", "engine_test ResultMessage*"),
     # What leaves, and what another host says.
     ("src/server/connection.cc", "if (read.gone) co_return Left(exchange);", "if (read.gone) co_return false;",
