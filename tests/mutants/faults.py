@@ -98,7 +98,7 @@ FAULTS = [
     ("src/engine/engine_loop.cc", "inbox_.Forget(ended);", ";", "engine_test Engine*", S),
     ("src/engine/engine_loop.cc", "std::exchange(prompt_logprobs, {})", "prompt_logprobs",
      "engine_test Engine*"),
-    ("src/model/batch.cc", ".live = known_live", ".live = map.live", "engine_test DraftLayer*"),
+    ("src/model/batch.cc", "counts_.Slice(0, 1, 2)", "live_tokens_", "engine_test DraftLayer*"),
     ("src/engine/mtp_proposer.cc", "Shifted(batch.Known())", "Shifted(batch)", "engine_test DraftLayer*"),
     ("src/engine/step_runner.cc", "shape.known", "shape.tokens > shape.rows", "engine_test DraftLayer*"),
     ("src/engine/model_executor.cc", "runner_.CacheKnown(*passing.staged);", ";", "engine_test DraftLayer*", S),
