@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t kMostMs = 20;
 constexpr int kTriedTokens = 32;
+constexpr int64_t kTriedMs = 100;  // others wait for the thread that tries
 
 std::optional<TokenId> Draw(std::span<const uint32_t> words, Rng& rng) {
   uint32_t allowed = 0;
@@ -50,13 +51,14 @@ Status CheckPace(int64_t begin_ns, int64_t tokens) {
 Status TryPace(const Grammar& grammar, int32_t vocab) {
   Rng rng(/*seed=*/0);
   std::vector<uint32_t> words(static_cast<size_t>(MaskWords(vocab)));
+  const int64_t end_ns = ThreadNs() + kTriedMs * 1'000'000;
   int64_t begin_ns = ThreadNs();
   const std::unique_ptr<GrammarState> state = TRY(grammar.Start());
   if (!state->FillMask(words).ok()) {
     return InvalidArgument("no token of the vocabulary can begin an answer");
   }
   TRY(CheckPace(begin_ns, 1));
-  for (int i = 0; i < kTriedTokens; ++i) {
+  for (int i = 0; i < kTriedTokens && begin_ns < end_ns; ++i) {
     const std::optional<TokenId> token = Draw(words, rng);
     if (!token) return {};
     begin_ns = ThreadNs();

@@ -16,9 +16,9 @@ int64_t ThreadNs();
 // in forms that clients send (docs/structured-output.md).
 Status CheckPace(int64_t begin_ns, int64_t tokens);
 
-// The first tokens of an answer, drawn from what masks allow. kInvalidArgument for a grammar that
-// nothing can begin, or that is too slow at one of them: no engine is held up to find that out.
-// `vocab`: as in FillMask.
+// The first tokens of an answer, drawn from what masks allow, for 0.1 s. kInvalidArgument for a
+// grammar that nothing can begin, or that is too slow at one of them: no engine is held up to find
+// that out. `vocab`: as in FillMask.
 Status TryPace(const Grammar& grammar, int32_t vocab);
 
 }  // namespace fathom

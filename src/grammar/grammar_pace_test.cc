@@ -21,10 +21,11 @@ void Work(int64_t ms) {
   }
 }
 
-// Allows one of the three tokens behind its last one; the token at `slow` takes 25 ms of a thread.
+// Allows one of the three tokens behind its last one; the token at `slow` takes 25 ms of a thread,
+// and each of them `each_ms`.
 class Counting final : public Grammar {
  public:
-  explicit Counting(int slow) : slow_(slow) {}
+  explicit Counting(int slow, int64_t each_ms = 0) : slow_(slow), each_ms_(each_ms) {}
   class State final : public GrammarState {
    public:
     explicit State(const Counting& of) : of_(of) {}
@@ -32,7 +33,7 @@ class Counting final : public Grammar {
       if (Raw(token) <= last_ || Raw(token) > last_ + 3) return Internal("not in the mask");
       last_ = Raw(token);
       of_.seen.insert(last_);
-      if (++at_ == of_.slow_) Work(25);
+      Work(++at_ == of_.slow_ ? 25 : of_.each_ms_);
       return true;
     }
     Status FillMask(std::span<uint32_t> words) override {
@@ -57,6 +58,7 @@ class Counting final : public Grammar {
 
  private:
   const int slow_;
+  const int64_t each_ms_;
 };
 
 TEST(GrammarPace, IsTriedBeforeAnAnswer) {
@@ -67,6 +69,9 @@ TEST(GrammarPace, IsTriedBeforeAnAnswer) {
   EXPECT_LT(*quick.seen.rbegin(), 30 + 90) << "nor the last";
   EXPECT_EQ(TryPace(slow, kVocab).code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(TryPace(late, kVocab).ok());
+  const Counting heavy(0, /*each_ms=*/15);
+  EXPECT_TRUE(TryPace(heavy, kVocab).ok());
+  EXPECT_LE(heavy.seen.size(), 8u) << "a compiler's thread has others to serve";
 }
 
 // Five hundred rules that may each be nothing: a token took more of the engine's thread
