@@ -23,6 +23,7 @@
 #include "grammar_vocabulary.h"
 #include "serve_defaults.h"
 #include "serve_flags.h"
+#include "serve_limits.h"
 #include "server/http_server.h"
 #include "server/refused_connections.h"
 #include "service_notice.h"
@@ -190,7 +191,6 @@ Status Serve(ServeOptions options) {
   // What asks for a second reading must not end a server that is still loading, or has no files to
   // read: `systemctl reload` asks any. Without a service manager the terminal's end is meant.
   if (HasFilesToReread(options.server) || HasServiceManager()) std::signal(SIGHUP, SIG_IGN);
-  options.engine.FillDefaults();
   // A container that is too small is to be killed now, not under load.
   options.engine.commit_memory = true;
   options.engine.request_memory_bytes = options.server.max_request_memory_bytes;
@@ -246,7 +246,11 @@ void AddServe(CLI::App& app, int& exit_code) {
   command->footer(
       "Every flag can be said as FATHOM_..., as FATHOM_MAX_MODEL_LEN, or in the YAML of --config "
       "FILE;\nthe command line counts before the file, the file before the environment.");
-  OnRun(*command, exit_code, [options] { return Serve(*options); });
+  OnRun(*command, exit_code, [command, options] {
+    options->engine.FillDefaults();
+    SettleLimits(*command, options.get());
+    return Serve(*options);
+  });
 }
 
 }  // namespace fathom

@@ -234,7 +234,8 @@ void AddLimitFlags(CLI::App& command, ServeOptions* options) {
       ->group(kLimitGroup);
   command
       .add_option("--max-connections-per-client", server.max_connections_per_client,
-                  "Of one address; its idle ones give way to more, else they are answered 429")
+                  "Of one address, and no more than --max-connections; its idle ones give way to "
+                  "more, else they are answered 429")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str()
       ->group(kLimitGroup);
@@ -243,6 +244,15 @@ void AddLimitFlags(CLI::App& command, ServeOptions* options) {
                   "Answers in flight or queued for one address, or for a key without a number of "
                   "its own; more are answered 429")
       ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group(kLimitGroup);
+  command
+      .add_option(
+          "--refusal-gap", server.refusal_gap_ms,
+          "Milliseconds between two answers of 429 to one client that asks on at once; they "
+          "wait for it, a second at most. 0: no wait")
+      ->type_name("MS")
+      ->check(CLI::Range(0, server.refusal_delay_ms))
       ->capture_default_str()
       ->group(kLimitGroup);
   command.add_option("--max-body-bytes", server.max_body_bytes, "Of one request")

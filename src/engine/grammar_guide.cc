@@ -1,18 +1,14 @@
 #include "engine/grammar_guide.h"
 
 #include <algorithm>
-#include <ctime>
 #include <utility>
 
-#include "base/check.h"
 #include "base/token_mask.h"
 #include "cpu/cpu_count.h"
+#include "grammar/grammar_pace.h"
 
 namespace fathom {
 namespace {
-
-// Two hundred times what a mask takes, and short enough for other requests to bear once.
-constexpr int64_t kMostMs = 20;
 
 // A quarter of the cores: the others are the ops' and the server's.
 int WorkerCount() {
@@ -31,18 +27,6 @@ void FollowRow(const GuidedRow& row) {
   if (Status status = row.guide->Foresee(row.result->proposed); !status.ok()) {
     row.result->status = std::move(status);
   }
-}
-
-// Of this thread's own work, whatever others take of its core.
-int64_t ThreadNs() {
-  timespec now{};
-  CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
-
-Status CheckTime(int64_t begin_ns, int64_t tokens) {
-  if (ThreadNs() - begin_ns <= tokens * kMostMs * 1'000'000) return {};
-  return InvalidArgument("the grammar takes more than {} ms for a token: simplify it", kMostMs);
 }
 
 }  // namespace
@@ -76,7 +60,7 @@ Status GrammarGuide::AppendMask() {
 Status GrammarGuide::Take(TokenId token) {
   const int64_t begin_ns = ThreadNs();
   TRY(Follow(token));
-  return CheckTime(begin_ns, 1);
+  return CheckPace(begin_ns, 1);
 }
 
 Status GrammarGuide::Follow(TokenId token) {
@@ -96,7 +80,7 @@ Status GrammarGuide::Foresee(std::span<const TokenId> drafts) {
   if (drafts.empty() || masks_.empty()) return {};
   const int64_t begin_ns = ThreadNs();
   TRY(FollowDrafts(drafts));
-  return CheckTime(begin_ns, static_cast<int64_t>(drafts.size()));
+  return CheckPace(begin_ns, static_cast<int64_t>(drafts.size()));
 }
 
 Status GrammarGuide::FollowDrafts(std::span<const TokenId> drafts) {

@@ -1,5 +1,6 @@
 #include "grammar/grammar_compiler.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -58,6 +59,10 @@ void GrammarCompiler::Get(GrammarSpec spec, std::function<void(Made)> done) {
     lock.unlock();
     return done(std::move(grammar));
   }
+  if (std::optional<Status> why = FindRefusal(key)) {
+    lock.unlock();
+    return done(*std::move(why));
+  }
   if (const auto open = open_.find(key); open != open_.end()) {
     open->second->waiting.push_back(std::move(done));
     return;
@@ -85,15 +90,23 @@ void GrammarCompiler::Work() {
     const std::shared_ptr<Job> job = std::move(jobs_.front());
     jobs_.pop_front();
     lock.unlock();
+    bool compiled = false;
     Made made = [&]() -> Made {
       if (std::chrono::steady_clock::now() > job->deadline) {
         return Unavailable("Too many grammars are being compiled: try again later.");
       }
       TRY(CheckGrammar(job->spec));
+      compiled = true;
       return compile_(job->spec);
     }();
     lock.lock();
-    if (made.ok()) Keep(job->key, *made);
+    if (made.ok()) {
+      Keep(job->key, *made);
+    } else if (compiled && made.status().code() == StatusCode::kInvalidArgument) {
+      const auto until = std::chrono::steady_clock::now() + options_.refusal_kept;
+      refusals_.push_back({job->key, made.status(), until});
+      if (refusals_.size() > options_.max_refusals) refusals_.pop_front();
+    }
     open_.erase(job->key);
     const std::vector<std::function<void(Made)>> waiting = std::move(job->waiting);
     lock.unlock();
@@ -107,6 +120,13 @@ std::shared_ptr<const Grammar> GrammarCompiler::Find(const std::string& key) {
   if (found == by_key_.end()) return nullptr;
   entries_.splice(entries_.begin(), entries_, found->second);
   return entries_.front().grammar;
+}
+
+std::optional<Status> GrammarCompiler::FindRefusal(const std::string& key) {
+  const auto now = std::chrono::steady_clock::now();
+  while (!refusals_.empty() && refusals_.front().until <= now) refusals_.pop_front();
+  const auto found = std::ranges::find(refusals_, key, &Refusal::key);
+  return found == refusals_.end() ? std::nullopt : std::optional(found->why);
 }
 
 // A grammar that alone is larger than the cache is not kept.

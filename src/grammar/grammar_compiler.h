@@ -1,5 +1,5 @@
 // Grammars from what requests say: limits before the compiler, a deadline around it, and a cache of
-// what it made.
+// what it made, or why it did not.
 #pragma once
 
 #include <chrono>
@@ -11,6 +11,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -59,6 +60,8 @@ struct GrammarCompilerOptions {
   std::chrono::milliseconds deadline{5000};
   size_t cache_bytes = size_t{256} << 20;
   size_t cache_entries = 256;
+  size_t max_refusals = 64;  // that are kept, each of a text within grammar_limits.h
+  std::chrono::milliseconds refusal_kept{60'000};
 };
 
 // THREAD: any.
@@ -94,8 +97,16 @@ class GrammarCompiler {
     std::shared_ptr<const Grammar> grammar;
   };
 
+  // Of a compiler, which may have taken seconds for it.
+  struct Refusal {
+    std::string key;
+    Status why;
+    std::chrono::steady_clock::time_point until;  // a grammar that was too slow once may not be
+  };
+
   void Work();
   std::shared_ptr<const Grammar> Find(const std::string& key);
+  std::optional<Status> FindRefusal(const std::string& key);
   void Keep(const std::string& key, std::shared_ptr<const Grammar> grammar);
 
   const GrammarCompilerOptions options_;
@@ -109,6 +120,7 @@ class GrammarCompiler {
   std::list<Entry> entries_;                                    // the latest used first
   std::unordered_map<std::string, std::list<Entry>::iterator> by_key_;
   size_t cached_bytes_ = 0;
+  std::deque<Refusal> refusals_;  // the oldest first
   bool stopping_ = false;
 
   std::vector<std::thread> threads_;

@@ -63,7 +63,8 @@ TEST(GrammarCompilerTest, KeepsTheLatestUsed) {
   EXPECT_EQ(*Wait(compiler, Regex("1")), first);
   EXPECT_EQ(calls, 1);
   GrammarSpec schema{GrammarKind::kJsonSchema, "1"}, strict{GrammarKind::kJsonSchema, "1", true};
-  EXPECT_FALSE(Wait(compiler, schema).ok());  // a number is no schema; and errors are not kept
+  EXPECT_FALSE(
+      Wait(compiler, schema).ok());  // a number is no schema; and what is checked is not kept
   EXPECT_EQ(calls, 1);
   for (const char* text : {"2", "3"}) ASSERT_TRUE(Wait(compiler, Regex(text)).ok());
   ASSERT_TRUE(Wait(compiler, Regex("1")).ok());
@@ -79,6 +80,28 @@ TEST(GrammarCompilerTest, KeepsTheLatestUsed) {
   ASSERT_TRUE(Wait(compiler, Regex("2000")).ok());  // is not kept
   ASSERT_TRUE(Wait(compiler, Regex("2000")).ok());
   EXPECT_EQ(calls, 9);
+}
+
+// One that takes seconds to be refused had a thread each time that it was asked for.
+TEST(GrammarCompilerTest, KeepsWhyACompilerRefusedForAWhile) {
+  std::atomic<int> calls = 0;
+  const auto refuses = [&](const GrammarSpec& spec) -> GrammarCompiler::Made {
+    ++calls;
+    if (spec.text == "failed") return Internal("this is no refusal");
+    return InvalidArgument("{} is too slow", spec.text);
+  };
+  GrammarCompiler compiler(refuses, {.max_refusals = 2});
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_EQ(Wait(compiler, Regex("a")).status().message(), "a is too slow");
+  }
+  EXPECT_EQ(calls, 1);
+  for (const char* text : {"b", "a", "c", "b", "c", "a"}) (void)Wait(compiler, Regex(text));
+  EXPECT_EQ(calls, 4);  // two are kept, and c took a's place
+  for (int round = 0; round < 2; ++round) (void)Wait(compiler, Regex("failed"));
+  EXPECT_EQ(calls, 6);
+  GrammarCompiler forgets(refuses, {.refusal_kept = milliseconds(0)});
+  for (int round = 0; round < 2; ++round) (void)Wait(forgets, Regex("a"));
+  EXPECT_EQ(calls, 8);
 }
 
 TEST(GrammarCompilerTest, StrictnessAndKindAreOfTheKey) {

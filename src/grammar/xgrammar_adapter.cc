@@ -15,6 +15,7 @@
 
 #include "grammar/ebnf_pattern.h"
 #include "grammar/grammar_limits.h"
+#include "grammar/grammar_pace.h"
 #include "grammar/plain_sentence.h"
 #include "grammar/prepared_schema.h"
 #include "grammar/utf8_tokens.h"
@@ -248,10 +249,7 @@ GrammarCompiler::Compile MakeXgrammarCompile(GrammarVocabulary vocabulary) {
       if (!warned.text().empty()) {
         return InvalidArgument("{}", PlainSentence(spec.kind, warned.text()));
       }
-      std::vector<uint32_t> first(static_cast<size_t>(MaskWords(size)));
-      if (!TRY(grammar->Start())->FillMask(first).ok()) {
-        return InvalidArgument("no token of the vocabulary can begin an answer");
-      }
+      TRY(TryPace(*grammar, size));
       return std::shared_ptr<const Grammar>(std::move(grammar));
     } catch (const std::exception& error) {
       return InvalidArgument("{}", PlainSentence(spec.kind, error.what()));

@@ -147,6 +147,7 @@ TEST(ClientAccount, RefusalsAreHeldBackOneAfterTheOther) {
   EXPECT_EQ(hold(account), 7);
   clock.now_ns += 12'000'000;  // a gap since that one was due
   EXPECT_EQ(hold(account), 0);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(account.HoldRefusalMs(/*gap_ms=*/0, /*most_ms=*/12), 0);
 }
 
 TEST(ClientAccounts, AreCountedByKeyOrByAddress) {

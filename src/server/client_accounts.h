@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -74,7 +75,7 @@ class ClientAccount {
   // Guarded by mutex_:
   MinuteShare requests_, tokens_;
   int64_t max_in_flight_ = 0, in_flight_ = 0;
-  int64_t refused_ns_ = 0;  // when the last 429 is due
+  int64_t refused_ns_ = std::numeric_limits<int64_t>::min() / 2;  // when the last 429 is due
 };
 
 // Choices of a request that are in flight while this lives.

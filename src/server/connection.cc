@@ -263,7 +263,7 @@ asio::awaitable<bool> Connection::Handle(Exchange& exchange) {
     if (aborting_) *response = ShuttingDown();
     co_return co_await Respond(exchange, std::move(*response));
   }
-  Generation& generation = *std::get<std::unique_ptr<Generation>>(answer);
+  auto& generation = std::get<std::unique_ptr<Generation>>(answer);
   co_return co_await Generate(exchange, generation);
 }
 
@@ -274,26 +274,33 @@ bool Connection::Left(Exchange& exchange) {
   return false;
 }
 
-// Until then, or the server stops, or somebody else wants the connection's place.
-asio::awaitable<void> Connection::HoldBack(int64_t ms) {
+// Until then, or the server stops, the client leaves, or somebody else wants the connection's
+// place.
+asio::awaitable<void> Connection::HoldBack(Exchange& exchange, int64_t ms) {
   if (ms <= 0) co_return;
-  BeginIdle();
+  idle_since_ms_ = NowMs();
   asio::steady_timer due(client_->socket().get_executor(), std::chrono::milliseconds(ms));
   due.async_wait([client = client_](error_code error) {
     if (!error) client->Notify();
   });
+  client_->StartWatch();
   while (due.expiry() > std::chrono::steady_clock::now() && !client_->gone() && !ending_) {
+    if (client_->half_closed() && !std::exchange(exchange.probed, true)) client_->Send(kProtocol);
     co_await client_->Changed();
   }
   EndIdle();
+  co_await client_->Flushed();  // or the end of the watch would break the probe off
+  co_await client_->StopWatch();
 }
 
 // `wanted` by value: the body is sent from where it is.
 asio::awaitable<bool> Connection::Respond(Exchange& exchange, HttpResponse wanted) {
   HttpResponse response = std::move(wanted);
   if (response.status == 429 && exchange.request.client) {
-    co_await HoldBack(exchange.request.client->HoldRefusalMs(context_.options.refusal_gap_ms,
-                                                             context_.options.refusal_delay_ms));
+    const int64_t ms = exchange.request.client->HoldRefusalMs(context_.options.refusal_gap_ms,
+                                                              context_.options.refusal_delay_ms);
+    co_await HoldBack(exchange, ms);
+    if (client_->gone()) co_return Left(exchange);
   }
   if (const Status room = exchange.claim.Grow(response.body.size()); !room.ok()) {
     response = Refusal(exchange.request, EngineError(room));

@@ -115,11 +115,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void CountRefusal();
   // connection_generation.cc
   void StartLimit(const Exchange& exchange, boost::asio::steady_timer& limit) const;
-  awaitable<bool> Generate(Exchange& exchange, Generation& generation);
+  // `generation`: freed before an answer that refuses.
+  awaitable<bool> Generate(Exchange& exchange, std::unique_ptr<Generation>& generation);
+  void SendStreamHead(const Exchange& exchange);
   awaitable<std::optional<ApiError>> AwaitGrammar(Generation& generation);
   awaitable<bool> Pump(Exchange& exchange, Generation& generation, RequestStream& stream);
   awaitable<bool> Respond(Exchange& exchange, HttpResponse wanted);
-  awaitable<void> HoldBack(int64_t ms);
+  awaitable<void> HoldBack(Exchange& exchange, int64_t ms);
   void Log(const Exchange& exchange, int status);
 
   ConnectionContext& context_;

@@ -86,63 +86,81 @@ asio::awaitable<std::optional<ApiError>> Connection::AwaitGrammar(Generation& ge
                                     param, grammars->options().deadline.count() / 1000));
 }
 
-asio::awaitable<bool> Connection::Generate(Exchange& exchange, Generation& generation) {
+asio::awaitable<bool> Connection::Generate(Exchange& exchange,
+                                           std::unique_ptr<Generation>& generation) {
   std::optional<RequestStream> stream;
   Api& api = *context_.api;
   stream.emplace(api.outputs(), api.engine(), [client = client_] {
     asio::post(client->socket().get_executor(), [client] { client->Notify(); });
   });
+  // A refusal may be held back, and a client may take its time to read it.
+  const auto free_all = [&] {
+    stream.reset();
+    generation.reset();
+    exchange.claim.Reset();
+  };
   asio::steady_timer limit(client_->socket().get_executor());
   StartLimit(exchange, limit);
-  if (generation.asked_grammar()) {
-    const std::optional<ApiError> error = co_await AwaitGrammar(generation);
+  if (generation->asked_grammar()) {
+    const std::optional<ApiError> error = co_await AwaitGrammar(*generation);
     if (error) {
-      generation.Fail(*error, "error");
+      generation->Fail(*error, "error");
       co_await client_->StopWatch();
+      free_all();
       co_return co_await Refuse(exchange, *error);
     }
   }
-  const Status status = stream->Submit(generation.Requests());
+  const Status status = stream->Submit(generation->Requests());
   if (!status.ok()) {
     const ApiError error = EngineError(status);
     co_await client_->StopWatch();
+    free_all();
     co_return co_await Refuse(exchange, error);
   }
-  if (generation.streams()) {
-    client_->Send(
-        fmt::format("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
-                    "Cache-Control: no-cache\r\nX-Request-Id: {}\r\n{}{}{}\r\n",
-                    exchange.request.id, exchange.chunked ? "Transfer-Encoding: chunked\r\n" : "",
-                    exchange.keep_alive && exchange.chunked ? "" : "Connection: close\r\n",
-                    ExtraHeaders(exchange.request)));
-  }
-  bool intact = co_await Pump(exchange, generation, *stream);
+  if (generation->streams()) SendStreamHead(exchange);
+  bool intact = co_await Pump(exchange, *generation, *stream);
   stream.reset();  // what has not ended is cancelled now, before the answer's last bytes are out
-  exchange.usage = generation.usage();
+  exchange.usage = generation->usage();
   exchange.request.client->SpendTokens(exchange.usage.total_tokens());
-  if (intact && generation.streams()) co_await client_->Flushed();
+  if (intact && generation->streams()) co_await client_->Flushed();
   co_await client_->StopWatch();
   intact = intact && !client_->gone();
   if (!intact) {
-    generation.Fail(EngineError(Cancelled("The client went away.")), "abort");
+    generation->Fail(EngineError(Cancelled("The client went away.")), "abort");
     co_return Left(exchange);
   }
-  if (!generation.streams()) {
-    if (generation.error()) co_return co_await Refuse(exchange, *generation.error());
+  if (!generation->streams()) {
+    if (generation->error()) {
+      const ApiError error = *generation->error();
+      free_all();
+      co_return co_await Refuse(exchange, error);
+    }
     HttpResponse response;
-    const Work build = [&](const Interrupt&) { response.body = generation.Body(); };
-    if (generation.size() > kInlineAnswer) {
-      const std::optional<ApiError> failure = co_await OnWorker(generation.size(), build);
-      if (failure) co_return co_await Refuse(exchange, *failure);
+    const Work build = [&](const Interrupt&) { response.body = generation->Body(); };
+    if (generation->size() > kInlineAnswer) {
+      const std::optional<ApiError> failure = co_await OnWorker(generation->size(), build);
+      if (failure) {
+        free_all();
+        co_return co_await Refuse(exchange, *failure);
+      }
     } else {
       build(Interrupt({}));
     }
     co_return co_await Respond(exchange, std::move(response));
   }
-  const bool failed = generation.error().has_value();
-  if (failed) exchange.failure = generation.error()->message;
+  const bool failed = generation->error().has_value();
+  if (failed) exchange.failure = generation->error()->message;
   Log(exchange, 200);
   co_return !failed && exchange.keep_alive && exchange.chunked;
+}
+
+void Connection::SendStreamHead(const Exchange& exchange) {
+  client_->Send(
+      fmt::format("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+                  "Cache-Control: no-cache\r\nX-Request-Id: {}\r\n{}{}{}\r\n",
+                  exchange.request.id, exchange.chunked ? "Transfer-Encoding: chunked\r\n" : "",
+                  exchange.keep_alive && exchange.chunked ? "" : "Connection: close\r\n",
+                  ExtraHeaders(exchange.request)));
 }
 
 // Moves tokens from the engine to the client until the generation is done. False if the client is

@@ -37,7 +37,10 @@ class FakeEngine final : public EngineClient {
   Status Submit(GenerateRequest request) override {
     Script script = scripter_(request);
     std::lock_guard lock(mutex_);
-    if (static_cast<int>(live_.size()) >= capacity_) return ResourceExhausted("the queue is full");
+    if (full_ || static_cast<int>(live_.size()) >= capacity_) {
+      ++refused_;
+      return ResourceExhausted("the queue is full");
+    }
     ++submitted_;
     seen_.push_back(request);
     live_[request.id] = {std::move(request), std::move(script), 0};
@@ -64,11 +67,17 @@ class FakeEngine final : public EngineClient {
   int32_t max_model_len() const override { return 4096; }
 
   int resets() const { return resets_; }
+  // Requests that HasRoom() has room for are refused, as where others were quicker.
+  void SetFull(bool full) { full_ = full; }
   void ThrowFromNowOn() { throws_ = true; }  // as a library might
 
   int cancelled() const {
     std::lock_guard lock(mutex_);
     return cancelled_;
+  }
+  int refused() const {
+    std::lock_guard lock(mutex_);
+    return refused_;
   }
   int live() const {
     std::lock_guard lock(mutex_);
@@ -142,12 +151,12 @@ class FakeEngine final : public EngineClient {
   const Scripter scripter_;
   const std::chrono::microseconds tick_;
   const int capacity_;
-  std::atomic<bool> throws_{false};
+  std::atomic<bool> throws_{false}, full_{false};
   std::atomic<int> resets_{0};
   mutable std::mutex mutex_;
-  std::map<RequestId, Live> live_;     // guarded by mutex_
-  std::vector<GenerateRequest> seen_;  // guarded by mutex_
-  int submitted_ = 0, cancelled_ = 0;  // guarded by mutex_
+  std::map<RequestId, Live> live_;                   // guarded by mutex_
+  std::vector<GenerateRequest> seen_;                // guarded by mutex_
+  int submitted_ = 0, cancelled_ = 0, refused_ = 0;  // guarded by mutex_
   std::jthread thread_;
 };
 

@@ -141,6 +141,21 @@ TEST_F(HttpServerTest, AnAddressHasItsShareOfTheReserve) {
   }
 }
 
+TEST_F(HttpServerTest, AnAddressAloneHasNoMoreThanItsShareOfTheReserve) {
+  constexpr size_t kReserved = 16;
+  Serve({.max_connections = 1, .reserved_connections = kReserved});
+  Client busy(port_);
+  busy.Request("POST", kChat, Chat("nothing"));
+  ASSERT_TRUE(Eventually([&] { return engine_->live() == 1; }));
+  std::vector<std::unique_ptr<Client>> slow;
+  EXPECT_TRUE(Eventually([&] {
+    slow.push_back(std::make_unique<Client>(port_, 0, uint8_t{2}));
+    slow.back()->Send("GET /health HTTP/1.1\r\n");
+    return Client(port_, 0, 2).Ask("GET", "/health").status == 503;
+  }));
+  EXPECT_LT(slow.size(), kReserved);  // before all of it is taken
+}
+
 // Whoever has an IPv6 network has 2^64 addresses of it.
 TEST(ClientAt, CountsANetworkAsOne) {
   const auto client_at = [](const char* text) {

@@ -303,23 +303,21 @@ HttpServer::~HttpServer() = default;
 
 Result<std::unique_ptr<HttpServer>> HttpServer::Listen(ServerOptions options, BoundSocket port) {
   CHECK(options.io_threads > 0, "a server without threads");
-  const size_t least = MaxRequestMemory(options.max_body_bytes) / 3 * 4 + 3;
-  if (options.max_request_memory_bytes < least) {
+  const size_t all = options.max_request_memory_bytes;
+  const size_t largest = MaxRequestMemory(options.max_body_bytes);
+  if (all - all / 4 < largest) {
     return InvalidArgument(
         "--max-request-memory-bytes {} is too little for bodies of {} (--max-body-bytes): one may "
         "take {}, three quarters of at least {}",
-        options.max_request_memory_bytes, options.max_body_bytes,
-        MaxRequestMemory(options.max_body_bytes), least);
+        all, options.max_body_bytes, largest, largest + (largest + 2) / 3);
   }
   if (options.max_client_memory_bytes == 0) {
-    options.max_client_memory_bytes =
-        MaxClientMemory(options.max_request_memory_bytes, options.max_body_bytes);
-  } else if (options.max_client_memory_bytes < MaxRequestMemory(options.max_body_bytes)) {
+    options.max_client_memory_bytes = MaxClientMemory(all, options.max_body_bytes);
+  } else if (options.max_client_memory_bytes < largest) {
     return InvalidArgument(
         "--max-client-memory-bytes {} is too little for bodies of {} (--max-body-bytes): one may "
         "take {}",
-        options.max_client_memory_bytes, options.max_body_bytes,
-        MaxRequestMemory(options.max_body_bytes));
+        options.max_client_memory_bytes, options.max_body_bytes, largest);
   }
   options.loopback = port.loopback();
   auto loop = std::make_unique<Loop>(std::move(options));

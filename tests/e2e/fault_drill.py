@@ -142,7 +142,7 @@ def announced_bodies():
 
 
 def idle_connections():
-    with serving(*SMALL, "--max-connections-per-client", "2000") as server:
+    with serving(*SMALL, "--max-connections-per-client", "1024") as server:
         held = [socket.create_connection(address(server)) for _ in range(1040)]
         answer, took = timed(lambda: ask(server))
         assert answer.status_code == 200

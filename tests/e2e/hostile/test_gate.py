@@ -1,15 +1,18 @@
 """Each of `cases.py` against one server, for as long as FATHOM_GATE_S says: 0.3 s unless given.
 
 How much longer the neighbour waits for its tokens is printed (pytest -rP); on a machine that others
-use too it is no ground to fail. docs/soak.md has it from a longer run."""
+use too it is no ground for a test to fail. gate.py as a program holds it."""
 
+import contextlib
 import os
+import sys
 from pathlib import Path
 
 import pytest
+import gate as gate_program
 from cases import CASES, requests_that_are_refused
 from conftest import serving
-from gate import COLUMNS, FLAGS, opened, table_row
+from gate import COLUMNS, FLAGS, check_waits, opened, table_row
 
 SECONDS = float(os.environ.get("FATHOM_GATE_S", "0.3"))
 
@@ -39,3 +42,42 @@ def test_a_control_asks_nothing_of_the_server_that_is_watched(gate):
     with serving(*FLAGS) as other:
         assert gate.run(requests_that_are_refused, SECONDS, other)["requests"] <= refused(other)
     assert refused(gate.server) == before
+
+
+class Waits:
+    """Ratios of a case's runs, here and at another process, that gate.py would measure."""
+
+    def __init__(self, here, there):
+        self.left = {False: list(here), True: list(there)}
+
+    def run_once(self, at_another):
+        return {"ratio": self.left[at_another].pop(0)}
+
+    def check(self, case="resets"):
+        check_waits(case, [self.run_once(False)], [], self.run_once)
+        return sum(map(len, self.left.values()))
+
+
+def test_waits_are_judged_by_the_middle_of_three_and_by_another_process():
+    assert Waits([2.0, 9], [9]).check() == 2  # one run is enough
+    assert Waits([2.1, 1.9, 1.2], [1, 1, 1]).check() == 0
+    assert Waits([2.6, 2.4, 2.5], [1.2, 2.1, 2.0]).check() == 0  # the machine's
+    with pytest.raises(AssertionError, match="2.6 times as long for its tokens, and 2.0 times at another process"):
+        Waits([2.6, 2.4, 9], [2.0, 1, 9]).check()
+    assert Waits([20], []).check("long_prompts") == 0
+
+
+def test_what_does_not_hold_is_named(monkeypatch, capsys):
+    class Failing:
+        def run(self, case, seconds, control=None):
+            assert case is not requests_that_are_refused, "kept 99 MiB"
+            return {"case": case.__name__, "requests": 1, "peak_mib": 1, "left_mib": 1, "health_ms": 1,
+                    "quiet_p99_ms": [1, 1], "p99_ms": 1, "ratio": 1}  # fmt: skip
+
+    monkeypatch.setattr(gate_program, "opened", lambda: contextlib.nullcontext(Failing()))
+    monkeypatch.setattr(gate_program, "serving", lambda *flags: contextlib.nullcontext())
+    monkeypatch.setattr(sys, "argv", ["gate.py", "--case", "resets"])
+    assert gate_program.main() == 0
+    monkeypatch.setattr(sys, "argv", ["gate.py", "--case", "resets", "--case", "requests that are refused"])
+    assert gate_program.main() == "failed: requests_that_are_refused"  # which sys.exit() makes status 1
+    assert "requests_that_are_refused: kept 99 MiB" in capsys.readouterr().out

@@ -1,0 +1,89 @@
+#include "serve_limits.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "serve_flags.h"
+#include "server/json_body.h"
+
+namespace fathom {
+namespace {
+
+bool IsTold(const CLI::App& command, const char* flag) {
+  return command.count(flag) > 0;
+}
+
+// `bound`: the flags that allow `most`; `instead`: what they would have to say.
+template <class T>
+void RefuseAbove(const CLI::App& command, const char* flag, T value, T most,
+                 const std::string& bound, const std::string& instead) {
+  if (value <= most || !IsTold(command, flag)) return;
+  throw CLI::ValidationError(flag, fmt::format("{} is more than {} allows: say {} at most, or {}",
+                                               value, bound, most, instead));
+}
+
+void SettleConnections(const CLI::App& command, ServerOptions& server) {
+  constexpr char kFlag[] = "--max-connections-per-client";
+  size_t& each = server.max_connections_per_client;
+  const size_t all = server.max_connections;
+  RefuseAbove(command, kFlag, each, all, fmt::format("--max-connections {}", all),
+              fmt::format("--max-connections {}", each));
+  each = std::min(each, all);
+}
+
+void CheckRequests(const CLI::App& command, const ServeOptions& options) {
+  const int64_t running = int64_t{options.engine.layout.data} * options.engine.max_num_seqs;
+  const int64_t queued = options.engine.max_queue, each = options.server.max_requests_per_client;
+  RefuseAbove(
+      command, "--max-requests-per-client", each, running + queued,
+      fmt::format("--max-queue {} beside the {} that run (--max-num-seqs)", queued, running),
+      fmt::format("--max-queue {}", each - running));
+}
+
+// The largest body whose request may take `bytes`; 0: none.
+size_t BodyWithin(size_t bytes) {
+  const size_t of_none = MaxRequestMemory(0), of_one = MaxRequestMemory(1) - of_none;
+  return bytes < of_none ? 0 : (bytes - of_none) / of_one;
+}
+
+// That what was told has room for bodies that were told is for HttpServer::Listen to see.
+void SettleMemory(const CLI::App& command, ServerOptions& server) {
+  const size_t all = server.max_request_memory_bytes, each = server.max_client_memory_bytes;
+  RefuseAbove(command, "--max-client-memory-bytes", each, all,
+              fmt::format("--max-request-memory-bytes {}", all),
+              fmt::format("--max-request-memory-bytes {}", each));
+  if (IsTold(command, "--max-body-bytes")) return;
+  size_t fits = BodyWithin(all - all / 4);  // the last quarter is for small requests
+  if (each > 0) fits = std::min(fits, BodyWithin(each));
+  if (fits > 0) server.max_body_bytes = std::min(server.max_body_bytes, fits);
+}
+
+// What a request may wait for ends with its whole time.
+void CheckTimes(const CLI::App& command, const ServeOptions& options) {
+  if (options.request_timeout_s == 0) return;
+  const auto check = [&](const char* flag, double seconds) {
+    RefuseAbove(command, flag, seconds, options.request_timeout_s,
+                fmt::format("--request-timeout {}", options.request_timeout_s),
+                fmt::format("--request-timeout {}", seconds));
+  };
+  check("--header-timeout", options.header_timeout_s);
+  check("--body-timeout", options.body_timeout_s);
+  check("--work-timeout", options.work_timeout_s);
+  check("--queue-timeout", options.engine.queue_timeout_s);
+}
+
+}  // namespace
+
+void SettleLimits(const CLI::App& command, ServeOptions* options) {
+  SettleConnections(command, options->server);
+  CheckRequests(command, *options);
+  SettleMemory(command, options->server);
+  CheckTimes(command, *options);
+}
+
+}  // namespace fathom

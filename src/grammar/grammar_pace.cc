@@ -1,0 +1,75 @@
+#include "grammar/grammar_pace.h"
+
+#include <bit>
+#include <ctime>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/check.h"
+#include "base/rng.h"
+#include "base/token_mask.h"
+
+namespace fathom {
+namespace {
+
+constexpr int64_t kMostMs = 20;
+constexpr int kTriedTokens = 32;
+constexpr int64_t kTriedMs = 100;  // others wait for the thread that tries
+
+std::optional<TokenId> Draw(std::span<const uint32_t> words, Rng& rng) {
+  uint32_t allowed = 0;
+  for (const uint32_t word : words) allowed += static_cast<uint32_t>(std::popcount(word));
+  if (allowed == 0) return std::nullopt;
+  uint32_t left = rng.Below(allowed);
+  for (size_t i = 0;; ++i) {
+    const auto here = static_cast<uint32_t>(std::popcount(words[i]));
+    if (left >= here) {
+      left -= here;
+      continue;
+    }
+    uint32_t word = words[i];
+    for (; left > 0; --left) word &= word - 1;
+    return TokenId{static_cast<int32_t>(32 * i) + std::countr_zero(word)};
+  }
+}
+
+}  // namespace
+
+int64_t ThreadNs() {
+  timespec now{};
+  CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+Status CheckPace(int64_t begin_ns, int64_t tokens) {
+  if (ThreadNs() - begin_ns <= tokens * kMostMs * 1'000'000) return {};
+  return InvalidArgument("the grammar takes more than {} ms for a token: simplify it", kMostMs);
+}
+
+Status TryPace(const Grammar& grammar, int32_t vocab) {
+  Rng rng(/*seed=*/0);
+  std::vector<uint32_t> words(static_cast<size_t>(MaskWords(vocab)));
+  const int64_t end_ns = ThreadNs() + kTriedMs * 1'000'000;
+  int64_t begin_ns = ThreadNs();
+  const std::unique_ptr<GrammarState> state = TRY(grammar.Start());
+  if (!state->FillMask(words).ok()) {
+    return InvalidArgument("no token of the vocabulary can begin an answer");
+  }
+  TRY(CheckPace(begin_ns, 1));
+  for (int i = 0; i < kTriedTokens && begin_ns < end_ns; ++i) {
+    const std::optional<TokenId> token = Draw(words, rng);
+    if (!token) return {};
+    begin_ns = ThreadNs();
+    // What fails otherwise may come in no answer, and ends the one that it comes in.
+    const Result<bool> taken = state->Accept(*token);
+    const bool goes_on =
+        taken.ok() && *taken && !state->terminated() && state->FillMask(words).ok();
+    TRY(CheckPace(begin_ns, 1));
+    if (!goes_on) return {};
+  }
+  return {};
+}
+
+}  // namespace fathom
