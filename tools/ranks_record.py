@@ -255,6 +255,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bundle", type=pathlib.Path)
     parser.add_argument("--only", default=",".join(PARTS), metavar="PARTS", help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--layouts", metavar="NAMES", help="of those that are measured, with commas between")
     parser.add_argument("--write", action="store_true", help="measure nothing")
     parser.add_argument("--check", action="store_true", help="measure nothing")
     options = parser.parse_args()
@@ -268,6 +269,8 @@ def main():
         parser.error(f"--bundle FOLDER, and --only with some of {', '.join(PARTS)}")
     os.chdir(ROOT)
     recorder = RanksRecorder(options.bundle.resolve())
+    if options.layouts:
+        recorder.measured = options.layouts.split(",")
     failed = []
     path = recorder.results / "checks.json"
     if path.exists() and json.loads(path.read_text())["sources"] == recorder.record["sources"]:  # parts of one day

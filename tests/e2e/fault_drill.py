@@ -42,9 +42,9 @@ def error(answer):
     return answer.json()["error"]["message"]
 
 
-def streams(server, count=1):
+def streams(server, count=1, choices=1):
     """So many that run or wait."""
-    opened = [ask(server, LONG | {"stream": True}, stream=True) for _ in range(count)]
+    opened = [ask(server, LONG | {"stream": True, "n": choices}, stream=True) for _ in range(count)]
     assert eventually(lambda: requests.get(f"{server.url}/load", timeout=5).json()["server_load"] >= count)
     return opened
 
@@ -182,7 +182,7 @@ def bad_keys():
 
 def told_to_stop():
     with serving(*SMALL, "--shutdown-timeout", "1") as server:
-        (stream,) = streams(server)
+        (stream,) = streams(server, choices=16)  # one after the other: more than a second
         with concurrent.futures.ThreadPoolExecutor() as pool:
             read = pool.submit(lambda: stream.content)
             took = timed(server.stop)[1]
