@@ -8,6 +8,11 @@ def size(layout, dimension):
     return int(found[1]) if found else 1
 
 
+def short(layout):
+    """For a column."""
+    return re.sub(r"(tp|pp|dp) ", r"\1", layout).replace(" + ep", " ep")
+
+
 def flags(layout):
     sizes = [word for name, count in re.findall(r"(tp|pp|dp) (\d+)", layout) for word in (f"--{name}", count)]
     return sizes + ["--enable-expert-parallel"] * ("+ ep" in layout) + ["--bf16-residual"] * ("BF16 residual" in layout)

@@ -19,7 +19,7 @@ import sys
 
 from cuda_sources import ROOT
 from gpu_record import GOLDEN, TINY, Recorder, utc_now
-from layouts import flags, keeps_bits, size
+from layouts import flags, keeps_bits, short, size
 
 PAGE = ROOT / "docs" / "ranks.md"
 BEGIN, END = "<!-- tools/ranks_record.py --write -->\n", "<!-- end -->\n"
@@ -136,7 +136,7 @@ def layout_rows(results):
     for (shape, layout), result in results.items():
         if layout == "1" or shape not in NAMES:
             continue
-        one, two, name = decodes(results[shape, "1"]), decodes(result), layout
+        one, two, name = decodes(results[shape, "1"]), decodes(result), short(layout)
         prompts = zip(results[shape, "1"]["prefills"], result["prefills"])
         for context, (prompt, prompt_of) in zip((1024, 8192), prompts):
             pairs = [(one[batch, context], two.get((batch, context)) or two[size(layout, "pp") * batch, context]) for batch in (1, 8, 32, 128)]

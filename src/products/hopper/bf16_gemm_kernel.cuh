@@ -84,8 +84,7 @@ __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int3
       __syncwarp();
       if (!args.x_is_there) WaitForPriorKernels();
     }
-    ring.index = Uniform(ring.index);
-    ring.parity = Uniform(ring.parity);
+    MakeUniform(ring);
     for (int32_t chunk = 0; chunk < args.chunks; ++chunk, ring.Advance()) {
       if (chunk >= early) shared.empty[ring.index].Wait(ring.parity ^ 1);
       if (ElectLane()) {
@@ -149,8 +148,7 @@ __device__ __forceinline__ void MultiplyAll(Shared<T>& shared, const Args& args,
     if (stored < T::kPieces) StorePiece<T>(stored++, results, shared, args, done, thread);
   };
   while (find(work)) {
-    ring.index = Uniform(ring.index);
-    ring.parity = Uniform(ring.parity);
+    MakeUniform(ring);
     SumTile(sums, shared, ring, args.chunks, thread, store);
     while (stored < T::kPieces) store();
     if (!T::kSilu && args.f32) {

@@ -18,6 +18,7 @@ inline int Fp8Chains(int64_t out, int64_t in) {
 
 struct Fp8Runs {
   int32_t first, count;
+  constexpr int32_t end() const { return first + count; }
 };
 // The runs of one of a sum's chains.
 inline constexpr Fp8Runs Fp8RunsOfChain(int32_t runs, int32_t chain, int32_t chains) {

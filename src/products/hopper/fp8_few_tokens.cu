@@ -191,7 +191,7 @@ __device__ void LoadWeights(const Memory& memory, const Args& a, const Fp8Runs& 
   const uint64_t policy = EvictFirst();
   const int32_t channel = Uniform(weight_channel);
   Ring ring;
-  for (int32_t run = runs.first; run < runs.first + runs.count; ++run, ring.Advance(a.stages)) {
+  for (int32_t run = runs.first; run < runs.end(); ++run, ring.Advance(a.stages)) {
     ring.index = Uniform(ring.index);
     ring.parity = Uniform(ring.parity);
     Mbarrier& full = memory.shared->full[ring.index];
@@ -340,11 +340,8 @@ void Launch(const Fp8FewTokensParams& p, Args args, cudaStream_t stream) {
     if (args.chains > 1) {
       const auto kernel = Kernel<X, Y, kSilu, true>;
       Gpu::OfThread().AllowSharedMemory(kernel, kSharedBytes);
-      LaunchClusters(
-          kernel,
-          {.clusters = tiles, .blocks = args.chains, .threads = kThreads, .shared_bytes = bytes},
-          stream, weight_map, args);
-      return;
+      const ClusterGrid grid = {tiles, args.chains, kThreads, bytes};
+      return LaunchClusters(kernel, grid, stream, weight_map, args);
     }
   }
   const auto kernel = Kernel<X, Y, kSilu, false>;

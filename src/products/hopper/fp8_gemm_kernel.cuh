@@ -34,9 +34,9 @@ __device__ __forceinline__ Fp8Runs RunsOfBlock(const Args& args, uint32_t rank) 
 
 // Asks for what does not wait for the kernels before, and then waits for them.
 template <class F>
-__device__ __forceinline__ void LoadEarly(int32_t stages, const F& load) {
+__device__ __forceinline__ void LoadEarly(const Fp8Runs& runs, const F& load) {
   if (ElectLane()) {
-    for (int32_t i = 0; i < stages; ++i) load(i, i);
+    for (int32_t i = 0; i < runs.count; ++i) load(i, runs.first + i);
   }
   __syncwarp();
   WaitForPriorKernels();
@@ -65,8 +65,7 @@ __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int3
     if (!first) find_next();
     const int32_t x_token = Uniform(work.token);
     const int32_t weight_channel = Uniform(WeightChannel(args, work));
-    const auto load_weights = [&](uint32_t stage, int32_t of_block) {
-      const int32_t run = runs.first + of_block;
+    const auto load_weights = [&](uint32_t stage, int32_t run) {
       Mbarrier& full = shared.full[stage];
       full.ArriveExpect(bytes);
 #pragma unroll
@@ -82,17 +81,15 @@ __device__ void Load(Shared<T>& shared, const Args& args, const Maps& maps, int3
         }
       }
     };
-    const int32_t early = first ? min(runs.count, T::kStages) : 0;
+    const Fp8Runs early = {runs.first, first ? min(runs.count, T::kStages) : 0};
     if (first) LoadEarly(early, load_weights);
-    ring.index = Uniform(ring.index);
-    ring.parity = Uniform(ring.parity);
-    for (int32_t i = 0; i < runs.count; ++i, ring.Advance()) {
-      const int32_t run = runs.first + i;
+    MakeUniform(ring);
+    for (int32_t run = runs.first; run < runs.end(); ++run, ring.Advance()) {
       Mbarrier& full = shared.full[ring.index];
-      if (i >= early) shared.empty[ring.index].Wait(ring.parity ^ 1);
+      if (run >= early.end()) shared.empty[ring.index].Wait(ring.parity ^ 1);
       if (ElectLane()) {
-        if (i == 0) shared.next[ring.index] = next;
-        if (i >= early) load_weights(ring.index, i);
+        if (run == runs.first) shared.next[ring.index] = next;
+        if (run >= early.end()) load_weights(ring.index, run);
         uint8_t* x = shared.x[ring.index];
         if constexpr (T::kShare == Share::kX) {
           const int part = rank * args.x_box_tokens;
@@ -157,8 +154,7 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
     Scales weight_scales;
 #pragma unroll
     for (int n = 0; n < T::kUnitsN; ++n) weight_scales[n] = next_scales[n];
-    ring.index = Uniform(ring.index);
-    ring.parity = Uniform(ring.parity);
+    MakeUniform(ring);
     if (first) {
       more = FindWork(shared, args, index + step, rank, next);
     } else {
@@ -178,7 +174,7 @@ __device__ void MultiplyTiles(Shared<T>& shared, const Args& args, int32_t index
     } else if constexpr (T::kFolds) {
       SumAndFold<T>(sums, shared, ring, place, weight_scales, args);
     } else {
-      SumUnits<T>(sums, shared, ring, place, weight_scales, runs.count, [](int32_t) {});
+      SumUnits<T>(sums, shared, ring, place, weight_scales, RunsOfAChain{runs.count});
     }
     if (args.live != nullptr) work.tokens = min(work.tokens, __ldcg(args.live) - work.token);
     if constexpr (T::kShare == Share::kTile) SumChains<T>(sums, shared, work, place, rank);

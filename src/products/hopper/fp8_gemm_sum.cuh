@@ -111,13 +111,40 @@ __device__ __forceinline__ void AddScaled(Sums<T>& sum, const Sums<T>& product, 
   }
 }
 
+// What SumUnits adds up: one chain's runs, or all chains', whose sums `total` is to have.
+struct RunsOfAChain {
+  int32_t count;
+  template <class Sums>
+  __device__ __forceinline__ void Added(int32_t, Sums&) {}
+};
+template <class T>
+struct RunsOfChains {
+  __device__ RunsOfChains(const Args& args, Sums<T>& to)
+      : count(args.runs),
+        chains(args.chains),
+        end(Fp8RunsOfChain(count, 0, chains).end()),
+        total(to) {}
+  __device__ __forceinline__ void Added(int32_t run, Sums<T> (&sums)[T::kUnits]) {
+    if (run + 1 != end) return;
+    end = Fp8RunsOfChain(count, ++chain, chains).end();
+#pragma unroll
+    for (int i = 0; i < T::kMmaN / 2; ++i) {
+      total[i] = __fadd_rn(total[i], sums[0][i]);
+      sums[0][i] = 0;
+    }
+  }
+  const int32_t count, chains;
+  int32_t chain = 0, end;
+  Sums<T>& total;
+};
+
 // The sums of a tile, one product at a time, units in turn: the other warpgroup's products run
-// while this one's are scaled. `added` is told of each run whose products the sums have.
-template <class T, class Added>
+// while this one's are scaled. `runs` is told of each of them whose products the sums have.
+template <class T, class Each>
 __device__ __forceinline__ void SumUnits(Sums<T> (&sums)[T::kUnits], Shared<T>& shared,
                                          RingPosition<T::kStages>& ring, const Place<T>& place,
                                          WeightScalesOf<T> (&weight_scales)[T::kUnitsN],
-                                         int32_t runs, const Added& added) {
+                                         Each runs) {
   const Operands operands(shared, place);
   using Scales = float2[T::kUnits];
   // Waits for a stage, and reads its scales.
@@ -132,10 +159,10 @@ __device__ __forceinline__ void SumUnits(Sums<T> (&sums)[T::kUnits], Shared<T>& 
     }
   };
   constexpr int kLast = T::kUnits - 1;
-  for (int32_t first = 0; first < runs; first += WeightScales::kHeld) {
+  for (int32_t first = 0; first < runs.count; first += WeightScales::kHeld) {
 #pragma unroll
     for (int n = 0; n < T::kUnitsN; ++n) weight_scales[n].Turn(first);
-    int32_t left = min(runs - first, WeightScales::kHeld);
+    int32_t left = min(runs.count - first, WeightScales::kHeld);
     Sums<T> product;
     Scales scales, next;
     read(scales, 0);
@@ -154,12 +181,12 @@ __device__ __forceinline__ void SumUnits(Sums<T> (&sums)[T::kUnits], Shared<T>& 
       // Before the last product is scaled, not after; but not while it runs, when reading is slow.
       read(next, i);
       AddScaled<T>(sums[kLast], product, scales[kLast]);
-      added(first + i - 1);
+      runs.Added(first + i - 1, sums);
 #pragma unroll
       for (int unit = 0; unit < T::kUnits; ++unit) scales[unit] = next[unit];
     }
     AddScaled<T>(sums[kLast], product, scales[kLast]);
-    added(min(runs, first + WeightScales::kHeld) - 1);
+    runs.Added(min(runs.count, first + WeightScales::kHeld) - 1, sums);
   }
 }
 
@@ -172,16 +199,7 @@ __device__ __forceinline__ void SumAndFold(Sums<T> (&sums)[T::kUnits], Shared<T>
   Sums<T> total;
 #pragma unroll
   for (float& number : total) number = kNoChain;
-  int32_t chain = 0, end = Fp8RunsOfChain(args.runs, 0, args.chains).count;
-  SumUnits<T>(sums, shared, ring, place, weight_scales, args.runs, [&](int32_t run) {
-    if (run + 1 != end) return;
-    end += Fp8RunsOfChain(args.runs, ++chain, args.chains).count;
-#pragma unroll
-    for (int i = 0; i < T::kMmaN / 2; ++i) {
-      total[i] = __fadd_rn(total[i], sums[0][i]);
-      sums[0][i] = 0;
-    }
-  });
+  SumUnits<T>(sums, shared, ring, place, weight_scales, RunsOfChains<T>(args, total));
 #pragma unroll
   for (int i = 0; i < T::kMmaN / 2; ++i) sums[0][i] = total[i];
 }

@@ -20,6 +20,12 @@ __device__ __forceinline__ V Uniform(V value) {
   return __shfl_sync(kAllLanes, value, 0);
 }
 
+template <int kStages>
+__device__ __forceinline__ void MakeUniform(RingPosition<kStages>& ring) {
+  ring.index = Uniform(ring.index);
+  ring.parity = Uniform(ring.parity);
+}
+
 // This warp has read a stage: all blocks of the cluster may write to it again.
 template <int kBlocks>
 __device__ __forceinline__ void Release(Mbarrier& empty, int lane) {
