@@ -46,6 +46,7 @@ Result<GpuFigures> ParseGpuFigures(std::string_view text) {
       {"peer_bytes_per_s", &gpu.peer_bytes_per_s},
       {"launch_s", &gpu.launch_s},
       {"small_all_reduce_s", &gpu.small_all_reduce_s},
+      {"small_all_reduce_s_per_peer", &gpu.small_all_reduce_s_per_peer},
       {"small_all_reduce_s_per_byte", &gpu.small_all_reduce_s_per_byte},
       {"barrier_s", &gpu.barrier_s},
       {"product_read_share", &gpu.product_read_share},

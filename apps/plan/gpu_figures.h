@@ -19,7 +19,8 @@ struct GpuFigures {
   double peer_bytes_per_s = 0;  // another GPU's memory
 
   double launch_s = 0;  // of a kernel that replays in a graph, until the next one computes
-  double small_all_reduce_s = 0, small_all_reduce_s_per_byte = 0;  // per byte from each peer
+  // More for each peer but the first, and for each byte from each peer.
+  double small_all_reduce_s = 0, small_all_reduce_s_per_peer = 0, small_all_reduce_s_per_byte = 0;
   double barrier_s = 0;                                            // of ranks
 
   // Of read_bytes_per_s, where bytes decide.

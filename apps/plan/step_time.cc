@@ -197,7 +197,8 @@ class StepTimer {
     if (elsewhere > 0) return OverHosts(name, bytes * peers, peers, elsewhere, Rounds(bytes));
     const bool small = bytes <= static_cast<double>(PeerExchange::kPacketBytes);
     Exchange(name, bytes * peers,
-             small ? gpu_.small_all_reduce_s + bytes * peers * gpu_.small_all_reduce_s_per_byte
+             small ? gpu_.small_all_reduce_s + (peers - 1) * gpu_.small_all_reduce_s_per_peer +
+                         bytes * peers * gpu_.small_all_reduce_s_per_byte
                    : 2 * gpu_.barrier_s + bytes * peers / gpu_.peer_bytes_per_s);
   }
 

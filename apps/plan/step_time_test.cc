@@ -24,6 +24,7 @@ GpuFigures RoundFigures() {
           .peer_bytes_per_s = 1e11,
           .launch_s = 1e-6,
           .small_all_reduce_s = 2e-6,
+          .small_all_reduce_s_per_peer = 4e-6,
           .small_all_reduce_s_per_byte = 1e-11,
           .barrier_s = 3e-6,
           .product_read_share = 1,
@@ -78,6 +79,8 @@ TEST_F(StepTimeTest, ASmallAllReduceCostsItsLatencyAndItsBytes) {
   EXPECT_DOUBLE_EQ(small.peer_bytes, 61 * 2 * 7168 * 2.0);
   EXPECT_NEAR(small.seconds, 61 * 2 * (2e-6 + 14336 * 1e-11), 1e-12);
   EXPECT_EQ(Of(Parts({}, {}), "all-reduce").seconds, 0);
+  EXPECT_NEAR(Of(Parts({.tensor = 4}, {}), "all-reduce").seconds,
+              61 * 2 * (2e-6 + 2 * 4e-6 + 3 * 14336 * 1e-11), 1e-12);
   // Of 1,835,008 bytes: half of them are moved to their owners and back, twice.
   const StepPart large = Of(Parts({.tensor = 2}, {.rows = 128}), "all-reduce");
   EXPECT_NEAR(large.seconds, 61 * 2 * (4 * 3e-6 + 2 * 1'835'008 / 1e11), 1e-9);
