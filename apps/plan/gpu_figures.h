@@ -21,7 +21,7 @@ struct GpuFigures {
   double launch_s = 0;  // of a kernel that replays in a graph, until the next one computes
   // More for each peer but the first, and for each byte from each peer.
   double small_all_reduce_s = 0, small_all_reduce_s_per_peer = 0, small_all_reduce_s_per_byte = 0;
-  double barrier_s = 0;                                            // of ranks
+  double barrier_s = 0;  // of ranks
 
   // Of read_bytes_per_s, where bytes decide.
   double product_read_share = 0, expert_read_share = 0, cache_read_share = 0;
