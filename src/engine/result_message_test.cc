@@ -117,7 +117,7 @@ TEST(RankStatsMessageTest, OfItsOwnRanksAloneAndAlwaysTheSame) {
   EXPECT_FALSE(takes({StatsOf(2, 1, 0)})) << "fewer than before";
   EXPECT_FALSE(takes({StatsOf(2, 1, 0), StatsOf(3, 2, 0)})) << "of another stage than before";
   ASSERT_EQ(results.Ranks().size(), 2u);
-  const RankStats& back = results.Ranks()[1];
+  const RankStats back = results.Ranks()[1];
   EXPECT_EQ(back.rank, 3);
   EXPECT_EQ(back.stage, 1);
   EXPECT_EQ(back.steps, 9u);

@@ -144,17 +144,23 @@ std::span<const MeetingRanks::Pieces> LaneCommunicator::Meet(Pieces mine, const 
     return {};
   }
   place_->brought[place_here_] = std::move(mine);
-  if (!Arrive()) return {};
+  std::vector<size_t> late;
+  const bool all_here = place_->Arrive(place_here_, Until(), late);
+  GiveUpOnLocal(std::move(late));
+  if (!all_here) return {};
   for (size_t i = 0; i < local_.size(); ++i) all_[local_[i]] = place_->brought[i];
   return all_;
 }
 
-bool LaneCommunicator::Arrive() {
+void LaneCommunicator::Part() {
   std::vector<size_t> late;
-  const bool all_here = place_->Arrive(place_here_, Until(), late);
+  place_->Leave(place_here_, Until(), late);
+  GiveUpOnLocal(std::move(late));
+}
+
+void LaneCommunicator::GiveUpOnLocal(std::vector<size_t> late) {
   for (size_t& here : late) here = local_[here];
   if (!late.empty()) GiveUpOn(late);
-  return all_here;
 }
 
 Status LaneCommunicator::ExchangeWithOthers(const Pieces& mine, const BoundsOf& bounds) {

@@ -35,14 +35,14 @@ class LaneCommunicator final : public MeetingRanks {
                    std::shared_ptr<Lanes> lanes, std::function<void(Status)> on_failure);
 
   std::span<const Pieces> Meet(Pieces mine, const BoundsOf& bounds) override;
-  void Part() override { (void)Arrive(); }
+  void Part() override;
   void Abort() override;
 
  private:
   // Bytes on their way to a rank elsewhere, and from it: the sizes of the pieces, then the pieces.
   struct Exchange;
   Status ExchangeWithOthers(const Pieces& mine, const BoundsOf& bounds);
-  bool Arrive();  // where the ranks of this host meet; false: they have given up
+  void GiveUpOnLocal(std::vector<size_t> late);  // of this host's ranks
 
   const std::shared_ptr<MeetingPlace> place_;
   const std::vector<size_t> local_;

@@ -15,27 +15,17 @@ class MeetingPlace {
  public:
   explicit MeetingPlace(size_t size) : brought(size), arrivals_(size) {}
 
-  // Waits, asleep, until all are here. False if they have given up, or it is `until`: then `late`
-  // gets who has not come, and nobody goes on before GiveUp().
+  // Waits, asleep, until all are here. False if they have given up before that, or it is `until`:
+  // then `late` gets who has not come, and nobody goes on before GiveUp().
   bool Arrive(size_t who, std::chrono::steady_clock::time_point until, std::vector<size_t>& late) {
     std::unique_lock lock(mutex_);
-    if (gave_up_) return false;
-    ++arrivals_[who];
-    if (++here_ == brought.size() && !waited_enough_) {
-      here_ = 0;
-      ++meetings_;
-      all_here_.notify_all();
-      return true;
-    }
-    const auto over = [this, now = meetings_] { return gave_up_ || meetings_ != now; };
-    if (all_here_.wait_until(lock, until, over)) return !gave_up_;
-    waited_enough_ = true;
-    for (size_t i = 0; i < arrivals_.size(); ++i) {
-      if (arrivals_[i] < arrivals_[who]) late.push_back(i);
-    }
-    // The last has come since another found it late, who is about to say so.
-    if (late.empty()) all_here_.wait(lock, [this] { return gave_up_; });
-    return false;
+    return !gave_up_ && Wait(lock, who, until, late, [this] { return gave_up_; });
+  }
+  // Of a meeting to which all have come: waits until all have read what was brought. Those who have
+  // given up wait, too: another may be reading what lies in this one's op.
+  void Leave(size_t who, std::chrono::steady_clock::time_point until, std::vector<size_t>& late) {
+    std::unique_lock lock(mutex_);
+    Wait(lock, who, until, late, [this] { return gave_up_ && waited_enough_; });
   }
   // THREAD: any.
   void GiveUp() {
@@ -49,6 +39,29 @@ class MeetingPlace {
   std::vector<MeetingRanks::Pieces> brought;  // each rank writes its own, before it arrives
 
  private:
+  template <class Ends>
+  bool Wait(std::unique_lock<std::mutex>& lock, size_t who,
+            std::chrono::steady_clock::time_point until, std::vector<size_t>& late,
+            const Ends& ends) {
+    ++arrivals_[who];
+    if (++here_ == brought.size() && !waited_enough_) {
+      here_ = 0;
+      ++meetings_;
+      all_here_.notify_all();
+      return true;
+    }
+    // Whoever came to a meeting that took place says so, whatever was given up meanwhile.
+    const auto met = [this, now = meetings_] { return meetings_ != now; };
+    if (all_here_.wait_until(lock, until, [&] { return met() || ends(); })) return met();
+    waited_enough_ = true;
+    for (size_t i = 0; i < arrivals_.size(); ++i) {
+      if (arrivals_[i] < arrivals_[who]) late.push_back(i);
+    }
+    // The last has come since another found it late, who is about to say so.
+    if (late.empty()) all_here_.wait(lock, [this] { return gave_up_; });
+    return false;
+  }
+
   std::mutex mutex_;
   std::condition_variable all_here_;
   // Guarded by mutex_:

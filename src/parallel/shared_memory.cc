@@ -23,15 +23,17 @@ Result<std::vector<std::unique_ptr<Communicator>>> SharedMemoryCommunicator::Gro
 
 std::span<const MeetingRanks::Pieces> SharedMemoryCommunicator::Meet(Pieces mine, const BoundsOf&) {
   place_->brought[static_cast<size_t>(rank())] = std::move(mine);
-  if (!Arrive()) return {};
-  return place_->brought;
-}
-
-bool SharedMemoryCommunicator::Arrive() {
   std::vector<size_t> late;
   const bool all_here = place_->Arrive(static_cast<size_t>(rank()), Until(), late);
   if (!late.empty()) GiveUpOn(late);
-  return all_here;
+  if (!all_here) return {};
+  return place_->brought;
+}
+
+void SharedMemoryCommunicator::Part() {
+  std::vector<size_t> late;
+  place_->Leave(static_cast<size_t>(rank()), Until(), late);
+  if (!late.empty()) GiveUpOn(late);
 }
 
 }  // namespace fathom

@@ -22,14 +22,12 @@ class SharedMemoryCommunicator final : public MeetingRanks {
   static Result<std::vector<std::unique_ptr<Communicator>>> GroupOf(std::span<const int> ranks);
 
   std::span<const Pieces> Meet(Pieces mine, const BoundsOf&) override;
-  void Part() override { (void)Arrive(); }
+  void Part() override;
   void Abort() override { place_->GiveUp(); }
 
  private:
   SharedMemoryCommunicator(int rank, int size, std::shared_ptr<MeetingPlace> place)
       : MeetingRanks(rank, size), place_(std::move(place)) {}
-  bool Arrive();  // false: no rank counts on what others brought any more
-
   std::shared_ptr<MeetingPlace> place_;
 };
 

@@ -50,6 +50,43 @@ TEST(SharedMemoryTest, WhoWaitsGivesUpOnceARankFailed) {
   EXPECT_TRUE(group[0]->Meet({}, {}).empty());
 }
 
+// What a rank brings lies in its op: it stays there while another reads, whatever is given up.
+TEST(SharedMemoryTest, WhatWasBroughtStaysUntilAllHaveReadIt) {
+  const auto group = SharedMemoryCommunicator::Group(2);
+  std::atomic<bool> met = false, parted = false;
+  std::thread other([&] {
+    EXPECT_EQ(group[1]->Meet({}, {}).size(), 2u);
+    met = true;
+    met.notify_all();
+    group[1]->Part();
+    parted = true;
+  });
+  EXPECT_EQ(group[0]->Meet({}, {}).size(), 2u);
+  met.wait(false);
+  group[0]->Abort();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(parted) << "while it was read";
+  group[0]->Part();
+  other.join();
+}
+
+// Ranks that give up at once have still met: if one reads, all have come and stay.
+TEST(SharedMemoryTest, AMeetingTookPlaceForAllOrForNone) {
+  for (int round = 0; round < 200; ++round) {
+    const auto group = SharedMemoryCommunicator::Group(2);
+    bool met = false;
+    std::thread other([&] {
+      met = !group[1]->Meet({}, {}).empty();
+      if (met) group[1]->Part();
+    });
+    const bool all_came = !group[0]->Meet({}, {}).empty();
+    group[0]->Abort();
+    if (all_came) group[0]->Part();
+    other.join();
+    ASSERT_EQ(met, all_came) << "round " << round;
+  }
+}
+
 // Who waits long enough says who has not come, by the layout's names, and what for. Nobody goes on
 // before that was heard, whoever comes meanwhile.
 TEST(SharedMemoryTest, WhoHasWaitedLongEnoughNamesWhoHasNotCome) {
