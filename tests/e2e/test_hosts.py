@@ -344,6 +344,7 @@ def test_a_host_that_differs_is_refused_by_name(network, secret, tmp_path):
     wrong = {
         "has another secret": dict(flags=[other_secret if word == str(secret) else word for word in flags]),
         "--max-num-seqs differs: ": dict(flags=["8" if word == "16" else word for word in flags]),
+        "--speculative-config differs: host 1 has none (--no-speculation), this host the default\n": dict(flags=[*flags, "--no-speculation"]),
         "build differs: ": dict(flags=flags, binary=another_build(tmp_path)),
     }
     first = subprocess.Popen([BINARY, "serve", MODEL, "--port", "0", *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
