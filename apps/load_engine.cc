@@ -159,6 +159,11 @@ Result<std::string> RoutingFact(const std::string& name) {
   return "a file with hash " + HashOf(*text);
 }
 
+std::string SpeculationFact(const EngineSettings& s) {
+  if (s.no_speculation) return "none (--no-speculation)";
+  return s.speculative_config.empty() ? "the default" : s.speculative_config;
+}
+
 // Flags of the engine that all hosts must have alike.
 Result<HostFacts> FlagFacts(const EngineSettings& s) {
   return HostFacts{{"--max-model-len", std::to_string(s.max_model_len)},
@@ -167,7 +172,7 @@ Result<HostFacts> FlagFacts(const EngineSettings& s) {
                    {"--prefill-chunk", std::to_string(s.prefill_chunk)},
                    {"--kv-cache-memory-bytes", std::to_string(s.kv_cache_bytes)},
                    {"--batch-invariance", s.batch_invariant ? "on" : "off"},
-                   {"--speculative-config", s.no_speculation ? "none" : s.speculative_config},
+                   {"--speculative-config", SpeculationFact(s)},
                    {"--synthetic-routing", TRY(RoutingFact(s.synthetic_routing))},
                    {"--synthetic-acceptance", fmt::format("{}", s.synthetic_acceptance)}};
 }

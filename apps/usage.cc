@@ -94,11 +94,13 @@ std::vector<std::string> ExplainRest(const CLI::App& command, bool wants_command
 }
 
 // CLI11's own messages begin with the option's name.
-std::string ExplainValue(const CLI::ParseError& error) {
+std::string ExplainValue(const CLI::App& command, const CLI::ParseError& error) {
   const std::string text = error.what();
   const std::string name = text.substr(0, text.find(':'));
   if (dynamic_cast<const CLI::ValidationError*>(&error) != nullptr) {
-    const std::string_view hint = VllmHint(name);
+    const CLI::Option* const option = command.get_option_no_throw(name);
+    const bool has_it = option != nullptr && !option->get_group().empty();  // and not only vLLM
+    const std::string_view hint = has_it ? VllmHintOfValue(name) : VllmHint(name);
     return hint.empty() ? text : fmt::format("{}; {}", text, hint);
   }
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
@@ -161,7 +163,7 @@ int ExplainParse(const CLI::App& app, const CLI::ParseError& error,
   } else if (wants_command) {
     lines.push_back(fmt::format("say which command: {}", fmt::join(CommandsOf(*command), ", ")));
   } else {
-    lines.push_back(WithSource(ExplainValue(error), sources));
+    lines.push_back(WithSource(ExplainValue(*command, error), sources));
   }
   for (const std::string& line : lines) fmt::print(stderr, "{}: {}\n", name, line);
   fmt::print(stderr, "{} --help says what it takes\n", name);

@@ -35,5 +35,7 @@ std::string Nearest(std::string name, const std::vector<std::string>& names);
 // What somebody who knows vLLM should do instead of `flag`, which fathom does not have or which
 // takes other values here; "" if there is nothing to say.
 std::string_view VllmHint(std::string_view flag);
+// The same where the command has the flag, and not that value.
+std::string_view VllmHintOfValue(std::string_view flag);
 
 }  // namespace fathom

@@ -68,17 +68,33 @@ Result<int64_t> LongestOf(const std::vector<ReferencePrompt>& prompts, const Mod
   return longest;
 }
 
+// By what is computed: hosts of other prompts would be at other steps. One host has none to tell.
+Result<std::string> ReferenceFact(const VerifyOptions& options, const ModelConfig& config) {
+  if (options.hosts.count == 1) return std::string();
+  const std::vector<ReferencePrompt> prompts =
+      TRY(ReadReference(options.reference, config.vocab_size));
+  std::string tokens;
+  for (const ReferencePrompt& p : prompts) {
+    for (const std::vector<TokenId>* of : {&p.prompt, &p.greedy, &p.draft}) {
+      for (const TokenId token : *of) tokens += fmt::format("{} ", Raw(token));
+      tokens += '\n';
+    }
+  }
+  return "prompts with hash " + HashOf(tokens);
+}
+
 // Nothing on a host without ranks of the last stage, which alone has logits.
 // REQUIRES: options.ops is there.
 Result<std::optional<VerifyReport>> Verify(const VerifyOptions& options) {
   Checkpoint checkpoint = TRY(Checkpoint::Open(options.model));
+  const ModelConfig& config = checkpoint.config();
   const std::unique_ptr<Hosts> hosts =
       TRY(JoinHosts(options.hosts, options, options.ops, checkpoint,
-                    {{"--prefill-chunk", std::to_string(options.prefill_chunk)},
+                    {{"--reference", TRY(ReferenceFact(options, config))},
+                     {"--prefill-chunk", std::to_string(options.prefill_chunk)},
                      {"--form", options.form},
                      {"--context-chunk", std::to_string(options.context_chunk)}}));
   const Backend backend = TRY(MakeBackend(options.ops, options, hosts.get()));
-  const ModelConfig& config = checkpoint.config();
   const std::vector<ReferencePrompt> prompts =
       TRY(ReadReference(options.reference, config.vocab_size));
   const int64_t longest = TRY(LongestOf(prompts, config, options.reference));

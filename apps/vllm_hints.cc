@@ -10,8 +10,9 @@ namespace {
 
 constexpr std::string_view kOneProcess =
     "a host has one process, with a thread for each rank: leave it out";
-constexpr std::string_view kServing =
-    "serve, generate, verify, bench offline: ranks of several hosts";
+constexpr std::string_view kOtherCommands =
+    "it is for ranks of several hosts, which serve, generate, verify and bench offline have: leave "
+    "it out";
 constexpr std::string_view kAlwaysOn = "it is always on: leave it out";
 constexpr std::string_view kNoAdapters = "adapters are not supported";
 
@@ -58,11 +59,11 @@ constexpr auto kHints = std::to_array<std::pair<std::string_view, std::string_vi
     {"--data-parallel-rpc-port", kOneProcess},
     {"--data-parallel-backend", kOneProcess},
     {"--data-parallel-rank", kOneProcess},
-    {"--headless", kServing},
+    {"--headless", kOtherCommands},
     {"--api-server-count", kOneProcess},
-    {"--nnodes", kServing},
-    {"--node-rank", kServing},
-    {"--master-addr", kServing},
+    {"--nnodes", kOtherCommands},
+    {"--node-rank", kOtherCommands},
+    {"--master-addr", kOtherCommands},
     {"--enable-eplb", kOneProcess},
     {"--eplb-config", kOneProcess},
     {"--all2all-backend", kOneProcess},
@@ -109,6 +110,11 @@ std::string_view VllmHint(std::string_view flag) {
   const auto* hint = std::find_if(kHints.begin(), kHints.end(),
                                   [&](const auto& entry) { return entry.first == flag; });
   return hint == kHints.end() ? std::string_view() : hint->second;
+}
+
+std::string_view VllmHintOfValue(std::string_view flag) {
+  const std::string_view hint = VllmHint(flag);
+  return hint == kOtherCommands ? std::string_view() : hint;
 }
 
 }  // namespace fathom

@@ -171,17 +171,18 @@ void PrintTable(const OfflineOptions& o, const MeasuredModel& model, const Machi
                  PercentOf(m.fp8_peak, rate), Percent(floor * r.prefill() / r.prompt_tokens()));
     }
   }
-  const char* decode = "{:>6} {:>7} | {:>9} {:>9} {:>9} {:>9} {:>10} {:>9} {:>9}\n";
+  const char* decode = "{:>6} {:>7} | {:>9} {:>9} {:>8} {:>9} {:>9} {:>10} {:>9} {:>9}\n";
   fmt::print("\n");
-  fmt::print(fmt::runtime(decode), "", "prompt", "decode", "ms", "unique", "Gop", "of read",
-             "floor,", "of the");
-  fmt::print(fmt::runtime(decode), "batch", "tokens", "tokens/s", "a step", "GB/step", "a step",
-             "bandwidth", "ms", "floor");
+  fmt::print(fmt::runtime(decode), "", "prompt", "decode", "ms", "distinct", "unique", "Gop",
+             "of read", "floor,", "of the");
+  fmt::print(fmt::runtime(decode), "batch", "tokens", "tokens/s", "a step", "experts", "GB/step",
+             "a step", "bandwidth", "ms", "floor");
   for (const BatchResult& r : model.results) {
     const double floor = m.Floor(r.step, model.linear_in_fp8);
     fmt::print(
         fmt::runtime(decode), r.shape.batch_size, r.shape.input_len,
         fmt::format("{:.1f}", r.decode()), fmt::format("{:.2f}", 1e3 * Median(r.step_seconds)),
+        r.experts > 0 ? fmt::format("{:.0f}", r.experts) : "-",
         fmt::format("{:.4f}", r.step.bytes() / 1e9), fmt::format("{:.3f}", r.step.operations / 1e9),
         Percent(r.step.bytes() * r.steps_per_s() / m.read_bandwidth),
         fmt::format("{:.2f}", 1e3 * floor), Percent(floor * r.steps_per_s()));

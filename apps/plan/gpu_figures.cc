@@ -10,19 +10,24 @@ namespace {
 
 namespace json = boost::json;
 
+// Far beyond any figure, and what is computed of such ones is still a number.
+constexpr double kMost = 1e18;
+
 // {"value": positive, "command": what measured it}.
 Result<double> Figure(const json::object& figures, std::string_view name) {
   const json::value* entry = figures.if_contains(name);
   const json::object* figure = entry == nullptr ? nullptr : entry->if_object();
   const json::value* value = figure == nullptr ? nullptr : figure->if_contains("value");
   const json::value* command = figure == nullptr ? nullptr : figure->if_contains("command");
-  if (value == nullptr || !value->is_number() || !(value->to_number<double>() > 0)) {
-    return InvalidArgument("figures: {} needs a \"value\" above 0", name);
+  const double number = value != nullptr && value->is_number() ? value->to_number<double>() : 0;
+  if (!(number >= 1 / kMost && number <= kMost)) {
+    return InvalidArgument("figures: {} needs a \"value\" from {:g} to {:g}", name, 1 / kMost,
+                           kMost);
   }
   if (command == nullptr || !command->is_string()) {
     return InvalidArgument("figures: {} needs the \"command\" that measured it", name);
   }
-  return value->to_number<double>();
+  return number;
 }
 
 }  // namespace

@@ -94,7 +94,8 @@ Result<LayoutPlan> PlanLayout(const ModelConfig& config, const Ops& ops,
                                           .peers = ExchangeBytes(layout, hosts.gpus_each, rank),
                                           .workspace = WorkSpaceBytes(config, ops, shard, tokens),
                                           .cached_layers = CachedLayers(config, shard, published),
-                                          .available = hosts.memory_bytes});
+                                          .available = hosts.memory_bytes,
+                                          .records = hosts.gpus_each <= 1});
     plan.ranks.push_back({.memory = TRY(PlanMemory(needs)), .replicated_bytes = bytes(false)});
   }
   return plan;

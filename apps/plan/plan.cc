@@ -176,6 +176,7 @@ void AddGpuFlags(CLI::App& command, PlanOptions& o) {
                   "Memory of each GPU that a fresh process finds free, as 80GB or 74GiB; "
                   "without it that of --gpu-type")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->check(Between(1, 1e18))
       ->group(group);
   command
       .add_option(

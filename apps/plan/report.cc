@@ -95,8 +95,9 @@ void PrintDetails(const LayoutReport& layout) {
     fmt::print("    of the same tokens on {} ranks: latents are not cut, and --tp makes no room\n",
                copies);
   }
-  fmt::print("Start-up records {} steps; how many seconds that takes is not measured.\n",
-             first.memory.needs.recorded_steps);
+  if (const int64_t steps = first.memory.needs.recorded_steps; steps > 0) {
+    fmt::print("Start-up records {} steps; how many seconds that takes is not measured.\n", steps);
+  }
   for (const PlannedDecode& decode : layout.decodes) {
     fmt::print("\nA step of {}{}: {} ms\n", Counted(decode.batch, "request"),
                layout.plan.layout.data > 1 ? " in each group" : "", Milliseconds(decode.seconds));

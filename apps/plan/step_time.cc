@@ -195,7 +195,8 @@ class StepTimer {
   // What a rank has to each of so many others, `elsewhere` of them on other hosts.
   void Send(std::string_view name, double bytes, double peers, double elsewhere) {
     if (elsewhere > 0) return OverHosts(name, bytes * peers, peers, elsewhere, Rounds(bytes));
-    const bool small = bytes <= static_cast<double>(PeerExchange::kPacketBytes);
+    const bool small =
+        PeerExchange::TakesPackets(static_cast<size_t>(bytes), static_cast<int>(peers) + 1);
     Exchange(name, bytes * peers,
              small ? gpu_.small_all_reduce_s + (peers - 1) * gpu_.small_all_reduce_s_per_peer +
                          bytes * peers * gpu_.small_all_reduce_s_per_byte

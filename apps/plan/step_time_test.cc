@@ -173,7 +173,7 @@ TEST(GpuFigures, StoredOnesAreWholeAndOthersAreRefused) {
   EXPECT_EQ(ParseGpuFigures(R"({"name": "x", "hopper": true, "figures": {"memory_bytes": 1}})")
                 .status()
                 .message(),
-            "figures: memory_bytes needs a \"value\" above 0");
+            "figures: memory_bytes needs a \"value\" from 1e-18 to 1e+18");
   EXPECT_EQ(
       ParseGpuFigures(R"({"name": "x", "hopper": true, "figures": {"memory_bytes": {"value": 1}}})")
           .status()

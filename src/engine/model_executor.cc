@@ -142,7 +142,7 @@ void ModelExecutor::WarmUp(const std::function<void()>& meet, StepWatch& watch) 
   watch.Begin("laying out memory");
   all_here();
   const double start = SecondsNow();
-  const int64_t free = device_.FreeBytes();
+  const int64_t free = device_.status().ok() ? device_.FreeBytes() : 0;
   for (const BatchCapacity& size : sizes_) {
     // The second time in each place records; the first stage has the most.
     for (size_t i = 0; i < 2 * stages_; ++i) {

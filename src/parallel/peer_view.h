@@ -15,6 +15,13 @@ inline constexpr size_t kWindowBytes = size_t{16} << 20;  // what a round of a l
 struct PeerExchange {
   static constexpr int kMaxRanks = 8;
   static constexpr size_t kPacketBytes = size_t{1} << 20;  // of small messages' numbers
+  // So many, from one rank to all others, take as long in packets as in rounds of a large message:
+  // 32 tokens of V3 of four H200s (docs/ranks.md).
+  static constexpr size_t kMostInPackets = 1'400'000;
+
+  static constexpr bool TakesPackets(size_t bytes, int ranks) {
+    return bytes <= kPacketBytes && bytes * static_cast<size_t>(ranks - 1) <= kMostInPackets;
+  }
 
   uint32_t barrier_flags[kMaxRanks][32];  // of each peer, the epoch in which it is; a line each
   // Of small messages: eight bytes of numbers in sixteen, each half with its epoch; by the epoch's

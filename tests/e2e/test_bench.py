@@ -327,6 +327,9 @@ def test_offline_with_experts_drawn_at_random(tmp_path):
         assert result["synthetic_routing"] == str(routing)
         distinct[str(routing)] = result["experts_per_layer"]
     assert distinct[str(shares)] == topk < distinct["zipf"] <= distinct["uniform"] <= experts
+    table = run("offline", MODEL, "--synthetic-routing", shares, *args).stdout.splitlines()
+    ends = table[-3].index("distinct") + len("distinct")
+    assert table[-1][:ends].split()[-1] == str(topk)
     shares.write_text("1 2 three\n")
     for wrong, sentence in (("even", "uniform, zipf or a file"), (shares, "line 1 has something else than numbers")):
         done = run("offline", MODEL, "--synthetic-routing", wrong, *args)

@@ -55,6 +55,14 @@ def refused(*arguments):
             "fathom generate: there is no --temprature; did you mean --temperature?"]),
         (["generate", MODEL, ""], [
             "fathom generate: prompt: it is empty: leave it out to talk, or to read standard input"]),
+        (["serve", MODEL, "--nnodes", "0"], ["fathom serve: --nnodes: Value 0 not in range 1 to 1024"]),
+        (["plan", MODEL, "--nnodes", "0"], ["fathom plan: --nnodes: Value 0 not in range 1 to 64"]),
+        (["plan", MODEL, "--node-rank", "1"], [
+            "fathom plan: --node-rank: it is for ranks of several hosts, which serve, generate, verify and bench offline have: "
+            "leave it out"]),
+        (["compare", MODEL, "--server", "http://x", "--nnodes", "2"], [
+            "fathom compare: --nnodes: 2 is not 1; it is for ranks of several hosts, which serve, generate, verify and bench "
+            "offline have: leave it out"]),
         (["bench", "offline", MODEL, "--max-num-seqs", "2"], [
             "fathom bench offline: --max-num-seqs: it is the largest --batch-size: leave it out"]),
     ],

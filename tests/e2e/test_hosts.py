@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import threading
@@ -157,6 +158,27 @@ def test_logits_are_those_of_one_host(layout, network, secret):
     said = [json.loads(text) for text in on_both(network, secret, *command) if text]
     assert len(said) == (1 if layout == "--pp" else 2), "hosts that have the last stage"
     assert all(report["passed"] and report["logits_hash"] == alone["logits_hash"] for report in said)
+
+
+def test_hosts_verify_the_same_prompts(network, secret, tmp_path):
+    """Else they would be at other steps, and what they compare would mean nothing."""
+    reference = (ROOT / "tests" / "golden" / "tiny-r1" / "reference.safetensors").read_bytes()
+    (size,) = struct.unpack("<Q", reference[:8])
+    begin, _ = json.loads(reference[8:8 + size])["0.prompt"]["data_offsets"]
+    token = 8 + size + begin + 4
+    files = [tmp_path / name for name in ("first", "other")]
+    files[0].write_bytes(reference)
+    files[1].write_bytes(reference[:token] + bytes([reference[token] ^ 1]) + reference[token + 1:])
+    flags = shared_flags(network, secret)
+    flags = ["--tp", "2", *flags[:flags.index("--max-num-seqs")]]
+    first = subprocess.Popen([BINARY, "verify", MODEL, "--reference", files[0], *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        said = subprocess.run([*network.prefix, BINARY, "verify", MODEL, "--reference", files[1], *flags, "--node-rank", "1"],
+                              capture_output=True, text=True, timeout=60)
+        assert said.returncode == 1 and "--reference differs: host 1 has prompts with hash " in said.stderr, said.stderr
+    finally:
+        first.kill()
+        first.wait()
 
 
 def test_verify_does_not_wait_for_ever(network, secret):
@@ -344,6 +366,7 @@ def test_a_host_that_differs_is_refused_by_name(network, secret, tmp_path):
     wrong = {
         "has another secret": dict(flags=[other_secret if word == str(secret) else word for word in flags]),
         "--max-num-seqs differs: ": dict(flags=["8" if word == "16" else word for word in flags]),
+        "--speculative-config differs: host 1 has none (--no-speculation), this host the default\n": dict(flags=[*flags, "--no-speculation"]),
         "build differs: ": dict(flags=flags, binary=another_build(tmp_path)),
     }
     first = subprocess.Popen([BINARY, "serve", MODEL, "--port", "0", *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

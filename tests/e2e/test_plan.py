@@ -1,11 +1,12 @@
 """`fathom plan`: what a model would take of GPUs, and how fast it would be, where there is none."""
 
 import json
+import re
 import subprocess
 
 import pytest
 
-from conftest import BINARY, MODEL
+from conftest import BINARY, MODEL, ROOT
 
 
 def run(*arguments):
@@ -95,6 +96,11 @@ def test_figures_of_another_gpu(tmp_path):
     figures = tmp_path / "gpu.json"
     figures.write_text('{"name": "x"}')
     assert refused(*halves, "--gpu-file", figures) == f'--gpu-file {figures}: "hopper" is missing'
+    stored = (ROOT / "apps" / "plan" / "gpu_types" / "h200.json").read_text()
+    for wrong in ("1e400", "1e30", "1e-300", "-1"):  # of the first no step time would be a number
+        figures.write_text(re.sub(r'("barrier_s": {\s*"value": )[^,]*', rf"\g<1>{wrong}", stored))
+        assert refused(*halves, "--gpu-file", figures) == (
+            f'--gpu-file {figures}: figures: barrier_s needs a "value" from 1e-18 to 1e+18')
 
 
 def test_two_hosts():
@@ -108,12 +114,17 @@ def test_two_hosts():
     (decode,) = layout["decode"]
     crossing = {name for name, part in decode["parts"].items() if part["network_bytes"] > 0}
     assert crossing == {"handing on to the next stage", "drawn tokens to all stages"}
+    # With several GPUs of a host nothing is recorded, with one each step is.
+    assert {rank["recorded_steps"] for rank in layout["ranks"]} == {0}
     said = (*of, "--nnodes", 2, "--tp", 8, "--pp", 2, "--network-bandwidth", 1, "--network-latency", 1000)
     slow = plan(*said)
     assert not slow["network_assumed"]
     assert slow["layouts"][0]["decode"][0]["step_ms"] > decode["step_ms"] + 2
     text = run(*said).stdout
     assert "2 hosts with 8 GPUs each; between them 1 GB/s of each GPU and 1000 us an exchange, as was said" in text
+    assert "do not record their steps" in text and "Start-up records" not in text
+    (layout,) = plan("--config-preset", "v2-lite", "--tp", 2, "--nnodes", 2)["layouts"]
+    assert all(rank["recorded_steps"] > 0 for rank in layout["ranks"])
     found = plan("--config-preset", "v2-lite", "--gpus", 2, "--nnodes", 2)
     assert "pp 2 x tp 2" in {layout["name"] for layout in found["layouts"]} and all(len(e["ranks"]) == 4 for e in found["layouts"])
 
@@ -139,6 +150,8 @@ def test_what_does_not_fit_is_said():
          "--nnodes 2: 3 ranks cannot be dealt evenly; the sizes of --tp, --pp and --dp multiplied must be a multiple of it"),
         (["--config-preset", "v3", "--network-latency", 2],
          "--network-latency: it means nothing without --nnodes: say that too, or leave it out"),
+        (["--config-preset", "v3", "--gpu-memory", "0"], "--gpu-memory: 0 is not a number from 1 to 1e+18"),
+        (["--config-preset", "v3", "--gpu-memory", 2**64 - 1], f"--gpu-memory: {2**64 - 1} is not a number from 1 to 1e+18"),
         (["--config-preset", "v3", "--num-layers", 100], "--num-layers 100: the model has 61"),
         (["--config-preset", "v3", "--max-model-len", 4000, "--context", 4096, "--prefill-len", 100],
          "--context 4096 and --prefill-len 100 must be within --max-model-len, which is 4000"),
