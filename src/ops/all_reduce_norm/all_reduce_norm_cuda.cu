@@ -1,7 +1,8 @@
 // The sum of all ranks' parts on CUDA, and the norm that follows.
 //   formula:       s = the sum over ranks of x, in their order, rounded to BF16;
 //                  residual += s, then rms_norm of it
-//   data mapping:  small ones (TakesPackets) between linked GPUs one launch: a block sends a token to
+//   data mapping:  small ones (TakesPackets) between linked GPUs one launch: a block sends a token
+//   to
 //                  all peers as packets with an epoch, sums what comes, norms it (sum_norm.cuh).
 //                  Else in rounds (sum_rounds.h): parts go to a token's owner, a block of whom sums
 //                  and norms it and writes it to all ranks, who take it and make its codes
