@@ -46,20 +46,31 @@ endif()
 # The core: neither its Python bindings nor its own tests' helpers. Its warnings are not ours.
 file(GLOB sources "${XGRAMMAR_SOURCE}/cpp/*.cc" "${XGRAMMAR_SOURCE}/cpp/converter_ext/*.cc"
      "${XGRAMMAR_SOURCE}/cpp/support/*.cc")
+# A file with `from` made `to`; it must stand there.
+function(xgrammar_mend name from to)
+  set(source "${XGRAMMAR_SOURCE}/cpp/${name}.cc")
+  set(own "${CMAKE_CURRENT_BINARY_DIR}/xgrammar/${name}.cc")
+  list(REMOVE_ITEM sources "${source}")
+  file(READ "${source}" code)
+  string(REPLACE "${from}" "${to}" mended "${code}")
+  if(mended STREQUAL code)
+    message(FATAL_ERROR "xgrammar ${XGRAMMAR_VERSION} has no ${from} in ${name}.cc")
+  endif()
+  file(WRITE "${own}.mended" "${mended}")
+  configure_file("${own}.mended" "${own}" COPYONLY)
+  list(APPEND sources "${own}")
+  set(sources "${sources}" PARENT_SCOPE)
+endfunction()
 # In strings of counted length it takes control characters as they stand, but for line ends; JSON has
 # none of them.
-set(converter "${XGRAMMAR_SOURCE}/cpp/json_schema_converter.cc")
-list(REMOVE_ITEM sources "${converter}")
-file(READ "${converter}" code)
-string(REPLACE [=[{'"', '"'}, {'\\', '\\'}, {'\r', '\r'}, {'\n', '\n'}}, true)]=]
-               [=[{'"', '"'}, {'\\', '\\'}, {0, 0x1f}}, true)]=] mended "${code}")
-if(mended STREQUAL code)
-  message(FATAL_ERROR "xgrammar ${XGRAMMAR_VERSION} has no strings of counted length where they were")
-endif()
-file(WRITE "${CMAKE_CURRENT_BINARY_DIR}/xgrammar/mended.cc" "${mended}")
-configure_file("${CMAKE_CURRENT_BINARY_DIR}/xgrammar/mended.cc"
-               "${CMAKE_CURRENT_BINARY_DIR}/xgrammar/json_schema_converter.cc" COPYONLY)
-list(APPEND sources "${CMAKE_CURRENT_BINARY_DIR}/xgrammar/json_schema_converter.cc")
+xgrammar_mend(json_schema_converter [=[{'"', '"'}, {'\\', '\\'}, {'\r', '\r'}, {'\n', '\n'}}, true)]=]
+              [=[{'"', '"'}, {'\\', '\\'}, {0, 0x1f}}, true)]=])
+# It makes masks for as long as that takes: before each it asks CheckTime, which may throw.
+xgrammar_mend(grammar_compiler [=[  auto add_adaptive_token_mask = [&](const ParserState& state, bool is_root_rule) {
+]=] [=[  extern void CheckTime();
+  auto add_adaptive_token_mask = [&](const ParserState& state, bool is_root_rule) {
+    CheckTime();
+]=])
 add_library(xgrammar STATIC ${sources})
 set_target_properties(xgrammar PROPERTIES CXX_STANDARD 17 CXX_CLANG_TIDY "")
 target_compile_options(xgrammar PRIVATE -w)

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/thread_priority.h"
+#include "grammar/compile_limit.h"
 #include "grammar/grammar_limits.h"
 
 namespace fathom {
@@ -97,6 +98,7 @@ void GrammarCompiler::Work() {
       }
       TRY(CheckGrammar(job->spec));
       compiled = true;
+      const CompileLimit limit(options_.compile_time, stopping_);
       return compile_(job->spec);
     }();
     lock.lock();

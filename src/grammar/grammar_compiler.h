@@ -2,6 +2,7 @@
 // what it made, or why it did not.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -58,6 +59,7 @@ struct GrammarCompilerOptions {
   int threads = 2;
   size_t max_waiting = 64;  // that no thread has taken
   std::chrono::milliseconds deadline{5000};
+  std::chrono::milliseconds compile_time{10'000};  // of a thread's own work, then it is refused
   size_t cache_bytes = size_t{256} << 20;
   size_t cache_entries = 256;
   size_t max_refusals = 64;  // that are kept, each of a text within grammar_limits.h
@@ -72,15 +74,15 @@ class GrammarCompiler {
 
   // `compile` is called on threads of this, several at a time; xgrammar's is MakeXgrammarCompile().
   GrammarCompiler(Compile compile, const GrammarCompilerOptions& options);
-  // Waits for what is being compiled; what waits is dropped.
+  // Has what is being compiled given up, and waits for that; what waits is dropped.
   ~GrammarCompiler();
   GrammarCompiler(const GrammarCompiler&) = delete;
 
   // Calls `done` once, on whatever thread: with a grammar; kInvalidArgument, naming the place, for
   // what is no grammar, is beyond the limits, or could not be held to; kUnavailable while too many
-  // are being compiled, or if its turn has not come by the deadline. A compiler cannot be
-  // interrupted: whoever waits stops waiting at the deadline, and a grammar that comes later is
-  // kept for who asks again.
+  // are being compiled, or if its turn has not come by the deadline. Whoever waits stops waiting at
+  // the deadline; a grammar that comes later is kept for who asks again. `compile` asks
+  // CompileLimit::Check() when to give up.
   void Get(GrammarSpec spec, std::function<void(Made)> done);
 
   const GrammarCompilerOptions& options() const { return options_; }
@@ -120,8 +122,8 @@ class GrammarCompiler {
   std::list<Entry> entries_;                                    // the latest used first
   std::unordered_map<std::string, std::list<Entry>::iterator> by_key_;
   size_t cached_bytes_ = 0;
-  std::deque<Refusal> refusals_;  // the oldest first
-  bool stopping_ = false;
+  std::deque<Refusal> refusals_;       // the oldest first
+  std::atomic<bool> stopping_{false};  // also read without it
 
   std::vector<std::thread> threads_;
 };

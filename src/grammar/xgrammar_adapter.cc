@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "grammar/compile_limit.h"
 #include "grammar/ebnf_pattern.h"
 #include "grammar/grammar_limits.h"
 #include "grammar/grammar_pace.h"
@@ -26,9 +27,14 @@ namespace {
 // a grammar that it leaves out.
 thread_local std::string* warnings = nullptr;
 
+struct GivenUp {
+  fathom::Status why;
+};
+
 }  // namespace
 
-// With XGRAMMAR_LOG_CUSTOMIZE the library asks for these two.
+// With XGRAMMAR_LOG_CUSTOMIZE the library asks for the first two; for the third it is mended
+// (cmake/xgrammar.cmake).
 namespace xgrammar {
 
 // It must not return, and xgrammar's callers expect what its own does: an exception.
@@ -43,6 +49,12 @@ void LogMessageImpl(const std::string&, int, int level, const std::string& messa
     return;
   if (!warnings->empty()) warnings->append("; ");
   warnings->append(message);
+}
+
+void CheckTime() {
+  if (fathom::Status status = fathom::CompileLimit::Check(); !status.ok()) {
+    throw GivenUp{std::move(status)};
+  }
 }
 
 }  // namespace xgrammar
@@ -166,7 +178,7 @@ std::optional<xgrammar::CompiledGrammar> CompileWhole(xgrammar::GrammarCompiler&
   std::optional<xgrammar::CompiledGrammar> compiled;
   try {
     compiled = compiler.CompileGrammar("root ::= Regex(\"" + quoted + "\")");
-  } catch (const std::exception&) {
+  } catch (const std::exception&) {  // GivenUp is none
   }
   if (!warned.text().empty()) compiled.reset();
   warned.Forget();
@@ -251,6 +263,8 @@ GrammarCompiler::Compile MakeXgrammarCompile(GrammarVocabulary vocabulary) {
       }
       TRY(TryPace(*grammar, size));
       return std::shared_ptr<const Grammar>(std::move(grammar));
+    } catch (const GivenUp& given_up) {
+      return given_up.why;
     } catch (const std::exception& error) {
       return InvalidArgument("{}", PlainSentence(spec.kind, error.what()));
     }

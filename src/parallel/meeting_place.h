@@ -47,6 +47,7 @@ class MeetingPlace {
     if (++here_ == brought.size() && !waited_enough_) {
       here_ = 0;
       ++meetings_;
+      lock.unlock();  // who halts while it wakes the others must not keep them from giving up
       all_here_.notify_all();
       return true;
     }

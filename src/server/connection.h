@@ -118,7 +118,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // `generation`: freed before an answer that refuses.
   awaitable<bool> Generate(Exchange& exchange, std::unique_ptr<Generation>& generation);
   void SendStreamHead(const Exchange& exchange);
-  awaitable<std::optional<ApiError>> AwaitGrammar(Generation& generation);
+  awaitable<std::optional<ApiError>> AwaitGrammar(Exchange& exchange, Generation& generation);
   awaitable<bool> Pump(Exchange& exchange, Generation& generation, RequestStream& stream);
   awaitable<bool> Respond(Exchange& exchange, HttpResponse wanted);
   awaitable<void> HoldBack(Exchange& exchange, int64_t ms);

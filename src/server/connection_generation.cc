@@ -46,7 +46,8 @@ std::optional<ApiError> EndedBy(bool aborting, const Exchange& exchange,
 }  // namespace
 
 // Until it is compiled, the deadline, or nobody waits for it any more.
-asio::awaitable<std::optional<ApiError>> Connection::AwaitGrammar(Generation& generation) {
+asio::awaitable<std::optional<ApiError>> Connection::AwaitGrammar(Exchange& exchange,
+                                                                  Generation& generation) {
   const std::string param = generation.asked_grammar()->param;
   GrammarCompiler* const grammars = context_.api.load()->grammars();
   if (grammars == nullptr)
@@ -70,9 +71,11 @@ asio::awaitable<std::optional<ApiError>> Connection::AwaitGrammar(Generation& ge
     client->Notify();
   });
   while (!wait->made && !wait->expired && !client_->gone() && !aborting_) {
+    if (client_->half_closed() && !std::exchange(exchange.probed, true)) client_->Send(kProtocol);
     co_await client_->Changed();
   }
   client_->Notify();  // others may have waited for what was passed over here
+  if (client_->gone()) co_return EngineError(Cancelled("The client went away."));
   if (wait->made && wait->made->ok()) {
     generation.SetGrammar(std::move(*wait->made).value());
     co_return std::nullopt;
@@ -102,10 +105,12 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange,
   asio::steady_timer limit(client_->socket().get_executor());
   StartLimit(exchange, limit);
   if (generation->asked_grammar()) {
-    const std::optional<ApiError> error = co_await AwaitGrammar(*generation);
+    const std::optional<ApiError> error = co_await AwaitGrammar(exchange, *generation);
     if (error) {
-      generation->Fail(*error, "error");
+      generation->Fail(*error, client_->gone() ? "abort" : "error");
+      co_await client_->Flushed();  // or the end of the watch would break the probe off
       co_await client_->StopWatch();
+      if (client_->gone()) co_return Left(exchange);
       free_all();
       co_return co_await Refuse(exchange, *error);
     }
@@ -156,9 +161,10 @@ asio::awaitable<bool> Connection::Generate(Exchange& exchange,
 
 void Connection::SendStreamHead(const Exchange& exchange) {
   client_->Send(
-      fmt::format("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+      fmt::format("{}200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
                   "Cache-Control: no-cache\r\nX-Request-Id: {}\r\n{}{}{}\r\n",
-                  exchange.request.id, exchange.chunked ? "Transfer-Encoding: chunked\r\n" : "",
+                  exchange.probed ? "" : kProtocol, exchange.request.id,
+                  exchange.chunked ? "Transfer-Encoding: chunked\r\n" : "",
                   exchange.keep_alive && exchange.chunked ? "" : "Connection: close\r\n",
                   ExtraHeaders(exchange.request)));
 }

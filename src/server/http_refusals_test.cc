@@ -1,4 +1,6 @@
 // Clients that are told to wait (429), and what waits with them.
+#include <atomic>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -83,6 +85,39 @@ TEST_F(HttpRefusalsTest, ARequestThatTheEngineRefusesHoldsNothingWhileItsAnswerW
     std::this_thread::sleep_for(10ms);
   }
   EXPECT_EQ(engine_->live(), 2);
+}
+
+// One that closed was noticed when its grammar was made; one that reset was refused.
+TEST_F(HttpRefusalsTest, AClientThatLeavesWhileItsGrammarIsCompiledIsNoticed) {
+  std::promise<void> go_on;
+  std::atomic<int> begun = 0;
+  grammars_ = std::make_unique<GrammarCompiler>(
+      [&begun, may = go_on.get_future().share()](const GrammarSpec&) -> GrammarCompiler::Made {
+        ++begun;
+        may.wait();
+        return InvalidArgument("it is no grammar");
+      },
+      GrammarCompilerOptions{.threads = 2, .deadline = std::chrono::hours(1)});
+  Serve();
+  Client leaves(port_), waits(port_), streams(port_);
+  const auto chat = [](const char* more) {
+    return Chat("hi", R"(, "guided_regex": "a")" + std::string(more));
+  };
+  leaves.Request("POST", kChat, chat(""));
+  ASSERT_TRUE(Eventually([&] { return begun == 1; }));
+  leaves.Close();
+  EXPECT_TRUE(Eventually([&] { return Counted("499"); }));
+  waits.Request("POST", kChat, chat(""));
+  streams.Request("POST", kChat, chat(R"(, "stream": true)"));
+  for (Client* client : {&waits, &streams}) {
+    client->EndSending();
+    EXPECT_EQ(client->ReadUntil("HTTP/1.1"), "HTTP/1.1");  // while it is compiled
+  }
+  go_on.set_value();
+  for (Client* client : {&waits, &streams}) {
+    EXPECT_TRUE(client->ReadUntil("\r\n\r\n").starts_with(" 400 "));
+  }
+  Stop();
 }
 
 }  // namespace

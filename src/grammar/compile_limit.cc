@@ -1,0 +1,31 @@
+#include "grammar/compile_limit.h"
+
+#include "base/check.h"
+#include "grammar/grammar_pace.h"
+
+namespace fathom {
+namespace {
+
+thread_local const CompileLimit* limit = nullptr;
+
+}  // namespace
+
+CompileLimit::CompileLimit(std::chrono::milliseconds time, const std::atomic<bool>& stopping)
+    : time_(time), end_ns_(ThreadNs() + int64_t{time.count()} * 1'000'000), stopping_(stopping) {
+  CHECK(limit == nullptr, "a limit within another");
+  limit = this;
+}
+
+CompileLimit::~CompileLimit() {
+  limit = nullptr;
+}
+
+Status CompileLimit::Check() {
+  if (limit == nullptr) return {};
+  if (limit->stopping_) return Cancelled("nobody waits for the grammar");
+  if (ThreadNs() <= limit->end_ns_) return {};
+  return InvalidArgument("the grammar takes more than {} s to compile: simplify it",
+                         static_cast<double>(limit->time_.count()) / 1000);
+}
+
+}  // namespace fathom
