@@ -77,7 +77,7 @@ struct Exchange {
   bool keep_alive = false;
   bool chunked = true;  // HTTP/1.0 knows no chunks: the end of the connection ends the body
   bool unread = true;   // the client may still be sending
-  bool probed = false;  // after a half-close: an answer that is no stream has begun with kProtocol
+  bool probed = false;  // after a half-close: kProtocol is sent, or a comment of a stream
   std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
   Usage usage;
   std::string failure;  // what ended it, for the log
