@@ -38,6 +38,22 @@ TEST(GrammarLimits, SchemasThatPass) {
   }
 }
 
+// Each is within its own limit; together they took 300 MiB.
+TEST(GrammarLimits, StringsCountSoManyCharactersTogether) {
+  const auto schema = [](int strings) {
+    std::string properties;
+    for (int i = 0; i < strings; ++i) {
+      properties +=
+          fmt::format(R"({}"p{}": {{"type": "string", "minLength": 1, "maxLength": 10000}})",
+                      i > 0 ? "," : "", i);
+    }
+    return fmt::format(R"({{"type": "object", "properties": {{{}}}}})", properties);
+  };
+  EXPECT_TRUE(CheckSchema(schema(10), false).ok());
+  ExpectRefused(CheckSchema(schema(11), false),
+                "#/properties/p10/maxLength: the schema's strings may count 100000 characters");
+}
+
 TEST(GrammarLimits, PlacesAreNamed) {
   const std::pair<const char*, const char*> cases[] = {
       {"[1]", "#: a schema is an object or a boolean"},

@@ -145,6 +145,18 @@ class SchemaChecker {
     return CheckCounts(schema, at);
   }
 
+  Status CountLength(const json::object& schema, const std::string& at) {
+    for (const std::string_view key : {"maxLength", "minLength"}) {
+      const json::value* given = schema.if_contains(key);
+      if (given == nullptr) continue;
+      lengths_ += given->get_int64();
+      if (lengths_ <= kMaxLengths) return {};
+      return InvalidArgument("{}/{}: the schema's strings may count {} characters in all", at, key,
+                             kMaxLengths);
+    }
+    return {};
+  }
+
   Status CheckCounts(const json::object& schema, const std::string& at) {
     const auto at_most = [&](Keywords keys, int64_t most) -> Status {
       for (const std::string_view key : keys) {
@@ -158,6 +170,7 @@ class SchemaChecker {
     };
     TRY(at_most({"minItems", "maxItems"}, kMaxItems));
     TRY(at_most({"minLength", "maxLength"}, kMaxLength));
+    TRY(CountLength(schema, at));
     TRY(at_most({"minProperties", "maxProperties"}, kMaxSchemaProperties));
     for (const std::string_view key : {"pattern", "format", "$ref"}) {
       const json::value* given = schema.if_contains(key);
@@ -347,6 +360,7 @@ class SchemaChecker {
   const bool strict_;
   int properties_ = 0;
   int entries_ = 0;
+  int64_t lengths_ = 0;               // that its strings count
   int64_t optional_ = 0;              // the squares of how many optional properties are in a row
   size_t bytes_ = 0;                  // of schemas that `required` has copied
   int64_t steps_ = int64_t{4} << 20;  // that comparing the branches of oneOf may take

@@ -27,7 +27,7 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr size_t kReadAheadBytes = size_t{64} << 10;  // of pipelined requests
+constexpr size_t kReadAheadBytes = size_t{16} << 10;  // of pipelined requests
 constexpr size_t kLoggedBytes = 96;                   // of a method or a path
 constexpr size_t kJoinedBytes = size_t{16} << 10;     // of an answer that is sent with its head
 constexpr int kLingerMs = 2'000;
