@@ -19,11 +19,11 @@ inline constexpr int kMaxSchemaDepth = 64;
 inline constexpr int kMaxSchemaProperties = 2000;  // of all objects of a schema
 // In a row, between two that are required: a token's time grows with the square of their number.
 inline constexpr int kMaxOptionalProperties = 400;
-inline constexpr int kMaxEnumEntries = 2000;  // of all enumerations of a schema
-inline constexpr int64_t kMaxItems = 1000;    // that a schema may count in an array
-inline constexpr int64_t kMaxLength = 10000;  // that it may count in a string
+inline constexpr int kMaxEnumEntries = 2000;     // of all enumerations of a schema
+inline constexpr int64_t kMaxItems = 1000;       // that a schema may count in an array
+inline constexpr int64_t kMaxLength = 10000;     // that it may count in a string
 inline constexpr int64_t kMaxLengths = 100'000;  // of all strings of a schema: each is a state
-inline constexpr int kMaxPatternDepth = 32;   // parentheses within parentheses
+inline constexpr int kMaxPatternDepth = 32;      // parentheses within parentheses
 // Characters of a pattern, each as often as the counted repetitions around it ask for.
 inline constexpr int64_t kMaxExpandedPattern = 10000;
 
