@@ -150,6 +150,11 @@ void TimeSteps(const Limits& limits) {
       for (const int context : {1024, 4096, 8192}) Time({heads, rows, context, 1, 0}, limits);
     }
   }
+  // More items than blocks, but not twice as many.
+  for (const int rows : {144, 160, 200, 240}) Time({16, rows, 4096, 1, 0}, limits);
+  Time({16, 100, 4096, 4, 0}, limits);
+  Time({.heads = 16, .rows = 200, .context = 8192, .tokens = 1, .split = 0, .least_context = 512},
+       limits);
   for (const int context : {4190, 8300}) Time({128, 128, context, 1, 0}, limits);
   Time({.heads = 128, .rows = 128, .context = 8192, .tokens = 1, .split = 0, .least_context = 512},
        limits);

@@ -138,14 +138,16 @@ int64_t MaxSingles(int64_t tokens, int64_t max_sections) {
 // The work space of the narrow kernel.
 struct NarrowBuffers {
   NarrowBuffers(int32_t tokens, int32_t max_pages, int32_t section_tokens, Arena arena) {
-    const int64_t vectors =
-        kNarrowHeads * (tokens + MaxSingles(tokens, MaxParts(max_pages * kKeys, section_tokens)));
+    max_singles =
+        static_cast<int32_t>(MaxSingles(tokens, MaxParts(max_pages * kKeys, section_tokens)));
+    const int64_t vectors = kNarrowHeads * (int64_t{tokens} + max_singles);
     plan = arena.Take<int2>(1);
     first_single = arena.Take<int32_t>(tokens);
     states = arena.Take<float2>(vectors);
     parts = arena.Take<float4>(vectors * kLatent / 4);
     used = arena.used();
   }
+  int32_t max_singles;
   int2* plan;
   int32_t* first_single;
   float2* states;
@@ -173,6 +175,7 @@ void LaunchNarrow(const MlaDecodeParams& p, cudaStream_t stream) {
                            .heads = p.heads,
                            .tokens = p.tokens,
                            .section_log2 = std::countr_zero(section_tokens / (2u * kKeys)),
+                           .max_singles = b.max_singles,
                            .fp8 = p.scales != nullptr};
   const NarrowOutput output = {
       .out = static_cast<__nv_bfloat16*>(p.out), .parts = b.parts, .states = b.states};

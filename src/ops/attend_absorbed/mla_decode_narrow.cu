@@ -15,7 +15,7 @@
 namespace fathom::mla {
 namespace {
 
-template <bool kFp8>
+template <bool kFp8, bool kMany>
 __global__ void __launch_bounds__(kThreads, 1)
     NarrowKernel(const __grid_constant__ Maps maps, const __grid_constant__ NarrowStep step,
                  const __grid_constant__ NarrowOutput output, float scale_log2) {
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int group = static_cast<int>(threadIdx.x / 128);
   if (group == 2) {
     LowerRegisters<kFp8 ? 40 : 56>();
-    if (threadIdx.x / 32 == 8) ProduceNarrow<kFp8>(s, maps, step);
+    if (threadIdx.x / 32 == 8) ProduceNarrow<kFp8, kMany>(s, maps, step);
     if (threadIdx.x / 32 == 9) StateKeeper(s, step, output).Run();
   } else if (group == 0) {
     RaiseRegisters<kFp8 ? 232 : 224>();
@@ -90,20 +90,22 @@ __global__ void __launch_bounds__(256) CombineNarrow(const __grid_constant__ Nar
 
 }  // namespace
 
-template <bool kFp8>
+template <bool kFp8, bool kMany>
 static cudaError_t StartNarrowOf(const Maps& maps, const NarrowStep& step,
                                  const NarrowOutput& output, float scale_log2, int blocks,
                                  cudaStream_t stream) {
   constexpr int kBytes = sizeof(NarrowShared);
   static_assert(kBytes <= 227 * 1024);
-  Gpu::OfThread().AllowSharedMemory(NarrowKernel<kFp8>, kBytes);
-  return LaunchEarly(NarrowKernel<kFp8>, dim3(blocks), kThreads, kBytes, stream, maps, step, output,
-                     scale_log2);
+  Gpu::OfThread().AllowSharedMemory(NarrowKernel<kFp8, kMany>, kBytes);
+  return LaunchEarly(NarrowKernel<kFp8, kMany>, dim3(blocks), kThreads, kBytes, stream, maps, step,
+                     output, scale_log2);
 }
 cudaError_t StartNarrow(const Maps& maps, const NarrowStep& step, const NarrowOutput& output,
                         float scale_log2, int blocks, cudaStream_t stream) {
-  return (step.fp8 ? StartNarrowOf<true> : StartNarrowOf<false>)(maps, step, output, scale_log2,
-                                                                 blocks, stream);
+  const bool many = step.tokens > blocks;
+  const auto start = step.fp8 ? (many ? StartNarrowOf<true, true> : StartNarrowOf<true, false>)
+                              : (many ? StartNarrowOf<false, true> : StartNarrowOf<false, false>);
+  return start(maps, step, output, scale_log2, blocks, stream);
 }
 
 cudaError_t StartCombineNarrow(const NarrowStep& step, const NarrowOutput& output,

@@ -149,11 +149,11 @@ __device__ __forceinline__ void LoadQuery(NarrowShared& s, const Maps& maps,
 }
 
 // The producer: one warp.
-template <bool kFp8>
+template <bool kFp8, bool kMany>
 __device__ void ProduceNarrow(NarrowShared& s, const Maps& maps, const NarrowStep& step) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const uint64_t again = EvictNormal(), once = EvictFirst();
-  NarrowWalk walk(step, s.tokens);
+  NarrowWalk<kMany> walk(step, s.tokens);
   uint32_t query_parity = 0;
   NarrowPhase<kFp8> phase;
   for (int32_t turn = 0;; ++turn) {

@@ -58,20 +58,23 @@ struct NarrowTokens {
 // Deals out the work. A unit is a section, or a group where blocks would have little to do. First
 // come the first items, each with the first `prefix` units of its tokens, then the other units one
 // by one. All lanes of a warp call it together. Of memory only what is early (ops.h) is read, and
-// nothing is written, but by Publish.
+// nothing is written, but by Publish. kMany: there may be more first items than blocks.
+template <bool kMany>
 class NarrowWalk {
  public:
   __device__ NarrowWalk(const NarrowStep& step, NarrowTokens& tokens)
       : step_(step), tokens_(tokens), lane_(static_cast<int>(threadIdx.x % 32)), live_(*step.live) {
     if (several_looks()) tokens.Load(step, lane_);
     const int32_t blocks = static_cast<int32_t>(gridDim.x);
-    int32_t items = 0, groups = 0, sections = 0;
+    int32_t items = 0, groups = 0, sections = 0, longest = 0;
     for (int32_t begin = 0; begin == 0 || begin < live_; begin += 32) {
       Look(begin);
       if (count_ == 0) continue;
       ++items;
       groups += (position_ >> kGroupLog2) + 1;
-      sections += (position_ >> (kGroupLog2 + step.section_log2)) + 1;
+      const int32_t own = (position_ >> (kGroupLog2 + step.section_log2)) + 1;
+      sections += own;
+      longest = max(longest, own);
     }
     items_ = __reduce_add_sync(kAllLanes, items);
     groups = __reduce_add_sync(kAllLanes, groups);
@@ -79,33 +82,34 @@ class NarrowWalk {
     const bool fine = groups <= kFineGroups * blocks;
     unit_log2_ = fine ? 0 : step.section_log2;
     prefix_ = fine ? 1 : (sections + blocks - 1) / blocks;
+    if (!kMany || items_ <= blocks) return;
+    waves_ = (items_ + blocks - 1) / blocks;
+    longest = __reduce_max_sync(kAllLanes, longest);
+    if (2 * waves_ * min(longest, prefix_) > 3 * prefix_) ShortenPrefix();
   }
 
   // This block's item number `turn`, from 0 on. Blocks go back and forth through the list, so that
-  // who got a long item gets the last short one; and while some have a first item of several units,
-  // the others get as many single ones.
+  // who got a long item gets the last short one; and while some have a first item of several units
+  // in the last wave of such, the others get as many single ones.
   __device__ NarrowItem Take(int32_t turn) {
-    const int32_t block = static_cast<int32_t>(blockIdx.x),
-                  blocks = static_cast<int32_t>(gridDim.x);
-    const int32_t busy = items_ < blocks ? items_ : 0, catch_up = prefix_ - 1;
-    int32_t before = 0, wave = turn, at = block, count = blocks;
-    if (turn > 0 && busy > 0) {
-      const bool late = block >= busy;
-      before = blocks;
-      wave = turn - 1;
-      if (late && turn <= catch_up) {
-        at = block - busy, count = blocks - busy;
-      } else {
-        before += catch_up * (blocks - busy);
-        wave -= late ? catch_up : 0;
-      }
+    const int32_t blocks = static_cast<int32_t>(gridDim.x), last = kMany ? waves_ - 1 : 0;
+    if (turn <= last) return Find(turn * blocks + InWave(turn, block(), blocks));
+    const int32_t busy = items_ - last * blocks, catch_up = prefix_ - 1;
+    int32_t before = (last + 1) * blocks, wave = turn - last - 1,
+            at = InWave(last, block(), blocks), count = blocks;
+    const bool late = at >= busy;
+    if (late && wave < catch_up) {
+      at -= busy, count -= busy;
+    } else {
+      before += catch_up * (blocks - busy);
+      wave -= late ? catch_up : 0;
     }
-    return Find(before + wave * count + (wave % 2 == 0 ? at : count - 1 - at));
+    return Find(before + wave * count + InWave(wave, at, count));
   }
 
   // Leaves what CombineNarrow must know of this block's item number `turn`.
   __device__ void Publish(int32_t turn, const NarrowItem& item) const {
-    if (turn == 0 && blockIdx.x == 0 && lane_ == 0) *step_.plan = make_int2(unit_log2_, prefix_);
+    if (turn == 0 && block() == 0 && lane_ == 0) *step_.plan = make_int2(unit_log2_, prefix_);
     const bool first_single = item.group > 0 && item.group == prefix_ << unit_log2_;
     if (first_single && lane_ < item.tokens) {
       step_.first_single[item.token + lane_] = lane_ == 0 ? item.part : item.next_part;
@@ -113,6 +117,26 @@ class NarrowWalk {
   }
 
  private:
+  static __device__ int32_t block() { return static_cast<int32_t>(blockIdx.x); }
+  // The place of who is at `at` of `count` in the first wave.
+  static __device__ int32_t InWave(int32_t wave, int32_t at, int32_t count) {
+    return wave % 2 == 0 ? at : count - 1 - at;
+  }
+
+  // First items of at most a wave's share of a block's units: else, in few waves of items of
+  // unequal length, or where the last wave leaves most blocks out, some would have twice their
+  // share. If there is room for the parts.
+  __device__ void ShortenPrefix() {
+    const int32_t whole = prefix_;
+    prefix_ = (whole + waves_ - 1) / waves_;
+    int32_t parts = 0;
+    for (int32_t begin = 0; begin < live_; begin += 32) {
+      Look(begin);
+      parts += max(0, Units(position_) - prefix_) * count_;
+    }
+    if (__reduce_add_sync(kAllLanes, parts) > step_.max_singles) prefix_ = whole;
+  }
+
   struct Token {
     int32_t position, slot;
     __device__ bool Precedes(const Token& next) const {
@@ -215,6 +239,7 @@ class NarrowWalk {
   const int32_t live_;
   int32_t items_;  // first ones, of all tokens
   int32_t unit_log2_, prefix_;
+  int32_t waves_ = 1;     // of blocks that take first items
   bool singles_ = false;  // whether single units are looked at, and no longer first items
   // Of this lane's token, of the 32 that are looked at:
   int32_t begin_ = -32, position_, slot_;

@@ -100,6 +100,7 @@ struct NarrowStep {
   int32_t heads;
   int32_t tokens;        // capacity
   int32_t section_log2;  // of the groups of 2 kKeys positions in a section
+  int32_t max_singles;   // parts of single units that there is room for
   bool fp8;              // as in Step
 };
 
