@@ -169,8 +169,7 @@ void AllReduceNormCuda(OpContext& context, const AllReduceNormArgs& a) {
         "all_reduce_norm: x is {}, or tokens do not lie as vectors do", x.ToString());
   auto& ranks = static_cast<GpuRanks&>(*a.ranks);
   const cudaStream_t stream = Cuda(context).get();
-  const size_t bytes = static_cast<size_t>(x.elements()) * sizeof(BF16);
-  if (ranks.linked() && bytes <= PeerExchange::kPacketBytes) {
+  if (ranks.linked() && GoesInPackets(x.dim(0), x.dim(1), ranks.size())) {
     SumInPackets(ranks, a, stream);
   } else {
     SumInWindows(ranks, a, stream);

@@ -59,14 +59,17 @@ struct Shared {
 
 // What lies where in dynamic shared memory.
 struct Memory {
-  // `runs`: that the block multiplies, at most.
-  __device__ Memory(uint8_t* memory, const Args& a, int32_t runs)
+  __device__ Memory(uint8_t* memory, const Args& a, bool chains)
+      : Memory(memory, a, chains ? a.chain_runs : a.runs, chains ? a.chains - 1 : 0) {}
+  __device__ Memory(uint8_t* memory, const Args& a, int32_t runs, int32_t others)
       : weights(memory),
         x(weights + a.stages * kStageBytes),
-        x_scales(reinterpret_cast<float*>(x + runs * kTokens * kRun)),
+        room(reinterpret_cast<float4*>(x + runs * kTokens * kRun)),
+        x_scales(reinterpret_cast<float*>(room + others * kMultipliers)),
         weight_scales(x_scales + runs * kTokens),
         shared(reinterpret_cast<Shared*>(weight_scales + 2 * runs)) {}
   uint8_t *weights, *x;
+  float4* room;                     // for what blocks send: [chains but the first][multipliers]
   float *x_scales, *weight_scales;  // of a chain: [runs][tokens]; [two parts][runs]
   Shared* shared;
 };
@@ -163,11 +166,11 @@ __device__ void Multiply(Sums& sums, const Memory& memory, const Args& a, int32_
 }
 
 // Adds up the chains of a cluster's blocks, in the first of them, which this one then is; another
-// has nothing more to do. What is sent lies where x was. Those who multiply, while none else waits.
+// has nothing more to do. Those who multiply; all have arrived once before.
 __device__ bool AddChains(Sums& sums, const Memory& memory, const Args& a) {
   const uint32_t rank = ClusterRank();
-  float4* const room = reinterpret_cast<float4*>(memory.x) + threadIdx.x;  // [chains - 1][threads]
-  ClusterSync();  // all have begun, and read their x
+  float4* const room = memory.room + threadIdx.x;
+  ClusterWait();  // all have begun
   if (rank > 0) {
     StoreAtPeer(PeerAddress(room + (rank - 1) * kMultipliers, 0),
                 make_float4(sums.d[0], sums.d[1], sums.d[2], sums.d[3]));
@@ -212,7 +215,7 @@ template <class X, class Y, bool kSilu, bool kChains>
 __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
     Kernel(const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ Args a) {
   extern __shared__ __align__(1024) uint8_t dynamic[];
-  const Memory memory(dynamic, a, kChains ? a.chain_runs : a.runs);
+  const Memory memory(dynamic, a, kChains);
   Shared& shared = *memory.shared;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
   const bool experts = a.ids != nullptr;
@@ -230,6 +233,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
   if (experts && shared.pairs.count == 0) return WaitForPriorKernels();
 
   const int32_t matrix = experts ? shared.pairs.matrix : 0;
+  if constexpr (kChains) ClusterArrive();
   const auto block = static_cast<int32_t>(blockIdx.x);
   const Fp8Runs runs =
       kChains ? Fp8RunsOfChain(a.runs, block % a.chains, a.chains) : Fp8Runs{0, a.runs};
@@ -340,7 +344,8 @@ void Launch(const Fp8FewTokensParams& p, Args args, cudaStream_t stream) {
     if (args.chains > 1) {
       const auto kernel = Kernel<X, Y, kSilu, true>;
       Gpu::OfThread().AllowSharedMemory(kernel, kSharedBytes);
-      const ClusterGrid grid = {tiles, args.chains, kThreads, bytes};
+      const size_t room = (args.chains - 1) * kMultipliers * sizeof(float4);
+      const ClusterGrid grid = {tiles, args.chains, kThreads, bytes + room};
       return LaunchClusters(kernel, grid, stream, weight_map, args);
     }
   }
