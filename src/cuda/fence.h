@@ -63,10 +63,16 @@ __device__ __forceinline__ uint32_t ClusterRank() {
   return rank;
 }
 
-// All threads of all blocks of the cluster.
-__device__ __forceinline__ void ClusterSync() {
+// All threads of all blocks of the cluster that have not ended: in two steps, or in one.
+__device__ __forceinline__ void ClusterArrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void ClusterWait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void ClusterSync() {
+  ClusterArrive();
+  ClusterWait();
 }
 
 // Programmatic dependent launch: waits until the kernels before have finished and their writes are

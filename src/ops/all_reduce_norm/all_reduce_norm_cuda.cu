@@ -1,9 +1,9 @@
 // The sum of all ranks' parts on CUDA, and the norm that follows.
 //   formula:       s = the sum over ranks of x, in their order, rounded to BF16;
 //                  residual += s, then rms_norm of it
-//   data mapping:  small ones (TakesPackets) between linked GPUs one launch: a block sends a token
-//   to
-//                  all peers as packets with an epoch, sums what comes, norms it (sum_norm.cuh).
+//   data mapping:  small ones (GoesInPackets) between linked GPUs one launch: a block sends a
+//                  token to all peers as packets with an epoch, sums what comes, and norms it
+//                  (sum_norm.cuh).
 //                  Else in rounds (sum_rounds.h): parts go to a token's owner, a block of whom sums
 //                  and norms it and writes it to all ranks, who take it and make its codes
 //   bytes, FLOPs:  small: 4 (ranks - 1) bytes out and in a number; large: 4 (ranks - 1) / ranks;
@@ -170,8 +170,7 @@ void AllReduceNormCuda(OpContext& context, const AllReduceNormArgs& a) {
         "all_reduce_norm: x is {}, or tokens do not lie as vectors do", x.ToString());
   auto& ranks = static_cast<GpuRanks&>(*a.ranks);
   const cudaStream_t stream = Cuda(context).get();
-  const size_t bytes = static_cast<size_t>(x.elements()) * sizeof(BF16);
-  if (ranks.linked() && PeerExchange::TakesPackets(bytes, ranks.size())) {
+  if (ranks.linked() && GoesInPackets(x.dim(0), x.dim(1), ranks.size())) {
     SumInPackets(ranks, a, stream);
   } else {
     SumInWindows(ranks, a, stream);

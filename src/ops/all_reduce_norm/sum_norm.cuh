@@ -49,6 +49,17 @@ struct SumNormArgs {
   }
 };
 
+// Of a token of so many channels: two for each vector, of whole warps.
+__host__ __device__ inline int64_t PacketsOfToken(int64_t width) {
+  constexpr int64_t kWarpChannels = kWarp * kVector;
+  return (width + kWarpChannels - 1) / kWarpChannels * 2 * kWarp;
+}
+// Whether so many tokens go in packets, rather than in rounds.
+inline bool GoesInPackets(int64_t tokens, int64_t width, int ranks) {
+  const auto bytes = static_cast<size_t>(tokens * PacketsOfToken(width)) * sizeof(uint2);
+  return PeerExchange::TakesPackets(bytes, ranks);
+}
+
 // Calls `launch` with the type of the least of 2, 4 and 8 that is no less than `ranks`.
 template <class Launch>
 void ForMostRanks(int ranks, const Launch& launch) {
@@ -74,7 +85,7 @@ __device__ __forceinline__ void TakePackets(const PeerView& peers, uint32_t epoc
         const auto* from =
             reinterpret_cast<const uint4*>(peers.mine->packets[epoch & 1][rank]) + place(first + u);
         there &= LoadPacket(from, epoch, parts[u][rank][0]);
-        there &= LoadPacket(from + 1, epoch, parts[u][rank][1]);
+        there &= LoadPacket(from + kWarp, epoch, parts[u][rank][1]);
       }
     }
     return there;
@@ -87,7 +98,7 @@ template <int kSteps, int kMost>
 __device__ __forceinline__ void SumNormToken(const PeerView& peers, const SumNormArgs& a,
                                              unsigned t, unsigned tokens) {
   AllowNextKernel();
-  const int64_t width = a.scaling.width, per_token = width / kVector;
+  const int64_t width = a.scaling.width;
   Raw<float> weight[kSteps];
   LoadSteps<true>(a.scaling.weight, width, weight);
   WaitForPriorKernels();
@@ -100,7 +111,11 @@ __device__ __forceinline__ void SumNormToken(const PeerView& peers, const SumNor
   if (!a.begins) LoadSteps<true>(static_cast<const float*>(a.residual[t]), width, before);
   if (count == 0) return;  // no epoch: nobody would wait for anybody
   const int parity = epoch & 1;
-  const auto piece = [&](int s) { return 2 * (t * per_token + NormChannel(s) / kVector); };
+  // A warp's first packets lie side by side, and so do its second ones: each store fills lines.
+  const auto piece = [&](int s) {
+    const int64_t i = NormChannel(s) / kVector;
+    return t * PacketsOfToken(width) + i / kWarp * 2 * kWarp + i % kWarp;
+  };
   const auto bits = [&](int s) { return *reinterpret_cast<const uint4*>(own[s].v); };
   if (t < count) {
 #pragma unroll
@@ -111,7 +126,7 @@ __device__ __forceinline__ void SumNormToken(const PeerView& peers, const SumNor
         const int peer = (peers.rank + hop) % peers.size;
         auto* to = reinterpret_cast<uint4*>(peers.exchange[peer]->packets[parity][peers.rank]);
         StorePacket(to + piece(s), {x.x, x.y}, epoch);
-        StorePacket(to + piece(s) + 1, {x.z, x.w}, epoch);
+        StorePacket(to + piece(s) + kWarp, {x.z, x.w}, epoch);
       }
     }
   }

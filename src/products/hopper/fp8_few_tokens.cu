@@ -33,8 +33,7 @@ using fp8_gemm::kRun;
 constexpr int kTokens = kFp8FewTokens, kChannels = 64;  // of a block
 static_assert(kFp8FewTokens == FewPairs::kPairs && kFp8MostPairs == FewPairs::kMost);
 constexpr int kMultipliers = 128, kQuantizers = 256, kThreads = kQuantizers + 32;
-constexpr int kStageBytes = kChannels * kRun, kMostStages = 24;
-constexpr int kLeastStages = 4;
+constexpr int kStageBytes = kChannels * kRun, kLeastStages = 4, kMostStages = 24;
 constexpr int kBlocksAtATime = 4;         // on a multiprocessor, at most
 constexpr int kSharedBytes = 227 * 1024;  // of a multiprocessor, but for 1 KiB a block
 
@@ -59,20 +58,22 @@ struct Shared {
 
 // What lies where in dynamic shared memory.
 struct Memory {
-  // `runs`: that the block multiplies, at most.
-  __device__ Memory(uint8_t* memory, const Args& a, int32_t runs)
+  // `runs`: that the block multiplies, at most. `others`: blocks that send it their sums.
+  __device__ Memory(uint8_t* memory, const Args& a, int32_t runs, int32_t others)
       : weights(memory),
         x(weights + a.stages * kStageBytes),
-        x_scales(reinterpret_cast<float*>(x + runs * kTokens * kRun)),
+        room(reinterpret_cast<float4*>(x + runs * kTokens * kRun)),
+        x_scales(reinterpret_cast<float*>(room + others * kMultipliers)),
         weight_scales(x_scales + runs * kTokens),
         shared(reinterpret_cast<Shared*>(weight_scales + 2 * runs)) {}
   uint8_t *weights, *x;
+  float4* room;                     // for what blocks send: [chains but the first][multipliers]
   float *x_scales, *weight_scales;  // of a chain: [runs][tokens]; [two parts][runs]
   Shared* shared;
 };
-size_t SharedBytes(int64_t runs, int64_t stages) {
-  return static_cast<size_t>(stages * kStageBytes + runs * (kTokens * kRun + (kTokens + 2) * 4)) +
-         sizeof(Shared);
+size_t SharedBytes(const Args& a, int64_t stages) {
+  return stages * kStageBytes + a.chain_runs * (kTokens * kRun + (kTokens + 2) * sizeof(float)) +
+         (a.chains - 1) * kMultipliers * sizeof(float4) + sizeof(Shared);
 }
 
 // Which buffer of the ring comes next; RingPosition with as many buffers as fit.
@@ -163,11 +164,11 @@ __device__ void Multiply(Sums& sums, const Memory& memory, const Args& a, int32_
 }
 
 // Adds up the chains of a cluster's blocks, in the first of them, which this one then is; another
-// has nothing more to do. What is sent lies where x was. Those who multiply, while none else waits.
+// has nothing more to do. Those who multiply; all have arrived once before.
 __device__ bool AddChains(Sums& sums, const Memory& memory, const Args& a) {
   const uint32_t rank = ClusterRank();
-  float4* const room = reinterpret_cast<float4*>(memory.x) + threadIdx.x;  // [chains - 1][threads]
-  ClusterSync();  // all have begun, and read their x
+  float4* const room = memory.room + threadIdx.x;
+  ClusterWait();  // all have begun
   if (rank > 0) {
     StoreAtPeer(PeerAddress(room + (rank - 1) * kMultipliers, 0),
                 make_float4(sums.d[0], sums.d[1], sums.d[2], sums.d[3]));
@@ -212,7 +213,7 @@ template <class X, class Y, bool kSilu, bool kChains>
 __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
     Kernel(const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ Args a) {
   extern __shared__ __align__(1024) uint8_t dynamic[];
-  const Memory memory(dynamic, a, kChains ? a.chain_runs : a.runs);
+  const Memory memory(dynamic, a, kChains ? a.chain_runs : a.runs, kChains ? a.chains - 1 : 0);
   Shared& shared = *memory.shared;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
   const bool experts = a.ids != nullptr;
@@ -230,6 +231,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
   if (experts && shared.pairs.count == 0) return WaitForPriorKernels();
 
   const int32_t matrix = experts ? shared.pairs.matrix : 0;
+  if constexpr (kChains) ClusterArrive();
   const auto block = static_cast<int32_t>(blockIdx.x);
   const Fp8Runs runs =
       kChains ? Fp8RunsOfChain(a.runs, block % a.chains, a.chains) : Fp8Runs{0, a.runs};
@@ -301,19 +303,18 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
 
 // Stages of the ring: what is left of the shared memory of as many blocks as fill multiprocessors
 // best, three at least, so that a block finds room where one of the kernel before has ended.
-int64_t Stages(int64_t runs, int64_t blocks) {
+int64_t Stages(const Args& a, int64_t blocks) {
   const auto turns = [&](int64_t at_a_time) {
     return CeilDivide(blocks, at_a_time * Multiprocessors());
   };
-  const int64_t most = std::min<int64_t>(runs, kMostStages),
+  const int64_t most = std::min<int64_t>(a.chain_runs, kMostStages),
                 least = std::min<int64_t>(most, kLeastStages);
   int64_t at_a_time = turns(4) * 4 <= turns(3) * 3 ? 4 : 3;
   for (;; --at_a_time) {
-    const int64_t left =
-        kSharedBytes / at_a_time - 1024 - static_cast<int64_t>(SharedBytes(runs, 0));
+    const int64_t left = kSharedBytes / at_a_time - 1024 - static_cast<int64_t>(SharedBytes(a, 0));
     const int64_t stages = std::min<int64_t>(most, left / kStageBytes);
     if (stages >= least) return stages;
-    CHECK(at_a_time > 1, "fp8_few_tokens: {} runs", runs);
+    CHECK(at_a_time > 1, "fp8_few_tokens: {} runs", a.runs);
   }
 }
 
@@ -334,8 +335,8 @@ void Launch(const Fp8FewTokensParams& p, Args args, cudaStream_t stream) {
   const int64_t groups = p.ids == nullptr ? 1 : p.tokens * p.topk;
   args.chains = p.ids == nullptr ? Fp8ChainsOf(w) : 1;
   args.chain_runs = static_cast<int32_t>(CeilDivide(args.runs, args.chains));
-  args.stages = static_cast<int32_t>(Stages(args.chain_runs, tiles * groups * args.chains));
-  const size_t bytes = SharedBytes(args.chain_runs, args.stages);
+  args.stages = static_cast<int32_t>(Stages(args, tiles * groups * args.chains));
+  const size_t bytes = SharedBytes(args, args.stages);
   if constexpr (!kSilu) {
     if (args.chains > 1) {
       const auto kernel = Kernel<X, Y, kSilu, true>;

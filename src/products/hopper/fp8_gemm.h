@@ -72,7 +72,6 @@ enum class Fp8Tile : uint8_t {
   k64x64Chains,
   k64x128Chains,
   k128x128Chains,
-  k256x128Chains,
   k128x128Folds,
 };
 

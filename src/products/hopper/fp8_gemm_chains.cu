@@ -7,13 +7,11 @@ template <int kChains>
 static void LaunchChainsOf(Fp8Tile tile, const Problem& problem, cudaStream_t stream) {
   switch (tile) {
     case Fp8Tile::k64x64Chains:
-      return Launch<Tile<1, 1, 1, 1, 64, 12, Share::kTile, kChains>>(problem, stream);
+      return Launch<Tile<1, 1, 1, 1, 64, 11, Share::kTile, kChains>>(problem, stream);
     case Fp8Tile::k64x128Chains:
-      return Launch<Tile<1, 2, 1, 1, 64, 8, Share::kTile, kChains>>(problem, stream);
+      return Launch<Tile<1, 2, 1, 1, 64, 7, Share::kTile, kChains>>(problem, stream);
     case Fp8Tile::k128x128Chains:
-      return Launch<Tile<2, 1, 1, 1, 128, 6, Share::kTile, kChains>>(problem, stream);
-    case Fp8Tile::k256x128Chains:
-      return Launch<Tile<2, 1, 2, 1, 128, 4, Share::kTile, kChains>>(problem, stream);
+      return Launch<Tile<2, 1, 1, 1, 128, 4, Share::kTile, kChains>>(problem, stream);
     default: CHECK(false, "fp8_gemm: tile {} has no chains", static_cast<int>(tile));
   }
 }

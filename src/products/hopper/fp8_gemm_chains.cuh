@@ -7,9 +7,8 @@
 
 namespace fathom::fp8_gemm {
 
-// Each warp's part of a unit goes to the block that owns it, which adds the chains in order. What
-// is sent lies where the tile's tokens were; a block has no other tile. All threads that multiply,
-// while those that load meet them twice.
+// Each warp's part of a unit goes to the block that owns it, which adds the chains in order. All
+// threads that multiply; those that load meet them as often.
 template <class T>
 __device__ __forceinline__ void SumChains(Sums<T> (&sums)[T::kUnits], Shared<T>& shared,
                                           const Work& work, const Place<T>& place, uint32_t rank) {
@@ -18,20 +17,21 @@ __device__ __forceinline__ void SumChains(Sums<T> (&sums)[T::kUnits], Shared<T>&
   const auto nothing = [&](int unit) {
     return place.UnitToken(unit) + place.warp % 4 * 16 >= work.tokens;
   };
-  // Of the part from the block `from`.
-  const auto room = [&](int unit, int from) {
-    const int slot = place.PartOf(unit) / T::kBlocks * T::kBlocks + from;
-    return reinterpret_cast<float4*>(shared.x[0]) + slot * kVectors * 32 + place.lane;
+  // In the part's owner, of the block that comes `after` it.
+  const auto room = [&](int unit, int after) {
+    const int slot = place.PartOf(unit) / T::kBlocks * (T::kBlocks - 1) + after - 1;
+    return shared.room.vectors + slot * T::kPartVectors + place.lane;
   };
-  ClusterSync();  // all have read their tokens
+  ClusterWait();  // all have begun
 #pragma unroll
   for (int unit = 0; unit < T::kUnits; ++unit) {
     if (place.Owns(unit) || nothing(unit)) continue;
     const float4* vectors = reinterpret_cast<const float4*>(sums[unit]);
     const int owner = place.PartOf(unit) % T::kBlocks;
+    const float4* to = room(unit, (static_cast<int>(rank) - owner + T::kBlocks) % T::kBlocks);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      StoreAtPeer(PeerAddress(room(unit, static_cast<int>(rank)) + i * 32, owner), vectors[i]);
+      StoreAtPeer(PeerAddress(to + i * 32, owner), vectors[i]);
     }
   }
   ClusterSync();  // and have what they own
@@ -44,9 +44,10 @@ __device__ __forceinline__ void SumChains(Sums<T> (&sums)[T::kUnits], Shared<T>&
 #pragma unroll
       for (int chain = 0; chain < T::kBlocks; ++chain) {
         const float* mine = sums[unit] + 4 * i;
-        const float4 part = chain == static_cast<int>(rank)
-                                ? make_float4(mine[0], mine[1], mine[2], mine[3])
-                                : room(unit, chain)[i * 32];
+        const float4 part =
+            chain == static_cast<int>(rank)
+                ? make_float4(mine[0], mine[1], mine[2], mine[3])
+                : room(unit, (chain - static_cast<int>(rank) + T::kBlocks) % T::kBlocks)[i * 32];
         total[0] = __fadd_rn(total[0], part.x);
         total[1] = __fadd_rn(total[1], part.y);
         total[2] = __fadd_rn(total[2], part.z);

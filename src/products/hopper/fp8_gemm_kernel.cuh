@@ -206,7 +206,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   }
   if (!args.counts_are_there) WaitForPriorKernels();
   FillGroups(shared, args);  // and all threads of the block see the barriers
-  if constexpr (T::kBlocks > 1) ClusterSync();
+  if constexpr (T::kRingBlocks > 1) ClusterSync();
+  if constexpr (T::kShare == Share::kTile) ClusterArrive();
 
   const int32_t index = blockIdx.x / T::kBlocks, step = gridDim.x / T::kBlocks;
   const int warp = Uniform(threadIdx.x / 32);
@@ -217,7 +218,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
     if constexpr (T::kShare == Share::kTile) {  // where those who multiply meet
       __syncwarp();
-      ClusterSync();
+      ClusterWait();
       ClusterSync();
     }
   } else {

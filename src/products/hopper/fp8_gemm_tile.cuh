@@ -52,13 +52,12 @@ struct Tile {
   static_assert(!kHalves || (kM == 64 && kMmaN == kRun / 2 && kShare == Share::kX && kBlocks == 2));
   static_assert((kShare == Share::kNone) == (kBlocks == 1));
   static_assert(kShare != Share::kWeights || (kBlocks == 2 && kN == 256));
-  // What blocks of kTile send each other lies where tokens were: a warp's part of the sums goes to
-  // one of them, 64 bytes a channel.
+  // Room for what blocks of kTile send each other: a warp's part of the sums, of each other block.
   static constexpr int kParts = kWarps * kUnits;
-  static constexpr int kMostOwned = (kParts + kBlocks - 1) / kBlocks;
-  static_assert(kShare != Share::kTile ||
-                (!kSilu && !kFolds &&
-                 kMostOwned * kBlocks * kMmaN * 64 <= kStages * (kM + kN) * kRun));
+  static constexpr int kPartVectors = kMmaN / 8 * 32;  // of four sums
+  static constexpr int kRoomVectors =
+      kShare == Share::kTile ? (kParts + kBlocks - 1) / kBlocks * (kBlocks - 1) * kPartVectors : 0;
+  static_assert(kShare != Share::kTile || (!kSilu && !kFolds));
   static_assert(!kFolds || (kUnits == 1 && !kSilu));
 };
 
@@ -72,6 +71,14 @@ struct RunLargest<true> {
   float tokens[2][4][4][16];
   Mbarrier full[2][4];
 };
+
+// What other blocks of kTile sent: [own part][block, from the one after this][vector][lane].
+template <int kVectors>
+struct Room {
+  float4 vectors[kVectors];
+};
+template <>
+struct Room<0> {};
 
 // One tile of one block.
 struct Work {
@@ -90,6 +97,7 @@ struct Shared {
   uint8_t weights[T::kStages][T::kN * kRun];
   uint8_t staging[T::kWarps][16 * kRun];  // a warp's part of the output
   float x_scales[T::kStages][T::kScaleBoxes][T::kScalePitch];
+  Room<T::kRoomVectors> room;
   Mbarrier full[T::kStages], empty[T::kStages];
   Work next[T::kStages];  // the tile after the one whose first run is there; its group -1: none
   RunLargest<T::kHalves> run_largest;
