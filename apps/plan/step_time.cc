@@ -178,7 +178,8 @@ class StepTimer {
   // The residual is read and written in fp32; the branch, the normed copy and its codes follow.
   void Norm() {
     const double numbers = c_.hidden_size * tokens_, bytes = kBf16 * numbers, peers = ranks_ - 1;
-    const bool small = bytes <= static_cast<double>(PeerExchange::kPacketBytes);
+    const bool small =
+        PeerExchange::TakesPackets(static_cast<size_t>(bytes), static_cast<int>(ranks_));
     const double owned = small ? numbers : numbers / ranks_;
     // Of what others own the normed copy is read and written, and codes.
     Pass("norms", 13 * owned + 5 * (numbers - owned), 1);

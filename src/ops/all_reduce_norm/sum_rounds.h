@@ -19,7 +19,7 @@ struct SumRound {
   // By sizes alone, so that all ranks, and all messages of a step, are cut alike.
   static SumRound At(int64_t first, int64_t tokens, size_t token_bytes, int ranks, bool whole) {
     const bool owned =
-        !whole && static_cast<size_t>(tokens) * token_bytes > PeerExchange::kPacketBytes;
+        !whole && !PeerExchange::TakesPackets(static_cast<size_t>(tokens) * token_bytes, ranks);
     const auto each = static_cast<int64_t>(kWindowBytes / token_bytes) / ranks;
     const int64_t count = std::min(tokens - first, owned ? each * ranks : each);
     return {first, count, owned ? (count + ranks - 1) / ranks : count, owned};
