@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 
 #include "base/status.h"
@@ -12,18 +13,22 @@ namespace fathom {
 // Of what this thread compiles while this lives.
 class CompileLimit {
  public:
-  // `time`: of the thread's own work, whatever others take of its core. `stopping`: nobody waits.
-  CompileLimit(std::chrono::milliseconds time, const std::atomic<bool>& stopping);
+  // `time`: of the thread's own work, whatever others take of its core. `bytes`: that it takes of
+  // the heap (ThreadBytes()). `stopping`: nobody waits.
+  CompileLimit(std::chrono::milliseconds time, size_t bytes, const std::atomic<bool>& stopping);
   ~CompileLimit();
   CompileLimit(const CompileLimit&) = delete;
 
-  // Of this thread's limit: kInvalidArgument once its time is over, kCancelled when nobody waits.
-  // Without one nothing is bounded. To be asked every few milliseconds of work.
+  // Of this thread's limit: kInvalidArgument once its time is over or its memory is taken,
+  // kCancelled when nobody waits. Without one nothing is bounded. To be asked every few
+  // milliseconds of work.
   static Status Check();
 
  private:
   const std::chrono::milliseconds time_;
   const int64_t end_ns_;
+  const size_t bytes_;
+  const int64_t end_bytes_;
   const std::atomic<bool>& stopping_;
 };
 

@@ -20,6 +20,17 @@ std::string KeyOf(const GrammarSpec& spec) {
 // take seconds (docs/soak.md). With less, ordinary forms would miss the deadline.
 constexpr int kNicer = 13;
 
+// The grammar, whose bytes are among `held` until nobody has it.
+std::shared_ptr<const Grammar> Counted(std::shared_ptr<const Grammar> grammar,
+                                       std::shared_ptr<std::atomic<size_t>> held) {
+  const Grammar* const raw = grammar.get();
+  const size_t bytes = raw->bytes();
+  *held += bytes;
+  return {raw, [grammar = std::move(grammar), held = std::move(held), bytes](const Grammar*) {
+            *held -= bytes;
+          }};
+}
+
 }  // namespace
 
 std::string RegexOfChoices(const std::vector<std::string>& choices) {
@@ -40,7 +51,9 @@ std::string RegexOfChoices(const std::vector<std::string>& choices) {
 }
 
 GrammarCompiler::GrammarCompiler(Compile compile, const GrammarCompilerOptions& options)
-    : options_(options), compile_(std::move(compile)) {
+    : options_(options),
+      compile_(std::move(compile)),
+      held_(std::make_shared<std::atomic<size_t>>(0)) {
   for (int i = 0; i < options.threads; ++i) threads_.emplace_back([this] { Work(); });
 }
 
@@ -96,10 +109,14 @@ void GrammarCompiler::Work() {
       if (std::chrono::steady_clock::now() > job->deadline) {
         return Unavailable("Too many grammars are being compiled: try again later.");
       }
+      if (*held_ > options_.grammar_bytes) {
+        return Unavailable(
+            "The grammars of the requests in flight are too large: try again later.");
+      }
       TRY(CheckGrammar(job->spec));
       compiled = true;
-      const CompileLimit limit(options_.compile_time, stopping_);
-      return compile_(job->spec);
+      const CompileLimit limit(options_.compile_time, options_.compile_bytes, stopping_);
+      return Counted(TRY(compile_(job->spec)), held_);
     }();
     lock.lock();
     if (made.ok()) {

@@ -60,8 +60,11 @@ struct GrammarCompilerOptions {
   size_t max_waiting = 64;  // that no thread has taken
   std::chrono::milliseconds deadline{5000};
   std::chrono::milliseconds compile_time{10'000};  // of a thread's own work, then it is refused
+  size_t compile_bytes = size_t{256} << 20;  // that a thread takes meanwhile, then it is refused
   size_t cache_bytes = size_t{256} << 20;
   size_t cache_entries = 256;
+  // Of all grammars, those that requests in flight hold beside the cache too.
+  size_t grammar_bytes = size_t{1} << 30;
   size_t max_refusals = 64;  // that are kept, each of a text within grammar_limits.h
   std::chrono::milliseconds refusal_kept{60'000};
 };
@@ -80,8 +83,8 @@ class GrammarCompiler {
 
   // Calls `done` once, on whatever thread: with a grammar; kInvalidArgument, naming the place, for
   // what is no grammar, is beyond the limits, or could not be held to; kUnavailable while too many
-  // are being compiled, or if its turn has not come by the deadline. Whoever waits stops waiting at
-  // the deadline; a grammar that comes later is kept for who asks again. `compile` asks
+  // are being compiled or held, or if its turn has not come by the deadline. Whoever waits stops
+  // waiting at the deadline; a grammar that comes later is kept for who asks again. `compile` asks
   // CompileLimit::Check() when to give up.
   void Get(GrammarSpec spec, std::function<void(Made)> done);
 
@@ -113,6 +116,7 @@ class GrammarCompiler {
 
   const GrammarCompilerOptions options_;
   const Compile compile_;
+  const std::shared_ptr<std::atomic<size_t>> held_;  // bytes of grammars, which may outlive this
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -82,6 +82,20 @@ TEST(GrammarCompilerTest, KeepsTheLatestUsed) {
   EXPECT_EQ(calls, 9);
 }
 
+// Those that requests hold are beside the cache, and were not counted.
+TEST(GrammarCompilerTest, GrammarsInUseAreBounded) {
+  std::atomic<int> calls = 0;
+  GrammarCompiler compiler(Counting{&calls}, {.cache_bytes = 1000, .grammar_bytes = 3000});
+  std::vector<std::shared_ptr<const Grammar>> in_use;
+  for (const char* text : {"1500", "1501"}) in_use.push_back(*Wait(compiler, Regex(text)));
+  const GrammarCompiler::Made refused = Wait(compiler, Regex("1"));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), StatusCode::kUnavailable);
+  in_use.pop_back();
+  EXPECT_TRUE(Wait(compiler, Regex("1")).ok());
+  EXPECT_EQ(calls, 3);
+}
+
 // One that takes seconds to be refused had a thread each time that it was asked for.
 TEST(GrammarCompilerTest, KeepsWhyACompilerRefusedForAWhile) {
   std::atomic<int> calls = 0;

@@ -35,6 +35,8 @@ HOSTILE = [
     {"guided_json": {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(2001)}}},
     {"guided_json": {"enum": [f"value number {i}" for i in range(2000)]}},
     {"guided_json": {"$ref": "#"}},
+    {"guided_json": {"$defs": {"e": {"enum": [f"value number {i}" for i in range(2000)]}}, "properties": {f"p{i}": {"$ref": "#/$defs/e"} for i in range(1500)}, "required": [f"p{i}" for i in range(1500)]}},
+    {"guided_json": {"properties": {f"p{i}": {"type": "string", "pattern": f"^[a-z]{{1,{9000 + i}}}$"} for i in range(900)}, "required": [f"p{i}" for i in range(900)]}},
     {"guided_json": {"anyOf": [{"$ref": "#/anyOf/1"}, {"$ref": "#/anyOf/0"}]}},
     {"guided_json": {"type": "array", "minItems": 1000, "items": {"type": "array", "minItems": 1000, "items": {"type": "string", "minLength": 9999}}}},
     {"guided_json": {"type": "string", "pattern": "(a|aa|aaa|aaaa){1,500}b"}},
