@@ -1,5 +1,7 @@
 #include "grammar/compile_limit.h"
 
+#include <utility>
+
 #include "base/check.h"
 #include "base/thread_bytes.h"
 #include "grammar/grammar_pace.h"
@@ -12,12 +14,12 @@ thread_local const CompileLimit* limit = nullptr;
 }  // namespace
 
 CompileLimit::CompileLimit(std::chrono::milliseconds time, size_t bytes,
-                           const std::atomic<bool>& stopping)
+                           std::function<bool()> nobody_waits)
     : time_(time),
       end_ns_(ThreadNs() + int64_t{time.count()} * 1'000'000),
       bytes_(bytes),
       end_bytes_(ThreadBytes() + static_cast<int64_t>(bytes)),
-      stopping_(stopping) {
+      nobody_waits_(std::move(nobody_waits)) {
   CHECK(limit == nullptr, "a limit within another");
   limit = this;
 }
@@ -28,7 +30,7 @@ CompileLimit::~CompileLimit() {
 
 Status CompileLimit::Check() {
   if (limit == nullptr) return {};
-  if (limit->stopping_) return Cancelled("nobody waits for the grammar");
+  if (limit->nobody_waits_()) return Cancelled("nobody waits for the grammar");
   if (ThreadBytes() > limit->end_bytes_) {
     return InvalidArgument("the grammar takes more than {} MiB to compile: simplify it",
                            limit->bytes_ >> 20);

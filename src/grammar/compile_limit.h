@@ -1,10 +1,10 @@
 // When a compiler of grammars is to give up.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "base/status.h"
 
@@ -14,8 +14,8 @@ namespace fathom {
 class CompileLimit {
  public:
   // `time`: of the thread's own work, whatever others take of its core. `bytes`: that it takes of
-  // the heap (ThreadBytes()). `stopping`: nobody waits.
-  CompileLimit(std::chrono::milliseconds time, size_t bytes, const std::atomic<bool>& stopping);
+  // the heap (ThreadBytes()). `nobody_waits`: asked often.
+  CompileLimit(std::chrono::milliseconds time, size_t bytes, std::function<bool()> nobody_waits);
   ~CompileLimit();
   CompileLimit(const CompileLimit&) = delete;
 
@@ -29,7 +29,7 @@ class CompileLimit {
   const int64_t end_ns_;
   const size_t bytes_;
   const int64_t end_bytes_;
-  const std::atomic<bool>& stopping_;
+  const std::function<bool()> nobody_waits_;
 };
 
 }  // namespace fathom

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
 #include <future>
 #include <string>
@@ -17,6 +16,8 @@ namespace fathom {
 namespace {
 
 using std::chrono::milliseconds;
+
+constexpr auto kWaited = [] { return false; };
 
 // Its masks take minutes.
 GrammarSpec Slow() {
@@ -64,10 +65,10 @@ GrammarCompiler::Compile Compiler() {
 }
 
 TEST(CompileLimit, IsOfTheThreadsOwnWork) {
-  std::atomic<bool> stopping = false;
+  bool stopping = false;
   EXPECT_TRUE(CompileLimit::Check().ok());
   {
-    const CompileLimit limit(milliseconds(20), size_t{1} << 30, stopping);
+    const CompileLimit limit(milliseconds(20), size_t{1} << 30, [&] { return stopping; });
     std::this_thread::sleep_for(milliseconds(40));
     EXPECT_TRUE(CompileLimit::Check().ok());
     for (const int64_t end_ns = ThreadNs() + 25'000'000; ThreadNs() < end_ns;) {
@@ -82,9 +83,8 @@ TEST(CompileLimit, IsOfTheThreadsOwnWork) {
 // It had one of two threads for minutes, whoever had left.
 TEST(CompileLimit, ACompilerGivesUp) {
   const GrammarCompiler::Compile compile = Compiler();
-  const std::atomic<bool> stopping = false;
   for (const GrammarSpec& slow : {Slow(), SlowAutomata()}) {
-    const CompileLimit limit(milliseconds(100), size_t{1} << 30, stopping);
+    const CompileLimit limit(milliseconds(100), size_t{1} << 30, kWaited);
     const GrammarCompiler::Made made = compile(slow);
     ASSERT_FALSE(made.ok());
     EXPECT_EQ(made.status().message(), "the grammar takes more than 0.1 s to compile: simplify it");
@@ -94,9 +94,8 @@ TEST(CompileLimit, ACompilerGivesUp) {
 // It took as much as there was.
 TEST(CompileLimit, ACompilerTakesSoMuchMemory) {
   const GrammarCompiler::Compile compile = Compiler();
-  const std::atomic<bool> stopping = false;
   const int64_t before = ThreadBytes();
-  const CompileLimit limit(std::chrono::hours(1), size_t{32} << 20, stopping);
+  const CompileLimit limit(std::chrono::hours(1), size_t{32} << 20, kWaited);
   const GrammarCompiler::Made made = compile(Large());
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.status().message(), "the grammar takes more than 32 MiB to compile: simplify it");
@@ -117,11 +116,12 @@ TEST(CompileLimit, AGrammarSaysWhatItHolds) {
 // The end of the server waited for it.
 TEST(CompileLimit, NobodyWaitsForACompilerAtTheEnd) {
   std::promise<GrammarCompiler::Made> made;
+  std::shared_ptr<const void> wanted;
   {
     const auto slow = [compile = Compiler()](const GrammarSpec&) { return compile(Slow()); };
     GrammarCompiler compiler(slow, {.compile_time = std::chrono::hours(1)});
-    compiler.Get({.kind = GrammarKind::kJsonSchema, .text = "{}"},
-                 [&](GrammarCompiler::Made result) { made.set_value(std::move(result)); });
+    wanted = compiler.Get({.kind = GrammarKind::kJsonSchema, .text = "{}"},
+                          [&](GrammarCompiler::Made result) { made.set_value(std::move(result)); });
     std::this_thread::sleep_for(milliseconds(200));
   }
   EXPECT_EQ(made.get_future().get().status().code(), StatusCode::kCancelled);

@@ -66,33 +66,62 @@ GrammarCompiler::~GrammarCompiler() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void GrammarCompiler::Get(GrammarSpec spec, std::function<void(Made)> done) {
+std::shared_ptr<const void> GrammarCompiler::Get(GrammarSpec spec, std::function<void(Made)> done) {
   std::string key = KeyOf(spec);
   std::unique_lock lock(mutex_);
   if (std::shared_ptr<const Grammar> grammar = Find(key)) {
     lock.unlock();
-    return done(std::move(grammar));
+    done(std::move(grammar));
+    return nullptr;
   }
   if (std::optional<Status> why = FindRefusal(key)) {
     lock.unlock();
-    return done(*std::move(why));
+    done(*std::move(why));
+    return nullptr;
   }
   if (const auto open = open_.find(key); open != open_.end()) {
-    open->second->waiting.push_back(std::move(done));
-    return;
+    if (std::shared_ptr<const void> wanted = open->second->wanted.lock()) {
+      open->second->waiting.push_back(std::move(done));
+      return wanted;
+    }
   }
+  ForgetUnwanted();
   if (jobs_.size() >= options_.max_waiting) {
     lock.unlock();
-    return done(Unavailable("Too many grammars are being compiled: try again later."));
+    done(Unavailable("Too many grammars are being compiled: try again later."));
+    return nullptr;
   }
+  const auto wanted = std::make_shared<char>();
   auto job = std::make_shared<Job>();
   job->spec = std::move(spec);
   job->key = std::move(key);
   job->deadline = std::chrono::steady_clock::now() + options_.deadline;
   job->waiting.push_back(std::move(done));
-  open_.emplace(job->key, job);
+  job->wanted = wanted;
+  open_[job->key] = job;  // in the place of one that nobody wants
   jobs_.push_back(std::move(job));
   changed_.notify_one();
+  return wanted;
+}
+
+void GrammarCompiler::ForgetUnwanted() {
+  std::erase_if(jobs_, [this](const std::shared_ptr<Job>& job) {
+    if (!job->wanted.expired()) return false;
+    open_.erase(job->key);
+    return true;
+  });
+}
+
+GrammarCompiler::Made GrammarCompiler::MadeOf(const Job& job) {
+  if (std::chrono::steady_clock::now() > job.deadline) {
+    return Unavailable("Too many grammars are being compiled: try again later.");
+  }
+  if (*held_ > options_.grammar_bytes) {
+    return Unavailable("The grammars of the requests in flight are too large: try again later.");
+  }
+  const CompileLimit limit(options_.compile_time, options_.compile_bytes,
+                           [&] { return stopping_ || job.wanted.expired(); });
+  return Counted(TRY(compile_(job.spec)), held_);
 }
 
 void GrammarCompiler::Work() {
@@ -101,32 +130,24 @@ void GrammarCompiler::Work() {
   for (;;) {
     changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
     if (stopping_) return;
+    ForgetUnwanted();
+    if (jobs_.empty()) continue;
     const std::shared_ptr<Job> job = std::move(jobs_.front());
     jobs_.pop_front();
     lock.unlock();
-    bool compiled = false;
-    Made made = [&]() -> Made {
-      if (std::chrono::steady_clock::now() > job->deadline) {
-        return Unavailable("Too many grammars are being compiled: try again later.");
-      }
-      if (*held_ > options_.grammar_bytes) {
-        return Unavailable(
-            "The grammars of the requests in flight are too large: try again later.");
-      }
-      TRY(CheckGrammar(job->spec));
-      compiled = true;
-      const CompileLimit limit(options_.compile_time, options_.compile_bytes, stopping_);
-      return Counted(TRY(compile_(job->spec)), held_);
-    }();
+    const Status taken = CheckGrammar(job->spec);
+    Made made = taken.ok() ? MadeOf(*job) : taken;
     lock.lock();
     if (made.ok()) {
       Keep(job->key, *made);
-    } else if (compiled && made.status().code() == StatusCode::kInvalidArgument) {
+    } else if (taken.ok() && made.status().code() == StatusCode::kInvalidArgument) {
       const auto until = std::chrono::steady_clock::now() + options_.refusal_kept;
       refusals_.push_back({job->key, made.status(), until});
       if (refusals_.size() > options_.max_refusals) refusals_.pop_front();
     }
-    open_.erase(job->key);
+    if (const auto open = open_.find(job->key); open != open_.end() && open->second == job) {
+      open_.erase(open);
+    }
     const std::vector<std::function<void(Made)>> waiting = std::move(job->waiting);
     lock.unlock();
     for (const auto& done : waiting) done(made);

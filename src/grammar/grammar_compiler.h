@@ -58,7 +58,8 @@ struct GrammarVocabulary {
 struct GrammarCompilerOptions {
   int threads = 2;
   size_t max_waiting = 64;  // that no thread has taken
-  std::chrono::milliseconds deadline{5000};
+  // Twenty times what ordinary forms take, since these threads may have a twentieth of a core.
+  std::chrono::milliseconds deadline{60'000};
   std::chrono::milliseconds compile_time{10'000};  // of a thread's own work, then it is refused
   size_t compile_bytes = size_t{256} << 20;  // that a thread takes meanwhile, then it is refused
   size_t cache_bytes = size_t{256} << 20;
@@ -85,8 +86,9 @@ class GrammarCompiler {
   // what is no grammar, is beyond the limits, or could not be held to; kUnavailable while too many
   // are being compiled or held, or if its turn has not come by the deadline. Whoever waits stops
   // waiting at the deadline; a grammar that comes later is kept for who asks again. `compile` asks
-  // CompileLimit::Check() when to give up.
-  void Get(GrammarSpec spec, std::function<void(Made)> done);
+  // CompileLimit::Check() when to give up. Once everybody has let go of what is returned nobody
+  // waits: the grammar is not compiled on, and `done` may not be called.
+  [[nodiscard]] std::shared_ptr<const void> Get(GrammarSpec spec, std::function<void(Made)> done);
 
   const GrammarCompilerOptions& options() const { return options_; }
 
@@ -96,6 +98,7 @@ class GrammarCompiler {
     std::string key;
     std::chrono::steady_clock::time_point deadline;
     std::vector<std::function<void(Made)>> waiting;  // who asks for it
+    std::weak_ptr<const void> wanted;                // by somebody
   };
   struct Entry {
     std::string key;
@@ -110,6 +113,8 @@ class GrammarCompiler {
   };
 
   void Work();
+  Made MadeOf(const Job& job);
+  void ForgetUnwanted();
   std::shared_ptr<const Grammar> Find(const std::string& key);
   std::optional<Status> FindRefusal(const std::string& key);
   void Keep(const std::string& key, std::shared_ptr<const Grammar> grammar);

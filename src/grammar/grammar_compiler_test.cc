@@ -9,6 +9,8 @@
 #include <future>
 #include <latch>
 
+#include "grammar/compile_limit.h"
+
 namespace fathom {
 namespace {
 
@@ -31,7 +33,8 @@ GrammarSpec Regex(std::string text) {
 
 GrammarCompiler::Made Wait(GrammarCompiler& compiler, const GrammarSpec& spec) {
   std::promise<GrammarCompiler::Made> made;
-  compiler.Get(spec, [&](GrammarCompiler::Made result) { made.set_value(std::move(result)); });
+  const auto wanted =
+      compiler.Get(spec, [&](GrammarCompiler::Made result) { made.set_value(std::move(result)); });
   return made.get_future().get();
 }
 
@@ -96,6 +99,34 @@ TEST(GrammarCompilerTest, GrammarsInUseAreBounded) {
   EXPECT_EQ(calls, 3);
 }
 
+// It had a thread for up to 10 s more, and a place in the queue.
+TEST(GrammarCompilerTest, WhatNobodyWaitsForIsGivenUp) {
+  std::latch begun(1);
+  std::promise<Status> given_up;
+  GrammarCompiler compiler(
+      [&](const GrammarSpec& spec) -> GrammarCompiler::Made {
+        if (spec.text == "slow") {
+          begun.count_down();
+          while (CompileLimit::Check().ok()) {
+          }
+          given_up.set_value(CompileLimit::Check());
+        }
+        EXPECT_NE(spec.text, "behind it");
+        return std::shared_ptr<const Grammar>(std::make_shared<FakeGrammar>(1));
+      },
+      {.threads = 1, .max_waiting = 1, .compile_time = std::chrono::hours(1)});
+  auto slow = compiler.Get(Regex("slow"), [](const auto&) {});
+  begun.wait();
+  auto behind = compiler.Get(Regex("behind it"), [](const auto&) {});
+  behind = nullptr;
+  std::promise<GrammarCompiler::Made> made;
+  const auto wanted =
+      compiler.Get(Regex("wanted"), [&](auto result) { made.set_value(std::move(result)); });
+  slow = nullptr;
+  EXPECT_EQ(given_up.get_future().get().code(), StatusCode::kCancelled);
+  EXPECT_TRUE(made.get_future().get().ok());
+}
+
 // One that takes seconds to be refused had a thread each time that it was asked for.
 TEST(GrammarCompilerTest, KeepsWhyACompilerRefusedForAWhile) {
   std::atomic<int> calls = 0;
@@ -150,8 +181,10 @@ TEST(GrammarCompilerTest, OneCompilesForAllAndTheQueueIsBounded) {
       },
       {.threads = 1, .max_waiting = 1, .deadline = milliseconds(20)});
   std::vector<std::promise<GrammarCompiler::Made>> made(4);
+  std::vector<std::shared_ptr<const void>> wanted;
   const auto ask = [&](int i, const std::string& text) {
-    compiler.Get(Regex(text), [&made, i](auto result) { made[i].set_value(std::move(result)); });
+    wanted.push_back(compiler.Get(
+        Regex(text), [&made, i](auto result) { made[i].set_value(std::move(result)); }));
   };
   ask(0, "slow");
   begun.wait();

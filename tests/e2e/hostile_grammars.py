@@ -3,7 +3,7 @@
     hostile_grammars.py --binary build/bin/fathom --model models/tiny-r1
 
 Beside them /health is asked, and one request without a grammar streams. Fails if an answer is neither one of the model nor a
-refusal (400, 503), or takes longer than 30 s.
+refusal (400, 503), or takes longer than 70 s.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def send(url, fields):
     with requests.get(f"{url}/v1/models", timeout=30) as models:
         body = {"model": models.json()["data"][0]["id"], "prompt": "It is", "max_tokens": 8} | fields
     began = time.monotonic()
-    answer = requests.post(f"{url}/v1/completions", json=body, timeout=60)
+    answer = requests.post(f"{url}/v1/completions", json=body, timeout=100)
     return fields, answer.status_code, time.monotonic() - began, answer.text
 
 
@@ -149,7 +149,7 @@ def main():
         with Clocked(stream, url) as beside:
             answers, health = send_all(url, HOSTILE + MORE_HOSTILE)
     statuses = Counter(status for _, status, _, _ in answers)
-    bad = [(fields, status) for fields, status, seconds, _ in answers if status not in (200, 400, 503) or seconds > 30]
+    bad = [(fields, status) for fields, status, seconds, _ in answers if status not in (200, 400, 503) or seconds > 70]
     for fields, status in bad:
         print(f"{status}: {str(fields)[:200]}")
     print(f"{len(answers)} grammars: " + ", ".join(f"{count} answered {status}" for status, count in sorted(statuses.items()))
