@@ -36,7 +36,6 @@ HOSTILE = [
     {"guided_json": {"enum": [f"value number {i}" for i in range(2000)]}},
     {"guided_json": {"$ref": "#"}},
     {"guided_json": {"$defs": {"e": {"enum": [f"value number {i}" for i in range(2000)]}}, "properties": {f"p{i}": {"$ref": "#/$defs/e"} for i in range(1500)}, "required": [f"p{i}" for i in range(1500)]}},
-    {"guided_json": {"properties": {f"p{i}": {"type": "string", "pattern": f"^[a-z]{{1,{9000 + i}}}$"} for i in range(900)}, "required": [f"p{i}" for i in range(900)]}},
     {"guided_json": {"anyOf": [{"$ref": "#/anyOf/1"}, {"$ref": "#/anyOf/0"}]}},
     {"guided_json": {"type": "array", "minItems": 1000, "items": {"type": "array", "minItems": 1000, "items": {"type": "string", "minLength": 9999}}}},
     {"guided_json": {"type": "string", "pattern": "(a|aa|aaa|aaaa){1,500}b"}},
@@ -60,7 +59,8 @@ HOSTILE = [
 
 # More of the same, for which `make test` takes no time.
 MORE_HOSTILE = (
-    [{"guided_json": nested(depth)} for depth in range(20, 60, 4)]
+    [{"guided_json": {"properties": {f"p{i}": {"type": "string", "pattern": f"^[a-z]{{1,{9000 + i}}}$"} for i in range(900)}, "required": [f"p{i}" for i in range(900)]}}]
+    + [{"guided_json": nested(depth)} for depth in range(20, 60, 4)]
     + [{"guided_regex": f"(a{{1,{n}}}b{{1,{n}}}){{1,{n}}}"} for n in range(5, 95, 9)]
     + [{"guided_regex": f"(.{{0,{n}}}){{1,{n}}}"} for n in range(3, 93, 9)]
     + [{"guided_regex": "".join(f"[^{chr(97 + i)}]*" for i in range(n))} for n in range(5, 25, 2)]
