@@ -12,7 +12,6 @@ thread_local int64_t held = 0;
 
 }  // namespace
 
-// The other forms, of arrays and with sizes, are the library's, which calls these.
 void* operator new(size_t size) {
   for (;;) {
     if (void* const p = malloc(size)) {
@@ -28,6 +27,34 @@ void* operator new(size_t size) {
 void operator delete(void* p) noexcept {
   held -= static_cast<int64_t>(malloc_usable_size(p));  // of null: 0
   free(p);
+}
+
+// The library's own would do the same; those of sanitizers would not.
+void* operator new[](size_t size) {
+  return operator new(size);
+}
+void* operator new(size_t size, const std::nothrow_t&) noexcept try {
+  return operator new(size);
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+void* operator new[](size_t size, const std::nothrow_t&) noexcept {
+  return operator new(size, std::nothrow);
+}
+void operator delete[](void* p) noexcept {
+  operator delete(p);
+}
+void operator delete(void* p, size_t) noexcept {
+  operator delete(p);
+}
+void operator delete[](void* p, size_t) noexcept {
+  operator delete(p);
+}
+void operator delete(void* p, const std::nothrow_t&) noexcept {
+  operator delete(p);
+}
+void operator delete[](void* p, const std::nothrow_t&) noexcept {
+  operator delete(p);
 }
 
 namespace fathom {

@@ -88,7 +88,8 @@ TEST(GrammarCompilerTest, KeepsTheLatestUsed) {
 // Those that requests hold are beside the cache, and were not counted.
 TEST(GrammarCompilerTest, GrammarsInUseAreBounded) {
   std::atomic<int> calls = 0;
-  GrammarCompiler compiler(Counting{&calls}, {.cache_bytes = 1000, .grammar_bytes = 3000});
+  GrammarCompiler compiler(Counting{&calls},
+                           {.threads = 1, .cache_bytes = 1000, .grammar_bytes = 3000});
   std::vector<std::shared_ptr<const Grammar>> in_use;
   for (const char* text : {"1500", "1501"}) in_use.push_back(*Wait(compiler, Regex(text)));
   const GrammarCompiler::Made refused = Wait(compiler, Regex("1"));
