@@ -102,6 +102,24 @@ TEST(CompileLimit, ACompilerTakesSoMuchMemory) {
   EXPECT_LE(ThreadBytes() - before, int64_t{1} << 20);  // given back, but for tables
 }
 
+// Wherever that is.
+TEST(CompileLimit, WhatIsGivenUpLeavesNothing) {
+  const GrammarCompiler::Compile compile = Compiler();
+  ASSERT_TRUE(compile({.kind = GrammarKind::kRegex, .text = "a"}).ok());  // but for tables
+  for (const GrammarSpec& spec : {Slow(), SlowAutomata(), Large()}) {
+    for (int end = 1; end < 300; end += 1 + end / 4) {
+      const int64_t before = ThreadBytes();
+      int asked = 0;
+      {
+        const CompileLimit limit(std::chrono::hours(1), size_t{1} << 30,
+                                 [&] { return ++asked >= end; });
+        ASSERT_EQ(compile(spec).status().code(), StatusCode::kCancelled);
+      }
+      EXPECT_NEAR(static_cast<double>(ThreadBytes() - before), 0, 10'000) << end;
+    }
+  }
+}
+
 // The cache counted half of it.
 TEST(CompileLimit, AGrammarSaysWhatItHolds) {
   const GrammarCompiler::Compile compile = Compiler();

@@ -20,6 +20,8 @@ std::string KeyOf(const GrammarSpec& spec) {
 // take seconds (docs/soak.md). With less, ordinary forms would miss the deadline.
 constexpr int kNicer = 13;
 
+constexpr const char* kTooMany = "Too many grammars are being compiled: try again later.";
+
 // The grammar, whose bytes are among `held` until nobody has it.
 std::shared_ptr<const Grammar> Counted(std::shared_ptr<const Grammar> grammar,
                                        std::shared_ptr<std::atomic<size_t>> held) {
@@ -66,7 +68,8 @@ GrammarCompiler::~GrammarCompiler() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-std::shared_ptr<const void> GrammarCompiler::Get(GrammarSpec spec, std::function<void(Made)> done) {
+std::shared_ptr<const void> GrammarCompiler::Get(GrammarSpec spec, std::function<void(Made)> done,
+                                                 uint64_t client) {
   std::string key = KeyOf(spec);
   std::unique_lock lock(mutex_);
   if (std::shared_ptr<const Grammar> grammar = Find(key)) {
@@ -86,22 +89,34 @@ std::shared_ptr<const void> GrammarCompiler::Get(GrammarSpec spec, std::function
     }
   }
   ForgetUnwanted();
-  if (jobs_.size() >= options_.max_waiting) {
-    lock.unlock();
-    done(Unavailable("Too many grammars are being compiled: try again later."));
-    return nullptr;
-  }
   const auto wanted = std::make_shared<char>();
-  auto job = std::make_shared<Job>();
+  const auto job = std::make_shared<Job>();
   job->spec = std::move(spec);
   job->key = std::move(key);
+  job->client = client;
+  job->turn = TurnOf(client);
   job->deadline = std::chrono::steady_clock::now() + options_.deadline;
   job->waiting.push_back(std::move(done));
   job->wanted = wanted;
   open_[job->key] = job;  // in the place of one that nobody wants
-  jobs_.push_back(std::move(job));
+  jobs_.insert(std::ranges::upper_bound(jobs_, job->turn, {}, &Job::turn), job);
   changed_.notify_one();
+  if (jobs_.size() <= options_.max_waiting) return wanted;
+  const std::shared_ptr<Job> last = std::move(jobs_.back());
+  jobs_.pop_back();
+  open_.erase(last->key);
+  lock.unlock();
+  for (const auto& refused : last->waiting) refused(Unavailable(kTooMany));
   return wanted;
+}
+
+// As the scheduler's: one after the client's last that waits, never before what was taken, nor
+// before another's of the same turn that came earlier.
+uint64_t GrammarCompiler::TurnOf(uint64_t client) const {
+  const auto last =
+      std::find_if(jobs_.rbegin(), jobs_.rend(),
+                   [client](const std::shared_ptr<Job>& job) { return job->client == client; });
+  return std::max(turn_, last == jobs_.rend() ? 0 : (*last)->turn) + 1;
 }
 
 void GrammarCompiler::ForgetUnwanted() {
@@ -114,7 +129,7 @@ void GrammarCompiler::ForgetUnwanted() {
 
 GrammarCompiler::Made GrammarCompiler::MadeOf(const Job& job) {
   if (std::chrono::steady_clock::now() > job.deadline) {
-    return Unavailable("Too many grammars are being compiled: try again later.");
+    return Unavailable(kTooMany);
   }
   if (*held_ > options_.grammar_bytes) {
     return Unavailable("The grammars of the requests in flight are too large: try again later.");
@@ -134,6 +149,7 @@ void GrammarCompiler::Work() {
     if (jobs_.empty()) continue;
     const std::shared_ptr<Job> job = std::move(jobs_.front());
     jobs_.pop_front();
+    turn_ = job->turn;
     lock.unlock();
     const Status taken = CheckGrammar(job->spec);
     Made made = taken.ok() ? MadeOf(*job) : taken;

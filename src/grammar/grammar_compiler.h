@@ -87,8 +87,11 @@ class GrammarCompiler {
   // are being compiled or held, or if its turn has not come by the deadline. Whoever waits stops
   // waiting at the deadline; a grammar that comes later is kept for who asks again. `compile` asks
   // CompileLimit::Check() when to give up. Once everybody has let go of what is returned nobody
-  // waits: the grammar is not compiled on, and `done` may not be called.
-  [[nodiscard]] std::shared_ptr<const void> Get(GrammarSpec spec, std::function<void(Made)> done);
+  // waits: the grammar is not compiled on, and `done` may not be called. `client`: who asks.
+  // Clients take turns, each with its own oldest; where too many wait the last in turn is turned
+  // away.
+  [[nodiscard]] std::shared_ptr<const void> Get(GrammarSpec spec, std::function<void(Made)> done,
+                                                uint64_t client = 0);
 
   const GrammarCompilerOptions& options() const { return options_; }
 
@@ -96,6 +99,8 @@ class GrammarCompiler {
   struct Job {
     GrammarSpec spec;
     std::string key;
+    uint64_t client = 0;  // who asked first
+    uint64_t turn = 0;
     std::chrono::steady_clock::time_point deadline;
     std::vector<std::function<void(Made)>> waiting;  // who asks for it
     std::weak_ptr<const void> wanted;                // by somebody
@@ -115,6 +120,7 @@ class GrammarCompiler {
   void Work();
   Made MadeOf(const Job& job);
   void ForgetUnwanted();
+  uint64_t TurnOf(uint64_t client) const;
   std::shared_ptr<const Grammar> Find(const std::string& key);
   std::optional<Status> FindRefusal(const std::string& key);
   void Keep(const std::string& key, std::shared_ptr<const Grammar> grammar);
@@ -126,7 +132,8 @@ class GrammarCompiler {
   std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_:
-  std::deque<std::shared_ptr<Job>> jobs_;                       // that no thread has taken
+  std::deque<std::shared_ptr<Job>> jobs_;                       // that no thread has taken, by turn
+  uint64_t turn_ = 0;                                           // the latest that was taken
   std::unordered_map<std::string, std::shared_ptr<Job>> open_;  // by key: these, and those in work
   std::list<Entry> entries_;                                    // the latest used first
   std::unordered_map<std::string, std::list<Entry>::iterator> by_key_;

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <future>
 #include <latch>
+#include <map>
 
 #include "grammar/compile_limit.h"
 
@@ -126,6 +127,37 @@ TEST(GrammarCompilerTest, WhatNobodyWaitsForIsGivenUp) {
   slow = nullptr;
   EXPECT_EQ(given_up.get_future().get().code(), StatusCode::kCancelled);
   EXPECT_TRUE(made.get_future().get().ok());
+}
+
+// Who asked for many had all others wait behind them, or turned away.
+TEST(GrammarCompilerTest, ClientsTakeTurns) {
+  std::vector<std::string> compiled;
+  std::latch begun(1), go(1);
+  const auto compile = [&](const GrammarSpec& spec) -> GrammarCompiler::Made {
+    compiled.push_back(spec.text);
+    if (spec.text == "a0") begun.count_down(), go.wait();
+    return std::shared_ptr<const Grammar>(std::make_shared<FakeGrammar>(1));
+  };
+  std::vector<std::shared_ptr<const void>> wanted;
+  std::map<std::string, std::promise<GrammarCompiler::Made>> made;
+  GrammarCompiler compiler(compile, {.threads = 1, .max_waiting = 4});
+  const auto ask = [&](uint64_t client, const std::string& text) {
+    auto& result = made[text];
+    wanted.push_back(compiler.Get(
+        Regex(text), [&result](auto got) { result.set_value(std::move(got)); }, client));
+  };
+  ask(1, "a0");
+  begun.wait();
+  for (const char* text : {"a1", "a2", "a3", "a4", "a5"}) ask(1, text);
+  for (const char* text : {"b1", "b2", "b3"}) ask(2, text);
+  for (const char* text : {"a5", "a4", "a3", "b3"}) {
+    EXPECT_EQ(made[text].get_future().get().status().code(), StatusCode::kUnavailable) << text;
+  }
+  go.count_down();
+  for (const char* text : {"a0", "a1", "a2", "b1", "b2"}) {
+    EXPECT_TRUE(made[text].get_future().get().ok()) << text;
+  }
+  EXPECT_EQ(compiled, (std::vector<std::string>{"a0", "a1", "b1", "a2", "b2"}));
 }
 
 // One that takes seconds to be refused had a thread each time that it was asked for.

@@ -59,14 +59,15 @@ asio::awaitable<std::optional<ApiError>> Connection::AwaitGrammar(Exchange& exch
   };
   const auto wait = std::make_shared<Wait>();
   const auto executor = client_->socket().get_executor();
-  wait->wanted =
-      grammars->Get(generation.asked_grammar()->spec,
-                    [wait, executor, client = client_](GrammarCompiler::Made made) {
-                      asio::post(executor, [wait, client, made = std::move(made)]() mutable {
-                        wait->made = std::move(made);
-                        client->Notify();
-                      });
-                    });
+  wait->wanted = grammars->Get(
+      generation.asked_grammar()->spec,
+      [wait, executor, client = client_](GrammarCompiler::Made made) {
+        asio::post(executor, [wait, client, made = std::move(made)]() mutable {
+          wait->made = std::move(made);
+          client->Notify();
+        });
+      },
+      exchange.request.client->id());
   asio::steady_timer deadline(executor, grammars->options().deadline);
   deadline.async_wait([wait, client = client_](error_code error) {
     wait->expired = !error;
