@@ -36,9 +36,10 @@ void SettleConnections(const CLI::App& command, ServerOptions& server) {
   each = std::min(each, all);
 }
 
-void CheckRequests(const CLI::App& command, const ServeOptions& options) {
+void CheckRequests(const CLI::App& command, ServeOptions& options) {
   const int64_t running = int64_t{options.engine.layout.data} * options.engine.max_num_seqs;
   const int64_t queued = options.engine.max_queue, each = options.server.max_requests_per_client;
+  options.server.max_requests = running + queued;  // for keys' own, when their file is read
   RefuseAbove(
       command, "--max-requests-per-client", each, running + queued,
       fmt::format("--max-queue {} beside the {} that run (--max-num-seqs)", queued, running),
@@ -60,7 +61,14 @@ void SettleMemory(const CLI::App& command, ServerOptions& server) {
   if (IsTold(command, "--max-body-bytes")) return;
   size_t fits = BodyWithin(all - all / 4);  // the last quarter is for small requests
   if (each > 0) fits = std::min(fits, BodyWithin(each));
-  if (fits > 0) server.max_body_bytes = std::min(server.max_body_bytes, fits);
+  server.max_body_bytes = std::min(server.max_body_bytes, fits);
+  if (fits > 0) return;
+  const size_t least = MaxRequestMemory(1);
+  const bool of_client = each > 0 && BodyWithin(each) == 0;
+  throw CLI::ValidationError(
+      of_client ? "--max-client-memory-bytes" : "--max-request-memory-bytes",
+      fmt::format("{} has no room for any body: say {} at least", of_client ? each : all,
+                  of_client ? least : least + (least + 2) / 3));
 }
 
 // What a request may wait for ends with its whole time.

@@ -46,21 +46,28 @@ endif()
 # The core: neither its Python bindings nor its own tests' helpers. Its warnings are not ours.
 file(GLOB sources "${XGRAMMAR_SOURCE}/cpp/*.cc" "${XGRAMMAR_SOURCE}/cpp/converter_ext/*.cc"
      "${XGRAMMAR_SOURCE}/cpp/support/*.cc")
-# A file with `from` made `to`; it must stand there.
+# A file with `from` made `to`, wherever it stands in it.
 function(xgrammar_mend name from to)
   set(source "${XGRAMMAR_SOURCE}/cpp/${name}.cc")
   set(own "${CMAKE_CURRENT_BINARY_DIR}/xgrammar/${name}.cc")
-  list(REMOVE_ITEM sources "${source}")
+  if(own IN_LIST sources)
+    set(source "${own}.mended")  # once more
+  else()
+    list(REMOVE_ITEM sources "${source}")
+    list(APPEND sources "${own}")
+  endif()
   file(READ "${source}" code)
   string(REPLACE "${from}" "${to}" mended "${code}")
   if(mended STREQUAL code)
     message(FATAL_ERROR "xgrammar ${XGRAMMAR_VERSION} has no ${from} in ${name}.cc")
   endif()
   file(WRITE "${own}.mended" "${mended}")
-  configure_file("${own}.mended" "${own}" COPYONLY)
-  list(APPEND sources "${own}")
   set(sources "${sources}" PARENT_SCOPE)
 endfunction()
+# A statement of which it does many for a grammar: CheckStep asks CheckTime once in a while.
+macro(xgrammar_step name statement)
+  xgrammar_mend(${name} "${statement}" "extern void CheckStep(); CheckStep(); ${statement}")
+endmacro()
 # In strings of counted length it takes control characters as they stand, but for line ends; JSON has
 # none of them.
 xgrammar_mend(json_schema_converter [=[{'"', '"'}, {'\\', '\\'}, {'\r', '\r'}, {'\n', '\n'}}, true)]=]
@@ -71,6 +78,21 @@ xgrammar_mend(grammar_compiler [=[  auto add_adaptive_token_mask = [&](const Par
   auto add_adaptive_token_mask = [&](const ParserState& state, bool is_root_rule) {
     CheckTime();
 ]=])
+# Before that it makes rules of a grammar and automata of the rules, and these smaller.
+xgrammar_step(grammar_builder "grammar_->grammar_expr_indptr_.push_back(")
+xgrammar_step(grammar_builder "grammar_->rules_.push_back(")
+xgrammar_step(grammar_functor "auto rule_id = visit_queue_.front();")
+xgrammar_step(fsm "edges_.emplace_back();")
+xgrammar_step(fsm "edges_[from].push_back({min, max, to});")
+xgrammar_step(fsm "int current = queue.front();")
+xgrammar_step(fsm "int sibling = siblings[group_begin].peer;")
+xgrammar_step(fsm "union_find_set.Add(no_successor_end_states[i]);")
+xgrammar_step(fsm "if (precursors.find(partition_state) != precursors.end()) {")
+xgrammar_step(fsm "const auto& edges = fsm_->GetEdges(state);")
+foreach(name grammar_compiler grammar_builder grammar_functor fsm json_schema_converter)
+  configure_file("${CMAKE_CURRENT_BINARY_DIR}/xgrammar/${name}.cc.mended"
+                 "${CMAKE_CURRENT_BINARY_DIR}/xgrammar/${name}.cc" COPYONLY)
+endforeach()
 add_library(xgrammar STATIC ${sources})
 set_target_properties(xgrammar PROPERTIES CXX_STANDARD 17 CXX_CLANG_TIDY "")
 target_compile_options(xgrammar PRIVATE -w)

@@ -37,7 +37,7 @@ class Engine final : public EngineClient {
   // OK until the device fails. Then every request ends with kError and this status, none is taken
   // any more, and `callback` is called once, on the engine's thread; it must neither block nor call
   // the engine.
-  Status status() const;
+  Status status() const override;
   void OnFailure(std::function<void()> callback);  // null: none, from the return on
   // As if the device had failed, for this reason. THREAD: any.
   void Abandon(Status why);

@@ -173,6 +173,7 @@ TEST(Engine, FailedDeviceEndsEveryRequestAndTakesNoMore) {
     for (uint64_t id = 1; id <= 9; ++id) {
       const RequestOutput output = harness.Await(id);
       EXPECT_EQ(output.finish, FinishReason::kError);
+      EXPECT_FALSE(harness.engine().status().ok());
       EXPECT_EQ(output.error.message(), "in step 7, op linear");
     }
     EXPECT_EQ(failed.get_future().get().message(), "in step 7, op linear");

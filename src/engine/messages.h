@@ -128,6 +128,8 @@ class EngineClient {
   // Requests from now on share no page that was written before.
   virtual void ResetPrefixCache() = 0;
   virtual EngineStats Stats() const = 0;
+  // Why the engine failed, if it did: known before any of its requests ends for that.
+  virtual Status status() const = 0;
   virtual int32_t max_model_len() const = 0;  // prompt + generated tokens of one request
 };
 

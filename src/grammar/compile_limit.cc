@@ -1,6 +1,9 @@
 #include "grammar/compile_limit.h"
 
+#include <utility>
+
 #include "base/check.h"
+#include "base/thread_bytes.h"
 #include "grammar/grammar_pace.h"
 
 namespace fathom {
@@ -10,8 +13,13 @@ thread_local const CompileLimit* limit = nullptr;
 
 }  // namespace
 
-CompileLimit::CompileLimit(std::chrono::milliseconds time, const std::atomic<bool>& stopping)
-    : time_(time), end_ns_(ThreadNs() + int64_t{time.count()} * 1'000'000), stopping_(stopping) {
+CompileLimit::CompileLimit(std::chrono::milliseconds time, size_t bytes,
+                           std::function<bool()> nobody_waits)
+    : time_(time),
+      end_ns_(ThreadNs() + int64_t{time.count()} * 1'000'000),
+      bytes_(bytes),
+      end_bytes_(ThreadBytes() + static_cast<int64_t>(bytes)),
+      nobody_waits_(std::move(nobody_waits)) {
   CHECK(limit == nullptr, "a limit within another");
   limit = this;
 }
@@ -22,7 +30,11 @@ CompileLimit::~CompileLimit() {
 
 Status CompileLimit::Check() {
   if (limit == nullptr) return {};
-  if (limit->stopping_) return Cancelled("nobody waits for the grammar");
+  if (limit->nobody_waits_()) return Cancelled("nobody waits for the grammar");
+  if (ThreadBytes() > limit->end_bytes_) {
+    return InvalidArgument("the grammar takes more than {} MiB to compile: simplify it",
+                           limit->bytes_ >> 20);
+  }
   if (ThreadNs() <= limit->end_ns_) return {};
   return InvalidArgument("the grammar takes more than {} s to compile: simplify it",
                          static_cast<double>(limit->time_.count()) / 1000);

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
 #include <future>
 #include <string>
 #include <thread>
 
+#include "base/thread_bytes.h"
 #include "grammar/grammar_pace.h"
 #include "grammar/xgrammar_adapter.h"
 
@@ -16,6 +16,8 @@ namespace fathom {
 namespace {
 
 using std::chrono::milliseconds;
+
+constexpr auto kWaited = [] { return false; };
 
 // Its masks take minutes.
 GrammarSpec Slow() {
@@ -30,6 +32,30 @@ GrammarSpec Slow() {
                               properties, required)};
 }
 
+// Its automata take as long.
+GrammarSpec SlowAutomata() {
+  std::string properties;
+  for (int i = 0; i < 900; ++i) {
+    properties += fmt::format(R"({}"p{}":{{"type":"string","pattern":"^[a-z]{{1,{}}}$"}})",
+                              i > 0 ? "," : "", i, 9000 + i);
+  }
+  return {.kind = GrammarKind::kJsonSchema, .text = "{\"properties\":{" + properties + "}}"};
+}
+
+// Each reference has all the values once more: 1.6 GB for a schema as large as one may be.
+GrammarSpec Large() {
+  std::string values = "\"v\"", properties = "\"p\":{}", required = "\"p\"";
+  for (int i = 0; i < 1000; ++i) {
+    values += fmt::format(R"(,"value {}")", i);
+    properties += fmt::format(R"(,"p{}":{{"$ref":"#/$defs/e"}})", i);
+    required += fmt::format(R"(,"p{}")", i);
+  }
+  return {.kind = GrammarKind::kJsonSchema,
+          .text = fmt::format(R"({{"$defs":{{"e":{{"enum":[{}]}}}},"properties":{{{}}},)"
+                              R"("required":[{}]}})",
+                              values, properties, required)};
+}
+
 GrammarCompiler::Compile Compiler() {
   GrammarVocabulary vocabulary{.tokens = {"<eos>"}, .eos = {TokenId{0}}, .size = 257};
   for (int byte = 0; byte < 256; ++byte) {
@@ -39,10 +65,10 @@ GrammarCompiler::Compile Compiler() {
 }
 
 TEST(CompileLimit, IsOfTheThreadsOwnWork) {
-  std::atomic<bool> stopping = false;
+  bool stopping = false;
   EXPECT_TRUE(CompileLimit::Check().ok());
   {
-    const CompileLimit limit(milliseconds(20), stopping);
+    const CompileLimit limit(milliseconds(20), size_t{1} << 30, [&] { return stopping; });
     std::this_thread::sleep_for(milliseconds(40));
     EXPECT_TRUE(CompileLimit::Check().ok());
     for (const int64_t end_ns = ThreadNs() + 25'000'000; ThreadNs() < end_ns;) {
@@ -57,21 +83,63 @@ TEST(CompileLimit, IsOfTheThreadsOwnWork) {
 // It had one of two threads for minutes, whoever had left.
 TEST(CompileLimit, ACompilerGivesUp) {
   const GrammarCompiler::Compile compile = Compiler();
-  const std::atomic<bool> stopping = false;
-  const CompileLimit limit(milliseconds(100), stopping);
-  const GrammarCompiler::Made made = compile(Slow());
+  for (const GrammarSpec& slow : {Slow(), SlowAutomata()}) {
+    const CompileLimit limit(milliseconds(100), size_t{1} << 30, kWaited);
+    const GrammarCompiler::Made made = compile(slow);
+    ASSERT_FALSE(made.ok());
+    EXPECT_EQ(made.status().message(), "the grammar takes more than 0.1 s to compile: simplify it");
+  }
+}
+
+// It took as much as there was.
+TEST(CompileLimit, ACompilerTakesSoMuchMemory) {
+  const GrammarCompiler::Compile compile = Compiler();
+  const int64_t before = ThreadBytes();
+  const CompileLimit limit(std::chrono::hours(1), size_t{32} << 20, kWaited);
+  const GrammarCompiler::Made made = compile(Large());
   ASSERT_FALSE(made.ok());
-  EXPECT_EQ(made.status().message(), "the grammar takes more than 0.1 s to compile: simplify it");
+  EXPECT_EQ(made.status().message(), "the grammar takes more than 32 MiB to compile: simplify it");
+  EXPECT_LE(ThreadBytes() - before, int64_t{1} << 20);  // given back, but for tables
+}
+
+// Wherever that is.
+TEST(CompileLimit, WhatIsGivenUpLeavesNothing) {
+  const GrammarCompiler::Compile compile = Compiler();
+  ASSERT_TRUE(compile({.kind = GrammarKind::kRegex, .text = "a"}).ok());  // but for tables
+  for (const GrammarSpec& spec : {Slow(), SlowAutomata(), Large()}) {
+    for (int end = 1; end < 300; end += 1 + end / 4) {
+      const int64_t before = ThreadBytes();
+      int asked = 0;
+      {
+        const CompileLimit limit(std::chrono::hours(1), size_t{1} << 30,
+                                 [&] { return ++asked >= end; });
+        ASSERT_EQ(compile(spec).status().code(), StatusCode::kCancelled);
+      }
+      EXPECT_NEAR(static_cast<double>(ThreadBytes() - before), 0, 10'000) << end;
+    }
+  }
+}
+
+// The cache counted half of it.
+TEST(CompileLimit, AGrammarSaysWhatItHolds) {
+  const GrammarCompiler::Compile compile = Compiler();
+  ASSERT_TRUE(compile({.kind = GrammarKind::kRegex, .text = "a"}).ok());  // and the tables
+  const int64_t before = ThreadBytes();
+  const GrammarCompiler::Made made = compile({.kind = GrammarKind::kJsonObject});
+  ASSERT_TRUE(made.ok());
+  EXPECT_NEAR(static_cast<double>((*made)->bytes()), static_cast<double>(ThreadBytes() - before),
+              1000);
 }
 
 // The end of the server waited for it.
 TEST(CompileLimit, NobodyWaitsForACompilerAtTheEnd) {
   std::promise<GrammarCompiler::Made> made;
+  std::shared_ptr<const void> wanted;
   {
     const auto slow = [compile = Compiler()](const GrammarSpec&) { return compile(Slow()); };
     GrammarCompiler compiler(slow, {.compile_time = std::chrono::hours(1)});
-    compiler.Get({.kind = GrammarKind::kJsonSchema, .text = "{}"},
-                 [&](GrammarCompiler::Made result) { made.set_value(std::move(result)); });
+    wanted = compiler.Get({.kind = GrammarKind::kJsonSchema, .text = "{}"},
+                          [&](GrammarCompiler::Made result) { made.set_value(std::move(result)); });
     std::this_thread::sleep_for(milliseconds(200));
   }
   EXPECT_EQ(made.get_future().get().status().code(), StatusCode::kCancelled);

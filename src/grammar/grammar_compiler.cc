@@ -20,6 +20,19 @@ std::string KeyOf(const GrammarSpec& spec) {
 // take seconds (docs/soak.md). With less, ordinary forms would miss the deadline.
 constexpr int kNicer = 13;
 
+constexpr const char* kTooMany = "Too many grammars are being compiled: try again later.";
+
+// The grammar, whose bytes are among `held` until nobody has it.
+std::shared_ptr<const Grammar> Counted(std::shared_ptr<const Grammar> grammar,
+                                       std::shared_ptr<std::atomic<size_t>> held) {
+  const Grammar* const raw = grammar.get();
+  const size_t bytes = raw->bytes();
+  *held += bytes;
+  return {raw, [grammar = std::move(grammar), held = std::move(held), bytes](const Grammar*) {
+            *held -= bytes;
+          }};
+}
+
 }  // namespace
 
 std::string RegexOfChoices(const std::vector<std::string>& choices) {
@@ -40,7 +53,9 @@ std::string RegexOfChoices(const std::vector<std::string>& choices) {
 }
 
 GrammarCompiler::GrammarCompiler(Compile compile, const GrammarCompilerOptions& options)
-    : options_(options), compile_(std::move(compile)) {
+    : options_(options),
+      compile_(std::move(compile)),
+      held_(std::make_shared<std::atomic<size_t>>(0)) {
   for (int i = 0; i < options.threads; ++i) threads_.emplace_back([this] { Work(); });
 }
 
@@ -53,33 +68,75 @@ GrammarCompiler::~GrammarCompiler() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void GrammarCompiler::Get(GrammarSpec spec, std::function<void(Made)> done) {
+std::shared_ptr<const void> GrammarCompiler::Get(GrammarSpec spec, std::function<void(Made)> done,
+                                                 uint64_t client) {
   std::string key = KeyOf(spec);
   std::unique_lock lock(mutex_);
   if (std::shared_ptr<const Grammar> grammar = Find(key)) {
     lock.unlock();
-    return done(std::move(grammar));
+    done(std::move(grammar));
+    return nullptr;
   }
   if (std::optional<Status> why = FindRefusal(key)) {
     lock.unlock();
-    return done(*std::move(why));
+    done(*std::move(why));
+    return nullptr;
   }
   if (const auto open = open_.find(key); open != open_.end()) {
-    open->second->waiting.push_back(std::move(done));
-    return;
+    if (std::shared_ptr<const void> wanted = open->second->wanted.lock()) {
+      open->second->waiting.push_back(std::move(done));
+      return wanted;
+    }
   }
-  if (jobs_.size() >= options_.max_waiting) {
-    lock.unlock();
-    return done(Unavailable("Too many grammars are being compiled: try again later."));
-  }
-  auto job = std::make_shared<Job>();
+  ForgetUnwanted();
+  const auto wanted = std::make_shared<char>();
+  const auto job = std::make_shared<Job>();
   job->spec = std::move(spec);
   job->key = std::move(key);
+  job->client = client;
+  job->turn = TurnOf(client);
   job->deadline = std::chrono::steady_clock::now() + options_.deadline;
   job->waiting.push_back(std::move(done));
-  open_.emplace(job->key, job);
-  jobs_.push_back(std::move(job));
+  job->wanted = wanted;
+  open_[job->key] = job;  // in the place of one that nobody wants
+  jobs_.insert(std::ranges::upper_bound(jobs_, job->turn, {}, &Job::turn), job);
   changed_.notify_one();
+  if (jobs_.size() <= options_.max_waiting) return wanted;
+  const std::shared_ptr<Job> last = std::move(jobs_.back());
+  jobs_.pop_back();
+  open_.erase(last->key);
+  lock.unlock();
+  for (const auto& refused : last->waiting) refused(Unavailable(kTooMany));
+  return wanted;
+}
+
+// As the scheduler's: one after the client's last that waits, never before what was taken, nor
+// before another's of the same turn that came earlier.
+uint64_t GrammarCompiler::TurnOf(uint64_t client) const {
+  const auto last =
+      std::find_if(jobs_.rbegin(), jobs_.rend(),
+                   [client](const std::shared_ptr<Job>& job) { return job->client == client; });
+  return std::max(turn_, last == jobs_.rend() ? 0 : (*last)->turn) + 1;
+}
+
+void GrammarCompiler::ForgetUnwanted() {
+  std::erase_if(jobs_, [this](const std::shared_ptr<Job>& job) {
+    if (!job->wanted.expired()) return false;
+    open_.erase(job->key);
+    return true;
+  });
+}
+
+GrammarCompiler::Made GrammarCompiler::MadeOf(const Job& job) {
+  if (std::chrono::steady_clock::now() > job.deadline) {
+    return Unavailable(kTooMany);
+  }
+  if (*held_ > options_.grammar_bytes) {
+    return Unavailable("The grammars of the requests in flight are too large: try again later.");
+  }
+  const CompileLimit limit(options_.compile_time, options_.compile_bytes,
+                           [&] { return stopping_ || job.wanted.expired(); });
+  return Counted(TRY(compile_(job.spec)), held_);
 }
 
 void GrammarCompiler::Work() {
@@ -88,28 +145,25 @@ void GrammarCompiler::Work() {
   for (;;) {
     changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
     if (stopping_) return;
+    ForgetUnwanted();
+    if (jobs_.empty()) continue;
     const std::shared_ptr<Job> job = std::move(jobs_.front());
     jobs_.pop_front();
+    turn_ = job->turn;
     lock.unlock();
-    bool compiled = false;
-    Made made = [&]() -> Made {
-      if (std::chrono::steady_clock::now() > job->deadline) {
-        return Unavailable("Too many grammars are being compiled: try again later.");
-      }
-      TRY(CheckGrammar(job->spec));
-      compiled = true;
-      const CompileLimit limit(options_.compile_time, stopping_);
-      return compile_(job->spec);
-    }();
+    const Status taken = CheckGrammar(job->spec);
+    Made made = taken.ok() ? MadeOf(*job) : taken;
     lock.lock();
     if (made.ok()) {
       Keep(job->key, *made);
-    } else if (compiled && made.status().code() == StatusCode::kInvalidArgument) {
+    } else if (taken.ok() && made.status().code() == StatusCode::kInvalidArgument) {
       const auto until = std::chrono::steady_clock::now() + options_.refusal_kept;
       refusals_.push_back({job->key, made.status(), until});
       if (refusals_.size() > options_.max_refusals) refusals_.pop_front();
     }
-    open_.erase(job->key);
+    if (const auto open = open_.find(job->key); open != open_.end() && open->second == job) {
+      open_.erase(open);
+    }
     const std::vector<std::function<void(Made)>> waiting = std::move(job->waiting);
     lock.unlock();
     for (const auto& done : waiting) done(made);

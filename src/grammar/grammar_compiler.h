@@ -58,10 +58,14 @@ struct GrammarVocabulary {
 struct GrammarCompilerOptions {
   int threads = 2;
   size_t max_waiting = 64;  // that no thread has taken
-  std::chrono::milliseconds deadline{5000};
+  // Twenty times what ordinary forms take, since these threads may have a twentieth of a core.
+  std::chrono::milliseconds deadline{60'000};
   std::chrono::milliseconds compile_time{10'000};  // of a thread's own work, then it is refused
+  size_t compile_bytes = size_t{256} << 20;  // that a thread takes meanwhile, then it is refused
   size_t cache_bytes = size_t{256} << 20;
   size_t cache_entries = 256;
+  // Of all grammars, those that requests in flight hold beside the cache too.
+  size_t grammar_bytes = size_t{1} << 30;
   size_t max_refusals = 64;  // that are kept, each of a text within grammar_limits.h
   std::chrono::milliseconds refusal_kept{60'000};
 };
@@ -80,10 +84,14 @@ class GrammarCompiler {
 
   // Calls `done` once, on whatever thread: with a grammar; kInvalidArgument, naming the place, for
   // what is no grammar, is beyond the limits, or could not be held to; kUnavailable while too many
-  // are being compiled, or if its turn has not come by the deadline. Whoever waits stops waiting at
-  // the deadline; a grammar that comes later is kept for who asks again. `compile` asks
-  // CompileLimit::Check() when to give up.
-  void Get(GrammarSpec spec, std::function<void(Made)> done);
+  // are being compiled or held, or if its turn has not come by the deadline. Whoever waits stops
+  // waiting at the deadline; a grammar that comes later is kept for who asks again. `compile` asks
+  // CompileLimit::Check() when to give up. Once everybody has let go of what is returned nobody
+  // waits: the grammar is not compiled on, and `done` may not be called. `client`: who asks.
+  // Clients take turns, each with its own oldest; where too many wait the last in turn is turned
+  // away.
+  [[nodiscard]] std::shared_ptr<const void> Get(GrammarSpec spec, std::function<void(Made)> done,
+                                                uint64_t client = 0);
 
   const GrammarCompilerOptions& options() const { return options_; }
 
@@ -91,8 +99,11 @@ class GrammarCompiler {
   struct Job {
     GrammarSpec spec;
     std::string key;
+    uint64_t client = 0;  // who asked first
+    uint64_t turn = 0;
     std::chrono::steady_clock::time_point deadline;
     std::vector<std::function<void(Made)>> waiting;  // who asks for it
+    std::weak_ptr<const void> wanted;                // by somebody
   };
   struct Entry {
     std::string key;
@@ -107,17 +118,22 @@ class GrammarCompiler {
   };
 
   void Work();
+  Made MadeOf(const Job& job);
+  void ForgetUnwanted();
+  uint64_t TurnOf(uint64_t client) const;
   std::shared_ptr<const Grammar> Find(const std::string& key);
   std::optional<Status> FindRefusal(const std::string& key);
   void Keep(const std::string& key, std::shared_ptr<const Grammar> grammar);
 
   const GrammarCompilerOptions options_;
   const Compile compile_;
+  const std::shared_ptr<std::atomic<size_t>> held_;  // bytes of grammars, which may outlive this
 
   std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_:
-  std::deque<std::shared_ptr<Job>> jobs_;                       // that no thread has taken
+  std::deque<std::shared_ptr<Job>> jobs_;                       // that no thread has taken, by turn
+  uint64_t turn_ = 0;                                           // the latest that was taken
   std::unordered_map<std::string, std::shared_ptr<Job>> open_;  // by key: these, and those in work
   std::list<Entry> entries_;                                    // the latest used first
   std::unordered_map<std::string, std::list<Entry>::iterator> by_key_;

@@ -8,6 +8,9 @@
 #include <atomic>
 #include <future>
 #include <latch>
+#include <map>
+
+#include "grammar/compile_limit.h"
 
 namespace fathom {
 namespace {
@@ -31,7 +34,8 @@ GrammarSpec Regex(std::string text) {
 
 GrammarCompiler::Made Wait(GrammarCompiler& compiler, const GrammarSpec& spec) {
   std::promise<GrammarCompiler::Made> made;
-  compiler.Get(spec, [&](GrammarCompiler::Made result) { made.set_value(std::move(result)); });
+  const auto wanted =
+      compiler.Get(spec, [&](GrammarCompiler::Made result) { made.set_value(std::move(result)); });
   return made.get_future().get();
 }
 
@@ -80,6 +84,80 @@ TEST(GrammarCompilerTest, KeepsTheLatestUsed) {
   ASSERT_TRUE(Wait(compiler, Regex("2000")).ok());  // is not kept
   ASSERT_TRUE(Wait(compiler, Regex("2000")).ok());
   EXPECT_EQ(calls, 9);
+}
+
+// Those that requests hold are beside the cache, and were not counted.
+TEST(GrammarCompilerTest, GrammarsInUseAreBounded) {
+  std::atomic<int> calls = 0;
+  GrammarCompiler compiler(Counting{&calls},
+                           {.threads = 1, .cache_bytes = 1000, .grammar_bytes = 3000});
+  std::vector<std::shared_ptr<const Grammar>> in_use;
+  for (const char* text : {"1500", "1501"}) in_use.push_back(*Wait(compiler, Regex(text)));
+  const GrammarCompiler::Made refused = Wait(compiler, Regex("1"));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), StatusCode::kUnavailable);
+  in_use.pop_back();
+  EXPECT_TRUE(Wait(compiler, Regex("1")).ok());
+  EXPECT_EQ(calls, 3);
+}
+
+// It had a thread for up to 10 s more, and a place in the queue.
+TEST(GrammarCompilerTest, WhatNobodyWaitsForIsGivenUp) {
+  std::latch begun(1);
+  std::promise<Status> given_up;
+  GrammarCompiler compiler(
+      [&](const GrammarSpec& spec) -> GrammarCompiler::Made {
+        if (spec.text == "slow") {
+          begun.count_down();
+          while (CompileLimit::Check().ok()) {
+          }
+          given_up.set_value(CompileLimit::Check());
+        }
+        EXPECT_NE(spec.text, "behind it");
+        return std::shared_ptr<const Grammar>(std::make_shared<FakeGrammar>(1));
+      },
+      {.threads = 1, .max_waiting = 1, .compile_time = std::chrono::hours(1)});
+  auto slow = compiler.Get(Regex("slow"), [](const auto&) {});
+  begun.wait();
+  auto behind = compiler.Get(Regex("behind it"), [](const auto&) {});
+  behind = nullptr;
+  std::promise<GrammarCompiler::Made> made;
+  const auto wanted =
+      compiler.Get(Regex("wanted"), [&](auto result) { made.set_value(std::move(result)); });
+  slow = nullptr;
+  EXPECT_EQ(given_up.get_future().get().code(), StatusCode::kCancelled);
+  EXPECT_TRUE(made.get_future().get().ok());
+}
+
+// Who asked for many had all others wait behind them, or turned away.
+TEST(GrammarCompilerTest, ClientsTakeTurns) {
+  std::vector<std::string> compiled;
+  std::latch begun(1), go(1);
+  const auto compile = [&](const GrammarSpec& spec) -> GrammarCompiler::Made {
+    compiled.push_back(spec.text);
+    if (spec.text == "a0") begun.count_down(), go.wait();
+    return std::shared_ptr<const Grammar>(std::make_shared<FakeGrammar>(1));
+  };
+  std::vector<std::shared_ptr<const void>> wanted;
+  std::map<std::string, std::promise<GrammarCompiler::Made>> made;
+  GrammarCompiler compiler(compile, {.threads = 1, .max_waiting = 4});
+  const auto ask = [&](uint64_t client, const std::string& text) {
+    auto& result = made[text];
+    wanted.push_back(compiler.Get(
+        Regex(text), [&result](auto got) { result.set_value(std::move(got)); }, client));
+  };
+  ask(1, "a0");
+  begun.wait();
+  for (const char* text : {"a1", "a2", "a3", "a4", "a5"}) ask(1, text);
+  for (const char* text : {"b1", "b2", "b3"}) ask(2, text);
+  for (const char* text : {"a5", "a4", "a3", "b3"}) {
+    EXPECT_EQ(made[text].get_future().get().status().code(), StatusCode::kUnavailable) << text;
+  }
+  go.count_down();
+  for (const char* text : {"a0", "a1", "a2", "b1", "b2"}) {
+    EXPECT_TRUE(made[text].get_future().get().ok()) << text;
+  }
+  EXPECT_EQ(compiled, (std::vector<std::string>{"a0", "a1", "b1", "a2", "b2"}));
 }
 
 // One that takes seconds to be refused had a thread each time that it was asked for.
@@ -136,8 +214,10 @@ TEST(GrammarCompilerTest, OneCompilesForAllAndTheQueueIsBounded) {
       },
       {.threads = 1, .max_waiting = 1, .deadline = milliseconds(20)});
   std::vector<std::promise<GrammarCompiler::Made>> made(4);
+  std::vector<std::shared_ptr<const void>> wanted;
   const auto ask = [&](int i, const std::string& text) {
-    compiler.Get(Regex(text), [&made, i](auto result) { made[i].set_value(std::move(result)); });
+    wanted.push_back(compiler.Get(
+        Regex(text), [&made, i](auto result) { made[i].set_value(std::move(result)); }));
   };
   ask(0, "slow");
   begun.wait();

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/thread_bytes.h"
 #include "grammar/compile_limit.h"
 #include "grammar/ebnf_pattern.h"
 #include "grammar/grammar_limits.h"
@@ -55,6 +56,13 @@ void CheckTime() {
   if (fathom::Status status = fathom::CompileLimit::Check(); !status.ok()) {
     throw GivenUp{std::move(status)};
   }
+}
+
+// One of many such, of which it takes thousands for a millisecond.
+void CheckStep() {
+  constexpr uint32_t kStepsPerCheck = 1024;
+  thread_local uint32_t steps = 0;
+  if (++steps % kStepsPerCheck == 0) CheckTime();
 }
 
 }  // namespace xgrammar
@@ -140,10 +148,10 @@ class XgrammarState final : public GrammarState {
 
 class XgrammarGrammar final : public Grammar {
  public:
-  XgrammarGrammar(xgrammar::CompiledGrammar grammar, int32_t vocab,
+  XgrammarGrammar(xgrammar::CompiledGrammar grammar, size_t bytes, int32_t vocab,
                   std::shared_ptr<const Utf8Tokens> utf8, std::vector<TokenId> barred)
       : grammar_(std::move(grammar)),
-        bytes_(grammar_.MemorySizeBytes()),
+        bytes_(bytes),
         vocab_(vocab),
         utf8_(std::move(utf8)),
         barred_(std::move(barred)) {}
@@ -255,9 +263,12 @@ GrammarCompiler::Compile MakeXgrammarCompile(GrammarVocabulary vocabulary) {
       const xgrammar::TokenizerInfo& info = lazy->Info();
       // Neither threads nor a cache of its own: both are GrammarCompiler's.
       xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
-      auto grammar =
-          std::make_shared<XgrammarGrammar>(fathom::Compile(compiler, spec, warned), size,
-                                            lazy->utf8, BarredFrom(spec, lazy->vocabulary));
+      const int64_t before = ThreadBytes();  // xgrammar's own measure is half of it
+      xgrammar::CompiledGrammar compiled = fathom::Compile(compiler, spec, warned);
+      std::vector<TokenId> barred = BarredFrom(spec, lazy->vocabulary);
+      const auto bytes = static_cast<size_t>(std::max<int64_t>(ThreadBytes() - before, 0));
+      auto grammar = std::make_shared<XgrammarGrammar>(std::move(compiled), bytes, size, lazy->utf8,
+                                                       std::move(barred));
       if (!warned.text().empty()) {
         return InvalidArgument("{}", PlainSentence(spec.kind, warned.text()));
       }

@@ -61,7 +61,12 @@ Result<std::unique_ptr<Access>> Access::Make(const ServerOptions& options) {
 
 Status Access::RereadKeys() {
   ApiKeys keys;
-  if (!options_.api_key_file.empty()) keys = TRY(ApiKeys::Read(options_.api_key_file));
+  if (!options_.api_key_file.empty()) {
+    keys = TRY(ApiKeys::Read(options_.api_key_file));
+    if (const Status fits = keys.CheckInFlight(options_.max_requests); !fits.ok()) {
+      return fits.WithContext("--api-key-file " + Printable(options_.api_key_file, 256));
+    }
+  }
   if (!options_.api_key.empty()) TRY(keys.AddShared(kSharedKey, options_.api_key));
   for (size_t i = 0; i < options_.other_api_keys.size(); ++i) {
     TRY(keys.AddShared(fmt::format("{} {}", kSharedKey, i + 2), options_.other_api_keys[i]));

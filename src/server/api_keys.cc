@@ -76,6 +76,17 @@ Status ApiKeys::AddShared(std::string_view name, std::string_view key) {
   return AddKnown(name, key, {});
 }
 
+Status ApiKeys::CheckInFlight(int64_t most) const {
+  for (const ApiKey& key : keys_) {
+    if (most == 0 || key.limits.in_flight <= most) continue;
+    return InvalidArgument(
+        "{}: in-flight={} is more than --max-queue allows beside those that run (--max-num-seqs): "
+        "say {} at most, or raise these",
+        key.name, key.limits.in_flight, most);
+  }
+  return {};
+}
+
 Status ApiKeys::AddKnown(std::string_view name, std::string_view key, const KeyLimits& limits) {
   const auto visible = [](unsigned char c) { return c > ' ' && c < 0x7f; };
   if (key.empty() || key.size() > kMaxKeyBytes || !std::all_of(key.begin(), key.end(), visible)) {

@@ -184,7 +184,10 @@ asio::awaitable<bool> Connection::ServeExchange(Exchange& exchange) {
 std::optional<HttpResponse> Connection::CheckHead(Exchange& exchange) {
   // One that is stopped before it has a model has nothing to answer with either.
   ServerState state = context_.state;
-  if (context_.api == nullptr && state != ServerState::kFollowing) state = ServerState::kLoading;
+  Api* const api = context_.api;
+  if (api == nullptr && state != ServerState::kFollowing) state = ServerState::kLoading;
+  // The end of the server comes later than that of the engine's requests, who ask what is amiss.
+  if (state == ServerState::kReady && !api->engine().status().ok()) state = ServerState::kLeaving;
   exchange.keep_alive = exchange.parser.keep_alive() && state == ServerState::kReady;
   const std::optional<ApiError> bad = BadHead(exchange.parser.get());
   exchange.unread = bad || !exchange.parser.is_done();

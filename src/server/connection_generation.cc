@@ -55,16 +55,19 @@ asio::awaitable<std::optional<ApiError>> Connection::AwaitGrammar(Exchange& exch
   struct Wait {
     std::optional<GrammarCompiler::Made> made;
     bool expired = false;
+    std::shared_ptr<const void> wanted;  // at the deadline too: the client may ask again
   };
   const auto wait = std::make_shared<Wait>();
   const auto executor = client_->socket().get_executor();
-  grammars->Get(generation.asked_grammar()->spec,
-                [wait, executor, client = client_](GrammarCompiler::Made made) {
-                  asio::post(executor, [wait, client, made = std::move(made)]() mutable {
-                    wait->made = std::move(made);
-                    client->Notify();
-                  });
-                });
+  wait->wanted = grammars->Get(
+      generation.asked_grammar()->spec,
+      [wait, executor, client = client_](GrammarCompiler::Made made) {
+        asio::post(executor, [wait, client, made = std::move(made)]() mutable {
+          wait->made = std::move(made);
+          client->Notify();
+        });
+      },
+      exchange.request.client->id());
   asio::steady_timer deadline(executor, grammars->options().deadline);
   deadline.async_wait([wait, client = client_](error_code error) {
     wait->expired = !error;
@@ -75,7 +78,10 @@ asio::awaitable<std::optional<ApiError>> Connection::AwaitGrammar(Exchange& exch
     co_await client_->Changed();
   }
   client_->Notify();  // others may have waited for what was passed over here
-  if (client_->gone()) co_return EngineError(Cancelled("The client went away."));
+  if (client_->gone()) {
+    wait->wanted = nullptr;
+    co_return EngineError(Cancelled("The client went away."));
+  }
   if (wait->made && wait->made->ok()) {
     generation.SetGrammar(std::move(*wait->made).value());
     co_return std::nullopt;

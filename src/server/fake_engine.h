@@ -64,11 +64,13 @@ class FakeEngine final : public EngineClient {
             .kv_usage = 0.25,
             .preemptions = 3};
   }
+  Status status() const override { return failed_ ? Internal("it failed") : Status(); }
   int32_t max_model_len() const override { return 4096; }
 
   int resets() const { return resets_; }
   // Requests that HasRoom() has room for are refused, as where others were quicker.
   void SetFull(bool full) { full_ = full; }
+  void FailFromNowOn() { failed_ = true; }
   void ThrowFromNowOn() { throws_ = true; }  // as a library might
 
   int cancelled() const {
@@ -151,7 +153,7 @@ class FakeEngine final : public EngineClient {
   const Scripter scripter_;
   const std::chrono::microseconds tick_;
   const int capacity_;
-  std::atomic<bool> throws_{false}, full_{false};
+  std::atomic<bool> throws_{false}, full_{false}, failed_{false};
   std::atomic<int> resets_{0};
   mutable std::mutex mutex_;
   std::map<RequestId, Live> live_;                   // guarded by mutex_

@@ -79,6 +79,25 @@ TEST_F(HttpAccessTest, AFileWithoutKeysOpensNothing) {
   EXPECT_NE(refused.status().message().find("--api-key-file"), std::string::npos);
 }
 
+// What queue and batch never have room for was taken, unlike the flag that says the same.
+TEST_F(HttpAccessTest, AShareThatIsMoreThanThereIsIsRefused) {
+  WriteKeys("anna sk-anna in-flight=4\n");
+  const auto refused = HttpServer::Listen({.api_key_file = keys_, .max_requests = 3},
+                                          BoundSocket::Port("127.0.0.1", 0).value());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("anna: in-flight=4 is more than --max-queue allows"),
+            std::string::npos)
+      << refused.status().message();
+  WriteKeys("anna sk-anna in-flight=3\n");
+  Serve({.api_key_file = keys_, .max_requests = 3});
+  WriteKeys("ben sk-ben in-flight=4\n");
+  server_->Reread();
+  EXPECT_EQ(Status("sk-anna"), 200);
+  WriteKeys("ben sk-ben in-flight=2\n");
+  server_->Reread();
+  EXPECT_TRUE(Eventually([&] { return Status("sk-ben") == 200; }));
+}
+
 TEST_F(HttpAccessTest, AKeyHasItsRequestsAMinute) {
   WriteKeys("anna sk-anna requests-per-minute=2 tokens-per-minute=100000\nben sk-ben\n");
   Serve({.api_key_file = keys_});

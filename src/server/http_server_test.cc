@@ -337,6 +337,15 @@ TEST_F(HttpServerTest, AnEngineErrorEndsTheStreamWithAnEvent) {
   EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("broken")).status, 500);
 }
 
+// It was ready until the end of the server had begun, which is after the end of the requests.
+TEST_F(HttpServerTest, IsNotReadyOnceItsEngineHasFailed) {
+  Serve();
+  EXPECT_EQ(Client(port_).Ask("GET", "/health").status, 200);
+  engine_->FailFromNowOn();
+  EXPECT_EQ(Client(port_).Ask("GET", "/health").status, 503);
+  EXPECT_EQ(Client(port_).Ask("GET", "/live").status, 200);
+}
+
 TEST_F(HttpServerTest, ATakenPortIsSaidPlainly) {
   Serve();
   const Result<BoundSocket> second = BoundSocket::Port("127.0.0.1", port_);

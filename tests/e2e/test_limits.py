@@ -26,6 +26,10 @@ FULL = {"prompt": [1, 200, 300], "max_tokens": 3500, "ignore_eos": True, "stream
         (["--max-client-memory-bytes", "2GiB"],
          "--max-client-memory-bytes: 2147483648 is more than --max-request-memory-bytes 1073741824 allows: "
          "say 1073741824 at most, or --max-request-memory-bytes 2147483648"),
+        (["--max-request-memory-bytes", "1000"],
+         "--max-request-memory-bytes: 1000 has no room for any body: say 33554438 at least"),
+        (["--max-client-memory-bytes", "2000"],
+         "--max-client-memory-bytes: 2000 has no room for any body: say 25165828 at least"),
         (["--queue-timeout", "7200"],
          "--queue-timeout: 7200 is more than --request-timeout 3600 allows: say 3600 at most, or --request-timeout 7200"),
         (["--request-timeout", "20", "--work-timeout", "20.5"],

@@ -426,7 +426,7 @@ def test_hostile_grammars_are_refused_or_bounded():
         answers, health = send_all(server.url, HOSTILE + (MORE_HOSTILE if os.environ.get("FATHOM_HOSTILE") else []))
         for fields, status, seconds, text in answers:
             assert status in (200, 400, 503), (fields, text)
-            assert seconds < 30, fields
+            assert seconds < 70, fields
         assert max(health) < 2
         assert ask(server.client(), temperature=0).message.content == "4"
         assert server.stop() == 0
