@@ -10,7 +10,7 @@
 //                  ranks FLOPs a number; the norm's, of a large message those of owned tokens; and
 //                  4 bytes a number to take the others
 //   accumulator:   fp32; the same bits in both forms
-//   expected time: 14 to 229 KB on two H200s: 2.5 us more than the norm (docs/ranks.md)
+//   expected time: 14 to 229 KB on two H200s: 2.1 to 3.6 us more than the norm (docs/ranks.md)
 //   builds on:     one-shot exchange in packets of data and flag, as NCCL's LL protocol; for more,
 //                  reduce-scatter and all-gather (Rabenseifner 2004) around the norm, as Megatron's
 //                  sequence parallelism has it (Korthikanti et al. 2022)

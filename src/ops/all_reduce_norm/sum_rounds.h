@@ -1,7 +1,7 @@
 // How all_reduce_norm on GPUs cuts what travels in windows: into rounds of tokens. Each token of a
 // large message has an owner, who sums, adds to its residual, norms, and hands on what it normed. A
-// small message (where no packets can go) is summed by all: that is one exchange, not two; and so
-// is a large one whose residual is to be whole.
+// small one, as packets would take if they could go, is summed by all: that is one exchange, not
+// two; and so is a large one whose residual is to be whole.
 #pragma once
 
 #include <algorithm>
