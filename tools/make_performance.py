@@ -309,7 +309,7 @@ def gpu_bench(name, result):
     columns = list(dict.fromkeys(key for entry in results for key in entry if key not in ("name", "refused", "default_split")))
     digits = lambda number: f"{number:.3g}" if abs(number) < 100 else f"{number:.0f}"
     cell = lambda value: "" if value is None else digits(value) if isinstance(value, (int, float)) else str(value)
-    lines = [(re.sub(r"^(step, .*), split \d+$", r"\1", re.sub("^dense |, tokens 1(?=,|$)| auto$", "", entry["name"])), *(cell(entry.get(column)) for column in columns)) for entry in results]
+    lines = [(re.sub(r"^(step, .*), split \d+$", r"\1", re.sub("^dense |, tokens 1(?=,|$)| auto$| 128x128(?= folds$)", "", entry["name"])), *(cell(entry.get(column)) for column in columns)) for entry in results]
     titles = [column.replace("times_cublaslt_", "by ").replace("fp8_", "").replace("times_sdpa", "by SDPA").replace("share_", "").replace("_", " ") for column in columns]
     about = f"{result['device']}" + (f", PyTorch {result['torch']}" if "torch" in result else "") + "."
     about += f" Limits in the same run: {', '.join(limits)}." if limits else ""
