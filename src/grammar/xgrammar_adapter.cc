@@ -263,7 +263,7 @@ GrammarCompiler::Compile MakeXgrammarCompile(GrammarVocabulary vocabulary) {
       const xgrammar::TokenizerInfo& info = lazy->Info();
       // Neither threads nor a cache of its own: both are GrammarCompiler's.
       xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
-      const int64_t before = ThreadBytes();  // xgrammar's own measure is half of it
+      const int64_t before = ThreadBytes();  // xgrammar's own may be half of it
       xgrammar::CompiledGrammar compiled = fathom::Compile(compiler, spec, warned);
       std::vector<TokenId> barred = BarredFrom(spec, lazy->vocabulary);
       const auto bytes = static_cast<size_t>(std::max<int64_t>(ThreadBytes() - before, 0));

@@ -1,4 +1,6 @@
 // Clients that are told to wait (429), and what waits with them.
+#include <fmt/format.h>
+
 #include <atomic>
 #include <future>
 #include <memory>
@@ -117,6 +119,33 @@ TEST_F(HttpRefusalsTest, AClientThatLeavesWhileItsGrammarIsCompiledIsNoticed) {
   for (Client* client : {&waits, &streams}) {
     EXPECT_TRUE(client->ReadUntil("\r\n\r\n").starts_with(" 400 "));
   }
+  Stop();
+}
+
+// One address's forms had those of all others wait behind them, or turned away.
+TEST_F(HttpRefusalsTest, AddressesTakeTurnsForCompilers) {
+  std::promise<void> go_on;
+  std::atomic<int> begun = 0;
+  grammars_ = std::make_unique<GrammarCompiler>(
+      [&begun, may = go_on.get_future().share()](const GrammarSpec&) -> GrammarCompiler::Made {
+        ++begun;
+        may.wait();
+        return InvalidArgument("it is no grammar");
+      },
+      GrammarCompilerOptions{.threads = 1, .max_waiting = 2, .deadline = std::chrono::hours(1)});
+  Serve();
+  Client works(port_), waits(port_), has_two(port_), other(port_, 0, 2);
+  const auto ask = [](Client& client, const char* regex) {
+    client.Request("POST", kChat, Chat("hi", fmt::format(R"(, "guided_regex": "{}")", regex)));
+  };
+  ask(works, "a");
+  ASSERT_TRUE(Eventually([&] { return begun == 1; }));
+  ask(waits, "b");
+  ask(has_two, "c");
+  ask(other, "d");
+  EXPECT_TRUE(Eventually([&] { return Counted("503"); }));
+  go_on.set_value();
+  EXPECT_TRUE(other.ReadUntil("\r\n\r\n").starts_with("HTTP/1.1 400 "));
   Stop();
 }
 
