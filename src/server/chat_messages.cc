@@ -288,15 +288,7 @@ void ReadObjects(RequestFields& fields, const char* key, size_t max, Read read, 
                 fmt::format("{} has {} entries; at most {} are allowed", key, list->size(), max));
     return;
   }
-  for (size_t i = 0; i < list->size() && !fields.failed(); ++i) {
-    const std::string name = fmt::format("{}[{}]", key, i);
-    if (!(*list)[i].is_object()) {
-      fields.Fail(key, fmt::format("{} must be an object, not {}", name, Excerpt((*list)[i])));
-      return;
-    }
-    RequestFields entry((*list)[i].get_object(), fields.error(), name);
-    out->push_back(read(entry));
-  }
+  fields.EachObject(key, [&](RequestFields& entry) { out->push_back(read(entry)); });
 }
 
 // Boost's comparison copies the members of objects to where they live, and ends the process where

@@ -85,6 +85,11 @@ std::string RequestFields::String(std::string_view key, std::string fallback) {
   return fallback;
 }
 
+std::string RequestFields::RequiredString(std::string_view key) {
+  if (Find(key) == nullptr) Fail(key, Name(key) + " is required");
+  return String(key, "");
+}
+
 const json::object* RequestFields::Object(std::string_view key) {
   const json::value* value = Find(key);
   if (value == nullptr || value->is_object()) return value ? &value->get_object() : nullptr;
@@ -97,6 +102,20 @@ const json::array* RequestFields::Array(std::string_view key) {
   if (value == nullptr || value->is_array()) return value ? &value->get_array() : nullptr;
   Fail(key, fmt::format("{} must be a list, not {}", Name(key), Excerpt(*value)));
   return nullptr;
+}
+
+void RequestFields::EachObject(std::string_view key,
+                               const std::function<void(RequestFields&)>& read) {
+  const json::array* list = Array(key);
+  for (size_t i = 0; list != nullptr && i < list->size() && !failed(); ++i) {
+    const json::value& value = (*list)[i];
+    std::string name = fmt::format("{}[{}]", Name(key), i);
+    if (!value.is_object()) {
+      return Fail(key, fmt::format("{} must be an object, not {}", name, Excerpt(value)));
+    }
+    RequestFields entry(value.get_object(), error_, std::move(name));
+    read(entry);
+  }
 }
 
 }  // namespace fathom

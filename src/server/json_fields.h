@@ -3,6 +3,7 @@
 
 #include <boost/json.hpp>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,8 +32,11 @@ class RequestFields {
   int64_t Integer(std::string_view key, int64_t fallback, int64_t min, int64_t max);
   std::optional<int64_t> MaybeInteger(std::string_view key, int64_t min, int64_t max);
   std::string String(std::string_view key, std::string fallback);
+  std::string RequiredString(std::string_view key);
   const boost::json::object* Object(std::string_view key);
   const boost::json::array* Array(std::string_view key);
+  // Reads the objects of a list, if there is one, in order up to the first error.
+  void EachObject(std::string_view key, const std::function<void(RequestFields&)>& read);
 
   void Fail(std::string_view key, std::string message, std::string code = "");
   // "messages[2].content" for "content"

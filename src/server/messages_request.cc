@@ -32,21 +32,7 @@ void ForEachBlock(RequestFields& holder, const char* key, Read read) {
     RequestFields fields(block, holder.error(), holder.Name(key));
     return read(fields, std::string("text"));
   }
-  const json::array* blocks = holder.Array(key);
-  for (size_t i = 0; blocks != nullptr && i < blocks->size() && !holder.failed(); ++i) {
-    const std::string name = fmt::format("{}[{}]", holder.Name(key), i);
-    if (!(*blocks)[i].is_object()) {
-      holder.Fail(key, fmt::format("{} must be an object", name));
-      return;
-    }
-    RequestFields fields((*blocks)[i].get_object(), holder.error(), name);
-    read(fields, fields.String("type", ""));
-  }
-}
-
-std::string Required(RequestFields& fields, const char* key) {
-  if (fields.Find(key) == nullptr) fields.Fail(key, fields.Name(key) + " is required");
-  return fields.String(key, "");
+  holder.EachObject(key, [&](RequestFields& block) { read(block, block.String("type", "")); });
 }
 
 void RefuseBlock(RequestFields& block, const std::string& type) {
@@ -60,7 +46,7 @@ json::array ReadTexts(RequestFields& holder, const char* key) {
   json::array parts(holder.storage());
   ForEachBlock(holder, key, [&](RequestFields& block, const std::string& type) {
     if (type != "text") return RefuseBlock(block, type);
-    parts.push_back(TextPart(Required(block, "text")));
+    parts.push_back(TextPart(block.RequiredString("text")));
   });
   return parts;
 }
@@ -69,7 +55,7 @@ json::array ReadTexts(RequestFields& holder, const char* key) {
 using Calls = std::set<std::string, std::less<>>;
 
 std::string ReadCallId(RequestFields& result, const Calls& calls) {
-  std::string id = Required(result, "tool_use_id");
+  std::string id = result.RequiredString("tool_use_id");
   if (!calls.contains(id)) {
     result.Fail("tool_use_id",
                 fmt::format("{} is {}: no tool_use of the assistant's message before has that id",
@@ -89,7 +75,7 @@ void ReadUser(RequestFields& message, const Calls& calls, json::array* messages)
   };
   ForEachBlock(message, "content", [&](RequestFields& block, const std::string& type) {
     if (type == "text") {
-      texts.push_back(TextPart(Required(block, "text")));
+      texts.push_back(TextPart(block.RequiredString("text")));
     } else if (type == "tool_result") {
       flush();
       json::array result = ReadTexts(block, "content");
@@ -112,17 +98,17 @@ void ReadAssistant(RequestFields& message, Calls* made, json::array* messages) {
   std::string thinking;
   ForEachBlock(message, "content", [&](RequestFields& block, const std::string& type) {
     if (type == "text") {
-      texts.push_back(TextPart(Required(block, "text")));
+      texts.push_back(TextPart(block.RequiredString("text")));
     } else if (type == "thinking") {
-      thinking += Required(block, "thinking");
+      thinking += block.RequiredString("thinking");
     } else if (type == "tool_use") {
       const json::object* input = block.Object("input");
-      made->insert(Required(block, "id"));
+      made->insert(block.RequiredString("id"));
       calls.push_back(json::object{
-          {"id", Required(block, "id")},
+          {"id", block.RequiredString("id")},
           {"type", "function"},
           {"function",
-           {{"name", Required(block, "name")},
+           {{"name", block.RequiredString("name")},
             {"arguments", input != nullptr ? json::serialize(*input) : std::string("{}")}}}});
     } else if (type != "redacted_thinking") {  // which nobody here can read
       RefuseBlock(block, type);
@@ -148,14 +134,7 @@ json::array ReadMessages(RequestFields& fields, const json::storage_ptr& storage
   }
   Calls calls;
   std::string before;  // the role
-  for (size_t i = 0; i < given->size() && !fields.failed(); ++i) {
-    const std::string name = fmt::format("messages[{}]", i);
-    const json::object* object = (*given)[i].if_object();
-    if (object == nullptr) {
-      fields.Fail("messages", fmt::format("{} must be an object", name));
-      break;
-    }
-    RequestFields message(*object, fields.error(), name);
+  fields.EachObject("messages", [&](RequestFields& message) {
     const std::string role = message.String("role", "");
     if (message.Find("content") == nullptr) {
       message.Fail("content", message.Name("content") + " is required");
@@ -171,22 +150,14 @@ json::array ReadMessages(RequestFields& fields, const json::storage_ptr& storage
                    fmt::format("{} must be \"user\" or \"assistant\"", message.Name("role")));
     }
     if (role != "system") before = role;
-  }
+  });
   if (before.empty()) fields.Fail("messages", "messages must hold one of the user's");
   return messages;
 }
 
 json::array ReadTools(RequestFields& fields, const json::storage_ptr& storage) {
   json::array tools(storage);
-  const json::array* given = fields.Array("tools");
-  for (size_t i = 0; given != nullptr && i < given->size() && !fields.failed(); ++i) {
-    const std::string name = fmt::format("tools[{}]", i);
-    const json::object* object = (*given)[i].if_object();
-    if (object == nullptr) {
-      fields.Fail("tools", fmt::format("{} must be an object", name));
-      break;
-    }
-    RequestFields tool(*object, fields.error(), name);
+  fields.EachObject("tools", [&](RequestFields& tool) {
     const std::string type = tool.String("type", "custom");
     if (type != "custom") {
       tool.Fail("type", fmt::format("{} is {}: this server runs no tools of its own; describe it "
@@ -194,7 +165,7 @@ json::array ReadTools(RequestFields& fields, const json::storage_ptr& storage) {
                                     tool.Name("type"), Excerpt(json::value(type))));
     }
     json::object function(
-        {{"name", Required(tool, "name")}, {"description", tool.String("description", "")}},
+        {{"name", tool.RequiredString("name")}, {"description", tool.String("description", "")}},
         storage);
     if (tool.Find("input_schema") == nullptr) {
       tool.Fail("input_schema", tool.Name("input_schema") + " is required");
@@ -202,7 +173,7 @@ json::array ReadTools(RequestFields& fields, const json::storage_ptr& storage) {
     if (const json::object* schema = tool.Object("input_schema")) function["parameters"] = *schema;
     if (tool.Bool("strict", false)) function["strict"] = true;
     tools.push_back(json::object{{"type", "function"}, {"function", std::move(function)}});
-  }
+  });
   return tools;
 }
 
@@ -217,7 +188,7 @@ void ReadToolChoice(RequestFields& fields, bool has_tools, json::object* chat) {
     (*chat)["tool_choice"] = "required";
   } else if (type == "tool") {
     (*chat)["tool_choice"] = {{"type", "function"},
-                              {"function", {{"name", Required(choice, "name")}}}};
+                              {"function", {{"name", choice.RequiredString("name")}}}};
   } else if (type != "auto") {
     choice.Fail("type", fmt::format("tool_choice.type is {}: it may be \"auto\", \"any\", "
                                     "\"tool\" or \"none\"",

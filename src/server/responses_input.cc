@@ -14,36 +14,25 @@ namespace json = boost::json;
 
 namespace {
 
-std::string Required(RequestFields& fields, const char* key) {
-  if (fields.Find(key) == nullptr) fields.Fail(key, fields.Name(key) + " is required");
-  return fields.String(key, "");
-}
-
 // Of a list of parts, the `member` of each that has it, joined.
 std::string JoinedParts(RequestFields& item, const char* key, std::string_view separator) {
   std::string text;
   const json::value* content = item.Find(key);
   if (content != nullptr && content->is_string()) return item.String(key, "");
-  const json::array* parts = item.Array(key);
-  for (size_t i = 0; parts != nullptr && i < parts->size(); ++i) {
-    const std::string name = fmt::format("{}[{}]", item.Name(key), i);
-    const json::object* object = (*parts)[i].if_object();
-    if (object == nullptr) {
-      item.Fail(key, name + " must be an object");
-      break;
-    }
-    RequestFields part(*object, item.error(), name);
+  bool first = true;
+  item.EachObject(key, [&](RequestFields& part) {
     const std::string type = part.String("type", "");
     const bool is_text = type == "input_text" || type == "output_text" || type == "text" ||
                          type == "reasoning_text" || type == "summary_text" || type == "refusal";
     if (!is_text) {
       part.Fail("type", fmt::format("{} is {}; this model reads text only", part.Name("type"),
                                     Excerpt(json::value(type))));
-      break;
+      return;
     }
-    text.append(i > 0 ? separator : "")
-        .append(Required(part, type == "refusal" ? "refusal" : "text"));
-  }
+    text.append(first ? "" : separator)
+        .append(part.RequiredString(type == "refusal" ? "refusal" : "text"));
+    first = false;
+  });
   return text;
 }
 
@@ -69,7 +58,7 @@ class InputReader {
     } else if (type == "function_call_output") {
       Flush();
       const std::string output = JoinedParts(item, "output", "\n");
-      const std::string id = Required(item, "call_id");
+      const std::string id = item.RequiredString("call_id");
       if (!calls_.contains(id)) {
         item.Fail("call_id", fmt::format("{} is {}: no function_call before has that call_id",
                                          item.Name("call_id"), Excerpt(json::value(id))));
@@ -101,19 +90,20 @@ class InputReader {
 
  private:
   void ReadCall(RequestFields& item) {
-    const std::string id = Required(item, "call_id"), arguments = Required(item, "arguments");
+    const std::string id = item.RequiredString("call_id"),
+                      arguments = item.RequiredString("arguments");
     if (!arguments.empty() && !IsJsonObject(arguments)) {
       item.Fail("arguments",
                 fmt::format("{} must be a JSON object, as text", item.Name("arguments")));
     }
     calls_.insert(id);
-    Assistant().calls.push_back({id, Required(item, "name"), arguments});
+    Assistant().calls.push_back({id, item.RequiredString("name"), arguments});
   }
 
   void ReadMessage(RequestFields& item) {
     constexpr UnsupportedField kPrefix = {"prefix", "[false]", "/v1/chat/completions has it"};
     RefuseFields(item, {&kPrefix, 1});
-    const std::string role = Required(item, "role");
+    const std::string role = item.RequiredString("role");
     if (item.Find("content") == nullptr) {
       item.Fail("content", item.Name("content") + " is required");
     }
@@ -156,15 +146,7 @@ void ReadInput(RequestFields& fields, json::array* messages) {
     fields.Fail("input", "input is required: a string, or a list of items");
     return;
   }
-  for (size_t i = 0; i < items->size() && !fields.failed(); ++i) {
-    const std::string name = fmt::format("input[{}]", i);
-    if (!(*items)[i].is_object()) {
-      fields.Fail("input", name + " must be an object");
-      return;
-    }
-    RequestFields item((*items)[i].get_object(), fields.error(), name);
-    reader.Read(item);
-  }
+  fields.EachObject("input", [&](RequestFields& item) { reader.Read(item); });
   reader.Flush();
   if (messages->empty()) fields.Fail("input", "input must hold more than reasoning");
 }

@@ -69,28 +69,20 @@ void ReadFormat(RequestFields& fields, json::object* chat) {
 
 json::array ReadTools(RequestFields& fields, const json::storage_ptr& storage) {
   json::array tools(storage);
-  const json::array* given = fields.Array("tools");
-  for (size_t i = 0; given != nullptr && i < given->size() && !fields.failed(); ++i) {
-    const std::string name = fmt::format("tools[{}]", i);
-    const json::object* object = (*given)[i].if_object();
-    if (object == nullptr) {
-      fields.Fail("tools", fmt::format("{} must be an object", name));
-      break;
-    }
-    RequestFields tool(*object, fields.error(), name);
+  fields.EachObject("tools", [&](RequestFields& tool) {
     const std::string type = tool.String("type", "");
     if (type != "function") {
       tool.Fail("type", fmt::format("{} is {}: this server runs no tools of its own, and takes "
                                     "\"function\" alone",
                                     tool.Name("type"), Excerpt(json::value(type))));
-      break;
+      return;
     }
     json::object function(storage);
     for (const char* key : {"name", "description", "parameters", "strict"}) {
       if (const json::value* value = tool.Find(key)) function[key] = *value;
     }
     tools.push_back(json::object{{"type", "function"}, {"function", std::move(function)}});
-  }
+  });
   return tools;
 }
 
