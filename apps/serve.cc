@@ -218,7 +218,10 @@ Status Serve(ServeOptions options) {
   loaded->engine->Start();
   ServedEngine served = TRY(ServedEngineFor(options, *loaded, outputs));
   // Ends before the server does, whose requests it answers.
-  GrammarCompiler grammars(MakeXgrammarCompile(VocabularyOf(*loaded)), {});
+  GrammarVocabulary vocabulary = VocabularyOf(*loaded);
+  const size_t compile_bytes = GrammarCompileBytes(vocabulary.tokens.size());
+  GrammarCompiler grammars(MakeXgrammarCompile(std::move(vocabulary)),
+                           {.compile_bytes = compile_bytes});
   served.grammars = &grammars;
   const std::string model = served.model_names.front();
   server->Serve(std::move(served));

@@ -17,6 +17,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr size_t kNoLimit = size_t{1} << 40;  // of bytes
 constexpr auto kWaited = [] { return false; };
 
 // Its masks take minutes.
@@ -68,7 +69,7 @@ TEST(CompileLimit, IsOfTheThreadsOwnWork) {
   bool stopping = false;
   EXPECT_TRUE(CompileLimit::Check().ok());
   {
-    const CompileLimit limit(milliseconds(20), size_t{1} << 30, [&] { return stopping; });
+    const CompileLimit limit(milliseconds(20), kNoLimit, [&] { return stopping; });
     std::this_thread::sleep_for(milliseconds(40));
     EXPECT_TRUE(CompileLimit::Check().ok());
     for (const int64_t end_ns = ThreadNs() + 25'000'000; ThreadNs() < end_ns;) {
@@ -84,7 +85,7 @@ TEST(CompileLimit, IsOfTheThreadsOwnWork) {
 TEST(CompileLimit, ACompilerGivesUp) {
   const GrammarCompiler::Compile compile = Compiler();
   for (const GrammarSpec& slow : {Slow(), SlowAutomata()}) {
-    const CompileLimit limit(milliseconds(100), size_t{1} << 30, kWaited);
+    const CompileLimit limit(milliseconds(100), kNoLimit, kWaited);
     const GrammarCompiler::Made made = compile(slow);
     ASSERT_FALSE(made.ok());
     EXPECT_EQ(made.status().message(), "the grammar takes more than 0.1 s to compile: simplify it");
@@ -111,8 +112,7 @@ TEST(CompileLimit, WhatIsGivenUpLeavesNothing) {
       const int64_t before = ThreadBytes();
       int asked = 0;
       {
-        const CompileLimit limit(std::chrono::hours(1), size_t{1} << 30,
-                                 [&] { return ++asked >= end; });
+        const CompileLimit limit(std::chrono::hours(1), kNoLimit, [&] { return ++asked >= end; });
         ASSERT_EQ(compile(spec).status().code(), StatusCode::kCancelled);
       }
       EXPECT_NEAR(static_cast<double>(ThreadBytes() - before), 0, 10'000) << end;
@@ -137,7 +137,8 @@ TEST(CompileLimit, NobodyWaitsForACompilerAtTheEnd) {
   std::shared_ptr<const void> wanted;
   {
     const auto slow = [compile = Compiler()](const GrammarSpec&) { return compile(Slow()); };
-    GrammarCompiler compiler(slow, {.compile_time = std::chrono::hours(1)});
+    GrammarCompiler compiler(slow,
+                             {.compile_time = std::chrono::hours(1), .compile_bytes = kNoLimit});
     wanted = compiler.Get({.kind = GrammarKind::kJsonSchema, .text = "{}"},
                           [&](GrammarCompiler::Made result) { made.set_value(std::move(result)); });
     std::this_thread::sleep_for(milliseconds(200));

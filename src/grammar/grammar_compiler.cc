@@ -85,6 +85,7 @@ std::shared_ptr<const void> GrammarCompiler::Get(GrammarSpec spec, std::function
   if (const auto open = open_.find(key); open != open_.end()) {
     if (std::shared_ptr<const void> wanted = open->second->wanted.lock()) {
       open->second->waiting.push_back(std::move(done));
+      Join(open->second, client);
       return wanted;
     }
   }
@@ -99,7 +100,7 @@ std::shared_ptr<const void> GrammarCompiler::Get(GrammarSpec spec, std::function
   job->waiting.push_back(std::move(done));
   job->wanted = wanted;
   open_[job->key] = job;  // in the place of one that nobody wants
-  jobs_.insert(std::ranges::upper_bound(jobs_, job->turn, {}, &Job::turn), job);
+  Insert(job);
   changed_.notify_one();
   if (jobs_.size() <= options_.max_waiting) return wanted;
   const std::shared_ptr<Job> last = std::move(jobs_.back());
@@ -108,6 +109,24 @@ std::shared_ptr<const void> GrammarCompiler::Get(GrammarSpec spec, std::function
   lock.unlock();
   for (const auto& refused : last->waiting) refused(Unavailable(kTooMany));
   return wanted;
+}
+
+void GrammarCompiler::Insert(std::shared_ptr<Job> job) {
+  const auto behind = std::ranges::upper_bound(jobs_, job->turn, {}, &Job::turn);
+  jobs_.insert(behind, std::move(job));
+}
+
+// One that waits comes no later for this client than one of its own would.
+void GrammarCompiler::Join(const std::shared_ptr<Job>& job, uint64_t client) {
+  const auto place = std::ranges::find(jobs_, job);
+  if (place == jobs_.end()) return;  // it is in work
+  job->deadline = std::chrono::steady_clock::now() + options_.deadline;
+  const uint64_t turn = TurnOf(client);
+  if (turn >= job->turn) return;
+  jobs_.erase(place);
+  job->client = client;
+  job->turn = turn;
+  Insert(job);
 }
 
 // As the scheduler's: one after the client's last that waits, never before what was taken, nor
@@ -128,9 +147,6 @@ void GrammarCompiler::ForgetUnwanted() {
 }
 
 GrammarCompiler::Made GrammarCompiler::MadeOf(const Job& job) {
-  if (std::chrono::steady_clock::now() > job.deadline) {
-    return Unavailable(kTooMany);
-  }
   if (*held_ > options_.grammar_bytes) {
     return Unavailable("The grammars of the requests in flight are too large: try again later.");
   }
@@ -151,7 +167,8 @@ void GrammarCompiler::Work() {
     jobs_.pop_front();
     turn_ = job->turn;
     lock.unlock();
-    const Status taken = CheckGrammar(job->spec);
+    const bool late = std::chrono::steady_clock::now() > job->deadline;  // of all who wait
+    const Status taken = late ? Unavailable(kTooMany) : CheckGrammar(job->spec);
     Made made = taken.ok() ? MadeOf(*job) : taken;
     lock.lock();
     if (made.ok()) {

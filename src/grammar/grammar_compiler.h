@@ -61,7 +61,7 @@ struct GrammarCompilerOptions {
   // Twenty times what ordinary forms take, since these threads may have a twentieth of a core.
   std::chrono::milliseconds deadline{60'000};
   std::chrono::milliseconds compile_time{10'000};  // of a thread's own work, then it is refused
-  size_t compile_bytes = size_t{256} << 20;  // that a thread takes meanwhile, then it is refused
+  size_t compile_bytes = size_t{32} << 20;  // that a thread takes meanwhile, then it is refused
   size_t cache_bytes = size_t{256} << 20;
   size_t cache_entries = 256;
   // Of all grammars, those that requests in flight hold beside the cache too.
@@ -69,6 +69,12 @@ struct GrammarCompilerOptions {
   size_t max_refusals = 64;  // that are kept, each of a text within grammar_limits.h
   std::chrono::milliseconds refusal_kept{60'000};
 };
+
+// `compile_bytes` for a vocabulary of so many tokens: automata say of each state which they allow.
+// Ordinary forms take 1 MiB with 4096; the first one's share of what is made for all is in it, too.
+inline constexpr size_t GrammarCompileBytes(size_t tokens) {
+  return (size_t{16} << 20) + tokens * 1024;
+}
 
 // THREAD: any.
 class GrammarCompiler {
@@ -88,8 +94,8 @@ class GrammarCompiler {
   // waiting at the deadline; a grammar that comes later is kept for who asks again. `compile` asks
   // CompileLimit::Check() when to give up. Once everybody has let go of what is returned nobody
   // waits: the grammar is not compiled on, and `done` may not be called. `client`: who asks.
-  // Clients take turns, each with its own oldest; where too many wait the last in turn is turned
-  // away.
+  // Clients take turns, each with its own oldest, and one grammar that several ask for with the
+  // first of theirs; where too many wait the last in turn is turned away.
   [[nodiscard]] std::shared_ptr<const void> Get(GrammarSpec spec, std::function<void(Made)> done,
                                                 uint64_t client = 0);
 
@@ -99,7 +105,7 @@ class GrammarCompiler {
   struct Job {
     GrammarSpec spec;
     std::string key;
-    uint64_t client = 0;  // who asked first
+    uint64_t client = 0;  // whose turn it has
     uint64_t turn = 0;
     std::chrono::steady_clock::time_point deadline;
     std::vector<std::function<void(Made)>> waiting;  // who asks for it
@@ -118,6 +124,8 @@ class GrammarCompiler {
   };
 
   void Work();
+  void Insert(std::shared_ptr<Job> job);
+  void Join(const std::shared_ptr<Job>& job, uint64_t client);
   Made MadeOf(const Job& job);
   void ForgetUnwanted();
   uint64_t TurnOf(uint64_t client) const;

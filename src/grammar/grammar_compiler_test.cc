@@ -160,6 +160,30 @@ TEST(GrammarCompilerTest, ClientsTakeTurns) {
   EXPECT_EQ(compiled, (std::vector<std::string>{"a0", "a1", "b1", "a2", "b2"}));
 }
 
+// Who asks for what another asked for too had that one's place, behind all that it waited for.
+TEST(GrammarCompilerTest, WhoJoinsWaitsNoLongerThanForOneOfTheirOwn) {
+  std::vector<std::string> compiled;
+  std::latch begun(1), go(1), done(5);
+  const auto compile = [&](const GrammarSpec& spec) -> GrammarCompiler::Made {
+    compiled.push_back(spec.text);
+    if (spec.text == "a0") begun.count_down(), go.wait();
+    return std::shared_ptr<const Grammar>(std::make_shared<FakeGrammar>(1));
+  };
+  std::vector<std::shared_ptr<const void>> wanted;
+  GrammarCompiler compiler(compile, {.threads = 1});
+  const auto ask = [&](uint64_t client, const std::string& text) {
+    wanted.push_back(compiler.Get(
+        Regex(text), [&](auto) { done.count_down(); }, client));
+  };
+  ask(1, "a0");
+  begun.wait();
+  for (const char* text : {"a1", "a2", "both"}) ask(1, text);
+  ask(2, "both");
+  go.count_down();
+  done.wait();
+  EXPECT_EQ(compiled, (std::vector<std::string>{"a0", "a1", "both", "a2"}));
+}
+
 // One that takes seconds to be refused had a thread each time that it was asked for.
 TEST(GrammarCompilerTest, KeepsWhyACompilerRefusedForAWhile) {
   std::atomic<int> calls = 0;

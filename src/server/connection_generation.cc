@@ -73,9 +73,11 @@ asio::awaitable<std::optional<ApiError>> Connection::AwaitGrammar(Exchange& exch
     wait->expired = !error;
     client->Notify();
   });
-  while (!wait->made && !wait->expired && !client_->gone() && !aborting_) {
+  std::optional<ApiError> end;
+  while (!wait->made && !wait->expired && !client_->gone() && !end) {
     if (client_->half_closed() && !std::exchange(exchange.probed, true)) client_->Send(kProtocol);
     co_await client_->Changed();
+    end = EndedBy(aborting_, exchange, context_.options);
   }
   client_->Notify();  // others may have waited for what was passed over here
   if (client_->gone()) {
@@ -90,9 +92,11 @@ asio::awaitable<std::optional<ApiError>> Connection::AwaitGrammar(Exchange& exch
     co_return BadParameter(param, fmt::format("{}: {}", param, wait->made->status().message()));
   }
   if (wait->made) co_return EngineError(wait->made->status());
-  if (aborting_) co_return EngineError(Unavailable("The server is shutting down."));
-  co_return EngineError(Unavailable("{} takes more than {} s to compile: simplify it, or try again",
-                                    param, grammars->options().deadline.count() / 1000));
+  if (end) co_return end;
+  co_return EngineError(Unavailable(
+      "{} was not compiled within {} s, behind others or for its own size: try again, or "
+      "simplify it",
+      param, grammars->options().deadline.count() / 1000));
 }
 
 asio::awaitable<bool> Connection::Generate(Exchange& exchange,

@@ -149,5 +149,20 @@ TEST_F(HttpRefusalsTest, AddressesTakeTurnsForCompilers) {
   Stop();
 }
 
+// The whole time of a request ends while its grammar is being compiled, too.
+TEST_F(HttpServerTest, AGrammarTakesOfTheRequestsTime) {
+  std::promise<void> go_on;
+  grammars_ = std::make_unique<GrammarCompiler>(
+      [may = go_on.get_future().share()](const GrammarSpec&) -> GrammarCompiler::Made {
+        may.wait();
+        return InvalidArgument("it is no grammar");
+      },
+      GrammarCompilerOptions{});
+  Serve({.request_timeout_ms = 200});
+  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi", R"(, "guided_regex": "a")")).status, 504);
+  go_on.set_value();
+  Stop();
+}
+
 }  // namespace
 }  // namespace fathom
