@@ -332,42 +332,6 @@ TEST_F(HttpServerTest, ALargeStepIsNoSlowClient) {
   EXPECT_TRUE(response.body.ends_with("data: [DONE]\n\n"));
 }
 
-// Both threads of the compiler are held up: who asks is told at the deadline, what waits behind
-// them too, and others are answered meanwhile.
-TEST_F(HttpServerTest, GrammarsThatTakeTooLong) {
-  std::promise<void> go_on;
-  grammars_ = std::make_unique<GrammarCompiler>(
-      [may = go_on.get_future().share()](const GrammarSpec&) -> GrammarCompiler::Made {
-        may.wait();
-        return InvalidArgument("it is no grammar");
-      },
-      GrammarCompilerOptions{.threads = 2, .deadline = 300ms});
-  Serve();
-  std::vector<std::future<Response>> asked;
-  const auto began = std::chrono::steady_clock::now();
-  for (const char* pattern : {"a", "b", "c"}) {
-    asked.push_back(std::async(std::launch::async, [this, pattern] {
-      return Client(port_).Ask("POST", kChat,
-                               Chat("hi", fmt::format(R"(, "guided_regex": "{}")", pattern)));
-    }));
-  }
-  Client other(port_);
-  int answered = 0;
-  for (; asked[0].wait_for(0s) != std::future_status::ready; ++answered) {
-    EXPECT_EQ(other.Ask("GET", "/health").status, 200);
-    EXPECT_EQ(other.Ask("POST", kChat, Chat("hi")).status, 200);
-  }
-  EXPECT_GT(answered, 3);
-  for (std::future<Response>& response : asked) EXPECT_EQ(response.get().status, 503);
-  const auto took = std::chrono::steady_clock::now() - began;
-  EXPECT_TRUE(took > 290ms && took < 5s);
-  go_on.set_value();
-  EXPECT_TRUE(Eventually([&] {
-    return other.Ask("POST", kChat, Chat("hi", R"(, "guided_regex": "d")")).status == 400;
-  }));
-  Stop();
-}
-
 TEST_F(HttpServerTest, SlowSendersAreClosed) {
   Serve({.header_timeout_ms = 200, .body_timeout_ms = 200, .idle_timeout_ms = 200});
   Client silent(port_), header(port_), body(port_), idle(port_);

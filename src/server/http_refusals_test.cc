@@ -1,8 +1,4 @@
 // Clients that are told to wait (429), and what waits with them.
-#include <fmt/format.h>
-
-#include <atomic>
-#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -26,12 +22,6 @@ class HttpRefusalsTest : public HttpServerTest {
   void Occupy(Client& busy) {
     busy.Request("POST", kChat, Chat("nothing"));
     ASSERT_TRUE(Eventually([&] { return engine_->live() == 1; }));
-  }
-  bool Counted(const std::string& status) {
-    return Client(port_, 0, /*from=*/2)
-               .Ask("GET", "/metrics")
-               .body.find(fmt::format("{{handler=\"{}\",status=\"{}\"}} 1\n", kChat, status)) !=
-           std::string::npos;
   }
 };
 
@@ -87,81 +77,6 @@ TEST_F(HttpRefusalsTest, ARequestThatTheEngineRefusesHoldsNothingWhileItsAnswerW
     std::this_thread::sleep_for(10ms);
   }
   EXPECT_EQ(engine_->live(), 2);
-}
-
-// One that closed was noticed when its grammar was made; one that reset was refused.
-TEST_F(HttpRefusalsTest, AClientThatLeavesWhileItsGrammarIsCompiledIsNoticed) {
-  std::promise<void> go_on;
-  std::atomic<int> begun = 0;
-  grammars_ = std::make_unique<GrammarCompiler>(
-      [&begun, may = go_on.get_future().share()](const GrammarSpec&) -> GrammarCompiler::Made {
-        ++begun;
-        may.wait();
-        return InvalidArgument("it is no grammar");
-      },
-      GrammarCompilerOptions{.threads = 2, .deadline = std::chrono::hours(1)});
-  Serve();
-  Client leaves(port_), waits(port_), streams(port_);
-  const auto chat = [](const char* more) {
-    return Chat("hi", R"(, "guided_regex": "a")" + std::string(more));
-  };
-  leaves.Request("POST", kChat, chat(""));
-  ASSERT_TRUE(Eventually([&] { return begun == 1; }));
-  leaves.Close();
-  EXPECT_TRUE(Eventually([&] { return Counted("499"); }));
-  waits.Request("POST", kChat, chat(""));
-  streams.Request("POST", kChat, chat(R"(, "stream": true)"));
-  for (Client* client : {&waits, &streams}) {
-    client->EndSending();
-    EXPECT_EQ(client->ReadUntil("HTTP/1.1"), "HTTP/1.1");  // while it is compiled
-  }
-  go_on.set_value();
-  for (Client* client : {&waits, &streams}) {
-    EXPECT_TRUE(client->ReadUntil("\r\n\r\n").starts_with(" 400 "));
-  }
-  Stop();
-}
-
-// One address's forms had those of all others wait behind them, or turned away.
-TEST_F(HttpRefusalsTest, AddressesTakeTurnsForCompilers) {
-  std::promise<void> go_on;
-  std::atomic<int> begun = 0;
-  grammars_ = std::make_unique<GrammarCompiler>(
-      [&begun, may = go_on.get_future().share()](const GrammarSpec&) -> GrammarCompiler::Made {
-        ++begun;
-        may.wait();
-        return InvalidArgument("it is no grammar");
-      },
-      GrammarCompilerOptions{.threads = 1, .max_waiting = 2, .deadline = std::chrono::hours(1)});
-  Serve();
-  Client works(port_), waits(port_), has_two(port_), other(port_, 0, 2);
-  const auto ask = [](Client& client, const char* regex) {
-    client.Request("POST", kChat, Chat("hi", fmt::format(R"(, "guided_regex": "{}")", regex)));
-  };
-  ask(works, "a");
-  ASSERT_TRUE(Eventually([&] { return begun == 1; }));
-  ask(waits, "b");
-  ask(has_two, "c");
-  ask(other, "d");
-  EXPECT_TRUE(Eventually([&] { return Counted("503"); }));
-  go_on.set_value();
-  EXPECT_TRUE(other.ReadUntil("\r\n\r\n").starts_with("HTTP/1.1 400 "));
-  Stop();
-}
-
-// The whole time of a request ends while its grammar is being compiled, too.
-TEST_F(HttpServerTest, AGrammarTakesOfTheRequestsTime) {
-  std::promise<void> go_on;
-  grammars_ = std::make_unique<GrammarCompiler>(
-      [may = go_on.get_future().share()](const GrammarSpec&) -> GrammarCompiler::Made {
-        may.wait();
-        return InvalidArgument("it is no grammar");
-      },
-      GrammarCompilerOptions{});
-  Serve({.request_timeout_ms = 200});
-  EXPECT_EQ(Client(port_).Ask("POST", kChat, Chat("hi", R"(, "guided_regex": "a")")).status, 504);
-  go_on.set_value();
-  Stop();
 }
 
 }  // namespace

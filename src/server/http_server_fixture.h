@@ -1,6 +1,7 @@
 // For tests: the server over real sockets, with an engine that follows a script.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
@@ -95,6 +96,14 @@ class HttpServerTest : public testing::Test {
   }
   static std::string Stream(const std::string& text) { return Chat(text, R"(, "stream": true)"); }
   static constexpr char kChat[] = "/v1/chat/completions";
+
+  // Whether one request to kChat ended with this status.
+  bool Counted(const std::string& status) {
+    return Client(port_, 0, /*from=*/2)
+               .Ask("GET", "/metrics")
+               .body.find(fmt::format("{{handler=\"{}\",status=\"{}\"}} 1\n", kChat, status)) !=
+           std::string::npos;
+  }
 
   FakeEngine::Scripter scripter_ = ScriptFor;
   std::unique_ptr<GrammarCompiler> grammars_;  // none: answers are free
