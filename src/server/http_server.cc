@@ -51,7 +51,6 @@ class HttpServer::Loop {
   explicit Loop(ServerOptions options)
       : options_(std::move(options)),
         acceptor_(asio::make_strand(io_)),
-        signals_(acceptor_.get_executor()),
         drain_timer_(acceptor_.get_executor()) {}
 
   ~Loop() {
@@ -94,7 +93,7 @@ class HttpServer::Loop {
   asio::io_context io_;  // with it go the connections that are still there
   Workers workers_;
   asio::basic_socket_acceptor<asio::generic::stream_protocol> acceptor_;
-  asio::signal_set signals_;
+  std::unique_ptr<asio::signal_set> signals_;  // null: the system's action, which ends it
   asio::steady_timer drain_timer_;
   // On the acceptor's strand, all of it.
   ConnectionPlaces places_{options_};
@@ -137,11 +136,12 @@ void HttpServer::Loop::Begin(ServerState state) {
   ServerState loading = ServerState::kLoading;
   context_->state.compare_exchange_strong(loading, state);
   if (!options_.handle_signals) return;
-  asio::post(acceptor_.get_executor(), [this] {
+  // Now, and not when a thread comes to it: whoever reads that it is ready may signal at once.
+  auto signals = std::make_unique<asio::signal_set>(acceptor_.get_executor(), SIGTERM, SIGINT);
+  if (HasFilesToReread(options_)) signals->add(SIGHUP);
+  asio::post(acceptor_.get_executor(), [this, signals = std::move(signals)]() mutable {
     if (!acceptor_.is_open()) return;  // the engine has failed meanwhile, and all is over
-    signals_.add(SIGTERM);
-    signals_.add(SIGINT);
-    if (HasFilesToReread(options_)) signals_.add(SIGHUP);
+    signals_ = std::move(signals);
     AwaitSignal();
   });
 }
@@ -159,7 +159,7 @@ void HttpServer::Loop::RereadFiles() {
 }
 
 void HttpServer::Loop::AwaitSignal() {
-  signals_.async_wait([this](error_code error, int signal) {
+  signals_->async_wait([this](error_code error, int signal) {
     if (error) return;
     if (signal == SIGHUP) {
       Reread();
@@ -285,7 +285,7 @@ void HttpServer::Loop::FinishIfDrained() {
   if (context_->state != ServerState::kDraining || places_.but_guests() > 0) return;
   error_code ignored;
   acceptor_.close(ignored);
-  signals_.cancel();
+  if (signals_) signals_->cancel();
   refused_.Close();
   if (places_.size() == 0) {
     drain_timer_.cancel();
