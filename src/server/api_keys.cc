@@ -78,7 +78,7 @@ Status ApiKeys::AddShared(std::string_view name, std::string_view key) {
 
 Status ApiKeys::CheckInFlight(int64_t most) const {
   for (const ApiKey& key : keys_) {
-    if (most == 0 || key.limits.in_flight <= most) continue;
+    if (key.limits.in_flight <= most) continue;
     return InvalidArgument(
         "{}: in-flight={} is more than --max-queue allows beside those that run (--max-num-seqs): "
         "say {} at most, or raise these",

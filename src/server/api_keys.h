@@ -41,7 +41,7 @@ class ApiKeys {
   // Null if it is none of these. Takes the same time for every key of a length.
   const ApiKey* Find(std::string_view key) const;
   bool HasName(std::string_view name) const;
-  // kInvalidArgument for a key that may have more in flight than `most`, of all clients; 0: none.
+  // kInvalidArgument for a key that may have more in flight than `most`, of all clients.
   Status CheckInFlight(int64_t most) const;
   bool empty() const { return keys_.empty(); }
 

@@ -81,21 +81,20 @@ TEST_F(HttpAccessTest, AFileWithoutKeysOpensNothing) {
 
 // What queue and batch never have room for was taken, unlike the flag that says the same.
 TEST_F(HttpAccessTest, AShareThatIsMoreThanThereIsIsRefused) {
+  const ServerOptions options{.api_key_file = keys_, .max_requests = 3};
   WriteKeys("anna sk-anna in-flight=4\n");
-  const auto refused = HttpServer::Listen({.api_key_file = keys_, .max_requests = 3},
-                                          BoundSocket::Port("127.0.0.1", 0).value());
-  ASSERT_FALSE(refused.ok());
-  EXPECT_NE(refused.status().message().find("anna: in-flight=4 is more than --max-queue allows"),
-            std::string::npos)
-      << refused.status().message();
+  const std::string refused = Access::Make(options).status().message();
+  EXPECT_NE(refused.find("anna: in-flight=4 is more than --max-queue allows"), std::string::npos)
+      << refused;
   WriteKeys("anna sk-anna in-flight=3\n");
-  Serve({.api_key_file = keys_, .max_requests = 3});
+  const std::unique_ptr<Access> access = Access::Make(options).value();
+  HttpRequest head{.method = "GET", .path = "/v1/models", .authorization = "Bearer sk-anna"};
   WriteKeys("ben sk-ben in-flight=4\n");
-  server_->Reread();
-  EXPECT_EQ(Status("sk-anna"), 200);
+  EXPECT_FALSE(access->RereadKeys().ok());
+  EXPECT_FALSE(access->CheckHead(head));
   WriteKeys("ben sk-ben in-flight=2\n");
-  server_->Reread();
-  EXPECT_TRUE(Eventually([&] { return Status("sk-ben") == 200; }));
+  EXPECT_TRUE(access->RereadKeys().ok());
+  EXPECT_EQ(access->CheckHead(head)->status, 401);
 }
 
 TEST_F(HttpAccessTest, AKeyHasItsRequestsAMinute) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,9 +36,9 @@ struct ServerOptions {
   size_t max_connections_per_client = 512;  // of an address
   size_t reserved_connections = 32;         // beside them, for /health and the like alone
   int64_t max_requests_per_client = 512;    // in flight; of a key without its own, or an address
-  int64_t max_requests = 0;                 // that run or wait, of all clients; 0: not known
-  int refusal_gap_ms = 5;                   // between two answers of 429 to one client
-  int refusal_delay_ms = 1'000;             // the most that such an answer waits for it
+  int64_t max_requests = std::numeric_limits<int64_t>::max();  // that run or wait, of all clients
+  int refusal_gap_ms = 5;        // between two answers of 429 to one client
+  int refusal_delay_ms = 1'000;  // the most that such an answer waits for it
   size_t max_header_bytes = size_t{32} << 10;
   size_t max_body_bytes = size_t{32} << 20;
   size_t max_request_memory_bytes = size_t{1} << 30;  // of all requests: base/memory_budget.h
