@@ -14,6 +14,9 @@
 namespace fathom {
 namespace {
 
+// Of the largest body, where no flag says it: some pages of text.
+constexpr size_t kLeastBody = size_t{64} << 10;
+
 bool IsTold(const CLI::App& command, const char* flag) {
   return command.count(flag) > 0;
 }
@@ -62,13 +65,14 @@ void SettleMemory(const CLI::App& command, ServerOptions& server) {
   size_t fits = BodyWithin(all - all / 4);  // the last quarter is for small requests
   if (each > 0) fits = std::min(fits, BodyWithin(each));
   server.max_body_bytes = std::min(server.max_body_bytes, fits);
-  if (fits > 0) return;
-  const size_t least = MaxRequestMemory(1);
-  const bool of_client = each > 0 && BodyWithin(each) == 0;
+  if (fits >= kLeastBody) return;
+  const bool of_client = each > 0 && BodyWithin(each) < kLeastBody;
   throw CLI::ValidationError(
       of_client ? "--max-client-memory-bytes" : "--max-request-memory-bytes",
-      fmt::format("{} has no room for any body: say {} at least", of_client ? each : all,
-                  of_client ? least : least + (least + 2) / 3));
+      fmt::format("{} has no room for a body of {} KiB: say {} at least, or --max-body-bytes for "
+                  "smaller ones",
+                  of_client ? each : all, kLeastBody >> 10,
+                  of_client ? MaxRequestMemory(kLeastBody) : LeastRequestMemory(kLeastBody)));
 }
 
 // What a request may wait for ends with its whole time.

@@ -305,11 +305,11 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Listen(ServerOptions options, Bo
   CHECK(options.io_threads > 0, "a server without threads");
   const size_t all = options.max_request_memory_bytes;
   const size_t largest = MaxRequestMemory(options.max_body_bytes);
-  if (all - all / 4 < largest) {
+  if (const size_t least = LeastRequestMemory(options.max_body_bytes); all < least) {
     return InvalidArgument(
         "--max-request-memory-bytes {} is too little for bodies of {} (--max-body-bytes): one may "
         "take {}, three quarters of at least {}",
-        all, options.max_body_bytes, largest, largest + (largest + 2) / 3);
+        all, options.max_body_bytes, largest, least);
   }
   if (options.max_client_memory_bytes == 0) {
     options.max_client_memory_bytes = MaxClientMemory(all, options.max_body_bytes);

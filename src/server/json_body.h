@@ -20,6 +20,13 @@ constexpr size_t MaxRequestMemory(size_t body_bytes) {
   return (size_t{24} << 20) + 4 * body_bytes;
 }
 
+// Of all requests, at least, so that one with such a body finds room: the last quarter is for small
+// ones (base/memory_budget.h).
+constexpr size_t LeastRequestMemory(size_t body_bytes) {
+  const size_t one = MaxRequestMemory(body_bytes);
+  return one + (one - 1) / 3;
+}
+
 // Of a client's requests, unless told otherwise: a quarter of everybody's, or one request.
 constexpr size_t MaxClientMemory(size_t of_all, size_t body_bytes) {
   return std::max(of_all / 4, MaxRequestMemory(body_bytes));

@@ -27,9 +27,11 @@ FULL = {"prompt": [1, 200, 300], "max_tokens": 3500, "ignore_eos": True, "stream
          "--max-client-memory-bytes: 2147483648 is more than --max-request-memory-bytes 1073741824 allows: "
          "say 1073741824 at most, or --max-request-memory-bytes 2147483648"),
         (["--max-request-memory-bytes", "1000"],
-         "--max-request-memory-bytes: 1000 has no room for any body: say 33554438 at least"),
+         "--max-request-memory-bytes: 1000 has no room for a body of 64 KiB: say 33903957 at least, "
+         "or --max-body-bytes for smaller ones"),
         (["--max-client-memory-bytes", "2000"],
-         "--max-client-memory-bytes: 2000 has no room for any body: say 25165828 at least"),
+         "--max-client-memory-bytes: 2000 has no room for a body of 64 KiB: say 25427968 at least, "
+         "or --max-body-bytes for smaller ones"),
         (["--queue-timeout", "7200"],
          "--queue-timeout: 7200 is more than --request-timeout 3600 allows: say 3600 at most, or --request-timeout 7200"),
         (["--request-timeout", "20", "--work-timeout", "20.5"],
