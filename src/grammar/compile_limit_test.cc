@@ -81,6 +81,18 @@ TEST(CompileLimit, IsOfTheThreadsOwnWork) {
   EXPECT_TRUE(CompileLimit::Check().ok());
 }
 
+// Whatever it has already.
+TEST(CompileLimit, IsOfWhatTheThreadTakes) {
+  const std::string before(1 << 20, 'x');
+  const CompileLimit limit(std::chrono::hours(1), 100'000, kWaited);
+  std::string taken(90'000, 'x');
+  EXPECT_TRUE(CompileLimit::Check().ok());
+  const std::string more(90'000, 'x');
+  EXPECT_EQ(CompileLimit::Check().code(), StatusCode::kInvalidArgument);
+  std::string().swap(taken);
+  EXPECT_TRUE(CompileLimit::Check().ok());
+}
+
 // It had one of two threads for minutes, whoever had left.
 TEST(CompileLimit, ACompilerGivesUp) {
   const GrammarCompiler::Compile compile = Compiler();

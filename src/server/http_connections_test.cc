@@ -1,10 +1,8 @@
 // Many connections, and the end of the server.
 #include <arpa/inet.h>
-#include <csignal>
 
 #include <atomic>
 #include <chrono>
-#include <csignal>
 #include <future>
 #include <memory>
 #include <string>
@@ -273,32 +271,6 @@ TEST_F(HttpServerTest, CanStopWhileTheModelIsLoading) {
   std::this_thread::sleep_for(50ms);
   asking.Send("Host: localhost\r\n\r\n");
   EXPECT_EQ(asking.Read().status, 503);
-  EXPECT_EQ(running_.wait_for(5s), std::future_status::ready);
-}
-
-// As where an engine fails once it has started, and before the server has heard that it is there.
-TEST_F(HttpServerTest, EndsIfItWasStoppedAheadOfItsEngine) {
-  engine_ = std::make_unique<FakeEngine>(outputs_, ScriptFor, 1ms);
-  ServerOptions options;
-  options.handle_signals = true;
-  server_ =
-      HttpServer::Listen(std::move(options), BoundSocket::Port("127.0.0.1", 0).value()).value();
-  server_->Stop();
-  MakeReady();
-  running_ = std::async(std::launch::async, [this] { server_->Run(); });
-  EXPECT_EQ(running_.wait_for(5s), std::future_status::ready);
-}
-
-// Whoever reads that a server is ready may signal before any of its threads has run since.
-TEST_F(HttpServerTest, HeedsASignalFromTheMomentItIsReady) {
-  engine_ = std::make_unique<FakeEngine>(outputs_, ScriptFor, 1ms);
-  ServerOptions options;
-  options.handle_signals = true;
-  server_ =
-      HttpServer::Listen(std::move(options), BoundSocket::Port("127.0.0.1", 0).value()).value();
-  MakeReady();
-  ASSERT_EQ(std::raise(SIGTERM), 0);
-  running_ = std::async(std::launch::async, [this] { server_->Run(); });
   EXPECT_EQ(running_.wait_for(5s), std::future_status::ready);
 }
 

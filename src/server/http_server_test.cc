@@ -342,7 +342,9 @@ TEST_F(HttpServerTest, IsNotReadyOnceItsEngineHasFailed) {
   Serve();
   EXPECT_EQ(Client(port_).Ask("GET", "/health").status, 200);
   engine_->FailFromNowOn();
-  EXPECT_EQ(Client(port_).Ask("GET", "/health").status, 503);
+  const Response failed = Client(port_).Ask("GET", "/health");
+  EXPECT_EQ(failed.status, 503);
+  EXPECT_EQ(failed.headers.at("Connection"), "close");
   EXPECT_EQ(Client(port_).Ask("GET", "/live").status, 200);
 }
 

@@ -32,8 +32,8 @@ def with_faults(path, text):
         if text.count(old) != 1:
             sys.exit(f"fault {number}: {path} has {text.count(old)} times {old!r}")
         at = text.index(old)
-        form = ("if (Fault({n})) {{ {new} }} else {{ {old} }}" if kind == [S]
-                else "(Fault({n}) ? ({new}) : ({old}))")
+        form = ("if (fathom::Fault({n})) {{ {new} }} else {{ {old} }}" if kind == [S]
+                else "(fathom::Fault({n}) ? ({new}) : ({old}))")
         places.append((at, at + len(old), form.format(n=number, new=new, old=old)))
     if not places:
         return text
