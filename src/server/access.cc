@@ -110,7 +110,7 @@ std::optional<ApiError> Access::CheckCaller(HttpRequest& head, const Route* rout
       !IsFromOwnPage(head, *keys)) {
     return CorsPolicy::NotAllowed();
   }
-  const ApiKey* key = keys->empty() ? nullptr : keys->Find(KeyOf(head));
+  const ApiKey* key = keys->Find(KeyOf(head));
   if (!keys->empty() && key == nullptr && !(route != nullptr && IsOpen(*route))) {
     return ApiError{
         401, "The API key is missing or wrong: send Authorization: Bearer KEY, or X-Api-Key: KEY.",
@@ -130,7 +130,7 @@ void Access::SetCaller(HttpRequest& head, const ApiKey* key) {
 
 void Access::NameCaller(HttpRequest& head) {
   const auto keys = this->keys();
-  SetCaller(head, keys->empty() ? nullptr : keys->Find(KeyOf(head)));
+  SetCaller(head, keys->Find(KeyOf(head)));
 }
 
 std::optional<HttpResponse> Access::CheckHead(HttpRequest& head) {

@@ -97,8 +97,7 @@ json::array ReadToolCalls(RequestFields& message) {
       break;
     }
     RequestFields fields(function->get_object(), message.error(), name + ".function");
-    if (fields.Find("name") == nullptr) fields.Fail("name", fields.Name("name") + " is required");
-    json::object named = {{"name", fields.String("name", "")},
+    json::object named = {{"name", fields.RequiredString("name")},
                           {"arguments", ReadArguments(fields)}};
     RequestFields outer(*call, message.error(), name);
     result.push_back(json::object{

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <csignal>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -79,6 +80,7 @@ class HttpServer::Loop {
   void BeginDrain();
   void AbortAll();
   void FinishIfDrained();
+  void After(int ms, std::function<void()> then);  // instead of what was to come
   void Admit(Socket socket);
   void Refuse(Socket socket, const ApiError& error);
   void Open(Socket socket, const std::string& address, std::optional<ApiError> refusal);
@@ -242,10 +244,7 @@ void HttpServer::Loop::Leave() {
   context_->state = ServerState::kLeaving;
   LOG_INFO("stopping in {} s: not ready any more, and serving until then",
            options_.drain_delay_ms / 1000.0);
-  drain_timer_.expires_after(std::chrono::milliseconds(options_.drain_delay_ms));
-  drain_timer_.async_wait([this](error_code error) {
-    if (!error) BeginDrain();
-  });
+  After(options_.drain_delay_ms, [this] { BeginDrain(); });
 }
 
 // Connections are still accepted, to be told so, until those that are there now have ended.
@@ -261,11 +260,7 @@ void HttpServer::Loop::BeginDrain() {
   }
   places_.AdmitGuests();
   places_.EndIdle();
-  drain_timer_.expires_after(
-      std::chrono::milliseconds(served ? options_.shutdown_timeout_ms : kAbortGraceMs));
-  drain_timer_.async_wait([this](error_code error) {
-    if (!error) AbortAll();
-  });
+  After(served ? options_.shutdown_timeout_ms : kAbortGraceMs, [this] { AbortAll(); });
   FinishIfDrained();
 }
 
@@ -275,10 +270,7 @@ void HttpServer::Loop::AbortAll() {
   if (places_.size() == 0) return;
   LOG_WARNING("ending {} still at work", Connections(places_.size()));
   places_.AbortAll();
-  drain_timer_.expires_after(std::chrono::milliseconds(kAbortGraceMs));
-  drain_timer_.async_wait([this](error_code error) {
-    if (!error) io_.stop();
-  });
+  After(kAbortGraceMs, [this] { io_.stop(); });
 }
 
 void HttpServer::Loop::FinishIfDrained() {
@@ -291,11 +283,15 @@ void HttpServer::Loop::FinishIfDrained() {
     drain_timer_.cancel();
   } else if (!std::exchange(aborting_, true)) {
     places_.EndIdle();
-    drain_timer_.expires_after(std::chrono::milliseconds(kAbortGraceMs));
-    drain_timer_.async_wait([this](error_code error) {
-      if (!error) io_.stop();
-    });
+    After(kAbortGraceMs, [this] { io_.stop(); });
   }
+}
+
+void HttpServer::Loop::After(int ms, std::function<void()> then) {
+  drain_timer_.expires_after(std::chrono::milliseconds(ms));
+  drain_timer_.async_wait([then = std::move(then)](error_code error) {
+    if (!error) then();
+  });
 }
 
 HttpServer::HttpServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}

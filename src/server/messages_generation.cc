@@ -28,7 +28,7 @@ json::object InputOf(const std::string& arguments) {
 }  // namespace
 
 void MessagesGeneration::OnBegin(std::string* events) {
-  *events += TypedEvent("message_start", {{"message", Message(/*with_content=*/false)}});
+  *events += TypedEvent("message_start", {{"message", Message()}});
   *events += TypedEvent("ping", {});
 }
 
@@ -93,10 +93,9 @@ json::object MessagesGeneration::Stop() const {
   return stop;
 }
 
-json::object MessagesGeneration::Message(bool with_content) const {
+json::object MessagesGeneration::Message() const {
   json::array content;
   for (const Block& block : blocks()) {
-    if (!with_content) break;
     switch (block.kind) {
       case Kind::kThinking:
         content.push_back(
@@ -134,7 +133,7 @@ std::string MessagesGeneration::ErrorEvents() {
 }
 
 std::string MessagesGeneration::Body() {
-  return json::serialize(Message(/*with_content=*/true));
+  return json::serialize(Message());
 }
 
 }  // namespace fathom

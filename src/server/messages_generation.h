@@ -23,7 +23,7 @@ class MessagesGeneration final : public BlockGeneration {
   void OnText(const Block& block, std::string_view text, std::string* events) override;
   void OnClose(const Block& block, std::string* events) override;
 
-  boost::json::object Message(bool with_content) const;
+  boost::json::object Message() const;
   boost::json::object UsageJson() const;
   // {"stop_reason", "stop_sequence"}
   boost::json::object Stop() const;
