@@ -330,7 +330,7 @@ int64_t PanelGrain(const CpuWeight& w, int64_t tokens, int64_t items, int thread
   // asked for ahead shorter ones are as fast, and threads wait less for the last.
   if (tokens <= kFewTokens) {
     const bool ahead = w.dots != nullptr && w.dots->fetches_ahead;
-    return std::max(grain, items / ((ahead ? 8 : 2) * threads));
+    return ahead ? grain : std::max(grain, items / (2 * threads));
   }
   constexpr int64_t kRangesPerThread = 4;
   return std::max(grain, std::min(kPanelGroup, items / (kRangesPerThread * threads)));
