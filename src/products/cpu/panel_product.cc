@@ -190,15 +190,16 @@ HWY_INLINE void DecodeNumbers(const Tile<Int8Bytes>& tile, float* to) {
 }
 
 HWY_INLINE void DecodeNumbers(const Tile<Int4Bytes>& tile, float* to) {
-  constexpr int64_t kHalf = kPanel / 2, kSubRuns = kScaleTile / kSubRun;
+  constexpr int64_t kHalf = kPanel / 2;
   const uint8_t* from = &tile.w->byte;
-  const uint8_t* codes = from + kPanel * kSubRuns;
+  const uint8_t* codes = from + kHalf * kSubRuns;
   for (int64_t k = 0; k < tile.count; k += kGroup) {
     const int sub = static_cast<int>(k / kSubRun);
     for (int64_t o = 0; o < kHalf; o += kLanes) {
       const auto pairs = LoadLanes(codes + (k / kGroup * kHalf + o) * kGroup);
-      const VF low = ByteAsFloat(LoadLanes(from + o * kSubRuns), sub, 255, 0);
-      const VF high = ByteAsFloat(LoadLanes(from + (o + kHalf) * kSubRuns), sub, 255, 0);
+      const auto multipliers = LoadLanes(from + o * kSubRuns);
+      const VF low = ByteAsFloat(multipliers, sub, 15, 0);
+      const VF high = ByteAsFloat(hn::ShiftRight<4>(multipliers), sub, 15, 0);
       for (int j = 0; j < kGroup; ++j) {
         float* outs = to + (k + j) * kPanel + o;
         hn::Store(hn::Mul(low, ByteAsFloat(pairs, j, 15, 8)), DF(), outs);
