@@ -64,12 +64,21 @@ struct ThreadPool::State {
   std::atomic<bool> busy{false};  // guards against two callers
   std::vector<std::thread> workers;
 
+  // Of the next range, where `left` items are not claimed: a part of a thread's share, so that
+  // ranges are long at first, and so short at last that threads end together.
+  int64_t Length(int64_t left) const {
+    const int64_t threads = static_cast<int64_t>(workers.size()) + 1;
+    return std::max(grain, left / (2 * threads) / grain * grain);
+  }
+
   void RunRanges(int thread) {
     inside_body = true;
-    while (true) {
-      const int64_t begin = next.fetch_add(grain, std::memory_order_relaxed);
-      if (begin >= n) break;
-      call(body, begin, begin + grain < n ? begin + grain : n, thread);
+    int64_t begin = next.load(std::memory_order_relaxed);
+    while (begin < n) {
+      const int64_t end = begin + Length(n - begin);
+      if (!next.compare_exchange_weak(begin, end, std::memory_order_relaxed)) continue;
+      call(body, begin, std::min(end, n), thread);
+      begin = next.load(std::memory_order_relaxed);
     }
     inside_body = false;
   }

@@ -117,7 +117,7 @@ TEST(WeightFormat, BytesPerWeight) {
   EXPECT_EQ(WeightFormat::kBF16.bytes_per_weight(), 2);
   EXPECT_EQ(WeightFormat::kFp8.bytes_per_weight(), 1 + 4.0 / (128 * 128));
   EXPECT_EQ(WeightFormat::kInt8.bytes_per_weight(), 1 + 4.0 / 128);
-  EXPECT_EQ(WeightFormat::kInt4.bytes_per_weight(), 0.5 + 1.0 / 32 + 4.0 / 128);
+  EXPECT_EQ(WeightFormat::kInt4.bytes_per_weight(), 0.5 + 0.5 / 32 + 4.0 / 128);
 }
 
 // As AWQ and GPTQ store them: 4-bit codes, a scale and a 4-bit zero point per output and group.

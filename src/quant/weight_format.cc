@@ -13,7 +13,7 @@ double WeightsPerScale(const ScaleGroups& scales) {
 
 double BytesPerWeight(const ScaleGroups& scales) {
   if (scales.type == ScaleType::kNone) return 0;
-  const double bytes = scales.type == ScaleType::kF32 ? sizeof(float) : sizeof(uint8_t);
+  const double bytes = scales.type == ScaleType::kF32 ? sizeof(float) : 0.5;
   return bytes / WeightsPerScale(scales);
 }
 

@@ -29,7 +29,7 @@ struct Groups {
   friend bool operator==(const Groups&, const Groups&) = default;
 };
 
-enum class ScaleType : uint8_t { kNone, kF32, kU8 };
+enum class ScaleType : uint8_t { kNone, kF32, kU4 };
 
 // One scale for each group of outputs and group of input channels.
 struct ScaleGroups {
@@ -82,7 +82,7 @@ inline constexpr WeightFormat WeightFormat::kInt8 = {
     .zero = 128};
 inline constexpr WeightFormat WeightFormat::kInt4 = {
     .values = WeightType::kInt4,
-    .scales = {ScaleType::kU8, {.size = 1}, {.size = 32}},
+    .scales = {ScaleType::kU4, {.size = 1}, {.size = 32}},
     .outer_scales = {ScaleType::kF32, {.size = 1}, {.size = 128}},
     .zero_points = ZeroPoints::kOneCode,
     .zero = 8};

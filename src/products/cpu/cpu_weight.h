@@ -22,14 +22,16 @@ inline constexpr int64_t kPanel = 32;
 //                kBF16 [in / 2][kPanel][2], and kFp8 [in / 4][kPanel / 4][2][4][2]: of four outputs
 //                the first pair of channels, then the second
 //   kInt8        per run: scales, then codes [channels / 4][kPanel][4]
-//   kInt4        per run: outer scales, then scales [kPanel][kScaleTile / kSubRun], then bytes
-//                [channels / 4][16][4] with outputs below 16 in the low half, the rest in the high
+//   kInt4        per run: outer scales, then scales of 4 bits [16][kSubRuns], then codes
+//                [channels / 4][16][4]: of each byte outputs below 16 have the low half, the rest
+//                the high
 // where the scales of a run are fp32 [kPanel], beside their codes so that memory is read in order.
 // Where channels lie in groups, a run is padded with zeros to a multiple of kGroup (kInt4:
 // kSubRun).
 inline constexpr int64_t kGroup = 4;
-// Channels of kInt4 that share a scale of a byte, the multiplier of the run's.
+// Channels of kInt4 that share a scale of 4 bits, the multiplier of the run's.
 inline constexpr int64_t kSubRun = WeightFormat::kInt4.scales.channels.size;
+inline constexpr int64_t kSubRuns = kScaleTile / kSubRun;
 static_assert(WeightFormat::kInt8.scales.channels.size == kScaleTile &&
               WeightFormat::kInt4.outer_scales.channels.size == kScaleTile);
 
@@ -85,7 +87,7 @@ struct CpuWeight final : PackedWeight {
   int64_t BytesOf(int64_t channels) const {
     const int64_t scale_bytes = integer() ? kIntegerScaleBytes : 0;
     if (format.values == WeightType::kInt4) {
-      return scale_bytes + kPanel * (kScaleTile / kSubRun + RoundUp(channels, kSubRun) / 2);
+      return scale_bytes + kPanel / 2 * (kSubRuns + RoundUp(channels, kSubRun));
     }
     const int64_t padded = dots != nullptr || integer() ? RoundUp(channels, kGroup) : channels;
     return scale_bytes + kPanel * padded * BitsOf(format.values) / 8;

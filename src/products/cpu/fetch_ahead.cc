@@ -28,7 +28,7 @@ void LeaveCaches([[maybe_unused]] const std::byte* p, [[maybe_unused]] int64_t n
 double TimeOneToken(DotKernel kernel, const RunLayout& run, const Buffer& memory) {
   alignas(64) static constexpr std::byte kToken[kMaxRecordBytes] = {};
   static constexpr float kScales[kPanel] = {};
-  static constexpr int32_t kOffset = 0;
+  static constexpr int32_t kOffset = 0, kSubRunOffsets[kSubRuns] = {};
   alignas(64) float acc[kPanel] = {};
   LeaveCaches(memory.data(), kBytes);
   const double begin = SecondsNow();
@@ -39,7 +39,11 @@ double TimeOneToken(DotKernel kernel, const RunLayout& run, const Buffer& memory
             .groups = kScaleTile / kGroup,
             .scales = scales,
             .scale_per_output = true},
-           {.values = kToken, .scales = kScales, .offsets = &kOffset}, acc);
+           {.values = kToken,
+            .scales = kScales,
+            .offsets = &kOffset,
+            .sub_run_offsets = kSubRunOffsets},
+           acc);
   }
   return SecondsNow() - begin;
 }

@@ -34,9 +34,11 @@ void ExpectSameBits(const DotKernels& kernels) {
   float scales[kPanel];
   for (float& scale : scales) scale = rng.Uniform() + 0.1f;
   const int32_t offsets[kMaxDotTokens] = {-128, 5, 7};
+  const int32_t sub_run_offsets[kMaxDotTokens * kSubRuns] = {-8, 16, -24, 32, 40};
   const DotTile tile = {
       .w = codes, .groups = kScaleTile / kGroup, .scales = scales, .scale_per_output = true};
-  const DotTokens x = {.values = values, .scales = scales, .offsets = offsets};
+  const DotTokens x = {
+      .values = values, .scales = scales, .offsets = offsets, .sub_run_offsets = sub_run_offsets};
   EXPECT_EQ(kernels.direct.most, kernels.direct_ahead.most);
   for (int64_t n = 1; n <= kernels.direct.most; ++n) {
     alignas(64) float plain[kMaxDotTokens * kPanel] = {}, ahead[kMaxDotTokens * kPanel] = {};

@@ -100,7 +100,8 @@ float PackE4M3(const float* x, bool ue8m0, bool dots, std::byte* to) {
   return scale;
 }
 
-float PackInt8(const float* x, bool dots, std::byte* to, int32_t* offset) {
+float PackInt8(const float* x, bool dots, std::byte* to, int32_t* offset,
+               int32_t* sub_run_offsets) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> di;
   const hn::Rebind<int8_t, decltype(d)> d8;
@@ -109,17 +110,23 @@ float PackInt8(const float* x, bool dots, std::byte* to, int32_t* offset) {
   const float inverse = largest > 1e-30f && largest < INFINITY ? 127.0f / largest : 0.0f;
   const auto factor = hn::Set(d, inverse);
   auto sum = hn::Zero(di);
+  *offset = 0;
   ForEachVector(x, [&](int64_t i, auto v) {
     const auto scaled = hn::Mul(v, factor);
     const auto code = hn::NearestInt(hn::IfThenElse(hn::IsNaN(scaled), hn::Zero(d), scaled));
     sum = hn::Add(sum, code);
+    if ((i + static_cast<int64_t>(hn::Lanes(d))) % kSubRun == 0) {
+      const int32_t of_sub_run = hn::GetLane(hn::SumOfLanes(di, sum));
+      sub_run_offsets[i / kSubRun] = -8 * of_sub_run;
+      *offset -= 128 * of_sub_run;
+      sum = hn::Zero(di);
+    }
     if (dots) {
       hn::StoreU(hn::DemoteTo(d8, code), d8, reinterpret_cast<int8_t*>(to) + i);
     } else {
       hn::StoreU(hn::ConvertTo(d, code), d, reinterpret_cast<float*>(to) + i);
     }
   });
-  *offset = -128 * hn::GetLane(hn::SumOfLanes(di, sum));
   return largest / 127.0f;
 }
 
@@ -173,7 +180,9 @@ PackedTokens::PackedTokens(Arena& arena, const CpuWeight& w, int64_t capacity) {
   values = arena.Allocate(DType::kU8, {w.runs(), capacity, RecordBytes(w)});
   if (form == ActivationForm::kBF16 || form == ActivationForm::kSplit) return;
   scales = arena.Allocate(DType::kF32, {w.runs(), capacity});
-  offsets = arena.Allocate(DType::kI32, {w.runs(), form == ActivationForm::kInt8 ? capacity : 0});
+  const int64_t integers = form == ActivationForm::kInt8 ? capacity : 0;
+  offsets = arena.Allocate(DType::kI32, {w.runs(), integers});
+  sub_run_offsets = arena.Allocate(DType::kI32, {w.runs(), integers, kSubRuns});
 }
 
 TokenActivations PackedTokens::Pack(ThreadPool& pool, const CpuWeight& w, const TokenSource& from,
@@ -210,19 +219,22 @@ TokenActivations PackedTokens::Pack(ThreadPool& pool, const CpuWeight& w, const 
           break;
         case ActivationForm::kInt8:
           scales.As<float>(run)[vector] =
-              int8(x, w.dots != nullptr, to, offsets.As<int32_t>(run) + vector);
+              int8(x, w.dots != nullptr, to, offsets.As<int32_t>(run) + vector,
+                   sub_run_offsets.As<int32_t>(run) + vector * kSubRuns);
           break;
       }
     }
   });
   const bool scaled = form == ActivationForm::kE4M3 || form == ActivationForm::kInt8;
-  return {.values = values.As<std::byte>(),
-          .run_stride = values.stride(0),
-          .token_stride = values.stride(1),
-          .record_bytes = values.stride(1),
-          .scales = scaled ? scales.As<float>() : nullptr,
-          .offsets = form == ActivationForm::kInt8 ? offsets.As<int32_t>() : nullptr,
-          .scale_stride = scaled ? scales.stride(0) : 0};
+  return {
+      .values = values.As<std::byte>(),
+      .run_stride = values.stride(0),
+      .token_stride = values.stride(1),
+      .record_bytes = values.stride(1),
+      .scales = scaled ? scales.As<float>() : nullptr,
+      .offsets = form == ActivationForm::kInt8 ? offsets.As<int32_t>() : nullptr,
+      .sub_run_offsets = form == ActivationForm::kInt8 ? sub_run_offsets.As<int32_t>() : nullptr,
+      .scale_stride = scaled ? scales.stride(0) : 0};
 }
 
 }  // namespace fathom

@@ -28,9 +28,10 @@ struct PackedTokens {
   TokenActivations Pack(ThreadPool& pool, const CpuWeight& w, const TokenSource& from,
                         int64_t vectors) const;
 
-  TensorView values;   // U8 [runs, capacity, bytes of a record]
-  TensorView scales;   // F32 [runs, capacity]: kE4M3 and kInt8
-  TensorView offsets;  // I32 [runs, capacity]: kInt8, -128 times the sum of the codes
+  TensorView values;           // U8 [runs, capacity, bytes of a record]
+  TensorView scales;           // F32 [runs, capacity]: kE4M3 and kInt8
+  TensorView offsets;          // I32 [runs, capacity]: kInt8, -128 times the sum of the codes
+  TensorView sub_run_offsets;  // I32 [runs, capacity, kSubRuns]: kInt8, -8 times a sub-run's sum
 };
 
 }  // namespace fathom

@@ -46,6 +46,7 @@ struct RunTokens {
   alignas(64) std::byte values[kTileTokens * kMaxRecordBytes];
   float scales[kTileTokens];
   int32_t offsets[kTileTokens];
+  int32_t sub_run_offsets[kTileTokens * kSubRuns];
   DotTokens tokens;
   int64_t record_bytes;
 
@@ -55,7 +56,10 @@ struct RunTokens {
     const int64_t i = x.Index(0);
     tokens = {.values = x.values + run * x.run_stride + i * x.token_stride,
               .scales = x.scales == nullptr ? nullptr : x.scales + run * x.scale_stride + i,
-              .offsets = x.offsets == nullptr ? nullptr : x.offsets + run * x.scale_stride + i};
+              .offsets = x.offsets == nullptr ? nullptr : x.offsets + run * x.scale_stride + i,
+              .sub_run_offsets = x.sub_run_offsets == nullptr
+                                     ? nullptr
+                                     : x.sub_run_offsets + (run * x.scale_stride + i) * kSubRuns};
   }
   // Not in line: a single token finds its run in few instructions.
   [[gnu::noinline]] void Gather(const TokenActivations& x, int64_t run, int64_t n) {
@@ -66,15 +70,24 @@ struct RunTokens {
                   static_cast<size_t>(record_bytes));
       if (x.scales != nullptr) scales[r] = x.scales[run * x.scale_stride + i];
       if (x.offsets != nullptr) offsets[r] = x.offsets[run * x.scale_stride + i];
+      if (x.sub_run_offsets != nullptr) {
+        std::memcpy(sub_run_offsets + r * kSubRuns,
+                    x.sub_run_offsets + (run * x.scale_stride + i) * kSubRuns,
+                    kSubRuns * sizeof(int32_t));
+      }
     }
     tokens = {.values = values,
               .scales = x.scales == nullptr ? nullptr : scales,
-              .offsets = x.offsets == nullptr ? nullptr : offsets};
+              .offsets = x.offsets == nullptr ? nullptr : offsets,
+              .sub_run_offsets = x.sub_run_offsets == nullptr ? nullptr : sub_run_offsets};
   }
   DotTokens From(int64_t token) const {
     return {.values = tokens.values + token * record_bytes,
             .scales = tokens.scales == nullptr ? nullptr : tokens.scales + token,
-            .offsets = tokens.offsets == nullptr ? nullptr : tokens.offsets + token};
+            .offsets = tokens.offsets == nullptr ? nullptr : tokens.offsets + token,
+            .sub_run_offsets = tokens.sub_run_offsets == nullptr
+                                   ? nullptr
+                                   : tokens.sub_run_offsets + token * kSubRuns};
   }
 };
 

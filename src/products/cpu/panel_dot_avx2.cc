@@ -83,15 +83,16 @@ void Int8(const DotTile& tile, const DotTokens& x, float* acc) {
 // As DecodeInt4 of panel_dot_int8.cc.
 template <bool kAhead>
 void DecodeInt4(const DotTile& tile, std::byte* to) {
-  constexpr int64_t kMultiplierBytes = kPanel * kScaleTile / kSubRun;
+  constexpr int64_t kMultiplierBytes = kPanel * kSubRuns / 2;
   constexpr int64_t kSubRunGroups = kSubRun / kGroup;
   const __m256i low = _mm256_set1_epi8(15);
   for (int64_t first = 0; first < tile.groups; first += kSubRunGroups) {
-    const __m128i shift = _mm_cvtsi32_si128(static_cast<int>(8 * (first / kSubRunGroups)));
     __m256i multiplier[kVectors], constant[kVectors];
     for (int c = 0; c < kVectors; ++c) {
-      const __m256i multipliers = _mm256_srl_epi32(Load(tile.w + c * kVectorBytes), shift);
-      const __m256i one = _mm256_and_si256(multipliers, _mm256_set1_epi32(255));
+      const auto bit = static_cast<int>(8 * (first / kSubRunGroups) + (c < 2 ? 0 : 4));
+      const __m256i multipliers =
+          _mm256_srl_epi32(Load(tile.w + c % 2 * kVectorBytes), _mm_cvtsi32_si128(bit));
+      const __m256i one = _mm256_and_si256(multipliers, _mm256_set1_epi32(15));
       multiplier[c] = _mm256_or_si256(one, _mm256_slli_epi32(one, 16));
       const __m256i word =
           _mm256_sub_epi16(_mm256_set1_epi16(128), _mm256_slli_epi16(multiplier[c], 3));

@@ -88,46 +88,50 @@ void Int8(const DotTile& tile, const DotTokens& x, float* acc) {
   Finish(scales, x, sum, acc);
 }
 
-constexpr int64_t kMultiplierBytes = kPanel * kScaleTile / kSubRun;
+constexpr int64_t kMultiplierBytes = kPanel * kSubRuns / 2;
 constexpr int64_t kSubRunGroups = kSubRun / kGroup;
+static_assert(kMultiplierBytes == kLine);
 
-// Of 16 outputs: multipliers [16][4], one of which is wanted.
-inline __m512i Multiplier(__m512i multipliers, int64_t which) {
-  const __m128i shift = _mm_cvtsi32_si128(static_cast<int>(8 * which));
-  return _mm512_and_si512(_mm512_srl_epi32(multipliers, shift), _mm512_set1_epi32(255));
+// Of a sub-run: multipliers of the outputs below 16, or of the rest (`high`), from the line that
+// holds a run's.
+inline __m512i Multiplier(__m512i multipliers, int64_t sub_run, bool high) {
+  const __m128i shift = _mm_cvtsi32_si128(static_cast<int>(8 * sub_run + (high ? 4 : 0)));
+  return _mm512_and_si512(_mm512_srl_epi32(multipliers, shift), _mm512_set1_epi32(15));
 }
 
-// Codes are summed as they are; a sub-run's sum then takes its multiplier: the same integers.
+// A byte is a low code and 16 times a high one. Bytes and low codes are summed as they are, from
+// which the sum of the high codes follows; a sub-run's sums, less 8 for each code, then take their
+// multipliers: the same integers.
 template <int kTokens, bool kAhead>
 void Int4(const DotTile& tile, const DotTokens& x, float* acc) {
   const Scales scales = LoadScales(tile);
-  const __m512i multipliers[2] = {Load(tile.w), Load(tile.w + kLine)};
-  const __m512i low = _mm512_set1_epi8(15), eights = _mm512_set1_epi8(8);
+  const __m512i multipliers = Load(tile.w), low = _mm512_set1_epi8(15);
+  const std::byte *line = tile.w + kMultiplierBytes, *values = x.values;
   __m512i sum[kTokens][2] = {};
-  for (int64_t first = 0; first < tile.groups; first += kSubRunGroups) {
-    __m512i part[kTokens][2] = {}, eight_x[kTokens] = {};
-    for (int64_t g = first; g < first + kSubRunGroups; ++g) {
-      const std::byte* line = tile.w + kMultiplierBytes + g * kLine;
-      const __m512i both = Load(line);
+  for (int64_t sub_run = 0; sub_run * kSubRunGroups < tile.groups; ++sub_run) {
+    __m512i lows[kTokens] = {}, bytes[kTokens] = {};
+    // Unrolled, all of its lines would be asked for at once.
+#pragma GCC unroll 1
+    for (int64_t g = 0; g < kSubRunGroups; ++g, line += kLine, values += kGroup) {
+      const __m512i both = Load(line), codes = _mm512_and_si512(both, low);
       FetchAhead<kAhead>(line);
-      const __m512i codes[2] = {_mm512_and_si512(both, low),
-                                _mm512_and_si512(_mm512_srli_epi16(both, 4), low)};
 #pragma GCC unroll 16
       for (int r = 0; r < kTokens; ++r) {
-        const __m512i four = Broadcast(x.values + r * kScaleTile + g * kGroup);
-        AddDots(eights, four, eight_x[r]);
-        AddDots(codes[0], four, part[r][0]);
-        AddDots(codes[1], four, part[r][1]);
+        const __m512i four = Broadcast(values + r * kScaleTile);
+        AddDots(both, four, bytes[r]);
+        AddDots(codes, four, lows[r]);
       }
     }
-#pragma GCC unroll 2
-    for (int c = 0; c < 2; ++c) {
-      const __m512i multiplier = Multiplier(multipliers[c], first / kSubRunGroups);
+    const __m512i low_multiplier = Multiplier(multipliers, sub_run, /*high=*/false);
+    const __m512i high_multiplier = Multiplier(multipliers, sub_run, /*high=*/true);
 #pragma GCC unroll 16
-      for (int r = 0; r < kTokens; ++r) {
-        const __m512i centred = _mm512_sub_epi32(part[r][c], eight_x[r]);
-        sum[r][c] = _mm512_add_epi32(sum[r][c], _mm512_mullo_epi32(centred, multiplier));
-      }
+    for (int r = 0; r < kTokens; ++r) {
+      const __m512i offset = _mm512_set1_epi32(x.sub_run_offsets[r * kSubRuns + sub_run]);
+      const __m512i highs = _mm512_srai_epi32(_mm512_sub_epi32(bytes[r], lows[r]), 4);
+      const __m512i low_sum = _mm512_add_epi32(lows[r], offset);
+      const __m512i high_sum = _mm512_add_epi32(highs, offset);
+      sum[r][0] = _mm512_add_epi32(sum[r][0], _mm512_mullo_epi32(low_sum, low_multiplier));
+      sum[r][1] = _mm512_add_epi32(sum[r][1], _mm512_mullo_epi32(high_sum, high_multiplier));
     }
   }
   Finish(scales, x, sum, acc);
@@ -141,7 +145,7 @@ void DecodeInt4(const DotTile& tile, std::byte* to) {
   for (int64_t first = 0; first < tile.groups; first += kSubRunGroups) {
     __m512i multiplier[2], constant[2];
     for (int c = 0; c < 2; ++c) {
-      const __m512i one = Multiplier(Load(tile.w + c * kLine), first / kSubRunGroups);
+      const __m512i one = Multiplier(Load(tile.w), first / kSubRunGroups, /*high=*/c == 1);
       multiplier[c] = _mm512_or_si512(one, _mm512_slli_epi32(one, 16));
       const __m512i word =
           _mm512_sub_epi16(_mm512_set1_epi16(128), _mm512_slli_epi16(multiplier[c], 3));

@@ -190,15 +190,16 @@ HWY_INLINE void DecodeNumbers(const Tile<Int8Bytes>& tile, float* to) {
 }
 
 HWY_INLINE void DecodeNumbers(const Tile<Int4Bytes>& tile, float* to) {
-  constexpr int64_t kHalf = kPanel / 2, kSubRuns = kScaleTile / kSubRun;
+  constexpr int64_t kHalf = kPanel / 2;
   const uint8_t* from = &tile.w->byte;
-  const uint8_t* codes = from + kPanel * kSubRuns;
+  const uint8_t* codes = from + kHalf * kSubRuns;
   for (int64_t k = 0; k < tile.count; k += kGroup) {
     const int sub = static_cast<int>(k / kSubRun);
     for (int64_t o = 0; o < kHalf; o += kLanes) {
       const auto pairs = LoadLanes(codes + (k / kGroup * kHalf + o) * kGroup);
-      const VF low = ByteAsFloat(LoadLanes(from + o * kSubRuns), sub, 255, 0);
-      const VF high = ByteAsFloat(LoadLanes(from + (o + kHalf) * kSubRuns), sub, 255, 0);
+      const auto multipliers = LoadLanes(from + o * kSubRuns);
+      const VF low = ByteAsFloat(multipliers, sub, 15, 0);
+      const VF high = ByteAsFloat(hn::ShiftRight<4>(multipliers), sub, 15, 0);
       for (int j = 0; j < kGroup; ++j) {
         float* outs = to + (k + j) * kPanel + o;
         hn::Store(hn::Mul(low, ByteAsFloat(pairs, j, 15, 8)), DF(), outs);
@@ -330,7 +331,7 @@ int64_t PanelGrain(const CpuWeight& w, int64_t tokens, int64_t items, int thread
   // asked for ahead shorter ones are as fast, and threads wait less for the last.
   if (tokens <= kFewTokens) {
     const bool ahead = w.dots != nullptr && w.dots->fetches_ahead;
-    return std::max(grain, items / ((ahead ? 8 : 2) * threads));
+    return ahead ? grain : std::max(grain, items / (2 * threads));
   }
   constexpr int64_t kRangesPerThread = 4;
   return std::max(grain, std::min(kPanelGroup, items / (kRangesPerThread * threads)));

@@ -29,7 +29,8 @@ struct TokenActivations {
   int64_t record_bytes = 0;                  // of a packed run of a token
   // Of run r of token i at r * scale_stride + Index(i); null: none.
   const float* scales = nullptr;
-  const int32_t* offsets = nullptr;  // kInt8
+  const int32_t* offsets = nullptr;          // kInt8
+  const int32_t* sub_run_offsets = nullptr;  // kInt8, kSubRuns times as far
   int64_t scale_stride = 0;
   const int32_t* index = nullptr;  // null: token i is i
 
@@ -43,6 +44,7 @@ struct TokenActivations {
       rest.values += n * token_stride;
       if (scales != nullptr) rest.scales += n;
       if (offsets != nullptr) rest.offsets += n;
+      if (sub_run_offsets != nullptr) rest.sub_run_offsets += n * kSubRuns;
     }
     return rest;
   }

@@ -5,7 +5,6 @@
 namespace fathom {
 namespace {
 
-constexpr int64_t kSubRuns = kScaleTile / kSubRun;
 constexpr float kInt4Range = 7.5f;  // of the codes' -8 to 7: what rounds to 8 is cut
 constexpr int kMaxMultiplier = 15;
 
@@ -76,10 +75,12 @@ void QuantizePanelInt4(const float* values, int64_t n, uint8_t* to, float* scale
   float run_largest[kPanel];
   LargestMagnitudes(values, n, run_largest);
   for (int64_t o = 0; o < kPanel; ++o) scales[o] = run_largest[o] / (kInt4Range * kMaxMultiplier);
-  uint8_t* const codes_at = to + kPanel * kSubRuns;
+  constexpr int64_t kHalf = kPanel / 2;
+  uint8_t* const codes_at = to + kHalf * kSubRuns;
   for (int64_t sub = 0; sub < kSubRuns; ++sub) {
     const float* from = values + sub * kSubRun * kPanel;
     float largest[kPanel], best_errors[kPanel], best_codes[kSubRun * kPanel];
+    uint8_t best_multipliers[kPanel];
     LargestMagnitudes(from, kSubRun, largest);
     for (int64_t o = 0; o < kPanel; ++o) best_errors[o] = INFINITY;
     for (int shift = -1; shift <= 1; ++shift) {
@@ -95,20 +96,24 @@ void QuantizePanelInt4(const float* values, int64_t n, uint8_t* to, float* scale
         // A NaN is quantised somehow: its scale says what it is.
         if (!(errors[o] < best_errors[o]) && shift > -1) continue;
         best_errors[o] = errors[o];
-        to[o * kSubRuns + sub] = static_cast<uint8_t>(multipliers[o]);
+        best_multipliers[o] = static_cast<uint8_t>(multipliers[o]);
         for (int64_t k = 0; k < kSubRun; ++k) best_codes[k * kPanel + o] = codes[k * kPanel + o];
       }
     }
+    for (int64_t o = 0; o < kHalf; ++o) {
+      to[o * kSubRuns + sub] =
+          static_cast<uint8_t>(best_multipliers[o] | best_multipliers[o + kHalf] << 4);
+    }
     if (sub * kSubRun >= n) continue;  // no room beyond the run
     for (int64_t k = 0; k < kSubRun; ++k) {
-      uint8_t* group = codes_at + (sub * kSubRun + k) / kGroup * kGroup * kPanel / 2 + k % kGroup;
-      for (int64_t o = 0; o < kPanel / 2; ++o) {
+      uint8_t* group = codes_at + (sub * kSubRun + k) / kGroup * kGroup * kHalf + k % kGroup;
+      for (int64_t o = 0; o < kHalf; ++o) {
         const auto code = [&](int64_t output) {
           const float c = best_codes[k * kPanel + output];
           return static_cast<uint8_t>(static_cast<int32_t>(std::isfinite(c) ? c : 0.0f) +
                                       WeightFormat::kInt4.zero);
         };
-        group[o * kGroup] = static_cast<uint8_t>(code(o) | code(o + kPanel / 2) << 4);
+        group[o * kGroup] = static_cast<uint8_t>(code(o) | code(o + kHalf) << 4);
       }
     }
   }

@@ -13,11 +13,11 @@ namespace {
 
 // Of the three multipliers about the nearest, none has less error than the one that is stored.
 TEST(QuantizePanelInt4, TakesTheBestOfThreeMultipliers) {
-  constexpr int64_t kSubRuns = kScaleTile / kSubRun;
+  constexpr int64_t kHalf = kPanel / 2;
   Rng rng(5);
   std::vector<float> values(kScaleTile * kPanel);
   for (float& value : values) value = rng.Normal();
-  std::vector<uint8_t> packed(kPanel * kSubRuns + kScaleTile * kPanel / 2);
+  std::vector<uint8_t> packed(kHalf * kSubRuns + kScaleTile * kHalf);
   float scales[kPanel];
   QuantizePanelInt4(values.data(), kScaleTile, packed.data(), scales);
   int taken[3] = {};
@@ -36,7 +36,8 @@ TEST(QuantizePanelInt4, TakesTheBestOfThreeMultipliers) {
       float largest = 0;
       for (int64_t k = 0; k < kSubRun; ++k) largest = std::max(largest, std::abs(value(k)));
       const int nearest = static_cast<int>(std::nearbyint(largest / 7.5 / scales[o]));
-      const int stored = packed[static_cast<size_t>(o * kSubRuns + sub)];
+      const int both = packed[static_cast<size_t>(o % kHalf * kSubRuns + sub)];
+      const int stored = o < kHalf ? both % 16 : both / 16;
       ASSERT_LE(std::abs(stored - nearest), 1);
       for (int shift = -1; shift <= 1; ++shift) {
         const int other = std::clamp(nearest + shift, 1, 15);
