@@ -19,8 +19,11 @@ def test_fp8_cache_answers_as_the_reference_in_less_memory(reference):
 
 def test_memory_is_taken_at_the_start_and_planned_with_that_of_requests():
     cache = 256 << 20
-    with serving("--kv-cache-memory-bytes", str(cache), "--max-request-memory-bytes", "900MiB") as server:
+    with serving("--kv-cache-memory-bytes", str(cache), "--max-request-memory-bytes", "900MiB",
+                 "--max-grammar-memory-bytes", "400MiB") as server:
         with open(f"/proc/{server.process.pid}/status") as status:
             resident = int(re.search(r"VmRSS:\s+(\d+) kB", status.read())[1]) << 10
         assert cache < resident < cache + (128 << 20)  # what requests may take is not taken yet
-        assert "requests' text 0.88 GiB" in server.output()
+        plans = re.findall(r"memory(?: plan)?: [^\n]*", server.output())
+        assert len(plans) == 2  # and two compilers, each of 16 MiB and 1 KiB a token, and a half
+        assert all("requests' text 0.88 GiB" in plan and "grammars 0.45 GiB" in plan for plan in plans)
