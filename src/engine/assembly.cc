@@ -120,10 +120,15 @@ const MemoryPlan& Tightest(const std::vector<MemoryPlan>& stages) {
   });
 }
 
-// A model's vocabulary has a few tokens that no tokenizer has.
-size_t GrammarsBytes(const EngineLimits& limits, const ModelConfig& config) {
-  if (limits.grammar_memory_bytes == 0) return 0;
-  return limits.grammar_memory_bytes + AllCompilersBytes(static_cast<size_t>(config.vocab_size));
+// What a server takes of the machine's memory, with what compiles grammars, counts in equal parts
+// for the ranks here, as what they can have does (FreeBytesEach). A model's vocabulary has a few
+// tokens that no tokenizer has.
+void ShareServerMemory(size_t ranks, const ModelConfig& config, EngineLimits& limits) {
+  if (limits.grammar_memory_bytes > 0) {
+    limits.grammar_memory_bytes += AllCompilersBytes(static_cast<size_t>(config.vocab_size));
+  }
+  limits.grammar_memory_bytes /= ranks;
+  limits.request_memory_bytes /= ranks;
 }
 
 // What one grammar's compiler may take is the least that is of use.
@@ -164,7 +169,7 @@ Result<MemoryPlan> PlanAgain(MemoryNeeds needs, const Model& model, size_t peer_
       .runner = StepRunner::Bytes(model.config(), model.options(), limits.max_num_seqs, ops),
       .workspace = model.workspace_bytes(),
       .requests = limits.request_memory_bytes,
-      .grammars = GrammarsBytes(limits, model.config()),
+      .grammars = limits.grammar_memory_bytes,
       .recorded_steps = needs.recorded_steps};
   needs.items = EngineNeeds(bytes, IsGpu(ops));
   return PlanMemory(needs);
@@ -249,7 +254,7 @@ MemoryNeeds NeedsAhead(const ModelConfig& config, const Ops& ops, const Shard& s
       .runner = StepRunner::Bytes(config, model, limits.max_num_seqs, ops),
       .workspace = memory.workspace,
       .requests = limits.request_memory_bytes,
-      .grammars = GrammarsBytes(limits, config),
+      .grammars = limits.grammar_memory_bytes,
       .recorded_steps = recorded};
   return {.items = EngineNeeds(bytes, IsGpu(ops)),
           .page_bytes = kv.page_bytes() * memory.cached_layers.value_or(config.total_layers()),
@@ -340,6 +345,7 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
   }
   if (limits.max_model_len == 0) limits.max_model_len = config.max_position_embeddings;
   TRY(CheckGrammarMemory(limits, config));
+  ShareServerMemory(ranks.size(), config, limits);
   std::vector<MemoryPlan> plans = TRY(PlanStages(checkpoint, ops, ranks, filled));
   MemoryPlan plan = Tightest(plans);
   SetMemoryPlan(plan.ToString());

@@ -150,6 +150,7 @@ TEST_F(HttpGrammarsTest, GrammarsBeyondTheirMemoryAreRefusedUntilSomeAreLetGo) {
   const std::string asks = Chat("hi", R"(, "guided_regex": "a")");
   const Response refused = client.Ask("POST", kChat, asks);
   EXPECT_EQ(refused.status, 503);
+  EXPECT_TRUE(refused.headers.contains("Retry-After"));
   EXPECT_NE(refused.body.find("all clients' requests in flight take more than 2 MiB"),
             std::string::npos)
       << refused.body;
