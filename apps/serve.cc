@@ -220,8 +220,9 @@ Status Serve(ServeOptions options) {
   // Ends before the server does, whose requests it answers.
   GrammarVocabulary vocabulary = VocabularyOf(*loaded);
   const size_t compile_bytes = GrammarCompileBytes(vocabulary.tokens.size());
-  GrammarCompiler grammars(MakeXgrammarCompile(std::move(vocabulary)),
-                           {.compile_bytes = compile_bytes});
+  GrammarCompiler grammars(
+      MakeXgrammarCompile(std::move(vocabulary)),
+      {.compile_bytes = compile_bytes, .grammar_bytes = options.engine.grammar_memory_bytes});
   served.grammars = &grammars;
   const std::string model = served.model_names.front();
   server->Serve(std::move(served));

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/log_event.h"
 #include "engine_flags.h"
+#include "grammar/grammar_compiler.h"
 
 namespace fathom {
 namespace {
@@ -255,6 +256,10 @@ void AddLimitFlags(CLI::App& command, ServeOptions* options) {
       ->check(CLI::Range(0, server.refusal_delay_ms))
       ->capture_default_str()
       ->group(kLimitGroup);
+}
+
+void AddMemoryFlags(CLI::App& command, ServeOptions* options) {
+  ServerOptions& server = options->server;
   command.add_option("--max-body-bytes", server.max_body_bytes, "Of one request")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->check(CLI::Range(size_t{1}, size_t{1} << 40))
@@ -271,6 +276,16 @@ void AddLimitFlags(CLI::App& command, ServeOptions* options) {
                   "Of these, for the large requests of one key or address; 0: a quarter, or one "
                   "request; raise it behind a proxy")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->capture_default_str()
+      ->group(kLimitGroup);
+  options->engine.grammar_memory_bytes = GrammarCompilerOptions().grammar_bytes;
+  command
+      .add_option(
+          "--max-grammar-memory-bytes", options->engine.grammar_memory_bytes,
+          "Of all grammars of structured output: those that are kept, and those of requests "
+          "in flight; a quarter for one key or address")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(CLI::Range(size_t{1}, size_t{1} << 50))
       ->capture_default_str()
       ->group(kLimitGroup);
 }
@@ -354,6 +369,7 @@ void AddServerFlags(CLI::App& command, ServeOptions* options) {
   AddChatFlags(command, options);
   AddSamplingFlags(command, options);
   AddLimitFlags(command, options);
+  AddMemoryFlags(command, options);
   AddTimeFlags(command, options);
 }
 

@@ -10,6 +10,7 @@
 #include "engine/model_executor.h"
 #include "engine/rank_executors.h"
 #include "engine/recorded_sizes.h"
+#include "grammar/grammar_compiler.h"
 #include "model/activations.h"
 #include "quant/weight_format.h"
 #include "tensor/out_of_memory.h"
@@ -119,6 +120,28 @@ const MemoryPlan& Tightest(const std::vector<MemoryPlan>& stages) {
   });
 }
 
+// What a server takes of the machine's memory, with what compiles grammars, counts in equal parts
+// for the ranks here, as what they can have does (FreeBytesEach). A model's vocabulary has a few
+// tokens that no tokenizer has.
+void ShareServerMemory(size_t ranks, const ModelConfig& config, EngineLimits& limits) {
+  if (limits.grammar_memory_bytes > 0) {
+    limits.grammar_memory_bytes += AllCompilersBytes(static_cast<size_t>(config.vocab_size));
+  }
+  limits.grammar_memory_bytes /= ranks;
+  limits.request_memory_bytes /= ranks;
+}
+
+// What one grammar's compiler may take is the least that is of use.
+Status CheckGrammarMemory(const EngineLimits& limits, const ModelConfig& config) {
+  const size_t least = GrammarCompileBytes(static_cast<size_t>(config.vocab_size));
+  const size_t bytes = limits.grammar_memory_bytes;
+  if (bytes == 0 || bytes >= least) return {};
+  return InvalidArgument(
+      "--max-grammar-memory-bytes {}: one grammar for this model's {} tokens may take more: say {} "
+      "at least",
+      bytes, config.vocab_size, least);
+}
+
 // Before anything large is allocated or read; of a stage's first rank.
 Result<MemoryPlan> PlanAhead(const Checkpoint& checkpoint, const Ops& ops,
                              std::span<const EngineRank> ranks, const EngineRank& rank,
@@ -146,6 +169,7 @@ Result<MemoryPlan> PlanAgain(MemoryNeeds needs, const Model& model, size_t peer_
       .runner = StepRunner::Bytes(model.config(), model.options(), limits.max_num_seqs, ops),
       .workspace = model.workspace_bytes(),
       .requests = limits.request_memory_bytes,
+      .grammars = limits.grammar_memory_bytes,
       .recorded_steps = needs.recorded_steps};
   needs.items = EngineNeeds(bytes, IsGpu(ops));
   return PlanMemory(needs);
@@ -230,6 +254,7 @@ MemoryNeeds NeedsAhead(const ModelConfig& config, const Ops& ops, const Shard& s
       .runner = StepRunner::Bytes(config, model, limits.max_num_seqs, ops),
       .workspace = memory.workspace,
       .requests = limits.request_memory_bytes,
+      .grammars = limits.grammar_memory_bytes,
       .recorded_steps = recorded};
   return {.items = EngineNeeds(bytes, IsGpu(ops)),
           .page_bytes = kv.page_bytes() * memory.cached_layers.value_or(config.total_layers()),
@@ -264,6 +289,10 @@ std::vector<MemoryNeed> EngineNeeds(const EngineBytes& bytes, bool gpu) {
     needs.push_back({.name = "requests' text",
                      .bytes = bytes.requests,
                      .lowered_by = "--max-request-memory-bytes"});
+  }
+  if (!gpu && bytes.grammars > 0) {
+    needs.push_back(
+        {.name = "grammars", .bytes = bytes.grammars, .lowered_by = "--max-grammar-memory-bytes"});
   }
   if (bytes.pairs > 0) {
     needs.push_back({.name = "exchange of experts' tokens",
@@ -315,6 +344,8 @@ Result<AssembledEngine> AssembleEngine(Checkpoint& checkpoint, const Ops& ops,
                            limits.max_model_len, config.max_position_embeddings);
   }
   if (limits.max_model_len == 0) limits.max_model_len = config.max_position_embeddings;
+  TRY(CheckGrammarMemory(limits, config));
+  ShareServerMemory(ranks.size(), config, limits);
   std::vector<MemoryPlan> plans = TRY(PlanStages(checkpoint, ops, ranks, filled));
   MemoryPlan plan = Tightest(plans);
   SetMemoryPlan(plan.ToString());

@@ -39,6 +39,7 @@ struct EngineLimits {
   bool batch_invariant = true;      // ModelOptions
   double queue_timeout_s = 0;       // 0: none
   size_t request_memory_bytes = 0;  // that a server may hold for requests, in host memory
+  size_t grammar_memory_bytes = 0;  // the same, for grammars; to AssembleEngine without compilers
 
   // What suits the device, where it is 0. A GPU needs more tokens to be busy: V2-Lite in BF16 reads
   // prompts 1.5 times as fast in steps of 8192 tokens as in those of 1024
@@ -105,6 +106,7 @@ struct EngineBytes {
   StepRunnerBytes runner;
   std::optional<size_t> workspace;  // of ops, which a model measures once it is loaded
   size_t requests = 0;              // that a server holds
+  size_t grammars = 0;              // the same, with what compiles them
   int64_t recorded_steps = 0;       // that are to be recorded
 };
 std::vector<MemoryNeed> EngineNeeds(const EngineBytes& bytes, bool gpu);

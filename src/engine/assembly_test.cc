@@ -84,6 +84,11 @@ TEST_F(AssemblyTest, WhatCannotBeIsRefusedBeforeLoading) {
             std::string::npos);
   EXPECT_NE(Refused({.max_num_seqs = 8, .max_num_batched_tokens = 4}).find("--max-num-seqs"),
             std::string::npos);
+  const size_t least = (size_t{16} << 20) + 4096 * 1024;
+  EXPECT_NE(
+      Refused({.max_num_seqs = 1, .grammar_memory_bytes = least - 1}).find("20971520 at least"),
+      std::string::npos);
+  EXPECT_TRUE(Assemble({.max_num_seqs = 1, .grammar_memory_bytes = least}).ok());
 }
 
 TEST(EngineLimits, WhatIsGivenStays) {
@@ -133,9 +138,11 @@ TEST(EngineNeeds, SayWhichFlagLowersThem) {
             "(--max-num-batched-tokens); request state (--max-num-seqs); logits "
             "(--max-num-seqs); exchange of experts' tokens (--max-num-batched-tokens); memory that "
             "ranks share (); kernels and recorded steps (); ");
-  const auto on_cpu = EngineNeeds({.requests = 1000}, /*gpu=*/false);
-  EXPECT_EQ(on_cpu.back().bytes, 1000u);
-  EXPECT_EQ(on_cpu.back().lowered_by, "--max-request-memory-bytes");
+  const auto on_cpu = EngineNeeds({.requests = 1000, .grammars = 2000}, /*gpu=*/false);
+  EXPECT_EQ(on_cpu.back().bytes, 2000u);
+  EXPECT_EQ(on_cpu.back().lowered_by, "--max-grammar-memory-bytes");
+  EXPECT_EQ(on_cpu[on_cpu.size() - 2].bytes, 1000u);
+  EXPECT_EQ(on_cpu[on_cpu.size() - 2].lowered_by, "--max-request-memory-bytes");
 }
 
 // The plan before anything is read is that of what was loaded, but for work space. The draft layer
@@ -143,6 +150,7 @@ TEST(EngineNeeds, SayWhichFlagLowersThem) {
 TEST_F(AssemblyTest, WhatIsPlannedAheadIsWhatIsTaken) {
   EngineLimits limits = {
       .max_model_len = 512, .max_num_seqs = 4, .max_num_batched_tokens = 128, .prefill_chunk = 128};
+  limits.grammar_memory_bytes = size_t{100} << 20;
   limits.speculation = {.method = Speculation::Method::kMtp, .num_tokens = 2};
   ExpectPlanned(limits);
   limits.speculation = {};
@@ -169,6 +177,7 @@ void AssemblyTest::ExpectPlanned(const EngineLimits& limits) {
     return -1.0;
   };
   EXPECT_EQ(planned("activations"), static_cast<double>(model.activation_bytes()));
+  EXPECT_EQ(planned("grammars"), 100.0 * (1 << 20));
   // Panels of the CPU's products are filled up.
   EXPECT_NEAR(planned("weights"), static_cast<double>(model.weight_bytes()),
               0.02 * static_cast<double>(model.weight_bytes()));

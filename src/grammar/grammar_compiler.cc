@@ -1,6 +1,7 @@
 #include "grammar/grammar_compiler.h"
 
 #include <algorithm>
+#include <new>
 #include <string_view>
 #include <utility>
 
@@ -22,15 +23,12 @@ constexpr int kNicer = 13;
 
 constexpr const char* kTooMany = "Too many grammars are being compiled: try again later.";
 
-// The grammar, whose bytes are among `held` until nobody has it.
-std::shared_ptr<const Grammar> Counted(std::shared_ptr<const Grammar> grammar,
-                                       std::shared_ptr<std::atomic<size_t>> held) {
-  const Grammar* const raw = grammar.get();
-  const size_t bytes = raw->bytes();
-  *held += bytes;
-  return {raw, [grammar = std::move(grammar), held = std::move(held), bytes](const Grammar*) {
-            *held -= bytes;
-          }};
+GrammarCacheLimits LimitsOf(const GrammarCompilerOptions& options) {
+  const size_t quarter = options.grammar_bytes / 4;
+  return {.bytes = std::min(options.cache_bytes, quarter),
+          .entries = options.cache_entries,
+          .all = options.grammar_bytes,
+          .client = std::max(quarter, options.compile_bytes)};
 }
 
 }  // namespace
@@ -53,9 +51,7 @@ std::string RegexOfChoices(const std::vector<std::string>& choices) {
 }
 
 GrammarCompiler::GrammarCompiler(Compile compile, const GrammarCompilerOptions& options)
-    : options_(options),
-      compile_(std::move(compile)),
-      held_(std::make_shared<std::atomic<size_t>>(0)) {
+    : options_(options), compile_(std::move(compile)), cache_(LimitsOf(options)) {
   for (int i = 0; i < options.threads; ++i) threads_.emplace_back([this] { Work(); });
 }
 
@@ -72,7 +68,7 @@ std::shared_ptr<const void> GrammarCompiler::Get(GrammarSpec spec, std::function
                                                  uint64_t client) {
   std::string key = KeyOf(spec);
   std::unique_lock lock(mutex_);
-  if (std::shared_ptr<const Grammar> grammar = Find(key)) {
+  if (std::shared_ptr<const Grammar> grammar = cache_.Find(key)) {
     lock.unlock();
     done(std::move(grammar));
     return nullptr;
@@ -84,31 +80,39 @@ std::shared_ptr<const void> GrammarCompiler::Get(GrammarSpec spec, std::function
   }
   if (const auto open = open_.find(key); open != open_.end()) {
     if (std::shared_ptr<const void> wanted = open->second->wanted.lock()) {
-      open->second->waiting.push_back(std::move(done));
       Join(open->second, client);
-      return wanted;
+      return Wait(*open->second, std::move(wanted), client, std::move(done));
     }
   }
   ForgetUnwanted();
-  const auto wanted = std::make_shared<char>();
+  const std::shared_ptr<const void> wanted = std::make_shared<char>();
   const auto job = std::make_shared<Job>();
   job->spec = std::move(spec);
   job->key = std::move(key);
   job->client = client;
   job->turn = TurnOf(client);
   job->deadline = std::chrono::steady_clock::now() + options_.deadline;
-  job->waiting.push_back(std::move(done));
   job->wanted = wanted;
+  std::shared_ptr<const void> here = Wait(*job, wanted, client, std::move(done));
   open_[job->key] = job;  // in the place of one that nobody wants
   Insert(job);
   changed_.notify_one();
-  if (jobs_.size() <= options_.max_waiting) return wanted;
+  if (jobs_.size() <= options_.max_waiting) return here;
   const std::shared_ptr<Job> last = std::move(jobs_.back());
   jobs_.pop_back();
   open_.erase(last->key);
   lock.unlock();
-  for (const auto& refused : last->waiting) refused(Unavailable(kTooMany));
-  return wanted;
+  for (const Waiter& refused : last->waiting) refused.done(Unavailable(kTooMany));
+  return here;
+}
+
+// Each has a handle of its own, so that what those who have left wanted is let go.
+std::shared_ptr<const void> GrammarCompiler::Wait(Job& job, std::shared_ptr<const void> wanted,
+                                                  uint64_t client, std::function<void(Made)> done) {
+  std::erase_if(job.waiting, [](const Waiter& waiter) { return waiter.here.expired(); });
+  auto here = std::make_shared<std::shared_ptr<const void>>(std::move(wanted));
+  job.waiting.push_back({here, client, std::move(done)});
+  return here;
 }
 
 void GrammarCompiler::Insert(std::shared_ptr<Job> job) {
@@ -146,13 +150,40 @@ void GrammarCompiler::ForgetUnwanted() {
   });
 }
 
-GrammarCompiler::Made GrammarCompiler::MadeOf(const Job& job) {
-  if (*held_ > options_.grammar_bytes) {
-    return Unavailable("The grammars of the requests in flight are too large: try again later.");
+// Who pays: the first of those who wait whose share has room, so that nobody is refused for
+// another's.
+Result<uint64_t> GrammarCompiler::ClientWithRoom(const Job& job) {
+  std::lock_guard lock(mutex_);
+  Status full = Cancelled("nobody waits for the grammar");
+  for (const Waiter& waiter : job.waiting) {
+    if (waiter.here.expired()) continue;
+    full = cache_.MakeRoom(waiter.client);
+    if (full.ok()) return waiter.client;
   }
+  return full;
+}
+
+GrammarCompiler::Made GrammarCompiler::Compiled(const Job& job) {
   const CompileLimit limit(options_.compile_time, options_.compile_bytes,
                            [&] { return stopping_ || job.wanted.expired(); });
-  return Counted(TRY(compile_(job.spec)), held_);
+  return compile_(job.spec);
+}
+
+GrammarCompiler::Made GrammarCompiler::MadeOf(const Job& job) try {
+  if (std::chrono::steady_clock::now() > job.deadline) return Unavailable(kTooMany);  // of all
+  TRY(CheckGrammar(job.spec));
+  const uint64_t client = TRY(ClientWithRoom(job));
+  Made made = Compiled(job);
+  std::lock_guard lock(mutex_);
+  if (made.ok()) return cache_.Keep(job.key, *std::move(made), client);
+  if (made.status().code() == StatusCode::kInvalidArgument) {
+    const auto until = std::chrono::steady_clock::now() + options_.refusal_kept;
+    refusals_.push_back({job.key, made.status(), until});
+    if (refusals_.size() > options_.max_refusals) refusals_.pop_front();
+  }
+  return made;
+} catch (const std::bad_alloc&) {
+  return Unavailable("No memory is left to compile the grammar: try again later.");
 }
 
 void GrammarCompiler::Work() {
@@ -167,32 +198,16 @@ void GrammarCompiler::Work() {
     jobs_.pop_front();
     turn_ = job->turn;
     lock.unlock();
-    const bool late = std::chrono::steady_clock::now() > job->deadline;  // of all who wait
-    const Status taken = late ? Unavailable(kTooMany) : CheckGrammar(job->spec);
-    Made made = taken.ok() ? MadeOf(*job) : taken;
+    const Made made = MadeOf(*job);
     lock.lock();
-    if (made.ok()) {
-      Keep(job->key, *made);
-    } else if (taken.ok() && made.status().code() == StatusCode::kInvalidArgument) {
-      const auto until = std::chrono::steady_clock::now() + options_.refusal_kept;
-      refusals_.push_back({job->key, made.status(), until});
-      if (refusals_.size() > options_.max_refusals) refusals_.pop_front();
-    }
     if (const auto open = open_.find(job->key); open != open_.end() && open->second == job) {
       open_.erase(open);
     }
-    const std::vector<std::function<void(Made)>> waiting = std::move(job->waiting);
+    const std::vector<Waiter> waiting = std::move(job->waiting);
     lock.unlock();
-    for (const auto& done : waiting) done(made);
+    for (const Waiter& waiter : waiting) waiter.done(made);
     lock.lock();
   }
-}
-
-std::shared_ptr<const Grammar> GrammarCompiler::Find(const std::string& key) {
-  const auto found = by_key_.find(key);
-  if (found == by_key_.end()) return nullptr;
-  entries_.splice(entries_.begin(), entries_, found->second);
-  return entries_.front().grammar;
 }
 
 std::optional<Status> GrammarCompiler::FindRefusal(const std::string& key) {
@@ -200,19 +215,6 @@ std::optional<Status> GrammarCompiler::FindRefusal(const std::string& key) {
   while (!refusals_.empty() && refusals_.front().until <= now) refusals_.pop_front();
   const auto found = std::ranges::find(refusals_, key, &Refusal::key);
   return found == refusals_.end() ? std::nullopt : std::optional(found->why);
-}
-
-// A grammar that alone is larger than the cache is not kept.
-void GrammarCompiler::Keep(const std::string& key, std::shared_ptr<const Grammar> grammar) {
-  const auto size = [](const Entry& entry) { return entry.key.size() + entry.grammar->bytes(); };
-  entries_.push_front({key, std::move(grammar)});
-  by_key_[key] = entries_.begin();
-  cached_bytes_ += size(entries_.front());
-  while (cached_bytes_ > options_.cache_bytes || entries_.size() > options_.cache_entries) {
-    cached_bytes_ -= size(entries_.back());
-    by_key_.erase(entries_.back().key);
-    entries_.pop_back();
-  }
 }
 
 }  // namespace fathom

@@ -1,5 +1,5 @@
-// Grammars from what requests say: limits before the compiler, a deadline around it, and a cache of
-// what it made, or why it did not.
+// Grammars from what requests say: limits before the compiler, a deadline around it, and what it
+// made, or why it did not, kept for who asks again.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,6 +20,7 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "grammar/grammar.h"
+#include "grammar/grammar_cache.h"
 
 namespace fathom {
 
@@ -62,9 +62,10 @@ struct GrammarCompilerOptions {
   std::chrono::milliseconds deadline{60'000};
   std::chrono::milliseconds compile_time{10'000};  // of a thread's own work, then it is refused
   size_t compile_bytes = size_t{32} << 20;  // that a thread takes meanwhile, then it is refused
-  size_t cache_bytes = size_t{256} << 20;
+  size_t cache_bytes = size_t{256} << 20;   // or a quarter of `grammar_bytes`, if that is less
   size_t cache_entries = 256;
-  // Of all grammars, those that requests in flight hold beside the cache too.
+  // Of all grammars that live, those that requests in flight hold among them; with more no other is
+  // compiled. Those compiled for one client may have a quarter, or `compile_bytes` if that is more.
   size_t grammar_bytes = size_t{1} << 30;
   size_t max_refusals = 64;  // that are kept, each of a text within grammar_limits.h
   std::chrono::milliseconds refusal_kept{60'000};
@@ -76,13 +77,19 @@ inline constexpr size_t GrammarCompileBytes(size_t tokens) {
   return (size_t{16} << 20) + tokens * 1024;
 }
 
+// What all compilers of a server may have at a time: each passes its limit by half at most.
+inline constexpr size_t AllCompilersBytes(size_t tokens) {
+  return GrammarCompilerOptions().threads * (GrammarCompileBytes(tokens) / 2 * 3);
+}
+
 // THREAD: any.
 class GrammarCompiler {
  public:
   using Made = Result<std::shared_ptr<const Grammar>>;
   using Compile = std::function<Made(const GrammarSpec&)>;
 
-  // `compile` is called on threads of this, several at a time; xgrammar's is MakeXgrammarCompile().
+  // `compile` is called on threads of this, several at a time, and may throw std::bad_alloc;
+  // xgrammar's is MakeXgrammarCompile().
   GrammarCompiler(Compile compile, const GrammarCompilerOptions& options);
   // Has what is being compiled given up, and waits for that; what waits is dropped.
   ~GrammarCompiler();
@@ -90,30 +97,32 @@ class GrammarCompiler {
 
   // Calls `done` once, on whatever thread: with a grammar; kInvalidArgument, naming the place, for
   // what is no grammar, is beyond the limits, or could not be held to; kUnavailable while too many
-  // are being compiled or held, or if its turn has not come by the deadline. Whoever waits stops
-  // waiting at the deadline; a grammar that comes later is kept for who asks again. `compile` asks
-  // CompileLimit::Check() when to give up. Once everybody has let go of what is returned nobody
-  // waits: the grammar is not compiled on, and `done` may not be called. `client`: who asks.
-  // Clients take turns, each with its own oldest, and one grammar that several ask for with the
-  // first of theirs; where too many wait the last in turn is turned away.
+  // are being compiled or held, if no memory is left, or if its turn has not come by the deadline.
+  // Whoever waits stops waiting at the deadline; a grammar that comes later is kept for who asks
+  // again. `compile` asks CompileLimit::Check() when to give up. Who has let go of what is returned
+  // does not wait, and `done` may not be called; where nobody waits the grammar is not compiled on.
+  // `client`: who asks. Clients take turns, each with its own oldest, and one grammar that several
+  // ask for with the first of theirs; where too many wait the last in turn is turned away.
   [[nodiscard]] std::shared_ptr<const void> Get(GrammarSpec spec, std::function<void(Made)> done,
                                                 uint64_t client = 0);
 
   const GrammarCompilerOptions& options() const { return options_; }
+  size_t grammar_bytes() const { return cache_.bytes(); }  // of all grammars that live
 
  private:
+  struct Waiter {
+    std::weak_ptr<const void> here;  // while it waits
+    uint64_t client = 0;
+    std::function<void(Made)> done;
+  };
   struct Job {
     GrammarSpec spec;
     std::string key;
     uint64_t client = 0;  // whose turn it has
     uint64_t turn = 0;
     std::chrono::steady_clock::time_point deadline;
-    std::vector<std::function<void(Made)>> waiting;  // who asks for it
-    std::weak_ptr<const void> wanted;                // by somebody
-  };
-  struct Entry {
-    std::string key;
-    std::shared_ptr<const Grammar> grammar;
+    std::vector<Waiter> waiting;       // one at least
+    std::weak_ptr<const void> wanted;  // by somebody who waits
   };
 
   // Of a compiler, which may have taken seconds for it.
@@ -126,16 +135,17 @@ class GrammarCompiler {
   void Work();
   void Insert(std::shared_ptr<Job> job);
   void Join(const std::shared_ptr<Job>& job, uint64_t client);
+  static std::shared_ptr<const void> Wait(Job& job, std::shared_ptr<const void> wanted,
+                                          uint64_t client, std::function<void(Made)> done);
   Made MadeOf(const Job& job);
+  Made Compiled(const Job& job);
+  Result<uint64_t> ClientWithRoom(const Job& job);
   void ForgetUnwanted();
   uint64_t TurnOf(uint64_t client) const;
-  std::shared_ptr<const Grammar> Find(const std::string& key);
   std::optional<Status> FindRefusal(const std::string& key);
-  void Keep(const std::string& key, std::shared_ptr<const Grammar> grammar);
 
   const GrammarCompilerOptions options_;
   const Compile compile_;
-  const std::shared_ptr<std::atomic<size_t>> held_;  // bytes of grammars, which may outlive this
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -143,9 +153,7 @@ class GrammarCompiler {
   std::deque<std::shared_ptr<Job>> jobs_;                       // that no thread has taken, by turn
   uint64_t turn_ = 0;                                           // the latest that was taken
   std::unordered_map<std::string, std::shared_ptr<Job>> open_;  // by key: these, and those in work
-  std::list<Entry> entries_;                                    // the latest used first
-  std::unordered_map<std::string, std::list<Entry>::iterator> by_key_;
-  size_t cached_bytes_ = 0;
+  GrammarCache cache_;
   std::deque<Refusal> refusals_;       // the oldest first
   std::atomic<bool> stopping_{false};  // also read without it
 

@@ -86,21 +86,6 @@ TEST(GrammarCompilerTest, KeepsTheLatestUsed) {
   EXPECT_EQ(calls, 9);
 }
 
-// Those that requests hold are beside the cache, and were not counted.
-TEST(GrammarCompilerTest, GrammarsInUseAreBounded) {
-  std::atomic<int> calls = 0;
-  GrammarCompiler compiler(Counting{&calls},
-                           {.threads = 1, .cache_bytes = 1000, .grammar_bytes = 3000});
-  std::vector<std::shared_ptr<const Grammar>> in_use;
-  for (const char* text : {"1500", "1501"}) in_use.push_back(*Wait(compiler, Regex(text)));
-  const GrammarCompiler::Made refused = Wait(compiler, Regex("1"));
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.status().code(), StatusCode::kUnavailable);
-  in_use.pop_back();
-  EXPECT_TRUE(Wait(compiler, Regex("1")).ok());
-  EXPECT_EQ(calls, 3);
-}
-
 // It had a thread for up to 10 s more, and a place in the queue.
 TEST(GrammarCompilerTest, WhatNobodyWaitsForIsGivenUp) {
   std::latch begun(1);
@@ -163,7 +148,7 @@ TEST(GrammarCompilerTest, ClientsTakeTurns) {
 // Who asks for what another asked for too had that one's place, behind all that it waited for.
 TEST(GrammarCompilerTest, WhoJoinsWaitsNoLongerThanForOneOfTheirOwn) {
   std::vector<std::string> compiled;
-  std::latch begun(1), go(1), done(5);
+  std::latch begun(1), go(1), done(6);
   const auto compile = [&](const GrammarSpec& spec) -> GrammarCompiler::Made {
     compiled.push_back(spec.text);
     if (spec.text == "a0") begun.count_down(), go.wait();
@@ -178,10 +163,37 @@ TEST(GrammarCompilerTest, WhoJoinsWaitsNoLongerThanForOneOfTheirOwn) {
   ask(1, "a0");
   begun.wait();
   for (const char* text : {"a1", "a2", "both"}) ask(1, text);
-  ask(2, "both");
+  for (const char* text : {"both", "b1"}) ask(2, text);  // which takes its turn
   go.count_down();
   done.wait();
-  EXPECT_EQ(compiled, (std::vector<std::string>{"a0", "a1", "both", "a2"}));
+  EXPECT_EQ(compiled, (std::vector<std::string>{"a0", "a1", "both", "a2", "b1"}));
+}
+
+// Whoever comes later is not before those that have waited for their turn.
+TEST(GrammarCompilerTest, NobodyComesBeforeTheTurnThatIsTaken) {
+  std::vector<std::string> compiled;
+  std::latch first_begun(1), first_go(1), begun(1), go(1), done(4);
+  const auto compile = [&](const GrammarSpec& spec) -> GrammarCompiler::Made {
+    compiled.push_back(spec.text);
+    if (spec.text == "a0") first_begun.count_down(), first_go.wait();
+    if (spec.text == "a1") begun.count_down(), go.wait();
+    return std::shared_ptr<const Grammar>(std::make_shared<FakeGrammar>(1));
+  };
+  std::vector<std::shared_ptr<const void>> wanted;
+  GrammarCompiler compiler(compile, {.threads = 1});
+  const auto ask = [&](uint64_t client, const std::string& text) {
+    wanted.push_back(compiler.Get(
+        Regex(text), [&](auto) { done.count_down(); }, client));
+  };
+  ask(1, "a0");
+  first_begun.wait();
+  for (const char* text : {"a1", "a2"}) ask(1, text);
+  first_go.count_down();
+  begun.wait();
+  ask(2, "b1");
+  go.count_down();
+  done.wait();
+  EXPECT_EQ(compiled, (std::vector<std::string>{"a0", "a1", "a2", "b1"}));
 }
 
 // One that takes seconds to be refused had a thread each time that it was asked for.
@@ -236,7 +248,7 @@ TEST(GrammarCompilerTest, OneCompilesForAllAndTheQueueIsBounded) {
         if (spec.text == "slow") begun.count_down(), go.wait();
         return std::shared_ptr<const Grammar>(std::make_shared<FakeGrammar>(1));
       },
-      {.threads = 1, .max_waiting = 1, .deadline = milliseconds(20)});
+      {.threads = 1, .max_waiting = 1, .deadline = milliseconds(300)});
   std::vector<std::promise<GrammarCompiler::Made>> made(4);
   std::vector<std::shared_ptr<const void>> wanted;
   const auto ask = [&](int i, const std::string& text) {
@@ -249,7 +261,7 @@ TEST(GrammarCompilerTest, OneCompilesForAllAndTheQueueIsBounded) {
   ask(2, "late");
   ask(3, "refused");
   EXPECT_EQ(made[3].get_future().get().status().code(), StatusCode::kUnavailable);
-  std::this_thread::sleep_for(milliseconds(40));
+  std::this_thread::sleep_for(milliseconds(350));
   go.count_down();
   EXPECT_EQ(*made[0].get_future().get(), *made[1].get_future().get());
   EXPECT_EQ(made[2].get_future().get().status().code(), StatusCode::kUnavailable);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -186,6 +187,8 @@ std::optional<xgrammar::CompiledGrammar> CompileWhole(xgrammar::GrammarCompiler&
   std::optional<xgrammar::CompiledGrammar> compiled;
   try {
     compiled = compiler.CompileGrammar("root ::= Regex(\"" + quoted + "\")");
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const std::exception&) {  // GivenUp is none
   }
   if (!warned.text().empty()) compiled.reset();
@@ -276,6 +279,8 @@ GrammarCompiler::Compile MakeXgrammarCompile(GrammarVocabulary vocabulary) {
       return std::shared_ptr<const Grammar>(std::move(grammar));
     } catch (const GivenUp& given_up) {
       return given_up.why;
+    } catch (const std::bad_alloc&) {
+      throw;
     } catch (const std::exception& error) {
       return InvalidArgument("{}", PlainSentence(spec.kind, error.what()));
     }

@@ -1,4 +1,5 @@
-// xgrammar behind our interface: what it throws becomes a Status, and so does what it warns of.
+// xgrammar behind our interface: what it throws becomes a Status, but for std::bad_alloc, and so
+// does what it warns of.
 #pragma once
 
 #include <memory>

@@ -155,7 +155,8 @@ HttpResponse Api::ServerInfo() const {
 }
 
 HttpResponse Api::MetricsText() {
-  return {.body = metrics_.Render(engine_.Stats()) + http_metrics_.Render(),
+  const size_t grammar_bytes = served_.grammars == nullptr ? 0 : served_.grammars->grammar_bytes();
+  return {.body = metrics_.Render(engine_.Stats(), grammar_bytes) + http_metrics_.Render(),
           .content_type = Metrics::kContentType};
 }
 

@@ -120,5 +120,46 @@ TEST_F(HttpGrammarsTest, AddressesTakeTurnsForCompilers) {
   Stop();
 }
 
+// Grammars that others hold are in no plan if they are not bounded.
+TEST_F(HttpGrammarsTest, GrammarsBeyondTheirMemoryAreRefusedUntilSomeAreLetGo) {
+  class Large final : public Grammar {
+   public:
+    Result<std::unique_ptr<GrammarState>> Start() const override { return Internal("a fake"); }
+    size_t bytes() const override { return size_t{3} << 20; }
+  };
+  const auto compile = [](const GrammarSpec& spec) -> GrammarCompiler::Made {
+    if (spec.text != "large") return InvalidArgument("it is no grammar");
+    return std::shared_ptr<const Grammar>(std::make_shared<Large>());
+  };
+  grammars_ = std::make_unique<GrammarCompiler>(
+      compile, GrammarCompilerOptions{.compile_bytes = 1, .grammar_bytes = size_t{2} << 20});
+  Serve();
+  std::promise<GrammarCompiler::Made> made;
+  const auto wanted = grammars_->Get({GrammarKind::kRegex, "large"},
+                                     [&](GrammarCompiler::Made got) { made.set_value(got); });
+  GrammarCompiler::Made held = made.get_future().get();
+  Client client(port_);
+  const auto holds = [&client](const char* bytes) {
+    return client.Ask("GET", "/metrics")
+               .body.find(
+                   fmt::format("fathom:grammar_memory_bytes{{engine=\"0\",model_name=\"tiny\"}} "
+                               "{}\n",
+                               bytes)) != std::string::npos;
+  };
+  EXPECT_TRUE(holds("3145728"));
+  const std::string asks = Chat("hi", R"(, "guided_regex": "a")");
+  const Response refused = client.Ask("POST", kChat, asks);
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_TRUE(refused.headers.contains("Retry-After"));
+  EXPECT_NE(refused.body.find("all clients' requests in flight take more than 2 MiB"),
+            std::string::npos)
+      << refused.body;
+  held = Cancelled("let go");
+  made = {};
+  EXPECT_TRUE(Eventually([&] { return holds("0"); }));
+  EXPECT_EQ(client.Ask("POST", kChat, asks).status, 400);
+  Stop();
+}
+
 }  // namespace
 }  // namespace fathom

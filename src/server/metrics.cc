@@ -185,6 +185,9 @@ struct Metrics::Families {
   prometheus::Gauge& pages = Gauge("fathom:kv_cache_pages", "Pages of the KV cache.");
   prometheus::Counter& steps = Counter("fathom:engine_steps_total", "Forward passes.");
 
+  prometheus::Gauge& grammar_memory =
+      Gauge("fathom:grammar_memory_bytes",
+            "Of grammars of structured output, those that requests in flight hold among them.");
   prometheus::Counter& dropped_log_lines =
       Counter("fathom:log_lines_dropped_total", "Log lines that nobody read in time.");
 
@@ -265,7 +268,7 @@ void Metrics::OnPromptEnded(int64_t choices, int64_t most_generated_tokens) {
   families_->most_generated.Observe(static_cast<double>(most_generated_tokens));
 }
 
-std::string Metrics::Render(const EngineStats& stats) {
+std::string Metrics::Render(const EngineStats& stats, size_t grammar_bytes) {
   std::lock_guard lock(families_->render_mutex);
   for (size_t group = 0; group < stats.groups.size(); ++group) {
     prometheus::Labels labels = families_->labels;
@@ -280,6 +283,7 @@ std::string Metrics::Render(const EngineStats& stats) {
   for (const RankStats& rank : stats.ranks) families_->Tell(rank);
   families_->waiting.Set(static_cast<double>(stats.waiting));
   families_->waiting_for_room.Set(static_cast<double>(stats.waiting));
+  families_->grammar_memory.Set(static_cast<double>(grammar_bytes));
   families_->pages.Set(static_cast<double>(stats.total_pages));
   RaiseTo(families_->steps, static_cast<double>(stats.steps));
   RaiseTo(families_->dropped_log_lines, static_cast<double>(DroppedLogLines()));

@@ -34,7 +34,8 @@ class Metrics {
   void OnPromptEnded(int64_t choices, int64_t most_generated_tokens);
 
   // The exposition text, with the engine's gauges as they are now.
-  std::string Render(const EngineStats& stats);
+  // `grammar_bytes`: GrammarCompiler's.
+  std::string Render(const EngineStats& stats, size_t grammar_bytes = 0);
   static constexpr const char* kContentType = "text/plain; version=0.0.4; charset=utf-8";
 
  private:

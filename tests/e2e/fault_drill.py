@@ -141,6 +141,31 @@ def announced_bodies():
         return "others are served", said(server, r"POST \S+ 200"), took
 
 
+def large_form(name):
+    """Of 3.3 MiB."""
+    names = [f"{name}{i}" for i in range(800)]
+    schema = {"type": "object", "properties": {n: {"type": "string", "minLength": 20, "maxLength": 40} for n in names},
+              "required": names, "additionalProperties": False}
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": name, "schema": schema}}}
+
+
+def grammars_in_flight():
+    asked = {key: value for key, value in LONG.items() if key != "ignore_eos"}
+    with serving(*SMALL, "--max-grammar-memory-bytes", "20MiB") as server, contextlib.ExitStack() as held:
+        for name in "abcdefg":  # seven of 3.3 MiB, of which one runs, long, and others wait
+            body = json.dumps(asked | large_form(name) | {"n": 16})
+            client = held.enter_context(socket.create_connection(address(server)))
+            client.sendall((f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                            f"application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}").encode())
+        assert eventually(lambda: server.metric("fathom:grammar_memory_bytes") > 20 << 20)
+        answer, took = timed(lambda: ask(server, asked | large_form("h")))
+        assert answer.status_code == 503 and "end some of your requests" in error(answer), answer.text
+        line = said(server, ENDED)
+        held.close()
+        assert eventually(lambda: ask(server, asked | large_form("h")).status_code == 200)
+        return "503, until some end", line, took
+
+
 def idle_connections():
     with serving(*SMALL, "--max-connections-per-client", "1024") as server:
         held = [socket.create_connection(address(server)) for _ in range(1040)]
@@ -291,6 +316,7 @@ DRILL = [
     ("No reads, `--send-timeout 1`", slow_reader),
     ("A slow head, `--header-timeout 1`", slow_head),
     ("Nine bodies of 32 MiB, not sent", announced_bodies),
+    ("Grammars beyond their memory", grammars_in_flight),
     ("1,040 connections are idle", idle_connections),
     ("Nobody reads the log", log_is_not_read),
     ("SIGHUP, a broken file of keys", bad_keys),

@@ -52,6 +52,13 @@ def test_bodies_that_no_memory_has_room_for_are_refused():
     assert "--max-request-memory-bytes 1073741824 is too little for bodies of 2147483648 (--max-body-bytes)" in ended.stderr
 
 
+def test_memory_that_no_grammar_has_room_in_is_refused():
+    ended = run("serve", MODEL, "--port", "0", "--max-grammar-memory-bytes", "20000000")
+    assert ended.returncode == 1
+    assert ("--max-grammar-memory-bytes 20000000: one grammar for this model's 4096 tokens may take more: "
+            "say 20971520 at least") in ended.stderr
+
+
 def status_of_a_body_of(server, size):
     """Before it is sent."""
     with socket.create_connection(("127.0.0.1", int(server.url.rsplit(":", 1)[1])), timeout=20) as client:

@@ -8,6 +8,8 @@ SCHEDULER = "scheduler_test; simulation_test"
 P = "src/scheduler/planning.cc"
 Q = "src/scheduler/scheduler.cc"
 A = "src/scheduler/admission.cc"
+GC, GM = "src/grammar/grammar_compiler.cc", "src/grammar/grammar_cache.cc"
+COMPILER = "grammar_test GrammarCompiler*:GrammarMemory*:GrammarCache*"
 FAULTS = [
     # Which rows a step has.
     (P, "static_cast<int32_t>(planned.size()) == budget", "false", SCHEDULER),
@@ -226,6 +228,31 @@ FAULTS = [
     ("src/hosts/hosts.cc", "if (on_end_) on_end_(why);", ";", "hosts_test", S),
     ("src/grammar/grammar_pace.cc", "ThreadNs() - begin_ns <= tokens * kMostMs * 1'000'000", "true",
      "grammar_test GrammarPace*"),
+    # Who is next at the compilers of grammars, who pays for one, and what is kept of it.
+    (GC, "last == jobs_.rend() ? 0 : (*last)->turn", "0", COMPILER),
+    (GC, "turn_ = job->turn;", ";", COMPILER, S),
+    (GC, "if (turn >= job->turn) return;", "return;", COMPILER, S),
+    (GC, "job->client = client;\n  job->turn = turn;", "job->turn = turn;", COMPILER, S),
+    (GC, "std::erase_if(job.waiting, [](const Waiter& waiter) { return waiter.here.expired(); });", ";", COMPILER, S),
+    (GC, "if (waiter.here.expired()) continue;", "if (&waiter != &job.waiting.front()) break;", COMPILER, S),
+    (GC, "full.ok()", "true", COMPILER),
+    (GC, "stopping_ || job.wanted.expired()", "bool{stopping_}", COMPILER),
+    (GC, "open->second == job", "true", COMPILER),
+    (GC, "made.status().code() == StatusCode::kInvalidArgument", "true", COMPILER),
+    (GC, "if (refusals_.size() > options_.max_refusals) refusals_.pop_front();", ";", COMPILER, S),
+    (GC, "Unavailable(\"No memory is left to compile the grammar: try again later.\")",
+     "InvalidArgument(\"no memory\")", COMPILER),
+    (GC, "std::max(quarter, options.compile_bytes)", "quarter", COMPILER),
+    (GC, "std::min(options.cache_bytes, quarter)", "options.cache_bytes", COMPILER),
+    (GM, "if (std::shared_ptr<const Grammar> kept = Find(key)) return kept;", ";", COMPILER, S),
+    (GM, "*all -= bytes;", ";", COMPILER, S),
+    (GM, "*own -= bytes;", ";", COMPILER, S),
+    (GM, "*own += bytes;", ";", COMPILER, S),
+    (GM, "place->grammar.use_count() == 1", "true", COMPILER),
+    (GM, "entry.client == client", "true", COMPILER),
+    (GM, "!Shrink(*held, limits_.client, own)", "false", COMPILER),
+    (GM, "Shrink(*bytes_, limits_.all, any)", "true", COMPILER),
+    (GM, "known.second.expired()", "false", COMPILER),
     ("src/grammar/grammar_pace.cc", "for (; left > 0; --left) word &= word - 1;", ";", "grammar_test GrammarPace*", S),
     ("src/engine/result_message.cc", "code > kLastCode", "false", "engine_test ResultMessage*"),
     # What leaves, and what another host says.
