@@ -282,8 +282,8 @@ void AddMemoryFlags(CLI::App& command, ServeOptions* options) {
   command
       .add_option(
           "--max-grammar-memory-bytes", options->engine.grammar_memory_bytes,
-          "Of all grammars of structured output: those that are kept, and those of requests "
-          "in flight; a quarter for one key or address")
+          "Of all grammars of structured output: those that are kept, those of requests in flight, "
+          "and what their answers take; a quarter for one key or address; with a GPU 4 GiB")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->check(CLI::Range(size_t{1}, size_t{1} << 50))
       ->capture_default_str()

@@ -89,12 +89,21 @@ void CheckTimes(const CLI::App& command, const ServeOptions& options) {
   check("--queue-timeout", options.engine.queue_timeout_s);
 }
 
+// Behind a GPU there are more answers at a time, and memory for them.
+void SettleGrammars(const CLI::App& command, EngineSettings& engine) {
+  if (IsTold(command, "--max-grammar-memory-bytes")) return;
+  if (engine.device == "cuda" || engine.ops.starts_with("cuda")) {
+    engine.grammar_memory_bytes = size_t{4} << 30;
+  }
+}
+
 }  // namespace
 
 void SettleLimits(const CLI::App& command, ServeOptions* options) {
   SettleConnections(command, options->server);
   CheckRequests(command, *options);
   SettleMemory(command, options->server);
+  SettleGrammars(command, options->engine);
   CheckTimes(command, *options);
 }
 

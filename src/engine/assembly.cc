@@ -131,14 +131,14 @@ void ShareServerMemory(size_t ranks, const ModelConfig& config, EngineLimits& li
   limits.request_memory_bytes /= ranks;
 }
 
-// What one grammar's compiler may take is the least that is of use.
 Status CheckGrammarMemory(const EngineLimits& limits, const ModelConfig& config) {
-  const size_t least = GrammarCompileBytes(static_cast<size_t>(config.vocab_size));
+  const size_t least = LeastGrammarBytes(static_cast<size_t>(config.vocab_size));
   const size_t bytes = limits.grammar_memory_bytes;
   if (bytes == 0 || bytes >= least) return {};
   return InvalidArgument(
-      "--max-grammar-memory-bytes {}: one grammar for this model's {} tokens may take more: say {} "
-      "at least",
+      "--max-grammar-memory-bytes {}: several clients' grammars for this model's {} tokens may "
+      "take "
+      "more: say {} at least",
       bytes, config.vocab_size, least);
 }
 

@@ -84,9 +84,9 @@ TEST_F(AssemblyTest, WhatCannotBeIsRefusedBeforeLoading) {
             std::string::npos);
   EXPECT_NE(Refused({.max_num_seqs = 8, .max_num_batched_tokens = 4}).find("--max-num-seqs"),
             std::string::npos);
-  const size_t least = (size_t{16} << 20) + 4096 * 1024;
+  const size_t least = 6 * ((size_t{16} << 20) + 4096 * 1024);
   EXPECT_NE(
-      Refused({.max_num_seqs = 1, .grammar_memory_bytes = least - 1}).find("20971520 at least"),
+      Refused({.max_num_seqs = 1, .grammar_memory_bytes = least - 1}).find("125829120 at least"),
       std::string::npos);
   EXPECT_TRUE(Assemble({.max_num_seqs = 1, .grammar_memory_bytes = least}).ok());
 }
@@ -150,7 +150,7 @@ TEST(EngineNeeds, SayWhichFlagLowersThem) {
 TEST_F(AssemblyTest, WhatIsPlannedAheadIsWhatIsTaken) {
   EngineLimits limits = {
       .max_model_len = 512, .max_num_seqs = 4, .max_num_batched_tokens = 128, .prefill_chunk = 128};
-  limits.grammar_memory_bytes = size_t{100} << 20;
+  limits.grammar_memory_bytes = size_t{120} << 20;
   limits.speculation = {.method = Speculation::Method::kMtp, .num_tokens = 2};
   ExpectPlanned(limits);
   limits.speculation = {};
@@ -177,7 +177,7 @@ void AssemblyTest::ExpectPlanned(const EngineLimits& limits) {
     return -1.0;
   };
   EXPECT_EQ(planned("activations"), static_cast<double>(model.activation_bytes()));
-  EXPECT_EQ(planned("grammars"), 100.0 * (1 << 20));
+  EXPECT_EQ(planned("grammars"), 120.0 * (1 << 20));
   // Panels of the CPU's products are filled up.
   EXPECT_NEAR(planned("weights"), static_cast<double>(model.weight_bytes()),
               0.02 * static_cast<double>(model.weight_bytes()));

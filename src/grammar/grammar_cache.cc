@@ -3,9 +3,101 @@
 #include <iterator>
 #include <utility>
 
+#include "base/thread_bytes.h"
+
 namespace fathom {
 
+class GrammarCache::ClientsState final : public GrammarState {
+ public:
+  ClientsState(std::shared_ptr<GrammarCache> cache, std::shared_ptr<Bytes> own, uint64_t client)
+      : cache_(std::move(cache)), own_(std::move(own)), client_(client) {}
+  ~ClientsState() override {
+    state_.reset();
+    *own_ -= held_;
+    *cache_->bytes_ -= held_;
+  }
+
+  Status Start(const Grammar& grammar) {
+    const int64_t before = ThreadBytes();
+    state_ = TRY(grammar.Start());
+    return Count(before);
+  }
+  Result<bool> Accept(TokenId token) override {
+    const int64_t before = ThreadBytes();
+    const bool accepted = TRY(state_->Accept(token));
+    TRY(Count(before));
+    return accepted;
+  }
+  Status FillMask(std::span<uint32_t> words) override {
+    const int64_t before = ThreadBytes();
+    TRY(state_->FillMask(words));
+    return Count(before);
+  }
+  bool terminated() const override { return state_->terminated(); }
+  Status Rollback(int32_t tokens) override {
+    const int64_t before = ThreadBytes();
+    TRY(state_->Rollback(tokens));
+    return Count(before);
+  }
+
+ private:
+  // What the thread has taken for the state since then, or given back of it.
+  Status Count(int64_t before) {
+    const auto more = static_cast<size_t>(ThreadBytes() - before);  // may wrap: less
+    held_ += more;
+    const size_t own = *own_ += more, all = *cache_->bytes_ += more;
+    const GrammarCacheLimits& limits = cache_->limits_;
+    return own > limits.client || all > limits.all ? cache_->MakeRoom(client_) : Status();
+  }
+
+  const std::shared_ptr<GrammarCache> cache_;
+  const std::shared_ptr<Bytes> own_;
+  const uint64_t client_;
+  std::unique_ptr<GrammarState> state_;
+  size_t held_ = 0;
+};
+
+class GrammarCache::ClientsGrammar final : public Grammar {
+ public:
+  ClientsGrammar(std::shared_ptr<const Grammar> grammar, std::shared_ptr<GrammarCache> cache,
+                 std::shared_ptr<Bytes> own, uint64_t client)
+      : grammar_(std::move(grammar)),
+        cache_(std::move(cache)),
+        own_(std::move(own)),
+        client_(client) {}
+
+  Result<std::unique_ptr<GrammarState>> Start() const override {
+    auto state = std::make_unique<ClientsState>(cache_, own_, client_);
+    TRY(state->Start(*grammar_));
+    return std::unique_ptr<GrammarState>(std::move(state));
+  }
+  size_t bytes() const override { return grammar_->bytes(); }
+
+ private:
+  const std::shared_ptr<const Grammar> grammar_;
+  const std::shared_ptr<GrammarCache> cache_;
+  const std::shared_ptr<Bytes> own_;
+  const uint64_t client_;
+};
+
+std::shared_ptr<const Grammar> GrammarCache::For(std::shared_ptr<const Grammar> grammar,
+                                                 uint64_t client) {
+  std::lock_guard lock(mutex_);
+  return std::make_shared<ClientsGrammar>(std::move(grammar), shared_from_this(), BytesOf(client),
+                                          client);
+}
+
+size_t GrammarCache::clients() {
+  std::lock_guard lock(mutex_);
+  return clients_.size();
+}
+
 std::shared_ptr<const Grammar> GrammarCache::Find(const std::string& key) {
+  std::lock_guard lock(mutex_);
+  return FindKept(key);
+}
+
+std::shared_ptr<const Grammar> GrammarCache::FindKept(const std::string& key) {
   const auto found = by_key_.find(key);
   if (found == by_key_.end()) return nullptr;
   entries_.splice(entries_.begin(), entries_, found->second);
@@ -13,27 +105,29 @@ std::shared_ptr<const Grammar> GrammarCache::Find(const std::string& key) {
 }
 
 Status GrammarCache::MakeRoom(uint64_t client) {
+  std::lock_guard lock(mutex_);
   const auto own = [client](const Entry& entry) { return entry.client == client; };
   const auto any = [](const Entry&) { return true; };
   const auto known = clients_.find(client);
   const std::shared_ptr<Bytes> held = known == clients_.end() ? nullptr : known->second.lock();
   if (held && !Shrink(*held, limits_.client, own)) {
     return Unavailable(
-        "The grammars of your requests in flight take more than {} MiB, which is all that one "
-        "client may have: end some of your requests, or wait for their end.",
+        "The grammars of your requests in flight, and their answers, take more than {} MiB, all "
+        "that one client may have: end some of your requests, or wait for their end.",
         limits_.client >> 20);
   }
   if (Shrink(*bytes_, limits_.all, any)) return {};
   return Unavailable(
-      "The grammars of all clients' requests in flight take more than {} MiB, which is all that "
-      "there is: try again later.",
+      "The grammars of all clients' requests in flight, and their answers, take more than {} MiB, "
+      "all that there is: try again later.",
       limits_.all >> 20);
 }
 
 std::shared_ptr<const Grammar> GrammarCache::Keep(const std::string& key,
                                                   std::shared_ptr<const Grammar> grammar,
                                                   uint64_t client) {
-  if (std::shared_ptr<const Grammar> kept = Find(key)) return kept;
+  std::lock_guard lock(mutex_);
+  if (std::shared_ptr<const Grammar> kept = FindKept(key)) return kept;
   const Grammar* const raw = grammar.get();
   const size_t bytes = raw->bytes();
   const std::shared_ptr<Bytes> own = BytesOf(client);

@@ -1,5 +1,5 @@
-// Grammars that live: those that are kept for who asks again, and what all of them take, those that
-// requests in flight hold among them.
+// Grammars that live: those that are kept for who asks again, and what all of them take, with those
+// that requests in flight hold, and how far their answers have come.
 #pragma once
 
 #include <atomic>
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 
@@ -17,12 +18,12 @@ namespace fathom {
 
 struct GrammarCacheLimits {
   size_t bytes = 0, entries = 0;  // of those that are kept
-  size_t all = 0;                 // bytes of all that live, before one more is compiled
-  size_t client = 0;              // the same, of those that were compiled for one client
+  size_t all = 0;     // bytes of all that live, before one more is compiled or an answer goes on
+  size_t client = 0;  // the same, of those that were compiled for one client, and of its answers
 };
 
-// THREAD: one at a time, but for bytes(); grammars may be let go on any.
-class GrammarCache {
+// THREAD: any.
+class GrammarCache final : public std::enable_shared_from_this<GrammarCache> {
  public:
   explicit GrammarCache(const GrammarCacheLimits& limits)
       : limits_(limits), bytes_(std::make_shared<Bytes>(0)) {}
@@ -30,8 +31,8 @@ class GrammarCache {
   // nullptr: it is not kept.
   std::shared_ptr<const Grammar> Find(const std::string& key);
 
-  // For one more of this client. Beyond a limit those go that are only kept, the latest used last:
-  // of the client's share its own. kUnavailable if requests hold more than that all the same.
+  // For more of this client. Beyond a limit those go that are only kept, the latest used last: of
+  // the client's share its own. kUnavailable if requests hold more than that all the same.
   Status MakeRoom(uint64_t client);
 
   // What to hand out, which counts for the client until nobody has it: this one, or what another
@@ -39,11 +40,18 @@ class GrammarCache {
   std::shared_ptr<const Grammar> Keep(const std::string& key,
                                       std::shared_ptr<const Grammar> grammar, uint64_t client);
 
-  size_t bytes() const { return *bytes_; }            // of all that live
-  size_t clients() const { return clients_.size(); }  // that have some, or had as the last was kept
+  // The same grammar, of which what an answer takes as it grows (some 100 bytes a character; of
+  // counted repetitions 10,000) counts for the client as well. One that finds no room ends with
+  // kUnavailable. REQUIRES: a shared_ptr has this.
+  std::shared_ptr<const Grammar> For(std::shared_ptr<const Grammar> grammar, uint64_t client);
+
+  size_t bytes() const { return *bytes_; }  // of all that live
+  size_t clients();                         // that have some, or had as the last one came
 
  private:
   using Bytes = std::atomic<size_t>;
+  class ClientsGrammar;
+  class ClientsState;
   struct Entry {
     std::string key;
     std::shared_ptr<const Grammar> grammar;
@@ -53,6 +61,7 @@ class GrammarCache {
   };
   using Place = std::list<Entry>::iterator;
 
+  std::shared_ptr<const Grammar> FindKept(const std::string& key);
   std::shared_ptr<Bytes> BytesOf(uint64_t client);
   template <class MayGo>
   bool Shrink(const Bytes& bytes, size_t limit, MayGo may_go);
@@ -60,6 +69,9 @@ class GrammarCache {
 
   const GrammarCacheLimits limits_;
   const std::shared_ptr<Bytes> bytes_;  // grammars may outlive this
+
+  std::mutex mutex_;
+  // Guarded by it:
   std::unordered_map<uint64_t, std::weak_ptr<Bytes>> clients_;
   std::list<Entry> entries_;  // the latest used first
   std::unordered_map<std::string, Place> by_key_;

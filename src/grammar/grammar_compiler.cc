@@ -28,7 +28,7 @@ GrammarCacheLimits LimitsOf(const GrammarCompilerOptions& options) {
   return {.bytes = std::min(options.cache_bytes, quarter),
           .entries = options.cache_entries,
           .all = options.grammar_bytes,
-          .client = std::max(quarter, options.compile_bytes)};
+          .client = quarter};
 }
 
 }  // namespace
@@ -51,7 +51,9 @@ std::string RegexOfChoices(const std::vector<std::string>& choices) {
 }
 
 GrammarCompiler::GrammarCompiler(Compile compile, const GrammarCompilerOptions& options)
-    : options_(options), compile_(std::move(compile)), cache_(LimitsOf(options)) {
+    : options_(options),
+      compile_(std::move(compile)),
+      cache_(std::make_shared<GrammarCache>(LimitsOf(options))) {
   for (int i = 0; i < options.threads; ++i) threads_.emplace_back([this] { Work(); });
 }
 
@@ -68,7 +70,7 @@ std::shared_ptr<const void> GrammarCompiler::Get(GrammarSpec spec, std::function
                                                  uint64_t client) {
   std::string key = KeyOf(spec);
   std::unique_lock lock(mutex_);
-  if (std::shared_ptr<const Grammar> grammar = cache_.Find(key)) {
+  if (std::shared_ptr<const Grammar> grammar = cache_->Find(key)) {
     lock.unlock();
     done(std::move(grammar));
     return nullptr;
@@ -151,16 +153,17 @@ void GrammarCompiler::ForgetUnwanted() {
 }
 
 // Who pays: the first of those who wait whose share has room, so that nobody is refused for
-// another's.
-Result<uint64_t> GrammarCompiler::ClientWithRoom(const Job& job) {
+// another's, nor told of it.
+Result<uint64_t> GrammarCompiler::ClientWithRoom(Job& job) {
   std::lock_guard lock(mutex_);
-  Status full = Cancelled("nobody waits for the grammar");
-  for (const Waiter& waiter : job.waiting) {
+  for (Waiter& waiter : job.waiting) {
     if (waiter.here.expired()) continue;
-    full = cache_.MakeRoom(waiter.client);
-    if (full.ok()) return waiter.client;
+    waiter.full = cache_->MakeRoom(waiter.client);
+    if (!waiter.full.ok()) continue;
+    for (Waiter& other : job.waiting) other.full = Status();
+    return waiter.client;
   }
-  return full;
+  return Unavailable("No memory is left for the grammar: try again later.");
 }
 
 GrammarCompiler::Made GrammarCompiler::Compiled(const Job& job) {
@@ -169,13 +172,13 @@ GrammarCompiler::Made GrammarCompiler::Compiled(const Job& job) {
   return compile_(job.spec);
 }
 
-GrammarCompiler::Made GrammarCompiler::MadeOf(const Job& job) try {
+GrammarCompiler::Made GrammarCompiler::MadeOf(Job& job) try {
   if (std::chrono::steady_clock::now() > job.deadline) return Unavailable(kTooMany);  // of all
   TRY(CheckGrammar(job.spec));
   const uint64_t client = TRY(ClientWithRoom(job));
   Made made = Compiled(job);
   std::lock_guard lock(mutex_);
-  if (made.ok()) return cache_.Keep(job.key, *std::move(made), client);
+  if (made.ok()) return cache_->Keep(job.key, *std::move(made), client);
   if (made.status().code() == StatusCode::kInvalidArgument) {
     const auto until = std::chrono::steady_clock::now() + options_.refusal_kept;
     refusals_.push_back({job.key, made.status(), until});
@@ -205,7 +208,7 @@ void GrammarCompiler::Work() {
     }
     const std::vector<Waiter> waiting = std::move(job->waiting);
     lock.unlock();
-    for (const Waiter& waiter : waiting) waiter.done(made);
+    for (const Waiter& waiter : waiting) waiter.done(waiter.full.ok() ? made : waiter.full);
     lock.lock();
   }
 }

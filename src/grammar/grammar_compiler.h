@@ -64,8 +64,9 @@ struct GrammarCompilerOptions {
   size_t compile_bytes = size_t{32} << 20;  // that a thread takes meanwhile, then it is refused
   size_t cache_bytes = size_t{256} << 20;   // or a quarter of `grammar_bytes`, if that is less
   size_t cache_entries = 256;
-  // Of all grammars that live, those that requests in flight hold among them; with more no other is
-  // compiled. Those compiled for one client may have a quarter, or `compile_bytes` if that is more.
+  // Of all grammars that live, those that requests in flight hold among them, and what their
+  // answers take: with more no other is compiled, and no answer goes on. A client may have a
+  // quarter.
   size_t grammar_bytes = size_t{1} << 30;
   size_t max_refusals = 64;  // that are kept, each of a text within grammar_limits.h
   std::chrono::milliseconds refusal_kept{60'000};
@@ -75,6 +76,12 @@ struct GrammarCompilerOptions {
 // Ordinary forms take 1 MiB with 4096; the first one's share of what is made for all is in it, too.
 inline constexpr size_t GrammarCompileBytes(size_t tokens) {
   return (size_t{16} << 20) + tokens * 1024;
+}
+
+// `grammar_bytes`, at least: two compilers at work for one client whose share is nearly full leave
+// room for others.
+inline constexpr size_t LeastGrammarBytes(size_t tokens) {
+  return 6 * GrammarCompileBytes(tokens);
 }
 
 // What all compilers of a server may have at a time: each passes its limit by half at most.
@@ -106,14 +113,20 @@ class GrammarCompiler {
   [[nodiscard]] std::shared_ptr<const void> Get(GrammarSpec spec, std::function<void(Made)> done,
                                                 uint64_t client = 0);
 
+  // What is to be started for a client: its answers count for it (GrammarCache::For).
+  std::shared_ptr<const Grammar> For(std::shared_ptr<const Grammar> grammar, uint64_t client) {
+    return cache_->For(std::move(grammar), client);
+  }
+
   const GrammarCompilerOptions& options() const { return options_; }
-  size_t grammar_bytes() const { return cache_.bytes(); }  // of all grammars that live
+  size_t grammar_bytes() const { return cache_->bytes(); }  // of all that live, and their answers
 
  private:
   struct Waiter {
     std::weak_ptr<const void> here;  // while it waits
     uint64_t client = 0;
     std::function<void(Made)> done;
+    Status full;  // why nothing more is compiled for it
   };
   struct Job {
     GrammarSpec spec;
@@ -137,15 +150,16 @@ class GrammarCompiler {
   void Join(const std::shared_ptr<Job>& job, uint64_t client);
   static std::shared_ptr<const void> Wait(Job& job, std::shared_ptr<const void> wanted,
                                           uint64_t client, std::function<void(Made)> done);
-  Made MadeOf(const Job& job);
+  Made MadeOf(Job& job);
   Made Compiled(const Job& job);
-  Result<uint64_t> ClientWithRoom(const Job& job);
+  Result<uint64_t> ClientWithRoom(Job& job);
   void ForgetUnwanted();
   uint64_t TurnOf(uint64_t client) const;
   std::optional<Status> FindRefusal(const std::string& key);
 
   const GrammarCompilerOptions options_;
   const Compile compile_;
+  const std::shared_ptr<GrammarCache> cache_;  // answers may outlive this
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -153,9 +167,8 @@ class GrammarCompiler {
   std::deque<std::shared_ptr<Job>> jobs_;                       // that no thread has taken, by turn
   uint64_t turn_ = 0;                                           // the latest that was taken
   std::unordered_map<std::string, std::shared_ptr<Job>> open_;  // by key: these, and those in work
-  GrammarCache cache_;
-  std::deque<Refusal> refusals_;       // the oldest first
-  std::atomic<bool> stopping_{false};  // also read without it
+  std::deque<Refusal> refusals_;                                // the oldest first
+  std::atomic<bool> stopping_{false};                           // also read without it
 
   std::vector<std::thread> threads_;
 };

@@ -1,6 +1,7 @@
 // What grammars and those who wait for them hold, and who pays for it.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <future>
 #include <latch>
@@ -81,16 +82,6 @@ TEST(GrammarMemoryTest, AClientHasAQuarter) {
   EXPECT_TRUE(Wait(compiler, "2", 1).ok());
 }
 
-TEST(GrammarMemoryTest, AShareHasRoomForACompilersLimit) {
-  GrammarCompilerOptions options = kSmall;
-  options.compile_bytes = 2000;
-  GrammarCompiler compiler(OfText, options);
-  const auto held = *Wait(compiler, "2000");
-  const auto beyond = Wait(compiler, "1");
-  EXPECT_TRUE(beyond.ok());
-  EXPECT_FALSE(Wait(compiler, "2").ok());
-}
-
 // Nobody is refused for what the cache alone holds.
 TEST(GrammarMemoryTest, WhatIsOnlyKeptGoesFirst) {
   GrammarCompiler compiler(OfText, kSmall);
@@ -127,6 +118,85 @@ TEST(GrammarCacheTest, ForgetsClientsThatHaveNothing) {
     cache.Keep(std::to_string(client), *OfBytes(1), client);
   }
   EXPECT_LE(cache.clients(), 2u);
+}
+
+// One whose answers take a block of memory with each token.
+class GrowingGrammar final : public Grammar {
+ public:
+  static constexpr size_t kBlock = 10'000;
+
+  Result<std::unique_ptr<GrammarState>> Start() const override {
+    return std::unique_ptr<GrammarState>(std::make_unique<State>());
+  }
+  size_t bytes() const override { return 1; }
+
+ private:
+  class State final : public GrammarState {
+   public:
+    Result<bool> Accept(TokenId) override {
+      blocks_.push_back(std::make_unique<std::array<char, kBlock>>());
+      return true;
+    }
+    Status FillMask(std::span<uint32_t>) override { return {}; }
+    bool terminated() const override { return false; }
+    Status Rollback(int32_t tokens) override {
+      blocks_.resize(blocks_.size() - static_cast<size_t>(tokens));
+      return {};
+    }
+
+   private:
+    std::vector<std::unique_ptr<std::array<char, kBlock>>> blocks_;
+  };
+};
+
+// A share is ten blocks and something, and all is two of them.
+std::shared_ptr<GrammarCache> CacheOfBlocks() {
+  constexpr size_t kShare = 10 * GrowingGrammar::kBlock + 5000;
+  return std::make_shared<GrammarCache>(
+      GrammarCacheLimits{.bytes = 10 * kShare, .entries = 10, .all = 2 * kShare, .client = kShare});
+}
+
+// They were counted nowhere: one request's took half a gigabyte.
+TEST(GrammarCacheTest, WhatAnswersTakeIsBounded) {
+  const auto cache = CacheOfBlocks();
+  const auto grammar = cache->Keep("key", std::make_shared<GrowingGrammar>(), 0);
+  const auto mine = cache->For(grammar, 1);
+  auto first = *mine->Start(), second = *mine->Start();
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(*first->Accept(TokenId{1}));
+  // Whichever thread has it go on.
+  std::thread([&] {
+    for (int i = 0; i < 4; ++i) EXPECT_TRUE(*second->Accept(TokenId{1}));
+  }).join();
+  EXPECT_GE(cache->bytes(), 9 * GrowingGrammar::kBlock);
+  EXPECT_TRUE(second->Rollback(2).ok());
+  EXPECT_LT(cache->bytes(), 8 * GrowingGrammar::kBlock);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(*first->Accept(TokenId{1}));
+  const Result<bool> beyond = first->Accept(TokenId{1});
+  EXPECT_EQ(beyond.status().code(), StatusCode::kUnavailable);
+  EXPECT_NE(beyond.status().message().find("one client"), std::string::npos);
+  // Another client has its own share.
+  auto other = *cache->For(grammar, 2)->Start();
+  EXPECT_TRUE(*other->Accept(TokenId{1}));
+  EXPECT_EQ(cache->MakeRoom(1).code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(cache->MakeRoom(2).ok());
+  first.reset(), second.reset(), other.reset();
+  EXPECT_EQ(cache->bytes(), 1u);
+}
+
+TEST(GrammarCacheTest, AnswersOfAllClientsAreBounded) {
+  const auto cache = CacheOfBlocks();
+  cache->Keep("only kept", *OfBytes(2 * GrowingGrammar::kBlock), 9);
+  const auto grammar = std::make_shared<GrowingGrammar>();
+  std::vector<std::unique_ptr<GrammarState>> answers;
+  for (uint64_t client = 0; client < 3; ++client) {
+    answers.push_back(*cache->For(grammar, client)->Start());
+  }
+  int taken = 0;
+  Status end;
+  for (; end.ok() && taken < 30; ++taken) end = answers[taken % 3]->Accept(TokenId{1}).status();
+  EXPECT_NE(end.message().find("all clients'"), std::string::npos);
+  EXPECT_EQ(taken, 21);  // what was only kept gave way
+  EXPECT_EQ(cache->Find("only kept"), nullptr);
 }
 
 // Grammars that requests hold may outlive the server's compilers.
@@ -215,6 +285,33 @@ TEST(GrammarMemoryTest, WhoHasRoomPays) {
   EXPECT_EQ(*first.get_future().get(), paid);
   const auto more = *Wait(compiler, "11", 2);  // 990 are not beyond its share
   EXPECT_FALSE(Wait(compiler, "6", 2).ok());
+}
+
+// Of two whose form was not compiled, the one that held nothing was told of the other's grammars.
+TEST(GrammarMemoryTest, WhoIsRefusedIsToldWhy) {
+  std::latch begun(1), go(1);
+  GrammarCompiler compiler(
+      [&](const GrammarSpec& spec) {
+        if (spec.text == "20") begun.count_down(), go.wait();
+        return OfText(spec);
+      },
+      kSmall);
+  std::vector<Made> held = {Wait(compiler, "1001", 1)};
+  for (const uint64_t client : {5, 6, 7}) {
+    held.push_back(Wait(compiler, std::to_string(990 + client), client));
+  }
+  std::promise<Made> last, mine, others;
+  const auto slow = compiler.Get(
+      Regex("20"), [&](Made got) { last.set_value(got); }, 3);
+  begun.wait();
+  const auto own = compiler.Get(
+      Regex("5"), [&](Made got) { mine.set_value(got); }, 1);
+  const auto other = compiler.Get(
+      Regex("5"), [&](Made got) { others.set_value(got); }, 2);
+  go.count_down();
+  held.push_back(last.get_future().get());
+  EXPECT_NE(mine.get_future().get().status().message().find("one client"), std::string::npos);
+  EXPECT_NE(others.get_future().get().status().message().find("all clients'"), std::string::npos);
 }
 
 // Nobody wanted it, another began, and both were made: the cache had two, of which one never went.

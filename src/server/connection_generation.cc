@@ -85,7 +85,8 @@ asio::awaitable<std::optional<ApiError>> Connection::AwaitGrammar(Exchange& exch
     co_return EngineError(Cancelled("The client went away."));
   }
   if (wait->made && wait->made->ok()) {
-    generation.SetGrammar(std::move(*wait->made).value());
+    generation.SetGrammar(
+        grammars->For(std::move(*wait->made).value(), exchange.request.client->id()));
     co_return std::nullopt;
   }
   if (wait->made && wait->made->status().code() == StatusCode::kInvalidArgument) {

@@ -151,7 +151,7 @@ TEST_F(HttpGrammarsTest, GrammarsBeyondTheirMemoryAreRefusedUntilSomeAreLetGo) {
   const Response refused = client.Ask("POST", kChat, asks);
   EXPECT_EQ(refused.status, 503);
   EXPECT_TRUE(refused.headers.contains("Retry-After"));
-  EXPECT_NE(refused.body.find("all clients' requests in flight take more than 2 MiB"),
+  EXPECT_NE(refused.body.find("all clients' requests in flight, and their answers, take more than 2 MiB"),
             std::string::npos)
       << refused.body;
   held = Cancelled("let go");

@@ -151,18 +151,18 @@ def large_form(name):
 
 def grammars_in_flight():
     asked = {key: value for key, value in LONG.items() if key != "ignore_eos"}
-    with serving(*SMALL, "--max-grammar-memory-bytes", "20MiB") as server, contextlib.ExitStack() as held:
-        for name in "abcdefg":  # seven of 3.3 MiB, of which one runs, long, and others wait
+    with serving(*SMALL, "--max-grammar-memory-bytes", "120MiB") as server, contextlib.ExitStack() as held:
+        for name in "abcdefghij":  # ten of 3.3 MiB, of which one runs, long, and others wait
             body = json.dumps(asked | large_form(name) | {"n": 16})
             client = held.enter_context(socket.create_connection(address(server)))
             client.sendall((f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
                             f"application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}").encode())
-        assert eventually(lambda: server.metric("fathom:grammar_memory_bytes") > 20 << 20)
-        answer, took = timed(lambda: ask(server, asked | large_form("h")))
+        assert eventually(lambda: server.metric("fathom:grammar_memory_bytes") > 30 << 20)
+        answer, took = timed(lambda: ask(server, asked | large_form("z")))
         assert answer.status_code == 503 and "end some of your requests" in error(answer), answer.text
         line = said(server, ENDED)
         held.close()
-        assert eventually(lambda: ask(server, asked | large_form("h")).status_code == 200)
+        assert eventually(lambda: ask(server, asked | large_form("z")).status_code == 200)
         return "503, until some end", line, took
 
 

@@ -53,10 +53,10 @@ def test_bodies_that_no_memory_has_room_for_are_refused():
 
 
 def test_memory_that_no_grammar_has_room_in_is_refused():
-    ended = run("serve", MODEL, "--port", "0", "--max-grammar-memory-bytes", "20000000")
+    ended = run("serve", MODEL, "--port", "0", "--max-grammar-memory-bytes", "120000000")
     assert ended.returncode == 1
-    assert ("--max-grammar-memory-bytes 20000000: one grammar for this model's 4096 tokens may take more: "
-            "say 20971520 at least") in ended.stderr
+    assert ("--max-grammar-memory-bytes 120000000: several clients' grammars for this model's 4096 tokens may take "
+            "more: say 125829120 at least") in ended.stderr
 
 
 def status_of_a_body_of(server, size):

@@ -383,6 +383,11 @@ def hostile_grammars(attack):
     attack.crowd(6, work)
 
 
+def long_answers_under_grammars(attack):
+    body = SHORT | {"n": 4, "temperature": 1, "max_tokens": 3000, "stream": True, "guided_regex": "[a-z ]{5000,9000}"}
+    attack.crowd(1, lambda _: attack.ask(body, SERVED, path=COMPLETIONS))
+
+
 def damaged_schemas(attack):
     attack.crowd(2, lambda rng: attack.ask(Clients.body(rng, response_format={"type": "json_schema", "json_schema": {
         "name": "x", "schema": rng.choice([{"type": 5}, {"$ref": "#/x", "x": {"anyOf": 5}}, {"enum": []}, {"pattern": "("}, [], ""])}}),
@@ -403,5 +408,5 @@ CASES = [
     resets, pipelines, pipelines_that_nobody_reads, questions_about_the_server, names_that_cannot_be_printed,
     streams_that_are_left, requests_that_are_left, ends_that_are_half, streams_that_nobody_reads,
     answers_that_nobody_reads, large_answers, texts_of_many_tokens, more_than_the_queue_holds, too_many_choices,
-    hostile_grammars, damaged_schemas, long_prompts,
+    hostile_grammars, long_answers_under_grammars, damaged_schemas, long_prompts,
 ]  # fmt: skip

@@ -39,7 +39,7 @@ from test_memory import MIB, resident
 FLAGS = ["--max-num-seqs", "8", "--max-queue", "64", "--max-connections-per-client", "256",
          "--max-requests-per-client", "32", "--header-timeout", "2", "--body-timeout", "2", "--idle-timeout", "2",
          "--send-timeout", "2", "--max-body-bytes", str(8 * MIB), "--max-request-memory-bytes", str(128 * MIB),
-         "--log-format", "json"]
+         "--max-grammar-memory-bytes", str(120 * MIB), "--log-format", "json"]
 GROWTH = 64 * MIB
 LEFT = 32 * MIB
 HEALTH_MS = 1000
