@@ -104,14 +104,17 @@ std::optional<ApiError> Access::CheckCaller(HttpRequest& head, const Route* rout
                                 Printable(head.host, 64)),
                     "permission_error", "", "host_not_allowed"};
   }
-  const bool about_server = route != nullptr && route->about_server;
+  const bool open = route != nullptr && IsOpen(*route);
   const auto keys = this->keys();
-  if (!about_server && !head.origin.empty() && !cors_.Allows(head.origin) &&
+  const bool about_server = route != nullptr && route->about_server;
+  // What is open and more than the server's state is no page's either: a browser behind the wall
+  // would fetch it for anybody.
+  if (!(open && about_server) && !head.origin.empty() && !cors_.Allows(head.origin) &&
       !IsFromOwnPage(head, *keys)) {
     return CorsPolicy::NotAllowed();
   }
   const ApiKey* key = keys->Find(KeyOf(head));
-  if (!keys->empty() && key == nullptr && !(route != nullptr && IsOpen(*route))) {
+  if (!keys->empty() && key == nullptr && !open) {
     return ApiError{
         401, "The API key is missing or wrong: send Authorization: Bearer KEY, or X-Api-Key: KEY.",
         "authentication_error", "", "invalid_api_key"};

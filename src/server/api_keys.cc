@@ -51,8 +51,8 @@ Status AddLimit(std::string_view word, KeyLimits& limits) {
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *limit);
   if (error != std::errc() || end != digits.data() + digits.size() || *limit < 1 ||
       *limit > kMaxLimit) {
-    return InvalidArgument("{} must be between 1 and {}: leave it out for no limit", name,
-                           kMaxLimit);
+    return InvalidArgument("{} must be between 1 and {}: leave it out for {}", name, kMaxLimit,
+                           name == "in-flight" ? "that of --max-requests-per-client" : "no limit");
   }
   return {};
 }

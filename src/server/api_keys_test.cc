@@ -61,6 +61,11 @@ TEST(ApiKeys, WhatCannotBeTakenNamesItsLineAndNoKey) {
     EXPECT_TRUE(why.starts_with("line 1: ")) << why;
     EXPECT_EQ(why.find("secret"), std::string::npos) << why;
   }
+  EXPECT_TRUE(Refusal("a k requests-per-minute=0").ends_with("leave it out for no limit"));
+  // Without it another limit holds, which "no limit" denied.
+  EXPECT_TRUE(Refusal("a k in-flight=0")
+                  .ends_with("leave it out for that of "
+                             "--max-requests-per-client"));
   EXPECT_EQ(Refusal("a k requests-per-minute=1 requests-per-minute=2"),
             "line 1: requests-per-minute is there more than once");
   std::string many;

@@ -41,7 +41,7 @@ TEST_F(GenerationMetricsTest, TimesAndTokensOfARequest) {
   Output(5, first);
   Output(3, {.cached_tokens = 64, .preemptions = 2, .finish = FinishReason::kLength});
   const EngineStats stats{.groups = {{}, {}}, .tokens_of_steps = {.steps = {7, 1}, .tokens = 15}};
-  const std::string metrics = metrics_.Render(stats);
+  const std::string metrics = metrics_.Render(stats, 0);
   const std::map<std::string, double> sums = {{"vllm:time_to_first_token_seconds", 5},
                                               {"vllm:e2e_request_latency_seconds", 8},
                                               {"vllm:request_queue_time_seconds", 2},
@@ -72,18 +72,18 @@ TEST_F(GenerationMetricsTest, TimesAndTokensOfARequest) {
     EXPECT_EQ(state("discard_all"), 0);
   }
   EXPECT_NE(metrics.find(R"(model_name="m",le="1.0"} 7)"), std::string::npos);
-  EXPECT_EQ(metrics, metrics_.Render(stats));
+  EXPECT_EQ(metrics, metrics_.Render(stats, 0));
 }
 
 TEST_F(GenerationMetricsTest, BoundsOfBucketsAreWrittenAsVllmWritesThem) {
-  const std::string metrics = Metrics(R"(m",le="5)").Render({});
+  const std::string metrics = Metrics(R"(m",le="5)").Render({}, 0);
   const std::string bucket =
       R"(vllm:time_to_first_token_seconds_bucket{engine="0",model_name="m\",le=\"5",le=)";
   for (const char* bound : {"0.001", "0.75", "1.0", "2.5", "2560.0", "+Inf"}) {
     EXPECT_NE(metrics.find(fmt::format("\n{}\"{}\"}} 0\n", bucket, bound)), std::string::npos)
         << bound;
   }
-  const std::string other = Metrics("m,le=").Render({});
+  const std::string other = Metrics("m,le=").Render({}, 0);
   EXPECT_NE(other.find(R"(model_name="m,le=",le="1.0"} 0)"), std::string::npos);
   EXPECT_NE(other.find(R"(model_name="m,le="} 0)"), std::string::npos);
   EXPECT_NE(metrics.find(R"(le="200000.0"} 0)"), std::string::npos);
@@ -93,7 +93,7 @@ TEST_F(GenerationMetricsTest, BoundsOfBucketsAreWrittenAsVllmWritesThem) {
 // Nothing is known of what it would have found.
 TEST_F(GenerationMetricsTest, ARequestWithoutATokenComputedNoneThatIsCounted) {
   generation_->Fail(EngineError(Cancelled("it left")), "abort");
-  const std::string metrics = metrics_.Render({});
+  const std::string metrics = metrics_.Render({}, 0);
   EXPECT_EQ(ValueOf(metrics, "vllm:request_prompt_tokens_sum{"), 70);
   EXPECT_EQ(ValueOf(metrics, "vllm:request_num_preemptions_count{"), 1);
   EXPECT_EQ(ValueOf(metrics, "vllm:request_prefill_kv_computed_tokens_count{"), 0);

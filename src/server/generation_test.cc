@@ -344,7 +344,7 @@ TEST_F(GenerationTest, AnErrorEndsEveryChoice) {
   generation.OnOutput(1, std::move(output), nullptr);
   ASSERT_TRUE(generation.done() && generation.error());
   EXPECT_EQ(generation.error()->status, 500);
-  const std::string metrics = metrics_.Render({});
+  const std::string metrics = metrics_.Render({}, 0);
   EXPECT_NE(metrics.find(R"(request_params_n_sum{engine="0",model_name="m"} 2)"), metrics.npos);
   EXPECT_NE(metrics.find(R"(engine="0",finished_reason="error",model_name="m"} 2)"), metrics.npos);
 }

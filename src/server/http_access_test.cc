@@ -265,5 +265,18 @@ TEST_F(HttpAccessTest, WhichRoutesNeedNoKeyIsTold) {
   EXPECT_NE(joined.status().message().find("with spaces between"), std::string::npos);
 }
 
+// With a key any page could ask for metrics, though they were not open.
+TEST_F(HttpAccessTest, PagesOfOthersMayAskForTheServersOpenStateAlone) {
+  const std::string page = "Origin: http://evil.example\r\n";
+  const auto status = [&](const char* path, const std::string& headers) {
+    return Client(port_).Ask("GET", path, "", headers + page).status;
+  };
+  Serve({.api_key = "secret", .open_routes = std::vector<std::string>{"/health", "/v1/models"}});
+  EXPECT_EQ(status("/health", ""), 200);
+  for (const char* path : {"/metrics", "/load", "/v1/models", "/v1/responses/resp_1"}) {
+    EXPECT_EQ(status(path, Key("secret")), 403) << path;
+  }
+}
+
 }  // namespace
 }  // namespace fathom

@@ -35,7 +35,7 @@ class Metrics {
 
   // The exposition text, with the engine's gauges as they are now.
   // `grammar_bytes`: GrammarCompiler's.
-  std::string Render(const EngineStats& stats, size_t grammar_bytes = 0);
+  std::string Render(const EngineStats& stats, size_t grammar_bytes);
   static constexpr const char* kContentType = "text/plain; version=0.0.4; charset=utf-8";
 
  private:
