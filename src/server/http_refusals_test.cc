@@ -31,7 +31,7 @@ TEST_F(HttpRefusalsTest, AClientThatLeavesWhileItsRefusalIsHeldBackIsNoticed) {
   Client busy(port_), first(port_), second(port_);
   Occupy(busy);
   EXPECT_EQ(first.Ask("POST", kChat, Chat("hi")).status, 429);
-  EXPECT_TRUE(Counted("429"));
+  EXPECT_TRUE(Eventually([&] { return Counted("429"); }));
   second.Request("POST", kChat, Chat("hi"));
   second.Close();
   EXPECT_TRUE(Eventually([&] { return Counted("499"); }));
