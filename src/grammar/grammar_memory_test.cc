@@ -180,6 +180,7 @@ TEST(GrammarCacheTest, WhatAnswersTakeIsBounded) {
   EXPECT_EQ(cache->MakeRoom(1).code(), StatusCode::kUnavailable);
   EXPECT_TRUE(cache->MakeRoom(2).ok());
   first.reset(), second.reset(), other.reset();
+  EXPECT_TRUE(cache->MakeRoom(1).ok());
   EXPECT_EQ(cache->bytes(), 1u);
 }
 
