@@ -328,7 +328,7 @@ int64_t PanelGrain(const CpuWeight& w, int64_t tokens, int64_t items, int thread
   // A step of 16 lanes counts as 2 operations beside those of plain loops.
   const int64_t grain = Grain(w.in * kPanel * std::min(tokens, kTileTokens) / 8);
   // A few tokens are as fast as memory is read, and that is fastest in long pieces. Where codes are
-  // asked for ahead shorter ones are as fast, and threads wait less for the last.
+  // asked for ahead the last ones may be short, so that threads wait less for each other.
   if (tokens <= kFewTokens) {
     const bool ahead = w.dots != nullptr && w.dots->fetches_ahead;
     return ahead ? grain : std::max(grain, items / (2 * threads));
