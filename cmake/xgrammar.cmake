@@ -89,7 +89,29 @@ xgrammar_step(fsm "int sibling = siblings[group_begin].peer;")
 xgrammar_step(fsm "union_find_set.Add(no_successor_end_states[i]);")
 xgrammar_step(fsm "if (precursors.find(partition_state) != precursors.end()) {")
 xgrammar_step(fsm "const auto& edges = fsm_->GetEdges(state);")
-foreach(name grammar_compiler grammar_builder grammar_functor fsm json_schema_converter)
+# Of each byte of an answer it keeps the states that may go on from there, of a counted repetition 128,
+# 10 KB, to take tokens back. Nobody takes back more than the last 32 (xgrammar_adapter.cc), and what
+# rules that have begun need is elsewhere; so those of earlier bytes are let go.
+xgrammar_mend(grammar_matcher "std::deque<int> token_length_history;"
+              "std::deque<int> token_length_history; int32_t forget_at_ = 128;")
+xgrammar_mend(grammar_matcher "  return FinishAccept(consumed_past_deadline);"
+[=[
+  if (const int32_t rows = scanable_state_history_.size(); rows >= forget_at_) {
+    int32_t kept = 1, tokens = 0;
+    for (auto length = token_length_history.rbegin();
+         length != token_length_history.rend() && tokens < 32; ++length, ++tokens) {
+      kept += *length;
+    }
+    Compact2DArray<ParserState> rest;
+    for (int32_t i = 0; i < rows; ++i) {
+      const auto row = scanable_state_history_[i];
+      rest.PushBack(row.data, i + kept < rows ? 0 : row.data_len);
+    }
+    scanable_state_history_ = std::move(rest);
+    forget_at_ = rows + std::max(64, rows / 256);
+  }
+  return FinishAccept(consumed_past_deadline);]=])
+foreach(name grammar_compiler grammar_builder grammar_functor grammar_matcher fsm json_schema_converter)
   configure_file("${CMAKE_CURRENT_BINARY_DIR}/xgrammar/${name}.cc.mended"
                  "${CMAKE_CURRENT_BINARY_DIR}/xgrammar/${name}.cc" COPYONLY)
 endforeach()

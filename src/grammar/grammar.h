@@ -24,7 +24,7 @@ class GrammarState {
   // kInternal if nothing may. REQUIRES: MaskWords() of the vocabulary; not terminated().
   virtual Status FillMask(std::span<uint32_t> words) = 0;
   virtual bool terminated() const = 0;  // an end-of-text token was accepted
-  // As if the last so many tokens had not been accepted. REQUIRES: so many were.
+  // As if the last so many tokens had not been accepted. REQUIRES: so many were; at most 32.
   virtual Status Rollback(int32_t tokens) = 0;
 };
 

@@ -36,13 +36,16 @@ class GrammarCache final : public std::enable_shared_from_this<GrammarCache> {
   Status MakeRoom(uint64_t client);
 
   // What to hand out, which counts for the client until nobody has it: this one, or what another
-  // compiler made meanwhile. One that alone is larger than the cache is not kept.
-  std::shared_ptr<const Grammar> Keep(const std::string& key,
-                                      std::shared_ptr<const Grammar> grammar, uint64_t client);
+  // compiler made meanwhile. One that alone is larger than the cache is not kept. kUnavailable if
+  // there is no room for it, as from MakeRoom().
+  Result<std::shared_ptr<const Grammar>> Keep(const std::string& key,
+                                              std::shared_ptr<const Grammar> grammar,
+                                              uint64_t client);
 
   // The same grammar, of which what an answer takes as it grows (some 100 bytes a character; of
   // counted repetitions 10,000) counts for the client as well. One that finds no room ends with
-  // kUnavailable. REQUIRES: a shared_ptr has this.
+  // kUnavailable, one that has too much by itself with kInvalidArgument. REQUIRES: a shared_ptr
+  // has this.
   std::shared_ptr<const Grammar> For(std::shared_ptr<const Grammar> grammar, uint64_t client);
 
   size_t bytes() const { return *bytes_; }  // of all that live
@@ -64,7 +67,12 @@ class GrammarCache final : public std::enable_shared_from_this<GrammarCache> {
   std::shared_ptr<const Grammar> FindKept(const std::string& key);
   std::shared_ptr<Bytes> BytesOf(uint64_t client);
   template <class MayGo>
-  bool Shrink(const Bytes& bytes, size_t limit, MayGo may_go);
+  bool Shrink(const Bytes& bytes, size_t limit, size_t more, MayGo may_go);
+  Status MakeRoomFor(uint64_t client, size_t more);
+  Status RoomToGoOn(uint64_t client, size_t held);
+  Status TooMuchOfAClient() const;
+  Status TooMuchOfAll() const;
+  void ForgetClients();
   Place Drop(Place place);
 
   const GrammarCacheLimits limits_;

@@ -23,6 +23,13 @@ constexpr int kNicer = 13;
 
 constexpr const char* kTooMany = "Too many grammars are being compiled: try again later.";
 
+const Status& StatusOf(const Status& status) {
+  return status;
+}
+Status StatusOf(const GrammarCompiler::Made& made) {
+  return made.status();
+}
+
 GrammarCacheLimits LimitsOf(const GrammarCompilerOptions& options) {
   const size_t quarter = options.grammar_bytes / 4;
   return {.bytes = std::min(options.cache_bytes, quarter),
@@ -152,16 +159,19 @@ void GrammarCompiler::ForgetUnwanted() {
   });
 }
 
-// Who pays: the first of those who wait whose share has room, so that nobody is refused for
-// another's, nor told of it.
-Result<uint64_t> GrammarCompiler::ClientWithRoom(Job& job) {
+// Of those who wait the first whose share has room pays, so that nobody is refused for another's,
+// nor told of it. `take`: what needs the room.
+template <class Take>
+auto GrammarCompiler::FirstWithRoom(Job& job, const Take& take) -> decltype(take(uint64_t{})) {
   std::lock_guard lock(mutex_);
+  if (job.wanted.expired()) return take(job.client);  // for who asks again
   for (Waiter& waiter : job.waiting) {
     if (waiter.here.expired()) continue;
-    waiter.full = cache_->MakeRoom(waiter.client);
+    auto taken = take(waiter.client);
+    waiter.full = StatusOf(taken);
     if (!waiter.full.ok()) continue;
     for (Waiter& other : job.waiting) other.full = Status();
-    return waiter.client;
+    return taken;
   }
   return Unavailable("No memory is left for the grammar: try again later.");
 }
@@ -175,10 +185,13 @@ GrammarCompiler::Made GrammarCompiler::Compiled(const Job& job) {
 GrammarCompiler::Made GrammarCompiler::MadeOf(Job& job) try {
   if (std::chrono::steady_clock::now() > job.deadline) return Unavailable(kTooMany);  // of all
   TRY(CheckGrammar(job.spec));
-  const uint64_t client = TRY(ClientWithRoom(job));
+  TRY(FirstWithRoom(job, [this](uint64_t client) { return cache_->MakeRoom(client); }));
   Made made = Compiled(job);
+  if (made.ok()) {
+    return FirstWithRoom(
+        job, [&](uint64_t client) -> Made { return cache_->Keep(job.key, *made, client); });
+  }
   std::lock_guard lock(mutex_);
-  if (made.ok()) return cache_->Keep(job.key, *std::move(made), client);
   if (made.status().code() == StatusCode::kInvalidArgument) {
     const auto until = std::chrono::steady_clock::now() + options_.refusal_kept;
     refusals_.push_back({job.key, made.status(), until});

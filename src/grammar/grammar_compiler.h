@@ -152,7 +152,8 @@ class GrammarCompiler {
                                           uint64_t client, std::function<void(Made)> done);
   Made MadeOf(Job& job);
   Made Compiled(const Job& job);
-  Result<uint64_t> ClientWithRoom(Job& job);
+  template <class Take>
+  auto FirstWithRoom(Job& job, const Take& take) -> decltype(take(uint64_t{}));
   void ForgetUnwanted();
   uint64_t TurnOf(uint64_t client) const;
   std::optional<Status> FindRefusal(const std::string& key);

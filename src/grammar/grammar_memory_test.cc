@@ -10,6 +10,7 @@
 
 #include "grammar/byte_vocabulary.h"
 #include "grammar/compile_limit.h"
+#include "grammar/fake_grammar.h"
 #include "grammar/grammar_compiler.h"
 #include "grammar/xgrammar_adapter.h"
 
@@ -18,23 +19,8 @@ namespace {
 
 using Made = GrammarCompiler::Made;
 
-// Of so many bytes; it is never started.
-class FakeGrammar final : public Grammar {
- public:
-  explicit FakeGrammar(size_t bytes) : bytes_(bytes) {}
-  Result<std::unique_ptr<GrammarState>> Start() const override { return Internal("a fake"); }
-  size_t bytes() const override { return bytes_; }
-
- private:
-  const size_t bytes_;
-};
-
 GrammarSpec Regex(std::string text) {
   return {GrammarKind::kRegex, std::move(text)};
-}
-
-Made OfBytes(size_t bytes) {
-  return std::shared_ptr<const Grammar>(std::make_shared<FakeGrammar>(bytes));
 }
 
 // Takes as many bytes as the text says.
@@ -57,147 +43,40 @@ TEST(GrammarMemoryTest, GrammarsInUseAreBounded) {
   GrammarCompiler compiler(OfText, kSmall);
   std::vector<std::shared_ptr<const Grammar>> in_use;
   for (uint64_t client = 0; client < 4; ++client) {
-    in_use.push_back(*Wait(compiler, std::to_string(1000 + client), client));
+    in_use.push_back(*Wait(compiler, std::to_string(997 + client), client));
   }
-  EXPECT_EQ(compiler.grammar_bytes(), 4006u);
-  const Made refused = Wait(compiler, "1", 9);
+  EXPECT_EQ(compiler.grammar_bytes(), 3994u);
+  const Made refused = Wait(compiler, "7", 9);
   EXPECT_EQ(refused.status().code(), StatusCode::kUnavailable);
   EXPECT_NE(refused.status().message().find("all clients'"), std::string::npos);
+  EXPECT_TRUE(Wait(compiler, "6", 9).ok());
   in_use.pop_back();
-  EXPECT_EQ(compiler.grammar_bytes(), 3003u);
-  EXPECT_TRUE(Wait(compiler, "1", 9).ok());
+  EXPECT_TRUE(Wait(compiler, "7", 9).ok());
 }
 
 // One client had all of it, and every other's first form was refused.
 TEST(GrammarMemoryTest, AClientHasAQuarter) {
   GrammarCompiler compiler(OfText, kSmall);
-  auto first = *Wait(compiler, "600", 1), second = *Wait(compiler, "601", 1);
-  const Made refused = Wait(compiler, "1", 1);
+  auto first = *Wait(compiler, "400", 1), second = *Wait(compiler, "401", 1);
+  const Made refused = Wait(compiler, "200", 1);
   EXPECT_EQ(refused.status().code(), StatusCode::kUnavailable);
   EXPECT_NE(refused.status().message().find("your requests"), std::string::npos);
-  EXPECT_TRUE(Wait(compiler, "1", 2).ok());
-  EXPECT_EQ(*Wait(compiler, "601", 1), second);  // what lives costs nothing more
+  EXPECT_TRUE(Wait(compiler, "199", 1).ok());
+  EXPECT_TRUE(Wait(compiler, "200", 2).ok());
+  EXPECT_EQ(*Wait(compiler, "401", 1), second);  // what lives costs nothing more
   first = nullptr;
   second = nullptr;
-  EXPECT_TRUE(Wait(compiler, "2", 1).ok());
+  EXPECT_TRUE(Wait(compiler, "201", 1).ok());
 }
 
 // Nobody is refused for what the cache alone holds.
 TEST(GrammarMemoryTest, WhatIsOnlyKeptGoesFirst) {
   GrammarCompiler compiler(OfText, kSmall);
   const auto held = *Wait(compiler, "600", 1);
-  ASSERT_TRUE(Wait(compiler, "500", 1).ok());
-  EXPECT_EQ(compiler.grammar_bytes(), 1100u);
-  EXPECT_TRUE(Wait(compiler, "1", 1).ok());
-  EXPECT_EQ(compiler.grammar_bytes(), 601u);
-}
-
-TEST(GrammarCacheTest, LetsGoOfTheOldestThatNobodyHolds) {
-  GrammarCache cache({.bytes = 10000, .entries = 10, .all = 1000, .client = 500});
-  const auto keep = [&](const char* key, size_t bytes, uint64_t client) {
-    return cache.Keep(key, *OfBytes(bytes), client);
-  };
-  const auto held = keep("held", 200, 1);
-  keep("other", 100, 2);
-  for (const char* key : {"a", "b", "c"}) keep(key, 150, 1);
-  ASSERT_NE(cache.Find("a"), nullptr);
-  EXPECT_TRUE(cache.MakeRoom(1).ok());  // 650 of its own, of which the oldest in use stays
-  EXPECT_EQ(cache.bytes(), 600u);
-  EXPECT_EQ(cache.Find("b"), nullptr);
-  for (const char* key : {"a", "c", "other", "held"}) EXPECT_NE(cache.Find(key), nullptr) << key;
-
-  keep("d", 450, 3);
-  EXPECT_TRUE(cache.MakeRoom(4).ok());  // 1050 of all: a is the oldest that nobody holds
-  EXPECT_EQ(cache.bytes(), 900u);
-  EXPECT_EQ(cache.Find("a"), nullptr);
-}
-
-TEST(GrammarCacheTest, ForgetsClientsThatHaveNothing) {
-  GrammarCache cache({.bytes = 20, .entries = 1, .all = 1000, .client = 500});
-  for (uint64_t client = 0; client < 100; ++client) {
-    cache.Keep(std::to_string(client), *OfBytes(1), client);
-  }
-  EXPECT_LE(cache.clients(), 2u);
-}
-
-// One whose answers take a block of memory with each token.
-class GrowingGrammar final : public Grammar {
- public:
-  static constexpr size_t kBlock = 10'000;
-
-  Result<std::unique_ptr<GrammarState>> Start() const override {
-    return std::unique_ptr<GrammarState>(std::make_unique<State>());
-  }
-  size_t bytes() const override { return 1; }
-
- private:
-  class State final : public GrammarState {
-   public:
-    Result<bool> Accept(TokenId) override {
-      blocks_.push_back(std::make_unique<std::array<char, kBlock>>());
-      return true;
-    }
-    Status FillMask(std::span<uint32_t>) override { return {}; }
-    bool terminated() const override { return false; }
-    Status Rollback(int32_t tokens) override {
-      blocks_.resize(blocks_.size() - static_cast<size_t>(tokens));
-      return {};
-    }
-
-   private:
-    std::vector<std::unique_ptr<std::array<char, kBlock>>> blocks_;
-  };
-};
-
-// A share is ten blocks and something, and all is two of them.
-std::shared_ptr<GrammarCache> CacheOfBlocks() {
-  constexpr size_t kShare = 10 * GrowingGrammar::kBlock + 5000;
-  return std::make_shared<GrammarCache>(
-      GrammarCacheLimits{.bytes = 10 * kShare, .entries = 10, .all = 2 * kShare, .client = kShare});
-}
-
-// They were counted nowhere: one request's took half a gigabyte.
-TEST(GrammarCacheTest, WhatAnswersTakeIsBounded) {
-  const auto cache = CacheOfBlocks();
-  const auto grammar = cache->Keep("key", std::make_shared<GrowingGrammar>(), 0);
-  const auto mine = cache->For(grammar, 1);
-  auto first = *mine->Start(), second = *mine->Start();
-  for (int i = 0; i < 5; ++i) EXPECT_TRUE(*first->Accept(TokenId{1}));
-  // Whichever thread has it go on.
-  std::thread([&] {
-    for (int i = 0; i < 4; ++i) EXPECT_TRUE(*second->Accept(TokenId{1}));
-  }).join();
-  EXPECT_GE(cache->bytes(), 9 * GrowingGrammar::kBlock);
-  EXPECT_TRUE(second->Rollback(2).ok());
-  EXPECT_LT(cache->bytes(), 8 * GrowingGrammar::kBlock);
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(*first->Accept(TokenId{1}));
-  const Result<bool> beyond = first->Accept(TokenId{1});
-  EXPECT_EQ(beyond.status().code(), StatusCode::kUnavailable);
-  EXPECT_NE(beyond.status().message().find("one client"), std::string::npos);
-  // Another client has its own share.
-  auto other = *cache->For(grammar, 2)->Start();
-  EXPECT_TRUE(*other->Accept(TokenId{1}));
-  EXPECT_EQ(cache->MakeRoom(1).code(), StatusCode::kUnavailable);
-  EXPECT_TRUE(cache->MakeRoom(2).ok());
-  first.reset(), second.reset(), other.reset();
-  EXPECT_TRUE(cache->MakeRoom(1).ok());
-  EXPECT_EQ(cache->bytes(), 1u);
-}
-
-TEST(GrammarCacheTest, AnswersOfAllClientsAreBounded) {
-  const auto cache = CacheOfBlocks();
-  cache->Keep("only kept", *OfBytes(2 * GrowingGrammar::kBlock), 9);
-  const auto grammar = std::make_shared<GrowingGrammar>();
-  std::vector<std::unique_ptr<GrammarState>> answers;
-  for (uint64_t client = 0; client < 3; ++client) {
-    answers.push_back(*cache->For(grammar, client)->Start());
-  }
-  int taken = 0;
-  Status end;
-  for (; end.ok() && taken < 30; ++taken) end = answers[taken % 3]->Accept(TokenId{1}).status();
-  EXPECT_NE(end.message().find("all clients'"), std::string::npos);
-  EXPECT_EQ(taken, 21);  // what was only kept gave way
-  EXPECT_EQ(cache->Find("only kept"), nullptr);
+  ASSERT_TRUE(Wait(compiler, "300", 1).ok());
+  EXPECT_EQ(compiler.grammar_bytes(), 900u);
+  EXPECT_TRUE(Wait(compiler, "200", 1).ok());
+  EXPECT_EQ(compiler.grammar_bytes(), 800u);
 }
 
 // Grammars that requests hold may outlive the server's compilers.
@@ -269,7 +148,7 @@ TEST(GrammarMemoryTest, WhoLeftIsLetGoWhileOthersWait) {
 TEST(GrammarMemoryTest, WhoHasRoomPays) {
   Held held;
   GrammarCompiler compiler([&](const GrammarSpec& spec) { return held(spec); }, kSmall);
-  const auto full = *Wait(compiler, "1001", 1);
+  const auto full = *Wait(compiler, "1000", 1);
   const auto slow = compiler.Get(
       Regex("0"), [](const Made&) {}, 3);
   held.begun.wait();
@@ -284,7 +163,7 @@ TEST(GrammarMemoryTest, WhoHasRoomPays) {
   EXPECT_EQ(refused.get_future().get().status().code(), StatusCode::kUnavailable);
   const auto paid = *second.get_future().get();
   EXPECT_EQ(*first.get_future().get(), paid);
-  const auto more = *Wait(compiler, "11", 2);  // 990 are not beyond its share
+  const auto more = *Wait(compiler, "10", 2);
   EXPECT_FALSE(Wait(compiler, "6", 2).ok());
 }
 
@@ -293,17 +172,17 @@ TEST(GrammarMemoryTest, WhoIsRefusedIsToldWhy) {
   std::latch begun(1), go(1);
   GrammarCompiler compiler(
       [&](const GrammarSpec& spec) {
-        if (spec.text == "20") begun.count_down(), go.wait();
+        if (spec.text == "12") begun.count_down(), go.wait();
         return OfText(spec);
       },
       kSmall);
-  std::vector<Made> held = {Wait(compiler, "1001", 1)};
+  std::vector<Made> held = {Wait(compiler, "1000", 1)};
   for (const uint64_t client : {5, 6, 7}) {
     held.push_back(Wait(compiler, std::to_string(990 + client), client));
   }
   std::promise<Made> last, mine, others;
   const auto slow = compiler.Get(
-      Regex("20"), [&](Made got) { last.set_value(got); }, 3);
+      Regex("12"), [&](Made got) { last.set_value(got); }, 3);
   begun.wait();
   const auto own = compiler.Get(
       Regex("5"), [&](Made got) { mine.set_value(got); }, 1);

@@ -83,6 +83,9 @@ class Warnings {
   std::string text_;
 };
 
+// What is forgotten of an answer's way (cmake/xgrammar.cmake) is behind so many tokens.
+constexpr int32_t kMostRollback = 32;
+
 class XgrammarState final : public GrammarState {
  public:
   // `barred`: tokens that are in no text, though xgrammar takes them for some.
@@ -130,6 +133,7 @@ class XgrammarState final : public GrammarState {
   bool terminated() const override { return matcher_.IsTerminated(); }
 
   Status Rollback(int32_t tokens) override {
+    CHECK(tokens <= kMostRollback, "{} tokens are taken back", tokens);
     try {
       matcher_.Rollback(tokens);
       ends_.resize(ends_.size() - static_cast<size_t>(tokens));

@@ -185,9 +185,9 @@ struct Metrics::Families {
   prometheus::Gauge& pages = Gauge("fathom:kv_cache_pages", "Pages of the KV cache.");
   prometheus::Counter& steps = Counter("fathom:engine_steps_total", "Forward passes.");
 
-  prometheus::Gauge& grammar_memory =
-      Gauge("fathom:grammar_memory_bytes",
-            "Of grammars of structured output, those that requests in flight hold among them.");
+  prometheus::Gauge& grammar_memory = Gauge("fathom:grammar_memory_bytes",
+                                            "Of grammars of structured output, those of requests "
+                                            "in flight among them, and their answers.");
   prometheus::Counter& dropped_log_lines =
       Counter("fathom:log_lines_dropped_total", "Log lines that nobody read in time.");
 
