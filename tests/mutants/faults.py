@@ -261,7 +261,7 @@ FAULTS = [
     (GM, "TRY(state_->Rollback(tokens));\n    Count(before);", "TRY(state_->Rollback(tokens));", COMPILER, S),
     (GM, "if (!room.ok()) LetGo();", ";", COMPILER, S),
     (GM, "return modest ? Status() : room;", "return room;", COMPILER, S),
-    (GM, "if (held > limits_.client) {", "if (false) {", COMPILER, S),
+    (GM, "held > limits_.client", "false", COMPILER),
     (GM, "TRY(MakeRoomFor(client, bytes));", ";", COMPILER, S),
     ("src/grammar/grammar_pace.cc", "for (; left > 0; --left) word &= word - 1;", ";", "grammar_test GrammarPace*", S),
     ("src/engine/result_message.cc", "code > kLastCode", "false", "engine_test ResultMessage*"),
