@@ -384,7 +384,7 @@ def hostile_grammars(attack):
 
 
 def long_answers_under_grammars(attack):
-    body = SHORT | {"n": 4, "temperature": 1, "max_tokens": 3000, "stream": True, "guided_regex": "[a-z ]{5000,9000}"}
+    body = SHORT | {"n": 2, "temperature": 1, "max_tokens": 3000, "stream": True, "guided_regex": "[a-z ]{5000,9000}"}
     attack.crowd(1, lambda _: attack.ask(body, SERVED, path=COMPLETIONS))
 
 
