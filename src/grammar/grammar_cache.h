@@ -42,10 +42,9 @@ class GrammarCache final : public std::enable_shared_from_this<GrammarCache> {
                                               std::shared_ptr<const Grammar> grammar,
                                               uint64_t client);
 
-  // The same grammar, of which what an answer takes as it grows (some 100 bytes a character; of
-  // counted repetitions 10,000) counts for the client as well. One that finds no room ends with
-  // kUnavailable, one that has too much by itself with kInvalidArgument. REQUIRES: a shared_ptr
-  // has this.
+  // The same grammar, of which what an answer takes as it grows (some 100 bytes a character) counts
+  // for the client as well. One that finds no room ends with kUnavailable, one that has too much by
+  // itself with kInvalidArgument. REQUIRES: a shared_ptr has this.
   std::shared_ptr<const Grammar> For(std::shared_ptr<const Grammar> grammar, uint64_t client);
 
   size_t bytes() const { return *bytes_; }  // of all that live
