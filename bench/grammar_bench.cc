@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/thread_bytes.h"
 #include "base/token_mask.h"
 #include "cpu/cpu_count.h"
 #include "cpu/thread_pool.h"
@@ -71,15 +72,18 @@ class Bench {
     const std::vector<TokenId> tokens = TokensOf(c.answer);
     std::vector<uint32_t> words(static_cast<size_t>(MaskWords(vocabulary_.size)));
     std::vector<double> steps;
+    int64_t taken = 0;  // by an answer as it grows
     for (int round = 0; round < 20; ++round) {
       const auto state = *(*grammar)->Start();
       CHECK(state->FillMask(words).ok());
+      const int64_t before = ThreadBytes();
       for (const TokenId token : tokens) {
         begin = Clock::now();
         CHECK(*state->Accept(token), "{}: a token of the answer is refused", c.name);
         CHECK(state->FillMask(words).ok());
         steps.push_back(MicrosSince(begin));
       }
+      taken = ThreadBytes() - before;
     }
     std::sort(steps.begin(), steps.end());
     double sum = 0;
@@ -87,9 +91,13 @@ class Bench {
     const auto share = [&](double part) {
       return steps[static_cast<size_t>(part * static_cast<double>(steps.size() - 1))];
     };
-    fmt::print("{:<14} {:>9.1f} ms {:>9.1f} MiB {:>5} tokens {:>9.1f} us {:>9.1f} us {:>9.1f} us\n",
-               c.name, compile_ms, static_cast<double>((*grammar)->bytes()) / (1 << 20),
-               tokens.size(), sum / static_cast<double>(steps.size()), share(0.5), share(0.99));
+    fmt::print(
+        "{:<14} {:>9.1f} ms {:>9.1f} MiB {:>5} tokens {:>9.1f} us {:>9.1f} us {:>9.1f} us {:>9} "
+        "bytes, {} "
+        "a character\n",
+        c.name, compile_ms, static_cast<double>((*grammar)->bytes()) / (1 << 20), tokens.size(),
+        sum / static_cast<double>(steps.size()), share(0.5), share(0.99), taken,
+        taken / static_cast<int64_t>(c.answer.size()));
   }
 
   // Of a step in which each row has a grammar, at every place of its answer.
@@ -163,6 +171,23 @@ int Main(int argc, char** argv) {
            "grammars are only a few words long"},
   };
   for (const Case& c : cases) bench.Run(c);
+  // Long answers: what is kept of their way.
+  std::string words, objects = "[";
+  while (words.size() < 6000) words += "the quick brown fox jumps over a lazy dog ";
+  for (int i = 0; i < 60; ++i) objects += std::string(i == 0 ? "" : ", ") + kAnswer;
+  objects += "]";
+  const std::string persons = std::string(R"({"type": "array", "items": )") + kPerson + "}";
+  constexpr const char* kText =
+      R"({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]})";
+  constexpr const char* kCounted =
+      R"({"type": "object", "properties": {"a": {"type": "string", "maxLength": 9000}},
+          "required": ["a"]})";
+  const std::string text = "{\"a\": \"" + words + "\"}";
+  bench.Run({"long regex", {GrammarKind::kRegex, "[a-z ]+"}, words});
+  bench.Run({"long string", {GrammarKind::kJsonSchema, kText, true}, text});
+  bench.Run({"long maxLength", {GrammarKind::kJsonSchema, kCounted, true}, text});
+  bench.Run({"long schema", {GrammarKind::kJsonSchema, persons, true}, objects});
+  bench.Run({"long object", {GrammarKind::kJsonObject}, "{\"a\": " + objects + "}"});
   fmt::print("\n{:<14} {:>7} {:>19} {:>19} {:>19}\n", "128 rows", "threads", "median of a step",
              "a row", "writing a mask");
   for (const int threads : {1, 2, 4, 8}) {

@@ -1,4 +1,5 @@
 #include "grammar/grammar_compiler.h"
+#include "grammar/fake_grammar.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -17,17 +18,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Of so many bytes; it is never started.
-class FakeGrammar final : public Grammar {
- public:
-  explicit FakeGrammar(size_t bytes) : bytes_(bytes) {}
-  Result<std::unique_ptr<GrammarState>> Start() const override { return Internal("a fake"); }
-  size_t bytes() const override { return bytes_; }
-
- private:
-  const size_t bytes_;
-};
-
 GrammarSpec Regex(std::string text) {
   return {GrammarKind::kRegex, std::move(text)};
 }
@@ -44,7 +34,7 @@ struct Counting {
   std::atomic<int>* calls;
   GrammarCompiler::Made operator()(const GrammarSpec& spec) const {
     ++*calls;
-    return std::shared_ptr<const Grammar>(std::make_shared<FakeGrammar>(std::stoi(spec.text)));
+    return OfBytes(std::stoul(spec.text));
   }
 };
 
@@ -52,7 +42,7 @@ TEST(GrammarCompilerTest, LeavesCoresToOthers) {
   std::atomic<int> niceness = 0;
   const auto tells = [&](const GrammarSpec&) -> GrammarCompiler::Made {
     niceness = getpriority(PRIO_PROCESS, static_cast<id_t>(gettid()));
-    return std::shared_ptr<const Grammar>(std::make_shared<FakeGrammar>(1));
+    return OfBytes(1);
   };
   GrammarCompiler compiler(tells, {});
   ASSERT_TRUE(Wait(compiler, Regex("1")).ok());
@@ -99,7 +89,7 @@ TEST(GrammarCompilerTest, WhatNobodyWaitsForIsGivenUp) {
           given_up.set_value(CompileLimit::Check());
         }
         EXPECT_NE(spec.text, "behind it");
-        return std::shared_ptr<const Grammar>(std::make_shared<FakeGrammar>(1));
+        return OfBytes(1);
       },
       {.threads = 1, .max_waiting = 1, .compile_time = std::chrono::hours(1)});
   auto slow = compiler.Get(Regex("slow"), [](const auto&) {});
@@ -121,7 +111,7 @@ TEST(GrammarCompilerTest, ClientsTakeTurns) {
   const auto compile = [&](const GrammarSpec& spec) -> GrammarCompiler::Made {
     compiled.push_back(spec.text);
     if (spec.text == "a0") begun.count_down(), go.wait();
-    return std::shared_ptr<const Grammar>(std::make_shared<FakeGrammar>(1));
+    return OfBytes(1);
   };
   std::vector<std::shared_ptr<const void>> wanted;
   std::map<std::string, std::promise<GrammarCompiler::Made>> made;
@@ -152,7 +142,7 @@ TEST(GrammarCompilerTest, WhoJoinsWaitsNoLongerThanForOneOfTheirOwn) {
   const auto compile = [&](const GrammarSpec& spec) -> GrammarCompiler::Made {
     compiled.push_back(spec.text);
     if (spec.text == "a0") begun.count_down(), go.wait();
-    return std::shared_ptr<const Grammar>(std::make_shared<FakeGrammar>(1));
+    return OfBytes(1);
   };
   std::vector<std::shared_ptr<const void>> wanted;
   GrammarCompiler compiler(compile, {.threads = 1});
@@ -177,7 +167,7 @@ TEST(GrammarCompilerTest, NobodyComesBeforeTheTurnThatIsTaken) {
     compiled.push_back(spec.text);
     if (spec.text == "a0") first_begun.count_down(), first_go.wait();
     if (spec.text == "a1") begun.count_down(), go.wait();
-    return std::shared_ptr<const Grammar>(std::make_shared<FakeGrammar>(1));
+    return OfBytes(1);
   };
   std::vector<std::shared_ptr<const void>> wanted;
   GrammarCompiler compiler(compile, {.threads = 1});
@@ -223,7 +213,7 @@ TEST(GrammarCompilerTest, StrictnessAndKindAreOfTheKey) {
   GrammarCompiler compiler(
       [&](const GrammarSpec&) -> GrammarCompiler::Made {
         ++calls;
-        return std::shared_ptr<const Grammar>(std::make_shared<FakeGrammar>(1));
+        return OfBytes(1);
       },
       {});
   for (int round = 0; round < 2; ++round) {
@@ -246,7 +236,7 @@ TEST(GrammarCompilerTest, OneCompilesForAllAndTheQueueIsBounded) {
       [&](const GrammarSpec& spec) -> GrammarCompiler::Made {
         ++calls;
         if (spec.text == "slow") begun.count_down(), go.wait();
-        return std::shared_ptr<const Grammar>(std::make_shared<FakeGrammar>(1));
+        return OfBytes(1);
       },
       {.threads = 1, .max_waiting = 1, .deadline = milliseconds(300)});
   std::vector<std::promise<GrammarCompiler::Made>> made(4);
