@@ -51,8 +51,16 @@ void CheckRequests(const CLI::App& command, ServeOptions& options) {
 
 // The largest body whose request may take `bytes`; 0: none.
 size_t BodyWithin(size_t bytes) {
-  const size_t of_none = MaxRequestMemory(0), of_one = MaxRequestMemory(1) - of_none;
-  return bytes < of_none ? 0 : (bytes - of_none) / of_one;
+  size_t fits = 0, most = bytes / 4;  // a request may take more than four bodies
+  while (fits < most) {
+    const size_t tried = most - (most - fits) / 2;
+    if (MaxRequestMemory(tried) <= bytes) {
+      fits = tried;
+    } else {
+      most = tried - 1;
+    }
+  }
+  return fits;
 }
 
 // That what was told has room for bodies that were told is for HttpServer::Listen to see.

@@ -57,7 +57,7 @@ class ClientMemory {
 class MemoryClaim {
  public:
   explicit MemoryClaim(MemoryBudget& budget) : budget_(budget) {}
-  ~MemoryClaim() { Shrink(held_); }
+  ~MemoryClaim() { Reset(); }
   MemoryClaim(const MemoryClaim&) = delete;
 
   // From now on it counts as this client's too. REQUIRES: held() is 0.
@@ -71,28 +71,19 @@ class MemoryClaim {
                  "its lists and objects, each value of which takes 24 bytes or more.",
                  limit_);
     }
-    const bool small = held_ + bytes <= MemoryBudget::kSmallBytes;
-    const size_t of_client = small ? std::numeric_limits<size_t>::max() : budget_.of_client_;
-    if (client_ && !client_->Take(bytes, of_client)) {
-      return failure_ = Unavailable(
-                 "Too many large requests of one client at once: try again when some have ended.");
-    }
-    if (!budget_.Take(bytes, small)) {
-      if (client_) client_->used_ -= bytes;
-      return failure_ = Unavailable("Too many large requests at once: try again in a moment.");
-    }
+    if (held_ + bytes > counted_) TRY(Count(held_ + bytes));
     held_ += bytes;
     peak_ = std::max(peak_, held_);
     return {};
   }
-  void Shrink(size_t bytes) {
-    held_ -= bytes;
-    budget_.used_ -= bytes;
-    if (client_) client_->used_ -= bytes;
-  }
+  // For this request to take again. It counts until Reset: the allocator has what is freed, and the
+  // system, for others, only once it was trimmed.
+  void Shrink(size_t bytes) { held_ -= bytes; }
   // Gives everything back, and lifts the limit.
   void Reset() {
-    Shrink(held_);
+    budget_.used_ -= counted_;
+    if (client_) client_->used_ -= counted_;
+    held_ = counted_ = 0;
     limit_ = std::numeric_limits<size_t>::max();
   }
   // From now on: what is held already counts.
@@ -102,10 +93,27 @@ class MemoryClaim {
   size_t peak() const { return peak_; }
 
  private:
+  // REQUIRES: all > counted_.
+  Status Count(size_t all) {
+    const size_t more = all - counted_;
+    const bool small = all <= MemoryBudget::kSmallBytes;
+    const size_t of_client = small ? std::numeric_limits<size_t>::max() : budget_.of_client_;
+    if (client_ && !client_->Take(more, of_client)) {
+      return failure_ = Unavailable(
+                 "Too many large requests of one client at once: try again when some have ended.");
+    }
+    if (!budget_.Take(more, small)) {
+      if (client_) client_->used_ -= more;
+      return failure_ = Unavailable("Too many large requests at once: try again in a moment.");
+    }
+    counted_ = all;
+    return {};
+  }
+
   MemoryBudget& budget_;
   std::shared_ptr<ClientMemory> client_;
   size_t limit_ = std::numeric_limits<size_t>::max();
-  size_t held_ = 0, peak_ = 0;
+  size_t held_ = 0, counted_ = 0, peak_ = 0;  // counted_: the most since Reset
   Status failure_;
 };
 

@@ -26,16 +26,15 @@ Result<ChatTemplate> ChatTemplate::Parse(std::string_view source) {
   return ChatTemplate(std::make_shared<const jinja::Program>(std::move(program)));
 }
 
-Result<SpannedText> ChatTemplate::Render(const json::object& variables,
-                                         const json::object& trusted_variables,
+Result<SpannedText> ChatTemplate::Render(json::object variables, json::object trusted_variables,
                                          const WorkLimits& limits) const {
   jinja::FromJson untrusted(limits, false), trusted(limits, true);  // outlive the evaluator
   jinja::Evaluator evaluator(limits);
-  for (const json::key_value_pair& entry : variables) {
-    evaluator.Define(entry.key(), TRY(untrusted.Variable(entry)));
+  for (json::key_value_pair& entry : variables) {
+    evaluator.Define(entry.key(), TRY(untrusted.Variable(entry.key(), entry.value())));
   }
-  for (const json::key_value_pair& entry : trusted_variables) {
-    evaluator.Define(entry.key(), TRY(trusted.Variable(entry)));
+  for (json::key_value_pair& entry : trusted_variables) {
+    evaluator.Define(entry.key(), TRY(trusted.Variable(entry.key(), entry.value())));
   }
   return evaluator.Run(*program_);
 }

@@ -37,9 +37,9 @@ class ChatTemplate {
   // trusted one wins. The template's own text is trusted; every string operation keeps track.
   // Errors: kInvalidArgument with the template's own message for raise_exception(), or with the
   // line of an operation that the values do not allow; kResourceExhausted for too much work.
-  // The values that are made of the variables are claimed from `limits` while it renders.
-  Result<SpannedText> Render(const boost::json::object& variables,
-                             const boost::json::object& trusted_variables,
+  // The values that are made of the variables, which are freed meanwhile, are claimed from `limits`
+  // while it renders.
+  Result<SpannedText> Render(boost::json::object variables, boost::json::object trusted_variables,
                              const WorkLimits& limits = {}) const;
 
  private:

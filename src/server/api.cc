@@ -73,7 +73,7 @@ Api::Api(const ServerOptions& options, HttpMetrics& http_metrics, ServedEngine s
       metrics_(served_.model_names.front()),
       responses_(options.max_stored_responses, options.max_stored_response_bytes) {}
 
-Api::Answer Api::Handle(const HttpRequest& request, const WorkLimits& limits) {
+Api::Answer Api::Handle(HttpRequest& request, const WorkLimits& limits) {
   const Route* route = FindRoute(request.path);
   CHECK(route != nullptr, "a request that Access refuses");
   try {
@@ -83,7 +83,7 @@ Api::Answer Api::Handle(const HttpRequest& request, const WorkLimits& limits) {
   }
 }
 
-Api::Answer Api::Dispatch(Endpoint endpoint, const HttpRequest& request, const WorkLimits& limits) {
+Api::Answer Api::Dispatch(Endpoint endpoint, HttpRequest& request, const WorkLimits& limits) {
   switch (endpoint) {
     case Endpoint::kChat: return Chat(request, limits);
     case Endpoint::kCompletions: return Completions(request, limits);
@@ -280,11 +280,12 @@ std::optional<ApiError> Api::Prepare(ChatRequest chat, const HttpRequest& reques
   return std::nullopt;
 }
 
-Api::Answer Api::Chat(const HttpRequest& request, const WorkLimits& limits) {
+Api::Answer Api::Chat(HttpRequest& request, const WorkLimits& limits) {
   JsonBody body;
-  if (auto error = JsonBody::Parse(request.body, limits, &body)) return ErrorResponse(*error);
+  if (auto error = JsonBody::Parse(std::move(request.body), limits, &body))
+    return ErrorResponse(*error);
   ChatRequest chat(body.storage());
-  if (auto error = ParseChat(body.object(), Limits(), &chat)) return ErrorResponse(*error);
+  if (auto error = ParseChat(body.Take(), Limits(), &chat)) return ErrorResponse(*error);
   GenerationSetup setup;
   ChatOutputOptions output;
   if (auto error = Prepare(std::move(chat), request, limits, &setup, &output)) {
@@ -293,10 +294,11 @@ Api::Answer Api::Chat(const HttpRequest& request, const WorkLimits& limits) {
   return std::make_unique<ChatGeneration>(std::move(setup), output);
 }
 
-Api::Answer Api::Completions(const HttpRequest& request, const WorkLimits& limits) {
+Api::Answer Api::Completions(HttpRequest& request, const WorkLimits& limits) {
   JsonBody body;
   CompletionRequest asked;
-  if (auto error = JsonBody::Parse(request.body, limits, &body)) return ErrorResponse(*error);
+  if (auto error = JsonBody::Parse(std::move(request.body), limits, &body))
+    return ErrorResponse(*error);
   if (auto error = ParseCompletion(body.object(), Limits(), &asked)) return ErrorResponse(*error);
   if (auto error = CheckModel(asked.params.model)) return ErrorResponse(*error);
   const size_t choices = asked.prompts.size() * asked.params.n;
@@ -331,11 +333,12 @@ Api::Answer Api::Completions(const HttpRequest& request, const WorkLimits& limit
   return std::make_unique<CompletionGeneration>(std::move(setup));
 }
 
-HttpResponse Api::Tokenize(const HttpRequest& request, const WorkLimits& limits) {
+HttpResponse Api::Tokenize(HttpRequest& request, const WorkLimits& limits) {
   JsonBody body;
   TokenizeRequest asked;
-  if (auto error = JsonBody::Parse(request.body, limits, &body)) return ErrorResponse(*error);
-  if (auto error = ParseTokenize(body.object(), Limits(), &asked)) return ErrorResponse(*error);
+  if (auto error = JsonBody::Parse(std::move(request.body), limits, &body))
+    return ErrorResponse(*error);
+  if (auto error = ParseTokenize(body.Take(), Limits(), &asked)) return ErrorResponse(*error);
   if (auto error = CheckModel(asked.model)) return ErrorResponse(*error);
   std::vector<TokenId> tokens;
   if (auto* chat = std::get_if<ChatPrompt>(&asked.prompt)) {
@@ -366,10 +369,11 @@ HttpResponse Api::Tokenize(const HttpRequest& request, const WorkLimits& limits)
                               tokens.size(), engine_.max_model_len(), ids, strings)};
 }
 
-HttpResponse Api::Detokenize(const HttpRequest& request, const WorkLimits& limits) {
+HttpResponse Api::Detokenize(HttpRequest& request, const WorkLimits& limits) {
   JsonBody body;
   DetokenizeRequest asked;
-  if (auto error = JsonBody::Parse(request.body, limits, &body)) return ErrorResponse(*error);
+  if (auto error = JsonBody::Parse(std::move(request.body), limits, &body))
+    return ErrorResponse(*error);
   if (auto error = ParseDetokenize(body.object(), Limits(), &asked)) return ErrorResponse(*error);
   if (auto error = CheckModel(asked.model)) return ErrorResponse(*error);
   const auto most = static_cast<size_t>(engine_.max_model_len());

@@ -34,7 +34,7 @@ class Api {
   Api(const ServerOptions& options, HttpMetrics& http_metrics, ServedEngine served);
 
   // Reads, renders and tokenises within `limits`. REQUIRES: Access has nothing against it.
-  Answer Handle(const HttpRequest& request, const WorkLimits& limits);
+  Answer Handle(HttpRequest& request, const WorkLimits& limits);
 
   Metrics& metrics() { return metrics_; }
   EngineClient& engine() { return engine_; }
@@ -42,22 +42,22 @@ class Api {
   GrammarCompiler* grammars() { return served_.grammars; }
 
  private:
-  Answer Dispatch(Endpoint endpoint, const HttpRequest& request, const WorkLimits& limits);
+  Answer Dispatch(Endpoint endpoint, HttpRequest& request, const WorkLimits& limits);
   HttpResponse Load() const;
   HttpResponse Version() const;
   HttpResponse Models(const HttpRequest& request) const;
   HttpResponse MetricsText();
   HttpResponse ResetPrefixCache();
-  Answer Chat(const HttpRequest& request, const WorkLimits& limits);
-  Answer Messages(const HttpRequest& request, const WorkLimits& limits);
-  HttpResponse CountTokens(const HttpRequest& request, const WorkLimits& limits);
-  Answer Responses(const HttpRequest& request, const WorkLimits& limits);
+  Answer Chat(HttpRequest& request, const WorkLimits& limits);
+  Answer Messages(HttpRequest& request, const WorkLimits& limits);
+  HttpResponse CountTokens(HttpRequest& request, const WorkLimits& limits);
+  Answer Responses(HttpRequest& request, const WorkLimits& limits);
   HttpResponse StoredResponse(const HttpRequest& request);
   HttpResponse CancelResponse(const HttpRequest& request);
   HttpResponse ServerInfo() const;
-  Answer Completions(const HttpRequest& request, const WorkLimits& limits);
-  HttpResponse Tokenize(const HttpRequest& request, const WorkLimits& limits);
-  HttpResponse Detokenize(const HttpRequest& request, const WorkLimits& limits);
+  Answer Completions(HttpRequest& request, const WorkLimits& limits);
+  HttpResponse Tokenize(HttpRequest& request, const WorkLimits& limits);
+  HttpResponse Detokenize(HttpRequest& request, const WorkLimits& limits);
 
   std::optional<ApiError> CheckModel(const std::string& name) const;
   std::optional<ApiError> TakePlaces(const HttpRequest& request, size_t choices,

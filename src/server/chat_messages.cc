@@ -48,11 +48,11 @@ const json::string* PartText(const json::value& part, const std::string& name,
 }
 
 // The text of a message's content: a string, or a list of parts, which are joined by line breaks.
-// Null if there is none.
-json::value ReadContent(RequestFields& message) {
+// Null if there is none. `own` is the message, which loses a content that is a string.
+json::value ReadContent(RequestFields& message, json::object& own) {
   const json::value* content = message.Find("content");
   if (content == nullptr) return nullptr;
-  if (content->is_string()) return *content;
+  if (content->is_string()) return std::move(own.at("content"));
   if (!content->is_array()) {
     message.Fail("content", fmt::format("{} must be a string or a list of text parts",
                                         message.Name("content")));
@@ -66,7 +66,7 @@ json::value ReadContent(RequestFields& message) {
     if (part == nullptr) return nullptr;
     text.append(i ? "\n" : "").append(std::string_view(*part));
   }
-  return json::value(text);
+  return json::value(text, message.storage());
 }
 
 // As text: templates write it as it stands, so that what is no object would teach the model wrong.
@@ -106,7 +106,7 @@ json::array ReadToolCalls(RequestFields& message) {
   return result;
 }
 
-json::object ReadMessage(RequestFields& message) {
+json::object ReadMessage(RequestFields& message, json::object& own) {
   std::string role = message.String("role", "");
   if (role == "developer") role = "system";
   static constexpr std::array<std::string_view, 4> kRoles = {"system", "user", "assistant", "tool"};
@@ -116,7 +116,10 @@ json::object ReadMessage(RequestFields& message) {
                                      message.Name("role")));
     return {};
   }
-  json::object result({{"role", role}, {"content", ReadContent(message)}}, message.storage());
+  json::object result(message.storage());
+  result.reserve(2);
+  result.emplace("role", role);
+  result.emplace("content", ReadContent(message, own));
   if (const json::value* name = message.Find("name"); name != nullptr && name->is_string()) {
     result["name"] = *name;
   }
@@ -154,7 +157,7 @@ void CheckParameters(const json::object& schema, const std::string& name, Reques
                             function.Name("parameters.type"), Excerpt(*type), name));
 }
 
-json::object ReadTool(RequestFields& tool, std::vector<std::string>* strict) {
+json::object ReadTool(RequestFields& tool, json::object& own, std::vector<std::string>* strict) {
   if (tool.String("type", "function") != "function") {
     tool.Fail("type", fmt::format("{} must be \"function\"", tool.Name("type")));
   }
@@ -176,8 +179,12 @@ json::object ReadTool(RequestFields& tool, std::vector<std::string>* strict) {
   json::object described(
       {{"name", name}, {"description", fields.String("description", "")}, {"parameters", nullptr}},
       tool.storage());
-  json::object& copy = described["parameters"].emplace_object();
-  if (parameters != nullptr) copy = *parameters;
+  json::value& of_it = described["parameters"];
+  if (parameters != nullptr) {
+    of_it = std::move(own.at("function").get_object().at("parameters"));
+  } else {
+    of_it.emplace_object();
+  }
   return json::object({{"type", "function"}, {"function", std::move(described)}}, tool.storage());
 }
 
@@ -277,9 +284,10 @@ bool ReadToolChoice(RequestFields& fields, ChatPrompt* prompt) {
   return true;
 }
 
-// The objects of a list, each read by `read` into `out`.
+// The objects of a list of `body`, each read by `read` into `out` and freed.
 template <class Read>
-void ReadObjects(RequestFields& fields, const char* key, size_t max, Read read, json::array* out) {
+void ReadObjects(RequestFields& fields, json::object& body, const char* key, size_t max, Read read,
+                 json::array* out) {
   const json::array* list = fields.Array(key);
   if (list == nullptr) return;
   if (list->size() > max) {
@@ -287,7 +295,12 @@ void ReadObjects(RequestFields& fields, const char* key, size_t max, Read read, 
                 fmt::format("{} has {} entries; at most {} are allowed", key, list->size(), max));
     return;
   }
-  fields.EachObject(key, [&](RequestFields& entry) { out->push_back(read(entry)); });
+  out->reserve(list->size());
+  fields.EachObject(key, [&](RequestFields& entry) {
+    json::value& own = body.at(key).get_array()[out->size()];
+    out->push_back(read(entry, own.get_object()));
+    own = nullptr;
+  });
 }
 
 // Boost's comparison copies the members of objects to where they live, and ends the process where
@@ -322,12 +335,15 @@ void CheckToolNames(RequestFields& fields, const json::array& tools) {
   }
 }
 
+bool IsPrefixed(const json::value& message) {
+  const json::object* object = message.if_object();
+  const json::value* prefix = object != nullptr ? object->if_contains("prefix") : nullptr;
+  return prefix != nullptr && *prefix == json::value(true);
+}
+
 // Whether the last message is the beginning of the answer: vLLM's continue_final_message, or
 // DeepSeek's prefix of that message.
-bool ReadContinuation(RequestFields& fields, const json::array& messages, ChatPrompt* prompt) {
-  const json::object* last = messages.back().if_object();
-  const json::value* prefix = last != nullptr ? last->if_contains("prefix") : nullptr;
-  const bool prefixed = prefix != nullptr && *prefix == json::value(true);
+bool ReadContinuation(RequestFields& fields, bool prefixed, ChatPrompt* prompt) {
   const bool named = fields.Bool("continue_final_message", false);
   prompt->add_generation_prompt = fields.Bool("add_generation_prompt", !prefixed);
   if (!named && !prefixed) return false;
@@ -350,22 +366,26 @@ bool ReadContinuation(RequestFields& fields, const json::array& messages, ChatPr
 
 }  // namespace
 
-void ReadChatPrompt(RequestFields& fields, const json::object* defaults, ChatPrompt* prompt) {
+void ReadChatPrompt(RequestFields& fields, json::object& body, const json::object* defaults,
+                    ChatPrompt* prompt) {
   const json::array* messages = fields.Array("messages");
   if (messages == nullptr || messages->empty()) {
     fields.Fail("messages", "messages is required: a list of at least one message");
     return;
   }
-  ReadObjects(fields, "messages", kMaxMessages, ReadMessage, &prompt->messages);
-  const auto read_tool = [&](RequestFields& tool) { return ReadTool(tool, &prompt->strict_tools); };
-  ReadObjects(fields, "tools", kMaxTools, read_tool, &prompt->tools);
+  const bool prefixed = IsPrefixed(messages->back());
+  ReadObjects(fields, body, "messages", kMaxMessages, ReadMessage, &prompt->messages);
+  const auto read_tool = [&](RequestFields& tool, json::object& own) {
+    return ReadTool(tool, own, &prompt->strict_tools);
+  };
+  ReadObjects(fields, body, "tools", kMaxTools, read_tool, &prompt->tools);
   if (!fields.failed()) CheckToolNames(fields, prompt->tools);
   if (!fields.failed() && !ReadToolChoice(fields, prompt)) {
     prompt->tools.clear();
     prompt->strict_tools.clear();
   }
   if (fields.failed()) return;
-  prompt->continue_final_message = ReadContinuation(fields, *messages, prompt);
+  prompt->continue_final_message = ReadContinuation(fields, prefixed, prompt);
   if (const json::object* kwargs = fields.Object("chat_template_kwargs")) {
     prompt->template_kwargs = *kwargs;
   }

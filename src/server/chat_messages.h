@@ -7,8 +7,10 @@
 namespace fathom {
 
 // Reads "messages" (required), "tools", "tool_choice", "add_generation_prompt",
-// "continue_final_message", "chat_template_kwargs" and whether to think. `defaults`: template
-// kwargs that requests leave open; may be null. Errors go to the reader.
-void ReadChatPrompt(RequestFields& fields, const boost::json::object* defaults, ChatPrompt* prompt);
+// "continue_final_message", "chat_template_kwargs" and whether to think, of `body`, which `fields`
+// read: what is read of the first two is freed, and texts are moved. `defaults`: template kwargs
+// that requests leave open; may be null. Errors go to the reader.
+void ReadChatPrompt(RequestFields& fields, boost::json::object& body,
+                    const boost::json::object* defaults, ChatPrompt* prompt);
 
 }  // namespace fathom

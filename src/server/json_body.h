@@ -5,8 +5,10 @@
 #include <boost/json.hpp>
 #include <cstddef>
 #include <optional>
-#include <string_view>
+#include <string>
+#include <utility>
 
+#include "base/memory_budget.h"
 #include "base/work_limits.h"
 #include "server/api_error.h"
 
@@ -15,9 +17,10 @@ namespace fathom {
 inline constexpr size_t kMaxJsonDepth = 64;
 
 // Of a request whose body has `body_bytes`: the body, its JSON, and a template's values made of it.
-// A body of few bytes may be dense; a large one is mostly texts, which are held four times.
+// Ordinary bodies take up to 8 times their size, beyond what any small request may have; large ones
+// are mostly texts, which are held three times.
 constexpr size_t MaxRequestMemory(size_t body_bytes) {
-  return (size_t{24} << 20) + 4 * body_bytes;
+  return MemoryBudget::kSmallBytes + 4 * body_bytes + std::min(4 * body_bytes, size_t{24} << 20);
 }
 
 // Of all requests, at least, so that one with such a body finds room: the last quarter is for small
@@ -39,10 +42,13 @@ ApiError MemoryError(const WorkLimits& limits);
 class JsonBody {
  public:
   // An error if `text` is no JSON object, is nested too deeply, names a key twice, holds U+0000, or
-  // needs more than `limits` leave. `limits.memory` outlives `body`.
-  static std::optional<ApiError> Parse(std::string_view text, const WorkLimits& limits,
-                                       JsonBody* body);
+  // needs more than `limits` leave. `limits.memory` outlives `body`; `text` counts in it until it
+  // is read.
+  static std::optional<ApiError> Parse(std::string text, const WorkLimits& limits, JsonBody* body);
   const boost::json::object& object() const { return *object_; }
+  // For who frees what is read as it goes. It ends before this does, and so do values moved from
+  // it.
+  boost::json::object Take() { return std::move(*object_); }
   // What is made of the body can live there too; beyond the limits it throws std::bad_alloc.
   const boost::json::storage_ptr& storage() const { return storage_; }
 

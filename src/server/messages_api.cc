@@ -10,11 +10,12 @@ namespace fathom {
 
 namespace json = boost::json;
 
-Api::Answer Api::Messages(const HttpRequest& request, const WorkLimits& limits) {
+Api::Answer Api::Messages(HttpRequest& request, const WorkLimits& limits) {
   JsonBody body;
-  if (auto error = JsonBody::Parse(request.body, limits, &body)) return Refusal(request, *error);
+  if (auto error = JsonBody::Parse(std::move(request.body), limits, &body))
+    return Refusal(request, *error);
   ChatRequest chat(body.storage());
-  if (auto error = ParseMessages(body.object(), Limits(), /*generates=*/true, &chat)) {
+  if (auto error = ParseMessages(body.Take(), Limits(), /*generates=*/true, &chat)) {
     return Refusal(request, *error);
   }
   GenerationSetup setup;
@@ -26,11 +27,12 @@ Api::Answer Api::Messages(const HttpRequest& request, const WorkLimits& limits) 
   return std::make_unique<MessagesGeneration>(std::move(setup), output);
 }
 
-HttpResponse Api::CountTokens(const HttpRequest& request, const WorkLimits& limits) {
+HttpResponse Api::CountTokens(HttpRequest& request, const WorkLimits& limits) {
   JsonBody body;
-  if (auto error = JsonBody::Parse(request.body, limits, &body)) return Refusal(request, *error);
+  if (auto error = JsonBody::Parse(std::move(request.body), limits, &body))
+    return Refusal(request, *error);
   ChatRequest chat(body.storage());
-  if (auto error = ParseMessages(body.object(), Limits(), /*generates=*/false, &chat)) {
+  if (auto error = ParseMessages(body.Take(), Limits(), /*generates=*/false, &chat)) {
     return Refusal(request, *error);
   }
   if (auto error = CheckModel(chat.params.model)) return Refusal(request, *error);

@@ -66,6 +66,11 @@ std::string ReadCallId(RequestFields& result, const Calls& calls) {
 
 // One message of a user may be several: results of tools have messages of their own.
 void ReadUser(RequestFields& message, const Calls& calls, json::array* messages) {
+  const json::value* whole = message.Find("content");
+  if (whole != nullptr && whole->is_string()) {
+    messages->push_back(json::object({{"role", "user"}, {"content", *whole}}, messages->storage()));
+    return;
+  }
   const size_t before = messages->size();
   json::array texts(messages->storage());
   const auto flush = [&] {
@@ -121,8 +126,9 @@ void ReadAssistant(RequestFields& message, Calls* made, json::array* messages) {
   messages->push_back(std::move(result));
 }
 
-json::array ReadMessages(RequestFields& fields, const json::storage_ptr& storage) {
-  json::array messages(storage);
+// Frees those of `body` that are read.
+json::array ReadMessages(RequestFields& fields, json::object& body) {
+  json::array messages(body.storage());
   json::array system = ReadTexts(fields, "system");
   if (!system.empty()) {
     messages.push_back(json::object{{"role", "system"}, {"content", std::move(system)}});
@@ -134,6 +140,8 @@ json::array ReadMessages(RequestFields& fields, const json::storage_ptr& storage
   }
   Calls calls;
   std::string before;  // the role
+  size_t read = 0;
+  messages.reserve(messages.size() + given->size());
   fields.EachObject("messages", [&](RequestFields& message) {
     const std::string role = message.String("role", "");
     if (message.Find("content") == nullptr) {
@@ -150,6 +158,7 @@ json::array ReadMessages(RequestFields& fields, const json::storage_ptr& storage
                    fmt::format("{} must be \"user\" or \"assistant\"", message.Name("role")));
     }
     if (role != "system") before = role;
+    body.at("messages").get_array()[read++] = nullptr;
   });
   if (before.empty()) fields.Fail("messages", "messages must hold one of the user's");
   return messages;
@@ -264,7 +273,7 @@ void ReadThinking(RequestFields& fields, json::object* chat) {
 
 }  // namespace
 
-std::optional<ApiError> ParseMessages(const json::object& body, const RequestLimits& limits,
+std::optional<ApiError> ParseMessages(json::object body, const RequestLimits& limits,
                                       bool generates, ChatRequest* request) {
   std::optional<ApiError> error;
   RequestFields fields(body, &error);
@@ -274,7 +283,7 @@ std::optional<ApiError> ParseMessages(const json::object& body, const RequestLim
                  {"messages", "system", "tools", "tool_choice", "max_tokens", "stop_sequences",
                   "thinking", "output_config", "output_format", "context_management"},
                  &chat);
-  json::array messages = ReadMessages(fields, body.storage());
+  json::array messages = ReadMessages(fields, body);
   json::array tools = ReadTools(fields, body.storage());
   ReadToolChoice(fields, !tools.empty(), &chat);
   ReadFormat(fields, "output_format", &chat);  // its older name
@@ -295,7 +304,7 @@ std::optional<ApiError> ParseMessages(const json::object& body, const RequestLim
     if (fields.Array("stop_sequences") == nullptr) return error;
     chat["stop"] = *stops;
   }
-  error = ParseChat(chat, limits, request);
+  error = ParseChat(std::move(chat), limits, request);
   if (auto& grammar = request->params.grammar) grammar->param = Reworded(grammar->param, kWords);
   if (error) return Reworded(std::move(*error), kWords);
   return error;

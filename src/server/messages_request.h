@@ -12,7 +12,7 @@ namespace fathom {
 
 // As ParseChat, with Anthropic's names in what is wrong. Without `generates` tokens are only
 // counted, and max_tokens is not needed. Unless a request switches thinking on, it is off.
-std::optional<ApiError> ParseMessages(const boost::json::object& body, const RequestLimits& limits,
+std::optional<ApiError> ParseMessages(boost::json::object body, const RequestLimits& limits,
                                       bool generates, ChatRequest* request);
 
 // {"type": "error", "error": {"type", "message"}}

@@ -68,7 +68,7 @@ constexpr UnsupportedField kNotInChats[] = {{"add_special_tokens", "[false]"}};
 
 }  // namespace
 
-std::optional<ApiError> ParseChat(const json::object& body, const RequestLimits& limits,
+std::optional<ApiError> ParseChat(json::object body, const RequestLimits& limits,
                                   ChatRequest* request) {
   std::optional<ApiError> error;
   RequestFields fields(body, &error);
@@ -92,7 +92,7 @@ std::optional<ApiError> ParseChat(const json::object& body, const RequestLimits&
   ReadLogprobTokenIds(fields, limits, &params);
   request->parallel_tool_calls = fields.Bool("parallel_tool_calls", true);
   request->include_reasoning = fields.Bool("include_reasoning", true);
-  if (!fields.failed()) ReadChatPrompt(fields, limits.chat_defaults, &request->prompt);
+  if (!fields.failed()) ReadChatPrompt(fields, body, limits.chat_defaults, &request->prompt);
   const bool held = request->prompt.must_call || !request->prompt.strict_tools.empty();
   if (held && (params.ignore_eos || params.min_tokens > 0)) {
     fields.Fail(params.ignore_eos ? "ignore_eos" : "min_tokens",
@@ -143,7 +143,7 @@ std::optional<ApiError> ParseCompletion(const json::object& body, const RequestL
   return error;
 }
 
-std::optional<ApiError> ParseTokenize(const json::object& body, const RequestLimits& limits,
+std::optional<ApiError> ParseTokenize(json::object body, const RequestLimits& limits,
                                       TokenizeRequest* request) {
   std::optional<ApiError> error;
   RequestFields fields(body, &error);
@@ -151,7 +151,7 @@ std::optional<ApiError> ParseTokenize(const json::object& body, const RequestLim
   request->model = fields.String("model", "");
   request->return_token_strs = fields.Bool("return_token_strs", false);
   if (fields.Find("messages") != nullptr) {
-    ReadChatPrompt(fields, limits.chat_defaults,
+    ReadChatPrompt(fields, body, limits.chat_defaults,
                    &request->prompt.emplace<ChatPrompt>(body.storage()));
     return error;
   }

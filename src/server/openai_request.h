@@ -119,11 +119,11 @@ struct DetokenizeRequest {
 
 // Each returns what is wrong with `body`, or fills in `*request`. Unknown fields are ignored; known
 // ones that are not supported are errors unless they say what happens anyway.
-std::optional<ApiError> ParseChat(const boost::json::object& body, const RequestLimits& limits,
+std::optional<ApiError> ParseChat(boost::json::object body, const RequestLimits& limits,
                                   ChatRequest* request);
 std::optional<ApiError> ParseCompletion(const boost::json::object& body,
                                         const RequestLimits& limits, CompletionRequest* request);
-std::optional<ApiError> ParseTokenize(const boost::json::object& body, const RequestLimits& limits,
+std::optional<ApiError> ParseTokenize(boost::json::object body, const RequestLimits& limits,
                                       TokenizeRequest* request);
 std::optional<ApiError> ParseDetokenize(const boost::json::object& body,
                                         const RequestLimits& limits, DetokenizeRequest* request);

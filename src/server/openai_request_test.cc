@@ -12,13 +12,12 @@ namespace {
 constexpr RequestLimits kLimits{
     .defaults = {}, .vocab_size = 100, .max_model_len = 64, .max_choices = 8, .max_eos_tokens = 1};
 
-template <class Request>
-using Parser = std::optional<ApiError> (*)(const boost::json::object&, const RequestLimits&,
-                                           Request*);
+template <class Body, class Request>
+using Parser = std::optional<ApiError> (*)(Body, const RequestLimits&, Request*);
 
-template <class Request>
-std::optional<ApiError> Parse(Parser<Request> parser, const std::string& text, Request* request,
-                              const RequestLimits& limits = kLimits) {
+template <class Body, class Request>
+std::optional<ApiError> Parse(Parser<Body, Request> parser, const std::string& text,
+                              Request* request, const RequestLimits& limits = kLimits) {
   JsonBody body;
   if (auto error = JsonBody::Parse(text, {}, &body)) return error;
   return parser(body.object(), limits, request);

@@ -43,8 +43,7 @@ void FitCalls(const TemplateTraits& traits, json::array* messages) {
 // off, so that the model goes on with it. None if the template does not write it as it stands;
 // whitespace at its end may be gone.
 std::optional<std::pair<size_t, size_t>> FinalMessageIn(std::string_view prompt,
-                                                        const json::array& messages) {
-  std::string_view wanted = messages.back().get_object().at("content").get_string();
+                                                        std::string_view wanted) {
   size_t at = prompt.rfind(wanted);
   if (at == prompt.npos) {
     wanted = wanted.substr(0, wanted.find_last_not_of(" \t\n\r") + 1);
@@ -126,17 +125,20 @@ std::optional<ApiError> PromptEncoder::EncodeChat(ChatPrompt prompt, const WorkL
     if (auto error = CheckTools()) return error;
   }
   FitCalls(traits_, &prompt.messages);
+  json::string last_content;
+  if (prompt.continue_final_message) {
+    last_content = prompt.messages.back().get_object().at("content").get_string();
+  }
   json::object variables = std::move(prompt.template_kwargs);
   variables["messages"] = std::move(prompt.messages);
   variables["add_generation_prompt"] = prompt.add_generation_prompt;
   variables.erase("tools");
   if (parse_tools) variables["tools"] = std::move(prompt.tools);
-  Result<SpannedText> text = chat_template_->Render(variables, trusted_, limits);
+  Result<SpannedText> text = chat_template_->Render(std::move(variables), trusted_, limits);
   if (!text.ok()) return TextError(text.status().WithContext("the chat template"), "messages");
-  const json::array& messages = variables.at("messages").get_array();
   std::optional<OutputParserOptions> within;
   if (prompt.continue_final_message) {
-    const auto last = FinalMessageIn(text->text(), messages);
+    const auto last = FinalMessageIn(text->text(), last_content);
     if (!last) {
       return BadParameter("messages",
                           "the last message cannot be continued: this model's chat template does "

@@ -31,9 +31,10 @@ std::string IdIn(std::string_view path) {
 
 }  // namespace
 
-Api::Answer Api::Responses(const HttpRequest& request, const WorkLimits& limits) {
+Api::Answer Api::Responses(HttpRequest& request, const WorkLimits& limits) {
   JsonBody body;
-  if (auto error = JsonBody::Parse(request.body, limits, &body)) return ErrorResponse(*error);
+  if (auto error = JsonBody::Parse(std::move(request.body), limits, &body))
+    return ErrorResponse(*error);
   std::string earlier;
   if (const json::value* previous = body.object().if_contains("previous_response_id");
       previous != nullptr && previous->is_string()) {
@@ -45,7 +46,7 @@ Api::Answer Api::Responses(const HttpRequest& request, const WorkLimits& limits)
     earlier = stored->messages;
   }
   ResponsesRequest asked(body.storage());
-  if (auto error = ParseResponses(body.object(), Limits(), earlier, &asked)) {
+  if (auto error = ParseResponses(body.Take(), Limits(), earlier, &asked)) {
     return ErrorResponse(*error);
   }
   GenerationSetup setup;

@@ -134,7 +134,7 @@ class InputReader {
 
 }  // namespace
 
-void ReadInput(RequestFields& fields, json::array* messages) {
+void ReadInput(RequestFields& fields, json::object& body, json::array* messages) {
   InputReader reader(messages);
   const json::value* input = fields.Find("input");
   if (input != nullptr && input->is_string()) {
@@ -146,7 +146,12 @@ void ReadInput(RequestFields& fields, json::array* messages) {
     fields.Fail("input", "input is required: a string, or a list of items");
     return;
   }
-  fields.EachObject("input", [&](RequestFields& item) { reader.Read(item); });
+  messages->reserve(messages->size() + items->size());
+  size_t read = 0;
+  fields.EachObject("input", [&](RequestFields& item) {
+    reader.Read(item);
+    body.at("input").get_array()[read++] = nullptr;
+  });
   reader.Flush();
   if (messages->empty()) fields.Fail("input", "input must hold more than reasoning");
 }

@@ -9,8 +9,9 @@
 
 namespace fathom {
 
-// Appends "input" (required) to `*messages`. Errors go to the reader.
-void ReadInput(RequestFields& fields, boost::json::array* messages);
+// Appends "input" (required) of `body`, which `fields` read, to `*messages`, and frees its items.
+// Errors go to the reader.
+void ReadInput(RequestFields& fields, boost::json::object& body, boost::json::array* messages);
 
 // What belongs to one message of the assistant: an answer, or consecutive items.
 struct AssistantMessage {

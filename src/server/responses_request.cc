@@ -137,7 +137,7 @@ constexpr std::pair<std::string_view, std::string_view> kWords[] = {
 
 }  // namespace
 
-std::optional<ApiError> ParseResponses(const json::object& body, const RequestLimits& limits,
+std::optional<ApiError> ParseResponses(json::object body, const RequestLimits& limits,
                                        const std::string& earlier, ResponsesRequest* request) {
   std::optional<ApiError> error;
   RequestFields fields(body, &error);
@@ -153,7 +153,7 @@ std::optional<ApiError> ParseResponses(const json::object& body, const RequestLi
   }
   json::array messages(body.storage());
   if (!earlier.empty()) messages = json::parse(earlier, body.storage()).get_array();
-  ReadInput(fields, &messages);
+  ReadInput(fields, body, &messages);
   json::array tools = ReadTools(fields, body.storage());
   ReadToolChoice(fields, !tools.empty(), &chat);
   ReadFormat(fields, &chat);
@@ -170,7 +170,7 @@ std::optional<ApiError> ParseResponses(const json::object& body, const RequestLi
   }
   chat["messages"] = std::move(messages);
   if (!tools.empty()) chat["tools"] = std::move(tools);
-  error = ParseChat(chat, limits, &request->chat);
+  error = ParseChat(std::move(chat), limits, &request->chat);
   auto& grammar = request->chat.params.grammar;
   if (grammar) grammar->param = Reworded(grammar->param, kWords);
   if (error) return InWordsOfResponses(std::move(*error));

@@ -20,7 +20,7 @@ struct ResponsesRequest {
 };
 
 // `earlier`: the messages of previous_response_id, as JSON; "" without one.
-std::optional<ApiError> ParseResponses(const boost::json::object& body, const RequestLimits& limits,
+std::optional<ApiError> ParseResponses(boost::json::object body, const RequestLimits& limits,
                                        const std::string& earlier, ResponsesRequest* request);
 
 // What is wrong with the chat request that it has become.

@@ -2,13 +2,19 @@
 // gigabytes of tools, or of a template's variables.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
+#include <new>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "base/work_limits.h"
 #include "chat/chat_template.h"
 #include "server/json_body.h"
+#include "server/messages_request.h"
 #include "server/openai_request.h"
+#include "server/responses_request.h"
 
 namespace fathom {
 namespace {
@@ -36,7 +42,7 @@ TEST(DenseJson, IsRefusedBeyondItsMemory) {
       if (error) {
         EXPECT_EQ(error->status, 413) << piece;
       } else {
-        const auto rendered = parsed.Render(body.object(), {}, {.memory = &claim});
+        const auto rendered = parsed.Render(body.Take(), {}, {.memory = &claim});
         EXPECT_EQ(rendered.status().code(), StatusCode::kResourceExhausted) << piece;
       }
     }
@@ -46,47 +52,149 @@ TEST(DenseJson, IsRefusedBeyondItsMemory) {
   }
 }
 
-// A small body has no use of the memory that any may take: what it takes follows its size. Most for
-// its size takes a list of a few values more than the parser had places for.
-TEST(DenseJson, SmallBodiesTakeLittle) {
-  const ChatTemplate reads = ChatTemplate::Parse("{{ a|length }}").value();
-  for (const char* piece : {"{},", "[],", "1,", "\"\",", "[1],", "{\"a\":1},", "{\"a\":{}},"}) {
-    for (size_t bytes = 1 << 10; bytes <= 256 << 10; bytes += bytes / 16) {
-      const std::string text = "{\"a\":[" + Repeated(piece, bytes - 8) + "]}";
-      MemoryBudget budget(size_t{1} << 30);
-      MemoryClaim claim(budget);
-      ASSERT_TRUE(claim.Grow(text.size()).ok());
-      JsonBody body;
-      ASSERT_FALSE(JsonBody::Parse(text, {.memory = &claim}, &body));
-      EXPECT_LE(claim.peak(), (size_t{64} << 10) + 38 * text.size()) << bytes << " of " << piece;
-      ASSERT_TRUE(reads.Render(body.object(), {}, {.memory = &claim}).ok());
-      EXPECT_LE(claim.peak(), (size_t{64} << 10) + 64 * text.size()) << bytes << " of " << piece;
+// What a request holds at most, all in all, of its body `text`; if it is read, all of it.
+struct Read {
+  std::optional<ApiError> error;
+  size_t peak = 0;
+};
+Read ReadAll(const std::string& route, const std::string& text) {
+  static const ChatTemplate& form = *new ChatTemplate(
+      ChatTemplate::Parse("{{ messages|length }}{{ tools|length }}{{ a|length }}").value());
+  const RequestLimits limits{
+      .vocab_size = 1'000'000, .max_model_len = 1 << 24, .max_choices = 256, .max_eos_tokens = 1};
+  MemoryBudget budget(size_t{1} << 30);
+  MemoryClaim claim(budget);
+  claim.SetLimit(MaxRequestMemory(text.size()));
+  EXPECT_TRUE(claim.Grow(text.size()).ok());
+  Read read;
+  try {
+    JsonBody body;
+    read.error = JsonBody::Parse(text, {.memory = &claim}, &body);
+    if (read.error) return read;
+    if (route == "completions") {
+      CompletionRequest request;
+      read.error = ParseCompletion(body.object(), limits, &request);
+    } else if (route == "json") {
+      const Status rendered = form.Render(body.Take(), {}, {.memory = &claim}).status();
+      if (!rendered.ok()) read.error = ApiError{.status = 413, .message = rendered.message()};
+    } else {
+      ChatRequest chat(body.storage());
+      ResponsesRequest response(body.storage());
+      if (route == "chat") read.error = ParseChat(body.Take(), limits, &chat);
+      if (route == "messages") read.error = ParseMessages(body.Take(), limits, true, &chat);
+      if (route == "responses") {
+        read.error = ParseResponses(body.Take(), limits, "", &response);
+        chat.prompt = std::move(response.chat.prompt);
+      }
+      if (read.error) return read;
+      boost::json::object variables(body.storage());
+      variables["messages"] = std::move(chat.prompt.messages);
+      variables["tools"] = std::move(chat.prompt.tools);
+      const Status rendered = form.Render(std::move(variables), {}, {.memory = &claim}).status();
+      if (!rendered.ok()) read.error = ApiError{.status = 413, .message = rendered.message()};
+    }
+  } catch (const std::bad_alloc&) {
+    read.error = MemoryError({.memory = &claim});
+  }
+  read.peak = claim.peak();
+  return read;
+}
+
+constexpr size_t kSizes[] = {1 << 10, 16 << 10, 64 << 10, 256 << 10, kMiB, 6 * kMiB, 16 * kMiB};
+
+// `head`, `bytes` of `piece`, of which there are `most`, and `tail`: where '$' stands each has a
+// text of its own, of 40 characters or as many as it takes, and where '#' stands a number.
+std::string Body(const std::string& head, const std::string& piece, const std::string& tail,
+                 size_t bytes, size_t most = 1'000'000'000) {
+  const bool has_text = piece.find('$') != piece.npos;
+  const size_t least = piece.size() + (has_text ? 39 : 0);
+  const size_t count = std::clamp<size_t>(bytes / least, 1, most);
+  std::string text = head;
+  for (size_t i = 0; i < count; ++i) {
+    std::string one = piece;
+    if (has_text) {
+      std::string own = std::to_string(i) + " ";
+      own.resize(std::max<size_t>(40, bytes / count - piece.size()), 'x');
+      one.replace(one.find('$'), 1, own);
+    } else if (const size_t at = one.find('#'); at != one.npos) {
+      one.replace(at, 1, std::to_string(10'000 + i));
+    }
+    text += one;
+  }
+  text.pop_back();
+  return text + tail;
+}
+
+struct Form {
+  const char *name, *route, *head, *piece, *tail;
+  size_t most;   // pieces
+  double times;  // its size, that a body takes beside the allowance
+};
+
+// A client may only hold so much of the memory; what it sends in earnest must do with that, at any
+// size.
+TEST(DenseJson, OrdinaryBodiesTakeLittle) {
+  static constexpr size_t kIds = 2'000'000;
+  const std::string prompt = "[" + Repeated("12345,", 12'000) + "],";
+  const Form forms[] = {
+      {"chat", "chat", R"({"messages": [)", R"({"role":"user","content":"$"},)", "]}", 16384, 7.8},
+      {"parts", "chat", R"({"messages": [)",
+       R"({"role": "user", "content": [{"type": "text", "text": "$"}]},)", "]}", 16384, 7.5},
+      {"tools", "chat", R"({"messages": [{"role": "user", "content": "x"}], "tools": [)",
+       R"({"type": "function", "function": {"name": "look_up", "description": "$", )"
+       R"("parameters": {"type": "object", "properties": {"word": {"type": "string", )"
+       R"("description": "The word."}, "limit": {"type": "integer"}}, "required": ["word"]}}},)",
+       "]}", 1024, 7.5},
+      {"4 digits", "completions", R"({"prompt": [)", "1234,", "]}", kIds, 6},
+      {"5 digits", "completions", R"({"prompt": [)", "12345,", "]}", kIds, 5.2},
+      {"6 digits", "completions", R"({"prompt": [)", "123456,", "]}", kIds, 4.6},
+      {"prompts", "completions", R"({"prompt": [[1],)", prompt.c_str(), "]}", 255, 6},
+      {"biased", "completions", R"({"prompt": "x", "logit_bias": {)", R"("#": -100,)", "}}", 300,
+       8},
+      {"responses", "responses", R"({"input": [)", R"({"role":"user","content":"$"},)", "]}", 16384,
+       7.8},
+      {"items", "responses", R"({"input": [)",
+       R"({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "$"}]},)",
+       "]}", 16384, 7.8},
+      {"messages", "messages", R"({"max_tokens": 1, "messages": [)",
+       R"({"role":"user","content":"$"},)", "]}", 16384, 7.5},
+      {"blocks", "messages", R"({"max_tokens": 1, "messages": [)",
+       R"({"role": "user", "content": [{"type": "text", "text": "$"}]},)", "]}", 16384, 7.8},
+      {"text", "chat", R"({"messages": [)", R"({"role":"user","content":"$"},)", "]}", 1, 3.5},
+      {"escaped text", "chat", R"({"messages": [)", R"({"role":"user","content":"\n$"},)", "]}", 1,
+       3.5},
+  };
+  for (const Form& form : forms) {
+    for (const size_t bytes : kSizes) {
+      const std::string text = Body(form.head, form.piece, form.tail, bytes, form.most);
+      const Read read = ReadAll(form.route, text);
+      ASSERT_FALSE(read.error) << form.name << ' ' << bytes << ": " << read.error->message;
+      if (getenv("SHOW") != nullptr)
+        printf("%-14s %9zu %5.2f\n", form.name, text.size(), double(read.peak) / text.size());
+      EXPECT_LE(read.peak, MemoryBudget::kSmallBytes + form.times * text.size())
+          << form.name << ' ' << bytes;
     }
   }
 }
 
-TEST(DenseJson, OrdinaryRequestsFit) {
-  const std::string tool =
-      R"({"type": "function", "function": {"name": "look_up", "description": "Looks a word up.",)"
-      R"("parameters": {"type": "object", "properties": {"word": {"type": "string",)"
-      R"("description": "The word."}, "limit": {"type": "integer"}}, "required": ["word"]}}},)";
-  const std::string text = R"({"messages": [{"role": "user", "content": ")" +
-                           std::string(4 * kMiB, 'x') + R"("}], "tools": [)" +
-                           Repeated(tool, 250 * tool.size()) + "]}";
-  MemoryBudget budget(size_t{1} << 30);
-  MemoryClaim claim(budget);
-  claim.SetLimit(MaxRequestMemory(text.size()));
-  JsonBody body;
-  const auto error = JsonBody::Parse(text, {.memory = &claim}, &body);
-  ASSERT_FALSE(error) << error->message;
-  ChatRequest request(body.storage());
-  ASSERT_FALSE(ParseChat(body.object(), {.vocab_size = 10, .max_model_len = 10}, &request));
-  const ChatTemplate parsed =
-      ChatTemplate::Parse("{{ tools|length }} {{ tools[7]|tojson|length }}").value();
-  const auto rendered = parsed.Render({{"tools", request.prompt.tools}}, {}, {.memory = &claim});
-  ASSERT_TRUE(rendered.ok()) << rendered.status().message();
-  EXPECT_EQ(rendered->text().substr(0, 4), "250 ");
-  EXPECT_LT(claim.peak(), 8 * kMiB + 8 * text.size() / 4);  // far from the limit
+// What would take more is refused, and told why.
+TEST(DenseJson, DenseBodiesAreRefused) {
+  for (const char* piece : {"{},", "[],", "1,", "\"\",", "[1],", "{\"a\":1},", "{\"a\":{}},"}) {
+    for (const size_t bytes : kSizes) {
+      const std::string text = Body("{\"a\":[", piece, "]}", bytes);
+      const Read read = ReadAll("json", text);
+      if (getenv("SHOW") != nullptr)
+        printf("%-14s %9zu %5.2f %s\n", piece, text.size(), double(read.peak) / text.size(),
+               read.error ? "refused" : "");
+      if (bytes <= 1 << 10) {
+        EXPECT_FALSE(read.error) << piece;
+      } else if (bytes >= kMiB) {
+        ASSERT_TRUE(read.error) << piece << ' ' << bytes;
+        EXPECT_EQ(read.error->status, 413);
+        EXPECT_NE(read.error->message.find("shorten it"), std::string::npos);
+      }
+    }
+  }
 }
 
 // They were copied to be compared, within the request's memory, and the process ended where that
@@ -100,11 +208,12 @@ TEST(DenseJson, ToolsOfOneNameAreComparedWhereTheyAre) {
                            Repeated(tool, 1000 * tool.size()) + "]}";
   MemoryBudget budget(size_t{1} << 30);
   MemoryClaim claim(budget);
+  ASSERT_TRUE(claim.Grow(text.size()).ok());
   JsonBody body;
   ASSERT_FALSE(JsonBody::Parse(text, {.memory = &claim}, &body));
   const size_t parsed = claim.held();
   ChatRequest request(body.storage());
-  ASSERT_FALSE(ParseChat(body.object(), {.vocab_size = 10, .max_model_len = 10}, &request));
+  ASSERT_FALSE(ParseChat(body.Take(), {.vocab_size = 10, .max_model_len = 10}, &request));
   EXPECT_EQ(request.prompt.tools.size(), 1000u);
   EXPECT_LT(claim.peak(), 3 * parsed);
 }

@@ -11,10 +11,11 @@ namespace {
 
 constexpr size_t kClaimedAtOnce = size_t{16} << 10;
 constexpr size_t kShortBytes = 32, kMaxShortOnes = 1024;
-// What make_shared and the allocator add to a value of its own.
-constexpr size_t kSharedBytes = 48;
-// A string's own, and the one span that it has.
-constexpr size_t kTextBytes = sizeof(SpannedText) + sizeof(SpannedText::Span) + 2 * kSharedBytes;
+constexpr size_t kAllocatedBytes = 16;                 // that the allocator adds
+constexpr size_t kSharedBytes = 16 + kAllocatedBytes;  // that make_shared adds to a value
+// A string's own, its bytes', and the one span that it has.
+constexpr size_t kTextBytes =
+    sizeof(SpannedText) + kSharedBytes + sizeof(SpannedText::Span) + 2 * kAllocatedBytes;
 constexpr size_t kIndexedBytes = 128;  // of a key in a dict that has an index
 
 }  // namespace
@@ -39,52 +40,54 @@ Result<Value> FromJson::String(std::string_view text) {
   }
   TRY(Take(kTextBytes + text.size()));
   Value value = Value::Str(text, trusted_);
-  if (is_short && short_ones_.size() < kMaxShortOnes) short_ones_.emplace(text, value);
+  if (is_short && short_ones_.size() < kMaxShortOnes)
+    short_ones_.emplace(value.AsText()->text(), value);
   return value;
 }
 
-Result<Value> FromJson::Object(const json::object& object, int depth) {
+Result<Value> FromJson::Object(json::object& object, int depth) {
   Dict dict;
   const bool indexed = object.size() > NameIndex::kFew;
-  TRY(Take(sizeof(Dict) + kSharedBytes));
-  for (const json::key_value_pair& entry : object) {
-    // A vector that grows has room for as much again.
-    TRY(Take(3 * sizeof(Value) + (indexed ? kIndexedBytes + entry.key().size() : 0)));
+  TRY(Take(sizeof(Dict) + kSharedBytes + kAllocatedBytes));
+  dict.Reserve(object.size());
+  for (json::key_value_pair& entry : object) {
+    TRY(Take(sizeof(Value) + (indexed ? kIndexedBytes + entry.key().size() : 0)));
     Value value = TRY(Convert(entry.value(), depth + 1));
     TRY(dict.Set(TRY(String(entry.key())), std::move(value)));
   }
   return MakeDict(std::move(dict));
 }
 
-Result<Value> FromJson::Array(const json::array& array, int depth) {
-  TRY(Take(sizeof(List) + kSharedBytes));
+Result<Value> FromJson::Array(json::array& array, int depth) {
+  TRY(Take(sizeof(List) + kSharedBytes + kAllocatedBytes));
   std::vector<Value> items;
   items.reserve(array.size());
-  for (const json::value& item : array) items.push_back(TRY(Convert(item, depth + 1)));
+  for (json::value& item : array) items.push_back(TRY(Convert(item, depth + 1)));
   return MakeList(std::move(items));
 }
 
-Result<Value> FromJson::Variable(const json::key_value_pair& entry) {
-  TRY(Take(sizeof(Value) + kIndexedBytes + 2 * entry.key().size()));
-  return Convert(entry.value(), 1);
+Result<Value> FromJson::Variable(std::string_view name, json::value& value) {
+  TRY(Take(sizeof(Value) + kIndexedBytes + 2 * name.size()));
+  return Convert(value, 1);
 }
 
-Result<Value> FromJson::Convert(const json::value& value, int depth) {
+Result<Value> FromJson::Convert(json::value& value, int depth) {
   if (depth > kMaxValueDepth) {
     return InvalidArgument("the messages nest more than {} deep", kMaxValueDepth);
   }
   TRY(Take(sizeof(Value)));
-  switch (value.kind()) {
+  json::value read = std::move(value);
+  switch (read.kind()) {
     case json::kind::null: return Value(None{});
-    case json::kind::bool_: return Value(value.get_bool());
-    case json::kind::int64: return Value(static_cast<Int>(value.get_int64()));
-    case json::kind::uint64: return Value(static_cast<Int>(value.get_uint64()));
-    case json::kind::double_: return Value(value.get_double());
-    case json::kind::string: return String(value.get_string());
-    case json::kind::array: return Array(value.get_array(), depth);
-    case json::kind::object: return Object(value.get_object(), depth);
+    case json::kind::bool_: return Value(read.get_bool());
+    case json::kind::int64: return Value(static_cast<Int>(read.get_int64()));
+    case json::kind::uint64: return Value(static_cast<Int>(read.get_uint64()));
+    case json::kind::double_: return Value(read.get_double());
+    case json::kind::string: return String(read.get_string());
+    case json::kind::array: return Array(read.get_array(), depth);
+    case json::kind::object: return Object(read.get_object(), depth);
   }
-  CHECK(false, "JSON kind {}", static_cast<int>(value.kind()));
+  CHECK(false, "JSON kind {}", static_cast<int>(read.kind()));
 }
 
 }  // namespace fathom::jinja

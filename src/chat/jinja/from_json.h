@@ -12,7 +12,8 @@
 
 namespace fathom::jinja {
 
-// What it claims is given back with it. The JSON outlives it.
+// What it claims is given back with it. The JSON is freed as it is read: a large request's memory
+// has no room for both.
 class FromJson {
  public:
   // `trusted`: whether special tokens may come from its strings.
@@ -22,12 +23,12 @@ class FromJson {
 
   // The value of a variable of the outermost scope. Errors: kInvalidArgument for what nests too
   // deep, and those of the limits.
-  Result<Value> Variable(const boost::json::key_value_pair& entry);
+  Result<Value> Variable(std::string_view name, boost::json::value& value);
 
  private:
-  Result<Value> Convert(const boost::json::value& value, int depth);
-  Result<Value> Object(const boost::json::object& object, int depth);
-  Result<Value> Array(const boost::json::array& array, int depth);
+  Result<Value> Convert(boost::json::value& value, int depth);
+  Result<Value> Object(boost::json::object& object, int depth);
+  Result<Value> Array(boost::json::array& array, int depth);
   Result<Value> String(std::string_view text);
   Status Take(size_t bytes);
 

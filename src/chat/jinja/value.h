@@ -84,6 +84,7 @@ struct List {
 // Keys in the order they were first set. Immutable once made.
 class Dict {
  public:
+  void Reserve(size_t items) { items_.reserve(items); }
   // An error if the key cannot be one.
   Status Set(const Value& key, Value value);
   // Null if absent. A key that cannot be one is absent.
