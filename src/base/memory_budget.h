@@ -68,7 +68,8 @@ class MemoryClaim {
     if (bytes > limit_ || held_ > limit_ - bytes) {
       return failure_ = ResourceExhausted(
                  "The request takes more than {} bytes of memory to read: shorten it, above all "
-                 "its lists and objects, each value of which takes 24 bytes or more.",
+                 "its lists and objects, each value of which takes 24 bytes or more, and words of "
+                 "thousands of letters, each of which takes 40.",
                  limit_);
     }
     if (held_ + bytes > counted_) TRY(Count(held_ + bytes));

@@ -17,6 +17,8 @@ namespace json = boost::json;
 
 namespace {
 
+constexpr size_t kMovedBytes = size_t{16} << 10;
+
 // In which member of a part its text stands; "" for what is no text. As in vLLM, OpenAI's and
 // Anthropic's names of parts are all read.
 std::string_view TextMember(std::string_view type) {
@@ -48,11 +50,15 @@ const json::string* PartText(const json::value& part, const std::string& name,
 }
 
 // The text of a message's content: a string, or a list of parts, which are joined by line breaks.
-// Null if there is none. `own` is the message, which loses a content that is a string.
+// Null if there is none. `own` is the message, which loses a content that is a long string; a short
+// one is copied, or it would keep its neighbours' memory from being freed.
 json::value ReadContent(RequestFields& message, json::object& own) {
   const json::value* content = message.Find("content");
   if (content == nullptr) return nullptr;
-  if (content->is_string()) return std::move(own.at("content"));
+  if (content->is_string()) {
+    if (content->get_string().size() < kMovedBytes) return json::value(*content, message.storage());
+    return std::move(own.at("content"));
+  }
   if (!content->is_array()) {
     message.Fail("content", fmt::format("{} must be a string or a list of text parts",
                                         message.Name("content")));
@@ -157,7 +163,7 @@ void CheckParameters(const json::object& schema, const std::string& name, Reques
                             function.Name("parameters.type"), Excerpt(*type), name));
 }
 
-json::object ReadTool(RequestFields& tool, json::object& own, std::vector<std::string>* strict) {
+json::object ReadTool(RequestFields& tool, std::vector<std::string>* strict) {
   if (tool.String("type", "function") != "function") {
     tool.Fail("type", fmt::format("{} must be \"function\"", tool.Name("type")));
   }
@@ -179,12 +185,8 @@ json::object ReadTool(RequestFields& tool, json::object& own, std::vector<std::s
   json::object described(
       {{"name", name}, {"description", fields.String("description", "")}, {"parameters", nullptr}},
       tool.storage());
-  json::value& of_it = described["parameters"];
-  if (parameters != nullptr) {
-    of_it = std::move(own.at("function").get_object().at("parameters"));
-  } else {
-    of_it.emplace_object();
-  }
+  json::object& copy = described["parameters"].emplace_object();
+  if (parameters != nullptr) copy = *parameters;
   return json::object({{"type", "function"}, {"function", std::move(described)}}, tool.storage());
 }
 
@@ -375,8 +377,8 @@ void ReadChatPrompt(RequestFields& fields, json::object& body, const json::objec
   }
   const bool prefixed = IsPrefixed(messages->back());
   ReadObjects(fields, body, "messages", kMaxMessages, ReadMessage, &prompt->messages);
-  const auto read_tool = [&](RequestFields& tool, json::object& own) {
-    return ReadTool(tool, own, &prompt->strict_tools);
+  const auto read_tool = [&](RequestFields& tool, json::object&) {
+    return ReadTool(tool, &prompt->strict_tools);
   };
   ReadObjects(fields, body, "tools", kMaxTools, read_tool, &prompt->tools);
   if (!fields.failed()) CheckToolNames(fields, prompt->tools);

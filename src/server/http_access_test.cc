@@ -8,6 +8,7 @@
 #include "base/test_folder.h"
 #include "server/access.h"
 #include "server/http_server_fixture.h"
+#include "server/json_body.h"
 
 namespace fathom {
 namespace {
@@ -223,9 +224,10 @@ TEST_F(HttpAccessTest, AShareHasRoomForARequest) {
         .status()
         .message();
   };
-  EXPECT_NE(listen({.max_client_memory_bytes = size_t{151} << 20}).find("--max-client-memory"),
+  const size_t one = MaxRequestMemory(ServerOptions().max_body_bytes);
+  EXPECT_NE(listen({.max_client_memory_bytes = one - 1}).find("--max-client-memory"),
             std::string::npos);
-  EXPECT_EQ(listen({.max_client_memory_bytes = size_t{152} << 20}), "");
+  EXPECT_EQ(listen({.max_client_memory_bytes = one}), "");
 }
 
 TEST_F(HttpAccessTest, ARefusalNamesBothWaysToSendAKey) {

@@ -27,10 +27,10 @@ FULL = {"prompt": [1, 200, 300], "max_tokens": 3500, "ignore_eos": True, "stream
          "--max-client-memory-bytes: 2147483648 is more than --max-request-memory-bytes 1073741824 allows: "
          "say 1073741824 at most, or --max-request-memory-bytes 2147483648"),
         (["--max-request-memory-bytes", "1000"],
-         "--max-request-memory-bytes: 1000 has no room for a body of 64 KiB: say 33903957 at least, "
+         "--max-request-memory-bytes: 1000 has no room for a body of 64 KiB: say 1048575 at least, "
          "or --max-body-bytes for smaller ones"),
         (["--max-client-memory-bytes", "2000"],
-         "--max-client-memory-bytes: 2000 has no room for a body of 64 KiB: say 25427968 at least, "
+         "--max-client-memory-bytes: 2000 has no room for a body of 64 KiB: say 786432 at least, "
          "or --max-body-bytes for smaller ones"),
         (["--queue-timeout", "7200"],
          "--queue-timeout: 7200 is more than --request-timeout 3600 allows: say 3600 at most, or --request-timeout 7200"),
@@ -71,7 +71,7 @@ def test_limits_that_are_not_given_follow_those_that_are():
     """Queue and time of a request as well: what is not given does not contradict them."""
     with serving("--max-connections", "100", "--max-request-memory-bytes", "100MiB", "--max-queue", "4",
                  "--max-num-seqs", "2", "--request-timeout", "5") as server:
-        largest = (75 - 24) * 2**20 // 4  # three quarters of the memory, four times the body and 24 MiB
+        largest = (75 * 2**20 - 24 * 2**20 - 2**18) // 4  # 3/4 of the memory: 4 bodies, 24 MiB and 256 KiB
         assert status_of_a_body_of(server, largest) == 100
         assert status_of_a_body_of(server, largest + 1) == 413
 

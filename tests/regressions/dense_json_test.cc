@@ -116,7 +116,8 @@ std::string Body(const std::string& head, const std::string& piece, const std::s
       std::string own = std::to_string(i) + " ";
       own.resize(std::max<size_t>(40, bytes / count - piece.size()), 'x');
       one.replace(one.find('$'), 1, own);
-    } else if (const size_t at = one.find('#'); at != one.npos) {
+    }
+    for (size_t at = 0; (at = one.find('#')) != one.npos;) {
       one.replace(at, 1, std::to_string(10'000 + i));
     }
     text += one;
@@ -137,14 +138,31 @@ TEST(DenseJson, OrdinaryBodiesTakeLittle) {
   static constexpr size_t kIds = 2'000'000;
   const std::string prompt = "[" + Repeated("12345,", 12'000) + "],";
   const Form forms[] = {
-      {"chat", "chat", R"({"messages": [)", R"({"role":"user","content":"$"},)", "]}", 16384, 7.8},
+      {"chat", "chat", R"({"messages": [)", R"({"role":"user","content":"$"},)", "]}", 16384, 7},
       {"parts", "chat", R"({"messages": [)",
-       R"({"role": "user", "content": [{"type": "text", "text": "$"}]},)", "]}", 16384, 7.5},
+       R"({"role": "user", "content": [{"type": "text", "text": "$"}]},)", "]}", 16384, 7},
       {"tools", "chat", R"({"messages": [{"role": "user", "content": "x"}], "tools": [)",
        R"({"type": "function", "function": {"name": "look_up", "description": "$", )"
        R"("parameters": {"type": "object", "properties": {"word": {"type": "string", )"
        R"("description": "The word."}, "limit": {"type": "integer"}}, "required": ["word"]}}},)",
-       "]}", 1024, 7.5},
+       "]}", 1024, 7},
+      {"calls", "chat", R"({"messages": [{"role": "user", "content": "x"},)",
+       R"({"role": "assistant", "content": null, "tool_calls": [{"id": "call_#abcdefghijkl", )"
+       R"("type": "function", "function": {"name": "weather", )"
+       R"("arguments": "{\"city\": \"Paris\", \"unit\": \"celsius\"}"}}]},)"
+       R"({"role": "tool", "tool_call_id": "call_#abcdefghijkl", "content": "$"},)",
+       "]}", 8191, 7},
+      {"called items", "responses", R"({"input": [)",
+       R"({"type": "function_call", "call_id": "call_#abcdefghijkl", "name": "weather", )"
+       R"("arguments": "{\"city\": \"Paris\", \"unit\": \"celsius\"}"},)"
+       R"({"type": "function_call_output", "call_id": "call_#abcdefghijkl", "output": "$"},)",
+       "]}", 8191, 7},
+      {"called blocks", "messages", R"({"max_tokens": 1, "messages": [)",
+       R"({"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_#abcdefghijkl", )"
+       R"("name": "weather", "input": {"city": "Paris", "unit": "celsius"}}]},)"
+       R"({"role": "user", "content": [{"type": "tool_result", )"
+       R"("tool_use_id": "toolu_#abcdefghijkl", "content": "$"}]},)",
+       "]}", 8191, 7},
       {"4 digits", "completions", R"({"prompt": [)", "1234,", "]}", kIds, 6},
       {"5 digits", "completions", R"({"prompt": [)", "12345,", "]}", kIds, 5.2},
       {"6 digits", "completions", R"({"prompt": [)", "123456,", "]}", kIds, 4.6},
@@ -152,14 +170,14 @@ TEST(DenseJson, OrdinaryBodiesTakeLittle) {
       {"biased", "completions", R"({"prompt": "x", "logit_bias": {)", R"("#": -100,)", "}}", 300,
        8},
       {"responses", "responses", R"({"input": [)", R"({"role":"user","content":"$"},)", "]}", 16384,
-       7.8},
+       7},
       {"items", "responses", R"({"input": [)",
        R"({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "$"}]},)",
-       "]}", 16384, 7.8},
+       "]}", 16384, 7},
       {"messages", "messages", R"({"max_tokens": 1, "messages": [)",
-       R"({"role":"user","content":"$"},)", "]}", 16384, 7.5},
+       R"({"role":"user","content":"$"},)", "]}", 16384, 7},
       {"blocks", "messages", R"({"max_tokens": 1, "messages": [)",
-       R"({"role": "user", "content": [{"type": "text", "text": "$"}]},)", "]}", 16384, 7.8},
+       R"({"role": "user", "content": [{"type": "text", "text": "$"}]},)", "]}", 16384, 7},
       {"text", "chat", R"({"messages": [)", R"({"role":"user","content":"$"},)", "]}", 1, 3.5},
       {"escaped text", "chat", R"({"messages": [)", R"({"role":"user","content":"\n$"},)", "]}", 1,
        3.5},
@@ -169,8 +187,6 @@ TEST(DenseJson, OrdinaryBodiesTakeLittle) {
       const std::string text = Body(form.head, form.piece, form.tail, bytes, form.most);
       const Read read = ReadAll(form.route, text);
       ASSERT_FALSE(read.error) << form.name << ' ' << bytes << ": " << read.error->message;
-      if (getenv("SHOW") != nullptr)
-        printf("%-14s %9zu %5.2f\n", form.name, text.size(), double(read.peak) / text.size());
       EXPECT_LE(read.peak, MemoryBudget::kSmallBytes + form.times * text.size())
           << form.name << ' ' << bytes;
     }
@@ -183,9 +199,6 @@ TEST(DenseJson, DenseBodiesAreRefused) {
     for (const size_t bytes : kSizes) {
       const std::string text = Body("{\"a\":[", piece, "]}", bytes);
       const Read read = ReadAll("json", text);
-      if (getenv("SHOW") != nullptr)
-        printf("%-14s %9zu %5.2f %s\n", piece, text.size(), double(read.peak) / text.size(),
-               read.error ? "refused" : "");
       if (bytes <= 1 << 10) {
         EXPECT_FALSE(read.error) << piece;
       } else if (bytes >= kMiB) {

@@ -317,7 +317,7 @@ Result<Value> MakeDictFrom(const Arguments& arguments, Budget& budget) {
   if (!arguments.positional.empty()) {
     const Value& source = arguments.positional[0];
     if (const Dict* other = source.AsDict()) {
-      dict = *other;
+      for (const auto& [key, value] : other->items()) TRY(dict.Set(key, value));
     } else if (source.IsUndefined()) {
       return GetItem(source, Value(), budget).status();  // the error that it is
     } else {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,13 +19,17 @@ class NameIndex {
 
   // REQUIRES: more than kFew names were added.
   std::optional<size_t> Find(std::string_view name) const {
-    const auto found = places_.find(name);
-    return found == places_.end() ? std::nullopt : std::optional(found->second);
+    const auto found = places_->find(name);
+    return found == places_->end() ? std::nullopt : std::optional(found->second);
   }
-  void Add(std::string name, size_t place) { places_.emplace(std::move(name), place); }
+  void Add(std::string name, size_t place) {
+    if (places_ == nullptr) places_ = std::make_unique<Places>();
+    places_->emplace(std::move(name), place);
+  }
 
  private:
-  std::map<std::string, size_t, std::less<>> places_;
+  using Places = std::map<std::string, size_t, std::less<>>;
+  std::unique_ptr<Places> places_;  // of the few lists that have it
 };
 
 template <class Value>
