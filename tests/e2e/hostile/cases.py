@@ -119,7 +119,7 @@ def dense_json(attack):
         piece = rng.choice(["{},", "[],", "1,", '{"a":1},', '"",', "-0.1e1,", "[" + "1," * 999 + "1],"])
         inner = "[" + (piece * (4 * MIB // len(piece)))[:-1] + "]"
         body = '{"messages":[{"role":"user","content":"hi"}],"chat_template_kwargs":{"a":%s}}' % inner
-        attack.ask(body, (400, 413, 503))
+        attack.ask(body, (200, 400, 413, 503))  # numbers of seven bytes just fit
 
     attack.crowd(2, work)
 
