@@ -65,18 +65,21 @@ class MemoryClaim {
   // kResourceExhausted beyond the request's own limit, kUnavailable beyond the client's, which
   // binds no small one, and beyond everybody's.
   Status Grow(size_t bytes) {
-    if (bytes > limit_ || held_ > limit_ - bytes) {
+    if (bytes > limit_ || held_ - beside_ > limit_ - bytes) {
       return failure_ = ResourceExhausted(
                  "The request takes more than {} bytes of memory to read: shorten it, above all "
-                 "its lists and objects, each value of which takes 24 bytes or more, and words of "
-                 "thousands of letters, each of which takes 40.",
+                 "its lists and objects, each value of which takes 24 bytes or more.",
                  limit_);
     }
-    if (held_ + bytes > counted_) TRY(Count(held_ + bytes));
-    held_ += bytes;
-    peak_ = std::max(peak_, held_);
+    return Add(bytes);
+  }
+  // The same beside the request's own limit, for what is held briefly and bounded by who asks.
+  Status GrowBeside(size_t bytes) {
+    TRY(Add(bytes));
+    beside_ += bytes;
     return {};
   }
+  void ShrinkBeside(size_t bytes) { beside_ -= bytes, Shrink(bytes); }
   // For this request to take again. It counts until Reset: the allocator has what is freed, and the
   // system, for others, only once it was trimmed.
   void Shrink(size_t bytes) { held_ -= bytes; }
@@ -84,7 +87,7 @@ class MemoryClaim {
   void Reset() {
     budget_.used_ -= counted_;
     if (client_) client_->used_ -= counted_;
-    held_ = counted_ = 0;
+    held_ = counted_ = beside_ = 0;
     limit_ = std::numeric_limits<size_t>::max();
   }
   // From now on: what is held already counts.
@@ -94,6 +97,12 @@ class MemoryClaim {
   size_t peak() const { return peak_; }
 
  private:
+  Status Add(size_t bytes) {
+    if (held_ + bytes > counted_) TRY(Count(held_ + bytes));
+    held_ += bytes;
+    peak_ = std::max(peak_, held_);
+    return {};
+  }
   // REQUIRES: all > counted_.
   Status Count(size_t all) {
     const size_t more = all - counted_;
@@ -114,7 +123,8 @@ class MemoryClaim {
   MemoryBudget& budget_;
   std::shared_ptr<ClientMemory> client_;
   size_t limit_ = std::numeric_limits<size_t>::max();
-  size_t held_ = 0, counted_ = 0, peak_ = 0;  // counted_: the most since Reset
+  size_t held_ = 0, beside_ = 0;   // in all, and of that beside the limit
+  size_t counted_ = 0, peak_ = 0;  // the most since Reset, and ever
   Status failure_;
 };
 

@@ -9,17 +9,22 @@ namespace {
 
 constexpr size_t kCheckedBytes = size_t{16} << 10;  // between two looks at the limits
 
-// Of the longest word so far: what Bpe::Scratch needs for it.
+// What Bpe::Scratch needs for the longest word so far. Few texts have words of more than some
+// letters, so it is no part of what a request may take by its size.
 struct ScratchClaim {
   ~ScratchClaim() {
-    if (limits.memory != nullptr) limits.memory->Shrink(claimed);
+    if (limits.memory != nullptr) limits.memory->ShrinkBeside(claimed);
   }
   Status For(size_t word_bytes) {
-    constexpr size_t kBytesPerByte = 40;
+    constexpr size_t kBytesPerByte = 40, kMostBytes = size_t{24} << 20;
     const size_t wanted = kBytesPerByte * word_bytes;
-    if (wanted <= claimed) return {};
-    TRY(limits.Take(wanted - claimed));
-    if (limits.memory != nullptr) claimed = wanted;
+    if (limits.memory == nullptr || wanted <= claimed) return {};
+    if (wanted > kMostBytes) {
+      return ResourceExhausted("a word has {} bytes, more than the {} that are tokenised: break it",
+                               word_bytes, kMostBytes / kBytesPerByte);
+    }
+    TRY(limits.memory->GrowBeside(wanted - claimed));
+    claimed = wanted;
     return {};
   }
   const WorkLimits& limits;

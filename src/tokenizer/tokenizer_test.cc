@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
+#include <string>
 #include <thread>
+#include <utility>
 
+#include "base/memory_budget.h"
 #include "base/mmap.h"
 #include "tokenizer/test_tokenizer.h"
 
@@ -198,6 +201,26 @@ TEST(Tokenizer, IgnoreMergesTakesWholeWords) {
   fields.more_of_model = R"(, "ignore_merges": true)";
   const TokenizerFolder folder(fields);
   EXPECT_EQ(Raws(Loaded(folder)->Encode("abc abcc", false)), (Ids{257, ' ', 'a', 258, 'c'}));
+}
+
+// What a long word takes while its symbols are merged is counted, but not in what its request may
+// take by its size.
+TEST(Tokenizer, LongWordsAreReadBesideTheRequestsLimit) {
+  MemoryBudget budget(size_t{64} << 20), little(size_t{1} << 20);
+  const auto encode = [](MemoryBudget& memory, size_t letters) {
+    MemoryClaim claim(memory);
+    claim.SetLimit(1);
+    const Status status =
+        TinyR1().Encode(std::string(letters, 'a'), false, {.memory = &claim}).status();
+    EXPECT_EQ(claim.held(), 0u);
+    EXPECT_EQ(claim.Grow(2).code(), StatusCode::kResourceExhausted);
+    return std::pair(status, claim.peak());
+  };
+  const auto [read, peak] = encode(budget, 100'000);
+  EXPECT_TRUE(read.ok()) << read.ToString();
+  EXPECT_EQ(peak, 4'000'000u);
+  EXPECT_EQ(encode(budget, 700'000).first.code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(encode(little, 100'000).first.code(), StatusCode::kUnavailable);
 }
 
 }  // namespace
