@@ -5,6 +5,7 @@
 
 #include "scheduler/message_io.h"
 #include "scheduler/step_plan.h"
+#include "speculation/speculation.h"
 
 namespace fathom {
 namespace {
@@ -69,7 +70,8 @@ template <class Io, class Row>
 static void RowFields(Io& io, Row& row) {
   io.Header(5);
   Put(io, row.status);
-  io(row.tokens, kMaxTokens), io(row.drafts), io(row.proposed), io(row.prompt_logprobs, kMaxTokens);
+  io(row.tokens, kMaxTokens), io(row.drafts), io(row.proposed, Speculation::kMostTokens);
+  io(row.prompt_logprobs, kMaxTokens);
 }
 static void Fields(MessageWriter& io, const RowResult& row) {
   RowFields(io, row);

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "engine/remote_executor.h"
+#include "speculation/speculation.h"
 
 namespace fathom {
 namespace {
@@ -103,6 +104,15 @@ RankStats StatsOf(int rank, int stage, int group) {
 }
 
 // No more series than there are ranks, whatever a host says.
+// A grammar takes back no more tokens than a decode can have drafts.
+TEST(ResultMessageTest, MoreDraftsThanADecodeHasAreRefused) {
+  StepResult result;
+  result.rows.emplace_back().proposed.resize(Speculation::kMostTokens, TokenId{1});
+  EXPECT_TRUE(ParseStepResult(Serialize(result)).ok());
+  result.rows[0].proposed.push_back(TokenId{1});
+  EXPECT_EQ(ParseStepResult(Serialize(result)).status().code(), StatusCode::kDataLoss);
+}
+
 TEST(RankStatsMessageTest, OfItsOwnRanksAloneAndAlwaysTheSame) {
   RemoteResults results(/*host=*/1, /*group=*/0);
   EXPECT_TRUE(results.Ranks().empty());
