@@ -267,7 +267,7 @@ def gpu_tests(record):
     if "cuda_calls" in record:
         calls = record["cuda_calls"]
         said = ", ".join(f"{name} {count:.2f}" for name, count in calls["per_step"].items())
-        verdict = "FAILED" if calls["exit_code"] else "not counted" if calls["skipped"] else "no allocation, and no wait but for the event of a step that has ended"
+        verdict = "FAILED" if calls["exit_code"] else "not counted" if not calls["per_step"] else "no allocation, and no wait but for the event of a step that has ended"
         parts += [wrapped(f"Calls of CUDA in a decode step of tiny-r1 once it runs, counted with CUPTI: {verdict}. {said}."), ""]
     if "kernel_checks" in record:
         parts += [table(("checks of kernels", "passed", "exit code"),
