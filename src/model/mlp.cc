@@ -58,10 +58,11 @@ struct Experts {
     return {x, synthetic.absent() ? routed : First(synthetic, tokens), weights, live, out};
   }
 
-  // Sums what this rank has of the tokens' experts.
-  void Compute(const RoutedTokens& tokens) const {
+  // Sums what this rank has of the tokens' experts, `shared` of which all tokens have.
+  void Compute(const RoutedTokens& tokens, int64_t shared = 0) const {
     run(run.ops().moe_experts, {.x = tokens.x,
                                 .ids = tokens.ids,
+                                .shared = shared,
                                 .weights = tokens.weights,
                                 .gate_up = w.gate_up.weight.get(),
                                 .down = w.down.weight.get(),
@@ -78,7 +79,7 @@ void RunMoe(OpRunner& run, const ModelConfig& config, const MoeWeights& w, const
   const TensorView x = First(a.normed, batch.tokens), out = First(a.branch, batch.tokens);
   const TensorView live = batch.map.live;
   if (exchange == nullptr) {
-    experts.Compute(experts.Route(x, live, out));
+    experts.Compute(experts.Route(x, live, out), config.n_shared_experts);
   } else if (exchange->cut()) {
     // A router is every rank's: each chooses anew for the tokens that it has been sent.
     exchange->Run(run, exchange->ToAllRanks(x, live, out), batch.step_tokens,

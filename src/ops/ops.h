@@ -193,6 +193,7 @@ struct RouteArgs {
 struct MoeExpertsArgs {
   TensorView x;                           // act [tokens, hidden]
   TensorView ids;                         // I32 [tokens, topk], in [0, experts)
+  int64_t shared = 0;                     // of topk: each token's last ids, the last experts'
   TensorView weights;                     // F32 [tokens, topk]
   const PackedWeight* gate_up = nullptr;  // experts matrices [2 * inter, hidden]
   const PackedWeight* down = nullptr;     // experts matrices [hidden, inter]

@@ -66,7 +66,7 @@ struct Fp8ExpertsParams {
   const float* weights = nullptr;    // [tokens, topk]
   const int32_t* live = nullptr;     // [1]: tokens, on the device
   int64_t tokens = 0;                // capacity
-  int32_t topk = 0;
+  int32_t topk = 0, shared = 0;
   Fp8Weights gate_up;  // [experts, 2 parts of inter, hidden]
   Fp8Weights down;     // [experts, hidden, inter]
   bool scale_ue8m0 = false;

@@ -14,6 +14,8 @@ void Check(const MoeExpertsArgs& a) {
   const int64_t tokens = a.x.dim(0), topk = a.ids.dim(1);
   CheckTensor("moe_experts: x", a.x, a.x.dtype(), {tokens, a.gate_up->in});
   CheckTensor("moe_experts: ids", a.ids, DType::kI32, {tokens, topk});
+  CHECK(a.shared >= 0 && a.shared <= topk && a.shared <= a.down->count,
+        "moe_experts: {} shared experts of {}, {} a token", a.shared, a.down->count, topk);
   CheckTensor("moe_experts: weights", a.weights, DType::kF32, {tokens, topk});
   CheckTensor("moe_experts: out", a.out, a.x.dtype(), {tokens, a.down->out});
   CheckLive("moe_experts: live", a.live);

@@ -21,6 +21,7 @@ Fp8ExpertsParams ParamsOf(const MoeExpertsArgs& a) {
           .live = static_cast<const int32_t*>(a.live.data()),
           .tokens = a.x.dim(0),
           .topk = static_cast<int32_t>(a.ids.dim(1)),
+          .shared = static_cast<int32_t>(a.shared),
           .gate_up = Fp8WeightsOf(AsCuda(a.gate_up)),
           .down = Fp8WeightsOf(AsCuda(a.down)),
           .scale_ue8m0 = a.gate_up->scale_ue8m0,

@@ -41,6 +41,7 @@ struct Case {
   std::vector<int32_t> ids;
   std::vector<float> weights;
   int topk;
+  int shared = 0;
 };
 
 Case MakeCase(const Experts& e, int tokens, int topk) {
@@ -75,6 +76,7 @@ std::vector<float> RunTokens(const TestBackend& b, const Packed& w, const Case& 
   RunOp(b, &Ops::moe_experts,
         {.x = TestTensor(b.act(), {live + 2, hidden}, PickVectors(c.x, hidden, tokens)),
          .ids = Ints({live + 2, c.topk}, ids),
+         .shared = c.shared,
          .weights =
              TestTensor(DType::kF32, {live + 2, c.topk}, PickVectors(c.weights, c.topk, tokens)),
          .gate_up = w.gate_up.get(),
@@ -205,6 +207,30 @@ TEST_P(MoeExpertsTest, ATokenDoesNotDependOnHundreds) {
     for (const int count : {1, 8, 63}) {
       SCOPED_TRACE(count);
       ExpectSameBits(RunTokens(GetParam(), w, c, Range(count)), PickVectors(all, 96, Range(count)));
+    }
+  }
+}
+
+// Experts that all tokens share may be read before the router has chosen: their pairs and sums stay
+// as they are, for one token, and for more than one block takes.
+TEST_P(MoeExpertsTest, SharedExpertsAreAsChosenOnes) {
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    const Experts e(dtype, 6, 128, 128);
+    const Packed w(GetParam(), e);
+    for (const int shared : {1, 2}) {
+      for (const int tokens : {0, 1, 2, 5, 8, 9}) {
+        Case c = MakeCase(Experts(dtype, 6 - shared, 128, 128), tokens, 2);
+        Case all = {.x = c.x, .ids = {}, .weights = {}, .topk = 2 + shared};
+        for (int t = 0; t < tokens; ++t) {
+          for (int j = 0; j < all.topk; ++j) {
+            all.ids.push_back(j < 2 ? c.ids[2 * t + j] : 6 - shared + j - 2);
+            all.weights.push_back(j < 2 ? c.weights[2 * t + j] : 1);
+          }
+        }
+        const std::vector<float> chosen = RunTokens(GetParam(), w, all, Range(tokens));
+        all.shared = shared;
+        ExpectSameBits(RunTokens(GetParam(), w, all, Range(tokens)), chosen);
+      }
     }
   }
 }

@@ -17,10 +17,11 @@ struct FewPairs {
   int32_t ids[kMost];
 };
 
-// `shared` gets the group'th eight pairs of equal expert, in order of their first
-// pair. One warp.
+// `shared` gets the group'th eight pairs of equal expert, in order of their first pair; those of
+// experts from `end` on, which are each token's last, are left out. One warp.
 __device__ inline void FindPairs(FewPairs& shared, const int32_t* ids, const int32_t* live_tokens,
-                                 int32_t tokens, int32_t topk, int32_t group) {
+                                 int32_t tokens, int32_t topk, int32_t group,
+                                 int32_t end = INT32_MAX) {
   constexpr int kEach = FewPairs::kMost / 32, kPairs = FewPairs::kPairs;
   const int lane = threadIdx.x % 32;
   const int32_t live = __ldcg(live_tokens);
@@ -40,7 +41,7 @@ __device__ inline void FindPairs(FewPairs& shared, const int32_t* ids, const int
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int32_t pair = 32 * i + lane;
-    if (pair >= pairs) id[i] = -1;
+    if (pair >= pairs || id[i] >= end) id[i] = -1;
     rank[i] = 0;
     shared.ids[pair] = id[i];
   }
@@ -76,6 +77,15 @@ __device__ inline void FindPairs(FewPairs& shared, const int32_t* ids, const int
     shared.pair[place] = 32 * i + lane;
     atomicMax(&shared.count, place + 1);
   }
+}
+
+// The pairs of all tokens, at most eight, with the expert whose id each token has at `place`. One
+// warp.
+__device__ inline void FindPairsOfAll(FewPairs& shared, const int32_t* live_tokens, int32_t tokens,
+                                      int32_t topk, int32_t place) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  if (lane < FewPairs::kPairs) shared.pair[lane] = lane * topk + place;
+  if (lane == 0) shared.count = min(__ldcg(live_tokens), tokens);
 }
 
 }  // namespace fathom

@@ -43,7 +43,8 @@ struct Args {
   const float* weight_scales;
   void* y;
   int64_t x_stride, y_stride;
-  int32_t tokens, topk, channels, runs;
+  int32_t tokens, topk, shared, channels, runs;
+  int32_t matrices;
   int32_t parts, part_out, part_tiles, scale_groups;
   int32_t stages;
   int32_t chains, chain_runs;  // of the longest
@@ -223,14 +224,19 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
     shared.empty[threadIdx.x].Init(kMultipliers / 32);
     FenceMbarrierInit();
   }
-  if (experts && !a.early) WaitForPriorKernels();
-  if (experts && warp == 0) {
-    FindPairs(shared.pairs, a.ids, a.live, a.tokens, a.topk, static_cast<int32_t>(blockIdx.y));
+  // Which weights a dense product needs, and of experts those that all tokens share, is known
+  // before the kernels before have ended. Groups of pairs begin with these.
+  const auto group = static_cast<int32_t>(blockIdx.y);
+  const bool chosen = experts && group >= a.shared;
+  if (chosen && !a.early) WaitForPriorKernels();
+  if (chosen && warp == 0) {
+    FindPairs(shared.pairs, a.ids, a.live, a.tokens, a.topk, group - a.shared,
+              a.matrices - a.shared);
   }
   __syncthreads();
-  if (experts && shared.pairs.count == 0) return WaitForPriorKernels();
+  if (chosen && shared.pairs.count == 0) return WaitForPriorKernels();
 
-  const int32_t matrix = experts ? shared.pairs.matrix : 0;
+  const int32_t matrix = chosen ? shared.pairs.matrix : experts ? a.matrices - a.shared + group : 0;
   if constexpr (kChains) ClusterArrive();
   const auto block = static_cast<int32_t>(blockIdx.x);
   const Fp8Runs runs =
@@ -240,7 +246,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
   const int32_t channel = (tile - part * a.part_tiles) * kTile;  // of the part
   const int32_t weight_channel = (matrix * a.parts + part) * a.part_out + channel;
   if (warp == kQuantizers / 32) {
-    // Which weights a dense product needs is known before the kernels before it have ended.
     LoadWeights<kSilu>(memory, a, runs, &weight_map, weight_channel);
     return;
   }
@@ -256,6 +261,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtATime)
   if (kSilu) scale[1] = scales ? __ldg(channel_scales + a.scale_groups * a.runs + threadIdx.x) : 0;
   WaitForPriorKernels();
   AllowNextKernel();  // after the wait: see Fp8FewTokensParams::early
+  if (experts && !chosen) {
+    if (warp == 0) {
+      FindPairsOfAll(shared.pairs, a.live, a.tokens, a.topk, a.topk - a.shared + group);
+    }
+    NamedBarrierSync(1, kQuantizers);
+  }
   const int32_t tokens = experts ? shared.pairs.count : min(*a.live, a.tokens);
   // It does not wait for `live`.
   QuantizeX<X>(memory, a, runs, experts ? shared.pairs.count : a.tokens);
@@ -332,10 +343,11 @@ void Launch(const Fp8FewTokensParams& p, Args args, cudaStream_t stream) {
                      .box = {kRun, kBoxChannels},
                      .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B});
   const int64_t tiles = (kSilu ? 1 : w.parts) * args.part_tiles;
-  const int64_t groups = p.ids == nullptr ? 1 : p.tokens * p.topk;
+  const int64_t pairs = p.ids == nullptr ? 1 : p.tokens * p.topk,
+                groups = p.ids == nullptr ? 1 : p.shared + p.tokens * (p.topk - p.shared);
   args.chains = p.ids == nullptr ? Fp8ChainsOf(w) : 1;
   args.chain_runs = static_cast<int32_t>(CeilDivide(args.runs, args.chains));
-  args.stages = static_cast<int32_t>(Stages(args, tiles * groups * args.chains));
+  args.stages = static_cast<int32_t>(Stages(args, tiles * pairs * args.chains));
   const size_t bytes = SharedBytes(args, args.stages);
   if constexpr (!kSilu) {
     if (args.chains > 1) {
@@ -373,8 +385,10 @@ void LaunchFp8FewTokens(const Fp8FewTokensParams& p, cudaStream_t stream) {
                      .y_stride = p.y_stride,
                      .tokens = static_cast<int32_t>(p.tokens),
                      .topk = static_cast<int32_t>(p.topk),
+                     .shared = static_cast<int32_t>(p.shared),
                      .channels = static_cast<int32_t>(w.in),
                      .runs = static_cast<int32_t>(CeilDivide(w.in, kRun)),
+                     .matrices = static_cast<int32_t>(w.count),
                      .parts = static_cast<int32_t>(w.parts),
                      .part_out = static_cast<int32_t>(w.part_out),
                      .part_tiles = 0,

@@ -34,6 +34,7 @@ struct Fp8FewTokensParams {
   // reads x[p] if `x_of_pairs`, else x[t]. Null: one matrix, y[t] for token t.
   const int32_t* ids = nullptr;  // [tokens, topk], at most kFp8MostPairs
   int64_t topk = 1;
+  int64_t shared = 0;  // each token's last ids, the last matrices': loaded before ids are there
   bool x_of_pairs = false;
   // The launch before was of this function with the same ids: these are read before it has ended,
   // because it let this one begin when it had waited for them itself.
