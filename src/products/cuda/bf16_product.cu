@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kThreads)
     place = FindPlace<kTokens>(p, blockIdx.y);
   } else {
     if (warp == 0) {
-      FindPairs(few, p.ids, p.live, static_cast<int32_t>(p.tokens), static_cast<int32_t>(p.topk),
+      FindPairs(few, {p.ids, p.live, static_cast<int32_t>(p.tokens), static_cast<int32_t>(p.topk)},
                 static_cast<int32_t>(blockIdx.y));
     }
     __syncthreads();

@@ -17,17 +17,21 @@ struct FewPairs {
   int32_t ids[kMost];
 };
 
-// `shared` gets the group'th eight pairs of equal expert, in order of their first pair; those of
-// experts from `end` on, which are each token's last, are left out. One warp.
-__device__ inline void FindPairs(FewPairs& shared, const int32_t* ids, const int32_t* live_tokens,
-                                 int32_t tokens, int32_t topk, int32_t group,
-                                 int32_t end = INT32_MAX) {
+// Few tokens, and the experts that each of them has.
+struct FewTokens {
+  const int32_t *ids, *live;  // [tokens, topk]; [1]
+  int32_t tokens, topk;
+  int32_t end = INT32_MAX;  // experts from here on, which are each token's last, are not searched
+};
+
+// `shared` gets the group'th eight pairs of equal expert, in order of their first pair. One warp.
+__device__ inline void FindPairs(FewPairs& shared, const FewTokens& of, int32_t group) {
   constexpr int kEach = FewPairs::kMost / 32, kPairs = FewPairs::kPairs;
   const int lane = threadIdx.x % 32;
-  const int32_t live = __ldcg(live_tokens);
-  if (tokens == 1) {  // a pair a group
+  const int32_t live = __ldcg(of.live);
+  if (of.tokens == 1) {  // a pair a group
     if (lane > 0) return;
-    shared.matrix = __ldcg(ids + group), shared.pair[0] = group;
+    shared.matrix = __ldcg(of.ids + group), shared.pair[0] = group;
     shared.count = live > 0;
     return;
   }
@@ -35,13 +39,13 @@ __device__ inline void FindPairs(FewPairs& shared, const int32_t* ids, const int
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {  // does not wait for `live`
     const int32_t pair = 32 * i + lane;
-    id[i] = pair < tokens * topk ? __ldcg(ids + pair) : -1;
+    id[i] = pair < of.tokens * of.topk ? __ldcg(of.ids + pair) : -1;
   }
-  const int32_t pairs = min(live, tokens) * topk;
+  const int32_t pairs = min(live, of.tokens) * of.topk;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int32_t pair = 32 * i + lane;
-    if (pair >= pairs || id[i] >= end) id[i] = -1;
+    if (pair >= pairs || id[i] >= of.end) id[i] = -1;
     rank[i] = 0;
     shared.ids[pair] = id[i];
   }
@@ -81,11 +85,10 @@ __device__ inline void FindPairs(FewPairs& shared, const int32_t* ids, const int
 
 // The pairs of all tokens, at most eight, with the expert whose id each token has at `place`. One
 // warp.
-__device__ inline void FindPairsOfAll(FewPairs& shared, const int32_t* live_tokens, int32_t tokens,
-                                      int32_t topk, int32_t place) {
+__device__ inline void FindPairsOfAll(FewPairs& shared, const FewTokens& of, int32_t place) {
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  if (lane < FewPairs::kPairs) shared.pair[lane] = lane * topk + place;
-  if (lane == 0) shared.count = min(__ldcg(live_tokens), tokens);
+  if (lane < FewPairs::kPairs) shared.pair[lane] = lane * of.topk + place;
+  if (lane == 0) shared.count = min(__ldcg(of.live), of.tokens);
 }
 
 }  // namespace fathom
