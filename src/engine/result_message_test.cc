@@ -103,7 +103,6 @@ RankStats StatsOf(int rank, int stage, int group) {
           .busy_ns = uint64_t{1} << 50};
 }
 
-// No more series than there are ranks, whatever a host says.
 // A grammar takes back no more tokens than a decode can have drafts.
 TEST(ResultMessageTest, MoreDraftsThanADecodeHasAreRefused) {
   StepResult result;
@@ -113,6 +112,7 @@ TEST(ResultMessageTest, MoreDraftsThanADecodeHasAreRefused) {
   EXPECT_EQ(ParseStepResult(Serialize(result)).status().code(), StatusCode::kDataLoss);
 }
 
+// No more series than there are ranks, whatever a host says.
 TEST(RankStatsMessageTest, OfItsOwnRanksAloneAndAlwaysTheSame) {
   RemoteResults results(/*host=*/1, /*group=*/0);
   EXPECT_TRUE(results.Ranks().empty());
