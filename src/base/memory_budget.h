@@ -92,6 +92,10 @@ class MemoryClaim {
   }
   // From now on: what is held already counts.
   void SetLimit(size_t bytes) { limit_ = bytes; }
+  // For what comes beside it, as far as one client's share goes: beyond that waiting does not help.
+  void RaiseLimit(size_t bytes) {
+    limit_ = std::max(limit_, std::min(limit_ + bytes, budget_.of_client_));
+  }
   const Status& failure() const { return failure_; }  // of Grow, the last one
   size_t held() const { return held_; }
   size_t peak() const { return peak_; }

@@ -99,7 +99,7 @@ size_t EndOfString(std::string_view text, size_t begin) {
 void CountMembers(std::string_view text, Sizes* sizes) {
   std::array<size_t, kMaxJsonDepth> open;
   size_t depth = 0;
-  bool empty = true;  // since the last bracket
+  bool empty = true;  // since the last bracket or comma
   for (size_t i = 0; i < text.size(); ++i) {
     switch (text[i]) {
       case '[':
@@ -117,8 +117,9 @@ void CountMembers(std::string_view text, Sizes* sizes) {
         empty = false;
         break;
       case ',':
-        if (depth == 0) return;
+        if (depth == 0 || empty) return;
         ++(*sizes)[open[depth - 1]];
+        empty = true;
         break;
       case ' ':
       case '\n':
@@ -140,8 +141,9 @@ class Handler {
   static constexpr size_t max_string_size = static_cast<size_t>(-1);  // NOLINT
   using Text = json::string_view;
 
-  explicit Handler(const json::storage_ptr& storage)
-      : sizes_(storage.get()), key_(storage), parts_(storage), root_(storage) {}
+  // Not `strict`: of two members of a name the last one stays, and texts may hold U+0000.
+  Handler(const json::storage_ptr& storage, bool strict)
+      : strict_(strict), sizes_(storage.get()), key_(storage), parts_(storage), root_(storage) {}
   // REQUIRES: before the first value.
   void Count(std::string_view text) { CountMembers(text, &sizes_); }
   // No string that ends from now on has more than these bytes to come.
@@ -215,7 +217,7 @@ class Handler {
     if (json::array* array = open_.back()->if_array()) return &array->emplace_back(nullptr);
     const auto [member, added] = open_.back()->get_object().emplace(key_, nullptr);
     Empty(&key_);
-    if (added) return &member->value();
+    if (added || !strict_) return &member->value();
     names_a_key_twice_ = true;
     error = make_error_code(boost::system::errc::invalid_argument);
     return nullptr;
@@ -249,12 +251,13 @@ class Handler {
     if (text->capacity() > kLongBytes) text->shrink_to_fit();
   }
   bool Plain(Text text, error_code& error) {
-    if (std::memchr(text.data(), 0, text.size()) == nullptr) return true;
+    if (!strict_ || std::memchr(text.data(), 0, text.size()) == nullptr) return true;
     met_null_character_ = true;
     error = make_error_code(boost::system::errc::illegal_byte_sequence);
     return false;
   }
 
+  const bool strict_;
   Sizes sizes_;
   size_t next_ = 0;
   json::string key_, parts_;        // of a key, and of a text that comes in parts
@@ -290,6 +293,17 @@ ApiError MemoryError(const WorkLimits& limits) {
   return EngineError(Unavailable("The system has no memory left: try again in a moment."));
 }
 
+json::value ParseAgain(std::string_view text, const json::storage_ptr& storage) {
+  json::parse_options options;
+  options.max_depth = kMaxJsonDepth;
+  json::basic_parser<Handler> parser(options, storage, /*strict=*/false);
+  parser.handler().Count(text);
+  error_code error;
+  parser.write_some(false, text.data(), text.size(), error);
+  CHECK(!error, "JSON that was read before: {}", error.message());
+  return parser.handler().Release();
+}
+
 std::optional<ApiError> JsonBody::Parse(std::string text, const WorkLimits& limits,
                                         JsonBody* body) {
   body->object_.reset();
@@ -298,7 +312,8 @@ std::optional<ApiError> JsonBody::Parse(std::string text, const WorkLimits& limi
   options.max_depth = kMaxJsonDepth;
   try {
     // The body owns the storage: values that owned it too would take half as long again.
-    json::basic_parser<Handler> parser(options, json::storage_ptr(body->storage_.get()));
+    json::basic_parser<Handler> parser(options, json::storage_ptr(body->storage_.get()),
+                                       /*strict=*/true);
     parser.handler().Count(text);
     error_code error;
     size_t read = 0;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/memory_budget.h"
@@ -37,6 +38,10 @@ constexpr size_t MaxClientMemory(size_t of_all, size_t body_bytes) {
 
 // What answers a std::bad_alloc, of what lives in a body's storage or of the system.
 ApiError MemoryError(const WorkLimits& limits);
+
+// REQUIRES: JSON that was checked before, or written by this server. What it takes meanwhile stands
+// in `storage` too.
+boost::json::value ParseAgain(std::string_view text, const boost::json::storage_ptr& storage);
 
 // A parsed body and the memory it lives in.
 class JsonBody {

@@ -41,12 +41,13 @@ Read Messages(const std::string& fields, const std::string& most = kMost + ", ")
   return read;
 }
 
-Read Responses(const std::string& fields, const std::string& earlier = "") {
+Read Responses(const std::string& fields, const std::string& earlier = "[]") {
   Read read;
   read.error = JsonBody::Parse("{" + fields + "}", {}, &read.body);
   if (read.error) return read;
   ResponsesRequest request(read.body.storage());
-  read.error = ParseResponses(read.body.object(), kLimits, earlier, &request);
+  read.error =
+      ParseResponses(read.body.object(), kLimits, json::parse(earlier).as_array(), &request);
   read.chat = std::move(request.chat);
   return read;
 }
@@ -300,7 +301,7 @@ TEST(OtherApis, SurviveDamage) {
     ChatRequest chat(body.storage());
     ResponsesRequest responses(body.storage());
     for (const auto& error : {ParseMessages(body.object(), kLimits, /*generates=*/true, &chat),
-                              ParseResponses(body.object(), kLimits, "", &responses)}) {
+                              ParseResponses(body.object(), kLimits, json::array(), &responses)}) {
       EXPECT_FALSE(error && (error->message.empty() || error->status != 400)) << text;
     }
   }

@@ -33,8 +33,7 @@ void FitCalls(const TemplateTraits& traits, json::array* messages) {
     for (json::value& call : calls->get_array()) {
       if (!traits.object_arguments) break;
       json::value& arguments = call.get_object()["function"].get_object()["arguments"];
-      arguments =
-          json::parse(arguments.get_string(), arguments.storage(), {.max_depth = kMaxJsonDepth});
+      arguments = ParseAgain(arguments.get_string(), arguments.storage());
     }
   }
 }
@@ -125,7 +124,7 @@ std::optional<ApiError> PromptEncoder::EncodeChat(ChatPrompt prompt, const WorkL
     if (auto error = CheckTools()) return error;
   }
   FitCalls(traits_, &prompt.messages);
-  json::string last_content;
+  json::string last_content(prompt.messages.storage());
   if (prompt.continue_final_message) {
     last_content = prompt.messages.back().get_object().at("content").get_string();
   }

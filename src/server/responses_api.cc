@@ -32,10 +32,11 @@ std::string IdIn(std::string_view path) {
 }  // namespace
 
 Api::Answer Api::Responses(HttpRequest& request, const WorkLimits& limits) {
+  const size_t bytes = request.body.size();
   JsonBody body;
   if (auto error = JsonBody::Parse(std::move(request.body), limits, &body))
     return ErrorResponse(*error);
-  std::string earlier;
+  json::array earlier(body.object().storage());
   if (const json::value* previous = body.object().if_contains("previous_response_id");
       previous != nullptr && previous->is_string()) {
     const std::string id(std::string_view(previous->get_string()));
@@ -43,10 +44,10 @@ Api::Answer Api::Responses(HttpRequest& request, const WorkLimits& limits) {
     if (!stored || stored->messages.empty()) {
       return ErrorResponse(NoResponse(id, 400, "previous_response_id"));
     }
-    earlier = stored->messages;
+    earlier = EarlierMessages(stored->messages, bytes, limits, earlier.storage());
   }
   ResponsesRequest asked(body.storage());
-  if (auto error = ParseResponses(body.Take(), Limits(), earlier, &asked)) {
+  if (auto error = ParseResponses(body.Take(), Limits(), std::move(earlier), &asked)) {
     return ErrorResponse(*error);
   }
   GenerationSetup setup;

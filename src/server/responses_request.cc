@@ -1,9 +1,12 @@
 #include "server/responses_request.h"
 
 #include <algorithm>
+#include <new>
 #include <string_view>
+#include <utility>
 
 #include "server/chat_words.h"
+#include "server/json_body.h"
 #include "server/json_fields.h"
 #include "server/responses_input.h"
 #include "server/unsupported_fields.h"
@@ -137,8 +140,20 @@ constexpr std::pair<std::string_view, std::string_view> kWords[] = {
 
 }  // namespace
 
+json::array EarlierMessages(std::string_view text, size_t body_bytes, const WorkLimits& limits,
+                            const json::storage_ptr& storage) {
+  if (limits.memory != nullptr) {
+    limits.memory->RaiseLimit(MaxRequestMemory(body_bytes + text.size()) -
+                              MaxRequestMemory(body_bytes));
+  }
+  if (!limits.Take(text.size()).ok()) throw std::bad_alloc();  // NOLINT: MemoryError's
+  json::value messages = ParseAgain(text, storage);
+  if (limits.memory != nullptr) limits.memory->Shrink(text.size());
+  return std::move(messages.get_array());
+}
+
 std::optional<ApiError> ParseResponses(json::object body, const RequestLimits& limits,
-                                       const std::string& earlier, ResponsesRequest* request) {
+                                       json::array earlier, ResponsesRequest* request) {
   std::optional<ApiError> error;
   RequestFields fields(body, &error);
   Refuse(fields);
@@ -151,8 +166,7 @@ std::optional<ApiError> ParseResponses(json::object body, const RequestLimits& l
   if (const auto most = fields.MaybeInteger("max_output_tokens", 1, INT32_MAX)) {
     chat["max_tokens"] = std::min<int64_t>(*most, limits.max_model_len);
   }
-  json::array messages(body.storage());
-  if (!earlier.empty()) messages = json::parse(earlier, body.storage()).get_array();
+  json::array messages(std::move(earlier), body.storage());
   ReadInput(fields, body, &messages);
   json::array tools = ReadTools(fields, body.storage());
   ReadToolChoice(fields, !tools.empty(), &chat);

@@ -5,8 +5,10 @@
 #include <boost/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "base/work_limits.h"
 #include "server/openai_request.h"
 
 namespace fathom {
@@ -19,9 +21,15 @@ struct ResponsesRequest {
   boost::json::object shown;  // what an answer repeats of its request
 };
 
-// `earlier`: the messages of previous_response_id, as JSON; "" without one.
+// The messages of an earlier response, of their JSON, for a request whose own body has
+// `body_bytes`: its limit is raised by what they count for. Beyond it std::bad_alloc is thrown.
+boost::json::array EarlierMessages(std::string_view text, size_t body_bytes,
+                                   const WorkLimits& limits,
+                                   const boost::json::storage_ptr& storage);
+
+// `earlier`: the messages of previous_response_id; empty without one.
 std::optional<ApiError> ParseResponses(boost::json::object body, const RequestLimits& limits,
-                                       const std::string& earlier, ResponsesRequest* request);
+                                       boost::json::array earlier, ResponsesRequest* request);
 
 // What is wrong with the chat request that it has become.
 ApiError InWordsOfResponses(ApiError error);

@@ -44,7 +44,7 @@ void Parse(const boost::json::object& body, const JsonBody& json, FuzzLimits& wo
   ResponsesRequest responses(json.storage());
   for (const auto& why :
        {error, ParseMessages(body, Limits(), /*generates=*/true, &messages),
-        ParseResponses(body, Limits(), "", &responses),
+        ParseResponses(body, Limits(), boost::json::array(), &responses),
         ParseCompletion(body, Limits(), &completion), ParseTokenize(body, Limits(), &tokenize),
         ParseDetokenize(body, Limits(), &detokenize)}) {
     CHECK(!why || (!why->message.empty() && why->status >= 400 && !ToJson(*why).empty()));
