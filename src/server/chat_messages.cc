@@ -17,8 +17,6 @@ namespace json = boost::json;
 
 namespace {
 
-constexpr size_t kMovedBytes = size_t{16} << 10;
-
 // In which member of a part its text stands; "" for what is no text. As in vLLM, OpenAI's and
 // Anthropic's names of parts are all read.
 std::string_view TextMember(std::string_view type) {
@@ -50,29 +48,30 @@ const json::string* PartText(const json::value& part, const std::string& name,
 }
 
 // The text of a message's content: a string, or a list of parts, which are joined by line breaks.
-// Null if there is none. `own` is the message, which loses a content that is a long string; a short
-// one is copied, or it would keep its neighbours' memory from being freed.
+// Null if there is none. `own` is the message, which loses a content that is a long string.
 json::value ReadContent(RequestFields& message, json::object& own) {
   const json::value* content = message.Find("content");
   if (content == nullptr) return nullptr;
-  if (content->is_string()) {
-    if (content->get_string().size() < kMovedBytes) return json::value(*content, message.storage());
-    return std::move(own.at("content"));
-  }
+  if (content->is_string()) return TakeText(own.at("content"), message.storage());
   if (!content->is_array()) {
     message.Fail("content", fmt::format("{} must be a string or a list of text parts",
                                         message.Name("content")));
     return nullptr;
   }
-  std::string text;
   const json::array& parts = content->get_array();
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const json::string* part =
-        PartText(parts[i], fmt::format("{}[{}]", message.Name("content"), i), message);
-    if (part == nullptr) return nullptr;
-    text.append(i ? "\n" : "").append(std::string_view(*part));
+  size_t bytes = parts.size();
+  json::string text(message.storage());
+  for (const bool writes : {false, true}) {
+    if (writes) text.reserve(bytes);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const json::string* part =
+          PartText(parts[i], fmt::format("{}[{}]", message.Name("content"), i), message);
+      if (part == nullptr) return nullptr;
+      if (writes) text.append(i ? "\n" : "").append(*part);
+      bytes += part->size();
+    }
   }
-  return json::value(text, message.storage());
+  return json::value(std::move(text));
 }
 
 // As text: templates write it as it stands, so that what is no object would teach the model wrong.
@@ -88,10 +87,12 @@ std::string ReadArguments(RequestFields& function) {
   return text;
 }
 
-json::array ReadToolCalls(RequestFields& message) {
+// Frees those of `own`, the message, that are read.
+json::array ReadToolCalls(RequestFields& message, json::object& own) {
   json::array result(message.storage());
   const json::array* calls = message.Array("tool_calls");
   if (calls == nullptr) return result;
+  result.reserve(calls->size());
   for (size_t i = 0; i < calls->size() && !message.failed(); ++i) {
     const std::string name = fmt::format("{}[{}]", message.Name("tool_calls"), i);
     const json::object* call = (*calls)[i].if_object();
@@ -103,11 +104,14 @@ json::array ReadToolCalls(RequestFields& message) {
       break;
     }
     RequestFields fields(function->get_object(), message.error(), name + ".function");
-    json::object named = {{"name", fields.RequiredString("name")},
-                          {"arguments", ReadArguments(fields)}};
+    json::object named(
+        {{"name", fields.RequiredString("name")}, {"arguments", ReadArguments(fields)}},
+        result.storage());
     RequestFields outer(*call, message.error(), name);
-    result.push_back(json::object{
-        {"id", outer.String("id", "")}, {"type", "function"}, {"function", std::move(named)}});
+    result.push_back(json::object(
+        {{"id", outer.String("id", "")}, {"type", "function"}, {"function", std::move(named)}},
+        result.storage()));
+    own.at("tool_calls").get_array()[i] = nullptr;
   }
   return result;
 }
@@ -123,7 +127,7 @@ json::object ReadMessage(RequestFields& message, json::object& own) {
     return {};
   }
   json::object result(message.storage());
-  result.reserve(2);
+  result.reserve(role == "tool" || message.Find("tool_calls") != nullptr ? 3 : 2);
   result.emplace("role", role);
   result.emplace("content", ReadContent(message, own));
   if (const json::value* name = message.Find("name"); name != nullptr && name->is_string()) {
@@ -136,13 +140,13 @@ json::object ReadMessage(RequestFields& message, json::object& own) {
       result["reasoning"] = reasoning;
       result["reasoning_content"] = reasoning;
     }
-    json::array calls = ReadToolCalls(message);
+    json::array calls = ReadToolCalls(message, own);
     if (!calls.empty()) result["tool_calls"] = std::move(calls);
     if (message.Bool("prefix", false)) result["prefix"] = true;  // V3.1's template reads it
     if (message.Find("function_call") != nullptr) {
       message.Fail("function_call", "function_call is not supported: use tool_calls");
     }
-  } else if (result["content"].is_null()) {
+  } else if (result.at("content").is_null()) {  // [] makes room for another member
     message.Fail("content", fmt::format("{} is required", message.Name("content")));
   }
   if (role == "tool") result["tool_call_id"] = message.String("tool_call_id", "");
@@ -185,7 +189,7 @@ json::object ReadTool(RequestFields& tool, std::vector<std::string>* strict) {
   json::object described(
       {{"name", name}, {"description", fields.String("description", "")}, {"parameters", nullptr}},
       tool.storage());
-  json::object& copy = described["parameters"].emplace_object();
+  json::object& copy = described.at("parameters").emplace_object();
   if (parameters != nullptr) copy = *parameters;
   return json::object({{"type", "function"}, {"function", std::move(described)}}, tool.storage());
 }
@@ -298,10 +302,8 @@ void ReadObjects(RequestFields& fields, json::object& body, const char* key, siz
     return;
   }
   out->reserve(list->size());
-  fields.EachObject(key, [&](RequestFields& entry) {
-    json::value& own = body.at(key).get_array()[out->size()];
-    out->push_back(read(entry, own.get_object()));
-    own = nullptr;
+  fields.TakeObjects(body, key, [&](RequestFields& entry, json::object& own) {
+    out->push_back(read(entry, own));
   });
 }
 

@@ -118,4 +118,20 @@ void RequestFields::EachObject(std::string_view key,
   }
 }
 
+void RequestFields::TakeObjects(json::object& own, std::string_view key,
+                                const std::function<void(RequestFields&, json::object&)>& read) {
+  size_t i = 0;
+  EachObject(key, [&](RequestFields& entry) {
+    json::value& value = own.at(key).get_array()[i++];
+    read(entry, value.get_object());
+    value = nullptr;
+  });
+}
+
+json::value TakeText(json::value& text, const json::storage_ptr& storage) {
+  constexpr size_t kMovedBytes = size_t{16} << 10;
+  if (text.get_string().size() < kMovedBytes) return json::value(text, storage);
+  return json::value(std::move(text), storage);
+}
+
 }  // namespace fathom

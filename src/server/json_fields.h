@@ -38,6 +38,10 @@ class RequestFields {
   // Reads the objects of a list, if there is one, in order up to the first error.
   void EachObject(std::string_view key, const std::function<void(RequestFields&)>& read);
 
+  // The same of a list in `own`, which is what this reads: each is freed once it was read.
+  void TakeObjects(boost::json::object& own, std::string_view key,
+                   const std::function<void(RequestFields&, boost::json::object&)>& read);
+
   void Fail(std::string_view key, std::string message, std::string code = "");
   // "messages[2].content" for "content"
   std::string Name(std::string_view key) const;
@@ -50,6 +54,10 @@ class RequestFields {
   std::optional<ApiError>* error_;
   std::string path_;
 };
+
+// `text`, a string, for what lives in `storage`: moved if it is long, and copied if it is short, as
+// it would keep its neighbours' memory from being freed.
+boost::json::value TakeText(boost::json::value& text, const boost::json::storage_ptr& storage);
 
 // An integer, written as one or as a float without a fraction.
 std::optional<int64_t> AsInteger(const boost::json::value& value);

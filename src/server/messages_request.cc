@@ -18,21 +18,32 @@ namespace json = boost::json;
 
 namespace {
 
-json::value TextPart(std::string_view text) {
-  return json::object{{"type", "text"}, {"text", text}};
+json::object TextPart(json::value text) {
+  const json::storage_ptr storage = text.storage();
+  return json::object({{"type", "text"}, {"text", std::move(text)}}, storage);
 }
 
-// The blocks of a content, which may be a plain string.
+// `own`, which `block` reads.
+json::object TextPart(RequestFields& block, json::object& own) {
+  json::value* text = own.if_contains("text");
+  if (text != nullptr && text->is_string()) return TextPart(TakeText(*text, own.storage()));
+  return TextPart(json::value(block.RequiredString("text"), own.storage()));  // says what is wrong
+}
+
+// The blocks of a content of `own`, which `holder` reads; it may be a plain string. Each is freed
+// once it was read.
 template <class Read>
-void ForEachBlock(RequestFields& holder, const char* key, Read read) {
+void ForEachBlock(RequestFields& holder, json::object& own, const char* key, Read read) {
   const json::value* content = holder.Find(key);
   if (content == nullptr) return;
   if (content->is_string()) {
-    const json::object block = {{"type", "text"}, {"text", *content}};
+    json::object block = TextPart(TakeText(own.at(key), own.storage()));
     RequestFields fields(block, holder.error(), holder.Name(key));
-    return read(fields, std::string("text"));
+    return read(fields, block, std::string("text"));
   }
-  holder.EachObject(key, [&](RequestFields& block) { read(block, block.String("type", "")); });
+  holder.TakeObjects(own, key, [&](RequestFields& block, json::object& of_block) {
+    read(block, of_block, block.String("type", ""));
+  });
 }
 
 void RefuseBlock(RequestFields& block, const std::string& type) {
@@ -42,12 +53,13 @@ void RefuseBlock(RequestFields& block, const std::string& type) {
 }
 
 // Text alone, as of a system prompt or a tool's result.
-json::array ReadTexts(RequestFields& holder, const char* key) {
+json::array ReadTexts(RequestFields& holder, json::object& own, const char* key) {
   json::array parts(holder.storage());
-  ForEachBlock(holder, key, [&](RequestFields& block, const std::string& type) {
+  const auto read = [&](RequestFields& block, json::object& of_block, const std::string& type) {
     if (type != "text") return RefuseBlock(block, type);
-    parts.push_back(TextPart(block.RequiredString("text")));
-  });
+    parts.push_back(TextPart(block, of_block));
+  };
+  ForEachBlock(holder, own, key, read);
   return parts;
 }
 
@@ -65,61 +77,70 @@ std::string ReadCallId(RequestFields& result, const Calls& calls) {
 }
 
 // One message of a user may be several: results of tools have messages of their own.
-void ReadUser(RequestFields& message, const Calls& calls, json::array* messages) {
+void ReadUser(RequestFields& message, json::object& own, const Calls& calls,
+              json::array* messages) {
+  const json::storage_ptr& storage = messages->storage();
   const json::value* whole = message.Find("content");
   if (whole != nullptr && whole->is_string()) {
-    messages->push_back(json::object({{"role", "user"}, {"content", *whole}}, messages->storage()));
+    json::value text = TakeText(own.at("content"), storage);
+    messages->push_back(json::object({{"role", "user"}, {"content", std::move(text)}}, storage));
     return;
   }
   const size_t before = messages->size();
-  json::array texts(messages->storage());
+  json::array texts(storage);
   const auto flush = [&] {
     if (texts.empty()) return;
-    messages->push_back(json::object{{"role", "user"}, {"content", std::move(texts)}});
-    texts = json::array(messages->storage());
+    messages->push_back(json::object({{"role", "user"}, {"content", std::move(texts)}}, storage));
+    texts = json::array(storage);
   };
-  ForEachBlock(message, "content", [&](RequestFields& block, const std::string& type) {
+  const auto read = [&](RequestFields& block, json::object& of_block, const std::string& type) {
     if (type == "text") {
-      texts.push_back(TextPart(block.RequiredString("text")));
+      texts.push_back(TextPart(block, of_block));
     } else if (type == "tool_result") {
       flush();
-      json::array result = ReadTexts(block, "content");
-      if (result.empty()) result.push_back(TextPart(""));
-      messages->push_back(json::object{{"role", "tool"},
-                                       {"tool_call_id", ReadCallId(block, calls)},
-                                       {"content", std::move(result)}});
+      json::array result = ReadTexts(block, of_block, "content");
+      if (result.empty()) result.push_back(TextPart(json::value("", storage)));
+      messages->push_back(json::object({{"role", "tool"},
+                                        {"tool_call_id", ReadCallId(block, calls)},
+                                        {"content", std::move(result)}},
+                                       storage));
     } else {
       RefuseBlock(block, type);
     }
-  });
+  };
+  ForEachBlock(message, own, "content", read);
   flush();
   if (messages->size() == before) {
     message.Fail("content", message.Name("content") + " must not be empty");
   }
 }
 
-void ReadAssistant(RequestFields& message, Calls* made, json::array* messages) {
-  json::array texts(messages->storage()), calls(messages->storage());
+void ReadAssistant(RequestFields& message, json::object& own, Calls* made, json::array* messages) {
+  const json::storage_ptr& storage = messages->storage();
+  json::array texts(storage), calls(storage);
   std::string thinking;
-  ForEachBlock(message, "content", [&](RequestFields& block, const std::string& type) {
+  const auto read = [&](RequestFields& block, json::object& of_block, const std::string& type) {
     if (type == "text") {
-      texts.push_back(TextPart(block.RequiredString("text")));
+      texts.push_back(TextPart(block, of_block));
     } else if (type == "thinking") {
       thinking += block.RequiredString("thinking");
     } else if (type == "tool_use") {
       const json::object* input = block.Object("input");
       made->insert(block.RequiredString("id"));
-      calls.push_back(json::object{
-          {"id", block.RequiredString("id")},
-          {"type", "function"},
-          {"function",
-           {{"name", block.RequiredString("name")},
-            {"arguments", input != nullptr ? json::serialize(*input) : std::string("{}")}}}});
+      json::object function(
+          {{"name", block.RequiredString("name")},
+           {"arguments", input != nullptr ? json::serialize(*input) : std::string("{}")}},
+          storage);
+      calls.push_back(json::object({{"id", block.RequiredString("id")},
+                                    {"type", "function"},
+                                    {"function", std::move(function)}},
+                                   storage));
     } else if (type != "redacted_thinking") {  // which nobody here can read
       RefuseBlock(block, type);
     }
-  });
-  json::object result({{"role", "assistant"}}, messages->storage());
+  };
+  ForEachBlock(message, own, "content", read);
+  json::object result({{"role", "assistant"}}, storage);
   if (!texts.empty()) result["content"] = std::move(texts);
   if (!thinking.empty()) result["reasoning"] = thinking;
   if (!calls.empty()) result["tool_calls"] = std::move(calls);
@@ -129,9 +150,10 @@ void ReadAssistant(RequestFields& message, Calls* made, json::array* messages) {
 // Frees those of `body` that are read.
 json::array ReadMessages(RequestFields& fields, json::object& body) {
   json::array messages(body.storage());
-  json::array system = ReadTexts(fields, "system");
+  json::array system = ReadTexts(fields, body, "system");
   if (!system.empty()) {
-    messages.push_back(json::object{{"role", "system"}, {"content", std::move(system)}});
+    messages.push_back(
+        json::object({{"role", "system"}, {"content", std::move(system)}}, body.storage()));
   }
   const json::array* given = fields.Array("messages");
   if (given == nullptr || given->empty()) {
@@ -140,48 +162,51 @@ json::array ReadMessages(RequestFields& fields, json::object& body) {
   }
   Calls calls;
   std::string before;  // the role
-  size_t read = 0;
   messages.reserve(messages.size() + given->size());
-  fields.EachObject("messages", [&](RequestFields& message) {
+  fields.TakeObjects(body, "messages", [&](RequestFields& message, json::object& own) {
     const std::string role = message.String("role", "");
     if (message.Find("content") == nullptr) {
       message.Fail("content", message.Name("content") + " is required");
     } else if (role == "user") {
-      ReadUser(message, calls, &messages);
+      ReadUser(message, own, calls, &messages);
     } else if (role == "assistant") {
       if (before == "user") calls.clear();
-      ReadAssistant(message, &calls, &messages);
+      ReadAssistant(message, own, &calls, &messages);
     } else if (role == "system") {
-      messages.push_back(json::object{{"role", role}, {"content", ReadTexts(message, "content")}});
+      messages.push_back(json::object(
+          {{"role", role}, {"content", ReadTexts(message, own, "content")}}, body.storage()));
     } else {
       message.Fail("role",
                    fmt::format("{} must be \"user\" or \"assistant\"", message.Name("role")));
     }
     if (role != "system") before = role;
-    body.at("messages").get_array()[read++] = nullptr;
   });
   if (before.empty()) fields.Fail("messages", "messages must hold one of the user's");
   return messages;
 }
 
-json::array ReadTools(RequestFields& fields, const json::storage_ptr& storage) {
+// Frees those of `body` that are read.
+json::array ReadTools(RequestFields& fields, json::object& body) {
+  const json::storage_ptr& storage = body.storage();
   json::array tools(storage);
-  fields.EachObject("tools", [&](RequestFields& tool) {
+  fields.TakeObjects(body, "tools", [&](RequestFields& tool, json::object&) {
     const std::string type = tool.String("type", "custom");
     if (type != "custom") {
       tool.Fail("type", fmt::format("{} is {}: this server runs no tools of its own; describe it "
                                     "with name and input_schema",
                                     tool.Name("type"), Excerpt(json::value(type))));
     }
-    json::object function(
-        {{"name", tool.RequiredString("name")}, {"description", tool.String("description", "")}},
-        storage);
+    json::object function(storage);
+    function.reserve(3);
+    function["name"] = tool.RequiredString("name");
+    function["description"] = tool.String("description", "");
     if (tool.Find("input_schema") == nullptr) {
       tool.Fail("input_schema", tool.Name("input_schema") + " is required");
     }
     if (const json::object* schema = tool.Object("input_schema")) function["parameters"] = *schema;
     if (tool.Bool("strict", false)) function["strict"] = true;
-    tools.push_back(json::object{{"type", "function"}, {"function", std::move(function)}});
+    tools.push_back(
+        json::object({{"type", "function"}, {"function", std::move(function)}}, storage));
   });
   return tools;
 }
@@ -284,7 +309,7 @@ std::optional<ApiError> ParseMessages(json::object body, const RequestLimits& li
                   "thinking", "output_config", "output_format", "context_management"},
                  &chat);
   json::array messages = ReadMessages(fields, body);
-  json::array tools = ReadTools(fields, body.storage());
+  json::array tools = ReadTools(fields, body);
   ReadToolChoice(fields, !tools.empty(), &chat);
   ReadFormat(fields, "output_format", &chat);  // its older name
   ReadThinking(fields, &chat);

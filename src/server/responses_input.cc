@@ -147,25 +147,24 @@ void ReadInput(RequestFields& fields, json::object& body, json::array* messages)
     return;
   }
   messages->reserve(messages->size() + items->size());
-  size_t read = 0;
-  fields.EachObject("input", [&](RequestFields& item) {
-    reader.Read(item);
-    body.at("input").get_array()[read++] = nullptr;
-  });
+  fields.TakeObjects(body, "input", [&](RequestFields& item, json::object&) { reader.Read(item); });
   reader.Flush();
   if (messages->empty()) fields.Fail("input", "input must hold more than reasoning");
 }
 
 json::object ToChat(const AssistantMessage& message, json::storage_ptr storage) {
-  json::object chat({{"role", "assistant"}, {"content", message.content}}, storage);
+  json::object chat(storage);
+  chat.reserve(message.calls.empty() ? 2 : 3);
+  chat["role"] = "assistant";
+  chat["content"] = message.content;
   if (!message.reasoning.empty()) chat["reasoning"] = message.reasoning;
   if (message.calls.empty()) return chat;
   json::array calls(storage);
+  calls.reserve(message.calls.size());
   for (const AssistantMessage::Call& call : message.calls) {
-    calls.push_back(
-        json::object{{"id", call.id},
-                     {"type", "function"},
-                     {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+    json::object function({{"name", call.name}, {"arguments", call.arguments}}, storage);
+    calls.push_back(json::object(
+        {{"id", call.id}, {"type", "function"}, {"function", std::move(function)}}, storage));
   }
   chat["tool_calls"] = std::move(calls);
   return chat;

@@ -70,9 +70,11 @@ void ReadFormat(RequestFields& fields, json::object* chat) {
   (*chat)["response_format"] = std::move(described);
 }
 
-json::array ReadTools(RequestFields& fields, const json::storage_ptr& storage) {
+// Frees those of `body` that are read. `shown`: what an answer repeats of them.
+json::array ReadTools(RequestFields& fields, json::object& body, json::array* shown) {
+  const json::storage_ptr& storage = body.storage();
   json::array tools(storage);
-  fields.EachObject("tools", [&](RequestFields& tool) {
+  fields.TakeObjects(body, "tools", [&](RequestFields& tool, json::object& own) {
     const std::string type = tool.String("type", "");
     if (type != "function") {
       tool.Fail("type", fmt::format("{} is {}: this server runs no tools of its own, and takes "
@@ -81,10 +83,14 @@ json::array ReadTools(RequestFields& fields, const json::storage_ptr& storage) {
       return;
     }
     json::object function(storage);
+    function.reserve(own.size() - 1);  // of its members all but the type
     for (const char* key : {"name", "description", "parameters", "strict"}) {
       if (const json::value* value = tool.Find(key)) function[key] = *value;
     }
-    tools.push_back(json::object{{"type", "function"}, {"function", std::move(function)}});
+    tools.push_back(
+        json::object({{"type", "function"}, {"function", std::move(function)}}, storage));
+    // Clients want "strict" to be said.
+    shown->emplace_back(own).get_object().emplace("strict", false);
   });
   return tools;
 }
@@ -97,7 +103,7 @@ void ReadToolChoice(RequestFields& fields, bool has_tools, json::object* chat) {
 }
 
 // The fields of a response that say what was asked.
-json::object Shown(const json::object& body) {
+json::object Shown(const json::object& body, json::array tools) {
   const auto given = [&](const char* key, json::value otherwise) {
     const json::value* value = body.if_contains(key);
     return value != nullptr && !value->is_null() ? json::value(*value, json::storage_ptr())
@@ -107,7 +113,7 @@ json::object Shown(const json::object& body) {
   const json::value text = given("text", json::object());
   const json::value* own = text.is_object() ? text.get_object().if_contains("format") : nullptr;
   if (own != nullptr && !own->is_null()) format = *own;
-  json::object shown = {
+  return {
       {"background", false},
       {"instructions", given("instructions", nullptr)},
       {"max_output_tokens", given("max_output_tokens", nullptr)},
@@ -120,15 +126,11 @@ json::object Shown(const json::object& body) {
       {"temperature", given("temperature", nullptr)},
       {"text", {{"format", format}, {"verbosity", "medium"}}},
       {"tool_choice", given("tool_choice", "auto")},
-      {"tools", given("tools", json::array())},
+      {"tools", std::move(tools)},
       {"top_logprobs", 0},
       {"top_p", given("top_p", nullptr)},
       {"truncation", "disabled"},
       {"user", given("user", nullptr)}};
-  for (json::value& tool : shown["tools"].get_array()) {  // clients want it said
-    if (tool.is_object()) tool.get_object().emplace("strict", false);
-  }
-  return shown;
 }
 
 constexpr std::pair<std::string_view, std::string_view> kWords[] = {
@@ -168,7 +170,8 @@ std::optional<ApiError> ParseResponses(json::object body, const RequestLimits& l
   }
   json::array messages(std::move(earlier), body.storage());
   ReadInput(fields, body, &messages);
-  json::array tools = ReadTools(fields, body.storage());
+  json::array shown_tools;
+  json::array tools = ReadTools(fields, body, &shown_tools);
   ReadToolChoice(fields, !tools.empty(), &chat);
   ReadFormat(fields, &chat);
   const std::string instructions = fields.String("instructions", "");
@@ -176,7 +179,7 @@ std::optional<ApiError> ParseResponses(json::object body, const RequestLimits& l
   request->store = fields.Bool("store", true);
   if (error) return error;
   if (request->store) request->messages = json::serialize(messages);
-  request->shown = Shown(body);
+  request->shown = Shown(body, std::move(shown_tools));
   // Those of an earlier response do not go on.
   if (!instructions.empty()) {
     messages.insert(messages.begin(),

@@ -1,9 +1,11 @@
 // Dense JSON ("{},{},") took up to 120 times its size, outside every budget: 32 MiB of it made
 // gigabytes of tools, or of a template's variables.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <initializer_list>
 #include <new>
 #include <optional>
 #include <string>
@@ -57,9 +59,14 @@ struct Read {
   std::optional<ApiError> error;
   size_t peak = 0;
 };
-Read ReadAll(const std::string& route, const std::string& text) {
+// `earlier`: the messages of a response that it goes on with, if it does.
+Read ReadAll(const std::string& route, const std::string& text, const std::string& earlier = "") {
   static const ChatTemplate& form = *new ChatTemplate(
-      ChatTemplate::Parse("{{ messages|length }}{{ tools|length }}{{ a|length }}").value());
+      ChatTemplate::Parse(
+          "{{ a|length }}{% for m in messages %}{{ m.role }}{{ m.content }}{% for c in "
+          "m.tool_calls %}{{ c.id }}{{ c.function.arguments }}{% endfor %}{% endfor %}"
+          "{% for t in tools %}{{ t|tojson }}{% endfor %}")
+          .value());
   const RequestLimits limits{
       .vocab_size = 1'000'000, .max_model_len = 1 << 24, .max_choices = 256, .max_eos_tokens = 1};
   MemoryBudget budget(size_t{1} << 30);
@@ -83,7 +90,11 @@ Read ReadAll(const std::string& route, const std::string& text) {
       if (route == "chat") read.error = ParseChat(body.Take(), limits, &chat);
       if (route == "messages") read.error = ParseMessages(body.Take(), limits, true, &chat);
       if (route == "responses") {
-        read.error = ParseResponses(body.Take(), limits, "", &response);
+        boost::json::array messages(body.object().storage());
+        if (!earlier.empty()) {
+          messages = EarlierMessages(earlier, text.size(), {.memory = &claim}, messages.storage());
+        }
+        read.error = ParseResponses(body.Take(), limits, std::move(messages), &response);
         chat.prompt = std::move(response.chat.prompt);
       }
       if (read.error) return read;
@@ -100,6 +111,7 @@ Read ReadAll(const std::string& route, const std::string& text) {
   return read;
 }
 
+constexpr size_t kIds = 2'000'000;
 constexpr size_t kSizes[] = {1 << 10, 16 << 10, 64 << 10, 256 << 10, kMiB, 6 * kMiB, 16 * kMiB};
 
 // `head`, `bytes` of `piece`, of which there are `most`, and `tail`: where '$' stands each has a
@@ -134,54 +146,7 @@ struct Form {
 
 // A client may only hold so much of the memory; what it sends in earnest must do with that, at any
 // size.
-TEST(DenseJson, OrdinaryBodiesTakeLittle) {
-  static constexpr size_t kIds = 2'000'000;
-  const std::string prompt = "[" + Repeated("12345,", 12'000) + "],";
-  const Form forms[] = {
-      {"chat", "chat", R"({"messages": [)", R"({"role":"user","content":"$"},)", "]}", 16384, 7},
-      {"parts", "chat", R"({"messages": [)",
-       R"({"role": "user", "content": [{"type": "text", "text": "$"}]},)", "]}", 16384, 7},
-      {"tools", "chat", R"({"messages": [{"role": "user", "content": "x"}], "tools": [)",
-       R"({"type": "function", "function": {"name": "look_up", "description": "$", )"
-       R"("parameters": {"type": "object", "properties": {"word": {"type": "string", )"
-       R"("description": "The word."}, "limit": {"type": "integer"}}, "required": ["word"]}}},)",
-       "]}", 1024, 7},
-      {"calls", "chat", R"({"messages": [{"role": "user", "content": "x"},)",
-       R"({"role": "assistant", "content": null, "tool_calls": [{"id": "call_#abcdefghijkl", )"
-       R"("type": "function", "function": {"name": "weather", )"
-       R"("arguments": "{\"city\": \"Paris\", \"unit\": \"celsius\"}"}}]},)"
-       R"({"role": "tool", "tool_call_id": "call_#abcdefghijkl", "content": "$"},)",
-       "]}", 8191, 7},
-      {"called items", "responses", R"({"input": [)",
-       R"({"type": "function_call", "call_id": "call_#abcdefghijkl", "name": "weather", )"
-       R"("arguments": "{\"city\": \"Paris\", \"unit\": \"celsius\"}"},)"
-       R"({"type": "function_call_output", "call_id": "call_#abcdefghijkl", "output": "$"},)",
-       "]}", 8191, 7},
-      {"called blocks", "messages", R"({"max_tokens": 1, "messages": [)",
-       R"({"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_#abcdefghijkl", )"
-       R"("name": "weather", "input": {"city": "Paris", "unit": "celsius"}}]},)"
-       R"({"role": "user", "content": [{"type": "tool_result", )"
-       R"("tool_use_id": "toolu_#abcdefghijkl", "content": "$"}]},)",
-       "]}", 8191, 7},
-      {"4 digits", "completions", R"({"prompt": [)", "1234,", "]}", kIds, 6},
-      {"5 digits", "completions", R"({"prompt": [)", "12345,", "]}", kIds, 5.2},
-      {"6 digits", "completions", R"({"prompt": [)", "123456,", "]}", kIds, 4.6},
-      {"prompts", "completions", R"({"prompt": [[1],)", prompt.c_str(), "]}", 255, 6},
-      {"biased", "completions", R"({"prompt": "x", "logit_bias": {)", R"("#": -100,)", "}}", 300,
-       8},
-      {"responses", "responses", R"({"input": [)", R"({"role":"user","content":"$"},)", "]}", 16384,
-       7},
-      {"items", "responses", R"({"input": [)",
-       R"({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "$"}]},)",
-       "]}", 16384, 7},
-      {"messages", "messages", R"({"max_tokens": 1, "messages": [)",
-       R"({"role":"user","content":"$"},)", "]}", 16384, 7},
-      {"blocks", "messages", R"({"max_tokens": 1, "messages": [)",
-       R"({"role": "user", "content": [{"type": "text", "text": "$"}]},)", "]}", 16384, 7},
-      {"text", "chat", R"({"messages": [)", R"({"role":"user","content":"$"},)", "]}", 1, 3.5},
-      {"escaped text", "chat", R"({"messages": [)", R"({"role":"user","content":"\n$"},)", "]}", 1,
-       3.5},
-  };
+void ExpectRead(std::initializer_list<Form> forms) {
   for (const Form& form : forms) {
     for (const size_t bytes : kSizes) {
       const std::string text = Body(form.head, form.piece, form.tail, bytes, form.most);
@@ -190,6 +155,130 @@ TEST(DenseJson, OrdinaryBodiesTakeLittle) {
       EXPECT_LE(read.peak, MemoryBudget::kSmallBytes + form.times * text.size())
           << form.name << ' ' << bytes;
     }
+  }
+}
+
+TEST(DenseJson, OrdinaryBodiesTakeLittle) {
+  const std::string prompt = "[" + Repeated("12345,", 12'000) + "],";
+  ExpectRead({
+      {"chat", "chat", R"({"messages": [)", R"({"role":"user","content":"$"},)", "]}", 16384, 6},
+      {"parts", "chat", R"({"messages": [)",
+       R"({"role": "user", "content": [{"type": "text", "text": "$"}]},)", "]}", 16384, 5},
+      {"short turns", "chat", R"({"messages": [)", R"({"role":"user","content":"x"},)", "]}", 16384,
+       7.5},
+      {"4 digits", "completions", R"({"prompt": [)", "1234,", "]}", kIds, 6},
+      {"5 digits", "completions", R"({"prompt": [)", "12345,", "]}", kIds, 5.2},
+      {"6 digits", "completions", R"({"prompt": [)", "123456,", "]}", kIds, 4.6},
+      {"prompts", "completions", R"({"prompt": [[1],)", prompt.c_str(), "]}", 255, 6},
+      {"biased", "completions", R"({"prompt": "x", "logit_bias": {)", R"("#": -100,)", "}}", 300,
+       8},
+      {"responses", "responses", R"({"input": [)", R"({"role":"user","content":"$"},)", "]}", 16384,
+       6},
+      {"items", "responses", R"({"input": [)",
+       R"({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "$"}]},)",
+       "]}", 16384, 5},
+      {"messages", "messages", R"({"max_tokens": 1, "messages": [)",
+       R"({"role":"user","content":"$"},)", "]}", 16384, 6},
+      {"blocks", "messages", R"({"max_tokens": 1, "messages": [)",
+       R"({"role": "user", "content": [{"type": "text", "text": "$"}]},)", "]}", 16384, 5},
+      {"text", "chat", R"({"messages": [)", R"({"role":"user","content":"$"},)", "]}", 1, 3.5},
+      {"escaped text", "chat", R"({"messages": [)", R"({"role":"user","content":"\n$"},)", "]}", 1,
+       3.5},
+  });
+}
+
+// The APIs beside chat's copied them before any was freed.
+TEST(DenseJson, CallsOfToolsTakeLittle) {
+  ExpectRead({
+      {"calls", "chat", R"({"messages": [{"role": "user", "content": "x"},)",
+       R"({"role": "assistant", "content": null, "tool_calls": [{"id": "call_#abcdefghijkl", )"
+       R"("type": "function", "function": {"name": "weather", )"
+       R"("arguments": "{\"city\": \"Paris\", \"unit\": \"celsius\"}"}}]},)"
+       R"({"role": "tool", "tool_call_id": "call_#abcdefghijkl", "content": "$"},)",
+       "]}", 8191, 5.5},
+      {"called items", "responses", R"({"input": [)",
+       R"({"type": "function_call", "call_id": "call_#abcdefghijkl", "name": "weather", )"
+       R"("arguments": "{\"city\": \"Paris\", \"unit\": \"celsius\"}"},)"
+       R"({"type": "function_call_output", "call_id": "call_#abcdefghijkl", "output": "$"},)",
+       "]}", 8191, 6.5},
+      {"called blocks", "messages", R"({"max_tokens": 1, "messages": [)",
+       R"({"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_#abcdefghijkl", )"
+       R"("name": "weather", "input": {"city": "Paris", "unit": "celsius"}}]},)"
+       R"({"role": "user", "content": [{"type": "tool_result", )"
+       R"("tool_use_id": "toolu_#abcdefghijkl", "content": "$"}]},)",
+       "]}", 8191, 5.5},
+      {"short calls", "responses", R"({"input": [)",
+       R"({"type":"function_call","call_id":"call_#abcdefghijkl","name":"f","arguments":"{}"},)",
+       "]}", 16384, 7.2},
+      {"short blocks", "messages",
+       R"({"max_tokens": 1, "messages": [{"role": "assistant", )"
+       R"("content": [)",
+       R"({"type":"tool_use","id":"toolu_#abcdefghijkl","name":"weather","input":{"city":"Paris"}},)",
+       R"(]},{"role":"user","content":"x"}]})", 16384, 8},
+      {"numbers", "messages",
+       R"({"max_tokens": 1, "messages": [{"role": "assistant", )"
+       R"("content": [{"type": "tool_use", "id": "a", "name": "f", "input": {"a": [)",
+       "12345,", R"(]}}]}, {"role": "user", "content": "x"}]})", kIds, 5.2},
+  });
+}
+
+TEST(DenseJson, ToolsTakeLittle) {
+  std::string typed = R"({"type":"object","properties":{)";
+  for (const char* name : {"city", "country", "arrival", "nights", "guests", "currency"}) {
+    typed += fmt::format(R"("{}":{{"type":"string"}},)", name);
+  }
+  typed.back() = '}';
+  typed += "}";
+  const std::string chat_tool =
+                        R"({"type":"function","function":{"name":"look_up_#","parameters":)" +
+                        typed + "}},",
+                    messages_tool = R"({"name":"look_up_#","input_schema":)" + typed + "},",
+                    responses_tool =
+                        R"({"type":"function","name":"look_up_#","parameters":)" + typed + "},";
+  ExpectRead({
+      {"tools", "chat", R"({"messages": [{"role": "user", "content": "x"}], "tools": [)",
+       R"({"type": "function", "function": {"name": "look_up", "description": "$", )"
+       R"("parameters": {"type": "object", "properties": {"word": {"type": "string", )"
+       R"("description": "The word."}, "limit": {"type": "integer"}}, "required": ["word"]}}},)",
+       "]}", 1024, 5},
+      {"typed tools", "chat", R"({"messages": [{"role": "user", "content": "x"}], "tools": [)",
+       chat_tool.c_str(), "]}", 1024, 8},
+      {"typed tools of messages", "messages",
+       R"({"max_tokens": 1, "messages": )"
+       R"([{"role": "user", "content": "x"}], "tools": [)",
+       messages_tool.c_str(), "]}", 1024, 8},
+      {"typed tools of responses", "responses", R"({"input": "x", "tools": [)",
+       responses_tool.c_str(), "]}", 1024, 8},
+  });
+}
+
+// It was refused for what was stored: its limit was that of the new body alone.
+TEST(DenseJson, WhatGoesOnMayTakeWhatTheConversationTakes) {
+  const std::string turn = R"({"role":"user","content":"x"},{"role":"assistant","content":"y"},)";
+  for (const std::string& earlier :
+       {"[" + Repeated(turn, 300 * turn.size()) + "]", "[" + Repeated(turn, 100'000) + "]",
+        R"([{"role":"user","content":")" + std::string(130'000, 'x') + "\"}]",
+        R"([{"role":"user","content":"\n)" + std::string(20 * kMiB, 'x') + "\"}]"}) {
+    const std::string text = R"({"input": "And?"})";
+    const Read read = ReadAll("responses", text, earlier);
+    ASSERT_FALSE(read.error) << earlier.size() << ": " << read.error->message;
+    EXPECT_GT(read.peak, 2 * earlier.size()) << "not counted";
+    EXPECT_LE(read.peak, MaxRequestMemory(text.size() + earlier.size()));
+  }
+}
+
+// Room was made for as many members as there are commas.
+TEST(DenseJson, WhatIsNoJsonIsToldWhereAndTakesNothing) {
+  for (const auto& [before, byte] :
+       {std::pair(R"({"messages":[)", 13), std::pair(R"({"messages":[1)", 15), std::pair("{", 1),
+        std::pair(R"({"a":{"b":1)", 12), std::pair(R"({"a":[[])", 9)}) {
+    const std::string text = before + std::string(50'000, ',');
+    const Read read = ReadAll("json", text);
+    ASSERT_TRUE(read.error) << before;
+    EXPECT_EQ(read.error->status, 400) << before;
+    EXPECT_TRUE(read.error->message.ends_with(fmt::format(" at byte {}", byte)))
+        << before << ": " << read.error->message;
+    EXPECT_LT(read.peak, 4 * text.size()) << before;
   }
 }
 

@@ -88,7 +88,7 @@ std::string JsonString(std::string_view text, bool ensure_ascii) {
 std::string ScalarRepr(const Value& value) {
   if (value.IsNone()) return "None";
   if (const bool* flag = value.As<bool>()) return *flag ? "True" : "False";
-  if (const Int* number = value.As<Int>()) return IntRepr(*number);
+  if (const Integer* number = value.As<Integer>()) return IntRepr(number->value);
   if (const double* number = value.As<double>()) return FloatRepr(*number);
   return {};
 }

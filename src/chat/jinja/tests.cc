@@ -38,7 +38,7 @@ Result<bool> IsKind(const Value& value, const Arguments& arguments, Budget&) {
     case Kind::kBoolean: return flag != nullptr;
     case Kind::kTrue: return flag != nullptr && *flag;
     case Kind::kFalse: return flag != nullptr && !*flag;
-    case Kind::kInteger: return value.As<Int>() != nullptr;
+    case Kind::kInteger: return value.As<Integer>() != nullptr;
     case Kind::kFloat: return value.As<double>() != nullptr;
     case Kind::kNumber: return value.AsNumber(number);
     case Kind::kString: return value.AsText() != nullptr;

@@ -20,8 +20,8 @@ Value Value::Missing(std::string why) {
 }
 
 bool Value::AsInt(Int& number) const {
-  if (const Int* value = As<Int>()) {
-    number = *value;
+  if (const Integer* integer = As<Integer>()) {
+    number = integer->value;
   } else if (const bool* value = As<bool>()) {
     number = *value;
   } else {

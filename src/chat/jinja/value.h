@@ -27,6 +27,10 @@ struct Namespace;  // below
 struct Method;     // below
 
 __extension__ using Int = __int128;  // more is refused; Python's have no bound
+// Where it stands, or every value would take its alignment, and 32 bytes.
+struct [[gnu::packed, gnu::aligned(8)]] Integer {
+  Int value;
+};
 using Text = std::shared_ptr<const SpannedText>;
 
 struct Undefined {
@@ -39,7 +43,7 @@ enum class Function { kRange, kNamespace, kDict, kRaiseException, kStrftimeNow }
 class Value {
  public:
   using Data =
-      std::variant<Undefined, None, bool, Int, double, Text, std::shared_ptr<const List>,
+      std::variant<Undefined, None, bool, Integer, double, Text, std::shared_ptr<const List>,
                    std::shared_ptr<const Dict>, std::shared_ptr<Namespace>, std::shared_ptr<Loop>,
                    std::shared_ptr<const Macro>, std::shared_ptr<const Method>, Function>;
 
@@ -47,6 +51,7 @@ class Value {
   template <class T>
   requires(!std::same_as<T, Value>) explicit Value(T data)
       : data_(std::in_place_type<T>, std::move(data)) {}
+  explicit Value(Int number) : data_(Integer{number}) {}
   static Value Str(SpannedText text);
   static Value Str(std::string_view text, bool trusted);
   static Value Missing(std::string why);  // undefined, and why
