@@ -78,7 +78,8 @@ ApiError TooLong(int32_t max_model_len, const std::string& prompt_tokens,
 
 }  // namespace
 
-ApiError TextError(const Status& status, std::string param) {
+ApiError TextError(const Status& status, std::string param, const WorkLimits& limits) {
+  if (limits.memory != nullptr && !limits.memory->failure().ok()) return MemoryError(limits);
   const bool of_request = status.code() == StatusCode::kInvalidArgument ||
                           status.code() == StatusCode::kUnimplemented ||
                           status.code() == StatusCode::kResourceExhausted;
@@ -134,7 +135,8 @@ std::optional<ApiError> PromptEncoder::EncodeChat(ChatPrompt prompt, const WorkL
   variables.erase("tools");
   if (parse_tools) variables["tools"] = std::move(prompt.tools);
   Result<SpannedText> text = chat_template_->Render(std::move(variables), trusted_, limits);
-  if (!text.ok()) return TextError(text.status().WithContext("the chat template"), "messages");
+  if (!text.ok())
+    return TextError(text.status().WithContext("the chat template"), "messages", limits);
   std::optional<OutputParserOptions> within;
   if (prompt.continue_final_message) {
     const auto last = FinalMessageIn(text->text(), last_content);
@@ -155,7 +157,7 @@ std::optional<ApiError> PromptEncoder::EncodeChat(ChatPrompt prompt, const WorkL
                    "messages");
   }
   Result<std::vector<TokenId>> encoded = tokenizer_.Encode(*text, limits);
-  if (!encoded.ok()) return TextError(encoded.status(), "messages");
+  if (!encoded.ok()) return TextError(encoded.status(), "messages", limits);
   *tokens = std::move(*encoded);
   *parser = within ? *within : OptionsAfter(text->text(), tokenizer_.IdOf("<think>").has_value());
   parser->parse_reasoning = form_.parse_reasoning;
@@ -177,7 +179,7 @@ std::optional<ApiError> PromptEncoder::EncodeText(const TextOrTokens& prompt,
                    "prompt");
   }
   Result<std::vector<TokenId>> encoded = tokenizer_.Encode(text, add_special_tokens, limits);
-  if (!encoded.ok()) return TextError(encoded.status(), "prompt");
+  if (!encoded.ok()) return TextError(encoded.status(), "prompt", limits);
   *tokens = std::move(*encoded);
   return std::nullopt;
 }

@@ -17,8 +17,9 @@
 
 namespace fathom {
 
-// Of a tokeniser or template that cannot take the request's text, which is in `param`.
-ApiError TextError(const Status& status, std::string param);
+// Of a tokeniser or template that cannot take the request's text, which is in `param`; or of the
+// memory that `limits` had no more of for it.
+ApiError TextError(const Status& status, std::string param, const WorkLimits& limits = {});
 
 // How a model's answers are read; see ServedEngine.
 struct AnswerForm {

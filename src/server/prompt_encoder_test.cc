@@ -100,5 +100,25 @@ TEST(PromptEncoder, TokensOfAnAnswerAreTheLeastThatAnybodySays) {
   EXPECT_EQ(fitted({}, {.max_tokens = 16, .most_tokens = 3}), 3);
 }
 
+TEST(PromptEncoder, AShortageOfMemoryIsSaidAsWhereABodyIsRead) {
+  const PromptEncoder encoder(TinyTokenizer(), ChatTemplate::Parse(kDeaf).value(), {}, 4096);
+  const auto refusal = [&](MemoryBudget& budget, size_t limit) {
+    MemoryClaim claim(budget);
+    claim.SetLimit(limit);
+    ChatPrompt prompt;
+    prompt.messages = {json::object{{"role", "user"}, {"content", std::string(100'000, 'x')}}};
+    std::vector<TokenId> tokens;
+    OutputParserOptions parser;
+    const auto error = encoder.EncodeChat(std::move(prompt), {.memory = &claim}, &tokens, &parser);
+    return error.value_or(ApiError{.status = 200});
+  };
+  MemoryBudget large(size_t{1} << 20), small(50'000);
+  const ApiError too_large = refusal(large, 50'000), none_left = refusal(small, 200'000);
+  EXPECT_EQ(too_large.status, 413);
+  EXPECT_TRUE(too_large.message.starts_with("The request takes more than 50000 bytes of memory"));
+  EXPECT_EQ(none_left.status, 503);
+  EXPECT_TRUE(none_left.message.starts_with("Too many large requests at once"));
+}
+
 }  // namespace
 }  // namespace fathom
