@@ -132,7 +132,8 @@ void CountMembers(std::string_view text, Sizes* sizes) {
 }
 
 // What Boost.JSON's parser finds, made into values where they are to stay: its own stack of values
-// doubles when it is full, and is then copied, at up to 72 bytes a value of 24.
+// doubles when it is full, and is then copied, at up to 72 bytes a value of 24: token ids took 13
+// times their bytes so. To count members first takes short messages a quarter more time.
 class Handler {
  public:
   static constexpr size_t max_object_size = static_cast<size_t>(-1);  // NOLINT: Boost's names
