@@ -91,6 +91,13 @@ def test_instructions_do_not_go_on(client):
     assert after_plain.output_text == "7"
 
 
+def test_a_short_answer_to_a_long_conversation_is_read(client):
+    """It was refused for the memory that the stored messages take: the limit was that of its own body."""
+    turns = [{"role": role, "content": "x"} for _ in range(600) for role in ("user", "assistant")]
+    first = ask(client, turns + [{"role": "user", "content": "And?"}], max_output_tokens=1)
+    assert ask(client, "And?", previous_response_id=first.id, max_output_tokens=1).usage.input_tokens > 1200
+
+
 def test_stored_responses(client):
     response = ask(client, "What is 2 + 2?")
     assert client.responses.retrieve(response.id) == response
