@@ -29,9 +29,10 @@ bool IsWhiteSpace(std::string_view character) {
 
 bool IsWordCharacter(std::string_view character) {
   static const Regex kWord = Regex::Compile("[\\w\\u200c\\u200d]").value();
-  std::vector<Regex::Match> matches;
-  // One character cannot reach a match limit.
-  return kWord.FindAll(character, &matches).ok() && !matches.empty();
+  Regex::Search search(kWord);
+  search.Begin(character);
+  Regex::Match match;
+  return search.Next(&match);  // one character cannot reach a match limit
 }
 
 bool StandsAlone(std::string_view before, std::string_view after) {
@@ -118,9 +119,8 @@ const AddedToken* AddedTokens::Pass::LongestAt(std::string_view text) const {
   return longest;
 }
 
-void AddedTokens::SplitPiece(const Pass& pass, std::string_view text, std::vector<Piece>* pieces,
-                             std::string_view whole,
-                             const std::vector<SpannedText::Span>* trust) const {
+Status AddedTokens::SplitPiece(const Pass& pass, std::string_view text, std::string_view whole,
+                               const std::vector<SpannedText::Span>* trust, const Take& take) {
   size_t done = 0;
   for (const Range& range : TrustedRanges(text, whole, trust)) {
     for (size_t at = range.begin; at < range.end;) {
@@ -142,30 +142,25 @@ void AddedTokens::SplitPiece(const Pass& pass, std::string_view text, std::vecto
         end += WhiteSpaceAtStart(text.substr(end));
       }
       if (begin >= end) continue;
-      if (done < begin) pieces->push_back({text.substr(done, begin - done), {}});
-      pieces->push_back({text.substr(begin, end - begin), token->id});
+      if (done < begin) TRY(take({text.substr(done, begin - done), {}}));
+      TRY(take({text.substr(begin, end - begin), token->id}));
       done = end;
     }
   }
-  if (done < text.size()) pieces->push_back({text.substr(done), {}});
+  return done < text.size() ? take({text.substr(done), {}}) : Status();
 }
 
-std::vector<AddedTokens::Piece> AddedTokens::Split(
-    std::string_view text, const std::vector<SpannedText::Span>* trust) const {
-  std::vector<Piece> raw, pieces;
-  SplitPiece(raw_, text, &raw, text, trust);
-  for (const Piece& piece : raw) {
-    if (piece.id) {
-      pieces.push_back(piece);
-    } else {
-      SplitPiece(normalized_, piece.text, &pieces, text, trust);
-    }
-  }
-  for (Piece& piece : pieces) {
+Status AddedTokens::Split(std::string_view text, const std::vector<SpannedText::Span>* trust,
+                          const Take& take) const {
+  const auto take_with_trust = [&](Piece piece) {
     const std::vector<Range> trusted = TrustedRanges(piece.text, text, trust);
     piece.trusted = !trusted.empty() && trusted[0].end - trusted[0].begin == piece.text.size();
-  }
-  return pieces;
+    return take(piece);
+  };
+  return SplitPiece(raw_, text, text, trust, [&](const Piece& piece) {
+    return piece.id ? take_with_trust(piece)
+                    : SplitPiece(normalized_, piece.text, text, trust, take_with_trust);
+  });
 }
 
 }  // namespace fathom

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -38,10 +39,11 @@ class AddedTokens {
   // REQUIRES: contents are UTF-8, not empty, and differ from each other.
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
-  // `text` as pieces: leftmost, longest matches of tokens, and what is between them. With `trust`,
-  // only text that is trusted throughout matches.
-  std::vector<Piece> Split(std::string_view text,
-                           const std::vector<SpannedText::Span>* trust) const;
+  // Gives `text` to `take` as pieces: leftmost, longest matches of tokens, and what is between
+  // them. With `trust`, only text that is trusted throughout matches. The first error of `take`.
+  using Take = std::function<Status(const Piece&)>;
+  Status Split(std::string_view text, const std::vector<SpannedText::Span>* trust,
+               const Take& take) const;
 
  private:
   // The tokens of one pass, ordered by content.
@@ -51,8 +53,8 @@ class AddedTokens {
     const AddedToken* LongestAt(std::string_view text) const;
   };
   static Pass MakePass(std::vector<AddedToken> tokens);
-  void SplitPiece(const Pass& pass, std::string_view text, std::vector<Piece>* pieces,
-                  std::string_view whole, const std::vector<SpannedText::Span>* trust) const;
+  static Status SplitPiece(const Pass& pass, std::string_view text, std::string_view whole,
+                           const std::vector<SpannedText::Span>* trust, const Take& take);
 
   Pass raw_, normalized_;
 };

@@ -8,11 +8,12 @@ namespace {
 // Pieces as text: a token's in brackets with its id.
 std::string Show(const AddedTokens& tokens, const SpannedText& text, bool everything_counts) {
   std::string shown;
-  for (const AddedTokens::Piece& piece :
-       tokens.Split(text.text(), everything_counts ? nullptr : &text.spans())) {
+  const auto show = [&](const AddedTokens::Piece& piece) -> Status {
     shown +=
         piece.id ? fmt::format("[{}:{}]", piece.text, Raw(*piece.id)) : std::string(piece.text);
-  }
+    return {};
+  };
+  EXPECT_TRUE(tokens.Split(text.text(), everything_counts ? nullptr : &text.spans(), show).ok());
   return shown;
 }
 
@@ -79,7 +80,12 @@ TEST(AddedTokens, PiecesKnowWhetherTheyAreTrusted) {
   text.Append("a|b", true);
   text.Append("c", false);
   text.Append("|d", true);
-  const auto pieces = tokens.Split(text.text(), &text.spans());
+  std::vector<AddedTokens::Piece> pieces;
+  const auto take = [&](const AddedTokens::Piece& piece) -> Status {
+    pieces.push_back(piece);
+    return {};
+  };
+  ASSERT_TRUE(tokens.Split(text.text(), &text.spans(), take).ok());
   ASSERT_EQ(pieces.size(), 5u);
   EXPECT_TRUE(pieces[0].trusted);
   EXPECT_FALSE(pieces[2].trusted);  // "bc"

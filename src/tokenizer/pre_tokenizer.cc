@@ -1,25 +1,15 @@
 #include "tokenizer/pre_tokenizer.h"
 
+#include <utility>
+
 namespace fathom {
 namespace {
 
+// Part of a piece: a match, or what lies between two.
 struct Run {
   size_t begin, end;
   bool matched;
 };
-
-// `size` bytes as runs that are matched or not, in order.
-void RunsOf(const std::vector<Regex::Match>& matches, size_t size, bool inverted,
-            std::vector<Run>* runs) {
-  runs->clear();
-  size_t at = 0;
-  for (const Regex::Match& match : matches) {
-    if (at != match.begin) runs->push_back({at, match.begin, inverted});
-    runs->push_back({match.begin, match.end, !inverted});
-    at = match.end;
-  }
-  if (at != size) runs->push_back({at, size, inverted});
-}
 
 // Whether a run joins the piece of the run before it.
 bool Joins(SplitBehavior behavior, bool before_matched, bool matched) {
@@ -33,46 +23,129 @@ bool Joins(SplitBehavior behavior, bool before_matched, bool matched) {
   return false;
 }
 
-void AppendPieces(std::string_view text, const std::vector<Run>& runs, SplitBehavior behavior,
-                  std::vector<std::string_view>* pieces) {
-  for (size_t i = 0; i < runs.size();) {
-    const size_t first = i++;
-    while (i < runs.size() && Joins(behavior, runs[i - 1].matched, runs[i].matched)) ++i;
-    if (behavior == SplitBehavior::kRemoved && runs[first].matched) continue;
-    const size_t begin = runs[first].begin, end = runs[i - 1].end;
-    if (begin < end) pieces->push_back(text.substr(begin, end - begin));
-  }
-}
-
 }  // namespace
 
 void PreTokenizer::AddSplit(Regex regex, SplitBehavior behavior, bool inverted) {
   steps_.push_back({std::move(regex), behavior, inverted});
 }
 
-Status PreTokenizer::Split(std::string_view text, Words* words, const WorkLimits& limits) const {
-  words->pieces.clear();
-  words->prefixed.clear();
-  if (!text.empty()) words->pieces.push_back(text);
-  std::vector<std::string_view> before;
-  std::vector<Regex::Match> matches;
-  std::vector<Run> runs;
-  for (const Step& step : steps_) {
-    before.swap(words->pieces);
-    words->pieces.clear();
-    for (const std::string_view piece : before) {
-      if (step.regex) {
-        TRY(step.regex->FindAll(piece, &matches, limits));
-        RunsOf(matches, piece.size(), step.inverted, &runs);
-        AppendPieces(piece, runs, step.behavior, &words->pieces);
-      } else if (piece.starts_with(' ')) {
-        words->pieces.push_back(piece);
-      } else {
-        words->pieces.push_back(words->prefixed.emplace_back(" ").append(piece));
-      }
+// One step at one piece.
+class PreTokenizer::Words::Cutter {
+ public:
+  Cutter(const Step& step, const WorkLimits& limits) : step_(&step), limits_(limits) {
+    if (step.regex) search_.emplace(*step.regex, limits);
+  }
+
+  size_t claimed() const { return claimed_; }
+
+  // REQUIRES: `piece` is not empty.
+  void Begin(std::string_view piece) {
+    piece_ = piece;
+    if (!search_) return;
+    search_->Begin(piece);
+    at_ = 0;
+    has_match_ = search_->Next(&match_);
+    has_run_ = NextRun();
+  }
+
+  // The next part, never empty; false at the end, and after an error.
+  bool Next(std::string_view* part) {
+    if (!search_) return Prefixed(part);
+    while (has_run_) {
+      const Run first = run_;
+      Run last;
+      do {
+        last = run_;
+        has_run_ = NextRun();
+      } while (has_run_ && Joins(step_->behavior, last.matched, run_.matched));
+      if (step_->behavior == SplitBehavior::kRemoved && first.matched) continue;
+      *part = piece_.substr(first.begin, last.end - first.begin);
+      if (!part->empty()) return status().ok();
+    }
+    return false;
+  }
+
+  const Status& status() const { return search_ ? search_->status() : status_; }
+
+ private:
+  // Reads the next run into run_; false at the end.
+  bool NextRun() {
+    const size_t end = has_match_ ? match_.begin : piece_.size();
+    if (at_ != end) {
+      run_ = {at_, end, step_->inverted};
+      at_ = end;
+      return true;
+    }
+    if (!has_match_) return false;
+    run_ = {match_.begin, match_.end, !step_->inverted};
+    at_ = match_.end;
+    has_match_ = search_->Next(&match_);
+    return true;
+  }
+
+  bool Prefixed(std::string_view* part) {
+    *part = std::exchange(piece_, {});
+    if (part->empty()) return false;
+    if (part->starts_with(' ')) return true;
+    if (part->size() >= prefixed_.capacity()) {
+      const size_t bytes = part->size() + 1;
+      status_ = limits_.Take(bytes);
+      if (!status_.ok()) return false;
+      claimed_ += bytes;
+      prefixed_.reserve(bytes);
+    }
+    *part = prefixed_.assign(1, ' ').append(*part);
+    return true;
+  }
+
+  const Step* step_;
+  const WorkLimits limits_;
+  size_t claimed_ = 0;                   // of the limits' memory
+  std::optional<Regex::Search> search_;  // none: the prefix space
+  std::string_view piece_;
+  size_t at_ = 0;       // where the next run begins
+  Regex::Match match_;  // the first that is not behind it, if there is one
+  bool has_match_ = false;
+  Run run_;  // not handed out yet, if there is one
+  bool has_run_ = false;
+  std::string prefixed_;
+  Status status_;
+};
+
+PreTokenizer::Words::Words(const PreTokenizer& pre_tokenizer, const WorkLimits& limits)
+    : limits_(limits) {
+  cutters_.reserve(pre_tokenizer.steps_.size());
+  for (const Step& step : pre_tokenizer.steps_) cutters_.emplace_back(step, limits);
+}
+PreTokenizer::Words::~Words() {
+  for (const Cutter& cutter : cutters_) {
+    if (limits_.memory != nullptr) limits_.memory->Shrink(cutter.claimed());
+  }
+}
+
+void PreTokenizer::Words::Begin(std::string_view text) {
+  text_ = text;
+  depth_ = 0;
+  if (text.empty() || cutters_.empty()) return;
+  depth_ = 1;
+  cutters_[0].Begin(text);
+}
+
+bool PreTokenizer::Words::Next(std::string_view* word) {
+  while (depth_ > 0) {
+    Cutter& cutter = cutters_[depth_ - 1];
+    if (cutter.Next(word)) {
+      if (depth_ == cutters_.size()) return true;
+      cutters_[depth_++].Begin(*word);
+    } else if (cutter.status().ok()) {
+      --depth_;
+    } else {
+      status_ = cutter.status();
+      return false;
     }
   }
-  return {};
+  *word = std::exchange(text_, {});
+  return cutters_.empty() && !word->empty();
 }
 
 }  // namespace fathom

@@ -1,13 +1,13 @@
 // Cuts text into the words that BPE works on.
 #pragma once
 
-#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/status.h"
+#include "base/work_limits.h"
 #include "tokenizer/regex.h"
 
 namespace fathom {
@@ -18,18 +18,12 @@ enum class SplitBehavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWith
 // A sequence of steps, each applied to every piece that the step before left. THREAD: any.
 class PreTokenizer {
  public:
-  struct Words {
-    std::vector<std::string_view> pieces;  // into the text or into `prefixed`
-    std::deque<std::string> prefixed;      // pieces that were given a leading space
-  };
+  class Words;
 
   // `inverted`: what lies between the matches counts as matched.
   void AddSplit(Regex regex, SplitBehavior behavior, bool inverted);
   // Pieces that do not begin with a space get one.
   void AddPrefixSpace() { steps_.push_back({std::nullopt, SplitBehavior::kIsolated, false}); }
-
-  // The words of `text`, in order, none empty. REQUIRES: UTF-8; `text` outlives `words`.
-  Status Split(std::string_view text, Words* words, const WorkLimits& limits = {}) const;
 
  private:
   struct Step {
@@ -38,6 +32,30 @@ class PreTokenizer {
     bool inverted;
   };
   std::vector<Step> steps_;
+};
+
+// Walks the words of one text after the other. Each step cuts a piece only as far as its next part,
+// so that no list of a text's words or matches is ever made. THREAD: one.
+class PreTokenizer::Words {
+ public:
+  // REQUIRES: `pre_tokenizer` and what `limits` points to outlive this.
+  explicit Words(const PreTokenizer& pre_tokenizer, const WorkLimits& limits = {});
+  ~Words();
+  Words(const Words&) = delete;
+  // REQUIRES: UTF-8; `text` outlives the walk of it.
+  void Begin(std::string_view text);
+  // The next word, in order, never empty, which lasts until the next call; false at the end, and
+  // after an error.
+  bool Next(std::string_view* word);
+  const Status& status() const { return status_; }  // as Regex::Search's, or of `limits`
+
+ private:
+  class Cutter;
+  const WorkLimits limits_;
+  std::vector<Cutter> cutters_;  // one a step
+  size_t depth_ = 0;             // so many of them have a piece
+  std::string_view text_;        // without steps: itself, if not empty
+  Status status_;
 };
 
 }  // namespace fathom

@@ -128,46 +128,80 @@ constexpr size_t kMatchesBetweenLooks = 1024;
 
 }  // namespace
 
-Status Regex::FindAll(std::string_view text, std::vector<Match>* matches,
-                      const WorkLimits& limits) const {
-  matches->clear();
-  const std::unique_ptr<pcre2_match_data, FreeMatchData> data(
-      pcre2_match_data_create_from_pattern(compiled_->code.get(), nullptr));
-  CHECK(data != nullptr, "out of memory");
-  const PCRE2_SIZE* const offsets = pcre2_get_ovector_pointer(data.get());
-  std::optional<Stride> stride;
-  if (text.size() > kShortText) stride.emplace(compiled_->context.get());
-  size_t looked_at = 0;  // so many matches
-  for (size_t at = 0; at <= text.size();) {
-    if (stride) stride->Begin(at);
-    const int found = pcre2_match(compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()),
-                                  text.size(), at, PCRE2_NO_UTF_CHECK, data.get(),
-                                  stride ? stride->context() : compiled_->context.get());
+struct Regex::Search::State {
+  State(std::shared_ptr<const Compiled> regex, const WorkLimits& work)
+      : compiled(std::move(regex)),
+        limits(work),
+        data(pcre2_match_data_create_from_pattern(compiled->code.get(), nullptr)) {
+    CHECK(data != nullptr, "out of memory");
+    offsets = pcre2_get_ovector_pointer(data.get());
+  }
+
+  const std::shared_ptr<const Compiled> compiled;
+  const WorkLimits limits;
+  const std::unique_ptr<pcre2_match_data, FreeMatchData> data;
+  const PCRE2_SIZE* offsets;
+  std::optional<Stride> stride;  // of a long text
+  std::string_view text;
+  size_t at = 0;                    // where to look on; behind the end: nothing is left
+  std::optional<size_t> match_end;  // of the last match
+  size_t matches = 0;               // since the last look
+  Status status;
+};
+
+Regex::Search::Search(const Regex& regex, const WorkLimits& limits)
+    : state_(std::make_unique<State>(regex.compiled_, limits)) {}
+Regex::Search::Search(Search&&) noexcept = default;
+Regex::Search::~Search() = default;
+
+void Regex::Search::Begin(std::string_view text) {
+  state_->text = text;
+  state_->at = 0;
+  state_->match_end.reset();
+  state_->stride.reset();
+  if (text.size() > kShortText) state_->stride.emplace(state_->compiled->context.get());
+}
+
+const Status& Regex::Search::status() const {
+  return state_->status;
+}
+
+bool Regex::Search::Next(Match* match) {
+  State& s = *state_;
+  const std::string_view text = s.text;
+  while (s.at <= text.size() && s.status.ok()) {
+    if (s.stride) s.stride->Begin(s.at);
+    const int found = pcre2_match(s.compiled->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()),
+                                  text.size(), s.at, PCRE2_NO_UTF_CHECK, s.data.get(),
+                                  s.stride ? s.stride->context() : s.compiled->context.get());
     if (found == PCRE2_ERROR_NOMATCH) {
-      if (!stride) return {};
-      at = CharacterAt(text, at + stride->End());
-      TRY(limits.Check());
+      s.at = s.stride ? CharacterAt(text, s.at + s.stride->End()) : text.size() + 1;
+      if (s.stride) s.status = s.limits.Check();
       continue;
-    }
-    if (matches->size() >= looked_at + kMatchesBetweenLooks) {
-      looked_at = matches->size();
-      TRY(limits.Check());
     }
     if (found < 0) {
-      return ResourceExhausted(
+      s.status = ResourceExhausted(
           "the regular expression '{}' of tokenizer.json gave up in a text of {} bytes ({}): send "
           "a shorter text, or one without very long runs of the same kind of character",
-          Printable(compiled_->pattern), text.size(), MessageOf(found));
-    }
-    const size_t begin = offsets[0], end = offsets[1];
-    if (begin == end && !matches->empty() && matches->back().end == end) {
-      at = end == text.size() ? end + 1 : end + NextUtf8Unit(text.substr(at)).size;
+          Printable(s.compiled->pattern), text.size(), MessageOf(found));
       continue;
     }
-    matches->push_back({begin, end});
-    at = end;
+    if (++s.matches > kMatchesBetweenLooks) {
+      s.matches = 0;
+      s.status = s.limits.Check();
+      if (!s.status.ok()) continue;
+    }
+    const size_t begin = s.offsets[0], end = s.offsets[1];
+    if (begin == end && s.match_end == end) {
+      s.at = end == text.size() ? end + 1 : end + NextUtf8Unit(text.substr(end)).size;
+      continue;
+    }
+    s.at = end;
+    s.match_end = end;
+    *match = {begin, end};
+    return true;
   }
-  return {};
+  return false;
 }
 
 }  // namespace fathom

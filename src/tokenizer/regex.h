@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/status.h"
 #include "base/work_limits.h"
@@ -23,11 +22,26 @@ class Regex {
   // something else to PCRE2 is translated, or refused by name (kUnimplemented).
   static Result<Regex> Compile(std::string_view pattern);
 
-  // All matches, left to right, without overlap; an empty match right after a match is skipped.
-  // Look-arounds see `text` only. kResourceExhausted past the match limit, which holds for each
-  // place where a match may begin, and what `limits` says. REQUIRES: UTF-8.
-  Status FindAll(std::string_view text, std::vector<Match>* matches,
-                 const WorkLimits& limits = {}) const;
+  // Walks the matches of one text after the other. Keeps what matching needs, so that a text costs
+  // no allocation. THREAD: one. The regex and `limits` outlive it.
+  class Search {
+   public:
+    explicit Search(const Regex& regex, const WorkLimits& limits = {});
+    Search(Search&&) noexcept;
+    ~Search();
+    // REQUIRES: UTF-8; `text` outlives the search in it.
+    void Begin(std::string_view text);
+    // The next match; false at the end, and after an error. Left to right, without overlap; an
+    // empty match right after a match is skipped. Look-arounds see the text only.
+    bool Next(Match* match);
+    // kResourceExhausted past the match limit, which holds for each place where a match may begin,
+    // and what `limits` says.
+    const Status& status() const;
+
+   private:
+    struct State;
+    std::unique_ptr<State> state_;
+  };
 
  private:
   struct Compiled;

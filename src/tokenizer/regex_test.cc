@@ -12,11 +12,13 @@ namespace {
 std::vector<std::string> Matches(std::string_view pattern, std::string_view text) {
   const Result<Regex> regex = Regex::Compile(pattern);
   if (!regex.ok()) return {regex.status().ToString()};
-  std::vector<Regex::Match> matches;
-  const Status status = regex->FindAll(text, &matches);
-  if (!status.ok()) return {status.ToString()};
+  Regex::Search search(*regex);
+  search.Begin(text);
   std::vector<std::string> texts;
-  for (const auto [begin, end] : matches) texts.emplace_back(text.substr(begin, end - begin));
+  for (Regex::Match match; search.Next(&match);) {
+    texts.emplace_back(text.substr(match.begin, match.end - match.begin));
+  }
+  if (!search.status().ok()) return {search.status().ToString()};
   return texts;
 }
 
@@ -125,8 +127,11 @@ TEST(Regex, LongSearchesAreInterrupted) {
   const std::string text(8 << 20, 'a');
   const auto began = std::chrono::steady_clock::now();
   const Interrupt interrupt(std::chrono::milliseconds(100));
-  std::vector<Regex::Match> matches;
-  const Status status = regex.FindAll(text, &matches, {.interrupt = &interrupt});
+  Regex::Search search(regex, {.interrupt = &interrupt});
+  search.Begin(text);
+  Regex::Match match;
+  EXPECT_FALSE(search.Next(&match));
+  const Status& status = search.status();
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status.message();
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(2));
 }

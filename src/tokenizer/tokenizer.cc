@@ -58,15 +58,15 @@ Result<std::vector<TokenId>> Tokenizer::EncodeText(std::string_view text,
   std::vector<TokenId> ids;
   size_t since_check = 0;
   ScratchClaim claim{limits};
-  PreTokenizer::Words words;
+  PreTokenizer::Words words(parts_->pre_tokenizer, limits);
   Bpe::Scratch scratch;
-  for (const AddedTokens::Piece& piece : parts_->added_tokens->Split(text, trust)) {
+  const auto encode = [&](const AddedTokens::Piece& piece) -> Status {
     if (piece.id) {
       ids.push_back(*piece.id);
-      continue;
+      return {};
     }
-    TRY(parts_->pre_tokenizer.Split(piece.text, &words, limits));
-    for (const std::string_view word : words.pieces) {
+    words.Begin(piece.text);
+    for (std::string_view word; words.Next(&word);) {
       since_check += word.size();
       if (since_check >= kCheckedBytes) {
         since_check = 0;
@@ -75,7 +75,9 @@ Result<std::vector<TokenId>> Tokenizer::EncodeText(std::string_view text,
       }
       parts_->bpe->Encode(word, /*added_allowed=*/piece.trusted, &scratch, &ids);
     }
-  }
+    return words.status();
+  };
+  TRY(parts_->added_tokens->Split(text, trust, encode));
   return ids;
 }
 

@@ -191,6 +191,9 @@ FAULTS = [
     ("src/tokenizer/utf8.cc", "if (unit.kind == Utf8Unit::Kind::kUnfinished) break;", ";", "tokenizer_test; server_test", S),
     ("src/tokenizer/detokenizer.cc", "pending_.empty() ? \"\" : kReplacementCharacter", "\"\"", "tokenizer_test"),
     ("src/tokenizer/regex.cc", "at + bytes_ - 1", "at", "tokenizer_test Regex*"),
+    ("src/tokenizer/regex.cc", "s.match_end == end", "true", "tokenizer_test Regex*"),
+    ("src/tokenizer/pre_tokenizer.cc", "Joins(step_->behavior, last.matched, run_.matched)",
+     "Joins(step_->behavior, first.matched, run_.matched)", "tokenizer_test PreTokenizer*"),
     # Checkpoints.
     # How far ranks are apart while they read, and when a tensor has been read by all.
     ("src/checkpoint/read_window.cc", "passed_[at] - Slowest(stages_[at]) <= bytes_", "true", "checkpoint_test ReadWindow*"),
