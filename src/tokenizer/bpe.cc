@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 
 #include "base/check.h"
 
@@ -66,15 +67,14 @@ void Bpe::FillMerges(const std::vector<MergeRule>& rules) {
 
 void Bpe::FindWholeWords(bool whole_words) {
   Scratch scratch;
-  std::vector<TokenId> ids;
   for (int32_t id = 0; id < vocabulary_->size(); ++id) {
     const TokenInfo& token = (*vocabulary_)[TokenId{id}];
     if (!token.byte_level) continue;
-    ids.clear();
-    if (!whole_words) MergeAll(token.bytes, /*added_allowed=*/true, &scratch, &ids);
-    if (whole_words || (ids.size() == 1 && ids[0] == TokenId{id})) {
-      whole_.emplace(token.bytes, TokenId{id});
+    if (!whole_words) {
+      const std::span<const TokenId> ids = MergeAll(token.bytes, /*added_allowed=*/true, &scratch);
+      if (ids.size() != 1 || ids[0] != TokenId{id}) continue;
     }
+    whole_.emplace(token.bytes, TokenId{id});
   }
 }
 
@@ -91,63 +91,94 @@ const Bpe::Merge* Bpe::FindMerge(int32_t left, int32_t right, bool added_allowed
 }
 
 namespace {
-bool Worse(const Bpe::Scratch::Candidate& a, const Bpe::Scratch::Candidate& b) {
-  return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
+
+constexpr std::greater<uint64_t> kWorse;  // for the heap of candidates
+constexpr size_t kLeastRoom = 64;         // of a Scratch, in bytes of a word
+
+int32_t PlaceOf(uint64_t candidate) {
+  return static_cast<int32_t>(candidate);
 }
+int32_t RankOf(uint64_t candidate) {
+  return static_cast<int32_t>(candidate >> 32);
+}
+
 }  // namespace
 
-// Puts the pair that begins at `position` into the queue if it has a merge.
-void Bpe::Push(int32_t position, bool added_allowed, Scratch* scratch) const {
-  const Scratch::Symbol& symbol = scratch->symbols[position];
-  if (symbol.next < 0) return;
-  const Merge* merge = FindMerge(symbol.id, scratch->symbols[symbol.next].id, added_allowed);
-  if (merge == nullptr) return;
-  scratch->queue.push_back({merge->rank, position, merge->merged});
-  std::push_heap(scratch->queue.begin(), scratch->queue.end(), Worse);
+// The merge of the symbol at `place` with the next one.
+const Bpe::Merge* Bpe::MergeAt(const Scratch& scratch, int32_t place, bool added_allowed) const {
+  const auto next = static_cast<size_t>(scratch.ends[place]) + 1;
+  if (next == scratch.ids.size()) return nullptr;
+  return FindMerge(Raw(scratch.ids[place]), Raw(scratch.ids[next]), added_allowed);
 }
 
-void Bpe::MergeAll(std::string_view word, bool added_allowed, Scratch* scratch,
-                   std::vector<TokenId>* ids) const {
-  std::vector<Scratch::Symbol>& symbols = scratch->symbols;
-  std::vector<Scratch::Candidate>& queue = scratch->queue;
+// Whether the pair has changed since, and so has become longer.
+bool Bpe::IsStale(const Scratch& scratch, uint64_t candidate, bool added_allowed) const {
+  const int32_t place = PlaceOf(candidate);
+  if (Raw(scratch.ids[place]) < 0) return true;
+  const Merge* merge = MergeAt(scratch, place, added_allowed);
+  return merge == nullptr || merge->rank != RankOf(candidate);
+}
+
+// Puts the pair that begins at `place` into the queue if it has a merge. Of those in the queue one
+// per pair of symbols is not stale, so that there is always room for all; and after k merges at
+// least k can go, so that this is done some log n times for a word of n bytes.
+void Bpe::Push(int32_t place, bool added_allowed, Scratch* scratch) const {
+  const Merge* merge = MergeAt(*scratch, place, added_allowed);
+  if (merge == nullptr) return;
+  std::vector<uint64_t>& queue = scratch->queue;
+  if (queue.size() == queue.capacity()) {
+    std::erase_if(queue,
+                  [&](uint64_t candidate) { return IsStale(*scratch, candidate, added_allowed); });
+    std::make_heap(queue.begin(), queue.end(), kWorse);
+  }
+  queue.push_back(PairOf(merge->rank, place));
+  std::push_heap(queue.begin(), queue.end(), kWorse);
+}
+
+std::span<const TokenId> Bpe::MergeAll(std::string_view word, bool added_allowed,
+                                       Scratch* scratch) const {
+  auto& [ids, ends, queue] = *scratch;
   const auto size = static_cast<int32_t>(word.size());
-  symbols.clear();
+  if (word.size() > ids.capacity()) {
+    *scratch = {};  // before the larger one is there
+    const size_t room = std::max(word.size(), kLeastRoom);
+    ids.reserve(room);
+    ends.reserve(room);
+    queue.reserve(room);
+  }
+  ids.clear();
+  ends.clear();
   queue.clear();
   for (int32_t i = 0; i < size; ++i) {
-    symbols.push_back({byte_ids_[static_cast<uint8_t>(word[i])], i - 1, i + 1 < size ? i + 1 : -1});
+    ids.push_back(TokenId{byte_ids_[static_cast<uint8_t>(word[i])]});
+    ends.push_back(i);
   }
   for (int32_t i = 0; i < size; ++i) Push(i, added_allowed, scratch);
   while (!queue.empty()) {
-    std::pop_heap(queue.begin(), queue.end(), Worse);
-    const Scratch::Candidate best = queue.back();
+    std::pop_heap(queue.begin(), queue.end(), kWorse);
+    const uint64_t best = queue.back();
     queue.pop_back();
-    Scratch::Symbol& left = symbols[best.position];
-    if (left.id < 0 || left.next < 0) continue;
-    Scratch::Symbol& right = symbols[left.next];
-    // A candidate whose symbols have changed since is stale, unless they still give the same token
-    // (as Hugging Face has it, which decides the order of merges in rare words).
-    const Merge* merge = FindMerge(left.id, right.id, added_allowed);
-    if (merge == nullptr || merge->merged != best.merged) continue;
-    left.id = best.merged;
-    left.next = right.next;
-    right.id = -1;
-    if (left.next >= 0) symbols[left.next].previous = best.position;
-    if (left.previous >= 0) Push(left.previous, added_allowed, scratch);
-    Push(best.position, added_allowed, scratch);
+    if (IsStale(*scratch, best, added_allowed)) continue;
+    const int32_t left = PlaceOf(best), right = ends[left] + 1, last = ends[right];
+    ids[left] = TokenId{MergeAt(*scratch, left, added_allowed)->merged};
+    ids[right] = TokenId{-1};
+    ends[left] = last;
+    ends[last] = left;
+    if (left > 0) Push(ends[left - 1], added_allowed, scratch);
+    Push(left, added_allowed, scratch);
   }
-  for (int32_t at = size > 0 ? 0 : -1; at >= 0; at = symbols[at].next) {
-    ids->push_back(TokenId{symbols[at].id});
-  }
+  size_t count = 0;
+  for (int32_t at = 0; at < size; at = ends[at] + 1) ids[count++] = ids[at];
+  return {ids.data(), count};
 }
 
-void Bpe::Encode(std::string_view word, bool added_allowed, Scratch* scratch,
-                 std::vector<TokenId>* ids) const {
+std::span<const TokenId> Bpe::Encode(std::string_view word, bool added_allowed,
+                                     Scratch* scratch) const {
   const auto whole = whole_.find(word);
   if (whole != whole_.end() && (added_allowed || !(*vocabulary_)[whole->second].added)) {
-    ids->push_back(whole->second);
-    return;
+    return {&whole->second, 1};
   }
-  MergeAll(word, added_allowed, scratch, ids);
+  return MergeAll(word, added_allowed, scratch);
 }
 
 }  // namespace fathom

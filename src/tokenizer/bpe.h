@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -23,16 +24,16 @@ class Bpe {
  public:
   // Reused between words, to spare allocations. One per thread.
   struct Scratch {
-    struct Symbol {
-      int32_t id;  // -1: merged into the one before
-      int32_t previous, next;
-    };
-    struct Candidate {
-      int32_t rank, position, merged;
-    };
-    std::vector<Symbol> symbols;
-    std::vector<Candidate> queue;  // a heap: best rank first, then leftmost
+    // By the place of a symbol's first byte: its id, -1 where a symbol has merged into the one
+    // before. In the end, the tokens in a row.
+    std::vector<TokenId> ids;
+    // At a symbol's first byte the place of its last one, and the other way round.
+    std::vector<int32_t> ends;
+    // A heap of rank << 32 | place: best rank first, then leftmost.
+    std::vector<uint64_t> queue;
   };
+  // What a Scratch holds for the longest word that it was used for, per byte of that word.
+  static constexpr size_t kScratchBytesPerByte = 16;
 
   // Of equal pairs in `rules` the last counts. `whole_words`: a word that is a token is that token,
   // whatever the rules say (ignore_merges). kInvalidArgument if a byte of UTF-8 text has no token.
@@ -40,10 +41,11 @@ class Bpe {
   static Result<Bpe> Build(const Vocabulary& vocabulary, const std::vector<MergeRule>& rules,
                            bool whole_words);
 
-  // Appends the tokens of `word`, in O(n log n). Without `added_allowed`, no merge and no whole
-  // word becomes an added token. REQUIRES: `word` is UTF-8 of less than 2^31 bytes.
-  void Encode(std::string_view word, bool added_allowed, Scratch* scratch,
-              std::vector<TokenId>* ids) const;
+  // The tokens of `word`, in O(n log n), until `scratch` is used again. Without `added_allowed`, no
+  // merge and no whole word becomes an added token. REQUIRES: `word` is UTF-8 of less than 2^31
+  // bytes.
+  std::span<const TokenId> Encode(std::string_view word, bool added_allowed,
+                                  Scratch* scratch) const;
 
  private:
   struct Merge {
@@ -57,9 +59,11 @@ class Bpe {
   void FillMerges(const std::vector<MergeRule>& rules);
   void FindWholeWords(bool whole_words);
   const Merge* FindMerge(int32_t left, int32_t right, bool added_allowed) const;
-  void Push(int32_t position, bool added_allowed, Scratch* scratch) const;
-  void MergeAll(std::string_view word, bool added_allowed, Scratch* scratch,
-                std::vector<TokenId>* ids) const;
+  const Merge* MergeAt(const Scratch& scratch, int32_t place, bool added_allowed) const;
+  void Push(int32_t place, bool added_allowed, Scratch* scratch) const;
+  bool IsStale(const Scratch& scratch, uint64_t candidate, bool added_allowed) const;
+  std::span<const TokenId> MergeAll(std::string_view word, bool added_allowed,
+                                    Scratch* scratch) const;
 
   const Vocabulary* vocabulary_;
   std::array<int32_t, 256> byte_ids_{};  // -1: no token, and no such byte in UTF-8

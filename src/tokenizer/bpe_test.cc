@@ -29,10 +29,14 @@ struct Model {
     Result<Bpe> bpe = Bpe::Build(vocabulary, rules, whole);
     if (!bpe.ok()) return bpe.status().ToString();
     Bpe::Scratch scratch;
-    std::vector<TokenId> ids;
-    bpe->Encode(word, added_allowed, &scratch, &ids);
     std::string shown;
-    for (const TokenId id : ids) shown += (shown.empty() ? "" : " ") + vocabulary[id].bytes;
+    for (const TokenId id : bpe->Encode(word, added_allowed, &scratch)) {
+      shown += (shown.empty() ? "" : " ") + vocabulary[id].bytes;
+    }
+    const size_t held = scratch.ids.capacity() * sizeof(scratch.ids[0]) +
+                        scratch.ends.capacity() * sizeof(scratch.ends[0]) +
+                        scratch.queue.capacity() * sizeof(scratch.queue[0]);
+    EXPECT_LE(held, Bpe::kScratchBytesPerByte * std::max<size_t>(word.size(), 64));
     return shown;
   }
   Vocabulary vocabulary;

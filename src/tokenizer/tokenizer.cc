@@ -73,7 +73,8 @@ Result<std::vector<TokenId>> Tokenizer::EncodeText(std::string_view text,
         TRY(limits.Check());
         TRY(claim.For(word.size()));
       }
-      parts_->bpe->Encode(word, /*added_allowed=*/piece.trusted, &scratch, &ids);
+      const auto more = parts_->bpe->Encode(word, /*added_allowed=*/piece.trusted, &scratch);
+      ids.insert(ids.end(), more.begin(), more.end());
     }
     return words.status();
   };
