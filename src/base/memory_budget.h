@@ -79,6 +79,12 @@ class MemoryClaim {
     beside_ += bytes;
     return {};
   }
+  // What GrowBeside could ever give, on a server that does nothing else.
+  size_t RoomBeside() const {
+    const size_t most = std::max(std::min(budget_.of_client_, budget_.limit_ - budget_.limit_ / 4),
+                                 MemoryBudget::kSmallBytes);
+    return most - std::min(most, held_);
+  }
   void ShrinkBeside(size_t bytes) { beside_ -= bytes, Shrink(bytes); }
   // For this request to take again. It counts until Reset: the allocator has what is freed, and the
   // system, for others, only once it was trimmed.

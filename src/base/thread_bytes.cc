@@ -2,13 +2,15 @@
 
 #include <malloc.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 namespace {
 
-thread_local int64_t held = 0;
+thread_local int64_t held = 0, peak = 0;
 
 }  // namespace
 
@@ -16,6 +18,7 @@ void* operator new(size_t size) {
   for (;;) {
     if (void* const p = malloc(size)) {
       held += static_cast<int64_t>(malloc_usable_size(p));
+      peak = std::max(peak, held);
       return p;
     }
     const std::new_handler handler = std::get_new_handler();
@@ -61,6 +64,10 @@ namespace fathom {
 
 int64_t ThreadBytes() {
   return held;
+}
+
+int64_t ThreadPeak() {
+  return std::exchange(peak, held);
 }
 
 }  // namespace fathom

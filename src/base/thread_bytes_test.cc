@@ -34,5 +34,13 @@ TEST(ThreadBytes, AreOfTheThread) {
   operator delete(block);
 }
 
+TEST(ThreadBytes, ThePeakIsTheMostSinceItWasAskedFor) {
+  ThreadPeak();
+  const int64_t before = ThreadBytes();
+  operator delete(operator new(50'000));
+  EXPECT_GE(ThreadPeak() - before, 50'000);
+  EXPECT_LT(ThreadPeak() - before, 1000);
+}
+
 }  // namespace
 }  // namespace fathom

@@ -1,5 +1,8 @@
 #include "tokenizer/tokenizer.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "tokenizer/tokenizer_parts.h"
 #include "tokenizer/utf8.h"
 
@@ -16,12 +19,13 @@ struct ScratchClaim {
     if (limits.memory != nullptr) limits.memory->ShrinkBeside(claimed);
   }
   Status For(size_t word_bytes) {
-    constexpr size_t kBytesPerByte = 40, kMostBytes = size_t{24} << 20;
-    const size_t wanted = kBytesPerByte * word_bytes;
+    constexpr size_t kMostBytes = size_t{24} << 20;
+    const size_t wanted = Bpe::kScratchBytesPerByte * word_bytes;
     if (limits.memory == nullptr || wanted <= claimed) return {};
-    if (wanted > kMostBytes) {
+    const size_t most = std::min(kMostBytes, limits.memory->RoomBeside() + claimed);
+    if (wanted > most) {
       return ResourceExhausted("a word has {} bytes, more than the {} that are tokenised: break it",
-                               word_bytes, kMostBytes / kBytesPerByte);
+                               word_bytes, most / Bpe::kScratchBytesPerByte);
     }
     TRY(limits.memory->GrowBeside(wanted - claimed));
     claimed = wanted;
@@ -29,6 +33,59 @@ struct ScratchClaim {
   }
   const WorkLimits& limits;
   size_t claimed = 0;
+};
+
+// The tokens of a text while they are found.
+class CountedIds {
+ public:
+  // `text_bytes`: of all that will be encoded; `others`: tokens that do not come from it.
+  CountedIds(const WorkLimits& limits, size_t text_bytes, size_t others)
+      : limits_(limits), bytes_left_(text_bytes), others_(others) {}
+  ~CountedIds() {
+    if (limits_.memory != nullptr) limits_.memory->Shrink(ids_.capacity() * sizeof(TokenId));
+  }
+  CountedIds(const CountedIds&) = delete;
+
+  // `bytes`: of the text, which gave `tokens`.
+  Status Append(std::span<const TokenId> tokens, size_t bytes) {
+    if (tokens.size() > ids_.capacity() - ids_.size()) TRY(Widen(tokens.size()));
+    ids_.insert(ids_.end(), tokens.begin(), tokens.end());
+    bytes_left_ -= std::min(bytes, bytes_left_);
+    bytes_done_ += bytes;
+    return {};
+  }
+  // Counts no longer.
+  std::vector<TokenId> Take() {
+    std::vector<TokenId> ids = std::move(ids_);
+    ids_ = {};
+    if (limits_.memory != nullptr) limits_.memory->Shrink(ids.capacity() * sizeof(TokenId));
+    return ids;
+  }
+
+ private:
+  // Makes room for `tokens` and as many as the rest of the text will give, to judge by what came
+  // before, at first one for four bytes: a vector that doubles would have three times its tokens
+  // while it is copied. No byte gives more than one.
+  Status Widen(size_t tokens) {
+    const size_t needed = ids_.size() + tokens;
+    const size_t judged = bytes_done_ == 0
+                              ? bytes_left_ / 4
+                              : static_cast<size_t>(1.05 * static_cast<double>(needed) /
+                                                    static_cast<double>(bytes_done_) *
+                                                    static_cast<double>(bytes_left_));
+    const size_t more = std::min(std::max(judged, needed / 4), bytes_left_);
+    const size_t room = needed + more + others_;
+    TRY(limits_.Take(room * sizeof(TokenId)));
+    const size_t before = ids_.capacity();
+    ids_.reserve(room);
+    if (limits_.memory != nullptr) limits_.memory->Shrink(before * sizeof(TokenId));
+    return {};
+  }
+
+  const WorkLimits& limits_;
+  size_t bytes_left_, bytes_done_ = 0;
+  const size_t others_;
+  std::vector<TokenId> ids_;
 };
 
 }  // namespace
@@ -45,6 +102,7 @@ Tokenizer::~Tokenizer() = default;
 
 Result<std::vector<TokenId>> Tokenizer::EncodeText(std::string_view text,
                                                    const std::vector<SpannedText::Span>* trust,
+                                                   bool add_special_tokens,
                                                    const WorkLimits& limits) const {
   if (text.size() > kMaxTextBytes) {
     return ResourceExhausted("the text has {} bytes, more than the {} that are tokenised at once",
@@ -55,16 +113,15 @@ Result<std::vector<TokenId>> Tokenizer::EncodeText(std::string_view text,
     return InvalidArgument("the text is not UTF-8: byte {} (0x{:02X}) begins no character", valid,
                            static_cast<uint8_t>(text[valid]));
   }
-  std::vector<TokenId> ids;
+  std::span<const TokenId> prefix, suffix;
+  if (add_special_tokens) prefix = parts_->prefix, suffix = parts_->suffix;
+  CountedIds ids(limits, text.size(), prefix.size() + suffix.size());
   size_t since_check = 0;
   ScratchClaim claim{limits};
   PreTokenizer::Words words(parts_->pre_tokenizer, limits);
   Bpe::Scratch scratch;
   const auto encode = [&](const AddedTokens::Piece& piece) -> Status {
-    if (piece.id) {
-      ids.push_back(*piece.id);
-      return {};
-    }
+    if (piece.id) return ids.Append({&*piece.id, 1}, piece.text.size());
     words.Begin(piece.text);
     for (std::string_view word; words.Next(&word);) {
       since_check += word.size();
@@ -73,28 +130,25 @@ Result<std::vector<TokenId>> Tokenizer::EncodeText(std::string_view text,
         TRY(limits.Check());
         TRY(claim.For(word.size()));
       }
-      const auto more = parts_->bpe->Encode(word, /*added_allowed=*/piece.trusted, &scratch);
-      ids.insert(ids.end(), more.begin(), more.end());
+      TRY(ids.Append(parts_->bpe->Encode(word, /*added_allowed=*/piece.trusted, &scratch),
+                     word.size()));
     }
     return words.status();
   };
+  TRY(ids.Append(prefix, 0));
   TRY(parts_->added_tokens->Split(text, trust, encode));
-  return ids;
+  TRY(ids.Append(suffix, 0));
+  return ids.Take();
 }
 
 Result<std::vector<TokenId>> Tokenizer::Encode(std::string_view text, bool add_special_tokens,
                                                const WorkLimits& limits) const {
-  std::vector<TokenId> ids = TRY(EncodeText(text, nullptr, limits));
-  if (add_special_tokens) {
-    ids.insert(ids.begin(), parts_->prefix.begin(), parts_->prefix.end());
-    ids.insert(ids.end(), parts_->suffix.begin(), parts_->suffix.end());
-  }
-  return ids;
+  return EncodeText(text, nullptr, add_special_tokens, limits);
 }
 
 Result<std::vector<TokenId>> Tokenizer::Encode(const SpannedText& text,
                                                const WorkLimits& limits) const {
-  return EncodeText(text.text(), &text.spans(), limits);
+  return EncodeText(text.text(), &text.spans(), /*add_special_tokens=*/false, limits);
 }
 
 std::string Tokenizer::Decode(std::span<const TokenId> ids, bool skip_special_tokens) const {

@@ -18,8 +18,8 @@ namespace fathom {
 
 struct TokenizerParts;  // what the files say, checked: tokenizer_parts.h
 
-// The longest text that Encode takes; one word of this size needs about 300 MiB while it is
-// encoded.
+// The longest text that Encode takes; one word of this size needs about 128 MiB while it is
+// encoded, and 32 for its tokens.
 inline constexpr size_t kMaxTextBytes = size_t{8} << 20;
 
 // Immutable after Load. THREAD: any.
@@ -34,7 +34,8 @@ class Tokenizer {
 
   // As Hugging Face's encode(text, add_special_tokens): added tokens written in the text count as
   // tokens. kInvalidArgument if `text` is not UTF-8; kResourceExhausted if it is longer than
-  // kMaxTextBytes or a pre-tokeniser pattern reaches its match limit; those of `limits`.
+  // kMaxTextBytes, has a word that is longer than its memory allows, or a pre-tokeniser pattern
+  // reaches its match limit; those of `limits`, whose memory holds the tokens until they are there.
   Result<std::vector<TokenId>> Encode(std::string_view text, bool add_special_tokens,
                                       const WorkLimits& limits = {}) const;
 
@@ -61,7 +62,7 @@ class Tokenizer {
   explicit Tokenizer(std::unique_ptr<const TokenizerParts> parts);
   Result<std::vector<TokenId>> EncodeText(std::string_view text,
                                           const std::vector<SpannedText::Span>* trust,
-                                          const WorkLimits& limits) const;
+                                          bool add_special_tokens, const WorkLimits& limits) const;
 
   std::unique_ptr<const TokenizerParts> parts_;
 };

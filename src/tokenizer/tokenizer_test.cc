@@ -204,23 +204,68 @@ TEST(Tokenizer, IgnoreMergesTakesWholeWords) {
 }
 
 // What a long word takes while its symbols are merged is counted, but not in what its request may
-// take by its size.
+// take by its size. A word that could never be merged is refused for good.
 TEST(Tokenizer, LongWordsAreReadBesideTheRequestsLimit) {
-  MemoryBudget budget(size_t{64} << 20), little(size_t{1} << 20);
+  constexpr size_t kMiB = size_t{1} << 20;
+  MemoryBudget budget(64 * kMiB), little(kMiB), of_clients(64 * kMiB, kMiB);
   const auto encode = [](MemoryBudget& memory, size_t letters) {
     MemoryClaim claim(memory);
-    claim.SetLimit(1);
+    claim.CountFor(std::make_shared<ClientMemory>());
+    claim.SetLimit(4 * letters + 4 * letters / 2);  // its tokens, while there are few
     const Status status =
         TinyR1().Encode(std::string(letters, 'a'), false, {.memory = &claim}).status();
     EXPECT_EQ(claim.held(), 0u);
-    EXPECT_EQ(claim.Grow(2).code(), StatusCode::kResourceExhausted);
+    EXPECT_EQ(claim.Grow(6 * letters + 1).code(), StatusCode::kResourceExhausted);
     return std::pair(status, claim.peak());
   };
   const auto [read, peak] = encode(budget, 100'000);
   EXPECT_TRUE(read.ok()) << read.ToString();
-  EXPECT_EQ(peak, 4'000'000u);
-  EXPECT_EQ(encode(budget, 700'000).first.code(), StatusCode::kResourceExhausted);
-  EXPECT_EQ(encode(little, 100'000).first.code(), StatusCode::kUnavailable);
+  EXPECT_GE(peak, 1'600'000u);
+  EXPECT_LE(peak, 2'200'000u);
+  EXPECT_TRUE(encode(budget, 1'500'000).first.ok());
+  MemoryClaim other(budget);
+  ASSERT_TRUE(other.Grow(47 * kMiB).ok());
+  EXPECT_EQ(encode(budget, 100'000).first.code(), StatusCode::kUnavailable);
+  other.Reset();
+  for (const Status& refused : {encode(budget, 1'600'000).first, encode(little, 90'000).first,
+                                encode(of_clients, 90'000).first}) {
+    EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
+    EXPECT_NE(refused.message().find("break it"), std::string::npos) << refused.message();
+  }
+}
+
+// What is claimed for tokens is refused where a request has no room for them, and given back.
+TEST(Tokenizer, TokensCountWhileTheyAreFound) {
+  MemoryBudget budget(size_t{64} << 20);
+  MemoryClaim claim(budget);
+  std::string text;
+  while (text.size() < 100'000) text += "1,";
+  claim.SetLimit(300'000);
+  EXPECT_EQ(TinyR1().Encode(text, false, {.memory = &claim}).status().code(),
+            StatusCode::kResourceExhausted);
+  EXPECT_EQ(claim.held(), 0u);
+  claim.SetLimit(600'000);
+  EXPECT_TRUE(TinyR1().Encode(text, false, {.memory = &claim}).ok());
+  EXPECT_GE(claim.peak(), 400'000u);
+  EXPECT_EQ(claim.held(), 0u);
+}
+
+// A prefix space copies the text that it stands before.
+TEST(Tokenizer, ThePrefixedTextCounts) {
+  TokenizerFields fields;
+  fields.pre_tokenizer = R"({"type": "ByteLevel", "add_prefix_space": true})";
+  const TokenizerFolder folder(fields);
+  MemoryBudget budget(size_t{64} << 20);
+  MemoryClaim claim(budget);
+  const auto tokenizer = Loaded(folder);
+  claim.SetLimit(500'000);
+  EXPECT_EQ(
+      tokenizer->Encode(std::string(600'000, '\n'), false, {.memory = &claim}).status().code(),
+      StatusCode::kResourceExhausted);
+  EXPECT_EQ(claim.held(), 0u);
+  claim.SetLimit(5'000'000);
+  EXPECT_TRUE(tokenizer->Encode(std::string(600'000, '\n'), false, {.memory = &claim}).ok());
+  EXPECT_EQ(claim.held(), 0u);
 }
 
 }  // namespace
